@@ -62,8 +62,8 @@ type Label struct {
 	Value string `yaml:"value"`
 }
 
-// Decision says, in CEL, when a resource needs an event. See Rules for what its
-// expressions may use.
+// Decision defines in CEL when a resource needs an event. Rules documents the variables
+// and functions of its expressions.
 type Decision struct {
 	Params []Param `yaml:"params,omitempty"`
 	Result string  `yaml:"result"`
@@ -311,7 +311,7 @@ func (c Config) Dump() ([]byte, error) {
 }
 
 // Ineffective names the settings that somebody has set and that change nothing
-// here, with the reason. inside says that the sentinel is in CLM's process.
+// here, with the reason. inside is true if the sentinel runs in CLM's process.
 func (c Config) Ineffective(inside bool) (settings []string) {
 	usual := DefaultConfig(c.ResourceType)
 	add := func(set bool, text string) {

@@ -30,7 +30,7 @@ func TestWhatIsKeptOf50000ResourcesIsSmall(t *testing.T) {
 	for i := range 50_000 {
 		id := fmt.Sprintf("0199a0b1-%012d-of-a-length-of-36", i)
 		r := table.get(key{cluster, id}, slotOf(id))
-		table.put(r, policy.Changed(r.State, Change{Version: 1, Generation: 1, Mark: uint64(i), Round: 1}, now))
+		table.put(r, policy.ApplyChange(r.State, Change{Version: 1, Generation: 1, Mark: uint64(i), Round: 1}, now))
 	}
 	grown := heap() - before
 	t.Logf("%d bytes for each", grown/50_000)

@@ -10,13 +10,14 @@ import (
 	"atoll.dev/store"
 )
 
-// beats keeps this replica in the fleet, and its slots' cursors saved.
-func (s *Sentinel) beats(ctx context.Context) {
+// renewLeases renews the lease of this replica's slots and saves their cursors, several times in
+// each lease, until ctx ends.
+func (s *Sentinel) renewLeases(ctx context.Context) {
 	tick := time.NewTicker(s.opts.Lease / renewals)
 	defer tick.Stop()
 	for {
 		var save saving
-		if !s.mail.call(ctx, func() { save = s.cursors(); s.gauge() }) {
+		if !s.mail.call(ctx, func() { save = s.cursors(); s.setGauges() }) {
 			return
 		}
 		held, err := s.membership.beat(ctx, save)
@@ -24,14 +25,14 @@ func (s *Sentinel) beats(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case err != nil && !errors.Is(err, errSameName):
-			s.log.Warn("the sentinel's lease is not renewed", "error", err)
+			s.log.Warn("the sentinel cannot renew its lease", "error", err)
 		default:
 			if err != nil {
-				s.log.Error("the sentinel's name is taken; give each replica its own", "error", err)
+				s.log.Error("another process has the sentinel's name; give each replica its own", "error", err)
 			} else {
 				s.alive.Store(time.Now().UnixMicro())
 			}
-			if !s.mail.call(ctx, func() { s.settle(save, held) }) {
+			if !s.mail.call(ctx, func() { s.applyHolding(save, held) }) {
 				return
 			}
 		}
@@ -43,7 +44,8 @@ func (s *Sentinel) beats(ctx context.Context) {
 	}
 }
 
-func (s *Sentinel) gauge() {
+// setGauges sets the gauges of each kind.
+func (s *Sentinel) setGauges() {
 	for kind, d := range s.duties {
 		c := s.table.count(kind)
 		s.metrics.pending.WithLabelValues(d.labels...).Set(float64(c.pending))
@@ -54,9 +56,9 @@ func (s *Sentinel) gauge() {
 	}
 }
 
-// settle takes note of what the database says: cursors that were saved, slots
-// that are others' now, and slots that are new.
-func (s *Sentinel) settle(saved saving, held holding) {
+// applyHolding takes over the database's state of this replica's slots: it notes saved cursors,
+// drops the resources of lost slots, and begins to read those of new slots.
+func (s *Sentinel) applyHolding(saved saving, held holding) {
 	lost := map[int]bool{}
 	var fresh []int
 	for i := range s.slots {
@@ -76,18 +78,19 @@ func (s *Sentinel) settle(saved saving, held holding) {
 	}
 	s.metrics.held.Set(float64(len(held)))
 	if len(lost) > 0 {
-		s.log.Info("slots are others' now", "slots", len(lost))
-		s.lose(func(i int) bool { return lost[i] })
+		s.log.Info("other replicas took slots", "slots", len(lost))
+		s.dropSlots(func(i int) bool { return lost[i] })
 	}
 	if len(fresh) > 0 {
-		s.log.Info("slots are taken", "slots", len(fresh), "held", len(held))
-		s.gain(fresh)
+		s.log.Info("this replica took slots", "slots", len(fresh), "held", len(held))
+		s.loadSlots(fresh)
 	}
-	s.whole()
+	s.markLoaded()
 }
 
-// whole notes whether all slots were read.
-func (s *Sentinel) whole() {
+// markLoaded records whether all held slots were read. Then the lists of removed documents and
+// waiting requests are not needed any more.
+func (s *Sentinel) markLoaded() {
 	for i := range s.slots {
 		if s.slots[i].epoch != 0 && !s.slots[i].ready {
 			s.loaded.Store(false)
@@ -100,23 +103,23 @@ func (s *Sentinel) whole() {
 	s.ready.Store(true)
 }
 
-// lose forgets the resources of slots.
-func (s *Sentinel) lose(which func(slot int) bool) {
+// dropSlots removes from the table the resources of slots for which lost is true.
+func (s *Sentinel) dropSlots(lost func(slot int) bool) {
 	for _, r := range s.table.all {
-		if which(int(r.slot)) {
+		if lost(int(r.slot)) {
 			s.table.drop(r)
 		}
 	}
 }
 
-// load is a reading of slots.
+// load is one attempt to read the resources of slots.
 type load struct {
-	epoch   uint64 // of the slots
-	cursors map[store.Cursor][]int32
+	epoch   uint64                   // of the slots
+	cursors map[store.Cursor][]int32 // the slots by their cursor
 }
 
-// gain begins to read slots.
-func (s *Sentinel) gain(fresh []int) {
+// loadSlots starts a goroutine that reads the resources of slots.
+func (s *Sentinel) loadSlots(fresh []int) {
 	s.epoch++
 	l := load{epoch: s.epoch, cursors: map[store.Cursor][]int32{}}
 	for _, i := range fresh {
@@ -124,17 +127,18 @@ func (s *Sentinel) gain(fresh []int) {
 		l.cursors[s.slots[i].cursor] = append(l.cursors[s.slots[i].cursor], int32(i))
 	}
 	s.loaded.Store(false)
-	s.start(func(ctx context.Context) { s.load(ctx, l) })
+	s.start(func(ctx context.Context) { s.retryLoad(ctx, l) })
 }
 
-// load reads slots until it has, or they are another's.
-func (s *Sentinel) load(ctx context.Context, l load) {
+// retryLoad reads slots, and tries again after an error, until they are read or another
+// replica has all of them.
+func (s *Sentinel) retryLoad(ctx context.Context, l load) {
 	for {
 		err := s.tryLoad(ctx, l)
 		if err == nil || errors.Is(err, errLost) || ctx.Err() != nil {
 			return
 		}
-		s.log.Warn("resources cannot be read; they are tried again", "error", err)
+		s.log.Warn("the sentinel cannot read the resources of its slots; it tries again", "error", err)
 		current := false
 		if !s.mail.call(ctx, func() {
 			for i := range s.slots {
@@ -151,16 +155,16 @@ func (s *Sentinel) load(ctx context.Context, l load) {
 	}
 }
 
-// errLost ends the reading of slots that are another's, or are read anew.
+// errLost ends the reading of slots that another replica has, or that a later load reads.
 var errLost = errors.New("the slots were lost")
 
-// tryLoad lists what the slots' cursors have not seen, which is urgent, then
-// everything. What changed meanwhile comes by the feed; but the list of
-// everything may have been faster than the feed, and takes a document that is
-// new for an old one. So what is unseen is listed once more. Without a cursor
-// everything is unseen.
+// tryLoad lists first the documents after the slots' cursors, called unseen, which are
+// urgent; then all documents; then the unseen ones again. The feed brings changes that
+// happen during the lists. But the list of all documents may show a new document before
+// the feed brings it, and counts it as old; the second list of unseen documents corrects
+// that. Without a cursor all documents are unseen.
 func (s *Sentinel) tryLoad(ctx context.Context, l load) error {
-	base, err := s.store.CurrentCursor(ctx) // all that it sees, the lists see
+	base, err := s.store.CurrentCursor(ctx) // the lists contain all changes before this cursor
 	if err != nil {
 		return err
 	}
@@ -177,7 +181,7 @@ func (s *Sentinel) tryLoad(ctx context.Context, l load) error {
 		for _, kind := range s.kinds {
 			q := store.Query{Kind: kind, Where: inSlots(known)}
 			if err := s.pages(ctx, q, func(docs []store.Document) bool {
-				return s.findSeen(ctx, l, docs)
+				return s.putSeen(ctx, l, docs)
 			}); err != nil {
 				return err
 			}
@@ -199,16 +203,16 @@ func (s *Sentinel) tryLoad(ctx context.Context, l load) error {
 			}
 		}
 		for _, req := range s.waiting {
-			s.answer(req, mine, 1, time.Now())
+			s.applyRequest(req, mine, 1, time.Now())
 		}
-		s.whole()
+		s.markLoaded()
 	})
 	return nil
 }
 
-// inSlots is the condition that a document is of some slots; none when it is of
-// any, because PostgreSQL thinks that the condition leaves next to nothing, and
-// sorts instead of using the index.
+// inSlots returns the condition that a document is in some slots. For all slots it
+// returns none: PostgreSQL would estimate that the condition leaves next to nothing, and
+// sort instead of using the index.
 func inSlots(in []int32) store.Fragment {
 	if len(in) == slots {
 		return store.Fragment{}
@@ -216,10 +220,11 @@ func inSlots(in []int32) store.Fragment {
 	return store.Fragment{SQL: slotSQL + " = any($1)", Args: []any{in}}
 }
 
-// maxPage is about how many bytes of documents are read at once.
+// maxPage bounds the bytes of documents in one page.
 const maxPage = 8 << 20
 
-// pages lists page by page; a statement has a time limit.
+// pages lists documents page by page, because a statement has a time limit. It stops with
+// errLost when each returns false.
 func (s *Sentinel) pages(ctx context.Context, q store.Query, each func([]store.Document) bool) error {
 	q.Deletion, q.Limit, q.Bytes = store.WithDeleting, 1000, maxPage
 	for {
@@ -236,26 +241,26 @@ func (s *Sentinel) pages(ctx context.Context, q store.Query, each func([]store.D
 	}
 }
 
-// manyUnseen is when what a cursor has not seen is no longer urgent.
+// manyUnseen is the number of unseen documents after which further ones are not urgent.
 const manyUnseen = 2000
 
-// found is a document of a list, decided upon.
-type found struct {
+// listed is a document of a list, with the decision about it.
+type listed struct {
 	key    key
 	owner  key
 	slot   int
 	change Change
-	unseen bool // and an event is needed
+	unseen bool // the document lies after the slot's cursor, and the rules want an event
 	after  After
 }
 
-// judge decides on a document of a list. published is the generation of its last event, 0 if there was none. The
-// result is false when the sentinel's selector does not match the document.
-func (s *Sentinel) judge(ctx context.Context, doc *store.Document, published int64,
-	now time.Time) (found, Verdict, bool) {
+// decideListed decides on a document of a list. published is the generation of its last event, 0 if there was
+// none. The result is false when the sentinel's selector does not match the document.
+func (s *Sentinel) decideListed(ctx context.Context, doc *store.Document, published int64,
+	now time.Time) (listed, Verdict, bool) {
 	d := s.duties[doc.Kind]
 	f, err := FactsOf(doc.Wire)
-	x := found{key: key{doc.Kind, doc.ID}, owner: d.owner(doc), slot: slotOf(doc.ID), change: Change{doc.Version,
+	x := listed{key: key{doc.Kind, doc.ID}, owner: d.owner(doc), slot: slotOf(doc.ID), change: Change{doc.Version,
 		doc.Generation, markOf(doc), doc.DeletedAt != nil, 1}}
 	if err == nil && !d.rules.matches(f) {
 		return x, Verdict{}, false
@@ -270,25 +275,25 @@ func (s *Sentinel) judge(ctx context.Context, doc *store.Document, published int
 	return x, v, true
 }
 
-// findSeen puts resources into the table whose events were all sent.
-func (s *Sentinel) findSeen(ctx context.Context, l load, docs []store.Document) (current bool) {
-	all := make([]found, 0, len(docs))
+// putSeen puts resources into the table whose events were all sent.
+func (s *Sentinel) putSeen(ctx context.Context, l load, docs []store.Document) (current bool) {
+	all := make([]listed, 0, len(docs))
 	now := time.Now()
 	for i := range docs {
-		if x, _, ours := s.judge(ctx, &docs[i], docs[i].Generation, now); ours {
+		if x, _, ours := s.decideListed(ctx, &docs[i], docs[i].Generation, now); ours {
 			all = append(all, x)
 		}
 	}
-	return s.mail.call(ctx, func() { current = s.find(l, all, false) }) && current
+	return s.mail.call(ctx, func() { current = s.putListed(l, all, false) }) && current
 }
 
-// loadUnseen lists what slots' cursor has not seen, requests among it. It lists
-// kind by kind: an index has that order.
+// loadUnseen lists the documents and requests after a cursor of slots. It lists kind by
+// kind, in the order of an index.
 func (s *Sentinel) loadUnseen(ctx context.Context, l load, cursor store.Cursor, in []int32) error {
 	count := 0
 	each := func(docs []store.Document) bool {
 		count += len(docs)
-		return s.findUnseen(ctx, l, cursor != "" && count <= manyUnseen, docs)
+		return s.putUnseen(ctx, l, cursor != "" && count <= manyUnseen, docs)
 	}
 	for _, kind := range s.kinds {
 		q := store.Query{Kind: kind, ChangedSince: cursor, Where: inSlots(in)}
@@ -302,9 +307,9 @@ func (s *Sentinel) loadUnseen(ctx context.Context, l load, cursor store.Cursor, 
 	return s.pages(ctx, store.Query{Kind: s.opts.Requests, ChangedSince: cursor}, each)
 }
 
-// findUnseen puts resources into the table whose last event may not have been sent.
-func (s *Sentinel) findUnseen(ctx context.Context, l load, urgent bool, docs []store.Document) (current bool) {
-	var all []found
+// putUnseen puts resources into the table whose last event may not have been sent.
+func (s *Sentinel) putUnseen(ctx context.Context, l load, urgent bool, docs []store.Document) (current bool) {
+	var all []listed
 	var requests []request
 	now := time.Now()
 	for i := range docs {
@@ -312,13 +317,13 @@ func (s *Sentinel) findUnseen(ctx context.Context, l load, urgent bool, docs []s
 			if req, err := readRequest(docs[i].Spec); err == nil {
 				requests = append(requests, req)
 			}
-		} else if x, v, ours := s.judge(ctx, &docs[i], 0, now); ours {
+		} else if x, v, ours := s.decideListed(ctx, &docs[i], 0, now); ours {
 			x.unseen = v.Wanted
 			all = append(all, x)
 		}
 	}
 	return s.mail.call(ctx, func() {
-		current = s.find(l, all, urgent)
+		current = s.putListed(l, all, urgent)
 		for _, req := range requests {
 			if !slices.Contains(s.waiting, req) {
 				s.waiting = append(s.waiting, req) // until the slots are read
@@ -327,9 +332,9 @@ func (s *Sentinel) findUnseen(ctx context.Context, l load, urgent bool, docs []s
 	}) && current
 }
 
-// find puts what a list found into the table. It returns whether any of the
-// slots is still to be read.
-func (s *Sentinel) find(l load, all []found, urgent bool) (current bool) {
+// putListed puts documents of a list into the table. It returns whether the load still
+// has a slot to read.
+func (s *Sentinel) putListed(l load, all []listed, urgent bool) (current bool) {
 	now := time.Now()
 	for i := range s.slots {
 		current = current || s.slots[i].epoch == l.epoch
@@ -340,7 +345,7 @@ func (s *Sentinel) find(l load, all []found, urgent bool) (current bool) {
 		}
 		r := s.table.get(x.key, x.slot)
 		s.table.own(r, x.owner)
-		s.table.put(r, s.policy.Found(r.State, x.change, x.unseen, urgent, x.after, now))
+		s.table.put(r, s.policy.ApplyListed(r.State, x.change, x.unseen, urgent, x.after, now))
 	}
 	return current
 }

@@ -191,7 +191,7 @@ func FactsOf(wire []byte) (Facts, error) {
 	return f, nil
 }
 
-// matches says whether the resource has all labels of the selector.
+// matches reports whether the resource has all labels of the selector.
 func (r *Rules) matches(f Facts) bool {
 	labels, _ := f.resource["labels"].(map[string]any)
 	for _, l := range r.selector {
@@ -209,7 +209,7 @@ type Publication struct {
 	Attempts   int       // events since the resource made progress
 }
 
-// Decide says whether a resource needs an event.
+// Decide reports whether a resource needs an event.
 func (r *Rules) Decide(ctx context.Context, f Facts, t Publication, now time.Time) (bool, error) {
 	latest := f.reported
 	if t.At.After(latest) {
@@ -237,7 +237,7 @@ const (
 	flipPart    = 64 // of the distance
 )
 
-// Flip says when a decision that is false now will have become true if nothing
+// Flip returns when a decision that is false now becomes true if nothing
 // happens: at most 1/32 of the time to it later, or 50 ms. It looks a day
 // ahead; what becomes true later, or not at all, gets that day, to be asked
 // again. Without a look at the clock it is the zero time: never.

@@ -24,15 +24,17 @@ type outgoing struct {
 	duty     *duty
 	event    bus.Event
 	reason   string
-	changed  time.Time // when the document changed; zero if it was not just now
+	changed  time.Time // when the document changed, for an event that the feed caused; else zero
 }
 
-// send hands an event to the sender.
-func (s *Sentinel) send(ctx context.Context, r *resource, doc *store.Document, f Facts, reason string, fresh bool) {
+// enqueueEvent makes the event of a resource and queues it for publishEvents. reason is the
+// event's reason; fresh is true if the feed brought the document just now.
+func (s *Sentinel) enqueueEvent(ctx context.Context, r *resource, doc *store.Document, f Facts, reason string,
+	fresh bool) {
 	d := s.duties[r.kind]
 	data, err := d.rules.Data(ctx, f, reason)
 	if err != nil { // a cluster has no owner, for example
-		s.log.Debug("a member of an event's data is left out", "kind", r.kind, "id", r.id, "error", err)
+		s.log.Debug("the event has no value for a member of its data", "kind", r.kind, "id", r.id, "error", err)
 	}
 	id, err := uuid.NewV7()
 	if err != nil {
@@ -56,8 +58,9 @@ func (s *Sentinel) send(ctx context.Context, r *resource, doc *store.Document, f
 	s.out <- o
 }
 
-// sender publishes; the bus may let it wait.
-func (s *Sentinel) sender(ctx context.Context) {
+// publishEvents publishes queued events until ctx ends. The client of the bus blocks it
+// while the broker is slow. The loop gets the outcome of each event.
+func (s *Sentinel) publishEvents(ctx context.Context) {
 	for {
 		var o outgoing
 		select {
@@ -67,7 +70,7 @@ func (s *Sentinel) sender(ctx context.Context) {
 		}
 		done := func(err error) {
 			at := time.Now()
-			s.mail.post(func() { s.sent(o, err, at) })
+			s.mail.post(func() { s.applyPublished(o, err, at) })
 		}
 		if err := s.client.PublishAsync(ctx, o.duty.topic, o.event, done); err != nil {
 			done(err)
@@ -75,8 +78,9 @@ func (s *Sentinel) sender(ctx context.Context) {
 	}
 }
 
-// sent takes note of what became of an event.
-func (s *Sentinel) sent(o outgoing, err error, at time.Time) {
+// applyPublished records the outcome of an event: metrics, a log line for an error that
+// is not a lost connection, and the next state of the resource.
+func (s *Sentinel) applyPublished(o outgoing, err error, at time.Time) {
 	s.sending--
 	d := o.duty
 	if err == nil {
@@ -92,14 +96,14 @@ func (s *Sentinel) sent(o outgoing, err error, at time.Time) {
 		} else if errors.Is(err, bus.ErrNoSubscriber) {
 			kind = "no_subscriber"
 		} else if s.badLog.Allow() {
-			s.log.Warn("an event was not taken; it is sent again later", "kind", o.resource.kind, "id", o.resource.id,
-				"error", err)
+			s.log.Warn("the broker did not take an event; the sentinel sends it again", "kind", o.resource.kind,
+				"id", o.resource.id, "error", err)
 		}
 		s.metrics.brokerErrors.WithLabelValues(d.labels[0], d.labels[1], kind).Inc()
 	}
 	r := o.resource
 	if s.table.all[r.key] != r || r.number != o.number || !r.Sending {
-		return // another replica's by now
+		return // another replica has the slot now, or a later event of the resource is in flight
 	}
-	s.table.put(r, s.policy.Sent(r.State, err == nil, at))
+	s.table.put(r, s.policy.ApplyOutcome(r.State, err == nil, at))
 }

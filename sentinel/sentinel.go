@@ -23,48 +23,48 @@ import (
 type Kind struct {
 	Kind   store.Kind
 	Plural string // the resource_type of configurations
-	// Parent is the kind of the resource that owns one, whose id is its scope; ""
-	// for none. What waits for its owner, or for what it owns, is looked at when
-	// that changes.
+	// Parent is the kind of the owner, whose id is the scope of an owned resource; ""
+	// for kinds without owner. A change of an owner makes its resources due, and the
+	// removal of a resource makes its owner due.
 	Parent store.Kind
 }
 
 // Options are the parameters of New. Store, Feed, Kinds and Bus are needed.
 type Options struct {
 	Store *store.Store
-	Feed  *store.Broadcast // of all of the store's kinds; somebody else runs it
+	Feed  *store.Broadcast // of all of the store's kinds; the caller runs it
 
-	Kinds   []Kind   // that there are
-	Configs []Config // at most one of a kind; default: DefaultConfig of each kind
+	Kinds   []Kind   // all kinds of resources
+	Configs []Config // at most one for each kind; default: DefaultConfig of each kind
 
-	// Requests are documents whose spec asks for an event: {"kind","id"}, or
-	// without id of all, or of all of a kind. "": there are none.
+	// Requests is the kind of documents whose spec requests events: {"kind","id"} for one
+	// resource, without id for all of the kind, without kind for all. "": there are none.
 	Requests store.Kind
 
-	// Bus says which broker, who connects, and the client id (default: clm-, the
-	// name, and a random part). The rest is the sentinel's.
+	// Bus has the broker's address, the certificate and the client id (default: clm-, the
+	// name, and a random part). The sentinel sets the other fields.
 	Bus bus.ClientOptions
 
-	// Name tells replicas apart, and is the same after a restart, so that a
-	// killed process's slots need not wait for its lease to end; default: the
-	// host's name. Fleet tells apart sentinels of one database that look after
-	// different resources; default "default".
+	// Name distinguishes replicas. A replica keeps its name over a restart, so that it
+	// takes the slots of the killed process at once, before their lease ends; default:
+	// the host's name. Fleet distinguishes sentinels of one database that have different
+	// resources; default "default".
 	Name, Fleet string
 
 	Lease  time.Duration // of slots; default 4 s. Renewed four times as often
 	Policy Policy
-	Pace   float64 // events a second that the clock, hellos and requests for all may bring; default 200
+	Pace   float64 // events per second that timers, hellos and requests for all resources may cause; default 200
 
-	// Trace gives the traceparent that goes with a document's event, "" for
-	// none; nil: never one.
+	// Trace returns the traceparent of a document's event, "" for none. nil: no event
+	// has one.
 	Trace func(store.Document) string
 
 	Version string
 	Logger  *slog.Logger // default: discard
 	Metrics prometheus.Registerer
 	Ops     *rest.Ops // gets the readiness checks sentinel and sentinel-broker, and GET /sentinel?id=; may be nil
-	// Inside says that the process serves CLM's API, too, which takes writes while the broker is away (they are owed):
-	// then its readiness does not depend on the broker.
+	// Inside is true when the process serves CLM's API, too. The API accepts writes while the broker is down, and
+	// the sentinel sends their events later; so readiness does not depend on the broker.
 	Inside bool
 }
 
@@ -78,7 +78,7 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Name == "" {
 		host, err := os.Hostname()
 		if err != nil {
-			return o, fmt.Errorf("sentinel: the host's name: %w", err)
+			return o, fmt.Errorf("sentinel: reading the host's name: %w", err)
 		}
 		o.Name = host
 	}
@@ -92,7 +92,7 @@ func (o Options) withDefaults() (Options, error) {
 		o.Pace = 200
 	}
 	if o.Bus.ClientID == "" {
-		// Two of one name would end each other's connections without end.
+		// The broker closes the older of two connections with one client id; each would reconnect without end.
 		o.Bus.ClientID = "clm-" + o.Name + "-" + uuid.NewString()[:8]
 	}
 	o.Policy = o.Policy.withDefaults()
@@ -111,54 +111,54 @@ type Sentinel struct {
 	kinds      []store.Kind
 	membership *membership
 
-	mail mailbox       // what other goroutines have for the loop
-	out  chan outgoing // events for the broker, never more than fit
-	read chan []key    // documents to be read
+	mail mailbox       // functions that other goroutines give the loop to run
+	out  chan outgoing // events for publishEvents; its capacity is the most that the loop enqueues
+	read chan []key    // documents for readDue
 
 	alive  atomic.Int64 // when the lease was last renewed, in microseconds since 1970
-	loaded atomic.Bool  // all slots that are held were read
-	ready  atomic.Bool  // they were once; a change of hands is no reason to be thought broken
+	loaded atomic.Bool  // all held slots are read
+	ready  atomic.Bool  // all held slots were read once; new slots do not make the replica unready
 
-	// The loop's:
+	// Only the loop uses these:
 	table   *table
 	sub     *store.Subscription
 	slots   [slots]slot
-	epoch   uint64 // counts what is put into slots
-	round   uint64 // of the feed, dealt with
+	epoch   uint64 // increases with each call of loadSlots
+	round   uint64 // the last round of the feed that the loop has handled
 	marks   []checkpoint
-	up      bool // the bus is
-	sending int
-	reading bool
+	up      bool // the connection to the broker stands
+	sending int  // events in flight
+	reading bool // readDue has a batch
 	pace    *rate.Limiter
-	removed map[key]int64 // versions of what was removed while slots were read
+	removed map[key]int64 // versions of documents that were removed while slots were read
 	waiting []request     // requests that came while slots were read
 	badLog  *rate.Limiter
-	start   func(func(context.Context)) // a goroutine that ends with the loop's context
+	start   func(func(context.Context)) // starts a goroutine that ends with the loop's context
 }
 
 // slot is one slot as the loop sees it.
 type slot struct {
-	epoch  uint64       // 0: another's
-	ready  bool         // its resources were read
-	cursor store.Cursor // as it is saved
-	base   store.Cursor // where the feed stood, at least, before they were read
+	epoch  uint64       // 0: another replica has the slot
+	ready  bool         // the resources of the slot were read
+	cursor store.Cursor // the saved cursor
+	base   store.Cursor // a cursor of the feed from before the resources were read
 }
 
-// checkpoint is where the feed stood after a round.
+// checkpoint is the cursor of the feed after a round.
 type checkpoint struct {
 	round  uint64
 	cursor store.Cursor
 }
 
-// Limits of what is under way at a time.
+// Limits of work in flight.
 const (
 	maxSending = 256 // events, to the broker
 	maxReading = 200 // documents, from the database
 	maxMarks   = 256 // checkpoints
 )
 
-// New checks the configuration and makes the sentinel's tables, and returns a
-// sentinel that does nothing until Run.
+// New checks the configuration, creates the sentinel's tables in the database, and returns
+// a sentinel that does nothing until Run.
 func New(ctx context.Context, o Options) (*Sentinel, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -179,7 +179,7 @@ func New(ctx context.Context, o Options) (*Sentinel, error) {
 		}
 	}
 	for _, c := range o.Configs {
-		if err := s.take(c); err != nil {
+		if err := s.addConfig(c); err != nil {
 			return nil, fmt.Errorf("sentinel: %w", err)
 		}
 	}
@@ -188,7 +188,7 @@ func New(ctx context.Context, o Options) (*Sentinel, error) {
 	}
 	client := o.Bus
 	client.Structured, client.Subscriptions = true, []string{bus.HelloTopic("#")}
-	client.Handler, client.OnConnected, client.RequireSubscriber = s.greet, s.connected, true
+	client.Handler, client.OnConnected, client.RequireSubscriber = s.handleHello, s.trackConnection, true
 	if client.Logger == nil {
 		client.Logger = o.Logger
 	}
@@ -198,13 +198,14 @@ func New(ctx context.Context, o Options) (*Sentinel, error) {
 		if !o.Inside {
 			o.Ops.Check("sentinel-broker", s.client.Check)
 		}
-		o.Ops.Handle("GET /sentinel", s.look)
+		o.Ops.Handle("GET /sentinel", s.serveLookup)
 	}
 	return s, nil
 }
 
-// take adds a configuration.
-func (s *Sentinel) take(c Config) error {
+// addConfig compiles a configuration and adds the duty of its kind. A second configuration
+// of a kind is an error, and so is an unknown kind.
+func (s *Sentinel) addConfig(c Config) error {
 	c.fill()
 	compiled, err := c.Compile()
 	if err != nil {
@@ -215,7 +216,7 @@ func (s *Sentinel) take(c Config) error {
 			continue
 		}
 		if s.duties[k.Kind] != nil {
-			return fmt.Errorf("there are two configurations of %s", c.ResourceType)
+			return fmt.Errorf("resource_type %s has two configurations", c.ResourceType)
 		}
 		s.duties[k.Kind] = &duty{kind: k, topic: bus.EventTopic(c.Clients.Broker.Topic), hello: c.Clients.Broker.Topic,
 			rules:  compiled,
@@ -226,8 +227,8 @@ func (s *Sentinel) take(c Config) error {
 	return fmt.Errorf("resource_type %q is no kind's plural here", c.ResourceType)
 }
 
-// Check is a readiness check: the lease is renewed, and the resources of its
-// first slots were read.
+// Check is a readiness check: it returns an error until the replica holds slots, renews
+// their lease and has read the resources of its first slots.
 func (s *Sentinel) Check(context.Context) error {
 	switch last := s.alive.Load(); {
 	case last == 0:
@@ -240,14 +241,14 @@ func (s *Sentinel) Check(context.Context) error {
 	return nil
 }
 
-// Run works until ctx ends, then gives its slots back.
+// Run sends events until ctx ends, then releases the slots.
 func (s *Sentinel) Run(ctx context.Context) error {
-	s.sub = s.opts.Feed.Subscribe(s.concerns)
+	s.sub = s.opts.Feed.Subscribe(s.isRelevant)
 	defer func() { s.sub.Close() }()
 	var parts sync.WaitGroup
 	inner, stop := context.WithCancel(ctx)
 	for _, part := range []func(context.Context){
-		func(ctx context.Context) { _ = s.client.Run(ctx) }, s.sender, s.reader, s.beats,
+		func(ctx context.Context) { _ = s.client.Run(ctx) }, s.publishEvents, s.readDue, s.renewLeases,
 	} {
 		parts.Go(func() { part(inner) })
 	}
@@ -258,17 +259,17 @@ func (s *Sentinel) Run(ctx context.Context) error {
 	leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
 	if err := s.membership.leave(leave, s.cursors()); err != nil {
-		s.log.Warn("the slots were not given back; others take them when the lease ends", "error", err)
+		s.log.Warn("the slots cannot be released; other replicas take them when the lease ends", "error", err)
 	}
 	return nil
 }
 
-// concerns says whether the feed's change is of the sentinel's business.
-func (s *Sentinel) concerns(c *store.Change) bool {
+// isRelevant reports whether a change of the feed is of a kind of the sentinel, or a request.
+func (s *Sentinel) isRelevant(c *store.Change) bool {
 	return s.duties[c.Kind] != nil || c.Kind == s.opts.Requests && c.Kind != ""
 }
 
-// mailbox holds what other goroutines want done by the loop.
+// mailbox holds functions that other goroutines give the loop to run.
 type mailbox struct {
 	mu     sync.Mutex
 	queued []func()
@@ -276,7 +277,7 @@ type mailbox struct {
 	woken  chan struct{}
 }
 
-// post never waits. After close it does nothing.
+// post queues a function and never blocks. After close it drops the function.
 func (m *mailbox) post(f func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -290,7 +291,8 @@ func (m *mailbox) post(f func()) {
 	}
 }
 
-// call posts and waits until it is done; false if the loop, or ctx, has ended.
+// call posts a function and waits until the loop has run it. It returns false if ctx ends
+// first. The loop may still run the function then.
 func (m *mailbox) call(ctx context.Context, f func()) bool {
 	done := make(chan struct{})
 	m.post(func() { f(); close(done) })
@@ -302,6 +304,7 @@ func (m *mailbox) call(ctx context.Context, f func()) bool {
 	}
 }
 
+// take returns the queued functions and empties the mailbox.
 func (m *mailbox) take() []func() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -310,6 +313,7 @@ func (m *mailbox) take() []func() {
 	return all
 }
 
+// close drops the queued functions and all later ones.
 func (m *mailbox) close() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -261,7 +261,7 @@ func TestWhatWaitsForItsOwnerOrForWhatItOwnsIsLookedAtAtOnce(t *testing.T) {
 	w.wait("nothing is kept of them", func() bool { return inside(r, func() bool { return len(r.table.owned) == 0 }) })
 }
 
-// A decision that fails is told and tried again, and keeps nothing else up.
+// The sentinel logs a decision that fails and tries it again; other resources do not wait for it.
 func TestADecisionThatFailsIsTriedAgain(t *testing.T) {
 	w := newWorld(t)
 	a := w.adapter("cl", "clusters")
@@ -320,8 +320,8 @@ func TestWhatIsKnownAndCountedIsShown(t *testing.T) {
 		return res.StatusCode, string(must(t, body, err))
 	}
 	w.wait("the event is acknowledged", func() bool {
-		all := r.Look(t.Context(), "c1")
-		return len(all) == 1 && all[0].Told == 1 && all[0].ToldTime != nil
+		all := r.Lookup(t.Context(), "c1")
+		return len(all) == 1 && all[0].Published == 1 && all[0].PublishedAt != nil
 	})
 	code, body := get("/sentinel?id=c1")
 	for _, part := range []string{`"kind":"Cluster"`, `"told_generation":1`, `"pending":true`, `"next_due_time":`} {

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// State is what a sentinel remembers of one resource. It is small, and holds no
-// document: 50,000 of them are a few megabytes. Its methods are functions of
-// what happens and of the time; they do nothing else.
+// State is what a sentinel remembers of one resource. It is small and holds no
+// document: 50,000 states take a few megabytes. The methods of Policy compute the
+// next state from an event and the time; they have no other effect.
 type State struct {
 	Salt       uint64 // of the resource's id: spreads its retries
 	Version    int64  // of the document that was seen last
@@ -20,18 +20,19 @@ type State struct {
 	Attempts    uint8   // events since there was progress
 
 	Wanted bool    // the decision was true, last
-	Forced bool    // someone asked for an event, whatever the decision
-	Asked  instant // when the broker took an event that someone had asked for; 0: none
-	Again  bool    // and once more while one was on its way
-	Urgent bool    // somebody waits for Due; what comes of the clock is not urgent
-	Due    instant // when to decide; 0: not before something happens
-	Spent  instant // when the budget of events for reports would be whole again
+	Forced bool    // a request asks for an event, also when the decision is false
+	Urgent bool    // a user waits for the event that is due; events of timers are not urgent
+	Due    instant // when to decide; 0: not before the next change or request
 	Unsent uint64  // the first round of the feed whose event may still be unsent; 0: there is none
 
-	Sending bool   // an event is on its way
-	SentGen int64  // its generation
-	Later   uint64 // Unsent of the changes since then
-	Next    After  // what the decision becomes with it
+	RequestedAt  instant // when the broker took the last requested event; 0: never
+	ForcedAgain  bool    // another request came while an event was in flight
+	BudgetFullAt instant // when the budget of events for reports is full again
+
+	Sending     bool   // an event is in flight to the broker
+	SentGen     int64  // the generation of the event in flight
+	UnsentLater uint64 // Unsent, for changes since the event in flight was sent
+	Next        After  // the decision after the event in flight
 }
 
 // instant is a time in microseconds since 1970; 0 is none.
@@ -53,21 +54,21 @@ func (i instant) time() time.Time {
 
 func (i instant) add(d time.Duration) instant { return i + instant(d.Microseconds()) }
 
-// After is what is known of the time after an event: the decision is still true,
-// or becomes true by itself at Flip (0: never).
+// After is the decision after an event: it is still true (Wanted), or becomes true by
+// itself at Flip (0: never).
 type After struct {
 	Wanted bool
 	Flip   instant
 }
 
-// Policy says how often one resource may have events.
+// Policy limits how often one resource has events.
 type Policy struct {
 	Debounce time.Duration // from a report to its event, so that several reports have one; default 5 ms
-	MinRetry time.Duration // from an event to the next when nothing happens; default 1 s
-	MaxRetry time.Duration // it doubles up to this; default 5 min
-	// Reports bring events at once only while their budget lasts: so many, and
-	// one more after each Refill. An adapter that reports something else each
-	// time would keep itself busy without end. Defaults 30, and 30 s.
+	MinRetry time.Duration // the first back-off between two events without progress; default 1 s
+	MaxRetry time.Duration // the longest back-off, which doubles with each event; default 5 min
+	// Burst and Refill are the budget of events for reports: Burst events at once, and
+	// one more after each Refill. Without a budget, an adapter whose reports differ each
+	// time would cause its own events without end. Defaults 30, and 30 s.
 	Burst  int
 	Refill time.Duration
 	// Remember is for how long after a requested event it is sent again to adapters
@@ -100,10 +101,10 @@ type Change struct {
 	Round               uint64 // of the feed that brought it
 }
 
-// Changed handles a document from the feed. A change by its writer is urgent; so
+// ApplyChange handles a document from the feed. A change by its writer is urgent; so
 // is a report, while the budget of events for reports lasts. A document that
 // differs in times only changes nothing.
-func (p Policy) Changed(s State, c Change, now time.Time) State {
+func (p Policy) ApplyChange(s State, c Change, now time.Time) State {
 	if c.Version <= s.Version {
 		return s
 	}
@@ -119,27 +120,27 @@ func (p Policy) Changed(s State, c Change, now time.Time) State {
 	case report:
 		// No event is marked as unsent: the next holder of the slot asks the rules, which give the same answer.
 		refill := instant(p.Refill.Microseconds())
-		if ready := s.Spent - instant(p.Burst-1)*refill; ready > at {
+		if ready := s.BudgetFullAt - instant(p.Burst-1)*refill; ready > at {
 			s.due(ready, false)
 			break
 		}
-		if s.Spent < at+instant(p.Burst/2)*refill {
-			s.Attempts = 0 // it is progress, not restlessness
+		if s.BudgetFullAt < at+instant(p.Burst/2)*refill {
+			s.Attempts = 0 // reports are rare enough to count as progress
 		}
-		s.Spent = max(s.Spent, at) + refill
+		s.BudgetFullAt = max(s.BudgetFullAt, at) + refill
 		s.due(at.add(p.Debounce), true)
 	}
 	return s
 }
 
-// Found is Changed for a document of a list. unseen says that the slot's cursor
-// lies before the document: its last event is not known, so that it counts as
-// just changed. The events of other documents have all been sent; after is the
-// present decision about them.
-func (p Policy) Found(s State, c Change, unseen, urgent bool, after After, now time.Time) State {
+// ApplyListed handles a document of a list, as ApplyChange does one of the feed. unseen is
+// true if the slot's cursor lies before the document: its last event is not known, so that
+// the document counts as just changed. All events of other documents were sent; after is
+// the present decision about them.
+func (p Policy) ApplyListed(s State, c Change, unseen, urgent bool, after After, now time.Time) State {
 	switch {
 	case c.Version < s.Version:
-		return s // the feed was faster
+		return s // the feed brought a newer version before the list
 	case unseen && c.Version == s.Version && (s.Unsent != 0 || s.Published == c.Generation && s.PublishedAt != 0):
 		return s // it is marked already, or its event has been sent since
 	case unseen:
@@ -151,7 +152,7 @@ func (p Policy) Found(s State, c Change, unseen, urgent bool, after After, now t
 	case c.Version == s.Version:
 		return s
 	case s.Version != 0:
-		return p.Changed(s, c, now) // the list was faster than the feed
+		return p.ApplyChange(s, c, now) // the list brought a newer version before the feed
 	}
 	s.Version, s.Generation, s.Mark, s.Deleting = c.Version, c.Generation, c.Mark, c.Deleting
 	s.Published, s.Wanted = c.Generation, after.Wanted
@@ -161,13 +162,14 @@ func (p Policy) Found(s State, c Change, unseen, urgent bool, after After, now t
 	return s
 }
 
-// Asked handles a request for an event although nothing changed. A forced event
-// is sent whatever the decision is. Another one, after the bus or an adapter was
-// away, is sent when the last decision was true, or there was none yet.
-func (p Policy) Asked(s State, forced, urgent bool, round uint64, now time.Time) State {
+// ApplyRequest handles a request for an event of an unchanged document. A forced event is
+// sent also when the decision is false. An event that is not forced, after the connection
+// of the bus or of an adapter was down, is sent if the last decision was true or an event
+// is unsent.
+func (p Policy) ApplyRequest(s State, forced, urgent bool, round uint64, now time.Time) State {
 	switch {
 	case forced && s.Sending:
-		s.Again = true
+		s.ForcedAgain = true
 	case forced:
 		s.Forced = true
 	case !s.Wanted && !s.Forced && s.Unsent == 0:
@@ -181,12 +183,11 @@ func (p Policy) Asked(s State, forced, urgent bool, round uint64, now time.Time)
 	return s
 }
 
-// AdapterConnected handles an adapter that has just connected, which has received none
-// of the earlier events: wanted and unsent events are sent again, and those that
-// somebody asked for within Remember. It does not matter that another adapter
-// has received them.
-func (p Policy) AdapterConnected(s State, now time.Time) State {
-	if !pending(s) && (s.Asked == 0 || s.Asked.add(p.Remember) < instantOf(now)) {
+// ApplyConnect handles an adapter that has just connected, which has received none
+// of the earlier events: wanted and unsent events are sent again, and so are events
+// that were requested within Remember, also if another adapter has received them.
+func (p Policy) ApplyConnect(s State, now time.Time) State {
+	if !pending(s) && (s.RequestedAt == 0 || s.RequestedAt.add(p.Remember) < instantOf(now)) {
 		return s
 	}
 	if !pending(s) {
@@ -195,29 +196,28 @@ func (p Policy) AdapterConnected(s State, now time.Time) State {
 		s.due(instantOf(now), false)
 		return s
 	}
-	return p.Asked(s, false, false, 0, now)
+	return p.ApplyRequest(s, false, false, 0, now)
 }
 
-// Verdict is what the rules say at a time when a state is due: that an event is
-// needed, and what comes after it; or that none is, and until when; or that
-// they failed.
+// Verdict is the result of the rules for a state that is due: an event is needed, with
+// the decision after it; or no event is needed before Flip; or the rules failed.
 type Verdict struct {
 	Wanted bool
 	Failed bool
-	After  After   // of an event
-	Flip   instant // without an event
+	After  After   // the decision after an event
+	Flip   instant // when the decision becomes true without an event; 0: never
 }
 
-// Decided applies a verdict, and returns whether to send an event now. After a
+// ApplyVerdict applies a verdict, and returns whether to send an event now. After a
 // failure the resource is due again with back-off. Its event is not unsent then,
 // so that a resource whose rules always fail does not hold back its slot's
 // cursor. States whose event is on its way must not be passed.
-func (p Policy) Decided(s State, v Verdict, now time.Time) (State, bool) {
+func (p Policy) ApplyVerdict(s State, v Verdict, now time.Time) (State, bool) {
 	at := instantOf(now)
 	s.Due, s.Urgent = 0, false
 	switch {
 	case s.Forced && v.Failed:
-		v.After.Wanted = true // so that it is looked at again
+		v.After.Wanted = true // the resource is due again with back-off
 	case s.Forced:
 	case v.Failed:
 		s.Attempts = bump(s.Attempts)
@@ -234,25 +234,25 @@ func (p Policy) Decided(s State, v Verdict, now time.Time) (State, bool) {
 	return s, true
 }
 
-// Sent applies the outcome of an event: ok is true when the broker took it. It is
+// ApplyOutcome applies the outcome of an event: ok is true when the broker took it. It is
 // false, too, when no adapter was subscribed.
-func (p Policy) Sent(s State, ok bool, now time.Time) State {
+func (p Policy) ApplyOutcome(s State, ok bool, now time.Time) State {
 	at := instantOf(now)
 	s.Sending = false
 	if !ok {
-		s.Attempts, s.Forced, s.Again = bump(s.Attempts), s.Forced || s.Again, false
-		s.Unsent, s.Later = s.unsentSince(), 0
+		s.Attempts, s.Forced, s.ForcedAgain = bump(s.Attempts), s.Forced || s.ForcedAgain, false
+		s.Unsent, s.UnsentLater = s.unsentSince(), 0
 		s.due(at.add(p.backoff(s)), false)
 		return s
 	}
-	if s.Forced && s.Unsent != 0 { // somebody asked; sending it again to an adapter that connects is no new request
-		s.Asked = at
+	if s.Forced && s.Unsent != 0 { // a request; an event that is sent again to an adapter that connects is none
+		s.RequestedAt = at
 	}
 	s.Published, s.PublishedAt, s.Attempts = s.SentGen, at, bump(s.Attempts)
-	s.Forced, s.Again = s.Again, false
-	s.Unsent, s.Later = s.Later, 0
+	s.Forced, s.ForcedAgain = s.ForcedAgain, false
+	s.Unsent, s.UnsentLater = s.UnsentLater, 0
 	if s.Wanted = s.Next.Wanted; s.Due != 0 {
-		return s // something happened meanwhile
+		return s // a change or a request came while the event was in flight
 	}
 	if s.Wanted {
 		s.Due = at.add(p.backoff(s))
@@ -274,7 +274,7 @@ func (s *State) due(at instant, urgent bool) {
 func (s *State) markUnsent(round uint64) {
 	first := &s.Unsent
 	if s.Sending {
-		first = &s.Later
+		first = &s.UnsentLater
 	}
 	if *first == 0 || round < *first {
 		*first = round
@@ -283,16 +283,16 @@ func (s *State) markUnsent(round uint64) {
 
 // unsentSince returns the first round whose event is still to be sent, 0 if there is none.
 func (s State) unsentSince() uint64 {
-	if s.Unsent == 0 || s.Later != 0 && s.Later < s.Unsent {
-		return s.Later
+	if s.Unsent == 0 || s.UnsentLater != 0 && s.UnsentLater < s.Unsent {
+		return s.UnsentLater
 	}
 	return s.Unsent
 }
 
 func bump(n uint8) uint8 { return min(n, 254) + 1 }
 
-// backoff is the time to the next event when nothing happens: it doubles with
-// each, and differs between resources by a fifth up and down.
+// backoff returns the time to the next event without progress. It doubles with each
+// event, up to MaxRetry, and is spread between resources by a fifth up and down.
 func (p Policy) backoff(s State) time.Duration {
 	d := p.MaxRetry
 	if n := int(s.Attempts) - 1; n < 30 && p.MinRetry<<max(n, 0) < p.MaxRetry {

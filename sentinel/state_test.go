@@ -47,24 +47,24 @@ func TestStates(t *testing.T) {
 			case "advance":
 				now = now.Add(mustDuration(t, d.CmdArgs[0].Key))
 			case "change":
-				s = policy.Changed(s, change, now)
+				s = policy.ApplyChange(s, change, now)
 			case "found":
-				s = policy.Found(s, change, d.HasArg("unseen"), d.HasArg("urgent"), After{d.HasArg("wanted"), flip()},
+				s = policy.ApplyListed(s, change, d.HasArg("unseen"), d.HasArg("urgent"), After{d.HasArg("wanted"), flip()},
 					now)
 			case "ask":
-				s = policy.Asked(s, d.HasArg("forced"), d.HasArg("urgent"), change.Round, now)
+				s = policy.ApplyRequest(s, d.HasArg("forced"), d.HasArg("urgent"), change.Round, now)
 			case "decide":
 				v := Verdict{Wanted: d.HasArg("wanted"), Failed: d.HasArg("failed"),
 					After: After{Wanted: d.HasArg("after")}}
 				v.Flip, v.After.Flip = flip(), flip()
 				var send bool
-				if s, send = policy.Decided(s, v, now); send {
+				if s, send = policy.ApplyVerdict(s, v, now); send {
 					note = "send; "
 				}
 			case "sent":
-				s = policy.Sent(s, d.HasArg("ok"), now)
+				s = policy.ApplyOutcome(s, d.HasArg("ok"), now)
 			case "hello":
-				s = policy.AdapterConnected(s, now)
+				s = policy.ApplyConnect(s, now)
 			default:
 				t.Fatalf("unknown command %s", d.Cmd)
 			}
@@ -93,7 +93,7 @@ func describe(s State, now time.Time) string {
 	say(s.Due != 0, "due in %s (%s)", s.Due.time().Sub(now), lane)
 	say(s.Due == 0 && !s.Sending, "waits for the feed")
 	say(s.Wanted, "wanted")
-	say(s.Forced || s.Again, "forced")
+	say(s.Forced || s.ForcedAgain, "forced")
 	say(s.unsentSince() != 0, "owed since %d", s.unsentSince())
 	say(s.Published != 0, "told %d", s.Published)
 	say(s.Attempts != 0, "attempts %d", s.Attempts)
@@ -121,7 +121,7 @@ func TestI6NothingIsForgotten(t *testing.T) {
 					generation++
 					owe()
 				}
-				s = policy.Changed(s, Change{Version: version, Generation: generation, Mark: rapid.Uint64Range(
+				s = policy.ApplyChange(s, Change{Version: version, Generation: generation, Mark: rapid.Uint64Range(
 					0, 3).Draw(t, "mark"), Round: round}, now)
 			},
 			"ask": func(t *rapid.T) {
@@ -131,10 +131,10 @@ func TestI6NothingIsForgotten(t *testing.T) {
 					owe()
 				}
 				if version > 0 {
-					s = policy.Asked(s, forced, rapid.Bool().Draw(t, "urgent"), round, now)
+					s = policy.ApplyRequest(s, forced, rapid.Bool().Draw(t, "urgent"), round, now)
 				}
 			},
-			"hello": func(*rapid.T) { s = policy.AdapterConnected(s, now) },
+			"hello": func(*rapid.T) { s = policy.ApplyConnect(s, now) },
 			"time": func(t *rapid.T) {
 				now = now.Add(time.Duration(rapid.Int64Range(1, int64(10*time.Minute)).Draw(t, "passes")))
 			},
@@ -150,7 +150,7 @@ func TestI6NothingIsForgotten(t *testing.T) {
 				}
 				forced := s.Forced
 				var send bool
-				if s, send = policy.Decided(s, v, now); send != (forced || v.Wanted && !v.Failed) {
+				if s, send = policy.ApplyVerdict(s, v, now); send != (forced || v.Wanted && !v.Failed) {
 					t.Fatalf("forced %v, %+v: send %v", forced, v, send)
 				}
 				if send {
@@ -170,7 +170,7 @@ func TestI6NothingIsForgotten(t *testing.T) {
 					}
 				}
 				clear(flown)
-				s = policy.Sent(s, ok, now)
+				s = policy.ApplyOutcome(s, ok, now)
 				if ok && (s.Published == 0 || s.PublishedAt == 0) {
 					t.Fatal("the event is not noted")
 				}
@@ -212,19 +212,19 @@ func TestAResourceThatIsStuckCostsLittle(t *testing.T) {
 		policy := Policy{}.withDefaults()
 		now := time.Unix(1_800_000_000, 0)
 		end := now.Add(24 * time.Hour)
-		s := policy.Changed(State{Salt: 7}, Change{Version: 1, Generation: 1}, now)
+		s := policy.ApplyChange(State{Salt: 7}, Change{Version: 1, Generation: 1}, now)
 		events := 0
 		for now.Before(end) {
 			now = later(now, s.Due.time())
 			var send bool
-			if s, send = policy.Decided(s, Verdict{Wanted: true, After: After{Wanted: true}}, now); !send {
+			if s, send = policy.ApplyVerdict(s, Verdict{Wanted: true, After: After{Wanted: true}}, now); !send {
 				t.Fatalf("%s: nothing is sent: %+v", name, s)
 			}
 			events++
 			now = now.Add(time.Millisecond)
-			s = policy.Sent(s, true, now)
+			s = policy.ApplyOutcome(s, true, now)
 			if restless { // each event brings another report
-				s = policy.Changed(s, Change{Version: s.Version + 1, Generation: 1, Mark: uint64(events)}, now)
+				s = policy.ApplyChange(s, Change{Version: s.Version + 1, Generation: 1, Mark: uint64(events)}, now)
 			}
 		}
 		limit := 24*60/4 + 20 // every 4 minutes at least, and how it begins

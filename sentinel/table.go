@@ -211,8 +211,8 @@ func (t *table) drop(r *resource) {
 	}
 }
 
-// markOf is a hash of what a document's status says, but for its times: what
-// differs in nothing else is no progress.
+// markOf returns a hash of a document's status without its times: a report that differs
+// only in times is no progress.
 func markOf(d *store.Document) uint64 {
 	var status any
 	if json.Unmarshal(d.Status, &status) != nil {
