@@ -25,21 +25,21 @@ const (
 	LastKnownReconciled = "LastKnownReconciled"
 )
 
-// Resource is what of a resource its conditions depend on.
+// Resource has the properties of a resource on which its conditions depend.
 type Resource struct {
 	Generation int32
 	UpdatedAt  time.Time // of the spec, not of the conditions
 	Deleting   bool
-	Children   bool     // some are left
-	Required   []string // adapters that have to report
+	Children   bool     // the resource has children, perhaps only such that are being deleted
+	Required   []string // adapters that must report
 }
 
-// Aggregate works out the conditions of a resource from the reports that are
-// stored, in any order, and from the conditions that it has: Reconciled,
-// LastKnownReconciled, and one for each required adapter, in that order.
+// Aggregate computes the conditions of a resource from its stored reports, in any
+// order, and from its previous conditions: Reconciled, LastKnownReconciled, and one for
+// each required adapter that has a report that counts, in that order.
 //
-// A report counts if it says that it is Available or not, of a generation that
-// exists.
+// A report counts if its condition Available is True or False and its generation is not
+// above the resource's.
 func Aggregate(r Resource, reports []Report, previous []Condition) []Condition {
 	a := aggregation{Resource: r, previous: previous}
 	names := slices.Clone(r.Required)
@@ -61,7 +61,7 @@ func Aggregate(r Resource, reports []Report, previous []Condition) []Condition {
 	return conditions
 }
 
-// AnyCounts reports whether some adapter has said whether it is Available.
+// AnyCounts reports whether a report has the condition Available with True or False.
 func AnyCounts(reports []Report) bool {
 	return slices.ContainsFunc(reports, func(r Report) bool {
 		v := r.condition(Available)
@@ -69,7 +69,7 @@ func AnyCounts(reports []Report) bool {
 	})
 }
 
-// aggregation is one call of Aggregate: reports are those that count, at most
+// aggregation is one call of Aggregate: reports has the reports that count, at most
 // one for each required adapter, sorted by its name.
 type aggregation struct {
 	Resource
@@ -77,6 +77,7 @@ type aggregation struct {
 	previous []Condition
 }
 
+// before returns the previous condition of a type, nil if there is none.
 func (a *aggregation) before(kind string) *Condition {
 	i := slices.IndexFunc(a.previous, func(c Condition) bool { return c.Type == kind })
 	if i < 0 {
@@ -85,8 +86,8 @@ func (a *aggregation) before(kind string) *Condition {
 	return &a.previous[i]
 }
 
-// reconciled says whether all required adapters have done their work for the
-// present generation.
+// reconciled makes the condition Reconciled: True if all required adapters have done their
+// work for the present generation.
 func (a *aggregation) reconciled() Condition {
 	wanted := Available
 	if a.Deleting {
@@ -126,17 +127,17 @@ func (a *aggregation) reconciled() Condition {
 		c.Message = Given("All required adapters reported Available=True or Finalized=True at the current generation")
 	}
 	before := a.before(Reconciled)
-	a.dated(&c, before)
-	// A change of the spec is the moment at which it stopped being true, not
-	// the first report that says so.
+	a.setTimes(&c, before)
+	// The condition became False when the spec changed, not at the first report of
+	// the new generation.
 	if before != nil && before.Status == True && c.Status == False && a.Generation > before.ObservedGeneration {
 		c.LastTransitionTime = a.UpdatedAt
 	}
 	return c
 }
 
-// lastKnown says whether the resource was good at some generation, and stays
-// while adapters pass to the next one.
+// lastKnown makes the condition LastKnownReconciled: True if all required adapters were
+// available at one generation. It stays True while adapters go over to the next generation.
 func (a *aggregation) lastKnown() Condition {
 	before := a.before(LastKnownReconciled)
 	wasTrue := before != nil && before.Status == True
@@ -188,11 +189,11 @@ func (a *aggregation) lastKnown() Condition {
 	default:
 		c.LastUpdatedTime = a.UpdatedAt
 	}
-	a.dated(&c, before)
+	a.setTimes(&c, before)
 	return c
 }
 
-// adapter mirrors what one adapter says.
+// adapter makes the condition of one adapter from its report.
 func (a *aggregation) adapter(r Report) Condition {
 	available, _ := r.reported(Available)
 	c := Condition{
@@ -200,12 +201,12 @@ func (a *aggregation) adapter(r Report) Condition {
 			r.Adapter), Status: available.Status, Reason: available.Reason, Message: available.Message,
 		ObservedGeneration: r.Generation, LastUpdatedTime: r.ObservedAt,
 	}
-	a.dated(&c, a.before(c.Type))
+	a.setTimes(&c, a.before(c.Type))
 	return c
 }
 
-// AdapterCondition is the type of an adapter's condition: of "my-adapter" it is
-// MyAdapterSuccessful.
+// AdapterCondition returns the type of an adapter's condition: MyAdapterSuccessful for
+// "my-adapter".
 func AdapterCondition(adapter string) string {
 	var b strings.Builder
 	for _, part := range strings.Split(adapter, "-") {
@@ -216,8 +217,9 @@ func AdapterCondition(adapter string) string {
 	return b.String() + "Successful"
 }
 
-// dated gives a condition the times that follow from the one before it.
-func (a *aggregation) dated(c *Condition, before *Condition) {
+// setTimes sets the creation and transition times of a condition: they are those of the
+// previous condition of its type, or new if there is none or its status has changed.
+func (a *aggregation) setTimes(c *Condition, before *Condition) {
 	c.CreatedTime, c.LastTransitionTime = a.UpdatedAt, c.LastUpdatedTime
 	if before == nil {
 		return
@@ -228,6 +230,7 @@ func (a *aggregation) dated(c *Condition, before *Condition) {
 	}
 }
 
+// reportOf returns the report of an adapter that counts; false if there is none.
 func (a *aggregation) reportOf(adapter string) (Report, bool) {
 	i := slices.IndexFunc(a.reports, func(r Report) bool { return r.Adapter == adapter })
 	if i < 0 {
@@ -238,12 +241,12 @@ func (a *aggregation) reportOf(adapter string) (Report, bool) {
 
 func unavailable(r Report) bool { return r.condition(Available) == False }
 
-// failedAt says whether a required adapter was not available at a generation.
+// failedAt reports whether a required adapter was not available at a generation.
 func (a *aggregation) failedAt(generation int32) bool {
 	return slices.ContainsFunc(a.reports, func(r Report) bool { return r.Generation == generation && unavailable(r) })
 }
 
-// firstAt is the time of the first of the reports at a generation.
+// firstAt returns the time of the first report at a generation.
 func (a *aggregation) firstAt(generation int32) (first time.Time) {
 	for _, r := range a.reports {
 		if r.Generation == generation {
@@ -253,7 +256,7 @@ func (a *aggregation) firstAt(generation int32) (first time.Time) {
 	return first
 }
 
-// earlier is the first of two times; zero is none.
+// earlier returns the first of two times; a zero time counts as none.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || b.Before(a) {
 		return b
@@ -261,9 +264,9 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// Removable says whether the report that has just been stored completes a
-// deletion: nothing is left of the resource, and of what belongs to it. present
-// says that children exist, deleted ones among them.
+// Removable reports whether the deletion of a resource is complete: all required adapters
+// have reported Finalized=True at the present generation, and no children are left. present
+// is true if children exist, also if they are being deleted.
 func Removable(r Resource, reports []Report, present bool) bool {
 	if !r.Deleting || present {
 		return false

@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// Await is one adapter that a resource waits for.
+// Await is one adapter whose report a resource waits for.
 type Await struct {
 	Adapter string    `json:"adapter"`
 	Since   time.Time `json:"since"`
-	// Reported is what the adapter says of the present generation, "" when it
-	// has not reported on it.
+	// Reported is the adapter's value for the present generation, "" if it has not
+	// reported on it.
 	Reported Value `json:"reported,omitempty"`
 }
 
-// Awaited are the adapters for which Reconciled is False, by name. One that has
-// not answered is awaited since the generation was made; one that answered
-// since its condition became what it is.
+// Awaited returns the adapters for which Reconciled is False, sorted by name. An adapter
+// that has not reported on the present generation is awaited since the generation was
+// made; another one since the last transition of its condition.
 func Awaited(r Resource, reports []Report) (awaited []Await) {
 	wanted := Available
 	if r.Deleting {

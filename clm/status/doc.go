@@ -1,10 +1,9 @@
-// Package status decides what a resource's conditions say: it judges the
-// reports of adapters, and aggregates those that were kept into Reconciled,
-// LastKnownReconciled and one condition for each required adapter. The
-// contract is hyperfleet-api's; where it loses or confuses reports, Judge says
-// what is done instead.
+// Package status computes the conditions of a resource: it judges the reports of
+// adapters, and aggregates the stored ones into Reconciled, LastKnownReconciled and one
+// condition for each required adapter. The contract is hyperfleet-api's; where the
+// original loses or confuses reports, the comment of Judge describes the difference.
 //
-// Everything here is a pure function of what is stored: no clock but the
-// caller's, no order but the reports' own. Package clm does the rest; nothing
-// else imports this one.
+// All functions are pure functions of stored reports and conditions: the caller gives
+// the time, and the order of reports follows from their own times. Only package clm
+// imports this package.
 package status

@@ -13,11 +13,10 @@ import (
 	"atoll.dev/rules"
 )
 
-// Rule makes a condition of a resource out of its adapters' reports. All are
-// CEL expressions over statuses, a list of {adapter, observed_generation,
-// conditions, data} by adapter, and resource, in its wire form; secret members
-// of both are masked. When says whether there is a condition at all. What is
-// true or false may also be given as a bool.
+// Rule makes a condition of a resource from its adapters' reports. Each field but Type is
+// a CEL expression over statuses, a list of {adapter, observed_generation, conditions,
+// data} sorted by adapter, and resource, in its wire form; secret members of both are
+// masked. The condition exists only if When is true. Status may be a text or a bool.
 type Rule struct {
 	Type                          string
 	When, Status, Reason, Message string
@@ -39,8 +38,8 @@ const (
 	mapCost    = 10_000
 )
 
-// NewMapper compiles rules. It errs when an expression is wrong, or a type is
-// one that a resource has of itself.
+// NewMapper compiles rules. It returns an error if an expression is wrong, if two rules
+// have one type, or if a type is reserved for the conditions of Aggregate.
 func NewMapper(all []Rule) (*Mapper, error) {
 	env, err := rules.NewEnv(rules.Options{
 		Variables: map[string]rules.Type{"statuses": rules.List, "resource": rules.Map},
@@ -92,17 +91,17 @@ func NewMapper(all []Rule) (*Mapper, error) {
 	return m, nil
 }
 
-// Empty says that there are no rules.
+// Empty reports whether the mapper has no rules.
 func (m *Mapper) Empty() bool { return m == nil || len(m.rules) == 0 }
 
-// Map works out the mapped conditions of a resource, by type: document is its
-// wire form. A report with an Unknown condition is not shown to the rules. A
-// condition whose reason is too long is left out. The error says what an
-// expression came to, or that its status is neither True nor False.
+// Map computes the mapped conditions of a resource, sorted by type; document is the wire
+// form of the resource. Reports with an Unknown condition are hidden from the rules. A
+// condition whose reason is too long is omitted. Map returns an error if an expression
+// fails, or if a status is neither True nor False.
 //
-// Keep makes a condition whose expression fails stay as it was, and no error of
-// it: rules are about reports, and a change of the spec, where there may be
-// none, must not fail by them.
+// With keep, a condition whose expression fails keeps its previous value, and Map returns
+// no error: rules evaluate reports, and a change of the spec, before any report, must not
+// fail because of them.
 func (m *Mapper) Map(ctx context.Context, r Resource, document map[string]any, reports []Report, previous []Condition,
 	keep bool) ([]Condition, error) {
 	if m.Empty() {
@@ -137,12 +136,13 @@ func (m *Mapper) Map(ctx context.Context, r Resource, document map[string]any, r
 			continue
 		}
 		c.ObservedGeneration, c.LastUpdatedTime = r.Generation, latest
-		a.dated(&c, a.before(rule.kind))
+		a.setTimes(&c, a.before(rule.kind))
 		conditions = append(conditions, c)
 	}
 	return conditions, nil
 }
 
+// eval evaluates one rule; ok is false if the resource has no such condition.
 func (r compiled) eval(ctx context.Context, vars map[string]any) (c Condition, ok bool, err error) {
 	when, err := r.when.Eval(ctx, vars)
 	if err != nil || when.Value != true {
@@ -177,7 +177,7 @@ func (r compiled) eval(ctx context.Context, vars map[string]any) (c Condition, o
 	return c, len(texts[1]) <= maxReason, nil
 }
 
-// textOf is a value as a condition shows it.
+// textOf returns a value as a condition shows it.
 func textOf(v any) string {
 	switch v := v.(type) {
 	case nil:
@@ -193,14 +193,14 @@ func textOf(v any) string {
 	return fmt.Sprint(v)
 }
 
+// sorted returns reports in the order of their adapters' names.
 func sorted(reports []Report) []Report {
 	return slices.SortedFunc(slices.Values(reports), func(a, b Report) int {
-		return strings.Compare(a.Adapter,
-			b.Adapter)
+		return strings.Compare(a.Adapter, b.Adapter)
 	})
 }
 
-// visible is a report as rules see it.
+// visible returns a report as rules see it, with masked data.
 func visible(r Report) map[string]any {
 	conditions := make([]any, len(r.Conditions))
 	for i, c := range r.Conditions {
@@ -222,12 +222,13 @@ func visible(r Report) map[string]any {
 
 const timeForm = "2006-01-02T15:04:05.999999Z07:00"
 
-// secret are members whose values no condition may show (I11).
+// secret lists the members whose values no condition may show (I11).
 var secret = []string{"password", "secret", "token", "api_key", "access_token", "refresh_token", "client_secret"}
 
 // Redacted stands for the value of a secret member.
 const Redacted = "***REDACTED***"
 
+// masked replaces the values of secret members in v, at any depth, and returns v.
 func masked(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
@@ -251,7 +252,7 @@ func toJSON(args []any) (any, error) {
 	return string(text), err
 }
 
-// dig follows a dotted path of members and indices; null when it leads nowhere.
+// dig returns the value at a dotted path of members and indices; null if there is none.
 func dig(args []any) (any, error) {
 	v := args[0]
 	for name := range strings.SplitSeq(args[1].(string), ".") {

@@ -13,24 +13,23 @@ import (
 	"atoll.dev/internal/jsonvalue"
 )
 
-// keep is how many of an adapter's reports are remembered. Who repeats a report
-// does it within seconds, before the next one or two.
-const keep = 8
+// maxRecent is how many of an adapter's reports are remembered. An adapter repeats a report
+// within seconds, before its next one or two reports.
+const maxRecent = 8
 
-// Recent is a report that was taken: 8 bytes of the hash of what it says, then,
-// as microseconds since 1970, when it was observed, when it was received (0 if its
-// clock was right), and the transitions of its conditions in the order of their
-// types.
+// Recent is a report that was stored: 8 bytes of the hash of its content, then, as
+// microseconds since 1970, the times of observation and of receipt (0 if the adapter's
+// clock was right), and the transitions of its conditions in the order of their types.
 type Recent []byte
 
 // recentHead is how many bytes come before the transitions.
 const recentHead = 24
 
-// digest is a hash of what a report says and of which moment. The order of
-// conditions, of members and white space do not matter; numbers count as they are
-// written, so none is taken for another one.
+// digest returns a hash of a report's content and time of observation. The order of
+// conditions and members, and white space, do not matter. Numbers are compared as they
+// are written, so that different numbers never have one hash by rounding.
 func (r Report) digest() []byte {
-	type said struct {
+	type content struct {
 		Adapter    string
 		Generation int32
 		At         int64
@@ -38,32 +37,32 @@ func (r Report) digest() []byte {
 		Data       any
 		Metadata   any
 	}
-	s := said{Adapter: r.Adapter, Generation: r.Generation, At: r.ObservedAt.UnixMicro(), Conditions: byType(
-		r.Conditions)}
+	s := content{Adapter: r.Adapter, Generation: r.Generation, At: r.ObservedAt.UnixMicro(),
+		Conditions: byType(r.Conditions)}
 	for i := range s.Conditions {
 		s.Conditions[i].LastTransitionTime = time.Time{}
 	}
-	s.Data, s.Metadata = exactly(r.Data), exactly(r.Metadata)
+	s.Data, s.Metadata = decodeExactly(r.Data), decodeExactly(r.Metadata)
 	text, err := json.Marshal(s)
 	if err != nil {
-		panic(err) // it was decoded from JSON
+		panic(err) // the content was decoded from JSON, so that it can be encoded
 	}
 	sum := sha256.Sum256(text)
 	return sum[:8]
 }
 
-// exactly decodes JSON and leaves numbers as they are written. Absent is null.
-func exactly(data json.RawMessage) any {
+// decodeExactly decodes JSON and keeps numbers as they are written. Absent JSON becomes null.
+func decodeExactly(data json.RawMessage) any {
 	v, _ := jsonvalue.Decode(data) // Check has decoded it before
 	return v
 }
 
-// byType are conditions in the order of their types, which are unique.
+// byType returns conditions in the order of their types, which are unique.
 func byType(conditions []Reported) []Reported {
 	return slices.SortedFunc(slices.Values(conditions), func(a, b Reported) int { return cmp.Compare(a.Type, b.Type) })
 }
 
-// remember has a report that is taken remember itself, and those before it.
+// remember sets Recent: the report itself first, then the recent reports of the stored one.
 func (r *Report) remember(stored *Report) {
 	own := r.digest()
 	own = binary.BigEndian.AppendUint64(own, uint64(r.ObservedAt.UnixMicro()))
@@ -77,12 +76,12 @@ func (r *Report) remember(stored *Report) {
 	}
 	r.Recent = []Recent{own}
 	if stored != nil {
-		r.Recent = append(r.Recent, stored.Recent[:min(len(stored.Recent), keep-1)]...)
+		r.Recent = append(r.Recent, stored.Recent[:min(len(stored.Recent), maxRecent-1)]...)
 	}
 }
 
-// of finds a report among recent ones.
-func (r Report) of(recent []Recent) (Recent, bool) {
+// findIn finds a report among recent ones.
+func (r Report) findIn(recent []Recent) (Recent, bool) {
 	// A digest takes long; without a report of the same moment there is nothing to compare it with.
 	at := binary.BigEndian.AppendUint64(nil, uint64(r.ObservedAt.UnixMicro()))
 	if !slices.ContainsFunc(recent, func(k Recent) bool { return len(k) >= recentHead && bytes.Equal(k[8:16], at) }) {
@@ -90,8 +89,7 @@ func (r Report) of(recent []Recent) (Recent, bool) {
 	}
 	digest := r.digest()
 	i := slices.IndexFunc(recent, func(k Recent) bool {
-		return len(k) == recentHead+8*len(r.Conditions) && bytes.Equal(
-			k[:8], digest)
+		return len(k) == recentHead+8*len(r.Conditions) && bytes.Equal(k[:8], digest)
 	})
 	if i < 0 {
 		return nil, false
@@ -99,14 +97,16 @@ func (r Report) of(recent []Recent) (Recent, bool) {
 	return recent[i], true
 }
 
+// repeats reports whether a report is among recent ones.
 func (r Report) repeats(recent []Recent) bool {
-	_, ok := r.of(recent)
+	_, ok := r.findIn(recent)
 	return ok
 }
 
-// answered is a report that repeats a recent one, as that was answered.
-func (r Report) answered(stored Report) Report {
-	k, _ := r.of(stored.Recent)
+// withRecentTimes returns a report that repeats a recent one of stored, with the times that
+// the recent report had in its answer.
+func (r Report) withRecentTimes(stored Report) Report {
+	k, _ := r.findIn(stored.Recent)
 	moment := func(at int) time.Time { return time.UnixMicro(int64(binary.BigEndian.Uint64(k[at:]))).UTC() }
 	r.CreatedAt, r.ReceivedAt = stored.CreatedAt, nil
 	if received := moment(16); received.UnixMicro() != 0 {

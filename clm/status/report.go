@@ -22,7 +22,7 @@ const (
 )
 
 // Types of conditions that adapters report. The first three come with every
-// report; Finalized says that nothing of a deleted resource is left.
+// report; Finalized=True means that nothing of a deleted resource is left.
 const (
 	Available = "Available"
 	Applied   = "Applied"
@@ -39,8 +39,8 @@ type Reported struct {
 	LastTransitionTime time.Time `json:"last_transition_time"`
 }
 
-// Report is what one adapter says of one resource, in its wire form. Of each
-// adapter the latest one is kept.
+// Report is one adapter's report on one resource, in its wire form. The latest report of
+// each adapter is stored.
 type Report struct {
 	Adapter    string          `json:"adapter"`
 	Generation int32           `json:"observed_generation"` // of the resource that the adapter saw
@@ -49,11 +49,11 @@ type Report struct {
 	Metadata   json.RawMessage `json:"metadata,omitempty"` // likewise
 	CreatedAt  time.Time       `json:"created_time"`       // when the adapter's first report came
 	ObservedAt time.Time       `json:"last_report_time"`   // by the adapter's clock, to the microsecond
-	// ReceivedAt is when a report came that its adapter's clock has in our
-	// future by more than Ahead; nil for others.
+	// ReceivedAt is when this server received a report whose adapter's clock is more than
+	// Ahead before this server's; nil for other reports.
 	ReceivedAt *time.Time `json:"received_time,omitempty"`
-	// Recent are the adapter's last reports that were taken, this one first, in
-	// few words: what a repetition of them is answered. It is stored, and not shown.
+	// Recent has the adapter's last stored reports in a short form, this one first, so
+	// that a repeated report gets its first answer. It is stored, and no answer shows it.
 	Recent []Recent `json:"recent,omitempty"`
 }
 
@@ -63,6 +63,7 @@ func (r Report) condition(kind string) Value {
 	return c.Status
 }
 
+// reported returns a condition of the report by its type; false if the report has none.
 func (r Report) reported(kind string) (Reported, bool) {
 	i := slices.IndexFunc(r.Conditions, func(c Reported) bool { return c.Type == kind })
 	if i < 0 {
@@ -71,16 +72,16 @@ func (r Report) reported(kind string) (Reported, bool) {
 	return r.Conditions[i], true
 }
 
-// How far an adapter's clock may be from ours.
+// How far an adapter's clock may differ from this server's.
 const (
 	MaxAhead  = 5 * time.Minute
 	MaxBehind = 30 * time.Minute
-	// Ahead is from when on a clock counts as wrong. A report of a wrong clock
-	// does not keep out later ones of a right clock.
+	// Ahead is the difference above which a clock counts as wrong. A report by a wrong
+	// clock does not keep out later reports by a right clock.
 	Ahead = 10 * time.Second
 )
 
-// InvalidError says which field of a report is wrong, and why.
+// InvalidError names the field of a report that is wrong, and the reason.
 type InvalidError struct{ Field, Message string }
 
 // Error implements error.
@@ -90,9 +91,9 @@ func invalid(field, format string, args ...any) error {
 	return &InvalidError{field, fmt.Sprintf(format, args...)}
 }
 
-// Check checks a report's form, before anything is read. It rounds the time of
-// observation to what is stored, once and here, so that all later comparisons
-// are of equals. A report without a time is one of now.
+// Check checks a report's form, before the resource is read. It rounds the time of
+// observation to the stored precision, so that all later comparisons see rounded times. A
+// report without a time gets the present time. The error is an InvalidError.
 func (r *Report) Check(now time.Time) error {
 	if r.ObservedAt.IsZero() {
 		r.ObservedAt = now
@@ -144,8 +145,8 @@ func isObject(data json.RawMessage) bool {
 	return len(data) == 0 || data[0] == '{'
 }
 
-// checkMetadata checks the members of the metadata that the contract gives a
-// type. Others are kept as they are.
+// checkMetadata checks the members of the metadata for which the contract has a type. It
+// ignores other members.
 func checkMetadata(data json.RawMessage) error {
 	if !isObject(data) {
 		return invalid("metadata", "must be an object")
@@ -167,15 +168,15 @@ func checkMetadata(data json.RawMessage) error {
 	return nil
 }
 
-// Verdict is what becomes of a report.
+// Verdict is the outcome of a report.
 type Verdict int
 
 // The verdicts. Discarded is answered with 204, the others with 201.
 const (
-	Discarded  Verdict = iota // it says nothing that is new
-	Repeated                  // it is the stored one, sent again
-	Stored                    // kept, and no reason to aggregate: nothing is known yet
-	Aggregated                // kept, and the conditions follow from it
+	Discarded  Verdict = iota // the report is not stored: it is old, or has no opinion
+	Repeated                  // the report was sent before and is stored already
+	Stored                    // the report is stored; conditions stay, because it has no opinion
+	Aggregated                // the report is stored, and conditions are computed from it
 )
 
 // String names the verdict.
@@ -183,25 +184,26 @@ func (v Verdict) String() string {
 	return [...]string{"discarded", "repeated", "stored", "aggregated"}[v]
 }
 
-// Tie says which of two different reports of one adapter counts that have the
-// same generation and the same time.
+// Tie decides between two different reports of one adapter with the same generation and
+// the same time.
 type Tie int
 
 // The ties. The original keeps the stored report and answers with it, although
-// adapters write their times to the second. A reporter that sends the reports of
-// one resource one after the other can ask for the later one.
+// adapters write their times to the second. An adapter that sends the reports of one
+// resource one after the other can ask for TakeLater.
 const (
 	KeepStored Tie = iota
 	TakeLater
 )
 
-// Judge decides on a report that passed Check, by the resource's generation and
-// the adapter's stored report (nil: none). It returns the report as it is to be
-// stored, with the transition times of conditions that did not change.
+// Judge decides on a report that passed Check, by the resource's generation and the
+// adapter's stored report (nil: none). It returns the report in the form to store, in which
+// conditions with an unchanged status keep their transition times.
 //
-// A stored report that is sent again gets the answer that it got, and so do the
-// adapter's last few reports. One without an opinion (Available=Unknown) counts
-// only as the adapter's first, and is discarded when it is sent again.
+// A repeated report gets the answer of its first copy, as long as it is among the adapter's
+// last reports. A report without an opinion (Available=Unknown) is stored only as the
+// adapter's first one, and discarded otherwise. A report of a later generation than the
+// resource's, or older than the stored one, is discarded. The error is an InvalidError.
 func Judge(generation int32, stored *Report, r Report, tie Tie) (Report, Verdict, error) {
 	unknown := r.condition(Available) == Unknown
 	switch {
@@ -210,7 +212,7 @@ func Judge(generation int32, stored *Report, r Report, tie Tie) (Report, Verdict
 	case stored != nil && !unknown && r.same(*stored):
 		return *stored, Repeated, nil
 	case stored != nil && !unknown && r.repeats(stored.Recent):
-		return r.answered(*stored), Repeated, nil
+		return r.withRecentTimes(*stored), Repeated, nil
 	case stored != nil && (r.Generation < stored.Generation || r.Generation == stored.Generation && r.before(*stored)):
 		return r, Discarded, nil
 	}
@@ -231,15 +233,15 @@ func Judge(generation int32, stored *Report, r Report, tie Tie) (Report, Verdict
 	if unknown {
 		verdict = Stored
 	}
-	next := r.following(stored)
+	next := r.withTransitions(stored)
 	next.remember(stored)
 	return next, verdict, nil
 }
 
-// before says whether a report was made before the stored one. The original
-// goes by the adapters' clocks alone, so that a report from the future kept all
-// others out until its time came. Here one that comes by a right clock after it
-// is later, whatever time the wrong clock had.
+// before reports whether a report was made before the stored one. The original compares
+// the adapters' clocks alone, so that a report from the future keeps out all others until
+// its time has come. Here a report by a right clock that comes after a report by a wrong
+// clock is later, also if its time is earlier.
 func (r Report) before(stored Report) bool {
 	if r.ReceivedAt == nil && stored.ReceivedAt != nil && !r.ObservedAt.Before(*stored.ReceivedAt) {
 		return false
@@ -247,7 +249,7 @@ func (r Report) before(stored Report) bool {
 	return r.ObservedAt.Before(stored.ObservedAt)
 }
 
-// same says whether two reports say the same, of the same moment.
+// same reports whether two reports have the same content and time of observation.
 func (r Report) same(other Report) bool {
 	if r.Adapter != other.Adapter || r.Generation != other.Generation || !r.ObservedAt.Equal(other.ObservedAt) ||
 		len(r.Conditions) != len(other.Conditions) {
@@ -262,8 +264,8 @@ func (r Report) same(other Report) bool {
 	return jsonvalue.EqualOptional(r.Data, other.Data) && jsonvalue.EqualOptional(r.Metadata, other.Metadata)
 }
 
-// SameButTimes says that reports and conditions differ in nothing but when
-// adapters looked: no value, reason, message, generation, data or transition.
+// SameButTimes reports whether reports and conditions differ at most in their times of
+// observation: values, reasons, messages, generations, data and transitions are equal.
 func SameButTimes(reports, others []Report, conditions, otherConditions []Condition) bool {
 	return slices.EqualFunc(reports, others, func(a, b Report) bool {
 		a.ObservedAt, b.ObservedAt = time.Time{}, time.Time{}
@@ -277,9 +279,9 @@ func SameButTimes(reports, others []Report, conditions, otherConditions []Condit
 	})
 }
 
-// following gives each condition the time of its last transition: the stored
-// one's while the status stays, otherwise that of this report.
-func (r Report) following(stored *Report) Report {
+// withTransitions returns the report with the time of the last transition of each condition:
+// the stored one if the status is the same, otherwise the time of this report.
+func (r Report) withTransitions(stored *Report) Report {
 	r.Conditions = slices.Clone(r.Conditions)
 	for i := range r.Conditions {
 		c := &r.Conditions[i]

@@ -21,8 +21,8 @@ var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 //	equal-time keep|replace                                             which of two reports of one moment counts
 //	report adapter gen=N at=T Available=True ... [, data below]          judges a report, stores it, prints what follows
 //
-// A report has Applied=True and Health=True unless it says otherwise, "without"
-// them if told so.
+// A report has Applied=True and Health=True unless the command gives them other values, or
+// "without" removes them.
 func TestStatus(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		s := &subject{resource: Resource{Generation: 1, UpdatedAt: epoch}}
@@ -244,9 +244,9 @@ func TestI3AggregatingAgainChangesNothing(t *testing.T) {
 	})
 }
 
-// Reports that arrive in another order come to the same: what each adapter said
-// last counts, by its own clock, and Reconciled follows from that. (What it was
-// before, in between, LastKnownReconciled and transitions do remember.)
+// The order of arrival does not change Reconciled: the latest report of each adapter
+// counts, by the adapter's clock. (LastKnownReconciled and transition times do depend on
+// the order.)
 func TestReportsInAnyOrderComeToTheSame(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := Resource{Generation: rapid.Int32Range(1, 3).Draw(t, "generation"), UpdatedAt: epoch, Required: []string{
@@ -293,7 +293,7 @@ func TestARepetitionIsAnsweredTheSame(t *testing.T) {
 			verdict Verdict
 			answer  Report
 		}
-		var all []given    // those that were told apart
+		var all []given    // the different reports
 		var taken []string // digests
 		take := func(r Report) (Verdict, Report) {
 			verdict, err := s.report(r, r.ObservedAt)
@@ -316,8 +316,8 @@ func TestARepetitionIsAnsweredTheSame(t *testing.T) {
 		for range rapid.IntRange(1, 25).Draw(t, "steps") {
 			before := kept()
 			if len(all) > 0 && rapid.Bool().Draw(t, "repeat") {
-				// Nobody repeats what is older than the last few that were taken.
-				g := all[len(all)-1-rapid.IntRange(0, min(len(all), keep)-1).Draw(t, "which")]
+				// Adapters repeat only their last few reports.
+				g := all[len(all)-1-rapid.IntRange(0, min(len(all), maxRecent)-1).Draw(t, "which")]
 				verdict, answer := take(g.report)
 				if verdict != Repeated || kept() != before ||
 					fmt.Sprint(answer.Conditions, answer.CreatedAt) != fmt.Sprint(g.answer.Conditions,
@@ -333,7 +333,7 @@ func TestARepetitionIsAnsweredTheSame(t *testing.T) {
 			r.Conditions[1].Message = Given(rapid.StringMatching("[ab]{0,2}").Draw(t, "message"))
 			verdict, answer := take(r)
 			if verdict == Stored || verdict == Aggregated {
-				if slices.Contains(taken[max(0, len(taken)-keep):], kept()) {
+				if slices.Contains(taken[max(0, len(taken)-maxRecent):], kept()) {
 					t.Fatalf("%+v came back", r)
 				}
 				taken = append(taken, kept())
@@ -367,7 +367,7 @@ func TestReportsOfOneMoment(t *testing.T) {
 	}
 }
 
-// Numbers that a float64 cannot tell apart make two reports.
+// Numbers that differ, but are equal as float64, make two reports.
 func TestReportsAreComparedExactly(t *testing.T) {
 	first := Report{Adapter: "dns", Generation: 1, ObservedAt: epoch, Data: []byte(`{"n":9007199254740992,"a":1}`),
 		Conditions: []Reported{
@@ -387,20 +387,20 @@ func TestReportsAreComparedExactly(t *testing.T) {
 		}
 		later := r
 		later.ObservedAt = epoch.Add(time.Second)
-		if same := SameButTimes([]Report{stored}, []Report{later.following(&stored)}, nil, nil); same != (want == Repeated) {
+		if same := SameButTimes([]Report{stored}, []Report{later.withTransitions(&stored)}, nil, nil); same != (want == Repeated) {
 			t.Errorf("%s later: the same is %t", data, same)
 		}
 	}
 }
 
-// Reports of the same moment and another content: which of them stays is the one
-// that arrived last, so only their own order counts, whatever else comes between.
+// Of reports with the same time and different contents the one that arrived last stays;
+// other reports that arrive in between do not change that.
 func TestReportsOfOneMomentKeepTheirOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := Resource{Generation: 1, UpdatedAt: epoch, Required: []string{"dns", "validation"}}
 		queues := map[string][]Report{}
 		for _, adapter := range r.Required {
-			for range rapid.IntRange(1, keep-1).Draw(t, adapter) {
+			for range rapid.IntRange(1, maxRecent-1).Draw(t, adapter) {
 				report := drawReport(t, adapter, 1)
 				report.ObservedAt = epoch.Add(time.Second)
 				if report.Conditions[0].Status == Unknown {
@@ -431,9 +431,9 @@ func TestReportsOfOneMomentKeepTheirOrder(t *testing.T) {
 	})
 }
 
-// Whatever arrives in whatever order: of each adapter the report of the highest
-// generation, and of those the latest, is kept in the end; Reconciled is always
-// of the present generation and true only if all that was kept says so.
+// For any reports in any order: of each adapter the latest report of the highest
+// generation is stored in the end; Reconciled is always of the present generation, and
+// true only if all stored reports are.
 func TestReportsNeverGoBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := &subject{resource: Resource{Generation: 1, UpdatedAt: epoch, Required: []string{"dns", "validation"}}}

@@ -7,8 +7,8 @@ import (
 	"atoll.dev/internal/jsonscan"
 )
 
-// The stored form of conditions and reports is read and written here, not by encoding/json: it is most of what a report
-// costs. It is the same JSON.
+// This file reads and writes the stored JSON of conditions and reports without encoding/json, which would
+// take most of the time of a report.
 
 // AppendConditions appends a resource's conditions as a JSON array.
 func AppendConditions(b []byte, conditions []Condition) []byte {
@@ -74,7 +74,7 @@ func scanText(s *jsonscan.Scanner) Text {
 	return Given(s.String())
 }
 
-// Append appends a report with all that is stored of it.
+// Append appends the stored form of a report.
 func (r Report) Append(b []byte) []byte {
 	b = jsonscan.AppendString(append(b, `{"adapter":`...), r.Adapter)
 	b = strconv.AppendInt(append(b, `,"observed_generation":`...), int64(r.Generation), 10)
@@ -180,7 +180,7 @@ func scanReported(s *jsonscan.Scanner) []Reported {
 	return reported
 }
 
-// Repeats says that two reports, and the times at which adapters looked, are the same.
+// Repeats reports whether two reports are equal in all stored members but Recent.
 func (r Report) Repeats(other Report) bool {
 	return r.same(other) && r.CreatedAt.Equal(other.CreatedAt) && sameTime(r, other) &&
 		SameButTimes([]Report{r}, []Report{other}, nil, nil)
