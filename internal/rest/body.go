@@ -7,8 +7,8 @@ import (
 )
 
 // Body writes an answer of JSON in pieces, with status 200. The headers go out
-// with the first bytes; an error that the handler returns after that cuts the
-// connection, so that nobody takes half an answer for a whole one.
+// with the first bytes. If the handler returns an error after that, the service closes
+// the connection, so that the client notices that the answer is incomplete.
 type Body struct{ buf *bufio.Writer }
 
 // How long a client may take for a piece of a long answer, and for all of it.
@@ -30,11 +30,11 @@ func NewBody(w http.ResponseWriter) *Body {
 // Write adds to the answer.
 func (b *Body) Write(p []byte) (int, error) { return b.buf.Write(p) }
 
-// Close ends the answer, which is whole.
+// Close sends the rest of the answer.
 func (b *Body) Close() error { return b.buf.Flush() }
 
-// pacedWriter gives each piece a deadline of its own: the server's is for
-// answers that are written at once.
+// pacedWriter sets a new write deadline for each piece, because the server's deadline is
+// for answers that are written at once. All pieces together end by end.
 type pacedWriter struct {
 	w   http.ResponseWriter
 	rc  *http.ResponseController
@@ -46,7 +46,7 @@ func (p *pacedWriter) Write(data []byte) (int, error) {
 	if deadline.After(p.end) {
 		deadline = p.end
 	}
-	_ = p.rc.SetWriteDeadline(deadline) // a recorder in a test has none
+	_ = p.rc.SetWriteDeadline(deadline) // a test's httptest.ResponseRecorder has no deadlines
 	n, err := p.w.Write(data)
 	if err != nil {
 		return n, Errorf(statusGone, "client-gone", "the client closed the connection, or took too long").Because(err)

@@ -8,17 +8,16 @@ import (
 	"sync"
 )
 
-// compressible is the size from which compressing an answer of known length is
-// worth it.
-const compressible = 1400
+// minCompressed is the size in bytes below which compression of an answer of known length
+// is not worth its time.
+const minCompressed = 1400
 
-// Compress answers with gzip when the client takes it. It belongs inside of
-// Observe. Watches and short answers go out as they are.
+// Compress compresses answers with gzip when the client accepts it. The caller puts it
+// inside of Observe. Watches and short answers are not compressed.
 func Compress(next http.Handler) http.Handler {
-	// The fastest level: on the way between two processes of a region, time is
-	// worth more than bytes.
+	// The fastest level: between two processes of a region, time costs more than bytes.
 	pool := &sync.Pool{New: func() any {
-		z, _ := gzip.NewWriterLevel(nil, gzip.BestSpeed) // the level is one that exists
+		z, _ := gzip.NewWriterLevel(nil, gzip.BestSpeed) // errs only for unknown levels
 		return z
 	}}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -29,11 +28,12 @@ func Compress(next http.Handler) http.Handler {
 		}
 		z := &gzipWriter{ResponseWriter: w, pool: pool}
 		next.ServeHTTP(z, r)
-		// Not deferred: an answer that is cut by a panic must not end well.
+		// Not deferred: after a panic the client must notice that the answer is incomplete.
 		z.close()
 	})
 }
 
+// acceptsGzip reports whether values of Accept-Encoding allow gzip.
 func acceptsGzip(values []string) bool {
 	for _, v := range values {
 		for coding := range strings.SplitSeq(v, ",") {
@@ -53,7 +53,7 @@ func acceptsGzip(values []string) bool {
 type gzipWriter struct {
 	http.ResponseWriter
 	pool    *sync.Pool
-	z       *gzip.Writer // nil: it is not
+	z       *gzip.Writer // nil: the answer is not compressed
 	decided bool
 }
 
@@ -69,7 +69,7 @@ func (w *gzipWriter) WriteHeader(status int) {
 		known := err == nil
 		switch {
 		case status == http.StatusNoContent, status == http.StatusNotModified, h.Get("Content-Encoding") != "":
-		case strings.Contains(h.Get("Content-Type"), "stream="), known && length < compressible:
+		case strings.Contains(h.Get("Content-Type"), "stream="), known && length < minCompressed:
 		default:
 			h.Set("Content-Encoding", "gzip")
 			h.Del("Content-Length")
@@ -90,7 +90,7 @@ func (w *gzipWriter) Write(p []byte) (int, error) {
 	return w.z.Write(p)
 }
 
-// FlushError is for http.ResponseController.
+// FlushError flushes compressed bytes, too; http.ResponseController calls it.
 func (w *gzipWriter) FlushError() error {
 	if w.z != nil {
 		if err := w.z.Flush(); err != nil {
@@ -102,9 +102,10 @@ func (w *gzipWriter) FlushError() error {
 
 func (w *gzipWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
+// close writes the end of a compressed answer and returns the compressor to the pool.
 func (w *gzipWriter) close() {
 	if w.z != nil {
-		_ = w.z.Close() // a client that is gone misses nothing
+		_ = w.z.Close() // an error means that the client has left
 		w.z.Reset(nil)
 		w.pool.Put(w.z)
 	}

@@ -12,7 +12,7 @@ import (
 // Answers are compressed when the client accepts gzip and the answer is long; the
 // answers of watches never are.
 func TestCompressDecidesByClientAndAnswer(t *testing.T) {
-	long := strings.Repeat("x", 2*compressible)
+	long := strings.Repeat("x", 2*minCompressed)
 	for name, test := range map[string]struct {
 		accepts, contentType, body string
 		knownLength, want          bool
@@ -24,7 +24,7 @@ func TestCompressDecidesByClientAndAnswer(t *testing.T) {
 		"a watch":                            {"gzip", "application/json;stream=watch", long, false, false},
 		"a client that does not accept gzip": {"deflate", "application/json", long, true, false},
 		"a client that refuses gzip":         {"gzip;q=0, *", "application/json", long, true, false},
-		"a client that says nothing":         {"", "application/json", long, true, false},
+		"a client without the header":        {"", "application/json", long, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := Compress(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -6,8 +6,8 @@ import (
 )
 
 // CORS lets pages of some origins call the service from a browser; "*" is any
-// origin. It answers their preflight requests, which bring no identity, before
-// next sees them. Without origins it does nothing.
+// origin. It answers preflight requests, which have no identity, itself and does not call
+// next for them. Without origins it returns next.
 func CORS(origins []string, next http.Handler) http.Handler {
 	if len(origins) == 0 {
 		return next

@@ -1,16 +1,14 @@
-// Package rest holds what every HTTP service of the region shares: handlers
+// Package rest has the parts that all HTTP services of the region share: handlers
 // that return errors and the one place that turns an error into an answer,
 // strict reading and writing of JSON, entity tags, paging, field selection,
-// ordering, watch streams, and a server that stops gracefully and says what it
-// is missing.
+// ordering, watch streams, a server that stops gracefully, and readiness checks.
 //
 // A service registers Handlers on a Mux, puts its own middleware around the
-// Mux, and wraps the whole with Observe. What differs between services, the
-// shape of an error body and the meaning of the errors of its tools, is given
-// to Observe as functions, so that this package knows neither a service nor
-// the store.
+// Mux, and wraps the whole with Observe. Services differ in the shape of an error
+// body and in the answers to the errors of their tools. They give both to Observe
+// as functions, so that this package depends neither on a service nor on the store.
 //
-// Services and fronts import it. It imports no package of ours.
+// Services and fronts import it. It imports no other package of Atoll.
 package rest
 
 import (
@@ -24,27 +22,27 @@ import (
 	"time"
 )
 
-// Error is an error with an answer: what the caller is told, and what only the
-// log is told.
+// Error is an error with its answer. The answer shows all fields but Err, which goes
+// only to the log.
 type Error struct {
 	Status int    // HTTP status
 	Code   string // stable, for programs
-	Reason string // what is wrong and what to do about it, for people
+	Reason string // the mistake and the next step, for people
 
-	// Type, when set, is sent as the header x-amzn-ErrorType. AWS's clients
-	// know errors by it.
+	// Type, when set, is sent as the header x-amzn-ErrorType, by which AWS's clients
+	// distinguish errors.
 	Type string
 
-	Fields     []FieldError  // which fields are wrong, for 422
+	Fields     []FieldError  // the wrong fields, for 422
 	RetryAfter time.Duration // sent in whole seconds, rounded up, when not zero
 	Header     http.Header   // further headers of the answer
 
-	// Err is the cause. It is logged when the status is 5xx, and never shown.
+	// Err is the cause. It is logged if the status is 5xx, and never sent to the client.
 	Err error
 }
 
-// A FieldError says what is wrong with one field of a request. Value and
-// Constraint are for the contracts that show them.
+// A FieldError describes the mistake in one field of a request. Only some contracts
+// show Value and Constraint.
 type FieldError struct {
 	Field      string          `json:"field"`
 	Message    string          `json:"message"`
@@ -62,24 +60,24 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// Errorf makes an Error. Everything in the reason is shown to the caller, so
-// causes do not belong in it; use Because.
+// Errorf returns an Error. The caller sees the whole reason, so do not put causes into
+// it; add them with Because.
 func Errorf(status int, code, format string, args ...any) *Error {
 	return &Error{Status: status, Code: code, Reason: fmt.Sprintf(format, args...)}
 }
 
-// Because returns e with its cause.
+// Because returns a copy of e with a cause.
 func (e *Error) Because(err error) *Error {
 	c := *e
 	c.Err = err
 	return &c
 }
 
-// ErrorBody renders an error for the wire, as the service's contract wants it.
-// OperationID(ctx) is the id of the request.
+// ErrorBody returns the body of an error's answer, in the shape of the service's
+// contract. OperationID(ctx) is the id of the request.
 type ErrorBody func(ctx context.Context, e *Error) any
 
-// PlatformError is the body of the Platform API:
+// PlatformError returns the error body of the Platform API:
 // {"kind":"Error","code":"...","reason":"..."}, with "errors" when fields are
 // named, and the reason again as "message" for AWS's clients when the error
 // has an AWS type.
@@ -99,8 +97,9 @@ type platformError struct {
 	Errors  []FieldError `json:"errors,omitempty"`
 }
 
-// Fail answers r with err. Handlers return errors and need not call it;
-// middleware that runs before them does.
+// Fail answers r with err and logs errors of status 5xx. Handlers return errors and need
+// not call it; middleware that runs before them calls it. If a part of an answer has been
+// sent already, Fail panics with http.ErrAbortHandler, which closes the connection.
 func Fail(w http.ResponseWriter, r *http.Request, err error) {
 	c := callOf(r.Context())
 	e := c.classify(r, err)
@@ -117,13 +116,13 @@ func Fail(w http.ResponseWriter, r *http.Request, err error) {
 			slog.String("code", e.Code), slog.Any("error", err))
 	}
 	if started(w) {
-		// Half of an answer is out. Cutting the connection is the only way
-		// left to say that the other half will not come.
+		// A part of the answer has been sent. Only a closed connection can show the
+		// client that the rest does not come.
 		panic(http.ErrAbortHandler)
 	}
 	h := w.Header()
 	for _, k := range []string{"Content-Length", "Content-Encoding", "Etag", "Last-Modified"} {
-		h.Del(k) // meant for the answer that did not come about
+		h.Del(k) // the handler set it for its own answer
 	}
 	for k, v := range e.Header {
 		h[k] = v
@@ -140,12 +139,12 @@ func Fail(w http.ResponseWriter, r *http.Request, err error) {
 	}
 }
 
-// statusGone is nginx's status for a client that left; nobody receives it, it
-// keeps such requests apart in logs and metrics.
+// statusGone is nginx's status for a client that has closed the connection. No client
+// receives it; logs and metrics show it.
 const statusGone = 499
 
-// classify finds the answer to err: the error's own, the service's table, then
-// what every service has in common, and at last 500.
+// classify returns the answer to err: err itself if it is an *Error, else the answer of
+// the service's Classify, else that of the errors that all services share, else 500.
 func (c *call) classify(r *http.Request, err error) *Error {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e
@@ -169,7 +168,7 @@ func (c *call) classify(r *http.Request, err error) *Error {
 		"internal error; the region's log has it under operation id %s", c.id).Because(err)
 }
 
-// renderError is the error as an object of a watch stream.
+// renderError returns the error as an object of a watch stream.
 func (c *call) renderError(ctx context.Context, e *Error) json.RawMessage {
 	b, err := json.Marshal(c.opts.ErrorBody(ctx, e))
 	if err != nil {

@@ -8,20 +8,21 @@ import (
 	"strings"
 )
 
-// ETag is the strong entity tag of a document's version, for documents whose
-// representation changes with each version and with nothing else.
+// ETag returns the strong entity tag of a document's version, for documents whose
+// representation changes only with the version.
 func ETag(version int64) string { return `"` + strconv.FormatInt(version, 10) + `"` }
 
 var crcTable = crc64.MakeTable(crc64.ECMA)
 
-// BodyETag is the strong entity tag of a representation of a document that may
-// change without a new version: "7-" and a hash. Writes that insist on it insist
-// on the version, see ParseIfMatch.
+// BodyETag returns the strong entity tag of a representation that may change without a
+// new version of the document: "7-" and a hash. For a write with If-Match only its
+// version counts, see ParseIfMatch.
 func BodyETag(version int64, body []byte) string {
 	return fmt.Sprintf(`"%d-%016x"`, version, crc64.Checksum(body, crcTable))
 }
 
-// versionOf returns the version in an entity tag of ours.
+// versionOf returns the version in a tag that ETag or BodyETag has made; ok is false for
+// other tags.
 func versionOf(tag string) (version int64, ok bool) {
 	if len(tag) < 2 || tag[0] != '"' || tag[len(tag)-1] != '"' {
 		return 0, false
@@ -37,8 +38,8 @@ func versionOf(tag string) (version int64, ok bool) {
 	return version, true
 }
 
-// VersionETag returns the ETag of the version in an entity tag of ours; other tags
-// as they are.
+// VersionETag returns the ETag of the version in a tag of ETag or BodyETag; it returns
+// other tags unchanged.
 func VersionETag(tag string) string {
 	if version, ok := versionOf(tag); ok {
 		return ETag(version)
@@ -54,11 +55,11 @@ func SameVersion(a, b string) bool {
 	return ok && ok2 && v == w
 }
 
-// ParseIfMatch returns the version that a write insists on. present says
-// whether the request has If-Match at all; any is If-Match: *, which any
-// existing document meets. A tag that no version of ours can have is an *Error
-// with status 412: it cannot match. Of a BodyETag only the version counts: what
-// moves without it, such as the time of a report, must not refuse a write.
+// ParseIfMatch returns the version that a write requires by If-Match. present is false
+// if the request has no If-Match; any is true for If-Match: *, which any existing
+// document matches. A tag that neither ETag nor BodyETag makes is an *Error with status
+// 412, because it cannot match. Of a BodyETag only the version counts: a change without
+// a new version, such as the time of a report, must not refuse a write.
 func ParseIfMatch(r *http.Request) (version int64, any, present bool, err error) {
 	values := r.Header.Values("If-Match")
 	if len(values) == 0 {
@@ -86,8 +87,8 @@ func ParseIfMatch(r *http.Request) (version int64, any, present bool, err error)
 	return version, false, true, nil
 }
 
-// WriteVersioned answers with a document and its ETag, or 304 when a GET has
-// it already.
+// WriteVersioned answers with a document and its ETag, or with 304 if the If-None-Match
+// of a GET or HEAD has that ETag.
 func WriteVersioned(w http.ResponseWriter, r *http.Request, status int, version int64, v any) error {
 	return writeTagged(w, r, status, ETag(version), v)
 }
@@ -100,15 +101,16 @@ func WriteBody(w http.ResponseWriter, r *http.Request, status int, version int64
 
 func writeTagged(w http.ResponseWriter, r *http.Request, status int, tag string, v any) error {
 	w.Header().Set("Etag", tag)
-	if (r.Method == http.MethodGet || r.Method == http.MethodHead) && noneMatch(r.Header.Values("If-None-Match"), tag) {
+	if (r.Method == http.MethodGet || r.Method == http.MethodHead) && matchesAny(r.Header.Values("If-None-Match"), tag) {
 		w.WriteHeader(http.StatusNotModified)
 		return nil
 	}
 	return WriteJSON(w, status, v)
 }
 
-// noneMatch compares weakly, as If-None-Match does.
-func noneMatch(values []string, tag string) bool {
+// matchesAny reports whether values of If-None-Match contain the tag or "*". It compares
+// weakly, as the standard has it.
+func matchesAny(values []string, tag string) bool {
 	for _, v := range values {
 		for t := range strings.SplitSeq(v, ",") {
 			t = strings.TrimSpace(t)

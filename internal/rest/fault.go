@@ -9,7 +9,7 @@ import (
 // gives the answer its code and its words.
 type Fault int
 
-// The faults. Nothing was written, except where FaultUnknownOutcome says otherwise.
+// The faults. Nothing was written, except perhaps with FaultUnknownOutcome.
 const (
 	FaultNotFound       Fault = iota + 1 // the object does not exist
 	FaultExists                          // an object of that name or id exists
@@ -23,7 +23,7 @@ const (
 	FaultUnknownOutcome                  // the connection broke at the commit: it may have been written
 )
 
-// answers is the one table from faults to HTTP statuses. Decision 50 says why.
+// answers is the one table from faults to HTTP statuses. Decision 50 has the reasons.
 var answers = map[Fault]struct {
 	status     int
 	retryAfter time.Duration

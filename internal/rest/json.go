@@ -12,8 +12,8 @@ import (
 	"unicode/utf8"
 )
 
-// Causes of the errors that ReadJSON returns, for errors.Is, so that a service
-// whose contract has other codes can tell them apart.
+// Causes of the errors that ReadJSON returns. A service whose contract has other codes
+// distinguishes them with errors.Is.
 var (
 	ErrTooLarge  = errors.New("body too large")
 	ErrMalformed = errors.New("malformed JSON")
@@ -27,18 +27,17 @@ const (
 	CodeTooLarge = "body-too-large"
 )
 
-// maxDepth of nested JSON. Kubernetes' own documents need about 30.
+// maxDepth bounds the nesting of JSON. Kubernetes' own documents need about 30.
 const maxDepth = 256
 
 // ReadJSON reads the request's body, at most limit bytes of it, as exactly one
 // JSON value into v. Its errors are *Error with status 400, or 413 and
-// ErrTooLarge, and say where the fault is.
+// ErrTooLarge; their reason names line and column of the mistake.
 //
-// The content type is not looked at: curl -d says
-// application/x-www-form-urlencoded. Unknown members are accepted. JSON that
-// PostgreSQL could not store is refused here, before it becomes a 500: NUL and
-// broken surrogates in strings, numbers beyond float64, invalid UTF-8, nesting
-// deeper than 256.
+// ReadJSON ignores the content type, because curl -d sends
+// application/x-www-form-urlencoded. It accepts unknown members. It refuses JSON that
+// PostgreSQL cannot store, which would become a 500 later: NUL and broken surrogates in
+// strings, numbers beyond float64, invalid UTF-8, nesting deeper than 256.
 func ReadJSON(r *http.Request, limit int64, v any) error {
 	data, err := ReadBody(r, limit)
 	if err != nil {
@@ -70,25 +69,25 @@ func ReadBody(r *http.Request, limit int64) ([]byte, error) {
 	return data, nil
 }
 
-// drainLimit is how much of a body that is refused is still taken.
+// drainLimit is how many bytes of a refused body Drain reads.
 const drainLimit = 32 << 20
 
-// Drain takes the rest of a body that is refused, within reason: a client that
-// is still sending when the connection ends, curl 7.88 over HTTP/2 among them,
-// may miss the answer that says why.
+// Drain reads and drops the rest of a refused body, up to drainLimit. Otherwise a client
+// that is still sending when the connection closes, such as curl 7.88 over HTTP/2, may
+// not receive the answer.
 func Drain(r *http.Request) {
-	if r.Body != nil && r.Header.Get("Expect") == "" { // else the client waits for our word
+	if r.Body != nil && r.Header.Get("Expect") == "" { // a client with Expect waits before it sends the body
 		_, _ = io.CopyN(io.Discard, r.Body, drainLimit)
 	}
 }
 
-// DecodeJSON is ReadJSON for bytes that are already here.
+// DecodeJSON decodes the bytes of a body as ReadJSON does.
 func DecodeJSON(data []byte, v any) error {
 	if len(bytes.TrimSpace(data)) == 0 {
 		return Errorf(http.StatusBadRequest, CodeInvalid, "the request body is empty; send a JSON object").Because(
 			ErrEmpty)
 	}
-	if err := storable(data); err != nil {
+	if err := checkStorable(data); err != nil {
 		return err
 	}
 	err := json.Unmarshal(data, v)
@@ -109,6 +108,7 @@ func DecodeJSON(data []byte, v any) error {
 	return Errorf(http.StatusBadRequest, CodeInvalid, "the request body cannot be read: %s", err).Because(ErrMalformed)
 }
 
+// malformed returns the error for a mistake at an offset of the body.
 func malformed(data []byte, offset int, format string, args ...any) *Error {
 	line, col := position(data, offset)
 	return Errorf(http.StatusBadRequest, CodeInvalid,
@@ -116,17 +116,17 @@ func malformed(data []byte, offset int, format string, args ...any) *Error {
 		line, col, fmt.Sprintf(format, args...)).Because(ErrMalformed)
 }
 
-// position turns an offset, as encoding/json counts it, into line and column.
+// position converts an offset, as encoding/json counts it, into line and column.
 func position(data []byte, offset int) (line, col int) {
 	before := data[:max(0, min(offset-1, len(data)))]
 	line = bytes.Count(before, []byte("\n")) + 1
 	return line, len(before) - bytes.LastIndexByte(before, '\n')
 }
 
-// storable refuses what is JSON to Go and an error to PostgreSQL. It looks at
-// the raw text, since raw JSON is what gets stored; the grammar itself is left
-// to encoding/json.
-func storable(data []byte) error {
+// checkStorable returns an error for JSON that Go accepts and PostgreSQL refuses. It
+// checks the raw text, because the database stores raw JSON. encoding/json checks the
+// grammar.
+func checkStorable(data []byte) error {
 	if !utf8.Valid(data) {
 		n := 0
 		for rest := data; len(rest) > 0; {
@@ -149,14 +149,14 @@ func storable(data []byte) error {
 		case c == '}' || c == ']':
 			depth--
 		case c == '"':
-			end, err := storableString(data, i+1)
+			end, err := checkString(data, i+1)
 			if err != nil {
 				return err
 			}
 			i = end
 		case c == '-' || '0' <= c && c <= '9':
 			end := i + 1
-			for end < len(data) && numberByte(data[end]) {
+			for end < len(data) && isNumberByte(data[end]) {
 				end++
 			}
 			if f, err := strconv.ParseFloat(string(data[i:end]), 64); err != nil && math.IsInf(f, 0) {
@@ -168,13 +168,13 @@ func storable(data []byte) error {
 	return nil
 }
 
-func numberByte(c byte) bool {
+func isNumberByte(c byte) bool {
 	return '0' <= c && c <= '9' || c == '.' || c == 'e' || c == 'E' || c == '+' || c == '-'
 }
 
-// storableString checks the escapes of the string whose content starts at i,
+// checkString checks the escapes of the string whose content starts at i,
 // and returns the index of its closing quote.
-func storableString(data []byte, i int) (int, error) {
+func checkString(data []byte, i int) (int, error) {
 	for ; i < len(data); i++ {
 		switch data[i] {
 		case '"':
@@ -186,7 +186,7 @@ func storableString(data []byte, i int) (int, error) {
 			}
 			u, ok := hex4(data, i+1)
 			if !ok {
-				continue // encoding/json says so
+				continue // encoding/json refuses the escape
 			}
 			at := i
 			i += 4
@@ -210,6 +210,7 @@ func storableString(data []byte, i int) (int, error) {
 	return i, nil
 }
 
+// hex4 parses four hexadecimal digits at i; ok is false if there are no four.
 func hex4(data []byte, i int) (uint32, bool) {
 	if i+4 > len(data) {
 		return 0, false
@@ -218,8 +219,7 @@ func hex4(data []byte, i int) (uint32, bool) {
 	return uint32(u), err == nil
 }
 
-// WriteJSON answers with v. A json.RawMessage or []byte is taken for rendered
-// JSON and sent as it is.
+// WriteJSON answers with v as JSON. It sends a json.RawMessage or []byte unchanged.
 func WriteJSON(w http.ResponseWriter, status int, v any) error {
 	return writeJSON(w, status, "", v)
 }

@@ -126,7 +126,7 @@ func TestIfMatch(t *testing.T) {
 	}
 }
 
-// The hash in a tag tells representations apart, and counts for no write.
+// The hash in a tag distinguishes representations; for a write it does not count.
 func TestBodyETags(t *testing.T) {
 	one, two := BodyETag(7, []byte("a")), BodyETag(7, []byte("b"))
 	if one == two || !SameVersion(one, two) || !SameVersion(one, ETag(7)) ||

@@ -11,19 +11,19 @@ import (
 	"strings"
 )
 
-// Page is what part of a list is wanted. Pages count from 1.
+// Page is the requested part of a list. Pages count from 1.
 type Page struct {
 	Number int
 	Size   int
 }
 
-// Offset is the number of items before the page.
+// Offset returns the number of items before the page.
 func (p Page) Offset() int64 { return int64(p.Number-1) * int64(p.Size) }
 
-// ParsePage reads the parameters page and size. Absent ones are taken from
-// defaults; a size above max is cut to max, and the answer's size says so.
+// ParsePage reads the parameters page and size. An absent parameter has the value of
+// defaults. A size above max becomes max; the service's answer shows the size used.
 func ParsePage(r *http.Request, defaults Page, max int) (Page, error) {
-	q, err := query(r)
+	q, err := parseQuery(r)
 	if err != nil {
 		return Page{}, err
 	}
@@ -41,6 +41,7 @@ func ParsePage(r *http.Request, defaults Page, max int) (Page, error) {
 	return p, nil
 }
 
+// positive reads a parameter that must be above 0; absent is its value if it is not given.
 func positive(q url.Values, name string, absent int) (int, error) {
 	s := q.Get(name)
 	if s == "" {
@@ -54,9 +55,9 @@ func positive(q url.Values, name string, absent int) (int, error) {
 	return int(n), nil
 }
 
-// query parses the query strictly: a parameter that cannot be decoded is an
-// error rather than absent.
-func query(r *http.Request) (url.Values, error) {
+// parseQuery parses the query strictly: a parameter that cannot be decoded is an error,
+// while URL.Query would omit it.
+func parseQuery(r *http.Request) (url.Values, error) {
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
 		return nil, Errorf(http.StatusBadRequest, CodeInvalid, "the query cannot be decoded: %s", err)
@@ -70,8 +71,8 @@ type Order struct {
 	Desc  bool
 }
 
-// ParseOrder reads "name, created_at desc". Fields that allowed does not list
-// are refused; nothing from the request reaches SQL by way of a field name.
+// ParseOrder parses an order such as "name, created_at desc". It refuses fields that
+// are not in allowed, so that no text of the request reaches SQL as a field name.
 func ParseOrder(value string, allowed ...string) ([]Order, error) {
 	if strings.TrimSpace(value) == "" {
 		return nil, nil
@@ -106,12 +107,13 @@ func ParseOrder(value string, allowed ...string) ([]Order, error) {
 // Fields is a selection of members of a document. The zero value selects all.
 type Fields struct{ root fieldTree }
 
-type fieldTree map[string]fieldTree // nil: everything below
+// fieldTree has the selected members of an object by name; nil selects all members.
+type fieldTree map[string]fieldTree
 
-// ParseFields reads the parameter fields, such as "name,status.phase". id is
-// always selected.
+// ParseFields parses the parameter fields, such as "name,status.phase". The selection
+// always contains id.
 func ParseFields(r *http.Request) (Fields, error) {
-	q, err := query(r)
+	q, err := parseQuery(r)
 	if err != nil {
 		return Fields{}, err
 	}
@@ -129,6 +131,7 @@ func ParseFields(r *http.Request) (Fields, error) {
 	return Fields{root}, nil
 }
 
+// add selects the member at a path of names with dots between them.
 func (t fieldTree) add(path string) error {
 	names := strings.Split(path, ".")
 	if slices.Contains(names, "") || len(names) > maxDepth {
@@ -137,7 +140,7 @@ func (t fieldTree) add(path string) error {
 	for i, name := range names {
 		sub, known := t[name]
 		if known && sub == nil {
-			return nil // the whole is selected already
+			return nil // the whole member is selected already
 		}
 		if i == len(names)-1 {
 			t[name] = nil
@@ -152,7 +155,7 @@ func (t fieldTree) add(path string) error {
 	return nil
 }
 
-// All says whether everything is selected.
+// All reports whether all members are selected.
 func (f Fields) All() bool { return f.root == nil }
 
 // Select returns the selected members of a JSON document. In an array it
@@ -164,6 +167,7 @@ func (f Fields) Select(doc json.RawMessage) (json.RawMessage, error) {
 	return f.root.pick(doc)
 }
 
+// pick returns the selected members of doc, or of each element if doc is an array.
 func (t fieldTree) pick(doc json.RawMessage) (json.RawMessage, error) {
 	if t == nil {
 		return doc, nil

@@ -8,8 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// httpMetrics count requests. Labels are bounded: routes are patterns, methods
-// outside the usual ones are "other".
+// httpMetrics counts requests and their durations. The number of label values is bounded:
+// a route is a pattern, and an unusual method is "other".
 type httpMetrics struct {
 	requests *prometheus.CounterVec
 	duration *prometheus.HistogramVec

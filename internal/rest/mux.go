@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// A Handler answers a request, or returns the error that says why not. After
-// it has written anything it may still return an error: the connection is cut
-// then, so that nobody takes half an answer for a whole one.
+// A Handler answers a request, or returns an error, which Fail answers. It may return an
+// error after it has written a part of the answer: then Fail closes the connection, so
+// that the client notices that the answer is incomplete.
 type Handler func(w http.ResponseWriter, r *http.Request) error
 
 func (h Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -17,11 +17,11 @@ func (h Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Mux is http.ServeMux with Handlers, a list of its routes, and answers in the
-// service's own shape where nothing matches. Use NewMux.
+// Mux is an http.ServeMux with Handlers and a list of its routes. It answers requests
+// without a route in the service's own error shape. Use NewMux.
 type Mux struct {
-	// PlainMethods leaves a wrong method to ServeMux, which answers 405 in plain
-	// text, where a contract has it so.
+	// PlainMethods makes the answer to a wrong method that of ServeMux, 405 in plain text,
+	// as some contracts have it.
 	PlainMethods bool
 
 	mux    *http.ServeMux
@@ -41,14 +41,14 @@ func (m *Mux) HandleHTTP(pattern string, h http.Handler) {
 	m.routes = append(m.routes, pattern)
 }
 
-// Routes returns the registered patterns, sorted. Tests walk them: against the
-// OpenAPI document, and to prove that none runs without identity.
+// Routes returns the registered patterns, sorted. Tests compare them with the OpenAPI
+// document, and prove that none runs without identity.
 func (m *Mux) Routes() []string {
 	return slices.Sorted(slices.Values(m.routes))
 }
 
 // Route returns the pattern that a request matches, "" if none does. Middleware
-// decides by it what a caller may do.
+// authorizes the caller by it.
 func (m *Mux) Route(r *http.Request) string {
 	_, pattern := m.mux.Handler(r)
 	return pattern
@@ -64,7 +64,8 @@ func (m *Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	m.mux.ServeHTTP(w, r)
 }
 
-// unmatched answers what ServeMux would answer in plain text.
+// unmatched answers a request without a route: 404, or 405 if the path has a route of
+// another method.
 func (m *Mux) unmatched(w http.ResponseWriter, r *http.Request, h http.Handler) {
 	probe := &probe{header: http.Header{}}
 	h.ServeHTTP(probe, r)
@@ -83,7 +84,7 @@ func (m *Mux) unmatched(w http.ResponseWriter, r *http.Request, h http.Handler) 
 	Fail(w, r, Errorf(http.StatusNotFound, "not-found", "there is nothing at %s", Shorten(r.URL.Path, 200)))
 }
 
-// probe takes an answer of ServeMux for its status and headers.
+// probe records status and headers of an answer of ServeMux.
 type probe struct {
 	header http.Header
 	status int
@@ -93,7 +94,7 @@ func (p *probe) Header() http.Header         { return p.header }
 func (p *probe) Write(b []byte) (int, error) { return len(b), nil }
 func (p *probe) WriteHeader(status int)      { p.status = status }
 
-// Shorten cuts s for a message.
+// Shorten cuts s to n bytes for a message.
 func Shorten(s string, n int) string {
 	if len(s) <= n {
 		return s

@@ -12,36 +12,37 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Options say how a service answers. The zero value is useful.
+// Options are the parameters of Observe. The zero value is useful.
 type Options struct {
 	Log *slog.Logger // default slog.Default()
 
-	// ErrorBody shapes error answers. Default PlatformError.
+	// ErrorBody makes the bodies of error answers. Default PlatformError.
 	ErrorBody ErrorBody
 
 	// ErrorType is the content type of error answers. Default application/json.
 	ErrorType string
 
 	// Classify maps errors of the service's tools to answers, for example a
-	// database that is down to 503. It returns nil for an error it does not
-	// know. It is asked only about errors that are not an *Error.
+	// database that is down to 503. It returns nil for an unknown error. Fail calls it
+	// only for errors that are not an *Error.
 	Classify func(error) *Error
 
-	// IDHeaders carry the operation id in every answer; the first that is
-	// present in a request, and sane, is taken over. Default X-Operation-ID.
+	// IDHeaders has the headers with the operation id in every answer. The id of a
+	// request is the first valid one in these headers, or a new one. Default
+	// X-Operation-ID.
 	IDHeaders []string
 
 	// Metrics, when set, gets http_requests_total and
 	// http_request_duration_seconds, by route, method and status.
 	Metrics prometheus.Registerer
 
-	// Observed, when set, is told of each request that was answered: the pattern
-	// that matched ("" if none), and whether it was a watch, whose duration says
-	// nothing.
+	// Observed, when set, is called after each answer. route is the pattern that
+	// matched, "" if none did. watch is true for a watch, whose duration depends on its
+	// client only.
 	Observed func(method, route string, status int, took time.Duration, watch bool)
 
-	// Trace, when set, begins a span for each request, in whose context it is
-	// handled, and gets the route and the status at its end.
+	// Trace, when set, begins a span for each request. The handler gets its context;
+	// end is called with the route and the status.
 	Trace func(*http.Request) (ctx context.Context, end func(route string, status int))
 }
 
@@ -58,20 +59,20 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// call is what Observe knows about one request.
+// call is the state of one request in Observe.
 type call struct {
 	opts   *Options
 	id     string
 	route  string // the pattern that matched
 	failed string // code of the error that was answered
-	watch  bool   // its duration says nothing
+	watch  bool   // the duration metric skips watches
 }
 
 type callKey struct{}
 
 var defaults = Options{}.withDefaults()
 
-// callOf returns the request's call, or a fresh one for a handler that runs
+// callOf returns the request's call, or a new one for a handler that runs
 // without Observe, as in a test of the handler alone.
 func callOf(ctx context.Context) *call {
 	if c, ok := ctx.Value(callKey{}).(*call); ok {
@@ -80,17 +81,17 @@ func callOf(ctx context.Context) *call {
 	return &call{opts: &defaults}
 }
 
-// OperationID is the id of the request that ctx belongs to: in its answer, in
-// its log lines, and in whatever the service does on its behalf. It is empty
-// outside Observe.
+// OperationID returns the id of the request that ctx belongs to. The answer, the log
+// lines and the records of the service's work for the request have it. It is empty outside
+// Observe.
 func OperationID(ctx context.Context) string { return callOf(ctx).id }
 
 // Observe is the outermost handler of a service:
 //
 //	request -> Observe -> the service's middleware -> Mux -> Handler
 //
-// It gives the request an id, recovers panics into 500, writes the access log
-// at level debug, counts, and holds the Options that Fail answers by.
+// It gives the request an id, answers panics with 500, writes the access log at level
+// debug, updates metrics, and holds the Options that Fail uses.
 func Observe(o Options, next http.Handler) http.Handler {
 	o = o.withDefaults()
 	m := newHTTPMetrics(o.Metrics)
@@ -122,7 +123,7 @@ func Observe(o Options, next http.Handler) http.Handler {
 				o.Observed(r.Method, c.route, status, took, c.watch)
 			}
 			end(c.route, status)
-			// No query: a presigned one is a credential.
+			// Without the query: the query of a presigned request is a credential.
 			o.Log.LogAttrs(r.Context(), slog.LevelDebug, "request",
 				slog.String("operation_id", c.id), slog.String("method", r.Method),
 				slog.String("path", r.URL.Path), slog.String("route", c.route),
@@ -130,17 +131,17 @@ func Observe(o Options, next http.Handler) http.Handler {
 				slog.Duration("took", took), slog.String("code", c.failed),
 				slog.String("remote", r.RemoteAddr))
 		}()
-		recovered(rec, r, next)
+		serveRecovering(rec, r, next)
 		if rec.status == 0 {
-			rec.status = http.StatusOK // net/http answers so for a handler that wrote nothing
+			rec.status = http.StatusOK // the answer of net/http for a handler that wrote nothing
 		}
 		aborted = false
 	})
 }
 
-// recovered runs next and answers 500 when it panics. http.ErrAbortHandler
-// passes: it is the way to cut a connection.
-func recovered(w http.ResponseWriter, r *http.Request, next http.Handler) {
+// serveRecovering calls next and answers 500 if it panics. It does not recover from
+// http.ErrAbortHandler, by which a handler closes the connection.
+func serveRecovering(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	defer func() {
 		p := recover()
 		if p == nil {
@@ -154,18 +155,18 @@ func recovered(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	next.ServeHTTP(w, r)
 }
 
-// inboundID returns the id that the request brings, if it is one that can
-// stand in a log line.
+// inboundID returns the first valid id in the headers of a request, "" if there is none.
 func inboundID(h http.Header, names []string) string {
 	for _, n := range names {
-		if id := h.Get(n); saneID(id) {
+		if id := h.Get(n); isValidID(id) {
 			return id
 		}
 	}
 	return ""
 }
 
-func saneID(s string) bool {
+// isValidID reports whether an id is safe in a header and a log line.
+func isValidID(s string) bool {
 	if s == "" || len(s) > 128 {
 		return false
 	}
@@ -180,7 +181,7 @@ func saneID(s string) bool {
 	return true
 }
 
-// recorder remembers what was answered. http.ResponseController reaches the
+// recorder records status and size of an answer. http.ResponseController reaches the
 // real writer through Unwrap.
 type recorder struct {
 	http.ResponseWriter
@@ -206,7 +207,8 @@ func (w *recorder) Write(p []byte) (int, error) {
 
 func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// started says whether an answer has begun, looking through wrappers.
+// started reports whether an answer has begun. It unwraps writers until it finds the
+// recorder.
 func started(w http.ResponseWriter) bool {
 	for {
 		if rec, ok := w.(*recorder); ok {

@@ -15,14 +15,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Ops is what operators and probes ask every service: /healthz (the process
-// runs), /readyz (it can do its work, or what is missing), /metrics. Use
-// NewOps. It belongs on a loopback listener.
+// Ops serves the endpoints for operators and probes: /healthz (the process runs), /readyz
+// (the readiness checks that do not hold) and /metrics. Use NewOps. Serve it on a loopback
+// listener.
 type Ops struct {
 	// Registry holds the service's metrics; Go's and the process's are in it.
 	Registry *prometheus.Registry
 
-	// Body, when set, shapes the answers of /readyz; nothing missing is ready.
+	// Body, when set, makes the bodies of /readyz. Without missing checks the service is ready.
 	Body func(missing []Missing) any
 
 	mu       sync.Mutex // for checks, and for adding to mux
@@ -31,8 +31,7 @@ type Ops struct {
 	draining atomic.Bool
 }
 
-// checkTimeout bounds each readiness check: a dependency that does not answer
-// is missing.
+// checkTimeout bounds each readiness check: a check that takes longer does not hold.
 const checkTimeout = 2 * time.Second
 
 // NewOps returns an Ops without checks, which is ready.
@@ -46,8 +45,8 @@ func NewOps() *Ops {
 	return o
 }
 
-// Check registers what must hold for the service to be ready. The text of its
-// error is shown to whoever asks. It panics when the name is taken.
+// Check registers a readiness check. /readyz shows the text of its error to every client.
+// Check panics if the name is taken.
 func (o *Ops) Check(name string, check func(context.Context) error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -57,10 +56,10 @@ func (o *Ops) Check(name string, check func(context.Context) error) {
 	o.checks[name] = check
 }
 
-// Drain makes the service not ready, before it stops.
+// Drain makes the service not ready. A service calls it before it stops.
 func (o *Ops) Drain() { o.draining.Store(true) }
 
-// Draining is the name of what is missing while the service stops.
+// Draining is the name of the check that does not hold after Drain.
 const Draining = "draining"
 
 // Missing is a readiness check that does not hold.
@@ -113,6 +112,7 @@ func (o *Ops) Missing(ctx context.Context) []Missing {
 	return missing
 }
 
+// safely runs a check and returns a panic as an error.
 func safely(ctx context.Context, check func(context.Context) error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -127,9 +127,9 @@ type opsStatus struct {
 	Missing []Missing `json:"missing,omitempty"`
 }
 
-// Handle adds a route of the service's own, such as "GET /config", also when
-// Handler serves already: parts that have one start after the health port.
-// Whoever reaches the port reads it: it shows no secrets.
+// Handle adds a route of the service's own, such as "GET /config". It may be called
+// while Handler serves already, because some parts start after the health port. Every
+// client that reaches the port can read the route, so it must not show secrets.
 func (o *Ops) Handle(pattern string, h Handler) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -141,7 +141,7 @@ func (o *Ops) Live(w http.ResponseWriter, _ *http.Request) error {
 	return WriteJSON(w, http.StatusOK, opsStatus{Status: "ok"})
 }
 
-// Ready answers 200, or 503 with what is missing.
+// Ready answers 200, or 503 with the checks that do not hold.
 func (o *Ops) Ready(w http.ResponseWriter, r *http.Request) error {
 	missing := o.Missing(r.Context())
 	status, body := http.StatusOK, opsStatus{Status: "ok"}

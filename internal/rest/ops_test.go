@@ -44,7 +44,7 @@ func TestAPartThatStartsLateHasItsRoute(t *testing.T) {
 	o := NewOps()
 	h := o.Handler()
 	if w := do(h, "GET", "/config"); w.Code != 404 {
-		t.Errorf("nobody has it: %d %s", w.Code, w.Body)
+		t.Errorf("before Handle: %d %s", w.Code, w.Body)
 	}
 	o.Handle("GET /config", func(w http.ResponseWriter, _ *http.Request) error {
 		return WriteJSON(w, http.StatusOK,

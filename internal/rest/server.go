@@ -26,13 +26,13 @@ type Server struct {
 	// that is no watch; default 60 s.
 	ReadTimeout, WriteTimeout time.Duration
 
-	// Grace is how long requests under way may take after the context of Run
-	// ended; default 5 s. Watches are ended at once.
+	// Grace is how long running requests may take after the context of Run has
+	// ended; default 5 s. Watches end at once.
 	Grace time.Duration
 }
 
-// Limits of every listener. Bodies are bounded by the handlers; watches lift
-// the deadlines for themselves.
+// Limits of every listener. Handlers bound the size of bodies; a watch removes the
+// deadlines of its connection.
 const (
 	readHeaderTimeout = 10 * time.Second
 	readTimeout       = 60 * time.Second
@@ -41,8 +41,8 @@ const (
 	maxHeaderBytes    = 64 << 10
 )
 
-// Run serves on l until ctx ends, then lets requests under way finish, and
-// returns nil. It owns l.
+// Run serves on l until ctx ends, then waits up to Grace for running requests, and
+// returns nil. It closes l.
 func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	log := s.Log
 	if log == nil {
@@ -65,7 +65,7 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    cmp.Or(s.MaxHeaderBytes, maxHeaderBytes),
 		BaseContext:       func(net.Listener) context.Context { return base },
-		// Handshakes that fail are the peer's affair and can be many.
+		// Failed handshakes are mistakes of clients, and can be many.
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	served := make(chan error, 1)
@@ -101,7 +101,7 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 type stopKey struct{}
 
 // Stopping returns a context that ends when the server of the request that ctx
-// belongs to begins to stop. A handler that waits for news watches it.
+// belongs to begins to stop. Handlers of long requests end with it.
 func Stopping(ctx context.Context) context.Context {
 	if stop, ok := ctx.Value(stopKey{}).(context.Context); ok {
 		return stop

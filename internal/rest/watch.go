@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// EventType says what happened to the object of an event.
+// EventType is the kind of change that an event reports.
 type EventType string
 
 // The types of events, as Kubernetes names them.
@@ -18,7 +18,7 @@ const (
 	Added    EventType = "ADDED"
 	Modified EventType = "MODIFIED"
 	Deleted  EventType = "DELETED"
-	Bookmark EventType = "BOOKMARK" // nothing happened up to the cursor
+	Bookmark EventType = "BOOKMARK" // no further event up to the cursor
 	Failed   EventType = "ERROR"    // the object is an error body; the stream ends
 )
 
@@ -31,11 +31,11 @@ type Event struct {
 
 // WatchOptions bound a watch. The zero value is useful.
 type WatchOptions struct {
-	Bookmark     time.Duration // a bookmark after so long without an event; default 15 s
-	WriteTimeout time.Duration // a client that takes nothing for so long is dropped; default 10 s
+	Bookmark     time.Duration // time without an event after which a bookmark is sent; default 15 s
+	WriteTimeout time.Duration // for writing one event; a slower client is disconnected; default 10 s
 
 	Limits *WatchLimits // nil: no bound
-	Caller string       // whom Limits count the watch for; "": nobody
+	Caller string       // the caller whose watches Limits counts; "": the watch is not counted
 }
 
 func (o WatchOptions) withDefaults() WatchOptions {
@@ -63,11 +63,11 @@ type Stream struct {
 	done   bool
 }
 
-// Watch runs feed, which sends events until its context ends: because the
-// client left or is stuck, or the server stops. The answer begins with the
-// first Send or Open, so an error that feed returns before is answered as any
-// other (an unknown cursor is 410, too many watches of the caller are 429), and one that it returns later becomes an
-// ERROR event. What feed returns after its context ended is of no interest.
+// Watch runs feed, which sends events until its context ends: when the client has closed
+// the connection or is too slow, or when the server stops. The answer begins with the
+// first Send or Open. An error that feed returns before that is answered as any other (an
+// unknown cursor is 410, too many watches of the caller are 429); a later error becomes
+// an ERROR event. Watch ignores an error that feed returns after its context has ended.
 func Watch(w http.ResponseWriter, r *http.Request, o WatchOptions, feed func(ctx context.Context,
 	s *Stream) error) error {
 	callOf(r.Context()).watch = true
@@ -116,12 +116,12 @@ func Watch(w http.ResponseWriter, r *http.Request, o WatchOptions, feed func(ctx
 
 var errStopping = errors.New("server stopping")
 
-// Open begins the answer, so that a client of a quiet watch knows that it
-// stands, and sets the cursor that bookmarks carry until an event comes.
+// Open begins the answer, so that a client knows that its watch is open before the first
+// event. It sets the cursor of bookmarks until an event comes.
 func (s *Stream) Open(cursor string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.done { // the feed has ended, and who answers for it is at work
+	if s.done { // feed has returned, and Watch is writing its error
 		return http.ErrHandlerTimeout
 	}
 	if cursor != "" {
@@ -130,8 +130,7 @@ func (s *Stream) Open(cursor string) error {
 	return s.begin()
 }
 
-// Advance sets the cursor of the next bookmark: nothing up to it concerns this
-// watch.
+// Advance sets the cursor of the next bookmark: the watch has no further event up to it.
 func (s *Stream) Advance(cursor string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,12 +164,13 @@ func (s *Stream) begin() error {
 	h.Set("Content-Type", "application/json;stream=watch")
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Content-Type-Options", "nosniff")
-	s.deadline()
+	s.setDeadline()
 	s.w.WriteHeader(http.StatusOK)
 	s.timer = time.AfterFunc(s.opts.Bookmark, s.bookmark)
 	return s.fail(s.rc.Flush())
 }
 
+// bookmark sends a bookmark and starts the timer of the next one.
 func (s *Stream) bookmark() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -182,7 +182,8 @@ func (s *Stream) bookmark() {
 	}
 }
 
-// write needs the lock, or a closed stream.
+// write writes one event and flushes it. The caller holds the lock, or has closed the
+// stream.
 func (s *Stream) write(e Event) error {
 	if s.err != nil {
 		return s.err
@@ -191,18 +192,19 @@ func (s *Stream) write(e Event) error {
 	if err != nil {
 		return err // the object is not JSON: the feed's fault, not the client's
 	}
-	s.deadline()
+	s.setDeadline()
 	if _, err := s.w.Write(append(line, '\n')); err != nil {
 		return s.fail(err)
 	}
 	return s.fail(s.rc.Flush())
 }
 
-func (s *Stream) deadline() {
-	_ = s.rc.SetWriteDeadline(time.Now().Add(s.opts.WriteTimeout)) // a recorder in a test has none
+func (s *Stream) setDeadline() {
+	// A test's httptest.ResponseRecorder has no deadlines.
+	_ = s.rc.SetWriteDeadline(time.Now().Add(s.opts.WriteTimeout))
 }
 
-// fail remembers the first failed write and ends the feed.
+// fail records the first failed write and cancels the feed. It returns err.
 func (s *Stream) fail(err error) error {
 	if err != nil && s.err == nil {
 		s.err = err
@@ -211,7 +213,7 @@ func (s *Stream) fail(err error) error {
 	return err
 }
 
-// close ends the bookmarks, and says whether the answer has begun.
+// close stops the bookmarks, and returns whether the answer has begun.
 func (s *Stream) close() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
