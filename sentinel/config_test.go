@@ -57,7 +57,7 @@ func TestTheReferencesFileIsRead(t *testing.T) {
 		len(c.MessageDecision.Params) != 7 || c.Clients.HyperFleetAPI.Auth.TokenPath == "" {
 		t.Errorf("%+v", c)
 	}
-	// What is dumped is a file that says the same.
+	// The dumped file has the same settings.
 	dump, err := c.Dump()
 	must(t, 0, err)
 	again, err := readText(t, string(dump), noEnvironment)

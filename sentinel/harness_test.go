@@ -77,7 +77,7 @@ func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
 const (
 	cluster  store.Kind = "Cluster"
-	channel  store.Kind = "Channel" // nobody reports on those
+	channel  store.Kind = "Channel" // a kind without adapters
 	requests store.Kind = "Request"
 )
 
@@ -181,7 +181,7 @@ func encoded(t testing.TB, v any) json.RawMessage {
 	return must(t, data, err)
 }
 
-// reconciled is the status of a resource whose required adapters say so.
+// reconciled returns a status with the condition Reconciled.
 func reconciled(status string, generation int64, message string, at time.Time) testStatus {
 	return testStatus{Conditions: []testCondition{{"Reconciled", status, "Test", message, generation, at}}}
 }
@@ -331,7 +331,7 @@ func (w *world) begin(name string, set ...func(*Options)) *replica {
 	return r
 }
 
-// adapter hears events, like an adapter's process.
+// adapter receives events, like an adapter's process.
 type adapter struct {
 	t      testing.TB
 	events chan heard

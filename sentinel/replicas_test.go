@@ -14,7 +14,7 @@ import (
 	"atoll.dev/store"
 )
 
-// holders are the slots by who holds them, as the database says.
+// holders returns the slots by their holder, from the database.
 func (w *world) holders() map[string]int {
 	w.t.Helper()
 	held := map[string]int{}

@@ -46,7 +46,7 @@ func TestNewAndChangedResourcesAreSaidAtOnce(t *testing.T) {
 	}
 }
 
-// A kind on which nobody reports has one event for each generation.
+// A kind without adapters has one event for each generation.
 func TestWhatNobodyReportsOnIsSaidOnce(t *testing.T) {
 	w := newWorld(t)
 	a := w.adapter("ch", "channels")

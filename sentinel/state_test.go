@@ -156,7 +156,7 @@ func TestI6NothingIsForgotten(t *testing.T) {
 				if send {
 					flown, open = open, map[uint64]bool{}
 				} else {
-					clear(open) // the rules have said that nothing is owed
+					clear(open) // the rules want no event
 				}
 			},
 			"sent": func(t *rapid.T) {

@@ -43,7 +43,7 @@ func TestI6WhatNobodyHeardIsSaidToWhoComes(t *testing.T) {
 			state(channel, "stable"))
 	})
 
-	// An adapter that was away while others heard it hears it, too.
+	// An adapter that was away while others received the event gets it, too.
 	ask("r2")
 	a.of("c1", 1)
 	w.adapter("late", "clusters").of("c1", 1)
