@@ -309,19 +309,19 @@ func TestIdempotencyKey(t *testing.T) {
 		t.Fatalf("made %v", ids)
 	}
 	a.do("POST", "/clusters", strings.Replace(body, "abc", "abd", 1), "Idempotency-Key: k").want(422)
-	a.who.Name = "somebody@else.org"
+	a.caller.Name = "somebody@else.org"
 	a.do("POST", "/clusters", body, "Idempotency-Key: k").want(409, "CNF-001") // a key is its user's
 }
 
 func TestTenantsDoNotSeeEachOther(t *testing.T) {
 	a := start(t)
-	a.who.Tenancy = map[string]string{"org": "1"}
+	a.caller.Tenancy = map[string]string{"org": "1"}
 	id := a.cluster("abc")
 	a.do("GET", "/clusters/"+id, "").want(200)
 	a.do("PUT", "/clusters/"+id+"/statuses", "{}").want(403, "AUZ-001")
 
 	b := *a
-	b.who.Tenancy = map[string]string{"org": "2"}
+	b.caller.Tenancy = map[string]string{"org": "2"}
 	for method, path := range map[string]string{"GET": "", "PATCH": "", "DELETE": ""} {
 		b.do(method, "/clusters/"+id+path, `{"labels":{"x":"y"}}`).want(404, "NTF-001")
 	}
@@ -343,12 +343,12 @@ func TestTenantsDoNotSeeEachOther(t *testing.T) {
 	}
 
 	system := *a
-	system.who = Caller{Name: "system:adapter", System: true}
+	system.caller = Caller{Name: "system:adapter", System: true}
 	is(t, "what the system lists", system.do("GET", "/clusters", "").at("total"), "4")
 	system.report("/clusters/"+id, "dns", 1, "True", "").want(201)
 }
 
-// Who only says that it is the system may read and report, and no more (I10).
+// A caller that is the system by header or claim may only read and report (I10).
 func TestI10TheSystemOfAHeaderOnlyReports(t *testing.T) {
 	a := start(t)
 	path := "/clusters/" + a.cluster("abc")
@@ -364,7 +364,7 @@ func TestI10TheSystemOfAHeaderOnlyReports(t *testing.T) {
 func TestHistorySaysWhoDidWhat(t *testing.T) {
 	a := start(t)
 	id := a.cluster("abc")
-	a.who.Name = "second@example.com"
+	a.caller.Name = "second@example.com"
 	a.do("PATCH", "/clusters/"+id, `{"labels":{"a":"b"}}`, "X-Request-Id: r-2").want(200)
 	a.report("/clusters/"+id, "dns", 2, "True", "").want(201)
 	h := a.do("GET", "/clusters/"+id+"/history?size=2", "").want(200)

@@ -26,13 +26,13 @@ type Options struct {
 	Specs    SpecSchemas // default: any object is a spec
 
 	HTTP    net.Listener
-	HTTPTLS *tls.Config  // how HTTP is served; nil: plain, for loopback only
-	Plain   net.Listener // one more that is plain, for loopback only; may be nil
+	HTTPTLS *tls.Config  // of the listener HTTP; nil: plain, for loopback only
+	Plain   net.Listener // a second listener without TLS, for loopback only; may be nil
 
 	Identify Identifier // usually an Identity's
 
 	Version, BuildTime string        // for the metadata
-	ShutdownGrace      time.Duration // for requests under way; default 5 s
+	ShutdownGrace      time.Duration // for running requests; default 5 s
 
 	ReadTimeout, WriteTimeout time.Duration // rest.Server's
 	// WatchesPerCaller is how many watches a caller has open at the same time on this server; 0: any number.
@@ -43,27 +43,26 @@ type Options struct {
 
 	Logger  *slog.Logger          // default: discard
 	Metrics prometheus.Registerer // gets hyperfleet-api's; may be nil
-	Stuck   time.Duration         // what is unreconciled for longer is stuck; default 10 min
+	Stuck   time.Duration         // a resource that is unreconciled for longer is stuck; default 10 min
 	Tracer  *trace.Tracer         // nil: off
 
 	Extension Extension // nil: none
 }
 
-// Extension is a part of the region that works on CLM's database in CLM's
-// process, and is served on its port as CLM itself is: its routes have CLM's
-// identity, errors and middleware.
+// Extension is a part of the region that uses CLM's database in CLM's process. CLM serves
+// its routes on its own port, with its own identification, errors and middleware.
 type Extension interface {
-	// Routes registers the routes. tenant is the tenancy of a request's caller,
-	// nil for the region's own.
+	// Routes registers the routes. tenant returns the tenancy of a request's caller, nil
+	// for the region's own services.
 	Routes(m *rest.Mux, tenant func(context.Context) map[string]string)
-	// OpenAPI is the document of the routes, as YAML; it is added to CLM's.
+	// OpenAPI returns the document of the routes, as YAML. CLM adds it to its own.
 	OpenAPI() []byte
-	// Needed returns the error that says why a resource cannot be deleted, in
-	// the transaction that is about to, which has locked it.
+	// Needed returns an error if a resource cannot be deleted, with the reason. CLM calls
+	// it in the transaction of the deletion, which has locked the resource.
 	Needed(ctx context.Context, tx *store.Tx, d store.Document) error
 }
 
-// Server is one API server. Several may share a database.
+// Server is one API server. Several servers may share a database.
 type Server struct {
 	opts     Options
 	log      *slog.Logger
@@ -71,17 +70,17 @@ type Server struct {
 	registry *Registry
 	feed     *store.Broadcast
 	metrics  *metrics
-	pending  *pending // nil: nobody asks for metrics
+	pending  *pending // nil: without metrics
 	watches  *rest.WatchLimits
 	expiries *expiries
-	document func() (json.RawMessage, error) // Registry.document, once: whoever reaches the port may ask for it
+	document func() (json.RawMessage, error) // Registry.document, computed once: every client may request it
 }
 
-// New returns a server that does nothing until Run. It owns the listeners from
-// then on; the database stays its caller's.
+// New returns a server that does nothing until Run. Run closes the listeners; the caller
+// closes the database.
 func New(o Options) (*Server, error) {
 	if o.Database == nil || o.HTTP == nil && o.Plain == nil || o.Identify == nil {
-		return nil, errors.New("clm: a database, a listener and a way to identify callers are needed")
+		return nil, errors.New("clm: Options needs a database, a listener and an Identifier")
 	}
 	if o.ShutdownGrace <= 0 {
 		o.ShutdownGrace = 5 * time.Second
@@ -118,8 +117,8 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
-// Run serves until ctx ends, then stops: watches end at once, requests under
-// way are finished.
+// Run serves until ctx ends, then stops: it ends watches at once and waits for running
+// requests.
 func (s *Server) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	handler := s.handler()

@@ -15,13 +15,13 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// DefaultEntities are the kinds of a region that configures no others.
+// DefaultEntities is the list of kinds that a region has without configuration, as YAML.
 //
 //go:embed entities.yaml
 var DefaultEntities []byte
 
-// Config is hyperfleet-api's configuration. The file, of YAML, has the keys of
-// its tags; Settings are what variables and flags may say, too.
+// Config is hyperfleet-api's configuration. Its tags are the keys of the YAML file.
+// Environment variables and flags may override the keys in Settings.
 type Config struct {
 	Server struct {
 		Hostname string // accepted, of no effect
@@ -29,10 +29,11 @@ type Config struct {
 		Port     int    // default 8000
 		// specs must match its schemas; default: any object is a spec
 		OpenAPISchemaPath string `yaml:"openapi_schema_path"`
-		// MaxResourceBytes is Atoll's own: what a request may bring that makes or changes a resource; default 4 MiB.
+		// MaxResourceBytes is Atoll's own: the size limit of a request that creates or changes a resource;
+		// default 4 MiB.
 		MaxResourceBytes int `yaml:"max_resource_bytes"`
-		// WatchesPerCaller is Atoll's own: how many watches a caller has open at the same time on one server; default
-		// 100, 0 is any number.
+		// WatchesPerCaller is Atoll's own: the limit of watches that a caller has open at the same time on one
+		// server; default 100, 0 is no limit.
 		WatchesPerCaller *int `yaml:"watches_per_caller"`
 		Timeouts         struct {
 			Read  time.Duration // of a request; default 60s
@@ -52,14 +53,14 @@ type Config struct {
 		Name     string // default hyperfleet
 		Username string // default hyperfleet
 		Password string
-		// Files that hold these; each is stronger than its neighbour.
+		// Files with the values of the keys above, which override them.
 		HostFile     string `yaml:"host_file"`
 		PortFile     string `yaml:"port_file"`
 		NameFile     string `yaml:"name_file"`
 		UsernameFile string `yaml:"username_file"`
 		PasswordFile string `yaml:"password_file"`
 
-		// HistoryMaxAge is Atoll's own: records of changes that are older are taken away; default 2160h (90 days).
+		// HistoryMaxAge is Atoll's own: CLM deletes older records of changes; default 2160h (90 days).
 		HistoryMaxAge time.Duration `yaml:"history_max_age"`
 
 		Debug bool // accepted, of no effect
@@ -97,26 +98,26 @@ type Config struct {
 	}
 	Health struct {
 		Endpoint        `yaml:",inline"` // default localhost:8080
-		ShutdownTimeout time.Duration    `yaml:"shutdown_timeout"` // for requests under way; default 5s
+		ShutdownTimeout time.Duration    `yaml:"shutdown_timeout"` // for running requests; default 5s
 		DBPingTimeout   time.Duration    `yaml:"db_ping_timeout"`  // accepted, of no effect: 2s
 	}
 	Tracing  Switch
 	Entities []Entity
 
-	File        string `yaml:"-"` // where it was read from, "" for nowhere
-	ServerGiven bool   `yaml:"-"` // somebody asked for the API's port: by a file, or by naming host or port
+	File        string `yaml:"-"` // the file that was read, "" for none
+	ServerGiven bool   `yaml:"-"` // a file, or a setting of host or port, asks for the API's port
 
 	registry *Registry
 }
 
-// Switch is something that is on or off. Who says nothing has nil.
+// Switch is a feature that is on or off; Enabled is nil if it is not configured.
 type Switch struct {
 	Enabled      *bool
 	ServiceName  string  `yaml:"service_name"`
 	SamplingRate float64 `yaml:"sampling_rate"` // accepted, of no effect: OTEL_TRACES_SAMPLER
 }
 
-// Endpoint is where health or metrics are served.
+// Endpoint is the address of the health or metrics server.
 type Endpoint struct {
 	Host string
 	Port int
@@ -130,13 +131,12 @@ type TLSFiles struct {
 	KeyFile  string `yaml:"key_file"`
 }
 
-// Given says that somebody named the endpoint.
+// Given reports whether the configuration has a host or a port of the endpoint.
 func (e Endpoint) Given() bool { return e.Host != "" || e.Port != 0 }
 
-// LoadConfig reads a configuration file, "" being none, and then what variables
-// and flags say instead: getenv is os.Getenv, and flag tells what a flag of
-// Settings was set to. Everything that is wrong in the file is in the error,
-// with its line.
+// LoadConfig reads a configuration file, "" being none, and then applies environment
+// variables and flags, which override it: getenv is os.Getenv, and flag returns the value
+// of a flag of Settings. The error lists all mistakes in the file, with their lines.
 func LoadConfig(file string, getenv func(string) string, flag func(name string) (value string, set bool)) (*Config,
 	error) {
 	c := &Config{File: file}
@@ -173,10 +173,10 @@ func LoadConfig(file string, getenv func(string) string, flag func(name string) 
 	return c, nil
 }
 
-// Registry is what the entities make.
+// Registry returns the registry of the configured entities.
 func (c *Config) Registry() *Registry { return c.registry }
 
-// ParseRegistry reads a YAML document with the key entities, and no other.
+// ParseRegistry parses a YAML document whose only key is entities.
 func ParseRegistry(document []byte) (*Registry, error) {
 	var c struct{ Entities []Entity }
 	if err := decodeYAML("entities", document, &c); err != nil {
@@ -185,8 +185,8 @@ func ParseRegistry(document []byte) (*Registry, error) {
 	return registryOf("entities", document, c.Entities)
 }
 
-// registryOf makes a registry of what was read from a document, so that its
-// errors name the line.
+// registryOf makes a registry of entities that were read from a document. Its errors name
+// the line in the document.
 func registryOf(file string, document []byte, entities []Entity) (*Registry, error) {
 	r, err := NewRegistry(entities)
 	if e, ok := errors.AsType[*EntityError](err); ok {
@@ -195,7 +195,7 @@ func registryOf(file string, document []byte, entities []Entity) (*Registry, err
 	return r, err
 }
 
-// lineOfEntity is the line at which the entity of an index begins.
+// lineOfEntity returns the line at which the entity of an index begins, 0 if unknown.
 func lineOfEntity(document []byte, index int) int {
 	var file struct{ Entities []yaml.Node }
 	if yaml.Unmarshal(document, &file) != nil || index >= len(file.Entities) {
@@ -212,9 +212,8 @@ var (
 		"string", "a string", "int", "a number", "bool", "true or false")
 )
 
-// decodeYAML reads the one document of a file. Unknown keys, keys that are
-// there twice and wrong types are errors, all of them in one, each with file
-// and line.
+// decodeYAML decodes the only document of a file. Unknown keys, repeated keys and wrong
+// types are errors; the result joins all of them, each with file and line.
 func decodeYAML(file string, data []byte, into any) error {
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	decoder.KnownFields(true)

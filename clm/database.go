@@ -17,11 +17,11 @@ import (
 
 // DatabaseOptions are the parameters of Open. DSN and Registry are needed.
 type DatabaseOptions struct {
-	DSN      string // of the database clm, which nobody else reads
+	DSN      string // of the database clm, which only CLM's processes read
 	MaxConns int    // to the database; default 16, and a few for the feed
 	Registry *Registry
-	Tenants  bool             // lists are mostly of tenants: they get an index
-	Kinds    []store.KindSpec // more than the registry's, of an Extension
+	Tenants  bool             // most lists are of one tenant: create an index for them
+	Kinds    []store.KindSpec // the kinds of an Extension, besides the registry's
 
 	Version string
 	Metrics prometheus.Registerer // gets hyperfleet-api's about the database; may be nil
@@ -29,8 +29,8 @@ type DatabaseOptions struct {
 	Ops     *rest.Ops             // gets the readiness checks database and feed; may be nil
 }
 
-// Database is CLM's database, open and followed: what the API and the sentinel
-// of one process share. Several processes may have the same one open.
+// Database is CLM's open database with its change feed. The API and the sentinel of one
+// process share it. Several processes may open the same database.
 type Database struct {
 	Registry *Registry
 	Store    *store.Store
@@ -40,8 +40,7 @@ type Database struct {
 	follower sync.WaitGroup
 }
 
-// Open opens the database, bringing its schema up to date, and follows its
-// feed until Close.
+// Open opens the database, migrates its schema, and follows its feed until Close.
 func Open(ctx context.Context, o DatabaseOptions) (*Database, error) {
 	if o.DSN == "" || o.Registry == nil {
 		return nil, errors.New("clm: a database and a registry are needed")
@@ -91,14 +90,14 @@ func Open(ctx context.Context, o DatabaseOptions) (*Database, error) {
 		o.Ops.Check("database", st.Ping)
 		o.Ops.Check("feed", d.Feed.Check)
 	}
-	// Requests and the sentinel need the feed until their own end.
+	// Requests and the sentinel need the feed until they have ended, which is after ctx.
 	following, stop := context.WithCancel(context.WithoutCancel(ctx))
 	d.stop = stop
 	d.follower.Go(func() { _ = d.Feed.Run(following) })
 	return d, nil
 }
 
-// fieldIndex serves searches by a member of the spec: spec.a.b='text'.
+// fieldIndex returns an index for searches by a member of the spec: spec.a.b='text'.
 func fieldIndex(field string) store.Index {
 	path := strings.Split(field, ".")
 	last := len(path) - 1
@@ -106,21 +105,22 @@ func fieldIndex(field string) store.Index {
 	for _, member := range path[:last] {
 		on += "->'" + member + "'"
 	}
-	// Another field is another index. Names in PostgreSQL are short.
+	// The name has a hash of the field, because each field has its own index and names in PostgreSQL are short.
 	name := fmt.Sprintf("field_%08x", crc32.ChecksumIEEE([]byte(field)))
 	return store.Index{Name: name, On: "btree ((" + on + "->>'" + path[last] + "'))", Live: true}
 }
 
-// Close ends the following and closes the connections. Whoever uses the
-// database must have stopped.
+// Close stops following the feed and closes the connections. All users of the database
+// must have stopped before.
 func (d *Database) Close() {
 	d.stop()
 	d.follower.Wait()
 	d.Store.Close()
 }
 
-// sideTables are what cannot be in the documents: who refers to whom, so that
-// nothing is deleted that is referred to, and which keys have been used.
+// sideTables creates the tables beside the documents: references between resources, by
+// which CLM refuses to delete a resource that another one refers to, and used idempotency
+// keys.
 const sideTables = `
 create table reference (
 	source text not null,

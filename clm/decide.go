@@ -16,11 +16,10 @@ import (
 	"atoll.dev/store"
 )
 
-// What a request makes of a resource. These are functions of what is stored,
-// of the request and of the time that they are given.
+// This file has the pure decisions of requests: functions of the stored resource, the
+// request and a given time.
 
-// create makes the document of a new resource. Its status is that nobody has
-// reported yet.
+// create makes the document of a new resource. Its status has no reports.
 func (e *Entity) create(id, name, scope string, spec declared, now time.Time) (store.Document, error) {
 	spec.UpdatedTime = now
 	d := store.Document{Kind: e.storeKind(), ID: id, Scope: scope, Name: name, CreatedAt: now}
@@ -34,6 +33,7 @@ func (e *Entity) create(id, name, scope string, spec declared, now time.Time) (s
 	return d, encode(&d, spec, seen)
 }
 
+// encode sets spec and status of a document.
 func encode(d *store.Document, spec declared, seen observed) (err error) {
 	if d.Spec, err = json.Marshal(spec); err != nil {
 		return err
@@ -42,26 +42,26 @@ func encode(d *store.Document, spec declared, seen observed) (err error) {
 	return nil
 }
 
-// author is who makes a generation: a name, and the place in a trace of the
-// request that asked for it, "" if it is in none.
+// author is the caller who makes a generation: its name, and the traceparent of its
+// request, "" if the request has none.
 type author struct{ name, trace string }
 
 func authorOf(ctx context.Context) author {
 	return author{callerOf(ctx).Name, trace.Parent(ctx)}
 }
 
-// change is what a PATCH wants to be true: nil is left as it is.
+// change has the members that a PATCH sets; nil members stay.
 type change struct {
 	spec       json.RawMessage
 	labels     api.Labels
 	references api.References
 }
 
-// patch applies a change. A resource that has all that is wanted already is
-// left alone, its generation with it (I3).
+// patch applies a change. If the resource has all wanted values already, patch changes
+// nothing, and the generation stays (I3). A resource that is being deleted is an error.
 func (e *Entity) patch(d *store.Document, c change, by author, now time.Time) error {
 	if d.DeletedAt != nil {
-		return deleting(e, d.ID)
+		return errDeleting(e, d.ID)
 	}
 	spec, err := declaredOf(*d)
 	if err != nil {
@@ -81,7 +81,7 @@ func (e *Entity) patch(d *store.Document, c change, by author, now time.Time) er
 		return nil
 	}
 	next.UpdatedBy, next.UpdatedTime, next.Traceparent = by.name, now, by.trace
-	return e.respecify(d, next, false)
+	return e.replaceSpec(d, next, false)
 }
 
 func sameSpec(a, b declared) bool {
@@ -90,8 +90,9 @@ func sameSpec(a, b declared) bool {
 		slices.Equal)
 }
 
-// markDeleted asks for the deletion of a resource. children says that it has
-// some. Asked for once, it keeps its time and generation.
+// markDeleted sets the deletion time of a resource, which makes a new generation. children
+// is true if the resource has children. For a resource that is being deleted already,
+// markDeleted changes nothing.
 func (e *Entity) markDeleted(d *store.Document, children bool, by author, now time.Time) error {
 	if d.DeletedAt != nil {
 		return nil
@@ -102,12 +103,12 @@ func (e *Entity) markDeleted(d *store.Document, children bool, by author, now ti
 	}
 	d.DeletedAt = &now
 	spec.DeletedBy, spec.UpdatedBy, spec.UpdatedTime, spec.Traceparent = by.name, by.name, now, by.trace
-	spec.References = nil // what it refers to must not wait for it
-	return e.respecify(d, spec, children)
+	spec.References = nil // the deletion of referenced resources need not wait for this one
+	return e.replaceSpec(d, spec, children)
 }
 
-// repeatDeletion moves the updated_time of a resource that is being deleted and is asked to go again, as
-// the original does. It makes neither a generation nor a version.
+// repeatDeletion sets the updated_time of a resource that is being deleted to the time of a repeated
+// DELETE, as the original does. It makes neither a new generation nor a new version.
 func (e *Entity) repeatDeletion(d *store.Document, children bool, now time.Time) error {
 	spec, err := declaredOf(*d)
 	if err != nil {
@@ -125,9 +126,9 @@ func (e *Entity) repeatDeletion(d *store.Document, children bool, now time.Time)
 	return nil
 }
 
-// respecify gives a resource another spec, which the store will make its next
-// generation, and the conditions that follow.
-func (e *Entity) respecify(d *store.Document, spec declared, children bool) error {
+// replaceSpec gives a resource another spec, for which the store makes the next
+// generation, and the conditions of that generation.
+func (e *Entity) replaceSpec(d *store.Document, spec declared, children bool) error {
 	seen, err := observedOf(*d)
 	if err != nil {
 		return err
@@ -140,17 +141,16 @@ func (e *Entity) respecify(d *store.Document, spec declared, children bool) erro
 	return encode(d, spec, seen)
 }
 
-// conditions are what a resource's reports come to. d has the generation that
-// it is to have.
-// keep is Mapper.Map's.
+// conditions computes the conditions of a resource from its reports. d has the generation
+// that the resource will have. keep is that of status.Mapper.Map.
 func (e *Entity) conditions(d store.Document, spec declared, seen observed, children, keep bool) ([]status.Condition,
 	error) {
-	standing := e.standing(d, spec, children)
-	standing.UpdatedAt = seen.updatedTime(spec)
+	resource := e.statusResource(d, spec, children)
+	resource.UpdatedAt = seen.updatedTime(spec)
 	conditions := []status.Condition{}
 	// A kind without required adapters has conditions from its first report on, as in the original.
 	if len(e.RequiredAdapters) > 0 || status.AnyCounts(seen.Reports) {
-		conditions = status.Aggregate(standing, seen.Reports, seen.Conditions)
+		conditions = status.Aggregate(resource, seen.Reports, seen.Conditions)
 	}
 	if e.mapper.Empty() {
 		return conditions, nil
@@ -166,27 +166,29 @@ func (e *Entity) conditions(d store.Document, spec declared, seen observed, chil
 	if err := json.Unmarshal(wire, &document); err != nil {
 		return nil, err
 	}
-	// Its cost limit ends it, so no context has to.
-	mapped, err := e.mapper.Map(context.Background(), standing, document, seen.Reports, seen.Conditions, keep)
+	// The cost limit of the rules bounds the call, so that it needs no context.
+	mapped, err := e.mapper.Map(context.Background(), resource, document, seen.Reports, seen.Conditions, keep)
 	return append(conditions, mapped...), err
 }
 
-func (e *Entity) standing(d store.Document, spec declared, children bool) status.Resource {
+// statusResource returns the properties of a resource on which its conditions depend.
+func (e *Entity) statusResource(d store.Document, spec declared, children bool) status.Resource {
 	return status.Resource{
-		Generation: int32(
-			d.Generation), UpdatedAt: spec.UpdatedTime, Deleting: d.DeletedAt != nil, Children: children, Required: e.RequiredAdapters,
+		Generation: int32(d.Generation), UpdatedAt: spec.UpdatedTime, Deleting: d.DeletedAt != nil,
+		Children: children, Required: e.RequiredAdapters,
 	}
 }
 
-// reported is what a report comes to.
+// reported is the outcome of a report.
 type reported struct {
 	verdict status.Verdict
-	report  status.Report // as it is stored
-	done    bool          // it completes the deletion: the resource goes
+	report  status.Report // in its stored form
+	done    bool          // the report completes the deletion: remove the resource
 }
 
-// take takes an adapter's report. children says whether the resource has any.
-func (e *Entity) take(d *store.Document, r status.Report, tie status.Tie, children bool, now time.Time) (reported,
+// applyReport applies an adapter's report to a document. children is true if the resource
+// has children. Only the verdicts Stored and Aggregated change the document.
+func (e *Entity) applyReport(d *store.Document, r status.Report, tie status.Tie, children bool, now time.Time) (reported,
 	error) {
 	spec, err := declaredOf(*d)
 	if err != nil {
@@ -219,16 +221,16 @@ func (e *Entity) take(d *store.Document, r status.Report, tie status.Tie, childr
 			return out, err
 		}
 	}
-	out.done = status.Removable(e.standing(*d, spec, children), seen.Reports, children)
+	out.done = status.Removable(e.statusResource(*d, spec, children), seen.Reports, children)
 	if verdict != status.Repeated {
-		encodeStatus(d, spec, seen) // the spec is left as it is
+		encodeStatus(d, spec, seen) // the spec stays
 	}
 	return out, nil
 }
 
-// reconsider works out the conditions of a resource whose children changed. It
-// returns whether nothing keeps it any more.
-func (e *Entity) reconsider(d *store.Document, children bool) (done bool, err error) {
+// applyChildRemoval computes the conditions of a resource whose child was removed. done is
+// true if the deletion of the resource is complete.
+func (e *Entity) applyChildRemoval(d *store.Document, children bool) (done bool, err error) {
 	spec, err := declaredOf(*d)
 	if err != nil {
 		return false, err
@@ -240,13 +242,14 @@ func (e *Entity) reconsider(d *store.Document, children bool) (done bool, err er
 	if seen.Conditions, err = e.conditions(*d, spec, seen, children, true); err != nil {
 		return false, err
 	}
-	done = status.Removable(e.standing(*d, spec, children), seen.Reports, children)
+	done = status.Removable(e.statusResource(*d, spec, children), seen.Reports, children)
 	seen.EndedWithChild = done
 	encodeStatus(d, spec, seen)
 	return done, nil
 }
 
-func deleting(e *Entity, id string) error {
+// errDeleting returns the error for a change of a resource that is being deleted.
+func errDeleting(e *Entity, id string) error {
 	return rest.Errorf(http.StatusConflict, codeState, "%s %s is being deleted; it cannot be changed any more", e.Kind,
 		id)
 }

@@ -14,16 +14,15 @@ import (
 	"atoll.dev/store"
 )
 
-// family is a resource with what belongs to it, read under the lock of its
-// root.
+// family is a resource with all resources below it, read under the lock of its root.
 type family struct {
 	entity   *Entity
 	doc      store.Document
 	children []*family
 }
 
-// family locks a resource and all below it, owners first.
-func (s *Server) family(ctx context.Context, tx *store.Tx, e *Entity, d store.Document) (*family, error) {
+// lockFamily locks a resource and all resources below it, owners first.
+func (s *Server) lockFamily(ctx context.Context, tx *store.Tx, e *Entity, d store.Document) (*family, error) {
 	f := &family{entity: e, doc: d}
 	for _, kind := range e.children {
 		docs, err := tx.ListScope(ctx, kind.storeKind(), d.ID)
@@ -38,7 +37,7 @@ func (s *Server) family(ctx context.Context, tx *store.Tx, e *Entity, d store.Do
 			if err != nil {
 				return nil, err
 			}
-			below, err := s.family(ctx, tx, kind, child)
+			below, err := s.lockFamily(ctx, tx, kind, child)
 			if err != nil {
 				return nil, err
 			}
@@ -48,7 +47,7 @@ func (s *Server) family(ctx context.Context, tx *store.Tx, e *Entity, d store.Do
 	return f, nil
 }
 
-// ids are those of all its members.
+// ids returns the ids of all members, the root first.
 func (f *family) ids() []string {
 	ids := []string{f.doc.ID}
 	for _, child := range f.children {
@@ -57,8 +56,8 @@ func (f *family) ids() []string {
 	return ids
 }
 
-// restricted is a member that keeps its owner from being deleted, nil if none
-// does. One that is being deleted itself is only waited for.
+// restricted returns a member that forbids the deletion of its owner, nil if there is
+// none. A member that is being deleted already does not forbid it.
 func (f *family) restricted() *family {
 	for _, child := range f.children {
 		if child.entity.OnParentDelete == Restrict && child.doc.DeletedAt == nil {
@@ -71,8 +70,8 @@ func (f *family) restricted() *family {
 	return nil
 }
 
-// open locks the family at an address, its owners first.
-func (s *Server) open(ctx context.Context, tx *store.Tx, a address) (*family, error) {
+// lockFamilyAt locks the family at an address; its owners first.
+func (s *Server) lockFamilyAt(ctx context.Context, tx *store.Tx, a address) (*family, error) {
 	d, err := tx.Get(ctx, a.entity.storeKind(), a.id)
 	if errors.Is(err, store.ErrNotFound) {
 		return nil, missing(a.entity, a.id)
@@ -86,21 +85,22 @@ func (s *Server) open(ctx context.Context, tx *store.Tx, a address) (*family, er
 	if d, err = s.lock(ctx, tx, a); err != nil {
 		return nil, err
 	}
-	return s.family(ctx, tx, a.entity, d)
+	return s.lockFamily(ctx, tx, a.entity, d)
 }
 
-// deleteResource asks for the deletion of a resource and of what goes with it.
-// What nobody has to clean up after goes at once.
+// deleteResource marks a resource and the resources below it as deleted. It removes at
+// once those without required adapters and without remaining children. A repeated call
+// only moves updated_time.
 func (s *Server) deleteResource(ctx context.Context, a address, ifVersion int64) (d store.Document, err error) {
 	by, now := authorOf(ctx), time.Now().UTC().Truncate(time.Microsecond)
-	var doomed *family
+	var deleted *family
 	err = s.store.Tx(ctx, func(tx *store.Tx) error {
-		f, err := s.open(ctx, tx, a)
+		f, err := s.lockFamilyAt(ctx, tx, a)
 		if err != nil {
 			return err
 		}
 		d = f.doc
-		if err := insists(d, ifVersion); err != nil {
+		if err := checkVersion(d, ifVersion); err != nil {
 			return err
 		}
 		if d.DeletedAt != nil {
@@ -111,7 +111,7 @@ func (s *Server) deleteResource(ctx context.Context, a address, ifVersion int64)
 			return rest.Errorf(http.StatusConflict, codeState, "%s %s still has %s %s; delete that first",
 				a.entity.Kind, a.id, r.entity.Kind, r.doc.ID)
 		}
-		if err := unreferenced(ctx, tx, a, f); err != nil {
+		if err := checkUnreferenced(ctx, tx, a, f); err != nil {
 			return err
 		}
 		if s.opts.Extension != nil {
@@ -119,24 +119,24 @@ func (s *Server) deleteResource(ctx context.Context, a address, ifVersion int64)
 				return err
 			}
 		}
-		gone, err := s.doom(ctx, tx, f, by, now)
+		removed, err := s.markFamilyDeleted(ctx, tx, f, by, now)
 		if err != nil {
 			return err
 		}
-		d, doomed = f.doc, f
-		if !gone || a.entity.parent == nil {
+		d, deleted = f.doc, f
+		if !removed || a.entity.parent == nil {
 			return nil
 		}
-		return s.childGone(ctx, tx, a.entity.parent, d.Scope)
+		return s.updateOwner(ctx, tx, a.entity.parent, d.Scope)
 	})
 	if err == nil {
-		s.metrics.family(doomed, now)
+		s.metrics.family(deleted, now)
 	}
 	return d, err
 }
 
-// repeatDeletions notes a repeated DELETE in a resource, which it returns, and in the children that went
-// with it.
+// repeatDeletions records a repeated DELETE in a resource, which it returns, and in the children that were
+// deleted with it.
 func repeatDeletions(ctx context.Context, tx *store.Tx, f *family, now time.Time) (store.Document, error) {
 	for _, child := range f.children {
 		if child.entity.OnParentDelete != Cascade {
@@ -152,8 +152,8 @@ func repeatDeletions(ctx context.Context, tx *store.Tx, f *family, now time.Time
 	return d, err
 }
 
-// unreferenced checks that no resource outside a family refers to one of it.
-func unreferenced(ctx context.Context, tx *store.Tx, a address, f *family) error {
+// checkUnreferenced returns an error if a resource outside a family refers to a member.
+func checkUnreferenced(ctx context.Context, tx *store.Tx, a address, f *family) error {
 	var source string
 	err := tx.QueryRow(
 		ctx, `select coalesce((select r.source from reference r join document d on d.id = r.source and d.removed_at is null
@@ -168,23 +168,24 @@ func unreferenced(ctx context.Context, tx *store.Tx, a address, f *family) error
 	return nil
 }
 
-// doom marks a family as deleted, the youngest first, and says whether its root
-// is gone already.
-func (s *Server) doom(ctx context.Context, tx *store.Tx, f *family, by author, now time.Time) (gone bool, err error) {
+// markFamilyDeleted marks a family as deleted, children before their owner, and removes
+// members that nothing keeps. removed is true if it has removed the root.
+func (s *Server) markFamilyDeleted(ctx context.Context, tx *store.Tx, f *family, by author,
+	now time.Time) (removed bool, err error) {
 	left := false
 	for _, child := range f.children {
-		gone, err := s.doom(ctx, tx, child, by, now)
+		removed, err := s.markFamilyDeleted(ctx, tx, child, by, now)
 		if err != nil {
 			return false, err
 		}
-		left = left || !gone
+		left = left || !removed
 	}
 	if f.doc, _, err = tx.Update(ctx, f.entity.storeKind(), f.doc.ID, 0, func(d *store.Document) error {
 		return f.entity.markDeleted(d, left, by, now)
 	}); err != nil {
 		return false, err
 	}
-	if err := refer(ctx, tx, f.doc.ID, nil); err != nil {
+	if err := replaceReferences(ctx, tx, f.doc.ID, nil); err != nil {
 		return false, err
 	}
 	if left || len(f.entity.RequiredAdapters) > 0 {
@@ -193,42 +194,44 @@ func (s *Server) doom(ctx context.Context, tx *store.Tx, f *family, by author, n
 	return true, tx.Remove(ctx, f.entity.storeKind(), f.doc.ID, 0)
 }
 
-// forceDelete removes a resource whose deletion does not end, and all below it.
-// What adapters made for them may stay behind, so who did it and why is
-// recorded for each.
+// forceDelete removes a resource whose deletion does not end, and all resources below it.
+// Objects that adapters made for them may stay behind, so the history of each resource
+// records the caller and the reason.
 func (s *Server) forceDelete(ctx context.Context, a address, ifVersion int64, reason string) error {
 	return s.store.Tx(ctx, func(tx *store.Tx) error {
-		f, err := s.open(ctx, tx, a)
+		f, err := s.lockFamilyAt(ctx, tx, a)
 		if err != nil {
 			return err
 		}
-		if err := insists(f.doc, ifVersion); err != nil {
+		if err := checkVersion(f.doc, ifVersion); err != nil {
 			return err
 		}
 		if f.doc.DeletedAt == nil {
 			return rest.Errorf(http.StatusConflict, codeState, "%s %s is not being deleted; delete it first",
 				a.entity.Kind, a.id)
 		}
-		if err := unreferenced(ctx, tx, a, f); err != nil {
+		if err := checkUnreferenced(ctx, tx, a, f); err != nil {
 			return err
 		}
 		ids := f.ids()
 		if _, err := tx.Exec(ctx, `delete from reference where source = any($1) or target = any($1)`, ids); err != nil {
 			return err
 		}
-		if err := s.erase(ctx, tx, f, reason); err != nil {
+		if err := s.removeFamily(ctx, tx, f, reason); err != nil {
 			return err
 		}
 		if a.entity.parent == nil {
 			return nil
 		}
-		return s.childGone(ctx, tx, a.entity.parent, f.doc.Scope)
+		return s.updateOwner(ctx, tx, a.entity.parent, f.doc.Scope)
 	})
 }
 
-func (s *Server) erase(ctx context.Context, tx *store.Tx, f *family, reason string) error {
+// removeFamily removes a family, children before their owner, and records the reason in
+// the history of each member.
+func (s *Server) removeFamily(ctx context.Context, tx *store.Tx, f *family, reason string) error {
 	for _, child := range slices.Backward(f.children) {
-		if err := s.erase(ctx, tx, child, reason); err != nil {
+		if err := s.removeFamily(ctx, tx, child, reason); err != nil {
 			return err
 		}
 	}
@@ -239,10 +242,10 @@ func (s *Server) erase(ctx context.Context, tx *store.Tx, f *family, reason stri
 	return tx.Remove(ctx, f.doc.Kind, f.doc.ID, 0)
 }
 
-// finishDeletions removes resources that nothing keeps any more since their kind
-// needs fewer adapters than when they were deleted: no report will come that
-// would find that out. One that cannot be removed holds up no other; the error is
-// the first one.
+// finishDeletions removes resources whose deletion is complete, and whose kind has fewer
+// required adapters than at the time of the deletion: no report comes any more that would
+// remove them. After an error it goes on with the next resource; it returns the first
+// error.
 func (s *Server) finishDeletions(ctx context.Context, now time.Time) (first error) {
 	for _, e := range s.registry.entities {
 		q := store.Query{Kind: e.storeKind(), Deletion: store.OnlyDeleting, Limit: 100,
@@ -264,7 +267,8 @@ func (s *Server) finishDeletions(ctx context.Context, now time.Time) (first erro
 	return first
 }
 
-// finishDeletion removes a resource that is being deleted if nothing keeps it.
+// finishDeletion removes a resource that is being deleted if its deletion is complete. It
+// checks that without a lock first.
 func (s *Server) finishDeletion(ctx context.Context, e *Entity, d store.Document) error {
 	spec, err := declaredOf(d)
 	if err != nil {
@@ -274,14 +278,15 @@ func (s *Server) finishDeletion(ctx context.Context, e *Entity, d store.Document
 	if err != nil {
 		return err
 	}
-	if !status.Removable(e.standing(d, spec, false), seen.Reports, false) {
+	if !status.Removable(e.statusResource(d, spec, false), seen.Reports, false) {
 		return nil
 	}
-	return s.settle(ctx, e, d.ID)
+	return s.removeIfComplete(ctx, e, d.ID)
 }
 
-// settle removes a resource that is being deleted if nothing keeps it.
-func (s *Server) settle(ctx context.Context, e *Entity, id string) error {
+// removeIfComplete locks a resource that is being deleted, and removes it if its deletion
+// is complete.
+func (s *Server) removeIfComplete(ctx context.Context, e *Entity, id string) error {
 	err := s.store.Tx(ctx, func(tx *store.Tx) error {
 		d, err := tx.Get(ctx, e.storeKind(), id)
 		if err != nil {
@@ -290,7 +295,7 @@ func (s *Server) settle(ctx context.Context, e *Entity, id string) error {
 		if err := s.lockOwners(ctx, tx, d); err != nil {
 			return err
 		}
-		return s.childGone(ctx, tx, e, id) // it looks whether anything keeps it
+		return s.updateOwner(ctx, tx, e, id)
 	})
 	if errors.Is(err, store.ErrNotFound) {
 		return nil

@@ -185,7 +185,7 @@ func TestI9TheLastReportsOfAParentAndItsChildMeet(t *testing.T) {
 	}
 	last := func(by *testAPI, path, adapter string) {
 		wg.Go(func() {
-			for { // one that waits too long is told to come again
+			for { // a request that waits too long gets a 503 and is repeated
 				if got := by.report(path, adapter, 2, "False", "True"); got.status != 503 {
 					got.want(201)
 					return
@@ -239,7 +239,7 @@ func TestReportsThatWaitForALockUseNoConnections(t *testing.T) {
 	var wg sync.WaitGroup
 	for _, id := range ids {
 		wg.Go(func() {
-			for { // one that waits too long is told to come again
+			for { // a request that waits too long gets a 503 and is repeated
 				if got := a.report("/nodepools/"+id, "node-pool", 2, "False", "True"); got.status != 503 {
 					got.want(201)
 					return

@@ -8,7 +8,7 @@ import (
 	"atoll.dev/internal/pgtest"
 )
 
-// eventually asks until what is said is so.
+// eventually repeats a check until it holds.
 func eventually(t *testing.T, what string, ask func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -63,7 +63,7 @@ func TestWhatExpiresIsDeleted(t *testing.T) {
 	a.report(pass, "credential", 2, "False", "True").want(201)
 	a.do("GET", pass, "").want(404)
 
-	// What is in the way holds up nobody else.
+	// A resource that cannot be deleted does not delay others.
 	held := visit("held", in(time.Hour))
 	a.do("POST", held+"/stamps", `{"kind":"Stamp","name":"s","spec":{}}`).want(201)
 	a.do("PATCH", held, `{"spec":{"until":`+in(-time.Second)+`}}`).want(200)

@@ -36,7 +36,7 @@ func (a *testAPI) eventually(status int, method, path, body string) answer {
 	}
 }
 
-// later checks that an answer says to try again later.
+// later checks that an answer is a 503 with Retry-After.
 func (a answer) later() {
 	a.t.Helper()
 	if a.want(503, "SVC-001"); a.header.Get("Retry-After") == "" {

@@ -29,7 +29,7 @@ func TestForeignReferences(t *testing.T) {
 		"1")
 }
 
-// The codes by which clients tell mistakes apart, and the messages that they
+// The codes by which clients distinguish mistakes, and the messages that they
 // assert.
 func TestForeignCodesAndMessages(t *testing.T) {
 	a := start(t)

@@ -91,7 +91,7 @@ var orgs = Tenancy{Enabled: true, SystemHeader: "X-System", SystemClaim: "roles"
 	Dimensions: []Dimension{{Header: "X-Org", Key: "org", Claim: "account.org", Required: true},
 		{Header: "X-Team", Key: "team"}}}
 
-// The system reads and reports, whatever tenant it names beside.
+// The system reads and reports; a tenant that it names is ignored.
 func TestForeignSystemHeaderWithTenant(t *testing.T) {
 	identity := &Identity{Open: true, Tenancy: orgs}
 	a, _ := startWith(t, pgtest.DSN(t), func(o *Options) { o.Identify = identity.Identify })
@@ -136,7 +136,7 @@ func TestForeignTenantWithoutAnOptionalDimension(t *testing.T) {
 	a.do("DELETE", "/clusters/"+other, "", "X-Org: 1").want(404)
 }
 
-// Where tokens are on, a tenant is what the token says, and no header (I10).
+// With tokens, the tenant comes from the token's claims, and never from a header (I10).
 func TestI10TheTenantIsTheTokens(t *testing.T) {
 	a, holder := tokened(t, orgs, "")
 	const body = `{"kind":"Cluster","name":"abc","spec":{}}`
@@ -177,7 +177,7 @@ func TestI10RightsGoByRoute(t *testing.T) {
 	a.do("PUT", "/adapters/dns/members/statuses", lease).want(200)
 	a.do("PUT", path+"/statuses", statusBody("dns", 1, time.Now(), "True"), reporter).want(201)
 	for _, unproven := range []Caller{{}, {Reporter: true, Name: "x"}} {
-		if unproven.may("PUT "+basePath+"/adapters/{adapter}/members/{member}") == nil {
+		if unproven.authorize("PUT "+basePath+"/adapters/{adapter}/members/{member}") == nil {
 			t.Errorf("%+v may", unproven)
 		}
 	}

@@ -105,7 +105,7 @@ func TestForeignSearches(t *testing.T) {
 	for _, order := range []string{"labels", "status", "nope", "spec.nodes", "name;drop", "Name"} {
 		a.do("GET", "/clusters?order="+url.QueryEscape(order), "").want(400, "VAL-005")
 	}
-	// A token of the next page is short, whatever a spec has.
+	// The token of the next page is short for every spec.
 	for _, name := range []string{"long-a", "long-b"} {
 		a.do("POST", "/clusters", `{"kind":"Cluster","name":"`+name+`","spec":{"a":"`+strings.Repeat("x", 10_000)+
 			`"}}`).want(201)

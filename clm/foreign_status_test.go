@@ -64,7 +64,7 @@ func TestForeignReportsOfWrongTypes(t *testing.T) {
 	}
 }
 
-// The messages by which clients tell the mistakes of a report apart.
+// The messages by which clients distinguish the mistakes of a report.
 func TestForeignReportMessages(t *testing.T) {
 	a := start(t)
 	path := "/clusters/" + a.cluster("abc") + "/statuses"

@@ -58,7 +58,7 @@ type testAPI struct {
 	server *Server
 	base   string
 	agreed *contract
-	who    Caller
+	caller Caller
 }
 
 func start(t testing.TB) *testAPI { return startOn(t, pgtest.DSN(t)) }
@@ -114,14 +114,14 @@ func startAs(t testing.TB, dsn, entities string, adapt func(*Options)) (a *testA
 		db.Close()
 	})
 	t.Cleanup(stop)
-	a = &testAPI{t: t, server: s, base: "http://" + l.Addr().String(), who: Caller{Name: "tester@example.com"}}
+	a = &testAPI{t: t, server: s, base: "http://" + l.Addr().String(), caller: Caller{Name: "tester@example.com"}}
 	if a.agreed, err = agreed(); err != nil {
 		t.Fatal(err)
 	}
 	return a, stop
 }
 
-// claimed believes what a test says of itself.
+// claimed identifies a caller by the headers that the test sets.
 func claimed(r *http.Request) (Caller, error) {
 	c := Caller{Name: cmp.Or(r.Header.Get("X-Test-Name"), "client@example.com"), System: r.Header.Get(
 		"X-Test-System") != "", Reporter: r.Header.Get("X-Test-Reporter") != ""}
@@ -151,11 +151,11 @@ func (a *testAPI) do(method, path, body string, headers ...string) answer {
 		a.t.Fatal(err)
 	}
 	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("X-Test-Name", a.who.Name)
-	if a.who.System {
+	req.Header.Set("X-Test-Name", a.caller.Name)
+	if a.caller.System {
 		req.Header.Set("X-Test-System", "yes")
 	}
-	req.Header.Set("X-Test-Org", a.who.Tenancy["org"])
+	req.Header.Set("X-Test-Org", a.caller.Tenancy["org"])
 	for _, h := range headers {
 		name, value, _ := strings.Cut(h, ": ")
 		req.Header.Set(name, value)

@@ -11,16 +11,16 @@ import (
 	"atoll.dev/store"
 )
 
-// history answers who changed a resource, when, and what. It outlives the
-// resource, for those who name its kind in the path.
+// history answers with the records of changes of a resource: caller, time and change. On
+// paths that name the kind, operators can read the history of removed resources, too.
 func (c *collection) history(w http.ResponseWriter, r *http.Request) error {
 	q, err := parseHistory(r)
 	if err != nil {
 		return err
 	}
 	a := address{entity: c.entity, id: r.PathValue("id")}
-	there := a.entity == nil || callerOf(r.Context()).Tenancy != nil || c.nested
-	if there { // what is gone cannot say whose it was
+	mustExist := a.entity == nil || callerOf(r.Context()).Tenancy != nil || c.nested
+	if mustExist { // only an existing resource has a kind, a tenancy and an owner
 		if a, _, err = c.read(r); err != nil {
 			return err
 		}
@@ -30,8 +30,8 @@ func (c *collection) history(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if len(records) == 0 && q.Before == 0 && !there {
-		// Of what has not changed for long no record is kept.
+	if len(records) == 0 && q.Before == 0 && !mustExist {
+		// A resource without a change since HistoryMemory has no records.
 		if _, _, err := c.read(r); err != nil {
 			return err
 		}
@@ -39,7 +39,7 @@ func (c *collection) history(w http.ResponseWriter, r *http.Request) error {
 	return writeHistory(w, records)
 }
 
-// kindHistory answers who changed what of a kind, or of all kinds.
+// kindHistory answers with the records of changes of a kind, or of all kinds.
 func (c *collection) kindHistory(w http.ResponseWriter, r *http.Request) error {
 	if callerOf(r.Context()).Tenancy != nil {
 		return rest.Errorf(http.StatusForbidden, codeForbidden,
@@ -61,7 +61,7 @@ func (c *collection) kindHistory(w http.ResponseWriter, r *http.Request) error {
 	return writeHistory(w, records)
 }
 
-// parseHistory reads which records are wanted.
+// parseHistory reads the parameters that select records.
 func parseHistory(r *http.Request) (q store.HistoryQuery, err error) {
 	page, err := parsePage(r)
 	if err != nil {
@@ -81,18 +81,17 @@ func writeHistory(w http.ResponseWriter, records []store.Record) error {
 	h := api.History{Items: []api.HistoryRecord{}}
 	for _, record := range records {
 		h.Items = append(h.Items, api.HistoryRecord{
-			Seq: record.Seq, Kind: string(
-				record.Kind), ID: record.ID, Time: record.At, Action: record.Action, Generation: int32(
-				record.Generation),
-			Principal: record.Actor.Principal, RequestID: record.Actor.RequestID, Spec: untraced(
-				record.Spec), Status: unremembered(record.Status), Note: record.Note,
+			Seq: record.Seq, Kind: string(record.Kind), ID: record.ID, Time: record.At, Action: record.Action,
+			Generation: int32(record.Generation), Principal: record.Actor.Principal,
+			RequestID: record.Actor.RequestID, Spec: withoutTrace(record.Spec),
+			Status: withoutRecent(record.Status), Note: record.Note,
 		})
 	}
 	return rest.WriteJSON(w, http.StatusOK, h)
 }
 
-// untraced is a stored spec without its place in a trace, which no answer has.
-func untraced(spec json.RawMessage) json.RawMessage {
+// withoutTrace returns a stored spec without its traceparent, which no answer shows.
+func withoutTrace(spec json.RawMessage) json.RawMessage {
 	var members map[string]json.RawMessage
 	if !bytes.Contains(spec, []byte(`"traceparent"`)) || json.Unmarshal(spec, &members) != nil {
 		return spec
@@ -101,9 +100,9 @@ func untraced(spec json.RawMessage) json.RawMessage {
 	return raw(members)
 }
 
-// unremembered is a stored status without what reports remember of others, which
-// no answer has.
-func unremembered(text json.RawMessage) json.RawMessage {
+// withoutRecent returns a stored status without the recent reports in its reports, which
+// no answer shows.
+func withoutRecent(text json.RawMessage) json.RawMessage {
 	var seen observed
 	if !bytes.Contains(text, []byte(`"recent"`)) || json.Unmarshal(text, &seen) != nil {
 		return text

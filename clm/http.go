@@ -16,19 +16,19 @@ import (
 	"atoll.dev/store"
 )
 
-// maxBody is how many bytes a request may bring that is no resource.
+// maxBody bounds the bytes of a request that neither creates nor changes a resource.
 const maxBody = 1 << 20
 
-// DefaultWatchesPerCaller is how many watches a caller has open at the same time where the configuration
-// does not say.
+// DefaultWatchesPerCaller is how many watches a caller may have open at the same time if the
+// configuration has no other number.
 const DefaultWatchesPerCaller = 100
 
-// DefaultMaxResource is how many bytes a request may bring that makes or changes
-// a resource, unless Options say otherwise.
+// DefaultMaxResource bounds the bytes of a request that creates or changes a resource, if
+// Options has no other bound.
 const DefaultMaxResource = 4 << 20
 
-// collection is one set of paths: of a kind, flat or below its owner, or of all
-// kinds.
+// collection is one set of paths: the flat paths of a kind, the paths of a kind below its
+// owner, or the paths of all kinds.
 type collection struct {
 	s      *Server
 	entity *Entity // nil: all kinds
@@ -75,19 +75,19 @@ func (c *collection) register(m *rest.Mux, path string) {
 	m.Handle("POST "+path+"/{id}/reconcile", c.reconcile)
 }
 
-// handler is the whole of the REST port:
+// handler returns the handler of the REST port:
 //
 //	request -> Observe -> Compress -> trailing slash -> route -> identity -> rights -> Mux
 //
-// What no route matches is answered without identity, as in the original.
+// A request without a route is answered without identification, as in the original.
 func (s *Server) handler() http.Handler {
 	mux := s.routes()
 	mux.PlainMethods = true
 	open := map[string]bool{"GET /api/hyperfleet": true, "GET " + basePath + "/openapi": true,
 		"GET " + basePath + "/openapi.html": true}
 	return rest.Observe(rest.Options{
-		Log: s.log, ErrorBody: problem, ErrorType: "application/problem+json", Classify: classify, Observed: s.metrics.observe, IDHeaders: []string{"X-Request-Id"},
-		Trace: s.opts.Tracer.Serve,
+		Log: s.log, ErrorBody: problem, ErrorType: "application/problem+json", Classify: classify,
+		Observed: s.metrics.observe, IDHeaders: []string{"X-Request-Id"}, Trace: s.opts.Tracer.Serve,
 	}, rest.Compress(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Add("Vary", "Authorization")
 		if p := r.URL.Path; len(p) > 1 && strings.HasSuffix(p, "/") {
@@ -99,39 +99,18 @@ func (s *Server) handler() http.Handler {
 		}
 		r = r.WithContext(withInstance(r.Context(), r.URL.Path))
 		if route := mux.Route(r); route != "" && !open[route] {
-			who, err := s.opts.Identify(r)
+			caller, err := s.opts.Identify(r)
 			if err == nil {
-				err = who.may(route)
+				err = caller.authorize(route)
 			}
 			if err != nil {
 				rest.Fail(w, r, err)
 				return
 			}
-			r = r.WithContext(withCaller(r.Context(), who, rest.OperationID(r.Context())))
+			r = r.WithContext(withCaller(r.Context(), caller, rest.OperationID(r.Context())))
 		}
 		mux.ServeHTTP(w, r)
 	})))
-}
-
-// may decides whether a caller may take a route. The pattern decides, not the
-// path: a name in the path may be any word.
-func (c Caller) may(route string) error {
-	method, pattern, _ := strings.Cut(route, " ")
-	reads := method == http.MethodGet || method == http.MethodHead
-	reports := method == http.MethodPut && strings.HasSuffix(pattern, "/{id}/statuses")
-	switch {
-	case reads:
-		return nil
-	case c.Name == "" && c.Nameless != nil:
-		return rest.Errorf(http.StatusUnauthorized, codeNoIdentity,
-			"unable to resolve the caller's identity: %s; only reading is possible with this token", c.Nameless)
-	case c.Name == "":
-		return rest.Errorf(http.StatusUnauthorized, codeNoIdentity,
-			"the caller has no name; only reading is possible")
-	case c.Reporter && !reports:
-		return rest.Errorf(http.StatusForbidden, codeForbidden, "the system reports statuses, and changes nothing else")
-	}
-	return nil
 }
 
 func (s *Server) getMetadata(w http.ResponseWriter, _ *http.Request) error {
@@ -142,7 +121,8 @@ func (s *Server) getMetadata(w http.ResponseWriter, _ *http.Request) error {
 	return rest.WriteJSON(w, http.StatusOK, m)
 }
 
-// address finds what a request's path names. Among all kinds it has to look.
+// address returns the resource that a request's path names. On the paths of all kinds it
+// looks up the kind.
 func (c *collection) address(r *http.Request) (address, error) {
 	a := address{entity: c.entity, id: r.PathValue("id")}
 	if c.nested {
@@ -153,14 +133,14 @@ func (c *collection) address(r *http.Request) (address, error) {
 	}
 	d, err := c.s.store.Find(r.Context(), a.id)
 	a.entity = c.s.registry.byKind[string(d.Kind)]
-	// What is another's is answered as what is not there: its kind is not told, either.
+	// A resource of another tenant gets the answer of a missing one, which does not show its kind either.
 	if errors.Is(err, store.ErrNotFound) || err == nil && (a.entity == nil || a.admits(r.Context(), d) != nil) {
 		return a, rest.Errorf(http.StatusNotFound, codeNotFound, "resource with id='%s' not found", shorten(a.id))
 	}
 	return a, err
 }
 
-// read reads what a request's path names.
+// read reads the resource that a request's path names, with spec and status.
 func (c *collection) read(r *http.Request) (address, store.Document, error) {
 	a, err := c.address(r)
 	if err != nil {
@@ -176,8 +156,8 @@ func (c *collection) read(r *http.Request) (address, store.Document, error) {
 	return a, d, a.admits(r.Context(), d)
 }
 
-// readWire is read for who shows the wire form. An operator sees everything, so
-// neither spec nor status has to be read for him.
+// readWire reads the resource for an answer with its wire form. An operator may see every
+// resource, so that spec and status, which have the tenancy, need not be read.
 func (c *collection) readWire(r *http.Request, v view) (address, store.Document, error) {
 	if v.statuses || c.entity == nil || callerOf(r.Context()).Tenancy != nil {
 		return c.read(r)
@@ -247,7 +227,7 @@ func (c *collection) create(w http.ResponseWriter, r *http.Request) error {
 		fields = append(fields, c.s.checkSpec(req.entity, req.body.Spec)...)
 	}
 	fields = append(fields, checkLabels(req.body.Labels)...)
-	// A body that is wrong by itself is 400, also where it cannot be created here.
+	// A wrong body is 400, also on a path where the kind cannot be created.
 	if p := req.entity.parent; p != nil && !c.nested && len(fields) == 0 {
 		return rest.Errorf(http.StatusUnprocessableEntity, codeValidation,
 			"a %s belongs to a %s; create it at %s/%s/{id}/%s",
@@ -269,7 +249,7 @@ func (c *collection) create(w http.ResponseWriter, r *http.Request) error {
 	return rest.WriteBody(w, r, http.StatusCreated, d.Version, d.Wire)
 }
 
-// patchable are the fields that a PATCH may name.
+// patchable lists the fields that a PATCH may have.
 var patchable = []string{"spec", "labels", "references"}
 
 func (c *collection) patch(w http.ResponseWriter, r *http.Request) error {
@@ -377,9 +357,9 @@ func (c *collection) putStatus(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	out, err := c.s.takeReport(r.Context(), a, version, report, tie)
+	out, err := c.s.applyReport(r.Context(), a, version, report, tie)
 	if isMissing(err) && version == 0 {
-		out, err = c.s.takeLateReport(r.Context(), a, report, tie)
+		out, err = c.s.applyLateReport(r.Context(), a, report, tie)
 	}
 	if err != nil {
 		return err
@@ -391,10 +371,11 @@ func (c *collection) putStatus(w http.ResponseWriter, r *http.Request) error {
 	return rest.WriteJSON(w, http.StatusCreated, shown(out.report))
 }
 
-// equalTimeHeader says what becomes of a report that has the time of the stored
-// one and another content.
+// equalTimeHeader selects the Tie for a report that has the time of the stored report and
+// another content: keep or replace.
 const equalTimeHeader = "X-Atoll-Equal-Time"
 
+// parseTie reads equalTimeHeader; its default is KeepStored.
 func parseTie(r *http.Request) (status.Tie, error) {
 	switch asked := r.Header.Get(equalTimeHeader); asked {
 	case "", "keep":
@@ -407,11 +388,11 @@ func parseTie(r *http.Request) (status.Tie, error) {
 	}
 }
 
-// ifMatch returns the version that a write insists on, or 0.
+// ifMatch returns the version that a write requires, or 0.
 func ifMatch(r *http.Request) (int64, error) {
 	version, any, present, err := rest.ParseIfMatch(r)
 	if err == nil && present && !any && version == 0 {
-		err = store.ErrStale // nothing ever had that version
+		err = store.ErrStale // no document has version 0
 	}
 	return version, err
 }

@@ -19,46 +19,46 @@ import (
 	"atoll.dev/store"
 )
 
-// Caller is who sent a request.
+// Caller is the identity and the rights of the sender of a request.
 type Caller struct {
-	Name string // goes into created_by and its like; a caller without a name only reads
-	// Nameless says why Name is "", nil if that is not known.
+	Name string // for created_by and the like; a caller without a name may only read
+	// Nameless is the reason for an empty Name, nil if it is not known.
 	Nameless error
 	Account  string
-	// System says that the caller is one of the region's own services.
+	// System is true for the region's own services.
 	System bool
-	// Service says that the caller is one of the region's own services and calls for itself.
+	// Service is true for the region's own services that do not call on behalf of a principal.
 	Service bool
-	// Reporter says that the caller may read and report statuses, and nothing
-	// else.
+	// Reporter is true for callers that may only read and report statuses.
 	Reporter bool
-	// Tenancy is what the caller may see and what it makes. It is nil for the
-	// system, and for all when tenancy is off: they see everything.
+	// Tenancy restricts the resources that the caller may see, and is the tenancy of those
+	// that it creates. It is nil for the system, and for all callers when tenancy is off:
+	// they see all resources.
 	Tenancy map[string]string
-	// Partial says that the caller has not all dimensions of a tenancy. It sees
-	// whatever has those that it has.
+	// Partial is true if Tenancy lacks a dimension. The caller sees the resources that have
+	// its own dimensions.
 	Partial bool
-	// RequestID is the caller's own, "" if it has none.
+	// RequestID is the request id of the caller, "" if it has none.
 	RequestID string
 }
 
-// Identifier finds out who sent a request. Its error is a *rest.Error with
-// status 400, 401 or 403.
+// Identifier identifies the caller of a request. Its error is a *rest.Error with
+// status 400, 401, 403 or 503.
 type Identifier func(*http.Request) (Caller, error)
 
-// Anonymous is the name of callers of a server that knows no others.
+// Anonymous is the name of callers without identity.
 const Anonymous = "system@hyperfleet.local"
 
-// Tenancy says whose a caller is. Headers are believed of the region's services,
-// by their certificates, and of callers without identity where nobody has one: a
-// gateway stands before those. The holder of a token is whose the token's claims
-// say, whatever its headers say.
+// Tenancy determines the tenant of a caller. CLM trusts the headers of the region's
+// services, by their certificates, and of anonymous callers where a gateway sets them: on
+// a server without token issuers, or on a trusting listener. The tenant of a token's
+// holder comes from the token's claims only; its headers are ignored.
 type Tenancy struct {
 	Enabled bool `yaml:"enabled"`
-	// SystemHeader says by "true" that the caller is the system.
+	// SystemHeader is the header whose value "true" makes the caller the system.
 	SystemHeader string `yaml:"system_header"`
-	// SystemClaim is the way to a claim that says by SystemValue (default true) that
-	// the holder of a token is the system. A list must contain the value.
+	// SystemClaim is the path of the claim whose value SystemValue (default true) makes
+	// the holder of a token the system. A list must contain the value.
 	SystemClaim string      `yaml:"system_claim"`
 	SystemValue string      `yaml:"system_value"`
 	Dimensions  []Dimension `yaml:"dimensions"`
@@ -67,48 +67,49 @@ type Tenancy struct {
 // Dimension is one part of a tenancy.
 type Dimension struct {
 	Header string `yaml:"header"`
-	// Claim is the way to the claim of a token that has the value: the claim's name,
-	// or names of members with dots between them.
+	// Claim is the path of the claim with the value: the claim's name, or names of
+	// members with dots between them.
 	Claim    string `yaml:"claim"`
 	Key      string `yaml:"key"`
 	Required bool   `yaml:"required"`
 }
 
-// Identity says how a server knows its callers.
+// Identity identifies the callers of a server by certificate or token.
 type Identity struct {
-	// MayCall decides which of the region's services may call at all, by their
-	// certificates. Nil: none.
+	// MayCall reports whether a service of the region may call, by the name in its
+	// certificate. Nil: none may.
 	MayCall func(peer string) bool
-	// OnlyReports says of one that may call that it is a Reporter. Nil: none is.
+	// OnlyReports reports whether a service that may call is a Reporter. Nil: none is.
 	OnlyReports func(peer string) bool
-	// Tokens verifies bearer tokens of callers without certificate; nil: there
-	// are none.
+	// Tokens verifies bearer tokens of callers without certificate; nil: the server
+	// accepts no tokens.
 	Tokens *Tokens
-	// Open lets callers with neither in, as Anonymous, if they come without TLS,
-	// which is to a plain listener on loopback.
+	// Open admits callers without certificate and token, as Anonymous, if they connect
+	// without TLS, that is to a plain listener on loopback.
 	Open bool
-	// Trusting takes those that name no tenant for the system, for a listener that
-	// is beside the one for callers with an identity.
+	// Trusting treats anonymous callers that name no tenant as the system, for a second
+	// listener beside the one for callers with an identity.
 	Trusting bool
 	Tenancy  Tenancy
 }
 
-// source is what is known of a caller besides its name: by what it proved itself.
+// source is where the tenancy of a caller may come from.
 type source struct {
-	claims jwt.MapClaims // of its token, nil if it has none
-	header http.Header   // nil: its headers are not believed
+	claims jwt.MapClaims // of the caller's token, nil if it has none
+	header http.Header   // nil: the caller's headers are not trusted
 }
 
 // Identify implements Identifier.
 func (id *Identity) Identify(r *http.Request) (Caller, error) {
-	c, from, err := id.known(r)
+	c, from, err := id.authenticate(r)
 	if err != nil || !id.Tenancy.Enabled {
 		return c, err
 	}
-	return id.Tenancy.tenant(c, from)
+	return id.Tenancy.withTenant(c, from)
 }
 
-func (id *Identity) known(r *http.Request) (Caller, source, error) {
+// authenticate returns the caller without tenancy, and the source of its tenancy.
+func (id *Identity) authenticate(r *http.Request) (Caller, source, error) {
 	if peer, err := pki.PeerName(r.TLS); err == nil {
 		if id.MayCall == nil || !id.MayCall(string(peer)) {
 			return Caller{}, source{}, rest.Errorf(http.StatusForbidden, codeForbidden, "%s may not call CLM", peer)
@@ -118,8 +119,7 @@ func (id *Identity) known(r *http.Request) (Caller, source, error) {
 		if !c.System {
 			return c, source{}, nil
 		}
-		// On whose behalf it calls.
-		c.Service = true
+		c.Service = true // unless the headers name the principal for whom the service calls
 		if p := r.Header.Get("X-Atoll-Principal"); p != "" {
 			c.Name, c.Service = p, false
 		}
@@ -128,9 +128,9 @@ func (id *Identity) known(r *http.Request) (Caller, source, error) {
 	}
 	open := id.Open && r.TLS == nil
 	if id.Tokens != nil {
-		who, err := id.Tokens.verify(r.Context(), r.Header)
+		holder, err := id.Tokens.verify(r.Context(), r.Header)
 		if !open || !errors.Is(err, errNoToken) {
-			return Caller{Name: who.name, Nameless: who.nameless}, source{claims: who.claims}, err
+			return Caller{Name: holder.name, Nameless: holder.nameless}, source{claims: holder.claims}, err
 		}
 	}
 	if !open {
@@ -144,13 +144,13 @@ func (id *Identity) known(r *http.Request) (Caller, source, error) {
 	return c, source{header: r.Header}, nil
 }
 
-// tenantValue is the form of a value of a tenancy.
+// tenantValue matches valid values of a tenancy.
 var tenantValue = regexp.MustCompile(`^[A-Za-z0-9._-]{1,63}$`)
 
-// tenant adds whose a caller is. A service of the region that names no tenant is
-// the system itself. Another caller that is the system only reads and reports,
-// whatever tenant it names.
-func (t Tenancy) tenant(c Caller, from source) (Caller, error) {
+// withTenant returns the caller with its tenancy. A service of the region that names no
+// tenant is the system. Another caller that SystemHeader or SystemClaim makes the system
+// may only read and report; a tenant that it names is ignored.
+func (t Tenancy) withTenant(c Caller, from source) (Caller, error) {
 	if !c.System && t.isSystem(from) {
 		c.System, c.Reporter = true, true
 		return c, nil
@@ -207,7 +207,7 @@ func (d Dimension) value(from source) string {
 	return claimText(claimAt(from.claims, d.Claim))
 }
 
-// source names where a dimension's value has to be.
+// source names the header or claim that must have a dimension's value, for an error.
 func (d Dimension) source(from source) string {
 	switch {
 	case from.header != nil:
@@ -219,13 +219,13 @@ func (d Dimension) source(from source) string {
 	return "the claim " + d.Claim
 }
 
-// claimAt finds a claim by its name, or by the names of members with dots
-// between them.
-func claimAt(claims map[string]any, way string) any {
-	if v, ok := claims[way]; ok {
+// claimAt returns the claim at a path, which is its name, or names of members with dots
+// between them; nil if there is none.
+func claimAt(claims map[string]any, path string) any {
+	if v, ok := claims[path]; ok {
 		return v
 	}
-	first, rest, below := strings.Cut(way, ".")
+	first, rest, below := strings.Cut(path, ".")
 	members, ok := claims[first].(map[string]any)
 	if !below || !ok {
 		return nil
@@ -248,7 +248,8 @@ func claimText(v any) string {
 
 type callerKey struct{}
 
-// withCaller makes what the request changes be recorded as its caller's.
+// withCaller returns a context with the caller, which the store records as the author of
+// changes. requestID is the id for callers that have none of their own.
 func withCaller(ctx context.Context, c Caller, requestID string) context.Context {
 	if c.RequestID != "" {
 		requestID = c.RequestID
@@ -262,7 +263,7 @@ func callerOf(ctx context.Context) Caller {
 	return c
 }
 
-// sees reports whether the caller may see what has a tenancy.
+// sees reports whether the caller may see resources of a tenancy.
 func (c Caller) sees(tenancy map[string]string) bool {
 	if c.Tenancy == nil || maps.Equal(c.Tenancy, tenancy) {
 		return true
@@ -276,4 +277,26 @@ func (c Caller) sees(tenancy map[string]string) bool {
 		}
 	}
 	return true
+}
+
+// authorize returns an error if the caller may not use a route: 401 for a write without a
+// name, 403 for a write by a Reporter that is no report. It decides by the route's pattern,
+// not by the path, because a name in the path may be any word.
+func (c Caller) authorize(route string) error {
+	method, pattern, _ := strings.Cut(route, " ")
+	reads := method == http.MethodGet || method == http.MethodHead
+	reports := method == http.MethodPut && strings.HasSuffix(pattern, "/{id}/statuses")
+	switch {
+	case reads:
+		return nil
+	case c.Name == "" && c.Nameless != nil:
+		return rest.Errorf(http.StatusUnauthorized, codeNoIdentity,
+			"unable to resolve the caller's identity: %s; only reading is possible with this token", c.Nameless)
+	case c.Name == "":
+		return rest.Errorf(http.StatusUnauthorized, codeNoIdentity,
+			"the caller has no name; only reading is possible")
+	case c.Reporter && !reports:
+		return rest.Errorf(http.StatusForbidden, codeForbidden, "the system reports statuses, and changes nothing else")
+	}
+	return nil
 }

@@ -152,9 +152,9 @@ func TestI10Tokens(t *testing.T) {
 			r.Header.Set("Authorization", c.header)
 		}
 		r.Header.Set("X-Who", c.more)
-		who, err := id.Identify(r)
-		if codeOf(err) != c.code || err == nil && who.Name != c.want || who.System {
-			t.Errorf("%s: %+v, %v; want %q %s", c.name, who, err, c.want, c.code)
+		caller, err := id.Identify(r)
+		if codeOf(err) != c.code || err == nil && caller.Name != c.want || caller.System {
+			t.Errorf("%s: %+v, %v; want %q %s", c.name, caller, err, c.want, c.code)
 		}
 	}
 
@@ -174,7 +174,7 @@ func TestI10Tokens(t *testing.T) {
 	}
 }
 
-// An issuer that does not answer holds nobody up whose key is known.
+// A token with a known key does not wait for an issuer that does not answer.
 func TestTokensWhileAnIssuerHangs(t *testing.T) {
 	key := newKey(t)
 	set := keySet(t, "k1", &key.PublicKey)
@@ -238,9 +238,9 @@ func TestI10Tenancy(t *testing.T) {
 	r := httptest.NewRequest("GET", "/", nil)
 	r.Header.Set("X-Atoll-Principal", "root")
 	r.Header.Set("X-Org", "1")
-	if who, err := (&Identity{Open: true}).Identify(r); err != nil || who.Name != Anonymous || who.System ||
-		who.Tenancy != nil {
-		t.Errorf("%+v, %v", who, err)
+	if caller, err := (&Identity{Open: true}).Identify(r); err != nil || caller.Name != Anonymous || caller.System ||
+		caller.Tenancy != nil {
+		t.Errorf("%+v, %v", caller, err)
 	}
 	if _, err := (&Identity{}).Identify(r); codeOf(err) != codeNoIdentity {
 		t.Errorf("a server that knows nobody lets one in: %v", err)
@@ -248,18 +248,18 @@ func TestI10Tenancy(t *testing.T) {
 	tenancy := Tenancy{Enabled: true, SystemHeader: "X-System", Dimensions: []Dimension{
 		{Header: "X-Org", Key: "org", Required: true}, {Header: "X-Team", Key: "team"}}}
 	id := &Identity{Open: true, Tenancy: tenancy}
-	if who, err := id.Identify(r); err != nil || who.Tenancy["org"] != "1" || len(who.Tenancy) != 1 {
-		t.Errorf("%+v, %v", who, err)
+	if caller, err := id.Identify(r); err != nil || caller.Tenancy["org"] != "1" || len(caller.Tenancy) != 1 {
+		t.Errorf("%+v, %v", caller, err)
 	}
 	r.Header.Set("X-System", "yes") // only "true" says it
-	if who, err := id.Identify(r); err != nil || who.System || who.Tenancy == nil {
-		t.Errorf("%+v, %v", who, err)
+	if caller, err := id.Identify(r); err != nil || caller.System || caller.Tenancy == nil {
+		t.Errorf("%+v, %v", caller, err)
 	}
 	for _, org := range []string{"1", ""} {
 		r.Header.Set("X-System", "True")
 		r.Header.Set("X-Org", org)
-		if who, err := id.Identify(r); err != nil || !who.System || !who.Reporter || who.Tenancy != nil {
-			t.Errorf("the system of org %q: %+v, %v", org, who, err)
+		if caller, err := id.Identify(r); err != nil || !caller.System || !caller.Reporter || caller.Tenancy != nil {
+			t.Errorf("the system of org %q: %+v, %v", org, caller, err)
 		}
 	}
 	r.Header.Del("X-System")

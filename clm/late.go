@@ -11,15 +11,15 @@ import (
 	"atoll.dev/store"
 )
 
-// lateReports is how long after the end of a resource reports on it may still be taken. It is the greatest
-// age that a report may have: an older one is refused as such.
+// lateReports is how long after the removal of a resource reports on it are still answered. It is the greatest
+// age of a report, above which every report is refused.
 const lateReports = status.MaxBehind
 
-// takeLateReport answers a report on a resource that was removed with its last child. In the original such a
+// applyLateReport answers a report on a resource that was removed with its last child. In the original such a
 // resource stays until its own next report, which is answered with 201; so is the report here. It changes
-// nothing: the resource stays removed. The answer is 404 for a resource that a report of its own has ended,
-// as in the original, for one that ended longer ago than lateReports, and for one that never was.
-func (s *Server) takeLateReport(ctx context.Context, a address, r status.Report, tie status.Tie) (reported, error) {
+// nothing: the resource stays removed. The answer is 404 for a resource that a report of its own has removed,
+// as in the original, for a resource that was removed longer ago than lateReports, and for an unknown id.
+func (s *Server) applyLateReport(ctx context.Context, a address, r status.Report, tie status.Tie) (reported, error) {
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	d, err := s.store.Tombstone(ctx, a.entity.storeKind(), a.id)
 	if errors.Is(err, store.ErrNotFound) {
@@ -38,7 +38,7 @@ func (s *Server) takeLateReport(ctx context.Context, a address, r status.Report,
 	if !seen.EndedWithChild || now.Sub(d.UpdatedAt) > lateReports {
 		return reported{}, missing(a.entity, a.id)
 	}
-	return a.entity.take(&d, r, tie, false, now)
+	return a.entity.applyReport(&d, r, tie, false, now)
 }
 
 // isMissing reports whether an error is the answer of missing.

@@ -29,8 +29,8 @@ var members = []string{"id", "kind", "name", "href", "generation", "labels", "sp
 	"status", "tenancy",
 	"created_time", "updated_time", "created_by", "updated_by", "deleted_time", "deleted_by"}
 
-// params reads the query, strictly: what cannot be decoded is an error rather
-// than absent.
+// params parses the query strictly: a parameter that cannot be decoded is an error,
+// while URL.Query would omit it.
 func params(r *http.Request) (url.Values, error) {
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -58,9 +58,8 @@ func parseFields(r *http.Request) (rest.Fields, error) {
 	return rest.ParseFields(&http.Request{URL: &u})
 }
 
-// view is how resources are shown: with which members, and whether with their
-// version and what their adapters reported, which are of the same state as the
-// rest.
+// view selects the members of resources in an answer, and whether they have their version
+// and their adapters' reports, which are of the same state as the other members.
 type view struct {
 	fields   rest.Fields
 	statuses bool
@@ -82,7 +81,8 @@ func parseView(r *http.Request) (v view, err error) {
 	return v, nil
 }
 
-// of shows a document. With statuses it needs the document's Status.
+// of returns the selected members of a document. With statuses it needs the document's
+// Status.
 func (v view) of(d store.Document) (json.RawMessage, error) {
 	wire, err := v.fields.Select(d.Wire)
 	if err != nil || !v.statuses {
@@ -97,7 +97,7 @@ func (v view) of(d store.Document) (json.RawMessage, error) {
 		nil
 }
 
-// items are those of a list with commas, which may be given in several parts.
+// items splits a parameter with commas, which may be given several times.
 func items(values []string) (all []string) {
 	for item := range strings.SplitSeq(strings.Join(values, ","), ",") {
 		if item = strings.TrimSpace(item); item != "" {
@@ -197,7 +197,7 @@ func continued(token string) (after string, total int, count bool) {
 	return token, 0, true
 }
 
-// watches says whether a list is to be watched.
+// watches reports whether the request asks for a watch of the list.
 func watches(r *http.Request) (bool, error) {
 	switch watching := r.URL.Query().Get("watch"); watching {
 	case "", "false", "0":
@@ -210,7 +210,7 @@ func watches(r *http.Request) (bool, error) {
 	}
 }
 
-// writeList writes rendered items without looking into them again.
+// writeList writes a list of encoded items without encoding them again.
 func writeList(w http.ResponseWriter, l api.ResourceList) error {
 	size := 256 + len(l.Continue) + len(l.Cursor)
 	for _, item := range l.Items {
@@ -236,7 +236,7 @@ func writeList(w http.ResponseWriter, l api.ResourceList) error {
 	return rest.WriteJSON(w, http.StatusOK, b.Bytes())
 }
 
-// query is what the database is asked for.
+// query returns the database query of a list request. filter is its parsed search.
 func (c *collection) query(r *http.Request) (q store.Query, filter *search.Filter, err error) {
 	q.Deletion = store.WithDeleting
 	params, err := params(r)
@@ -265,12 +265,12 @@ func (c *collection) query(r *http.Request) (q store.Query, filter *search.Filte
 			return q, nil, err
 		}
 	}
-	if who := callerOf(r.Context()); who.Tenancy != nil {
+	if caller := callerOf(r.Context()); caller.Tenancy != nil {
 		compare := "d.spec->'tenancy' = $%d::jsonb" // which an index serves
-		if who.Partial && len(who.Tenancy) > 0 {
+		if caller.Partial && len(caller.Tenancy) > 0 {
 			compare = "d.spec->'tenancy' @> $%d::jsonb"
 		}
-		where.add(compare, string(raw(who.Tenancy)))
+		where.add(compare, string(raw(caller.Tenancy)))
 	}
 	refType, target, err := referring(params)
 	if err != nil {
@@ -289,7 +289,8 @@ func (c *collection) query(r *http.Request) (q store.Query, filter *search.Filte
 	return q, filter, err
 }
 
-// referring reads what listed resources have to refer to, "" if to nothing.
+// referring reads the reference that listed resources must have; refType is "" if the
+// request has no such condition.
 func referring(params url.Values) (refType, target string, err error) {
 	refType, target = strings.TrimSpace(params.Get("ref_type")), strings.TrimSpace(params.Get("ref_target_id"))
 	switch {

@@ -20,13 +20,13 @@ import (
 )
 
 // Replicas of an adapter share its resources: each resource is in one of the
-// adapter's slots, by a hash of its id, and each slot is held by one replica, under
-// a lease that it renews here. So no two of them work on one resource at once.
+// adapter's slots, by a hash of its id, and one replica holds each slot, under
+// a lease that it renews here. So no two replicas work on one resource at once.
 
 const (
 	// memberSlots is how many slots an adapter has.
 	memberSlots = 32
-	// minLease and maxLease bound what a replica may ask for.
+	// minLease and maxLease bound the lease that a replica may request.
 	minLease, maxLease = time.Second, time.Minute
 	maxMember          = 100
 )
@@ -37,22 +37,23 @@ const memberTable = `create table adapter_share (
 	state   jsonb not null -- a sharing
 )`
 
-// sharing is who shares an adapter's work. Times are microseconds since 1970.
+// sharing is the division of an adapter's slots among its replicas. Times are microseconds
+// since 1970.
 type sharing struct {
 	Until   map[string]int64    `json:"until"`           // by replica: the end of its lease
-	Holders [memberSlots]string `json:"holders"`         // "": nobody
+	Holders [memberSlots]string `json:"holders"`         // "": no holder
 	Since   [memberSlots]int64  `json:"since"`           // since when a slot's holder has held it
 	Grace   map[string]bool     `json:"grace,omitempty"` // replicas whose lease was prolonged without them
 }
 
-// renewed is a sharing after a replica was heard, which still works in the slots
-// keep. held are the slots that nobody else may work in, open those of them in
-// which it may begin: it should end in the others, and then they are another's. A
-// slot changes hands only when its holder has let it go, or its lease is over.
+// renewed returns the sharing after a replica has renewed its lease until a time. keep has
+// the slots in which the replica still works. open are the slots in which it may begin new
+// work; it should finish its work in its other slots, which then go to other replicas. A
+// slot changes its holder only after the holder has released it, or its lease has ended.
 //
-// When all leases are over, that of a replica that is heard now included, nobody
-// could renew: this server or its database was away. The other replicas then have
-// one more lease to be heard, so that all come back to the slots that they had.
+// If all leases have ended, also that of this replica, then no replica could renew: this
+// server or its database was down. The other replicas then get one more lease as grace, so
+// that all of them keep their slots.
 func (s sharing) renewed(member string, keep []int, until, now int64) (next sharing, open []int) {
 	next = sharing{Until: map[string]int64{}, Holders: s.Holders, Since: s.Since, Grace: map[string]bool{}}
 	away := s.Until[member] != 0
@@ -64,10 +65,10 @@ func (s sharing) renewed(member string, keep []int, until, now int64) (next shar
 			end = until
 			next.Grace[m] = true
 		} else if m != member && s.Grace[m] {
-			next.Grace[m] = true // until it is heard
+			next.Grace[m] = true // until the replica renews
 		}
 		if end > now {
-			// Where the clock was put back a lease does not last for longer than any may.
+			// If the clock was set back, a lease still does not last longer than maxLease.
 			next.Until[m] = min(end, now+maxLease.Microseconds())
 		}
 	}
@@ -84,7 +85,7 @@ func (s sharing) renewed(member string, keep []int, until, now int64) (next shar
 			holder = member
 			next.Since[slot] = now
 		}
-		if holder == member && next.Since[slot] == 0 { // an earlier version of this server did not note it
+		if holder == member && next.Since[slot] == 0 { // an earlier version of this server did not store it
 			next.Since[slot] = now
 		}
 		if next.Holders[slot] = holder; holder == member && mine {
@@ -94,8 +95,9 @@ func (s sharing) renewed(member string, keep []int, until, now int64) (next shar
 	return next, open
 }
 
-// left is a sharing after a replica has ended all its work.
-func (s sharing) left(member string) sharing {
+// without returns the sharing after a replica has finished all its work and released its
+// slots.
+func (s sharing) without(member string) sharing {
 	next := sharing{Until: map[string]int64{}, Holders: s.Holders, Since: s.Since, Grace: maps.Clone(s.Grace)}
 	delete(next.Grace, member)
 	for m, end := range s.Until {
@@ -129,9 +131,9 @@ func (s *Server) changeSharing(ctx context.Context, adapter string, change func(
 		}
 		var text []byte
 		var now int64
-		// clock_timestamp: now() is of before the lock was waited for.
-		err := tx.QueryRow(
-			ctx, `select state, (extract(epoch from clock_timestamp()) * 1000000)::bigint from adapter_share where adapter = $1 for update`, adapter).Scan(&text, &now)
+		// clock_timestamp, because now() is the time before the wait for the lock.
+		err := tx.QueryRow(ctx, `select state, (extract(epoch from clock_timestamp()) * 1000000)::bigint
+			from adapter_share where adapter = $1 for update`, adapter).Scan(&text, &now)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return store.ErrConflict
 		}
@@ -155,7 +157,7 @@ func (s *Server) changeSharing(ctx context.Context, adapter string, change func(
 	return nil
 }
 
-// putMember renews a replica's lease, and answers what it may work on.
+// putMember renews a replica's lease, and answers with the slots in which it may work.
 func (s *Server) putMember(w http.ResponseWriter, r *http.Request) error {
 	var req api.AdapterMemberRenewal
 	if err := rest.ReadJSON(r, maxBody, &req); err != nil {
@@ -191,7 +193,7 @@ func (s *Server) deleteMember(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if err := s.changeSharing(r.Context(), adapter, func(have sharing, _ int64) sharing {
-		return have.left(member)
+		return have.without(member)
 	}); err != nil {
 		return err
 	}
@@ -199,7 +201,7 @@ func (s *Server) deleteMember(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// member reads the path of a replica. No tenant has any.
+// member reads the names in the path of a replica. A caller with a tenancy is refused.
 func (s *Server) member(r *http.Request) (adapter, member string, err error) {
 	adapter, member = r.PathValue("adapter"), r.PathValue("member")
 	switch {

@@ -69,7 +69,7 @@ func TestNoSlotIsTwoReplicas(t *testing.T) {
 			},
 			"leave": func(t *rapid.T) {
 				name := rapid.SampledFrom(names).Draw(t, "who")
-				state = state.left(name)
+				state = state.without(name)
 				delete(replicas, name)
 			},
 			"": func(t *rapid.T) {
@@ -88,7 +88,7 @@ func TestNoSlotIsTwoReplicas(t *testing.T) {
 				}
 			},
 		})
-		for range 3 { // first they hear what is not theirs, then they let go, then others take
+		for range 3 { // replicas learn which slots they must release, release them, and others take them
 			for _, name := range names {
 				if r := replicas[name]; r != nil {
 					r.busy = nil
@@ -132,7 +132,7 @@ func TestAfterAnOutageReplicasComeBackToTheirSlots(t *testing.T) {
 		state, open = state.renewed(member, nil, now+4*second, now)
 		return open
 	}
-	for range 3 { // first they hear what is not theirs, then they let go, then others take
+	for range 3 { // replicas learn which slots they must release, release them, and others take them
 		renew("one")
 		renew("two")
 	}
@@ -186,7 +186,7 @@ func TestReplicasOfAnAdapter(t *testing.T) {
 		a.do("PUT", "/adapters/dns/members/x", body).want(400)
 	}
 	tenant := *a
-	tenant.who.Tenancy = map[string]string{"org": "1"}
+	tenant.caller.Tenancy = map[string]string{"org": "1"}
 	tenant.do("PUT", "/adapters/dns/members/x", `{"lease_ms":6000}`).want(403)
 	tenant.do("DELETE", "/adapters/dns/members/x", "").want(403)
 	if _, err := c.RenewMember(clmclient.WithTenant(t.Context(), ""), "dns", "x", api.AdapterMemberRenewal{

@@ -26,7 +26,7 @@ type metrics struct {
 // requestBuckets are the original's, and three finer ones.
 var requestBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
 
-// newMetrics registers them; reg may be nil.
+// newMetrics registers the metrics; reg may be nil.
 func newMetrics(reg prometheus.Registerer, version string, registry *Registry, p *pending) *metrics {
 	if reg == nil {
 		return nil
@@ -61,7 +61,7 @@ func newMetrics(reg prometheus.Registerer, version string, registry *Registry, p
 	return m
 }
 
-// resourceType is a kind as metrics name it: cluster, nodepool.
+// resourceType returns a kind as metrics name it: cluster, nodepool.
 func resourceType(kind string) string { return strings.ToLower(kind) }
 
 // observe counts a request.
@@ -74,7 +74,7 @@ func (m *metrics) observe(method, route string, code int, took time.Duration, wa
 		path, _ = m.paths.LoadOrStore(route, pathOf(route))
 	}
 	if route == "" {
-		method = "other" // whatever a stranger makes up
+		method = "other" // a client may send any word
 	}
 	text := strconv.Itoa(code)
 	m.requests.WithLabelValues(method, path.(string), text).Inc()
@@ -83,8 +83,8 @@ func (m *metrics) observe(method, route string, code int, took time.Duration, wa
 	}
 }
 
-// pathOf is a route's path, with - for each identifier. Requests that no route
-// matched are one path.
+// pathOf returns a route's path, with - for each identifier. All requests without a route
+// have one path.
 func pathOf(route string) string {
 	_, path, _ := strings.Cut(route, " ")
 	if path == "" {

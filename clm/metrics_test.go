@@ -73,7 +73,7 @@ func TestMetricsAreHyperFleets(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	a := &testAPI{t: t, server: s, base: "http://" + l.Addr().String(), who: Caller{Name: "tester@example.com"}}
+	a := &testAPI{t: t, server: s, base: "http://" + l.Addr().String(), caller: Caller{Name: "tester@example.com"}}
 
 	one, two := a.cluster("one"), a.cluster("two")
 	a.do("POST", "/clusters/"+two+"/nodepools", `{"kind":"NodePool","name":"pool","spec":{}}`).want(201)

@@ -12,7 +12,7 @@ import (
 
 const mergePatchType = "application/merge-patch+json"
 
-// checkPatch checks which fields a PATCH names. In a plain PATCH null labels or
+// checkPatch checks the names of the fields of a PATCH. In a plain PATCH null labels or
 // references are absent, as in the original; in a merge patch they are removed.
 func checkPatch(given map[string]json.RawMessage, merge bool) error {
 	for _, name := range []string{"labels", "references"} {
@@ -39,8 +39,7 @@ func checkPatch(given map[string]json.RawMessage, merge bool) error {
 	return nil
 }
 
-// replaced is the change of a plain PATCH: each field that is given takes the
-// place of the stored one.
+// replaced returns the change of a plain PATCH: each given field replaces the stored one.
 func (s *Server) replaced(e *Entity, given map[string]json.RawMessage) (c change, err error) {
 	for name, value := range given {
 		switch name {
@@ -58,7 +57,7 @@ func (s *Server) replaced(e *Entity, given map[string]json.RawMessage) (c change
 	return c, s.check(e, c)
 }
 
-// merged is the change of a merge patch (RFC 7396).
+// merged returns the change of a merge patch (RFC 7396).
 func (s *Server) merged(e *Entity, have declared, given map[string]json.RawMessage) (change, error) {
 	stored := map[string]any{"spec": have.Spec, "labels": have.Labels, "references": have.References}
 	next := map[string]json.RawMessage{}
@@ -77,7 +76,7 @@ func (s *Server) merged(e *Entity, have declared, given map[string]json.RawMessa
 	return s.replaced(e, next)
 }
 
-// check checks what a change would make of a resource.
+// check checks the fields that a change sets.
 func (s *Server) check(e *Entity, c change) error {
 	var fields []rest.FieldError
 	if c.spec != nil {

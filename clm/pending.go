@@ -54,7 +54,7 @@ type pendingEntry struct {
 	since time.Time // Reconciled has been False since then
 }
 
-// pendingGroup is what the metrics tell apart.
+// pendingGroup has the labels of the metrics.
 type pendingGroup struct {
 	kind    store.Kind
 	deleted bool

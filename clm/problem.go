@@ -68,12 +68,12 @@ var constraints = map[string]string{
 
 type instanceKey struct{}
 
-// withInstance remembers the path of a request for its problem.
+// withInstance returns a context with the path of a request, for its problem.
 func withInstance(ctx context.Context, path string) context.Context {
 	return context.WithValue(ctx, instanceKey{}, path)
 }
 
-// problem shapes errors for the wire, as RFC 9457 wants them.
+// problem returns the body of an error's answer, a problem of RFC 9457.
 func problem(ctx context.Context, e *rest.Error) any {
 	code := wireCode(e)
 	p := api.Problem{Status: e.Status, Detail: e.Reason, Code: code, Timestamp: time.Now().UTC(),
@@ -87,7 +87,7 @@ func problem(ctx context.Context, e *rest.Error) any {
 	return p
 }
 
-// wireCode gives errors that package rest made a code of ours.
+// wireCode returns the contract's code of an error; package rest makes errors with other codes.
 func wireCode(e *rest.Error) string {
 	if _, ours := problems[e.Code]; ours {
 		return e.Code
@@ -129,7 +129,7 @@ var faultWords = map[rest.Fault]struct{ code, words string }{
 		"the database went away while it committed; read the resource to see what became of the request"},
 }
 
-// classify answers errors of the store and of the database.
+// classify returns the answer to an error of the store or the database, nil to other errors.
 func classify(err error) *rest.Error {
 	fault, ok := store.FaultOf(err)
 	switch {
@@ -146,13 +146,13 @@ func classify(err error) *rest.Error {
 	return nil
 }
 
-// missing is the answer for a resource that is not there, of whatever kind.
-// Adapters tell it from a path that is not there by its code.
+// missing returns the 404 for a resource of any kind that does not exist. Adapters
+// distinguish it from an unknown path by its code.
 func missing(e *Entity, id string) error {
 	return rest.Errorf(http.StatusNotFound, codeNotFound, "%s with id='%s' not found", e.Kind, id)
 }
 
-// fieldError is an error about one field. The message is a predicate whose
+// fieldError returns an error about one field. The message is a predicate whose
 // subject is the field: "is required", as clients of the original expect it.
 func fieldError(httpStatus int, code, field, constraint, message string) *rest.Error {
 	e := rest.Errorf(httpStatus, code, "%s %s", field, message)
@@ -160,7 +160,7 @@ func fieldError(httpStatus int, code, field, constraint, message string) *rest.E
 	return e
 }
 
-// fieldErrors is an error about several fields, or nil.
+// fieldErrors returns an error about several fields, or nil.
 func fieldErrors(fields []rest.FieldError) error {
 	if len(fields) == 0 {
 		return nil

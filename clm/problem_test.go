@@ -8,7 +8,7 @@ import (
 	"atoll.dev/store"
 )
 
-// What the store cannot do is answered as the region's table says, with a code of the contract.
+// The store's errors have the statuses of the region's table and the codes of the contract.
 func TestFaultsOfTheStoreAreAnswered(t *testing.T) {
 	for err, want := range map[error]string{
 		store.ErrUnavailable:     "503 HYPERFLEET-SVC-001 1s",

@@ -13,7 +13,7 @@ import (
 
 // queries are hyperfleet-api's metrics of the database. It is a pgx tracer.
 // Errors of statements that are no failure, such as a name that is taken, count
-// too: error_type tells them apart.
+// too: error_type distinguishes them.
 type queries struct {
 	duration *prometheus.HistogramVec
 	errors   *prometheus.CounterVec
@@ -36,13 +36,13 @@ func newQueries(reg prometheus.Registerer, version string) *queries {
 
 type queryKey struct{}
 
-// query is a statement under way.
+// query is a running statement.
 type query struct {
 	operation string
 	begun     time.Time
 }
 
-// operationOf is the first word of a statement, if it is one of a few.
+// operationOf returns the first word of a statement if it is a known one.
 func operationOf(sql string) string {
 	word, _, _ := strings.Cut(strings.TrimSpace(sql), " ")
 	word, _, _ = strings.Cut(word, "\n")

@@ -6,8 +6,8 @@ import (
 	"atoll.dev/internal/rest"
 )
 
-// Readiness is the body of /readyz, hyperfleet-api's, with what is missing in
-// full beside its reason.
+// Readiness returns the body of /readyz in hyperfleet-api's shape, with the complete list
+// of failed checks beside the reason.
 func Readiness(missing []rest.Missing) any {
 	body := struct {
 		Status  string         `json:"status"`

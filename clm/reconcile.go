@@ -24,7 +24,7 @@ const RequestKind store.Kind = "Request"
 // requestMemory is how long a request for work stays in the feed.
 const requestMemory = 24 * time.Hour
 
-// reconcile asks for an event for one resource, whatever its state.
+// reconcile requests an event for one resource, in any state.
 func (c *collection) reconcile(w http.ResponseWriter, r *http.Request) error {
 	ask, err := readAsk(r)
 	if err != nil {
@@ -41,7 +41,7 @@ func (c *collection) reconcile(w http.ResponseWriter, r *http.Request) error {
 	return c.s.request(w, r, api.ReconcileRequest{Kind: a.entity.Kind, ID: d.ID, Reason: ask.Reason}, d.Scope)
 }
 
-// reconcileAll asks for an event for each resource, of one kind or of all.
+// reconcileAll requests an event for each resource, of one kind or of all.
 func (s *Server) reconcileAll(w http.ResponseWriter, r *http.Request) error {
 	if callerOf(r.Context()).Tenancy != nil {
 		return rest.Errorf(http.StatusForbidden, codeForbidden, "only operators ask for all resources; ask for one")
@@ -68,8 +68,8 @@ func readAsk(r *http.Request) (ask api.ReconcileAsk, err error) {
 	return ask, err
 }
 
-// request records who asks for what, in the feed and in the histories of the
-// request and of the resource, if one is meant.
+// request stores a request for events, which the feed brings to its followers. The history
+// of the request, and of the resource if it names one, records the caller.
 func (s *Server) request(w http.ResponseWriter, r *http.Request, req api.ReconcileRequest, scope string) error {
 	req.RequestedTime = time.Now().UTC().Truncate(time.Microsecond)
 	spec, err := json.Marshal(req)
@@ -92,7 +92,7 @@ func (s *Server) request(w http.ResponseWriter, r *http.Request, req api.Reconci
 	return rest.WriteJSON(w, http.StatusAccepted, req)
 }
 
-// forgetRequests removes requests that are too old to matter.
+// forgetRequests removes requests that are older than requestMemory.
 func (s *Server) forgetRequests(ctx context.Context, now time.Time) error {
 	for {
 		page, err := s.store.List(ctx, store.Query{

@@ -62,7 +62,7 @@ func TestWorkIsAskedFor(t *testing.T) {
 		a.do("POST", c.path, c.body).want(c.status, c.code)
 	}
 	tenant := *a
-	tenant.who.Tenancy = map[string]string{"org": "1"}
+	tenant.caller.Tenancy = map[string]string{"org": "1"}
 	tenant.do("POST", "/resources/reconcile", "").want(403, "AUZ-001")
 	tenant.do("POST", "/clusters/"+id+"/reconcile", "").want(404, "NTF-001")
 	is(t, "resources, of which requests are none", a.do("GET", "/resources", "").at("total"), "2")
@@ -136,6 +136,6 @@ func TestHistoryOfAKind(t *testing.T) {
 	is(t, "of all kinds", a.do("GET", "/resources/history", "").want(200).at("items.1.kind"), "Channel")
 	a.do("GET", "/clusters/history?before=x", "").want(400)
 	tenant := *a
-	tenant.who.Tenancy = map[string]string{"org": "1"}
+	tenant.caller.Tenancy = map[string]string{"org": "1"}
 	tenant.do("GET", "/clusters/history", "").want(403, "AUZ-001")
 }

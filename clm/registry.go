@@ -11,14 +11,14 @@ import (
 	"atoll.dev/store"
 )
 
-// Entity describes one kind of resource: its routes, its names, what it belongs
-// to, and who has to report on it. The keys are hyperfleet-api's.
+// Entity describes one kind of resource: its routes, its names, its owner, and the
+// adapters that must report on it. The keys are hyperfleet-api's.
 type Entity struct {
 	Kind   string `yaml:"kind"`
 	Plural string `yaml:"plural"` // its collection in paths
 
-	// ParentKind is what resources of this kind belong to, "" for nothing.
-	// OnParentDelete says what becomes of them when their parent is deleted.
+	// ParentKind is the kind of the owners of resources of this kind, "" for none.
+	// OnParentDelete is the effect of an owner's deletion on its resources.
 	ParentKind     string       `yaml:"parent_kind"`
 	OnParentDelete ParentDelete `yaml:"on_parent_delete"`
 
@@ -28,11 +28,11 @@ type Entity struct {
 	NameMinLen int `yaml:"name_min_len"` // default 1
 	NameMaxLen int `yaml:"name_max_len"` // default 100
 
-	// Expires is the member of the spec, such as expires_at, that says when a
-	// resource is to be deleted, in RFC 3339; "" for never. Who has none lives on.
+	// Expires is the member of the spec, such as expires_at, with the time of deletion in
+	// RFC 3339; "" if resources never expire. A resource without the member never expires.
 	Expires string `yaml:"expires"`
-	// Indexed are members of the spec, such as region or network.pod_cidr, by
-	// whose text resources are searched often: spec.region='eu-west-1'.
+	// Indexed lists members of the spec, such as region or network.pod_cidr, that get an
+	// index for searches by their text: spec.region='eu-west-1'.
 	Indexed []string `yaml:"indexed"`
 
 	RequiredAdapters []string        `yaml:"required_adapters"`
@@ -44,16 +44,16 @@ type Entity struct {
 	mapper   *status.Mapper
 }
 
-// ParentDelete is what a parent's deletion means to its children.
+// ParentDelete is the effect of an owner's deletion on its children.
 type ParentDelete string
 
 // The values of ParentDelete.
 const (
-	Restrict ParentDelete = "restrict" // the parent stays while there are any; the default
-	Cascade  ParentDelete = "cascade"  // they are deleted with it
+	Restrict ParentDelete = "restrict" // the owner cannot be deleted while it has children; the default
+	Cascade  ParentDelete = "cascade"  // children are deleted with their owner
 )
 
-// ReferenceRule says which other resources one may, or must, refer to.
+// ReferenceRule allows, or requires, references to resources of another kind.
 type ReferenceRule struct {
 	Type       string `yaml:"ref_type"`
 	TargetKind string `yaml:"target_kind"`
@@ -90,7 +90,7 @@ type Registry struct {
 	search   search.Schema
 }
 
-// Entities are the entities in the order of their configuration. A resource's
+// Entities returns the entities in the order of their configuration. A resource's
 // kind in the store is its entity's Kind.
 func (r *Registry) Entities() []Entity {
 	all := make([]Entity, len(r.entities))
@@ -100,7 +100,7 @@ func (r *Registry) Entities() []Entity {
 	return all
 }
 
-// EntityError says what is wrong with an entity.
+// EntityError names an entity with a mistake, and the mistake.
 type EntityError struct {
 	Index int // among the entities, from 0
 	Kind  string
@@ -240,7 +240,7 @@ func (r *Registry) connect(e *Entity) error {
 	return nil
 }
 
-// required are the kinds of which one must exist before one of e can.
+// required returns the kinds of which a resource must exist before one of e can.
 func (r *Registry) required(e *Entity) (kinds []*Entity) {
 	for _, ref := range e.References {
 		if ref.Min > 0 {
@@ -250,7 +250,7 @@ func (r *Registry) required(e *Entity) (kinds []*Entity) {
 	return kinds
 }
 
-// cycle returns a way from e back to it, "" if there is none.
+// cycle returns a path of kinds from e back to e, "" if there is none.
 func (e *Entity) cycle(next func(*Entity) []*Entity) string {
 	seen := map[*Entity]bool{}
 	var walk func(at *Entity, path []string) string

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -16,12 +15,12 @@ import (
 	"atoll.dev/store"
 )
 
-// A resource is a document of the store: its kind is the entity's, its scope
-// what its name is unique in (the owner's id, or the tenancy of one without
-// owner), its generation the contract's.
+// A resource is a document of the store. Its kind is the entity's. Its scope, in which its
+// name is unique, is the owner's id, or the tenancy for a resource without owner. Its
+// generation is the contract's.
 
-// declared is what callers say of a resource, a document's spec. Whatever
-// changes in it is a new generation.
+// declared is the part of a resource that callers set: a document's spec. Each change of
+// it makes a new generation.
 type declared struct {
 	Labels      api.Labels           `json:"labels"`
 	Spec        json.RawMessage      `json:"spec"`
@@ -32,14 +31,13 @@ type declared struct {
 	UpdatedBy   string               `json:"updated_by"`
 	UpdatedTime time.Time            `json:"updated_time"`
 	DeletedBy   string               `json:"deleted_by,omitempty"`
-	// Traceparent is the place in a trace of the request that made the
-	// generation, "" if it was in none. What is done about it continues there.
+	// Traceparent is that of the request that made the generation, "" if it had none.
+	// Spans of work on the generation continue its trace.
 	Traceparent string `json:"traceparent,omitempty"`
 }
 
-// TraceparentOf is the place in a trace of the request that made a resource's
-// generation, as W3C has it, "" if it was in none. It decodes nothing for the
-// others.
+// TraceparentOf returns the W3C traceparent of the request that made a resource's
+// generation, "" if it had none. It decodes only documents that contain a traceparent.
 func TraceparentOf(d store.Document) string {
 	if !bytes.Contains(d.Spec, []byte(`"traceparent"`)) {
 		return ""
@@ -51,21 +49,21 @@ func TraceparentOf(d store.Document) string {
 	return spec.Traceparent
 }
 
-// observed is what is known of it, a document's status.
+// observed is the observed part of a resource: a document's status.
 type observed struct {
 	Conditions []status.Condition `json:"conditions"`
 	Reports    []status.Report    `json:"reports"` // by adapter
 	// DeletionRepeated is the time of the last DELETE of a resource that was being deleted already. It is an
 	// observation: it moves updated_time and makes no version (I3).
 	DeletionRepeated time.Time `json:"deletion_repeated,omitzero"`
-	// EndedWithChild says that the resource was removed with its last child, not by a report of its own.
+	// EndedWithChild is true if the removal of its last child removed the resource, not a report of its own.
 	EndedWithChild bool `json:"ended_with_child,omitempty"`
 
-	// texts are the stored forms of Reports, each nil when it has to be made.
+	// texts has the stored form of each of Reports; nil if it must be encoded.
 	texts []json.RawMessage
 }
 
-// updatedTime is the resource's updated_time.
+// updatedTime returns the resource's updated_time.
 func (o *observed) updatedTime(spec declared) time.Time {
 	if o.DeletionRepeated.After(spec.UpdatedTime) {
 		return o.DeletionRepeated
@@ -73,16 +71,16 @@ func (o *observed) updatedTime(spec declared) time.Time {
 	return spec.UpdatedTime
 }
 
-// decoded is what a document's spec and status were decoded into. It travels
-// with the document, in Document.Decoded, and belongs to these very bytes.
+// decoded has a document's decoded spec and status. Document.Decoded holds it. It is valid
+// only for the very bytes from which it was decoded.
 type decoded struct {
 	specText, statusText json.RawMessage
 	spec                 declared
 	seen                 observed
 }
 
-// decodedOf finds what a document was decoded into; nil when it was not, or has
-// other bytes since.
+// decodedOf returns the decoded form of a document; nil if it was not decoded, or has
+// changed since.
 func decodedOf(d store.Document) *decoded {
 	m, _ := d.Decoded.(*decoded)
 	if m == nil || !identical(m.specText, d.Spec) || !identical(m.statusText, d.Status) {
@@ -91,12 +89,12 @@ func decodedOf(d store.Document) *decoded {
 	return m
 }
 
-// identical says that two texts are the same bytes in memory.
+// identical reports whether two texts are the same bytes in memory.
 func identical(a, b json.RawMessage) bool {
 	return len(a) == len(b) && len(a) > 0 && &a[0] == &b[0]
 }
 
-// decode decodes a document once for all who look at it.
+// decode decodes a document and stores the result in it, for all later readers.
 func decode(d *store.Document) error {
 	if decodedOf(*d) != nil {
 		return nil
@@ -113,8 +111,8 @@ func decode(d *store.Document) error {
 	return nil
 }
 
-// declaredOf reads a document's spec. What it returns shares maps with others'
-// copies: who changes one replaces it.
+// declaredOf returns a document's decoded spec. The result shares maps with other copies:
+// a caller must not change a map, but replace it.
 func declaredOf(d store.Document) (declared, error) {
 	if m := decodedOf(d); m != nil {
 		return m.spec, nil
@@ -126,7 +124,7 @@ func declaredOf(d store.Document) (declared, error) {
 	return r, nil
 }
 
-// scanDeclared reads what json.Marshal made of a declared. Its spec shares memory with text.
+// scanDeclared decodes the JSON of a declared. Its spec shares memory with text.
 func scanDeclared(text []byte) (r declared, err error) {
 	s := jsonscan.New(text)
 	s.Object(func(key string) {
@@ -168,7 +166,7 @@ func scanStrings(s *jsonscan.Scanner) map[string]string {
 	return m
 }
 
-// observedOf reads a document's status. Its lists are the caller's own.
+// observedOf returns a document's decoded status. The caller may change its lists.
 func observedOf(d store.Document) (o observed, err error) {
 	if m := decodedOf(d); m != nil {
 		o = m.seen
@@ -212,13 +210,14 @@ func (o *observed) replace(r status.Report) {
 	o.Reports[i], o.texts[i] = r, nil
 }
 
+// find returns the index of an adapter's report, or the index at which to insert it.
 func (o *observed) find(adapter string) (i int, have bool) {
 	return slices.BinarySearchFunc(o.Reports, adapter, func(r status.Report, name string) int {
 		return strings.Compare(r.Adapter, name)
 	})
 }
 
-// encodeStatus gives a document the status seen.
+// encodeStatus sets a document's status, and its decoded form.
 func encodeStatus(d *store.Document, spec declared, seen observed) {
 	b := make([]byte, 0, len(d.Status)+1024)
 	b = status.AppendConditions(append(b, `{"conditions":`...), seen.Conditions)
@@ -246,7 +245,7 @@ func encodeStatus(d *store.Document, spec declared, seen observed) {
 	d.Decoded = &decoded{d.Spec, d.Status, spec, seen}
 }
 
-// compare says how the statuses of two states of a resource differ.
+// compare returns how the statuses of two states of a resource differ.
 func compare(before, after store.Document) store.Difference {
 	if identical(before.Status, after.Status) {
 		return store.Equal
@@ -264,9 +263,8 @@ func compare(before, after store.Document) store.Difference {
 	return store.ObservedLater
 }
 
-// recorded is what the history keeps of a change of a resource's status: the
-// reports that changed, the conditions that say something else, and always
-// Reconciled.
+// recorded returns the part of a changed status that the history keeps: changed reports,
+// conditions that changed in more than their time of update, and always Reconciled.
 func recorded(before, after store.Document) json.RawMessage {
 	a, err1 := observedOf(before)
 	b, err2 := observedOf(after)
@@ -301,7 +299,7 @@ func recorded(before, after store.Document) json.RawMessage {
 
 func identicalText(a, b json.RawMessage) bool { return a != nil && b != nil && bytes.Equal(a, b) }
 
-// facets are the conditions of a resource with their statuses, by which searches find it.
+// facets returns the conditions of a resource as TYPE=STATUS, by which searches find it.
 func facets(d store.Document) []string {
 	seen, err := observedOf(d)
 	if err != nil {
@@ -312,120 +310,4 @@ func facets(d store.Document) []string {
 		texts[i] = c.Type + "=" + string(c.Status)
 	}
 	return texts
-}
-
-const basePath = "/api/hyperfleet/v1"
-
-// href is a resource's own path: below its owner's, if it has one.
-func (e *Entity) href(owner *api.ObjectReference, id string) string {
-	if owner == nil {
-		return basePath + "/" + e.Plural + "/" + id
-	}
-	return owner.Href + "/" + e.Plural + "/" + id
-}
-
-// reference is how others refer to a resource of the kind.
-func (e *Entity) reference(owner *api.ObjectReference, id string) api.ObjectReference {
-	return api.ObjectReference{ID: id, Kind: e.Kind, Href: e.href(owner, id)}
-}
-
-// render makes the wire form of a resource: api.Resource, without reflection.
-func (e *Entity) render(d store.Document) ([]byte, error) {
-	spec, err := declaredOf(d)
-	if err != nil {
-		return nil, err
-	}
-	w := wire{b: make([]byte, 0, 2048+len(spec.Spec))}
-	w.text(`{"created_by":`, spec.CreatedBy)
-	w.time(`,"created_time":`, d.CreatedAt.UTC())
-	if spec.DeletedBy != "" {
-		w.text(`,"deleted_by":`, spec.DeletedBy)
-	}
-	if d.DeletedAt != nil {
-		w.time(`,"deleted_time":`, d.DeletedAt.UTC())
-	}
-	w.b = strconv.AppendInt(append(w.b, `,"generation":`...), d.Generation, 10)
-	w.text(`,"href":`, e.href(spec.Owner, d.ID))
-	w.text(`,"id":`, d.ID)
-	w.text(`,"kind":`, e.Kind)
-	if len(spec.Labels) > 0 {
-		w.value(`,"labels":`, spec.Labels)
-	}
-	w.text(`,"name":`, d.Name)
-	if spec.Owner != nil {
-		w.value(`,"owner_references":`, spec.Owner)
-	}
-	if len(spec.References) > 0 {
-		w.value(`,"references":`, spec.References)
-	}
-	w.value(`,"spec":`, spec.Spec)
-	if w.err != nil {
-		return nil, w.err
-	}
-	return e.appendTail(w.b, d, spec)
-}
-
-// renderTail makes the part of the wire form that a change of the status changes: what follows wireHead.
-func (e *Entity) renderTail(d store.Document) ([]byte, error) {
-	spec, err := declaredOf(d)
-	if err != nil {
-		return nil, err
-	}
-	return e.appendTail(make([]byte, 0, 2048), d, spec)
-}
-
-func (e *Entity) appendTail(b []byte, d store.Document, spec declared) ([]byte, error) {
-	seen, err := observedOf(d)
-	if err != nil {
-		return nil, err
-	}
-	awaited := status.Awaited(e.standing(d, spec, false), seen.Reports)
-	w := wire{b: append(b, statusMember...)}
-	for i, a := range awaited {
-		if i == 0 {
-			w.b = append(w.b, `"awaiting":[`...)
-		} else {
-			w.b = append(w.b, ',')
-		}
-		w.text(`{"adapter":`, a.Adapter)
-		if a.Reported != "" {
-			w.text(`,"reported":`, string(a.Reported))
-		}
-		w.time(`,"since":`, a.Since)
-		w.b = append(w.b, '}')
-	}
-	if len(awaited) > 0 {
-		w.b = append(w.b, `],`...)
-	}
-	w.b = status.AppendConditions(append(w.b, `"conditions":`...), seen.Conditions)
-	w.value(`},"tenancy":`, spec.Tenancy)
-	w.text(`,"updated_by":`, spec.UpdatedBy)
-	w.time(`,"updated_time":`, seen.updatedTime(spec))
-	return append(w.b, '}'), w.err
-}
-
-// wireHead returns how many of a wire form's first bytes come before the status, the last member of that name that
-// is an object. A wrong answer would cost writes and nothing else: the store joins the two parts again.
-func wireHead(wire []byte) int {
-	return max(0, bytes.LastIndex(wire, []byte(statusMember)))
-}
-
-const statusMember = `,"status":{`
-
-// wire is a wire form that is being made.
-type wire struct {
-	b   []byte
-	err error
-}
-
-func (w *wire) text(key, v string) { w.b = jsonscan.AppendString(append(w.b, key...), v) }
-
-func (w *wire) time(key string, t time.Time) { w.b = jsonscan.AppendTime(append(w.b, key...), t) }
-
-func (w *wire) value(key string, v any) {
-	text, err := json.Marshal(v)
-	if err != nil {
-		w.err = fmt.Errorf("rendering %s: %w", strings.Trim(key, `,":}`), err)
-	}
-	w.b = append(append(w.b, key...), text...)
 }

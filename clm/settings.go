@@ -184,8 +184,8 @@ var settings = []Setting{
 // Settings are what variables and flags may set.
 func Settings() []Setting { return slices.Clone(settings) }
 
-// override sets what variables say instead of the file, and flags instead of
-// both.
+// override applies environment variables, which override the file, and flags, which
+// override both.
 func (c *Config) override(getenv func(string) string, flag func(name string) (value string, set bool)) error {
 	for _, f := range []struct{ file, key string }{
 		{c.Database.HostFile, "database.host"}, {c.Database.PortFile, "database.port"},
@@ -238,7 +238,7 @@ func (c *Config) setFrom(file, key string) error {
 	return nil
 }
 
-// set gives what p points to the value that a text says.
+// set parses a text as the type to which p points, and stores the value there.
 func set(p any, text string) (err error) {
 	switch p := p.(type) {
 	case *string:
@@ -275,7 +275,7 @@ func set(p any, text string) (err error) {
 	return nil
 }
 
-// complete sets what nobody said.
+// complete sets the defaults of keys without a value.
 func (c *Config) complete() {
 	c.Server.Host, c.Server.Port = cmp.Or(c.Server.Host, "localhost"), cmp.Or(c.Server.Port, 8000)
 	db := &c.Database
@@ -357,7 +357,7 @@ func (c *Config) check() error {
 	return errors.Join(wrong...)
 }
 
-// check refuses a tenancy in which somebody could be nobody's.
+// check returns an error for a tenancy in which a caller could have no tenant.
 func (t Tenancy) check() error {
 	if !t.Enabled {
 		return nil

@@ -59,7 +59,7 @@ func TestReportsAreCheckedInOrder(t *testing.T) {
 	is(t, "page 2", a.do("GET", path+"/statuses?page=2&size=1", "").at("items.0.adapter"), "other")
 }
 
-// A report that says the same later moves its time, and wakes nobody (I3).
+// A report with the same content and a later time moves its time, and wakes no follower (I3).
 func TestI3ALaterReportOfTheSameWakesNobody(t *testing.T) {
 	a := start(t)
 	path := "/clusters/" + a.cluster("abc")
@@ -148,7 +148,7 @@ func TestWhoIsAwaitedIsSeen(t *testing.T) {
 	is(t, "while deleting", awaiting(), "validation later False")
 }
 
-// An adapter whose clock was wrong is heard again once it is right.
+// Reports of an adapter whose clock was wrong count again once the clock is right.
 func TestAReportFromTheFutureBlocksNothing(t *testing.T) {
 	a := start(t)
 	path := "/clusters/" + a.cluster("abc")
@@ -216,7 +216,7 @@ func TestStatusesAreWatched(t *testing.T) {
 	is(t, "then", caught.Type, "BOOKMARK")
 	put("validation", 0, "True")
 	is(t, "another adapter's", next(w), "ADDED validation")
-	put("dns", time.Second, "False") // says the same, later
+	put("dns", time.Second, "False") // the same content, later
 	a.do("PATCH", path, `{"labels":{"a":"b"}}`).want(200)
 	put("dns", 2*time.Second, "True")
 	is(t, "a change", next(w), "MODIFIED dns")

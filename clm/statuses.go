@@ -66,10 +66,10 @@ func shown(r status.Report) status.Report {
 	return r
 }
 
-// watchStatuses streams the reports of one resource as they change: not those
-// that say the same later, as watches of resources do not, either. When the
-// resource goes, its reports go. What continues from a cursor begins, with the
-// first change, with all reports.
+// watchStatuses streams the changes of a resource's reports. Like watches of resources, it
+// does not send a report that differs only in its times. When the resource is removed, it
+// sends the reports as deleted. A watch that continues from a cursor gets all reports with
+// the first change.
 func (c *collection) watchStatuses(w http.ResponseWriter, r *http.Request, d store.Document) error {
 	cursor := r.URL.Query().Get("cursor")
 	watch := store.Watch{

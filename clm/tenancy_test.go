@@ -170,7 +170,7 @@ func TestI10TenantsAreApart(t *testing.T) {
 	}
 }
 
-// reasonOf is what an error says, without the id that was asked for.
+// reasonOf returns the text of an error without the requested id.
 func reasonOf(err error, id string) string {
 	e, ok := errors.AsType[*remote.Error](err)
 	if !ok {

@@ -13,12 +13,12 @@ const (
 	// cursor of a watch may be.
 	keyMemory  = 24 * time.Hour
 	feedMemory = 24 * time.Hour
-	// historyMemory is for how long it is known who changed what, if nobody says otherwise.
+	// historyMemory is how long records of changes are kept, if Options has no other time.
 	historyMemory = 90 * 24 * time.Hour
 )
 
-// keepTidy removes, from time to time until ctx ends, what nobody can ask for any
-// more. Replicas that do so at once do no harm.
+// keepTidy runs tidy every tidyEvery until ctx ends. Several servers may do so at the same
+// time.
 func (s *Server) keepTidy(ctx context.Context) {
 	tick := time.NewTimer(time.Second)
 	defer tick.Stop()
@@ -29,20 +29,20 @@ func (s *Server) keepTidy(ctx context.Context) {
 		case now := <-tick.C:
 			tick.Reset(tidyEvery)
 			if err := s.tidy(ctx, now); err != nil && ctx.Err() == nil {
-				s.log.Warn("tidying up failed", "error", err)
+				s.log.Warn("the server cannot delete old records; it tries again", "error", err)
 			}
 		}
 	}
 }
 
-// task is one part of tidying up.
+// task is one part of tidy.
 type task struct {
 	name string
 	do   func(context.Context, time.Time) error
 }
 
-// tidy does all tasks. One that fails holds up no other; it is done again the
-// next time.
+// tidy runs all tasks, which delete old records. After an error it goes on with the next
+// task; it returns all errors.
 func (s *Server) tidy(ctx context.Context, now time.Time) error {
 	ctx = withCaller(ctx, Caller{Name: itself, System: true}, "")
 	var failed []error

@@ -30,7 +30,7 @@ func ParseSpecSchemas(document []byte) (SpecSchemas, error) {
 	return SpecSchemas{doc.Components.Schemas}, nil
 }
 
-// What of a wrong value an answer repeats, in bytes.
+// The bytes of a wrong value that an answer repeats.
 const (
 	maxValueShown  = 256
 	maxReasonShown = 512
@@ -38,7 +38,7 @@ const (
 
 func (s SpecSchemas) has(name string) bool { return s.schemas[name] != nil }
 
-// check checks a spec, and reports all that is wrong with it.
+// check checks a spec, and returns all its mistakes.
 func (s SpecSchemas) check(name string, spec json.RawMessage) []rest.FieldError {
 	if trimmed := bytes.TrimSpace(spec); len(trimmed) == 0 || trimmed[0] != '{' {
 		return []rest.FieldError{{Field: "spec", Constraint: "type", Message: "must be an object"}}
@@ -126,8 +126,8 @@ func checkLabels(labels api.Labels) (fields []rest.FieldError) {
 	return fields
 }
 
-// checkReferences checks how many references there are of each type. That their
-// targets exist is the transaction's to find out.
+// checkReferences checks the number of references of each type. The transaction checks
+// that their targets exist.
 func (e *Entity) checkReferences(references api.References) (fields []rest.FieldError) {
 	for kind, targets := range references {
 		if e.rule(kind) == nil {
@@ -176,5 +176,5 @@ func (r ReferenceRule) count() string {
 	return fmt.Sprintf("%d to %d are", r.Min, r.Max)
 }
 
-// shorten cuts what an answer repeats of a request.
+// shorten cuts a text of a request that an answer repeats.
 func shorten(s string) string { return rest.Shorten(s, 64) }

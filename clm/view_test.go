@@ -58,7 +58,7 @@ func (a *testAPI) watchRaw(t *testing.T, path string) (next func() []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	req.Header.Set("X-Test-Name", a.who.Name)
+	req.Header.Set("X-Test-Name", a.caller.Name)
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {
 		t.Fatal(err)

@@ -16,10 +16,10 @@ import (
 	"atoll.dev/store"
 )
 
-// watch streams the changes of a list. A resource that a search does not find
-// any more leaves the watch as if it were deleted.
+// watch streams the changes of a list. A resource that stops matching the search is sent
+// as deleted.
 func (c *collection) watch(w http.ResponseWriter, r *http.Request, q store.Query, filter *search.Filter, v view) error {
-	who := callerOf(r.Context())
+	caller := callerOf(r.Context())
 	cursor := r.URL.Query().Get("cursor")
 	refType, target, err := referring(r.URL.Query())
 	if err != nil {
@@ -27,7 +27,7 @@ func (c *collection) watch(w http.ResponseWriter, r *http.Request, q store.Query
 	}
 	watch := store.Watch{Query: q, From: store.Cursor(cursor), Match: func(change *store.Change) bool {
 		return kindIn(q, change.Kind) && (q.Scope == "" || change.Scope == q.Scope) &&
-			(who.Tenancy == nil || who.sees(rowOf(change).spec.Tenancy))
+			(caller.Tenancy == nil || caller.sees(rowOf(change).spec.Tenancy))
 	}}
 	if !filter.Empty() || refType != "" {
 		watch.Visible = func(change *store.Change) bool {
@@ -47,14 +47,14 @@ func (c *collection) watch(w http.ResponseWriter, r *http.Request, q store.Query
 	})
 }
 
-// watchOptions has the server's limit count a watch for its caller.
+// watchOptions returns the options by which the server counts a watch for its caller.
 func (s *Server) watchOptions(r *http.Request) rest.WatchOptions {
 	return rest.WatchOptions{Limits: s.watches, Caller: callerOf(r.Context()).watcher()}
 }
 
-// watcher names whom the limit of watches counts the caller for: the account that the caller has or that a
-// service of the region calls for, otherwise the caller itself. It is "" for a service of the region that
-// calls for itself: these are as many as the region has, and their watches carry its work.
+// watcher returns the key by which the limit of watches counts a caller: the account of the caller, or of
+// the principal for whom a service of the region calls, otherwise the caller's name. It is "" for a service of
+// the region that calls for itself: its watches are not limited, because the region's work needs them.
 func (c Caller) watcher() string {
 	switch {
 	case c.Account != "":
@@ -83,7 +83,8 @@ func kindIn(q store.Query, kind store.Kind) bool {
 
 func show(stream *rest.Stream, sight store.WatchEvent, v view) error {
 	kinds := map[store.WatchEventKind]rest.EventType{
-		store.Exists: rest.Added, store.Created: rest.Added, store.Updated: rest.Modified, store.Gone: rest.Deleted, store.Synced: rest.Bookmark,
+		store.Exists: rest.Added, store.Created: rest.Added, store.Updated: rest.Modified,
+		store.Gone: rest.Deleted, store.Synced: rest.Bookmark,
 	}
 	if sight.Kind == store.Progress {
 		stream.Advance(string(sight.Cursor))
@@ -100,18 +101,18 @@ func show(stream *rest.Stream, sight store.WatchEvent, v view) error {
 	return stream.Send(e)
 }
 
-// row is a resource as a search sees it in memory.
+// row is a decoded resource, in which a search is evaluated in memory.
 type row struct {
 	doc  store.Document
 	spec declared
 	seen observed
 }
 
-// rowOf decodes a change once for all who watch.
+// rowOf decodes a change once for all watches.
 func rowOf(c *store.Change) *row {
 	return c.Memo(func(d store.Document) any {
 		r := &row{doc: d}
-		// What is stored was encoded by us; if it were not, it matched nothing.
+		// CLM encoded the stored document, so it can be decoded; one that cannot matches nothing.
 		_ = json.Unmarshal(d.Spec, &r.spec)
 		_ = json.Unmarshal(d.Status, &r.seen)
 		return r
@@ -124,7 +125,7 @@ func (r *row) refers(refType, target string) bool {
 	})
 }
 
-// field is the value of a field of searchable.
+// field returns the value of a field of searchable.
 func (r *row) field(name string) any {
 	switch name {
 	case "id":

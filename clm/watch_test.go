@@ -37,8 +37,8 @@ func (a *testAPI) watch(t *testing.T, path string) *watched {
 	if err != nil {
 		t.Fatal(err)
 	}
-	req.Header.Set("X-Test-Name", a.who.Name)
-	req.Header.Set("X-Test-Org", a.who.Tenancy["org"])
+	req.Header.Set("X-Test-Name", a.caller.Name)
+	req.Header.Set("X-Test-Org", a.caller.Tenancy["org"])
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {
 		t.Fatal(err)
@@ -124,7 +124,7 @@ func TestWatch(t *testing.T) {
 	a.do("GET", "/clusters?watch=true&cursor=x.1:1:", "").want(410)
 	a.do("GET", "/clusters?watch=perhaps", "").want(400)
 
-	// A list says from where to watch.
+	// A list has the cursor from which to watch.
 	cursor := a.do("GET", "/clusters", "").want(200).at("cursor")
 	a.cluster("later")
 	from := a.watch(t, "/clusters?watch=true&fields=name&cursor="+url.QueryEscape(cursor))
@@ -132,7 +132,7 @@ func TestWatch(t *testing.T) {
 		t.Errorf("fields were not heeded: %+v", e)
 	}
 	tenant := *a
-	tenant.who.Tenancy = map[string]string{"org": "1"}
+	tenant.caller.Tenancy = map[string]string{"org": "1"}
 	mine := tenant.watch(t, "/resources?watch=true")
 	mine.want("BOOKMARK")
 	a.cluster("theirs")

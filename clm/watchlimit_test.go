@@ -15,7 +15,7 @@ func TestEachCallerHasALimitOfWatches(t *testing.T) {
 	a, _ := startWith(t, pgtest.DSN(t), func(o *Options) { o.WatchesPerCaller = 3 })
 	cluster := "/clusters/" + a.cluster("abc")
 	ana, ben := *a, *a
-	ana.who.Name, ben.who.Name = "ana@example.com", "ben@example.com"
+	ana.caller.Name, ben.caller.Name = "ana@example.com", "ben@example.com"
 
 	first := ana.watch(t, "/clusters?watch=true")
 	ana.watch(t, "/nodepools?watch=true")
@@ -46,7 +46,7 @@ func (a *testAPI) statusOfWatch(path string) int {
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	req.Header.Set("X-Test-Name", a.who.Name)
+	req.Header.Set("X-Test-Name", a.caller.Name)
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {
 		a.t.Fatal(err)
