@@ -18,7 +18,7 @@ import (
 	"atoll.dev/bus"
 )
 
-// Options say who the agent is, what it serves and where it listens.
+// Options configure an agent: its consumer, its cluster and its server.
 type Options struct {
 	// Consumer is the management cluster's name: its place in topics.
 	Consumer string
@@ -53,10 +53,10 @@ type Options struct {
 	SendWindow   int           // statuses on their way at once; default 64
 	PublishRate  float64       // events published per second, but for signs of life; default 200
 	PublishBurst int           // of them at once after a pause; default five times PublishRate
-	SeenEvery    time.Duration // how often the agent says that it lives; default 10 s
-	CompareEvery time.Duration // how often it compares what it holds with the server; default 5 min
-	// Wall turns the present into what the clock on the wall says, for tests of
-	// clocks that step. Default: as it is.
+	SeenEvery    time.Duration // interval of the heartbeats; default 10 s
+	CompareEvery time.Duration // interval of the comparisons of digests with the server; default 5 min
+	// Wall returns the time of day for a reading of the clock, for tests of clocks that
+	// step. Default: the same time.
 	Wall func(time.Time) time.Time
 
 	ListAfter time.Duration // when a server that does not compare digests gets the list; default 2 s
@@ -187,8 +187,8 @@ func (a *Agent) ReadyBus(ctx context.Context) error { return a.link.Check(ctx) }
 // ReadyStore returns nil while the last write to the store succeeded.
 func (a *Agent) ReadyStore(context.Context) error { return a.store.failing() }
 
-// Run serves until ctx ends. Whatever it was doing is continued by the next
-// Run of a new Agent with the same data directory.
+// Run serves until ctx ends. The next Run of a new Agent with the same data directory
+// continues all unfinished work.
 func (a *Agent) Run(ctx context.Context) error {
 	// The store ends last, so that it writes the last records of all other parts.
 	storeCtx, closeStore := context.WithCancel(context.WithoutCancel(ctx))

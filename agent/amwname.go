@@ -31,8 +31,8 @@ func (s *spec) name() string {
 	return md.Name
 }
 
-// creator returns the work that created the AMW: the one of the annotation, or else
-// the one that the name says.
+// creator returns the work that created the AMW: the work in its annotation, or else the
+// work in its name.
 func (a *amwState) creator() workID { return cmp.Or(a.work, workID(a.name)) }
 
 // belongsTo reports whether the work created the AMW.
@@ -89,8 +89,8 @@ func (c *core) releaseName(w *workState) {
 	w.amw = ""
 }
 
-// chooseAMWName names the work's AMW as its spec says. A work that is being deleted
-// keeps an existing AMW, whatever its name.
+// chooseAMWName chooses the name of the work's AMW by its spec. A work that is being
+// deleted keeps an existing AMW with any name.
 func (c *core) chooseAMWName(w *workState) {
 	names := []amwName{amwName(w.id), amwName("id-" + w.id)}
 	if name := w.spec.name(); c.isValidAMWName(name) {

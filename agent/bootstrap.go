@@ -27,15 +27,15 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// appliedWorksCRD is Open Cluster Management's, unchanged.
+// appliedWorksCRD is Open Cluster Management's definition of AppliedManifestWork,
+// unchanged.
 //
 //go:embed appliedmanifestworks.crd.yaml
 var appliedWorksCRD []byte
 
-// DefaultAPIGroups are the API groups in which an agent may do everything
-// when nothing else is said. Rights in rbac.authorization.k8s.io do not
-// include bind and escalate, so the agent gives nobody rights that it has not
-// itself.
+// DefaultAPIGroups are the API groups in which an agent has all rights by default.
+// Rights in rbac.authorization.k8s.io do not include bind and escalate, so the agent
+// cannot grant rights that it does not have.
 var DefaultAPIGroups = []string{
 	"", "apps", "batch", "autoscaling", "policy", "networking.k8s.io", "rbac.authorization.k8s.io",
 	"apiextensions.k8s.io",
@@ -43,17 +43,16 @@ var DefaultAPIGroups = []string{
 	"hypershift.openshift.io", "hosting.atoll.dev", "external-secrets.io",
 }
 
-// BootstrapOptions say what an agent gets in its cluster.
+// BootstrapOptions configure the agent's objects and rights in its cluster.
 type BootstrapOptions struct {
 	Namespace  string   // of its service account; default open-cluster-management-agent
 	Name       string   // of service account, role, binding and secret; default atoll-agent
-	APIGroups  []string // it may touch; default DefaultAPIGroups
-	MoreGroups []string // besides APIGroups
-	// Executors are the service accounts in whose name works may be applied
-	// when they make roles or bindings, as namespace/name: the agent may
-	// impersonate these. Without any it is all, which gives an agent that may
-	// write Secrets and pods, or make tokens, nothing that it cannot have
-	// already. Their namespaces must exist.
+	APIGroups  []string // in which the agent has all rights; default DefaultAPIGroups
+	MoreGroups []string // in addition to APIGroups
+	// Executors are the service accounts that the agent may impersonate, as
+	// namespace/name, to apply works with roles or bindings in their name. Without any the
+	// agent may impersonate all, which adds no rights to an agent that may write Secrets
+	// and pods, or make tokens. Their namespaces must exist.
 	Executors   []string
 	ClusterName string // in the kubeconfig; default "management"
 }
@@ -74,12 +73,12 @@ func (o BootstrapOptions) withDefaults() BootstrapOptions {
 	return o
 }
 
-// bootstrapManager is the field manager of what Bootstrap applies.
+// bootstrapManager is the field manager of the objects that Bootstrap applies.
 const bootstrapManager = "atoll-bootstrap"
 
-// Bootstrap prepares a management cluster for its agent, with the rights of
-// an administrator, and returns the kubeconfig of the agent. It may be run
-// again at any time: it changes what differs and returns the same token.
+// Bootstrap prepares a management cluster for its agent, with the rights of an
+// administrator, and returns the agent's kubeconfig. It is idempotent: a further run
+// changes only objects that differ and returns the same token.
 func Bootstrap(ctx context.Context, admin *rest.Config, o BootstrapOptions) (kubeconfig []byte, err error) {
 	o = o.withDefaults()
 	dyn, err := dynamic.NewForConfig(admin)
@@ -118,8 +117,8 @@ func Bootstrap(ctx context.Context, admin *rest.Config, o BootstrapOptions) (kub
 	return kubeconfig, nil
 }
 
-// awaitRights returns when the agent's kubeconfig works: the API server takes
-// a moment to know a token and its rights.
+// awaitRights waits until the agent's kubeconfig works: the API server accepts a new
+// token and its rights after a short delay.
 func awaitRights(ctx context.Context, kubeconfig []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, awaitTimeout)
 	defer cancel()
@@ -144,7 +143,7 @@ func awaitRights(ctx context.Context, kubeconfig []byte) error {
 	}
 }
 
-// bootstrapObject is one object and where it goes.
+// bootstrapObject is one object and its resource.
 type bootstrapObject struct {
 	gvr    schema.GroupVersionResource
 	object *unstructured.Unstructured
@@ -191,12 +190,11 @@ func bootstrapObjects(o BootstrapOptions) ([]bootstrapObject, error) {
 	}
 	roles := []any{
 		map[string]any{"apiGroups": list, "resources": []any{"*"}, "verbs": verbs},
-		// Discovery and health are in default roles, too, but an API server that
-		// has just started for the first time makes those a second or two later.
+		// The API server's default roles grant discovery and health, too, but a new API
+		// server creates these roles a second or two after its start.
 		map[string]any{"nonResourceURLs": []any{"/api", "/api/*", "/apis", "/apis/*", "/openapi", "/openapi/*",
 			"/version", "/healthz", "/livez", "/readyz"}, "verbs": []any{"get"}},
-		// What a work's executor may do is asked for, and nothing is learnt from
-		// the answer but yes or no.
+		// The agent checks the rights of a work's executor; the answer is only yes or no.
 		map[string]any{"apiGroups": []any{"authorization.k8s.io"}, "resources": []any{"subjectaccessreviews"},
 			"verbs": []any{"create"}},
 	}
@@ -232,8 +230,8 @@ func bootstrapObjects(o BootstrapOptions) ([]bootstrapObject, error) {
 	return objects, nil
 }
 
-// executorRules are the rules that let the agent impersonate, by namespace; ""
-// is all of them.
+// executorRules returns the rules that let the agent impersonate executors, by namespace;
+// "" stands for all namespaces.
 func executorRules(executors []string) (map[string][]any, error) {
 	rule := func(names ...any) map[string]any {
 		r := map[string]any{"apiGroups": []any{""}, "resources": []any{"serviceaccounts"},
@@ -275,7 +273,7 @@ func applyObject(ctx context.Context, dyn dynamic.Interface, b bootstrapObject) 
 // awaitTimeout bounds the waits of Bootstrap.
 const awaitTimeout = 30 * time.Second
 
-// awaitObject watches an object until it is as wanted.
+// awaitObject watches an object until it meets the condition.
 func awaitObject(ctx context.Context, r dynamic.ResourceInterface, name string,
 	ok func(*unstructured.Unstructured) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, awaitTimeout)
@@ -332,7 +330,7 @@ func secretData(s *unstructured.Unstructured, key string) []byte {
 
 func agentKubeconfig(admin *rest.Config, o BootstrapOptions, token, ca []byte) ([]byte, error) {
 	if len(admin.CAData) > 0 {
-		ca = admin.CAData // what the administrator trusts, which a proxy may change
+		ca = admin.CAData // the CA that the administrator trusts; behind a proxy it may be another
 	} else if admin.CAFile != "" {
 		loaded := rest.CopyConfig(admin)
 		if err := rest.LoadTLSFiles(loaded); err != nil {

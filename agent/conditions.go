@@ -20,7 +20,7 @@ import (
 // WellKnownConditions rule has one for each kind that has one.
 type conditionRule struct {
 	condition string
-	invalid   string // why the rule cannot be evaluated
+	invalid   string // the reason for which the rule cannot be evaluated; "": it can
 	byKind    map[schema.GroupVersionKind]*compiledCondition
 	all       *compiledCondition // of a CEL rule
 }
@@ -33,7 +33,7 @@ type compiledCondition struct {
 	messageErr  *rules.CompileError
 }
 
-// ruleCondition is what a condition rule found.
+// ruleCondition is the result of a condition rule.
 type ruleCondition struct {
 	Type    string
 	Status  metav1.ConditionStatus
@@ -41,15 +41,15 @@ type ruleCondition struct {
 	Message string
 }
 
-// conditionEnv compiles condition rules. Its expressions may use what CEL in
-// Open Cluster Management's agent may, but for quantities, URLs, IP addresses,
-// formats and semantic versions: the standard, optional types, strings, lists,
-// regular expressions and hasConditions.
+// conditionEnv compiles condition rules. Their expressions may use the CEL of Open
+// Cluster Management's agent: the standard, optional types, strings, lists, regular
+// expressions and hasConditions. Quantities, URLs, IP addresses, formats and semantic
+// versions are not supported.
 type conditionEnv struct {
 	rule, message *rules.Env
 }
 
-// conditionBudget bounds what all rules of one manifest may cost together.
+// conditionBudget bounds the CEL cost of all rules of one manifest together.
 const conditionBudget = 500_000
 
 func newConditionEnv() *conditionEnv {
@@ -152,8 +152,8 @@ func (e *conditionEnv) compileCEL(rule workv1.ConditionRule) *compiledCondition 
 	return c
 }
 
-// evaluate works the rules out on an object. It never fails: what is wrong
-// with a rule is told in its condition.
+// evaluate evaluates the rules on an object. It never fails: the condition of a rule that
+// cannot be evaluated carries the error.
 func evaluate(list []conditionRule, gvk schema.GroupVersionKind, object map[string]any) []ruleCondition {
 	var found []ruleCondition
 	ctx := context.Background() // cost bounds the time
@@ -163,7 +163,7 @@ func evaluate(list []conditionRule, gvk schema.GroupVersionKind, object map[stri
 		compiled := r.all
 		if compiled == nil && r.invalid == "" {
 			if compiled = r.byKind[gvk]; compiled == nil {
-				continue // nothing is known about this condition of the kind
+				continue // there is no rule for this condition of the kind
 			}
 		}
 		rc := ruleCondition{Type: r.condition, Status: metav1.ConditionUnknown, Reason: workv1.ConditionRuleInvalid,
@@ -178,7 +178,7 @@ func evaluate(list []conditionRule, gvk schema.GroupVersionKind, object map[stri
 
 var errBudget = errors.New("CEL evaluation budget exceeded")
 
-// spend evaluates within the budget.
+// evaluateWithin evaluates a program and subtracts its cost from the budget.
 func evaluateWithin(ctx context.Context, p *rules.Program, vars map[string]any, budget *uint64) (any, error) {
 	if *budget == 0 {
 		return nil, errBudget
@@ -241,22 +241,22 @@ func (c *compiledCondition) messageFor(ctx context.Context, condition string, re
 	return "Manifest is not " + condition
 }
 
-// rulePrefix begins the reason of every condition that a rule made.
+// rulePrefix is the prefix of the reason of every condition that a rule made.
 const rulePrefix = "ConditionRule"
 
 func madeByRule(c metav1.Condition) bool { return strings.HasPrefix(c.Reason, rulePrefix) }
 
-// pruneRuleConditions drops conditions of rules that are gone: rules change
-// with the generation only.
+// pruneRuleConditions drops the rules' conditions of older generations: rules change only
+// with the generation, so their rules may not exist any more.
 func pruneRuleConditions(conditions []metav1.Condition, generation int64) []metav1.Condition {
 	return slices.DeleteFunc(conditions, func(c metav1.Condition) bool {
 		return madeByRule(c) && c.ObservedGeneration != generation
 	})
 }
 
-// complete says that rules found the manifest's object complete, or all of an
-// applied work: then it is never written again, not even when it is gone, but
-// for a spec without such rules.
+// isComplete reports whether rules found the manifest's object complete, or all objects
+// of an applied work. The agent never writes a complete object again, also not after its
+// deletion, unless a new spec has no such rules.
 func (c *core) isComplete(w *workState, m *manifestState) bool {
 	if w.status == nil {
 		return false
@@ -273,8 +273,8 @@ func (c *core) isComplete(w *workState, m *manifestState) bool {
 		slices.ContainsFunc(w.manifests, func(m *manifestState) bool { return m.rules != nil && m.rules.completes })
 }
 
-// aggregate sums up, for the work, the conditions that rules made of its
-// manifests, in the order of their types.
+// aggregateRuleConditions returns the work's conditions, which summarize the rules'
+// conditions of its manifests by type, in the order of the types.
 func aggregateRuleConditions(manifests []workv1.ManifestCondition, generation int64) []metav1.Condition {
 	type tally struct {
 		yes, no, unknown int
@@ -313,7 +313,7 @@ func aggregateRuleConditions(manifests []workv1.ManifestCondition, generation in
 		sum := metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: "ConditionRulesAggregated",
 			ObservedGeneration: generation, Message: t.message}
 		switch {
-		case kind == workv1.WorkProgressing && t.yes > 0: // one that progresses is enough
+		case kind == workv1.WorkProgressing && t.yes > 0: // one progressing manifest is enough
 		case kind != workv1.WorkProgressing && t.no > 0, kind == workv1.WorkProgressing && t.unknown == 0:
 			sum.Status = metav1.ConditionFalse
 		case t.unknown > 0:

@@ -138,7 +138,7 @@ func userOf(sa *workv1.ManifestWorkSubjectServiceAccount) string {
 }
 
 // checkEscalation makes a dry run of the role or binding as the executor: access
-// reviews do not tell whether an executor grants rights that it lacks.
+// reviews do not show whether an executor grants rights that it lacks.
 func (k *kube) checkEscalation(ctx context.Context, sa *workv1.ManifestWorkSubjectServiceAccount, e effApply) error {
 	if e.key.Group != "rbac.authorization.k8s.io" {
 		return nil

@@ -12,7 +12,7 @@ import (
 	"atoll.dev/rules"
 )
 
-// feedback is what the rules of one manifest find in its object.
+// feedback is the result of the rules of one manifest on its object.
 type feedback struct {
 	Values     []workv1.FeedbackValue
 	Err        string
@@ -27,7 +27,7 @@ type ruleset struct {
 	maxRaw     int
 	feedback   []feedbackRule
 	conditions []conditionRule
-	completes  bool // a rule tells when the object is complete
+	completes  bool // a rule decides when the object is complete
 	wellKnown  *wellKnown
 }
 
@@ -40,31 +40,31 @@ type feedbackPath struct {
 	name, version string
 	path          *rules.Path
 	err           error
-	// optional paths may lead astray: the value is not there, that is all.
+	// optional: a path without a value is no error.
 	optional bool
 }
 
-// rulesets compiles and keeps rulesets by their text. It belongs to one
-// goroutine; a ruleset itself may be used by several.
+// rulesets compiles rulesets and caches them by their text. It belongs to one
+// goroutine; a ruleset itself is safe for concurrent use.
 type rulesets struct {
 	maxRaw    int
 	byText    map[string]*ruleset
 	wellKnown *wellKnown
-	env       *conditionEnv // made when a condition rule needs it
+	env       *conditionEnv // made for the first condition rule
 }
 
 func newRulesets(maxRaw int) *rulesets {
 	return &rulesets{maxRaw: maxRaw, byText: map[string]*ruleset{}, wellKnown: newWellKnown()}
 }
 
-// of returns the compiled rules, nil for none.
+// compiled returns the compiled rules, nil when there are none.
 func (s *rulesets) compiled(feedback []workv1.FeedbackRule, conditions []workv1.ConditionRule) *ruleset {
 	if len(feedback) == 0 && len(conditions) == 0 {
 		return nil
 	}
 	text, err := json.Marshal([]any{feedback, conditions})
 	if err != nil {
-		return nil // plain strings: cannot be
+		return nil // not reached: the rules consist of strings
 	}
 	if r, ok := s.byText[string(text)]; ok {
 		return r
@@ -212,7 +212,7 @@ func matchConfig(id identity, options []workv1.ManifestConfigOption) workv1.Mani
 	return found
 }
 
-// wildcard matches s against a pattern in which * stands for any run of
+// matchesWildcard reports whether s matches a pattern in which * matches any number of
 // characters.
 func matchesWildcard(pattern, s string) bool {
 	parts := strings.Split(pattern, "*")

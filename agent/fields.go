@@ -14,10 +14,10 @@ import (
 )
 
 // removedKeys are the labels and annotations that a manifest removes, by field of
-// metadata: it names them with a trailing "-".
+// metadata. The manifest has them with a trailing "-".
 type removedKeys map[string][]string
 
-// cutRemovedKeys cuts such keys out of the manifest and returns them.
+// cutRemovedKeys removes the keys with a trailing "-" from the manifest and returns them.
 func cutRemovedKeys(obj *unstructured.Unstructured) removedKeys {
 	var drop removedKeys
 	md, _ := obj.Object["metadata"].(map[string]any)
@@ -45,7 +45,7 @@ func keepOwnMetadata(obj *unstructured.Unstructured, live metav1.Object, manager
 		for name := range owned["f:"+field] {
 			key := strings.TrimPrefix(name, "f:")
 			value, ok := there[key]
-			if _, said := set[key]; !ok || said || slices.Contains(drop[field], key) {
+			if _, inManifest := set[key]; !ok || inManifest || slices.Contains(drop[field], key) {
 				continue
 			}
 			if set == nil {

@@ -39,7 +39,7 @@ type GRPCConfig struct {
 	Health time.Duration `yaml:"serverHealthinessTimeout"`
 }
 
-// ParseGRPCConfig reads such a file. Its errors name the line.
+// ParseGRPCConfig parses the content of such a file. Its errors name the line.
 func ParseGRPCConfig(data []byte) (GRPCConfig, error) {
 	var c GRPCConfig
 	dec := yaml.NewDecoder(bytes.NewReader(data))
@@ -65,9 +65,9 @@ func ParseGRPCConfig(data []byte) (GRPCConfig, error) {
 	return c, nil
 }
 
-// Options are the options of a link. identity is used where the file names no
-// CA; nil, the link is plain then. Files are read for each connection, so that
-// what is renewed in place is used.
+// Options returns the options of a link. When the file names no CA, the link uses
+// identity, or no TLS when identity is nil. The link reads files for each connection, so
+// that it uses renewed files.
 func (c GRPCConfig) Options(identity *tls.Config) (GRPCOptions, error) {
 	o := GRPCOptions{URL: c.URL, TLS: identity, Health: c.Health}
 	if k := c.KeepAlive; k.Enable {

@@ -24,13 +24,14 @@ import (
 	"atoll.dev/bus"
 )
 
-// GRPCOptions lead to a Maestro's gRPC port for agents.
+// GRPCOptions configure the connection to a Maestro's gRPC port for agents.
 type GRPCOptions struct {
 	URL       string                      // host:port
 	TLS       *tls.Config                 // nil: plain, for tests on one machine
 	Token     func() (string, error)      // a bearer token, read for each call; nil: none
 	KeepAlive *keepalive.ClientParameters // pings; default every 30 s
-	// a server that sends heartbeats and then none for so long is given up; default 20 s
+	// Health is how long a server that has sent heartbeats may send none before the
+	// connection is made again; default 20 s.
 	Health time.Duration
 	// The pause before a connection is made again grows from MinBackoff to
 	// MaxBackoff, each spread by half. Default 20 ms and 5 s.
@@ -53,17 +54,17 @@ func (o GRPCOptions) withDefaults() GRPCOptions {
 }
 
 const (
-	grpcWindow    = 256              // events that are published and not answered
-	grpcSubscribe = 10 * time.Second // until a subscription stands
-	grpcPublish   = 30 * time.Second // until an event is answered
+	grpcWindow    = 256              // published events without an answer
+	grpcSubscribe = 10 * time.Second // from the call to the subscription
+	grpcPublish   = 30 * time.Second // from the publish to its answer
 	maxGRPCEvent  = 64 << 20
 )
 
-// errNotTaken says that the server will never take an event.
-var errNotTaken = errors.New("the server refuses the event")
+// errRejected means that the server will never accept an event.
+var errRejected = errors.New("the server refuses the event")
 
-// grpcLink is the agent's connection to a Maestro's gRPC port for agents. What
-// it publishes is answered when it is durable.
+// grpcLink is the agent's connection to a Maestro's gRPC port for agents. The server
+// answers a published event once it is durable.
 type grpcLink struct {
 	o         GRPCOptions
 	consumer  string
@@ -119,8 +120,8 @@ func (l *grpcLink) Run(ctx context.Context) error {
 	}
 }
 
-// serve makes one subscription, on a connection of its own so that a renewed
-// certificate is used, and returns when it is gone.
+// serve subscribes once, on a new connection so that a renewed certificate is used, and
+// returns when the subscription has ended.
 func (l *grpcLink) serve(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -130,7 +131,7 @@ func (l *grpcLink) serve(ctx context.Context) error {
 	}
 	defer conn.Close()
 	client := cloudevents.NewCloudEventServiceClient(conn)
-	slow := time.AfterFunc(grpcSubscribe, func() { cancel(errors.New("the subscription does not come to stand")) })
+	slow := time.AfterFunc(grpcSubscribe, func() { cancel(errors.New("the server did not answer the subscription in time")) })
 	defer slow.Stop()
 	stream, err := client.Subscribe(ctx, &cloudevents.SubscriptionRequest{ClusterName: l.consumer,
 		DataType: work.DataType})
@@ -140,7 +141,7 @@ func (l *grpcLink) serve(ctx context.Context) error {
 	header, err := stream.Header()
 	if err == nil && len(header.Get("subscription-id")) == 0 {
 		if _, err = stream.Recv(); err == nil {
-			err = errors.New("the server says no subscription-id")
+			err = errors.New("the server sent no subscription-id")
 		}
 	}
 	if err != nil {
@@ -160,13 +161,13 @@ func (l *grpcLink) serve(ctx context.Context) error {
 	return err
 }
 
-// read hands over what comes until the stream ends or the server is silent.
+// read passes events to receive until the stream ends or the heartbeats stop.
 func (l *grpcLink) read(ctx context.Context, cancel context.CancelCauseFunc,
 	stream grpc.ServerStreamingClient[cloudevents.CloudEvent]) error {
-	var beats atomic.Bool // a server whose heartbeats are off is not given up
+	var beats atomic.Bool // false while the server has sent no heartbeat: its heartbeats may be off
 	health := time.AfterFunc(l.o.Health, func() {
 		if beats.Load() {
-			cancel(fmt.Errorf("nothing was heard of the server for %s", l.o.Health))
+			cancel(fmt.Errorf("the server has sent nothing for %s", l.o.Health))
 		}
 	})
 	defer health.Stop()
@@ -189,7 +190,7 @@ func (l *grpcLink) read(ctx context.Context, cancel context.CancelCauseFunc,
 	}
 }
 
-// cause prefers why the subscription was ended to what came of it.
+// cause returns the reason for which the subscription was cancelled, or else err.
 func cause(ctx context.Context, err error) error {
 	if c := context.Cause(ctx); c != nil && !errors.Is(c, context.Canceled) {
 		return c
@@ -213,7 +214,7 @@ func (l *grpcLink) dialOptions() []grpc.DialOption {
 	return options
 }
 
-// bearer adds a token to each call, over TLS only.
+// bearer adds a token to each call. gRPC sends it over TLS only.
 type bearer func() (string, error)
 
 func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
@@ -233,7 +234,7 @@ func (l *grpcLink) down(why error) error {
 	return why
 }
 
-// Connected tells whether events can be sent now.
+// Connected reports whether events can be sent now.
 func (l *grpcLink) Connected() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -250,8 +251,8 @@ func (l *grpcLink) Check(context.Context) error {
 	return nil
 }
 
-// publish sends an event and returns; done is called when it is answered. It
-// waits only while the window is full.
+// publish sends an event and returns; done is called when the server has answered or the
+// subscription has ended. publish blocks only while the window is full.
 func (l *grpcLink) publish(ctx context.Context, e bus.Event, done func(error)) error {
 	if err := e.Validate(); err != nil {
 		return err
@@ -271,8 +272,8 @@ func (l *grpcLink) publish(ctx context.Context, e bus.Event, done func(error)) e
 	}
 	l.calls.Go(func() {
 		defer func() { <-l.window }()
-		// It ends with the subscription: what is not answered is said again on
-		// the next one.
+		// The call ends with the subscription: the sender sends unanswered events again on the
+		// next one.
 		ctx, cancel := context.WithTimeout(stands, grpcPublish)
 		defer cancel()
 		_, err := client.Publish(ctx, &cloudevents.PublishRequest{Event: e.Proto()})
@@ -286,7 +287,7 @@ func publishError(err error) error {
 	case codes.OK:
 		return nil
 	case codes.InvalidArgument:
-		return fmt.Errorf("%w: %w", errNotTaken, err)
+		return fmt.Errorf("%w: %w", errRejected, err)
 	case codes.ResourceExhausted:
 		return fmt.Errorf("%w: %w", bus.ErrTooLarge, err)
 	case codes.PermissionDenied:

@@ -170,7 +170,7 @@ func TestALinkReconnectsAfterItsServerRestarts(t *testing.T) {
 		code codes.Code
 		want error
 	}{
-		{codes.InvalidArgument, errNotTaken}, {codes.PermissionDenied, bus.ErrNotAuthorized}, {codes.ResourceExhausted,
+		{codes.InvalidArgument, errRejected}, {codes.PermissionDenied, bus.ErrNotAuthorized}, {codes.ResourceExhausted,
 			bus.ErrTooLarge}, {codes.Unavailable, bus.ErrDisconnected},
 	} {
 		s.set(func() { s.refuse = status.Error(c.code, "no") })

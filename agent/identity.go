@@ -17,13 +17,13 @@ type workID string
 // amwName is the name of an AppliedManifestWork without the hash of its hub.
 type amwName string
 
-// objectKey is one object as one API version shows it.
+// objectKey identifies an object in one API version.
 type objectKey struct {
 	schema.GroupVersionResource
 	Namespace, Name string
 }
 
-// identity is one object whatever the version it is read through.
+// identity identifies an object independently of the API version.
 type identity struct {
 	Group, Resource, Namespace, Name string
 }
@@ -55,7 +55,7 @@ func keyOf(r resourceRef) objectKey {
 	}
 }
 
-// compareRefs is the order in which OCM sorts appliedResources.
+// compareRefs compares two references in the order in which OCM sorts appliedResources.
 func compareRefs(a, b resourceRef) int {
 	for _, c := range []int{
 		strings.Compare(a.Group, b.Group), strings.Compare(a.Version, b.Version), strings.Compare(a.Resource,
@@ -69,8 +69,8 @@ func compareRefs(a, b resourceRef) int {
 	return 0
 }
 
-// hubHash names the hub in AppliedManifestWorks: the hash of the broker's
-// address exactly as it is configured.
+// hubHash returns the name of the hub in AppliedManifestWorks: the hash of the broker's
+// address exactly as configured.
 func hubHash(brokerHost string) string { return hexSHA256([]byte(brokerHost)) }
 
 func hexSHA256(b []byte) string {

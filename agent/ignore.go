@@ -20,18 +20,17 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// ignorePlan is what a server-side apply with ignoreFields leaves alone.
+// ignorePlan holds the fields that a server-side apply with ignoreFields does not write.
 //
-// As in OCM's agent, the hash of the manifest without what is ignored
-// OnSpokePresent is kept in an annotation, and an object that has the same hash
-// is not written: so nobody's change is undone until the manifest changes.
-// When it does, what is ignored OnSpokeChange is written again; a field that is
-// ignored OnSpokePresent keeps the value that the object has, and an entry of a
-// list that is ignored so is left out of the apply.
+// As in OCM's agent, an annotation holds the hash of the manifest without the fields
+// that are ignored OnSpokePresent. The agent does not write an object with the same
+// hash, so changes by others stay until the manifest changes. Then the agent writes the
+// fields that are ignored OnSpokeChange again. A field that is ignored OnSpokePresent
+// keeps the value of the object; an ignored entry of a list is left out of the apply.
 type ignorePlan struct {
 	hash string
-	// present is what is ignored OnSpokePresent, in the order in which it is
-	// taken out of the manifest: each path is right once those before it are out.
+	// present holds the paths that are ignored OnSpokePresent, in the order of their removal
+	// from the manifest: a path is valid once those before it are removed.
 	present []fieldPath
 }
 
@@ -39,9 +38,9 @@ type ignorePlan struct {
 // of lists.
 type fieldPath []any
 
-// planIgnore works out what the options mean for a manifest. As in OCM's agent
-// each path, pointer and expression finds its fields in what the ones before it
-// left of the manifest.
+// planIgnore returns the plan of the options for a manifest. As in OCM's agent each path,
+// pointer and expression is evaluated on the manifest without the fields of those before
+// it.
 func planIgnore(manifest []byte, fields []workv1.IgnoreField) (*ignorePlan, error) {
 	obj := &unstructured.Unstructured{}
 	if err := obj.UnmarshalJSON(manifest); err != nil {
@@ -60,15 +59,15 @@ func planIgnore(manifest []byte, fields []workv1.IgnoreField) (*ignorePlan, erro
 		}
 		p.present = append(p.present, paths...)
 	}
-	// OCM's hash: of Go's print of the object, which sorts maps.
+	// OCM hashes Go's print of the object, which sorts maps.
 	sum := md5.Sum([]byte(fmt.Sprintf("%v", obj)))
 	p.hash = hex.EncodeToString(sum[:])
 	return p, nil
 }
 
-// leave makes the ignored fields of the manifest what they are in the object
-// that is there, and takes the ignored entries of lists out. Merely left out, a
-// field that only we had set would be taken away.
+// keepIgnored gives the ignored fields of the manifest the values of the live object,
+// and removes the ignored entries of lists. If the manifest lacked the fields, the
+// server-side apply would remove those that only the agent has set.
 func (p *ignorePlan) keepIgnored(manifest, live map[string]any) {
 	for _, path := range p.present {
 		key, isField := path[len(path)-1].(string)
@@ -89,8 +88,8 @@ func (p *ignorePlan) keepIgnored(manifest, live map[string]any) {
 	}
 }
 
-// without returns v without the field or entry at the path. Maps are changed in
-// place; a path that leads nowhere changes nothing.
+// withoutPath returns v without the field or entry at the path. It changes maps in place;
+// a path that does not exist changes nothing.
 func withoutPath(v any, path fieldPath) any {
 	last := len(path) == 1
 	switch step := path[0].(type) {
@@ -133,9 +132,9 @@ func (p fieldPath) compare(q fieldPath) int {
 	return len(p) - len(q)
 }
 
-// descend follows a path of the manifest in obj, which may be another object:
-// an entry of a list is the one of the same name there, or else the one at the
-// same place.
+// descend follows a path of the manifest in obj, which may be another object: an entry
+// of a list corresponds to the entry with the same name in obj, or else to the one at the
+// same index.
 func descend(obj, manifest any, path fieldPath) (map[string]any, bool) {
 	for _, step := range path {
 		switch step := step.(type) {
@@ -172,8 +171,8 @@ func matchingEntry(list []any, wanted any, place int) any {
 	return list[place]
 }
 
-// takeFields takes out of the object what an option names, and lists it in the
-// order in which it went.
+// removeFields removes the fields of an option from the object, and returns their paths in
+// the order of removal.
 func removeFields(obj map[string]any, f workv1.IgnoreField) ([]fieldPath, error) {
 	var all []fieldPath
 	for _, find := range []struct {
@@ -189,7 +188,7 @@ func removeFields(obj map[string]any, f workv1.IgnoreField) ([]fieldPath, error)
 			}
 			slices.SortFunc(paths, fieldPath.compare)
 			paths = slices.CompactFunc(paths, func(a, b fieldPath) bool { return a.compare(b) == 0 })
-			slices.Reverse(paths) // so that an entry that goes does not move one that goes later
+			slices.Reverse(paths) // so that a removal does not change the index of a later one
 			for _, path := range paths {
 				withoutPath(obj, path)
 			}
@@ -199,9 +198,9 @@ func removeFields(obj map[string]any, f workv1.IgnoreField) ([]fieldPath, error)
 	return all, nil
 }
 
-// byJSONPath finds the maps at all of the path but its last name, as OCM does. A
-// path that cannot be read, or that ends in an entry of a list, names nothing
-// and is no error: OCM's agent logs the first and passes over the second.
+// byJSONPath finds the fields at a JSONPath: the maps at the path without its last name,
+// as OCM does. A path that cannot be parsed, or that ends in an entry of a list, finds
+// nothing and is no error: OCM's agent logs the first and ignores the second.
 func byJSONPath(obj map[string]any, text string) ([]fieldPath, error) {
 	parent, key, ok := splitJSONPath(text)
 	if !ok {
@@ -230,7 +229,7 @@ func byJSONPath(obj map[string]any, text string) ([]fieldPath, error) {
 	return paths, nil
 }
 
-// locate notes where each map of the object is.
+// locate records the path of each map of the object.
 func locate(v any, at fieldPath, places map[uintptr]fieldPath) {
 	step := func(s any) fieldPath { return append(at[:len(at):len(at)], s) }
 	switch v := v.(type) {
@@ -246,8 +245,8 @@ func locate(v any, at fieldPath, places map[uintptr]fieldPath) {
 	}
 }
 
-// splitJSONPath cuts the last name off: .a.b[0].c, or .a['b.c']. It reports
-// whether the path ends in a name.
+// splitJSONPath splits the last name off: .a.b[0].c, or .a['b.c']. ok reports whether the
+// path ends in a name.
 func splitJSONPath(text string) (parent, key string, ok bool) {
 	if body, bracket := strings.CutSuffix(text, "]"); bracket {
 		at := strings.LastIndex(body, "[")
@@ -268,7 +267,7 @@ func splitJSONPath(text string) (parent, key string, ok bool) {
 	return parent, key, key != "" && key != "*"
 }
 
-// byPointer follows an RFC 6901 pointer.
+// byPointer finds the field at an RFC 6901 pointer.
 func byPointer(obj map[string]any, text string) ([]fieldPath, error) {
 	tokens := strings.Split(text, "/")
 	if tokens[0] != "" || len(tokens) < 2 {
@@ -301,18 +300,18 @@ func byPointer(obj map[string]any, text string) ([]fieldPath, error) {
 	return []fieldPath{path}, nil
 }
 
-// An expression is another's program: it gets this long, and finds this much.
+// Limits of a jq expression, which is a program of the source: its time and its results.
 const (
 	jqTimeout = 200 * time.Millisecond
 	jqPaths   = 1000
 )
 
-// byJQ evaluates a jq path expression.
+// byJQ finds the fields at a jq path expression.
 func byJQ(obj map[string]any, text string) ([]fieldPath, error) {
 	if _, err := gojq.Parse(text); err != nil {
 		return nil, err
 	}
-	query, err := gojq.Parse("path(" + text + "\n)") // a comment may end the text
+	query, err := gojq.Parse("path(" + text + "\n)") // the text may end with a comment
 	if err != nil {
 		return nil, err
 	}
@@ -324,7 +323,7 @@ func byJQ(obj map[string]any, text string) ([]fieldPath, error) {
 	if err != nil {
 		return nil, err
 	}
-	var input any // of the plain types that jq knows
+	var input any // consists of the types that jq supports
 	if err := json.Unmarshal(raw, &input); err != nil {
 		return nil, err
 	}
@@ -350,8 +349,8 @@ func byJQ(obj map[string]any, text string) ([]fieldPath, error) {
 	}
 }
 
-// pathsAt turns a path of jq's below at into paths of the object, as far as it
-// has them. A part of a list is each of its entries.
+// pathsAt converts a path of jq below at into paths that exist in the object. A slice of
+// a list yields a path for each of its entries.
 func pathsAt(v any, at fieldPath, steps []any) []fieldPath {
 	if len(steps) == 0 {
 		return []fieldPath{slices.Clone(at)}
@@ -373,7 +372,7 @@ func pathsAt(v any, at fieldPath, steps []any) []fieldPath {
 	case map[string]any:
 		list, _ := v.([]any)
 		from, to := sliceBound(s["start"], 0, len(list)), sliceBound(s["end"], len(list), len(list))
-		if len(steps) > 1 { // the next step counts within the part
+		if len(steps) > 1 { // the next step counts within the slice
 			if i, ok := steps[1].(int); ok && i >= 0 && from+i < to {
 				return pathsAt(list[from+i], append(at, from+i), steps[2:])
 			}
@@ -388,7 +387,8 @@ func pathsAt(v any, at fieldPath, steps []any) []fieldPath {
 	return nil
 }
 
-// bound is an end of a part of a list of n entries; none means what is given.
+// sliceBound returns a bound of a slice of a list with n entries, from 0 to n; none is the
+// result when v is no number.
 func sliceBound(v any, none, n int) int {
 	i, ok := v.(int)
 	if f, isFloat := v.(float64); isFloat {

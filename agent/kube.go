@@ -39,8 +39,8 @@ type kube struct {
 	otherHubs                  atomic.Int64 // AppliedManifestWorks of other hubs that are in the cluster
 
 	mapMu  sync.Mutex
-	mapper meta.RESTMapper // what discovery said last; nil before
-	asked  time.Time       // when
+	mapper meta.RESTMapper // result of the last discovery; nil before the first
+	asked  time.Time       // when the last discovery was made
 }
 
 func newKube(cfg *rest.Config, wanted *registry, consumer, hubHash, agentID string) (*kube, error) {

@@ -78,8 +78,8 @@ func (a *Agent) newLink(o bus.ClientOptions) link {
 	return l
 }
 
-// connected tells the core that the link is connected, and, when ctx ends with the
-// connection, that it is not.
+// connected posts to the core that the link is connected and, when ctx ends with the
+// connection, that it is disconnected.
 func (a *Agent) connected(ctx context.Context) {
 	a.inbox.post(evConnected{})
 	<-ctx.Done()
@@ -168,7 +168,7 @@ func (a *Agent) sendStatus(ctx context.Context, ev *statusEvent) {
 func (a *Agent) publishStatus(ctx context.Context, ev *statusEvent, done func(error)) {
 	e, err := a.wire.status(ev)
 	if err != nil {
-		done(fmt.Errorf("%w: it has no JSON: %w", errNotTaken, err))
+		done(fmt.Errorf("%w: it has no JSON: %w", errRejected, err))
 		return
 	}
 	a.publish(ctx, e, done)
@@ -180,7 +180,7 @@ func (a *Agent) handleStatusResult(ev *statusEvent, err error) {
 	switch {
 	case err == nil:
 		sent.accepted, sent.hash = true, ev.hash
-	case errors.Is(err, errNotTaken), errors.Is(err, bus.ErrTooLarge):
+	case errors.Is(err, errRejected), errors.Is(err, bus.ErrTooLarge):
 		sent.accepted = true // sending it again would not help
 		a.log.Error("a status is refused and is not sent again", "work", ev.id, "error", err)
 	default:

@@ -7,8 +7,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Manifests returns what Bootstrap applies, as a stream of YAML documents, for
-// people who review it or keep it in Git.
+// Manifests returns the objects that Bootstrap applies, as a stream of YAML documents, for
+// a review or a Git repository.
 func Manifests(o BootstrapOptions) ([]byte, error) {
 	objects, err := bootstrapObjects(o.withDefaults())
 	if err != nil {

@@ -40,7 +40,7 @@ const (
 	laneRemove lane = iota // removals and deletions
 	laneApply              // and discovery, which an apply waits for
 	laneBegin              // the first call of a work
-	laneRecord             // nobody waits for it
+	laneRecord             // no other effect waits for it
 	lanes
 )
 
@@ -66,7 +66,7 @@ var turns = [...]lane{
 	laneRecord,
 }
 
-// laneOf says where an effect waits, and for which work.
+// laneOf returns the lane of an effect and its work.
 func laneOf(e effect) (lane, workID) {
 	switch e := e.(type) {
 	case effRemove:

@@ -9,8 +9,8 @@ import (
 // has time: less memory is worth more to it than less work.
 const gcPercent = 30
 
-// FitProcess makes a process that is nothing but an agent stay small: 10,000
-// objects in 150 MB. GOGC in the environment says otherwise.
+// FitProcess reduces the memory of a process that is only an agent: 10,000 objects in
+// 150 MB. GOGC in the environment takes precedence.
 func FitProcess() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)

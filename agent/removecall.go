@@ -49,7 +49,7 @@ func (e effRemove) instanceOf(obs *observed) instance {
 // An instance that a watch showed may be out of date. That is enough to delete,
 // since the API server checks the uid. It is not enough to leave the object in
 // the cluster: another owner that the watch showed may have given the object up
-// meanwhile. Then nobody would own the object, and it would stay for ever (I9).
+// meanwhile. Then the object would have no owner, and would stay for ever (I9).
 func (e effRemove) next(in instance) removalAction {
 	action := actionDelete
 	switch {
@@ -77,7 +77,7 @@ const removeTries = 3
 func (k *kube) remove(ctx context.Context, e effRemove) event {
 	done := evRemoved{id: e.id, key: e.key}
 	in, action := instance{}, actionRead
-	if e.obs != nil && e.owner != "" { // without the owner's uid, only a reference's name tells who owns the object
+	if e.obs != nil && e.owner != "" { // without the owner's uid, only a reference's name identifies the owner
 		in = e.instanceOf(e.obs)
 		action = e.next(in)
 	}
@@ -147,7 +147,7 @@ func (k *kube) deleteObject(ctx context.Context, key objectKey, in instance) err
 	if k.sharesCluster() && in.rv != 0 { // the agent of another hub may come to own it at any moment
 		only.ResourceVersion = new(strconv.FormatUint(in.rv, 10))
 	}
-	background := metav1.DeletePropagationBackground // as OCM does, whatever the work's option says
+	background := metav1.DeletePropagationBackground // as OCM does, regardless of the work's option
 	o := metav1.DeleteOptions{Preconditions: only, PropagationPolicy: &background}
 	return k.metaResource(key).Delete(ctx, key.Name, o)
 }

@@ -91,7 +91,7 @@ type manifestView struct {
 	readErr  string
 	hasRules bool
 	found    feedback
-	// contested says that another writer keeps changing the object back.
+	// contested: another writer repeatedly changes the object back.
 	contested bool
 }
 
@@ -284,7 +284,7 @@ func setCondition(conditions *[]metav1.Condition, cond metav1.Condition, now tim
 
 // withoutFeedback returns a status that is too large for the broker without its
 // feedback values; why is the broker's error. Each manifest that had values gets a
-// condition that says so. The sender keeps the hash of the whole status, so that a
+// condition with the reason. The sender keeps the hash of the whole status, so that a
 // later comparison of hashes finds no difference.
 func withoutFeedback(status work.Status, why error) work.Status {
 	small := work.Status{Conditions: status.Conditions, ResourceStatus: slices.Clone(status.ResourceStatus)}

@@ -109,8 +109,8 @@ func ownsObject(id identity, o *workv1.DeleteOption) bool {
 // originalSourceLabel is the label by which OCM's agents know a work's source.
 const originalSourceLabel = "cloudevents.open-cluster-management.io/originalsource"
 
-// labels are those of the work's AppliedManifestWork: what the source put on
-// the work, and who the source is. What is no label is left out.
+// labels returns the labels of the work's AppliedManifestWork: those that the source set
+// on the work, and the source's name. It leaves invalid labels out.
 func (s *spec) labels() map[string]string {
 	var md struct {
 		Labels map[string]string `json:"labels"`

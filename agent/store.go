@@ -26,7 +26,7 @@ type record struct {
 	Spec     *spec        `json:"spec,omitempty"`
 	Progress *progress    `json:"progress,omitempty"`
 	Status   *sentStatus  `json:"status,omitempty"`
-	Acked    string       `json:"acked,omitempty"` // hash of the last status that the broker took
+	Acked    string       `json:"acked,omitempty"` // hash of the last status that the broker acknowledged
 	Drop     bool         `json:"drop,omitempty"`
 	Ceiling  int64        `json:"ceiling,omitempty"`
 }
@@ -47,15 +47,15 @@ type savedWork struct {
 // store keeps the works on disk: one append-only file of checksummed lines,
 // mode 0600 since specs hold Secrets.
 //
-// A torn tail, which a crash leaves, is cut off: nothing in it was ever
-// acknowledged. A file that is damaged elsewhere is set aside and the store
-// starts empty, which deletes nothing and makes the agent ask for everything
-// again. Appends that come together share one fsync.
+// openStore truncates an incomplete last line, which a crash leaves: no record in it was
+// acknowledged. It renames a file that is damaged elsewhere and starts with an empty
+// store. An empty store deletes nothing; the agent requests all works again. Concurrent
+// appends share one fsync.
 //
-// While the disk is full, nothing is acknowledged and appends wait in memory,
-// one for each work: what comes later about a work is merged into what waits. So
-// the core goes on, with what needs no disk (repairs of drift, statuses), and
-// everything is written when there is room.
+// While the disk is full, the store acknowledges nothing and keeps appends in memory, one
+// for each work: a later record of a work is merged into the queued one. The core goes on
+// with everything that needs no disk (repairs of drift, statuses), and the store writes
+// the queue when the disk has room.
 type store struct {
 	path     string
 	consumer string
@@ -63,11 +63,11 @@ type store struct {
 
 	mu            sync.Mutex
 	queue         []*appendRequest          // not on disk yet, in the order of the calls
-	openRequests  map[workID]*appendRequest // of each work, if it may still be merged into
-	emptyRequests int                       // requests in queue that say nothing themselves
+	openRequests  map[workID]*appendRequest // queued requests into which later records of the work are merged
+	emptyRequests int                       // requests in queue without a record
 	err           error                     // of the last write
-	ready         chan struct{}             // something was appended
-	refuse        func() error              // for tests of a disk that refuses; nil: it does not
+	ready         chan struct{}             // holds a token when the queue has new requests
+	refuse        func() error              // set by tests: the error of each write; nil: none
 
 	// Owned by the writer, before it starts by openStore.
 	f       *os.File
@@ -79,11 +79,11 @@ type store struct {
 
 type appendRequest struct {
 	rec  record
-	done []func() // called when rec is on disk; none: nobody waits, the next fsync will do
+	done []func() // called when rec is on disk; none: rec may wait for the next fsync
 }
 
-// maxWaiters bounds the requests that say nothing themselves and wait for a disk
-// that refuses. They acknowledge messages that the server sends again.
+// maxWaiters bounds the queued requests without a record while writes fail. Their callbacks
+// acknowledge messages that the server sends again.
 const maxEmptyRequests = 10_000
 
 const (
@@ -119,7 +119,7 @@ func openStore(dir, consumer string, log *slog.Logger) (*store, error) {
 		if err := os.Rename(s.path, aside); err != nil {
 			return nil, fmt.Errorf("setting the damaged store aside: %w", err)
 		}
-		s.works = map[workID]savedWork{} // the ceiling that was read still holds
+		s.works = map[workID]savedWork{} // the ceiling that was read stays valid
 		if err := s.rewrite(); err != nil {
 			return nil, fmt.Errorf("opening the agent's store: %w", err)
 		}
@@ -181,11 +181,11 @@ func (r record) mergedWith(rec record) record {
 	return r
 }
 
-// storeRetry is the pause between writes to a disk that refuses them.
+// storeRetry is the pause between writes while they fail.
 const storeRetry = time.Second
 
-// run writes until ctx ends and what was appended before is on disk, or
-// cannot be written.
+// run writes queued requests until ctx ends. Then it writes those that were appended
+// before, once, and returns.
 func (s *store) run(ctx context.Context) {
 	defer s.f.Close()
 	retry := time.NewTicker(storeRetry)
@@ -207,7 +207,7 @@ func (s *store) run(ctx context.Context) {
 	}
 }
 
-// commitAll writes all queued requests, until the disk refuses.
+// commitAll writes all queued requests, until a write fails.
 func (s *store) commitAll() {
 	for {
 		batch := s.gather()
@@ -263,7 +263,7 @@ func (s *store) commit(batch []*appendRequest) bool {
 	}
 	if s.size > s.minSize {
 		if err := s.rewrite(); err != nil {
-			s.log.Error("compacting the store", "file", s.path, "error", err) // it is written all the same
+			s.log.Error("compacting the store", "file", s.path, "error", err) // the records are on disk nevertheless
 		}
 		s.minSize = max(compactMinBytes, 3*s.size)
 	}
@@ -281,9 +281,10 @@ func (s *store) reopenForMerge(batch []*appendRequest) {
 	}
 }
 
-// releaseCeilings lets sequence ids go on without a reservation while the disk
-// refuses, or statuses would end a minute later. Only a restart before there is
-// room, and with the clock stepped back, could give an id out again.
+// releaseCeilings calls the callbacks of reserved sequence ids although the write failed:
+// without a reservation the agent could send no status after a minute. An id could be
+// used twice only when the agent restarts before a write succeeds and the clock was set
+// back.
 func (s *store) releaseCeilings() {
 	s.mu.Lock()
 	var released []func()
@@ -308,7 +309,7 @@ func (s *store) write(batch []*appendRequest) error {
 	var buf bytes.Buffer
 	wait := false
 	for _, a := range batch {
-		if a.rec == (record{}) { // only waits for what is before it
+		if a.rec == (record{}) { // has no record: waits for the requests before it
 			continue
 		}
 		if err := formatLine(&buf, a.rec); err != nil {
@@ -320,7 +321,7 @@ func (s *store) write(batch []*appendRequest) error {
 		return nil
 	}
 	if _, err := s.f.WriteAt(buf.Bytes(), s.size); err != nil {
-		return errors.Join(err, s.f.Truncate(s.size)) // no half lines between whole ones
+		return errors.Join(err, s.f.Truncate(s.size)) // so that no incomplete line remains before later ones
 	}
 	if wait {
 		if err := fdatasync(s.f); err != nil {
@@ -331,7 +332,7 @@ func (s *store) write(batch []*appendRequest) error {
 	return nil
 }
 
-// rewrite replaces the file by one that says the same in the fewest lines.
+// rewrite replaces the file by one with the same content in the fewest lines.
 func (s *store) rewrite() error {
 	recs := []record{{Header: &storeHeader{Format: storeFormat, Consumer: s.consumer}, Ceiling: s.ceiling}}
 	ids := make([]workID, 0, len(s.works))

@@ -10,6 +10,7 @@ import (
 	"os"
 )
 
+// load reads the file, or creates it. It truncates an incomplete last line.
 func (s *store) load() error {
 	f, err := os.OpenFile(s.path, os.O_RDWR, 0o600)
 	if errors.Is(err, os.ErrNotExist) {
@@ -39,14 +40,14 @@ func (s *store) load() error {
 	return nil
 }
 
-// read applies the log and returns where its good part ends.
+// read applies the log and returns the offset at which its valid part ends.
 func (s *store) read(f *os.File) (good int64, err error) {
 	r := bufio.NewReaderSize(f, 1<<20)
 	bad := false
 	for first := true; ; {
 		line, err := r.ReadBytes('\n')
 		if err == io.EOF {
-			return good, nil // what is left has no line end: torn
+			return good, nil // the rest has no line end: an incomplete write
 		}
 		if err != nil {
 			return 0, err
@@ -56,7 +57,7 @@ func (s *store) read(f *os.File) (good int64, err error) {
 		case !ok:
 			bad = true
 			continue
-		case bad: // good lines follow a bad one: this is no torn tail
+		case bad: // valid lines follow an invalid one: the file is damaged
 			s.ceiling = max(s.ceiling, rec.Ceiling)
 			if err := s.salvage(r); err != nil {
 				return 0, err
@@ -87,7 +88,7 @@ func (s *store) salvage(r *bufio.Reader) error {
 	}
 }
 
-// A line is 8 hex digits of CRC-32C, a space, JSON, a line end.
+// parseLine parses a line: 8 hex digits of CRC-32C, a space, JSON, a line end.
 func parseLine(line []byte) (record, bool) {
 	var rec record
 	if len(line) < 11 || line[8] != ' ' || line[len(line)-1] != '\n' {
@@ -100,6 +101,7 @@ func parseLine(line []byte) (record, bool) {
 	return rec, json.Unmarshal(body, &rec) == nil
 }
 
+// formatLine writes a record as a line.
 func formatLine(out io.Writer, rec record) error {
 	body, err := json.Marshal(rec)
 	if err != nil {
@@ -109,6 +111,7 @@ func formatLine(out io.Writer, rec record) error {
 	return err
 }
 
+// merge applies a record to the works in memory.
 func (s *store) merge(rec record) {
 	s.ceiling = max(s.ceiling, rec.Ceiling)
 	if rec.ID == "" {

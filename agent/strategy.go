@@ -18,8 +18,8 @@ type strategy struct {
 	ignore  []workv1.IgnoreField // of ServerSideApply only
 }
 
-// strategyOf reads a manifest's option, nil for the default. refused says why
-// the manifest can never be applied so, "" when it can.
+// strategyOf returns the strategy of a manifest's option, nil for the default. refused is
+// the reason for which the manifest can never be applied in this way, "" when it can.
 func strategyOf(u *workv1.UpdateStrategy, manager string) (s strategy, refused string) {
 	s = strategy{kind: workv1.UpdateStrategyTypeUpdate, force: true, manager: manager}
 	if u == nil || u.Type == "" {
@@ -55,8 +55,8 @@ func (s strategy) key() string {
 	return fmt.Sprintf("{%s %t %s}%s", s.kind, s.force, s.manager, ignore)
 }
 
-// isAgentManager says whether the field manager is one of the agent's own. A
-// work may name any other: the API server judges it.
+// isAgentManager reports whether the field manager is one of the agent's own. A work may
+// have any other; the API server validates its name.
 func isAgentManager(manager string) bool {
 	return strings.HasPrefix(manager, workv1.DefaultFieldManager)
 }
@@ -72,7 +72,7 @@ func (s strategy) namedManager() string {
 
 func (s strategy) readOnly() bool { return s.kind == workv1.UpdateStrategyTypeReadOnly }
 
-// writes says whether the object is kept as the manifest has it.
+// writes reports whether the agent repairs changes of the object.
 func (s strategy) writes() bool {
 	return !s.readOnly() && s.kind != workv1.UpdateStrategyTypeCreateOnly
 }
@@ -94,8 +94,8 @@ func (w *workState) executor() *workv1.ManifestWorkExecutor {
 	return nil
 }
 
-// allComplete says whether the work as a whole is: nothing of it is pruned
-// then, either.
+// allComplete reports whether the work as a whole is complete. Then the agent does not
+// prune its objects, either.
 func (w *workState) allComplete() bool {
 	return w.status != nil && meta.IsStatusConditionTrue(w.status.Status.Conditions, workv1.WorkComplete)
 }

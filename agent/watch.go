@@ -381,9 +381,9 @@ const kindsSettle = 300 * time.Millisecond
 
 func (w *watcher) kindChanged() {
 	w.mu.Lock()
-	tell := w.kinds
+	watching := w.kinds
 	w.mu.Unlock()
-	if !tell {
+	if !watching {
 		return
 	}
 	w.kube.kindsChanged()

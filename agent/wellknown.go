@@ -7,14 +7,14 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// wellKnown is what WellKnownStatus means for each kind. Deployment,
-// DaemonSet, Job and Pod are Open Cluster Management's, by name; StatefulSet
-// and HyperShift's kinds are ours.
+// wellKnown holds the feedback paths of WellKnownStatus by kind. Those of Deployment,
+// DaemonSet, Job and Pod have the names of Open Cluster Management; those of StatefulSet
+// and HyperShift's kinds are Atoll's.
 type wellKnown struct {
 	paths map[schema.GroupVersionKind][]feedbackPath
 }
 
-// replicas are what Deployment and StatefulSet tell.
+// replicas are the paths of Deployment and StatefulSet.
 var replicas = []string{
 	"ReadyReplicas", ".status.readyReplicas",
 	"Replicas", ".status.replicas",
@@ -36,10 +36,9 @@ func newWellKnown() *wellKnown {
 			"PodReady", condition("Ready")+".status",
 			"PodPhase", ".status.phase"),
 
-		// Conditions tell True, False or Unknown. Version is what the control
-		// plane runs or goes to, VersionState whether it is there (Completed or
-		// Partial); the endpoint is the API server's; the names are of Secrets in
-		// the HostedCluster's namespace.
+		// The values of conditions are True, False or Unknown. Version is the version of the
+		// latest update, VersionState is Completed or Partial; the endpoint is the API
+		// server's; the names are those of Secrets in the HostedCluster's namespace.
 		{Group: "hypershift.openshift.io", Version: "v1beta1", Kind: "HostedCluster"}: optionalPaths(
 			"Available", condition("Available")+".status",
 			"AvailableReason", condition("Available")+".reason",
@@ -58,8 +57,8 @@ func newWellKnown() *wellKnown {
 			"KubeadminPasswordSecret", ".status.kubeadminPassword.name",
 			"ObservedGeneration", condition("Available")+".observedGeneration"),
 
-		// Replicas are the nodes that exist, DesiredReplicas those asked for (absent
-		// while a pool scales itself).
+		// Replicas is the number of existing nodes, DesiredReplicas the requested number
+		// (absent while the pool scales automatically).
 		{Group: "hypershift.openshift.io", Version: "v1beta1", Kind: "NodePool"}: optionalPaths(
 			"Ready", condition("Ready")+".status",
 			"ReadyMessage", condition("Ready")+".message",
@@ -76,7 +75,7 @@ func newWellKnown() *wellKnown {
 
 func condition(kind string) string { return fmt.Sprintf(`.status.conditions[?(@.type==%q)]`, kind) }
 
-// knownPaths compiles names and paths.
+// knownPaths compiles alternating names and paths.
 func knownPaths(nameAndPath ...string) []feedbackPath {
 	var paths []feedbackPath
 	for i := 0; i < len(nameAndPath); i += 2 {
@@ -97,14 +96,13 @@ func optionalPaths(nameAndPath ...string) []feedbackPath {
 	return paths
 }
 
-// wellKnownConditions are the rules behind WellKnownConditions, by kind and
-// condition. Complete of Job and Pod are Open Cluster Management's; the rest
-// is ours.
+// wellKnownConditions returns the rules of WellKnownConditions by kind and condition.
+// Complete of Job and Pod is Open Cluster Management's; the others are Atoll's.
 func wellKnownConditions() map[schema.GroupVersionKind]map[string]workv1.ConditionRule {
 	rule := func(expression, message string) workv1.ConditionRule {
 		return workv1.ConditionRule{CelExpressions: []string{expression}, MessageExpression: message}
 	}
-	told := func(condition string) workv1.ConditionRule { // as the object itself has it
+	ownCondition := func(condition string) workv1.ConditionRule { // the object's own condition
 		return rule(
 			fmt.Sprintf(`object.?status.?conditions.orValue([]).exists(c, c.type == %q && c.status == "True")`,
 				condition),
@@ -120,8 +118,8 @@ func wellKnownConditions() map[schema.GroupVersionKind]map[string]workv1.Conditi
 			`object.status.phase in ["Succeeded", "Failed"]`,
 			`"Pod is in phase " + object.status.phase`)},
 		{Group: "hypershift.openshift.io", Version: "v1beta1", Kind: "HostedCluster"}: {
-			workv1.ManifestProgressing: told("Progressing"),
-			workv1.ManifestDegraded:    told("Degraded"),
+			workv1.ManifestProgressing: ownCondition("Progressing"),
+			workv1.ManifestDegraded:    ownCondition("Degraded"),
 		},
 	}
 }

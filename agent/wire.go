@@ -91,7 +91,7 @@ func (w wire) resync(known []work.SpecVersion) (bus.Event, error) {
 	return m, err
 }
 
-// seen says that the agent lives.
+// seen returns the heartbeat event of the agent.
 func (w wire) seen() (bus.Event, error) { return w.event(work.Seen, struct{}{}) }
 
 // status renders a status event.

@@ -182,7 +182,7 @@ func (k *kube) update(ctx context.Context, e effApply, obj *unstructured.Unstruc
 	return k.finishMetadata(ctx, e, got, drop)
 }
 
-// sharesCluster says whether an agent with another hub works in the cluster.
+// sharesCluster reports whether an agent with another hub works in the cluster.
 //
 // All agents of ours apply with the same field manager, as OCM's does. What one
 // of them leaves out of an apply goes, and so would the owner references of the
@@ -270,7 +270,7 @@ func (e effApply) allowedOwners(refs []metav1.OwnerReference) []metav1.OwnerRefe
 	return slices.DeleteFunc(slices.Clone(refs), e.owns)
 }
 
-// serverSideApply applies as the work says, fields that it ignores left out.
+// serverSideApply applies the manifest without the fields that the work ignores.
 func (k *kube) serverSideApply(ctx context.Context, e effApply, obj *unstructured.Unstructured) (*observed, error) {
 	if len(e.strategy.ignore) > 0 {
 		plan, err := planIgnore(e.manifest, e.strategy.ignore)
@@ -288,7 +288,7 @@ func (k *kube) serverSideApply(ctx context.Context, e effApply, obj *unstructure
 			return k.ensureOwners(ctx, e, k.shownFull(e, live))
 		default:
 			plan.keepIgnored(obj.Object, live.Object)
-			addOwners(obj, e.owners)                          // whatever is ignored
+			addOwners(obj, e.owners)                          // also when the work ignores owner references
 			obj.SetResourceVersion(live.GetResourceVersion()) // what is left as it is must be what was read
 		}
 	}
