@@ -1,11 +1,11 @@
-// Package digest compares two sets of named things over a slow wire: first by
-// one hash of everything, then by one hash for each of some buckets, and only
-// then, for the buckets that differ, thing by thing.
+// Package digest compares two sets of items over a slow connection: first by one
+// hash of all items, then by one hash for each bucket of items, and only then, for
+// the buckets that differ, item by item.
 //
-// A thing is an id and whatever both sides must agree on about it, as text.
-// Which bucket it falls into depends on its id alone, so that both sides put
-// it into the same. Hashes are of the whole content in the order of ids, not
-// sums of hashes, so nobody who chooses ids can make two sets look equal.
+// An item is an id and a value, the text that must be equal on both sides. An
+// item's bucket depends only on its id, so both sides use the same bucket. A hash
+// covers the whole content in the order of ids; it is not a sum of hashes, so a
+// choice of ids cannot make two different sets look equal.
 package digest
 
 import (
@@ -17,17 +17,17 @@ import (
 	"slices"
 )
 
-// Item is one thing.
+// Item is one element of a compared set.
 type Item struct{ ID, Value string }
 
 // MaxBits bounds the number of buckets: 4096 of them, in 32 KB.
 const MaxBits = 12
 
-// bucketItems is how many things share a bucket, about: fewer cost more
-// hashes, more cost more things that are listed although they do not differ.
+// bucketItems is the intended number of items in a bucket: smaller buckets cost more
+// hashes, larger ones more listed items that do not differ.
 const bucketItems = 16
 
-// Bits is the binary logarithm of the number of buckets that n things want.
+// Bits returns the binary logarithm of the number of buckets for n items.
 func Bits(n int) int {
 	bits := 0
 	for bits < MaxBits && n > bucketItems<<bits {
@@ -36,16 +36,16 @@ func Bits(n int) int {
 	return bits
 }
 
-// Bucket is the bucket of an id among 1<<bits.
+// Bucket returns the bucket of an id, from 0 to 1<<bits - 1.
 func Bucket(id string, bits int) int {
 	sum := sha256.Sum256([]byte(id))
 	return int(binary.BigEndian.Uint16(sum[:2]) >> (16 - bits))
 }
 
-// Root is the hash of all items, 32 hex digits. It reorders items.
+// Root returns the hash of all items, 32 hex digits. It sorts items in place.
 func Root(items []Item) string {
 	h := sha256.New()
-	sorted(items)
+	sortByID(items)
 	var buf []byte
 	for _, it := range items {
 		buf = it.append(buf[:0])
@@ -54,14 +54,14 @@ func Root(items []Item) string {
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// hashSize is how much of a bucket's hash goes over the wire. Who forges one
-// gains nothing: Root tells, and then everything is listed.
+// hashSize is the number of bytes of a bucket's hash that are sent. Equal hashes of
+// different buckets do no harm: Root differs, and then all buckets are listed.
 const hashSize = 8
 
-// Buckets returns the hashes of all 1<<bits buckets, one after the other; that
-// of an empty bucket is zero. It reorders items.
+// Buckets returns the hashes of all 1<<bits buckets, one after the other; the hash of an
+// empty bucket is zero. It sorts items in place.
 func Buckets(items []Item, bits int) []byte {
-	sorted(items)
+	sortByID(items)
 	content := make([][]byte, 1<<bits)
 	for _, it := range items {
 		b := Bucket(it.ID, bits)
@@ -78,13 +78,12 @@ func Buckets(items []Item, bits int) []byte {
 	return hashes
 }
 
-// ErrForm is what Differing returns of hashes that are not those of 1<<bits
-// buckets.
+// ErrForm means that the hashes given to Differing are not those of 1<<bits buckets.
 var ErrForm = errors.New("not the hashes of so many buckets")
 
-// Differing returns the buckets in which two results of Buckets differ, or all
-// when they do not: it is called when the roots differ, and then something
-// does.
+// Differing returns the buckets in which two results of Buckets differ. When none
+// differs it returns all buckets: it is called when the roots differ, so some bucket
+// must differ.
 func Differing(a, b []byte, bits int) ([]int, error) {
 	if bits < 0 || bits > MaxBits || len(a) != hashSize<<bits || len(b) != len(a) {
 		return nil, ErrForm
@@ -102,11 +101,12 @@ func Differing(a, b []byte, bits int) ([]int, error) {
 	return buckets, nil
 }
 
-func sorted(items []Item) {
+// sortByID sorts items in place.
+func sortByID(items []Item) {
 	slices.SortFunc(items, func(a, b Item) int { return cmp.Compare(a.ID, b.ID) })
 }
 
-// append writes an item so that no two lists of items are written alike.
+// append appends an item's encoding. Different lists of items have different encodings.
 func (it Item) append(buf []byte) []byte {
 	buf = binary.AppendUvarint(buf, uint64(len(it.ID)))
 	buf = append(buf, it.ID...)

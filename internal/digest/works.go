@@ -6,13 +6,13 @@ import (
 	"atoll.dev/api/work"
 )
 
-// statusDigits is how much of a status hash is compared.
+// statusDigits is the number of digits of a status hash that are compared.
 const statusDigits = 16
 
-// Status shortens a status hash to what WorkState carries.
+// Status shortens a status hash to the digits that WorkState carries.
 func Status(hash string) string { return hash[:min(len(hash), statusDigits)] }
 
-// Works returns the items of works: what server and agent must agree on.
+// Works returns the items of works, whose values must be equal on server and agent.
 func Works(states []work.WorkState) []Item {
 	items := make([]Item, len(states))
 	for i, w := range states {
@@ -25,12 +25,12 @@ func Works(states []work.WorkState) []Item {
 	return items
 }
 
-// pieceBytes is what a message of works holds at most, well below what the
-// smallest broker takes (AWS IoT Core: 128 KB).
+// pieceBytes bounds a message of works, well below the smallest broker limit (AWS IoT
+// Core: 128 KB).
 const pieceBytes = 96 << 10
 
-// Pieces sorts the works that are in the buckets into messages. All of a
-// bucket are in one message; a bucket of which there is nothing is in one, too.
+// Pieces distributes the works of the given buckets to messages. All works of a bucket
+// are in the same message. Empty buckets are in a message, too.
 func Pieces(states []work.WorkState, bits int, buckets []int) []work.BucketWorks {
 	in := make(map[int][]work.WorkState, len(buckets))
 	for _, b := range buckets {

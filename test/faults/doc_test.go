@@ -1,5 +1,5 @@
-// Package faults drives whole parts of a region, servers, broker and agents,
-// each server and agent a process of its own, through every fault that the
-// design allows for, and then compares what each cluster holds with what was
-// asked. It has no code of its own; nothing imports it.
+// Package faults runs servers, a broker and agents of a region, each server and
+// agent as its own process, under every fault that the design covers, and then
+// compares the objects of each cluster with the requested works. It has tests
+// only; nothing imports it.
 package faults

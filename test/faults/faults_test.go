@@ -35,25 +35,25 @@ const (
 
 	lightTime = 30 * time.Second
 	// in which all must be as asked once the faults end: two repetitions a minute apart, and more
-	calm = 3 * time.Minute
+	recoveryTimeout = 3 * time.Minute
 )
 
-// TestI6I7I8I12WhatIsAskedIsWhatClustersHold runs rounds of faults: two
+// TestI6I7I8I12ClustersHoldTheRequestedWorks runs rounds of faults: two
 // servers on one database, a broker, and three agents, each with a cluster of
 // its own; every server and agent a process. While works are created, changed
 // and deleted, messages are lost, doubled and reordered, connections cut,
 // the broker restarted, processes killed, clocks stepped, an agent's store
 // wiped, the servers' database wiped. Then the faults end, and each cluster
-// must come to hold exactly what was asked of it; and at no moment may
-// anything be deleted that nobody asked to delete.
+// must come to hold exactly the requested works; and no agent may ever delete an
+// object whose deletion was not requested.
 //
-// Agents compare as often as in production, every five minutes, so each round
-// ends by what repairs losses before that: acknowledgements, repetitions, an
-// agent's memory of what it deleted, and comparisons after a connection was lost.
+// Agents compare digests every five minutes, as in production, so a round must end by
+// the mechanisms that repair losses earlier: acknowledgements, repetitions, an agent's
+// records of deletions, and comparisons after a reconnect.
 //
-// It takes half a minute, or as long as ATOLL_SOAK says; ATOLL_SEED repeats a run's
-// choices.
-func TestI6I7I8I12WhatIsAskedIsWhatClustersHold(t *testing.T) {
+// It takes half a minute, or the duration in ATOLL_SOAK; ATOLL_SEED repeats the random
+// choices of a run.
+func TestI6I7I8I12ClustersHoldTheRequestedWorks(t *testing.T) {
 	seed := rand.Uint64()
 	if text := os.Getenv("ATOLL_SEED"); text != "" {
 		var err error
@@ -84,7 +84,7 @@ func TestI6I7I8I12WhatIsAskedIsWhatClustersHold(t *testing.T) {
 		w.changes, w.wire.lost.Load(), w.wire.doubled.Load(), w.wire.delayed.Load(), w.wire.cut.Load(), w.counts)
 }
 
-// world is everything.
+// world holds all parts of the test: site, servers, broker, agents and their clusters.
 type world struct {
 	t      *testing.T
 	site   *site
@@ -98,11 +98,11 @@ type world struct {
 	kubes   []*kubeAPI
 
 	mu      sync.Mutex
-	asked   [clusters]map[string]string    // what clusters are to hold: id -> value
-	deleted [clusters]map[string]time.Time // when the deletion of an id was asked for last
+	asked   [clusters]map[string]string    // requested works by cluster: id -> value
+	deleted [clusters]map[string]time.Time // when the deletion of an id was last requested
 	changes int
 	counts  map[string]int
-	why     string // of the first failure
+	why     string // text of the first failure
 }
 
 func newWorld(t *testing.T, seed uint64, compareEvery time.Duration) *world {
@@ -146,8 +146,8 @@ func newWorld(t *testing.T, seed uint64, compareEvery time.Duration) *world {
 
 func consumer(n int) string { return fmt.Sprintf("mc%d", n) }
 
-// freeAddr finds a port for a process that comes back to it. It is none that
-// the system gives to outgoing connections, which could have it meanwhile.
+// freeAddr finds a port for a process that is restarted on it. It is outside the range
+// for outgoing connections, which could take it in between.
 func freeAddr(t *testing.T) string {
 	for range 1000 {
 		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 12000+rand.IntN(18000)))
@@ -160,17 +160,18 @@ func freeAddr(t *testing.T) string {
 	return ""
 }
 
-// removed is told that an object is gone from a cluster. Each is called by its
-// work's id. Nothing goes that nobody asked to delete since it was made (I8).
+// removed is called when an object was deleted from a cluster; the object's name is its
+// work's id. It fails the test unless the deletion was requested after the object was
+// created (I8).
 func (w *world) removed(n int, id string, made time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.deleted[n][id].Before(made) {
-		w.fails("%s is deleted on %s and nobody asked for that", id, consumer(n))
+		w.fails("%s was deleted on %s without a request", id, consumer(n))
 	}
 }
 
-// fails is for who has the lock.
+// fails records a failure. The caller holds the lock.
 func (w *world) fails(format string, args ...any) {
 	why := fmt.Sprintf(format, args...)
 	w.why = cmp.Or(w.why, why)
@@ -185,9 +186,9 @@ func (w *world) fatal(format string, args ...any) {
 	w.t.FailNow()
 }
 
-// persist calls f until it succeeds, through whatever server answers.
+// persist calls f until it succeeds, with any server that answers.
 func (w *world) persist(what string, f func(context.Context, *maestroclient.Client) error) {
-	deadline := time.Now().Add(calm)
+	deadline := time.Now().Add(recoveryTimeout)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for try := 0; ; try++ {
@@ -212,7 +213,7 @@ func statusOf(err error) int {
 	return 0
 }
 
-// register makes the consumers known.
+// register creates the consumers.
 func (w *world) register() {
 	for n := range clusters {
 		w.persist("registering "+consumer(n), func(ctx context.Context, m *maestroclient.Client) error {
@@ -240,8 +241,8 @@ func bundle(n int, id, value string) maestroclient.Bundle {
 
 var errDeleting = errors.New("the work is being deleted")
 
-// apply asks for a work to be there with a value. It gives up while an earlier
-// deletion of it is under way, unless it must.
+// apply requests a work with a value. With must it retries until an earlier deletion of
+// the work has ended; otherwise it returns.
 func (w *world) apply(n int, id, value string, must bool) {
 	err := error(nil)
 	w.persist("applying "+id, func(ctx context.Context, m *maestroclient.Client) error {
@@ -249,7 +250,7 @@ func (w *world) apply(n int, id, value string, must bool) {
 		switch statusOf(err) {
 		case 404:
 			_, err = m.CreateBundle(ctx, bundle(n, id, value))
-			if statusOf(err) == 409 && !must { // there is a tombstone yet, or another try made it
+			if statusOf(err) == 409 && !must { // its tombstone still exists, or an earlier attempt created it
 				err = errDeleting
 			}
 		case 409:
@@ -268,7 +269,7 @@ func (w *world) apply(n int, id, value string, must bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if _, there := w.asked[n][id]; !there {
-		w.deleted[n][id] = time.Now() // what an earlier deletion may still take away was made before
+		w.deleted[n][id] = time.Now() // an earlier deletion may still delete an object that was created before
 	}
 	w.asked[n][id] = value
 	w.changes++
@@ -277,7 +278,7 @@ func (w *world) apply(n int, id, value string, must bool) {
 func (w *world) remove(n int, id string) {
 	w.mu.Lock()
 	delete(w.asked[n], id)
-	w.deleted[n][id] = time.Now().Add(time.Hour) // from now on it may go at any time
+	w.deleted[n][id] = time.Now().Add(time.Hour) // from now on it may be deleted at any time
 	w.changes++
 	w.mu.Unlock()
 	w.persist("deleting "+id, func(ctx context.Context, m *maestroclient.Client) error {
@@ -285,7 +286,7 @@ func (w *world) remove(n int, id string) {
 	})
 }
 
-// round lets things happen, and then compares.
+// round changes works under faults, ends the faults, and compares the clusters.
 func (w *world) round(round int) {
 	w.wire.set(faults{lose: w.random.IntN(150), double: w.random.IntN(150), delay: w.random.IntN(300),
 		cut: w.random.IntN(10)})
@@ -317,7 +318,7 @@ func (w *world) round(round int) {
 		time.Millisecond))
 }
 
-// mishap lets one thing go wrong.
+// mishap causes one random fault.
 func (w *world) mishap() string {
 	what := ""
 	switch w.random.IntN(12) {
@@ -369,7 +370,7 @@ func (w *world) mishap() string {
 	return what
 }
 
-// wipe loses the servers' database. The source orders again what it knows.
+// wipe empties the servers' database. The source then requests its works again.
 func (w *world) wipe() {
 	dsn := pgtest.DSN(w.t)
 	for _, p := range w.servers {
@@ -380,8 +381,8 @@ func (w *world) wipe() {
 		p.start()
 	}
 	w.register()
-	// What agents hold and the new database does not know is found when they
-	// connect, or by their next comparison, which is minutes away.
+	// Works that agents hold and the new database lacks are found when the agents connect, or
+	// by their next comparison, which is minutes away.
 	w.wire.cutAll()
 	for n := range clusters {
 		w.mu.Lock()
@@ -393,12 +394,12 @@ func (w *world) wipe() {
 	}
 }
 
-// compare waits until each cluster holds what was asked of it. A deletion whose
-// order was lost with the database is an operator's: the works are unknown by
-// then.
+// compare waits until each cluster holds exactly the requested works. When the request
+// for a deletion was lost with the database, the work is unknown, and compare deletes it
+// as an operator would.
 func (w *world) compare(round int, happened []string) {
 	w.t.Helper()
-	deadline := time.Now().Add(calm)
+	deadline := time.Now().Add(recoveryTimeout)
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -409,7 +410,7 @@ func (w *world) compare(round int, happened []string) {
 		err := w.deleteUnknown()
 		if time.Now().After(deadline) {
 			w.fatal("round %d: %s; after %v without faults: %s; deleting what is unknown: %v", round,
-				strings.Join(happened, ", "), calm, why, err)
+				strings.Join(happened, ", "), recoveryTimeout, why, err)
 		}
 		<-tick.C
 	}
@@ -458,7 +459,7 @@ func (w *world) differs() string {
 	return ""
 }
 
-// deleteUnknown has the agents delete what no source has and nobody asked for.
+// deleteUnknown requests the deletion of all unknown works that no source has.
 func (w *world) deleteUnknown() error {
 	ctx, cancel := context.WithTimeout(w.t.Context(), 5*time.Second)
 	defer cancel()

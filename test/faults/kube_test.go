@@ -22,7 +22,7 @@ import (
 // watches from any version.
 type kubeAPI struct {
 	server  *httptest.Server
-	removed func(name string, made time.Time) // a ConfigMap is gone
+	removed func(name string, made time.Time) // called after the deletion of a ConfigMap
 
 	mu      sync.Mutex
 	rv      int
@@ -63,7 +63,7 @@ func newKube(t testing.TB, removed func(string, time.Time)) *kubeAPI {
 	return k
 }
 
-// values is what the ConfigMaps hold, by name.
+// values returns the values of the ConfigMaps by name.
 func (k *kubeAPI) values() map[string]string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -185,7 +185,7 @@ func failure(w http.ResponseWriter, code int, reason, message string) {
 		"message": message, "code": code})
 }
 
-// shown is an object, or its metadata alone.
+// shown returns an object, or its metadata alone.
 func shown(o map[string]any, partial bool) map[string]any {
 	if !partial {
 		return o
@@ -202,12 +202,12 @@ func clone(o map[string]any) map[string]any {
 		err = json.Unmarshal(raw, &c)
 	}
 	if err != nil {
-		panic(err) // it came as JSON
+		panic(err) // not reached: it was decoded from JSON
 	}
 	return c
 }
 
-// put stores an object and shows it to the watches. The caller has the lock.
+// put stores an object and sends it to the watches. The caller holds the lock.
 func (k *kubeAPI) put(key kubeKey, o map[string]any, kind string) {
 	k.rv++
 	meta(o)["resourceVersion"] = strconv.Itoa(k.rv)
@@ -248,7 +248,7 @@ func (k *kubeAPI) list(w http.ResponseWriter, resource string, partial bool) {
 	answer(w, 200, list)
 }
 
-// apply is server-side apply by one manager who owns all there is.
+// apply is a server-side apply by one manager that owns all fields.
 func (k *kubeAPI) apply(key kubeKey, want map[string]any, manager string) map[string]any {
 	old := k.objects[key]
 	o := clone(want)
@@ -374,7 +374,7 @@ func (k *kubeAPI) delete(w http.ResponseWriter, key kubeKey, options map[string]
 	answer(w, 200, o)
 }
 
-// gone takes an object away, and what only it owned.
+// gone deletes an object, and the objects that have no other owner.
 func (k *kubeAPI) gone(key kubeKey, o map[string]any) {
 	k.put(key, o, "DELETED")
 	if key.resource == configMaps {

@@ -33,7 +33,7 @@ func TestARestartWithoutChangeIsQuiet(t *testing.T) {
 			if u, d := w.wire.count(agent, true), w.wire.count(agent, false); u != up || d != down {
 				up, down, last = u, d, time.Now()
 			}
-			if time.Since(begun) > calm {
+			if time.Since(begun) > recoveryTimeout {
 				t.Fatal("it does not become quiet")
 			}
 		}

@@ -33,7 +33,7 @@ import (
 	"atoll.dev/pki"
 )
 
-// site is what all parts share: a CA.
+// site holds the CA that all parts share.
 type site struct {
 	t  testing.TB
 	ca *pki.CA
@@ -92,7 +92,7 @@ func (s *site) clientTLS(name pki.Name, service string) *tls.Config {
 		RootCAs: s.ca.Pool(), ServerName: service}
 }
 
-// leave writes an identity for a process to find.
+// leave writes an identity into a directory for a process.
 func (s *site) leave(dir string, name pki.Name) {
 	pair := s.certificate(name)
 	key, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
@@ -107,7 +107,7 @@ func (s *site) leave(dir string, name pki.Name) {
 	}
 }
 
-// broker is the embedded one, which can be stopped and started.
+// broker is the embedded broker, which the test stops and starts.
 type broker struct {
 	site *site
 	addr string
@@ -132,8 +132,8 @@ func (b *broker) start() {
 	b.end = sync.OnceFunc(func() { cancel(); <-done })
 }
 
-// listenAgain takes an address back, which who had it before may not have given
-// up quite.
+// listenAgain listens on an address again; it retries while the previous listener still
+// holds the address.
 func listenAgain(addr string) (l net.Listener, err error) {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
@@ -146,7 +146,7 @@ func listenAgain(addr string) (l net.Listener, err error) {
 	return nil, err
 }
 
-// childConfig is what a process needs to know.
+// childConfig is the configuration of a child process.
 type childConfig struct {
 	Kind   string // maestro or agent
 	Dir    string // of its identity
@@ -155,7 +155,7 @@ type childConfig struct {
 	DSN, HTTP, GRPC string // of a server
 
 	Consumer, Kube, Store string // of an agent
-	Wall                  string // file that says how far its clock is off, in nanoseconds
+	Wall                  string // file with the error of its clock, in nanoseconds
 	CompareEvery          time.Duration
 }
 
@@ -191,7 +191,7 @@ func (c childConfig) run() error {
 	client := &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, RootCAs: pool,
 		ServerName: "broker"}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	// A parent that is gone leaves no child.
+	// The child ends when its parent has ended.
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() { _, _ = io.Copy(io.Discard, os.Stdin); cancel() }()
 	if c.Kind == "agent" {
@@ -232,7 +232,7 @@ func (c childConfig) run() error {
 	return s.Run(ctx)
 }
 
-// wallOf is a clock that is off by what a file says at the time.
+// wallOf returns a clock with the error that a file holds at the time of the reading.
 func wallOf(file string) func(time.Time) time.Time {
 	return func(t time.Time) time.Time {
 		text, err := os.ReadFile(file)
@@ -244,7 +244,7 @@ func wallOf(file string) func(time.Time) time.Time {
 	}
 }
 
-// process is a server or an agent that can be killed and started again.
+// process is a server or an agent that the test kills and restarts.
 type process struct {
 	site   *site
 	config childConfig

@@ -16,10 +16,9 @@ import (
 	"atoll.dev/pki"
 )
 
-// wire stands between the clients of the broker and the broker. It can lose,
-// repeat, delay and so reorder what is published, in both directions, after it
-// was acknowledged to who published it, as a broker that crashes does; and it
-// can cut connections.
+// wire is a proxy between the broker and its clients. It can lose, repeat and delay, and
+// so reorder, publishes in both directions after it has acknowledged them to the
+// publisher, as a broker that crashes does; and it can cut connections.
 type wire struct {
 	t      testing.TB
 	site   *site
@@ -35,7 +34,7 @@ type wire struct {
 	lost, doubled, delayed, cut atomic.Int64
 }
 
-// passage is a way of publishes: a client's, to the broker or from it.
+// passage identifies a direction of publishes: a client, and to or from the broker.
 type passage struct {
 	client pki.Name
 	up     bool
@@ -101,7 +100,7 @@ func (w *wire) track(c net.Conn, yes bool) {
 	}
 }
 
-// fate is what becomes of a publish.
+// fate is the random treatment of a publish: lost, repeated, delayed or sent.
 type fate struct {
 	lose, double, cut bool
 	delay             time.Duration
@@ -118,7 +117,7 @@ func (w *wire) fate() fate {
 	return f
 }
 
-// serve passes one client's connection on, under the client's own name.
+// serve forwards one client's connection with an identity of the client's name.
 func (w *wire) serve(client net.Conn) {
 	defer client.Close()
 	tc := client.(*tls.Conn)
@@ -169,7 +168,7 @@ func (s *side) send(p io.WriterTo) error {
 	return err
 }
 
-// relay is one direction.
+// relay forwards one direction of a connection.
 type relay struct {
 	w      *wire
 	way    passage
@@ -185,7 +184,7 @@ type relay struct {
 	copies uint16
 }
 
-// copyID are the packet ids of doubles; their acknowledgements go nowhere.
+// copyID holds the packet ids of repeated publishes, whose acknowledgements are dropped.
 const copyID = 60000
 
 func (r *relay) run() {
@@ -212,7 +211,7 @@ func (r *relay) run() {
 	}
 }
 
-// publish lets fate have a publish. It is false when the connection is cut.
+// publish treats a publish by its fate. It returns false when the connection is cut.
 func (r *relay) publish(p *packets.Publish) bool {
 	f := r.w.fate()
 	r.w.mu.Lock()

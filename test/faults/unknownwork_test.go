@@ -1,0 +1,35 @@
+package faults
+
+import (
+	"testing"
+	"time"
+
+	"atoll.dev/pki"
+)
+
+// TestI8AnUnreportedWorkIsFoundAgain: all messages of an agent after its
+// start are lost, and so is the servers' database, with the request to delete the
+// agent's only work. No server asks the agent again. The agent repeats its messages
+// by itself, so the servers list the work as unknown and an operator can delete it.
+func TestI8AnUnreportedWorkIsFoundAgain(t *testing.T) {
+	w := newWorld(t, 1, time.Second)
+	w.apply(0, "w0-0", "v", true)
+	w.compare(0, nil)
+	w.agents[0].kill()
+	w.remove(0, "w0-0")
+	w.wipe()
+	w.wire.set(faults{lose: 1000})
+	agent := pki.Name(consumer(0))
+	before := w.wire.count(agent, true)
+	w.agents[0].start()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	// Two unanswered messages with digests, and the list for servers without digests.
+	for begun := time.Now(); w.wire.count(agent, true) < before+3; <-tick.C {
+		if time.Since(begun) > recoveryTimeout {
+			t.Fatal("the agent sends nothing")
+		}
+	}
+	w.wire.set(faults{})
+	w.compare(1, nil)
+}
