@@ -40,7 +40,7 @@ func Main(args []string, in io.Reader, out, errw io.Writer) int {
 	}
 }
 
-func newRoot(c *terminal.Session) *cobra.Command {
+func newRoot(session *terminal.Session) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "atoll",
 		Short: "A cloud region of hosted Kubernetes control planes",
@@ -53,11 +53,11 @@ cluster with "atoll work apply".`,
 		Args: terminal.RefuseUnknownVerb, RunE: terminal.ShowHelp,
 	}
 	home, err := local.DefaultHome()
-	root.PersistentFlags().StringVar(&c.HomeDir, "home", home,
+	root.PersistentFlags().StringVar(&session.HomeDir, "home", home,
 		"directory of the region on this machine; ATOLL_HOME sets the default")
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
-		c.HomeIsGiven = cmd.Flags().Changed("home")
-		if c.HomeDir == "" {
+		session.HomeIsGiven = cmd.Flags().Changed("home")
+		if session.HomeDir == "" {
 			return err
 		}
 		return nil
@@ -72,17 +72,19 @@ cluster with "atoll work apply".`,
 			root.AddCommand(cmd)
 		}
 	}
-	add(useGroup, customer.Cluster(c), customer.NodePool(c))
-	add(operateGroup, operator.Up(c), operator.Down(c), operator.Status(c), operator.Env(c), operator.Logs(c),
-		operator.Key(c), operator.ManagementCluster(c), operator.Work(c))
+	add(useGroup, customer.Cluster(session), customer.NodePool(session))
+	add(operateGroup, operator.Up(session), operator.Down(session), operator.Status(session), operator.Env(session),
+		operator.Logs(session),
+		operator.Key(session), operator.ManagementCluster(session), operator.Work(session))
 	// Services whose operators have commands below the same word.
-	authority, maestro, manager := services.PKI(), services.Maestro(), services.CLM(c)
-	authority.AddCommand(operator.PKIToken(c))
-	maestro.AddCommand(operator.Maestro(c)...)
-	manager.AddCommand(operator.CLM(c)...)
-	add(serviceGroup, authority, services.Broker(), maestro, manager, services.Sentinel(c), services.Adapter(c),
+	authority, maestro, manager := services.PKI(), services.Maestro(), services.CLM(session)
+	authority.AddCommand(operator.PKIToken(session))
+	maestro.AddCommand(operator.Maestro(session)...)
+	manager.AddCommand(operator.CLM(session)...)
+	add(serviceGroup, authority, services.Broker(), maestro, manager, services.Sentinel(session),
+		services.Adapter(session),
 		services.Platform(), services.Agent(),
 		services.Hosting(), services.Router())
-	root.AddCommand(services.Supervise(c), services.Probe(c))
+	root.AddCommand(services.Supervise(session), services.Probe(session))
 	return root
 }

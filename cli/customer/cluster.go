@@ -18,7 +18,8 @@ import (
 	"atoll.dev/client/remote"
 )
 
-func Cluster(c *terminal.Session) *cobra.Command {
+// Cluster returns the command `atoll cluster`.
+func Cluster(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "cluster", Aliases: []string{"clusters"}, Args: terminal.RefuseUnknownVerb, RunE: terminal.ShowHelp,
 		Short: "Clusters: create, watch, use, hibernate, upgrade, protect, delete",
@@ -28,27 +29,29 @@ simulated nodes. NAME is a cluster's name or its id.`,
   atoll cluster kubeconfig demo --out demo.kubeconfig && kubectl --kubeconfig demo.kubeconfig get nodes
   atoll cluster delete demo --wait`,
 	}
-	cmd.AddCommand(clusterCreate(c), clusterList(c), clusterGet(c), clusterWatch(c), clusterEvents(c),
-		clusterStatuses(c),
-		clusterKubeconfig(c), clusterCredentials(c),
-		clusterHibernate(c, true), clusterHibernate(c, false), clusterUpgrade(c), clusterProtect(c,
-			true), clusterProtect(c, false), clusterDelete(c))
+	cmd.AddCommand(clusterCreate(session), clusterList(session), clusterGet(session), clusterWatch(session),
+		clusterEvents(session),
+		clusterStatuses(session),
+		clusterKubeconfig(session), clusterCredentials(session),
+		clusterHibernate(session, true), clusterHibernate(session, false), clusterUpgrade(session), clusterProtect(
+			session,
+			true), clusterProtect(session, false), clusterDelete(session))
 	return cmd
 }
 
-// callRegion calls f with a client of the Platform API.
-func callRegion(c *terminal.Session, ctx context.Context, f func(context.Context, *client.Client) error) error {
-	api, err := c.Client()
+// callRegion calls f with a client of the Platform API, and explains the error that f returns.
+func callRegion(session *terminal.Session, ctx context.Context, f func(context.Context, *client.Client) error) error {
+	api, err := session.Client()
 	if err != nil {
 		return err
 	}
 	defer api.Close()
-	return told(f(ctx, api))
+	return explainError(f(ctx, api))
 }
 
-// told adds to an error of the Platform API each field that is wrong, and what
-// can be done.
-func told(err error) error {
+// explainError adds to an error of the Platform API every field that is wrong and the next step for
+// the caller. Other errors are returned unchanged.
+func explainError(err error) error {
 	e, ok := errors.AsType[*remote.Error](err)
 	if !ok {
 		return err
@@ -64,13 +67,13 @@ func told(err error) error {
 	case e.Code == remote.CodeUnreachable:
 		advice = "; is the region up? See `atoll status`"
 	case e.Status == http.StatusForbidden:
-		advice = "; whose keys are used shows `atoll key list`"
+		advice = "; `atoll key list` shows the accounts of your keys"
 	case e.Code == "CLUSTERS-MGMT-DELETE-005":
 		advice = "; that is `atoll cluster unprotect NAME`"
 	case e.Status == http.StatusGone:
 		advice = "; leave --cursor out to begin with what exists"
 	case e.Status == http.StatusPreconditionFailed:
-		advice = "; look at it again with `atoll cluster get`"
+		advice = "; it has changed: read it again with `atoll cluster get`"
 	}
 	if advice == "" && more.Len() == 0 {
 		return err
@@ -78,9 +81,10 @@ func told(err error) error {
 	return fmt.Errorf("%w%s%s", err, advice, more.String())
 }
 
-// clusterNamed finds a cluster by its id or its name. Names are unique in an
-// account; one whose deletion was asked for may be there beside its successor.
-func clusterNamed(ctx context.Context, api *client.Client, name string) (client.Cluster, error) {
+// findCluster finds a cluster by its id or its name. Names are unique in an account, except that a
+// cluster under deletion can exist beside its successor of the same name: then findCluster returns
+// the successor.
+func findCluster(ctx context.Context, api *client.Client, name string) (client.Cluster, error) {
 	if uuid.Validate(name) == nil {
 		found, err := api.Cluster(ctx, name)
 		if remote.StatusOf(err) == http.StatusNotFound {
@@ -88,26 +92,26 @@ func clusterNamed(ctx context.Context, api *client.Client, name string) (client.
 		}
 		return found, err
 	}
-	named, err := api.Clusters(ctx, client.ClusterQuery{Name: name})
+	matches, err := api.Clusters(ctx, client.ClusterQuery{Name: name})
 	if err != nil {
 		return client.Cluster{}, err
 	}
-	var leaving string
-	for _, k := range named {
-		if k.DeletedAt == nil {
-			return api.Cluster(ctx, k.ID)
+	var deletingID string
+	for _, cluster := range matches {
+		if cluster.DeletedAt == nil {
+			return api.Cluster(ctx, cluster.ID)
 		}
-		leaving = k.ID
+		deletingID = cluster.ID
 	}
-	if leaving != "" {
-		return api.Cluster(ctx, leaving)
+	if deletingID != "" {
+		return api.Cluster(ctx, deletingID)
 	}
 	return client.Cluster{},
 		fmt.Errorf("there is no cluster %q in this account; `atoll cluster list` shows what there is", name)
 }
 
 // completeClusters completes the first argument with names of clusters.
-func completeClusters(c *terminal.Session, cmd *cobra.Command, args []string, word string) ([]cobra.Completion,
+func completeClusters(session *terminal.Session, cmd *cobra.Command, args []string, word string) ([]cobra.Completion,
 	cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -115,11 +119,11 @@ func completeClusters(c *terminal.Session, cmd *cobra.Command, args []string, wo
 	ctx, cancel := context.WithTimeout(cmd.Context(), 2*time.Second)
 	defer cancel()
 	var words []cobra.Completion
-	err := callRegion(c, ctx, func(ctx context.Context, api *client.Client) error {
+	err := callRegion(session, ctx, func(ctx context.Context, api *client.Client) error {
 		all, err := api.Clusters(ctx, client.ClusterQuery{})
-		for _, k := range all {
-			if strings.HasPrefix(k.Name, word) {
-				words = append(words, cobra.CompletionWithDesc(k.Name, string(k.Status.Phase)))
+		for _, cluster := range all {
+			if strings.HasPrefix(cluster.Name, word) {
+				words = append(words, cobra.CompletionWithDesc(cluster.Name, string(cluster.Status.Phase)))
 			}
 		}
 		return err
@@ -130,36 +134,35 @@ func completeClusters(c *terminal.Session, cmd *cobra.Command, args []string, wo
 	return words, cobra.ShellCompDirectiveNoFileComp
 }
 
-// phaseOf is a cluster's phase for a table, with its power when it is not
-// simply awake.
-func phaseOf(k platform.Cluster) string {
-	phase := string(k.Status.Phase)
-	if p := k.Status.Power; p != "" && p != "Awake" {
+// phaseOf returns a cluster's phase for a table, with the power state unless that is Awake.
+func phaseOf(cluster platform.Cluster) string {
+	phase := string(cluster.Status.Phase)
+	if p := cluster.Status.Power; p != "" && p != "Awake" {
 		phase += " (" + p + ")"
 	}
 	return phase
 }
 
-// livesOn is a cluster's management cluster.
-func livesOn(k platform.Cluster) string {
-	if k.PlacementRef == nil {
+// managementClusterOf returns the name of the management cluster that hosts a cluster, or "-".
+func managementClusterOf(cluster platform.Cluster) string {
+	if cluster.PlacementRef == nil {
 		return "-"
 	}
-	return cmp.Or(k.PlacementRef.ManagementCluster, "-")
+	return cmp.Or(cluster.PlacementRef.ManagementCluster, "-")
 }
 
-// apiURL is the address of a cluster's Kubernetes API.
-func apiURL(k platform.Cluster) string {
-	if e := k.Status.ControlPlaneEndpoint; e != nil && e.Host != "" {
+// apiURL returns the address of a cluster's Kubernetes API, or "-".
+func apiURL(cluster platform.Cluster) string {
+	if e := cluster.Status.ControlPlaneEndpoint; e != nil && e.Host != "" {
 		return fmt.Sprintf("https://%s:%d", e.Host, e.Port)
 	}
 	return "-"
 }
 
 // completion binds a function that completes arguments to the session.
-func completion(c *terminal.Session, complete func(*terminal.Session, *cobra.Command, []string, string) (
+func completion(session *terminal.Session, complete func(*terminal.Session, *cobra.Command, []string, string) (
 	[]cobra.Completion, cobra.ShellCompDirective)) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		return complete(c, cmd, args, word)
+		return complete(session, cmd, args, word)
 	}
 }

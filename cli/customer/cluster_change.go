@@ -21,13 +21,13 @@ import (
 	"atoll.dev/release"
 )
 
-func clusterHibernate(c *terminal.Session, asleep bool) *cobra.Command {
+func clusterHibernate(session *terminal.Session, asleep bool) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "wake NAME", Short: "Keep a cluster awake from now on", Args: cobra.ExactArgs(1),
 		Long: `Keeps a cluster's control plane running. A hibernated one wakes for a while whenever
 somebody connects to it, without this.`,
 		Example:           "  atoll cluster wake demo --wait",
-		ValidArgsFunction: completion(c, completeClusters),
+		ValidArgsFunction: completion(session, completeClusters),
 	}
 	if asleep {
 		cmd.Use, cmd.Short = "hibernate NAME", "Let a cluster sleep whenever nobody is connected"
@@ -38,14 +38,14 @@ within seconds, and it sleeps again after ten minutes without a connection.`
 	f := terminal.AddWaitFlags(cmd, map[bool]string{true: "asleep", false: "awake"}[asleep])
 	out := terminal.AddOutputFlag(cmd, "name")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return callRegion(c, cmd.Context(), func(ctx context.Context, api *client.Client) error {
+		return callRegion(session, cmd.Context(), func(ctx context.Context, api *client.Client) error {
 			goal := "Awake"
 			if asleep {
 				goal = "Asleep"
 			}
-			return changeCluster(c, ctx, api, args[0], map[string]any{"hibernated": asleep}, f, out, clusterGoal{
-				strings.ToLower(goal), func(k platform.Cluster) bool {
-					return k.Status.Power == goal && k.Status.Phase == platform.ClusterPhaseReady
+			return changeCluster(session, ctx, api, args[0], map[string]any{"hibernated": asleep}, f, out, clusterGoal{
+				strings.ToLower(goal), func(cluster platform.Cluster) bool {
+					return cluster.Status.Power == goal && cluster.Status.Phase == platform.ClusterPhaseReady
 				},
 			})
 		})
@@ -53,11 +53,11 @@ within seconds, and it sleeps again after ten minutes without a connection.`
 	return cmd
 }
 
-func clusterProtect(c *terminal.Session, protected bool) *cobra.Command {
+func clusterProtect(session *terminal.Session, protected bool) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "unprotect NAME", Short: "Let a cluster be deleted again", Args: cobra.ExactArgs(1),
 		Example:           "  atoll cluster unprotect demo && atoll cluster delete demo",
-		ValidArgsFunction: completion(c, completeClusters),
+		ValidArgsFunction: completion(session, completeClusters),
 	}
 	if protected {
 		cmd.Use, cmd.Short, cmd.Example = "protect NAME", "Refuse a cluster's deletion until unprotect",
@@ -65,8 +65,8 @@ func clusterProtect(c *terminal.Session, protected bool) *cobra.Command {
 	}
 	out := terminal.AddOutputFlag(cmd, "name")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return callRegion(c, cmd.Context(), func(ctx context.Context, api *client.Client) error {
-			return changeCluster(c, ctx, api, args[0], map[string]any{"deleteProtection": protected},
+		return callRegion(session, cmd.Context(), func(ctx context.Context, api *client.Client) error {
+			return changeCluster(session, ctx, api, args[0], map[string]any{"deleteProtection": protected},
 				&terminal.WaitFlags{}, out,
 				clusterGoal{})
 		})
@@ -74,7 +74,7 @@ func clusterProtect(c *terminal.Session, protected bool) *cobra.Command {
 	return cmd
 }
 
-func clusterUpgrade(c *terminal.Session) *cobra.Command {
+func clusterUpgrade(session *terminal.Session) *cobra.Command {
 	var version string
 	cmd := &cobra.Command{
 		Use: "upgrade NAME --release V", Short: "Upgrade a cluster's control plane", Args: cobra.ExactArgs(1),
@@ -82,19 +82,19 @@ func clusterUpgrade(c *terminal.Session) *cobra.Command {
 the second or two of the restart. A version that its management cluster does not have is
 refused, and shown as its condition.`,
 		Example:           "  atoll cluster upgrade demo --release 1.36.3 --wait",
-		ValidArgsFunction: completion(c, completeClusters),
+		ValidArgsFunction: completion(session, completeClusters),
 	}
 	cmd.Flags().StringVar(&version, "release", "", "Kubernetes version, such as 1.36.3")
 	cmd.MarkFlagRequired("release")
 	f := terminal.AddWaitFlags(cmd, "upgraded")
 	out := terminal.AddOutputFlag(cmd, "name")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return callRegion(c, cmd.Context(), func(ctx context.Context, api *client.Client) error {
+		return callRegion(session, cmd.Context(), func(ctx context.Context, api *client.Client) error {
 			spec := map[string]any{"hostedCluster": map[string]any{"release": map[string]any{
 				"image": release.Image(version)}}}
-			return changeCluster(c, ctx, api, args[0], spec, f, out, clusterGoal{
-				"upgraded to " + version, func(k platform.Cluster) bool {
-					return k.Status.Version == version && k.Status.Phase == platform.ClusterPhaseReady
+			return changeCluster(session, ctx, api, args[0], spec, f, out, clusterGoal{
+				"upgraded to " + version, func(cluster platform.Cluster) bool {
+					return cluster.Status.Version == version && cluster.Status.Phase == platform.ClusterPhaseReady
 				},
 			})
 		})
@@ -102,17 +102,16 @@ refused, and shown as its condition.`,
 	return cmd
 }
 
-// clusterGoal is what a change of a cluster leads to.
+// clusterGoal is the state that a change leads to. A nil reached means that the cluster is deleted.
 type clusterGoal struct {
 	name    string
 	reached func(platform.Cluster) bool
 }
 
-// changeCluster merges a change into a cluster's spec, and waits for what it
-// leads to if that is wanted.
-func changeCluster(c *terminal.Session, ctx context.Context, api *client.Client, name string, spec map[string]any,
+// changeCluster merges spec into a cluster's spec. With --wait it then waits for the goal.
+func changeCluster(session *terminal.Session, ctx context.Context, api *client.Client, name string, spec map[string]any,
 	f *terminal.WaitFlags, out *terminal.Output, goal clusterGoal) error {
-	k, err := clusterNamed(ctx, api, name)
+	cluster, err := findCluster(ctx, api, name)
 	if err != nil {
 		return err
 	}
@@ -120,77 +119,82 @@ func changeCluster(c *terminal.Session, ctx context.Context, api *client.Client,
 	if err != nil {
 		return err
 	}
-	was := k.Generation
-	if k, err = api.UpdateCluster(ctx, k.ID, patch, ""); err != nil {
+	before := cluster.Generation
+	if cluster, err = api.UpdateCluster(ctx, cluster.ID, patch, ""); err != nil {
 		return err
 	}
-	progress := out.Progress(c)
-	said := "changed"
-	if k.Generation == was {
-		said = "has that already"
+	progress := out.Progress(session)
+	outcome := "changed"
+	if cluster.Generation == before {
+		outcome = "has that already"
 	}
-	fmt.Fprintf(progress, "cluster %s %s: generation %d\n", k.Name, said, k.Generation)
+	fmt.Fprintf(progress, "cluster %s %s: generation %d\n", cluster.Name, outcome, cluster.Generation)
 	if f.Wait {
-		if err := awaitCluster(c, ctx, api, k.Cluster, goal, f.Timeout, progress); err != nil {
+		if err := awaitCluster(session, ctx, api, cluster.Cluster, goal, f.Timeout, progress); err != nil {
 			return err
 		}
-		if k, err = api.Cluster(ctx, k.ID); err != nil {
+		if cluster, err = api.Cluster(ctx, cluster.ID); err != nil {
 			return err
 		}
 	}
-	return out.PrintNamed(c.Out, k.Cluster, k.Name)
+	return out.PrintNamed(session.Out, cluster.Cluster, cluster.Name)
 }
 
-// awaitCluster watches a cluster until it is what was wanted, for the
-// generation that k has, and shows what it says meanwhile.
-func awaitCluster(c *terminal.Session, ctx context.Context, api *client.Client, k platform.Cluster, goal clusterGoal,
+// awaitCluster watches a cluster until it has reached the goal at the generation of cluster or a
+// later one, and prints each change of its state. It returns an error when the timeout has passed
+// or the cluster was deleted meanwhile.
+func awaitCluster(session *terminal.Session, ctx context.Context, api *client.Client, cluster platform.Cluster,
+	goal clusterGoal,
 	timeout time.Duration, out io.Writer) error {
-	begun, told := time.Now(), ""
-	limited, cancel := context.WithTimeoutCause(ctx, timeout, errLate)
+	start, lastText := time.Now(), ""
+	limited, cancel := context.WithTimeoutCause(ctx, timeout, errTimeout)
 	defer cancel()
-	err := api.FollowClusters(limited, remote.WatchOptions{ID: k.ID}, seenOne(func(now *platform.Cluster) error {
-		if now == nil {
-			if goal.reached == nil {
-				return errReached
+	err := api.FollowClusters(limited, remote.WatchOptions{ID: cluster.ID},
+		clusterHandler(func(now *platform.Cluster) error {
+			if now == nil {
+				if goal.reached == nil {
+					return errGoalReached
+				}
+				return fmt.Errorf("cluster %s was deleted meanwhile", cluster.Name)
 			}
-			return fmt.Errorf("cluster %s was deleted meanwhile", k.Name)
-		}
-		text := phaseOf(*now)
-		if m := now.Status.Message; m != "" && now.Status.Phase != "Ready" {
-			text += ": " + terminal.OneLine(m)
-		}
-		if goal.reached != nil && now.Status.ObservedGeneration >= k.Generation && goal.reached(*now) {
-			return errReached
-		}
-		if text != told {
-			told = text
-			fmt.Fprintf(out, "  %8s  %s\n", terminal.Took(time.Since(begun)), text)
-		}
-		return nil
-	}))
+			text := phaseOf(*now)
+			if m := now.Status.Message; m != "" && now.Status.Phase != "Ready" {
+				text += ": " + terminal.OneLine(m)
+			}
+			if goal.reached != nil && now.Status.ObservedGeneration >= cluster.Generation && goal.reached(*now) {
+				return errGoalReached
+			}
+			if text != lastText {
+				lastText = text
+				fmt.Fprintf(out, "  %8s  %s\n", terminal.Took(time.Since(start)), text)
+			}
+			return nil
+		}))
 	switch {
-	case errors.Is(err, errReached):
-		fmt.Fprintf(out, "cluster %s is %s (%s)\n", k.Name, goal.name, terminal.Took(time.Since(begun)))
+	case errors.Is(err, errGoalReached):
+		fmt.Fprintf(out, "cluster %s is %s (%s)\n", cluster.Name, goal.name, terminal.Took(time.Since(start)))
 		return nil
 	case err != nil && ctx.Err() != nil:
-		fmt.Fprintf(c.Err, "cluster %s goes on without you; look on with `atoll cluster watch %s`\n", k.Name, k.Name)
+		fmt.Fprintf(session.Err, "cluster %s goes on without you; look on with `atoll cluster watch %s`\n",
+			cluster.Name, cluster.Name)
 		return ctx.Err()
-	case errors.Is(context.Cause(limited), errLate):
-		return fmt.Errorf("cluster %s is not %s within %s%s; it goes on: look with `atoll cluster get %s`", k.Name,
-			goal.name, timeout, soFar(told), k.Name)
+	case errors.Is(context.Cause(limited), errTimeout):
+		return fmt.Errorf("cluster %s is not %s within %s%s; it goes on: look with `atoll cluster get %s`",
+			cluster.Name,
+			goal.name, timeout, lastStateText(lastText), cluster.Name)
 	}
 	return err
 }
 
-// soFar is what was last heard of something that is waited for.
-func soFar(told string) string {
-	if told == "" {
+// lastStateText returns the last observed state for an error message, "" when nothing was observed.
+func lastStateText(state string) string {
+	if state == "" {
 		return ""
 	}
-	return ": it is " + told
+	return ": it is " + state
 }
 
-func clusterDelete(c *terminal.Session) *cobra.Command {
+func clusterDelete(session *terminal.Session) *cobra.Command {
 	var yes, force bool
 	var reason string
 	cmd := &cobra.Command{
@@ -200,7 +204,7 @@ asks for the cluster's name first. With --wait it returns when nothing is left.`
 		Example: `  atoll cluster delete demo --wait
   atoll cluster list --status Ready -o name | xargs -n1 atoll cluster delete --yes`,
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: completion(c, completeClusters),
+		ValidArgsFunction: completion(session, completeClusters),
 	}
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	cmd.Flags().BoolVar(&force, "force", false,
@@ -210,48 +214,49 @@ asks for the cluster's name first. With --wait it returns when nothing is left.`
 	cmd.MarkFlagsRequiredTogether("force", "reason")
 	f := terminal.AddWaitFlags(cmd, "gone")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return callRegion(c, cmd.Context(), func(ctx context.Context, api *client.Client) error {
-			k, err := clusterNamed(ctx, api, args[0])
+		return callRegion(session, cmd.Context(), func(ctx context.Context, api *client.Client) error {
+			cluster, err := findCluster(ctx, api, args[0])
 			if err != nil {
 				return err
 			}
-			if !yes && k.DeletedAt == nil {
-				if err := confirm(c, ctx, k.Cluster); err != nil {
+			if !yes && cluster.DeletedAt == nil {
+				if err := confirm(session, ctx, cluster.Cluster); err != nil {
 					return err
 				}
 			}
-			if err := api.DeleteCluster(ctx, k.ID, client.Deletion{Force: force, Reason: reason}); err != nil {
+			if err := api.DeleteCluster(ctx, cluster.ID, client.Deletion{Force: force, Reason: reason}); err != nil {
 				return err
 			}
-			c.Printf("deletion of cluster %s (%s) ordered\n", k.Name, k.ID)
+			session.Printf("deletion of cluster %s (%s) ordered\n", cluster.Name, cluster.ID)
 			if !f.Wait {
 				return nil
 			}
-			return awaitCluster(c, ctx, api, k.Cluster, clusterGoal{name: "gone"}, f.Timeout, c.Out)
+			return awaitCluster(session, ctx, api, cluster.Cluster, clusterGoal{name: "gone"}, f.Timeout, session.Out)
 		})
 	}
 	return cmd
 }
 
-// confirm asks, where somebody is there to answer, whether a cluster is to go.
-func confirm(c *terminal.Session, ctx context.Context, k platform.Cluster) error {
-	in, ok := c.In.(*os.File)
+// confirm asks for the name of the cluster when the input is a terminal, and returns an error
+// unless the answer is that name. When the input is no terminal it does not ask.
+func confirm(session *terminal.Session, ctx context.Context, cluster platform.Cluster) error {
+	in, ok := session.In.(*os.File)
 	if !ok || !term.IsTerminal(int(in.Fd())) {
 		return nil
 	}
-	fmt.Fprintf(c.Err, "%s and all that is in it will be gone for good. Type its name to go on: ", k.Name)
+	fmt.Fprintf(session.Err, "%s and all that is in it will be gone for good. Type its name to go on: ", cluster.Name)
 	answer, err := readLine(ctx, in)
 	if err != nil {
 		return err
 	}
-	if strings.TrimSpace(answer) != k.Name {
+	if strings.TrimSpace(answer) != cluster.Name {
 		return errors.New("nothing was deleted")
 	}
 	return nil
 }
 
-// readLine reads a line, or what there is of one. Nothing ends a read of a
-// terminal, so who is interrupted leaves it behind: it ends with the process.
+// readLine reads a line, or the rest of the input. A read from a terminal cannot be cancelled: when
+// ctx ends first, the reading goroutine stays until the process ends.
 func readLine(ctx context.Context, in io.Reader) (string, error) {
 	type answer struct {
 		line string

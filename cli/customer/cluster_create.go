@@ -23,7 +23,7 @@ import (
 	"atoll.dev/release"
 )
 
-// createFlags are what the flags of `cluster create` say of a cluster.
+// createFlags are the flags of `cluster create`.
 type createFlags struct {
 	file                  string
 	release, display      string
@@ -34,7 +34,7 @@ type createFlags struct {
 	pools                 poolFlag
 }
 
-func clusterCreate(c *terminal.Session) *cobra.Command {
+func clusterCreate(session *terminal.Session) *cobra.Command {
 	var f createFlags
 	cmd := &cobra.Command{
 		Use:   "create [NAME]",
@@ -58,26 +58,26 @@ document of the kind Cluster, and documents of the kind NodePool; flags are stro
 	fs.BoolVar(&f.protected, "delete-protection", false, "refuse its deletion until it is unprotected")
 	fs.StringToStringVar(&f.tags, "tag", nil, "tag, k=v; repeatable")
 	fs.StringToStringVar(&f.properties, "property", nil, "property, k=v; repeatable")
-	fs.StringVar(&f.managementCluster, "management-cluster", "", "the management cluster that it is to live on")
+	fs.StringVar(&f.managementCluster, "management-cluster", "", "the management cluster that is to host it")
 	fs.StringToStringVar(&f.selector, "selector", nil, "label, k=v, that its management cluster must have; repeatable")
 	wait := terminal.AddWaitFlags(cmd, "ready")
 	out := terminal.AddOutputFlag(cmd, "name")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		o, err := orderOf(c, f, args)
+		o, err := buildOrder(session, f, args)
 		if err != nil {
 			return err
 		}
-		return callRegion(c, cmd.Context(), func(ctx context.Context, api *client.Client) error {
-			return createCluster(c, ctx, api, o, wait, out)
+		return callRegion(session, cmd.Context(), func(ctx context.Context, api *client.Client) error {
+			return createCluster(session, ctx, api, o, wait, out)
 		})
 	}
 	return cmd
 }
 
-// orderOf makes one order of a file and of flags.
-func orderOf(c *terminal.Session, f createFlags, args []string) (o clusterOrder, err error) {
+// buildOrder builds the order from the file, the arguments and the flags. Flags override the file.
+func buildOrder(session *terminal.Session, f createFlags, args []string) (o clusterOrder, err error) {
 	if f.file != "" {
-		data, err := readFile(c, f.file)
+		data, err := readFile(session, f.file)
 		if err != nil {
 			return o, err
 		}
@@ -95,11 +95,11 @@ func orderOf(c *terminal.Session, f createFlags, args []string) (o clusterOrder,
 		o.spec = map[string]any{}
 	}
 	err = errors.Join(
-		setIf(f.display != "", o.spec, f.display, "displayName"),
-		setIf(f.protected, o.spec, true, "deleteProtection"),
-		setIf(f.hibernated, o.spec, true, "hibernated"),
-		setIf(f.release != "", o.spec, release.Image(f.release), "hostedCluster", "release", "image"),
-		setIf(f.managementCluster != "", o.spec, f.managementCluster, "placement", "managementCluster"),
+		setWhen(f.display != "", o.spec, f.display, "displayName"),
+		setWhen(f.protected, o.spec, true, "deleteProtection"),
+		setWhen(f.hibernated, o.spec, true, "hibernated"),
+		setWhen(f.release != "", o.spec, release.Image(f.release), "hostedCluster", "release", "image"),
+		setWhen(f.managementCluster != "", o.spec, f.managementCluster, "placement", "managementCluster"),
 	)
 	for path, pairs := range map[string]map[string]string{"tags": f.tags, "properties": f.properties} {
 		for k, v := range pairs {
@@ -127,50 +127,54 @@ func orderOf(c *terminal.Session, f createFlags, args []string) (o clusterOrder,
 	return o, nil
 }
 
-func setIf(given bool, spec map[string]any, value any, path ...string) error {
+// setWhen sets a member of spec by its path when given is true.
+func setWhen(given bool, spec map[string]any, value any, path ...string) error {
 	if !given {
 		return nil
 	}
 	return set(spec, value, path...)
 }
 
-// mergeSpecs lays one spec over another.
+// mergeSpecs returns a copy of under in which the members of over replace those of the same name.
+// Objects are merged member by member.
 func mergeSpecs(under, over map[string]any) map[string]any {
-	all := maps.Clone(under)
-	if all == nil {
-		all = map[string]any{}
+	merged := maps.Clone(under)
+	if merged == nil {
+		merged = map[string]any{}
 	}
 	for k, v := range over {
-		a, isObject := all[k].(map[string]any)
-		b, both := v.(map[string]any)
-		if isObject && both {
+		a, isObject := merged[k].(map[string]any)
+		b, bothObjects := v.(map[string]any)
+		if isObject && bothObjects {
 			v = mergeSpecs(a, b)
 		}
-		all[k] = v
+		merged[k] = v
 	}
-	return all
+	return merged
 }
 
 // readFile reads a file, or standard input.
-func readFile(c *terminal.Session, name string) ([]byte, error) {
+func readFile(session *terminal.Session, name string) ([]byte, error) {
 	if name == "-" {
-		return io.ReadAll(c.In)
+		return io.ReadAll(session.In)
 	}
 	return os.ReadFile(name)
 }
 
-func createCluster(c *terminal.Session, ctx context.Context, api *client.Client, o clusterOrder,
+// createCluster creates the cluster and its node pools, and waits for them with --wait. It checks
+// the specs of all of them before the first request.
+func createCluster(session *terminal.Session, ctx context.Context, api *client.Client, o clusterOrder,
 	wait *terminal.WaitFlags,
 	out *terminal.Output) error {
-	// Everything is made out before anything is asked for.
+	// All specs are decoded and checked before the first request: a mistake creates nothing.
 	request := platform.ClusterRequest{Name: o.name, TargetProjectID: o.project}
-	if err := recast(o.spec, &request.Spec); err != nil {
+	if err := decodeStrict(o.spec, &request.Spec); err != nil {
 		return fmt.Errorf("cluster %s: spec: %w", o.name, err)
 	}
 	pools := make([]platform.NodePoolRequest, len(o.pools))
 	for i, p := range o.pools {
 		pools[i].Name = p.name
-		if err := recast(p.spec, &pools[i].Spec); err != nil {
+		if err := decodeStrict(p.spec, &pools[i].Spec); err != nil {
 			return fmt.Errorf("node pool %s: spec: %w", p.name, err)
 		}
 	}
@@ -179,64 +183,65 @@ func createCluster(c *terminal.Session, ctx context.Context, api *client.Client,
 			return fmt.Errorf("node pool %s: nothing was created: %w", p.Name, err)
 		}
 	}
-	begun := time.Now()
-	k, err := api.CreateCluster(ctx, request)
+	start := time.Now()
+	cluster, err := api.CreateCluster(ctx, request)
 	if err != nil {
 		return err
 	}
-	progress := out.Progress(c)
-	fmt.Fprintf(progress, "cluster %s accepted: id %s (%s)\n", k.Name, k.ID, terminal.Took(time.Since(begun)))
+	progress := out.Progress(session)
+	fmt.Fprintf(progress, "cluster %s accepted: id %s (%s)\n", cluster.Name, cluster.ID,
+		terminal.Took(time.Since(start)))
 	for _, p := range pools {
-		p.ClusterID = k.ID
+		p.ClusterID = cluster.ID
 		if _, err := api.CreateNodePool(ctx, p); err != nil {
 			return fmt.Errorf(
-				"cluster %s is being made, but not its node pool %s; mend that and go on with `atoll nodepool create "+
+				"cluster %s is being created, but not its node pool %s; correct it and repeat `atoll nodepool create "+
 					"%s --cluster %s`, or delete the cluster: %w",
-				k.Name, p.Name, p.Name, k.Name, err)
+				cluster.Name, p.Name, p.Name, cluster.Name, err)
 		}
 		fmt.Fprintf(progress, "node pool %s accepted\n", p.Name)
 	}
 	if wait.Wait {
-		if err := awaitReady(c, ctx, api, k.Cluster, len(pools) > 0, wait.Timeout, progress); err != nil {
+		if err := awaitReady(session, ctx, api, cluster.Cluster, len(pools) > 0, wait.Timeout, progress); err != nil {
 			return err
 		}
 	}
 	if out.Format == "table" {
 		if !wait.Wait {
-			c.Printf("look on: atoll cluster watch %s\n", k.Name)
+			session.Printf("look on: atoll cluster watch %s\n", cluster.Name)
 		}
 		return nil
 	}
-	if k, err = api.Cluster(ctx, k.ID); err != nil {
+	if cluster, err = api.Cluster(ctx, cluster.ID); err != nil {
 		return err
 	}
-	return out.PrintNamed(c.Out, k.Cluster, k.Name)
+	return out.PrintNamed(session.Out, cluster.Cluster, cluster.Name)
 }
 
-// checkNodePool says what the region would refuse a node pool for, before there
-// is its cluster: a request that names no cluster makes nothing, and the refusal
-// names all else that is wrong with it. What other trouble there is shows when
-// the cluster is asked for.
+// checkNodePool returns the error that the region would refuse a node pool with, before its cluster
+// exists. It sends the request without a cluster: the region creates nothing and its refusal names
+// all other invalid fields. Any other failure is ignored here, because creating the cluster reports
+// it.
 func checkNodePool(ctx context.Context, api *client.Client, p platform.NodePoolRequest) error {
 	_, err := api.CreateNodePool(ctx, p)
 	e, ok := errors.AsType[*remote.Error](err)
 	if !ok || e.Status != http.StatusUnprocessableEntity {
 		return nil
 	}
-	wrong := slices.DeleteFunc(slices.Clone(e.Fields), func(f platform.FieldError) bool {
+	rejected := slices.DeleteFunc(slices.Clone(e.Fields), func(f platform.FieldError) bool {
 		return f.Field == "cluster_id"
 	})
-	if len(wrong) == 0 {
+	if len(rejected) == 0 {
 		return nil
 	}
-	refused := *e
-	refused.Fields, refused.Reason = wrong, wrong[0].Field+" "+wrong[0].Message
-	return &refused
+	narrowed := *e
+	narrowed.Fields, narrowed.Reason = rejected, rejected[0].Field+" "+rejected[0].Message
+	return &narrowed
 }
 
-// recast turns an object into a type of the API. What that does not know is an
-// error, not dropped.
-func recast(object, into any) error {
+// decodeStrict converts an object to a type of the API. A field that the type does not have is an
+// error.
+func decodeStrict(object, into any) error {
 	data, err := json.Marshal(object)
 	if err != nil {
 		return err

@@ -19,7 +19,7 @@ import (
 // clusterPhases are the phases that `cluster list --status` takes.
 var clusterPhases = []string{"WaitingForPlacement", "Provisioning", "Ready", "Deleting", "Failed"}
 
-func clusterList(c *terminal.Session) *cobra.Command {
+func clusterList(session *terminal.Session) *cobra.Command {
 	var phase string
 	cmd := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List the account's clusters", Args: cobra.NoArgs,
@@ -31,32 +31,33 @@ func clusterList(c *terminal.Session) *cobra.Command {
 		cobra.ShellCompDirectiveNoFileComp))
 	out := terminal.AddOutputFlag(cmd, "wide", "name")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return callRegion(c, cmd.Context(), func(ctx context.Context, api *client.Client) error {
+		return callRegion(session, cmd.Context(), func(ctx context.Context, api *client.Client) error {
 			all, err := api.Clusters(ctx, client.ClusterQuery{Phase: platform.ClusterPhase(phase)})
 			if err != nil {
 				return err
 			}
 			names := make([]string, len(all))
-			for i, k := range all {
-				names[i] = k.Name
+			for i, cluster := range all {
+				names[i] = cluster.Name
 			}
 			switch {
 			case out.Format == "table" || out.Format == "wide":
-				clusterTable(c.Out, all, out.Format == "wide", time.Now())
+				clusterTable(session.Out, all, out.Format == "wide", time.Now())
 				if len(all) == 0 && phase == "" {
 					fmt.Fprintln(
-						c.Err, "no clusters yet; make one: atoll cluster create NAME --node-pool "+
+						session.Err, "no clusters yet; make one: atoll cluster create NAME --node-pool "+
 							"name=workers,replicas=2 --wait")
 				}
 				return nil
 			default:
-				return out.PrintNamed(c.Out, all, names...)
+				return out.PrintNamed(session.Out, all, names...)
 			}
 		})
 	}
 	return cmd
 }
 
+// clusterTable prints clusters as a table.
 func clusterTable(w io.Writer, all []platform.Cluster, wide bool, now time.Time) {
 	head := []string{"NAME", "STATUS", "VERSION", "AGE", "MESSAGE"}
 	if wide {
@@ -64,23 +65,24 @@ func clusterTable(w io.Writer, all []platform.Cluster, wide bool, now time.Time)
 			"MESSAGE"}
 	}
 	rows := [][]string{head}
-	for _, k := range all {
-		message := k.Status.Message
-		if k.Status.Phase == "Ready" {
+	for _, cluster := range all {
+		message := cluster.Status.Message
+		if cluster.Status.Phase == "Ready" {
 			message = ""
 		}
-		version, age := dash(k.Status.Version), terminal.Ago(k.CreatedAt, now)
+		version, age := dash(cluster.Status.Version), terminal.Ago(cluster.CreatedAt, now)
 		if wide {
-			rows = append(rows, []string{k.Name, k.ID, phaseOf(k), version, livesOn(k), apiURL(k), k.CreatedBy,
-				dash(terminal.LabelText(k.Spec.Tags)), age, message})
+			rows = append(rows, []string{cluster.Name, cluster.ID, phaseOf(cluster), version, managementClusterOf(
+				cluster), apiURL(cluster), cluster.CreatedBy,
+				dash(terminal.LabelText(cluster.Spec.Tags)), age, message})
 		} else {
-			rows = append(rows, []string{k.Name, phaseOf(k), version, age, message})
+			rows = append(rows, []string{cluster.Name, phaseOf(cluster), version, age, message})
 		}
 	}
 	terminal.Table(w, rows)
 }
 
-// dash is a text, or what stands where there is none.
+// dash returns text, or "-" for an empty text.
 func dash(text string) string {
 	if text == "" {
 		return "-"
@@ -88,80 +90,80 @@ func dash(text string) string {
 	return text
 }
 
-func clusterGet(c *terminal.Session) *cobra.Command {
+func clusterGet(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "get NAME", Short: "Show a cluster, its conditions and node pools", Args: cobra.ExactArgs(1),
 		Example:           "  atoll cluster get demo\n  atoll cluster get demo -o yaml",
-		ValidArgsFunction: completion(c, completeClusters),
+		ValidArgsFunction: completion(session, completeClusters),
 	}
 	out := terminal.AddOutputFlag(cmd, "name")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return callRegion(c, cmd.Context(), func(ctx context.Context, api *client.Client) error {
-			k, err := clusterNamed(ctx, api, args[0])
+		return callRegion(session, cmd.Context(), func(ctx context.Context, api *client.Client) error {
+			cluster, err := findCluster(ctx, api, args[0])
 			if err != nil {
 				return err
 			}
 			if out.Format != "table" {
-				return out.PrintNamed(c.Out, k.Cluster, k.Name)
+				return out.PrintNamed(session.Out, cluster.Cluster, cluster.Name)
 			}
-			pools, err := api.NodePools(ctx, client.NodePoolQuery{Cluster: k.ID})
+			pools, err := api.NodePools(ctx, client.NodePoolQuery{Cluster: cluster.ID})
 			if err != nil {
 				return err
 			}
-			clusterDetails(c.Out, k.Cluster, pools, time.Now())
+			clusterDetails(session.Out, cluster.Cluster, pools, time.Now())
 			return nil
 		})
 	}
 	return cmd
 }
 
-// clusterDetails shows one cluster to people.
-func clusterDetails(w io.Writer, k platform.Cluster, pools []platform.NodePool, now time.Time) {
-	fmt.Fprintf(w, "%s (%s): %s", terminal.OneLine(k.Name), k.ID, phaseOf(k))
-	if k.Status.Message != "" && k.Status.Phase != "Ready" {
-		fmt.Fprintf(w, ": %s", terminal.OneLine(k.Status.Message))
+// clusterDetails prints one cluster with its conditions and node pools as text.
+func clusterDetails(w io.Writer, cluster platform.Cluster, pools []platform.NodePool, now time.Time) {
+	fmt.Fprintf(w, "%s (%s): %s", terminal.OneLine(cluster.Name), cluster.ID, phaseOf(cluster))
+	if cluster.Status.Message != "" && cluster.Status.Phase != "Ready" {
+		fmt.Fprintf(w, ": %s", terminal.OneLine(cluster.Status.Message))
 	}
 	fmt.Fprintln(w)
 	facts := [][]string{
-		{"created", terminal.Ago(k.CreatedAt, now) + " ago by " + k.CreatedBy},
-		{"generation", strconv.FormatInt(k.Generation, 10)},
-		{"release", releaseOf(k.Spec)},
-		{"version", dash(k.Status.Version)},
-		{"management cluster", livesOn(k)},
-		{"Kubernetes API", apiURL(k)},
+		{"created", terminal.Ago(cluster.CreatedAt, now) + " ago by " + cluster.CreatedBy},
+		{"generation", strconv.FormatInt(cluster.Generation, 10)},
+		{"release", releaseOf(cluster.Spec)},
+		{"version", dash(cluster.Status.Version)},
+		{"management cluster", managementClusterOf(cluster)},
+		{"Kubernetes API", apiURL(cluster)},
 	}
 	for _, fact := range []struct {
 		name, text string
 	}{
-		{"display name", k.Spec.DisplayName}, {"project", k.TargetProjectID},
-		{"tags", terminal.LabelText(k.Spec.Tags)}, {"properties", terminal.LabelText(k.Spec.Properties)},
-		{"power", k.Status.Power},
+		{"display name", cluster.Spec.DisplayName}, {"project", cluster.TargetProjectID},
+		{"tags", terminal.LabelText(cluster.Spec.Tags)}, {"properties", terminal.LabelText(cluster.Spec.Properties)},
+		{"power", cluster.Status.Power},
 	} {
 		if fact.text != "" {
 			facts = append(facts, []string{fact.name, fact.text})
 		}
 	}
-	if k.Spec.Hibernated != nil && *k.Spec.Hibernated {
+	if cluster.Spec.Hibernated != nil && *cluster.Spec.Hibernated {
 		facts = append(facts, []string{"hibernated", "asleep until asked"})
 	}
-	if k.Spec.DeleteProtection {
+	if cluster.Spec.DeleteProtection {
 		facts = append(facts, []string{"deletion", "protected"})
 	}
-	if k.DeletedAt != nil {
-		facts = append(facts, []string{"being deleted", "for " + terminal.Ago(*k.DeletedAt, now)})
+	if cluster.DeletedAt != nil {
+		facts = append(facts, []string{"being deleted", "for " + terminal.Ago(*cluster.DeletedAt, now)})
 	}
 	terminal.Table(w, facts)
 	fmt.Fprintln(w)
-	conditionTable(w, k.Status.Conditions, now)
+	conditionTable(w, cluster.Status.Conditions, now)
 	fmt.Fprintln(w)
 	if len(pools) == 0 {
-		fmt.Fprintf(w, "no node pools; make one: atoll nodepool create NAME --cluster %s --replicas 2\n", k.Name)
+		fmt.Fprintf(w, "no node pools; make one: atoll nodepool create NAME --cluster %s --replicas 2\n", cluster.Name)
 		return
 	}
 	poolTable(w, pools, nil, false, now)
 }
 
-// releaseOf is the version that a spec asks for.
+// releaseOf returns the version that a spec requests, or "-".
 func releaseOf(s platform.ClusterSpec) string {
 	if s.HostedCluster == nil || s.HostedCluster.Release == nil {
 		return "-"
@@ -169,6 +171,7 @@ func releaseOf(s platform.ClusterSpec) string {
 	return release.VersionOf(s.HostedCluster.Release.Image)
 }
 
+// conditionTable prints conditions as a table.
 func conditionTable(w io.Writer, conditions []platform.Condition, now time.Time) {
 	rows := [][]string{{"CONDITION", "STATUS", "SINCE", "REASON", "MESSAGE"}}
 	for _, d := range conditions {
@@ -178,30 +181,31 @@ func conditionTable(w io.Writer, conditions []platform.Condition, now time.Time)
 	terminal.Table(w, rows)
 }
 
-func clusterStatuses(c *terminal.Session) *cobra.Command {
+func clusterStatuses(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "statuses NAME", Short: "Show what each of the region's controllers reports of a cluster", Args: cobra.ExactArgs(1),
 		Example: "  atoll cluster statuses demo\n  atoll cluster statuses demo -o json | jq " +
 			"'.controller_statuses[].data'",
-		ValidArgsFunction: completion(c, completeClusters),
+		ValidArgsFunction: completion(session, completeClusters),
 	}
 	out := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return callRegion(c, cmd.Context(), func(ctx context.Context, api *client.Client) error {
-			k, err := clusterNamed(ctx, api, args[0])
+		return callRegion(session, cmd.Context(), func(ctx context.Context, api *client.Client) error {
+			cluster, err := findCluster(ctx, api, args[0])
 			if err != nil {
 				return err
 			}
-			s, err := api.ClusterStatuses(ctx, k.ID)
+			s, err := api.ClusterStatuses(ctx, cluster.ID)
 			if err != nil {
 				return err
 			}
-			return out.Print(c.Out, s, func(w io.Writer) { statusesTable(w, s, time.Now()) })
+			return out.Print(session.Out, s, func(w io.Writer) { statusesTable(w, s, time.Now()) })
 		})
 	}
 	return cmd
 }
 
+// statusesTable prints one row for each condition that a controller reports.
 func statusesTable(w io.Writer, s platform.ClusterStatuses, now time.Time) {
 	rows := [][]string{{"CONTROLLER", "GENERATION", "HEARD", "CONDITION", "STATUS", "REASON", "MESSAGE"}}
 	for _, cs := range s.ControllerStatuses {

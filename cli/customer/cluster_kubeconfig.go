@@ -25,7 +25,7 @@ import (
 	"atoll.dev/client"
 )
 
-func clusterKubeconfig(c *terminal.Session) *cobra.Command {
+func clusterKubeconfig(session *terminal.Session) *cobra.Command {
 	var file, into string
 	expiration := time.Hour
 	cmd := &cobra.Command{
@@ -38,7 +38,7 @@ cluster until it expires or "atoll cluster credentials revoke" ends it.`,
 		Example: `  atoll cluster kubeconfig demo --out demo.kubeconfig && kubectl --kubeconfig demo.kubeconfig get nodes
   atoll cluster kubeconfig demo --kubeconfig ~/.kube/config && kubectl --context demo get nodes`,
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: completion(c, completeClusters),
+		ValidArgsFunction: completion(session, completeClusters),
 	}
 	cmd.Flags().DurationVar(&expiration, "expiration", expiration, "how long it serves, from 1m to 24h")
 	cmd.Flags().StringVar(&file, "out", "", "file for the kubeconfig (default: print it)")
@@ -47,33 +47,33 @@ cluster until it expires or "atoll cluster credentials revoke" ends it.`,
 			"the present one")
 	cmd.MarkFlagsMutuallyExclusive("out", "kubeconfig")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if expiration < time.Second { // of which the region would hear nothing
+		if expiration < time.Second { // the request has whole seconds, and 0 means the default
 			return fmt.Errorf("--expiration %s: from 1m to 24h are possible", expiration)
 		}
-		return callRegion(c, cmd.Context(), func(ctx context.Context, api *client.Client) error {
-			k, err := clusterNamed(ctx, api, args[0])
+		return callRegion(session, cmd.Context(), func(ctx context.Context, api *client.Client) error {
+			cluster, err := findCluster(ctx, api, args[0])
 			if err != nil {
 				return err
 			}
-			config, cred, err := makeKubeconfig(ctx, api, k.ID, k.Name, expiration)
+			config, cred, err := makeKubeconfig(ctx, api, cluster.ID, cluster.Name, expiration)
 			if err != nil {
 				return err
 			}
-			return putKubeconfig(c, config, cred, k.Name, file, into)
+			return deliverKubeconfig(session, config, cred, cluster.Name, file, into)
 		})
 	}
 	return cmd
 }
 
-// putKubeconfig writes a kubeconfig to where it is wanted.
-func putKubeconfig(c *terminal.Session, config *clientcmdapi.Config, cred platform.Credential, name, file,
+// deliverKubeconfig adds a kubeconfig to the file into, or writes it to file, or prints it.
+func deliverKubeconfig(session *terminal.Session, config *clientcmdapi.Config, cred platform.Credential, name, file,
 	into string) error {
 	until := cred.ExpiresAt.Local().Format("2006-01-02 15:04:05 MST")
 	if into != "" {
 		if err := mergeKubeconfig(into, config, name); err != nil {
 			return err
 		}
-		fmt.Fprintf(c.Err, "context %s added to %s; credential %s serves until %s\n", name, into, cred.ID, until)
+		fmt.Fprintf(session.Err, "context %s added to %s; credential %s serves until %s\n", name, into, cred.ID, until)
 		return nil
 	}
 	data, err := clientcmd.Write(*config)
@@ -81,18 +81,18 @@ func putKubeconfig(c *terminal.Session, config *clientcmdapi.Config, cred platfo
 		return fmt.Errorf("writing the kubeconfig: %w", err)
 	}
 	if file == "" || file == "-" {
-		_, err := c.Out.Write(data)
+		_, err := session.Out.Write(data)
 		return err
 	}
 	if err := terminal.WritePrivate(file, data); err != nil {
 		return err
 	}
-	fmt.Fprintf(c.Err, "%s written; credential %s serves until %s\n", file, cred.ID, until)
+	fmt.Fprintf(session.Err, "%s written; credential %s serves until %s\n", file, cred.ID, until)
 	return nil
 }
 
-// makeKubeconfig makes a key, gets a certificate for it, and returns a
-// kubeconfig with one context, which is named after the cluster.
+// makeKubeconfig generates a key, requests a certificate for it, and returns a kubeconfig with one
+// context, which is named after the cluster.
 func makeKubeconfig(ctx context.Context, api *client.Client, id, name string, expiration time.Duration) (
 	*clientcmdapi.Config, platform.Credential, error) {
 	key, request, err := newRequest()
@@ -108,8 +108,8 @@ func makeKubeconfig(ctx context.Context, api *client.Client, id, name string, ex
 	return config, cred, err
 }
 
-// newRequest makes a key and a request for a certificate, as PEM. The region
-// takes nothing of the request but the key, so there is nothing else in it.
+// newRequest generates a key and a certificate request for it, both as PEM. The region uses only
+// the key of the request, so the request has no subject.
 func newRequest() (key, request []byte, err error) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -127,18 +127,18 @@ func newRequest() (key, request []byte, err error) {
 		&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: csr}), nil
 }
 
-// completeKubeconfig puts the key into a kubeconfig that has everything else,
-// and calls its cluster, user and context by the cluster's name.
+// completeKubeconfig puts the key into the region's kubeconfig and names its cluster, user and
+// context after the cluster.
 func completeKubeconfig(from, key []byte, name string) (*clientcmdapi.Config, error) {
-	got, err := clientcmd.Load(from)
+	source, err := clientcmd.Load(from)
 	if err != nil {
 		return nil, fmt.Errorf("reading the region's kubeconfig: %w", err)
 	}
-	entry, ok := got.Contexts[got.CurrentContext]
-	if !ok || got.Clusters[entry.Cluster] == nil || got.AuthInfos[entry.AuthInfo] == nil {
+	entry, ok := source.Contexts[source.CurrentContext]
+	if !ok || source.Clusters[entry.Cluster] == nil || source.AuthInfos[entry.AuthInfo] == nil {
 		return nil, errors.New("reading the region's kubeconfig: it has no context with a cluster and a user")
 	}
-	cluster, user := got.Clusters[entry.Cluster], got.AuthInfos[entry.AuthInfo]
+	cluster, user := source.Clusters[entry.Cluster], source.AuthInfos[entry.AuthInfo]
 	if user.ClientKeyData = key; len(user.ClientCertificateData) == 0 {
 		return nil, errors.New("reading the region's kubeconfig: it has no certificate")
 	}
@@ -149,34 +149,35 @@ func completeKubeconfig(from, key []byte, name string) (*clientcmdapi.Config, er
 	return config, nil
 }
 
-// mergeKubeconfig adds the context of a cluster to a kubeconfig file, in the
-// place of one of that name, and makes it the present one.
+// mergeKubeconfig adds the context of a cluster to a kubeconfig file and makes it the current one.
+// It replaces a context of that name when a region made it, and refuses otherwise.
 func mergeKubeconfig(file string, config *clientcmdapi.Config, name string) error {
-	all, err := clientcmd.LoadFromFile(file)
+	merged, err := clientcmd.LoadFromFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
-		all, err = clientcmdapi.NewConfig(), os.MkdirAll(filepath.Dir(file), 0o700)
+		merged, err = clientcmdapi.NewConfig(), os.MkdirAll(filepath.Dir(file), 0o700)
 	}
 	if err != nil {
 		return fmt.Errorf("kubeconfig %s: %w", file, err)
 	}
-	if foreign(all, name) {
+	if isForeign(merged, name) {
 		return fmt.Errorf(
-			"kubeconfig %s: what it calls %s is no cluster of a region, and stays; take a file of its own with "+
-				"--out, or rename that", file, name)
+			"kubeconfig %s: its entry %s does not belong to a cluster of a region and is kept; write a new file with "+
+				"--out, or rename that entry", file, name)
 	}
-	all.Clusters[name], all.AuthInfos[name], all.Contexts[name] = config.Clusters[name], config.AuthInfos[name],
+	merged.Clusters[name], merged.AuthInfos[name], merged.Contexts[name] = config.Clusters[name],
+		config.AuthInfos[name],
 		config.Contexts[name]
-	all.CurrentContext = name
-	data, err := clientcmd.Write(*all)
+	merged.CurrentContext = name
+	data, err := clientcmd.Write(*merged)
 	if err != nil {
 		return fmt.Errorf("kubeconfig %s: %w", file, err)
 	}
 	return terminal.WritePrivate(file, data)
 }
 
-// foreign says whether a kubeconfig uses the name of a cluster for something
-// that no region made: all clusters of regions have a TLS name, hc-ID.DOMAIN.
-func foreign(all *clientcmdapi.Config, name string) bool {
+// isForeign reports whether a kubeconfig uses the name for something that no region made. Every
+// cluster of a region has a TLS server name hc-ID.DOMAIN.
+func isForeign(all *clientcmdapi.Config, name string) bool {
 	cluster, entry, user := all.Clusters[name], all.Contexts[name], all.AuthInfos[name]
 	if cluster == nil {
 		return entry != nil || user != nil
@@ -184,7 +185,7 @@ func foreign(all *clientcmdapi.Config, name string) bool {
 	return !strings.HasPrefix(cluster.TLSServerName, "hc-")
 }
 
-func clusterCredentials(c *terminal.Session) *cobra.Command {
+func clusterCredentials(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "credentials", Aliases: []string{"credential"}, Args: terminal.RefuseUnknownVerb, RunE: terminal.ShowHelp,
 		Short: "Credentials of a cluster: list, revoke",
@@ -192,16 +193,16 @@ func clusterCredentials(c *terminal.Session) *cobra.Command {
 	list := &cobra.Command{
 		Use: "list NAME", Aliases: []string{
 			"ls"}, Short: "List who may use a cluster, and until when", Args: cobra.ExactArgs(1),
-		ValidArgsFunction: completion(c, completeClusters),
+		ValidArgsFunction: completion(session, completeClusters),
 	}
 	out := terminal.AddOutputFlag(list, "name")
 	list.RunE = func(cmd *cobra.Command, args []string) error {
-		return callRegion(c, cmd.Context(), func(ctx context.Context, api *client.Client) error {
-			k, err := clusterNamed(ctx, api, args[0])
+		return callRegion(session, cmd.Context(), func(ctx context.Context, api *client.Client) error {
+			cluster, err := findCluster(ctx, api, args[0])
 			if err != nil {
 				return err
 			}
-			all, err := api.Credentials(ctx, k.ID)
+			all, err := api.Credentials(ctx, cluster.ID)
 			if err != nil {
 				return err
 			}
@@ -210,25 +211,25 @@ func clusterCredentials(c *terminal.Session) *cobra.Command {
 				for i, cred := range all {
 					ids[i] = cred.ID
 				}
-				return out.PrintNamed(c.Out, all, ids...)
+				return out.PrintNamed(session.Out, all, ids...)
 			}
-			return out.Print(c.Out, all, func(w io.Writer) { credentialTable(w, all, time.Now()) })
+			return out.Print(session.Out, all, func(w io.Writer) { credentialTable(w, all, time.Now()) })
 		})
 	}
 	revoke := &cobra.Command{
 		Use: "revoke NAME CREDENTIAL", Short: "Take away what a credential may do, before it expires", Args: cobra.ExactArgs(2),
 		Example:           "  atoll cluster credentials revoke demo 019abc...",
-		ValidArgsFunction: completion(c, completeCredentials),
+		ValidArgsFunction: completion(session, completeCredentials),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return callRegion(c, cmd.Context(), func(ctx context.Context, api *client.Client) error {
-				k, err := clusterNamed(ctx, api, args[0])
+			return callRegion(session, cmd.Context(), func(ctx context.Context, api *client.Client) error {
+				cluster, err := findCluster(ctx, api, args[0])
 				if err != nil {
 					return err
 				}
-				if err := api.RevokeCredential(ctx, k.ID, args[1]); err != nil {
+				if err := api.RevokeCredential(ctx, cluster.ID, args[1]); err != nil {
 					return err
 				}
-				c.Printf("credential %s of cluster %s is being revoked\n", args[1], k.Name)
+				session.Printf("credential %s of cluster %s is being revoked\n", args[1], cluster.Name)
 				return nil
 			})
 		},
@@ -240,21 +241,20 @@ func clusterCredentials(c *terminal.Session) *cobra.Command {
 func credentialTable(w io.Writer, all []platform.Credential, now time.Time) {
 	rows := [][]string{{"ID", "USER", "AGE", "EXPIRES IN"}}
 	for _, cred := range all {
-		left := "expired"
+		remaining := "expired"
 		if cred.ExpiresAt.After(now) {
-			left = terminal.Ago(now, cred.ExpiresAt)
+			remaining = terminal.Ago(now, cred.ExpiresAt)
 		}
-		rows = append(rows, []string{cred.ID, cred.Username, terminal.Ago(cred.CreatedAt, now), left})
+		rows = append(rows, []string{cred.ID, cred.Username, terminal.Ago(cred.CreatedAt, now), remaining})
 	}
 	terminal.Table(w, rows)
 }
 
-// completeCredentials completes the name of a cluster, and then the id of one
-// of its credentials.
-func completeCredentials(c *terminal.Session, cmd *cobra.Command, args []string, word string) ([]cobra.Completion,
+// completeCredentials completes the name of a cluster, and then the id of one of its credentials.
+func completeCredentials(session *terminal.Session, cmd *cobra.Command, args []string, word string) ([]cobra.Completion,
 	cobra.ShellCompDirective) {
 	if len(args) == 0 {
-		return completeClusters(c, cmd, args, word)
+		return completeClusters(session, cmd, args, word)
 	}
 	if len(args) > 1 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -262,12 +262,12 @@ func completeCredentials(c *terminal.Session, cmd *cobra.Command, args []string,
 	ctx, cancel := context.WithTimeout(cmd.Context(), 2*time.Second)
 	defer cancel()
 	var words []cobra.Completion
-	err := callRegion(c, ctx, func(ctx context.Context, api *client.Client) error {
-		k, err := clusterNamed(ctx, api, args[0])
+	err := callRegion(session, ctx, func(ctx context.Context, api *client.Client) error {
+		cluster, err := findCluster(ctx, api, args[0])
 		if err != nil {
 			return err
 		}
-		all, err := api.Credentials(ctx, k.ID)
+		all, err := api.Credentials(ctx, cluster.ID)
 		for _, cred := range all {
 			words = append(words, cobra.CompletionWithDesc(cred.ID, cred.Username))
 		}

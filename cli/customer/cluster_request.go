@@ -15,16 +15,15 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// clusterOrder is what `cluster create` will ask for: a cluster and the node
-// pools that come with it, as the Platform API takes them. Specs are JSON
-// objects.
+// clusterOrder is what `cluster create` requests: a cluster and its node pools, as the Platform API
+// takes them. Specs are JSON objects.
 type clusterOrder struct {
 	name, project string
 	spec          map[string]any
 	pools         []poolOrder
 }
 
-// poolOrder is a node pool to be.
+// poolOrder is a node pool of a clusterOrder.
 type poolOrder struct {
 	name string
 	spec map[string]any
@@ -38,9 +37,9 @@ type orderDocument struct {
 	Spec            map[string]any `json:"spec"`
 }
 
-// parseOrder reads the file of a cluster: a document of the kind Cluster, and
-// documents of the kind NodePool. The kind may be left out of a file with one
-// document. What the specs say is for the region to judge.
+// parseOrder reads the file of a cluster: one document of the kind Cluster, and documents of the
+// kind NodePool. A file with one document may omit the kind. parseOrder does not validate the
+// specs; the region does.
 func parseOrder(data []byte) (clusterOrder, error) {
 	var o clusterOrder
 	clusters := 0
@@ -53,7 +52,7 @@ func parseOrder(data []byte) (clusterOrder, error) {
 		if err != nil {
 			return o, fmt.Errorf("document %d: %w", n, err)
 		}
-		if empty(text) {
+		if isEmpty(text) {
 			continue
 		}
 		var d orderDocument
@@ -79,8 +78,8 @@ func parseOrder(data []byte) (clusterOrder, error) {
 	return o, nil
 }
 
-// empty says whether a document has comments only.
-func empty(text []byte) bool {
+// isEmpty reports whether a document has only comments and blank lines.
+func isEmpty(text []byte) bool {
 	for line := range bytes.Lines(text) {
 		if line = bytes.TrimSpace(line); len(line) > 0 && line[0] != '#' && !bytes.Equal(line, []byte("---")) {
 			return false
@@ -89,7 +88,7 @@ func empty(text []byte) bool {
 	return true
 }
 
-// set sets a member of a spec by its path, making what is on the way.
+// set sets a member of a spec by its path and creates the objects on the path that are missing.
 func set(spec map[string]any, value any, path ...string) error {
 	for i, p := range path[:len(path)-1] {
 		next, ok := spec[p].(map[string]any)
@@ -106,7 +105,7 @@ func set(spec map[string]any, value any, path ...string) error {
 	return nil
 }
 
-// poolFlag is the flag --node-pool, which may be given again.
+// poolFlag is the flag --node-pool, which is repeatable.
 type poolFlag struct{ pools []poolOrder }
 
 func (f *poolFlag) Type() string { return "name=N,replicas=R,..." }
@@ -130,12 +129,11 @@ func (f *poolFlag) Set(text string) error {
 	return nil
 }
 
-// poolKeys are what --node-pool may name, besides the name.
+// poolKeys are the keys that --node-pool accepts.
 var poolKeys = []string{"name", "replicas", "instance-type", "label", "taint", "auto-repair", "display-name"}
 
 // parsePool reads name=workers,replicas=2,instance-type=m6a.xlarge,
-// label=K=V,taint=K=V:EFFECT,auto-repair=true. Labels and taints may be there
-// again.
+// label=K=V,taint=K=V:EFFECT,auto-repair=true. The keys label and taint may be repeated.
 func parsePool(text string) (poolOrder, error) {
 	s := poolSettings{labels: map[string]string{}}
 	var name string
@@ -154,8 +152,8 @@ func parsePool(text string) (poolOrder, error) {
 		case "name":
 			name = value
 		case "replicas":
-			n, bad := strconv.ParseInt(value, 10, 32)
-			if bad != nil {
+			n, parseErr := strconv.ParseInt(value, 10, 32)
+			if parseErr != nil {
 				err = fmt.Errorf("replicas=%s: give a number", value)
 			}
 			r := int32(n)
@@ -173,8 +171,8 @@ func parsePool(text string) (poolOrder, error) {
 		case "taint":
 			err = s.taint(value)
 		case "auto-repair":
-			b, bad := strconv.ParseBool(value)
-			if bad != nil {
+			b, parseErr := strconv.ParseBool(value)
+			if parseErr != nil {
 				err = fmt.Errorf("auto-repair=%s: give true or false", value)
 			}
 			s.autoRepair = &b
@@ -189,7 +187,7 @@ func parsePool(text string) (poolOrder, error) {
 	return poolOrder{name, s.spec()}, nil
 }
 
-// poolSettings are what flags say of a node pool.
+// poolSettings are the settings of a node pool that flags give.
 type poolSettings struct {
 	replicas                  *int32
 	instanceType, displayName string
@@ -198,7 +196,7 @@ type poolSettings struct {
 	autoRepair                *bool
 }
 
-// taint adds KEY[=VALUE]:EFFECT.
+// taint adds a taint, KEY[=VALUE]:EFFECT.
 func (s *poolSettings) taint(text string) error {
 	pair, effect, ok := strings.Cut(text, ":")
 	key, value, _ := strings.Cut(pair, "=")
@@ -213,7 +211,7 @@ func (s *poolSettings) taint(text string) error {
 	return nil
 }
 
-// spec is the spec of the settings that were made.
+// spec returns the spec of a node pool with the given settings.
 func (s *poolSettings) spec() map[string]any {
 	spec := map[string]any{}
 	if s.displayName != "" {

@@ -64,7 +64,7 @@ func FuzzNodePoolFlag(f *testing.F) {
 			return
 		}
 		var spec platform.NodePoolSpec
-		if err := recast(p.spec, &spec); err != nil || p.name == "" {
+		if err := decodeStrict(p.spec, &spec); err != nil || p.name == "" {
 			t.Errorf("%q: name %q, %v", text, p.name, err)
 		}
 	})
@@ -111,7 +111,7 @@ spec: {replicas: 1, nodePool: {platform: {aws: {instanceType: m6a.large}}}}
 			t.Fatal(err)
 		}
 	}
-	o, err := orderOf(&terminal.Session{}, f, []string{"by-flag"})
+	o, err := buildOrder(&terminal.Session{}, f, []string{"by-flag"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,8 +127,8 @@ spec: {replicas: 1, nodePool: {platform: {aws: {instanceType: m6a.large}}}}
 	}
 }
 
-// A key that was made here comes into the region's kubeconfig, and this into
-// one that is there; what else that has stays.
+// A generated key is put into the region's kubeconfig, and that is merged into an existing
+// kubeconfig, whose other entries stay.
 func TestKubeconfigs(t *testing.T) {
 	const answer = `{"apiVersion":"v1","kind":"Config","current-context":"c",
 		"clusters":[{"name":"x","cluster":{"server":"https://127.0.0.1:6443","tls-server-name":"hc-1.hosted","certificate-authority-data":"Q0E="}}],
@@ -161,7 +161,7 @@ func TestKubeconfigs(t *testing.T) {
 		string(all.AuthInfos["demo"].ClientCertificateData) != "CERT" {
 		t.Errorf("merged into %+v", all)
 	}
-	// What is of somebody else stays, whatever it has of the name.
+	// Foreign entries of the same name stay.
 	for _, theirs := range []*clientcmdapi.Config{
 		{Clusters: map[string]*clientcmdapi.Cluster{"demo": {Server: "https://prod"}}},
 		{AuthInfos: map[string]*clientcmdapi.AuthInfo{"demo": {Token: "t"}}},
@@ -191,8 +191,8 @@ func TestKubeconfigs(t *testing.T) {
 	}
 }
 
-// A link and a pipe stay what they are; a file is replaced by one that only its
-// owner may read, and nothing else is left.
+// WritePrivate writes through a link and into a pipe. It replaces a regular file by one that only
+// its owner may read, and leaves no temporary file.
 func TestWhatIsPrivate(t *testing.T) {
 	dir := t.TempDir()
 	file, link, pipe := filepath.Join(dir, "file"), filepath.Join(dir, "link"), filepath.Join(dir, "pipe")
@@ -228,7 +228,7 @@ func TestWhatIsPrivate(t *testing.T) {
 	}
 }
 
-// Ctrl-C ends a question that nobody answers.
+// Ctrl-C ends a question that has no answer yet.
 func TestAQuestionCanBeLeft(t *testing.T) {
 	in, user := io.Pipe()
 	t.Cleanup(func() { _ = user.Close() })

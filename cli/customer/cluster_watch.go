@@ -21,23 +21,26 @@ import (
 	"atoll.dev/internal/rest"
 )
 
-// news is one thing that somebody who looks on learns: an event of the
-// cluster's history, or what it is now, or that it is gone.
-type news struct {
+// clusterUpdate is one update of a followed cluster: an event of its history, its present state, or
+// its deletion.
+type clusterUpdate struct {
 	event   *platform.Event
 	cluster *platform.Cluster
 	gone    bool
 }
 
-// lookOn follows a cluster: it calls tell with each event since the cluster was created, and tick about ten times a
-// second, until one of them returns an error (errReached when the wait is over) or ctx ends.
-func lookOn(ctx context.Context, api *client.Client, id string, tell func(news) error, tick func() error) error {
+// followCluster follows a cluster. It calls onUpdate with each update, beginning with the events
+// since the creation, and onTick ten times a second, both from one goroutine. It returns the first
+// error of either (errGoalReached when the caller has seen enough), the error of a stream, or the
+// cause of the end of ctx.
+func followCluster(ctx context.Context, api *client.Client, id string, onUpdate func(clusterUpdate) error,
+	onTick func() error) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	heard := make(chan news)
-	pass := func(ctx context.Context, n news) error {
+	updates := make(chan clusterUpdate)
+	send := func(ctx context.Context, update clusterUpdate) error {
 		select {
-		case heard <- n:
+		case updates <- update:
 			return nil
 		case <-ctx.Done():
 			return ctx.Err()
@@ -45,30 +48,32 @@ func lookOn(ctx context.Context, api *client.Client, id string, tell func(news) 
 	}
 	var streams errgroup.Group
 	streams.Go(func() error {
-		err := api.FollowClusterEvents(ctx, id, func(e platform.Event) error { return pass(ctx, news{event: &e}) })
+		err := api.FollowClusterEvents(ctx, id, func(e platform.Event) error {
+			return send(ctx, clusterUpdate{event: &e})
+		})
 		if remote.StatusOf(err) == http.StatusNotFound {
-			return nil // the other stream says that it is gone
+			return nil // the other stream reports the deletion
 		}
 		stop(err)
 		return err
 	})
 	streams.Go(func() error {
-		err := api.FollowClusters(ctx, remote.WatchOptions{ID: id}, seenOne(func(k *platform.Cluster) error {
-			return pass(ctx, news{cluster: k, gone: k == nil})
+		err := api.FollowClusters(ctx, remote.WatchOptions{ID: id}, clusterHandler(func(k *platform.Cluster) error {
+			return send(ctx, clusterUpdate{cluster: k, gone: k == nil})
 		}))
 		stop(err)
 		return err
 	})
 	err := func() error {
-		every := time.NewTicker(100 * time.Millisecond)
-		defer every.Stop()
+		ticker := time.NewTicker(100 * time.Millisecond)
+		defer ticker.Stop()
 		for {
 			var err error
 			select {
-			case n := <-heard:
-				err = tell(n)
-			case <-every.C:
-				err = tick()
+			case update := <-updates:
+				err = onUpdate(update)
+			case <-ticker.C:
+				err = onTick()
 			case <-ctx.Done():
 				return context.Cause(ctx)
 			}
@@ -78,14 +83,14 @@ func lookOn(ctx context.Context, api *client.Client, id string, tell func(news) 
 		}
 	}()
 	stop(err)
-	_ = streams.Wait() // what they ended with is err, or comes of it
+	_ = streams.Wait() // their errors are err or a consequence of it
 	return err
 }
 
-// seenOne turns the events of a watch of one cluster into what it is, nil when
-// it is gone. A watch begins with what exists: a cluster that its first
-// bookmark comes without is gone already.
-func seenOne(tell func(*platform.Cluster) error) func(remote.Event) error {
+// clusterHandler returns a handler for the watch of one cluster. It calls onState with the cluster
+// after each change, and with nil when the cluster is deleted. A watch begins with the existing
+// clusters: when the first bookmark arrives before the cluster, the cluster is deleted already.
+func clusterHandler(onState func(*platform.Cluster) error) func(remote.Event) error {
 	seen := false
 	return func(e remote.Event) error {
 		switch {
@@ -93,61 +98,61 @@ func seenOne(tell func(*platform.Cluster) error) func(remote.Event) error {
 			seen = false
 			return nil
 		case e.Type == rest.Deleted, e.Type == rest.Bookmark && !seen:
-			return tell(nil)
+			return onState(nil)
 		case len(e.Object) == 0:
 			return nil
 		}
 		seen = true
-		var k platform.Cluster
-		if err := json.Unmarshal(e.Object, &k); err != nil {
+		var cluster platform.Cluster
+		if err := json.Unmarshal(e.Object, &cluster); err != nil {
 			return fmt.Errorf("watching clusters: %w", err)
 		}
-		return tell(&k)
+		return onState(&cluster)
 	}
 }
 
-// display shows a timeline: drawn again and again on a terminal, as lines
-// elsewhere.
+// display shows a timeline: redrawn in place on a terminal, as lines elsewhere.
 type display struct {
 	timeline
-	screen *screen // nil: lines
-	out    io.Writer
-	frame  int
-	told   string    // the last thing that was said of waiting
-	since  time.Time // when the reason for waiting became what it is
+	screen   *screen // nil: lines
+	out      io.Writer
+	frame    int
+	lastWait string    // the last reason for waiting that was printed
+	since    time.Time // the time of the last change of the reason for waiting
 }
 
-func newDisplay(out io.Writer, k platform.Cluster, nodes bool) *display {
-	d := &display{timeline: timeline{name: k.Name, phase: string(k.Status.Phase), begun: k.CreatedAt, nodes: nodes},
+func newDisplay(out io.Writer, cluster platform.Cluster, nodes bool) *display {
+	d := &display{timeline: timeline{name: cluster.Name, phase: string(cluster.Status.Phase), begun: cluster.CreatedAt,
+		nodes: nodes},
 		out: out}
-	d.screen = screenOf(out, os.Getenv)
+	d.screen = newScreen(out, os.Getenv)
 	return d
 }
 
-// learn takes in what became known.
-func (d *display) learn(n news) {
+// apply records an update and prints the line of a newly reached stage when there is no screen.
+func (d *display) apply(update clusterUpdate) {
 	switch {
-	// others say what a stage waits for, as the cluster does
-	case n.event != nil && n.event.Type == platform.EventTypeNormal:
-		if d.reach(string(n.event.Stage), n.event.Time, n.event.Message) && d.screen == nil {
-			fmt.Fprintln(d.out, d.tell(string(n.event.Stage)))
+	// warnings repeat the message of the cluster, which the next case handles
+	case update.event != nil && update.event.Type == platform.EventTypeNormal:
+		if d.reach(string(update.event.Stage), update.event.Time, update.event.Message) && d.screen == nil {
+			fmt.Fprintln(d.out, d.stageLine(string(update.event.Stage)))
 		}
-	case n.cluster != nil:
-		was := d.waits
-		d.phase, d.waits = string(n.cluster.Status.Phase), n.cluster.Status.Message
+	case update.cluster != nil:
+		before := d.waits
+		d.phase, d.waits = string(update.cluster.Status.Phase), update.cluster.Status.Message
 		if d.phase == "Ready" {
 			d.waits = "the nodes of its node pools"
 		}
-		if d.waits != was {
+		if d.waits != before {
 			d.since = time.Now()
 		}
 	}
 }
 
-// patience is after what time without progress a line says what is waited for.
-const patience = 2 * time.Second
+// waitLineDelay is the time without progress after which a line shows what the cluster waits for.
+const waitLineDelay = 2 * time.Second
 
-// show brings what is to be seen up to date.
+// show redraws the screen, or prints what the cluster waits for.
 func (d *display) show() {
 	now := time.Now()
 	if d.screen != nil {
@@ -157,156 +162,159 @@ func (d *display) show() {
 			d.screen.redraw(d.draw(c, now))
 			return
 		}
-		d.screen = nil // it became too small; from here on lines
+		d.screen = nil // the terminal became too small: print lines from now on
 	}
-	if d.waits != "" && d.waits != d.told && now.Sub(d.since) > patience && !d.done() {
-		d.told = d.waits
-		fmt.Fprintln(d.out, d.tellWait(now))
+	if d.waits != "" && d.waits != d.lastWait && now.Sub(d.since) > waitLineDelay && !d.done() {
+		d.lastWait = d.waits
+		fmt.Fprintln(d.out, d.waitLine(now))
 	}
 }
 
-// awaitReady shows how a cluster comes to life, until it is ready and, if it
-// has node pools, so are their nodes.
-func awaitReady(c *terminal.Session, ctx context.Context, api *client.Client, k platform.Cluster, nodes bool,
+// awaitReady shows the progress of a cluster until it is ready and, when it has node pools, their
+// nodes are ready.
+func awaitReady(session *terminal.Session, ctx context.Context, api *client.Client, cluster platform.Cluster,
+	nodes bool,
 	timeout time.Duration, out io.Writer) error {
-	d := newDisplay(out, k, nodes)
-	limited, cancel := context.WithTimeoutCause(ctx, timeout, errLate)
+	d := newDisplay(out, cluster, nodes)
+	limited, cancel := context.WithTimeoutCause(ctx, timeout, errTimeout)
 	defer cancel()
-	err := lookOn(limited, api, k.ID, func(n news) error {
-		if n.gone {
-			return fmt.Errorf("cluster %s was deleted meanwhile", k.Name)
+	err := followCluster(limited, api, cluster.ID, func(update clusterUpdate) error {
+		if update.gone {
+			return fmt.Errorf("cluster %s was deleted meanwhile", cluster.Name)
 		}
-		d.learn(n)
+		d.apply(update)
 		if d.phase == "Ready" && d.done() {
 			d.show()
-			return errReached
+			return errGoalReached
 		}
 		return nil
 	}, func() error { d.show(); return nil })
 	switch {
-	case errors.Is(err, errReached):
-		fmt.Fprintf(out, "cluster %s is ready after %s; to use it: atoll cluster kubeconfig %s\n", k.Name,
-			terminal.Took(d.end(time.Now()).Sub(d.begun)), k.Name)
+	case errors.Is(err, errGoalReached):
+		fmt.Fprintf(out, "cluster %s is ready after %s; to use it: atoll cluster kubeconfig %s\n", cluster.Name,
+			terminal.Took(d.end(time.Now()).Sub(d.begun)), cluster.Name)
 		return nil
-	case errors.Is(err, errLate):
+	case errors.Is(err, errTimeout):
 		why := ""
 		if d.waits != "" {
 			why = ": " + terminal.OneLine(d.waits)
 		}
 		return fmt.Errorf(
 			"cluster %s is not ready within %s%s; it goes on: look with `atoll cluster watch %s`, `atoll cluster "+
-				"statuses %s`", k.Name, timeout, why, k.Name, k.Name)
+				"statuses %s`", cluster.Name, timeout, why, cluster.Name, cluster.Name)
 	case ctx.Err() != nil:
-		fmt.Fprintf(c.Err, "cluster %s goes on without you; look on with `atoll cluster watch %s`\n", k.Name, k.Name)
+		fmt.Fprintf(session.Err, "cluster %s goes on without you; look on with `atoll cluster watch %s`\n",
+			cluster.Name, cluster.Name)
 		return ctx.Err()
 	}
 	return err
 }
 
-// errLate is why a wait ends that took too long.
-var errLate = errors.New("too late")
+// errTimeout is the cause of the end of a wait that took longer than --timeout.
+var errTimeout = errors.New("too late")
 
-func clusterWatch(c *terminal.Session) *cobra.Command {
+func clusterWatch(session *terminal.Session) *cobra.Command {
 	var cursor string
 	cmd := &cobra.Command{
 		Use:   "watch [NAME]",
-		Short: "Look on how a cluster comes to life, or at all clusters, until Ctrl-C",
+		Short: "Show the progress of a cluster, or the changes of all clusters, until Ctrl-C",
 		Long: `With a NAME it draws the cluster's stages and how long each took, in place on a terminal,
 a line each elsewhere. Without one it shows all clusters, and then each change. With
 -o json each line is an event with a cursor, from where --cursor continues later.`,
 		Example: `  atoll cluster watch demo
   atoll cluster watch -o json`,
 		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: completion(c, completeClusters),
+		ValidArgsFunction: completion(session, completeClusters),
 	}
 	cmd.Flags().StringVar(&cursor, "cursor", "", "with -o: go on from the cursor of an earlier event")
 	out := terminal.AddOutputFlag(cmd, "name")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return callRegion(c, cmd.Context(), func(ctx context.Context, api *client.Client) error {
+		return callRegion(session, cmd.Context(), func(ctx context.Context, api *client.Client) error {
 			o := remote.WatchOptions{Cursor: cursor}
 			name := ""
 			if len(args) > 0 {
-				k, err := clusterNamed(ctx, api, args[0])
+				cluster, err := findCluster(ctx, api, args[0])
 				if err != nil {
 					return err
 				}
 				if out.Format == "table" {
-					return watchOne(c, ctx, api, k.Cluster)
+					return watchOne(session, ctx, api, cluster.Cluster)
 				}
-				o.ID, name = k.ID, k.Name
+				o.ID, name = cluster.ID, cluster.Name
 			}
 			if out.Format == "table" {
-				c.Printf(clusterLine, "TIME", "EVENT", "NAME", "STATUS", "VERSION", "MESSAGE")
+				session.Printf(clusterLine, "TIME", "EVENT", "NAME", "STATUS", "VERSION", "MESSAGE")
 			}
-			return api.FollowClusters(ctx, o, func(e remote.Event) error { return showCluster(c, e, out, name) })
+			return api.FollowClusters(ctx, o, func(e remote.Event) error { return showCluster(session, e, out, name) })
 		})
 	}
 	return cmd
 }
 
-// watchOne draws one cluster until Ctrl-C, or until it is gone.
-func watchOne(c *terminal.Session, ctx context.Context, api *client.Client, k platform.Cluster) error {
-	pools, err := api.NodePools(ctx, client.NodePoolQuery{Cluster: k.ID})
+// watchOne shows one cluster until Ctrl-C or its deletion.
+func watchOne(session *terminal.Session, ctx context.Context, api *client.Client, cluster platform.Cluster) error {
+	pools, err := api.NodePools(ctx, client.NodePoolQuery{Cluster: cluster.ID})
 	if err != nil {
 		return err
 	}
-	d := newDisplay(c.Out, k, len(pools) > 0)
-	err = lookOn(ctx, api, k.ID, func(n news) error {
-		if n.gone {
+	d := newDisplay(session.Out, cluster, len(pools) > 0)
+	err = followCluster(ctx, api, cluster.ID, func(update clusterUpdate) error {
+		if update.gone {
 			d.phase = "Deleted"
 			d.show()
-			return errReached
+			return errGoalReached
 		}
-		d.learn(n)
+		d.apply(update)
 		return nil
 	}, func() error { d.show(); return nil })
-	if errors.Is(err, errReached) {
-		c.Printf("cluster %s is gone\n", k.Name)
+	if errors.Is(err, errGoalReached) {
+		session.Printf("cluster %s is gone\n", cluster.Name)
 		return nil
 	}
 	return err
 }
 
-// clusterLine is a line of a table whose end nobody knows yet.
+// clusterLine is the format of a row of a table that is printed while it grows.
 const clusterLine = "%-12s  %-8s  %-24s  %-20s  %-8s  %s\n"
 
 // showCluster prints one event of a watch.
-func showCluster(c *terminal.Session, e remote.Event, out *terminal.Output, _ string) error {
+func showCluster(session *terminal.Session, e remote.Event, out *terminal.Output, _ string) error {
 	switch out.Format {
 	case "json":
 		line, err := json.Marshal(e)
 		if err == nil {
-			_, err = c.Out.Write(append(line, '\n'))
+			_, err = session.Out.Write(append(line, '\n'))
 		}
 		return err
 	case "yaml":
 		text, err := yaml.Marshal(e)
 		if err == nil {
-			_, err = fmt.Fprintf(c.Out, "---\n%s", text)
+			_, err = fmt.Fprintf(session.Out, "---\n%s", text)
 		}
 		return err
 	}
 	if e.Type == remote.Relist {
-		_, err := fmt.Fprintln(c.Err, "changes may have been missed; what exists follows")
+		_, err := fmt.Fprintln(session.Err, "changes may have been missed; what exists follows")
 		return err
 	}
 	if len(e.Object) == 0 {
 		return nil
 	}
-	var k platform.Cluster
-	if err := json.Unmarshal(e.Object, &k); err != nil {
+	var cluster platform.Cluster
+	if err := json.Unmarshal(e.Object, &cluster); err != nil {
 		return fmt.Errorf("watching clusters: %w", err)
 	}
 	if out.Format == "name" {
-		_, err := fmt.Fprintf(c.Out, "%s %s\n", e.Type, k.Name)
+		_, err := fmt.Fprintf(session.Out, "%s %s\n", e.Type, cluster.Name)
 		return err
 	}
-	_, err := fmt.Fprintf(c.Out, clusterLine, time.Now().Format("15:04:05.000"), e.Type, k.Name, phaseOf(k),
-		dash(k.Status.Version), terminal.OneLine(k.Status.Message))
+	_, err := fmt.Fprintf(session.Out, clusterLine, time.Now().Format("15:04:05.000"), e.Type, cluster.Name,
+		phaseOf(cluster),
+		dash(cluster.Status.Version), terminal.OneLine(cluster.Status.Message))
 	return err
 }
 
-func clusterEvents(c *terminal.Session) *cobra.Command {
+func clusterEvents(session *terminal.Session) *cobra.Command {
 	var follow bool
 	cmd := &cobra.Command{
 		Use:   "events NAME",
@@ -314,24 +322,24 @@ func clusterEvents(c *terminal.Session) *cobra.Command {
 		Example: `  atoll cluster events demo
   atoll cluster events demo --follow`,
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: completion(c, completeClusters),
+		ValidArgsFunction: completion(session, completeClusters),
 	}
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what happens, until Ctrl-C or the cluster is gone")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "show further events until Ctrl-C or the cluster is gone")
 	out := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return callRegion(c, cmd.Context(), func(ctx context.Context, api *client.Client) error {
-			k, err := clusterNamed(ctx, api, args[0])
+		return callRegion(session, cmd.Context(), func(ctx context.Context, api *client.Client) error {
+			cluster, err := findCluster(ctx, api, args[0])
 			if err != nil {
 				return err
 			}
 			if follow {
-				return followEvents(c, ctx, api, k.ID, out)
+				return followEvents(session, ctx, api, cluster.ID, out)
 			}
-			all, err := api.ClusterEvents(ctx, k.ID)
+			all, err := api.ClusterEvents(ctx, cluster.ID)
 			if err != nil {
 				return err
 			}
-			return out.Print(c.Out, platform.EventList{Items: all}, func(w io.Writer) {
+			return out.Print(session.Out, platform.EventList{Items: all}, func(w io.Writer) {
 				rows := [][]string{{"TIME", "SINCE", "TYPE", "STAGE", "REASON", "MESSAGE"}}
 				for _, e := range all {
 					rows = append(rows, []string{e.Time.Local().Format("15:04:05.000"), sinceText(e), string(e.Type),
@@ -344,42 +352,45 @@ func clusterEvents(c *terminal.Session) *cobra.Command {
 	return cmd
 }
 
+// sinceText returns the time from the creation of the cluster to the event.
 func sinceText(e platform.Event) string {
 	return terminal.Took(time.Duration(e.SinceMs) * time.Millisecond)
 }
 
-// eventLine is a line of a table whose end nobody knows yet.
+// eventLine is the format of a row of a table that is printed while it grows.
 const eventLine = "%-12s  %8s  %-7s  %-13s  %-24s  %s\n"
 
-func followEvents(c *terminal.Session, ctx context.Context, api *client.Client, id string, out *terminal.Output) error {
+// followEvents prints each event of a cluster until Ctrl-C or the deletion of the cluster.
+func followEvents(session *terminal.Session, ctx context.Context, api *client.Client, id string,
+	out *terminal.Output) error {
 	if out.Format == "table" {
-		c.Printf(eventLine, "TIME", "SINCE", "TYPE", "STAGE", "REASON", "MESSAGE")
+		session.Printf(eventLine, "TIME", "SINCE", "TYPE", "STAGE", "REASON", "MESSAGE")
 	}
 	err := api.FollowClusterEvents(ctx, id, func(e platform.Event) error {
 		switch out.Format {
 		case "json":
 			line, err := json.Marshal(e)
 			if err == nil {
-				_, err = c.Out.Write(append(line, '\n'))
+				_, err = session.Out.Write(append(line, '\n'))
 			}
 			return err
 		case "yaml":
 			text, err := yaml.Marshal(e)
 			if err == nil {
-				_, err = fmt.Fprintf(c.Out, "---\n%s", text)
+				_, err = fmt.Fprintf(session.Out, "---\n%s", text)
 			}
 			return err
 		}
-		_, err := fmt.Fprintf(c.Out, eventLine, e.Time.Local().Format("15:04:05.000"), sinceText(e), e.Type,
+		_, err := fmt.Fprintf(session.Out, eventLine, e.Time.Local().Format("15:04:05.000"), sinceText(e), e.Type,
 			dash(string(e.Stage)), terminal.OneLine(e.Reason), terminal.OneLine(e.Message))
 		return err
 	})
 	if remote.StatusOf(err) == http.StatusNotFound {
-		fmt.Fprintln(c.Err, "the cluster is gone")
+		fmt.Fprintln(session.Err, "the cluster is gone")
 		return nil
 	}
 	return err
 }
 
-// errReached ends a watch: what the command waits for is so.
-var errReached = errors.New("reached")
+// errGoalReached ends a watch when the goal of the command is reached.
+var errGoalReached = errors.New("reached")

@@ -22,7 +22,8 @@ import (
 	"atoll.dev/internal/rest"
 )
 
-func NodePool(c *terminal.Session) *cobra.Command {
+// NodePool returns the command `atoll nodepool`.
+func NodePool(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "nodepool", Aliases: []string{"nodepools"}, Args: terminal.RefuseUnknownVerb, RunE: terminal.ShowHelp,
 		Short: "Node pools of clusters: create, list, scale, delete",
@@ -32,23 +33,23 @@ them and reported as running, and no container runs. NAME is a node pool's name,
 		Example: `  atoll nodepool create workers --cluster demo --replicas 3 --instance-type m6a.2xlarge
   atoll nodepool scale workers 5 --cluster demo --wait`,
 	}
-	cmd.AddCommand(poolCreate(c), poolList(c), poolGet(c), poolScale(c), poolDelete(c))
+	cmd.AddCommand(poolCreate(session), poolList(session), poolGet(session), poolScale(session), poolDelete(session))
 	return cmd
 }
 
-// addCluster gives cmd the flag --cluster.
-func addCluster(c *terminal.Session, cmd *cobra.Command) *string {
+// addClusterFlag gives cmd the flag --cluster.
+func addClusterFlag(session *terminal.Session, cmd *cobra.Command) *string {
 	name := cmd.Flags().StringP("cluster", "c", "", "name or id of the cluster")
 	_ = cmd.RegisterFlagCompletionFunc("cluster", func(cmd *cobra.Command, _ []string, word string) ([]cobra.Completion,
 		cobra.ShellCompDirective) {
-		return completeClusters(c, cmd, nil, word)
+		return completeClusters(session, cmd, nil, word)
 	})
 	return name
 }
 
-// completePools completes the first argument with names of the node pools of
-// the cluster that --cluster names.
-func completePools(c *terminal.Session, cmd *cobra.Command, args []string, word string) ([]cobra.Completion,
+// completePools completes the first argument with the names of node pools of the cluster that
+// --cluster names.
+func completePools(session *terminal.Session, cmd *cobra.Command, args []string, word string) ([]cobra.Completion,
 	cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -56,14 +57,14 @@ func completePools(c *terminal.Session, cmd *cobra.Command, args []string, word 
 	ctx, cancel := context.WithTimeout(cmd.Context(), 2*time.Second)
 	defer cancel()
 	var words []cobra.Completion
-	err := callRegion(c, ctx, func(ctx context.Context, api *client.Client) error {
+	err := callRegion(session, ctx, func(ctx context.Context, api *client.Client) error {
 		q := client.NodePoolQuery{}
 		if name := cmd.Flag("cluster").Value.String(); name != "" {
-			k, err := clusterNamed(ctx, api, name)
+			cluster, err := findCluster(ctx, api, name)
 			if err != nil {
 				return err
 			}
-			q.Cluster = k.ID
+			q.Cluster = cluster.ID
 		}
 		pools, err := api.NodePools(ctx, q)
 		for _, p := range pools {
@@ -79,19 +80,19 @@ func completePools(c *terminal.Session, cmd *cobra.Command, args []string, word 
 	return words, cobra.ShellCompDirectiveNoFileComp
 }
 
-// poolNamed finds a node pool by its id, or by its name in a cluster. Without
-// a cluster the name must be the only one of the account.
-func poolNamed(ctx context.Context, api *client.Client, cluster, name string) (client.NodePool, error) {
+// findPool finds a node pool by its id, or by its name in a cluster. Without a cluster the name
+// must be unique among the account's node pools.
+func findPool(ctx context.Context, api *client.Client, cluster, name string) (client.NodePool, error) {
 	if uuid.Validate(name) == nil {
 		return api.NodePool(ctx, name)
 	}
 	q := client.NodePoolQuery{Name: name}
 	if cluster != "" {
-		k, err := clusterNamed(ctx, api, cluster)
+		owner, err := findCluster(ctx, api, cluster)
 		if err != nil {
 			return client.NodePool{}, err
 		}
-		q.Cluster = k.ID
+		q.Cluster = owner.ID
 	}
 	found, err := api.NodePools(ctx, q)
 	switch {
@@ -112,7 +113,7 @@ func poolNamed(ctx context.Context, api *client.Client, cluster, name string) (c
 	return api.NodePool(ctx, found[0].ID)
 }
 
-func poolCreate(c *terminal.Session) *cobra.Command {
+func poolCreate(session *terminal.Session) *cobra.Command {
 	s := poolSettings{}
 	var replicas int32
 	var repair bool
@@ -123,7 +124,7 @@ func poolCreate(c *terminal.Session) *cobra.Command {
   atoll nodepool create gpu --cluster demo --replicas 1 --label tier=gpu --taint gpu=true:NoSchedule`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	cluster := addCluster(c, cmd)
+	cluster := addClusterFlag(session, cmd)
 	cmd.MarkFlagRequired("cluster")
 	cmd.Flags().Int32Var(&replicas, "replicas", 2, "nodes")
 	cmd.Flags().StringVar(&s.instanceType, "instance-type", "",
@@ -132,7 +133,7 @@ func poolCreate(c *terminal.Session) *cobra.Command {
 		cobra.ShellCompDirectiveNoFileComp))
 	cmd.Flags().StringToStringVar(&s.labels, "label", nil, "label of the nodes, k=v; repeatable")
 	cmd.Flags().StringArrayVar(&taints, "taint", nil, "taint of the nodes, k=v:EFFECT; repeatable")
-	cmd.Flags().BoolVar(&repair, "auto-repair", true, "make nodes anew that are lost")
+	cmd.Flags().BoolVar(&repair, "auto-repair", true, "replace lost nodes")
 	cmd.Flags().StringVar(&s.displayName, "display-name", "", "a name for people")
 	f := terminal.AddWaitFlags(cmd, "ready")
 	out := terminal.AddOutputFlag(cmd, "name")
@@ -146,34 +147,34 @@ func poolCreate(c *terminal.Session) *cobra.Command {
 				return fmt.Errorf("--taint: %w", err)
 			}
 		}
-		return callRegion(c, cmd.Context(), func(ctx context.Context, api *client.Client) error {
-			k, err := clusterNamed(ctx, api, *cluster)
+		return callRegion(session, cmd.Context(), func(ctx context.Context, api *client.Client) error {
+			owner, err := findCluster(ctx, api, *cluster)
 			if err != nil {
 				return err
 			}
-			request := platform.NodePoolRequest{ClusterID: k.ID, Name: args[0]}
-			if err := recast(s.spec(), &request.Spec); err != nil {
+			request := platform.NodePoolRequest{ClusterID: owner.ID, Name: args[0]}
+			if err := decodeStrict(s.spec(), &request.Spec); err != nil {
 				return err
 			}
 			p, err := api.CreateNodePool(ctx, request)
 			if err != nil {
 				return err
 			}
-			return changedPool(c, ctx, api, p, "accepted", f, out)
+			return finishPoolChange(session, ctx, api, p, "accepted", f, out)
 		})
 	}
 	return cmd
 }
 
-// changedPool reports what a change came to, waits if that is wanted, and
-// prints the node pool.
-func changedPool(c *terminal.Session, ctx context.Context, api *client.Client, p client.NodePool, verb string,
+// finishPoolChange reports a change, waits with --wait, and prints the node pool.
+func finishPoolChange(session *terminal.Session, ctx context.Context, api *client.Client, p client.NodePool,
+	verb string,
 	f *terminal.WaitFlags,
 	out *terminal.Output) error {
-	progress := out.Progress(c)
+	progress := out.Progress(session)
 	fmt.Fprintf(progress, "node pool %s %s: id %s, generation %d\n", p.Name, verb, p.ID, p.Generation)
 	if f.Wait {
-		if err := awaitPool(c, ctx, api, p.NodePool, false, f.Timeout, progress); err != nil {
+		if err := awaitPool(session, ctx, api, p.NodePool, false, f.Timeout, progress); err != nil {
 			return err
 		}
 		var err error
@@ -181,10 +182,10 @@ func changedPool(c *terminal.Session, ctx context.Context, api *client.Client, p
 			return err
 		}
 	}
-	return out.PrintNamed(c.Out, p.NodePool, p.Name)
+	return out.PrintNamed(session.Out, p.NodePool, p.Name)
 }
 
-// wantedReplicas are the nodes that a node pool asks for.
+// wantedReplicas returns the number of nodes that a spec requests.
 func wantedReplicas(s platform.NodePoolSpec) int {
 	switch {
 	case s.NodePool != nil && s.NodePool.Replicas != nil:
@@ -195,21 +196,21 @@ func wantedReplicas(s platform.NodePoolSpec) int {
 	return 0
 }
 
-// readyText says how many nodes are ready, of how many.
+// readyText returns READY/REQUESTED nodes.
 func readyText(p platform.NodePool) string {
 	return fmt.Sprintf("%d/%d", p.Status.Ready, wantedReplicas(p.Spec))
 }
 
-// awaitPool watches a node pool until the generation that p has is ready, or
-// until it is gone.
-func awaitPool(c *terminal.Session, ctx context.Context, api *client.Client, p platform.NodePool, gone bool,
+// awaitPool watches a node pool until the generation of p is ready or, with gone, until it is
+// deleted.
+func awaitPool(session *terminal.Session, ctx context.Context, api *client.Client, p platform.NodePool, gone bool,
 	timeout time.Duration, out io.Writer) error {
-	begun, told, seen := time.Now(), "", false
+	start, lastText, seen := time.Now(), "", false
 	goal := "ready"
 	if gone {
 		goal = "gone"
 	}
-	limited, cancel := context.WithTimeoutCause(ctx, timeout, errLate)
+	limited, cancel := context.WithTimeoutCause(ctx, timeout, errTimeout)
 	defer cancel()
 	err := api.FollowNodePools(limited, p.ClusterID, remote.WatchOptions{}, func(e remote.Event) error {
 		var now platform.NodePool
@@ -224,7 +225,7 @@ func awaitPool(c *terminal.Session, ctx context.Context, api *client.Client, p p
 			return nil
 		case e.Type == rest.Bookmark && !seen, e.Type == rest.Deleted && now.ID == p.ID:
 			if gone {
-				return errReached
+				return errGoalReached
 			}
 			return fmt.Errorf("node pool %s was deleted meanwhile", p.Name)
 		case now.ID != p.ID:
@@ -233,39 +234,39 @@ func awaitPool(c *terminal.Session, ctx context.Context, api *client.Client, p p
 		seen = true
 		if !gone && now.Status.ObservedGeneration >= p.Generation && now.Status.Phase == "Ready" &&
 			now.Status.Ready == wantedReplicas(now.Spec) {
-			return errReached
+			return errGoalReached
 		}
 		text := fmt.Sprintf("%s, %d nodes, %d ready", now.Status.Phase, now.Status.Replicas, now.Status.Ready)
 		if m := now.Status.Message; m != "" && now.Status.Phase != "Ready" {
 			text += ": " + terminal.OneLine(m)
 		}
-		if text != told {
-			told = text
-			fmt.Fprintf(out, "  %8s  %s\n", terminal.Took(time.Since(begun)), text)
+		if text != lastText {
+			lastText = text
+			fmt.Fprintf(out, "  %8s  %s\n", terminal.Took(time.Since(start)), text)
 		}
 		return nil
 	})
 	switch {
-	case errors.Is(err, errReached), gone && remote.StatusOf(err) == http.StatusNotFound: // with its cluster
-		fmt.Fprintf(out, "node pool %s is %s (%s)\n", p.Name, goal, terminal.Took(time.Since(begun)))
+	case errors.Is(err, errGoalReached), gone && remote.StatusOf(err) == http.StatusNotFound: // with its cluster
+		fmt.Fprintf(out, "node pool %s is %s (%s)\n", p.Name, goal, terminal.Took(time.Since(start)))
 		return nil
 	case err != nil && ctx.Err() != nil:
-		fmt.Fprintf(c.Err, "node pool %s goes on without you; look with `atoll nodepool get %s`\n", p.Name, p.ID)
+		fmt.Fprintf(session.Err, "node pool %s goes on without you; look with `atoll nodepool get %s`\n", p.Name, p.ID)
 		return ctx.Err()
-	case errors.Is(context.Cause(limited), errLate):
+	case errors.Is(context.Cause(limited), errTimeout):
 		return fmt.Errorf("node pool %s is not %s within %s%s; it goes on: look with `atoll nodepool get %s`", p.Name,
-			goal, timeout, soFar(told), p.ID)
+			goal, timeout, lastStateText(lastText), p.ID)
 	}
 	return err
 }
 
-func poolScale(c *terminal.Session) *cobra.Command {
+func poolScale(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "scale NAME REPLICAS", Short: "Set how many nodes a node pool has", Args: cobra.ExactArgs(2),
 		Example:           "  atoll nodepool scale workers 5 --cluster demo --wait",
-		ValidArgsFunction: completion(c, completePools),
+		ValidArgsFunction: completion(session, completePools),
 	}
-	cluster := addCluster(c, cmd)
+	cluster := addClusterFlag(session, cmd)
 	f := terminal.AddWaitFlags(cmd, "ready")
 	out := terminal.AddOutputFlag(cmd, "name")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -273,8 +274,8 @@ func poolScale(c *terminal.Session) *cobra.Command {
 		if err != nil {
 			return fmt.Errorf("%q is no number of nodes", args[1])
 		}
-		return callRegion(c, cmd.Context(), func(ctx context.Context, api *client.Client) error {
-			p, err := poolNamed(ctx, api, *cluster, args[0])
+		return callRegion(session, cmd.Context(), func(ctx context.Context, api *client.Client) error {
+			p, err := findPool(ctx, api, *cluster, args[0])
 			if err != nil {
 				return err
 			}
@@ -286,34 +287,34 @@ func poolScale(c *terminal.Session) *cobra.Command {
 				replicas), ""); err != nil {
 				return err
 			}
-			return changedPool(c, ctx, api, p, verb, f, out)
+			return finishPoolChange(session, ctx, api, p, verb, f, out)
 		})
 	}
 	return cmd
 }
 
-func poolDelete(c *terminal.Session) *cobra.Command {
+func poolDelete(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "delete NAME", Short: "Delete a node pool; its nodes are drained first", Args: cobra.ExactArgs(1),
 		Example:           "  atoll nodepool delete workers --cluster demo --wait",
-		ValidArgsFunction: completion(c, completePools),
+		ValidArgsFunction: completion(session, completePools),
 	}
-	cluster := addCluster(c, cmd)
+	cluster := addClusterFlag(session, cmd)
 	f := terminal.AddWaitFlags(cmd, "gone")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return callRegion(c, cmd.Context(), func(ctx context.Context, api *client.Client) error {
-			p, err := poolNamed(ctx, api, *cluster, args[0])
+		return callRegion(session, cmd.Context(), func(ctx context.Context, api *client.Client) error {
+			p, err := findPool(ctx, api, *cluster, args[0])
 			if err != nil {
 				return err
 			}
 			if err := api.DeleteNodePool(ctx, p.ID, ""); err != nil {
 				return err
 			}
-			c.Printf("deletion of node pool %s (%s) ordered\n", p.Name, p.ID)
+			session.Printf("deletion of node pool %s (%s) ordered\n", p.Name, p.ID)
 			if !f.Wait {
 				return nil
 			}
-			return awaitPool(c, ctx, api, p.NodePool, true, f.Timeout, c.Out)
+			return awaitPool(session, ctx, api, p.NodePool, true, f.Timeout, session.Out)
 		})
 	}
 	return cmd

@@ -13,29 +13,29 @@ import (
 	"atoll.dev/client"
 )
 
-func poolList(c *terminal.Session) *cobra.Command {
+func poolList(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List node pools, of a cluster or of all", Args: cobra.NoArgs,
 		Example: "  atoll nodepool list --cluster demo\n  atoll nodepool list -o wide",
 	}
-	cluster := addCluster(c, cmd)
+	cluster := addClusterFlag(session, cmd)
 	out := terminal.AddOutputFlag(cmd, "wide", "name")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return callRegion(c, cmd.Context(), func(ctx context.Context, api *client.Client) error {
+		return callRegion(session, cmd.Context(), func(ctx context.Context, api *client.Client) error {
 			q, clusters := client.NodePoolQuery{}, map[string]string{}
 			if *cluster != "" {
-				k, err := clusterNamed(ctx, api, *cluster)
+				owner, err := findCluster(ctx, api, *cluster)
 				if err != nil {
 					return err
 				}
-				q.Cluster, clusters[k.ID] = k.ID, k.Name
+				q.Cluster, clusters[owner.ID] = owner.ID, owner.Name
 			} else {
 				all, err := api.Clusters(ctx, client.ClusterQuery{})
 				if err != nil {
 					return err
 				}
-				for _, k := range all {
-					clusters[k.ID] = k.Name
+				for _, owner := range all {
+					clusters[owner.ID] = owner.Name
 				}
 			}
 			pools, err := api.NodePools(ctx, q)
@@ -43,21 +43,21 @@ func poolList(c *terminal.Session) *cobra.Command {
 				return err
 			}
 			if out.Format == "table" || out.Format == "wide" {
-				poolTable(c.Out, pools, clusters, out.Format == "wide", time.Now())
+				poolTable(session.Out, pools, clusters, out.Format == "wide", time.Now())
 				return nil
 			}
 			names := make([]string, len(pools))
 			for i, p := range pools {
 				names[i] = p.ID // a name alone is not enough: clusters have pools of the same name
 			}
-			return out.PrintNamed(c.Out, pools, names...)
+			return out.PrintNamed(session.Out, pools, names...)
 		})
 	}
 	return cmd
 }
 
-// poolTable shows node pools. clusters are the names of the clusters by id;
-// nil: they are not shown.
+// poolTable prints node pools as a table. clusters has the names of clusters by id; nil omits the
+// column.
 func poolTable(w io.Writer, pools []platform.NodePool, clusters map[string]string, wide bool, now time.Time) {
 	head := []string{"NODE POOL", "STATUS", "READY", "INSTANCE TYPE", "AGE", "MESSAGE"}
 	if clusters != nil {
@@ -86,9 +86,9 @@ func poolTable(w io.Writer, pools []platform.NodePool, clusters map[string]strin
 	terminal.Table(w, rows)
 }
 
-// instanceTypeOf is what machines a node pool asks for.
+// instanceTypeOf returns the instance type that a node pool requests, or "-".
 func instanceTypeOf(s platform.NodePoolSpec) string {
-	for _, in := range []*platform.NodePoolPlatform{passed(s).Platform, s.Platform} {
+	for _, in := range []*platform.NodePoolPlatform{hyperShiftFields(s).Platform, s.Platform} {
 		if in != nil && in.AWS != nil && in.AWS.InstanceType != "" {
 			return in.AWS.InstanceType
 		}
@@ -96,39 +96,40 @@ func instanceTypeOf(s platform.NodePoolSpec) string {
 	return "-"
 }
 
-// passed are a node pool's fields of HyperShift.
-func passed(s platform.NodePoolSpec) platform.HyperShiftNodePool {
+// hyperShiftFields returns a node pool's fields of HyperShift, empty when there are none.
+func hyperShiftFields(s platform.NodePoolSpec) platform.HyperShiftNodePool {
 	if s.NodePool == nil {
 		return platform.HyperShiftNodePool{}
 	}
 	return *s.NodePool
 }
 
-func poolGet(c *terminal.Session) *cobra.Command {
+func poolGet(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "get NAME", Short: "Show a node pool and its conditions", Args: cobra.ExactArgs(1),
 		Example:           "  atoll nodepool get workers --cluster demo",
-		ValidArgsFunction: completion(c, completePools),
+		ValidArgsFunction: completion(session, completePools),
 	}
-	cluster := addCluster(c, cmd)
+	cluster := addClusterFlag(session, cmd)
 	out := terminal.AddOutputFlag(cmd, "name")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return callRegion(c, cmd.Context(), func(ctx context.Context, api *client.Client) error {
-			p, err := poolNamed(ctx, api, *cluster, args[0])
+		return callRegion(session, cmd.Context(), func(ctx context.Context, api *client.Client) error {
+			p, err := findPool(ctx, api, *cluster, args[0])
 			if err != nil {
 				return err
 			}
 			if out.Format != "table" {
-				return out.PrintNamed(c.Out, p.NodePool, p.ID)
+				return out.PrintNamed(session.Out, p.NodePool, p.ID)
 			}
 			simulated := ""
 			if p.Status.Simulated {
 				simulated = ", nodes are simulated"
 			}
-			c.Printf("%s (%s) of cluster %s, generation %d%s\n", p.Name, p.ID, p.ClusterID, p.Generation, simulated)
-			poolTable(c.Out, []platform.NodePool{p.NodePool}, nil, false, time.Now())
-			c.Printf("\n")
-			conditionTable(c.Out, p.Status.Conditions, time.Now())
+			session.Printf("%s (%s) of cluster %s, generation %d%s\n", p.Name, p.ID, p.ClusterID, p.Generation,
+				simulated)
+			poolTable(session.Out, []platform.NodePool{p.NodePool}, nil, false, time.Now())
+			session.Printf("\n")
+			conditionTable(session.Out, p.Status.Conditions, time.Now())
 			return nil
 		})
 	}

@@ -10,18 +10,17 @@ import (
 	"golang.org/x/term"
 )
 
-// screen is a terminal on which a few lines are drawn again and again.
+// screen is a terminal on which a few lines are redrawn in place.
 type screen struct {
 	w      io.Writer
 	size   func() (width, height int, err error)
 	colour bool
 	ascii  bool
-	drawn  []string // what is there now
+	drawn  []string // the lines on the screen
 }
 
-// screenOf returns the terminal that w is; nil if it is none, or one on which
-// nothing can be redrawn.
-func screenOf(w io.Writer, getenv func(string) string) *screen {
+// newScreen returns a screen on w, or nil when w is no terminal or cannot redraw lines.
+func newScreen(w io.Writer, getenv func(string) string) *screen {
 	f, ok := w.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) || getenv("TERM") == "dumb" || getenv("TERM") == "" {
 		return nil
@@ -32,8 +31,8 @@ func screenOf(w io.Writer, getenv func(string) string) *screen {
 	}
 }
 
-// utf8Locale says whether the locale's letters are UTF-8, by the first variable
-// that says anything, as setlocale(3) does.
+// utf8Locale reports whether the locale is UTF-8. The first variable that is set decides, as in
+// setlocale(3).
 func utf8Locale(getenv func(string) string) bool {
 	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
 		if v := getenv(name); v != "" {
@@ -44,8 +43,8 @@ func utf8Locale(getenv func(string) string) bool {
 	return false
 }
 
-// canvas is the room that there is now; ok is false where so many lines do not
-// fit.
+// canvas returns a canvas of the present size; ok is false when the terminal is too small for so
+// many lines.
 func (s *screen) canvas(lines int) (c canvas, ok bool) {
 	width, height, err := s.size()
 	if err != nil || width <= fixedCells || height <= lines {
@@ -54,7 +53,7 @@ func (s *screen) canvas(lines int) (c canvas, ok bool) {
 	return canvas{width: width - 1, colour: s.colour, ascii: s.ascii}, true // the last cell makes some terminals wrap
 }
 
-// redraw puts lines where the ones before were.
+// redraw replaces the lines that were drawn before.
 func (s *screen) redraw(lines []string) {
 	if slices.Equal(lines, s.drawn) {
 		return
@@ -69,6 +68,6 @@ func (s *screen) redraw(lines []string) {
 	if len(lines) < len(s.drawn) {
 		b.WriteString("\x1b[J")
 	}
-	_, _ = io.WriteString(s.w, b.String()) // a terminal that is gone is noticed by the signal that tells it
+	_, _ = io.WriteString(s.w, b.String()) // a signal reports a closed terminal
 	s.drawn = slices.Clone(lines)
 }

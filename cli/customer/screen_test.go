@@ -43,9 +43,9 @@ func (m *fakeTerminal) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Whatever was drawn before, what is drawn last is what is there, below what
-// stood there first.
-func TestAScreenShowsWhatWasDrawnLast(t *testing.T) {
+// After any sequence of drawings the terminal shows the last one, below the lines that it had
+// before.
+func TestScreenShowsTheLastDrawing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := &fakeTerminal{rows: []string{"before"}, y: 1}
 		s := &screen{w: m}
@@ -60,8 +60,8 @@ func TestAScreenShowsWhatWasDrawnLast(t *testing.T) {
 	})
 }
 
-func TestWhereNothingIsRedrawn(t *testing.T) {
-	if screenOf(&strings.Builder{}, func(string) string { return "xterm" }) != nil {
+func TestScreenNeedsATerminal(t *testing.T) {
+	if newScreen(&strings.Builder{}, func(string) string { return "xterm" }) != nil {
 		t.Error("a buffer is no terminal")
 	}
 	for _, c := range []struct {

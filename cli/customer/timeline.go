@@ -9,31 +9,29 @@ import (
 	"atoll.dev/cli/terminal"
 )
 
-// clusterStages are the stages of a cluster's way, in their order. They are
-// those of the Platform API's events.
+// clusterStages are the stages of a cluster in their order, as the Platform API's events name them.
 var clusterStages = []string{"Accepted", "Placed", "Ordered", "PlaneStarting", "APIServing", "Ready", stageNodes}
 
-// stageNodes is reached by clusters with node pools only.
+// stageNodes is a stage only of clusters that have node pools.
 const stageNodes = "NodesReady"
 
-// timeline is how far a cluster has come. It is told what happened and draws
-// it; it looks at no clock.
+// timeline records the stages that a cluster has reached, and draws them. It reads no clock.
 type timeline struct {
 	name, phase string
 	begun       time.Time // when the region accepted it
-	nodes       bool      // it has node pools, so NodesReady is awaited
+	nodes       bool      // it has node pools, so NodesReady is a stage
 	reached     map[string]arrival
-	waits       string // why the first stage that is not reached is not; "" when nothing is known
+	waits       string // why the current stage is not reached yet; "" when unknown
 }
 
-// arrival is when a stage was reached, and what is to be said of it.
+// arrival is the time at which a stage was reached, with a note.
 type arrival struct {
 	at   time.Time
 	note string
 }
 
-// reach notes that a stage was reached. The first time counts: what is lost
-// and regained is the cluster's later life. It says whether that is news.
+// reach records that a stage was reached, and reports whether it was not recorded before. Later
+// times of the same stage are ignored: they belong to the life of the cluster after its creation.
 func (t *timeline) reach(stage string, at time.Time, note string) bool {
 	if t.reached == nil {
 		t.reached = map[string]arrival{}
@@ -48,24 +46,23 @@ func (t *timeline) reach(stage string, at time.Time, note string) bool {
 	return true
 }
 
-// awaited are the stages that this cluster has.
-func (t *timeline) awaited() []string {
+// stages returns the stages of this cluster.
+func (t *timeline) stages() []string {
 	if _, seen := t.reached[stageNodes]; t.nodes || seen {
 		return clusterStages
 	}
 	return clusterStages[:len(clusterStages)-1]
 }
 
-// done says whether every stage was reached.
+// done reports whether every stage was reached.
 func (t *timeline) done() bool {
-	stages := t.awaited()
-	return t.present() == len(stages)
+	stages := t.stages()
+	return t.currentStage() == len(stages)
 }
 
-// present is the index of the stage that is under way: the one after the last
-// that was reached.
-func (t *timeline) present() int {
-	stages := t.awaited()
+// currentStage returns the index of the stage after the last one that was reached.
+func (t *timeline) currentStage() int {
+	stages := t.stages()
 	for i := len(stages) - 1; i >= 0; i-- {
 		if _, ok := t.reached[stages[i]]; ok {
 			return i + 1
@@ -74,10 +71,10 @@ func (t *timeline) present() int {
 	return 0
 }
 
-// span is when a stage began and ended. One that is under way ends now. A
-// stage that was not seen, though a later one was, has no span.
+// span returns when a stage began and ended. The current stage ends now. ok is false for a stage
+// that was not observed and is not the current one.
 func (t *timeline) span(i int, now time.Time) (from, to time.Time, ok bool) {
-	stages := t.awaited()
+	stages := t.stages()
 	from = t.begun
 	for _, s := range stages[:i] {
 		if a, ok := t.reached[s]; ok && a.at.After(from) {
@@ -88,7 +85,7 @@ func (t *timeline) span(i int, now time.Time) (from, to time.Time, ok bool) {
 	switch {
 	case ok:
 		to = a.at
-	case i == t.present():
+	case i == t.currentStage():
 		to = now
 	default:
 		return from, from, false
@@ -99,7 +96,7 @@ func (t *timeline) span(i int, now time.Time) (from, to time.Time, ok bool) {
 	return from, to, true
 }
 
-// end is how far the timeline reaches.
+// end returns the time of the last stage when all are reached, and now otherwise.
 func (t *timeline) end(now time.Time) time.Time {
 	if !t.done() {
 		return now
@@ -113,11 +110,11 @@ func (t *timeline) end(now time.Time) time.Time {
 	return last
 }
 
-// canvas is what a timeline is drawn on.
+// canvas is the area on which a timeline is drawn.
 type canvas struct {
 	width  int // in cells
 	colour bool
-	ascii  bool // the terminal is not known to show more
+	ascii  bool // the terminal may not show other characters
 	tick   int  // of the animation
 }
 
@@ -131,6 +128,7 @@ const (
 	yellow = "\x1b[33m"
 )
 
+// paint adds a colour to text when the canvas has colours.
 func (c canvas) paint(colour, text string) string {
 	if !c.colour || text == "" {
 		return text
@@ -143,7 +141,7 @@ var (
 	asciiSpinner = []string{"|", "/", "-", `\`}
 )
 
-// marks are the signs of a stage that was reached, is under way, or is to come.
+// marks returns the marks of a stage that was reached, of the current one and of a later one.
 func (c canvas) marks() (done, moving, later string) {
 	if c.ascii {
 		return "x", asciiSpinner[c.tick%len(asciiSpinner)], "."
@@ -158,7 +156,7 @@ const (
 	fixedCells  = 2 + 1 + 1 + stageColumn + 2 + tookColumn + 2 // up to the bar
 )
 
-// bar is how wide the bars are: none where they would leave no room for notes.
+// bar returns the width of the bars in cells, 0 when they would leave no room for notes.
 func (c canvas) bar() int {
 	switch {
 	case c.width >= 100:
@@ -169,8 +167,7 @@ func (c canvas) bar() int {
 	return 0
 }
 
-// draw returns the lines of the timeline at a time. No line is wider than the
-// canvas.
+// draw returns the lines of the timeline at a time. No line is wider than the canvas.
 func (t *timeline) draw(c canvas, now time.Time) []string {
 	end := t.end(now)
 	total := max(end.Sub(t.begun), 0)
@@ -179,8 +176,8 @@ func (t *timeline) draw(c canvas, now time.Time) []string {
 	title = cut(title, max(c.width-cells(rest), 8))
 	lines := []string{c.paint(bold, title) + cut(rest, c.width-cells(title)), ""}
 	done, moving, later := c.marks()
-	present := t.present()
-	for i, stage := range t.awaited() {
+	current := t.currentStage()
+	for i, stage := range t.stages() {
 		from, to, ok := t.span(i, now)
 		duration, bar, note := "", "", t.reached[stage].note
 		if ok {
@@ -189,16 +186,16 @@ func (t *timeline) draw(c canvas, now time.Time) []string {
 		}
 		mark, colour := done, green
 		switch {
-		case i == present:
+		case i == current:
 			mark, colour, note = moving, yellow, t.waits
 			if t.phase == "Failed" {
 				colour = red
 			}
-		case i > present:
+		case i > current:
 			mark, colour = later, faint
 		}
 		head := fmt.Sprintf(" %-*s  %*s  ", stageColumn, stage, tookColumn, duration)
-		if i > present {
+		if i > current {
 			head = " " + stage
 		}
 		body := ""
@@ -220,7 +217,7 @@ func (t *timeline) draw(c canvas, now time.Time) []string {
 	return lines
 }
 
-// drawBar draws from when to when of the whole something took.
+// drawBar draws the part from..to of the whole duration as a bar.
 func (c canvas) drawBar(from, to, total time.Duration) string {
 	width := c.bar()
 	if width == 0 || total <= 0 {
@@ -239,9 +236,9 @@ func (c canvas) drawBar(from, to, total time.Duration) string {
 	return strings.Repeat(" ", begin) + strings.Repeat(full, min(length, width-begin))
 }
 
-// tell is a stage that was reached as a line for where nothing is redrawn:
-// when, since the cluster was accepted; which; how long it took.
-func (t *timeline) tell(stage string) string {
+// stageLine returns a reached stage as one line: the time since the cluster was accepted, the
+// stage, and its duration.
+func (t *timeline) stageLine(stage string) string {
 	i := slices.Index(clusterStages, stage)
 	from, to, _ := t.span(i, t.reached[stage].at)
 	line := fmt.Sprintf("  %8s  %-*s", terminal.Took(to.Sub(t.begun)), stageColumn, stage)
@@ -254,15 +251,15 @@ func (t *timeline) tell(stage string) string {
 	return strings.TrimRight(line, " ")
 }
 
-// tellWait is why the present stage does not come on, as a line.
-func (t *timeline) tellWait(now time.Time) string {
-	stage := t.awaited()[min(t.present(), len(t.awaited())-1)]
+// waitLine returns the reason why the current stage is not reached yet, as one line.
+func (t *timeline) waitLine(now time.Time) string {
+	stage := t.stages()[min(t.currentStage(), len(t.stages())-1)]
 	return fmt.Sprintf("  %8s  %-*s  waits: %s", terminal.Took(max(now.Sub(t.begun), 0)), stageColumn, stage,
 		terminal.OneLine(t.waits))
 }
 
-// cells is how many cells of a terminal a text takes, by a rule that errs to
-// the wide side: letters beyond the alphabets of the west take two.
+// cells returns the number of terminal cells that a text takes. The estimate errs on the wide side:
+// characters beyond western alphabets count as two cells.
 func cells(text string) int {
 	n := 0
 	for _, r := range text {

@@ -10,9 +10,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// story is what the files of testdata/timeline tell a timeline. Times are
-// milliseconds since the cluster was accepted.
-type story struct {
+// timelineInput is the input of a case in testdata/timeline. Times are milliseconds since the
+// cluster was accepted.
+type timelineInput struct {
 	Name, Phase, Waits string
 	Nodes              bool
 	Reached            []struct {
@@ -26,33 +26,33 @@ type story struct {
 	Tick   int
 }
 
-var zero = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+var accepted = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-func after(ms int) time.Time { return zero.Add(time.Duration(ms) * time.Millisecond) }
+func atMS(ms int) time.Time { return accepted.Add(time.Duration(ms) * time.Millisecond) }
 
-// TestTimeline runs the files of testdata/timeline: "draw" prints what a
-// terminal shows, with escapes as \e, "tell" the lines where there is none.
+// TestTimeline runs the files of testdata/timeline: "draw" prints the screen of a terminal, with
+// escapes as \e; "tell" prints the lines without a terminal.
 func TestTimeline(t *testing.T) {
 	datadriven.Walk(t, "testdata/timeline", func(t *testing.T, path string) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
-			s := story{Width: 100}
+			s := timelineInput{Width: 100}
 			if err := yaml.UnmarshalStrict([]byte(d.Input), &s); err != nil {
 				d.Fatalf(t, "%v", err)
 			}
 			tl := timeline{name: s.Name, phase: s.Phase, nodes: s.Nodes, waits: s.Waits}
-			var told []string
+			var printed []string
 			for _, r := range s.Reached {
-				if tl.reach(r.Stage, after(r.MS), r.Note) {
-					told = append(told, tl.tell(r.Stage))
+				if tl.reach(r.Stage, atMS(r.MS), r.Note) {
+					printed = append(printed, tl.stageLine(r.Stage))
 				}
 			}
 			if tl.waits != "" {
-				told = append(told, tl.tellWait(after(s.Now)))
+				printed = append(printed, tl.waitLine(atMS(s.Now)))
 			}
 			if d.Cmd == "tell" {
-				return strings.Join(told, "\n") + "\n"
+				return strings.Join(printed, "\n") + "\n"
 			}
-			lines := tl.draw(canvas{width: s.Width, colour: s.Colour, ascii: s.ASCII, tick: s.Tick}, after(s.Now))
+			lines := tl.draw(canvas{width: s.Width, colour: s.Colour, ascii: s.ASCII, tick: s.Tick}, atMS(s.Now))
 			return strings.ReplaceAll(strings.Join(lines, "\n")+"\n", "\x1b", `\e`)
 		})
 	})
@@ -66,11 +66,11 @@ func TestTimelineFitsItsTerminal(t *testing.T) {
 			waits: rapid.String().Draw(t, "waits")}
 		for range rapid.IntRange(0, 9).Draw(t, "events") {
 			tl.reach(rapid.SampledFrom(clusterStages).Draw(t, "stage"),
-				after(rapid.IntRange(-5000, 600000).Draw(t, "at")), rapid.String().Draw(t, "note"))
+				atMS(rapid.IntRange(-5000, 600000).Draw(t, "at")), rapid.String().Draw(t, "note"))
 		}
 		c := canvas{width: rapid.IntRange(20, 200).Draw(t, "width"), tick: rapid.IntRange(0, 99).Draw(t, "tick"),
 			ascii: rapid.Bool().Draw(t, "ascii")}
-		lines := tl.draw(c, after(rapid.IntRange(0, 600000).Draw(t, "now")))
+		lines := tl.draw(c, atMS(rapid.IntRange(0, 600000).Draw(t, "now")))
 		if len(lines) != 2+len(clusterStages) {
 			t.Fatalf("%d lines", len(lines))
 		}

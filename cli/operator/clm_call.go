@@ -21,36 +21,38 @@ import (
 
 // What operators do with CLM's resources. Its server is in clm.go.
 
-// CLM are the commands below "atoll clm" that call it.
-func CLM(c *terminal.Session) []*cobra.Command {
+// CLM returns the commands below "atoll clm" that call the lifecycle manager.
+func CLM(session *terminal.Session) []*cobra.Command {
 	return []*cobra.Command{
-		clmGet(c), clmList(c), clmWatch(c), clmHistory(c), clmWhy(c), clmWait(c),
-		clmCreate(c), clmPatch(c), clmDelete(c), clmForceDelete(c), clmReconcile(c),
+		clmGet(session), clmList(session), clmWatch(session), clmHistory(session), clmWhy(session), clmWait(session),
+		clmCreate(session), clmPatch(session), clmDelete(session), clmForceDelete(session), clmReconcile(session),
 	}
 }
 
-// clmCaller says which CLM an operator calls, and as who.
+// clmCaller are the flags that select a lifecycle manager and the identity of its caller.
 type clmCaller struct {
 	*operatorFlags
 	token string // file
 }
 
-func addCLM(cmd *cobra.Command) *clmCaller {
+// addCLMFlags gives cmd the flags of a clmCaller.
+func addCLMFlags(cmd *cobra.Command) *clmCaller {
 	o := &clmCaller{operatorFlags: addOperatorFlags(cmd, "clm", "CLM's REST API")}
 	cmd.Flags().StringVar(&o.token, "token-file", "",
 		"with --endpoint: file with a bearer token, instead of a certificate")
 	return o
 }
 
-// lifecycle is an open connection to CLM, and what kinds it has.
+// lifecycle is an open connection to CLM, with the kinds that it has.
 type lifecycle struct {
 	*clmclient.Client
 	kinds []clmclient.ResourceKind
 }
 
-// callCLM calls f with a client of CLM.
-func callCLM(c *terminal.Session, ctx context.Context, o *clmCaller, f func(context.Context, *lifecycle) error) error {
-	m, err := dialCLM(c, o)
+// callCLM calls f with a client of CLM, and explains the error that f returns.
+func callCLM(session *terminal.Session, ctx context.Context, o *clmCaller,
+	f func(context.Context, *lifecycle) error) error {
+	m, err := dialCLM(session, o)
 	if err != nil {
 		return err
 	}
@@ -60,13 +62,14 @@ func callCLM(c *terminal.Session, ctx context.Context, o *clmCaller, f func(cont
 	if l.kinds, err = m.Kinds(ctx); err == nil {
 		err = f(ctx, l)
 	}
-	return advised(err)
+	return explainError(err)
 }
 
-func dialCLM(c *terminal.Session, o *clmCaller) (*clmclient.Client, error) {
+// dialCLM returns a client of the CLM that the flags name, by default that of the home.
+func dialCLM(session *terminal.Session, o *clmCaller) (*clmclient.Client, error) {
 	options := clmclient.Options{Endpoint: o.endpoint, Budget: 3 * time.Second}
 	if o.endpoint == "" {
-		home, err := c.Home()
+		home, err := session.Home()
 		if err != nil {
 			return nil, err
 		}
@@ -75,7 +78,7 @@ func dialCLM(c *terminal.Session, o *clmCaller) (*clmclient.Client, error) {
 		}
 	}
 	if o.token == "" {
-		config, err := operatorTLS(c, o.operatorFlags)
+		config, err := operatorTLS(session, o.operatorFlags)
 		if err != nil {
 			return nil, err
 		}
@@ -88,7 +91,7 @@ func dialCLM(c *terminal.Session, o *clmCaller) (*clmclient.Client, error) {
 	}
 	options.Token = strings.TrimSpace(string(token))
 	if o.ca != "" {
-		pool, err := poolOf(o.ca)
+		pool, err := readCertPool(o.ca)
 		if err != nil {
 			return nil, err
 		}
@@ -97,8 +100,8 @@ func dialCLM(c *terminal.Session, o *clmCaller) (*clmclient.Client, error) {
 	return clmclient.New(options)
 }
 
-// advised adds to an error of CLM what can be done about it.
-func advised(err error) error {
+// explainError adds to an error of CLM the invalid fields and the next step for the caller.
+func explainError(err error) error {
 	e, ok := errors.AsType[*remote.Error](err)
 	if !ok {
 		return err
@@ -123,7 +126,7 @@ func advised(err error) error {
 	return fmt.Errorf("%w; %s", err, strings.TrimSuffix(advice, "; "))
 }
 
-// collection finds the kind that a word means: its name or its plural.
+// collection returns the collection of a kind, which is given by its name or its plural.
 func (l *lifecycle) collection(word string) (clmclient.Collection, error) {
 	if word == "all" || word == string(clmclient.AllKinds) {
 		return clmclient.AllKinds, nil
@@ -138,7 +141,7 @@ func (l *lifecycle) collection(word string) (clmclient.Collection, error) {
 	return "", fmt.Errorf("there is no kind %q here; there are %s, and all", word, strings.Join(names, ", "))
 }
 
-// kind is the kind of a collection, "" for all.
+// kind returns the kind of a collection, "" for all kinds.
 func (l *lifecycle) kind(plural clmclient.Collection) string {
 	for _, k := range l.kinds {
 		if k.Plural == plural {
@@ -148,7 +151,7 @@ func (l *lifecycle) kind(plural clmclient.Collection) string {
 	return ""
 }
 
-// plural is the collection of a kind; all kinds if it has none.
+// plural returns the collection of a kind, all kinds for an unknown one.
 func (l *lifecycle) plural(kind string) clmclient.Collection {
 	for _, k := range l.kinds {
 		if k.Kind == kind {
@@ -158,9 +161,9 @@ func (l *lifecycle) plural(kind string) clmclient.Collection {
 	return clmclient.AllKinds
 }
 
-// target splits what names a resource: KIND ID, KIND NAME, or either with a
-// slash between. name is "" when only the kind is there.
-func (l *lifecycle) target(args []string) (in clmclient.Collection, name string, err error) {
+// parseTarget splits the arguments that name a resource: KIND ID, KIND NAME, or either with a slash
+// between. name is "" when the arguments have a kind only.
+func (l *lifecycle) parseTarget(args []string) (in clmclient.Collection, name string, err error) {
 	kind, name, _ := strings.Cut(args[0], "/")
 	if len(args) > 1 {
 		if name != "" {
@@ -172,9 +175,9 @@ func (l *lifecycle) target(args []string) (in clmclient.Collection, name string,
 	return in, name, err
 }
 
-// one finds the resource that the arguments of a command name.
-func (l *lifecycle) one(ctx context.Context, args []string) (clmclient.Collection, clmclient.Resource, error) {
-	in, name, err := l.target(args)
+// findOne finds the resource that the arguments of a command name.
+func (l *lifecycle) findOne(ctx context.Context, args []string) (clmclient.Collection, clmclient.Resource, error) {
+	in, name, err := l.parseTarget(args)
 	if err != nil {
 		return in, clmclient.Resource{}, err
 	}
@@ -182,7 +185,7 @@ func (l *lifecycle) one(ctx context.Context, args []string) (clmclient.Collectio
 		return in, clmclient.Resource{}, fmt.Errorf("which of %s? Give an id or a name; `atoll clm list %s` shows them",
 			in, in)
 	}
-	r, err := l.named(ctx, in, name)
+	r, err := l.find(ctx, in, name)
 	if remote.StatusOf(err) == http.StatusNotFound {
 		err = fmt.Errorf("%w; `atoll clm list %s` shows what there is", err, in)
 	}
@@ -192,16 +195,16 @@ func (l *lifecycle) one(ctx context.Context, args []string) (clmclient.Collectio
 	return in, r, err
 }
 
-// named finds a resource by its id, or by its name.
-func (l *lifecycle) named(ctx context.Context, in clmclient.Collection, name string) (clmclient.Resource, error) {
+// find finds a resource by its id or by its name.
+func (l *lifecycle) find(ctx context.Context, in clmclient.Collection, name string) (clmclient.Resource, error) {
 	if uuid.Validate(name) == nil {
 		return l.Get(ctx, in, name, "")
 	}
 	return l.Named(ctx, in, name)
 }
 
-// oneResource wants KIND ID, or KIND/ID.
-func oneResource(_ *cobra.Command, args []string) error {
+// requireResource checks that the arguments are KIND ID or KIND/ID.
+func requireResource(_ *cobra.Command, args []string) error {
 	if len(args) == 2 || len(args) == 1 && strings.Contains(args[0], "/") {
 		return nil
 	}
@@ -209,12 +212,12 @@ func oneResource(_ *cobra.Command, args []string) error {
 }
 
 // completeResources completes KIND and then NAME.
-func completeResources(c *terminal.Session, o *clmCaller) cobra.CompletionFunc {
+func completeResources(session *terminal.Session, o *clmCaller) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		ctx, cancel := context.WithTimeout(cmd.Context(), 2*time.Second)
 		defer cancel()
 		var words []cobra.Completion
-		err := callCLM(c, ctx, o, func(ctx context.Context, l *lifecycle) error {
+		err := callCLM(session, ctx, o, func(ctx context.Context, l *lifecycle) error {
 			switch len(args) {
 			case 0:
 				for _, k := range l.kinds {
@@ -253,7 +256,8 @@ type selectFlags struct {
 	labels        map[string]string
 }
 
-func addSelect(cmd *cobra.Command) *selectFlags {
+// addSelectFlags gives cmd the flags of selectFlags.
+func addSelectFlags(cmd *cobra.Command) *selectFlags {
 	s := &selectFlags{}
 	cmd.Flags().StringVar(&s.search, "search", "",
 		`only what this finds, such as "spec.region='eu' and status.conditions.Reconciled='False'"`)
@@ -262,8 +266,8 @@ func addSelect(cmd *cobra.Command) *selectFlags {
 	return s
 }
 
-// text is the selection in the search language.
-func (s *selectFlags) text() string {
+// condition returns the selection in the search language.
+func (s *selectFlags) condition() string {
 	var terms []string
 	if s.search != "" {
 		terms = append(terms, "("+s.search+")")

@@ -16,18 +16,18 @@ import (
 	"atoll.dev/internal/rest"
 )
 
-// changed reports what a change came to, waits if that is wanted, and prints
-// the resource.
-func changed(c *terminal.Session, ctx context.Context, l *lifecycle, in clmclient.Collection, r clmclient.Resource,
+// finishChange reports a change, waits with --wait, and prints the resource.
+func finishChange(session *terminal.Session, ctx context.Context, l *lifecycle, in clmclient.Collection,
+	r clmclient.Resource,
 	verb string,
 	f *terminal.WaitFlags, out *terminal.Output) error {
-	progress := c.Out
+	progress := session.Out
 	if out.Format != "table" {
-		progress = c.Err
+		progress = session.Err
 	}
 	fmt.Fprintf(progress, "%s %s %s: id %s, generation %d\n", r.Kind, r.Name, verb, r.ID, r.Generation)
 	if f.Wait {
-		if err := waitFor(c, ctx, l, in, r, false, f.Timeout, progress); err != nil {
+		if err := awaitResource(session, ctx, l, in, r, false, f.Timeout, progress); err != nil {
 			return err
 		}
 		var err error
@@ -35,10 +35,10 @@ func changed(c *terminal.Session, ctx context.Context, l *lifecycle, in clmclien
 			return err
 		}
 	}
-	return out.Print(c.Out, r, func(io.Writer) {})
+	return out.Print(session.Out, r, func(io.Writer) {})
 }
 
-func clmCreate(c *terminal.Session) *cobra.Command {
+func clmCreate(session *terminal.Session) *cobra.Command {
 	var file, owner string
 	cmd := &cobra.Command{
 		Use:   "create -f FILE",
@@ -50,24 +50,24 @@ and labels and references where there are some. What belongs to another resource
   echo '{"kind":"NodePool","name":"workers","spec":{}}' | atoll clm create -f - --owner my-cluster`,
 		Args: cobra.NoArgs,
 	}
-	call := addCLM(cmd)
+	call := addCLMFlags(cmd)
 	cmd.Flags().StringVarP(&file, "file", "f", "", "file with a resource")
 	cmd.Flags().StringVar(&owner, "owner", "", "id or name of the resource that it belongs to")
 	cmd.MarkFlagRequired("file")
 	wait := terminal.AddWaitFlags(cmd, "reconciled")
 	out := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		text, err := c.ReadYAML(file)
+		text, err := session.ReadYAML(file)
 		if err != nil {
 			return err
 		}
 		var body clm.ResourceCreate
-		strict := json.NewDecoder(bytes.NewReader(text)) // what nobody reads is not dropped in silence
+		strict := json.NewDecoder(bytes.NewReader(text)) // an unknown field is an error
 		strict.DisallowUnknownFields()
 		if err := strict.Decode(&body); err != nil {
 			return fmt.Errorf("%s: %w", file, err)
 		}
-		return callCLM(c, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
+		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
 			in, err := l.collection(body.Kind)
 			if err != nil {
 				return fmt.Errorf("%s: kind: %w", file, err)
@@ -83,7 +83,7 @@ and labels and references where there are some. What belongs to another resource
 				case k.Owner != "" && owner == "":
 					return fmt.Errorf("a %s belongs to one of %s: name it with --owner", k.Kind, k.Owner)
 				case k.Owner != "":
-					o, err := l.named(ctx, k.Owner, owner)
+					o, err := l.find(ctx, k.Owner, owner)
 					if err != nil {
 						return fmt.Errorf("--owner: %w", err)
 					}
@@ -94,13 +94,13 @@ and labels and references where there are some. What belongs to another resource
 			if err != nil {
 				return err
 			}
-			return changed(c, ctx, l, in, r, "created", wait, out)
+			return finishChange(session, ctx, l, in, r, "created", wait, out)
 		})
 	}
 	return cmd
 }
 
-func clmPatch(c *terminal.Session) *cobra.Command {
+func clmPatch(session *terminal.Session) *cobra.Command {
 	var file, patch, etag string
 	var replace bool
 	cmd := &cobra.Command{
@@ -111,9 +111,9 @@ them). With --replace each of spec, labels and references that the patch has rep
 one that is there. A change that changes nothing makes no generation.`,
 		Example: `  atoll clm patch clusters my-cluster -p '{"spec":{"nodes":3},"labels":{"env":null}}' --wait
   atoll clm patch clusters my-cluster -f spec.yaml --replace`,
-		Args: oneResource,
+		Args: requireResource,
 	}
-	call := addCLM(cmd)
+	call := addCLMFlags(cmd)
 	cmd.Flags().StringVarP(&patch, "patch", "p", "", "the patch, JSON or YAML")
 	cmd.Flags().StringVarP(&file, "file", "f", "", `file with the patch; "-" for standard input`)
 	cmd.Flags().BoolVar(&replace, "replace", false, "replace instead of merging")
@@ -122,17 +122,17 @@ one that is there. A change that changes nothing makes no generation.`,
 	cmd.MarkFlagsMutuallyExclusive("patch", "file")
 	wait := terminal.AddWaitFlags(cmd, "reconciled")
 	out := terminal.AddOutputFlag(cmd)
-	cmd.ValidArgsFunction = completeResources(c, call)
+	cmd.ValidArgsFunction = completeResources(session, call)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		body, err := terminal.YAMLToJSON("--patch", []byte(patch))
 		if file != "" {
-			body, err = c.ReadYAML(file)
+			body, err = session.ReadYAML(file)
 		}
 		if err != nil {
 			return err
 		}
-		return callCLM(c, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
-			in, r, err := l.one(ctx, args)
+		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
+			in, r, err := l.findOne(ctx, args)
 			if err != nil {
 				return err
 			}
@@ -140,52 +140,52 @@ one that is there. A change that changes nothing makes no generation.`,
 			if replace {
 				change = l.Replace
 			}
-			was := r.ETag
+			before := r.ETag
 			if r, err = change(ctx, in, r.ID, body, etag); err != nil {
 				return err
 			}
 			verb := "changed"
-			if rest.SameVersion(r.ETag, was) {
+			if rest.SameVersion(r.ETag, before) {
 				verb = "has all that already"
 			}
-			return changed(c, ctx, l, in, r, verb, wait, out)
+			return finishChange(session, ctx, l, in, r, verb, wait, out)
 		})
 	}
 	return cmd
 }
 
-func clmDelete(c *terminal.Session) *cobra.Command {
+func clmDelete(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "delete KIND ID|NAME",
 		Short: "Delete a resource and what belongs to it",
 		Long: `Asks for the deletion of a resource. It is gone when its adapters have said that they
 have cleaned up; "atoll clm why" says who has not.`,
 		Example: "  atoll clm delete clusters my-cluster --wait",
-		Args:    oneResource,
+		Args:    requireResource,
 	}
-	call := addCLM(cmd)
+	call := addCLMFlags(cmd)
 	wait := terminal.AddWaitFlags(cmd, "gone")
-	cmd.ValidArgsFunction = completeResources(c, call)
+	cmd.ValidArgsFunction = completeResources(session, call)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return callCLM(c, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
-			in, r, err := l.one(ctx, args)
+		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
+			in, r, err := l.findOne(ctx, args)
 			if err != nil {
 				return err
 			}
 			if r, err = l.Delete(ctx, in, r.ID, ""); err != nil {
 				return err
 			}
-			c.Printf("deletion of %s %s (%s) ordered\n", r.Kind, r.Name, r.ID)
+			session.Printf("deletion of %s %s (%s) ordered\n", r.Kind, r.Name, r.ID)
 			if !wait.Wait {
 				return nil
 			}
-			return waitFor(c, ctx, l, in, r, true, wait.Timeout, c.Out)
+			return awaitResource(session, ctx, l, in, r, true, wait.Timeout, session.Out)
 		})
 	}
 	return cmd
 }
 
-func clmForceDelete(c *terminal.Session) *cobra.Command {
+func clmForceDelete(session *terminal.Session) *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
 		Use:   "force-delete KIND ID|NAME",
@@ -194,33 +194,33 @@ func clmForceDelete(c *terminal.Session) *cobra.Command {
 adapters any longer. What they made for it stays behind, unknown to the region. The
 reason goes into the history.`,
 		Example: `  atoll clm force-delete clusters my-cluster --reason "management-07 burnt down"`,
-		Args:    oneResource,
+		Args:    requireResource,
 	}
-	call := addCLM(cmd)
+	call := addCLMFlags(cmd)
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for the record")
 	cmd.MarkFlagRequired("reason")
-	cmd.ValidArgsFunction = completeResources(c, call)
+	cmd.ValidArgsFunction = completeResources(session, call)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return callCLM(c, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
-			in, r, err := l.one(ctx, args)
+		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
+			in, r, err := l.findOne(ctx, args)
 			if err != nil {
 				return err
 			}
 			if err := l.ForceDelete(ctx, in, r.ID, reason); err != nil {
 				return err
 			}
-			c.Printf("%s %s (%s) is gone; what was made for it may still be there\n", r.Kind, r.Name, r.ID)
+			session.Printf("%s %s (%s) is gone; what was made for it may still be there\n", r.Kind, r.Name, r.ID)
 			return nil
 		})
 	}
 	return cmd
 }
 
-func clmReconcile(c *terminal.Session) *cobra.Command {
+func clmReconcile(session *terminal.Session) *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
 		Use:   "reconcile KIND [ID|NAME]",
-		Short: "Have adapters look at a resource again, or at all of a kind",
+		Short: "Have adapters work on a resource again, or on all of a kind",
 		Long: `Has the sentinel send an event for a resource soon, whatever its state and however often
 it was tried before; for all resources of a kind, or with "all" of all kinds, it sends them
 at a pace. It is in the resource's history.`,
@@ -228,12 +228,12 @@ at a pace. It is in the resource's history.`,
   atoll clm reconcile all --reason "management-07 was restored from a backup"`,
 		Args: cobra.RangeArgs(1, 2),
 	}
-	call := addCLM(cmd)
+	call := addCLMFlags(cmd)
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for the record")
-	cmd.ValidArgsFunction = completeResources(c, call)
+	cmd.ValidArgsFunction = completeResources(session, call)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return callCLM(c, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
-			in, name, err := l.target(args)
+		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
+			in, name, err := l.parseTarget(args)
 			if err != nil {
 				return err
 			}
@@ -241,17 +241,17 @@ at a pace. It is in the resource's history.`,
 				if err := l.ReconcileAll(ctx, l.kind(in), reason); err != nil {
 					return err
 				}
-				c.Printf("asked for work on all %s\n", in)
+				session.Printf("asked for work on all %s\n", in)
 				return nil
 			}
-			in, r, err := l.one(ctx, args)
+			in, r, err := l.findOne(ctx, args)
 			if err != nil {
 				return err
 			}
 			if err := l.Reconcile(ctx, in, r.ID, reason); err != nil {
 				return err
 			}
-			c.Printf("asked for work on %s %s (%s)\n", r.Kind, r.Name, r.ID)
+			session.Printf("asked for work on %s %s (%s)\n", r.Kind, r.Name, r.ID)
 			return nil
 		})
 	}

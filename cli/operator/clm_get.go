@@ -17,7 +17,7 @@ import (
 	"atoll.dev/client/remote"
 )
 
-func clmGet(c *terminal.Session) *cobra.Command {
+func clmGet(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "get KIND ID|NAME",
 		Short: "Show one resource",
@@ -28,32 +28,32 @@ and KIND/ID is as good as KIND ID. With a kind alone it lists, as "atoll clm lis
   atoll clm get all 0199b3a0-5f1c-7a00-8000-0123456789ab -o yaml`,
 		Args: cobra.RangeArgs(1, 2),
 	}
-	call := addCLM(cmd)
+	call := addCLMFlags(cmd)
 	out := terminal.AddOutputFlag(cmd, "wide", "name")
-	cmd.ValidArgsFunction = completeResources(c, call)
+	cmd.ValidArgsFunction = completeResources(session, call)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return callCLM(c, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
-			if in, name, err := l.target(args); err != nil || name == "" {
+		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
+			if in, name, err := l.parseTarget(args); err != nil || name == "" {
 				if err != nil {
 					return err
 				}
-				return showList(c, ctx, l, in, clmclient.ResourceQuery{}, 0, out)
+				return showList(session, ctx, l, in, clmclient.ResourceQuery{}, 0, out)
 			}
-			in, r, err := l.one(ctx, args)
+			in, r, err := l.findOne(ctx, args)
 			if err != nil {
 				return err
 			}
 			if out.Format == "name" {
-				c.Printf("%s/%s\n", in, r.ID)
+				session.Printf("%s/%s\n", in, r.ID)
 				return nil
 			}
-			return out.Print(c.Out, r, func(w io.Writer) { resourceTable(w, r, time.Now()) })
+			return out.Print(session.Out, r, func(w io.Writer) { resourceTable(w, r, time.Now()) })
 		})
 	}
 	return cmd
 }
 
-func clmList(c *terminal.Session) *cobra.Command {
+func clmList(session *terminal.Session) *cobra.Command {
 	var order string
 	var limit int
 	cmd := &cobra.Command{
@@ -66,35 +66,35 @@ that are being deleted are listed until they are gone. Of one resource it is its
   atoll clm list nodepools --owner CLUSTER-ID --order name`,
 		Args: cobra.RangeArgs(1, 2),
 	}
-	call := addCLM(cmd)
-	sel := addSelect(cmd)
+	call := addCLMFlags(cmd)
+	sel := addSelectFlags(cmd)
 	cmd.Flags().StringVar(&order, "order", "",
 		`order, such as "name" or "updated_time desc, name" (default: the latest first)`)
 	cmd.Flags().IntVar(&limit, "limit", 0, "at most so many; 0 is all")
 	out := terminal.AddOutputFlag(cmd, "wide", "name")
-	cmd.ValidArgsFunction = completeResources(c, call)
+	cmd.ValidArgsFunction = completeResources(session, call)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return callCLM(c, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
-			in, name, err := l.target(args)
+		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
+			in, name, err := l.parseTarget(args)
 			if err != nil {
 				return err
 			}
-			q := clmclient.ResourceQuery{Search: sel.text(), Order: order}
+			q := clmclient.ResourceQuery{Search: sel.condition(), Order: order}
 			if name != "" {
-				r, err := l.named(ctx, in, name)
+				r, err := l.find(ctx, in, name)
 				if err != nil {
 					return err
 				}
-				q.Search = alsoID(r.ID, q.Search)
+				q.Search = withID(r.ID, q.Search)
 			}
-			return showList(c, ctx, l, in, q, limit, out)
+			return showList(session, ctx, l, in, q, limit, out)
 		})
 	}
 	return cmd
 }
 
-// alsoID is a search for a resource if it is one that search finds.
-func alsoID(id, search string) string {
+// withID returns a search for one resource by its id, restricted to what search finds.
+func withID(id, search string) string {
 	term := remote.Equal("id", id)
 	if search != "" {
 		term += " and (" + search + ")"
@@ -102,8 +102,8 @@ func alsoID(id, search string) string {
 	return term
 }
 
-// showList prints what a query finds, at most limit unless that is 0.
-func showList(c *terminal.Session, ctx context.Context, l *lifecycle, in clmclient.Collection,
+// showList prints the resources that a query finds, at most limit of them; 0 is no limit.
+func showList(session *terminal.Session, ctx context.Context, l *lifecycle, in clmclient.Collection,
 	q clmclient.ResourceQuery,
 	limit int,
 	out *terminal.Output) error {
@@ -118,11 +118,11 @@ func showList(c *terminal.Session, ctx context.Context, l *lifecycle, in clmclie
 	}
 	if out.Format == "name" {
 		for _, r := range found {
-			c.Printf("%s/%s\n", l.plural(r.Kind), r.ID)
+			session.Printf("%s/%s\n", l.plural(r.Kind), r.ID)
 		}
 		return nil
 	}
-	return out.Print(c.Out, found, func(w io.Writer) {
+	return out.Print(session.Out, found, func(w io.Writer) {
 		rows := [][]string{{"NAME", "ID", "GENERATION", "RECONCILED", "SINCE", "AGE"}}
 		if out.Format == "wide" {
 			rows[0] = append(rows[0], "OWNER", "CREATED BY", "LABELS", "MESSAGE")
@@ -143,7 +143,7 @@ func showList(c *terminal.Session, ctx context.Context, l *lifecycle, in clmclie
 	})
 }
 
-// resourceRow is one line of a list.
+// resourceRow returns the row of a resource in a list.
 func resourceRow(r clm.Resource, wide bool, now time.Time) []string {
 	state, since := stateOf(r)
 	row := []string{r.Name, r.ID, strconv.Itoa(int(r.Generation)), state, "-", terminal.Ago(r.CreatedTime, now)}
@@ -163,8 +163,8 @@ func resourceRow(r clm.Resource, wide bool, now time.Time) []string {
 	return append(row, owner, r.CreatedBy, terminal.LabelText(r.Labels), message)
 }
 
-// stateOf is a resource's Reconciled condition in a word, and since when it is
-// so. Resources that no adapter works for have none.
+// stateOf returns the status of the Reconciled condition of a resource and the time of its last
+// change. It returns "-" for a resource without required adapters.
 func stateOf(r clm.Resource) (state string, since time.Time) {
 	switch c := clmclient.Reconciled(r); {
 	case r.DeletedTime != nil:
@@ -175,7 +175,7 @@ func stateOf(r clm.Resource) (state string, since time.Time) {
 	return "-", time.Time{}
 }
 
-// resourceTable shows one resource to people.
+// resourceTable prints one resource as text.
 func resourceTable(w io.Writer, r clmclient.Resource, now time.Time) {
 	fmt.Fprintf(w, "%s %s (%s), generation %d\n", r.Kind, r.Name, r.ID, r.Generation)
 	fmt.Fprintf(w, "created %s ago by %s, changed %s ago by %s\n", terminal.Ago(r.CreatedTime, now), r.CreatedBy,
@@ -206,7 +206,7 @@ func resourceTable(w io.Writer, r clmclient.Resource, now time.Time) {
 	terminal.Table(w, rows)
 }
 
-// sortedLabels are labels as pairs in the order of their keys.
+// sortedLabels returns labels as pairs in the order of their keys.
 func sortedLabels(labels map[string]string) [][2]string {
 	pairs := make([][2]string, 0, len(labels))
 	for _, k := range slices.Sorted(maps.Keys(labels)) {

@@ -17,7 +17,7 @@ import (
 	"atoll.dev/client/remote"
 )
 
-func clmHistory(c *terminal.Session) *cobra.Command {
+func clmHistory(session *terminal.Session) *cobra.Command {
 	limit, before := 50, int64(0)
 	cmd := &cobra.Command{
 		Use:   "history KIND [ID|NAME]",
@@ -30,20 +30,20 @@ change made of it; -o json has all.`,
   atoll clm history all`,
 		Args: cobra.RangeArgs(1, 2),
 	}
-	call := addCLM(cmd)
+	call := addCLMFlags(cmd)
 	cmd.Flags().IntVar(&limit, "limit", limit, "at most so many records")
 	cmd.Flags().Int64Var(&before, "before", 0, "only records before the one of this number")
 	out := terminal.AddOutputFlag(cmd, "wide")
-	cmd.ValidArgsFunction = completeResources(c, call)
+	cmd.ValidArgsFunction = completeResources(session, call)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return callCLM(c, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
-			in, id, err := l.target(args)
+		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
+			in, id, err := l.parseTarget(args)
 			if err != nil {
 				return err
 			}
 			if id != "" {
 				var r clmclient.Resource
-				in, r, err = l.one(ctx, args)
+				in, r, err = l.findOne(ctx, args)
 				switch {
 				case err == nil:
 					id = r.ID
@@ -55,7 +55,7 @@ change made of it; -o json has all.`,
 			if err != nil {
 				return err
 			}
-			return out.Print(c.Out, records, func(w io.Writer) {
+			return out.Print(session.Out, records, func(w io.Writer) {
 				historyTable(w, records, id == "",
 					out.Format == "wide")
 			})
@@ -64,6 +64,7 @@ change made of it; -o json has all.`,
 	return cmd
 }
 
+// historyTable prints records of the history; many adds the columns KIND and ID.
 func historyTable(w io.Writer, records []clm.HistoryRecord, many, wide bool) {
 	rows := [][]string{{"TIME", "ACTION", "GENERATION", "BY", "WHAT"}}
 	if wide {
@@ -91,15 +92,15 @@ func historyTable(w io.Writer, records []clm.HistoryRecord, many, wide bool) {
 	terminal.Table(w, rows)
 }
 
-// whatChanged says in a few words what a record is about.
+// whatChanged summarizes a record of the history in a few words.
 func whatChanged(r clm.HistoryRecord) string {
 	var note struct{ Reason string }
 	if r.Note != nil && json.Unmarshal(r.Note, &note) == nil && note.Reason != "" {
 		return note.Reason
 	}
-	var seen struct{ Conditions []clm.ResourceCondition }
-	if r.Spec == nil && json.Unmarshal(r.Status, &seen) == nil {
-		for _, c := range seen.Conditions {
+	var status struct{ Conditions []clm.ResourceCondition }
+	if r.Spec == nil && json.Unmarshal(r.Status, &status) == nil {
+		for _, c := range status.Conditions {
 			if c.Type == "Reconciled" {
 				return fmt.Sprintf("status: Reconciled=%s %s", c.Status, c.Reason)
 			}

@@ -21,13 +21,13 @@ func TestWhy(t *testing.T) {
 				d.Fatalf(t, "%v", err)
 			}
 			var b strings.Builder
-			waitTable(&b, whyOf(f), "clusters", f.Now)
+			explanationTable(&b, explainResource(f), "clusters", f.Now)
 			return b.String()
 		})
 	})
 }
 
-func TestSelectionsAreOneSearch(t *testing.T) {
+func TestSelectFlagsMakeOneSearch(t *testing.T) {
 	for _, c := range []struct {
 		s    selectFlags
 		want string
@@ -38,13 +38,13 @@ func TestSelectionsAreOneSearch(t *testing.T) {
 		{selectFlags{labels: map[string]string{"b": "it's", "a.io/c": "1"}},
 			`labels."a.io/c"='1' and labels."b"='it''s'`},
 	} {
-		if got := c.s.text(); got != c.want {
+		if got := c.s.condition(); got != c.want {
 			t.Errorf("%+v: %s, want %s", c.s, got, c.want)
 		}
 	}
 }
 
-func TestHistoryIsToldInFewWords(t *testing.T) {
+func TestHistoryTableSummarizesRecords(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	var b strings.Builder
 	historyTable(&b, []api.HistoryRecord{

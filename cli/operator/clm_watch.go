@@ -18,7 +18,7 @@ import (
 	"atoll.dev/internal/rest"
 )
 
-func clmWatch(c *terminal.Session) *cobra.Command {
+func clmWatch(session *terminal.Session) *cobra.Command {
 	var cursor string
 	var changes bool
 	cmd := &cobra.Command{
@@ -32,26 +32,26 @@ connection breaks; where changes may have been missed it says so and begins anew
   atoll clm watch clusters my-cluster -o json`,
 		Args: cobra.RangeArgs(1, 2),
 	}
-	call := addCLM(cmd)
-	sel := addSelect(cmd)
+	call := addCLMFlags(cmd)
+	sel := addSelectFlags(cmd)
 	cmd.Flags().StringVar(&cursor, "cursor", "", "go on from the cursor of an earlier event")
 	cmd.Flags().BoolVar(&changes, "changes", false, "leave out what exists already")
 	cmd.MarkFlagsMutuallyExclusive("cursor", "changes")
 	out := terminal.AddOutputFlag(cmd, "name")
-	cmd.ValidArgsFunction = completeResources(c, call)
+	cmd.ValidArgsFunction = completeResources(session, call)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return callCLM(c, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
-			in, name, err := l.target(args)
+		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
+			in, name, err := l.parseTarget(args)
 			if err != nil {
 				return err
 			}
-			o := remote.WatchOptions{Cursor: cursor, Search: sel.text()}
+			o := remote.WatchOptions{Cursor: cursor, Search: sel.condition()}
 			if name != "" {
-				r, err := l.named(ctx, in, name)
+				r, err := l.find(ctx, in, name)
 				if err != nil {
 					return err
 				}
-				o.Search = alsoID(r.ID, o.Search)
+				o.Search = withID(r.ID, o.Search)
 			}
 			if changes {
 				now, err := l.List(ctx, in, clmclient.ResourceQuery{Size: 1, Fields: "id"})
@@ -61,35 +61,35 @@ connection breaks; where changes may have been missed it says so and begins anew
 				o.Cursor = now.Cursor
 			}
 			if out.Format == "table" {
-				c.Printf(watchLine, "TIME", "EVENT", "KIND", "NAME", "ID", "GEN", "RECONCILED", "MESSAGE")
+				session.Printf(watchLine, "TIME", "EVENT", "KIND", "NAME", "ID", "GEN", "RECONCILED", "MESSAGE")
 			}
-			return l.Follow(ctx, in, o, func(e remote.Event) error { return showEvent(c, e, l, out) })
+			return l.Follow(ctx, in, o, func(e remote.Event) error { return showEvent(session, e, l, out) })
 		})
 	}
 	return cmd
 }
 
-// watchLine is a line of a table whose end nobody knows yet.
+// watchLine is the format of a row of a table that is printed while it grows.
 const watchLine = "%-12s  %-8s  %-17s  %-24s  %-36s  %4s  %-10s  %s\n"
 
 // showEvent prints one event of a watch.
-func showEvent(c *terminal.Session, e remote.Event, l *lifecycle, out *terminal.Output) error {
+func showEvent(session *terminal.Session, e remote.Event, l *lifecycle, out *terminal.Output) error {
 	switch out.Format {
 	case "json":
 		line, err := json.Marshal(e)
 		if err == nil {
-			_, err = c.Out.Write(append(line, '\n'))
+			_, err = session.Out.Write(append(line, '\n'))
 		}
 		return err
 	case "yaml":
 		text, err := yaml.Marshal(e)
 		if err == nil {
-			_, err = fmt.Fprintf(c.Out, "---\n%s", text)
+			_, err = fmt.Fprintf(session.Out, "---\n%s", text)
 		}
 		return err
 	}
 	if e.Type == remote.Relist {
-		_, err := fmt.Fprintln(c.Err, "changes may have been missed; what exists follows")
+		_, err := fmt.Fprintln(session.Err, "changes may have been missed; what exists follows")
 		return err
 	}
 	if e.Object == nil {
@@ -100,7 +100,7 @@ func showEvent(c *terminal.Session, e remote.Event, l *lifecycle, out *terminal.
 		return err
 	}
 	if out.Format == "name" {
-		_, err := fmt.Fprintf(c.Out, "%s %s/%s\n", e.Type, l.plural(r.Kind), r.ID)
+		_, err := fmt.Fprintf(session.Out, "%s %s/%s\n", e.Type, l.plural(r.Kind), r.ID)
 		return err
 	}
 	state, _ := stateOf(r.Resource)
@@ -108,48 +108,50 @@ func showEvent(c *terminal.Session, e remote.Event, l *lifecycle, out *terminal.
 	if cond := clmclient.Reconciled(r.Resource); cond != nil {
 		message = cond.Message
 	}
-	_, err = fmt.Fprintf(c.Out, watchLine, time.Now().Format("15:04:05.000"), e.Type, r.Kind, r.Name, r.ID,
+	_, err = fmt.Fprintf(session.Out, watchLine, time.Now().Format("15:04:05.000"), e.Type, r.Kind, r.Name, r.ID,
 		fmt.Sprint(r.Generation), state, terminal.OneLine(message))
 	return err
 }
 
-func clmWait(c *terminal.Session) *cobra.Command {
+func clmWait(session *terminal.Session) *cobra.Command {
 	timeout, deleted := 2*time.Minute, false
 	cmd := &cobra.Command{
 		Use:   "wait KIND ID|NAME",
 		Short: "Wait until a resource is reconciled, or gone",
 		Example: `  atoll clm wait clusters my-cluster --timeout 5m
   atoll clm wait clusters my-cluster --deleted`,
-		Args: oneResource,
+		Args: requireResource,
 	}
-	call := addCLM(cmd)
+	call := addCLMFlags(cmd)
 	cmd.Flags().BoolVar(&deleted, "deleted", false, "wait until it is gone")
 	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "how long to wait")
-	cmd.ValidArgsFunction = completeResources(c, call)
+	cmd.ValidArgsFunction = completeResources(session, call)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return callCLM(c, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
-			in, r, err := l.one(ctx, args)
+		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
+			in, r, err := l.findOne(ctx, args)
 			if deleted && remote.StatusOf(err) == http.StatusNotFound {
-				c.Printf("%s is not there\n", args[len(args)-1])
+				session.Printf("%s is not there\n", args[len(args)-1])
 				return nil
 			}
 			if err != nil {
 				return err
 			}
-			return waitFor(c, ctx, l, in, r, deleted, timeout, c.Out)
+			return awaitResource(session, ctx, l, in, r, deleted, timeout, session.Out)
 		})
 	}
 	return cmd
 }
 
-var errThere = errors.New("there")
+// errGoalReached ends a watch when the goal of the command is reached.
+var errGoalReached = errors.New("there")
 
-// waitFor watches a resource until the generation that r has is reconciled, or
-// until it is gone, and shows what its Reconciled condition says meanwhile.
-func waitFor(c *terminal.Session, ctx context.Context, l *lifecycle, in clmclient.Collection, r clmclient.Resource,
+// awaitResource watches a resource until the generation of r is reconciled or, with gone, until it
+// is deleted. It prints each new message of the Reconciled condition.
+func awaitResource(session *terminal.Session, ctx context.Context, l *lifecycle, in clmclient.Collection,
+	r clmclient.Resource,
 	gone bool,
 	timeout time.Duration, out io.Writer) error {
-	begun, shown, seen := time.Now(), "", false
+	start, lastMessage, seen := time.Now(), "", false
 	goal := "reconciled"
 	if gone {
 		goal = "gone"
@@ -166,7 +168,7 @@ func waitFor(c *terminal.Session, ctx context.Context, l *lifecycle, in clmclien
 			if !gone {
 				return fmt.Errorf("%s %s was deleted meanwhile", r.Kind, r.Name)
 			}
-			return errThere
+			return errGoalReached
 		case e.Object == nil:
 			return nil
 		}
@@ -177,19 +179,19 @@ func waitFor(c *terminal.Session, ctx context.Context, l *lifecycle, in clmclien
 		}
 		cond := clmclient.Reconciled(now.Resource)
 		if cond == nil && !gone {
-			return errThere // nobody works for resources of this kind
+			return errGoalReached // the kind has no required adapters
 		}
-		if cond != nil && cond.Message != shown {
-			shown = cond.Message
-			fmt.Fprintf(out, "  %8s  %s\n", terminal.Took(time.Since(begun)), terminal.OneLine(shown))
+		if cond != nil && cond.Message != lastMessage {
+			lastMessage = cond.Message
+			fmt.Fprintf(out, "  %8s  %s\n", terminal.Took(time.Since(start)), terminal.OneLine(lastMessage))
 		}
 		if !gone && cond.Status == "True" && now.Generation >= r.Generation {
-			return errThere
+			return errGoalReached
 		}
 		return nil
 	})
-	if errors.Is(err, errThere) {
-		fmt.Fprintf(out, "%s %s is %s (%s)\n", r.Kind, r.Name, goal, terminal.Took(time.Since(begun)))
+	if errors.Is(err, errGoalReached) {
+		fmt.Fprintf(out, "%s %s is %s (%s)\n", r.Kind, r.Name, goal, terminal.Took(time.Since(start)))
 		return nil
 	}
 	if cause := context.Cause(ctx); errors.Is(err, context.DeadlineExceeded) && cause != nil {

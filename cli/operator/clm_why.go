@@ -21,7 +21,7 @@ import (
 	"atoll.dev/client/remote"
 )
 
-func clmWhy(c *terminal.Session) *cobra.Command {
+func clmWhy(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "why ID | KIND ID|NAME",
 		Short: "Show what a resource waits for, from whom, since when, and the last error",
@@ -31,15 +31,15 @@ deletion also what belongs to the resource and is still there.`,
 		Example: "  atoll clm why 0199b3a0-5f1c-7a00-8000-0123456789ab\n  atoll clm why clusters my-cluster",
 		Args:    cobra.RangeArgs(1, 2),
 	}
-	call := addCLM(cmd)
+	call := addCLMFlags(cmd)
 	out := terminal.AddOutputFlag(cmd)
-	cmd.ValidArgsFunction = completeResources(c, call)
+	cmd.ValidArgsFunction = completeResources(session, call)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 1 && !strings.Contains(args[0], "/") {
 			args = []string{"all", args[0]}
 		}
-		return callCLM(c, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
-			in, r, err := l.one(ctx, args)
+		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
+			in, r, err := l.findOne(ctx, args)
 			if err != nil {
 				return err
 			}
@@ -61,80 +61,81 @@ deletion also what belongs to the resource and is still there.`,
 				switch status := remote.StatusOf(err); {
 				case err == nil:
 					f.Placement = &p
-				case status < 400 || status >= 500: // else there is none, or no fleet
+				case status < 400 || status >= 500: // other 4xx: no placement, or no fleet
 					return err
 				}
 			}
-			// The latest records are enough: who asked before them was answered.
+			// The latest records are enough: older requests to reconcile were handled.
 			if f.History, err = l.History(ctx, in, r.ID, 0, 20); err != nil &&
 				remote.StatusOf(err) != http.StatusNotFound {
 				return err
 			}
-			w := whyOf(f)
-			return out.Print(c.Out, w, func(out io.Writer) { waitTable(out, w, in, f.Now) })
+			w := explainResource(f)
+			return out.Print(session.Out, w, func(out io.Writer) { explanationTable(out, w, in, f.Now) })
 		})
 	}
 	return cmd
 }
 
-// findings are what a resource's state is explained by.
+// findings are the facts that explain the state of a resource.
 type findings struct {
 	Resource clm.Resource
 	Reports  []clm.AdapterStatus
-	Children []clm.Resource      // of one that is being deleted
+	Children []clm.Resource      // set when the resource is being deleted
 	History  []clm.HistoryRecord // the latest first
 
 	Placement *fleet.Placement // of a cluster; nil: none
 	Now       time.Time
 }
 
-// wait is what `clm why` shows.
-type wait struct {
-	ID         string     `json:"id"`
-	Kind       string     `json:"kind"`
-	Name       string     `json:"name"`
-	Generation int32      `json:"generation"`
-	Changed    time.Time  `json:"changed"` // when the generation was made
-	ChangedBy  string     `json:"changed_by"`
-	Deleting   bool       `json:"deleting,omitempty"`
-	Reconciled string     `json:"reconciled,omitempty"` // "" when no adapter works for the kind
-	Since      *time.Time `json:"since,omitempty"`
-	Message    string     `json:"message,omitempty"`
-	Awaited    []awaited  `json:"awaited"`
-	Done       []awaited  `json:"done"` // reports that are as they should be
-	LastError  *lastError `json:"last_error,omitempty"`
-	Asked      *asked     `json:"asked,omitempty"` // the last time that somebody asked for work
+// explanation is the output of `clm why`.
+type explanation struct {
+	ID         string            `json:"id"`
+	Kind       string            `json:"kind"`
+	Name       string            `json:"name"`
+	Generation int32             `json:"generation"`
+	Changed    time.Time         `json:"changed"` // when the generation was made
+	ChangedBy  string            `json:"changed_by"`
+	Deleting   bool              `json:"deleting,omitempty"`
+	Reconciled string            `json:"reconciled,omitempty"` // "" when the kind has no required adapters
+	Since      *time.Time        `json:"since,omitempty"`
+	Message    string            `json:"message,omitempty"`
+	Awaited    []dependency      `json:"awaited"`
+	Done       []dependency      `json:"done"` // adapters that have reported success
+	LastError  *lastError        `json:"last_error,omitempty"`
+	Asked      *reconcileRequest `json:"asked,omitempty"` // the latest request to reconcile
 
 	Placement *fleet.Placement `json:"placement,omitempty"` // of a cluster
 }
 
-// awaited is an adapter, or something that belongs to the resource, and what is
-// known of it.
-type awaited struct {
+// dependency is an adapter or an owned resource that the state of a resource depends on.
+type dependency struct {
 	From       string    `json:"from"` // adapter, or KIND NAME
 	Since      time.Time `json:"since"`
 	Generation int32     `json:"generation,omitempty"` // that it reported on last; 0 for none
 	What       string    `json:"what"`
 }
 
+// lastError is the latest error that an adapter reported.
 type lastError struct {
 	From string    `json:"from"`
 	Time time.Time `json:"time"`
 	Text string    `json:"text"`
 }
 
-type asked struct {
+// reconcileRequest is a request to reconcile, as the history records it.
+type reconcileRequest struct {
 	Time   time.Time `json:"time"`
 	By     string    `json:"by"`
 	Reason string    `json:"reason,omitempty"`
 }
 
-// whyOf explains a resource's state.
-func whyOf(f findings) wait {
+// explainResource explains a resource's state.
+func explainResource(f findings) explanation {
 	r := f.Resource
-	w := wait{
+	w := explanation{
 		ID: r.ID, Kind: r.Kind, Name: r.Name, Generation: r.Generation, Changed: r.UpdatedTime, ChangedBy: r.UpdatedBy,
-		Deleting: r.DeletedTime != nil, Awaited: []awaited{}, Done: []awaited{}, Placement: f.Placement,
+		Deleting: r.DeletedTime != nil, Awaited: []dependency{}, Done: []dependency{}, Placement: f.Placement,
 	}
 	var missing []string
 	since := map[string]time.Time{} // as the server says it
@@ -150,7 +151,7 @@ func whyOf(f findings) wait {
 	known := map[string]bool{}
 	for _, report := range f.Reports {
 		known[report.Adapter] = true
-		a := explain(r, report)
+		a := explainReport(r, report)
 		if at, ok := since[report.Adapter]; ok {
 			a.Since = at
 		}
@@ -159,13 +160,13 @@ func whyOf(f findings) wait {
 		} else {
 			w.Done = append(w.Done, a)
 		}
-		if e := errorIn(report); e != nil && (w.LastError == nil || e.Time.After(w.LastError.Time)) {
+		if e := findError(report); e != nil && (w.LastError == nil || e.Time.After(w.LastError.Time)) {
 			w.LastError = e
 		}
 	}
 	for _, adapter := range missing {
 		if !known[adapter] {
-			a := awaited{From: adapter, Since: r.UpdatedTime, What: "has never reported"}
+			a := dependency{From: adapter, Since: r.UpdatedTime, What: "has never reported"}
 			if at, ok := since[adapter]; ok {
 				a.Since = at
 			}
@@ -173,20 +174,20 @@ func whyOf(f findings) wait {
 		}
 	}
 	for _, child := range f.Children {
-		a := awaited{From: child.Kind + " " + child.Name, Since: r.UpdatedTime, Generation: child.Generation,
+		a := dependency{From: child.Kind + " " + child.Name, Since: r.UpdatedTime, Generation: child.Generation,
 			What: "belongs to it and is still there: " + child.ID}
 		if child.DeletedTime != nil {
 			a.Since = *child.DeletedTime
 		}
 		w.Awaited = append(w.Awaited, a)
 	}
-	slices.SortStableFunc(w.Awaited, func(a, b awaited) int {
+	slices.SortStableFunc(w.Awaited, func(a, b dependency) int {
 		return cmp.Or(a.Since.Compare(b.Since),
 			strings.Compare(a.From, b.From))
 	})
 	for _, h := range f.History {
 		if h.Action == "reconcile" {
-			w.Asked = &asked{Time: h.Time, By: h.Principal}
+			w.Asked = &reconcileRequest{Time: h.Time, By: h.Principal}
 			var note struct{ Reason string }
 			if json.Unmarshal(h.Note, &note) == nil {
 				w.Asked.Reason = note.Reason
@@ -197,33 +198,33 @@ func whyOf(f findings) wait {
 	return w
 }
 
-// explain says what an adapter's last report means for the resource.
-func explain(r clm.Resource, report clm.AdapterStatus) awaited {
-	a := awaited{From: report.Adapter, Since: r.UpdatedTime, Generation: report.ObservedGeneration}
+// explainReport explains an adapter's last report on the resource.
+func explainReport(r clm.Resource, report clm.AdapterStatus) dependency {
+	a := dependency{From: report.Adapter, Since: r.UpdatedTime, Generation: report.ObservedGeneration}
 	if report.ObservedGeneration < r.Generation {
 		a.What = fmt.Sprintf("has not reported on generation %d; its last word was on %d", r.Generation,
 			report.ObservedGeneration)
 		return a
 	}
-	wanted := "Available"
+	goalCondition := "Available"
 	if r.DeletedTime != nil {
-		wanted = "Finalized"
+		goalCondition = "Finalized"
 	}
 	for _, c := range report.Conditions {
-		if c.Type == wanted {
-			a.What = "reports " + textOf(c)
+		if c.Type == goalCondition {
+			a.What = "reports " + conditionText(c)
 			if c.LastTransitionTime.After(a.Since) {
 				a.Since = c.LastTransitionTime
 			}
 			return a
 		}
 	}
-	a.What = "does not report " + wanted
+	a.What = "does not report " + goalCondition
 	return a
 }
 
-// textOf is a condition as people read it.
-func textOf(c clm.AdapterCondition) string {
+// conditionText returns a condition as TYPE=STATUS (REASON: MESSAGE).
+func conditionText(c clm.AdapterCondition) string {
 	text := c.Type + "=" + c.Status
 	if why := strings.Join(slices.DeleteFunc([]string{c.Reason, c.Message}, func(s string) bool { return s == "" }),
 		": "); why != "" {
@@ -232,21 +233,21 @@ func textOf(c clm.AdapterCondition) string {
 	return text
 }
 
-// errorIn finds what went wrong in a report: Health says how the adapter is,
-// the others what became of its work.
-func errorIn(report clm.AdapterStatus) *lastError {
+// findError returns the error of a report, nil when it has none. The condition Health is about the
+// adapter, the others are about its work.
+func findError(report clm.AdapterStatus) *lastError {
 	for _, kind := range []string{"Health", "Applied", "Available"} {
 		for _, c := range report.Conditions {
 			if c.Type == kind && c.Status == "False" && c.Message != "" {
-				return &lastError{From: report.Adapter, Time: report.LastReportTime, Text: textOf(c)}
+				return &lastError{From: report.Adapter, Time: report.LastReportTime, Text: conditionText(c)}
 			}
 		}
 	}
 	return nil
 }
 
-// waitTable shows it to people.
-func waitTable(out io.Writer, w wait, in clmclient.Collection, now time.Time) {
+// explanationTable prints an explanation as text.
+func explanationTable(out io.Writer, w explanation, in clmclient.Collection, now time.Time) {
 	change := "changed"
 	if w.Deleting {
 		change = "deleted"
@@ -268,7 +269,7 @@ func waitTable(out io.Writer, w wait, in clmclient.Collection, now time.Time) {
 	if p := w.Placement; p != nil {
 		placementLines(out, *p)
 	}
-	show := func(title string, list []awaited) {
+	show := func(title string, list []dependency) {
 		if len(list) == 0 {
 			return
 		}
@@ -302,13 +303,12 @@ func waitTable(out io.Writer, w wait, in clmclient.Collection, now time.Time) {
 	if len(w.Awaited) > 0 {
 		fmt.Fprintf(out, "have it tried again now: atoll clm reconcile %s %s\n", in, w.ID)
 	}
-	if w.Deleting && len(w.Awaited) > 0 && now.Sub(w.Changed) > unansweredLong {
+	if w.Deleting && len(w.Awaited) > 0 && now.Sub(w.Changed) > forceDeleteHintAfter {
 		fmt.Fprintf(out, "if it never ends: atoll clm force-delete %s %s --reason WHY\n", in, w.ID)
 	}
 }
 
-// placementLines show where a cluster is placed, or what speaks against each
-// management cluster.
+// placementLines prints where a cluster is placed, or the objections to each management cluster.
 func placementLines(out io.Writer, p fleet.Placement) {
 	if p.State == fleet.Placed {
 		fmt.Fprintf(out, "placed on %s\n", p.ManagementCluster)

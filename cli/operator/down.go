@@ -6,7 +6,7 @@ import (
 	"atoll.dev/cli/terminal"
 )
 
-func Down(c *terminal.Session) *cobra.Command {
+func Down(session *terminal.Session) *cobra.Command {
 	var purge bool
 	cmd := &cobra.Command{
 		Use:     "down",
@@ -14,11 +14,11 @@ func Down(c *terminal.Session) *cobra.Command {
 		Example: "  atoll down\n  atoll down --purge   # and delete the region's data",
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			home, err := c.Home()
+			home, err := session.Home()
 			if err != nil {
 				return err
 			}
-			return takeDown(c, home, purge)
+			return stopRegion(session, home, purge)
 		},
 	}
 	cmd.Flags().BoolVar(&purge, "purge", false, "also delete the home and its database, for good")

@@ -6,7 +6,7 @@ import (
 	"atoll.dev/cli/terminal"
 )
 
-func Env(c *terminal.Session) *cobra.Command {
+func Env(session *terminal.Session) *cobra.Command {
 	return &cobra.Command{
 		Use:   "env",
 		Short: "Print shell exports for clients of the region",
@@ -17,7 +17,7 @@ key pair. The secret is in the output: evaluate it, do not log it.`,
     --user "$AWS_ACCESS_KEY_ID:$AWS_SECRET_ACCESS_KEY" $ATOLL_ENDPOINT/prod/api/v0/management_clusters`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			home, err := c.Home()
+			home, err := session.Home()
 			if err != nil {
 				return err
 			}
@@ -34,7 +34,7 @@ key pair. The secret is in the output: evaluate it, do not log it.`,
 				{"AWS_ACCESS_KEY_ID", cred.AccessKeyID}, {"AWS_SECRET_ACCESS_KEY", cred.SecretAccessKey},
 				{"AWS_REGION", region},
 			} {
-				c.Printf("export %s=%s\n", v[0], terminal.ShellQuote(v[1]))
+				session.Printf("export %s=%s\n", v[0], terminal.ShellQuote(v[1]))
 			}
 			return nil
 		},

@@ -21,14 +21,14 @@ import (
 	"atoll.dev/client/remote"
 )
 
-// operatorFlags say which of the region's services an operator talks to, and
-// as who.
+// operatorFlags select a service of the region and the identity of the operator who calls it.
 type operatorFlags struct {
 	service       string // the name in its certificate
 	endpoint      string // "": that of the home
 	ca, cert, key string
 }
 
+// addOperatorFlags gives cmd the flags of operatorFlags. what describes the service in their help.
 func addOperatorFlags(cmd *cobra.Command, service, what string) *operatorFlags {
 	o := &operatorFlags{service: service}
 	cmd.Flags().StringVar(&o.endpoint, "endpoint", "", "URL of "+what+" (default: that of the region below --home)")
@@ -39,7 +39,7 @@ func addOperatorFlags(cmd *cobra.Command, service, what string) *operatorFlags {
 	return o
 }
 
-// asOperator names the person who acts, for the record.
+// asOperator returns a context whose calls carry the name of the local user, for the history.
 func asOperator(ctx context.Context) context.Context {
 	who := "cli"
 	if u, err := user.Current(); err == nil {
@@ -48,13 +48,14 @@ func asOperator(ctx context.Context) context.Context {
 	return remote.WithActor(ctx, remote.Actor{Principal: who})
 }
 
-// operatorTLS is the operator's side of a connection. In a region on this
-// machine the operator is who can read the CA's key; the certificate lives as
-// long as the command. A plain endpoint asks nobody: then it is nil.
-func operatorTLS(c *terminal.Session, o *operatorFlags) (*tls.Config, error) {
+// operatorTLS returns the TLS configuration of an operator's connection. For a region on this
+// machine it signs a certificate with the CA's key, which only the operator can read; the
+// certificate lasts as long as the command. It returns nil for a plain endpoint, which needs no
+// identity.
+func operatorTLS(session *terminal.Session, o *operatorFlags) (*tls.Config, error) {
 	switch {
 	case o.endpoint == "":
-		return localOperator(c, o.service)
+		return localOperator(session, o.service)
 	case strings.HasPrefix(o.endpoint, "http://") && o.cert == "":
 		return nil, nil
 	}
@@ -62,7 +63,7 @@ func operatorTLS(c *terminal.Session, o *operatorFlags) (*tls.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--cert and --key: %w", err)
 	}
-	pool, err := poolOf(o.ca)
+	pool, err := readCertPool(o.ca)
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +71,8 @@ func operatorTLS(c *terminal.Session, o *operatorFlags) (*tls.Config, error) {
 		ServerName: o.service}, nil
 }
 
-func poolOf(caFile string) (*x509.CertPool, error) {
+// readCertPool reads the certificates of a CA file.
+func readCertPool(caFile string) (*x509.CertPool, error) {
 	text, err := os.ReadFile(caFile)
 	if err != nil {
 		return nil, fmt.Errorf("--ca: %w", err)
@@ -82,8 +84,9 @@ func poolOf(caFile string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-func localOperator(c *terminal.Session, service string) (*tls.Config, error) {
-	home, err := c.Home()
+// localOperator signs a certificate of an operator with the CA of the region on this machine.
+func localOperator(session *terminal.Session, service string) (*tls.Config, error) {
+	home, err := session.Home()
 	if err != nil {
 		return nil, err
 	}

@@ -12,9 +12,9 @@ import (
 	"atoll.dev/pki"
 )
 
-// joining is what a management cluster's agent needs to join: what
-// `atoll mc join-token -o json` prints.
-type joining struct {
+// joinInstructions are what a management cluster's agent needs to join: the output of `atoll mc
+// join-token -o json`.
+type joinInstructions struct {
 	Name      string    `json:"name"`
 	Token     string    `json:"token"`
 	ExpiresAt time.Time `json:"expires_at"`
@@ -25,9 +25,9 @@ type joining struct {
 	Command   string    `json:"command"` // runs the agent, once the token is in NAME/token
 }
 
-func mcJoinToken(c *terminal.Session) *cobra.Command {
+func mcJoinToken(session *terminal.Session) *cobra.Command {
 	var dir, out string
-	j := joining{}
+	j := joinInstructions{}
 	ttl := pki.TokenLife
 	cmd := &cobra.Command{
 		Use:   "join-token NAME",
@@ -49,7 +49,7 @@ the agent reaches them; they default to those of the region on this machine.`,
 		if err := pki.ValidConsumer(args[0]); err != nil {
 			return err
 		}
-		home, err := c.Home()
+		home, err := session.Home()
 		if err != nil {
 			return err
 		}
@@ -78,7 +78,7 @@ the agent reaches them; they default to those of the region on this machine.`,
 		}
 		j.CA, j.CAHash = string(ca.CertPEM()), pki.Fingerprint(ca.Certificate())
 		j.Command = j.agentCommand()
-		return o.Print(c.Out, j, func(w io.Writer) {
+		return o.Print(session.Out, j, func(w io.Writer) {
 			fmt.Fprintf(w, `# %s joins the region by this, once, until %s. Run it where the agent shall run,
 # beside agent.kubeconfig, which "atoll mc bootstrap" makes in the cluster.
 mkdir -p -m 700 %[1]s
@@ -95,16 +95,16 @@ mkdir -p -m 700 %[1]s
 	return cmd
 }
 
-// agentCommand is the command line of the agent. The token is not on it: a
-// command line is seen by everybody on a machine.
-func (j joining) agentCommand() string {
+// agentCommand returns the command line of the agent. It names the file of the token, not the
+// token: every user of a machine can read command lines.
+func (j joinInstructions) agentCommand() string {
 	q := terminal.ShellQuote
 	return fmt.Sprintf(`atoll agent --consumer-name %[1]s --kubeconfig agent.kubeconfig \
   --mqtt %[2]s --pki %[3]s --ca %[1]s/ca.pem --ca-hash %[4]s \
   --identity %[1]s/identity --token-file %[1]s/token --data-dir %[1]s/store`, q(j.Name), q(j.MQTT), q(j.PKI), q(j.CAHash))
 }
 
-func mcRevoke(c *terminal.Session) *cobra.Command {
+func mcRevoke(session *terminal.Session) *cobra.Command {
 	var dir, reason string
 	cmd := &cobra.Command{
 		Use:   "revoke NAME",
@@ -120,7 +120,7 @@ Run it where the CA's directory is. To revoke again is no error.`,
 	}
 	o := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
-		home, err := c.Home()
+		home, err := session.Home()
 		if err != nil {
 			return err
 		}
@@ -132,17 +132,17 @@ Run it where the CA's directory is. To revoke again is no error.`,
 		if err != nil {
 			return err
 		}
-		return o.Print(c.Out, rev, func(w io.Writer) {
+		return o.Print(session.Out, rev, func(w io.Writer) {
 			fmt.Fprintf(
 				w, "%s revoked: %d certificates, %d open join tokens; `atoll mc allow %[1]s` lets it join again\n", rev.Name, len(rev.Certificates), rev.Tokens)
 		})
 	}
 	cmd.Flags().StringVar(&dir, "dir", "", "directory of the CA (default: that of the region below --home)")
-	cmd.Flags().StringVar(&reason, "reason", "", "why, for who asks later")
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for the record")
 	return cmd
 }
 
-func mcAllow(c *terminal.Session) *cobra.Command {
+func mcAllow(session *terminal.Session) *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
 		Use:   "allow NAME",
@@ -153,7 +153,7 @@ management cluster is restarted and does so by itself.`,
 		Example: "  atoll mc allow edge-7 && atoll mc join-token edge-7",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			home, err := c.Home()
+			home, err := session.Home()
 			if err != nil {
 				return err
 			}
@@ -166,7 +166,7 @@ management cluster is restarted and does so by itself.`,
 				return err
 			}
 			if !changed {
-				c.Printf("%s is not revoked\n", args[0])
+				session.Printf("%s is not revoked\n", args[0])
 				return nil
 			}
 			restarted, err := false, error(nil)
@@ -177,9 +177,9 @@ management cluster is restarted and does so by itself.`,
 			case err != nil:
 				return fmt.Errorf("%s may join again, but its agent was not restarted: %w", args[0], err)
 			case restarted:
-				c.Printf("%s may join again; its agent does\n", args[0])
+				session.Printf("%s may join again; its agent does\n", args[0])
 			default:
-				c.Printf("%s may join again, by a new `atoll mc join-token %[1]s`\n", args[0])
+				session.Printf("%s may join again, by a new `atoll mc join-token %[1]s`\n", args[0])
 			}
 			return nil
 		},
@@ -188,8 +188,8 @@ management cluster is restarted and does so by itself.`,
 	return cmd
 }
 
-// openCA opens the CA in dir, by default that of the region on this machine. It
-// makes none where no region is.
+// openCA opens the CA in dir, by default that of the region on this machine. It returns an error
+// when the home has no region, and never creates a CA there.
 func openCA(home local.Home, dir string) (*pki.CA, error) {
 	if dir == "" {
 		if _, err := home.State(); err != nil {

@@ -25,20 +25,20 @@ const (
 	adminPrincipal = "arn:aws:iam::" + adminAccount + ":user/admin"
 )
 
-func Key(c *terminal.Session) *cobra.Command {
+func Key(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "key", Short: "Key pairs that sign requests", Args: terminal.RefuseUnknownVerb, RunE: terminal.ShowHelp,
 		Long: "Makes, lists and disables key pairs. It works on the region's database, so it runs where the region " +
 			"does.",
 	}
-	cmd.AddCommand(keyCreate(c), keyList(c), keyDisable(c), keyNew(c), keyImport(c))
+	cmd.AddCommand(keyCreate(session), keyList(session), keyDisable(session), keyNew(session), keyImport(session))
 	return cmd
 }
 
-// withKeys calls f with the home's keys.
-func withKeys(c *terminal.Session, ctx context.Context, f func(ctx context.Context,
+// withKeys calls f with the key store of the home.
+func withKeys(session *terminal.Session, ctx context.Context, f func(ctx context.Context,
 	keys *access.KeyStore) error) error {
-	home, err := c.Home()
+	home, err := session.Home()
 	if err != nil {
 		return err
 	}
@@ -54,14 +54,14 @@ func withKeys(c *terminal.Session, ctx context.Context, f func(ctx context.Conte
 	return f(store.WithActor(ctx, store.Actor{Principal: "system:cli"}), keys)
 }
 
-// newKey is a key pair with its secret, shown once.
+// newKey is a key pair with its secret, which is printed once.
 type newKey struct {
 	access.KeyPair
 	SecretAccessKey string `json:"secretAccessKey"`
 	Privileged      bool   `json:"privileged"`
 }
 
-func keyCreate(c *terminal.Session) *cobra.Command {
+func keyCreate(session *terminal.Session) *cobra.Command {
 	var account, principal string
 	var privileged bool
 	cmd := &cobra.Command{
@@ -70,13 +70,13 @@ func keyCreate(c *terminal.Session) *cobra.Command {
 	}
 	cmd.Flags().StringVar(&account, "account", adminAccount, "account, 12 digits")
 	cmd.Flags().StringVar(&principal, "principal", "", "principal ARN (default the account's user/admin)")
-	cmd.Flags().BoolVar(&privileged, "privileged", false, "make the account one that may do everything")
+	cmd.Flags().BoolVar(&privileged, "privileged", false, "make the account privileged: it may do everything")
 	o := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if principal == "" {
 			principal = "arn:aws:iam::" + account + ":user/admin"
 		}
-		return withKeys(c, cmd.Context(), func(ctx context.Context, keys *access.KeyStore) error {
+		return withKeys(session, cmd.Context(), func(ctx context.Context, keys *access.KeyStore) error {
 			if privileged {
 				if err := keys.PutAccount(ctx, access.Account{ID: account, Privileged: true}); err != nil {
 					return err
@@ -94,7 +94,7 @@ func keyCreate(c *terminal.Session) *cobra.Command {
 			for _, a := range accounts {
 				created.Privileged = created.Privileged || a.ID == account && a.Privileged
 			}
-			return o.Print(c.Out, created, func(w io.Writer) {
+			return o.Print(session.Out, created, func(w io.Writer) {
 				fmt.Fprintf(
 					w, "access key id      %s\nsecret access key  %s\nprincipal          %s\n\nThe secret is not "+
 						"shown again.\n", pair.AccessKeyID, secret, pair.Principal)
@@ -107,11 +107,11 @@ func keyCreate(c *terminal.Session) *cobra.Command {
 	return cmd
 }
 
-func keyList(c *terminal.Session) *cobra.Command {
+func keyList(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{Use: "list", Short: "List key pairs, without secrets", Args: cobra.NoArgs}
 	o := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return withKeys(c, cmd.Context(), func(ctx context.Context, keys *access.KeyStore) error {
+		return withKeys(session, cmd.Context(), func(ctx context.Context, keys *access.KeyStore) error {
 			pairs, err := keys.List(ctx)
 			if err != nil {
 				return err
@@ -119,7 +119,7 @@ func keyList(c *terminal.Session) *cobra.Command {
 			if pairs == nil {
 				pairs = []access.KeyPair{}
 			}
-			return o.Print(c.Out, pairs, func(w io.Writer) {
+			return o.Print(session.Out, pairs, func(w io.Writer) {
 				rows := [][]string{{"ACCESS KEY ID", "ACCOUNT", "PRINCIPAL", "STATE", "AGE"}}
 				for _, p := range pairs {
 					state := "enabled"
@@ -136,27 +136,28 @@ func keyList(c *terminal.Session) *cobra.Command {
 	return cmd
 }
 
-func keyDisable(c *terminal.Session) *cobra.Command {
+func keyDisable(session *terminal.Session) *cobra.Command {
 	return &cobra.Command{
-		Use: "disable ACCESS_KEY_ID", Short: "End a key pair; within a second nothing signed by it is let in", Args: cobra.ExactArgs(1),
+		Use: "disable ACCESS_KEY_ID", Short: "Disable a key pair; the region refuses its signatures within a second", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return withKeys(c, cmd.Context(), func(ctx context.Context, keys *access.KeyStore) error {
+			return withKeys(session, cmd.Context(), func(ctx context.Context, keys *access.KeyStore) error {
 				if _, err := keys.Disable(ctx, args[0]); errors.Is(err, store.ErrNotFound) {
 					return fmt.Errorf("no key pair %s; see `atoll key list`", args[0])
 				} else if err != nil {
 					return err
 				}
-				c.Printf("%s disabled\n", args[0])
+				session.Printf("%s disabled\n", args[0])
 				return nil
 			})
 		},
 	}
 }
 
-// keyNew and keyImport are how `up` makes the first key pair: drawn and kept
-// by its owner first, told to the region second.
-func keyNew(c *terminal.Session) *cobra.Command {
-	cmd := &cobra.Command{Use: "new", Hidden: true, Short: "Draw a key pair that no region knows yet",
+// keyNew and keyImport make the first key pair for `up`: keyNew generates it, `up` saves it in the
+// home, and keyImport then adds it to the region. An interrupted `up` so never leaves a key whose
+// secret is lost.
+func keyNew(session *terminal.Session) *cobra.Command {
+	cmd := &cobra.Command{Use: "new", Hidden: true, Short: "Generate a key pair that is in no region yet",
 		Args: cobra.NoArgs}
 	o := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(*cobra.Command, []string) error {
@@ -164,15 +165,15 @@ func keyNew(c *terminal.Session) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return o.Print(c.Out, local.Credentials{AccessKeyID: id, SecretAccessKey: secret, Account: adminAccount,
+		return o.Print(session.Out, local.Credentials{AccessKeyID: id, SecretAccessKey: secret, Account: adminAccount,
 			Principal: adminPrincipal}, func(io.Writer) {})
 	}
 	return cmd
 }
 
-func keyImport(c *terminal.Session) *cobra.Command {
+func keyImport(session *terminal.Session) *cobra.Command {
 	return &cobra.Command{
-		Use: "import FILE", Hidden: true, Short: "Make the region know a key pair, and its account privileged", Args: cobra.ExactArgs(1),
+		Use: "import FILE", Hidden: true, Short: "Add a key pair to the region, and make its account privileged", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			data, err := os.ReadFile(args[0])
 			if err != nil {
@@ -182,7 +183,7 @@ func keyImport(c *terminal.Session) *cobra.Command {
 			if err := json.Unmarshal(data, &cred); err != nil {
 				return fmt.Errorf("%s: %w", args[0], err)
 			}
-			return withKeys(c, cmd.Context(), func(ctx context.Context, keys *access.KeyStore) error {
+			return withKeys(session, cmd.Context(), func(ctx context.Context, keys *access.KeyStore) error {
 				if err := keys.PutAccount(ctx, access.Account{ID: cred.Account, Privileged: true}); err != nil {
 					return err
 				}

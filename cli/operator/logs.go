@@ -6,7 +6,7 @@ import (
 	"atoll.dev/cli/terminal"
 )
 
-func Logs(c *terminal.Session) *cobra.Command {
+func Logs(session *terminal.Session) *cobra.Command {
 	var follow bool
 	tail := 200
 	cmd := &cobra.Command{
@@ -15,7 +15,7 @@ func Logs(c *terminal.Session) *cobra.Command {
 		Example: "  atoll logs maestro -f\n  atoll logs --tail 20",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			home, err := c.Home()
+			home, err := session.Home()
 			if err != nil {
 				return err
 			}
@@ -27,14 +27,14 @@ func Logs(c *terminal.Session) *cobra.Command {
 			}
 			return home.Logs(cmd.Context(), names, tail, follow, func(process, text string) {
 				if len(args) == 1 {
-					c.Printf("%s\n", text)
+					session.Printf("%s\n", text)
 					return
 				}
-				c.Printf("%s | %s\n", process, text)
+				session.Printf("%s | %s\n", process, text)
 			})
 		},
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-			home, err := c.Home()
+			home, err := session.Home()
 			if err != nil {
 				return nil, cobra.ShellCompDirectiveError
 			}

@@ -10,7 +10,7 @@ import (
 	"atoll.dev/maestro"
 )
 
-func maestroImport(c *terminal.Session) *cobra.Command {
+func maestroImport(session *terminal.Session) *cobra.Command {
 	o := maestro.ImportOptions{}
 	cmd := &cobra.Command{
 		Use: "import", Short: "Import the database of openshift-online/maestro", Args: cobra.NoArgs,

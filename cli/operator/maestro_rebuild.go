@@ -15,7 +15,7 @@ import (
 	"atoll.dev/recovery"
 )
 
-func maestroRebuild(c *terminal.Session) *cobra.Command {
+func maestroRebuild(session *terminal.Session) *cobra.Command {
 	timeout := 10 * time.Minute
 	var lifecycleURL string
 	cmd := &cobra.Command{
@@ -36,14 +36,15 @@ changes nothing that is there and may be stopped and run again at any time.`,
 	}
 	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "how long to wait")
 	cmd.Flags().StringVar(&lifecycleURL, "clm-endpoint", "", "with --endpoint: URL of CLM's REST API")
-	o := addOperator(cmd)
+	o := addMaestroFlags(cmd)
 	cmd.MarkFlagsRequiredTogether("endpoint", "clm-endpoint")
 	out := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		toCLM := *o
 		toCLM.service, toCLM.endpoint = "clm", lifecycleURL
-		return operate(c, cmd.Context(), o, func(ctx context.Context, m *maestroclient.Client) error {
-			return callCLM(c, ctx, &clmCaller{operatorFlags: &toCLM}, func(ctx context.Context, l *lifecycle) error {
+		return callMaestro(session, cmd.Context(), o, func(ctx context.Context, m *maestroclient.Client) error {
+			return callCLM(session, ctx, &clmCaller{operatorFlags: &toCLM}, func(ctx context.Context,
+				l *lifecycle) error {
 				progress := &rebuildProgress{out: cmd.ErrOrStderr()}
 				report, err := recovery.Rebuild(ctx, recovery.Options{Maestro: m, CLM: l.Client, Timeout: timeout,
 					Restored: progress.showConsumers, Looked: progress.showResources})
@@ -51,7 +52,7 @@ changes nothing that is there and may be stopped and run again at any time.`,
 					return err
 				}
 				table := func(w io.Writer) { rebuildTable(w, report, time.Now()) }
-				if err := out.Print(c.Out, report, table); err != nil {
+				if err := out.Print(session.Out, report, table); err != nil {
 					return err
 				}
 				if err != nil {
@@ -66,7 +67,7 @@ changes nothing that is there and may be stopped and run again at any time.`,
 	return cmd
 }
 
-// rebuildProgress writes one line for each change in how far a rebuild is.
+// rebuildProgress prints one line for each change of the progress of a rebuild.
 type rebuildProgress struct {
 	out      io.Writer
 	lastLine string
@@ -90,7 +91,7 @@ func (p *rebuildProgress) showResources(r recovery.Report, since time.Duration) 
 	}
 }
 
-// rebuildTable shows what it came to.
+// rebuildTable prints the result of a rebuild, or the resources and agents that it still waits for.
 func rebuildTable(w io.Writer, r recovery.Report, now time.Time) {
 	if len(r.Waiting) > 0 {
 		rows := [][]string{{"WAITING FOR", "NAME", "ID", "WHY"}}

@@ -9,7 +9,7 @@ import (
 	"atoll.dev/recovery"
 )
 
-func TestARebuildSaysWhatItCameTo(t *testing.T) {
+func TestRebuildTableShowsTheResult(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	var late, done recovery.Report
 	late.Waiting = []recovery.Wait{{Kind: "ManagementCluster", Name: "mc1",

@@ -14,18 +14,17 @@ import (
 	"atoll.dev/client/maestroclient"
 )
 
-// addOperator gives cmd the flags that say which Maestro an operator talks to,
-// and as who.
-func addOperator(cmd *cobra.Command) *operatorFlags {
+// addMaestroFlags gives cmd the flags that select a Maestro and the identity of its caller.
+func addMaestroFlags(cmd *cobra.Command) *operatorFlags {
 	return addOperatorFlags(cmd, "maestro", "Maestro's REST API")
 }
 
-// operate calls f with a client of Maestro.
-func operate(c *terminal.Session, ctx context.Context, o *operatorFlags,
+// callMaestro calls f with a client of Maestro.
+func callMaestro(session *terminal.Session, ctx context.Context, o *operatorFlags,
 	f func(context.Context, *maestroclient.Client) error) error {
 	http, grpc := o.endpoint, "127.0.0.1:0" // gRPC is not used then
 	if http == "" {
-		home, err := c.Home()
+		home, err := session.Home()
 		if err != nil {
 			return err
 		}
@@ -33,7 +32,7 @@ func operate(c *terminal.Session, ctx context.Context, o *operatorFlags,
 			return err
 		}
 	}
-	cfg, err := operatorTLS(c, o)
+	cfg, err := operatorTLS(session, o)
 	if err != nil {
 		return err
 	}
@@ -46,11 +45,12 @@ func operate(c *terminal.Session, ctx context.Context, o *operatorFlags,
 }
 
 // Maestro returns the commands below "atoll maestro" that operators type.
-func Maestro(c *terminal.Session) []*cobra.Command {
-	return []*cobra.Command{maestroForceDelete(c), maestroUnknown(c), maestroImport(c), maestroRebuild(c)}
+func Maestro(session *terminal.Session) []*cobra.Command {
+	return []*cobra.Command{maestroForceDelete(session), maestroUnknown(session), maestroImport(session),
+		maestroRebuild(session)}
 }
 
-func maestroForceDelete(c *terminal.Session) *cobra.Command {
+func maestroForceDelete(session *terminal.Session) *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
 		Use:   "force-delete ID",
@@ -63,43 +63,43 @@ be heard again, it is told to delete it. The reason goes into the history.`,
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for the record")
 	cmd.MarkFlagRequired("reason")
-	o := addOperator(cmd)
+	o := addMaestroFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return operate(c, cmd.Context(), o, func(ctx context.Context, m *maestroclient.Client) error {
+		return callMaestro(session, cmd.Context(), o, func(ctx context.Context, m *maestroclient.Client) error {
 			if err := m.ForceDeleteBundle(ctx, args[0], reason); err != nil {
 				return err
 			}
-			c.Printf("%s is ended; its agent is told when it is heard again\n", args[0])
+			session.Printf("%s is ended; its agent is told when it is heard again\n", args[0])
 			return nil
 		})
 	}
 	return cmd
 }
 
-func maestroUnknown(c *terminal.Session) *cobra.Command {
+func maestroUnknown(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "unknown", Args: terminal.RefuseUnknownVerb, RunE: terminal.ShowHelp, Short: "Works that agents hold " +
 			"and no source has",
 		Long: `After Maestro's database was lost, what agents hold stays applied. Sources take their
 works over when they order them again; what is left is adopted for a source, or deleted.`,
 	}
-	cmd.AddCommand(unknownList(c), unknownAdopt(c), unknownDelete(c))
+	cmd.AddCommand(unknownList(session), unknownAdopt(session), unknownDelete(session))
 	return cmd
 }
 
-func unknownList(c *terminal.Session) *cobra.Command {
+func unknownList(session *terminal.Session) *cobra.Command {
 	var cluster string
 	cmd := &cobra.Command{Use: "list", Short: "List unknown works", Args: cobra.NoArgs}
 	cmd.Flags().StringVar(&cluster, "cluster", "", "only of this management cluster")
 	out := terminal.AddOutputFlag(cmd)
-	o := addOperator(cmd)
+	o := addMaestroFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return operate(c, cmd.Context(), o, func(ctx context.Context, m *maestroclient.Client) error {
+		return callMaestro(session, cmd.Context(), o, func(ctx context.Context, m *maestroclient.Client) error {
 			all, err := m.AllUnknownWorks(ctx, cluster)
 			if err != nil {
 				return err
 			}
-			return out.Print(c.Out, all, func(w io.Writer) { unknownTable(w, all, time.Now()) })
+			return out.Print(session.Out, all, func(w io.Writer) { unknownTable(w, all, time.Now()) })
 		})
 	}
 	return cmd
@@ -115,29 +115,30 @@ func unknownTable(w io.Writer, works []api.UnknownWork, now time.Time) {
 	terminal.Table(w, rows)
 }
 
-func unknownAdopt(c *terminal.Session) *cobra.Command {
+func unknownAdopt(session *terminal.Session) *cobra.Command {
 	var source, reason string
 	cmd := &cobra.Command{
 		Use:   "adopt CLUSTER ID",
 		Short: "Make a bundle of what the cluster's agent holds",
 		Long: `Asks the agent for the work and makes a bundle of it that belongs to a source. Nothing
-changes on the cluster. Agents other than Atoll's cannot say what they hold.`,
+changes on the cluster. Only Atoll's agents support it.`,
 		Example: "  atoll maestro unknown adopt management-01 ID --source " + work.SourcePlatform,
 		Args:    cobra.ExactArgs(2),
 	}
 	cmd.Flags().StringVar(&source, "source", work.SourcePlatform, "source that is to own the bundle")
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for the record")
-	o := addOperator(cmd)
+	o := addMaestroFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return operate(c, cmd.Context(), o, func(ctx context.Context, m *maestroclient.Client) error {
+		return callMaestro(session, cmd.Context(), o, func(ctx context.Context, m *maestroclient.Client) error {
 			adopted, err := m.AdoptUnknownWork(ctx, args[0], args[1], source, reason)
 			switch {
 			case err != nil:
 				return err
 			case adopted:
-				c.Printf("%s on %s belongs to %s\n", args[1], args[0], source)
+				session.Printf("%s on %s belongs to %s\n", args[1], args[0], source)
 			default:
-				c.Printf("%s on %s is adopted for %s when its agent has said what it holds\n", args[1], args[0], source)
+				session.Printf("%s on %s is adopted for %s when its agent has said what it holds\n", args[1], args[0],
+					source)
 			}
 			return nil
 		})
@@ -145,7 +146,7 @@ changes on the cluster. Agents other than Atoll's cannot say what they hold.`,
 	return cmd
 }
 
-func unknownDelete(c *terminal.Session) *cobra.Command {
+func unknownDelete(session *terminal.Session) *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
 		Use:   "delete CLUSTER ID",
@@ -154,13 +155,13 @@ func unknownDelete(c *terminal.Session) *cobra.Command {
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for the record")
 	cmd.MarkFlagRequired("reason")
-	o := addOperator(cmd)
+	o := addMaestroFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return operate(c, cmd.Context(), o, func(ctx context.Context, m *maestroclient.Client) error {
+		return callMaestro(session, cmd.Context(), o, func(ctx context.Context, m *maestroclient.Client) error {
 			if err := m.DeleteUnknownWork(ctx, args[0], args[1], reason); err != nil {
 				return err
 			}
-			c.Printf("deletion of %s on %s ordered\n", args[1], args[0])
+			session.Printf("deletion of %s on %s ordered\n", args[1], args[0])
 			return nil
 		})
 	}

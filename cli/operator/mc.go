@@ -19,35 +19,37 @@ import (
 	"atoll.dev/hosting"
 )
 
-func ManagementCluster(c *terminal.Session) *cobra.Command {
+func ManagementCluster(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{Use: "mc", Aliases: []string{"management-cluster"}, Args: terminal.RefuseUnknownVerb,
 		RunE:  terminal.ShowHelp,
 		Short: "Management clusters: register, join, cordon, drain, revoke, list, delete"}
-	cmd.AddCommand(mcList(c), mcGet(c), mcOrphans(c), mcRegister(c), mcUpdate(c), mcDelete(c),
-		mcState(c, "cordon", platform.ManagementClusterUpdateStateCordoned), mcState(c, "uncordon",
+	cmd.AddCommand(mcList(session), mcGet(session), mcOrphans(session), mcRegister(session), mcUpdate(session),
+		mcDelete(session),
+		mcState(session, "cordon", platform.ManagementClusterUpdateStateCordoned), mcState(session, "uncordon",
 			platform.ManagementClusterUpdateStateReady),
-		mcState(c, "drain", platform.ManagementClusterUpdateStateDraining), mcKubeconfig(c), mcBootstrap(c),
-		mcJoinToken(c), mcRevoke(c), mcAllow(c))
+		mcState(session, "drain", platform.ManagementClusterUpdateStateDraining), mcKubeconfig(session), mcBootstrap(
+			session),
+		mcJoinToken(session), mcRevoke(session), mcAllow(session))
 	return cmd
 }
 
-func mcDelete(c *terminal.Session) *cobra.Command {
+func mcDelete(session *terminal.Session) *cobra.Command {
 	return &cobra.Command{
 		Use:   "delete NAME",
-		Short: "Forget a management cluster; refused while works exist on it",
+		Short: "Remove a management cluster; refused while works exist on it",
 		Long: `Removes a management cluster from the region; refused while works exist on it. The
 processes of a local one are stopped; its data stays until "atoll down --purge".`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			api, err := c.Client()
+			api, err := session.Client()
 			if err != nil {
 				return err
 			}
 			if err := api.DeleteManagementCluster(cmd.Context(), args[0]); err != nil {
 				return err
 			}
-			c.Printf("%s deleted\n", args[0])
-			home, err := c.Home()
+			session.Printf("%s deleted\n", args[0])
+			home, err := session.Home()
 			if err != nil {
 				return err
 			}
@@ -59,14 +61,14 @@ processes of a local one are stopped; its data stays until "atoll down --purge".
 	}
 }
 
-func mcKubeconfig(c *terminal.Session) *cobra.Command {
+func mcKubeconfig(session *terminal.Session) *cobra.Command {
 	return &cobra.Command{
 		Use:     "kubeconfig NAME",
 		Short:   "Print an administrator's kubeconfig of a local management cluster",
 		Example: "  atoll mc kubeconfig management-01 > /tmp/kc && kubectl --kubeconfig /tmp/kc get ns",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			home, err := c.Home()
+			home, err := session.Home()
 			if err != nil {
 				return err
 			}
@@ -79,13 +81,13 @@ func mcKubeconfig(c *terminal.Session) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			_, err = c.Out.Write(data)
+			_, err = session.Out.Write(data)
 			return err
 		},
 	}
 }
 
-func mcBootstrap(c *terminal.Session) *cobra.Command {
+func mcBootstrap(session *terminal.Session) *cobra.Command {
 	var kubeconfig, out, hostingOut, pullSecret string
 	var show bool
 	o := agent.BootstrapOptions{}
@@ -117,7 +119,7 @@ clusters get. A cluster that has HyperShift needs none of it.`,
 					data = slices.Concat(data, []byte("---\n"), hosting.Manifests())
 				}
 				if err == nil {
-					_, err = c.Out.Write(data)
+					_, err = session.Out.Write(data)
 				}
 				return err
 			}
@@ -141,7 +143,7 @@ clusters get. A cluster that has HyperShift needs none of it.`,
 				return err
 			}
 			if out == "" {
-				_, err = c.Out.Write(data)
+				_, err = session.Out.Write(data)
 				return err
 			}
 			return terminal.WritePrivate(out, data)
@@ -164,7 +166,8 @@ clusters get. A cluster that has HyperShift needs none of it.`,
 	return cmd
 }
 
-// bootstrapHosting prepares a cluster for hosting, if it is asked for.
+// bootstrapHosting prepares a cluster for hosting when out names a file for the kubeconfig of
+// hosting.
 func bootstrapHosting(ctx context.Context, config *rest.Config, out, pullSecret string) error {
 	if out == "" {
 		if pullSecret != "" {

@@ -17,12 +17,12 @@ import (
 
 // Management clusters as they are registered, and what they take.
 
-func mcList(c *terminal.Session) *cobra.Command {
+func mcList(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{Use: "list",
 		Short: "List management clusters: their state, what is placed there, when their agents were last heard of", Args: cobra.NoArgs}
 	o := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		api, err := c.Client()
+		api, err := session.Client()
 		if err != nil {
 			return err
 		}
@@ -33,12 +33,12 @@ func mcList(c *terminal.Session) *cobra.Command {
 		if clusters == nil {
 			clusters = []platform.ManagementCluster{}
 		}
-		return o.Print(c.Out, clusters, func(w io.Writer) {
+		return o.Print(session.Out, clusters, func(w io.Writer) {
 			rows := [][]string{{"NAME", "STATE", "PLANES", "MEMORY MIB", "LAST SEEN", "VERSIONS", "LABELS"}}
 			for _, mc := range clusters {
-				rows = append(rows, []string{mc.Name, shown(string(mc.State)), taken(mc, "planes"),
-					taken(mc, "memory_mib"), lastSeen(mc),
-					shown(strings.Join(mc.Versions, ",")), terminal.LabelText(mc.Labels)})
+				rows = append(rows, []string{mc.Name, dash(string(mc.State)), reservedText(mc, "planes"),
+					reservedText(mc, "memory_mib"), lastSeen(mc),
+					dash(strings.Join(mc.Versions, ",")), terminal.LabelText(mc.Labels)})
 			}
 			terminal.Table(w, rows)
 		})
@@ -46,15 +46,16 @@ func mcList(c *terminal.Session) *cobra.Command {
 	return cmd
 }
 
-func shown(s string) string {
+// dash returns s, or "-" for an empty text.
+func dash(s string) string {
 	if s == "" {
 		return "-"
 	}
 	return s
 }
 
-// taken is how much of a resource is reserved, of how much.
-func taken(mc platform.ManagementCluster, resource string) string {
+// reservedText returns the reserved amount of a resource, with its capacity when it is limited.
+func reservedText(mc platform.ManagementCluster, resource string) string {
 	if mc.State == "" {
 		return "-"
 	}
@@ -64,6 +65,7 @@ func taken(mc platform.ManagementCluster, resource string) string {
 	return fmt.Sprint(mc.Reserved[resource])
 }
 
+// lastSeen returns how long ago the agent of a management cluster was last seen.
 func lastSeen(mc platform.ManagementCluster) string {
 	if mc.LastSeenAt == nil {
 		return "never"
@@ -71,12 +73,12 @@ func lastSeen(mc platform.ManagementCluster) string {
 	return terminal.Ago(*mc.LastSeenAt, time.Now()) + " ago"
 }
 
-func mcGet(c *terminal.Session) *cobra.Command {
+func mcGet(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{Use: "get NAME", Short: "Show a management cluster: what it takes and what is placed there",
 		Args: cobra.ExactArgs(1)}
 	o := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		api, err := c.Client()
+		api, err := session.Client()
 		if err != nil {
 			return err
 		}
@@ -84,16 +86,17 @@ func mcGet(c *terminal.Session) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return o.Print(c.Out, mc, func(w io.Writer) { showMC(c, w, mc) })
+		return o.Print(session.Out, mc, func(w io.Writer) { managementClusterTable(session, w, mc) })
 	}
 	return cmd
 }
 
-func showMC(c *terminal.Session, w io.Writer, mc platform.ManagementCluster) {
+// managementClusterTable prints one management cluster as text.
+func managementClusterTable(session *terminal.Session, w io.Writer, mc platform.ManagementCluster) {
 	rows := [][]string{
-		{"Name", mc.Name}, {"ID", mc.ID}, {"State", shown(string(mc.State))}, {"Last seen", lastSeen(mc)},
+		{"Name", mc.Name}, {"ID", mc.ID}, {"State", dash(string(mc.State))}, {"Last seen", lastSeen(mc)},
 		{"Registered", mc.CreatedAt.Local().Format(time.DateTime)},
-		{"Versions", shown(strings.Join(mc.Versions, ", "))}, {"Labels", shown(terminal.LabelText(mc.Labels))},
+		{"Versions", dash(strings.Join(mc.Versions, ", "))}, {"Labels", dash(terminal.LabelText(mc.Labels))},
 		{"Placements", fmt.Sprint(mc.Placements)},
 	}
 	if mc.UnknownWorks > 0 {
@@ -102,19 +105,20 @@ func showMC(c *terminal.Session, w io.Writer, mc platform.ManagementCluster) {
 	names := slices.Concat(slices.Collect(maps.Keys(mc.Capacity)), slices.Collect(maps.Keys(mc.Reserved)))
 	slices.Sort(names)
 	for _, name := range slices.Compact(names) {
-		rows = append(rows, []string{"Reserved " + name, taken(mc, name)})
+		rows = append(rows, []string{"Reserved " + name, reservedText(mc, name)})
 	}
 	terminal.Table(w, rows)
 }
 
-// offer are the flags that say what a management cluster takes.
-type offer struct {
+// capacityFlags are the flags with the capacity and the versions of a management cluster.
+type capacityFlags struct {
 	capacity map[string]int64
 	versions []string
 }
 
-func addOffer(cmd *cobra.Command) *offer {
-	o := &offer{}
+// addCapacityFlags gives cmd the flags of capacityFlags.
+func addCapacityFlags(cmd *cobra.Command) *capacityFlags {
+	o := &capacityFlags{}
 	cmd.Flags().StringToInt64Var(&o.capacity, "capacity", nil,
 		"how much there is of a resource: planes=40,memory_mib=16000; what is not named is not limited. A control "+
 			"plane takes 1 of planes and 350 of memory_mib")
@@ -123,7 +127,7 @@ func addOffer(cmd *cobra.Command) *offer {
 	return o
 }
 
-func mcRegister(c *terminal.Session) *cobra.Command {
+func mcRegister(session *terminal.Session) *cobra.Command {
 	labels := map[string]string{}
 	cmd := &cobra.Command{
 		Use:   "register NAME",
@@ -135,24 +139,24 @@ it as soon as its agent is heard.`,
 		Args:    cobra.ExactArgs(1),
 	}
 	cmd.Flags().StringToStringVar(&labels, "label", nil, "label, k=v; repeatable")
-	takes := addOffer(cmd)
+	limits := addCapacityFlags(cmd)
 	o := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		api, err := c.Client()
+		api, err := session.Client()
 		if err != nil {
 			return err
 		}
 		mc, err := api.RegisterManagementCluster(cmd.Context(), platform.ManagementClusterRequest{Name: args[0],
-			Labels: labels, Capacity: takes.capacity, Versions: takes.versions})
+			Labels: labels, Capacity: limits.capacity, Versions: limits.versions})
 		if err != nil {
 			return err
 		}
-		return o.Print(c.Out, mc, func(w io.Writer) { fmt.Fprintf(w, "%s registered (id %s)\n", mc.Name, mc.ID) })
+		return o.Print(session.Out, mc, func(w io.Writer) { fmt.Fprintf(w, "%s registered (id %s)\n", mc.Name, mc.ID) })
 	}
 	return cmd
 }
 
-func mcUpdate(c *terminal.Session) *cobra.Command {
+func mcUpdate(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "update NAME",
 		Short: "Change what a management cluster takes",
@@ -163,17 +167,17 @@ local one is decided by "atoll up", each time its agent starts.`,
 		Example: "  atoll mc update edge-7 --capacity planes=60",
 		Args:    cobra.ExactArgs(1),
 	}
-	takes := addOffer(cmd)
+	limits := addCapacityFlags(cmd)
 	cmd.MarkFlagsOneRequired("capacity", "version")
 	o := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return updateMC(c, cmd.Context(), args[0], platform.ManagementClusterUpdate{Capacity: takes.capacity,
-			Versions: takes.versions}, o)
+		return updateMC(session, cmd.Context(), args[0], platform.ManagementClusterUpdate{Capacity: limits.capacity,
+			Versions: limits.versions}, o)
 	}
 	return cmd
 }
 
-func mcState(c *terminal.Session, verb string, state platform.ManagementClusterUpdateState) *cobra.Command {
+func mcState(session *terminal.Session, verb string, state platform.ManagementClusterUpdateState) *cobra.Command {
 	short := map[string]string{
 		"cordon":   "Place no more clusters on a management cluster; those that are there stay",
 		"uncordon": "Place clusters on a management cluster again",
@@ -186,14 +190,15 @@ func mcState(c *terminal.Session, verb string, state platform.ManagementClusterU
 	cmd := &cobra.Command{Use: verb + " NAME", Short: short, Long: long, Args: cobra.ExactArgs(1)}
 	o := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return updateMC(c, cmd.Context(), args[0], platform.ManagementClusterUpdate{State: state}, o)
+		return updateMC(session, cmd.Context(), args[0], platform.ManagementClusterUpdate{State: state}, o)
 	}
 	return cmd
 }
 
-func updateMC(c *terminal.Session, ctx context.Context, name string, u platform.ManagementClusterUpdate,
+// updateMC changes a management cluster and prints its new state.
+func updateMC(session *terminal.Session, ctx context.Context, name string, u platform.ManagementClusterUpdate,
 	o *terminal.Output) error {
-	api, err := c.Client()
+	api, err := session.Client()
 	if err != nil {
 		return err
 	}
@@ -201,8 +206,8 @@ func updateMC(c *terminal.Session, ctx context.Context, name string, u platform.
 	if err != nil {
 		return err
 	}
-	return o.Print(c.Out, mc, func(w io.Writer) {
-		fmt.Fprintf(w, "%s is %s, with %s planes and %s MiB taken\n", mc.Name, shown(string(mc.State)),
-			taken(mc, "planes"), taken(mc, "memory_mib"))
+	return o.Print(session.Out, mc, func(w io.Writer) {
+		fmt.Fprintf(w, "%s is %s, with %s planes and %s MiB taken\n", mc.Name, dash(string(mc.State)),
+			reservedText(mc, "planes"), reservedText(mc, "memory_mib"))
 	})
 }

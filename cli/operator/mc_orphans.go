@@ -15,7 +15,7 @@ import (
 	"atoll.dev/cli/terminal"
 )
 
-func mcOrphans(c *terminal.Session) *cobra.Command {
+func mcOrphans(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "orphans [MC]",
 		Short: "List what runs, or holds room, on management clusters without an owner",
@@ -29,11 +29,11 @@ room is free when the management cluster has confirmed that they are gone.`,
 			"\"the customer has left\"",
 		Args: cobra.MaximumNArgs(1),
 	}
-	call := addCLM(cmd)
+	call := addCLMFlags(cmd)
 	out := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		mc := strings.Join(args, "")
-		return callCLM(c, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
+		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
 			list, err := l.Orphans(ctx, mc)
 			if err != nil {
 				return err
@@ -41,10 +41,10 @@ room is free when the management cluster has confirmed that they are gone.`,
 			if list == nil {
 				list = []fleet.Orphan{}
 			}
-			return out.Print(c.Out, list, func(w io.Writer) { orphanTable(w, list, time.Now()) })
+			return out.Print(session.Out, list, func(w io.Writer) { orphanTable(w, list, time.Now()) })
 		})
 	}
-	cmd.AddCommand(mcOrphansEnd(c))
+	cmd.AddCommand(mcOrphansEnd(session))
 	return cmd
 }
 
@@ -55,18 +55,18 @@ func orphanTable(w io.Writer, list []fleet.Orphan, now time.Time) {
 		for _, name := range slices.Sorted(maps.Keys(o.Size)) {
 			size = append(size, fmt.Sprintf("%s=%d", name, o.Size[name]))
 		}
-		what := shown(strings.Join(o.What, ", "))
+		what := dash(strings.Join(o.What, ", "))
 		if o.EndingSince != nil {
 			what = "being deleted for " + terminal.Ago(*o.EndingSince, now) + ": " + what
 		}
-		rows = append(rows, []string{o.ManagementCluster, o.ID, string(o.Kind), shown(o.ClusterID),
+		rows = append(rows, []string{o.ManagementCluster, o.ID, string(o.Kind), dash(o.ClusterID),
 			terminal.Ago(o.Since, now),
-			shown(strings.Join(size, ",")), shown(o.RemovedBy), what})
+			dash(strings.Join(size, ",")), dash(o.RemovedBy), what})
 	}
 	terminal.Table(w, rows)
 }
 
-func mcOrphansEnd(c *terminal.Session) *cobra.Command {
+func mcOrphansEnd(session *terminal.Session) *cobra.Command {
 	var reason string
 	var free bool
 	cmd := &cobra.Command{
@@ -82,20 +82,21 @@ without its word. Who did it and why is in the cluster's history.`,
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for the record")
 	cmd.Flags().BoolVar(&free, "free", false, "give the room of a cluster that is gone back now, and order nothing")
 	cmd.MarkFlagRequired("reason")
-	call := addCLM(cmd)
+	call := addCLMFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return callCLM(c, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
+		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
 			if free {
 				if err := l.Free(ctx, args[1], reason); err != nil {
 					return err
 				}
-				c.Printf("the room of cluster %s on %s is free\n", args[1], args[0])
+				session.Printf("the room of cluster %s on %s is free\n", args[1], args[0])
 				return nil
 			}
 			if err := l.EndOrphan(ctx, args[0], args[1], reason); err != nil {
 				return err
 			}
-			c.Printf("deletion of %s on %s ordered; `atoll mc orphans %s` shows it until it is confirmed\n", args[1],
+			session.Printf("deletion of %s on %s ordered; `atoll mc orphans %s` shows it until it is confirmed\n",
+				args[1],
 				args[0], args[0])
 			return nil
 		})

@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-func PKIToken(c *terminal.Session) *cobra.Command {
+func PKIToken(session *terminal.Session) *cobra.Command {
 	var dir, out string
 	ttl := pki.TokenLife
 	cmd := &cobra.Command{
@@ -18,7 +18,7 @@ what to do with the token, too.`,
 		Example: "  atoll pki token system:maestro --dir /var/lib/atoll/pki --out token",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			home, err := c.Home()
+			home, err := session.Home()
 			if err != nil {
 				return err
 			}
@@ -33,7 +33,7 @@ what to do with the token, too.`,
 			if out != "" {
 				return terminal.WritePrivate(out, []byte(token+"\n"))
 			}
-			c.Printf("%s\n", token)
+			session.Printf("%s\n", token)
 			return nil
 		},
 	}

@@ -13,7 +13,7 @@ import (
 	"atoll.dev/local"
 )
 
-func Status(c *terminal.Session) *cobra.Command {
+func Status(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "status",
 		Short:   "Show the region's processes and endpoints",
@@ -22,7 +22,7 @@ func Status(c *terminal.Session) *cobra.Command {
 	}
 	o := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		home, err := c.Home()
+		home, err := session.Home()
 		if err != nil {
 			return err
 		}
@@ -30,7 +30,7 @@ func Status(c *terminal.Session) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return o.Print(c.Out, status, func(w io.Writer) { statusTable(w, status) })
+		return o.Print(session.Out, status, func(w io.Writer) { statusTable(w, status) })
 	}
 	return cmd
 }
@@ -64,7 +64,7 @@ func statusTable(w io.Writer, s local.Status) {
 	}
 }
 
-// planeTable shows the customers' planes that run, and what they take together.
+// planeTable prints the customers' planes that run, with the sum of their memory.
 func planeTable(w io.Writer, planes []local.PlaneStatus) {
 	if len(planes) == 0 {
 		return

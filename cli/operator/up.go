@@ -11,10 +11,10 @@ import (
 	"atoll.dev/local"
 )
 
-// stopLimit bounds `down`, and the `down` that Ctrl-C of `up` means.
+// stopLimit bounds `down`, and the `down` that Ctrl-C of `up` executes.
 const stopLimit = 15 * time.Second
 
-func Up(c *terminal.Session) *cobra.Command {
+func Up(session *terminal.Session) *cobra.Command {
 	var opts local.UpOptions
 	var detach, insecure bool
 	var traces string
@@ -32,7 +32,7 @@ Everything is kept below --home and found again by the next "atoll up".`,
   atoll up --home /tmp/r1 --region eu-north-9`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			home, err := c.Home()
+			home, err := session.Home()
 			if err != nil {
 				return err
 			}
@@ -45,7 +45,7 @@ Everything is kept below --home and found again by the next "atoll up".`,
 			if cmd.Flags().Changed("traces") {
 				opts.Traces = &traces
 			}
-			return bringUp(c, cmd.Context(), home, opts, detach)
+			return startRegion(session, cmd.Context(), home, opts, detach)
 		},
 	}
 	cmd.Flags().StringVar(&opts.Region, "region", "",
@@ -62,24 +62,27 @@ Everything is kept below --home and found again by the next "atoll up".`,
 	return cmd
 }
 
-func bringUp(c *terminal.Session, ctx context.Context, home local.Home, opts local.UpOptions, detach bool) error {
-	begun := time.Now()
-	failures := map[string]string{} // said already: what fails is tried again and again
+// startRegion starts the region and prints each stage. Without detach it then waits for Ctrl-C and
+// stops the region.
+func startRegion(session *terminal.Session, ctx context.Context, home local.Home, opts local.UpOptions,
+	detach bool) error {
+	start := time.Now()
+	failures := map[string]string{} // printed already, by stage: a failed stage is retried
 	outcome, err := home.Up(ctx, opts, func(e local.Event) {
 		switch {
 		case e.Error != "" && failures[e.Stage] == e.Error:
 		case e.Error != "":
 			failures[e.Stage] = e.Error
-			c.Printf("  %-24s failed: %s\n", e.Stage, e.Error)
+			session.Printf("  %-24s failed: %s\n", e.Stage, e.Error)
 		case e.Stage != "region":
-			c.Printf("  %-24s %8s  %s\n", e.Stage, terminal.Took(e.Took), e.Detail)
+			session.Printf("  %-24s %8s  %s\n", e.Stage, terminal.Took(e.Took), e.Detail)
 		}
 	})
 	switch {
 	case err != nil && ctx.Err() != nil && outcome == local.Started && !detach:
-		return takeDown(c, home, false)
+		return stopRegion(session, home, false)
 	case err != nil && ctx.Err() != nil:
-		c.Printf("no longer waiting; the region goes on starting: see `atoll status`\n")
+		session.Printf("stopped waiting; the region continues to start: see `atoll status`\n")
 		return err
 	case err != nil:
 		return err
@@ -90,29 +93,31 @@ func bringUp(c *terminal.Session, ctx context.Context, home local.Home, opts loc
 	}
 	switch outcome {
 	case local.AlreadyRunning:
-		c.Printf("region %s is already running (home %s)\n", status.Region, home.Dir)
+		session.Printf("region %s is already running (home %s)\n", status.Region, home.Dir)
 		return nil
 	case local.Grown:
-		c.Printf("region %s has more management clusters after %s\n", status.Region, terminal.Took(time.Since(begun)))
+		session.Printf("region %s has more management clusters after %s\n", status.Region,
+			terminal.Took(time.Since(start)))
 		return nil
 	}
-	c.Printf("region %s serves at %s after %s\n", status.Region, status.Endpoints["platform_api"],
-		terminal.Took(time.Since(begun)))
+	session.Printf("region %s serves at %s after %s\n", status.Region, status.Endpoints["platform_api"],
+		terminal.Took(time.Since(start)))
 	if detach {
 		return nil
 	}
-	c.Printf("Ctrl-C stops it.\n")
+	session.Printf("Ctrl-C stops it.\n")
 	<-ctx.Done()
-	return takeDown(c, home, false)
+	return stopRegion(session, home, false)
 }
 
-func takeDown(c *terminal.Session, home local.Home, purge bool) error {
+// stopRegion stops the region and, with purge, deletes its home.
+func stopRegion(session *terminal.Session, home local.Home, purge bool) error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopLimit)
 	defer cancel()
-	begun := time.Now()
-	if err := home.Down(ctx, purge, func(name string) { c.Printf("  %-24s stopped\n", name) }); err != nil {
+	start := time.Now()
+	if err := home.Down(ctx, purge, func(name string) { session.Printf("  %-24s stopped\n", name) }); err != nil {
 		return fmt.Errorf("stopping the region: %w", err)
 	}
-	c.Printf("stopped after %s\n", terminal.Took(time.Since(begun)))
+	session.Printf("stopped after %s\n", terminal.Took(time.Since(start)))
 	return nil
 }

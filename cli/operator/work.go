@@ -18,14 +18,14 @@ import (
 	"atoll.dev/client/remote"
 )
 
-func Work(c *terminal.Session) *cobra.Command {
+func Work(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{Use: "work", Args: terminal.RefuseUnknownVerb, RunE: terminal.ShowHelp,
 		Short: "ManifestWorks: what is applied on management clusters"}
-	cmd.AddCommand(workApply(c), workList(c), workGet(c), workWhy(c), workDelete(c))
+	cmd.AddCommand(workApply(session), workList(session), workGet(session), workWhy(session), workDelete(session))
 	return cmd
 }
 
-func workApply(c *terminal.Session) *cobra.Command {
+func workApply(session *terminal.Session) *cobra.Command {
 	var file, cluster string
 	var wait bool
 	timeout := 2 * time.Minute
@@ -46,48 +46,48 @@ changes nothing. With --wait it watches until every manifest is applied.`,
 	cmd.MarkFlagRequired("cluster")
 	o := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		manifestWork, err := c.ReadYAML(file)
+		manifestWork, err := session.ReadYAML(file)
 		if err != nil {
 			return err
 		}
-		api, err := c.Client()
+		api, err := session.Client()
 		if err != nil {
 			return err
 		}
-		begun := time.Now()
+		start := time.Now()
 		w, outcome, err := api.ApplyWork(cmd.Context(), cluster, manifestWork)
 		if err != nil {
 			return err
 		}
-		progress := c.Out
+		progress := session.Out
 		if o.Format != "table" {
-			progress = c.Err
+			progress = session.Err
 		}
 		fmt.Fprintf(progress, "work %s on %s %s: id %s, generation %d (%s)\n", w.Name, w.ClusterID, outcome, w.ID,
-			w.Generation, terminal.Took(time.Since(begun)))
+			w.Generation, terminal.Took(time.Since(start)))
 		if wait {
 			ctx, cancel := context.WithTimeoutCause(cmd.Context(), timeout,
 				fmt.Errorf("not applied within %s; see `atoll work why %s`", timeout, w.ID))
 			defer cancel()
-			if err := awaitApplied(ctx, api, w, progress, begun); err != nil {
+			if err := awaitApplied(ctx, api, w, progress, start); err != nil {
 				return err
 			}
 			if w, err = api.Work(cmd.Context(), w.ID); err != nil {
 				return err
 			}
-			return o.Print(c.Out, w.Work, func(out io.Writer) { conditionsTable(out, w.Work) })
+			return o.Print(session.Out, w.Work, func(out io.Writer) { conditionsTable(out, w.Work) })
 		}
-		return o.Print(c.Out, w.Work, func(io.Writer) {})
+		return o.Print(session.Out, w.Work, func(io.Writer) {})
 	}
 	return cmd
 }
 
 var errApplied = errors.New("applied")
 
-// awaitApplied watches the work until the generation that was posted is
-// applied, and shows each change of its condition.
-func awaitApplied(ctx context.Context, api *client.Client, w client.Work, out io.Writer, begun time.Time) error {
-	shown := ""
+// awaitApplied watches the work until the posted generation is applied, and prints each change of
+// its condition Applied.
+func awaitApplied(ctx context.Context, api *client.Client, w client.Work, out io.Writer, start time.Time) error {
+	lastText := ""
 	err := api.FollowBundles(ctx, remote.WatchOptions{ID: w.ID}, func(e remote.Event) error {
 		if e.Type == "DELETED" {
 			return fmt.Errorf("work %s was deleted meanwhile", w.ID)
@@ -106,9 +106,9 @@ func awaitApplied(ctx context.Context, api *client.Client, w client.Work, out io
 			if cond.Type != "Applied" || cond.ObservedGeneration < w.Generation {
 				continue
 			}
-			if text := fmt.Sprintf("%s=%s %s", cond.Type, cond.Status, cond.Message); text != shown {
-				shown = text
-				fmt.Fprintf(out, "  %8s  %s\n", terminal.Took(time.Since(begun)), text)
+			if text := fmt.Sprintf("%s=%s %s", cond.Type, cond.Status, cond.Message); text != lastText {
+				lastText = text
+				fmt.Fprintf(out, "  %8s  %s\n", terminal.Took(time.Since(start)), text)
 				for _, m := range b.Status.ResourceStatus {
 					for _, mc := range m.Conditions {
 						if mc.Type == "Applied" && mc.Status == metav1.ConditionFalse {
@@ -155,14 +155,14 @@ func conditionsTable(out io.Writer, w platform.Work) {
 	}
 }
 
-func workList(c *terminal.Session) *cobra.Command {
+func workList(session *terminal.Session) *cobra.Command {
 	var cluster string
 	cmd := &cobra.Command{Use: "list", Short: "List works", Args: cobra.NoArgs,
 		Example: "  atoll work list --cluster management-01"}
 	cmd.Flags().StringVar(&cluster, "cluster", "", "only of this management cluster")
 	o := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		api, err := c.Client()
+		api, err := session.Client()
 		if err != nil {
 			return err
 		}
@@ -173,7 +173,7 @@ func workList(c *terminal.Session) *cobra.Command {
 		if works == nil {
 			works = []platform.Work{}
 		}
-		return o.Print(c.Out, works, func(out io.Writer) {
+		return o.Print(session.Out, works, func(out io.Writer) {
 			rows := [][]string{{"ID", "CLUSTER", "NAME", "GENERATION", "APPLIED", "AVAILABLE", "AGE"}}
 			for _, w := range works {
 				rows = append(rows, []string{w.ID, w.ClusterID, w.Name, strconv.FormatInt(w.Generation, 10),
@@ -185,7 +185,7 @@ func workList(c *terminal.Session) *cobra.Command {
 	return cmd
 }
 
-// condition shows a condition's status if it speaks of the present generation.
+// condition returns the status of a condition, "-" when it is of an earlier generation or missing.
 func condition(w platform.Work, kind string) string {
 	if w.DeletedAt != nil {
 		return "deleting"
@@ -198,12 +198,12 @@ func condition(w platform.Work, kind string) string {
 	return "-"
 }
 
-func workGet(c *terminal.Session) *cobra.Command {
+func workGet(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{Use: "get ID", Short: "Show one work", Args: cobra.ExactArgs(1),
 		Example: "  atoll work get ID -o yaml"}
 	o := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		api, err := c.Client()
+		api, err := session.Client()
 		if err != nil {
 			return err
 		}
@@ -211,7 +211,7 @@ func workGet(c *terminal.Session) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return o.Print(c.Out, w.Work, func(out io.Writer) {
+		return o.Print(session.Out, w.Work, func(out io.Writer) {
 			fmt.Fprintf(out, "%s on %s, generation %d, created %s ago\n\n", w.Name, w.ClusterID, w.Generation,
 				terminal.Ago(w.CreatedAt, time.Now()))
 			conditionsTable(out, w.Work)
@@ -220,7 +220,7 @@ func workGet(c *terminal.Session) *cobra.Command {
 	return cmd
 }
 
-func workDelete(c *terminal.Session) *cobra.Command {
+func workDelete(session *terminal.Session) *cobra.Command {
 	var wait bool
 	timeout := 2 * time.Minute
 	cmd := &cobra.Command{
@@ -228,15 +228,15 @@ func workDelete(c *terminal.Session) *cobra.Command {
 		Short: "Delete a work and, as its delete option says, what it applied",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			api, err := c.Client()
+			api, err := session.Client()
 			if err != nil {
 				return err
 			}
-			begun := time.Now()
+			start := time.Now()
 			if err := api.DeleteWork(cmd.Context(), args[0], ""); err != nil {
 				return err
 			}
-			c.Printf("deletion of %s ordered\n", args[0])
+			session.Printf("deletion of %s ordered\n", args[0])
 			if !wait {
 				return nil
 			}
@@ -246,7 +246,7 @@ func workDelete(c *terminal.Session) *cobra.Command {
 			if err := awaitGone(ctx, api, args[0]); err != nil {
 				return err
 			}
-			c.Printf("%s is gone (%s)\n", args[0], terminal.Took(time.Since(begun)))
+			session.Printf("%s is gone (%s)\n", args[0], terminal.Took(time.Since(start)))
 			return nil
 		},
 	}
@@ -257,8 +257,8 @@ func workDelete(c *terminal.Session) *cobra.Command {
 
 var errGone = errors.New("gone")
 
-// awaitGone watches until the work no longer exists. A watch begins with what
-// exists: a work that its first bookmark comes without is gone already.
+// awaitGone watches until the work is deleted. A watch begins with the existing works: when the
+// first bookmark arrives before the work, it is deleted already.
 func awaitGone(ctx context.Context, api *client.Client, id string) error {
 	seen := false
 	err := api.FollowBundles(ctx, remote.WatchOptions{ID: id}, func(e remote.Event) error {

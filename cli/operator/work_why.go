@@ -15,7 +15,7 @@ import (
 	"atoll.dev/cli/terminal"
 )
 
-// stages is what `work why` shows: how far the present generation has come.
+// stages is the output of `work why`: the progress of the present generation.
 type stages struct {
 	ID         string  `json:"id"`
 	Name       string  `json:"name"`
@@ -25,21 +25,21 @@ type stages struct {
 	Stages     []stage `json:"stages"`
 	Attempts   int     `json:"attempts"`
 	LastError  string  `json:"last_error,omitempty"`
-	// UnansweredSince is when it was first sent, while the cluster's agent has
-	// not acknowledged it.
+	// UnansweredSince is the time of the first sending. It is nil once the agent has acknowledged.
 	UnansweredSince *time.Time `json:"unanswered_since,omitempty"`
 }
 
+// stage is one step of the delivery.
 type stage struct {
 	Stage string     `json:"stage"`
 	At    *time.Time `json:"at,omitempty"`
 	After string     `json:"after,omitempty"` // since it was accepted
 }
 
-// unansweredLong is after what time a deletion's end by force is mentioned.
-const unansweredLong = 10 * time.Minute
+// forceDeleteHintAfter is the duration of a deletion after which the output mentions force-delete.
+const forceDeleteHintAfter = 10 * time.Minute
 
-func workWhy(c *terminal.Session) *cobra.Command {
+func workWhy(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "why ID",
 		Short: "Show how far a work has come, and what holds it up",
@@ -50,7 +50,7 @@ The last two times are the management cluster's clock.`,
 	}
 	o := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		api, err := c.Client()
+		api, err := session.Client()
 		if err != nil {
 			return err
 		}
@@ -58,13 +58,14 @@ The last two times are the management cluster's clock.`,
 		if err != nil {
 			return err
 		}
-		s := stagesOf(w.Work)
-		return o.Print(c.Out, s, func(out io.Writer) { whyTable(out, s) })
+		s := deliveryStages(w.Work)
+		return o.Print(session.Out, s, func(out io.Writer) { whyTable(out, s) })
 	}
 	return cmd
 }
 
-func stagesOf(w platform.Work) stages {
+// deliveryStages returns the stages that the delivery of a work has reached.
+func deliveryStages(w platform.Work) stages {
 	s := stages{ID: w.ID, Name: w.Name, Cluster: w.ClusterID, Generation: w.Generation, Deleting: w.DeletedAt != nil}
 	d := w.Delivery
 	if d == nil {
@@ -97,11 +98,11 @@ func whyTable(out io.Writer, s stages) {
 	rows := [][]string{{"STAGE", "AT", "AFTER"}}
 	for i, st := range s.Stages {
 		at := "not yet"
-		switch later := func(l stage) bool { return l.At != nil }; {
+		switch wasReached := func(l stage) bool { return l.At != nil }; {
 		case st.At != nil:
 			at = st.At.Format("15:04:05.000 MST")
-		case slices.ContainsFunc(s.Stages[i:], later):
-			at = "not noted" // publishes are noted a moment later, in batches
+		case slices.ContainsFunc(s.Stages[i:], wasReached):
+			at = "not noted" // Maestro records publishing a moment later, in batches
 		}
 		rows = append(rows, []string{st.Stage, at, st.After})
 	}
@@ -112,7 +113,7 @@ func whyTable(out io.Writer, s stages) {
 	if s.UnansweredSince != nil {
 		fmt.Fprintf(out, "the cluster's agent has not answered since %s\n", s.UnansweredSince.Format(
 			"2006-01-02 15:04:05 MST"))
-		if s.Deleting && time.Since(*s.UnansweredSince) > unansweredLong {
+		if s.Deleting && time.Since(*s.UnansweredSince) > forceDeleteHintAfter {
 			fmt.Fprintf(out, "if it never will: atoll maestro force-delete %s --reason WHY\n", s.ID)
 		}
 	}

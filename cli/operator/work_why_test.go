@@ -7,9 +7,9 @@ import (
 	"atoll.dev/api/platform"
 )
 
-func TestWhyLeavesOutWhatHasNotHappened(t *testing.T) {
+func TestWorkWhyOmitsMissingStages(t *testing.T) {
 	at := func(ms int) *time.Time { v := time.UnixMilli(int64(ms)); return &v }
-	s := stagesOf(platform.Work{ID: "1", Generation: 2, Delivery: &platform.Delivery{AcceptedAt: at(1000),
+	s := deliveryStages(platform.Work{ID: "1", Generation: 2, Delivery: &platform.Delivery{AcceptedAt: at(1000),
 		SentAt: at(1005), Attempts: 3, LastError: "broker away"}})
 	var got []string
 	for _, st := range s.Stages {

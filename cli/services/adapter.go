@@ -22,7 +22,7 @@ import (
 	"atoll.dev/pki"
 )
 
-// adapterFlags are those of the processes that run adapters.
+// adapterFlags are the flags of the processes that run adapters.
 type adapterFlags struct {
 	configs, tasks []string
 	dir            string
@@ -34,21 +34,21 @@ type adapterFlags struct {
 	parallel             int
 	identity             identityFlags
 
-	settings map[string]*string // flags that are stronger than the config file, by path in it
+	settings map[string]*string // flags that override the config file, by path in it
 }
 
-// regionAddresses are where the region's own services are: what a config that
-// names no server means, and whom the region's identity is shown to.
+// regionAddresses are the addresses of the region's own services. A config that names no server
+// uses them, and only they are called with the region's identity.
 type regionAddresses struct{ clm, maestro, maestroGRPC string }
 
-// Adapter holds what is done with task configs.
-func Adapter(c *terminal.Session) *cobra.Command {
+// Adapter returns the commands below `atoll adapter`.
+func Adapter(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "adapter", Short: "Adapters: what is done for a resource, as a task config says", Args: terminal.RefuseUnknownVerb, RunE: terminal.ShowHelp,
 		Long: `An adapter does one kind of work for the resources of one kind, and reports what
 came of it. What it does is in two YAML files, as hyperfleet-adapter reads them.`,
 	}
-	cmd.AddCommand(adapterServe(c), adapterLint(c), adapterConfigDump(c), adapterVersion(c))
+	cmd.AddCommand(adapterServe(session), adapterLint(session), adapterConfigDump(session), adapterVersion(session))
 	return cmd
 }
 
@@ -58,7 +58,7 @@ type adapterService struct {
 	changed func(string) bool
 }
 
-func adapterServe(c *terminal.Session) *cobra.Command {
+func adapterServe(session *terminal.Session) *cobra.Command {
 	m := &adapterService{flags: &adapterFlags{}}
 	cmd := serviceCommand("adapter", "Run adapters",
 		`Runs one adapter, or several side by side: each --config goes with the
@@ -73,8 +73,8 @@ Servers that a config names otherwise are called as it says.`, m)
     --clm https://127.0.0.1:8000 --pki https://127.0.0.1:8443 --ca ca.pem --identity identity/`
 	m.changed = cmd.Flags().Changed
 	m.flags.add(cmd)
-	addIdentity(cmd, &m.flags.identity)
-	optionalIdentity(cmd)
+	addIdentityFlags(cmd, &m.flags.identity)
+	makeIdentityOptional(cmd)
 	fl := cmd.Flags()
 	fl.StringVar(&m.flags.broker, "mqtt", "", "the region's broker, host:port")
 	fl.StringVar(&m.flags.brokerConfig, "message-broker-config-file", "",
@@ -87,7 +87,7 @@ Servers that a config names otherwise are called as it says.`, m)
 		"of configs that have no kube_config_path (default: the cluster that the adapter runs in)")
 	fl.IntVar(&m.flags.parallel, "parallel", 0,
 		"resources at once, of each adapter (default: SUBSCRIBER_PARALLELISM, or 16)")
-	dryRunnable(c, cmd, func() (*adapter.Config, *adapter.Task, error) {
+	addDryRunFlags(session, cmd, func() (*adapter.Config, *adapter.Task, error) {
 		pairs, err := m.flags.load(m.changed)
 		if err == nil && len(pairs) != 1 {
 			err = fmt.Errorf("a dry run is of one adapter, not of %d", len(pairs))
@@ -105,18 +105,18 @@ func (m *adapterService) start(ctx context.Context, s *System) error {
 	if err := s.startTracing(ctx, "atoll-adapter", false); err != nil {
 		return err
 	}
-	shown := map[string]any{}
+	redacted := map[string]any{}
 	s.Ops.Handle("GET /config", func(w http.ResponseWriter, _ *http.Request) error {
-		return rest.WriteJSON(w, http.StatusOK, shown)
+		return rest.WriteJSON(w, http.StatusOK, redacted)
 	})
 	pairs, err := m.flags.load(m.changed)
 	if err != nil {
 		return err
 	}
 	for _, pair := range pairs {
-		shown[pair.config.Adapter.Name] = pair.config.Redacted()
+		redacted[pair.config.Adapter.Name] = pair.config.Redacted()
 	}
-	p, err := s.begin(ctx)
+	p, err := s.startOps(ctx)
 	if err != nil {
 		return err
 	}
@@ -126,8 +126,7 @@ func (m *adapterService) start(ctx context.Context, s *System) error {
 	return p.wait()
 }
 
-// add gives a command the flags of what is read: files, and what overrides
-// them.
+// add gives a command the flags that name the files, and the flags that override settings in them.
 func (f *adapterFlags) add(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	fl.StringArrayVarP(&f.configs, "config", "c", nil,
@@ -147,11 +146,12 @@ func (f *adapterFlags) add(cmd *cobra.Command) {
 	}
 }
 
-// settingFlags are hyperfleet-adapter's flags, by the path of what they set.
+// settingFlags returns the flags of hyperfleet-adapter by the path of the setting that they
+// override.
 func settingFlags() map[string]string {
 	flags := map[string]string{"debug_config": "debug-config", "log.level": "log-level", "log.format": "log-format",
 		"log.output": "log-output", "clients.hyperfleet_api.retry_attempts": "hyperfleet-api-retry"}
-	for client, settings := range map[string]string{
+	for client, keys := range map[string]string{
 		"clients.maestro": "grpc_server_address http_server_address source_id client_id auth.type " +
 			"auth.tls_config.ca_file auth.tls_config.cert_file " +
 			"auth.tls_config.key_file auth.tls_config.http_ca_file timeout server_healthiness_timeout retry_attempts " +
@@ -160,7 +160,7 @@ func settingFlags() map[string]string {
 		"clients.broker":         "subscription_id topic",
 		"clients.kubernetes":     "api_version kube_config_path qps burst",
 	} {
-		for setting := range strings.FieldsSeq(settings) {
+		for setting := range strings.FieldsSeq(keys) {
 			name := strings.TrimPrefix(client, "clients.") + "." + strings.Replace(setting, "auth.tls_config.", "", 1)
 			flags[client+"."+setting] = strings.NewReplacer(".", "-", "_", "-").Replace(name)
 		}
@@ -168,13 +168,13 @@ func settingFlags() map[string]string {
 	return flags
 }
 
-// adapterPair is one adapter, as its files say.
+// adapterPair is the config and the task config of one adapter.
 type adapterPair struct {
 	config *adapter.Config
 	task   *adapter.Task
 }
 
-// load reads the files. changed says which flags were given.
+// load reads the files of all adapters. changed reports which flags were given.
 func (f *adapterFlags) load(changed func(string) bool) ([]adapterPair, error) {
 	configs, tasks, err := f.files()
 	if err != nil {
@@ -191,8 +191,10 @@ func (f *adapterFlags) load(changed func(string) bool) ([]adapterPair, error) {
 		}
 		name := pairs[i].config.Adapter.Name
 		if names[name] {
-			return nil, fmt.Errorf("%s: there is another adapter named %s; its reports would be taken for this one's",
-				configs[i], name)
+			return nil,
+				fmt.Errorf(
+					"%s: there is another adapter named %s, and CLM could not tell their reports apart; rename one",
+					configs[i], name)
 		}
 		names[name] = true
 	}
@@ -200,7 +202,7 @@ func (f *adapterFlags) load(changed func(string) bool) ([]adapterPair, error) {
 		if names[name] {
 			continue
 		}
-		pair, err := f.bundledAdapter(name, changed)
+		pair, err := f.loadBundled(name, changed)
 		if err != nil {
 			return nil, err
 		}
@@ -209,8 +211,8 @@ func (f *adapterFlags) load(changed func(string) bool) ([]adapterPair, error) {
 	return pairs, nil
 }
 
-// bundledAdapter reads one of the adapters that come with this program.
-func (f *adapterFlags) bundledAdapter(name string, changed func(string) bool) (pair adapterPair, err error) {
+// loadBundled reads one of the adapters that this program contains.
+func (f *adapterFlags) loadBundled(name string, changed func(string) bool) (pair adapterPair, err error) {
 	read := func(file string) ([]byte, error) { return adapters.Files.ReadFile(path.Join(name, file)) }
 	config, err := read("config.yaml")
 	if err != nil {
@@ -231,7 +233,7 @@ func (f *adapterFlags) bundledAdapter(name string, changed func(string) bool) (p
 	return pair, err
 }
 
-// files are the configs and, at the same places, the task configs.
+// files returns the paths of the configs and, at the same indexes, of the task configs.
 func (f *adapterFlags) files() (configs, tasks []string, err error) {
 	configs, tasks = f.configs, f.tasks
 	if f.dir != "" {
@@ -271,7 +273,7 @@ func (f *adapterFlags) config(file string, changed func(string) bool) (*adapter.
 	return config, f.set(config, changed)
 }
 
-// set has the flags that were given override a config.
+// set overrides settings of a config by the flags that were given.
 func (f *adapterFlags) set(config *adapter.Config, changed func(string) bool) error {
 	for path, name := range settingFlags() {
 		if value := *f.settings[path]; changed(name) && value != "" {
@@ -283,7 +285,8 @@ func (f *adapterFlags) set(config *adapter.Config, changed func(string) bool) er
 	return nil
 }
 
-// brokerOptions lead to the broker: the region's, or that of a file.
+// brokerOptions returns the options of a connection to the region's broker, or to the broker of a
+// file.
 func brokerOptions(broker, file string, identity *pki.Identity) (bus.ClientOptions, error) {
 	switch {
 	case file != "" && broker != "":
@@ -306,7 +309,7 @@ func brokerOptions(broker, file string, identity *pki.Identity) (bus.ClientOptio
 	return bus.ClientOptions{Addr: broker, TLS: identity.ClientTLS("broker")}, nil
 }
 
-func adapterConfigDump(c *terminal.Session) *cobra.Command {
+func adapterConfigDump(session *terminal.Session) *cobra.Command {
 	f := &adapterFlags{}
 	cmd := &cobra.Command{
 		Use: "config-dump", Short: "Print an adapter's config as it is used", Args: cobra.NoArgs,
@@ -336,7 +339,7 @@ tokens, and values of headers, are left out.`,
 			if slices.ContainsFunc(configs, func(c *adapter.Config) bool { return c.Adapter.Name == name }) {
 				continue
 			}
-			pair, err := f.bundledAdapter(name, cmd.Flags().Changed)
+			pair, err := f.loadBundled(name, cmd.Flags().Changed)
 			if err != nil {
 				return err
 			}
@@ -347,7 +350,7 @@ tokens, and values of headers, are left out.`,
 			if err != nil {
 				return err
 			}
-			c.Printf("%s\n", text)
+			session.Printf("%s\n", text)
 		}
 		return nil
 	}
@@ -355,11 +358,11 @@ tokens, and values of headers, are left out.`,
 	return cmd
 }
 
-func adapterVersion(c *terminal.Session) *cobra.Command {
+func adapterVersion(session *terminal.Session) *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			c.Printf("atoll adapter %s\n", terminal.Version)
+			session.Printf("atoll adapter %s\n", terminal.Version)
 			return nil
 		},
 	}

@@ -18,9 +18,10 @@ type dryRun struct {
 	output                      string
 }
 
-// dryRunnable lets a command that runs adapters try one instead, when it is
-// given an event; load reads the adapter's files.
-func dryRunnable(c *terminal.Session, cmd *cobra.Command, load func() (*adapter.Config, *adapter.Task, error)) {
+// addDryRunFlags gives a command that runs adapters the flags of a dry run, which replaces its
+// action when an event is given. load reads the files of the adapter.
+func addDryRunFlags(session *terminal.Session, cmd *cobra.Command, load func() (*adapter.Config, *adapter.Task,
+	error)) {
 	d := &dryRun{}
 	fl := cmd.Flags()
 	fl.StringVar(&d.event, "dry-run-event", "",
@@ -36,7 +37,7 @@ func dryRunnable(c *terminal.Session, cmd *cobra.Command, load func() (*adapter.
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if d.event == "" {
 			for _, name := range []string{"api-responses", "discovery", "verbose", "output", "fail"} {
-				if cmd.Flags().Changed("dry-run-" + name) { // who says so does not mean to run it
+				if cmd.Flags().Changed("dry-run-" + name) { // the caller expects a dry run, not a service
 					return fmt.Errorf("--dry-run-%s goes with --dry-run-event", name)
 				}
 			}
@@ -46,7 +47,7 @@ func dryRunnable(c *terminal.Session, cmd *cobra.Command, load func() (*adapter.
 		if err != nil {
 			return err
 		}
-		return d.run(cmd, c.Out, config, task)
+		return d.run(cmd, session.Out, config, task)
 	}
 }
 

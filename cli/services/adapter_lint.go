@@ -10,7 +10,7 @@ import (
 	"atoll.dev/cli/terminal"
 )
 
-func adapterLint(c *terminal.Session) *cobra.Command {
+func adapterLint(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "lint FILE...",
 		Short: "Check adapter and task configs without running them",
@@ -24,18 +24,18 @@ It fails when something is wrong; warnings alone are no failure.`,
 	}
 	o := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
-		found := adapter.LintFiles(args...)
-		if found == nil {
-			found = adapter.Findings{}
+		findings := adapter.LintFiles(args...)
+		if findings == nil {
+			findings = adapter.Findings{}
 		}
-		if err := o.Print(c.Out, found, func(w io.Writer) {
-			for _, f := range found {
+		if err := o.Print(session.Out, findings, func(w io.Writer) {
+			for _, f := range findings {
 				fmt.Fprintln(w, f)
 			}
 		}); err != nil {
 			return err
 		}
-		if n := len(found.Errors()); n > 0 {
+		if n := len(findings.Errors()); n > 0 {
 			return fmt.Errorf("the configs are wrong in %d places", n)
 		}
 		return nil

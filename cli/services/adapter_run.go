@@ -35,7 +35,7 @@ import (
 func (f *adapterFlags) run(s *System, p *parts, pairs []adapterPair) error {
 	klog.SetSlogLogger(s.Log) // client-go's own lines, in our form
 	var identity *pki.Identity
-	if f.identity.given() {
+	if f.identity.isComplete() {
 		var err error
 		if identity, err = s.openIdentity(p, pki.ServiceName("adapter")); err != nil {
 			return err
@@ -69,8 +69,8 @@ func (f *adapterFlags) run(s *System, p *parts, pairs []adapterPair) error {
 		if pair.config.DebugConfig {
 			log.Info("the adapter's config", "config", pair.config.Redacted())
 		}
-		if none := pair.config.Ineffective(); len(none) > 0 {
-			log.Warn("settings without effect", "file", pair.config.File, "settings", none)
+		if ineffective := pair.config.Ineffective(); len(ineffective) > 0 {
+			log.Warn("settings without effect", "file", pair.config.File, "settings", ineffective)
 		}
 		transport, ready, err := f.transport(p, pair, identity, log)
 		if err != nil {
@@ -80,10 +80,10 @@ func (f *adapterFlags) run(s *System, p *parts, pairs []adapterPair) error {
 			o.Watcher = transport
 			s.Ops.Check("transport of "+name, ready)
 		}
-		if o.Engine, err = f.engine(s, pair, identity, transport, o.Metrics.Observer(), log); err != nil {
+		if o.Engine, err = f.newEngine(s, pair, identity, transport, o.Metrics.Observer(), log); err != nil {
 			return err
 		}
-		if o.Sharer, err = f.sharer(pair, identity); err != nil {
+		if o.Sharer, err = f.newSharer(pair, identity); err != nil {
 			return err
 		}
 		worker := adapter.NewWorker(o)
@@ -93,8 +93,8 @@ func (f *adapterFlags) run(s *System, p *parts, pairs []adapterPair) error {
 	return nil
 }
 
-// adapterLog is the log that a config asks for. A level of the process's flag
-// that is not the default is stronger.
+// adapterLog returns the log that a config asks for. A --log-level other than the default overrides
+// the config's level.
 func adapterLog(o adapter.Log, flag string) *slog.Logger {
 	var level slog.Level
 	text := o.Level
@@ -117,10 +117,10 @@ func adapterLog(o adapter.Log, flag string) *slog.Logger {
 	return slog.New(slog.NewJSONHandler(out, options))
 }
 
-// engine compiles the task. CLM is called with the region's identity where it
-// is the region's.
-func (f *adapterFlags) engine(s *System, pair adapterPair, identity *pki.Identity, t adapter.Transport,
-	seen adapter.Observer, log *slog.Logger) (*adapter.Engine, error) {
+// newEngine compiles the task. It calls CLM with the region's identity when the CLM is the
+// region's.
+func (f *adapterFlags) newEngine(s *System, pair adapterPair, identity *pki.Identity, t adapter.Transport,
+	observer adapter.Observer, log *slog.Logger) (*adapter.Engine, error) {
 	api := &pair.config.Clients.API
 	if api.BaseURL == "" {
 		if api.BaseURL = f.region.clm; api.BaseURL == "" {
@@ -135,18 +135,19 @@ func (f *adapterFlags) engine(s *System, pair adapterPair, identity *pki.Identit
 	}
 	return adapter.New(adapter.Options{
 		Config: pair.config, Task: pair.task, Transport: t, API: &http.Client{Transport: s.Tracer.Transport(
-			transport)}, Log: log, Observer: seen,
+			transport)}, Log: log, Observer: observer,
 	})
 }
 
+// sameHost reports whether two URLs have the same host and port.
 func sameHost(a, b string) bool {
 	x, errX := url.Parse(a)
 	y, errY := url.Parse(b)
 	return errX == nil && errY == nil && x.Host != "" && x.Host == y.Host
 }
 
-// transport is Maestro where the config has one, else a Kubernetes API; nil for a
-// task that only calls CLM.
+// transport returns the transport of manifests: Maestro when the config has one, else a Kubernetes
+// API; nil for a task that only calls CLM.
 func (f *adapterFlags) transport(p *parts, pair adapterPair, identity *pki.Identity, log *slog.Logger) (transport,
 	func(context.Context) error, error) {
 	if pair.config.Clients.Maestro == nil && len(pair.task.Resources) == 0 {
@@ -173,12 +174,12 @@ func (f *adapterFlags) transport(p *parts, pair adapterPair, identity *pki.Ident
 		if err != nil {
 			return nil, nil, err
 		}
-		wo.Clusters = func(ctx context.Context) ([]string, error) { return namesOfClusters(ctx, manager) }
+		wo.Clusters = func(ctx context.Context) ([]string, error) { return listManagementClusters(ctx, manager) }
 	}
 	return works.New(wo), c.Ready, nil
 }
 
-// manager is a client of the region's lifecycle manager.
+// manager returns a client of the region's lifecycle manager.
 func (f *adapterFlags) manager(identity *pki.Identity) (*clmclient.Client, error) {
 	o := clmclient.Options{Endpoint: f.region.clm}
 	if identity != nil {
@@ -187,9 +188,9 @@ func (f *adapterFlags) manager(identity *pki.Identity) (*clmclient.Client, error
 	return clmclient.New(o)
 }
 
-// sharer has replicas share resources by the region's lifecycle manager; nil for
-// an adapter of another one.
-func (f *adapterFlags) sharer(pair adapterPair, identity *pki.Identity) (adapter.Sharer, error) {
+// newSharer returns the sharer by which replicas divide resources among them. It is nil when the
+// adapter's CLM is not the region's.
+func (f *adapterFlags) newSharer(pair adapterPair, identity *pki.Identity) (adapter.Sharer, error) {
 	if !sameHost(cmp.Or(pair.config.Clients.API.BaseURL, f.region.clm), f.region.clm) {
 		return nil, nil
 	}
@@ -200,7 +201,7 @@ func (f *adapterFlags) sharer(pair adapterPair, identity *pki.Identity) (adapter
 	return &replica{manager, pair.config.Adapter.Name, uuid.NewString()}, nil
 }
 
-// replica is an adapter.Sharer by CLM.
+// replica implements adapter.Sharer by calls to CLM.
 type replica struct {
 	clm           *clmclient.Client
 	adapter, name string
@@ -229,9 +230,9 @@ func (r *replica) Renew(ctx context.Context, lease time.Duration, keep []int) (s
 // Leave implements adapter.Sharer.
 func (r *replica) Leave(ctx context.Context) error { return r.clm.RemoveMember(ctx, r.adapter, r.name) }
 
-// namesOfClusters are those of the management clusters that CLM knows; none where
-// it has no such kind.
-func namesOfClusters(ctx context.Context, manager *clmclient.Client) (names []string, err error) {
+// listManagementClusters returns the names of the management clusters in CLM; none when it has no
+// such kind.
+func listManagementClusters(ctx context.Context, manager *clmclient.Client) (names []string, err error) {
 	for r, err := range manager.All(ctx, clmclient.ManagementClusters, clmclient.ResourceQuery{Fields: "name"}) {
 		if remote.StatusOf(err) == http.StatusNotFound {
 			return nil, nil
@@ -244,12 +245,14 @@ func namesOfClusters(ctx context.Context, manager *clmclient.Client) (names []st
 	return names, nil
 }
 
-// transport is what works and objects are.
+// transport is the interface that works and objects have in common.
 type transport interface {
 	adapter.Transport
 	adapter.Watcher
 }
 
+// maestro returns the options of a Maestro client. Settings that the config omits are those of the
+// region.
 func (f *adapterFlags) maestro(m adapter.MaestroConfig, identity *pki.Identity) (maestroclient.Options, error) {
 	o := maestroclient.Options{HTTP: m.HTTPServerAddress, GRPC: m.GRPCServerAddress, Source: m.SourceID,
 		Timeout: m.Timeout}
@@ -280,8 +283,8 @@ func (f *adapterFlags) maestro(m adapter.MaestroConfig, identity *pki.Identity) 
 	return o, nil
 }
 
-// maestroTLS is a client's TLS of files. The key is read for each connection,
-// so that it may be renewed in place.
+// maestroTLS returns a TLS configuration of a client with the keys of files. It reads the key for
+// each connection, so the files may be replaced while the process runs.
 func maestroTLS(f adapter.TLSConfig) (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: x509.NewCertPool()}
 	for _, file := range []string{f.CAFile, f.HTTPCAFile} {
@@ -312,6 +315,7 @@ func maestroTLS(f adapter.TLSConfig) (*tls.Config, error) {
 	return config, nil
 }
 
+// kubernetes returns a transport that applies objects to a Kubernetes API directly.
 func (f *adapterFlags) kubernetes(pair adapterPair, log *slog.Logger) (transport, func(context.Context) error, error) {
 	k := pair.config.Clients.Kubernetes
 	path := k.KubeConfigPath
@@ -333,7 +337,7 @@ func (f *adapterFlags) kubernetes(pair adapterPair, log *slog.Logger) (transport
 	return o, o.Ready, nil
 }
 
-// taskKinds are the kinds that a task's manifests name outright.
+// taskKinds returns the kinds that a task's manifests name as constants.
 func taskKinds(t *adapter.Task) []schema.GroupVersionKind {
 	var kinds []schema.GroupVersionKind
 	for i := range t.Resources {

@@ -29,14 +29,14 @@ type agentService struct {
 // Agent returns the command of a management cluster's agent.
 func Agent() *cobra.Command {
 	f := &agentService{}
-	cmd := serviceCommand("agent", "The region's hands inside a management cluster",
+	cmd := serviceCommand("agent", "The agent of a management cluster: applies works and reports their status",
 		`Applies works to one Kubernetes cluster and feeds their status back. It makes
 outbound connections only: to the broker, to the CA, to the cluster's API. It may
 run inside the cluster (without --kubeconfig) or anywhere that reaches its API.`, f)
 	cmd.Example = `  atoll agent --consumer-name edge-7 --kubeconfig agent.kubeconfig --mqtt broker.example:8883 \
     --pki https://pki.example:8443 --ca ca.pem --identity identity/ --token-file token --data-dir store/`
-	addIdentity(cmd, &f.identity)
-	optionalIdentity(cmd) // a file of --workload-source-config may have its own
+	addIdentityFlags(cmd, &f.identity)
+	makeIdentityOptional(cmd) // a file of --workload-source-config may have its own
 	cmd.Flags().StringVar(&f.options.Consumer, "consumer-name", "", "name of the management cluster")
 	cmd.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "of the cluster; default: the one that the agent runs in")
 	cmd.Flags().StringVar(&f.broker, "mqtt", "",
@@ -55,7 +55,7 @@ run inside the cluster (without --kubeconfig) or anywhere that reaches its API.`
 		"file that says where works come from; with mqtt, instead of --mqtt: brokerHost, username, password, caFile, "+
 			"clientCertFile, clientKeyFile, topics; with grpc: url, caFile, clientCertFile, clientKeyFile, "+
 			"tokenFile, keepAliveConfig; without caFile and without --identity the connection is plain")
-	agentCompatible(cmd, &f.options)
+	addCompatibleFlags(cmd, &f.options)
 	cmd.MarkFlagRequired("consumer-name")
 	return cmd
 }
@@ -63,7 +63,7 @@ run inside the cluster (without --kubeconfig) or anywhere that reaches its API.`
 func (f *agentService) start(ctx context.Context, s *System) error {
 	agent.FitProcess()
 	s.identity = f.identity
-	p, err := s.begin(ctx)
+	p, err := s.startOps(ctx)
 	if err != nil {
 		return err
 	}
@@ -91,13 +91,13 @@ func (f *agentService) start(ctx context.Context, s *System) error {
 	return p.wait()
 }
 
-// workSource makes the options of the agent's way to its server. at becomes
-// the address whose text names what the agent owns.
-func (s *System) workSource(p *parts, o *agent.Options, driver, file string, at *string) error {
+// workSource sets the options of the agent's connection to its server. It sets *address to the
+// server's address, whose hash identifies what the agent owns.
+func (s *System) workSource(p *parts, o *agent.Options, driver, file string, address *string) error {
 	var config agent.GRPCConfig
 	switch driver {
 	case "mqtt":
-		return s.mqttSource(p, o, file, at)
+		return s.mqttSource(p, o, file, address)
 	case "grpc":
 		data, err := os.ReadFile(file)
 		if err != nil {
@@ -106,24 +106,24 @@ func (s *System) workSource(p *parts, o *agent.Options, driver, file string, at 
 		if config, err = agent.ParseGRPCConfig(data); err != nil {
 			return fmt.Errorf("--workload-source-config %s: %w", file, err)
 		}
-		*at = config.URL
+		*address = config.URL
 	default:
 		return fmt.Errorf("--workload-source-driver %q is neither mqtt nor grpc", driver)
 	}
-	var own *tls.Config // the agent's identity towards its server
+	var identityTLS *tls.Config // the agent's identity towards its server
 	switch {
 	case config.CAFile+config.CAData != "": // the file says all
-	case s.identity.empty():
+	case s.identity.isEmpty():
 		s.Log.Warn(
 			"the connection to the server is plain: the configuration file names no caFile, and there is no --identity",
 			"server", config.URL)
 	default:
 		var err error
-		if own, err = s.agentTLS(p, o, "maestro"); err != nil {
+		if identityTLS, err = s.agentTLS(p, o, "maestro"); err != nil {
 			return err
 		}
 	}
-	options, err := config.Options(own)
+	options, err := config.Options(identityTLS)
 	if err != nil {
 		return fmt.Errorf("--workload-source-config %s: %w", file, err)
 	}
@@ -131,34 +131,34 @@ func (s *System) workSource(p *parts, o *agent.Options, driver, file string, at 
 	return nil
 }
 
-// mqttSource is workSource for a broker: one with the region's certificates, or
-// one of which a file says all.
-func (s *System) mqttSource(p *parts, o *agent.Options, file string, at *string) error {
+// mqttSource is workSource for a broker: the region's broker, or the broker of a configuration
+// file.
+func (s *System) mqttSource(p *parts, o *agent.Options, file string, address *string) error {
 	switch {
-	case file == "" && *at == "":
+	case file == "" && *address == "":
 		return errors.New("--mqtt is needed, the broker, or --workload-source-config")
-	case file != "" && *at != "":
+	case file != "" && *address != "":
 		return errors.New("--mqtt and --workload-source-config both name a broker; give one")
 	case file != "":
 		config, err := bus.ReadConfig(file)
 		if err != nil {
 			return fmt.Errorf("--workload-source-config: %w", err)
 		}
-		*at, o.Bus, o.Topics = config.BrokerHost, config.Options(), config.Topics
-		if !config.Keys.Empty() || !s.identity.given() {
+		*address, o.Bus, o.Topics = config.BrokerHost, config.Options(), config.Topics
+		if !config.Keys.Empty() || !s.identity.isComplete() {
 			return nil // its own keys, or none
 		}
 	default:
-		o.Bus = bus.ClientOptions{Addr: *at}
+		o.Bus = bus.ClientOptions{Addr: *address}
 	}
 	var err error
 	o.Bus.TLS, err = s.agentTLS(p, o, "broker")
 	return err
 }
 
-// agentTLS is the agent's identity towards one of the region's services.
+// agentTLS returns the TLS configuration of the agent's connections to a service of the region.
 func (s *System) agentTLS(p *parts, o *agent.Options, service string) (*tls.Config, error) {
-	if !s.identity.given() {
+	if !s.identity.isComplete() {
 		return nil, errNoIdentity
 	}
 	identity, err := s.openIdentity(p, pki.Name(o.Consumer))

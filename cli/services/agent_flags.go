@@ -10,10 +10,10 @@ import (
 	"atoll.dev/agent"
 )
 
-// agentCompatible adds the flags of Open Cluster Management's agent, which
-// Maestro's agent has, so that what starts that one starts ours
-// (reference/maestro.md 4.1). Those that mean nothing here say why.
-func agentCompatible(cmd *cobra.Command, o *agent.Options) {
+// addCompatibleFlags adds the flags of Open Cluster Management's agent, which Maestro's agent has,
+// too, so that the same command line starts this agent (reference/maestro.md 4.1). Flags without
+// effect say why.
+func addCompatibleFlags(cmd *cobra.Command, o *agent.Options) {
 	f := cmd.Flags()
 	f.IntVar(&o.MaxJSONRaw, "max-json-raw-length", 1<<20,
 		"longest JSON that feedback brings back of one path, in bytes")
@@ -23,7 +23,7 @@ func agentCompatible(cmd *cobra.Command, o *agent.Options) {
 		"MQTT client id (default: the consumer's name with -agent-client; Atoll's own broker lets in no other)")
 	f.Var(&oneOf{values: []string{"manifestbundle", "manifestbundles"}}, "cloudevents-client-codecs",
 		"the form of works; manifestbundle is all there is")
-	for _, i := range ignoredByAgent {
+	for _, i := range ineffectiveFlags {
 		switch i.kind {
 		case "bool":
 			f.Bool(i.name, false, i.why)
@@ -35,8 +35,8 @@ func agentCompatible(cmd *cobra.Command, o *agent.Options) {
 	}
 }
 
-// ignoredByAgent are flags that are accepted and change nothing.
-var ignoredByAgent = []struct{ name, kind, why string }{
+// ineffectiveFlags are flags that are accepted and have no effect.
+var ineffectiveFlags = []struct{ name, kind, why string }{
 	{"status-sync-interval", "", "accepted, of no effect: statuses are watched, not polled"},
 	{"max-feedback-watch", "",
 		"accepted, of no effect: there is one watch for each kind, whatever the number of objects"},
@@ -51,7 +51,7 @@ var ignoredByAgent = []struct{ name, kind, why string }{
 	{"spoke-cluster-name", "", "accepted, of no effect: --consumer-name is the name"},
 }
 
-// oneOf is a flag that has a few values only.
+// oneOf is a flag with a fixed set of values.
 type oneOf struct {
 	value  string
 	values []string
@@ -70,8 +70,8 @@ func (f *oneOf) Set(s string) error {
 	return fmt.Errorf("must be one of %q", f.values)
 }
 
-// agentDir is where an agent keeps its works when nobody says. A container's
-// is gone with it: then the agent asks for everything again, and deletes nothing.
+// agentDir returns the default directory of an agent's works. In a container it is lost with the
+// container: the new agent then requests all works again and deletes nothing.
 func agentDir(consumer string) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {

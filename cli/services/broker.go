@@ -21,7 +21,7 @@ func Broker() *cobra.Command {
 	cmd := serviceCommand("broker", "The embedded MQTT broker",
 		`Serves MQTT 5 over TLS to clients that have a certificate of the region. It keeps
 nothing: no session, no retained message, nothing on disk.`, b)
-	addIdentity(cmd, &b.identity)
+	addIdentityFlags(cmd, &b.identity)
 	cmd.Flags().StringVar(&b.addr, "listen", "127.0.0.1:8883", "address")
 	cmd.Flags().StringVar(&b.source, "source-id", "maestro", "source id in topics")
 	return cmd
@@ -29,7 +29,7 @@ nothing: no session, no retained message, nothing on disk.`, b)
 
 func (b *brokerService) start(ctx context.Context, s *System) error {
 	s.identity = b.identity
-	p, err := s.begin(ctx)
+	p, err := s.startOps(ctx)
 	if err != nil {
 		return err
 	}

@@ -20,11 +20,11 @@ import (
 	"atoll.dev/release"
 )
 
-// CLM holds the lifecycle manager: its process, by two names as hyperfleet-api
-// has it, what works on its database, and what operators do with its resources.
-func CLM(c *terminal.Session) *cobra.Command {
+// CLM returns the command of the lifecycle manager. Its process has two names, as in
+// hyperfleet-api.
+func CLM(session *terminal.Session) *cobra.Command {
 	cmd := clmServer("clm")
-	cmd.AddCommand(clmServer("serve"), clmMigrate(), clmVersion(c))
+	cmd.AddCommand(clmServer("serve"), clmMigrate(), clmVersion(session))
 	return cmd
 }
 
@@ -50,8 +50,8 @@ With an identity of the region the API's port asks for certificates, or, with
 server.jwt, for a certificate or a token. Without one it has TLS by server.tls,
 or none, and then whoever has no token must come from this machine.`, m)
 	cmd.Use = name
-	addIdentity(cmd, &m.flags.identity)
-	optionalIdentity(cmd) // a plain server needs none
+	addIdentityFlags(cmd, &m.flags.identity)
+	makeIdentityOptional(cmd) // a plain server needs none
 	cmd.Flags().StringVar(&m.flags.http, "http", "", "address of the API, instead of --server-host and --server-port")
 	cmd.Flags().StringVar(&m.flags.insecure, "insecure-listen", "",
 		"one more listener, plain and without identity, on loopback only")
@@ -77,7 +77,7 @@ func (m *clmService) start(ctx context.Context, s *System) error {
 	}
 	s.identity = m.flags.identity
 	s.Ops.Body = clm.Readiness
-	p, err := s.begin(ctx)
+	p, err := s.startOps(ctx)
 	if err != nil {
 		return err
 	}
@@ -92,8 +92,8 @@ func (m *clmService) start(ctx context.Context, s *System) error {
 	return m.flags.serve(s, p, config)
 }
 
-// serve runs the parts of the lifecycle manager until one fails or the process
-// is told to stop.
+// serve runs the parts of the lifecycle manager until one fails or the process receives a signal to
+// stop.
 func (f *clmFlags) serve(s *System, p *parts, config *clm.Config) error {
 	o := clm.Options{
 		Version: terminal.Version, Logger: s.Log, Metrics: s.Ops.Registry, Tracer: s.Tracer, ShutdownGrace: config.Health.ShutdownTimeout, Stuck: config.Metrics.ReconciliationStuckThreshold,
@@ -124,7 +124,7 @@ func (f *clmFlags) serve(s *System, p *parts, config *clm.Config) error {
 	if err != nil {
 		return err
 	}
-	if f.sentinel.wanted() {
+	if f.sentinel.isWanted() {
 		if err := f.sentinel.start(s, p, o.Database, f.registered, true); err != nil {
 			return err
 		}
@@ -136,8 +136,8 @@ func (f *clmFlags) serve(s *System, p *parts, config *clm.Config) error {
 	return p.wait()
 }
 
-// publish publishes the releases by the process's own API, so that they are
-// made as any other resource is.
+// publish publishes the releases through the process's own API, so that they are validated and
+// recorded as all resources are.
 func (f *clmFlags) publish(s *System, p *parts, o *clm.Options) error {
 	if len(f.releases) == 0 {
 		return nil
@@ -195,10 +195,10 @@ func (f *clmFlags) listen(s *System, p *parts, config *clm.Config, o *clm.Option
 		address = f.http
 	}
 	switch {
-	case f.identity.given() && config.Server.TLS.Enabled:
+	case f.identity.isComplete() && config.Server.TLS.Enabled:
 		return errors.New(
 			"the API has the region's certificate, or the one of server.tls: take --identity, or server.tls.enabled")
-	case f.identity.given():
+	case f.identity.isComplete():
 		identity, err := s.openIdentity(p, pki.ServiceName("clm"))
 		if err != nil {
 			return err
@@ -207,27 +207,27 @@ func (f *clmFlags) listen(s *System, p *parts, config *clm.Config, o *clm.Option
 		o.HTTPTLS = identity.ServerTLS(identify.Tokens == nil)
 	case config.Server.TLS.Enabled && identify.Tokens == nil:
 		return errors.New(
-			"nobody could prove who calls: with server.tls there must be server.jwt, or an identity of the region " +
+			"no caller could authenticate: with server.tls give server.jwt, too, or an identity of the region " +
 				"instead")
 	case config.Server.TLS.Enabled:
-		if o.HTTPTLS, err = certified(config.Server.TLS); err != nil {
+		if o.HTTPTLS, err = fileTLS(config.Server.TLS); err != nil {
 			return fmt.Errorf("server.tls: %w", err)
 		}
 	case f.insecure != "" && f.http == "" && !config.ServerGiven:
-		address = "" // that one only
+		address = "" // only the plain listener
 	case f.insecure != "":
 		return errors.New("--insecure-listen is for a port beside one that has TLS; the API's is plain already")
 	case f.http == "" && !config.ServerGiven:
 		return errNoIdentity
 	default:
-		if err := onLoopback(address); err != nil && identify.Tokens == nil {
+		if err := requireLoopback(address); err != nil && identify.Tokens == nil {
 			return fmt.Errorf("the API at %s: %w", address, err)
 		}
 		identify.Open = identify.Tokens == nil
 		s.Log.Warn("listening without TLS", "address", address)
 	}
 	if f.insecure != "" {
-		if err := onLoopback(f.insecure); err != nil {
+		if err := requireLoopback(f.insecure); err != nil {
 			return fmt.Errorf("--insecure-listen %s: %w", f.insecure, err)
 		}
 		if o.Plain, err = listen(f.insecure); err != nil {
@@ -242,8 +242,8 @@ func (f *clmFlags) listen(s *System, p *parts, config *clm.Config, o *clm.Option
 	return err
 }
 
-// onLoopback refuses an address that others than this machine's users reach.
-func onLoopback(addr string) error {
+// requireLoopback returns an error for an address that is not on loopback.
+func requireLoopback(addr string) error {
 	host, _, err := net.SplitHostPort(addr)
 	if ip := net.ParseIP(host); err != nil || host != "localhost" && (ip == nil || !ip.IsLoopback()) {
 		return errors.New("what has neither TLS nor an identity stays on loopback")
@@ -282,11 +282,11 @@ func (m *clmMigration) start(ctx context.Context, s *System) error {
 	return fleet.Migrate(ctx, db.Store)
 }
 
-func clmVersion(c *terminal.Session) *cobra.Command {
+func clmVersion(session *terminal.Session) *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			c.Printf("atoll clm %s\n", terminal.Version)
+			session.Printf("atoll clm %s\n", terminal.Version)
 			return nil
 		},
 	}

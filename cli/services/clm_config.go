@@ -16,8 +16,8 @@ import (
 	"atoll.dev/pki"
 )
 
-// clmFlags are the flags of what works on CLM's database: its configuration,
-// and what is Atoll's own.
+// clmFlags are the flags of the processes that use CLM's database: those of hyperfleet-api's
+// configuration, and Atoll's own.
 type clmFlags struct {
 	cmd      *cobra.Command
 	config   string // file
@@ -32,14 +32,14 @@ type clmFlags struct {
 	registered *pki.Identity // nil without an identity of the region
 }
 
-// add gives a command all of them.
+// add gives a command all flags.
 func (f *clmFlags) add(cmd *cobra.Command) {
 	f.addDatabase(cmd, "config")
 	f.addSettings(cmd, "")
 }
 
-// addDatabase gives a command what says where the database is, and what is in
-// it. config is the name of the flag of the file.
+// addDatabase gives a command the flags of the database and of its entities. config is the name of
+// the flag with the file.
 func (f *clmFlags) addDatabase(cmd *cobra.Command, config string) {
 	f.cmd = cmd
 	cmd.Flags().StringVar(&f.config, config, "",
@@ -62,7 +62,7 @@ func (f *clmFlags) addSettings(cmd *cobra.Command, prefix string) {
 	}
 }
 
-// load reads the configuration and makes the log that it asks for.
+// load reads the configuration and sets the log that it asks for.
 func (f *clmFlags) load(s *System) (*clm.Config, error) {
 	config, err := clm.LoadConfig(cmp.Or(f.config, os.Getenv("HYPERFLEET_CONFIG")), os.Getenv, func(name string) (
 		string, bool) {
@@ -91,35 +91,35 @@ func (f *clmFlags) load(s *System) (*clm.Config, error) {
 	return config, nil
 }
 
-// serveOps serves health and metrics at ports of their own, where the
-// configuration asks for that. Each has all of them.
+// serveOps serves health and metrics on the ports that the configuration names for them. Each port
+// has both.
 func (f *clmFlags) serveOps(s *System, p *parts, config *clm.Config) error {
-	for name, at := range map[string]struct {
+	for name, listener := range map[string]struct {
 		clm.Endpoint
 		port int
 	}{"health": {config.Health.Endpoint, 8080}, "metrics": {config.Metrics.Endpoint, 9090}} {
-		if !at.Given() && (config.File == "" || s.opsAddr != "") {
+		if !listener.Given() && (config.File == "" || s.opsAddr != "") {
 			continue
 		}
 		var server *tls.Config
-		if at.TLS.Enabled {
+		if listener.TLS.Enabled {
 			var err error
-			if server, err = certified(at.TLS); err != nil {
+			if server, err = fileTLS(listener.TLS); err != nil {
 				return fmt.Errorf("%s.tls: %w", name, err)
 			}
 		}
-		l, err := listen(at.Address(at.port))
+		l, err := listen(listener.Address(listener.port))
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
-		p.aside(func(w *rest.Server) { w.Name, w.TLS = "clm "+name, server }, s, l)
+		p.serveOps(func(w *rest.Server) { w.Name, w.TLS = "clm "+name, server }, s, l)
 	}
 	return nil
 }
 
-// certified is the configuration of a server whose certificate is in files.
-// They may be replaced while it runs.
-func certified(files clm.TLSFiles) (*tls.Config, error) {
+// fileTLS returns the TLS configuration of a server whose certificate is in files. The files may be
+// replaced while it runs.
+func fileTLS(files clm.TLSFiles) (*tls.Config, error) {
 	load := func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 		cert, err := tls.LoadX509KeyPair(files.CertFile, files.KeyFile)
 		return &cert, err

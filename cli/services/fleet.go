@@ -14,9 +14,8 @@ import (
 	"atoll.dev/store"
 )
 
-// hasFleet says whether a lifecycle manager with these entities places
-// clusters: it has clusters and management clusters, and no placements of its
-// own.
+// hasFleet reports whether a lifecycle manager with these entities places clusters: it has clusters
+// and management clusters, and no entity Placement.
 func hasFleet(r *clm.Registry) bool {
 	has := func(kind string) bool {
 		return slices.ContainsFunc(r.Entities(), func(e clm.Entity) bool { return e.Kind == kind })
@@ -31,7 +30,7 @@ func fleetKinds(r *clm.Registry) []store.KindSpec {
 	return fleet.Kinds()
 }
 
-// fleetFlags are what the fleet in CLM's process needs beside CLM's.
+// fleetFlags are the flags of the fleet in CLM's process.
 type fleetFlags struct {
 	maestro    string
 	endOrphans time.Duration
@@ -46,7 +45,8 @@ func (f *fleetFlags) add(cmd *cobra.Command) {
 			"mc orphans)")
 }
 
-// works is Maestro, as far as the fleet asks it; nil without one.
+// works returns the client of Maestro that the fleet uses, and the function that closes it. The
+// client is nil without --maestro.
 func (f *fleetFlags) works(identity *pki.Identity) (fleet.Works, func(), error) {
 	if f.maestro == "" {
 		return nil, func() {}, nil

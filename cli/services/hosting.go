@@ -48,7 +48,7 @@ Planes run the releases that --release names, and no others.`, f)
 	cmd.Flags().StringVar(&f.options.Advertise, "advertise", "", "HOST:PORT where customers reach the router")
 	cmd.Flags().StringArrayVar(&f.releases, "release", nil, "a release that planes may run, VERSION=BINARY; repeatable")
 	cmd.Flags().DurationVar(&f.options.Idle, "idle", 0,
-		"how long nobody is connected before a hibernated cluster sleeps (default 10m)")
+		"time without connections after which a hibernated cluster sleeps (default 10m)")
 	return cmd
 }
 
@@ -57,14 +57,14 @@ func (f *hostingService) start(ctx context.Context, s *System) error {
 		return errors.New("--kubeconfig, --data-dir, --advertise and --release are needed")
 	}
 	var err error
-	if f.planes.Binaries, err = catalogue(f.releases); err != nil {
+	if f.planes.Binaries, err = parseReleases(f.releases); err != nil {
 		return err
 	}
 	f.options.Releases = slices.Sorted(maps.Keys(f.planes.Binaries))
 	if f.planes.Dir, err = filepath.Abs(f.planes.Dir); err != nil { // planes outlive our working directory
 		return fmt.Errorf("--data-dir: %w", err)
 	}
-	p, err := s.begin(ctx)
+	p, err := s.startOps(ctx)
 	if err != nil {
 		return err
 	}
@@ -82,7 +82,7 @@ func (f *hostingService) start(ctx context.Context, s *System) error {
 	return s.host(p, f.options, f.planes)
 }
 
-// host runs hosting and its side of the router.
+// host runs hosting and its side of the router's control socket.
 func (s *System) host(p *parts, o hosting.Options, planes process.Options) error {
 	var h *hosting.Hosting
 	control := router.NewControl(func(ctx context.Context, serverName string) (string, error) {
@@ -115,22 +115,22 @@ func (s *System) host(p *parts, o hosting.Options, planes process.Options) error
 	return p.wait()
 }
 
-// catalogue reads the values of --release.
-func catalogue(releases []string) (map[controlplane.Version]string, error) {
-	c := map[controlplane.Version]string{}
+// parseReleases parses the values of --release, VERSION=BINARY.
+func parseReleases(releases []string) (map[controlplane.Version]string, error) {
+	binaries := map[controlplane.Version]string{}
 	for _, r := range releases {
 		v, binary, ok := strings.Cut(r, "=")
 		if !ok || release.CheckVersion(v) != nil || binary == "" {
 			return nil, fmt.Errorf("--release %q is not VERSION=BINARY, as 1.36.3=/usr/libexec/atoll-kube", r)
 		}
-		if _, twice := c[controlplane.Version(v)]; twice {
+		if _, isDuplicate := binaries[controlplane.Version(v)]; isDuplicate {
 			return nil, fmt.Errorf("--release names %s twice", v)
 		}
 		path, err := filepath.Abs(binary)
 		if err != nil {
 			return nil, fmt.Errorf("--release %q: %w", r, err)
 		}
-		c[controlplane.Version(v)] = path
+		binaries[controlplane.Version(v)] = path
 	}
-	return c, nil
+	return binaries, nil
 }

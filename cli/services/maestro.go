@@ -20,7 +20,7 @@ import (
 	"atoll.dev/pki"
 )
 
-// maestroFlags are those of the server that are not its options as they stand.
+// maestroFlags are the flags of the server that maestro.Options does not hold as they are.
 type maestroFlags struct {
 	http, grpc, agents string // addresses
 	messages           string // mqtt or grpc: how agents come
@@ -39,6 +39,7 @@ type maestroFlags struct {
 // certFiles are a server's certificate and the CA of its clients.
 type certFiles struct{ cert, key, ca string }
 
+// Maestro returns the command of Maestro, with the subcommands that charts of the original run.
 func Maestro() *cobra.Command {
 	cmd := maestroServer("maestro")
 	cmd.AddCommand(maestroServer("server"), Agent()) // what charts of the original run
@@ -52,9 +53,8 @@ type maestroService struct {
 	identity identityFlags
 }
 
-// maestroServer makes the command that serves. It has two names: "atoll
-// maestro", as all of the region's services, and "atoll maestro server", as
-// the original.
+// maestroServer returns the command that serves. It has two names: "atoll maestro", as all services
+// of the region, and "atoll maestro server", as the original.
 func maestroServer(name string) *cobra.Command {
 	m := &maestroService{flags: &maestroFlags{}}
 	cmd := serviceCommand("maestro", "Maestro: ships works to management clusters",
@@ -65,8 +65,8 @@ and a broker.
 With --message-broker-type grpc there is no broker: agents come to --grpc-broker.
 With mqtt that port may be open, too; an agent comes the one way or the other.`, m)
 	cmd.Use = name
-	addIdentity(cmd, &m.identity)
-	optionalIdentity(cmd) // a server that has plain listeners only needs none
+	addIdentityFlags(cmd, &m.identity)
+	makeIdentityOptional(cmd) // a server that has plain listeners only needs none
 	fl := cmd.Flags()
 	fl.StringVar(&m.options.DSN, "dsn", "", "PostgreSQL database of Maestro alone")
 	fl.StringVar(&m.flags.clm, "clm", "",
@@ -131,7 +131,7 @@ and certificates), mock (nobody is asked; only with --insecure-listen, and then 
 
 func (m *maestroService) start(ctx context.Context, s *System) error {
 	s.identity = m.identity
-	p, err := s.begin(ctx)
+	p, err := s.startOps(ctx)
 	if err != nil {
 		return err
 	}
@@ -149,7 +149,7 @@ func (m *maestroService) start(ctx context.Context, s *System) error {
 	return p.wait()
 }
 
-// apply makes the options of a server of the flags.
+// apply sets the options of the server from the flags.
 func (f *maestroFlags) apply(s *System, p *parts, o *maestro.Options) error {
 	if err := f.original.apply(f, o); err != nil {
 		return err
@@ -197,7 +197,7 @@ func (f *maestroFlags) apply(s *System, p *parts, o *maestro.Options) error {
 		}
 		return nil
 	}
-	if !s.identity.given() {
+	if !s.identity.isComplete() {
 		return errNoIdentity
 	}
 	identity, err := s.openIdentity(p, pki.ServiceName("maestro"))
@@ -244,7 +244,7 @@ func admitServices(o *maestro.Options) {
 	o.MayCallGRPC = func(peer string) bool { return access.MayCall(access.MaestroGRPC, pki.Name(peer)) }
 }
 
-// mqtt reads what the flags say of the broker.
+// mqtt sets the options of the broker from the flags.
 func (f *maestroFlags) mqtt(o *maestro.Options) error {
 	o.Topics = bus.TopicsOf(o.SourceID)
 	if f.brokerConfig != "" {
@@ -271,19 +271,19 @@ func (f *maestroFlags) mqtt(o *maestro.Options) error {
 	return nil
 }
 
-// listenPlain opens what --insecure-listen names.
+// listenPlain opens the plain listeners that --insecure-listen names.
 func (f *maestroFlags) listenPlain(s *System, o *maestro.Options) error {
 	for name, addr := range f.insecure {
-		to, ok := map[string]*net.Listener{"rest": &o.Plain.HTTP, "grpc": &o.Plain.GRPC,
+		listener, ok := map[string]*net.Listener{"rest": &o.Plain.HTTP, "grpc": &o.Plain.GRPC,
 			"grpc-broker": &o.Plain.Agents}[name]
 		if !ok {
 			return fmt.Errorf("--insecure-listen %s: there are rest, grpc and grpc-broker", name)
 		}
-		err := onLoopback(addr)
+		err := requireLoopback(addr)
 		if err != nil {
 			return fmt.Errorf("--insecure-listen %s=%s: %w", name, addr, err)
 		}
-		if *to, err = listen(addr); err != nil {
+		if *listener, err = listen(addr); err != nil {
 			return err
 		}
 		s.Log.Warn("listening without TLS and without identity", "port", name, "address", addr)
@@ -291,7 +291,8 @@ func (f *maestroFlags) listenPlain(s *System, o *maestro.Options) error {
 	return nil
 }
 
-// tls is the configuration of a gRPC port: the region's identity, or the files.
+// tls returns the TLS configuration of a gRPC port: of the region's identity, or of the files.
+// foreign reports that the clients' CA is not the region's.
 func (c certFiles) tls(identity *pki.Identity, mutual bool) (config *tls.Config, foreign bool, err error) {
 	config = identity.ServerTLS(mutual)
 	if c == (certFiles{}) {
@@ -308,15 +309,15 @@ func (c certFiles) tls(identity *pki.Identity, mutual bool) (config *tls.Config,
 		return nil, false, err
 	}
 	if c.ca == "" {
-		// Another certificate, the same clients: who is let in is the region's.
+		// Another server certificate, but the region's rules for clients.
 		inner := config.GetConfigForClient
 		config.GetCertificate = pair
 		config.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
-			got, err := inner(hello)
-			if got != nil {
-				got.GetCertificate = pair
+			inherited, err := inner(hello)
+			if inherited != nil {
+				inherited.GetCertificate = pair
 			}
-			return got, err
+			return inherited, err
 		}
 		return config, false, nil
 	}
@@ -324,14 +325,15 @@ func (c certFiles) tls(identity *pki.Identity, mutual bool) (config *tls.Config,
 	if err != nil {
 		return nil, false, err
 	}
-	own := &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: pair, ClientAuth: tls.RequireAndVerifyClientCert,
+	foreignTLS := &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: pair,
+		ClientAuth:             tls.RequireAndVerifyClientCert,
 		SessionTicketsDisabled: true}
 	if !mutual {
-		own.ClientAuth = tls.VerifyClientCertIfGiven
+		foreignTLS.ClientAuth = tls.VerifyClientCertIfGiven
 	}
-	own.ClientCAs = x509.NewCertPool()
-	if !own.ClientCAs.AppendCertsFromPEM(pem) {
+	foreignTLS.ClientCAs = x509.NewCertPool()
+	if !foreignTLS.ClientCAs.AppendCertsFromPEM(pem) {
 		return nil, false, fmt.Errorf("%s has no certificates", c.ca)
 	}
-	return own, true, nil
+	return foreignTLS, true, nil
 }

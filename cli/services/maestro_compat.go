@@ -13,8 +13,8 @@ import (
 	"atoll.dev/maestro"
 )
 
-// originalFlags are flags of the original's server that say in another way
-// what ours say: ports without addresses, a database in files.
+// originalFlags are flags of the original's server that have another form here: ports without
+// addresses, a database in files.
 type originalFlags struct {
 	host                               string
 	httpPort, grpcPort, agentsPort     string
@@ -37,12 +37,12 @@ func (f *originalFlags) add(fl *pflag.FlagSet) {
 	fl.StringVar(&f.rootCert, "db-rootcert", "", "CA of the database")
 }
 
-// apply says with our flags what was said with the original's.
-func (f *originalFlags) apply(to *maestroFlags, o *maestro.Options) error {
+// apply converts the original's flags to the flags and options of this server.
+func (f *originalFlags) apply(target *maestroFlags, o *maestro.Options) error {
 	for _, p := range []struct {
 		port string
 		addr *string
-	}{{f.httpPort, &to.http}, {f.grpcPort, &to.grpc}, {f.agentsPort, &to.agents}} {
+	}{{f.httpPort, &target.http}, {f.grpcPort, &target.grpc}, {f.agentsPort, &target.agents}} {
 		if p.port != "" {
 			*p.addr = net.JoinHostPort(f.host, strings.TrimPrefix(p.port, ":"))
 		}

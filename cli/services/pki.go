@@ -42,7 +42,7 @@ func pkiServe() *cobra.Command {
 }
 
 func (f *pkiService) start(ctx context.Context, s *System) error {
-	p, err := s.begin(ctx)
+	p, err := s.startOps(ctx)
 	if err != nil {
 		return err
 	}

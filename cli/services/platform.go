@@ -33,7 +33,7 @@ func Platform() *cobra.Command {
 	cmd := serviceCommand("platform", "The Platform API, for customers and operators",
 		`Verifies AWS Signature Version 4 and translates the Platform API to
 the region's own services.`, f)
-	addIdentity(cmd, &f.identity)
+	addIdentityFlags(cmd, &f.identity)
 	cmd.Flags().StringVar(&f.addr, "listen", "127.0.0.1:8443", "address of the API")
 	cmd.Flags().StringVar(&f.region, "region", "", "the region's name, as signatures must name it")
 	cmd.Flags().StringVar(&f.dsn, "dsn", "", "PostgreSQL database of the Platform API alone")
@@ -57,7 +57,7 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 		return fmt.Errorf("--placement-shown-to %s is neither operators nor customers", f.placement)
 	}
 	s.identity = f.identity
-	p, err := s.begin(ctx)
+	p, err := s.startOps(ctx)
 	if err != nil {
 		return err
 	}

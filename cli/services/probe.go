@@ -12,9 +12,9 @@ import (
 	"atoll.dev/cli/terminal"
 )
 
-// Probe is how a Kubernetes probe asks a service in its pod: health is on
-// loopback, where the kubelet cannot reach.
-func Probe(c *terminal.Session) *cobra.Command {
+// Probe returns the command by which a Kubernetes probe asks a service in its pod for its health.
+// The service serves health on loopback, which the kubelet cannot reach.
+func Probe(session *terminal.Session) *cobra.Command {
 	var ops string
 	cmd := &cobra.Command{
 		Use: "probe [/readyz]", Hidden: true, Args: cobra.MaximumNArgs(1),
@@ -34,12 +34,12 @@ func Probe(c *terminal.Session) *cobra.Command {
 				return err
 			}
 			defer resp.Body.Close()
-			said, err := io.ReadAll(io.LimitReader(resp.Body, 4<<10))
+			body, err := io.ReadAll(io.LimitReader(resp.Body, 4<<10))
 			if err != nil {
 				return err
 			}
 			if resp.StatusCode != http.StatusOK {
-				return fmt.Errorf("%s: %s", resp.Status, strings.TrimSpace(string(said)))
+				return fmt.Errorf("%s: %s", resp.Status, strings.TrimSpace(string(body)))
 			}
 			return nil
 		},

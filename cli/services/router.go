@@ -41,7 +41,7 @@ func (f *routerService) start(ctx context.Context, s *System) error {
 	if f.addr == "" || f.options.Control == "" || f.options.Dir == "" {
 		return errors.New("--listen, --control and --data-dir are needed")
 	}
-	p, err := s.begin(ctx)
+	p, err := s.startOps(ctx)
 	if err != nil {
 		return err
 	}

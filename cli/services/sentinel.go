@@ -25,8 +25,7 @@ type sentinelFlags struct {
 	name, fleet  string
 }
 
-// add gives a command the flags. prefix keeps those apart that CLM has for
-// something else.
+// add gives a command the flags. prefix separates them from CLM's flags of the same name.
 func (f *sentinelFlags) add(cmd *cobra.Command, prefix string) {
 	fl := cmd.Flags()
 	fl.StringVar(&f.broker, "mqtt", "", "the region's broker, host:port, to which the sentinel says what needs work")
@@ -42,11 +41,11 @@ func (f *sentinelFlags) add(cmd *cobra.Command, prefix string) {
 		"tells apart sentinels of one database that look after different resources (default: default)")
 }
 
-// wanted says whether the process of CLM is to have one.
-func (f *sentinelFlags) wanted() bool { return f.on && (f.broker != "" || f.brokerConfig != "") }
+// isWanted reports whether a sentinel runs in the process of CLM.
+func (f *sentinelFlags) isWanted() bool { return f.on && (f.broker != "" || f.brokerConfig != "") }
 
-// start adds a sentinel to a process that has CLM's database open; inside: and
-// serves its API.
+// start adds a sentinel to a process that has CLM's database open. inside reports that the process
+// serves CLM's API, too.
 func (f *sentinelFlags) start(s *System, p *parts, db *clm.Database, identity *pki.Identity, inside bool) error {
 	broker, err := brokerOptions(f.broker, f.brokerConfig, identity)
 	if err != nil {
@@ -54,7 +53,7 @@ func (f *sentinelFlags) start(s *System, p *parts, db *clm.Database, identity *p
 	}
 	o := sentinel.Options{
 		Store: db.Store, Feed: db.Feed, Bus: broker, Requests: clm.RequestKind, Name: f.name, Fleet: f.fleet,
-		Trace: published(
+		Trace: publishSpan(
 			s.Tracer), Version: terminal.Version, Logger: s.Log, Metrics: s.Ops.Registry, Ops: s.Ops, Inside: inside,
 	}
 	for _, e := range db.Registry.Entities() {
@@ -70,8 +69,8 @@ func (f *sentinelFlags) start(s *System, p *parts, db *clm.Database, identity *p
 		return err
 	}
 	for i, c := range configs {
-		if none := c.Ineffective(inside); len(none) > 0 {
-			s.Log.Warn("settings without effect", "file", f.configs[i], "settings", none)
+		if ineffective := c.Ineffective(inside); len(ineffective) > 0 {
+			s.Log.Warn("settings without effect", "file", f.configs[i], "settings", ineffective)
 		}
 		if c.DebugConfig {
 			text, err := c.Dump()
@@ -94,7 +93,7 @@ func (f *sentinelFlags) start(s *System, p *parts, db *clm.Database, identity *p
 	return nil
 }
 
-// read reads the files.
+// read reads the configuration files.
 func (f *sentinelFlags) read() (configs []sentinel.Config, err error) {
 	for _, file := range f.configs {
 		c, err := sentinel.ReadConfig(file, os.LookupEnv)
@@ -106,9 +105,9 @@ func (f *sentinelFlags) read() (configs []sentinel.Config, err error) {
 	return configs, nil
 }
 
-// published makes the span of an event in the trace that made the resource's
-// generation, and returns its place for the event.
-func published(tracer *trace.Tracer) func(store.Document) string {
+// publishSpan returns a function that records the publishing of an event as a span, in the trace of
+// the request that made the resource's generation, and returns the traceparent for the event.
+func publishSpan(tracer *trace.Tracer) func(store.Document) string {
 	return func(d store.Document) string {
 		parent := clm.TraceparentOf(d)
 		if tracer == nil {
@@ -122,13 +121,13 @@ func published(tracer *trace.Tracer) func(store.Document) string {
 	}
 }
 
-// Sentinel holds the sentinel as a process of its own.
-func Sentinel(c *terminal.Session) *cobra.Command {
+// Sentinel returns the command of the sentinel as a process of its own.
+func Sentinel(session *terminal.Session) *cobra.Command {
 	cmd := sentinelServer("sentinel")
-	cmd.AddCommand(sentinelServer("serve"), sentinelDump(c), &cobra.Command{
+	cmd.AddCommand(sentinelServer("serve"), sentinelDump(session), &cobra.Command{
 		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			c.Printf("atoll sentinel %s\n", terminal.Version)
+			session.Printf("atoll sentinel %s\n", terminal.Version)
 			return nil
 		},
 	})
@@ -151,8 +150,8 @@ database, with the same entities. Replicas share the resources; each has a
 
 --config is a file of hyperfleet-sentinel; --clm-config is CLM's own.`, m)
 	cmd.Use = name
-	addIdentity(cmd, &m.clm.identity)
-	optionalIdentity(cmd) // another broker may need none
+	addIdentityFlags(cmd, &m.clm.identity)
+	makeIdentityOptional(cmd) // another broker may need none
 	m.flags.add(cmd, "")
 	m.clm.addDatabase(cmd, "clm-config")
 	return cmd
@@ -178,12 +177,12 @@ func (m *sentinelService) start(ctx context.Context, s *System) error {
 		return err
 	}
 	s.identity = m.clm.identity
-	p, err := s.begin(ctx)
+	p, err := s.startOps(ctx)
 	if err != nil {
 		return err
 	}
 	var identity *pki.Identity
-	if s.identity.given() {
+	if s.identity.isComplete() {
 		if identity, err = s.openIdentity(p, pki.ServiceName("clm")); err != nil {
 			return err
 		}
@@ -199,7 +198,7 @@ func (m *sentinelService) start(ctx context.Context, s *System) error {
 	return p.wait()
 }
 
-func sentinelDump(c *terminal.Session) *cobra.Command {
+func sentinelDump(session *terminal.Session) *cobra.Command {
 	var files []string
 	cmd := &cobra.Command{
 		Use: "config-dump", Short: "Print a sentinel's configuration as it is in effect", Args: cobra.NoArgs,
@@ -214,9 +213,9 @@ func sentinelDump(c *terminal.Session) *cobra.Command {
 					return err
 				}
 				if i > 0 {
-					c.Printf("---\n")
+					session.Printf("---\n")
 				}
-				c.Printf("%s", text)
+				session.Printf("%s", text)
 			}
 			return nil
 		},

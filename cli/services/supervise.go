@@ -11,13 +11,13 @@ import (
 	"atoll.dev/cli/terminal"
 )
 
-// Supervise is the process that `up` leaves behind.
-func Supervise(c *terminal.Session) *cobra.Command {
+// Supervise returns the command of the supervisor, which `up` starts.
+func Supervise(session *terminal.Session) *cobra.Command {
 	return &cobra.Command{
 		Use: "supervise", Hidden: true, Args: cobra.NoArgs,
 		Short: "Keep the processes of a home running (started by up)",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			home, err := c.Home()
+			home, err := session.Home()
 			if err != nil {
 				return err
 			}

@@ -83,8 +83,8 @@ func serviceCommand(name, short, long string, service starter) *cobra.Command {
 	return cmd
 }
 
-// addIdentity gives a service's command the flags of an identity.
-func addIdentity(cmd *cobra.Command, f *identityFlags) {
+// addIdentityFlags gives a service's command the flags of an identity.
+func addIdentityFlags(cmd *cobra.Command, f *identityFlags) {
 	cmd.Flags().StringVar(&f.dir, "identity", "", "directory of the service's key and certificate")
 	cmd.Flags().StringVar(&f.url, "pki", "", "URL of the region's CA (atoll pki)")
 	cmd.Flags().StringVar(&f.caFile, "ca", "", "PEM file of the region's CA")
@@ -96,8 +96,8 @@ func addIdentity(cmd *cobra.Command, f *identityFlags) {
 	}
 }
 
-// optionalIdentity makes the flags of an identity optional, for commands that check themselves when one is needed.
-func optionalIdentity(cmd *cobra.Command) {
+// makeIdentityOptional makes the flags of an identity optional, for commands that check themselves when one is needed.
+func makeIdentityOptional(cmd *cobra.Command) {
 	for _, name := range []string{"identity", "pki", "ca"} {
 		delete(cmd.Flags().Lookup(name).Annotations, cobra.BashCompOneRequiredFlag)
 	}
@@ -105,12 +105,12 @@ func optionalIdentity(cmd *cobra.Command) {
 
 var errNoIdentity = errors.New("--identity, --pki and --ca are needed")
 
-// given reports whether all parts of an identity are given.
-func (f identityFlags) given() bool { return f.dir != "" && f.url != "" && f.caFile != "" }
+// isComplete reports whether all parts of an identity are given.
+func (f identityFlags) isComplete() bool { return f.dir != "" && f.url != "" && f.caFile != "" }
 
-// empty reports whether no part of an identity is given. A partial identity is a mistake of the caller: it must not
+// isEmpty reports whether no part of an identity is given. A partial identity is a mistake of the caller: it must not
 // make a connection plain.
-func (f identityFlags) empty() bool { return f == identityFlags{} }
+func (f identityFlags) isEmpty() bool { return f == identityFlags{} }
 
 // parts run side by side; the first that fails ends the others.
 type parts struct {
@@ -124,8 +124,8 @@ type parts struct {
 	ops    sync.WaitGroup
 }
 
-// begin starts the health port. Call it before anything that may wait for another service.
-func (s *System) begin(ctx context.Context) (*parts, error) {
+// startOps starts the health port. Call it before anything that may wait for another service.
+func (s *System) startOps(ctx context.Context) (*parts, error) {
 	group, ctx := errgroup.WithContext(ctx)
 	p := &parts{group: group, ctx: ctx}
 	p.opsCtx, p.endOps = context.WithCancel(context.WithoutCancel(ctx))
@@ -147,10 +147,11 @@ func (s *System) begin(ctx context.Context) (*parts, error) {
 		l.Close()
 		return nil, fmt.Errorf("--ops %s: health and metrics need no identity, so they stay on loopback", s.opsAddr)
 	}
-	p.aside(func(w *rest.Server) { w.Name = s.Name + " ops" }, s, l)
+	p.serveOps(func(w *rest.Server) { w.Name = s.Name + " ops" }, s, l)
 	return p, nil
 }
 
+// run starts a part.
 func (p *parts) run(f func(context.Context) error) {
 	p.group.Go(func() error { return f(p.ctx) })
 }
@@ -164,8 +165,8 @@ func (p *parts) wait() error {
 	return err
 }
 
-// aside serves health and metrics on l until all parts have ended, so that they can be read while parts stop.
-func (p *parts) aside(describe func(*rest.Server), s *System, l net.Listener) {
+// serveOps serves health and metrics on l until all parts have ended, so that they can be read while parts stop.
+func (p *parts) serveOps(describe func(*rest.Server), s *System, l net.Listener) {
 	server := &rest.Server{Handler: rest.Observe(rest.Options{Log: s.Log}, s.Ops.Handler()), Log: s.Log}
 	describe(server)
 	p.ops.Go(func() {
@@ -175,8 +176,8 @@ func (p *parts) aside(describe func(*rest.Server), s *System, l net.Listener) {
 	})
 }
 
-// startTracing makes the service's tracer, if on, or HYPERFLEET_TRACING_ENABLED,
-// which is stronger, says so. The standard variables OTEL_* say the rest.
+// startTracing opens the service's tracer when on is set. HYPERFLEET_TRACING_ENABLED overrides on.
+// The standard variables OTEL_* configure the exporter.
 func (s *System) startTracing(ctx context.Context, name string, on bool) (err error) {
 	if text := os.Getenv("HYPERFLEET_TRACING_ENABLED"); text != "" {
 		if on, err = strconv.ParseBool(text); err != nil {
@@ -208,6 +209,7 @@ func (s *System) openIdentity(p *parts, name pki.Name) (*pki.Identity, error) {
 	return id, nil
 }
 
+// listen opens a TCP listener.
 func listen(addr string) (net.Listener, error) {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {

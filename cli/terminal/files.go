@@ -14,12 +14,12 @@ import (
 	"atoll.dev/internal/atomicfile"
 )
 
-// WritePrivate writes a file that only its owner may read, whole or not at all.
+// WritePrivate replaces a file atomically; only its owner may read it.
 func WritePrivate(path string, data []byte) error { return writeWhole(path, data, 0o600) }
 
-// writeWhole replaces a file, or makes it. A link is followed, and what is no
-// file, such as /dev/stdout or a pipe, stays and is written to: to replace it,
-// which root can, would break the machine.
+// writeWhole replaces or creates a file atomically. It follows a symbolic link. It writes into
+// anything that is no regular file, such as /dev/stdout or a pipe: root could replace such a file,
+// which would break the machine.
 func writeWhole(path string, data []byte, mode fs.FileMode) error {
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		path = target
@@ -35,15 +35,15 @@ func writeWhole(path string, data []byte, mode fs.FileMode) error {
 	return atomicfile.Write(path, data, mode)
 }
 
-// WritePublic replaces a file that everybody may read, whole or not at all.
+// WritePublic replaces a file atomically; everybody may read it.
 func WritePublic(path string, data []byte) error { return writeWhole(path, data, 0o644) }
 
-// ReadYAML reads YAML or JSON and returns JSON.
-func (c *Session) ReadYAML(file string) (json.RawMessage, error) {
+// ReadYAML reads a file, or standard input for "-", as YAML or JSON, and returns JSON.
+func (session *Session) ReadYAML(file string) (json.RawMessage, error) {
 	var data []byte
 	var err error
 	if file == "-" {
-		data, err = io.ReadAll(c.In)
+		data, err = io.ReadAll(session.In)
 	} else {
 		data, err = os.ReadFile(file)
 	}
@@ -53,8 +53,8 @@ func (c *Session) ReadYAML(file string) (json.RawMessage, error) {
 	return YAMLToJSON(file, data)
 }
 
-// YAMLToJSON turns YAML or JSON, of which JSON is a part, into JSON. from says
-// where it is from.
+// YAMLToJSON converts YAML, of which JSON is a subset, to JSON. Errors name from, the source of
+// data.
 func YAMLToJSON(from string, data []byte) (json.RawMessage, error) {
 	converted, err := yaml.YAMLToJSON(data)
 	if err != nil {

@@ -15,14 +15,13 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Output is the -o flag: how a command prints what it found.
+// Output is the flag -o: the format in which a command prints its result.
 type Output struct {
 	Format  string
-	formats []string // that the command has
+	formats []string // that the command supports
 }
 
-// AddOutputFlag gives cmd the flag -o, with more formats than table, json and yaml
-// for tables of another sort.
+// AddOutputFlag gives cmd the flag -o with the formats table, json and yaml, and more.
 func AddOutputFlag(cmd *cobra.Command, more ...string) *Output {
 	o := &Output{Format: "table", formats: append([]string{"table", "json", "yaml"}, more...)}
 	cmd.Flags().VarP(o, "output", "o", o.choices())
@@ -45,7 +44,7 @@ func (o *Output) Set(s string) error {
 	return nil
 }
 
-// Print writes v as JSON or YAML, or calls table for people.
+// Print writes v as JSON or YAML, or calls table in any other format.
 func (o *Output) Print(w io.Writer, v any, table func(w io.Writer)) error {
 	switch o.Format {
 	case "json":
@@ -64,7 +63,7 @@ func (o *Output) Print(w io.Writer, v any, table func(w io.Writer)) error {
 	return nil
 }
 
-// Table writes rows in aligned columns; the first is the heading.
+// Table writes rows in aligned columns; the first row is the heading.
 func Table(w io.Writer, rows [][]string) {
 	tw := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	for _, row := range rows {
@@ -77,8 +76,8 @@ func Table(w io.Writer, rows [][]string) {
 	tw.Flush()
 }
 
-// OneLine is a text of somebody else's, such as the message of a condition,
-// without what would break a line, or what a terminal obeys.
+// OneLine makes a foreign text, such as the message of a condition, safe to print in one line: it
+// replaces control characters, line separators and bidirectional controls by spaces.
 func OneLine(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) || unicode.In(r, unicode.Zl, unicode.Zp, unicode.Bidi_Control) {
@@ -88,7 +87,7 @@ func OneLine(text string) string {
 	}, text)
 }
 
-// Took shows a duration to three digits.
+// Took returns a duration rounded to about three digits.
 func Took(d time.Duration) string {
 	switch {
 	case d < time.Millisecond:
@@ -100,7 +99,8 @@ func Took(d time.Duration) string {
 	}
 }
 
-// Ago shows how long something is past, coarsely.
+// Ago returns the time from t to now in one unit: seconds, minutes, hours or days. It returns
+// "never" for the zero time.
 func Ago(t, now time.Time) string {
 	if t.IsZero() {
 		return "never"
@@ -117,6 +117,7 @@ func Ago(t, now time.Time) string {
 	return fmt.Sprintf("%dd", int(d.Hours()/24))
 }
 
+// Megabytes returns a size in MB, "-" for 0.
 func Megabytes(bytes int64) string {
 	if bytes == 0 {
 		return "-"
@@ -124,13 +125,13 @@ func Megabytes(bytes int64) string {
 	return fmt.Sprintf("%d MB", bytes/1_000_000)
 }
 
-// Progress is where a command says what it does: not among what a program
-// reads.
-func (o *Output) Progress(c *Session) io.Writer {
+// Progress returns the stream for progress messages: standard error when standard output has a
+// format that programs read.
+func (o *Output) Progress(session *Session) io.Writer {
 	if o.Format != "table" {
-		return c.Err
+		return session.Err
 	}
-	return c.Out
+	return session.Out
 }
 
 // PrintNamed prints v as JSON or YAML, or the names for -o name.
@@ -146,6 +147,7 @@ func (o *Output) PrintNamed(w io.Writer, v any, names ...string) error {
 	return o.Print(w, v, func(io.Writer) {})
 }
 
+// LabelText returns labels as k=v pairs, sorted and separated by commas.
 func LabelText(labels map[string]string) string {
 	var parts []string
 	for _, k := range slices.Sorted(maps.Keys(labels)) {

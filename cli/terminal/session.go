@@ -20,15 +20,17 @@ type Session struct {
 	In          io.Reader
 	Out, Err    io.Writer
 	HomeDir     string
-	HomeIsGiven bool // by the flag, which is stronger than any variable
+	HomeIsGiven bool // by the flag, which overrides all variables
 }
 
-func (c *Session) Home() (local.Home, error) { return local.OpenHome(c.HomeDir) }
+// Home returns the home of the region on this machine.
+func (session *Session) Home() (local.Home, error) { return local.OpenHome(session.HomeDir) }
 
-func (c *Session) Printf(format string, args ...any) { fmt.Fprintf(c.Out, format, args...) }
+// Printf prints to standard output.
+func (session *Session) Printf(format string, args ...any) { fmt.Fprintf(session.Out, format, args...) }
 
-// RefuseUnknownVerb and ShowHelp are for commands that only group others: without a verb such a command prints its help,
-// with an unknown verb it fails.
+// RefuseUnknownVerb is the argument check of a command that only groups others: an argument is an
+// unknown verb, which is an error.
 func RefuseUnknownVerb(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -36,13 +38,13 @@ func RefuseUnknownVerb(cmd *cobra.Command, args []string) error {
 	return fmt.Errorf("unknown command %q for %q; see `%s --help`", args[0], cmd.CommandPath(), cmd.CommandPath())
 }
 
+// ShowHelp is the action of a command that only groups others.
 func ShowHelp(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 
-// Client returns a client of the region: of the one that ATOLL_ENDPOINT and the
-// AWS_ variables name, when no --home is given and they are set, else of the
-// home's.
-func (c *Session) Client() (*client.Client, error) {
-	if endpoint := os.Getenv("ATOLL_ENDPOINT"); endpoint != "" && !c.HomeIsGiven {
+// Client returns a client of the region that ATOLL_ENDPOINT and the AWS_ variables name, unless
+// --home is given or ATOLL_ENDPOINT is not set: then of the region of the home.
+func (session *Session) Client() (*client.Client, error) {
+	if endpoint := os.Getenv("ATOLL_ENDPOINT"); endpoint != "" && !session.HomeIsGiven {
 		return client.New(client.Options{
 			Endpoint: endpoint, CAFile: os.Getenv("ATOLL_CA"),
 			Credentials: client.Credentials{
@@ -51,14 +53,14 @@ func (c *Session) Client() (*client.Client, error) {
 			},
 		})
 	}
-	home, err := c.Home()
+	home, err := session.Home()
 	if err != nil {
 		return nil, err
 	}
 	return home.Client()
 }
 
-// ShellQuote leaves plain words as they are and quotes the rest.
+// ShellQuote quotes a text for a shell. It leaves plain words as they are.
 func ShellQuote(s string) string {
 	if s != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:+=@%") == "" {
 		return s

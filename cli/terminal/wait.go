@@ -12,6 +12,7 @@ type WaitFlags struct {
 	Timeout time.Duration
 }
 
+// AddWaitFlags gives cmd the flags --wait and --timeout. until completes "wait until it is ...".
 func AddWaitFlags(cmd *cobra.Command, until string) *WaitFlags {
 	f := &WaitFlags{}
 	cmd.Flags().BoolVar(&f.Wait, "wait", false, "wait until it is "+until+", showing progress")
