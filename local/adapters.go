@@ -14,8 +14,8 @@ import (
 	"atoll.dev/cluster"
 )
 
-// road are the bundled adapters, which bring a cluster into being.
-var road = []string{
+// bundledAdapters are the adapters in this program, which create a cluster.
+var bundledAdapters = []string{
 	string(cluster.AdapterPlacement), string(cluster.AdapterPullSecret), string(cluster.AdapterHostedCluster),
 	string(cluster.AdapterNodePool), string(cluster.AdapterCredential),
 }
@@ -23,9 +23,9 @@ var road = []string{
 // requirement is an adapter that the home's own entities require.
 type requirement struct{ kind, adapter string }
 
-// requirements reads the home's own entities.yaml; false if there is none, or if
-// it cannot be read, which the lifecycle manager reports.
-func (t topology) requirements() (all []requirement, own bool) {
+// requirements reads the required adapters from the home's own entities.yaml. The second result is
+// false when the home has no such file, or an invalid one, which the lifecycle manager reports.
+func (t topology) requirements() (required []requirement, hasOwnEntities bool) {
 	data, err := os.ReadFile(t.home.Path("entities.yaml"))
 	if err != nil {
 		return nil, false
@@ -41,28 +41,28 @@ func (t topology) requirements() (all []requirement, own bool) {
 	}
 	for _, e := range doc.Entities {
 		for _, name := range e.Required {
-			all = append(all, requirement{e.Kind, name})
+			required = append(required, requirement{e.Kind, name})
 		}
 	}
-	return all, true
+	return required, true
 }
 
-// bundled are the adapters that a region runs of itself: the road of a cluster,
-// as far as entities of its own require it. Nobody waits for an adapter that is
-// not required, so what it made would stay behind when its cluster goes.
-func (t topology) bundled() []string {
-	required, own := t.requirements()
-	if !own {
-		return road
+// adaptersToRun returns the bundled adapters that the region runs: all of them, or those that the
+// home's own entities require. The lifecycle manager does not wait for an adapter that is not
+// required, so what such an adapter creates would remain when its cluster is deleted.
+func (t topology) adaptersToRun() []string {
+	required, hasOwnEntities := t.requirements()
+	if !hasOwnEntities {
+		return bundledAdapters
 	}
-	return slices.DeleteFunc(slices.Clone(road), func(name string) bool {
+	return slices.DeleteFunc(slices.Clone(bundledAdapters), func(name string) bool {
 		return !slices.ContainsFunc(required, func(r requirement) bool { return r.adapter == name })
 	})
 }
 
-// added are the names of the adapters in the home's directory adapters. One whose
-// config cannot be read has its directory's name; the adapter process reports it.
-func (t topology) added() (names []string, err error) {
+// homeAdapters returns the names of the adapters in the home's directory adapters. An adapter whose
+// config is invalid has the name of its directory; the adapter process reports the mistake.
+func (t topology) homeAdapters() (names []string, err error) {
 	dir := t.home.Path("adapters")
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -85,25 +85,25 @@ func (t topology) added() (names []string, err error) {
 	return names, nil
 }
 
-// hasAdapters says whether the region runs any adapter.
-func (t topology) hasAdapters() bool {
-	added, err := t.added()
-	return err != nil || len(added) > 0 || len(t.bundled()) > 0
+// runsAdapters reports whether the region runs any adapter.
+func (t topology) runsAdapters() bool {
+	own, err := t.homeAdapters()
+	return err != nil || len(own) > 0 || len(t.adaptersToRun()) > 0
 }
 
-// checkAdapters looks for the adapters that the home's own entities require. A
-// region that runs none of them is an error. One that runs some gets a note, since
-// an adapter may run elsewhere and connect to the region.
+// checkAdapters looks for the adapters that the home's own entities require. When some are missing
+// it returns a note, since an adapter may run elsewhere and connect to the region. When the region
+// runs no adapter at all it returns an error.
 func (t topology) checkAdapters() (note string, err error) {
 	required, _ := t.requirements()
-	runs, err := t.added()
+	runningAdapters, err := t.homeAdapters()
 	if err != nil {
 		return "", fmt.Errorf("reading the home's adapters: %w", err)
 	}
-	runs = append(runs, t.bundled()...)
+	runningAdapters = append(runningAdapters, t.adaptersToRun()...)
 	var missing []string
 	for _, r := range required {
-		if !slices.Contains(runs, r.adapter) {
+		if !slices.Contains(runningAdapters, r.adapter) {
 			missing = append(missing, fmt.Sprintf("kind %s requires the adapter %s", r.kind, r.adapter))
 		}
 	}
@@ -112,8 +112,8 @@ func (t topology) checkAdapters() (note string, err error) {
 	}
 	note = fmt.Sprintf("%s: %s, which is neither bundled (%s) nor in %s", t.home.Path("entities.yaml"),
 		strings.Join(missing, ", "),
-		strings.Join(road, ", "), t.home.Path("adapters"))
-	if len(runs) == 0 {
+		strings.Join(bundledAdapters, ", "), t.home.Path("adapters"))
+	if len(runningAdapters) == 0 {
 		return "",
 			fmt.Errorf(
 				"%s; put its config.yaml and task.yaml into a directory there, or take it out of required_adapters",

@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// regionStage is done when every process serves.
+// regionStage is the stage that ends when every process serves.
 const regionStage = "region"
 
-// Event is one step on the region's way up, as the supervisor saw it.
+// Event is one step of starting the region, as the supervisor records it.
 type Event struct {
 	Time   time.Time     `json:"time"`
 	Stage  string        `json:"stage"` // a process, or regionStage
@@ -25,8 +25,8 @@ type Event struct {
 	Error  string        `json:"error,omitempty"`
 }
 
-// eventLog appends to run/events.jsonl, which `up` shows as it grows. The file
-// begins anew with each supervisor.
+// eventLog appends to run/events.jsonl, which `up` shows as it grows. Each supervisor truncates the
+// file.
 type eventLog struct {
 	mu sync.Mutex
 	f  *os.File
@@ -47,7 +47,7 @@ func (l *eventLog) write(e Event) {
 	data, _ := json.Marshal(e)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.f.Write(append(data, '\n')) // what cannot be shown is not worth stopping for
+	l.f.Write(append(data, '\n')) // a lost event only affects the display of `up`
 }
 
 func (l *eventLog) done(stage, detail string, took time.Duration) {
@@ -61,11 +61,11 @@ func (l *eventLog) failed(stage string, err error) {
 // followEvents calls show with each event from offset on, until it returns
 // false or ctx ends.
 func (h Home) followEvents(ctx context.Context, offset int64, show func(Event) bool) error {
-	tick := time.NewTicker(readyPoll)
-	defer tick.Stop()
+	ticker := time.NewTicker(readyPoll)
+	defer ticker.Stop()
 	for {
 		var err error
-		if offset, err = h.readEvents(offset, show); errors.Is(err, errEnough) {
+		if offset, err = h.readEvents(offset, show); errors.Is(err, errStopFollowing) {
 			return nil
 		} else if err != nil {
 			return err
@@ -73,13 +73,16 @@ func (h Home) followEvents(ctx context.Context, offset int64, show func(Event) b
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-tick.C:
+		case <-ticker.C:
 		}
 	}
 }
 
-var errEnough = errors.New("enough")
+// errStopFollowing ends followEvents without an error.
+var errStopFollowing = errors.New("enough")
 
+// readEvents calls show with each complete event from offset on and returns the next offset. It
+// returns errStopFollowing when show returns false.
 func (h Home) readEvents(offset int64, show func(Event) bool) (int64, error) {
 	f, err := os.Open(h.eventsPath())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -90,7 +93,7 @@ func (h Home) readEvents(offset int64, show func(Event) bool) (int64, error) {
 	}
 	defer f.Close()
 	if info, err := f.Stat(); err == nil && info.Size() < offset {
-		offset = 0 // a new supervisor began the file anew
+		offset = 0 // a new supervisor truncated the file
 	}
 	if _, err := f.Seek(offset, io.SeekStart); err != nil {
 		return offset, fmt.Errorf("events: %w", err)
@@ -99,12 +102,12 @@ func (h Home) readEvents(offset int64, show func(Event) bool) (int64, error) {
 	for {
 		line, err := r.ReadBytes('\n')
 		if err != nil {
-			return offset, nil // a line that is being written is read next time
+			return offset, nil // an incomplete line is read at the next call
 		}
 		offset += int64(len(line))
 		var e Event
 		if json.Unmarshal(line, &e) == nil && !show(e) {
-			return offset, errEnough
+			return offset, errStopFollowing
 		}
 	}
 }

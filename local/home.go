@@ -46,8 +46,8 @@ type State struct {
 	Created  int            `json:"management_clusters_created"` // ever; the next one's number is one more
 	Postgres PostgresDirs   `json:"postgres"`
 
-	// Insecure says that Maestro and CLM have plain listeners on loopback, too, where
-	// nobody is asked who it is.
+	// Insecure means that Maestro and CLM also have plain listeners on loopback,
+	// without authentication.
 	Insecure bool `json:"insecure_listen,omitempty"`
 
 	// Traces is the URL of an OTLP/HTTP collector that gets the spans of the
@@ -111,7 +111,7 @@ func (h Home) AdminKubeconfig(cluster string) string {
 	return h.Path("management", cluster, "plane", "admin.kubeconfig")
 }
 
-// State reads what the home remembers; ErrNoRegion when nothing.
+// State reads the state of the region. It returns ErrNoRegion when the home has none.
 func (h Home) State() (State, error) {
 	var st State
 	data, err := os.ReadFile(h.Path("region.json"))
@@ -139,12 +139,12 @@ func (h Home) saveState(st State) error {
 
 var regionName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
-// create lays out an empty home.
+// create creates the directories of an empty home and its state.
 func (h Home) create(region string) (State, error) {
 	if !regionName.MatchString(region) {
 		return State{}, fmt.Errorf("region name %q: use lower-case letters, digits and '-', at most 63", region)
 	}
-	if entries, err := os.ReadDir(h.Dir); err == nil && len(entries) > 0 && !h.laidOut(entries) {
+	if entries, err := os.ReadDir(h.Dir); err == nil && len(entries) > 0 && !h.isPartialHome(entries) {
 		return State{}, fmt.Errorf("home %s is not empty and holds no region: name an empty directory with --home",
 			h.Dir)
 	}
@@ -160,10 +160,10 @@ func (h Home) create(region string) (State, error) {
 	return st, h.saveState(st)
 }
 
-// laidOut tells whether entries are what create leaves when it is killed
-// before its last step, so that the next `up` may go on, or what an operator may
-// put there before the first: adapters, and entities.yaml.
-func (h Home) laidOut(entries []os.DirEntry) bool {
+// isPartialHome reports whether the entries are those of a home that create did not complete, so
+// that the next `up` continues, or files that an operator may create before the first `up`:
+// adapters, and entities.yaml.
+func (h Home) isPartialHome(entries []os.DirEntry) bool {
 	for _, e := range entries {
 		switch name := e.Name(); {
 		case e.IsDir() && (name == "run" || name == "logs" || name == "pki" || name == "platform" ||
@@ -194,8 +194,8 @@ func (h Home) postgresDirs(id string) PostgresDirs {
 	return PostgresDirs{Dir: dir, SocketDir: socket}
 }
 
-// lock takes the right to be this home's supervisor, or to change region.json,
-// until unlock. It fails at once when another process holds it.
+// lock takes a lock of the home until unlock: the right to be its supervisor, or to change
+// region.json. It fails at once when another process holds it.
 func (h Home) lock(name string) (unlock func(), err error) {
 	f, err := os.OpenFile(h.Path("run", name), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 )
 
 // hostingWithPlanes is a process that starts two others, as hosting does: they
-// outlive it and bear its mark and their names.
+// outlive it and have its mark with their names appended.
 func hostingWithPlanes(cluster string) Spec {
 	s := sleeper(hostingName(cluster))
 	s.Phase = phaseEdges
@@ -97,8 +97,8 @@ func TestDownStopsHostingFirstAndThenItsPlanes(t *testing.T) {
 	if err := h.stopAll(t.Context(), st.ID, func(name string) { order = append(order, name) }); err != nil {
 		t.Fatal(err)
 	}
-	if len(order) != 3 || order[0] != "management-01-hosting" || len(marked(st.ID)) != 0 {
-		t.Errorf("stopped %v, left %v", order, marked(st.ID))
+	if len(order) != 3 || order[0] != "management-01-hosting" || len(markedProcesses(st.ID)) != 0 {
+		t.Errorf("stopped %v, left %v", order, markedProcesses(st.ID))
 	}
 }
 
@@ -130,7 +130,7 @@ func TestDownLeavesNoPlaneThatHostingStartedMeanwhile(t *testing.T) {
 	if !exists(filepath.Join(dir, "late")) {
 		t.Error("hosting started no plane")
 	}
-	if left := marked(st.ID); len(left) != 0 {
+	if left := markedProcesses(st.ID); len(left) != 0 {
 		t.Errorf("left: %v", left)
 	}
 }
@@ -158,11 +158,11 @@ func TestLogsOfCustomersPlanesAreFoundByTheirNames(t *testing.T) {
 
 func TestCapacityLeavesRoomForTheRegion(t *testing.T) {
 	for memoryMiB, want := range map[int64]int64{24 << 10: 51, 8 << 10: 10, 4 << 10: 1, 1 << 10: 1} {
-		if got := capacityOf(memoryMiB, 1); got["planes"] != want || got["memory_mib"] < want*400 ||
+		if got := capacityShare(memoryMiB, 1); got["planes"] != want || got["memory_mib"] < want*400 ||
 			got["memory_mib"] > max(memoryMiB-4<<10, 400) {
 			t.Errorf("%d MiB: %v, want %d planes", memoryMiB, got, want)
 		}
-		if got := capacityOf(memoryMiB, 2); got["planes"] != max(want/2, 1) || got["memory_mib"] > max(
+		if got := capacityShare(memoryMiB, 2); got["planes"] != max(want/2, 1) || got["memory_mib"] > max(
 			(memoryMiB-4<<10)/2, 400) {
 			t.Errorf("half of %d MiB: %v, want half of %d planes", memoryMiB, got, want)
 		}
@@ -184,7 +184,7 @@ func TestAHomeWithoutHostingGetsIt(t *testing.T) {
 	if err := h.saveState(st); err != nil {
 		t.Fatal(err)
 	}
-	now, _, err := h.decide(UpOptions{})
+	now, _, err := h.planState(UpOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -48,8 +48,8 @@ func (h Home) Endpoint() (endpoint, region string, err error) {
 	return newTopology(h, st, Binaries{}).url("platform"), st.Region, nil
 }
 
-// ensureAdminKey makes the first key pair: the pair is kept first and given to
-// the region second, so that a kill between leaves no key that nobody has.
+// ensureAdminKey makes the first key pair. It saves the pair in the home before it adds it to the
+// region, so that an interruption never leaves a key whose secret is lost.
 func (t topology) ensureAdminKey(ctx context.Context) error {
 	file := t.home.Path("credentials.json")
 	if !exists(file) {
@@ -65,11 +65,11 @@ func (t topology) ensureAdminKey(ctx context.Context) error {
 	return err
 }
 
-// join makes the agent of a local management cluster ready to start: the
-// cluster is registered with the region, and the agent has an account in the
-// cluster. The administrator's kubeconfig is read by `atoll mc bootstrap`,
-// a person's tool, and by no process of the region.
-func (t topology) join(ctx context.Context, cluster, dir string) error {
+// prepareAgent prepares the start of the agent of a local management cluster: it registers the
+// cluster with the region and creates the agent's account in the cluster. Only `atoll mc
+// bootstrap`, a tool for persons, reads the administrator's kubeconfig; no process of the region
+// does.
+func (t topology) prepareAgent(ctx context.Context, cluster, dir string) error {
 	if err := os.MkdirAll(filepath.Join(dir, "store"), 0o700); err != nil {
 		return err
 	}
@@ -84,12 +84,11 @@ func (t topology) join(ctx context.Context, cluster, dir string) error {
 	return err
 }
 
-// register makes the cluster known to the region's API, with what it takes. Of
-// one that is known only that is brought up to date: a program that runs other
-// versions, more memory. Clusters that were there before give it its share of
-// the machine.
+// register registers the cluster and its limits with the region's API. For a registered cluster it
+// updates the limits: a new program runs other versions, the machine may have more memory. It
+// lowers the capacity of the other clusters of this machine to their share.
 func (t topology) register(ctx context.Context, cluster string) error {
-	st, err := t.home.State() // as it is now: the region may have grown since t was made
+	st, err := t.home.State() // read again: the region may have more clusters than t
 	if err != nil {
 		return err
 	}
@@ -103,29 +102,29 @@ func (t topology) register(ctx context.Context, cluster string) error {
 	if err != nil {
 		return err
 	}
-	takes := platform.ManagementClusterUpdate{
-		Capacity: capacityOf(memory, len(st.Clusters)),
+	limits := platform.ManagementClusterUpdate{
+		Capacity: capacityShare(memory, len(st.Clusters)),
 		Versions: platform.PlaneVersions{t.bin.KubeVersion},
 	}
 	_, err = api.RegisterManagementCluster(ctx, platform.ManagementClusterRequest{
 		Name: cluster, Labels: map[string]string{"cluster_type": "management",
-			"cluster_id": cluster}, Capacity: takes.Capacity, Versions: takes.Versions,
+			"cluster_id": cluster}, Capacity: limits.Capacity, Versions: limits.Versions,
 	})
 	if remote.StatusOf(err) == 409 {
-		_, err = api.UpdateManagementCluster(ctx, cluster, takes)
+		_, err = api.UpdateManagementCluster(ctx, cluster, limits)
 	}
 	if err != nil || len(st.Clusters) < 2 {
 		return err
 	}
-	known, err := api.ManagementClusters(ctx)
+	registered, err := api.ManagementClusters(ctx)
 	if err != nil {
 		return err
 	}
-	for _, mc := range known {
-		if mc.Name == cluster || !slices.Contains(st.Clusters, mc.Name) || maps.Equal(mc.Capacity, takes.Capacity) {
+	for _, mc := range registered {
+		if mc.Name == cluster || !slices.Contains(st.Clusters, mc.Name) || maps.Equal(mc.Capacity, limits.Capacity) {
 			continue
 		}
-		_, err := api.UpdateManagementCluster(ctx, mc.Name, platform.ManagementClusterUpdate{Capacity: takes.Capacity})
+		_, err := api.UpdateManagementCluster(ctx, mc.Name, platform.ManagementClusterUpdate{Capacity: limits.Capacity})
 		if err != nil && remote.StatusOf(err) != 404 {
 			return err
 		}
@@ -171,15 +170,14 @@ func (h Home) MaestroAddresses() (http, grpc string, err error) {
 	return t.url("maestro-http"), t.address("maestro-grpc"), nil
 }
 
-// RestartAgent ends the agent of a local management cluster; the supervisor
-// starts it again, with a join token when it needs one. It is false when there
-// is no such agent here.
+// RestartAgent stops the agent of a local management cluster; the supervisor starts it again, with
+// a join token when it needs one. It returns false when this home has no such agent.
 func (h Home) RestartAgent(cluster string) (bool, error) {
 	st, err := h.State()
 	if err != nil || !slices.Contains(st.Clusters, cluster) {
 		return false, err
 	}
-	if r, ok := h.record(agentName(cluster)); ok && r.alive() {
+	if r, ok := h.record(agentName(cluster)); ok && r.isAlive() {
 		return true, r.signal(syscall.SIGTERM)
 	}
 	return true, nil
@@ -197,16 +195,16 @@ func (h Home) RemoveCluster(name string) error {
 	if err != nil {
 		return err
 	}
-	var left []string
+	var remaining []string
 	for _, c := range st.Clusters {
 		if c != name {
-			left = append(left, c)
+			remaining = append(remaining, c)
 		}
 	}
-	if len(left) == len(st.Clusters) {
+	if len(remaining) == len(st.Clusters) {
 		return nil
 	}
-	st.Clusters = left
+	st.Clusters = remaining
 	for port := range st.Ports {
 		if strings.HasPrefix(port, name+"-") {
 			delete(st.Ports, port)

@@ -18,9 +18,9 @@ const (
 	plainCLM = "clm-http-plain"
 )
 
-// CLMConfig is CLM's configuration. What is made for an account, and all below
-// it, is seen by calls for that account and by the system's own, which name none.
-// The system's header is that of hyperfleet-api's own callers at a plain listener.
+// CLMConfig is the configuration of CLM. Calls for an account see only resources of that account
+// and those below them; calls of the system, which name no account, see all. The header of the
+// system is that of hyperfleet-api's own callers at a plain listener.
 const CLMConfig = `server:
   tenant:
     enabled: true
@@ -28,7 +28,7 @@ const CLMConfig = `server:
     dimensions: [{header: ` + clmclient.TenantHeader + `, key: account, required: true}]
 `
 
-// clm is the lifecycle manager: its API, and the sentinel.
+// clm returns the process of the lifecycle manager: its API, and the sentinel.
 func (t topology) clm() Spec {
 	config := t.home.Path("clm.yaml")
 	args := []string{"clm", "--config", config, "--dsn", t.db.DSN(clmDatabase, clmDatabase), "--http",
@@ -41,15 +41,15 @@ func (t topology) clm() Spec {
 	if t.st.Insecure {
 		args, ports = append(args, "--insecure-listen", t.address(plainCLM)), append(ports, plainCLM)
 	}
-	return t.identified(t.service(Spec{
+	return t.withIdentity(t.service(Spec{
 		Name: clmName, Address: t.url(clmPort), Phase: phaseServices, After: []string{postgresName, pkiName,
 			brokerName}, Args: args, Env: t.tracing(),
 		Prepare: func(context.Context) error { return t.writeCLMConfig(config) },
 	}, append(ports, "clm-ops")...), pki.ServiceName(clmName), t.home.Path("identities", clmName))
 }
 
-// writeCLMConfig writes CLM's configuration. A file entities.yaml in the home,
-// with the key entities and no other, takes the place of the default entities.
+// writeCLMConfig writes CLM's configuration. A file entities.yaml in the home, with the key
+// entities and no other, replaces the default entities.
 func (t topology) writeCLMConfig(file string) error {
 	entities, err := os.ReadFile(t.home.Path("entities.yaml"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -58,27 +58,27 @@ func (t topology) writeCLMConfig(file string) error {
 	return os.WriteFile(file, append([]byte(CLMConfig), entities...), 0o600)
 }
 
-// adapter is the process that runs the region's adapters: the bundled ones, and
-// those that somebody puts into the home's directory adapters.
+// adapter returns the process that runs the region's adapters: the bundled ones, and those in the
+// home's directory adapters.
 func (t topology) adapter() Spec {
 	dir := t.home.Path("adapters")
 	env := append(t.tracing(), "ATOLL_BASE_DOMAIN=hosted."+t.st.Region+".atoll.internal")
-	if len(t.st.Clusters) > 0 { // where cl-maestro's clusters go that do not say so
+	if len(t.st.Clusters) > 0 { // the default management cluster of cl-maestro's clusters
 		env = append(env, "ATOLL_TARGET_CLUSTER="+t.st.Clusters[0])
 	}
 	args := []string{"adapter", "serve", "--dir", dir, "--mqtt", t.address("mqtt"), "--clm", t.url(clmPort),
 		"--maestro", t.url("maestro-http"), "--maestro-grpc", t.address("maestro-grpc")}
-	if names := t.bundled(); len(names) > 0 {
+	if names := t.adaptersToRun(); len(names) > 0 {
 		args = append(args, "--bundled", strings.Join(names, ","))
 	}
-	return t.identified(t.service(Spec{
+	return t.withIdentity(t.service(Spec{
 		Name: adapterName, Phase: phaseEdges, After: []string{pkiName, brokerName, maestroName, clmName}, Env: env,
 		Args:    args,
 		Prepare: func(context.Context) error { return os.MkdirAll(dir, 0o700) },
 	}, "adapter-ops"), pki.ServiceName(adapterName), t.home.Path("identities", adapterName))
 }
 
-// tracing are the variables by which a service knows where its spans go.
+// tracing returns the environment variables that send the spans of a service to the collector.
 func (t topology) tracing() []string {
 	if t.st.Traces == "" {
 		return nil

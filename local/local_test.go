@@ -97,7 +97,7 @@ func TestUpAddsClustersAndNeverTakesAny(t *testing.T) {
 		{UpOptions{Region: "r2"}, nil, "--home"},
 		{UpOptions{Region: "r1"}, []string{"management-01", "management-02", "management-03"}, ""},
 	} {
-		st, _, err := h.decide(step.opts)
+		st, _, err := h.planState(step.opts)
 		if step.err != "" {
 			if err == nil || !strings.Contains(err.Error(), step.err) {
 				t.Errorf("%+v: %v, want an error with %q", step.opts, err, step.err)
@@ -112,13 +112,13 @@ func TestUpAddsClustersAndNeverTakesAny(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A name is never given twice: it is in certificates and topics.
-	if st, _, err := h.decide(UpOptions{ManagementClusters: 3}); err != nil ||
+	if st, _, err := h.planState(UpOptions{ManagementClusters: 3}); err != nil ||
 		fmt.Sprint(st.Clusters) != "[management-01 management-03 management-04]" {
 		t.Errorf("after a removal: %v %v", st.Clusters, err)
 	}
 }
 
-// Plain listeners are there when somebody said so, and are shown.
+// Plain listeners exist only after --insecure-listen, and the status shows them.
 func TestPlainListenersAreSaidAndShown(t *testing.T) {
 	h, _ := newHome(t)
 	shown := func() map[string]string {
@@ -138,7 +138,7 @@ func TestPlainListenersAreSaidAndShown(t *testing.T) {
 		t := newTopology(h, st, Binaries{Atoll: "atoll"})
 		return strings.Join(append(t.maestro().Args, t.clm().Args...), " ")
 	}
-	if _, _, err := h.decide(UpOptions{}); err != nil {
+	if _, _, err := h.planState(UpOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if len(shown()) != 0 || strings.Contains(maestro(), "--insecure-listen") {
@@ -149,7 +149,7 @@ func TestPlainListenersAreSaidAndShown(t *testing.T) {
 		say  *bool
 		want int
 	}{{&yes, 3}, {nil, 3}, {&no, 0}} {
-		if _, _, err := h.decide(UpOptions{Insecure: step.say}); err != nil {
+		if _, _, err := h.planState(UpOptions{Insecure: step.say}); err != nil {
 			t.Fatal(err)
 		}
 		got := shown()
@@ -164,8 +164,8 @@ func TestPlainListenersAreSaidAndShown(t *testing.T) {
 	}
 }
 
-// A collector of traces is kept with the home, and told to the lifecycle
-// manager and its adapters.
+// The home stores the URL of the trace collector, and the lifecycle manager and its adapters get
+// it.
 func TestTheCollectorOfTracesIsRememberedAndTold(t *testing.T) {
 	h, _ := newHome(t)
 	told := func() string {
@@ -186,7 +186,7 @@ func TestTheCollectorOfTracesIsRememberedAndTold(t *testing.T) {
 		say  *string
 		want bool
 	}{{nil, false}, {&collector, true}, {nil, true}, {&none, false}} {
-		if _, _, err := h.decide(UpOptions{Traces: step.say}); err != nil {
+		if _, _, err := h.planState(UpOptions{Traces: step.say}); err != nil {
 			t.Fatal(err)
 		}
 		if got := told(); strings.Contains(got, collector) != step.want ||
@@ -196,8 +196,8 @@ func TestTheCollectorOfTracesIsRememberedAndTold(t *testing.T) {
 	}
 }
 
-// An adapter that the home's own entities do not require does not run: nobody
-// would wait for what it makes to be gone (I9).
+// A bundled adapter that the home's own entities do not require does not run: the lifecycle manager
+// would not wait for the deletion of what the adapter creates (I9).
 func TestI9BundledAdaptersRunWhereTheyAreAwaited(t *testing.T) {
 	h, st := newHome(t)
 	run := func() string {
@@ -224,10 +224,10 @@ func TestI9BundledAdaptersRunWhereTheyAreAwaited(t *testing.T) {
 	}
 }
 
-// An adapter that entities require and that nobody runs is named before anything
-// is started, with the kind that requires it.
+// Before any process starts, `up` names each required adapter that the region does not run, with
+// its kind.
 func TestUpNamesTheAdapterThatIsMissing(t *testing.T) {
-	for _, c := range []struct{ name, entities, added, fails, notes string }{
+	for _, c := range []struct{ name, entities, homeAdapters, fails, notes string }{
 		{"the default entities", "", "", "", ""},
 		{"one that is not there", "entities: [{kind: Database, plural: databases, required_adapters: [dns]}]", "",
 			"kind Database requires the adapter dns, which is neither bundled", ""},
@@ -243,11 +243,12 @@ func TestUpNamesTheAdapterThatIsMissing(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if c.added != "" {
+		if c.homeAdapters != "" {
 			if err := os.MkdirAll(h.Path("adapters", "mine"), 0o700); err != nil {
 				t.Fatal(err)
 			}
-			if err := os.WriteFile(h.Path("adapters", "mine", "config.yaml"), []byte("adapter: {name: "+c.added+"}"),
+			if err := os.WriteFile(h.Path("adapters", "mine", "config.yaml"),
+				[]byte("adapter: {name: "+c.homeAdapters+"}"),
 				0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -296,7 +297,7 @@ func TestTheHolderOfAPortIsNamed(t *testing.T) {
 	}
 	defer l.Close()
 	port := l.Addr().(*net.TCPAddr).Port
-	if portFree(port) {
+	if isPortFree(port) {
 		t.Error("a port that is listened on is said to be free")
 	}
 	if holder := portHolder(port); !strings.Contains(holder, strconv.Itoa(os.Getpid())) {
@@ -311,11 +312,11 @@ func TestAProcessIsKnownByMoreThanItsPid(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer cmd.Process.Kill()
-	if !r.alive() {
+	if !r.isAlive() {
 		t.Fatal("not alive")
 	}
-	eventually(t, "its mark shows", func() bool { return marked(st.ID)["sleeper"] == r.PID })
-	if len(marked("another-home")) > 0 {
+	eventually(t, "its mark shows", func() bool { return markedProcesses(st.ID)["sleeper"] == r.PID })
+	if len(markedProcesses("another-home")) > 0 {
 		t.Error("it is another home's, too")
 	}
 	reused, rebooted := r, r
@@ -323,16 +324,16 @@ func TestAProcessIsKnownByMoreThanItsPid(t *testing.T) {
 	rebooted.Boot = "another"
 	for name, other := range map[string]Record{"another process of this pid": reused,
 		"a process before a reboot": rebooted} {
-		if other.alive() {
+		if other.isAlive() {
 			t.Errorf("%s is taken for it", name)
 		}
-		if err := other.signal(syscall.SIGKILL); err != nil || !r.alive() {
+		if err := other.signal(syscall.SIGKILL); err != nil || !r.isAlive() {
 			t.Errorf("%s: the signal reached the wrong one (%v)", name, err)
 		}
 	}
 	go cmd.Wait()
-	if err := r.stop(t.Context()); err != nil || r.alive() {
-		t.Errorf("stop: %v, alive %v", err, r.alive())
+	if err := r.stop(t.Context()); err != nil || r.isAlive() {
+		t.Errorf("stop: %v, alive %v", err, r.isAlive())
 	}
 	if err := r.stop(t.Context()); err != nil {
 		t.Errorf("stop again: %v", err)
@@ -347,7 +348,7 @@ func supervise(t *testing.T, h Home, st State, specs func() []Spec) (reload chan
 		t.Fatal(err)
 	}
 	s := &supervisor{home: h, homeID: st.ID, log: slog.New(slog.DiscardHandler), events: events,
-		kept: map[string]*kept{}}
+		processes: map[string]*supervisedProcess{}}
 	ctx, cancel := context.WithCancel(context.Background())
 	reload = make(chan os.Signal, 1)
 	done := make(chan error, 1)
@@ -367,7 +368,7 @@ func supervise(t *testing.T, h Home, st State, specs func() []Spec) (reload chan
 		if err := h.stopAll(context.Background(), st.ID, func(string) {}); err != nil {
 			t.Error(err)
 		}
-		if left := marked(st.ID); len(left) > 0 {
+		if left := markedProcesses(st.ID); len(left) > 0 {
 			t.Errorf("left running: %v", left)
 		}
 	})
@@ -381,7 +382,7 @@ func sleeper(name string) Spec {
 
 func running(h Home, name string) (Record, bool) {
 	r, ok := h.record(name)
-	return r, ok && r.alive()
+	return r, ok && r.isAlive()
 }
 
 func TestI12WhatDiesIsStartedAgainAndWhatRunsIsAdopted(t *testing.T) {
@@ -412,7 +413,7 @@ func TestI12WhatDiesIsStartedAgainAndWhatRunsIsAdopted(t *testing.T) {
 	if now, ok := running(h, "a"); !ok || now.PID != a.PID {
 		t.Errorf("a was not adopted: %d, then %d", a.PID, now.PID)
 	}
-	if b.alive() {
+	if b.isAlive() {
 		t.Error("there are two of b")
 	}
 	// What was adopted is watched like a child.
@@ -437,7 +438,7 @@ func TestWhatIsNoLongerWantedOrDifferentIsReplaced(t *testing.T) {
 	})
 	specs = []Spec{sleeper("a")}
 	reload <- syscall.SIGHUP
-	eventually(t, "b is gone", func() bool { _, known := h.record("b"); return !b.alive() && !known })
+	eventually(t, "b is gone", func() bool { _, known := h.record("b"); return !b.isAlive() && !known })
 	stop()
 	other := sleeper("a")
 	other.Args = []string{"sleep", "301"}
@@ -447,7 +448,7 @@ func TestWhatIsNoLongerWantedOrDifferentIsReplaced(t *testing.T) {
 		return ok && now.PID != a.PID &&
 			now.Args[1] == "301"
 	})
-	if a.alive() {
+	if a.isAlive() {
 		t.Error("there are two of a")
 	}
 }
@@ -497,10 +498,10 @@ func TestAProcessThatIgnoresTheSignalIsKilled(t *testing.T) {
 	eventually(t, "it ignores", func() bool { data, _ := os.ReadFile(h.LogPath("stubborn")); return len(data) > 0 })
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	if err := r.stop(ctx); err != nil || r.alive() {
-		t.Errorf("stop: %v, alive %v", err, r.alive())
+	if err := r.stop(ctx); err != nil || r.isAlive() {
+		t.Errorf("stop: %v, alive %v", err, r.isAlive())
 	}
-	for _, pid := range marked(st.ID) { // its sleep
+	for _, pid := range markedProcesses(st.ID) { // its sleep
 		syscall.Kill(pid, syscall.SIGKILL)
 	}
 }

@@ -34,8 +34,8 @@ func (h Home) rotateLogs() error {
 	return errors.Join(errs...)
 }
 
-// LogNames lists the processes that have a log; customers' planes are called as
-// their HostedClusters.
+// LogNames lists the processes that have a log. A customer's plane has the name of its
+// HostedCluster.
 func (h Home) LogNames() ([]string, error) {
 	paths, err := filepath.Glob(h.Path("logs", "*.log"))
 	for i, p := range paths {
@@ -71,13 +71,13 @@ func (h Home) Logs(ctx context.Context, names []string, tail int, follow bool, l
 		}
 		logs[i] = &tailed{name: name, offset: int64(len(whole))}
 	}
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
+	ticker := time.NewTicker(100 * time.Millisecond)
+	defer ticker.Stop()
 	for follow {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-tick.C:
+		case <-ticker.C:
 		}
 		for _, l := range logs {
 			f, err := os.Open(path(l.name))

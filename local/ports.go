@@ -27,38 +27,38 @@ const (
 	lastPort  = 29999
 )
 
-// assignPorts gives every name a port that nobody listens on and no other home
-// of this user has been given. Ports once given are kept.
+// assignPorts gives every name a port that is free and assigned to no other home of this user. It
+// keeps the ports that were assigned before.
 func (h Home) assignPorts(ports map[string]int, names []string) error {
 	missing := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return ports[n] != 0 })
 	if len(missing) == 0 {
 		return nil
 	}
-	given := map[string]string{} // port -> home, of all homes of this user
+	assigned := map[string]string{} // port -> home, of all homes of this user
 	registry, err := openRegistry()
 	if err == nil {
 		defer registry.Close()
-		if json.NewDecoder(registry).Decode(&given) != nil {
-			given = map[string]string{} // new, or damaged
+		if json.NewDecoder(registry).Decode(&assigned) != nil {
+			assigned = map[string]string{} // new, or damaged
 		}
 	}
-	for port, home := range given {
+	for port, home := range assigned {
 		if _, err := os.Stat(home); errors.Is(err, fs.ErrNotExist) {
-			delete(given, port)
+			delete(assigned, port)
 		}
 	}
 	for _, name := range missing {
-		port, err := freePort(given)
+		port, err := freePort(assigned)
 		if err != nil {
 			return err
 		}
 		ports[name] = port
-		given[strconv.Itoa(port)] = h.Dir
+		assigned[strconv.Itoa(port)] = h.Dir
 	}
 	if registry == nil {
 		return nil
 	}
-	data, err := json.Marshal(given)
+	data, err := json.Marshal(assigned)
 	if err == nil {
 		err = registry.Truncate(0)
 	}
@@ -71,9 +71,9 @@ func (h Home) assignPorts(ports map[string]int, names []string) error {
 	return nil
 }
 
-// openRegistry opens and locks the file in which this user's homes note their
-// ports, so that two that start at once do not choose the same. It only helps:
-// without it, a port is still one that nobody listens on.
+// openRegistry opens and locks the file that records the ports of all homes of this user, so that
+// two homes that start at the same time do not choose the same port. Without the file, assignPorts
+// still chooses a port that is free.
 func openRegistry() (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(os.TempDir(), fmt.Sprintf("atoll-ports-%d.json", os.Getuid())),
 		os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o600)
@@ -87,21 +87,21 @@ func openRegistry() (*os.File, error) {
 	return f, nil
 }
 
-func freePort(given map[string]string) (int, error) {
+func freePort(assigned map[string]string) (int, error) {
 	start := rand.IntN(lastPort - firstPort + 1)
 	for i := range lastPort - firstPort + 1 {
 		port := firstPort + (start+i)%(lastPort-firstPort+1)
-		if _, taken := given[strconv.Itoa(port)]; taken {
+		if _, isTaken := assigned[strconv.Itoa(port)]; isTaken {
 			continue
 		}
-		if portFree(port) {
+		if isPortFree(port) {
 			return port, nil
 		}
 	}
 	return 0, fmt.Errorf("no free port between %d and %d", firstPort, lastPort)
 }
 
-func portFree(port int) bool {
+func isPortFree(port int) bool {
 	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 	if err != nil {
 		return false
@@ -110,11 +110,11 @@ func portFree(port int) bool {
 	return true
 }
 
-// portComesFree waits a moment: a process that was killed holds its ports until
-// the kernel has taken its memory back.
-func portComesFree(port int) bool {
-	for begun := time.Now(); !portFree(port); time.Sleep(readyPoll) {
-		if time.Since(begun) > 2*time.Second {
+// awaitPortFree waits up to two seconds until a port is free: a killed process holds its ports
+// until the kernel has freed its memory.
+func awaitPortFree(port int) bool {
+	for start := time.Now(); !isPortFree(port); time.Sleep(readyPoll) {
+		if time.Since(start) > 2*time.Second {
 			return false
 		}
 	}

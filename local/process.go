@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Spec says how one process of the region is run.
+// Spec describes how one process of the region is run.
 type Spec struct {
 	Name    string
 	Args    []string // Args[0] is the binary
@@ -34,7 +34,7 @@ type Spec struct {
 // stopTimeout is how long a process may take over an orderly stop.
 const stopTimeout = 5 * time.Second
 
-// Record is what is known of a process, kept in run/NAME.json.
+// Record is the state of a process, saved in run/NAME.json.
 type Record struct {
 	Name     string    `json:"name"`
 	PID      int       `json:"pid"`
@@ -80,7 +80,7 @@ func (h Home) LogPath(name string) string { return h.Path("logs", name+".log") }
 // supervisor and no terminal's Ctrl-C reaches it.
 func (h Home) start(homeID string, s Spec, restarts int) (Record, *exec.Cmd, error) {
 	for _, port := range s.Ports {
-		if !portFree(port) {
+		if !isPortFree(port) {
 			return Record{}, nil, fmt.Errorf("%s: port %d is taken by %s", s.Name, port, portHolder(port))
 		}
 	}
@@ -138,18 +138,19 @@ func binaryID(path string) string {
 	return fmt.Sprintf("%x:%x:%x", st.Dev, st.Ino, info.ModTime().UnixNano())
 }
 
-// adoptable tells whether the running process is what spec would start.
-func (r Record) adoptable(s Spec) bool {
+// matches reports whether the running process is the one that spec would start.
+func (r Record) matches(s Spec) bool {
 	return slices.Equal(r.Args, s.Args) && r.Binary == binaryID(s.Args[0])
 }
 
-// stop asks the process to stop, waits, and kills it when it does not.
+// stop sends the process its stop signal, waits, and kills it when it has not ended after
+// stopTimeout.
 func (r Record) stop(ctx context.Context) error {
-	if !r.alive() {
+	if !r.isAlive() {
 		return nil
 	}
-	gone := make(chan error, 1)
-	go func() { gone <- waitExit(r.PID) }()
+	exited := make(chan error, 1)
+	go func() { exited <- waitExit(r.PID) }()
 	sig := syscall.Signal(r.Stop)
 	if sig == 0 {
 		sig = syscall.SIGTERM
@@ -160,7 +161,7 @@ func (r Record) stop(ctx context.Context) error {
 	timer := time.NewTimer(stopTimeout)
 	defer timer.Stop()
 	select {
-	case err := <-gone:
+	case err := <-exited:
 		return err
 	case <-timer.C:
 	case <-ctx.Done():
@@ -169,9 +170,9 @@ func (r Record) stop(ctx context.Context) error {
 		return err
 	}
 	select {
-	case err := <-gone:
+	case err := <-exited:
 		return err
 	case <-time.After(stopTimeout):
-		return fmt.Errorf("%s (pid %d) does not die", r.Name, r.PID)
+		return fmt.Errorf("%s (pid %d) still runs after SIGKILL; see its log and `ps`", r.Name, r.PID)
 	}
 }

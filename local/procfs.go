@@ -19,7 +19,7 @@ import (
 // whose supervisor died before it could write a record is found all the same.
 const markVariable = "ATOLL_PROCESS"
 
-// pidStat is what /proc/PID/stat says of a process.
+// pidStat has the fields of /proc/PID/stat that identify a process.
 type pidStat struct {
 	parent int
 	state  byte   // R, S, D, Z, ...
@@ -49,8 +49,8 @@ var bootID = sync.OnceValue(func() string {
 	return strings.TrimSpace(string(data))
 })
 
-// alive tells whether exactly this process still runs. A zombie does not.
-func (r Record) alive() bool {
+// isAlive reports whether exactly this process still runs. A zombie does not.
+func (r Record) isAlive() bool {
 	if r.PID == 0 || r.Boot != bootID() {
 		return false
 	}
@@ -58,9 +58,9 @@ func (r Record) alive() bool {
 	return err == nil && st.start == r.Start && st.state != 'Z'
 }
 
-// marked finds this home's processes by their mark, name to pid. Of a process
-// and the children it forked with the same mark, it names the eldest.
-func marked(homeID string) map[string]int {
+// markedProcesses finds the processes of this home by their mark and returns their pids by name.
+// For a process whose children have the same mark it returns the parent.
+func markedProcesses(homeID string) map[string]int {
 	found := map[string]int{}
 	prefix := []byte(markVariable + "=" + homeID + "/")
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
@@ -87,7 +87,7 @@ func marked(homeID string) map[string]int {
 	return found
 }
 
-// waitExit returns when the process is gone, whoever's child it is.
+// waitExit returns when the process has ended. The process need not be a child of this one.
 func waitExit(pid int) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {
@@ -105,9 +105,9 @@ func waitExit(pid int) error {
 	}
 }
 
-// signal sends sig to exactly this process; nothing happens when it is gone.
+// signal sends sig to exactly this process; it does nothing when the process has ended.
 func (r Record) signal(sig syscall.Signal) error {
-	if !r.alive() {
+	if !r.isAlive() {
 		return nil
 	}
 	fd, err := unix.PidfdOpen(r.PID, 0)
@@ -118,7 +118,7 @@ func (r Record) signal(sig syscall.Signal) error {
 		return fmt.Errorf("signalling %s: %w", r.Name, err)
 	}
 	defer unix.Close(fd)
-	if !r.alive() { // the pid was reused before the descriptor was open
+	if !r.isAlive() { // the pid was reused before the descriptor was open
 		return nil
 	}
 	if err := unix.PidfdSendSignal(fd, sig, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
@@ -146,8 +146,8 @@ func residentBytes(name string, pid int) int64 {
 	return total + shared
 }
 
-// proportionalBytes is the memory of a process in which what it shares with
-// others is divided among them; 0 when the kernel does not say.
+// proportionalBytes returns the memory of a process, with shared memory divided among the processes
+// that share it; 0 when the kernel does not report it.
 func proportionalBytes(pid int) int64 {
 	data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
 	for line := range strings.Lines(string(data)) {

@@ -15,7 +15,7 @@ type Status struct {
 	Processes []ProcessStatus   `json:"processes"`
 	Planes    []PlaneStatus     `json:"planes"` // of customers
 	Endpoints map[string]string `json:"endpoints"`
-	Insecure  map[string]string `json:"insecure,omitempty"` // listeners on which nobody is asked who it is
+	Insecure  map[string]string `json:"insecure,omitempty"` // listeners without authentication
 }
 
 // ProcessStatus is one process; State is ready, starting, failed (waiting to
@@ -73,7 +73,7 @@ func (h Home) Status(ctx context.Context) (Status, error) {
 func (h Home) processStatus(ctx context.Context, spec Spec, r Record) ProcessStatus {
 	p := ProcessStatus{Name: spec.Name, State: "stopped", Restarts: r.Restarts, Address: spec.Address}
 	switch {
-	case r.alive():
+	case r.isAlive():
 		p.PID, p.RSSBytes, p.State = r.PID, residentBytes(spec.Name, r.PID), "ready"
 		if spec.Ready != nil {
 			if err := spec.Ready(ctx); err != nil {

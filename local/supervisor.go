@@ -5,12 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"os"
 	"os/exec"
-	"slices"
 	"sync"
-	"syscall"
 	"time"
 )
 
@@ -20,48 +17,48 @@ const (
 	// steadyAfter is how long a process must have run for its next failure to
 	// count as its first.
 	steadyAfter = 10 * time.Second
-	// readyPoll is the pace at which a starting process is asked whether it
-	// serves. Only starts are probed; nothing is while it runs.
+	// readyPoll is the interval between readiness probes of a starting process.
+	// A process that has become ready is not probed again.
 	readyPoll = 20 * time.Millisecond
 )
 
-// supervisor keeps the processes of one home running. Each process has one
-// goroutine that owns it; they share only what mu guards.
+// supervisor keeps the processes of one home running. One goroutine owns each process; mu guards
+// what the goroutines share.
 type supervisor struct {
 	home   Home
 	homeID string
 	log    *slog.Logger
 	events *eventLog
 
-	mu   sync.Mutex
-	kept map[string]*kept
-	wg   sync.WaitGroup
+	mu        sync.Mutex
+	processes map[string]*supervisedProcess
+	wg        sync.WaitGroup
 }
 
-// kept is one supervised process.
-type kept struct {
+// supervisedProcess is one process that the supervisor keeps running.
+type supervisedProcess struct {
 	spec   Spec
 	ready  chan struct{} // closed when it has been ready once
 	cancel context.CancelFunc
 	done   chan struct{}
 }
 
-// run supervises until ctx is cancelled and leaves all processes running.
-// wanted gives the specs at the start and after each signal on reload.
-func (s *supervisor) run(ctx context.Context, wanted func() ([]Spec, error), reload <-chan os.Signal) error {
+// run supervises until ctx ends and leaves all processes running. It calls listSpecs at the start
+// and after each signal on reload.
+func (s *supervisor) run(ctx context.Context, listSpecs func() ([]Spec, error), reload <-chan os.Signal) error {
 	defer s.wg.Wait()
 	rotate := time.NewTicker(time.Minute)
 	defer rotate.Stop()
 	for ctx.Err() == nil {
-		specs, err := wanted()
+		specs, err := listSpecs()
 		if err != nil {
 			return err
 		}
-		begun := time.Now()
+		start := time.Now()
 		s.reconcile(ctx, specs)
 		s.wg.Go(func() {
-			if s.await(ctx, specNames(specs)) {
-				s.events.done(regionStage, "", time.Since(begun))
+			if s.awaitReady(ctx, specNames(specs)) {
+				s.events.done(regionStage, "", time.Since(start))
 			}
 		})
 		for reloaded := false; !reloaded && ctx.Err() == nil; {
@@ -87,7 +84,8 @@ func specNames(specs []Spec) []string {
 	return names
 }
 
-// reconcile begins to keep what is new in specs and stops what is no longer there.
+// reconcile starts to keep the processes that are new in specs, and stops those that specs no
+// longer has.
 func (s *supervisor) reconcile(ctx context.Context, specs []Spec) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,42 +93,42 @@ func (s *supervisor) reconcile(ctx context.Context, specs []Spec) {
 	for _, spec := range specs {
 		names[spec.Name] = true
 	}
-	found := marked(s.homeID)
+	markedPIDs := markedProcesses(s.homeID)
 	for _, spec := range specs {
-		if s.kept[spec.Name] != nil {
+		if s.processes[spec.Name] != nil {
 			continue
 		}
-		kctx, cancel := context.WithCancel(ctx)
-		k := &kept{spec: spec, ready: make(chan struct{}), cancel: cancel, done: make(chan struct{})}
-		s.kept[spec.Name] = k
+		keepCtx, cancel := context.WithCancel(ctx)
+		process := &supervisedProcess{spec: spec, ready: make(chan struct{}), cancel: cancel, done: make(chan struct{})}
+		s.processes[spec.Name] = process
 		s.wg.Go(func() {
-			defer close(k.done)
-			s.keep(kctx, k, found[spec.Name])
+			defer close(process.done)
+			s.keep(keepCtx, process, markedPIDs[spec.Name])
 		})
 	}
-	for name, k := range s.kept {
+	for name, process := range s.processes {
 		if names[name] {
 			continue
 		}
-		delete(s.kept, name)
-		k.cancel()
+		delete(s.processes, name)
+		process.cancel()
 		s.wg.Go(func() {
-			<-k.done
+			<-process.done
 			s.retire(ctx, name)
 			s.retirePlanes(ctx, name)
 		})
 	}
-	// Leftovers of an earlier composition, which no goroutine keeps.
-	for name, pid := range found {
-		if owner, isPlane := ownerOf(name); isPlane {
-			if found[owner] == 0 && !names[owner] && s.kept[owner] == nil {
+	// Processes of earlier specs that no goroutine keeps.
+	for name, pid := range markedPIDs {
+		if owner, isPlane := splitProcessName(name); isPlane {
+			if markedPIDs[owner] == 0 && !names[owner] && s.processes[owner] == nil {
 				s.wg.Go(func() { s.retirePlanes(ctx, owner) })
 			}
 			continue
 		}
-		if !names[name] && s.kept[name] == nil && name != supervisorName {
+		if !names[name] && s.processes[name] == nil && name != supervisorName {
 			s.wg.Go(func() {
-				s.remember(name, pid)
+				s.recordUnrecorded(name, pid)
 				s.retire(ctx, name)
 				s.retirePlanes(ctx, name)
 			})
@@ -138,16 +136,15 @@ func (s *supervisor) reconcile(ctx context.Context, specs []Spec) {
 	}
 }
 
-// retirePlanes stops what a hosting that is no longer wanted has left; of any
-// other process there is nothing.
+// retirePlanes stops the planes of a hosting that was removed. Other processes have no planes.
 func (s *supervisor) retirePlanes(ctx context.Context, hosting string) {
 	if err := stopPlanes(ctx, s.homeID, hosting); err != nil {
 		s.log.Error("planes not stopped", "process", hosting, "error", err)
 	}
 }
 
-// remember writes a record for a process that has none, so that it can be stopped.
-func (s *supervisor) remember(name string, pid int) {
+// recordUnrecorded writes a record for a process that has none, so that retire can stop it.
+func (s *supervisor) recordUnrecorded(name string, pid int) {
 	if r, ok := s.home.record(name); ok && r.PID == pid {
 		return
 	}
@@ -156,7 +153,7 @@ func (s *supervisor) remember(name string, pid int) {
 	}
 }
 
-// retire stops a process that is no longer wanted.
+// retire stops a process that is no longer in the specs and deletes its record.
 func (s *supervisor) retire(ctx context.Context, name string) {
 	r, ok := s.home.record(name)
 	if !ok {
@@ -169,26 +166,26 @@ func (s *supervisor) retire(ctx context.Context, name string) {
 	os.Remove(s.home.recordPath(name))
 }
 
-// keep runs one process until ctx is cancelled: adopts it when it runs
-// already, starts it else, and again with back-off whenever it dies.
-func (s *supervisor) keep(ctx context.Context, k *kept, found int) {
-	spec := k.spec
+// keep runs one process until ctx ends. It adopts the process when it runs already, starts it
+// otherwise, and restarts it with back-off whenever it ends.
+func (s *supervisor) keep(ctx context.Context, process *supervisedProcess, markedPID int) {
+	spec := process.spec
 	backoff, restarts := firstBackoff, 0
-	before, known := s.home.record(spec.Name)
-	record, cmd := s.adopt(ctx, spec, found)
+	previous, hasRecord := s.home.record(spec.Name)
+	record, cmd := s.adopt(ctx, spec, markedPID)
 	switch {
 	case record.Name != "":
 		restarts = record.Restarts
-	case !s.await(ctx, spec.After):
+	case !s.awaitReady(ctx, spec.After):
 		return
-	case known: // it died, or was replaced, while nobody watched
-		restarts = before.Restarts + 1
+	case hasRecord: // it ended, or was replaced, while no supervisor ran
+		restarts = previous.Restarts + 1
 	}
-	begun := time.Now()
+	start := time.Now()
 	for ctx.Err() == nil {
-		if !record.alive() {
+		if !record.isAlive() {
 			var err error
-			record, cmd, err = s.launch(ctx, spec, restarts)
+			record, cmd, err = s.prepareAndStart(ctx, spec, restarts)
 			if err != nil {
 				if ctx.Err() != nil {
 					return
@@ -197,19 +194,19 @@ func (s *supervisor) keep(ctx context.Context, k *kept, found int) {
 				s.events.failed(spec.Name, err)
 				s.save(Record{Name: spec.Name, Restarts: restarts, Backoff: err.Error(), Address: spec.Address,
 					Phase: spec.Phase, Stop: int(spec.Stop)})
-				s.pause(ctx, backoff)
+				s.sleep(ctx, backoff)
 				backoff = min(2*backoff, maxBackoff)
 				continue
 			}
 		}
 		exited := make(chan error, 1)
-		go func() { exited <- wait(record, cmd) }()
-		if s.becomeReady(ctx, spec, exited) {
-			s.events.done(spec.Name, spec.Address, time.Since(begun))
+		go func() { exited <- waitProcess(record, cmd) }()
+		if s.awaitServing(ctx, spec, exited) {
+			s.events.done(spec.Name, spec.Address, time.Since(start))
 			select {
-			case <-k.ready:
+			case <-process.ready:
 			default:
-				close(k.ready)
+				close(process.ready)
 			}
 		}
 		var err error
@@ -218,38 +215,38 @@ func (s *supervisor) keep(ctx context.Context, k *kept, found int) {
 			return
 		case err = <-exited:
 		}
-		ran := time.Since(record.Started)
+		uptime := time.Since(record.Started)
 		s.log.Warn("process died", "process", spec.Name, "pid", record.PID, "after",
-			ran.Round(time.Millisecond).String(), "how", fmt.Sprint(err))
-		if ran > steadyAfter {
+			uptime.Round(time.Millisecond).String(), "how", fmt.Sprint(err))
+		if uptime > steadyAfter {
 			backoff = firstBackoff
 		}
 		restarts++
 		record.Restarts, record.Backoff = restarts, fmt.Sprintf("died: %v", err)
 		s.save(record)
-		s.pause(ctx, backoff)
+		s.sleep(ctx, backoff)
 		backoff = min(2*backoff, maxBackoff)
-		begun = time.Now()
+		start = time.Now()
 	}
 }
 
-// adopt takes over the process when one runs: the one recorded, or one found by
-// its mark. One that is not what spec says is stopped, and "" returned.
-func (s *supervisor) adopt(ctx context.Context, spec Spec, found int) (Record, *exec.Cmd) {
+// adopt returns the running process, found by its record or by its mark, when it matches spec. It
+// stops a process that does not match and returns an empty record.
+func (s *supervisor) adopt(ctx context.Context, spec Spec, markedPID int) (Record, *exec.Cmd) {
 	record, ok := s.home.record(spec.Name)
-	if found != 0 && (!ok || record.PID != found || !record.alive()) {
-		if st, err := readStat(found); err == nil {
-			stray := Record{Name: spec.Name, PID: found, Start: st.start, Boot: bootID(), Stop: int(spec.Stop)}
-			s.log.Info("process without a record stopped", "process", spec.Name, "pid", found)
-			if err := stray.stop(ctx); err != nil {
+	if markedPID != 0 && (!ok || record.PID != markedPID || !record.isAlive()) {
+		if st, err := readStat(markedPID); err == nil {
+			unrecorded := Record{Name: spec.Name, PID: markedPID, Start: st.start, Boot: bootID(), Stop: int(spec.Stop)}
+			s.log.Info("process without a record stopped", "process", spec.Name, "pid", markedPID)
+			if err := unrecorded.stop(ctx); err != nil {
 				s.log.Error("process not stopped", "process", spec.Name, "error", err)
 			}
 		}
 	}
-	if !ok || !record.alive() {
+	if !ok || !record.isAlive() {
 		return Record{}, nil
 	}
-	if record.adoptable(spec) {
+	if record.matches(spec) {
 		s.log.Info("process adopted", "process", spec.Name, "pid", record.PID)
 		return record, nil
 	}
@@ -260,8 +257,8 @@ func (s *supervisor) adopt(ctx context.Context, spec Spec, found int) (Record, *
 	return Record{}, nil
 }
 
-// launch prepares and starts the process and records it.
-func (s *supervisor) launch(ctx context.Context, spec Spec, restarts int) (Record, *exec.Cmd, error) {
+// prepareAndStart prepares and starts the process and saves its record.
+func (s *supervisor) prepareAndStart(ctx context.Context, spec Spec, restarts int) (Record, *exec.Cmd, error) {
 	if spec.Prepare != nil {
 		if err := spec.Prepare(ctx); err != nil {
 			return Record{}, nil, fmt.Errorf("preparing %s: %w", spec.Name, err)
@@ -276,36 +273,38 @@ func (s *supervisor) launch(ctx context.Context, spec Spec, restarts int) (Recor
 	return record, cmd, nil
 }
 
-// await waits until the named processes have been ready once.
-func (s *supervisor) await(ctx context.Context, names []string) bool {
+// awaitReady waits until each of the named processes has been ready once. It returns false when ctx
+// ends first.
+func (s *supervisor) awaitReady(ctx context.Context, names []string) bool {
 	for _, name := range names {
 		s.mu.Lock()
-		k := s.kept[name]
+		process := s.processes[name]
 		s.mu.Unlock()
-		if k == nil {
+		if process == nil {
 			continue
 		}
 		select {
 		case <-ctx.Done():
 			return false
-		case <-k.ready:
+		case <-process.ready:
 		}
 	}
 	return true
 }
 
-// becomeReady probes until the process serves, dies or ctx ends.
-func (s *supervisor) becomeReady(ctx context.Context, spec Spec, exited chan error) bool {
+// awaitServing probes the process until it serves. It returns false when the process or ctx ends
+// first.
+func (s *supervisor) awaitServing(ctx context.Context, spec Spec, exited chan error) bool {
 	if spec.Ready == nil {
 		return true
 	}
-	tick := time.NewTicker(readyPoll)
-	defer tick.Stop()
+	ticker := time.NewTicker(readyPoll)
+	defer ticker.Stop()
 	for {
-		pctx, cancel := context.WithTimeout(ctx, time.Second)
-		err := spec.Ready(pctx)
+		probeCtx, cancel := context.WithTimeout(ctx, time.Second)
+		err := spec.Ready(probeCtx)
 		if err == nil && spec.Finish != nil {
-			err = spec.Finish(pctx)
+			err = spec.Finish(probeCtx)
 		}
 		cancel()
 		if err == nil {
@@ -314,15 +313,16 @@ func (s *supervisor) becomeReady(ctx context.Context, spec Spec, exited chan err
 		select {
 		case <-ctx.Done():
 			return false
-		case died := <-exited:
-			exited <- died
+		case exitErr := <-exited:
+			exited <- exitErr
 			return false
-		case <-tick.C:
+		case <-ticker.C:
 		}
 	}
 }
 
-func (s *supervisor) pause(ctx context.Context, d time.Duration) {
+// sleep waits for d or the end of ctx.
+func (s *supervisor) sleep(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -337,8 +337,9 @@ func (s *supervisor) save(r Record) {
 	}
 }
 
-// wait returns how the process ended; of one that was adopted only that it did.
-func wait(r Record, cmd *exec.Cmd) error {
+// waitProcess waits for the end of a process and returns how it ended. The exit status of an
+// adopted process is unknown.
+func waitProcess(r Record, cmd *exec.Cmd) error {
 	if cmd == nil {
 		if err := waitExit(r.PID); err != nil {
 			return err
@@ -349,99 +350,4 @@ func wait(r Record, cmd *exec.Cmd) error {
 		return err
 	}
 	return errors.New("exited with status 0")
-}
-
-// stopAll stops every recorded or marked process of the home, phase by phase.
-func (h Home) stopAll(ctx context.Context, homeID string, stopped func(name string)) error {
-	byName := map[string]Record{}
-	for _, r := range h.records() {
-		byName[r.Name] = r
-	}
-	for name, pid := range marked(homeID) {
-		if r := byName[name]; !r.alive() || r.PID != pid {
-			found := stray(name, pid)
-			found.Phase, found.Stop = r.Phase, r.Stop
-			if _, isPlane := ownerOf(name); isPlane {
-				found.Phase = phaseServices
-			}
-			byName[name] = found
-		}
-	}
-	delete(byName, supervisorName)
-	phases := map[int][]Record{}
-	for _, r := range byName {
-		phases[r.Phase] = append(phases[r.Phase], r)
-	}
-	var errs []error
-	for _, phase := range slices.Sorted(maps.Keys(phases)) {
-		errs = append(errs, h.stopEach(ctx, phases[phase], stopped))
-	}
-	// What was begun since marked was asked: a plane that hosting started while it
-	// was told to stop. Whoever could begin more has ended.
-	for range 5 {
-		var late []Record
-		for name, pid := range marked(homeID) {
-			if name != supervisorName {
-				late = append(late, stray(name, pid))
-			}
-		}
-		if len(late) == 0 {
-			break
-		}
-		errs = append(errs, h.stopEach(ctx, late, stopped))
-	}
-	return errors.Join(errs...)
-}
-
-// stopEach stops processes at once, and forgets them.
-func (h Home) stopEach(ctx context.Context, records []Record, stopped func(name string)) error {
-	var errs []error
-	results := make(chan func())
-	for _, r := range records {
-		go func() {
-			was := r.alive()
-			err := r.stop(ctx)
-			if err == nil {
-				err = removeIfThere(h.recordPath(r.Name))
-			}
-			results <- func() {
-				if errs = append(errs, err); was && err == nil {
-					stopped(r.Name)
-				}
-			}
-		}()
-	}
-	for range records {
-		(<-results)()
-	}
-	return errors.Join(errs...)
-}
-
-func removeIfThere(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return nil
-}
-
-// stopSupervisor ends the supervisor alone; its processes go on.
-func (h Home) stopSupervisor(ctx context.Context) error {
-	r, ok := h.record(supervisorName)
-	if !ok {
-		return nil
-	}
-	r.Stop = int(syscall.SIGTERM)
-	if err := r.stop(ctx); err != nil {
-		return err
-	}
-	return removeIfThere(h.recordPath(supervisorName))
-}
-
-// reload makes a running supervisor read region.json again.
-func (h Home) reload() error {
-	r, running := h.supervisor()
-	if !running {
-		return nil
-	}
-	return r.signal(syscall.SIGHUP)
 }

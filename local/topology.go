@@ -32,7 +32,7 @@ const (
 	platformName   = "platform"
 )
 
-// Databases; each is owned by a role of the same name and read by nobody else.
+// Databases; a role of the same name owns each, and no other role can read it.
 const (
 	platformDatabase = "platform"
 	clmDatabase      = "clm"
@@ -44,9 +44,9 @@ func agentName(cluster string) string { return cluster + "-agent" }
 
 // Phases of `down`: the lower stop first.
 const (
-	phaseEdges    = 1 // what calls others: agents, hosting, routers and the API
-	phaseServices = 2 // with customers' planes, which hosting must not start again
-	phaseBases    = 3 // what all others stand on
+	phaseEdges    = 1 // callers of other services: agents, hosting, routers and the API
+	phaseServices = 2 // and customers' planes, after hosting, which would start them again
+	phaseBases    = 3 // the CA, the broker and the management clusters
 	phaseDatabase = 4
 )
 
@@ -74,14 +74,15 @@ func FindBinaries() (Binaries, error) {
 	if _, err := os.Stat(kube); err != nil {
 		return Binaries{}, fmt.Errorf("%w; build it with `make build`", err)
 	}
-	said, err := exec.Command(kube, "version").Output()
+	output, err := exec.Command(kube, "version").Output()
 	if err != nil {
 		return Binaries{}, fmt.Errorf("%s version: %w", kube, err)
 	}
-	return Binaries{Atoll: self, Kube: kube, KubeVersion: strings.TrimPrefix(strings.TrimSpace(string(said)), "v")}, nil
+	return Binaries{Atoll: self, Kube: kube, KubeVersion: strings.TrimPrefix(strings.TrimSpace(string(output)), "v")},
+		nil
 }
 
-// topology turns what a home remembers into the processes to run.
+// topology derives the processes of a region from the state of its home.
 type topology struct {
 	home Home
 	st   State
@@ -115,10 +116,10 @@ func (t topology) address(port string) string {
 
 func (t topology) url(port string) string { return "https://" + t.address(port) }
 
-// specs lists the processes, those that others await first.
+// specs lists the processes; a process comes after those that it depends on.
 func (t topology) specs() []Spec {
 	specs := []Spec{t.postgres(), t.pki(), t.broker(), t.maestro(), t.clm(), t.platform()}
-	if t.hasAdapters() {
+	if t.runsAdapters() {
 		specs = append(specs, t.adapter())
 	}
 	for _, c := range t.st.Clusters {
@@ -167,7 +168,7 @@ func (t topology) pki() Spec {
 }
 
 func (t topology) broker() Spec {
-	return t.identified(t.service(Spec{
+	return t.withIdentity(t.service(Spec{
 		Name: brokerName, Address: "mqtts://" + t.address("mqtt"), Phase: phaseBases, After: []string{pkiName},
 		Args: []string{"broker", "--listen", t.address("mqtt")},
 	}, "mqtt", "broker-ops"), pki.ServiceName(brokerName), t.home.Path("identities", brokerName))
@@ -188,7 +189,7 @@ func (t topology) maestro() Spec {
 		args = append(args, "--insecure-listen", "rest="+t.address(plainHTTP)+",grpc="+t.address(plainGRPC))
 		ports = append(ports, plainHTTP, plainGRPC)
 	}
-	return t.identified(t.service(Spec{
+	return t.withIdentity(t.service(Spec{
 		Name: maestroName, Address: t.url("maestro-http"), Phase: phaseServices, After: []string{postgresName, pkiName,
 			brokerName},
 		Args: args,
@@ -196,7 +197,7 @@ func (t topology) maestro() Spec {
 }
 
 func (t topology) platform() Spec {
-	return t.identified(t.service(Spec{
+	return t.withIdentity(t.service(Spec{
 		Name: platformName, Address: t.url("platform"), Phase: phaseEdges, After: []string{postgresName, pkiName,
 			maestroName},
 		Args: []string{"platform", "--region", t.st.Region, "--dsn", t.db.DSN(platformDatabase, platformDatabase),
@@ -226,17 +227,17 @@ func (t topology) planeConfig(cluster string) plane.Config {
 
 func (t topology) agent(cluster string) Spec {
 	dir := t.home.Path("management", cluster, "agent")
-	return t.identified(t.service(Spec{
+	return t.withIdentity(t.service(Spec{
 		Name: agentName(cluster), Phase: phaseEdges,
 		After: []string{planeName(cluster), pkiName, brokerName, maestroName, clmName, platformName},
 		Args: []string{"agent", "--consumer-name", cluster, "--kubeconfig", filepath.Join(dir, "agent.kubeconfig"),
 			"--mqtt", t.address("mqtt"), "--data-dir", filepath.Join(dir, "store")},
-		Prepare: func(ctx context.Context) error { return t.join(ctx, cluster, dir) },
+		Prepare: func(ctx context.Context) error { return t.prepareAgent(ctx, cluster, dir) },
 	}, agentName(cluster)+"-ops"), pki.Name(cluster), filepath.Join(dir, "identity"))
 }
 
-// service completes the spec of one of our own services: the program, its
-// ports (the last serves health and metrics), and how to see that it serves.
+// service completes the spec of an Atoll service: the program, its ports (the last serves health
+// and metrics), and its readiness check.
 func (t topology) service(s Spec, ports ...string) Spec {
 	ops := t.address(ports[len(ports)-1])
 	s.Args = append(append([]string{t.bin.Atoll}, s.Args...), "--ops", ops)
@@ -248,10 +249,10 @@ func (t topology) service(s Spec, ports ...string) Spec {
 	return s
 }
 
-// identified adds how a service comes to its certificate: it makes its key in
-// dir and sends a CSR to the CA with a one-time token, which is written there
-// as long as there is no certificate.
-func (t topology) identified(s Spec, name pki.Name, dir string) Spec {
+// withIdentity adds the enrolment for a certificate to a spec: the service generates its key in dir
+// and sends a certificate request with a one-time token. Prepare writes the token while the service
+// has no certificate.
+func (t topology) withIdentity(s Spec, name pki.Name, dir string) Spec {
 	token := filepath.Join(dir, "token")
 	s.Args = append(s.Args, "--identity", dir, "--pki", t.url("pki"), "--ca", t.home.CAFile(), "--token-file", token)
 	prepare := s.Prepare
@@ -312,7 +313,7 @@ func getOK(ctx context.Context, url string) error {
 	return nil
 }
 
-// command runs one of our own commands to its end.
+// command runs a command of this program and returns its output.
 func (t topology) command(ctx context.Context, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, t.bin.Atoll, args...)
 	cmd.Env = append(plainEnv(), "ATOLL_HOME="+t.home.Dir)

@@ -19,7 +19,7 @@ import (
 // upTimeout bounds how long `up` waits for the region to serve.
 const upTimeout = 2 * time.Minute
 
-// UpOptions says what region `up` is to bring up.
+// UpOptions are the settings of the region that `up` starts.
 type UpOptions struct {
 	Region             string  // of a new home; an existing one keeps its own
 	Insecure           *bool   // State.Insecure, nil as it is
@@ -27,7 +27,7 @@ type UpOptions struct {
 	ManagementClusters int     // at least so many; 0 leaves an existing home as it is and gives a new one 1
 }
 
-// Outcome tells what `up` did.
+// Outcome is the result of `up`.
 type Outcome string
 
 // Outcomes of Up.
@@ -37,9 +37,8 @@ const (
 	Grown          Outcome = "grown"
 )
 
-// Up brings the region up, or goes on where an earlier one stopped, and
-// returns when it serves. It calls show with each stage as it is done. A
-// cancelled ctx ends the waiting; what was started goes on.
+// Up starts the region, or continues an interrupted start, and returns when the region serves. It
+// calls show with each stage. When ctx ends, Up returns and the started processes continue.
 func (h Home) Up(ctx context.Context, opts UpOptions, show func(Event)) (Outcome, error) {
 	bin, err := FindBinaries()
 	if err != nil {
@@ -48,7 +47,7 @@ func (h Home) Up(ctx context.Context, opts UpOptions, show func(Event)) (Outcome
 	if _, err := postgres.Find(); err != nil {
 		return "", err
 	}
-	st, grown, err := h.decide(opts)
+	st, grown, err := h.planState(opts)
 	if err != nil {
 		return "", err
 	}
@@ -77,27 +76,27 @@ func (h Home) Up(ctx context.Context, opts UpOptions, show func(Event)) (Outcome
 		return "", err
 	}
 	os.Remove(h.eventsPath())
-	died, err := h.spawnSupervisor(bin, st.ID)
+	supervisorExit, err := h.spawnSupervisor(bin, st.ID)
 	if err != nil {
 		return "", err
 	}
-	return Started, h.awaitRegion(ctx, 0, died, show)
+	return Started, h.awaitRegion(ctx, 0, supervisorExit, show)
 }
 
-// decide creates or reads the home and adds the clusters that opts ask for.
-func (h Home) decide(opts UpOptions) (st State, grown []string, err error) {
+// planState creates or reads the home and adds the management clusters that opts ask for.
+func (h Home) planState(opts UpOptions) (st State, grown []string, err error) {
 	if err := os.MkdirAll(h.Path("run"), 0o700); err != nil {
 		return st, nil, fmt.Errorf("home: %w", err)
 	}
 	unlock, err := h.lock("state.lock")
 	if err != nil {
-		return st, nil, fmt.Errorf("%w: another `atoll up` is at work", err)
+		return st, nil, fmt.Errorf("%w: another `atoll up` is running; wait until it ends", err)
 	}
 	defer unlock()
 	st, err = h.State()
-	wanted := opts.ManagementClusters
+	clusters := opts.ManagementClusters
 	if errors.Is(err, ErrNoRegion) {
-		wanted = max(wanted, 1)
+		clusters = max(clusters, 1)
 		st, err = h.create(opts.Region)
 	}
 	if err != nil {
@@ -107,7 +106,7 @@ func (h Home) decide(opts UpOptions) (st State, grown []string, err error) {
 		return st, nil, fmt.Errorf("home %s holds region %q, not %q: name another home with --home", h.Dir, st.Region,
 			opts.Region)
 	}
-	if wanted != 0 && wanted < len(st.Clusters) {
+	if clusters != 0 && clusters < len(st.Clusters) {
 		return st, nil,
 			fmt.Errorf("the region has %d management clusters: `up` adds them, `atoll mc delete NAME` removes one",
 				len(st.Clusters))
@@ -115,17 +114,18 @@ func (h Home) decide(opts UpOptions) (st State, grown []string, err error) {
 	if opts.Insecure != nil && *opts.Insecure != st.Insecure {
 		if _, running := h.supervisor(); running {
 			return st, nil,
-				errors.New("the region runs: --insecure-listen is decided when it starts; `atoll down` first")
+				errors.New("the region runs, and --insecure-listen takes effect at its start: run `atoll down` first")
 		}
 		st.Insecure = *opts.Insecure
 	}
 	if opts.Traces != nil && *opts.Traces != st.Traces {
 		if _, running := h.supervisor(); running {
-			return st, nil, errors.New("the region runs: --traces is decided when it starts; `atoll down` first")
+			return st, nil,
+				errors.New("the region runs, and --traces takes effect at its start: run `atoll down` first")
 		}
 		st.Traces = *opts.Traces
 	}
-	for len(st.Clusters) < wanted {
+	for len(st.Clusters) < clusters {
 		st.Created++
 		name := fmt.Sprintf("management-%02d", st.Created)
 		st.Clusters, grown = append(st.Clusters, name), append(grown, name)
@@ -139,19 +139,18 @@ func (h Home) decide(opts UpOptions) (st State, grown []string, err error) {
 // supervisor returns the record of the supervisor when it runs.
 func (h Home) supervisor() (Record, bool) {
 	r, ok := h.record(supervisorName)
-	return r, ok && r.alive()
+	return r, ok && r.isAlive()
 }
 
-// checkPorts fails when another program has taken the port of a process that
-// would have to be started.
+// checkPorts returns an error when another program uses the port of a process that is not running.
 func (h Home) checkPorts(t topology) error {
-	running := marked(t.st.ID)
+	runningPIDs := markedProcesses(t.st.ID)
 	for _, s := range t.specs() {
-		if running[s.Name] != 0 {
+		if runningPIDs[s.Name] != 0 {
 			continue
 		}
 		for _, port := range s.Ports {
-			if !portComesFree(port) {
+			if !awaitPortFree(port) {
 				return fmt.Errorf("%s: port %d is taken by %s; stop that, then `atoll up` again", s.Name, port,
 					portHolder(port))
 			}
@@ -160,9 +159,9 @@ func (h Home) checkPorts(t topology) error {
 	return nil
 }
 
-// spawnSupervisor starts the supervisor in a session of its own. The channel
-// gets how it ended, if it does while this process lives.
-func (h Home) spawnSupervisor(bin Binaries, homeID string) (died <-chan error, err error) {
+// spawnSupervisor starts the supervisor in a session of its own. The channel receives its exit
+// error when it ends before this process.
+func (h Home) spawnSupervisor(bin Binaries, homeID string) (exited <-chan error, err error) {
 	spec := Spec{Name: supervisorName, Args: []string{bin.Atoll, "supervise", "--home", h.Dir}}
 	if kube := os.Getenv("ATOLL_KUBE_BIN"); kube != "" {
 		spec.Env = append(spec.Env, "ATOLL_KUBE_BIN="+kube)
@@ -171,9 +170,9 @@ func (h Home) spawnSupervisor(bin Binaries, homeID string) (died <-chan error, e
 	if err != nil {
 		return nil, err
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- wait(Record{}, cmd) }()
-	return ended, nil
+	exit := make(chan error, 1)
+	go func() { exit <- waitProcess(Record{}, cmd) }()
+	return exit, nil
 }
 
 func (h Home) eventsSize() int64 {
@@ -184,14 +183,14 @@ func (h Home) eventsSize() int64 {
 	return info.Size()
 }
 
-// awaitRegion shows the supervisor's events until one says that the region serves.
-func (h Home) awaitRegion(ctx context.Context, offset int64, died <-chan error, show func(Event)) error {
+// awaitRegion shows the events of the supervisor until the event that the region serves.
+func (h Home) awaitRegion(ctx context.Context, offset int64, supervisorExit <-chan error, show func(Event)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, upTimeout, errors.New("timeout"))
 	defer cancel()
 	var lastFailure Event
-	followed := make(chan error, 1)
+	followErr := make(chan error, 1)
 	go func() {
-		followed <- h.followEvents(ctx, offset, func(e Event) bool {
+		followErr <- h.followEvents(ctx, offset, func(e Event) bool {
 			if e.Error != "" {
 				lastFailure = e
 			}
@@ -200,23 +199,23 @@ func (h Home) awaitRegion(ctx context.Context, offset int64, died <-chan error, 
 		})
 	}()
 	select {
-	case err := <-followed:
+	case err := <-followErr:
 		if errors.Is(err, context.DeadlineExceeded) {
 			return fmt.Errorf(
 				"the region does not serve after %s (%s); see `atoll status` and `atoll logs`; `atoll down` stops it",
-				upTimeout, h.whatFails(lastFailure))
+				upTimeout, h.describeFailure(lastFailure))
 		}
 		return err
-	case err := <-died:
+	case err := <-supervisorExit:
 		cancel()
-		<-followed
+		<-followErr
 		return fmt.Errorf("the supervisor ended (%v): %s", err, h.lastLogLine(supervisorName))
 	}
 }
 
-// whatFails is the last failure of a process, or, without one, the processes that
+// describeFailure returns the last failure of a process or, when there was none, the processes that
 // do not serve yet.
-func (h Home) whatFails(last Event) string {
+func (h Home) describeFailure(last Event) string {
 	if last.Stage != "" {
 		return last.Stage + ": " + last.Error
 	}
@@ -226,7 +225,7 @@ func (h Home) whatFails(last Event) string {
 	if err != nil {
 		return err.Error()
 	}
-	var waiting []string
+	var problems []string
 	for _, p := range status.Processes {
 		if p.State == "ready" {
 			continue
@@ -235,12 +234,12 @@ func (h Home) whatFails(last Event) string {
 		if p.Reason != "" {
 			text += " (" + p.Reason + ")"
 		}
-		waiting = append(waiting, text)
+		problems = append(problems, text)
 	}
-	if len(waiting) == 0 {
+	if len(problems) == 0 {
 		return "no process reports a failure"
 	}
-	return strings.Join(waiting, ", ")
+	return strings.Join(problems, ", ")
 }
 
 func (h Home) lastLogLine(name string) string {
@@ -249,8 +248,8 @@ func (h Home) lastLogLine(name string) string {
 	return last
 }
 
-// Supervise is the supervisor process: it keeps the home's processes running
-// until it is told to stop, and then leaves them running.
+// Supervise runs the supervisor: it keeps the processes of the home running until ctx ends, and
+// leaves them running then.
 func (h Home) Supervise(ctx context.Context, log *slog.Logger) error {
 	unlock, err := h.lock("supervisor.lock")
 	if errors.Is(err, unix.EWOULDBLOCK) {
@@ -285,9 +284,9 @@ func (h Home) Supervise(ctx context.Context, log *slog.Logger) error {
 	signal.Notify(reload, syscall.SIGHUP)
 	defer signal.Stop(reload)
 
-	s := &supervisor{home: h, homeID: st.ID, log: log, events: events, kept: map[string]*kept{}}
+	s := &supervisor{home: h, homeID: st.ID, log: log, events: events, processes: map[string]*supervisedProcess{}}
 	s.wg.Go(func() {
-		// Ends with ctx, which is no news.
+		// The error is that of ctx.
 		_ = databaseOf(st).Guard(ctx, func(readOnly bool, free uint64) {
 			log.Warn("disk space of the database", "read_only", readOnly, "free_bytes", free)
 		})
@@ -302,8 +301,8 @@ func (h Home) Supervise(ctx context.Context, log *slog.Logger) error {
 	}, reload)
 }
 
-// Down stops everything that the home runs and nothing else; with purge it
-// removes the home and the database.
+// Down stops all processes of the home and no others. With purge it deletes the home and the
+// database.
 func (h Home) Down(ctx context.Context, purge bool, stopped func(name string)) error {
 	st, err := h.State()
 	if errors.Is(err, ErrNoRegion) {
@@ -318,7 +317,7 @@ func (h Home) Down(ctx context.Context, purge bool, stopped func(name string)) e
 		}
 		stopped(supervisorName)
 	}
-	for name, pid := range marked(st.ID) { // one that died before its record was written, or never wrote it
+	for name, pid := range markedProcesses(st.ID) { // a supervisor without a record
 		if name == supervisorName && pid != os.Getpid() {
 			if self, err := readStat(pid); err == nil {
 				if err := (Record{Name: name, PID: pid, Start: self.start, Boot: bootID()}).stop(ctx); err != nil {
@@ -327,7 +326,7 @@ func (h Home) Down(ctx context.Context, purge bool, stopped func(name string)) e
 			}
 		}
 	}
-	if err := removeIfThere(h.recordPath(supervisorName)); err != nil {
+	if err := removeIfExists(h.recordPath(supervisorName)); err != nil {
 		return err
 	}
 	if err := h.stopAll(ctx, st.ID, stopped); err != nil {
