@@ -38,9 +38,10 @@ type Cluster struct {
 	Settings  map[string]string // added to, or instead of, the ones in DefaultSettings
 }
 
-// DefaultSettings is what differs from PostgreSQL's own defaults, and why. Durability is PostgreSQL's default: fsync
-// and synchronous_commit are on. Nothing that a statement's result or plan depends on is here: sessions set that
-// themselves (internal/pgsession), because production runs on servers that this package does not start.
+// DefaultSettings returns the settings that differ from PostgreSQL's own defaults, with the
+// reasons. Durability is PostgreSQL's default: fsync and synchronous_commit are on. No setting here
+// affects the result or the plan of a statement: sessions set those themselves
+// (internal/pgsession), because production runs on servers that this package does not start.
 func DefaultSettings() map[string]string {
 	return map[string]string{
 		"listen_addresses":        "''",    // the socket only
@@ -109,7 +110,7 @@ func (c *Cluster) Init(ctx context.Context) error {
 	if err := os.MkdirAll(filepath.Dir(c.DataDir), 0o755); err != nil {
 		return fmt.Errorf("initialising postgres: %w", err)
 	}
-	if err := errors.Join(a.reaches(c.DataDir), a.reaches(c.SocketDir)); err != nil {
+	if err := errors.Join(a.checkReachable(c.DataDir), a.checkReachable(c.SocketDir)); err != nil {
 		return fmt.Errorf("initialising postgres: %w", err)
 	}
 	unlock, err := lock(ctx, c.DataDir+".lock")
@@ -117,7 +118,7 @@ func (c *Cluster) Init(ctx context.Context) error {
 		return fmt.Errorf("initialising postgres: %w", err)
 	}
 	defer unlock()
-	if err := a.own(c.SocketDir); err != nil {
+	if err := a.makeOwned(c.SocketDir); err != nil {
 		return fmt.Errorf("initialising postgres: socket directory: %w", err)
 	}
 	complete, err := inspect(c.DataDir)
@@ -135,8 +136,8 @@ func (c *Cluster) Init(ctx context.Context) error {
 	return nil
 }
 
-// inspect says whether dir holds a complete data directory. What an initdb that was killed left behind is removed;
-// anything else that is no data directory is refused, because it is not ours.
+// inspect reports whether dir holds a complete data directory. It removes the remains of an initdb
+// that was killed, and refuses any other directory, because another program made it.
 func inspect(dir string) (complete bool, err error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -149,7 +150,7 @@ func inspect(dir string) (complete bool, err error) {
 	for i, e := range entries {
 		names[i] = e.Name()
 	}
-	if slices.Contains(names, marker) {
+	if slices.Contains(names, settingsFile) {
 		return true, nil
 	}
 	for _, n := range names {
@@ -161,39 +162,39 @@ func inspect(dir string) (complete bool, err error) {
 	return false, os.RemoveAll(dir)
 }
 
-// marker is the settings file that the data directory includes. It is written before the rename, so its presence says
-// that the directory is complete and was made by this package.
-const marker = "atoll.conf"
+// settingsFile is the settings file that the data directory includes. It is written before the rename, so
+// a directory with it is complete and was made by this package.
+const settingsFile = "atoll.conf"
 
 func (c *Cluster) initdb(ctx context.Context, a account) error {
-	making := c.DataDir + ".new"
-	if err := os.RemoveAll(making); err != nil {
+	newDir := c.DataDir + ".new"
+	if err := os.RemoveAll(newDir); err != nil {
 		return err
 	}
-	if err := a.own(making); err != nil {
+	if err := a.makeOwned(newDir); err != nil {
 		return err
 	}
-	args := []string{"-D", making, "-U", Superuser, "-E", "UTF8", "--locale=C", "-A", "trust"}
+	args := []string{"-D", newDir, "-U", Superuser, "-E", "UTF8", "--locale=C", "-A", "trust"}
 	if c.Settings["fsync"] == "off" {
 		args = append(args, "--no-sync")
 	}
 	cmd := exec.CommandContext(ctx, c.Binaries.Path("initdb"), args...)
-	cmd.Dir, cmd.Env, cmd.SysProcAttr = making, environment(), a.attr()
+	cmd.Dir, cmd.Env, cmd.SysProcAttr = newDir, environment(), a.attr()
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("initdb: %w\n%s", err, out)
 	}
-	conf, err := os.OpenFile(filepath.Join(making, "postgresql.conf"), os.O_APPEND|os.O_WRONLY, 0)
+	conf, err := os.OpenFile(filepath.Join(newDir, "postgresql.conf"), os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
 		return err
 	}
-	_, err = conf.WriteString("\ninclude '" + marker + "'\n")
+	_, err = conf.WriteString("\ninclude '" + settingsFile + "'\n")
 	if err := errors.Join(err, conf.Sync(), conf.Close()); err != nil {
 		return err
 	}
-	if err := c.writeSettings(a, making); err != nil {
+	if err := c.writeSettings(a, newDir); err != nil {
 		return err
 	}
-	return os.Rename(making, c.DataDir)
+	return os.Rename(newDir, c.DataDir)
 }
 
 func (c *Cluster) writeSettings(a account, dir string) error {
@@ -211,7 +212,7 @@ func (c *Cluster) writeSettings(a account, dir string) error {
 	for _, k := range keys {
 		fmt.Fprintf(&b, "%s = %s\n", k, settings[k])
 	}
-	file, err := atomicfile.New(filepath.Join(dir, marker), 0o600)
+	file, err := atomicfile.New(filepath.Join(dir, settingsFile), 0o600)
 	if err != nil {
 		return err
 	}
@@ -228,7 +229,7 @@ func (c *Cluster) writeSettings(a account, dir string) error {
 	return file.Close()
 }
 
-// DSN is how to connect to one database as one role.
+// DSN returns the connection string of a database for a role.
 func (c *Cluster) DSN(db, role string) string {
 	q := url.Values{"host": {c.SocketDir}, "port": {strconv.Itoa(c.Port)}, "sslmode": {"disable"}}
 	u := url.URL{Scheme: "postgres", User: url.User(role), Path: "/" + db, RawQuery: q.Encode()}
@@ -251,7 +252,7 @@ func environment() []string {
 	return []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C", "TZ=UTC"}
 }
 
-// lock takes a lock file, waiting for other processes, until ctx ends.
+// lock takes a lock file. It waits for other processes until ctx ends.
 func lock(ctx context.Context, path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

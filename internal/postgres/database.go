@@ -45,15 +45,16 @@ func (c *Cluster) EnsureDatabase(ctx context.Context, db, owner string) error {
 		`alter database ` + name + ` owner to ` + role,
 		`revoke all on database ` + name + ` from public`,
 	} {
-		if err := retryBusy(ctx, conn, stmt); err != nil {
+		if err := execWithRetry(ctx, conn, stmt); err != nil {
 			return fmt.Errorf("making database %s: %w", db, err)
 		}
 	}
 	return nil
 }
 
-// retryBusy runs a statement on a catalogue row that another session may be changing in the same moment.
-func retryBusy(ctx context.Context, conn *pgx.Conn, stmt string) error {
+// execWithRetry runs a statement, and repeats it up to ten times when another session changes the same
+// catalogue row.
+func execWithRetry(ctx context.Context, conn *pgx.Conn, stmt string) error {
 	var err error
 	for range 10 {
 		_, err = conn.Exec(ctx, stmt)
@@ -65,7 +66,8 @@ func retryBusy(ctx context.Context, conn *pgx.Conn, stmt string) error {
 	return err
 }
 
-// ignoreExists takes "it exists already" for success: another process was faster.
+// ignoreExists returns nil for an error that says that the object exists: another process made it
+// in the meantime.
 func ignoreExists(_ pgconn.CommandTag, err error) error {
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
 		switch pgErr.Code {

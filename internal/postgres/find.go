@@ -4,8 +4,8 @@
 // supervisor keeps alive, and makes databases with one owner each. The server listens on a Unix socket only, and runs
 // as an unprivileged user when the caller is root, because PostgreSQL refuses to run as root.
 //
-// It is for one machine: the supervisor (region) and the tests (internal/pgtest) use it. Services must not import it:
-// they are given a DSN, and in production that is somebody else's PostgreSQL.
+// It is for one machine: the supervisor (local) and the tests (internal/pgtest) use it. Services must not import it:
+// their configuration has a DSN, which in production names another PostgreSQL.
 package postgres
 
 import (
@@ -31,11 +31,12 @@ type Binaries struct {
 	Version int    // major version
 }
 
-// Path is the path of one program of this installation.
+// Path returns the path of one program of this installation.
 func (b Binaries) Path(program string) string { return filepath.Join(b.Dir, program) }
 
-// Places in which distributions put server binaries, which are often not in PATH.
-var installed = []string{
+// installDirs are the directories in which distributions put server binaries; they are often not in
+// PATH.
+var installDirs = []string{
 	"/usr/lib/postgresql/*/bin",             // Debian, Ubuntu
 	"/usr/pgsql-*/bin",                      // Fedora, RHEL with PGDG packages
 	"/usr/libexec/postgresql*",              // Alpine
@@ -58,7 +59,7 @@ func Find() (Binaries, error) {
 		}
 		dirs = append(dirs, filepath.Dir(p))
 	}
-	for _, pattern := range installed {
+	for _, pattern := range installDirs {
 		found, _ := filepath.Glob(pattern)
 		dirs = append(dirs, found...)
 	}

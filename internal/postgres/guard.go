@@ -15,8 +15,8 @@ const Reserve = 256 << 20
 // Guard keeps a full disk from taking the server down: a PostgreSQL that cannot write a checkpoint
 // crashes, and does not start again until there is room. Below Reserve the server becomes read
 // only, so that writes are refused (SQLSTATE 25006) and reads go on; above twice of that it becomes
-// writable again. Guard runs beside the server, over its restarts, until ctx ends; changed, which
-// may be nil, is told of each change.
+// writable again. Guard runs beside the server, over its restarts, until ctx ends. It calls changed,
+// which may be nil, after each change.
 func (c *Cluster) Guard(ctx context.Context, changed func(readOnly bool, free uint64)) error {
 	return guard{free: func() (uint64, error) { return freeSpace(c.DataDir) }, set: c.setReadOnly, changed: changed,
 		every: time.Second}.run(ctx)
@@ -30,32 +30,33 @@ type guard struct {
 }
 
 func (g guard) run(ctx context.Context) error {
-	tick := time.NewTicker(g.every)
-	defer tick.Stop()
-	// what was last set; not known at the start, when another guard may have been before
-	known, readOnly := false, false
+	ticker := time.NewTicker(g.every)
+	defer ticker.Stop()
+	// the value that was set last; unknown at the start, because an earlier guard may have set it
+	isKnown, readOnly := false, false
 	for {
 		if free, err := g.free(); err == nil {
 			want := decide(readOnly, free)
-			if !known || want != readOnly {
-				// An error is a server that is down: tried again with the next tick.
+			if !isKnown || want != readOnly {
+				// An error means that the server is down: the next tick tries again.
 				if err := g.set(ctx, want); err == nil {
-					if g.changed != nil && (want || known) {
+					if g.changed != nil && (want || isKnown) {
 						g.changed(want, free)
 					}
-					known, readOnly = true, want
+					isKnown, readOnly = true, want
 				}
 			}
 		}
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-tick.C:
+		case <-ticker.C:
 		}
 	}
 }
 
-// decide has a gap between going and coming back, so that the clean-up after a full disk does not flap.
+// decide returns whether the server should be read only. The two limits differ, so that the server
+// does not switch back and forth while a full disk is cleaned up.
 func decide(readOnly bool, free uint64) bool {
 	if readOnly {
 		return free < 2*Reserve

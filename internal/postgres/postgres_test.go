@@ -298,7 +298,7 @@ func TestASocketDirectoryOfAnotherUserIsRefused(t *testing.T) {
 	if err := os.Symlink("/tmp", link); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.own(link); err == nil {
+	if err := a.makeOwned(link); err == nil {
 		t.Fatal("a symlink was taken")
 	}
 	if !a.switches {
@@ -308,7 +308,7 @@ func TestASocketDirectoryOfAnotherUserIsRefused(t *testing.T) {
 	if err := errors.Join(os.Mkdir(theirs, 0o700), os.Chown(theirs, 12345, 12345)); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.own(theirs); err == nil || !strings.Contains(err.Error(), "belongs to user 12345") {
+	if err := a.makeOwned(theirs); err == nil || !strings.Contains(err.Error(), "belongs to user 12345") {
 		t.Fatal(err)
 	}
 }
@@ -328,7 +328,7 @@ func TestThePostmastersOrphansAreEnded(t *testing.T) {
 	}
 	p.Kill()
 	started(t, c)
-	if err := syscall.Kill(pid, 0); err == nil && worksIn(pid, c.DataDir) {
+	if err := syscall.Kill(pid, 0); err == nil && hasWorkingDir(pid, c.DataDir) {
 		t.Fatal("the orphan still works in the data directory")
 	}
 }

@@ -51,7 +51,7 @@ func (c *Cluster) Prepare(ctx context.Context) error {
 		return &RunningError{PID: pid}
 	}
 	for waited := 0; ; waited++ {
-		orphans := workingIn(c.DataDir)
+		orphans := findProcesses(c.DataDir)
 		if len(orphans) == 0 {
 			break
 		}
@@ -83,7 +83,7 @@ func (c *Cluster) Prepare(ctx context.Context) error {
 // postmaster returns the pid of the server that runs on the data directory, or 0.
 func (c *Cluster) postmaster() int {
 	pid := firstLine(filepath.Join(c.DataDir, "postmaster.pid"))
-	if pid <= 0 || syscall.Kill(pid, 0) != nil || !worksIn(pid, c.DataDir) {
+	if pid <= 0 || syscall.Kill(pid, 0) != nil || !hasWorkingDir(pid, c.DataDir) {
 		return 0
 	}
 	// A session of a dead server works in the directory, too, and may have got the pid by reuse;
@@ -95,7 +95,7 @@ func (c *Cluster) postmaster() int {
 	return pid
 }
 
-// PID is the process id of the server that runs on the data directory, or 0 when none does.
+// PID returns the process id of the server that runs on the data directory, or 0.
 func (c *Cluster) PID() int { return c.postmaster() }
 
 func firstLine(file string) int {
@@ -105,9 +105,9 @@ func firstLine(file string) int {
 	return pid
 }
 
-// worksIn says whether the process has dir as its working directory, which each process of a server has.
-// Where there is no /proc the answer is yes.
-func worksIn(pid int, dir string) bool {
+// hasWorkingDir reports whether dir is the working directory of the process, as it is of each process of
+// a server. Without /proc it returns true.
+func hasWorkingDir(pid int, dir string) bool {
 	if _, err := os.Stat("/proc/self/cwd"); err != nil {
 		return true
 	}
@@ -116,11 +116,12 @@ func worksIn(pid int, dir string) bool {
 	return err == nil && cwd != "" && (cwd == dir || cwd == real)
 }
 
-func workingIn(dir string) (pids []int) {
+// findProcesses returns the pids of the PostgreSQL processes whose working directory is dir.
+func findProcesses(dir string) (pids []int) {
 	found, _ := filepath.Glob("/proc/[0-9]*/cwd")
 	for _, f := range found {
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(f)))
-		if err == nil && pid != os.Getpid() && isPostgres(pid) && worksIn(pid, dir) {
+		if err == nil && pid != os.Getpid() && isPostgres(pid) && hasWorkingDir(pid, dir) {
 			pids = append(pids, pid)
 		}
 	}
@@ -179,7 +180,7 @@ func (c *Cluster) Start(ctx context.Context, log io.Writer) (*Process, error) {
 	}
 }
 
-// PID is the server's process id.
+// PID returns the server's process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
 // Done is closed when the server has ended.

@@ -57,8 +57,9 @@ func (a account) attr() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(a.uid), Gid: uint32(a.gid)}}
 }
 
-// own makes dir, with missing parents that anybody may pass through, and gives dir itself to the account, mode 0700.
-func (a account) own(dir string) error {
+// makeOwned makes dir with mode 0700 and gives it to the account. It makes missing parents with mode
+// 0755.
+func (a account) makeOwned(dir string) error {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return err
 	}
@@ -91,17 +92,18 @@ func Reachable(dir, asUser string) error {
 	if err != nil {
 		return err
 	}
-	return a.reaches(dir)
+	return a.checkReachable(dir)
 }
 
-func (a account) reaches(dir string) error {
+// checkReachable returns an error that names the first directory above dir that the account cannot pass.
+func (a account) checkReachable(dir string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return err
 	}
 	for parent := filepath.Dir(dir); ; parent = filepath.Dir(parent) {
 		info, err := os.Stat(parent)
-		if err == nil && !a.passes(info) {
+		if err == nil && !a.mayPass(info) {
 			return fmt.Errorf("user %s cannot reach %s: %s is closed to it (mode %o)", a.name, dir, parent,
 				info.Mode().Perm())
 		}
@@ -111,7 +113,8 @@ func (a account) reaches(dir string) error {
 	}
 }
 
-func (a account) passes(dir os.FileInfo) bool {
+// mayPass reports whether the account may pass a directory.
+func (a account) mayPass(dir os.FileInfo) bool {
 	st, mode := dir.Sys().(*syscall.Stat_t), dir.Mode().Perm()
 	switch {
 	case int(st.Uid) == a.uid:
