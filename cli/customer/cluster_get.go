@@ -183,7 +183,9 @@ func conditionTable(w io.Writer, conditions []platform.Condition, now time.Time)
 
 func clusterStatuses(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "statuses NAME", Short: "Show what each of the region's controllers reports of a cluster", Args: cobra.ExactArgs(1),
+		Use:   "statuses NAME",
+		Short: "Show what each of the region's controllers reports of a cluster",
+		Args:  cobra.ExactArgs(1),
 		Example: "  atoll cluster statuses demo\n  atoll cluster statuses demo -o json | jq " +
 			"'.controller_statuses[].data'",
 		ValidArgsFunction: completion(session, completeClusters),

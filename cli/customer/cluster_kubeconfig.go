@@ -217,7 +217,9 @@ func clusterCredentials(session *terminal.Session) *cobra.Command {
 		})
 	}
 	revoke := &cobra.Command{
-		Use: "revoke NAME CREDENTIAL", Short: "Take away what a credential may do, before it expires", Args: cobra.ExactArgs(2),
+		Use:               "revoke NAME CREDENTIAL",
+		Short:             "Take away what a credential may do, before it expires",
+		Args:              cobra.ExactArgs(2),
 		Example:           "  atoll cluster credentials revoke demo 019abc...",
 		ValidArgsFunction: completion(session, completeCredentials),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -138,7 +138,9 @@ func keyList(session *terminal.Session) *cobra.Command {
 
 func keyDisable(session *terminal.Session) *cobra.Command {
 	return &cobra.Command{
-		Use: "disable ACCESS_KEY_ID", Short: "Disable a key pair; the region refuses its signatures within a second", Args: cobra.ExactArgs(1),
+		Use:   "disable ACCESS_KEY_ID",
+		Short: "Disable a key pair; the region refuses its signatures within a second",
+		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return withKeys(session, cmd.Context(), func(ctx context.Context, keys *access.KeyStore) error {
 				if _, err := keys.Disable(ctx, args[0]); errors.Is(err, store.ErrNotFound) {
@@ -173,7 +175,10 @@ func keyNew(session *terminal.Session) *cobra.Command {
 
 func keyImport(session *terminal.Session) *cobra.Command {
 	return &cobra.Command{
-		Use: "import FILE", Hidden: true, Short: "Add a key pair to the region, and make its account privileged", Args: cobra.ExactArgs(1),
+		Use:    "import FILE",
+		Hidden: true,
+		Short:  "Add a key pair to the region, and make its account privileged",
+		Args:   cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			data, err := os.ReadFile(args[0])
 			if err != nil {

@@ -19,7 +19,8 @@ import (
 
 func mcList(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{Use: "list",
-		Short: "List management clusters: their state, what is placed there, when their agents were last heard of", Args: cobra.NoArgs}
+		Short: "List management clusters: their state, what is placed there, when their agents were last heard of",
+		Args:  cobra.NoArgs}
 	o := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		api, err := session.Client()

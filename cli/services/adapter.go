@@ -44,7 +44,10 @@ type regionAddresses struct{ clm, maestro, maestroGRPC string }
 // Adapter returns the commands below `atoll adapter`.
 func Adapter(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "adapter", Short: "Adapters: what is done for a resource, as a task config says", Args: terminal.RefuseUnknownVerb, RunE: terminal.ShowHelp,
+		Use:   "adapter",
+		Short: "Adapters: what is done for a resource, as a task config says",
+		Args:  terminal.RefuseUnknownVerb,
+		RunE:  terminal.ShowHelp,
 		Long: `An adapter does one kind of work for the resources of one kind, and reports what
 came of it. What it does is in two YAML files, as hyperfleet-adapter reads them.`,
 	}
