@@ -39,7 +39,13 @@ func (a *testAPI) eventually(status int, method, path, body string) answer {
 // later checks that an answer is a 503 with Retry-After.
 func (a answer) later() {
 	a.t.Helper()
-	if a.want(503, "SVC-001"); a.header.Get("Retry-After") == "" {
+	a.refused(503)
+}
+
+// refused holds that nothing was done, for now: the status, and when to try again.
+func (a answer) refused(status int) {
+	a.t.Helper()
+	if a.want(status, "SVC-001"); a.header.Get("Retry-After") == "" {
 		a.t.Fatalf("%s: there is no Retry-After", a.what)
 	}
 }
@@ -70,13 +76,13 @@ func TestI5AFullDiskRefusesWritesAndReadsGoOn(t *testing.T) {
 	path := "/clusters/" + a.cluster("before")
 	run(t, root, "alter system set default_transaction_read_only = on") // what the guard of a region's disk does
 	run(t, root, "select pg_reload_conf()")
-	a.eventually(503, "PATCH", path, `{"labels":{"a":"b"}}`).later()
+	a.eventually(507, "PATCH", path, `{"labels":{"a":"b"}}`).refused(507)
 	for _, c := range [][3]string{
 		{"POST", "/clusters", `{"kind":"Cluster","name":"after","spec":{}}`}, {"DELETE", path, ""},
 		{"POST", path + "/reconcile", ""},
 		{"PUT", path + "/statuses", statusBody("dns", 1, time.Now(), "True")},
 	} {
-		a.do(c[0], c[1], c[2]).later()
+		a.do(c[0], c[1], c[2]).refused(507)
 	}
 	a.do("GET", path, "").want(200)
 	a.do("GET", path+"/history", "").want(200)
