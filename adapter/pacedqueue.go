@@ -6,30 +6,31 @@ import (
 	"time"
 )
 
-// PacedQueue hands on events at a limited pace. A transport puts the resources of a full comparison
-// into it, so that these do not delay resources whose objects are known to have changed. It keeps one
-// event for each resource. Use NewPacedQueue. Several goroutines may call Add, one calls Run.
+// PacedQueue delivers events at a limited rate. After a full comparison a transport adds all resources
+// to a PacedQueue, so that they do not delay resources whose objects changed. The queue keeps one event
+// for each resource. Make it with NewPacedQueue. Several goroutines may call Add, only one calls Run.
 type PacedQueue struct {
 	pause time.Duration
-	more  chan struct{} // has a token when there are events
+	ready chan struct{} // has a token when an event was added
 
 	mu    sync.Mutex
-	order []string         // ids in the order of arrival
-	event map[string]Event // by id, of the newest generation
+	order []string         // ids of resources in the order of arrival
+	byID  map[string]Event // the event of the newest generation
 }
 
-// NewPacedQueue returns a queue that hands on at most pace events in a second.
-func NewPacedQueue(pace float64) *PacedQueue {
-	return &PacedQueue{pause: time.Duration(float64(time.Second) / pace), more: make(chan struct{}, 1),
-		event: map[string]Event{}}
+// NewPacedQueue returns a queue that delivers at most eventsPerSecond events in a second.
+func NewPacedQueue(eventsPerSecond float64) *PacedQueue {
+	return &PacedQueue{pause: time.Duration(float64(time.Second) / eventsPerSecond), ready: make(chan struct{}, 1),
+		byID: map[string]Event{}}
 }
 
-// Add queues events. Of a resource that waits already it keeps the event of the newest generation.
+// Add queues events and does not block. When an event of the same resource waits, Add keeps the event of the newer
+// generation, and of two equal generations the new event. It ignores an event without an ID.
 func (q *PacedQueue) Add(events ...Event) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, e := range events {
-		waiting, ok := q.event[e.ID]
+		waiting, ok := q.byID[e.ID]
 		switch {
 		case e.ID == "":
 			continue
@@ -38,18 +39,19 @@ func (q *PacedQueue) Add(events ...Event) {
 		case e.Generation < waiting.Generation:
 			continue
 		}
-		q.event[e.ID] = e
+		q.byID[e.ID] = e
 	}
 	if len(q.order) > 0 {
 		select {
-		case q.more <- struct{}{}:
+		case q.ready <- struct{}{}:
 		default:
 		}
 	}
 }
 
-// Run calls deliver for each event until ctx ends, and pauses after each that deliver took. Events
-// that it did not take belong to another replica and cost no pause.
+// Run calls deliver for each event until ctx ends, one at a time. After an event that deliver takes, Run pauses. After
+// an event that deliver does not take, because it belongs to another replica, Run goes on at once. When ctx ends during
+// deliver, Run queues an event that was not taken again; a later Run delivers it.
 func (q *PacedQueue) Run(ctx context.Context, deliver func(Event) (taken bool)) {
 	for {
 		e, ok := q.next()
@@ -57,13 +59,13 @@ func (q *PacedQueue) Run(ctx context.Context, deliver func(Event) (taken bool)) 
 			select {
 			case <-ctx.Done():
 				return
-			case <-q.more:
+			case <-q.ready:
 			}
 			continue
 		}
 		if !deliver(e) {
 			if ctx.Err() != nil {
-				q.Add(e) // for the next Run
+				q.Add(e)
 				return
 			}
 			continue
@@ -76,7 +78,7 @@ func (q *PacedQueue) Run(ctx context.Context, deliver func(Event) (taken bool)) 
 	}
 }
 
-// next removes the oldest event.
+// next removes the event that waits longest and returns it; ok is false when the queue is empty.
 func (q *PacedQueue) next() (e Event, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -86,7 +88,7 @@ func (q *PacedQueue) next() (e Event, ok bool) {
 	}
 	id := q.order[0]
 	q.order = q.order[1:]
-	e = q.event[id]
-	delete(q.event, id)
+	e = q.byID[id]
+	delete(q.byID, id)
 	return e, true
 }

@@ -9,128 +9,131 @@ import (
 // queue orders the runs of resources: at most one run for each resource, however many events come. It
 // has no clock and no goroutine; its owner passes the time.
 //
-// An event is a hint. While its resource waits it only replaces the waiting event by the newest
-// generation; while its resource runs it queues another run. The queue retries a failed run five times
-// with back-off; after that the sentinel sends the event again.
+// An event for a resource that waits adds no run: the waiting task takes the event's generation if that
+// is newer. An event for a resource that runs queues one more run. The queue retries a failed run five
+// times with back-off; after that the sentinel sends the event again.
 //
-// Fresh work goes first: generations that did not run yet, and changes that watches report. The
-// sentinel repeats the events of unreconciled resources; under load these would delay fresh work, and
-// the longer that takes the more events it repeats. So every fourth turn is for repetitions.
+// Fresh tasks go first: generations that did not run yet, and changes that watches report. The sentinel
+// sends the events of unreconciled resources again and again. If these repetitions delayed fresh tasks,
+// more resources would stay unreconciled and the sentinel would repeat more events. So a repetition goes
+// first in every fourth turn only.
 type queue struct {
-	items map[string]*item // by the resource's ID
-	due   [2]dueHeap       // fresh work; repetitions
-	ran   map[string]run   // by ID: the last generation whose run succeeded
-	turn  int
-	seq   int64
-	swept time.Time
+	items    map[string]*item         // by the resource's ID
+	due      [2]dueHeap               // waiting items by class, also those whose time is in the future
+	lastRuns map[string]successfulRun // by the resource's ID
+	turn     int                      // counts the tasks that next returned
+	seq      int64                    // the last item.seq
+	sweptAt  time.Time
 
-	jitter func(time.Duration) time.Duration // of a back-off
+	jitter func(time.Duration) time.Duration // varies the back-off of a retry
 }
 
-// run is a generation whose run succeeded, when, and its trace.
-type run struct {
-	generation int64
-	at         time.Time
+// successfulRun describes the last successful run of a resource.
+type successfulRun struct {
+	generation int64 // the highest generation of all successful runs
+	endedAt    time.Time
 	trace      string
 }
 
-// class says to which heap of the queue an item belongs.
+// class is the priority of an item, and the index of its heap in queue.due.
 type class int
 
 const (
 	fresh class = iota
 	repeated
 
-	repeatedTurn = 4 // every fourth turn is for repetitions
-	rememberFor  = time.Hour
+	repetitionEvery = 4         // in every fourth turn a repetition goes first
+	rememberRunsFor = time.Hour // after that an event of the same generation counts as fresh
 )
 
-// item is one resource.
+// item is the state of one resource: it waits in a heap, or runs, or neither.
 type item struct {
-	task     task
-	at       time.Time // when it is due, while it waits
-	seq      int64     // orders items that are due at the same time
-	class    class     // its heap while it waits, or after the run in progress
-	index    int       // in the heap; -1 when it does not wait
-	running  bool
-	began    task // the run in progress
-	again    bool // run again, at the earliest at at, when the run in progress ends
-	failures int  // in a row
-	changes  int  // reported by watches recently
-	changed  time.Time
+	task        task      // the next run, built from the newest event
+	dueAt       time.Time // the earliest start of the next run
+	seq         int64     // orders items that are due at the same time
+	class       class     // of the next run
+	index       int       // in its heap; -1 when the item is in no heap
+	running     bool
+	runningTask task      // the run in progress
+	runAgain    bool      // another run follows the run in progress, not before dueAt
+	failures    int       // in a row
+	changes     int       // reported by watches, with less than settledAfter between two of them
+	changedAt   time.Time // when a watch reported the last change
 }
 
 // task is one run.
 type task struct {
 	Event
 	trace string    // W3C traceparent of its cause; may be empty
-	since time.Time // when it was queued first
+	since time.Time // when the first of its events was queued
 }
 
 const (
-	// retries of a run that failed, after firstRetry, twice that, and so on.
-	retries    = 5
-	firstRetry = time.Second
-	lastRetry  = 30 * time.Second
+	// A failed run is retried after firstRetryPause, then after twice that, and so on, at most maxRetries times.
+	maxRetries        = 5
+	firstRetryPause   = time.Second
+	longestRetryPause = 30 * time.Second
 
-	// The first freeChanges changes that watches report of a resource queue it at once. Further ones
-	// wait, with pauses that grow to slowest, until no change came for calmAfter. So statuses that
-	// change on the way to readiness are handled at once, and a fight with another writer costs little.
-	freeChanges = 10
-	firstPause  = 100 * time.Millisecond
-	slowest     = 10 * time.Second
-	calmAfter   = 30 * time.Second
+	// The first promptChanges changes that watches report of a resource make it due at once. Each further
+	// change makes it due after a pause, which doubles up to longestChangePause. When no change came for
+	// settledAfter, the count begins anew. So the changes of an object that becomes ready are handled at
+	// once, and an object that another writer keeps changing back causes few runs.
+	promptChanges      = 10
+	firstChangePause   = 100 * time.Millisecond
+	longestChangePause = 10 * time.Second
+	settledAfter       = 30 * time.Second
 )
 
 func newQueue(jitter func(time.Duration) time.Duration) *queue {
-	return &queue{items: map[string]*item{}, ran: map[string]run{}, jitter: jitter}
+	return &queue{items: map[string]*item{}, lastRuns: map[string]successfulRun{}, jitter: jitter}
 }
 
 // add queues an event of the bus. Its resource is due at once, and its count of failures starts anew.
 func (q *queue) add(t task, now time.Time) {
-	i := q.item(t)
+	i := q.updateItem(t)
 	i.failures = 0
-	how := fresh
-	if last, ok := q.ran[t.ID]; ok && t.Generation <= last.generation {
-		how = repeated
+	priority := fresh
+	if last, ok := q.lastRuns[t.ID]; ok && t.Generation <= last.generation {
+		priority = repeated
 	}
-	q.wait(i, now, how)
+	q.schedule(i, now, priority)
 }
 
-// change queues a change that a watch reports. Watches know no trace: the change belongs to the trace
-// of the run that applied the object.
+// change queues a change that a watch reports. A watch reports no trace, so the task gets the trace of
+// the resource's run in progress or of its last successful run.
 func (q *queue) change(t task, now time.Time) {
-	i := q.item(t)
+	i := q.updateItem(t)
 	if i.task.trace == "" && i.running {
-		i.task.trace = i.began.trace
+		i.task.trace = i.runningTask.trace
 	} else if i.task.trace == "" {
-		i.task.trace = q.ran[t.ID].trace
+		i.task.trace = q.lastRuns[t.ID].trace
 	}
-	if now.Sub(i.changed) > calmAfter {
+	if now.Sub(i.changedAt) > settledAfter {
 		i.changes = 0
 	}
 	i.changes++
-	i.changed = now
+	i.changedAt = now
 	var pause time.Duration
-	if over := i.changes - freeChanges; over > 0 {
-		pause = min(firstPause<<min(over-1, 10), slowest)
+	if over := i.changes - promptChanges; over > 0 {
+		pause = min(firstChangePause<<min(over-1, 10), longestChangePause)
 	}
-	how := fresh
+	priority := fresh
 	if pause > 0 {
-		how = repeated
+		priority = repeated
 	}
-	q.wait(i, now.Add(pause), how)
+	q.schedule(i, now.Add(pause), priority)
 }
 
-// item returns the resource's item, updated to the newest event.
-func (q *queue) item(t task) *item {
+// updateItem returns the resource's item, and first gives its next task the event, if that is not older, and the
+// trace. It makes the item if the queue has none.
+func (q *queue) updateItem(t task) *item {
 	i := q.items[t.ID]
 	if i == nil {
 		i = &item{task: t, index: -1}
 		q.items[t.ID] = i
 		return i
 	}
-	idle := i.index < 0 && !i.again
+	idle := i.index < 0 && !i.runAgain
 	if t.Generation >= i.task.Generation {
 		i.task.Event = t.Event
 	}
@@ -141,16 +144,17 @@ func (q *queue) item(t task) *item {
 	return i
 }
 
-// wait makes an item due at a time, or earlier if it waits for an earlier time already.
-func (q *queue) wait(i *item, at time.Time, how class) {
-	if waits := i.index >= 0 || i.again; waits {
-		if i.at.Before(at) {
-			at = i.at
+// schedule makes an item due at a time, or starts its next run then when it runs now. An item that waits already keeps
+// the earlier of both times and the higher of both priorities.
+func (q *queue) schedule(i *item, at time.Time, priority class) {
+	if waits := i.index >= 0 || i.runAgain; waits {
+		if i.dueAt.Before(at) {
+			at = i.dueAt
 		}
-		how = min(how, i.class)
+		priority = min(priority, i.class)
 	}
 	if i.running {
-		i.again, i.at, i.class = true, at, how
+		i.runAgain, i.dueAt, i.class = true, at, priority
 		return
 	}
 	seq := i.seq
@@ -160,15 +164,15 @@ func (q *queue) wait(i *item, at time.Time, how class) {
 		q.seq++
 		seq = q.seq
 	}
-	i.at, i.seq, i.class = at, seq, how
-	heap.Push(&q.due[how], i)
+	i.dueAt, i.seq, i.class = at, seq, priority
+	heap.Push(&q.due[priority], i)
 }
 
-// next removes a due task. Without one it returns how long to wait until one is due; 0 means that none
-// waits.
+// next takes a due task out of the queue and marks its resource as running. When no task is due, ok is false and wait
+// is the time until one is; wait is 0 when the queue is empty.
 func (q *queue) next(now time.Time) (t task, ok bool, wait time.Duration) {
 	order := [2]class{fresh, repeated}
-	if q.turn%repeatedTurn == repeatedTurn-1 {
+	if q.turn%repetitionEvery == repetitionEvery-1 {
 		order = [2]class{repeated, fresh}
 	}
 	for _, c := range order {
@@ -176,10 +180,10 @@ func (q *queue) next(now time.Time) (t task, ok bool, wait time.Duration) {
 			continue
 		}
 		first := q.due[c][0]
-		left := first.at.Sub(now)
+		left := first.dueAt.Sub(now)
 		if left <= 0 {
 			heap.Pop(&q.due[c])
-			first.running, first.began = true, first.task
+			first.running, first.runningTask = true, first.task
 			q.turn++
 			return first.task, true, 0
 		}
@@ -190,82 +194,84 @@ func (q *queue) next(now time.Time) (t task, ok bool, wait time.Duration) {
 	return task{}, false, wait
 }
 
-// done records how a run ended and queues its retry or repetition.
-func (q *queue) done(id string, how ending, now time.Time) {
+// done records how the resource's run in progress ended. It queues the retry of a failed run, and the run that an
+// event during this run requested.
+func (q *queue) done(id string, result ending, now time.Time) {
 	i := q.items[id]
 	i.running = false
-	switch how {
+	switch result {
 	case failed:
 		i.failures++
 	case succeeded:
 		i.failures = 0
-		q.ran[id] = run{max(i.began.Generation, q.ran[id].generation), now, i.began.trace}
+		q.lastRuns[id] = successfulRun{max(i.runningTask.Generation, q.lastRuns[id].generation), now, i.runningTask.trace}
 	case notBegun:
 		i.failures = 0
 	}
-	again := i.again
-	i.again = false
-	retry := how == failed && i.failures <= retries
-	if again {
-		q.wait(i, i.at, i.class)
+	runAgain := i.runAgain
+	i.runAgain = false
+	retry := result == failed && i.failures <= maxRetries
+	if runAgain {
+		q.schedule(i, i.dueAt, i.class)
 	}
 	if retry {
-		pause := min(firstRetry<<(i.failures-1), lastRetry)
-		if !again {
+		pause := min(firstRetryPause<<(i.failures-1), longestRetryPause)
+		if !runAgain {
 			i.task.since = now
 		}
-		q.wait(i, now.Add(q.jitter(pause)), repeated)
+		q.schedule(i, now.Add(q.jitter(pause)), repeated)
 	}
-	if i.failures > retries {
+	if i.failures > maxRetries {
 		i.failures = 0 // the sentinel's next event starts anew
 	}
 	q.sweep(now)
-	if i.index < 0 && now.Sub(i.changed) > calmAfter {
+	if i.index < 0 && now.Sub(i.changedAt) > settledAfter {
 		delete(q.items, id)
 	}
 }
 
-// sweep removes items of resources at rest, and runs older than rememberFor, at most every calmAfter.
+// sweep forgets resources that neither wait nor run and have not changed for settledAfter, and successful runs older
+// than rememberRunsFor. It works at most once in settledAfter.
 func (q *queue) sweep(now time.Time) {
-	if now.Sub(q.swept) < calmAfter {
+	if now.Sub(q.sweptAt) < settledAfter {
 		return
 	}
-	q.swept = now
+	q.sweptAt = now
 	for id, i := range q.items {
-		if i.index < 0 && !i.running && now.Sub(i.changed) > calmAfter {
+		if i.index < 0 && !i.running && now.Sub(i.changedAt) > settledAfter {
 			delete(q.items, id)
 		}
 	}
-	for id, r := range q.ran {
-		if now.Sub(r.at) > rememberFor {
-			delete(q.ran, id)
+	for id, r := range q.lastRuns {
+		if now.Sub(r.endedAt) > rememberRunsFor {
+			delete(q.lastRuns, id)
 		}
 	}
 }
 
-// waiting returns how many resources wait, due or not.
-func (q *queue) waiting() int { return len(q.due[fresh]) + len(q.due[repeated]) }
+// countWaiting returns the number of resources that wait, due now or later.
+func (q *queue) countWaiting() int { return len(q.due[fresh]) + len(q.due[repeated]) }
 
 // dueHeap is a heap.Interface by due time, then by order of arrival.
 type dueHeap []*item
 
 func (h dueHeap) Len() int { return len(h) }
 func (h dueHeap) Less(a, b int) bool {
-	return cmp.Or(h[a].at.Compare(h[b].at), cmp.Compare(h[a].seq, h[b].seq)) < 0
+	return cmp.Or(h[a].dueAt.Compare(h[b].dueAt), cmp.Compare(h[a].seq, h[b].seq)) < 0
 }
 func (h dueHeap) Swap(a, b int) {
 	h[a], h[b] = h[b], h[a]
 	h[a].index, h[b].index = a, b
 }
 
-// Push implements heap.Interface.
+// Push implements heap.Interface. It records the item's index.
 func (h *dueHeap) Push(x any) {
 	i := x.(*item)
 	i.index = len(*h)
 	*h = append(*h, i)
 }
 
-// Pop implements heap.Interface.
+// Pop implements heap.Interface. It removes the last element, as package heap requires.
 func (h *dueHeap) Pop() any {
 	old := *h
 	last := old[len(old)-1]

@@ -68,14 +68,14 @@ func TestWhatIsNewGoesBeforeRepetitions(t *testing.T) {
 		q.add(of(id, 1), noon)
 	}
 	q.add(of("c", 2), noon)    // changed by its owner
-	q.change(of("b", 1), noon) // told by a watch
+	q.change(of("b", 1), noon) // reported by a watch
 	for _, want := range []string{"b 1", "c 2", "a 1", "d 1", "e 1", "f 1", "x 1", "g 1", "y 1"} {
 		expect(t, q, noon, want)
 	}
 	expect(t, q, noon, "wait 0s")
-	q.sweep(noon.Add(2 * rememberFor))
-	if len(q.ran) != 0 {
-		t.Errorf("%d generations are remembered", len(q.ran))
+	q.sweep(noon.Add(2 * rememberRunsFor))
+	if len(q.lastRuns) != 0 {
+		t.Errorf("%d generations are remembered", len(q.lastRuns))
 	}
 }
 
@@ -120,7 +120,7 @@ func TestChangesAreTakenAtOnceUntilTheyAreTooMany(t *testing.T) {
 		q.change(of("a", 1), now)
 		expect(t, q, now, want)
 	}
-	for range freeChanges {
+	for range promptChanges {
 		run("a 1")
 		q.done("a", succeeded, now)
 	}
@@ -131,23 +131,23 @@ func TestChangesAreTakenAtOnceUntilTheyAreTooMany(t *testing.T) {
 		q.done("a", succeeded, now)
 	}
 	q.change(of("a", 1), now)
-	q.add(of("a", 1), now) // the sentinel is not held up
+	q.add(of("a", 1), now) // an event of the bus has no pause
 	expect(t, q, now, "a 1")
 	q.done("a", succeeded, now)
-	now = now.Add(calmAfter + time.Second)
-	run("a 1") // calm again
+	now = now.Add(settledAfter + time.Second)
+	run("a 1") // no change for settledAfter: prompt again
 	q.done("a", succeeded, now)
-	q.add(of("b", 1), now.Add(2*calmAfter))
-	expect(t, q, now.Add(2*calmAfter), "b 1")
-	q.done("b", succeeded, now.Add(2*calmAfter))
+	q.add(of("b", 1), now.Add(2*settledAfter))
+	expect(t, q, now.Add(2*settledAfter), "b 1")
+	q.done("b", succeeded, now.Add(2*settledAfter))
 	if len(q.items) != 0 {
 		t.Errorf("%d resources are kept", len(q.items))
 	}
 }
 
 // One trace goes from the request to the report that ends it, also when what
-// was applied becomes ready later, and a watch tells so.
-func TestWhatAWatchTellsBelongsToTheTraceOfTheLastRun(t *testing.T) {
+// was applied becomes ready later, and a watch reports it.
+func TestAChangeThatAWatchReportsHasTheTraceOfTheLastRun(t *testing.T) {
 	q := newQueue(plain)
 	next := func(now time.Time, want string) {
 		t.Helper()
@@ -184,15 +184,15 @@ func TestWhatAWatchTellsBelongsToTheTraceOfTheLastRun(t *testing.T) {
 	next(noon, "again")
 }
 
-// Whatever happens, a resource is run by one at a time, and after its last
-// event it is run once more, with the highest generation that it was told.
+// In each sequence of events a resource has at most one run at a time, and after its last
+// event it is run once more, with the highest generation of its events.
 func TestNoEventIsLostAndNoResourceRunsTwiceAtOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		q := newQueue(plain)
 		now := noon
 		id := rapid.SampledFrom([]string{"a", "b", "c"})
 		running := map[string]int64{}
-		pending := map[string]int64{} // told after the last begin: at least this generation must be run
+		want := map[string]int64{} // by id: the next run must have at least this generation
 		begin := func() bool {
 			got, ok, wait := q.next(now)
 			if !ok {
@@ -204,22 +204,22 @@ func TestNoEventIsLostAndNoResourceRunsTwiceAtOnce(t *testing.T) {
 			if _, is := running[got.ID]; is {
 				t.Fatalf("%s runs twice at once", got.ID)
 			}
-			if p, is := pending[got.ID]; is && got.Generation < p {
-				t.Fatalf("%s runs for generation %d, told was %d", got.ID, got.Generation, p)
+			if p, is := want[got.ID]; is && got.Generation < p {
+				t.Fatalf("%s runs for generation %d after an event of generation %d", got.ID, got.Generation, p)
 			}
 			running[got.ID] = got.Generation
-			delete(pending, got.ID)
+			delete(want, got.ID)
 			return true
 		}
 		t.Repeat(map[string]func(*rapid.T){
-			"tell": func(t *rapid.T) {
+			"event": func(t *rapid.T) {
 				e := of(id.Draw(t, "id"), rapid.Int64Range(1, 5).Draw(t, "generation"))
 				if rapid.Bool().Draw(t, "watch") {
 					q.change(e, now)
 				} else {
 					q.add(e, now)
 				}
-				pending[e.ID] = max(pending[e.ID], e.Generation)
+				want[e.ID] = max(want[e.ID], e.Generation)
 			},
 			"begin": func(*rapid.T) { begin() },
 			"end": func(t *rapid.T) {
@@ -240,11 +240,11 @@ func TestNoEventIsLostAndNoResourceRunsTwiceAtOnce(t *testing.T) {
 				q.done(name, succeeded, now)
 			}
 			if !begin() {
-				now = now.Add(slowest)
+				now = now.Add(longestChangePause)
 			}
 		}
-		if len(pending) > 0 || q.waiting() > 0 {
-			t.Fatalf("never run: %v, waiting %d", pending, q.waiting())
+		if len(want) > 0 || q.countWaiting() > 0 {
+			t.Fatalf("never run: %v, %d wait", want, q.countWaiting())
 		}
 	})
 }

@@ -48,6 +48,9 @@ type storedTimes struct {
 
 type storedTime struct{ at, learned time.Time }
 
+// rememberReportsFor is how long storedTimes keeps an entry.
+const rememberReportsFor = time.Hour
+
 // after returns t, or the time one microsecond after the stored report when t is not after that.
 func (s *storedTimes) after(k reportKey, t time.Time) time.Time {
 	s.mu.Lock()
@@ -64,7 +67,7 @@ func (s *storedTimes) learn(k reportKey, at time.Time) {
 	defer s.mu.Unlock()
 	now := time.Now() // its monotonic part is right also when the clock is set
 	for other, t := range s.at {
-		if now.Sub(t.learned) > rememberFor {
+		if now.Sub(t.learned) > rememberReportsFor {
 			delete(s.at, other)
 		}
 	}
