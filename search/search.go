@@ -169,9 +169,6 @@ func (q *Query) errorf(pos int, format string, args ...any) *Error {
 	return &Error{Column: utf8.RuneCountInString(q.text[:pos]) + 1, Message: fmt.Sprintf(format, args...)}
 }
 
-// Empty reports that the text has no condition: each row matches.
-func (q *Query) Empty() bool { return q.root == nil }
-
 // shorten shortens a piece of the text for an error message.
 func shorten(s string) string {
 	if len(s) <= 40 {
