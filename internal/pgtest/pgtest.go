@@ -57,17 +57,6 @@ func DSN(t testing.TB) string {
 	return shared.cluster.DSN(name, postgres.Superuser)
 }
 
-// Cluster returns the shared server that DSN's databases are on, starting it when necessary.
-func Cluster(t testing.TB) *postgres.Cluster {
-	t.Helper()
-	skipShort(t)
-	shared.once.Do(func() { shared.cluster, shared.err = startShared() })
-	if shared.err != nil {
-		t.Fatal(shared.err)
-	}
-	return shared.cluster
-}
-
 // skipShort skips a test that needs a server when tests run with -short, as "make quick" runs them.
 func skipShort(t testing.TB) {
 	t.Helper()

@@ -40,7 +40,7 @@ func Server(t testing.TB, settings ...map[string]string) *Private {
 	return s
 }
 
-// Start starts the server again after Kill or Stop and waits until it answers.
+// Start starts the server again after Kill and waits until it answers.
 func (s *Private) Start() {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -56,14 +56,6 @@ func (s *Private) Start() {
 func (s *Private) Kill() {
 	if s.process != nil {
 		s.process.Kill()
-		s.process = nil
-	}
-}
-
-// Stop shuts the server down in order.
-func (s *Private) Stop() {
-	if s.process != nil {
-		s.process.Stop()
 		s.process = nil
 	}
 }
