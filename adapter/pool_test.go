@@ -78,8 +78,8 @@ func TestThePoolRetriesAndStopsWithGrace(t *testing.T) {
 		p.enqueue(hint{task: of("bad", 1)})
 		<-time.After(5 * time.Minute)
 		synctest.Wait()
-		if n := len(runs); n != 1+retries {
-			t.Errorf("%d runs, want %d", n, 1+retries)
+		if n := len(runs); n != 1+maxRetries {
+			t.Errorf("%d runs, want %d", n, 1+maxRetries)
 		}
 		p.enqueue(hint{task: of("long", 1)})
 		synctest.Wait()

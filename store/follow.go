@@ -84,7 +84,7 @@ func (s *Store) Follow(ctx context.Context, o FollowOptions, apply func(ctx cont
 			continue
 		case errors.Is(err, errApply):
 			return errors.Unwrap(err)
-		case errors.Is(err, errNotOurs):
+		case errors.Is(err, errRestored):
 			if err := s.adopt(ctx); err != nil {
 				s.log.Warn("a restored database cannot be taken over yet", "error", err)
 				backoff = nextBackoff(backoff)
@@ -150,7 +150,7 @@ func (s *Store) catchUp(ctx context.Context, from Cursor, kinds []Kind, show fun
 			return "", context.Cause(ctx)
 		case errors.Is(err, errApply):
 			return "", errors.Unwrap(err)
-		case errors.Is(err, errNotOurs): // the followers adopt it
+		case errors.Is(err, errRestored): // a follower calls adopt
 			return "", fmt.Errorf("%w: the database was restored", ErrGone)
 		case errors.Is(err, ErrGone), errors.Is(err, ErrInvalid):
 			return "", err
@@ -228,7 +228,7 @@ type run struct {
 	flushed   bool             // the position until is safe
 	delivered map[docKey]int64 // the versions delivered while until is not safe
 	early     map[docKey]int64 // versions that a relist delivered and until does not see: the next run brings them again
-	after     place
+	after     feedKey
 	began     bool // a batch was delivered
 }
 
@@ -277,11 +277,11 @@ func (f *follower) run(ctx context.Context) error {
 			hook()
 		}
 		if r.until == nil {
-			r.until, r.lsn, f.asked = &c.at, c.inserted, c.began
+			r.until, r.lsn, f.asked = &c.at, c.inserted, c.startedAt
 		}
 		f.noteFlushed(c.flushed)
-		r.after = c.last()
-		if !c.more && r.relist && !r.flushed && f.feed.flush(ctx, unbrokenSince(f.readAt)) == nil {
+		r.after = c.lastKey()
+		if !c.more && r.relist && !r.flushed && f.feed.flush(ctx, openedBefore(f.readAt)) == nil {
 			f.noteFlushed(r.lsn) // there is no earlier cursor that is safe
 		}
 		if err := f.deliver(ctx, r, c); err != nil {
@@ -294,23 +294,23 @@ func (f *follower) run(ctx context.Context) error {
 }
 
 func (f *follower) read(ctx context.Context, r *run) (c chunk, err error) {
-	var t unbrokenSince
+	var t openedBefore
 	if len(f.unflushed) > 0 || r.until != nil && !r.flushed {
-		t = unbrokenSince(f.readAt)
+		t = openedBefore(f.readAt)
 	}
 	defer func() {
 		if err == nil {
-			f.readAt = c.began
+			f.readAt = c.startedAt
 		}
 	}()
 	if r.relist {
-		c, err := f.feed.everything(ctx, t, f.kinds, r.after, f.feed.documents)
+		c, err := f.feed.readAll(ctx, t, f.kinds, r.after, f.feed.documents)
 		if err == nil && r.until != nil && r.until.incarnation != c.at.incarnation {
 			err = fmt.Errorf("%w: the database was restored meanwhile", ErrGone)
 		}
 		return c, err
 	}
-	return f.feed.changes(ctx, t, f.kinds, f.at, r.until, r.after, f.feed.documents)
+	return f.feed.readChanges(ctx, t, f.kinds, f.at, r.until, r.after, f.feed.documents)
 }
 
 // deliver calls apply with the documents of a chunk, and ends the run after its last chunk.
@@ -412,7 +412,8 @@ func (f *follower) load(ctx context.Context) error {
 	return nil
 }
 
-const saveSQL = `insert into follower (name, cursor) values ($1, $2) on conflict (name) do update set cursor = $2, updated_at = now()`
+const saveSQL = `insert into follower (name, cursor) values ($1, $2)
+	on conflict (name) do update set cursor = $2, updated_at = now()`
 
 // save writes the durable cursor, if it is due or final. The commit puts all earlier WAL on disk, so f.at is safe.
 func (f *follower) save(ctx context.Context, final bool) {

@@ -22,8 +22,9 @@ import (
 // (a disk snapshot that was put back has the same identity). VACUUM FULL of the table looks like a restore; that costs
 // a relist and nothing else.
 
-// oursSQL is true when the row m of store_meta was written in this database; $1 is the session's identity.
-const oursSQL = `(m.identity = $1 and m.filenode = pg_relation_filenode(to_regclass('document')) and m.xmin::text::bigint = m.stamp)`
+// writtenHereSQL is true when the row m of store_meta was written in this database; $1 is the session's identity.
+const writtenHereSQL = `(m.identity = $1 and m.filenode = pg_relation_filenode(to_regclass('document'))
+	and m.xmin::text::bigint = m.stamp)`
 
 const stampSQL = `(pg_current_xact_id()::text::bigint & 4294967295)`
 
@@ -39,9 +40,9 @@ func (s *Store) adopt(ctx context.Context) error {
 	identity := sessionOf(conn).identity
 	var begun string
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		var ours bool
-		err := tx.QueryRow(ctx, `select `+oursSQL+` from store_meta m`, identity).Scan(&ours)
-		if err == nil && ours {
+		var writtenHere bool
+		err := tx.QueryRow(ctx, `select `+writtenHereSQL+` from store_meta m`, identity).Scan(&writtenHere)
+		if err == nil && writtenHere {
 			return nil
 		}
 		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
@@ -54,8 +55,8 @@ func (s *Store) adopt(ctx context.Context) error {
 			ctx, `lock table store_meta, document, feed, tally, history in share row exclusive mode`); err != nil {
 			return err
 		}
-		err = tx.QueryRow(ctx, `select `+oursSQL+` from store_meta m`, identity).Scan(&ours)
-		if err == nil && ours {
+		err = tx.QueryRow(ctx, `select `+writtenHereSQL+` from store_meta m`, identity).Scan(&writtenHere)
+		if err == nil && writtenHere {
 			return nil // another process has begun the incarnation
 		}
 		if err != nil && !errors.Is(err, pgx.ErrNoRows) {

@@ -77,7 +77,7 @@ func (r *listReader) read(rows pgx.Rows) error {
 	}
 	var err error
 	if r.at, err = newPosition(incarnation, snapshot); err != nil {
-		return fmt.Errorf("%w: a restore is under way", ErrUnavailable)
+		return fmt.Errorf("%w: a restore is in progress", ErrUnavailable)
 	}
 	return nil
 }

@@ -63,10 +63,10 @@ func TestTheFeedReadsItsIndexOnly(t *testing.T) {
 				now.xmax,
 				strings.Trim(strings.Join(strings.Fields(fmt.Sprint(now.xip)), ","),
 					"[]"), maxXID), "document_feed", 5},
-		"everything": {`(text, text[], text, text, bigint) as ` + everythingSQL, `'{A,B}', 'A', '500', 100`,
+		"everything": {`(text, text[], text, text, bigint) as ` + allDocumentsSQL, `'{A,B}', 'A', '500', 100`,
 			"document_pkey", 100},
 	} {
-		err := s.followers.runOn(ctx, unbrokenSince{}, func(ctx context.Context, conn *pgx.Conn) error {
+		err := s.followers.runOn(ctx, openedBefore{}, func(ctx context.Context, conn *pgx.Conn) error {
 			if _, err := conn.Exec(ctx, "prepare "+what+" "+c.prepare); err != nil {
 				return err
 			}

@@ -62,7 +62,7 @@ func TestADatabaseOfAnEarlierSchemaIsOpened(t *testing.T) {
 		if _, err := s.Create(ctx, Document{Kind: "A", ID: "new"}); err != nil {
 			t.Fatal(err)
 		}
-		found, err := s.followers.changes(ctx, unbrokenSince{}, []string{"A"}, from, nil, place{}, 100)
+		found, err := s.followers.readChanges(ctx, openedBefore{}, []string{"A"}, from, nil, feedKey{}, 100)
 		if err != nil {
 			t.Fatalf("from step %d: %v", have, err)
 		}

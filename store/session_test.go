@@ -55,7 +55,7 @@ func sessionSettings(t *testing.T, dsn string) map[string]string {
 	if err := s.read(t.Context(), s.pool, read("pool")); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.followers.runOn(t.Context(), unbrokenSince{}, read("feed")); err != nil {
+	if err := s.followers.runOn(t.Context(), openedBefore{}, read("feed")); err != nil {
 		t.Fatal(err)
 	}
 	conn, err := s.connect(t.Context())
@@ -137,10 +137,10 @@ func TestTheFeedIsQuickOnAHostileServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The plan of the feed, as it is run: nothing of it is compiled, and nobody helps with it.
-	err = s.followers.runOn(ctx, unbrokenSince{}, func(ctx context.Context, c *pgx.Conn) error {
+	err = s.followers.runOn(ctx, openedBefore{}, func(ctx context.Context, c *pgx.Conn) error {
 		rows, err := c.Query(ctx, "explain (analyze, costs off) "+strings.NewReplacer("$1", "''", "$2", "'{A}'", "$3",
 			"''", "$4", "''", "$5", "10").
-			Replace(everythingSQL))
+			Replace(allDocumentsSQL))
 		if err != nil {
 			return err
 		}

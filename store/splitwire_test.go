@@ -52,7 +52,7 @@ func TestAWireFormWrittenByTheReleaseBeforeIsReadWhole(t *testing.T) {
 		if err != nil || len(page.Documents) != 1 || string(page.Documents[0].Wire) != want {
 			t.Errorf("List: %+v, %v, want %s", page.Documents, err, want)
 		}
-		all, err := s.followers.everything(ctx, unbrokenSince{}, []string{"A"}, place{}, 10)
+		all, err := s.followers.readAll(ctx, openedBefore{}, []string{"A"}, feedKey{}, 10)
 		if err != nil || len(all.docs) != 1 || string(all.docs[0].Wire) != want {
 			t.Errorf("the feed: %+v, %v, want %s", all.docs, err, want)
 		}
