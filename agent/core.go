@@ -148,6 +148,7 @@ func (c *core) step(ev event, now time.Time) []effect {
 	case evSpecsRequested:
 		c.sendHeldWorks(ev.ids)
 	case evStatusResync:
+		c.seq.raiseAbove(ev.latestSequence)
 		c.answerStatusResync(ev.hashes)
 	case evSent:
 		c.handleSent(ev)

@@ -92,8 +92,12 @@ type (
 	evConnected struct{}
 	// evDisconnected reports that the connection to the bus ended.
 	evDisconnected struct{}
-	// evStatusResync brings the server's request for statuses.
-	evStatusResync struct{ hashes []work.StatusHash }
+	// evStatusResync brings the server's request for statuses. latestSequence is that of
+	// the statuses that the server has; 0: unknown.
+	evStatusResync struct {
+		hashes         []work.StatusHash
+		latestSequence int64
+	}
 	// evDigest brings the server's answer to a digest.
 	evDigest struct{ answer work.DigestAnswer }
 	// evSpecsRequested brings the server's request for works that it lost.

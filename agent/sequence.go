@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"math"
 	"strconv"
 	"time"
 )
@@ -24,6 +25,9 @@ const (
 	stepMask       = 1<<12 - 1
 	// sequenceReserve is how far ahead of the clock ids are reserved.
 	sequenceReserve = time.Minute
+	// maxRaise is the first id that an agent does not take over from a server: ten years
+	// before the last possible id, of 2080.
+	maxRaise = math.MaxInt64 - int64(10*365*24*time.Hour/time.Millisecond)<<timeShift
 )
 
 func snowflake(ms, step int64) int64 {
@@ -65,10 +69,29 @@ func (s *sequence) reserve(now time.Time) (ceiling int64, due bool) {
 // reserved records that a ceiling is on disk.
 func (s *sequence) reserved(ceiling int64) { s.durable = max(s.durable, ceiling) }
 
+// raiseAbove makes all later ids exceed id, the latest one that a server has stored. An
+// agent does not know that id when it lost its store. If its clock is late, too, the
+// server would refuse its statuses until the clock has caught up. raiseAbove ignores an
+// id that leaves too little room for later ids.
+func (s *sequence) raiseAbove(id int64) {
+	if id > s.last && id < maxRaise {
+		s.last = (id>>timeShift+1)<<timeShift | snowflakeNode<<12
+	}
+}
+
 // resume continues with the ceiling from the store.
 func (s *sequence) resume(ceiling int64) {
 	ceiling = ceiling>>timeShift<<timeShift | snowflakeNode<<12 | stepMask
 	s.last, s.durable, s.requested = max(s.last, ceiling), max(s.durable, ceiling), max(s.requested, ceiling)
+}
+
+// parseSequence reads a sequence id; 0 for any other text.
+func parseSequence(text string) int64 {
+	id, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return id
 }
 
 func formatSequence(id int64) string { return strconv.FormatInt(id, 10) }

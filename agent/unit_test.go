@@ -2,6 +2,7 @@ package agent
 
 import (
 	"encoding/json"
+	"math"
 	"strconv"
 	"strings"
 	"testing"
@@ -89,6 +90,37 @@ func TestSequenceGrowsWhateverTheClockDoes(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestSequenceContinuesAboveThatOfTheServer(t *testing.T) {
+	var s sequence
+	use := func(now time.Time) int64 {
+		t.Helper()
+		if ceiling, due := s.reserve(now); due {
+			s.reserved(ceiling)
+		}
+		id, ok := s.next(now)
+		if !ok {
+			t.Fatal("no id, although the reserve is on disk")
+		}
+		return id
+	}
+	server := snowflake(noon.Add(2*time.Hour).UnixMilli(), 7)
+	use(noon)
+	s.raiseAbove(server)
+	id := use(noon.Add(time.Second))
+	if id <= server || id>>12&1023 != snowflakeNode {
+		t.Errorf("%d after the server's %d", id, server)
+	}
+	for _, known := range []int64{0, -1, server, id, math.MaxInt64, maxRaise} {
+		before := s.last
+		if s.raiseAbove(known); s.last != before {
+			t.Errorf("the server's %d changed %d to %d", known, before, s.last)
+		}
+	}
+	if s.raiseAbove(maxRaise - 1); use(noon.Add(3*time.Hour)) <= maxRaise-1 {
+		t.Error("the last id that is taken over leaves no room")
+	}
 }
 
 func TestCompareSpecs(t *testing.T) {

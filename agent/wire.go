@@ -49,7 +49,7 @@ func (w wire) decode(m bus.Event, ack func()) (event, error) {
 		if err := json.Unmarshal(m.Data, &list); err != nil {
 			return nil, fmt.Errorf("a status resync: %w", err)
 		}
-		return evStatusResync{list.Hashes}, nil
+		return evStatusResync{list.Hashes, parseSequence(m.Extensions[work.ExtSequenceID])}, nil
 	case work.ServerDigest:
 		var a work.DigestAnswer
 		if err := json.Unmarshal(m.Data, &a); err != nil {

@@ -226,7 +226,7 @@ func (s *Server) askOne(ctx context.Context, name string, a asked) (next asked, 
 // askConsumer asks one agent by a status resync request, which all agents support, for
 // the statuses of the bundles in ids, or of all when ids is nil.
 func (s *Server) askConsumer(ctx context.Context, consumer string, ids []string) error {
-	hashes, err := s.ledger.StatusHashes(ctx, consumer, ids)
+	hashes, latest, err := s.ledger.StatusHashes(ctx, consumer, ids)
 	if err != nil {
 		return err
 	}
@@ -235,7 +235,7 @@ func (s *Server) askConsumer(ctx context.Context, consumer string, ids []string)
 		return err
 	}
 	for _, batch := range batchHashes(hashes, limit) {
-		m, err := wire.EncodeStatusResync(consumer, batch, s.opts.SourceID)
+		m, err := wire.EncodeStatusResync(consumer, batch, latest, s.opts.SourceID)
 		if err != nil {
 			return err
 		}
@@ -252,7 +252,7 @@ func (s *Server) hashBytes(consumer string) (int, error) {
 	if s.bus == nil || s.bus.Limit() == 0 {
 		return bytesPerRequest, nil
 	}
-	empty, err := wire.EncodeStatusResync(consumer, nil, s.opts.SourceID)
+	empty, err := wire.EncodeStatusResync(consumer, nil, longestSequence, s.opts.SourceID)
 	if err != nil {
 		return 0, err
 	}
@@ -266,6 +266,9 @@ const (
 	hashesPerRequest = 1000
 	bytesPerRequest  = 96 << 10
 )
+
+// longestSequence is as long as any sequence: the largest number of 63 bits.
+const longestSequence = "9223372036854775807"
 
 // batchHashes cuts a list of hashes into requests of at most limit bytes of data
 // each; a hash that exceeds the limit is a request of its own. No bundle makes no

@@ -98,7 +98,7 @@ func TestI6StatusHashesFitTheBroker(t *testing.T) {
 	eventually(t, "all statuses came after all", func() error {
 		missing := 0
 		for _, a := range agents {
-			hashes, err := m.server.ledger.StatusHashes(t.Context(), a.consumer, nil)
+			hashes, _, err := m.server.ledger.StatusHashes(t.Context(), a.consumer, nil)
 			if err != nil {
 				return err
 			}

@@ -64,7 +64,7 @@ func TestAReadIsOneRoundTrip(t *testing.T) {
 		"deliveryOf":   func(ctx context.Context) error { _, err := s.ledger.DeliveryOf(ctx, "w1"); return err },
 		"buriedOf":     func(ctx context.Context) error { _, err := s.ledger.TombstonesOf(ctx, "s", []string{"w1"}); return err },
 		"holdingsOf":   func(ctx context.Context) error { _, err := s.ledger.HoldingsOf(ctx, "life", "mc1"); return err },
-		"statusHashes": func(ctx context.Context) error { _, err := s.ledger.StatusHashes(ctx, "mc1", nil); return err },
+		"statusHashes": func(ctx context.Context) error { _, _, err := s.ledger.StatusHashes(ctx, "mc1", nil); return err },
 		"sourceHashes": func(ctx context.Context) error {
 			_, err := s.ledger.SourceHashes(ctx, "s", []work.StatusHash{{ID: "w1"}})
 			return err

@@ -55,7 +55,7 @@ const (
 	ExtResourceVersion   = "resourceversion"   // generation of the spec; in a status the one observed
 	ExtClusterName       = "clustername"       // consumer name
 	ExtOriginalSource    = "originalsource"    // who owns the spec; present but empty on an agent's spec resync
-	ExtSequenceID        = "sequenceid"        // status only: snowflake, decimal
+	ExtSequenceID        = "sequenceid"        // of a status: snowflake, decimal; on a status resync, the latest that the server stored
 	ExtDeletionTimestamp = "deletiontimestamp" // RFC 3339
 	ExtStatusHash        = "statushash"        // hex sha256 of the status
 	ExtMetadata          = "metadata"          // JSON ObjectMeta of the source's work

@@ -137,9 +137,9 @@ func DecideStatus(d store.Document, have Status, sequence string, ev StatusEvent
 		return Verdict{Remove: true, Acknowledges: d.Generation}
 	}
 	// This rule is also for resync responses: a later status may overtake the
-	// response, which must not replace it. While an agent's clock is behind its own
-	// last sequence, its statuses are refused; its next comparison after that brings
-	// the latest status.
+	// response, which must not replace it. An agent that lost its store may begin below
+	// its own last sequence; the next request for statuses tells it that sequence
+	// (docs/decisions/075).
 	if !IsNewer(ev.Record.Sequence, sequence) {
 		return Verdict{Drop: DropStale}
 	}

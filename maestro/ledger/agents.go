@@ -77,27 +77,38 @@ func (l *Ledger) ConsumersWithBundles(ctx context.Context) (names []string, err 
 	return names, nil
 }
 
-// StatusHashes reads the status hashes of a consumer's bundles: of all, or of those
-// with these ids.
+// StatusHashes reads the status hashes of a consumer's bundles, ordered by id: of all,
+// or of those with these ids. latest is the latest sequence of these statuses, "" when
+// none has one.
 func (l *Ledger) StatusHashes(ctx context.Context, consumer string, ids []string) (hashes []work.StatusHash,
-	err error) {
+	latest string, err error) {
 	err = l.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		rows, err := c.Query(
 			ctx,
-			`select id, status_hash from ledger where consumer = $1 and gone_at is null and ($2::text[] is null or id = any($2)) order by id`,
+			`select id, status_hash, sequence from ledger
+				where consumer = $1 and gone_at is null and ($2::text[] is null or id = any($2)) order by id`,
 			consumer,
 			ids,
 		)
 		if err != nil {
 			return err
 		}
-		hashes, err = pgx.CollectRows(rows, scanHash)
+		hashes, latest = nil, ""
+		var hash work.StatusHash
+		var sequence string
+		_, err = pgx.ForEachRow(rows, []any{&hash.ID, &hash.Hash, &sequence}, func() error {
+			hashes = append(hashes, hash)
+			if sequence != "" && bundle.IsNewer(sequence, latest) {
+				latest = sequence
+			}
+			return nil
+		})
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("reading the status hashes of %s: %w", consumer, err)
+		return nil, "", fmt.Errorf("reading the status hashes of %s: %w", consumer, err)
 	}
-	return hashes, nil
+	return hashes, latest, nil
 }
 
 // SourceHashes reads the status hashes of those bundles of a source that the list

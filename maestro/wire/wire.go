@@ -290,10 +290,13 @@ func EncodeTombstone(consumer, id string, generation int64, sourceID string, now
 	}
 }
 
-// EncodeStatusResync encodes a request to an agent for the statuses that differ from the hashes.
-func EncodeStatusResync(consumer string, hashes []work.StatusHash, sourceID string) (bus.Event, error) {
+// EncodeStatusResync encodes a request to an agent for the statuses that differ from the
+// hashes. latest is the latest sequence of the agent's statuses that the server stored, or
+// "": an agent that begins below it, because it lost its store and its clock is late,
+// continues above it (docs/decisions/075).
+func EncodeStatusResync(consumer string, hashes []work.StatusHash, latest, sourceID string) (bus.Event, error) {
 	data, err := json.Marshal(work.StatusHashes{Hashes: hashes})
-	return bus.Event{
+	m := bus.Event{
 		DataContentType: JSONType,
 		ID:              uuid.NewString(),
 		Source:          sourceID,
@@ -301,7 +304,11 @@ func EncodeStatusResync(consumer string, hashes []work.StatusHash, sourceID stri
 		Time:            time.Now().UTC(),
 		Extensions:      map[string]string{work.ExtClusterName: consumer},
 		Data:            data,
-	}, err
+	}
+	if latest != "" {
+		m.Extensions[work.ExtSequenceID] = latest
+	}
+	return m, err
 }
 
 // EncodeStatus encodes the status of a bundle for its source: the agent's last status event
