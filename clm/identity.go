@@ -24,7 +24,10 @@ type Caller struct {
 	Name string // for created_by and the like; a caller without a name may only read
 	// Nameless is the reason for an empty Name, nil if it is not known.
 	Nameless error
-	Account  string
+	// Holder names the holder of the caller's token by its claims: unlike Name, no header changes it. It is ""
+	// for a caller without token.
+	Holder  string
+	Account string
 	// System is true for the region's own services.
 	System bool
 	// Service is true for the region's own services that do not call on behalf of a principal.
@@ -128,9 +131,10 @@ func (id *Identity) authenticate(r *http.Request) (Caller, source, error) {
 	}
 	open := id.Open && r.TLS == nil
 	if id.Tokens != nil {
-		holder, err := id.Tokens.verify(r.Context(), r.Header)
+		token, err := id.Tokens.verify(r.Context(), r.Header)
 		if !open || !errors.Is(err, errNoToken) {
-			return Caller{Name: holder.name, Nameless: holder.nameless}, source{claims: holder.claims}, err
+			c := Caller{Name: token.name, Nameless: token.nameless, Holder: token.holder}
+			return c, source{claims: token.claims}, err
 		}
 	}
 	if !open {

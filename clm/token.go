@@ -148,7 +148,8 @@ func badToken(err error) error {
 // the claim with the name.
 type proven struct {
 	name     string
-	nameless error // why the name is "", nil if there is a name
+	nameless error  // why the name is "", nil if there is a name
+	holder   string // as issuer.holder names it
 	claims   jwt.MapClaims
 }
 
@@ -193,7 +194,7 @@ func (i *issuer) verify(ctx context.Context, text string, header http.Header) (p
 	if err != nil && i.IdentityRequired {
 		return proven{}, badToken(err)
 	}
-	return proven{name, err, claims}, nil
+	return proven{name, err, i.holder(claims), claims}, nil
 }
 
 // parse checks a token and returns its claims. It compares the issuer before it fetches
@@ -237,6 +238,17 @@ func (i *issuer) parse(ctx context.Context, text string) (jwt.MapClaims, error) 
 		}
 		keys, err = i.allKeys(ctx, newest) // the issuer may have a new key
 	}
+}
+
+// holder names the holder of a token by its claims only: the issuer with sub, or with the identity claim if the
+// token lacks sub. Sub comes first because an issuer never reassigns it, while its users may be able to change
+// their e-mail address. A name that the header or the pattern excludes has no effect here.
+func (i *issuer) holder(claims jwt.MapClaims) string {
+	name := claimText(claims["sub"])
+	if name == "" {
+		name = claimText(claims[i.IdentityClaim])
+	}
+	return fmt.Sprintf("%q of %s", name, i.IssuerURL)
 }
 
 // maxIdentity bounds the bytes of a caller's name.

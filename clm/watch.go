@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -53,8 +54,10 @@ func (s *Server) watchOptions(r *http.Request) rest.WatchOptions {
 }
 
 // watcher returns the key by which the limit of watches counts a caller: the account of the caller, or of
-// the principal for whom a service of the region calls, otherwise the caller's name. It is "" for a service of
-// the region that calls for itself: its watches are not limited, because the region's work needs them.
+// the principal for whom a service of the region calls, otherwise the holder of the caller's token, otherwise
+// the caller's name. A name that the holder of a token chooses by a header does not count: a new name for each
+// watch would evade the limit. It is "" for a service of the region that calls for itself: its watches are not
+// limited, because the region's work needs them.
 func (c Caller) watcher() string {
 	switch {
 	case c.Account != "":
@@ -66,7 +69,10 @@ func (c Caller) watcher() string {
 	if err != nil {
 		tenant = ""
 	}
-	return "caller " + c.Name + " " + tenant
+	if c.Holder != "" {
+		return "holder " + c.Holder + " " + tenant
+	}
+	return fmt.Sprintf("caller %q %s", c.Name, tenant)
 }
 
 func kindIn(q store.Query, kind store.Kind) bool {

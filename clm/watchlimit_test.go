@@ -2,8 +2,14 @@ package clm
 
 import (
 	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/golang-jwt/jwt/v5"
 	"github.com/google/go-cmp/cmp"
 
 	"atoll.dev/internal/pgtest"
@@ -72,10 +78,64 @@ func TestWatchesAreCountedForAccounts(t *testing.T) {
 	}
 	want := map[string]string{
 		"an account's user": "account 1", "another user of it": "account 1", "a service for itself": "",
-		"a service's operator": "caller olga ", "a token's holder": `caller ana {"org":"acme"}`,
-		"of another tenant": `caller ana {"org":"other"}`,
+		"a service's operator": `caller "olga" `, "a token's holder": `caller "ana" {"org":"acme"}`,
+		"of another tenant": `caller "ana" {"org":"other"}`,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// The holder of a token cannot evade the limit of watches by other names in the header of its issuer, nor
+// without a name. Holders of other tokens are counted apart.
+func TestTheLimitOfWatchesCountsHoldersOfTokens(t *testing.T) {
+	key := newKey(t)
+	file := filepath.Join(t.TempDir(), "keys")
+	if err := os.WriteFile(file, keySet(t, "k1", &key.PublicKey), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tokens, err := NewTokens([]Issuer{
+		{IssuerURL: "https://one", JWKCertFile: file, IdentityHeader: "X-Who"},
+		{IssuerURL: "https://two", JWKCertFile: file, IdentityHeader: "X-Who"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := &Identity{Tokens: tokens}
+	counted := func(who string, claims jwt.MapClaims) string {
+		t.Helper()
+		claims["exp"] = time.Now().Add(time.Minute).Unix()
+		r := httptest.NewRequest("GET", basePath+"/clusters?watch=true", nil)
+		r.Header.Set("Authorization", token(t, key, "k1", jwt.SigningMethodRS256, claims))
+		r.Header.Set("X-Who", who)
+		c, err := id.Identify(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c.watcher()
+	}
+	type claims = jwt.MapClaims
+	const ana, ben = "ana@example.com", "ben@example.com"
+	want := counted("", claims{"iss": "https://one", "sub": "1", "email": ana})
+	for name, same := range map[string]string{
+		"another name in the header":   counted("ben", claims{"iss": "https://one", "sub": "1", "email": ana}),
+		"a name that is too long":      counted(strings.Repeat("x", maxIdentity+1), claims{"iss": "https://one", "sub": "1"}),
+		"a changed e-mail address":     counted("", claims{"iss": "https://one", "sub": "1", "email": ben}),
+		"a token without e-mail":       counted("", claims{"iss": "https://one", "sub": "1"}),
+		"sub as a number":              counted("", claims{"iss": "https://one", "sub": 1}),
+		"further claims of the holder": counted("", claims{"iss": "https://one", "sub": "1", "azp": "cli", "jti": "2"}),
+	} {
+		is(t, name, same, want)
+	}
+	others := map[string]claims{want: nil}
+	for _, c := range []claims{
+		{"iss": "https://one", "sub": "2", "email": ana}, {"iss": "https://two", "sub": "1", "email": ana},
+		{"iss": "https://one", "email": ana}, {"iss": "https://two", "email": ana}, {"iss": "https://one"},
+	} {
+		key := counted(ana, c)
+		if same, found := others[key]; found {
+			t.Errorf("the limit counts the holders of %v and %v together, as %s", c, same, key)
+		}
+		others[key] = c
 	}
 }
