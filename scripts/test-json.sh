@@ -14,7 +14,7 @@ first=(./test/e2e ./maestro ./test/hosted ./test/faults ./test/lifecycle ./agent
 out=$(mktemp -d)
 # A run that is interrupted takes them with it, test programs and all: each is a group.
 trap 'kill -- ${kube:+-$kube} ${interop:+-$interop} 2>/dev/null; rm -rf "$out"' EXIT
-beside() { cd "$1" && CGO_ENABLED=0 exec setsid go test -trimpath -json -count=1 -timeout 20m ./... >"$out/$(basename "$1")"; }
+beside() { cd "$1" && CGO_ENABLED=0 exec setsid go test -trimpath -json -count=1 -timeout 60m ./... >"$out/$(basename "$1")"; }
 beside kube & kube=$!
 beside test/interop & interop=$!
 
@@ -24,7 +24,7 @@ for p in "${first[@]}"; do
 	[[ -d $p ]] && packages+=("$p")
 done
 # A package that is named twice is tested once, where it is named first.
-go test -json -race -count=1 -timeout 40m -p $((2 * $(nproc))) "$@" "${packages[@]}" ./... || failed=1
+go test -json -race -count=1 -timeout 80m -p $((2 * $(nproc))) "$@" "${packages[@]}" ./... || failed=1
 wait $kube || failed=1
 cat "$out/kube"
 wait $interop || failed=1
