@@ -2,6 +2,7 @@ package agent
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -9,6 +10,7 @@ import (
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	workv1 "open-cluster-management.io/api/work/v1"
 
+	"atoll.dev/api/work"
 	"atoll.dev/rules"
 )
 
@@ -87,6 +89,25 @@ func (s *rulesets) compiled(feedback []workv1.FeedbackRule, conditions []workv1.
 		r.completes = r.completes || rule.Condition == workv1.ManifestComplete
 	}
 	s.byText[string(text)] = r
+	return r
+}
+
+// refused returns rules for a Secret: none reads anything, and each of them reports that
+// it is refused. It returns nil when there are none. APIs refuse such rules, too; the
+// agent does not rely on them.
+func (s *rulesets) refused(feedback []workv1.FeedbackRule, conditions []workv1.ConditionRule) *ruleset {
+	if len(feedback) == 0 && len(conditions) == 0 {
+		return nil
+	}
+	r := &ruleset{key: "refused"}
+	if len(feedback) > 0 {
+		r.key += " feedback"
+		r.feedback = []feedbackRule{{paths: []feedbackPath{{err: errors.New(work.SecretRulesRefused)}}}}
+	}
+	for _, rule := range conditions {
+		r.key += " " + rule.Condition
+		r.conditions = append(r.conditions, conditionRule{condition: rule.Condition, invalid: work.SecretRulesRefused})
+	}
 	return r
 }
 

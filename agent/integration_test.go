@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	workv1 "open-cluster-management.io/api/work/v1"
 
@@ -396,6 +397,40 @@ func TestFeedback(t *testing.T) {
 	w.server.delete("one")
 	w.server.awaitGone("one")
 	w.awaitGone(t, deployments, w.ns, "d")
+}
+
+// TestI11RulesForSecretsReadNothing: a work with a Secret that it only reads, and with rules
+// for it. Its status must have no value of the Secret, and must say why.
+func TestI11RulesForSecretsReadNothing(t *testing.T) {
+	w := newWorld(t)
+	secrets := schema.GroupVersionResource{Version: "v1", Resource: "secrets"}
+	object := map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"name": "s",
+		"namespace": w.ns}}
+	b := manifests(raw(object))
+	object["stringData"] = map[string]any{"k": "hidden-value"}
+	w.create(t, secrets, w.ns, object)
+	b.ManifestConfigs = []workv1.ManifestConfigOption{{
+		ResourceIdentifier: workv1.ResourceIdentifier{Resource: "secrets", Namespace: "*", Name: "*"},
+		UpdateStrategy:     &workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeReadOnly},
+		FeedbackRules: []workv1.FeedbackRule{{Type: workv1.JSONPathsType, JsonPaths: []workv1.JsonPath{
+			{Name: "all", Path: ".data"}}}},
+		ConditionRules: []workv1.ConditionRule{{Condition: "Mine", Type: workv1.CelConditionExpressionsType,
+			CelExpressions: []string{"true"}, MessageExpression: "string(object.data.k)"}},
+	}}
+	w.server.apply("one", b)
+	w.server.awaitCondition("one", workv1.WorkAvailable, metav1.ConditionTrue)
+	got := w.server.manifest("one", 0)
+	if len(got.StatusFeedbacks.Values) != 0 {
+		t.Errorf("feedback values %v", got.StatusFeedbacks.Values)
+	}
+	for _, kind := range []string{conditionFeedback, "Mine"} {
+		c := meta.FindStatusCondition(got.Conditions, kind)
+		if c == nil || c.Status == metav1.ConditionTrue || !strings.Contains(c.Message, work.SecretRulesRefused) {
+			t.Errorf("condition %s is %+v", kind, c)
+		}
+	}
+	w.server.delete("one")
+	w.server.awaitGone("one")
 }
 
 func feedbackOf(m workv1.ManifestCondition) map[string]string {

@@ -9,6 +9,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	workv1 "open-cluster-management.io/api/work/v1"
+
+	"atoll.dev/api/work"
 )
 
 // workState is one work: its spec, the objects that it applied, and the calls in
@@ -291,7 +293,11 @@ func (c *core) mapManifest(w *workState, m *manifestState) bool {
 	m.key = objectKey{mp.gvr, m.meta.Namespace, m.meta.Name}
 	m.owned = ownsObject(m.key.identity(), w.spec.Bundle.DeleteOption)
 	config := matchConfig(m.key.identity(), w.spec.Bundle.ManifestConfigs)
-	m.rules = c.rules.compiled(config.FeedbackRules, config.ConditionRules)
+	if work.IsSecret(m.key.Group, m.key.Resource) {
+		m.rules = c.rules.refused(config.FeedbackRules, config.ConditionRules)
+	} else {
+		m.rules = c.rules.compiled(config.FeedbackRules, config.ConditionRules)
+	}
 	var refused string
 	if m.strategy, refused = strategyOf(config.UpdateStrategy, c.cfg.fieldManager); refused != "" {
 		m.reject(workv1.AppliedManifestFailed, refused)

@@ -3,7 +3,8 @@
 // data of spec, status and resync events, as Open Cluster Management defines
 // them. The ManifestWork types themselves are open-cluster-management.io/api.
 //
-// It contains no logic but the formula of a work's id, and imports nothing of ours.
+// It contains no logic but the formula of a work's id and the rule about Secrets, and
+// imports nothing of ours.
 package work
 
 import (

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+
+	workv1 "open-cluster-management.io/api/work/v1"
 )
 
 // mask replaces the values of Secrets. A Secret in a work is payload of its user
@@ -43,6 +45,7 @@ func maskSecrets(doc []byte) ([]byte, error) {
 			}
 		}
 	})
+	maskStatuses(v)
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
 	enc.SetEscapeHTML(false)
@@ -84,6 +87,44 @@ func forEachSecret(v any, f func(map[string]any)) {
 		}
 		for _, e := range v {
 			forEachSecret(e, f)
+		}
+	}
+}
+
+// maskStatuses masks what the statuses of Secrets have from their content: the feedback
+// values, and the messages of conditions that rules made. Rules for Secrets are refused
+// now; a status of an earlier release may still have their values.
+func maskStatuses(v any) {
+	switch v := v.(type) {
+	case []any:
+		for _, e := range v {
+			maskStatuses(e)
+		}
+	case map[string]any:
+		if meta, ok := v["resourceMeta"].(map[string]any); ok && meta["kind"] == "Secret" && (meta["group"] == nil ||
+			meta["group"] == "") {
+			maskStatus(v)
+		}
+		for _, e := range v {
+			maskStatuses(e)
+		}
+	}
+}
+
+// agentConditions are the types of conditions whose messages have nothing of an object.
+var agentConditions = map[any]bool{
+	workv1.ManifestApplied: true, workv1.ManifestAvailable: true, "StatusFeedbackSynced": true, "Contested": true,
+}
+
+// maskStatus masks the status of one Secret in a work.
+func maskStatus(status map[string]any) {
+	if feedback, ok := status["statusFeedback"].(map[string]any); ok && feedback["values"] != nil {
+		feedback["values"] = []any{}
+	}
+	conditions, _ := status["conditions"].([]any)
+	for _, c := range conditions {
+		if c, ok := c.(map[string]any); ok && !agentConditions[c["type"]] {
+			c["message"] = mask
 		}
 	}
 }

@@ -113,6 +113,9 @@ func checkWork(b maestroclient.Bundle, generateName string) error {
 	if len(b.Spec.Manifests) == 0 {
 		return invalidWork("data.spec.workload.manifests is empty; a work needs at least one manifest")
 	}
+	if i, found := work.SecretRules(b.Spec.ManifestConfigs); found {
+		return invalidWork("data.spec.manifestConfigs[%d]: %s; remove its rules", i, work.SecretRulesRefused)
+	}
 	for i, m := range b.Spec.Manifests {
 		if m = bytes.TrimSpace(m); len(m) == 0 || m[0] != '{' {
 			return invalidWork("data.spec.workload.manifests[%d] is not an object", i)

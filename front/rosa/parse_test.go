@@ -110,6 +110,13 @@ func TestBadWorkIsRefusedWithCodeAndAdvice(t *testing.T) {
 			manifests(d, map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"name": "s"},
 				"data": map[string]any{"k": mask}})
 		}), "invalid-manifestwork", "send the real one"},
+		{"feedback from a Secret", with(func(_, d, _ map[string]any) {
+			d["spec"].(map[string]any)["manifestConfigs"] = []any{map[string]any{
+				"resourceIdentifier": map[string]any{"resource": "secrets", "name": "*", "namespace": "*"},
+				"feedbackRules": []any{map[string]any{"type": "JSONPaths", "jsonPaths": []any{
+					map[string]any{"name": "k", "path": ".data"}}}},
+			}}
+		}), "invalid-manifestwork", "data.spec.manifestConfigs[0]: feedback and condition rules may not read Secrets"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := parseWork([]byte(c.body))

@@ -86,6 +86,23 @@ func TestSecretsAreMaskedWhereverTheyStandI11(t *testing.T) {
 	}
 }
 
+func TestI11StatusesOfSecretsShowNoValues(t *testing.T) {
+	const status = `{"status":{"resourceStatus":{"manifests":[
+		{"resourceMeta":{"group":"","kind":"Secret","resource":"secrets"},
+			"statusFeedback":{"values":[{"name":"k","fieldValue":{"type":"String","string":"c2VjcmV0"}}]},
+			"conditions":[{"type":"Applied","message":"Apply manifest complete"},{"type":"Mine","message":"c2VjcmV0"}]},
+		{"resourceMeta":{"group":"","kind":"ConfigMap","resource":"configmaps"},
+			"statusFeedback":{"values":[{"name":"k","fieldValue":{"type":"String","string":"shown"}}]}}]}}}`
+	got, err := maskSecrets([]byte(status))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(got), "c2VjcmV0") || !strings.Contains(string(got), "shown") ||
+		!strings.Contains(string(got), "Apply manifest complete") {
+		t.Errorf("got %s", got)
+	}
+}
+
 func parsed(t *testing.T, doc string) any {
 	t.Helper()
 	var v any

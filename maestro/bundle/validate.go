@@ -35,6 +35,9 @@ func CheckData(raw json.RawMessage) (*Data, error) {
 	if len(data.Manifests) == 0 {
 		return nil, apierror.Invalid("manifests is empty; a bundle needs at least one manifest")
 	}
+	if i, found := work.SecretRules(typed.ManifestConfigs); found {
+		return nil, apierror.Invalid("manifestConfigs[%d]: %s; remove its rules", i, work.SecretRulesRefused)
+	}
 	size := 0
 	seen := map[string]int{}
 	for i, m := range data.Manifests {
