@@ -20,7 +20,7 @@ import (
 	"atoll.dev/cli/terminal"
 	"atoll.dev/client/clmclient"
 	"atoll.dev/local"
-	"atoll.dev/pki"
+	"atoll.dev/test/testsite"
 	"atoll.dev/test/testworld"
 )
 
@@ -36,11 +36,8 @@ entities:
 // that its operator needs. Beside it listens a plain one, whose URL is returned.
 func lifecycleHome(t testing.TB, home string) (plain string) {
 	t.Helper()
-	ca, err := pki.OpenCA(filepath.Join(home, "pki"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	manager := testworld.StartCLM(t, testworld.CLMOptions{Entities: lifecycleEntities, CA: ca})
+	site := testsite.NewIn(t, filepath.Join(home, "pki"))
+	manager := testworld.StartCLM(site, testworld.CLMOptions{Entities: lifecycleEntities})
 	address, err := net.ResolveTCPAddr("tcp", manager.Secure)
 	if err != nil {
 		t.Fatal(err)

@@ -5,7 +5,6 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/json"
@@ -34,7 +33,7 @@ import (
 	"atoll.dev/front/rosa"
 	"atoll.dev/internal/rest"
 	"atoll.dev/local"
-	"atoll.dev/pki"
+	"atoll.dev/test/testsite"
 	"atoll.dev/test/testworld"
 )
 
@@ -50,21 +49,11 @@ func (k customerKeys) Lookup(id string) (access.Key, bool, error) {
 // signs.
 func frontRegion(t testing.TB, home string) *clmclient.Client {
 	t.Helper()
-	ca, err := pki.OpenCA(filepath.Join(home, "pki"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	manager := testworld.StartCLM(t, testworld.CLMOptions{CA: ca, Tenancy: clm.Tenancy{Enabled: true,
+	site := testsite.NewIn(t, filepath.Join(home, "pki"))
+	manager := testworld.StartCLM(site, testworld.CLMOptions{Tenancy: clm.Tenancy{Enabled: true,
 		Dimensions: []clm.Dimension{{Header: clmclient.TenantHeader, Key: "account", Required: true}}}})
-	lifecycle := manager.Dial(t) // as the region's adapters
-	platform, err := clmclient.New(clmclient.Options{Endpoint: "https://" + manager.Secure, TLS: &tls.Config{
-		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{
-			testworld.Certificate(t, ca, pki.ServiceName("platform"))}, RootCAs: ca.Pool(), ServerName: "clm",
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(platform.Close)
+	lifecycle := manager.Dial() // as the region's adapters
+	platform := manager.DialAs("platform")
 	// nothing here asks it
 	maestro, err := maestroclient.New(maestroclient.Options{HTTP: "http://127.0.0.1:1", GRPC: "127.0.0.1:1"})
 	if err != nil {
@@ -114,7 +103,7 @@ func frontRegion(t testing.TB, home string) *clmclient.Client {
 			t.Fatal(err)
 		}
 	}
-	testworld.Run(t, "the signing adapter", func(ctx context.Context) error { return signCredentials(ctx, lifecycle) })
+	testsite.Run(t, "the signing adapter", func(ctx context.Context) error { return signCredentials(ctx, lifecycle) })
 	return lifecycle
 }
 

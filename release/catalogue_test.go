@@ -10,6 +10,7 @@ import (
 	api "atoll.dev/api/clm"
 	"atoll.dev/client/clmclient"
 	"atoll.dev/release"
+	"atoll.dev/test/testsite"
 	"atoll.dev/test/testworld"
 )
 
@@ -21,7 +22,7 @@ const (
 // TestPublish publishes three lists, one after another. Versions of an earlier list go, and a Version that somebody else
 // made stays.
 func TestPublish(t *testing.T) {
-	c := testworld.StartCLM(t, testworld.CLMOptions{}).Dial(t)
+	c := testworld.StartCLM(testsite.New(t), testworld.CLMOptions{}).Dial()
 	offered := func() string {
 		var names []string
 		for v, err := range c.All(t.Context(), versions, clmclient.ResourceQuery{}) {

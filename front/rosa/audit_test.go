@@ -18,7 +18,7 @@ func TestEveryMutationIsMadeByItsCallerI10(t *testing.T) {
 	ctx := t.Context()
 	dsn := pgtest.DSN(t)
 	b := startBehind(t, dsn)
-	endpoint, ca := platformAPI(t, b.client)
+	endpoint, ca := platformAPI(t, b.client())
 	p := clientOf(t, endpoint, ca, operator)
 	if _, err := p.CreateManagementCluster(ctx, "m", nil); err != nil {
 		t.Fatal(err)

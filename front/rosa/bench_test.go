@@ -16,7 +16,7 @@ import (
 func BenchmarkPostWork(b *testing.B) {
 	pg := pgtest.Server(b)
 	behind := startBehind(b, pg.DSN("postgres", postgres.Superuser))
-	endpoint, ca := platformAPI(b, behind.client)
+	endpoint, ca := platformAPI(b, behind.client())
 	p, err := client.New(client.Options{
 		Endpoint: endpoint, CAFile: ca, Budget: 5 * time.Second,
 		Credentials: client.Credentials{AccessKeyID: operator.AccessKeyID, SecretAccessKey: operator.Secret,

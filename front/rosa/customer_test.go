@@ -2,11 +2,9 @@ package rosa_test
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -23,7 +21,8 @@ import (
 	"atoll.dev/front/rosa"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/internal/rest"
-	"atoll.dev/pki"
+	"atoll.dev/test/testsite"
+	"atoll.dev/test/testworld"
 )
 
 // lifecycle is a front with a real lifecycle manager that has a region's kinds and
@@ -44,54 +43,16 @@ const watchesPerCaller = 8
 func startLifecycle(t *testing.T) *lifecycle {
 	t.Helper()
 	l := &lifecycle{t: t, dsn: pgtest.DSN(t), log: &logged{}}
-	authority, err := pki.OpenCA(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	registry, err := clm.ParseRegistry(clm.DefaultEntities)
-	if err != nil {
-		t.Fatal(err)
-	}
-	db, err := clm.Open(t.Context(), clm.DatabaseOptions{DSN: l.dsn, Registry: registry})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(db.Close)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	identity := &clm.Identity{
-		MayCall: func(peer string) bool { return access.MayCall(access.CLM, pki.Name(peer)) },
-		Tenancy: clm.Tenancy{Enabled: true, Dimensions: []clm.Dimension{{Header: clmclient.TenantHeader, Key: "account",
-			Required: true}}},
-	}
-	server, err := clm.New(clm.Options{Database: db, HTTP: listener, HTTPTLS: identityOf(t, authority,
-		pki.ServiceName("clm")).server(), Identify: identity.Identify, WatchesPerCaller: watchesPerCaller})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- server.Run(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-done; err != nil {
-			t.Errorf("the lifecycle manager ended: %v", err)
-		}
+	manager := testworld.StartCLM(testsite.New(t), testworld.CLMOptions{
+		DSN: l.dsn,
+		Tenancy: clm.Tenancy{Enabled: true, Dimensions: []clm.Dimension{{Header: clmclient.TenantHeader,
+			Key: "account", Required: true}}},
+		Change: func(o *clm.Options) { o.WatchesPerCaller = watchesPerCaller },
 	})
-	dial := func(service string) *clmclient.Client {
-		c, err := clmclient.New(clmclient.Options{Endpoint: "https://" + listener.Addr().String(),
-			TLS: identityOf(t, authority, pki.ServiceName(service)).client("clm")})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(c.Close)
-		return c
-	}
-	l.system = dial("adapter")
+	l.system = manager.DialAs("adapter")
 	l.createReleases("1.36.2", "1.36.3")
-	l.front = dial("platform")
+	l.front = manager.DialAs("platform")
+	var err error
 	if l.maestro, err = maestroclient.New(maestroclient.Options{HTTP: "http://127.0.0.1:1",
 		GRPC: "127.0.0.1:1"}); err != nil {
 		t.Fatal(err)

@@ -1,7 +1,6 @@
 package rosa_test
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,9 +18,10 @@ import (
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/internal/postgres"
 	"atoll.dev/internal/rest"
+	"atoll.dev/test/testsite"
 )
 
-// impatient returns a client that does not retry.
+// impatient returns a client that sends each request once.
 func impatient(t *testing.T, endpoint, caFile string, key access.Key) *client.Client {
 	t.Helper()
 	p, err := client.New(client.Options{
@@ -35,33 +35,13 @@ func impatient(t *testing.T, endpoint, caFile string, key access.Key) *client.Cl
 	return p
 }
 
-// eventually calls f until it succeeds.
-func eventually(t *testing.T, what string, f func() error) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
-	defer cancel()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := f()
-		if err == nil {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatalf("%s: %v", what, err)
-		case <-tick.C:
-		}
-	}
-}
-
 // Whichever service behind the front is down, every answer is 503 with Retry-After
 // within 2 s, and the front recovers by itself when the service is back.
 func TestWhatIsDownIs503Within2SecondsAndRecovers(t *testing.T) {
 	ctx := t.Context()
 	pg := pgtest.Server(t)
 	b := startBehind(t, pg.DSN("postgres", postgres.Superuser))
-	endpoint, ca := platformAPI(t, b.client)
+	endpoint, ca := platformAPI(t, b.client())
 	p := impatient(t, endpoint, ca, operator)
 	if _, err := p.CreateManagementCluster(ctx, "m", nil); err != nil {
 		t.Fatal(err)
@@ -94,8 +74,8 @@ func TestWhatIsDownIs503Within2SecondsAndRecovers(t *testing.T) {
 		untilNotice bool // refusals begin a moment after the outage
 	}{
 		{"PostgreSQL", pg.Kill, pg.Start, true, false},
-		{"broker", func() { b.stopBroker() }, b.startBroker, false, true},
-		{"Maestro", func() { b.stopMaestro() }, b.startMaestro, true, false},
+		{"broker", b.broker.Stop, b.broker.Start, false, true},
+		{"Maestro", b.maestro.Stop, b.maestro.Start, true, false},
 	} {
 		outage.begin()
 		calls := map[string]func(int) error{}
@@ -107,18 +87,18 @@ func TestWhatIsDownIs503Within2SecondsAndRecovers(t *testing.T) {
 				calls[name] = f
 			}
 			// Readiness is what it was a quarter of a second ago at the latest.
-			eventually(t, outage.name+" is missed", func() error {
+			testsite.Eventually(t, outage.name+" is noticed", func() error {
 				if reads["ready"](n) == nil {
-					return errors.New("still ready")
+					return errors.New("Maestro is still ready")
 				}
 				return nil
 			})
 		}
 		if outage.untilNotice {
-			eventually(t, outage.name+" is missed", func() error {
+			testsite.Eventually(t, outage.name+" is noticed", func() error {
 				n++
 				if err := writes["post"](n); remote.StatusOf(err) != http.StatusServiceUnavailable {
-					return fmt.Errorf("still taken: %w", errors.Join(err))
+					return fmt.Errorf("Maestro still accepts works: %w", errors.Join(err))
 				}
 				return nil
 			})
@@ -129,16 +109,16 @@ func TestWhatIsDownIs503Within2SecondsAndRecovers(t *testing.T) {
 			err := f(n)
 			took := time.Since(start)
 			e, _ := errors.AsType[*remote.Error](err)
-			// 2 s, and what a busy machine adds
+			// 2 s; the rest is for a slow machine
 			if e == nil || e.Status != http.StatusServiceUnavailable || e.RetryAfter < time.Second ||
-				took > 4*time.Second {
+				took > 10*time.Second {
 				t.Errorf("%s down: %s answers %v after %s", outage.name, name, err, took)
 			}
 		}
 		outage.end()
 		for _, group := range []map[string]func(int) error{writes, reads} {
 			for name, f := range group {
-				eventually(t, outage.name+" back: "+name, func() error { n++; return f(n) })
+				testsite.Eventually(t, outage.name+" back: "+name, func() error { n++; return f(n) })
 			}
 		}
 	}
@@ -148,8 +128,8 @@ func TestWhatIsDownIs503Within2SecondsAndRecovers(t *testing.T) {
 // its management cluster can be deleted.
 func TestDeletedWorkIsGoneOnceItsAgentConfirms(t *testing.T) {
 	ctx := t.Context()
-	b := startBehind(t, pgtest.DSN(t))
-	endpoint, ca := platformAPI(t, b.client)
+	b := startBehind(t, "")
+	endpoint, ca := platformAPI(t, b.client())
 	p := clientOf(t, endpoint, ca, operator)
 	if _, err := p.CreateManagementCluster(ctx, "m", nil); err != nil {
 		t.Fatal(err)
@@ -164,11 +144,11 @@ func TestDeletedWorkIsGoneOnceItsAgentConfirms(t *testing.T) {
 	}
 	defer watch.Close()
 
-	agent := bus.NewClient(bus.ClientOptions{
-		Addr: b.mqtt, TLS: identityOf(t, b.ca, "m").client("broker"), ClientID: "m-agent-client",
-	})
-	b.run("agent", agent.Run)
-	eventually(t, "the agent connects", func() error { return agent.Check(ctx) })
+	options := b.broker.ClientOptions("m")
+	options.ClientID = "m-agent-client"
+	agent := bus.NewClient(options)
+	testsite.Run(t, "the agent", agent.Run)
+	testsite.Eventually(t, "the agent connects", func() error { return agent.Check(ctx) })
 
 	if err := p.DeleteWork(ctx, made.ID, ""); err != nil {
 		t.Fatal(err)

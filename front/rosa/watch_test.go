@@ -6,15 +6,15 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"atoll.dev/api/platform"
 	"atoll.dev/client/remote"
 	"atoll.dev/internal/rest"
+	"atoll.dev/test/testsite"
 )
 
 func TestWatchShowsChangesAndContinues(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testsite.HangLimit)
 	defer cancel()
 	endpoint, ca := platformAPI(t, startMaestro(t))
 	p := clientOf(t, endpoint, ca, operator)

@@ -1,75 +1,121 @@
 package testworld
 
 import (
-	"crypto/tls"
-	"net"
-	"testing"
+	"time"
 
 	"atoll.dev/access"
 	"atoll.dev/client/clmclient"
 	"atoll.dev/clm"
 	"atoll.dev/internal/pgtest"
+	"atoll.dev/internal/rest"
 	"atoll.dev/pki"
+	"atoll.dev/sentinel"
+	"atoll.dev/store"
+	"atoll.dev/test/testsite"
 )
 
 // CLMOptions say which lifecycle manager StartCLM starts.
 type CLMOptions struct {
-	Entities string      // YAML; default clm.DefaultEntities
-	Tenancy  clm.Tenancy // with it, the plain listener believes the tenant that a caller names
-	CA       *pki.CA     // serves with certificates, too; nil: the plain listener only
+	DSN      string             // default: a new database
+	Entities string             // YAML; default clm.DefaultEntities
+	Tenancy  clm.Tenancy        // with it, the plain listener believes the tenant that a caller names
+	Change   func(*clm.Options) // last, before the server starts; may be nil
 }
 
-// CLM is a lifecycle manager with a database of its own.
+// CLM is a lifecycle manager without a sentinel.
 type CLM struct {
-	URL    string // plain, without identity
-	Secure string // host:port of the listener that asks for certificates; "" without a CA
+	URL      string // plain, without identity
+	Secure   string // host:port of the listener that asks for certificates
+	Database *clm.Database
+
+	site *testsite.Site
 }
 
-// StartCLM starts a lifecycle manager without a sentinel.
-func StartCLM(t testing.TB, o CLMOptions) CLM {
-	t.Helper()
+// StartCLM starts a lifecycle manager. It answers when StartCLM returns.
+func StartCLM(s *testsite.Site, o CLMOptions) *CLM {
+	s.T.Helper()
+	if o.DSN == "" {
+		o.DSN = pgtest.DSN(s.T)
+	}
 	entities := []byte(o.Entities)
 	if o.Entities == "" {
 		entities = clm.DefaultEntities
 	}
 	registry, err := clm.ParseRegistry(entities)
 	if err != nil {
-		t.Fatal(err)
+		s.T.Fatal(err)
 	}
-	db, err := clm.Open(t.Context(), clm.DatabaseOptions{DSN: pgtest.DSN(t), Registry: registry})
+	log := s.Log.With("part", "CLM")
+	db, err := clm.Open(s.T.Context(), clm.DatabaseOptions{DSN: o.DSN, Registry: registry, Logger: log})
 	if err != nil {
-		t.Fatal(err)
+		s.T.Fatal(err)
 	}
-	t.Cleanup(db.Close)
-	plain := Listen(t)
+	s.T.Cleanup(db.Close)
+	plain, secure := testsite.Listen(s.T), testsite.Listen(s.T)
 	identity := &clm.Identity{MayCall: func(peer string) bool { return access.MayCall(access.CLM, pki.Name(peer)) },
 		Open: true, Trusting: o.Tenancy.Enabled, Tenancy: o.Tenancy}
-	options := clm.Options{Database: db, Identify: identity.Identify, Plain: plain}
-	started := CLM{URL: "http://" + plain.Addr().String()}
-	if o.CA != nil {
-		var secure net.Listener = Listen(t)
-		started.Secure = secure.Addr().String()
-		options.HTTP = secure
-		options.HTTPTLS = &tls.Config{
-			MinVersion: tls.VersionTLS13, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: o.CA.Pool(),
-			Certificates: []tls.Certificate{Certificate(t, o.CA, pki.ServiceName("clm"))},
-		}
+	options := clm.Options{Database: db, Identify: identity.Identify, Plain: plain, HTTP: secure,
+		HTTPTLS: s.ServerTLS("clm"), Logger: log, ShutdownGrace: time.Second}
+	if o.Change != nil {
+		o.Change(&options)
 	}
 	server, err := clm.New(options)
 	if err != nil {
-		t.Fatal(err)
+		s.T.Fatal(err)
 	}
-	Run(t, "CLM", server.Run)
-	return started
+	testsite.Run(s.T, "CLM", server.Run)
+	return &CLM{URL: "http://" + plain.Addr().String(), Secure: secure.Addr().String(), Database: db, site: s}
 }
 
-// Dial returns a client of the plain listener.
-func (c CLM) Dial(t testing.TB) *clmclient.Client {
-	t.Helper()
-	client, err := clmclient.New(clmclient.Options{Endpoint: c.URL})
+// Dial returns a client of the plain listener, which needs no identity.
+func (c *CLM) Dial() *clmclient.Client {
+	c.site.T.Helper()
+	return c.dial(clmclient.Options{Endpoint: c.URL})
+}
+
+// DialAs returns a client with the certificate of one of the region's services.
+func (c *CLM) DialAs(service string) *clmclient.Client {
+	c.site.T.Helper()
+	return c.dial(clmclient.Options{Endpoint: "https://" + c.Secure,
+		TLS: c.site.ClientTLS(pki.ServiceName(service), "clm")})
+}
+
+func (c *CLM) dial(o clmclient.Options) *clmclient.Client {
+	c.site.T.Helper()
+	client, err := clmclient.New(o)
 	if err != nil {
-		t.Fatal(err)
+		c.site.T.Fatal(err)
 	}
-	t.Cleanup(client.Close)
+	c.site.T.Cleanup(client.Close)
 	return client
+}
+
+// StartSentinel starts a sentinel for all kinds of the lifecycle manager that have required adapters, and waits until
+// it is ready.
+func (c *CLM) StartSentinel(broker *testsite.Broker) {
+	s := c.site
+	s.T.Helper()
+	ops := rest.NewOps()
+	o := sentinel.Options{
+		Store: c.Database.Store, Feed: c.Database.Feed, Kinds: SentinelKinds(c.Database.Registry),
+		Requests: clm.RequestKind, Name: "s1", Logger: s.Log.With("part", "sentinel"), Ops: ops,
+		Bus: broker.ClientOptions(pki.ServiceName("clm")),
+	}
+	run, err := sentinel.New(s.T.Context(), o)
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	testsite.Run(s.T, "the sentinel", run.Run)
+	awaitReady(s, "the sentinel", ops)
+}
+
+// SentinelKinds returns the kinds of a registry that have required adapters.
+func SentinelKinds(registry *clm.Registry) (kinds []sentinel.Kind) {
+	for _, e := range registry.Entities() {
+		if len(e.RequiredAdapters) > 0 {
+			kinds = append(kinds, sentinel.Kind{Kind: store.Kind(e.Kind), Plural: e.Plural,
+				Parent: store.Kind(e.ParentKind)})
+		}
+	}
+	return kinds
 }
