@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"slices"
 	"sync"
 	"time"
 )
@@ -147,6 +148,13 @@ func (r *Result) Err() error {
 		}
 	}
 	return nil
+}
+
+// wrote reports whether the run created or changed an object.
+func (r *Result) wrote() bool {
+	return slices.ContainsFunc(r.Resources, func(x ResourceResult) bool {
+		return x.Operation == Created || x.Operation == Updated || x.Operation == Recreated
+	})
 }
 
 // PreconditionResult is the outcome of a precondition.

@@ -30,6 +30,7 @@ type ending int
 
 const (
 	succeeded ending = iota
+	repaired         // it succeeded, and created or changed an object
 	failed           // a retry may succeed
 	notBegun         // the resource is another replica's, or its lease has expired
 )

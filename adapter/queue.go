@@ -57,8 +57,12 @@ type item struct {
 	runningTask task      // the run in progress
 	runAgain    bool      // another run follows the run in progress, not before dueAt
 	failures    int       // in a row
+	startedAt   time.Time // when the last run began
 	changes     int       // reported by watches, with less than settledAfter between two of them
 	changedAt   time.Time // when a watch reported the last change
+	repairs     int       // runs of one generation that wrote objects, during these changes
+	repairedAt  time.Time // when the last of these runs ended
+	repairedGen int64     // the generation of these runs
 }
 
 // task is one run.
@@ -74,14 +78,20 @@ const (
 	firstRetryPause   = time.Second
 	longestRetryPause = 30 * time.Second
 
-	// The first promptChanges changes that watches report of a resource make it due at once. Each further
-	// change makes it due after a pause, which doubles up to longestChangePause. When no change came for
-	// settledAfter, the count begins anew. So the changes of an object that becomes ready are handled at
-	// once, and an object that another writer keeps changing back causes few runs.
-	promptChanges      = 10
-	firstChangePause   = 100 * time.Millisecond
-	longestChangePause = 10 * time.Second
-	settledAfter       = 30 * time.Second
+	// The first promptChanges changes that watches report of a resource make it due at once. For further
+	// changes its runs begin at least changeInterval apart, so that an object whose status changes all the
+	// time causes few runs. When no change came for settledAfter, the count begins anew.
+	promptChanges  = 10
+	changeInterval = 200 * time.Millisecond
+	settledAfter   = 30 * time.Second
+
+	// When another writer changes an object back as often as a run writes it, only pauses end the loop. After
+	// more than promptRepairs runs of the same generation that wrote, a change makes its resource due after a
+	// pause since the last such run, which doubles up to longestRepairPause. Runs that write nothing, because
+	// only statuses changed, do not count.
+	promptRepairs      = 10
+	firstRepairPause   = 100 * time.Millisecond
+	longestRepairPause = 10 * time.Second
 )
 
 func newQueue(jitter func(time.Duration) time.Duration) *queue {
@@ -109,19 +119,41 @@ func (q *queue) change(t task, now time.Time) {
 		i.task.trace = q.lastRuns[t.ID].trace
 	}
 	if now.Sub(i.changedAt) > settledAfter {
-		i.changes = 0
+		i.changes, i.repairs = 0, 0
 	}
 	i.changes++
 	i.changedAt = now
-	var pause time.Duration
-	if over := i.changes - promptChanges; over > 0 {
-		pause = min(firstChangePause<<min(over-1, 10), longestChangePause)
+	dueAt, priority := now, fresh
+	if earliest := i.startedAt.Add(changeInterval); i.changes > promptChanges && earliest.After(dueAt) {
+		dueAt = earliest
 	}
-	priority := fresh
-	if pause > 0 {
-		priority = repeated
+	if earliest := i.nextRepair(now); earliest.After(dueAt) {
+		dueAt, priority = earliest, repeated
 	}
-	q.schedule(i, now.Add(pause), priority)
+	q.schedule(i, dueAt, priority)
+}
+
+// nextRepair returns the earliest time at which a change may cause a run, after the repairs so far; the zero time
+// when they are few. The run in progress counts as a repair that ends now.
+func (i *item) nextRepair(now time.Time) time.Time {
+	over := i.repairs - promptRepairs
+	if over <= 0 {
+		return time.Time{}
+	}
+	last := i.repairedAt
+	if i.running {
+		last = now
+	}
+	return last.Add(min(firstRepairPause<<min(over-1, 10), longestRepairPause))
+}
+
+// countRepair counts a run that ended and wrote objects.
+func (i *item) countRepair(now time.Time) {
+	if i.repairedGen != i.runningTask.Generation {
+		i.repairs, i.repairedGen = 0, i.runningTask.Generation
+	}
+	i.repairs++
+	i.repairedAt = now
 }
 
 // updateItem returns the resource's item, and first gives its next task the event, if that is not older, and the
@@ -183,7 +215,7 @@ func (q *queue) next(now time.Time) (t task, ok bool, wait time.Duration) {
 		left := first.dueAt.Sub(now)
 		if left <= 0 {
 			heap.Pop(&q.due[c])
-			first.running, first.runningTask = true, first.task
+			first.running, first.runningTask, first.startedAt = true, first.task, now
 			q.turn++
 			return first.task, true, 0
 		}
@@ -202,8 +234,11 @@ func (q *queue) done(id string, result ending, now time.Time) {
 	switch result {
 	case failed:
 		i.failures++
-	case succeeded:
+	case succeeded, repaired:
 		i.failures = 0
+		if result == repaired {
+			i.countRepair(now)
+		}
 		q.lastRuns[id] = successfulRun{max(i.runningTask.Generation, q.lastRuns[id].generation), now, i.runningTask.trace}
 	case notBegun:
 		i.failures = 0

@@ -112,34 +112,82 @@ func TestAFailedRunIsRepeatedAFewTimes(t *testing.T) {
 	expect(t, q, now, "a 1")
 }
 
-func TestChangesAreTakenAtOnceUntilTheyAreTooMany(t *testing.T) {
+// However often a status changes, the run for a change begins at once, or
+// changeInterval after the run before it began.
+func TestAChangeOfAStatusWaitsAtMostTheInterval(t *testing.T) {
+	q := newQueue(plain)
+	q.add(of("a", 1), noon)
+	expect(t, q, noon, "a 1")
+	q.done("a", repaired, noon)
+	now := noon
+	for n := range 100 { // without a pause of settledAfter
+		now = now.Add(changeInterval)
+		q.change(of("a", 1), now)
+		if got := take(t, q, now); got != "a 1" {
+			t.Fatalf("change %d: next is %q", n, got)
+		}
+		q.done("a", succeeded, now)
+	}
+	now = now.Add(50 * time.Millisecond) // after the last run began
+	q.change(of("a", 1), now)
+	expect(t, q, now, "wait 150ms")
+	q.change(of("a", 1), now.Add(time.Millisecond)) // further changes do not defer the run
+	expect(t, q, now.Add(150*time.Millisecond), "a 1")
+}
+
+// Another writer changes an object back after each run.
+func TestRepairsOfAnObjectGetRareWhenAnotherWriterChangesItBack(t *testing.T) {
 	q := newQueue(plain)
 	now := noon
-	run := func(want string) {
+	repair := func(want string) {
 		t.Helper()
 		q.change(of("a", 1), now)
 		expect(t, q, now, want)
 	}
-	for range promptChanges {
-		run("a 1")
-		q.done("a", succeeded, now)
+	for range promptRepairs + 1 {
+		repair("a 1")
+		q.done("a", repaired, now)
+		now = now.Add(changeInterval)
 	}
-	for _, pause := range []time.Duration{100, 200, 400} {
-		run("wait " + (pause * time.Millisecond).String())
+	now = now.Add(-changeInterval)
+	for _, pause := range []time.Duration{200, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000} {
+		repair("wait " + (pause * time.Millisecond).String())
 		now = now.Add(pause * time.Millisecond)
 		expect(t, q, now, "a 1")
-		q.done("a", succeeded, now)
+		q.done("a", repaired, now)
 	}
 	q.change(of("a", 1), now)
 	q.add(of("a", 1), now) // an event of the bus has no pause
 	expect(t, q, now, "a 1")
+	q.change(of("a", 1), now) // during the run
+	q.done("a", repaired, now)
+	expect(t, q, now, "wait 10s")
+	q.add(of("a", 2), now) // a new generation begins anew
+	expect(t, q, now, "a 2")
+	q.done("a", repaired, now)
+	now = now.Add(changeInterval)
+	q.change(of("a", 2), now)
+	expect(t, q, now, "a 2")
 	q.done("a", succeeded, now)
+}
+
+func TestAResourceWithoutChangesIsForgotten(t *testing.T) {
+	q := newQueue(plain)
+	now := noon
+	for range 2 * promptChanges {
+		q.change(of("a", 1), now)
+		now = now.Add(longestRepairPause)
+		expect(t, q, now, "a 1")
+		q.done("a", repaired, now)
+	}
 	now = now.Add(settledAfter + time.Second)
-	run("a 1") // no change for settledAfter: prompt again
+	q.change(of("a", 1), now) // the counts begin anew
+	expect(t, q, now, "a 1")
 	q.done("a", succeeded, now)
-	q.add(of("b", 1), now.Add(2*settledAfter))
-	expect(t, q, now.Add(2*settledAfter), "b 1")
-	q.done("b", succeeded, now.Add(2*settledAfter))
+	now = now.Add(2 * settledAfter)
+	q.add(of("b", 1), now)
+	expect(t, q, now, "b 1")
+	q.done("b", succeeded, now)
 	if len(q.items) != 0 {
 		t.Errorf("%d resources are kept", len(q.items))
 	}
@@ -226,7 +274,7 @@ func TestNoEventIsLostAndNoResourceRunsTwiceAtOnce(t *testing.T) {
 				name := id.Draw(t, "id")
 				if _, is := running[name]; is {
 					delete(running, name)
-					q.done(name, rapid.SampledFrom([]ending{succeeded, failed, notBegun}).Draw(t, "how"), now)
+					q.done(name, rapid.SampledFrom([]ending{succeeded, repaired, failed, notBegun}).Draw(t, "how"), now)
 				}
 			},
 			"pass": func(t *rapid.T) {
@@ -240,7 +288,7 @@ func TestNoEventIsLostAndNoResourceRunsTwiceAtOnce(t *testing.T) {
 				q.done(name, succeeded, now)
 			}
 			if !begin() {
-				now = now.Add(longestChangePause)
+				now = now.Add(longestRepairPause)
 			}
 		}
 		if len(want) > 0 || q.countWaiting() > 0 {

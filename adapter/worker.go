@@ -327,8 +327,11 @@ func (w *Worker) run(ctx context.Context, t task) ending {
 	default:
 		w.o.Log.LogAttrs(ctx, slog.LevelDebug, "a run ended", attrs...)
 	}
-	if err != nil {
+	switch {
+	case err != nil:
 		return failed
+	case result.wrote():
+		return repaired
 	}
 	return succeeded
 }

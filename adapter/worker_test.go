@@ -86,3 +86,38 @@ func TestARunHasALimit(t *testing.T) {
 		}
 	})
 }
+
+// A work's status changes eleven times while its control plane stops, and once more when the plane has stopped. The
+// run for the last change begins when the change comes, because the runs before it wrote nothing. A worker whose runs
+// write each time pauses: another writer changes the object back.
+func TestTheLastStatusOfAStoppingPlaneIsReportedAtOnce(t *testing.T) {
+	for operation, latest := range map[Operation]time.Duration{Skipped: 0, Updated: longestRepairPause} {
+		t.Run(string(operation), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var begun time.Time
+				w := NewWorker(WorkerOptions{Name: "a", Topic: "clusters", Engine: runnerFunc(
+					func(context.Context, Event) *Result {
+						begun = time.Now()
+						return &Result{Resources: []ResourceResult{{Operation: operation}}}
+					})})
+				ctx, cancel := context.WithCancel(t.Context())
+				var done sync.WaitGroup
+				done.Go(func() { w.pool.Run(ctx) })
+				change := func() { w.enqueue(hint{task: of("x", 1), watched: true}) }
+				for range 30 {
+					change()
+					<-time.After(time.Second)
+				}
+				change()
+				last := time.Now()
+				<-time.After(longestRepairPause)
+				synctest.Wait()
+				if wait := begun.Sub(last); wait < 0 || wait > latest || latest > 0 && wait == 0 {
+					t.Errorf("the run began %s after the change, want at most %s", wait, latest)
+				}
+				cancel()
+				done.Wait()
+			})
+		})
+	}
+}
