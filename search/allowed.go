@@ -5,52 +5,77 @@ import (
 	"strings"
 )
 
-// allowed fails for operators and values that the fields do not offer.
-func (b *binder) allowed(n node, negated bool) {
+// polarity says whether a condition stands below "not".
+type polarity int
+
+const (
+	positive polarity = iota
+	negated
+)
+
+// hasNot reports whether a condition has a "not" inside, as "not like" does. The "not" of "is not null" is part of an
+// operator and is none.
+func hasNot(n node) bool {
+	switch n := n.(type) {
+	case negation:
+		return true
+	case comparison:
+		return n.not
+	case membership:
+		return n.not
+	case between:
+		return n.not
+	}
+	return false
+}
+
+// checkAllowed fails if a field in the condition does not allow its operator, its negation or one of its values.
+func (b *binder) checkAllowed(n node, p polarity) {
+	if hasNot(n) {
+		p = negated
+	}
 	switch n := n.(type) {
 	case logic:
 		for _, t := range n.terms {
-			b.allowed(t, negated)
+			b.checkAllowed(t, p)
 		}
 	case negation:
-		b.allowed(n.of, true)
+		b.checkAllowed(n.term, p)
 	case comparison:
-		b.offers(n.left, n.op, negated || n.not, n.right)
-		b.offers(n.right, n.op, negated || n.not, n.left)
+		b.checkOperand(n.left, n.op, p, n.right)
+		b.checkOperand(n.right, n.op, p, n.left)
 	case membership:
 		values := make([]operand, len(n.list))
 		for i, l := range n.list {
 			values[i] = l
 		}
-		b.offers(n.of, "in", negated || n.not, values...)
-	case span:
-		b.offers(n.of, "between", negated || n.not, n.low, n.high)
-	case nullness:
-		b.offers(n.of, "is", negated) // "is not null" is an operator, not a negation
+		b.checkOperand(n.left, "in", p, values...)
+	case between:
+		b.checkOperand(n.left, "between", p, n.low, n.high)
+	case nullTest:
+		b.checkOperand(n.operand, "is", p)
 	}
 }
 
-// offers fails if the field of an operand does not offer the operator, the
-// negation, or one of the values beside it.
-func (b *binder) offers(o operand, op string, negated bool, with ...operand) {
+// checkOperand fails if a field in the operand does not allow the operator, the polarity, or one of the literals with
+// which the operator compares it.
+func (b *binder) checkOperand(o operand, op string, p polarity, others ...operand) {
 	switch o := o.(type) {
 	case arithmetic:
-		b.offers(o.left, op, negated)
-		b.offers(o.right, op, negated)
+		b.checkOperand(o.left, op, p)
+		b.checkOperand(o.right, op, p)
 	case name:
-		r, ok := b.ref(o).(ref)
-		if !ok {
-			return
-		}
-		if r.def.Positive && negated {
+		r := b.bindField(o)
+		d := r.definition
+		if d.Positive && p == negated {
 			b.fail(o.pos, "%s cannot be negated", r.field)
 		}
-		if r.def.Ops != nil && !slices.Contains(r.def.Ops, op) {
-			b.fail(o.pos, "%s cannot be searched by %s; possible: %s", r.field, op, strings.Join(r.def.Ops, " "))
+		if d.Ops != nil && !slices.Contains(d.Ops, op) {
+			b.fail(o.pos, "%s cannot be searched by %s; possible: %s", r.field, op, strings.Join(d.Ops, " "))
 		}
-		for _, w := range with {
-			if l, ok := w.(literal); ok && r.def.Enum != nil && !slices.Contains(r.def.Enum, l.text) {
-				b.fail(l.pos, "%s is never %q; possible: %s", r.field, shorten(l.text), strings.Join(r.def.Enum, ", "))
+		for _, other := range others {
+			if l, ok := other.(literal); ok && d.Enum != nil && !slices.Contains(d.Enum, l.text) {
+				b.fail(l.pos, "%s is never %q; possible: %s", r.field, shorten(l.text), strings.Join(d.Enum, ", "))
 			}
 		}
 	}

@@ -3,7 +3,7 @@ package search
 import "time"
 
 // node is a condition of the text, before it is bound.
-type node interface{ at() int }
+type node interface{ position() int } // the byte offset in the text
 
 // logic joins conditions by and, or by or.
 type logic struct {
@@ -14,8 +14,8 @@ type logic struct {
 
 // negation is "not" before a condition.
 type negation struct {
-	pos int
-	of  node
+	pos  int
+	term node
 }
 
 // comparison is "a < b", and "a like 'b'".
@@ -30,44 +30,44 @@ type comparison struct {
 type membership struct {
 	pos  int
 	not  bool
-	of   operand
+	left operand
 	list []literal
 }
 
-// span is "a between b and c".
-type span struct {
+// between is "a between b and c".
+type between struct {
 	pos       int
 	not       bool
-	of        operand
+	left      operand
 	low, high literal
 }
 
-// nullness is "a is null".
-type nullness struct {
-	pos int
-	not bool
-	of  operand
+// nullTest is "a is null", and with not "a is not null".
+type nullTest struct {
+	pos     int
+	not     bool
+	operand operand
 }
 
-func (n logic) at() int      { return n.pos }
-func (n negation) at() int   { return n.pos }
-func (n comparison) at() int { return n.pos }
-func (n membership) at() int { return n.pos }
-func (n span) at() int       { return n.pos }
-func (n nullness) at() int   { return n.pos }
+func (n logic) position() int      { return n.pos }
+func (n negation) position() int   { return n.pos }
+func (n comparison) position() int { return n.pos }
+func (n membership) position() int { return n.pos }
+func (n between) position() int    { return n.pos }
+func (n nullTest) position() int   { return n.pos }
 
 // operand is a side of a comparison.
-type operand interface{ at() int }
+type operand interface{ position() int } // the byte offset in the text
 
-// name is a field, with the way into its JSON if it has one.
+// name names a field, or a member of a JSON field.
 type name struct {
 	pos   int
 	parts []string // a.b.c
-	path  []string // ->'a'->'b'
+	path  []string // ->'a'->'b': the names of members
 	text  bool     // the last step of path is ->>
 }
 
-// literal is a value.
+// literal is a value in the text.
 type literal struct {
 	pos    int
 	text   string // the value of a string; the text of other literals
@@ -92,6 +92,6 @@ type arithmetic struct {
 	left, right operand
 }
 
-func (o name) at() int       { return o.pos }
-func (o literal) at() int    { return o.pos }
-func (o arithmetic) at() int { return o.pos }
+func (o name) position() int       { return o.pos }
+func (o literal) position() int    { return o.pos }
+func (o arithmetic) position() int { return o.pos }

@@ -13,114 +13,108 @@ import (
 // Types that only bound expressions have.
 const (
 	float   Type = iota + 100 // float8
-	dynamic                   // a JSON value whose type the other side decides
+	dynamic                   // a JSON value that gets the type of the other side of the comparison
 )
 
-// Bind checks a query against a schema. Its errors are *Error.
+// Bind checks a query against a schema: each field exists and allows its operator and values, and both sides of each
+// comparison have one type. An error is an *Error. Bind does not change the query; a query can be bound several times.
 func (q *Query) Bind(s Schema) (f *Filter, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			fail, ok := r.(failure)
-			if !ok {
-				panic(r)
-			}
-			f, err = nil, fail.err
-		}
-	}()
+	defer recoverFailure(&err)
 	if q.root == nil {
 		return &Filter{}, nil
 	}
 	b := &binder{query: q, schema: s}
-	b.allowed(q.root, false)
-	return &Filter{root: b.bind(q.root)}, nil
+	b.checkAllowed(q.root, positive)
+	return &Filter{root: b.bindCondition(q.root)}, nil
 }
 
+// binder turns the tree of a query into the tree of a Filter. Its methods panic with a failure.
 type binder struct {
-	query  *Query
-	schema Schema
-	terms  int
-	sums   int // arithmetic operations in the comparison at hand
+	query       *Query
+	schema      Schema
+	comparisons int // bound so far
+	operations  int // arithmetic operations in the current comparison
 }
 
 func (b *binder) fail(pos int, format string, args ...any) {
-	panic(failure{b.query.errorf(pos, format, args...)})
+	panic(failure{b.query.newError(pos, format, args...)})
 }
 
-func (b *binder) bind(n node) bound {
+func (b *binder) bindCondition(n node) bound {
 	switch n := n.(type) {
 	case logic:
-		terms := b.fold(n)
+		terms := b.mergeEqualities(n)
 		if len(terms) == 1 {
-			return b.bind(terms[0])
+			return b.bindCondition(terms[0])
 		}
 		l := boundLogic{or: n.or, terms: make([]bound, len(terms))}
 		for i, t := range terms {
-			l.terms[i] = b.bind(t)
+			l.terms[i] = b.bindCondition(t)
 		}
 		return l
 	case negation:
-		return boundNot{b.bind(n.of)}
+		return boundNot{b.bindCondition(n.term)}
 	}
-	if b.terms++; b.terms > b.query.limits.Terms {
-		b.fail(n.at(), "more than %d comparisons", b.query.limits.Terms)
+	if b.comparisons++; b.comparisons > b.query.limits.Terms {
+		b.fail(n.position(), "more than %d comparisons", b.query.limits.Terms)
 	}
-	b.sums = 0
+	b.operations = 0
 	switch n := n.(type) {
 	case comparison:
-		return b.comparison(n)
+		return b.bindComparison(n)
 	case membership:
-		return b.membership(n)
-	case span:
-		low := b.comparison(comparison{pos: n.pos, op: ">=", left: n.of, right: n.low})
-		high := b.comparison(comparison{pos: n.pos, op: "<=", left: n.of, right: n.high})
+		return b.bindMembership(n)
+	case between:
+		low := b.bindComparison(comparison{pos: n.pos, op: ">=", left: n.left, right: n.low})
+		high := b.bindComparison(comparison{pos: n.pos, op: "<=", left: n.left, right: n.high})
 		both := boundLogic{terms: []bound{low, high}}
 		if n.not {
 			return boundNot{both}
 		}
 		return both
-	case nullness:
-		of := b.expr(n.of)
+	case nullTest:
+		of := b.bindOperand(n.operand)
 		if _, ok := of.(constant); ok {
 			b.fail(n.pos, "a value is never null; name a field")
 		}
-		if r, ok := of.(ref); ok && r.as == dynamic {
-			r.as = Text
+		if r, ok := of.(fieldRef); ok && r.typ == dynamic {
+			r.typ = Text
 			of = r
 		}
-		return boundNull{not: n.not, of: of}
+		return boundNull{not: n.not, operand: of}
 	}
 	panic(fmt.Sprintf("search: a %T", n))
 }
 
-// fold replaces all "field = value" that an "or" joins by one membership, and
-// all "field <> value" that an "and" joins: clients list hundreds of consumers
-// in this form.
-func (b *binder) fold(n logic) []node {
-	wanted := "<>"
+// mergeEqualities returns the terms of an "or" with all "field = value" of one field replaced by one "field in (...)",
+// and the terms of an "and" with all "field <> value" of one field replaced by one "field not in (...)". Clients list
+// hundreds of consumers in this form; a membership counts as one comparison.
+func (b *binder) mergeEqualities(n logic) []node {
+	merged := "<>"
 	if n.or {
-		wanted = "="
+		merged = "="
 	}
 	var out []node
-	at := map[string]int{}
+	indexOf := map[string]int{} // in out, by field and type of value
 	for _, t := range n.terms {
 		c, ok := t.(comparison)
 		field, isName := c.left.(name)
 		value, isLiteral := c.right.(literal)
-		if !ok || c.op != wanted || !isName || !isLiteral || b.ref(field).kind() == JSON {
+		if !ok || c.op != merged || !isName || !isLiteral || b.bindField(field).typeOf() == JSON {
 			out = append(out, t)
 			continue
 		}
 		key := fmt.Sprintf("%q %q %v %d", field.parts, field.path, field.text, value.kind)
-		i, known := at[key]
+		i, known := indexOf[key]
 		if !known {
-			at[key] = len(out)
+			indexOf[key] = len(out)
 			out = append(out, t)
 			continue
 		}
 		m, ok := out[i].(membership)
 		if !ok {
 			first := out[i].(comparison)
-			m = membership{pos: first.pos, not: !n.or, of: first.left, list: []literal{first.right.(literal)}}
+			m = membership{pos: first.pos, not: !n.or, left: first.left, list: []literal{first.right.(literal)}}
 		}
 		m.list = append(m.list, value)
 		out[i] = m
@@ -128,21 +122,21 @@ func (b *binder) fold(n logic) []node {
 	return out
 }
 
-func (b *binder) comparison(n comparison) bound {
+func (b *binder) bindComparison(n comparison) bound {
 	if _, ok := n.left.(literal); ok {
 		if _, both := n.right.(literal); both {
 			b.fail(n.pos, "two values are compared; name a field")
 		}
-		n.left, n.right, n.op = n.right, n.left, flipped(n.op)
+		n.left, n.right, n.op = n.right, n.left, flipOperator(n.op)
 	}
-	left := b.expr(n.left)
+	left := b.bindOperand(n.left)
 	switch n.op {
 	case "like", "ilike", "~":
 		v, ok := n.right.(literal)
 		if !ok || v.kind != stringLiteral {
 			b.fail(n.pos, "the pattern is not in quotes")
 		}
-		p := boundPattern{op: n.op, of: b.as(left, Text, n.left.at()), pattern: v.text}
+		p := boundPattern{op: n.op, left: b.convert(left, Text, n.left.position()), pattern: v.text}
 		if err := checkPattern(n.op, v.text); err != "" {
 			b.fail(v.pos, "%s", err)
 		}
@@ -151,96 +145,96 @@ func (b *binder) comparison(n comparison) bound {
 		}
 		return p
 	case "@>":
-		return b.contains(n, left)
+		return b.bindContains(n, left)
 	}
-	right := b.expr(n.right)
+	right := b.bindOperand(n.right)
 	left, right = b.unify(n, left, right)
-	if k := left.kind(); n.op != "=" && n.op != "<>" && (k == Bool || k == JSON) {
+	if k := left.typeOf(); n.op != "=" && n.op != "<>" && (k == Bool || k == JSON) {
 		b.fail(n.pos, "%s cannot be compared by %s", k, n.op)
 	}
 	return boundCompare{op: n.op, left: left, right: right}
 }
 
-func (b *binder) contains(n comparison, left expr) bound {
+func (b *binder) bindContains(n comparison, left expr) bound {
 	v, ok := n.right.(literal)
 	if !ok || v.kind != stringLiteral {
 		b.fail(n.pos, "the document is not in quotes")
 	}
-	if r, ok := left.(ref); ok && r.as == dynamic {
-		r.as = JSON
+	if r, ok := left.(fieldRef); ok && r.typ == dynamic {
+		r.typ = JSON
 		left = r
 	}
-	if left.kind() != JSON {
-		b.fail(n.left.at(), "%s contains nothing; @> needs JSON", left.kind())
+	if left.typeOf() != JSON {
+		b.fail(n.left.position(), "%s contains nothing; @> needs JSON", left.typeOf())
 	}
-	return boundContains{of: left, doc: v.text, val: b.document(v)}
+	return boundContains{left: left, text: v.text, value: b.parseJSON(v)}
 }
 
-// document reads a JSON literal. It fails for JSON that PostgreSQL would refuse.
-func (b *binder) document(v literal) any {
+// parseJSON decodes the JSON in a literal. It fails for JSON that PostgreSQL would refuse.
+func (b *binder) parseJSON(v literal) any {
 	var raw json.RawMessage
 	if err := rest.DecodeJSON([]byte(v.text), &raw); err != nil {
 		b.fail(v.pos, "%q is not JSON", shorten(v.text))
 	}
-	return decode(raw)
+	return decodeJSON(raw)
 }
 
-func (b *binder) membership(n membership) bound {
-	of := b.expr(n.of)
-	kind := of.kind()
+func (b *binder) bindMembership(n membership) bound {
+	of := b.bindOperand(n.left)
+	kind := of.typeOf()
 	if _, ok := of.(constant); ok {
 		b.fail(n.pos, "the left side of in is not a field")
 	}
 	switch kind {
 	case Int:
 		for _, l := range n.list {
-			kind = max(kind, b.constant(l, Int).as) // float, if one is not whole
+			kind = max(kind, b.convertLiteral(l, Int).typ) // float when a value is not a whole number
 		}
 	case dynamic:
 		kind = Text
 		for i, l := range n.list {
-			if k := numeric(naturalKind(l)); i == 0 {
+			if k := withoutInt(typeOfLiteral(l)); i == 0 {
 				kind = k
 			} else if k != kind {
 				b.fail(l.pos, "the values of in are of several types")
 			}
 		}
 	}
-	of = b.as(of, kind, n.of.at())
+	of = b.convert(of, kind, n.left.position())
 	if kind == JSON {
 		b.fail(n.pos, "JSON cannot be compared by in")
 	}
-	in := boundIn{not: n.not, of: of, kind: kind, list: make([]any, len(n.list))}
+	in := boundIn{not: n.not, left: of, elemType: kind, list: make([]any, len(n.list))}
 	for i, l := range n.list {
-		in.list[i] = b.constant(l, kind).v
+		in.list[i] = b.convertLiteral(l, kind).value
 	}
 	return in
 }
 
-// expr binds an operand.
-func (b *binder) expr(o operand) expr {
+// bindOperand gives an operand a type: a field its own, a literal that of its text.
+func (b *binder) bindOperand(o operand) expr {
 	switch o := o.(type) {
 	case name:
-		return b.ref(o)
+		return b.bindField(o)
 	case literal:
-		return b.constant(o, naturalKind(o))
+		return b.convertLiteral(o, typeOfLiteral(o))
 	case arithmetic:
-		if b.sums++; b.sums > 8 {
+		if b.operations++; b.operations > 8 {
 			b.fail(o.pos, "more than 8 operations in one comparison")
 		}
-		left, right := b.number(o.left), b.number(o.right)
-		whole := isWhole(left) && isWhole(right)
+		left, right := b.bindNumber(o.left), b.bindNumber(o.right)
+		whole := isWholeExpr(left) && isWholeExpr(right)
 		if o.op == '%' && !whole {
 			b.fail(o.pos, "%% is for whole numbers")
 		}
-		return calc{op: o.op, left: left, right: right, whole: whole}
+		return calculation{op: o.op, left: left, right: right, whole: whole}
 	}
 	panic(fmt.Sprintf("search: an operand %T", o))
 }
 
-// number binds an operand of arithmetic.
-func (b *binder) number(o operand) expr {
-	x := b.expr(o)
+// bindNumber binds an operand of arithmetic. It fails if the operand is not a number.
+func (b *binder) bindNumber(o operand) expr {
+	x := b.bindOperand(o)
 	if l, ok := o.(literal); ok {
 		if l.kind != numberLiteral {
 			b.fail(l.pos, "arithmetic is for numbers")
@@ -250,24 +244,25 @@ func (b *binder) number(o operand) expr {
 		}
 		return x
 	}
-	if x.kind() == Int {
+	if x.typeOf() == Int {
 		return x
 	}
-	return b.as(x, float, o.at())
+	return b.convert(x, float, o.position())
 }
 
-func isWhole(x expr) bool {
+// isWholeExpr reports whether an operand of arithmetic is a whole number in each row.
+func isWholeExpr(x expr) bool {
 	switch x := x.(type) {
 	case constant:
-		return x.as == Int
-	case calc:
+		return x.typ == Int
+	case calculation:
 		return x.whole
 	}
-	return x.kind() == Int
+	return x.typeOf() == Int
 }
 
-// ref finds a field.
-func (b *binder) ref(n name) expr {
+// bindField looks a name up in the schema. It fails if there is no such field.
+func (b *binder) bindField(n name) fieldRef {
 	parts := n.parts
 	if len(parts) > 1 && strings.EqualFold(parts[0], b.schema.Table) {
 		parts = parts[1:]
@@ -301,15 +296,15 @@ func (b *binder) ref(n name) expr {
 		b.fail(n.pos, "there is no field %q; possible: %s", shorten(strings.Join(n.parts, ".")),
 			strings.Join(known, ", "))
 	}
-	r := ref{pos: n.pos, field: field, def: def, path: path, as: def.Type}
+	r := fieldRef{pos: n.pos, field: field, definition: def, path: path, typ: def.Type}
 	switch {
 	case len(path) == 0:
 	case def.Type != JSON:
 		b.fail(n.pos, "%s is %s; there is nothing within it", field, def.Type)
 	case n.text:
-		r.as = Text
-	case len(n.path) == 0: // by dots
-		r.as = dynamic
+		r.typ = Text
+	case len(n.path) == 0: // the path is written with dots
+		r.typ = dynamic
 	}
 	return r
 }

@@ -1,22 +1,30 @@
 package search
 
-// Filter is a query bound to the fields of one list. It is immutable.
+// Filter is a query bound to the fields of one list. It is immutable; several goroutines may use it.
 type Filter struct {
-	root bound // nil: everything matches
+	root bound // nil: every row matches
 }
 
-// bound is a condition whose types are known.
+// Empty reports whether every row matches.
+func (f *Filter) Empty() bool { return f.root == nil }
+
+// bound is a condition whose expressions have types.
 type bound interface {
-	render(r *renderer, negated bool)
-	eval(e *evaluation) truth
+	// render writes the condition as SQL. Some forms that an index serves are false where SQL has null, so that they
+	// are correct with a positive polarity only.
+	render(r *renderer, p polarity)
+	// test evaluates the condition on one row.
+	test(e *evaluation) truth
 }
 
+// boundLogic joins conditions by "and", or by "or".
 type boundLogic struct {
 	or    bool
 	terms []bound
 }
 
-type boundNot struct{ of bound }
+// boundNot is "not" before a condition.
+type boundNot struct{ term bound }
 
 // boundCompare compares two expressions of one type.
 type boundCompare struct {
@@ -26,61 +34,71 @@ type boundCompare struct {
 
 // boundIn compares an expression with values of its type.
 type boundIn struct {
-	not  bool
-	of   expr
-	kind Type
-	list []any
+	not      bool
+	left     expr
+	elemType Type
+	list     []any // string, int64, float64, time.Time or bool, by elemType
 }
 
+// boundNull is "is null" and "is not null".
 type boundNull struct {
-	not bool
-	of  expr
+	not     bool
+	operand expr
 }
 
 // boundPattern is like, ilike and ~.
 type boundPattern struct {
 	op      string
-	of      expr
+	left    expr
 	pattern string
 }
 
-// boundContains is @>.
+// boundContains is @>: the left side contains a JSON document.
 type boundContains struct {
-	of  expr
-	doc string
-	val any
+	left  expr
+	text  string // the document
+	value any    // the document, decoded by decodeJSON
 }
 
 // expr is an expression with a type.
 type expr interface {
-	kind() Type
+	typeOf() Type
 	sql(r *renderer) string
-	value(e *evaluation) any // nil is null
+	// eval returns the value in one row: nil is null; JSON is as decodeJSON returns it.
+	eval(e *evaluation) any
 }
 
-// ref is a field, or something within its JSON.
-type ref struct {
-	pos   int
-	field string
-	def   Field
-	path  []string
-	as    Type
+// fieldRef is a field, or a member of its JSON.
+type fieldRef struct {
+	pos        int
+	field      string // its name in the schema
+	definition Field
+	path       []string // the names of the members that lead to the member; empty for the field itself
+	typ        Type
 }
 
-// constant is a value in the text, with its type.
+// constant is a value from the text, with its type.
 type constant struct {
-	as Type
-	v  any // string, int64, float64, time.Time, bool
+	typ   Type
+	value any // string, int64, float64, time.Time, bool or jsonConstant
 }
 
-// calc is arithmetic on float8. If whole, both sides are whole numbers, and so
-// is a quotient.
-type calc struct {
-	op          byte
-	left, right expr
-	whole       bool
+// jsonConstant is the value of a constant of type JSON.
+type jsonConstant struct {
+	text  string
+	value any // the text, decoded by decodeJSON
 }
 
-func (x ref) kind() Type      { return x.as }
-func (x constant) kind() Type { return x.as }
-func (x calc) kind() Type     { return float }
+// calculation is arithmetic on float8.
+type calculation struct {
+	op          byte // + - * / %, or conversion
+	left, right expr // right is nil for conversion
+	whole       bool // both sides are whole numbers; their quotient is truncated
+}
+
+// conversion is the operator of a calculation that only converts its left side to float8.
+const conversion = ' '
+
+func (x fieldRef) typeOf() Type    { return x.typ }
+func (x constant) typeOf() Type    { return x.typ }
+func (x calculation) typeOf() Type { return float }

@@ -1,104 +1,110 @@
 package search
 
 import (
-	"math"
-	"regexp"
-	"slices"
-	"strconv"
 	"strings"
-	"time"
 )
 
-// parser reads both languages by recursive descent. They differ in how values
-// are written, and in the arrows.
+// parser reads both languages by recursive descent; they differ in how values are written, and in
+// the arrows of JSON paths. Each method that begins with parse reads one construct: it begins at
+// the next token, leaves the token after the construct as the next token, and panics with a failure
+// when the text has something else.
 type parser struct {
 	scanner
-	query  *Query
-	tok    token // the next token
-	depth  int
-	values int
+	query      *Query
+	next       token // the next token
+	depth      int   // how many parentheses and "not" are open
+	valueCount int   // values so far
 }
 
-// failure is the panic that carries an *Error out of the recursion.
+// failure is the panic with which parser and binder leave their recursion.
 type failure struct{ err *Error }
 
-func (p *parser) fail(pos int, format string, args ...any) {
-	panic(failure{p.query.errorf(pos, format, args...)})
+// recoverFailure is deferred by a function that starts such a recursion: it stores the error of a failure in err, and
+// passes other panics on.
+func recoverFailure(err *error) {
+	if r := recover(); r != nil {
+		f, ok := r.(failure)
+		if !ok {
+			panic(r)
+		}
+		*err = f.err
+	}
 }
 
-func (p *parser) parse() (root node, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			f, ok := r.(failure)
-			if !ok {
-				panic(r)
-			}
-			err = f.err
-		}
-	}()
+func (p *parser) fail(pos int, format string, args ...any) {
+	panic(failure{p.query.newError(pos, format, args...)})
+}
+
+// parseQuery reads the whole text. The root is nil when the text is empty.
+func (p *parser) parseQuery() (root node, err error) {
+	defer recoverFailure(&err)
 	p.advance()
-	if p.tok.kind == endToken {
+	if p.next.kind == endToken {
 		return nil, nil
 	}
-	root = p.disjunction()
-	if p.tok.kind != endToken {
-		p.unexpected("and, or, or the end")
+	root = p.parseOr()
+	if p.next.kind != endToken {
+		p.failExpected("and, or, or the end")
 	}
 	return root, nil
 }
 
+// advance scans the token after the next one, which becomes the next one.
 func (p *parser) advance() {
-	t, fault := p.next()
+	t, fault := p.scan()
 	if fault != "" {
 		p.fail(t.pos, "%s", fault)
 	}
-	p.tok = t
+	p.next = t
 }
 
-func (p *parser) unexpected(wanted string) {
-	if p.tok.kind == endToken {
-		p.fail(p.tok.pos, "the search ends where %s is expected", wanted)
+// failExpected fails because the next token is not the wanted construct.
+func (p *parser) failExpected(wanted string) {
+	if p.next.kind == endToken {
+		p.fail(p.next.pos, "the search ends where %s is expected", wanted)
 	}
-	p.fail(p.tok.pos, "%q stands where %s is expected", shorten(p.query.text[p.tok.pos:p.tok.end]), wanted)
+	p.fail(p.next.pos, "%q stands where %s is expected", shorten(p.query.text[p.next.pos:p.next.end]), wanted)
 }
 
-// keyword reports whether the next token is this keyword.
-func (p *parser) keyword(word string) bool {
-	return p.tok.kind == wordToken && strings.EqualFold(p.tok.text, word)
+// isKeyword reports whether the next token is this keyword.
+func (p *parser) isKeyword(word string) bool {
+	return p.next.kind == wordToken && strings.EqualFold(p.next.text, word)
 }
 
-func (p *parser) sign(text string) bool { return p.tok.kind == signToken && p.tok.text == text }
+// isSign reports whether the next token is this operator or bracket.
+func (p *parser) isSign(text string) bool { return p.next.kind == signToken && p.next.text == text }
 
-// took skips the keyword and returns true if it is the next token.
-func (p *parser) took(word string) bool {
-	if !p.keyword(word) {
+// acceptKeyword reports whether the next token is this keyword, and advances over it if it is.
+func (p *parser) acceptKeyword(word string) bool {
+	if !p.isKeyword(word) {
 		return false
 	}
 	p.advance()
 	return true
 }
 
-func (p *parser) expect(sign string) {
-	if !p.sign(sign) {
-		p.unexpected(sign)
+// expectSign advances over the sign, or fails when the next token is another one.
+func (p *parser) expectSign(sign string) {
+	if !p.isSign(sign) {
+		p.failExpected(sign)
 	}
 	p.advance()
 }
 
-// deeper goes one level down in the recursion, and fails below the limit. The
-// function that it returns goes up again.
-func (p *parser) deeper() func() {
+// enter counts one more open parenthesis or "not" until the caller calls leave. It fails at the limit.
+func (p *parser) enter() (leave func()) {
 	if p.depth++; p.depth > p.query.limits.Depth {
-		p.fail(p.tok.pos, "nested deeper than %d", p.query.limits.Depth)
+		p.fail(p.next.pos, "nested deeper than %d", p.query.limits.Depth)
 	}
 	return func() { p.depth-- }
 }
 
-func (p *parser) disjunction() node {
-	pos := p.tok.pos
-	terms := []node{p.conjunction()}
-	for p.took("or") {
-		terms = append(terms, p.conjunction())
+// parseOr reads conditions that "or" joins.
+func (p *parser) parseOr() node {
+	pos := p.next.pos
+	terms := []node{p.parseAnd()}
+	for p.acceptKeyword("or") {
+		terms = append(terms, p.parseAnd())
 	}
 	if len(terms) == 1 {
 		return terms[0]
@@ -106,11 +112,12 @@ func (p *parser) disjunction() node {
 	return logic{pos: pos, or: true, terms: terms}
 }
 
-func (p *parser) conjunction() node {
-	pos := p.tok.pos
-	terms := []node{p.negated()}
-	for p.took("and") {
-		terms = append(terms, p.negated())
+// parseAnd reads conditions that "and" joins.
+func (p *parser) parseAnd() node {
+	pos := p.next.pos
+	terms := []node{p.parseNot()}
+	for p.acceptKeyword("and") {
+		terms = append(terms, p.parseNot())
 	}
 	if len(terms) == 1 {
 		return terms[0]
@@ -118,40 +125,41 @@ func (p *parser) conjunction() node {
 	return logic{pos: pos, terms: terms}
 }
 
-func (p *parser) negated() node {
-	pos := p.tok.pos
-	if !p.took("not") {
-		return p.primary()
+// parseNot reads a condition, with "not" before it or without.
+func (p *parser) parseNot() node {
+	pos := p.next.pos
+	if !p.acceptKeyword("not") {
+		return p.parseTerm()
 	}
-	defer p.deeper()()
-	return negation{pos: pos, of: p.negated()}
+	defer p.enter()()
+	return negation{pos: pos, term: p.parseNot()}
 }
 
-// primary is a condition, or several in parentheses.
-func (p *parser) primary() node {
-	if !p.sign("(") || p.opensSum() {
-		return p.condition()
+// parseTerm reads one comparison, or conditions in parentheses.
+func (p *parser) parseTerm() node {
+	if !p.isSign("(") || p.isOperandInParentheses() {
+		return p.parseCondition()
 	}
-	defer p.deeper()()
+	defer p.enter()()
 	p.advance()
-	n := p.disjunction()
-	p.expect(")")
+	n := p.parseOr()
+	p.expectSign(")")
 	return n
 }
 
-// opensSum reports whether the next parenthesis encloses an operand and not a
-// condition: it closes before any comparison.
-func (p *parser) opensSum() bool {
-	if p.paths {
-		return false // no sums there
+// isOperandInParentheses reports whether the next parenthesis encloses an operand and not a condition: it closes before
+// any comparison.
+func (p *parser) isOperandInParentheses() bool {
+	if p.jsonPaths {
+		return false // the language with JSON paths has no arithmetic
 	}
 	s := p.scanner
 	for depth := 1; depth > 0; {
-		t, fault := s.next()
+		t, fault := s.scan()
 		switch {
 		case fault != "" || t.kind == endToken || t.kind == stringToken:
 			return false
-		case t.kind == wordToken && reserved[strings.ToLower(t.text)]:
+		case t.kind == wordToken && reservedWords[strings.ToLower(t.text)]:
 			return false
 		case t.kind != signToken:
 		case t.text == "(":
@@ -165,95 +173,95 @@ func (p *parser) opensSum() bool {
 	return true
 }
 
-var reserved = map[string]bool{"and": true, "or": true, "not": true, "like": true, "ilike": true, "between": true,
+var reservedWords = map[string]bool{"and": true, "or": true, "not": true, "like": true, "ilike": true, "between": true,
 	"in": true, "is": true, "null": true}
 
-func (p *parser) condition() node {
-	left := p.sum()
-	pos := p.tok.pos
-	if p.tok.kind == signToken {
-		switch op := p.tok.text; op {
+// parseCondition reads one comparison.
+func (p *parser) parseCondition() node {
+	left := p.parseSum()
+	pos := p.next.pos
+	if p.next.kind == signToken {
+		switch op := p.next.text; op {
 		case "=", "<>", "<", "<=", ">", ">=":
-			return p.comparison(pos, op, left)
+			return p.parseComparison(pos, op, left)
 		case "==":
-			return p.comparison(pos, "=", left)
+			return p.parseComparison(pos, "=", left)
 		case "!=":
-			return p.comparison(pos, "<>", left)
+			return p.parseComparison(pos, "<>", left)
 		case "~=", "~!":
 			p.advance()
-			return comparison{pos: pos, op: "~", not: op == "~!", left: left, right: p.value()}
+			return comparison{pos: pos, op: "~", not: op == "~!", left: left, right: p.parseValue()}
 		case "@>":
 			p.advance()
-			return comparison{pos: pos, op: op, left: left, right: p.value()}
+			return comparison{pos: pos, op: op, left: left, right: p.parseValue()}
 		}
-		p.unexpected("a comparison")
+		p.failExpected("a comparison")
 	}
-	if p.took("is") {
-		not := p.took("not")
-		if p.took("null") {
-			return nullness{pos: pos, not: not, of: left}
+	if p.acceptKeyword("is") {
+		not := p.acceptKeyword("not")
+		if p.acceptKeyword("null") {
+			return nullTest{pos: pos, not: not, operand: left}
 		}
 		op := "="
 		if not {
 			op = "<>"
 		}
-		return comparison{pos: pos, op: op, left: left, right: p.value()}
+		return comparison{pos: pos, op: op, left: left, right: p.parseValue()}
 	}
-	not := p.took("not")
+	not := p.acceptKeyword("not")
 	switch {
-	case p.keyword("like"), p.keyword("ilike"):
-		op := strings.ToLower(p.tok.text)
+	case p.isKeyword("like"), p.isKeyword("ilike"):
+		op := strings.ToLower(p.next.text)
 		p.advanceToValue()
-		return comparison{pos: pos, op: op, not: not, left: left, right: p.value()}
-	case p.keyword("in"):
-		return p.membership(pos, not, left)
-	case p.took("between"):
-		low := p.value()
-		if !p.took("and") {
-			p.unexpected("and")
+		return comparison{pos: pos, op: op, not: not, left: left, right: p.parseValue()}
+	case p.isKeyword("in"):
+		return p.parseMembership(membership{pos: pos, not: not, left: left})
+	case p.acceptKeyword("between"):
+		low := p.parseValue()
+		if !p.acceptKeyword("and") {
+			p.failExpected("and")
 		}
-		return span{pos: pos, not: not, of: left, low: low, high: p.value()}
+		return between{pos: pos, not: not, left: left, low: low, high: p.parseValue()}
 	}
-	p.unexpected("a comparison")
+	p.failExpected("a comparison")
 	return nil
 }
 
-// comparison reads the right side. With JSON paths the word null there stands
-// for the absence of a value: <>null is how clients ask for the presence of a
-// label.
-func (p *parser) comparison(pos int, op string, left operand) node {
-	if !p.paths {
+// parseComparison reads the operator and the right side of a comparison. In the language with JSON
+// paths the word null on the right makes it a nullTest: clients search with <>null for objects that
+// have a label.
+func (p *parser) parseComparison(pos int, op string, left operand) node {
+	if !p.jsonPaths {
 		p.advance()
-		if p.quotedText() {
-			return comparison{pos: pos, op: op, left: left, right: p.value()}
+		if p.isQuotedText() {
+			return comparison{pos: pos, op: op, left: left, right: p.parseValue()}
 		}
-		return comparison{pos: pos, op: op, left: left, right: p.sum()}
+		return comparison{pos: pos, op: op, left: left, right: p.parseSum()}
 	}
 	p.advanceToValue()
-	quoted := strings.HasPrefix(p.query.text[p.tok.pos:], "'")
-	v := p.value()
+	quoted := strings.HasPrefix(p.query.text[p.next.pos:], "'")
+	v := p.parseValue()
 	if !quoted && strings.EqualFold(v.text, "null") && (op == "=" || op == "<>") {
-		return nullness{pos: pos, not: op == "<>", of: left}
+		return nullTest{pos: pos, not: op == "<>", operand: left}
 	}
 	return comparison{pos: pos, op: op, left: left, right: v}
 }
 
-// quotedText reports that the next token is a text in double quotes or backquotes.
-// In TSL these are quotes of a text on the right of a comparison; with a dot after
-// them they are a part of a name.
-func (p *parser) quotedText() bool {
-	if p.paths || p.tok.kind != quotedToken {
+// isQuotedText reports whether the next token is a text in double quotes or backquotes on the right of a comparison. In
+// TSL these quotes enclose a text; with a dot after them they enclose a part of a name.
+func (p *parser) isQuotedText() bool {
+	if p.jsonPaths || p.next.kind != quotedToken {
 		return false
 	}
 	s := p.scanner
-	after, _ := s.next()
+	after, _ := s.scan()
 	return after.kind != signToken || after.text != "."
 }
 
-// advanceToValue reads the next token, which must be a value. With JSON paths that
-// may be any bare text.
+// advanceToValue advances to a token that must be a value. In the language with JSON paths that may be a text without
+// quotes.
 func (p *parser) advanceToValue() {
-	if !p.paths {
+	if !p.jsonPaths {
 		p.advance()
 		return
 	}
@@ -262,210 +270,32 @@ func (p *parser) advanceToValue() {
 		p.advance()
 		return
 	}
-	p.tok = p.bare()
+	p.next = p.scanBare()
 }
 
-func (p *parser) membership(pos int, not bool, left operand) node {
-	p.advance() // in
+// parseMembership reads the word "in" and its list of values into m.
+func (p *parser) parseMembership(m membership) node {
+	p.advance()
 	closing := ")"
-	if p.sign("[") {
+	if p.isSign("[") {
 		closing = "]"
-	} else if !p.sign("(") {
-		p.unexpected("(")
+	} else if !p.isSign("(") {
+		p.failExpected("(")
 	}
-	m := membership{pos: pos, not: not, of: left}
 	p.advanceToValue()
-	if !p.paths && p.sign(closing) {
+	if !p.jsonPaths && p.isSign(closing) {
 		p.advance()
 		return m
 	}
 	for {
-		m.list = append(m.list, p.value())
-		if p.sign(closing) {
+		m.list = append(m.list, p.parseValue())
+		if p.isSign(closing) {
 			p.advance()
 			return m
 		}
-		if !p.sign(",") {
-			p.unexpected(", or " + closing)
+		if !p.isSign(",") {
+			p.failExpected(", or " + closing)
 		}
 		p.advanceToValue()
 	}
-}
-
-// value is a literal.
-func (p *parser) value() literal {
-	if p.values++; p.values > p.query.limits.Values {
-		p.fail(p.tok.pos, "more than %d values", p.query.limits.Values)
-	}
-	t := p.tok
-	l := literal{pos: t.pos, text: t.text}
-	switch {
-	case t.kind == stringToken, t.kind == quotedToken && !p.paths:
-	case t.kind == timeToken:
-		when, ok := parseTime(t.text)
-		if !ok {
-			p.fail(t.pos, "%q is no time", shorten(t.text))
-		}
-		l.kind, l.time = timeLiteral, when
-	case t.kind == numberToken:
-		l.kind, l.number = numberLiteral, p.number()
-	case p.sign("-"), p.sign("+"):
-		p.advance()
-		if p.tok.kind != numberToken {
-			p.unexpected("a number")
-		}
-		l.kind, l.number = numberLiteral, p.number()
-		if t.text == "-" {
-			l.number = -l.number
-		}
-	case p.keyword("true"), p.keyword("false"):
-		l.kind, l.text = boolLiteral, strings.ToLower(t.text)
-	default:
-		p.unexpected("a value")
-	}
-	p.advance()
-	return l
-}
-
-// number returns the value of the next token, a number.
-func (p *parser) number() float64 {
-	n, err := parseNumber(p.tok.text)
-	if err != nil {
-		p.fail(p.tok.pos, "%q is not a number that can be compared", shorten(p.tok.text))
-	}
-	return n
-}
-
-// parseNumber reads digits with an SI suffix: 5k is 5000, 5Ki is 5120.
-func parseNumber(text string) (float64, error) {
-	scale := 1.0
-	if i := strings.IndexAny(text, "kKmMgGtTpP"); i >= 0 {
-		base := 1000.0
-		if len(text) > i+1 {
-			base = 1024
-		}
-		scale = math.Pow(base, float64(1+strings.IndexByte("kmgtp", text[i]|0x20)))
-		text = text[:i]
-	}
-	n, err := strconv.ParseFloat(text, 64)
-	if n *= scale; err == nil && math.IsInf(n, 0) {
-		err = strconv.ErrRange
-	}
-	return n, err
-}
-
-// parseTime reads the forms of a time. Without a zone it is in UTC.
-func parseTime(s string) (time.Time, bool) {
-	for _, layout := range []string{time.RFC3339Nano, time.DateOnly, "2006-01-02 15:04:05.999999999",
-		"2006-01-02T15:04:05.999999999", "2006-01-02 15:04:05.999999999Z07:00"} {
-		if t, err := time.Parse(layout, s); err == nil {
-			return t.UTC().Truncate(time.Microsecond), true // PostgreSQL keeps microseconds
-		}
-	}
-	return time.Time{}, false
-}
-
-// sum is an operand: fields and numbers, with arithmetic between them.
-func (p *parser) sum() operand {
-	left := p.product()
-	for p.sign("+") || p.sign("-") {
-		pos, op := p.tok.pos, p.tok.text[0]
-		p.advance()
-		left = arithmetic{pos: pos, op: op, left: left, right: p.product()}
-	}
-	return left
-}
-
-func (p *parser) product() operand {
-	left := p.factor()
-	for p.sign("*") || p.sign("/") || p.sign("%") {
-		pos, op := p.tok.pos, p.tok.text[0]
-		p.advance()
-		left = arithmetic{pos: pos, op: op, left: left, right: p.factor()}
-	}
-	return left
-}
-
-func (p *parser) factor() operand {
-	switch {
-	case p.sign("(") && !p.paths:
-		defer p.deeper()()
-		p.advance()
-		o := p.sum()
-		p.expect(")")
-		return o
-	case p.sign("[") && !p.paths, p.tok.kind == quotedToken, p.tok.kind == wordToken && !p.keyword("true") &&
-		!p.keyword("false"):
-		return p.name()
-	}
-	if p.paths {
-		p.unexpected("a field")
-	}
-	return p.value()
-}
-
-// name is a field: a.b.c, or a->'b'->>'c'.
-func (p *parser) name() operand {
-	n := name{pos: p.tok.pos}
-	for {
-		n.parts = append(n.parts, p.part())
-		if !p.sign(".") {
-			break
-		}
-		if key := p.key(n.parts); key != "" {
-			n.parts = append(n.parts, key)
-			p.pos += len(key)
-			p.advance()
-			break
-		}
-		p.advance()
-	}
-	if len(n.parts) > 16 {
-		p.fail(n.pos, "a name of more than 16 parts")
-	}
-	for p.paths && !n.text && (p.sign("->") || p.sign("->>")) {
-		n.text = p.tok.text == "->>"
-		p.advance()
-		if p.tok.kind != stringToken {
-			p.unexpected("a member's name in single quotes")
-		}
-		n.path = append(n.path, p.tok.text)
-		if len(n.path) > 16 {
-			p.fail(p.tok.pos, "a path of more than 16 steps")
-		}
-		p.advance()
-	}
-	return n
-}
-
-var keyPattern = regexp.MustCompile(`^[A-Za-z0-9_./-]+`)
-
-// key returns the key after a keyed field, whose dot is the next token; "" for
-// other fields, and for a key in quotes.
-func (p *parser) key(parts []string) string {
-	field := func(name string) bool { return strings.EqualFold(name, parts[len(parts)-1]) }
-	if p.paths || len(parts) > 2 || !slices.ContainsFunc(p.query.limits.Keyed, field) {
-		return ""
-	}
-	return keyPattern.FindString(p.text[p.pos:])
-}
-
-// part is one part of a name: a word, or anything in quotes or brackets.
-func (p *parser) part() string {
-	t := p.tok
-	switch {
-	case t.kind == quotedToken:
-	case t.kind == wordToken && !reserved[strings.ToLower(t.text)]:
-	case p.sign("["):
-		i := strings.IndexByte(p.text[p.pos:], ']')
-		if i < 0 {
-			p.fail(t.pos, "a bracket that does not close")
-		}
-		t.text = p.text[p.pos : p.pos+i]
-		p.pos += i + 1
-	default:
-		p.unexpected("a field")
-	}
-	p.advance()
-	return t.text
 }

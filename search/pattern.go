@@ -6,14 +6,14 @@ import (
 	"unicode/utf8"
 )
 
-// maxPattern bounds the length of a pattern. PostgreSQL's time for a pattern is
-// in proportion to its length and to that of the text.
+// maxPattern is the maximum length of a pattern in characters. PostgreSQL needs time in proportion to the length of the
+// pattern and to that of the text.
 const maxPattern = 256
 
-// checkPattern returns a message for a pattern at which PostgreSQL would fail or
-// need long, and "" for others. It allows regular expressions that have the
-// same meaning everywhere and never backtrack: no back references, no look-around, no counted
-// repetition, no classes by letter.
+// checkPattern returns an error message for a pattern at which PostgreSQL would fail or need long,
+// and "" for others. It allows only regular expressions that mean the same in PostgreSQL and in Go
+// and never backtrack: no back references, no look-around, no counted repetition, no classes by
+// letter.
 func checkPattern(op, pattern string) string {
 	if utf8.RuneCountInString(pattern) > maxPattern {
 		return "the pattern is too long"
@@ -25,7 +25,7 @@ func checkPattern(op, pattern string) string {
 		}
 		return ""
 	}
-	class := false
+	inBrackets := false
 	for i := 0; i < len(pattern); i++ {
 		c := pattern[i]
 		next := byte(0)
@@ -33,19 +33,19 @@ func checkPattern(op, pattern string) string {
 			next = pattern[i+1]
 		}
 		switch {
-		case c == '\\' && (next == 0 || isStart(next) || isDigit(next) || next >= utf8.RuneSelf):
+		case c == '\\' && (next == 0 || isLetter(next) || isDigit(next) || next >= utf8.RuneSelf):
 			return `\ stands before a character that needs none`
-		case c == '\\' && class:
+		case c == '\\' && inBrackets:
 			return `\ stands in brackets`
 		case c == '\\':
 			i++
-		case class && c == '[', class && c == ']' && pattern[i-1] == '[', class && c == ']' &&
+		case inBrackets && c == '[', inBrackets && c == ']' && pattern[i-1] == '[', inBrackets && c == ']' &&
 			strings.HasSuffix(pattern[:i], "[^"):
 			return "a bracket stands in brackets"
-		case class:
-			class = c != ']'
+		case inBrackets:
+			inBrackets = c != ']'
 		case c == '[':
-			class = true
+			inBrackets = true
 		case c == '{' || c == '}':
 			return "repetition in braces is not possible"
 		case c == '(' && (next == '?' || next == '*'):
@@ -75,12 +75,12 @@ func checkPattern(op, pattern string) string {
 	return ""
 }
 
-// like reports whether a text matches a pattern of SQL: % is any text, _ any
-// character, and \ makes the next character literal.
-func like(text, pattern string) bool {
+// matchLike reports whether a text matches a pattern of SQL's "like": % is any text, _ any character, and \ makes the
+// next character literal.
+func matchLike(text, pattern string) bool {
 	t, p := []rune(text), []rune(pattern)
 	i, j := 0, 0
-	star, mark := -1, 0 // where the last % was, and how far its text goes
+	star, mark := -1, 0 // the index of the last %, and the end of the text that it matches
 	for i < len(t) {
 		switch {
 		case j < len(p) && p[j] == '%':
@@ -112,8 +112,8 @@ func like(text, pattern string) bool {
 	return j == len(p)
 }
 
-// lower folds ASCII letters only, as PostgreSQL does with the collation C.
-func lower(s string) string {
+// lowerASCII makes ASCII letters lower case and leaves others, as PostgreSQL does with the collation C.
+func lowerASCII(s string) string {
 	return strings.Map(func(r rune) rune {
 		if 'A' <= r && r <= 'Z' {
 			return r + 'a' - 'A'

@@ -6,42 +6,42 @@ import (
 	"unicode/utf8"
 )
 
-// kind is the kind of a token.
-type kind int
+// tokenKind is the kind of a token.
+type tokenKind int
 
 const (
-	endToken    kind = iota
-	wordToken        // a name or a keyword
-	quotedToken      // a name in quotes: never a keyword
-	stringToken      // a string; its text has no quotes and escapes
-	numberToken      // with its suffix
-	timeToken        // a date or a time
-	signToken        // an operator or a bracket
+	endToken    tokenKind = iota
+	wordToken             // a name or a keyword
+	quotedToken           // a name in quotes: never a keyword
+	stringToken           // a string; its text has no quotes and escapes
+	numberToken           // with its suffix
+	timeToken             // a date or a time
+	signToken             // an operator or a bracket
 )
 
-// token is one token. text is its meaning, without quotes and escapes.
+// token is one token of the search text.
 type token struct {
-	kind kind
-	text string
-	pos  int // where it begins
-	end  int // where it ends
+	kind tokenKind
+	text string // without quotes and escapes
+	pos  int    // the byte offset of its first byte
+	end  int    // the byte offset after its last byte
 }
 
-// signs in the order in which they are tried: longer ones first.
+// signs are the operators and brackets. A sign stands before the shorter signs with which it begins.
 var signs = []string{"->>", "->", "@>", "<>", "<=", ">=", "!=", "~=", "~!", "==", "=", "<", ">", "(", ")", "[", "]",
 	",", ".", "+", "-", "*", "/", "%"}
 
-// scanner splits a text into tokens, on demand, because the meaning of a bare
-// word depends on its place.
+// scanner splits a text into tokens. The parser requests one token at a time, because only the
+// parser knows where a value without quotes can stand (scanBare).
 type scanner struct {
-	text  string
-	paths bool // the language with JSON paths
-	pos   int
+	text      string
+	jsonPaths bool // the language with JSON paths
+	pos       int
 }
 
-func isSpace(c byte) bool { return c == ' ' || c == '\t' || c == '\r' || c == '\n' || c == '\v' }
-func isDigit(c byte) bool { return '0' <= c && c <= '9' }
-func isStart(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || c == '_' }
+func isSpace(c byte) bool  { return c == ' ' || c == '\t' || c == '\r' || c == '\n' || c == '\v' }
+func isDigit(c byte) bool  { return '0' <= c && c <= '9' }
+func isLetter(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || c == '_' }
 
 func (s *scanner) skipSpace() {
 	for s.pos < len(s.text) && isSpace(s.text[s.pos]) {
@@ -49,8 +49,8 @@ func (s *scanner) skipSpace() {
 	}
 }
 
-// next scans one token. On a fault it returns the message for it.
-func (s *scanner) next() (t token, fault string) {
+// scan returns the next token; at the end of the text an endToken. For a malformed token, fault is the error message.
+func (s *scanner) scan() (t token, fault string) {
 	s.skipSpace()
 	t = token{pos: s.pos}
 	if s.pos == len(s.text) {
@@ -60,19 +60,19 @@ func (s *scanner) next() (t token, fault string) {
 	switch c := s.text[s.pos]; {
 	case c == '\'':
 		t.kind = stringToken
-		t.text, fault = s.quoted('\'')
+		t.text, fault = s.scanQuoted('\'')
 	case c == '"' || c == '`':
 		t.kind = quotedToken
-		t.text, fault = s.quoted(c)
-	case isStart(c):
+		t.text, fault = s.scanQuoted(c)
+	case isLetter(c):
 		t.kind = wordToken
 		s.pos++
-		for s.pos < len(s.text) && (isStart(s.text[s.pos]) || isDigit(s.text[s.pos])) {
+		for s.pos < len(s.text) && (isLetter(s.text[s.pos]) || isDigit(s.text[s.pos])) {
 			s.pos++
 		}
 		t.text = s.text[t.pos:s.pos]
 	case isDigit(c) || c == '.' && s.pos+1 < len(s.text) && isDigit(s.text[s.pos+1]):
-		t.kind, fault = s.number()
+		t.kind, fault = s.scanNumber()
 		t.text = s.text[t.pos:s.pos]
 	default:
 		t.kind = signToken
@@ -92,16 +92,16 @@ func (s *scanner) next() (t token, fault string) {
 	return t, fault
 }
 
-// quoted scans a text in quotes and returns it, or a fault. Two quotes in it
-// stand for one; so does a backslash with a single quote in the language with
-// JSON paths.
-func (s *scanner) quoted(quote byte) (string, string) {
+// scanQuoted scans a text in quotes and returns it without them; without a closing quote, fault is
+// the error message. Two quotes in the text stand for one, and in the language with JSON paths so
+// does a backslash with a single quote.
+func (s *scanner) scanQuoted(quote byte) (text, fault string) {
 	var b strings.Builder
 	for s.pos++; s.pos < len(s.text); s.pos++ {
 		c := s.text[s.pos]
-		follows := func(c byte) bool { return s.pos+1 < len(s.text) && s.text[s.pos+1] == c }
+		precedes := func(c byte) bool { return s.pos+1 < len(s.text) && s.text[s.pos+1] == c }
 		switch {
-		case c == quote && follows(quote), c == '\\' && s.paths && quote == '\'' && follows(quote):
+		case c == quote && precedes(quote), c == '\\' && s.jsonPaths && quote == '\'' && precedes(quote):
 			b.WriteByte(quote)
 			s.pos++
 		case c == quote:
@@ -119,23 +119,23 @@ var (
 	numberPattern = regexp.MustCompile(`^(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?(?:[kKmMgGtTpP][iI]?)?`)
 )
 
-// number scans a number, a date, or a time.
-func (s *scanner) number() (kind, string) {
-	kind := timeToken
+// scanNumber scans a number, a date, or a time. For a malformed one, fault is the error message.
+func (s *scanner) scanNumber() (kind tokenKind, fault string) {
+	kind = timeToken
 	found := timePattern.FindString(s.text[s.pos:])
 	if found == "" {
 		kind, found = numberToken, numberPattern.FindString(s.text[s.pos:])
 	}
 	s.pos += len(found)
-	if s.pos < len(s.text) && (isStart(s.text[s.pos]) || isDigit(s.text[s.pos])) {
+	if s.pos < len(s.text) && (isLetter(s.text[s.pos]) || isDigit(s.text[s.pos])) {
 		return kind, "neither a number nor a time"
 	}
 	return kind, ""
 }
 
-// bare scans a value without quotes, in the language with JSON paths: the text
-// up to a space, a quote, a parenthesis or a comma.
-func (s *scanner) bare() token {
+// scanBare scans a value without quotes, in the language with JSON paths: the text up to a space, a
+// quote, a parenthesis or a comma.
+func (s *scanner) scanBare() token {
 	s.skipSpace()
 	t := token{kind: stringToken, pos: s.pos}
 	for s.pos < len(s.text) && !isSpace(s.text[s.pos]) && !strings.ContainsRune("'(),", rune(s.text[s.pos])) {

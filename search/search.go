@@ -1,17 +1,16 @@
-// Package search turns the search languages of Maestro's and HyperFleet's
-// lists into SQL: the tree search language (TSL), and the SQL-like language
-// with JSON paths that Maestro's clients write when they search by labels.
+// Package search turns the search languages of Maestro's and HyperFleet's lists into SQL: the tree
+// search language (TSL), and the SQL-like language with JSON paths that Maestro's clients write when
+// they search by labels.
 //
-// It works in three pure steps. Parse reads a text into a tree and knows no
-// fields; Bind checks the tree against the fields of one list and gives every
-// value a type; SQL renders the bound tree. Names and values of the text reach
-// the database as bound arguments only, never as SQL. Match evaluates the same
-// bound tree on a row in memory: watches search with it, and tests check the
-// SQL against it. The steps take linear time in the length of the text; Limits
-// bound the work of the database.
+// It works in three pure steps. Parse reads a text into a tree and knows no fields; Bind checks the
+// tree against the fields of one list and gives every value a type; SQL renders the bound tree.
+// Names and values of the text reach the database as bound arguments only, never as SQL. Match
+// evaluates the same bound tree on a row in memory: watches filter with it, and tests check the SQL
+// against it. The steps take linear time in the length of the text; Limits bound the work of the
+// database.
 //
-// It is a tool: it knows no service and imports no package of ours but
-// internal ones.
+// The services clm and maestro use it for their lists. It is a tool: it knows no service and imports
+// no other package of ours but internal ones.
 package search
 
 import (
@@ -20,8 +19,8 @@ import (
 	"unicode/utf8"
 )
 
-// Fragment is a condition in SQL with its arguments, which it calls $1, $2 and
-// so on. It has the shape of store.Fragment and converts to it.
+// Fragment is a condition in SQL. $1, $2 and so on stand for its arguments. A Fragment converts to a
+// store.Fragment.
 type Fragment struct {
 	SQL  string
 	Args []any
@@ -55,74 +54,69 @@ func (t Type) String() string {
 	return "nothing"
 }
 
-// Field is a field by which a list can be searched.
+// Field is a field by which clients can search a list.
 type Field struct {
-	SQL  string // its expression, made by code: "d.scope"
+	SQL  string // its expression in SQL, such as "d.scope"; never a client's text
 	Type Type
-	// Dotted lets names lead into a JSON field: properties.a.b is the member b
-	// of the member a. Compared with a string it is a text, with a number a
-	// number.
+	// Dotted allows names of members of a JSON field: properties.a.b is the member b of the member a.
+	// Its type is that of the value with which it is compared: a text, a number or a boolean.
 	Dotted bool
-	// Flat: the whole text after the first dot is the name of one member, with
-	// its dots, as in labels.
+	// Flat makes the whole text after the first dot the name of one member, as in labels.
 	Flat bool
-	// Within returns the field for a name that leads into this field by dots,
-	// where the parts are not members of those names. Its path keeps the case of
-	// the text. It has precedence over Dotted.
-	Within func(path []string) (Field, bool)
-	// StringMaps are paths below a JSON field to objects whose values are all
-	// strings, such as labels. Equality there is rendered so that a GIN index
-	// on the object serves it.
+	// Within returns the field for the parts of a name after the first dot, for fields whose parts are
+	// not members of JSON; ok is false when there is none. The parts keep the case of the text. Within
+	// has precedence over Dotted.
+	Within func(parts []string) (f Field, ok bool)
+	// StringMaps are the paths, below a JSON field, of objects whose values are all strings, such as
+	// labels. The SQL for the equality of their members is in a form that a GIN index on the object
+	// serves.
 	StringMaps [][]string
 
-	// Equal is a condition in SQL that the field equals a text, with %s for the
-	// text. It replaces the comparison with SQL where an index serves Equal
-	// better. It is not used below "not".
+	// Equal is a condition in SQL that the field equals a text, with %s for the text, in a form that an
+	// index serves. It replaces the comparison of the expression SQL, except below "not".
 	Equal string
 
-	// Restrictions of a contract. Ops are the possible operators, of
-	// = <> < <= > >= like ilike ~ in between is @>; nil is all. A Positive field
-	// cannot stand below "not". Enum are the possible values; nil is any.
-	Ops      []string
-	Positive bool
-	Enum     []string
+	// What the contract of the list allows less than the language.
+	Ops      []string // the allowed operators, of = <> < <= > >= like ilike ~ in between is @>; nil: all
+	Positive bool     // the field cannot stand below "not"
+	Enum     []string // the allowed values; nil: all
 }
 
-// Schema is the fields by which a list can be searched.
+// Schema has the fields by which clients can search a list.
 type Schema struct {
-	Table  string // its name may stand before a field's, as in resources.name
-	Fields map[string]Field
+	Table  string           // clients may write it before a field, as in resources.name
+	Fields map[string]Field // by name, in lower case
 }
 
 // Limits bound a search. The zero value of each is its default.
 type Limits struct {
 	Bytes  int // of the text; default 4096
 	Depth  int // of parentheses and "not"; default 32
-	Terms  int // comparisons, those of one field that are joined by "or" counted once; default 100
+	Terms  int // comparisons; all "a = value" of one field that "or" joins are one; default 100
 	Values int // all values together; default 1000
 
-	// Keyed are fields whose whole text after the first dot is one key, which may
-	// have the signs / and -: labels.example.com/shard-a. It is no limit, but Parse
-	// needs it, because elsewhere these signs are arithmetic.
+	// Keyed are fields whose text after the first dot is one key, which may have the signs / and -:
+	// labels.example.com/shard-a. Parse needs them, because after other fields these signs are
+	// arithmetic.
 	Keyed []string
 }
 
 func (l Limits) withDefaults() Limits {
-	def := func(n *int, v int) {
+	setDefault := func(n *int, v int) {
 		if *n <= 0 {
 			*n = v
 		}
 	}
-	def(&l.Bytes, 4096)
-	def(&l.Depth, 32)
-	def(&l.Terms, 100)
-	def(&l.Values, 1000)
+	setDefault(&l.Bytes, 4096)
+	setDefault(&l.Depth, 32)
+	setDefault(&l.Terms, 100)
+	setDefault(&l.Values, 1000)
 	return l
 }
 
 // Error is a mistake in a search text.
 type Error struct {
-	Column  int // counted in characters, from 1; 0 if it is about the whole
+	Column  int // in characters, from 1; 0 when the mistake has no place
 	Message string
 }
 
@@ -133,15 +127,15 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("at column %d: %s", e.Column, e.Message)
 }
 
-// Query is a parsed text.
+// Query is a parsed text. It is immutable; several goroutines may use it.
 type Query struct {
 	text   string
 	limits Limits
-	root   node // nil: the text is empty and everything matches
+	root   node // nil: the text is empty and every row matches
 }
 
-// Parse reads a text. A text that has ->> or @> anywhere is in the language
-// with JSON paths, every other one is TSL. Its errors are *Error.
+// Parse reads a search text. A text that has ->> or @> anywhere is in the language with JSON paths,
+// every other text is TSL. An empty text matches every row. An error is an *Error.
 func Parse(text string, limits Limits) (*Query, error) {
 	q := &Query{text: text, limits: limits.withDefaults()}
 	switch {
@@ -151,11 +145,11 @@ func Parse(text string, limits Limits) (*Query, error) {
 	case !utf8.ValidString(text):
 		return nil, &Error{Message: "the search is not valid UTF-8"}
 	case strings.ContainsRune(text, 0):
-		return nil, q.errorf(strings.IndexByte(text, 0), "a NUL character")
+		return nil, q.newError(strings.IndexByte(text, 0), "a NUL character")
 	}
-	p := &parser{scanner: scanner{text: text, paths: strings.Contains(text, "->>") || strings.Contains(text, "@>")},
+	p := &parser{scanner: scanner{text: text, jsonPaths: strings.Contains(text, "->>") || strings.Contains(text, "@>")},
 		query: q}
-	root, err := p.parse()
+	root, err := p.parseQuery()
 	if err != nil {
 		return nil, err
 	}
@@ -163,13 +157,13 @@ func Parse(text string, limits Limits) (*Query, error) {
 	return q, nil
 }
 
-// errorf makes an error at a byte offset.
-func (q *Query) errorf(pos int, format string, args ...any) *Error {
+// newError returns an error at a byte offset of the text.
+func (q *Query) newError(pos int, format string, args ...any) *Error {
 	pos = min(pos, len(q.text))
 	return &Error{Column: utf8.RuneCountInString(q.text[:pos]) + 1, Message: fmt.Sprintf(format, args...)}
 }
 
-// shorten shortens a piece of the text for an error message.
+// shorten returns the first 40 bytes of a text, for an error message.
 func shorten(s string) string {
 	if len(s) <= 40 {
 		return s

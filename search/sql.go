@@ -9,38 +9,36 @@ import (
 	"time"
 )
 
-// Empty reports that each row matches.
-func (f *Filter) Empty() bool { return f.root == nil }
-
-// SQL renders the filter; "" when everything matches.
+// SQL returns the filter as a condition in SQL; an empty Fragment when every row matches.
 func (f *Filter) SQL() Fragment {
 	if f.root == nil {
 		return Fragment{}
 	}
-	r := &renderer{known: map[string]string{}}
-	f.root.render(r, false)
+	r := &renderer{memberArgs: map[string]string{}}
+	f.root.render(r, positive)
 	return Fragment{SQL: r.b.String(), Args: r.args}
 }
 
-// renderer writes SQL. Everything that comes from the text goes through arg.
+// renderer writes SQL. Names and values of the search text become arguments, with bindArg; they are never part of the
+// SQL.
 type renderer struct {
-	b     strings.Builder
-	args  []any
-	known map[string]string // the arguments of names of members, which a search repeats
+	b          strings.Builder
+	args       []any
+	memberArgs map[string]string // placeholders by the name of a JSON member
 }
 
-// arg binds a value and returns its place, with its type.
-func (r *renderer) arg(v any, as string) string {
+// bindArg adds an argument and returns its placeholder with its SQL type: $3::text.
+func (r *renderer) bindArg(v any, as string) string {
 	r.args = append(r.args, v)
 	return "$" + strconv.Itoa(len(r.args)) + "::" + as
 }
 
-// member returns the argument for the name of a member; the same name has one argument.
-func (r *renderer) member(key string) string {
-	at, ok := r.known[key]
+// memberArg returns the placeholder for the name of a JSON member. It adds one argument for each name.
+func (r *renderer) memberArg(key string) string {
+	at, ok := r.memberArgs[key]
 	if !ok {
-		at = r.arg(key, "text")
-		r.known[key] = at
+		at = r.bindArg(key, "text")
+		r.memberArgs[key] = at
 	}
 	return at
 }
@@ -54,7 +52,7 @@ func (r *renderer) write(parts ...string) {
 var sqlTypes = map[Type]string{Text: "text", Int: "bigint", float: "float8", Time: "timestamptz", Bool: "boolean",
 	JSON: "jsonb"}
 
-func (n boundLogic) render(r *renderer, negated bool) {
+func (n boundLogic) render(r *renderer, p polarity) {
 	word := " and "
 	if n.or {
 		word = " or "
@@ -64,74 +62,81 @@ func (n boundLogic) render(r *renderer, negated bool) {
 		if i > 0 {
 			r.write(word)
 		}
-		t.render(r, negated)
+		t.render(r, p)
 	}
 	r.write(")")
 }
 
-func (n boundNot) render(r *renderer, negated bool) {
+func (n boundNot) render(r *renderer, p polarity) {
 	r.write("not (")
-	n.of.render(r, true)
+	n.term.render(r, negated)
 	r.write(")")
 }
 
-func (n boundCompare) render(r *renderer, negated bool) {
-	if object, key, ok := member(n.left); ok && n.op == "=" && !negated {
+func (n boundCompare) render(r *renderer, p polarity) {
+	if object, key, ok := stringMember(n.left); ok && n.op == "=" && p == positive {
 		if c, ok := n.right.(constant); ok {
-			r.pair(object, key, []any{c.v})
+			r.writePair(object, key, []any{c.value})
 			return
 		}
 	}
-	if f, ok := n.left.(ref); ok && n.op == "=" && !negated && f.def.Equal != "" {
+	if f, ok := n.left.(fieldRef); ok && n.op == "=" && p == positive && f.definition.Equal != "" {
 		if c, ok := n.right.(constant); ok {
-			r.equal(f.def, []any{c.v})
+			r.writeEqual(f.definition, []any{c.value})
 			return
 		}
 	}
 	left, right := n.left.sql(r), n.right.sql(r)
-	if n.left.kind() == Text && n.op != "=" && n.op != "<>" {
+	if n.left.typeOf() == Text && n.op != "=" && n.op != "<>" {
 		left += ` collate "C"` // by bytes, whatever the database's locale
 	}
 	r.write(left, " ", n.op, " ", right)
 }
 
-func (n boundIn) render(r *renderer, negated bool) {
-	if object, key, ok := member(n.of); ok && !n.not && !negated && 0 < len(n.list) && len(n.list) <= 16 {
-		r.pair(object, key, n.list)
-		return
-	}
-	if f, ok := n.of.(ref); ok && !n.not && !negated && f.def.Equal != "" && 0 < len(n.list) && len(n.list) <= 16 {
-		r.equal(f.def, n.list)
-		return
+// maxAlternatives bounds the values of "in" for which PostgreSQL searches an index once for each value. For more values
+// one comparison with an array is quicker.
+const maxAlternatives = 16
+
+func (n boundIn) render(r *renderer, p polarity) {
+	if p == positive && !n.not && 0 < len(n.list) && len(n.list) <= maxAlternatives {
+		if object, key, ok := stringMember(n.left); ok {
+			r.writePair(object, key, n.list)
+			return
+		}
+		if f, ok := n.left.(fieldRef); ok && f.definition.Equal != "" {
+			r.writeEqual(f.definition, n.list)
+			return
+		}
 	}
 	op := " = any("
 	if n.not {
 		op = " <> all("
 	}
-	r.write(n.of.sql(r), op, r.arg(array(n.kind, n.list), sqlTypes[n.kind]+"[]"), ")")
+	r.write(n.left.sql(r), op, r.bindArg(sqlArray(n.elemType, n.list), sqlTypes[n.elemType]+"[]"), ")")
 }
 
-// member recognises a member of an object whose values are all strings.
-func member(x expr) (object ref, key string, ok bool) {
-	r, ok := x.(ref)
-	if !ok || r.as != Text || len(r.path) == 0 {
+// stringMember reports whether an expression is a member of an object whose values are all strings (Field.StringMaps),
+// and returns that object and the member's name.
+func stringMember(x expr) (object fieldRef, key string, ok bool) {
+	r, ok := x.(fieldRef)
+	if !ok || r.typ != Text || len(r.path) == 0 {
 		return r, "", false
 	}
 	last := len(r.path) - 1
-	for _, m := range r.def.StringMaps {
+	for _, m := range r.definition.StringMaps {
 		if slices.Equal(m, r.path[:last]) {
 			object = r
-			object.path, object.as = r.path[:last], JSON
+			object.path, object.typ = r.path[:last], JSON
 			return object, r.path[last], true
 		}
 	}
 	return r, "", false
 }
 
-// pair writes the condition that an object of strings has one of the values
-// under key, in the form that a GIN index serves. It is false without the key,
-// where a comparison would be null; without negation both exclude the row.
-func (r *renderer) pair(object ref, key string, values []any) {
+// writePair writes the condition that the member key of an object of strings has one of the values,
+// in a form that a GIN index serves. The condition is false when the object has no such member,
+// where a comparison would be null; both exclude the row when the polarity is positive.
+func (r *renderer) writePair(object fieldRef, key string, values []any) {
 	r.write("(")
 	for i, v := range values {
 		if i > 0 {
@@ -141,40 +146,39 @@ func (r *renderer) pair(object ref, key string, values []any) {
 		if err != nil {
 			panic("search: a pair of strings: " + err.Error())
 		}
-		r.write(object.sql(r), " @> ", r.arg(string(doc), "jsonb"))
+		r.write(object.sql(r), " @> ", r.bindArg(string(doc), "jsonb"))
 	}
 	r.write(")")
 }
 
-// equal writes the condition that a field equals one of the values, by
-// Field.Equal.
-func (r *renderer) equal(f Field, values []any) {
+// writeEqual writes the condition that a field equals one of the values, with Field.Equal.
+func (r *renderer) writeEqual(f Field, values []any) {
 	r.write("(")
 	for i, v := range values {
 		if i > 0 {
 			r.write(" or ")
 		}
-		r.write(fmt.Sprintf(f.Equal, r.arg(v, "text")))
+		r.write(fmt.Sprintf(f.Equal, r.bindArg(v, "text")))
 	}
 	r.write(")")
 }
 
-// array converts a list to a slice of its type, which the driver needs.
-func array(kind Type, list []any) any {
+// sqlArray converts a list of values of one type to a slice of that type, which the database driver needs.
+func sqlArray(kind Type, list []any) any {
 	switch kind {
 	case Int:
-		return typed[int64](list)
+		return convertList[int64](list)
 	case float:
-		return typed[float64](list)
+		return convertList[float64](list)
 	case Time:
-		return typed[time.Time](list)
+		return convertList[time.Time](list)
 	case Bool:
-		return typed[bool](list)
+		return convertList[bool](list)
 	}
-	return typed[string](list)
+	return convertList[string](list)
 }
 
-func typed[T any](list []any) []T {
+func convertList[T any](list []any) []T {
 	out := make([]T, len(list))
 	for i, v := range list {
 		out[i] = v.(T)
@@ -182,35 +186,35 @@ func typed[T any](list []any) []T {
 	return out
 }
 
-func (n boundNull) render(r *renderer, negated bool) {
-	r.write(n.of.sql(r), " is ")
+func (n boundNull) render(r *renderer, p polarity) {
+	r.write(n.operand.sql(r), " is ")
 	if n.not {
 		r.write("not ")
 	}
 	r.write("null")
 }
 
-func (n boundPattern) render(r *renderer, negated bool) {
-	r.write(n.of.sql(r), ` collate "C" `, n.op, " ", r.arg(n.pattern, "text"))
+func (n boundPattern) render(r *renderer, p polarity) {
+	r.write(n.left.sql(r), ` collate "C" `, n.op, " ", r.bindArg(n.pattern, "text"))
 }
 
-func (n boundContains) render(r *renderer, negated bool) {
-	r.write(n.of.sql(r), " @> ", r.arg(n.doc, "jsonb"))
+func (n boundContains) render(r *renderer, p polarity) {
+	r.write(n.left.sql(r), " @> ", r.bindArg(n.text, "jsonb"))
 }
 
-func (x ref) sql(r *renderer) string {
-	text := "(" + x.def.SQL + ")"
+func (x fieldRef) sql(r *renderer) string {
+	text := "(" + x.definition.SQL + ")"
 	for i, key := range x.path {
 		arrow := "->"
-		if x.as == Text && i == len(x.path)-1 {
+		if x.typ == Text && i == len(x.path)-1 {
 			arrow = "->>"
 		}
-		text += arrow + r.member(key)
+		text += arrow + r.memberArg(key)
 	}
 	if len(x.path) == 0 {
 		return text
 	}
-	switch text = "(" + text + ")"; x.as {
+	switch text = "(" + text + ")"; x.typ {
 	case float:
 		return "(case when jsonb_typeof" + text + " = 'number' then " + text + "::float8 end)"
 	case Bool:
@@ -220,18 +224,18 @@ func (x ref) sql(r *renderer) string {
 }
 
 func (x constant) sql(r *renderer) string {
-	v := x.v
-	if d, ok := v.(document); ok {
+	v := x.value
+	if d, ok := v.(jsonConstant); ok {
 		v = d.text
 	}
-	return r.arg(v, sqlTypes[x.as])
+	return r.bindArg(v, sqlTypes[x.typ])
 }
 
-func (x calc) sql(r *renderer) string {
+func (x calculation) sql(r *renderer) string {
 	side := func(x expr) string { return "(" + x.sql(r) + ")::float8" }
 	left := side(x.left)
 	switch x.op {
-	case ' ':
+	case conversion:
 		return "(" + left + ")"
 	case '/':
 		quotient := "(" + left + " / nullif(" + side(x.right) + ", 0))"

@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// naturalKind returns the type of a literal that is compared with no typed field.
-func naturalKind(l literal) Type {
+// typeOfLiteral returns the type that the text of a literal has by itself, without a field beside it.
+func typeOfLiteral(l literal) Type {
 	switch l.kind {
 	case numberLiteral:
-		if whole(l.number) {
+		if isWholeNumber(l.number) {
 			return Int
 		}
 		return float
@@ -22,10 +22,11 @@ func naturalKind(l literal) Type {
 	return Text
 }
 
-func whole(n float64) bool { return n == math.Trunc(n) && math.Abs(n) < 1<<53 }
+// isWholeNumber reports whether a number converts to int64 and back without loss.
+func isWholeNumber(n float64) bool { return n == math.Trunc(n) && math.Abs(n) < 1<<53 }
 
-// flipped returns the operator for exchanged sides: < becomes >.
-func flipped(op string) string {
+// flipOperator returns the operator for exchanged sides: < becomes >.
+func flipOperator(op string) string {
 	switch op {
 	case "<", "<=":
 		return ">" + op[1:]
@@ -35,70 +36,69 @@ func flipped(op string) string {
 	return op
 }
 
-// unify gives both sides of a comparison one type.
+// unify converts both sides of a comparison to one type, or fails.
 func (b *binder) unify(n comparison, left, right expr) (expr, expr) {
 	if l, ok := n.right.(literal); ok {
-		return b.against(left, n.left, l)
+		return b.unifyWithLiteral(left, n.left, l)
 	}
-	lk, rk := left.kind(), right.kind()
+	leftType, rightType := left.typeOf(), right.typeOf()
 	switch {
-	case lk == dynamic && rk == dynamic:
-		return b.as(left, Text, n.pos), b.as(right, Text, n.pos)
-	case lk == dynamic:
-		return b.as(left, numeric(rk), n.left.at()), b.as(right, numeric(rk), n.right.at())
-	case rk == dynamic:
-		return b.as(left, numeric(lk), n.left.at()), b.as(right, numeric(lk), n.right.at())
-	case lk != rk && numeric(lk) == float && numeric(rk) == float:
-		return b.as(left, float, n.left.at()), b.as(right, float, n.right.at())
-	case lk != rk:
-		b.fail(n.pos, "%s is compared with %s", lk, rk)
+	case leftType == dynamic && rightType == dynamic:
+		return b.convert(left, Text, n.pos), b.convert(right, Text, n.pos)
+	case leftType == dynamic:
+		return b.convert(left, withoutInt(rightType), n.left.position()), b.convert(right, withoutInt(rightType),
+			n.right.position())
+	case rightType == dynamic:
+		return b.convert(left, withoutInt(leftType), n.left.position()), b.convert(right, withoutInt(leftType),
+			n.right.position())
+	case leftType != rightType && withoutInt(leftType) == float && withoutInt(rightType) == float:
+		return b.convert(left, float, n.left.position()), b.convert(right, float, n.right.position())
+	case leftType != rightType:
+		b.fail(n.pos, "%s is compared with %s", leftType, rightType)
 	}
 	return left, right
 }
 
-func numeric(k Type) Type {
-	if k == Int {
+// withoutInt returns the type to which a JSON value is converted for a comparison with type t:
+// numbers in JSON are float.
+func withoutInt(t Type) Type {
+	if t == Int {
 		return float
 	}
-	return k
+	return t
 }
 
-// against converts a field and a literal to one type: the field's.
-func (b *binder) against(x expr, at operand, l literal) (expr, expr) {
-	switch kind := x.kind(); kind {
+// unifyWithLiteral converts an expression and a literal to one type: that of the expression, except that a dynamic
+// expression gets the literal's type, and an Int becomes a float beside a number that is not whole.
+func (b *binder) unifyWithLiteral(x expr, at operand, l literal) (expr, expr) {
+	switch kind := x.typeOf(); kind {
 	case dynamic:
-		kind = numeric(naturalKind(l))
-		return b.as(x, kind, at.at()), b.constant(l, kind)
+		kind = withoutInt(typeOfLiteral(l))
+		return b.convert(x, kind, at.position()), b.convertLiteral(l, kind)
 	case Int:
-		c := b.constant(l, Int)
-		return b.as(x, c.as, at.at()), c
+		c := b.convertLiteral(l, Int)
+		return b.convert(x, c.typ, at.position()), c
 	case JSON:
 		if l.kind != stringLiteral {
 			b.fail(l.pos, "JSON is compared with JSON in quotes")
 		}
-		return x, constant{as: JSON, v: document{text: l.text, val: b.document(l)}}
+		return x, constant{typ: JSON, value: jsonConstant{text: l.text, value: b.parseJSON(l)}}
 	default:
-		return x, b.constant(l, kind)
+		return x, b.convertLiteral(l, kind)
 	}
 }
 
-// document is a JSON constant.
-type document struct {
-	text string
-	val  any
-}
-
-// as converts an expression to a type, or fails.
-func (b *binder) as(x expr, kind Type, pos int) expr {
-	switch have := x.kind(); {
+// convert converts an expression to a type, or fails at the position.
+func (b *binder) convert(x expr, kind Type, pos int) expr {
+	switch have := x.typeOf(); {
 	case have == kind:
 		return x
 	case have == dynamic && kind != Time && kind != JSON:
-		r := x.(ref)
-		r.as = numeric(kind)
+		r := x.(fieldRef)
+		r.typ = withoutInt(kind)
 		return r
 	case have == Int && kind == float:
-		return calc{op: ' ', left: x}
+		return calculation{op: conversion, left: x}
 	case have == dynamic:
 		b.fail(pos, "a member of JSON is no time; compare it with a string in quotes")
 	default:
@@ -107,9 +107,8 @@ func (b *binder) as(x expr, kind Type, pos int) expr {
 	return nil
 }
 
-// constant converts a literal to a type. For an Int, a number that is not whole
-// becomes a float.
-func (b *binder) constant(l literal, kind Type) constant {
+// convertLiteral converts a literal to a type, or fails. For Int, a number that is not whole becomes a float.
+func (b *binder) convertLiteral(l literal, kind Type) constant {
 	switch kind {
 	case Text:
 		if l.kind == stringLiteral {
@@ -128,7 +127,7 @@ func (b *binder) constant(l literal, kind Type) constant {
 		} else if l.kind != numberLiteral {
 			b.fail(l.pos, "%s is not a number", shorten(l.text))
 		}
-		if kind == Int && whole(n) {
+		if kind == Int && isWholeNumber(n) {
 			return constant{Int, int64(n)}
 		}
 		return constant{float, n}
