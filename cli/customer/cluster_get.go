@@ -70,24 +70,16 @@ func clusterTable(w io.Writer, all []platform.Cluster, wide bool, now time.Time)
 		if cluster.Status.Phase == "Ready" {
 			message = ""
 		}
-		version, age := dash(cluster.Status.Version), terminal.Ago(cluster.CreatedAt, now)
+		version, age := terminal.Dash(cluster.Status.Version), terminal.Ago(cluster.CreatedAt, now)
 		if wide {
 			rows = append(rows, []string{cluster.Name, cluster.ID, phaseOf(cluster), version, managementClusterOf(
 				cluster), apiURL(cluster), cluster.CreatedBy,
-				dash(terminal.LabelText(cluster.Spec.Tags)), age, message})
+				terminal.Dash(terminal.LabelText(cluster.Spec.Tags)), age, message})
 		} else {
 			rows = append(rows, []string{cluster.Name, phaseOf(cluster), version, age, message})
 		}
 	}
 	terminal.Table(w, rows)
-}
-
-// dash returns text, or "-" for an empty text.
-func dash(text string) string {
-	if text == "" {
-		return "-"
-	}
-	return text
 }
 
 func clusterGet(session *terminal.Session) *cobra.Command {
@@ -128,7 +120,7 @@ func clusterDetails(w io.Writer, cluster platform.Cluster, pools []platform.Node
 		{"created", terminal.Ago(cluster.CreatedAt, now) + " ago by " + cluster.CreatedBy},
 		{"generation", strconv.FormatInt(cluster.Generation, 10)},
 		{"release", releaseOf(cluster.Spec)},
-		{"version", dash(cluster.Status.Version)},
+		{"version", terminal.Dash(cluster.Status.Version)},
 		{"management cluster", managementClusterOf(cluster)},
 		{"Kubernetes API", apiURL(cluster)},
 	}

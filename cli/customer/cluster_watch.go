@@ -310,7 +310,7 @@ func showCluster(session *terminal.Session, e remote.Event, out *terminal.Output
 	}
 	_, err := fmt.Fprintf(session.Out, clusterLine, time.Now().Format("15:04:05.000"), e.Type, cluster.Name,
 		phaseOf(cluster),
-		dash(cluster.Status.Version), terminal.OneLine(cluster.Status.Message))
+		terminal.Dash(cluster.Status.Version), terminal.OneLine(cluster.Status.Message))
 	return err
 }
 
@@ -343,7 +343,7 @@ func clusterEvents(session *terminal.Session) *cobra.Command {
 				rows := [][]string{{"TIME", "SINCE", "TYPE", "STAGE", "REASON", "MESSAGE"}}
 				for _, e := range all {
 					rows = append(rows, []string{e.Time.Local().Format("15:04:05.000"), sinceText(e), string(e.Type),
-						dash(string(e.Stage)), e.Reason, e.Message})
+						terminal.Dash(string(e.Stage)), e.Reason, e.Message})
 				}
 				terminal.Table(w, rows)
 			})
@@ -382,7 +382,7 @@ func followEvents(session *terminal.Session, ctx context.Context, api *client.Cl
 			return err
 		}
 		_, err := fmt.Fprintf(session.Out, eventLine, e.Time.Local().Format("15:04:05.000"), sinceText(e), e.Type,
-			dash(string(e.Stage)), terminal.OneLine(e.Reason), terminal.OneLine(e.Message))
+			terminal.Dash(string(e.Stage)), terminal.OneLine(e.Reason), terminal.OneLine(e.Message))
 		return err
 	})
 	if remote.StatusOf(err) == http.StatusNotFound {

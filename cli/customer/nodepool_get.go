@@ -76,10 +76,10 @@ func poolTable(w io.Writer, pools []platform.NodePool, clusters map[string]strin
 			now),
 			message}
 		if clusters != nil {
-			row = append([]string{dash(clusters[p.ClusterID])}, row...)
+			row = append([]string{terminal.Dash(clusters[p.ClusterID])}, row...)
 		}
 		if wide {
-			row = append(row, p.ID, dash(terminal.LabelText(p.Spec.Labels)), fmt.Sprint(p.Status.Simulated))
+			row = append(row, p.ID, terminal.Dash(terminal.LabelText(p.Spec.Labels)), fmt.Sprint(p.Status.Simulated))
 		}
 		rows = append(rows, row)
 	}

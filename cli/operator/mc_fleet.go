@@ -37,22 +37,14 @@ func mcList(session *terminal.Session) *cobra.Command {
 		return o.Print(session.Out, clusters, func(w io.Writer) {
 			rows := [][]string{{"NAME", "STATE", "PLANES", "MEMORY MIB", "LAST SEEN", "VERSIONS", "LABELS"}}
 			for _, mc := range clusters {
-				rows = append(rows, []string{mc.Name, dash(string(mc.State)), reservedText(mc, "planes"),
+				rows = append(rows, []string{mc.Name, terminal.Dash(string(mc.State)), reservedText(mc, "planes"),
 					reservedText(mc, "memory_mib"), lastSeen(mc),
-					dash(strings.Join(mc.Versions, ",")), terminal.LabelText(mc.Labels)})
+					terminal.Dash(strings.Join(mc.Versions, ",")), terminal.LabelText(mc.Labels)})
 			}
 			terminal.Table(w, rows)
 		})
 	}
 	return cmd
-}
-
-// dash returns s, or "-" for an empty text.
-func dash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
 }
 
 // reservedText returns the reserved amount of a resource, with its capacity when it is limited.
@@ -95,9 +87,9 @@ func mcGet(session *terminal.Session) *cobra.Command {
 // managementClusterTable prints one management cluster as text.
 func managementClusterTable(session *terminal.Session, w io.Writer, mc platform.ManagementCluster) {
 	rows := [][]string{
-		{"Name", mc.Name}, {"ID", mc.ID}, {"State", dash(string(mc.State))}, {"Last seen", lastSeen(mc)},
+		{"Name", mc.Name}, {"ID", mc.ID}, {"State", terminal.Dash(string(mc.State))}, {"Last seen", lastSeen(mc)},
 		{"Registered", mc.CreatedAt.Local().Format(time.DateTime)},
-		{"Versions", dash(strings.Join(mc.Versions, ", "))}, {"Labels", dash(terminal.LabelText(mc.Labels))},
+		{"Versions", terminal.Dash(strings.Join(mc.Versions, ", "))}, {"Labels", terminal.Dash(terminal.LabelText(mc.Labels))},
 		{"Placements", fmt.Sprint(mc.Placements)},
 	}
 	if mc.UnknownWorks > 0 {
@@ -208,7 +200,7 @@ func updateMC(session *terminal.Session, ctx context.Context, name string, u pla
 		return err
 	}
 	return o.Print(session.Out, mc, func(w io.Writer) {
-		fmt.Fprintf(w, "%s is %s, with %s planes and %s MiB taken\n", mc.Name, dash(string(mc.State)),
+		fmt.Fprintf(w, "%s is %s, with %s planes and %s MiB taken\n", mc.Name, terminal.Dash(string(mc.State)),
 			reservedText(mc, "planes"), reservedText(mc, "memory_mib"))
 	})
 }

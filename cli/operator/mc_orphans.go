@@ -55,13 +55,13 @@ func orphanTable(w io.Writer, list []fleet.Orphan, now time.Time) {
 		for _, name := range slices.Sorted(maps.Keys(o.Size)) {
 			size = append(size, fmt.Sprintf("%s=%d", name, o.Size[name]))
 		}
-		what := dash(strings.Join(o.What, ", "))
+		what := terminal.Dash(strings.Join(o.What, ", "))
 		if o.EndingSince != nil {
 			what = "being deleted for " + terminal.Ago(*o.EndingSince, now) + ": " + what
 		}
-		rows = append(rows, []string{o.ManagementCluster, o.ID, string(o.Kind), dash(o.ClusterID),
+		rows = append(rows, []string{o.ManagementCluster, o.ID, string(o.Kind), terminal.Dash(o.ClusterID),
 			terminal.Ago(o.Since, now),
-			dash(strings.Join(size, ",")), dash(o.RemovedBy), what})
+			terminal.Dash(strings.Join(size, ",")), terminal.Dash(o.RemovedBy), what})
 	}
 	terminal.Table(w, rows)
 }

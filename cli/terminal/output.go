@@ -155,3 +155,11 @@ func LabelText(labels map[string]string) string {
 	}
 	return strings.Join(parts, ",")
 }
+
+// Dash returns text, or "-" for an empty text.
+func Dash(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return text
+}
