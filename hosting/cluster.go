@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -33,8 +34,9 @@ type hostedCluster struct {
 	demand      demand
 	route       router.Route
 	routeClosed bool // a table in which the route is asleep was given to Routes
-	// stopping: since the decision to stop the plane, until the runtime has accepted
-	// an order to run it. A plane that Observe still shows as ready answers no Wake.
+	// stopping is true from the decision to stop or discard the plane until the
+	// runtime has accepted an order to run it. Meanwhile no Wake returns, even while
+	// Observe still shows the plane as ready.
 	stopping bool
 }
 
@@ -115,78 +117,95 @@ func metadataOf(object *unstructured.Unstructured) *hypershift.HostedCluster {
 	return hc
 }
 
-// decideAndOrder decides and gives the order to the runtime. It decides again
-// when a Wake came while the decision to stop the plane was made. The
-// error may be the runtime's refusal, a *controlplane.Failure.
+// decideAndOrder decides and gives the order to the runtime. It records an order to
+// run only after the runtime has accepted it: a refused spec never changes the
+// route. It records an order to stop before the runtime gets it, and decides again
+// when a Wake came while that was decided. The error may be the runtime's refusal,
+// a *controlplane.Failure; then nothing is recorded.
 func (h *Hosting) decideAndOrder(c *hostedCluster, hc *hypershift.HostedCluster, invalid error,
 	refused *controlplane.Failure, now time.Time) (decision, error) {
 	for {
-		s, err := h.gather(c, hc)
+		s, err := h.gather(c, hc, invalid)
 		if err != nil {
 			return decision{}, err
 		}
-		s.Invalid, s.Refused = invalid, refused
+		s.Refused = refused
 		d := decide(s, now)
-		if h.commit(c, s, d) {
-			return d, h.carryOut(c, d)
+		if d.Run {
+			if err := h.o.Planes.Ensure(c.id, d.Spec); err != nil {
+				return decision{}, err
+			}
+			h.recordRun(c, d)
+			return d, nil
+		}
+		if h.recordStop(c, s, d) {
+			return d, h.o.Planes.Sleep(c.id)
 		}
 	}
 }
 
-// gather collects the situation of a cluster.
-func (h *Hosting) gather(c *hostedCluster, hc *hypershift.HostedCluster) (situation, error) {
+// gather collects the situation of a cluster. A cluster whose spec is invalid, that
+// is cannot be decoded, keeps its server names and claims no other: hc lacks the
+// name that the spec orders.
+func (h *Hosting) gather(c *hostedCluster, hc *hypershift.HostedCluster, invalid error) (situation, error) {
 	o, err := h.o.Planes.Observe(c.id)
 	if err != nil {
 		return situation{}, err
 	}
 	s := situation{
-		Cluster: hc, Plane: o, Hibernation: c.hibernation, Uses: map[string]use{},
+		Cluster: hc, Invalid: invalid, Plane: o, Hibernation: c.hibernation, Uses: map[string]use{},
 		Releases: h.o.Releases, Endpoint: h.endpoint, Idle: h.o.Idle,
 	}
-	name := serverName(hc)
-	s.NameTaken = h.claimName(c.id, name, o.LastStart.ServerNames) != c.id
+	names := slices.Clone(o.LastStart.ServerNames)
+	if invalid == nil {
+		name := serverName(hc)
+		s.NameTaken = h.claimName(c.id, name, o.LastStart.ServerNames) != c.id
+		names = append(names, name)
+	}
 	// The order matters: demand before Settled, Settled before Activity.
 	h.mu.Lock()
 	s.Demand, s.RouteClosed = c.demand, c.routeClosed
 	h.mu.Unlock()
 	s.RouteClosed = s.RouteClosed && h.o.Routes.Settled()
-	for _, n := range append([]string{name}, o.LastStart.ServerNames...) {
+	for _, n := range names {
 		open, last := h.o.Routes.Activity(n)
 		s.Uses[n] = use{Open: open, Last: last}
 	}
 	return s, nil
 }
 
-// commit records a decision. It returns false, and records nothing, when the
-// decision stops a plane for which a Wake has come since the situation was
-// gathered.
-func (h *Hosting) commit(c *hostedCluster, s situation, d decision) bool {
+// recordRun records a decision to run the plane, whose order the runtime has
+// accepted.
+func (h *Hosting) recordRun(c *hostedCluster, d decision) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if d.stopsForSleep(s) && c.demand != s.Demand {
-		return false
-	}
-	c.hibernation, c.route = d.Hibernation, d.Route
-	c.stopping = c.stopping || !d.Run
-	if !c.route.Asleep {
-		c.routeClosed = false
-	}
-	return true
-}
-
-// carryOut gives the decision's order to the runtime.
-func (h *Hosting) carryOut(c *hostedCluster, d decision) error {
-	if !d.Run {
-		return h.o.Planes.Sleep(c.id)
-	}
-	if err := h.o.Planes.Ensure(c.id, d.Spec); err != nil {
-		return err
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	c.record(d)
 	if c.stopping {
 		c.stopping = false
 		h.wakeWaiters()
 	}
-	return nil
+}
+
+// recordStop records a decision to stop the plane. It returns false, and records
+// nothing, when the plane should stop because nobody uses it and a Wake has come
+// since the situation was gathered. It does not matter whether the plane ran in
+// that situation: it may have started since, and the Wake may have returned.
+func (h *Hosting) recordStop(c *hostedCluster, s situation, d decision) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if d.Report.Power == asleep && c.demand != s.Demand {
+		return false
+	}
+	c.record(d)
+	c.stopping = true
+	return true
+}
+
+// record stores the part of a decision that later decisions and the routes use.
+// The caller holds Hosting.mu.
+func (c *hostedCluster) record(d decision) {
+	c.hibernation, c.route = d.Hibernation, d.Route
+	if !c.route.Asleep {
+		c.routeClosed = false
+	}
 }

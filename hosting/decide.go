@@ -65,12 +65,8 @@ type decision struct {
 	Again       time.Duration     // decide again then at the latest; 0: when something changes
 }
 
-// stopsForSleep reports whether the decision ends a running plane because nobody
-// uses it.
-func (d decision) stopsForSleep(s situation) bool { return s.Plane.Running && d.Report.Power == asleep }
-
 // decide says what to do for one hosted cluster at now. It is a function of its
-// arguments alone: Hosting.gather collects the situation, Hosting.carryOut
+// arguments alone: Hosting.gather collects the situation, Hosting.decideAndOrder
 // executes the decision.
 //
 // A spec that is invalid, refused or paused changes nothing: the plane goes on as

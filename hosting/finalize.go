@@ -69,6 +69,9 @@ func (h *Hosting) forget(id controlplane.ID) error {
 // discard deletes a cluster's plane, and forgets the cluster once that is done.
 func (h *Hosting) discard(c *hostedCluster) (done bool, err error) {
 	c.discarding = true
+	h.mu.Lock()
+	c.stopping = true
+	h.mu.Unlock()
 	if done, err := h.o.Planes.Discard(c.id); !done || err != nil {
 		return false, err
 	}

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,9 +19,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"atoll.dev/api/hypershift"
-	"atoll.dev/cluster"
 	"atoll.dev/hosting/controlplane"
-	"atoll.dev/hosting/memory"
 	"atoll.dev/hosting/router"
 )
 
@@ -268,102 +265,4 @@ func TestAHibernatedClusterSleepsUntilAConnectionWakesIt(t *testing.T) {
 		}
 		return nil
 	})
-}
-
-// arrivals are Routes on which something happens whenever their activity is read.
-type arrivals struct {
-	noRoutes
-	come func()
-}
-
-func (a arrivals) Activity(string) (int, time.Time) {
-	a.come()
-	return 0, time.Time{}
-}
-
-// A Wake of a plane that is about to be stopped returns when the plane is kept
-// running or runs again; never with the plane that ends.
-func TestAWakeNeverGetsAPlaneThatIsBeingStopped(t *testing.T) {
-	machine := memory.NewMachine()
-	t.Cleanup(machine.Close)
-	come := func() {}
-	h, err := New(Options{
-		Planes: memory.New(machine, "1.36.3"), Releases: Releases{"1.36.3"}, Advertise: "127.0.0.1:1",
-		Routes: arrivals{come: func() { come() }}, Idle: time.Nanosecond,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	changes := make(chan struct{}, 100)
-	ctx, cancel := context.WithCancel(t.Context())
-	closePlanes, err := h.o.Planes.Open(ctx, func(id controlplane.ID) { h.planeChanged(id); changes <- struct{}{} })
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer closePlanes()
-	defer cancel()
-	id := controlplane.ID{Namespace: "clusters-a", Name: "hc-a"}
-	c := h.cluster(id)
-	hc := &hypershift.HostedCluster{}
-	hc.Spec.KubeAPIServerDNSName, hc.Spec.Release.Image = "hc-a.example", cluster.ReleaseImage("1.36.3")
-	state := func(want controlplane.State) {
-		t.Helper()
-		for {
-			if o, err := h.o.Planes.Observe(id); err != nil || o.State == want {
-				return
-			}
-			<-changes
-		}
-	}
-	order := func() decision {
-		t.Helper()
-		h.mu.Lock()
-		c.routeClosed = true
-		h.mu.Unlock()
-		d, err := h.decideAndOrder(c, hc, nil, nil, time.Now().Add(time.Minute))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return d
-	}
-	order()
-	state(controlplane.Ready)
-	hc.Annotations = map[string]string{hypershift.HibernatedAnnotation: "true"}
-
-	come = func() { h.mu.Lock(); c.demand.Waiting++; h.mu.Unlock() }
-	if d := order(); !d.Run || c.stopping {
-		t.Error("it is stopped although a Wake came while that was decided")
-	}
-	come = func() {}
-	c.demand.Waiting = 0
-	machine.Pause()
-	if d := order(); d.Run || !c.stopping {
-		t.Fatal("it does not go to sleep")
-	}
-
-	woken := make(chan string, 1)
-	go func() {
-		backend, err := h.WakeServer(ctx, "hc-a.example")
-		woken <- fmt.Sprint(backend, err)
-	}()
-	for waits := 0; waits == 0; runtime.Gosched() { // until the wake waits for it
-		h.mu.Lock()
-		waits = c.demand.Waiting
-		h.mu.Unlock()
-		select {
-		case got := <-woken:
-			t.Fatalf("woken while it is stopped: %s", got)
-		default:
-		}
-	}
-	machine.Resume()
-	state(controlplane.Down)
-	if d := order(); !d.Run || c.stopping {
-		t.Error("it is not woken")
-	}
-	state(controlplane.Ready)
-	o, err := h.o.Planes.Observe(id)
-	if got := <-woken; err != nil || got != fmt.Sprint(o.Backend, nil) {
-		t.Errorf("woken: %s, want %s, %v", got, o.Backend, err)
-	}
 }
