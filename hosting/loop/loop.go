@@ -47,13 +47,15 @@ type Options struct {
 	// and every Resync.
 	Reconcile func(ctx context.Context, key Key, object *unstructured.Unstructured) (again time.Duration, err error)
 
-	// Owner and Share keep one owner's slow calls from taking all workers: of the
-	// objects of one owner at most Share are reconciled at once. Default: no bound.
+	// Owner and Share keep the slow calls of some owners from delaying all others: of
+	// the objects of one owner at most Share are reconciled at once, and a call that
+	// takes longer than slowAfter no longer counts as one of Workers. Default: objects
+	// have no owners, and at most Workers calls run at once.
 	Owner func(object *unstructured.Unstructured) string
 	Share int
 	Limit time.Duration // of a call: its context ends then; default: none
 
-	Workers    int           // default 4
+	Workers    int           // calls at once, slow calls with an owner not counted; default 4
 	MinBackoff time.Duration // after the first error; default 20 ms
 	MaxBackoff time.Duration // default 15 s
 	Resync     time.Duration // between two calls for an object that nothing else triggers; default 5 min
@@ -85,11 +87,18 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
+// slowAfter is how long a call for an object with an owner counts as one of the
+// workers. Then another worker starts in its place: calls in progress are bounded by
+// Workers and, for each owner, by Share. A healthy control plane answers a whole call
+// well within this time; an unhealthy one can keep a call until Limit.
+const slowAfter = time.Second
+
 // Loop is one resource's watch and queue. Its methods may be called by many
 // goroutines, before Run, too.
 type Loop struct {
 	o     Options
 	queue workqueue.TypedRateLimitingInterface[Key]
+	work  sync.WaitGroup // everything that Run has started
 
 	mu      sync.Mutex
 	objects map[Key]*unstructured.Unstructured // never changed once in here
@@ -104,7 +113,8 @@ func New(o Options) *Loop {
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[Key](o.MinBackoff, o.MaxBackoff)
 	return &Loop{
 		o: o, queue: workqueue.NewTypedRateLimitingQueue(limiter),
-		objects: map[Key]*unstructured.Unstructured{}, calls: map[string]int{}, parked: map[string]map[Key]struct{}{}, synced: make(chan struct{}),
+		objects: map[Key]*unstructured.Unstructured{}, synced: make(chan struct{}),
+		calls: map[string]int{}, parked: map[string]map[Key]struct{}{},
 	}
 }
 
@@ -114,19 +124,24 @@ func Run(ctx context.Context, o Options) error { return New(o).Run(ctx) }
 // Run watches and reconciles until ctx ends; then it waits for the calls in
 // progress and returns nil. It is called once.
 func (l *Loop) Run(ctx context.Context) error {
-	var work sync.WaitGroup
 	for range l.o.Workers {
-		work.Go(func() {
-			for l.next(ctx) {
-			}
-		})
+		l.startWorker(ctx)
 	}
-	work.Go(func() { l.watch(ctx) })
-	work.Go(func() { l.resync(ctx) })
+	l.work.Go(func() { l.watch(ctx) })
+	l.work.Go(func() { l.resync(ctx) })
 	<-ctx.Done()
 	l.queue.ShutDown()
-	work.Wait()
+	l.work.Wait()
 	return nil
+}
+
+// startWorker starts a goroutine that takes keys from the queue until the queue is
+// shut down or another worker has taken its place.
+func (l *Loop) startWorker(ctx context.Context) {
+	l.work.Go(func() {
+		for l.next(ctx) {
+		}
+	})
 }
 
 // Trigger queues a call for an object, whether or not it exists.
@@ -168,9 +183,10 @@ func (l *Loop) Keys() []Key {
 	return keys
 }
 
-// next takes one key from the queue and calls Reconcile; false when the queue is
-// shut down.
-func (l *Loop) next(ctx context.Context) bool {
+// next takes one key from the queue and calls Reconcile. It returns false when the
+// worker must end: the queue is shut down, or the call was slow and another worker
+// has taken this one's place.
+func (l *Loop) next(ctx context.Context) (goOn bool) {
 	key, down := l.queue.Get()
 	if down {
 		return false
@@ -185,6 +201,10 @@ func (l *Loop) next(ctx context.Context) bool {
 		return true
 	}
 	defer leave()
+	if l.o.Owner != nil && object != nil {
+		finish := l.replaceWhenSlow(ctx)
+		defer func() { goOn = !finish() }()
+	}
 	start := time.Now()
 	again, err := l.call(ctx, key, object)
 	l.o.Observe(key, time.Since(start), err)
@@ -201,6 +221,23 @@ func (l *Loop) next(ctx context.Context) bool {
 		}
 	}
 	return true
+}
+
+// replaceWhenSlow starts another worker if finish is not called within slowAfter.
+// finish reports whether that has happened.
+func (l *Loop) replaceWhenSlow(ctx context.Context) (finish func() (replaced bool)) {
+	started := make(chan struct{})
+	timer := time.AfterFunc(slowAfter, func() {
+		l.startWorker(ctx)
+		close(started)
+	})
+	return func() bool {
+		if timer.Stop() {
+			return false
+		}
+		<-started
+		return true
+	}
 }
 
 func (l *Loop) call(ctx context.Context, key Key, object *unstructured.Unstructured) (time.Duration, error) {
