@@ -226,17 +226,30 @@ func (s *site) execute(ctx context.Context, pool *hypershift.NodePool, w wanted,
 	return again, full
 }
 
+// create creates a node. The node's place in the networks stays reserved until the
+// watch has brought the node, and is free again when there will be no such node: the
+// networks are full, or the plane refuses it.
 func (s *site) create(ctx context.Context, pool *hypershift.NodePool, w wanted, name string) error {
-	place := s.place(w, name)
-	object, err := w.build(pool, name, place)
+	object, err := w.build(pool, name, s.place(w, name))
 	if err != nil {
+		s.freePlace(name)
 		return err
 	}
 	_, err = s.client.Resource(nodeResource()).Create(ctx, object, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) { // the watch is a little behind
+		if isRefusal(err) {
+			s.freePlace(name)
+		}
 		return fmt.Errorf("making node %s of %s/%s: %w", name, pool.Namespace, pool.Name, err)
 	}
 	return nil
+}
+
+// isRefusal reports whether an API server has answered that it did not create an
+// object. After other errors, such as a time-out, the object may exist.
+func isRefusal(err error) bool {
+	status, ok := errors.AsType[*apierrors.StatusError](err)
+	return ok && status.ErrStatus.Code >= 400 && status.ErrStatus.Code < 500
 }
 
 // place reserves for a node the lowest free number in the cluster's networks.
@@ -265,6 +278,13 @@ func (s *site) place(w wanted, name string) int {
 	}
 	s.places[name] = at
 	return at
+}
+
+// freePlace ends the reservation of a node's place.
+func (s *site) freePlace(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.places, name)
 }
 
 // patch changes a node. A patch with a resource version fails after another
