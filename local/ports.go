@@ -2,6 +2,7 @@ package local
 
 import (
 	"bufio"
+	"context"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -111,11 +112,17 @@ func isPortFree(port int) bool {
 }
 
 // awaitPortFree waits up to two seconds until a port is free: a killed process holds its ports
-// until the kernel has freed its memory.
-func awaitPortFree(port int) bool {
-	for start := time.Now(); !isPortFree(port); time.Sleep(readyPoll) {
-		if time.Since(start) > 2*time.Second {
+// until the kernel has freed its memory. It returns false when the port stays taken or ctx ends.
+func awaitPortFree(ctx context.Context, port int) bool {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	ticker := time.NewTicker(readyPoll)
+	defer ticker.Stop()
+	for !isPortFree(port) {
+		select {
+		case <-ctx.Done():
 			return false
+		case <-ticker.C:
 		}
 	}
 	return true

@@ -72,7 +72,7 @@ func (h Home) Up(ctx context.Context, opts UpOptions, show func(Event)) (Outcome
 	if note != "" {
 		show(Event{Stage: adapterName, Detail: note})
 	}
-	if err := h.checkPorts(t); err != nil {
+	if err := h.checkPorts(ctx, t); err != nil {
 		return "", err
 	}
 	os.Remove(h.eventsPath())
@@ -143,14 +143,17 @@ func (h Home) supervisor() (Record, bool) {
 }
 
 // checkPorts returns an error when another program uses the port of a process that is not running.
-func (h Home) checkPorts(t topology) error {
+func (h Home) checkPorts(ctx context.Context, t topology) error {
 	runningPIDs := markedProcesses(t.st.ID)
 	for _, s := range t.specs() {
 		if runningPIDs[s.Name] != 0 {
 			continue
 		}
 		for _, port := range s.Ports {
-			if !awaitPortFree(port) {
+			if !awaitPortFree(ctx, port) {
+				if ctx.Err() != nil {
+					return ctx.Err()
+				}
 				return fmt.Errorf("%s: port %d is taken by %s; stop that, then `atoll up` again", s.Name, port,
 					portHolder(port))
 			}
