@@ -29,13 +29,12 @@ simulated nodes. NAME is a cluster's name or its id.`,
   atoll cluster kubeconfig demo --out demo.kubeconfig && kubectl --kubeconfig demo.kubeconfig get nodes
   atoll cluster delete demo --wait`,
 	}
-	cmd.AddCommand(clusterCreate(session), clusterList(session), clusterGet(session), clusterWatch(session),
-		clusterEvents(session),
-		clusterStatuses(session),
-		clusterKubeconfig(session), clusterCredentials(session),
-		clusterHibernate(session, true), clusterHibernate(session, false), clusterUpgrade(session), clusterProtect(
-			session,
-			true), clusterProtect(session, false), clusterDelete(session))
+	cmd.AddCommand(
+		clusterCreate(session), clusterList(session), clusterGet(session), clusterWatch(session), clusterEvents(session),
+		clusterStatuses(session), clusterKubeconfig(session), clusterCredentials(session), clusterHibernate(session),
+		clusterWake(session), clusterUpgrade(session), clusterProtect(session), clusterUnprotect(session),
+		clusterDelete(session),
+	)
 	return cmd
 }
 

@@ -21,54 +21,79 @@ import (
 	"atoll.dev/release"
 )
 
-func clusterHibernate(session *terminal.Session, asleep bool) *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "wake NAME", Short: "Keep a cluster awake from now on", Args: cobra.ExactArgs(1),
-		Long: `Keeps a cluster's control plane running. A hibernated one wakes for a while whenever
-somebody connects to it, without this.`,
-		Example:           "  atoll cluster wake demo --wait",
-		ValidArgsFunction: completion(session, completeClusters),
-	}
-	if asleep {
-		cmd.Use, cmd.Short = "hibernate NAME", "Let a cluster sleep whenever nobody is connected"
-		cmd.Long = `Stops a cluster's control plane and keeps its data. Whoever connects to it wakes it,
-within seconds, and it sleeps again after ten minutes without a connection.`
-		cmd.Example = "  atoll cluster hibernate demo --wait"
-	}
-	f := terminal.AddWaitFlags(cmd, map[bool]string{true: "asleep", false: "awake"}[asleep])
+func clusterHibernate(session *terminal.Session) *cobra.Command {
+	return powerCommand(session, powerAsleep, &cobra.Command{
+		Use: "hibernate NAME", Short: "Let a cluster sleep whenever nobody is connected",
+		Long: `Stops a cluster's control plane and keeps its data. A connection wakes it, within
+seconds, and it sleeps again after ten minutes without a connection.`,
+		Example: "  atoll cluster hibernate demo --wait",
+	})
+}
+
+func clusterWake(session *terminal.Session) *cobra.Command {
+	return powerCommand(session, powerAwake, &cobra.Command{
+		Use: "wake NAME", Short: "Keep a cluster awake from now on",
+		Long: `Keeps a cluster's control plane running. Without this, a hibernated control plane runs
+from a connection until ten minutes after the last.`,
+		Example: "  atoll cluster wake demo --wait",
+	})
+}
+
+// power is a state of status.power that a customer can order.
+type power string
+
+const (
+	powerAwake  power = "Awake"
+	powerAsleep power = "Asleep"
+)
+
+// powerCommand completes a command that orders a cluster's power state.
+func powerCommand(session *terminal.Session, order power, cmd *cobra.Command) *cobra.Command {
+	cmd.Args, cmd.ValidArgsFunction = cobra.ExactArgs(1), completion(session, completeClusters)
+	goal := clusterGoal{strings.ToLower(string(order)), func(cluster platform.Cluster) bool {
+		return cluster.Status.Power == string(order) && cluster.Status.Phase == platform.ClusterPhaseReady
+	}}
+	f := terminal.AddWaitFlags(cmd, goal.name)
 	out := terminal.AddOutputFlag(cmd, "name")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return callRegion(session, cmd.Context(), func(ctx context.Context, api *client.Client) error {
-			goal := "Awake"
-			if asleep {
-				goal = "Asleep"
-			}
-			return changeCluster(session, ctx, api, args[0], map[string]any{"hibernated": asleep}, f, out, clusterGoal{
-				strings.ToLower(goal), func(cluster platform.Cluster) bool {
-					return cluster.Status.Power == goal && cluster.Status.Phase == platform.ClusterPhaseReady
-				},
-			})
+			spec := map[string]any{"hibernated": order == powerAsleep}
+			return changeCluster(session, ctx, api, args[0], spec, f, out, goal)
 		})
 	}
 	return cmd
 }
 
-func clusterProtect(session *terminal.Session, protected bool) *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "unprotect NAME", Short: "Let a cluster be deleted again", Args: cobra.ExactArgs(1),
-		Example:           "  atoll cluster unprotect demo && atoll cluster delete demo",
-		ValidArgsFunction: completion(session, completeClusters),
-	}
-	if protected {
-		cmd.Use, cmd.Short, cmd.Example = "protect NAME", "Refuse a cluster's deletion until unprotect",
-			"  atoll cluster protect demo"
-	}
+func clusterProtect(session *terminal.Session) *cobra.Command {
+	return protectionCommand(session, protectionOn, &cobra.Command{
+		Use: "protect NAME", Short: "Refuse a cluster's deletion until unprotect",
+		Example: "  atoll cluster protect demo",
+	})
+}
+
+func clusterUnprotect(session *terminal.Session) *cobra.Command {
+	return protectionCommand(session, protectionOff, &cobra.Command{
+		Use: "unprotect NAME", Short: "Let a cluster be deleted again",
+		Example: "  atoll cluster unprotect demo && atoll cluster delete demo",
+	})
+}
+
+// protection is the value of a cluster's deleteProtection.
+type protection bool
+
+const (
+	protectionOn  protection = true
+	protectionOff protection = false
+)
+
+// protectionCommand completes a command that sets a cluster's deletion protection.
+func protectionCommand(session *terminal.Session, order protection, cmd *cobra.Command) *cobra.Command {
+	cmd.Args, cmd.ValidArgsFunction = cobra.ExactArgs(1), completion(session, completeClusters)
 	out := terminal.AddOutputFlag(cmd, "name")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return callRegion(session, cmd.Context(), func(ctx context.Context, api *client.Client) error {
-			return changeCluster(session, ctx, api, args[0], map[string]any{"deleteProtection": protected},
-				&terminal.WaitFlags{}, out,
-				clusterGoal{})
+			spec := map[string]any{"deleteProtection": order}
+			return changeCluster(session, ctx, api, args[0], spec, &terminal.WaitFlags{}, out, clusterGoal{})
 		})
 	}
 	return cmd

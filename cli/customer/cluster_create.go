@@ -202,7 +202,7 @@ func createCluster(session *terminal.Session, ctx context.Context, api *client.C
 		fmt.Fprintf(progress, "node pool %s accepted\n", p.Name)
 	}
 	if wait.Wait {
-		if err := awaitReady(session, ctx, api, cluster.Cluster, len(pools) > 0, wait.Timeout, progress); err != nil {
+		if err := awaitReady(session, ctx, api, cluster.Cluster, lastStageWith(len(pools)), wait.Timeout, progress); err != nil {
 			return err
 		}
 	}

@@ -42,7 +42,7 @@ func clusterList(session *terminal.Session) *cobra.Command {
 			}
 			switch {
 			case out.Format == "table" || out.Format == "wide":
-				clusterTable(session.Out, all, out.Format == "wide", time.Now())
+				clusterTable(session.Out, all, out.Width(), time.Now())
 				if len(all) == 0 && phase == "" {
 					fmt.Fprintln(
 						session.Err, "no clusters yet; make one: atoll cluster create NAME --node-pool "+
@@ -58,9 +58,9 @@ func clusterList(session *terminal.Session) *cobra.Command {
 }
 
 // clusterTable prints clusters as a table.
-func clusterTable(w io.Writer, all []platform.Cluster, wide bool, now time.Time) {
+func clusterTable(w io.Writer, all []platform.Cluster, width terminal.Width, now time.Time) {
 	head := []string{"NAME", "STATUS", "VERSION", "AGE", "MESSAGE"}
-	if wide {
+	if width == terminal.Wide {
 		head = []string{"NAME", "ID", "STATUS", "VERSION", "MANAGEMENT CLUSTER", "API", "CREATED BY", "TAGS", "AGE",
 			"MESSAGE"}
 	}
@@ -71,9 +71,9 @@ func clusterTable(w io.Writer, all []platform.Cluster, wide bool, now time.Time)
 			message = ""
 		}
 		version, age := terminal.Dash(cluster.Status.Version), terminal.Ago(cluster.CreatedAt, now)
-		if wide {
-			rows = append(rows, []string{cluster.Name, cluster.ID, phaseOf(cluster), version, managementClusterOf(
-				cluster), apiURL(cluster), cluster.CreatedBy,
+		if width == terminal.Wide {
+			rows = append(rows, []string{cluster.Name, cluster.ID, phaseOf(cluster), version,
+				managementClusterOf(cluster), apiURL(cluster), cluster.CreatedBy,
 				terminal.Dash(terminal.LabelText(cluster.Spec.Tags)), age, message})
 		} else {
 			rows = append(rows, []string{cluster.Name, phaseOf(cluster), version, age, message})
@@ -152,7 +152,7 @@ func clusterDetails(w io.Writer, cluster platform.Cluster, pools []platform.Node
 		fmt.Fprintf(w, "no node pools; make one: atoll nodepool create NAME --cluster %s --replicas 2\n", cluster.Name)
 		return
 	}
-	poolTable(w, pools, nil, false, now)
+	poolTable(w, pools, nil, terminal.Narrow, now)
 }
 
 // releaseOf returns the version that a spec requests, or "-".

@@ -12,7 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
-	"sigs.k8s.io/yaml"
 
 	"atoll.dev/api/platform"
 	"atoll.dev/cli/terminal"
@@ -121,12 +120,14 @@ type display struct {
 	since    time.Time // the time of the last change of the reason for waiting
 }
 
-func newDisplay(out io.Writer, cluster platform.Cluster, nodes bool) *display {
-	d := &display{timeline: timeline{name: cluster.Name, phase: string(cluster.Status.Phase), begun: cluster.CreatedAt,
-		nodes: nodes},
-		out: out}
-	d.screen = newScreen(out, os.Getenv)
-	return d
+// newDisplay returns a display of a cluster's progress up to the stage last.
+func newDisplay(out io.Writer, cluster platform.Cluster, last lastStage) *display {
+	return &display{
+		timeline: timeline{
+			name: cluster.Name, phase: string(cluster.Status.Phase), begun: cluster.CreatedAt, last: last,
+		},
+		out: out, screen: newScreen(out, os.Getenv),
+	}
 }
 
 // apply records an update and prints the line of a newly reached stage when there is no screen.
@@ -170,12 +171,10 @@ func (d *display) show() {
 	}
 }
 
-// awaitReady shows the progress of a cluster until it is ready and, when it has node pools, their
-// nodes are ready.
+// awaitReady shows the progress of a cluster until it is ready and has reached the stage last.
 func awaitReady(session *terminal.Session, ctx context.Context, api *client.Client, cluster platform.Cluster,
-	nodes bool,
-	timeout time.Duration, out io.Writer) error {
-	d := newDisplay(out, cluster, nodes)
+	last lastStage, timeout time.Duration, out io.Writer) error {
+	d := newDisplay(out, cluster, last)
 	limited, cancel := context.WithTimeoutCause(ctx, timeout, errTimeout)
 	defer cancel()
 	err := followCluster(limited, api, cluster.ID, func(update clusterUpdate) error {
@@ -231,7 +230,6 @@ a line each elsewhere. Without one it shows all clusters, and then each change. 
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return callRegion(session, cmd.Context(), func(ctx context.Context, api *client.Client) error {
 			o := remote.WatchOptions{Cursor: cursor}
-			name := ""
 			if len(args) > 0 {
 				cluster, err := findCluster(ctx, api, args[0])
 				if err != nil {
@@ -240,12 +238,12 @@ a line each elsewhere. Without one it shows all clusters, and then each change. 
 				if out.Format == "table" {
 					return watchOne(session, ctx, api, cluster.Cluster)
 				}
-				o.ID, name = cluster.ID, cluster.Name
+				o.ID = cluster.ID
 			}
 			if out.Format == "table" {
 				session.Printf(clusterLine, "TIME", "EVENT", "NAME", "STATUS", "VERSION", "MESSAGE")
 			}
-			return api.FollowClusters(ctx, o, func(e remote.Event) error { return showCluster(session, e, out, name) })
+			return api.FollowClusters(ctx, o, func(e remote.Event) error { return showCluster(session, e, out) })
 		})
 	}
 	return cmd
@@ -257,7 +255,7 @@ func watchOne(session *terminal.Session, ctx context.Context, api *client.Client
 	if err != nil {
 		return err
 	}
-	d := newDisplay(session.Out, cluster, len(pools) > 0)
+	d := newDisplay(session.Out, cluster, lastStageWith(len(pools)))
 	err = followCluster(ctx, api, cluster.ID, func(update clusterUpdate) error {
 		if update.gone {
 			d.phase = "Deleted"
@@ -278,19 +276,8 @@ func watchOne(session *terminal.Session, ctx context.Context, api *client.Client
 const clusterLine = "%-12s  %-8s  %-24s  %-20s  %-8s  %s\n"
 
 // showCluster prints one event of a watch.
-func showCluster(session *terminal.Session, e remote.Event, out *terminal.Output, _ string) error {
-	switch out.Format {
-	case "json":
-		line, err := json.Marshal(e)
-		if err == nil {
-			_, err = session.Out.Write(append(line, '\n'))
-		}
-		return err
-	case "yaml":
-		text, err := yaml.Marshal(e)
-		if err == nil {
-			_, err = fmt.Fprintf(session.Out, "---\n%s", text)
-		}
+func showCluster(session *terminal.Session, e remote.Event, out *terminal.Output) error {
+	if printed, err := out.PrintEvent(session.Out, e); printed || err != nil {
 		return err
 	}
 	if e.Type == remote.Relist {
@@ -367,18 +354,7 @@ func followEvents(session *terminal.Session, ctx context.Context, api *client.Cl
 		session.Printf(eventLine, "TIME", "SINCE", "TYPE", "STAGE", "REASON", "MESSAGE")
 	}
 	err := api.FollowClusterEvents(ctx, id, func(e platform.Event) error {
-		switch out.Format {
-		case "json":
-			line, err := json.Marshal(e)
-			if err == nil {
-				_, err = session.Out.Write(append(line, '\n'))
-			}
-			return err
-		case "yaml":
-			text, err := yaml.Marshal(e)
-			if err == nil {
-				_, err = fmt.Fprintf(session.Out, "---\n%s", text)
-			}
+		if printed, err := out.PrintEvent(session.Out, e); printed || err != nil {
 			return err
 		}
 		_, err := fmt.Fprintf(session.Out, eventLine, e.Time.Local().Format("15:04:05.000"), sinceText(e), e.Type,

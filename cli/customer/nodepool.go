@@ -174,7 +174,7 @@ func finishPoolChange(session *terminal.Session, ctx context.Context, api *clien
 	progress := out.Progress(session)
 	fmt.Fprintf(progress, "node pool %s %s: id %s, generation %d\n", p.Name, verb, p.ID, p.Generation)
 	if f.Wait {
-		if err := awaitPool(session, ctx, api, p.NodePool, false, f.Timeout, progress); err != nil {
+		if err := awaitPool(session, ctx, api, p.NodePool, poolReady, f.Timeout, progress); err != nil {
 			return err
 		}
 		var err error
@@ -201,15 +201,18 @@ func readyText(p platform.NodePool) string {
 	return fmt.Sprintf("%d/%d", p.Status.Ready, wantedReplicas(p.Spec))
 }
 
-// awaitPool watches a node pool until the generation of p is ready or, with gone, until it is
-// deleted.
-func awaitPool(session *terminal.Session, ctx context.Context, api *client.Client, p platform.NodePool, gone bool,
+// poolGoal is what a command with --wait waits for.
+type poolGoal string
+
+const (
+	poolReady poolGoal = "ready" // the present generation has all its nodes
+	poolGone  poolGoal = "gone"
+)
+
+// awaitPool watches a node pool until the generation of p reaches the goal.
+func awaitPool(session *terminal.Session, ctx context.Context, api *client.Client, p platform.NodePool, goal poolGoal,
 	timeout time.Duration, out io.Writer) error {
 	start, lastText, seen := time.Now(), "", false
-	goal := "ready"
-	if gone {
-		goal = "gone"
-	}
 	limited, cancel := context.WithTimeoutCause(ctx, timeout, errTimeout)
 	defer cancel()
 	err := api.FollowNodePools(limited, p.ClusterID, remote.WatchOptions{}, func(e remote.Event) error {
@@ -224,7 +227,7 @@ func awaitPool(session *terminal.Session, ctx context.Context, api *client.Clien
 			seen = false
 			return nil
 		case e.Type == rest.Bookmark && !seen, e.Type == rest.Deleted && now.ID == p.ID:
-			if gone {
+			if goal == poolGone {
 				return errGoalReached
 			}
 			return fmt.Errorf("node pool %s was deleted meanwhile", p.Name)
@@ -232,7 +235,7 @@ func awaitPool(session *terminal.Session, ctx context.Context, api *client.Clien
 			return nil
 		}
 		seen = true
-		if !gone && now.Status.ObservedGeneration >= p.Generation && now.Status.Phase == "Ready" &&
+		if goal == poolReady && now.Status.ObservedGeneration >= p.Generation && now.Status.Phase == "Ready" &&
 			now.Status.Ready == wantedReplicas(now.Spec) {
 			return errGoalReached
 		}
@@ -247,7 +250,7 @@ func awaitPool(session *terminal.Session, ctx context.Context, api *client.Clien
 		return nil
 	})
 	switch {
-	case errors.Is(err, errGoalReached), gone && remote.StatusOf(err) == http.StatusNotFound: // with its cluster
+	case errors.Is(err, errGoalReached), goal == poolGone && remote.StatusOf(err) == http.StatusNotFound: // with its cluster
 		fmt.Fprintf(out, "node pool %s is %s (%s)\n", p.Name, goal, terminal.Took(time.Since(start)))
 		return nil
 	case err != nil && ctx.Err() != nil:
@@ -314,7 +317,7 @@ func poolDelete(session *terminal.Session) *cobra.Command {
 			if !f.Wait {
 				return nil
 			}
-			return awaitPool(session, ctx, api, p.NodePool, true, f.Timeout, session.Out)
+			return awaitPool(session, ctx, api, p.NodePool, poolGone, f.Timeout, session.Out)
 		})
 	}
 	return cmd

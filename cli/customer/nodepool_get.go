@@ -43,7 +43,7 @@ func poolList(session *terminal.Session) *cobra.Command {
 				return err
 			}
 			if out.Format == "table" || out.Format == "wide" {
-				poolTable(session.Out, pools, clusters, out.Format == "wide", time.Now())
+				poolTable(session.Out, pools, clusters, out.Width(), time.Now())
 				return nil
 			}
 			names := make([]string, len(pools))
@@ -58,12 +58,13 @@ func poolList(session *terminal.Session) *cobra.Command {
 
 // poolTable prints node pools as a table. clusters has the names of clusters by id; nil omits the
 // column.
-func poolTable(w io.Writer, pools []platform.NodePool, clusters map[string]string, wide bool, now time.Time) {
+func poolTable(w io.Writer, pools []platform.NodePool, clusters map[string]string, width terminal.Width,
+	now time.Time) {
 	head := []string{"NODE POOL", "STATUS", "READY", "INSTANCE TYPE", "AGE", "MESSAGE"}
 	if clusters != nil {
 		head = append([]string{"CLUSTER"}, head...)
 	}
-	if wide {
+	if width == terminal.Wide {
 		head = append(head, "ID", "LABELS", "SIMULATED")
 	}
 	rows := [][]string{head}
@@ -72,13 +73,12 @@ func poolTable(w io.Writer, pools []platform.NodePool, clusters map[string]strin
 		if p.Status.Phase == "Ready" {
 			message = ""
 		}
-		row := []string{p.Name, string(p.Status.Phase), readyText(p), instanceTypeOf(p.Spec), terminal.Ago(p.CreatedAt,
-			now),
-			message}
+		row := []string{p.Name, string(p.Status.Phase), readyText(p), instanceTypeOf(p.Spec),
+			terminal.Ago(p.CreatedAt, now), message}
 		if clusters != nil {
 			row = append([]string{terminal.Dash(clusters[p.ClusterID])}, row...)
 		}
-		if wide {
+		if width == terminal.Wide {
 			row = append(row, p.ID, terminal.Dash(terminal.LabelText(p.Spec.Labels)), fmt.Sprint(p.Status.Simulated))
 		}
 		rows = append(rows, row)
@@ -127,7 +127,7 @@ func poolGet(session *terminal.Session) *cobra.Command {
 			}
 			session.Printf("%s (%s) of cluster %s, generation %d%s\n", p.Name, p.ID, p.ClusterID, p.Generation,
 				simulated)
-			poolTable(session.Out, []platform.NodePool{p.NodePool}, nil, false, time.Now())
+			poolTable(session.Out, []platform.NodePool{p.NodePool}, nil, terminal.Narrow, time.Now())
 			session.Printf("\n")
 			conditionTable(session.Out, p.Status.Conditions, time.Now())
 			return nil

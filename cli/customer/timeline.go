@@ -10,16 +10,30 @@ import (
 )
 
 // clusterStages are the stages of a cluster in their order, as the Platform API's events name them.
-var clusterStages = []string{"Accepted", "Placed", "Ordered", "PlaneStarting", "APIServing", "Ready", stageNodes}
+var clusterStages = []string{"Accepted", "Placed", "Ordered", "PlaneStarting", "APIServing", string(stageReady),
+	string(stageNodes)}
 
-// stageNodes is a stage only of clusters that have node pools.
-const stageNodes = "NodesReady"
+// lastStage is the stage at which the progress of a cluster ends.
+type lastStage string
+
+const (
+	stageReady lastStage = "Ready"
+	stageNodes lastStage = "NodesReady" // of clusters that have node pools
+)
+
+// lastStageWith returns the last stage of a cluster with so many node pools.
+func lastStageWith(nodePools int) lastStage {
+	if nodePools > 0 {
+		return stageNodes
+	}
+	return stageReady
+}
 
 // timeline records the stages that a cluster has reached, and draws them. It reads no clock.
 type timeline struct {
 	name, phase string
 	begun       time.Time // when the region accepted it
-	nodes       bool      // it has node pools, so NodesReady is a stage
+	last        lastStage
 	reached     map[string]arrival
 	waits       string // why the current stage is not reached yet; "" when unknown
 }
@@ -48,7 +62,7 @@ func (t *timeline) reach(stage string, at time.Time, note string) bool {
 
 // stages returns the stages of this cluster.
 func (t *timeline) stages() []string {
-	if _, seen := t.reached[stageNodes]; t.nodes || seen {
+	if _, seen := t.reached[string(stageNodes)]; t.last == stageNodes || seen {
 		return clusterStages
 	}
 	return clusterStages[:len(clusterStages)-1]

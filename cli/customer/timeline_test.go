@@ -39,7 +39,10 @@ func TestTimeline(t *testing.T) {
 			if err := yaml.UnmarshalStrict([]byte(d.Input), &s); err != nil {
 				d.Fatalf(t, "%v", err)
 			}
-			tl := timeline{name: s.Name, phase: s.Phase, nodes: s.Nodes, waits: s.Waits}
+			tl := timeline{name: s.Name, phase: s.Phase, last: stageReady, waits: s.Waits}
+			if s.Nodes {
+				tl.last = stageNodes
+			}
 			var printed []string
 			for _, r := range s.Reached {
 				if tl.reach(r.Stage, atMS(r.MS), r.Note) {
@@ -62,7 +65,7 @@ func TestTimeline(t *testing.T) {
 // lines as before, so that they can be redrawn, and none that wraps.
 func TestTimelineFitsItsTerminal(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		tl := timeline{name: rapid.String().Draw(t, "name"), phase: "Provisioning", nodes: true,
+		tl := timeline{name: rapid.String().Draw(t, "name"), phase: "Provisioning", last: stageNodes,
 			waits: rapid.String().Draw(t, "waits")}
 		for range rapid.IntRange(0, 9).Draw(t, "events") {
 			tl.reach(rapid.SampledFrom(clusterStages).Draw(t, "stage"),

@@ -18,16 +18,11 @@ import (
 
 // finishChange reports a change, waits with --wait, and prints the resource.
 func finishChange(session *terminal.Session, ctx context.Context, l *lifecycle, in clmclient.Collection,
-	r clmclient.Resource,
-	verb string,
-	f *terminal.WaitFlags, out *terminal.Output) error {
-	progress := session.Out
-	if out.Format != "table" {
-		progress = session.Err
-	}
+	r clmclient.Resource, verb string, f *terminal.WaitFlags, out *terminal.Output) error {
+	progress := out.Progress(session)
 	fmt.Fprintf(progress, "%s %s %s: id %s, generation %d\n", r.Kind, r.Name, verb, r.ID, r.Generation)
 	if f.Wait {
-		if err := awaitResource(session, ctx, l, in, r, false, f.Timeout, progress); err != nil {
+		if err := awaitResource(session, ctx, l, in, r, resourceReconciled, f.Timeout, progress); err != nil {
 			return err
 		}
 		var err error
@@ -179,7 +174,7 @@ have cleaned up; "atoll clm why" says who has not.`,
 			if !wait.Wait {
 				return nil
 			}
-			return awaitResource(session, ctx, l, in, r, true, wait.Timeout, session.Out)
+			return awaitResource(session, ctx, l, in, r, resourceGone, wait.Timeout, session.Out)
 		})
 	}
 	return cmd

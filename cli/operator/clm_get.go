@@ -104,9 +104,7 @@ func withID(id, search string) string {
 
 // showList prints the resources that a query finds, at most limit of them; 0 is no limit.
 func showList(session *terminal.Session, ctx context.Context, l *lifecycle, in clmclient.Collection,
-	q clmclient.ResourceQuery,
-	limit int,
-	out *terminal.Output) error {
+	q clmclient.ResourceQuery, limit int, out *terminal.Output) error {
 	found := []clmclient.Resource{}
 	for r, err := range l.All(ctx, in, q) {
 		if err != nil {
@@ -128,7 +126,7 @@ func showList(session *terminal.Session, ctx context.Context, l *lifecycle, in c
 			rows[0] = append(rows[0], "OWNER", "CREATED BY", "LABELS", "MESSAGE")
 		}
 		for _, r := range found {
-			rows = append(rows, resourceRow(r.Resource, out.Format == "wide", time.Now()))
+			rows = append(rows, resourceRow(r.Resource, out.Width(), time.Now()))
 		}
 		if in == clmclient.AllKinds {
 			for i := range rows {
@@ -144,13 +142,13 @@ func showList(session *terminal.Session, ctx context.Context, l *lifecycle, in c
 }
 
 // resourceRow returns the row of a resource in a list.
-func resourceRow(r clm.Resource, wide bool, now time.Time) []string {
+func resourceRow(r clm.Resource, width terminal.Width, now time.Time) []string {
 	state, since := stateOf(r)
 	row := []string{r.Name, r.ID, strconv.Itoa(int(r.Generation)), state, "-", terminal.Ago(r.CreatedTime, now)}
 	if !since.IsZero() {
 		row[4] = terminal.Ago(since, now)
 	}
-	if !wide {
+	if width == terminal.Narrow {
 		return row
 	}
 	owner, message := "-", ""

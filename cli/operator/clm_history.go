@@ -56,21 +56,32 @@ change made of it; -o json has all.`,
 				return err
 			}
 			return out.Print(session.Out, records, func(w io.Writer) {
-				historyTable(w, records, id == "",
-					out.Format == "wide")
+				of := oneResource
+				if id == "" {
+					of = manyResources
+				}
+				historyTable(w, records, of, out.Width())
 			})
 		})
 	}
 	return cmd
 }
 
-// historyTable prints records of the history; many adds the columns KIND and ID.
-func historyTable(w io.Writer, records []clm.HistoryRecord, many, wide bool) {
+// historyScope says of what a history is.
+type historyScope uint8
+
+const (
+	oneResource   historyScope = iota
+	manyResources              // the table has the columns KIND and ID
+)
+
+// historyTable prints records of the history.
+func historyTable(w io.Writer, records []clm.HistoryRecord, of historyScope, width terminal.Width) {
 	rows := [][]string{{"TIME", "ACTION", "GENERATION", "BY", "WHAT"}}
-	if wide {
+	if width == terminal.Wide {
 		rows[0] = []string{"NUMBER", "TIME", "ACTION", "GENERATION", "BY", "REQUEST", "WHAT"}
 	}
-	if many {
+	if of == manyResources {
 		rows[0] = append([]string{"KIND", "ID"}, rows[0]...)
 	}
 	for _, r := range records {
@@ -80,11 +91,11 @@ func historyTable(w io.Writer, records []clm.HistoryRecord, many, wide bool) {
 		}
 		at := r.Time.Format("2006-01-02 15:04:05.000 MST")
 		row := []string{at, r.Action, generation, r.Principal, whatChanged(r)}
-		if wide {
+		if width == terminal.Wide {
 			what := strings.TrimSpace(strings.Join([]string{string(r.Spec), string(r.Status), string(r.Note)}, " "))
 			row = []string{strconv.FormatInt(r.Seq, 10), at, r.Action, generation, r.Principal, r.RequestID, what}
 		}
-		if many {
+		if of == manyResources {
 			row = append([]string{r.Kind, r.ID}, row...)
 		}
 		rows = append(rows, row)

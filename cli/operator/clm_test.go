@@ -6,9 +6,11 @@ import (
 	"testing"
 	"time"
 
-	api "atoll.dev/api/clm"
 	"github.com/cockroachdb/datadriven"
 	"sigs.k8s.io/yaml"
+
+	api "atoll.dev/api/clm"
+	"atoll.dev/cli/terminal"
 )
 
 // TestWhy runs the files of testdata/why: "why" takes findings as YAML and
@@ -54,7 +56,7 @@ func TestHistoryTableSummarizesRecords(t *testing.T) {
 			`{"conditions":[{"type":"Reconciled","status":"True","reason":"ReconciledAll"}]}`)},
 		{Seq: 1, Time: at, Action: "create", Generation: 1, Principal: "a@b", Spec: json.RawMessage(`{}`),
 			Status: json.RawMessage(`{}`)},
-	}, false, false)
+	}, oneResource, terminal.Narrow)
 	want := `TIME                          ACTION         GENERATION   BY               WHAT
 2026-01-02 03:04:05.000 UTC   force-delete   -            cli:root         burnt down
 2026-01-02 03:04:05.000 UTC   update         1            system:adapter   status: Reconciled=True ReconciledAll

@@ -2,7 +2,6 @@ package operator
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -10,7 +9,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/yaml"
 
 	"atoll.dev/cli/terminal"
 	"atoll.dev/client/clmclient"
@@ -74,18 +72,7 @@ const watchLine = "%-12s  %-8s  %-17s  %-24s  %-36s  %4s  %-10s  %s\n"
 
 // showEvent prints one event of a watch.
 func showEvent(session *terminal.Session, e remote.Event, l *lifecycle, out *terminal.Output) error {
-	switch out.Format {
-	case "json":
-		line, err := json.Marshal(e)
-		if err == nil {
-			_, err = session.Out.Write(append(line, '\n'))
-		}
-		return err
-	case "yaml":
-		text, err := yaml.Marshal(e)
-		if err == nil {
-			_, err = fmt.Fprintf(session.Out, "---\n%s", text)
-		}
+	if printed, err := out.PrintEvent(session.Out, e); printed || err != nil {
 		return err
 	}
 	if e.Type == remote.Relist {
@@ -136,7 +123,11 @@ func clmWait(session *terminal.Session) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return awaitResource(session, ctx, l, in, r, deleted, timeout, session.Out)
+			goal := resourceReconciled
+			if deleted {
+				goal = resourceGone
+			}
+			return awaitResource(session, ctx, l, in, r, goal, timeout, session.Out)
 		})
 	}
 	return cmd
@@ -145,17 +136,19 @@ func clmWait(session *terminal.Session) *cobra.Command {
 // errGoalReached ends a watch when the goal of the command is reached.
 var errGoalReached = errors.New("there")
 
-// awaitResource watches a resource until the generation of r is reconciled or, with gone, until it
-// is deleted. It prints each new message of the Reconciled condition.
+// resourceGoal is what a command waits for.
+type resourceGoal string
+
+const (
+	resourceReconciled resourceGoal = "reconciled" // at the present generation
+	resourceGone       resourceGoal = "gone"
+)
+
+// awaitResource watches a resource until the generation of r reaches the goal. It prints each new
+// message of the Reconciled condition.
 func awaitResource(session *terminal.Session, ctx context.Context, l *lifecycle, in clmclient.Collection,
-	r clmclient.Resource,
-	gone bool,
-	timeout time.Duration, out io.Writer) error {
+	r clmclient.Resource, goal resourceGoal, timeout time.Duration, out io.Writer) error {
 	start, lastMessage, seen := time.Now(), "", false
-	goal := "reconciled"
-	if gone {
-		goal = "gone"
-	}
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout,
 		fmt.Errorf("%s %s is not %s within %s; see `atoll clm why %s %s`", r.Kind, r.Name, goal, timeout, in, r.ID))
 	defer cancel()
@@ -165,7 +158,7 @@ func awaitResource(session *terminal.Session, ctx context.Context, l *lifecycle,
 			seen = false
 			return nil
 		case e.Type == rest.Deleted, e.Type == rest.Bookmark && !seen:
-			if !gone {
+			if goal != resourceGone {
 				return fmt.Errorf("%s %s was deleted meanwhile", r.Kind, r.Name)
 			}
 			return errGoalReached
@@ -178,14 +171,14 @@ func awaitResource(session *terminal.Session, ctx context.Context, l *lifecycle,
 			return err
 		}
 		cond := clmclient.Reconciled(now.Resource)
-		if cond == nil && !gone {
+		if cond == nil && goal == resourceReconciled {
 			return errGoalReached // the kind has no required adapters
 		}
 		if cond != nil && cond.Message != lastMessage {
 			lastMessage = cond.Message
 			fmt.Fprintf(out, "  %8s  %s\n", terminal.Took(time.Since(start)), terminal.OneLine(lastMessage))
 		}
-		if !gone && cond.Status == "True" && now.Generation >= r.Generation {
+		if goal == resourceReconciled && cond.Status == "True" && now.Generation >= r.Generation {
 			return errGoalReached
 		}
 		return nil

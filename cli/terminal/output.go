@@ -63,6 +63,43 @@ func (o *Output) Print(w io.Writer, v any, table func(w io.Writer)) error {
 	return nil
 }
 
+// PrintEvent writes one event of a stream: a line of JSON, or a YAML document. It returns false, and
+// writes nothing, for the other formats: these are the command's own.
+func (o *Output) PrintEvent(w io.Writer, event any) (printed bool, err error) {
+	switch o.Format {
+	case "json":
+		line, err := json.Marshal(event)
+		if err == nil {
+			_, err = w.Write(append(line, '\n'))
+		}
+		return true, err
+	case "yaml":
+		text, err := yaml.Marshal(event)
+		if err == nil {
+			_, err = fmt.Fprintf(w, "---\n%s", text)
+		}
+		return true, err
+	}
+	return false, nil
+}
+
+// Width says how many columns a table has.
+type Width uint8
+
+// Widths of tables.
+const (
+	Narrow Width = iota
+	Wide         // with the columns of -o wide
+)
+
+// Width returns the width of the tables of the chosen format.
+func (o *Output) Width() Width {
+	if o.Format == "wide" {
+		return Wide
+	}
+	return Narrow
+}
+
 // Table writes rows in aligned columns; the first row is the heading.
 func Table(w io.Writer, rows [][]string) {
 	tw := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
