@@ -2,12 +2,7 @@ package customer
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
@@ -17,9 +12,6 @@ import (
 	"atoll.dev/api/platform"
 	"atoll.dev/cli/terminal"
 	"atoll.dev/client"
-	"atoll.dev/client/remote"
-	"atoll.dev/internal/instancetype"
-	"atoll.dev/internal/rest"
 )
 
 // NodePool returns the command `atoll nodepool`.
@@ -113,78 +105,6 @@ func findPool(ctx context.Context, api *client.Client, cluster, name string) (cl
 	return api.NodePool(ctx, found[0].ID)
 }
 
-func poolCreate(session *terminal.Session) *cobra.Command {
-	s := poolSettings{}
-	var replicas int32
-	var repair bool
-	var taints []string
-	cmd := &cobra.Command{
-		Use: "create NAME --cluster CLUSTER", Short: "Create a node pool", Args: cobra.ExactArgs(1),
-		Example: `  atoll nodepool create workers --cluster demo --replicas 3 --instance-type m6a.2xlarge --wait
-  atoll nodepool create gpu --cluster demo --replicas 1 --label tier=gpu --taint gpu=true:NoSchedule`,
-		ValidArgsFunction: cobra.NoFileCompletions,
-	}
-	cluster := addClusterFlag(session, cmd)
-	cmd.MarkFlagRequired("cluster")
-	cmd.Flags().Int32Var(&replicas, "replicas", 2, "nodes")
-	cmd.Flags().StringVar(&s.instanceType, "instance-type", "",
-		"what machines they would be, such as m6a.xlarge (default: the region's)")
-	_ = cmd.RegisterFlagCompletionFunc("instance-type", cobra.FixedCompletions(instancetype.Names(),
-		cobra.ShellCompDirectiveNoFileComp))
-	cmd.Flags().StringToStringVar(&s.labels, "label", nil, "label of the nodes, k=v; repeatable")
-	cmd.Flags().StringArrayVar(&taints, "taint", nil, "taint of the nodes, k=v:EFFECT; repeatable")
-	cmd.Flags().BoolVar(&repair, "auto-repair", true, "replace lost nodes")
-	cmd.Flags().StringVar(&s.displayName, "display-name", "", "a name for people")
-	f := terminal.AddWaitFlags(cmd, "ready")
-	out := terminal.AddOutputFlag(cmd, "name")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		s.replicas = &replicas
-		if cmd.Flags().Changed("auto-repair") {
-			s.autoRepair = &repair
-		}
-		for _, t := range taints {
-			if err := s.taint(t); err != nil {
-				return fmt.Errorf("--taint: %w", err)
-			}
-		}
-		return callRegion(session, cmd.Context(), func(ctx context.Context, api *client.Client) error {
-			owner, err := findCluster(ctx, api, *cluster)
-			if err != nil {
-				return err
-			}
-			request := platform.NodePoolRequest{ClusterID: owner.ID, Name: args[0]}
-			if err := decodeStrict(s.spec(), &request.Spec); err != nil {
-				return err
-			}
-			p, err := api.CreateNodePool(ctx, request)
-			if err != nil {
-				return err
-			}
-			return finishPoolChange(session, ctx, api, p, "accepted", f, out)
-		})
-	}
-	return cmd
-}
-
-// finishPoolChange reports a change, waits with --wait, and prints the node pool.
-func finishPoolChange(session *terminal.Session, ctx context.Context, api *client.Client, p client.NodePool,
-	verb string,
-	f *terminal.WaitFlags,
-	out *terminal.Output) error {
-	progress := out.Progress(session)
-	fmt.Fprintf(progress, "node pool %s %s: id %s, generation %d\n", p.Name, verb, p.ID, p.Generation)
-	if f.Wait {
-		if err := awaitPool(session, ctx, api, p.NodePool, poolReady, f.Timeout, progress); err != nil {
-			return err
-		}
-		var err error
-		if p, err = api.NodePool(ctx, p.ID); err != nil {
-			return err
-		}
-	}
-	return out.PrintNamed(session.Out, p.NodePool, p.Name)
-}
-
 // wantedReplicas returns the number of nodes that a spec requests.
 func wantedReplicas(s platform.NodePoolSpec) int {
 	switch {
@@ -199,126 +119,4 @@ func wantedReplicas(s platform.NodePoolSpec) int {
 // readyText returns READY/REQUESTED nodes.
 func readyText(p platform.NodePool) string {
 	return fmt.Sprintf("%d/%d", p.Status.Ready, wantedReplicas(p.Spec))
-}
-
-// poolGoal is what a command with --wait waits for.
-type poolGoal string
-
-const (
-	poolReady poolGoal = "ready" // the present generation has all its nodes
-	poolGone  poolGoal = "gone"
-)
-
-// awaitPool watches a node pool until the generation of p reaches the goal.
-func awaitPool(session *terminal.Session, ctx context.Context, api *client.Client, p platform.NodePool, goal poolGoal,
-	timeout time.Duration, out io.Writer) error {
-	start, lastText, seen := time.Now(), "", false
-	limited, cancel := context.WithTimeoutCause(ctx, timeout, errTimeout)
-	defer cancel()
-	err := api.FollowNodePools(limited, p.ClusterID, remote.WatchOptions{}, func(e remote.Event) error {
-		var now platform.NodePool
-		if len(e.Object) > 0 {
-			if err := json.Unmarshal(e.Object, &now); err != nil {
-				return fmt.Errorf("watching node pools: %w", err)
-			}
-		}
-		switch {
-		case e.Type == remote.Relist:
-			seen = false
-			return nil
-		case e.Type == rest.Bookmark && !seen, e.Type == rest.Deleted && now.ID == p.ID:
-			if goal == poolGone {
-				return errGoalReached
-			}
-			return fmt.Errorf("node pool %s was deleted meanwhile", p.Name)
-		case now.ID != p.ID:
-			return nil
-		}
-		seen = true
-		if goal == poolReady && now.Status.ObservedGeneration >= p.Generation && now.Status.Phase == "Ready" &&
-			now.Status.Ready == wantedReplicas(now.Spec) {
-			return errGoalReached
-		}
-		text := fmt.Sprintf("%s, %d nodes, %d ready", now.Status.Phase, now.Status.Replicas, now.Status.Ready)
-		if m := now.Status.Message; m != "" && now.Status.Phase != "Ready" {
-			text += ": " + terminal.OneLine(m)
-		}
-		if text != lastText {
-			lastText = text
-			fmt.Fprintf(out, "  %8s  %s\n", terminal.Took(time.Since(start)), text)
-		}
-		return nil
-	})
-	switch {
-	case errors.Is(err, errGoalReached), goal == poolGone && remote.StatusOf(err) == http.StatusNotFound: // with its cluster
-		fmt.Fprintf(out, "node pool %s is %s (%s)\n", p.Name, goal, terminal.Took(time.Since(start)))
-		return nil
-	case err != nil && ctx.Err() != nil:
-		fmt.Fprintf(session.Err, "node pool %s goes on without you; look with `atoll nodepool get %s`\n", p.Name, p.ID)
-		return ctx.Err()
-	case errors.Is(context.Cause(limited), errTimeout):
-		return fmt.Errorf("node pool %s is not %s within %s%s; it goes on: look with `atoll nodepool get %s`", p.Name,
-			goal, timeout, lastStateText(lastText), p.ID)
-	}
-	return err
-}
-
-func poolScale(session *terminal.Session) *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "scale NAME REPLICAS", Short: "Set how many nodes a node pool has", Args: cobra.ExactArgs(2),
-		Example:           "  atoll nodepool scale workers 5 --cluster demo --wait",
-		ValidArgsFunction: completion(session, completePools),
-	}
-	cluster := addClusterFlag(session, cmd)
-	f := terminal.AddWaitFlags(cmd, "ready")
-	out := terminal.AddOutputFlag(cmd, "name")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		replicas, err := strconv.ParseInt(args[1], 10, 32)
-		if err != nil {
-			return fmt.Errorf("%q is no number of nodes", args[1])
-		}
-		return callRegion(session, cmd.Context(), func(ctx context.Context, api *client.Client) error {
-			p, err := findPool(ctx, api, *cluster, args[0])
-			if err != nil {
-				return err
-			}
-			verb := fmt.Sprintf("scaled from %d to %d", wantedReplicas(p.Spec), replicas)
-			if wantedReplicas(p.Spec) == int(replicas) {
-				verb = "has that already"
-			}
-			if p, err = api.UpdateNodePool(ctx, p.ID, fmt.Appendf(nil, `{"spec":{"nodePool":{"replicas":%d}}}`,
-				replicas), ""); err != nil {
-				return err
-			}
-			return finishPoolChange(session, ctx, api, p, verb, f, out)
-		})
-	}
-	return cmd
-}
-
-func poolDelete(session *terminal.Session) *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "delete NAME", Short: "Delete a node pool; its nodes are drained first", Args: cobra.ExactArgs(1),
-		Example:           "  atoll nodepool delete workers --cluster demo --wait",
-		ValidArgsFunction: completion(session, completePools),
-	}
-	cluster := addClusterFlag(session, cmd)
-	f := terminal.AddWaitFlags(cmd, "gone")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return callRegion(session, cmd.Context(), func(ctx context.Context, api *client.Client) error {
-			p, err := findPool(ctx, api, *cluster, args[0])
-			if err != nil {
-				return err
-			}
-			if err := api.DeleteNodePool(ctx, p.ID, ""); err != nil {
-				return err
-			}
-			session.Printf("deletion of node pool %s (%s) ordered\n", p.Name, p.ID)
-			if !f.Wait {
-				return nil
-			}
-			return awaitPool(session, ctx, api, p.NodePool, poolGone, f.Timeout, session.Out)
-		})
-	}
-	return cmd
 }

@@ -14,68 +14,6 @@ import (
 	"atoll.dev/client/maestroclient"
 )
 
-// addMaestroFlags gives cmd the flags that select a Maestro and the identity of its caller.
-func addMaestroFlags(cmd *cobra.Command) *operatorFlags {
-	return addOperatorFlags(cmd, "maestro", "Maestro's REST API")
-}
-
-// callMaestro calls f with a client of Maestro.
-func callMaestro(session *terminal.Session, ctx context.Context, o *operatorFlags,
-	f func(context.Context, *maestroclient.Client) error) error {
-	http, grpc := o.endpoint, "127.0.0.1:0" // gRPC is not used then
-	if http == "" {
-		home, err := session.Home()
-		if err != nil {
-			return err
-		}
-		if http, grpc, err = home.MaestroAddresses(); err != nil {
-			return err
-		}
-	}
-	cfg, err := operatorTLS(session, o)
-	if err != nil {
-		return err
-	}
-	m, err := maestroclient.New(maestroclient.Options{HTTP: http, GRPC: grpc, TLS: cfg, Timeout: 10 * time.Second})
-	if err != nil {
-		return err
-	}
-	defer m.Close()
-	return f(asOperator(ctx), m)
-}
-
-// Maestro returns the commands below "atoll maestro" that operators type.
-func Maestro(session *terminal.Session) []*cobra.Command {
-	return []*cobra.Command{maestroForceDelete(session), maestroUnknown(session), maestroImport(session),
-		maestroRebuild(session)}
-}
-
-func maestroForceDelete(session *terminal.Session) *cobra.Command {
-	var reason string
-	cmd := &cobra.Command{
-		Use:   "force-delete ID",
-		Short: "End a resource bundle whose agent does not answer",
-		Long: `Ends a bundle without the confirmation of its agent, for a management cluster that
-does not come back. What the bundle applied there is not touched; should the agent
-be heard again, it is told to delete it. The reason goes into the history.`,
-		Example: `  atoll maestro force-delete ID --reason "management-07 burnt down"`,
-		Args:    cobra.ExactArgs(1),
-	}
-	cmd.Flags().StringVar(&reason, "reason", "", "why, for the record")
-	cmd.MarkFlagRequired("reason")
-	o := addMaestroFlags(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return callMaestro(session, cmd.Context(), o, func(ctx context.Context, m *maestroclient.Client) error {
-			if err := m.ForceDeleteBundle(ctx, args[0], reason); err != nil {
-				return err
-			}
-			session.Printf("%s is ended; its agent is told when it is heard again\n", args[0])
-			return nil
-		})
-	}
-	return cmd
-}
-
 func maestroUnknown(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "unknown", Args: terminal.RefuseUnknownVerb, RunE: terminal.ShowHelp, Short: "Works that agents hold " +

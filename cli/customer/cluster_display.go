@@ -1,0 +1,113 @@
+package customer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"atoll.dev/api/platform"
+	"atoll.dev/cli/terminal"
+	"atoll.dev/client"
+)
+
+// display shows a timeline: redrawn in place on a terminal, as lines elsewhere.
+type display struct {
+	timeline
+	screen   *screen // nil: lines
+	out      io.Writer
+	frame    int
+	lastWait string    // the last reason for waiting that was printed
+	since    time.Time // the time of the last change of the reason for waiting
+}
+
+// newDisplay returns a display of a cluster's progress up to the stage last.
+func newDisplay(out io.Writer, cluster platform.Cluster, last lastStage) *display {
+	return &display{
+		timeline: timeline{
+			name: cluster.Name, phase: string(cluster.Status.Phase), begun: cluster.CreatedAt, last: last,
+		},
+		out: out, screen: newScreen(out, os.Getenv),
+	}
+}
+
+// apply records an update and prints the line of a newly reached stage when there is no screen.
+func (d *display) apply(update clusterUpdate) {
+	switch {
+	// warnings repeat the message of the cluster, which the next case handles
+	case update.event != nil && update.event.Type == platform.EventTypeNormal:
+		if d.reach(string(update.event.Stage), update.event.Time, update.event.Message) && d.screen == nil {
+			fmt.Fprintln(d.out, d.stageLine(string(update.event.Stage)))
+		}
+	case update.cluster != nil:
+		before := d.waits
+		d.phase, d.waits = string(update.cluster.Status.Phase), update.cluster.Status.Message
+		if d.phase == "Ready" {
+			d.waits = "the nodes of its node pools"
+		}
+		if d.waits != before {
+			d.since = time.Now()
+		}
+	}
+}
+
+// waitLineDelay is the time without progress after which a line shows what the cluster waits for.
+const waitLineDelay = 2 * time.Second
+
+// show redraws the screen, or prints what the cluster waits for.
+func (d *display) show() {
+	now := time.Now()
+	if d.screen != nil {
+		if c, ok := d.screen.canvas(len(clusterStages) + 2); ok {
+			c.tick = d.frame
+			d.frame++
+			d.screen.redraw(d.draw(c, now))
+			return
+		}
+		d.screen = nil // the terminal became too small: print lines from now on
+	}
+	if d.waits != "" && d.waits != d.lastWait && now.Sub(d.since) > waitLineDelay && !d.done() {
+		d.lastWait = d.waits
+		fmt.Fprintln(d.out, d.waitLine(now))
+	}
+}
+
+// awaitReady shows the progress of a cluster until it is ready and has reached the stage last.
+func awaitReady(session *terminal.Session, ctx context.Context, api *client.Client, cluster platform.Cluster,
+	last lastStage, timeout time.Duration, out io.Writer) error {
+	d := newDisplay(out, cluster, last)
+	limited, cancel := context.WithTimeoutCause(ctx, timeout, errTimeout)
+	defer cancel()
+	err := followCluster(limited, api, cluster.ID, func(update clusterUpdate) error {
+		if update.gone {
+			return fmt.Errorf("cluster %s was deleted meanwhile", cluster.Name)
+		}
+		d.apply(update)
+		if d.phase == "Ready" && d.done() {
+			d.show()
+			return errGoalReached
+		}
+		return nil
+	}, func() error { d.show(); return nil })
+	switch {
+	case errors.Is(err, errGoalReached):
+		fmt.Fprintf(out, "cluster %s is ready after %s; to use it: atoll cluster kubeconfig %s\n", cluster.Name,
+			terminal.Took(d.end(time.Now()).Sub(d.begun)), cluster.Name)
+		return nil
+	case errors.Is(err, errTimeout):
+		why := ""
+		if d.waits != "" {
+			why = ": " + terminal.OneLine(d.waits)
+		}
+		return fmt.Errorf(
+			"cluster %s is not ready within %s%s; it goes on: look with `atoll cluster watch %s`, `atoll cluster "+
+				"statuses %s`", cluster.Name, timeout, why, cluster.Name, cluster.Name)
+	case ctx.Err() != nil:
+		fmt.Fprintf(session.Err, "cluster %s goes on without you; look on with `atoll cluster watch %s`\n",
+			cluster.Name, cluster.Name)
+		return ctx.Err()
+	}
+	return err
+}

@@ -1,0 +1,66 @@
+package customer
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"atoll.dev/api/platform"
+	"atoll.dev/cli/terminal"
+	"atoll.dev/client"
+	"atoll.dev/internal/instancetype"
+)
+
+func poolCreate(session *terminal.Session) *cobra.Command {
+	s := poolSettings{}
+	var replicas int32
+	var repair bool
+	var taints []string
+	cmd := &cobra.Command{
+		Use: "create NAME --cluster CLUSTER", Short: "Create a node pool", Args: cobra.ExactArgs(1),
+		Example: `  atoll nodepool create workers --cluster demo --replicas 3 --instance-type m6a.2xlarge --wait
+  atoll nodepool create gpu --cluster demo --replicas 1 --label tier=gpu --taint gpu=true:NoSchedule`,
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	cluster := addClusterFlag(session, cmd)
+	cmd.MarkFlagRequired("cluster")
+	cmd.Flags().Int32Var(&replicas, "replicas", 2, "nodes")
+	cmd.Flags().StringVar(&s.instanceType, "instance-type", "",
+		"what machines they would be, such as m6a.xlarge (default: the region's)")
+	_ = cmd.RegisterFlagCompletionFunc("instance-type", cobra.FixedCompletions(instancetype.Names(),
+		cobra.ShellCompDirectiveNoFileComp))
+	cmd.Flags().StringToStringVar(&s.labels, "label", nil, "label of the nodes, k=v; repeatable")
+	cmd.Flags().StringArrayVar(&taints, "taint", nil, "taint of the nodes, k=v:EFFECT; repeatable")
+	cmd.Flags().BoolVar(&repair, "auto-repair", true, "replace lost nodes")
+	cmd.Flags().StringVar(&s.displayName, "display-name", "", "a name for people")
+	f := terminal.AddWaitFlags(cmd, "ready")
+	out := terminal.AddOutputFlag(cmd, "name")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		s.replicas = &replicas
+		if cmd.Flags().Changed("auto-repair") {
+			s.autoRepair = &repair
+		}
+		for _, t := range taints {
+			if err := s.taint(t); err != nil {
+				return fmt.Errorf("--taint: %w", err)
+			}
+		}
+		return callRegion(session, cmd.Context(), func(ctx context.Context, api *client.Client) error {
+			owner, err := findCluster(ctx, api, *cluster)
+			if err != nil {
+				return err
+			}
+			request := platform.NodePoolRequest{ClusterID: owner.ID, Name: args[0]}
+			if err := decodeStrict(s.spec(), &request.Spec); err != nil {
+				return err
+			}
+			p, err := api.CreateNodePool(ctx, request)
+			if err != nil {
+				return err
+			}
+			return finishPoolChange(session, ctx, api, p, "accepted", f, out)
+		})
+	}
+	return cmd
+}

@@ -1,0 +1,40 @@
+package operator
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"atoll.dev/cli/terminal"
+)
+
+func clmForceDelete(session *terminal.Session) *cobra.Command {
+	var reason string
+	cmd := &cobra.Command{
+		Use:   "force-delete KIND ID|NAME",
+		Short: "Remove a resource whose deletion does not end",
+		Long: `Removes a resource that is being deleted, and all below it, without waiting for its
+adapters any longer. What they made for it stays behind, unknown to the region. The
+reason goes into the history.`,
+		Example: `  atoll clm force-delete clusters my-cluster --reason "management-07 burnt down"`,
+		Args:    requireResource,
+	}
+	call := addCLMFlags(cmd)
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for the record")
+	cmd.MarkFlagRequired("reason")
+	cmd.ValidArgsFunction = completeResources(session, call)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
+			in, r, err := l.findOne(ctx, args)
+			if err != nil {
+				return err
+			}
+			if err := l.ForceDelete(ctx, in, r.ID, reason); err != nil {
+				return err
+			}
+			session.Printf("%s %s (%s) is gone; what was made for it may still be there\n", r.Kind, r.Name, r.ID)
+			return nil
+		})
+	}
+	return cmd
+}

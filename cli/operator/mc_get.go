@@ -1,0 +1,52 @@
+package operator
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"atoll.dev/api/platform"
+	"atoll.dev/cli/terminal"
+)
+
+func mcGet(session *terminal.Session) *cobra.Command {
+	cmd := &cobra.Command{Use: "get NAME", Short: "Show a management cluster: what it takes and what is placed there",
+		Args: cobra.ExactArgs(1)}
+	o := terminal.AddOutputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		api, err := session.Client()
+		if err != nil {
+			return err
+		}
+		mc, err := api.ManagementCluster(cmd.Context(), args[0])
+		if err != nil {
+			return err
+		}
+		return o.Print(session.Out, mc, func(w io.Writer) { managementClusterTable(session, w, mc) })
+	}
+	return cmd
+}
+
+// managementClusterTable prints one management cluster as text.
+func managementClusterTable(session *terminal.Session, w io.Writer, mc platform.ManagementCluster) {
+	rows := [][]string{
+		{"Name", mc.Name}, {"ID", mc.ID}, {"State", terminal.Dash(string(mc.State))}, {"Last seen", lastSeen(mc)},
+		{"Registered", mc.CreatedAt.Local().Format(time.DateTime)},
+		{"Versions", terminal.Dash(strings.Join(mc.Versions, ", "))}, {"Labels", terminal.Dash(terminal.LabelText(mc.Labels))},
+		{"Placements", fmt.Sprint(mc.Placements)},
+	}
+	if mc.UnknownWorks > 0 {
+		rows = append(rows, []string{"Unknown works", fmt.Sprint(mc.UnknownWorks)})
+	}
+	names := slices.Concat(slices.Collect(maps.Keys(mc.Capacity)), slices.Collect(maps.Keys(mc.Reserved)))
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
+		rows = append(rows, []string{"Reserved " + name, reservedText(mc, name)})
+	}
+	terminal.Table(w, rows)
+}

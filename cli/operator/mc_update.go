@@ -1,0 +1,85 @@
+package operator
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"atoll.dev/api/platform"
+	"atoll.dev/cli/terminal"
+)
+
+// capacityFlags are the flags with the capacity and the versions of a management cluster.
+type capacityFlags struct {
+	capacity map[string]int64
+	versions []string
+}
+
+// addCapacityFlags gives cmd the flags of capacityFlags.
+func addCapacityFlags(cmd *cobra.Command) *capacityFlags {
+	o := &capacityFlags{}
+	cmd.Flags().StringToInt64Var(&o.capacity, "capacity", nil,
+		"how much there is of a resource: planes=40,memory_mib=16000; what is not named is not limited. A control "+
+			"plane takes 1 of planes and 350 of memory_mib")
+	cmd.Flags().StringSliceVar(&o.versions, "version", nil,
+		"a Kubernetes version that it can run, as 1.36.3; repeatable (default: any)")
+	return o
+}
+
+func mcUpdate(session *terminal.Session) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "update NAME",
+		Short: "Change what a management cluster takes",
+		Long: `Changes a management cluster's capacity or versions; what is given takes the place of all
+that was said before. Clusters that wait for room are tried again at once; what is
+placed there stays, also when it is more than the new capacity. The capacity of a
+local one is decided by "atoll up", each time its agent starts.`,
+		Example: "  atoll mc update edge-7 --capacity planes=60",
+		Args:    cobra.ExactArgs(1),
+	}
+	limits := addCapacityFlags(cmd)
+	cmd.MarkFlagsOneRequired("capacity", "version")
+	o := terminal.AddOutputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return updateMC(session, cmd.Context(), args[0], platform.ManagementClusterUpdate{Capacity: limits.capacity,
+			Versions: limits.versions}, o)
+	}
+	return cmd
+}
+
+func mcState(session *terminal.Session, verb string, state platform.ManagementClusterUpdateState) *cobra.Command {
+	short := map[string]string{
+		"cordon":   "Place no more clusters on a management cluster; those that are there stay",
+		"uncordon": "Place clusters on a management cluster again",
+		"drain":    "Mark a management cluster as one to be emptied, and place no more clusters there",
+	}[verb]
+	long := short + "."
+	if verb == "drain" {
+		long += "\nNothing is moved yet: the clusters that are there stay until they are deleted."
+	}
+	cmd := &cobra.Command{Use: verb + " NAME", Short: short, Long: long, Args: cobra.ExactArgs(1)}
+	o := terminal.AddOutputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return updateMC(session, cmd.Context(), args[0], platform.ManagementClusterUpdate{State: state}, o)
+	}
+	return cmd
+}
+
+// updateMC changes a management cluster and prints its new state.
+func updateMC(session *terminal.Session, ctx context.Context, name string, u platform.ManagementClusterUpdate,
+	o *terminal.Output) error {
+	api, err := session.Client()
+	if err != nil {
+		return err
+	}
+	mc, err := api.UpdateManagementCluster(ctx, name, u)
+	if err != nil {
+		return err
+	}
+	return o.Print(session.Out, mc, func(w io.Writer) {
+		fmt.Fprintf(w, "%s is %s, with %s planes and %s MiB taken\n", mc.Name, terminal.Dash(string(mc.State)),
+			reservedText(mc, "planes"), reservedText(mc, "memory_mib"))
+	})
+}
