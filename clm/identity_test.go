@@ -160,14 +160,14 @@ func TestI10Tokens(t *testing.T) {
 
 	// New keys are found when a token has one.
 	served = keySet(t, "k2", &rotated.PublicKey)
-	tokens.issuers[0].tried = time.Time{}
+	tokens.issuers[0].keys.tried = time.Time{}
 	r := httptest.NewRequest("GET", "/", nil)
 	r.Header.Set("Authorization", token(t, rotated, "k2", rs, good))
 	if _, err := id.Identify(r); err != nil {
 		t.Errorf("after a rotation: %v", err)
 	}
 	served = keySet(t, "k3", &key.PublicKey)
-	tokens.issuers[0].tried = time.Time{}
+	tokens.issuers[0].keys.tried = time.Time{}
 	r.Header.Set("Authorization", token(t, key, "", rs, good))
 	if _, err := id.Identify(r); err != nil {
 		t.Errorf("after another one, without key id: %v", err)
@@ -204,7 +204,7 @@ func TestTokensWhileAnIssuerHangs(t *testing.T) {
 	hangs.Store(true)
 	issuer := tokens.issuers[0]
 	// it is time to ask again, and to wait
-	issuer.tried, issuer.fetched, issuer.client.Timeout = time.Time{}, time.Time{}, 0
+	issuer.keys.tried, issuer.keys.loaded, issuer.client.Timeout = time.Time{}, time.Now().Add(-2*keysFresh), 0
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer close(over)

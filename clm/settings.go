@@ -49,7 +49,7 @@ var settings = []Setting{
 			return &c.Server.MaxResourceBytes
 		}},
 	{Key: "server.watches_per_caller", Flag: "server-watches-per-caller",
-		Usage: "watches that a caller has open at the same time (default 100; 0: any number)",
+		Usage: "watches that a caller may have open on one server (default 100; 0: any number)",
 		value: func(c *Config) any { return &c.Server.WatchesPerCaller }},
 	{Key: "server.timeouts.read", Flag: "server-read-timeout", Usage: "for reading a request (default 1m)",
 		value: func(c *Config) any { return &c.Server.Timeouts.Read }},

@@ -2,7 +2,6 @@ package clm
 
 import (
 	"context"
-	"crypto/rsa"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -13,9 +12,10 @@ import (
 	"os"
 	"regexp"
 	"strings"
-	"sync"
 	"time"
 
+	"github.com/MicahParks/jwkset"
+	"github.com/MicahParks/keyfunc/v3"
 	"github.com/golang-jwt/jwt/v5"
 
 	"atoll.dev/internal/rest"
@@ -41,15 +41,8 @@ type Issuer struct {
 	IdentityRequired     bool   `yaml:"identity_required"` // additive
 }
 
-const (
-	leeway = 30 * time.Second
-	// The server fetches keys again after keysFresh, and for a token with an unknown key,
-	// but at most once in keysPause.
-	keysFresh = time.Hour
-	keysPause = 10 * time.Second
-	maxKeys   = 1 << 20
-	keysWait  = 5 * time.Second
-)
+// leeway is the allowed difference of the issuer's clock.
+const leeway = 30 * time.Second
 
 // Tokens verifies bearer tokens: RS256, with a time of expiry, by the keys of the issuer
 // that a token names.
@@ -59,21 +52,11 @@ type issuer struct {
 	Issuer
 	pattern *regexp.Regexp
 	client  *http.Client
-
-	mu       sync.Mutex
-	keys     map[string]*rsa.PublicKey // by key id
-	fetched  time.Time
-	tried    time.Time
-	fetching *fetch // the running fetch; nil if there is none
+	keys    *keyCache
+	keyfunc keyfunc.Keyfunc // finds the key of a token in keys
 }
 
-// fetch is one attempt to get an issuer's keys.
-type fetch struct {
-	done chan struct{} // closed at the end of the fetch, after err was set
-	err  error
-}
-
-// NewTokens checks the issuers and returns their Tokens. It fetches no keys yet.
+// NewTokens checks the issuers and returns their Tokens. It loads no keys yet.
 func NewTokens(all []Issuer) (*Tokens, error) {
 	t := &Tokens{}
 	for n, i := range all {
@@ -93,7 +76,7 @@ func newIssuer(i Issuer) (*issuer, error) {
 	if i.IdentityClaim == "" {
 		i.IdentityClaim = "email"
 	}
-	is := &issuer{Issuer: i, client: &http.Client{Timeout: keysWait}}
+	is := &issuer{Issuer: i, client: &http.Client{Timeout: loadTimeout, CheckRedirect: checkRedirect}}
 	if i.IssuerURL == "" || (i.JWKCertURL == "") == (i.JWKCertFile == "") {
 		return nil, errors.New("issuer_url is needed, and one of jwk_cert_url and jwk_cert_file")
 	}
@@ -118,7 +101,31 @@ func newIssuer(i Issuer) (*issuer, error) {
 		is.client.Transport = &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots,
 			MinVersion: tls.VersionTLS12}}
 	}
+	is.keys = newKeyCache(is.loadKeys)
+	if is.keyfunc, err = keyfunc.New(keyfunc.Options{Storage: is.keys}); err != nil {
+		return nil, err
+	}
 	return is, nil
+}
+
+// loadKeys reads the keys from the issuer's file or URL.
+func (i *issuer) loadKeys(ctx context.Context) ([]jwkset.JWK, error) {
+	if i.JWKCertFile != "" {
+		return loadFile(i.JWKCertFile)
+	}
+	return loadURL(ctx, i.client, i.JWKCertURL)
+}
+
+// maxRedirects bounds the redirects of one request for keys.
+const maxRedirects = 3
+
+// checkRedirect returns an error for a redirect to a URL over which an attacker on the network could send other
+// keys.
+func checkRedirect(r *http.Request, via []*http.Request) error {
+	if len(via) > maxRedirects {
+		return fmt.Errorf("more than %d redirects", maxRedirects)
+	}
+	return checkSecure(r.URL.String())
 }
 
 // checkSecure returns an error for a URL over which an attacker on the network could send
@@ -197,7 +204,7 @@ func (i *issuer) verify(ctx context.Context, text string, header http.Header) (p
 	return proven{name, err, i.holder(claims), claims}, nil
 }
 
-// parse checks a token and returns its claims. It compares the issuer before it fetches
+// parse checks a token and returns its claims. It compares the issuer before it loads
 // keys, so that a token of an unknown issuer causes no request.
 func (i *issuer) parse(ctx context.Context, text string) (jwt.MapClaims, error) {
 	unproven := jwt.MapClaims{}
@@ -215,29 +222,21 @@ func (i *issuer) parse(ctx context.Context, text string) (jwt.MapClaims, error) 
 	if i.Audience != "" {
 		options = append(options, jwt.WithAudience(i.Audience))
 	}
-	id, named := token.Header["kid"].(string)
-	if named {
+	parse := func() (jwt.MapClaims, error) {
 		claims := jwt.MapClaims{}
-		_, err := jwt.NewParser(options...).ParseWithClaims(text, claims, func(*jwt.Token) (any, error) {
-			return i.key(ctx, id)
-		})
+		_, err := jwt.NewParser(options...).ParseWithClaims(text, claims, i.keyfunc.KeyfuncCtx(ctx))
 		return claims, err
 	}
-	// A token need not name its key. Then any key of the issuer may have signed it.
-	keys, err := i.allKeys(ctx, freshEnough)
-	for attempt := 0; ; attempt++ {
-		if err != nil {
-			return nil, err
-		}
-		claims := jwt.MapClaims{}
-		_, err = jwt.NewParser(options...).ParseWithClaims(text, claims, func(*jwt.Token) (any, error) {
-			return keys, nil
-		})
-		if attempt > 0 || !errors.Is(err, jwt.ErrTokenSignatureInvalid) {
-			return claims, err
-		}
-		keys, err = i.allKeys(ctx, newest) // the issuer may have a new key
+	claims, err := parse()
+	// Any key of the issuer may have signed a token that names no key, also a key that the issuer has since
+	// the last load.
+	if _, named := token.Header["kid"]; named || !errors.Is(err, jwt.ErrTokenSignatureInvalid) {
+		return claims, err
 	}
+	if err := i.keys.reload(ctx); err != nil {
+		return nil, err
+	}
+	return parse()
 }
 
 // holder names the holder of a token by its claims only: the issuer with sub, or with the identity claim if the
