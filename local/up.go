@@ -16,8 +16,9 @@ import (
 	"atoll.dev/internal/postgres"
 )
 
-// upTimeout bounds how long `up` waits for the region to serve.
-const upTimeout = 2 * time.Minute
+// upPatience is how long `up` waits for the next process to serve. The whole start has no
+// limit, because a slow machine may take minutes for it.
+const upPatience = 3 * time.Minute
 
 // UpOptions are the settings of the region that `up` starts.
 type UpOptions struct {
@@ -186,16 +187,27 @@ func (h Home) eventsSize() int64 {
 	return info.Size()
 }
 
-// awaitRegion shows the events of the supervisor until the event that the region serves.
+// errNoProgress ends awaitRegion.
+var errNoProgress = errors.New("no further process began to serve")
+
+// awaitRegion shows the events of the supervisor until the event that the region serves. It gives up
+// when no further process begins to serve for upPatience.
 func (h Home) awaitRegion(ctx context.Context, offset int64, supervisorExit <-chan error, show func(Event)) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, upTimeout, errors.New("timeout"))
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	patience := time.AfterFunc(upPatience, func() { cancel(errNoProgress) })
+	defer patience.Stop()
+	ready := map[string]bool{} // stages that ended well; a process that restarts again and again counts once
 	var lastFailure Event
 	followErr := make(chan error, 1)
 	go func() {
 		followErr <- h.followEvents(ctx, offset, func(e Event) bool {
-			if e.Error != "" {
+			switch {
+			case e.Error != "":
 				lastFailure = e
+			case !ready[e.Stage]:
+				ready[e.Stage] = true
+				patience.Reset(upPatience)
 			}
 			show(e)
 			return e.Stage != regionStage
@@ -203,14 +215,13 @@ func (h Home) awaitRegion(ctx context.Context, offset int64, supervisorExit <-ch
 	}()
 	select {
 	case err := <-followErr:
-		if errors.Is(err, context.DeadlineExceeded) {
-			return fmt.Errorf(
-				"the region does not serve after %s (%s); see `atoll status` and `atoll logs`; `atoll down` stops it",
-				upTimeout, h.describeFailure(lastFailure))
+		if errors.Is(context.Cause(ctx), errNoProgress) {
+			return fmt.Errorf("the region does not serve, and %w for %s (%s); see `atoll status` and `atoll logs`; "+
+				"`atoll down` stops it", errNoProgress, upPatience, h.describeFailure(lastFailure))
 		}
 		return err
 	case err := <-supervisorExit:
-		cancel()
+		cancel(nil)
 		<-followErr
 		return fmt.Errorf("the supervisor ended (%v): %s", err, h.lastLogLine(supervisorName))
 	}
