@@ -63,8 +63,8 @@ func newIngest(s *Server) *ingest {
 }
 
 // put queues a status and never waits, since the broker's connection is not read
-// meanwhile. It drops a status that exceeds the consumer's share; the server asks
-// the agent for it later.
+// meanwhile. It drops a status that exceeds the consumer's share, also one that would replace a
+// smaller one; run asks the agent for its statuses when it has stored the others.
 func (in *ingest) put(item statusItem) {
 	old, ok := in.queue.Put(item.consumer, item.key(), len(item.m.Data)+512, item, item.replaces)
 	switch {

@@ -51,7 +51,7 @@ func newResyncs(s *Server) *resyncs {
 
 // put queues a request and never waits, like ingest.put. A request about all works of
 // an agent replaces an earlier one. put drops a request that exceeds the consumer's
-// share; the agent compares again later.
+// share; run asks the agent to compare again when it has answered the others.
 func (rs *resyncs) put(r resyncRequest, size int) {
 	r.at = time.Now()
 	key := ""
@@ -77,7 +77,9 @@ func (rs *resyncs) run(ctx context.Context) error {
 			return nil
 		}
 		rs.answer(ctx, batch.Items[0])
-		rs.queue.Done(batch)
+		for _, consumer := range rs.queue.Done(batch) {
+			rs.s.askStatusesOf(consumer)
+		}
 	}
 }
 

@@ -55,9 +55,13 @@ func New[T any](limits Shares) *Queue[T] {
 	return &Queue[T]{limits: limits, queues: map[string]*consumerQueue[T]{}, woken: make(chan struct{}, 1)}
 }
 
-// Put adds an event to its consumer's queue. When an event of the same key waits
-// there and replaces allows it, the new event takes its place, and Put returns
-// the old one. ok is false when the consumer's queue has no room.
+// Put adds an event to its consumer's queue. It has three outcomes:
+//
+//  1. The event waits in the queue: old is nil and ok is true.
+//  2. An event of the same key waits there, replaces allows it, and the consumer's share has the bytes that the new
+//     event is larger by: the new event takes the place of the old one, which Put returns; ok is true.
+//  3. The consumer's share has no room: Put keeps nothing of the new event and ok is false. An old event of the same
+//     key stays. Done returns the consumer when its queue is empty again, so that the caller can ask for the event.
 func (q *Queue[T]) Put(consumer, key string, size int, value T, replaces func(old T) bool) (old *T, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -67,6 +71,10 @@ func (q *Queue[T]) Put(consumer, key string, size int, value T, replaces func(ol
 		q.queues[consumer] = c
 	}
 	if was := c.byKey[key]; key != "" && was != nil && replaces(was.value) {
+		if len(c.items) > 1 && size > was.size && !q.hasBytes(c, size-was.size) {
+			c.refused = true // the queue is not empty, so a worker takes it, and Done returns the consumer
+			return nil, false
+		}
 		replaced := was.value
 		c.bytes += size - was.size
 		q.bytes += size - was.size
@@ -92,15 +100,16 @@ func (q *Queue[T]) Put(consumer, key string, size int, value T, replaces func(ol
 // hasRoom reports whether a consumer may add an event. An empty queue always has room.
 func (q *Queue[T]) hasRoom(c *consumerQueue[T], size int) bool {
 	n, l := len(c.items), q.limits
-	switch {
-	case n == 0:
+	if n == 0 {
 		return true
-	case n >= l.Items || c.bytes+size > l.Bytes:
-		return false
 	}
-	consumers := max(len(q.queues), 1)
-	return (q.length < l.AllItems || n < l.AllItems/consumers) && (q.bytes+size <= l.AllBytes || c.bytes < l.AllBytes/
-		consumers)
+	return n < l.Items && (q.length < l.AllItems || n < l.AllItems/max(len(q.queues), 1)) && q.hasBytes(c, size)
+}
+
+// hasBytes reports whether the events of a consumer may grow by more bytes.
+func (q *Queue[T]) hasBytes(c *consumerQueue[T], more int) bool {
+	l := q.limits
+	return c.bytes+more <= l.Bytes && (q.bytes+more <= l.AllBytes || c.bytes < l.AllBytes/max(len(q.queues), 1))
 }
 
 // settle puts a queue with events in the list for workers, and removes an empty

@@ -143,3 +143,61 @@ func TestFairQueueWakesItsWorkers(t *testing.T) {
 		}
 	})
 }
+
+// An event that replaces a smaller one counts for the byte shares as any other: otherwise small events of many keys,
+// each replaced by a large one, would hold many times the share.
+func TestReplacementsStayWithinTheShares(t *testing.T) {
+	const large = 500
+	always := func(string) bool { return true }
+	for name, c := range map[string]struct {
+		limits Shares
+		most   int // bytes that may wait
+	}{
+		"one consumer": {Shares{Items: 100, Bytes: 1000, AllItems: 400, AllBytes: 1 << 20, Turn: 4}, 1000},
+		// A consumer below its equal part may exceed that part by one event.
+		"all consumers": {Shares{Items: 100, Bytes: 1 << 20, AllItems: 400, AllBytes: 1000, Turn: 4}, 1000 + large},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q := New[string](c.limits)
+			for n := range 100 {
+				if _, ok := q.Put("a", fmt.Sprint(n), 1, "small", always); !ok {
+					t.Fatalf("small event %d is refused", n)
+				}
+			}
+			refused := 0
+			for n := range 100 {
+				old, ok := q.Put("a", fmt.Sprint(n), large, "large", always)
+				if !ok {
+					refused++
+				}
+				if (old != nil) != ok {
+					t.Errorf("large event %d: ok is %v, and it replaced %v", n, ok, old)
+				}
+			}
+			if q.bytes > c.most || refused == 0 {
+				t.Errorf("%d bytes wait; %d large events were refused", q.bytes, refused)
+			}
+			if _, ok := q.Put("a", "0", 1, "small again", always); !ok {
+				t.Error("an event that is not larger than the one that it replaces is refused")
+			}
+			taken := q.takeNow(100)
+			if got := q.Done(taken); len(taken.Items) != 100 || len(got) != 1 || q.bytes != 0 {
+				t.Errorf("%d events were taken; Done returned %q; %d bytes are left", len(taken.Items), got, q.bytes)
+			}
+		})
+	}
+}
+
+// A consumer with one event may replace it by an event of any size, as an empty queue takes an event of any size.
+// A second event has to fit into the share.
+func TestASingleEventMayExceedTheShare(t *testing.T) {
+	q := New[string](Shares{Items: 100, Bytes: 1000, AllItems: 400, AllBytes: 1 << 20, Turn: 4})
+	always := func(string) bool { return true }
+	q.Put("a", "w", 1, "small", always)
+	if old, ok := q.Put("a", "w", 5000, "large", always); old == nil || !ok {
+		t.Errorf("the only event is not replaced: %v, %v", old, ok)
+	}
+	if _, ok := q.Put("a", "v", 1, "second", always); ok {
+		t.Error("a second event is accepted beyond the share")
+	}
+}
