@@ -9,91 +9,6 @@ import (
 	"time"
 )
 
-// A Work is an order to a consumer: to apply a bundle at a generation, or to delete it.
-type Work struct {
-	Consumer   string
-	ID         string
-	Generation int64
-	Deleting   bool
-}
-
-// supersedes reports whether w is a later state of the document than old. Reads of the
-// store can arrive out of order.
-func (w Work) supersedes(old Work) bool {
-	return w.Generation > old.Generation || w.Generation == old.Generation && w.Deleting && !old.Deleting
-}
-
-// A Send is an order to publish a work. The caller must call Sent exactly once for it.
-// Until then Next returns no other Send of the same work, so a message never overtakes an
-// earlier one of its work.
-type Send struct {
-	Work
-	Attempt int // from 1; above 1 the agent may have the work, and only its status was lost
-
-	token uint64 // unique for each Send
-}
-
-// Outcome is how a Send ended.
-type Outcome int
-
-const (
-	Published Outcome = iota // the carrier has the message
-	Lost                     // the carrier may have it, or will never take it: repeat it with back-off
-	NotSent                  // the carrier does not have it: send it soon
-)
-
-// Config has the limits of a Machine. A zero field means its default.
-type Config struct {
-	Window int // most works sent to a consumer and not acknowledged; default 1000
-	Burst  int // most works that one lane sends before the next lane's turn; default 16
-
-	// The Machine sends an unacknowledged work again after Base, twice that, and so
-	// on up to Max; default 1 s and 60 s.
-	Base, Max time.Duration
-
-	// A lane repeats at most Retries works in Base (default 50). While no event of
-	// the consumer's agent arrives, it repeats Probes works (default 10), and doubles
-	// the pause each time, up to Max.
-	Retries, Probes int
-
-	// Deletions have lanes of their own, so they wait for no other work and no other
-	// work waits for them. The pause before a deletion is sent again grows up to
-	// DeleteMax (default 5 min). The Machine repeats at most DeleteRate deletions a
-	// second, for all consumers together (default 50).
-	DeleteMax  time.Duration
-	DeleteRate int
-
-	// Jitter returns a number in [0,1), by which a pause is stretched to between three
-	// and five quarters. Default 0.5: no change.
-	Jitter func() float64
-}
-
-func (c Config) withDefaults() Config {
-	def := func(v *int, d int) {
-		if *v <= 0 {
-			*v = d
-		}
-	}
-	def(&c.Window, 1000)
-	def(&c.Burst, 16)
-	def(&c.Retries, 50)
-	def(&c.Probes, 10)
-	def(&c.DeleteRate, 50)
-	if c.Base <= 0 {
-		c.Base = time.Second
-	}
-	if c.Max <= 0 {
-		c.Max = 60 * time.Second
-	}
-	if c.DeleteMax <= 0 {
-		c.DeleteMax = 5 * time.Minute
-	}
-	if c.Jitter == nil {
-		c.Jitter = func() float64 { return 0.5 }
-	}
-	return c
-}
-
 // Machine has the unacknowledged works and decides which to send next. It is not safe
 // for concurrent use.
 type Machine struct {
@@ -361,75 +276,6 @@ func (m *Machine) Sent(now time.Time, send Send, published Work, outcome Outcome
 	m.reschedule(l)
 }
 
-// Next returns at most limit works to publish now. It returns none while not
-// connected.
-func (m *Machine) Next(now time.Time, limit int) []Send {
-	if !m.connected {
-		return nil
-	}
-	m.repeat(now)
-	var sends []Send
-	for len(sends) < limit && len(m.ready[changes])+len(m.ready[deletions]) > 0 {
-		if len(m.ready[m.turn]) == 0 {
-			m.turn = 1 - m.turn
-		}
-		l := m.ready[m.turn][0]
-		m.ready[m.turn] = m.ready[m.turn][1:]
-		m.turn = 1 - m.turn
-		l.listed = false
-		for n := 0; n < m.cfg.Burst && len(sends) < limit; n++ {
-			it := l.take(m.cfg.Window)
-			if it == nil {
-				break
-			}
-			it.attempts++
-			m.token++
-			it.inflight, it.resend, it.token = true, false, m.token
-			sends = append(sends, Send{Work: it.work, Attempt: it.attempts, token: m.token})
-		}
-		m.reschedule(l)
-	}
-	return sends
-}
-
-// repeat queues the items whose repetition is due.
-func (m *Machine) repeat(now time.Time) {
-	for len(m.timers[changes]) > 0 && !m.timers[changes][0].at.After(now) {
-		l := m.timers[changes][0]
-		l.repeat(now, &m.cfg, m.cfg.Retries)
-		m.reschedule(l)
-	}
-	for len(m.timers[deletions]) > 0 && !m.timers[deletions][0].at.After(now) {
-		left := m.pace.available(now)
-		if left == 0 {
-			return
-		}
-		l := m.timers[deletions][0]
-		m.pace.tokens -= float64(l.repeat(now, &m.cfg, left))
-		m.reschedule(l)
-	}
-}
-
-// Wake returns the time at which the caller must call Next even without an event; false: no such time.
-func (m *Machine) Wake() (at time.Time, ok bool) {
-	if !m.connected {
-		return time.Time{}, false
-	}
-	if t := m.timers[changes]; len(t) > 0 {
-		at, ok = t[0].at, true
-	}
-	if t := m.timers[deletions]; len(t) > 0 {
-		due := t[0].at
-		if next := m.pace.next(); due.Before(next) {
-			due = next
-		}
-		if !ok || due.Before(at) {
-			at, ok = due, true
-		}
-	}
-	return at, ok
-}
-
 // Pending returns the number of unacknowledged works, and how many of them were sent.
 func (m *Machine) Pending() (works, ahead int) {
 	for _, l := range m.lanes {
@@ -476,26 +322,6 @@ func (m *Machine) DropIf(drop func(consumer string) bool) {
 	}
 }
 
-// Hasten makes all waiting works of a consumer due, since its agent lacks works. The
-// lane's pace still limits the repetitions.
-func (m *Machine) Hasten(now time.Time, consumer string) {
-	for _, c := range []class{changes, deletions} {
-		l := m.lanes[laneKey{consumer, c}]
-		if l == nil {
-			continue
-		}
-		for _, it := range l.waiting.items() {
-			if it.due.After(now) {
-				l.wait(it, now)
-			}
-		}
-		if limit := now.Add(m.cfg.Base); l.next.After(limit) {
-			l.next = limit
-		}
-		m.reschedule(l)
-	}
-}
-
 func (m *Machine) lane(w Work) *lane {
 	key := laneKey{w.Consumer, classOf(w)}
 	l := m.lanes[key]
@@ -513,52 +339,4 @@ func (m *Machine) find(consumer, id string) (*lane, *item) {
 		}
 	}
 	return nil, nil
-}
-
-// reschedule updates a lane's place after a change: in ready, in timers or both, and it
-// removes an empty lane.
-func (m *Machine) reschedule(l *lane) {
-	if l.sendable(m.cfg.Window) && !l.listed {
-		l.listed = true
-		m.ready[l.class] = append(m.ready[l.class], l)
-	}
-	timers := &m.timers[l.class]
-	due, waits := l.due()
-	switch {
-	case !waits && l.index >= 0:
-		heap.Remove(timers, l.index)
-	case waits && l.index < 0:
-		l.at = due
-		heap.Push(timers, l)
-	case waits && !l.at.Equal(due):
-		l.at = due
-		heap.Fix(timers, l.index)
-	}
-	if len(l.items) == 0 && !l.listed {
-		delete(m.lanes, l.laneKey)
-	}
-}
-
-// retryPause returns the time between an attempt and the next.
-func (m *Machine) retryPause(l *lane, attempts int) time.Duration {
-	d := backoff(m.cfg.Base, m.cfg.maxPause(l.class), attempts)
-	return time.Duration(float64(d) * (0.75 + m.cfg.Jitter()/2))
-}
-
-// maxPause returns the longest pause between two attempts.
-func (c *Config) maxPause(of class) time.Duration {
-	if of == deletions {
-		return c.DeleteMax
-	}
-	return c.Max
-}
-
-func backoff(base, most time.Duration, attempts int) time.Duration {
-	d := base
-	for range attempts - 1 {
-		if d *= 2; d >= most {
-			return most
-		}
-	}
-	return min(d, most)
 }
