@@ -94,7 +94,7 @@ func (r *rebuild) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// A resource was reconciled again when its report is newer than this one.
+	// A resource was reconciled again when its report is newer than the one in before.
 	before, err := r.listResources(ctx)
 	if err != nil {
 		return err
@@ -104,6 +104,7 @@ func (r *rebuild) run(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, r.Timeout, ErrTimeout)
 	defer cancel()
+	listedMore := false // another agent has listed its works since the last complete reconcileAgain
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
 		began, silent := time.Now(), r.silentAgents
 		err := r.compare(ctx, before, clusters)
@@ -115,7 +116,12 @@ func (r *rebuild) run(ctx context.Context) error {
 				return r.listUnknownWorks(ctx)
 			}
 			if r.silentAgents < silent {
-				err = r.reconcileAgain(ctx)
+				listedMore = true
+			}
+			if listedMore {
+				if err = r.reconcileAgain(ctx); err == nil {
+					listedMore = false
+				}
 			}
 		}
 		if ctx.Err() != nil {
@@ -148,8 +154,9 @@ func (r *rebuild) finishLate(ctx context.Context, before map[string]clm.Resource
 	return cause
 }
 
-// reconcileAgain asks for work on every resource that is waited for. It is called when another agent has listed its
-// works: adapters that could not decide without that agent need not wait for their next turn.
+// reconcileAgain asks the adapters to reconcile every resource that the rebuild waits for. run calls it when another
+// agent has listed its works: adapters that could not decide without that agent need not wait for their next turn. After
+// an error, a part of the resources has no request; run calls reconcileAgain again when the error is temporary.
 func (r *rebuild) reconcileAgain(ctx context.Context) error {
 	for _, wait := range r.report.Waiting {
 		if wait.ID == "" {
