@@ -155,30 +155,46 @@ func TestI6ServersShareDelivery(t *testing.T) {
 	divided(t, second)
 }
 
-// TestI6ALostLeaseSessionForgetsNothing: the session that holds a server's lease
-// is ended; the server takes its slots again, and delivers on.
+// TestI6ALostLeaseSessionForgetsNothing: the database ends the session that holds a server's lease. The server takes its
+// slots again with another session, sends no acknowledged work again, and delivers later changes.
 func TestI6ALostLeaseSessionForgetsNothing(t *testing.T) {
 	t.Parallel()
 	site := newSite(t)
 	m := site.start()
 	m.consumer("mc1")
 	agent := site.agent("mc1")
+	// The answer to the agent's first list would send a work again that is created after the list.
+	eventually(t, "the agent's first list is compared", func() error {
+		if n := m.text(`select count(*)::text from agent_compared`); n != "1" {
+			return fmt.Errorf("%s agents were compared", n)
+		}
+		return nil
+	})
 	src := m.source()
 	src.create("mc1", "w1", "one")
 	agent.awaitValue("w1", "one")
+	m.settled(1)
 	divided(t, m)
-	before := len(agent.received(work.SpecCreate))
-	for range 3 {
+	creations := len(agent.received(work.SpecCreate))
+	for n := range 3 {
+		const holders = `select string_agg(distinct holder::text, ',') from delivery_slot`
+		before := m.text(holders)
 		if err := terminateLeases(t.Context(), m.server); err != nil {
 			t.Fatal(err)
 		}
-		src.update("mc1", "w1", fmt.Sprint(time.Now()))
+		eventually(t, "the server takes its slots with another session", func() error {
+			if now := m.text(holders); now == before {
+				return fmt.Errorf("the holder is %s", now)
+			}
+			return nil
+		})
+		value := fmt.Sprintf("update-%d", n)
+		src.update("mc1", "w1", value)
+		agent.awaitValue("w1", value)
 	}
-	src.update("mc1", "w1", "last")
-	agent.awaitValue("w1", "last")
 	m.settled(1)
-	if after := len(agent.received(work.SpecCreate)); after != before {
-		t.Errorf("the work came anew %d times", after-before)
+	if now := len(agent.received(work.SpecCreate)); now != creations {
+		t.Errorf("the server sent the acknowledged work again %d times", now-creations)
 	}
 }
 
