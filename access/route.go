@@ -3,6 +3,7 @@ package access
 import (
 	"cmp"
 	"net/http"
+	"strconv"
 
 	"atoll.dev/internal/rest"
 )
@@ -33,6 +34,27 @@ type Route struct {
 	Kind     ResourceKind
 	ID       string // path parameter that names the resource; "" for a collection
 	Audience Audience
+}
+
+// Escalation is a query parameter that makes a request more than its route's action:
+// DELETE /clusters/{id} with force=true is ForceDeleteCluster, too. The Router decides
+// about both actions.
+type Escalation struct {
+	Parameter string // true or false; other values are the handler's to refuse
+	Action    Action
+	Audience  Audience
+}
+
+// isRequested reports whether a request has the parameter, and it is true.
+func (e Escalation) isRequested(r *http.Request) bool {
+	requested, err := strconv.ParseBool(r.URL.Query().Get(e.Parameter))
+	return err == nil && requested
+}
+
+// on returns the route of the escalated action.
+func (e Escalation) on(route Route) Route {
+	route.Action, route.Audience = e.Action, e.Audience
+	return route
 }
 
 // pattern is the route as http.ServeMux takes it.
@@ -92,5 +114,13 @@ func (r Route) validate() {
 	}
 	if r.Audience < Public || r.Audience > Operators {
 		panic("access: the route " + r.pattern() + " needs an audience")
+	}
+}
+
+// validate panics when an escalation lacks something that a decision needs.
+func (e Escalation) validate(route Route) {
+	if e.Parameter == "" || e.Action == "" || e.Audience <= Public || e.Audience > Operators {
+		panic("access: an escalation of the route " + route.pattern() +
+			" needs a parameter, an action and an audience of identified callers")
 	}
 }

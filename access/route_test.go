@@ -83,6 +83,46 @@ func TestThePolicyDecidesByTheRouteAndItsResource(t *testing.T) {
 	}
 }
 
+// A request with the parameter of an escalation needs the right to both actions.
+func TestAnEscalationIsDecidedOnI10(t *testing.T) {
+	remove := Route{"DELETE", "/clusters/{id}", "DeleteCluster", "Cluster", "id", Customers}
+	force := Escalation{Parameter: "force", Action: "ForceDeleteCluster", Audience: Operators}
+	forced := Route{"DELETE", "/clusters/{id}", "ForceDeleteCluster", "Cluster", "id", Operators}
+	for _, c := range []struct {
+		target     string
+		privileged bool
+		decided    Route // last
+		status     int
+	}{
+		{"/clusters/7", false, remove, 200},
+		{"/clusters/7?force=false", false, remove, 200},
+		{"/clusters/7?force=perhaps", false, remove, 200}, // the handler refuses it
+		{"/clusters/7?force=true", false, forced, 403},
+		{"/clusters/7?force=1", false, forced, 403},
+		{"/clusters/7?force=true", true, forced, 200},
+	} {
+		policy := &recordingPolicy{}
+		rt := NewRouter(Options{
+			Identifier: fixedIdentity{Account: account, Privileged: c.privileged}, Policy: policy, Log: quiet,
+		})
+		rt.Handle(remove, func(http.ResponseWriter, *http.Request) error { return nil }, force)
+		w := serve(rest.Observe(rest.Options{Log: quiet}, rt), httptest.NewRequest("DELETE", c.target, nil))
+		if w.Code != c.status || policy.route != c.decided || policy.id != "7" {
+			t.Errorf("%s, privileged %v: %d, decided on %+v %q", c.target, c.privileged, w.Code, policy.route, policy.id)
+		}
+	}
+	for _, e := range []Escalation{{"", "A", Operators}, {"force", "", Operators}, {"force", "A", 0}, {"force", "A", Public}} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%+v can be registered", e)
+				}
+			}()
+			NewRouter(Options{Identifier: fixedIdentity{}}).Handle(remove, notFound, e)
+		}()
+	}
+}
+
 // A caller without rights gets 403 everywhere, so that he cannot find out the routes.
 func TestTheUnprivilegedAreRefusedEverywhere(t *testing.T) {
 	rt := NewRouter(Options{Identifier: fixedIdentity{Account: account}, Log: quiet})

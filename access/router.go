@@ -79,10 +79,14 @@ func NewRouter(o Options) *Router {
 		public: map[string]bool{}}
 }
 
-// Handle registers a handler. It panics when the route lacks an action, a kind
-// of resource or an audience, and on a bad or conflicting pattern.
-func (rt *Router) Handle(route Route, h rest.Handler) {
+// Handle registers a handler, with the escalations of its route's action. It panics
+// when the route lacks an action, a kind of resource or an audience, and on a bad or
+// conflicting pattern.
+func (rt *Router) Handle(route Route, h rest.Handler, escalations ...Escalation) {
 	route.validate()
+	for _, e := range escalations {
+		e.validate(route)
+	}
 	rt.routes = append(rt.routes, route)
 	if route.Audience == Public {
 		rt.public[route.pattern()] = true
@@ -91,7 +95,14 @@ func (rt *Router) Handle(route Route, h rest.Handler) {
 		caller, identified := FromContext(r.Context())
 		switch {
 		case identified:
-			if e := decide(rt.policy, caller, route, r.PathValue(route.ID)); e != nil {
+			id := r.PathValue(route.ID)
+			e := decide(rt.policy, caller, route, id)
+			for _, escalation := range escalations {
+				if e == nil && escalation.isRequested(r) {
+					e = decide(rt.policy, caller, escalation.on(route), id)
+				}
+			}
+			if e != nil {
 				rt.record(r, caller, e)
 				return e
 			}

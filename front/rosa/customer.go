@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -89,7 +90,6 @@ const (
 	codeBeingDeleted = "004" // the resource is being deleted
 	codeProtected    = "005" // the cluster is protected from deletion
 	codeKeyReused    = "006" // the Idempotency-Key was used for another request
-	codeNotAllowed   = "007"
 	codeNotReady     = "008" // the control plane does not answer (yet)
 )
 
@@ -114,6 +114,18 @@ func (c *exchange) validationError(p document.Problems) error {
 	return e
 }
 
+// refusal returns the answer to a body that was read with err or with problems; nil
+// when there are none.
+func (c *exchange) refusal(problems document.Problems, err error) error {
+	switch {
+	case err != nil:
+		return c.bodyError(err)
+	case len(problems) > 0:
+		return c.validationError(problems)
+	}
+	return nil
+}
+
 // fieldErrors gives problems the shape of the wire.
 func fieldErrors(problems document.Problems) []rest.FieldError {
 	fields := make([]rest.FieldError, len(problems))
@@ -123,10 +135,20 @@ func fieldErrors(problems document.Problems) []rest.FieldError {
 	return fields
 }
 
-// notFound returns the answer when the account has no such resource.
-func (c *exchange) notFound(what, id string) *rest.Error {
+// noun is what messages call a kind of resource.
+type noun string
+
+const (
+	nounCluster        noun = "cluster"
+	nounNodePool       noun = "node pool"
+	nounWork           noun = "work"
+	nounResourceBundle noun = "resource bundle"
+)
+
+// notFound returns the answer when the account has no such cluster or node pool.
+func (c *exchange) notFound(what noun, id string) *rest.Error {
 	return c.errorf(http.StatusNotFound, codeMissing, "there is no %s %s; GET /api/v0/%ss lists those of your account",
-		what, quote(id), map[string]string{"cluster": "cluster", "node pool": "nodepool"}[what])
+		what, quote(id), strings.ReplaceAll(string(what), " ", ""))
 }
 
 func (c *exchange) unavailable(err error) *rest.Error {
@@ -197,7 +219,7 @@ func replaceNameConflict(err error, as *rest.Error) error {
 func (c *exchange) readClusterID() (cluster.ID, error) {
 	id := c.r.PathValue("id")
 	if !isID(id) {
-		return "", c.notFound("cluster", id)
+		return "", c.notFound(nounCluster, id)
 	}
 	return cluster.ID(id), nil
 }
@@ -207,7 +229,7 @@ func (c *exchange) readClusterID() (cluster.ID, error) {
 func (c *exchange) readNodePoolID() (cluster.NodePoolID, error) {
 	id := c.r.PathValue("id")
 	if !isID(id) {
-		return "", c.notFound("node pool", id)
+		return "", c.notFound(nounNodePool, id)
 	}
 	return cluster.NodePoolID(id), nil
 }
@@ -279,6 +301,33 @@ func (c *exchange) bodyError(err error) error {
 		again.Code = c.area + "-" + codeUnreadable
 	}
 	return &again
+}
+
+// shape gives a resource the shape of the wire.
+type shape[T any] func(clmclient.Resource) (T, error)
+
+// show answers with a resource in its shape.
+func show[T any](c *exchange, status int, r clmclient.Resource, to shape[T]) error {
+	shown, err := to(r)
+	if err != nil {
+		return err
+	}
+	return c.write(status, r.ETag, shown)
+}
+
+// inShape returns a function that gives the object of a watch event its shape.
+func inShape[T any](to shape[T]) func(object json.RawMessage) (json.RawMessage, error) {
+	return func(object json.RawMessage) (json.RawMessage, error) {
+		r, err := clmclient.ResourceOf(object)
+		if err != nil {
+			return nil, err
+		}
+		shown, err := to(r)
+		if err != nil {
+			return nil, err
+		}
+		return json.Marshal(shown)
+	}
 }
 
 // write answers with a document. etag is the lifecycle manager's, "" for none.

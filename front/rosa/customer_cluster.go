@@ -33,36 +33,19 @@ func (c *exchange) toCluster(r clmclient.Resource) (platform.Cluster, error) {
 	return shown, nil
 }
 
-// showWatchedCluster gives the object of a watch event the shape of the wire.
-func (c *exchange) showWatchedCluster(object json.RawMessage) (json.RawMessage, error) {
-	r, err := clmclient.ResourceOf(object)
-	if err != nil {
-		return nil, err
-	}
-	shown, err := c.toCluster(r)
-	if err != nil {
-		return nil, err
-	}
-	return json.Marshal(shown)
-}
-
 // showCluster reads a cluster and answers with it.
 func (h *customerAPI) showCluster(c *exchange, status int, id cluster.ID) error {
 	r, err := h.cluster(c, id)
 	if err != nil {
 		return err
 	}
-	shown, err := c.toCluster(r)
-	if err != nil {
-		return err
-	}
-	return c.write(status, r.ETag, shown)
+	return show(c, status, r, c.toCluster)
 }
 
 // cluster reads a cluster with its reports.
 func (h *customerAPI) cluster(c *exchange, id cluster.ID) (clmclient.Resource, error) {
 	r, err := h.clm.GetWithStatuses(c.ctx, clusters, string(id))
-	return r, replaceStatus(err, http.StatusNotFound, c.notFound("cluster", string(id)))
+	return r, replaceStatus(err, http.StatusNotFound, c.notFound(nounCluster, string(id)))
 }
 
 func (h *customerAPI) createCluster(c *exchange) error {
@@ -76,11 +59,8 @@ func (h *customerAPI) createCluster(c *exchange) error {
 	}
 	read := request.Clusters{Creator: c.who.Principal, Releases: releases}
 	made, problems, err := read.Create(body)
-	switch {
-	case err != nil:
-		return c.bodyError(err)
-	case len(problems) > 0:
-		return c.validationError(problems)
+	if err := c.refusal(problems, err); err != nil {
+		return err
 	}
 	want := clm.ResourceCreate{Kind: "Cluster", Name: made.Name, Spec: made.Spec}
 	if made.Project != "" {
@@ -131,18 +111,12 @@ func (h *customerAPI) changeCluster(c *exchange, change request.Change) error {
 		return err
 	}
 	read := request.Clusters{Creator: c.who.Principal, Releases: releases}
-	err = h.updateSpec(c, clusters, string(id), "cluster", etag, func(have clmclient.Resource) (json.RawMessage, error) {
+	err = h.updateSpec(c, target{clusters, string(id), nounCluster, etag}, func(have clmclient.Resource) (json.RawMessage, error) {
 		after, problems, err := read.Change(request.Stored{
 			ID: have.ID, Name: have.Name, Project: have.Labels[projectLabel], CreatedBy: have.CreatedBy,
 			Account: c.who.Account, Spec: have.Spec,
 		}, change, body)
-		switch {
-		case err != nil:
-			return nil, c.bodyError(err)
-		case len(problems) > 0:
-			return nil, c.validationError(problems)
-		}
-		return after, nil
+		return after, c.refusal(problems, err)
 	})
 	if err != nil {
 		return err
@@ -150,14 +124,21 @@ func (h *customerAPI) changeCluster(c *exchange, change request.Change) error {
 	return h.showCluster(c, http.StatusOK, id)
 }
 
+// target is the document that a request changes.
+type target struct {
+	in   clmclient.Collection
+	id   string
+	what noun
+	etag string // of the only version that the caller wants to change; "": of any
+}
+
 // updateSpec reads a document, computes its next spec by change, and stores that.
-// It begins again when the document changed meanwhile, unless etag names the
-// version that the caller wants to change.
-func (h *customerAPI) updateSpec(c *exchange, in clmclient.Collection, id, what, etag string,
+// It begins again when the document changed meanwhile, unless the target has an ETag.
+func (h *customerAPI) updateSpec(c *exchange, to target,
 	change func(clmclient.Resource) (json.RawMessage, error)) error {
-	return h.retryOnConflict(c, in, id, what, etag, func(have clmclient.Resource) error {
+	return h.retryOnConflict(c, to, func(have clmclient.Resource) error {
 		if have.DeletedTime != nil {
-			return c.errorf(http.StatusConflict, codeBeingDeleted, "the %s is being deleted, since %s", what,
+			return c.errorf(http.StatusConflict, codeBeingDeleted, "the %s is being deleted, since %s", to.what,
 				have.DeletedTime.Format("2006-01-02T15:04:05Z07:00"))
 		}
 		after, err := change(have)
@@ -168,27 +149,26 @@ func (h *customerAPI) updateSpec(c *exchange, in clmclient.Collection, id, what,
 		if err != nil {
 			return err
 		}
-		_, err = h.clm.Replace(c.ctx, in, id, body, have.ETag)
+		_, err = h.clm.Replace(c.ctx, to.in, to.id, body, have.ETag)
 		return err
 	})
 }
 
 // retryOnConflict reads a document and calls do with it, and does so again, at
 // most maxAttempts times, while do fails because the document has changed. A
-// document of another version than etag names is 412; "" names every version.
-func (h *customerAPI) retryOnConflict(c *exchange, in clmclient.Collection, id, what, etag string,
-	do func(clmclient.Resource) error) error {
+// document of another version than the target's ETag is 412.
+func (h *customerAPI) retryOnConflict(c *exchange, on target, do func(clmclient.Resource) error) error {
 	for attempt := 1; ; attempt++ {
-		have, err := h.clm.Get(c.ctx, in, id, "")
+		have, err := h.clm.Get(c.ctx, on.in, on.id, "")
 		if err != nil {
-			return replaceStatus(err, http.StatusNotFound, c.notFound(what, id))
+			return replaceStatus(err, http.StatusNotFound, c.notFound(on.what, on.id))
 		}
-		if etag != "" && !rest.SameVersion(etag, have.ETag) {
-			return versionMismatch(what)
+		if on.etag != "" && !rest.SameVersion(on.etag, have.ETag) {
+			return versionMismatch(on.what)
 		}
 		err = do(have)
-		if remote.StatusOf(err) != http.StatusPreconditionFailed || etag != "" || attempt == maxAttempts {
-			return replaceStatus(err, http.StatusNotFound, c.notFound(what, id))
+		if remote.StatusOf(err) != http.StatusPreconditionFailed || on.etag != "" || attempt == maxAttempts {
+			return replaceStatus(err, http.StatusNotFound, c.notFound(on.what, on.id))
 		}
 	}
 }
@@ -198,7 +178,8 @@ const maxReason = 1024
 
 // deleteCluster deletes a cluster without deletion protection. It deletes the
 // version whose protection it has read: a protection that somebody switches on
-// meanwhile holds.
+// meanwhile holds. With force=true, an action of its own (see escalations), the
+// deletion does not wait for the cluster's adapters.
 func (h *customerAPI) deleteCluster(c *exchange) error {
 	id, err := c.readClusterID()
 	if err != nil {
@@ -210,8 +191,6 @@ func (h *customerAPI) deleteCluster(c *exchange) error {
 	}
 	reason := c.r.URL.Query().Get("reason")
 	switch {
-	case force && !c.who.Privileged:
-		return c.errorf(http.StatusForbidden, codeNotAllowed, "only privileged accounts may force a deletion")
 	case force && reason == "":
 		return c.errorf(http.StatusBadRequest, codeUnreadable,
 			"reason is missing: a forced deletion leaves behind what was made for the cluster; say why, it is kept "+
@@ -223,7 +202,7 @@ func (h *customerAPI) deleteCluster(c *exchange) error {
 	if err != nil {
 		return err
 	}
-	err = h.retryOnConflict(c, clusters, string(id), "cluster", etag, func(have clmclient.Resource) error {
+	err = h.retryOnConflict(c, target{clusters, string(id), nounCluster, etag}, func(have clmclient.Resource) error {
 		var s platform.ClusterSpec
 		if err := json.Unmarshal(have.Spec, &s); err != nil {
 			return fmt.Errorf("reading the spec of cluster %s: %w", id, err)
@@ -262,7 +241,7 @@ func (h *customerAPI) listClusters(c *exchange) error {
 	if watch {
 		return h.relayWatch(c, clusters, remote.WatchOptions{
 			Cursor: q.Get("cursor"), Search: joinSearches(search, equalSearch("id", q.Get("id"))), Statuses: true,
-		}, c.showWatchedCluster)
+		}, inShape(c.toCluster))
 	}
 	page, err := listPage(h, c, listing[platform.Cluster]{
 		from: clusters, search: search, show: c.toCluster, phase: func(cl platform.Cluster) string {

@@ -51,11 +51,8 @@ func (h *customerAPI) createCredential(c *exchange) error {
 		return err
 	}
 	want, problems, err := request.ReadCredential(body)
-	switch {
-	case err != nil:
-		return c.bodyError(err)
-	case len(problems) > 0:
-		return c.validationError(problems)
+	if err := c.refusal(problems, err); err != nil {
+		return err
 	}
 	cluster, err := h.cluster(c, id)
 	if err != nil {
@@ -170,7 +167,7 @@ func (h *customerAPI) createCredentialResource(c *exchange, id cluster.ID, want 
 	if remote.StatusOf(err) == http.StatusConflict {
 		return r, c.errorf(http.StatusConflict, codeBeingDeleted, "the cluster is being deleted").Because(err)
 	}
-	return r, replaceStatus(err, http.StatusNotFound, c.notFound("cluster", string(id)))
+	return r, replaceStatus(err, http.StatusNotFound, c.notFound(nounCluster, string(id)))
 }
 
 // refusalError is the error when no certificate will come.
@@ -275,7 +272,7 @@ func (h *customerAPI) listCredentials(c *exchange) error {
 	now := time.Now()
 	for r, err := range h.clm.All(c.ctx, clusters.Below(string(id), credentials), clmclient.ResourceQuery{Order: oldestFirst}) {
 		if err != nil {
-			return replaceStatus(err, http.StatusNotFound, c.notFound("cluster", string(id)))
+			return replaceStatus(err, http.StatusNotFound, c.notFound(nounCluster, string(id)))
 		}
 		shown, err := toCredential(r)
 		if err != nil {

@@ -38,18 +38,18 @@ type clusterHistory struct {
 func (h *customerAPI) readHistory(ctx context.Context, c *exchange, id cluster.ID) (*clusterHistory, error) {
 	r, err := h.clm.Get(ctx, clusters, string(id), "name,created_time")
 	if err != nil {
-		return nil, replaceStatus(err, http.StatusNotFound, c.notFound("cluster", string(id)))
+		return nil, replaceStatus(err, http.StatusNotFound, c.notFound(nounCluster, string(id)))
 	}
 	k := &clusterHistory{h: h, visibility: c.visibility,
 		cluster: progress.History{ID: string(id), Name: r.Name, Created: r.CreatedTime},
 		pools:   map[string]*progress.History{}}
 	if err := k.read(ctx, clusters, &k.cluster); err != nil {
-		return nil, replaceStatus(err, http.StatusNotFound, c.notFound("cluster", string(id)))
+		return nil, replaceStatus(err, http.StatusNotFound, c.notFound(nounCluster, string(id)))
 	}
 	for pool, err := range h.clm.All(ctx, clusters.Below(string(id), nodePools), clmclient.ResourceQuery{Order: oldestFirst,
 		Fields: "name"}) {
 		if err != nil {
-			return nil, replaceStatus(err, http.StatusNotFound, c.notFound("cluster", string(id)))
+			return nil, replaceStatus(err, http.StatusNotFound, c.notFound(nounCluster, string(id)))
 		}
 		if err := k.readPool(ctx, pool.ID, pool.Name); err != nil {
 			return nil, err
@@ -204,7 +204,7 @@ func (k *clusterHistory) follow(ctx context.Context, c *exchange, e remote.Event
 		if err := v.sendDeleted(k.cluster); err != nil {
 			return err
 		}
-		return c.notFound("cluster", k.cluster.ID)
+		return c.notFound(nounCluster, k.cluster.ID)
 	case r.Kind == "NodePool":
 		if err := k.readPool(ctx, r.ID, r.Name); err != nil {
 			return err

@@ -22,7 +22,7 @@ const pageSize = 100
 type listing[T any] struct {
 	from   clmclient.Collection
 	search string
-	show   func(clmclient.Resource) (T, error)
+	show   shape[T]
 	phase  func(T) string
 	phases []string // possible values of status
 }

@@ -38,21 +38,10 @@ func ownerOf(r clmclient.Resource) cluster.ID {
 	return cluster.ID(r.OwnerReferences.ID)
 }
 
-func (c *exchange) showWatchedNodePool(object json.RawMessage) (json.RawMessage, error) {
-	r, err := clmclient.ResourceOf(object)
-	if err != nil {
-		return nil, err
-	}
-	n, err := c.toNodePool(r)
-	if err != nil {
-		return nil, err
-	}
-	return json.Marshal(n)
-}
-
+// nodePool reads a node pool with its reports.
 func (h *customerAPI) nodePool(c *exchange, id cluster.NodePoolID) (clmclient.Resource, error) {
 	r, err := h.clm.GetWithStatuses(c.ctx, nodePools, string(id))
-	return r, replaceStatus(err, http.StatusNotFound, c.notFound("node pool", string(id)))
+	return r, replaceStatus(err, http.StatusNotFound, c.notFound(nounNodePool, string(id)))
 }
 
 // showNodePool reads a node pool and answers with it.
@@ -61,11 +50,7 @@ func (h *customerAPI) showNodePool(c *exchange, status int, id cluster.NodePoolI
 	if err != nil {
 		return err
 	}
-	shown, err := c.toNodePool(r)
-	if err != nil {
-		return err
-	}
-	return c.write(status, r.ETag, shown)
+	return show(c, status, r, c.toNodePool)
 }
 
 // nodePoolRequests returns the reader of requests for node pools of a cluster.
@@ -95,7 +80,7 @@ func (h *customerAPI) createNodePool(c *exchange) error {
 		return err
 	}
 	id := string(request.ReadClusterID(body))
-	missing := c.notFound("cluster", string(id))
+	missing := c.notFound(nounCluster, string(id))
 	missing.Fields = []rest.FieldError{{Field: "cluster_id", Message: "there is no such cluster in your account"}}
 	var owner clmclient.Resource
 	if id != "" {
@@ -111,12 +96,10 @@ func (h *customerAPI) createNodePool(c *exchange) error {
 		return err
 	}
 	made, problems, err := read.Create(body)
-	switch {
-	case err != nil:
-		return c.bodyError(err)
-	case len(problems) > 0:
-		return c.validationError(problems)
-	case owner.DeletedTime != nil:
+	if err := c.refusal(problems, err); err != nil {
+		return err
+	}
+	if owner.DeletedTime != nil {
 		return c.errorf(http.StatusConflict, codeBeingDeleted, "the cluster %s is being deleted; nothing can be added to it",
 			owner.Name)
 	}
@@ -175,10 +158,11 @@ func (h *customerAPI) changeNodePool(c *exchange, change request.Change) error {
 	if err != nil {
 		return err
 	}
-	err = h.updateSpec(c, nodePools, string(id), "node pool", etag, func(have clmclient.Resource) (json.RawMessage, error) {
+	pool := target{nodePools, string(id), nounNodePool, etag}
+	err = h.updateSpec(c, pool, func(have clmclient.Resource) (json.RawMessage, error) {
 		of, err := h.clm.Get(c.ctx, clusters, string(ownerOf(have)), "")
 		if err != nil {
-			return nil, replaceStatus(err, http.StatusNotFound, c.notFound("node pool", string(id)))
+			return nil, replaceStatus(err, http.StatusNotFound, c.notFound(nounNodePool, string(id)))
 		}
 		read, err := h.nodePoolRequests(c, of)
 		if err != nil {
@@ -188,13 +172,7 @@ func (h *customerAPI) changeNodePool(c *exchange, change request.Change) error {
 			ID: have.ID, Name: have.Name, Cluster: ownerOf(have), CreatedBy: have.CreatedBy,
 			Account: c.who.Account, Spec: have.Spec,
 		}, change, body)
-		switch {
-		case err != nil:
-			return nil, c.bodyError(err)
-		case len(problems) > 0:
-			return nil, c.validationError(problems)
-		}
-		return after, nil
+		return after, c.refusal(problems, err)
 	})
 	if err != nil {
 		return err
@@ -212,7 +190,7 @@ func (h *customerAPI) deleteNodePool(c *exchange) error {
 		return err
 	}
 	if _, err := h.clm.Delete(c.ctx, nodePools, string(id), etag); err != nil {
-		return replaceStatus(err, http.StatusNotFound, c.notFound("node pool", string(id)))
+		return replaceStatus(err, http.StatusNotFound, c.notFound(nounNodePool, string(id)))
 	}
 	return c.write(http.StatusAccepted, "", platform.NodePoolDeletion{Message: "Node pool deletion initiated",
 		NodepoolID: string(id)})
@@ -227,16 +205,16 @@ func (h *customerAPI) listNodePools(c *exchange) error {
 	from, search := nodePools, equalSearch("name", q.Get("name"))
 	if cluster := q.Get("clusterId"); cluster != "" {
 		if _, err := uuid.Parse(cluster); err != nil {
-			return c.notFound("cluster", cluster)
+			return c.notFound(nounCluster, cluster)
 		}
 		if _, err := h.clm.Get(c.ctx, clusters, cluster, "name"); err != nil {
-			return replaceStatus(err, http.StatusNotFound, c.notFound("cluster", cluster))
+			return replaceStatus(err, http.StatusNotFound, c.notFound(nounCluster, cluster))
 		}
 		from = clusters.Below(cluster, nodePools)
 	}
 	if watch {
 		return h.relayWatch(c, from, remote.WatchOptions{Cursor: q.Get("cursor"),
-			Search: joinSearches(search, equalSearch("id", q.Get("id"))), Statuses: true}, c.showWatchedNodePool)
+			Search: joinSearches(search, equalSearch("id", q.Get("id"))), Statuses: true}, inShape(c.toNodePool))
 	}
 	page, err := listPage(h, c, listing[platform.NodePool]{
 		from: from, search: search, show: c.toNodePool, phase: func(n platform.NodePool) string {

@@ -93,7 +93,7 @@ func noWork(id string) *rest.Error {
 
 // versionMismatch returns the answer to a write whose If-Match names another
 // version.
-func versionMismatch(what string) *rest.Error {
+func versionMismatch(what noun) *rest.Error {
 	return rest.Errorf(http.StatusPreconditionFailed, codePrecondition,
 		"the %s is not of the version that If-Match names any more; GET it, and decide again", what)
 }

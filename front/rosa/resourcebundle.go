@@ -71,7 +71,7 @@ func (f *front) deleteBundle(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return f.remove(w, r, id, "resource bundle", noBundle(id))
+	return f.remove(w, r, id, nounResourceBundle, noBundle(id))
 }
 
 func noBundle(id string) *rest.Error {

@@ -34,6 +34,12 @@ type endpoint struct {
 	handler      rest.Handler
 }
 
+// escalations are query parameters that make requests more than their action. A forced
+// deletion does not wait for the adapters of a cluster.
+var escalations = map[access.Action][]access.Escalation{
+	"DeleteCluster": {{Parameter: "force", Action: "ForceDeleteCluster", Audience: access.Operators}},
+}
+
 // endpoints is the table of all routes of the OpenAPI document.
 func (f *front) endpoints() []endpoint {
 	const public, customers, operators = access.Public, access.Customers, access.Operators
@@ -118,7 +124,7 @@ func (f *front) register(router *access.Router) {
 			router.Handle(access.Route{
 				Method: e.method, Path: stage + "/api/v0" + e.path, Action: e.action,
 				Kind: e.kind, ID: e.id, Audience: e.audience,
-			}, h)
+			}, h, escalations[e.action]...)
 		}
 	}
 }

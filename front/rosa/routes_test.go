@@ -84,9 +84,12 @@ func TestEveryRouteHasAnActionOfItsKindI10(t *testing.T) {
 		if r.ID == "" && strings.Contains(r.Path, "{") {
 			t.Errorf("%s has a parameter, and its route names no resource", name)
 		}
-		operators := regexp.MustCompile(`/(management_clusters|work|resource_bundles)`).MatchString(r.Path)
-		if operators != (r.Audience == access.Operators) {
-			t.Errorf("%s is for audience %d", name, r.Audience)
+		want, known := audiences[r.Kind]
+		if want == 0 {
+			want = regionAudiences[r.Action]
+		}
+		if !known || r.Audience != want {
+			t.Errorf("%s, about a %s, is for audience %d, want %d", name, r.Kind, r.Audience, want)
 		}
 		if r.Audience == access.Public {
 			public++
@@ -94,6 +97,60 @@ func TestEveryRouteHasAnActionOfItsKindI10(t *testing.T) {
 	}
 	if public != 4 {
 		t.Errorf("%d routes are public, want live and ready below two stages", public)
+	}
+}
+
+// audiences says for whom the routes about each kind of resource are; 0: see
+// regionAudiences.
+var audiences = map[access.ResourceKind]access.Audience{
+	kindRegion: 0, kindCluster: access.Customers, kindNodePool: access.Customers, kindCredential: access.Customers,
+	kindManagementCluster: access.Operators, kindWork: access.Operators, kindResourceBundle: access.Operators,
+}
+
+// regionAudiences says for whom the routes about the API itself are.
+var regionAudiences = map[access.Action]access.Audience{
+	"DescribeHealth": access.Public, "DescribeAPI": access.Customers,
+}
+
+// customerIdentity identifies every sender as a customer without privileges.
+type customerIdentity struct{}
+
+func (customerIdentity) Identify(*http.Request) (access.Identity, []byte, error) {
+	return access.Identity{Principal: "arn:aws:iam::210987654321:user/customer", Account: "210987654321"}, nil, nil
+}
+
+// allowAll is a policy that allows everything, so that the audience alone decides.
+type allowAll struct{}
+
+func (allowAll) Decide(access.Identity, access.Route, string) error { return nil }
+
+// TestOperatorRoutesRefuseCustomersI10 calls each route of the table as a customer whom
+// the policy allows everything: routes for operators, and escalations for operators,
+// answer 403 by the route alone, and no other does.
+func TestOperatorRoutesRefuseCustomersI10(t *testing.T) {
+	h := New(Options{
+		Maestro: unreachable(t), Identifier: customerIdentity{}, Policy: allowAll{}, Ops: rest.NewOps(), Log: quiet,
+	})
+	refused := func(w *httptest.ResponseRecorder) bool {
+		return w.Code == http.StatusForbidden && codeIn(t, w) == string(access.NotPrivileged)
+	}
+	for _, r := range routesOf() {
+		path := strings.NewReplacer("{id}", "a", "{cid}", "b").Replace(r.Path)
+		w := call(t, h, r.Method, path, "{}")
+		if refused(w) != (r.Audience == access.Operators) {
+			t.Errorf("%s %s, for audience %d, answers a customer %d %s", r.Method, path, r.Audience, w.Code, w.Body)
+		}
+		for _, e := range escalations[r.Action] {
+			w := call(t, h, r.Method, path+"?reason=test&"+e.Parameter+"=true", "{}")
+			if refused(w) != (e.Audience == access.Operators) {
+				t.Errorf("%s %s with %s=true answers a customer %d %s", r.Method, path, e.Parameter, w.Code, w.Body)
+			}
+		}
+	}
+	for action := range escalations {
+		if !slices.ContainsFunc(routesOf(), func(r access.Route) bool { return r.Action == action }) {
+			t.Errorf("the escalated action %s has no route", action)
+		}
 	}
 }
 

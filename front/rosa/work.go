@@ -101,7 +101,7 @@ func (f *front) replaceWork(w http.ResponseWriter, r *http.Request) error {
 	}
 	if _, err := f.maestro.UpdateBundle(r.Context(), b); err != nil {
 		err = replaceStatus(err, http.StatusNotFound, noWork(id))
-		err = replaceStatus(err, http.StatusPreconditionFailed, versionMismatch("work"))
+		err = replaceStatus(err, http.StatusPreconditionFailed, versionMismatch(nounWork))
 		err = replaceStatus(err, http.StatusConflict, rest.Errorf(http.StatusConflict, "",
 			"the work %s cannot be changed: %s; when it is gone, POST it again", id, reasonOf(err)))
 		return f.explainRefusal(r.Context(), err, b)
@@ -160,12 +160,12 @@ func (f *front) deleteWork(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return f.remove(w, r, id, "work", noWork(id))
+	return f.remove(w, r, id, nounWork, noWork(id))
 }
 
 // remove deletes a bundle. It reads the bundle first, because Maestro answers the
 // same whether there was one.
-func (f *front) remove(w http.ResponseWriter, r *http.Request, id, what string, missing *rest.Error) error {
+func (f *front) remove(w http.ResponseWriter, r *http.Request, id string, what noun, missing *rest.Error) error {
 	etag, err := readIfMatch(r)
 	if err != nil {
 		return err
