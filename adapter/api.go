@@ -96,8 +96,8 @@ func newAPIClient(o Options) (*apiClient, error) {
 // prefix is the path of CLM's API.
 func (a *apiClient) prefix() string { return "/api/hyperfleet/" + a.config.Version }
 
-// resolve makes a URL of a task absolute: a path below api/ is relative to the server, any other path to
-// the API.
+// resolve makes a URL of a task absolute: a path below api/ is relative to the server, any other
+// path to the API.
 func (a *apiClient) resolve(text string) (*url.URL, error) {
 	u, err := url.Parse(strings.TrimSpace(text))
 	if err != nil {
@@ -185,8 +185,8 @@ func (a *apiClient) send(ctx context.Context, r apiRequest) (*answer, error) {
 	}
 }
 
-// retryable says whether to retry a failed call: not when the answer would be the same, and a POST not
-// when the server may have executed the first attempt.
+// retryable says whether to retry a failed call: not when the answer would be the same, and a POST
+// not when the server may have executed the first attempt.
 func retryable(method string, e *APIError) bool {
 	switch e.Status {
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable, http.StatusInsufficientStorage:
@@ -240,7 +240,8 @@ func (a *apiClient) once(ctx context.Context, r apiRequest, timeout time.Duratio
 			req.Header.Set("Authorization", "Bearer "+token)
 		}
 		if statusReport(r.call.method, r.url.Path) {
-			// Task files write times to the second; of two reports in one second the later one counts.
+			// Task files write times to the second; of two reports in one second the later one
+			// counts.
 			req.Header.Set("X-Atoll-Equal-Time", "replace")
 		}
 	}
@@ -265,8 +266,8 @@ func (a *apiClient) once(ctx context.Context, r apiRequest, timeout time.Duratio
 	return &answer{r.url.String(), resp.StatusCode, data, date}, wait, nil
 }
 
-// bearer returns the token of the file and reads the file again when the token is older than its TTL. A
-// file that cannot be read leaves the last token in use.
+// bearer returns the token of the file and reads the file again when the token is older than its
+// TTL. A file that cannot be read leaves the last token in use.
 func (a *apiClient) bearer() (string, error) {
 	if a.config.Auth == nil {
 		return "", nil

@@ -14,8 +14,8 @@ import (
 	"atoll.dev/rules"
 )
 
-// compiler compiles a task's texts. It collects all errors, and apart from them the findings that only
-// Lint reports.
+// compiler compiles a task's texts. It collects all errors, and apart from them the findings that
+// only Lint reports.
 type compiler struct {
 	config       *Config
 	task         *Task
@@ -63,7 +63,8 @@ func (c *compiler) fail(at Place, message string) {
 
 // lintf records a finding for Lint.
 func (c *compiler) lintf(at Place, format string, args ...any) {
-	c.lintFindings = append(c.lintFindings, Finding{File: at.File, Line: at.Line, Path: at.Path, Message: fmt.Sprintf(format,
+	c.lintFindings = append(c.lintFindings, Finding{File: at.File, Line: at.Line, Path: at.Path, Message: fmt.Sprintf(
+		format,
 		args...)})
 }
 
@@ -180,8 +181,8 @@ func (c *compiler) field(t Text) *field {
 
 var errNotFound = errors.New("there is no such field")
 
-// find returns the value, or a list when the path matches several. The error is errNotFound without a
-// match.
+// find returns the value, or a list when the path matches several. The error is errNotFound without
+// a match.
 func (f *field) find(doc map[string]any) (any, error) {
 	if f.path == nil {
 		var v any = doc

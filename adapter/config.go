@@ -21,8 +21,8 @@ type Config struct {
 	Clients     Clients `yaml:"clients"`
 }
 
-// AdapterInfo names an adapter. Version has the major and minor version of the binary that the config
-// is for.
+// AdapterInfo names an adapter. Version has the major and minor version of the binary that the
+// config is for.
 type AdapterInfo struct {
 	Name    string `yaml:"name"`
 	Version string `yaml:"version"`
@@ -35,8 +35,8 @@ type Log struct {
 	Output string `yaml:"output"` // stdout (default), stderr
 }
 
-// Clients configure the adapter's connections. With Maestro set, objects are applied through Maestro,
-// otherwise by the Kubernetes API.
+// Clients configure the adapter's connections. With Maestro set, objects are applied through
+// Maestro, otherwise by the Kubernetes API.
 type Clients struct {
 	API        APIConfig        `yaml:"hyperfleet_api"`
 	Broker     BrokerConfig     `yaml:"broker"`
@@ -57,7 +57,8 @@ type APIConfig struct {
 	Auth           *APIAuth          `yaml:"auth"`
 }
 
-// APIAuth adds a bearer token from a file, which is read again when the token is older than the TTL.
+// APIAuth adds a bearer token from a file, which is read again when the token is older than the
+// TTL.
 type APIAuth struct {
 	TokenPath     string        `yaml:"token_path"`
 	TokenCacheTTL time.Duration `yaml:"token_cache_ttl"` // 30s
@@ -70,8 +71,8 @@ type BrokerConfig struct {
 	Topic          string `yaml:"topic"`
 }
 
-// KubernetesConfig configures the Kubernetes API. Without a path it is that of the cluster in which the
-// adapter runs.
+// KubernetesConfig configures the Kubernetes API. Without a path it is that of the cluster in which
+// the adapter runs.
 type KubernetesConfig struct {
 	APIVersion     string  `yaml:"api_version"`
 	KubeConfigPath string  `yaml:"kube_config_path"`
@@ -163,8 +164,8 @@ func LoadConfig(file string, env func(string) string) (*Config, error) {
 	return ParseConfig(file, data, env)
 }
 
-// ParseConfig reads an AdapterConfig. Non-empty variables of env (os.Getenv) override the file. The error
-// is Findings: all unknown keys, duplicates, wrong types and missing values.
+// ParseConfig reads an AdapterConfig. Non-empty variables of env (os.Getenv) override the file. The
+// error is Findings: all unknown keys, duplicates, wrong types and missing values.
 func ParseConfig(file string, data []byte, env func(string) string) (*Config, error) {
 	c := &Config{File: file}
 	findings := decode(file, data, c)
@@ -323,8 +324,8 @@ func or[T comparable](v *T, d T) {
 
 func orString(v *string, d string) { or(v, d) }
 
-// Redacted returns the config by the keys of its file, for logs and /config: without paths of keys and
-// tokens, and without the values of headers.
+// Redacted returns the config by the keys of its file, for logs and /config: without paths of keys
+// and tokens, and without the values of headers.
 func (c *Config) Redacted() map[string]any {
 	return mapOf(reflect.ValueOf(c).Elem(), func(key string) bool {
 		switch key {

@@ -136,8 +136,8 @@ func empty(v any) bool {
 	return false
 }
 
-// truth converts an expression's value to a condition: a bool is itself, any other value is true unless
-// it is empty.
+// truth converts an expression's value to a condition: a bool is itself, any other value is true
+// unless it is empty.
 func truth(v any) bool {
 	if b, ok := v.(bool); ok {
 		return b

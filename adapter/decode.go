@@ -71,8 +71,8 @@ type Text struct {
 	Place Place
 }
 
-// Value is any YAML value: nil, bool, int64, float64, string, []any, map[string]any. Lines has the line of
-// each part, by its path (a.b[0]); the path of the whole value is "".
+// Value is any YAML value: nil, bool, int64, float64, string, []any, map[string]any. Lines has the
+// line of each part, by its path (a.b[0]); the path of the whole value is "".
 type Value struct {
 	Value any
 	Lines map[string]int
@@ -85,8 +85,8 @@ func (v Value) Set() bool { return v.Place.File != "" }
 // maxValues is how many values a document may have, with aliases expanded.
 const maxValues = 100_000
 
-// decoder decodes YAML into structs by their yaml tags. It records unknown keys, duplicates and wrong
-// types as findings and continues.
+// decoder decodes YAML into structs by their yaml tags. It records unknown keys, duplicates and
+// wrong types as findings and continues.
 type decoder struct {
 	file     string
 	findings Findings
@@ -296,7 +296,8 @@ func setScalar(v reflect.Value, text string) error {
 	return nil
 }
 
-// structure decodes a mapping into a struct's fields by their tags. A field of type Place gets the place.
+// structure decodes a mapping into a struct's fields by their tags. A field of type Place gets the
+// place.
 func (d *decoder) structure(n *yaml.Node, v reflect.Value, path string) {
 	fields := map[string]reflect.Value{}
 	var names []string

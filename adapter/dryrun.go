@@ -30,11 +30,12 @@ type DryRun struct {
 	//	{"responses": [{"match": {"method": "GET", "urlPattern": "/clusters/.*"},
 	//	                "responses": [{"statusCode": 200, "headers": {}, "body": {}}]}]}
 	//
-	// The pattern is a regular expression; the method * matches any. Each call gets the next of several
-	// responses, and the last one repeatedly. A call that matches nothing gets 200 {}. It may be empty.
+	// The pattern is a regular expression; the method * matches any. Each call gets the next of
+	// several responses, and the last one repeatedly. A call that matches nothing gets 200 {}. It
+	// may be empty.
 	Responses []byte
-	// Discovery has the objects that exist before the run, in JSON by their metadata.name. Discoveries
-	// find them also in place of the objects that the run applies. It may be empty.
+	// Discovery has the objects that exist before the run, in JSON by their metadata.name.
+	// Discoveries find them also in place of the objects that the run applies. It may be empty.
 	Discovery []byte
 	LookupEnv func(string) (string, bool) // os.LookupEnv by default
 	Now       func() time.Time            // time.Now by default
@@ -66,8 +67,8 @@ type TraceOperation struct {
 	Object    Object    // of apply
 }
 
-// Run runs the task once. The error is about an unreadable file or a malformed task; failures of the run
-// are in the trace.
+// Run runs the task once. The error is about an unreadable file or a malformed task; failures of
+// the run are in the trace.
 func (d DryRun) Run(ctx context.Context) (*Trace, error) {
 	var event struct {
 		ID   string          `json:"id"`
@@ -193,8 +194,8 @@ func compact(data []byte) []byte {
 	return b.Bytes()
 }
 
-// stage is a transport that records its calls. The objects of the discoveries' file exist from the start
-// and replace applied objects of the same name.
+// stage is a transport that records its calls. The objects of the discoveries' file exist from the
+// start and replace applied objects of the same name.
 type stage struct {
 	trace   *Trace
 	now     func() time.Time
@@ -270,8 +271,8 @@ func (s *stage) given(id identity) (name string, ok bool) {
 	return "", false
 }
 
-// Delete implements Transport. An object of a Kubernetes API is deleted at once. A work exists with the
-// time of its deletion until its agent confirms the deletion, which is after the run.
+// Delete implements Transport. An object of a Kubernetes API is deleted at once. A work exists with
+// the time of its deletion until its agent confirms the deletion, which is after the run.
 func (s *stage) Delete(_ context.Context, d Deletion) error {
 	id := identify(d.Object)
 	s.record(TraceOperation{Operation: "delete", Kind: id.Kind, Namespace: id.Namespace, Name: id.Name})

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Doer sends HTTP requests; *http.Client is one. The engine retries and adds the bearer token and the
-// default headers of the config; the Doer adds the client's certificate and traces.
+// Doer sends HTTP requests; *http.Client is one. The engine retries and adds the bearer token and
+// the default headers of the config; the Doer adds the client's certificate and traces.
 type Doer interface {
 	Do(*http.Request) (*http.Response, error)
 }
@@ -23,8 +23,8 @@ type Options struct {
 	Task      *Task
 	Transport Transport // may be nil for tasks without resources
 	API       Doer      // for api_call
-	// LookupEnv looks up the variables that the task names (env.NAME), and no others. The default is
-	// os.LookupEnv.
+	// LookupEnv looks up the variables that the task names (env.NAME), and no others. The default
+	// is os.LookupEnv.
 	LookupEnv func(string) (string, bool)
 	Now       func() time.Time // time.Now by default
 	Log       *slog.Logger     // slog.Default by default
@@ -35,8 +35,8 @@ type Options struct {
 
 // Observer has callbacks for metrics. Each may be nil.
 type Observer struct {
-	// Deleting is called before the engine requests the deletion of an object, Deleted when the request
-	// has succeeded or failed.
+	// Deleting is called before the engine requests the deletion of an object, Deleted when the
+	// request has succeeded or failed.
 	Deleting func(kind string)
 	Deleted  func(kind string, err error, took time.Duration)
 }

@@ -14,8 +14,8 @@ type workView struct {
 	ladder, blockers        []rung
 }
 
-// workFacts is the state of a ManifestWork and its object. The zero value is that of a work that does
-// not exist.
+// workFacts is the state of a ManifestWork and its object. The zero value is that of a work that
+// does not exist.
 type workFacts struct {
 	ordered    bool     // Maestro has the work
 	applied    bool     // the agent has applied its present content, and the object is of this generation
@@ -25,8 +25,8 @@ type workFacts struct {
 	object     any      // the object with its feedback
 }
 
-// facts reads the state from the objects that the run found. It errs when the conditions that were fed
-// back are no JSON.
+// facts reads the state from the objects that the run found. It errs when the conditions that were
+// fed back are no JSON.
 func (w *workView) facts(vars map[string]any) (f workFacts, err error) {
 	resources, _ := vars["resources"].(map[string]any)
 	work, found := resources[w.resource].(map[string]any)

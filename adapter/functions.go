@@ -14,8 +14,8 @@ import (
 	"atoll.dev/rules"
 )
 
-// functions returns the functions of expressions beyond CEL's own, its extensions for strings and lists,
-// and optional values.
+// functions returns the functions of expressions beyond CEL's own, its extensions for strings and
+// lists, and optional values.
 func functions(now func() time.Time) []rules.Function {
 	age := func(list []any, kind string) int64 {
 		c := conditionOf(list, kind)
@@ -138,7 +138,8 @@ func conditionStatus(list []any, kind string) string {
 }
 
 // feedback returns a feedback value of a ManifestWork's manifest as a text, "" without one. v is
-// {"values":[{"name":...,"fieldValue":{"string":...}}]}, or an object with that as its statusFeedback.
+// {"values":[{"name":...,"fieldValue":{"string":...}}]}, or an object with that as its
+// statusFeedback.
 func feedback(v any, name string) string {
 	m, _ := v.(map[string]any)
 	if inner, ok := m["statusFeedback"].(map[string]any); ok && m["values"] == nil {
@@ -176,8 +177,8 @@ func fromJSON(text string) (v any, err error) {
 	return v, utiljson.Unmarshal([]byte(text), &v)
 }
 
-// merge applies above to below as a JSON merge patch (RFC 7386): it merges mappings member by member,
-// null removes a member, any other value replaces it.
+// merge applies above to below as a JSON merge patch (RFC 7386): it merges mappings member by
+// member, null removes a member, any other value replaces it.
 func merge(below, above any) any {
 	over, ok := above.(map[string]any)
 	if !ok {

@@ -15,8 +15,8 @@ import (
 )
 
 // Lint checks config files and task files without running anything: structure, types, names,
-// expressions, templates, calls and manifests. It returns all findings by file and line. It checks a task
-// against the config in the same directory, or against the only config.
+// expressions, templates, calls and manifests. It returns all findings by file and line. It checks
+// a task against the config in the same directory, or against the only config.
 func Lint(names []string, read func(string) ([]byte, error)) Findings {
 	var found Findings
 	configs := map[string]*Config{}

@@ -17,8 +17,8 @@ type Metrics struct {
 	deletions *prometheus.GaugeVec
 }
 
-// NewMetrics registers the metrics. Several adapters may share a registry: the label component is the
-// adapter's name.
+// NewMetrics registers the metrics. Several adapters may share a registry: the label component is
+// the adapter's name.
 func NewMetrics(r prometheus.Registerer, name, version string) *Metrics {
 	r = prometheus.WrapRegistererWith(prometheus.Labels{"component": name, "version": version}, r)
 	m := &Metrics{

@@ -80,8 +80,9 @@ func (n object) build(ctx context.Context, in frame) (any, error) {
 	return out, nil
 }
 
-// build evaluates the definition. The default stands for null, for a field that is not there, and for
-// an expression that fails (substitute). In a report, absence without a default is an error, too.
+// build evaluates the definition. The default stands for null, for a field that is not there, and
+// for an expression that fails (substitute). In a report, absence without a default is an error,
+// too.
 func (n computed) build(ctx context.Context, in frame) (v any, err error) {
 	if n.expr != nil {
 		v, err = n.expr.eval(ctx, in.vars)

@@ -6,9 +6,10 @@ import (
 	"time"
 )
 
-// PacedQueue delivers events at a limited rate. After a full comparison a transport adds all resources
-// to a PacedQueue, so that they do not delay resources whose objects changed. The queue keeps one event
-// for each resource. Make it with NewPacedQueue. Several goroutines may call Add, only one calls Run.
+// PacedQueue delivers events at a limited rate. After a full comparison a transport adds all
+// resources to a PacedQueue, so that they do not delay resources whose objects changed. The queue
+// keeps one event for each resource. Make it with NewPacedQueue. Several goroutines may call Add,
+// only one calls Run.
 type PacedQueue struct {
 	pause time.Duration
 	ready chan struct{} // has a token when an event was added
@@ -24,8 +25,9 @@ func NewPacedQueue(eventsPerSecond float64) *PacedQueue {
 		byID: map[string]Event{}}
 }
 
-// Add queues events and does not block. When an event of the same resource waits, Add keeps the event of the newer
-// generation, and of two equal generations the new event. It ignores an event without an ID.
+// Add queues events and does not block. When an event of the same resource waits, Add keeps the
+// event of the newer generation, and of two equal generations the new event. It ignores an event
+// without an ID.
 func (q *PacedQueue) Add(events ...Event) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -49,9 +51,10 @@ func (q *PacedQueue) Add(events ...Event) {
 	}
 }
 
-// Run calls deliver for each event until ctx ends, one at a time. After an event that deliver takes, Run pauses. After
-// an event that deliver does not take, because it belongs to another replica, Run goes on at once. When ctx ends during
-// deliver, Run queues an event that was not taken again; a later Run delivers it.
+// Run calls deliver for each event until ctx ends, one at a time. After an event that deliver
+// takes, Run pauses. After an event that deliver does not take, because it belongs to another
+// replica, Run goes on at once. When ctx ends during deliver, Run queues an event that was not
+// taken again; a later Run delivers it.
 func (q *PacedQueue) Run(ctx context.Context, deliver func(Event) (taken bool)) {
 	for {
 		e, ok := q.next()

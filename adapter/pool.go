@@ -46,7 +46,8 @@ func newPool(parallel int, grace time.Duration, run func(context.Context, task) 
 		stopped: make(chan struct{})}
 }
 
-// enqueue hands an event to the queue's goroutine. It drops events that come after the pool stopped.
+// enqueue hands an event to the queue's goroutine. It drops events that come after the pool
+// stopped.
 func (p *pool) enqueue(e hint) {
 	e.since = time.Now()
 	select {

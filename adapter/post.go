@@ -41,8 +41,8 @@ func (x *execution) report(ctx context.Context) *StepError {
 	return err
 }
 
-// preventsReport says whether a failure of the last phase is the task's own: its report could not be
-// built, or CLM rejected its content. An unreachable CLM or a refused caller is no such failure.
+// preventsReport says whether a failure of the last phase is the task's own: its report could not
+// be built, or CLM rejected its content. An unreachable CLM or a refused caller is no such failure.
 func (x *execution) preventsReport(err *StepError) bool {
 	api, ok := errors.AsType[*APIError](err.Err)
 	return !ok || api.Status == http.StatusBadRequest || api.Status == http.StatusUnprocessableEntity
@@ -111,8 +111,8 @@ func (x *execution) runPostActions(ctx context.Context) *StepError {
 	return nil
 }
 
-// isMissing says whether a post action failed because its subject does not exist. A 404 without a code
-// does not come from CLM; a dry run counts it all the same, as the original does.
+// isMissing says whether a post action failed because its subject does not exist. A 404 without a
+// code does not come from CLM; a dry run counts it all the same, as the original does.
 func (x *execution) isMissing(err error) bool {
 	api, ok := errors.AsType[*APIError](err)
 	return ok && (api.gone() || x.api.single && api.Status == http.StatusNotFound && api.Code == "")
@@ -172,8 +172,9 @@ func (x *execution) do(ctx context.Context, a *action, left map[string]bool) (Po
 // maxMessage is the longest message in the engine's own report, in bytes.
 const maxMessage = 2048
 
-// reportFailure sends the engine's own report of a run whose task could not report. The run observed
-// nothing, so Applied and Available of the last report on this generation stay; Health has the failure.
+// reportFailure sends the engine's own report of a run whose task could not report. The run
+// observed nothing, so Applied and Available of the last report on this generation stay; Health has
+// the failure.
 func (x *execution) reportFailure(ctx context.Context, why *StepError) error {
 	if x.event.Href == "" {
 		return errors.New("the event has no href")
@@ -248,8 +249,9 @@ func (r *lastReport) condition(kind string) *lastCondition {
 	return nil
 }
 
-// readReport reads an adapter's last report; false when there is none. A report replaces the one before
-// it, so the engine's own report carries on its data: tasks remember there where they placed objects.
+// readReport reads an adapter's last report; false when there is none. A report replaces the one
+// before it, so the engine's own report carries on its data: tasks remember there where they placed
+// objects.
 func (x *execution) readReport(ctx context.Context, statuses url.URL, adapter string) (none lastReport, found bool,
 	err error) {
 	statuses.RawQuery = "size=100"

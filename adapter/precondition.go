@@ -85,8 +85,8 @@ func or0(v any) any {
 	return v
 }
 
-// decide evaluates the expression of a precondition. One that fails is not met; the reason for skipping,
-// which Health reports, has its error.
+// decide evaluates the expression of a precondition. One that fails is not met; the reason for
+// skipping, which Health reports, has its error.
 func (x *execution) decide(ctx context.Context, e *expr, r *PreconditionResult) (string, error) {
 	v, err := e.eval(ctx, x.scope)
 	switch {
@@ -112,7 +112,9 @@ func (x *execution) capture(ctx context.Context, captures []capture, seen map[st
 		}
 		switch {
 		case err != nil && c.expr != nil:
-			if v, err = substitute(c.expr, c.absent, err, func(e *expr, err error) { x.warn(ctx, e, err) }); err != nil {
+			if v, err = substitute(c.expr, c.absent, err, func(e *expr, err error) {
+				x.warn(ctx, e, err)
+			}); err != nil {
 				return fmt.Errorf("capture %s: %w", c.name, err)
 			}
 		case err != nil && !errors.Is(err, errNotFound):

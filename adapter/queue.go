@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// queue orders the runs of resources: at most one run for each resource, however many events come. It
-// has no clock and no goroutine; its owner passes the time.
+// queue orders the runs of resources: at most one run for each resource, however many events come.
+// It has no clock and no goroutine; its owner passes the time.
 //
-// An event for a resource that waits adds no run: the waiting task takes the event's generation if that
-// is newer. An event for a resource that runs queues one more run. The queue retries a failed run five
-// times with back-off; after that the sentinel sends the event again.
+// An event for a resource that waits adds no run: the waiting task takes the event's generation if
+// that is newer. An event for a resource that runs queues one more run. The queue retries a failed
+// run five times with back-off; after that the sentinel sends the event again.
 //
-// Fresh tasks go first: generations that did not run yet, and changes that watches report. The sentinel
-// sends the events of unreconciled resources again and again. If these repetitions delayed fresh tasks,
-// more resources would stay unreconciled and the sentinel would repeat more events. So a repetition goes
-// first in every fourth turn only.
+// Fresh tasks go first: generations that did not run yet, and changes that watches report. The
+// sentinel sends the events of unreconciled resources again and again. If these repetitions delayed
+// fresh tasks, more resources would stay unreconciled and the sentinel would repeat more events. So
+// a repetition goes first in every fourth turn only.
 type queue struct {
 	items    map[string]*item         // by the resource's ID
 	due      [2]dueHeap               // waiting items by class, also those whose time is in the future
@@ -73,22 +73,24 @@ type task struct {
 }
 
 const (
-	// A failed run is retried after firstRetryPause, then after twice that, and so on, at most maxRetries times.
+	// A failed run is retried after firstRetryPause, then after twice that, and so on, at most
+	// maxRetries times.
 	maxRetries        = 5
 	firstRetryPause   = time.Second
 	longestRetryPause = 30 * time.Second
 
-	// The first promptChanges changes that watches report of a resource make it due at once. For further
-	// changes its runs begin at least changeInterval apart, so that an object whose status changes all the
-	// time causes few runs. When no change came for settledAfter, the count begins anew.
+	// The first promptChanges changes that watches report of a resource make it due at once. For
+	// further changes its runs begin at least changeInterval apart, so that an object whose status
+	// changes all the time causes few runs. When no change came for settledAfter, the count begins
+	// anew.
 	promptChanges  = 10
 	changeInterval = 200 * time.Millisecond
 	settledAfter   = 30 * time.Second
 
-	// When another writer changes an object back as often as a run writes it, only pauses end the loop. After
-	// more than promptRepairs runs of the same generation that wrote, a change makes its resource due after a
-	// pause since the last such run, which doubles up to longestRepairPause. Runs that write nothing, because
-	// only statuses changed, do not count.
+	// When another writer changes an object back as often as a run writes it, only pauses end the
+	// loop. After more than promptRepairs runs of the same generation that wrote, a change makes
+	// its resource due after a pause since the last such run, which doubles up to
+	// longestRepairPause. Runs that write nothing, because only statuses changed, do not count.
 	promptRepairs      = 10
 	firstRepairPause   = 100 * time.Millisecond
 	longestRepairPause = 10 * time.Second
@@ -98,7 +100,8 @@ func newQueue(jitter func(time.Duration) time.Duration) *queue {
 	return &queue{items: map[string]*item{}, lastRuns: map[string]successfulRun{}, jitter: jitter}
 }
 
-// add queues an event of the bus. Its resource is due at once, and its count of failures starts anew.
+// add queues an event of the bus. Its resource is due at once, and its count of failures starts
+// anew.
 func (q *queue) add(t task, now time.Time) {
 	i := q.updateItem(t)
 	i.failures = 0
@@ -109,8 +112,8 @@ func (q *queue) add(t task, now time.Time) {
 	q.schedule(i, now, priority)
 }
 
-// change queues a change that a watch reports. A watch reports no trace, so the task gets the trace of
-// the resource's run in progress or of its last successful run.
+// change queues a change that a watch reports. A watch reports no trace, so the task gets the trace
+// of the resource's run in progress or of its last successful run.
 func (q *queue) change(t task, now time.Time) {
 	i := q.updateItem(t)
 	if i.task.trace == "" && i.running {
@@ -133,8 +136,8 @@ func (q *queue) change(t task, now time.Time) {
 	q.schedule(i, dueAt, priority)
 }
 
-// nextRepair returns the earliest time at which a change may cause a run, after the repairs so far; the zero time
-// when they are few. The run in progress counts as a repair that ends now.
+// nextRepair returns the earliest time at which a change may cause a run, after the repairs so far;
+// the zero time when they are few. The run in progress counts as a repair that ends now.
 func (i *item) nextRepair(now time.Time) time.Time {
 	over := i.repairs - promptRepairs
 	if over <= 0 {
@@ -156,8 +159,8 @@ func (i *item) countRepair(now time.Time) {
 	i.repairedAt = now
 }
 
-// updateItem returns the resource's item, and first gives its next task the event, if that is not older, and the
-// trace. It makes the item if the queue has none.
+// updateItem returns the resource's item, and first gives its next task the event, if that is not
+// older, and the trace. It makes the item if the queue has none.
 func (q *queue) updateItem(t task) *item {
 	i := q.items[t.ID]
 	if i == nil {
@@ -176,8 +179,8 @@ func (q *queue) updateItem(t task) *item {
 	return i
 }
 
-// schedule makes an item due at a time, or starts its next run then when it runs now. An item that waits already keeps
-// the earlier of both times and the higher of both priorities.
+// schedule makes an item due at a time, or starts its next run then when it runs now. An item that
+// waits already keeps the earlier of both times and the higher of both priorities.
 func (q *queue) schedule(i *item, at time.Time, priority class) {
 	if waits := i.index >= 0 || i.runAgain; waits {
 		if i.dueAt.Before(at) {
@@ -200,8 +203,8 @@ func (q *queue) schedule(i *item, at time.Time, priority class) {
 	heap.Push(&q.due[priority], i)
 }
 
-// next takes a due task out of the queue and marks its resource as running. When no task is due, ok is false and wait
-// is the time until one is; wait is 0 when the queue is empty.
+// next takes a due task out of the queue and marks its resource as running. When no task is due, ok
+// is false and wait is the time until one is; wait is 0 when the queue is empty.
 func (q *queue) next(now time.Time) (t task, ok bool, wait time.Duration) {
 	order := [2]class{fresh, repeated}
 	if q.turn%repetitionEvery == repetitionEvery-1 {
@@ -226,8 +229,8 @@ func (q *queue) next(now time.Time) (t task, ok bool, wait time.Duration) {
 	return task{}, false, wait
 }
 
-// done records how the resource's run in progress ended. It queues the retry of a failed run, and the run that an
-// event during this run requested.
+// done records how the resource's run in progress ended. It queues the retry of a failed run, and
+// the run that an event during this run requested.
 func (q *queue) done(id string, result ending, now time.Time) {
 	i := q.items[id]
 	i.running = false
@@ -239,7 +242,8 @@ func (q *queue) done(id string, result ending, now time.Time) {
 		if result == repaired {
 			i.countRepair(now)
 		}
-		q.lastRuns[id] = successfulRun{max(i.runningTask.Generation, q.lastRuns[id].generation), now, i.runningTask.trace}
+		q.lastRuns[id] = successfulRun{max(i.runningTask.Generation, q.lastRuns[id].generation), now,
+			i.runningTask.trace}
 	case notBegun:
 		i.failures = 0
 	}
@@ -265,8 +269,8 @@ func (q *queue) done(id string, result ending, now time.Time) {
 	}
 }
 
-// sweep forgets resources that neither wait nor run and have not changed for settledAfter, and successful runs older
-// than rememberRunsFor. It works at most once in settledAfter.
+// sweep forgets resources that neither wait nor run and have not changed for settledAfter, and
+// successful runs older than rememberRunsFor. It works at most once in settledAfter.
 func (q *queue) sweep(now time.Time) {
 	if now.Sub(q.sweptAt) < settledAfter {
 		return

@@ -9,8 +9,9 @@ import (
 // and sends them with PUT to URL after the post actions. An addition to HyperFleet's language; its
 // reference is docs/adapters.md, the reasons are in decision 069.
 //
-// The task defines the names generation and is_deleting. With Work it also defines targetCluster (the
-// management cluster, "" while there is none) and before (the adapter's last report, {} without one).
+// The task defines the names generation and is_deleting. With Work it also defines targetCluster
+// (the management cluster, "" while there is none) and before (the adapter's last report, {}
+// without one).
 type Report struct {
 	Place Place
 	URL   Text `yaml:"url"` // template
@@ -30,8 +31,8 @@ type ReportedWork struct {
 	Resource string `yaml:"resource"` // the task's resource that is the ManifestWork
 	Object   string `yaml:"object"`   // a nested discovery of the resource
 	Ready    string `yaml:"ready"`    // the object's condition that makes Available
-	// Unversioned says whether a condition without observedGeneration counts for the object's present
-	// generation: counts (default) or ignored.
+	// Unversioned says whether a condition without observedGeneration counts for the object's
+	// present generation: counts (default) or ignored.
 	Unversioned string `yaml:"unversioned"`
 	Subject     string `yaml:"subject"` // of messages: "it" by default
 	Waiting     *Rung  `yaml:"waiting"` // while targetCluster is ""

@@ -17,8 +17,8 @@ type fedBack struct {
 	fallback any
 }
 
-// firstSeen is {since: EXPRESSION}: the time at which the expression was first seen to hold, which the
-// last report remembers; "" until then.
+// firstSeen is {since: EXPRESSION}: the time at which the expression was first seen to hold, which
+// the last report remembers; "" until then.
 type firstSeen struct {
 	when *expr
 	path []string

@@ -14,13 +14,13 @@ import (
 
 // CLM orders an adapter's reports by the adapter's own clock, which may be set back: it discards a
 // report whose observed_time is before that of the stored report (204), and the original keeps the
-// stored report where the times are equal (201). So an execution counts a report as delivered only when
-// the answer confirms that. Otherwise it reads the time of the stored report, and the task runs again:
-// its observations are then newer than the stored report, so its report gets a time after the stored
-// one, whatever the clock shows.
+// stored report where the times are equal (201). So an execution counts a report as delivered only
+// when the answer confirms that. Otherwise it reads the time of the stored report, and the task
+// runs again: its observations are then newer than the stored report, so its report gets a time
+// after the stored one, whatever the clock shows.
 
-// errOvertaken is the error of a report that CLM discarded as older than the stored one. Engine.Run runs
-// the task again.
+// errOvertaken is the error of a report that CLM discarded as older than the stored one. Engine.Run
+// runs the task again.
 var errOvertaken = errors.New(
 	"the lifecycle manager has a report of a later time; the task looks again and reports after it")
 
@@ -35,12 +35,13 @@ const (
 	dateError = 2 * time.Second
 )
 
-// reportKey identifies the report of an adapter on a resource, by the path of the resource's statuses.
+// reportKey identifies the report of an adapter on a resource, by the path of the resource's
+// statuses.
 type reportKey struct{ path, adapter string }
 
 // storedTimes has the times of stored reports that this process's clock had not reached: each later
-// report of the same key gets a later time. Only errOvertaken adds entries, which expire after an hour,
-// so it is empty while clocks are right. Its methods may be called by several goroutines.
+// report of the same key gets a later time. Only errOvertaken adds entries, which expire after an
+// hour, so it is empty while clocks are right. Its methods may be called by several goroutines.
 type storedTimes struct {
 	mu sync.Mutex
 	at map[reportKey]storedTime
@@ -159,8 +160,8 @@ func (x *execution) sendReport(ctx context.Context, r apiRequest) (*answer, erro
 	return out, errOvertaken
 }
 
-// refusedFor says whether CLM refused a report because its time is too far from CLM's clock, and returns
-// the time of that clock.
+// refusedFor says whether CLM refused a report because its time is too far from CLM's clock, and
+// returns the time of that clock.
 func (s *statusBody) refusedFor(out *answer) (date time.Time, wrong bool) {
 	if out == nil || out.status != http.StatusBadRequest || out.date.IsZero() || s.at.IsZero() {
 		return time.Time{}, false
@@ -169,13 +170,15 @@ func (s *statusBody) refusedFor(out *answer) (date time.Time, wrong bool) {
 	return out.date, ahead > maxAhead-dateError || ahead < -(maxBehind-dateError)
 }
 
-// keptInstead returns the time of the report that CLM kept instead of s, according to its answer to s.
-// It returns zero when CLM stored s or did not have to, and an error when CLM has neither report.
+// keptInstead returns the time of the report that CLM kept instead of s, according to its answer to
+// s. It returns zero when CLM stored s or did not have to, and an error when CLM has neither
+// report.
 func (x *execution) keptInstead(ctx context.Context, statuses *url.URL, s statusBody, out *answer) (none time.Time,
 	err error) {
 	if out.status != http.StatusNoContent {
 		var kept lastReport
-		if json.Unmarshal(out.body, &kept) != nil || kept.Generation != s.Generation || kept.sameConditions(s.lastReport) {
+		if json.Unmarshal(out.body, &kept) != nil || kept.Generation != s.Generation ||
+			kept.sameConditions(s.lastReport) {
 			return none, nil
 		}
 		return kept.ObservedAt, nil

@@ -12,7 +12,8 @@ import (
 // generationAnnotation has the generation of the resource for which an object was rendered.
 const generationAnnotation = "hyperfleet.io/generation"
 
-// applyResources is the third phase. The first failure to apply ends it; a failure to delete does not.
+// applyResources is the third phase. The first failure to apply ends it; a failure to delete does
+// not.
 func (x *execution) applyResources(ctx context.Context) *StepError {
 	if x.task.lifecycle {
 		if err := x.discoverAll(ctx); err != nil {
@@ -45,9 +46,9 @@ func (x *execution) applyResources(ctx context.Context) *StepError {
 	return first
 }
 
-// discoverAll finds all objects before any decision, because the decision about one object may read the
-// others. An object to delete that is not found may still exist (AbsenceChecker); then it is bound, so
-// that deletions that wait for it keep waiting.
+// discoverAll finds all objects before any decision, because the decision about one object may read
+// the others. An object to delete that is not found may still exist (AbsenceChecker); then it is
+// bound, so that deletions that wait for it keep waiting.
 func (x *execution) discoverAll(ctx context.Context) *StepError {
 	var absent []*resource
 	for i := range x.task.resources {
@@ -73,8 +74,8 @@ func (x *execution) discoverAll(ctx context.Context) *StepError {
 	return nil
 }
 
-// resourceFailed records the failure of a call for a resource. Failures of templates and expressions are
-// recorded by failed alone.
+// resourceFailed records the failure of a call for a resource. Failures of templates and
+// expressions are recorded by failed alone.
 func (x *execution) resourceFailed(name, op string, err error) *StepError {
 	e := &StepError{Resources, name, op, err}
 	x.adapter["resourceErrors"].(map[string]any)[name] = e.document()
@@ -221,8 +222,8 @@ func (x *execution) notFound(ctx context.Context, r *resource, out *ResourceResu
 	return nil
 }
 
-// bind binds an object as resources.<name>, and its nested objects both as resources.<nested> and as
-// resources.<name>.<nested>.
+// bind binds an object as resources.<name>, and its nested objects both as resources.<nested> and
+// as resources.<name>.<nested>.
 func (x *execution) bind(r *resource, object Object) {
 	x.unbind(r)
 	x.result.Discovered[r.name], x.resources[r.name] = object, object

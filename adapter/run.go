@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// execution is one run of a task. scope has the names that templates and expressions see: the params,
-// captures and payloads so far, and adapter, resources, event, env and config.
+// execution is one run of a task. scope has the names that templates and expressions see: the
+// params, captures and payloads so far, and adapter, resources, event, env and config.
 type execution struct {
 	*Engine
 	event     Event
@@ -26,8 +26,8 @@ type execution struct {
 	result    *Result
 }
 
-// Run runs the task for one event. It always returns a result; when ctx ends, the remaining steps fail
-// with its error. Two goroutines must not call it for one resource at the same time.
+// Run runs the task for one event. It always returns a result; when ctx ends, the remaining steps
+// fail with its error. Two goroutines must not call it for one resource at the same time.
 //
 // When CLM discards the task's report as older than the stored one, the task runs again: only new
 // observations may get a later time.
@@ -150,7 +150,8 @@ func (x *execution) endIfGone(err *StepError) bool {
 	return true
 }
 
-// concernsResource says whether a URL is that of the event's resource, of its owner, or of its statuses.
+// concernsResource says whether a URL is that of the event's resource, of its owner, or of its
+// statuses.
 func (x *execution) concernsResource(url string) bool {
 	u, err := x.api.resolve(url)
 	if err != nil {
@@ -312,8 +313,8 @@ func (x *execution) take(ctx context.Context, p *param) (any, error) {
 	return member(event, path)
 }
 
-// callObject makes an api_call and decodes its answer. It notes when the answer is the event's resource
-// and is being deleted.
+// callObject makes an api_call and decodes its answer. It notes when the answer is the event's
+// resource and is being deleted.
 func (x *execution) callObject(ctx context.Context, c *call) (map[string]any, error) {
 	out, err := x.api.do(ctx, c, x.scope)
 	if err != nil {

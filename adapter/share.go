@@ -10,13 +10,14 @@ import (
 	"atoll.dev/bus"
 )
 
-// Sharer assigns the resources of an adapter to its replicas, each resource to one replica at a time.
-// The lifecycle manager implements it.
+// Sharer assigns the resources of an adapter to its replicas, each resource to one replica at a
+// time. The lifecycle manager implements it.
 type Sharer interface {
-	// Renew renews the lease of this replica. keep are slots that the server must not give to another
-	// replica yet, because work is in progress there or may begin before the answer arrives. Renew
-	// returns the number of all slots, and the slots in which this replica may begin work until lease
-	// after the call. The error is ErrNotShared when the server does not share resources.
+	// Renew renews the lease of this replica. keep are slots that the server must not give to
+	// another replica yet, because work is in progress there or may begin before the answer
+	// arrives. Renew returns the number of all slots, and the slots in which this replica may begin
+	// work until lease after the call. The error is ErrNotShared when the server does not share
+	// resources.
 	Renew(ctx context.Context, lease time.Duration, keep []int) (slots int, open []OpenSlot, err error)
 	// Leave gives the lease back: no work is in progress any more.
 	Leave(ctx context.Context) error
@@ -32,12 +33,12 @@ type OpenSlot struct {
 // ErrNotShared is the error of a Sharer whose server does not share resources among replicas.
 var ErrNotShared = errors.New("the server does not share resources among replicas")
 
-// errLeaseOver is the cause by which runs end when the lease was not renewed in time: another replica
-// may work on their resources from then on.
+// errLeaseOver is the cause by which runs end when the lease was not renewed in time: another
+// replica may work on their resources from then on.
 var errLeaseOver = errors.New("the lease of this replica has expired")
 
-// share is the set of slots that this replica holds. The zero value holds all resources: nobody shares.
-// Its methods may be called by several goroutines.
+// share is the set of slots that this replica holds. The zero value holds all resources: nobody
+// shares. Its methods may be called by several goroutines.
 type share struct {
 	lease time.Duration
 
@@ -77,8 +78,8 @@ func (s *share) holds(id string, now time.Time) holding {
 	return foreign
 }
 
-// begin begins work on a resource when this replica holds its slot. The context ends with the lease.
-// The caller calls end when the work has ended.
+// begin begins work on a resource when this replica holds its slot. The context ends with the
+// lease. The caller calls end when the work has ended.
 func (s *share) begin(ctx context.Context, id string, now time.Time) (_ context.Context, end func(), ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -114,9 +115,9 @@ func (s *share) keep() (slots []int) {
 	return slots
 }
 
-// renewed takes the answer to a renewal that was sent at asked. It returns the slots in which another
-// replica may have worked since they were open here. Slots that open again after the lease expired,
-// and that no other replica held meanwhile, are not among them.
+// renewed takes the answer to a renewal that was sent at asked. It returns the slots in which
+// another replica may have worked since they were open here. Slots that open again after the lease
+// expired, and that no other replica held meanwhile, are not among them.
 func (s *share) renewed(slots int, open []OpenSlot, asked time.Time) (gained []int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,8 +157,8 @@ func (s *share) endIfExpired(now time.Time) bool {
 	return true
 }
 
-// slotsOfReplica returns the slots that this replica holds as far as it knows, and how many slots there
-// are; 0 when nobody shares.
+// slotsOfReplica returns the slots that this replica holds as far as it knows, and how many slots
+// there are; 0 when nobody shares.
 func (s *share) slotsOfReplica() (slots []int, of int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -191,7 +192,8 @@ func (w *Worker) firstShare(ctx context.Context) (bool, error) {
 		case err == nil:
 			return true, nil
 		case errors.Is(err, ErrNotShared):
-			w.o.Log.Info("the broker distributes the events among the replicas, and each watches all objects", "reason", err)
+			w.o.Log.Info("the broker distributes the events among the replicas, and each watches all objects", "reason",
+				err)
 			return false, nil
 		case ctx.Err() != nil:
 			return false, ctx.Err()

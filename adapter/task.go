@@ -32,8 +32,8 @@ type Param struct {
 	Required    bool   `yaml:"required"`
 	Default     Value  `yaml:"default"`
 	Description string `yaml:"description"`
-	// When decides whether the source is used. When it is false the param is its default, or null, also
-	// when it is required. An addition of ours.
+	// When decides whether the source is used. When it is false the param is its default, or null,
+	// also when it is required. An addition of ours.
 	When *When `yaml:"when"`
 	// Let takes the place of everything else in an entry: named expressions. An addition of ours.
 	Let Let `yaml:"let"`
@@ -130,8 +130,8 @@ type Resource struct {
 	RefText Text
 }
 
-// Kind returns the apiVersion and kind of the resource's object; false when a template makes them, or
-// the manifest has none.
+// Kind returns the apiVersion and kind of the resource's object; false when a template makes them,
+// or the manifest has none.
 func (r *Resource) Kind() (apiVersion, kind string, ok bool) {
 	text := r.RefText.Value
 	switch m := r.Manifest.Value.(type) {
@@ -233,9 +233,9 @@ func LoadTask(file string) (*Task, error) {
 	return ParseTask(file, data, os.ReadFile)
 }
 
-// ParseTask reads an AdapterTaskConfig, and with read the files that it refers to. The error is Findings:
-// all unknown keys, duplicates, wrong types and missing values. Lint and New check expressions and
-// templates.
+// ParseTask reads an AdapterTaskConfig, and with read the files that it refers to. The error is
+// Findings: all unknown keys, duplicates, wrong types and missing values. Lint and New check
+// expressions and templates.
 func ParseTask(file string, data []byte, read func(name string) ([]byte, error)) (*Task, error) {
 	t, findings := parseTask(file, data, read)
 	if err := findings.err(); err != nil {

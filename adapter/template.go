@@ -148,8 +148,8 @@ func templateError(err error) string {
 	return strings.TrimPrefix(s, `executing "" `)
 }
 
-// fieldsOf returns the first names of the paths that a template reads: a of .a.b, and of $.a.b anywhere.
-// Inside range and with the dot is another value, so names after it are not included.
+// fieldsOf returns the first names of the paths that a template reads: a of .a.b, and of $.a.b
+// anywhere. Inside range and with the dot is another value, so names after it are not included.
 func fieldsOf(root *parse.ListNode) []string {
 	var names []string
 	var list func(n *parse.ListNode, top bool)
@@ -260,7 +260,8 @@ func templateFuncs(now func() time.Time) template.FuncMap {
 		"gt":     order(func(c int) bool { return c > 0 }),
 		"ge":     order(func(c int) bool { return c >= 0 }),
 		"printf": printf,
-		// Ours, for manifests that are texts: JSON is YAML, so a value cannot change the manifest's shape.
+		// Ours, for manifests that are texts: JSON is YAML, so a value cannot change the manifest's
+		// shape.
 		"toJson": func(v any) (string, error) { text, err := json.Marshal(v); return string(text), err },
 	}
 }
@@ -280,8 +281,8 @@ func title(s string) string {
 
 var verb = regexp.MustCompile(`%[-+# 0]*[0-9]*(?:\.[0-9]*)?[a-zA-Z%]`)
 
-// printf is fmt.Sprintf that also formats int64 with %f and whole float64 with %d: authors do not know
-// which of them a document's number is.
+// printf is fmt.Sprintf that also formats int64 with %f and whole float64 with %d: authors do not
+// know which of them a document's number is.
 func printf(format string, args ...any) string {
 	args = slices.Clone(args)
 	i := 0

@@ -9,8 +9,8 @@ import (
 // Object is a decoded Kubernetes object; integers are int64.
 type Object = map[string]any
 
-// Event is the data of a reconcile CloudEvent: which resource needs work. Events with the same ID are
-// about the same resource.
+// Event is the data of a reconcile CloudEvent: which resource needs work. Events with the same ID
+// are about the same resource.
 type Event struct {
 	ID              string `json:"id"`
 	Kind            string `json:"kind"`
@@ -26,36 +26,37 @@ type Owner struct {
 	Href string `json:"href"`
 }
 
-// Transport applies, finds and deletes objects. Several goroutines call its methods, but one at a time
-// for each resource.
+// Transport applies, finds and deletes objects. Several goroutines call its methods, but one at a
+// time for each resource.
 type Transport interface {
 	// Discover returns the objects that match a search, ordered by namespace and name. Without a
 	// match it returns none and no error.
 	Discover(ctx context.Context, s Search) ([]Object, error)
-	// Apply creates or updates an object. It never replaces a higher generation by a lower one. The error
-	// is ErrTerminating for an object, or a namespace, that is being deleted.
+	// Apply creates or updates an object. It never replaces a higher generation by a lower one. The
+	// error is ErrTerminating for an object, or a namespace, that is being deleted.
 	Apply(ctx context.Context, a Application) (Applied, error)
-	// Delete requests the deletion of an object that Discover returned. An object that does not exist
-	// any more is no error. The object may still exist when Delete returns.
+	// Delete requests the deletion of an object that Discover returned. An object that does not
+	// exist any more is no error. The object may still exist when Delete returns.
 	Delete(ctx context.Context, d Deletion) error
 }
 
-// Watcher is a Transport that reports changes of the objects that it applied, also in an earlier process.
+// Watcher is a Transport that reports changes of the objects that it applied, also in an earlier
+// process.
 type Watcher interface {
 	// Watch calls changed with the event of the resource for which an object was applied
 	// (Application.Event) whenever that object or its status changes, until ctx ends or the watch
 	// fails. changed only queues the event and returns whether it did; it rejects events of other
-	// replicas' resources. Objects that exist when the first Watch begins may have changed before, so
-	// Watch reports them too, at a limited pace. A later Watch continues where the one before it ended
-	// and reports the changes in between. One Watch runs at a time.
+	// replicas' resources. Objects that exist when the first Watch begins may have changed before,
+	// so Watch reports them too, at a limited pace. A later Watch continues where the one before it
+	// ended and reports the changes in between. One Watch runs at a time.
 	Watch(ctx context.Context, changed func(Event) (taken bool)) error
-	// Recall makes Watch report, at a limited pace, all objects that it knows and whose events match,
-	// changed or not. It sends no requests.
+	// Recall makes Watch report, at a limited pace, all objects that it knows and whose events
+	// match, changed or not. It sends no requests.
 	Recall(match func(Event) bool)
 }
 
-// AbsenceChecker is a Transport that knows when an object that it does not find may still exist: its
-// agent has not reported yet.
+// AbsenceChecker is a Transport that knows when an object that it does not find may still exist:
+// its agent has not reported yet.
 type AbsenceChecker interface {
 	// Unconfirmed is called for a search by name that found nothing. It returns a stand-in for the
 	// object while its absence is not confirmed, and nil when the object does not exist. A deletion
@@ -86,8 +87,8 @@ type Application struct {
 	OnlyExisting bool
 }
 
-// ErrTerminating is the error of Apply for an object that is being deleted, or whose namespace is being
-// deleted. Apply succeeds after the deletion has ended.
+// ErrTerminating is the error of Apply for an object that is being deleted, or whose namespace is
+// being deleted. Apply succeeds after the deletion has ended.
 var ErrTerminating = errors.New("it is still being deleted")
 
 // Operation says what Apply did.

@@ -13,8 +13,8 @@ func (x *execution) frame(ctx context.Context) frame {
 	return frame{vars: x.scope, warn: func(e *expr, err error) { x.warn(ctx, e, err) }}
 }
 
-// warn records an expression that failed and whose value is null or its default: in the result, and in
-// the log, there once for each expression.
+// warn records an expression that failed and whose value is null or its default: in the result, and
+// in the log, there once for each expression.
 func (x *execution) warn(ctx context.Context, e *expr, err error) {
 	x.result.Warnings = append(x.result.Warnings, err)
 	level := slog.LevelDebug
@@ -25,9 +25,9 @@ func (x *execution) warn(ctx context.Context, e *expr, err error) {
 		slog.String("id", x.event.ID), slog.Any("error", err))
 }
 
-// substitute decides what becomes of an expression that failed, as HyperFleet's files expect it: the
-// default stands for any failure, null for what is not there. Other failures are errors: the task is
-// wrong, and null would hide it.
+// substitute decides what becomes of an expression that failed, as HyperFleet's files expect it:
+// the default stands for any failure, null for what is not there. Other failures are errors: the
+// task is wrong, and null would hide it.
 func substitute(e *expr, fallback Value, err error, warn func(*expr, error)) (any, error) {
 	absent := errors.Is(err, rules.ErrAbsent)
 	switch {
@@ -39,8 +39,8 @@ func substitute(e *expr, fallback Value, err error, warn func(*expr, error)) (an
 	return fallback.Value, nil
 }
 
-// bindReportNames binds what the engine adds to a task with a standard report: failed, and work when
-// the report is about one.
+// bindReportNames binds what the engine adds to a task with a standard report: failed, and work
+// when the report is about one.
 func (x *execution) bindReportNames() *StepError {
 	if !x.task.reports {
 		return nil

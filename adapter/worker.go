@@ -66,8 +66,8 @@ func (o WorkerOptions) withDefaults() WorkerOptions {
 }
 
 // Worker runs an adapter's task for each resource that an event or a change of an object names. It
-// acknowledges an event when it has queued it: events are hints, and the sentinel sends them again for
-// resources that stay unreconciled. Use NewWorker, then Run.
+// acknowledges an event when it has queued it: events are hints, and the sentinel sends them again
+// for resources that stay unreconciled. Use NewWorker, then Run.
 type Worker struct {
 	o         WorkerOptions
 	bus       atomic.Pointer[bus.Client] // nil until the worker knows how events are distributed
@@ -83,7 +83,8 @@ type Worker struct {
 
 // NewWorker returns a worker that is idle until Run.
 func NewWorker(o WorkerOptions) *Worker {
-	w := &Worker{o: o.withDefaults(), more: make(chan struct{}, 1), toResync: map[int]bool{}, deferred: map[string]hint{}}
+	w := &Worker{o: o.withDefaults(), more: make(chan struct{}, 1), toResync: map[int]bool{},
+		deferred: map[string]hint{}}
 	w.share.lease, w.sendHello = w.o.Lease, w.publishHello
 	w.pool = newPool(w.o.Parallel, w.o.Grace, w.run)
 	return w
@@ -170,9 +171,9 @@ func (w *Worker) takeSlotsToResync() []int {
 	return slots
 }
 
-// resyncSlots queues every resource in newly acquired slots: it asks the sentinel for the unreconciled
-// ones, and the watcher for all whose objects it knows. This replica dropped their earlier events,
-// because they were another replica's.
+// resyncSlots queues every resource in newly acquired slots: it asks the sentinel for the
+// unreconciled ones, and the watcher for all whose objects it knows. This replica dropped their
+// earlier events, because they were another replica's.
 func (w *Worker) resyncSlots(ctx context.Context) {
 	for {
 		select {
@@ -192,14 +193,16 @@ func (w *Worker) resyncSlots(ctx context.Context) {
 	}
 }
 
-// watchAgain is the pause before a watch that ended begins again. Watchers reconnect broken streams by
-// themselves, so an end is an error of another kind and is logged.
+// watchAgain is the pause before a watch that ended begins again. Watchers reconnect broken streams
+// by themselves, so an end is an error of another kind and is logged.
 const watchAgain = 5 * time.Second
 
 // watch queues the resources whose objects change, until ctx ends.
 func (w *Worker) watch(ctx context.Context) {
 	for ctx.Err() == nil {
-		err := w.o.Watcher.Watch(ctx, func(e Event) bool { return w.enqueue(hint{task: task{Event: e}, watched: true}) })
+		err := w.o.Watcher.Watch(ctx, func(e Event) bool {
+			return w.enqueue(hint{task: task{Event: e}, watched: true})
+		})
 		if ctx.Err() != nil {
 			return
 		}
@@ -212,7 +215,8 @@ func (w *Worker) watch(ctx context.Context) {
 	}
 }
 
-// take queues an event of the bus. It acknowledges malformed events, too: a redelivery would be the same.
+// take queues an event of the bus. It acknowledges malformed events, too: a redelivery would be the
+// same.
 func (w *Worker) take(_ context.Context, m bus.Message) {
 	defer m.Ack()
 	var e Event
@@ -239,8 +243,8 @@ func (w *Worker) enqueue(e hint) (taken bool) {
 	return true
 }
 
-// deferHint keeps an event until requeueDeferred: for each resource of this replica's slots the event of
-// the newest generation.
+// deferHint keeps an event until requeueDeferred: for each resource of this replica's slots the
+// event of the newest generation.
 func (w *Worker) deferHint(e hint) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -253,8 +257,8 @@ func (w *Worker) deferHint(e hint) {
 	w.deferred[e.ID] = e
 }
 
-// requeueDeferred queues the deferred events of resources that are this replica's again, and drops the
-// others.
+// requeueDeferred queues the deferred events of resources that are this replica's again, and drops
+// the others.
 func (w *Worker) requeueDeferred() {
 	w.mu.Lock()
 	deferred := w.deferred

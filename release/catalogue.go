@@ -17,8 +17,8 @@ import (
 	"atoll.dev/client/remote"
 )
 
-// The catalogue consists of resources of the lifecycle manager: a Channel, and below it one Version for each version
-// that clusters can run.
+// The catalogue consists of resources of the lifecycle manager: a Channel, and below it one Version
+// for each version that clusters can run.
 const (
 	channels clmclient.Collection = "channels"
 	versions clmclient.Collection = "versions"
@@ -29,8 +29,8 @@ const (
 // madeBy labels what a Publisher made. It deletes nothing else.
 const madeBy, publisherName = "atoll.dev/made-by", "clm"
 
-// Publisher makes the catalogue of a region equal to a list of versions. Several replicas may publish the same list at
-// once.
+// Publisher makes the catalogue of a region equal to a list of versions. Several replicas may
+// publish the same list at once.
 type Publisher struct {
 	CLM      *clmclient.Client // Run closes it
 	Versions []string
@@ -47,8 +47,8 @@ func (p *Publisher) Check(context.Context) error {
 	return nil
 }
 
-// Run publishes the versions, tries again every 200 ms until it succeeded, and returns. A cancelled ctx ends it without
-// an error.
+// Run publishes the versions, tries again every 200 ms until it succeeded, and returns. A cancelled
+// ctx ends it without an error.
 func (p *Publisher) Run(ctx context.Context) error {
 	defer p.CLM.Close()
 	tick := time.NewTicker(200 * time.Millisecond)
@@ -70,8 +70,9 @@ func (p *Publisher) Run(ctx context.Context) error {
 	return nil
 }
 
-// Publish creates the missing Versions, and deletes those that an earlier Publisher created and that are not in the
-// list. Versions of other makers stay. A lifecycle manager without the kind Channel is left as it is.
+// Publish creates the missing Versions, and deletes those that an earlier Publisher created and
+// that are not in the list. Versions of other makers stay. A lifecycle manager without the kind
+// Channel is left as it is.
 func (p *Publisher) Publish(ctx context.Context) error {
 	channel, err := p.stableChannel(ctx)
 	if remote.StatusOf(err) == http.StatusNotFound {

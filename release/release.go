@@ -1,5 +1,5 @@
-// Package release knows the versions that clusters can run: how a version is written, the image that stands for it, and
-// the catalogue of versions in the lifecycle manager.
+// Package release knows the versions that clusters can run: how a version is written, the image
+// that stands for it, and the catalogue of versions in the lifecycle manager.
 //
 // It is a tool: it imports api and client packages, and no service.
 package release

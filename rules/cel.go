@@ -15,8 +15,8 @@ import (
 var (
 	// ErrCost is the error of an evaluation that exceeded its cost limit.
 	ErrCost = errors.New("operation cancelled: actual cost limit exceeded")
-	// ErrAbsent is the error of an expression that reads a member, an element or a variable that does not
-	// exist.
+	// ErrAbsent is the error of an expression that reads a member, an element or a variable that
+	// does not exist.
 	ErrAbsent = errors.New("it is not there")
 	// ErrInterrupted is the error of an evaluation whose context ended.
 	ErrInterrupted = errors.New("operation interrupted")
@@ -64,9 +64,9 @@ func (t Type) String() string {
 type Options struct {
 	Variables map[string]Type
 	Functions []Function
-	// Cost limits one evaluation; reading a field costs 1. cel-go's accounting takes time that grows with
-	// the square of the cost: at most about 20 ms for the default of 100,000, seconds for Kubernetes'
-	// 1,000,000.
+	// Cost limits one evaluation; reading a field costs 1. cel-go's accounting takes time that
+	// grows with the square of the cost: at most about 20 ms for the default of 100,000, seconds
+	// for Kubernetes' 1,000,000.
 	Cost uint64
 }
 
@@ -120,8 +120,8 @@ type Program struct {
 	program cel.Program
 }
 
-// Compile compiles an expression whose result can have the wanted type; where the type depends on values,
-// Eval checks it. The error is a *CompileError for a wrong expression.
+// Compile compiles an expression whose result can have the wanted type; where the type depends on
+// values, Eval checks it. The error is a *CompileError for a wrong expression.
 func (e *Env) Compile(expression string, want Type) (p *Program, err error) {
 	defer recovered(&err)
 	checked, issues := e.env.Compile(expression)
@@ -146,14 +146,16 @@ func (e *Env) program(text string, checked *cel.Ast, want Type) (*Program, error
 // String returns the source text.
 func (p *Program) String() string { return p.text }
 
-// Result is the outcome of an evaluation: a JSON-like value, a time.Time or a time.Duration, and the cost.
+// Result is the outcome of an evaluation: a JSON-like value, a time.Time or a time.Duration, and
+// the cost.
 type Result struct {
 	Value any
 	Cost  uint64
 }
 
-// Eval evaluates the expression over variables. The error is ErrCost, ErrInterrupted with the context's
-// cause, ErrAbsent, or another failure of the expression. The result has the cost also with an error.
+// Eval evaluates the expression over variables. The error is ErrCost, ErrInterrupted with the
+// context's cause, ErrAbsent, or another failure of the expression. The result has the cost also
+// with an error.
 func (p *Program) Eval(ctx context.Context, vars map[string]any) (r Result, err error) {
 	defer recovered(&err)
 	if ctx.Err() != nil { // comprehensions check the context only every interruptEvery rounds

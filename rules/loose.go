@@ -14,7 +14,8 @@ import (
 // CompileLoose compiles an expression that was written for an evaluator without type checks. It is
 // Compile, but
 //
-//   - undeclared names are variables of any type; it returns them, sorted. An evaluation that reads one
+//   - undeclared names are variables of any type; it returns them, sorted. An evaluation that reads
+//     one
 //     without a value errs with ErrAbsent.
 //   - the arms of a condition may be of different types.
 //   - whole numbers and literal fractions may be mixed in arithmetic.

@@ -14,8 +14,8 @@ import (
 // Definition is an expression that has a name.
 type Definition struct{ Name, Expression string }
 
-// Params are expressions that may read each other by name, in any order of writing. They are evaluated in
-// the order of their dependencies.
+// Params are expressions that may read each other by name, in any order of writing. They are
+// evaluated in the order of their dependencies.
 type Params struct {
 	env   *Env
 	order []param
@@ -69,7 +69,8 @@ func (e *Env) has(name string) bool {
 	return slices.ContainsFunc(e.env.Variables(), func(v *decls.VariableDecl) bool { return v.Name() == name })
 }
 
-// inOrder sorts definitions so that each follows those that it reads; otherwise they keep their order.
+// inOrder sorts definitions so that each follows those that it reads; otherwise they keep their
+// order.
 func inOrder(defs []Definition, needs map[string]map[string]bool) ([]Definition, error) {
 	var order []Definition
 	done := map[string]bool{}
@@ -101,8 +102,8 @@ func inOrder(defs []Definition, needs map[string]map[string]bool) ([]Definition,
 // Env returns the environment with the definitions as variables.
 func (p *Params) Env() *Env { return p.env }
 
-// Eval returns the variables with the definitions' values added. Each definition has a cost limit of its
-// own. The error names the definition that failed.
+// Eval returns the variables with the definitions' values added. Each definition has a cost limit
+// of its own. The error names the definition that failed.
 func (p *Params) Eval(ctx context.Context, vars map[string]any) (map[string]any, error) {
 	all := maps.Clone(vars)
 	if all == nil {

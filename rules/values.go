@@ -13,16 +13,16 @@ import (
 	"github.com/google/cel-go/common/types/traits"
 )
 
-// Function is a function of expressions. It must be pure. Its arguments and results are values as Eval
-// returns them.
+// Function is a function of expressions. It must be pure. Its arguments and results are values as
+// Eval returns them.
 type Function struct {
 	Name   string
 	Params []Type
 	Result Type
 	// Method makes it a method of its first parameter: a.name(b).
 	Method bool
-	// With names variables whose values Do gets before the arguments, so that a function may depend on the
-	// evaluation's variables. Not for methods.
+	// With names variables whose values Do gets before the arguments, so that a function may depend
+	// on the evaluation's variables. Not for methods.
 	With []string
 	Do   func(args []any) (any, error)
 
@@ -32,7 +32,8 @@ type Function struct {
 
 func (f Function) macro() bool { return len(f.With) > 0 || f.hidden }
 
-// internal returns the name of the declared function; that of a macro cannot be written in expressions.
+// internal returns the name of the declared function; that of a macro cannot be written in
+// expressions.
 func (f Function) internal() string {
 	if f.macro() {
 		return "@" + f.Name
@@ -91,8 +92,8 @@ func (f Function) expansion() cel.Macro {
 	return cel.GlobalMacro(f.Name, len(f.Params), expand)
 }
 
-// maxString is the longest result of replace and join, in bytes. The extension's own functions count their
-// cost after the fact, so two calls could exhaust the memory.
+// maxString is the longest result of replace and join, in bytes. The extension's own functions
+// count their cost after the fact, so two calls could exhaust the memory.
 const maxString = 1 << 20
 
 var errTooLong = fmt.Errorf("%w: a string of more than %d bytes", ErrCost, maxString)

@@ -13,8 +13,8 @@ const (
 	negated
 )
 
-// hasNot reports whether a condition has a "not" inside, as "not like" does. The "not" of "is not null" is part of an
-// operator and is none.
+// hasNot reports whether a condition has a "not" inside, as "not like" does. The "not" of "is not
+// null" is part of an operator and is none.
 func hasNot(n node) bool {
 	switch n := n.(type) {
 	case negation:
@@ -29,7 +29,8 @@ func hasNot(n node) bool {
 	return false
 }
 
-// checkAllowed fails if a field in the condition does not allow its operator, its negation or one of its values.
+// checkAllowed fails if a field in the condition does not allow its operator, its negation or one
+// of its values.
 func (b *binder) checkAllowed(n node, p polarity) {
 	if hasNot(n) {
 		p = negated
@@ -57,8 +58,8 @@ func (b *binder) checkAllowed(n node, p polarity) {
 	}
 }
 
-// checkOperand fails if a field in the operand does not allow the operator, the polarity, or one of the literals with
-// which the operator compares it.
+// checkOperand fails if a field in the operand does not allow the operator, the polarity, or one of
+// the literals with which the operator compares it.
 func (b *binder) checkOperand(o operand, op string, p polarity, others ...operand) {
 	switch o := o.(type) {
 	case arithmetic:

@@ -16,8 +16,9 @@ const (
 	dynamic                   // a JSON value that gets the type of the other side of the comparison
 )
 
-// Bind checks a query against a schema: each field exists and allows its operator and values, and both sides of each
-// comparison have one type. An error is an *Error. Bind does not change the query; a query can be bound several times.
+// Bind checks a query against a schema: each field exists and allows its operator and values, and
+// both sides of each comparison have one type. An error is an *Error. Bind does not change the
+// query; a query can be bound several times.
 func (q *Query) Bind(s Schema) (f *Filter, err error) {
 	defer recoverFailure(&err)
 	if q.root == nil {
@@ -86,9 +87,10 @@ func (b *binder) bindCondition(n node) bound {
 	panic(fmt.Sprintf("search: a %T", n))
 }
 
-// mergeEqualities returns the terms of an "or" with all "field = value" of one field replaced by one "field in (...)",
-// and the terms of an "and" with all "field <> value" of one field replaced by one "field not in (...)". Clients list
-// hundreds of consumers in this form; a membership counts as one comparison.
+// mergeEqualities returns the terms of an "or" with all "field = value" of one field replaced by
+// one "field in (...)", and the terms of an "and" with all "field <> value" of one field replaced
+// by one "field not in (...)". Clients list hundreds of consumers in this form; a membership counts
+// as one comparison.
 func (b *binder) mergeEqualities(n logic) []node {
 	merged := "<>"
 	if n.or {

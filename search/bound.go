@@ -1,6 +1,7 @@
 package search
 
-// Filter is a query bound to the fields of one list. It is immutable; several goroutines may use it.
+// Filter is a query bound to the fields of one list. It is immutable; several goroutines may use
+// it.
 type Filter struct {
 	root bound // nil: every row matches
 }
@@ -10,8 +11,8 @@ func (f *Filter) Empty() bool { return f.root == nil }
 
 // bound is a condition whose expressions have types.
 type bound interface {
-	// render writes the condition as SQL. Some forms that an index serves are false where SQL has null, so that they
-	// are correct with a positive polarity only.
+	// render writes the condition as SQL. Some forms that an index serves are false where SQL has
+	// null, so that they are correct with a positive polarity only.
 	render(r *renderer, p polarity)
 	// test evaluates the condition on one row.
 	test(e *evaluation) truth

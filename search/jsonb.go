@@ -11,8 +11,8 @@ import (
 	"atoll.dev/internal/jsonvalue"
 )
 
-// decodeJSON decodes well-formed JSON: objects to map[string]any, arrays to []any, numbers to json.Number and null to
-// jsonNull. It returns nil for other texts.
+// decodeJSON decodes well-formed JSON: objects to map[string]any, arrays to []any, numbers to
+// json.Number and null to jsonNull. It returns nil for other texts.
 func decodeJSON(raw json.RawMessage) any {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()
@@ -40,7 +40,8 @@ func markNulls(v any) any {
 	return v
 }
 
-// jsonText returns the text of a JSON value as PostgreSQL's operator ->> does: nil for null, a string without quotes.
+// jsonText returns the text of a JSON value as PostgreSQL's operator ->> does: nil for null, a
+// string without quotes.
 func jsonText(v any) any {
 	switch v := v.(type) {
 	case jsonNull:
@@ -53,7 +54,8 @@ func jsonText(v any) any {
 	return b.String()
 }
 
-// writeJSON writes a value as PostgreSQL prints jsonb: shorter keys first, with a space after colons and commas.
+// writeJSON writes a value as PostgreSQL prints jsonb: shorter keys first, with a space after
+// colons and commas.
 func writeJSON(b *strings.Builder, v any) {
 	switch v := v.(type) {
 	case jsonNull:
@@ -118,8 +120,9 @@ func plainNumber(n string) string {
 	return r.FloatString(max(0, len(decimals)-int(shift)))
 }
 
-// jsonContains reports whether a contains b, as PostgreSQL's operator @> for jsonb: for each member and element of b
-// there is one in a that contains it. An array also contains a value that is one of its elements.
+// jsonContains reports whether a contains b, as PostgreSQL's operator @> for jsonb: for each member
+// and element of b there is one in a that contains it. An array also contains a value that is one
+// of its elements.
 func jsonContains(a, b any) bool {
 	if list, ok := a.([]any); ok {
 		switch b.(type) {

@@ -83,8 +83,8 @@ func (p *parser) parseName() operand {
 
 var keyPattern = regexp.MustCompile(`^[A-Za-z0-9_./-]+`)
 
-// scanKey returns the key after a keyed field (Limits.Keyed), whose dot is the next token. It returns "" for other
-// fields, and for a key in quotes. It does not advance.
+// scanKey returns the key after a keyed field (Limits.Keyed), whose dot is the next token. It
+// returns "" for other fields, and for a key in quotes. It does not advance.
 func (p *parser) scanKey(parts []string) string {
 	isLast := func(name string) bool { return strings.EqualFold(name, parts[len(parts)-1]) }
 	if p.jsonPaths || len(parts) > 2 || !slices.ContainsFunc(p.query.limits.Keyed, isLast) {

@@ -19,8 +19,8 @@ type parser struct {
 // failure is the panic with which parser and binder leave their recursion.
 type failure struct{ err *Error }
 
-// recoverFailure is deferred by a function that starts such a recursion: it stores the error of a failure in err, and
-// passes other panics on.
+// recoverFailure is deferred by a function that starts such a recursion: it stores the error of a
+// failure in err, and passes other panics on.
 func recoverFailure(err *error) {
 	if r := recover(); r != nil {
 		f, ok := r.(failure)
@@ -91,7 +91,8 @@ func (p *parser) expectSign(sign string) {
 	p.advance()
 }
 
-// enter counts one more open parenthesis or "not" until the caller calls leave. It fails at the limit.
+// enter counts one more open parenthesis or "not" until the caller calls leave. It fails at the
+// limit.
 func (p *parser) enter() (leave func()) {
 	if p.depth++; p.depth > p.query.limits.Depth {
 		p.fail(p.next.pos, "nested deeper than %d", p.query.limits.Depth)
@@ -147,8 +148,8 @@ func (p *parser) parseTerm() node {
 	return n
 }
 
-// isOperandInParentheses reports whether the next parenthesis encloses an operand and not a condition: it closes before
-// any comparison.
+// isOperandInParentheses reports whether the next parenthesis encloses an operand and not a
+// condition: it closes before any comparison.
 func (p *parser) isOperandInParentheses() bool {
 	if p.jsonPaths {
 		return false // the language with JSON paths has no arithmetic
@@ -247,8 +248,9 @@ func (p *parser) parseComparison(pos int, op string, left operand) node {
 	return comparison{pos: pos, op: op, left: left, right: v}
 }
 
-// isQuotedText reports whether the next token is a text in double quotes or backquotes on the right of a comparison. In
-// TSL these quotes enclose a text; with a dot after them they enclose a part of a name.
+// isQuotedText reports whether the next token is a text in double quotes or backquotes on the right
+// of a comparison. In TSL these quotes enclose a text; with a dot after them they enclose a part of
+// a name.
 func (p *parser) isQuotedText() bool {
 	if p.jsonPaths || p.next.kind != quotedToken {
 		return false
@@ -258,8 +260,8 @@ func (p *parser) isQuotedText() bool {
 	return after.kind != signToken || after.text != "."
 }
 
-// advanceToValue advances to a token that must be a value. In the language with JSON paths that may be a text without
-// quotes.
+// advanceToValue advances to a token that must be a value. In the language with JSON paths that may
+// be a text without quotes.
 func (p *parser) advanceToValue() {
 	if !p.jsonPaths {
 		p.advance()

@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// maxPattern is the maximum length of a pattern in characters. PostgreSQL needs time in proportion to the length of the
-// pattern and to that of the text.
+// maxPattern is the maximum length of a pattern in characters. PostgreSQL needs time in proportion
+// to the length of the pattern and to that of the text.
 const maxPattern = 256
 
 // checkPattern returns an error message for a pattern at which PostgreSQL would fail or need long,
@@ -75,8 +75,8 @@ func checkPattern(op, pattern string) string {
 	return ""
 }
 
-// matchLike reports whether a text matches a pattern of SQL's "like": % is any text, _ any character, and \ makes the
-// next character literal.
+// matchLike reports whether a text matches a pattern of SQL's "like": % is any text, _ any
+// character, and \ makes the next character literal.
 func matchLike(text, pattern string) bool {
 	t, p := []rune(text), []rune(pattern)
 	i, j := 0, 0
@@ -112,7 +112,8 @@ func matchLike(text, pattern string) bool {
 	return j == len(p)
 }
 
-// lowerASCII makes ASCII letters lower case and leaves others, as PostgreSQL does with the collation C.
+// lowerASCII makes ASCII letters lower case and leaves others, as PostgreSQL does with the
+// collation C.
 func lowerASCII(s string) string {
 	return strings.Map(func(r rune) rune {
 		if 'A' <= r && r <= 'Z' {

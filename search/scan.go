@@ -27,7 +27,8 @@ type token struct {
 	end  int    // the byte offset after its last byte
 }
 
-// signs are the operators and brackets. A sign stands before the shorter signs with which it begins.
+// signs are the operators and brackets. A sign stands before the shorter signs with which it
+// begins.
 var signs = []string{"->>", "->", "@>", "<>", "<=", ">=", "!=", "~=", "~!", "==", "=", "<", ">", "(", ")", "[", "]",
 	",", ".", "+", "-", "*", "/", "%"}
 
@@ -49,7 +50,8 @@ func (s *scanner) skipSpace() {
 	}
 }
 
-// scan returns the next token; at the end of the text an endToken. For a malformed token, fault is the error message.
+// scan returns the next token; at the end of the text an endToken. For a malformed token, fault is
+// the error message.
 func (s *scanner) scan() (t token, fault string) {
 	s.skipSpace()
 	t = token{pos: s.pos}

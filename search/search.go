@@ -1,6 +1,6 @@
 // Package search turns the search languages of Maestro's and HyperFleet's lists into SQL: the tree
-// search language (TSL), and the SQL-like language with JSON paths that Maestro's clients write when
-// they search by labels.
+// search language (TSL), and the SQL-like language with JSON paths that Maestro's clients write
+// when they search by labels.
 //
 // It works in three pure steps. Parse reads a text into a tree and knows no fields; Bind checks the
 // tree against the fields of one list and gives every value a type; SQL renders the bound tree.
@@ -9,8 +9,8 @@
 // against it. The steps take linear time in the length of the text; Limits bound the work of the
 // database.
 //
-// The services clm and maestro use it for their lists. It is a tool: it knows no service and imports
-// no other package of ours but internal ones.
+// The services clm and maestro use it for their lists. It is a tool: it knows no service and
+// imports no other package of ours but internal ones.
 package search
 
 import (
@@ -19,8 +19,8 @@ import (
 	"unicode/utf8"
 )
 
-// Fragment is a condition in SQL. $1, $2 and so on stand for its arguments. A Fragment converts to a
-// store.Fragment.
+// Fragment is a condition in SQL. $1, $2 and so on stand for its arguments. A Fragment converts to
+// a store.Fragment.
 type Fragment struct {
 	SQL  string
 	Args []any
@@ -58,22 +58,22 @@ func (t Type) String() string {
 type Field struct {
 	SQL  string // its expression in SQL, such as "d.scope"; never a client's text
 	Type Type
-	// Dotted allows names of members of a JSON field: properties.a.b is the member b of the member a.
-	// Its type is that of the value with which it is compared: a text, a number or a boolean.
+	// Dotted allows names of members of a JSON field: properties.a.b is the member b of the member
+	// a. Its type is that of the value with which it is compared: a text, a number or a boolean.
 	Dotted bool
 	// Flat makes the whole text after the first dot the name of one member, as in labels.
 	Flat bool
-	// Within returns the field for the parts of a name after the first dot, for fields whose parts are
-	// not members of JSON; ok is false when there is none. The parts keep the case of the text. Within
-	// has precedence over Dotted.
+	// Within returns the field for the parts of a name after the first dot, for fields whose parts
+	// are not members of JSON; ok is false when there is none. The parts keep the case of the text.
+	// Within has precedence over Dotted.
 	Within func(parts []string) (f Field, ok bool)
-	// StringMaps are the paths, below a JSON field, of objects whose values are all strings, such as
-	// labels. The SQL for the equality of their members is in a form that a GIN index on the object
-	// serves.
+	// StringMaps are the paths, below a JSON field, of objects whose values are all strings, such
+	// as labels. The SQL for the equality of their members is in a form that a GIN index on the
+	// object serves.
 	StringMaps [][]string
 
-	// Equal is a condition in SQL that the field equals a text, with %s for the text, in a form that an
-	// index serves. It replaces the comparison of the expression SQL, except below "not".
+	// Equal is a condition in SQL that the field equals a text, with %s for the text, in a form
+	// that an index serves. It replaces the comparison of the expression SQL, except below "not".
 	Equal string
 
 	// What the contract of the list allows less than the language.

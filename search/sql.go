@@ -19,8 +19,8 @@ func (f *Filter) SQL() Fragment {
 	return Fragment{SQL: r.b.String(), Args: r.args}
 }
 
-// renderer writes SQL. Names and values of the search text become arguments, with bindArg; they are never part of the
-// SQL.
+// renderer writes SQL. Names and values of the search text become arguments, with bindArg; they are
+// never part of the SQL.
 type renderer struct {
 	b          strings.Builder
 	args       []any
@@ -33,7 +33,8 @@ func (r *renderer) bindArg(v any, as string) string {
 	return "$" + strconv.Itoa(len(r.args)) + "::" + as
 }
 
-// memberArg returns the placeholder for the name of a JSON member. It adds one argument for each name.
+// memberArg returns the placeholder for the name of a JSON member. It adds one argument for each
+// name.
 func (r *renderer) memberArg(key string) string {
 	at, ok := r.memberArgs[key]
 	if !ok {
@@ -93,8 +94,8 @@ func (n boundCompare) render(r *renderer, p polarity) {
 	r.write(left, " ", n.op, " ", right)
 }
 
-// maxAlternatives bounds the values of "in" for which PostgreSQL searches an index once for each value. For more values
-// one comparison with an array is quicker.
+// maxAlternatives bounds the values of "in" for which PostgreSQL searches an index once for each
+// value. For more values one comparison with an array is quicker.
 const maxAlternatives = 16
 
 func (n boundIn) render(r *renderer, p polarity) {
@@ -115,8 +116,8 @@ func (n boundIn) render(r *renderer, p polarity) {
 	r.write(n.left.sql(r), op, r.bindArg(sqlArray(n.elemType, n.list), sqlTypes[n.elemType]+"[]"), ")")
 }
 
-// stringMember reports whether an expression is a member of an object whose values are all strings (Field.StringMaps),
-// and returns that object and the member's name.
+// stringMember reports whether an expression is a member of an object whose values are all strings
+// (Field.StringMaps), and returns that object and the member's name.
 func stringMember(x expr) (object fieldRef, key string, ok bool) {
 	r, ok := x.(fieldRef)
 	if !ok || r.typ != Text || len(r.path) == 0 {
@@ -163,7 +164,8 @@ func (r *renderer) writeEqual(f Field, values []any) {
 	r.write(")")
 }
 
-// sqlArray converts a list of values of one type to a slice of that type, which the database driver needs.
+// sqlArray converts a list of values of one type to a slice of that type, which the database driver
+// needs.
 func sqlArray(kind Type, list []any) any {
 	switch kind {
 	case Int:

@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// typeOfLiteral returns the type that the text of a literal has by itself, without a field beside it.
+// typeOfLiteral returns the type that the text of a literal has by itself, without a field beside
+// it.
 func typeOfLiteral(l literal) Type {
 	switch l.kind {
 	case numberLiteral:
@@ -68,8 +69,9 @@ func withoutInt(t Type) Type {
 	return t
 }
 
-// unifyWithLiteral converts an expression and a literal to one type: that of the expression, except that a dynamic
-// expression gets the literal's type, and an Int becomes a float beside a number that is not whole.
+// unifyWithLiteral converts an expression and a literal to one type: that of the expression, except
+// that a dynamic expression gets the literal's type, and an Int becomes a float beside a number
+// that is not whole.
 func (b *binder) unifyWithLiteral(x expr, at operand, l literal) (expr, expr) {
 	switch kind := x.typeOf(); kind {
 	case dynamic:
@@ -107,7 +109,8 @@ func (b *binder) convert(x expr, kind Type, pos int) expr {
 	return nil
 }
 
-// convertLiteral converts a literal to a type, or fails. For Int, a number that is not whole becomes a float.
+// convertLiteral converts a literal to a type, or fails. For Int, a number that is not whole
+// becomes a float.
 func (b *binder) convertLiteral(l literal, kind Type) constant {
 	switch kind {
 	case Text:

@@ -2,7 +2,7 @@ package store
 
 import "context"
 
-// Actor is who makes a change; it is recorded in the history in the change's transaction.
+// Actor identifies the author of a change. The history records it in the transaction of the change.
 type Actor struct {
 	Principal string // ARN, or system:<service>
 	Account   string

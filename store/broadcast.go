@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Change is one document of the feed, handed to many.
+// Change is one changed document. All subscribers of a Broadcast share it and must not modify it.
 type Change struct {
 	Document
 	xid  uint64 // of the transaction that wrote it
@@ -15,14 +15,16 @@ type Change struct {
 	memo any
 }
 
-// Memo returns the result of f for the document, for example its decoded form. It calls f once for all holders of the
-// change.
+// Memo returns the result of f for the document, for example its decoded form. Only the first call
+// on a change calls its f; other calls return that result, also of another f. Several goroutines
+// may call Memo.
 func (c *Change) Memo(f func(Document) any) any {
 	c.once.Do(func() { c.memo = f(c.Document) })
 	return c.memo
 }
 
-// Round is the changes of one read of the feed. Cursor is the place behind them, "" if it is not known.
+// Round has the changes of one read of the feed. Cursor is the place after these; "" if it is not
+// known.
 type Round struct {
 	Changes []*Change
 	Cursor  Cursor
@@ -34,43 +36,45 @@ type Round struct {
 	size  int       // in bytes, about
 }
 
-// NewerThan reports whether all changes of the round were committed after t, so that no read of the store before t has
-// them. It is false, too, when the time of the commits is not known.
+// NewerThan reports whether all changes of the round were committed after t, so that no read of the
+// store before t returned them. It is false, too, when the time of the commits is not known.
 func (r Round) NewerThan(t time.Time) bool { return r.since.After(t) }
 
 // ErrTooSlow ends a subscription whose queue is full. The subscriber may subscribe again.
 var ErrTooSlow = errors.New("the subscriber is too slow")
 
-// Broadcast is one follower of the store, fanned out in memory to all subscribers. It begins at the
-// present and keeps recent changes for watches that continue from a cursor. Each subscriber has a
-// bounded queue; a subscription whose queue is full ends, so a slow subscriber delays no other. Use
-// NewBroadcast, Begin, and Run.
+// Broadcast is one follower of the store that sends the changes to all subscribers of this process.
+// It begins at the present and keeps recent changes in memory for watches that continue from a
+// cursor. Each subscriber has a bounded queue; a subscription whose queue is full ends, so a slow
+// subscriber delays no other. Make it with NewBroadcast, then call Begin and Run, each once.
+// Several goroutines may call the other methods, also before Run.
 type Broadcast struct {
 	s       *Store
 	observe func(Round)
 	from    Cursor        // where Run begins; "": not determined yet
 	readNow chan struct{} // a token makes the follower read at once
 
-	mu        sync.Mutex
-	subs      map[*Subscription]struct{}
-	round     uint64
-	following bool
-	replay    replay
-	safe      position      // the cursor of the last round that has one
-	now       position      // the place that the feed has reached
-	asked     time.Time     // the follower asked for the snapshot of now at this time
-	ran       chan struct{} // closed at the end of the follower's next run; nil while nobody waits for it
+	mu          sync.Mutex
+	subs        map[*Subscription]struct{}
+	round       uint64
+	following   bool
+	replay      replay
+	safe        position      // the cursor of the last round that has one
+	now         position      // the place that the feed has reached
+	requestedAt time.Time     // when the follower requested the snapshot of now
+	runEnded    chan struct{} // closed at the end of the follower's next run; nil while no goroutine waits for it
 }
 
-// NewBroadcast returns a Broadcast that reads nothing until Run. It calls observe, if not nil, with each round, before
-// the subscribers get it.
+// NewBroadcast returns a Broadcast that reads nothing until Run. It calls observe, if not nil, with
+// each round, before the subscribers get it.
 func (s *Store) NewBroadcast(observe func(Round)) *Broadcast {
 	return &Broadcast{s: s, observe: observe, readNow: make(chan struct{}, 1), subs: map[*Subscription]struct{}{},
 		replay: replay{maxChanges: s.opts.ReplayChanges, maxBytes: s.opts.ReplayBytes}}
 }
 
-// Begin makes the present place of the feed the one where Run begins. A subscriber that subscribes after Begin and then
-// reads the store misses no change, although Run may not have begun.
+// Begin makes Run begin at the present place of the feed. A subscriber that subscribes after Begin
+// and then reads the store misses no change, although Run may not have begun. It returns the error
+// of CurrentCursor.
 func (b *Broadcast) Begin(ctx context.Context) error {
 	from, err := b.s.CurrentCursor(ctx)
 	if err != nil {
@@ -88,8 +92,9 @@ func (b *Broadcast) Begin(ctx context.Context) error {
 	return nil
 }
 
-// Run follows the store until ctx ends. When it cannot continue it begins at the present place and ends all
-// subscriptions, because the changes that they missed are not known.
+// Run follows the store until ctx ends, and then returns nil. When the database cannot serve the
+// place where Run is any more, Run continues at the present place and ends all subscriptions with
+// ErrGone, because it cannot know the changes in between.
 func (b *Broadcast) Run(ctx context.Context) error {
 	for {
 		var err error
@@ -118,7 +123,7 @@ func (b *Broadcast) Run(ctx context.Context) error {
 	}
 }
 
-// Check is a readiness check. It returns nil while the feed is followed.
+// Check is a readiness check. It returns nil while Run follows the feed.
 func (b *Broadcast) Check(context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -134,7 +139,8 @@ func (b *Broadcast) setFollowing(yes bool) {
 	b.following = yes
 }
 
-// CurrentCursor returns the present place of the feed.
+// CurrentCursor returns the present place of the feed, or ErrUnavailable when the database cannot
+// determine it.
 func (s *Store) CurrentCursor(ctx context.Context) (Cursor, error) {
 	for kind := range s.kinds {
 		page, err := s.List(ctx, Query{Kind: kind, Limit: 1, WireOnly: true})
@@ -152,7 +158,7 @@ const (
 	queueBytes   = 64 << 20
 )
 
-// Subscription is one subscriber's queue.
+// Subscription is the queue of one subscriber. Several goroutines may use it.
 type Subscription struct {
 	b     *Broadcast
 	match func(*Change) bool
@@ -166,8 +172,8 @@ type Subscription struct {
 	err     error
 }
 
-// Subscribe begins a subscription to the changes that match, from the next round on. The goroutine of the feed calls
-// match, which must be quick.
+// Subscribe begins a subscription to the changes that match, from the next round on. The goroutine
+// of the feed calls match, which must be quick.
 func (b *Broadcast) Subscribe(match func(*Change) bool) *Subscription {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -180,14 +186,14 @@ func (b *Broadcast) subscribe(match func(*Change) bool) *Subscription {
 	return s
 }
 
-// replayed is the memory of the feed as a watch that continues from a cursor gets it.
+// replayed is the part of the Broadcast's memory for a watch that continues from a cursor.
 type replayed struct {
 	known  bool     // the rounds have all changes since the cursor
 	rounds []Round  // before those of the subscription
 	safe   position // a cursor that sees no more than the rounds have
 }
 
-// coversSince reports whether memory reaches back to the cursor now.
+// coversSince reports whether memory has all changes since the cursor.
 func (b *Broadcast) coversSince(cursor position) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -208,27 +214,28 @@ func (b *Broadcast) resume(cursor position, match func(*Change) bool) (*Subscrip
 func (b *Broadcast) noteRunEnd(at position, asked time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.now, b.asked = at, asked
-	if b.ran != nil {
-		close(b.ran)
-		b.ran = nil
+	b.now, b.requestedAt = at, asked
+	if b.runEnded != nil {
+		close(b.runEnded)
+		b.runEnded = nil
 	}
 }
 
-// refresh waits until the feed has read all changes that were committed before the call, and returns the place that it
-// has reached. Concurrent callers wait for the same run.
+// refresh waits until the follower has read all changes that were committed before the call, and
+// returns the place up to which it has read. Concurrent callers wait for the same run. It returns
+// the cause of ctx when ctx ends first.
 func (b *Broadcast) refresh(ctx context.Context) (position, error) {
 	called := time.Now()
 	for {
 		b.mu.Lock()
-		if b.asked.After(called) {
+		if b.requestedAt.After(called) {
 			defer b.mu.Unlock()
 			return b.now, nil
 		}
-		if b.ran == nil {
-			b.ran = make(chan struct{})
+		if b.runEnded == nil {
+			b.runEnded = make(chan struct{})
 		}
-		ran := b.ran
+		ran := b.runEnded
 		b.mu.Unlock()
 		select {
 		case b.readNow <- struct{}{}:
@@ -242,14 +249,15 @@ func (b *Broadcast) refresh(ctx context.Context) (position, error) {
 	}
 }
 
-// Close ends the subscription.
+// Close ends the subscription: its queue gets no further rounds. It may be called more than once.
 func (s *Subscription) Close() {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
 	delete(s.b.subs, s)
 }
 
-// Publish sends a batch to all subscribers. Run calls it; it is exported for tests of subscribers.
+// Publish adds a batch to the memory and to the queues of all subscribers. Run calls it; it is
+// exported for tests of subscribers.
 func (b *Broadcast) Publish(batch Batch) {
 	r := Round{Changes: make([]*Change, len(batch.Documents)), Cursor: batch.Cursor, at: batch.at, since: batch.since}
 	for i, d := range batch.Documents {
@@ -275,10 +283,11 @@ func (b *Broadcast) Publish(batch Batch) {
 		b.safe = r.safe
 	}
 	for s := range b.subs {
-		s.offer(r)
+		s.enqueue(r)
 	}
 }
 
+// sizeOf returns about how many bytes a document takes in memory.
 func sizeOf(d Document) int { return len(d.Wire) + len(d.Spec) + len(d.Status) }
 
 // Fail ends all subscriptions with an error. Run calls it; it is exported for tests of subscribers.
@@ -290,12 +299,14 @@ func (b *Broadcast) Fail(err error) {
 	}
 }
 
-func (s *Subscription) offer(r Round) {
-	mine := Round{Cursor: r.Cursor, Number: r.Number, at: r.at, since: r.since, safe: r.safe}
+// enqueue adds the changes of a round that match, and its cursor. It ends the subscription with
+// ErrTooSlow when the queue is full.
+func (s *Subscription) enqueue(r Round) {
+	matching := Round{Cursor: r.Cursor, Number: r.Number, at: r.at, since: r.since, safe: r.safe}
 	size := 0
 	for _, c := range r.Changes {
 		if s.match(c) {
-			mine.Changes = append(mine.Changes, c)
+			matching.Changes = append(matching.Changes, c)
 			size += sizeOf(c.Document)
 		}
 	}
@@ -304,24 +315,25 @@ func (s *Subscription) offer(r Round) {
 	switch {
 	case s.err != nil:
 		return
-	case len(mine.Changes) == 0:
-		if mine.Cursor == "" {
+	case len(matching.Changes) == 0:
+		if matching.Cursor == "" {
 			return
 		}
 		if n := len(s.queue); n > 0 && len(s.queue[n-1].Changes) == 0 {
 			s.queue = s.queue[:n-1] // an empty round has a cursor only, and the latest replaces it
 		}
-		s.queue = append(s.queue, mine)
-	case s.changes+len(mine.Changes) > queueChanges || s.bytes+size > queueBytes && s.changes > 0:
+		s.queue = append(s.queue, matching)
+	case s.changes+len(matching.Changes) > queueChanges || s.bytes+size > queueBytes && s.changes > 0:
 		s.stop(ErrTooSlow)
 	default:
-		s.queue = append(s.queue, mine)
-		s.changes += len(mine.Changes)
+		s.queue = append(s.queue, matching)
+		s.changes += len(matching.Changes)
 		s.bytes += size
 	}
 	s.wake()
 }
 
+// fail ends the subscription with an error, unless it has ended.
 func (s *Subscription) fail(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -331,12 +343,14 @@ func (s *Subscription) fail(err error) {
 	s.wake()
 }
 
+// stop drops the queue and sets the error. The caller holds mu.
 func (s *Subscription) stop(err error) {
 	s.err = err
 	s.queue, s.changes, s.bytes = nil, 0, 0
 	close(s.ended)
 }
 
+// wake puts the token into woken.
 func (s *Subscription) wake() {
 	select {
 	case s.woken <- struct{}{}:
@@ -344,21 +358,24 @@ func (s *Subscription) wake() {
 	}
 }
 
-// Woken returns a channel that has a token when the queue has rounds.
+// Woken returns a channel that gets a token when the queue has new rounds or the subscription has
+// ended. A receiver then calls Take.
 func (s *Subscription) Woken() <-chan struct{} { return s.woken }
 
-// Ended returns a channel that is closed when the subscription has ended; Reason says why.
+// Ended returns a channel that is closed when the subscription has ended with an error, which
+// Reason returns.
 func (s *Subscription) Ended() <-chan struct{} { return s.ended }
 
-// Reason returns why the subscription ended: ErrTooSlow, or ErrGone when the database was restored. It
-// returns nil while the subscription lasts.
+// Reason returns why the subscription ended: ErrTooSlow, or ErrGone when the database was restored.
+// It returns nil while the subscription lasts.
 func (s *Subscription) Reason() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.err
 }
 
-// Take empties the queue and returns its rounds, or the error that ended the subscription.
+// Take removes all rounds from the queue and returns them, which may be none. When the subscription
+// has ended it returns the error of Reason. It does not wait.
 func (s *Subscription) Take() ([]Round, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -370,7 +387,8 @@ func (s *Subscription) Take() ([]Round, error) {
 	return q, nil
 }
 
-// Next waits for rounds and takes them. Its error is that of Take, or the cause of ctx.
+// Next waits until the queue has new rounds and then calls Take. It returns the cause of ctx when
+// ctx ends first.
 func (s *Subscription) Next(ctx context.Context) ([]Round, error) {
 	select {
 	case <-ctx.Done():

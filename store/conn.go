@@ -14,9 +14,9 @@ import (
 // session describes the server's process behind a connection.
 type session struct {
 	pid      uint32
-	started  time.Time // tells the backend apart from a later one with the same pid
-	since    time.Time // by this process's clock; the server has not crashed since, because a crash ends the connection
-	identity string    // server, timeline, database; see incarnation.go
+	started  time.Time // distinguishes the process from a later one with the same pid
+	openedAt time.Time // by this process's clock; a crash of the server would have ended the connection
+	identity string    // of server, timeline and database; see incarnation.go
 }
 
 const sessionKey = "atoll.session"
@@ -26,17 +26,26 @@ select pg_backend_pid(), (select backend_start from pg_stat_get_activity(pg_back
 	(select system_identifier from pg_control_system())::text || '/' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)
 	|| '/' || (select oid from pg_database where datname = current_database())`
 
-// identifyWithoutControlSQL is for sessions that may not call pg_control_system: the server's identity is then unknown.
-// A restore from a dump is still recognised, by the copied row of store_meta.
+// identifyWithoutControlSQL is for sessions that may not call pg_control_system: the server's
+// identity is then unknown. A restore from a dump is still recognised, by the copied row of
+// store_meta.
 const identifyWithoutControlSQL = `
 select pg_backend_pid(), (select backend_start from pg_stat_get_activity(pg_backend_pid())),
-	'-/' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) || '/' || (select oid from pg_database where datname = current_database())`
+	'-/' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) || '/' ||
+	(select oid from pg_database where datname = current_database())`
 
-// identify reads the session of a new connection and keeps it with the connection.
+// noRights and noFunction are PostgreSQL's codes for a call of pg_control_system that the server
+// refuses.
+const (
+	noRights   = "42501"
+	noFunction = "42883"
+)
+
+// identify reads the session of a new connection and stores it in the connection, for sessionOf.
 func identify(ctx context.Context, conn *pgx.Conn) error {
-	s := session{since: time.Now()}
+	s := session{openedAt: time.Now()}
 	err := conn.QueryRow(ctx, identifySQL, pgx.QueryExecModeSimpleProtocol).Scan(&s.pid, &s.started, &s.identity)
-	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && (pgErr.Code == "42501" || pgErr.Code == "42883") {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && (pgErr.Code == noRights || pgErr.Code == noFunction) {
 		err = conn.QueryRow(ctx, identifyWithoutControlSQL, pgx.QueryExecModeSimpleProtocol).Scan(&s.pid, &s.started,
 			&s.identity)
 	}
@@ -47,12 +56,14 @@ func identify(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
+// sessionOf returns the session that identify stored.
 func sessionOf(conn *pgx.Conn) session {
 	s, _ := conn.PgConn().CustomData()[sessionKey].(session)
 	return s
 }
 
-// connect makes a connection outside the pools, without statement timeouts, for the store's own work.
+// connect makes a connection outside the pools, without statement timeouts, for the store's own
+// work.
 func (s *Store) connect(ctx context.Context) (*pgx.Conn, error) {
 	conn, err := pgx.ConnectConfig(ctx, s.single)
 	if err != nil {
@@ -85,8 +96,9 @@ func (s *Store) acquire(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn,
 	return conn, nil
 }
 
-// read runs f, which must only read, on a connection of the pool. When the connection is broken, read runs f again on a
-// new one, at most twice: after a restart of the server all connections of the pool are broken.
+// read runs f, which must only read, on a connection of the pool. When the connection is broken,
+// read runs f again on a new one, at most twice: after a restart of the server all connections of
+// the pool are broken.
 func (s *Store) read(ctx context.Context, pool *pgxpool.Pool, f func(context.Context, *pgx.Conn) error) error {
 	for attempt := 0; ; attempt++ {
 		conn, err := s.acquire(ctx, pool)
@@ -96,24 +108,25 @@ func (s *Store) read(ctx context.Context, pool *pgxpool.Pool, f func(context.Con
 		bounded, cancel := context.WithTimeout(ctx, s.opts.StatementTimeout+time.Second)
 		err = f(bounded, conn.Conn())
 		cancel()
-		dead := broken(conn.Conn(), err)
+		lost := broken(conn.Conn(), err)
 		conn.Release()
 		if err == nil {
 			return nil
 		}
-		if dead && attempt < 2 && ctx.Err() == nil {
+		if lost && attempt < 2 && ctx.Err() == nil {
 			pool.Reset()
 			continue
 		}
-		if dead && ctx.Err() == nil && sentinelOf(err) == nil {
+		if lost && ctx.Err() == nil && sentinelOf(err) == nil {
 			return fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
 		return classify(ctx, err)
 	}
 }
 
-// uncancelled returns the context for a write: the cancellation of ctx does not end it, only a time-out that is longer
-// than the statement's own. A cancelled statement would cost a connection and leave its outcome unknown.
+// uncancelled returns the context for a write: the cancellation of ctx does not end it, only a
+// time-out that is longer than the statement's own. A cancelled statement would cost a connection
+// and leave its outcome unknown.
 func (s *Store) uncancelled(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), s.opts.StatementTimeout+time.Second)
 }

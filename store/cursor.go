@@ -7,12 +7,15 @@ import (
 	"strings"
 )
 
-// Cursor is a place in the feed: a follower has seen all changes before it. It is opaque text without white space,
-// which a caller may store anywhere, and is valid for this database only; "" is the beginning. A cursor that the
-// database cannot serve any more gets ErrGone.
+// Cursor is a place in the feed: a follower has got all changes before it. It is opaque text
+// without white space, which a caller may store anywhere, and is valid for this database only; ""
+// is the beginning. When the database cannot serve a cursor any more, functions that continue from
+// it return ErrGone.
 type Cursor string
 
-// position is a parsed cursor: an incarnation and a pg_snapshot "xmin:xmax:xip,xip".
+// position is a parsed cursor: an incarnation of the database and a pg_snapshot
+// "xmin:xmax:xip,xip". The snapshot sees all transactions below xmax except those in xip, which
+// were in progress. The zero position sees none.
 type position struct {
 	incarnation string
 	snapshot    string
@@ -20,6 +23,7 @@ type position struct {
 	xip         []uint64
 }
 
+// cursor returns the position as a Cursor; "" for the zero position.
 func (p position) cursor() Cursor {
 	if p.snapshot == "" {
 		return ""
@@ -27,6 +31,7 @@ func (p position) cursor() Cursor {
 	return Cursor(p.incarnation + "." + p.snapshot)
 }
 
+// position parses the cursor. It returns ErrInvalid when the cursor is malformed or empty.
 func (c Cursor) position() (position, error) {
 	incarnation, snapshot, ok := strings.Cut(string(c), ".")
 	if !ok {
@@ -39,6 +44,7 @@ func (c Cursor) position() (position, error) {
 	return p, nil
 }
 
+// newPosition parses a snapshot.
 func newPosition(incarnation, snapshot string) (position, error) {
 	p := position{incarnation: incarnation, snapshot: snapshot, xip: []uint64{}}
 	parts := strings.Split(snapshot, ":")
@@ -76,8 +82,9 @@ func (p position) sees(xid uint64) bool {
 	return xid < p.xmax && !inProgress
 }
 
-// within reports whether a snapshot taken at q sees everything that one taken at p sees.
-func (p position) within(q position) bool {
+// isCoveredBy reports whether the snapshot of q sees all transactions that the snapshot of p sees.
+// It is false for positions of different incarnations.
+func (p position) isCoveredBy(q position) bool {
 	if p.snapshot == "" || p.incarnation != q.incarnation {
 		return false
 	}
@@ -86,7 +93,8 @@ func (p position) within(q position) bool {
 			return false
 		}
 	}
-	// Transactions from q.xmax on are unknown to q: p must have found all of them in progress.
+	// The snapshot of q sees no transaction from q.xmax on, so for p all of these must be in
+	// progress.
 	if p.xmax <= q.xmax {
 		return true
 	}

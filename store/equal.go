@@ -6,8 +6,9 @@ import (
 	"atoll.dev/internal/jsonvalue"
 )
 
-// SameJSON says whether a and b mean the same to jsonb: white space, the order of keys, earlier duplicates of keys and
-// the notation of numbers do not matter. Malformed JSON is ErrInvalid.
+// SameJSON reports whether PostgreSQL's jsonb would be equal for a and b: white space, the order of
+// keys, earlier duplicates of keys and the notation of numbers do not matter. Malformed JSON is
+// ErrInvalid.
 func SameJSON(a, b []byte) (bool, error) {
 	equal, err := jsonvalue.EqualTexts(a, b)
 	if err != nil {

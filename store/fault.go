@@ -7,8 +7,8 @@ import (
 	"atoll.dev/internal/rest"
 )
 
-// faults are the store's errors as services answer them. An error may be several of these, and is then the first:
-// what is certain comes before what may pass.
+// faults has the fault with which services answer each error of the store. An error may wrap
+// several of these; the first in the table counts, so lasting faults stand before temporary ones.
 var faults = []struct {
 	err   error
 	fault rest.Fault
@@ -26,7 +26,7 @@ var faults = []struct {
 	{context.DeadlineExceeded, rest.FaultTimeout},
 }
 
-// FaultOf returns which fault an error of the store is; ok is false for other errors.
+// FaultOf returns the fault of an error of the store; ok is false for other errors and for nil.
 func FaultOf(err error) (f rest.Fault, ok bool) {
 	for _, known := range faults {
 		if errors.Is(err, known.err) {

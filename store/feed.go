@@ -11,13 +11,15 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// reader reads chunks of changed documents. A store has two readers, one for its followers and one for the replays of
-// watches; each has connections of its own, so that it waits neither for writers nor for the other reader.
+// reader reads chunks of changed documents. A store has two readers, one for its followers and one
+// for the replays of watches; each has connections of its own, so that it waits neither for writers
+// nor for the other reader.
 type reader struct {
 	s    *Store
 	pool *pgxpool.Pool
-	// turns has room for a token of each read that may run at once. A read waits for room until its context ends. When
-	// turns is nil, a read waits for a connection of the pool instead, at most AcquireTimeout.
+	// turns has room for a token of each read that may run at once. A read waits for room until its
+	// context ends. When turns is nil, a read waits for a connection of the pool instead, at most
+	// AcquireTimeout.
 	turns     chan struct{}
 	documents int // the most documents in a chunk
 	bytes     int // a chunk ends with the document that exceeds this size
@@ -26,11 +28,12 @@ type reader struct {
 // maxChunkBytes is reader.bytes of the followers' reader. It bounds the memory that one read takes.
 const maxChunkBytes = 8 << 20
 
-// metaSQL is the table m with one row: the incarnation of the database, whether it began in this database and not in
-// the one from which this was restored (see writtenHereSQL), the highest xid of the removed tombstones (horizon), the
-// snapshot of this statement, and two positions of the WAL. The order of the columns matters. PostgreSQL reads the
-// insert position after it has taken the snapshot, so the WAL of all rows that the snapshot sees lies before that
-// position. It reads the flush position last.
+// metaSQL is the table m with one row: the incarnation of the database, whether it began in this
+// database and not in the one from which this was restored (see writtenHereSQL), the highest xid of
+// the removed tombstones (horizon), the snapshot of this statement, and two positions of the WAL.
+// The order of the columns matters. PostgreSQL reads the insert position after it has taken the
+// snapshot, so the WAL of all rows that the snapshot sees lies before that position. It reads the
+// flush position last.
 const metaSQL = `m as materialized (select m.incarnation, ` + writtenHereSQL +
 	` as written_here, m.horizon, pg_current_snapshot() as snap,
 	(pg_current_wal_insert_lsn() - '0/0')::bigint as inserted,
@@ -38,10 +41,11 @@ const metaSQL = `m as materialized (select m.incarnation, ` + writtenHereSQL +
 
 const metaColumns = `m.incarnation, m.written_here, m.horizon, m.snap::text, m.inserted, m.flushed`
 
-// changesSQL reads one chunk of the documents that changed between two snapshots: the rows of all transactions that
-// the first snapshot does not see and the second one sees. Its two halves are the transactions that were in progress
-// at the first snapshot, and the later ones. Each half reads a range of the index, so a transaction that stays open for
-// hours does not make the query read more rows.
+// changesSQL reads one chunk of the documents that changed between two snapshots: the rows of all
+// transactions that the first snapshot does not see and the second one sees. Its two halves are the
+// transactions that were in progress at the first snapshot, and the later ones. Each half reads a
+// range of the index, so a transaction that stays open for hours does not make the query read more
+// rows.
 //
 //	$1      identity of the session, for writtenHereSQL
 //	$2-$5   the first snapshot: incarnation, xmin, xmax, transactions in progress
@@ -56,9 +60,9 @@ select ` + metaColumns + `, ` + columns + `, d.xid from m left join lateral (
 	order by d.xid, d.kind, d.id limit $12
 ) d on true order by d.xid, d.kind, d.id`
 
-// feedHalf returns the subquery of changesSQL for the feed rows that meet a condition, joined with their documents. The
-// table feed has one row for each document. "offset 0" makes PostgreSQL look up each document by its key instead of
-// scanning the documents.
+// feedHalf returns the subquery of changesSQL for the feed rows that meet a condition, joined with
+// their documents. The table feed has one row for each document. "offset 0" makes PostgreSQL look
+// up each document by its key instead of scanning the documents.
 func feedHalf(condition string) string {
 	return `(select d.* from (select * from feed f
 			where ` + condition + ` and f.xid < $8::xid8 and f.kind = any($6::text[])
@@ -91,9 +95,9 @@ type chunk struct {
 // maxXID is greater than any transaction's id.
 const maxXID = uint64(1) << 62
 
-// readChanges reads the next chunk, behind the document after, of the documents that changed between from and until;
-// nil means the present. It returns errRestored when the database was restored, and ErrGone when the database cannot serve
-// changes since from.
+// readChanges reads the next chunk, behind the document after, of the documents that changed
+// between from and until; nil means the present. It returns errRestored when the database was
+// restored, and ErrGone when the database cannot serve changes since from.
 func (r *reader) readChanges(ctx context.Context, opened openedBefore, kinds []string, from position, until *position,
 	after feedKey, limit int) (chunk, error) {
 	var snapshot *string
@@ -120,8 +124,8 @@ func (r *reader) readChanges(ctx context.Context, opened openedBefore, kinds []s
 	return c, nil
 }
 
-// readAll reads the next chunk, behind the document after, of all documents. It returns errRestored when the database
-// was restored.
+// readAll reads the next chunk, behind the document after, of all documents. It returns errRestored
+// when the database was restored.
 func (r *reader) readAll(ctx context.Context, opened openedBefore, kinds []string, after feedKey, limit int) (
 	chunk, error) {
 	c, err := r.readChunk(ctx, opened, allDocumentsSQL, limit, func(identity string) []any {
@@ -133,7 +137,8 @@ func (r *reader) readAll(ctx context.Context, opened openedBefore, kinds []strin
 	return c, err
 }
 
-// errRestored means that the database was restored since adopt ran last. adopt must run before the next read.
+// errRestored means that the database was restored since adopt ran last. adopt must run before the
+// next read.
 var errRestored = errors.New("the database was restored")
 
 // feedKey is the sort key of a changed document in a run. In a relist xid does not count.
@@ -151,16 +156,18 @@ func (c chunk) lastKey() feedKey {
 	return feedKey{c.xids[len(c.docs)-1], string(d.Kind), d.ID}
 }
 
-// openedBefore requires that the connection of a read was opened before this time; otherwise the read returns
-// errReconnected. A connection that is open since then proves that the PostgreSQL server has not crashed since. The
-// zero time requires nothing.
+// openedBefore requires that the connection of a read was opened before this time; otherwise the
+// read returns errReconnected. A connection that is open since then proves that the PostgreSQL
+// server has not crashed since. The zero time requires nothing.
 type openedBefore time.Time
 
-// errReconnected means that the connection is younger than openedBefore requires: the server may have crashed since.
+// errReconnected means that the connection is younger than openedBefore requires: the server may
+// have crashed since.
 var errReconnected = errors.New("the connection was opened after the last read")
 
-// runOn calls f once, with one of the reader's connections. It does not retry: after an interruption a follower must
-// rewind first. When the connection breaks, runOn closes all connections of the reader and returns ErrUnavailable.
+// runOn calls f once, with one of the reader's connections. It does not retry: after an
+// interruption a follower must rewind first. When the connection breaks, runOn closes all
+// connections of the reader and returns ErrUnavailable.
 func (r *reader) runOn(ctx context.Context, opened openedBefore, f func(context.Context, *pgx.Conn) error) error {
 	if r.turns != nil {
 		select {
@@ -175,7 +182,7 @@ func (r *reader) runOn(ctx context.Context, opened openedBefore, f func(context.
 		return err
 	}
 	defer conn.Release()
-	if limit := time.Time(opened); !limit.IsZero() && sessionOf(conn.Conn()).since.After(limit) {
+	if limit := time.Time(opened); !limit.IsZero() && sessionOf(conn.Conn()).openedAt.After(limit) {
 		return errReconnected
 	}
 	bounded, cancel := context.WithTimeout(ctx, r.s.opts.StatementTimeout+time.Second)
@@ -190,7 +197,8 @@ func (r *reader) runOn(ctx context.Context, opened openedBefore, f func(context.
 	return classify(ctx, err)
 }
 
-// flushSQL writes an empty record to the WAL, in a transaction. The commit of that transaction flushes the WAL to disk.
+// flushSQL writes an empty record to the WAL, in a transaction. The commit of that transaction
+// flushes the WAL to disk.
 const flushSQL = `select pg_logical_emit_message(true, 'atoll', '')`
 
 // flush makes PostgreSQL write all WAL so far to disk, and returns after that.
@@ -201,16 +209,18 @@ func (r *reader) flush(ctx context.Context, opened openedBefore) error {
 	})
 }
 
-// undefinedTable and resultTypeChanged are PostgreSQL's error codes for a statement that finds no table store_meta, and
-// for a prepared statement whose tables were made anew. A restore that is in progress causes both.
+// undefinedTable and resultTypeChanged are PostgreSQL's error codes for a statement that finds no
+// table store_meta, and for a prepared statement whose tables were made anew. A restore that is in
+// progress causes both.
 const (
 	undefinedTable    = "42P01"
 	resultTypeChanged = "0A000"
 )
 
-// readChunk runs a query that returns metaColumns and document columns, and returns its rows as a chunk. The query
-// returns one row without a document when no document matches. args returns the query's arguments for the identity of
-// the session. While a restore is in progress, readChunk returns ErrUnavailable.
+// readChunk runs a query that returns metaColumns and document columns, and returns its rows as a
+// chunk. The query returns one row without a document when no document matches. args returns the
+// query's arguments for the identity of the session. While a restore is in progress, readChunk
+// returns ErrUnavailable.
 func (r *reader) readChunk(ctx context.Context, opened openedBefore, sql string, limit int,
 	args func(identity string) []any) (c chunk, err error) {
 	err = r.runOn(ctx, opened, func(ctx context.Context, conn *pgx.Conn) error {

@@ -9,56 +9,67 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Batch is a part of a run. A run brings a follower from one state of the database to a later one; it is one batch,
-// or several if it is long.
+// Batch is a part of a run. A run brings a follower from one state of the database to a later one;
+// it is one batch, or several if it is long.
 type Batch struct {
-	// Documents that changed, each at most once in a run, tombstones included. There is no order to rely on.
+	// Documents that changed, each at most once in a run, tombstones included, in no order.
 	Documents []Document
-	// Relist: the run is a list of all documents, not of changes. A document that the follower has, and that is in no
-	// batch of the run, was removed. A relist has no tombstones.
+	// Relist says that the run lists all documents instead of changes. A document that the follower
+	// has and that is in no batch of the run was removed. A relist has no tombstones.
 	Relist bool
-	// First and Last mark the first and the last batch of a run. An interrupted run starts again with a First batch.
+	// First and Last mark the first and the last batch of a run. An interrupted run starts again
+	// with a First batch.
 	First, Last bool
-	// Cursor is where a later Follow continues after this batch, if the batch is the last of its run; otherwise where it
-	// continues after the run before. The cursor may lie a moment before the batch: some documents then come again.
+	// Cursor is where a later Follow continues: after this run if the batch is the last of its run,
+	// otherwise after the run before. The cursor may lie some changes before that; a later Follow
+	// then sends these again.
 	Cursor Cursor
 
 	xids []uint64 // of Documents
 	at   position // where its run ends
-	// since is when the reader requested the snapshot at which the run begins: all documents were committed later. Zero:
-	// not known.
+	// since is when the reader requested the snapshot at which the run begins; all documents of the
+	// run were committed later. Zero: not known.
 	since time.Time
 }
 
 // FollowOptions are the parameters of Follow.
 type FollowOptions struct {
-	// Name makes the cursor durable: a later Follow with this name, also in another process, continues where this one
-	// stopped. Only one follower may use a name at a time. "": the cursor is not durable.
+	// Name makes the cursor durable: a later Follow with this name, also in another process,
+	// continues where this Follow stopped. Only one follower may use a name at a time. "": the
+	// cursor is not durable.
 	Name string
-	// Kinds to follow; none means all of the store's.
+	// Kinds to follow; none: all kinds of the store.
 	Kinds []Kind
-	// From is the cursor at which Follow starts; "" is the durable cursor, or a relist if there is none. Follow returns
-	// ErrGone when the database cannot serve From any more; without From it relists instead.
+	// From is the cursor at which Follow starts; "" is the durable cursor, or a relist if there is
+	// none. Follow returns ErrGone when the database cannot serve From any more; without From it
+	// relists instead.
 	From Cursor
-	// SaveEvery is how often Follow saves a durable cursor while there are changes; default 500 ms. After a crash Follow
-	// brings the changes since the last save again.
+	// SaveEvery is how often Follow saves a durable cursor while there are changes; default 500 ms.
+	// After a crash Follow sends the changes since the last save again.
 	SaveEvery time.Duration
 
-	// onRunEnd is called after each run, also if nothing changed, with the position where the run ended and the time
-	// when the reader requested that snapshot; it may be nil.
+	// onRunEnd is called after each run, also if nothing changed, with the position where the run
+	// ended and the time when the reader requested that snapshot; it may be nil.
 	onRunEnd func(position, time.Time)
 	readNow  <-chan struct{} // a token begins a run at once; may be nil
 }
 
-// Follow calls apply with the documents that change, until ctx ends or apply returns an error. It returns that error,
-// or the cause of ctx.
+// Follow calls apply with the documents that change. It always returns an error:
 //
-// For each document that changed, apply gets a state at least as new as the change; Follow may leave out the states
-// in between. While Follow runs, a document never goes back to an older version, and no version comes twice; after a
-// restart the changes since the cursor come again. The cursor moves when apply has returned for all batches of a run.
-// One goroutine calls apply, with one batch at a time. apply may keep and change the documents.
+//   - an error of apply, unchanged. The cursor stays before that run.
+//   - the cause of ctx, when ctx has ended.
+//   - ErrGone, only with FollowOptions.From: the database cannot serve From, or was restored.
+//   - ErrInvalid: a kind that is not one of the store's, or a malformed From.
 //
-// While the database does not answer, Follow retries with back-off.
+// For each document that changed, apply gets a state at least as new as the change; Follow may
+// leave out the states in between. While Follow runs, a document never goes back to an older
+// version, and no version comes twice. After a restart Follow sends the changes since the cursor
+// again, so apply must be idempotent across restarts. The cursor moves when apply has returned for
+// all batches of a run. One goroutine calls apply, with one batch at a time; apply may keep and
+// modify the documents.
+//
+// While the database is unavailable, Follow retries with back-off. Several goroutines may call
+// Follow, with different names.
 func (s *Store) Follow(ctx context.Context, o FollowOptions, apply func(ctx context.Context, b Batch) error) error {
 	f, err := s.newFollower(o, apply)
 	if err != nil {
@@ -66,7 +77,7 @@ func (s *Store) Follow(ctx context.Context, o FollowOptions, apply func(ctx cont
 	}
 	sub, leave := s.hub.subscribe(f.followed)
 	defer leave()
-	defer f.save(context.WithoutCancel(ctx), true)
+	defer f.save(context.WithoutCancel(ctx), atEnd)
 	backoff := time.Duration(0)
 	for {
 		started := time.Now()
@@ -77,7 +88,7 @@ func (s *Store) Follow(ctx context.Context, o FollowOptions, apply func(ctx cont
 		case err == nil:
 			backoff = 0
 			if o.onRunEnd != nil {
-				o.onRunEnd(f.at, f.asked)
+				o.onRunEnd(f.at, f.requestedAt)
 			}
 		case errors.Is(err, errReconnected):
 			f.rewind()
@@ -86,7 +97,7 @@ func (s *Store) Follow(ctx context.Context, o FollowOptions, apply func(ctx cont
 			return errors.Unwrap(err)
 		case errors.Is(err, errRestored):
 			if err := s.adopt(ctx); err != nil {
-				s.log.Warn("a restored database cannot be taken over yet", "error", err)
+				s.log.Warn("beginning a new incarnation of a restored database failed", "error", err)
 				backoff = nextBackoff(backoff)
 			} else if o.From != "" {
 				return fmt.Errorf("following: %w: the database was restored", ErrGone)
@@ -110,7 +121,7 @@ func (s *Store) Follow(ctx context.Context, o FollowOptions, apply func(ctx cont
 			}
 			continue
 		}
-		f.save(ctx, false)
+		f.save(ctx, whenDue)
 		if wait := s.opts.FeedInterval - time.Since(started); wait > 0 && !pause(ctx, wait) {
 			return context.Cause(ctx)
 		}
@@ -125,9 +136,10 @@ func (s *Store) Follow(ctx context.Context, o FollowOptions, apply func(ctx cont
 	}
 }
 
-// catchUp calls show once with each document that changed since the cursor, and returns the cursor from which the
-// caller continues. It reads on the connections of the watches, of which at most ReplayConns are in use, and gives
-// the connection back before it calls show.
+// catchUp calls show once with each document that changed since the cursor, and returns the cursor
+// from which the caller continues. It reads on the connections for watches (ReplayConns) and holds
+// none while it calls show. It returns an error of show unchanged, ErrGone or ErrInvalid for a
+// cursor that the database cannot serve, and the cause of ctx.
 func (s *Store) catchUp(ctx context.Context, from Cursor, kinds []Kind, show func(Document) error) (Cursor, error) {
 	f, err := s.newFollower(FollowOptions{Kinds: kinds, From: from}, func(_ context.Context, b Batch) error {
 		for _, d := range b.Documents {
@@ -140,7 +152,7 @@ func (s *Store) catchUp(ctx context.Context, from Cursor, kinds []Kind, show fun
 	if err != nil {
 		return "", err
 	}
-	f.feed = s.watchers
+	f.reader = s.watchers
 	for backoff := time.Duration(0); ; backoff = nextBackoff(backoff) {
 		err := f.run(ctx)
 		switch {
@@ -157,7 +169,7 @@ func (s *Store) catchUp(ctx context.Context, from Cursor, kinds []Kind, show fun
 		}
 		f.rewind()
 		if backoff > 0 {
-			s.log.Warn("a watch cannot read what it missed", "error", err, "retry", backoff)
+			s.log.Warn("a watch cannot read the changes since its cursor", "error", err, "retry", backoff)
 		}
 		if !pause(ctx, backoff) {
 			return "", context.Cause(ctx)
@@ -165,12 +177,12 @@ func (s *Store) catchUp(ctx context.Context, from Cursor, kinds []Kind, show fun
 	}
 }
 
-// nextBackoff doubles a back-off, between 20 ms and 1 s.
+// nextBackoff returns the back-off after this one: twice as long, between 20 ms and 1 s.
 func nextBackoff(backoff time.Duration) time.Duration {
 	return min(max(2*backoff, 20*time.Millisecond), time.Second)
 }
 
-// applyError is an error that the caller's apply returned.
+// applyError wraps an error that the caller's apply returned, so that errors.Is finds errApply.
 type applyError struct{ err error }
 
 var errApply = errors.New("apply")
@@ -182,32 +194,34 @@ func (e *applyError) Is(target error) bool { return target == errApply }
 // follower is the state of one Follow. Only Follow's goroutine touches it.
 type follower struct {
 	s        *Store
-	feed     *reader
-	o        FollowOptions
+	reader   *reader
+	opts     FollowOptions
 	followed []Kind
 	kinds    []string
 	apply    func(context.Context, Batch) error
 
-	loaded  bool      // the durable cursor was read, if there is one
-	at      position  // apply got all changes before it; without a snapshot: none
-	asked   time.Time // when the snapshot of the latest run was requested
-	atAsked time.Time // when the snapshot of at was requested; zero: not known
-	current *run      // the run that has begun and not ended; or nil
+	loaded        bool      // the durable cursor was read, if there is one
+	at            position  // apply got all changes before it; without a snapshot: none
+	requestedAt   time.Time // when the snapshot of the latest run was requested
+	atRequestedAt time.Time // when the snapshot of at was requested; zero: not known
+	current       *run      // the run that has begun and not ended; or nil
 
-	// A cursor is safe when the WAL is on disk up to the moment of its snapshot. Nobody waits until the WAL records of a
-	// rolled-back transaction are on disk. If the server crashes before, it uses the id of that transaction again, for
-	// one that the cursor already counts as seen. So after an interruption a follower continues from the last safe
-	// position, and skips the versions that it has delivered.
+	// A cursor is safe when the WAL is on disk up to the moment of its snapshot. PostgreSQL does
+	// not wait until the WAL records of a rolled-back transaction are on disk. If the server
+	// crashes before, it gives the id of that transaction to another one, which the cursor already
+	// counts as seen. So after an interruption a follower continues from the last safe position,
+	// and skips the versions that it has delivered.
 	safe      position
 	unflushed []unflushedRun
 	readAt    time.Time        // when the last read of the feed began
-	skip      map[docKey]int64 // versions that apply got and the feed brings again
+	skip      map[docKey]int64 // versions that apply got and the feed will return again
 
 	dirty   bool      // apply got a batch since the last save of the durable cursor
 	saved   position  // the durable cursor, as last saved
 	savedAt time.Time // when it was saved
 }
 
+// docKey identifies a document.
 type docKey struct {
 	kind Kind
 	id   string
@@ -220,23 +234,24 @@ type unflushedRun struct {
 	delivered map[docKey]int64 // the versions that the run delivered
 }
 
-// run is a run that has begun and not ended. until is nil before its first chunk.
+// run is a run that has begun and not ended.
 type run struct {
 	relist    bool
-	until     *position
-	lsn       uint64
-	flushed   bool             // the position until is safe
+	until     *position        // the position where the run ends; nil before its first chunk
+	lsn       uint64           // the position in the WAL from which on until is safe
+	flushed   bool             // until is safe
 	delivered map[docKey]int64 // the versions delivered while until is not safe
-	early     map[docKey]int64 // versions that a relist delivered and until does not see: the next run brings them again
-	after     feedKey
-	began     bool // a batch was delivered
+	early     map[docKey]int64 // versions that a relist delivered and until does not see: the next run has them again
+	after     feedKey          // the last document of the chunk before
+	began     bool             // apply got a batch of the run
 }
 
+// newFollower returns a follower that begins at From, or at the durable cursor when it runs.
 func (s *Store) newFollower(o FollowOptions, apply func(context.Context, Batch) error) (*follower, error) {
 	if o.SaveEvery == 0 {
 		o.SaveEvery = 500 * time.Millisecond
 	}
-	f := &follower{s: s, feed: s.followers, o: o, apply: apply, followed: o.Kinds}
+	f := &follower{s: s, reader: s.followers, opts: o, apply: apply, followed: o.Kinds}
 	if len(f.followed) == 0 {
 		for k := range s.kinds {
 			f.followed = append(f.followed, k)
@@ -277,11 +292,11 @@ func (f *follower) run(ctx context.Context) error {
 			hook()
 		}
 		if r.until == nil {
-			r.until, r.lsn, f.asked = &c.at, c.inserted, c.startedAt
+			r.until, r.lsn, f.requestedAt = &c.at, c.inserted, c.startedAt
 		}
 		f.noteFlushed(c.flushed)
 		r.after = c.lastKey()
-		if !c.more && r.relist && !r.flushed && f.feed.flush(ctx, openedBefore(f.readAt)) == nil {
+		if !c.more && r.relist && !r.flushed && f.reader.flush(ctx, openedBefore(f.readAt)) == nil {
 			f.noteFlushed(r.lsn) // there is no earlier cursor that is safe
 		}
 		if err := f.deliver(ctx, r, c); err != nil {
@@ -293,10 +308,12 @@ func (f *follower) run(ctx context.Context) error {
 	}
 }
 
+// read reads the next chunk of the run. It returns errReconnected when the server may have crashed
+// since the last read and a position is not safe yet.
 func (f *follower) read(ctx context.Context, r *run) (c chunk, err error) {
-	var t openedBefore
+	var opened openedBefore
 	if len(f.unflushed) > 0 || r.until != nil && !r.flushed {
-		t = openedBefore(f.readAt)
+		opened = openedBefore(f.readAt)
 	}
 	defer func() {
 		if err == nil {
@@ -304,18 +321,18 @@ func (f *follower) read(ctx context.Context, r *run) (c chunk, err error) {
 		}
 	}()
 	if r.relist {
-		c, err := f.feed.readAll(ctx, t, f.kinds, r.after, f.feed.documents)
+		c, err := f.reader.readAll(ctx, opened, f.kinds, r.after, f.reader.documents)
 		if err == nil && r.until != nil && r.until.incarnation != c.at.incarnation {
 			err = fmt.Errorf("%w: the database was restored meanwhile", ErrGone)
 		}
 		return c, err
 	}
-	return f.feed.readChanges(ctx, t, f.kinds, f.at, r.until, r.after, f.feed.documents)
+	return f.reader.readChanges(ctx, opened, f.kinds, f.at, r.until, r.after, f.reader.documents)
 }
 
 // deliver calls apply with the documents of a chunk, and ends the run after its last chunk.
 func (f *follower) deliver(ctx context.Context, r *run, c chunk) error {
-	b := Batch{Relist: r.relist, First: !r.began, Last: !c.more, at: *r.until, since: f.atAsked}
+	b := Batch{Relist: r.relist, First: !r.began, Last: !c.more, at: *r.until, since: f.atRequestedAt}
 	for i, d := range c.docs {
 		key := docKey{d.Kind, d.ID}
 		if !r.flushed {
@@ -344,12 +361,12 @@ func (f *follower) deliver(ctx context.Context, r *run, c chunk) error {
 		f.dirty = true
 	}
 	if b.Last {
-		f.at, f.atAsked, f.skip, f.current = *r.until, f.asked, r.early, nil
+		f.at, f.atRequestedAt, f.skip, f.current = *r.until, f.requestedAt, r.early, nil
 	}
 	return nil
 }
 
-// noteFlushed records that the WAL is on disk up to flushed, which makes the positions up to there safe.
+// noteFlushed records that the WAL is on disk up to flushed. Positions before that become safe.
 func (f *follower) noteFlushed(flushed uint64) {
 	for len(f.unflushed) > 0 && f.unflushed[0].lsn <= flushed {
 		f.safe = f.unflushed[0].at
@@ -360,7 +377,8 @@ func (f *follower) noteFlushed(flushed uint64) {
 	}
 }
 
-// rewind moves the follower back to its last safe position, after an interruption that may have been a crash.
+// rewind moves the follower back to its last safe position, after an interruption that may have
+// been a crash.
 func (f *follower) rewind() {
 	if f.current != nil && f.current.flushed {
 		return // the run continues after its last chunk; its beginning is safe, too
@@ -382,20 +400,23 @@ func (f *follower) rewind() {
 	if f.safe.snapshot == "" {
 		skip = nil // a relist delivers all documents
 	}
-	f.at, f.atAsked, f.skip, f.unflushed, f.current = f.safe, time.Time{}, skip, nil, nil
+	f.at, f.atRequestedAt, f.skip, f.unflushed, f.current = f.safe, time.Time{}, skip, nil, nil
 }
 
 // restart drops the follower's position, so that the next run is a relist.
 func (f *follower) restart() {
-	f.at, f.atAsked, f.safe, f.skip, f.unflushed, f.current, f.loaded = position{}, time.Time{}, position{}, nil, nil, nil,
+	f.at, f.atRequestedAt, f.safe, f.skip, f.unflushed, f.current, f.loaded = position{}, time.Time{}, position{}, nil,
+		nil, nil,
 		true
 }
 
+// load reads the durable cursor, if the follower has a name.
 func (f *follower) load(ctx context.Context) error {
-	if f.o.Name != "" {
+	if f.opts.Name != "" {
 		var text Cursor
 		err := f.s.read(ctx, f.s.pool, func(ctx context.Context, c *pgx.Conn) error {
-			return c.QueryRow(ctx, `select coalesce((select cursor from follower where name = $1), '')`, f.o.Name).Scan(
+			return c.QueryRow(ctx, `select coalesce((select cursor from follower where name = $1), '')`,
+				f.opts.Name).Scan(
 				&text)
 		})
 		if err != nil {
@@ -415,24 +436,34 @@ func (f *follower) load(ctx context.Context) error {
 const saveSQL = `insert into follower (name, cursor) values ($1, $2)
 	on conflict (name) do update set cursor = $2, updated_at = now()`
 
-// save writes the durable cursor, if it is due or final. The commit puts all earlier WAL on disk, so f.at is safe.
-func (f *follower) save(ctx context.Context, final bool) {
-	if f.o.Name == "" || f.at.snapshot == "" || f.at.snapshot == f.saved.snapshot {
+// saving says whether save waits until SaveEvery has passed since the last save.
+type saving int
+
+const (
+	whenDue saving = iota
+	atEnd          // Follow returns: save does not wait
+)
+
+// save writes the durable cursor if there is one that changed. The commit puts all earlier WAL on
+// disk, so f.at is safe. A failure is logged and has no other effect.
+func (f *follower) save(ctx context.Context, when saving) {
+	if f.opts.Name == "" || f.at.snapshot == "" || f.at.snapshot == f.saved.snapshot {
 		return
 	}
-	wait := f.o.SaveEvery
+	wait := f.opts.SaveEvery
 	if !f.dirty {
-		wait = time.Minute // apply got nothing, but Compact ends cursors that are too old
+		wait = time.Minute // there was no change, but Compact makes old cursors unusable
 	}
-	if final && !f.dirty || !final && time.Since(f.savedAt) < wait {
+	if when == atEnd && !f.dirty || when == whenDue && time.Since(f.savedAt) < wait {
 		return
 	}
 	err := f.s.read(ctx, f.s.pool, func(ctx context.Context, c *pgx.Conn) error {
-		_, err := c.Exec(ctx, saveSQL, f.o.Name, string(f.at.cursor()))
+		_, err := c.Exec(ctx, saveSQL, f.opts.Name, string(f.at.cursor()))
 		return err
 	})
 	if err != nil {
-		f.s.log.Warn("a follower's cursor was not saved; changes will come again after a restart", "follower", f.o.Name,
+		f.s.log.Warn("saving a follower's cursor failed; after a restart it gets some changes again", "follower",
+			f.opts.Name,
 			"error", err)
 		return
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Record is one entry of the history: a change of a document of a kind with History or Trail, or a call of Tx.Record.
-// The transaction of the change committed it.
+// Record is one entry of the history: a change of a document of a kind with History or Trail, or a
+// call of Tx.Record. The transaction of the change committed it.
 type Record struct {
 	Seq        int64 // unique in this database; grows, but not in the order of commits
 	At         time.Time
@@ -25,7 +25,8 @@ type Record struct {
 	Note       json.RawMessage // from Tx.Record
 }
 
-const recordColumns = `h.seq, h.at, h.action, h.kind, h.id, h.scope, h.version, h.generation, h.principal, h.account, h.request_id, h.spec, h.status, h.packed, h.note`
+const recordColumns = `h.seq, h.at, h.action, h.kind, h.id, h.scope, h.version, h.generation,
+	h.principal, h.account, h.request_id, h.spec, h.status, h.packed, h.note`
 
 func (r *Record) targets(packed *[]byte, more ...any) []any {
 	return append([]any{&r.Seq, &r.At, &r.Action, &r.Kind, &r.ID, &r.Scope, &r.Version, &r.Generation,
@@ -33,21 +34,24 @@ func (r *Record) targets(packed *[]byte, more ...any) []any {
 		(*[]byte)(&r.Note)}, more...)
 }
 
-// HistoryQuery selects the records that History returns: those of one document or, without ID, those of some kinds.
+// HistoryQuery selects the records that History returns: those of one document or, without ID,
+// those of some kinds.
 type HistoryQuery struct {
 	Kind   Kind
-	Kinds  []Kind // instead of Kind, without ID
+	Kinds  []Kind // instead of Kind and ID
 	ID     string
-	Before int64 // records with a smaller Seq only; 0 is all
+	Before int64 // only records with a smaller Seq; 0: all
 	Limit  int   // default 100
 }
 
-// ofKindsSQL reads up to the limit from each kind, by an index, and then the latest of them all.
+// ofKindsSQL reads up to limit records of each kind from an index, and returns the latest limit of
+// these.
 const ofKindsSQL = `select ` + recordColumns + ` from unnest($1::text[]) k (kind) cross join lateral (
 		select * from history h where h.kind = k.kind and ($2::bigint = 0 or h.seq < $2) order by h.seq desc limit $3) h
 	order by h.seq desc limit $3`
 
-// History returns records, the latest first.
+// History returns records, the latest first. No match is no error. A caller reads on with the Seq
+// of the last record as Before.
 func (s *Store) History(ctx context.Context, q HistoryQuery) ([]Record, error) {
 	if q.Limit <= 0 {
 		q.Limit = 100
@@ -93,17 +97,21 @@ func scanRecords(rows pgx.Rows, err error) ([]Record, error) {
 	})
 }
 
-// trimBatch bounds how many records one transaction deletes.
+// trimBatch is the maximum number of records that one transaction deletes.
 const trimBatch = 5000
 
-// trimSQL deletes old records. It reads only the first records of the primary key, which are the oldest.
-const trimSQL = `with gone as (delete from history where (xid, seq) in (select xid, seq from history order by xid, seq limit $2) and at < $1 returning 1)
-	select count(*) from gone`
+// trimSQL deletes old records. It reads only the first records of the primary key, which are the
+// oldest.
+const trimSQL = `with deleted as (delete from history
+		where (xid, seq) in (select xid, seq from history order by xid, seq limit $2) and at < $1 returning 1)
+	select count(*) from deleted`
 
-// TrimHistory deletes the records from before olderThan, which must be at least an hour ago, and returns their number.
+// TrimHistory deletes the records from before olderThan and returns their number, also with an
+// error. olderThan must be at least an hour ago, because the store resolves lost commits by their
+// records; otherwise TrimHistory returns ErrInvalid. Several processes may call it at once.
 func (s *Store) TrimHistory(ctx context.Context, olderThan time.Time) (int, error) {
 	if time.Since(olderThan) < time.Hour {
-		return 0, fmt.Errorf("%w: what became of a write just now is found out from its record", ErrInvalid)
+		return 0, fmt.Errorf("%w: records of the last hour are needed to resolve lost commits", ErrInvalid)
 	}
 	total := 0
 	for {

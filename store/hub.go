@@ -9,8 +9,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// hub wakes the followers of this process: at once for its own commits, and for those of others by one LISTEN
-// connection that all share. It is connected only while there are followers.
+// hub wakes the followers of this process: at once for commits of this process, and for commits of
+// other processes when their notification arrives on one LISTEN connection. The hub connects when
+// the first follower subscribes.
 type hub struct {
 	s      *Store
 	needed chan struct{} // holds a token when the first follower has subscribed
@@ -19,16 +20,17 @@ type hub struct {
 	followers map[*subscription]struct{}
 }
 
-// subscription is one follower's place in the hub.
+// subscription is one follower's entry in the hub.
 type subscription struct {
 	kinds map[Kind]struct{}
-	woken chan struct{}
+	woken chan struct{} // has a token after a commit of these kinds
 }
 
 func newHub(s *Store) *hub {
 	return &hub{s: s, needed: make(chan struct{}, 1), followers: map[*subscription]struct{}{}}
 }
 
+// subscribe adds a follower of these kinds, until leave.
 func (h *hub) subscribe(kinds []Kind) (sub *subscription, leave func()) {
 	sub = &subscription{kinds: map[Kind]struct{}{}, woken: make(chan struct{}, 1)}
 	for _, k := range kinds {
@@ -48,7 +50,7 @@ func (h *hub) subscribe(kinds []Kind) (sub *subscription, leave func()) {
 	}
 }
 
-// wake wakes the followers of these kinds; none means all.
+// wake wakes the followers of any of these kinds; without kinds all followers.
 func (h *hub) wake(kinds ...Kind) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -70,6 +72,7 @@ func (h *hub) wake(kinds ...Kind) {
 	}
 }
 
+// run listens from the first subscription on until ctx ends, and connects again with back-off.
 func (h *hub) run(ctx context.Context) {
 	select {
 	case <-ctx.Done():
@@ -93,11 +96,13 @@ func (h *hub) run(ctx context.Context) {
 	}
 }
 
+// listen wakes followers for the notifications of other processes, until the connection breaks or
+// ctx ends.
 func (h *hub) listen(ctx context.Context, conn *pgx.Conn) error {
 	if _, err := conn.Exec(ctx, "listen "+channel); err != nil {
 		return err
 	}
-	h.wake() // no notification came here of what was committed before LISTEN
+	h.wake() // commits before LISTEN caused no notification here
 	for {
 		n, err := conn.WaitForNotification(ctx)
 		if err != nil {
@@ -105,7 +110,7 @@ func (h *hub) listen(ctx context.Context, conn *pgx.Conn) error {
 		}
 		sender, list, _ := strings.Cut(n.Payload, " ")
 		if sender == h.s.notifier.sender {
-			continue // our own followers were woken when we committed
+			continue // notifyCommit woke the followers of this process
 		}
 		var kinds []Kind
 		for k := range strings.SplitSeq(list, ",") {

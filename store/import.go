@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// Import is Create for a document from another database: it keeps Generation, CreatedAt, UpdatedAt and DeletedAt. It
-// returns ErrExists also for the id of a removed document: an import does not create it again.
+// Import is Create for a document from another database: it keeps Generation, CreatedAt, UpdatedAt
+// and DeletedAt. It returns ErrExists also when a removed document has the id, and ErrInvalid when
+// Generation or a time is missing.
 func (tx *Tx) Import(ctx context.Context, d Document) (Document, error) {
 	imported, err := tx.importDocument(ctx, d)
 	if err != nil {
@@ -22,7 +23,7 @@ func (tx *Tx) importDocument(ctx context.Context, d Document) (Document, error) 
 		return d, err
 	}
 	if d.Generation < 1 || d.CreatedAt.IsZero() || d.UpdatedAt.IsZero() {
-		return d, fmt.Errorf("%w: it has no generation, or no times", ErrInvalid)
+		return d, fmt.Errorf("%w: an imported document needs a generation and times", ErrInvalid)
 	}
 	created, updated, generation := d.CreatedAt.UTC().Truncate(time.Microsecond), d.UpdatedAt.UTC().Truncate(
 		time.Microsecond), d.Generation

@@ -10,27 +10,30 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A cursor is valid only in the incarnation of the database in which it was made. A new incarnation begins when the
-// database was copied or restored:
+// A cursor is valid only in the incarnation of the database in which it was made. A new incarnation
+// begins when the database was copied or restored:
 //
-//   - restored from a dump: the meta row is a copy, so its xmin is not the stamp that it carries; or the table is
-//     another one (filenode). The dumped xid values mean nothing here, and may lie in the future.
+//   - restored from a dump: the row of store_meta is a copy, so its xmin differs from its column
+//     stamp; or the table is
+//     another one (filenode). The xid values of the dump are those of another server, and may lie in the future.
 //   - restored to a point in time, or failed over: another timeline.
 //   - dumped into another server or database: another identity.
 //
-// Each read of the feed compares, in its own statement; a cursor that lies in the future of the server is refused, too
-// (a disk snapshot that was put back has the same identity). VACUUM FULL of the table looks like a restore; that costs
-// a relist and nothing else.
+// Each read of the feed compares these in its own statement. The store also refuses a cursor that
+// lies in the future of the server, because after a restore of a disk snapshot the identity is the
+// same. VACUUM FULL of the table looks like a restore; the only effect is a relist.
 
-// writtenHereSQL is true when the row m of store_meta was written in this database; $1 is the session's identity.
+// writtenHereSQL is true when the row m of store_meta was written in this database; $1 is the
+// session's identity.
 const writtenHereSQL = `(m.identity = $1 and m.filenode = pg_relation_filenode(to_regclass('document'))
 	and m.xmin::text::bigint = m.stamp)`
 
+// stampSQL is the id of this transaction as xmin of its rows shows it: the lower 32 bits.
 const stampSQL = `(pg_current_xact_id()::text::bigint & 4294967295)`
 
-// adopt begins a new incarnation when the row of store_meta is missing or was written in another database. It sets
-// the xid of all rows to its own transaction, which each cursor of the new incarnation sees. adopt is idempotent, and
-// several processes may call it at once.
+// adopt begins a new incarnation when the row of store_meta is missing or was written in another
+// database. It sets the xid of all rows to its own transaction, which each cursor of the new
+// incarnation sees. adopt is idempotent, and several processes may call it at once.
 func (s *Store) adopt(ctx context.Context) error {
 	conn, err := s.connect(ctx)
 	if err != nil {

@@ -5,25 +5,28 @@ import (
 	"sync"
 )
 
-// keyed is a set of locks by key. A lock exists while a goroutine holds it or waits for it.
-type keyed struct {
+// keyedLocks is a set of locks by key. A lock exists while a goroutine holds it or waits for it.
+// The zero value is ready for use by several goroutines.
+type keyedLocks struct {
 	mu    sync.Mutex
 	locks map[string]*keyedLock
 }
 
 type keyedLock struct {
-	turn  chan struct{} // holds one token while the lock is taken
-	users int
+	token chan struct{} // holds one token while a goroutine holds the lock
+	users int           // goroutines that hold the lock or wait for it
 }
 
-func (k *keyed) lock(ctx context.Context, key string) (release func(), err error) {
+// lock waits for the lock of a key and takes it; the caller calls release once. When ctx ends
+// first, lock returns its cause and no lock is taken.
+func (k *keyedLocks) lock(ctx context.Context, key string) (release func(), err error) {
 	k.mu.Lock()
 	l := k.locks[key]
 	if l == nil {
 		if k.locks == nil {
 			k.locks = map[string]*keyedLock{}
 		}
-		l = &keyedLock{turn: make(chan struct{}, 1)}
+		l = &keyedLock{token: make(chan struct{}, 1)}
 		k.locks[key] = l
 	}
 	l.users++
@@ -37,8 +40,8 @@ func (k *keyed) lock(ctx context.Context, key string) (release func(), err error
 		}
 	}
 	select {
-	case l.turn <- struct{}{}:
-		return func() { <-l.turn; leave() }, nil
+	case l.token <- struct{}{}:
+		return func() { <-l.token; leave() }, nil
 	case <-ctx.Done():
 		leave()
 		return nil, context.Cause(ctx)

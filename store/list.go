@@ -12,8 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Fragment is a piece of SQL with its arguments, which it calls $1, $2 and so on. The table is document, alias d. It is
-// made by code (package search), never by a user.
+// Fragment is a condition in SQL about the table document, whose alias is d. $1, $2 and so on stand
+// for its arguments. Code makes it (package search); a client's text appears in Args only.
 type Fragment struct {
 	SQL  string
 	Args []any
@@ -29,44 +29,49 @@ type Order struct {
 // Query selects the documents that List returns.
 type Query struct {
 	Kind    Kind
-	Kinds   []Kind   // instead of Kind: any of these; not for Stream
-	Scope   string   // "" is any
-	Where   Fragment // "" matches all
-	OrderBy []Order  // the id is always added as the last key, so that the order is total
+	Kinds   []Kind   // instead of Kind: documents of any of these; not for Stream
+	Scope   string   // "": all
+	Where   Fragment // without SQL: all
+	OrderBy []Order  // List adds the id as the last key, so that no two documents are equal
 	Limit   int      // default 100
 	Bytes   int      // 0: no bound; otherwise the page ends, with Next, after the document that reaches this size
-	Offset  int      // pages by number
-	After   string   // pages by keyset: Page.Next of the page before, with the same query
-	Count   bool     // fill in Page.Total
-	// Deletion: documents whose deletion was requested are left out, unless this says otherwise.
+	Offset  int      // how many documents to leave out, for pages by number
+	After   string   // Page.Next of the page before, which had the same query
+	Count   bool     // set Page.Total
+	// Deletion chooses documents by whether their deletion was requested; by default those without
+	// are listed.
 	Deletion Deletion
-	// ChangedSince leaves out documents whose last change the cursor sees; "" and a cursor of another incarnation of
-	// the database see none. A list has no tombstones, so this does not replace Follow.
+	// ChangedSince leaves out documents whose last change the cursor sees; "" and a cursor of
+	// another incarnation of the database see none. A list has no tombstones, so this does not
+	// replace Follow.
 	ChangedSince Cursor
-	// WireOnly leaves Spec and Status out, for callers who only pass Wire on.
+	// WireOnly leaves Spec and Status out, for callers that use only Wire.
 	WireOnly bool
 }
 
-// Deletion chooses by whether deletion was requested.
+// Deletion says which documents a Query finds, by whether their deletion was requested.
 type Deletion int
 
+// The choices.
 const (
 	WithoutDeleting Deletion = iota
 	WithDeleting
 	OnlyDeleting
 )
 
-// Page is a part of a list. All of it is from one snapshot.
+// Page is a part of a list. Its fields are from one snapshot.
 type Page struct {
 	Documents []Document
 	Total     int    // of documents that match, in all pages; 0 if Query.Count is not set
 	Next      string // "" on the last page
-	// Cursor is the place in the feed from which Follow brings all that changed after this page was read; "" when the
-	// disk is full.
+	// Cursor is the place in the feed from which Follow sends all changes after the page's
+	// snapshot; "" when the disk is full.
 	Cursor Cursor
 }
 
-// List returns a page of documents. Documents, Total and Cursor are from one snapshot. A malformed After is ErrInvalid.
+// List returns a page of documents, in the order of the query. No match is an empty page and no
+// error. It returns ErrInvalid for a malformed After and for a kind that is not one of the store's.
+// It never returns tombstones.
 func (s *Store) List(ctx context.Context, q Query) (Page, error) {
 	page, err := s.list(ctx, q)
 	if err != nil {
@@ -84,14 +89,14 @@ func (s *Store) list(ctx context.Context, q Query) (page Page, err error) {
 	if q.Limit <= 0 {
 		q.Limit = 100
 	}
-	sql, args, err := q.build()
+	sql, args, err := q.buildSQL()
 	if err != nil {
 		return page, err
 	}
 	var r listReader
 	safe := false
 	err = s.read(ctx, s.pool, func(ctx context.Context, c *pgx.Conn) error {
-		r = listReader{q: q}
+		r = listReader{query: q}
 		rows, err := c.Query(ctx, sql, append([]any{q.execMode()}, args...)...)
 		if err != nil {
 			return err
@@ -99,7 +104,8 @@ func (s *Store) list(ctx context.Context, q Query) (page Page, err error) {
 		if err := r.read(rows); err != nil {
 			return err
 		}
-		// See follower.safe: a cursor that leaves the process must be one that a crash of the server cannot make wrong.
+		// See follower.safe: a cursor that leaves the process must be one that a crash of the
+		// server cannot make wrong.
 		if safe = r.flushed >= r.inserted; !safe {
 			_, err := c.Exec(ctx, flushSQL)
 			safe = err == nil
@@ -115,12 +121,13 @@ func (s *Store) list(ctx context.Context, q Query) (page Page, err error) {
 	return r.page, nil
 }
 
-// maxPrepared is the longest condition of a list that is prepared. Each connection keeps its prepared statements, and
-// each search may be another statement.
+// maxPrepared is the longest condition of a list that is prepared. Each connection keeps its
+// prepared statements, and each search may be another statement.
 const maxPrepared = 256
 
-// execMode returns how a list is sent. PostgreSQL plans a prepared statement once, or again for each execution where
-// that costs less; a statement that is described only is planned each time.
+// execMode returns how the driver sends the statement of a list. PostgreSQL plans a prepared
+// statement once, or again for each execution where that costs less; a statement that is described
+// only is planned each time.
 func (q Query) execMode() pgx.QueryExecMode {
 	if q.Offset == 0 && len(q.Where.SQL) <= maxPrepared {
 		return pgx.QueryExecModeCacheStatement
@@ -128,14 +135,15 @@ func (q Query) execMode() pgx.QueryExecMode {
 	return pgx.QueryExecModeCacheDescribe
 }
 
-// build makes the one statement. Its columns are the moment, the total, the document and the keys of the order.
-func (q Query) build() (sql string, args []any, err error) {
+// buildSQL returns the statement of a list. Its columns are those of momentSQL, the total, the
+// document and the keys of the order.
+func (q Query) buildSQL() (sql string, args []any, err error) {
 	args = append(args, q.Where.Args...)
 	arg := func(v any) string {
 		args = append(args, v)
 		return "$" + strconv.Itoa(len(args))
 	}
-	b := listBuilder{Query: q, matching: q.where(arg)}
+	b := listBuilder{Query: q, matching: q.whereSQL(arg)}
 	order := q.keys()
 	for i, o := range order {
 		key := "key" + strconv.Itoa(i)
@@ -147,8 +155,8 @@ func (q Query) build() (sql string, args []any, err error) {
 		b.order += "p." + key + o.direction()
 	}
 	b.total = "(select count(*) from document d where " + b.matching + ")"
-	if q.tallied() {
-		b.total = "(" + q.tally() + ")"
+	if q.isTallied() {
+		b.total = "(" + q.tallySQL() + ")"
 	}
 	b.page = b.matching
 	if q.After != "" {
@@ -156,39 +164,40 @@ func (q Query) build() (sql string, args []any, err error) {
 		if err != nil {
 			return "", nil, err
 		}
-		b.page += " and " + keyset(order, after, arg)
+		b.page += " and " + keysetSQL(order, after, arg)
 	}
 	if q.Offset == 0 && (q.After == "" && q.Bytes == 0 || !q.Count) {
-		return b.first(), args, nil
+		return b.firstPageSQL(), args, nil
 	}
-	return b.later(arg), args, nil
+	return b.numberedPageSQL(arg), args, nil
 }
 
-// listBuilder makes the statement of a list from its parts.
+// listBuilder has the parts of the statement of a list, in SQL.
 type listBuilder struct {
 	Query
-	matching string // the condition of all pages
-	page     string // the condition of this page
-	total    string // counts all pages
-	keys     string // of the order, as columns
-	texts    string // the keys as text
-	order    string
+	matching string // the condition for the documents of all pages
+	page     string // the condition for this page
+	total    string // the subquery that counts the documents of all pages
+	keys     string // the keys of the order, as columns
+	texts    string // the keys as text, as columns
+	order    string // the order of the rows of the page
 }
 
-// momentSQL is one row with the parts of a cursor at the statement's snapshot. Because of its limit PostgreSQL computes
-// it once.
+// momentSQL is one row with the parts of a cursor at the statement's snapshot. Because of its limit
+// PostgreSQL computes it once.
 const momentSQL = `(select incarnation, pg_current_snapshot()::text as snap, (pg_current_wal_insert_lsn() - '0/0')::bigint as inserted,
 		(pg_current_wal_flush_lsn() - '0/0')::bigint as flushed from store_meta limit 1) m`
 
-// first makes the statement of a page at the beginning of a list, or behind a key: an index that has the order leads
-// to the documents themselves. It is ordered again outside, because a join promises no order. Documents are counted
-// only if there is one more than the page has.
-func (b listBuilder) first() string {
+// firstPageSQL returns the statement of the first page, or of the page after a key. PostgreSQL
+// reads such a page in the order of an index. The outer select has an order, too, because a join
+// guarantees none. PostgreSQL counts the documents only if the list has more than this page.
+func (b listBuilder) firstPageSQL() string {
 	total := "0"
 	if b.Count {
 		total = b.total
-		if !b.tallied() {
-			total = "case when row_number() over (order by " + b.order + ") > " + strconv.Itoa(b.Limit) + " then " + total + " end"
+		if !b.isTallied() {
+			total = "case when row_number() over (order by " + b.order + ") > " + strconv.Itoa(b.Limit) + " then " +
+				total + " end"
 		}
 	}
 	return `select m.incarnation, m.snap, m.inserted, m.flushed, ` + total + `, ` +
@@ -198,9 +207,9 @@ func (b listBuilder) first() string {
 		order by ` + b.order
 }
 
-// later makes the statement of a page by its number. The page is found by its keys alone, from an index that has them
-// if there is one, and what is on it is read after that.
-func (b listBuilder) later(arg func(any) string) string {
+// numberedPageSQL returns the statement of a page by its number. The inner select finds the ids of
+// the page, if possible in an index alone; the outer select reads the documents.
+func (b listBuilder) numberedPageSQL(arg func(any) string) string {
 	kind := "d.kind"
 	if names := b.kinds(); len(names) == 1 {
 		kind = "'" + string(names[0]) + "'::text"
@@ -209,8 +218,8 @@ func (b listBuilder) later(arg func(any) string) string {
 	total := "0"
 	if b.Count {
 		total = b.total
-		if b.After == "" && !b.tallied() {
-			// The number of a page that reaches the end gives the total without a count.
+		if b.After == "" && !b.isTallied() {
+			// The last page gives the total without a count: the offset and the rows of the page.
 			rows := "(select count(*) from page)"
 			total = "case when " + rows + " < " + limit + " and (" + rows + " > 0 or " + offset +
 				"::int = 0) then " + offset + "::int + " + rows + " else " + total + " end"
@@ -224,6 +233,7 @@ func (b listBuilder) later(arg func(any) string) string {
 		order by ` + b.order
 }
 
+// kinds returns the kinds of the query, at least one.
 func (q Query) kinds() []Kind {
 	if len(q.Kinds) > 0 {
 		return q.Kinds
@@ -231,9 +241,10 @@ func (q Query) kinds() []Kind {
 	return []Kind{q.Kind}
 }
 
-// where is the condition that a document matches. The kind is written into it, not an argument, so that indexes on the
-// kind are used.
-func (q Query) where(arg func(any) string) string {
+// whereSQL returns the condition that a document matches. It contains the kinds as literals and not
+// as arguments, so that PostgreSQL can use the indexes of one kind. arg adds an argument and
+// returns its placeholder.
+func (q Query) whereSQL(arg func(any) string) string {
 	where := "d.kind in (" + q.kindList() + ") and d.removed_at is null"
 	switch q.Deletion {
 	case WithoutDeleting:
@@ -255,8 +266,8 @@ func (q Query) where(arg func(any) string) string {
 	return where
 }
 
-// keys are the keys of the order; it is total. The id goes the way of the key before it, so that one index serves both
-// directions.
+// keys returns the keys of the order with the id as the last. The id has the direction of the key
+// before it, so that one index serves both directions.
 func (q Query) keys() []Order {
 	id := Order{Expr: "d.id", Type: "text"}
 	if n := len(q.OrderBy); n > 0 {
@@ -265,23 +276,25 @@ func (q Query) keys() []Order {
 	return append(append([]Order{}, q.OrderBy...), id)
 }
 
-// present are the columns that are never null.
-var present = map[string]bool{
+// neverNull has the columns that are never null.
+var neverNull = map[string]bool{
 	"d.kind": true, "d.id": true, "d.scope": true, "d.name": true, "d.version": true, "d.generation": true,
 	"d.created_at": true, "d.updated_at": true,
 }
 
-// direction says where nulls go only if there can be any: an index that is read backwards has them first.
+// direction returns the direction of the key. It says where nulls are only if the key can be null,
+// because PostgreSQL could not read an index backwards otherwise: there nulls are first.
 func (o Order) direction() string {
 	switch {
 	case !o.Desc:
 		return " asc" // nulls last
-	case present[o.Expr]:
+	case neverNull[o.Expr]:
 		return " desc"
 	}
 	return " desc nulls last"
 }
 
+// orderSQL returns the list of an "order by".
 func orderSQL(keys []Order) string {
 	var by []string
 	for _, o := range keys {
@@ -290,18 +303,18 @@ func orderSQL(keys []Order) string {
 	return strings.Join(by, ", ")
 }
 
-// tallied reports whether the table tally has the number of documents that match.
-func (q Query) tallied() bool {
+// isTallied reports whether the table tally has the number of documents that match.
+func (q Query) isTallied() bool {
 	return q.Scope == "" && q.ChangedSince == "" && q.Where.SQL == "" && q.Deletion == WithDeleting
 }
 
-// tally counts the documents of the query's kinds. Each creation and removal adds a row to the table; Store.foldTally
-// adds rows up.
-func (q Query) tally() string {
+// tallySQL returns a select that counts the documents of the query's kinds. Each creation and
+// removal adds a row to the table; Store.foldTally adds rows up.
+func (q Query) tallySQL() string {
 	return "select coalesce(sum(n), 0)::bigint from tally where kind in (" + q.kindList() + ")"
 }
 
-// kindList is the kinds as SQL has them in a list.
+// kindList returns the kinds as a list of SQL literals. A kind has letters and digits only.
 func (q Query) kindList() string {
 	names := make([]string, len(q.kinds()))
 	for i, k := range q.kinds() {
@@ -310,7 +323,7 @@ func (q Query) kindList() string {
 	return strings.Join(names, ", ")
 }
 
-// columns are those of a list: it has no tombstones.
+// columns returns the columns of a document for a list, which has no tombstones.
 func (q Query) columns() string {
 	cols := strings.Replace(columns, "d.removed_at is not null", "false", 1)
 	if q.WireOnly {
@@ -319,13 +332,13 @@ func (q Query) columns() string {
 	return cols
 }
 
-// keyset returns the condition that a row comes after the given keys.
-func keyset(order []Order, after []*string, arg func(any) string) string {
-	if uniform(order) { // an index can begin there
+// keysetSQL returns the condition that a row comes after the given keys.
+func keysetSQL(order []Order, after []*string, arg func(any) string) string {
+	if isUniform(order) { // PostgreSQL can begin there in an index
 		var exprs, values []string
 		for i, o := range order {
 			if after[i] == nil {
-				return "false" // no page of ours ended so
+				return "false" // these keys are never null, so the token is not from List
 			}
 			exprs, values = append(exprs, o.Expr), append(values, arg(*after[i])+"::text::"+o.Type)
 		}
@@ -336,11 +349,11 @@ func keyset(order []Order, after []*string, arg func(any) string) string {
 		return "(" + strings.Join(exprs, ", ") + op + strings.Join(values, ", ") + ")"
 	}
 	var alternatives []string
-	equal := ""
+	equalSoFar := ""
 	for i, o := range order {
 		expr := "(" + o.Expr + ")"
-		if after[i] == nil { // nulls are last: nothing comes after one but another null
-			equal += expr + " is null and "
+		if after[i] == nil { // nulls are last: only nulls come after a null
+			equalSoFar += expr + " is null and "
 			continue
 		}
 		value := arg(*after[i]) + "::text::" + o.Type
@@ -348,22 +361,24 @@ func keyset(order []Order, after []*string, arg func(any) string) string {
 		if o.Desc {
 			op = " < "
 		}
-		alternatives = append(alternatives, "("+equal+"("+expr+op+value+" or "+expr+" is null))")
-		equal += expr + " = " + value + " and "
+		alternatives = append(alternatives, "("+equalSoFar+"("+expr+op+value+" or "+expr+" is null))")
+		equalSoFar += expr + " = " + value + " and "
 	}
 	return "(" + strings.Join(alternatives, " or ") + ")"
 }
 
-// uniform reports whether the order equals that of its keys as one row: all keys have one direction, and none is null.
-func uniform(order []Order) bool {
+// isUniform reports whether the order is that of a row comparison of its keys: all keys have one
+// direction, and none can be null.
+func isUniform(order []Order) bool {
 	for _, o := range order {
-		if !present[o.Expr] || o.Desc != order[0].Desc {
+		if !neverNull[o.Expr] || o.Desc != order[0].Desc {
 			return false
 		}
 	}
 	return true
 }
 
+// encodeAfter returns the page token for the keys of the last document of a page.
 func encodeAfter(last [][]byte) string {
 	keys := make([]*string, len(last))
 	for i, k := range last {
@@ -376,6 +391,7 @@ func encodeAfter(last [][]byte) string {
 	return base64.RawURLEncoding.EncodeToString(text)
 }
 
+// decodeAfter returns the n keys in a page token, or ErrInvalid.
 func decodeAfter(token string, n int) ([]*string, error) {
 	text, err := base64.RawURLEncoding.DecodeString(token)
 	var keys []*string

@@ -10,9 +10,9 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// listReader reads the answer to the statement of a list.
+// listReader reads the rows of the statement of a list.
 type listReader struct {
-	q                 Query
+	query             Query
 	page              Page
 	at                position // the statement's snapshot
 	inserted, flushed uint64   // positions in the WAL
@@ -24,21 +24,22 @@ const (
 	listColumns = 15
 )
 
+// read reads all rows into the page, and closes rows.
 func (r *listReader) read(rows pgx.Rows) error {
 	defer rows.Close()
 	var incarnation, snapshot string
 	var total *int
 	meta := []any{&incarnation, &snapshot, &r.inserted, &r.flushed, &total}
 	var scan documentRow
-	// What the driver's memory has is copied once, into the wire form.
+	// joinWire copies these from the driver's memory.
 	targets := append(meta, scan.targets((*pgtype.DriverBytes)(&scan.head), (*pgtype.DriverBytes)(&scan.wire))...)
-	targets = append(targets, make([]any, len(r.q.OrderBy)+1)...) // the keys are not scanned
-	last := make([][]byte, len(r.q.OrderBy)+1)
+	targets = append(targets, make([]any, len(r.query.OrderBy)+1)...) // the keys are not scanned
+	last := make([][]byte, len(r.query.OrderBy)+1)
 	size := 0
 	for rows.Next() {
 		raw := rows.RawValues()
-		if len(r.page.Documents) == r.q.Limit || r.q.Bytes > 0 && size >= r.q.Bytes {
-			if r.page.Next == "" { // there is one more
+		if len(r.page.Documents) == r.query.Limit || r.query.Bytes > 0 && size >= r.query.Bytes {
+			if r.page.Next == "" { // this is the document after the page
 				r.page.Next = encodeAfter(last)
 				total = nil
 				if err := rows.Scan(append(meta, make([]any, len(raw)-listMeta)...)...); err != nil {
@@ -70,7 +71,7 @@ func (r *listReader) read(rows pgx.Rows) error {
 	if err := rows.Err(); err != nil {
 		return err
 	}
-	if r.q.Count {
+	if r.query.Count {
 		if r.page.Total = len(r.page.Documents); total != nil {
 			r.page.Total = *total
 		}
@@ -82,8 +83,8 @@ func (r *listReader) read(rows pgx.Rows) error {
 	return nil
 }
 
-// documentRow scans the columns of a document, which are never null but for deleted_at and what a list of wire forms
-// leaves out. It may be used for one row after the other.
+// documentRow scans the columns of a document. Only deleted_at can be null, and the columns that
+// Query.WireOnly leaves out. One documentRow can scan one row after the other.
 type documentRow struct {
 	kind                string
 	id, scope, name     string

@@ -14,24 +14,26 @@ import (
 // channel is the NOTIFY channel; the payload is "<sender> <kind>,<kind>".
 const channel = "atoll_store"
 
-// notifier notifies other processes of commits. It sends NOTIFY on a connection of its own after the commits, at most
-// every FeedInterval, because a NOTIFY inside the writing transaction would hold a server-wide lock until that
-// commit is on disk. A notification may be lost: followers poll, too.
+// notifier notifies other processes of commits. It sends NOTIFY on a connection of its own after
+// the commits, at most every FeedInterval, because a NOTIFY inside the writing transaction would
+// hold a server-wide lock until that commit is on disk. A notification may be lost: followers poll,
+// too.
 type notifier struct {
 	s      *Store
-	sender string
-	due    chan struct{}
+	sender string        // identifies this process in its notifications
+	wakeup chan struct{} // has a token when kinds is not empty
 
 	mu    sync.Mutex
-	kinds map[Kind]struct{}
+	kinds map[Kind]struct{} // committed since the last notification
 }
 
 func newNotifier(s *Store) *notifier {
-	return &notifier{s: s, sender: fmt.Sprintf("%016x", rand.Uint64()), due: make(chan struct{}, 1),
+	return &notifier{s: s, sender: fmt.Sprintf("%016x", rand.Uint64()), wakeup: make(chan struct{}, 1),
 		kinds: map[Kind]struct{}{}}
 }
 
-// notifyCommit wakes the followers of this process after a commit, and has other processes notified.
+// notifyCommit wakes the followers of this process after a commit of these kinds, and makes the
+// notifier notify other processes. It does not block.
 func (s *Store) notifyCommit(kinds ...Kind) {
 	if len(kinds) == 0 {
 		return
@@ -45,12 +47,13 @@ func (s *Store) notifyCommit(kinds ...Kind) {
 	}
 	s.notifier.mu.Unlock()
 	select {
-	case s.notifier.due <- struct{}{}:
+	case s.notifier.wakeup <- struct{}{}:
 	default:
 	}
 }
 
-func (b *notifier) run(ctx context.Context) {
+// run sends notifications until ctx ends, and then once more.
+func (n *notifier) run(ctx context.Context) {
 	var conn *pgx.Conn
 	defer func() {
 		if conn != nil {
@@ -60,40 +63,40 @@ func (b *notifier) run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			// A command that wrote and ends at once notifies, too.
-			conn = b.notifyPending(ctx, conn)
+			// A process that writes and exits at once notifies, too.
+			conn = n.notifyPending(ctx, conn)
 			return
-		case <-b.due:
+		case <-n.wakeup:
 		}
-		conn = b.notifyPending(ctx, conn)
-		pause(ctx, b.s.opts.FeedInterval)
+		conn = n.notifyPending(ctx, conn)
+		pause(ctx, n.s.opts.FeedInterval)
 	}
 }
 
-// notifyPending notifies of the kinds that were committed since the last notification. It returns the connection to use
-// for the next one, or nil.
-func (b *notifier) notifyPending(ctx context.Context, conn *pgx.Conn) *pgx.Conn {
-	b.mu.Lock()
+// notifyPending notifies of the kinds that were committed since the last notification. It returns
+// the connection to use for the next one, or nil.
+func (n *notifier) notifyPending(ctx context.Context, conn *pgx.Conn) *pgx.Conn {
+	n.mu.Lock()
 	var kinds []string
-	for k := range b.kinds {
+	for k := range n.kinds {
 		kinds = append(kinds, string(k))
 	}
-	clear(b.kinds)
-	b.mu.Unlock()
-	if len(kinds) == 0 || b.s.opts.Hooks.BeforeNotify != nil && !b.s.opts.Hooks.BeforeNotify() {
+	clear(n.kinds)
+	n.mu.Unlock()
+	if len(kinds) == 0 || n.s.opts.Hooks.BeforeNotify != nil && !n.s.opts.Hooks.BeforeNotify() {
 		return conn
 	}
-	return b.notify(context.WithoutCancel(ctx), conn, b.sender+" "+strings.Join(kinds, ","))
+	return n.notify(context.WithoutCancel(ctx), conn, n.sender+" "+strings.Join(kinds, ","))
 }
 
 // notify sends one notification and returns the connection to use for the next one, or nil.
-func (b *notifier) notify(ctx context.Context, conn *pgx.Conn, payload string) *pgx.Conn {
-	ctx, cancel := context.WithTimeout(ctx, b.s.opts.AcquireTimeout)
+func (n *notifier) notify(ctx context.Context, conn *pgx.Conn, payload string) *pgx.Conn {
+	ctx, cancel := context.WithTimeout(ctx, n.s.opts.AcquireTimeout)
 	defer cancel()
 	if conn == nil {
 		var err error
-		if conn, err = b.s.connect(ctx); err != nil {
-			return nil // followers poll
+		if conn, err = n.s.connect(ctx); err != nil {
+			return nil // the followers of other processes poll
 		}
 	}
 	if _, err := conn.Exec(ctx, `select pg_notify('`+channel+`', $1)`, payload); err != nil {
@@ -103,13 +106,14 @@ func (b *notifier) notify(ctx context.Context, conn *pgx.Conn, payload string) *
 	return conn
 }
 
+// closeQuietly closes a connection within a second and ignores errors.
 func closeQuietly(conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	conn.Close(ctx)
 }
 
-// pause waits for d; false when ctx ended.
+// pause waits for d. It returns false when ctx ends before.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

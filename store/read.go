@@ -10,11 +10,13 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// columns of a document, in the order in which row scans them. The alias d is the table.
+// columns are the columns of a document, in the order in which row and documentRow scan them. The
+// alias of the table is d.
 const columns = `d.kind, d.id, d.scope, d.name, d.version, d.generation, d.spec, d.status, d.head, d.wire,
 	d.created_at, d.updated_at, d.deleted_at, d.removed_at is not null, d.token`
 
-// row scans the columns into pointers, because the feed's statement has one row of nulls when nothing changed.
+// row scans the columns of a document into pointers, because the statements of the feed return one
+// row of nulls when no document changed. For statements without such a row there is documentRow.
 type row struct {
 	kind, id, scope, name      *string
 	version, generation, token *int64
@@ -23,11 +25,14 @@ type row struct {
 	removed                    *bool
 }
 
+// targets returns the arguments of Scan for the columns, and then for others.
 func (r *row) targets(more ...any) []any {
-	return append([]any{&r.kind, &r.id, &r.scope, &r.name, &r.version, &r.generation, &r.spec, &r.status, &r.head, &r.wire,
+	return append([]any{&r.kind, &r.id, &r.scope, &r.name, &r.version, &r.generation, &r.spec, &r.status, &r.head,
+		&r.wire,
 		&r.created, &r.updated, &r.deleted, &r.removed, &r.token}, more...)
 }
 
+// empty reports whether the row has no document.
 func (r *row) empty() bool { return r.kind == nil }
 
 func (r *row) document() Document {
@@ -40,6 +45,7 @@ func (r *row) document() Document {
 	}
 }
 
+// utc returns a copy of a time in UTC; nil for nil.
 func utc(t *time.Time) *time.Time {
 	if t == nil {
 		return nil
@@ -49,11 +55,13 @@ func utc(t *time.Time) *time.Time {
 }
 
 const (
-	getSQL    = `select ` + columns + ` from document d where kind = $1 and id = $2`
-	wireSQL   = `select d.kind, d.id, d.scope, d.version, d.head, d.wire from document d where kind = $1 and id = $2 and removed_at is null`
+	getSQL  = `select ` + columns + ` from document d where kind = $1 and id = $2`
+	wireSQL = `select d.kind, d.id, d.scope, d.version, d.head, d.wire from document d
+	where kind = $1 and id = $2 and removed_at is null`
 	lockSQL   = getSQL + ` for update`
 	byNameSQL = `select ` + columns +
-		` from document d where kind = $1 and scope = $2 and name = $3 and name <> '' and removed_at is null and deleted_at is null`
+		` from document d where kind = $1 and scope = $2 and name = $3 and name <> ''
+	and removed_at is null and deleted_at is null`
 )
 
 // querier is a connection, or a transaction.
@@ -61,7 +69,8 @@ type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// readOne runs a query for one document, which may be a tombstone. found is false without a row.
+// readOne runs a query for one document, which may be a tombstone. found is false when the query
+// returns no row.
 func readOne(ctx context.Context, conn querier, sql string, args ...any) (Document, bool, error) {
 	var r documentRow
 	err := conn.QueryRow(ctx, sql, args...).Scan(r.targets(&r.head, &r.wire)...)
@@ -74,7 +83,9 @@ func readOne(ctx context.Context, conn querier, sql string, args ...any) (Docume
 	return r.document(), true, nil
 }
 
-// Get returns a document, also one whose deletion was requested, or ErrNotFound.
+// Get returns a document, also one whose deletion was requested. It returns ErrNotFound for an id
+// that never existed or whose document was removed. It reads on any free connection and sees all
+// commits that ended before the call.
 func (s *Store) Get(ctx context.Context, kind Kind, id string) (Document, error) {
 	doc, found, err := s.lookup(ctx, getSQL, string(kind), id)
 	switch {
@@ -86,13 +97,14 @@ func (s *Store) Get(ctx context.Context, kind Kind, id string) (Document, error)
 	return doc, nil
 }
 
-// GetWire is Get for callers who only pass Wire on: the Document has Kind, ID, Scope, Version and Wire. It costs half,
-// because PostgreSQL need not write spec and status as text.
+// GetWire is Get for callers that use only Wire: the Document has Kind, ID, Scope, Version and
+// Wire. It costs half, because PostgreSQL does not convert spec and status to text.
 func (s *Store) GetWire(ctx context.Context, kind Kind, id string) (d Document, err error) {
 	found := true
 	var head, wire []byte
 	err = s.read(ctx, s.pool, func(ctx context.Context, c *pgx.Conn) error {
-		err := c.QueryRow(ctx, wireSQL, string(kind), id).Scan((*string)(&d.Kind), &d.ID, &d.Scope, &d.Version, &head, &wire)
+		err := c.QueryRow(ctx, wireSQL, string(kind), id).Scan((*string)(&d.Kind), &d.ID, &d.Scope, &d.Version, &head,
+			&wire)
 		if found = !errors.Is(err, pgx.ErrNoRows); !found {
 			return nil
 		}
@@ -108,8 +120,8 @@ func (s *Store) GetWire(ctx context.Context, kind Kind, id string) (d Document, 
 	return d, nil
 }
 
-// GetByName returns the document that has the name in that scope, or ErrNotFound. One whose
-// deletion was requested has no name any more.
+// GetByName returns the document that has the name in that scope, or ErrNotFound. It does not find
+// documents whose deletion was requested.
 func (s *Store) GetByName(ctx context.Context, kind Kind, scope, name string) (Document, error) {
 	doc, found, err := s.lookup(ctx, byNameSQL, string(kind), scope, name)
 	switch {
@@ -121,6 +133,7 @@ func (s *Store) GetByName(ctx context.Context, kind Kind, scope, name string) (D
 	return doc, nil
 }
 
+// lookup runs a query for one document on a connection of the pool.
 func (s *Store) lookup(ctx context.Context, sql string, args ...any) (doc Document, found bool, err error) {
 	err = s.read(ctx, s.pool, func(ctx context.Context, c *pgx.Conn) error {
 		doc, found, err = readOne(ctx, c, sql, args...)

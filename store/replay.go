@@ -2,18 +2,18 @@ package store
 
 import "slices"
 
-// replay keeps the last rounds of a feed in memory, bounded by their changes and bytes. A watch that continues from a
-// cursor within them reads no database. It is not safe for concurrent use; the rounds that it returns are never written
-// again.
+// replay keeps the last rounds of a feed in memory, bounded by their changes and bytes. A watch
+// that continues from a cursor within these rounds does not read the database. One goroutine at a
+// time may use a replay; others may read the rounds that it returned, which it never modifies.
 type replay struct {
 	maxChanges, maxBytes int
 
-	// base is where the oldest round begins: a round has each document that a transaction changed which base does not
-	// see, in a state at least as new. Without a snapshot, replay covers no cursor.
+	// base is where the oldest round begins: for each change that base does not see, the rounds
+	// have the document in that state or a newer one. With a zero base, replay covers no cursor.
 	base           position
 	rounds         []Round
-	dropped        int // how many rounds at the front are dropped; the array still has them
-	changes, bytes int
+	dropped        int // how many rounds at the front of the slice are dropped
+	changes, bytes int // of the rounds that are not dropped
 }
 
 // begin drops all rounds: the feed continues from this position.
@@ -36,27 +36,27 @@ func (r *replay) add(round Round) {
 		r.bytes -= oldest.size
 		r.dropped++
 	}
-	// The array is replaced and not written, because watches that are about to begin read the old one. So memory may be
-	// twice the bounds.
+	// Watches may still read the array, so replay makes a new one. Memory may be twice the bounds.
 	if r.dropped > len(r.rounds)/2 {
 		r.rounds, r.dropped = append([]Round(nil), r.rounds[r.dropped:]...), 0
 	}
 }
 
-// since returns rounds that have all changes that the cursor does not see, and perhaps more. It returns false when the
-// cursor is older than the rounds, or of another incarnation of the database.
-func (r *replay) since(cursor position) ([]Round, bool) {
-	if !r.base.within(cursor) {
+// since returns rounds with all changes that the cursor does not see, and perhaps others. ok is
+// false when the cursor is older than the rounds, or from another incarnation of the database.
+func (r *replay) since(cursor position) (rounds []Round, ok bool) {
+	if !r.base.isCoveredBy(cursor) {
 		return nil, false
 	}
 	first := len(r.rounds)
-	for first > r.dropped && !r.rounds[first-1].at.within(cursor) {
+	for first > r.dropped && !r.rounds[first-1].at.isCoveredBy(cursor) {
 		first--
 	}
 	return r.rounds[first:len(r.rounds):len(r.rounds)], true
 }
 
-// changesAfter returns, of each document that matches, the latest change that the cursor does not see.
+// changesAfter returns the latest change of each document that matches, among the changes that the
+// cursor does not see.
 func changesAfter(rounds []Round, cursor position, match func(*Change) bool) []*Change {
 	var latest []*Change
 	seen := map[docKey]struct{}{}

@@ -32,13 +32,13 @@ func TestOneSnapshotIsWithinAnotherWhenThatSeesAllOfIt(t *testing.T) {
 		for x := uint64(1); x < 20; x++ {
 			want = want && (!p.sees(x) || q.sees(x))
 		}
-		if got := p.within(q); got != want {
+		if got := p.isCoveredBy(q); got != want {
 			t.Fatalf("%s within %s: %v, want %v", p.snapshot, q.snapshot, got, want)
 		}
 	})
 	p, _ := newPosition("life", "5:5:")
 	q, _ := newPosition("another", "5:5:")
-	if p.within(q) || q.within(p) || (position{}).within(p) {
+	if p.isCoveredBy(q) || q.isCoveredBy(p) || (position{}).isCoveredBy(p) {
 		t.Error("positions of two lives of a database were compared")
 	}
 }
@@ -124,7 +124,7 @@ func TestI4TheReplayHasAllThatACursorHasNotSeen(t *testing.T) {
 		for _, cursor := range snapshots {
 			rounds, known := memory.since(cursor)
 			if !known {
-				if memory.base.within(cursor) {
+				if memory.base.isCoveredBy(cursor) {
 					t.Fatalf("%s is not known, although %s is within it", cursor.snapshot, memory.base.snapshot)
 				}
 				continue

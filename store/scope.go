@@ -9,7 +9,8 @@ import (
 
 const findSQL = `select ` + columns + ` from document d where kind = any($1) and id = $2 and removed_at is null limit 1`
 
-// Find is Get by the id alone. If documents of several kinds have the id it returns one of them.
+// Find returns the document of any kind that has the id, also one whose deletion was requested, or
+// ErrNotFound. If documents of several kinds have the id it returns one of these.
 func (s *Store) Find(ctx context.Context, id string) (Document, error) {
 	kinds := make([]string, 0, len(s.kinds))
 	for k := range s.kinds {
@@ -25,8 +26,8 @@ func (s *Store) Find(ctx context.Context, id string) (Document, error) {
 	return doc, nil
 }
 
-// ListScope returns the named documents of a kind in a scope, also those whose deletion was requested, in the order of
-// their names. It does not lock.
+// ListScope returns the named documents of a kind in a scope, also those whose deletion was
+// requested, in the order of their names. It does not lock.
 func (tx *Tx) ListScope(ctx context.Context, kind Kind, scope string) ([]Document, error) {
 	fail := func(err error) ([]Document, error) {
 		return nil, fmt.Errorf("reading %s in %q: %w", kind, scope, classify(ctx, err))

@@ -19,13 +19,15 @@ const (
 	singleSession = " single"
 )
 
-// A watch that is caught up from the database keeps one chunk in memory until its client has taken it.
+// The size of a chunk for a watch that reads missed changes from the database. The watch keeps a
+// chunk in memory until its client has taken it.
 const (
 	watchChunkDocuments = 100
 	watchChunkBytes     = 256 << 10
 )
 
-// makePools makes the pools of writers and readers, of followers and of watches. They connect when they are used.
+// makePools makes the pools of writers and readers, of followers and of watches. A pool connects at
+// its first use.
 func (s *Store) makePools(ctx context.Context, base *pgxpool.Config) (err error) {
 	if s.pool, err = pgxpool.NewWithConfig(ctx, s.poolConfig(base)); err != nil {
 		return err
@@ -47,6 +49,7 @@ func (s *Store) makePools(ctx context.Context, base *pgxpool.Config) (err error)
 	return nil
 }
 
+// pools returns all pools of the store.
 func (s *Store) pools() []*pgxpool.Pool {
 	return []*pgxpool.Pool{s.pool, s.followers.pool, s.watchers.pool}
 }
@@ -65,8 +68,8 @@ func (s *Store) poolConfig(base *pgxpool.Config) *pgxpool.Config {
 	return config
 }
 
-// feedConfig configures a pool of readers of the feed. Their statements are few and always want their indexes, whatever
-// the statistics say about the newest rows.
+// feedConfig configures a pool of readers of the feed. Their statements are few and must use their
+// indexes, although PostgreSQL's statistics do not count the newest rows yet.
 func (s *Store) feedConfig(base *pgxpool.Config, name string, conns int) *pgxpool.Config {
 	config := s.configure(base, name)
 	config.MaxConns = int32(conns)
@@ -74,22 +77,25 @@ func (s *Store) feedConfig(base *pgxpool.Config, name string, conns int) *pgxpoo
 	return config
 }
 
+// feedSettings make PostgreSQL read the feed through its indexes, in their order.
 func (s *Store) feedSettings() pgsession.Settings {
 	settings := pgsession.Settings{
 		"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off", "max_parallel_workers_per_gather": "0",
-		"enable_bitmapscan": "off", // it reads all that changed before it sorts
+		"enable_bitmapscan": "off", // a bitmap scan reads all changes before it sorts them
 	}
 	maps.Copy(settings, s.timeouts())
 	return settings
 }
 
-// singleConfig configures connections of their own: migrations, listening, ringing. They have no time-outs.
+// singleConfig configures connections outside the pools: migrations, LISTEN and NOTIFY. They have
+// no time-outs.
 func (s *Store) singleConfig(base *pgxpool.Config) *pgx.ConnConfig {
 	config := s.configure(base, singleSession).ConnConfig
 	pgsession.Prepare(config, nil)
 	return config
 }
 
+// timeouts are the server's time-outs for statements of the pools.
 func (s *Store) timeouts() pgsession.Settings {
 	ms := func(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 	return pgsession.Settings{
@@ -99,7 +105,8 @@ func (s *Store) timeouts() pgsession.Settings {
 	}
 }
 
-// configure returns a copy of the config with what all of the store's connections have in common.
+// configure returns a copy of the config with the settings of all connections of the store, and
+// with the name of the session.
 func (s *Store) configure(base *pgxpool.Config, name string) *pgxpool.Config {
 	config := base.Copy()
 	cc := config.ConnConfig

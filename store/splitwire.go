@@ -1,11 +1,13 @@
 package store
 
-// splitMark is the first byte of the column wire of a document whose wire form begins in the column head. A process of
-// the release before knows no column head: it writes the whole wire form, without the mark, and leaves the head of an
-// earlier version in the row, which readers then ignore. No wire form that has a head begins with this byte.
+// splitMark is the first byte of the column wire of a document whose wire form begins in the column
+// head. A process of the previous release does not know the column head: it writes the whole wire
+// form, without the mark, and leaves the head of an earlier version in the row, which readers then
+// ignore. No wire form that has a head begins with this byte.
 const splitMark = 1
 
-// storedWire returns the content of the column wire for a document: its wire form without the head, after the mark.
+// storedWire returns the content of the column wire for a document: its wire form without the head,
+// after the mark.
 func storedWire(d Document) []byte {
 	if d.head == 0 {
 		return d.Wire
@@ -17,8 +19,8 @@ func storedWire(d Document) []byte {
 // isSplit reports whether the wire form consists of both columns.
 func isSplit(head, wire []byte) bool { return len(head) > 0 && len(wire) > 0 && wire[0] == splitMark }
 
-// joinWire returns a new slice with the wire form that the two columns have, and the length of its head, which is 0 if
-// the column wire has all of it.
+// joinWire returns a new slice with the wire form that the two columns have, and the length of its
+// head, which is 0 if the column wire has all of it.
 func joinWire(head, wire []byte) (joined []byte, headLength int) {
 	if !isSplit(head, wire) {
 		return append([]byte{}, wire...), 0

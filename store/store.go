@@ -1,13 +1,16 @@
 // Package store keeps versioned documents in PostgreSQL and sends their changes to followers.
 //
-// A document has a spec and a status (JSON), a version that each change bumps and a generation that spec changes bump.
-// Writes are compare-and-swap on the version; a write whose content equals what is stored writes nothing. Followers
-// hold a cursor (a PostgreSQL snapshot) and read, in one statement, the rows that were written by transactions which
-// that snapshot did not see: nothing is skipped, nothing waits for an open transaction, and a document never goes back.
-// Each service owns one database and opens one Store on it; delivery, the sentinel, watches, audit and status all
-// follow the same feed. What keeps followers honest is listed in docs/invariants.md as I1 to I5.
+// A document has a spec and a status (JSON), a version that each change increases and a generation
+// that changes of the spec increase. Writes are compare-and-swap on the version; a write whose
+// content equals what is stored writes nothing. Followers hold a cursor (a PostgreSQL snapshot) and
+// read, in one statement, the rows that were written by transactions which that snapshot did not
+// see. So a follower skips no change, does not wait for open transactions, and never gets an older
+// version of a document after a newer one. Each service owns one database and opens one Store on
+// it; delivery, the sentinel, watches, audit and status all follow the same feed.
+// docs/invariants.md lists the guarantees as I1 to I5.
 //
-// It is a tool: it knows no service, and no HTTP. It must not be imported by api or internal packages.
+// It is a tool: it knows no service, and no HTTP. It must not be imported by api or internal
+// packages.
 package store
 
 import (
@@ -27,42 +30,49 @@ import (
 	"atoll.dev/internal/pgsession"
 )
 
-// Kind names a sort of document: "Bundle", "Cluster". Letters and digits, starting with a letter.
+// Kind is the name of a kind of documents, such as "Bundle" or "Cluster": a letter, then letters
+// and digits.
 type Kind string
 
-// Document is one versioned document. Values are copies: changing one changes nothing in the database.
+// Document is one versioned document. It is a copy: a change of the value does not change the
+// database.
 type Document struct {
 	Kind Kind
 	ID   string
-	// Scope is what owns the document: the consumer of a bundle, the account of a cluster; "" if nothing does.
-	// It does not change while the document lives.
+	// Scope is the owner of the document: the consumer of a bundle, the account of a cluster; "" if
+	// there is none. It does not change while the document exists.
 	Scope string
-	// Name is unique within (Kind, Scope) among documents whose deletion was not requested; "" is
-	// no name and never clashes. It does not change while the document lives.
+	// Name is unique within (Kind, Scope) among documents whose deletion was not requested; several
+	// documents may have no name, "". It does not change while the document exists.
 	Name string
-	// Version is bumped by each change, Generation by changes of Spec. Both start at 1, and go on where they ended when
-	// a removed id is created again.
+	// Each change increases Version by 1, and each change of Spec increases Generation by 1. Both
+	// start at 1. When an id is created again after its removal, both continue after the removed
+	// document's.
 	Version, Generation int64
-	// Spec and Status are JSON objects. PostgreSQL stores them as jsonb: what is read back has the same meaning, but
-	// other white space, another order of keys, numbers in plain notation, and the last of duplicate keys only.
+	// Spec and Status are JSON objects. PostgreSQL stores them as jsonb: what is read back has the
+	// same meaning, but other white space, another order of keys, numbers in plain notation, and
+	// the last of duplicate keys only.
 	Spec, Status json.RawMessage
 	// Wire is the result of the kind's Render at the last write of the document.
 	Wire                 []byte
 	CreatedAt, UpdatedAt time.Time
-	// DeletedAt is when deletion was requested; the document lives on until Remove. Once set it stays.
+	// DeletedAt is when deletion was requested; the document exists until Remove. It never becomes
+	// nil again.
 	DeletedAt *time.Time
-	// Removed marks a tombstone, which only followers see. It has the last content of the document.
+	// Removed marks a tombstone, which has the last content of the document. Only followers and
+	// Tombstone return these.
 	Removed bool
 
-	// Decoded is the caller's decoded form of Spec and Status. The change of an Update may set it for the kind's Render
-	// and Compare. The store neither reads nor stores it.
+	// Decoded is the caller's decoded form of Spec and Status. The change of an Update may set it
+	// for the kind's Render and Compare. The store neither reads nor stores it.
 	Decoded any
 
 	head  int   // how many bytes of Wire the column head has
 	token int64 // of the last write or observation; version and token identify a state of the row
 }
 
-// SameState reports whether two reads found the document in the same state, times of observation included.
+// SameState reports whether two reads found the document in the same state, times of observation
+// included.
 func (d Document) SameState(other Document) bool {
 	return d.Kind == other.Kind && d.ID == other.ID && d.Version == other.Version && d.token == other.token
 }
@@ -70,35 +80,43 @@ func (d Document) SameState(other Document) bool {
 // KindSpec describes one kind.
 type KindSpec struct {
 	Kind Kind
-	// Render makes the wire form, once per write, of the document as it will be stored. Nil: no wire form. It must be a
-	// function of the document alone. Its error refuses the write, wrapped in ErrInvalid.
+	// Render returns the wire form of the document as it will be stored; the store calls it once
+	// for each write. Its result must depend on the document alone. An error refuses the write,
+	// wrapped in ErrInvalid. Nil: no wire form.
 	Render func(Document) ([]byte, error)
-	// Head returns how many of the wire form's first bytes change only with the spec or with a deletion. PostgreSQL
-	// stores them apart, so that a change of the status does not write them again. Nil: 0.
+	// Head returns how many of the wire form's first bytes change only with the spec or with a
+	// deletion. PostgreSQL stores these separately, so that a change of the status does not write
+	// them again. Nil: 0.
 	Head func(wire []byte) int
-	// Tail makes what follows the head, of a document whose head is stored already: Render is not called for a change of
-	// the status alone. Nil: Render is.
+	// Tail returns the part of the wire form after the head. The store calls it instead of Render
+	// for a change of the status alone, when the head is stored already. Nil: the store calls
+	// Render.
 	Tail func(Document) ([]byte, error)
-	// Facets are words by which an index on the table feed finds documents: "Reconciled=False". Nil: none.
+	// Facets are words by which an index on the table feed finds documents: "Reconciled=False".
+	// Nil: none.
 	Facets func(Document) []string
-	// Begin completes the spec of a document that is being created, once its generation is known:
-	// an id that was removed is created again with the generation after the removed one's. It may
-	// be called several times. Nil: nothing is added.
+	// Begin completes the spec of a new document when the store has determined its generation,
+	// which follows that of a removed document with the same id. The store may call it several
+	// times. Nil: the spec stays as it is.
 	Begin func(*Document) error
-	// Observed reports whether two statuses differ only in times of observation, which are no content (I3): such a
-	// change is written in place, with no version, feed entry or record, and wakes nobody. Nil: all differences count.
-	// It needs History: after a lost answer to a commit, the record shows which write made a version.
+	// Observed reports whether two statuses differ only in times of observation, which are no
+	// content (I3): the store writes such a change in place, without a new version, feed entry or
+	// record, and wakes no follower. Nil: all differences count. It needs History: after a lost
+	// answer to a commit, the record shows which write made a version.
 	Observed func(before, after json.RawMessage) bool
-	// Compare says how the statuses of two states of a document differ, for kinds that can tell it faster than by
-	// comparing all JSON, and instead of Observed. Nil: SameJSON and Observed.
+	// Compare returns how the statuses of two states of a document differ. It replaces SameJSON and
+	// Observed for kinds that can compare faster than by reading all JSON. Nil: SameJSON and
+	// Observed.
 	Compare func(before, after Document) Difference
-	// Recorded returns the part of a changed status that the history keeps. It is stored packed, so that no search reads
-	// it. Nil: the history keeps the whole status, as JSON.
+	// Recorded returns the part of a changed status that the history keeps, compressed and not
+	// searchable. Nil: the history keeps the whole status, as JSON.
 	Recorded func(before, after Document) json.RawMessage
-	// History keeps a record of every change, with its actor, in the transaction of the change: the audit record.
+	// History keeps a record of every change, with its actor, in the transaction of the change: the
+	// audit record.
 	History bool
-	// Trail keeps less than History: the actor and the time of a change, without spec and status, and no record of
-	// changes of the status alone. It is enough to resolve a commit whose answer was lost.
+	// Trail keeps less than History: the actor and the time of a change, without spec and status,
+	// and no record of changes of the status alone. It is enough to resolve a commit whose answer
+	// was lost.
 	Trail bool
 	// Indexes are made at Open, for this kind's rows only.
 	Indexes []Index
@@ -117,9 +135,11 @@ const (
 // Index is an index for List queries on one kind.
 type Index struct {
 	Name string // letters, digits, underscores; unique within the kind. An index that changes gets another name
-	// On is what follows "using": `gin ((spec->'labels') jsonb_path_ops)`, `btree ((spec->>'phase'))`.
+	// On is what follows "using": `gin ((spec->'labels') jsonb_path_ops)`, `btree
+	// ((spec->>'phase'))`.
 	On string
-	// Live leaves removed documents out, as lists do: what is in the index is then known without looking at the table.
+	// Live leaves removed documents out of the index, as lists do, so that PostgreSQL can list from
+	// the index alone.
 	Live bool
 }
 
@@ -129,29 +149,31 @@ type Options struct {
 	Kinds  []KindSpec
 	Logger *slog.Logger // default: discard
 
-	// Migrations make the service's own side tables, in order; each runs once. Only ever add to the end.
+	// Migrations are SQL that makes the service's own tables, in order; each runs once. Add only to
+	// the end.
 	Migrations []string
 
-	// MaxConns bounds the connections of writers and readers; default 16. Besides, followers use at most FollowConns
-	// connections, watches ReplayConns, and the store itself two.
+	// MaxConns is the maximum number of connections of writers and readers; default 16. Followers
+	// use at most FollowConns further connections, watches ReplayConns, and the store itself two.
 	MaxConns         int
 	FollowConns      int           // default 4
 	ReplayConns      int           // for watches whose cursor is older than what a Broadcast remembers; default 2
 	AcquireTimeout   time.Duration // for getting a connection, connecting included; default 1.5 s
 	StatementTimeout time.Duration // default 5 s
 	LockTimeout      time.Duration // default 1.5 s
-	IdleInTxTimeout  time.Duration // default 10 s: a transaction that is left open is ended by the server
+	IdleInTxTimeout  time.Duration // default 10 s: the server ends a transaction that is idle for longer
 	ResolveTimeout   time.Duration // for resolving a commit whose answer was lost; default 1.5 s
-	PollInterval     time.Duration // of followers, behind the notifier; default 1 s
-	// FeedInterval is the shortest time between two reads of one follower, and two notifications; default 5 ms.
+	PollInterval     time.Duration // how often followers read without a notification; default 1 s
+	// FeedInterval is the shortest time between two reads of one follower, and between two
+	// notifications; default 5 ms.
 	FeedInterval time.Duration
 	ChunkSize    int // documents per batch; default 500. A batch has at most about 8 MB, too
 
-	// How many recent changes a Broadcast remembers for watches that continue from a cursor, and how large they may be
-	// together; default 10,000 and 32 MB.
+	// How many recent changes a Broadcast remembers for watches that continue from a cursor, and
+	// how large they may be together; default 10,000 and 32 MB.
 	ReplayChanges, ReplayBytes int
 
-	// Tracer observes each statement; it may be nil. It must be quick.
+	// Tracer gets each statement, and must be quick; nil: none.
 	Tracer pgx.QueryTracer
 
 	Hooks Hooks
@@ -163,27 +185,28 @@ type Hooks struct {
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// BeforeWrite is called between the read and the write of an update.
 	BeforeWrite func(kind Kind, id string)
-	// BeforeNotify is called before the store notifies other processes; false drops the notification.
+	// BeforeNotify is called before the store notifies other processes; false drops the
+	// notification.
 	BeforeNotify func() bool
 	// LocalWake is called before followers of the same process are woken; false drops the wake.
 	LocalWake func() bool
-	// AfterChunk is called when a follower has read a chunk and not yet applied it.
+	// AfterChunk is called between the read of a chunk and its delivery to a follower.
 	AfterChunk func()
 }
 
 func (o Options) withDefaults() Options {
-	def := func(d *time.Duration, v time.Duration) {
+	setDefault := func(d *time.Duration, v time.Duration) {
 		if *d == 0 {
 			*d = v
 		}
 	}
-	def(&o.AcquireTimeout, 1500*time.Millisecond)
-	def(&o.StatementTimeout, 5*time.Second)
-	def(&o.LockTimeout, 1500*time.Millisecond)
-	def(&o.IdleInTxTimeout, 10*time.Second)
-	def(&o.ResolveTimeout, 1500*time.Millisecond)
-	def(&o.PollInterval, time.Second)
-	def(&o.FeedInterval, 5*time.Millisecond)
+	setDefault(&o.AcquireTimeout, 1500*time.Millisecond)
+	setDefault(&o.StatementTimeout, 5*time.Second)
+	setDefault(&o.LockTimeout, 1500*time.Millisecond)
+	setDefault(&o.IdleInTxTimeout, 10*time.Second)
+	setDefault(&o.ResolveTimeout, 1500*time.Millisecond)
+	setDefault(&o.PollInterval, time.Second)
+	setDefault(&o.FeedInterval, 5*time.Millisecond)
 	if o.MaxConns == 0 {
 		o.MaxConns = 16
 	}
@@ -208,7 +231,9 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Store is an open database of documents. It is safe for concurrent use.
+// Store is an open database of documents. Several goroutines may use it. Functions that fail return
+// one of the errors of this package where it describes the failure; otherwise the error is the
+// database driver's or the cause of the context.
 type Store struct {
 	opts  Options
 	kinds map[Kind]*KindSpec
@@ -217,15 +242,15 @@ type Store struct {
 	pool      *pgxpool.Pool   // writes and reads
 	followers *reader         // reads the feed for followers
 	watchers  *reader         // reads the feed for watches whose cursor is older than the memory of a Broadcast
-	single    *pgx.ConnConfig // connections of their own: migrations, listening, ringing
+	single    *pgx.ConnConfig // for connections outside the pools: migrations, LISTEN, NOTIFY
 	hub       *hub
 	notifier  *notifier
 
 	streams chan struct{} // holds a token for each stream that holds a connection
-	turns   keyed         // locks by document, for updaters that conflict again and again
+	turns   keyedLocks    // locks by document, for updaters that conflict again and again
 
-	uncounted atomic.Uint64 // documents created and removed by this process
-	foldNow   chan struct{} // holds a token when foldTally is to add up
+	changeCount atomic.Uint64 // how many documents this process created and removed
+	foldNow     chan struct{} // has a token when foldTally should fold
 
 	stop context.CancelFunc
 	done sync.WaitGroup
@@ -236,9 +261,11 @@ var (
 	indexPattern = regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
 )
 
-// Open connects, brings the schema up to date under a lock, and makes the kinds' indexes. It returns ErrNewer when the
-// database was written by a newer binary, and ErrUnavailable when there is no server to talk to. When it finds that the
-// database was restored from a dump or a backup, it starts a new incarnation: cursors from before get ErrGone.
+// Open connects, migrates the schema under a lock, and makes the kinds' indexes. Several processes
+// may open a database at once. Open returns ErrNewer when a newer binary has migrated the schema,
+// ErrUnavailable when it cannot connect, and another error when the options are wrong. When the
+// database was restored from a dump or a backup, Open begins a new incarnation: functions that
+// continue from an earlier cursor return ErrGone. The end of ctx after Open has no effect.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	o = o.withDefaults()
 	s := &Store{opts: o, kinds: map[Kind]*KindSpec{}, log: o.Logger, streams: make(chan struct{}, max(1, o.MaxConns/2)),
@@ -283,7 +310,8 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	return s, nil
 }
 
-// Close ends the store's connections. Followers must have been stopped by their contexts before.
+// Close sends the last notification and closes the store's connections. The caller ends the
+// contexts of all followers before.
 func (s *Store) Close() {
 	s.stop()
 	s.done.Wait()
@@ -298,13 +326,14 @@ func (s *Store) Ping(ctx context.Context) error {
 	})
 }
 
-// Read runs f, which must only read, on a connection. It is for figures: there is no snapshot and no cursor. When the
-// connection is broken, Read runs f again on another.
+// Read runs f, which must only read, on a connection, for example for metrics. When the connection
+// breaks, Read runs f again on another, at most twice.
 func (s *Store) Read(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
 	return s.read(ctx, s.pool, f)
 }
 
-// Connections returns how many connections to the database are open, and how many of these are in use and idle.
+// Connections returns how many connections of the pools are open, and how many of these are in use
+// and idle.
 func (s *Store) Connections() (open, inUse, idle int) {
 	for _, pool := range s.pools() {
 		stat := pool.Stat()
@@ -313,6 +342,7 @@ func (s *Store) Connections() (open, inUse, idle int) {
 	return open, inUse, idle
 }
 
+// kind returns the description of a kind, or ErrInvalid.
 func (s *Store) kind(k Kind) (*KindSpec, error) {
 	if spec := s.kinds[k]; spec != nil {
 		return spec, nil

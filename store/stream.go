@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Bounds of what a Stream holds in memory at a time: two batches.
+// The size of a batch of a Stream. A Stream holds at most two batches in memory.
 const (
 	streamBytes = 1 << 20
 	streamRows  = 500
@@ -22,28 +22,37 @@ type Extent struct {
 	Size  int // of documents in this page
 }
 
-// Stream is List for pages of any size: it calls begin once with the page's extent, and then batch with one part of
-// the page after the other, so that its memory does not grow with the page. The whole page is from one snapshot. A
-// Query with After is ErrInvalid.
+// Stream is List for pages of any size: its memory does not grow with the page. It calls begin once
+// with the extent of the page, and then batch with the next documents in the order of the query,
+// until it has sent all of the page, which is from one snapshot. One goroutine calls begin and
+// batch.
 //
-// Stream reads the next part while batch runs, and gives its connection back before the last call of batch. So only
-// pages of several parts hold a connection while batch is slow. Such pages hold at most half of the connections; one
-// more gets ErrUnavailable. After an error that follows begin the caller has a part of the page. An error of begin or
-// batch ends the stream, and Stream returns it unchanged.
+// Outcomes:
+//
+//   - nil: batch got the whole page.
+//   - an error of begin or batch, unchanged: Stream stopped there.
+//   - ErrInvalid: the query has After, or a kind that is not one of the store's. begin was not
+//     called.
+//   - ErrUnavailable: no connection was free within AcquireTimeout, or too many long streams are in
+//     progress.
+//   - another error of the store. If it comes after begin, the caller has a part of the page.
+//
+// Stream reads the next batch while batch runs, and releases its connection before the last call of
+// batch. So only pages of several batches hold a connection while batch is slow, and these hold at
+// most half of the connections.
 func (s *Store) Stream(ctx context.Context, q Query, begin func(Extent) error, batch func([]Document) error) error {
-	// Errors of the callbacks are returned unchanged.
-	var own error
+	var callbackErr error
 	keep := func(err error) error {
 		if err != nil {
-			own = err
+			callbackErr = err
 		}
 		return err
 	}
 	err := s.stream(ctx, q, func(x Extent) error { return keep(begin(x)) }, func(d []Document) error {
 		return keep(batch(d))
 	})
-	if own != nil {
-		return own
+	if callbackErr != nil {
+		return callbackErr
 	}
 	if err != nil {
 		return fmt.Errorf("listing %s: %w", q.Kind, err)
@@ -70,7 +79,7 @@ func (s *Store) stream(ctx context.Context, q Query, begin func(Extent) error, b
 	defer func() {
 		close(stop)
 		for range parts {
-		} // until the reader has ended
+		} // until readParts has returned
 	}()
 	for p := range parts {
 		if p.err != nil {
@@ -89,14 +98,15 @@ func (s *Store) stream(ctx context.Context, q Query, begin func(Extent) error, b
 	return nil
 }
 
-// part is one message of a stream's reader: first the extent, then documents, and an error only as the last.
+// part is one message of the goroutine that reads a page: first the extent, then documents, and
+// last perhaps an error. One field is set.
 type part struct {
 	extent    *Extent
 	documents []Document
 	err       error
 }
 
-// readParts reads a page and sends its parts, until its end, an error, or stop.
+// readParts reads a page and sends its parts, until its end, an error, or until stop is closed.
 func (s *Store) readParts(ctx context.Context, q Query, parts chan<- part, stop <-chan struct{}) {
 	send := func(p part) bool {
 		select {
@@ -125,23 +135,23 @@ func (s *Store) readParts(ctx context.Context, q Query, parts chan<- part, stop 
 				conn.Release()
 			}
 		}
-		r := &pageReader{s: s, c: conn.Conn(), q: q, send: send, release: release, permitted: permitted}
+		r := &pageReader{s: s, conn: conn.Conn(), query: q, send: send, release: release, permitted: permitted}
 		err = r.run(ctx)
 		if !released && !conn.Conn().IsClosed() {
 			s.bounded(ctx, func(ctx context.Context) error { _, err := conn.Conn().Exec(ctx, "rollback"); return err })
 		}
-		dead := !released && broken(conn.Conn(), err)
+		lost := !released && broken(conn.Conn(), err)
 		release()
 		permitted = r.permitted
 		switch {
 		case err == nil:
 			return
-		case errors.Is(err, errCrowded):
+		case errors.Is(err, errNoPermit):
 			if permitted = s.acquirePermit(ctx, stop); permitted {
 				continue
 			}
 			err = fmt.Errorf("%w: too many long lists are read at once", ErrUnavailable)
-		case dead:
+		case lost:
 			s.pool.Reset()
 			if !r.begun && attempt < 2 && ctx.Err() == nil {
 				continue
@@ -155,24 +165,27 @@ func (s *Store) readParts(ctx context.Context, q Query, parts chan<- part, stop 
 	}
 }
 
-// errCrowded: a page of several parts needs a permit to hold its connection, and none was free.
-var errCrowded = errors.New("no permit")
+// errNoPermit means that a page of several batches needs a permit to keep its connection, and none
+// was free.
+var errNoPermit = errors.New("no permit")
 
-// acquirePermit waits for a permit, at most AcquireTimeout, and holds no connection meanwhile.
+// acquirePermit waits for a permit, at most AcquireTimeout, and reports whether it got one. The
+// caller must hold no connection, for which the streams with permits may wait.
 func (s *Store) acquirePermit(ctx context.Context, stop <-chan struct{}) bool {
-	patience := time.NewTimer(s.opts.AcquireTimeout)
-	defer patience.Stop()
+	timeout := time.NewTimer(s.opts.AcquireTimeout)
+	defer timeout.Stop()
 	select {
 	case s.streams <- struct{}{}:
 		return true
 	case <-stop:
 	case <-ctx.Done():
-	case <-patience.C:
+	case <-timeout.C:
 	}
 	return false
 }
 
-// bounded runs a statement under its own time-outs: the end of a client's request does not break the connection.
+// bounded runs a statement that the end of ctx does not cancel, so that a client that leaves does
+// not cost a connection. A time-out bounds the statement.
 func (s *Store) bounded(ctx context.Context, f func(context.Context) error) error {
 	ctx, cancel := s.uncancelled(ctx)
 	defer cancel()
@@ -182,13 +195,13 @@ func (s *Store) bounded(ctx context.Context, f func(context.Context) error) erro
 // pageReader reads one page on one connection.
 type pageReader struct {
 	s       *Store
-	c       *pgx.Conn
-	q       Query
+	conn    *pgx.Conn
+	query   Query
 	send    func(part) bool
 	release func()
 	begun   bool // a part was sent
 
-	permitted bool // it may hold the connection while the caller handles the parts
+	permitted bool // the reader may keep the connection while the caller handles the parts
 }
 
 // pageEntry is the id and the size of a document of the page.
@@ -202,10 +215,10 @@ func (r *pageReader) run(ctx context.Context) error {
 	var page []pageEntry
 	extent := Extent{}
 	err := r.s.bounded(ctx, func(ctx context.Context) (err error) {
-		if _, err := r.c.Exec(ctx, "begin isolation level repeatable read read only"); err != nil {
+		if _, err := r.conn.Exec(ctx, "begin isolation level repeatable read read only"); err != nil {
 			return err
 		}
-		page, extent.Total, err = r.find(ctx)
+		page, extent.Total, err = r.findPage(ctx)
 		return err
 	})
 	if err != nil {
@@ -217,16 +230,16 @@ func (r *pageReader) run(ctx context.Context) error {
 		case r.s.streams <- struct{}{}:
 			r.permitted = true
 		default:
-			return errCrowded
+			return errNoPermit
 		}
 	}
 	for first := true; first || len(page) > 0; first = false {
 		var docs []Document
 		if len(page) > 0 {
-			some := page[:batchLength(page)]
-			page = page[len(some):]
+			batch := page[:batchLength(page)]
+			page = page[len(batch):]
 			if err := r.s.bounded(ctx, func(ctx context.Context) (err error) {
-				docs, err = r.read(ctx, some)
+				docs, err = r.readDocuments(ctx, batch)
 				return err
 			}); err != nil {
 				return err
@@ -234,14 +247,14 @@ func (r *pageReader) run(ctx context.Context) error {
 		}
 		if len(page) == 0 {
 			if err := r.s.bounded(ctx, func(ctx context.Context) error {
-				_, err := r.c.Exec(ctx, "commit")
+				_, err := r.conn.Exec(ctx, "commit")
 				return err
 			}); err != nil {
 				return err
 			}
 			r.release()
 		}
-		// A read that fails before the first part was sent can be tried again.
+		// readParts can try again when a read fails before the first part was sent.
 		if r.begun = true; first && !r.send(part{extent: &extent}) || docs != nil && !r.send(part{documents: docs}) {
 			return nil
 		}
@@ -259,24 +272,25 @@ func batchLength(page []pageEntry) int {
 	return n
 }
 
-// find reads the ids and sizes of the page's documents, in their order, and the number of all documents that match.
-func (r *pageReader) find(ctx context.Context) (page []pageEntry, total int, err error) {
-	args := append([]any{}, r.q.Where.Args...)
+// findPage reads the ids and sizes of the page's documents, in their order, and the number of all
+// documents that match.
+func (r *pageReader) findPage(ctx context.Context) (page []pageEntry, total int, err error) {
+	args := append([]any{}, r.query.Where.Args...)
 	arg := func(v any) string {
 		args = append(args, v)
 		return "$" + strconv.Itoa(len(args))
 	}
-	where := r.q.where(arg)
+	where := r.query.whereSQL(arg)
 	counted := len(args)
 	size := "octet_length(d.head) + octet_length(d.wire)"
-	if !r.q.WireOnly {
+	if !r.query.WireOnly {
 		size += " + octet_length(d.spec::text) + octet_length(d.status::text)" // not pg_column_size: that is compressed
 	}
-	sql := "select d.id, " + size + " from document d where " + where + " order by " + orderSQL(r.q.keys()) +
-		" limit " + arg(r.q.Limit+1) + " offset " + arg(r.q.Offset)
-	// Described each time, not prepared, as in List.
+	sql := "select d.id, " + size + " from document d where " + where + " order by " + orderSQL(r.query.keys()) +
+		" limit " + arg(r.query.Limit+1) + " offset " + arg(r.query.Offset)
+	// Each statement is described and not prepared, as in List (Query.execMode).
 	described := func(args []any) []any { return append([]any{pgx.QueryExecModeCacheDescribe}, args...) }
-	rows, err := r.c.Query(ctx, sql, described(args)...)
+	rows, err := r.conn.Query(ctx, sql, described(args)...)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -287,27 +301,28 @@ func (r *pageReader) find(ctx context.Context) (page []pageEntry, total int, err
 	}); err != nil {
 		return nil, 0, err
 	}
-	if len(page) <= r.q.Limit && (len(page) > 0 || r.q.Offset == 0) {
-		return page, r.q.Offset + len(page), nil // the page reaches the end
+	if len(page) <= r.query.Limit && (len(page) > 0 || r.query.Offset == 0) {
+		return page, r.query.Offset + len(page), nil // the page reaches the end
 	}
-	page = page[:min(len(page), r.q.Limit)]
-	err = r.c.QueryRow(ctx, "select count(*) from document d where "+where, described(args[:counted])...).Scan(&total)
+	page = page[:min(len(page), r.query.Limit)]
+	err = r.conn.QueryRow(ctx, "select count(*) from document d where "+where, described(args[:counted])...).Scan(
+		&total)
 	return page, total, err
 }
 
-// read reads some documents of the page.
-func (r *pageReader) read(ctx context.Context, some []pageEntry) ([]Document, error) {
-	ids := make([]string, len(some))
-	for i, f := range some {
+// readDocuments reads the documents of a batch, in its order.
+func (r *pageReader) readDocuments(ctx context.Context, batch []pageEntry) ([]Document, error) {
+	ids := make([]string, len(batch))
+	for i, f := range batch {
 		ids[i] = f.id
 	}
-	rows, err := r.c.Query(ctx, `select `+r.q.columns()+` from unnest($2::text[]) with ordinality u(id, at)
-		join document d on d.kind = $1 and d.id = u.id order by u.at`, string(r.q.Kind), ids)
+	rows, err := r.conn.Query(ctx, `select `+r.query.columns()+` from unnest($2::text[]) with ordinality u(id, at)
+		join document d on d.kind = $1 and d.id = u.id order by u.at`, string(r.query.Kind), ids)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	docs := make([]Document, 0, len(some))
+	docs := make([]Document, 0, len(batch))
 	for rows.Next() {
 		var d row
 		if err := rows.Scan(d.targets()...); err != nil {
@@ -318,8 +333,8 @@ func (r *pageReader) read(ctx context.Context, some []pageEntry) ([]Document, er
 	if err := rows.Err(); err != nil {
 		return nil, err
 	}
-	if len(docs) != len(some) {
-		return nil, errors.New("a snapshot does not have what it had")
+	if len(docs) != len(batch) {
+		return nil, errors.New("a document of the page is missing in its own snapshot")
 	}
 	return docs, nil
 }

@@ -8,31 +8,33 @@ import (
 )
 
 const (
-	// foldEvery is how many documents a process creates, imports or removes before it folds the tally: each count of a
-	// kind adds up the rows that are not folded.
+	// foldEvery is how many documents a process creates, imports or removes before it folds the
+	// tally. A count of a kind reads all rows that are not folded.
 	foldEvery = 200
-	// foldBatch bounds how many rows one statement adds up.
+	// foldBatch is the maximum number of rows that one statement folds.
 	foldBatch = 10_000
 )
 
-// foldSQL replaces rows of the tally by one row for each kind. It skips rows that another process folds. Each snapshot
-// sees either the rows or their sum.
-const foldSQL = `with gone as (delete from tally where ctid = any(array(select ctid from tally limit $1 for update skip locked))
+// foldSQL folds the tally: it replaces rows by one row for each kind with their sum. It skips rows
+// that another process folds. Each snapshot sees either the rows or their sum.
+const foldSQL = `with deleted as (
+		delete from tally where ctid = any(array(select ctid from tally limit $1 for update skip locked))
 		returning kind, n)
-	insert into tally select kind, sum(n) from gone group by kind`
+	insert into tally select kind, sum(n) from deleted group by kind`
 
-// countChange counts a created, imported or removed document, and wakes foldTally after each foldEvery of them.
+// countChange counts a created, imported or removed document, and wakes foldTally after each
+// foldEvery of them.
 func (s *Store) countChange() {
-	if s.uncounted.Add(1)%foldEvery != 0 {
+	if s.changeCount.Add(1)%foldEvery != 0 {
 		return
 	}
 	select {
 	case s.foldNow <- struct{}{}:
-	default: // foldTally has not yet taken the last wake
+	default: // foldTally has not taken the token yet
 	}
 }
 
-// foldTally folds the tally after each wake of countChange, until ctx ends.
+// foldTally folds the tally for each token of countChange, until ctx ends.
 func (s *Store) foldTally(ctx context.Context) {
 	for {
 		select {
@@ -41,7 +43,8 @@ func (s *Store) foldTally(ctx context.Context) {
 		case <-s.foldNow:
 		}
 		bounded, cancel := context.WithTimeout(ctx, time.Minute)
-		err := s.read(bounded, s.pool, func(ctx context.Context, c *pgx.Conn) error { // it may be sent again
+		// read may send it twice, which does no harm
+		err := s.read(bounded, s.pool, func(ctx context.Context, c *pgx.Conn) error {
 			_, err := c.Exec(ctx, foldSQL, foldBatch)
 			return err
 		})

@@ -30,7 +30,7 @@ func TestTheTallyIsTheNumberOfDocuments(t *testing.T) {
 		q := Query{Kinds: []Kind{"A", "B"}, Deletion: WithDeleting}
 		var tallied, counted int
 		err := s.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
-			return c.QueryRow(ctx, "select ("+q.tally()+"), (select count(*) from document where removed_at is null)").Scan(
+			return c.QueryRow(ctx, "select ("+q.tallySQL()+"), (select count(*) from document where removed_at is null)").Scan(
 				&tallied, &counted)
 		})
 		if err == nil && tallied != counted {

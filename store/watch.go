@@ -9,16 +9,18 @@ import (
 
 // Watch selects the documents that a watch sends.
 type Watch struct {
-	// Query finds the documents that exist when the watch begins; its order, limit and offset do not matter. It is not
-	// used with From.
+	// Query finds the documents that exist when the watch begins; its order, limit and offset do
+	// not matter. It is not used with From.
 	Query Query
-	// From continues an earlier watch: the watch sends the changes since then, and not what exists.
+	// From continues an earlier watch: the watch sends the changes since then, and not the
+	// documents that exist.
 	From Cursor
-	// Match reports whether a change concerns the watch. Its result must not change while a document lives. Query must
-	// find each document that matches.
+	// Match reports whether a change concerns the watch. Its result must not change while a
+	// document lives. Query must find each document that matches.
 	Match func(*Change) bool
-	// Visible reports whether a document that matches is sent as it is now; nil: all documents are. A document that
-	// stops being visible is sent once more, as Gone. Query must find each visible document.
+	// Visible reports whether a document that matches is sent as it is now; nil: all documents are.
+	// A document that stops being visible is sent once more, as Gone. Query must find each visible
+	// document.
 	Visible func(*Change) bool
 }
 
@@ -42,13 +44,23 @@ const (
 	Progress                       // nothing visible changed up to the cursor
 )
 
-// Watch sends the documents that exist and then each change, until ctx ends or handle returns an error. It misses no
-// change, sends none twice, and no document goes back to an older version. The events come from the one follower and
-// its memory; only a watch that continues from an older cursor reads the database, once, on connections that
-// followers do not use. Watch returns ErrTooSlow when handle takes too long, so that the caller may continue from the
-// last cursor, and ErrGone when From is too old or the database was restored.
+// Watch sends the documents that exist (or, with From, the changes since then), then Synced, and
+// then each change until ctx ends. It misses no change, sends none twice, and no document goes back
+// to an older version. Of several changes of a document before Synced it sends only the last.
 //
-// Watch calls open once, when it is certain that the watch can be served.
+// Watch calls open once, before the first call of handle, when it knows that it can serve the
+// watch; with From at the latest after a second. One goroutine calls handle. Watch always returns
+// an error:
+//
+//   - an error of open or handle, unchanged.
+//   - the cause of ctx, when ctx has ended.
+//   - ErrTooSlow: handle is too slow and the queue of the watch is full. The caller may continue
+//     from the last cursor.
+//   - ErrGone: From is too old, or the database was restored. The caller begins again without From.
+//   - ErrUnavailable, or another error of List, before Synced.
+//
+// The changes come from the Broadcast's follower and its memory. Only a watch that continues from a
+// cursor older than that memory reads the database, once, on connections that followers do not use.
 func (b *Broadcast) Watch(ctx context.Context, w Watch, open func() error, handle func(WatchEvent) error) error {
 	v := &watcher{b: b, w: w, handle: handle, versions: map[docKey]int64{}, sent: map[docKey]bool{}}
 	if w.From != "" {
@@ -62,18 +74,20 @@ func (b *Broadcast) Watch(ctx context.Context, w Watch, open func() error, handl
 	return v.follow(ctx, sub)
 }
 
-// watcher is one watch. versions are those that it read from the database, until readAt, before it began to follow the
-// feed. The feed may bring these again; the map is dropped after the last round that can.
+// watcher is the state of one watch. versions has the versions that it read from the database,
+// until readAt, before it began to follow the feed. The feed may bring these versions again; the
+// watcher drops the map when no further round can.
 type watcher struct {
 	b        *Broadcast
 	w        Watch
 	handle   func(WatchEvent) error
 	versions map[docKey]int64
 	readAt   time.Time
-	from     position        // Watch.From: what it sees is not shown
+	from     position        // Watch.From: the watch sends no change that from sees
 	sent     map[docKey]bool // the documents that the client has; only with Watch.Visible
 }
 
+// sendExisting sends the documents that exist, and Synced.
 func (v *watcher) sendExisting(ctx context.Context, open func() error) error {
 	q := v.w.Query
 	q.OrderBy, q.Limit, q.Offset, q.After, q.Count = nil, 500, 0, "", false
@@ -103,11 +117,12 @@ func (v *watcher) sendExisting(ctx context.Context, open func() error) error {
 	return v.handle(WatchEvent{Kind: Synced, Cursor: start})
 }
 
-// openAfter is how long the answer to a watch that continues waits for the database to decide whether the cursor is
-// gone. After that the answer begins, although other watches may be read first.
+// openAfter is how long a watch that continues waits for the database to say whether it can serve
+// the cursor, before it calls open. Other watches may be before it in the queue for a connection.
 const openAfter = time.Second
 
-// resume continues an earlier watch: from memory if that reaches back to its cursor, otherwise from the database.
+// resume continues an earlier watch: from memory if that has all changes since its cursor,
+// otherwise from the database.
 func (v *watcher) resume(ctx context.Context, open func() error) (err error) {
 	if v.from, err = v.w.From.position(); err != nil {
 		return err
@@ -116,7 +131,7 @@ func (v *watcher) resume(ctx context.Context, open func() error) (err error) {
 	opening := time.AfterFunc(openAfter, func() { _ = open() })
 	defer opening.Stop()
 	if v.b.coversSince(v.from) {
-		// Synced promises all changes that were committed before the watch began.
+		// Before Synced the watch sends all changes that were committed before Watch was called.
 		if now, err := v.b.refresh(ctx); err != nil {
 			return err
 		} else if now.xmax < v.from.xmax {
@@ -142,12 +157,12 @@ func (v *watcher) resumeFromMemory(open func() error, memory replayed) error {
 		return err
 	}
 	for _, c := range changesAfter(memory.rounds, v.from, v.w.Match) {
-		if err := v.send(kindOf(c.Document), c, ""); err != nil {
+		if err := v.send(eventKindOf(c.Document), c, ""); err != nil {
 			return err
 		}
 	}
 	synced := WatchEvent{Kind: Synced, Cursor: v.w.From}
-	if v.from.within(memory.safe) {
+	if v.from.isCoveredBy(memory.safe) {
 		synced.Cursor = memory.safe.cursor()
 	}
 	return v.handle(synced)
@@ -161,7 +176,7 @@ func (v *watcher) resumeFromDatabase(ctx context.Context) error {
 			return nil
 		}
 		v.versions[docKey{d.Kind, d.ID}] = d.Version
-		return v.send(kindOf(d), c, "")
+		return v.send(eventKindOf(d), c, "")
 	})
 	if err != nil {
 		return err
@@ -170,6 +185,7 @@ func (v *watcher) resumeFromDatabase(ctx context.Context) error {
 	return v.handle(WatchEvent{Kind: Synced, Cursor: cursor})
 }
 
+// follow sends the changes of the subscription until it ends.
 func (v *watcher) follow(ctx context.Context, sub *Subscription) error {
 	for {
 		rounds, err := sub.Next(ctx)
@@ -180,8 +196,8 @@ func (v *watcher) follow(ctx context.Context, sub *Subscription) error {
 			if r.NewerThan(v.readAt) {
 				v.versions = nil
 			}
-			if v.w.From != "" && !v.from.within(r.safe) {
-				r.Cursor = "" // it lies before the watch's own
+			if v.w.From != "" && !v.from.isCoveredBy(r.safe) {
+				r.Cursor = "" // from there the watch would send again what its client has
 			}
 			for i, c := range r.Changes {
 				if c.Version <= v.versions[docKey{c.Kind, c.ID}] || v.w.From != "" && v.from.sees(c.xid) {
@@ -191,7 +207,7 @@ func (v *watcher) follow(ctx context.Context, sub *Subscription) error {
 				if i == len(r.Changes)-1 {
 					cursor = r.Cursor
 				}
-				if err := v.send(kindOf(c.Document), c, cursor); err != nil {
+				if err := v.send(eventKindOf(c.Document), c, cursor); err != nil {
 					return err
 				}
 			}
@@ -204,19 +220,20 @@ func (v *watcher) follow(ctx context.Context, sub *Subscription) error {
 	}
 }
 
-// send sends a document, or that it is not visible any more. Of a watch that continues nobody knows which documents its
-// client has, so it sends Gone for each document that is not visible.
+// send sends a visible document with its kind of event, and Gone for a document that the client may
+// have and that is not visible. A watch that continues does not know which documents its client
+// has: it sends Gone for each that is not visible.
 func (v *watcher) send(kind WatchEventKind, c *Change, cursor Cursor) error {
 	if v.w.Visible == nil {
 		return v.handle(WatchEvent{Kind: kind, Change: c, Cursor: cursor})
 	}
 	key := docKey{c.Kind, c.ID}
-	has, known := v.sent[key]
+	clientHas, known := v.sent[key]
 	visible := !c.Removed && v.w.Visible(c)
 	switch {
-	case visible && kind == Updated && !has && (known || v.w.From == ""):
+	case visible && kind == Updated && !clientHas && (known || v.w.From == ""):
 		kind = Created
-	case !visible && (has || !known && v.w.From != ""):
+	case !visible && (clientHas || !known && v.w.From != ""):
 		kind = Gone
 	case !visible:
 		return nil
@@ -227,7 +244,8 @@ func (v *watcher) send(kind WatchEventKind, c *Change, cursor Cursor) error {
 	return v.handle(WatchEvent{Kind: kind, Change: c, Cursor: cursor})
 }
 
-func kindOf(d Document) WatchEventKind {
+// eventKindOf returns the kind of event for a change, without regard to visibility.
+func eventKindOf(d Document) WatchEventKind {
 	switch {
 	case d.Removed:
 		return Gone
