@@ -37,7 +37,7 @@ import (
 var errStill = errors.New("not yet")
 
 // waitLimit is generous: a machine may have much else to do.
-const waitLimit = 90 * time.Second
+const waitLimit = 4 * time.Minute
 
 // world is a hosting with a directory of its own on the shared management
 // cluster, in namespaces of its own.

@@ -18,7 +18,7 @@ import (
 )
 
 // startTimeout bounds a plane's start on a machine that has much else to do.
-const startTimeout = 90 * time.Second
+const startTimeout = 5 * time.Minute
 
 var shared struct {
 	sync.Mutex
