@@ -11,12 +11,13 @@ import (
 
 	"atoll.dev/clm/status"
 	"atoll.dev/store"
+	"atoll.dev/test/testsite"
 )
 
-// checker follows the feed all the while, and says at once what must not be.
+// checker follows the feed and fails the test as soon as a document breaks an invariant.
 type checker struct {
 	t       *testing.T
-	deleted func(kind, name string) bool // whether somebody has asked for the deletion
+	deleted func(kind, name string) bool // whether a writer requested the deletion
 
 	mu    sync.Mutex
 	docs  map[string]sighted // by id
@@ -24,7 +25,7 @@ type checker struct {
 	seen  int
 }
 
-// sighted is what was seen of a document last.
+// sighted is the last state of a document that the feed showed.
 type sighted struct {
 	version, generation int64
 	removed, deleting   bool
@@ -38,7 +39,7 @@ func newChecker(t *testing.T, deleted func(kind, name string) bool) *checker {
 // required are the adapters of a kind.
 var required = map[store.Kind][]string{"Cluster": {"cl-namespace", "cl-second"}, "NodePool": {"np-configmap"}}
 
-// apply takes what the feed brings.
+// apply checks the documents of a batch.
 func (c *checker) apply(_ context.Context, b store.Batch) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -50,6 +51,7 @@ func (c *checker) apply(_ context.Context, b store.Batch) error {
 	return nil
 }
 
+// see compares a document with its state before and with its own reports.
 func (c *checker) see(d store.Document) {
 	c.seen++
 	wrong := func(invariant, format string, args ...any) {
@@ -57,25 +59,25 @@ func (c *checker) see(d store.Document) {
 			d.Version, d.Generation, fmt.Sprintf(format, args...), d.Spec, d.Status)
 	}
 	before, known := c.docs[d.ID]
-	// A follower that was interrupted may see the same again, and never older.
+	// After an interruption the feed may show a version again, and never an older one.
 	if known && d.Version < before.version {
-		wrong("I1", "it goes back from version %d", before.version)
+		wrong("I1", "the feed went back from version %d", before.version)
 	}
 	if d.Generation < before.generation {
-		wrong("I1", "it goes back from generation %d", before.generation)
+		wrong("I1", "the feed went back from generation %d", before.generation)
 	}
 	if before.removed && !d.Removed || before.deleting && d.DeletedAt == nil {
-		wrong("I1", "it comes back")
+		wrong("I1", "it exists again after its deletion")
 	}
 	if !known {
 		place := fmt.Sprintf("%s %s %s", d.Kind, d.Scope, d.Name)
 		if other := c.names[place]; other != "" {
-			wrong("I5", "one key made it and %s", other)
+			wrong("I5", "one key created this one and %s", other)
 		}
 		c.names[place] = d.ID
 	}
 	if d.DeletedAt != nil && !before.deleting && !c.deleted(string(d.Kind), d.Name) {
-		wrong("I9", "nobody asked for its deletion")
+		wrong("I9", "no writer requested its deletion")
 	}
 	var seen struct {
 		Conditions []status.Condition
@@ -99,31 +101,32 @@ func (c *checker) see(d store.Document) {
 	if len(required[d.Kind]) == 0 {
 		return
 	}
-	// What it says of itself is what was reported.
+	// Its conditions must agree with its reports.
 	wanted, good := status.Available, true
 	if d.DeletedAt != nil {
 		wanted = status.Finalized
 	}
 	for _, name := range required[d.Kind] {
 		r, ok := now.reports[name]
-		good = good && ok && int64(r.Generation) == d.Generation && says(r, wanted)
+		good = good && ok && int64(r.Generation) == d.Generation && isTrue(r, wanted)
 	}
 	if len(seen.Conditions) == 0 || seen.Conditions[0].Type != status.Reconciled ||
 		int64(seen.Conditions[0].ObservedGeneration) != d.Generation {
-		wrong("I1", "Reconciled is not of its generation")
+		wrong("I1", "Reconciled has another generation")
 		return
 	}
 	if is := seen.Conditions[0].Status == status.True; is && !good {
-		wrong("I1", "Reconciled, and not all has been reported")
+		wrong("I1", "Reconciled before all adapters reported")
 	} else if !is && good && d.DeletedAt == nil {
-		wrong("I1", "not Reconciled, and all has been reported")
+		wrong("I1", "not Reconciled after all adapters reported")
 	}
 	if d.Removed && !good {
-		wrong("I9", "removed before all was finalized")
+		wrong("I9", "removed before all adapters finalized it")
 	}
 }
 
-func says(r status.Report, kind string) bool {
+// isTrue reports whether a condition of the report is True.
+func isTrue(r status.Report, kind string) bool {
 	for _, c := range r.Conditions {
 		if c.Type == kind {
 			return c.Status == status.True
@@ -132,7 +135,7 @@ func says(r status.Report, kind string) bool {
 	return false
 }
 
-// versions are the last ones of what is there.
+// versions returns the last version of each document that is not removed, by id.
 func (c *checker) versions() map[string]int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -145,12 +148,11 @@ func (c *checker) versions() map[string]int64 {
 	return all
 }
 
-// meets waits until the follower has what the table has: it was skipped nothing
-// (I4).
+// meets waits until the checker has the same versions as the table: the feed skipped nothing (I4).
 func (c *checker) meets(ctx context.Context, s *store.Store) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(calm); ; <-tick.C {
+	for deadline := time.Now().Add(testsite.HangLimit); ; <-tick.C {
 		table := map[string]int64{}
 		q := store.Query{Kinds: []store.Kind{"Cluster", "NodePool", "Note"}, Deletion: store.WithDeleting, Limit: 1000}
 		page, err := s.List(ctx, q)
@@ -162,7 +164,7 @@ func (c *checker) meets(ctx context.Context, s *store.Store) error {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("the follower has %v, the table %v (%v)", has, table, err)
+			return fmt.Errorf("the checker has %v, the table has %v (%v)", has, table, err)
 		}
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"atoll.dev/internal/rest"
 	"atoll.dev/pki"
 	"atoll.dev/store"
+	"atoll.dev/test/testsite"
 )
 
 const (
@@ -29,17 +30,13 @@ const (
 	perWriter = 8 // resources at a time
 
 	lightTime = 20 * time.Second
-	calm      = 90 * time.Second // in which all must be as asked once the faults end
 )
 
-// TestI1I2I3I4I5I9I12TheLifecycleManagerUnderFire kills API servers, sentinels,
-// adapters, the broker and PostgreSQL during a storm of creates, patches and
-// deletions. A checker follows the feed all the while. When the faults end,
-// every resource must become what was asked: reconciled at its last generation,
-// or gone.
+// TestI1I2I3I4I5I9I12TheLifecycleManagerUnderFire kills API servers, sentinels, adapters, the broker and PostgreSQL
+// while writers create, patch and delete resources. A checker follows the feed all the time. After the last fault, every
+// resource must become what its writer requested: reconciled at its last generation, or deleted.
 //
-// It takes half a minute, or as long as ATOLL_SOAK says; ATOLL_SEED repeats a
-// run's choices.
+// The faults go on for 20 s, or for ATOLL_SOAK. ATOLL_SEED repeats a run's choices.
 func TestI1I2I3I4I5I9I12TheLifecycleManagerUnderFire(t *testing.T) {
 	seed := rand.Uint64()
 	if text := os.Getenv("ATOLL_SEED"); text != "" {
@@ -64,11 +61,11 @@ func TestI1I2I3I4I5I9I12TheLifecycleManagerUnderFire(t *testing.T) {
 		t.Errorf("I4: %v", err)
 	}
 	w.watcherMeets()
-	t.Logf("%d requests acknowledged, %d sights in the feed; as asked after %v; faults: %v", w.acks, w.check.seen,
+	t.Logf("%d requests acknowledged, %d documents in the feed; all as requested after %v; faults: %v", w.acks, w.check.seen,
 		time.Since(begun).Round(time.Millisecond), w.counts)
 }
 
-// world is everything.
+// world is the lifecycle manager with its processes, and what the writers and the watcher know.
 type world struct {
 	t        *testing.T
 	random   *rand.Rand
@@ -76,19 +73,19 @@ type world struct {
 	db       *clm.Database // the checker's
 	check    *checker
 
-	processes map[string]*process
-	next      []string // to be killed
+	processes map[string]*testsite.Process
+	next      []string // the processes to kill next
 	clients   []*clmclient.Client
 
 	mu      sync.Mutex
-	doomed  map[string]bool // names of clusters and pools whose deletion was asked for
+	doomed  map[string]bool // names of clusters and node pools whose deletion was requested
 	asked   map[string]*resource
-	watched map[string]int64 // by a watcher of the API: id -> generation
+	watched map[string]int64 // generations that the watcher of the API has, by id
 	acks    int
 	counts  map[string]int
 }
 
-// resource is what one writer asked for.
+// resource is what one writer requested.
 type resource struct {
 	in     clmclient.Collection
 	kind   string
@@ -98,13 +95,13 @@ type resource struct {
 	value  string // of its spec
 	parent *resource
 
-	generation int32 // acknowledged last
+	generation int32 // the last acknowledged one
 	deleted    bool
 }
 
 func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{
-		t: t, random: rand.New(rand.NewPCG(seed, 1)), postgres: pgtest.Server(t), processes: map[string]*process{},
+		t: t, random: rand.New(rand.NewPCG(seed, 1)), postgres: pgtest.Server(t), processes: map[string]*testsite.Process{},
 		doomed: map[string]bool{}, asked: map[string]*resource{}, watched: map[string]int64{}, counts: map[string]int{},
 	}
 	dsn := pgtest.Database(t, w.postgres.Cluster)
@@ -126,11 +123,12 @@ func newWorld(t *testing.T, seed uint64) *world {
 		}
 	})
 
-	s := newSite(t)
-	broker, http := freeAddr(t), []string{freeAddr(t), freeAddr(t)}
+	s := testsite.New(t)
+	broker, http := testsite.FreeAddress(t), []string{testsite.FreeAddress(t), testsite.FreeAddress(t)}
 	start := func(identity, name string, c childConfig) {
 		c.Name, c.Broker, c.DSN = name, broker, dsn
-		w.processes[name] = s.process(pki.ServiceName(identity), c)
+		w.processes[name] = s.Process(name, pki.ServiceName(identity), c)
+		w.processes[name].Start()
 	}
 	start("broker", "broker", childConfig{Kind: "broker"})
 	for n := range http {
@@ -152,8 +150,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	return w
 }
 
-// watch keeps a watcher's picture of all that there is, through whatever
-// happens to the API server that it watches.
+// watch follows all resources through the first API server, over its restarts, and records their generations.
 func (w *world) watch(ctx context.Context) {
 	listing := map[string]int64(nil)
 	err := w.clients[0].Follow(ctx, clmclient.AllKinds, remote.WatchOptions{}, func(e remote.Event) error {
@@ -192,11 +189,11 @@ func (w *world) watch(ctx context.Context) {
 	}
 }
 
-// watcherMeets waits until the watcher has what a list has (I4).
+// watcherMeets waits until the watcher has the same resources and generations as a list (I4).
 func (w *world) watcherMeets() {
 	w.t.Helper()
 	var last string
-	w.until("I4: the watcher has what there is", func() bool {
+	w.until("I4: the watcher has every resource that a list has", func() bool {
 		list := map[string]int64{}
 		for r, err := range w.clients[1].All(w.t.Context(), clmclient.AllKinds, clmclient.ResourceQuery{}) {
 			if err != nil {
@@ -206,7 +203,7 @@ func (w *world) watcherMeets() {
 		}
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		last = fmt.Sprintf("it has %v, there is %v", w.watched, list)
+		last = fmt.Sprintf("the watcher has %v, the list has %v", w.watched, list)
 		return maps.Equal(w.watched, list)
 	}, &last)
 }
@@ -215,9 +212,9 @@ func (w *world) until(what string, met func() bool, why *string) {
 	w.t.Helper()
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(calm); !met(); <-tick.C {
+	for deadline := time.Now().Add(testsite.HangLimit); !met(); <-tick.C {
 		if time.Now().After(deadline) {
-			w.t.Fatalf("in vain: %s: %s", what, *why)
+			w.t.Fatalf("%s: not within %s: %s", what, testsite.HangLimit, *why)
 		}
 	}
 }
@@ -228,13 +225,13 @@ func (w *world) isDoomed(_, name string) bool {
 	return w.doomed[name]
 }
 
-// persist calls f, through whatever server answers, until one does.
+// persist calls f with one server after the other until one answers.
 func (w *world) persist(what string, f func(context.Context, *clmclient.Client) (clmclient.Resource, error)) (
 	clmclient.Resource,
 	*remote.Error) {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	deadline := time.Now().Add(calm)
+	deadline := time.Now().Add(testsite.HangLimit)
 	for try := 0; ; try++ {
 		ctx, cancel := context.WithTimeout(w.t.Context(), 8*time.Second)
 		r, err := f(ctx, w.clients[try%len(w.clients)])
@@ -249,14 +246,14 @@ func (w *world) persist(what string, f func(context.Context, *clmclient.Client) 
 		case errors.As(err, &refused) && refused.Status >= 400 && refused.Status < 500:
 			return r, refused
 		case time.Now().After(deadline):
-			w.t.Errorf("in vain: %s: %v", what, err)
+			w.t.Errorf("%s: not within %s: %v", what, testsite.HangLimit, err)
 			return r, &remote.Error{Status: 599}
 		}
 		<-tick.C
 	}
 }
 
-// storm writes and breaks for a while.
+// storm lets the writers write and kills processes for the span.
 func (w *world) storm(span time.Duration) {
 	end := time.Now().Add(span)
 	var group sync.WaitGroup
@@ -273,9 +270,9 @@ func (w *world) storm(span time.Duration) {
 	group.Wait()
 }
 
-// mishap kills something, and starts it again at once or a little later.
+// mishap kills a process and starts it again after up to half a second.
 func (w *world) mishap() {
-	if len(w.next) == 0 { // each once, in an order of its own, and then again
+	if len(w.next) == 0 { // each process once, in random order; then the next round
 		w.next = []string{"broker", "clm-0", "clm-1", "sentinel-0", "sentinel-1", "adapters-0", "adapters-1",
 			"postgres"}
 		w.random.Shuffle(len(w.next), func(i, j int) { w.next[i], w.next[j] = w.next[j], w.next[i] })
@@ -290,16 +287,16 @@ func (w *world) mishap() {
 		w.postgres.Start()
 		return
 	}
-	w.processes[name].kill()
+	w.processes[name].Kill()
 	<-away.C
-	w.processes[name].start()
+	w.processes[name].Start()
 }
 
-// settle waits until every resource is reconciled, or gone.
+// settle waits until every resource is as the writers requested: reconciled at its last generation, or deleted.
 func (w *world) settle() {
 	w.t.Helper()
 	why := ""
-	w.until("all is as asked", func() bool {
+	w.until("every resource is as requested", func() bool {
 		ctx, cancel := context.WithTimeout(w.t.Context(), 8*time.Second)
 		defer cancel()
 		found := map[string]clmclient.Resource{}
@@ -317,19 +314,19 @@ func (w *world) settle() {
 			delete(found, id)
 			switch gone := asked.deleted || asked.parent != nil && asked.parent.deleted; {
 			case gone && there:
-				why = fmt.Sprintf("%s %s is to be gone: %s", asked.kind, asked.name, r.JSON)
+				why = fmt.Sprintf("%s %s is not deleted yet: %s", asked.kind, asked.name, r.JSON)
 				return false
 			case gone:
 				continue
 			case !there:
-				w.t.Fatalf("I1: %s %s was acknowledged and is lost", asked.kind, asked.name)
+				w.t.Fatalf("I1: %s %s was acknowledged and does not exist", asked.kind, asked.name)
 			}
 			var spec struct{ Value string }
 			if err := json.Unmarshal(r.Spec, &spec); err != nil || spec.Value != asked.value {
-				w.t.Fatalf("I2: %s has %s, the last that was acknowledged is %q", asked.name, r.Spec, asked.value)
+				w.t.Fatalf("I2: %s has the spec %s; the last acknowledged value is %q", asked.name, r.Spec, asked.value)
 			}
 			if r.Generation != asked.generation {
-				w.t.Fatalf("I3: %s has generation %d, %d was acknowledged", asked.name, r.Generation, asked.generation)
+				w.t.Fatalf("I3: %s has generation %d; %d was acknowledged", asked.name, r.Generation, asked.generation)
 			}
 			if asked.kind != "Note" && (len(r.Status.Conditions) == 0 || r.Status.Conditions[0].Status != "True") {
 				why = fmt.Sprintf("%s is not reconciled: %s", asked.name, r.JSON)
@@ -337,7 +334,7 @@ func (w *world) settle() {
 			}
 		}
 		for _, r := range found {
-			w.t.Fatalf("I5: nobody asked for %s", r.JSON)
+			w.t.Fatalf("I5: no writer created %s", r.JSON)
 		}
 		return true
 	}, &why)

@@ -1,6 +1,4 @@
-// Package clmfaults drives a whole lifecycle manager, API servers, sentinels,
-// adapters and a broker, each a process of its own, on a real PostgreSQL,
-// through a storm of creates, patches and deletions in which each of them is
-// killed again and again, and then compares what there is with what was asked.
-// It has no code of its own; nothing imports it.
+// Package clmfaults runs a whole lifecycle manager on a real PostgreSQL: API servers, sentinels, adapters and a broker, each
+// a process of its own. It kills each process again and again while writers create, patch and delete resources, and then
+// compares the resources with the requests. It has no code outside of tests; no package imports it.
 package clmfaults

@@ -10,7 +10,7 @@ import (
 	"atoll.dev/client/clmclient"
 )
 
-// writer owns some resources: nobody else writes them.
+// writer writes its own resources, which no other writer writes.
 type writer struct {
 	w       *world
 	n, next int
@@ -43,7 +43,7 @@ func (x *writer) step() {
 	}
 }
 
-// create makes a cluster, or something that belongs to one.
+// create creates a cluster, or a node pool or note of a cluster.
 func (x *writer) create() {
 	x.next++
 	r := &resource{in: "clusters", kind: "Cluster", name: fmt.Sprintf("c-%d-%d", x.n, x.next), value: "new"}
@@ -68,7 +68,7 @@ func (x *writer) create() {
 	}
 	r.id, r.generation = made.ID, made.Generation
 	if made.Generation != 1 {
-		x.w.t.Errorf("I5: %s is made at generation %d", r.name, made.Generation)
+		x.w.t.Errorf("I5: %s was created at generation %d", r.name, made.Generation)
 	}
 	x.mine = append(x.mine, r)
 	x.w.mu.Lock()
@@ -76,8 +76,7 @@ func (x *writer) create() {
 	x.w.mu.Unlock()
 }
 
-// patch gives a resource another value. One of several times it names the
-// version that it has read.
+// patch changes the value of a resource. One time in three it sends the version that it read with If-Match.
 func (x *writer) patch(r *resource) {
 	x.next++
 	value := fmt.Sprintf("v%d", x.next)
@@ -104,13 +103,13 @@ func (x *writer) patch(r *resource) {
 		return
 	}
 	if done.Generation != r.generation+1 {
-		x.w.t.Errorf("I2: %s goes from generation %d to %d by one change", r.name, r.generation, done.Generation)
+		x.w.t.Errorf("I2: one change moved %s from generation %d to %d", r.name, r.generation, done.Generation)
 	}
 	x.set(r, value, done.Generation)
 }
 
-// settleStale finds out what became of a change that was refused as stale: a
-// report came in between, or an earlier try was made and its answer lost.
+// settleStale reads the result of a change that was refused as stale: a report came in between, or an earlier try
+// succeeded and its answer was lost.
 func (x *writer) settleStale(r *resource, value string) {
 	have, refused := x.w.persist("reading "+r.name, func(ctx context.Context, c *clmclient.Client) (clmclient.Resource,
 		error) {
@@ -133,15 +132,15 @@ func (x *writer) set(r *resource, value string, generation int32) {
 	r.value, r.generation = value, generation
 }
 
-// again asks for what is there already: nothing changes (I3), and the key makes
-// nothing new.
+// again sends the present spec and the creation with its key once more: the generation stays (I3), and the key creates
+// no second resource.
 func (x *writer) again(r *resource) {
-	same, refused := x.w.persist("changing nothing of "+r.name, func(ctx context.Context, c *clmclient.Client) (
+	same, refused := x.w.persist("an equal change of "+r.name, func(ctx context.Context, c *clmclient.Client) (
 		clmclient.Resource, error) {
 		return c.Replace(ctx, r.in, r.id, json.RawMessage(fmt.Sprintf(`{"spec":{"value":%q}}`, r.value)), "")
 	})
 	if refused != nil || same.Generation != r.generation {
-		x.w.t.Errorf("I3: %s has generation %d after nothing changed at %d: %v", r.name, same.Generation, r.generation,
+		x.w.t.Errorf("I3: an equal change gave %s generation %d instead of %d: %v", r.name, same.Generation, r.generation,
 			refused)
 	}
 	made, refused := x.w.persist("creating again "+r.name, func(ctx context.Context, c *clmclient.Client) (
@@ -150,12 +149,11 @@ func (x *writer) again(r *resource) {
 		return c.Create(ctx, r.in, body(r.kind, r.name, "new"), r.key)
 	})
 	if refused != nil || made.ID != r.id {
-		x.w.t.Errorf("I5: the key of %s makes %s: %v", r.name, made.ID, refused)
+		x.w.t.Errorf("I5: the key of %s created %s: %v", r.name, made.ID, refused)
 	}
 }
 
-// remove asks for the deletion of a resource and of what belongs to it. Its key
-// makes it no second time.
+// remove requests the deletion of a resource and of those below it, and checks that its key creates no second resource.
 func (x *writer) remove(i int) {
 	r := x.mine[i]
 	var left []*resource
@@ -174,14 +172,14 @@ func (x *writer) remove(i int) {
 		error) {
 		return c.Delete(ctx, r.in, r.id, "")
 	})
-	if refused != nil && refused.Status != 404 { // an earlier try was made, and it is gone
+	if refused != nil && refused.Status != 404 { // 404: an earlier try deleted it
 		x.w.t.Errorf("deleting %s: %v", r.name, refused)
 	}
-	if made, refused := x.w.persist("creating after its deletion "+r.name, func(ctx context.Context,
+	if made, refused := x.w.persist("creating again after its deletion "+r.name, func(ctx context.Context,
 		c *clmclient.Client) (
 		clmclient.Resource, error) {
 		return c.Create(ctx, r.in, body(r.kind, r.name, "new"), r.key)
 	}); refused == nil && made.ID != r.id {
-		x.w.t.Errorf("I5: the key of %s made %s after its deletion", r.name, made.ID)
+		x.w.t.Errorf("I5: the key of %s created %s after the deletion", r.name, made.ID)
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"atoll.dev/client/clmclient"
 	"atoll.dev/client/maestroclient"
 	"atoll.dev/client/remote"
+	"atoll.dev/test/testsite"
 )
 
 var (
@@ -83,7 +84,7 @@ func (w *world) applied(ids map[string]string) map[string]string {
 func (w *world) rebuild(timeout string) (code int, report rebuilt, said string) {
 	w.Helper()
 	var out, errs bytes.Buffer
-	code = cli.Main([]string{"maestro", "rebuild", "--endpoint", "http://" + w.httpA, "--clm-endpoint", w.clmURL, "-o",
+	code = cli.Main([]string{"maestro", "rebuild", "--endpoint", "http://" + w.server.HTTP, "--clm-endpoint", w.manager.URL, "-o",
 		"json", "--timeout", timeout}, strings.NewReader(""), &out, &errs)
 	if err := json.Unmarshal(out.Bytes(), &report); err != nil {
 		w.Fatalf("%v in %s; %s", err, out.String(), errs.String())
@@ -131,7 +132,7 @@ func TestI8I9ARebuildRestoresWhatTheLifecycleManagerOrdered(t *testing.T) {
 			metav1.GetOptions{})
 		return err
 	})
-	w.clusters[mc2].stopAgent()
+	w.clusters[mc2].agent.Stop()
 	if _, err := w.clm.Delete(t.Context(), clusters, doomed, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -142,14 +143,13 @@ func TestI8I9ARebuildRestoresWhatTheLifecycleManagerOrdered(t *testing.T) {
 		}
 		var b maestro.ResourceBundle
 		if err := json.Unmarshal(doc.JSON, &b); err != nil || b.DeletedAt == nil {
-			return errors.Join(err, errNotYet)
+			return errors.Join(err, errors.New("the work is not being deleted"))
 		}
 		return nil
 	})
 	before := w.applied(map[string]string{mc1: one, mc2: two})
 
-	w.stopMaestro()
-	w.startMaestro() // with an empty database
+	w.loseDatabase()
 	code, report, said := w.rebuild("1s")
 	waits := map[string]bool{}
 	for _, wait := range report.Waiting {
@@ -163,8 +163,8 @@ func TestI8I9ARebuildRestoresWhatTheLifecycleManagerOrdered(t *testing.T) {
 		t.Fatalf("nobody has heard its agent, and the cluster is gone: %v", err)
 	}
 
-	w.startAgent(mc2)
-	code, report, said = w.rebuild(patience.String())
+	w.clusters[mc2].agent.Start()
+	code, report, said = w.rebuild(testsite.HangLimit.String())
 	if code != 0 || !report.Done || report.Consumers.Created != 0 || report.Consumers.Known != 2 ||
 		len(report.Waiting) != 0 {
 		t.Fatalf("rebuilt: %d, %+v; %s", code, report, said)
@@ -178,7 +178,7 @@ func TestI8I9ARebuildRestoresWhatTheLifecycleManagerOrdered(t *testing.T) {
 	w.eventually("its namespace is on the way out", func() error {
 		ns, err := w.clusters[mc2].admin.Resource(namespaces).Get(t.Context(), "clusters-"+doomed, metav1.GetOptions{})
 		if err == nil && ns.GetDeletionTimestamp() == nil {
-			return errNotYet
+			return errors.New("it is not being deleted")
 		}
 		return nil
 	})
@@ -186,14 +186,13 @@ func TestI8I9ARebuildRestoresWhatTheLifecycleManagerOrdered(t *testing.T) {
 	w.reconciled(two)
 
 	// Once more, while the agents stay connected.
-	w.stopMaestro()
-	w.startMaestro()
-	code, report, said = w.rebuild(patience.String())
+	w.loseDatabase()
+	code, report, said = w.rebuild(testsite.HangLimit.String())
 	if code != 0 || !report.Done || report.Works.Present != 2 || len(report.Unknown) != 1 ||
 		report.Consumers.Created != 2 {
 		t.Errorf("once more: %d, %+v; %s", code, report, said)
 	}
-	code, report, said = w.rebuild(patience.String()) // nothing is lost
+	code, report, said = w.rebuild(testsite.HangLimit.String()) // nothing is lost
 	if code != 0 || !report.Done || report.Works.Present != 2 || report.Consumers.Created != 0 {
 		t.Errorf("with nothing lost: %d, %+v; %s", code, report, said)
 	}

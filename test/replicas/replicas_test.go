@@ -2,17 +2,10 @@ package replicas
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -23,13 +16,10 @@ import (
 
 	"atoll.dev/adapter"
 	apiclm "atoll.dev/api/clm"
-	"atoll.dev/bus"
 	"atoll.dev/client/clmclient"
-	"atoll.dev/clm"
-	"atoll.dev/internal/pgtest"
 	"atoll.dev/pki"
-	"atoll.dev/sentinel"
-	"atoll.dev/store"
+	"atoll.dev/test/testsite"
+	"atoll.dev/test/testworld"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -37,10 +27,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const (
 	entities = `entities: [{kind: Cluster, plural: clusters, required_adapters: [dns]}]`
 	clusters = clmclient.Collection("clusters")
-	lease    = 2 * time.Second
+	lease    = 4 * time.Second // the default of adapters
 )
 
-// work is under way until its context ends.
+// work is a run of the adapter's task. It is under way until its context ends.
 type work struct {
 	replica string
 	ctx     context.Context
@@ -49,105 +39,36 @@ type work struct {
 // world is a lifecycle manager with its sentinel, and a broker.
 type world struct {
 	*testing.T
-	ca     *pki.CA
-	broker string
+	broker *testsite.Broker
 	clm    *clmclient.Client
 
 	mu      sync.Mutex
-	working map[string]work // who works on a resource
+	working map[string]work // by resource
 	runs    map[string]int  // by replica
-	away    atomic.Bool
+	away    atomic.Bool     // the lifecycle manager answers no renewals
 }
 
 func newWorld(t *testing.T) *world {
-	ca, err := pki.OpenCA(t.TempDir())
-	w := &world{T: t, ca: must(t, ca, err), working: map[string]work{}, runs: map[string]int{}}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	w.broker = must(t, l, err).Addr().String()
-	broker, err := bus.NewBroker(bus.BrokerOptions{TLS: &tls.Config{
-		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{
-			w.certificate("broker")}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: ca.Pool(),
-	}})
-	must(t, 0, err)
-	w.run(func(ctx context.Context) error { return broker.Serve(ctx, l) })
-
-	registry, err := clm.ParseRegistry([]byte(entities))
-	must(t, 0, err)
-	db, err := clm.Open(t.Context(), clm.DatabaseOptions{DSN: pgtest.DSN(t), Registry: registry})
-	must(t, 0, err)
-	t.Cleanup(db.Close)
-	plain, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, 0, err)
-	server, err := clm.New(clm.Options{Database: db, Plain: plain, Identify: (&clm.Identity{Open: true}).Identify})
-	must(t, 0, err)
-	w.run(server.Run)
-	s, err := sentinel.New(t.Context(), sentinel.Options{
-		Store: db.Store, Feed: db.Feed, Name: "s", Kinds: []sentinel.Kind{
-			{Kind: store.Kind("Cluster"), Plural: "clusters"}}, Bus: w.bus("clm"),
-	})
-	must(t, 0, err)
-	w.run(s.Run)
-	w.clm, err = clmclient.New(clmclient.Options{Endpoint: "http://" + plain.Addr().String()})
-	must(t, 0, err)
-	t.Cleanup(w.clm.Close)
+	site := testsite.New(t)
+	w := &world{T: t, broker: site.StartBroker(), working: map[string]work{}, runs: map[string]int{}}
+	manager := testworld.StartCLM(site, testworld.CLMOptions{Entities: entities})
+	manager.StartSentinel(w.broker)
+	w.clm = manager.Dial()
 	return w
 }
 
-func must[T any](t testing.TB, v T, err error) T {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return v
-}
-
-func (w *world) certificate(service string) tls.Certificate {
-	w.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(w, 0, err)
-	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
-	must(w, 0, err)
-	cert, err := w.ca.Sign(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: csr}),
-		pki.ServiceName(service))
-	must(w, 0, err)
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	must(w, 0, err)
-	pair, err := tls.X509KeyPair(cert, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
-	return must(w, pair, err)
-}
-
-func (w *world) bus(service string) bus.ClientOptions {
-	return bus.ClientOptions{Addr: w.broker, MaxBackoff: 200 * time.Millisecond,
-		TLS: &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{w.certificate(service)},
-			RootCAs: w.ca.Pool(), ServerName: "broker"}}
-}
-
-// run runs a part until the function that it returns, or the test's end.
-func (w *world) run(part func(context.Context) error) (stop func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	var done sync.WaitGroup
-	done.Go(func() {
-		if err := part(ctx); err != nil && ctx.Err() == nil {
-			w.Errorf("a part ended: %v", err)
-		}
-	})
-	stop = sync.OnceFunc(func() { cancel(); done.Wait() })
-	w.Cleanup(stop)
-	return stop
-}
-
-// leases are a replica's, by CLM; cut has it hear and say nothing any more.
+// leases renews the leases of one replica with the lifecycle manager.
 type leases struct {
-	clm  *clmclient.Client
-	name string
-	cut  context.Context
-	away *atomic.Bool // all replicas': the lifecycle manager does not answer
+	clm       *clmclient.Client
+	name      string
+	connected context.Context // until it ends, the lifecycle manager can be reached
+	away      *atomic.Bool    // of the world
 }
 
-var errCut = errors.New("the wire is cut")
+var errCut = errors.New("the lifecycle manager cannot be reached")
 
 func (l *leases) Renew(ctx context.Context, lease time.Duration, keep []int) (int, []adapter.OpenSlot, error) {
-	if l.cut.Err() != nil || l.away.Load() {
+	if l.connected.Err() != nil || l.away.Load() {
 		return 0, nil, errCut
 	}
 	got, err := l.clm.RenewMember(ctx, "dns", l.name, apiclm.AdapterMemberRenewal{LeaseMs: lease.Milliseconds(),
@@ -160,13 +81,13 @@ func (l *leases) Renew(ctx context.Context, lease time.Duration, keep []int) (in
 }
 
 func (l *leases) Leave(ctx context.Context) error {
-	if l.cut.Err() != nil {
+	if l.connected.Err() != nil {
 		return errCut
 	}
 	return l.clm.RemoveMember(ctx, "dns", l.name)
 }
 
-// replica is one replica. cut ends its leases, as when it is killed.
+// replica is one replica. cut keeps it from renewing its leases, as if it was killed.
 type replica struct {
 	world *world
 	name  string
@@ -175,18 +96,19 @@ type replica struct {
 }
 
 func (w *world) start(name string) *replica {
-	cutting, cut := context.WithCancel(context.Background())
+	connected, cut := context.WithCancel(context.Background())
+	w.Cleanup(cut)
 	r := &replica{world: w, name: name, cut: cut}
 	worker := adapter.NewWorker(adapter.WorkerOptions{
-		Name: "dns", Topic: "clusters", Engine: r, Bus: w.bus("adapter"), Sharer: &leases{w.clm, name, cutting,
-			&w.away}, Lease: lease, Parallel: 8, Grace: time.Second,
+		Name: "dns", Topic: "clusters", Engine: r, Bus: w.broker.ClientOptions(pki.ServiceName("adapter")),
+		Sharer: &leases{w.clm, name, connected, &w.away}, Lease: lease, Parallel: 8, Grace: time.Second,
 	})
-	r.stop = w.run(worker.Run)
-	w.Cleanup(cut)
+	r.stop = testsite.Run(w, "replica "+name, worker.Run)
 	return r
 }
 
-// Run is the adapter's task: it takes a while, and reports.
+// Run implements adapter.Runner: the task takes 30 ms and reports. It fails the test if another replica works on the
+// same resource.
 func (r *replica) Run(ctx context.Context, e adapter.Event) *adapter.Result {
 	w := r.world
 	w.mu.Lock()
@@ -222,27 +144,39 @@ func (r *replica) Run(ctx context.Context, e adapter.Event) *adapter.Result {
 
 func (w *world) eventually(what string, check func() error) {
 	w.Helper()
-	limit := time.After(60 * time.Second)
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := check()
-		if err == nil {
-			return
+	testsite.Eventually(w, what, check)
+}
+
+// create creates n clusters and returns their ids.
+func (w *world) create(n int) (ids []string) {
+	w.Helper()
+	for i := range n {
+		r, err := w.clm.Create(w.Context(), clusters, apiclm.ResourceCreate{Kind: "Cluster", Name: fmt.Sprint("c", i),
+			Spec: json.RawMessage(`{}`)}, "")
+		if err != nil {
+			w.Fatal(err)
 		}
-		select {
-		case <-limit:
-			w.Fatalf("in vain: %s: %v", what, err)
-		case <-tick.C:
+		ids = append(ids, r.ID)
+	}
+	return ids
+}
+
+// change gives each of the clusters a new generation.
+func (w *world) change(ids ...string) {
+	w.Helper()
+	for _, id := range ids {
+		patch := fmt.Appendf(nil, `{"labels":{"at":"%d"}}`, time.Now().UnixNano())
+		if _, err := w.clm.Merge(w.Context(), clusters, id, patch, ""); err != nil {
+			w.Fatal(err)
 		}
 	}
 }
 
-// reconciled waits until all clusters are, and each of the replicas has run
-// something since the last time. It returns how often each has.
+// reconciled waits until all clusters are reconciled and each of the named replicas has run a task since the last call.
+// It returns how many tasks each replica has run since then.
 func (w *world) reconciled(replicas ...string) (runs map[string]int) {
 	w.Helper()
-	w.eventually(fmt.Sprint("all is reconciled by ", replicas), func() error {
+	w.eventually(fmt.Sprint("all clusters are reconciled by ", replicas), func() error {
 		page, err := w.clm.List(w.Context(), clusters, clmclient.ResourceQuery{Size: 1,
 			Search: "status.conditions.Reconciled='False'"})
 		if err != nil {
@@ -252,11 +186,11 @@ func (w *world) reconciled(replicas ...string) (runs map[string]int) {
 		defer w.mu.Unlock()
 		for _, name := range replicas {
 			if w.runs[name] == 0 {
-				return fmt.Errorf("%s has done nothing; %d are not reconciled", name, page.Total)
+				return fmt.Errorf("%s has run nothing; %d clusters are not reconciled", name, page.Total)
 			}
 		}
 		if page.Total > 0 {
-			return fmt.Errorf("%d are not", page.Total)
+			return fmt.Errorf("%d clusters are not reconciled", page.Total)
 		}
 		runs = maps.Clone(w.runs)
 		clear(w.runs)
@@ -268,37 +202,25 @@ func (w *world) reconciled(replicas ...string) (runs map[string]int) {
 func TestNoResourceIsTwoReplicas(t *testing.T) {
 	w := newWorld(t)
 	one := w.start("one")
-	var ids []string
-	for i := range 12 {
-		r, err := w.clm.Create(t.Context(), clusters, apiclm.ResourceCreate{Kind: "Cluster", Name: fmt.Sprint("c", i),
-			Spec: json.RawMessage(`{}`)}, "")
-		ids = append(ids, must(t, r, err).ID)
-	}
-	change := func() {
-		t.Helper()
-		for _, id := range ids {
-			_, err := w.clm.Merge(t.Context(), clusters, id, json.RawMessage(fmt.Sprintf(`{"labels":{"at":"%d"}}`,
-				time.Now().UnixNano())), "")
-			must(t, 0, err)
-		}
-	}
+	ids := w.create(12)
+	change := func() { t.Helper(); w.change(ids...) }
 	w.reconciled("one")
 	two := w.start("two") // while there is work
-	w.eventually("the second has its share", func() error {
+	w.eventually("the second replica has a share", func() error {
 		change()
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if w.runs["two"] == 0 {
-			return errors.New("not yet")
+			return errors.New("the second replica has run nothing")
 		}
 		return nil
 	})
 	w.reconciled("two")
 
-	one.cut() // its leases; it lives, and hears events
+	one.cut() // it still runs and receives events
 	change()
 	w.reconciled("two")
-	w.eventually("all is the second's", func() error {
+	w.eventually("the second replica has all clusters", func() error {
 		change()
 		if runs := w.reconciled("two"); runs["one"] > 0 || runs["two"] < len(ids) {
 			return fmt.Errorf("runs %v", runs)
@@ -308,34 +230,20 @@ func TestNoResourceIsTwoReplicas(t *testing.T) {
 
 	w.start("three")
 	change()
-	two.stop() // in good order, amid work
+	two.stop() // an orderly end, while there is work
 	change()
 	w.reconciled("three")
 }
 
-// When the lifecycle manager answers no renewals for longer than a lease, all
-// replicas come back to the slots that they had, and run what has changed.
+// When the lifecycle manager answers no renewals for longer than a lease, each replica gets the slots back that it had,
+// and runs only what has changed.
 func TestAPauseChangesNoOwners(t *testing.T) {
 	w := newWorld(t)
 	w.start("one")
 	w.start("two")
-	const fleet = 40
-	ids := make([]string, fleet)
-	for i := range ids {
-		r, err := w.clm.Create(t.Context(), clusters, apiclm.ResourceCreate{Kind: "Cluster", Name: fmt.Sprint("c", i),
-			Spec: json.RawMessage(`{}`)}, "")
-		ids[i] = must(t, r, err).ID
-	}
-	change := func(id string) {
-		t.Helper()
-		_, err := w.clm.Merge(t.Context(), clusters, id, json.RawMessage(fmt.Sprintf(`{"labels":{"at":"%d"}}`,
-			time.Now().UnixNano())), "")
-		must(t, 0, err)
-	}
-	w.eventually("both have their share", func() error {
-		for _, id := range ids {
-			change(id)
-		}
+	ids := w.create(40)
+	w.eventually("both replicas have a share", func() error {
+		w.change(ids...)
 		if runs := w.reconciled(); runs["one"] == 0 || runs["two"] == 0 {
 			return fmt.Errorf("runs %v", runs)
 		}
@@ -345,7 +253,10 @@ func TestAPauseChangesNoOwners(t *testing.T) {
 		for _, name := range []string{"one", "two"} {
 			m, err := w.clm.RenewMember(t.Context(), "dns", name, apiclm.AdapterMemberRenewal{
 				LeaseMs: lease.Milliseconds(), Keep: every()})
-			list = append(list, must(t, m, err))
+			if err != nil {
+				t.Fatal(err)
+			}
+			list = append(list, m)
 		}
 		return list
 	}
@@ -355,7 +266,7 @@ func TestAPauseChangesNoOwners(t *testing.T) {
 	w.mu.Lock()
 	clear(w.runs)
 	w.mu.Unlock()
-	change(ids[0])
+	w.change(ids[0])
 	w.away.Store(false)
 	w.reconciled()
 	<-time.After(2 * lease)
@@ -365,11 +276,11 @@ func TestAPauseChangesNoOwners(t *testing.T) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if runs := w.runs["one"] + w.runs["two"]; runs > 3 {
-		t.Errorf("%d runs, of one change", runs)
+		t.Errorf("%d runs after one change", runs)
 	}
 }
 
-// every slot is kept, so that asking lets none go.
+// every returns all slots: a renewal that keeps them all releases none.
 func every() (slots []int) {
 	for slot := range 32 {
 		slots = append(slots, slot)
