@@ -127,7 +127,7 @@ func (p *Client) ApplyWork(ctx context.Context, cluster string, manifestWork jso
 		}
 		e, _ := errors.AsType[*remote.Error](err)
 		wait := remote.Backoff(attempt)
-		if !raced && (e == nil || !e.IsRetryable(true)) || time.Now().Add(wait).After(deadline) {
+		if !raced && (e == nil || !e.IsRetryable(remote.SendAgain)) || time.Now().Add(wait).After(deadline) {
 			return Work{}, "", err
 		}
 		select {

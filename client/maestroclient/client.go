@@ -110,10 +110,10 @@ func (m *Client) Ready(ctx context.Context) error {
 		case connectivity.Idle:
 			m.conn.Connect()
 		case connectivity.TransientFailure, connectivity.Shutdown:
-			return remote.Unreachable("Maestro's gRPC port", true, nil)
+			return remote.NotSent("Maestro's gRPC port", nil)
 		}
 		if !m.conn.WaitForStateChange(ctx, s) {
-			return remote.Unreachable("Maestro's gRPC port", true, remote.ErrNoAnswer)
+			return remote.NotSent("Maestro's gRPC port", remote.ErrNoAnswer)
 		}
 	}
 }

@@ -81,50 +81,50 @@ func TestErrorsOfPublish(t *testing.T) {
 		return strings.NewReplacer("MESSAGE", message, "CODE", code).Replace(k8sError)
 	}
 	for _, c := range []struct {
-		name        string
-		code        codes.Code
-		message     string
-		conditional bool
-		want        remote.Error
+		name    string
+		code    codes.Code
+		message string
+		ifMatch string
+		want    remote.Error
 	}{
-		{"exists", codes.AlreadyExists, k8s("409", "maestro-6: This Resource already exists"), false,
+		{"exists", codes.AlreadyExists, k8s("409", "maestro-6: This Resource already exists"), "",
 			remote.Error{Status: 409, Code: "maestro-6", Reason: "This Resource already exists"}},
-		{"exists, plain", codes.Unknown, "failed to create resource: maestro-6: This Resource already exists", false,
+		{"exists, plain", codes.Unknown, "failed to create resource: maestro-6: This Resource already exists", "",
 			remote.Error{Status: 409, Code: "maestro-6", Reason: "This Resource already exists"}},
-		{"stale", codes.FailedPrecondition, k8s("412", "maestro-412: changed"), true,
+		{"stale", codes.FailedPrecondition, k8s("412", "maestro-412: changed"), "\"7\"",
 			remote.Error{Status: 412, Code: "maestro-412", Reason: "changed"}},
 		{"stale, plain", codes.Unknown,
-			"failed to update resource: maestro-6: the resource version is not the latest, the latest version: 1", true,
+			"failed to update resource: maestro-6: the resource version is not the latest, the latest version: 1", "\"7\"",
 			remote.Error{Status: 412, Code: "maestro-6",
 				Reason: "the resource version is not the latest, the latest version: 1"}},
 		{"not latest, unconditional", codes.Unknown,
 			"failed to update resource: maestro-6: the resource version is not the latest, the latest version: 1",
-			false,
+			"",
 			remote.Error{Status: 409, Code: "maestro-6",
 				Reason: "the resource version is not the latest, the latest version: 1"}},
 		{"no such consumer, plain", codes.Unknown,
-			`failed to create resource: maestro-9: violates foreign key constraint "fk_resources_consumers" (SQLSTATE 23503)`, false,
+			`failed to create resource: maestro-9: violates foreign key constraint "fk_resources_consumers" (SQLSTATE 23503)`, "",
 			remote.Error{Status: 404, Code: "maestro-9",
 				Reason: `violates foreign key constraint "fk_resources_consumers" (SQLSTATE 23503)`}},
-		{"invalid, plain", codes.Unknown, "failed to create resource: maestro-8: manifests[0]: kind is missing", false,
+		{"invalid, plain", codes.Unknown, "failed to create resource: maestro-8: manifests[0]: kind is missing", "",
 			remote.Error{Status: 400, Code: "maestro-8", Reason: "manifests[0]: kind is missing"}},
-		{"too large", codes.ResourceExhausted, "grpc: received message larger than max", false,
+		{"too large", codes.ResourceExhausted, "grpc: received message larger than max", "",
 			remote.Error{Status: 413, Code: "maestro-error", Reason: "grpc: received message larger than max"}},
-		{"refused", codes.PermissionDenied, "no", false, remote.Error{Status: 403, Code: "maestro-error",
+		{"refused", codes.PermissionDenied, "no", "", remote.Error{Status: 403, Code: "maestro-error",
 			Reason: "no"}},
-		{"broken", codes.Internal, "oh", false, remote.Error{Status: 500, Code: "maestro-error", Reason: "oh"}},
-		{"database down", codes.Unavailable, k8s("503", "maestro-503: the database is unavailable"), false,
+		{"broken", codes.Internal, "oh", "", remote.Error{Status: 500, Code: "maestro-error", Reason: "oh"}},
+		{"database down", codes.Unavailable, k8s("503", "maestro-503: the database is unavailable"), "",
 			remote.Error{Status: 503, Code: "maestro-503", Reason: "the database is unavailable",
 				RetryAfter: time.Second}},
-		{"gone", codes.Unavailable, "connection refused", false,
+		{"gone", codes.Unavailable, "connection refused", "",
 			remote.Error{Status: 503, Code: remote.CodeUnreachable, Reason: "Maestro does not answer",
 				RetryAfter: time.Second}},
-		{"silent", codes.DeadlineExceeded, "deadline exceeded", false,
+		{"silent", codes.DeadlineExceeded, "deadline exceeded", "",
 			remote.Error{Status: 503, Code: remote.CodeUnreachable, Reason: "Maestro does not answer",
 				RetryAfter: time.Second}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			err := publishError(t.Context(), status.Error(c.code, c.message), c.conditional)
+			err := publishError(t.Context(), status.Error(c.code, c.message), c.ifMatch)
 			e, ok := errors.AsType[*remote.Error](err)
 			if !ok {
 				t.Fatalf("got %v", err)
@@ -138,7 +138,7 @@ func TestErrorsOfPublish(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := publishError(ctx, status.Error(codes.Canceled, "x"), false); !errors.Is(err, context.Canceled) {
+	if err := publishError(ctx, status.Error(codes.Canceled, "x"), ""); !errors.Is(err, context.Canceled) {
 		t.Errorf("a caller who left: %v", err)
 	}
 }

@@ -25,10 +25,10 @@ var maestroText = regexp.MustCompile(`\bmaestro-([0-9]+): *`)
 // clients look for it.
 const notLatest = "the resource version is not the latest"
 
-// publishError turns what Publish returned into an Error. The message of a
-// status is {"ErrStatus":{metav1.Status}} or, from the original Maestro, plain
-// text.
-func publishError(ctx context.Context, err error, conditional bool) error {
+// publishError turns the error of a gRPC call into an Error. The message of a status
+// is {"ErrStatus":{metav1.Status}} or, from the original Maestro, plain text. With
+// ifMatch, the ETag that the call required, a conflict of versions is 412 and not 409.
+func publishError(ctx context.Context, err error, ifMatch string) error {
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, remote.ErrNoAnswer) {
 		return fmt.Errorf("publishing to Maestro: %w", cause)
 	}
@@ -45,9 +45,9 @@ func publishError(ctx context.Context, err error, conditional bool) error {
 	} else {
 		switch s.Code() {
 		case codes.Unavailable:
-			return remote.Unreachable("Maestro", false, err)
+			return remote.Unreachable("Maestro", err)
 		case codes.DeadlineExceeded:
-			return remote.Unreachable("Maestro", false, remote.ErrNoAnswer)
+			return remote.Unreachable("Maestro", remote.ErrNoAnswer)
 		}
 	}
 	if at := maestroText.FindStringSubmatchIndex(e.Reason); at != nil {
@@ -63,7 +63,7 @@ func publishError(ctx context.Context, err error, conditional bool) error {
 	if e.Status == http.StatusServiceUnavailable && e.RetryAfter == 0 {
 		e.RetryAfter = time.Second
 	}
-	if conditional && e.Status == http.StatusConflict && strings.Contains(e.Reason, notLatest) {
+	if ifMatch != "" && e.Status == http.StatusConflict && strings.Contains(e.Reason, notLatest) {
 		e.Status = http.StatusPreconditionFailed
 	}
 	return e

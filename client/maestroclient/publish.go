@@ -80,7 +80,7 @@ func (m *Client) publish(ctx context.Context, eventType string, b Bundle) (strin
 	var header metadata.MD
 	_, err = m.events.Publish(ctx, &cloudevents.PublishRequest{Event: event}, grpc.Header(&header))
 	if err != nil {
-		return "", publishError(ctx, err, b.IfMatch != "")
+		return "", publishError(ctx, err, b.IfMatch)
 	}
 	if v := header.Get(HeaderVersion); len(v) == 1 {
 		return strconv.Quote(v[0]), nil

@@ -56,13 +56,13 @@ func (m *Client) statuses(ctx context.Context, subscribed func() error, apply fu
 	defer cancel(nil)
 	stream, err := m.events.Subscribe(ctx, &cloudevents.SubscriptionRequest{Source: m.source})
 	if err != nil {
-		return false, publishError(ctx, err, false)
+		return false, publishError(ctx, err, "")
 	}
 	// Heartbeats come every 10 s; a stream that is silent for longer is dead.
 	idle := time.AfterFunc(remote.StreamIdleLimit, func() { cancel(remote.ErrNoAnswer) })
 	defer idle.Stop()
 	if _, err := stream.Header(); err != nil { // it comes when the subscription stands
-		return false, publishError(ctx, err, false)
+		return false, publishError(ctx, err, "")
 	}
 	if err := subscribed(); err != nil {
 		return true, &remote.ApplyError{Err: err}
@@ -73,7 +73,7 @@ func (m *Client) statuses(ctx context.Context, subscribed func() error, apply fu
 			return true, nil
 		}
 		if err != nil {
-			return true, publishError(ctx, err, false)
+			return true, publishError(ctx, err, "")
 		}
 		idle.Reset(remote.StreamIdleLimit)
 		switch event.GetType() {

@@ -13,8 +13,8 @@ import (
 	"atoll.dev/api/platform"
 )
 
-// Error is an error answer of a service, or the fact that it did not answer: then Status is 503, Code is
-// CodeUnreachable, and Err has the reason.
+// Error is an error answer of a service, or the fact that it did not answer: then
+// Status is 503, Code is CodeUnreachable, and Err has the reason.
 type Error struct {
 	Status     int    // HTTP status, also of errors that came over gRPC
 	Code       string // stable, for programs
@@ -85,10 +85,19 @@ func retryAfter(h http.Header) time.Duration {
 	return time.Duration(n) * time.Second
 }
 
-// Unreachable is the Error of a service that did not answer.
-func Unreachable(service string, unsent bool, err error) *Error {
+// Unreachable returns the Error of a service that did not answer. The service may have
+// seen the request.
+func Unreachable(service string, err error) *Error {
 	return &Error{
 		Status: http.StatusServiceUnavailable, Code: CodeUnreachable,
-		Reason: service + " does not answer", RetryAfter: time.Second, Unsent: unsent, Err: err,
+		Reason: service + " does not answer", RetryAfter: time.Second, Err: err,
 	}
+}
+
+// NotSent returns the Error of a service that could not be reached: it cannot have seen
+// the request.
+func NotSent(service string, err error) *Error {
+	e := Unreachable(service, err)
+	e.Unsent = true
+	return e
 }

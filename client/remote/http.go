@@ -92,12 +92,11 @@ func New(service, endpoint string, config *tls.Config) (*Service, error) {
 
 func (c *Service) Close() { c.http.CloseIdleConnections() }
 
-// Do calls until there is an answer that it makes no sense, or is not safe, to
-// ask for again.
+// Do sends a request until it is answered, or may not be sent again. See retry.
 func (c *Service) Do(ctx context.Context, r Request) (Document, http.Header, error) {
 	var doc Document
 	var header http.Header
-	err := c.retry(ctx, r.isRepeatable(), func(left time.Duration) error {
+	err := c.retry(ctx, r.repeatability(), func(left time.Duration) error {
 		resp, err := c.Open(ctx, r, max(left, r.AnswerTimeout))
 		if err != nil {
 			return err
@@ -105,7 +104,7 @@ func (c *Service) Do(ctx context.Context, r Request) (Document, http.Header, err
 		defer resp.Body.Close()
 		buf := bytes.NewBuffer(make([]byte, 0, max(0, min(resp.ContentLength+bytes.MinRead, 8<<20))))
 		if _, err := buf.ReadFrom(io.LimitReader(resp.Body, maxAnswer+1)); err != nil {
-			return Unreachable(c.Name, false, err)
+			return Unreachable(c.Name, err)
 		}
 		if buf.Len() > maxAnswer {
 			return fmt.Errorf("%s sent more than %d bytes", c.Name, maxAnswer)
@@ -168,8 +167,8 @@ func (c *Service) Open(ctx context.Context, r Request, wait time.Duration) (*htt
 	return resp, nil
 }
 
-// failure turns an error of the transport into an Error, but for the caller's
-// own cancellation.
+// failure turns an error of the transport into an Error. The caller's own cancellation
+// stays what it is.
 func (c *Service) failure(cause, err error) error {
 	if cause != nil && !errors.Is(cause, ErrNoAnswer) {
 		return fmt.Errorf("calling %s: %w", c.Name, cause)
@@ -180,10 +179,13 @@ func (c *Service) failure(cause, err error) error {
 	if cause != nil {
 		err = cause
 	}
-	op, isOp := errors.AsType[*net.OpError](err)
-	return Unreachable(c.Name, isOp && op.Op == "dial", err)
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
+		return NotSent(c.Name, err)
+	}
+	return Unreachable(c.Name, err)
 }
 
+// ErrNoAnswer is the reason when a service has not answered within the time limit.
 var ErrNoAnswer = errors.New("no answer in time")
 
 // limitedBody releases the request's context when it is closed.
@@ -198,24 +200,36 @@ func (b *limitedBody) Close() error {
 	return err
 }
 
-// isRepeatable says whether the request may be sent again when nobody knows
-// whether it took effect.
-func (r Request) isRepeatable() bool {
+// Repeatability says whether a request may be sent again when it is not known whether
+// the service has executed it.
+type Repeatability uint8
+
+const (
+	SendOnce  Repeatability = iota // a second execution would differ from the first
+	SendAgain                      // a second execution has the same result
+)
+
+// repeatability returns whether the request may be sent again.
+func (r Request) repeatability() Repeatability {
+	again := false
 	switch r.Method {
 	case http.MethodGet, http.MethodHead:
-		return true
+		again = true
 	case http.MethodPut, http.MethodDelete:
-		return r.Header.Get("If-Match") == "" // a second time would be refused
+		again = r.Header.Get("If-Match") == "" // a second time would be refused
 	case http.MethodPost:
-		return r.Header.Get("Idempotency-Key") != ""
+		again = r.Header.Get("Idempotency-Key") != ""
 	}
-	return false
+	if again {
+		return SendAgain
+	}
+	return SendOnce
 }
 
-// retry calls f until it succeeds, or fails for good, or the budget is spent.
-// A service that asks for patience (429, 503 with Retry-After) gets it; one
-// that answers badly is asked again only when the request is repeatable.
-func (c *Service) retry(ctx context.Context, repeatable bool, f func(left time.Duration) error) error {
+// retry calls f until it succeeds, its error is not retryable, or the budget is spent.
+// After an answer with Retry-After it waits that long. After an unclear outcome it calls
+// f again only when the request may be sent again.
+func (c *Service) retry(ctx context.Context, of Repeatability, f func(left time.Duration) error) error {
 	deadline := time.Now().Add(c.Budget)
 	for attempt := 0; ; attempt++ {
 		left := c.AnswerTimeout // the first attempt is always made
@@ -224,7 +238,7 @@ func (c *Service) retry(ctx context.Context, repeatable bool, f func(left time.D
 		}
 		err := f(left)
 		e, ok := errors.AsType[*Error](err)
-		if !ok || !e.IsRetryable(repeatable) {
+		if !ok || !e.IsRetryable(of) {
 			return err
 		}
 		wait := Backoff(attempt)
@@ -242,7 +256,9 @@ func (c *Service) retry(ctx context.Context, repeatable bool, f func(left time.D
 	}
 }
 
-func (e *Error) IsRetryable(repeatable bool) bool {
+// IsRetryable reports whether a request that failed with e may be sent once more.
+func (e *Error) IsRetryable(of Repeatability) bool {
+	repeatable := of == SendAgain
 	switch {
 	case e.Unsent:
 		return true
