@@ -149,7 +149,7 @@ func TestLogsOfCustomersPlanesAreFoundByTheirNames(t *testing.T) {
 		t.Errorf("%v, %v", names, err)
 	}
 	var said []string
-	if err := h.Logs(t.Context(), []string{"hc-1"}, 1, false, func(p, text string) {
+	if err := h.Logs(t.Context(), LogOptions{Processes: []string{"hc-1"}, Tail: 1}, func(p, text string) {
 		said = append(said, p+" "+text)
 	}); err != nil || fmt.Sprint(said) != "[hc-1 a plane says]" {
 		t.Errorf("%v, %v", said, err)

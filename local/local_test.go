@@ -532,7 +532,7 @@ func TestLogsAreRotatedAndFollowed(t *testing.T) {
 	lines := make(chan string, 10)
 	done := make(chan error, 1)
 	go func() {
-		done <- h.Logs(ctx, []string{"p"}, 10, true, func(_, text string) { lines <- text })
+		done <- h.Logs(ctx, LogOptions{Processes: []string{"p"}, Tail: 10, Follow: true}, func(_, text string) { lines <- text })
 	}()
 	if got := <-lines; got != "second" {
 		t.Errorf("tail: %q", got)
@@ -546,7 +546,7 @@ func TestLogsAreRotatedAndFollowed(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if err := h.Logs(t.Context(), []string{"nobody"}, 1, false, func(string, string) {}); err == nil ||
+	if err := h.Logs(t.Context(), LogOptions{Processes: []string{"nobody"}, Tail: 1}, func(string, string) {}); err == nil ||
 		!strings.Contains(err.Error(), "atoll status") {
 		t.Errorf("an unknown process: %v", err)
 	}

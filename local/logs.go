@@ -46,10 +46,15 @@ func (h Home) LogNames() ([]string, error) {
 	return paths, err
 }
 
-// Logs calls line with each line of the named processes' logs, oldest first
-// within a process, the last tail lines of each; with follow it goes on until
-// ctx ends.
-func (h Home) Logs(ctx context.Context, names []string, tail int, follow bool, line func(process, text string)) error {
+// LogOptions select lines of logs.
+type LogOptions struct {
+	Processes []string
+	Tail      int  // how many of the last lines of each process
+	Follow    bool // and then all further lines, until the context ends
+}
+
+// Logs calls line with each selected line, oldest first within a process.
+func (h Home) Logs(ctx context.Context, o LogOptions, line func(process, text string)) error {
 	type tailed struct {
 		name   string
 		offset int64
@@ -57,8 +62,8 @@ func (h Home) Logs(ctx context.Context, names []string, tail int, follow bool, l
 	}
 	planes := h.planeLogs()
 	path := func(name string) string { return cmp.Or(planes[name], h.LogPath(name)) }
-	logs := make([]*tailed, len(names))
-	for i, name := range names {
+	logs := make([]*tailed, len(o.Processes))
+	for i, name := range o.Processes {
 		data, err := os.ReadFile(path(name))
 		if err != nil {
 			return fmt.Errorf("no log of %q: %w; see `atoll status` for the processes", name, err)
@@ -66,14 +71,14 @@ func (h Home) Logs(ctx context.Context, names []string, tail int, follow bool, l
 		whole := data[:strings.LastIndexByte(string(data), '\n')+1]
 		lines := strings.SplitAfter(string(whole), "\n")
 		lines = lines[:len(lines)-1]
-		for _, l := range lines[max(0, len(lines)-tail):] {
+		for _, l := range lines[max(0, len(lines)-o.Tail):] {
 			line(name, strings.TrimSuffix(l, "\n"))
 		}
 		logs[i] = &tailed{name: name, offset: int64(len(whole))}
 	}
 	ticker := time.NewTicker(100 * time.Millisecond)
 	defer ticker.Stop()
-	for follow {
+	for o.Follow {
 		select {
 		case <-ctx.Done():
 			return nil

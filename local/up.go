@@ -258,7 +258,7 @@ func (h Home) describeFailure(last Event) string {
 
 func (h Home) lastLogLine(name string) string {
 	last := "see `atoll logs " + name + "`"
-	h.Logs(context.Background(), []string{name}, 1, false, func(_, text string) { last = text })
+	h.Logs(context.Background(), LogOptions{Processes: []string{name}, Tail: 1}, func(_, text string) { last = text })
 	return last
 }
 
@@ -315,9 +315,16 @@ func (h Home) Supervise(ctx context.Context, log *slog.Logger) error {
 	}, reload)
 }
 
-// Down stops all processes of the home and no others. With purge it deletes the home and the
-// database.
-func (h Home) Down(ctx context.Context, purge bool, stopped func(name string)) error {
+// Data says what happens to the data of a region that is stopped.
+type Data uint8
+
+const (
+	KeepData   Data = iota
+	DeleteData      // the home and the database
+)
+
+// Down stops all processes of the home and no others, and calls stopped with the name of each.
+func (h Home) Down(ctx context.Context, data Data, stopped func(name string)) error {
 	st, err := h.State()
 	if errors.Is(err, ErrNoRegion) {
 		return err
@@ -346,7 +353,7 @@ func (h Home) Down(ctx context.Context, purge bool, stopped func(name string)) e
 	if err := h.stopAll(ctx, st.ID, stopped); err != nil {
 		return err
 	}
-	if !purge {
+	if data == KeepData {
 		return nil
 	}
 	for _, dir := range []string{st.Postgres.Dir, st.Postgres.SocketDir, h.Dir} {

@@ -4,6 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"atoll.dev/cli/terminal"
+	"atoll.dev/local"
 )
 
 func Down(session *terminal.Session) *cobra.Command {
@@ -18,7 +19,11 @@ func Down(session *terminal.Session) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return stopRegion(session, home, purge)
+			data := local.KeepData
+			if purge {
+				data = local.DeleteData
+			}
+			return stopRegion(session, home, data)
 		},
 	}
 	cmd.Flags().BoolVar(&purge, "purge", false, "also delete the home and its database, for good")

@@ -4,11 +4,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"atoll.dev/cli/terminal"
+	"atoll.dev/local"
 )
 
 func Logs(session *terminal.Session) *cobra.Command {
-	var follow bool
-	tail := 200
+	o := local.LogOptions{Tail: 200}
 	cmd := &cobra.Command{
 		Use:     "logs [PROCESS]",
 		Short:   "Show the logs of the region's processes",
@@ -19,13 +19,13 @@ func Logs(session *terminal.Session) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			names := args
-			if len(names) == 0 {
-				if names, err = home.LogNames(); err != nil {
+			o.Processes = args
+			if len(args) == 0 {
+				if o.Processes, err = home.LogNames(); err != nil {
 					return err
 				}
 			}
-			return home.Logs(cmd.Context(), names, tail, follow, func(process, text string) {
+			return home.Logs(cmd.Context(), o, func(process, text string) {
 				if len(args) == 1 {
 					session.Printf("%s\n", text)
 					return
@@ -42,7 +42,7 @@ func Logs(session *terminal.Session) *cobra.Command {
 			return names, cobra.ShellCompDirectiveNoFileComp
 		},
 	}
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on as the logs grow")
-	cmd.Flags().IntVar(&tail, "tail", tail, "lines of each log to begin with")
+	cmd.Flags().BoolVarP(&o.Follow, "follow", "f", false, "go on as the logs grow")
+	cmd.Flags().IntVar(&o.Tail, "tail", o.Tail, "lines of each log to begin with")
 	return cmd
 }

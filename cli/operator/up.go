@@ -45,7 +45,11 @@ Everything is kept below --home and found again by the next "atoll up".`,
 			if cmd.Flags().Changed("traces") {
 				opts.Traces = &traces
 			}
-			return startRegion(session, cmd.Context(), home, opts, detach)
+			as := attached
+			if detach {
+				as = detached
+			}
+			return startRegion(session, cmd.Context(), home, opts, as)
 		},
 	}
 	cmd.Flags().StringVar(&opts.Region, "region", "",
@@ -62,10 +66,18 @@ Everything is kept below --home and found again by the next "atoll up".`,
 	return cmd
 }
 
-// startRegion starts the region and prints each stage. Without detach it then waits for Ctrl-C and
+// attachment says whether a region runs as long as the command that started it.
+type attachment uint8
+
+const (
+	attached attachment = iota // Ctrl-C of the command stops the region
+	detached                   // the command returns when the region serves
+)
+
+// startRegion starts the region and prints each stage. Attached, it then waits for Ctrl-C and
 // stops the region.
 func startRegion(session *terminal.Session, ctx context.Context, home local.Home, opts local.UpOptions,
-	detach bool) error {
+	as attachment) error {
 	start := time.Now()
 	failures := map[string]string{} // printed already, by stage: a failed stage is retried
 	outcome, err := home.Up(ctx, opts, func(e local.Event) {
@@ -79,8 +91,8 @@ func startRegion(session *terminal.Session, ctx context.Context, home local.Home
 		}
 	})
 	switch {
-	case err != nil && ctx.Err() != nil && outcome == local.Started && !detach:
-		return stopRegion(session, home, false)
+	case err != nil && ctx.Err() != nil && outcome == local.Started && as == attached:
+		return stopRegion(session, home, local.KeepData)
 	case err != nil && ctx.Err() != nil:
 		session.Printf("stopped waiting; the region continues to start: see `atoll status`\n")
 		return err
@@ -102,20 +114,20 @@ func startRegion(session *terminal.Session, ctx context.Context, home local.Home
 	}
 	session.Printf("region %s serves at %s after %s\n", status.Region, status.Endpoints["platform_api"],
 		terminal.Took(time.Since(start)))
-	if detach {
+	if as == detached {
 		return nil
 	}
 	session.Printf("Ctrl-C stops it.\n")
 	<-ctx.Done()
-	return stopRegion(session, home, false)
+	return stopRegion(session, home, local.KeepData)
 }
 
-// stopRegion stops the region and, with purge, deletes its home.
-func stopRegion(session *terminal.Session, home local.Home, purge bool) error {
+// stopRegion stops the region and prints each process that ended.
+func stopRegion(session *terminal.Session, home local.Home, data local.Data) error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopLimit)
 	defer cancel()
 	start := time.Now()
-	if err := home.Down(ctx, purge, func(name string) { session.Printf("  %-24s stopped\n", name) }); err != nil {
+	if err := home.Down(ctx, data, func(name string) { session.Printf("  %-24s stopped\n", name) }); err != nil {
 		return fmt.Errorf("stopping the region: %w", err)
 	}
 	session.Printf("stopped after %s\n", terminal.Took(time.Since(start)))

@@ -105,7 +105,7 @@ Servers that a config names otherwise are called as it says.`, m)
 
 func (m *adapterService) start(ctx context.Context, s *System) error {
 	s.identity = m.flags.identity
-	if err := s.startTracing(ctx, "atoll-adapter", false); err != nil {
+	if err := s.startTracing(ctx, "atoll-adapter", tracingOff); err != nil {
 		return err
 	}
 	redacted := map[string]any{}

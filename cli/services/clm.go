@@ -71,8 +71,8 @@ func (m *clmService) start(ctx context.Context, s *System) error {
 	if err != nil {
 		return err
 	}
-	if err := s.startTracing(ctx, "hyperfleet-api", config.Tracing.Enabled != nil &&
-		*config.Tracing.Enabled); err != nil {
+	enabled := tracing(config.Tracing.Enabled != nil && *config.Tracing.Enabled)
+	if err := s.startTracing(ctx, "hyperfleet-api", enabled); err != nil {
 		return err
 	}
 	s.identity = m.flags.identity
@@ -125,7 +125,7 @@ func (f *clmFlags) serve(s *System, p *parts, config *clm.Config) error {
 		return err
 	}
 	if f.sentinel.isWanted() {
-		if err := f.sentinel.start(s, p, o.Database, f.registered, true); err != nil {
+		if err := f.sentinel.start(s, p, o.Database, f.registered, insideCLM); err != nil {
 			return err
 		}
 	}

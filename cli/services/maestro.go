@@ -219,9 +219,12 @@ func (f *maestroFlags) apply(s *System, p *parts, o *maestro.Options) error {
 		return nil
 	}
 	admitServices(o)
-	mutual := f.authn == "mtls"
+	of := certificateOptional
+	if f.authn == "mtls" {
+		of = certificateRequired
+	}
 	o.HTTPTLS = identity.ServerTLS(true)
-	if o.GRPCTLS, o.ForeignGRPC, err = f.sources.tls(identity, mutual); err != nil {
+	if o.GRPCTLS, o.ForeignGRPC, err = f.sources.tls(identity, of); err != nil {
 		return fmt.Errorf("--grpc-tls-cert-file: %w", err)
 	}
 	if o.HTTP, err = listen(f.http); err != nil {
@@ -230,7 +233,7 @@ func (f *maestroFlags) apply(s *System, p *parts, o *maestro.Options) error {
 	if o.GRPC, err = listen(f.grpc); err != nil || f.agents == "" {
 		return err
 	}
-	if o.AgentsTLS, o.ForeignAgents, err = f.broker.tls(identity, mutual); err != nil {
+	if o.AgentsTLS, o.ForeignAgents, err = f.broker.tls(identity, of); err != nil {
 		return fmt.Errorf("--grpc-broker-tls-cert-file: %w", err)
 	}
 	o.Agents, err = listen(f.agents)
@@ -291,10 +294,18 @@ func (f *maestroFlags) listenPlain(s *System, o *maestro.Options) error {
 	return nil
 }
 
+// clientCertificates says whether the clients of a port must have a certificate.
+type clientCertificates uint8
+
+const (
+	certificateOptional clientCertificates = iota // another proof of identity is possible
+	certificateRequired
+)
+
 // tls returns the TLS configuration of a gRPC port: of the region's identity, or of the files.
 // foreign reports that the clients' CA is not the region's.
-func (c certFiles) tls(identity *pki.Identity, mutual bool) (config *tls.Config, foreign bool, err error) {
-	config = identity.ServerTLS(mutual)
+func (c certFiles) tls(identity *pki.Identity, of clientCertificates) (config *tls.Config, foreign bool, err error) {
+	config = identity.ServerTLS(of == certificateRequired)
 	if c == (certFiles{}) {
 		return config, false, nil
 	}
@@ -328,7 +339,7 @@ func (c certFiles) tls(identity *pki.Identity, mutual bool) (config *tls.Config,
 	foreignTLS := &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: pair,
 		ClientAuth:             tls.RequireAndVerifyClientCert,
 		SessionTicketsDisabled: true}
-	if !mutual {
+	if of == certificateOptional {
 		foreignTLS.ClientAuth = tls.VerifyClientCertIfGiven
 	}
 	foreignTLS.ClientCAs = x509.NewCertPool()

@@ -44,17 +44,25 @@ func (f *sentinelFlags) add(cmd *cobra.Command, prefix string) {
 // isWanted reports whether a sentinel runs in the process of CLM.
 func (f *sentinelFlags) isWanted() bool { return f.on && (f.broker != "" || f.brokerConfig != "") }
 
-// start adds a sentinel to a process that has CLM's database open. inside reports that the process
-// serves CLM's API, too.
-func (f *sentinelFlags) start(s *System, p *parts, db *clm.Database, identity *pki.Identity, inside bool) error {
+// sentinelPlace is where a sentinel runs.
+type sentinelPlace uint8
+
+const (
+	ownProcess sentinelPlace = iota
+	insideCLM                // in the process that serves CLM's API
+)
+
+// start adds a sentinel to a process that has CLM's database open.
+func (f *sentinelFlags) start(s *System, p *parts, db *clm.Database, identity *pki.Identity,
+	place sentinelPlace) error {
 	broker, err := brokerOptions(f.broker, f.brokerConfig, identity)
 	if err != nil {
 		return err
 	}
 	o := sentinel.Options{
 		Store: db.Store, Feed: db.Feed, Bus: broker, Requests: clm.RequestKind, Name: f.name, Fleet: f.fleet,
-		Trace: publishSpan(
-			s.Tracer), Version: terminal.Version, Logger: s.Log, Metrics: s.Ops.Registry, Ops: s.Ops, Inside: inside,
+		Trace: publishSpan(s.Tracer), Version: terminal.Version, Logger: s.Log, Metrics: s.Ops.Registry, Ops: s.Ops,
+		Inside: place == insideCLM,
 	}
 	for _, e := range db.Registry.Entities() {
 		o.Kinds = append(o.Kinds, sentinel.Kind{Kind: store.Kind(e.Kind), Plural: e.Plural, Parent: store.Kind(
@@ -69,7 +77,7 @@ func (f *sentinelFlags) start(s *System, p *parts, db *clm.Database, identity *p
 		return err
 	}
 	for i, c := range configs {
-		if ineffective := c.Ineffective(inside); len(ineffective) > 0 {
+		if ineffective := c.Ineffective(o.Inside); len(ineffective) > 0 {
 			s.Log.Warn("settings without effect", "file", f.configs[i], "settings", ineffective)
 		}
 		if c.DebugConfig {
@@ -173,7 +181,7 @@ func (m *sentinelService) start(ctx context.Context, s *System) error {
 	if len(files) > 0 && m.clm.config == "" {
 		s.Log = adapterLog(adapter.Log(files[0].Log), s.logLevel).With("service", s.Name)
 	}
-	if err := s.startTracing(ctx, "hyperfleet-sentinel", traced); err != nil {
+	if err := s.startTracing(ctx, "hyperfleet-sentinel", tracing(traced)); err != nil {
 		return err
 	}
 	s.identity = m.clm.identity
@@ -192,7 +200,7 @@ func (m *sentinelService) start(ctx context.Context, s *System) error {
 		return err
 	}
 	defer s.Database.Close() // after wait
-	if err := m.flags.start(s, p, s.Database, identity, false); err != nil {
+	if err := m.flags.start(s, p, s.Database, identity, ownProcess); err != nil {
 		return err
 	}
 	return p.wait()

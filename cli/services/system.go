@@ -165,7 +165,8 @@ func (p *parts) wait() error {
 	return err
 }
 
-// serveOps serves health and metrics on l until all parts have ended, so that they can be read while parts stop.
+// serveOps serves health and metrics on l until all parts have ended, so that they can be read
+// while parts stop.
 func (p *parts) serveOps(describe func(*rest.Server), s *System, l net.Listener) {
 	server := &rest.Server{Handler: rest.Observe(rest.Options{Log: s.Log}, s.Ops.Handler()), Log: s.Log}
 	describe(server)
@@ -176,15 +177,21 @@ func (p *parts) serveOps(describe func(*rest.Server), s *System, l net.Listener)
 	})
 }
 
-// startTracing opens the service's tracer when on is set. HYPERFLEET_TRACING_ENABLED overrides on.
-// The standard variables OTEL_* configure the exporter.
-func (s *System) startTracing(ctx context.Context, name string, on bool) (err error) {
+// tracing says whether a service's configuration enables tracing.
+type tracing bool
+
+const tracingOff tracing = false
+
+// startTracing opens the service's tracer when tracing is enabled. HYPERFLEET_TRACING_ENABLED
+// overrides the configuration. The standard variables OTEL_* configure the exporter.
+func (s *System) startTracing(ctx context.Context, name string, configured tracing) (err error) {
+	enabled := bool(configured)
 	if text := os.Getenv("HYPERFLEET_TRACING_ENABLED"); text != "" {
-		if on, err = strconv.ParseBool(text); err != nil {
+		if enabled, err = strconv.ParseBool(text); err != nil {
 			return fmt.Errorf("HYPERFLEET_TRACING_ENABLED=%q is neither true nor false", text)
 		}
 	}
-	if on {
+	if enabled {
 		s.Tracer, err = trace.Open(ctx, trace.Options{Service: name, Version: terminal.Version, Logger: s.Log})
 	}
 	return err
@@ -198,7 +205,8 @@ func (s *System) openIdentity(p *parts, name pki.Name) (*pki.Identity, error) {
 		}
 	}
 	id, err := pki.OpenIdentity(p.ctx, pki.IdentityOptions{
-		Dir: s.identity.dir, Name: name, URL: s.identity.url, CAFile: s.identity.caFile, TokenFile: s.identity.tokenFile, Logger: s.Log,
+		Dir: s.identity.dir, Name: name, URL: s.identity.url, CAFile: s.identity.caFile,
+		TokenFile: s.identity.tokenFile, Logger: s.Log,
 	})
 	if err != nil {
 		return nil, err
