@@ -54,6 +54,9 @@ type cluster struct {
 
 var bootstrapped = map[string]*cluster{}
 
+// runs counts the namespaces that each test has got.
+var runs = map[string]int{}
+
 // sharedCluster is the test process's plane, bootstrapped, and a namespace in
 // it for this test alone.
 func sharedCluster(t *testing.T) (*cluster, string) {
@@ -66,6 +69,9 @@ func sharedCluster(t *testing.T) (*cluster, string) {
 	}
 	ns := strings.ToLower(strings.NewReplacer("/", "-", "_", "-").Replace(t.Name()))
 	ns = strings.Trim(ns[max(0, len(ns)-50):], "-")
+	if runs[ns]++; runs[ns] > 1 { // -count repeats the test in the same cluster
+		ns = fmt.Sprint(ns, "-", runs[ns])
+	}
 	c.create(t, namespaces, "", map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{
 		"name": ns}})
 	return c, ns
@@ -650,6 +656,11 @@ func newWorld(t *testing.T) *world {
 	w := &world{cluster: c, ns: ns, consumer: ns, broker: startBroker(t), dir: t.TempDir()}
 	w.server = startServer(t, w.broker, w.consumer)
 	w.agent = startAgent(t, agentOptions(t, c, w.broker, w.consumer, w.dir))
+	t.Cleanup(func() {
+		if t.Failed() {
+			w.logFailure(t)
+		}
+	})
 	return w
 }
 

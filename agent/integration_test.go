@@ -256,6 +256,12 @@ func TestNamespacesAndKindsOfAWorkComeFirstAndAreWaitedFor(t *testing.T) {
 	if !meta.IsStatusConditionTrue(m.Conditions, workv1.ManifestApplied) {
 		t.Errorf("the ConfigMap in the new namespace: %v", m.Conditions)
 	}
+	// Once the API server has listed the kind, it removes the CustomResourceDefinition at once;
+	// before that, the removal may take five minutes (docs/decisions/070).
+	things := schema.GroupVersionResource{Group: group, Version: "v1", Resource: "things"}
+	if _, err := w.in(things, "").List(t.Context(), metav1.ListOptions{}); err != nil {
+		t.Fatal(err)
+	}
 	w.server.delete("one")
 	w.server.awaitGone("one")
 	w.awaitGone(t, namespaces, "", w.ns+"-new")
