@@ -28,6 +28,12 @@ const (
 	// maxRaise is the first id that an agent does not take over from a server: ten years
 	// before the last possible id, of 2080.
 	maxRaise = math.MaxInt64 - int64(10*365*24*time.Hour/time.Millisecond)<<timeShift
+	// sequenceSpare is the reserve while the ids are ahead of the clock, after a restart or after
+	// the clock stepped back: 409,600 ids. A restart continues at the ceiling, so a large reserve
+	// would move the ids further ahead with each restart. An agent that loses its store begins again at
+	// the clock; a server that does not name its latest id (see raiseAbove) then refuses the agent's
+	// statuses until the clock has passed that id.
+	sequenceSpare = 100 * time.Millisecond
 )
 
 func snowflake(ms, step int64) int64 {
@@ -58,13 +64,16 @@ func (s *sequence) candidate(now time.Time) int64 {
 // reserve returns the next ceiling to write to disk; due reports whether few
 // reserved ids are left.
 func (s *sequence) reserve(now time.Time) (ceiling int64, due bool) {
-	id, ahead := s.candidate(now), int64(sequenceReserve/time.Millisecond)<<timeShift
-	if s.requested-id > ahead/2 {
+	clock, id := snowflake(now.UnixMilli(), 0), s.candidate(now)
+	if s.requested > max(clock+ids(sequenceReserve)/2, id+ids(sequenceSpare)/2) {
 		return 0, false
 	}
-	s.requested = id + ahead
+	s.requested = max(clock+ids(sequenceReserve), id+ids(sequenceSpare))
 	return s.requested, true
 }
+
+// ids returns the distance between two ids that are so far apart in time.
+func ids(d time.Duration) int64 { return d.Milliseconds() << timeShift }
 
 // reserved records that a ceiling is on disk.
 func (s *sequence) reserved(ceiling int64) { s.durable = max(s.durable, ceiling) }

@@ -123,6 +123,30 @@ func TestSequenceContinuesAboveThatOfTheServer(t *testing.T) {
 	}
 }
 
+// Each restart continues at the ceiling on disk. A hundred restarts at one time move the ids no
+// further ahead of the clock than one reserve, and a few milliseconds.
+func TestRestartsKeepSequenceIDsNearTheClock(t *testing.T) {
+	disk := int64(0)
+	for range 100 {
+		var s sequence
+		s.resume(disk)
+		for range 10 {
+			if ceiling, due := s.reserve(noon); due {
+				disk = ceiling
+				s.reserved(ceiling)
+			}
+			id, ok := s.next(noon)
+			if !ok {
+				t.Fatal("no id is reserved")
+			}
+			ahead := time.UnixMilli(id>>timeShift + snowflakeEpoch).Sub(noon)
+			if limit := sequenceReserve + 100*sequenceSpare; ahead > limit {
+				t.Fatalf("an id is %s ahead of the clock, want at most %s", ahead, limit)
+			}
+		}
+	}
+}
+
 func TestCompareSpecs(t *testing.T) {
 	at := func(generation int64, hash string, deleting bool) *spec {
 		return &spec{ID: "w", Generation: generation, Hash: hash, Deleting: deleting}
