@@ -262,6 +262,7 @@ type mapping struct {
 	namespaced   bool
 	known        bool
 	inFlight     bool
+	outdated     bool // a CustomResourceDefinition changed while discovery is in flight
 	askedAt      time.Time
 	err          string
 	failures     int // discoveries in a row without an answer

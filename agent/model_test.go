@@ -27,6 +27,10 @@ type model struct {
 	amws    map[amwName]*amwState
 	wanted  map[objectKey][]*ruleset
 	watched bool // ConfigMaps
+	// watchDenied: the agent has lost the right to watch ConfigMaps.
+	watchDenied bool
+	// kindUnknown: the API server does not serve ConfigMaps.
+	kindUnknown bool
 
 	// The disk: what is durable, and what was appended since.
 	disk      map[workID]savedWork
@@ -62,6 +66,7 @@ type modelObject struct {
 	fingerprint string
 	deleting    bool
 	phase       string // its status, which others write
+	held        bool   // another controller's finalizer keeps it
 	mayStay     bool   // a work orphaned it: it may exist without owners
 }
 

@@ -37,7 +37,7 @@ func (m *model) showChange(key objectKey) {
 	if o := m.objects[key]; o != nil {
 		o.rv = m.rv
 	}
-	if _, wanted := m.wanted[key]; wanted && m.watched {
+	if _, wanted := m.wanted[key]; wanted && m.watched && !m.watchDenied {
 		m.events = append(m.events, evObject{key, m.observe(key)})
 	}
 }
@@ -75,6 +75,9 @@ func (m *model) newUID() types.UID {
 func (m *model) execute(e effect) event {
 	switch e := e.(type) {
 	case effDiscover:
+		if m.kindUnknown {
+			return evMapped{gvk: e.gvk, err: &opError{kind: errNoKind, message: "no such kind"}}
+		}
 		return evMapped{gvk: e.gvk, gvr: configMaps, namespaced: true}
 	case effProbe:
 		return evProbed{up: true}
@@ -248,6 +251,10 @@ func (m *model) remove(e effRemove) event {
 	if e.obs != nil && e.owner != "" {
 		action = e.next(e.instanceOf(e.obs))
 	}
+	if action == actionAwait {
+		done.was = removalDeleting
+		return done
+	}
 	o := m.objects[e.key]
 	if o == nil {
 		return done
@@ -297,6 +304,9 @@ func (m *model) collectGarbage() {
 	}
 	for _, key := range slices.SortedFunc(maps.Keys(m.objects), compareKeys) {
 		o := m.objects[key]
+		if o.held {
+			continue
+		}
 		orphaned := len(o.owners) > 0 && !slices.ContainsFunc(o.owners, func(u types.UID) bool { return alive[u] })
 		if o.deleting || orphaned {
 			delete(m.objects, key)
@@ -393,6 +403,9 @@ func (m *model) collectable() bool {
 		alive[a.uid] = true
 	}
 	for _, o := range m.objects {
+		if o.held {
+			continue
+		}
 		if o.deleting || len(o.owners) > 0 && !slices.ContainsFunc(o.owners, func(u types.UID) bool {
 			return alive[u]
 		}) {

@@ -322,7 +322,7 @@ func (m *manifestState) reject(reason, why string) {
 
 func (c *core) discover(gvk schema.GroupVersionKind, mp *mapping) {
 	if !mp.inFlight {
-		mp.inFlight, mp.askedAt = true, c.now
+		mp.inFlight, mp.outdated, mp.askedAt = true, false, c.now
 		c.emit(effDiscover{gvk})
 	}
 }
@@ -361,6 +361,10 @@ func (c *core) handleMapped(ev evMapped) {
 			c.wakeAt(c.now.Add(transportBackoff(mp.failures)), id)
 		}
 		return
+	case mp.outdated: // the kind may exist since the answer
+		mp.waitingWorks = waiting
+		c.discover(ev.gvk, mp)
+		return
 	default:
 		mp.err = ev.err.message
 		for id := range waiting {
@@ -378,21 +382,28 @@ func (c *core) handleMapped(ev evMapped) {
 	}
 }
 
-// rediscover orders discovery for all unknown kinds again.
+// rediscover orders discovery for all unknown kinds again, since a
+// CustomResourceDefinition changed. The API server may serve the kind a moment later, so
+// the back-off of the manifests that wait for it begins again.
 func (c *core) rediscover() {
 	for gvk, mp := range c.mappings {
-		if !mp.known && !mp.inFlight && mp.err != "" {
-			for id, w := range c.works {
-				for _, m := range w.manifests {
-					if m.gvk == gvk && !m.mapped {
-						mp.waitingWorks[id] = true
-						m.retryAt = time.Time{}
-					}
+		if mp.inFlight {
+			mp.outdated = true
+			continue
+		}
+		if mp.known || mp.err == "" {
+			continue
+		}
+		for id, w := range c.works {
+			for _, m := range w.manifests {
+				if m.gvk == gvk && !m.mapped {
+					mp.waitingWorks[id] = true
+					m.failures, m.retryAt = 0, time.Time{}
 				}
 			}
-			if len(mp.waitingWorks) > 0 {
-				c.discover(gvk, mp)
-			}
+		}
+		if len(mp.waitingWorks) > 0 {
+			c.discover(gvk, mp)
 		}
 	}
 }

@@ -50,6 +50,8 @@ func (e effRemove) instanceOf(obs *observed) instance {
 // since the API server checks the uid. It is not enough to leave the object in
 // the cluster: another owner that the watch showed may have given the object up
 // meanwhile. Then the object would have no owner, and would stay for ever (I9).
+// Nor is it enough to wait for the end of a deletion: without the right to watch
+// the kind the agent would never observe the end.
 func (e effRemove) next(in instance) removalAction {
 	action := actionDelete
 	switch {
@@ -58,7 +60,7 @@ func (e effRemove) next(in instance) removalAction {
 	case e.release, in.othersOwnIt:
 		action = actionRelease
 	case in.deleting:
-		return actionAwait
+		action = actionAwait
 	}
 	if action != actionDelete && !in.isFresh {
 		return actionRead

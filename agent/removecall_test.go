@@ -88,7 +88,7 @@ func TestTheNextActionOfARemoval(t *testing.T) {
 		old, recent removalAction
 	}{
 		"the work alone owns it":    {effRemove{uid: "u", owner: own}, mine, actionDelete, actionDelete},
-		"its deletion has begun":    {effRemove{uid: "u", owner: own}, deleting, actionAwait, actionAwait},
+		"its deletion has begun":    {effRemove{uid: "u", owner: own}, deleting, actionRead, actionAwait},
 		"another work owns it, too": {effRemove{uid: "u", owner: own}, shared, actionRead, actionRelease},
 		"the work orphans it":       {effRemove{uid: "u", owner: own, release: true}, mine, actionRead, actionRelease},
 		"the work does not own it":  {effRemove{uid: "u", owner: own}, foreign, actionRead, actionLeave},

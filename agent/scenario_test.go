@@ -25,6 +25,10 @@ import (
 //	restart                         the agent is killed: calls, messages and unflushed records are lost
 //	api up, api down                the API server of the management cluster
 //	edit OBJECT, remove OBJECT      somebody else changes or deletes an object
+//	hold OBJECT                     a finalizer of another controller keeps the object
+//	watch denied                    the agent loses the right to watch the objects
+//	kind unknown, kind known        whether the API server serves the kind of the objects
+//	kinds-change                    the watch shows a change of a CustomResourceDefinition
 //	remove-amw NAME                 somebody else deletes an AppliedManifestWork
 //	cluster                         print the objects and AppliedManifestWorks
 //	server                          print the works that the server knows
@@ -119,6 +123,14 @@ func (s *scenario) command(d *datadriven.TestData) {
 		key := objectKey{configMaps, "ns", word(0)}
 		delete(s.objects, key)
 		s.showChange(key)
+	case "hold":
+		s.objects[objectKey{configMaps, "ns", word(0)}].held = true
+	case "watch":
+		s.watchDenied = word(0) == "denied"
+	case "kind":
+		s.kindUnknown = word(0) == "unknown"
+	case "kinds-change":
+		s.model.step(evKindsChanged{})
 	case "remove-amw":
 		a := s.amws[amwName(word(0))]
 		a.deleting = true
