@@ -208,7 +208,7 @@ func receive[T any](t testing.TB, c <-chan T) T {
 	case v := <-c:
 		return v
 	case <-time.After(60 * time.Second):
-		t.Fatal("nothing came within 10 s")
+		t.Fatal("nothing came within 60 s")
 		panic("unreachable")
 	}
 }

@@ -53,8 +53,22 @@ func (c *connection) run(ctx context.Context, subscribed func()) error {
 		writeErr = c.writeLoop(ctx)
 		c.close()
 	})
+	var unanswered atomic.Bool
 	if len(c.client.o.Subscriptions) == 0 {
 		subscribed()
+	} else {
+		// Answers to pings alone would keep the connection open, and without subscriptions, for ever.
+		limit := time.AfterFunc(c.client.o.DialTimeout, func() {
+			unanswered.Store(true)
+			c.close()
+		})
+		defer limit.Stop()
+		begin := subscribed
+		subscribed = func() {
+			if limit.Stop() {
+				begin()
+			}
+		}
 	}
 	var watchers sync.WaitGroup
 	watchers.Go(c.watchAcknowledgements)
@@ -67,6 +81,9 @@ func (c *connection) run(ctx context.Context, subscribed func()) error {
 	watchers.Wait()
 	if ctx.Err() != nil {
 		return ctx.Err()
+	}
+	if unanswered.Load() {
+		return fmt.Errorf("the broker did not answer SUBSCRIBE within %s", c.client.o.DialTimeout)
 	}
 	if writeErr != nil && errors.Is(err, net.ErrClosed) {
 		return writeErr

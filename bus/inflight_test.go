@@ -89,6 +89,7 @@ func TestInflightKeepsIDsOfExpiredPublishes(t *testing.T) {
 type forgetfulBroker struct {
 	addr     string
 	acks     func(n int64) bool // n counts all publishes
+	silent   atomic.Int64       // how many connections get no answer to SUBSCRIBE
 	received atomic.Int64
 	connects atomic.Int64
 }
@@ -130,6 +131,12 @@ func (b *forgetfulBroker) serve(conn net.Conn) {
 			if b.acks(b.received.Add(1)) {
 				reply = packets.NewControlPacket(packets.PUBACK)
 				reply.Content.(*packets.Puback).PacketID = content.PacketID
+			}
+		case *packets.Subscribe:
+			if b.connects.Load() > b.silent.Load() {
+				reply = packets.NewControlPacket(packets.SUBACK)
+				suback := reply.Content.(*packets.Suback)
+				suback.PacketID, suback.Reasons = content.PacketID, []byte{1}
 			}
 		case *packets.Pingreq:
 			reply = packets.NewControlPacket(packets.PINGRESP)
@@ -209,5 +216,16 @@ func TestI6AConnectionWithoutAcknowledgementsIsReplaced(t *testing.T) {
 	}
 	if failed == 0 || b.connects.Load() != 2 {
 		t.Errorf("%d events failed, on %d connections", failed, b.connects.Load())
+	}
+}
+
+// A broker that answers pings but not SUBSCRIBE is left for a new connection: without
+// subscriptions the client would receive nothing, and would never call OnConnected.
+func TestI6AConnectionWithoutSubscriptionsIsReplaced(t *testing.T) {
+	b := newForgetfulBroker(t, func(int64) bool { return true })
+	b.silent.Store(1)
+	b.client(t, ClientOptions{DialTimeout: time.Second, KeepAlive: time.Second, Subscriptions: []string{"t"}})
+	if n := b.connects.Load(); n < 2 {
+		t.Errorf("the client has subscribed on connection %d", n)
 	}
 }
