@@ -136,14 +136,11 @@ func TestI7ARevokedClientIsDisconnectedAndRefused(t *testing.T) {
 	if err != nil || len(rev.Certificates) != 1 || rev.Certificates[0].Fingerprint != derHash(thief.Certificate().Raw) {
 		t.Fatalf("%+v %v", rev, err)
 	}
-	if _, err := stolen.Read(make([]byte, 1)); err == nil {
-		t.Error("the server handles a request of the revoked client")
+	stolen.SetDeadline(begun.Add(time.Minute))
+	if _, err := stolen.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the server does not close the connection of the revoked client: %v", err)
 	}
-	if took := time.Since(begun); took > 10*time.Second {
-		t.Errorf("it was cut off after %s", took)
-	} else {
-		t.Logf("cut off after %s", took)
-	}
+	t.Logf("the server closed the connection after %s", time.Since(begun))
 	if _, err := dial(t, addr, thief); err == nil {
 		t.Error("the revoked one is let in again")
 	}
