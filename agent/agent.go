@@ -280,7 +280,7 @@ func (a *Agent) perform(ctx context.Context, effects []effect) {
 		}
 	}
 	for _, w := range watches {
-		a.watcher.watchKind(ctx, w.gvr, w.full)
+		a.watcher.watchKind(ctx, w.gvr, w.scope)
 	}
 }
 

@@ -263,7 +263,7 @@ func (c *core) handleApplied(ev evApplied) {
 			w.applied[ev.key] = appliedManifest{Ordinal: m.ordinal, Ref: refOf(ev.key, ev.obs.uid), Hash: ev.hash,
 				Fingerprint: ev.obs.fingerprint, Manager: m.strategy.namedManager()}
 		}
-		c.ensureWatch(ev.key.GroupVersionResource, m.rules != nil)
+		c.ensureWatch(ev.key.GroupVersionResource, m.watchScope())
 	case ev.err.kind == errTransport:
 		c.startProbe()
 		if m != nil {
@@ -291,7 +291,7 @@ func (c *core) handleApplyFailure(w *workState, m *manifestState, ev evApplied) 
 		key := objectKey{GroupVersionResource: namespaces, Name: ev.err.namespace}
 		m.waitsForObject = &key
 		c.waitForObject(key, w.id)
-		c.ensureWatch(namespaces, false)
+		c.ensureWatch(namespaces, watchMetadata)
 	case errNoKind:
 		// The kind was removed: discovery has to run again.
 		delete(c.mappings, m.gvk)

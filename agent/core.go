@@ -82,7 +82,7 @@ func newCore(cfg coreConfig) *core {
 }
 
 type watchState struct {
-	full      bool
+	scope     watchScope
 	sinceStep int // the step that started the watch
 }
 

@@ -199,10 +199,10 @@ type (
 		managers []string
 	}
 	effUnobserve struct{ key objectKey }
-	// effWatch starts the watch of a kind: full objects, or metadata only.
+	// effWatch starts the watch of a kind.
 	effWatch struct {
-		gvr  schema.GroupVersionResource
-		full bool
+		gvr   schema.GroupVersionResource
+		scope watchScope
 	}
 	// effWatchKinds starts the watch of CustomResourceDefinitions.
 	effWatchKinds struct{}

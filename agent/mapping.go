@@ -62,7 +62,7 @@ func (c *core) mapManifest(w *workState, m *manifestState) bool {
 	c.claim(w, m)
 	if a, ok := w.applied[m.key]; ok {
 		c.objects[m.key].expectFingerprint(a.Fingerprint)
-		c.ensureWatch(m.key.GroupVersionResource, m.rules != nil)
+		c.ensureWatch(m.key.GroupVersionResource, m.watchScope())
 	}
 	return true
 }

@@ -160,15 +160,30 @@ func (o *object) rulesets() []*ruleset {
 	return all
 }
 
-// ensureWatch orders a watch of the kind, of whole objects when rules must read
-// them.
-func (c *core) ensureWatch(gvr schema.GroupVersionResource, full bool) {
+// watchScope is the part of each object that a watch brings.
+type watchScope int
+
+const (
+	watchMetadata watchScope = iota
+	watchObjects             // whole objects, which rules must read
+)
+
+// watchScope returns what the manifest needs of the watch of its kind.
+func (m *manifestState) watchScope() watchScope {
+	if m.rules != nil {
+		return watchObjects
+	}
+	return watchMetadata
+}
+
+// ensureWatch orders a watch of the kind, unless one with this scope or a larger one runs.
+func (c *core) ensureWatch(gvr schema.GroupVersionResource, scope watchScope) {
 	ws := c.watches[gvr]
-	if ws != nil && (ws.full || !full) {
+	if ws != nil && ws.scope >= scope {
 		return
 	}
-	c.watches[gvr] = &watchState{full: full, sinceStep: c.steps}
-	c.emit(effWatch{gvr, full})
+	c.watches[gvr] = &watchState{scope: scope, sinceStep: c.steps}
+	c.emit(effWatch{gvr, scope})
 }
 
 // stateUnknown reports whether the state or the feedback values of the manifest's

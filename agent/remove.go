@@ -136,7 +136,7 @@ func (c *core) continueRemoval(w *workState, key objectKey, r *removal, owner ty
 	}
 	r.inFlight = true
 	w.callsInFlight++
-	c.ensureWatch(key.GroupVersionResource, false)
+	c.ensureWatch(key.GroupVersionResource, watchMetadata)
 	uid := types.UID(r.ref.UID)
 	c.emit(effRemove{
 		id: w.id, key: key, uid: uid, owner: owner, amw: w.amw, obs: live,

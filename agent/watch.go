@@ -31,7 +31,7 @@ type watcher struct {
 }
 
 type kindWatch struct {
-	full   bool
+	scope  watchScope
 	cancel context.CancelFunc
 }
 
@@ -46,19 +46,19 @@ func watchBackoff() *wait.Backoff {
 
 // watchKind starts the watch of a kind, or replaces a watch of metadata by one of
 // whole objects.
-func (w *watcher) watchKind(ctx context.Context, gvr schema.GroupVersionResource, full bool) {
+func (w *watcher) watchKind(ctx context.Context, gvr schema.GroupVersionResource, scope watchScope) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if k := w.running[gvr]; k != nil {
-		if k.full || !full {
+		if k.scope >= scope {
 			return
 		}
 		k.cancel()
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	w.running[gvr] = &kindWatch{full, cancel}
+	w.running[gvr] = &kindWatch{scope, cancel}
 	var lw *cache.ListWatch
-	if full {
+	if scope == watchObjects {
 		c := w.kube.dynamic.Resource(gvr)
 		lw = &cache.ListWatch{
 			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
@@ -79,7 +79,7 @@ func (w *watcher) watchKind(ctx context.Context, gvr schema.GroupVersionResource
 			},
 		}
 	}
-	w.reflect(ctx, gvr, lw, &kindSink{w: w, gvr: gvr, full: full})
+	w.reflect(ctx, gvr, lw, &kindSink{w: w, gvr: gvr})
 }
 
 // watchKinds starts the watch of CustomResourceDefinitions.
@@ -89,7 +89,7 @@ func (w *watcher) watchKinds(ctx context.Context) {
 	w.kinds = true
 	w.mu.Unlock()
 	if !already {
-		w.watchKind(ctx, customResources, false)
+		w.watchKind(ctx, customResources, watchMetadata)
 	}
 }
 
@@ -147,9 +147,8 @@ func (w *watcher) logChanges(gvr schema.GroupVersionResource, lw *cache.ListWatc
 
 // kindSink receives the objects of one kind from its reflector.
 type kindSink struct {
-	w    *watcher
-	gvr  schema.GroupVersionResource
-	full bool
+	w   *watcher
+	gvr schema.GroupVersionResource
 }
 
 var _ cache.TransformingStore = (*kindSink)(nil)
