@@ -51,7 +51,7 @@ type Options struct {
 	Burst        int           // default 2000
 	MaxJSONRaw   int           // longest JsonRaw feedback in bytes; default 1 MiB
 	SendWindow   int           // statuses on their way at once; default 64
-	PublishRate  float64       // events published per second, but for signs of life; default 200
+	PublishRate  float64       // events published per second, without heartbeats; default 200
 	PublishBurst int           // of them at once after a pause; default five times PublishRate
 	SeenEvery    time.Duration // interval of the heartbeats; default 10 s
 	CompareEvery time.Duration // interval of the comparisons of digests with the server; default 5 min

@@ -10,9 +10,8 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// An AppliedManifestWork that the API server refuses is told in the work's
-// conditions, with the server's words, and tried again; what was told of the
-// manifests before stays.
+// When the API server refuses an AppliedManifestWork, the agent reports the server's error in
+// the work's conditions, keeps the reported state of the manifests, and tries again.
 func TestAFailedAppliedManifestWorkIsReported(t *testing.T) {
 	c := newCore(coreConfig{consumer: "c", hubHash: "h", agentID: "h", fieldManager: "work-agent", sendWindow: 4})
 	now := noon
@@ -54,7 +53,7 @@ func TestAFailedAppliedManifestWorkIsReported(t *testing.T) {
 	run(c.step(evSpec{spec: s, ack: func() {}}, now))
 	status := c.works["one"].status
 	if status == nil {
-		t.Fatal("nothing is told")
+		t.Fatal("the agent reports no status")
 	}
 	applied := meta.FindStatusCondition(status.Status.Conditions, workv1.WorkApplied)
 	if applied == nil || applied.Status != "False" || applied.Reason != "AppliedManifestWorkFailed" ||

@@ -166,7 +166,7 @@ func TestAnExecutorsRightsAreCheckedAgain(t *testing.T) {
 	step(deniedRetry, true, 5, true)
 }
 
-// What the agent itself may not touch is told, and the others are applied.
+// The agent reports a manifest for which it lacks the right, and applies the others.
 func TestAMissingRightOfTheAgentIsReported(t *testing.T) {
 	w := newWorld(t)
 	outside := json.RawMessage(

@@ -122,12 +122,12 @@ func awaitToken(t *testing.T, what string, c <-chan struct{}) {
 	select {
 	case <-c:
 	case <-time.After(patience):
-		t.Fatalf("in vain: %s", what)
+		t.Fatalf("did not happen: %s", what)
 	}
 }
 
-// A server that is there and says nothing any more is as good as gone; one
-// that never sent heartbeats is not.
+// The link connects again when a server stops sending heartbeats. It stays connected to a server
+// that has never sent one.
 func TestALinkWithoutHeartbeatsReconnects(t *testing.T) {
 	s := &moodyServer{beat: true, beaten: make(chan struct{}, 1)}
 	at, _ := s.start(t, "127.0.0.1:0")

@@ -125,7 +125,7 @@ func (c *cluster) get(t *testing.T, gvr schema.GroupVersionResource, ns, name st
 	return obj
 }
 
-// await watches the objects of a kind until ok says yes to what there is.
+// await watches the objects of a kind until ok returns true for the existing ones, by name.
 func (c *cluster) await(t *testing.T, what string, gvr schema.GroupVersionResource, ns string,
 	ok func(map[string]*unstructured.Unstructured) bool) {
 	t.Helper()
@@ -164,7 +164,7 @@ func (c *cluster) await(t *testing.T, what string, gvr schema.GroupVersionResour
 		}
 		w.Stop()
 	}
-	t.Fatalf("%s did not come to be", what)
+	t.Fatalf("waited %s without success for %s", patience, what)
 }
 
 func (c *cluster) awaitObject(t *testing.T, gvr schema.GroupVersionResource, ns, name string,
@@ -560,7 +560,7 @@ func (s *server) await(what string, ok func() bool) {
 						st)
 				}
 			}
-			s.t.Fatalf("waited in vain for %s; %d bundles, %d gone%s", what, len(s.bundles), len(s.gone), all.String())
+			s.t.Fatalf("waited without success for %s; %d bundles, %d gone%s", what, len(s.bundles), len(s.gone), all.String())
 		}
 	}
 }

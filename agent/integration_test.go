@@ -245,7 +245,7 @@ func TestNamespacesAndKindsOfAWorkComeFirstAndAreWaitedFor(t *testing.T) {
 	b := manifests(thing, configMap(w.ns+"-new", "a", "k", "1"), crd,
 		raw(map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": w.ns + "-new"}}))
 	w.server.apply("one", b)
-	// The agent's rights do not cover the new group: the reason is told.
+	// The agent's rights do not cover the new group: the status has the reason.
 	w.server.await("the kind to be known and refused", func() bool {
 		st := w.server.bundles["one"].status
 		return st != nil && slices.ContainsFunc(st.ResourceStatus[0].Conditions, func(c metav1.Condition) bool {
@@ -533,7 +533,7 @@ func TestARestartRequestsNoKnownWork(t *testing.T) {
 	w.server.mu.Unlock()
 	w.server.apply("last", manifests(configMap(w.ns, "last", "k", "1"))) // all before it is over when it is done
 	w.server.awaitApplied("last")
-	// One list and one watch of the kind tell about all objects.
+	// One list and one watch of the kind show all objects.
 	if got := applyCalls(w.agent.metrics); got != 1 {
 		t.Errorf("the restart cost %d calls about objects, want none", got-1)
 	}
@@ -625,7 +625,7 @@ func TestABrokerRestartLosesNothing(t *testing.T) {
 	w.broker.stop()
 	w.server.apply("one", manifests(configMap(w.ns, "a", "k", "2")))
 	w.server.apply("two", manifests(configMap(w.ns, "b", "k", "1")))
-	patch := []byte(`{"data":{"k":"drift"}}`) // the agent works on while nobody hears it
+	patch := []byte(`{"data":{"k":"drift"}}`) // the agent repairs without a connection
 	if _, err := w.in(configMaps, w.ns).Patch(t.Context(), "a", types.MergePatchType, patch,
 		metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
@@ -669,7 +669,8 @@ func TestAnAPIServerThatIsKilledAndComesBack(t *testing.T) {
 	w.server.awaitGone("gone")
 	t.Logf("converged %s after the API server was ready again", time.Since(start))
 	w.awaitGone(t, configMaps, w.ns, "b")
-	w.server.await("no failure told because of the outage", func() bool { return true })
+	w.server.mu.Lock()
+	defer w.server.mu.Unlock()
 	for _, h := range w.server.bundles["one"].history {
 		if !strings.HasPrefix(h, "True/") {
 			t.Errorf("Applied was %s", h)
@@ -837,5 +838,5 @@ func TestTheAgentPublishesHeartbeats(t *testing.T) {
 	o := agentOptions(t, c, b, ns, t.TempDir())
 	o.SeenEvery = 10 * time.Millisecond
 	startAgent(t, o)
-	s.await("three signs of life", func() bool { return s.seen >= 3 })
+	s.await("three heartbeats", func() bool { return s.seen >= 3 })
 }

@@ -16,8 +16,8 @@ import (
 	"atoll.dev/internal/mosquitto"
 )
 
-// A status that the broker does not take goes without what is fed back, and
-// says so.
+// The agent sends a status that is too large for the broker without its feedback values, and with
+// a condition that has the reason.
 func TestAStatusOverTheBrokersLimit(t *testing.T) {
 	w := newWorld(t)
 	w.agent.stop()
@@ -80,9 +80,8 @@ func TestTheTopicsOfAnAgent(t *testing.T) {
 	}
 }
 
-// With broadcast topics the agent asks all sources for what is new on the one,
-// and hears what a source asks all agents on the other; statuses go to their
-// source. The broker is Mosquitto: ours has no broadcasts.
+// With broadcast topics the agent requests new works from all sources on one topic, and receives
+// a source's requests to all agents on the other; it sends statuses to their source. The broker is Mosquitto: ours has no broadcasts.
 func TestAnAgentBroadcasts(t *testing.T) {
 	broker, err := mosquitto.Start(mosquitto.Options{})
 	if err != nil {
@@ -108,10 +107,10 @@ func TestAnAgentBroadcasts(t *testing.T) {
 			return ""
 		}
 	}
-	heard, up := make(chan string, 10), make(chan string, 1)
+	received, up := make(chan string, 10), make(chan string, 1)
 	source := bus.NewClient(bus.ClientOptions{Addr: broker.Addr, ClientID: "source", Subscriptions: []string{
 		"sources/+/clusters/+/agentevents", "clusters/+/agentbroadcast"},
-		Handler:     func(_ context.Context, m bus.Message) { m.Ack(); heard <- m.Topic + " " + m.Event.Type },
+		Handler:     func(_ context.Context, m bus.Message) { m.Ack(); received <- m.Topic + " " + m.Event.Type },
 		OnConnected: func(context.Context) { up <- "" }})
 	run(source)
 	await(up)
@@ -147,7 +146,7 @@ topics:
 		t.Fatalf("%T", ev)
 	}
 	a.requestSpecs(t.Context(), []work.SpecVersion{{ID: "w1", Version: 1}})
-	if got := await(heard); got != "clusters/c1/agentbroadcast "+work.SpecResync {
+	if got := await(received); got != "clusters/c1/agentbroadcast "+work.SpecResync {
 		t.Errorf("the agent asks on %s", got)
 	}
 	status, err := a.wire.seen()
@@ -155,7 +154,7 @@ topics:
 		t.Fatal(err)
 	}
 	a.publish(t.Context(), status, func(error) {})
-	if got := await(heard); got != "sources/other/clusters/c1/agentevents "+work.Seen {
+	if got := await(received); got != "sources/other/clusters/c1/agentevents "+work.Seen {
 		t.Errorf("the agent speaks on %s", got)
 	}
 	ask := bus.Event{ID: "1", Source: "other", Type: work.StatusResync, DataContentType: "application/json",

@@ -54,7 +54,7 @@ type model struct {
 	value             int
 	// sequence is the last id that the agent gave out, in any of its lives.
 	sequence int64
-	// digests says that the server is one of ours, and compares digests.
+	// digests: the server is an Atoll server, and compares digests.
 	digests bool
 }
 
@@ -81,7 +81,7 @@ type modelOrder struct {
 	deleting   bool
 	applied    bool // in this generation
 	sequence   int64
-	phases     map[string]string // of its objects, as last told
+	phases     map[string]string // of its objects, as last reported
 }
 
 var modelNames = []string{"x", "y", "z", "shared"}

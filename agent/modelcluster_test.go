@@ -230,7 +230,7 @@ func (m *model) apply(e effApply) event {
 	return done
 }
 
-// noted says whether the disk or the AMW knows that the object may exist.
+// isRecorded reports whether the disk or the AMW lists the object as possible.
 func (m *model) isRecorded(e effApply) bool {
 	is := func(r resourceRef) bool { return keyOf(r) == e.key }
 	for _, a := range m.amwsOf(e.id) {

@@ -184,7 +184,7 @@ func (m *model) settle() {
 					m.changePhase(key, 2*reportBurst)
 				}
 			}
-			again-- // the server asks and tells again what may have been lost
+			again-- // the server repeats requests and specs that may have been lost
 			end = m.now.Add(10 * time.Minute)
 			m.disconnect()
 			m.connect()
@@ -213,7 +213,7 @@ func (m *model) check() {
 				listed++
 			}
 			if o.generation%3 > 0 && obj != nil && obj.phase != o.phases[name] {
-				m.fatalf("%s: %s is in phase %q, the server was told %q", id, name, obj.phase, o.phases[name])
+				m.fatalf("%s: %s is in phase %q, the server knows %q", id, name, obj.phase, o.phases[name])
 			}
 			switch o.strategies[name] {
 			case workv1.UpdateStrategyTypeReadOnly:

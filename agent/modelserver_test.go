@@ -19,7 +19,7 @@ func (m *model) order(id workID) {
 	o := m.orders[id]
 	if o == nil {
 		// A real server begins at 1 again. Here an acknowledgement of the life
-		// before is told apart by its generation.
+		// before is recognized by its generation.
 		o = &modelOrder{generation: m.lastGenerations[id]}
 		m.orders[id] = o
 	}
@@ -203,7 +203,7 @@ func (m *model) status(ev *statusEvent) {
 	}
 	o.sequence = ev.seq
 	if meta.IsStatusConditionTrue(ev.status.Conditions, workv1.WorkDeleting) {
-		return // with what was said last, maybe of an older generation
+		return // it repeats the last status, maybe of an older generation
 	}
 	o.applied = meta.IsStatusConditionTrue(ev.status.Conditions, workv1.WorkApplied) || len(o.objects) == 0
 	o.phases = map[string]string{}

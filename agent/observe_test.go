@@ -30,7 +30,7 @@ func (w *world) patchAs(t *testing.T, gvr schema.GroupVersionResource, name, man
 	}
 }
 
-// telling makes a work of ConfigMaps whose value k is fed back.
+// withFeedbackOf returns a work of ConfigMaps with feedback of their value k.
 func withFeedbackOf(ns string, names ...string) work.Bundle {
 	var b work.Bundle
 	for _, n := range names {
@@ -123,12 +123,12 @@ func TestStatusesOfARestlessObjectAreRateLimited(t *testing.T) {
 	const changes = 400
 	for i := range changes {
 		w.patchAs(t, configMaps, "a", "controller", fmt.Sprintf(`{"data":{"theirs":"%d"}}`, i))
-		if i == changes/2 { // meanwhile others are told of at once
+		if i == changes/2 { // meanwhile the agent reports other objects at once
 			began := time.Now()
 			w.patchAs(t, configMaps, "b", "controller", `{"data":{"theirs":"x"}}`)
 			w.server.await("another object's change",
 				func() bool { return w.server.reportedValue("other", "theirs") == "x" })
-			t.Logf("another object's change is told after %v", time.Since(began))
+			t.Logf("the agent reported another object's change after %v", time.Since(began))
 		}
 	}
 	took := time.Since(start)
@@ -146,14 +146,14 @@ func TestStatusesOfARestlessObjectAreRateLimited(t *testing.T) {
 	}
 }
 
-// Two writers that undo each other's work are slowed down, and it is told.
+// The agent spaces its repairs of an object that another writer changes back, and reports that.
 func TestRepairsOfAContestedObjectAreSpacedAndReported(t *testing.T) {
 	w := newWorld(t)
 	w.server.apply("one", withFeedbackOf(w.ns, "a"))
 	w.server.awaitApplied("one")
 
-	// The rival changes the object back after each repair, until the status says
-	// so. However slow the machine is, a few repairs bring the condition.
+	// The rival changes the object back after each repair, until the status has the
+	// condition. However slow the machine is, a few repairs bring the condition.
 	repairs, begin := 0, time.Now()
 	for !w.server.contested("one") {
 		if repairs > 3*contestedAfter {

@@ -19,7 +19,7 @@ import (
 	"atoll.dev/bus"
 )
 
-// withFeedback has the value of the ConfigMaps' key "note" told, which others set.
+// withFeedback adds feedback of the ConfigMaps' key "note", which others set.
 func withFeedback(b work.Bundle) work.Bundle {
 	b.ManifestConfigs = append(b.ManifestConfigs, workv1.ManifestConfigOption{
 		ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Namespace: "*", Name: "*"},
@@ -44,15 +44,15 @@ func (w *world) awaitRepair(t *testing.T, note string) {
 
 func (w *world) awaitNote(t *testing.T, note string) {
 	t.Helper()
-	w.server.await("the status to tell "+note, func() bool {
+	w.server.await("the status to have "+note, func() bool {
 		b := w.server.bundles["one"]
 		return b != nil && b.status != nil && feedbackOf(b.status.ResourceStatus[0])["note"] == note
 	})
 }
 
 // While the disk is full the agent repairs drift and sends statuses; what is new
-// waits and is not acknowledged. The agent ends when it is told to, and goes on
-// where it was when there is room again.
+// waits and is not acknowledged. The agent ends with its context, and continues
+// when there is room again.
 func TestAFullDiskDelaysOnlyNewWorks(t *testing.T) {
 	c, ns := sharedCluster(t)
 	w := &world{cluster: c, ns: ns, consumer: ns, broker: startBroker(t), dir: t.TempDir()}
@@ -79,7 +79,7 @@ func TestAFullDiskDelaysOnlyNewWorks(t *testing.T) {
 	w.awaitRepair(t, "second")
 	w.awaitNote(t, "second")
 	if err := w.agent.ReadyStore(t.Context()); !errors.Is(err, syscall.ENOSPC) {
-		t.Errorf("ReadyStore says %v", err)
+		t.Errorf("ReadyStore returned %v", err)
 	}
 	w.agent.store.mu.Lock()
 	if n := len(w.agent.store.queue); n > 100 {
@@ -203,8 +203,7 @@ func (l *moodyLink) publish(ctx context.Context, e bus.Event, done func(error)) 
 	return l.link.publish(ctx, e, done)
 }
 
-// The sender keeps to its rate, in the order of the calls, and whoever calls it
-// does not wait.
+// The sender publishes at its rate, in the order of the calls, and its callers do not wait.
 func TestTheAgentPublishesAtARate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var connected atomic.Bool

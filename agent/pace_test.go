@@ -22,12 +22,12 @@ func TestATokenBucketKeepsItsRate(t *testing.T) {
 				continue
 			}
 			if !next.After(now) || next.After(now.Add(reportInterval)) {
-				t.Fatalf("at %v it says %v", now, next)
+				t.Fatalf("at %v the next token is at %v", now, next)
 			}
 			if rapid.Bool().Draw(t, "wait") {
 				now = next
 				if _, ok := b.take(now); !ok {
-					t.Fatal("it does not keep its word")
+					t.Fatal("there is no token at the announced time")
 				}
 				given = append(given, now)
 			}

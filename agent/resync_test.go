@@ -9,21 +9,21 @@ import (
 	"atoll.dev/api/work"
 )
 
-// TestI6AServerThatIsNotHeardIsAskedAgain: a server of ours may miss the first
-// digest and the list that follows it, and then hear nothing of a database that
-// it lost. So an agent that took it for another kind of server goes on asking.
+// An Atoll server may miss the first digest and the list that follows it. The agent takes it for a
+// server that does not compare digests, and still sends digests: otherwise the server would not
+// learn what it lost with its database.
 func TestI6AnUnansweredServerIsAskedAgain(t *testing.T) {
 	c := newCore(coreConfig{consumer: "mc1", sendWindow: 1, resync: resync{listAfter: 2 * time.Second,
 		every: time.Minute}})
-	var said []string
+	var sent []string
 	now := noon
 	step := func(ev event) {
 		for _, e := range c.step(ev, now) {
 			switch e := e.(type) {
 			case effPublish:
-				said = append(said, fmt.Sprint(now.Sub(noon), " ", e.kind))
+				sent = append(sent, fmt.Sprint(now.Sub(noon), " ", e.kind))
 			case effResync:
-				said = append(said, fmt.Sprint(now.Sub(noon), " list"))
+				sent = append(sent, fmt.Sprint(now.Sub(noon), " list"))
 			}
 		}
 	}
@@ -35,10 +35,10 @@ func TestI6AnUnansweredServerIsAskedAgain(t *testing.T) {
 	}
 	expect := func(what string, want ...string) {
 		t.Helper()
-		if !slices.Equal(said, want) {
-			t.Errorf("%s: the agent said %q, want %q", what, said, want)
+		if !slices.Equal(sent, want) {
+			t.Errorf("%s: the agent sent %q, want %q", what, sent, want)
 		}
-		said = nil
+		sent = nil
 	}
 	digest := " " + work.AgentDigest
 	step(evConnected{})

@@ -14,7 +14,7 @@ import (
 )
 
 // Scenarios show the core at work, for readers. Each file of testdata/scenarios
-// tells one story in commands; the output lists the effects that the core orders
+// is one story in commands; the output lists the effects that the core orders
 // and what the server and the cluster have afterwards. The commands:
 //
 //	apply WORK [name=N] [orphan]    the server orders a work; the input has one object a line: NAME=VALUE [STRATEGY]
@@ -48,7 +48,7 @@ func TestScenarios(t *testing.T) {
 	})
 }
 
-// scenario is a model whose history a file tells.
+// scenario is a model whose history is in a file.
 type scenario struct {
 	*model
 	t     *testing.T

@@ -35,7 +35,7 @@ func filledLog(t *testing.T, dir string, n int) []byte {
 		s.append(record{ID: id, Spec: &spec{ID: id, Generation: int64(i + 1), Hash: "h"},
 			Ceiling: int64(100 * (i + 1))}, durable.Done)
 	}
-	durable.Wait() // I6: what was said to be durable is there below
+	durable.Wait() // I6: the records below were reported as durable
 	cancel()
 	done.Wait()
 	data, err := os.ReadFile(filepath.Join(dir, storeFile))
@@ -141,8 +141,8 @@ func TestTheStoreIsCompacted(t *testing.T) {
 	}
 }
 
-// When the disk refuses, nothing is said to be durable, and later everything
-// is, in order.
+// While the disk refuses writes, the store reports nothing as durable; later it reports everything,
+// in order.
 func TestI6NothingIsDurableWhileTheDiskRefuses(t *testing.T) {
 	dir := t.TempDir()
 	s := openTestStore(t, dir)

@@ -44,8 +44,8 @@ func dataAll(u *unstructured.Unstructured) map[string]string {
 	return data
 }
 
-// What was there before, by whoever's hand, has the manifest's content
-// afterwards; its labels, annotations and finalizers are added to.
+// An update replaces the content of other writers by the manifest's, and adds to the object's labels,
+// annotations and finalizers.
 func TestUpdateReplacesContentOfOthers(t *testing.T) {
 	w := newWorld(t)
 	w.create(t, configMaps, w.ns, map[string]any{

@@ -193,7 +193,7 @@ func TestAWorkMayNameAnyFieldManager(t *testing.T) {
 	w.asUser(t, "a", `{"data":{"k":"user"}}`)
 	repaired("1")
 
-	// The API server judges the name, and its words are told.
+	// The API server refuses the name, and the status has its error.
 	b.ManifestConfigs[0].UpdateStrategy.ServerSideApply.FieldManager = strings.Repeat("x", 129)
 	w.server.apply("one", b)
 	w.server.awaitCondition("one", workv1.WorkApplied, metav1.ConditionFalse)

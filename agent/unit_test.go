@@ -227,7 +227,7 @@ func TestManifestConditionsFollowTheContract(t *testing.T) {
 					t.Errorf("%s: generation %d, time %s", cond.Type, cond.ObservedGeneration, cond.LastTransitionTime)
 				}
 			}
-			// Said again later, nothing but the generation moves.
+			// A later report of the same state changes nothing but the generation.
 			again := manifestStatus(c.view, &got, 4, noon.Add(time.Hour))
 			if diff := cmp.Diff(conditionText(got.Conditions), conditionText(again.Conditions)); diff != "" {
 				t.Error(diff)

@@ -143,7 +143,7 @@ func (k *kube) serverSide(
 		Force: &force})
 }
 
-// update makes the object's content the manifest's, whoever wrote it before,
+// update replaces the object's content by the manifest's, also that of other writers,
 // and adds to its labels, annotations and owners. What OCM's agent does with a
 // read and a full update is done by one server-side apply by force where that
 // has the same result, so that drift can be read from managedFields.
@@ -174,7 +174,7 @@ func (k *kube) update(ctx context.Context, e effApply, obj *unstructured.Unstruc
 		switch {
 		case err == nil:
 			got = replaced
-		// what others added and nobody may take away stays
+		// the API server does not allow the removal of what others added
 		case !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err):
 			return nil, err
 		}

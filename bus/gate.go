@@ -10,7 +10,7 @@ import (
 )
 
 // Limits of unidentified connections, whose client has no client id yet: each costs
-// a file descriptor, and anybody can open them. All agents of a region may connect
+// a file descriptor, and any client can open them. All agents of a region may connect
 // at once from one address; an agent that is refused retries within two seconds.
 const (
 	maxUnidentified         = 1024

@@ -6,8 +6,8 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 )
 
-// A client that comes back while the broker still ends its last connection
-// must not lose its new subscription to that: it would be connected, and deaf.
+// A client that connects again while the broker still ends its last connection keeps its new
+// subscription.
 func TestI6AClientThatReconnectsAtOnceReceivesEvents(t *testing.T) {
 	b := startBroker(t, BrokerOptions{})
 	server := b.connect("system:maestro", ClientOptions{ClientID: "maestro"})
@@ -28,7 +28,7 @@ func TestI6AClientThatReconnectsAtOnceReceivesEvents(t *testing.T) {
 			t.Fatal(err)
 		}
 		if p, ok := c.next().(*packets.Publish); !ok {
-			t.Fatalf("round %d: it is connected and deaf: %+v", i, p)
+			t.Fatalf("round %d: the connected client received %+v in place of the event", i, p)
 		}
 		last = c
 	}
