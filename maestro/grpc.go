@@ -21,6 +21,7 @@ import (
 	"atoll.dev/api/cloudevents"
 	"atoll.dev/internal/rest"
 	"atoll.dev/maestro/apierror"
+	"atoll.dev/maestro/records"
 	"atoll.dev/maestro/rpcauth"
 )
 
@@ -120,7 +121,7 @@ func (s *Server) identifyRPC(ctx context.Context, port rpcPort) (context.Context
 		return nil, s.grpcError("not allowed", err)
 	}
 	md, _ := metadata.FromIncomingContext(ctx)
-	ctx = withCaller(ctx, c.Peer, func(key string) string {
+	ctx = records.WithActor(ctx, c.Peer, func(key string) string {
 		if v := md.Get(key); len(v) > 0 {
 			return v[0]
 		}

@@ -87,7 +87,7 @@ func (g *sourcePort) publish(ctx context.Context, m bus.Event) error {
 		return err
 	}
 	spec.AnySource = g.s.opts.AnySource
-	version, err := g.s.publishSpec(ctx, m.Type, spec)
+	version, err := g.s.records.ApplySpec(ctx, m.Type, spec)
 	if err != nil || version == 0 {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 	"atoll.dev/maestro/delivery"
 	"atoll.dev/maestro/fairqueue"
 	"atoll.dev/maestro/ledger"
+	"atoll.dev/maestro/records"
 	"atoll.dev/maestro/wire"
 	"atoll.dev/store"
 )
@@ -371,7 +372,7 @@ func (s *Server) storeBundleStatuses(
 		}
 	}
 	if above > 0 {
-		raised, ok, err := raiseGeneration(ctx, tx, d, above)
+		raised, ok, err := records.RaiseGeneration(ctx, tx, d, above)
 		if err != nil {
 			return o, err
 		}
@@ -427,36 +428,6 @@ func (s *Server) resend(ctx context.Context, w delivery.Work) {
 		s.log.LogAttrs(ctx, slog.LevelDebug, "the delivering server got no hint about a work", slog.String("consumer", w.Consumer),
 			slog.Any("error", err))
 	}
-}
-
-// maxRaise is the highest generation of an agent above which a bundle is raised.
-const maxRaise = 1 << 40
-
-// raiseGeneration gives a bundle a generation above the one that its agent already has.
-// That is needed when the database was restored, or rebuilt from the sources (I8):
-// agents refuse any lower generation, even a deletion, and what an agent holds at the
-// same generation may differ. It returns false when the bundle's generation is higher
-// already, or above exceeds maxRaise.
-func raiseGeneration(ctx context.Context, tx *store.Tx, d store.Document, above int64) (store.Document, bool, error) {
-	if d.Generation > above || above > maxRaise {
-		return d, false, nil
-	}
-	var spec bundle.Spec
-	d, _, err := tx.Update(ctx, bundle.Kind, d.ID, 0, func(d *store.Document) error {
-		var err error
-		if spec, err = bundle.SpecOf(*d); err != nil {
-			return err
-		}
-		spec.Version = spec.VersionAt(d.Generation) // the source has not changed it
-		d.Generation = above + 1
-		spec.Offset = d.Generation - spec.Version
-		d.Spec, err = bundle.Marshal(spec)
-		return err
-	})
-	if err != nil {
-		return d, false, err
-	}
-	return d, true, ledger.Want(ctx, tx, d, spec)
 }
 
 // handleAgentEvent handles an event from an agent's topic. It drops an event that names another consumer.

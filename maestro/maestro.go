@@ -9,13 +9,13 @@
 // pending can be read from the ledger at any moment, so a server may be killed
 // at any instruction.
 //
-// Its packages: bundle has the records of bundles and consumers, and decides how
-// an update, a deletion or a status changes them; ledger has the rows of delivery;
-// delivery decides which work is sent at which time; wire encodes and decodes
-// CloudEvents; fairqueue queues events of agents until they are stored; presence
-// reports to CLM which agents are connected; rpcauth authenticates and authorizes
-// gRPC callers; apierror has the errors that clients see. This package has the
-// server, its REST and gRPC ports, the delivery of works and the intake of statuses.
+// Its packages: bundle has the types of bundles and consumers, and decides how an update, a deletion
+// or a status changes them; records stores these changes; restapi is the REST API; ledger has the rows
+// of delivery; delivery decides which work is sent at which time; wire encodes and decodes CloudEvents;
+// fairqueue queues events of agents until they are stored; presence reports to CLM which agents are
+// connected; rpcauth authenticates and authorizes gRPC callers; apierror has the errors that clients
+// see. This package has the server, its gRPC ports, the delivery of works, the intake of statuses and
+// the comparison with agents.
 //
 // It is a service: package cli composes it, and nothing else imports it.
 package maestro
@@ -39,6 +39,8 @@ import (
 	"atoll.dev/maestro/bundle"
 	"atoll.dev/maestro/ledger"
 	"atoll.dev/maestro/presence"
+	"atoll.dev/maestro/records"
+	"atoll.dev/maestro/restapi"
 	"atoll.dev/maestro/rpcauth"
 	"atoll.dev/store"
 )
@@ -53,6 +55,7 @@ type Server struct {
 	log     *slog.Logger
 	store   *store.Store
 	ledger  *ledger.Ledger
+	records *records.Writer
 	bus     *bus.Pool // nil without a broker
 	metrics *metrics
 
@@ -112,6 +115,15 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		auth:     auth,
 		watches:  rest.NewWatchLimits(o.WatchesPerCaller),
 	}
+	s.records = records.New(records.Options{
+		Store:          st,
+		Agents:         agentOrders{s},
+		Accepting:      s.accepting,
+		CheckSize:      s.checkSize,
+		Count:          s.metrics.processed,
+		UnknownChanged: s.unknownChanged,
+		Logger:         o.Logger,
+	})
 	if o.streams() {
 		s.agents = newAgents(s)
 	}
@@ -177,6 +189,24 @@ func (s *Server) connectBroker() {
 	}})
 }
 
+// restOptions returns the parts of the server that the REST API uses.
+func (s *Server) restOptions() restapi.Options {
+	return restapi.Options{
+		Store:       s.store,
+		Ledger:      s.ledger,
+		Feed:        s.feed,
+		Records:     s.records,
+		Watches:     s.watches,
+		AskSpecs:    s.askSpecs,
+		Life:        s.life,
+		MayCall:     s.opts.MayCall,
+		CORSOrigins: s.opts.CORSOrigins,
+		Metrics:     s.opts.Metrics,
+		Watchers:    s.metrics.watchers,
+		Logger:      s.log,
+	}
+}
+
 // storeOptions returns the options of Maestro's database: its kinds, indexes and migrations.
 func storeOptions(dsn string, maxConns int, log *slog.Logger) store.Options {
 	return store.Options{
@@ -187,7 +217,7 @@ func storeOptions(dsn string, maxConns int, log *slog.Logger) store.Options {
 				{Name: "scope", On: "btree (scope, created_at)"},
 				{Name: "created", On: "btree (created_at, id)"},
 				{Name: "source", On: "btree ((spec->>'source'), id)"},
-				labelIndex,
+				restapi.LabelIndex,
 			}},
 		},
 	}
@@ -323,14 +353,14 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 
 	var servers errgroup.Group
-	handler := s.handler()
+	handler := restapi.Handler(s.restOptions())
 	web := func(name string, l net.Listener, config *tls.Config) {
 		if l == nil {
 			return
 		}
 		config = config.Clone() // package http changes it
 		w := &rest.Server{Name: name, Handler: handler, TLS: config, Log: s.log, Grace: s.opts.ShutdownGrace,
-			MaxHeaderBytes: 2 * searchLimits.Bytes} // searches are in the request's line
+			MaxHeaderBytes: 2 * restapi.MaxSearch} // searches are in the request's line
 		servers.Go(func() error {
 			defer stopOuter()
 			return w.Run(outer, l)

@@ -3,6 +3,7 @@ package maestro
 import (
 	"atoll.dev/maestro/ledger"
 	"atoll.dev/maestro/presence"
+	"atoll.dev/maestro/restapi"
 )
 
 // Migrations make the side tables.
@@ -12,7 +13,7 @@ func migrations() []string {
 		ledger.DigestSchema,
 		ledger.ForceSchema,
 		presenceSchema,
-		searchStatistics,
+		restapi.SearchStatistics,
 		ledger.AcknowledgedSchema,
 		ledger.LifeSchema,
 		ledger.ComparedSchema,

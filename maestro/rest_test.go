@@ -9,35 +9,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/google/go-cmp/cmp"
 
 	api "atoll.dev/api/maestro"
 	"atoll.dev/api/work"
+	"atoll.dev/maestro/restapi"
 	"atoll.dev/pki"
 )
-
-func TestRoutesAndDocumentAgree(t *testing.T) {
-	doc, err := openapi3.NewLoader().LoadFromData(api.OpenAPI)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := doc.Validate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	var documented []string
-	for path, item := range doc.Paths.Map() {
-		for method := range item.Operations() {
-			documented = append(documented, method+" "+path)
-		}
-	}
-	slices.Sort(documented)
-	s := &Server{}
-	routes := slices.DeleteFunc(s.routes().Routes(), func(r string) bool { return r == "/" })
-	if diff := cmp.Diff(documented, routes); diff != "" {
-		t.Errorf("document (-) and routes (+) differ:\n%s", diff)
-	}
-}
 
 func TestDiscovery(t *testing.T) {
 	t.Parallel()
@@ -282,7 +260,7 @@ func TestNobodyCallsWithoutAnIdentity(t *testing.T) {
 	site := newSite(t)
 	m := site.start()
 	m.http = site.client(pki.Name("mc1")) // an agent's certificate: of our CA, but nobody who may call
-	for _, route := range m.server.routes().Routes() {
+	for _, route := range restapi.Routes() {
 		method, path, ok := strings.Cut(route, " ")
 		if !ok {
 			method, path = "GET", "/"

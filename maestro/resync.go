@@ -13,6 +13,7 @@ import (
 	"atoll.dev/maestro/bundle"
 	"atoll.dev/maestro/fairqueue"
 	"atoll.dev/maestro/ledger"
+	"atoll.dev/maestro/records"
 	"atoll.dev/maestro/wire"
 	"atoll.dev/store"
 )
@@ -124,7 +125,7 @@ func (s *Server) answer(ctx context.Context, r resyncRequest) error {
 	case work.AgentWorks:
 		return s.answerWorks(ctx, r.consumer, r.at, r.works)
 	case work.AgentSpec:
-		return s.adoptHeldSpec(ctx, r.consumer, r.spec)
+		return s.records.AdoptHeldSpec(ctx, r.consumer, r.spec)
 	}
 	record := s.ledger.RecordListUse
 	if r.digests {
@@ -229,7 +230,7 @@ func raiseAhead(ctx context.Context, tx *store.Tx, c ledger.Comparison, ours []l
 		if err != nil {
 			return c, err
 		}
-		d, raised, err := raiseGeneration(ctx, tx, d, versions[h.ID])
+		d, raised, err := records.RaiseGeneration(ctx, tx, d, versions[h.ID])
 		if err != nil {
 			return c, err
 		}

@@ -1,4 +1,4 @@
-package maestro
+package restapi
 
 import (
 	"context"
@@ -11,7 +11,6 @@ import (
 
 	"atoll.dev/internal/rest"
 	"atoll.dev/maestro/apierror"
-	"atoll.dev/maestro/bundle"
 	"atoll.dev/search"
 	"atoll.dev/store"
 )
@@ -93,7 +92,7 @@ func withEqual(f store.Fragment, column, value string) store.Fragment {
 // snapshot, so that a long page needs no more memory than a short one. render returns the
 // items of documents. After the first byte, an error of answer makes the server cut the
 // connection, so that a client never takes half a list for a whole one.
-func (l list) answer(w http.ResponseWriter, r *http.Request, s *store.Store, kind string, q store.Query,
+func (l list) answer(w http.ResponseWriter, r *http.Request, st *store.Store, kind string, q store.Query,
 	render func(context.Context, []store.Document) ([]json.RawMessage, error)) error {
 	var out *rest.Body
 	head := func(x store.Extent) error {
@@ -103,7 +102,7 @@ func (l list) answer(w http.ResponseWriter, r *http.Request, s *store.Store, kin
 	}
 	if l.size == 0 {
 		q.Limit, q.Offset, q.Count = 1, 0, true
-		page, err := s.List(r.Context(), q)
+		page, err := st.List(r.Context(), q)
 		if err != nil {
 			return err
 		}
@@ -111,7 +110,7 @@ func (l list) answer(w http.ResponseWriter, r *http.Request, s *store.Store, kin
 			kind, l.page, page.Total))
 	}
 	written := 0
-	err := s.Stream(r.Context(), q, head, func(docs []store.Document) error {
+	err := st.Stream(r.Context(), q, head, func(docs []store.Document) error {
 		items, err := render(r.Context(), docs)
 		if err != nil {
 			return err
@@ -139,78 +138,10 @@ func (l list) answer(w http.ResponseWriter, r *http.Request, s *store.Store, kin
 	return out.Close()
 }
 
-func (s *Server) listBundles(w http.ResponseWriter, r *http.Request) error {
-	watch, err := parseWatch(r)
-	if err != nil {
-		return err
-	}
-	if watch {
-		return s.watchBundles(w, r)
-	}
-	l, err := parseList(r, bundleFields)
-	if err != nil {
-		return err
-	}
-	return l.answer(w, r, s.store, "ResourceBundleList", l.query(bundle.Kind),
-		func(_ context.Context, docs []store.Document) ([]json.RawMessage, error) {
-			items := make([]json.RawMessage, len(docs))
-			for i, d := range docs {
-				items[i] = d.Wire
-			}
-			return items, nil
-		})
-}
-
-func (s *Server) listConsumers(w http.ResponseWriter, r *http.Request) error {
-	l, err := parseList(r, consumerFields)
-	if err != nil {
-		return err
-	}
-	return l.answer(w, r, s.store, "ConsumerList", l.query(bundle.ConsumerKind),
-		func(_ context.Context, docs []store.Document) ([]json.RawMessage, error) {
-			return s.consumerItems(r, docs)
-		})
-}
-
-// consumerItems returns the REST forms of consumers. A client that asks for extensions
-// also gets the observed members.
-func (s *Server) consumerItems(r *http.Request, docs []store.Document) ([]json.RawMessage, error) {
-	items, names := make([]json.RawMessage, len(docs)), make([]string, len(docs))
-	for i, d := range docs {
-		items[i], names[i] = d.Wire, d.Name
-	}
-	if !wantsExtensions(r) {
-		return items, nil
-	}
-	known, err := s.ledger.HoldingsOf(r.Context(), s.life(), names...)
-	if err != nil {
-		return nil, err
-	}
-	for i, d := range docs {
-		if items[i], err = withObserved(d, known[d.Name]); err != nil {
-			return nil, err
-		}
-	}
-	return items, nil
-}
-
-// parseWatch reports whether the request is a watch.
-func parseWatch(r *http.Request) (bool, error) {
-	text := r.URL.Query().Get("watch")
-	if text == "" {
-		return false, nil
-	}
-	watch, err := strconv.ParseBool(text)
-	if err != nil {
-		return false, apierror.BadRequest("watch=%s is neither true nor false", text)
-	}
-	return watch, nil
-}
-
 // find reads the document whose id is in the path, or returns a not-found error that has name.
-func (s *Server) find(r *http.Request, kind store.Kind, name string) (store.Document, error) {
+func (h *handlers) find(r *http.Request, kind store.Kind, name string) (store.Document, error) {
 	id := r.PathValue("id")
-	d, err := s.store.Get(r.Context(), kind, id)
+	d, err := h.Store.Get(r.Context(), kind, id)
 	if errors.Is(err, store.ErrNotFound) {
 		return d, apierror.NotFound(name, id)
 	}
@@ -219,12 +150,12 @@ func (s *Server) find(r *http.Request, kind store.Kind, name string) (store.Docu
 
 // ifMatch returns the version that the write requires, or 0 for any version. With
 // If-Match: * any version will do, but the document must exist.
-func (s *Server) ifMatch(r *http.Request, kind store.Kind, name string) (int64, error) {
+func (h *handlers) ifMatch(r *http.Request, kind store.Kind, name string) (int64, error) {
 	version, any, _, err := rest.ParseIfMatch(r)
 	if err != nil || !any {
 		return version, err
 	}
-	_, err = s.store.Get(r.Context(), kind, r.PathValue("id"))
+	_, err = h.Store.Get(r.Context(), kind, r.PathValue("id"))
 	if errors.Is(err, store.ErrNotFound) {
 		return 0, rest.Errorf(http.StatusPreconditionFailed, apierror.CodeStale,
 			"%s with id='%s' not found, and If-Match wants one", name, r.PathValue("id"))

@@ -1,10 +1,11 @@
-package maestro
+package restapi
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
+	"strconv"
 
 	"atoll.dev/internal/rest"
 	"atoll.dev/maestro/apierror"
@@ -13,7 +14,7 @@ import (
 )
 
 // watchBundles streams changes of bundles to a REST client until the client disconnects.
-func (s *Server) watchBundles(w http.ResponseWriter, r *http.Request) error {
+func (h *handlers) watchBundles(w http.ResponseWriter, r *http.Request) error {
 	l, err := parseList(r, watchFields)
 	if err != nil {
 		return err
@@ -28,10 +29,10 @@ func (s *Server) watchBundles(w http.ResponseWriter, r *http.Request) error {
 	if id != "" {
 		watch.Query.Where = withEqual(watch.Query.Where, "d.id", id)
 	}
-	return rest.Watch(w, r, s.watchOptions(r), func(ctx context.Context, stream *rest.Stream) error {
-		s.metrics.watchers.Inc()
-		defer s.metrics.watchers.Dec()
-		err := s.feed.Watch(ctx, watch, func() error { return stream.Open(cursor) }, func(event store.WatchEvent) error {
+	return rest.Watch(w, r, h.watchOptions(r), func(ctx context.Context, stream *rest.Stream) error {
+		h.Watchers.Inc()
+		defer h.Watchers.Dec()
+		err := h.Feed.Watch(ctx, watch, func() error { return stream.Open(cursor) }, func(event store.WatchEvent) error {
 			return sendWatchEvent(stream, event, l.fields)
 		})
 		if errors.Is(err, store.ErrTooSlow) {
@@ -43,8 +44,8 @@ func (s *Server) watchBundles(w http.ResponseWriter, r *http.Request) error {
 }
 
 // watchOptions makes the server's limit count a watch for the account of the caller.
-func (s *Server) watchOptions(r *http.Request) rest.WatchOptions {
-	return rest.WatchOptions{Limits: s.watches, Caller: store.ActorFrom(r.Context()).Account}
+func (h *handlers) watchOptions(r *http.Request) rest.WatchOptions {
+	return rest.WatchOptions{Limits: h.Watches, Caller: store.ActorFrom(r.Context()).Account}
 }
 
 // eventTypes has the REST event type for each kind of watch event. A watch that missed a
@@ -68,4 +69,17 @@ func sendWatchEvent(stream *rest.Stream, event store.WatchEvent, fields rest.Fie
 		}
 	}
 	return stream.Send(e)
+}
+
+// parseWatch reports whether the request is a watch.
+func parseWatch(r *http.Request) (bool, error) {
+	text := r.URL.Query().Get("watch")
+	if text == "" {
+		return false, nil
+	}
+	watch, err := strconv.ParseBool(text)
+	if err != nil {
+		return false, apierror.BadRequest("watch=%s is neither true nor false", text)
+	}
+	return watch, nil
 }

@@ -1,18 +1,13 @@
-package maestro
+package records
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"log/slog"
 	"net/http"
-	"time"
 
 	"github.com/google/uuid"
 
 	api "atoll.dev/api/maestro"
-	"atoll.dev/api/work"
 	"atoll.dev/internal/rest"
 	"atoll.dev/maestro/apierror"
 	"atoll.dev/maestro/bundle"
@@ -20,8 +15,9 @@ import (
 	"atoll.dev/store"
 )
 
-func (s *Server) createConsumer(ctx context.Context, req api.ConsumerCreate) (store.Document, error) {
-	if err := s.accepting(); err != nil {
+// CreateConsumer stores a new consumer, and has its agent compare. It refuses a name that exists.
+func (w *Writer) CreateConsumer(ctx context.Context, req api.ConsumerCreate) (store.Document, error) {
+	if err := w.accepting(); err != nil {
 		return store.Document{}, err
 	}
 	if req.ID != "" {
@@ -42,25 +38,21 @@ func (s *Server) createConsumer(ctx context.Context, req api.ConsumerCreate) (st
 	if err != nil {
 		return store.Document{}, err
 	}
-	d, err := s.store.Create(ctx, store.Document{Kind: bundle.ConsumerKind, ID: id, Name: name, Spec: spec})
+	d, err := w.store.Create(ctx, store.Document{Kind: bundle.ConsumerKind, ID: id, Name: name, Spec: spec})
 	if errors.Is(err, store.ErrExists) {
 		return d, rest.Errorf(http.StatusConflict, apierror.CodeConflict, "This Consumer already exists: %s", name)
 	}
 	if err != nil {
 		return d, err
 	}
-	// The agent may already run and hold works, from before the database was lost (I8).
-	// Only this request makes it compare; an agent that is away compares when it connects.
-	if err := s.sendDigest(ctx, name, work.DigestAnswer{Ask: true}); err != nil {
-		s.log.LogAttrs(ctx, slog.LevelDebug, "the agent of a new consumer was not asked", slog.String("consumer", name),
-			slog.Any("error", err))
-	}
+	w.agents.AskDigest(ctx, name)
 	return d, nil
 }
 
-func (s *Server) patchConsumer(ctx context.Context, id string, ifMatch int64, req api.ConsumerPatch) (store.Document,
-	error) {
-	if err := s.accepting(); err != nil {
+// PatchConsumer changes the labels of a consumer, at the version of ifMatch unless that is 0.
+func (w *Writer) PatchConsumer(ctx context.Context, id string, ifMatch int64, req api.ConsumerPatch) (
+	store.Document, error) {
+	if err := w.accepting(); err != nil {
 		return store.Document{}, err
 	}
 	if req.Labels != nil {
@@ -68,7 +60,7 @@ func (s *Server) patchConsumer(ctx context.Context, id string, ifMatch int64, re
 			return store.Document{}, err
 		}
 	}
-	d, _, err := s.store.Update(ctx, bundle.ConsumerKind, id, ifMatch, func(d *store.Document) error {
+	d, _, err := w.store.Update(ctx, bundle.ConsumerKind, id, ifMatch, func(d *store.Document) error {
 		if req.Labels == nil {
 			return nil
 		}
@@ -82,13 +74,13 @@ func (s *Server) patchConsumer(ctx context.Context, id string, ifMatch int64, re
 	return d, err
 }
 
-// deleteConsumer removes a consumer. It refuses a consumer with bundles, also bundles
+// DeleteConsumer removes a consumer. It refuses a consumer with bundles, also bundles
 // under deletion, and succeeds when the consumer does not exist.
-func (s *Server) deleteConsumer(ctx context.Context, id string, ifMatch int64) error {
-	if err := s.accepting(); err != nil {
+func (w *Writer) DeleteConsumer(ctx context.Context, id string, ifMatch int64) error {
+	if err := w.accepting(); err != nil {
 		return err
 	}
-	return s.store.Tx(ctx, func(tx *store.Tx) error {
+	return w.store.Tx(ctx, func(tx *store.Tx) error {
 		d, err := tx.Get(ctx, bundle.ConsumerKind, id)
 		if errors.Is(err, store.ErrNotFound) {
 			return nil
@@ -128,26 +120,4 @@ func (s *Server) deleteConsumer(ctx context.Context, id string, ifMatch int64) e
 		}
 		return err
 	})
-}
-
-// withObserved returns a consumer's REST form with the observed members: the time of the
-// agent's last event, the time of its last comparison, and its number of unknown works.
-func withObserved(d store.Document, h ledger.Holdings) (json.RawMessage, error) {
-	if h == (ledger.Holdings{}) {
-		return d.Wire, nil
-	}
-	var c api.Consumer
-	if err := json.Unmarshal(d.Wire, &c); err != nil {
-		return nil, fmt.Errorf("reading consumer %s: %w", d.ID, err)
-	}
-	if h.SeenAt != nil {
-		seen := h.SeenAt.UTC().Truncate(time.Millisecond)
-		c.LastSeenAt = &seen
-	}
-	if h.ComparedAt != nil {
-		at := h.ComparedAt.UTC().Truncate(time.Millisecond)
-		c.ComparedAt = &at
-	}
-	c.UnknownWorks = h.Unknown
-	return bundle.Marshal(c)
 }

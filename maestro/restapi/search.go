@@ -1,4 +1,4 @@
-package maestro
+package restapi
 
 import (
 	"strings"
@@ -11,9 +11,12 @@ import (
 	"atoll.dev/store"
 )
 
+// MaxSearch is the largest length of a search in bytes. The search is in the request's line.
+const MaxSearch = 512 << 10
+
 // searchLimits bound what a search may ask for. A source lists all the
 // consumers that it watches in one search.
-var searchLimits = search.Limits{Bytes: 512 << 10, Depth: 64, Terms: 200, Values: 20_000}
+var searchLimits = search.Limits{Bytes: MaxSearch, Depth: 64, Terms: 200, Values: 20_000}
 
 // bundleFields are the fields by which clients search and order bundles: the columns of
 // the original's table resources, mapped to the store. The stored spec and
@@ -33,13 +36,13 @@ var bundleFields = search.Schema{Table: "resources", Fields: map[string]search.F
 	"status": {SQL: "nullif(d.status, '{}'::jsonb)", Type: search.JSON},
 }}
 
-// labelIndex serves searches by labels: equality, in, and @>.
-var labelIndex = store.Index{Name: "labels", On: "gin ((spec->'metadata'->'labels') jsonb_path_ops)"}
+// LabelIndex is an index of bundles that serves searches by labels: equality, in, and @>.
+var LabelIndex = store.Index{Name: "labels", On: "gin ((spec->'metadata'->'labels') jsonb_path_ops)"}
 
-// searchStatistics give the planner the frequencies of sources and labels, which it does
+// SearchStatistics is a migration of the database. Its statistics give the planner the frequencies of sources and labels, which it does
 // not get from an index on one kind. Without them a search by both went
 // through all bundles of the source.
-const searchStatistics = `
+const SearchStatistics = `
 create statistics bundle_source on (spec->>'source') from document;
 create statistics bundle_labels on (spec->'metadata'->'labels') from document;
 `

@@ -1,4 +1,4 @@
-package maestro
+package records
 
 import (
 	"context"
@@ -16,26 +16,36 @@ import (
 	"atoll.dev/store"
 )
 
-// Each of these functions changes a bundle, its ledger and its history in one
-// transaction, and returns after the commit (I5).
+// ApplySpec applies a spec event of a source, and returns the bundle's new version;
+// 0 after a deletion.
+func (w *Writer) ApplySpec(ctx context.Context, eventType string, req bundle.Request) (version int64, err error) {
+	switch eventType {
+	case work.SpecCreate:
+		return w.createBundle(ctx, req)
+	case work.SpecUpdate:
+		return w.updateBundle(ctx, req)
+	default:
+		return 0, w.deleteBundle(ctx, req)
+	}
+}
 
 // createBundle stores a new bundle.
-func (s *Server) createBundle(ctx context.Context, req bundle.Request) (version int64, err error) {
-	if err := s.accepting(); err != nil {
+func (w *Writer) createBundle(ctx context.Context, req bundle.Request) (version int64, err error) {
+	if err := w.accepting(); err != nil {
 		return 0, err
 	}
-	err = s.store.Tx(ctx, func(tx *store.Tx) (err error) {
-		version, err = s.create(ctx, tx, req.Record)
+	err = w.store.Tx(ctx, func(tx *store.Tx) (err error) {
+		version, err = w.create(ctx, tx, req.Record)
 		return err
 	})
-	s.metrics.processed("create", err)
+	w.count("create", err)
 	return version, err
 }
 
 // create stores a new bundle in a transaction.
-func (s *Server) create(ctx context.Context, tx *store.Tx, r bundle.Spec) (version int64, err error) {
+func (w *Writer) create(ctx context.Context, tx *store.Tx, r bundle.Spec) (version int64, err error) {
 	r.Version = 1
-	if err := s.checkSize(r); err != nil {
+	if err := w.checkSize(r); err != nil {
 		return 0, err
 	}
 	spec, err := bundle.Marshal(r)
@@ -79,19 +89,19 @@ func adopt(ctx context.Context, tx *store.Tx, d store.Document) (store.Document,
 	if err != nil {
 		return d, err
 	}
-	raised, _, err := raiseGeneration(ctx, tx, d, theirs)
+	raised, _, err := RaiseGeneration(ctx, tx, d, theirs)
 	return raised, err
 }
 
 // updateBundle replaces the content of a bundle. Equal content changes nothing.
-func (s *Server) updateBundle(ctx context.Context, req bundle.Request) (version int64, err error) {
-	if err := s.accepting(); err != nil {
+func (w *Writer) updateBundle(ctx context.Context, req bundle.Request) (version int64, err error) {
+	if err := w.accepting(); err != nil {
 		return 0, err
 	}
-	if err := s.checkSize(req.Record); err != nil {
+	if err := w.checkSize(req.Record); err != nil {
 		return 0, err
 	}
-	err = s.store.Tx(ctx, func(tx *store.Tx) error {
+	err = w.store.Tx(ctx, func(tx *store.Tx) error {
 		if err := ledger.Lock(ctx, tx, req.Record.ID); err != nil {
 			return err
 		}
@@ -111,14 +121,14 @@ func (s *Server) updateBundle(ctx context.Context, req bundle.Request) (version 
 		}
 		return ledger.Want(ctx, tx, d, have)
 	})
-	s.metrics.processed("update", err)
+	w.count("update", err)
 	return version, err
 }
 
 // deleteBundle orders the deletion of a bundle for its source. It succeeds when the
 // bundle does not exist or is already under deletion.
-func (s *Server) deleteBundle(ctx context.Context, req bundle.Request) error {
-	return s.orderDeletion(ctx, req.Record.ID, func(d store.Document) error {
+func (w *Writer) deleteBundle(ctx context.Context, req bundle.Request) error {
+	return w.orderDeletion(ctx, req.Record.ID, func(d store.Document) error {
 		have, err := bundle.SpecOf(d)
 		if err != nil {
 			return err
@@ -130,10 +140,10 @@ func (s *Server) deleteBundle(ctx context.Context, req bundle.Request) error {
 	})
 }
 
-// deleteBundleREST orders the deletion of a bundle for an operator, at the version of
-// ifMatch unless that is 0.
-func (s *Server) deleteBundleREST(ctx context.Context, id string, ifMatch int64) error {
-	return s.orderDeletion(ctx, id, func(d store.Document) error {
+// DeleteBundle orders the deletion of a bundle for an operator, at the version of
+// ifMatch unless that is 0. It succeeds when the bundle does not exist or is already under deletion.
+func (w *Writer) DeleteBundle(ctx context.Context, id string, ifMatch int64) error {
+	return w.orderDeletion(ctx, id, func(d store.Document) error {
 		if ifMatch != 0 && ifMatch != d.Version {
 			return &store.StaleError{Kind: bundle.Kind, ID: id, Asked: ifMatch, Latest: d.Version}
 		}
@@ -142,11 +152,11 @@ func (s *Server) deleteBundleREST(ctx context.Context, id string, ifMatch int64)
 }
 
 // orderDeletion orders the deletion of a bundle, unless check refuses it.
-func (s *Server) orderDeletion(ctx context.Context, id string, check func(store.Document) error) error {
-	if err := s.accepting(); err != nil {
+func (w *Writer) orderDeletion(ctx context.Context, id string, check func(store.Document) error) error {
+	if err := w.accepting(); err != nil {
 		return err
 	}
-	err := s.store.Tx(ctx, func(tx *store.Tx) error {
+	err := w.store.Tx(ctx, func(tx *store.Tx) error {
 		if err := ledger.Lock(ctx, tx, id); err != nil {
 			return err
 		}
@@ -169,19 +179,36 @@ func (s *Server) orderDeletion(ctx context.Context, id string, check func(store.
 		}
 		return ledger.Want(ctx, tx, d, have)
 	})
-	s.metrics.processed("delete", err)
+	w.count("delete", err)
 	return err
 }
 
-// publishSpec applies a spec event of a source, and returns the bundle's new version;
-// 0 after a deletion.
-func (s *Server) publishSpec(ctx context.Context, eventType string, req bundle.Request) (version int64, err error) {
-	switch eventType {
-	case work.SpecCreate:
-		return s.createBundle(ctx, req)
-	case work.SpecUpdate:
-		return s.updateBundle(ctx, req)
-	default:
-		return 0, s.deleteBundle(ctx, req)
+// maxRaise is the highest generation of an agent above which a bundle is raised.
+const maxRaise = 1 << 40
+
+// RaiseGeneration gives a bundle a generation above the one that its agent already has.
+// That is needed when the database was restored, or rebuilt from the sources (I8):
+// agents refuse any lower generation, even a deletion, and what an agent holds at the
+// same generation may differ. It returns false when the bundle's generation is higher
+// already, or above exceeds maxRaise.
+func RaiseGeneration(ctx context.Context, tx *store.Tx, d store.Document, above int64) (store.Document, bool, error) {
+	if d.Generation > above || above > maxRaise {
+		return d, false, nil
 	}
+	var spec bundle.Spec
+	d, _, err := tx.Update(ctx, bundle.Kind, d.ID, 0, func(d *store.Document) error {
+		var err error
+		if spec, err = bundle.SpecOf(*d); err != nil {
+			return err
+		}
+		spec.Version = spec.VersionAt(d.Generation) // the source has not changed it
+		d.Generation = above + 1
+		spec.Offset = d.Generation - spec.Version
+		d.Spec, err = bundle.Marshal(spec)
+		return err
+	})
+	if err != nil {
+		return d, false, err
+	}
+	return d, true, ledger.Want(ctx, tx, d, spec)
 }

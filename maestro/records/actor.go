@@ -1,0 +1,36 @@
+package records
+
+import (
+	"context"
+
+	"atoll.dev/pki"
+	"atoll.dev/store"
+)
+
+// Names of the headers, and in lower case of the gRPC metadata, in which a
+// service names the principal and account for which it calls.
+const (
+	headerPrincipal = "X-Atoll-Principal"
+	headerAccount   = "X-Atoll-Account"
+	headerRequestID = "X-Atoll-Request-Id"
+)
+
+// WithActor returns a context whose actor the store records with each change: peer, the
+// authenticated caller; "" without authentication. Only the region's own services may name another actor
+// in headers. header returns the value of a header, and "" without it.
+func WithActor(ctx context.Context, peer pki.Name, header func(string) string, operationID string) context.Context {
+	a := store.Actor{Principal: string(peer), RequestID: operationID}
+	if peer == "" {
+		a.Principal = "anonymous"
+	}
+	if peer.IsService() {
+		if p := header(headerPrincipal); p != "" {
+			a.Principal = p
+		}
+		a.Account = header(headerAccount)
+		if id := header(headerRequestID); id != "" {
+			a.RequestID = id
+		}
+	}
+	return store.WithActor(ctx, a)
+}
