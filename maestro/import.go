@@ -6,11 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
-	"atoll.dev/api/work"
 	"atoll.dev/internal/jsonvalue"
 	"atoll.dev/internal/pgsession"
 	"atoll.dev/internal/rest"
@@ -217,41 +215,6 @@ func (i *importer) note(table, id string, count *ImportCount, o rowFate) {
 	}
 }
 
-// theirTime is a time of their tables, with or without a zone.
-type theirTime struct{ time.Time }
-
-func (t *theirTime) UnmarshalJSON(data []byte) (err error) {
-	var text string
-	if err := json.Unmarshal(data, &text); err != nil || text == "" {
-		return err
-	}
-	if t.Time, err = time.Parse(time.RFC3339Nano, text); err != nil {
-		t.Time, err = time.Parse("2006-01-02T15:04:05.999999999", text)
-	}
-	return err
-}
-
-// theirRow is what their tables have in common.
-type theirRow struct {
-	ID        string     `json:"id"`
-	CreatedAt *theirTime `json:"created_at"`
-	UpdatedAt *theirTime `json:"updated_at"`
-	DeletedAt *theirTime `json:"deleted_at"`
-}
-
-// times are a row's, as far as it has them.
-func (r theirRow) times() (created, updated time.Time) {
-	created = time.Now()
-	if r.CreatedAt != nil && !r.CreatedAt.IsZero() {
-		created = r.CreatedAt.Time
-	}
-	updated = created
-	if r.UpdatedAt != nil && r.UpdatedAt.After(created) {
-		updated = r.UpdatedAt.Time
-	}
-	return created, updated
-}
-
 func (i *importer) consumer(ctx context.Context, tx *store.Tx, raw json.RawMessage) (rowFate, error) {
 	var row struct {
 		theirRow
@@ -291,18 +254,6 @@ func (i *importer) consumer(ctx context.Context, tx *store.Tx, raw json.RawMessa
 		return refuse("the id is, or was, another consumer's here"), nil
 	}
 	return rowFate{}, err
-}
-
-// theirResource is a row of their bundles. Payload and status are whole
-// CloudEvents.
-type theirResource struct {
-	theirRow
-	Name     string                     `json:"name"`
-	Source   string                     `json:"source"`
-	Consumer string                     `json:"consumer_name"`
-	Version  int64                      `json:"version"`
-	Payload  map[string]json.RawMessage `json:"payload"`
-	Status   map[string]json.RawMessage `json:"status"`
 }
 
 func (i *importer) bundle(ctx context.Context, tx *store.Tx, raw json.RawMessage) (rowFate, error) {
@@ -400,99 +351,4 @@ func ledgerOf(ctx context.Context, tx *store.Tx, d store.Document, spec bundle.S
 		ctx, `update ledger set acknowledged = $2, sequence = $3, status_hash = $4, received_at = $5 where id = $1`,
 		d.ID, status.Version, status.Sequence, hash, status.Time)
 	return err
-}
-
-// spec converts their payload to a bundle's spec, or returns why it cannot.
-func (r *theirResource) spec() (bundle.Spec, error) {
-	e := theirEvent(r.Payload)
-	s := bundle.Spec{
-		EventID: e.text("id"), Source: r.Source, SpecVersion: "1.0", Type: e.text(
-			"type"), Time: e.time(), ContentType: "application/json",
-		Consumer: r.Consumer, ID: r.ID, Version: r.Version, LogTracing: e.text("logtracing"), Data: e["data"],
-	}
-	if s.Type == "" {
-		s.Type = work.SpecCreate
-	}
-	if err := bundle.CheckID(r.ID); err != nil {
-		return s, err
-	}
-	switch {
-	case r.Version < 1:
-		return s, fmt.Errorf("its version is %d", r.Version)
-	case r.Source == "":
-		return s, errors.New("it has no source")
-	case len(r.Payload) == 0:
-		return s, errors.New("it has no payload")
-	case e.text(work.ExtResourceID) != "" && e.text(work.ExtResourceID) != r.ID:
-		return s, fmt.Errorf("its payload is of %q", e.text(work.ExtResourceID))
-	case e.text(work.ExtClusterName) != "" && e.text(work.ExtClusterName) != r.Consumer:
-		return s, fmt.Errorf("its payload is for consumer %q", e.text(work.ExtClusterName))
-	}
-	metadata := string(e[work.ExtMetadata])
-	if text := e.text(work.ExtMetadata); text != "" { // a string that holds the object
-		metadata = text
-	}
-	if metadata == "null" {
-		metadata = ""
-	}
-	var err error
-	if s.Metadata, err = bundle.CheckMetadata(metadata); err != nil {
-		return s, err
-	}
-	_, err = bundle.CheckData(s.Data)
-	return s, err
-}
-
-// status converts their status. For a status that cannot be used it returns the zero
-// record and a note; the agent reports that status again.
-func (r *theirResource) status() (bundle.Status, []string) {
-	e := theirEvent(r.Status)
-	if len(e) == 0 || len(e["data"]) == 0 || string(e["data"]) == "null" {
-		return bundle.Status{}, nil
-	}
-	version, err := e.number(work.ExtResourceVersion)
-	if err != nil || version < 1 || version > r.Version {
-		return bundle.Status{}, []string{fmt.Sprintf(
-			"its status is of version %d, which cannot be; its agent is asked again", version)}
-	}
-	s := bundle.Status{
-		EventID: e.text("id"), Source: e.text("source"), SpecVersion: "1.0", Type: e.text(
-			"type"), Time: e.time(), ContentType: "application/json",
-		Consumer: r.Consumer, ID: r.ID, Version: version, OriginalSource: e.text(work.ExtOriginalSource),
-		Sequence: e.text(work.ExtSequenceID), Hash: e.text(work.ExtStatusHash),
-	}
-	if s.Data, _, err = bundle.WithoutBundle(e["data"]); err != nil {
-		return bundle.Status{}, []string{"its status cannot be read; its agent is asked again"}
-	}
-	return s, nil
-}
-
-// theirEvent is a CloudEvent as one JSON object.
-type theirEvent map[string]json.RawMessage
-
-// text is a member that is a string; "" if it is not.
-func (e theirEvent) text(name string) string {
-	var s string
-	if json.Unmarshal(e[name], &s) != nil {
-		return ""
-	}
-	return s
-}
-
-// number is a member that is a number, or a string that holds one.
-func (e theirEvent) number(name string) (n int64, err error) {
-	raw := e[name]
-	if s := e.text(name); s != "" {
-		raw = json.RawMessage(s)
-	}
-	err = json.Unmarshal(raw, &n)
-	return n, err
-}
-
-func (e theirEvent) time() *time.Time {
-	t, err := time.Parse(time.RFC3339Nano, e.text("time"))
-	if err != nil {
-		return nil
-	}
-	return &t
 }

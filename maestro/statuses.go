@@ -1,0 +1,233 @@
+package maestro
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+
+	"atoll.dev/maestro/bundle"
+	"atoll.dev/maestro/delivery"
+	"atoll.dev/maestro/ledger"
+	"atoll.dev/maestro/records"
+	"atoll.dev/store"
+)
+
+// outcome is the result of storing one bundle's statuses.
+type outcome struct {
+	consumer, id string
+	ack          ledger.Acknowledgement
+	acked        bool
+	removed      bool
+	raised       *store.Document // the bundle, when it got a higher generation
+	lost         *delivery.Work  // a work that the agent lost, to send again
+	drops        []drop
+}
+
+type drop struct {
+	reason string
+	ev     *bundle.StatusEvent
+}
+
+// storeStatuses stores statuses in one transaction; those of a bundle in the order of
+// their arrival.
+func (s *Server) storeStatuses(ctx context.Context, items []statusItem) error {
+	byID := map[string][]*bundle.StatusEvent{}
+	for i := range items {
+		ev := &items[i].ev
+		byID[ev.Record.ID] = append(byID[ev.Record.ID], ev)
+	}
+	ids := make([]string, 0, len(byID))
+	for id := range byID {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+
+	var outcomes []outcome
+	ctx = store.WithActor(ctx, store.Actor{Principal: s.agentPrincipal(items)})
+	err := s.store.Tx(ctx, func(tx *store.Tx) error {
+		outcomes = outcomes[:0]
+		known, err := ledger.LockSequences(ctx, tx, ids)
+		if err != nil {
+			return err
+		}
+		var acks []ledger.Acknowledgement
+		for _, id := range ids {
+			o, err := s.storeBundleStatuses(ctx, tx, id, known[id], byID[id])
+			if err != nil {
+				return err
+			}
+			if o.acked {
+				acks = append(acks, o.ack)
+			}
+			outcomes = append(outcomes, o)
+		}
+		if len(acks) == 0 {
+			return nil
+		}
+		return ledger.RecordAcknowledgements(ctx, tx, acks)
+	})
+	if err != nil {
+		return err
+	}
+	for _, o := range outcomes {
+		s.reportOutcome(ctx, o)
+	}
+	return nil
+}
+
+// agentPrincipal returns the actor for the history: the agent, or the server when the
+// statuses come from several agents.
+func (s *Server) agentPrincipal(items []statusItem) string {
+	for _, item := range items[1:] {
+		if item.ev.Topic != items[0].ev.Topic {
+			return "system:maestro"
+		}
+	}
+	return items[0].ev.Topic
+}
+
+// storeBundleStatuses applies a bundle's statuses in order. sequence is the last one stored.
+func (s *Server) storeBundleStatuses(
+	ctx context.Context,
+	tx *store.Tx,
+	id, sequence string,
+	events []*bundle.StatusEvent,
+) (outcome,
+	error) {
+	o := outcome{id: id, consumer: events[0].Topic, ack: ledger.Acknowledgement{ID: id}}
+	above := int64(0)
+	d, _, err := tx.Update(ctx, bundle.Kind, id, 0, func(d *store.Document) error {
+		have, err := bundle.StatusOf(*d)
+		if err != nil {
+			return err
+		}
+		for _, ev := range events {
+			v := bundle.DecideStatus(*d, have, sequence, *ev, s.opts.SourceID)
+			if v.Drop != "" {
+				o.drops = append(o.drops, drop{v.Drop, ev})
+				if v.Drop == bundle.DropFuture {
+					above = max(above, ev.Record.Version)
+				}
+				if v.Resend {
+					o.lost = &delivery.Work{Consumer: d.Scope, ID: d.ID, Generation: d.Generation}
+				}
+				continue
+			}
+			o.acked = true
+			o.ack.Generation = max(o.ack.Generation, v.Acknowledges)
+			if ev.Record.Sequence != "" {
+				sequence = ev.Record.Sequence
+				o.ack.Sequence = sequence
+			}
+			if v.Acknowledges == d.Generation {
+				o.ack.ReceivedAt, o.ack.AppliedAt = ev.ReceivedAt, ev.AppliedAt
+				o.ack.Hash = ev.Record.Hash // the agent's hash, also when the content did not change
+			}
+			if v.Replace || v.Remove {
+				spec, err := bundle.SpecOf(*d)
+				if err != nil {
+					return err
+				}
+				have = ev.Record
+				have.Offset = spec.Offset
+				if o.ack.Hash, err = bundle.HashOf(have); err != nil {
+					return err
+				}
+				if d.Status, err = bundle.Marshal(have); err != nil {
+					return err
+				}
+			}
+			if v.Remove {
+				o.removed, o.ack.Gone = true, true
+				return nil // later statuses are about the removed work
+			}
+		}
+		return nil
+	})
+	if errors.Is(err, store.ErrNotFound) {
+		for _, ev := range events {
+			if ev.Deleted {
+				if ok, err := ledger.ConfirmDeletion(ctx, tx, ev.Topic, id); ok || err != nil {
+					return o, err
+				}
+			}
+			o.drops = append(o.drops, drop{bundle.DropUnknown, ev})
+		}
+		return o, nil
+	}
+	if err != nil {
+		return o, err
+	}
+	if o.removed {
+		return o, tx.Remove(ctx, bundle.Kind, id, 0)
+	}
+	if o.lost != nil {
+		if err := ledger.LowerAcknowledged(
+			ctx,
+			tx,
+			[]ledger.Work{{ID: id, Generation: d.Generation}},
+			nil,
+			0,
+		); err != nil {
+			return o, err
+		}
+	}
+	if above > 0 {
+		raised, ok, err := records.RaiseGeneration(ctx, tx, d, above)
+		if err != nil {
+			return o, err
+		}
+		if ok {
+			o.raised = &raised
+		}
+	}
+	return o, nil
+}
+
+// reportOutcome passes the committed outcome of a bundle to metrics, log and deliverers.
+func (s *Server) reportOutcome(ctx context.Context, o outcome) {
+	for _, d := range o.drops {
+		d.ev.Dropped = d.reason
+		s.metrics.dropped.WithLabelValues(d.reason).Inc()
+		level := slog.LevelDebug
+		if d.reason == bundle.DropConsumer || d.reason == bundle.DropSource {
+			level = slog.LevelWarn
+		}
+		s.log.LogAttrs(ctx, level, "status dropped", slog.String("reason", d.reason),
+			slog.String("consumer", d.ev.Topic),
+			slog.String("bundle", d.ev.Record.ID), slog.Int64("generation", d.ev.Record.Version))
+	}
+	if o.acked {
+		for _, d := range s.deliverers() {
+			if o.removed {
+				d.forgetRemoved(o.consumer, o.id, o.ack.Generation)
+			} else {
+				d.acknowledge(o.consumer, o.id, o.ack.Generation)
+			}
+		}
+	}
+	if o.lost != nil {
+		s.resend(ctx, *o.lost)
+	}
+	if o.raised != nil {
+		s.log.LogAttrs(ctx, slog.LevelInfo, "bundle raised above its agent's generation",
+			slog.String("consumer", o.consumer),
+			slog.String("bundle", o.id), slog.Int64("generation", o.raised.Generation))
+	}
+}
+
+// resend sends a work again, or leaves a hint for the server that delivers to its consumer.
+func (s *Server) resend(ctx context.Context, w delivery.Work) {
+	if d := s.carrierOf(w.Consumer); d != nil && d.reaches(w.Consumer) {
+		d.resend(w)
+		return
+	}
+	if s.delivery == nil {
+		return // the agent sends a comparison when it connects
+	}
+	if err := s.hintDelivery(ctx, w.Consumer); err != nil { // the next comparison of the slot's holder finds the work
+		s.log.LogAttrs(ctx, slog.LevelDebug, "the delivering server got no hint about a work", slog.String("consumer", w.Consumer),
+			slog.Any("error", err))
+	}
+}
