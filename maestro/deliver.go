@@ -236,7 +236,8 @@ func (d *deliverer) runFollow(ctx context.Context) error {
 		if time.Since(begun) > compareEvery {
 			wait = compareRetry
 		}
-		d.s.log.LogAttrs(ctx, slog.LevelWarn, "following the feed for delivery failed; comparing with the ledger again", slog.Any("error", err))
+		d.s.log.LogAttrs(ctx, slog.LevelWarn, "following the feed for delivery failed; comparing with the ledger again",
+			slog.Any("error", err))
 		if !sleep(ctx, wait) {
 			return nil
 		}

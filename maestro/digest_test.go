@@ -131,8 +131,8 @@ func (c counting) Write(p []byte) (int, error) {
 	return c.Writer.Write(p)
 }
 
-// fill stores n delivered bundles of a consumer, and gives its agent their works. It stores the first bundle as the server
-// does, and copies its rows: a transaction for each bundle takes 20,000 round trips for 10,000 bundles.
+// fill stores n delivered bundles of a consumer, and gives its agent their works. It stores the first
+// bundle as the server does, and copies its rows: to store each bundle takes two round trips.
 func (i *instance) fill(agent *scriptedAgent, n int) {
 	i.t.Helper()
 	idOf := func(k int) string { return fmt.Sprintf("3f2a9c1e-0000-4000-8000-%012d", k) }
@@ -197,8 +197,8 @@ func (i *instance) fill(agent *scriptedAgent, n int) {
 	})
 }
 
-// TestAResyncOf10000WorksInSync measures a resync of equal sides on the wire, TLS and MQTT included, after the agent and
-// after the server have restarted.
+// TestAResyncOf10000WorksInSync measures a resync of equal sides on the wire, TLS and MQTT included,
+// after the agent and after the server have restarted.
 func TestAResyncOf10000WorksInSync(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

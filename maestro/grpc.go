@@ -37,16 +37,16 @@ const (
 type rpcPort struct {
 	listener net.Listener
 	config   *tls.Config // nil: plain
-	trust    rpcauth.Trust
+	foreign  bool        // config verifies clients by a CA that is not the region's
 	service  cloudevents.CloudEventServiceServer
 }
 
-// trustOf returns how a port with this configuration trusts client certificates.
-func trustOf(config *tls.Config, foreign bool) rpcauth.Trust {
+// trust returns how the port trusts client certificates.
+func (p *rpcPort) trust() rpcauth.Trust {
 	switch {
-	case config == nil:
+	case p.config == nil:
 		return rpcauth.TrustPlain
-	case foreign:
+	case p.foreign:
 		return rpcauth.TrustForeignCA
 	}
 	return rpcauth.TrustRegionCA
@@ -113,7 +113,7 @@ func (s *identifiedStream) Context() context.Context { return s.ctx }
 // identifyRPC authenticates the caller, and refuses unknown callers (I10). The handlers
 // authorize the call, since only they know its source or cluster.
 func (s *Server) identifyRPC(ctx context.Context, port rpcPort) (context.Context, error) {
-	c, err := s.auth.Authenticate(ctx, port.trust)
+	c, err := s.auth.Authenticate(ctx, port.trust())
 	if err != nil {
 		if e, ok := errors.AsType[*rest.Error](err); ok && e.Status == http.StatusUnauthorized {
 			return nil, status.Error(codes.Unauthenticated, e.Reason)

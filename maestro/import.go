@@ -21,7 +21,7 @@ import (
 // ImportOptions are the parameters of Import. From and To are needed.
 type ImportOptions struct {
 	From  string // DSN of the database of openshift-online/maestro; it is only read
-	To    string // DSN of ours, which is made when it is empty
+	To    string // DSN of this server's database; Import creates the schema when the database is empty
 	Batch int    // rows of a transaction; default 200
 
 	// Progress is called after each batch; may be nil.
@@ -29,13 +29,13 @@ type ImportOptions struct {
 	Logger   *slog.Logger // default: discard
 }
 
-// ImportReport has the result of an import, for each table and remarkable row.
+// ImportReport has the result of an import: counts for each table, and remarks about rows.
 type ImportReport struct {
 	Consumers ImportCount `json:"consumers"`
 	Bundles   ImportCount `json:"bundles"`
-	// Refused rows are not here, with the reason. At most 1000 are listed.
+	// Refused has the rows that Import did not store, with the reasons; at most 1000.
 	Refused []ImportRemark `json:"refused"`
-	// Notes are about rows that are here, but not with all that they had.
+	// Notes has the stored rows that lost a part of their content; at most 1000.
 	Notes []ImportRemark `json:"notes"`
 }
 
@@ -43,9 +43,9 @@ type ImportReport struct {
 type ImportCount struct {
 	Read     int `json:"read"`
 	Imported int `json:"imported"`
-	Present  int `json:"present"` // were here already
+	Present  int `json:"present"` // this server had them before
 	Refused  int `json:"refused"`
-	Deleting int `json:"deleting"` // of the imported ones: their deletion is not confirmed
+	Deleting int `json:"deleting"` // imported rows whose deletion the agent has not confirmed
 }
 
 // ImportRemark is about one row.
@@ -58,12 +58,11 @@ type ImportRemark struct {
 // maxRemarks bounds the lists of a report.
 const maxRemarks = 1000
 
-// Import copies consumers and resource bundles of openshift-online/maestro,
-// version by version as they are: agents that go on with this server hold what
-// is wanted of them already, and nothing is applied again. Bundles under
-// deletion are imported so. What is here already is left as it is, so an
-// import may be stopped and run again. Rows that cannot be understood are
-// refused, and the others imported; the error is about the import as a whole.
+// Import copies consumers and resource bundles of openshift-online/maestro with their versions, so
+// agents that change to this server hold their works already and apply nothing again. Bundles under
+// deletion stay under deletion. Import changes no row that this server has, so it may be stopped and
+// run again. It refuses rows that it cannot read, and imports the others; an error is about the whole
+// import.
 func Import(ctx context.Context, o ImportOptions) (ImportReport, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -116,13 +115,12 @@ func refuse(format string, args ...any) rowFate {
 	return rowFate{refused: fmt.Sprintf(format, args...)}
 }
 
-// table reads a table in the order of its ids and has each row taken.
+// table reads a table in the order of its ids and calls take for each row.
 func (i *importer) table(ctx context.Context, name string, count *ImportCount, take func(context.Context, *store.Tx,
 	json.RawMessage) (rowFate, error)) error {
 	last := ""
 	for {
-		// Rows come as JSON, so that it does not matter which columns a
-		// version of the other server has besides.
+		// Rows are read as JSON, so further columns of other versions do not matter.
 		rows, err := i.from.Query(ctx, "select r.id, to_jsonb(r) from "+pgx.Identifier{name}.Sanitize()+
 			" r where r.id > $1 order by r.id limit $2", last, i.o.Batch)
 		if err != nil {

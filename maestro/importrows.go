@@ -10,7 +10,7 @@ import (
 	"atoll.dev/maestro/bundle"
 )
 
-// theirTime is a time of their tables, with or without a zone.
+// theirTime is a time in a table of openshift-online/maestro, with or without a zone.
 type theirTime struct{ time.Time }
 
 func (t *theirTime) UnmarshalJSON(data []byte) (err error) {
@@ -24,7 +24,7 @@ func (t *theirTime) UnmarshalJSON(data []byte) (err error) {
 	return err
 }
 
-// theirRow is what their tables have in common.
+// theirRow has the columns that all tables of openshift-online/maestro have.
 type theirRow struct {
 	ID        string     `json:"id"`
 	CreatedAt *theirTime `json:"created_at"`
@@ -32,7 +32,8 @@ type theirRow struct {
 	DeletedAt *theirTime `json:"deleted_at"`
 }
 
-// times are a row's, as far as it has them.
+// times returns the times of a row. A missing time of creation is now; a missing time of the last
+// update is that of the creation.
 func (r theirRow) times() (created, updated time.Time) {
 	created = time.Now()
 	if r.CreatedAt != nil && !r.CreatedAt.IsZero() {
@@ -45,8 +46,7 @@ func (r theirRow) times() (created, updated time.Time) {
 	return created, updated
 }
 
-// theirResource is a row of their bundles. Payload and status are whole
-// CloudEvents.
+// theirResource is a bundle in the table resources. Payload and status are whole CloudEvents.
 type theirResource struct {
 	theirRow
 	Name     string                     `json:"name"`
@@ -57,7 +57,7 @@ type theirResource struct {
 	Status   map[string]json.RawMessage `json:"status"`
 }
 
-// spec converts their payload to a bundle's spec, or returns why it cannot.
+// spec converts the payload to a bundle's spec.
 func (r *theirResource) spec() (bundle.Spec, error) {
 	e := theirEvent(r.Payload)
 	s := bundle.Spec{
@@ -125,7 +125,7 @@ func (r *theirResource) status() (bundle.Status, []string) {
 // theirEvent is a CloudEvent as one JSON object.
 type theirEvent map[string]json.RawMessage
 
-// text is a member that is a string; "" if it is not.
+// text returns a member that is a string, and "" for every other member.
 func (e theirEvent) text(name string) string {
 	var s string
 	if json.Unmarshal(e[name], &s) != nil {
@@ -134,7 +134,7 @@ func (e theirEvent) text(name string) string {
 	return s
 }
 
-// number is a member that is a number, or a string that holds one.
+// number returns a member that is a number, or a string with a number.
 func (e theirEvent) number(name string) (n int64, err error) {
 	raw := e[name]
 	if s := e.text(name); s != "" {

@@ -100,8 +100,9 @@ func (i *statusItem) key() string {
 // both have the same generation and source, and this one has the later sequence.
 func (i *statusItem) replaces(old statusItem) bool {
 	same := func(ext string) bool { return i.m.Extensions[ext] == old.m.Extensions[ext] }
+	before, now := old.m.Extensions[work.ExtSequenceID], i.m.Extensions[work.ExtSequenceID]
 	return same(work.ExtResourceVersion) && same(work.ExtOriginalSource) && same(work.ExtClusterName) &&
-		old.m.Extensions[work.ExtSequenceID] != "" && bundle.IsNewer(i.m.Extensions[work.ExtSequenceID], old.m.Extensions[work.ExtSequenceID])
+		before != "" && bundle.IsNewer(now, before)
 }
 
 // run stores queued statuses until ctx ends. Several workers run it.

@@ -379,10 +379,11 @@ func (s *Server) Run(ctx context.Context) error {
 		})
 	}
 	toSources, toAgents := newSourcePort(s), &agentPort{s: s}
-	rpc(rpcPort{s.opts.GRPC, s.opts.GRPCTLS, trustOf(s.opts.GRPCTLS, s.opts.ForeignGRPC), toSources})
-	rpc(rpcPort{s.opts.Plain.GRPC, nil, rpcauth.TrustPlain, toSources})
-	rpc(rpcPort{s.opts.Agents, s.opts.AgentsTLS, trustOf(s.opts.AgentsTLS, s.opts.ForeignAgents), toAgents})
-	rpc(rpcPort{s.opts.Plain.Agents, nil, rpcauth.TrustPlain, toAgents})
+	o := s.opts
+	rpc(rpcPort{listener: o.GRPC, config: o.GRPCTLS, foreign: o.ForeignGRPC, service: toSources})
+	rpc(rpcPort{listener: o.Plain.GRPC, service: toSources})
+	rpc(rpcPort{listener: o.Agents, config: o.AgentsTLS, foreign: o.ForeignAgents, service: toAgents})
+	rpc(rpcPort{listener: o.Plain.Agents, service: toAgents})
 	<-outer.Done()
 	close(s.stopping)
 	err := servers.Wait()

@@ -201,7 +201,8 @@ const liveSQL = `select objid::bigint from pg_locks where locktype = 'advisory' 
 
 // readDivision reads the live servers and the holders of the slots, and removes and
 // returns the hints about consumers of this server.
-func (l *slotLease) readDivision(ctx context.Context, conn *pgx.Conn) (live, holders []int64, hints []string, err error) {
+func (l *slotLease) readDivision(ctx context.Context, conn *pgx.Conn) (
+	live, holders []int64, hints []string, err error) {
 	err = conn.QueryRow(ctx, `select array(`+liveSQL+
 		`), array(select holder from delivery_slot where source = $2 order by slot),
 		array(select consumer from delivery_hint where source = $2 and slot in (select slot from delivery_slot where source = $2 and holder = $3))`,

@@ -155,8 +155,9 @@ func TestI6ServersShareDelivery(t *testing.T) {
 	divided(t, second)
 }
 
-// TestI6ALostLeaseSessionForgetsNothing: the database ends the session that holds a server's lease. The server takes its
-// slots again with another session, sends no acknowledged work again, and delivers later changes.
+// TestI6ALostLeaseSessionForgetsNothing: the database ends the session that holds a server's lease.
+// The server takes its slots again with another session, sends no acknowledged work again, and
+// delivers later changes.
 func TestI6ALostLeaseSessionForgetsNothing(t *testing.T) {
 	t.Parallel()
 	site := newSite(t)

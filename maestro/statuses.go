@@ -93,8 +93,7 @@ func (s *Server) storeBundleStatuses(
 	tx *store.Tx,
 	id, sequence string,
 	events []*bundle.StatusEvent,
-) (outcome,
-	error) {
+) (outcome, error) {
 	o := outcome{id: id, consumer: events[0].Topic, ack: ledger.Acknowledgement{ID: id}}
 	above := int64(0)
 	d, _, err := tx.Update(ctx, bundle.Kind, id, 0, func(d *store.Document) error {
@@ -163,13 +162,8 @@ func (s *Server) storeBundleStatuses(
 		return o, tx.Remove(ctx, bundle.Kind, id, 0)
 	}
 	if o.lost != nil {
-		if err := ledger.LowerAcknowledged(
-			ctx,
-			tx,
-			[]ledger.Work{{ID: id, Generation: d.Generation}},
-			nil,
-			0,
-		); err != nil {
+		lost := []ledger.Work{{ID: id, Generation: d.Generation}}
+		if err := ledger.LowerAcknowledged(ctx, tx, lost, nil, 0); err != nil {
 			return o, err
 		}
 	}
@@ -227,7 +221,7 @@ func (s *Server) resend(ctx context.Context, w delivery.Work) {
 		return // the agent sends a comparison when it connects
 	}
 	if err := s.hintDelivery(ctx, w.Consumer); err != nil { // the next comparison of the slot's holder finds the work
-		s.log.LogAttrs(ctx, slog.LevelDebug, "the delivering server got no hint about a work", slog.String("consumer", w.Consumer),
-			slog.Any("error", err))
+		s.log.LogAttrs(ctx, slog.LevelDebug, "the delivering server got no hint about a work",
+			slog.String("consumer", w.Consumer), slog.Any("error", err))
 	}
 }

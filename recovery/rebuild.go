@@ -67,14 +67,16 @@ type Wait struct {
 }
 
 // Rebuild restores an emptied database of Maestro. It creates a consumer for each ManagementCluster of CLM, asks all
-// adapters to reconcile all resources, and waits until each resource was reported again and is at least as reconciled as
-// before, and each agent has listed its works.
+// adapters to reconcile all resources, and waits until the adapters have reported on each resource again, each resource
+// is at least as reconciled as at the beginning of this run, and each agent has listed its works.
 //
 //   - Complete: the report is Done and lists the works that no source has ordered again.
 //   - Not complete within Timeout: ErrTimeout; the report lists what is missing.
 //   - Any other error: the report says how far the rebuild came.
 //
-// Rebuild changes nothing that exists. It may be stopped and called again at any time, also by two callers at once.
+// Rebuild changes nothing that exists. It may be stopped and called again at any time, also by two callers at once. A
+// later run does not know which resources were reconciled before the loss: it does not wait for a resource that the
+// adapters have reported as not reconciled during an earlier run (docs/decisions/028).
 func Rebuild(ctx context.Context, o Options) (Report, error) {
 	r := &rebuild{Options: o}
 	err := r.run(ctx)
@@ -155,14 +157,15 @@ func (r *rebuild) finishLate(ctx context.Context, before map[string]clm.Resource
 }
 
 // reconcileAgain asks the adapters to reconcile every resource that the rebuild waits for. run calls it when another
-// agent has listed its works: adapters that could not decide without that agent need not wait for their next turn. After
-// an error, a part of the resources has no request; run calls reconcileAgain again when the error is temporary.
+// agent has listed its works: adapters that could not decide without that agent need not wait for their next turn.
+// After an error, a part of the resources has no request; run calls reconcileAgain again when the error is temporary.
 func (r *rebuild) reconcileAgain(ctx context.Context) error {
 	for _, wait := range r.report.Waiting {
 		if wait.ID == "" {
 			continue
 		}
-		err := r.CLM.Reconcile(ctx, clmclient.AllKinds, wait.ID, "an agent listed its works after Maestro's database was lost")
+		err := r.CLM.Reconcile(ctx, clmclient.AllKinds, wait.ID,
+			"an agent listed its works after Maestro's database was lost")
 		if err != nil && remote.StatusOf(err) != http.StatusNotFound {
 			return err
 		}
@@ -176,7 +179,8 @@ func (r *rebuild) createConsumers(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !slices.ContainsFunc(kinds, func(k clmclient.ResourceKind) bool { return k.Plural == clmclient.ManagementClusters }) {
+	isManagementCluster := func(k clmclient.ResourceKind) bool { return k.Plural == clmclient.ManagementClusters }
+	if !slices.ContainsFunc(kinds, isManagementCluster) {
 		return nil, errors.New("the lifecycle manager has no kind ManagementCluster, so it does not know the consumers; " +
 			"register them with `atoll mc register`")
 	}

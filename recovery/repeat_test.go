@@ -14,8 +14,8 @@ import (
 )
 
 // region has the answers of a lifecycle manager with one management cluster and one cluster, and of a Maestro whose
-// agent lists its works at the second comparison. The adapters report on the cluster when the lifecycle manager accepts a
-// request to reconcile it; the lifecycle manager refuses the first requests.
+// agent lists its works at the second comparison. The adapters report on the cluster when the lifecycle manager
+// accepts a request to reconcile it; the lifecycle manager refuses the first requests.
 type region struct {
 	mu         sync.Mutex
 	refusals   int       // requests to reconcile the cluster that are still to be refused

@@ -15,9 +15,9 @@ const (
 	headerRequestID = "X-Atoll-Request-Id"
 )
 
-// WithActor returns a context whose actor the store records with each change: peer, the
-// authenticated caller; "" without authentication. Only the region's own services may name another actor
-// in headers. header returns the value of a header, and "" without it.
+// WithActor returns a context whose actor the store records with each change: the authenticated
+// caller peer, or "anonymous" when peer is "". Only the region's own services may name another actor,
+// in headers. header returns the value of a header, and "" when the request does not have it.
 func WithActor(ctx context.Context, peer pki.Name, header func(string) string, operationID string) context.Context {
 	a := store.Actor{Principal: string(peer), RequestID: operationID}
 	if peer == "" {

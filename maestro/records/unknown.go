@@ -94,9 +94,11 @@ func (w *Writer) RequestAdoption(ctx context.Context, consumer, id string, req a
 	case req.Source == "":
 		return api.UnknownWork{}, apierror.Invalid("source is missing; it is the source that is to own the bundle")
 	case len(req.Source) > wire.MaxSource:
-		return api.UnknownWork{}, apierror.Invalid("source has %d bytes, at most %d are possible", len(req.Source), wire.MaxSource)
+		return api.UnknownWork{}, apierror.Invalid("source has %d bytes, at most %d are possible", len(req.Source),
+			wire.MaxSource)
 	case len(req.Reason) > MaxReason:
-		return api.UnknownWork{}, apierror.Invalid("reason has %d bytes, at most %d are possible", len(req.Reason), MaxReason)
+		return api.UnknownWork{}, apierror.Invalid("reason has %d bytes, at most %d are possible", len(req.Reason),
+			MaxReason)
 	}
 	if err := w.accepting(); err != nil {
 		return api.UnknownWork{}, err
@@ -113,13 +115,8 @@ func (w *Writer) RequestAdoption(ctx context.Context, consumer, id string, req a
 			req.Reason,
 		).Scan(&u.Version, &u.FirstSeenAt)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return rest.Errorf(
-				http.StatusNotFound,
-				apierror.CodeNotFound,
-				"consumer %s has no unknown work %s",
-				consumer,
-				id,
-			)
+			return rest.Errorf(http.StatusNotFound, apierror.CodeNotFound, "consumer %s has no unknown work %s",
+				consumer, id)
 		}
 		return err
 	})

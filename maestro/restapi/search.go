@@ -39,9 +39,9 @@ var bundleFields = search.Schema{Table: "resources", Fields: map[string]search.F
 // LabelIndex is an index of bundles that serves searches by labels: equality, in, and @>.
 var LabelIndex = store.Index{Name: "labels", On: "gin ((spec->'metadata'->'labels') jsonb_path_ops)"}
 
-// SearchStatistics is a migration of the database. Its statistics give the planner the frequencies of sources and labels, which it does
-// not get from an index on one kind. Without them a search by both went
-// through all bundles of the source.
+// SearchStatistics is a migration of the database. Its statistics give the planner the frequencies
+// of sources and labels, which it does not get from an index on one kind. Without them a search by
+// both went through all bundles of the source.
 const SearchStatistics = `
 create statistics bundle_source on (spec->>'source') from document;
 create statistics bundle_labels on (spec->'metadata'->'labels') from document;

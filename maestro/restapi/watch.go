@@ -52,7 +52,11 @@ func (h *handlers) watchOptions(r *http.Request) rest.WatchOptions {
 // document's first version gets Modified for a document that it has not seen, so Added
 // and Modified are hints.
 var eventTypes = map[store.WatchEventKind]rest.EventType{
-	store.Exists: rest.Added, store.Created: rest.Added, store.Updated: rest.Modified, store.Gone: rest.Deleted, store.Synced: rest.Bookmark,
+	store.Exists:  rest.Added,
+	store.Created: rest.Added,
+	store.Updated: rest.Modified,
+	store.Gone:    rest.Deleted,
+	store.Synced:  rest.Bookmark,
 }
 
 // sendWatchEvent sends one watch event to the client.
