@@ -396,7 +396,7 @@ func TestRoutesAreDocumented(t *testing.T) {
 		}
 	}
 	registry, _ := ParseRegistry([]byte(testEntities))
-	for _, route := range (&Server{registry: registry}).routes().Routes() {
+	for _, route := range (&Server{registry: registry}).routes().mux.Routes() {
 		if !documented[route] {
 			t.Errorf("%s is not documented", route)
 		}

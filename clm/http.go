@@ -1,12 +1,10 @@
 package clm
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"mime"
 	"net/http"
-	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -26,92 +24,6 @@ const DefaultWatchesPerCaller = 100
 // DefaultMaxResource bounds the bytes of a request that creates or changes a resource, if
 // Options has no other bound.
 const DefaultMaxResource = 4 << 20
-
-// collection is one set of paths: the flat paths of a kind, the paths of a kind below its
-// owner, or the paths of all kinds.
-type collection struct {
-	s      *Server
-	entity *Entity // nil: all kinds
-	nested bool
-}
-
-// routes registers the REST API: for each kind its paths, once more below its
-// owner if it has one, and those of all kinds.
-func (s *Server) routes() *rest.Mux {
-	m := rest.NewMux()
-	m.Handle("GET /api/hyperfleet", s.getMetadata)
-	m.Handle("GET "+basePath+"/openapi", s.getOpenAPI)
-	m.Handle("GET "+basePath+"/openapi.html", s.getOpenAPIPage)
-	m.Handle("POST "+basePath+"/"+resources+"/reconcile", s.reconcileAll)
-	m.Handle("PUT "+basePath+"/adapters/{adapter}/members/{member}", s.putMember)
-	m.Handle("DELETE "+basePath+"/adapters/{adapter}/members/{member}", s.deleteMember)
-	(&collection{s: s}).register(m, basePath+"/"+resources)
-	for _, e := range s.registry.entities {
-		(&collection{s: s, entity: e}).register(m, basePath+"/"+e.Plural)
-		if e.parent != nil {
-			(&collection{s: s, entity: e, nested: true}).register(m, basePath+"/"+e.parent.Plural+"/{parent_id}/"+
-				e.Plural)
-		}
-	}
-	if s.opts.Extension != nil {
-		s.opts.Extension.Routes(m, func(ctx context.Context) map[string]string { return callerOf(ctx).Tenancy })
-	}
-	return m
-}
-
-func (c *collection) register(m *rest.Mux, path string) {
-	m.Handle("GET "+path, c.list)
-	m.Handle("POST "+path, c.create)
-	if !c.nested {
-		m.Handle("GET "+path+"/history", c.kindHistory)
-	}
-	m.Handle("GET "+path+"/{id}", c.get)
-	m.Handle("PATCH "+path+"/{id}", c.patch)
-	m.Handle("DELETE "+path+"/{id}", c.delete)
-	m.Handle("POST "+path+"/{id}/force-delete", c.forceDelete)
-	m.Handle("GET "+path+"/{id}/statuses", c.statuses)
-	m.Handle("PUT "+path+"/{id}/statuses", c.putStatus)
-	m.Handle("GET "+path+"/{id}/history", c.history)
-	m.Handle("POST "+path+"/{id}/reconcile", c.reconcile)
-}
-
-// handler returns the handler of the REST port:
-//
-//	request -> Observe -> Compress -> trailing slash -> route -> identity -> rights -> Mux
-//
-// A request without a route is answered without identification, as in the original.
-func (s *Server) handler() http.Handler {
-	mux := s.routes()
-	mux.PlainMethods = true
-	open := map[string]bool{"GET /api/hyperfleet": true, "GET " + basePath + "/openapi": true,
-		"GET " + basePath + "/openapi.html": true}
-	return rest.Observe(rest.Options{
-		Log: s.log, ErrorBody: problem, ErrorType: "application/problem+json", Classify: classify,
-		Observed: s.metrics.observe, IDHeaders: []string{"X-Request-Id"}, Trace: s.opts.Tracer.Serve,
-	}, rest.Compress(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Add("Vary", "Authorization")
-		if p := r.URL.Path; len(p) > 1 && strings.HasSuffix(p, "/") {
-			u := *r.URL
-			u.Path, u.RawPath = strings.TrimRight(p, "/"), ""
-			r2 := *r
-			r2.URL = &u
-			r = &r2
-		}
-		r = r.WithContext(withInstance(r.Context(), r.URL.Path))
-		if route := mux.Route(r); route != "" && !open[route] {
-			caller, err := s.opts.Identify(r)
-			if err == nil {
-				err = caller.authorize(route)
-			}
-			if err != nil {
-				rest.Fail(w, r, err)
-				return
-			}
-			r = r.WithContext(withCaller(r.Context(), caller, rest.OperationID(r.Context())))
-		}
-		mux.ServeHTTP(w, r)
-	})))
-}
 
 func (s *Server) getMetadata(w http.ResponseWriter, _ *http.Request) error {
 	m := api.Metadata{ID: "hyperfleet", Kind: "API", Href: "/api/hyperfleet", Version: s.opts.Version}
@@ -328,9 +240,6 @@ func (c *collection) forceDelete(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (c *collection) putStatus(w http.ResponseWriter, r *http.Request) error {
-	if callerOf(r.Context()).Tenancy != nil {
-		return rest.Errorf(http.StatusForbidden, codeForbidden, "only the region's own adapters report statuses")
-	}
 	version, err := ifMatch(r)
 	if err != nil {
 		return err

@@ -282,25 +282,3 @@ func (c Caller) sees(tenancy map[string]string) bool {
 	}
 	return true
 }
-
-// authorize returns an error if the caller may not use a route: 401 for a write without a
-// name, 403 for a write by a Reporter that is no report. It decides by the route's pattern,
-// not by the path, because a name in the path may be any word.
-func (c Caller) authorize(route string) error {
-	method, pattern, _ := strings.Cut(route, " ")
-	reads := method == http.MethodGet || method == http.MethodHead
-	reports := method == http.MethodPut && strings.HasSuffix(pattern, "/{id}/statuses")
-	switch {
-	case reads:
-		return nil
-	case c.Name == "" && c.Nameless != nil:
-		return rest.Errorf(http.StatusUnauthorized, codeNoIdentity,
-			"unable to resolve the caller's identity: %s; only reading is possible with this token", c.Nameless)
-	case c.Name == "":
-		return rest.Errorf(http.StatusUnauthorized, codeNoIdentity,
-			"the caller has no name; only reading is possible")
-	case c.Reporter && !reports:
-		return rest.Errorf(http.StatusForbidden, codeForbidden, "the system reports statuses, and changes nothing else")
-	}
-	return nil
-}

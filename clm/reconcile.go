@@ -16,17 +16,16 @@ import (
 	"atoll.dev/store"
 )
 
-// RequestKind is the store's kind of requests to look at resources again. A
-// request's spec is an api.ReconcileRequest. It goes after requestMemory; what
-// follows the feed acts on it once, when it sees it.
+// RequestKind is the store's kind of requests for events. The spec of such a document is an
+// api.ReconcileRequest. Followers of the feed act on it once. CLM removes it after requestMemory.
 const RequestKind store.Kind = "Request"
 
-// requestMemory is how long a request for work stays in the feed.
+// requestMemory is how long a request for events stays in the feed.
 const requestMemory = 24 * time.Hour
 
 // reconcile requests an event for one resource, in any state.
 func (c *collection) reconcile(w http.ResponseWriter, r *http.Request) error {
-	ask, err := readAsk(r)
+	wanted, err := readReconcile(r)
 	if err != nil {
 		return err
 	}
@@ -34,38 +33,35 @@ func (c *collection) reconcile(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if ask.Kind != "" && ask.Kind != a.entity.Kind {
+	if wanted.Kind != "" && wanted.Kind != a.entity.Kind {
 		return fieldError(http.StatusBadRequest, codeValidation, "kind", "enum", "must be that of the resource, "+
 			a.entity.Kind)
 	}
-	return c.s.request(w, r, api.ReconcileRequest{Kind: a.entity.Kind, ID: d.ID, Reason: ask.Reason}, d.Scope)
+	return c.s.request(w, r, api.ReconcileRequest{Kind: a.entity.Kind, ID: d.ID, Reason: wanted.Reason}, d.Scope)
 }
 
 // reconcileAll requests an event for each resource, of one kind or of all.
 func (s *Server) reconcileAll(w http.ResponseWriter, r *http.Request) error {
-	if callerOf(r.Context()).Tenancy != nil {
-		return rest.Errorf(http.StatusForbidden, codeForbidden, "only operators ask for all resources; ask for one")
-	}
-	ask, err := readAsk(r)
+	wanted, err := readReconcile(r)
 	if err != nil {
 		return err
 	}
-	if ask.Kind != "" && s.registry.byKind[ask.Kind] == nil {
-		return fieldError(http.StatusBadRequest, codeValidation, "kind", "enum", "is unknown: "+shorten(ask.Kind))
+	if wanted.Kind != "" && s.registry.byKind[wanted.Kind] == nil {
+		return fieldError(http.StatusBadRequest, codeValidation, "kind", "enum", "is unknown: "+shorten(wanted.Kind))
 	}
-	return s.request(w, r, api.ReconcileRequest{Kind: ask.Kind, Reason: ask.Reason}, "")
+	return s.request(w, r, api.ReconcileRequest{Kind: wanted.Kind, Reason: wanted.Reason}, "")
 }
 
-// readAsk reads a body, which may be absent.
-func readAsk(r *http.Request) (ask api.ReconcileAsk, err error) {
-	if err = rest.ReadJSON(r, maxBody, &ask); errors.Is(err, rest.ErrEmpty) {
+// readReconcile reads the body of a request for events, which may be absent.
+func readReconcile(r *http.Request) (wanted api.ReconcileAsk, err error) {
+	if err = rest.ReadJSON(r, maxBody, &wanted); errors.Is(err, rest.ErrEmpty) {
 		err = nil
 	}
-	if err == nil && utf8.RuneCountInString(ask.Reason) > maxReason {
+	if err == nil && utf8.RuneCountInString(wanted.Reason) > maxReason {
 		err = fieldError(http.StatusBadRequest, codeValidation, "reason", "max_length",
 			fmt.Sprintf("must have at most %d characters", maxReason))
 	}
-	return ask, err
+	return wanted, err
 }
 
 // request stores a request for events, which the feed brings to its followers. The history
