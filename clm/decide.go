@@ -27,7 +27,7 @@ func (e *Entity) create(id, name, scope string, spec declared, now time.Time) (s
 	first := d
 	first.Generation = 1
 	var err error
-	if seen.Conditions, err = e.conditions(first, spec, seen, false, true); err != nil {
+	if seen.Conditions, err = e.conditions(first, spec, seen, status.NoChildren, status.KeepPrevious); err != nil {
 		return d, err
 	}
 	return d, encode(&d, spec, seen)
@@ -81,19 +81,19 @@ func (e *Entity) patch(d *store.Document, c change, by author, now time.Time) er
 		return nil
 	}
 	next.UpdatedBy, next.UpdatedTime, next.Traceparent = by.name, now, by.trace
-	return e.replaceSpec(d, next, false)
+	return e.replaceSpec(d, next, status.NoChildren)
 }
 
+// sameSpec reports whether two specs have the same spec, labels and references.
 func sameSpec(a, b declared) bool {
 	equal, err := store.SameJSON(a.Spec, b.Spec)
 	return err == nil && equal && maps.Equal(a.Labels, b.Labels) && maps.EqualFunc(a.References, b.References,
 		slices.Equal)
 }
 
-// markDeleted sets the deletion time of a resource, which makes a new generation. children
-// is true if the resource has children. For a resource that is being deleted already,
-// markDeleted changes nothing.
-func (e *Entity) markDeleted(d *store.Document, children bool, by author, now time.Time) error {
+// markDeleted sets the deletion time of a resource, which makes a new generation. For a
+// resource that is being deleted already, markDeleted changes nothing.
+func (e *Entity) markDeleted(d *store.Document, children status.Children, by author, now time.Time) error {
 	if d.DeletedAt != nil {
 		return nil
 	}
@@ -109,7 +109,7 @@ func (e *Entity) markDeleted(d *store.Document, children bool, by author, now ti
 
 // repeatDeletion sets the updated_time of a resource that is being deleted to the time of a repeated
 // DELETE, as the original does. It makes neither a new generation nor a new version.
-func (e *Entity) repeatDeletion(d *store.Document, children bool, now time.Time) error {
+func (e *Entity) repeatDeletion(d *store.Document, children status.Children, now time.Time) error {
 	spec, err := declaredOf(*d)
 	if err != nil {
 		return err
@@ -119,7 +119,7 @@ func (e *Entity) repeatDeletion(d *store.Document, children bool, now time.Time)
 		return err
 	}
 	seen.DeletionRepeated = now
-	if seen.Conditions, err = e.conditions(*d, spec, seen, children, true); err != nil {
+	if seen.Conditions, err = e.conditions(*d, spec, seen, children, status.KeepPrevious); err != nil {
 		return err
 	}
 	encodeStatus(d, spec, seen)
@@ -128,23 +128,23 @@ func (e *Entity) repeatDeletion(d *store.Document, children bool, now time.Time)
 
 // replaceSpec gives a resource another spec, for which the store makes the next
 // generation, and the conditions of that generation.
-func (e *Entity) replaceSpec(d *store.Document, spec declared, children bool) error {
+func (e *Entity) replaceSpec(d *store.Document, spec declared, children status.Children) error {
 	seen, err := observedOf(*d)
 	if err != nil {
 		return err
 	}
 	next := *d
 	next.Generation++
-	if seen.Conditions, err = e.conditions(next, spec, seen, children, true); err != nil {
+	if seen.Conditions, err = e.conditions(next, spec, seen, children, status.KeepPrevious); err != nil {
 		return err
 	}
 	return encode(d, spec, seen)
 }
 
 // conditions computes the conditions of a resource from its reports. d has the generation
-// that the resource will have. keep is that of status.Mapper.Map.
-func (e *Entity) conditions(d store.Document, spec declared, seen observed, children, keep bool) ([]status.Condition,
-	error) {
+// that the resource will have. onFailure is that of status.Mapper.Map.
+func (e *Entity) conditions(d store.Document, spec declared, seen observed,
+	children status.Children, onFailure status.OnFailure) ([]status.Condition, error) {
 	resource := e.statusResource(d, spec, children)
 	resource.UpdatedAt = seen.updatedTime(spec)
 	conditions := []status.Condition{}
@@ -167,12 +167,12 @@ func (e *Entity) conditions(d store.Document, spec declared, seen observed, chil
 		return nil, err
 	}
 	// The cost limit of the rules bounds the call, so that it needs no context.
-	mapped, err := e.mapper.Map(context.Background(), resource, document, seen.Reports, seen.Conditions, keep)
+	mapped, err := e.mapper.Map(context.Background(), resource, document, seen.Reports, seen.Conditions, onFailure)
 	return append(conditions, mapped...), err
 }
 
 // statusResource returns the properties of a resource on which its conditions depend.
-func (e *Entity) statusResource(d store.Document, spec declared, children bool) status.Resource {
+func (e *Entity) statusResource(d store.Document, spec declared, children status.Children) status.Resource {
 	return status.Resource{
 		Generation: int32(d.Generation), UpdatedAt: spec.UpdatedTime, Deleting: d.DeletedAt != nil,
 		Children: children, Required: e.RequiredAdapters,
@@ -186,10 +186,9 @@ type reported struct {
 	done    bool          // the report completes the deletion: remove the resource
 }
 
-// applyReport applies an adapter's report to a document. children is true if the resource
-// has children. Only the verdicts Stored and Aggregated change the document.
-func (e *Entity) applyReport(d *store.Document, r status.Report, tie status.Tie, children bool, now time.Time) (reported,
-	error) {
+// applyReport applies an adapter's report to a document. Only the verdicts Stored and Aggregated change the document.
+func (e *Entity) applyReport(d *store.Document, r status.Report, tie status.Tie, children status.Children,
+	now time.Time) (reported, error) {
 	spec, err := declaredOf(*d)
 	if err != nil {
 		return reported{}, err
@@ -217,11 +216,11 @@ func (e *Entity) applyReport(d *store.Document, r status.Report, tie status.Tie,
 		seen.replace(next)
 	}
 	if verdict == status.Aggregated {
-		if seen.Conditions, err = e.conditions(*d, spec, seen, children, false); err != nil {
+		if seen.Conditions, err = e.conditions(*d, spec, seen, children, status.ReturnError); err != nil {
 			return out, err
 		}
 	}
-	out.done = status.Removable(e.statusResource(*d, spec, children), seen.Reports, children)
+	out.done = status.Removable(e.statusResource(*d, spec, children), seen.Reports)
 	if verdict != status.Repeated {
 		encodeStatus(d, spec, seen) // the spec stays
 	}
@@ -230,7 +229,7 @@ func (e *Entity) applyReport(d *store.Document, r status.Report, tie status.Tie,
 
 // applyChildRemoval computes the conditions of a resource whose child was removed. done is
 // true if the deletion of the resource is complete.
-func (e *Entity) applyChildRemoval(d *store.Document, children bool) (done bool, err error) {
+func (e *Entity) applyChildRemoval(d *store.Document, children status.Children) (done bool, err error) {
 	spec, err := declaredOf(*d)
 	if err != nil {
 		return false, err
@@ -239,10 +238,10 @@ func (e *Entity) applyChildRemoval(d *store.Document, children bool) (done bool,
 	if err != nil {
 		return false, err
 	}
-	if seen.Conditions, err = e.conditions(*d, spec, seen, children, true); err != nil {
+	if seen.Conditions, err = e.conditions(*d, spec, seen, children, status.KeepPrevious); err != nil {
 		return false, err
 	}
-	done = status.Removable(e.statusResource(*d, spec, children), seen.Reports, children)
+	done = status.Removable(e.statusResource(*d, spec, children), seen.Reports)
 	seen.EndedWithChild = done
 	encodeStatus(d, spec, seen)
 	return done, nil

@@ -14,16 +14,16 @@ import (
 	"atoll.dev/store"
 )
 
-// family is a resource with all resources below it, read under the lock of its root.
-type family struct {
+// tree is a resource with all resources below it, read under the lock of its root.
+type tree struct {
 	entity   *Entity
 	doc      store.Document
-	children []*family
+	children []*tree
 }
 
-// lockFamily locks a resource and all resources below it, owners first.
-func (s *Server) lockFamily(ctx context.Context, tx *store.Tx, e *Entity, d store.Document) (*family, error) {
-	f := &family{entity: e, doc: d}
+// lockTree locks a resource and all resources below it, owners first.
+func (s *Server) lockTree(ctx context.Context, tx *store.Tx, e *Entity, d store.Document) (*tree, error) {
+	t := &tree{entity: e, doc: d}
 	for _, kind := range e.children {
 		docs, err := tx.ListScope(ctx, kind.storeKind(), d.ID)
 		if err != nil {
@@ -37,29 +37,37 @@ func (s *Server) lockFamily(ctx context.Context, tx *store.Tx, e *Entity, d stor
 			if err != nil {
 				return nil, err
 			}
-			below, err := s.lockFamily(ctx, tx, kind, child)
+			below, err := s.lockTree(ctx, tx, kind, child)
 			if err != nil {
 				return nil, err
 			}
-			f.children = append(f.children, below)
+			t.children = append(t.children, below)
 		}
 	}
-	return f, nil
+	return t, nil
 }
 
-// ids returns the ids of all members, the root first.
-func (f *family) ids() []string {
-	ids := []string{f.doc.ID}
-	for _, child := range f.children {
+// ids returns the ids of all resources of the tree, the root first.
+func (t *tree) ids() []string {
+	ids := []string{t.doc.ID}
+	for _, child := range t.children {
 		ids = append(ids, child.ids()...)
 	}
 	return ids
 }
 
-// restricted returns a member that forbids the deletion of its owner, nil if there is
-// none. A member that is being deleted already does not forbid it.
-func (f *family) restricted() *family {
-	for _, child := range f.children {
+// hasChildren tells whether the root has children.
+func (t *tree) hasChildren() status.Children {
+	if len(t.children) > 0 {
+		return status.HasChildren
+	}
+	return status.NoChildren
+}
+
+// restricted returns a resource that forbids the deletion of its owner, nil if there is
+// none. A resource that is being deleted already does not forbid it.
+func (t *tree) restricted() *tree {
+	for _, child := range t.children {
 		if child.entity.OnParentDelete == Restrict && child.doc.DeletedAt == nil {
 			return child
 		}
@@ -70,8 +78,8 @@ func (f *family) restricted() *family {
 	return nil
 }
 
-// lockFamilyAt locks the family at an address; its owners first.
-func (s *Server) lockFamilyAt(ctx context.Context, tx *store.Tx, a address) (*family, error) {
+// lockTreeAt locks the tree of the resource at an address; its owners first.
+func (s *Server) lockTreeAt(ctx context.Context, tx *store.Tx, a address) (*tree, error) {
 	d, err := tx.Get(ctx, a.entity.storeKind(), a.id)
 	if errors.Is(err, store.ErrNotFound) {
 		return nil, missing(a.entity, a.id)
@@ -85,7 +93,7 @@ func (s *Server) lockFamilyAt(ctx context.Context, tx *store.Tx, a address) (*fa
 	if d, err = s.lock(ctx, tx, a); err != nil {
 		return nil, err
 	}
-	return s.lockFamily(ctx, tx, a.entity, d)
+	return s.lockTree(ctx, tx, a.entity, d)
 }
 
 // deleteResource marks a resource and the resources below it as deleted. It removes at
@@ -93,25 +101,25 @@ func (s *Server) lockFamilyAt(ctx context.Context, tx *store.Tx, a address) (*fa
 // only moves updated_time.
 func (s *Server) deleteResource(ctx context.Context, a address, ifVersion int64) (d store.Document, err error) {
 	by, now := authorOf(ctx), time.Now().UTC().Truncate(time.Microsecond)
-	var deleted *family
+	var deleted *tree
 	err = s.store.Tx(ctx, func(tx *store.Tx) error {
-		f, err := s.lockFamilyAt(ctx, tx, a)
+		t, err := s.lockTreeAt(ctx, tx, a)
 		if err != nil {
 			return err
 		}
-		d = f.doc
+		d = t.doc
 		if err := checkVersion(d, ifVersion); err != nil {
 			return err
 		}
 		if d.DeletedAt != nil {
-			d, err = repeatDeletions(ctx, tx, f, now)
+			d, err = repeatDeletions(ctx, tx, t, now)
 			return err
 		}
-		if r := f.restricted(); r != nil {
+		if r := t.restricted(); r != nil {
 			return rest.Errorf(http.StatusConflict, codeState, "%s %s still has %s %s; delete that first",
 				a.entity.Kind, a.id, r.entity.Kind, r.doc.ID)
 		}
-		if err := checkUnreferenced(ctx, tx, a, f); err != nil {
+		if err := checkUnreferenced(ctx, tx, a, t); err != nil {
 			return err
 		}
 		if s.opts.Extension != nil {
@@ -119,45 +127,45 @@ func (s *Server) deleteResource(ctx context.Context, a address, ifVersion int64)
 				return err
 			}
 		}
-		removed, err := s.markFamilyDeleted(ctx, tx, f, by, now)
+		removed, err := s.markTreeDeleted(ctx, tx, t, by, now)
 		if err != nil {
 			return err
 		}
-		d, deleted = f.doc, f
+		d, deleted = t.doc, t
 		if !removed || a.entity.parent == nil {
 			return nil
 		}
 		return s.updateOwner(ctx, tx, a.entity.parent, d.Scope)
 	})
 	if err == nil {
-		s.metrics.family(deleted, now)
+		s.metrics.unreconciledTree(deleted, now)
 	}
 	return d, err
 }
 
 // repeatDeletions records a repeated DELETE in a resource, which it returns, and in the children that were
 // deleted with it.
-func repeatDeletions(ctx context.Context, tx *store.Tx, f *family, now time.Time) (store.Document, error) {
-	for _, child := range f.children {
+func repeatDeletions(ctx context.Context, tx *store.Tx, t *tree, now time.Time) (store.Document, error) {
+	for _, child := range t.children {
 		if child.entity.OnParentDelete != Cascade {
 			continue
 		}
 		if _, err := repeatDeletions(ctx, tx, child, now); err != nil {
-			return f.doc, err
+			return t.doc, err
 		}
 	}
-	d, _, err := tx.Update(ctx, f.entity.storeKind(), f.doc.ID, 0, func(d *store.Document) error {
-		return f.entity.repeatDeletion(d, len(f.children) > 0, now)
+	d, _, err := tx.Update(ctx, t.entity.storeKind(), t.doc.ID, 0, func(d *store.Document) error {
+		return t.entity.repeatDeletion(d, t.hasChildren(), now)
 	})
 	return d, err
 }
 
-// checkUnreferenced returns an error if a resource outside a family refers to a member.
-func checkUnreferenced(ctx context.Context, tx *store.Tx, a address, f *family) error {
+// checkUnreferenced returns an error if a resource outside a tree refers to one in it.
+func checkUnreferenced(ctx context.Context, tx *store.Tx, a address, t *tree) error {
 	var source string
 	err := tx.QueryRow(
 		ctx, `select coalesce((select r.source from reference r join document d on d.id = r.source and d.removed_at is null
-		where r.target = any($1) and r.source <> all($1) order by r.source limit 1), '')`, f.ids()).Scan(&source)
+		where r.target = any($1) and r.source <> all($1) order by r.source limit 1), '')`, t.ids()).Scan(&source)
 	if err != nil {
 		return fmt.Errorf("looking for references to %s %s: %w", a.entity.Kind, a.id, err)
 	}
@@ -168,30 +176,33 @@ func checkUnreferenced(ctx context.Context, tx *store.Tx, a address, f *family) 
 	return nil
 }
 
-// markFamilyDeleted marks a family as deleted, children before their owner, and removes
-// members that nothing keeps. removed is true if it has removed the root.
-func (s *Server) markFamilyDeleted(ctx context.Context, tx *store.Tx, f *family, by author,
+// markTreeDeleted marks the resources of a tree as deleted, children before their owner. It
+// removes resources without required adapters and without remaining children. removed is
+// true if it has removed the root.
+func (s *Server) markTreeDeleted(ctx context.Context, tx *store.Tx, t *tree, by author,
 	now time.Time) (removed bool, err error) {
-	left := false
-	for _, child := range f.children {
-		removed, err := s.markFamilyDeleted(ctx, tx, child, by, now)
+	left := status.NoChildren
+	for _, child := range t.children {
+		removed, err := s.markTreeDeleted(ctx, tx, child, by, now)
 		if err != nil {
 			return false, err
 		}
-		left = left || !removed
+		if !removed {
+			left = status.HasChildren
+		}
 	}
-	if f.doc, _, err = tx.Update(ctx, f.entity.storeKind(), f.doc.ID, 0, func(d *store.Document) error {
-		return f.entity.markDeleted(d, left, by, now)
+	if t.doc, _, err = tx.Update(ctx, t.entity.storeKind(), t.doc.ID, 0, func(d *store.Document) error {
+		return t.entity.markDeleted(d, left, by, now)
 	}); err != nil {
 		return false, err
 	}
-	if err := replaceReferences(ctx, tx, f.doc.ID, nil); err != nil {
+	if err := replaceReferences(ctx, tx, t.doc.ID, nil); err != nil {
 		return false, err
 	}
-	if left || len(f.entity.RequiredAdapters) > 0 {
+	if left == status.HasChildren || len(t.entity.RequiredAdapters) > 0 {
 		return false, nil
 	}
-	return true, tx.Remove(ctx, f.entity.storeKind(), f.doc.ID, 0)
+	return true, tx.Remove(ctx, t.entity.storeKind(), t.doc.ID, 0)
 }
 
 // forceDelete removes a resource whose deletion does not end, and all resources below it.
@@ -199,47 +210,47 @@ func (s *Server) markFamilyDeleted(ctx context.Context, tx *store.Tx, f *family,
 // records the caller and the reason.
 func (s *Server) forceDelete(ctx context.Context, a address, ifVersion int64, reason string) error {
 	return s.store.Tx(ctx, func(tx *store.Tx) error {
-		f, err := s.lockFamilyAt(ctx, tx, a)
+		t, err := s.lockTreeAt(ctx, tx, a)
 		if err != nil {
 			return err
 		}
-		if err := checkVersion(f.doc, ifVersion); err != nil {
+		if err := checkVersion(t.doc, ifVersion); err != nil {
 			return err
 		}
-		if f.doc.DeletedAt == nil {
+		if t.doc.DeletedAt == nil {
 			return rest.Errorf(http.StatusConflict, codeState, "%s %s is not being deleted; delete it first",
 				a.entity.Kind, a.id)
 		}
-		if err := checkUnreferenced(ctx, tx, a, f); err != nil {
+		if err := checkUnreferenced(ctx, tx, a, t); err != nil {
 			return err
 		}
-		ids := f.ids()
+		ids := t.ids()
 		if _, err := tx.Exec(ctx, `delete from reference where source = any($1) or target = any($1)`, ids); err != nil {
 			return err
 		}
-		if err := s.removeFamily(ctx, tx, f, reason); err != nil {
+		if err := s.removeTree(ctx, tx, t, reason); err != nil {
 			return err
 		}
 		if a.entity.parent == nil {
 			return nil
 		}
-		return s.updateOwner(ctx, tx, a.entity.parent, f.doc.Scope)
+		return s.updateOwner(ctx, tx, a.entity.parent, t.doc.Scope)
 	})
 }
 
-// removeFamily removes a family, children before their owner, and records the reason in
-// the history of each member.
-func (s *Server) removeFamily(ctx context.Context, tx *store.Tx, f *family, reason string) error {
-	for _, child := range slices.Backward(f.children) {
-		if err := s.removeFamily(ctx, tx, child, reason); err != nil {
+// removeTree removes the resources of a tree, children before their owner, and records the
+// reason in the history of each.
+func (s *Server) removeTree(ctx context.Context, tx *store.Tx, t *tree, reason string) error {
+	for _, child := range slices.Backward(t.children) {
+		if err := s.removeTree(ctx, tx, child, reason); err != nil {
 			return err
 		}
 	}
 	note := raw(map[string]string{"reason": reason})
-	if err := tx.Record(ctx, "force-delete", f.doc.Kind, f.doc.ID, f.doc.Scope, note); err != nil {
+	if err := tx.Record(ctx, "force-delete", t.doc.Kind, t.doc.ID, t.doc.Scope, note); err != nil {
 		return err
 	}
-	return tx.Remove(ctx, f.doc.Kind, f.doc.ID, 0)
+	return tx.Remove(ctx, t.doc.Kind, t.doc.ID, 0)
 }
 
 // finishDeletions removes resources whose deletion is complete, and whose kind has fewer
@@ -278,7 +289,7 @@ func (s *Server) finishDeletion(ctx context.Context, e *Entity, d store.Document
 	if err != nil {
 		return err
 	}
-	if !status.Removable(e.statusResource(d, spec, false), seen.Reports, false) {
+	if !status.Removable(e.statusResource(d, spec, status.NoChildren), seen.Reports) {
 		return nil
 	}
 	return s.removeIfComplete(ctx, e, d.ID)

@@ -38,7 +38,7 @@ func (s *Server) applyLateReport(ctx context.Context, a address, r status.Report
 	if !seen.EndedWithChild || now.Sub(d.UpdatedAt) > lateReports {
 		return reported{}, missing(a.entity, a.id)
 	}
-	return a.entity.applyReport(&d, r, tie, false, now)
+	return a.entity.applyReport(&d, r, tie, status.NoChildren, now)
 }
 
 // isMissing reports whether an error is the answer of missing.

@@ -14,8 +14,7 @@ import (
 	"atoll.dev/store"
 )
 
-// metrics are hyperfleet-api's, under its names (reference 1.12). A nil
-// *metrics counts nothing.
+// metrics are hyperfleet-api's metrics of requests, under its names. A nil *metrics counts nothing.
 type metrics struct {
 	requests *prometheus.CounterVec
 	duration *prometheus.HistogramVec
@@ -23,7 +22,7 @@ type metrics struct {
 	paths    sync.Map // route -> path
 }
 
-// requestBuckets are the original's, and three finer ones.
+// requestBuckets are the bounds of durations in seconds: the original's, and three finer ones.
 var requestBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
 
 // newMetrics registers the metrics; reg may be nil.
@@ -120,13 +119,13 @@ func (m *metrics) unreconciled(d store.Document, begun time.Time) {
 	}
 }
 
-// family counts all members that were made unreconciled.
-func (m *metrics) family(f *family, begun time.Time) {
+// unreconciledTree counts all resources of a tree that a write since begun made unreconciled.
+func (m *metrics) unreconciledTree(f *tree, begun time.Time) {
 	if m == nil || f == nil {
 		return
 	}
 	m.unreconciled(f.doc, begun)
 	for _, child := range f.children {
-		m.family(child, begun)
+		m.unreconciledTree(child, begun)
 	}
 }

@@ -35,7 +35,7 @@ func (s *Server) applyReport(ctx context.Context, a address, ifVersion int64, r 
 	}
 	// A report that changes nothing needs no write.
 	next := d
-	if out, err = a.entity.applyReport(&next, r, tie, false, now); err != nil || out.verdict == status.Discarded ||
+	if out, err = a.entity.applyReport(&next, r, tie, status.NoChildren, now); err != nil || out.verdict == status.Discarded ||
 		out.verdict == status.Repeated {
 		return out, err
 	}
@@ -49,7 +49,7 @@ func (s *Server) applyReport(ctx context.Context, a address, ifVersion int64, r 
 			if err := checkVersion(*latest, ifVersion); err != nil {
 				return err
 			}
-			out, err = a.entity.applyReport(latest, r, tie, false, now)
+			out, err = a.entity.applyReport(latest, r, tie, status.NoChildren, now)
 		}
 		return err
 	})
@@ -89,14 +89,14 @@ func (s *Server) applyReportToDeleting(ctx context.Context, a address, read stor
 		if err := s.lockOwners(ctx, tx, d); err != nil {
 			return err
 		}
-		// Before the lock, another process may remove the last child, and see that this report is missing.
+		// Before the lock, another process may have removed the last child, when this report was still missing.
 		if d, err = s.lock(ctx, tx, a); err != nil {
 			return err
 		}
 		if err := checkVersion(d, ifVersion); err != nil {
 			return err
 		}
-		children, err := s.hasChildren(ctx, tx, a.entity, a.id)
+		children, err := s.childrenOf(ctx, tx, a.entity, a.id)
 		if err != nil {
 			return err
 		}
@@ -112,16 +112,18 @@ func (s *Server) applyReportToDeleting(ctx context.Context, a address, read stor
 	return out, err
 }
 
-// hasChildren reports whether a resource has children; children that are being deleted
-// count.
-func (s *Server) hasChildren(ctx context.Context, tx *store.Tx, e *Entity, id string) (bool, error) {
+// childrenOf tells whether a resource has children.
+func (s *Server) childrenOf(ctx context.Context, tx *store.Tx, e *Entity, id string) (status.Children, error) {
 	for _, kind := range e.children {
 		docs, err := tx.ListScope(ctx, kind.storeKind(), id)
-		if err != nil || len(docs) > 0 {
-			return len(docs) > 0, err
+		if err != nil {
+			return status.NoChildren, err
+		}
+		if len(docs) > 0 {
+			return status.HasChildren, nil
 		}
 	}
-	return false, nil
+	return status.NoChildren, nil
 }
 
 // remove removes a resource, and its owners whose deletion waited only for it.
@@ -150,7 +152,7 @@ func (s *Server) updateOwner(ctx context.Context, tx *store.Tx, owner *Entity, i
 	if err != nil {
 		return err
 	}
-	children, err := s.hasChildren(ctx, tx, owner, id)
+	children, err := s.childrenOf(ctx, tx, owner, id)
 	if err != nil {
 		return err
 	}

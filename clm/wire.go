@@ -80,7 +80,7 @@ func (e *Entity) appendTail(b []byte, d store.Document, spec declared) ([]byte, 
 	if err != nil {
 		return nil, err
 	}
-	awaited := status.Awaited(e.statusResource(d, spec, false), seen.Reports)
+	awaited := status.Awaited(e.statusResource(d, spec, status.NoChildren), seen.Reports)
 	w := wire{b: append(b, statusMember...)}
 	for i, a := range awaited {
 		if i == 0 {

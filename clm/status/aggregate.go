@@ -25,12 +25,21 @@ const (
 	LastKnownReconciled = "LastKnownReconciled"
 )
 
+// Children tells whether a resource has children. Children that are being deleted count.
+type Children int
+
+// The values of Children.
+const (
+	NoChildren Children = iota
+	HasChildren
+)
+
 // Resource has the properties of a resource on which its conditions depend.
 type Resource struct {
 	Generation int32
 	UpdatedAt  time.Time // of the spec, not of the conditions
 	Deleting   bool
-	Children   bool     // the resource has children, perhaps only such that are being deleted
+	Children   Children
 	Required   []string // adapters that must report
 }
 
@@ -117,7 +126,7 @@ func (a *aggregation) reconciled() Condition {
 		c.Reason = Given("ReconciledMissingAdapters")
 		c.Message = Given(fmt.Sprintf("Required adapters not reporting %s=True: [%s]. Currently reporting: [%s]",
 			wanted, strings.Join(missing, ", "), strings.Join(reporting, ", ")))
-	case a.Deleting && a.Children:
+	case a.Deleting && a.Children == HasChildren:
 		c.Reason = Given("ReconciledWaitingForChildren")
 		c.Message = Given("Deletion in progress. All required adapters reported Finalized=True but child resources still " +
 			"exist")
@@ -173,7 +182,8 @@ func (a *aggregation) lastKnown() Condition {
 	case len(a.Required) == 0 || missing:
 		c.Reason, c.Message = Given("AdaptersMissingReports"), Given("Required adapters have not yet reported status")
 	case failed:
-		c.Reason, c.Message = Given("AdapterReportedNotAvailable"), Given("One or more required adapters report Available=False")
+		c.Reason, c.Message = Given("AdapterReportedNotAvailable"),
+			Given("One or more required adapters report Available=False")
 	default:
 		c.Reason, c.Message = Given("AdaptersNotAtSameGeneration"),
 			Given("Required adapters do not report a consistent Available state")
@@ -265,10 +275,9 @@ func earlier(a, b time.Time) time.Time {
 }
 
 // Removable reports whether the deletion of a resource is complete: all required adapters
-// have reported Finalized=True at the present generation, and no children are left. present
-// is true if children exist, also if they are being deleted.
-func Removable(r Resource, reports []Report, present bool) bool {
-	if !r.Deleting || present {
+// have reported Finalized=True at the present generation, and no children are left.
+func Removable(r Resource, reports []Report) bool {
+	if !r.Deleting || r.Children == HasChildren {
 		return false
 	}
 	for _, name := range r.Required {

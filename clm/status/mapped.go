@@ -91,19 +91,25 @@ func NewMapper(all []Rule) (*Mapper, error) {
 	return m, nil
 }
 
+// OnFailure is the reaction of Map to an expression that fails.
+type OnFailure int
+
+// The values of OnFailure. A report with which an expression fails is refused. A change of the spec must not fail
+// because of earlier reports, so the condition keeps its previous value then.
+const (
+	ReturnError OnFailure = iota
+	KeepPrevious
+)
+
 // Empty reports whether the mapper has no rules.
 func (m *Mapper) Empty() bool { return m == nil || len(m.rules) == 0 }
 
 // Map computes the mapped conditions of a resource, sorted by type; document is the wire
 // form of the resource. Reports with an Unknown condition are hidden from the rules. A
-// condition whose reason is too long is omitted. Map returns an error if an expression
-// fails, or if a status is neither True nor False.
-//
-// With keep, a condition whose expression fails keeps its previous value, and Map returns
-// no error: rules evaluate reports, and a change of the spec, before any report, must not
-// fail because of them.
+// condition whose reason is too long is omitted. An expression fails if its evaluation fails,
+// or if a status is neither True nor False; onFailure decides what Map does then.
 func (m *Mapper) Map(ctx context.Context, r Resource, document map[string]any, reports []Report, previous []Condition,
-	keep bool) ([]Condition, error) {
+	onFailure OnFailure) ([]Condition, error) {
 	if m.Empty() {
 		return nil, nil
 	}
@@ -123,7 +129,7 @@ func (m *Mapper) Map(ctx context.Context, r Resource, document map[string]any, r
 	var conditions []Condition
 	for _, rule := range m.rules {
 		c, ok, err := rule.eval(ctx, vars)
-		if before := a.before(rule.kind); err != nil && keep {
+		if before := a.before(rule.kind); err != nil && onFailure == KeepPrevious {
 			if before != nil {
 				conditions = append(conditions, *before)
 			}

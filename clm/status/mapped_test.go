@@ -33,7 +33,7 @@ func TestMapper(t *testing.T) {
 		{"reported", []Report{report}, `False True Decided abc on {"cluster":"mc1","token":"` + Redacted + `"}`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, err := m.Map(t.Context(), r, document, c.reports, nil, false)
+			got, err := m.Map(t.Context(), r, document, c.reports, nil, ReturnError)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -53,12 +53,12 @@ func TestMapper(t *testing.T) {
 			}
 		})
 	}
-	if _, err := m.Map(t.Context(), r, nil, []Report{report}, nil, false); err == nil {
+	if _, err := m.Map(t.Context(), r, nil, []Report{report}, nil, ReturnError); err == nil {
 		t.Error("an expression that fails gave no error")
 	}
 	// A change of the spec is not refused for it: what was stays.
 	before := []Condition{{Type: "Placed", Status: True, Reason: Given("Before")}, {Type: Reconciled, Status: False}}
-	if got, err := m.Map(t.Context(), r, nil, []Report{report}, before, true); err != nil || len(got) != 1 ||
+	if got, err := m.Map(t.Context(), r, nil, []Report{report}, before, KeepPrevious); err != nil || len(got) != 1 ||
 		got[0] != before[0] {
 		t.Errorf("%+v, %v", got, err)
 	}
@@ -75,11 +75,11 @@ func TestMapperMasksTheResource(t *testing.T) {
 		return map[string]any{"odd": odd, "spec": map[string]any{"password": "SECRET",
 			"list": []any{map[string]any{"api_key": "SECRET"}}}}
 	}
-	got, err := m.Map(t.Context(), Resource{}, document(false), nil, nil, false)
+	got, err := m.Map(t.Context(), Resource{}, document(false), nil, nil, ReturnError)
 	if err != nil || len(got) != 1 || got[0].Message.String() != Redacted+Redacted || got[0].Status != True {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if _, err := m.Map(t.Context(), Resource{}, document(true), nil, nil, false); err == nil {
+	if _, err := m.Map(t.Context(), Resource{}, document(true), nil, nil, ReturnError); err == nil {
 		t.Error("a status that is neither True nor False gave no error")
 	}
 }

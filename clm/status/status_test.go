@@ -53,7 +53,10 @@ func (s *subject) run(t *testing.T, d *datadriven.TestData) string {
 			case "deleting":
 				s.resource.Deleting = true
 			case "children":
-				s.resource.Children = arg.Vals == nil || arg.Vals[0] != "no"
+				s.resource.Children = HasChildren
+				if slices.Equal(arg.Vals, []string{"no"}) {
+					s.resource.Children = NoChildren
+				}
 			default:
 				t.Fatalf("unknown argument %s", arg.Key)
 			}
@@ -83,7 +86,7 @@ func (s *subject) run(t *testing.T, d *datadriven.TestData) string {
 			c.ObservedGeneration,
 			seconds(c.CreatedTime), seconds(c.LastUpdatedTime), seconds(c.LastTransitionTime), c.Reason, c.Message)
 	}
-	if Removable(s.resource, s.reports, s.resource.Children) {
+	if Removable(s.resource, s.reports) {
 		fmt.Fprintln(&b, "removable")
 	}
 	return b.String()
@@ -181,7 +184,7 @@ func world(t *rapid.T) (Resource, []Report, []Condition) {
 	r := Resource{
 		Generation: generation, UpdatedAt: epoch.Add(
 			time.Duration(rapid.IntRange(0, 50).Draw(t, "updated")) * time.Second),
-		Deleting: rapid.Bool().Draw(t, "deleting"), Children: rapid.Bool().Draw(t, "children"),
+		Deleting: rapid.Bool().Draw(t, "deleting"), Children: Children(rapid.IntRange(0, 1).Draw(t, "children")),
 		Required: adapters[:rapid.IntRange(0, 3).Draw(t, "required")],
 	}
 	var reports []Report
@@ -273,7 +276,9 @@ func TestReportsInAnyOrderComeToTheSame(t *testing.T) {
 						c.LastUpdatedTime))
 				}
 			}
-			return append(comes, fmt.Sprint(Removable(r, s.reports, false)))
+			childless := r
+			childless.Children = NoChildren
+			return append(comes, fmt.Sprint(Removable(childless, s.reports)))
 		}
 		want := come(reports)
 		if got := come(rapid.Permutation(reports).Draw(t, "order")); !slices.Equal(got, want) {
