@@ -17,11 +17,12 @@ import (
 	"atoll.dev/internal/rest"
 )
 
+// object is a decoded JSON object.
 type object = map[string]any
 
-// document is the OpenAPI document for the server's kinds: the paths of
-// /resources once more for each, and once more below its owner. The provider's
-// schemas are in it, and requests of the kinds that have one refer to it.
+// document returns the OpenAPI document of the server. It copies the paths of /resources for each kind,
+// and once more below the kind's owner. It adds the provider's schemas; the bodies that create or change a
+// resource refer to the schema of its kind.
 func (r *Registry) document(specs SpecSchemas, extension Extension) (json.RawMessage, error) {
 	var doc object
 	if err := yaml.Unmarshal(api.OpenAPI, &doc); err != nil {
@@ -50,8 +51,10 @@ func (r *Registry) document(specs SpecSchemas, extension Extension) (json.RawMes
 		for tail, item := range general {
 			item := renamed(item.(object), e.Kind, nil)
 			if typed {
-				typeBody(item, "post", tail == "", e.Kind+"Create")
-				typeBody(item, "patch", true, e.Kind+"Patch")
+				if tail == "" {
+					setBodySchema(item, "post", e.Kind+"Create")
+				}
+				setBodySchema(item, "patch", e.Kind+"Patch")
 			}
 			paths[basePath+"/"+e.Plural+tail] = item
 			if e.parent != nil && tail != "/history" {
@@ -69,8 +72,8 @@ func (r *Registry) document(specs SpecSchemas, extension Extension) (json.RawMes
 	return json.Marshal(doc)
 }
 
-// extend adds another document's paths and components to a document. What both
-// have is the first's.
+// extend adds the paths and components of another document to doc. doc keeps its own where both have one of
+// a name.
 func extend(doc object, more []byte) error {
 	var other object
 	if err := yaml.Unmarshal(more, &other); err != nil {
@@ -90,10 +93,11 @@ func extend(doc object, more []byte) error {
 	return nil
 }
 
+// schemaRef returns a reference to a schema of the document.
 func schemaRef(schema string) object { return object{"$ref": "#/components/schemas/" + schema} }
 
-// renamed is a path item whose operations have ids of their own, and perhaps
-// one parameter more.
+// renamed returns a copy of a path item whose operation ids end with name. It has the parameter, too, unless
+// that is nil.
 func renamed(item object, name string, parameter any) object {
 	item = maps.Clone(item)
 	if parameter != nil {
@@ -110,11 +114,11 @@ func renamed(item object, name string, parameter any) object {
 	return item
 }
 
-// typeBody makes the JSON body of an operation one of a schema. A merge patch
-// is no such body: its nulls remove.
-func typeBody(item object, method string, wanted bool, schema string) {
+// setBodySchema sets the schema of the JSON body of an operation, if the item has the operation. The body of a
+// merge patch keeps its schema, because its nulls remove members.
+func setBodySchema(item object, method, schema string) {
 	operation, ok := item[method].(object)
-	if !ok || !wanted {
+	if !ok {
 		return
 	}
 	body := maps.Clone(operation["requestBody"].(object))
@@ -124,6 +128,7 @@ func typeBody(item object, method string, wanted bool, schema string) {
 	operation["requestBody"] = body
 }
 
+// getOpenAPI answers with the OpenAPI document as JSON.
 func (s *Server) getOpenAPI(w http.ResponseWriter, _ *http.Request) error {
 	doc, err := s.document()
 	if err != nil {
@@ -137,11 +142,10 @@ var openAPIPage string
 
 var openAPITemplate = template.Must(template.New("openapi").Parse(openAPIPage))
 
-// operation is one line of the page.
+// operation is one line of the page of getOpenAPIPage.
 type operation struct{ Method, Path, Summary string }
 
-// getOpenAPIPage answers the document for people, as a page that needs nothing
-// from elsewhere.
+// getOpenAPIPage answers with a list of the operations as an HTML page, which loads no other file.
 func (s *Server) getOpenAPIPage(w http.ResponseWriter, _ *http.Request) error {
 	text, err := s.document()
 	if err != nil {

@@ -21,15 +21,15 @@ import (
 // memory only, however many resources there are. Only unreconciled resources have an entry, of about
 // 100 bytes each.
 //
-// Until the first load has ended there are no figures. When the feed breaks, the figures of the time
-// before stay until the next load has ended.
+// There are no figures before the first load has ended. If the subscription to the feed ends, the last
+// figures stay until the next load has ended.
 type pending struct {
 	store     *store.Store
 	feed      *store.Broadcast
 	registry  *Registry
 	threshold time.Duration // a resource that is unreconciled for longer is stuck
 	log       *slog.Logger
-	page      int // how many resources one statement of a load looks at
+	page      int // how many resources one statement of a load reads
 
 	mu      sync.Mutex
 	entries map[pendingKey]pendingEntry // nil: not loaded yet
@@ -128,7 +128,7 @@ func (p *pending) figures(now time.Time) map[pendingGroup]pendingFigures {
 	return all
 }
 
-// kinds are those whose resources can be unreconciled: the kinds with required adapters.
+// kinds returns the kinds with required adapters. Resources of other kinds are never unreconciled.
 func (p *pending) kinds() (kinds []store.Kind) {
 	for _, e := range p.registry.entities {
 		if len(e.RequiredAdapters) > 0 {
@@ -187,9 +187,9 @@ func (p *pending) follow(ctx context.Context) error {
 }
 
 // loadKind loads the unreconciled resources of a kind in pages. After each page it applies the changes
-// that the feed has brought, so that the subscription's queue stays short. A page is at least as new as
-// the changes that were applied before it was read, and changes that are applied later are newer, or
-// are followed by the newest.
+// that the feed has sent meanwhile, so that the subscription's queue stays short. That order is correct: a
+// page is read after the changes before it were applied, so it is at least as new as they are. A later
+// change may be older than the page, but then the feed also sends the change that made the page's state.
 func (p *pending) loadKind(
 	ctx context.Context, kind store.Kind, sub *store.Subscription, entries map[pendingKey]pendingEntry,
 ) error {
@@ -211,22 +211,23 @@ func (p *pending) loadKind(
 	}
 }
 
-// pendingSQL looks at one page of a kind's resources, in the order of their ids. It returns a row for
-// each unreconciled one, and one row without a time for the last of a full page.
+// pendingSQL reads one page of a kind's resources, in the order of their ids. It returns a row for each
+// unreconciled resource, and a row without a time for the last resource of a full page.
 const pendingSQL = `
 	with page as (
 		select id, deleted_at is not null as deleted, status from document
 		where kind = $1 and id > $2 and removed_at is null order by id limit $3
 	), found as (
 		select id, deleted, (jsonb_path_query_first(status,
-			'$.conditions[*] ? (@.type == "Reconciled" && @.status == "False")') ->> 'last_transition_time')::timestamptz as since
+			'$.conditions[*] ? (@.type == "Reconciled" && @.status == "False")')
+			->> 'last_transition_time')::timestamptz as since
 		from page
 	)
 	select id, deleted, since from found where since is not null
 	union all
 	select max(id), false, null from page having count(*) = $3`
 
-// readPage reads one page after an id. last is where the next page begins, "" if there is none.
+// readPage reads the page after an id. last is the id after which the next page begins, "" if there is none.
 func (p *pending) readPage(ctx context.Context, kind store.Kind, after string) (
 	entries map[pendingKey]pendingEntry, last string, err error) {
 	entries = map[pendingKey]pendingEntry{}
@@ -256,6 +257,7 @@ func (p *pending) readPage(ctx context.Context, kind store.Kind, after string) (
 	return entries, last, err
 }
 
+// applyRounds updates the entries of all documents in rounds of the feed.
 func applyRounds(entries map[pendingKey]pendingEntry, rounds []store.Round) {
 	for _, round := range rounds {
 		for _, change := range round.Changes {
@@ -264,7 +266,7 @@ func applyRounds(entries map[pendingKey]pendingEntry, rounds []store.Round) {
 	}
 }
 
-// applyPending makes the entries agree with a document of the feed.
+// applyPending updates the entry of a document that the feed has sent.
 func applyPending(entries map[pendingKey]pendingEntry, d store.Document) {
 	key := pendingKeyOf(d.Kind, d.ID)
 	since, unreconciled := unreconciledSince(d)
@@ -275,8 +277,7 @@ func applyPending(entries map[pendingKey]pendingEntry, d store.Document) {
 	entries[key] = pendingEntry{pendingGroup{d.Kind, d.DeletedAt != nil}, since}
 }
 
-// unreconciledSince reads from a document's status since when Reconciled is False. ok is false when it
-// is not False.
+// unreconciledSince returns the time at which Reconciled became False. ok is false if Reconciled is not False.
 func unreconciledSince(d store.Document) (since time.Time, ok bool) {
 	s := jsonscan.New(d.Status)
 	s.Object(func(key string) {

@@ -36,7 +36,7 @@ const (
 	codeTimeout     = "HYPERFLEET-SVC-002"
 )
 
-// problems are the type and the title of each code's problems.
+// problems has the type and the title of a problem by its code.
 var problems = map[string]struct{ slug, title string }{
 	codeValidation:  {"validation-error", "Validation Failed"},
 	codeBadRequest:  {"bad-request", "Bad Request"},
@@ -57,12 +57,12 @@ var problems = map[string]struct{ slug, title string }{
 	codeTimeout:     {"service-unavailable", "Service Timeout"},
 }
 
-// constraints are the contract's words for what a field violates; others are
-// not shown.
+// constraints maps the violated constraint of a field to the contract's word for it. Answers show no other
+// constraints.
 var constraints = map[string]string{
 	"required": "required", "min": "min", "max": "max", "min_length": "min_length", "max_length": "max_length",
 	"pattern": "pattern", "enum": "enum", "format": "format", "unique": "unique",
-	// OpenAPI's.
+	// OpenAPI's words.
 	"minimum": "min", "maximum": "max", "minLength": "min_length", "maxLength": "max_length", "uniqueItems": "unique",
 }
 
@@ -174,6 +174,7 @@ func fieldErrors(fields []rest.FieldError) error {
 	return e
 }
 
+// raw returns v as JSON, nil if it cannot be encoded.
 func raw(v any) json.RawMessage {
 	b, err := json.Marshal(v)
 	if err != nil {

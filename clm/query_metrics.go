@@ -11,14 +11,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// queries are hyperfleet-api's metrics of the database. It is a pgx tracer.
-// Errors of statements that are no failure, such as a name that is taken, count
-// too: error_type distinguishes them.
+// queries is a pgx tracer that updates hyperfleet-api's metrics of the database. It also counts expected
+// errors, such as a name that is taken; the label error_type distinguishes them.
 type queries struct {
 	duration *prometheus.HistogramVec
 	errors   *prometheus.CounterVec
 }
 
+// newQueries registers the metrics.
 func newQueries(reg prometheus.Registerer, version string) *queries {
 	q := &queries{
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -42,7 +42,7 @@ type query struct {
 	begun     time.Time
 }
 
-// operationOf returns the first word of a statement if it is a known one.
+// operationOf returns the first word of a statement in lower case, or "other" for an unknown word.
 func operationOf(sql string) string {
 	word, _, _ := strings.Cut(strings.TrimSpace(sql), " ")
 	word, _, _ = strings.Cut(word, "\n")
@@ -77,9 +77,10 @@ func (q *queries) TraceBatchQuery(_ context.Context, _ *pgx.Conn, data pgx.Trace
 
 // TraceBatchEnd implements pgx.BatchTracer.
 func (q *queries) TraceBatchEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchEndData) {
-	q.end(ctx, nil) // its statements' errors are counted
+	q.end(ctx, nil) // TraceBatchQuery has counted the errors of the statements
 }
 
+// end records the duration of the statement of ctx, and its error.
 func (q *queries) end(ctx context.Context, err error) {
 	s, ok := ctx.Value(queryKey{}).(query)
 	if !ok {
@@ -91,7 +92,7 @@ func (q *queries) end(ctx context.Context, err error) {
 	}
 }
 
-// errorType is one of a few words.
+// errorType returns the class of an error, for the label error_type.
 func errorType(err error) string {
 	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
 		switch {

@@ -14,8 +14,8 @@ import (
 	"atoll.dev/internal/rest"
 )
 
-// SpecSchemas are the schemas of specs, from the provider's OpenAPI file. The
-// zero value has none.
+// SpecSchemas are the schemas of specs by name, from the provider's OpenAPI file. The zero value has no
+// schemas.
 type SpecSchemas struct{ schemas openapi3.Schemas }
 
 // ParseSpecSchemas reads components.schemas of an OpenAPI 3 document.
@@ -30,15 +30,17 @@ func ParseSpecSchemas(document []byte) (SpecSchemas, error) {
 	return SpecSchemas{doc.Components.Schemas}, nil
 }
 
-// The bytes of a wrong value that an answer repeats.
+// Bounds in bytes of a wrong value, and of the reason why it is wrong, in an answer.
 const (
 	maxValueShown  = 256
 	maxReasonShown = 512
 )
 
+// has reports whether there is a schema of a name.
 func (s SpecSchemas) has(name string) bool { return s.schemas[name] != nil }
 
-// check checks a spec, and returns all its mistakes.
+// check checks a spec by the schema of a name, and returns all its mistakes. Without such a schema any object
+// is valid.
 func (s SpecSchemas) check(name string, spec json.RawMessage) []rest.FieldError {
 	if trimmed := bytes.TrimSpace(spec); len(trimmed) == 0 || trimmed[0] != '{' {
 		return []rest.FieldError{{Field: "spec", Constraint: "type", Message: "must be an object"}}
@@ -50,30 +52,29 @@ func (s SpecSchemas) check(name string, spec json.RawMessage) []rest.FieldError 
 	if err := json.Unmarshal(spec, &value); err != nil {
 		return []rest.FieldError{{Field: "spec", Constraint: "type", Message: "must be an object"}}
 	}
-	var fields []rest.FieldError
-	collect(s.schemas[name].Value.VisitJSON(value, openapi3.MultiErrors()), &fields)
-	return fields
+	return fieldsOf(s.schemas[name].Value.VisitJSON(value, openapi3.MultiErrors()))
 }
 
-func collect(err error, fields *[]rest.FieldError) {
+// fieldsOf returns the mistakes in an error of kin-openapi.
+func fieldsOf(err error) (fields []rest.FieldError) {
 	if err == nil {
-		return
+		return nil
 	}
 	if many, ok := errors.AsType[openapi3.MultiError](err); ok {
 		for _, e := range many {
-			collect(e, fields)
+			fields = append(fields, fieldsOf(e)...)
 		}
-		return
+		return fields
 	}
 	f := rest.FieldError{Field: "spec", Constraint: "schema", Message: rest.Shorten(err.Error(), maxReasonShown)}
 	if e, ok := errors.AsType[*openapi3.SchemaError](err); ok {
 		f.Field = strings.Join(append([]string{"spec"}, e.JSONPointer()...), ".")
 		f.Constraint, f.Message, f.Value = e.SchemaField, rest.Shorten(e.Reason, maxReasonShown), raw(e.Value)
 		if len(f.Value) > maxValueShown {
-			f.Value = nil // what was sent is not sent back
+			f.Value = nil
 		}
 	}
-	*fields = append(*fields, f)
+	return []rest.FieldError{f}
 }
 
 var (
@@ -105,6 +106,7 @@ func (e *Entity) checkName(name string) []rest.FieldError {
 	return nil
 }
 
+// checkLabels checks the keys and values of labels by Kubernetes' rules.
 func checkLabels(labels api.Labels) (fields []rest.FieldError) {
 	for key, value := range labels {
 		prefix, name, qualified := strings.Cut(key, "/")
@@ -166,6 +168,7 @@ func (e *Entity) checkReferences(references api.References) (fields []rest.Field
 	return fields
 }
 
+// count returns the allowed number of references as words for an error.
 func (r ReferenceRule) count() string {
 	switch {
 	case r.Max == 0:
