@@ -79,7 +79,7 @@ func TestDryRuns(t *testing.T) {
 				t.Fatal(err)
 			}
 			var b bytes.Buffer
-			if err := trace.WriteJSON(&b, true); err != nil {
+			if err := trace.WriteJSON(&b, WithBodies); err != nil {
 				t.Fatal(err)
 			}
 			golden(t, c.name+".golden.json", b.Bytes())
@@ -87,7 +87,11 @@ func TestDryRuns(t *testing.T) {
 				t.Error("the trace has a variable that the task does not name")
 			}
 			b.Reset()
-			if err := trace.WriteText(&b, c.name == "kubernetes"); err != nil {
+			detail := Summary
+			if c.name == "kubernetes" {
+				detail = WithBodies
+			}
+			if err := trace.WriteText(&b, detail); err != nil {
 				t.Fatal(err)
 			}
 			golden(t, c.name+".golden.txt", b.Bytes())

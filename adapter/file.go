@@ -7,26 +7,23 @@ import (
 	"strings"
 )
 
-// readFile is a param's file as it is now.
-func readFile(f *FileSource, required bool) (any, error) {
+// readFile returns the content of a param's file.
+func readFile(f *FileSource) (string, error) {
 	in, err := os.Open(f.Path)
 	if err != nil {
-		return nil, err
+		return "", err
 	}
 	defer in.Close()
 	data, err := io.ReadAll(io.LimitReader(in, maxFile+1))
 	if err != nil {
-		return nil, err
+		return "", err
 	}
 	if len(data) > maxFile {
-		return nil, fmt.Errorf("%s is larger than %d bytes", f.Path, maxFile)
+		return "", fmt.Errorf("%s is larger than %d bytes", f.Path, maxFile)
 	}
 	content := string(data)
 	if f.Trim == nil || *f.Trim {
 		content = strings.TrimSpace(content)
-	}
-	if required && strings.TrimSpace(content) == "" {
-		return nil, fmt.Errorf("%s is empty", f.Path)
 	}
 	return content, nil
 }

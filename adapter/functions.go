@@ -4,13 +4,13 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"maps"
 	"strconv"
 	"strings"
 	"time"
 
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 
+	"atoll.dev/internal/jsonvalue"
 	"atoll.dev/rules"
 )
 
@@ -44,7 +44,7 @@ func functions(now func() time.Time) []rules.Function {
 		}},
 		{Name: "merge", Params: []rules.Type{rules.Any, rules.Any}, Result: rules.Any, Do: func(args []any) (
 			any, error) {
-			return merge(args[0], args[1]), nil
+			return jsonvalue.Merge(args[0], args[1]), nil
 		}},
 		{Name: "sha256", Params: []rules.Type{rules.String}, Result: rules.String, Do: func(args []any) (any, error) {
 			return hash(args[0].(string)), nil
@@ -175,26 +175,6 @@ func fromJSON(text string) (v any, err error) {
 		return nil, nil
 	}
 	return v, utiljson.Unmarshal([]byte(text), &v)
-}
-
-// merge applies above to below as a JSON merge patch (RFC 7386): it merges mappings member by
-// member, null removes a member, any other value replaces it.
-func merge(below, above any) any {
-	over, ok := above.(map[string]any)
-	if !ok {
-		return above
-	}
-	under, _ := below.(map[string]any)
-	out := make(map[string]any, len(under)+len(over))
-	maps.Copy(out, under)
-	for name, v := range over {
-		if v == nil {
-			delete(out, name)
-		} else {
-			out[name] = merge(out[name], v)
-		}
-	}
-	return out
 }
 
 // hash returns the SHA-256 sum in hexadecimal digits.

@@ -150,7 +150,7 @@ func (x *execution) endIfGone(err *StepError) bool {
 	return true
 }
 
-// concernsResource says whether a URL is that of the event's resource, of its owner, or of its
+// concernsResource reports whether a URL is that of the event's resource, of its owner, or of its
 // statuses.
 func (x *execution) concernsResource(url string) bool {
 	u, err := x.api.resolve(url)
@@ -268,7 +268,7 @@ func (x *execution) evaluateParam(ctx context.Context, p *param) *StepError {
 	return nil
 }
 
-// set says whether a source gave a value; the default replaces "", too.
+// set reports whether a source gave a value; "" counts as none, so that the default replaces it.
 func set(v any) bool { return v != nil && v != "" }
 
 func (s Source) describe() string {
@@ -291,7 +291,11 @@ func (x *execution) take(ctx context.Context, p *param) (any, error) {
 		v, err := p.expr.eval(ctx, x.scope)
 		return jsonable(v), err
 	case p.Source.File != nil:
-		return readFile(p.Source.File, p.Required)
+		content, err := readFile(p.Source.File)
+		if err == nil && p.Required && strings.TrimSpace(content) == "" {
+			return nil, fmt.Errorf("%s is empty", p.Source.File.Path)
+		}
+		return content, err
 	}
 	first, rest, _ := strings.Cut(p.Source.From.Value, ".")
 	switch first {
@@ -327,7 +331,7 @@ func (x *execution) callObject(ctx context.Context, c *call) (map[string]any, er
 	return object, err
 }
 
-// statusReport says whether a call sends a status report.
+// statusReport reports whether a call sends a status report.
 func statusReport(method, url string) bool {
 	url, _, _ = strings.Cut(url, "?")
 	return (method == http.MethodPut || method == http.MethodPost || method == http.MethodPatch) &&

@@ -77,8 +77,16 @@ func message(err error) string {
 	return err.Error()
 }
 
-// WriteJSON writes the trace as JSON; verbose with the bodies of requests.
-func (t *Trace) WriteJSON(w io.Writer, verbose bool) error {
+// Detail says how much of a trace is written.
+type Detail int
+
+const (
+	Summary    Detail = iota
+	WithBodies        // with the objects, and the bodies of requests and answers
+)
+
+// WriteJSON writes the trace as JSON, for programs.
+func (t *Trace) WriteJSON(w io.Writer, detail Detail) error {
 	r := t.Result
 	out := traceJSON{Status: r.Status, Params: r.Params, DiscoveredResources: r.Seen}
 	out.Event.ID, out.Event.Type = t.EventID, t.EventType
@@ -100,7 +108,7 @@ func (t *Trace) WriteJSON(w io.Writer, verbose bool) error {
 	}
 	for _, c := range t.Calls {
 		line := apiRequestJSON{Method: c.Method, URL: c.URL, StatusCode: c.Status}
-		if verbose {
+		if detail == WithBodies {
 			line.RequestBody, line.ResponseBody = string(c.Request), string(c.Response)
 		}
 		out.APIRequests = append(out.APIRequests, line)
@@ -118,8 +126,8 @@ func (t *Trace) WriteJSON(w io.Writer, verbose bool) error {
 	return enc.Encode(out)
 }
 
-// WriteText writes the trace for people.
-func (t *Trace) WriteText(w io.Writer, verbose bool) error {
+// WriteText writes the trace as text, for people.
+func (t *Trace) WriteText(w io.Writer, detail Detail) error {
 	var b bytes.Buffer
 	r := t.Result
 	fmt.Fprintf(&b, "Dry run of event %s (%s)\n", t.EventID, t.EventType)
@@ -168,7 +176,7 @@ func (t *Trace) WriteText(w io.Writer, verbose bool) error {
 		fmt.Fprintf(&b, "  [%d/%d] %-30s %s\n", i+1, len(r.Resources), x.Name, word)
 		fmt.Fprintf(&b, "    %s %s\n", x.Kind, strings.TrimPrefix(x.Namespace+"/"+x.ObjectName, "/"))
 		problemLine(&b, x.Err)
-		if verbose {
+		if detail == WithBodies {
 			t.applied(&b, x)
 		}
 	}
@@ -199,7 +207,7 @@ func (t *Trace) WriteText(w io.Writer, verbose bool) error {
 	b.WriteString("\nRequests\n")
 	for _, c := range t.Calls {
 		fmt.Fprintf(&b, "  %s %s -> %d\n", c.Method, c.URL, c.Status)
-		if verbose {
+		if detail == WithBodies {
 			body(&b, "sent", c.Request)
 			body(&b, "received", c.Response)
 		}

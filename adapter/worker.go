@@ -90,15 +90,13 @@ func NewWorker(o WorkerOptions) *Worker {
 	return w
 }
 
-// client makes the worker's bus client. A worker with a Sharer subscribes to all events and drops
-// those of other replicas; without one the broker distributes the events among the replicas.
-func (w *Worker) client(sharing bool) *bus.Client {
+// client makes the worker's bus client. A worker whose resources CLM assigns subscribes to all
+// events and drops those of other replicas; otherwise the broker distributes the events among the
+// replicas.
+func (w *Worker) client(subscription string) *bus.Client {
 	b := w.o.Bus
 	b.ClientID = cmp.Or(b.ClientID, "adapter-"+w.o.Name+"-"+uuid.NewString()[:8])
-	b.Subscriptions = []string{bus.EventFilter(w.o.Subscription, w.o.Topic)}
-	if sharing {
-		b.Subscriptions = []string{bus.EventTopic(w.o.Topic)}
-	}
+	b.Subscriptions = []string{subscription}
 	b.Handler, b.OnConnected = w.take, w.requestUnreconciled
 	b.Logger = w.o.Log
 	return bus.NewClient(b)
@@ -125,7 +123,11 @@ func (w *Worker) Run(ctx context.Context) error {
 		}
 		w.takeSlotsToResync() // the first watch and the first hello cover the first slots
 	}
-	client := w.client(sharing)
+	subscription := bus.EventFilter(w.o.Subscription, w.o.Topic)
+	if sharing {
+		subscription = bus.EventTopic(w.o.Topic)
+	}
+	client := w.client(subscription)
 	w.bus.Store(client)
 	// The worker renews the lease until its last run has ended.
 	keeping, release := context.WithCancel(context.WithoutCancel(ctx))
@@ -229,8 +231,8 @@ func (w *Worker) take(_ context.Context, m bus.Message) {
 	w.enqueue(hint{task: task{Event: e, trace: m.Event.Extensions["traceparent"]}})
 }
 
-// enqueue queues an event whose resource is this replica's, and says whether it is. While the lease
-// has expired it keeps the event for the renewal.
+// enqueue queues an event whose resource is this replica's, and reports whether it is. While the
+// lease has expired it keeps the event for the renewal.
 func (w *Worker) enqueue(e hint) (taken bool) {
 	switch w.share.holds(e.ID, time.Now()) {
 	case owned:

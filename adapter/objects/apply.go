@@ -22,15 +22,13 @@ import (
 	"atoll.dev/adapter"
 )
 
-// Apply makes the object so, by server-side apply with force: fields that the
-// task names are the adapter's, whatever others set; fields that it does not
-// name are theirs. A higher generation that is applied is left alone. Whether
-// there was anything to change is the API server's word: the object's
-// resourceVersion stays when there was not.
+// Apply creates or updates the object by server-side apply with force: the adapter owns the fields
+// that the task names, and others own the rest. Apply does not change an object of a higher
+// generation. The object was unchanged when its resourceVersion is the same after the write.
 //
-// Each write insists on the version that was read, or on that there is none, so
-// that of two replicas the one with the lower generation never writes over the
-// higher. Controllers write statuses at any time, so it is tried again.
+// Each write has the resourceVersion that Apply read as a precondition, or that there is no object,
+// so that of two replicas the one with the lower generation never overwrites the higher.
+// Controllers write statuses at any time, so Apply repeats a write that failed for this reason.
 func (t *Objects) Apply(ctx context.Context, a adapter.Application) (adapter.Applied, error) {
 	o := unstructured.Unstructured{Object: a.Object}
 	var done adapter.Applied
@@ -49,13 +47,14 @@ func (t *Objects) Apply(ctx context.Context, a adapter.Application) (adapter.App
 	return done, nil
 }
 
-// attempts of a write whose object changes at the same time.
+// attempts is the maximum number of writes of an object that others change at the same time.
 const attempts = 10
 
-// noVersion is a resourceVersion that no object ever has. With it the API server
-// applies only what is not there yet; otherwise it is a conflict.
+// noVersion is a resourceVersion that no object has. With it the API server creates an object, and
+// answers Conflict if the object exists.
 const noVersion = "1"
 
+// apply is one attempt of Apply.
 func (t *Objects) apply(ctx context.Context, a adapter.Application) (adapter.Applied, error) {
 	want, hash, err := t.wanted(a)
 	if err != nil {
@@ -109,7 +108,7 @@ func (t *Objects) apply(ctx context.Context, a adapter.Application) (adapter.App
 	return done, err
 }
 
-// wanted is the object with what the transport adds, and a hash of it.
+// wanted returns the object with the transport's label and annotation, and a hash of its content.
 func (t *Objects) wanted(a adapter.Application) (*unstructured.Unstructured, string, error) {
 	want := &unstructured.Unstructured{Object: runtime.DeepCopyJSON(a.Object)}
 	if want.GetName() == "" {
@@ -118,8 +117,8 @@ func (t *Objects) wanted(a adapter.Application) (*unstructured.Unstructured, str
 	for _, field := range []string{"managedFields", "resourceVersion", "uid", "creationTimestamp"} {
 		unstructured.RemoveNestedField(want.Object, "metadata", field)
 	}
-	// What the task says is compared; the event that led to it says nothing of
-	// what is wanted, but its resource does.
+	// The hash covers the task's manifest and the id of the resource, but not the event, which
+	// differs in each run.
 	data, err := json.Marshal([]any{want.Object, a.Event.ID})
 	if err != nil {
 		return nil, "", err
@@ -142,12 +141,13 @@ func (t *Objects) wanted(a adapter.Application) (*unstructured.Unstructured, str
 	return want, hex.EncodeToString(sum[:]), nil
 }
 
+// generationOf returns the generation in the object's annotation; 0 without one.
 func generationOf(o *unstructured.Unstructured) int64 {
 	n, _ := strconv.ParseInt(o.GetAnnotations()[annotationGeneration], 10, 64)
 	return n
 }
 
-// unchanged says whether the object still has the version and the manifest of the last Apply.
+// unchanged reports whether the object still has the version and the manifest of the last Apply.
 func (t *Objects) unchanged(at place, hash, version string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -159,8 +159,7 @@ func (t *Objects) unchanged(at place, hash, version string) bool {
 func (t *Objects) write(ctx context.Context, at place, want, have *unstructured.Unstructured, hash string,
 	op adapter.Operation, reason string) (adapter.Applied, error) {
 	if have != nil {
-		// The same event is kept where nothing else differs: it must not make a
-		// change of its own.
+		// An event that differs must not be the only change of the object.
 		keepEvent(want, have)
 	}
 	version := noVersion
@@ -191,8 +190,8 @@ func (t *Objects) write(ctx context.Context, at place, want, have *unstructured.
 	return adapter.Applied{Operation: op, Reason: reason, Object: got.Object}, nil
 }
 
-// keepEvent leaves the annotation of the event as it is when it is of the same
-// resource and the generation is the same.
+// keepEvent keeps the event annotation of the existing object when resource and generation are the
+// same.
 func keepEvent(want, have *unstructured.Unstructured) {
 	was, now := eventOf(have.GetAnnotations()), eventOf(want.GetAnnotations())
 	if was.ID == now.ID && was.Kind == now.Kind && generationOf(have) == generationOf(want) {
@@ -211,8 +210,8 @@ func (t *Objects) begin(at place) {
 	t.applied[at] = a
 }
 
-// end records the version that the write made, and reports the change that a watch saw meanwhile unless
-// it was this write.
+// end records the version that the write made, and reports the change that a watch saw meanwhile
+// unless it was this write.
 func (t *Objects) end(at place, hash, version string) {
 	t.mu.Lock()
 	a := t.applied[at]

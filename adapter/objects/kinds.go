@@ -14,18 +14,18 @@ import (
 	"k8s.io/client-go/discovery"
 )
 
-// errNoSuchKind: the API server is certain that it has no such kind.
+// errNoSuchKind means that the API server's discovery does not have the kind.
 var errNoSuchKind = errors.New("the API server has no such kind")
 
-// kindOf is what the API server says of a kind.
+// kindOf describes a kind as the API server's discovery does.
 type kindOf struct {
 	resource   schema.GroupVersionResource
 	namespaced bool
 }
 
-// kinds remembers what discovery said. It asks for the one group and version of
-// a kind, so a broken group elsewhere harms nobody, and an error is never taken
-// for the absence of a kind: there would seem to be no objects either.
+// kinds caches the API server's discovery. It reads only the group and version of a kind, so that a
+// broken API group does not affect other kinds. Only a 404 means that a kind does not exist; after
+// another error the adapter must not conclude that there are no objects.
 type kinds struct {
 	client *discovery.DiscoveryClient
 
@@ -37,6 +37,7 @@ func newKinds(c *discovery.DiscoveryClient) *kinds {
 	return &kinds{client: c, known: map[schema.GroupVersionKind]kindOf{}}
 }
 
+// find returns the description of a kind, from the cache or from discovery, or errNoSuchKind.
 func (k *kinds) find(ctx context.Context, gvk schema.GroupVersionKind) (kindOf, error) {
 	if gvk.Kind == "" || gvk.Version == "" {
 		return kindOf{}, errors.New("an object needs apiVersion and kind")
@@ -57,7 +58,7 @@ func (k *kinds) find(ctx context.Context, gvk schema.GroupVersionKind) (kindOf, 
 		return kindOf{}, fmt.Errorf("%w: %s", errNoSuchKind, gvk)
 	}
 	if err != nil {
-		return kindOf{}, fmt.Errorf("asking for the kinds of %s: %w", gvk.GroupVersion(), err)
+		return kindOf{}, fmt.Errorf("reading the kinds of %s: %w", gvk.GroupVersion(), err)
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -72,7 +73,7 @@ func (k *kinds) find(ctx context.Context, gvk schema.GroupVersionKind) (kindOf, 
 	return found, nil
 }
 
-// forget makes find ask again: a kind may have gone, or come back with another
+// forget removes a kind from the cache: somebody may have deleted it, or created it with another
 // scope.
 func (k *kinds) forget(gvk schema.GroupVersionKind) {
 	k.mu.Lock()
@@ -80,6 +81,7 @@ func (k *kinds) forget(gvk schema.GroupVersionKind) {
 	delete(k.known, gvk)
 }
 
+// ready returns nil when the API server answers within two seconds.
 func (k *kinds) ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()

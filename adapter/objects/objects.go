@@ -1,8 +1,9 @@
-// Package objects is the adapter's transport by a Kubernetes API: objects of a
-// task are applied by server-side apply, under a field manager of the adapter's
-// own, and watched, so that what others do to them is repaired when it happens.
+// Package objects is the adapter's transport to a Kubernetes API. It applies the objects of a task
+// by server-side apply, under a field manager of the adapter's own, and watches them, so that the
+// adapter repairs the changes of others at once.
 //
-// It needs no knowledge of kinds beyond what the API server's discovery says.
+// It learns the kinds from the API server's discovery. Package adapter uses it through its
+// interfaces Transport and Watcher; only the command line imports it.
 package objects
 
 import (
@@ -37,8 +38,8 @@ type Options struct {
 	Adapter string       // the adapter's name: in its field manager, and the label of its objects
 	Log     *slog.Logger // default: none
 
-	// Kinds are the task's kinds. They are watched from the beginning, so that a new process watches the
-	// objects of an earlier one; other kinds are watched when they are used first.
+	// Kinds are the task's kinds. They are watched from the beginning, so that a new process
+	// watches the objects of an earlier one; other kinds are watched when they are used first.
 	Kinds []schema.GroupVersionKind
 
 	RecreateWait time.Duration // how long Apply waits for an object to be gone; default 30 s
@@ -58,7 +59,7 @@ type Objects struct {
 	mu      sync.Mutex
 	applied map[place]applied
 	watched map[schema.GroupVersionKind]bool
-	fresh   chan struct{} // has a token when watched grew
+	newKind chan struct{} // has a token when watched has a new kind
 	follows map[schema.GroupVersionKind]*follower
 }
 
@@ -73,10 +74,10 @@ type applied struct {
 	hash    string // of the manifest
 	version string // the resourceVersion after it; the object has the wanted content while it has this version
 	writing int    // writes in progress
-	held    *held  // the change that a watch saw during a write
+	held    *held  // the change that a watch reported during a write
 }
 
-// held is a change that may be the write in progress.
+// held is a change that a watch reported during a write, and that may be this write.
 type held struct {
 	version string
 	report  func()
@@ -93,8 +94,8 @@ const (
 
 	// LabelAdapter is the label of applied objects; its value is the adapter's name.
 	LabelAdapter = "atoll.dev/adapter"
-	// managerPrefix begins the names of field managers. Each adapter has its own field manager, so that
-	// two adapters that share an object do not remove each other's fields.
+	// managerPrefix begins the names of field managers. Each adapter has its own field manager, so
+	// that two adapters that share an object do not remove each other's fields.
 	managerPrefix = "hyperfleet-adapter-"
 )
 
@@ -122,7 +123,8 @@ func New(o Options) (*Objects, error) {
 	t := &Objects{
 		dynamic: dyn, kinds: newKinds(disc), manager: managerPrefix + o.Adapter, label: o.Adapter, log: o.Log,
 		wait: cmp.Or(o.RecreateWait, 30*time.Second), paced: adapter.NewPacedQueue(cmp.Or(o.Pace, 50)),
-		follows: map[schema.GroupVersionKind]*follower{}, applied: map[place]applied{}, watched: map[schema.GroupVersionKind]bool{}, fresh: make(chan struct{}, 1),
+		follows: map[schema.GroupVersionKind]*follower{}, applied: map[place]applied{},
+		watched: map[schema.GroupVersionKind]bool{}, newKind: make(chan struct{}, 1),
 	}
 	for _, k := range o.Kinds {
 		t.use(k)
@@ -137,7 +139,7 @@ func (t *Objects) use(k schema.GroupVersionKind) {
 	if !t.watched[k] {
 		t.watched[k] = true
 		select {
-		case t.fresh <- struct{}{}:
+		case t.newKind <- struct{}{}:
 		default:
 		}
 	}
@@ -148,8 +150,8 @@ func (t *Objects) Ready(ctx context.Context) error {
 	return t.kinds.ready(ctx)
 }
 
-// Discover finds objects by name or labels, in one namespace, or in all with "*" or without a namespace. A
-// kind that the server does not have has no objects.
+// Discover finds objects by name or labels, in one namespace, or in all with "*" or without a
+// namespace. A kind that the server does not have has no objects.
 func (t *Objects) Discover(ctx context.Context, s adapter.Search) ([]adapter.Object, error) {
 	gvk := schema.FromAPIVersionAndKind(s.APIVersion, s.Kind)
 	what := fmt.Sprintf("searching %s %s", s.Kind, s.Name)
@@ -203,6 +205,7 @@ func (t *Objects) Discover(ctx context.Context, s adapter.Search) ([]adapter.Obj
 	return found, nil
 }
 
+// at returns the client for objects of a namespace, or for objects without one.
 func (t *Objects) at(r schema.GroupVersionResource, namespace string) dynamic.ResourceInterface {
 	if namespace == "" {
 		return t.dynamic.Resource(r)
@@ -210,8 +213,8 @@ func (t *Objects) at(r schema.GroupVersionResource, namespace string) dynamic.Re
 	return t.dynamic.Resource(r).Namespace(namespace)
 }
 
-// Delete deletes this instance of the object. It is an error when another instance has the name, which the
-// caller has not seen; that one stays.
+// Delete deletes this instance of the object. It is an error when another instance has the name,
+// which the caller has not seen; that one stays.
 func (t *Objects) Delete(ctx context.Context, d adapter.Deletion) error {
 	o := unstructured.Unstructured{Object: d.Object}
 	what := fmt.Sprintf("deleting %s %s", o.GetKind(), o.GetName())
@@ -232,6 +235,8 @@ func (t *Objects) Delete(ctx context.Context, d adapter.Deletion) error {
 	return nil
 }
 
+// remove deletes an object, with a uid only this instance. An object that does not exist is no
+// error.
 func (t *Objects) remove(ctx context.Context, r schema.GroupVersionResource, namespace, name string, uid types.UID,
 	policy string) error {
 	propagation := metav1.DeletionPropagation(cmp.Or(policy, string(metav1.DeletePropagationBackground)))

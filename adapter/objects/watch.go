@@ -22,6 +22,7 @@ import (
 	"atoll.dev/adapter"
 )
 
+// eventOf returns the event in an object's annotation, or the zero Event.
 func eventOf(annotations map[string]string) adapter.Event {
 	var e adapter.Event
 	if json.Unmarshal([]byte(annotations[annotationEvent]), &e) != nil {
@@ -30,9 +31,9 @@ func eventOf(annotations map[string]string) adapter.Event {
 	return e
 }
 
-// Watch follows all objects with the adapter's label, of each kind that is
-// used. What was there when the first Watch began may have changed while nobody
-// looked; of that it tells slowly, Options.Pace in a second.
+// Watch implements adapter.Watcher. It follows all objects with the adapter's label, of each kind
+// that the adapter uses. It reports the objects that existed when the first Watch began at the pace
+// of Options.Pace, because they may have changed while no process watched them.
 func (t *Objects) Watch(ctx context.Context, changed func(adapter.Event) (taken bool)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
@@ -49,13 +50,13 @@ func (t *Objects) Watch(ctx context.Context, changed func(adapter.Event) (taken 
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-t.fresh:
+		case <-t.newKind:
 		}
 	}
 }
 
-// followers returns one for each kind that is used. They stay, with what they
-// know, from one Watch to the next.
+// followers returns a follower for each kind that the adapter uses. A follower and its known
+// objects outlive a Watch.
 func (t *Objects) followers() []*follower {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -74,25 +75,25 @@ func (t *Objects) Recall(match func(adapter.Event) bool) {
 	}
 }
 
-// follower watches one kind. It keeps of each object whose it is, no more: an
-// informer would keep all of it.
+// follower watches the objects of one kind. It keeps only the event and the version of each object;
+// an informer would keep the whole objects.
 type follower struct {
 	objects *Objects
 	gvk     schema.GroupVersionKind
 	changed func(adapter.Event) bool // of the present Watch
 
-	mu     sync.Mutex // of known, for Recall; run alone changes it
+	mu     sync.Mutex // guards known; only run's goroutine writes it
 	known  map[place]known
-	listed bool // once
+	listed bool // a listing was complete
 }
 
-// known is what a follower keeps of an object.
+// known is the last observed state of an object.
 type known struct {
 	event   adapter.Event
 	version string
 }
 
-// events are those of objects that match.
+// events returns the events of the known objects whose events match.
 func (f *follower) events(match func(adapter.Event) bool) (events []adapter.Event) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -104,12 +105,13 @@ func (f *follower) events(match func(adapter.Event) bool) (events []adapter.Even
 	return events
 }
 
+// The back-off between two attempts to list and watch.
 const (
 	minRetry = 100 * time.Millisecond
 	maxRetry = 10 * time.Second
 )
 
-// run lists and watches until ctx ends. What an earlier run knew is known.
+// run lists and watches until ctx ends. The known objects of an earlier run stay known.
 func (f *follower) run(ctx context.Context, changed func(adapter.Event) bool) {
 	f.changed = changed
 	pause := minRetry
@@ -134,10 +136,10 @@ func (f *follower) run(ctx context.Context, changed func(adapter.Event) bool) {
 	}
 }
 
-// follow lists the objects and watches them from there until that fails. A
-// listing that is not the first tells of what differs from what is known. After a
-// failure it is needed: an API server that was restored from a backup goes on from
-// an earlier version, and would say nothing of what it lost.
+// follow lists the objects, and then watches them until the watch fails. A later listing reports
+// the objects that differ from the known ones. It is necessary after a failure: an API server that
+// was restored from a backup continues from an earlier version, and its watch does not report the
+// objects that were lost.
 func (f *follower) follow(ctx context.Context) error {
 	k, err := f.objects.kinds.find(ctx, f.gvk)
 	if err != nil {
@@ -167,7 +169,7 @@ func (f *follower) follow(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if time.Since(begun) < time.Second { // a server that ends watches at once
+		if time.Since(begun) < time.Second { // the server ends watches at once
 			select {
 			case <-ctx.Done():
 			case <-time.After(minRetry):
@@ -177,7 +179,8 @@ func (f *follower) follow(ctx context.Context) error {
 	return nil
 }
 
-// list compares what is there with what was.
+// list lists the objects and reports those that differ from the known ones; the first listing
+// reports all at a limited pace. It returns the version from which a watch continues.
 func (f *follower) list(ctx context.Context, in dynamic.ResourceInterface, k kindOf, selector string) (version string,
 	err error) {
 	o := metav1.ListOptions{LabelSelector: selector, Limit: 500}
@@ -190,7 +193,7 @@ func (f *follower) list(ctx context.Context, in dynamic.ResourceInterface, k kin
 		for i := range list.Items {
 			at, is := f.look(k, &list.Items[i])
 			if is.event.ID == "" {
-				is.event = f.known[at].event // somebody removed the annotation, which is drift, too
+				is.event = f.known[at].event // another writer removed the annotation; that is drift, too
 			}
 			now[at] = is
 		}
@@ -211,7 +214,7 @@ func (f *follower) list(ctx context.Context, in dynamic.ResourceInterface, k kin
 	} else {
 		for at, is := range now {
 			if was, there := f.known[at]; !there || was.version != is.version {
-				f.saw(at, is)
+				f.reportUnlessOwn(at, is)
 			}
 		}
 		for at, was := range f.known {
@@ -227,6 +230,7 @@ func (f *follower) list(ctx context.Context, in dynamic.ResourceInterface, k kin
 	return version, nil
 }
 
+// look returns the identity and the state of an object.
 func (f *follower) look(k kindOf, o *unstructured.Unstructured) (place, known) {
 	return place{k.resource, o.GetNamespace(), o.GetName()}, known{eventOf(o.GetAnnotations()), o.GetResourceVersion()}
 }
@@ -257,7 +261,7 @@ func (f *follower) take(what watch.EventType, k kindOf, o *unstructured.Unstruct
 	at, is := f.look(k, o)
 	was, there := f.known[at]
 	if is.event.ID == "" {
-		is.event = was.event // somebody removed the annotation, which is drift, too
+		is.event = was.event // another writer removed the annotation; that is drift, too
 	}
 	f.mu.Lock()
 	if what == watch.Deleted {
@@ -271,24 +275,26 @@ func (f *follower) take(what watch.EventType, k kindOf, o *unstructured.Unstruct
 		f.objects.forget(at)
 		f.report(is.event)
 	case !there || was.version != is.version:
-		f.saw(at, is)
+		f.reportUnlessOwn(at, is)
 	}
 }
 
-// saw reports a change unless Apply made it.
-func (f *follower) saw(at place, is known) {
+// reportUnlessOwn reports a change unless Apply made it. During a write it waits for the write's
+// version.
+func (f *follower) reportUnlessOwn(at place, is known) {
 	if !f.objects.own(at, is.version) && !f.objects.hold(at, is.version, func() { f.report(is.event) }) {
 		f.report(is.event)
 	}
 }
 
+// report calls changed for an object with an event.
 func (f *follower) report(e adapter.Event) {
 	if e.ID != "" {
 		f.changed(e)
 	}
 }
 
-// own says whether Apply made this version of the object.
+// own reports whether Apply made this version of the object.
 func (t *Objects) own(at place, version string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

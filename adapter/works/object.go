@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"reflect"
 	"strconv"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 	"atoll.dev/api/maestro"
 	"atoll.dev/api/work"
 	"atoll.dev/client/maestroclient"
+	"atoll.dev/internal/jsonvalue"
 )
 
 const (
@@ -38,7 +38,8 @@ func isWork(version, what string) error {
 	return nil
 }
 
-// objectOf returns the ManifestWork of a bundle, in the form that Open Cluster Management's sources see.
+// objectOf returns the ManifestWork of a bundle, in the form that Open Cluster Management's sources
+// see.
 func objectOf(b *maestro.ResourceBundle) (adapter.Object, error) {
 	meta := map[string]any{}
 	if len(b.Metadata) > 0 {
@@ -152,8 +153,8 @@ func (w *Works) wanted(a adapter.Application, consumer string) (maestroclient.Bu
 	}, nil
 }
 
-// bundleOf returns the published content of a bundle without its executor, which Maestro's API does not
-// return.
+// bundleOf returns the published content of a bundle without its executor, which Maestro's API does
+// not return.
 func bundleOf(b *maestro.ResourceBundle) (maestroclient.Bundle, error) {
 	own := maestroclient.Bundle{ID: b.ID, Consumer: b.ConsumerName, Spec: work.Bundle{Manifests: b.Manifests}}
 	parts := struct {
@@ -184,8 +185,8 @@ func orNull(raw json.RawMessage) json.RawMessage {
 	return raw
 }
 
-// orphan makes the deletion of a bundle leave its objects on the cluster, and says whether that is a
-// change.
+// orphan makes the deletion of a bundle leave its objects on the cluster, and says whether that is
+// a change.
 func orphan(b *maestroclient.Bundle) bool {
 	if o := b.Spec.DeleteOption; o != nil && o.PropagationPolicy == workv1.DeletePropagationPolicyTypeOrphan {
 		return false
@@ -194,18 +195,23 @@ func orphan(b *maestroclient.Bundle) bool {
 	return true
 }
 
-// same says whether the wanted bundle is published already. It does not compare the executor, which
-// cannot be read. Within one generation it does not compare annotations of the work and of its manifests
-// either: tasks put the time into them, and such a work would change with each run.
+// same reports whether the wanted bundle is published already. It does not compare the executor,
+// which cannot be read. Within one generation it does not compare annotations of the work and of
+// its manifests either: tasks put the time into them, and such a work would change with each run.
 func same(want, have maestroclient.Bundle) bool {
-	alike := generationOf(want.Metadata.Annotations) == generationOf(have.Metadata.Annotations)
-	if !maps.Equal(want.Metadata.Labels, have.Metadata.Labels) || !alike && !maps.Equal(unnoted(want), unnoted(have)) ||
+	sameManifest := jsonvalue.EqualOptional
+	sameGeneration := generationOf(want.Metadata.Annotations) == generationOf(have.Metadata.Annotations)
+	if sameGeneration {
+		sameManifest = sameWithoutAnnotations
+	}
+	if !maps.Equal(want.Metadata.Labels, have.Metadata.Labels) ||
+		!sameGeneration && !maps.Equal(withoutEvent(want), withoutEvent(have)) ||
 		owner(want) != owner(have) ||
 		len(want.Spec.Manifests) != len(have.Spec.Manifests) {
 		return false
 	}
 	for i, m := range want.Spec.Manifests {
-		if !sameManifest(m, have.Spec.Manifests[i], alike) {
+		if !sameManifest(m, have.Spec.Manifests[i]) {
 			return false
 		}
 	}
@@ -214,27 +220,29 @@ func same(want, have maestroclient.Bundle) bool {
 			want.Spec.ManifestConfigs, have.Spec.ManifestConfigs))
 }
 
-// sameManifest compares two manifests, with or without their annotations.
-func sameManifest(a, b []byte, bare bool) bool {
+// sameWithoutAnnotations reports whether two manifests are equal apart from their annotations.
+func sameWithoutAnnotations(a, b []byte) bool {
 	if bytes.Equal(a, b) {
 		return true
 	}
-	var x, y any
-	if decode(a, &x) != nil || decode(b, &y) != nil {
+	x, errX := jsonvalue.Decode(a)
+	y, errY := jsonvalue.Decode(b)
+	if errX != nil || errY != nil {
 		return false
 	}
 	for _, m := range []any{x, y} {
-		if o, ok := m.(map[string]any); ok && bare {
+		if o, ok := m.(map[string]any); ok {
 			if meta, ok := o["metadata"].(map[string]any); ok {
 				delete(meta, "annotations")
 			}
 		}
 	}
-	return reflect.DeepEqual(x, y)
+	return jsonvalue.Equal(x, y)
 }
 
-// unnoted returns the annotations without that of the event, which is not part of the wanted content.
-func unnoted(b maestroclient.Bundle) map[string]string {
+// withoutEvent returns the annotations without that of the event, which is not part of the wanted
+// content.
+func withoutEvent(b maestroclient.Bundle) map[string]string {
 	a := maps.Clone(b.Metadata.Annotations)
 	delete(a, annotationEvent)
 	return a
@@ -258,10 +266,11 @@ func generationOf(annotations map[string]string) int64 {
 	return n
 }
 
+// sameValue reports whether two values have the same JSON.
 func sameValue(a, b any) bool {
 	x, errX := json.Marshal(a)
 	y, errY := json.Marshal(b)
-	return errX == nil && errY == nil && sameManifest(x, y, false)
+	return errX == nil && errY == nil && jsonvalue.EqualOptional(x, y)
 }
 
 func decode(data []byte, into *any) error {

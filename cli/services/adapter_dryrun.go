@@ -77,7 +77,11 @@ func (d *dryRun) run(cmd *cobra.Command, out io.Writer, config *adapter.Config, 
 	if d.output == "json" {
 		write = trace.WriteJSON
 	}
-	if err := write(out, d.verbose); err != nil {
+	detail := adapter.Summary
+	if d.verbose {
+		detail = adapter.WithBodies
+	}
+	if err := write(out, detail); err != nil {
 		return err
 	}
 	if err := trace.Result.Err(); err != nil && d.fail {
