@@ -26,8 +26,8 @@ const (
 	stableChannel = "stable"
 )
 
-// madeBy labels what a Publisher made. It deletes nothing else.
-const madeBy, publisherName = "atoll.dev/made-by", "clm"
+// madeByLabel is on all resources that a Publisher created. It deletes no others.
+const madeByLabel, publisherName = "atoll.dev/made-by", "clm"
 
 // Publisher makes the catalogue of a region equal to a list of versions. Several replicas may
 // publish the same list at once.
@@ -74,25 +74,25 @@ func (p *Publisher) Run(ctx context.Context) error {
 // that are not in the list. Versions of other makers stay. A lifecycle manager without the kind
 // Channel is left as it is.
 func (p *Publisher) Publish(ctx context.Context) error {
-	channel, err := p.stableChannel(ctx)
+	channel, err := p.ensureStableChannel(ctx)
 	if remote.StatusOf(err) == http.StatusNotFound {
 		return nil // this lifecycle manager has no channels
 	}
 	if err != nil {
 		return fmt.Errorf("channel %s: %w", stableChannel, err)
 	}
-	below := channels.Below(channel.ID, versions)
+	collection := channels.Below(channel.ID, versions)
 	missing := slices.Clone(p.Versions)
-	for v, err := range p.CLM.All(ctx, below, clmclient.ResourceQuery{}) {
+	for v, err := range p.CLM.All(ctx, collection, clmclient.ResourceQuery{}) {
 		if err != nil {
 			return fmt.Errorf("listing versions: %w", err)
 		}
-		offered := slices.IndexFunc(missing, func(version string) bool { return resourceName(version) == v.Name })
+		index := slices.IndexFunc(missing, func(version string) bool { return resourceName(version) == v.Name })
 		switch {
-		case offered >= 0:
-			missing = slices.Delete(missing, offered, offered+1)
-		case v.Labels[madeBy] == publisherName:
-			_, err := p.CLM.Delete(ctx, below, v.ID, "")
+		case index >= 0:
+			missing = slices.Delete(missing, index, index+1)
+		case v.Labels[madeByLabel] == publisherName:
+			_, err := p.CLM.Delete(ctx, collection, v.ID, "")
 			if err != nil && remote.StatusOf(err) != http.StatusNotFound {
 				return fmt.Errorf("deleting version %s: %w", v.Name, err)
 			}
@@ -100,35 +100,35 @@ func (p *Publisher) Publish(ctx context.Context) error {
 		}
 	}
 	for _, version := range missing {
-		if err := p.create(ctx, below, version); err != nil {
+		if err := p.createVersion(ctx, collection, version); err != nil {
 			return fmt.Errorf("creating version %s: %w", version, err)
 		}
 	}
 	return nil
 }
 
-// stableChannel returns the channel, which it creates if it does not exist.
-func (p *Publisher) stableChannel(ctx context.Context) (clmclient.Resource, error) {
+// ensureStableChannel returns the channel. It creates the channel if it does not exist.
+func (p *Publisher) ensureStableChannel(ctx context.Context) (clmclient.Resource, error) {
 	channel, err := p.CLM.Named(ctx, channels, stableChannel)
 	if remote.StatusOf(err) != http.StatusNotFound {
 		return channel, err
 	}
 	channel, err = p.CLM.Create(ctx, channels, api.ResourceCreate{Kind: "Channel", Name: stableChannel,
-		Spec: json.RawMessage(`{}`), Labels: api.Labels{madeBy: publisherName}}, "")
+		Spec: json.RawMessage(`{}`), Labels: api.Labels{madeByLabel: publisherName}}, "")
 	if remote.StatusOf(err) == http.StatusConflict { // another replica created it
 		return p.CLM.Named(ctx, channels, stableChannel)
 	}
 	return channel, err
 }
 
-// create creates the Version of a version. One that exists is no error.
-func (p *Publisher) create(ctx context.Context, in clmclient.Collection, version string) error {
+// createVersion creates the Version resource of a version. An existing one is no error.
+func (p *Publisher) createVersion(ctx context.Context, in clmclient.Collection, version string) error {
 	spec, err := json.Marshal(map[string]string{"version": version, "image": Image(version)})
 	if err != nil {
 		return err
 	}
 	_, err = p.CLM.Create(ctx, in, api.ResourceCreate{Kind: "Version", Name: resourceName(version), Spec: spec,
-		Labels: api.Labels{madeBy: publisherName}}, "")
+		Labels: api.Labels{madeByLabel: publisherName}}, "")
 	if remote.StatusOf(err) == http.StatusConflict {
 		return nil
 	}

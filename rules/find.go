@@ -8,42 +8,45 @@ import (
 	"slices"
 )
 
-// maxWalk is how many values one search may look at.
+// maxWalk is the maximum number of values that one search may visit.
 const maxWalk = 1 << 20
 
-// Find returns what the path leads to, in order; nothing when it leads
-// nowhere. What it returns are parts of doc, not copies. It errs on an index
-// out of bounds, on an index or filter of what is no list, on a comparison of
-// what cannot be compared, and with ErrCost when the search is too long.
+// Find returns the values of doc that the path selects, in order; none when no value matches. They
+// are parts of doc, not copies. It returns an error for an index out of bounds, for an index or
+// filter of a value that is not a list, for a comparison of values that have no order, and ErrCost
+// when the search visits too many values. Several goroutines may call it.
 func (p *Path) Find(doc any) ([]any, error) {
-	return walkAll(&walker{left: maxWalk}, []any{doc}, p.nodes)
+	return walkChain(&walker{left: maxWalk}, []any{doc}, p.nodes)
 }
 
-type walker struct{ left int }
+// walker counts the visited values of one search.
+type walker struct{ left int } // how many values the search may still visit
 
-// pay counts n values.
-func (w *walker) pay(n int) error {
+// charge counts n visited values, and returns ErrCost above maxWalk.
+func (w *walker) charge(n int) error {
 	if w.left -= n; w.left < 0 {
 		return fmt.Errorf("%w: a json path visits more than %d values", ErrCost, maxWalk)
 	}
 	return nil
 }
 
-func walkAll(w *walker, values []any, nodes []node) (found []any, err error) {
+// walkChain applies the nodes of a path one after the other: the first to values, each other node
+// to the results of the node before.
+func walkChain(w *walker, values []any, nodes []node) (found []any, err error) {
 	for _, n := range nodes {
-		if err := w.pay(1 + len(values)); err != nil {
+		if err := w.charge(1 + len(values)); err != nil {
 			return nil, err
 		}
-		if values, err = n.walk(w, values); err != nil {
+		if values, err = n.find(w, values); err != nil {
 			return nil, err
 		}
 	}
 	return values, nil
 }
 
-func (n textNode) walk(*walker, []any) ([]any, error) { return []any{n.text}, nil }
+func (n textNode) find(*walker, []any) ([]any, error) { return []any{n.text}, nil }
 
-func (n literalNode) walk(_ *walker, in []any) ([]any, error) {
+func (n literalNode) find(_ *walker, in []any) ([]any, error) {
 	out := make([]any, len(in))
 	for i := range out {
 		out[i] = n.value
@@ -51,7 +54,7 @@ func (n literalNode) walk(_ *walker, in []any) ([]any, error) {
 	return out, nil
 }
 
-func (n fieldNode) walk(_ *walker, in []any) ([]any, error) {
+func (n fieldNode) find(_ *walker, in []any) ([]any, error) {
 	var out []any
 	for _, v := range in {
 		if m, ok := v.(map[string]any); ok {
@@ -63,11 +66,11 @@ func (n fieldNode) walk(_ *walker, in []any) ([]any, error) {
 	return out, nil
 }
 
-func (wildcardNode) walk(w *walker, in []any) ([]any, error) {
+func (wildcardNode) find(w *walker, in []any) ([]any, error) {
 	var out []any
 	for _, v := range in {
 		below := children(v)
-		if err := w.pay(len(below)); err != nil {
+		if err := w.charge(len(below)); err != nil {
 			return nil, err
 		}
 		out = append(out, below...)
@@ -75,8 +78,7 @@ func (wildcardNode) walk(w *walker, in []any) ([]any, error) {
 	return out, nil
 }
 
-// children are the values of an object in the order of their keys, or those
-// of a list.
+// children returns the values of an object in the order of their keys, or the elements of a list.
 func children(v any) []any {
 	switch v := v.(type) {
 	case []any:
@@ -91,24 +93,24 @@ func children(v any) []any {
 	return nil
 }
 
-// walk finds every object, list and string below that is not empty, each
-// before what is in it.
-func (n recurseNode) walk(w *walker, in []any) ([]any, error) {
+// find returns the objects, lists and strings that are not empty, of the values and at any depth
+// below them, each before its children.
+func (n recurseNode) find(w *walker, in []any) ([]any, error) {
 	var out []any
 	for _, v := range in {
-		if err := w.pay(1); err != nil {
+		if err := w.charge(1); err != nil {
 			return nil, err
 		}
 		if s, ok := v.(string); ok && s != "" {
 			out = append(out, v)
 		}
 		if below := children(v); len(below) > 0 {
-			deeper, err := n.walk(w, below)
+			inner, err := n.find(w, below)
 			if err != nil {
 				return nil, err
 			}
-			out = append(append(out, v), deeper...)
-			if err := w.pay(len(deeper)); err != nil { // copied once per level
+			out = append(append(out, v), inner...)
+			if err := w.charge(len(inner)); err != nil { // append copies these once for each level
 				return nil, err
 			}
 		}
@@ -116,10 +118,10 @@ func (n recurseNode) walk(w *walker, in []any) ([]any, error) {
 	return out, nil
 }
 
-func (n unionNode) walk(w *walker, in []any) ([]any, error) {
+func (n unionNode) find(w *walker, in []any) ([]any, error) {
 	var out []any
 	for _, branch := range n.branches {
-		found, err := walkAll(w, in, branch)
+		found, err := walkChain(w, in, branch)
 		if err != nil {
 			return nil, err
 		}
@@ -128,7 +130,7 @@ func (n unionNode) walk(w *walker, in []any) ([]any, error) {
 	return out, nil
 }
 
-func (n sliceNode) walk(w *walker, in []any) ([]any, error) {
+func (n sliceNode) find(w *walker, in []any) ([]any, error) {
 	if n.hasStep && n.step <= 0 {
 		return nil, errors.New("step must be > 0")
 	}
@@ -148,7 +150,7 @@ func (n sliceNode) walk(w *walker, in []any) ([]any, error) {
 		if !n.hasEnd {
 			end = len(list)
 		}
-		if end < 0 || end == 0 && n.derived {
+		if end < 0 || end == 0 && n.isIndex {
 			end += len(list)
 		}
 		switch {
@@ -161,7 +163,7 @@ func (n sliceNode) walk(w *walker, in []any) ([]any, error) {
 		case start > end:
 			return nil, fmt.Errorf("starting index %d is greater than ending index %d", start, end)
 		}
-		if err := w.pay(end - start); err != nil {
+		if err := w.charge(end - start); err != nil {
 			return nil, err
 		}
 		for i := start; i < end; i += max(n.step, 1) {
@@ -174,7 +176,7 @@ func (n sliceNode) walk(w *walker, in []any) ([]any, error) {
 	return out, nil
 }
 
-func (n filterNode) walk(w *walker, in []any) ([]any, error) {
+func (n filterNode) find(w *walker, in []any) ([]any, error) {
 	var out []any
 	for _, v := range in {
 		list, ok := v.([]any)
@@ -182,7 +184,7 @@ func (n filterNode) walk(w *walker, in []any) ([]any, error) {
 			return nil, fmt.Errorf("%T is not array or slice and cannot be filtered", v)
 		}
 		for _, item := range list {
-			pass, err := n.passes(w, item)
+			pass, err := n.matches(w, item)
 			if err != nil {
 				return nil, err
 			}
@@ -194,43 +196,46 @@ func (n filterNode) walk(w *walker, in []any) ([]any, error) {
 	return out, nil
 }
 
-func (n filterNode) passes(w *walker, item any) (bool, error) {
-	lefts, err := walkAll(w, []any{item}, n.left)
+// matches reports whether an item of a list meets the filter's condition. Without an operator the
+// item must have the path; a path that fails counts as absent.
+func (n filterNode) matches(w *walker, item any) (bool, error) {
+	left, err := walkChain(w, []any{item}, n.left)
 	if n.op == "" {
 		if errors.Is(err, ErrCost) {
 			return false, err
 		}
-		return err == nil && len(lefts) > 0, nil // what cannot be reached is not there
+		return err == nil && len(left) > 0, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	if len(lefts) == 0 {
+	if len(left) == 0 {
 		return false, nil
 	}
-	rights, err := walkAll(w, []any{item}, n.right)
-	if err != nil || len(rights) == 0 {
+	right, err := walkChain(w, []any{item}, n.right)
+	if err != nil || len(right) == 0 {
 		return false, err
 	}
-	if len(lefts) > 1 || len(rights) > 1 {
+	if len(left) > 1 || len(right) > 1 {
 		return false, errors.New("can only compare one element at a time")
 	}
-	return compare(lefts[0], n.op, rights[0])
+	return compare(left[0], n.op, right[0])
 }
 
+// compare evaluates a comparison of two texts, two booleans or two numbers; others are an error.
 func compare(a any, op string, b any) (bool, error) {
 	var order int
 	switch a := a.(type) {
 	case string:
 		s, ok := b.(string)
 		if !ok {
-			return false, incomparable(b)
+			return false, comparisonError(b)
 		}
 		order = cmp.Compare(a, s)
 	case bool:
 		t, ok := b.(bool)
 		if !ok {
-			return false, incomparable(b)
+			return false, comparisonError(b)
 		}
 		if op != "==" && op != "!=" {
 			return false, errors.New("invalid type for comparison")
@@ -241,7 +246,7 @@ func compare(a any, op string, b any) (bool, error) {
 	default:
 		var ok bool
 		if order, ok = compareNumbers(a, b); !ok {
-			return false, incomparable(a)
+			return false, comparisonError(a)
 		}
 	}
 	switch op {
@@ -259,7 +264,9 @@ func compare(a any, op string, b any) (bool, error) {
 	return order >= 0, nil
 }
 
-func incomparable(v any) error {
+// comparisonError returns the error for a value that the other side cannot be compared with, in the
+// words of client-go.
+func comparisonError(v any) error {
 	switch v.(type) {
 	case nil, []any, map[string]any:
 		return errors.New("invalid type for comparison")
@@ -267,18 +274,19 @@ func incomparable(v any) error {
 	return errors.New("incompatible types for comparison")
 }
 
+// compareNumbers compares two numbers of any types; ok is false when one is not a number.
 func compareNumbers(a, b any) (order int, ok bool) {
 	i, isInt := a.(int64)
 	j, alsoInt := b.(int64)
 	if isInt && alsoInt {
 		return cmp.Compare(i, j), true
 	}
-	x, ok1 := float(a)
-	y, ok2 := float(b)
+	x, ok1 := toFloat(a)
+	y, ok2 := toFloat(b)
 	return cmp.Compare(x, y), ok1 && ok2
 }
 
-func float(v any) (float64, bool) {
+func toFloat(v any) (float64, bool) {
 	switch v := v.(type) {
 	case int64:
 		return float64(v), true

@@ -38,10 +38,10 @@ func (e *Env) CompileLoose(expression string) (p *Program, undeclared []string, 
 			return nil, nil, fmt.Errorf("rules: %w", err)
 		}
 	}
-	loosen(parsed.NativeRep(), false)
+	convertBesideFractions(parsed.NativeRep())
 	checked, issues := env.Check(parsed)
 	if issues.Err() != nil {
-		loosen(parsed.NativeRep(), true)
+		forgetTypes(parsed.NativeRep())
 		if checked, _ = env.Check(parsed); checked == nil {
 			return nil, undeclared, &CompileError{issues.Err().Error()}
 		}
@@ -73,42 +73,69 @@ func (e *Env) undeclared(root ast.Expr) []string {
 	})
 }
 
-// loosen wraps the operand beside a literal fraction in double(). With forget it wraps the arms of
-// conditions and the sides of comparisons in dyn(), so that their types may differ.
-func loosen(tree *ast.AST, forget bool) {
-	f := ast.NewExprFactory()
-	next := ast.MaxID(tree)
-	wrap := func(name string, x ast.Expr) ast.Expr {
-		next++
-		return f.NewCall(next, name, x)
-	}
+// rewriter replaces arguments of the calls in an expression.
+type rewriter struct {
+	f    ast.ExprFactory
+	next int64 // the last id of a node
+}
+
+// wrap returns a call of a function of one argument.
+func (r *rewriter) wrap(function string, x ast.Expr) ast.Expr {
+	r.next++
+	return r.f.NewCall(r.next, function, x)
+}
+
+// rewriteCalls calls f for each call in an expression, inner calls first, with a copy of the
+// arguments. When f returns true, its changes of the arguments replace those of the call.
+func rewriteCalls(tree *ast.AST, f func(r *rewriter, function string, args []ast.Expr) bool) {
+	r := &rewriter{f: ast.NewExprFactory(), next: ast.MaxID(tree)}
 	ast.PostOrderVisit(tree.Expr(), ast.NewExprVisitor(func(x ast.Expr) {
 		if x.Kind() != ast.CallKind {
 			return
 		}
-		call := x.AsCall()
-		args := slices.Clone(call.Args())
-		switch name := call.FunctionName(); {
-		case name == operators.Conditional && forget:
-			args[1], args[2] = wrap("dyn", args[1]), wrap("dyn", args[2])
-		case (name == operators.Add || name == operators.Subtract || name == operators.Multiply ||
-			name == operators.Divide) && !forget:
-			left, right := fraction(args[0]), fraction(args[1])
-			switch {
-			case left == right:
-				return
-			case left:
-				args[1] = wrap("double", args[1])
-			case right:
-				args[0] = wrap("double", args[0])
-			}
-		case (name == operators.Equals || name == operators.NotEquals) && forget:
-			args[0], args[1] = wrap("dyn", args[0]), wrap("dyn", args[1])
-		default:
-			return
+		name, args := x.AsCall().FunctionName(), slices.Clone(x.AsCall().Args())
+		if f(r, name, args) {
+			x.SetKindCase(r.f.NewCall(x.ID(), name, args...))
 		}
-		x.SetKindCase(f.NewCall(x.ID(), call.FunctionName(), args...))
 	}))
+}
+
+// convertBesideFractions wraps the operand beside a literal fraction in double(), so that it may be a
+// whole number.
+func convertBesideFractions(tree *ast.AST) {
+	rewriteCalls(tree, func(r *rewriter, function string, args []ast.Expr) bool {
+		switch function {
+		case operators.Add, operators.Subtract, operators.Multiply, operators.Divide:
+		default:
+			return false
+		}
+		left, right := fraction(args[0]), fraction(args[1])
+		switch {
+		case left == right:
+			return false
+		case left:
+			args[1] = r.wrap("double", args[1])
+		default:
+			args[0] = r.wrap("double", args[0])
+		}
+		return true
+	})
+}
+
+// forgetTypes wraps the arms of conditions and the sides of comparisons in dyn(), so that their types
+// may differ.
+func forgetTypes(tree *ast.AST) {
+	rewriteCalls(tree, func(r *rewriter, function string, args []ast.Expr) bool {
+		switch function {
+		case operators.Conditional:
+			args[1], args[2] = r.wrap("dyn", args[1]), r.wrap("dyn", args[2])
+		case operators.Equals, operators.NotEquals:
+			args[0], args[1] = r.wrap("dyn", args[0]), r.wrap("dyn", args[1])
+		default:
+			return false
+		}
+		return true
+	})
 }
 
 // fraction reports whether an expression is a literal double.

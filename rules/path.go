@@ -52,7 +52,7 @@ func (p *Path) String() string { return p.text }
 
 // node is one step of a path: values in, values out.
 type node interface {
-	walk(*walker, []any) ([]any, error)
+	find(*walker, []any) ([]any, error)
 }
 
 type (
@@ -65,7 +65,7 @@ type (
 	sliceNode    struct {
 		start, end, step int
 		hasEnd, hasStep  bool
-		derived          bool // one index was written: end is start+1
+		isIndex          bool // the path has one index instead of a range: end is start+1
 	}
 	filterNode struct {
 		left, right []node
@@ -354,7 +354,7 @@ func element(text string) ([]node, error) {
 	s.end, s.hasEnd = number(m[2])
 	s.step, s.hasStep = number(m[3])
 	if m[2] == "" {
-		s.end, s.hasEnd, s.derived = s.start+1, true, true
+		s.end, s.hasEnd, s.isIndex = s.start+1, true, true
 	}
 	return []node{s}, err
 }

@@ -1,10 +1,9 @@
-// Package mosquitto runs Eclipse Mosquitto, for tests and benchmarks that want
-// a broker other than ours: the program that the distribution has, with a
-// configuration and a directory of its own, on loopback.
+// Package mosquitto runs Eclipse Mosquitto for tests and benchmarks that need a broker other than
+// ours: the program of the distribution, with a configuration and a directory of its own, on
+// loopback.
 //
-// Who may read and write what is bound to the client's certificate, as
-// docs/brokers.md describes it for production. It is for tests and benchmarks
-// only.
+// The certificate of a client decides which topics it may read and write, as docs/brokers.md
+// describes it for production. Only tests and benchmarks may import it.
 package mosquitto
 
 import (
@@ -19,11 +18,11 @@ import (
 	"time"
 )
 
-// Options say how the broker is to be. All are optional.
+// Options configure a Broker. All are optional.
 type Options struct {
 	Addr          string // host:port; default: a free port on loopback
-	CA, Cert, Key []byte // PEM. Without a CA there is no TLS, and everybody may do everything
-	Server        string // common name of Maestro's certificate; default "system:maestro"
+	CA, Cert, Key []byte // PEM. Without a CA there is no TLS, and every client may use every topic
+	MaestroName   string // common name of Maestro's certificate; default "system:maestro"
 	Source        string // of topics; default "maestro"
 	MaxPacket     int    // bytes; default: MQTT's own limit
 }
@@ -34,13 +33,13 @@ type Broker struct {
 
 	program string
 	dir     string
-	log     bytes.Buffer // of the run under way; read when it has ended
+	log     bytes.Buffer // of the present process; read only when it has exited
 	cmd     *exec.Cmd
-	ended   chan struct{}
+	exited  chan struct{}
 }
 
-// Find returns the program.
-func Find() (string, error) {
+// findProgram returns the path of the mosquitto program.
+func findProgram() (string, error) {
 	for _, name := range []string{"mosquitto", "/usr/sbin/mosquitto", "/usr/local/sbin/mosquitto"} {
 		if path, err := exec.LookPath(name); err == nil {
 			return path, nil
@@ -49,10 +48,10 @@ func Find() (string, error) {
 	return "", errors.New("no mosquitto on this machine; scripts/ensure.sh mosquitto installs it")
 }
 
-// Start starts a broker and returns when it listens. Close ends it and removes
-// its directory.
+// Start starts a broker and returns when it listens. Close ends the process and removes its
+// directory.
 func Start(o Options) (*Broker, error) {
-	program, err := Find()
+	program, err := findProgram()
 	if err != nil {
 		return nil, err
 	}
@@ -67,10 +66,10 @@ func Start(o Options) (*Broker, error) {
 	return b, nil
 }
 
-// configure writes the files.
+// configure writes the configuration file, the certificates and the access rules.
 func (b *Broker) configure(o Options) error {
-	if o.Server == "" {
-		o.Server = "system:maestro"
+	if o.MaestroName == "" {
+		o.MaestroName = "system:maestro"
 	}
 	if o.Source == "" {
 		o.Source = "maestro"
@@ -87,15 +86,15 @@ func (b *Broker) configure(o Options) error {
 	if err != nil {
 		return err
 	}
-	// Mosquitto drops, silently, what is over its limits of messages in flight
-	// and in the queue of one client. Nothing may be dropped, so there are none.
+	// Mosquitto silently drops messages above its limits in flight and in the queue of one client.
+	// 0 is no limit.
 	lines := []string{
 		"per_listener_settings false", "persistence false", "log_dest stderr", "log_type error", "log_type warning",
 		"listener " + port + " " + host, "set_tcp_nodelay true",
 		"max_inflight_messages 0", "max_queued_messages 0", "max_queued_bytes 0",
 	}
 	if os.Geteuid() == 0 {
-		lines = append(lines, "user root") // it would give up its rights, and not reach its files
+		lines = append(lines, "user root") // otherwise it changes its user and cannot read its files
 	}
 	if o.MaxPacket > 0 {
 		lines = append(lines, fmt.Sprintf("max_packet_size %d", o.MaxPacket))
@@ -104,9 +103,9 @@ func (b *Broker) configure(o Options) error {
 	if o.CA == nil {
 		lines = append(lines, "allow_anonymous true")
 	} else {
-		lines = append(lines, "cafile "+b.file("ca.pem"), "certfile "+b.file("cert.pem"), "keyfile "+b.file("key.pem"),
+		lines = append(lines, "cafile "+b.path("ca.pem"), "certfile "+b.path("cert.pem"), "keyfile "+b.path("key.pem"),
 			"require_certificate true", "use_identity_as_username true", "allow_anonymous false", "acl_file "+
-				b.file("acl"))
+				b.path("acl"))
 		files["ca.pem"], files["cert.pem"], files["key.pem"] = o.CA, o.Cert, o.Key
 		files["acl"] = fmt.Appendf(nil, `user %[1]s
 topic write sources/%[2]s/consumers/+/sourceevents
@@ -122,20 +121,21 @@ topic read clm/events/#
 
 pattern read sources/%[2]s/consumers/%%u/sourceevents
 pattern write sources/%[2]s/consumers/%%u/agentevents
-`, o.Server, o.Source)
+`, o.MaestroName, o.Source)
 	}
 	files["mosquitto.conf"] = []byte(strings.Join(lines, "\n") + "\n")
 	for name, data := range files {
-		if err := os.WriteFile(b.file(name), data, 0o600); err != nil {
+		if err := os.WriteFile(b.path(name), data, 0o600); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (b *Broker) file(name string) string { return filepath.Join(b.dir, name) }
+// path returns the path of a file in the broker's directory.
+func (b *Broker) path(name string) string { return filepath.Join(b.dir, name) }
 
-// Pid is the process's, 0 while it is stopped.
+// Pid returns the id of the process, 0 while the broker is stopped.
 func (b *Broker) Pid() int {
 	if b.cmd == nil {
 		return 0
@@ -143,10 +143,10 @@ func (b *Broker) Pid() int {
 	return b.cmd.Process.Pid
 }
 
-// Start starts it again, on the same address.
+// Start starts the broker again after Kill, on the same address, and returns when it listens.
 func (b *Broker) Start() error {
 	b.log.Reset()
-	b.cmd = exec.Command(b.program, "-c", b.file("mosquitto.conf"))
+	b.cmd = exec.Command(b.program, "-c", b.path("mosquitto.conf"))
 	b.cmd.Stderr = &b.log
 	dieWithParent(b.cmd)
 	if err := b.cmd.Start(); err != nil {
@@ -154,7 +154,7 @@ func (b *Broker) Start() error {
 		return fmt.Errorf("starting mosquitto: %w", err)
 	}
 	ended := make(chan struct{})
-	b.ended = ended
+	b.exited = ended
 	cmd := b.cmd
 	go func() { defer close(ended); _ = cmd.Wait() }()
 	for deadline := time.Now().Add(10 * time.Second); ; {
@@ -165,7 +165,7 @@ func (b *Broker) Start() error {
 		}
 		select {
 		case <-ended:
-			return fmt.Errorf("mosquitto ended at once: %s", strings.TrimSpace(b.log.String()))
+			return fmt.Errorf("mosquitto exited at once: %s", strings.TrimSpace(b.log.String()))
 		case <-time.After(5 * time.Millisecond):
 		}
 		if time.Now().After(deadline) {
@@ -175,17 +175,18 @@ func (b *Broker) Start() error {
 	}
 }
 
-// Kill ends it as kill -9 does, and returns when it is gone.
+// Kill sends SIGKILL to the process and returns when it has exited. It does nothing while the
+// broker is stopped.
 func (b *Broker) Kill() {
 	if b.cmd == nil {
 		return
 	}
 	_ = b.cmd.Process.Kill()
-	<-b.ended
+	<-b.exited
 	b.cmd = nil
 }
 
-// Close ends it and removes what it left.
+// Close ends the process and removes the broker's directory.
 func (b *Broker) Close() error {
 	b.Kill()
 	return os.RemoveAll(b.dir)
