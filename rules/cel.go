@@ -118,6 +118,7 @@ type Program struct {
 	text    string
 	want    Type
 	program cel.Program
+	tree    ast.Expr
 }
 
 // Compile compiles an expression whose result can have the wanted type; where the type depends on
@@ -140,7 +141,7 @@ func (e *Env) program(text string, checked *cel.Ast, want Type) (*Program, error
 	if err != nil {
 		return nil, fmt.Errorf("rules: planning %q: %w", text, err)
 	}
-	return &Program{text, want, prg}, nil
+	return &Program{text, want, prg, checked.NativeRep().Expr()}, nil
 }
 
 // String returns the source text.

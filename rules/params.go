@@ -102,6 +102,31 @@ func inOrder(defs []Definition, needs map[string]map[string]bool) ([]Definition,
 // Env returns the environment with the definitions as variables.
 func (p *Params) Env() *Env { return p.env }
 
+// Programs returns the definitions' programs, each after those that it reads.
+func (p *Params) Programs() []*Program {
+	all := make([]*Program, len(p.order))
+	for i, d := range p.order {
+		all[i] = d.program
+	}
+	return all
+}
+
+// Split separates the definitions that do not depend on a variable from those that do, directly or
+// through other definitions. To evaluate fixed and then varying gives the same values as to evaluate all.
+func (p *Params) Split(variable string) (fixed, varying *Params) {
+	fixed, varying = &Params{env: p.env}, &Params{env: p.env}
+	names := []string{variable}
+	for _, d := range p.order {
+		if slices.ContainsFunc(names, d.program.Uses) {
+			names = append(names, d.name)
+			varying.order = append(varying.order, d)
+		} else {
+			fixed.order = append(fixed.order, d)
+		}
+	}
+	return fixed, varying
+}
+
 // Eval returns the variables with the definitions' values added. Each definition has a cost limit
 // of its own. The error names the definition that failed.
 func (p *Params) Eval(ctx context.Context, vars map[string]any) (map[string]any, error) {
@@ -109,12 +134,20 @@ func (p *Params) Eval(ctx context.Context, vars map[string]any) (map[string]any,
 	if all == nil {
 		all = map[string]any{}
 	}
-	for _, d := range p.order {
-		r, err := d.program.Eval(ctx, all)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", d.name, err)
-		}
-		all[d.name] = r.Value
+	if err := p.EvalInto(ctx, all); err != nil {
+		return nil, err
 	}
 	return all, nil
+}
+
+// EvalInto is Eval, but it adds the values to vars. After an error vars has some of them.
+func (p *Params) EvalInto(ctx context.Context, vars map[string]any) error {
+	for _, d := range p.order {
+		r, err := d.program.Eval(ctx, vars)
+		if err != nil {
+			return fmt.Errorf("%s: %w", d.name, err)
+		}
+		vars[d.name] = r.Value
+	}
+	return nil
 }

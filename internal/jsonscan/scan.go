@@ -244,6 +244,56 @@ func (s *Scanner) Skip() {
 	}
 }
 
+// Next returns the first byte of the next value, 0 at the end, and reads nothing.
+func (s *Scanner) Next() byte { return s.peek() }
+
+// Text reads a string and returns its bytes, which may share memory with the input.
+func (s *Scanner) Text() []byte {
+	text, escaped := s.token()
+	if len(text) < 2 {
+		return nil
+	}
+	if !escaped {
+		return text[1 : len(text)-1]
+	}
+	var v string
+	if err := json.Unmarshal(text, &v); err != nil {
+		s.fail()
+	}
+	return []byte(v)
+}
+
+// Float reads a number.
+func (s *Scanner) Float() float64 {
+	n, err := strconv.ParseFloat(string(s.literal()), 64)
+	if err != nil {
+		s.fail()
+	}
+	return n
+}
+
+// Value reads any value and returns it as encoding/json decodes it into any.
+func (s *Scanner) Value() any {
+	switch s.peek() {
+	case '{':
+		object := map[string]any{}
+		s.Object(func(key string) { object[key] = s.Value() })
+		return object
+	case '[':
+		list := []any{}
+		s.Array(func() { list = append(list, s.Value()) })
+		return list
+	case '"':
+		return s.String()
+	case 't', 'f':
+		return s.Bool()
+	case 'n':
+		s.Null()
+		return nil
+	}
+	return s.Float()
+}
+
 // End reports an error when anything but white space follows.
 func (s *Scanner) End() error {
 	if s.peek() != 0 {

@@ -2,6 +2,7 @@ package jsonscan
 
 import (
 	"encoding/json"
+	"reflect"
 	"testing"
 	"time"
 )
@@ -73,4 +74,22 @@ func FuzzAnyInputEnds(f *testing.F) {
 			t.Errorf("%q is valid JSON, and was refused: %v", data, valid.Err())
 		}
 	})
+}
+
+func TestValuesAreThoseOfEncodingJSON(t *testing.T) {
+	text := `{"a": "x\"\u00e9\n", "n": -12.5e3, "l": [1, {"b": [true, null, "]"]}, false], "e": {}, "z": [], "s": "<é>"}`
+	var want any
+	if err := json.Unmarshal([]byte(text), &want); err != nil {
+		t.Fatal(err)
+	}
+	s := New([]byte(text))
+	if got := s.Value(); s.End() != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %#v, want %#v, %v", got, want, s.Err())
+	}
+	for cut := range len(text) {
+		s := New([]byte(text[:cut]))
+		if s.Value(); s.End() == nil {
+			t.Errorf("%s is read without an error", text[:cut])
+		}
+	}
 }
