@@ -170,7 +170,7 @@ func TestRules(t *testing.T) {
 				}
 				return ""
 			}
-			f, err := FactsOf([]byte(d.Input))
+			f, err := r.Facts([]byte(d.Input))
 			must(t, 0, err)
 			if d.Cmd == "data" {
 				data, err := r.Data(t.Context(), f, reasonMatched)

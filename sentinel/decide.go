@@ -69,7 +69,7 @@ func (s *Sentinel) decide(ctx context.Context, r *resource, doc *store.Document,
 	fresh := r.held == doc
 	state := r.State
 	state.Generation = max(state.Generation, doc.Generation) // a document read just now may be ahead of the feed
-	f, err := FactsOf(doc.Wire)
+	f, err := d.rules.Facts(doc.Wire)
 	var v Verdict
 	if err == nil {
 		v, err = d.rules.verdict(ctx, f, state, now)
@@ -103,18 +103,25 @@ func (s *Sentinel) decide(ctx context.Context, r *resource, doc *store.Document,
 // verdict evaluates the rules for a state, and for the state after an event.
 func (r *Rules) verdict(ctx context.Context, f Facts, s State, now time.Time) (v Verdict, err error) {
 	last := Publication{s.Published, s.PublishedAt.time(), int(s.Attempts)}
-	if v.Wanted, err = r.Decide(ctx, f, last, now); err != nil {
+	q, err := r.ask(ctx, f, last)
+	if err != nil {
+		return v, err
+	}
+	if v.Wanted, err = q.decide(ctx, now); err != nil {
 		return v, err
 	}
 	var flip time.Time
 	if !v.Wanted && !s.Forced {
-		flip, err = r.Flip(ctx, f, last, now)
+		flip, err = q.flip(ctx, now)
 		v.Flip = instantOf(flip)
 		return v, err
 	}
 	last = Publication{s.Generation, now, last.Attempts + 1}
-	if v.After.Wanted, err = r.Decide(ctx, f, last, now); err == nil && !v.After.Wanted {
-		flip, err = r.Flip(ctx, f, last, now)
+	if q, err = r.ask(ctx, f, last); err == nil {
+		v.After.Wanted, err = q.decide(ctx, now)
+	}
+	if err == nil && !v.After.Wanted {
+		flip, err = q.flip(ctx, now)
 		v.After.Flip = instantOf(flip)
 	}
 	if err != nil { // the event is sent, and the resource is due again with back-off

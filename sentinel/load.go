@@ -223,21 +223,40 @@ func inSlots(in []int32) store.Fragment {
 // maxPage bounds the bytes of documents in one page.
 const maxPage = 8 << 20
 
-// pages lists documents page by page, because a statement has a time limit. It stops with
-// errLost when each returns false.
+// pages lists documents page by page, because a statement has a time limit. It reads the next page while each
+// handles a page. It stops with errLost when each returns false.
 func (s *Sentinel) pages(ctx context.Context, q store.Query, each func([]store.Document) bool) error {
+	reading, cancel := context.WithCancel(ctx)
+	defer cancel()
 	q.Deletion, q.Limit, q.Bytes = store.WithDeleting, 1000, maxPage
+	q.WithoutSpec = q.Kind != s.opts.Requests
+	type answer struct {
+		page store.Page
+		err  error
+	}
+	answers := make(chan answer, 1)
+	read := func() {
+		page, err := s.store.List(reading, q)
+		answers <- answer{page, err}
+	}
+	go read()
 	for {
-		page, err := s.store.List(ctx, q)
-		if err != nil {
-			return err
+		a := <-answers
+		if q.After = a.page.Next; q.After != "" && a.err == nil {
+			go read()
 		}
-		if len(page.Documents) > 0 && !each(page.Documents) {
+		current := a.err != nil || len(a.page.Documents) == 0 || each(a.page.Documents)
+		if a.err == nil && current && q.After != "" {
+			continue
+		}
+		cancel()
+		if a.err == nil && q.After != "" {
+			<-answers // of the page that nobody needs
+		}
+		if !current {
 			return cmp.Or(context.Cause(ctx), errLost)
 		}
-		if q.After = page.Next; q.After == "" {
-			return nil
-		}
+		return a.err
 	}
 }
 
@@ -259,7 +278,7 @@ type listed struct {
 func (s *Sentinel) decideListed(ctx context.Context, doc *store.Document, published int64,
 	now time.Time) (listed, Verdict, bool) {
 	d := s.duties[doc.Kind]
-	f, err := FactsOf(doc.Wire)
+	f, err := d.rules.Facts(doc.Wire)
 	x := listed{key: key{doc.Kind, doc.ID}, owner: d.owner(doc), slot: slotOf(doc.ID), change: Change{doc.Version,
 		doc.Generation, markOf(doc), doc.DeletedAt != nil, 1}}
 	if err == nil && !d.rules.matches(f) {

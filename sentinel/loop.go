@@ -185,7 +185,7 @@ func (s *Sentinel) matchesSelector(d *duty, doc *store.Document) bool {
 	if len(d.rules.selector) == 0 {
 		return true
 	}
-	f, err := FactsOf(doc.Wire)
+	f, err := d.rules.Facts(doc.Wire)
 	return err == nil && d.rules.matches(f)
 }
 

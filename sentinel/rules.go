@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"go.yaml.in/yaml/v3"
 
@@ -32,12 +31,16 @@ import (
 //
 // The expressions of message_data have resource, and reason, a text.
 type Rules struct {
-	params   *rules.Params
+	fixed    *rules.Params // the parameters that do not depend on now
+	varying  *rules.Params // the others
 	result   *rules.Program
 	data     []field // nil: the default
 	selector []Label
-	timed    bool         // they look at the clock
+	timed    bool         // the decision may depend on now
 	distance atomic.Int64 // from the last activity to when the result became true, as last found
+
+	resource   rules.Reads // the members of resource that the expressions and the selector read
+	conditions rules.Reads // the types of conditions that the expressions read
 }
 
 // Reasons for and against events, as metrics and message_data name them.
@@ -59,14 +62,7 @@ type field struct {
 // Compile compiles the configuration's expressions. Errors name the parameter,
 // or the line of message_data.
 func (c *Config) Compile() (*Rules, error) {
-	env, err := rules.NewEnv(rules.Options{
-		Variables: map[string]rules.Type{
-			"resource": rules.Any, "now": rules.Timestamp, "conditions": rules.Any, "event": rules.Any,
-			"last_activity": rules.Timestamp,
-		},
-		Functions: []rules.Function{{Name: "condition", Params: []rules.Type{rules.String}, Result: rules.Any,
-			With: []string{"conditions"}, Do: condition}},
-	})
+	env, err := decisionEnv()
 	if err != nil {
 		return nil, err
 	}
@@ -77,14 +73,23 @@ func (c *Config) Compile() (*Rules, error) {
 		defs[i] = rules.Definition{Name: p.Name, Expression: p.Expr}
 		text += "\n" + p.Expr
 	}
-	if r.params, err = env.Params(defs); err != nil {
+	params, err := env.Params(defs)
+	if err != nil {
 		return nil, fmt.Errorf("message_decision.params: %w", err)
 	}
-	if r.result, err = r.params.Env().Compile(c.MessageDecision.Result, rules.Bool); err != nil {
+	r.fixed, r.varying = params.Split("now")
+	if r.result, err = params.Env().Compile(c.MessageDecision.Result, rules.Bool); err != nil {
 		return nil, fmt.Errorf("message_decision.result: %w", err)
 	}
 	r.timed = strings.Contains(text, "now")
+	for _, p := range append(params.Programs(), r.result) {
+		r.addReads(p)
+	}
+	if len(r.selector) > 0 {
+		r.resource.Add(rules.Members("labels"))
+	}
 	if c.MessageData.Kind == 0 {
+		r.resource.Add(rules.Members("id", "kind", "href", "generation", "owner_references"))
 		return r, nil
 	}
 	env, err = rules.NewEnv(rules.Options{Variables: map[string]rules.Type{"resource": rules.Any,
@@ -95,7 +100,35 @@ func (c *Config) Compile() (*Rules, error) {
 	if r.data, err = fields(env, &c.MessageData); err != nil {
 		return nil, fmt.Errorf("message_data: %w", err)
 	}
+	r.addDataReads(r.data)
 	return r, nil
+}
+
+// addReads adds what an expression reads of a resource.
+func (r *Rules) addReads(p *rules.Program) {
+	r.resource.Add(p.Reads("resource"))
+	r.conditions.Add(p.Reads("conditions", "condition"))
+}
+
+func (r *Rules) addDataReads(all []field) {
+	for _, f := range all {
+		if f.program != nil {
+			r.addReads(f.program)
+		}
+		r.addDataReads(f.children)
+	}
+}
+
+// decisionEnv returns the environment of the expressions of message_decision.
+func decisionEnv() (*rules.Env, error) {
+	return rules.NewEnv(rules.Options{
+		Variables: map[string]rules.Type{
+			"resource": rules.Any, "now": rules.Timestamp, "conditions": rules.Any, "event": rules.Any,
+			"last_activity": rules.Timestamp,
+		},
+		Functions: []rules.Function{{Name: "condition", Params: []rules.Type{rules.String}, Result: rules.Any,
+			With: []string{"conditions"}, Do: condition}},
+	})
 }
 
 func condition(args []any) (any, error) {
@@ -143,54 +176,6 @@ func fields(env *rules.Env, n *yaml.Node) ([]field, error) {
 	return all, nil
 }
 
-// Facts are what rules see of a resource.
-type Facts struct {
-	resource   map[string]any
-	conditions map[string]any
-	reported   time.Time // the last report, or the last change when there is none
-}
-
-// FactsOf reads a resource's wire form.
-func FactsOf(wire []byte) (Facts, error) {
-	f := Facts{conditions: map[string]any{}}
-	if err := json.Unmarshal(wire, &f.resource); err != nil {
-		return f, fmt.Errorf("reading a resource: %w", err)
-	}
-	if f.resource == nil {
-		return f, errors.New("reading a resource: it is null")
-	}
-	for name, v := range f.resource {
-		if n, ok := v.(float64); ok && n == float64(int64(n)) {
-			f.resource[name] = int64(n)
-		}
-	}
-	later := func(v any) {
-		text, _ := v.(string)
-		if t, err := time.Parse(time.RFC3339Nano, text); err == nil && t.After(f.reported) {
-			f.reported = t
-		}
-	}
-	status, _ := f.resource["status"].(map[string]any)
-	list, _ := status["conditions"].([]any)
-	for _, item := range list {
-		c, _ := item.(map[string]any)
-		name, ok := c["type"].(string)
-		if !ok {
-			continue
-		}
-		if n, ok := c["observed_generation"].(float64); ok {
-			c["observed_generation"] = int64(n)
-		}
-		f.conditions[name] = c
-		later(c["last_updated_time"])
-	}
-	if f.reported.IsZero() {
-		later(f.resource["created_time"])
-		later(f.resource["updated_time"])
-	}
-	return f, nil
-}
-
 // matches reports whether the resource has all labels of the selector.
 func (r *Rules) matches(f Facts) bool {
 	labels, _ := f.resource["labels"].(map[string]any)
@@ -200,84 +185,6 @@ func (r *Rules) matches(f Facts) bool {
 		}
 	}
 	return true
-}
-
-// Publication describes the last event of a resource that the broker took.
-type Publication struct {
-	Generation int64     // the resource's at that time; 0: no event yet
-	At         time.Time // when the broker took it
-	Attempts   int       // events since the resource made progress
-}
-
-// Decide reports whether a resource needs an event.
-func (r *Rules) Decide(ctx context.Context, f Facts, t Publication, now time.Time) (bool, error) {
-	latest := f.reported
-	if t.At.After(latest) {
-		latest = t.At
-	}
-	vars, err := r.params.Eval(ctx, map[string]any{
-		"resource": f.resource, "conditions": f.conditions, "now": now, "last_activity": latest,
-		"event": map[string]any{"generation": t.Generation, "time": t.At, "attempts": int64(t.Attempts)},
-	})
-	if err != nil {
-		return false, err
-	}
-	out, err := r.result.Eval(ctx, vars)
-	if err != nil {
-		return false, err
-	}
-	return out.Value == true, nil
-}
-
-// How far and how exactly Flip looks ahead.
-const (
-	flipHorizon = 24 * time.Hour
-	flipFirst   = time.Second
-	flipExact   = 50 * time.Millisecond
-	flipPart    = 64 // of the distance
-)
-
-// Flip returns when a decision that is false now becomes true if nothing
-// happens: at most 1/32 of the time to it later, or 50 ms. It looks a day
-// ahead; what becomes true later, or not at all, gets that day, to be asked
-// again. Without a look at the clock it is the zero time: never.
-func (r *Rules) Flip(ctx context.Context, f Facts, t Publication, now time.Time) (time.Time, error) {
-	if !r.timed {
-		return time.Time{}, nil
-	}
-	var failed error
-	at := func(when time.Time) bool {
-		yes, err := r.Decide(ctx, f, t, when)
-		failed = errors.Join(failed, err)
-		return yes
-	}
-	latest := f.reported
-	if t.At.After(latest) {
-		latest = t.At
-	}
-	// Most often it is as far from the last activity as it was last time.
-	if d := time.Duration(r.distance.Load()); d > 0 {
-		guess := latest.Add(d)
-		if before := guess.Add(-d / 32); before.After(now) && !at(before) && at(guess) && failed == nil {
-			return guess, nil
-		}
-	}
-	low, high := time.Duration(0), flipFirst
-	for !at(now.Add(high)) {
-		if failed != nil || high >= flipHorizon {
-			return now.Add(flipHorizon), failed
-		}
-		low, high = high, min(2*high, flipHorizon)
-	}
-	for high-low > max(high/flipPart, flipExact) && failed == nil {
-		if middle := low + (high-low)/2; at(now.Add(middle)) {
-			high = middle
-		} else {
-			low = middle
-		}
-	}
-	r.distance.Store(int64(now.Add(high).Sub(latest)))
-	return now.Add(high), failed
 }
 
 // Data is an event's data. A member whose expression fails or is null is left

@@ -4,9 +4,6 @@ import (
 	"container/heap"
 	"crypto/sha256"
 	"encoding/binary"
-	"encoding/json"
-	"fmt"
-	"math/bits"
 	"strings"
 
 	"atoll.dev/store"
@@ -209,45 +206,4 @@ func (t *table) drop(r *resource) {
 			delete(t.owned, r.owner)
 		}
 	}
-}
-
-// markOf returns a hash of a document's status without its times: a report that differs
-// only in times is no progress.
-func markOf(d *store.Document) uint64 {
-	var status any
-	if json.Unmarshal(d.Status, &status) != nil {
-		return markText(string(d.Status))
-	}
-	return markValue(status)
-}
-
-func markValue(v any) uint64 {
-	switch v := v.(type) {
-	case map[string]any:
-		sum := uint64(1)
-		for name, x := range v { // in any order
-			if !strings.HasSuffix(name, "_time") {
-				sum += mix(markText(name) ^ bits.RotateLeft64(markValue(x), 1))
-			}
-		}
-		return mix(sum)
-	case []any:
-		sum := uint64(2)
-		for _, x := range v {
-			sum = mix(sum ^ bits.RotateLeft64(markValue(x), 1))
-		}
-		return sum
-	case string:
-		return markText(v)
-	}
-	return markText(fmt.Sprint(v)) + 3
-}
-
-// markText is FNV-1a.
-func markText(s string) uint64 {
-	sum := uint64(0xcbf29ce484222325)
-	for i := range len(s) {
-		sum = (sum ^ uint64(s[i])) * 0x100000001b3
-	}
-	return sum
 }

@@ -45,8 +45,8 @@ type Query struct {
 	// another incarnation of the database see none. A list has no tombstones, so this does not
 	// replace Follow.
 	ChangedSince Cursor
-	// WireOnly leaves Spec and Status out, for callers that use only Wire.
-	WireOnly bool
+	// WireOnly leaves Spec and Status out, for callers that use only Wire; WithoutSpec leaves Spec out.
+	WireOnly, WithoutSpec bool
 }
 
 // Deletion says which documents a Query finds, by whether their deletion was requested.
@@ -326,7 +326,10 @@ func (q Query) kindList() string {
 // columns returns the columns of a document for a list, which has no tombstones.
 func (q Query) columns() string {
 	cols := strings.Replace(columns, "d.removed_at is not null", "false", 1)
-	if q.WireOnly {
+	switch {
+	case q.WithoutSpec && !q.WireOnly:
+		cols = strings.Replace(cols, "d.spec, d.status", "null::jsonb, d.status", 1)
+	case q.WireOnly:
 		cols = strings.Replace(cols, "d.spec, d.status", "null::jsonb, null::jsonb", 1)
 	}
 	return cols
