@@ -2,7 +2,9 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	profile "runtime/pprof"
 	"strconv"
 	"strings"
 	"time"
@@ -31,10 +34,16 @@ import (
 func idle(ctx context.Context, cluster *postgres.Cluster, postgresPid int) error {
 	dsn := cluster.DSN("clm", "clm")
 	began := time.Now()
-	if err := storeIdle(ctx, dsn, *idleClusters); err != nil {
-		return fmt.Errorf("storing clusters: %w", err)
+	stored, err := hasIdle(ctx, dsn, *idleClusters)
+	if err != nil {
+		return err
 	}
-	fmt.Fprintf(os.Stderr, "%d clusters stored in %s\n", *idleClusters, time.Since(began).Round(time.Second))
+	if !stored {
+		if err := storeIdle(ctx, dsn, *idleClusters); err != nil {
+			return fmt.Errorf("storing clusters: %w", err)
+		}
+		fmt.Fprintf(os.Stderr, "%d clusters stored in %s\n", *idleClusters, time.Since(began).Round(time.Second))
+	}
 	figures := map[string]any{}
 	before, err := childrenCPU(postgresPid)
 	if err != nil {
@@ -77,6 +86,26 @@ func idle(ctx context.Context, cluster *postgres.Cluster, postgresPid int) error
 	figures["peak_mib"] = memory(server.pid(), "VmHWM:")
 	params := map[string]any{"clusters": *idleClusters, "node_pools": 2 * *idleClusters, "seconds": duration.Seconds()}
 	return report.Line(os.Stdout, "lifecycle/idle", params, figures)
+}
+
+// hasIdle reports whether a database that -data has kept has the clusters. Another number of clusters is an error.
+func hasIdle(ctx context.Context, dsn string, n int) (bool, error) {
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		return false, err
+	}
+	defer conn.Close(ctx)
+	var there bool
+	err = conn.QueryRow(ctx, `select to_regclass('document') is not null`).Scan(&there)
+	if err != nil || !there {
+		return false, err
+	}
+	var have int
+	err = conn.QueryRow(ctx, `select count(*) from document where kind = 'Cluster' and removed_at is null`).Scan(&have)
+	if err == nil && have != n {
+		err = fmt.Errorf("the directory of -data has %d clusters, not the %d of -idle", have, n)
+	}
+	return true, err
 }
 
 func wait(ctx context.Context, d time.Duration) error {
@@ -160,17 +189,11 @@ func idleReport(adapter string) map[string]any {
 	}
 }
 
-// copy copies the sample's rows of each table n times: their JSON with other ids in it, also where the
-// ids stand in binary columns.
+// copy stores n-1 copies of the sample's rows of each table: their text with other ids in it, also where
+// the ids stand in binary columns. Triggers fill the tables feed and tally.
 func (s sample) copy(ctx context.Context, conn *pgx.Conn, n int) error {
-	texts := []string{sampleName}
-	for _, id := range s.ids {
-		if id != "" {
-			texts = append(texts, id)
-		}
-	}
 	rows, err := conn.Query(ctx, `select relname from pg_class where relnamespace = 'public'::regnamespace
-		and relkind = 'r' and relname not in ('history', 'idempotency')`)
+		and relkind = 'r' and relname not in ('history', 'idempotency', 'feed', 'tally')`)
 	if err != nil {
 		return err
 	}
@@ -179,16 +202,7 @@ func (s sample) copy(ctx context.Context, conn *pgx.Conn, n int) error {
 		return err
 	}
 	for _, table := range tables {
-		row, held := "to_jsonb(t)::text", "false"
-		for _, text := range texts {
-			changed := fmt.Sprintf("'%s' || lpad(to_hex(n), 8, '0')", text[:len(text)-8])
-			row = fmt.Sprintf("replace(replace(%s, '%s', %s), encode('%s', 'hex'), encode((%s)::bytea, 'hex'))",
-				row, text, changed, text, changed)
-			held += fmt.Sprintf(" or to_jsonb(t)::text like '%%%s%%'", text)
-		}
-		sql := fmt.Sprintf(`insert into %[1]s select (jsonb_populate_record(null::%[1]s, (%[2]s)::jsonb)).*
-			from (select * from %[1]s t where %[3]s) t, generate_series(1, %[4]d) n`, table, row, held, n-1)
-		if _, err := conn.Exec(ctx, sql); err != nil {
+		if err := s.copyTable(ctx, conn, table, n); err != nil {
 			return fmt.Errorf("copying rows of %s: %w", table, err)
 		}
 	}
@@ -197,8 +211,59 @@ func (s sample) copy(ctx context.Context, conn *pgx.Conn, n int) error {
 	if err != nil {
 		return err
 	}
+	_, err = conn.Exec(ctx, `with every as (delete from tally returning kind, n)
+		insert into tally select kind, sum(n) from every group by kind`)
+	if err != nil {
+		return err
+	}
 	_, err = conn.Exec(ctx, "vacuum (analyze)")
 	return err
+}
+
+// texts are what a copy has changed: the sample's name and ids.
+func (s sample) texts() []string {
+	texts := []string{sampleName}
+	for _, id := range s.ids {
+		if id != "" {
+			texts = append(texts, id)
+		}
+	}
+	return texts
+}
+
+func (s sample) copyTable(ctx context.Context, conn *pgx.Conn, table string, n int) error {
+	held := "false"
+	for _, text := range s.texts() {
+		held += fmt.Sprintf(" or to_jsonb(t)::text like '%%%s%%'", text)
+	}
+	var rows bytes.Buffer
+	_, err := conn.PgConn().CopyTo(ctx, &rows, fmt.Sprintf("copy (select * from %s t where %s) to stdout", table, held))
+	if err != nil || rows.Len() == 0 {
+		return err
+	}
+	reader, writer := io.Pipe()
+	go func() {
+		out := bufio.NewWriterSize(writer, 1<<20)
+		for i := 1; i < n; i++ {
+			if _, err := s.renamed(i).WriteString(out, rows.String()); err != nil {
+				writer.CloseWithError(err)
+				return
+			}
+		}
+		writer.CloseWithError(out.Flush())
+	}()
+	_, err = conn.PgConn().CopyFrom(ctx, reader, "copy "+table+" from stdin")
+	return errors.Join(err, reader.Close())
+}
+
+// renamed replaces the sample's texts, as text and in hexadecimal, by those of a copy.
+func (s sample) renamed(number int) *strings.Replacer {
+	var pairs []string
+	for _, text := range s.texts() {
+		copied := fmt.Sprintf("%s%08x", text[:len(text)-8], number)
+		pairs = append(pairs, text, copied, hex.EncodeToString([]byte(text)), hex.EncodeToString([]byte(copied)))
+	}
+	return strings.NewReplacer(pairs...)
 }
 
 // part is a lifecycle manager in a process of its own.
@@ -216,7 +281,7 @@ func startPart(ctx context.Context, dsn string) (*part, error) {
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, self, "-pprof", *pprofAddress)
+	cmd := exec.CommandContext(ctx, self, "-pprof", *pprofAddress, "-start-profile", *startProfile)
 	cmd.Env, cmd.Stderr = append(os.Environ(), partVariable+"="+dsn), os.Stderr
 	input, err := cmd.StdinPipe()
 	if err != nil {
@@ -249,6 +314,16 @@ func runPart(ctx context.Context, dsn string) error {
 	if *pprofAddress != "" {
 		go func() { _ = http.ListenAndServe(*pprofAddress, nil) }()
 	}
+	if *startProfile != "" {
+		file, err := os.Create(*startProfile)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		if err := profile.StartCPUProfile(file); err != nil {
+			return err
+		}
+	}
 	region, err := lifecycle.Start(ctx, lifecycle.Options{
 		DSN: dsn, Entities: string(clm.DefaultEntities), Fleet: true,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
@@ -256,6 +331,7 @@ func runPart(ctx context.Context, dsn string) error {
 	if err != nil {
 		return err
 	}
+	profile.StopCPUProfile()
 	fmt.Println("ready")
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	return region.Close()

@@ -40,6 +40,8 @@ var (
 	verbose  = flag.Bool("v", false, "show warnings")
 
 	idleClusters = flag.Int("idle", 0, "measure a region at rest instead: so many clusters with two node pools each")
+	dataDir      = flag.String("data", "", "with -idle: keep the database in this directory, and use the one that is there")
+	startProfile = flag.String("start-profile", "", "with -idle: write a profile of the start to this file")
 	pprofAddress = flag.String("pprof", "", "with -idle: the lifecycle manager serves profiles on this address")
 )
 
@@ -117,11 +119,16 @@ func main() {
 }
 
 func run(ctx context.Context) (err error) {
-	dir, err := os.MkdirTemp("", "atoll-bench-")
-	if err != nil {
+	dir := *dataDir
+	if dir == "" {
+		if dir, err = os.MkdirTemp("", "atoll-bench-"); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	if err := os.Chmod(dir, 0o755); err != nil { // PostgreSQL's user may be another
 		return err
 	}

@@ -129,9 +129,9 @@ func (r *Region) Background(ctx context.Context, f func(context.Context) error) 
 	r.OnClose(func() error { cancel(); return <-done })
 }
 
-// Await asks until there is no error, for a minute.
+// Await asks until there is no error, for five minutes: only a hang takes as long.
 func Await(ctx context.Context, check func() error) error {
-	limit := time.After(time.Minute)
+	limit := time.After(5 * time.Minute)
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for {
