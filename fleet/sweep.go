@@ -12,33 +12,19 @@ import (
 	"atoll.dev/store"
 )
 
-// ownerless selects placements whose cluster does not exist any more and that are not Orphaned yet.
-const ownerless = `d.status->>'state' <> 'Orphaned'
-	and not exists (select 1 from document c where c.kind = 'Cluster' and c.id = d.spec->>'cluster_id' and c.removed_at is null)`
-
 // compare finds what the feed should have shown: placements of removed clusters, and sums that differ from
 // the placements. It reads all placements, so it runs when the feed begins anew and once an hour.
 func (f *Fleet) compare(ctx context.Context) error {
-	for after := ""; ; {
-		page, err := f.store.List(ctx, store.Query{Kind: KindPlacement, Where: store.Fragment{SQL: ownerless},
-			Limit: 100, After: after})
-		if err != nil {
-			return fmt.Errorf("looking for placements without a cluster: %w", err)
-		}
-		for _, d := range page.Documents {
-			p, err := placementOf(d)
-			if err == nil {
-				err = f.orphan(ctx, p.ClusterID)
-			}
-			if err != nil {
-				return err
-			}
-		}
-		if after = page.Next; after == "" {
-			break
+	found, err := f.survey(ctx)
+	if err != nil {
+		return fmt.Errorf("looking for placements without a cluster: %w", err)
+	}
+	for _, cluster := range found.ownerless {
+		if err := f.orphan(ctx, cluster); err != nil {
+			return err
 		}
 	}
-	_, err := f.compareSums(ctx)
+	_, err = f.correctSums(ctx, found.sums)
 	return err
 }
 
@@ -88,11 +74,20 @@ func (f *Fleet) orphan(ctx context.Context, cluster string) error {
 
 var errAlive = errors.New("the cluster is there")
 
-// compareSums corrects sums that differ from the placements and returns how many did. One statement reads
-// both, in one snapshot: each transaction changes both.
-func (f *Fleet) compareSums(ctx context.Context) (mended int, err error) {
-	fail := func(err error) (int, error) { return mended, fmt.Errorf("comparing reservations: %w", err) }
-	wrong, err := f.wrongSums(ctx)
+// compareSums corrects sums that differ from the placements and returns how many did.
+func (f *Fleet) compareSums(ctx context.Context) (corrected int, err error) {
+	found, err := f.survey(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("comparing reservations: %w", err)
+	}
+	return f.correctSums(ctx, found.sums)
+}
+
+// correctSums corrects sums that differ from those that survey found. For each of these it adds up the placements
+// again, in the transaction that locks the sum: each transaction changes both.
+func (f *Fleet) correctSums(ctx context.Context, found map[string]sum) (corrected int, err error) {
+	fail := func(err error) (int, error) { return corrected, fmt.Errorf("comparing reservations: %w", err) }
+	wrong, err := f.wrongSums(ctx, found)
 	if err != nil {
 		return fail(err)
 	}
@@ -110,7 +105,7 @@ func (f *Fleet) compareSums(ctx context.Context) (mended int, err error) {
 			if err != nil || have.placements == found.placements && maps.Equal(have.reserved, found.reserved) {
 				return err
 			}
-			mended++
+			corrected++
 			f.log.LogAttrs(ctx, slog.LevelError, "a sum of reservations was wrong", slog.String("management_cluster_id",
 				id),
 				slog.Any("said", have.reserved), slog.Any("found", found.reserved), slog.Int("placements",
@@ -121,38 +116,29 @@ func (f *Fleet) compareSums(ctx context.Context) (mended int, err error) {
 			return fail(err)
 		}
 	}
-	f.metrics.mended.Add(float64(mended))
-	return mended, nil
+	f.metrics.mended.Add(float64(corrected))
+	return corrected, nil
 }
 
-// wrongSums selects the management clusters whose sum differs from the placements in their number or in any
-// amount.
-func (f *Fleet) wrongSums(ctx context.Context) (ids []string, err error) {
+// wrongSums returns the management clusters whose stored sum differs from the one that survey found.
+func (f *Fleet) wrongSums(ctx context.Context, found map[string]sum) (ids []string, err error) {
 	err = f.store.Tx(ctx, func(tx *store.Tx) error {
-		rows, err := tx.Query(ctx, `
-			with placed as (
-				select status->>'management_cluster_id' as mc, spec->'demand'->'amounts' as amounts, count(*) as n from document
-				where kind = $1 and removed_at is null and status->>'state' <> $2 group by 1, 2),
-			found as (
-				select mc, sum(n) as n, (select coalesce(jsonb_object_agg(key, total), '{}') from (
-					select a.key, sum(a.value::bigint * p.n) as total from placed p, jsonb_each_text(p.amounts) a
-					where p.mc = g.mc group by a.key having sum(a.value::bigint * p.n) <> 0) t) as reserved
-				from placed g group by mc)
-			select coalesce(found.mc, r.management_cluster) from found full join reservation r on r.management_cluster = found.mc
-			where found.n is distinct from r.placements or found.reserved is distinct from r.reserved`, string(KindPlacement), string(api.Waiting))
+		stored, err := readSums(ctx, tx)
 		if err != nil {
 			return err
 		}
-		defer rows.Close()
 		ids = nil
-		for rows.Next() {
-			var id string
-			if err := rows.Scan(&id); err != nil {
-				return err
+		for id, have := range stored {
+			if want := found[id]; have.placements != want.placements || !maps.Equal(have.reserved, want.reserved) {
+				ids = append(ids, id)
 			}
-			ids = append(ids, id)
 		}
-		return rows.Err()
+		for id := range found {
+			if _, ok := stored[id]; !ok {
+				ids = append(ids, id)
+			}
+		}
+		return nil
 	})
 	return ids, err
 }

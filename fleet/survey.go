@@ -1,0 +1,87 @@
+package fleet
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	api "atoll.dev/api/fleet"
+)
+
+// survey is the result of one walk through all placements, page by page: no statement's work grows with the
+// number of clusters. Its pages are of different moments, so the caller checks again what it acts on.
+type survey struct {
+	ownerless []string       // clusters that do not exist any more, of placements that are not Orphaned yet
+	sums      map[string]sum // reservations by the id of the management cluster
+}
+
+// surveyPage is how many placements one statement reads.
+const surveyPage = 2000
+
+// surveySQL reads the placements after an id. The page is found by the primary key, and so is each owner: without
+// the limit PostgreSQL may read all clusters instead.
+const surveySQL = `with page as materialized (
+		select d.id, d.spec->>'cluster_id' as cluster, d.status->>'state' as state,
+			d.status->>'management_cluster_id' as mc, d.spec->'demand'->'amounts' as amounts, d.deleted_at
+		from document d where d.kind = 'Placement' and d.removed_at is null and d.id > $1 order by d.id limit $2)
+	select p.id, coalesce(p.cluster, ''), p.state is distinct from 'Orphaned' and p.deleted_at is null and owner.id is null,
+		coalesce(p.state, ''), coalesce(p.mc, ''), p.amounts
+	from page p left join lateral (select c.id from document c
+		where c.kind = 'Cluster' and c.id = p.cluster and c.removed_at is null limit 1) owner on true
+	order by p.id`
+
+// survey walks through all placements.
+func (f *Fleet) survey(ctx context.Context) (survey, error) {
+	s := survey{sums: map[string]sum{}}
+	for last, more := "", true; more; {
+		page := survey{sums: map[string]sum{}}
+		next, rows := last, 0
+		err := f.store.Read(ctx, func(ctx context.Context, conn *pgx.Conn) (err error) {
+			page = survey{sums: map[string]sum{}} // Read may call this again
+			next, rows, err = page.read(ctx, conn, last)
+			return err
+		})
+		if err != nil {
+			return s, fmt.Errorf("reading placements after %q: %w", last, err)
+		}
+		s.add(page)
+		last, more = next, rows == surveyPage
+	}
+	return s, nil
+}
+
+// read adds the placements after an id, and returns the last id and the number of them.
+func (s *survey) read(ctx context.Context, conn *pgx.Conn, after string) (last string, n int, err error) {
+	rows, err := conn.Query(ctx, surveySQL, after, surveyPage)
+	if err != nil {
+		return "", 0, err
+	}
+	var cluster, state, mc string
+	var ownerless bool
+	var amounts Amounts
+	_, err = pgx.ForEachRow(rows, []any{&last, &cluster, &ownerless, &state, &mc, &amounts}, func() error {
+		if n++; ownerless {
+			s.ownerless = append(s.ownerless, cluster)
+		}
+		if state != string(api.Waiting) && mc != "" {
+			s.reserve(mc, sum{1, amounts})
+		}
+		amounts = nil
+		return nil
+	})
+	return last, n, err
+}
+
+// reserve adds to the sum of a management cluster.
+func (s *survey) reserve(mc string, more sum) {
+	have := s.sums[mc]
+	s.sums[mc] = sum{have.placements + more.placements, plus(have.reserved, more.reserved, 1)}
+}
+
+func (s *survey) add(page survey) {
+	s.ownerless = append(s.ownerless, page.ownerless...)
+	for mc, more := range page.sums {
+		s.reserve(mc, more)
+	}
+}
