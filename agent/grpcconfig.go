@@ -7,13 +7,13 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 	"time"
 
-	"go.yaml.in/yaml/v3"
 	"google.golang.org/grpc/keepalive"
+
+	"atoll.dev/internal/strictyaml"
 )
 
 // GRPCConfig is the file of --workload-source-config when the driver is grpc,
@@ -42,12 +42,11 @@ type GRPCConfig struct {
 // ParseGRPCConfig parses the content of such a file. Its errors name the line.
 func ParseGRPCConfig(data []byte) (GRPCConfig, error) {
 	var c GRPCConfig
-	dec := yaml.NewDecoder(bytes.NewReader(data))
-	dec.KnownFields(true)
-	if err := dec.Decode(&c); errors.Is(err, io.EOF) {
+	if len(bytes.TrimSpace(data)) == 0 {
 		return c, errors.New("the file is empty; url is needed")
-	} else if err != nil {
-		return c, errors.New(strings.TrimPrefix(err.Error(), "yaml: "))
+	}
+	if err := strictyaml.Decode("", data, &c, strictyaml.Options{}); err != nil {
+		return c, err
 	}
 	files := []string{c.CAFile + c.CAData, c.ClientCertFile + c.ClientCertData, c.ClientKeyFile + c.ClientKeyData}
 	switch {

@@ -233,10 +233,10 @@ serverHealthinessTimeout: 30s
 		"":                                     "the file is empty",
 		"caFile: x":                            "url is missing",
 		"url: https://x":                       "is not host:port",
-		"url: x:1\nurls: y":                    "line 2: field urls not found",
+		"url: x:1\nurls: y":                    "line 2: unknown key urls",
 		"url: x:1\nclientCertFile: a":          "needs its key",
 		"url: x:1\ntokenFile: a":               "needs caFile",
-		"url: x:1\nkeepAliveConfig: {time: 1}": "line 2: cannot unmarshal",
+		"url: x:1\nkeepAliveConfig: {time: 1}": "line 2: `1` is not a duration",
 		"url: [1]":                             "line 1",
 		"url: x:1\nserverHealthinessTimeout: -1s": "negative",
 	} {

@@ -1,18 +1,15 @@
 package clm
 
 import (
-	"bytes"
 	_ "embed"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"regexp"
-	"strconv"
-	"strings"
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"atoll.dev/internal/strictyaml"
 )
 
 // DefaultEntities is the list of kinds that a region has without configuration, as YAML.
@@ -146,7 +143,7 @@ func LoadConfig(file string, getenv func(string) string, flag func(name string) 
 		if err != nil {
 			return nil, fmt.Errorf("configuration: %w", err)
 		}
-		if err := decodeYAML(file, data, c); err != nil {
+		if err := strictyaml.Decode(file, data, c, strictyaml.Options{}); err != nil {
 			return nil, fmt.Errorf("configuration: %w", err)
 		}
 		if c.Entities != nil {
@@ -154,7 +151,7 @@ func LoadConfig(file string, getenv func(string) string, flag func(name string) 
 		}
 	}
 	if c.Entities == nil {
-		if err := decodeYAML(origin, entities, c); err != nil {
+		if err := strictyaml.Decode(origin, entities, c, strictyaml.Options{}); err != nil {
 			return nil, err
 		}
 	}
@@ -179,7 +176,7 @@ func (c *Config) Registry() *Registry { return c.registry }
 // ParseRegistry parses a YAML document whose only key is entities.
 func ParseRegistry(document []byte) (*Registry, error) {
 	var c struct{ Entities []Entity }
-	if err := decodeYAML("entities", document, &c); err != nil {
+	if err := strictyaml.Decode("entities", document, &c, strictyaml.Options{}); err != nil {
 		return nil, err
 	}
 	return registryOf("entities", document, c.Entities)
@@ -202,49 +199,4 @@ func lineOfEntity(document []byte, index int) int {
 		return 0
 	}
 	return file.Entities[index].Line
-}
-
-var (
-	yamlLine    = regexp.MustCompile(`^(?:yaml: )?line (\d+): (.*)$`)
-	unknownKey  = regexp.MustCompile(`^field (\S+) not found in type .*$`)
-	wrongType   = regexp.MustCompile("^cannot unmarshal (?:!!\\w+ )?(.*) into (\\S+)$")
-	goTypeNames = strings.NewReplacer("time.Duration", "a duration such as 5s", "[]string", "a list of strings",
-		"string", "a string", "int", "a number", "bool", "true or false")
-)
-
-// decodeYAML decodes the only document of a file. Unknown keys, repeated keys and wrong
-// types are errors; the result joins all of them, each with file and line.
-func decodeYAML(file string, data []byte, into any) error {
-	decoder := yaml.NewDecoder(bytes.NewReader(data))
-	decoder.KnownFields(true)
-	err := decoder.Decode(into)
-	if errors.Is(err, io.EOF) {
-		return nil // an empty file
-	}
-	if err == nil {
-		var more yaml.Node
-		if err := decoder.Decode(&more); !errors.Is(err, io.EOF) {
-			return fmt.Errorf("%s: there is more than one document", file)
-		}
-		return nil
-	}
-	texts := []string{err.Error()}
-	if e, ok := errors.AsType[*yaml.TypeError](err); ok {
-		texts = e.Errors
-	}
-	all := make([]error, len(texts))
-	for i, text := range texts {
-		line := 0
-		if m := yamlLine.FindStringSubmatch(text); m != nil {
-			line, _ = strconv.Atoi(m[1])
-			text = m[2]
-		}
-		if m := unknownKey.FindStringSubmatch(text); m != nil {
-			text = "unknown key " + m[1]
-		} else if m := wrongType.FindStringSubmatch(text); m != nil {
-			text = fmt.Sprintf("%s is not %s", m[1], goTypeNames.Replace(m[2]))
-		}
-		all[i] = fmt.Errorf("%s:%d: %s", file, line, strings.TrimPrefix(text, "yaml: "))
-	}
-	return errors.Join(all...)
 }

@@ -9,6 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
+
+	"atoll.dev/internal/strictyaml"
 )
 
 func none(string) string { return "" }
@@ -213,7 +215,7 @@ func TestEverySettingCanBeSet(t *testing.T) {
 			strings.HasSuffix(s.Key, "threshold") || strings.HasSuffix(s.Key, "interval") {
 			value = "1s"
 		}
-		if err := set(s.value(&c), value); err != nil && !strings.Contains(err.Error(), "duration") {
+		if err := strictyaml.Set(s.value(&c), value); err != nil && !strings.Contains(err.Error(), "duration") {
 			t.Errorf("%s: %v", s.Key, err)
 		}
 	}

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"atoll.dev/internal/strictyaml"
 )
 
 // Setting is one key of the configuration that a variable or a flag may set,
@@ -207,7 +209,7 @@ func (c *Config) override(getenv func(string) string, flag func(name string) (va
 			}
 		}
 		if text := getenv(name); text != "" {
-			if err := set(s.value(c), text); err != nil {
+			if err := strictyaml.Set(s.value(c), text); err != nil {
 				return fmt.Errorf("%s: %w", name, err)
 			}
 		}
@@ -215,7 +217,7 @@ func (c *Config) override(getenv func(string) string, flag func(name string) (va
 			continue
 		}
 		if text, given := flag(s.Flag); given {
-			if err := set(s.value(c), text); err != nil {
+			if err := strictyaml.Set(s.value(c), text); err != nil {
 				return fmt.Errorf("--%s: %w", s.Flag, err)
 			}
 		}
@@ -231,46 +233,9 @@ func (c *Config) setFrom(file, key string) error {
 		return fmt.Errorf("%s: %w", key, err)
 	}
 	for _, s := range settings {
-		if s.Key == key && set(s.value(c), strings.TrimSpace(string(data))) != nil {
+		if s.Key == key && strictyaml.Set(s.value(c), strings.TrimSpace(string(data))) != nil {
 			return fmt.Errorf("%s: what %s holds is no value for it", key, file)
 		}
-	}
-	return nil
-}
-
-// set parses a text as the type to which p points, and stores the value there.
-func set(p any, text string) (err error) {
-	switch p := p.(type) {
-	case *string:
-		*p = text
-	case *int:
-		if *p, err = strconv.Atoi(text); err != nil {
-			return fmt.Errorf("%q is not a number", text)
-		}
-	case *bool:
-		if *p, err = strconv.ParseBool(text); err != nil {
-			return fmt.Errorf("%q is neither true nor false", text)
-		}
-	case **int:
-		var n int
-		if err := set(&n, text); err != nil {
-			return err
-		}
-		*p = &n
-	case **bool:
-		var b bool
-		if err := set(&b, text); err != nil {
-			return err
-		}
-		*p = &b
-	case *time.Duration:
-		if *p, err = time.ParseDuration(text); err != nil {
-			return fmt.Errorf("%q is not a duration such as 5s", text)
-		}
-	case *[]string:
-		*p = strings.Split(text, ",")
-	default:
-		panic(fmt.Sprintf("clm: a setting of type %T", p))
 	}
 	return nil
 }

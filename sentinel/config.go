@@ -4,14 +4,13 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"regexp"
-	"strconv"
 	"strings"
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"atoll.dev/internal/strictyaml"
 )
 
 // Config is the file of one HyperFleet sentinel: one kind of resources, or a
@@ -78,12 +77,19 @@ type Param struct {
 // Duration is written as 30m.
 type Duration time.Duration
 
-// UnmarshalYAML reads it.
+// UnmarshalYAML reads it. A duration that is not positive is an error.
 func (d *Duration) UnmarshalYAML(n *yaml.Node) error {
-	v, err := time.ParseDuration(n.Value)
+	if err := d.UnmarshalText([]byte(n.Value)); err != nil {
+		return &yaml.TypeError{Errors: []string{fmt.Sprintf("line %d: %s", n.Line, err)}}
+	}
+	return nil
+}
+
+// UnmarshalText reads the value of an environment variable, as UnmarshalYAML that of the file.
+func (d *Duration) UnmarshalText(text []byte) error {
+	v, err := time.ParseDuration(string(text))
 	if err != nil || v <= 0 {
-		return &yaml.TypeError{Errors: []string{fmt.Sprintf("line %d: %.50q is no duration, such as 5s", n.Line,
-			n.Value)}}
+		return fmt.Errorf("%.50q is no duration, such as 5s", text)
 	}
 	*d = Duration(v)
 	return nil
@@ -167,21 +173,10 @@ func ReadConfig(file string, env func(string) (string, bool)) (Config, error) {
 
 // ParseConfig reads the content of a file, without defaults. The file's name is
 // for errors.
-func ParseConfig(file string, data []byte) (c Config, err error) {
-	defer func() { // the library's decoder panics on some documents
-		if r := recover(); r != nil {
-			err = fmt.Errorf("%s: this is no YAML: %v", file, r)
-		}
-	}()
-	decoder := yaml.NewDecoder(bytes.NewReader(data))
-	decoder.KnownFields(true)
-	if err := decoder.Decode(&c); err != nil && !errors.Is(err, io.EOF) {
-		return c, explained(file, err)
-	}
-	if err := decoder.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
-		return c, fmt.Errorf("%s: there is more than one document", file)
-	}
-	return c, nil
+func ParseConfig(file string, data []byte) (Config, error) {
+	var c Config
+	err := strictyaml.Decode(file, data, &c, strictyaml.Options{Hints: replaced})
+	return c, err
 }
 
 // replaced are keys of older versions.
@@ -192,38 +187,6 @@ var replaced = map[string]string{
 	"backoff_ready":     "write message_decision",
 	"backoff_not_ready": "write message_decision",
 	"hyperfleet_api":    "it is clients.hyperfleet_api now",
-}
-
-var (
-	unknownForm = regexp.MustCompile(`^(line \d+): field (\S+) not found in type .*$`)
-	lineForm    = regexp.MustCompile(`^(?:yaml: )?line (\d+): (.*)$`)
-)
-
-// explained makes the library's errors ones that name the file, and the key in
-// the words of the file.
-func explained(file string, err error) error {
-	var all []error
-	add := func(text string) {
-		if m := unknownForm.FindStringSubmatch(text); m != nil {
-			text = fmt.Sprintf("%s: unknown key %.60q", m[1], m[2])
-			if hint := replaced[m[2]]; hint != "" {
-				text += "; " + hint
-			}
-		}
-		if m := lineForm.FindStringSubmatch(text); m != nil {
-			all = append(all, fmt.Errorf("%s:%s: %s", file, m[1], m[2]))
-			return
-		}
-		all = append(all, fmt.Errorf("%s: %s", file, strings.TrimPrefix(text, "yaml: ")))
-	}
-	if e, ok := errors.AsType[*yaml.TypeError](err); ok {
-		for _, text := range e.Errors {
-			add(text)
-		}
-	} else {
-		add(err.Error())
-	}
-	return errors.Join(all...)
 }
 
 // environment lists the variables that set values, and what they set.
@@ -255,22 +218,7 @@ func (c *Config) setFrom(env func(string) (string, bool)) error {
 		if !ok || value == "" {
 			continue
 		}
-		var err error
-		switch into := into.(type) {
-		case *string:
-			*into = value
-		case *bool:
-			*into, err = strconv.ParseBool(value)
-		case *int:
-			*into, err = strconv.Atoi(value)
-		case *Duration:
-			var d time.Duration
-			if d, err = time.ParseDuration(value); err == nil && d <= 0 {
-				err = errors.New("it is not positive")
-			}
-			*into = Duration(d)
-		}
-		if err != nil {
+		if err := strictyaml.Set(into, value); err != nil {
 			errs = append(errs, fmt.Errorf("the variable %s: %w", name, err))
 		}
 	}

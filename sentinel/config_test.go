@@ -91,9 +91,9 @@ func TestTheEnvironmentIsStronger(t *testing.T) {
 func TestMistakesNameTheFileAndTheLine(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
 		"unknown": {"resource_type: clusters\nclients:\n  broker: {tpoic: x}\n",
-			`sentinel.yaml:3: unknown key "tpoic"`},
+			`sentinel.yaml:3: unknown key tpoic; the nearest known key is topic`},
 		"old": {"resource_type: clusters\nmax_age_ready: 30m\n",
-			`sentinel.yaml:2: unknown key "max_age_ready"; write message_decision`},
+			`sentinel.yaml:2: unknown key max_age_ready; write message_decision`},
 		"twice": {"resource_type: clusters\nresource_type: nodepools\n",
 			`sentinel.yaml:2: mapping key "resource_type" already defined`},
 		"no type":  {"poll_interval: 5s\n", "resource_type is missing"},

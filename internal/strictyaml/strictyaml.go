@@ -1,0 +1,209 @@
+// Package strictyaml reads configuration files: one YAML document into a struct, where unknown keys, keys that come
+// twice and values of another type are errors that name the file and the line. Set parses the text of an environment
+// variable or a flag that overrides a value of the struct.
+//
+// It is for the files of Atoll's services. The adapter's task files have a decoder of their own, which knows where
+// CEL expressions stand. It imports nothing of Atoll.
+package strictyaml
+
+import (
+	"bytes"
+	"encoding"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Options are optional parameters of Decode.
+type Options struct {
+	// Hints has keys of older versions, and what to write instead of them.
+	Hints map[string]string
+}
+
+// Decode decodes the only document of a file into a struct. An empty file changes nothing and is no error. The error
+// joins all mistakes, each with FILE:LINE; file may be "" and is then left out. For an unknown key it has the hint, or
+// the known key that is most like it.
+func Decode(file string, data []byte, into any, o Options) (err error) {
+	d := decoder{file: file, hints: o.Hints, keys: map[string][]string{}}
+	defer func() { // the library panics on some documents
+		if r := recover(); r != nil {
+			err = d.explain(fmt.Sprintf("this is no YAML: %v", r))
+		}
+	}()
+	reader := yaml.NewDecoder(bytes.NewReader(data))
+	reader.KnownFields(true)
+	err = reader.Decode(into)
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	if err == nil {
+		if err := reader.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
+			return d.explain("there is more than one document")
+		}
+		return nil
+	}
+	d.collect(reflect.TypeOf(into))
+	texts := []string{err.Error()}
+	if e, ok := errors.AsType[*yaml.TypeError](err); ok {
+		texts = e.Errors
+	}
+	all := make([]error, len(texts))
+	for i, text := range texts {
+		all[i] = d.explain(text)
+	}
+	return errors.Join(all...)
+}
+
+type decoder struct {
+	file  string
+	hints map[string]string
+	keys  map[string][]string // by the name of the struct's type, as the library's errors have it
+}
+
+var (
+	lineForm    = regexp.MustCompile(`^(?:yaml: )?line (\d+): (?s:(.*))$`)
+	unknownForm = regexp.MustCompile(`^field (\S+) not found in type (.*)$`)
+	typeForm    = regexp.MustCompile("^cannot unmarshal (?:!!\\w+ )?(.*) into (\\S+)$")
+	typeNames   = strings.NewReplacer("time.Duration", "a duration such as 5s", "[]string", "a list of strings",
+		"string", "a string", "int", "a number", "bool", "true or false")
+	nodeNames = strings.NewReplacer("!!seq", "a list", "!!map", "a mapping", "!!null", "null")
+)
+
+// explain makes an error of the library's text.
+func (d *decoder) explain(text string) error {
+	place := d.file
+	if m := lineForm.FindStringSubmatch(text); m != nil {
+		text = m[2]
+		if place == "" {
+			place = "line " + m[1]
+		} else {
+			place += ":" + m[1]
+		}
+	}
+	text = strings.TrimPrefix(text, "yaml: ")
+	if m := unknownForm.FindStringSubmatch(text); m != nil {
+		text = "unknown key " + m[1] + d.advice(m[1], d.keys[m[2]])
+	} else if m := typeForm.FindStringSubmatch(text); m != nil {
+		text = fmt.Sprintf("%s is not %s", nodeNames.Replace(m[1]), typeNames.Replace(m[2]))
+	}
+	if place == "" {
+		return errors.New(text)
+	}
+	return fmt.Errorf("%s: %s", place, text)
+}
+
+// advice returns the end of the error of an unknown key.
+func (d *decoder) advice(key string, known []string) string {
+	if hint := d.hints[key]; hint != "" {
+		return "; " + hint
+	}
+	nearest, least := "", max(1, len(key)/3)+1
+	for _, k := range known {
+		if n := distance(key, k); n < least {
+			nearest, least = k, n
+		}
+	}
+	if nearest == "" {
+		return ""
+	}
+	return "; the nearest known key is " + nearest
+}
+
+// collect adds the keys of a type and of the types within it.
+func (d *decoder) collect(t reflect.Type) {
+	switch t.Kind() {
+	case reflect.Pointer, reflect.Slice, reflect.Array, reflect.Map:
+		d.collect(t.Elem())
+	case reflect.Struct:
+		if _, seen := d.keys[t.String()]; seen {
+			return
+		}
+		d.keys[t.String()] = nil
+		d.keys[t.String()] = d.keysOf(t)
+	}
+}
+
+func (d *decoder) keysOf(t reflect.Type) (keys []string) {
+	for f := range t.Fields() {
+		name, options, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+		switch {
+		case name == "-" || !f.IsExported() && !f.Anonymous:
+		case strings.Contains(options, "inline"):
+			keys = append(keys, d.keysOf(f.Type)...)
+		case name == "":
+			keys = append(keys, strings.ToLower(f.Name))
+			d.collect(f.Type)
+		default:
+			keys = append(keys, name)
+			d.collect(f.Type)
+		}
+	}
+	return keys
+}
+
+// distance is how many bytes must be inserted, deleted or replaced, or neighbours exchanged, to make b of a.
+func distance(a, b string) int {
+	rows := make([][]int, len(a)+1)
+	for i := range rows {
+		rows[i] = make([]int, len(b)+1)
+		rows[i][0] = i
+	}
+	for j := range len(b) + 1 {
+		rows[0][j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		for j := 1; j <= len(b); j++ {
+			replaced := rows[i-1][j-1]
+			if a[i-1] != b[j-1] {
+				replaced++
+			}
+			rows[i][j] = min(rows[i-1][j]+1, rows[i][j-1]+1, replaced)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				rows[i][j] = min(rows[i][j], rows[i-2][j-2]+1)
+			}
+		}
+	}
+	return rows[len(a)][len(b)]
+}
+
+// Set parses a text as the type to which p points, and stores the value there: a string, number, truth value,
+// duration, list of strings separated by commas, pointer to one of them, or an encoding.TextUnmarshaler. Another type
+// panics. Errors show the text.
+func Set(p any, text string) (err error) {
+	switch p := p.(type) {
+	case encoding.TextUnmarshaler:
+		return p.UnmarshalText([]byte(text))
+	case *string:
+		*p = text
+	case *int:
+		if *p, err = strconv.Atoi(text); err != nil {
+			return fmt.Errorf("%q is not a number", text)
+		}
+	case *bool:
+		if *p, err = strconv.ParseBool(text); err != nil {
+			return fmt.Errorf("%q is neither true nor false", text)
+		}
+	case **int:
+		*p = new(int)
+		return Set(*p, text)
+	case **bool:
+		*p = new(bool)
+		return Set(*p, text)
+	case *time.Duration:
+		if *p, err = time.ParseDuration(text); err != nil {
+			return fmt.Errorf("%q is not a duration such as 5s", text)
+		}
+	case *[]string:
+		*p = strings.Split(text, ",")
+	default:
+		panic(fmt.Sprintf("strictyaml: a setting of type %T", p))
+	}
+	return nil
+}

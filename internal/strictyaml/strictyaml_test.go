@@ -1,0 +1,95 @@
+package strictyaml
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+type endpoint struct {
+	Host string
+	Port int
+}
+
+type config struct {
+	Server struct {
+		endpoint `yaml:",inline"`
+		Timeout  time.Duration `yaml:"read_timeout"`
+		On       *bool
+	}
+	Names []string
+	Rules []struct {
+		Result string `yaml:"result"`
+	}
+	Limit   *int
+	Skipped string `yaml:"-"`
+}
+
+func TestMistakesNameFileAndLineAndTheNearestKey(t *testing.T) {
+	for text, want := range map[string]string{
+		"server: {prot: 1}":             "f.yaml:1: unknown key prot; the nearest known key is port",
+		"server:\n  read_timout: 1s":    "f.yaml:2: unknown key read_timout; the nearest known key is read_timeout",
+		"rules:\n- {reslut: x}":         "f.yaml:2: unknown key reslut; the nearest known key is result",
+		"zebra: 1":                      "f.yaml:1: unknown key zebra",
+		"skipped: x":                    "f.yaml:1: unknown key skipped",
+		"old: 1":                        "f.yaml:1: unknown key old; write names",
+		"server: {port: eighty}":        "f.yaml:1: `eighty` is not a number",
+		"server: {host: [1]}":           "f.yaml:1: a list is not a string",
+		"server:\n  read_timeout: soon": "f.yaml:2: `soon` is not a duration such as 5s",
+		"names: x":                      "f.yaml:1: `x` is not a list of strings",
+		"names: []\nnames: []":          `f.yaml:2: mapping key "names" already defined at line 1`,
+		"names: []\n---\nnames: []":     "f.yaml: there is more than one document",
+		"{":                             "f.yaml:1: did not find expected node content",
+		"zebra: 1\nserver: {port: x}":   "f.yaml:1: unknown key zebra\nf.yaml:2: `x` is not a number",
+		"server: {port: 1, on: true}\nlimit: 2\n": "",
+		"": "",
+	} {
+		var c config
+		err := Decode("f.yaml", []byte(text), &c, Options{Hints: map[string]string{"old": "write names"}})
+		if got := errorText(err); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+	var c config
+	if got := errorText(Decode("", []byte("a: 1"), &c, Options{})); got != "line 1: unknown key a" {
+		t.Errorf("without a file: %q", got)
+	}
+}
+
+func errorText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+func TestSetParsesATextAsTheTypeOfTheSetting(t *testing.T) {
+	var c config
+	for _, s := range []struct {
+		into any
+		text string
+	}{{&c.Server.Host, "h"}, {&c.Server.Port, "8"}, {&c.Server.Timeout, "5s"}, {&c.Server.On, "true"}, {&c.Names, "a,b"},
+		{&c.Limit, "3"}} {
+		if err := Set(s.into, s.text); err != nil {
+			t.Error(err)
+		}
+	}
+	if c.Server.Host != "h" || c.Server.Port != 8 || c.Server.Timeout != 5*time.Second || !*c.Server.On ||
+		strings.Join(c.Names, " ") != "a b" || *c.Limit != 3 {
+		t.Errorf("%+v", c)
+	}
+	for _, into := range []any{&c.Server.Port, &c.Server.Timeout, &c.Server.On, &c.Limit} {
+		if err := Set(into, "x"); err == nil || !strings.Contains(err.Error(), `"x"`) {
+			t.Errorf("%T: %v", into, err)
+		}
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte("server: {port: 1}"))
+	f.Add([]byte("names: &a [*a]"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var c config
+		_ = Decode("f", data, &c, Options{})
+	})
+}
