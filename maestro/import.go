@@ -298,7 +298,7 @@ func (i *importer) bundle(ctx context.Context, tx *store.Tx, raw json.RawMessage
 	case err != nil:
 		return rowFate{}, err
 	}
-	if err := ledgerOf(ctx, tx, d, spec, status); err != nil {
+	if err := storeLedger(ctx, tx, d, spec, status); err != nil {
 		return rowFate{}, err
 	}
 	return rowFate{deleting: d.DeletedAt != nil, notes: notes}, nil
@@ -330,8 +330,8 @@ func (i *importer) present(ctx context.Context, tx *store.Tx, d store.Document, 
 	return rowFate{present: true}, nil
 }
 
-// ledgerOf writes what is wanted of the agent and what it has acknowledged.
-func ledgerOf(ctx context.Context, tx *store.Tx, d store.Document, spec bundle.Spec, status bundle.Status) error {
+// storeLedger stores the wanted generation of an imported bundle and the acknowledged one.
+func storeLedger(ctx context.Context, tx *store.Tx, d store.Document, spec bundle.Spec, status bundle.Status) error {
 	if err := ledger.Want(ctx, tx, d, spec); err != nil {
 		return err
 	}

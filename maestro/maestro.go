@@ -5,9 +5,9 @@
 //
 // All state is in the store. A request changes a bundle, its ledger and its
 // history in one transaction and is answered after the commit; delivery to
-// agents, watches and streams to sources follow the store's feed. What is
-// pending can be read from the ledger at any moment, so a server may be killed
-// at any instruction.
+// agents, watches and streams to sources follow the store's feed. The ledger has
+// the unacknowledged works at any moment, so a server may be killed at any
+// instruction.
 //
 // Its packages: bundle has the types of bundles and consumers, and decides how an update, a deletion
 // or a status changes them; records stores these changes; restapi is the REST API; ledger has the rows

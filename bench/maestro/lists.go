@@ -26,7 +26,7 @@ func list(ctx context.Context, b *bed.Bed) (params, figures map[string]any, err 
 	if err := b.Register(*consumers); err != nil {
 		return nil, nil, err
 	}
-	// A region at rest: all is delivered and reported.
+	// The lists are read when all works are delivered and acknowledged.
 	sequence := time.Now().UnixMilli() << 22
 	var next atomic.Int64
 	for i := range *consumers {
@@ -78,9 +78,8 @@ func list(ctx context.Context, b *bed.Bed) (params, figures map[string]any, err 
 	return map[string]any{"bundles": *bundles, "manifest_bytes": *listSize, "page": *page, "runs": rounds}, figures, nil
 }
 
-// readList reads the whole list in pages of a size. The body is read whole and
-// taken apart as far as a client must to turn the page; decoding all of it is
-// the client's cost.
+// readList reads the whole list in pages of a size. It reads each body whole and decodes only the head,
+// which has the size of the page; decoding the items is a cost of the client.
 func readList(b *bed.Bed, size int, encoding string) (bytes int64, err error) {
 	read := 0
 	for number := 1; ; number++ {
@@ -89,7 +88,7 @@ func readList(b *bed.Bed, size int, encoding string) (bytes int64, err error) {
 		if err != nil {
 			return 0, err
 		}
-		req.Header.Set("Accept-Encoding", encoding) // or the client would unpack it
+		req.Header.Set("Accept-Encoding", encoding) // otherwise the client would decompress the body
 		resp, err := b.HTTP.Do(req)
 		if err != nil {
 			return 0, err
@@ -123,8 +122,8 @@ func readList(b *bed.Bed, size int, encoding string) (bytes int64, err error) {
 	return bytes, nil
 }
 
-// searchLabels searches bundles of one source by labels, as grpcsource does.
-// They are copies of one that was published, made in the database.
+// searchLabels searches bundles of one source by labels, as grpcsource does. It publishes one bundle
+// and copies its row in the database.
 func searchLabels(ctx context.Context, b *bed.Bed) (params, figures map[string]any, err error) {
 	if err := b.Register(1); err != nil {
 		return nil, nil, err
@@ -138,7 +137,7 @@ func searchLabels(ctx context.Context, b *bed.Bed) (params, figures map[string]a
 		return nil, nil, err
 	}
 	defer conn.Close(ctx)
-	for from := 0; from < *searchable; from += 10_000 { // reported ones: nothing is delivered
+	for from := 0; from < *searchable; from += 10_000 { // with a status, so the server delivers none
 		if _, err := conn.Exec(
 			ctx,
 			`insert into document (kind, id, scope, name, version, generation, spec, status, wire, created_at, updated_at, token)
@@ -163,7 +162,7 @@ func searchLabels(ctx context.Context, b *bed.Bed) (params, figures map[string]a
 		{"whole_query", `source='bench' and consumer_name='mc7' and payload->'metadata'->'labels'@>'{"cluster":"%s"}'`},
 	} {
 		var took []time.Duration
-		warm := time.Now().Add(2 * time.Second) // until what the filling left to be written is
+		warm := time.Now().Add(2 * time.Second) // until PostgreSQL has written the filling to disk
 		for len(took) < searches {
 			text := fmt.Sprintf(form.text, fmt.Sprint("c", b.IntN(*searchable/alike)))
 			start := time.Now()
@@ -190,9 +189,8 @@ func searchLabels(ctx context.Context, b *bed.Bed) (params, figures map[string]a
 	return map[string]any{"bundles": *searchable, "bundles_of_a_label": alike, "searches": searches}, figures, nil
 }
 
-// settle lets the database do what it does in its own time anyway, and the
-// server follow what was written: a change that comes after all others is seen
-// by a watch.
+// settle waits until a watch shows a change that was made last and until all works are acknowledged,
+// and then vacuums the documents, as the database does later by itself.
 func settle(ctx context.Context, b *bed.Bed) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
@@ -228,7 +226,7 @@ func settle(ctx context.Context, b *bed.Bed) error {
 		var pending int
 		err := conn.QueryRow(ctx, "select count(*) from ledger where wanted > acknowledged").Scan(&pending)
 		if err == nil && pending > 1 { // the one of the search has no agent
-			err = fmt.Errorf("%d works are not reported", pending)
+			err = fmt.Errorf("%d works are not acknowledged", pending)
 		}
 		return err
 	}); err != nil {
@@ -238,8 +236,8 @@ func settle(ctx context.Context, b *bed.Bed) error {
 	return err
 }
 
-// resetPeak makes the present memory of the process, in MB, its peak. Server
-// and client are in it.
+// resetPeak sets the recorded peak memory of the process to the present memory, and returns that in
+// MB. It includes server and client.
 func resetPeak() (float64, error) {
 	if err := os.WriteFile("/proc/self/clear_refs", []byte("5"), 0); err != nil {
 		return 0, err
@@ -247,6 +245,7 @@ func resetPeak() (float64, error) {
 	return memory("VmRSS")
 }
 
+// memory returns a value of /proc/self/status in MB.
 func memory(name string) (float64, error) {
 	data, err := os.ReadFile("/proc/self/status")
 	if err != nil {

@@ -60,7 +60,7 @@ func main() {
 	if *pprof != "" {
 		go http.ListenAndServe(*pprof, nil)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM) // what was started is ended
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM) // run stops its processes
 	err := run(ctx)
 	stop()
 	if err != nil {
@@ -87,7 +87,7 @@ func run(ctx context.Context) (err error) {
 		if *only != "" && !slices.Contains(strings.Split(*only, ","), strings.TrimPrefix(m.name, "maestro/")) {
 			continue
 		}
-		// Each on a fresh region, so that their order does not matter.
+		// Each measurement has a new region, so their order does not matter.
 		o := bed.Options{Broker: *broker, Seed: *seed, Verbose: *verbose}
 		switch m.name {
 		case "maestro/one-server":

@@ -19,8 +19,8 @@ import (
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// deliver creates works as fast as a few publishers can, and counts what
-// arrives at raw MQTT subscribers, which do not answer.
+// deliver creates works as fast as a few publishers can, and counts the works that arrive at MQTT
+// subscribers, which send no statuses.
 func deliver(ctx context.Context, b *bed.Bed) (params, figures map[string]any, err error) {
 	if err := b.Register(*consumers); err != nil {
 		return nil, nil, err
@@ -62,7 +62,7 @@ func deliver(ctx context.Context, b *bed.Bed) (params, figures map[string]any, e
 // consumerOf is the consumer of the i-th work.
 func consumerOf(i int) string { return bed.Consumer(i % *consumers) }
 
-// statusOf is what an agent that has applied, or deleted, at once says.
+// statusOf returns the status of an agent that has applied, or deleted, a work at once.
 func statusOf(consumer string, e bus.Event, sequence int64) bus.Event {
 	x := e.Extensions
 	return bed.Status(consumer, x[work.ExtResourceID], x[work.ExtResourceVersion], uuid.NewString(), sequence,
@@ -90,8 +90,8 @@ func (s *set) add(v string) bool {
 	return true
 }
 
-// ingest has agents report as fast as they can, and counts what a source that
-// follows its bundles gets.
+// ingest publishes statuses of agents at the offered rate, and counts those that a subscribed source
+// receives.
 func ingest(ctx context.Context, b *bed.Bed) (params, figures map[string]any, err error) {
 	if err := b.Register(*consumers); err != nil {
 		return nil, nil, err
@@ -120,7 +120,7 @@ func ingest(ctx context.Context, b *bed.Bed) (params, figures map[string]any, er
 	sequence := time.Now().UnixMilli() << 22
 	start := time.Now()
 	for i := range *works {
-		// Many agents together, not one burst: at most so many in a second.
+		// At most the offered number of statuses a second, without bursts.
 		if ahead := time.Until(start.Add(time.Duration(i) * time.Second / time.Duration(*reports))); ahead > 0 {
 			<-time.After(ahead)
 		}
@@ -171,8 +171,8 @@ func update(ctx context.Context, b *bed.Bed) (params, figures map[string]any, er
 	return map[string]any{"updates": *works, "updaters": *updaters, "bundles": n}, figures, nil
 }
 
-// latency creates works at a steady pace, whatever becomes of them, and takes
-// the time until their source sees Applied.
+// latency creates works at a steady pace, without waiting for their statuses, and measures the time
+// until their source receives the condition Applied.
 func latency(ctx context.Context, b *bed.Bed) (params, figures map[string]any, err error) {
 	if err := b.Register(1); err != nil {
 		return nil, nil, err

@@ -18,9 +18,9 @@ import (
 	"atoll.dev/bus"
 )
 
-// sustained sends works at a steady pace, every other one a change of one that
-// was sent before, and then looks whether anything is missing: each agent must
-// have each work at its last generation, and the server must know.
+// sustained sends works at a steady pace; every second event changes an earlier work. Then it checks
+// that each agent has each of its works at the last generation, and that the server's ledger has all
+// of them acknowledged.
 func sustained(ctx context.Context, b *bed.Bed) (params, figures map[string]any, err error) {
 	if err := b.Register(*consumers); err != nil {
 		return nil, nil, err
@@ -58,15 +58,14 @@ func sustained(ctx context.Context, b *bed.Bed) (params, figures map[string]any,
 			return nil, nil, err
 		}
 	}
-	// The k-th event makes work k/2, or changes the work that was made some
-	// seconds before.
+	// Event k creates work k/2, or changes the work that was created since seconds before.
 	event := func(k int) (id, consumer, kind string, generation int) {
 		n, before := k/2, k/2-since**steady/2
 		if k%2 == 1 && before >= 0 {
 			return bed.ID(before), consumerOf(before), work.SpecUpdate, 2
 		}
 		if k%2 == 1 {
-			n = total + k // none that could be changed: one more new one
+			n = total + k // no work is old enough: event k creates another one
 		}
 		return bed.ID(n), consumerOf(n), work.SpecCreate, 1
 	}
@@ -135,7 +134,7 @@ func sustained(ctx context.Context, b *bed.Bed) (params, figures map[string]any,
 		"manifest_bytes": *size, "consumers": *consumers}, figures, nil
 }
 
-// same says which work is not as it should be.
+// same returns an error that names a work of another generation.
 func same(want, have map[string]int64) error {
 	missing, wrong := "", 0
 	for id, generation := range want {
@@ -150,8 +149,7 @@ func same(want, have map[string]int64) error {
 	return nil
 }
 
-// settled compares with the server's ledger, which must have everything
-// acknowledged.
+// settled returns an error while the server's ledger has works that are not acknowledged.
 func settled(ctx context.Context, b *bed.Bed, want map[string]int64) error {
 	conn, err := pgx.Connect(ctx, b.DSN)
 	if err != nil {
@@ -176,8 +174,8 @@ func settled(ctx context.Context, b *bed.Bed, want map[string]int64) error {
 	return same(want, have)
 }
 
-// deletion deletes works that an agent holds, at a steady pace, and takes the
-// time until nothing is found any more.
+// deletion deletes works that an agent holds, at a steady pace, and measures the time until a GET
+// returns 404.
 func deletion(ctx context.Context, b *bed.Bed) (params, figures map[string]any, err error) {
 	if err := b.Register(1); err != nil {
 		return nil, nil, err

@@ -12,7 +12,7 @@ import (
 	"atoll.dev/store"
 )
 
-// Holdings is what is known of an agent and of what it holds.
+// Holdings has the contacts of an agent and the number of its unknown works.
 type Holdings struct {
 	Unknown    int // works without a bundle
 	ComparedAt *time.Time

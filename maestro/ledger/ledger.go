@@ -1,4 +1,4 @@
-// Package ledger keeps what is wanted of each agent, what the agent has acknowledged, and how delivery went.
+// Package ledger keeps the wanted and the acknowledged generation of each work, and the course of its delivery.
 //
 // Its rows are written in the transactions that change bundles (I5), so the works that are still to be delivered can be
 // read from it at any moment, after any crash. It also keeps the works that agents hold and no source has, and the
@@ -20,7 +20,7 @@ import (
 	"atoll.dev/store"
 )
 
-// Ledger reads and writes what is wanted of agents and what they acknowledged.
+// Ledger reads and writes the wanted and acknowledged generations of works.
 type Ledger struct{ store *store.Store }
 
 // New returns the ledger in a database of Maestro.
@@ -51,8 +51,8 @@ func Want(ctx context.Context, tx *store.Tx, d store.Document, spec bundle.Spec)
 	return nil
 }
 
-// Lock locks a bundle's row. All who change a bundle and its ledger lock
-// the ledger first, and several rows in the order of their ids.
+// Lock locks a bundle's row. Each transaction that changes a bundle and its ledger locks the ledger
+// first, and several rows in the order of their ids.
 func Lock(ctx context.Context, tx *store.Tx, id string) error {
 	_, err := tx.Exec(ctx, `select from ledger where id = $1 for no key update`, id)
 	return err
@@ -148,8 +148,8 @@ func (l *Ledger) RecordAttempts(ctx context.Context, notes []Attempt) error {
 		ids[i], generations[i], deleting[i], times[i], errs[i] = n.ID, n.Generation, n.Deleting, n.At, n.Err
 	}
 	return l.store.Tx(ctx, func(tx *store.Tx) error {
-		// In the order of ids, as all who lock several rows do. What is wanted
-		// is compared when the row is locked, as it is then.
+		// Rows are locked in the order of their ids, as in every transaction that locks several. The
+		// condition on wanted is checked again after the lock.
 		_, err := tx.Exec(ctx, `with n as materialized (
 				select id, generation, deleting, max(at) filter (where err = '') as at, count(*) as attempts, max(err) as err
 				from unnest($1::text[], $2::bigint[], $3::boolean[], $4::timestamptz[], $5::text[]) as u(id, generation, deleting, at, err) group by 1, 2, 3

@@ -1,12 +1,10 @@
 package ledger
 
-// The ledger has one row for each bundle: what is wanted of its agent, what
-// the agent's statuses have acknowledged, and how the delivery went. It is
-// written in the transaction that changes the bundle (I5), so what is still to
-// be delivered can be read from it at any moment, after any crash, without any
-// other memory. When an agent has confirmed a deletion the row stays behind as
-// a tombstone: an old message may bring the work to life again on its cluster,
-// and then it must be known that it was deleted.
+// LedgerSchema has one row for each bundle: the wanted generation, the generation that the agent's
+// statuses have acknowledged, and the course of the delivery. The transaction that changes a bundle
+// writes its row (I5), so the undelivered works can be read at any moment, after any crash. When an
+// agent has confirmed a deletion, the row stays as a tombstone: an old message may make the agent apply
+// the work again, and the server must then find that the work was deleted.
 const LedgerSchema = `
 create table ledger (
 	id           text primary key,

@@ -16,10 +16,10 @@ import (
 	"atoll.dev/store"
 )
 
-// Lifecycle is the region's lifecycle manager, *client.CLM, as far as agents'
-// presence is reported to it: Maestro is the adapter "maestro" of
-// ManagementClusters. Named finds one by its name, which is its consumer's;
-// Report stores a report, or returns that CLM refuses it.
+// Lifecycle has the calls of the region's lifecycle manager that report the presence of agents;
+// *clmclient.Client implements it. Maestro is the adapter "maestro" of ManagementClusters. Named finds
+// a ManagementCluster by its name, which is the consumer's. Report stores a report; taken is false when
+// CLM has a later one or the resource has another generation.
 type Lifecycle interface {
 	Named(ctx context.Context, from clmclient.Collection, name string) (clmclient.Resource, error)
 	Report(ctx context.Context, in clmclient.Collection, id string, report clm.AdapterStatusCreate) (taken bool,
@@ -32,16 +32,16 @@ type Options struct {
 	Logger      *slog.Logger
 	CLM         Lifecycle     // receives the presence of agents; nil: no reports
 	LostAfter   time.Duration // an agent that is silent for so long is lost
-	ReportEvery time.Duration // how often an agent that is heard is reported
+	ReportEvery time.Duration // interval between two reports of a present agent
 	Leads       func() bool   // this server reports for all servers that share the database
 }
 
 const (
 	ManagementClusters clmclient.Collection = "managementclusters"
-	tickInterval                            = time.Second // between two looks at who has become silent
+	tickInterval                            = time.Second // between two searches for silent agents
 	readInterval                            = 5 * time.Second
 	callTimeout                             = 5 * time.Second  // of one call
-	passTimeout                             = 20 * time.Second // of all calls that are due at a time
+	passTimeout                             = 20 * time.Second // of all due calls
 	maxCalls                                = 8
 )
 
@@ -49,7 +49,7 @@ const (
 type reporter struct {
 	Options
 	contacts *Tracker
-	wake     chan struct{} // holds a token when an agent has come that was not reported present
+	wake     chan struct{} // holds a token when an agent has become present
 
 	mu       sync.Mutex
 	schedule *schedule
@@ -70,7 +70,8 @@ func newReporter(o Options, contacts *Tracker) *reporter {
 		schedule: newSchedule(o.LostAfter, o.ReportEvery, time.Now())}
 }
 
-func (r *reporter) heard(consumer string, now time.Time) {
+// recordContact notes an event of an agent, and wakes run when a report is due.
+func (r *reporter) recordContact(consumer string, now time.Time) {
 	r.mu.Lock()
 	news := r.schedule.observe(consumer, now)
 	r.mu.Unlock()
@@ -82,6 +83,7 @@ func (r *reporter) heard(consumer string, now time.Time) {
 	}
 }
 
+// run sends due reports until ctx ends.
 func (r *reporter) run(ctx context.Context) error {
 	every := min(tickInterval, r.LostAfter/4)
 	tick := time.NewTicker(every)
@@ -94,7 +96,7 @@ func (r *reporter) run(ctx context.Context) error {
 				read = now
 			}
 		}
-		if now.Sub(failed) >= every/2 { // not again for each that is heard
+		if now.Sub(failed) >= every/2 { // after a failure, not again for each event
 			if err := r.sendDue(ctx, now); err != nil && ctx.Err() == nil {
 				failed = now
 				r.Logger.LogAttrs(ctx, slog.LevelDebug, "presence of agents not reported", slog.Any("error", err))
@@ -109,7 +111,7 @@ func (r *reporter) run(ctx context.Context) error {
 	}
 }
 
-// read reads when any server heard each consumer last.
+// read passes the last contacts of all consumers, at any server, to the schedule.
 func (r *reporter) read(ctx context.Context) error {
 	seen, clock, err := r.contacts.Recorded(ctx)
 	if err != nil {
@@ -117,7 +119,7 @@ func (r *reporter) read(ctx context.Context) error {
 	}
 	now := time.Now()
 	r.clockSkew = clock.Sub(now)
-	heard := map[string]agentSeen{}
+	contacts := map[string]agentSeen{}
 	q := store.Query{Kind: bundle.ConsumerKind, Limit: 1000, WireOnly: true}
 	for {
 		page, err := r.Store.List(ctx, q)
@@ -125,7 +127,7 @@ func (r *reporter) read(ctx context.Context) error {
 			return err
 		}
 		for _, d := range page.Documents {
-			heard[d.Name] = seen[d.Name]
+			contacts[d.Name] = seen[d.Name]
 		}
 		if q.After = page.Next; q.After == "" {
 			break
@@ -133,7 +135,7 @@ func (r *reporter) read(ctx context.Context) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.schedule.merge(heard, now)
+	r.schedule.merge(contacts, now)
 	return nil
 }
 
@@ -141,7 +143,7 @@ func (r *reporter) read(ctx context.Context) error {
 // passTimeout. It ends with the first call that the lifecycle manager does not
 // answer: the other calls would fail, too.
 func (r *reporter) sendDue(ctx context.Context, now time.Time) error {
-	scope := newsHeardHere
+	scope := newContactsHere
 	if r.Leads() {
 		scope = allAgents
 	}
@@ -161,6 +163,8 @@ func (r *reporter) sendDue(ctx context.Context, now time.Time) error {
 	return g.Wait()
 }
 
+// sendOne sends a report and passes the result to the schedule. It returns only errors after which the
+// other reports would fail, too.
 func (r *reporter) sendOne(ctx context.Context, w dueReport, now time.Time) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -172,9 +176,9 @@ func (r *reporter) sendOne(ctx context.Context, w dueReport, now time.Time) erro
 	case err == nil:
 		r.schedule.markReported(w, now)
 	case status >= 400 && status < 500:
-		// It is not registered there, not yet, or not any more.
+		// The management cluster is not registered, not yet or no longer.
 		delete(r.refs, w.consumer)
-		r.Logger.LogAttrs(ctx, slog.LevelDebug, "the presence of an agent was not taken",
+		r.Logger.LogAttrs(ctx, slog.LevelDebug, "CLM refused the presence of an agent",
 			slog.String("consumer", w.consumer), slog.Any("error", err))
 		r.schedule.markRefused(w, now)
 	default:
@@ -183,6 +187,8 @@ func (r *reporter) sendOne(ctx context.Context, w dueReport, now time.Time) erro
 	return nil
 }
 
+// send sends a report. When CLM does not take a report about a cached ManagementCluster, send reads
+// the ManagementCluster again and repeats the report once.
 func (r *reporter) send(ctx context.Context, w dueReport, now time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -205,7 +211,7 @@ func (r *reporter) send(ctx context.Context, w dueReport, now time.Time) error {
 			return err
 		}
 		r.mu.Lock()
-		delete(r.refs, w.consumer) // it has another generation since, or another server has reported later
+		delete(r.refs, w.consumer) // CLM has another generation, or a later report of another server
 		r.mu.Unlock()
 	}
 }
@@ -219,15 +225,14 @@ func reportOf(w dueReport, ref clusterRef, now time.Time, skew time.Duration) cl
 	report := clm.AdapterStatusCreate{
 		Adapter:            "maestro",
 		ObservedGeneration: ref.generation,
-		ObservedTime: w.lastHeard.Add(
-			skew),
+		ObservedTime:       w.lastSeen.Add(skew),
 	}
 	if w.state == absent {
 		available = clm.ReportedCondition{Type: "Available", Status: "False", Reason: new("Lost"),
 			Message: new("nothing is heard of its agent")}
 		report.ObservedTime = now.Add(skew)
-		// it cannot fail
-		report.Data, _ = json.Marshal(map[string]time.Time{"last_seen": w.lastHeard.Add(skew).UTC().Truncate(
+		// Marshal cannot fail.
+		report.Data, _ = json.Marshal(map[string]time.Time{"last_seen": w.lastSeen.Add(skew).UTC().Truncate(
 			time.Millisecond)})
 	}
 	report.Conditions = []clm.ReportedCondition{available, {Type: "Applied", Status: "True"},

@@ -13,20 +13,20 @@ import (
 type schedule struct {
 	lostAfter time.Duration // without an event an agent is lost after this time
 	interval  time.Duration // between two reports of a present agent
-	since     time.Time     // when this server began: what happened before is unknown to it
+	since     time.Time     // when this server began; it has no contacts from before
 
 	agents map[string]*agentState
 }
 
-// agentState is what the schedule knows of one agent.
+// agentState has the contacts and reports of one agent.
 type agentState struct {
-	lastHeard     time.Time // of its last event at any server, by this server's clock
-	recordedAt    time.Time // of the last event that a server recorded, by the database's clock
-	heardHere     bool      // this server received the last event, and has not reported it
-	reported      presenceState
-	reportedAt    time.Time
-	reportedHeard time.Time // lastHeard of the last report
-	refusals      int       // reports in a row that the lifecycle manager refused
+	lastSeen     time.Time // of its last event at any server, by this server's clock
+	recordedAt   time.Time // of the last event that a server recorded, by the database's clock
+	seenHere     bool      // this server received the last event, and has not reported it
+	reported     presenceState
+	reportedAt   time.Time
+	reportedSeen time.Time // lastSeen in the last report
+	refusals     int       // reports in a row that the lifecycle manager refused
 }
 
 // presenceState is the state of an agent in a report.
@@ -40,9 +40,9 @@ const (
 
 // dueReport is a report of one agent that is due now.
 type dueReport struct {
-	consumer  string
-	state     presenceState
-	lastHeard time.Time
+	consumer string
+	state    presenceState
+	lastSeen time.Time
 }
 
 func newSchedule(lost, every time.Duration, now time.Time) *schedule {
@@ -57,26 +57,25 @@ func (a *schedule) observe(consumer string, at time.Time) (news bool) {
 		g = &agentState{}
 		a.agents[consumer] = g
 	}
-	if at.Sub(g.lastHeard) >= a.lostAfter {
+	if at.Sub(g.lastSeen) >= a.lostAfter {
 		g.reported = unreported // another server may have reported it lost
 	}
-	if at.After(g.lastHeard) {
-		g.lastHeard, g.heardHere = at, true
+	if at.After(g.lastSeen) {
+		g.lastSeen, g.seenHere = at, true
 	}
 	return g.reported != present
 }
 
-// merge takes the records of all servers: when each consumer's agent was last
-// heard, the zero value for never. Agents of other consumers are forgotten. A
-// record that was merged before changes nothing, although the time since then is
-// measured a little differently.
-func (a *schedule) merge(heard map[string]agentSeen, now time.Time) {
+// merge adds the records of all servers: the last contact of each consumer's agent, the zero value
+// without any. It removes agents without a consumer. A record that was merged before changes nothing,
+// although its age is measured a little differently.
+func (a *schedule) merge(contacts map[string]agentSeen, now time.Time) {
 	for name := range a.agents {
-		if _, ok := heard[name]; !ok {
+		if _, ok := contacts[name]; !ok {
 			delete(a.agents, name)
 		}
 	}
-	for name, seen := range heard {
+	for name, seen := range contacts {
 		if seen.At.IsZero() {
 			continue
 		}
@@ -89,8 +88,8 @@ func (a *schedule) merge(heard map[string]agentSeen, now time.Time) {
 			continue
 		}
 		g.recordedAt = seen.At
-		if at := now.Add(-seen.Ago); at.After(g.lastHeard) {
-			g.lastHeard = at
+		if at := now.Add(-seen.Ago); at.After(g.lastSeen) {
+			g.lastSeen = at
 			if g.reported == absent {
 				g.reported = unreported // the other server reports its return, and may be gone when it is lost again
 			}
@@ -98,38 +97,38 @@ func (a *schedule) merge(heard map[string]agentSeen, now time.Time) {
 	}
 }
 
-// reportScope is which agents a server reports.
+// reportScope selects the agents that a server reports.
 type reportScope uint8
 
 const (
-	// newsHeardHere: agents that this server heard, and that were not present before.
-	newsHeardHere reportScope = iota
-	// allAgents: agents that any server heard, repeated reports, and lost agents.
+	// newContactsHere: agents that sent this server an event and were not present before.
+	newContactsHere reportScope = iota
+	// allAgents: agents that sent any server an event, repeated reports, and lost agents.
 	// One of the servers has this scope.
 	allAgents
 )
 
-// due returns the reports to send now. Repeated reports are spread: one call
-// returns at most so many that all agents are through in half an interval.
+// due returns the reports to send now. It spreads repeated reports: one call returns at most as many
+// as are needed to report all agents within half an interval.
 func (a *schedule) due(now time.Time, scope reportScope) (reports []dueReport) {
 	var again []dueReport
 	for name, g := range a.agents {
-		silent := now.Sub(g.lastHeard)
-		if g.lastHeard.Before(a.since) {
+		silent := now.Sub(g.lastSeen)
+		if g.lastSeen.Before(a.since) {
 			silent = now.Sub(a.since)
 		}
-		news := g.heardHere || g.refusals > 0 || scope == allAgents && !g.lastHeard.Before(a.since)
+		news := g.seenHere || g.refusals > 0 || scope == allAgents && !g.lastSeen.Before(a.since)
 		switch {
 		case silent >= a.lostAfter:
 			if g.reported != absent && scope == allAgents {
-				reports = append(reports, dueReport{name, absent, g.lastHeard})
+				reports = append(reports, dueReport{name, absent, g.lastSeen})
 			}
 		case g.refusals > 0 && now.Sub(g.reportedAt) < min(a.interval, refusalWait<<min(g.refusals-1, 20)):
 		case news && g.reported != present:
-			reports = append(reports, dueReport{name, present, g.lastHeard})
-		case scope == allAgents && g.reported == present && g.lastHeard.After(g.reportedHeard) &&
+			reports = append(reports, dueReport{name, present, g.lastSeen})
+		case scope == allAgents && g.reported == present && g.lastSeen.After(g.reportedSeen) &&
 			now.Sub(g.reportedAt) >= a.interval:
-			again = append(again, dueReport{name, present, g.lastHeard})
+			again = append(again, dueReport{name, present, g.lastSeen})
 		}
 	}
 	// Changes first: repeated reports can wait until the lifecycle manager is back.
@@ -144,11 +143,11 @@ func (a *schedule) due(now time.Time, scope reportScope) (reports []dueReport) {
 	return append(reports, again[:min(len(again), most)]...)
 }
 
-// markReported notes that the lifecycle manager took a report.
+// markReported notes that the lifecycle manager has stored a report.
 func (a *schedule) markReported(w dueReport, now time.Time) {
 	if g := a.agents[w.consumer]; g != nil {
-		g.reported, g.reportedAt, g.reportedHeard, g.refusals = w.state, now, w.lastHeard, 0
-		g.heardHere = g.heardHere && g.lastHeard.After(w.lastHeard)
+		g.reported, g.reportedAt, g.reportedSeen, g.refusals = w.state, now, w.lastSeen, 0
+		g.seenHere = g.seenHere && g.lastSeen.After(w.lastSeen)
 	}
 }
 

@@ -18,7 +18,7 @@ func TestReportsThatAreDue(t *testing.T) {
 		var got string
 		for _, w := range a.due(at(s), allAgents) {
 			got += fmt.Sprintf("%s %s heard %.0f;", w.consumer, [...]string{"", "present", "absent"}[w.state],
-				w.lastHeard.Sub(at(0)).Seconds())
+				w.lastSeen.Sub(at(0)).Seconds())
 			a.markReported(w, at(s))
 		}
 		if got != want {
@@ -154,11 +154,11 @@ func TestOneServerSpeaksOfAllAgents(t *testing.T) {
 		}
 	}
 	hear(1)
-	if n := said(1, newsHeardHere); n != agents {
+	if n := said(1, newContactsHere); n != agents {
 		t.Errorf("%d of %d that came are said", n, agents)
 	}
 	hear(50)
-	if n := said(50, newsHeardHere); n != 0 {
+	if n := said(50, newContactsHere); n != 0 {
 		t.Errorf("a server that does not have to repeats %d", n)
 	}
 	most, all := 0, 0
@@ -170,7 +170,7 @@ func TestOneServerSpeaksOfAllAgents(t *testing.T) {
 	if all != agents || most > 2*agents/60+1 {
 		t.Errorf("in a minute %d words are repeated, at most %d at a time", all, most)
 	}
-	if n := said(1000, newsHeardHere); n != 0 {
+	if n := said(1000, newContactsHere); n != 0 {
 		t.Errorf("a server that does not have to says that %d are lost", n)
 	}
 	if n := said(1000, allAgents); n != agents {

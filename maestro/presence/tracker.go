@@ -1,7 +1,7 @@
-// Package presence records when each agent was last heard and reports to the lifecycle manager which agents are
-// present.
+// Package presence records the last contact of each agent and reports to the lifecycle manager which agents are
+// present. A contact is the arrival of an event of the agent at a server.
 //
-// Servers that share a database share what they recorded; one of them reports for all. Only package maestro and its
+// Servers that share a database share their records; one of them reports for all. Only package maestro and its
 // packages import it.
 package presence
 
@@ -19,9 +19,8 @@ import (
 	"atoll.dev/store"
 )
 
-// Schema is the table of when any server last heard each agent, by the database's clock.
-// The clocks of two servers are never compared: a server writes how long ago it
-// heard an agent, and reads how long ago that was.
+// Schema is the table of the last contacts of agents with any server, by the database's clock. The
+// clocks of two servers are never compared: a server writes and reads the ages of contacts.
 const Schema = `
 create table agent_seen (
 	consumer text primary key,
@@ -32,17 +31,16 @@ insert into agent_seen (consumer, seen_at) select name, observed_at from documen
 	where kind = 'Consumer' and removed_at is null and observed_at is not null;
 `
 
-// Tracker records when agents were heard: at most once in recordInterval for
-// each consumer, all consumers in one statement, and off the path of events. It
-// is safe for concurrent use.
+// Tracker records contacts in the database: at most one in recordInterval for each consumer, those of
+// all consumers in one statement, and not while an event waits. It is safe for concurrent use.
 type Tracker struct {
 	store    *store.Store
 	log      *slog.Logger
 	reporter *reporter // nil: presence is not reported
 
 	mu         sync.Mutex
-	unrecorded map[string]time.Time // when agents were heard that are not recorded yet
-	recorded   map[string]time.Time // what was recorded last of each consumer
+	unrecorded map[string]time.Time // contacts that are not in the database yet
+	recorded   map[string]time.Time // the last recorded contact of each consumer
 }
 
 const (
@@ -50,7 +48,7 @@ const (
 	flushInterval  = 500 * time.Millisecond
 )
 
-// New returns a Tracker that knows no agent yet.
+// New returns a Tracker without contacts.
 func New(o Options) *Tracker {
 	c := &Tracker{store: o.Store, log: o.Logger, unrecorded: map[string]time.Time{}, recorded: map[string]time.Time{}}
 	if o.CLM != nil {
@@ -65,7 +63,7 @@ func (c *Tracker) RecordContact(consumer string) {
 	defer c.mu.Unlock()
 	now := time.Now()
 	if c.reporter != nil {
-		c.reporter.heard(consumer, now)
+		c.reporter.recordContact(consumer, now)
 	}
 	if now.Sub(c.recorded[consumer]) >= recordInterval {
 		c.unrecorded[consumer] = now
@@ -83,7 +81,7 @@ func (c *Tracker) ForgetRemoved(r store.Round) {
 	}
 }
 
-// Run records and reports which agents are heard, until ctx ends.
+// Run records contacts and sends reports until ctx ends.
 func (c *Tracker) Run(ctx context.Context) error {
 	var group errgroup.Group
 	defer group.Wait()
@@ -102,8 +100,8 @@ func (c *Tracker) Run(ctx context.Context) error {
 	}
 }
 
-// flush records all agents that were heard. When it fails the next event of
-// each agent brings it again.
+// flush records the contacts that are not in the database yet. After an error they are dropped: the
+// next event of each agent is a new contact.
 func (c *Tracker) flush(ctx context.Context) {
 	c.mu.Lock()
 	due := c.unrecorded
@@ -113,7 +111,7 @@ func (c *Tracker) flush(ctx context.Context) {
 		return
 	}
 	if err := c.Record(ctx, due); err != nil {
-		c.log.LogAttrs(ctx, slog.LevelDebug, "it is not recorded when agents were heard",
+		c.log.LogAttrs(ctx, slog.LevelDebug, "contacts of agents not recorded",
 			slog.Int("agents", len(due)), slog.Any("error", err))
 		return
 	}
@@ -124,13 +122,12 @@ func (c *Tracker) flush(ctx context.Context) {
 	}
 }
 
-// Record records when agents were heard, by this server's clock, in one
-// statement. It does not wait for the disk: the last few hundred milliseconds
-// may be lost with a crash of the database.
-func (c *Tracker) Record(ctx context.Context, heard map[string]time.Time) error {
-	names, ages := make([]string, 0, len(heard)), make([]time.Duration, 0, len(heard))
+// Record records contacts, with times of this server's clock, in one statement. It does not wait for
+// the disk: a crash of the database may lose the last few hundred milliseconds.
+func (c *Tracker) Record(ctx context.Context, contacts map[string]time.Time) error {
+	names, ages := make([]string, 0, len(contacts)), make([]time.Duration, 0, len(contacts))
 	now := time.Now()
-	for name, at := range heard {
+	for name, at := range contacts {
 		names, ages = append(names, name), append(ages, max(0, now.Sub(at)))
 	}
 	return c.store.Tx(ctx, func(tx *store.Tx) error {
@@ -172,7 +169,7 @@ func (c *Tracker) Recorded(ctx context.Context) (seen map[string]agentSeen, cloc
 		return err
 	})
 	if err != nil {
-		return nil, clock, fmt.Errorf("reading when agents were heard: %w", err)
+		return nil, clock, fmt.Errorf("reading the last contacts of agents: %w", err)
 	}
 	return seen, clock, nil
 }
