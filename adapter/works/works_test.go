@@ -10,68 +10,56 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"atoll.dev/adapter"
 	"atoll.dev/adapter/transporttest"
 	"atoll.dev/agent"
 	"atoll.dev/client/maestroclient"
 	"atoll.dev/client/remote"
-	"atoll.dev/internal/pgtest"
-	"atoll.dev/internal/rest"
-	"atoll.dev/maestro"
 	"atoll.dev/plane/planetest"
-
-	"github.com/prometheus/client_golang/prometheus"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	kuberest "k8s.io/client-go/rest"
+	"atoll.dev/test/testsite"
+	"atoll.dev/test/testworld"
 )
 
 func TestMain(m *testing.M) { os.Exit(planetest.Main(m)) }
 
 const (
-	patience = 3 * time.Minute
 	consumer = "mc-1"
 	source   = "test-adapter"
 )
 
 var configMaps = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 
-// world is a Maestro with its database, a management cluster, and its agent.
+// world is a Maestro, a management cluster, and its agent.
 type world struct {
 	*testing.T
-	dsn        string
-	http, grpc string // addresses
-	agents     string
-	stop       func()
-	stopAgent  func()
-	agentDir   string
-	cluster    *kuberest.Config
-	admin      dynamic.Interface
-	ns         string
-	works      *Works
-	client     *maestroclient.Client
+	server *testworld.Maestro
+	agent  *testworld.Agent
+	admin  dynamic.Interface
+	ns     string
+	works  *Works
+	client *maestroclient.Client
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{T: t, dsn: pgtest.DSN(t), http: "127.0.0.1:0", grpc: "127.0.0.1:0", agents: "127.0.0.1:0",
-		ns: "n" + strconv.FormatInt(time.Now().UnixNano(), 36)}
-	w.startMaestro()
-	w.startAgent()
-	w.client = w.dial(w.http)
+	w := &world{T: t, ns: "n" + strconv.FormatInt(time.Now().UnixNano(), 36)}
+	site := testsite.New(t)
+	w.server = testworld.StartMaestro(site, testworld.MaestroOptions{Plain: true})
+	w.startAgent(site)
+	w.client = w.server.DialPatiently("", source)
 	w.register()
-	w.works = New(Options{Client: w.client, RecreateWait: patience})
+	w.works = New(Options{Client: w.client, RecreateWait: testsite.HangLimit})
 	return w
 }
 
@@ -82,64 +70,20 @@ func (w *world) register() {
 	}
 }
 
-func (w *world) dial(rest string) *maestroclient.Client {
+// loseDatabase starts Maestro again with an empty database.
+func (w *world) loseDatabase() {
 	w.Helper()
-	c, err := maestroclient.New(maestroclient.Options{HTTP: "http://" + rest, GRPC: w.grpc, Source: source,
-		Timeout: patience})
-	if err != nil {
-		w.Fatal(err)
-	}
-	w.Cleanup(func() { _ = c.Close() })
-	return c
+	w.server.Stop()
+	w.server.LoseDatabase()
+	w.server.Start()
 }
 
-// startMaestro starts a server on the world's addresses and database.
-func (w *world) startMaestro() {
+// startAgent creates the namespace of the test and starts the agent. The tests of this package share one cluster, on
+// which a broker's name distinguishes their agents.
+func (w *world) startAgent(site *testsite.Site) {
 	w.Helper()
-	listen := func(addr *string) net.Listener {
-		l, err := net.Listen("tcp", *addr)
-		if err != nil {
-			w.Fatal(err)
-		}
-		*addr = l.Addr().String()
-		return l
-	}
-	ops := rest.NewOps()
-	o := maestro.Options{DSN: w.dsn, Metrics: prometheus.NewRegistry(), Ops: ops, ShutdownGrace: time.Second}
-	o.Plain.HTTP, o.Plain.GRPC, o.Plain.Agents = listen(&w.http), listen(&w.grpc), listen(&w.agents)
-	server, err := maestro.New(w.Context(), o)
+	admin, err := planetest.Shared(w.T).Config.RESTConfig()
 	if err != nil {
-		w.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	var done sync.WaitGroup
-	done.Go(func() {
-		if err := server.Run(ctx); err != nil {
-			w.Errorf("maestro: %v", err)
-		}
-	})
-	w.stop = sync.OnceFunc(func() { cancel(); done.Wait() })
-	w.Cleanup(w.stop)
-	w.eventually("Maestro is ready", func() error {
-		if missing := ops.Missing(context.Background()); len(missing) > 0 {
-			return fmt.Errorf("missing: %v", missing)
-		}
-		return nil
-	})
-}
-
-func (w *world) startAgent() {
-	w.Helper()
-	p := planetest.Shared(w.T)
-	admin, err := p.Config.RESTConfig()
-	if err != nil {
-		w.Fatal(err)
-	}
-	kubeconfig, err := agent.Bootstrap(w.Context(), admin, agent.BootstrapOptions{})
-	if err != nil {
-		w.Fatal(err)
-	}
-	if w.cluster, err = clientcmd.RESTConfigFromKubeConfig(kubeconfig); err != nil {
 		w.Fatal(err)
 	}
 	if w.admin, err = dynamic.NewForConfig(admin); err != nil {
@@ -151,48 +95,17 @@ func (w *world) startAgent() {
 		w.Context(), namespace, metav1.CreateOptions{}); err != nil {
 		w.Fatal(err)
 	}
-	w.agentDir = filepath.Join(w.TempDir(), "agent")
-	w.runAgent()
-}
-
-// runAgent runs the agent until stopAgent, or the test's end.
-func (w *world) runAgent() {
-	w.Helper()
-	a, err := agent.New(agent.Options{
-		Consumer: consumer, Kube: w.cluster, BrokerHost: w.agents +
-			w.ns, DataDir: w.agentDir, SeenEvery: 200 * time.Millisecond,
-		GRPC: &agent.GRPCOptions{URL: w.agents, MaxBackoff: 200 * time.Millisecond},
-	})
-	if err != nil {
-		w.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	var done sync.WaitGroup
-	done.Go(func() {
-		if err := a.Run(ctx); err != nil && ctx.Err() == nil {
-			w.Errorf("agent: %v", err)
-		}
-	})
-	w.stopAgent = sync.OnceFunc(func() { cancel(); done.Wait() })
-	w.Cleanup(w.stopAgent)
+	w.agent = testworld.StartAgent(site, testworld.AgentOptions{Consumer: consumer, Admin: admin,
+		GRPC: &agent.GRPCOptions{URL: w.server.Agents},
+		Change: func(o *agent.Options) {
+			o.BrokerHost += w.ns
+			o.SeenEvery = 200 * time.Millisecond
+		}})
 }
 
 func (w *world) eventually(what string, check func() error) {
 	w.Helper()
-	limit := time.After(patience)
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		select {
-		case <-limit:
-			w.Fatalf("in vain: %s: %v", what, err)
-		case <-tick.C:
-		}
-	}
+	testsite.Eventually(w, what, check)
 }
 
 // object is a work of one ConfigMap, whose value comes back as feedback.
@@ -316,7 +229,7 @@ func TestTheTransportByMaestro(t *testing.T) {
 // does the same with it.
 func TestTheTransportByAMaestroThatIsNotOurs(t *testing.T) {
 	w := newWorld(t)
-	target, err := url.Parse("http://" + w.http)
+	target, err := url.Parse("http://" + w.server.HTTP)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -339,7 +252,13 @@ func TestTheTransportByAMaestroThatIsNotOurs(t *testing.T) {
 	})}
 	go func() { _ = server.Serve(l) }()
 	t.Cleanup(func() { _ = server.Close() })
-	works := New(Options{Client: w.dial(l.Addr().String()), RecreateWait: patience})
+	client, err := maestroclient.New(maestroclient.Options{HTTP: "http://" + l.Addr().String(), GRPC: w.server.GRPC,
+		Source: source, Timeout: testsite.HangLimit})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	works := New(Options{Client: client, RecreateWait: testsite.HangLimit})
 	transporttest.Run(t, func(t *testing.T) transporttest.Subject { return w.subject(works) })
 }
 
@@ -359,7 +278,7 @@ func TestFeedbackComesBack(t *testing.T) {
 	t.Cleanup(func() { cancel(); done.Wait() })
 	a := w.application("a", "hello", 1)
 	w.apply(a)
-	limit := time.After(patience)
+	limit := time.After(testsite.HangLimit)
 	for {
 		select {
 		case e := <-told:
@@ -390,9 +309,7 @@ func TestI8AWorkThatMaestroLostIsDeletedBeforeItCountsAsGone(t *testing.T) {
 		}
 		return nil
 	})
-	w.stop()
-	w.dsn = pgtest.DSN(t) // an empty one
-	w.startMaestro()
+	w.loseDatabase()
 	w.register()
 	w.eventually("Maestro knows what its agent holds", func() error {
 		list, err := w.client.UnknownWorks(t.Context(), remote.ListOptions{})
@@ -470,10 +387,8 @@ func TestI9WhatNobodyKnowsIsNotGone(t *testing.T) {
 		}
 		return nil
 	})
-	w.stopAgent()
-	w.stop()
-	w.dsn = pgtest.DSN(t)
-	w.startMaestro()
+	w.agent.Stop()
+	w.loseDatabase()
 	if doubt(consumer) == nil {
 		t.Error("without any consumer the work is gone")
 	}
@@ -503,7 +418,7 @@ func TestI9WhatNobodyKnowsIsNotGone(t *testing.T) {
 			t.Errorf("without a word of the agent, by labels at %q there is %v, %v", target, o, err)
 		}
 	}
-	w.runAgent()
+	w.agent.Start()
 	w.eventually("the agent is heard again", func() error {
 		if o := doubt(consumer); o != nil {
 			return fmt.Errorf("in doubt: %v", o)
@@ -525,9 +440,7 @@ func TestAWorkThatMaestroLostIsTakenOver(t *testing.T) {
 		}
 		return err
 	})
-	w.stop()
-	w.dsn = pgtest.DSN(t)
-	w.startMaestro()
+	w.loseDatabase()
 	w.register()
 	w.apply(w.application("a", "1", 1))
 	w.eventually("feedback comes back", func() error {

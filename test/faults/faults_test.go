@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -25,6 +24,7 @@ import (
 	"atoll.dev/client/remote"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/pki"
+	"atoll.dev/test/testsite"
 )
 
 const (
@@ -87,9 +87,9 @@ func TestI6I7I8I12ClustersHoldTheRequestedWorks(t *testing.T) {
 // world holds all parts of the test: site, servers, broker, agents and their clusters.
 type world struct {
 	t      *testing.T
-	site   *site
+	site   *testsite.Site
 	random *rand.Rand
-	broker *broker
+	broker *testsite.Broker
 	wire   *wire
 
 	servers []*process
@@ -106,19 +106,17 @@ type world struct {
 }
 
 func newWorld(t *testing.T, seed uint64, compareEvery time.Duration) *world {
-	w := &world{t: t, site: newSite(t), random: rand.New(rand.NewPCG(seed, 1)), counts: map[string]int{}}
-	w.broker = &broker{site: w.site, addr: freeAddr(t)}
-	w.broker.start()
-	t.Cleanup(func() { w.broker.end() })
-	w.wire = newWire(t, w.site, seed, w.broker.addr)
+	w := &world{t: t, site: testsite.New(t), random: rand.New(rand.NewPCG(seed, 1)), counts: map[string]int{}}
+	w.broker = w.site.StartBroker()
+	w.wire = newWire(t, w.site, seed, w.broker.Address)
 	dsn := pgtest.DSN(t)
 	for range servers {
-		c := childConfig{Kind: "maestro", Broker: w.wire.addr, DSN: dsn, HTTP: freeAddr(t), GRPC: freeAddr(t)}
-		p := w.site.process(pki.ServiceName("maestro"), c)
-		p.start()
+		c := childConfig{Kind: "maestro", Broker: w.wire.addr, DSN: dsn, HTTP: testsite.FreeAddress(t), GRPC: testsite.FreeAddress(t)}
+		p := newProcess(w.site, pki.ServiceName("maestro"), c)
+		p.Start()
 		w.servers = append(w.servers, p)
 		m, err := maestroclient.New(maestroclient.Options{
-			HTTP: "https://" + c.HTTP, GRPC: c.GRPC, TLS: w.site.clientTLS(pki.ServiceName("platform"),
+			HTTP: "https://" + c.HTTP, GRPC: c.GRPC, TLS: w.site.ClientTLS(pki.ServiceName("platform"),
 				"maestro"), Source: source, Timeout: 3 * time.Second,
 		})
 		if err != nil {
@@ -130,7 +128,7 @@ func newWorld(t *testing.T, seed uint64, compareEvery time.Duration) *world {
 	for n := range clusters {
 		w.asked[n], w.deleted[n] = map[string]string{}, map[string]time.Time{}
 		w.kubes = append(w.kubes, newKube(t, func(name string, made time.Time) { w.removed(n, name, made) }))
-		p := w.site.process(pki.Name(consumer(n)), childConfig{
+		p := newProcess(w.site, pki.Name(consumer(n)), childConfig{
 			Kind: "agent", Broker: w.wire.addr, Consumer: consumer(n), Kube: w.kubes[n].server.URL,
 			Store: filepath.Join(t.TempDir(), "store"), Wall: filepath.Join(t.TempDir(), "wall"),
 			CompareEvery: compareEvery,
@@ -139,26 +137,12 @@ func newWorld(t *testing.T, seed uint64, compareEvery time.Duration) *world {
 	}
 	w.register()
 	for _, a := range w.agents {
-		a.start()
+		a.Start()
 	}
 	return w
 }
 
 func consumer(n int) string { return fmt.Sprintf("mc%d", n) }
-
-// freeAddr finds a port for a process that is restarted on it. It is outside the range
-// for outgoing connections, which could take it in between.
-func freeAddr(t *testing.T) string {
-	for range 1000 {
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 12000+rand.IntN(18000)))
-		if err == nil {
-			defer l.Close()
-			return l.Addr().String()
-		}
-	}
-	t.Fatal("no free port")
-	return ""
-}
 
 // removed is called when an object was deleted from a cluster; the object's name is its
 // work's id. It fails the test unless the deletion was requested after the object was
@@ -308,8 +292,8 @@ func (w *world) round(round int) {
 	}
 	w.wire.set(faults{})
 	for _, p := range slices.Concat(w.servers, w.agents) {
-		if p.cmd == nil {
-			p.start()
+		if !p.Running() {
+			p.Start()
 		}
 	}
 	begun := time.Now()
@@ -324,25 +308,25 @@ func (w *world) mishap() string {
 	switch w.random.IntN(12) {
 	case 0, 1:
 		n := w.random.IntN(servers)
-		w.servers[n].kill()
-		w.servers[n].start()
+		w.servers[n].Kill()
+		w.servers[n].Start()
 		what = "server killed"
 	case 2, 3:
 		n := w.random.IntN(clusters)
-		w.agents[n].kill()
-		w.agents[n].start()
+		w.agents[n].Kill()
+		w.agents[n].Start()
 		what = "agent killed"
 	case 4:
-		w.broker.end()
-		w.broker.start()
+		w.broker.Stop()
+		w.broker.Start()
 		what = "broker restarted"
 	case 5:
 		n := w.random.IntN(clusters)
-		w.agents[n].kill()
+		w.agents[n].Kill()
 		if err := os.RemoveAll(w.agents[n].config.Store); err != nil {
 			w.t.Fatal(err)
 		}
-		w.agents[n].start()
+		w.agents[n].Start()
 		what = "agent wiped"
 	case 6:
 		w.wipe()
@@ -356,8 +340,8 @@ func (w *world) mishap() string {
 		what = "clock stepped"
 	case 9:
 		n := w.random.IntN(clusters)
-		if w.agents[n].cmd != nil {
-			w.agents[n].kill() // until the round ends, or it is killed again
+		if w.agents[n].Running() {
+			w.agents[n].Kill() // until the round ends, or it is killed again
 		}
 		what = "agent away"
 	case 10:
@@ -374,11 +358,11 @@ func (w *world) mishap() string {
 func (w *world) wipe() {
 	dsn := pgtest.DSN(w.t)
 	for _, p := range w.servers {
-		p.kill()
+		p.Kill()
 	}
 	for _, p := range w.servers {
 		p.config.DSN = dsn
-		p.start()
+		p.Start()
 	}
 	w.register()
 	// Works that agents hold and the new database lacks are found when the agents connect, or

@@ -16,7 +16,7 @@ func TestI6AnAgentWithoutStoreAndWithALateClockReports(t *testing.T) {
 	w.apply(0, "w0-1", "before", true)
 	w.compare(1, []string{"nothing"})
 	a := w.agents[0]
-	a.kill()
+	a.Kill()
 	if err := os.RemoveAll(a.config.Store); err != nil {
 		t.Fatal(err)
 	}
@@ -24,7 +24,7 @@ func TestI6AnAgentWithoutStoreAndWithALateClockReports(t *testing.T) {
 	if err := os.WriteFile(a.config.Wall, []byte(late), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a.start()
+	a.Start()
 	w.apply(0, "w0-0", "after", true)
 	w.compare(2, []string{"agent wiped with a late clock"})
 	w.remove(0, "w0-1")

@@ -55,6 +55,6 @@ func TestARestartWithoutChangeIsQuiet(t *testing.T) {
 		}
 		upBefore, downBefore = up, down
 	}
-	cost("the agent is killed and starts", 2, func() { w.agents[0].kill(); w.agents[0].start() })
-	cost("a server is killed and starts", 4, func() { w.servers[0].kill(); w.servers[0].start() })
+	cost("the agent is killed and starts", 2, func() { w.agents[0].Kill(); w.agents[0].Start() })
+	cost("a server is killed and starts", 4, func() { w.servers[0].Kill(); w.servers[0].Start() })
 }

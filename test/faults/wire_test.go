@@ -14,6 +14,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 
 	"atoll.dev/pki"
+	"atoll.dev/test/testsite"
 )
 
 // wire is a proxy between the broker and its clients. It can lose, repeat and delay, and
@@ -21,7 +22,7 @@ import (
 // publisher, as a broker that crashes does; and it can cut connections.
 type wire struct {
 	t      testing.TB
-	site   *site
+	site   *testsite.Site
 	addr   string
 	broker string // its address
 
@@ -51,8 +52,8 @@ type faults struct{ lose, double, delay, cut int }
 
 const maxDelay = 300 * time.Millisecond
 
-func newWire(t testing.TB, s *site, seed uint64, broker string) *wire {
-	l, err := tls.Listen("tcp", "127.0.0.1:0", s.serverTLS("broker"))
+func newWire(t testing.TB, s *testsite.Site, seed uint64, broker string) *wire {
+	l, err := tls.Listen("tcp", "127.0.0.1:0", s.ServerTLS("broker"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +131,7 @@ func (w *wire) serve(client net.Conn) {
 	if err != nil {
 		return
 	}
-	broker, err := tls.Dial("tcp", w.broker, w.site.clientTLS(name, "broker"))
+	broker, err := tls.Dial("tcp", w.broker, w.site.ClientTLS(name, "broker"))
 	if err != nil {
 		return
 	}

@@ -71,9 +71,8 @@ func runChild[C any](text string,
 
 // Process is a part in a process of its own, which the test kills and starts again.
 type Process struct {
-	t    testing.TB
-	name string
-	data string // the child, as JSON
+	t     testing.TB
+	child child
 
 	cmd    *exec.Cmd // nil while it does not run
 	stdin  io.Closer
@@ -85,17 +84,9 @@ type Process struct {
 // when the test ends. The package must use Main.
 func (s *Site) Process(name string, identity pki.Name, config any) *Process {
 	s.T.Helper()
-	dir := s.T.TempDir()
-	s.WriteIdentity(dir, identity)
-	text, err := json.Marshal(config)
-	if err != nil {
-		s.T.Fatal(err)
-	}
-	data, err := json.Marshal(child{Name: name, IdentityDir: dir, Config: text})
-	if err != nil {
-		s.T.Fatal(err)
-	}
-	p := &Process{t: s.T, name: name, data: string(data)}
+	p := &Process{t: s.T, child: child{Name: name, IdentityDir: s.T.TempDir()}}
+	s.WriteIdentity(p.child.IdentityDir, identity)
+	p.Configure(config)
 	s.T.Cleanup(func() {
 		p.Kill()
 		if text := p.log.String(); s.T.Failed() && text != "" {
@@ -105,11 +96,24 @@ func (s *Site) Process(name string, identity pki.Name, config any) *Process {
 	return p
 }
 
+// Configure replaces the part that the next Start runs.
+func (p *Process) Configure(config any) {
+	p.t.Helper()
+	var err error
+	if p.child.Config, err = json.Marshal(config); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
 // Start starts the process and waits until its part is up.
 func (p *Process) Start() {
 	p.t.Helper()
+	data, err := json.Marshal(p.child)
+	if err != nil {
+		p.t.Fatal(err)
+	}
 	cmd := exec.Command(os.Args[0], "-test.run=^$")
-	cmd.Env = append(os.Environ(), childVariable+"="+p.data)
+	cmd.Env = append(os.Environ(), childVariable+"="+string(data))
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		p.t.Fatal(err)
@@ -129,7 +133,7 @@ func (p *Process) Start() {
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if line != "up\n" {
 		p.Kill()
-		p.t.Fatalf("%s does not start: %v\n%s", p.name, err, p.log.String())
+		p.t.Fatalf("%s does not start: %v\n%s", p.child.Name, err, p.log.String())
 	}
 }
 
