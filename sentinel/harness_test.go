@@ -1,15 +1,8 @@
 package sentinel
 
 import (
-	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -25,55 +18,28 @@ import (
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/pki"
 	"atoll.dev/store"
+	"atoll.dev/test/testsite"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // world is a database with documents as CLM has them, and a broker.
 type world struct {
-	t     testing.TB
-	store *store.Store
-	dsn   string
-	ca    *pki.CA
-	addr  string
-	end   func() // of the broker
-	log   *slog.Logger
+	t      testing.TB
+	store  *store.Store
+	dsn    string
+	broker *testsite.Broker
+	log    *slog.Logger
 }
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
-	ca, err := pki.OpenCA(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := &world{t: t, dsn: pgtest.DSN(t), ca: ca, addr: "127.0.0.1:0", log: testLog(t)}
+	site := testsite.New(t)
+	w := &world{t: t, dsn: pgtest.DSN(t), log: site.Log}
 	w.store = w.open()
-	w.startBroker()
-	t.Cleanup(func() { w.stopBroker() })
+	w.broker = site.StartBroker()
 	return w
 }
-
-// testLog shows the log of a test that failed.
-func testLog(t testing.TB) *slog.Logger {
-	var mu sync.Mutex
-	var buf bytes.Buffer
-	t.Cleanup(func() {
-		mu.Lock()
-		defer mu.Unlock()
-		if t.Failed() {
-			t.Logf("log:\n%s", buf.String())
-		}
-	})
-	return slog.New(slog.NewTextHandler(writerFunc(func(p []byte) (int, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		return buf.Write(p)
-	}), nil))
-}
-
-type writerFunc func([]byte) (int, error)
-
-func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
 const (
 	cluster  store.Kind = "Cluster"
@@ -230,53 +196,13 @@ func (w *world) report(id, status, message string, at time.Time) {
 	}
 }
 
-func (w *world) certificate(name pki.Name) tls.Certificate {
-	w.t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(w.t, 0, err)
-	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
-	must(w.t, 0, err)
-	cert, err := w.ca.Sign(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), name)
-	must(w.t, 0, err)
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	must(w.t, 0, err)
-	pair, err := tls.X509KeyPair(cert, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}))
-	return must(w.t, pair, err)
-}
+func (w *world) startBroker() { w.broker.Start() }
 
-// startBroker starts a broker, at the address of the last one.
-func (w *world) startBroker() {
-	w.t.Helper()
-	l, err := net.Listen("tcp", w.addr)
-	must(w.t, 0, err)
-	w.addr = l.Addr().String()
-	broker, err := bus.NewBroker(bus.BrokerOptions{TLS: &tls.Config{
-		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{w.certificate(pki.ServiceName("broker"))},
-		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: w.ca.Pool(),
-	}})
-	must(w.t, 0, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if err := broker.Serve(ctx, l); err != nil {
-			w.t.Errorf("broker: %v", err)
-		}
-	}()
-	w.end = func() { cancel(); <-done }
-}
-
-func (w *world) stopBroker() {
-	if w.end != nil {
-		w.end()
-		w.end = nil
-	}
-}
+func (w *world) stopBroker() { w.broker.Stop() }
 
 func (w *world) client(service string, o bus.ClientOptions) bus.ClientOptions {
-	o.Addr, o.MaxBackoff = w.addr, 200*time.Millisecond
-	o.TLS = &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{
-		w.certificate(pki.ServiceName(service))}, RootCAs: w.ca.Pool(), ServerName: "broker"}
+	own := w.broker.ClientOptions(pki.ServiceName(service))
+	o.Addr, o.TLS, o.MaxBackoff = own.Addr, own.TLS, 200*time.Millisecond
 	return o
 }
 
