@@ -15,6 +15,7 @@ import (
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/internal/postgres"
 	"atoll.dev/store"
+	"atoll.dev/test/testsite"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"go.uber.org/goleak"
@@ -59,10 +60,9 @@ func runKeys(t *testing.T, s *store.Store, keyFile string, o CacheObserver) *Key
 
 // eventually waits until holds returns true, and checks it after each change of the
 // cache.
-func eventually(t *testing.T, k *KeyStore, within time.Duration, want string, holds func() bool) {
+func eventually(t *testing.T, k *KeyStore, want string, holds func() bool) {
 	t.Helper()
-	limit := time.NewTimer(within)
-	defer limit.Stop()
+	limit := time.After(testsite.HangLimit)
 	for {
 		k.cache.mu.RLock()
 		changed := k.cache.changed
@@ -72,8 +72,8 @@ func eventually(t *testing.T, k *KeyStore, within time.Duration, want string, ho
 		}
 		select {
 		case <-changed:
-		case <-limit.C:
-			t.Fatalf("not within %s: %s", within, want)
+		case <-limit:
+			t.Fatalf("not within %s: %s", testsite.HangLimit, want)
 		}
 	}
 }
@@ -142,22 +142,21 @@ func TestAnotherProcessFollows(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			const within = 2 * time.Second // a poll is due each second; the machine may be busy
-			eventually(t, there, within, "the key pair is known", func() bool {
+			eventually(t, there, "the key pair is known", func() bool {
 				key, ok, err := there.Lookup(pair.AccessKeyID)
 				return ok && err == nil && key.Secret == secret && !key.Disabled
 			})
 			if _, err := here.Disable(t.Context(), pair.AccessKeyID); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, there, within, "the key pair is disabled", func() bool {
+			eventually(t, there, "the key pair is disabled", func() bool {
 				key, ok, _ := there.Lookup(pair.AccessKeyID)
 				return ok && key.Disabled
 			})
 			if err := here.PutAccount(t.Context(), Account{account, true}); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, there, within, "the account is privileged", func() bool {
+			eventually(t, there, "the account is privileged", func() bool {
 				key, _, _ := there.Lookup(pair.AccessKeyID)
 				return key.Privileged
 			})
@@ -198,7 +197,7 @@ func TestKeyPairsVerifyWhileTheDatabaseIsDown(t *testing.T) {
 	if _, err := k.Disable(t.Context(), pair.AccessKeyID); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, k, 30*time.Second, "it is disabled", func() bool {
+	eventually(t, k, "it is disabled", func() bool {
 		key, _, _ := k.Lookup(pair.AccessKeyID)
 		return key.Disabled
 	})

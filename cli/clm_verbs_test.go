@@ -72,7 +72,7 @@ func (l *live) Write(p []byte) (int, error) {
 func (l *live) await(ts *testscript.TestScript, pattern string) {
 	re, err := regexp.Compile("(?m)" + pattern)
 	ts.Check(err)
-	limit := time.After(time.Minute)
+	limit := time.After(testsite.HangLimit)
 	for {
 		l.mu.Lock()
 		found, text, more := re.Match(l.text), l.text, l.more

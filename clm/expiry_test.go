@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"atoll.dev/internal/pgtest"
+	"atoll.dev/test/testsite"
 )
 
 // eventually repeats a check until it holds.
@@ -13,10 +14,10 @@ func eventually(t *testing.T, what string, ask func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for end := time.After(30 * time.Second); !ask(); {
+	for end := time.After(testsite.HangLimit); !ask(); {
 		select {
 		case <-end:
-			t.Fatalf("after 30 s not: %s", what)
+			t.Fatalf("not within %s: %s", testsite.HangLimit, what)
 		case <-tick.C:
 		}
 	}
