@@ -17,7 +17,7 @@ func StatusOf(err error) int { return remote.StatusOf(err) }
 // ListOptions select one page of a list.
 type ListOptions = remote.ListOptions
 
-// WatchOptions select what a watch shows, and where it begins.
+// WatchOptions select the objects of a watch and its beginning.
 type WatchOptions = remote.WatchOptions
 
 // Watch is one open stream of changes.
@@ -28,10 +28,10 @@ type Event = remote.Event
 
 // Types of events.
 const (
-	Added    = rest.Added    // the object exists, or was made
+	Added    = rest.Added    // the object exists, or was created
 	Modified = rest.Modified // the object changed
-	Deleted  = rest.Deleted  // the object is gone, or the watch does not select it any more
-	Bookmark = rest.Bookmark // no change: Cursor is where a later watch continues
+	Deleted  = rest.Deleted  // the object was deleted, or the watch does not select it any more
+	Bookmark = rest.Bookmark // no change: a later watch can continue from Cursor
 	Failed   = rest.Failed   // the stream ends with this error
 	Relist   = remote.Relist // Follow functions only: changes may have been missed; what exists follows as Added
 )

@@ -1,14 +1,16 @@
-// Package client is the Go client of a region's Platform API, for customers and operators. It signs each request by AWS
-// Signature Version 4, repeats a call where a second time does no harm, and continues a watch whose stream broke.
+// Package client is the Go client of a region's Platform API, for customers and operators. It signs
+// each request by AWS Signature Version 4, retries calls that may be sent twice, and continues a
+// watch after its stream has broken.
 //
-// A region that does not answer, and an answer that is an error, are an *Error with the HTTP status, a stable code and
-// a reason. StatusOf returns the status alone.
+// When the region answers with an error, or does not answer, a method returns an *Error with the
+// HTTP status, a stable code and a reason. StatusOf returns the status alone.
 //
-// The methods of Client are safe for concurrent use. A call ends early when its context is cancelled.
+// The methods of Client are safe for concurrent use. A call ends early when its context is
+// cancelled.
 //
-// The clients of the region's own services are below: clmclient (the lifecycle manager) and maestroclient (Maestro).
-// What the three have in common is in package remote. All of them are tools: api and internal packages must not
-// import them.
+// The clients of the region's own services are in the packages below: clmclient (the lifecycle
+// manager) and maestroclient (Maestro). Package remote has the code that all three share. All of
+// them are tools: api and internal packages must not import them.
 package client
 
 import (
@@ -27,22 +29,21 @@ import (
 	"atoll.dev/client/remote"
 )
 
-// Options say where a region is and who calls it.
+// Options are the address of a region and the caller's key pair.
 type Options struct {
 	Endpoint    string // such as https://127.0.0.1:20000, with the stage prefix if there is one
 	CAFile      string // PEM file of the region's CA; empty: the system's
 	Credentials Credentials
 
-	// Budget is how long a call is repeated while the region is unavailable;
-	// default 20 s.
+	// Budget bounds the retries of a call while the region is unavailable; default
+	// 20 s.
 	Budget time.Duration
 }
 
-// Client is a client of one region's Platform API. It may be used by many
-// goroutines.
+// Client is a client of one region's Platform API. Several goroutines may use it.
 type Client struct{ http *remote.Service }
 
-// New returns a client. It connects when it is used.
+// New returns a client. The client connects at its first call.
 func New(o Options) (*Client, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if o.CAFile != "" {
@@ -69,8 +70,8 @@ func New(o Options) (*Client, error) {
 // Close closes idle connections.
 func (p *Client) Close() { p.http.Close() }
 
-// Ready asks, once, whether the region can do its work. The error says when it
-// cannot; the Health then says what is missing, if the region answered.
+// Ready reads the region's readiness, without retries. It returns an error when the region is not
+// ready; then Health lists the missing services, if the region answered.
 func (p *Client) Ready(ctx context.Context) (platform.Health, error) {
 	var h platform.Health
 	resp, err := p.http.Open(ctx, remote.Request{Method: http.MethodGet, Path: "/api/v0/ready"}, p.http.AnswerTimeout)
@@ -93,21 +94,21 @@ const (
 	pathPlatformBundle = "/api/v0/resource_bundles"
 )
 
-// CreateManagementCluster registers a management cluster. A name that is taken
-// is 409.
+// CreateManagementCluster registers a management cluster. The error has status 409 when another one
+// has the name.
 func (p *Client) CreateManagementCluster(ctx context.Context, name string, labels map[string]string) (
 	platform.ManagementCluster, error) {
 	return p.RegisterManagementCluster(ctx, platform.ManagementClusterRequest{Name: name, Labels: labels})
 }
 
-// RegisterManagementCluster is CreateManagementCluster, with what it takes.
+// RegisterManagementCluster registers a management cluster with its capacity and versions.
 func (p *Client) RegisterManagementCluster(ctx context.Context, r platform.ManagementClusterRequest) (
 	platform.ManagementCluster, error) {
 	return p.changeManagementCluster(ctx, http.MethodPost, pathClusters, r)
 }
 
-// UpdateManagementCluster changes what a management cluster takes, by its id or
-// name; what is absent stays.
+// UpdateManagementCluster changes state, capacity and versions of a management cluster, which it
+// finds by id or name. Absent members stay unchanged.
 func (p *Client) UpdateManagementCluster(ctx context.Context, idOrName string, u platform.ManagementClusterUpdate) (
 	platform.ManagementCluster, error) {
 	return p.changeManagementCluster(ctx, http.MethodPatch, pathClusters+"/"+url.PathEscape(idOrName), u)
@@ -154,15 +155,15 @@ func (p *Client) ManagementClusters(ctx context.Context) ([]platform.ManagementC
 	})
 }
 
-// DeleteManagementCluster removes a management cluster by its id or name. One
-// that still has works is 409.
+// DeleteManagementCluster removes a management cluster by its id or name. The error has status 409
+// while the management cluster has works.
 func (p *Client) DeleteManagementCluster(ctx context.Context, idOrName string) error {
 	_, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodDelete, Path: pathClusters + "/" + url.PathEscape(
 		idOrName)})
 	return err
 }
 
-// ListBundles returns one page of resource bundles, those of all sources.
+// ListBundles returns one page of the resource bundles of all sources.
 func (p *Client) ListBundles(ctx context.Context, o remote.ListOptions) (platform.ResourceBundleList, error) {
 	var list platform.ResourceBundleList
 	doc, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodGet, Path: pathPlatformBundle, Query: o.Values()})
@@ -185,20 +186,19 @@ func (p *Client) Bundle(ctx context.Context, id string) (platform.ResourceBundle
 	return b, err
 }
 
-// WatchBundles opens one stream of changes. Its objects are
-// platform.ResourceBundles.
+// WatchBundles opens one stream of changes. The objects of its events are platform.ResourceBundles.
 func (p *Client) WatchBundles(ctx context.Context, o remote.WatchOptions) (*remote.Watch, error) {
 	return p.http.Watch(ctx, pathPlatformBundle, o)
 }
 
-// FollowBundles calls apply with every event until ctx ends or apply fails,
-// and returns why. It continues streams that break, and says Relist when they
-// cannot be continued.
+// FollowBundles calls apply with every event until ctx ends or apply fails, and returns that error.
+// It continues a broken stream from the last cursor; when the server refuses the cursor, it calls
+// apply with a Relist event and begins again.
 func (p *Client) FollowBundles(ctx context.Context, o remote.WatchOptions, apply func(remote.Event) error) error {
 	return remote.Follow(ctx, o, p.WatchBundles, apply)
 }
 
-// pages gets all pages of a list.
+// pages returns the items of all pages of a list.
 func pages[T any](ctx context.Context, size int, get func(ctx context.Context, page, size int) ([]T, error)) (
 	[]T, error) {
 	var all []T

@@ -21,15 +21,15 @@ const (
 	pathNodePools = "/api/v0/nodepools"
 )
 
-// Cluster is a cluster with the entity tag that it had when it was read.
+// Cluster is a cluster with the ETag of the answer that it was read from.
 type Cluster struct {
 	platform.Cluster
 	ETag string `json:"-"`
 }
 
-// CreateCluster makes a cluster of the caller's account. A name that is taken
-// there is 409; a spec that is not right is 422 with Error.Fields. A call whose
-// answer is lost is repeated and makes one cluster.
+// CreateCluster creates a cluster of the caller's account. The error has status 409 when another
+// cluster of the account has the name, and 422 with Error.Fields when the spec is invalid. A retry
+// after a lost answer creates no second cluster.
 func (p *Client) CreateCluster(ctx context.Context, r platform.ClusterRequest) (Cluster, error) {
 	body, err := json.Marshal(r)
 	if err != nil {
@@ -43,8 +43,7 @@ func (p *Client) Cluster(ctx context.Context, id string) (Cluster, error) {
 	return p.cluster(ctx, remote.Request{Method: http.MethodGet, Path: below(pathCluster, id)})
 }
 
-// ClusterQuery selects clusters of the caller's account. Empty members select
-// all.
+// ClusterQuery selects clusters of the caller's account. An empty member selects all.
 type ClusterQuery struct {
 	Name  string
 	Phase platform.ClusterPhase
@@ -62,18 +61,17 @@ func (p *Client) Clusters(ctx context.Context, q ClusterQuery) ([]platform.Clust
 	})
 }
 
-// UpdateCluster applies a JSON merge patch, such as
-// {"spec":{"hibernated":true}}. With an etag it is refused with 412 when the
-// cluster has another by now.
+// UpdateCluster applies a JSON merge patch, such as {"spec":{"hibernated":true}}. With an etag, the
+// error has status 412 when the cluster has changed since.
 func (p *Client) UpdateCluster(ctx context.Context, id string, patch json.RawMessage, etag string) (Cluster, error) {
 	return p.cluster(ctx, remote.Request{Method: http.MethodPatch, Path: below(pathCluster, id),
 		Header: remote.MergePatch(etag),
 		Body:   patch})
 }
 
-// Deletion says how something is deleted.
+// Deletion has the options of DeleteCluster.
 type Deletion struct {
-	ETag string // 412 when it has another by now
+	ETag string // delete only this version; another one is 412
 
 	// Force removes the record of a cluster whose deletion does not end. It needs
 	// a reason, and a privileged caller.
@@ -81,8 +79,8 @@ type Deletion struct {
 	Reason string
 }
 
-// DeleteCluster asks for the deletion of a cluster with all that belongs to
-// it. It is gone when Cluster says 404.
+// DeleteCluster orders the deletion of a cluster with its node pools and credentials. The deletion is
+// complete when Cluster returns an error with status 404.
 func (p *Client) DeleteCluster(ctx context.Context, id string, d Deletion) error {
 	q := url.Values{}
 	if d.Force {
@@ -101,35 +99,33 @@ func (p *Client) ClusterStatuses(ctx context.Context, id string) (platform.Clust
 	return s, err
 }
 
-// ClusterEvents returns what happened to a cluster, the oldest first.
+// ClusterEvents returns the events of a cluster, the oldest first.
 func (p *Client) ClusterEvents(ctx context.Context, id string) ([]platform.Event, error) {
 	var list platform.EventList
 	err := p.get(ctx, below(pathCluster, id)+"/events", nil, &list)
 	return list.Items, err
 }
 
-// WatchClusters opens one stream of changes of the account's clusters, or of
-// the one that o.ID names. Its objects are platform.Clusters.
+// WatchClusters opens one stream of changes of the account's clusters, or of the cluster o.ID. The
+// objects of its events are platform.Clusters.
 func (p *Client) WatchClusters(ctx context.Context, o remote.WatchOptions) (*remote.Watch, error) {
 	return p.http.Watch(ctx, pathCluster, o)
 }
 
-// FollowClusters calls apply with every event until ctx ends or apply fails,
-// and returns why, as FollowBundles does.
+// FollowClusters calls apply with every event of WatchClusters, across broken streams. See
+// FollowBundles.
 func (p *Client) FollowClusters(ctx context.Context, o remote.WatchOptions, apply func(remote.Event) error) error {
 	return remote.Follow(ctx, o, p.WatchClusters, apply)
 }
 
-// WatchClusterEvents opens the stream of what happens to a cluster: what
-// happened before, a bookmark, and what happens. Its objects are
-// platform.Events. It ends when the cluster is gone.
+// WatchClusterEvents opens the stream of a cluster's events: the past ones, a bookmark, and the new
+// ones. The objects are platform.Events. The stream ends with the deletion of the cluster.
 func (p *Client) WatchClusterEvents(ctx context.Context, id, cursor string) (*remote.Watch, error) {
 	return p.http.Watch(ctx, below(pathCluster, id)+"/events", remote.WatchOptions{Cursor: cursor})
 }
 
-// FollowClusterEvents calls apply with what happened to a cluster and then with
-// what happens, until the cluster is gone, which is 404, or ctx ends, or apply
-// fails, and returns why.
+// FollowClusterEvents calls apply with the past and the new events of a cluster. It returns an error
+// with status 404 when the cluster is deleted, and otherwise that of ctx or apply.
 func (p *Client) FollowClusterEvents(ctx context.Context, id string, apply func(platform.Event) error) error {
 	open := func(ctx context.Context, o remote.WatchOptions) (*remote.Watch, error) {
 		return p.WatchClusterEvents(ctx, id, o.Cursor)
@@ -146,12 +142,12 @@ func (p *Client) FollowClusterEvents(ctx context.Context, id string, apply func(
 	})
 }
 
-// credentialWait is how long the answer to a POST of a credential may take: a
-// control plane that sleeps wakes first.
+// credentialWait bounds the time to the answer of CreateCredential: the region may have to wake the
+// control plane first.
 const credentialWait = 25 * time.Second
 
-// CreateCredential makes a kubeconfig for a cluster. Without a CSR the region
-// makes the key. A lost answer is not asked for again: the key would be, too.
+// CreateCredential creates a kubeconfig for a cluster. Without a certificate request the region makes
+// the key, too. It is not retried after a lost answer, because a retry would make a second key.
 func (p *Client) CreateCredential(ctx context.Context, cluster string, r platform.CredentialRequest) (
 	platform.Credential, error) {
 	var c platform.Credential
@@ -183,17 +179,17 @@ func (p *Client) Credential(ctx context.Context, cluster, id string) (platform.C
 	return c, err
 }
 
-// RevokeCredential ends a credential before its time.
+// RevokeCredential revokes a credential before it expires.
 func (p *Client) RevokeCredential(ctx context.Context, cluster, id string) error {
 	_, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodDelete, Path: below(pathCluster, cluster) + below(
 		"/credentials", id)})
 	return err
 }
 
-// below is the path of one thing in a collection.
+// below returns the path of one document of a collection.
 func below(collection, id string) string { return collection + "/" + url.PathEscape(id) }
 
-// onceOnly is a header that makes a POST safe to repeat.
+// onceOnly returns a header with which a repeated POST has one effect.
 func onceOnly() http.Header { return http.Header{"Idempotency-Key": {uuid.NewString()}} }
 
 func (p *Client) cluster(ctx context.Context, r remote.Request) (Cluster, error) {
@@ -206,7 +202,7 @@ func (p *Client) cluster(ctx context.Context, r remote.Request) (Cluster, error)
 	return c, err
 }
 
-// get makes a GET and decodes the answer.
+// get sends a GET and decodes the answer.
 func (p *Client) get(ctx context.Context, path string, q url.Values, v any) error {
 	doc, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodGet, Path: path, Query: q})
 	if err != nil {
@@ -215,7 +211,7 @@ func (p *Client) get(ctx context.Context, path string, q url.Values, v any) erro
 	return decode(doc, v)
 }
 
-// list gets one page by limit and offset.
+// list reads one page by limit and offset.
 func (p *Client) list(ctx context.Context, path string, q url.Values, limit, offset int, v any) error {
 	page := url.Values{"limit": {strconv.Itoa(limit)}, "offset": {strconv.Itoa(offset)}}
 	for k, values := range q {
@@ -224,7 +220,7 @@ func (p *Client) list(ctx context.Context, path string, q url.Values, limit, off
 	return p.get(ctx, path, page, v)
 }
 
-// sliced gets all of a list by limit and offset.
+// sliced returns all items of a list that is read by limit and offset.
 func sliced[T any](ctx context.Context, get func(ctx context.Context, limit, offset int) ([]T, error)) ([]T, error) {
 	const limit = 100
 	all := []T{}

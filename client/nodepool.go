@@ -11,15 +11,15 @@ import (
 	"atoll.dev/client/remote"
 )
 
-// NodePool is a node pool with the entity tag that it had when it was read.
+// NodePool is a node pool with the ETag of the answer that it was read from.
 type NodePool struct {
 	platform.NodePool
 	ETag string `json:"-"`
 }
 
-// CreateNodePool makes a node pool in a cluster. A name that is taken there is
-// 409; a spec that is not right is 422 with Error.Fields. A call whose answer
-// is lost is repeated and makes one node pool.
+// CreateNodePool creates a node pool of a cluster. The error has status 409 when another node pool of
+// the cluster has the name, and 422 with Error.Fields when the spec is invalid. A retry after a lost
+// answer creates no second node pool.
 func (p *Client) CreateNodePool(ctx context.Context, r platform.NodePoolRequest) (NodePool, error) {
 	body, err := json.Marshal(r)
 	if err != nil {
@@ -33,8 +33,7 @@ func (p *Client) NodePool(ctx context.Context, id string) (NodePool, error) {
 	return p.nodePool(ctx, remote.Request{Method: http.MethodGet, Path: below(pathNodePools, id)})
 }
 
-// NodePoolQuery selects node pools of the caller's account. Empty members
-// select all.
+// NodePoolQuery selects node pools of the caller's account. An empty member selects all.
 type NodePoolQuery struct {
 	Cluster string // id
 	Name    string
@@ -54,8 +53,8 @@ func (p *Client) NodePools(ctx context.Context, q NodePoolQuery) ([]platform.Nod
 	})
 }
 
-// UpdateNodePool applies a JSON merge patch, such as {"spec":{"replicas":3}}.
-// With an etag it is refused with 412 when the node pool has another by now.
+// UpdateNodePool applies a JSON merge patch, such as {"spec":{"replicas":3}}. With an etag, the error
+// has status 412 when the node pool has changed since.
 func (p *Client) UpdateNodePool(ctx context.Context, id string, patch json.RawMessage, etag string) (NodePool,
 	error) {
 	return p.nodePool(ctx, remote.Request{Method: http.MethodPatch, Path: below(pathNodePools, id),
@@ -63,8 +62,8 @@ func (p *Client) UpdateNodePool(ctx context.Context, id string, patch json.RawMe
 		Body:   patch})
 }
 
-// DeleteNodePool asks for the deletion of a node pool. It is gone when
-// NodePool says 404.
+// DeleteNodePool orders the deletion of a node pool. The deletion is complete when NodePool returns
+// an error with status 404.
 func (p *Client) DeleteNodePool(ctx context.Context, id, etag string) error {
 	_, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodDelete, Path: below(pathNodePools, id),
 		Header: remote.IfMatch(etag)})
@@ -79,17 +78,16 @@ func (p *Client) NodePoolStatuses(ctx context.Context, id string) (platform.Node
 	return s, err
 }
 
-// WatchNodePools opens one stream of changes of the node pools of a cluster,
-// or of all of the account when cluster is empty. Its objects are
-// platform.NodePools.
+// WatchNodePools opens one stream of changes of the node pools of a cluster, or of the account when
+// cluster is empty. The objects of its events are platform.NodePools.
 func (p *Client) WatchNodePools(ctx context.Context, cluster string, o remote.WatchOptions) (*remote.Watch, error) {
 	q := o.Values()
 	remote.SetQuery(q, "clusterId", cluster)
 	return p.http.WatchQuery(ctx, pathNodePools, q)
 }
 
-// FollowNodePools calls apply with every event until ctx ends or apply fails,
-// and returns why, as FollowBundles does.
+// FollowNodePools calls apply with every event of WatchNodePools, across broken streams. See
+// FollowBundles.
 func (p *Client) FollowNodePools(ctx context.Context, cluster string, o remote.WatchOptions,
 	apply func(remote.Event) error) error {
 	return remote.Follow(ctx, o, func(ctx context.Context, o remote.WatchOptions) (*remote.Watch, error) {

@@ -14,14 +14,14 @@ import (
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 )
 
-// signedService is the service that requests are signed for: Amazon API
-// Gateway's, so that the same client works against a region in AWS.
+// signedService is the service in the signature: that of Amazon API Gateway, so that the same client
+// works with a region in AWS.
 const signedService = "execute-api"
 
-// maxSignedBody is what a region takes. More is refused before it is sent.
+// maxSignedBody is the largest body that a region accepts; the client does not send a larger one.
 const maxSignedBody = 4 << 20
 
-// Credentials are a key pair and the region that it is used in.
+// Credentials are a key pair and the region of the signatures.
 type Credentials struct {
 	AccessKeyID     string
 	SecretAccessKey string
@@ -29,7 +29,7 @@ type Credentials struct {
 	Region          string
 }
 
-// String hides the secret, since credentials end up in logs.
+// String hides the secret, because structs are logged by mistake.
 func (c Credentials) String() string {
 	return fmt.Sprintf("credentials of %s for %s", c.AccessKeyID, c.Region)
 }
@@ -48,10 +48,9 @@ func (c Credentials) check() error {
 	return nil
 }
 
-// Sign signs req, which will be sent with body, by AWS Signature Version 4. It
-// sets headers of req and leaves its Body alone. A request that was signed
-// before is signed anew. The region accepts the signature for 15 minutes from
-// now.
+// Sign signs a request by AWS Signature Version 4, for the given body. It sets headers of req,
+// replaces an earlier signature, and does not change req.Body. The region accepts the signature for
+// 15 minutes from now.
 func Sign(req *http.Request, body []byte, creds Credentials, now time.Time) error {
 	if err := creds.check(); err != nil {
 		return fmt.Errorf("signing %s %s: %w", req.Method, req.URL.Path, err)
@@ -71,9 +70,8 @@ func Sign(req *http.Request, body []byte, creds Credentials, now time.Time) erro
 	return nil
 }
 
-// SigningTransport signs each request and sends it by Base. It reads bodies
-// into memory, since their hash is signed before they are sent. A redirect is
-// signed anew, for the host that it leads to.
+// SigningTransport signs each request and sends it by Base. It reads the whole body into memory,
+// because the signature covers its hash. After a redirect it signs the request for the new host.
 type SigningTransport struct {
 	Credentials Credentials
 	Base        http.RoundTripper // default http.DefaultTransport
@@ -108,7 +106,7 @@ func (t *SigningTransport) RoundTrip(req *http.Request) (*http.Response, error) 
 	return base.RoundTrip(signed)
 }
 
-// CloseIdleConnections lets http.Client's method of that name reach Base.
+// CloseIdleConnections closes the idle connections of Base; http.Client calls it.
 func (t *SigningTransport) CloseIdleConnections() {
 	if c, ok := t.Base.(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()

@@ -16,14 +16,14 @@ import (
 	"atoll.dev/client/remote"
 )
 
-// Work is a work with the entity tag that it had when it was read.
+// Work is a work with the ETag of the answer that it was read from.
 type Work struct {
 	platform.Work
 	ETag string `json:"-"`
 }
 
-// CreateWork posts a ManifestWork to a management cluster. A name that is
-// taken there is 409. manifestWork is JSON.
+// CreateWork creates a work on a management cluster from a ManifestWork in JSON. The error has status
+// 409 when another work there has the name.
 func (p *Client) CreateWork(ctx context.Context, cluster string, manifestWork json.RawMessage) (platform.WorkCreated,
 	error) {
 	var w platform.WorkCreated
@@ -44,8 +44,7 @@ func (p *Client) Work(ctx context.Context, id string) (Work, error) {
 	return p.work(ctx, remote.Request{Method: http.MethodGet, Path: pathWork + "/" + url.PathEscape(id)})
 }
 
-// Works returns all works that were posted to a management cluster, or to any
-// when cluster is empty.
+// Works returns all works of a management cluster, or of the region when cluster is empty.
 func (p *Client) Works(ctx context.Context, cluster string) ([]platform.Work, error) {
 	return pages(ctx, 500, func(ctx context.Context, page, size int) ([]platform.Work, error) {
 		q := url.Values{"page": {strconv.Itoa(page)}, "size": {strconv.Itoa(size)}}
@@ -60,8 +59,8 @@ func (p *Client) Works(ctx context.Context, cluster string) ([]platform.Work, er
 	})
 }
 
-// ReplaceWork replaces a work's spec and metadata. With an etag it is refused
-// with 412 when the work has another by now.
+// ReplaceWork replaces a work's spec and metadata. With an etag, the error has status 412 when the
+// work has changed since.
 func (p *Client) ReplaceWork(ctx context.Context, id, cluster string, manifestWork json.RawMessage, etag string) (
 	Work, error) {
 	body, err := json.Marshal(platform.WorkRequest{ClusterID: cluster, Data: manifestWork})
@@ -73,7 +72,8 @@ func (p *Client) ReplaceWork(ctx context.Context, id, cluster string, manifestWo
 		Body:   body})
 }
 
-// DeleteWork orders the deletion of a work. It is gone when Work says 404.
+// DeleteWork orders the deletion of a work. The deletion is complete when Work returns an error with
+// status 404.
 func (p *Client) DeleteWork(ctx context.Context, id, etag string) error {
 	_, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodDelete, Path: pathWork + "/" + url.PathEscape(id),
 		Header: remote.IfMatch(etag)})
@@ -90,7 +90,7 @@ func (p *Client) work(ctx context.Context, r remote.Request) (Work, error) {
 	return w, err
 }
 
-// Outcome is what ApplyWork did.
+// Outcome is the change that ApplyWork made.
 type Outcome string
 
 // The outcomes of ApplyWork.
@@ -100,11 +100,9 @@ const (
 	Unchanged Outcome = "unchanged"
 )
 
-// ApplyWork creates a work or, when there is one of its name on the management
-// cluster, makes it what manifestWork says. It goes on when others write at
-// the same time and while the region is unavailable, for the client's budget
-// and as long as ctx allows; so does it while a work of that name is still
-// being deleted.
+// ApplyWork creates a work, or replaces the work of the same name on the management cluster. It
+// retries after a concurrent write, while the region is unavailable, and while a work of that name
+// is being deleted, until the client's budget is spent or ctx ends.
 func (p *Client) ApplyWork(ctx context.Context, cluster string, manifestWork json.RawMessage) (Work, Outcome, error) {
 	var named struct {
 		Metadata struct {
@@ -120,7 +118,7 @@ func (p *Client) ApplyWork(ctx context.Context, cluster string, manifestWork jso
 	for attempt := 0; ; attempt++ {
 		w, o, raced, err := p.applyOnce(ctx, id, cluster, manifestWork)
 		if outcome == "" || o == Created {
-			outcome = o // of the first attempt that may have taken effect
+			outcome = o // of the first attempt whose write the region may have executed
 		}
 		if err == nil {
 			return w, outcome, nil
@@ -138,8 +136,8 @@ func (p *Client) ApplyWork(ctx context.Context, cluster string, manifestWork jso
 	}
 }
 
-// applyOnce reads and then writes. raced says that the error comes from what
-// others do to the same work.
+// applyOnce reads the work and then writes it. raced is true when a concurrent change of the work
+// caused the error.
 func (p *Client) applyOnce(ctx context.Context, id, cluster string, manifestWork json.RawMessage) (w Work, o Outcome,
 	raced bool, err error) {
 	before, err := p.Work(ctx, id)

@@ -1,8 +1,8 @@
 // Package clmclient is the Go client of the cluster lifecycle manager (CLM), for the region's
 // services and for operators: resources, the reports of adapters, history, placement, and watches.
 //
-// A service proves who it is by its certificate and may name the actor (remote.WithActor) and the
-// tenant (WithTenant) on whose behalf it calls. Errors are *remote.Error. It is a tool: api and
+// A service proves its identity by its certificate. With remote.WithActor it names the actor, and
+// with WithTenant the tenant, for whom it calls. Errors are *remote.Error. It is a tool: api and
 // internal packages must not import it.
 package clmclient
 
@@ -23,21 +23,20 @@ import (
 	"atoll.dev/client/remote"
 )
 
-// Options say where the cluster lifecycle manager is and who calls it.
+// Options are the address of the cluster lifecycle manager and the caller's identity.
 type Options struct {
 	Endpoint string      // such as https://127.0.0.1:20020
 	TLS      *tls.Config // the caller's certificate and the CA of CLM's; nil: the system's CAs
 	Token    string      // bearer token of a caller without certificate
 
 	Timeout time.Duration // until a call's answer begins; default 10 s
-	Budget  time.Duration // how long a call is repeated while CLM is unavailable; default 20 s
+	Budget  time.Duration // of the retries of a call while CLM is unavailable; default 20 s
 }
 
-// Client is a client of one cluster lifecycle manager. Its errors are *Error. It
-// may be used by many goroutines.
+// Client is a client of one cluster lifecycle manager. Several goroutines may use it.
 type Client struct{ http *remote.Service }
 
-// New returns a client. It connects when it is used.
+// New returns a client. The client connects at its first call.
 func New(o Options) (*Client, error) {
 	c, err := remote.New("CLM", o.Endpoint, o.TLS)
 	if err != nil {
@@ -65,8 +64,8 @@ func New(o Options) (*Client, error) {
 // Close closes idle connections.
 func (c *Client) Close() { c.http.Close() }
 
-// Ready asks, once, whether the lifecycle manager can read what a collection
-// has.
+// Ready reads one resource of a collection, without retries, and returns the error of an unavailable
+// lifecycle manager.
 func (c *Client) Ready(ctx context.Context, from Collection) error {
 	resp, err := c.http.Open(ctx, remote.Request{Method: http.MethodGet, Path: from.path(), Query: url.Values{
 		"size":   {"1"},
@@ -77,14 +76,14 @@ func (c *Client) Ready(ctx context.Context, from Collection) error {
 	return resp.Body.Close()
 }
 
-// Collection is where resources are found: the plural of their kind, such as
-// "clusters"; that below one owner (Below); or AllKinds.
+// Collection is a path of resources: the plural of their kind, such as "clusters"; the plural below
+// one owner (see Below); or AllKinds.
 type Collection string
 
 // AllKinds is the collection of the resources of every kind.
 const AllKinds Collection = "resources"
 
-// Below is the collection of what belongs to one resource of c.
+// Below returns the collection of the children of one resource of c.
 func (c Collection) Below(id string, children Collection) Collection {
 	return c + "/" + Collection(url.PathEscape(id)) + "/" + children
 }
@@ -99,15 +98,15 @@ func (c Collection) path(elem ...string) string {
 	return path
 }
 
-// Resource is a resource as it was answered, which JSON is to the byte. With
-// the parameter fields, what was not asked for is empty.
+// Resource is a resource as the lifecycle manager sent it; JSON has the same bytes. Members that
+// the parameter fields leaves out are empty.
 type Resource struct {
 	clm.Resource
 	JSON json.RawMessage
-	ETag string // only from calls that are about one resource
+	ETag string // empty in lists and watches
 }
 
-// MarshalJSON returns what was answered.
+// MarshalJSON returns the JSON of the answer.
 func (r Resource) MarshalJSON() ([]byte, error) { return r.JSON, nil }
 
 // ResourceOf reads the object of an event of a watch.
@@ -126,8 +125,8 @@ type ResourceKind struct {
 	Owner  Collection // plural of the kind that it belongs to; "" for none
 }
 
-// Kinds are what the server has, in the order of their plurals. They are read
-// from its OpenAPI document.
+// Kinds returns the server's kinds of resources in the order of their plurals. It reads them from
+// the server's OpenAPI document.
 func (c *Client) Kinds(ctx context.Context) ([]ResourceKind, error) {
 	doc, _, err := c.http.Do(ctx, remote.Request{Method: http.MethodGet, Path: pathCLM + "openapi"})
 	if err != nil {
@@ -136,9 +135,8 @@ func (c *Client) Kinds(ctx context.Context) ([]ResourceKind, error) {
 	return kindsOf(doc.JSON)
 }
 
-// kindsOf finds the kinds in an OpenAPI document by their lists: the operation
-// that lists all resources is there once more for each, with the kind, and for
-// a child its owner's kind before, at the end of its id.
+// kindsOf finds the kinds in an OpenAPI document by the ids of their list operations: the id of the
+// operation that lists all resources, followed by the kind, or by the owner's kind and the kind.
 func kindsOf(document []byte) ([]ResourceKind, error) {
 	var openapi struct {
 		Paths map[string]struct {
@@ -179,13 +177,13 @@ func kindsOf(document []byte) ([]ResourceKind, error) {
 // service's defaults: the latest first, 20 in a page.
 type ResourceQuery struct {
 	Page, Size     int    // of pages by number
-	Continue       string // of the page before, with the same query: loses and repeats nothing
+	Continue       string // of the page before; the pages of one query neither lose nor repeat a resource
 	Search         string // tree search language
 	Order          string // such as "name asc, created_time desc"
-	Fields         string // such as "name,spec.*"; id is always there
+	Fields         string // such as "name,spec.*"; the answer always has the id
 	Kind           string // with AllKinds: only this one
-	RefType, RefTo string // those that refer so to the resource of this id
-	Statuses       bool   // with what adapters reported, in Resource.Statuses
+	RefType, RefTo string // only resources with a reference of this type to this id
+	Statuses       bool   // with the reports of adapters, in Resource.Statuses
 }
 
 func (q ResourceQuery) values() url.Values {
@@ -213,7 +211,7 @@ type ResourcePage struct {
 	Items    []Resource
 	Total    int    // in all pages
 	Continue string // for the next page; "" on the last one
-	Cursor   string // a watch from here brings all that changed since
+	Cursor   string // a watch from here sends all later changes
 }
 
 // List returns one page.
@@ -236,8 +234,8 @@ func (c *Client) List(ctx context.Context, from Collection, q ResourceQuery) (Re
 	return page, nil
 }
 
-// All goes through all that a query selects, by pages of 100. It ends with the
-// first error.
+// All returns an iterator over all resources of a query, which it reads by pages of 100. The
+// iteration ends with the first error.
 func (c *Client) All(ctx context.Context, from Collection, q ResourceQuery) iter.Seq2[Resource, error] {
 	q.Page, q.Size, q.Continue = 0, 100, ""
 	return func(yield func(Resource, error) bool) {
@@ -266,15 +264,14 @@ func (c *Client) Get(ctx context.Context, from Collection, id, fields string) (R
 	return c.one(ctx, remote.Request{Method: http.MethodGet, Path: from.path(id), Query: q})
 }
 
-// GetWithStatuses returns one resource with what its adapters reported, in
-// Resource.Statuses.
+// GetWithStatuses returns one resource with the reports of its adapters in Resource.Statuses.
 func (c *Client) GetWithStatuses(ctx context.Context, from Collection, id string) (Resource, error) {
 	return c.one(ctx, remote.Request{Method: http.MethodGet, Path: from.path(id), Query: url.Values{
 		"statuses": {"true"}}})
 }
 
-// Named returns the only resource of that name. None is 404, and several, of
-// several owners or tenants, are 409.
+// Named returns the only resource with a name. The error has status 404 when there is none, and 409
+// when several owners or tenants have one.
 func (c *Client) Named(ctx context.Context, from Collection, name string) (Resource, error) {
 	page, err := c.List(ctx, from, ResourceQuery{Size: 2, Search: remote.Equal("name", name)})
 	if err != nil {
@@ -291,7 +288,7 @@ func (c *Client) Named(ctx context.Context, from Collection, name string) (Resou
 		"%d in %s are named %q; give an id", page.Total, from, name)}
 }
 
-// into makes a call and decodes the answer.
+// into sends a request and decodes the answer.
 func (c *Client) into(ctx context.Context, r remote.Request, v any) error {
 	doc, _, err := c.http.Do(ctx, r)
 	if err != nil {
@@ -303,7 +300,7 @@ func (c *Client) into(ctx context.Context, r remote.Request, v any) error {
 	return nil
 }
 
-// one makes a call whose answer is a resource.
+// one sends a request that is answered with a resource.
 func (c *Client) one(ctx context.Context, r remote.Request) (Resource, error) {
 	doc, _, err := c.http.Do(ctx, r)
 	if err != nil {

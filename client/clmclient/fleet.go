@@ -14,37 +14,37 @@ const (
 	ManagementClusters Collection = "managementclusters"
 )
 
-// Place places a cluster, or tries again; one that is placed stays where it is.
+// Place places a cluster, or tries again. A placed cluster keeps its management cluster.
 func (c *Client) Place(ctx context.Context, cluster string) (p fleet.Placement, err error) {
-	// It may be sent twice, so it says so.
+	// The key marks the request as one that may be sent twice.
 	header := http.Header{"Idempotency-Key": {cluster}}
 	return p, c.into(ctx, remote.Request{Method: http.MethodPost, Path: clusters.path(cluster, "placement"),
 		Header: header},
 		&p)
 }
 
-// Placement says where a cluster is placed, or why it waits; 404 when it was
-// never to be placed.
+// Placement returns the management cluster of a cluster, or why the cluster waits for one. The error
+// has status 404 when nobody has called Place for the cluster.
 func (c *Client) Placement(ctx context.Context, cluster string) (p fleet.Placement, err error) {
 	return p, c.into(ctx, remote.Request{Method: http.MethodGet, Path: clusters.path(cluster, "placement")}, &p)
 }
 
-// Release gives back what a cluster's placement reserves, if it has one.
+// Release ends the reservation of a cluster's placement, if there is one.
 func (c *Client) Release(ctx context.Context, cluster string) error {
 	_, _, err := c.http.Do(ctx, remote.Request{Method: http.MethodDelete, Path: clusters.path(cluster, "placement")})
 	return err
 }
 
-// Free gives back what a cluster that was removed by force reserves, without its
-// management cluster's word. The reason is for the record.
+// Free ends the reservation of a cluster that was removed by force, without a confirmation of its
+// management cluster. The history keeps the reason.
 func (c *Client) Free(ctx context.Context, cluster, reason string) error {
 	_, _, err := c.http.Do(ctx, remote.Request{Method: http.MethodDelete, Path: clusters.path(cluster, "placement"),
 		Query: url.Values{"reason": {reason}}})
 	return err
 }
 
-// Orphans are what runs, or holds room, on a management cluster (by name; "":
-// all) without an owner, the oldest first.
+// Orphans returns the works, hosted clusters and reservations without an owner of a management
+// cluster, or of all when its name is "", the oldest first.
 func (c *Client) Orphans(ctx context.Context, managementCluster string) ([]fleet.Orphan, error) {
 	q := url.Values{}
 	if managementCluster != "" {
@@ -56,8 +56,8 @@ func (c *Client) Orphans(ctx context.Context, managementCluster string) ([]fleet
 	return list.Items, err
 }
 
-// EndOrphan has a management cluster delete an orphan, by its id or by that of
-// the cluster that is gone. The reason is for the record.
+// EndOrphan orders a management cluster to delete an orphan. id is the orphan's, or that of the
+// deleted cluster. The history keeps the reason.
 func (c *Client) EndOrphan(ctx context.Context, managementCluster, id, reason string) error {
 	q := url.Values{"management_cluster": {managementCluster}, "reason": {reason}}
 	_, _, err := c.http.Do(ctx, remote.Request{Method: http.MethodDelete, Path: ManagementClusters.path("orphans", id),
@@ -65,14 +65,14 @@ func (c *Client) EndOrphan(ctx context.Context, managementCluster, id, reason st
 	return err
 }
 
-// Usage is what management clusters have reserved and free, by their names.
+// Usage returns the reserved and free capacity of all management clusters, ordered by name.
 func (c *Client) Usage(ctx context.Context) ([]fleet.Usage, error) {
 	var list fleet.UsageList
 	err := c.into(ctx, remote.Request{Method: http.MethodGet, Path: ManagementClusters.path("usage")}, &list)
 	return list.Items, err
 }
 
-// UsageOf is what one management cluster, by its id, has reserved and free.
+// UsageOf returns the reserved and free capacity of one management cluster by its id.
 func (c *Client) UsageOf(ctx context.Context, id string) (u fleet.Usage, err error) {
 	return u, c.into(ctx, remote.Request{Method: http.MethodGet, Path: ManagementClusters.path(id, "usage")}, &u)
 }

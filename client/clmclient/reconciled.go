@@ -7,13 +7,13 @@ import (
 	"atoll.dev/api/clm"
 )
 
-// missingAdapters finds the names in the message of a Reconciled condition of reason ReconciledMissingAdapters. The words
-// are those of HyperFleet's contract.
+// missingAdapters finds the names in the message of a Reconciled condition with the reason
+// ReconciledMissingAdapters. HyperFleet's contract fixes the words.
 var missingAdapters = regexp.MustCompile(`not reporting [A-Za-z]+=True: \[([^\]]*)\]`)
 
-// Reconciled returns the condition Reconciled of a resource, and nil when its kind requires no adapter. The lifecycle
-// manager gives a resource of such a kind a condition, too, once an adapter reports on it: False, with an empty list of
-// missing adapters.
+// Reconciled returns the condition Reconciled of a resource, and nil when its kind requires no
+// adapter. The lifecycle manager gives a resource of such a kind a condition, too, once an adapter
+// reports on it: False, with an empty list of missing adapters.
 func Reconciled(r clm.Resource) *clm.ResourceCondition {
 	c := Condition(r, "Reconciled")
 	if c != nil && c.Status == "False" {
@@ -24,8 +24,8 @@ func Reconciled(r clm.Resource) *clm.ResourceCondition {
 	return c
 }
 
-// MissingAdapters returns the adapters that the message of a Reconciled condition names as missing. It is for servers
-// that do not list them in the status.
+// MissingAdapters returns the adapters that the message of a Reconciled condition names as missing.
+// It is for servers that do not list them in the status.
 func MissingAdapters(c *clm.ResourceCondition) []string {
 	found := missingAdapters.FindStringSubmatch(c.Message)
 	if found == nil || c.Status == "True" {

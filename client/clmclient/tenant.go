@@ -6,20 +6,19 @@ import (
 	"net/http"
 )
 
-// TenantHeader names the account whose resources a call of a region's lifecycle
-// manager is about.
+// TenantHeader is the header that restricts a call to the resources of one account.
 const TenantHeader = "X-Atoll-Tenant-Account"
 
 type tenantKey struct{}
 
-// WithTenant makes the calls of CLM with this context see, change and make the
-// resources of one account, and no others. Calls without a tenant are the
-// system's and see all, so those that name an empty one fail unsent.
+// WithTenant restricts the calls of a Client with this context to the resources of one account. Calls
+// without a tenant are the system's and reach all resources; therefore a call with an empty account
+// fails before it is sent.
 func WithTenant(ctx context.Context, account string) context.Context {
 	return context.WithValue(ctx, tenantKey{}, account)
 }
 
-// setTenant names the tenant of a request's context, if it has one.
+// setTenant sets the header of the tenant that a request's context has.
 func setTenant(r *http.Request) error {
 	account, tenant := r.Context().Value(tenantKey{}).(string)
 	switch {

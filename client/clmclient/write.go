@@ -12,8 +12,8 @@ import (
 	"atoll.dev/client/remote"
 )
 
-// Create makes a resource. With a key, which the caller makes up once for what
-// it wants, a create whose answer was lost is repeated and makes one resource.
+// Create creates a resource. With an idempotency key, a call is retried after a lost answer, and all
+// calls with the same key create one resource.
 func (c *Client) Create(ctx context.Context, in Collection, r clm.ResourceCreate, key string) (Resource, error) {
 	body, err := json.Marshal(r)
 	if err != nil {
@@ -26,8 +26,8 @@ func (c *Client) Create(ctx context.Context, in Collection, r clm.ResourceCreate
 	return c.one(ctx, remote.Request{Method: http.MethodPost, Path: in.path(), Header: header, Body: body})
 }
 
-// Replace replaces each of spec, labels and references that body, a JSON
-// object, has. etag may be ""; a stale one is 412.
+// Replace replaces those of spec, labels and references that the JSON object body has. etag may be
+// ""; a stale one is 412.
 func (c *Client) Replace(ctx context.Context, in Collection, id string, body json.RawMessage, etag string) (Resource,
 	error) {
 	return c.one(ctx, remote.Request{Method: http.MethodPatch, Path: in.path(id), Header: remote.IfMatch(etag),
@@ -41,14 +41,14 @@ func (c *Client) Merge(ctx context.Context, in Collection, id string, patch json
 		Body: patch})
 }
 
-// Delete asks for the deletion of a resource and returns it as it is then. It
-// may be gone at once: then a repeated call is 404.
+// Delete orders the deletion of a resource and returns its state after that. The deletion of a
+// resource without adapters is complete at once; a repeated call is 404 then.
 func (c *Client) Delete(ctx context.Context, in Collection, id, etag string) (Resource, error) {
 	return c.one(ctx, remote.Request{Method: http.MethodDelete, Path: in.path(id), Header: remote.IfMatch(etag)})
 }
 
-// ForceDelete removes a resource whose deletion does not end, with all below
-// it; what adapters made for them may stay behind. reason is for the record.
+// ForceDelete removes a resource under deletion, with its children, without waiting for adapters.
+// Objects that the adapters created may remain. The history keeps the reason.
 func (c *Client) ForceDelete(ctx context.Context, in Collection, id, reason string) error {
 	body, err := json.Marshal(clm.ForceDelete{Reason: reason})
 	if err != nil {
@@ -58,7 +58,7 @@ func (c *Client) ForceDelete(ctx context.Context, in Collection, id, reason stri
 	return err
 }
 
-// Statuses are the reports of a resource's adapters.
+// Statuses returns the reports of a resource's adapters.
 func (c *Client) Statuses(ctx context.Context, in Collection, id string) ([]clm.AdapterStatus, error) {
 	all := []clm.AdapterStatus{}
 	for page := 1; ; page++ {
@@ -74,8 +74,7 @@ func (c *Client) Statuses(ctx context.Context, in Collection, id string) ([]clm.
 	}
 }
 
-// Report sends an adapter's report. It is false when the server knows better
-// already and has dropped it.
+// Report sends an adapter's report. taken is false when the server has a newer one and ignores it.
 func (c *Client) Report(ctx context.Context, in Collection, id string, report clm.AdapterStatusCreate) (taken bool,
 	err error) {
 	body, err := json.Marshal(report)
@@ -86,10 +85,9 @@ func (c *Client) Report(ctx context.Context, in Collection, id string, report cl
 	return err == nil && len(doc.JSON) > 0, err
 }
 
-// History returns at most limit records of a resource, the latest first, that
-// are older than the record before, unless that is 0. With the plural of its
-// kind, a resource that is gone has its history, too. Without id they are those
-// of all resources of the kind.
+// History returns at most limit records of a resource, the latest first. Unless before is 0, the
+// records are older than the record of that number. An empty id selects all resources of the kind.
+// The history of a deleted resource can be read, too, with the plural of its kind as of.
 func (c *Client) History(ctx context.Context, of Collection, id string, before int64, limit int) ([]clm.HistoryRecord,
 	error) {
 	records := []clm.HistoryRecord{}
@@ -115,13 +113,12 @@ func (c *Client) History(ctx context.Context, of Collection, id string, before i
 	return records, nil
 }
 
-// Reconcile asks for work on one resource, whatever its state.
+// Reconcile requests an event of the sentinel for one resource, whatever its state.
 func (c *Client) Reconcile(ctx context.Context, in Collection, id, reason string) error {
 	return c.reconcile(ctx, in.path(id, "reconcile"), "", reason)
 }
 
-// ReconcileAll asks for work on all resources of a kind, or with "" of all
-// kinds.
+// ReconcileAll requests events for all resources of a kind, or of all kinds when kind is "".
 func (c *Client) ReconcileAll(ctx context.Context, kind, reason string) error {
 	return c.reconcile(ctx, AllKinds.path("reconcile"), kind, reason)
 }
@@ -138,14 +135,14 @@ func (c *Client) reconcile(ctx context.Context, path, kind, reason string) error
 	return err
 }
 
-// Watch opens one stream of changes. Its objects are read by ResourceOf. A
-// resource that a search does not find any more is DELETED in it.
+// Watch opens one stream of changes. ResourceOf reads the object of an event. A resource that the
+// search does not select any more is sent as DELETED.
 func (c *Client) Watch(ctx context.Context, from Collection, o remote.WatchOptions) (*remote.Watch, error) {
 	return c.http.Watch(ctx, from.path(), o)
 }
 
-// Follow calls apply with every event until ctx ends or apply fails, and
-// returns why. It continues streams that break.
+// Follow calls apply with every event until ctx ends or apply fails, and returns that error. It
+// continues broken streams; see remote.Follow.
 func (c *Client) Follow(ctx context.Context, from Collection, o remote.WatchOptions,
 	apply func(remote.Event) error) error {
 	return remote.Follow(ctx, o, func(ctx context.Context, o remote.WatchOptions) (*remote.Watch, error) {
@@ -154,8 +151,8 @@ func (c *Client) Follow(ctx context.Context, from Collection, o remote.WatchOpti
 		apply)
 }
 
-// RenewMember renews the lease of a replica of an adapter, which still works in
-// the slots keep.
+// RenewMember renews the lease of a replica of an adapter. The renewal lists the slots that the
+// replica still works on.
 func (c *Client) RenewMember(ctx context.Context, adapter, member string, renewal clm.AdapterMemberRenewal) (
 	clm.AdapterMember, error) {
 	var answer clm.AdapterMember

@@ -1,9 +1,10 @@
 // Package maestroclient is the Go client of Maestro, for the region's services and for operators:
-// consumers and resource bundles over REST, and what sources publish and subscribe to over gRPC, as
-// Open Cluster Management's clients do.
+// consumers and resource bundles over REST; publishing of bundles and their statuses over gRPC, by
+// Open Cluster Management's protocol.
 //
-// A service proves who it is by its certificate and may name the actor (remote.WithActor) on whose behalf it calls.
-// Errors are *remote.Error, those of gRPC too. It is a tool: api and internal packages must not import it.
+// A service proves its identity by its certificate, and names the actor for whom it calls with
+// remote.WithActor. Errors, those of gRPC too, are *remote.Error. It is a tool: api and internal
+// packages must not import it.
 package maestroclient
 
 import (
@@ -26,26 +27,25 @@ import (
 	"atoll.dev/client/remote"
 )
 
-// Options say where Maestro is and who calls it.
+// Options are the addresses of Maestro and the caller's identity.
 type Options struct {
 	HTTP   string      // base URL of REST, such as https://127.0.0.1:20010
 	GRPC   string      // host:port of gRPC
 	TLS    *tls.Config // the caller's certificate and Maestro's CA; nil: plain, for --insecure-listen
-	Source string      // CloudEvents source of what is published; default work.SourcePlatform
+	Source string      // CloudEvents source of published bundles; default work.SourcePlatform
 
-	// Timeout is how long a call may take until Maestro counts as
-	// unavailable; default 1.9 s.
+	// Timeout bounds each call; after it, Maestro counts as unavailable. Default 1.9 s.
 	Timeout time.Duration
 
-	// An idle gRPC connection is asked after KeepaliveTime, default 10 s, whether
-	// it lives, and is given up when KeepaliveTimeout, default 2 s, has passed.
-	// Maestro drops clients that ask more often than every 5 s.
+	// The client pings an idle gRPC connection after KeepaliveTime, default 10 s, and closes it
+	// without an answer within KeepaliveTimeout, default 2 s. Maestro disconnects clients that ping
+	// more often than every 5 s.
 	KeepaliveTime, KeepaliveTimeout time.Duration
 }
 
-// Client is a client of one Maestro: REST to read, delete and watch, gRPC to
-// create and update. Its errors are *Error; an unavailable Maestro is status
-// 503 within the timeout. It may be used by many goroutines.
+// Client is a client of one Maestro: it reads, deletes and watches over REST, and creates and updates
+// over gRPC. An unavailable Maestro is an error with status 503 within the timeout. Several
+// goroutines may use it.
 type Client struct {
 	rest    *remote.Service
 	conn    *grpc.ClientConn
@@ -54,7 +54,7 @@ type Client struct {
 	timeout time.Duration
 }
 
-// New returns a client. It connects when it is used.
+// New returns a client. The client connects at its first call.
 func New(o Options) (*Client, error) {
 	if o.Source == "" {
 		o.Source = work.SourcePlatform
@@ -84,17 +84,16 @@ func New(o Options) (*Client, error) {
 	}, nil
 }
 
-// Close closes the connections. Calls under way fail.
+// Close closes the connections. Calls in progress fail.
 func (m *Client) Close() error {
 	m.rest.Close()
 	return m.conn.Close()
 }
 
-// Source is the source of what the client publishes.
+// Source returns the source of the bundles that the client publishes.
 func (m *Client) Source() string { return m.source }
 
-// Ready says whether Maestro can take work: it reads its database, and its
-// gRPC port answers.
+// Ready returns nil when Maestro can read its database and its gRPC port answers.
 func (m *Client) Ready(ctx context.Context) error {
 	m.conn.Connect()
 	if _, err := m.ListConsumers(ctx, remote.ListOptions{Size: 1, Fields: "id"}); err != nil {
@@ -123,8 +122,8 @@ const (
 	pathBundles   = "/api/maestro/v1/resource-bundles"
 )
 
-// CreateConsumer registers a management cluster under its name. A name that is
-// taken is 409.
+// CreateConsumer registers a management cluster under its name. The error has status 409 when another
+// one has the name.
 func (m *Client) CreateConsumer(ctx context.Context, name string, labels map[string]string) (remote.Document, error) {
 	body, err := json.Marshal(maestro.ConsumerCreate{Name: name, Labels: labels})
 	if err != nil {
@@ -144,8 +143,7 @@ func (m *Client) Consumer(ctx context.Context, id string) (remote.Document, erro
 	return m.get(ctx, pathConsumers+"/"+url.PathEscape(id), nil)
 }
 
-// ConsumerNamed returns a maestro.Consumer by its name; 404 when there is
-// none.
+// ConsumerNamed returns a maestro.Consumer by its name. The error has status 404 when there is none.
 func (m *Client) ConsumerNamed(ctx context.Context, name string) (remote.Document, error) {
 	doc, err := m.ListConsumers(ctx, remote.ListOptions{Size: 1, Search: remote.Equal("name", name)})
 	if err != nil {
@@ -159,7 +157,7 @@ func (m *Client) ConsumerNamed(ctx context.Context, name string) (remote.Documen
 		return remote.Document{}, &remote.Error{Status: http.StatusNotFound, Code: "maestro-7", Reason: fmt.Sprintf(
 			"Consumer with name='%s' not found", name)}
 	}
-	return m.Consumer(ctx, list.Items[0].ID) // for the entity tag
+	return m.Consumer(ctx, list.Items[0].ID) // for the ETag
 }
 
 // SetConsumerLabels replaces the labels of a consumer.
@@ -176,8 +174,8 @@ func (m *Client) SetConsumerLabels(ctx context.Context, id string, labels map[st
 	return doc, err
 }
 
-// DeleteConsumer removes a consumer that has no bundles; one that has is 403
-// maestro-4. One that does not exist is no error.
+// DeleteConsumer removes a consumer. The error is 403 maestro-4 while the consumer has bundles. A
+// consumer that does not exist is no error.
 func (m *Client) DeleteConsumer(ctx context.Context, id, etag string) error {
 	return m.delete(ctx, pathConsumers+"/"+url.PathEscape(id), etag)
 }
@@ -192,20 +190,19 @@ func (m *Client) Bundle(ctx context.Context, id string) (remote.Document, error)
 	return m.get(ctx, pathBundles+"/"+url.PathEscape(id), nil)
 }
 
-// DeleteBundle orders the deletion of a bundle. One that does not exist, or is
-// being deleted already, is no error.
+// DeleteBundle orders the deletion of a bundle. A bundle that does not exist, or is being deleted, is
+// no error.
 func (m *Client) DeleteBundle(ctx context.Context, id, etag string) error {
 	return m.delete(ctx, pathBundles+"/"+url.PathEscape(id), etag)
 }
 
-// WatchBundles opens one stream of changes. Its objects are
-// maestro.ResourceBundles.
+// WatchBundles opens one stream of changes. The objects of its events are maestro.ResourceBundles.
 func (m *Client) WatchBundles(ctx context.Context, o remote.WatchOptions) (*remote.Watch, error) {
 	return m.rest.Watch(ctx, pathBundles, o)
 }
 
-// FollowBundles calls apply with every event until ctx ends or apply fails,
-// and returns why. It continues streams that break.
+// FollowBundles calls apply with every event until ctx ends or apply fails, and returns that error.
+// It continues broken streams; see remote.Follow.
 func (m *Client) FollowBundles(ctx context.Context, o remote.WatchOptions, apply func(remote.Event) error) error {
 	return remote.Follow(ctx, o, m.WatchBundles, apply)
 }

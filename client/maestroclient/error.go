@@ -21,8 +21,8 @@ import (
 // "failed to create resource: maestro-6: This Resource already exists".
 var maestroText = regexp.MustCompile(`\bmaestro-([0-9]+): *`)
 
-// notLatest is in the text of each refusal of a stale version; Maestro's
-// clients look for it.
+// notLatest is a part of the text of each refusal of a stale version; Maestro's clients search for
+// it.
 const notLatest = "the resource version is not the latest"
 
 // publishError turns the error of a gRPC call into an Error. The message of a status
@@ -69,7 +69,7 @@ func publishError(ctx context.Context, err error, ifMatch string) error {
 	return e
 }
 
-// statusOfText is the HTTP status of an error that only says its code.
+// statusOfText returns the HTTP status of an error that has only codes and a text.
 func statusOfText(c codes.Code, code, reason string) int {
 	switch code {
 	case "maestro-6":

@@ -13,8 +13,8 @@ import (
 
 const pathUnknown = "/api/maestro/v1/unknown-works"
 
-// ForceDeleteBundle ends a bundle without its agent's confirmation; reason is
-// for the record. One that does not exist is no error.
+// ForceDeleteBundle deletes a bundle without its agent's acknowledgement. Maestro records the reason.
+// A bundle that does not exist is no error.
 func (m *Client) ForceDeleteBundle(ctx context.Context, id, reason string) error {
 	_, _, err := m.rest.Do(ctx, remote.Request{
 		Method: http.MethodDelete, Path: pathBundles + "/" + url.PathEscape(id), Query: url.Values{"force": {"true"},
@@ -23,7 +23,7 @@ func (m *Client) ForceDeleteBundle(ctx context.Context, id, reason string) error
 	return err
 }
 
-// UnknownWorks lists works that agents hold and no bundle is there for.
+// UnknownWorks returns one page of the works that agents have and Maestro has no bundle for.
 func (m *Client) UnknownWorks(ctx context.Context, o remote.ListOptions) (maestro.UnknownWorkList, error) {
 	var list maestro.UnknownWorkList
 	doc, err := m.get(ctx, pathUnknown, o.Values())
@@ -36,7 +36,8 @@ func (m *Client) UnknownWorks(ctx context.Context, o remote.ListOptions) (maestr
 	return list, nil
 }
 
-// AllUnknownWorks returns the unknown works of one management cluster, or of all when consumer is empty.
+// AllUnknownWorks returns the unknown works of one management cluster, or of all when consumer is
+// empty.
 func (m *Client) AllUnknownWorks(ctx context.Context, consumer string) ([]maestro.UnknownWork, error) {
 	query := remote.ListOptions{Page: 1, Size: 1000, OrderBy: "consumer_name, id"}
 	if consumer != "" {
@@ -55,9 +56,9 @@ func (m *Client) AllUnknownWorks(ctx context.Context, consumer string) ([]maestr
 	}
 }
 
-// AdoptUnknownWork makes a bundle of what the agent holds, for a source. It is
-// false when the agent has not said yet what it holds: then the bundle comes
-// when it has. One that is not there is 404.
+// AdoptUnknownWork creates a bundle of a source from a work that an agent has. adopted is false when
+// the agent has not reported the work's content yet: Maestro creates the bundle after the report.
+// The error has status 404 when there is no such work.
 func (m *Client) AdoptUnknownWork(ctx context.Context, consumer, id, source, reason string) (adopted bool, err error) {
 	body, err := json.Marshal(maestro.Adoption{Source: source, Reason: reason})
 	if err != nil {
@@ -75,8 +76,7 @@ func (m *Client) AdoptUnknownWork(ctx context.Context, consumer, id, source, rea
 	return what.Kind == "ResourceBundle", nil
 }
 
-// DeleteUnknownWork has the agent delete the work. One that is not there is no
-// error.
+// DeleteUnknownWork orders the agent to delete a work. A work that does not exist is no error.
 func (m *Client) DeleteUnknownWork(ctx context.Context, consumer, id, reason string) error {
 	_, _, err := m.rest.Do(ctx, remote.Request{Method: http.MethodDelete, Path: unknownPath(consumer, id),
 		Query: url.Values{

@@ -33,35 +33,34 @@ type Bundle struct {
 	Metadata metav1.ObjectMeta // of the source's work: name, namespace, labels, annotations
 	Spec     work.Bundle
 
-	// IfMatch, when set, is the entity tag that an update insists on.
+	// IfMatch, when set, is the ETag of the only version that an update replaces.
 	IfMatch string
 }
 
-// HeaderVersion is the gRPC response header in which Maestro says what version
-// a published bundle has now: the number inside its entity tag.
+// HeaderVersion is the gRPC response header with the version of a published bundle: the number inside
+// its ETag.
 const HeaderVersion = "atoll-version"
 
-// BundleID is the id of the client's work of this name.
+// BundleID returns the id of the client's work of a name on a management cluster.
 func (m *Client) BundleID(consumer, name string) string {
 	return work.BundleID(m.source, consumer, name)
 }
 
-// CreateBundle publishes a new bundle and returns its entity tag, or "" when
-// Maestro does not say it. An id that exists is 409, an unknown consumer 404.
+// CreateBundle publishes a new bundle and returns its ETag, or "" when Maestro does not send it. The
+// error has status 409 for an existing id and 404 for an unknown consumer.
 func (m *Client) CreateBundle(ctx context.Context, b Bundle) (etag string, err error) {
 	return m.publish(ctx, work.SpecCreate, b)
 }
 
-// UpdateBundle publishes the new spec and metadata of a bundle. Equal ones
-// change nothing. A bundle of another version than IfMatch is 412, one that is
-// being deleted 409, an unknown one 404.
+// UpdateBundle publishes the new spec and metadata of a bundle. Equal ones change nothing. The error
+// has status 412 when the bundle's version is not IfMatch, 409 when the bundle is being deleted, and
+// 404 when it does not exist.
 func (m *Client) UpdateBundle(ctx context.Context, b Bundle) (etag string, err error) {
 	return m.publish(ctx, work.SpecUpdate, b)
 }
 
-// RemoveBundle publishes the deletion of a bundle, as OCM's sources do; of the
-// bundle, only ID, Consumer, Metadata and IfMatch are used. An unknown bundle
-// is no error.
+// RemoveBundle publishes the deletion of a bundle, as OCM's sources do. It uses ID, Consumer, Metadata
+// and IfMatch of b. An unknown bundle is no error.
 func (m *Client) RemoveBundle(ctx context.Context, b Bundle) error {
 	_, err := m.publish(ctx, work.SpecDelete, b)
 	return err
@@ -88,8 +87,8 @@ func (m *Client) publish(ctx context.Context, eventType string, b Bundle) (strin
 	return "", nil
 }
 
-// event is the CloudEvent of a bundle. Its attribute keys are those of OCM's
-// gRPC protocol, not of the CloudEvents protobuf format.
+// event returns the CloudEvent of a bundle. Its attribute keys are those of OCM's gRPC protocol, not
+// of the CloudEvents protobuf format.
 func (m *Client) event(eventType string, b Bundle, now time.Time, a remote.Actor) (*cloudevents.CloudEvent, error) {
 	meta := b.Metadata
 	meta.Namespace = b.Consumer
@@ -136,8 +135,8 @@ func (m *Client) event(eventType string, b Bundle, now time.Time, a remote.Actor
 	return event, nil
 }
 
-// dialMaestro prepares the one connection. It comes back within half a second
-// of Maestro.
+// dialMaestro prepares the only connection. It reconnects within half a second after Maestro is
+// reachable again.
 func dialMaestro(target string, config *tls.Config, alive keepalive.ClientParameters) (*grpc.ClientConn, error) {
 	creds := insecure.NewCredentials()
 	if config != nil {

@@ -16,19 +16,18 @@ import (
 	"atoll.dev/client/remote"
 )
 
-// BundleStatus is what Maestro's gRPC stream says of a bundle of the source.
+// BundleStatus is a message of Maestro's gRPC stream about a bundle of the source.
 type BundleStatus struct {
 	ID       string
 	Version  int64
 	Metadata json.RawMessage // the source's ObjectMeta; may be empty
 	Status   work.Status     // with the bundle's spec, where the server fills it in
-	Deleted  bool            // its agent has deleted it; it is gone
+	Deleted  bool            // its agent has deleted it, and Maestro has removed it
 }
 
-// FollowStatuses subscribes to the statuses of the source's bundles, as OCM's
-// source clients do, until ctx ends or a function fails, and returns why. The
-// stream has no memory: subscribed is called whenever it stands (again), and
-// what changed before must be read then.
+// FollowStatuses subscribes to the statuses of the source's bundles, as OCM's source clients do, until
+// ctx ends or a function fails, and returns that error. A stream sends later changes only: subscribed
+// is called after each subscription, and must read the earlier ones.
 func (m *Client) FollowStatuses(ctx context.Context, subscribed func() error, apply func(BundleStatus) error) error {
 	for attempt := 0; ; attempt++ {
 		progress, err := m.statuses(ctx, subscribed, apply)
@@ -49,7 +48,8 @@ func (m *Client) FollowStatuses(ctx context.Context, subscribed func() error, ap
 	}
 }
 
-// statuses follows one stream.
+// statuses applies the messages of one stream. progress is true when Maestro has accepted the
+// subscription.
 func (m *Client) statuses(ctx context.Context, subscribed func() error, apply func(BundleStatus) error) (progress bool,
 	err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -58,10 +58,10 @@ func (m *Client) statuses(ctx context.Context, subscribed func() error, apply fu
 	if err != nil {
 		return false, publishError(ctx, err, "")
 	}
-	// Heartbeats come every 10 s; a stream that is silent for longer is dead.
+	// Maestro sends a heartbeat every 10 s; a stream without one is broken.
 	idle := time.AfterFunc(remote.StreamIdleLimit, func() { cancel(remote.ErrNoAnswer) })
 	defer idle.Stop()
-	if _, err := stream.Header(); err != nil { // it comes when the subscription stands
+	if _, err := stream.Header(); err != nil { // Maestro sends it after the subscription
 		return false, publishError(ctx, err, "")
 	}
 	if err := subscribed(); err != nil {

@@ -4,8 +4,8 @@ import (
 	"context"
 )
 
-// Actor names the person or service on whose behalf a service calls another one. The called service believes it only
-// from services of the region.
+// Actor names the person or service for whom a service calls another one. The called service accepts
+// it from services of the region only.
 type Actor struct {
 	Principal string // ARN
 	Account   string
@@ -14,7 +14,7 @@ type Actor struct {
 
 type actorKey struct{}
 
-// WithActor makes the calls with this context name the actor.
+// WithActor returns a context whose calls name the actor.
 func WithActor(ctx context.Context, a Actor) context.Context {
 	return context.WithValue(ctx, actorKey{}, a)
 }

@@ -22,7 +22,7 @@ type Error struct {
 	RetryAfter time.Duration
 	Fields     []platform.FieldError
 
-	// Unsent says that the service cannot have seen the request.
+	// Unsent is true when the service cannot have received the request.
 	Unsent bool
 	Err    error
 
@@ -54,7 +54,7 @@ func StatusOf(err error) int {
 	return 0
 }
 
-// errorOf reads an answer whose status says that it is an error.
+// errorOf returns the Error of an answer with a status of an error.
 func errorOf(service string, status int, header http.Header, body []byte) *Error {
 	e := &Error{Status: status, RetryAfter: retryAfter(header), Body: body}
 	var wire struct {
@@ -75,8 +75,8 @@ func errorOf(service string, status int, header http.Header, body []byte) *Error
 	return e
 }
 
-// retryAfter reads the seconds of Retry-After. The form with a date is not
-// used between us.
+// retryAfter reads the seconds of Retry-After. The region's services do not send the form with a
+// date.
 func retryAfter(h http.Header) time.Duration {
 	n, err := strconv.Atoi(h.Get("Retry-After"))
 	if err != nil || n < 0 {

@@ -1,6 +1,6 @@
-// Package remote calls one service of a region over HTTP: with the caller's identity, within time limits, again where a
-// second time does no harm, and with watches that continue after their stream broke. It is what the clients of the
-// Platform API, of CLM and of Maestro have in common.
+// Package remote calls one service of a region over HTTP: with the caller's identity and time limits,
+// with retries of requests that may be sent twice, and with watches that continue after a broken
+// stream. The clients of the Platform API, of CLM and of Maestro share it.
 //
 // It is a tool: api and internal packages must not import it.
 package remote
@@ -21,27 +21,25 @@ import (
 	"time"
 )
 
-// Document is a JSON document with its entity tag, as a service sent it.
+// Document is a JSON document with its ETag, as a service sent it.
 type Document struct {
 	JSON []byte
 	ETag string
 }
 
-// Service makes HTTP calls to one service: with its identity, within its time
-// limits, again when that is safe.
+// Service sends HTTP requests to one service, within time limits and with retries.
 type Service struct {
 	Name string // for messages
 	base *url.URL
 	http *http.Client
 
-	// prepare adds what every request carries, at each attempt anew: a
-	// signature, the actor.
+	// Prepare adds headers to a request before each attempt: a signature, the actor.
 	Prepare func(r *http.Request, body []byte) error
 
 	AnswerTimeout time.Duration // until the answer begins
 	bodyTimeout   time.Duration // from then until it is complete
 	Budget        time.Duration // until the answer begins, with all further attempts
-	MaxRetryAfter time.Duration // a service that asks for more is not asked again
+	MaxRetryAfter time.Duration // after an answer with a longer Retry-After there is no further attempt
 }
 
 // Request is one call.
@@ -54,10 +52,10 @@ type Request struct {
 	AnswerTimeout time.Duration // until the answer begins, if that may take longer than the caller's headers
 }
 
-// maxAnswer bounds what is read into memory: 500 bundles of 500 KiB.
+// maxAnswer bounds an answer in memory: 500 bundles of 500 KiB.
 const maxAnswer = 256 << 20
 
-// New makes a caller with connections of its own.
+// New returns a Service with connections of its own.
 func New(service, endpoint string, config *tls.Config) (*Service, error) {
 	base, err := url.Parse(endpoint)
 	if err != nil || base.Host == "" || (base.Scheme != "https" && base.Scheme != "http") {
@@ -116,9 +114,9 @@ func (c *Service) Do(ctx context.Context, r Request) (Document, http.Header, err
 	return doc, header, err
 }
 
-// Open makes one attempt, which may take so long until the answer begins, and
-// returns the answer when its status is 2xx. Its body ends when it is closed,
-// or at the time limit unless it is a stream.
+// Open makes one attempt and returns an answer with a status of 2xx; any other is an *Error. wait
+// bounds the time until the answer begins. The caller closes the body; reading a body that is no
+// stream fails at a time limit.
 func (c *Service) Open(ctx context.Context, r Request, wait time.Duration) (*http.Response, error) {
 	u := *c.base
 	u.RawQuery = r.Query.Encode()
@@ -174,7 +172,7 @@ func (c *Service) failure(cause, err error) error {
 		return fmt.Errorf("calling %s: %w", c.Name, cause)
 	}
 	if ue, ok := errors.AsType[*url.Error](err); ok {
-		err = ue.Err // without the URL, which a presigned query makes secret
+		err = ue.Err // without the URL: the query of a presigned request is secret
 	}
 	if cause != nil {
 		err = cause
@@ -274,15 +272,14 @@ func (e *Error) IsRetryable(of Repeatability) bool {
 	return false
 }
 
-// Backoff grows from 50 ms to 2 s; half of it is chance, so that clients that
-// failed together do not come back together.
+// Backoff returns the pause after an attempt, which grows from 50 ms to 2 s. Half of it is random, so
+// that clients that failed at the same time do not retry at the same time.
 func Backoff(attempt int) time.Duration {
 	d := min(50*time.Millisecond<<min(attempt, 6), 2*time.Second)
 	return d/2 + rand.N(d/2)
 }
 
-// ListOptions select a page of a list. Absent members are the service's
-// defaults.
+// ListOptions select a page of a list. For absent members the service has defaults.
 type ListOptions struct {
 	Page, Size              int
 	Search, OrderBy, Fields string
@@ -308,7 +305,7 @@ func SetQuery(q url.Values, name, value string) {
 	}
 }
 
-// IfMatch is the header of a write that insists on a version.
+// IfMatch returns the header of a write to one version only; nil for an empty etag.
 func IfMatch(etag string) http.Header {
 	if etag == "" {
 		return nil
@@ -316,12 +313,12 @@ func IfMatch(etag string) http.Header {
 	return http.Header{"If-Match": {etag}}
 }
 
-// Equal is the search for documents whose field has this value.
+// Equal returns the search for documents with a value in a field.
 func Equal(field, value string) string {
 	return field + "='" + strings.ReplaceAll(value, "'", "''") + "'"
 }
 
-// MergePatch is the header of a merge patch that may insist on a version.
+// MergePatch returns the header of a merge patch, of one version only when etag is not empty.
 func MergePatch(etag string) http.Header {
 	h := http.Header{"Content-Type": {"application/merge-patch+json"}}
 	if etag != "" {

@@ -19,21 +19,19 @@ import (
 // MODIFIED, DELETED, BOOKMARK, ERROR; and Relist.
 type Event = rest.Event
 
-// Relist is an event that only FollowBundles and Follow make: the stream could not be
-// continued, what was seen so far may be out of date, deletions may have been
-// missed. What exists follows as ADDED, up to the next BOOKMARK that has a
-// cursor.
+// Relist is an event of Follow, not of a service: the stream could not be continued, so that deletions
+// may have been missed. All existing objects follow as ADDED, up to the next BOOKMARK with a cursor.
 const Relist rest.EventType = "RELIST"
 
-// WatchOptions select what is watched.
+// WatchOptions select the objects and the beginning of a watch.
 type WatchOptions struct {
 	Cursor   string // continue here; empty: begin with what exists
 	Consumer string // only bundles of this management cluster
 	ID       string // only this bundle
-	Kind     string // of all kinds of CLM's resources only this
+	Kind     string // only CLM's resources of this kind
 	Search   string
 	Fields   string
-	Statuses bool // of CLM's resources with what their adapters reported
+	Statuses bool // CLM's resources with the reports of their adapters
 }
 
 func (o WatchOptions) Values() url.Values {
@@ -50,22 +48,21 @@ func (o WatchOptions) Values() url.Values {
 	return q
 }
 
-// Watch is an open stream. It belongs to one goroutine, but Close may be
-// called by another.
+// Watch is an open stream. One goroutine uses it; another may call Close.
 type Watch struct {
 	body  io.ReadCloser
 	lines *bufio.Reader
 	idle  *time.Timer
 }
 
-// StreamIdleLimit is how long a stream may be silent. Bookmarks come every 15 s.
+// StreamIdleLimit is the time without an event after which a stream counts as broken. Services send a
+// bookmark every 15 s.
 const StreamIdleLimit = 45 * time.Second
 
 // maxLine bounds one event: a bundle of 500 KiB of manifests with its status.
 const maxLine = 16 << 20
 
-// Watch opens a stream. It fails as any call does, and with 410 when the
-// cursor is too old.
+// Watch opens a stream. The error has status 410 when the cursor is too old.
 func (c *Service) Watch(ctx context.Context, path string, o WatchOptions) (*Watch, error) {
 	return c.WatchQuery(ctx, path, o.Values())
 }
@@ -83,8 +80,7 @@ func (c *Service) WatchQuery(ctx context.Context, path string, q url.Values) (*W
 	}, nil
 }
 
-// Next waits for the next event. After an error, io.EOF included, the watch is
-// of no more use.
+// Next waits for the next event. After an error, io.EOF included, every further call fails.
 func (w *Watch) Next() (Event, error) {
 	var line []byte
 	for {
@@ -111,17 +107,19 @@ func (w *Watch) Next() (Event, error) {
 	return e, nil
 }
 
-// Close ends the stream; a Next that waits fails.
+// Close ends the stream; a concurrent Next fails.
 func (w *Watch) Close() error {
 	w.idle.Stop()
 	return w.body.Close()
 }
 
-// Follow watches until ctx ends or apply fails, and returns why. Streams that
-// break are continued from the last cursor; Relist tells when they cannot be.
+// Follow calls apply with every event until ctx ends or apply fails, and returns that error. It
+// continues a broken stream from the last cursor. When the server refuses the cursor, it calls apply
+// with a Relist event and begins with all existing objects. Another answer of 4xx, except 429, ends
+// it with that error.
 func Follow(ctx context.Context, o WatchOptions, open func(context.Context, WatchOptions) (*Watch, error),
 	apply func(Event) error) error {
-	known := o.Cursor != "" // the caller has something that may be out of date
+	known := o.Cursor != "" // the caller has objects that may be out of date
 	for attempt := 0; ; attempt++ {
 		w, err := open(ctx, o)
 		if err == nil {
@@ -157,12 +155,12 @@ func Follow(ctx context.Context, o WatchOptions, open func(context.Context, Watc
 	}
 }
 
-// ApplyError is an error of follow's caller.
+// ApplyError wraps an error of the function that applies events.
 type ApplyError struct{ Err error }
 
 func (e *ApplyError) Error() string { return e.Err.Error() }
 
-// drain applies the events of one stream.
+// drain applies the events of one stream. progress is true when there was one.
 func drain(ctx context.Context, w *Watch, cursor *string, apply func(Event) error) (progress bool, err error) {
 	defer w.Close()
 	defer context.AfterFunc(ctx, func() { _ = w.Close() })()
@@ -172,7 +170,7 @@ func drain(ctx context.Context, w *Watch, cursor *string, apply func(Event) erro
 			return progress, err
 		}
 		if e.Type == rest.Failed {
-			return progress, nil // what it was shows when the stream is continued
+			return progress, nil // the next attempt to open the stream reports the cause
 		}
 		progress = true
 		if err := apply(e); err != nil {
