@@ -19,7 +19,7 @@ var (
 	alertInternalError    = []byte{21, 3, 1, 0, 2, 2, 80}
 )
 
-// keepAlive detects a dead peer within a minute.
+// keepAlive closes a connection within a minute when its peer does not answer.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 10 * time.Second, Count: 3}
 
 // chunk is how many bytes are copied before the metrics count them; a watch may
@@ -32,7 +32,7 @@ func (r *Router) serve(ctx context.Context, client net.Conn) outcome {
 	releasePlace := sync.OnceFunc(func() { r.releasePlace(sourceOf(client)) })
 	defer releasePlace()
 	if tcp, ok := client.(*net.TCPConn); ok {
-		_ = tcp.SetKeepAliveConfig(keepAlive) // without it, a dead peer is detected later
+		_ = tcp.SetKeepAliveConfig(keepAlive) // without it, the kernel closes such a connection later
 	}
 	_ = client.SetDeadline(time.Now().Add(helloTimeout))
 	hello, err := sni.Read(client)
@@ -95,8 +95,8 @@ func refuse(client net.Conn, why outcome, alert []byte) outcome {
 	return why
 }
 
-// connect connects to the backend of a route. It wakes a backend that sleeps, and
-// once one that does not answer, since the table may be old.
+// connect connects to the backend of a route. It wakes a sleeping backend. It also
+// wakes, once, a backend that does not answer: the table may be outdated.
 func (r *Router) connect(ctx context.Context, route Route) (net.Conn, outcome) {
 	dialer := net.Dialer{Timeout: dialTimeout, KeepAliveConfig: keepAlive}
 	if !route.Asleep && route.Backend != "" {
@@ -115,10 +115,10 @@ func (r *Router) connect(ctx context.Context, route Route) (net.Conn, outcome) {
 	return conn, outcomeRouted
 }
 
-// copyBothWays copies until both sides have ended, or one breaks. When one side
-// ends, its end is passed on and the other direction goes on; after the plane's
-// end only for Options.Linger, since a program may keep a connection in a pool
-// for hours without reading it, and the connection would keep the plane awake.
+// copyBothWays copies until both sides have ended their streams, or one fails. When
+// one side ends, it closes the other side's incoming stream and goes on with the other
+// direction. After the plane's end it does so for Options.Linger only: a program may
+// keep a connection in a pool for hours, and the connection would keep the plane awake.
 func (r *Router) copyBothWays(client, backend net.Conn) {
 	var back sync.WaitGroup
 	back.Go(func() {
@@ -129,8 +129,8 @@ func (r *Router) copyBothWays(client, backend net.Conn) {
 	back.Wait()
 }
 
-// copyOneWay copies src to dst. Between two TCP connections the kernel copies, and
-// no byte comes into this process.
+// copyOneWay copies src to dst. Between two TCP connections the kernel copies; the
+// bytes do not pass through this process.
 func (r *Router) copyOneWay(dst, src net.Conn, way direction) {
 	for {
 		n, err := io.CopyN(dst, src, chunk)
@@ -143,7 +143,7 @@ func (r *Router) copyOneWay(dst, src net.Conn, way direction) {
 				return
 			}
 		}
-		dst.Close() // broken: neither side can reach the other any more
+		dst.Close() // a failed direction ends the whole connection
 		src.Close()
 		return
 	}

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// Control is hosting's side of the control socket. Hosting makes one, sets all
-// routes whenever one changes, and reads which names have connections.
+// Control is hosting's side of the control socket. Hosting sets all routes whenever
+// one changes, and reads which names have connections.
 //
 // HTTP on the socket:
 //
@@ -23,8 +23,8 @@ import (
 //	POST /wake      {"server_name"} -> 200 {"backend"} when it serves; 503 {"error"}
 //	                when it cannot; 404 {"error"} for a name without a route
 //	POST /activity  a stream of lines {"revision","names":{NAME:{"open","idle_ms"}}}:
-//	                the revision that the router has taken, and who is connected;
-//	                its end is the router's end
+//	                the revision that the router uses, and the names with connections;
+//	                the stream ends with the router
 type Control struct {
 	wake func(ctx context.Context, serverName string) (backend string, err error)
 	idle func(serverName string)
@@ -34,8 +34,8 @@ type Control struct {
 	isSet   bool
 	changed chan struct{} // closed and replaced when the table changes
 	known   map[string]use
-	reports int   // streams of activity ever begun; the last is the router's
-	taken   int64 // the revision that the router has taken; 0 when none is connected
+	reports int   // number of streams of activity so far; the last one is the present router's
+	taken   int64 // the revision that the router uses; 0 when no router is connected
 }
 
 // use is the use of a server name by connections.
@@ -64,20 +64,20 @@ type wakeAnswer struct {
 	Error   string `json:"error,omitempty"`
 }
 
-// NewControl returns a Control without routes. It calls wake for a connection
-// whose backend sleeps or does not answer; wake returns when the backend
-// serves. It may be called many times at once, for one name too.
+// NewControl returns a Control without routes. It calls wake for a connection to a
+// backend that sleeps or does not answer; wake returns when the backend serves.
+// Several goroutines call wake, also for one name.
 func NewControl(wake func(ctx context.Context, serverName string) (backend string, err error)) *Control {
 	return &Control{wake: wake, idle: func(string) {}, changed: make(chan struct{}), known: map[string]use{}}
 }
 
-// OnIdle has f called when the last connection of a name has ended. It is set
-// before Serve; f must not block.
+// OnIdle sets the function that Control calls when the last connection of a name has
+// ended. The function must not block. OnIdle is called before Serve.
 func (c *Control) OnIdle(f func(serverName string)) { c.idle = f }
 
-// Set replaces all routes. Until the first Set the router goes on with the
-// table that it has, so the first must be complete: a name that is not in it
-// is answered by nobody. Connections that are open stay.
+// Set replaces all routes. Until the first Set the router uses the table that it has on
+// disk, so the first table must be complete: the router refuses names that are not in
+// the table. Open connections stay.
 func (c *Control) Set(routes []Route) {
 	routes = normal(routes)
 	c.mu.Lock()
@@ -95,7 +95,7 @@ func (c *Control) Set(routes []Route) {
 		known[r.ServerName] = u
 	}
 	c.known = known
-	// Another than any revision of an earlier process, which the router may have.
+	// The revision differs from every revision of an earlier process, which the router may have.
 	c.table = table{Revision: max(now.UnixNano(), c.table.Revision+1), Routes: routes}
 	c.isSet = true
 	close(c.changed)
@@ -103,8 +103,8 @@ func (c *Control) Set(routes []Route) {
 }
 
 // Activity returns how many connections a name has, those that wait for a wake
-// included, and when the last one ended: at the earliest when the route was
-// first set, since nothing is known of the time before.
+// included, and when the last one ended. It is at the earliest the time of the first
+// Set with the name, because earlier connections are unknown.
 func (c *Control) Activity(serverName string) (open int, last time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -112,9 +112,9 @@ func (c *Control) Activity(serverName string) (open int, last time.Time) {
 	return u.open, u.last
 }
 
-// Settled reports whether the router uses the last table that was Set, and
-// Activity's values are newer than that. A router that is not connected has
-// no connections that a later wake would not mend, so it counts as settled.
+// Settled reports whether the router uses the table of the last Set, and Activity's
+// values are newer than that. Without a connected router it is true: a router that
+// starts later gets the last table first, and calls wake for sleeping routes.
 func (c *Control) Settled() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -144,7 +144,7 @@ func (c *Control) serveRoutes(w http.ResponseWriter, r *http.Request) {
 	defer beat.Stop()
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	lines := json.NewEncoder(w)
-	_ = flush.Flush() // the headers say that hosting is there
+	_ = flush.Flush() // the headers show that hosting runs
 	var sent int64
 	for {
 		c.mu.Lock()
@@ -160,7 +160,7 @@ func (c *Control) serveRoutes(w http.ResponseWriter, r *http.Request) {
 			err = flush.Flush()
 		}
 		if err != nil {
-			return // the router is gone
+			return // the router has ended
 		}
 		select {
 		case <-r.Context().Done():
@@ -198,11 +198,10 @@ func (c *Control) serveWake(w http.ResponseWriter, r *http.Request) {
 func writeAnswer(w http.ResponseWriter, status int, a wakeAnswer) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(a) // fails only when the router is gone
+	_ = json.NewEncoder(w).Encode(a) // fails only when the router has ended
 }
 
-// awaitRoutes returns when there are routes: hosting that has just begun knows
-// none yet.
+// awaitRoutes returns after the first Set.
 func (c *Control) awaitRoutes(ctx context.Context) bool {
 	for {
 		c.mu.Lock()

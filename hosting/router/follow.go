@@ -16,7 +16,7 @@ import (
 // maxTable bounds a line of the table: about 100,000 routes.
 const maxTable = 16 << 20
 
-// controlURL has a host since a URL must; the connection is the socket.
+// controlURL has a host because a URL needs one; the client connects to the socket.
 const controlURL = "http://hosting"
 
 // retryStream runs one stream of the control socket, again after each end, until
@@ -45,8 +45,8 @@ func (r *Router) retryStream(ctx context.Context, stream string, run func(contex
 	}
 }
 
-// followRoutes takes every table that hosting sends. It ends when hosting does
-// or sends nothing for three heartbeats.
+// followRoutes uses every table that hosting sends. It returns when hosting ends, or
+// sends nothing for three heartbeats.
 func (r *Router) followRoutes(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -86,8 +86,8 @@ func (r *Router) followRoutes(ctx context.Context) error {
 	return errors.Join(lines.Err(), context.Cause(ctx), io.ErrUnexpectedEOF)
 }
 
-// reportActivity reports which names have connections: at once when that changes, but not
-// more often than reportPace, and now and then when it does not.
+// reportActivity reports which names have connections: at once after a change, at most
+// every reportPace, and at each heartbeat without a change.
 func (r *Router) reportActivity(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -132,7 +132,7 @@ func (r *Router) reportActivity(ctx context.Context) error {
 	return err
 }
 
-// pause waits; it ends early, with the reason, when ctx or the stream does.
+// pause waits. It returns early, with the reason, when ctx or the stream ends.
 func pause(ctx context.Context, answered chan error, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -161,13 +161,13 @@ func (r *Router) activity(now time.Time) activityLine {
 	return line
 }
 
-// wake asks hosting for the backend of a name, and returns when it serves. All
-// connections of one name that wait share one request. While hosting is away
-// it asks again, up to the limit.
+// wake requests the backend of a name from hosting, and returns when the backend
+// serves. Waiting connections of one name share one request. While hosting does not
+// answer, wake retries up to the limit.
 func (r *Router) wake(ctx context.Context, name string) (string, error) {
 	waiting := r.wakes.DoChan(name, func() (any, error) {
 		begun := time.Now()
-		// The first one's request serves the others; it ends with the router or the limit.
+		// The first connection's request serves the others; it ends with the router or the limit.
 		ctx, cancel := context.WithTimeout(ctx, r.o.WakeLimit)
 		defer cancel()
 		backend, err := r.askWake(ctx, name)

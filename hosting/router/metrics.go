@@ -15,9 +15,9 @@ const (
 	outcomeNoName      outcome = "no_name"     // a ClientHello without a server name
 	outcomeUnknown     outcome = "unknown"     // a name without a route
 	outcomeSlow        outcome = "slow"        // no name in time
-	outcomeHungUp      outcome = "hung_up"     // gone before it named a server
-	outcomeCrowded     outcome = "crowded"     // too many that have named no server
-	outcomeLimited     outcome = "limited"     // too many of one name
+	outcomeHungUp      outcome = "hung_up"     // the client ended it before it named a server
+	outcomeCrowded     outcome = "crowded"     // too many connections that have named no server
+	outcomeLimited     outcome = "limited"     // too many connections of one name
 	outcomeAsleep      outcome = "not_woken"   // the plane could not be woken
 	outcomeUnreachable outcome = "unreachable" // the plane does not take connections
 	outcomeStopped     outcome = "stopped"     // the router stops
@@ -26,7 +26,7 @@ const (
 var outcomes = []outcome{outcomeRouted, outcomeGarbage, outcomeNoName, outcomeUnknown, outcomeSlow, outcomeHungUp,
 	outcomeCrowded, outcomeLimited, outcomeAsleep, outcomeUnreachable, outcomeStopped}
 
-// direction is where bytes go.
+// direction is the direction of bytes through the router.
 type direction string
 
 const (
@@ -34,7 +34,7 @@ const (
 	toClient direction = "to_client"
 )
 
-// metrics are not labelled by server name: there are as many as customers make.
+// metrics have no label with server names: their number has no bound.
 type metrics struct {
 	open        prometheus.Gauge
 	connections *prometheus.CounterVec

@@ -1,12 +1,12 @@
-// Package router is the one public port of a management cluster: it reads the
-// server name of a TLS connection and carries the connection, still encrypted,
-// to the plane of that name. It terminates no TLS and holds no key.
+// Package router is the only public port of a management cluster: it reads the server
+// name of a TLS connection and connects the client, still encrypted, with the plane of
+// that name. It terminates no TLS and has no key.
 //
 // A Router is a process of its own (`atoll router`). Hosting serves a Control
-// on a Unix socket, from which the router follows the routes, asks for planes
-// that sleep to be woken, and reports which names have connections. Either may be killed at
-// any moment: the router keeps the last routes on disk and serves without
-// hosting; without the router hosting knows that nobody is connected.
+// on a Unix socket. Over it the router follows the routes, requests that sleeping
+// planes are woken, and reports which names have connections. Each of the two can be
+// killed at any moment: the router keeps the last routes on disk and serves without
+// hosting; without a router, hosting counts no connection.
 //
 // It is part of the service hosting, which imports it for Control and Route;
 // cli runs the Router.
@@ -43,10 +43,10 @@ const (
 	reportPace = 100 * time.Millisecond
 )
 
-// Options of a Router.
+// Options are the options of a Router.
 type Options struct {
 	Control string // path of hosting's socket
-	Dir     string // where the routes are kept; it exists
+	Dir     string // existing directory for the file of the routes
 
 	MaxUnnamed   int           // connections that have not named a server yet; default 1024
 	MaxPerSource int           // of these, from one address; default half of them
@@ -58,8 +58,8 @@ type Options struct {
 	Metrics prometheus.Registerer // nil: none
 }
 
-// Router carries connections. Its mutex guards the table and the counts; no
-// call is made while it is held.
+// Router connects clients with planes. Its mutex guards the table and the counts, and
+// is not held during I/O.
 type Router struct {
 	o         Options
 	log       *slog.Logger
@@ -79,8 +79,8 @@ type Router struct {
 	wg       sync.WaitGroup // of connections
 }
 
-// New reads the routes that an earlier router kept in o.Dir. A file that
-// cannot be read is logged: hosting sends the routes again.
+// New returns a Router with the routes that an earlier router has stored in o.Dir. It
+// logs a file that cannot be read: hosting sends the routes again.
 func New(o Options) *Router {
 	o.MaxUnnamed = cmp.Or(o.MaxUnnamed, 1024)
 	o.MaxPerSource = cmp.Or(o.MaxPerSource, max(1, o.MaxUnnamed/2))
@@ -94,7 +94,7 @@ func New(o Options) *Router {
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 				return dialControl(ctx, o.Control)
 			},
-			DisableKeepAlives: true, // a connection of a dead hosting is of no use
+			DisableKeepAlives: true, // each stream and request connects to the present hosting
 		}},
 		unnamed:   make(chan struct{}, o.MaxUnnamed),
 		reportDue: make(chan struct{}, 1),
@@ -112,7 +112,7 @@ func New(o Options) *Router {
 
 func (r *Router) tablePath() string { return filepath.Join(r.o.Dir, "routes.json") }
 
-// Run serves on l until ctx ends, which closes all connections. It owns l.
+// Run serves on l until ctx ends, and then closes all connections and l.
 func (r *Router) Run(ctx context.Context, l net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -130,8 +130,8 @@ func (r *Router) Run(ctx context.Context, l net.Listener) error {
 	return err
 }
 
-// accept hands each connection to a goroutine. Running out of descriptors
-// passes: it waits, and the connections stay in the kernel's queue.
+// accept starts a goroutine for each connection. When the process has no file
+// descriptor left, it waits; the connections stay in the kernel's queue.
 func (r *Router) accept(ctx context.Context, l net.Listener) error {
 	const firstPause, longestPause = 5 * time.Millisecond, time.Second
 	pause := firstPause
@@ -156,8 +156,8 @@ func (r *Router) accept(ctx context.Context, l net.Listener) error {
 	}
 }
 
-// begin starts to serve a connection when there is room for one more that has
-// not named its server.
+// begin starts to serve a connection when there is room for one more connection
+// without a server name.
 func (r *Router) begin(ctx context.Context, conn net.Conn) {
 	if !r.admit(sourceOf(conn)) {
 		r.metrics.countEnd(outcomeCrowded)
@@ -174,8 +174,8 @@ func (r *Router) begin(ctx context.Context, conn net.Conn) {
 	})
 }
 
-// admit gives a connection a place among the unnamed, if there is one for its
-// source: no source has all.
+// admit reserves a place among the unnamed connections. It returns false when all
+// places, or those of the connection's source, are taken.
 func (r *Router) admit(source netip.Prefix) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -191,7 +191,7 @@ func (r *Router) admit(source netip.Prefix) bool {
 	}
 }
 
-// releasePlace gives the place among the unnamed back.
+// releasePlace frees a place among the unnamed connections.
 func (r *Router) releasePlace(source netip.Prefix) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -201,8 +201,8 @@ func (r *Router) releasePlace(source netip.Prefix) {
 	}
 }
 
-// sourceOf is where a connection comes from: an IPv4 address, or the network
-// that one host has in IPv6.
+// sourceOf returns the source of a connection: its IPv4 address, or the IPv6 network
+// of one host.
 func sourceOf(conn net.Conn) netip.Prefix {
 	tcp, ok := conn.RemoteAddr().(*net.TCPAddr)
 	if !ok {
@@ -213,12 +213,12 @@ func sourceOf(conn net.Conn) netip.Prefix {
 	if addr.Is6() {
 		bits = 64
 	}
-	source, _ := addr.Prefix(bits) // fails for no address, which is one source
+	source, _ := addr.Prefix(bits) // connections without an address are one source
 	return source
 }
 
-// track records an open connection, so that the end of Run closes it. It is false,
-// and the connection closed, when that end has come.
+// track records an open connection, which Run closes at its end. After that end it
+// closes the connection itself and returns false.
 func (r *Router) track(conn net.Conn) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -246,7 +246,7 @@ func (r *Router) closeAll() {
 	}
 }
 
-// useTable makes t the table. Connections that are open stay.
+// useTable replaces the table by t. Open connections stay.
 func (r *Router) useTable(t table) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -262,7 +262,7 @@ func (r *Router) useTable(t table) {
 	r.requestReport()
 }
 
-// requestReport has reportActivity send a report soon.
+// requestReport requests a report of reportActivity.
 func (r *Router) requestReport() {
 	select {
 	case r.reportDue <- struct{}{}:
@@ -270,7 +270,7 @@ func (r *Router) requestReport() {
 	}
 }
 
-// beginUse counts a connection of name, if there is such a route and room.
+// beginUse counts a connection of a name, if the name has a route and room for one more.
 func (r *Router) beginUse(name string) (Route, outcome) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

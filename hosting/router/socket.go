@@ -13,8 +13,8 @@ import (
 // maxSocketPath is what the kernel takes as a Unix socket's path, less the end.
 const maxSocketPath = 107
 
-// ListenControl makes the control socket at path, for its owner only. A socket
-// that an earlier process left there is replaced.
+// ListenControl creates the control socket at path, for its owner only. It replaces
+// the socket of an earlier process.
 func ListenControl(path string) (net.Listener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("control socket: %w", err)
@@ -46,8 +46,8 @@ func dialControl(ctx context.Context, path string) (conn net.Conn, err error) {
 	return conn, err
 }
 
-// shortened calls f with a name of path that a socket address can hold: a
-// home's directory may be deep.
+// shortened calls f with a path of the same socket that fits into a socket address:
+// the path of a home may be too long.
 func shortened(path string, f func(string) error) error {
 	if len(path) <= maxSocketPath {
 		return f(path)

@@ -12,15 +12,15 @@ import (
 	"atoll.dev/internal/atomicfile"
 )
 
-// Route is where connections for a server name go.
+// Route is the backend of a server name.
 type Route struct {
 	ServerName string `json:"server_name"`
 	Backend    string `json:"backend,omitempty"` // HOST:PORT; "" only when asleep or not there yet
 	Asleep     bool   `json:"asleep,omitempty"`  // nothing runs at Backend: wake it first
 }
 
-// table is all routes of a management cluster, as of one moment. It is a line
-// of the answer to GET /routes, and the file that the router keeps.
+// table is all routes of a management cluster at one moment. It is a line of the
+// answer to GET /routes, and the content of the router's file.
 type table struct {
 	Revision int64   `json:"revision"` // another with each change, over restarts of hosting, too
 	Routes   []Route `json:"routes"`   // by name
