@@ -82,7 +82,8 @@ func (h *Hosting) reconcile(ctx context.Context, key loop.Key, object *unstructu
 
 // follow decides about one HostedCluster, executes the decision, and writes the
 // status.
-func (h *Hosting) follow(ctx context.Context, c *hostedCluster, object *unstructured.Unstructured) (time.Duration, error) {
+func (h *Hosting) follow(ctx context.Context, c *hostedCluster, object *unstructured.Unstructured) (
+	time.Duration, error) {
 	hc, invalid := loop.Decode[hypershift.HostedCluster](object)
 	if invalid != nil {
 		hc = metadataOf(object)

@@ -11,11 +11,11 @@ import (
 	"atoll.dev/hosting/router"
 )
 
-// blockedRetry is how soon a cluster is looked at again that waits for a file on
-// this machine: a program, or the plane's data.
+// blockedRetry is the time to the next decision about a cluster that waits for a file
+// of this machine: a program, or the plane's data.
 const blockedRetry = time.Second
 
-// situation is all that decide uses about one hosted cluster at one moment.
+// situation is the input of decide: one hosted cluster at one moment.
 type situation struct {
 	Cluster *hypershift.HostedCluster
 	Invalid error // the spec cannot be decoded; only the metadata of Cluster is set
@@ -26,8 +26,8 @@ type situation struct {
 	NameTaken   bool // another cluster has the server name
 	Hibernation hibernation
 	Demand      demand
-	// RouteClosed: the router sends nobody to the plane any more, and Uses was read
-	// after the router had confirmed that.
+	// RouteClosed: the router sends no connection to the plane any more, and Uses was
+	// read after the router had confirmed that.
 	RouteClosed bool
 	Uses        map[string]use // by server name: the spec's, and those of the last start
 
@@ -36,41 +36,40 @@ type situation struct {
 	Idle     time.Duration // without use, before a hibernated plane stops
 }
 
-// hibernation is what a decision must know of earlier ones.
+// hibernation is the part of a decision that later decisions use.
 type hibernation struct {
 	Seen    bool      // this process has decided about the cluster before
 	Wanted  bool      // the cluster's annotation orders sleep until use
 	Ordered time.Time // when Wanted became true; zero: before this process knew the cluster
 }
 
-// demand is what Wake requests of a plane have left.
+// demand counts the calls of Wake for a plane.
 type demand struct {
-	Waiting int       // requests that wait for the plane
-	Asked   time.Time // begin or end of the last request
+	Waiting int       // calls that wait for the plane
+	Asked   time.Time // beginning or end of the last call
 }
 
-// use is what connections through the router make of a server name.
+// use counts the connections to a server name through the router.
 type use struct {
 	Open int       // connections, held ones included
-	Last time.Time // when the last of them ended, or before which nothing is known
+	Last time.Time // end of the last connection; earlier connections are unknown
 }
 
-// decision is what follows from a situation.
+// decision is the result of decide.
 type decision struct {
 	Hibernation hibernation
 	Run         bool              // Ensure(Spec); else Sleep
 	Spec        controlplane.Spec // of the running plane, or of the next one
 	Route       router.Route      // zero: the cluster has none
 	Report      report            // for the status, without what is observed after the order
-	Again       time.Duration     // decide again then at the latest; 0: when something changes
+	Again       time.Duration     // time to the next decision at the latest; 0: after the next change
 }
 
-// decide says what to do for one hosted cluster at now. It is a function of its
-// arguments alone: Hosting.gather collects the situation, Hosting.decideAndOrder
-// executes the decision.
+// decide returns the decision about one hosted cluster at now. It is a pure function:
+// Hosting.gather collects the situation, Hosting.decideAndOrder executes the decision.
 //
-// A spec that is invalid, refused or paused changes nothing: the plane goes on as
-// at its last start, and the report says why.
+// A spec that is invalid, refused or paused changes nothing: the plane runs as at its
+// last start, and the report has the reason.
 func decide(s situation, now time.Time) decision {
 	last := s.Plane.LastStart
 	wantedName := serverName(s.Cluster)
@@ -100,7 +99,8 @@ func decide(s situation, now time.Time) decision {
 	dataMissing := !s.Plane.Running && !s.Plane.HasData && (last.WasReady || wasCompleted(s.Cluster.Status))
 	if dataMissing { // a new plane would be empty and call itself available
 		r.Failure = &controlplane.Failure{
-			Reason: controlplane.DataMissing, Message: "the plane has run before, and its data is not in hosting's data directory",
+			Reason:  controlplane.DataMissing,
+			Message: "the plane has run before, and its data is not in hosting's data directory",
 		}
 		d.Again = earlier(d.Again, blockedRetry)
 	}
@@ -117,8 +117,8 @@ func decide(s situation, now time.Time) decision {
 	return d
 }
 
-// judgeSpec reports whether the spec can be followed. again is when a pause ends
-// by itself; 0: never.
+// judgeSpec checks the spec. again is the time until a pause ends by itself; 0: it does
+// not.
 func judgeSpec(s situation, wantedName string, now time.Time) (r report, again time.Duration) {
 	if s.Invalid != nil {
 		r.Problems = []string{s.Invalid.Error()}
@@ -138,7 +138,7 @@ func judgeSpec(s situation, wantedName string, now time.Time) (r report, again t
 	return r, again
 }
 
-// next is the hibernation of a cluster that is seen at now.
+// next returns the hibernation after a decision about hc at now.
 func (h hibernation) next(hc *hypershift.HostedCluster, now time.Time) hibernation {
 	wanted := hc.Annotations[hypershift.HibernatedAnnotation] == "true"
 	if wanted && !h.Wanted && h.Seen {
@@ -148,7 +148,7 @@ func (h hibernation) next(hc *hypershift.HostedCluster, now time.Time) hibernati
 	return h
 }
 
-// powerOf is the part of a situation that decides whether the plane runs.
+// powerOf returns the part of a situation that decides whether the plane runs.
 func powerOf(s situation, h hibernation, route string, now time.Time) power {
 	u := s.Uses[route]
 	p := power{

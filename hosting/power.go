@@ -13,9 +13,9 @@ const (
 	goingToSleep powerState = "GoingToSleep"
 )
 
-// power is what decides whether a plane runs. Use of a plane is a connection
-// through the router, or a call of Wake; requests of hosting's own controllers,
-// which go to the plane directly, are none.
+// power is the input of the decision whether a plane runs. Connections through the
+// router and calls of Wake are use of the plane; requests of hosting's own controllers,
+// which go to the plane directly, are not.
 type power struct {
 	Hibernated bool      // the spec orders sleep until use
 	Ordered    time.Time // when this process saw Hibernated become true; zero: it was true before
@@ -24,26 +24,26 @@ type power struct {
 	Ready      time.Time // since when it serves; zero: it does not
 	Asked      time.Time // of the last Wake; zero: none in this process
 	Open       int       // connections, held ones included
-	Last       time.Time // when the last of them ended, or before which nothing is known
-	Closed     bool      // the route said asleep before Open was read, and the router had confirmed it
+	Last       time.Time // end of the last connection; earlier connections are unknown
+	Closed     bool      // the router had confirmed that the route is asleep, before Open was read
 }
 
-// powerDecision is what follows from it.
+// powerDecision is the result of power.decide.
 type powerDecision struct {
 	State powerState
 	Run   bool          // the process must run
-	Shut  bool          // the route must say asleep, so that a connection calls Wake first
-	Again time.Duration // decide again then at the latest; 0: when something changes
+	Shut  bool          // the route must be asleep, so that a connection calls Wake first
+	Again time.Duration // time to the next decision at the latest; 0: after the next change
 }
 
-// confirmInterval is how soon hosting looks whether the router has confirmed a
+// confirmInterval is the pause between two checks whether the router has confirmed a
 // route.
 const confirmInterval = 50 * time.Millisecond
 
-// decide says what a plane does at now. A hibernated plane stops when nobody is
-// connected and nobody was for idle; use before the order does not count. It
-// stops in two steps, so that no connection is cut: first its route closes, and
-// the process stops when the router has confirmed that and nobody came meanwhile.
+// decide decides whether a plane runs at now. A hibernated plane stops after idle
+// without use; use before the order to hibernate does not count. It stops in two steps,
+// so that no connection is cut: first its route is shut; when the router has confirmed
+// that, and there was no use meanwhile, the process stops.
 func (p power) decide(now time.Time, idle time.Duration) powerDecision {
 	used := latest(p.Last, p.Asked, p.Ready)
 	until := used.Add(idle)
@@ -54,8 +54,8 @@ func (p power) decide(now time.Time, idle time.Duration) powerDecision {
 	case !p.Hibernated || !p.Born:
 		return p.run(0)
 	case !p.Running:
-		// Only a Wake since the order starts it. Use before this process began is
-		// not known; a connection that waits calls Wake again.
+		// Only a Wake since the order starts it. Use before this process began is unknown;
+		// a waiting connection calls Wake again.
 		if left := p.Asked.Add(idle).Sub(now); p.Asked.After(p.Ordered) && left > 0 {
 			return p.run(left)
 		}

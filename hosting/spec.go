@@ -13,7 +13,7 @@ import (
 	"atoll.dev/hosting/controlplane"
 )
 
-// refusal is why hosting does not follow a part of a spec, for a condition.
+// refusal is the reason of a condition why hosting does not follow a part of a spec.
 type refusal struct{ Reason, Message string }
 
 // Reasons of conditions.

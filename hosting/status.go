@@ -12,7 +12,7 @@ import (
 	"atoll.dev/hosting/controlplane"
 )
 
-// report is all that a HostedCluster's status is computed from.
+// report is the input of decideStatus.
 type report struct {
 	Generation int64
 	Problems   []string // of the spec
@@ -33,8 +33,8 @@ type report struct {
 const maxHistory = 20
 
 // decideStatus computes the status of a HostedCluster, with HyperShift's
-// conditions and reasons. The same report gives the same status: each change of
-// a status travels to the region.
+// conditions and reasons. Equal reports give equal statuses, because the agent sends
+// each change of a status to the region.
 func decideStatus(before hypershift.HostedClusterStatus, r report, now time.Time) hypershift.HostedClusterStatus {
 	if r.Power == asleep && r.Plane.State != controlplane.Down && r.Plane.State != controlplane.Failing {
 		return before // the plane counts as awake until its process has ended
@@ -166,7 +166,8 @@ func decideConditions(r report) []metav1.Condition {
 			add(bad(kind, why, message))
 		}
 	}
-	etcd := !slices.Contains(r.Plane.FailingParts, "etcd") && !slices.Contains(r.Plane.FailingParts, controlplane.APIServer)
+	etcd := !slices.Contains(r.Plane.FailingParts, "etcd") &&
+		!slices.Contains(r.Plane.FailingParts, controlplane.APIServer)
 	probe(hypershift.EtcdAvailable, etcd, "etcd answers")
 	probe(hypershift.KubeAPIServerAvailable, len(r.Plane.FailingParts) == 0, "the API server answers")
 

@@ -17,8 +17,8 @@ var ErrNotHosted = errors.New("no such hosted cluster")
 // error. The runtime goes on trying; status shows why it fails.
 const wakeTries = 3
 
-// Wake returns when a hosted cluster's plane serves. It waits while the plane
-// sleeps, starts or is upgraded; it counts as use of the plane.
+// Wake returns when a hosted cluster's plane serves. It waits while the plane sleeps,
+// starts, is upgraded, stopped or discarded, and counts as use of the plane.
 //
 // The error is ErrNotHosted, that of ctx, or the failure of a plane that did not
 // start for wakeTries times.

@@ -95,7 +95,8 @@ func Adopt(c Config, o Options) (*Process, error) {
 			return nil, nil
 		}
 		if time.Now().After(limit) {
-			return nil, fmt.Errorf("plane %s: another process has started it, and it has not locked its directory for %s", c.Dir, lockTimeout)
+			return nil, fmt.Errorf("plane %s: another process has started it, and it has not locked its directory for %s",
+				c.Dir, lockTimeout)
 		}
 	}
 }

@@ -2,17 +2,16 @@
 // their planes: it follows the Credentials of a management cluster, and for
 // each puts a certificate in its status and a ClusterRoleBinding in the plane.
 //
-// Nothing of a certificate request is taken but its key. The common name is
-// the Credential's user, the only organization a group that is this
-// Credential's alone, bound to cluster-admin. Kubernetes has no list of
-// revoked certificates; revoking deletes the binding, and without it the
-// certificate may do nothing. The plane's authority key is read from the
-// plane's data directory, used, and leaves it in no way.
+// A certificate uses only the key of its request. The common name is the Credential's
+// user. The only organization is a group of this Credential alone, which the binding
+// binds to cluster-admin. Kubernetes has no list of revoked certificates; revocation
+// deletes the binding, and a certificate without binding has no rights. The key of the
+// plane's authority stays in the plane's data directory.
 //
-// Signing needs no running plane, the binding does: a plane that sleeps is
-// woken to make a binding, and to take away one whose certificate is still
-// valid. No plane is woken for an expired binding, which grants nothing; it is
-// removed with the next Credential of the plane.
+// Signing needs no running plane, a binding does: the controller wakes a sleeping plane
+// to create a binding, and to delete the binding of a valid certificate. It wakes no
+// plane for an expired binding, which grants nothing, and removes it with the next
+// Credential of the plane.
 //
 // Only cli imports it; what it needs of hosting is the interface Planes.
 package credential
@@ -50,7 +49,7 @@ type Planes interface {
 type Options struct {
 	Client  dynamic.Interface // of the management cluster
 	Planes  Planes
-	Workers int          // default 32: each may wait for a plane
+	Workers int          // default 32
 	Log     *slog.Logger // default: none
 	Observe func(key loop.Key, took time.Duration, err error)
 }
@@ -58,15 +57,14 @@ type Options struct {
 const (
 	finalizer = "hosting.atoll.dev/credential"
 
-	// wakeLimit is how long one call waits for a plane; the next goes on.
+	// wakeLimit bounds the wait of one call for a plane; the next call waits again.
 	wakeLimit = 30 * time.Second
-	// callLimit is how long one call may take in all, and share how many of one
-	// cluster there are at once: what a plane answers, and when, is its
-	// customer's affair, and no other customer may wait for it.
+	// callLimit bounds a call, and share the calls of one cluster at once. A customer's
+	// plane may answer slowly or never, and other customers must not wait for it.
 	callLimit = 45 * time.Second
 	share     = 4
-	// endpointEvery is how often a HostedCluster is read until its status has the
-	// endpoint, a moment after its plane is ready.
+	// endpointEvery is the pause between two reads of a HostedCluster whose plane is
+	// ready and whose status does not have the endpoint yet.
 	endpointEvery = 50 * time.Millisecond
 )
 
@@ -89,7 +87,8 @@ func Run(ctx context.Context, o Options) error {
 	i := &issuer{client: o.Client, planes: o.Planes, log: o.Log}
 	return loop.Run(ctx, loop.Options{
 		Client: o.Client, Resource: apihosting.Credentials(), Reconcile: i.reconcile,
-		Workers: o.Workers, Owner: func(o *unstructured.Unstructured) string { return clusterOf(o).String() }, Share: share, Limit: callLimit, MaxBackoff: 5 * time.Second, Log: o.Log, Observe: o.Observe,
+		Workers: o.Workers, Owner: func(o *unstructured.Unstructured) string { return clusterOf(o).String() },
+		Share: share, Limit: callLimit, MaxBackoff: 5 * time.Second, Log: o.Log, Observe: o.Observe,
 	})
 }
 
@@ -198,8 +197,8 @@ func (i *issuer) issue(ctx context.Context, cluster controlplane.ID, w wanted, a
 	}, nil
 }
 
-// expire removes the binding of an expired credential when its plane serves; it
-// wakes no plane, since the binding gives nothing to anybody.
+// expire removes the binding of an expired credential when its plane serves. It wakes
+// no plane, because the binding grants nothing.
 func (i *issuer) expire(ctx context.Context, object *unstructured.Unstructured, c *apihosting.Credential) error {
 	if admin, err := i.planes.Client(clusterOf(object)); err == nil {
 		if err := remove(ctx, admin, apihosting.CredentialGroup(c.Spec.ID)); err != nil {

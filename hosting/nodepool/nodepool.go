@@ -58,16 +58,16 @@ type Options struct {
 
 const finalizer = "hosting.atoll.dev/nodepool"
 
-// retryPlane is how often a plane is looked for that should run and does not: a
-// plane that comes back may have nothing new to say about its HostedCluster.
+// retryPlane is the pause between two checks of a plane that should run and does not
+// serve: when it serves again, its HostedCluster may not change.
 const retryPlane = time.Second
 
 // waitForPlane is how long a call waits for a plane's nodes to be listed.
 const waitForPlane = 5 * time.Second
 
-// callLimit is how long one call may take, and share how many of one cluster
-// there are at once: what a plane answers, and when, is its customer's affair
-// (a webhook may take half a minute), and no other customer may wait for it.
+// callLimit bounds a call, and share the calls of one cluster at once. A customer's
+// plane may answer slowly or never (a webhook may take half a minute), and other
+// customers must not wait for it.
 const (
 	workers   = 16
 	share     = 2
@@ -89,7 +89,8 @@ func Run(ctx context.Context, o Options) error {
 	k.sites = newSites(ctx, k)
 	k.pools = loop.New(loop.Options{
 		Client: o.Client, Resource: hypershift.NodePools(), Reconcile: k.reconcile,
-		Workers: workers, Owner: func(o *unstructured.Unstructured) string { return clusterOf(o).String() }, Share: share, Limit: callLimit, MaxBackoff: 5 * time.Second, Log: o.Log, Observe: o.Observe,
+		Workers: workers, Owner: func(o *unstructured.Unstructured) string { return clusterOf(o).String() },
+		Share: share, Limit: callLimit, MaxBackoff: 5 * time.Second, Log: o.Log, Observe: o.Observe,
 	})
 	k.clusters = loop.New(loop.Options{Client: o.Client, Resource: hypershift.HostedClusters(),
 		Reconcile: k.clusterChanged, Log: o.Log})
@@ -109,7 +110,7 @@ type keeper struct {
 	sites    *sites
 
 	mu        sync.Mutex
-	awaySince map[controlplane.ID]time.Time // of clusters whose plane does not serve: since when this is known
+	awaySince map[controlplane.ID]time.Time // first observation that a cluster's plane does not serve
 }
 
 // clientOf returns the way into a cluster's plane, and false when the plane does
@@ -122,7 +123,8 @@ func (k *keeper) clientOf(cluster controlplane.ID) (admin controlplane.Admin, se
 	return admin, err == nil
 }
 
-// awayFor returns how long it is known that a cluster's plane does not serve.
+// awayFor returns the time since the first observation that a cluster's plane does not
+// serve.
 func (k *keeper) awayFor(cluster controlplane.ID, now time.Time) time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -132,8 +134,7 @@ func (k *keeper) awayFor(cluster controlplane.ID, now time.Time) time.Duration {
 	return now.Sub(k.awaySince[cluster])
 }
 
-// forgetAway forgets since when a cluster's plane did not serve: it serves, or the
-// cluster is deleted.
+// forgetAway ends what awayFor measures: the plane serves, or the cluster is deleted.
 func (k *keeper) forgetAway(cluster controlplane.ID) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -281,8 +282,8 @@ func (k *keeper) releaseWhenOverdue(ctx context.Context, object *unstructured.Un
 	// the plane may have taken the call's time
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), waitForPlane)
 	defer cancel()
-	k.o.Log.Warn("a NodePool is released although its nodes could not be removed", "namespace", pool.Namespace, "name", pool.Name,
-		"error", err)
+	k.o.Log.Warn("a NodePool is released although its nodes could not be removed", "namespace", pool.Namespace,
+		"name", pool.Name, "error", err)
 	return k.releasePool(ctx, object)
 }
 

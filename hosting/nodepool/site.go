@@ -173,8 +173,8 @@ func (s *site) nodesOf(ctx context.Context, pool string) ([]*node, error) {
 // execute executes a decision. It returns after which time to decide again,
 // because it waits for a change that sends no event; 0: never. A *networkFull is
 // returned after the rest was executed, because a node that is removed makes room.
-func (s *site) execute(ctx context.Context, pool *hypershift.NodePool, w wanted, d decision, nodes []*node, now time.Time) (
-	time.Duration, error) {
+func (s *site) execute(ctx context.Context, pool *hypershift.NodePool, w wanted, d decision, nodes []*node,
+	now time.Time) (time.Duration, error) {
 	for _, n := range nodes {
 		if w.invalid != nil || n.Metadata.DeletionTimestamp != nil {
 			continue
