@@ -202,7 +202,8 @@ func createCluster(session *terminal.Session, ctx context.Context, api *client.C
 		fmt.Fprintf(progress, "node pool %s accepted\n", p.Name)
 	}
 	if wait.Wait {
-		if err := awaitReady(session, ctx, api, cluster.Cluster, lastStageWith(len(pools)), wait.Timeout, progress); err != nil {
+		last := lastStageWith(len(pools))
+		if err := awaitReady(session, ctx, api, cluster.Cluster, last, wait.Timeout, progress); err != nil {
 			return err
 		}
 	}

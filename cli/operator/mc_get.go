@@ -37,7 +37,8 @@ func managementClusterTable(session *terminal.Session, w io.Writer, mc platform.
 	rows := [][]string{
 		{"Name", mc.Name}, {"ID", mc.ID}, {"State", terminal.Dash(string(mc.State))}, {"Last seen", lastSeen(mc)},
 		{"Registered", mc.CreatedAt.Local().Format(time.DateTime)},
-		{"Versions", terminal.Dash(strings.Join(mc.Versions, ", "))}, {"Labels", terminal.Dash(terminal.LabelText(mc.Labels))},
+		{"Versions", terminal.Dash(strings.Join(mc.Versions, ", "))},
+		{"Labels", terminal.Dash(terminal.LabelText(mc.Labels))},
 		{"Placements", fmt.Sprint(mc.Placements)},
 	}
 	if mc.UnknownWorks > 0 {

@@ -111,7 +111,8 @@ func (h *customerAPI) changeCluster(c *exchange, change request.Change) error {
 		return err
 	}
 	read := request.Clusters{Creator: c.who.Principal, Releases: releases}
-	err = h.updateSpec(c, target{clusters, string(id), nounCluster, etag}, func(have clmclient.Resource) (json.RawMessage, error) {
+	to := target{clusters, string(id), nounCluster, etag}
+	err = h.updateSpec(c, to, func(have clmclient.Resource) (json.RawMessage, error) {
 		after, problems, err := read.Change(request.Stored{
 			ID: have.ID, Name: have.Name, Project: have.Labels[projectLabel], CreatedBy: have.CreatedBy,
 			Account: c.who.Account, Spec: have.Spec,

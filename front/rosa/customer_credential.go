@@ -270,7 +270,8 @@ func (h *customerAPI) listCredentials(c *exchange) error {
 	}
 	list := platform.CredentialList{Items: []platform.Credential{}}
 	now := time.Now()
-	for r, err := range h.clm.All(c.ctx, clusters.Below(string(id), credentials), clmclient.ResourceQuery{Order: oldestFirst}) {
+	all := clmclient.ResourceQuery{Order: oldestFirst}
+	for r, err := range h.clm.All(c.ctx, clusters.Below(string(id), credentials), all) {
 		if err != nil {
 			return replaceStatus(err, http.StatusNotFound, c.notFound(nounCluster, string(id)))
 		}

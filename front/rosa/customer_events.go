@@ -46,8 +46,8 @@ func (h *customerAPI) readHistory(ctx context.Context, c *exchange, id cluster.I
 	if err := k.read(ctx, clusters, &k.cluster); err != nil {
 		return nil, replaceStatus(err, http.StatusNotFound, c.notFound(nounCluster, string(id)))
 	}
-	for pool, err := range h.clm.All(ctx, clusters.Below(string(id), nodePools), clmclient.ResourceQuery{Order: oldestFirst,
-		Fields: "name"}) {
+	names := clmclient.ResourceQuery{Order: oldestFirst, Fields: "name"}
+	for pool, err := range h.clm.All(ctx, clusters.Below(string(id), nodePools), names) {
 		if err != nil {
 			return nil, replaceStatus(err, http.StatusNotFound, c.notFound(nounCluster, string(id)))
 		}
