@@ -19,7 +19,7 @@ const (
 	// pace is the shortest time between two plans, so that a thousand changes that come one by one do not
 	// cost a thousand plans. After a long plan the pause is ten times as long as the plan.
 	pace = 20 * time.Millisecond
-	// lookEvery is how often it is looked whether asks have been in vain.
+	// lookEvery is how often follow checks whether requests were answered.
 	lookEvery = 2 * time.Second
 	// readReportsEvery is how often the times of reports are read, which the feed does
 	// not bring.
@@ -42,8 +42,8 @@ func (f *Fleet) Run(ctx context.Context) error {
 	return nil
 }
 
-// compareHourly compares everything with everything. It takes long in a large
-// region, and nothing waits for it.
+// compareHourly compares all placements with clusters and sums. It takes long in a large
+// region, and no other goroutine waits for it.
 func (f *Fleet) compareHourly(ctx context.Context) {
 	for ctx.Err() == nil {
 		pause := f.opts.Compare
@@ -78,8 +78,8 @@ func (f *Fleet) follow(ctx context.Context) error {
 		return c.Kind == kindMC || c.Kind == KindPlacement || c.Kind == kindCluster && c.Removed
 	})
 	defer sub.Close()
-	// What was on the board stays there meanwhile: versions only grow. Only what
-	// was removed in between is not told; so it begins anew.
+	// Meanwhile decisions use the board as it is. It is replaced after that, because the feed may have missed
+	// removals.
 	fresh := newBoard()
 	if err := f.load(ctx, fresh, kindMC); err != nil {
 		return err
@@ -87,7 +87,7 @@ func (f *Fleet) follow(ctx context.Context) error {
 	if err := f.load(ctx, fresh, KindPlacement); err != nil {
 		return err
 	}
-	fresh.lostChanges() // what was lost before is no news
+	fresh.lostChanges() // the adapters were asked about these already
 	f.shared.replace(fresh)
 	select {
 	case f.again <- struct{}{}:
@@ -99,7 +99,7 @@ func (f *Fleet) follow(ctx context.Context) error {
 	next := time.NewTimer(0) // of the next plan
 	defer next.Stop()
 	planned, took, due := time.Time{}, time.Duration(0), true
-	gone := map[string]bool{} // clusters that were removed, and whose placements are to be looked at
+	gone := map[string]bool{} // removed clusters whose placements orphanAll has not handled yet
 	for {
 		select {
 		case <-ctx.Done():
@@ -142,15 +142,15 @@ func (f *Fleet) follow(ctx context.Context) error {
 	}
 }
 
-// hear reads the times of reports on management clusters.
+// readReports reads the times of reports on management clusters.
 func (f *Fleet) readReports(ctx context.Context) {
 	if err := f.load(ctx, nil, kindMC); err != nil && ctx.Err() == nil {
 		f.log.LogAttrs(ctx, slog.LevelWarn, "the reports on management clusters were not read", slog.Any("error", err))
 	}
 }
 
-// orphanAll looks at the placements of clusters that were removed, at most 100
-// at a time. Those that it cannot look at stay for the next time.
+// orphanAll handles the placements of removed clusters, at most 100 at a time, and deletes these clusters from gone.
+// After an error they stay there for the next call.
 func (f *Fleet) orphanAll(ctx context.Context, gone map[string]bool) {
 	const most = 100
 	ids := make([]string, 0, min(most, len(gone)))

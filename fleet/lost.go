@@ -34,9 +34,9 @@ func (b *board) lose(mc string, yes bool) {
 	}
 }
 
-// turns returns the placements of which it was not said yet that their
-// management cluster is lost, and those of which it was, and is not. It goes by
-// what is, not by what changed: a feed may bring both at once, and in any order.
+// lostChanges returns the placements whose management cluster is lost without that a report was requested, and those
+// whose management cluster is back after one was. It compares states, not changes: a batch of the feed may bring the
+// loss and its end together, in any order.
 func (b *board) lostChanges() (gone, back []waiter) {
 	if !b.lostMayDiffer {
 		return nil, nil
@@ -60,8 +60,8 @@ func (b *board) lostChanges() (gone, back []waiter) {
 	return gone, back
 }
 
-// tell asks for work on the clusters of management clusters that were lost, or
-// are back. It is a hint: adapters look at all clusters from time to time.
+// requestLost requests work for the clusters of management clusters that were lost, or are back. A failed request is
+// not repeated: adapters check all clusters from time to time.
 func (f *Fleet) requestLost(ctx context.Context) {
 	var gone, back []waiter
 	f.shared.use(func(b *board) { gone, back = b.lostChanges() })

@@ -13,15 +13,15 @@ import (
 	"atoll.dev/internal/strictyaml"
 )
 
-// Config is the file of one HyperFleet sentinel: one kind of resources, or a
-// part of it. Keys that HyperFleet does not know are errors; each value can be
-// set by an environment variable, too, see ReadConfig.
+// Config is the file of one HyperFleet sentinel, for one kind of resources or those of
+// the kind that the selector matches. Keys that HyperFleet does not have are errors.
+// ReadConfig also reads the values from environment variables.
 //
 // Sentinel, HyperFleetAPI and PollInterval are read and checked, and have no
 // effect: this sentinel reads CLM's store and does not poll. Log and
-// TracingEnabled are the process's, which may run several files: they count
-// where the sentinel runs by itself, the log that of the first file. See
-// Ineffective.
+// TracingEnabled configure a process, which may read several files: they have an
+// effect in a process that runs only the sentinel, and there Log of the first
+// file. See Ineffective.
 type Config struct {
 	Sentinel struct {
 		Name string `yaml:"name"`
@@ -114,7 +114,7 @@ func DefaultDecision() Decision {
 	}
 }
 
-// DefaultConfig is that of a kind, by its plural.
+// DefaultConfig returns the configuration of a kind that has no file. resourceType is the kind's plural.
 func DefaultConfig(resourceType string) Config {
 	var c Config
 	c.ResourceType = resourceType
@@ -122,7 +122,7 @@ func DefaultConfig(resourceType string) Config {
 	return c
 }
 
-// fill gives what is not set its default.
+// fill sets the values that are not set to their defaults.
 func (c *Config) fill() {
 	text := func(s *string, v string) {
 		if *s == "" {
@@ -179,7 +179,7 @@ func ParseConfig(file string, data []byte) (Config, error) {
 	return c, err
 }
 
-// replaced are keys of older versions.
+// replaced has keys of older versions, with what to write instead.
 var replaced = map[string]string{
 	"max_age_ready": "write message_decision: 'condition(\"Reconciled\").status == \"True\" && now - " +
 		"timestamp(…) > duration(\"30m\")'",
@@ -189,7 +189,7 @@ var replaced = map[string]string{
 	"hyperfleet_api":    "it is clients.hyperfleet_api now",
 }
 
-// environment lists the variables that set values, and what they set.
+// environment returns pointers to the values that environment variables set, by the variable's name.
 func (c *Config) environment() map[string]any {
 	return map[string]any{
 		"HYPERFLEET_SENTINEL_NAME":       &c.Sentinel.Name,
@@ -210,7 +210,7 @@ func (c *Config) environment() map[string]any {
 	}
 }
 
-// setFrom sets what the environment has. An empty variable is none.
+// setFrom sets the values whose environment variables are not empty.
 func (c *Config) setFrom(env func(string) (string, bool)) error {
 	var errs []error
 	for name, into := range c.environment() {
@@ -247,7 +247,7 @@ func (c *Config) check(file string) error {
 	return nil
 }
 
-// Dump is the configuration as it is in effect, as a file.
+// Dump returns the configuration, with defaults and environment variables, as a file.
 func (c Config) Dump() ([]byte, error) {
 	var out bytes.Buffer
 	e := yaml.NewEncoder(&out)
@@ -258,8 +258,8 @@ func (c Config) Dump() ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// Ineffective names the settings that somebody has set and that change nothing
-// here, with the reason. inside is true if the sentinel runs in CLM's process.
+// Ineffective returns the settings that differ from their default and have no
+// effect, each with the reason. inside is true if the sentinel runs in CLM's process.
 func (c Config) Ineffective(inside bool) (settings []string) {
 	usual := DefaultConfig(c.ResourceType)
 	add := func(set bool, text string) {

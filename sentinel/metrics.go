@@ -7,8 +7,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics have HyperFleet's names and labels, and a few of our own. A poll is
-// what the feed brought at once.
+// metrics are the metrics of HyperFleet's sentinel, with its names and labels, and three of Atoll's own.
+// A poll is one batch of rounds of the feed.
 type metrics struct {
 	pending      *prometheus.GaugeVec
 	published    *prometheus.CounterVec
@@ -60,7 +60,7 @@ func newMetrics(r prometheus.Registerer, version string) *metrics {
 	return m
 }
 
-// selectorLabel is a selector as a metric's label.
+// selectorLabel returns the value of the label resource_selector for a selector.
 func selectorLabel(all []Label) string {
 	if len(all) == 0 {
 		return "all"
@@ -72,7 +72,7 @@ func selectorLabel(all []Label) string {
 	return strings.Join(parts, ",")
 }
 
-// duty is a kind that the sentinel looks after, with its rules.
+// duty is a kind whose resources the sentinel decides on, with its rules.
 type duty struct {
 	kind  Kind
 	topic string // on the bus

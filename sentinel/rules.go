@@ -13,19 +13,19 @@ import (
 	"atoll.dev/rules"
 )
 
-// Rules are a configuration's expressions, compiled once. Several goroutines may
-// use them. Expressions have
+// Rules are the compiled expressions of a configuration. Several goroutines may
+// use them at once. Expressions have
 //
 //   - resource: the wire form, deleted_time included
 //   - now: a timestamp
-//   - condition(type): a condition of the resource; of one that it does not have
-//     the status and the times are "", the observed_generation 0
+//   - condition(type): a condition of the resource; if the resource does not have
+//     it, the status and the times are "" and the observed_generation is 0
 //
-// as HyperFleet's, and what HyperFleet's cannot know:
+// as HyperFleet's, and three that only this sentinel has:
 //
 //   - event: the last event of the resource that the broker took; its generation
-//     (0: none), its time (a timestamp, of year 1 if not known), and attempts, how
-//     many were sent since there was progress
+//     (0: none), its time (a timestamp, of year 1 if not known), and attempts, the
+//     number of events since the last progress
 //   - last_activity: a timestamp, the later one of the last report and the last
 //     event; the resource's last change if there was neither
 //
@@ -37,7 +37,7 @@ type Rules struct {
 	data     []field // nil: the default
 	selector []Label
 	timed    bool         // the decision may depend on now
-	distance atomic.Int64 // from the last activity to when the result became true, as last found
+	distance atomic.Int64 // from the last activity to the time that Flip found last
 
 	resource   rules.Reads // the members of resource that the expressions and the selector read
 	conditions rules.Reads // the types of conditions that the expressions read
@@ -187,8 +187,8 @@ func (r *Rules) matches(f Facts) bool {
 	return true
 }
 
-// Data is an event's data. A member whose expression fails or is null is left
-// out, as HyperFleet does; the error says which failed.
+// Data returns an event's data. It leaves out a member whose expression fails or is null,
+// as HyperFleet does; the error names the members whose expressions failed.
 func (r *Rules) Data(ctx context.Context, f Facts, reason string) (json.RawMessage, error) {
 	if r.data == nil {
 		return standardData(f.resource)
@@ -232,7 +232,7 @@ func (r *Rules) build(ctx context.Context, all []field, vars map[string]any, fai
 	return append(out, '}'), true
 }
 
-// standardData is the reference's example.
+// standardData returns the data of a configuration without message_data: HyperFleet's example.
 func standardData(resource map[string]any) (json.RawMessage, error) {
 	type reference struct {
 		ID   any `json:"id"`

@@ -14,10 +14,10 @@ import (
 	"atoll.dev/store"
 )
 
-// tables are the sentinel's, in the database of CLM. A member is a replica. Its
-// session is new with each process; it lives until lease_until, by the
-// database's clock. A slot belongs to the session that holds it while that
-// lives. What its holder has sent, or need not send, lies before its cursor.
+// tables are the sentinel's tables in the database of CLM. A member is a replica; each process has a new
+// session. The lease of a session ends at lease_until, by the database's clock. A slot belongs to the
+// session in holder while the lease of that session has not ended. The holder has sent, or need not
+// send, the events of all changes before the cursor.
 const tables = `
 create table sentinel_member (
 	fleet       text not null,
@@ -30,18 +30,18 @@ create table sentinel_slot (
 	fleet   text not null,
 	slot    int not null,
 	holder  text not null default '', -- a session
-	changed timestamptz not null default now(), -- hands
+	changed timestamptz not null default now(), -- when the slot changed its holder
 	cursor  text not null default '',
 	primary key (fleet, slot)
 );
 alter table sentinel_slot set (fillfactor = 50);
 `
 
-// member is one replica, as the others see it.
+// member is a replica whose lease has not ended.
 type member struct{ name, session string }
 
-// share returns the session of the member that should hold a slot, "" if there is no member. All replicas
-// come to the same.
+// share returns the session of the member that should hold a slot, "" if there is no member. Replicas that
+// read the same members compute the same shares.
 func share(fleet string, slot int, members []member) string {
 	owner, _ := rendezvous.Owner(members, func(m member) string {
 		return fleet + "\x00" + strconv.Itoa(slot) + "\x00" + m.name
@@ -49,13 +49,13 @@ func share(fleet string, slot int, members []member) string {
 	return owner.session
 }
 
-// holding is what the database says of the slots that this replica holds.
+// holding has the saved cursors of the slots that this replica holds, by slot.
 type holding map[int]store.Cursor
 
-// saving are cursors to be saved.
+// saving has the cursors to save, by slot.
 type saving map[int]store.Cursor
 
-// membership is this replica's part in the fleet. One goroutine uses it.
+// membership renews this replica's lease and takes and releases its slots. One goroutine uses it.
 type membership struct {
 	store   *store.Store
 	fleet   string
@@ -66,19 +66,18 @@ type membership struct {
 	begun     time.Time // the last renewal
 	joined    bool
 	held      holding
-	stealFrom time.Time // not before: the others had the same outage, and are about to come back
+	stealFrom time.Time // until then take no slots: after an outage of the database the others renew late, too
 }
 
 func newMembership(st *store.Store, fleet, name string, lease time.Duration) *membership {
 	return &membership{store: st, fleet: fleet, name: name, session: uuid.NewString(), lease: lease, held: holding{}}
 }
 
-// errSameName says that another process took this one's name.
+// errSameName is the error of a renewal when another process has taken this one's name.
 var errSameName = errors.New("another replica has the same name")
 
-// beat renews the lease, saves cursors, gives back the slots that are others'
-// and takes those that are this replica's and free. It returns what it holds
-// then.
+// beat renews the lease, saves cursors, releases the slots of other replicas' shares, and takes the free slots of
+// this replica's share. It returns the slots that this replica holds after that.
 func (m *membership) beat(ctx context.Context, save saving) (holding, error) {
 	var got holding
 	renamed := false
@@ -95,7 +94,7 @@ func (m *membership) beat(ctx context.Context, save saving) (holding, error) {
 		}
 		err := m.renew(ctx, tx, lease)
 		if errors.Is(err, errSameName) {
-			renamed = true // slots that it still holds are given up by their holders' session
+			renamed = true // the slots of the old session are free when its lease ends
 			return nil
 		}
 		if err != nil {
@@ -121,15 +120,14 @@ func (m *membership) beat(ctx context.Context, save saving) (holding, error) {
 	return got, nil
 }
 
-// renewals of a lease in its length.
+// renewals is how often a lease is renewed within its length.
 const renewals = 4
 
-// longer is the lease that a replica asks for whose last renewal was so long
-// ago. On a machine that is too busy leases would lapse, and all be read again,
-// which is work: one that is late asks for more, up to half as much again. So the
-// slots of one that was killed are free after one and a half leases at most, and
-// another takes them with its next renewal: of the default lease, within 10 s
-// also where both are late.
+// longer returns the length of the lease that a replica requests when its last renewal is since ago. On a busy
+// machine leases would end before they are renewed, and other replicas would read the slots again, which makes the
+// machine busier. So a late replica requests a longer lease, up to one and a half times. The slots of a killed
+// replica are therefore free after one and a half leases at most, and another replica takes them with its next
+// renewal: with the default lease within 10 s, also if both replicas are late.
 func longer(lease, since time.Duration) time.Duration {
 	return min(max(lease, renewals*since), lease*3/2)
 }
@@ -138,7 +136,8 @@ const saveSQL = `update sentinel_slot s set cursor = v.cursor from unnest($3::in
 	where s.fleet = $1 and s.holder = $2 and s.slot = v.slot and s.cursor <> v.cursor`
 
 func (m *membership) save(ctx context.Context, tx *store.Tx, save saving) error {
-	// A lease or a cursor that is lost in a crash of the server is soon there again, or lies a little earlier.
+	// A crash of the database server may lose the last renewal: the next one repeats it, and an earlier cursor
+	// causes some events twice.
 	if _, err := tx.Exec(ctx, "set local synchronous_commit = off"); err != nil || len(save) == 0 {
 		return err
 	}
@@ -151,7 +150,7 @@ func (m *membership) save(ctx context.Context, tx *store.Tx, save saving) error 
 	return err
 }
 
-// renew prolongs the membership, or begins it.
+// renew renews this replica's lease, or inserts its row and the rows of the slots.
 func (m *membership) renew(ctx context.Context, tx *store.Tx, lease time.Duration) error {
 	var session string
 	err := tx.QueryRow(ctx, `select session from sentinel_member where fleet = $1 and name = $2 for update`, m.fleet,
@@ -163,9 +162,10 @@ func (m *membership) renew(ctx context.Context, tx *store.Tx, lease time.Duratio
 		return errSameName
 	}
 	if !m.joined {
-		// The name's last process may have been killed: this one takes its place at once.
-		if _, err := tx.Exec(
-			ctx, `insert into sentinel_slot (fleet, slot) select $1, generate_series(0, $2 - 1) on conflict do nothing`, m.fleet, slots); err != nil {
+		// This session replaces that of an earlier process of the name at once, whose lease need not have ended.
+		_, err := tx.Exec(ctx, `insert into sentinel_slot (fleet, slot) select $1, generate_series(0, $2 - 1)
+			on conflict do nothing`, m.fleet, slots)
+		if err != nil {
 			return err
 		}
 	}
@@ -176,7 +176,7 @@ func (m *membership) renew(ctx context.Context, tx *store.Tx, lease time.Duratio
 	return err
 }
 
-// members are those that live.
+// members returns the replicas whose lease has not ended. It deletes those whose lease ended a minute ago.
 func (m *membership) members(ctx context.Context, tx *store.Tx) ([]member, error) {
 	rows, err := tx.Query(
 		ctx, `with gone as (delete from sentinel_member where lease_until < now() - interval '1 minute')
@@ -196,7 +196,8 @@ const (
 	heldSQL = `select slot, cursor from sentinel_slot where fleet = $1 and holder = $2`
 )
 
-// divide gives and takes.
+// divide releases the slots of other replicas' shares, takes the free ones of this replica's share, and returns all
+// that it holds then.
 func (m *membership) divide(ctx context.Context, tx *store.Tx, members []member) (holding, error) {
 	mine, others, living := []int{}, []int{}, make([]string, len(members))
 	for i, x := range members {
@@ -235,8 +236,7 @@ func (m *membership) divide(ctx context.Context, tx *store.Tx, members []member)
 	return held, err
 }
 
-// leave gives everything back, so that others need not wait for the lease to
-// end.
+// leave releases all slots, so that other replicas need not wait for the end of the lease.
 func (m *membership) leave(ctx context.Context, save saving) error {
 	err := m.store.Tx(ctx, func(tx *store.Tx) error {
 		if err := m.save(ctx, tx, save); err != nil {
@@ -251,7 +251,7 @@ func (m *membership) leave(ctx context.Context, save saving) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("giving the slots back: %w", err)
+		return fmt.Errorf("releasing the slots: %w", err)
 	}
 	return nil
 }

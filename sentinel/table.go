@@ -9,10 +9,10 @@ import (
 	"atoll.dev/store"
 )
 
-// slots is how many parts the resources are shared in.
+// slots is the number of parts into which the replicas divide the resources.
 const slots = 64
 
-// slotOf is the slot of a resource: a short hash of its id.
+// slotOf returns the slot of a resource: a short hash of its id.
 func slotOf(id string) int {
 	sum := sha256.Sum256([]byte(id))
 	return int(sum[0]) % slots
@@ -46,7 +46,7 @@ type resource struct {
 	held *store.Document // from the feed, for a decision that is due at once
 }
 
-// queue is a heap of resources by when they are due.
+// queue is a heap of resources, ordered by the time at which they are due.
 type queue []*resource
 
 func (q queue) Len() int           { return len(q) }
@@ -84,7 +84,7 @@ type table struct {
 	heldBytes       int
 }
 
-// count is for the metrics.
+// count has the numbers of a kind's resources for the metrics.
 type count struct{ resources, pending int }
 
 func newTable() *table {
@@ -101,7 +101,7 @@ func (t *table) count(kind store.Kind) *count {
 	return c
 }
 
-// get returns a resource, which is added when there is none.
+// get returns the resource of a key. It adds the resource if the table does not have it.
 func (t *table) get(k key, slot int) *resource {
 	r := t.all[k]
 	if r == nil {
@@ -114,7 +114,7 @@ func (t *table) get(k key, slot int) *resource {
 	return r
 }
 
-// own notes whose a resource is. That does not change.
+// own records the owner of a resource. A resource keeps its owner for its whole life.
 func (t *table) own(r *resource, owner key) {
 	if owner == (key{}) || r.owner == owner {
 		return
@@ -127,7 +127,7 @@ func (t *table) own(r *resource, owner key) {
 	t.owned[owner][r] = true
 }
 
-// put gives a resource its next state, and its place in the queues.
+// put sets the next state of a resource, and moves the resource to the queue of that state.
 func (t *table) put(r *resource, s State) {
 	c := t.count(r.kind)
 	if pending(r.State) {
@@ -147,8 +147,8 @@ func (t *table) put(r *resource, s State) {
 
 func pending(s State) bool { return s.Wanted || s.Forced || s.Unsent != 0 }
 
-// enqueue puts a resource where it belongs: nowhere while it is being read, or
-// its event is on its way.
+// enqueue moves a resource to the queue of its state. A resource whose document is being read, or whose event is in
+// flight, is in no queue.
 func (t *table) enqueue(r *resource) {
 	want := &t.routine
 	if r.Urgent {
@@ -171,12 +171,12 @@ func (t *table) enqueue(r *resource) {
 	}
 }
 
-// maxHeld bounds the documents that are held. What is over it is read again.
+// maxHeld bounds the bytes of held documents. Decisions read documents beyond it from the database.
 const maxHeld = 16 << 20
 
 func sizeOf(d *store.Document) int { return len(d.Wire) + len(d.Spec) + len(d.Status) + 512 }
 
-// hold keeps a resource's newest document for the decision that is due soon.
+// hold keeps a resource's newest document in memory for the decision that is due soon.
 func (t *table) hold(r *resource, d *store.Document) {
 	t.release(r)
 	if size := sizeOf(d); t.heldBytes+size <= maxHeld {
@@ -192,7 +192,7 @@ func (t *table) release(r *resource) {
 	}
 }
 
-// drop forgets a resource.
+// drop removes a resource from the table.
 func (t *table) drop(r *resource) {
 	t.release(r)
 	r.reading = false
