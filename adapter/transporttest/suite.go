@@ -295,6 +295,26 @@ func (s *suite) watch() {
 	})
 }
 
+// applyWithRetry repeats an Apply that fails, as a worker repeats a failed run: a server under load may
+// answer that its database is unavailable. It fails the test after two minutes.
+func (s *suite) applyWithRetry(a adapter.Application) {
+	limit := time.After(2 * time.Minute)
+	retry := time.NewTicker(200 * time.Millisecond)
+	defer retry.Stop()
+	for {
+		_, err := s.Transport.Apply(s.Context(), a)
+		if err == nil {
+			return
+		}
+		select {
+		case <-retry.C:
+		case <-limit:
+			s.Errorf("applying %s: %v", a.Resource, err)
+			return
+		}
+	}
+}
+
 func (s *suite) many() {
 	const n = 20
 	var all sync.WaitGroup
@@ -302,9 +322,7 @@ func (s *suite) many() {
 		all.Go(func() {
 			name := fmt.Sprintf("many-%02d", i)
 			for g := range int64(3) {
-				if _, err := s.Transport.Apply(s.Context(), s.application(name, fmt.Sprint(g), g+1)); err != nil {
-					s.Error(err)
-				}
+				s.applyWithRetry(s.application(name, fmt.Sprint(g), g+1))
 			}
 		})
 	}
