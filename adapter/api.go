@@ -77,7 +77,7 @@ func (e *APIError) Error() string {
 
 func (e *APIError) Unwrap() error { return e.Err }
 
-// gone says whether CLM knows the route, but not the resource. A route that it does not know is a
+// gone reports whether CLM knows the route, but not the resource. A route that it does not know is a
 // mistake in the config.
 func (e *APIError) gone() bool {
 	return e.Status == http.StatusNotFound && e.Code != "" && !strings.HasSuffix(e.Code, "NTF-000")
@@ -185,7 +185,7 @@ func (a *apiClient) send(ctx context.Context, r apiRequest) (*answer, error) {
 	}
 }
 
-// retryable says whether to retry a failed call: not when the answer would be the same, and a POST
+// retryable reports whether to retry a failed call: not when the answer would be the same, and a POST
 // not when the server may have executed the first attempt.
 func retryable(method string, e *APIError) bool {
 	switch e.Status {

@@ -121,7 +121,7 @@ func kindOf(v any) string {
 	return "number"
 }
 
-// empty says whether a value is null, "", [] or {}.
+// empty reports whether a value is null, "", [] or {}.
 func empty(v any) bool {
 	switch v := v.(type) {
 	case nil:

@@ -79,7 +79,7 @@ type Value struct {
 	Place Place
 }
 
-// Set says whether the file has the value, which may be null.
+// Set reports whether the file has the value, which may be null.
 func (v Value) Set() bool { return v.Place.File != "" }
 
 // maxValues is how many values a document may have, with aliases expanded.

@@ -61,7 +61,7 @@ func (f workFacts) document() map[string]any {
 	}
 }
 
-// hasPresent says whether a work has a condition of that status about its present content.
+// hasPresent reports whether a work has a condition of that status about its present content.
 func hasPresent(work map[string]any, kind, status string) bool {
 	list, _ := dig(work, "status.conditions").([]any)
 	for _, x := range list {
@@ -96,7 +96,7 @@ func refusals(work map[string]any) (out []string) {
 	return out
 }
 
-// isReady says whether the object is ready in its present generation.
+// isReady reports whether the object is ready in its present generation.
 func (w *workView) isReady(f workFacts) bool {
 	if !f.applied {
 		return false
@@ -114,7 +114,7 @@ func (w *workView) isReady(f workFacts) bool {
 	return false
 }
 
-// isOutdated says whether the object's ready condition is about another generation than its present
+// isOutdated reports whether the object's ready condition is about another generation than its present
 // one.
 func (w *workView) isOutdated(f workFacts) bool {
 	for _, x := range f.conditions {
@@ -127,7 +127,7 @@ func (w *workView) isOutdated(f workFacts) bool {
 	return false
 }
 
-// wasAvailable says whether the last report is about this generation and had Available True.
+// wasAvailable reports whether the last report is about this generation and had Available True.
 func wasAvailable(vars map[string]any) bool {
 	before, _ := vars["before"].(map[string]any)
 	list, _ := before["conditions"].([]any)

@@ -60,7 +60,7 @@ func (f Findings) Errors() Findings {
 	return slices.DeleteFunc(slices.Clone(f), func(x Finding) bool { return x.Warning })
 }
 
-// isConfig says whether a file is an AdapterConfig, not a task.
+// isConfig reports whether a file is an AdapterConfig, not a task.
 func isConfig(name string, data []byte) bool {
 	root, _ := parseYAML(name, data)
 	if root == nil {

@@ -41,14 +41,14 @@ func (x *execution) report(ctx context.Context) *StepError {
 	return err
 }
 
-// preventsReport says whether a failure of the last phase is the task's own: its report could not
+// preventsReport reports whether a failure of the last phase is the task's own: its report could not
 // be built, or CLM rejected its content. An unreachable CLM or a refused caller is no such failure.
 func (x *execution) preventsReport(err *StepError) bool {
 	api, ok := errors.AsType[*APIError](err.Err)
 	return !ok || api.Status == http.StatusBadRequest || api.Status == http.StatusUnprocessableEntity
 }
 
-// reports says whether the task has an action that reports a status.
+// reports reports whether the task has an action that reports a status.
 func (x *execution) reports() bool {
 	for _, a := range x.task.actions {
 		if a.call != nil && statusReport(a.call.method, a.call.url.text) {
@@ -111,14 +111,14 @@ func (x *execution) runPostActions(ctx context.Context) *StepError {
 	return nil
 }
 
-// isMissing says whether a post action failed because its subject does not exist. A 404 without a
+// isMissing reports whether a post action failed because its subject does not exist. A 404 without a
 // code does not come from CLM; a dry run counts it all the same, as the original does.
 func (x *execution) isMissing(err error) bool {
 	api, ok := errors.AsType[*APIError](err)
 	return ok && (api.gone() || x.api.single && api.Status == http.StatusNotFound && api.Code == "")
 }
 
-// ownError says whether a call failed because the event's resource does not exist.
+// ownError reports whether a call failed because the event's resource does not exist.
 func (x *execution) ownError(err error) bool {
 	api, ok := errors.AsType[*APIError](err)
 	return ok && api.gone() && x.concernsResource(api.URL)

@@ -63,7 +63,7 @@ func (r *Resource) text() string {
 	return r.RefText.Value
 }
 
-// hasFeedbackRule says whether a manifest's text names a feedback rule.
+// hasFeedbackRule reports whether a manifest's text names a feedback rule.
 func hasFeedbackRule(manifest, name string) bool {
 	return strings.Contains(manifest, "name: "+name+",") || strings.Contains(manifest, "name: "+name+"\n")
 }

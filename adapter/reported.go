@@ -160,7 +160,7 @@ func (x *execution) sendReport(ctx context.Context, r apiRequest) (*answer, erro
 	return out, errOvertaken
 }
 
-// refusedFor says whether CLM refused a report because its time is too far from CLM's clock, and
+// refusedFor reports whether CLM refused a report because its time is too far from CLM's clock, and
 // returns the time of that clock.
 func (s *statusBody) refusedFor(out *answer) (date time.Time, wrong bool) {
 	if out == nil || out.status != http.StatusBadRequest || out.date.IsZero() || s.at.IsZero() {
@@ -206,7 +206,7 @@ func (x *execution) keptInstead(ctx context.Context, statuses *url.URL, s status
 			s.Generation, last.Generation)
 }
 
-// sameConditions says whether two reports have the same statuses and reasons.
+// sameConditions reports whether two reports have the same statuses and reasons.
 func (r *lastReport) sameConditions(other lastReport) bool {
 	if len(r.Conditions) != len(other.Conditions) {
 		return len(r.Conditions) == 0 || len(other.Conditions) == 0 // what has none shows nothing

@@ -313,7 +313,7 @@ func (x *execution) whole(r *resource, rendered Object) (s Search, err error) {
 	return s, err
 }
 
-// meant says whether the resource's discovery finds an object.
+// meant reports whether the resource's discovery finds an object.
 func (x *execution) meant(r *resource, object Object) bool {
 	s, err := x.search(&r.discovery)
 	return err == nil && matches(s, object)
@@ -366,7 +366,7 @@ func identify(o Object) identity {
 	return identity{text("apiVersion"), text("kind"), text("metadata.namespace"), text("metadata.name")}
 }
 
-// matches says whether a search finds an object, not counting its kind.
+// matches reports whether a search finds an object, not counting its kind.
 func matches(s Search, o Object) bool {
 	id := identify(o)
 	if s.Namespace != "" && s.Namespace != "*" && s.Namespace != id.Namespace {

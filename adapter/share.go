@@ -52,7 +52,7 @@ type share struct {
 	work  context.Context
 }
 
-// holding says whether a replica holds a resource's slot.
+// holding reports whether a replica holds a resource's slot.
 type holding int
 
 const (
@@ -61,7 +61,7 @@ const (
 	suspended                // the lease has expired, and perhaps no other replica took the slot
 )
 
-// holds says whether this replica holds a resource's slot.
+// holds reports whether this replica holds a resource's slot.
 func (s *share) holds(id string, now time.Time) holding {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -158,7 +158,7 @@ func (s *share) endIfExpired(now time.Time) bool {
 }
 
 // slotsOfReplica returns the slots that this replica holds as far as it knows, and how many slots
-// there are; 0 when nobody shares.
+// there are; 0 when the resources are not shared.
 func (s *share) slotsOfReplica() (slots []int, of int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -170,7 +170,7 @@ func (s *share) slotsOfReplica() (slots []int, of int) {
 	return slots, s.slots
 }
 
-// count returns how many slots there are; 0 when nobody shares.
+// count returns how many slots there are; 0 when the resources are not shared.
 func (s *share) count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,7 +184,7 @@ func (s *share) remaining(now time.Time) time.Duration {
 	return s.until.Sub(now)
 }
 
-// firstShare renews until the server answers. It returns false when nobody shares.
+// firstShare renews until the server answers. It returns false when the resources are not shared.
 func (w *Worker) firstShare(ctx context.Context) (bool, error) {
 	for {
 		err := w.renew(ctx)

@@ -150,7 +150,7 @@ func (s *standardReport) build(ctx context.Context, in frame) (any, error) {
 	}, nil
 }
 
-// runFailed says whether the run has failed so far.
+// runFailed reports whether the run has failed so far.
 func runFailed(vars map[string]any) bool {
 	adapter, _ := vars["adapter"].(map[string]any)
 	return adapter["executionStatus"] != string(Success)

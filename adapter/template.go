@@ -202,7 +202,7 @@ func fieldsOf(root *parse.ListNode) []string {
 	return names
 }
 
-// reads says whether the template reads a name of the scope.
+// reads reports whether the template reads a name of the scope.
 func (t *tmpl) reads(name string) bool {
 	switch {
 	case t == nil:

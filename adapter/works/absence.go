@@ -47,7 +47,7 @@ func (w *Works) Unconfirmed(ctx context.Context, s adapter.Search) (adapter.Obje
 	return unknownObject(&u, s.Name), nil
 }
 
-// isUnreported says whether the agent of a consumer has not reported its works yet, and since when. With
+// isUnreported reports whether the agent of a consumer has not reported its works yet, and since when. With
 // consumer "" it says whether that holds for any consumer.
 func (w *Works) isUnreported(ctx context.Context, consumer string) (unreported bool, since time.Time, err error) {
 	var found []maestro.Consumer

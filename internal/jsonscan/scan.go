@@ -2,8 +2,8 @@
 //
 // It is for documents that are decoded and encoded with each request: the lifecycle manager's
 // statuses. A Scanner walks through JSON that was valid when it was stored; it reports malformed
-// input as an error, but it accepts some input that is not JSON. What comes from outside is decoded
-// by encoding/json. The package imports nothing of Atoll.
+// input as an error, but it accepts some input that is not JSON. Code that reads a client's input
+// uses encoding/json instead. The package imports nothing of Atoll.
 package jsonscan
 
 import (
@@ -15,10 +15,11 @@ import (
 	"unicode/utf8"
 )
 
-// ErrMalformed says that the input is not JSON, or not of the form that was expected.
+// ErrMalformed means that the input is not JSON, or has another form than the caller reads.
 var ErrMalformed = errors.New("malformed JSON")
 
-// Scanner reads one value after the other. After an error all methods return zero values; Err returns the first error.
+// Scanner reads one value after the other. After an error all methods return zero values, and Err
+// returns the first error. One goroutine may use it.
 type Scanner struct {
 	data []byte
 	at   int
@@ -31,6 +32,7 @@ func New(data []byte) *Scanner { return &Scanner{data: data} }
 // Err returns the first error.
 func (s *Scanner) Err() error { return s.err }
 
+// fail records the first error and moves to the end of the input.
 func (s *Scanner) fail() {
 	if s.err == nil {
 		s.err = fmt.Errorf("%w at byte %d", ErrMalformed, s.at)
@@ -50,6 +52,7 @@ func (s *Scanner) peek() byte {
 	return 0
 }
 
+// expect skips white space and one byte c, or fails.
 func (s *Scanner) expect(c byte) {
 	if s.peek() != c {
 		s.fail()
@@ -67,7 +70,8 @@ func (s *Scanner) Null() bool {
 	return false
 }
 
-// Object calls member with the key of each member; member must read the member's value. Null has no members.
+// Object calls member with the key of each member; member must read the member's value. Null has no
+// members.
 func (s *Scanner) Object(member func(key string)) {
 	if s.Null() {
 		return

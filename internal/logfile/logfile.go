@@ -1,6 +1,7 @@
-// Package logfile bounds the log of a process that goes on appending to it
-// through a descriptor of its own (decision 003). Whoever starts a process
-// bounds its log, and nobody else does.
+// Package logfile bounds the log of a process that appends to it through a descriptor of its own
+// (decision 003). The program that starts a process bounds the process's log; no other program may.
+//
+// The supervisor of a region on one machine and hosting use it. It imports nothing of Atoll.
 package logfile
 
 import (
@@ -11,10 +12,9 @@ import (
 	"os"
 )
 
-// Bound copies a log over limit bytes to NAME.1, where kept old ones stay as
-// NAME.1 to NAME.kept, and empties it. A line that is written between the copy
-// and the cut is lost, which a log can bear and data could not. A log that is
-// not there is within its bounds.
+// Bound copies a log of more than limit bytes to NAME.1 and truncates it. It keeps the latest copies as
+// NAME.1 to NAME.kept. A line that the process writes between the copy and the truncation is lost. A
+// smaller log, or none, is no error and stays as it is.
 func Bound(path string, limit int64, kept int) error {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {

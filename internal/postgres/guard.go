@@ -9,19 +9,21 @@ import (
 	"atoll.dev/internal/pgsession"
 )
 
-// Reserve is how much of the disk is kept for PostgreSQL's own needs: below it, Guard makes the server read only.
+// Reserve is the free space, in bytes, that PostgreSQL needs for itself: when less is free, Guard
+// makes the server read only.
 const Reserve = 256 << 20
 
-// Guard keeps a full disk from taking the server down: a PostgreSQL that cannot write a checkpoint
-// crashes, and does not start again until there is room. Below Reserve the server becomes read
-// only, so that writes are refused (SQLSTATE 25006) and reads go on; above twice of that it becomes
-// writable again. Guard runs beside the server, over its restarts, until ctx ends. It calls changed,
-// which may be nil, after each change.
+// Guard makes the server read only before its disk is full: a PostgreSQL that cannot write a
+// checkpoint crashes, and does not start again until the disk has room. When less than Reserve is
+// free, the server refuses writes (SQLSTATE 25006) and serves reads; when more than twice Reserve
+// is free, it is writable again. Guard runs until ctx ends, also while the server restarts, and
+// returns the cause of ctx. It calls changed, which may be nil, after each change.
 func (c *Cluster) Guard(ctx context.Context, changed func(readOnly bool, free uint64)) error {
 	return guard{free: func() (uint64, error) { return freeSpace(c.DataDir) }, set: c.setReadOnly, changed: changed,
 		every: time.Second}.run(ctx)
 }
 
+// guard is one call of Guard.
 type guard struct {
 	free    func() (uint64, error)
 	set     func(ctx context.Context, readOnly bool) error
@@ -32,7 +34,8 @@ type guard struct {
 func (g guard) run(ctx context.Context) error {
 	ticker := time.NewTicker(g.every)
 	defer ticker.Stop()
-	// the value that was set last; unknown at the start, because an earlier guard may have set it
+	// The value that set has set last. It is unknown at the start, because an earlier guard may
+	// have set it.
 	isKnown, readOnly := false, false
 	for {
 		if free, err := g.free(); err == nil {
@@ -64,6 +67,7 @@ func decide(readOnly bool, free uint64) bool {
 	return free < Reserve
 }
 
+// freeSpace returns how many bytes an ordinary user can write on the disk of a directory.
 func freeSpace(dir string) (uint64, error) {
 	var fs syscall.Statfs_t
 	if err := syscall.Statfs(dir, &fs); err != nil {
@@ -72,7 +76,8 @@ func freeSpace(dir string) (uint64, error) {
 	return fs.Bavail * uint64(fs.Bsize), nil
 }
 
-// setReadOnly changes the default of all sessions, from their next transaction on.
+// setReadOnly makes all transactions of all sessions read only, or writable, from the next
+// transaction on.
 func (c *Cluster) setReadOnly(ctx context.Context, readOnly bool) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

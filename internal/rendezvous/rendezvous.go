@@ -1,9 +1,9 @@
-// Package rendezvous divides slots among members by highest random weight: each member has a weight for each slot, and the
-// member with the highest one should hold it. All who know the same members come to the same division, and a member that
-// comes or goes moves its own slots only.
+// Package rendezvous divides slots among members by highest random weight: each member has a weight for
+// each slot, and the member with the highest weight should hold the slot. All processes that know the
+// same members compute the same division, and when a member joins or leaves, only its slots change.
 //
-// Whoever holds a slot by a lease decides when it changes hands; this package says only who should have it. It imports
-// nothing of Atoll.
+// The package computes which member should hold a slot. The leases of the services that share slots (the
+// lifecycle manager, the sentinel, Maestro) decide when a slot changes hands. It imports nothing of Atoll.
 package rendezvous
 
 import (
@@ -11,15 +11,15 @@ import (
 	"crypto/sha256"
 )
 
-// Owner returns the member that should hold a slot. text names the slot and a member together; it must be different for
-// each member, and the same for the same member everywhere and for all time. The order of members does not matter. ok is
-// false when there is no member.
+// Owner returns the member that should hold a slot; ok is false when there is no member. text returns a
+// text that names the slot and a member together: it differs between members, and is the same for one
+// member in every process and release. The order of members does not matter.
 func Owner[M any](members []M, text func(M) string) (owner M, ok bool) {
-	var most [sha256.Size]byte
+	var highest [sha256.Size]byte
 	for _, m := range members {
 		weight := sha256.Sum256([]byte(text(m)))
-		if !ok || bytes.Compare(weight[:], most[:]) > 0 {
-			owner, most, ok = m, weight, true
+		if !ok || bytes.Compare(weight[:], highest[:]) > 0 {
+			owner, highest, ok = m, weight, true
 		}
 	}
 	return owner, ok

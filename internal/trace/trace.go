@@ -124,7 +124,7 @@ func (t *Tracer) Close() error {
 	return nil
 }
 
-// Kind says what a span is of.
+// Kind is the kind of a span.
 type Kind int
 
 // The kinds, OpenTelemetry's.
@@ -140,7 +140,7 @@ var kinds = map[Kind]trace.SpanKind{
 	Internal: trace.SpanKindInternal, Server: trace.SpanKindServer, Client: trace.SpanKindClient, Producer: trace.SpanKindProducer, Consumer: trace.SpanKindConsumer,
 }
 
-// Attr is what a span says of itself. Secrets do not belong in it.
+// Attr is an attribute of a span. It must not contain secrets.
 type Attr = attribute.KeyValue
 
 // String makes an attribute.
