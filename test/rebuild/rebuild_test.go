@@ -60,8 +60,8 @@ func (w *world) reconciled(id string) {
 	})
 }
 
-// applied is what the works' objects are known by, of clusters by their
-// management clusters: nothing that is made anew, or written to, has the same.
+// applied returns the uid and resourceVersion of each applied object of the clusters, given by management cluster, and of
+// the source's own work. An object that was created again or written to since has others.
 func (w *world) applied(ids map[string]string) map[string]string {
 	w.Helper()
 	found := map[string]string{}
@@ -80,12 +80,12 @@ func (w *world) applied(ids map[string]string) map[string]string {
 	return found
 }
 
-// rebuild runs the command as an operator does.
-func (w *world) rebuild(timeout string) (code int, report rebuilt, said string) {
+// rebuild runs "atoll maestro rebuild" and returns its exit code, its report, and its standard error.
+func (w *world) rebuild(timeout string) (code int, report rebuilt, stderr string) {
 	w.Helper()
 	var out, errs bytes.Buffer
-	code = cli.Main([]string{"maestro", "rebuild", "--endpoint", "http://" + w.server.HTTP, "--clm-endpoint", w.manager.URL, "-o",
-		"json", "--timeout", timeout}, strings.NewReader(""), &out, &errs)
+	code = cli.Main([]string{"maestro", "rebuild", "--endpoint", "http://" + w.server.HTTP, "--clm-endpoint",
+		w.manager.URL, "-o", "json", "--timeout", timeout}, strings.NewReader(""), &out, &errs)
 	if err := json.Unmarshal(out.Bytes(), &report); err != nil {
 		w.Fatalf("%v in %s; %s", err, out.String(), errs.String())
 	}
@@ -100,12 +100,10 @@ type rebuilt struct {
 	Done      bool
 }
 
-// TestI8I9ARebuildRestoresWhatTheLifecycleManagerOrdered: Maestro's database is
-// lost with works applied on two management clusters, one of them a source's own,
-// and with a deletion under way whose agent is away. A first rebuild waits for
-// that agent, and the deletion does not end before it is heard. With the agent,
-// the works are there again, the deletion ends, and no object was made anew or
-// written to.
+// TestI8I9ARebuildRestoresWhatTheLifecycleManagerOrdered loses Maestro's database while works are applied on two
+// management clusters, one of them created by another source, and while a deletion waits for an agent that is away. A
+// first rebuild waits for this agent, and the deletion does not end without it. After the agent has started, Maestro has
+// the works again, the deletion ends, and no object was created again or written to.
 func TestI8I9ARebuildRestoresWhatTheLifecycleManagerOrdered(t *testing.T) {
 	w := newWorld(t)
 	for _, mc := range []string{mc1, mc2} {
@@ -150,24 +148,24 @@ func TestI8I9ARebuildRestoresWhatTheLifecycleManagerOrdered(t *testing.T) {
 	before := w.applied(map[string]string{mc1: one, mc2: two})
 
 	w.loseDatabase()
-	code, report, said := w.rebuild("1s")
+	code, report, stderr := w.rebuild("1s")
 	waits := map[string]bool{}
 	for _, wait := range report.Waiting {
 		waits[wait.Kind+" "+wait.Name] = true
 	}
 	if code != 1 || report.Done || report.Consumers.Created != 2 || !waits["ManagementCluster mc2"] ||
 		!waits["Cluster doomed"] {
-		t.Fatalf("with one agent away: %d, %+v; %s", code, report, said)
+		t.Fatalf("with one agent away: %d, %+v; %s", code, report, stderr)
 	}
 	if _, err := w.clm.Get(t.Context(), clusters, doomed, ""); err != nil {
-		t.Fatalf("nobody has heard its agent, and the cluster is gone: %v", err)
+		t.Fatalf("the cluster was deleted before its agent connected: %v", err)
 	}
 
 	w.clusters[mc2].agent.Start()
-	code, report, said = w.rebuild(testsite.HangLimit.String())
+	code, report, stderr = w.rebuild(testsite.HangLimit.String())
 	if code != 0 || !report.Done || report.Consumers.Created != 0 || report.Consumers.Known != 2 ||
 		len(report.Waiting) != 0 {
-		t.Fatalf("rebuilt: %d, %+v; %s", code, report, said)
+		t.Fatalf("rebuilt: %d, %+v; %s", code, report, stderr)
 	}
 	if len(report.Unknown) != 1 || report.Unknown[0].ID != direct.BundleID(mc1, "direct") || report.Works.Present != 2 {
 		t.Errorf("works: %+v", report)
@@ -175,7 +173,7 @@ func TestI8I9ARebuildRestoresWhatTheLifecycleManagerOrdered(t *testing.T) {
 	if _, err := w.clm.Get(t.Context(), clusters, doomed, ""); remote.StatusOf(err) != http.StatusNotFound {
 		t.Errorf("the cluster that was being deleted: %v", err)
 	}
-	w.eventually("its namespace is on the way out", func() error {
+	w.eventually("its namespace is being deleted", func() error {
 		ns, err := w.clusters[mc2].admin.Resource(namespaces).Get(t.Context(), "clusters-"+doomed, metav1.GetOptions{})
 		if err == nil && ns.GetDeletionTimestamp() == nil {
 			return errors.New("it is not being deleted")
@@ -185,18 +183,18 @@ func TestI8I9ARebuildRestoresWhatTheLifecycleManagerOrdered(t *testing.T) {
 	w.reconciled(one)
 	w.reconciled(two)
 
-	// Once more, while the agents stay connected.
+	// The database is lost once more while the agents stay connected.
 	w.loseDatabase()
-	code, report, said = w.rebuild(testsite.HangLimit.String())
+	code, report, stderr = w.rebuild(testsite.HangLimit.String())
 	if code != 0 || !report.Done || report.Works.Present != 2 || len(report.Unknown) != 1 ||
 		report.Consumers.Created != 2 {
-		t.Errorf("once more: %d, %+v; %s", code, report, said)
+		t.Errorf("once more: %d, %+v; %s", code, report, stderr)
 	}
-	code, report, said = w.rebuild(testsite.HangLimit.String()) // nothing is lost
+	code, report, stderr = w.rebuild(testsite.HangLimit.String()) // nothing is lost
 	if code != 0 || !report.Done || report.Works.Present != 2 || report.Consumers.Created != 0 {
-		t.Errorf("with nothing lost: %d, %+v; %s", code, report, said)
+		t.Errorf("with nothing lost: %d, %+v; %s", code, report, stderr)
 	}
 	if diff := cmp.Diff(before, w.applied(map[string]string{mc1: one, mc2: two})); diff != "" {
-		t.Errorf("what was applied (-before +after):\n%s", diff)
+		t.Errorf("applied objects (-before +after):\n%s", diff)
 	}
 }
