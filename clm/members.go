@@ -37,13 +37,19 @@ const memberTable = `create table adapter_share (
 	state   jsonb not null -- a sharing
 )`
 
+// adapterName and memberName name an adapter, and one of its replicas among them.
+type (
+	adapterName string
+	memberName  string
+)
+
 // sharing is the division of an adapter's slots among its replicas. Times are microseconds
 // since 1970.
 type sharing struct {
-	Until   map[string]int64    `json:"until"`           // by replica: the end of its lease
-	Holders [memberSlots]string `json:"holders"`         // "": no holder
-	Since   [memberSlots]int64  `json:"since"`           // since when a slot's holder has held it
-	Grace   map[string]bool     `json:"grace,omitempty"` // replicas whose lease was prolonged without them
+	Until   map[memberName]int64    `json:"until"`           // by replica: the end of its lease
+	Holders [memberSlots]memberName `json:"holders"`         // "": no holder
+	Since   [memberSlots]int64      `json:"since"`           // since when a slot's holder has held it
+	Grace   map[memberName]bool     `json:"grace,omitempty"` // replicas whose lease was prolonged without them
 }
 
 // renewed returns the sharing after a replica has renewed its lease until a time. keep has
@@ -54,14 +60,15 @@ type sharing struct {
 // If all leases have ended, also that of this replica, then no replica could renew: this
 // server or its database was down. The other replicas then get one more lease as grace, so
 // that all of them keep their slots.
-func (s sharing) renewed(member string, keep []int, until, now int64) (next sharing, open []int) {
-	next = sharing{Until: map[string]int64{}, Holders: s.Holders, Since: s.Since, Grace: map[string]bool{}}
-	away := s.Until[member] != 0
+func (s sharing) renewed(member memberName, keep []int, until, now int64) (next sharing, open []int) {
+	next = sharing{Until: map[memberName]int64{}, Holders: s.Holders, Since: s.Since,
+		Grace: map[memberName]bool{}}
+	allEnded := s.Until[member] != 0
 	for _, end := range s.Until {
-		away = away && end <= now
+		allEnded = allEnded && end <= now
 	}
 	for m, end := range s.Until {
-		if grace := away && m != member && !s.Grace[m]; grace {
+		if grace := allEnded && m != member && !s.Grace[m]; grace {
 			end = until
 			next.Grace[m] = true
 		} else if m != member && s.Grace[m] {
@@ -77,18 +84,18 @@ func (s sharing) renewed(member string, keep []int, until, now int64) (next shar
 		if _, lives := next.Until[holder]; !lives {
 			holder = ""
 		}
-		mine := next.wanted(slot) == member
-		if holder == member && !mine && !slices.Contains(keep, slot) {
+		shouldHold := next.wanted(slot) == member
+		if holder == member && !shouldHold && !slices.Contains(keep, slot) {
 			holder = ""
 		}
-		if holder == "" && mine {
+		if holder == "" && shouldHold {
 			holder = member
 			next.Since[slot] = now
 		}
 		if holder == member && next.Since[slot] == 0 { // an earlier version of this server did not store it
 			next.Since[slot] = now
 		}
-		if next.Holders[slot] = holder; holder == member && mine {
+		if next.Holders[slot] = holder; holder == member && shouldHold {
 			open = append(open, slot)
 		}
 	}
@@ -97,8 +104,8 @@ func (s sharing) renewed(member string, keep []int, until, now int64) (next shar
 
 // without returns the sharing after a replica has finished all its work and released its
 // slots.
-func (s sharing) without(member string) sharing {
-	next := sharing{Until: map[string]int64{}, Holders: s.Holders, Since: s.Since, Grace: maps.Clone(s.Grace)}
+func (s sharing) without(member memberName) sharing {
+	next := sharing{Until: map[memberName]int64{}, Holders: s.Holders, Since: s.Since, Grace: maps.Clone(s.Grace)}
 	delete(next.Grace, member)
 	for m, end := range s.Until {
 		if m != member {
@@ -114,15 +121,15 @@ func (s sharing) without(member string) sharing {
 }
 
 // wanted returns the replica that should hold a slot, "" if there is none.
-func (s sharing) wanted(slot int) string {
-	owner, _ := rendezvous.Owner(slices.Collect(maps.Keys(s.Until)), func(member string) string {
-		return strconv.Itoa(slot) + "\x00" + member
+func (s sharing) wanted(slot int) memberName {
+	owner, _ := rendezvous.Owner(slices.Collect(maps.Keys(s.Until)), func(member memberName) string {
+		return strconv.Itoa(slot) + "\x00" + string(member)
 	})
 	return owner
 }
 
 // changeSharing changes the sharing of an adapter. Times are the database's.
-func (s *Server) changeSharing(ctx context.Context, adapter string, change func(have sharing,
+func (s *Server) changeSharing(ctx context.Context, adapter adapterName, change func(have sharing,
 	now int64) sharing) error {
 	err := s.store.Tx(ctx, func(tx *store.Tx) error {
 		if _, err := tx.Exec(ctx, `insert into adapter_share (adapter, state) values ($1, '{}') on conflict do nothing`,
@@ -201,11 +208,10 @@ func (s *Server) deleteMember(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// member reads the names in the path of a replica. A caller with a tenancy is refused.
-func (s *Server) member(r *http.Request) (adapter, member string, err error) {
-	adapter, member = r.PathValue("adapter"), r.PathValue("member")
-	switch {
-	case len(adapter) > maxMember || len(member) > maxMember:
+// member reads the names of the adapter and the replica from the path.
+func (s *Server) member(r *http.Request) (adapter adapterName, member memberName, err error) {
+	adapter, member = adapterName(r.PathValue("adapter")), memberName(r.PathValue("member"))
+	if len(adapter) > maxMember || len(member) > maxMember {
 		return "", "", rest.Errorf(http.StatusBadRequest, codeBadRequest, "names have at most %d bytes", maxMember)
 	}
 	return adapter, member, nil

@@ -23,14 +23,14 @@ func TestNoSlotIsTwoReplicas(t *testing.T) {
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		const lease = 100
-		now, state, replicas := int64(1000), sharing{}, map[string]*replica{}
-		names := []string{"a", "b", "c", "d"}
+		now, state, replicas := int64(1000), sharing{}, map[memberName]*replica{}
+		names := []memberName{"a", "b", "c", "d"}
 		lapse := func(r *replica) {
 			if r.until <= now {
 				r.open, r.busy = nil, nil // its work has ended with its lease
 			}
 		}
-		ask := func(name string) {
+		ask := func(name memberName) {
 			r := replicas[name]
 			if r == nil {
 				r = &replica{}
@@ -39,7 +39,7 @@ func TestNoSlotIsTwoReplicas(t *testing.T) {
 			lapse(r)
 			r.keep, r.asked = append(slices.Clone(r.open), r.busy...), true // work may begin until the answer
 		}
-		answer := func(name string) {
+		answer := func(name memberName) {
 			r := replicas[name]
 			lapse(r)
 			state, r.open = state.renewed(name, r.keep, now+lease, now)
@@ -73,7 +73,7 @@ func TestNoSlotIsTwoReplicas(t *testing.T) {
 				delete(replicas, name)
 			},
 			"": func(t *rapid.T) {
-				whose := map[int]string{}
+				whose := map[int]memberName{}
 				for _, name := range names {
 					r := replicas[name]
 					if r == nil || r.until <= now {
@@ -128,7 +128,7 @@ func TestAClockThatIsPutBackHoldsNoSlots(t *testing.T) {
 func TestAfterAnOutageReplicasComeBackToTheirSlots(t *testing.T) {
 	const second = int64(1e6)
 	now, state := 10*second, sharing{}
-	renew := func(member string) (open []int) {
+	renew := func(member memberName) (open []int) {
 		state, open = state.renewed(member, nil, now+4*second, now)
 		return open
 	}

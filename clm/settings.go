@@ -31,7 +31,7 @@ func (s Setting) Variable() string {
 	return "HYPERFLEET_" + strings.ToUpper(strings.NewReplacer(".", "_", "-", "_").Replace(s.Key))
 }
 
-// Settings are what variables and flags may set. The flags are hyperfleet-api's.
+// settings are the keys that variables and flags may set. The flags are hyperfleet-api's.
 var settings = []Setting{
 	{Key: "server.hostname", Flag: "server-hostname", Usage: "accepted, of no effect", value: func(c *Config) any {
 		return &c.Server.Hostname
@@ -265,7 +265,7 @@ func (c *Config) complete() {
 	}
 }
 
-// check refuses what cannot be.
+// check returns an error that names all keys with invalid values, nil if there are none.
 func (c *Config) check() error {
 	var wrong []error
 	add := func(key, format string, args ...any) { wrong = append(wrong, fmt.Errorf(key+": "+format, args...)) }
