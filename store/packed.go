@@ -3,21 +3,23 @@ package store
 import (
 	"bytes"
 	"compress/flate"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"sync"
 )
 
-// What the history keeps of a status is packed: compressed here, because PostgreSQL compresses only
-// rows above 2 KB, and stored as bytes, because nobody searches it and jsonb is parsed at each
-// write. The first byte is the form.
+// A packed text is one that no search reads, in compressed form. The process compresses it, because PostgreSQL
+// compresses only rows above 2 KB and knows no dictionary. It is stored as bytes, because PostgreSQL parses jsonb at
+// each write and prints it at each read. The first byte is the form.
 const (
-	packedPlain   = 0
-	packedDeflate = 1
+	packedPlain     = 0
+	packedDeflate   = 1 // what is longer than maxFragments, and what earlier releases packed
+	packedFragments = 2
 )
 
 // packFrom is the length from which compression is tried.
-const packFrom = 256
+const packFrom = 32
 
 var deflaters = sync.Pool{New: func() any {
 	w, _ := flate.NewWriter(nil, flate.BestSpeed) // the level is one that exists
@@ -29,7 +31,14 @@ func pack(text []byte) []byte {
 	if text == nil {
 		return nil
 	}
-	if len(text) >= packFrom {
+	switch {
+	case len(text) >= packFrom && len(text) <= maxFragments:
+		b := append(make([]byte, 0, 64+len(text)/3), packedFragments)
+		b = packFragments(binary.AppendUvarint(b, uint64(len(text))), text)
+		if len(b) <= len(text) {
+			return b
+		}
+	case len(text) > maxFragments:
 		var b bytes.Buffer
 		b.Grow(len(text) / 2)
 		b.WriteByte(packedDeflate)
@@ -57,6 +66,8 @@ func unpack(b, packed []byte) ([]byte, error) {
 	switch packed[0] {
 	case packedPlain:
 		return append(b, packed[1:]...), nil
+	case packedFragments:
+		return unpackFragments(b, packed[1:])
 	case packedDeflate:
 	default:
 		return b, fmt.Errorf("%w: packed text of form %d", ErrNewer, packed[0])
