@@ -221,7 +221,13 @@ func (o *observed) find(adapter string) (i int, have bool) {
 func encodeStatus(d *store.Document, spec declared, seen observed) {
 	b := make([]byte, 0, len(d.Status)+1024)
 	b = status.AppendConditions(append(b, `{"conditions":`...), seen.Conditions)
-	b = append(b, `,"reports":[`...)
+	if !seen.DeletionRepeated.IsZero() {
+		b = jsonscan.AppendTime(append(b, `,"deletion_repeated":`...), seen.DeletionRepeated)
+	}
+	if seen.EndedWithChild {
+		b = append(b, `,"ended_with_child":true`...)
+	}
+	b = append(b, reportsMember...)
 	texts := make([]json.RawMessage, len(seen.Reports))
 	copy(texts, seen.texts)
 	for i, r := range seen.Reports {
@@ -233,17 +239,17 @@ func encodeStatus(d *store.Document, spec declared, seen observed) {
 		}
 		b = append(b, texts[i]...)
 	}
-	b = append(b, ']')
-	if !seen.DeletionRepeated.IsZero() {
-		b = jsonscan.AppendTime(append(b, `,"deletion_repeated":`...), seen.DeletionRepeated)
-	}
-	if seen.EndedWithChild {
-		b = append(b, `,"ended_with_child":true`...)
-	}
-	d.Status = append(b, '}')
+	d.Status = append(b, "]}"...)
 	seen.texts = texts
 	d.Decoded = &decoded{d.Spec, d.Status, spec, seen}
 }
+
+// reportsMember begins the last member of a status, which no search reads.
+const reportsMember = `,"reports":[`
+
+// statusDetail returns where the reports begin in a status that encodeStatus wrote. No member before
+// the reports has this name at any depth, and quotes within texts are escaped.
+func statusDetail(text json.RawMessage) int { return bytes.Index(text, []byte(reportsMember)) }
 
 // compare returns how the statuses of two states of a resource differ.
 func compare(before, after store.Document) store.Difference {

@@ -40,7 +40,11 @@ func (s *Store) create(ctx context.Context, d Document) (Document, error) {
 			return d, err
 		}
 		token := newToken()
-		hit, err := s.autocommit(ctx, kind.composeCreation(ctx, next, tombstone, token), token)
+		w, err := kind.composeCreation(ctx, next, tombstone, token)
+		if err != nil {
+			return d, err
+		}
+		hit, err := s.autocommit(ctx, w, token)
 		switch {
 		case hit:
 			s.countChange()
@@ -67,7 +71,7 @@ func (s *Store) create(ctx context.Context, d Document) (Document, error) {
 	}
 }
 
-func (k *KindSpec) composeCreation(ctx context.Context, next Document, tombstone *Document, token int64) write {
+func (k *KindSpec) composeCreation(ctx context.Context, next Document, tombstone *Document, token int64) (write, error) {
 	if tombstone == nil {
 		return k.compose(ctx, insertStatement, next, next.Spec, next.Status, token, "create", next.Scope, next.Name,
 			next.DeletedAt, next.Wire[:next.head], k.facets(next))

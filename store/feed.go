@@ -248,7 +248,7 @@ func (r *reader) readChunk(ctx context.Context, opened openedBefore, sql string,
 				continue
 			}
 			returned++
-			size += len(found.spec) + len(found.status) + len(found.head) + len(found.wire) + 200
+			size += len(found.spec) + len(found.status) + len(found.detail) + len(found.head) + len(found.wire) + 200
 			c.docs = append(c.docs, found.document())
 			c.xids = append(c.xids, *xid)
 		}

@@ -26,12 +26,12 @@ type Record struct {
 }
 
 const recordColumns = `h.seq, h.at, h.action, h.kind, h.id, h.scope, h.version, h.generation,
-	h.principal, h.account, h.request_id, h.spec, h.status, h.packed, h.note`
+	h.principal, h.account, h.request_id, h.spec, h.status, h.packed_spec, h.packed, h.note`
 
-func (r *Record) targets(packed *[]byte, more ...any) []any {
-	return append([]any{&r.Seq, &r.At, &r.Action, &r.Kind, &r.ID, &r.Scope, &r.Version, &r.Generation,
-		&r.Actor.Principal, &r.Actor.Account, &r.Actor.RequestID, (*[]byte)(&r.Spec), (*[]byte)(&r.Status), packed,
-		(*[]byte)(&r.Note)}, more...)
+func (r *Record) targets(packedSpec, packed *unpackedText) []any {
+	return []any{&r.Seq, &r.At, &r.Action, &r.Kind, &r.ID, &r.Scope, &r.Version, &r.Generation,
+		&r.Actor.Principal, &r.Actor.Account, &r.Actor.RequestID, (*[]byte)(&r.Spec), (*[]byte)(&r.Status), packedSpec,
+		packed, (*[]byte)(&r.Note)}
 }
 
 // HistoryQuery selects the records that History returns: those of one document or, without ID,
@@ -83,17 +83,18 @@ func scanRecords(rows pgx.Rows, err error) ([]Record, error) {
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (Record, error) {
 		var r Record
-		var packed []byte
-		if err := row.Scan(r.targets(&packed)...); err != nil {
+		var spec, status unpackedText
+		if err := row.Scan(r.targets(&spec, &status)...); err != nil {
 			return r, err
 		}
 		r.At = r.At.UTC()
-		if packed == nil {
-			return r, nil
+		if spec != nil {
+			r.Spec = json.RawMessage(spec)
 		}
-		status, err := unpack(nil, packed)
-		r.Status = status
-		return r, err
+		if status != nil {
+			r.Status = json.RawMessage(status)
+		}
+		return r, nil
 	})
 }
 

@@ -330,7 +330,7 @@ func (q Query) columns() string {
 	case q.WithoutSpec && !q.WireOnly:
 		cols = strings.Replace(cols, "d.spec, d.status", "null::jsonb, d.status", 1)
 	case q.WireOnly:
-		cols = strings.Replace(cols, "d.spec, d.status", "null::jsonb, null::jsonb", 1)
+		cols = strings.Replace(cols, "d.spec, d.status, d.detail", "null::jsonb, null::jsonb, null::bytea", 1)
 	}
 	return cols
 }

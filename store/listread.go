@@ -21,7 +21,7 @@ type listReader struct {
 // listMeta and listColumns are how many columns come before the document, and how many it has.
 const (
 	listMeta    = 5
-	listColumns = 15
+	listColumns = 16
 )
 
 // read reads all rows into the page, and closes rows.
@@ -90,6 +90,7 @@ type documentRow struct {
 	id, scope, name     string
 	version, generation int64
 	spec, status        []byte
+	detail              unpackedText
 	head, wire          []byte
 	created, updated    time.Time
 	deleted             *time.Time
@@ -98,7 +99,7 @@ type documentRow struct {
 }
 
 func (r *documentRow) targets(head, wire any) []any {
-	return []any{&r.kind, &r.id, &r.scope, &r.name, &r.version, &r.generation, &r.spec, &r.status, head, wire,
+	return []any{&r.kind, &r.id, &r.scope, &r.name, &r.version, &r.generation, &r.spec, &r.status, &r.detail, head, wire,
 		&r.created, &r.updated, &r.deleted, &r.removed, &r.token}
 }
 
@@ -106,7 +107,7 @@ func (r *documentRow) document() Document {
 	wire, head := joinWire(r.head, r.wire)
 	return Document{
 		Kind: Kind(r.kind), ID: r.id, Scope: r.scope, Name: r.name, Version: r.version, Generation: r.generation,
-		Spec: json.RawMessage(r.spec), Status: json.RawMessage(r.status), Wire: wire, CreatedAt: r.created.UTC(),
+		Spec: json.RawMessage(r.spec), Status: joinStatus(r.status, r.detail), Wire: wire, CreatedAt: r.created.UTC(),
 		UpdatedAt: r.updated.UTC(), DeletedAt: utc(r.deleted), Removed: r.removed, token: r.token, head: head,
 	}
 }

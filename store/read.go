@@ -12,8 +12,8 @@ import (
 
 // columns are the columns of a document, in the order in which row and documentRow scan them. The
 // alias of the table is d.
-const columns = `d.kind, d.id, d.scope, d.name, d.version, d.generation, d.spec, d.status, d.head, d.wire,
-	d.created_at, d.updated_at, d.deleted_at, d.removed_at is not null, d.token`
+const columns = `d.kind, d.id, d.scope, d.name, d.version, d.generation, d.spec, d.status, d.detail, d.head,
+	d.wire, d.created_at, d.updated_at, d.deleted_at, d.removed_at is not null, d.token`
 
 // row scans the columns of a document into pointers, because the statements of the feed return one
 // row of nulls when no document changed. For statements without such a row there is documentRow.
@@ -21,15 +21,15 @@ type row struct {
 	kind, id, scope, name      *string
 	version, generation, token *int64
 	spec, status, head, wire   []byte
+	detail                     unpackedText
 	created, updated, deleted  *time.Time
 	removed                    *bool
 }
 
 // targets returns the arguments of Scan for the columns, and then for others.
 func (r *row) targets(more ...any) []any {
-	return append([]any{&r.kind, &r.id, &r.scope, &r.name, &r.version, &r.generation, &r.spec, &r.status, &r.head,
-		&r.wire,
-		&r.created, &r.updated, &r.deleted, &r.removed, &r.token}, more...)
+	return append([]any{&r.kind, &r.id, &r.scope, &r.name, &r.version, &r.generation, &r.spec, &r.status, &r.detail,
+		&r.head, &r.wire, &r.created, &r.updated, &r.deleted, &r.removed, &r.token}, more...)
 }
 
 // empty reports whether the row has no document.
@@ -39,7 +39,7 @@ func (r *row) document() Document {
 	wire, head := joinWire(r.head, r.wire)
 	return Document{
 		Kind: Kind(*r.kind), ID: *r.id, Scope: *r.scope, Name: *r.name, Version: *r.version, Generation: *r.generation,
-		Spec: json.RawMessage(r.spec), Status: json.RawMessage(r.status), Wire: wire,
+		Spec: json.RawMessage(r.spec), Status: joinStatus(r.status, r.detail), Wire: wire,
 		CreatedAt: r.created.UTC(), UpdatedAt: r.updated.UTC(), DeletedAt: utc(r.deleted), Removed: *r.removed,
 		token: *r.token, head: head,
 	}

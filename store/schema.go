@@ -149,9 +149,23 @@ create trigger document_changed after update of xid on document for each row
 // markSplitWire marks the wire forms that builds between splitWire and this step stored in two parts; see splitMark.
 const markSplitWire = `update document set wire = decode('01', 'hex') || wire where head <> ''`
 
+// statusDetail stores the part of a status that no search reads, and the spec in the history, as packed texts. A
+// status whose other part is in the column detail has the member that splitStatus adds. A process of the release
+// before reads only the searched part; the constraint refuses the statuses that it would store, without the member,
+// beside a detail that is no longer theirs.
+const statusDetail = `alter table document add column detail bytea;
+alter table document alter column detail set storage main;
+do $$ begin
+	alter table document alter column detail set compression lz4;
+exception when feature_not_supported then null;
+end $$;
+alter table document add constraint document_detail check (detail is null or status ? '+') not valid;
+alter table history add column packed_spec bytea;
+alter table history alter column packed_spec set storage external`
+
 // migrations of the store's own schema, in order. Only ever add to the end: a database remembers how many it has had.
 var migrations = []string{schema1, namesFree, quickCompression, historyOfKinds, narrowFeed, packedHistory, splitWire, tallies, searchFacets,
-	markSplitWire}
+	markSplitWire, statusDetail}
 
 // schemaLock is the advisory lock under which schemas change and incarnations begin.
 const schemaLock = 0x61746f6c6c // "atoll"

@@ -95,6 +95,11 @@ type KindSpec struct {
 	// Facets are words by which an index on the table feed finds documents: "Reconciled=False".
 	// Nil: none.
 	Facets func(Document) []string
+	// Detail returns at which byte of a status its last members begin, with their comma, which no
+	// search and no index reads. The store keeps these packed, apart from the JSON, so that PostgreSQL
+	// neither parses them at a write nor prints them at a read. 0 or less: all members are searched.
+	// It gets statuses as callers wrote them. Nil: 0.
+	Detail func(status json.RawMessage) int
 	// Begin completes the spec of a new document when the store has determined its generation,
 	// which follows that of a removed document with the same id. The store may call it several
 	// times. Nil: the spec stays as it is.
@@ -108,8 +113,9 @@ type KindSpec struct {
 	// Observed for kinds that can compare faster than by reading all JSON. Nil: SameJSON and
 	// Observed.
 	Compare func(before, after Document) Difference
-	// Recorded returns the part of a changed status that the history keeps, compressed and not
-	// searchable. Nil: the history keeps the whole status, as JSON.
+	// Recorded returns the part of a changed status that the history keeps. The history then keeps
+	// this part and the spec packed, and no search reads them. Nil: the history keeps the spec and the
+	// whole status, as JSON.
 	Recorded func(before, after Document) json.RawMessage
 	// History keeps a record of every change, with its actor, in the transaction of the change: the
 	// audit record.

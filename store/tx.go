@@ -207,7 +207,11 @@ func (tx *Tx) create(ctx context.Context, d Document) (Document, error) {
 		if err != nil {
 			return d, err
 		}
-		hit, err := tx.send(ctx, kind.composeCreation(ctx, next, tombstone, tx.token))
+		w, err := kind.composeCreation(ctx, next, tombstone, tx.token)
+		if err != nil {
+			return d, err
+		}
+		hit, err := tx.send(ctx, w)
 		if nameTaken(err) {
 			return d, &ExistsError{Kind: d.Kind, ByName: true}
 		}

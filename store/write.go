@@ -26,50 +26,57 @@ type write struct {
 }
 
 // Positions 1-9 are the same in all statements: kind, id, new version, new generation, spec, status, wire form after
-// its head, time, token. A null spec, status or head stands for the stored value: an unchanged value is not sent, and
-// PostgreSQL does not write a value again that it stores outside of the row.
+// its head, time, token. The last one is the detail. A null spec, status or head stands for the stored value, and a
+// null status for the stored detail: an unchanged value is not sent, and PostgreSQL does not write a value again that
+// it stores outside of the row.
 const (
-	insertSQL = `insert into document (kind, id, version, generation, spec, status, wire, created_at, updated_at, token, scope, name, deleted_at, head, facets)
-		values ($1, $2, $3, $4, $5::jsonb, $6::jsonb, $7, $8, $8, $9, $10, $11, $12, $13::bytea, $14::text[]) on conflict do nothing returning scope`
-	insertArgs = 14
+	insertSQL = `insert into document (kind, id, version, generation, spec, status, wire, created_at, updated_at, token,
+			scope, name, deleted_at, head, facets, detail)
+		values ($1, $2, $3, $4, $5::jsonb, $6::jsonb, $7, $8, $8, $9, $10, $11, $12, $13::bytea, $14::text[], $15::bytea)
+		on conflict do nothing returning scope`
+	insertArgs = 15
 
 	// reviveSQL replaces a tombstone by a new document.
 	reviveSQL = `update document set version = $3, generation = $4, spec = $5::jsonb, status = $6::jsonb, wire = $7, created_at = $8, updated_at = $8,
-		token = $9, scope = $10, name = $11, deleted_at = $12, removed_at = null, head = $13::bytea, facets = $14::text[], xid = pg_current_xact_id()
+		token = $9, scope = $10, name = $11, deleted_at = $12, removed_at = null, head = $13::bytea, facets = $14::text[],
+		detail = $16::bytea, xid = pg_current_xact_id()
 		where kind = $1 and id = $2 and version = $15 and removed_at is not null
 		and not exists (select from document o where o.kind = $1 and o.scope = $10 and o.name = $11 and o.name <> '' and o.removed_at is null and o.deleted_at is null)
 		returning scope`
-	reviveArgs = 15
+	reviveArgs = 16
 
 	updateSQL = `update document set version = $3, generation = $4, spec = coalesce($5::jsonb, spec), status = coalesce($6::jsonb, status),
-		wire = $7, updated_at = $8, token = $9, deleted_at = $10, removed_at = $11, head = coalesce($14::bytea, head), facets = coalesce($15::text[], facets),
+		wire = $7, updated_at = $8, token = $9, deleted_at = $10, removed_at = $11, head = coalesce($14::bytea, head),
+		facets = coalesce($15::text[], facets), detail = case when $6::jsonb is null then detail else $16::bytea end,
 		xid = pg_current_xact_id()
 		where kind = $1 and id = $2 and version = $12 and token = $13 and removed_at is null returning scope`
-	updateArgs = 15
+	updateArgs = 16
 
 	// observeSQL writes later times of observation without a new version. Its new token shows whether the write was done,
 	// and makes concurrent writes fail that were composed from the state before.
-	observeSQL = `update document set status = $4::jsonb, wire = $5, token = $6, head = coalesce($8::bytea, head)
+	observeSQL = `update document set status = $4::jsonb, wire = $5, token = $6, head = coalesce($8::bytea, head), detail = $9::bytea
 		where kind = $1 and id = $2 and version = $3 and token = $7 and removed_at is null returning scope`
 )
 
-// statementForms are the statements of one change: without a record of the history, with a record, and with a record
-// that has neither spec nor status.
-type statementForms struct{ plain, recorded, trailed string }
+// statementForms are the statements of one change: without a record of the history, with a record, with a record whose
+// spec and status are packed, and with a record that has neither.
+type statementForms struct{ plain, recorded, packed, trailed string }
 
 // newStatementForms makes the statements of a change that has args arguments.
 func newStatementForms(change string, args int) statementForms {
 	p := func(i int) string { return "$" + strconv.Itoa(args+i) }
-	with := func(spec, status, packed string) string {
+	with := func(spec, status, packedSpec, packed string) string {
 		return `with w as (` + change + `), h as (
-			insert into history (at, action, kind, id, scope, version, generation, principal, account, request_id, spec, status, packed, token)
-			select $8, ` + p(4) + `, $1, $2, w.scope, $3, $4, ` + p(1) + `, ` + p(2) + `, ` + p(3) + `, ` + spec + `, ` + status + `, ` + packed + `, $9 from w)
+			insert into history (at, action, kind, id, scope, version, generation, principal, account, request_id, spec, status, packed_spec, packed, token)
+			select $8, ` + p(4) + `, $1, $2, w.scope, $3, $4, ` + p(1) + `, ` + p(2) + `, ` + p(3) + `, ` + spec + `, ` + status + `, ` + packedSpec +
+			`, ` + packed + `, $9 from w)
 			select count(*), coalesce(pg_current_xact_id_if_assigned(), '0') from w`
 	}
 	return statementForms{
 		plain:    `with w as (` + change + `) select count(*), coalesce(pg_current_xact_id_if_assigned(), '0') from w`,
-		recorded: with("$5::jsonb", p(5)+"::jsonb", p(6)+"::bytea"),
-		trailed:  with("null::jsonb", "null::jsonb", "null::bytea"),
+		recorded: with("$5::jsonb", p(5)+"::jsonb", "null::bytea", "null::bytea"),
+		packed:   with("null::jsonb", "null::jsonb", p(5)+"::bytea", p(6)+"::bytea"),
+		trailed:  with("null::jsonb", "null::jsonb", "null::bytea", "null::bytea"),
 	}
 }
 
@@ -85,34 +92,40 @@ func newToken() int64 { return rand.Int64() }
 
 // compose makes the write that stores next. spec and status are nil if they did not change.
 func (k *KindSpec) compose(ctx context.Context, st statementForms, next Document, spec, status json.RawMessage,
-	token int64, action string, more ...any) write {
+	token int64, action string, more ...any) (write, error) {
 	return k.composeRecorded(ctx, st, next, spec, status, status, token, action, more...)
 }
 
 // composeRecorded is compose with another status for the history: recorded.
 func (k *KindSpec) composeRecorded(ctx context.Context, st statementForms, next Document, spec, status,
-	recorded json.RawMessage, token int64, action string, more ...any) write {
+	recorded json.RawMessage, token int64, action string, more ...any) (w write, err error) {
+	searched, detail, err := k.splitStatus(status)
+	if err != nil {
+		return w, err
+	}
 	args := append([]any{string(next.Kind), next.ID, next.Version, next.Generation, jsonArgument(spec),
-		jsonArgument(status), storedWire(next), next.UpdatedAt, token}, more...)
-	w := write{kind: next.Kind, id: next.ID, version: next.Version, sql: st.plain, args: args}
+		jsonArgument(searched), storedWire(next), next.UpdatedAt, token}, more...)
+	args = append(args, detail)
+	w = write{kind: next.Kind, id: next.ID, version: next.Version, sql: st.plain, args: args}
 	switch {
+	case k.History && k.Recorded != nil:
+		w.history, w.sql = true, st.packed
 	case k.History:
 		w.history, w.sql = true, st.recorded
 	case k.Trail && (spec != nil || action != "update"):
 		w.history, w.sql = true, st.trailed
 	default:
-		return w
+		return w, nil
 	}
 	a := ActorFrom(ctx)
 	w.args = append(args, a.Principal, a.Account, a.RequestID, action)
-	if k.History {
-		var packed []byte
-		if k.Recorded != nil {
-			recorded, packed = nil, pack(recorded)
-		}
-		w.args = append(w.args, jsonArgument(recorded), packed)
+	switch w.sql {
+	case st.packed:
+		w.args = append(w.args, pack(spec), pack(recorded))
+	case st.recorded:
+		w.args = append(w.args, jsonArgument(recorded))
 	}
-	return w
+	return w, nil
 }
 
 // jsonArgument returns JSON as the argument of a statement; nil is null.
@@ -292,8 +305,11 @@ func (k *KindSpec) change(ctx context.Context, cur Document, token int64, remove
 	if status != nil && k.Recorded != nil {
 		recorded = k.Recorded(cur, next)
 	}
-	w = k.composeRecorded(ctx, updateStatement, next, spec, status, recorded, token, action, next.DeletedAt, removedAt,
+	w, err = k.composeRecorded(ctx, updateStatement, next, spec, status, recorded, token, action, next.DeletedAt, removedAt,
 		cur.Version, cur.token, changedHead(cur, next), k.changedFacets(cur, next))
+	if err != nil {
+		return cur, w, false, err
+	}
 	return next, w, true, nil
 }
 
@@ -322,8 +338,12 @@ func (k *KindSpec) observe(next *Document, cur Document, token int64) (w write, 
 	if err := k.renderStatus(next, cur); err != nil {
 		return w, err
 	}
-	args := []any{string(next.Kind), next.ID, next.Version, jsonArgument(status), storedWire(*next), token, cur.token,
-		changedHead(cur, *next)}
+	searched, detail, err := k.splitStatus(status)
+	if err != nil {
+		return w, err
+	}
+	args := []any{string(next.Kind), next.ID, next.Version, jsonArgument(searched), storedWire(*next), token, cur.token,
+		changedHead(cur, *next), detail}
 	return write{kind: next.Kind, id: next.ID, version: next.Version, quiet: true, sql: observeStatement, args: args},
 		nil
 }
