@@ -123,7 +123,8 @@ func TestOneErrorDoesNotStopTidyingUp(t *testing.T) {
 	broken := a.cluster("broken")
 	a.do("DELETE", "/clusters/"+broken, "").want(202)
 	a.do("POST", "/channels", `{"kind":"Channel","name":"c","spec":{}}`, "Idempotency-Key: k").want(201)
-	run(t, dsn, fmt.Sprintf(`update document set deleted_at = now() - interval '1 hour', status = '[]', detail = null where id = '%s'`,
+	run(t, dsn, fmt.Sprintf(`update document set deleted_at = now() - interval '1 hour', status = '[]', detail = null
+		where id = '%s'`,
 		broken))
 	later := time.Now().Add(48 * time.Hour)
 	if err := a.server.tidy(t.Context(), later); err == nil || !strings.Contains(err.Error(), broken) {

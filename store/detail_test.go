@@ -75,7 +75,8 @@ func TestTheDetailOfAStatusIsStoredPacked(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := s.Create(ctx, Document{Kind: "A", ID: "1", Name: "one", Status: []byte(`{"n":1,"more":{"a":"b"}}`)}); err != nil {
+	first := Document{Kind: "A", ID: "1", Name: "one", Status: []byte(`{"n":1,"more":{"a":"b"}}`)}
+	if _, err := s.Create(ctx, first); err != nil {
 		t.Fatal(err)
 	}
 	check(`{"n":1,"more":{"a":"b"}}`, `{"+": 1, "n": 1}`)
@@ -143,7 +144,8 @@ func TestStatusesOfTheReleaseBeforeAreReadWhole(t *testing.T) {
 	steps = append(steps, `insert into document
 		(kind, id, scope, name, version, generation, spec, status, wire, created_at, updated_at, token)
 		values ('A', '1', '', '', 1, 1, '{}', '{"n": 1, "more": {"a": "b"}}', '', now(), now(), 1)`,
-		`insert into history (at, action, kind, id, scope, version, generation, principal, account, request_id, spec, packed, token)
+		`insert into history (at, action, kind, id, scope, version, generation, principal, account, request_id,
+			spec, packed, token)
 		values (now(), 'create', 'A', '1', '', 1, 1, '', '', '', '{"s": 1}', decode('00', 'hex') || '{"n": 1}', 1)`)
 	for _, step := range steps {
 		if _, err := conn.Exec(ctx, step, pgx.QueryExecModeSimpleProtocol); err != nil {
@@ -160,7 +162,7 @@ func TestStatusesOfTheReleaseBeforeAreReadWhole(t *testing.T) {
 		t.Errorf("%s, %v", d.Status, err)
 	}
 	records, err := s.History(ctx, HistoryQuery{Kind: "A", ID: "1"})
-	if err != nil || len(records) != 1 || string(records[0].Spec) != `{"s": 1}` || string(records[0].Status) != `{"n": 1}` {
+	if err != nil || len(records) != 1 || string(records[0].Spec)+string(records[0].Status) != `{"s": 1}{"n": 1}` {
 		t.Errorf("%+v, %v", records, err)
 	}
 	if _, _, err := s.Update(ctx, "A", "1", 0, func(d *Document) error {
@@ -170,7 +172,8 @@ func TestStatusesOfTheReleaseBeforeAreReadWhole(t *testing.T) {
 		t.Fatal(err)
 	}
 	var stored string
-	if err := conn.QueryRow(ctx, `select status::text from document`).Scan(&stored); err != nil || stored != `{"+": 1, "n": 2}` {
+	err = conn.QueryRow(ctx, `select status::text from document`).Scan(&stored)
+	if err != nil || stored != `{"+": 1, "n": 2}` {
 		t.Errorf("%s, %v", stored, err)
 	}
 }

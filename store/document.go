@@ -71,7 +71,8 @@ func (s *Store) create(ctx context.Context, d Document) (Document, error) {
 	}
 }
 
-func (k *KindSpec) composeCreation(ctx context.Context, next Document, tombstone *Document, token int64) (write, error) {
+func (k *KindSpec) composeCreation(ctx context.Context, next Document, tombstone *Document, token int64) (write,
+	error) {
 	if tombstone == nil {
 		return k.compose(ctx, insertStatement, next, next.Spec, next.Status, token, "create", next.Scope, next.Name,
 			next.DeletedAt, next.Wire[:next.head], k.facets(next))

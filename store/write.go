@@ -54,7 +54,8 @@ const (
 
 	// observeSQL writes later times of observation without a new version. Its new token shows whether the write was done,
 	// and makes concurrent writes fail that were composed from the state before.
-	observeSQL = `update document set status = $4::jsonb, wire = $5, token = $6, head = coalesce($8::bytea, head), detail = $9::bytea
+	observeSQL = `update document set status = $4::jsonb, wire = $5, token = $6, head = coalesce($8::bytea, head),
+		detail = $9::bytea
 		where kind = $1 and id = $2 and version = $3 and token = $7 and removed_at is null returning scope`
 )
 
@@ -67,7 +68,8 @@ func newStatementForms(change string, args int) statementForms {
 	p := func(i int) string { return "$" + strconv.Itoa(args+i) }
 	with := func(spec, status, packedSpec, packed string) string {
 		return `with w as (` + change + `), h as (
-			insert into history (at, action, kind, id, scope, version, generation, principal, account, request_id, spec, status, packed_spec, packed, token)
+			insert into history (at, action, kind, id, scope, version, generation, principal, account, request_id, spec,
+				status, packed_spec, packed, token)
 			select $8, ` + p(4) + `, $1, $2, w.scope, $3, $4, ` + p(1) + `, ` + p(2) + `, ` + p(3) + `, ` + spec + `, ` + status + `, ` + packedSpec +
 			`, ` + packed + `, $9 from w)
 			select count(*), coalesce(pg_current_xact_id_if_assigned(), '0') from w`

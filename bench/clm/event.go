@@ -204,7 +204,8 @@ func (b *bench) weigh(ctx context.Context, w *wire) (map[string]any, error) {
 	copies := max(1, (*resources-*clusters+*clusters-1) / *clusters)
 	for n := range copies {
 		if _, err := conn.Exec(
-			ctx, `insert into document (kind, id, scope, name, version, generation, spec, status, head, wire, created_at, updated_at, token, facets, detail)
+			ctx, `insert into document (kind, id, scope, name, version, generation, spec, status, head, wire, created_at,
+				updated_at, token, facets, detail)
 			select kind, id || $1, scope, name || $1, version, generation, spec, status,
 				convert_to(replace(convert_from(head, 'UTF8'), id, id || $1), 'UTF8'),
 				convert_to(replace(convert_from(wire, 'UTF8'), id, id || $1), 'UTF8'), created_at, updated_at, $2, facets, detail
