@@ -140,20 +140,28 @@ func (b *bed) mc(name, spec string, labels map[string]string) string {
 	return id
 }
 
-// heard reports on a management cluster as Maestro does.
+// heard reports on a management cluster as Maestro does, and waits until fleet's board, which
+// follows the feed, has the report.
 func (b *bed) heard(id string, yes bool) {
 	b.t.Helper()
 	available := clm.ReportedCondition{Type: "Available", Status: "True"}
 	if !yes {
 		available = clm.ReportedCondition{Type: "Available", Status: "False", Reason: new("Lost")}
 	}
+	at := time.Now()
 	taken, err := b.Report(b.t.Context(), mcs, id, clm.AdapterStatusCreate{Adapter: "maestro", ObservedGeneration: 1,
-		ObservedTime: time.Now(),
+		ObservedTime: at,
 		Conditions: []clm.ReportedCondition{available, {Type: "Applied", Status: "True"},
 			{Type: "Health", Status: "True"}}})
 	if err != nil || !taken {
 		b.t.Fatalf("the report was not taken: %v", err)
 	}
+	b.eventually("the board has the report", func() (has bool) {
+		b.fleet.shared.use(func(board *board) {
+			has = !board.mcs[id].reportTime().Before(at.Truncate(time.Millisecond))
+		})
+		return has
+	})
 }
 
 func (b *bed) place(cluster string) api.Placement {
@@ -194,7 +202,7 @@ func (b *bed) usage(id, resource string) string {
 // eventually waits until something is so.
 func (b *bed) eventually(what string, so func() bool) {
 	b.t.Helper()
-	deadline := time.NewTimer(30 * time.Second)
+	deadline := time.NewTimer(3 * time.Minute)
 	defer deadline.Stop()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
@@ -202,7 +210,7 @@ func (b *bed) eventually(what string, so func() bool) {
 		select {
 		case <-tick.C:
 		case <-deadline.C:
-			b.t.Fatalf("not so after 30 s: %s", what)
+			b.t.Fatalf("not so after 3 minutes: %s", what)
 		}
 	}
 }
