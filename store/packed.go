@@ -3,7 +3,6 @@ package store
 import (
 	"bytes"
 	"compress/flate"
-	"encoding/binary"
 	"fmt"
 	"io"
 	"sync"
@@ -13,44 +12,22 @@ import (
 // compresses only rows above 2 KB and knows no dictionary. It is stored as bytes, because PostgreSQL parses jsonb at
 // each write and prints it at each read. The first byte is the form.
 const (
-	packedPlain     = 0
-	packedDeflate   = 1 // what is longer than maxFragments, and what earlier releases packed
-	packedFragments = 2
+	packedPlain        = 0
+	packedDeflate      = 1 // of earlier releases
+	packedByDictionary = 2
 )
 
 // packFrom is the length from which compression is tried.
 const packFrom = 32
-
-var deflaters = sync.Pool{New: func() any {
-	w, _ := flate.NewWriter(nil, flate.BestSpeed) // the level is one that exists
-	return w
-}}
 
 // pack returns the stored form of a text; nil of nil.
 func pack(text []byte) []byte {
 	if text == nil {
 		return nil
 	}
-	switch {
-	case len(text) >= packFrom && len(text) <= maxFragments:
-		b := append(make([]byte, 0, 64+len(text)/3), packedFragments)
-		b = packFragments(binary.AppendUvarint(b, uint64(len(text))), text)
-		if len(b) <= len(text) {
+	if len(text) >= packFrom && len(text) <= maxPacked {
+		if b := packByDictionary(text); len(b) <= len(text) {
 			return b
-		}
-	case len(text) > maxFragments:
-		var b bytes.Buffer
-		b.Grow(len(text) / 2)
-		b.WriteByte(packedDeflate)
-		w := deflaters.Get().(*flate.Writer)
-		w.Reset(&b)
-		_, err := w.Write(text)
-		if err == nil {
-			err = w.Close()
-		}
-		deflaters.Put(w)
-		if err == nil && b.Len() <= len(text) {
-			return b.Bytes()
 		}
 	}
 	return append([]byte{packedPlain}, text...)
@@ -66,8 +43,8 @@ func unpack(b, packed []byte) ([]byte, error) {
 	switch packed[0] {
 	case packedPlain:
 		return append(b, packed[1:]...), nil
-	case packedFragments:
-		return unpackFragments(b, packed[1:])
+	case packedByDictionary:
+		return unpackByDictionary(b, packed[1:])
 	case packedDeflate:
 	default:
 		return b, fmt.Errorf("%w: packed text of form %d", ErrNewer, packed[0])

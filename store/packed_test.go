@@ -83,7 +83,7 @@ func FuzzPack(f *testing.F) {
 		if back, err := unpack([]byte("x"), packed); err != nil || !bytes.Equal(back[1:], text) {
 			t.Errorf("%q became %q, %v", text, back, err)
 		}
-		_, _ = unpack(nil, append([]byte{packedFragments}, text...))
+		_, _ = unpack(nil, append([]byte{packedByDictionary}, text...))
 	})
 }
 
