@@ -9,8 +9,6 @@ import (
 	"reflect"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"atoll.dev/api/clm"
 	api "atoll.dev/api/fleet"
 	"atoll.dev/internal/rest"
@@ -379,78 +377,4 @@ func (f *Fleet) release(ctx context.Context, id, why string, admits func(cluster
 		f.metrics.decided(outcomeReleased)
 	}
 	return released && err == nil, err
-}
-
-// reservations has the sums of the placements' reservations, so that a decision reads one row instead of
-// one for each placement. The transactions that change placements change the sums.
-const reservations = `
-create table reservation (
-	management_cluster text primary key, -- its id
-	placements         int not null,
-	reserved           jsonb not null
-);
-`
-
-// sum is the sum of the reservations on one management cluster.
-type sum struct {
-	placements int
-	reserved   Amounts
-}
-
-// lockSum reads and locks the sum of a management cluster. Where there is no row, the management cluster's
-// own lock keeps two placements apart, which alone create rows.
-func lockSum(ctx context.Context, tx *store.Tx, id string) (sum, error) {
-	return scanSum(id, tx.QueryRow(ctx, selectSum+` for update`, id))
-}
-
-func readSum(ctx context.Context, tx *store.Tx, id string) (sum, error) {
-	return scanSum(id, tx.QueryRow(ctx, selectSum, id))
-}
-
-const selectSum = `select placements, reserved from reservation where management_cluster = $1`
-
-func scanSum(id string, row pgx.Row) (s sum, err error) {
-	err = row.Scan(&s.placements, &s.reserved)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return sum{reserved: Amounts{}}, nil
-	}
-	if err != nil {
-		return s, fmt.Errorf("reading what is reserved on %s: %w", id, err)
-	}
-	return s, nil
-}
-
-func setSum(ctx context.Context, tx *store.Tx, id string, s sum) (err error) {
-	if s.placements <= 0 && len(s.reserved) == 0 {
-		_, err = tx.Exec(ctx, `delete from reservation where management_cluster = $1`, id)
-	} else {
-		_, err = tx.Exec(ctx, `insert into reservation (management_cluster, placements, reserved) values ($1, $2, $3)
-			on conflict (management_cluster) do update set placements = excluded.placements, reserved = excluded.reserved`, id, s.placements, s.reserved)
-	}
-	if err != nil {
-		return fmt.Errorf("reserving on %s: %w", id, err)
-	}
-	return nil
-}
-
-func readSums(ctx context.Context, tx *store.Tx) (map[string]sum, error) {
-	fail := func(err error) (map[string]sum, error) { return nil, fmt.Errorf("reading reservations: %w", err) }
-	rows, err := tx.Query(ctx, `select management_cluster, placements, reserved from reservation`)
-	if err != nil {
-		return fail(err)
-	}
-	defer rows.Close()
-	sums := map[string]sum{}
-	for rows.Next() {
-		var id string
-		var s sum
-		if err := rows.Scan(&id, &s.placements, &s.reserved); err != nil {
-			return fail(err)
-		}
-		sums[id] = s
-	}
-	if err := rows.Err(); err != nil {
-		return fail(err)
-	}
-	return sums, nil
 }

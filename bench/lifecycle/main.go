@@ -8,7 +8,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -24,12 +23,7 @@ import (
 
 	"atoll.dev/adapter/transporttest"
 	"atoll.dev/bench/report"
-	"atoll.dev/bus"
-	"atoll.dev/client/clmclient"
-	"atoll.dev/client/remote"
 	"atoll.dev/internal/postgres"
-	"atoll.dev/internal/rest"
-	"atoll.dev/pki"
 	"atoll.dev/test/lifecycle"
 )
 
@@ -213,68 +207,6 @@ func (b *bench) run(ctx context.Context) error {
 		"stored": *stored, "adapters": 2}, figures)
 }
 
-// follow notes what a watcher of CLM sees, and what an adapter would hear.
-func (b *bench) follow(ctx context.Context) error {
-	config, err := b.region.ClientTLS(pki.ServiceName("platform"), "clm")
-	if err != nil {
-		return err
-	}
-	c, err := clmclient.New(clmclient.Options{Endpoint: b.region.URL, TLS: config})
-	if err != nil {
-		return err
-	}
-	b.region.Background(ctx, func(ctx context.Context) error {
-		err := c.Follow(ctx, "clusters", remote.WatchOptions{}, b.see)
-		if ctx.Err() != nil {
-			return nil
-		}
-		return err
-	})
-	if config, err = b.region.ClientTLS(pki.ServiceName("adapter"), "broker"); err != nil {
-		return err
-	}
-	listener := bus.NewClient(bus.ClientOptions{
-		Addr: b.region.Broker, TLS: config, ClientID: "adapter-bench", Subscriptions: []string{
-			bus.EventFilter("bench", "clusters")},
-		Handler: func(_ context.Context, m bus.Message) {
-			defer m.Ack()
-			var e struct{ ID string }
-			if json.Unmarshal(m.Event.Data, &e) == nil {
-				b.note(b.heard, e.ID)
-			}
-		},
-	})
-	b.region.Background(ctx, listener.Run)
-	return lifecycle.Await(ctx, func() error { return listener.Check(ctx) })
-}
-
-func (b *bench) see(e remote.Event) error {
-	var r lifecycle.Resource
-	switch e.Type {
-	case rest.Added, rest.Modified, rest.Deleted:
-		if err := json.Unmarshal(e.Object, &r); err != nil {
-			return err
-		}
-	}
-	switch {
-	case e.Type == rest.Deleted:
-		b.note(b.gone, r.ID)
-	case r.Reconciled():
-		b.note(b.reconciled, r.ID)
-	}
-	return nil
-}
-
-// note keeps the first time.
-func (b *bench) note(in map[string]time.Time, id string) {
-	now := time.Now()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if in[id].IsZero() {
-		in[id] = now
-	}
-}
-
 func (b *bench) create(ctx context.Context, name string) (string, error) {
 	begun := time.Now()
 	var r lifecycle.Resource
@@ -395,16 +327,4 @@ func (b *bench) all(ctx context.Context, ids []string, in map[string]time.Time) 
 		}
 	}
 	return nil
-}
-
-func (b *bench) between(ids []string, from, to map[string]time.Time) []time.Duration {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	var took []time.Duration
-	for _, id := range ids {
-		if !to[id].IsZero() {
-			took = append(took, to[id].Sub(from[id]))
-		}
-	}
-	return took
 }
