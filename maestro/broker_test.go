@@ -145,32 +145,44 @@ func TestReplicasThatAllHearEverything(t *testing.T) {
 	}
 
 	// Each comparison is answered once, and what an agent lacks comes once.
-	compare := func() []bus.Event {
+	compareAnswered := func() []bus.Event {
 		t.Helper()
 		before := len(agent.received(work.ServerDigest))
 		agent.sayDigest(t.Context())
-		agent.quiet(t)
+		eventually(t, "an answer", func() error {
+			if len(agent.received(work.ServerDigest)) == before {
+				return errors.New("none yet")
+			}
+			return nil
+		})
+		agent.quiet(t, time.Second)
 		return agent.received(work.ServerDigest)[before:]
 	}
 	agent.fault(func() { agent.digests = true })
-	agent.sayDigest(t.Context())
-	agent.quiet(t)
-	if answers := compare(); len(answers) != 1 {
+	compareAnswered()
+	if answers := compareAnswered(); len(answers) != 1 {
 		t.Errorf("two servers gave %d answers", len(answers))
 	}
 	agent.wipe()
 	before := len(agent.received(work.SpecCreate))
-	compare()
+	compareAnswered()
 	for w := range works {
 		agent.awaitValue(fmt.Sprintf("w%d", w), "one")
 	}
-	agent.quiet(t)
+	agent.quiet(t, time.Second)
 	if n := len(agent.received(work.SpecCreate)) - before; n != works {
 		t.Errorf("%d works came %d times", works, n)
 	}
 
 	// When the one that answers is gone, the other does.
 	first.end()
+	compare := func() []bus.Event {
+		t.Helper()
+		before := len(agent.received(work.ServerDigest))
+		agent.sayDigest(t.Context())
+		agent.quiet(t, time.Second)
+		return agent.received(work.ServerDigest)[before:]
+	}
 	eventually(t, "an answer of the other", func() error {
 		if answers := compare(); len(answers) != 1 {
 			return fmt.Errorf("%d answers", len(answers))
