@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -54,8 +55,13 @@ func (t *unpackedText) ScanBytes(packed []byte) (err error) {
 	return err
 }
 
-// maxExponent is the largest exponent of a number that jsonb stores.
-const maxExponent = 131071
+// The numbers that jsonb stores have at most maxDigits digits before the point, and at most maxFraction behind it
+// (PostgreSQL's type numeric). Exponents count, and no exponent may reach maxExponent.
+const (
+	maxDigits   = 131072
+	maxFraction = 16383
+	maxExponent = 1<<30 - 1
+)
 
 // checkText returns ErrInvalid for JSON that jsonb refuses: bytes that are not UTF-8, a NUL character, half a surrogate
 // pair, and a number out of range. A packed text does not pass through jsonb, and is refused for the same reasons.
@@ -68,14 +74,12 @@ func checkText(text []byte) error {
 		c := text[i]
 		escape := -1
 		switch {
-		case !quoted && (c == 'e' || c == 'E') && i > 0 && text[i-1] >= '0' && text[i-1] <= '9':
-			end := i + 1
-			for end < len(text) && bytes.IndexByte([]byte("+-0123456789"), text[end]) >= 0 {
-				end++
-			}
-			if n, err := strconv.Atoi(string(text[i+1 : end])); err != nil || n > maxExponent || n < -maxExponent {
+		case !quoted && c >= '0' && c <= '9':
+			n := len(text[i:]) - len(bytes.TrimLeft(text[i:], "0123456789.eE+-"))
+			if !isStorable(string(text[i : i+n])) {
 				return fmt.Errorf("%w: a number is out of range", ErrInvalid)
 			}
+			i += n - 1
 		case quoted && c == '\\' && i+1 < len(text):
 			i++
 			if text[i] == 'u' && i+4 < len(text) {
@@ -98,4 +102,24 @@ func checkText(text []byte) error {
 		}
 	}
 	return nil
+}
+
+// isStorable reports whether jsonb stores a number, which has no sign.
+func isStorable(number string) bool {
+	exponent := 0
+	if at := strings.IndexAny(number, "eE"); at >= 0 {
+		var err error
+		exponent, err = strconv.Atoi(number[at+1:])
+		if err != nil || exponent >= maxExponent || exponent <= -maxExponent {
+			return false
+		}
+		number = number[:at]
+	}
+	whole, fraction, _ := strings.Cut(number, ".")
+	if len(fraction)-exponent > maxFraction {
+		return false
+	}
+	digits := whole + fraction
+	zeros := len(digits) - len(strings.TrimLeft(digits, "0"))
+	return zeros == len(digits) || len(whole)-zeros+exponent <= maxDigits
 }

@@ -187,12 +187,15 @@ func TestADetailIsRefusedAsJSONIs(t *testing.T) {
 	defer conn.Close(t.Context())
 	for _, value := range []string{`"a"`, `"\u0000"`, `"\\u0000"`, `"\\\u0000"`, `"\ud800"`, `"\ud83d\ude00"`, `"\ude00"`,
 		`"\ud83dx"`, `"\ud83d\n"`, `"\ud83d\ud83d"`, "\"\xff\"", `1e5`, `1e200000`, `"1e200000"`, `1E-200000`, `"é\u00e9"`,
-		`["\ud83d","\ude00"]`, `{"e":"1e9999999","\u0000":1}`, `1e99999999999999999999`} {
+		`["\ud83d","\ude00"]`, `{"e":"1e9999999","\u0000":1}`, `1e99999999999999999999`, `[-1.5e+3,2]`, `0.0`, `1e-16383`, `1e-16384`,
+		`1.5e-16382`, `1.5e-16383`, `1e131071`, `1e131072`, `10e131071`, `12e131070`, `0.001e131074`, `0.001e131075`,
+		`0e200000`, `0e-20000`, `0e2000000000`, `0.` + strings.Repeat("0", 16382) + "1",
+		`0.` + strings.Repeat("0", 16383) + "1", `-1` + strings.Repeat("0", 131071), `1` + strings.Repeat("0", 131072)} {
 		var text string
 		refused := conn.QueryRow(t.Context(), `select $1::jsonb::text`, []byte(value)).Scan(&text) != nil
 		_, _, err := detailed.splitStatus(json.RawMessage(`{"n":1,"more":` + value + `}`))
 		if errors.Is(err, ErrInvalid) != refused {
-			t.Errorf("%s: PostgreSQL refuses it: %v; splitStatus: %v", value, refused, err)
+			t.Errorf("%.40s (%d bytes): PostgreSQL refuses it: %v; splitStatus: %v", value, len(value), refused, err)
 		}
 	}
 }

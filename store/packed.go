@@ -14,7 +14,7 @@ import (
 const (
 	packedPlain        = 0
 	packedDeflate      = 1 // of earlier releases
-	packedByDictionary = 2
+	packedByDictionary = 3 // 2 was a form of a few hours, of no release
 )
 
 // packFrom is the length from which compression is tried.
