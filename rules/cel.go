@@ -222,7 +222,8 @@ func recovered(err *error) {
 func references(e ast.Expr, bound map[string]int, found map[string]bool) {
 	switch e.Kind() {
 	case ast.IdentKind:
-		if name := e.AsIdent(); bound[name] == 0 {
+		// A name with a dot is the variable itself, although one of a comprehension has its name.
+		if name, global := strings.CutPrefix(e.AsIdent(), "."); global || bound[name] == 0 {
 			found[name] = true
 		}
 	case ast.SelectKind:

@@ -3,6 +3,7 @@ package rules
 import (
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/google/cel-go/common/ast"
 	"github.com/google/cel-go/common/operators"
@@ -120,7 +121,8 @@ func (w *readsWalk) walkCall(c ast.CallExpr) {
 	w.walkAll(args)
 }
 
-// is reports whether an expression is the variable.
+// is reports whether an expression is the variable. CEL keeps the dot before a name that a variable of a
+// comprehension would hide.
 func (w *readsWalk) is(e ast.Expr) bool {
-	return e.Kind() == ast.IdentKind && e.AsIdent() == w.variable
+	return e.Kind() == ast.IdentKind && strings.TrimPrefix(e.AsIdent(), ".") == w.variable
 }

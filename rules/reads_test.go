@@ -21,7 +21,8 @@ func TestReadsAreTheMembersThatAnExpressionReads(t *testing.T) {
 		`dyn(a).x == 1`:                            {All: true},
 		`[a].size() == 1`:                          {All: true},
 		`{"k": a.x, a.y: 1}.size() == lookup(b.z)`: {All: true, members: Members("x", "y").members},
-		`b.a.x`: {},
+		`b.a.x`:                   {},
+		`[1].exists(a, .a.x > a)`: {All: true, members: Members("x").members}, // a of the comprehension counts, too
 	} {
 		got := compile(t, e, text, Any).Reads("a", "lookup")
 		if got.All != want.All || !slices.Equal(got.Names(), want.Names()) {
@@ -31,5 +32,8 @@ func TestReadsAreTheMembersThatAnExpressionReads(t *testing.T) {
 	p := compile(t, e, `[1].exists(b, b == a.x)`, Any)
 	if !p.Uses("a") || p.Uses("b") {
 		t.Error("Uses counts a variable of a comprehension, or misses one")
+	}
+	if !compile(t, e, `[1].exists(a, .a.x > 0)`, Any).Uses("a") {
+		t.Error("Uses misses a variable that one of a comprehension would hide")
 	}
 }

@@ -124,7 +124,7 @@ func (p *plainRules) verdict(ctx context.Context, f Facts, s State, now time.Tim
 // differentialConfigs are files whose decisions the test compares: each way to read a resource, a condition and the
 // clock, expressions that fail, and those that do not fail although a parameter is never read.
 func differentialConfigs(t testing.TB) []Config {
-	texts := []string{"{resource_type: clusters}", reference}
+	texts := []string{"{resource_type: clusters}", "{resource_type: clusters, message_data: {}}", reference}
 	for _, decision := range []string{
 		`{result: 'true'}`,
 		`{result: 'resource.generation > 2 && has(resource.deleted_time)'}`,
@@ -233,6 +233,11 @@ func TestDecisionsAreThoseOfTheWholeResource(t *testing.T) {
 			whole := &Rules{selector: plain.selector}
 			if got, want := compiled.matches(f), whole.matches(all); got != want {
 				t.Fatalf("%s: the selector matches: %v, want %v", text, got, want)
+			}
+			data, err := compiled.Data(t.Context(), f, reasonMatched)
+			wantData, wantErr := compiled.Data(t.Context(), all, reasonMatched)
+			if string(data) != string(wantData) || fmt.Sprint(err) != fmt.Sprint(wantErr) {
+				t.Fatalf("%s: the event's data is %s, %v; want %s, %v", text, data, err, wantData, wantErr)
 			}
 			s := State{Generation: rapid.Int64Range(1, 3).Draw(t, "now at"), Published: rapid.Int64Range(0, 3).Draw(t, "sent"),
 				Attempts: rapid.Uint8Range(0, 4).Draw(t, "attempts"), Forced: rapid.Bool().Draw(t, "forced")}

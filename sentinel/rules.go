@@ -88,19 +88,19 @@ func (c *Config) Compile() (*Rules, error) {
 	if len(r.selector) > 0 {
 		r.resource.Add(rules.Members("labels"))
 	}
-	if c.MessageData.Kind == 0 {
+	if c.MessageData.Kind != 0 {
+		env, err = rules.NewEnv(rules.Options{Variables: map[string]rules.Type{"resource": rules.Any,
+			"reason": rules.String}})
+		if err != nil {
+			return nil, err
+		}
+		if r.data, err = fields(env, &c.MessageData); err != nil {
+			return nil, fmt.Errorf("message_data: %w", err)
+		}
+	}
+	if r.addDataReads(r.data); r.data == nil { // also when message_data is empty
 		r.resource.Add(rules.Members("id", "kind", "href", "generation", "owner_references"))
-		return r, nil
 	}
-	env, err = rules.NewEnv(rules.Options{Variables: map[string]rules.Type{"resource": rules.Any,
-		"reason": rules.String}})
-	if err != nil {
-		return nil, err
-	}
-	if r.data, err = fields(env, &c.MessageData); err != nil {
-		return nil, fmt.Errorf("message_data: %w", err)
-	}
-	r.addDataReads(r.data)
 	return r, nil
 }
 
