@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"time"
 
 	api "atoll.dev/api/fleet"
@@ -83,13 +84,25 @@ func (f *Fleet) compareSums(ctx context.Context) (corrected int, err error) {
 	return f.correctSums(ctx, found.sums)
 }
 
-// correctSums corrects sums that differ from those that survey found. For each of these it adds up the placements
-// again, in the transaction that locks the sum: each transaction changes both.
+// correctSums corrects sums that differ from those that survey found. While placements change, the pages of a survey
+// fit no single moment, so a sum is wrong only if it differs from a second survey, too. For each of these correctSums
+// adds up the placements again, in the transaction that locks the sum: each transaction changes both.
 func (f *Fleet) correctSums(ctx context.Context, found map[string]sum) (corrected int, err error) {
 	fail := func(err error) (int, error) { return corrected, fmt.Errorf("comparing reservations: %w", err) }
 	wrong, err := f.wrongSums(ctx, found)
 	if err != nil {
 		return fail(err)
+	}
+	if len(wrong) > 0 {
+		again, err := f.survey(ctx)
+		if err != nil {
+			return fail(err)
+		}
+		still, err := f.wrongSums(ctx, again.sums)
+		if err != nil {
+			return fail(err)
+		}
+		wrong = slices.DeleteFunc(wrong, func(id string) bool { return !slices.Contains(still, id) })
 	}
 	for _, id := range wrong {
 		err := f.store.Tx(ctx, func(tx *store.Tx) error {
@@ -102,8 +115,14 @@ func (f *Fleet) correctSums(ctx context.Context, found map[string]sum) (correcte
 				return err
 			}
 			found, err := addUp(ctx, tx, id)
-			if err != nil || have.placements == found.placements && maps.Equal(have.reserved, found.reserved) {
+			if err != nil {
 				return err
+			}
+			if have.placements == found.placements && maps.Equal(have.reserved, found.reserved) {
+				if have.placements == 0 {
+					return setSum(ctx, tx, id, have) // it removes the row that was inserted above
+				}
+				return nil
 			}
 			corrected++
 			f.log.LogAttrs(ctx, slog.LevelError, "a sum of reservations was wrong", slog.String("management_cluster_id",
