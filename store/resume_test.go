@@ -40,8 +40,9 @@ func TestWatchesThatContinueStarveNoFollower(t *testing.T) {
 
 	// The follower beside them.
 	seen := make(chan string, 1000)
+	present := must[store.Cursor](t)(s.CurrentCursor(ctx)) // before the first write that the follower must see
 	running.Go(func() {
-		_ = s.Follow(ctx, store.FollowOptions{From: must[store.Cursor](t)(s.CurrentCursor(ctx))},
+		_ = s.Follow(ctx, store.FollowOptions{From: present},
 			func(_ context.Context, b store.Batch) error {
 				for _, d := range b.Documents {
 					seen <- d.ID

@@ -211,8 +211,13 @@ func TestAnObjectThatIsBeingDeletedIsThere(t *testing.T) {
 	}
 	told := make(chan adapter.Event, 100)
 	w.watch(o, told)
-	w.patch("a", `{"metadata":{"finalizers":null}}`)
 	limit := time.After(patience)
+	select {
+	case <-told: // the first listing has the object, so the watch behind it shows its end
+	case <-limit:
+		t.Fatal("the watch did not report the object that it found")
+	}
+	w.patch("a", `{"metadata":{"finalizers":null}}`)
 	for {
 		select {
 		case e := <-told:
