@@ -29,11 +29,18 @@ type hint struct {
 type ending int
 
 const (
-	succeeded ending = iota
-	repaired         // it succeeded, and created or changed an object
-	failed           // a retry may succeed
-	notBegun         // the resource is another replica's, or its lease has expired
+	succeeded        ending = iota
+	repaired                // it succeeded, and created or changed an object
+	failed                  // a retry may succeed
+	failedAfterWrite        // the same, and it created or changed an object before it failed
+	notBegun                // the resource is another replica's, or its lease has expired
 )
+
+// isFailure reports whether the run failed.
+func (e ending) isFailure() bool { return e == failed || e == failedAfterWrite }
+
+// wrote reports whether the run created or changed an object.
+func (e ending) wrote() bool { return e == repaired || e == failedAfterWrite }
 
 // outcome is a run that ended.
 type outcome struct {

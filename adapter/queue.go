@@ -60,7 +60,7 @@ type item struct {
 	startedAt   time.Time // when the last run began
 	changes     int       // reported by watches, with less than settledAfter between two of them
 	changedAt   time.Time // when a watch reported the last change
-	repairs     int       // runs of one generation that wrote objects, during these changes
+	repairs     int       // runs of one generation that wrote objects, also failed ones, during these changes
 	repairedAt  time.Time // when the last of these runs ended
 	repairedGen int64     // the generation of these runs
 }
@@ -235,21 +235,21 @@ func (q *queue) done(id string, result ending, now time.Time) {
 	i := q.items[id]
 	i.running = false
 	switch result {
-	case failed:
+	case failed, failedAfterWrite:
 		i.failures++
 	case succeeded, repaired:
 		i.failures = 0
-		if result == repaired {
-			i.countRepair(now)
-		}
 		q.lastRuns[id] = successfulRun{max(i.runningTask.Generation, q.lastRuns[id].generation), now,
 			i.runningTask.trace}
 	case notBegun:
 		i.failures = 0
 	}
+	if result.wrote() {
+		i.countRepair(now)
+	}
 	runAgain := i.runAgain
 	i.runAgain = false
-	retry := result == failed && i.failures <= maxRetries
+	retry := result.isFailure() && i.failures <= maxRetries
 	if runAgain {
 		q.schedule(i, i.dueAt, i.class)
 	}

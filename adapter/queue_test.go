@@ -274,7 +274,8 @@ func TestNoEventIsLostAndNoResourceRunsTwiceAtOnce(t *testing.T) {
 				name := id.Draw(t, "id")
 				if _, is := running[name]; is {
 					delete(running, name)
-					q.done(name, rapid.SampledFrom([]ending{succeeded, repaired, failed, notBegun}).Draw(t, "how"), now)
+					q.done(name, rapid.SampledFrom([]ending{succeeded, repaired, failed, failedAfterWrite, notBegun}).
+						Draw(t, "how"), now)
 				}
 			},
 			"pass": func(t *rapid.T) {

@@ -333,10 +333,13 @@ func (w *Worker) run(ctx context.Context, t task) ending {
 	default:
 		w.o.Log.LogAttrs(ctx, slog.LevelDebug, "a run ended", attrs...)
 	}
+	wrote := result != nil && result.wrote() // after a panic there is no result
 	switch {
+	case err != nil && wrote:
+		return failedAfterWrite
 	case err != nil:
 		return failed
-	case result.wrote():
+	case wrote:
 		return repaired
 	}
 	return succeeded

@@ -87,6 +87,48 @@ func TestARunHasALimit(t *testing.T) {
 	})
 }
 
+// Another controller changes an object back during each run. Pauses slow the fight down, also when
+// the runs fail because of another step of the task. Runs that fail and write nothing do not fight:
+// only the interval separates them.
+func TestAFightWithAnotherWriterGetsRareAlsoWhenTheRunsFail(t *testing.T) {
+	errs := map[Phase]error{PostActions: errors.New("no answer")}
+	updated := []ResourceResult{{Operation: Updated}}
+	const period = 10 * time.Minute
+	for name, c := range map[string]struct {
+		result      Result
+		least, most int // runs in the period
+	}{
+		"runs that write and succeed": {Result{Resources: updated}, 20, 200},
+		"runs that write and fail":    {Result{Resources: updated, Errors: errs}, 20, 200},
+		"runs that fail": {Result{Resources: []ResourceResult{{Operation: Skipped}}, Errors: errs},
+			int(period/changeInterval) - 2*promptChanges, int(period/changeInterval) + 2*promptChanges},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var w *Worker
+				runs := 0
+				w = NewWorker(WorkerOptions{Name: "a", Topic: "clusters", Engine: runnerFunc(
+					func(context.Context, Event) *Result {
+						runs++
+						w.enqueue(hint{task: of("x", 1), watched: true})
+						return &c.result
+					})})
+				ctx, cancel := context.WithCancel(t.Context())
+				var done sync.WaitGroup
+				done.Go(func() { w.pool.Run(ctx) })
+				w.enqueue(hint{task: of("x", 1)})
+				<-time.After(period)
+				synctest.Wait()
+				cancel()
+				done.Wait()
+				if runs < c.least || runs > c.most {
+					t.Errorf("%d runs in %s, want %d to %d", runs, period, c.least, c.most)
+				}
+			})
+		})
+	}
+}
+
 // A work's status changes eleven times while its control plane stops, and once more when the plane has stopped. The
 // run for the last change begins when the change comes, because the runs before it wrote nothing. A worker whose runs
 // write each time pauses: another writer changes the object back.
