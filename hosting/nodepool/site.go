@@ -228,16 +228,21 @@ func (s *site) execute(ctx context.Context, pool *hypershift.NodePool, w wanted,
 
 // create creates a node. The node's place in the networks stays reserved until the
 // watch has brought the node, and is free again when there will be no such node: the
-// networks are full, or the plane refuses it.
+// networks are full, or the plane refuses it. A refusal does not free the place that
+// an earlier try reserved: that try may have created the node, although its answer
+// was an error.
 func (s *site) create(ctx context.Context, pool *hypershift.NodePool, w wanted, name string) error {
-	object, err := w.build(pool, name, s.place(w, name))
+	place, isNew := s.place(w, name)
+	object, err := w.build(pool, name, place)
 	if err != nil {
-		s.freePlace(name)
+		if isNew {
+			s.freePlace(name)
+		}
 		return err
 	}
 	_, err = s.client.Resource(nodeResource()).Create(ctx, object, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) { // the watch is a little behind
-		if isRefusal(err) {
+		if isNew && isRefusal(err) {
 			s.freePlace(name)
 		}
 		return fmt.Errorf("making node %s of %s/%s: %w", name, pool.Namespace, pool.Name, err)
@@ -252,12 +257,13 @@ func isRefusal(err error) bool {
 	return ok && status.ErrStatus.Code >= 400 && status.ErrStatus.Code < 500
 }
 
-// place reserves for a node the lowest free number in the cluster's networks.
-func (s *site) place(w wanted, name string) int {
+// place reserves for a node the lowest free number in the cluster's networks. When an
+// earlier try to create the node has reserved a number, it returns that one, and isNew
+// is false.
+func (s *site) place(w wanted, name string) (at int, isNew bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	taken := map[int]bool{}
-	delete(s.places, name) // of an earlier try
 	for _, key := range s.nodes.Keys() {
 		object := s.nodes.Get(key)
 		if object == nil {
@@ -269,15 +275,17 @@ func (s *site) place(w wanted, name string) int {
 			taken[at] = true
 		}
 	}
+	if former, reserved := s.places[name]; reserved && !taken[former] {
+		return former, false
+	}
 	for _, at := range s.places {
 		taken[at] = true
 	}
-	at := 0
 	for taken[at] {
 		at++
 	}
 	s.places[name] = at
-	return at
+	return at, true
 }
 
 // freePlace ends the reservation of a node's place.
