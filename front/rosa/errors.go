@@ -25,6 +25,7 @@ const (
 	codeInvalidData    = "invalid-data"
 	codeInvalidWork    = "invalid-manifestwork"
 	codeInvalidType    = "invalid-manifestwork-type"
+	codeBadFields      = "maestro-21" // of Maestro's REST API, too
 )
 
 // classify gives an error of Maestro the answer of this API. An error of the

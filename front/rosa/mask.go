@@ -4,17 +4,17 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	workv1 "open-cluster-management.io/api/work/v1"
+
+	"atoll.dev/api/work"
 )
 
 // mask replaces the values of Secrets. A Secret in a work is payload of its user
 // and is not shown again (I11).
 const mask = "***"
-
-// secretKind is in the text of every document that has a Secret: neither PostgreSQL
-// nor encoding/json writes these letters in another form.
-const secretKind = `"Secret"`
 
 // lastApplied is the annotation in which kubectl keeps a copy of the whole object.
 const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
@@ -22,7 +22,7 @@ const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
 // maskSecrets returns a document with every value of every Secret masked. It
 // returns a document without Secrets as it is; nearly all have none.
 func maskSecrets(doc []byte) ([]byte, error) {
-	if !bytes.Contains(doc, []byte(secretKind)) {
+	if !mayHaveSecret(doc) {
 		return doc, nil
 	}
 	v, err := decodeExact(doc)
@@ -55,6 +55,33 @@ func maskSecrets(doc []byte) ([]byte, error) {
 	return bytes.TrimSpace(buf.Bytes()), nil
 }
 
+// mayHaveSecret reports whether a JSON document can have a Secret or the status of one: it has a
+// text that begins with "secret", in whatever case, or a letter that is written as an escape. It
+// is cheaper than decoding the document.
+func mayHaveSecret(doc []byte) bool {
+	const quoted, escape = `"secret`, `\u00`
+	for rest := doc; ; rest = rest[1:] {
+		i := bytes.IndexByte(rest, '"')
+		if i < 0 || len(rest)-i < len(quoted) {
+			break
+		}
+		rest = rest[i:]
+		if bytes.EqualFold(rest[:len(quoted)], []byte(quoted)) {
+			return true
+		}
+	}
+	for rest := doc; ; {
+		i := bytes.Index(rest, []byte(escape))
+		if i < 0 || i+len(escape) == len(rest) {
+			return false
+		}
+		rest = rest[i+len(escape):]
+		if rest[0] >= '4' && rest[0] <= '7' { // ASCII letters are 0041 to 007a
+			return true
+		}
+	}
+}
+
 // hasMask reports whether a Secret in a document has a masked value. Such a
 // document was read from this API and would destroy the real value.
 func hasMask(doc []byte) (found bool) {
@@ -82,7 +109,7 @@ func forEachSecret(v any, f func(map[string]any)) {
 			forEachSecret(e, f)
 		}
 	case map[string]any:
-		if v["kind"] == "Secret" && v["apiVersion"] == "v1" {
+		if isSecretKind(v["kind"]) && v["apiVersion"] == "v1" {
 			f(v)
 		}
 		for _, e := range v {
@@ -91,9 +118,16 @@ func forEachSecret(v any, f func(map[string]any)) {
 	}
 }
 
+// isSecretKind reports whether a kind is that of Secrets. Clients of Kubernetes also resolve a
+// kind in lower case.
+func isSecretKind(kind any) bool {
+	text, ok := kind.(string)
+	return ok && strings.EqualFold(text, "Secret")
+}
+
 // maskStatuses masks what the statuses of Secrets have from their content: the feedback
-// values, and the messages of conditions that rules made. Rules for Secrets are refused
-// now; a status of an earlier release may still have their values.
+// values, and the messages of conditions that rules made or that report a failure. Rules for
+// Secrets are refused now; a status of an earlier release may still have their values.
 func maskStatuses(v any) {
 	switch v := v.(type) {
 	case []any:
@@ -101,8 +135,8 @@ func maskStatuses(v any) {
 			maskStatuses(e)
 		}
 	case map[string]any:
-		if meta, ok := v["resourceMeta"].(map[string]any); ok && meta["kind"] == "Secret" && (meta["group"] == nil ||
-			meta["group"] == "") {
+		if meta, ok := v["resourceMeta"].(map[string]any); ok && (meta["group"] == nil || meta["group"] == "") &&
+			(meta["resource"] == "secrets" || isSecretKind(meta["kind"])) {
 			maskStatus(v)
 		}
 		for _, e := range v {
@@ -111,7 +145,8 @@ func maskStatuses(v any) {
 	}
 }
 
-// agentConditions are the types of conditions whose messages have nothing of an object.
+// agentConditions are the types of conditions whose messages have nothing of an object, unless
+// they report a failure.
 var agentConditions = map[any]bool{
 	workv1.ManifestApplied: true, workv1.ManifestAvailable: true, "StatusFeedbackSynced": true, "Contested": true,
 }
@@ -123,10 +158,20 @@ func maskStatus(status map[string]any) {
 	}
 	conditions, _ := status["conditions"].([]any)
 	for _, c := range conditions {
-		if c, ok := c.(map[string]any); ok && !agentConditions[c["type"]] {
+		if c, ok := c.(map[string]any); ok && !isSafeCondition(c) {
 			c["message"] = mask
 		}
 	}
+}
+
+// isSafeCondition reports whether the message of a Secret's condition has none of its values. A
+// failure may have them: an API server quotes what it cannot read.
+func isSafeCondition(condition map[string]any) bool {
+	if !agentConditions[condition["type"]] {
+		return false
+	}
+	message, _ := condition["message"].(string)
+	return condition["status"] != string(metav1.ConditionFalse) || strings.Contains(message, work.SecretRulesRefused)
 }
 
 // decodeExact decodes JSON and keeps numbers as they are written.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strconv"
@@ -27,19 +28,25 @@ func (f *front) listBundles(w http.ResponseWriter, r *http.Request) error {
 			return rest.Errorf(http.StatusBadRequest, rest.CodeInvalid, "watch=%s is neither true nor false", quote(v))
 		}
 		if watch {
+			fields, err := parseFields(r)
+			if err != nil {
+				return err
+			}
 			return f.watchBundles(w, r, remote.WatchOptions{
-				Cursor: q.Get("cursor"), Consumer: q.Get("consumer"), ID: q.Get("id"),
-				Search: q.Get("search"), Fields: q.Get("fields"),
-			})
+				Cursor: q.Get("cursor"), Consumer: q.Get("consumer"), ID: q.Get("id"), Search: q.Get("search"),
+			}, fields)
 		}
 	}
 	page, err := rest.ParsePage(r, rest.Page{Number: 1, Size: 100}, maxPage)
 	if err != nil {
 		return err
 	}
+	fields, err := parseFields(r)
+	if err != nil {
+		return err
+	}
 	doc, err := f.maestro.ListBundles(r.Context(), remote.ListOptions{
-		Page: page.Number, Size: page.Size,
-		Search: q.Get("search"), OrderBy: q.Get("orderBy"), Fields: q.Get("fields"),
+		Page: page.Number, Size: page.Size, Search: q.Get("search"), OrderBy: q.Get("orderBy"),
 	})
 	if err != nil {
 		return err
@@ -48,7 +55,38 @@ func (f *front) listBundles(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	if shown, err = selectOfItems(shown, fields); err != nil {
+		return err
+	}
 	return rest.WriteJSON(w, http.StatusOK, shown)
+}
+
+// parseFields parses the parameter fields. Maestro does not get it: a Secret is recognised by its
+// kind, so this API masks whole bundles and selects their members afterwards. Its errors have the
+// code that Maestro gives them.
+func parseFields(r *http.Request) (rest.Fields, error) {
+	fields, err := rest.ParseFields(r)
+	if e, ok := errors.AsType[*rest.Error](err); ok {
+		return fields, rest.Errorf(e.Status, codeBadFields, "%s", e.Reason)
+	}
+	return fields, err
+}
+
+// selectOfItems returns a list with the selected members of each item.
+func selectOfItems(list json.RawMessage, fields rest.Fields) (json.RawMessage, error) {
+	if fields.All() {
+		return list, nil
+	}
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(list, &members); err != nil {
+		return nil, fmt.Errorf("reading Maestro's list of bundles: %w", err)
+	}
+	items, err := fields.Select(members["items"])
+	if err != nil {
+		return nil, err
+	}
+	members["items"] = items
+	return json.Marshal(members)
 }
 
 func (f *front) getBundle(w http.ResponseWriter, r *http.Request) error {
@@ -81,7 +119,8 @@ func noBundle(id string) *rest.Error {
 
 // watchBundles relays Maestro's stream with its bookmarks and cursors. A stream
 // that breaks ends the watch; the client continues with its cursor.
-func (f *front) watchBundles(w http.ResponseWriter, r *http.Request, o remote.WatchOptions) error {
+func (f *front) watchBundles(w http.ResponseWriter, r *http.Request, o remote.WatchOptions,
+	fields rest.Fields) error {
 	// Maestro sends a bookmark every 15 s; this one is sent when none comes.
 	return rest.Watch(w, r, rest.WatchOptions{Bookmark: 20 * time.Second}, func(ctx context.Context,
 		s *rest.Stream) error {
@@ -102,6 +141,9 @@ func (f *front) watchBundles(w http.ResponseWriter, r *http.Request, o remote.Wa
 				return watchError(e.Object)
 			}
 			if e.Object, err = maskSecrets(e.Object); err != nil {
+				return err
+			}
+			if e.Object, err = fields.Select(e.Object); err != nil {
 				return err
 			}
 			if err := s.Send(e); err != nil {

@@ -91,8 +91,8 @@ func toManifestWork(b maestro.ResourceBundle) (json.RawMessage, error) {
 	return maskSecrets(data)
 }
 
-// toWorkStatus gives the status of a bundle the shape of a ManifestWork's. Its
-// lists are never null.
+// toWorkStatus gives the status of a bundle the shape of a ManifestWork's, with masked
+// values of Secrets. Its lists are never null.
 func toWorkStatus(s *maestro.ResourceBundleStatus) (platform.WorkStatus, error) {
 	status := platform.WorkStatus{
 		Conditions:     []platform.Condition{},
@@ -110,8 +110,12 @@ func toWorkStatus(s *maestro.ResourceBundleStatus) (platform.WorkStatus, error) 
 		status.Conditions = append(status.Conditions, c)
 	}
 	for _, raw := range s.ResourceStatus {
+		shown, err := maskSecrets(raw)
+		if err != nil {
+			return status, err
+		}
 		var m platform.ManifestCondition
-		if err := json.Unmarshal(raw, &m); err != nil {
+		if err := json.Unmarshal(shown, &m); err != nil {
 			return status, err
 		}
 		status.ResourceStatus.Manifests = append(status.ResourceStatus.Manifests, m)

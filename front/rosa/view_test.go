@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"atoll.dev/api/work"
 )
 
 func TestBundleIsShownAsTheWorkThatWasPosted(t *testing.T) {
@@ -99,6 +101,77 @@ func TestI11StatusesOfSecretsShowNoValues(t *testing.T) {
 	}
 	if strings.Contains(string(got), "c2VjcmV0") || !strings.Contains(string(got), "shown") ||
 		!strings.Contains(string(got), "Apply manifest complete") {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestI11WorksShowNoValuesOfSecretsInTheirStatus(t *testing.T) {
+	const bundle = `{"id":"b-1","consumer_name":"m","status":{"resourceStatus":[
+		{"resourceMeta":{"group":"","version":"v1","kind":"Secret","resource":"secrets","name":"s"},
+			"statusFeedback":{"values":[{"name":"k","fieldValue":{"type":"String","string":"c2VjcmV0"}}]},
+			"conditions":[{"type":"Applied","status":"True","message":"Apply manifest complete"},
+				{"type":"Mine","status":"True","message":"c2VjcmV0"}]}]}}`
+	w, err := decodeWork([]byte(bundle))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := json.Marshal(w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(got), "c2VjcmV0") || !strings.Contains(string(got), "Apply manifest complete") {
+		t.Errorf("got %s", got)
+	}
+}
+
+// Kubernetes' clients resolve the kind "secret" like "Secret", and JSON has other forms of each letter.
+func TestI11EverySpellingOfASecretIsMasked(t *testing.T) {
+	for _, kind := range []string{"Secret", "secret", "SECRET", `\u0053ecret`, `secre\u0074`} {
+		got, err := maskSecrets([]byte(`{"apiVersion":"v1","kind":"` + kind + `","data":{"k":"c2VjcmV0"}}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(got), "c2VjcmV0") {
+			t.Errorf("the manifest shows its value: %s", got)
+		}
+		masked := strings.Replace(contractWork, `"kind":"ConfigMap"`, `"kind":"`+kind+`"`, 1)
+		masked = strings.Replace(masked, `"data":{"k":"v<&>"}`, `"data":{"k":"***"}`, 1)
+		if _, err := parseWork([]byte(masked)); codeOf(err) != codeInvalidWork {
+			t.Errorf("a masked value of kind %s is accepted: %v", kind, err)
+		}
+	}
+	for _, meta := range []string{
+		`"group":"","kind":"secret","resource":"secrets"`, `"kind":"secret"`, `"group":"","kind":"","resource":"secrets"`,
+	} {
+		got, err := maskSecrets([]byte(`{"resourceMeta":{` + meta +
+			`},"statusFeedback":{"values":[{"name":"k","fieldValue":{"type":"String","string":"c2VjcmV0"}}]}}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(got), "c2VjcmV0") {
+			t.Errorf("the status shows a value: %s", got)
+		}
+	}
+	const other = `{"resourceMeta":{"group":"example.com","kind":"Secret","resource":"secrets"},
+		"statusFeedback":{"values":[{"name":"k"}]}}`
+	if got, err := maskSecrets([]byte(other)); err != nil || !strings.Contains(string(got), `"k"`) {
+		t.Errorf("the Secret of another group is masked: %s, %v", got, err)
+	}
+}
+
+// The error of an API server about a Secret may quote its content.
+func TestI11FailuresOfSecretsShowNoValues(t *testing.T) {
+	const status = `{"resourceMeta":{"group":"","kind":"Secret","resource":"secrets"},"conditions":[
+		{"type":"Applied","status":"False","message":"Failed to apply manifest: .data: c2VjcmV0 is no map"},
+		{"type":"StatusFeedbackSynced","status":"False","message":"Sync status feedback failed with error ` +
+		work.SecretRulesRefused + `"},
+		{"type":"Available","status":"True","message":"Resource is available"}]}`
+	got, err := maskSecrets([]byte(status))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(got), "c2VjcmV0") || !strings.Contains(string(got), work.SecretRulesRefused) ||
+		!strings.Contains(string(got), "Resource is available") {
 		t.Errorf("got %s", got)
 	}
 }

@@ -144,3 +144,46 @@ func TestSecretsAreNotShownAgainI11(t *testing.T) {
 		t.Errorf("Maestro has not what was posted: %s, %v", stored.JSON, err)
 	}
 }
+
+func TestI11SelectedFieldsShowNoSecret(t *testing.T) {
+	ctx := t.Context()
+	endpoint, ca := platformAPI(t, startMaestro(t))
+	p := clientOf(t, endpoint, ca, operator)
+	if _, err := p.CreateManagementCluster(ctx, "m", nil); err != nil {
+		t.Fatal(err)
+	}
+	const value = "aHVudGVyMg=="
+	made, err := p.CreateWork(ctx, "m", json.RawMessage(
+		`{"apiVersion":"work.open-cluster-management.io/v1","kind":"ManifestWork","metadata":{"name":"s"},
+		"spec":{"workload":{"manifests":[{"apiVersion":"v1","kind":"Secret","metadata":{"name":"s","namespace":"default"},"data":{"k":"`+value+`"}}]}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const fields = "manifests.data"
+	list, err := p.ListBundles(ctx, remote.ListOptions{Fields: fields})
+	if err != nil || len(list.Items) != 1 {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	watch, err := p.WatchBundles(ctx, remote.WatchOptions{Fields: fields})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer watch.Close()
+	event, err := watch.Next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var watched platform.ResourceBundle
+	if err := json.Unmarshal(event.Object, &watched); err != nil {
+		t.Fatal(err)
+	}
+	for name, b := range map[string]platform.ResourceBundle{"list": list.Items[0], "watch": watched} {
+		if b.ID != made.ID || b.Name != "" || len(b.Manifests) != 1 || string(b.Manifests[0]) != `{"data":{"k":"***"}}` {
+			t.Errorf("%s shows %+v with manifests %s", name, b, b.Manifests)
+		}
+	}
+	_, err = p.ListBundles(ctx, remote.ListOptions{Fields: "name,,id"})
+	want(t, err, 400, "maestro-21", "names nothing")
+	_, err = p.WatchBundles(ctx, remote.WatchOptions{Fields: "name,,id"})
+	want(t, err, 400, "maestro-21", "names nothing")
+}
