@@ -6,10 +6,7 @@ import (
 	"fmt"
 	"strings"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	workv1 "open-cluster-management.io/api/work/v1"
-
-	"atoll.dev/api/work"
 )
 
 // mask replaces the values of Secrets. A Secret in a work is payload of its user
@@ -126,8 +123,8 @@ func isSecretKind(kind any) bool {
 }
 
 // maskStatuses masks what the statuses of Secrets have from their content: the feedback
-// values, and the messages of conditions that rules made or that report a failure. Rules for
-// Secrets are refused now; a status of an earlier release may still have their values.
+// values, and the messages of conditions that rules made or that quote a value. Agents no longer
+// report these; a status of an earlier release may still have them.
 func maskStatuses(v any) {
 	switch v := v.(type) {
 	case []any:
@@ -145,8 +142,7 @@ func maskStatuses(v any) {
 	}
 }
 
-// agentConditions are the types of conditions whose messages have nothing of an object, unless
-// they report a failure.
+// agentConditions are the types of conditions whose messages the agent writes.
 var agentConditions = map[any]bool{
 	workv1.ManifestApplied: true, workv1.ManifestAvailable: true, "StatusFeedbackSynced": true, "Contested": true,
 }
@@ -164,14 +160,12 @@ func maskStatus(status map[string]any) {
 	}
 }
 
-// isSafeCondition reports whether the message of a Secret's condition has none of its values. A
-// failure may have them: an API server quotes what it cannot read.
+// isSafeCondition reports whether the message of a Secret's condition has none of its values. An
+// API server that merges a Secret by server-side apply quotes a value of a wrong type: "expected
+// string, got ...".
 func isSafeCondition(condition map[string]any) bool {
-	if !agentConditions[condition["type"]] {
-		return false
-	}
 	message, _ := condition["message"].(string)
-	return condition["status"] != string(metav1.ConditionFalse) || strings.Contains(message, work.SecretRulesRefused)
+	return agentConditions[condition["type"]] && !strings.Contains(message, ", got ")
 }
 
 // decodeExact decodes JSON and keeps numbers as they are written.

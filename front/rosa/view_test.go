@@ -162,10 +162,15 @@ func TestI11EverySpellingOfASecretIsMasked(t *testing.T) {
 // The error of an API server about a Secret may quote its content.
 func TestI11FailuresOfSecretsShowNoValues(t *testing.T) {
 	const status = `{"resourceMeta":{"group":"","kind":"Secret","resource":"secrets"},"conditions":[
-		{"type":"Applied","status":"False","message":"Failed to apply manifest: .data: c2VjcmV0 is no map"},
+		{"type":"Applied","status":"False","message":"Failed to apply manifest: .stringData.pin: expected string, got c2VjcmV0"},
 		{"type":"StatusFeedbackSynced","status":"False","message":"Sync status feedback failed with error ` +
 		work.SecretRulesRefused + `"},
 		{"type":"Available","status":"True","message":"Resource is available"}]}`
+	const plain = `{"resourceMeta":{"group":"","kind":"Secret","resource":"secrets"},"conditions":[
+		{"type":"Applied","status":"False","message":"Failed to apply manifest: namespaces \"x\" not found"}]}`
+	if got, err := maskSecrets([]byte(plain)); err != nil || !strings.Contains(string(got), "not found") {
+		t.Errorf("got %s, %v; the reason has no value of the Secret", got, err)
+	}
 	got, err := maskSecrets([]byte(status))
 	if err != nil {
 		t.Fatal(err)
