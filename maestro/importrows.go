@@ -94,7 +94,7 @@ func (r *theirResource) spec() (bundle.Spec, error) {
 	if s.Metadata, err = bundle.CheckMetadata(metadata); err != nil {
 		return s, err
 	}
-	_, err = bundle.CheckData(s.Data)
+	_, err = bundle.CheckHeldData(s.Data)
 	return s, err
 }
 

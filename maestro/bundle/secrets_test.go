@@ -28,6 +28,9 @@ func TestI11RulesForSecretsAreRefused(t *testing.T) {
 			if (err != nil) != c.refused || c.refused && !strings.Contains(err.Error(), "manifestConfigs[0]") {
 				t.Errorf("got %v", err)
 			}
+			if _, err := CheckHeldData([]byte(c.data)); err != nil {
+				t.Errorf("the check of held data fails: %v", err)
+			}
 		})
 	}
 }

@@ -21,9 +21,27 @@ import (
 // every broker takes it in one message.
 const maxManifests = 500 * 1024
 
-// CheckData refuses what no agent could apply, or PostgreSQL not store. Its
-// errors name the member and the remedy.
+// CheckData checks the data of a source's request: CheckHeldData, and no rules that read
+// Secrets.
 func CheckData(raw json.RawMessage) (*Data, error) {
+	data, err := CheckHeldData(raw)
+	if err != nil {
+		return nil, err
+	}
+	var typed work.Bundle
+	if err := rest.DecodeJSON(raw, &typed); err != nil {
+		return nil, apierror.Invalid("the data of the event cannot be read: %s", apierror.ReasonOf(err))
+	}
+	if i, found := work.SecretRules(typed.ManifestConfigs); found {
+		return nil, apierror.Invalid("manifestConfigs[%d]: %s; remove its rules", i, work.SecretRulesRefused)
+	}
+	return data, nil
+}
+
+// CheckHeldData refuses what no agent could apply, or PostgreSQL not store. Its errors name
+// the member and the remedy. It accepts rules that read Secrets: an agent may hold a work
+// of an earlier release that has them, and the agent itself refuses these rules.
+func CheckHeldData(raw json.RawMessage) (*Data, error) {
 	var typed work.Bundle // every member that we know has the type it should
 	if err := rest.DecodeJSON(raw, &typed); err != nil {
 		return nil, apierror.Invalid("the data of the event cannot be read: %s", apierror.ReasonOf(err))
@@ -34,9 +52,6 @@ func CheckData(raw json.RawMessage) (*Data, error) {
 	}
 	if len(data.Manifests) == 0 {
 		return nil, apierror.Invalid("manifests is empty; a bundle needs at least one manifest")
-	}
-	if i, found := work.SecretRules(typed.ManifestConfigs); found {
-		return nil, apierror.Invalid("manifestConfigs[%d]: %s; remove its rules", i, work.SecretRulesRefused)
 	}
 	size := 0
 	seen := map[string]int{}

@@ -138,7 +138,7 @@ func (w *Writer) AdoptHeldSpec(ctx context.Context, consumer string, m bus.Event
 	if err := bundle.CheckID(h.ID); err != nil {
 		return err
 	}
-	if _, err := bundle.CheckData(h.Bundle); err != nil {
+	if _, err := bundle.CheckHeldData(h.Bundle); err != nil {
 		return err
 	}
 	now := time.Now().UTC()
