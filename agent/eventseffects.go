@@ -264,6 +264,7 @@ type mapping struct {
 	inFlight     bool
 	outdated     bool // a CustomResourceDefinition changed while discovery is in flight
 	askedAt      time.Time
+	notBefore    time.Time // a change of a CustomResourceDefinition starts no discovery before
 	err          string
 	failures     int // discoveries in a row without an answer
 	waitingWorks map[workID]bool

@@ -112,17 +112,16 @@ func (c *core) handleMapped(ev evMapped) {
 			c.wakeAt(c.now.Add(transportBackoff(mp.failures)), id)
 		}
 		return
-	case mp.outdated: // the kind may exist since the answer
-		mp.waitingWorks = waiting
-		c.discover(ev.gvk, mp)
-		return
 	default:
-		mp.err = ev.err.message
+		mp.err, mp.notBefore = ev.err.message, c.now.Add(kindsSettle)
 		for id := range waiting {
 			if w := c.works[id]; w != nil {
 				for _, m := range w.manifests {
 					if m.gvk == ev.gvk && !m.mapped {
 						c.handleUnknownKind(w, m, mp.err)
+						if mp.outdated { // the kind may exist since the answer
+							c.retryKind(w, m, mp.notBefore)
+						}
 					}
 				}
 			}
@@ -130,6 +129,16 @@ func (c *core) handleMapped(ev evMapped) {
 	}
 	for id := range waiting {
 		c.advanceByID(id)
+	}
+}
+
+// retryKind begins the back-off of a manifest with an unknown kind again, with a discovery
+// at the given time.
+func (c *core) retryKind(w *workState, m *manifestState, at time.Time) {
+	m.failures = 0
+	if !m.retryAt.Equal(at) {
+		m.retryAt = at
+		c.wakeAt(at, w.id)
 	}
 }
 
@@ -145,9 +154,14 @@ func (c *core) rediscover() {
 		if mp.known || mp.err == "" {
 			continue
 		}
+		paused := mp.notBefore.After(c.now)
 		for id, w := range c.works {
 			for _, m := range w.manifests {
-				if m.gvk == gvk && !m.mapped {
+				switch {
+				case m.gvk != gvk || m.mapped:
+				case paused:
+					c.retryKind(w, m, mp.notBefore)
+				default:
 					mp.waitingWorks[id] = true
 					m.failures, m.retryAt = 0, time.Time{}
 				}
