@@ -21,6 +21,9 @@ import (
 const maxPage = 500
 
 func (f *front) listBundles(w http.ResponseWriter, r *http.Request) error {
+	if err := checkSearch(r); err != nil {
+		return err
+	}
 	q := r.URL.Query()
 	if v := q.Get("watch"); v != "" {
 		watch, err := strconv.ParseBool(v)
