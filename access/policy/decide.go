@@ -1,0 +1,314 @@
+package policy
+
+import (
+	"cmp"
+	"errors"
+	"iter"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	cedar "github.com/cedar-policy/cedar-go"
+	"github.com/cedar-policy/cedar-go/types"
+)
+
+// Attached is a policy and one target that it is attached to.
+type Attached struct {
+	PolicyID string
+	Policy   *Policy
+	// Principal is the ARN, or Group the id, of the target. One of them is set.
+	Principal, Group string
+}
+
+// Index has the attached policies of one account by target and action. It does not change, and
+// several goroutines may use it.
+type Index struct {
+	byTarget map[target]*targetPolicies
+}
+
+// target is a principal or a group.
+type target struct {
+	kind Kind // Group, or "" for a principal
+	id   string
+}
+
+type targetPolicies struct {
+	byAction    map[string][]candidate // statements whose scope names the action
+	everyAction []candidate            // statements for every action
+}
+
+// candidate is a statement that may decide.
+type candidate struct {
+	id types.PolicyID // "POLICY#2" is the second statement of POLICY
+	statement
+}
+
+// NewIndex returns the index of attached policies. An attachment that names a policy or a target
+// twice is evaluated once for each.
+func NewIndex(attached []Attached) *Index {
+	ix := &Index{byTarget: map[target]*targetPolicies{}}
+	for _, a := range attached {
+		at := target{id: a.Principal}
+		if a.Group != "" {
+			at = target{Group, a.Group}
+		}
+		of := ix.byTarget[at]
+		if of == nil {
+			of = &targetPolicies{byAction: map[string][]candidate{}}
+			ix.byTarget[at] = of
+		}
+		for i, s := range a.Policy.statements {
+			c := candidate{types.PolicyID(a.PolicyID + "#" + strconv.Itoa(i+1)), s}
+			if s.actions == nil {
+				of.everyAction = append(of.everyAction, c)
+			}
+			for action := range s.actions {
+				of.byAction[action] = append(of.byAction[action], c)
+			}
+		}
+	}
+	return ix
+}
+
+// Resource is what an action is about.
+type Resource struct {
+	Kind    Kind
+	ID      string
+	Account string            // that it belongs to; "" for a resource of the region
+	Cluster string            // id of the cluster that a node pool or a credential belongs to; "" when not known
+	Tags    map[string]string // of the cluster
+}
+
+// Context is what is known about a request besides its action and resource.
+type Context struct {
+	SourceIP  netip.Addr
+	Time      time.Time
+	Region    string
+	UserAgent string
+	MFA       *bool // nil: not known
+}
+
+// Query is one question: may the principal take the action on the resource?
+type Query struct {
+	Principal string // ARN
+	Account   string
+	Groups    []string // ids of the groups that the principal, or its role, is a member of
+	Action    string
+	Resource  Resource
+	Context   Context
+}
+
+// Decision is the answer to a Query.
+type Decision struct {
+	Allowed bool
+	// Policies are the ids of the policies that decided: those that forbid, or else those that
+	// permit; none when no policy matched.
+	Policies []string
+}
+
+// ErrIncomplete means that a Query lacks something that policies may depend on.
+var ErrIncomplete = errors.New("the request lacks a source address, a time or a known action")
+
+// ReadsResource reports whether the answer to a query can depend on the cluster or on the tags of the
+// resource. A caller who does not know these reads the resource first.
+func (ix *Index) ReadsResource(q Query) bool {
+	q.Resource.Cluster = "" // not known yet
+	for c := range ix.candidates(q) {
+		if c.readsResource || c.parent.Type == clusterType && q.Resource.Kind != Cluster {
+			return true
+		}
+	}
+	return false
+}
+
+// Decide answers a query. A statement that cannot be evaluated permits nothing; when it forbids, the
+// answer is no.
+func (ix *Index) Decide(q Query) (Decision, error) {
+	if _, known := byName[q.Action]; !known || !q.Context.SourceIP.IsValid() || q.Context.Time.IsZero() {
+		return Decision{}, ErrIncomplete
+	}
+	ask := request{q: &q, principal: uid("Principal", q.Principal), resource: uid(q.Resource.Kind, q.Resource.ID)}
+	allowed, why := cedar.Authorize(policies{ix, q}, &ask, cedar.Request{
+		Principal: ask.principal, Action: types.NewEntityUID(actionType, types.String(q.Action)),
+		Resource: ask.resource, Context: q.Context.record(),
+	})
+	d := Decision{Allowed: allowed == cedar.Allow}
+	for _, r := range why.Reasons {
+		d.Policies = append(d.Policies, policyOf(r.PolicyID))
+	}
+	for _, e := range why.Errors {
+		for c := range ix.candidates(q) {
+			if c.id == e.PolicyID && c.forbids {
+				if d.Allowed {
+					d = Decision{}
+				}
+				d.Policies = append(d.Policies, policyOf(e.PolicyID))
+			}
+		}
+	}
+	slices.Sort(d.Policies)
+	d.Policies = slices.Compact(d.Policies)
+	return d, nil
+}
+
+// policyOf returns the id of the policy that a statement belongs to.
+func policyOf(statement types.PolicyID) string {
+	s := string(statement)
+	return s[:max(0, strings.LastIndexByte(s, '#'))]
+}
+
+// policies is the candidates of a query as Cedar iterates them.
+type policies struct {
+	ix *Index
+	q  Query
+}
+
+// All implements cedar.PolicyIterator.
+func (p policies) All() iter.Seq2[cedar.PolicyID, *cedar.Policy] {
+	return func(yield func(cedar.PolicyID, *cedar.Policy) bool) {
+		for c := range p.ix.candidates(p.q) {
+			if !yield(c.id, c.compiled) {
+				return
+			}
+		}
+	}
+}
+
+// matches reports whether the scope of a statement can match a query about a resource. A statement
+// about the resources of a cluster matches while the cluster of the resource is not known.
+func (s *statement) matches(q *Query, principal, resource types.EntityUID) bool {
+	switch {
+	case !s.principal.IsZero() && s.principal != principal, !s.resource.IsZero() && s.resource != resource:
+		return false
+	case s.parent.Type != clusterType || s.parent == resource:
+		return true
+	}
+	return q.Resource.Cluster == "" || string(s.parent.ID) == q.Resource.Cluster
+}
+
+const clusterType = types.EntityType(namespace + Cluster)
+
+// candidates iterates the statements that are attached to the principal, to its role and to its
+// groups and whose scope can match.
+func (ix *Index) candidates(q Query) iter.Seq[*candidate] {
+	principal, resource := uid("Principal", q.Principal), uid(q.Resource.Kind, q.Resource.ID)
+	return func(yield func(*candidate) bool) {
+		at := func(t target) bool {
+			of := ix.byTarget[t]
+			if of == nil {
+				return true
+			}
+			for _, list := range [][]candidate{of.byAction[q.Action], of.everyAction} {
+				for i := range list {
+					if list[i].matches(&q, principal, resource) && !yield(&list[i]) {
+						return false
+					}
+				}
+			}
+			return true
+		}
+		if !at(target{id: q.Principal}) {
+			return
+		}
+		if role := RoleOf(q.Principal); role != "" && !at(target{id: role}) {
+			return
+		}
+		for _, g := range q.Groups {
+			if !at(target{Group, g}) {
+				return
+			}
+		}
+	}
+}
+
+// RoleOf returns the ARN of the role of an assumed role's session; "" for other principals. As in AWS,
+// a session names its role without the path.
+func RoleOf(principal string) string {
+	parts := strings.SplitN(principal, ":", 6)
+	if len(parts) != 6 || parts[2] != "sts" {
+		return ""
+	}
+	path := strings.Split(parts[5], "/")
+	if len(path) != 3 || path[0] != "assumed-role" {
+		return ""
+	}
+	return "arn:" + parts[1] + ":iam::" + parts[4] + ":role/" + path[1]
+}
+
+// record returns the context as Cedar reads it.
+func (c Context) record() types.Record {
+	address := c.SourceIP.Unmap()
+	m := types.RecordMap{
+		"sourceIp": types.IPAddr(netip.PrefixFrom(address.WithZone(""), address.BitLen())),
+		"time":     types.NewDatetime(c.Time), "region": types.String(c.Region), "userAgent": types.String(c.UserAgent),
+	}
+	if c.MFA != nil {
+		m["mfa"] = types.Boolean(*c.MFA)
+	}
+	return types.NewRecord(m)
+}
+
+// request has the entities of a query.
+type request struct {
+	q                   *Query
+	principal, resource types.EntityUID
+}
+
+// Get implements types.EntityGetter.
+func (r *request) Get(id types.EntityUID) (types.Entity, bool) {
+	e := types.Entity{UID: id}
+	account := uid(Account, r.q.Account)
+	switch {
+	case id.Type == actionType:
+		action, known := actionEntities[id]
+		return action, known
+	case id == r.principal || string(id.ID) == RoleOf(r.q.Principal) && id.Type == r.principal.Type:
+		parents := []types.EntityUID{account}
+		if role := RoleOf(string(id.ID)); role != "" {
+			parents = append(parents, uid("Principal", role))
+		}
+		for _, g := range r.q.Groups {
+			parents = append(parents, uid(Group, g))
+		}
+		e.Parents = types.NewEntityUIDSet(parents...)
+		e.Attributes = types.NewRecord(types.RecordMap{
+			"arn": id.ID, "accountId": types.String(r.q.Account),
+		})
+	case id == r.resource:
+		e.Parents, e.Tags = types.NewEntityUIDSet(r.parents()...), r.tags()
+	case r.q.Resource.Cluster != "" && id == uid(Cluster, r.q.Resource.Cluster):
+		e.Parents, e.Tags = types.NewEntityUIDSet(uid(Account, r.q.Resource.Account)), r.tags()
+	case id.Type == namespace+types.EntityType(Group) && slices.Contains(r.q.Groups, string(id.ID)):
+		e.Parents = types.NewEntityUIDSet(account)
+	default:
+		return e, false
+	}
+	return e, true
+}
+
+// parents returns the entities that the resource is in.
+func (r *request) parents() (parents []types.EntityUID) {
+	of := r.q.Resource
+	switch {
+	case of.Kind == Account || of.Kind == Region:
+		return nil
+	case of.Account != "":
+		parents = append(parents, uid(Account, of.Account))
+	default:
+		parents = append(parents, uid(Region, cmp.Or(r.q.Context.Region, "-")))
+	}
+	if of.Cluster != "" {
+		parents = append(parents, uid(Cluster, of.Cluster))
+	}
+	return parents
+}
+
+func (r *request) tags() types.Record {
+	m := make(types.RecordMap, len(r.q.Resource.Tags))
+	for k, v := range r.q.Resource.Tags {
+		m[types.String(k)] = types.String(v)
+	}
+	return types.NewRecord(m)
+}
