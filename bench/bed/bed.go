@@ -1,9 +1,8 @@
-// Package bed runs a region's Maestro with all that it needs for a benchmark: PostgreSQL with its default durability,
-// a broker, one server, a CA, and what sources and agents say, over mutual TLS as in production.
+// Package bed runs a region's Maestro for a benchmark: PostgreSQL with its default durability, a broker, servers and a
+// CA. It makes the events of sources and agents, and their connections over mutual TLS as in production.
 //
-// The programs below bench use it, nothing else does. Server and broker run in the benchmark's
-// process or, to be weighed and killed, as processes of their own: the same program, started again
-// (see RunPart), or Mosquitto.
+// The programs below bench use it, nothing else does. Servers and broker run in the benchmark's process, or as
+// processes of their own that can be measured and killed: this program, started again (see RunPart), or Mosquitto.
 package bed
 
 import (
@@ -16,7 +15,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	mathrand "math/rand/v2"
 	"net"
@@ -41,7 +39,7 @@ import (
 // Source is the source of all works.
 const Source = "bench"
 
-// Brokers that there are.
+// Values of Options.Broker.
 const (
 	Embedded  = "embedded"
 	Mosquitto = "mosquitto"
@@ -50,35 +48,35 @@ const (
 // Options are those of New.
 type Options struct {
 	Broker  string // Embedded (default) or Mosquitto
-	Seed    uint64 // of what works contain
-	Apart   bool   // server and broker are processes of their own
-	Verbose bool   // their warnings are shown
-	Pprof   string // address at which a server apart serves profiles; "": it does not
+	Seed    uint64 // of the content of works
+	Apart   bool   // servers and broker are processes of their own
+	Verbose bool   // servers and broker print their warnings
+	Pprof   string // address at which the first server serves profiles, if it is apart; "": none
 
-	Servers       int           // that share the database and the broker; default 1. Sources call the first
+	Servers       int           // number of servers with one database and broker; default 1. Sources call the first
 	BrokerLatency time.Duration // in each direction between servers and broker
-	PublishRate   float64       // events that a server may publish in a second, as some brokers demand; 0: any number
+	PublishRate   float64       // limit of a server's events in a second, as some brokers have; 0: no limit
 }
 
-// Bed is the region. Server and Broker are there when they are apart; the
-// broker also when it is Mosquitto, which always is.
+// Bed is the region. Server is nil unless servers are apart. Broker is nil unless it is apart or Mosquitto.
 type Bed struct {
 	URL    string // of the REST API
 	HTTP   *http.Client
 	Events cloudevents.CloudEventServiceClient
 	DSN    string // of the server's database
 
-	Server, Broker Process
+	Server, Broker, Database Process
 
 	o       Options
 	ca      *pki.CA
 	broker  string // host:port
+	link    string // address at which servers reach the broker
 	closers []func() error
 	mu      sync.Mutex
 	random  *mathrand.Rand
 }
 
-// New starts a region. Close ends it and removes what it left.
+// New starts a region. Close ends it and removes its files.
 func New(ctx context.Context, o Options) (b *Bed, err error) {
 	b = &Bed{o: o, random: mathrand.New(mathrand.NewPCG(o.Seed, 0))}
 	defer func() {
@@ -103,33 +101,33 @@ func New(ctx context.Context, o Options) (b *Bed, err error) {
 	if err := b.startBroker(ctx); err != nil {
 		return b, err
 	}
-	toBroker := b.broker
+	b.link = b.broker
 	if o.BrokerLatency > 0 {
 		k, err := newLink(b.broker, o.BrokerLatency)
 		if err != nil {
 			return b, err
 		}
 		b.OnClose(k.Close)
-		toBroker = k.addr()
+		b.link = k.addr()
 	}
-	if err := b.startServer(ctx, toBroker); err != nil {
+	if err := b.startServer(ctx); err != nil {
 		return b, err
 	}
 	for range o.Servers - 1 {
-		if err := b.startReplica(ctx, toBroker); err != nil {
+		if _, err := b.StartReplica(ctx); err != nil {
 			return b, err
 		}
 	}
 	return b, nil
 }
 
-// Servers is how many servers there are.
+// Servers returns the number of servers that New started.
 func (b *Bed) Servers() int { return max(b.o.Servers, 1) }
 
-// OnClose has f called by Close, before what was there earlier ends.
+// OnClose makes Close call f, before it ends the parts that were started earlier.
 func (b *Bed) OnClose(f func() error) { b.closers = append(b.closers, f) }
 
-// Close ends everything, the latest first.
+// Close ends all parts, the latest first.
 func (b *Bed) Close() error {
 	var errs []error
 	for i := len(b.closers) - 1; i >= 0; i-- {
@@ -144,11 +142,12 @@ func (b *Bed) postgres(ctx context.Context, dir string) error {
 	if err := c.Init(ctx); err != nil {
 		return err
 	}
-	p, err := c.Start(ctx, io.Discard)
-	if err != nil {
+	d := &database{cluster: c}
+	if err := d.Start(); err != nil {
 		return err
 	}
-	b.OnClose(func() error { p.Stop(); return nil })
+	b.Database = d
+	b.OnClose(d.stop)
 	b.DSN = c.DSN("maestro", "maestro")
 	return c.EnsureDatabase(ctx, "maestro", "maestro")
 }
@@ -176,8 +175,8 @@ func (b *Bed) startBroker(ctx context.Context) error {
 	return err
 }
 
-// serverPart is what a server needs to know. toBroker is where it finds the broker.
-func (b *Bed) serverPart(toBroker string) (part, error) {
+// serverPart returns the parameters of a new server.
+func (b *Bed) serverPart() (part, error) {
 	cert, key, err := b.certificate(pki.ServiceName("maestro"))
 	if err != nil {
 		return part{}, err
@@ -187,27 +186,27 @@ func (b *Bed) serverPart(toBroker string) (part, error) {
 		return part{}, err
 	}
 	return part{
-		Role: roleServer, DSN: b.DSN, Broker: toBroker, PublishRate: b.o.PublishRate, Listen: addrs[0], GRPC: addrs[1],
-		CA: b.ca.CertPEM(), Cert: cert, Key: key, Pprof: b.o.Pprof,
+		Role: roleServer, DSN: b.DSN, Broker: b.link, PublishRate: b.o.PublishRate, Listen: addrs[0], GRPC: addrs[1],
+		CA: b.ca.CertPEM(), Cert: cert, Key: key,
 	}, nil
 }
 
-// startReplica starts a server that no source calls.
-func (b *Bed) startReplica(ctx context.Context, toBroker string) error {
-	p, err := b.serverPart(toBroker)
+// StartReplica starts a further server, which no source calls. The process is nil unless servers are apart.
+func (b *Bed) StartReplica(ctx context.Context) (Process, error) {
+	p, err := b.serverPart()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	_, err = b.start(ctx, p)
-	return err
+	return b.start(ctx, p)
 }
 
-// startServer starts the server that sources call, and makes their clients.
-func (b *Bed) startServer(ctx context.Context, toBroker string) error {
-	p, err := b.serverPart(toBroker)
+// startServer starts the server that sources call, and makes the sources' clients.
+func (b *Bed) startServer(ctx context.Context) error {
+	p, err := b.serverPart()
 	if err != nil {
 		return err
 	}
+	p.Pprof = b.o.Pprof
 	if b.Server, err = b.start(ctx, p); err != nil {
 		return err
 	}
@@ -229,8 +228,7 @@ func (b *Bed) startServer(ctx context.Context, toBroker string) error {
 	return nil
 }
 
-// freeAddrs returns addresses on loopback that are free now. They are named
-// before they are used, so that who is started again is where it was.
+// freeAddrs returns free addresses on loopback. A part that is started again has the same address.
 func freeAddrs(n int) (addrs []string, err error) {
 	for range n {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -258,9 +256,14 @@ func (b *Bed) background(ctx context.Context, f func(context.Context) error) {
 	b.OnClose(func() error { cancel(); return <-done })
 }
 
-// Await polls for what has no event to wait for, for two minutes.
+// Await calls check until it returns nil, for two minutes at most. Then it returns the last error.
 func Await(ctx context.Context, every time.Duration, check func() error) error {
-	deadline := time.Now().Add(2 * time.Minute)
+	return AwaitFor(ctx, 2*time.Minute, every, check)
+}
+
+// AwaitFor is Await with another limit.
+func AwaitFor(ctx context.Context, limit, every time.Duration, check func() error) error {
+	deadline := time.Now().Add(limit)
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
@@ -276,7 +279,7 @@ func Await(ctx context.Context, every time.Duration, check func() error) error {
 	}
 }
 
-// IntN is a random number below n, by the seed.
+// IntN returns a random number below n. The numbers depend on the seed.
 func (b *Bed) IntN(n int) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -287,7 +290,7 @@ func (b *Bed) certificate(name pki.Name) (cert, key []byte, err error) {
 	return Certificate(b.ca, name)
 }
 
-// Certificate makes a key and a certificate, in PEM.
+// Certificate makes a key and a certificate for a name, in PEM.
 func Certificate(ca *pki.CA, name pki.Name) (cert, key []byte, err error) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -304,7 +307,7 @@ func Certificate(ca *pki.CA, name pki.Name) (cert, key []byte, err error) {
 	return cert, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), err
 }
 
-// ClientTLS is what name connects to a service with.
+// ClientTLS returns the TLS configuration with which name connects to a service. It has a new certificate.
 func (b *Bed) ClientTLS(name pki.Name, service string) (*tls.Config, error) {
 	cert, key, err := b.certificate(name)
 	if err != nil {
@@ -315,21 +318,30 @@ func (b *Bed) ClientTLS(name pki.Name, service string) (*tls.Config, error) {
 
 // Register makes the consumers mc0, mc1, ...
 func (b *Bed) Register(n int) error {
-	for i := range n {
+	names := make([]string, n)
+	for i := range names {
+		names[i] = Consumer(i)
+	}
+	return b.RegisterNamed(names...)
+}
+
+// RegisterNamed makes consumers by the REST API.
+func (b *Bed) RegisterNamed(names ...string) error {
+	for _, name := range names {
 		resp, err := b.HTTP.Post(b.URL+"/api/maestro/v1/consumers", "application/json", strings.NewReader(
-			fmt.Sprintf(`{"name":%q}`, Consumer(i))))
+			fmt.Sprintf(`{"name":%q}`, name)))
 		if err != nil {
 			return err
 		}
 		resp.Body.Close()
 		if resp.StatusCode != http.StatusCreated {
-			return fmt.Errorf("registering %s: %s", Consumer(i), resp.Status)
+			return fmt.Errorf("registering %s: %s", name, resp.Status)
 		}
 	}
 	return nil
 }
 
-// Agent makes the connection of a scripted agent. It does nothing until Run.
+// Agent makes the client of a scripted agent. The client does nothing until Run.
 func (b *Bed) Agent(consumer string, handle func(bus.Event), connected func(context.Context)) (*bus.Client, error) {
 	config, err := b.ClientTLS(pki.Name(consumer), "broker")
 	if err != nil {
@@ -343,7 +355,7 @@ func (b *Bed) Agent(consumer string, handle func(bus.Event), connected func(cont
 	}), nil
 }
 
-// Subscriber is a scripted agent that is connected: handle gets each event.
+// Subscriber connects a scripted agent. It calls handle with each event.
 func (b *Bed) Subscriber(ctx context.Context, consumer string, handle func(c *bus.Client, e bus.Event)) (*bus.Client,
 	error) {
 	var client *bus.Client
@@ -355,7 +367,7 @@ func (b *Bed) Subscriber(ctx context.Context, consumer string, handle func(c *bu
 	return client, Await(ctx, 2*time.Millisecond, func() error { return client.Check(ctx) })
 }
 
-// Many calls f for 0 to n-1 from some goroutines.
+// Many calls f for 0 to n-1 from several goroutines.
 func Many(n, goroutines int, f func(i int) error) error {
 	var group sync.WaitGroup
 	var mu sync.Mutex

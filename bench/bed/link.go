@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// link passes connections on to an address and delays what they carry, in each direction, as a network does: the delay
-// takes no bandwidth.
+// link forwards connections to an address and delays their bytes in each direction, as a network does. The delay does
+// not limit the bandwidth.
 type link struct {
 	listener net.Listener
 	to       string
@@ -17,7 +17,7 @@ type link struct {
 	mu     sync.Mutex
 	open   map[net.Conn]bool
 	closed bool
-	pumps  sync.WaitGroup
+	copies sync.WaitGroup
 }
 
 // newLink starts a link. Close ends it with all its connections.
@@ -27,7 +27,7 @@ func newLink(to string, delay time.Duration) (*link, error) {
 		return nil, err
 	}
 	k := &link{listener: l, to: to, delay: delay, open: map[net.Conn]bool{}}
-	k.pumps.Go(k.accept)
+	k.copies.Go(k.accept)
 	return k, nil
 }
 
@@ -47,12 +47,12 @@ func (k *link) accept() {
 		if !k.add(from, to) {
 			return
 		}
-		k.pumps.Go(func() { k.pump(from, to) })
-		k.pumps.Go(func() { k.pump(to, from) })
+		k.copies.Go(func() { k.copy(from, to) })
+		k.copies.Go(func() { k.copy(to, from) })
 	}
 }
 
-// add notes open connections. It reports false, and closes them, when the link was closed.
+// add records open connections. When the link is closed, add closes them and returns false.
 func (k *link) add(conns ...net.Conn) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -66,7 +66,7 @@ func (k *link) add(conns ...net.Conn) bool {
 	return !k.closed
 }
 
-// Close ends the link.
+// Close ends the link and its connections.
 func (k *link) Close() error {
 	k.mu.Lock()
 	k.closed = true
@@ -75,7 +75,7 @@ func (k *link) Close() error {
 	}
 	k.mu.Unlock()
 	err := k.listener.Close()
-	k.pumps.Wait()
+	k.copies.Wait()
 	if errors.Is(err, net.ErrClosed) {
 		return nil
 	}
@@ -87,8 +87,8 @@ type delayed struct {
 	due  time.Time
 }
 
-// pump copies one direction until either side ends, then closes both.
-func (k *link) pump(from, to net.Conn) {
+// copy copies one direction until either side ends, and then closes both connections.
+func (k *link) copy(from, to net.Conn) {
 	defer to.Close()
 	defer from.Close()
 	queue := make(chan delayed, 1<<16)

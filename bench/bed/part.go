@@ -14,8 +14,6 @@ import (
 	_ "net/http/pprof" // of a server apart, where it is asked for
 	"os"
 	"os/exec"
-	"strconv"
-	"strings"
 	"time"
 
 	"atoll.dev/bus"
@@ -28,7 +26,7 @@ const (
 	roleBroker = "broker"
 )
 
-// part is all that a server or a broker must know.
+// part has the parameters of a server or a broker.
 type part struct {
 	Role          string
 	Listen        string // address of the broker, or of the REST API
@@ -82,9 +80,9 @@ func (p part) run(ctx context.Context, ready func()) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	waiting := make(chan struct{})
+	checked := make(chan struct{})
 	go func() {
-		defer close(waiting)
+		defer close(checked)
 		if Await(ctx, 2*time.Millisecond, func() error {
 			if missing := ops.Missing(ctx); len(missing) > 0 {
 				return fmt.Errorf("the server is not ready: %v", missing)
@@ -96,11 +94,11 @@ func (p part) run(ctx context.Context, ready func()) error {
 	}()
 	err = s.Run(ctx)
 	cancel()
-	<-waiting
+	<-checked
 	return err
 }
 
-// ClientTLS is what the holder of a certificate connects to a service with.
+// ClientTLS returns the TLS configuration with which the holder of a certificate connects to a service.
 func ClientTLS(ca, cert, key []byte, service string) (*tls.Config, error) {
 	pair, err := tls.X509KeyPair(cert, key)
 	if err != nil {
@@ -112,7 +110,7 @@ func ClientTLS(ca, cert, key []byte, service string) (*tls.Config, error) {
 		ServerName: service}, nil
 }
 
-// start runs a part until the bed is closed: in this process, or as one of its own.
+// start runs a part until the bed is closed: in this process, or in a process of its own.
 func (b *Bed) start(ctx context.Context, p part) (Process, error) {
 	p.Verbose = b.o.Verbose
 	if b.o.Apart {
@@ -134,21 +132,14 @@ func (b *Bed) start(ctx context.Context, p part) (Process, error) {
 	}
 }
 
-// Process is a server or a broker that is a process of its own.
-type Process interface {
-	Start() error // returns when it serves, at the address it always has
-	Kill()        // as kill -9, and returns when it is gone
-	Pid() int     // 0 while it is not there
-}
-
-// child is this program, started again as a part.
+// child is a process that runs this program again as a part.
 type child struct {
 	part part
 	cmd  *exec.Cmd
-	in   io.Closer // its end ends the child, should this process die
+	in   io.Closer // the child ends when it is closed, also by the end of this process
 }
 
-// partVariable tells a process that it is a part.
+// partVariable is the environment variable of a process that is a part. Its value is the part's role.
 const partVariable = "ATOLL_BENCH_PART"
 
 func (c *child) Start() error {
@@ -196,8 +187,8 @@ func (c *child) Pid() int {
 	return c.cmd.Process.Pid
 }
 
-// RunPart is what main calls first: in a process that was started as a part it
-// serves, and does not return.
+// RunPart serves, and does not return, in a process that was started as a part. Elsewhere it does
+// nothing. The function main calls it first.
 func RunPart() {
 	if os.Getenv(partVariable) == "" {
 		return
@@ -221,22 +212,4 @@ func RunPart() {
 		os.Exit(1)
 	}
 	os.Exit(0)
-}
-
-// Memory is what a process has resident and had at most, in MiB.
-func Memory(p Process) (now, most float64, err error) {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Pid()))
-	if err != nil {
-		return 0, 0, err
-	}
-	field := func(name string) float64 {
-		for l := range strings.Lines(string(data)) {
-			if v, ok := strings.CutPrefix(l, name+":"); ok {
-				kb, _ := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(v), " kB"))
-				return float64(kb >> 10)
-			}
-		}
-		return 0
-	}
-	return field("VmRSS"), field("VmHWM"), nil
 }

@@ -14,26 +14,35 @@ import (
 	"atoll.dev/bus"
 )
 
-// Consumer is the name of a management cluster.
+// Consumer returns the name of the i-th management cluster.
 func Consumer(i int) string { return fmt.Sprintf("mc%d", i) }
 
-// ID is that of a work.
+// ID returns the id of the i-th work.
 func ID(i int) string { return fmt.Sprintf("w%07d", i) }
 
-// AgentTopic is where a consumer's agent says what it has to say.
+// AgentTopic returns the topic to which a consumer's agent publishes.
 func AgentTopic(consumer string) string {
 	return bus.Topic{Source: "maestro", Consumer: consumer, Kind: bus.AgentEvents}.String()
 }
 
-// Spec makes a spec event of one ConfigMap of about size bytes, whose content
-// is another one each time.
-func (b *Bed) Spec(kind, consumer, id string, size int) *cloudevents.CloudEvent {
+// Filler returns the random text with which Spec fills a work of about size bytes.
+func (b *Bed) Filler(size int) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	filler := make([]byte, max(size-120, 1))
 	for i := range filler {
 		filler[i] = "abcdefghijklmnopqrstuvwxyz0123456789"[b.random.IntN(36)]
 	}
+	return string(filler)
+}
+
+// Spec makes a spec event of one ConfigMap of about size bytes. Its content is different each time.
+func (b *Bed) Spec(kind, consumer, id string, size int) *cloudevents.CloudEvent {
+	return SpecOf(kind, consumer, id, b.Filler(size))
+}
+
+// SpecOf makes a spec event of one ConfigMap that has the filler as its value.
+func SpecOf(kind, consumer, id, filler string) *cloudevents.CloudEvent {
 	text := func(s string) *cloudevents.CloudEvent_CloudEventAttributeValue {
 		return &cloudevents.CloudEvent_CloudEventAttributeValue{
 			Attr: &cloudevents.CloudEvent_CloudEventAttributeValue_CeString{CeString: s}}
@@ -56,13 +65,13 @@ func (b *Bed) Spec(kind, consumer, id string, size int) *cloudevents.CloudEvent 
 	}
 }
 
-// Publish gives the server an event, and returns when it is accepted.
+// Publish sends a source's event to the server, and returns when the server has accepted it.
 func (b *Bed) Publish(ctx context.Context, e *cloudevents.CloudEvent) error {
 	_, err := b.Events.Publish(ctx, &cloudevents.PublishRequest{Event: e})
 	return err
 }
 
-// Stream subscribes to the statuses of this program's works.
+// Stream subscribes to the statuses of the benchmark's works, until the bed is closed. It calls handle with each.
 func (b *Bed) Stream(ctx context.Context, handle func(id string, e *cloudevents.CloudEvent)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	stream, err := b.Events.Subscribe(metadata.AppendToOutgoingContext(ctx), &cloudevents.SubscriptionRequest{
@@ -91,7 +100,7 @@ func (b *Bed) Stream(ctx context.Context, handle func(id string, e *cloudevents.
 	return nil
 }
 
-// AgentEvent is an event of a consumer's agent.
+// AgentEvent makes an event of a consumer's agent.
 func AgentEvent(consumer, kind string, data []byte) bus.Event {
 	return bus.Event{
 		ID: uuid.NewString(), Source: consumer +
@@ -100,8 +109,8 @@ func AgentEvent(consumer, kind string, data []byte) bus.Event {
 	}
 }
 
-// Status is an agent's status of a work: applied and available, or that it is
-// deleted. The hash is what both sides compare, 64 hexadecimal digits.
+// Status makes an agent's status of a work: applied and available, or deleted. Server and agent compare the hash,
+// 64 hexadecimal digits.
 func Status(consumer, id, generation, hash string, sequence int64, deleted bool) bus.Event {
 	data := fmt.Appendf(
 		nil,
