@@ -37,7 +37,7 @@ func (a *answers) Do(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-func TestCallsAreRepeatedWhenThatMayHelp(t *testing.T) {
+func TestTransientFailuresAreRetried(t *testing.T) {
 	dial := &net.OpError{Op: "dial", Err: errors.New("refused")}
 	cut := &net.OpError{Op: "read", Err: errors.New("reset")}
 	for _, c := range []struct {
@@ -89,7 +89,7 @@ func TestCallsAreRepeatedWhenThatMayHelp(t *testing.T) {
 	}
 }
 
-func TestAnAttemptHasATimeLimitAndAnExecutionEndsWithItsContext(t *testing.T) {
+func TestAttemptsAndExecutionsHaveTimeLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hang := doerFunc(func(r *http.Request) (*http.Response, error) {
 			<-r.Context().Done()

@@ -100,7 +100,7 @@ func TestDryRuns(t *testing.T) {
 }
 
 // What hyperfleet-adapter's own dry run says of the same files, member by member.
-func TestADryRunSaysWhatTheOriginalSays(t *testing.T) {
+func TestADryRunPrintsTheOriginalsTrace(t *testing.T) {
 	for _, c := range []struct{ trace, path, want string }{
 		{"kubernetes", "resources.0.operation", "update"}, // it is in the discoveries' file
 		{"kubernetes", "resources.1.operation", "create"},

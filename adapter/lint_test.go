@@ -8,7 +8,7 @@ import (
 
 // What dry-runs is right: lint says nothing of it but what its authors'
 // documents say themselves.
-func TestLintSaysNothingOfWhatIsRight(t *testing.T) {
+func TestLintAcceptsCorrectFiles(t *testing.T) {
 	names, err := filepath.Glob("testdata/dryrun/*.yaml")
 	if err != nil || len(names) < 4 {
 		t.Fatal(names, err)
@@ -23,7 +23,7 @@ func TestLintSaysNothingOfWhatIsRight(t *testing.T) {
 	}
 }
 
-func TestTheRegionsOwnAdaptersAreRight(t *testing.T) {
+func TestLintAcceptsTheRegionsAdapters(t *testing.T) {
 	dirs, err := filepath.Glob("../adapters/*/config.yaml")
 	if err != nil || len(dirs) < 3 {
 		t.Fatal(dirs, err)
@@ -35,7 +35,7 @@ func TestTheRegionsOwnAdaptersAreRight(t *testing.T) {
 	}
 }
 
-func TestLintOfFilesThatAreNoFiles(t *testing.T) {
+func TestLintNamesUnreadableFiles(t *testing.T) {
 	found := LintFiles(filepath.Join(t.TempDir(), "absent.yaml"))
 	if len(found) != 1 || len(found.Errors()) != 1 {
 		t.Error(found)

@@ -37,7 +37,7 @@ func TestAConfigIsReadWithDefaults(t *testing.T) {
 	}
 }
 
-func TestVariablesAreStrongerThanTheFile(t *testing.T) {
+func TestVariablesOverrideTheFile(t *testing.T) {
 	env := map[string]string{
 		"HYPERFLEET_API_BASE_URL": "https://other", "HYPERFLEET_API_TIMEOUT": "1m", "HYPERFLEET_BROKER_TOPIC": "a",
 		"BROKER_TOPIC":           "b",
@@ -78,7 +78,7 @@ func (f files) read(name string) ([]byte, error) {
 }
 
 // Each case is a file and all that is wrong with it, by file and line.
-func TestWhatIsWrongInAFileIsToldWithItsLine(t *testing.T) {
+func TestFileErrorsNameTheLine(t *testing.T) {
 	datadriven.RunTest(t, "testdata/findings.txt", func(t *testing.T, d *datadriven.TestData) string {
 		var err error
 		switch d.Cmd {

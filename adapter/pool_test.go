@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-func TestThePoolRunsResourcesSideBySideAndOneResourceAlone(t *testing.T) {
+func TestThePoolRunsOneRunPerResourceAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var log []string
@@ -94,7 +94,7 @@ func TestThePoolRetriesAndStopsWithGrace(t *testing.T) {
 
 // Applying lets a watch tell what it saw meanwhile, so runs tell, too; also
 // when nobody listens any more.
-func TestARunThatTellsDoesNotHoldUpTheEnd(t *testing.T) {
+func TestARunThatEnqueuesDoesNotBlockShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p *pool
 		p = newPool(1, time.Minute, func(ctx context.Context, x task) ending {

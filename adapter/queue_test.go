@@ -32,7 +32,7 @@ func expect(t *testing.T, q *queue, now time.Time, want string) {
 	}
 }
 
-func TestEventsOfAResourceAreOneRunOfTheNewestGeneration(t *testing.T) {
+func TestQueuedEventsOfAResourceBecomeOneRun(t *testing.T) {
 	q := newQueue(plain)
 	q.add(of("a", 1), noon)
 	q.add(of("b", 1), noon)
@@ -51,7 +51,7 @@ func TestEventsOfAResourceAreOneRunOfTheNewestGeneration(t *testing.T) {
 
 // What the sentinel repeats does not delay what is new, and is not starved by
 // it either.
-func TestWhatIsNewGoesBeforeRepetitions(t *testing.T) {
+func TestNewEventsGoBeforeRepetitions(t *testing.T) {
 	q := newQueue(plain)
 	old := []string{"a", "b", "c", "x", "y"}
 	for _, id := range old {
@@ -79,7 +79,7 @@ func TestWhatIsNewGoesBeforeRepetitions(t *testing.T) {
 	}
 }
 
-func TestAnEventDuringARunHasItRunAgain(t *testing.T) {
+func TestAnEventDuringARunCausesAnotherRun(t *testing.T) {
 	q := newQueue(plain)
 	q.add(of("a", 1), noon)
 	expect(t, q, noon, "a 1")
@@ -91,7 +91,7 @@ func TestAnEventDuringARunHasItRunAgain(t *testing.T) {
 	expect(t, q, noon, "wait 0s")
 }
 
-func TestAFailedRunIsRepeatedAFewTimes(t *testing.T) {
+func TestAFailedRunIsRetriedAFewTimes(t *testing.T) {
 	q := newQueue(plain)
 	q.add(of("a", 1), noon)
 	now := noon
@@ -136,7 +136,7 @@ func TestAChangeOfAStatusWaitsAtMostTheInterval(t *testing.T) {
 }
 
 // Another writer changes an object back after each run.
-func TestRepairsOfAnObjectGetRareWhenAnotherWriterChangesItBack(t *testing.T) {
+func TestRepairsOfAContestedObjectAreSpaced(t *testing.T) {
 	q := newQueue(plain)
 	now := noon
 	repair := func(want string) {
@@ -171,7 +171,7 @@ func TestRepairsOfAnObjectGetRareWhenAnotherWriterChangesItBack(t *testing.T) {
 	q.done("a", succeeded, now)
 }
 
-func TestAResourceWithoutChangesIsForgotten(t *testing.T) {
+func TestTheStateOfAnUnchangedResourceExpires(t *testing.T) {
 	q := newQueue(plain)
 	now := noon
 	for range 2 * promptChanges {
@@ -195,7 +195,7 @@ func TestAResourceWithoutChangesIsForgotten(t *testing.T) {
 
 // One trace goes from the request to the report that ends it, also when what
 // was applied becomes ready later, and a watch reports it.
-func TestAChangeThatAWatchReportsHasTheTraceOfTheLastRun(t *testing.T) {
+func TestAnObservedChangeHasTheTraceOfTheLastRun(t *testing.T) {
 	q := newQueue(plain)
 	next := func(now time.Time, want string) {
 		t.Helper()

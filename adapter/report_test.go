@@ -71,7 +71,7 @@ func TestAStandardReportHasAllConditions(t *testing.T) {
 }
 
 // Each name sees those before it, and what follows sees all; payloads of HyperFleet's kind, too.
-func TestNamesOfLetAreSeenByWhatFollows(t *testing.T) {
+func TestLaterExpressionsReadNamesOfLet(t *testing.T) {
 	r, report := runWorkTask(t, `- let: {a: '"x"', b: a + a, c: '{"k": b}'}`, "", "", `    data: {c: {expression: c.k + b}}`)
 	if r.Err() != nil || report["data"].(map[string]any)["c"] != "xxxx" {
 		t.Errorf("%v %v", r.Err(), report["data"])
@@ -79,7 +79,7 @@ func TestNamesOfLetAreSeenByWhatFollows(t *testing.T) {
 }
 
 // The rungs of a task stand where they say, and the first that holds counts.
-func TestRungsStandAheadOfTheStandardOnes(t *testing.T) {
+func TestOwnRungsPrecedeTheStandardRungs(t *testing.T) {
 	for _, c := range []struct{ ladder, want string }{
 		{"{ahead_of: ordered, if: 'true', reason: Mine}", "Mine"},
 		{"{ahead_of: updating, if: 'true', reason: Mine}", "Ordered"},
@@ -93,7 +93,7 @@ func TestRungsStandAheadOfTheStandardOnes(t *testing.T) {
 }
 
 // A template fails in no step of its own, so Health has its message alone.
-func TestHealthOfATemplateThatFails(t *testing.T) {
+func TestHealthReportsAFailedTemplate(t *testing.T) {
 	r, report := runWorkTask(t, "", `, a: "{{ .nobody }}"`, "", "")
 	message := messageOf(report, "Health")
 	if r.Status != Failed || !strings.HasPrefix(message, "resources work: rendering the manifest: ") ||
@@ -103,7 +103,7 @@ func TestHealthOfATemplateThatFails(t *testing.T) {
 }
 
 // Whatever fails while a report is made, no null is sent: the engine reports the failure itself.
-func TestAnExpressionThatFailsIsReported(t *testing.T) {
+func TestAFailedExpressionIsReported(t *testing.T) {
 	const building = "post_actions statusPayload: building the payload"
 	for _, c := range []struct{ name, params, post, report, step, why string }{
 		{"let of params", "- let: {a: cluster.nothing.here}", "", "",
@@ -130,7 +130,7 @@ func TestAnExpressionThatFailsIsReported(t *testing.T) {
 }
 
 // HyperFleet's files rely on null where something is absent. It stays, and is no longer silent.
-func TestNullForWhatIsAbsentIsNoted(t *testing.T) {
+func TestAnAbsentValueIsNullAndLogged(t *testing.T) {
 	const task = `
 params:
 - {name: optional, source: {expression: event.nothing}}

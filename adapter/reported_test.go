@@ -173,7 +173,7 @@ func TestReportsAreInOrderWhenClocksStep(t *testing.T) {
 }
 
 // What CLM discards for other reasons.
-func TestWhatADiscardedReportMeans(t *testing.T) {
+func TestDiscardedReportsAreClassified(t *testing.T) {
 	at := today()
 	api := newReports(t, func() time.Time { return at })
 	x := api.reporter(t)
@@ -198,7 +198,7 @@ func TestWhatADiscardedReportMeans(t *testing.T) {
 }
 
 // CLM that always has a later report does not keep a task running for ever.
-func TestATaskThatIsAlwaysOvertakenFails(t *testing.T) {
+func TestAnAlwaysOvertakenTaskFails(t *testing.T) {
 	at := today()
 	api := newReports(t, func() time.Time { return at })
 	x := api.reporter(t)

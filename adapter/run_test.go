@@ -58,7 +58,7 @@ func TestATaskAppliesItsResourcesAndReports(t *testing.T) {
 
 // The reference's order of deletion: a parent waits until its child is gone,
 // in the same execution where nothing holds the child.
-func TestDeletionsGoInTheOrderOfTheirConditions(t *testing.T) {
+func TestDeletionsFollowTheirConditions(t *testing.T) {
 	api := newCLM(t, map[string]string{"GET " + clusterPath: cluster})
 	s := newShelf()
 	e := newEngine(t, namespaceTask(t), api, s)
@@ -114,7 +114,7 @@ post:
 
 // From a resource's DELETE on nothing of it is made again, and what somebody else
 // deleted counts as finalized.
-func TestNothingOfADeletedResourceIsMadeAgain(t *testing.T) {
+func TestObjectsOfADeletedResourceAreNotCreatedAgain(t *testing.T) {
 	deleted := strings.Replace(cluster, `"id":"x"`, `"deleted_time":"2026-03-01T11:00:00Z","id":"`+clusterID+`"`, 1)
 	api := newCLM(t, map[string]string{"GET " + clusterPath: strings.Replace(cluster, `"id":"x"`,
 		`"id":"`+clusterID+`"`, 1)})
@@ -164,7 +164,7 @@ func (s terminating) Apply(ctx context.Context, a Application) (Applied, error) 
 
 // What is being deleted is waited for: that is no failure that is tried again at
 // once, and what comes after it is not applied either.
-func TestWhatIsBeingDeletedIsWaitedFor(t *testing.T) {
+func TestARunWaitsForObjectsUnderDeletion(t *testing.T) {
 	api := newCLM(t, map[string]string{"GET " + clusterPath: strings.Replace(cluster, `"id":"x"`,
 		`"id":"`+clusterID+`"`, 1)})
 	s := terminating{newShelf()}
@@ -188,7 +188,7 @@ func (u *unsure) Unconfirmed(_ context.Context, s Search) (Object, error) {
 	return Object{"apiVersion": s.APIVersion, "kind": s.Kind, "metadata": map[string]any{"name": s.Name}}, nil
 }
 
-func TestI9WhatATransportDoubtsIsNotGone(t *testing.T) {
+func TestI9AnUnconfirmedAbsenceIsNotFinal(t *testing.T) {
 	api := newCLM(t, map[string]string{"GET " + clusterPath: strings.Replace(cluster, `"id"`,
 		`"deleted_time":"2026-03-01T11:00:00Z","id"`, 1)})
 	u := &unsure{newShelf(), true}
@@ -207,7 +207,7 @@ func TestI9WhatATransportDoubtsIsNotGone(t *testing.T) {
 }
 
 // What waits for the end of another waits while that is in doubt (I9).
-func TestI9WhatWaitsForAnotherWaitsWhileThatIsInDoubt(t *testing.T) {
+func TestI9DeletionsWaitForAnUnconfirmedAbsence(t *testing.T) {
 	const task = `
 params:
 - {name: clusterId, source: event.id, required: true}
@@ -235,7 +235,7 @@ resources:
 	}
 }
 
-func TestAPreconditionThatIsNotMetSkipsResourcesAndIsReported(t *testing.T) {
+func TestAnUnmetPreconditionSkipsResourcesAndIsReported(t *testing.T) {
 	api := newCLM(t, map[string]string{"GET " + clusterPath: strings.Replace(cluster, "aws", "moon", 1)})
 	s := newShelf()
 	r := newEngine(t, namespaceTask(t), api, s).Run(t.Context(), clusterEvent(3))
@@ -326,7 +326,7 @@ post:
 
 // Who cannot look knows nothing new: what works is not called broken while the
 // database is away. Of another generation nothing is known.
-func TestTheEnginesOwnReportLeavesWhatIsKnown(t *testing.T) {
+func TestTheEnginesOwnReportKeepsKnownConditions(t *testing.T) {
 	const task = `
 params: [{name: token, source: env.TOKEN, required: true}]
 post:
@@ -357,7 +357,7 @@ post:
 }
 
 // A report that CLM refuses is no report: the engine makes one.
-func TestAReportThatIsRefusedIsReplaced(t *testing.T) {
+func TestARefusedReportIsReplaced(t *testing.T) {
 	const task = `
 post:
   payloads: [{name: status, build: {adapter: x, conditions: {expression: nobody.knows}}}]
@@ -379,7 +379,7 @@ post:
 	}
 }
 
-func TestWhatANotFoundMeans(t *testing.T) {
+func TestNotFoundAnswersAreClassified(t *testing.T) {
 	const task = `
 params: [{name: id, source: event.id}]
 preconditions:
@@ -412,7 +412,7 @@ post:
 	}
 }
 
-func TestApplyingEndsAtTheFirstFailureAndDeletingGoesOn(t *testing.T) {
+func TestApplyStopsAtAFailureAndDeleteContinues(t *testing.T) {
 	const one = `
 - name: NAME
   manifest: {apiVersion: v1, kind: ConfigMap, metadata: {name: NAME, namespace: x, annotations: {hyperfleet.io/generation: "1"}}}
@@ -453,7 +453,7 @@ func TestApplyingEndsAtTheFirstFailureAndDeletingGoesOn(t *testing.T) {
 	}
 }
 
-func TestExecutionsMayRunAtTheSameTime(t *testing.T) {
+func TestExecutionsRunConcurrently(t *testing.T) {
 	api := newCLM(t, map[string]string{})
 	s := newShelf()
 	e := newEngine(t, namespaceTask(t), api, s)

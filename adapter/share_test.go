@@ -24,7 +24,7 @@ func since(at int64, slots ...int) (open []OpenSlot) {
 
 // A slot in which work may begin is not let go: the answer that closes it may be
 // late, or lost, and another replica would begin meanwhile.
-func TestASlotIsClosedBeforeItIsLetGo(t *testing.T) {
+func TestASlotIsClosedBeforeItsRelease(t *testing.T) {
 	now := time.Now()
 	s := &share{lease: time.Minute}
 	keeps := func(what string, want ...int) {
@@ -59,7 +59,7 @@ func TestASlotIsClosedBeforeItIsLetGo(t *testing.T) {
 }
 
 // What another replica may have done is gained; what was nobody else's is not.
-func TestSlotsAreGainedWhenAnotherMayHaveWorkedThere(t *testing.T) {
+func TestSlotsAreGainedAfterAnotherHolder(t *testing.T) {
 	now := time.Now()
 	s := &share{lease: time.Minute}
 	gains := func(what string, open []OpenSlot, want ...int) {
@@ -113,7 +113,7 @@ func (p *pausing) set(away bool) { p.mu.Lock(); p.away = away; p.mu.Unlock() }
 // A pause of the lifecycle manager that is longer than the lease has nothing run
 // again but what it interrupted and what came meanwhile. When another replica had
 // a slot, the resources of that slot are looked after, and no others.
-func TestAPauseRunsNothingAgain(t *testing.T) {
+func TestAPauseRepeatsNoRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const fleet = 400
 		var mu sync.Mutex
@@ -225,7 +225,7 @@ func (r *recalled) Recall(match func(Event) bool) {
 
 // Events of other replicas' resources cost no time, those of this one's keep to
 // the pace, and each resource is told of once.
-func TestPacedQueueKeepsItsPace(t *testing.T) {
+func TestPacedQueueKeepsItsRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := NewPacedQueue(50)
 		for i := range 1000 {

@@ -110,7 +110,7 @@ resources:
 }
 
 // A payload without templates and definitions is what was written.
-func TestAPayloadIsWhatWasWritten(t *testing.T) {
+func TestAPayloadKeepsItsForm(t *testing.T) {
 	plain := rapid.StringMatching(`[a-z]{1,4}`)
 	var value func(depth int) *rapid.Generator[any]
 	value = func(depth int) *rapid.Generator[any] {
@@ -146,7 +146,7 @@ func TestAPayloadIsWhatWasWritten(t *testing.T) {
 }
 
 // Defect 7.2 t of the original: every variable was visible.
-func TestOnlyVariablesThatATaskNamesAreVisible(t *testing.T) {
+func TestOnlyNamedVariablesAreVisible(t *testing.T) {
 	const task = `
 params:
 - {name: region, source: env.REGION}
@@ -212,7 +212,7 @@ func TestParamsFromFiles(t *testing.T) {
 }
 
 // When it is not known what is there, nothing is applied and nothing deleted.
-func TestWhatIsNotKnownIsNotDeleted(t *testing.T) {
+func TestUndiscoveredObjectsAreNotDeleted(t *testing.T) {
 	const task = `
 params: [{name: id, source: event.id}]
 resources:
@@ -248,7 +248,7 @@ resources:
 	}
 }
 
-func TestManifestsThatAreIncompleteFail(t *testing.T) {
+func TestIncompleteManifestsFail(t *testing.T) {
 	for manifest, want := range map[string]string{
 		`{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: x}}`:                                               "no annotation hyperfleet.io/generation",
 		`{apiVersion: v1, kind: ConfigMap, metadata: {name: a, annotations: {hyperfleet.io/generation: "zero"}}}`:            "is \"zero\" and no generation",

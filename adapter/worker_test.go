@@ -90,7 +90,7 @@ func TestARunHasALimit(t *testing.T) {
 // Another controller changes an object back during each run. Pauses slow the fight down, also when
 // the runs fail because of another step of the task. Runs that fail and write nothing do not fight:
 // only the interval separates them.
-func TestAFightWithAnotherWriterGetsRareAlsoWhenTheRunsFail(t *testing.T) {
+func TestFailedRunsOfAContestedObjectAreSpaced(t *testing.T) {
 	errs := map[Phase]error{PostActions: errors.New("no answer")}
 	updated := []ResourceResult{{Operation: Updated}}
 	const period = 10 * time.Minute

@@ -12,7 +12,7 @@ import (
 
 // Every byte of every status report stays as testdata/reports.txt has it: the lifecycle manager, the Platform API and
 // customers' tools read these reports.
-func TestReportsAreTheSameToTheByte(t *testing.T) {
+func TestReportsAreEqualToTheByte(t *testing.T) {
 	var b bytes.Buffer
 	for _, s := range append(situations(), reportSituations()...) {
 		fmt.Fprintf(&b, "%s/%s\n", s.adapter, s.name)

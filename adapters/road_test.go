@@ -263,7 +263,7 @@ func situations() []situation {
 }
 
 // What each adapter does and reports in each situation.
-func TestTheRoadInEachSituation(t *testing.T) {
+func TestTaskFilesReportInEachSituation(t *testing.T) {
 	for _, s := range situations() {
 		t.Run(s.adapter+"/"+s.name, func(t *testing.T) {
 			golden(t, s.adapter+"/"+s.name, show(t, s))

@@ -85,7 +85,7 @@ func golden(t *testing.T, file, want string) {
 	}
 }
 
-func TestManifestsCanBeReadBack(t *testing.T) {
+func TestManifestsAreValidYAML(t *testing.T) {
 	data, err := Manifests(BootstrapOptions{APIGroups: []string{"", "apps"}})
 	if err != nil {
 		t.Fatal(err)

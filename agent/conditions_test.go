@@ -199,7 +199,7 @@ func sortedConditions(conditions []metav1.Condition) []metav1.Condition {
 	return conditions
 }
 
-func TestWellKnownStatusOfHyperShiftsKinds(t *testing.T) {
+func TestWellKnownStatusOfHyperShiftKinds(t *testing.T) {
 	rs := newRulesets(1<<10).compiled([]workv1.FeedbackRule{{Type: workv1.WellKnownStatusType}}, nil)
 	read := func(kind, object string) string {
 		t.Helper()

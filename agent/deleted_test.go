@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// TestI9AnOrderThatIsOlderThanTheDeletionIsRefused: a create or an update that
+// TestI9AnOrderBeforeTheDeletionIsRefused: a create or an update that
 // arrives after the deletion that followed it does not bring the work back.
-func TestI9AnOrderThatIsOlderThanTheDeletionIsRefused(t *testing.T) {
+func TestI9AnOrderBeforeTheDeletionIsRefused(t *testing.T) {
 	c := newCore(coreConfig{consumer: "c1", hubHash: "hub", sendWindow: 10})
 	now := time.Unix(1000, 0)
 	acked := 0

@@ -80,7 +80,7 @@ func TestAnExecutorsRightsLimitItsWork(t *testing.T) {
 }
 
 // What a work that orphans its objects need not do is not asked for.
-func TestAnExecutorThatOrphansNeedNotDelete(t *testing.T) {
+func TestAnOrphaningExecutorNeedsNoDeleteRight(t *testing.T) {
 	w := newWorld(t)
 	w.allow(t, []any{"configmaps"}, []any{"create", "update", "patch", "get"})
 	b := w.withExecutor(manifests(configMap(w.ns, "a", "k", "1")))
@@ -186,7 +186,7 @@ func TestAMissingRightOfTheAgentIsReported(t *testing.T) {
 
 // An AppliedManifestWork is, field by field, what OCM's agent writes; one that
 // another agent wrote is taken over, and its eviction ended.
-func TestAppliedManifestWorksAreOCMs(t *testing.T) {
+func TestAppliedManifestWorksEqualThoseOfOCM(t *testing.T) {
 	w := newWorld(t)
 	secret := json.RawMessage(`{"apiVersion":"v1","kind":"Secret","metadata":{"name":"s","namespace":"` + w.ns + `"}}`)
 	deployment := json.RawMessage(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"d","namespace":"` +

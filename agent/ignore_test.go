@@ -111,7 +111,7 @@ func TestIgnoredFieldsKeepTheirValues(t *testing.T) {
 
 // The hash is that of OCM's agent for this manifest, computed by its
 // hashOfResourceStruct (v1.2.1): an object that it made is not written again.
-func TestTheIgnoreHashIsOCMs(t *testing.T) {
+func TestTheIgnoreHashEqualsThatOfOCM(t *testing.T) {
 	plan, err := planIgnore(
 		[]byte(
 			`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","namespace":"ns","creationTimestamp":null},"data":{"count":"1","k":"1"}}`),

@@ -193,7 +193,7 @@ func TestAppliedResourcesShrinkWhileADeletionWaits(t *testing.T) {
 	w.awaitGone(t, appliedWorks, "", w.amw("one"))
 }
 
-func TestABadManifestDoesNotHoldUpTheOthers(t *testing.T) {
+func TestABadManifestDelaysNoOther(t *testing.T) {
 	w := newWorld(t)
 	bad := raw(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "Not-A-Name",
 		"namespace": w.ns}})
@@ -228,7 +228,7 @@ func TestABadManifestDoesNotHoldUpTheOthers(t *testing.T) {
 	w.server.awaitGone("one")
 }
 
-func TestNamespacesAndKindsOfAWorkComeFirstAndAreWaitedFor(t *testing.T) {
+func TestNamespacesAndKindsOfAWorkAreAppliedFirst(t *testing.T) {
 	w := newWorld(t)
 	group := "g" + fmt.Sprint(time.Now().UnixNano()) + ".example.com"
 	crd := raw(map[string]any{
@@ -309,7 +309,7 @@ func TestDriftIsRepaired(t *testing.T) {
 	w.awaitObject(t, configMaps, w.ns, "a", func(u *unstructured.Unstructured) bool { return dataOf(u, "k") == "1" })
 }
 
-func TestAnAppliedManifestWorkThatIsDeletedIsMadeAnew(t *testing.T) {
+func TestADeletedAppliedManifestWorkIsCreatedAgain(t *testing.T) {
 	w := newWorld(t)
 	w.server.apply("one", manifests(configMap(w.ns, "a", "k", "1")))
 	w.server.awaitApplied("one")
@@ -618,7 +618,7 @@ func TestAWipedOrDamagedStoreDeletesNothing(t *testing.T) {
 	}
 }
 
-func TestABrokerRestartLosesNothing(t *testing.T) {
+func TestABrokerRestartLosesNoStatus(t *testing.T) {
 	w := newWorld(t)
 	w.server.apply("one", manifests(configMap(w.ns, "a", "k", "1")))
 	w.server.awaitApplied("one")
@@ -641,7 +641,7 @@ func TestABrokerRestartLosesNothing(t *testing.T) {
 	w.awaitGone(t, configMaps, w.ns, "a")
 }
 
-func TestAnAPIServerThatIsKilledAndComesBack(t *testing.T) {
+func TestTheAgentSurvivesARestartOfTheAPIServer(t *testing.T) {
 	p := planetest.Start(t)
 	c := bootstrap(t, p)
 	w := &world{cluster: c, ns: "default", consumer: "killed", broker: startBroker(t), dir: t.TempDir()}
@@ -727,7 +727,7 @@ func TestI9AThousandChangesWhileTheAgentIsAway(t *testing.T) {
 
 // A work is acknowledged to the broker only when it is on disk, and whatever
 // comes over the wire, the agent goes on (I6).
-func TestI6GarbageIsDroppedAndTheRestIsDone(t *testing.T) {
+func TestI6MalformedEventsAreDroppedAndOthersApplied(t *testing.T) {
 	w := newWorld(t)
 	send := func(kind string, ext map[string]string, data string) {
 		t.Helper()
@@ -775,7 +775,7 @@ func TestI6GarbageIsDroppedAndTheRestIsDone(t *testing.T) {
 	}
 }
 
-func TestStaleSpecsAreDroppedAndEqualOnesChangeNothing(t *testing.T) {
+func TestStaleSpecsAreDroppedAndEqualSpecsChangeNothing(t *testing.T) {
 	w := newWorld(t)
 	w.server.apply("one", manifests(configMap(w.ns, "a", "k", "1")))
 	w.server.awaitApplied("one")

@@ -136,7 +136,7 @@ func (c *child) kill() {
 
 // Whatever the moment at which the agent is killed, in the end the cluster
 // holds exactly what was ordered, deletions included (I9, I12).
-func TestI12KilledAtAnyMomentTheAgentConverges(t *testing.T) {
+func TestI12TheAgentConvergesAfterKills(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))

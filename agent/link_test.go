@@ -18,7 +18,7 @@ import (
 
 // The agent sends a status that is too large for the broker without its feedback values, and with
 // a condition that has the reason.
-func TestAStatusOverTheBrokersLimit(t *testing.T) {
+func TestAStatusAboveTheBrokersLimitIsReduced(t *testing.T) {
 	w := newWorld(t)
 	w.agent.stop()
 	o := agentOptions(t, w.cluster, w.broker, w.consumer, w.dir)

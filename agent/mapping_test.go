@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// TestKindsThatChangeOftenStopNoWork: a CustomResourceDefinition changes during each
+// TestFrequentChangesOfKindsBlockNoWork: a CustomResourceDefinition changes during each
 // discovery. The work applies its other manifest, and discovery pauses.
-func TestKindsThatChangeOftenStopNoWork(t *testing.T) {
+func TestFrequentChangesOfKindsBlockNoWork(t *testing.T) {
 	c := newCore(coreConfig{consumer: "c", hubHash: "h", agentID: "h", fieldManager: "work-agent", sendWindow: 4})
 	now, applies, discoveries := noon, 0, 0
 	var run func(effects []effect)

@@ -48,7 +48,7 @@ func TestABindingWithoutItsRoleIsNotAvailable(t *testing.T) {
 	w.server.awaitApplied("one")
 }
 
-func TestOnlyAPathThatNobodyServesIsAnUnknownKind(t *testing.T) {
+func TestOnlyAnUnservedPathIsAnUnknownKind(t *testing.T) {
 	roles := schema.GroupResource{Group: "rbac.authorization.k8s.io", Resource: "roles"}
 	for name, test := range map[string]struct {
 		err  error

@@ -110,7 +110,7 @@ func TestDriftAndStatusWithin200ms(t *testing.T) {
 
 // A hundred changes a second reach the region as a few, and the last of them
 // always.
-func TestStatusesOfARestlessObjectAreRateLimited(t *testing.T) {
+func TestStatusesOfAnOftenChangedObjectAreRateLimited(t *testing.T) {
 	w := newWorld(t)
 	w.server.apply("one", withFeedbackOf(w.ns, "a"))
 	w.server.apply("other", withFeedbackOf(w.ns, "b"))

@@ -12,7 +12,7 @@ import (
 
 // What a watch showed of an object may be out of date. It never makes the agent
 // leave an object in the cluster that no other work owns any more.
-func TestI9AnOldObservationLeavesNoObjectBehind(t *testing.T) {
+func TestI9AStaleObservationLeavesNoObject(t *testing.T) {
 	w := newWorld(t)
 	for _, id := range []string{"one", "two"} {
 		w.server.apply(id, manifests(configMap(w.ns, "a", "k", "1")))
@@ -45,7 +45,7 @@ func TestI9AnOldObservationLeavesNoObjectBehind(t *testing.T) {
 }
 
 // Two works share objects and are deleted in the same moment.
-func TestI9WorksThatShareObjectsAreDeletedAtOnce(t *testing.T) {
+func TestI9WorksWithSharedObjectsAreDeletedConcurrently(t *testing.T) {
 	w := newWorld(t)
 	shared := work.Bundle{}
 	for i := range 20 {

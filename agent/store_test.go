@@ -45,7 +45,7 @@ func filledLog(t *testing.T, dir string, n int) []byte {
 	return data
 }
 
-func TestI6TheStoreRemembersWhatIsDurable(t *testing.T) {
+func TestI6TheStoreReadsDurableRecords(t *testing.T) {
 	dir := t.TempDir()
 	filledLog(t, dir, 5)
 	s := openTestStore(t, dir)
@@ -81,7 +81,7 @@ func TestI12AnyTornTailIsCutOff(t *testing.T) {
 	}
 }
 
-func TestADamagedStoreIsSetAsideAndIdsGoOnGrowing(t *testing.T) {
+func TestADamagedStoreIsSetAsideAndIDsStillGrow(t *testing.T) {
 	data := filledLog(t, t.TempDir(), 3)
 	lines := bytes.SplitAfter(data, []byte("\n"))
 	for name, harm := range map[string][]byte{

@@ -258,7 +258,7 @@ func TestSSAConflictsAreReportedAndRetried(t *testing.T) {
 
 // An owner that the manifest names counts for server-side apply only, and a
 // work that begins to orphan an object takes its reference away at once.
-func TestOrphanedObjectsLoseTheirOwnerAtOnce(t *testing.T) {
+func TestOrphanedObjectsLoseTheirOwnerReferenceAtOnce(t *testing.T) {
 	for _, kind := range []workv1.UpdateStrategyType{workv1.UpdateStrategyTypeUpdate,
 		workv1.UpdateStrategyTypeCreateOnly, workv1.UpdateStrategyTypeServerSideApply} {
 		t.Run(string(kind), func(t *testing.T) {

@@ -20,7 +20,7 @@ import (
 var noon = time.Date(2026, 5, 4, 12, 0, 0, 123456789, time.UTC)
 
 // The hash is of the status with its keys in order, as OCM's SDK hashes it (test/interop compares the two).
-func TestStatusHashIsOfTheseBytes(t *testing.T) {
+func TestStatusHashCoversTheseBytes(t *testing.T) {
 	one := int64(1)
 	status := workv1.ManifestWorkStatus{
 		Conditions: []metav1.Condition{{Type: "Applied", Status: "True", ObservedGeneration: 2,
@@ -47,7 +47,7 @@ func TestStatusHashIsOfTheseBytes(t *testing.T) {
 	}
 }
 
-func TestSequenceGrowsWhateverTheClockDoes(t *testing.T) {
+func TestSequenceGrowsWithAnyClock(t *testing.T) {
 	var s sequence
 	if _, ok := s.next(noon); ok {
 		t.Error("an id is given out that nothing on disk covers")

@@ -11,7 +11,7 @@ import (
 
 // Every form of a topic or filter that is not the agent's own, each on a
 // connection that may already have been ended for the last.
-func TestI7NoSpellingOfATopicReachesAnother(t *testing.T) {
+func TestI7NoSpellingOfATopicMatchesAnother(t *testing.T) {
 	b := startBroker(t, BrokerOptions{})
 	own := sourceTopic("c1")
 	for _, filter := range []string{
@@ -54,7 +54,7 @@ func TestI7NoSpellingOfATopicReachesAnother(t *testing.T) {
 }
 
 // What is refused beside something that is allowed stays refused.
-func TestI7AnAllowedFilterAllowsNoOther(t *testing.T) {
+func TestI7ARefusedFilterStaysRefusedBesideAnAllowedOne(t *testing.T) {
 	b := startBroker(t, BrokerOptions{})
 	server := b.connect("system:maestro", ClientOptions{ClientID: "maestro"})
 	c := b.rawAgent(t, "c1")
@@ -81,7 +81,7 @@ func TestI7AnAllowedFilterAllowsNoOther(t *testing.T) {
 
 // Ways around the name of a topic: aliases, wills of every kind, a second
 // CONNECT, what is kept for later.
-func TestI7TricksOfTheProtocol(t *testing.T) {
+func TestI7ProtocolFeaturesGiveNoRights(t *testing.T) {
 	b := startBroker(t, BrokerOptions{})
 	alias, zero, delay := uint16(7), uint16(0), uint32(1)
 	for name, p := range map[string]*packets.Publish{

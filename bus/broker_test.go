@@ -146,7 +146,7 @@ func TestTheBrokerAnnouncesItsLimits(t *testing.T) {
 
 // One server receives all events of fifty agents that publish at once, and the broker
 // disconnects no client.
-func TestI6ManyPublishersToOneSubscriberLoseNothing(t *testing.T) {
+func TestI6ManyPublishersToOneSubscriberLoseNoEvent(t *testing.T) {
 	eachBroker(t, BrokerOptions{}, func(t *testing.T, b *testBroker) {
 		const agents, each = 50, 200
 		var mu sync.Mutex

@@ -226,7 +226,7 @@ func sourceTopic(consumer string) string {
 	return Topic{Source: "maestro", Consumer: consumer, Kind: SourceEvents}.String()
 }
 
-func TestEventsGoBothWays(t *testing.T) {
+func TestEventsTravelInBothDirections(t *testing.T) {
 	eachBroker(t, BrokerOptions{}, func(t *testing.T, b *testBroker) {
 		toServer, toAgent := make(chan Message, 1), make(chan Message, 1)
 		server := b.connect("system:maestro", ClientOptions{ClientID: "maestro",
@@ -252,7 +252,7 @@ func TestEventsGoBothWays(t *testing.T) {
 	})
 }
 
-func TestThousandsInFlightAllArriveInOrder(t *testing.T) {
+func TestThousandsOfEventsInFlightArriveInOrder(t *testing.T) {
 	eachBroker(t, BrokerOptions{}, func(t *testing.T, b *testBroker) {
 		const n = 5000
 		got := make(chan string, n)
@@ -282,7 +282,7 @@ func TestThousandsInFlightAllArriveInOrder(t *testing.T) {
 
 // Both directions use packet ids at once here, which is where the broker's
 // library loses count.
-func TestTrafficBothWaysDoesNotStall(t *testing.T) {
+func TestTrafficInBothDirectionsDoesNotStall(t *testing.T) {
 	eachBroker(t, BrokerOptions{}, func(t *testing.T, b *testBroker) {
 		const n = 1000
 		var left sync.WaitGroup

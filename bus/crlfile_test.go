@@ -21,7 +21,7 @@ import (
 // A foreign broker takes our revocation list as it is: Mosquitto reads it from
 // the file that docs/identity.md keeps fresh, at a start and on SIGHUP. The test also
 // verifies the document's statement about open connections.
-func TestMosquittoTakesTheRevocationList(t *testing.T) {
+func TestMosquittoAcceptsTheRevocationList(t *testing.T) {
 	program, err := exec.LookPath("mosquitto")
 	if err != nil {
 		if program, err = exec.LookPath("/usr/sbin/mosquitto"); err != nil {

@@ -36,7 +36,7 @@ func TestEventsSurviveTheWire(t *testing.T) {
 	}
 }
 
-func TestAnEventThatCannotBeSentIsAnError(t *testing.T) {
+func TestAnUnencodableEventIsAnError(t *testing.T) {
 	ok := Event{ID: "1", Source: "s", Type: "t"}
 	with := func(name, value string) Event {
 		e := ok

@@ -14,7 +14,7 @@ import (
 
 // A client that takes three messages at a time gets three, and the next ones
 // as it acknowledges; meanwhile everything else passes.
-func TestAClientsReceiveMaximumIsKept(t *testing.T) {
+func TestTheBrokerRespectsAReceiveMaximum(t *testing.T) {
 	eachBroker(t, BrokerOptions{}, func(t *testing.T, b *testBroker) {
 		const maximum, messages = 3, 50
 		three := uint16(maximum)

@@ -29,9 +29,9 @@ func (l *scarceListener) Accept() (net.Conn, error) {
 	return l.Listener.Accept()
 }
 
-// TestI6ABrokerWithoutDescriptorsGoesOn: where the process has no descriptors
+// TestI6ABrokerSurvivesALackOfDescriptors: where the process has no descriptors
 // left the broker waits, and serves when it has some again.
-func TestI6ABrokerWithoutDescriptorsGoesOn(t *testing.T) {
+func TestI6ABrokerSurvivesALackOfDescriptors(t *testing.T) {
 	b := startBroker(t, BrokerOptions{})
 	b.stop()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -60,9 +60,9 @@ func TestI6ABrokerWithoutDescriptorsGoesOn(t *testing.T) {
 	}
 }
 
-// TestI7StrangersDoNotFillTheBroker: the broker limits connections without a
+// TestI7UnidentifiedConnectionsDoNotFillTheBroker: the broker limits connections without a
 // certificate in number and time, and a client of the region can still connect.
-func TestI7StrangersDoNotFillTheBroker(t *testing.T) {
+func TestI7UnidentifiedConnectionsDoNotFillTheBroker(t *testing.T) {
 	metrics := prometheus.NewRegistry()
 	b := startBroker(t, BrokerOptions{Registerer: metrics})
 	var strangers []net.Conn
@@ -112,7 +112,7 @@ func counterOf(t *testing.T, metrics *prometheus.Registry, name string) float64 
 }
 
 // A client with a certificate that does not send CONNECT counts as unidentified.
-func TestI7ACertificateWithoutAConnectIsAStranger(t *testing.T) {
+func TestI7ACertificateWithoutAConnectIsUnidentified(t *testing.T) {
 	b := startBroker(t, BrokerOptions{})
 	c, err := tls.Dial("tcp", b.addr, b.ca.client(t, "c1"))
 	if err != nil {

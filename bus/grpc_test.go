@@ -45,7 +45,7 @@ func TestTheGRPCFormKeepsAnEvent(t *testing.T) {
 	}
 }
 
-func TestTheGRPCFormTakesStructuredEvents(t *testing.T) {
+func TestTheGRPCFormDecodesStructuredEvents(t *testing.T) {
 	for _, kind := range []string{"application/cloudevents+json", "application/cloudevents+json; charset=UTF-8"} {
 		e, err := FromProto(&cloudevents.CloudEvent{
 			Attributes: map[string]*attribute{attributeContentType: textAttribute(kind)},

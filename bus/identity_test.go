@@ -284,7 +284,7 @@ func sign(t *testing.T, ca *pki.CA, key *ecdsa.PrivateKey, name pki.Name) []byte
 
 // No event is lost while all certificates expire and are renewed several times: clients
 // connect again with the new certificate.
-func TestI6CertificatesChangeAndNothingIsLost(t *testing.T) {
+func TestI6AChangeOfCertificatesLosesNoEvent(t *testing.T) {
 	e := newEstate(t, 2*time.Second)
 	maestro, agent := e.identity(t, "system:maestro", t.TempDir()), e.identity(t, "c1", t.TempDir())
 	background(t, maestro.Run)

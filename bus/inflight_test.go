@@ -166,7 +166,7 @@ func (b *forgetfulBroker) client(t *testing.T, o ClientOptions) *Client {
 // A broker that drops what exceeds a quota, and acknowledges none of it: each
 // publish that it drops fails within the limit, and the others are as fast as
 // ever, also when more are lost than the window has places.
-func TestI6LostAcknowledgementsStopNothing(t *testing.T) {
+func TestI6LostAcknowledgementsBlockNoPublisher(t *testing.T) {
 	b := newForgetfulBroker(t, func(n int64) bool { return n%2 == 0 })
 	c := b.client(t, ClientOptions{AckTimeout: 400 * time.Millisecond, Window: 8})
 	lost, taken := 0, 0

@@ -12,7 +12,7 @@ import (
 
 // A hello asks for the resources of some slots, or, as those of earlier versions,
 // for all.
-func TestHelloWants(t *testing.T) {
+func TestAHelloWantsTheResourcesOfItsSlots(t *testing.T) {
 	const slots = 32
 	wanted := 0
 	for i := range 1000 {

@@ -168,7 +168,7 @@ func refused(answer any) bool {
 	return false
 }
 
-func TestI7AClientIDOfAnotherIsRefusedAndItsOwnerStays(t *testing.T) {
+func TestI7AForeignClientIDIsRefusedAndItsOwnerStays(t *testing.T) {
 	b := startBroker(t, BrokerOptions{})
 	lost := make(chan struct{}, 10)
 	victim := b.connect("c1", ClientOptions{OnConnected: func(ctx context.Context) {
@@ -192,7 +192,7 @@ func TestI7AClientIDOfAnotherIsRefusedAndItsOwnerStays(t *testing.T) {
 	}
 }
 
-func TestI7WithoutACertificateOfTheRegionNobodyConnects(t *testing.T) {
+func TestI7OnlyCertificatesOfTheRegionConnect(t *testing.T) {
 	b := startBroker(t, BrokerOptions{})
 	connect := func(config *tls.Config) error {
 		_, ack, err := b.raw(t, config, &packets.Connect{ClientID: agentClientID("c1"), CleanStart: true})

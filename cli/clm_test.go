@@ -182,7 +182,7 @@ func TestCLMOfARegionHasTenants(t *testing.T) {
 
 // As hyperfleet-api is run: a file says everything, secrets come from files,
 // and callers have tokens.
-func TestCLMIsConfiguredAsHyperFleetIs(t *testing.T) {
+func TestCLMReadsHyperFleetsConfiguration(t *testing.T) {
 	dsn, err := pgx.ParseConfig(pgtest.DSN(t))
 	if err != nil {
 		t.Fatal(err)

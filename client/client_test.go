@@ -102,7 +102,7 @@ func TestCallsAreRepeatedWhereThatIsSafe(t *testing.T) {
 	}
 }
 
-func TestErrorsCarryWhatTheServerSaid(t *testing.T) {
+func TestErrorsHaveTheServersMessage(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, "/plain") {
 			http.Error(w, "from a proxy", http.StatusForbidden)
@@ -126,7 +126,7 @@ func TestErrorsCarryWhatTheServerSaid(t *testing.T) {
 	}
 }
 
-func TestUnreachableRegionIsSaidSo(t *testing.T) {
+func TestAnUnreachableRegionIsNamed(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -214,7 +214,7 @@ func TestFollowContinuesAndRelists(t *testing.T) {
 	}
 }
 
-func TestFollowEndsWhenItMayNotWatch(t *testing.T) {
+func TestFollowEndsWithoutTheRightToWatch(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusForbidden)
 	}))
@@ -227,7 +227,7 @@ func TestFollowEndsWhenItMayNotWatch(t *testing.T) {
 	}
 }
 
-func TestReadySaysWhatIsMissing(t *testing.T) {
+func TestReadyNamesMissingParts(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Retry-After", "1")
 		w.WriteHeader(http.StatusServiceUnavailable)

@@ -76,7 +76,7 @@ func TestTheTransportSignsWithoutChangingTheRequest(t *testing.T) {
 	}
 }
 
-func TestTheTransportRefusesWhatARegionWould(t *testing.T) {
+func TestTheTransportRefusesInvalidRequests(t *testing.T) {
 	never := roundTrip(func(*http.Request) (*http.Response, error) { return nil, errors.New("sent") })
 	for name, tc := range map[string]struct {
 		creds Credentials

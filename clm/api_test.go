@@ -73,7 +73,7 @@ func TestWrongValuesAreNotRepeated(t *testing.T) {
 	}
 }
 
-func TestWhatIsRefused(t *testing.T) {
+func TestInvalidRequestsAreRefused(t *testing.T) {
 	a := start(t)
 	id := a.cluster("taken")
 	for _, c := range []struct {
@@ -220,7 +220,7 @@ func TestSearch(t *testing.T) {
 }
 
 // A change makes a generation, one that changes nothing does not (I3).
-func TestI3PatchMakesGenerations(t *testing.T) {
+func TestI3OnlyAPatchWithChangesMakesAGeneration(t *testing.T) {
 	a := start(t)
 	wif := a.do("POST", "/wifconfigs", `{"kind":"WifConfig","name":"w","spec":{}}`).want(201).at("id")
 	path := "/clusters/" + a.cluster("abc")
@@ -277,7 +277,7 @@ func TestI2StaleWritesAreRefused(t *testing.T) {
 }
 
 // Of many writers at once none is lost (I2): each merges a label of its own.
-func TestI2ConcurrentMergesAllCount(t *testing.T) {
+func TestI2ConcurrentMergesAreAllKept(t *testing.T) {
 	a := start(t)
 	path := "/clusters/" + a.cluster("abc")
 	const writers = 20
@@ -361,7 +361,7 @@ func TestI10TheSystemOfAHeaderOnlyReports(t *testing.T) {
 	}
 }
 
-func TestHistorySaysWhoDidWhat(t *testing.T) {
+func TestHistoryRecordsActorAndAction(t *testing.T) {
 	a := start(t)
 	id := a.cluster("abc")
 	a.caller.Name = "second@example.com"

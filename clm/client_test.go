@@ -118,7 +118,7 @@ func TestClientMakesChangesAndDeletes(t *testing.T) {
 	}
 }
 
-func TestClientListsByPagesThatLoseNothing(t *testing.T) {
+func TestClientListsAllResourcesByPages(t *testing.T) {
 	c, ctx := start(t).client(), t.Context()
 	var made []string
 	for i := range 7 {
@@ -172,7 +172,7 @@ func TestClientListsByPagesThatLoseNothing(t *testing.T) {
 	}
 }
 
-func TestClientReportsAndSeesReports(t *testing.T) {
+func TestClientSendsAndReadsReports(t *testing.T) {
 	c, ctx := start(t).client(), t.Context()
 	made, err := c.Create(ctx, clusters, cluster("one"), "")
 	if err != nil {
@@ -195,7 +195,7 @@ func TestClientReportsAndSeesReports(t *testing.T) {
 
 // A follower whose cursor is of another life of the database starts over, and
 // is told.
-func TestClientFollowsAndListsAgainWhenItsCursorIsGone(t *testing.T) {
+func TestClientFollowsAndRelistsWhenItsCursorIsExpired(t *testing.T) {
 	c, ctx := start(t).client(), t.Context()
 	elsewhere, err := start(t).client().List(ctx, clusters, clmclient.ResourceQuery{})
 	if err != nil {
@@ -265,7 +265,7 @@ func TestClientFollowsAndListsAgainWhenItsCursorIsGone(t *testing.T) {
 
 // A create with a key is sent again when its answer was lost; one without is
 // not.
-func TestClientSendsACreateAgainOnlyWithAKey(t *testing.T) {
+func TestClientRetriesACreateOnlyWithAKey(t *testing.T) {
 	a := start(t)
 	back, err := url.Parse(a.base)
 	if err != nil {

@@ -35,7 +35,7 @@ func write(t testing.TB, text string) string {
 	return file
 }
 
-func TestAWholeConfigurationIsRead(t *testing.T) {
+func TestEveryKeyOfAConfigurationIsRead(t *testing.T) {
 	c, err := LoadConfig("testdata/config.yaml", none, noFlag)
 	if err != nil {
 		t.Fatal(err)
@@ -90,7 +90,7 @@ func TestDefaultsOfAnEmptyConfiguration(t *testing.T) {
 	}
 }
 
-func TestFlagsAreStrongerThanVariablesAndThoseThanTheFile(t *testing.T) {
+func TestFlagsOverrideVariablesAndVariablesTheFile(t *testing.T) {
 	file := write(t, "server: {port: 1}\ndatabase: {password: of-file, host: h1}\nlogging: {level: warn}")
 	env := map[string]string{}
 	flag := map[string]string{}
@@ -133,7 +133,7 @@ func TestFlagsAreStrongerThanVariablesAndThoseThanTheFile(t *testing.T) {
 	is(t, "the password", load().Database.Password, "of-secret")
 }
 
-func TestWhatIsWrongInAConfigurationIsNamedWithItsLine(t *testing.T) {
+func TestConfigurationErrorsNameTheLine(t *testing.T) {
 	for text, says := range map[string][]string{
 		"server:\n  prot: 1\nnope: 2\n": {
 			"config.yaml:2: unknown key prot", "config.yaml:3: unknown key nope"},

@@ -7,7 +7,7 @@ import (
 )
 
 // A list of many pages is counted once, with its first page: the pages that continue it show that total.
-func TestPagesThatContinueAreNotCounted(t *testing.T) {
+func TestContinuedPagesAreNotCounted(t *testing.T) {
 	a := start(t)
 	for i := range 5 {
 		a.cluster(fmt.Sprint("shop-", i))

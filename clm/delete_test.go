@@ -50,7 +50,7 @@ func TestI9DeleteCompletesWithTheLastReport(t *testing.T) {
 
 // Children go with their parent, and it goes with the last of them, without
 // another word of its own adapters.
-func TestI9ParentsGoWithTheirLastChild(t *testing.T) {
+func TestI9AParentIsRemovedWithItsLastChild(t *testing.T) {
 	a := start(t)
 	id := a.cluster("abc")
 	path := "/clusters/" + id
@@ -68,7 +68,7 @@ func TestI9ParentsGoWithTheirLastChild(t *testing.T) {
 	a.do("GET", path, "").want(404, "NTF-001")
 }
 
-func TestRestrictedParentsStay(t *testing.T) {
+func TestAParentWithRestrictedChildrenStays(t *testing.T) {
 	a := start(t)
 	channel := "/channels/" + a.do("POST", "/channels", `{"kind":"Channel","name":"c","spec":{}}`).want(201).at("id")
 	version := channel + "/versions/" + a.do("POST", channel+"/versions",
@@ -80,7 +80,7 @@ func TestRestrictedParentsStay(t *testing.T) {
 }
 
 // A child that is being deleted is waited for, and does not keep its owner.
-func TestRestrictedParentsWaitForWhatIsBeingDeleted(t *testing.T) {
+func TestAParentWaitsForRestrictedChildrenUnderDeletion(t *testing.T) {
 	a := start(t)
 	channel := "/channels/" + a.do("POST", "/channels", `{"kind":"Channel","name":"c","spec":{}}`).want(201).at("id")
 	path := channel + "/builds/" + a.do("POST", channel+"/builds", `{"kind":"Build","name":"b","spec":{}}`).want(
@@ -110,7 +110,7 @@ func TestForceDelete(t *testing.T) {
 
 // Creates, patches, reports and deletions of one family at once, in any order:
 // no deadlock is seen, and in the end nothing is left (I9).
-func TestI9AFamilyUnderFire(t *testing.T) {
+func TestI9AFamilyConvergesUnderConcurrentDeletions(t *testing.T) {
 	a := start(t)
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -161,7 +161,7 @@ func TestI9AFamilyUnderFire(t *testing.T) {
 
 // The last reports on a parent and on its child may come at once, each to a
 // process of its own: neither stays behind (I9).
-func TestI9TheLastReportsOfAParentAndItsChildMeet(t *testing.T) {
+func TestI9ConcurrentLastReportsOfParentAndChildRemoveBoth(t *testing.T) {
 	dsn := pgtest.DSN(t)
 	a, b := startOn(t, dsn), startOn(t, dsn)
 	path := "/clusters/" + a.cluster("abc")
@@ -264,7 +264,7 @@ func TestReportsThatWaitForALockUseNoConnections(t *testing.T) {
 }
 
 // A deletion that waited for adapters that are not required any more ends.
-func TestI9ADeletionThatNobodyIsAwaitedForEnds(t *testing.T) {
+func TestI9ADeletionWithoutRequiredAdaptersEnds(t *testing.T) {
 	dsn := pgtest.DSN(t)
 	a, stop := startWith(t, dsn, func(*Options) {})
 	path := "/clusters/" + a.cluster("abc")

@@ -23,7 +23,7 @@ func eventually(t *testing.T, what string, ask func() bool) {
 	}
 }
 
-func TestWhatExpiresIsDeleted(t *testing.T) {
+func TestExpiredResourcesAreDeleted(t *testing.T) {
 	dsn := pgtest.DSN(t)
 	a, stop := startWith(t, dsn, func(*Options) {})
 	visit := func(name, until string) string {

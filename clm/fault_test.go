@@ -52,7 +52,7 @@ func (a answer) refused(status int) {
 
 // A request is answered after its commit: one whose commit fails is not granted
 // (I5).
-func TestI5ACommitThatFailsIsNotGranted(t *testing.T) {
+func TestI5AFailedCommitGrantsNoSlot(t *testing.T) {
 	dsn := pgtest.DSN(t)
 	a := startOn(t, dsn)
 	run(t, dsn,
@@ -94,7 +94,7 @@ func TestI5AFullDiskRefusesWritesAndReadsGoOn(t *testing.T) {
 
 // While PostgreSQL is away, or its tables are held, requests are refused soon;
 // what was acknowledged is there when it is back (I1, I12).
-func TestI1I12PostgreSQLGoesAndComesBack(t *testing.T) {
+func TestI1I12CLMSurvivesARestartOfPostgreSQL(t *testing.T) {
 	server := pgtest.Server(t)
 	dsn := pgtest.Database(t, server.Cluster)
 	a := startOn(t, dsn)

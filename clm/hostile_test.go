@@ -11,7 +11,7 @@ import (
 
 // The settings of the server that the database is on belong to its owner: the lifecycle manager works the same on one
 // that compiles every statement, has no memory to sort in, another time zone, another isolation and another date style.
-func TestAHostileServersSettingsChangeNothing(t *testing.T) {
+func TestBadServerSettingsChangeNothing(t *testing.T) {
 	server := pgtest.Server(t, pgtest.Hostile())
 	a := startOn(t, pgtest.Database(t, server.Cluster)) // the migrations
 	watch := a.watch(t, "/clusters?watch=true")

@@ -12,7 +12,7 @@ import (
 )
 
 // What every answer has in common.
-func TestAnswers(t *testing.T) {
+func TestAnswersHaveTheContractsForm(t *testing.T) {
 	a := start(t)
 	id := a.cluster("abc")
 	for _, path := range []string{"/api/hyperfleet", "/api/hyperfleet/", "/openapi", "/openapi.html", "/clusters/",
@@ -73,7 +73,7 @@ func TestLongAnswersAreCompressed(t *testing.T) {
 	}
 }
 
-func TestListsByWhatTheyReferTo(t *testing.T) {
+func TestListsSelectByReference(t *testing.T) {
 	a := start(t)
 	wif := a.do("POST", "/wifconfigs", `{"kind":"WifConfig","name":"w","spec":{}}`).want(201).at("id")
 	query := "?ref_type=wif_config&ref_target_id=" + wif
@@ -97,7 +97,7 @@ func TestListsByWhatTheyReferTo(t *testing.T) {
 }
 
 // A name is free at once when who had it is being deleted.
-func TestANameIsUsedAgain(t *testing.T) {
+func TestANameCanBeReused(t *testing.T) {
 	a := start(t)
 	first := a.cluster("abc")
 	pool := a.do("POST", "/clusters/"+first+"/nodepools", `{"kind":"NodePool","name":"p","spec":{}}`).want(201).at("id")

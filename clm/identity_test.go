@@ -219,7 +219,7 @@ func TestTokensWhileAnIssuerHangs(t *testing.T) {
 	}
 }
 
-func TestTokenIssuersThatAreRefused(t *testing.T) {
+func TestInvalidTokenIssuersAreRefused(t *testing.T) {
 	for _, i := range []Issuer{
 		{}, {IssuerURL: "x"}, {IssuerURL: "x", JWKCertURL: "http://keys.example.com"},
 		{IssuerURL: "x", JWKCertURL: "https://a", JWKCertFile: "b"},

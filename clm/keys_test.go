@@ -54,7 +54,7 @@ func rsaJWK(id string, key *rsa.PublicKey, members string) string {
 
 // The cache loads keys for the first token, for unknown keys at most once in keysPause, and again after
 // keysFresh. Known keys stay while the issuer cannot be reached.
-func TestKeysAreLoadedWhenTokensNeedThem(t *testing.T) {
+func TestKeysAreLoadedForTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		issuer := &fakeIssuer{ids: []string{"k1"}}
 		keys := newKeyCache(issuer.load)
@@ -91,7 +91,7 @@ func TestKeysAreLoadedWhenTokensNeedThem(t *testing.T) {
 }
 
 // Without any known key each verification tries to load, because no token can be verified.
-func TestKeysAreTriedAgainAtOnceIfNoneIsKnown(t *testing.T) {
+func TestKeysAreRetriedAtOnceIfNoneIsKnown(t *testing.T) {
 	issuer := &fakeIssuer{ids: []string{"k1"}, err: errors.New("the issuer is down")}
 	keys := newKeyCache(issuer.load)
 	for range 2 {

@@ -14,7 +14,7 @@ import (
 // However replicas come, go, are late, and take their time: no slot is ever two
 // replicas', of those whose lease lasts; and when nothing happens any more each
 // slot is one's.
-func TestNoSlotIsTwoReplicas(t *testing.T) {
+func TestNoSlotHasTwoHolders(t *testing.T) {
 	type replica struct {
 		open, busy []int // as it knows
 		keep       []int // of what it asked
@@ -109,7 +109,7 @@ func TestNoSlotIsTwoReplicas(t *testing.T) {
 
 // A replica that was killed before the database's clock was put back holds its
 // slots no longer than a lease can last.
-func TestAClockThatIsPutBackHoldsNoSlots(t *testing.T) {
+func TestAClockSetBackReleasesSlots(t *testing.T) {
 	const hour, second = int64(3600e6), int64(1e6)
 	now := 10 * hour
 	state, _ := sharing{}.renewed("killed", nil, now+second, now)
@@ -125,7 +125,7 @@ func TestAClockThatIsPutBackHoldsNoSlots(t *testing.T) {
 
 // After a time in which nobody could renew, all replicas come back to the slots
 // that they had; one that does not come has one lease more, and no second one.
-func TestAfterAnOutageReplicasComeBackToTheirSlots(t *testing.T) {
+func TestReplicasKeepTheirSlotsAfterAnOutage(t *testing.T) {
 	const second = int64(1e6)
 	now, state := 10*second, sharing{}
 	renew := func(member memberName) (open []int) {
@@ -153,7 +153,7 @@ func TestAfterAnOutageReplicasComeBackToTheirSlots(t *testing.T) {
 	}
 }
 
-func TestReplicasOfAnAdapter(t *testing.T) {
+func TestReplicasOfAnAdapterShareSlots(t *testing.T) {
 	a := start(t)
 	c := a.client()
 	renew := func(member string, keep ...int) []int {

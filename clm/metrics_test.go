@@ -44,7 +44,7 @@ func figures(t *testing.T, reg *prometheus.Registry) map[string]float64 {
 	return got
 }
 
-func TestMetricsAreHyperFleets(t *testing.T) {
+func TestMetricsHaveTheNamesOfHyperFleet(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	registry, err := ParseRegistry([]byte(testEntities))
 	if err != nil {
@@ -134,7 +134,7 @@ func TestMetricsAreHyperFleets(t *testing.T) {
 	}
 }
 
-func TestPathsOfRoutesAreFew(t *testing.T) {
+func TestRequestMetricsHaveFewPaths(t *testing.T) {
 	for route, want := range map[string]string{
 		"": "-", "GET /api/hyperfleet": "/api/hyperfleet",
 		"PUT /api/hyperfleet/v1/clusters/{parent_id}/nodepools/{id}/statuses": "/api/hyperfleet/v1/clusters/-/nodepools/-/statuses",

@@ -98,7 +98,7 @@ func TestPendingFiguresSurviveABrokenFeed(t *testing.T) {
 
 // The longest wait is that of the resource whose Reconciled has been False for the longest time, as of the
 // scrape. Resources that are not stuck do not count.
-func TestTheLongestWaitIsThatOfTheScrape(t *testing.T) {
+func TestTheLongestWaitIsComputedAtTheScrape(t *testing.T) {
 	registry, err := ParseRegistry([]byte(testEntities))
 	if err != nil {
 		t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 )
 
 // The store's errors have the statuses of the region's table and the codes of the contract.
-func TestFaultsOfTheStoreAreAnswered(t *testing.T) {
+func TestFaultsOfTheStoreHaveStatuses(t *testing.T) {
 	for err, want := range map[error]string{
 		store.ErrUnavailable:     "503 HYPERFLEET-SVC-001 1s",
 		store.ErrConflict:        "503 HYPERFLEET-SVC-001 1s",

@@ -7,7 +7,7 @@ import (
 	"atoll.dev/internal/rest"
 )
 
-func TestReadinessSaysWhatIsMissing(t *testing.T) {
+func TestReadinessNamesMissingParts(t *testing.T) {
 	for want, missing := range map[string][]rest.Missing{
 		`{"status":"ok"}`: nil,
 		`{"status":"not_ready","reason":"database: away","missing":[{"name":"database","reason":"away"}]}`: {

@@ -27,7 +27,7 @@ func (a *testAPI) requests() (all []api.ReconcileRequest) {
 	return all
 }
 
-func TestWorkIsAskedFor(t *testing.T) {
+func TestReconcileRequestsAreStored(t *testing.T) {
 	a := start(t)
 	id := a.cluster("abc")
 	pool := a.do("POST", "/clusters/"+id+"/nodepools", `{"kind":"NodePool","name":"p","spec":{}}`).want(201).at("id")
@@ -69,7 +69,7 @@ func TestWorkIsAskedFor(t *testing.T) {
 }
 
 // What is out of date goes, and nothing else.
-func TestTidy(t *testing.T) {
+func TestHousekeepingRemovesExpiredRecords(t *testing.T) {
 	a := start(t)
 	const body = `{"kind":"Cluster","name":"abc","spec":{}}`
 	made := a.do("POST", "/clusters", body, "Idempotency-Key: k").want(201)
@@ -123,7 +123,7 @@ func TestHistoryIsTrimmed(t *testing.T) {
 }
 
 // The history of a kind, and of all.
-func TestHistoryOfAKind(t *testing.T) {
+func TestHistoryOfAKindIsListed(t *testing.T) {
 	a := start(t)
 	one, two := a.cluster("one"), a.cluster("two")
 	a.do("POST", "/channels", `{"kind":"Channel","name":"stable","spec":{}}`).want(201)

@@ -14,7 +14,7 @@ import (
 
 // Each route demands a right, and only the documents of the API are public. A caller without a name changes nothing,
 // a Reporter does nothing but report, and a tenant uses no route that concerns all tenants (I10).
-func TestI10EachRouteDemandsARight(t *testing.T) {
+func TestI10EachRouteRequiresARight(t *testing.T) {
 	registry, err := ParseRegistry([]byte(testEntities))
 	if err != nil {
 		t.Fatal(err)
@@ -66,7 +66,7 @@ func TestI10EachRouteDemandsARight(t *testing.T) {
 }
 
 // Routes of an extension demand the right to read or to write, by their method.
-func TestI10RoutesOfAnExtensionDemandARight(t *testing.T) {
+func TestI10ExtensionRoutesRequireARight(t *testing.T) {
 	registry, err := ParseRegistry([]byte(testEntities))
 	if err != nil {
 		t.Fatal(err)

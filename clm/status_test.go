@@ -60,7 +60,7 @@ func TestReportsAreCheckedInOrder(t *testing.T) {
 }
 
 // A report with the same content and a later time moves its time, and wakes no follower (I3).
-func TestI3ALaterReportOfTheSameWakesNobody(t *testing.T) {
+func TestI3ALaterEqualReportSendsNoEvent(t *testing.T) {
 	a := start(t)
 	path := "/clusters/" + a.cluster("abc")
 	at := time.Now().Add(-time.Minute).Truncate(time.Microsecond)
@@ -104,7 +104,7 @@ func TestI3ALaterReportOfTheSameWakesNobody(t *testing.T) {
 }
 
 // Who keeps a resource from being reconciled, and since when, can be seen.
-func TestWhoIsAwaitedIsSeen(t *testing.T) {
+func TestStatusListsAwaitedAdapters(t *testing.T) {
 	a := start(t)
 	path := "/clusters/" + a.cluster("abc")
 	awaiting := func() string {
@@ -163,7 +163,7 @@ func TestAReportFromTheFutureBlocksNothing(t *testing.T) {
 
 // A repetition gets the answer that the report got, also when a later one was
 // taken meanwhile, or another of the same moment.
-func TestARepetitionIsAnsweredAsBefore(t *testing.T) {
+func TestARepeatedReportGetsTheFirstAnswer(t *testing.T) {
 	a := start(t)
 	path := "/clusters/" + a.cluster("abc") + "/statuses"
 	at := time.Now().Add(-time.Minute).Truncate(time.Microsecond)

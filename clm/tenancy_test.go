@@ -25,7 +25,7 @@ func regional(t *testing.T) *clmclient.Client {
 
 // An account does not come near what is another's, nor near what is the
 // system's, on any road (I10).
-func TestI10TenantsAreApart(t *testing.T) {
+func TestI10TenantsAreIsolated(t *testing.T) {
 	c := regional(t)
 	system := t.Context()
 	ours, theirs := clmclient.WithTenant(system, "111111111111"), clmclient.WithTenant(system, "222222222222")

@@ -11,7 +11,7 @@ import (
 
 // What made a generation can be traced further, and only that: an equal PATCH
 // and reports of adapters are traces of their own. No answer shows it.
-func TestAGenerationKnowsTheTraceThatMadeIt(t *testing.T) {
+func TestAGenerationStoresItsTrace(t *testing.T) {
 	collector := tracetest.Start(t)
 	collector.Setenv(t)
 	tracer, err := trace.Open(t.Context(), trace.Options{Service: "api"})

@@ -11,7 +11,7 @@ import (
 )
 
 // A parent that was removed since its child was read is no error of the server.
-func TestAParentThatGoesBetweenTwoReads(t *testing.T) {
+func TestARemovedParentIsNoServerError(t *testing.T) {
 	dsn := pgtest.DSN(t)
 	a := startOn(t, dsn)
 	for name, request := range map[string]func(path string) answer{
@@ -37,7 +37,7 @@ func TestAParentThatGoesBetweenTwoReads(t *testing.T) {
 
 // Children, their reports and forced deletions of the parent at once: nothing is
 // an error of the server.
-func TestFamiliesThatGoAtOnce(t *testing.T) {
+func TestConcurrentDeletionsOfFamilies(t *testing.T) {
 	a := start(t)
 	for i := range 8 {
 		cluster := "/clusters/" + a.cluster(fmt.Sprintf("abc-%d", i))
@@ -116,7 +116,7 @@ entities:
 }
 
 // A task of tidying up that always fails holds up no other.
-func TestOneErrorDoesNotStopTidyingUp(t *testing.T) {
+func TestAnErrorDoesNotStopHousekeeping(t *testing.T) {
 	dsn := pgtest.DSN(t)
 	a := startOn(t, dsn)
 	a.do("POST", "/resources/reconcile", `{}`).want(202)

@@ -10,7 +10,7 @@ import (
 
 // With statuses=true a resource and its reports come in one answer, and are of
 // one state.
-func TestStatusesAreShownToWhoAsks(t *testing.T) {
+func TestStatusesAreShownOnRequest(t *testing.T) {
 	a := start(t)
 	id := a.cluster("abc")
 	shown := func(body []byte) (adapters string) {

@@ -142,7 +142,7 @@ func TestWatch(t *testing.T) {
 
 // Each watcher sees, for every resource, a state as new as the last change, and
 // never an older one after a newer (I1, I4).
-func TestI1I4WatchersSeeEverything(t *testing.T) {
+func TestI1I4WatchersReceiveEveryChange(t *testing.T) {
 	a := start(t)
 	const clusters, changes = 10, 20
 	watchers := []*watched{a.watch(t, "/clusters?watch=true"), a.watch(t, "/resources?watch=true&kind=Cluster")}

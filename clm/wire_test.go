@@ -13,7 +13,7 @@ import (
 
 // The wire form is made by hand; it must be what encoding/json makes of the contract's type, also where members are
 // empty.
-func TestTheWireFormIsThatOfTheContractsType(t *testing.T) {
+func TestTheWireFormEqualsTheContractType(t *testing.T) {
 	registry, err := NewRegistry([]Entity{{Kind: "Cluster", Plural: "clusters", NameMinLen: 3, NameMaxLen: 54,
 		RequiredAdapters: []string{"dns", "validation"}}})
 	if err != nil {

@@ -66,7 +66,7 @@ func makeNamespace(t *testing.T, admin dynamic.Interface, name string) {
 	}
 }
 
-func TestBootstrapGivesHostingWhatItNeedsAndNoMore(t *testing.T) {
+func TestBootstrapGivesHostingExactlyTheRequiredRights(t *testing.T) {
 	admin := client(t, administrator(t))
 	first, err := Bootstrap(t.Context(), administrator(t),
 		BootstrapOptions{PullSecret: []byte(`{"auths":{"example":{"auth":"YTpi"}}}`)})

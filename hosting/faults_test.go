@@ -127,7 +127,7 @@ func TestFaultsOfTheMachineAreReportedAndRepaired(t *testing.T) {
 	w.gone(key)
 }
 
-func TestExternalSecretsOfOurStoreAreFulfilled(t *testing.T) {
+func TestExternalSecretsOfOurStoreAreProvided(t *testing.T) {
 	w := newWorld(t, "secrets")
 	makeNamespace(t, w.admin, w.prefix+"-one")
 	make := func(name, store, key string) {
@@ -182,7 +182,7 @@ func TestExternalSecretsOfOurStoreAreFulfilled(t *testing.T) {
 
 // A watch may be behind: a HostedCluster that is seen may be gone already. A
 // plane that is started for it then would be nobody's.
-func TestI9NoPlaneIsStartedForAHostedClusterThatIsGone(t *testing.T) {
+func TestI9NoPlaneStartsForADeletedHostedCluster(t *testing.T) {
 	w := newWorld(t, "behind")
 	key := controlplane.ID{Namespace: w.prefix + "-one", Name: "hc-one"}
 	makeNamespace(w.T, w.admin, key.Namespace)

@@ -56,7 +56,7 @@ func TestI9ADamagedRecordBlocksNoOtherCluster(t *testing.T) {
 
 // A disk that is not mounted must not look like a new cluster: no empty plane is
 // started.
-func TestNoEmptyPlaneTakesTheOldOnesPlace(t *testing.T) {
+func TestAPlaneWithMissingDataIsNotReplaced(t *testing.T) {
 	w := newWorld(t, "empty")
 	w.stop()
 	key := w.create("one", nil)

@@ -123,7 +123,7 @@ func (w *world) number(planes int) {
 // Hosting and planes are killed at random instants while clusters are made and
 // deleted. Acknowledged data stays, no plane runs twice, and nothing is left of a
 // deleted cluster.
-func TestI9I12KilledAtAnyMomentEverythingConverges(t *testing.T) {
+func TestI9I12HostingConvergesAfterKills(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))

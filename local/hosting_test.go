@@ -24,7 +24,7 @@ func hostingWithPlanes(cluster string) Spec {
 	return s
 }
 
-func TestI12CustomersPlanesOutliveHostingAndEndWithTheRegion(t *testing.T) {
+func TestI12PlanesOutliveHostingAndEndWithTheRegion(t *testing.T) {
 	h, st := newHome(t)
 	spec := hostingWithPlanes("management-01")
 	spec.Args = append(spec.Args, t.TempDir())
@@ -174,7 +174,7 @@ func TestCapacityLeavesRoomForTheRegion(t *testing.T) {
 
 // A home from before there was hosting gets the ports that it needs, and keeps
 // those that it has.
-func TestAHomeWithoutHostingGetsIt(t *testing.T) {
+func TestAHomeWithoutHostingGetsHosting(t *testing.T) {
 	h, st := newHome(t)
 	st.Clusters, st.Created = []string{"management-01"}, 1
 	if err := h.assignPorts(st.Ports, []string{"pki", "mqtt", "management-01-plane",

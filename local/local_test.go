@@ -80,7 +80,7 @@ func TestAHomeOfANewerProgramIsRefused(t *testing.T) {
 	}
 }
 
-func TestUpAddsClustersAndNeverTakesAny(t *testing.T) {
+func TestUpAddsClustersAndNeverRemovesAny(t *testing.T) {
 	h, err := OpenHome(filepath.Join(t.TempDir(), "home"))
 	if err != nil {
 		t.Fatal(err)
@@ -119,7 +119,7 @@ func TestUpAddsClustersAndNeverTakesAny(t *testing.T) {
 }
 
 // Plain listeners exist only after --insecure-listen, and the status shows them.
-func TestPlainListenersAreSaidAndShown(t *testing.T) {
+func TestPlainListenersAreReported(t *testing.T) {
 	h, _ := newHome(t)
 	shown := func() map[string]string {
 		t.Helper()
@@ -166,7 +166,7 @@ func TestPlainListenersAreSaidAndShown(t *testing.T) {
 
 // The home stores the URL of the trace collector, and the lifecycle manager and its adapters get
 // it.
-func TestTheCollectorOfTracesIsRememberedAndTold(t *testing.T) {
+func TestTheTraceCollectorIsStoredAndReported(t *testing.T) {
 	h, _ := newHome(t)
 	told := func() string {
 		t.Helper()
@@ -198,7 +198,7 @@ func TestTheCollectorOfTracesIsRememberedAndTold(t *testing.T) {
 
 // A bundled adapter that the home's own entities do not require does not run: the lifecycle manager
 // would not wait for the deletion of what the adapter creates (I9).
-func TestI9BundledAdaptersRunWhereTheyAreAwaited(t *testing.T) {
+func TestI9BundledAdaptersRunWhereTheyAreRequired(t *testing.T) {
 	h, st := newHome(t)
 	run := func() string {
 		args := newTopology(h, st, Binaries{Atoll: "atoll"}).adapter().Args
@@ -226,7 +226,7 @@ func TestI9BundledAdaptersRunWhereTheyAreAwaited(t *testing.T) {
 
 // Before any process starts, `up` names each required adapter that the region does not run, with
 // its kind.
-func TestUpNamesTheAdapterThatIsMissing(t *testing.T) {
+func TestUpNamesTheMissingAdapter(t *testing.T) {
 	for _, c := range []struct{ name, entities, homeAdapters, fails, notes string }{
 		{"the default entities", "", "", "", ""},
 		{"one that is not there", "entities: [{kind: Database, plural: databases, required_adapters: [dns]}]", "",
@@ -385,7 +385,7 @@ func running(h Home, name string) (Record, bool) {
 	return r, ok && r.isAlive()
 }
 
-func TestI12WhatDiesIsStartedAgainAndWhatRunsIsAdopted(t *testing.T) {
+func TestI12DeadProcessesAreRestartedAndLiveOnesAdopted(t *testing.T) {
 	h, st := newHome(t)
 	_, stop := supervise(t, h, st, func() []Spec { return []Spec{sleeper("a"), sleeper("b")} })
 	var a, b Record
@@ -425,7 +425,7 @@ func TestI12WhatDiesIsStartedAgainAndWhatRunsIsAdopted(t *testing.T) {
 	})
 }
 
-func TestWhatIsNoLongerWantedOrDifferentIsReplaced(t *testing.T) {
+func TestChangedOrRemovedProcessesAreReplaced(t *testing.T) {
 	h, st := newHome(t)
 	specs := []Spec{sleeper("a"), sleeper("b")}
 	reload, stop := supervise(t, h, st, func() []Spec { return specs })
@@ -453,7 +453,7 @@ func TestWhatIsNoLongerWantedOrDifferentIsReplaced(t *testing.T) {
 	}
 }
 
-func TestAProcessThatCannotStartSaysWhyAndIsTriedAgain(t *testing.T) {
+func TestAProcessThatCannotStartIsReportedAndRetried(t *testing.T) {
 	h, st := newHome(t)
 	tries := 0
 	broken := sleeper("broken")

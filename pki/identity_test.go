@@ -173,7 +173,7 @@ func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 
 // In a virtual quarter of a year, through an outage that lasts two days, there
 // is not an hour without a valid certificate.
-func TestAnIdentityRenewsItselfWithoutAGap(t *testing.T) {
+func TestAnIdentityIsRenewedWithoutAGap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ca := openCA(t)
 		l := newPipes()
@@ -374,7 +374,7 @@ func TestAnUnusableIdentityIsAnErrorWithTheReason(t *testing.T) {
 	}
 }
 
-func TestTheSigningServiceMayComeLater(t *testing.T) {
+func TestTheSigningServiceMayStartLater(t *testing.T) {
 	ca := openCA(t)
 	var up atomic.Bool
 	s := NewServer(ca)
@@ -393,7 +393,7 @@ func TestTheSigningServiceMayComeLater(t *testing.T) {
 	}
 }
 
-func TestFilesAreForTheirOwnerOnly(t *testing.T) {
+func TestOnlyTheOwnerReadsFiles(t *testing.T) {
 	ca := openCA(t)
 	o := options(t, ca, serveCA(t, ca), "management-01")
 	if _, err := ca.CreateToken("management-02", time.Minute); err != nil {

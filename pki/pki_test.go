@@ -55,7 +55,7 @@ func parseCert(t *testing.T, data []byte) *x509.Certificate {
 	return c
 }
 
-func TestTheCAIsMadeOnceAndKept(t *testing.T) {
+func TestTheCAIsCreatedOnceAndKept(t *testing.T) {
 	dir := t.TempDir()
 	certs := make([][]byte, 8)
 	var wg sync.WaitGroup
@@ -81,7 +81,7 @@ func TestTheCAIsMadeOnceAndKept(t *testing.T) {
 	}
 }
 
-func TestADamagedCAIsAnErrorThatNamesIt(t *testing.T) {
+func TestADamagedCAIsNamedInTheError(t *testing.T) {
 	for name, damage := range map[string]func([]byte) []byte{
 		"empty":     func([]byte) []byte { return nil },
 		"cut":       func(b []byte) []byte { return b[:len(b)/2] },
@@ -103,7 +103,7 @@ func TestADamagedCAIsAnErrorThatNamesIt(t *testing.T) {
 }
 
 // The signer sets subject, names and usages, and ignores those of the request.
-func TestTheSignerSetsEverythingButTheKey(t *testing.T) {
+func TestTheSignerSetsAllFieldsExceptTheKey(t *testing.T) {
 	ca := openCA(t)
 	key, _ := newKey()
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
@@ -168,7 +168,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-func TestAJoinTokenIsGoodForOneKey(t *testing.T) {
+func TestAJoinTokenIsValidForOneKey(t *testing.T) {
 	ca := openCA(t)
 	token, err := ca.CreateToken("management-01", time.Minute)
 	if err != nil {

@@ -46,7 +46,7 @@ func post(t *testing.T, url string, ca *CA, id *Identity, req SignRequest) (int,
 
 // A client with a certificate can renew that name only, regardless of the request's
 // subject.
-func TestI7ARenewalIsOfTheSameIdentityOnly(t *testing.T) {
+func TestI7ARenewalKeepsTheIdentity(t *testing.T) {
 	ca := openCA(t)
 	url := serveCA(t, ca)
 	id, err := OpenIdentity(t.Context(), options(t, ca, url, "management-01"))
@@ -94,7 +94,7 @@ func TestI7ACertificateOfAnotherRegionRenewsNothing(t *testing.T) {
 	}
 }
 
-func TestARequestThatIsNotOfItsKeyIsRefused(t *testing.T) {
+func TestARequestWithoutItsKeysSignatureIsRefused(t *testing.T) {
 	ca := openCA(t)
 	key, _ := newKey()
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{

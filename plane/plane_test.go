@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(planetest.Main(m)) }
 
-func TestAPlaneIsReadyFoundAgainAndStopped(t *testing.T) {
+func TestAPlaneIsStartedAdoptedAndStopped(t *testing.T) {
 	p := planetest.Start(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
@@ -66,7 +66,7 @@ func TestAPlaneThatCannotStartReportsWhy(t *testing.T) {
 
 // A starter may die at any instruction: what it started is found by the next
 // one from the fork on, before the plane has locked its directory.
-func TestI12APlaneIsFoundFromTheForkOn(t *testing.T) {
+func TestI12APlaneIsFoundAsSoonAsItIsForked(t *testing.T) {
 	c := planetest.Shared(t).Config // its address is taken, so this one ends by itself
 	c.Dir = filepath.Join(t.TempDir(), "plane")
 	log := filepath.Join(t.TempDir(), "log")

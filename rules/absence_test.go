@@ -6,7 +6,7 @@ import (
 )
 
 // The words by which isAbsence knows absence are those of the cel-go in use.
-func TestAbsenceIsKnown(t *testing.T) {
+func TestIsAbsenceRecognizesErrorsOfCEL(t *testing.T) {
 	env, err := NewEnv(Options{Variables: map[string]Type{"a": Map, "n": Any, "l": List}})
 	if err != nil {
 		t.Fatal(err)

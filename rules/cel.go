@@ -198,7 +198,7 @@ func (absence) Is(target error) bool { return target == ErrAbsent }
 func (a absence) Unwrap() error      { return a.error }
 
 // isAbsence recognizes the errors of cel-go's attributes and optional values, which have no type of
-// their own. TestAbsenceIsKnown holds the words against the version in use.
+// their own. TestIsAbsenceRecognizesErrorsOfCEL holds the words against the version in use.
 func isAbsence(err error) bool {
 	text := err.Error()
 	for _, words := range []string{

@@ -99,7 +99,7 @@ func TestResultsAreNotCopied(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrongIsToldWhenItIsCompiled(t *testing.T) {
+func TestMistakesAreCompileErrors(t *testing.T) {
 	e := env(t, Options{Variables: map[string]Type{"object": Any, "name": String}})
 	for expression, want := range map[string]string{
 		"object.status.":           "Syntax error",
@@ -124,7 +124,7 @@ func TestWhatIsWrongIsToldWhenItIsCompiled(t *testing.T) {
 	}
 }
 
-func TestWhatOnlyValuesTellIsAnErrorOfTheEvaluation(t *testing.T) {
+func TestMistakesInValuesAreEvaluationErrors(t *testing.T) {
 	e := env(t, Options{Variables: map[string]Type{"object": Any}})
 	for expression, want := range map[string]string{
 		"object.status.phase":                                                "expected bool result, got string",
@@ -183,7 +183,7 @@ func TestExpensiveExpressionsFailCleanly(t *testing.T) {
 	}
 }
 
-func TestTheLimitOfCostIsTheEnvironments(t *testing.T) {
+func TestTheEnvironmentSetsTheCostLimit(t *testing.T) {
 	vars := map[string]any{"object": sample}
 	const expression = "object.status.conditions.all(c, c.type != '')"
 	if _, err := compile(t, env(t, Options{Variables: map[string]Type{"object": Any}, Cost: 5}), expression, Bool).Eval(
@@ -196,7 +196,7 @@ func TestTheLimitOfCostIsTheEnvironments(t *testing.T) {
 	}
 }
 
-func TestAnEvaluationHeedsItsContext(t *testing.T) {
+func TestAnEvaluationEndsWithItsContext(t *testing.T) {
 	e := env(t, Options{Variables: map[string]Type{"list": List}, Functions: nil, Cost: 1 << 62})
 	big := make([]any, 20_000)
 	for i := range big {

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestWhatWasWrittenForALooseEvaluatorWorks(t *testing.T) {
+func TestLooseExpressionsCompile(t *testing.T) {
 	e := env(t, Options{Variables: map[string]Type{"object": Any, "n": Int}, Functions: []Function{
 		{Name: "stamp", Result: String, Do: func([]any) (any, error) { return "now", nil }},
 	}})
@@ -57,7 +57,7 @@ func TestWhatWasWrittenForALooseEvaluatorWorks(t *testing.T) {
 	}
 }
 
-func TestAVariableThatIsNotGivenIsAnErrorOfTheEvaluation(t *testing.T) {
+func TestAMissingVariableIsAnEvaluationError(t *testing.T) {
 	p, undeclared, err := env(t, Options{}).CompileLoose("nobody.knows == 1")
 	if err != nil || !slices.Equal(undeclared, []string{"nobody"}) {
 		t.Fatal(undeclared, err)
@@ -69,7 +69,7 @@ func TestAVariableThatIsNotGivenIsAnErrorOfTheEvaluation(t *testing.T) {
 }
 
 // Loose or not, what is too expensive ends.
-func TestLooseExpressionsHaveTheLimitOfCost(t *testing.T) {
+func TestLooseExpressionsHaveTheCostLimit(t *testing.T) {
 	p, _, err := env(t, Options{Cost: 1000}).CompileLoose(
 		"lists.range(100).all(a, lists.range(100).all(b, a + b >= 0 ? true : 1 == 'x'))")
 	if err != nil {

@@ -22,7 +22,7 @@ var doc = map[string]any{
 	"null": nil, "empty": []any{}, "s": "text",
 }
 
-func TestPaths(t *testing.T) {
+func TestPathsFindValues(t *testing.T) {
 	list := func(v ...any) []any { return v }
 	conditions := doc["conditions"].([]any)
 	for _, c := range []struct {
@@ -100,7 +100,7 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-func TestPathsThatAreNone(t *testing.T) {
+func TestInvalidPathsAreRefused(t *testing.T) {
 	for path, want := range map[string]string{
 		"a.b":                            "unrecognized identifier a",
 		"{range .l[*]}{.a}{end}":         "unrecognized identifier range",
@@ -124,7 +124,7 @@ func TestPathsThatAreNone(t *testing.T) {
 	}
 }
 
-func TestPathsThatLeadAstray(t *testing.T) {
+func TestFailedLookupsNameTheReason(t *testing.T) {
 	for path, want := range map[string]string{
 		".l[5]":                        "array index out of bounds: index 5, length 5",
 		".l[-6]":                       "array index out of bounds: index -1, length 5",
@@ -150,7 +150,7 @@ func TestPathsThatLeadAstray(t *testing.T) {
 	}
 }
 
-func TestASearchThatIsTooLongFailsCleanly(t *testing.T) {
+func TestAnExpensivePathFailsCleanly(t *testing.T) {
 	var deep any = "x"
 	for range 60 {
 		deep = map[string]any{"a": deep, "b": []any{deep}} // shares what is below: 2^60 ways down

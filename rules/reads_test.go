@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestReadsAreTheMembersThatAnExpressionReads(t *testing.T) {
+func TestReadsListsTheMembersOfAnExpression(t *testing.T) {
 	lookup := Function{Name: "lookup", Params: []Type{String}, Result: Any, With: []string{"a"},
 		Do: func(args []any) (any, error) { return args[0].(map[string]any)[args[1].(string)], nil }}
 	e := env(t, Options{Variables: map[string]Type{"a": Any, "b": Any, "name": String}, Functions: []Function{lookup}})

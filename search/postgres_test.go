@@ -270,9 +270,9 @@ func (g generator) condition(depth int) string {
 	return strings.Join(terms, g.pick(" and ", " or ", " AND "))
 }
 
-// TestPostgreSQLAnswersAsMatchDoes compares, on random rows and searches, the
+// TestPostgreSQLAgreesWithMatch compares, on random rows and searches, the
 // rows that the SQL finds with those that Match accepts.
-func TestPostgreSQLAnswersAsMatchDoes(t *testing.T) {
+func TestPostgreSQLAgreesWithMatch(t *testing.T) {
 	ctx := context.Background()
 	conn, err := pgx.Connect(ctx, pgtest.DSN(t))
 	if err != nil {

@@ -33,9 +33,9 @@ func bindText(text string) (*Filter, error) {
 	return q.Bind(bundles)
 }
 
-// TestWhatClientsSend has the searches of Maestro's own clients, byte for byte,
+// TestSearchesOfClients has the searches of Maestro's own clients, byte for byte,
 // and others of each kind.
-func TestWhatClientsSend(t *testing.T) {
+func TestSearchesOfClients(t *testing.T) {
 	at := time.Date(2024, 5, 6, 7, 8, 9, 0, time.UTC)
 	for _, c := range []struct {
 		text string
@@ -122,7 +122,7 @@ func TestWhatClientsSend(t *testing.T) {
 	}
 }
 
-func TestMistakesAreSaidWithTheirPlace(t *testing.T) {
+func TestMistakesNameTheirPosition(t *testing.T) {
 	deep := strings.Repeat("(", 40) + "id='x'" + strings.Repeat(")", 40)
 	nots := strings.Repeat("not ", 40) + "id='x'"
 	for _, c := range []struct {
@@ -197,7 +197,7 @@ func TestMistakesAreSaidWithTheirPlace(t *testing.T) {
 	}
 }
 
-func TestManyConsumersAreOneComparison(t *testing.T) {
+func TestManyConsumersBecomeOneComparison(t *testing.T) {
 	var names []string
 	for i := range 900 {
 		names = append(names, fmt.Sprintf("consumer_name='mc-%d'", i))

@@ -19,7 +19,7 @@ func everyChange(*Change) bool { return true }
 
 // One that takes nothing is cut off, with a reason, and another one gets
 // everything.
-func TestASlowSubscriberIsCutOff(t *testing.T) {
+func TestASlowSubscriberIsEnded(t *testing.T) {
 	b := (&Store{opts: Options{}.withDefaults()}).NewBroadcast(nil)
 	slow, quick := b.Subscribe(everyChange), b.Subscribe(everyChange)
 	defer slow.Close()

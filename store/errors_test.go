@@ -12,7 +12,7 @@ import (
 	"atoll.dev/store"
 )
 
-func TestWhatCannotBeStoredIsInvalid(t *testing.T) {
+func TestUnstorableValuesAreInvalid(t *testing.T) {
 	s, ctx := open(t, pgtest.DSN(t)), t.Context()
 	must[store.Document](t)(s.Create(ctx, doc("Bundle", "x", "x", `{}`)))
 	for what, text := range map[string]string{
@@ -174,7 +174,7 @@ func TestManyProcessesOpenAnEmptyDatabaseAtOnce(t *testing.T) {
 	}
 }
 
-func TestTransactionsThatDeadlockAreRunAgain(t *testing.T) {
+func TestDeadlockedTransactionsAreRetried(t *testing.T) {
 	s, ctx := open(t, pgtest.DSN(t), func(o *store.Options) { o.LockTimeout = time.Minute }), t.Context()
 	must[store.Document](t)(s.Create(ctx, doc("Plain", "a", "", `{}`)))
 	must[store.Document](t)(s.Create(ctx, doc("Plain", "b", "", `{}`)))

@@ -17,7 +17,7 @@ import (
 // The server is killed in the middle of a load, several times. What was acknowledged is there, and the followers, who
 // lived through it, end with what the table has, nothing skipped, nothing twice, nothing gone back. Transactions that
 // roll back are in the load because a crash makes the server give their ids out again.
-func TestI1AKilledServerLosesNothingThatWasAcknowledged(t *testing.T) {
+func TestI1AKilledServerKeepsAcknowledgedWrites(t *testing.T) {
 	server := pgtest.Server(t)
 	dsn := pgtest.Database(t, server.Cluster)
 	ctx, stop := context.WithCancel(t.Context())
@@ -110,7 +110,7 @@ func TestI1AKilledServerLosesNothingThatWasAcknowledged(t *testing.T) {
 
 // Ids of transactions that were rolled back, and whose traces were not on disk when the server crashed, are given out
 // again. A follower that had read after the rollbacks takes them for seen, unless it knows better.
-func TestI1IdsThatACrashGivesOutAgainAreNotTakenForSeen(t *testing.T) {
+func TestI1ReusedTransactionIDsAfterACrashCountAsUnseen(t *testing.T) {
 	// On a busy machine something else may flush the WAL first.
 	for range 5 {
 		if givesOutIdsAgain(t) {

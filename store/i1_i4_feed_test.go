@@ -18,7 +18,7 @@ func create(kind store.Kind, id string) func(tx *store.Tx) error {
 	}
 }
 
-func TestI1AnOpenTransactionIsNeitherSkippedNorWaitedFor(t *testing.T) {
+func TestI1AnOpenTransactionIsNotSkippedAndDelaysNoOther(t *testing.T) {
 	s := open(t, pgtest.DSN(t))
 	w := follow(t, s, store.FollowOptions{})
 	w.until("it has listed", func(map[string]store.Document) bool { return w.relists == 1 })
@@ -68,7 +68,7 @@ func TestI1ARolledBackTransactionIsNeverSeen(t *testing.T) {
 	}
 }
 
-func TestI1ALostDoorbellOnlyDelays(t *testing.T) {
+func TestI1ALostNotificationOnlyDelays(t *testing.T) {
 	dsn := pgtest.DSN(t)
 	silent := func(o *store.Options) {
 		o.Hooks.BeforeNotify = func() bool { return false }
@@ -82,7 +82,7 @@ func TestI1ALostDoorbellOnlyDelays(t *testing.T) {
 	w.has("Plain/x", 1)
 }
 
-func TestTheDoorbellIsHeardInAnotherProcess(t *testing.T) {
+func TestANotificationReachesAnotherProcess(t *testing.T) {
 	dsn := pgtest.DSN(t)
 	slow := func(o *store.Options) { o.PollInterval = time.Hour }
 	writer, reader := open(t, dsn, slow), open(t, dsn, slow)
@@ -96,7 +96,7 @@ func TestTheDoorbellIsHeardInAnotherProcess(t *testing.T) {
 	}
 }
 
-func TestI4ASlowFollowerGetsGoneNotAGap(t *testing.T) {
+func TestI4ASlowFollowerGetsGoneInsteadOfAGap(t *testing.T) {
 	s, ctx := open(t, pgtest.DSN(t)), t.Context()
 	must[store.Document](t)(s.Create(ctx, doc("Plain", "x", "x", `{}`)))
 	page := must[store.Page](t)(s.List(ctx, store.Query{Kind: "Plain"}))
@@ -123,7 +123,7 @@ func TestI4ASlowFollowerGetsGoneNotAGap(t *testing.T) {
 }
 
 // The compaction comes between two chunks of one run: what the first chunk promised the second cannot keep.
-func TestI4CompactionInTheMiddleOfARunGivesARelistNotAGap(t *testing.T) {
+func TestI4CompactionDuringARunCausesARelist(t *testing.T) {
 	dsn, ctx := pgtest.DSN(t), t.Context()
 	chunks, compact := 0, func() {}
 	s := open(t, dsn, func(o *store.Options) {
@@ -156,7 +156,7 @@ func TestI4CompactionInTheMiddleOfARunGivesARelistNotAGap(t *testing.T) {
 	w2.until("it lists again", func(d map[string]store.Document) bool { return w2.relists == 1 && len(d) == 0 })
 }
 
-func TestADurableCursorGoesOnWhereItStopped(t *testing.T) {
+func TestADurableCursorContinues(t *testing.T) {
 	dsn, ctx := pgtest.DSN(t), t.Context()
 	s := open(t, dsn)
 	must[store.Document](t)(s.Create(ctx, doc("Plain", "x", "x", `{}`)))
@@ -171,7 +171,7 @@ func TestADurableCursorGoesOnWhereItStopped(t *testing.T) {
 	}
 }
 
-func TestALongBacklogComesInChunksEachDocumentOnce(t *testing.T) {
+func TestALongBacklogIsReadInChunks(t *testing.T) {
 	s, ctx := open(t, pgtest.DSN(t), func(o *store.Options) { o.ChunkSize = 7 }), t.Context()
 	fill := func(prefix string) {
 		err := s.Tx(ctx, func(tx *store.Tx) error {
@@ -200,7 +200,7 @@ func TestALongBacklogComesInChunksEachDocumentOnce(t *testing.T) {
 }
 
 // Documents that change while a relist reads its chunks are in the relist nevertheless: a follower drops what is not.
-func TestARelistMissesNothingThatChangesMeanwhile(t *testing.T) {
+func TestARelistIncludesConcurrentChanges(t *testing.T) {
 	dsn, ctx := pgtest.DSN(t), t.Context()
 	other := open(t, dsn)
 	for i := range 6 {

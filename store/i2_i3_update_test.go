@@ -19,7 +19,7 @@ func status(text string) func(*store.Document) error {
 }
 
 // A status write comes between the read and the write of a spec write, and the other way round.
-func TestI2SpecAndStatusWritesAtOnceLoseNothing(t *testing.T) {
+func TestI2ConcurrentSpecAndStatusWritesAreBothKept(t *testing.T) {
 	dsn, ctx := pgtest.DSN(t), t.Context()
 	other := open(t, dsn)
 	for name, c := range map[string]struct{ mine, between func(*store.Document) error }{
@@ -56,7 +56,7 @@ func TestI2SpecAndStatusWritesAtOnceLoseNothing(t *testing.T) {
 	}
 }
 
-func TestI2OfTwoFirstWritersOneGetsIt(t *testing.T) {
+func TestI2OneOfTwoCreatorsSucceeds(t *testing.T) {
 	dsn, ctx := pgtest.DSN(t), t.Context()
 	a, b := open(t, dsn), open(t, dsn)
 	for _, c := range []struct {
@@ -96,7 +96,7 @@ func TestI2OfTwoFirstWritersOneGetsIt(t *testing.T) {
 	}
 }
 
-func TestI2OfManyFirstWritersOneGetsIt(t *testing.T) {
+func TestI2OneOfManyCreatorsSucceeds(t *testing.T) {
 	s := open(t, pgtest.DSN(t))
 	for round := range 5 {
 		results := make(chan error, 20)
@@ -121,7 +121,7 @@ func TestI2OfManyFirstWritersOneGetsIt(t *testing.T) {
 	}
 }
 
-func TestI2TwoHundredUpdatersOfOneDocumentAllMakeProgress(t *testing.T) {
+func TestI2AllOf200UpdatersOfOneDocumentSucceed(t *testing.T) {
 	dsn, ctx := pgtest.DSN(t), t.Context()
 	stores := []*store.Store{open(t, dsn), open(t, dsn)}
 	must[store.Document](t)(stores[0].Create(ctx, doc("Plain", "x", "x", `{"n": 0}`)))
@@ -150,7 +150,7 @@ func TestI2TwoHundredUpdatersOfOneDocumentAllMakeProgress(t *testing.T) {
 	w.has("Plain/x", 201)
 }
 
-func TestI3AContentEqualWriteChangesNothingAndWakesNobody(t *testing.T) {
+func TestI3AnEqualWriteChangesNothingAndSendsNoEvent(t *testing.T) {
 	rung := make(chan struct{}, 100)
 	s, ctx := open(t, pgtest.DSN(t), func(o *store.Options) {
 		o.Hooks.LocalWake = func() bool { rung <- struct{}{}; return true }
@@ -200,7 +200,7 @@ func TestI3AContentEqualWriteChangesNothingAndWakesNobody(t *testing.T) {
 }
 
 // A status that differs only in when it was observed is kept, as the same version (I3).
-func TestI3AnObservationMovesInPlaceAndWakesNobody(t *testing.T) {
+func TestI3AnObservationIsUpdatedInPlaceWithoutEvent(t *testing.T) {
 	onlyTime := func(a, b json.RawMessage) bool {
 		var x, y map[string]any
 		return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && x["value"] == y["value"]
@@ -294,7 +294,7 @@ func TestI2AnObservationIsNotLost(t *testing.T) {
 	}
 }
 
-func TestDeletionIsAVersionNotAGeneration(t *testing.T) {
+func TestADeletionChangesTheVersionAndNotTheGeneration(t *testing.T) {
 	s, ctx := open(t, pgtest.DSN(t)), t.Context()
 	must[store.Document](t)(s.Create(ctx, doc("Bundle", "x", "x", `{}`)))
 	when := time.Now()

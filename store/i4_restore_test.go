@@ -51,7 +51,7 @@ func burn(t testing.TB, dsn string, n int) {
 // Cursors from before a restore get ErrGone, followers without a cursor of their own list again, and what is written
 // after the restore is seen, although the dump says that its rows were written by transactions which this server has
 // not reached yet, or that it has run long ago.
-func TestI4ARestoreFromADumpGivesGoneNotAGap(t *testing.T) {
+func TestI4ARestoreFromADumpGivesGone(t *testing.T) {
 	for where, restore := range map[string]func(t *testing.T, dsn string) (restored string){
 		"the same database, dropped and made again": func(t *testing.T, dsn string) string {
 			dump := program(t, nil, "pg_dump", dsn)

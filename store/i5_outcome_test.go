@@ -15,7 +15,7 @@ import (
 
 // The answer to a commit is lost, in each way, and the caller is told the truth. Where the write was certainly not made
 // the store makes it again, so what the caller sees is one write, made once.
-func TestI5ALostAnswerToACommitIsFoundOut(t *testing.T) {
+func TestI5TheOutcomeOfAnUnansweredCommitIsDetermined(t *testing.T) {
 	for _, how := range []fault{lostRequest, lostReply, lostBoth} {
 		for _, kind := range []store.Kind{"Bundle", "Plain"} {
 			t.Run(fmt.Sprintf("transaction/%d/%s", how, kind), func(t *testing.T) {
@@ -64,7 +64,7 @@ func TestI5ALostAnswerToACommitIsFoundOut(t *testing.T) {
 
 // The statement has reached the server and waits there for a lock when the connection breaks: it could still be made
 // after the caller was told otherwise. The store ends it first.
-func TestI5AStatementThatIsStillUnderWayIsEndedBeforeItIsJudged(t *testing.T) {
+func TestI5ARunningStatementIsEndedBeforeItsOutcomeIsRead(t *testing.T) {
 	dsn := pgtest.DSN(t)
 	var b breaker
 	s, other := open(t, dsn, b.use), open(t, dsn)
@@ -97,7 +97,7 @@ func TestI5AStatementThatIsStillUnderWayIsEndedBeforeItIsJudged(t *testing.T) {
 }
 
 // A document that was overwritten since, and has no history, cannot bear witness.
-func TestI5AnUndecidableOutcomeIsSaidToBeUnknown(t *testing.T) {
+func TestI5AnUndecidableOutcomeIsReportedAsUnknown(t *testing.T) {
 	for kind, want := range map[store.Kind]error{"Plain": store.ErrUnknownOutcome, "Bundle": nil} {
 		dsn := pgtest.DSN(t)
 		var b breaker

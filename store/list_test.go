@@ -72,7 +72,7 @@ func TestAListIsPagedByKeyAndByNumberInTheSameOrder(t *testing.T) {
 	}
 }
 
-func TestAListChooses(t *testing.T) {
+func TestAListSelectsDocuments(t *testing.T) {
 	s, ctx := open(t, pgtest.DSN(t)), t.Context()
 	for i := range 6 {
 		d := doc("Bundle", fmt.Sprint(i), "", fmt.Sprintf(`{"n": %d}`, i))
@@ -139,7 +139,7 @@ func TestAListChooses(t *testing.T) {
 	}
 }
 
-func TestHistoryIsTheAuditRecord(t *testing.T) {
+func TestTheHistoryRecordsEachChange(t *testing.T) {
 	s := open(t, pgtest.DSN(t))
 	ctx := store.WithActor(t.Context(), store.Actor{Principal: "arn:alice", Account: "1", RequestID: "r"})
 	must[store.Document](t)(s.Create(ctx, doc("Bundle", "x", "x", `{"a": 1}`)))

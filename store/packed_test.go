@@ -13,7 +13,7 @@ import (
 	"atoll.dev/internal/pgtest"
 )
 
-func TestWhatIsPackedIsUnpacked(t *testing.T) {
+func TestUnpackReturnsThePackedText(t *testing.T) {
 	for n := range 4000 {
 		text := []byte(strings.Repeat("condition ", n/10) + fmt.Sprint(n))
 		packed := pack(text)
@@ -104,7 +104,7 @@ func BenchmarkPack(b *testing.B) {
 }
 
 // A kind says what its history keeps of a status; records without it, and from before, read as they were written.
-func TestTheHistoryKeepsWhatTheKindRecords(t *testing.T) {
+func TestTheHistoryStoresTheRecordOfTheKind(t *testing.T) {
 	ctx := t.Context()
 	long := `{"changed":"` + strings.Repeat("x", 3000) + `"}`
 	s, err := Open(ctx, Options{DSN: pgtest.DSN(t), Kinds: []KindSpec{

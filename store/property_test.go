@@ -16,11 +16,11 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestI1I4AFollowerEndsWithWhatTheTableHas runs random interleavings of transactions that stay open, commit and roll
+// TestI1I4AFollowerConvergesToTheTable runs random interleavings of transactions that stay open, commit and roll
 // back, of single writes, compactions, interruptions, and a follower that is stepped by hand, in small chunks between
 // which others commit. After each whole run the follower has exactly what is committed; nothing goes back, nothing
 // comes twice.
-func TestI1I4AFollowerEndsWithWhatTheTableHas(t *testing.T) {
+func TestI1I4AFollowerConvergesToTheTable(t *testing.T) {
 	var afterChunk func()
 	s, err := Open(t.Context(), Options{
 		DSN: pgtest.DSN(t), Kinds: []KindSpec{{Kind: "A", History: true}, {Kind: "B"}}, ChunkSize: 2,

@@ -2,5 +2,5 @@
 
 package store_test
 
-// reconnecting is how many watches continue at once in TestWatchesThatContinueStarveNoFollower.
+// reconnecting is how many watches continue at once in TestContinuedWatchesDelayNoFollower.
 const reconnecting = 5000

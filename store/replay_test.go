@@ -25,7 +25,7 @@ func anySnapshot(t *rapid.T, label string) position {
 	return p
 }
 
-func TestOneSnapshotIsWithinAnotherWhenThatSeesAllOfIt(t *testing.T) {
+func TestASnapshotIsCoveredWhenTheOtherSeesAllOfIt(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p, q := anySnapshot(t, "p"), anySnapshot(t, "q")
 		want := true
@@ -43,11 +43,11 @@ func TestOneSnapshotIsWithinAnotherWhenThatSeesAllOfIt(t *testing.T) {
 	}
 }
 
-// TestI4TheReplayHasAllThatACursorHasNotSeen runs transactions that overlap as they like, a feed
+// TestI4TheReplayHasEveryUnseenChange runs transactions that overlap as they like, a feed
 // that reads at some moments, and watches that come with a snapshot of any moment: from memory each
 // sees the latest state of every document that its snapshot does not see, or it is told that its
 // cursor is too old.
-func TestI4TheReplayHasAllThatACursorHasNotSeen(t *testing.T) {
+func TestI4TheReplayHasEveryUnseenChange(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var (
 			next      = uint64(1)

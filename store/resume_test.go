@@ -13,10 +13,10 @@ import (
 	"atoll.dev/store"
 )
 
-// TestWatchesThatContinueStarveNoFollower: 5,000 watches come back at once, as after a restart of their server or of a
+// TestContinuedWatchesDelayNoFollower: 5,000 watches come back at once, as after a restart of their server or of a
 // router before it, half of them with cursors that are older than what is remembered. A follower beside them goes on as
 // if they were not there, and each of them sees what it missed and then what comes.
-func TestWatchesThatContinueStarveNoFollower(t *testing.T) {
+func TestContinuedWatchesDelayNoFollower(t *testing.T) {
 	s := open(t, pgtest.DSN(t), func(o *store.Options) { o.ReplayChanges = 50 })
 	ctx, stop := context.WithTimeout(t.Context(), 5*time.Minute)
 	var running sync.WaitGroup

@@ -70,7 +70,7 @@ func sessionSettings(t *testing.T, dsn string) map[string]string {
 }
 
 // A session has the same settings on a server with PostgreSQL's defaults and on one whose owner changed all of them.
-func TestASessionSetsWhatItReliesOn(t *testing.T) {
+func TestASessionSetsTheRequiredSettings(t *testing.T) {
 	want := sessionSettings(t, pgtest.DSN(t))
 	hostile := pgtest.Server(t, pgtest.Hostile())
 	for name, got := range sessionSettings(t, pgtest.Database(t, hostile.Cluster)) {
@@ -88,7 +88,7 @@ func TestASessionSetsWhatItReliesOn(t *testing.T) {
 }
 
 // The feed of a server that compiles every statement brings changes as they come: none of its statements is compiled.
-func TestTheFeedIsQuickOnAHostileServer(t *testing.T) {
+func TestTheFeedIsCheapOnAServerWithBadSettings(t *testing.T) {
 	server := pgtest.Server(t, pgtest.Hostile())
 	dsn := pgtest.Database(t, server.Cluster)
 	s, err := Open(t.Context(), Options{DSN: dsn, Kinds: []KindSpec{{Kind: "A", History: true}}})

@@ -59,7 +59,7 @@ func spec(text string) func(*store.Document) error {
 	return func(d *store.Document) error { d.Spec = json.RawMessage(text); return nil }
 }
 
-func TestADocumentLivesFromCreateToRemove(t *testing.T) {
+func TestADocumentIsCreatedUpdatedDeletedAndRemoved(t *testing.T) {
 	s, ctx := open(t, pgtest.DSN(t)), store.WithActor(t.Context(), store.Actor{Principal: "me", RequestID: "r1"})
 	d := must[store.Document](t)(s.Create(ctx, doc("Bundle", "1", "one", `{"a": 1}`)))
 	if d.Version != 1 || d.Generation != 1 || string(d.Wire) != `{"id":"1","version":1,"spec":{"a": 1}}` {

@@ -12,7 +12,7 @@ import (
 	"atoll.dev/store"
 )
 
-func TestAStreamIsTheListInBatches(t *testing.T) {
+func TestAStreamSendsTheListInBatches(t *testing.T) {
 	s, ctx := open(t, pgtest.DSN(t)), t.Context()
 	for i := range 40 {
 		d := doc("Plain", fmt.Sprintf("%02d", (i*7)%40), "", fmt.Sprintf(`{"rank": %d, "filler": %q}`, i%4,
@@ -57,8 +57,8 @@ func TestAStreamIsTheListInBatches(t *testing.T) {
 	}
 }
 
-// TestAStreamIsOneState changes documents while they are streamed.
-func TestAStreamIsOneState(t *testing.T) {
+// TestAStreamReadsOneSnapshot changes documents while they are streamed.
+func TestAStreamReadsOneSnapshot(t *testing.T) {
 	s, ctx := open(t, pgtest.DSN(t)), t.Context()
 	for i := range 30 {
 		must[store.Document](t)(s.Create(ctx, doc("Plain", fmt.Sprintf("%02d", i), "",
@@ -98,7 +98,7 @@ func TestAStreamIsOneState(t *testing.T) {
 	}
 }
 
-func TestAStreamEndsWithItsReader(t *testing.T) {
+func TestAStreamEndsWhenItsReaderStops(t *testing.T) {
 	s, ctx := open(t, pgtest.DSN(t)), t.Context()
 	for i := range 30 {
 		must[store.Document](t)(s.Create(ctx, doc("Plain", fmt.Sprint(i), "", fmt.Sprintf(`{"filler": %q}`,

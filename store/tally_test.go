@@ -15,7 +15,7 @@ import (
 )
 
 // Documents come and go in two processes while the tally is folded; each list counts what its own snapshot has.
-func TestTheTallyIsTheNumberOfDocuments(t *testing.T) {
+func TestTheTallyCountsTheDocuments(t *testing.T) {
 	dsn, ctx := pgtest.DSN(t), t.Context()
 	stores := make([]*Store, 2)
 	for i := range stores {

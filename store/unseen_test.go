@@ -9,7 +9,7 @@ import (
 	"atoll.dev/store"
 )
 
-func TestAListOfWhatACursorHasNotSeen(t *testing.T) {
+func TestAListOfDocumentsAfterACursor(t *testing.T) {
 	s, ctx := open(t, pgtest.DSN(t)), t.Context()
 	list := func(unseen store.Cursor) store.Page {
 		return must[store.Page](t)(s.List(ctx, store.Query{Kind: "Plain", ChangedSince: unseen}))
@@ -54,7 +54,7 @@ func TestAListOfWhatACursorHasNotSeen(t *testing.T) {
 	expect("of another life", "other.1:1:", "a", "c", "d")
 }
 
-func TestAPartHasTablesOfItsOwn(t *testing.T) {
+func TestAPartHasSeparateTables(t *testing.T) {
 	dsn := pgtest.DSN(t)
 	s, ctx := open(t, dsn), t.Context()
 	steps := []string{"create table side (x int)", "alter table side add y int"}

@@ -13,10 +13,10 @@ import (
 	"atoll.dev/store"
 )
 
-// TestI4AWatchThatIsThereBeforeItsFeedRunsMissesNothing: a service answers as
+// TestI4AWatchOpenedBeforeTheFeedMissesNoChange: a service answers as
 // soon as it listens, and its follower may take a moment longer on a busy
 // machine.
-func TestI4AWatchThatIsThereBeforeItsFeedRunsMissesNothing(t *testing.T) {
+func TestI4AWatchOpenedBeforeTheFeedMissesNoChange(t *testing.T) {
 	s := open(t, pgtest.DSN(t))
 	feed := s.NewBroadcast(nil)
 	if err := feed.Begin(t.Context()); err != nil {
@@ -46,9 +46,9 @@ func TestI4AWatchThatIsThereBeforeItsFeedRunsMissesNothing(t *testing.T) {
 	}
 }
 
-// TestI4AWatchOfWhichNobodyKnowsWhatItMissedIsEnded: this follower begins
+// TestI4AWatchWithAnUnknownGapIsEnded: this follower begins
 // without a place of its own.
-func TestI4AWatchOfWhichNobodyKnowsWhatItMissedIsEnded(t *testing.T) {
+func TestI4AWatchWithAnUnknownGapIsEnded(t *testing.T) {
 	s := open(t, pgtest.DSN(t))
 	feed := s.NewBroadcast(nil)
 	sub := feed.Subscribe(func(*store.Change) bool { return true })
@@ -64,9 +64,9 @@ func TestI4AWatchOfWhichNobodyKnowsWhatItMissedIsEnded(t *testing.T) {
 	}
 }
 
-// TestAWatchSeesNothingTwice: the feed has read, and is slow to hand over; then a document is made, and a watch begins
+// TestAWatchSendsEachChangeOnce: the feed has read, and is slow to hand over; then a document is made, and a watch begins
 // that lists it. The run of the feed that brings it began after the list was read, and still it is no news.
-func TestAWatchSeesNothingTwice(t *testing.T) {
+func TestAWatchSendsEachChangeOnce(t *testing.T) {
 	var reading atomic.Bool
 	read, goOn := make(chan struct{}), make(chan struct{})
 	s := open(t, pgtest.DSN(t), func(o *store.Options) {

@@ -113,7 +113,7 @@ func value(o adapter.Object) string {
 	return v
 }
 
-func TestTheTransportByAKubernetesAPI(t *testing.T) {
+func TestKubernetesTransportPassesTheSuite(t *testing.T) {
 	transporttest.Run(t, func(t *testing.T) transporttest.Subject {
 		w := newWorld(t)
 		return transporttest.Subject{
@@ -131,7 +131,7 @@ func TestTheTransportByAKubernetesAPI(t *testing.T) {
 
 // Fields that the task does not name are others', also in an object that the
 // adapter applies again.
-func TestFieldsOfOthersStay(t *testing.T) {
+func TestFieldsOfOtherWritersStay(t *testing.T) {
 	w := newWorld(t)
 	o := w.transport("one")
 	apply := func(a adapter.Application, want adapter.Operation) {
@@ -183,7 +183,7 @@ func TestANewProcessFindsDrift(t *testing.T) {
 
 // An object that is still there is found, however long its finalizer holds it,
 // and cannot be applied meanwhile.
-func TestAnObjectThatIsBeingDeletedIsThere(t *testing.T) {
+func TestAnObjectUnderDeletionExists(t *testing.T) {
 	w := newWorld(t)
 	o := w.transport("one")
 	a := w.application("a", "1", 1)
@@ -235,7 +235,7 @@ func TestAnObjectThatIsBeingDeletedIsThere(t *testing.T) {
 
 // A namespace that somebody deletes is left alone, with what is in it, until it is
 // gone.
-func TestANamespaceThatIsTerminatingIsNotFoughtOver(t *testing.T) {
+func TestATerminatingNamespaceIsLeftAlone(t *testing.T) {
 	w := newWorld(t)
 	o := w.transport("one")
 	namespace := func(g int64) adapter.Application {
@@ -275,7 +275,7 @@ func TestANamespaceThatIsTerminatingIsNotFoughtOver(t *testing.T) {
 
 // An object that lost the annotation that says whose it is, while no watch stood,
 // is still known by what it was.
-func TestAListKnowsWhoseAnObjectWas(t *testing.T) {
+func TestAListRemembersTheResourceOfAnObject(t *testing.T) {
 	w := newWorld(t)
 	a := w.application("a", "1", 1)
 	if _, err := w.transport("one").Apply(t.Context(), a); err != nil {
@@ -347,7 +347,7 @@ func TestAnotherInstanceIsNotDeleted(t *testing.T) {
 
 // A kind that the server does not have has no objects; one of which the server
 // cannot say is an error.
-func TestKindsThatAreNotThere(t *testing.T) {
+func TestUnservedKindsHaveNoObjects(t *testing.T) {
 	w := newWorld(t)
 	o := w.transport("one")
 	for _, version := range []string{"no.example/v1", "v1"} {
@@ -383,7 +383,7 @@ func TestKindsThatAreNotThere(t *testing.T) {
 
 // What cannot be changed is made anew, where the task says so, and is an error
 // where it does not.
-func TestWhatIsImmutableNeedsRecreation(t *testing.T) {
+func TestAnImmutableFieldRequiresRecreation(t *testing.T) {
 	w := newWorld(t)
 	o := w.transport("one")
 	immutable := func(value string, generation int64) adapter.Application {

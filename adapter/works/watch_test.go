@@ -16,7 +16,7 @@ import (
 
 // What was there when the watch began may have changed while nobody looked: of
 // that it tells, also when the first listing was cut short and began anew.
-func TestAListingThatBeginsAnewForgetsNothing(t *testing.T) {
+func TestARestartedListingReportsEveryChange(t *testing.T) {
 	synctest.Test(t, listAnew)
 }
 

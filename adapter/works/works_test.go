@@ -220,14 +220,14 @@ func (w *world) subject(t *Works) transporttest.Subject {
 	}
 }
 
-func TestTheTransportByMaestro(t *testing.T) {
+func TestMaestroTransportPassesTheSuite(t *testing.T) {
 	w := newWorld(t)
 	transporttest.Run(t, func(t *testing.T) transporttest.Subject { return w.subject(w.works) })
 }
 
 // A server that is the original knows none of Atoll's additions; the transport
 // does the same with it.
-func TestTheTransportByAMaestroThatIsNotOurs(t *testing.T) {
+func TestForeignMaestroTransportPassesTheSuite(t *testing.T) {
 	w := newWorld(t)
 	target, err := url.Parse("http://" + w.server.HTTP)
 	if err != nil {
@@ -264,7 +264,7 @@ func TestTheTransportByAMaestroThatIsNotOurs(t *testing.T) {
 
 // What the agent says comes back in the work, in the shape that task configs
 // read, and the watch tells of it.
-func TestFeedbackComesBack(t *testing.T) {
+func TestFeedbackReachesTheTransport(t *testing.T) {
 	w := newWorld(t)
 	told := make(chan adapter.Event, 1000)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -300,7 +300,7 @@ func TestFeedbackComesBack(t *testing.T) {
 
 // A work of which only its agent knows, because Maestro's database was lost, is
 // there for its adapter, until the agent has deleted it (I8).
-func TestI8AWorkThatMaestroLostIsDeletedBeforeItCountsAsGone(t *testing.T) {
+func TestI8ALostWorkIsDeletedBeforeItCountsAsAbsent(t *testing.T) {
 	w := newWorld(t)
 	w.apply(w.application("a", "1", 1))
 	w.eventually("the work is applied", func() error {
@@ -368,7 +368,7 @@ func TestI8AWorkThatMaestroLostIsDeletedBeforeItCountsAsGone(t *testing.T) {
 
 // While the agent has not been heard since Maestro's database was lost, nothing
 // counts as gone (I9).
-func TestI9WhatNobodyKnowsIsNotGone(t *testing.T) {
+func TestI9AnUnknownWorkIsNotAbsent(t *testing.T) {
 	w := newWorld(t)
 	search := adapter.Search{APIVersion: apiVersion, Kind: kind, Name: "a", TargetCluster: consumer}
 	doubt := func(target string) adapter.Object {
@@ -429,7 +429,7 @@ func TestI9WhatNobodyKnowsIsNotGone(t *testing.T) {
 
 // Where nobody knows the work, applying it makes it, and takes over what the
 // agent holds.
-func TestAWorkThatMaestroLostIsTakenOver(t *testing.T) {
+func TestALostWorkIsTakenOver(t *testing.T) {
 	w := newWorld(t)
 	w.apply(w.application("a", "1", 1))
 	var uid string

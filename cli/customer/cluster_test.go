@@ -88,7 +88,7 @@ func FuzzClusterFile(f *testing.F) {
 	})
 }
 
-func TestFlagsAreStrongerThanTheFile(t *testing.T) {
+func TestFlagsOverrideTheFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "cluster.yaml")
 	if err := os.WriteFile(file, []byte(`# a cluster
 kind: Cluster
@@ -193,7 +193,7 @@ func TestKubeconfigs(t *testing.T) {
 
 // WritePrivate writes through a link and into a pipe. It replaces a regular file by one that only
 // its owner may read, and leaves no temporary file.
-func TestWhatIsPrivate(t *testing.T) {
+func TestWritePrivateReplacesAFileForItsOwner(t *testing.T) {
 	dir := t.TempDir()
 	file, link, pipe := filepath.Join(dir, "file"), filepath.Join(dir, "link"), filepath.Join(dir, "pipe")
 	if err := errors.Join(os.WriteFile(file, []byte("a longer text"), 0o644), os.Symlink(file, link),
@@ -229,7 +229,7 @@ func TestWhatIsPrivate(t *testing.T) {
 }
 
 // Ctrl-C ends a question that has no answer yet.
-func TestAQuestionCanBeLeft(t *testing.T) {
+func TestAQuestionCanBeCancelled(t *testing.T) {
 	in, user := io.Pipe()
 	t.Cleanup(func() { _ = user.Close() })
 	ctx, interrupt := context.WithCancel(t.Context())

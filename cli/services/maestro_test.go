@@ -8,7 +8,7 @@ import (
 
 // The lifecycle manager and operators use Maestro's REST API only: over gRPC
 // their certificates may not act as sources.
-func TestI10RESTAndGRPCOfMaestroHaveCallersOfTheirOwn(t *testing.T) {
+func TestI10RESTAndGRPCOfMaestroHaveSeparateCallers(t *testing.T) {
 	var o maestro.Options
 	admitServices(&o)
 	for peer, want := range map[string]struct{ rest, grpc bool }{

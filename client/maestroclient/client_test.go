@@ -22,14 +22,14 @@ import (
 )
 
 // The value was computed by Python's uuid5.
-func TestBundleIDIsWhatOCMsSourcesCompute(t *testing.T) {
+func TestBundleIDEqualsThatOfOCMsSources(t *testing.T) {
 	const want = "736174f6-3f1a-5fd2-a1a2-a51e195ca78d"
 	if got := work.BundleID(work.SourcePlatform, "management-01", "maestro-payload-test-1"); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
 
-func TestEventOfABundleIsThatOfOCMsProtocol(t *testing.T) {
+func TestAnEventOfABundleFollowsOCMsProtocol(t *testing.T) {
 	m := &Client{source: work.SourcePlatform}
 	now := time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
 	b := Bundle{
@@ -145,7 +145,7 @@ func TestErrorsOfPublish(t *testing.T) {
 
 // A Maestro that takes connections and says nothing is the worst kind of
 // unavailable.
-func TestSilentMaestroIs503WithinTheTimeout(t *testing.T) {
+func TestASilentMaestroIs503WithinTheTimeout(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -296,7 +296,7 @@ func TestUnavailableLifecycleManagerIs503Within2Seconds(t *testing.T) {
 	}
 }
 
-func TestReadySaysWhatIsMissing(t *testing.T) {
+func TestReadyNamesMissingParts(t *testing.T) {
 	h := New(Options{Maestro: unreachable(t), Identifier: operatorIdentity{}, Ops: rest.NewOps(), Log: quiet})
 	if w := call(t, h, "GET", "/prod/api/v0/live", ""); w.Code != http.StatusOK ||
 		strings.TrimSpace(w.Body.String()) != `{"status":"ok"}` {

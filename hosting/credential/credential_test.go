@@ -20,7 +20,7 @@ import (
 
 // A certificate works when it is there, says whom we say, whatever was asked
 // for, and works no more when its Credential is gone.
-func TestACredentialWorksUntilItIsDeleted(t *testing.T) {
+func TestACredentialIsValidUntilItsDeletion(t *testing.T) {
 	w := newWorld(t, "works")
 	key := w.order("works-1", nil)
 	c := w.await("works-1", "AsExpected")
@@ -101,7 +101,7 @@ func TestARefusedCredentialHasAReason(t *testing.T) {
 	w.delete("elsewhere")
 }
 
-func TestAnExpiredCredentialLeavesNothing(t *testing.T) {
+func TestAnExpiredCredentialLeavesNoObject(t *testing.T) {
 	w := newWorld(t, "expires")
 	w.order("short", func(s map[string]any) { s["expirationSeconds"] = int64(1) })
 	if c := w.await("short", Expired); c.Status.Certificate != "" {

@@ -74,7 +74,7 @@ func TestCertificateRequestsAreCheckedByTheirKey(t *testing.T) {
 	}
 }
 
-func TestUsers(t *testing.T) {
+func TestUserNamesAreChecked(t *testing.T) {
 	for name, good := range map[string]bool{
 		"arn:aws:sts::111111111111:assumed-role/a/b": true, "Ünal": true,
 		"": false, "system:admin": false, "System:Masters": false, "a\nb": false, "\xff": false,

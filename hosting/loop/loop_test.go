@@ -112,7 +112,7 @@ func (b *bed) next() call {
 	}
 }
 
-func TestALoopSeesWhatComesChangesAndGoes(t *testing.T) {
+func TestALoopReconcilesCreatedChangedAndDeletedObjects(t *testing.T) {
 	b := start(t, "loop-seen", nil, func(call) (time.Duration, error) { return 0, nil })
 	b.create("one")
 	first := b.next()
@@ -382,7 +382,7 @@ func TestALoopSurvivesItsAPIServer(t *testing.T) {
 }
 
 // An API server that does not know a kind says nothing about its objects.
-func TestOnlyAMissingObjectIsGone(t *testing.T) {
+func TestOnlyANotFoundMeansDeleted(t *testing.T) {
 	config, err := planetest.Shared(t).Config.RESTConfig()
 	if err != nil {
 		t.Fatal(err)

@@ -16,7 +16,7 @@ import (
 	"atoll.dev/api/hypershift"
 )
 
-func TestAPoolGrowsShrinksAndGoes(t *testing.T) {
+func TestAPoolGrowsShrinksAndIsDeleted(t *testing.T) {
 	w := newWorld(t, Options{})
 	w.pool("a", 2, func(s map[string]any) { s["nodeLabels"] = map[string]any{"tier": "web", simulatedLabel: "no"} })
 	w.pool("b", 1, func(s map[string]any) {
@@ -97,7 +97,7 @@ func TestADrainWaitsForDisruptionBudgetsUntilItsTimeIsOver(t *testing.T) {
 	w.awaitNodes("d")
 }
 
-func TestANewVersionAndANewMachineAreRolledOut(t *testing.T) {
+func TestANewVersionAndANewMachineTypeAreRolledOut(t *testing.T) {
 	w := newWorld(t, Options{})
 	w.pool("v", 2, func(s map[string]any) { s["release"] = map[string]any{"image": "atoll.dev/release:1.36.2"} })
 	if p := w.ready("v"); p.Status.Version != "1.36.2" {
@@ -296,7 +296,7 @@ func TestI9APoolIsDeletedWhateverItsPlaneAnswers(t *testing.T) {
 	w.awaitNodes("h")
 }
 
-func TestAPausedPoolIsLeftAlone(t *testing.T) {
+func TestAPausedPoolIsNotReconciled(t *testing.T) {
 	w := newWorld(t, Options{})
 	w.pool("p", 1, nil)
 	w.ready("p")

@@ -127,7 +127,7 @@ func serving(nodes []*node) (n int) {
 	return n
 }
 
-func TestRepairWaitsItsTime(t *testing.T) {
+func TestARepairWaitsForItsDelay(t *testing.T) {
 	w := want(1, "1.36.3")
 	n := testNode(0, "1.36.3", false)
 	if d := plan(w, []*node{n}, epoch.Add(time.Minute), time.Hour); len(d.abandon) > 0 || d.again != 59*time.Minute {

@@ -50,7 +50,7 @@ func TestOneSlowProbeShowsNothing(t *testing.T) {
 	}
 }
 
-func TestEachPortIsOnePlanes(t *testing.T) {
+func TestEachPortBelongsToOnePlane(t *testing.T) {
 	a, b := controlplane.ID{Name: "a"}, controlplane.ID{Name: "b"}
 	p := &ports{first: firstPort, last: lastPort, taken: map[int]controlplane.ID{}}
 	first, err := p.choose(a)

@@ -108,7 +108,7 @@ func TestTheEndOfOneDirectionIsPassedOnAndTheOtherGoesOn(t *testing.T) {
 
 // A client that keeps what its plane has ended does not count as connected for
 // ever: it would keep the plane awake.
-func TestAConnectionThatThePlaneHasEndedIsNotKept(t *testing.T) {
+func TestAConnectionClosedByThePlaneIsEnded(t *testing.T) {
 	w := newWorld(t, func(o *Options) { o.Linger = 20 * time.Millisecond })
 	c := NewControl(noWake)
 	w.serveControl(c)
@@ -146,7 +146,7 @@ func TestConnectionsInFlightSurviveChangesOfTheTable(t *testing.T) {
 	answers("still")
 }
 
-func TestTheRouterServesWhileHostingIsDead(t *testing.T) {
+func TestTheRouterServesWithoutHosting(t *testing.T) {
 	w := newWorld(t, nil)
 	c := NewControl(noWake)
 	stop := w.serveControl(c)
@@ -175,7 +175,7 @@ func TestTheRouterServesWhileHostingIsDead(t *testing.T) {
 	}
 }
 
-func TestAFileOfRoutesThatIsDamagedIsReplaced(t *testing.T) {
+func TestADamagedRouteFileIsReplaced(t *testing.T) {
 	w := newWorld(t, nil)
 	w.stop()
 	if err := os.WriteFile(filepath.Join(w.dir, "routes.json"), []byte(`{"revision":`), 0o600); err != nil {
@@ -273,7 +273,7 @@ type from struct {
 
 func (f from) RemoteAddr() net.Addr { return &net.TCPAddr{IP: f.addr, Port: 1} }
 
-func TestNothingIsLeftOfConnections(t *testing.T) {
+func TestClosedConnectionsLeaveNothing(t *testing.T) {
 	w := newWorld(t, nil)
 	c := NewControl(func(context.Context, string) (string, error) { return "", errors.New("no") })
 	w.serveControl(c)

@@ -21,9 +21,9 @@ func items(m map[string]string) []Item {
 	return list
 }
 
-// TestDifferingBucketsHoldAllThatDiffers: whatever two sides have, equal roots
+// TestDifferingBucketsContainAllDifferences: whatever two sides have, equal roots
 // mean equal sets, and else everything that differs is in a bucket that does.
-func TestDifferingBucketsHoldAllThatDiffers(t *testing.T) {
+func TestDifferingBucketsContainAllDifferences(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ours, theirs := drawItems(t, "ours"), drawItems(t, "theirs")
 		if rapid.Bool().Draw(t, "alike") {
@@ -77,7 +77,7 @@ func sortedKeys(m map[string]string) []string {
 	return keys
 }
 
-func TestWhatIsWrittenAlikeIsAlike(t *testing.T) {
+func TestEqualEntriesHaveEqualHashes(t *testing.T) {
 	if Root([]Item{{"a", "bc"}}) == Root([]Item{{"ab", "c"}}) {
 		t.Error("an id and its value run into each other")
 	}
@@ -102,7 +102,7 @@ func TestHashesOfAnotherSizeAreRefused(t *testing.T) {
 	}
 }
 
-func TestBucketsAreAboutAlikeInSize(t *testing.T) {
+func TestBucketsHaveSimilarSizes(t *testing.T) {
 	const n = 10_000
 	bits := Bits(n)
 	counts := make([]int, 1<<bits)

@@ -2,7 +2,7 @@ package instancetype
 
 import "testing"
 
-func TestTypesAreThoseOfEC2(t *testing.T) {
+func TestInstanceTypesEqualThoseOfEC2(t *testing.T) {
 	for _, want := range []Type{
 		{"m6a.xlarge", 4, 16384, "amd64"}, {"m5.large", 2, 8192, "amd64"}, {"c6g.16xlarge", 64, 131072, "arm64"},
 		{"r5.24xlarge", 96, 786432, "amd64"}, {"t3.medium", 2, 4096, "amd64"},

@@ -46,7 +46,7 @@ func TestAScannerReadsWhatEncodingJSONReads(t *testing.T) {
 	}
 }
 
-func TestWhatIsAppendedIsJSON(t *testing.T) {
+func TestAppendedValuesAreJSON(t *testing.T) {
 	for _, v := range []string{"", "plain", "a\"b\\c", "é\x01\n", "<&>"} {
 		var back string
 		if err := json.Unmarshal(AppendString(nil, v), &back); err != nil || back != v {
@@ -76,7 +76,7 @@ func FuzzAnyInputEnds(f *testing.F) {
 	})
 }
 
-func TestValuesAreThoseOfEncodingJSON(t *testing.T) {
+func TestValuesEqualThoseOfEncodingJSON(t *testing.T) {
 	text := `{"a": "x\"\u00e9\n", "n": -12.5e3, "l": [1, {"b": [true, null, "]"]}, false], "e": {}, "z": [], "s": "<é>"}`
 	var want any
 	if err := json.Unmarshal([]byte(text), &want); err != nil {

@@ -10,7 +10,7 @@ import (
 )
 
 // Sessions of PostgreSQL are configured in one place. Tests and benchmarks may connect as they like.
-func TestSessionsAreOpenedHereOnly(t *testing.T) {
+func TestNoOtherPackageOpensSessions(t *testing.T) {
 	dials := regexp.MustCompile(
 		`\b(pgx|pgxpool|pgconn)\.(Connect|New|ParseConfig|ConnectWithOptions|ParseConfigWithOptions)\(|"database/sql"`)
 	seen, files := false, 0

@@ -29,7 +29,7 @@ func TestEachTestHasADatabaseOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestAPrivateServerKeepsItsDataOverAKill(t *testing.T) {
+func TestAPrivateServerKeepsItsDataAfterAKill(t *testing.T) {
 	s := pgtest.Server(t)
 	dsn := pgtest.Database(t, s.Cluster)
 	query(t, dsn, "with x as (select 1) select 'made'")

@@ -67,7 +67,7 @@ func ask(t testing.TB, dsn, sql string) (answer string, err error) {
 	return answer, err
 }
 
-func TestFindSaysWhatToInstall(t *testing.T) {
+func TestFindNamesTheMissingPackages(t *testing.T) {
 	_, err := newest([]string{place(t)})
 	if !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "apt-get install postgresql") ||
 		!strings.Contains(err.Error(), "create_main_cluster = false") {
@@ -95,7 +95,7 @@ func TestFindTakesTheNewestThatIsNewEnough(t *testing.T) {
 	}
 }
 
-func TestDurabilityAndEncodingAreAsTheyShouldBe(t *testing.T) {
+func TestDurabilityAndEncodingHaveTheRequiredValues(t *testing.T) {
 	c := cluster(t)
 	c.Settings = nil
 	started(t, c)
@@ -131,7 +131,7 @@ func TestInitIsIdempotentAndKeepsTheData(t *testing.T) {
 	}
 }
 
-func TestAnInitThatWasKilledIsDoneAgain(t *testing.T) {
+func TestAKilledInitIsRepeated(t *testing.T) {
 	c := cluster(t)
 	// Killed as soon as it has begun to make files.
 	ctx, kill := context.WithCancel(within(t))
@@ -154,7 +154,7 @@ func TestAnInitThatWasKilledIsDoneAgain(t *testing.T) {
 	started(t, c)
 }
 
-func TestAHalfMadeDirectoryIsMadeAgainAndAForeignOneIsNot(t *testing.T) {
+func TestAPartialDirectoryIsReplacedAndAForeignOneIsNot(t *testing.T) {
 	c := cluster(t)
 	if err := errors.Join(os.MkdirAll(c.DataDir+"/base/1", 0o700), os.WriteFile(c.DataDir+"/PG_VERSION", []byte("15\n"),
 		0o600)); err != nil {
@@ -183,7 +183,7 @@ func TestTwoInitsOfOneDirectoryWaitForEachOther(t *testing.T) {
 	}
 }
 
-func TestAServerComesBackAfterAKill(t *testing.T) {
+func TestAServerRestartsAfterAKill(t *testing.T) {
 	c := cluster(t)
 	p := started(t, c)
 	if running, ok := errors.AsType[*RunningError](c.Prepare(within(t))); !ok || running.PID != p.PID() {
@@ -223,7 +223,7 @@ func TestAServerComesBackAfterAKill(t *testing.T) {
 	started(t, c)
 }
 
-func TestADatabaseIsItsOwnersAlone(t *testing.T) {
+func TestOnlyItsOwnerConnectsToADatabase(t *testing.T) {
 	c := cluster(t)
 	started(t, c)
 	done := make(chan error, 6)
@@ -267,7 +267,7 @@ func TestASocketPathThatIsTooLongIsReplacedOrRefused(t *testing.T) {
 	}
 }
 
-func TestADirectoryThatTheServersUserCannotReachIsNamed(t *testing.T) {
+func TestAnUnreachableDirectoryIsNamed(t *testing.T) {
 	a, err := lookupAccount("")
 	if err != nil {
 		t.Fatal(err)
@@ -313,7 +313,7 @@ func TestASocketDirectoryOfAnotherUserIsRefused(t *testing.T) {
 	}
 }
 
-func TestThePostmastersOrphansAreEnded(t *testing.T) {
+func TestOrphanedServerProcessesAreEnded(t *testing.T) {
 	c := cluster(t)
 	p := started(t, c)
 	conn, err := pgx.Connect(within(t), c.DSN("postgres", Superuser))

@@ -14,7 +14,7 @@ func owners(members ...string) []string {
 	return all
 }
 
-func TestAMemberThatComesOrGoesMovesItsOwnSlotsOnly(t *testing.T) {
+func TestAJoiningOrLeavingMemberMovesItsOwnSlotsOnly(t *testing.T) {
 	three, two := owners("a", "b", "c"), owners("a", "b")
 	if !slices.Equal(three, owners("c", "a", "b")) {
 		t.Error("the order of the members matters")
@@ -33,7 +33,7 @@ func TestAMemberThatComesOrGoesMovesItsOwnSlotsOnly(t *testing.T) {
 	}
 }
 
-func TestNobodyOwnsASlotWithoutMembers(t *testing.T) {
+func TestSlotsHaveNoOwnerWithoutMembers(t *testing.T) {
 	if owner, ok := Owner(nil, func(m string) string { return m }); ok {
 		t.Errorf("%q", owner)
 	}

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-func TestReadJSONSaysWhereTheFaultIs(t *testing.T) {
+func TestReadJSONNamesThePositionOfAFault(t *testing.T) {
 	type doc struct {
 		Name string `json:"name"`
 		Spec struct {

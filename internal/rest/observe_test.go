@@ -30,7 +30,7 @@ func do(h http.Handler, method, target string, header ...string) *httptest.Respo
 
 var errDown = errors.New("database is down")
 
-func TestErrorsBecomeAnswers(t *testing.T) {
+func TestErrorsHaveStatusAndCode(t *testing.T) {
 	var log bytes.Buffer
 	mux := NewMux()
 	for pattern, err := range map[string]error{
@@ -112,7 +112,7 @@ func TestErrorsBecomeAnswers(t *testing.T) {
 	}
 }
 
-func TestAnAnswerThatBrokeOffIsCut(t *testing.T) {
+func TestAFailedAnswerClosesItsConnection(t *testing.T) {
 	for name, fail := range map[string]func() error{
 		"error": func() error { return errors.New("late") },
 		"panic": func() error { panic("late") },
@@ -138,7 +138,7 @@ func TestAnAnswerThatBrokeOffIsCut(t *testing.T) {
 	}
 }
 
-func TestOperationIDsAreTakenOverWhenSane(t *testing.T) {
+func TestValidOperationIDsAreKept(t *testing.T) {
 	var seen string
 	mux := NewMux()
 	mux.Handle("GET /", func(_ http.ResponseWriter, r *http.Request) error {

@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 )
 
-func TestReadinessSaysWhatIsMissing(t *testing.T) {
+func TestReadinessNamesMissingParts(t *testing.T) {
 	o := NewOps()
 	h := o.Handler()
 	if w := do(h, "GET", "/readyz"); w.Code != 200 {
@@ -40,7 +40,7 @@ func TestReadinessSaysWhatIsMissing(t *testing.T) {
 	}
 }
 
-func TestAPartThatStartsLateHasItsRoute(t *testing.T) {
+func TestALatePartHasItsRoute(t *testing.T) {
 	o := NewOps()
 	h := o.Handler()
 	if w := do(h, "GET", "/config"); w.Code != 404 {
@@ -55,7 +55,7 @@ func TestAPartThatStartsLateHasItsRoute(t *testing.T) {
 	}
 }
 
-func TestACheckThatHangsOrPanicsIsMissing(t *testing.T) {
+func TestAHangingOrPanickingCheckCountsAsMissing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		o := NewOps()

@@ -118,7 +118,7 @@ func TestAWatchEndsWithItsClient(t *testing.T) {
 	<-ended
 }
 
-func TestAStuckClientIsDropped(t *testing.T) {
+func TestAStalledClientIsDisconnected(t *testing.T) {
 	ended := make(chan error, 1)
 	srv := watchServer(t, WatchOptions{WriteTimeout: 20 * time.Millisecond}, func(ctx context.Context,
 		s *Stream) error {

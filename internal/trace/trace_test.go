@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // One trace goes through a client, a server, a message that waits somewhere,
 // and the work on it, each with a tracer of its own.
-func TestOneTraceGoesThroughProcesses(t *testing.T) {
+func TestOneTraceCrossesProcesses(t *testing.T) {
 	collector := tracetest.Start(t)
 	collector.Setenv(t)
 	tracers := map[string]*trace.Tracer{}
@@ -95,7 +95,7 @@ func TestOneTraceGoesThroughProcesses(t *testing.T) {
 }
 
 // A tracer that is off costs no memory and hands on what it is given.
-func TestATracerThatIsOffDoesNothing(t *testing.T) {
+func TestADisabledTracerDoesNothing(t *testing.T) {
 	var off *trace.Tracer
 	ctx := trace.WithParent(t.Context(), "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 	r := httptest.NewRequestWithContext(ctx, "GET", "/", nil)
@@ -117,7 +117,7 @@ func TestATracerThatIsOffDoesNothing(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoTraceparentIsNoParent(t *testing.T) {
+func TestAnInvalidTraceparentIsIgnored(t *testing.T) {
 	for _, text := range []string{"", "x", "00-00000000000000000000000000000000-b7ad6b7169203331-01",
 		"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331", strings.Repeat("0", 1000)} {
 		if got := trace.Parent(trace.WithParent(t.Context(), text)); got != "" {

@@ -11,7 +11,7 @@ import (
 )
 
 // What the store cannot do is answered as the region's table says, with a code of Maestro's, over gRPC, too.
-func TestFaultsOfTheStoreAreAnswered(t *testing.T) {
+func TestFaultsOfTheStoreHaveStatuses(t *testing.T) {
 	for err, want := range map[error]struct {
 		rest string
 		grpc codes.Code

@@ -32,12 +32,12 @@ const (
 	lightTime = 20 * time.Second
 )
 
-// TestI1I2I3I4I5I9I12TheLifecycleManagerUnderFire kills API servers, sentinels, adapters, the broker and PostgreSQL
+// TestI1I2I3I4I5I9I12TheLifecycleManagerKeepsItsInvariantsUnderFaults kills API servers, sentinels, adapters, the broker and PostgreSQL
 // while writers create, patch and delete resources. A checker follows the feed all the time. After the last fault, every
 // resource must become what its writer requested: reconciled at its last generation, or deleted.
 //
 // The faults go on for 20 s, or for ATOLL_SOAK. ATOLL_SEED repeats a run's choices.
-func TestI1I2I3I4I5I9I12TheLifecycleManagerUnderFire(t *testing.T) {
+func TestI1I2I3I4I5I9I12TheLifecycleManagerKeepsItsInvariantsUnderFaults(t *testing.T) {
 	seed := rand.Uint64()
 	if text := os.Getenv("ATOLL_SEED"); text != "" {
 		var err error

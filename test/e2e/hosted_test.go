@@ -20,7 +20,7 @@ import (
 // A customer's cluster: asked for by a signed POST, ready with its nodes, used
 // with a kubeconfig by the router, changed, and deleted while the adapters are
 // killed. Then nothing of it is left (I9).
-func TestI9ACustomersClusterFromASignedPostToNothing(t *testing.T) {
+func TestI9ACustomersClusterIsCreatedAndDeletedWithoutRemains(t *testing.T) {
 	r := localtest.Shared(t)
 	api, ctx := r.API(), t.Context()
 	begun := time.Now()

@@ -17,7 +17,7 @@ import (
 )
 
 // What a caller gets wrong is answered with a 4xx that says what to do.
-func TestBadInputIsTheCallersFault(t *testing.T) {
+func TestBadInputIsAClientError(t *testing.T) {
 	r := localtest.Shared(t)
 	work := func(manifest string) string {
 		return `{"cluster_id":"management-01","data":{"apiVersion":"work.open-cluster-management.io/v1","kind":"ManifestWork","metadata":{"name":"bad"},"spec":{"workload":{"manifests":[` + manifest + `]}}}}`
@@ -79,7 +79,7 @@ func TestBadInputIsTheCallersFault(t *testing.T) {
 
 // I10: without an identity nothing but live and ready answers, whatever a
 // header claims.
-func TestI10ClaimedIdentitiesCountForNothing(t *testing.T) {
+func TestI10UnverifiedIdentitiesGiveNoRights(t *testing.T) {
 	r := localtest.Shared(t)
 	for path, want := range map[string]int{
 		"/api/v0/live": 200, "/prod/api/v0/live": 200, "/api/v0/ready": 200, "/api/v0/work": 403,
@@ -94,7 +94,7 @@ func TestI10ClaimedIdentitiesCountForNothing(t *testing.T) {
 	}
 }
 
-func TestADisabledKeyIsLetInNoMore(t *testing.T) {
+func TestADisabledKeyIsRefused(t *testing.T) {
 	r := localtest.Shared(t)
 	var key struct{ AccessKeyID, SecretAccessKey string }
 	if err := json.Unmarshal([]byte(r.Atoll("key", "create", "--account", "123456789012", "-o", "json")),
@@ -129,7 +129,7 @@ func TestADisabledKeyIsLetInNoMore(t *testing.T) {
 	}
 }
 
-func TestEveryServiceTellsItsHealthAndFigures(t *testing.T) {
+func TestEveryServiceServesHealthAndMetrics(t *testing.T) {
 	r := localtest.Shared(t)
 	data, err := os.ReadFile(filepath.Join(r.Home, "region.json"))
 	if err != nil {

@@ -65,7 +65,7 @@ func ownAdapter(t *testing.T) func(home string) {
 // A cluster that is asked for becomes real on a management cluster, by sentinel,
 // an adapter of the operator's own, Maestro and agent, and says so; its deletion
 // takes everything away. One trace covers it all.
-func TestAClusterBecomesReconciledAndGoes(t *testing.T) {
+func TestAClusterIsReconciledAndDeleted(t *testing.T) {
 	collector := tracetest.Start(t)
 	r := localtest.NewIn(t, ownAdapter(t), "--insecure-listen", "--traces", collector.URL)
 	const clusters = "/api/hyperfleet/v1/clusters"
@@ -158,7 +158,7 @@ func traceOf(spans []tracetest.Span, id string) (names []string) {
 
 // A management cluster is known to the lifecycle manager as long as it is
 // registered.
-func TestManagementClustersAreKnownToTheLifecycleManager(t *testing.T) {
+func TestManagementClustersAreRegisteredWithTheLifecycleManager(t *testing.T) {
 	r := localtest.Shared(t)
 	names := func() string {
 		t.Helper()

@@ -18,7 +18,7 @@ import (
 
 // A cluster that the region did not make, and whose API it cannot reach, joins
 // as a person would join it: register, bootstrap, token, agent.
-func TestAClusterThatIsNotLocalJoins(t *testing.T) {
+func TestARemoteClusterJoins(t *testing.T) {
 	r := localtest.Shared(t)
 	cluster := planetest.Start(t)
 	dir := t.TempDir()
@@ -146,7 +146,7 @@ func revoke(t *testing.T, r *localtest.Region, cluster string) {
 
 // A cluster of this machine is no exception: the supervisor does not bring a
 // revoked one back, and `mc allow` is enough, because it may make the token.
-func TestI7ALocalClusterIsRevokedAndComesBack(t *testing.T) {
+func TestI7ALocalClusterIsRevokedAndRejoins(t *testing.T) {
 	r := localtest.Shared(t)
 	revoke(t, r, "management-01")
 	api := r.API()

@@ -15,7 +15,7 @@ import (
 	"atoll.dev/test/localtest"
 )
 
-func TestASignedPostBecomesAConfigMapAndItsStatusComesBack(t *testing.T) {
+func TestASignedPostBecomesAConfigMapWithStatus(t *testing.T) {
 	r := localtest.Shared(t)
 	body, _ := json.Marshal(map[string]any{"cluster_id": "management-01", "data": localtest.ConfigMapWork("road",
 		map[string]map[string]string{"road": {"k": "v"}})})
@@ -92,7 +92,7 @@ func TestApplyingTheSameFileTwiceChangesNothing(t *testing.T) {
 	}
 }
 
-func TestI9AWorkIsDeletedAndLeavesNothing(t *testing.T) {
+func TestI9ADeletedWorkLeavesNoObject(t *testing.T) {
 	r := localtest.Shared(t)
 	api := r.API()
 	w, _, err := api.ApplyWork(t.Context(), "management-01", localtest.ConfigMapWork("goes",
@@ -117,7 +117,7 @@ func TestI9AWorkIsDeletedAndLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestAManifestThatIsRefusedDoesNotHoldUpTheOthers(t *testing.T) {
+func TestARefusedManifestDelaysNoOther(t *testing.T) {
 	r := localtest.Shared(t)
 	w, _, err := r.API().ApplyWork(t.Context(), "management-01", json.RawMessage(`{
 		"apiVersion":"work.open-cluster-management.io/v1","kind":"ManifestWork","metadata":{"name":"half"},
@@ -153,7 +153,7 @@ func TestAManifestThatIsRefusedDoesNotHoldUpTheOthers(t *testing.T) {
 	}
 }
 
-func TestWhyShowsHowFarAWorkHasCome(t *testing.T) {
+func TestWhyShowsTheProgressOfAWork(t *testing.T) {
 	r := localtest.Shared(t)
 	w, _, err := r.API().ApplyWork(t.Context(), "management-01", localtest.ConfigMapWork("staged",
 		map[string]map[string]string{"staged": {"a": "b"}}))

@@ -15,7 +15,7 @@ import (
 	"atoll.dev/test/localtest"
 )
 
-func TestUpAgainSaysThatItRunsAndAddsClusters(t *testing.T) {
+func TestASecondUpAddsClusters(t *testing.T) {
 	r := localtest.New(t)
 	before := r.Status()
 	if !before.Ready || before.Processes[0].Name != "supervisor" {
@@ -75,7 +75,7 @@ func TestUpAgainSaysThatItRunsAndAddsClusters(t *testing.T) {
 	})
 }
 
-func TestI12WithTheSupervisorKilledTheRegionServesAndUpAdoptsIt(t *testing.T) {
+func TestI12TheRegionServesWithoutItsSupervisorAndUpAdoptsIt(t *testing.T) {
 	r := localtest.New(t)
 	before := r.Status()
 	localtest.Kill(t, r.Process("supervisor").PID)
@@ -104,7 +104,7 @@ func TestI12WithTheSupervisorKilledTheRegionServesAndUpAdoptsIt(t *testing.T) {
 	})
 }
 
-func TestI12AfterAKillOfEverythingUpGoesOn(t *testing.T) {
+func TestI12UpContinuesAfterAKillOfAllProcesses(t *testing.T) {
 	r := localtest.New(t)
 	w, _, err := r.API().ApplyWork(t.Context(), "management-01", localtest.ConfigMapWork("survives",
 		map[string]map[string]string{"survives": {"a": "b"}}))
@@ -141,7 +141,7 @@ func TestATakenPortIsAnErrorThatNamesItsHolder(t *testing.T) {
 	r.Up()
 }
 
-func TestDownStopsOnlyItsOwnAndWithinItsTime(t *testing.T) {
+func TestDownStopsOnlyItsOwnProcessesInTime(t *testing.T) {
 	r := localtest.New(t)
 	bystander := exec.Command("sleep", "600")
 	if err := bystander.Start(); err != nil {
@@ -165,7 +165,7 @@ func TestDownStopsOnlyItsOwnAndWithinItsTime(t *testing.T) {
 	r.Up()
 }
 
-func TestCtrlCOfUpIsDown(t *testing.T) {
+func TestCtrlCStopsTheRegion(t *testing.T) {
 	localtest.Bin(t)
 	home, err := os.MkdirTemp("", "atoll-e2e-")
 	if err != nil {

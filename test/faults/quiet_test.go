@@ -8,11 +8,11 @@ import (
 	"atoll.dev/pki"
 )
 
-// TestARestartWithoutChangeIsQuiet: an agent that is killed and restarts while
+// TestARestartWithoutChangeCostsFewMessages: an agent that is killed and restarts while
 // nothing has changed costs at most two messages each way, and then nothing
 // comes for seconds. One of two servers that does costs twice that: it asks the
 // agent when it is back, and the other one asks because it was gone.
-func TestARestartWithoutChangeIsQuiet(t *testing.T) {
+func TestARestartWithoutChangeCostsFewMessages(t *testing.T) {
 	w := newWorld(t, 1, 0)
 	for n := range clusters {
 		for i := range 40 {

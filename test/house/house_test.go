@@ -118,7 +118,7 @@ func TestPackagesImportOnlyWhatTheDesignAllows(t *testing.T) {
 	}
 }
 
-func TestTheRuleItself(t *testing.T) {
+func TestMayImportFollowsTheDesign(t *testing.T) {
 	for _, c := range []struct {
 		from, to string
 		want     bool
@@ -222,7 +222,7 @@ func TestNoTestSleeps(t *testing.T) {
 	})
 }
 
-func TestGoFilesStayReadable(t *testing.T) {
+func TestGoFilesHaveAtMost600Lines(t *testing.T) {
 	walkGo(t, func(path string, src []byte) {
 		if strings.HasSuffix(path, "_test.go") || strings.HasSuffix(path, "_gen.go") ||
 			strings.HasSuffix(path, ".pb.go") {

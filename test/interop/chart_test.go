@@ -42,7 +42,7 @@ const (
 // Helm's own engine renders the chart from what `atoll mc join-token` prints; a
 // real API server takes every object of it, to the last field; and the rights
 // are those of `atoll mc bootstrap`, no more.
-func TestTheAgentsChartIsWhatBootstrapApplies(t *testing.T) {
+func TestTheAgentsChartEqualsBootstrap(t *testing.T) {
 	atoll, kube := built(t, "ATOLL_BIN", "atoll"), built(t, "ATOLL_KUBE_BIN", "atoll-kube")
 	joined := output(t, atoll, "mc", "join-token", "edge-7", "--dir", t.TempDir(), "--mqtt", "mqtt.example:8883",
 		"--pki", "https://pki.example:8443", "-o", "yaml")
@@ -152,7 +152,7 @@ func TestTheAgentsChartIsWhatBootstrapApplies(t *testing.T) {
 }
 
 // What is missing is said, with the value's name.
-func TestTheAgentsChartSaysWhatIsMissing(t *testing.T) {
+func TestTheAgentsChartNamesMissingValues(t *testing.T) {
 	all := map[string]any{"name": "edge-7", "mqtt": "m:1", "pki": "https://p:2", "ca_hash": "sha256:x"}
 	if _, err := render(all); err != nil {
 		t.Fatal(err)

@@ -17,7 +17,7 @@ import (
 )
 
 // What is proven is proven for these versions: whoever raises one says so here.
-func TestTheForeignProgramsAreOfTheVersionsThatAreNamed(t *testing.T) {
+func TestForeignProgramsHaveTheListedVersions(t *testing.T) {
 	want := map[string]string{
 		"open-cluster-management.io/ocm":    "v1.2.1",
 		"open-cluster-management.io/sdk-go": "v1.3.0",

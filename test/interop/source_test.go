@@ -140,7 +140,7 @@ func TestOCMsSourceClientUnderstandsRefusals(t *testing.T) {
 
 // A source that starts again reads its works by REST, with the search that the original's source client sends, and is
 // sent their statuses: the SDK's resync with what it holds.
-func TestASourceThatStartsAgainIsToldEverything(t *testing.T) {
+func TestARestartedSourceReceivesAllStatuses(t *testing.T) {
 	t.Parallel()
 	w := aWorld(t)
 	s := w.mosquitto

@@ -157,7 +157,7 @@ const spec = `{"manifests":[{"kind":"ConfigMap","apiVersion":"v1","metadata":{"n
 
 // The golden capture of what the original's server publishes for a create, an update and a delete, and of what sources
 // then read: attribute by attribute, as a plain MQTT client and as OCM's codec of an agent see it.
-func TestWhatOurServerPutsOnTheWireIsWhatTheOriginalDoes(t *testing.T) {
+func TestEventsOfOurServerEqualTheOriginals(t *testing.T) {
 	t.Parallel()
 	w := aWorld(t)
 	s, ctx := w.mosquitto, t.Context()
@@ -395,7 +395,7 @@ func (s *server) search(t *testing.T, search string) []bundle {
 }
 
 // The searches as the original's source client writes them, character by character, and what its tests expect of them.
-func TestTheOriginalsSearchesFindWhatTheyShould(t *testing.T) {
+func TestSearchesOfTheOriginalsClientsFindTheirBundles(t *testing.T) {
 	t.Parallel()
 	s := aWorld(t).mosquitto
 	s.consumer(t, "searched")
@@ -441,7 +441,7 @@ func TestTheOriginalsSearchesFindWhatTheyShould(t *testing.T) {
 
 // What our agent says of a work, as the original's server would hear it: every extension that the
 // SDK's codec of a source needs, and the hash that the SDK computes.
-func TestWhatOurAgentPutsOnTheWireIsWhatOCMsDoes(t *testing.T) {
+func TestEventsOfOurAgentEqualThoseOfOCM(t *testing.T) {
 	t.Parallel()
 	w := aWorld(t)
 	s := w.mosquitto

@@ -198,7 +198,7 @@ func (w *road) nothing(cluster string) func() error {
 // deletions at each bad moment: before there is a place, while the plane starts,
 // while the management cluster is away (I9). The place is given back last, and
 // who waits for one takes it.
-func TestI9TheRoadOfAClusterLeadsThereAndBackFromEverywhere(t *testing.T) {
+func TestI9AClusterConvergesFromEveryStep(t *testing.T) {
 	w := newRoad(t)
 	w.join(3)
 	first, path := w.create("first")

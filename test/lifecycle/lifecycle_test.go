@@ -315,7 +315,7 @@ func (w *world) says(ns, name, key, want string) func() error {
 
 // A cluster's whole life, with its node pool: made, changed, disturbed by
 // others, deleted; nothing is left.
-func TestAClusterComesToLifeIsChangedRepairedAndGoes(t *testing.T) {
+func TestAClusterIsCreatedChangedRepairedAndDeleted(t *testing.T) {
 	w := newWorld(t)
 	cluster := w.call("POST", "/clusters", map[string]any{
 		"kind": "Cluster", "name": "first", "spec": map[string]any{"size": 1}, "labels": map[string]any{

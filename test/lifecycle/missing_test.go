@@ -36,7 +36,7 @@ post:
 
 // A required parameter that is missing is seen in CLM, as what it is; when it is
 // there, the next execution's report counts, be it within the same second.
-func TestAMissingParameterShowsInCLMUntilItIsThere(t *testing.T) {
+func TestAMissingParameterIsReportedUntilItIsSet(t *testing.T) {
 	r, err := Start(t.Context(), Options{
 		DSN: pgtest.DSN(t), Log: testLog(t),
 		Entities: strings.Replace(entities, "cl-maestro, cl-namespace", "cl-lost", 1),

@@ -100,11 +100,11 @@ type rebuilt struct {
 	Done      bool
 }
 
-// TestI8I9ARebuildRestoresWhatTheLifecycleManagerOrdered loses Maestro's database while works are applied on two
+// TestI8I9ARebuildRestoresTheOrderedWorks loses Maestro's database while works are applied on two
 // management clusters, one of them created by another source, and while a deletion waits for an agent that is away. A
 // first rebuild waits for this agent, and the deletion does not end without it. After the agent has started, Maestro has
 // the works again, the deletion ends, and no object was created again or written to.
-func TestI8I9ARebuildRestoresWhatTheLifecycleManagerOrdered(t *testing.T) {
+func TestI8I9ARebuildRestoresTheOrderedWorks(t *testing.T) {
 	w := newWorld(t)
 	for _, mc := range []string{mc1, mc2} {
 		if _, err := w.clm.Create(t.Context(), "managementclusters", apiclm.ResourceCreate{Kind: "ManagementCluster",

@@ -199,7 +199,7 @@ func (w *world) reconciled(replicas ...string) (runs map[string]int) {
 	return runs
 }
 
-func TestNoResourceIsTwoReplicas(t *testing.T) {
+func TestNoResourceRunsInTwoReplicas(t *testing.T) {
 	w := newWorld(t)
 	one := w.start("one")
 	ids := w.create(12)
