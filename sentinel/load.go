@@ -158,13 +158,15 @@ func (s *Sentinel) retryLoad(ctx context.Context, l load) {
 // errLost ends the reading of slots that another replica has, or that a later load reads.
 var errLost = errors.New("the slots were lost")
 
-// tryLoad lists first the documents after the slots' cursors, called unseen, which are
-// urgent; then all documents; then the unseen ones again. The feed brings changes that
-// happen during the lists. But the list of all documents may show a new document before
-// the feed brings it, and counts it as old; the second list of unseen documents corrects
-// that. Without a cursor all documents are unseen.
+// tryLoad lists first the documents after the slots' cursors, called unseen, which are urgent; then all
+// documents; then the documents that have changed since base. The feed brings changes that happen during
+// the lists. But the list of all documents may show a new document before the feed brings it, and counts
+// it as old; the last list corrects that. Without a cursor all documents are unseen.
+//
+// The sentinel decides once on a document that does not change meanwhile: the first lists contain all changes
+// before base, which the last list leaves out, and putSeen leaves out the versions that are in the table.
 func (s *Sentinel) tryLoad(ctx context.Context, l load) error {
-	base, err := s.store.CurrentCursor(ctx) // the lists contain all changes before this cursor
+	base, err := s.store.CurrentCursor(ctx)
 	if err != nil {
 		return err
 	}
@@ -186,13 +188,8 @@ func (s *Sentinel) tryLoad(ctx context.Context, l load) error {
 				return err
 			}
 		}
-		for cursor, in := range l.cursors {
-			if cursor == "" {
-				continue
-			}
-			if err := s.loadUnseen(ctx, l, cursor, in); err != nil {
-				return err
-			}
+		if err := s.loadUnseen(ctx, l, base, known); err != nil {
+			return err
 		}
 	}
 	s.mail.call(ctx, func() {
@@ -277,6 +274,7 @@ type listed struct {
 // none. The result is false when the sentinel's selector does not match the document.
 func (s *Sentinel) decideListed(ctx context.Context, doc *store.Document, published int64,
 	now time.Time) (listed, Verdict, bool) {
+	s.listDecisions.Add(1)
 	d := s.duties[doc.Kind]
 	f, err := d.rules.Facts(doc.Wire)
 	x := listed{key: key{doc.Kind, doc.ID}, owner: d.owner(doc), slot: slotOf(doc.ID), change: Change{doc.Version,
@@ -294,11 +292,24 @@ func (s *Sentinel) decideListed(ctx context.Context, doc *store.Document, publis
 	return x, v, true
 }
 
-// putSeen puts resources into the table whose events were all sent.
+// putSeen puts resources into the table whose events were all sent. It leaves out documents whose version,
+// or a newer one, the table has: from the list of unseen documents, or from the feed.
 func (s *Sentinel) putSeen(ctx context.Context, l load, docs []store.Document) (current bool) {
+	known := make([]bool, len(docs))
+	if !s.mail.call(ctx, func() {
+		for i := range docs {
+			r := s.table.all[key{docs[i].Kind, docs[i].ID}]
+			known[i] = r != nil && r.Version >= docs[i].Version
+		}
+	}) {
+		return false
+	}
 	all := make([]listed, 0, len(docs))
 	now := time.Now()
 	for i := range docs {
+		if known[i] {
+			continue
+		}
 		if x, _, ours := s.decideListed(ctx, &docs[i], docs[i].Generation, now); ours {
 			all = append(all, x)
 		}

@@ -119,6 +119,8 @@ type Sentinel struct {
 	loaded atomic.Bool  // all held slots are read
 	ready  atomic.Bool  // all held slots were read once; new slots do not make the replica unready
 
+	listDecisions atomic.Int64 // decisions on documents of lists, for tests
+
 	// Only the loop uses these:
 	table   *table
 	sub     *store.Subscription
