@@ -162,13 +162,16 @@ func (f *Fleet) wrongSums(ctx context.Context, found map[string]sum) (ids []stri
 	return ids, err
 }
 
-// addUp computes the sum of the placements on one management cluster.
+// addUpSQL names the kind, so that PostgreSQL reads the index of placements by their management cluster.
+const addUpSQL = `select spec->'demand'->'amounts', count(*) from document
+	where kind = 'Placement' and removed_at is null and status->>'state' <> $1 and status->>'management_cluster_id' = $2
+	group by 1`
+
+// addUp computes the sum of the placements on one management cluster. It reads these placements only.
 func addUp(ctx context.Context, tx *store.Tx, id string) (s sum, err error) {
 	s.reserved = Amounts{}
 	fail := func(err error) (sum, error) { return s, fmt.Errorf("adding up placements: %w", err) }
-	rows, err := tx.Query(ctx, `select spec->'demand'->'amounts', count(*) from document
-		where kind = $1 and removed_at is null and status->>'state' <> $2 and status->>'management_cluster_id' = $3 group by 1`,
-		string(KindPlacement), string(api.Waiting), id)
+	rows, err := tx.Query(ctx, addUpSQL, string(api.Waiting), id)
 	if err != nil {
 		return fail(err)
 	}

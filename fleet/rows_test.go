@@ -1,0 +1,95 @@
+package fleet
+
+import (
+	"context"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	api "atoll.dev/api/fleet"
+	"atoll.dev/store"
+)
+
+// documentsRead returns how many documents f reads in a transaction, by PostgreSQL's count.
+func (b *bed) documentsRead(f func(context.Context, *store.Tx) error) int {
+	b.t.Helper()
+	ctx := b.t.Context()
+	const counted = `select coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) from pg_stat_xact_user_tables
+		where relname = 'document'`
+	var before, after int
+	err := b.fleet.store.Tx(ctx, func(tx *store.Tx) error {
+		if err := tx.QueryRow(ctx, counted).Scan(&before); err != nil { // of earlier transactions of the session
+			return err
+		}
+		if err := f(ctx, tx); err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, counted).Scan(&after)
+	})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return after - before
+}
+
+// A placement, its release and the sum of one management cluster read their own documents, however many
+// placements the region has.
+func TestAPlacementReadsNoOtherPlacements(t *testing.T) {
+	b := start(t)
+	mc := b.mc("own", `{"capacity":{"planes":100}}`, nil)
+	const own, others = 3, 5000
+	var placed string
+	for _, name := range []string{"one", "two", "three"} {
+		placed = b.cluster(name, `{}`)
+		b.place(placed)
+	}
+	next := b.cluster("next", `{}`)
+	if err := b.fleet.store.Tx(t.Context(), func(tx *store.Tx) error {
+		_, err := tx.Exec(t.Context(), fillSQL, others)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.fleet.store.Read(t.Context(), func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, "analyze document")
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	const most = 20 // the documents that a step names, their tombstones, and what the planner probes
+	cluster, err := b.fleet.store.Get(t.Context(), kindCluster, next)
+	if err != nil {
+		t.Fatal(err)
+	}
+	demand, err := b.fleet.demand(cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	steps := map[string]func(context.Context, *store.Tx) error{
+		"a placement": func(ctx context.Context, tx *store.Tx) error {
+			d, _, err := b.fleet.write(ctx, tx, next, demand, choice{id: mc, name: "own"})
+			if p, _ := placementOf(d); err == nil && p.State != api.Placed {
+				t.Errorf("the cluster is not placed: %s", d.Status)
+			}
+			return err
+		},
+		"a sum": func(ctx context.Context, tx *store.Tx) error {
+			s, err := addUp(ctx, tx, mc)
+			if err == nil && s.placements < own {
+				t.Errorf("%d placements are added up", s.placements)
+			}
+			return err
+		},
+		"a release": func(ctx context.Context, tx *store.Tx) error {
+			if _, err := lockSum(ctx, tx, mc); err != nil {
+				return err
+			}
+			return tx.Remove(ctx, KindPlacement, placementID(placed), 0)
+		},
+	}
+	for what, step := range steps {
+		if n := b.documentsRead(step); n > most {
+			t.Errorf("%s reads %d documents of a region with %d placements", what, n, others)
+		}
+	}
+}
