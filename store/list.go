@@ -38,9 +38,11 @@ type Query struct {
 	// Deletion chooses documents by whether their deletion was requested; by default those without
 	// are listed.
 	Deletion Deletion
-	// ChangedSince leaves out documents whose last change the cursor sees; "" and a cursor of
-	// another incarnation of the database see none. A list has no tombstones, so this does not
-	// replace Follow.
+	// ChangedSince leaves out documents whose last change the cursor sees; a cursor of another
+	// incarnation of the database sees none. The list is in the order of the feed and costs as much
+	// as it has documents; a document that changes while the caller reads page after page may come
+	// twice. OrderBy, Offset and Count must not be set. A list has no tombstones, so this does not
+	// replace Follow. "": all documents.
 	ChangedSince Cursor
 	// WireOnly leaves Spec and Status out, for callers that use only Wire; WithoutSpec leaves Spec out.
 	WireOnly, WithoutSpec bool
@@ -82,6 +84,9 @@ func (s *Store) list(ctx context.Context, q Query) (page Page, err error) {
 		if _, err := s.kind(k); err != nil {
 			return page, err
 		}
+	}
+	if err := q.checkChangedSince(); err != nil {
+		return page, err
 	}
 	if q.Limit <= 0 {
 		q.Limit = 100
@@ -155,14 +160,18 @@ func (q Query) buildSQL() (sql string, args []any, err error) {
 	if q.isTallied() {
 		b.total = "(" + q.tallySQL() + ")"
 	}
-	b.page = b.matching
+	next := ""
 	if q.After != "" {
 		after, err := decodeAfter(q.After, len(order))
 		if err != nil {
 			return "", nil, err
 		}
-		b.page += " and " + keysetSQL(order, after, arg)
+		next = " and " + keysetSQL(order, after, arg)
 	}
+	if at, err := q.ChangedSince.position(); err == nil {
+		return b.changedPageSQL(at, next, arg), args, nil
+	}
+	b.page = b.matching + next
 	if q.Offset == 0 && (q.After == "" && q.Bytes == 0 || !q.Count) {
 		return b.firstPageSQL(), args, nil
 	}
@@ -252,11 +261,6 @@ func (q Query) whereSQL(arg func(any) string) string {
 	if q.Scope != "" {
 		where += " and d.scope = " + arg(q.Scope)
 	}
-	if at, err := q.ChangedSince.position(); err == nil {
-		snapshot := arg(at.snapshot) + "::text::pg_snapshot"
-		where += " and ((select incarnation from store_meta) <> " + arg(at.incarnation) +
-			" or d.xid >= pg_snapshot_xmin(" + snapshot + ") and not pg_visible_in_snapshot(d.xid, " + snapshot + "))"
-	}
 	if q.Where.SQL != "" {
 		where += " and (" + q.Where.SQL + ")"
 	}
@@ -264,8 +268,11 @@ func (q Query) whereSQL(arg func(any) string) string {
 }
 
 // keys returns the keys of the order with the id as the last. The id has the direction of the key
-// before it, so that one index serves both directions.
+// before it, so that one index serves both directions. A list of changes has the order of the feed.
 func (q Query) keys() []Order {
+	if q.listsChanges() {
+		return feedOrder
+	}
 	id := Order{Expr: "d.id", Type: "text"}
 	if n := len(q.OrderBy); n > 0 {
 		id.Desc = q.OrderBy[n-1].Desc
@@ -276,7 +283,7 @@ func (q Query) keys() []Order {
 // neverNull has the columns that are never null.
 var neverNull = map[string]bool{
 	"d.kind": true, "d.id": true, "d.scope": true, "d.name": true, "d.version": true, "d.generation": true,
-	"d.created_at": true, "d.updated_at": true,
+	"d.created_at": true, "d.updated_at": true, "f.xid": true, "f.kind": true, "f.id": true,
 }
 
 // direction returns the direction of the key. It says where nulls are only if the key can be null,

@@ -33,8 +33,9 @@ func (r *listReader) read(rows pgx.Rows) error {
 	var scan documentRow
 	// joinWire copies these from the driver's memory.
 	targets := append(meta, scan.targets((*pgtype.DriverBytes)(&scan.head), (*pgtype.DriverBytes)(&scan.wire))...)
-	targets = append(targets, make([]any, len(r.query.OrderBy)+1)...) // the keys are not scanned
-	last := make([][]byte, len(r.query.OrderBy)+1)
+	keys := len(r.query.keys())
+	targets = append(targets, make([]any, keys)...) // the keys are not scanned
+	last := make([][]byte, keys)
 	size := 0
 	for rows.Next() {
 		raw := rows.RawValues()
