@@ -38,6 +38,9 @@ const (
 	BodyIncomplete        Code = "body-incomplete"
 	NotPrivileged         Code = "not-privileged"
 	KeysNotReady          Code = "keys-not-ready"
+	NotProvisioned        Code = "account-not-provisioned"
+	AccessDenied          Code = "access-denied"
+	PoliciesNotReady      Code = "policies-not-ready"
 )
 
 // AWS's names of errors, sent as x-amzn-ErrorType.
@@ -81,6 +84,9 @@ var answers = map[Code]struct {
 	BodyTooLarge:          {http.StatusRequestEntityTooLarge, requestTooLarge},
 	BodyIncomplete:        {http.StatusBadRequest, incomplete},
 	KeysNotReady:          {http.StatusServiceUnavailable, serviceUnavailab},
+	NotProvisioned:        {http.StatusForbidden, accessDenied},
+	AccessDenied:          {http.StatusForbidden, accessDenied},
+	PoliciesNotReady:      {http.StatusServiceUnavailable, serviceUnavailab},
 }
 
 // refuse returns the answer to a refused request. The reason must have nothing

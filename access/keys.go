@@ -22,7 +22,11 @@ const (
 // StoreKinds returns the kinds with which the database of a KeyStore is opened.
 // Every change is recorded with its actor.
 func StoreKinds() []store.KindSpec {
-	return []store.KindSpec{{Kind: KindKeyPair, History: true}, {Kind: KindAccount, History: true}}
+	specs := []store.KindSpec{{Kind: KindKeyPair, History: true}}
+	for _, kind := range directoryKinds {
+		specs = append(specs, store.KindSpec{Kind: kind, History: true})
+	}
+	return specs
 }
 
 // Errors that callers decide on.
@@ -67,9 +71,10 @@ type keyPairSpec struct {
 // process that starts while the database is down, Lookup returns ErrNotReady until
 // Run has read the key pairs once.
 type KeyStore struct {
-	store  *store.Store
-	sealer *Sealer
-	cache  cache
+	store     *store.Store
+	sealer    *Sealer
+	cache     cache
+	directory *Directory
 }
 
 // NewKeyStore returns a KeyStore on s, which must have been opened with StoreKinds.
@@ -77,8 +82,14 @@ type KeyStore struct {
 func NewKeyStore(s *store.Store, sealer *Sealer, o CacheObserver) *KeyStore {
 	k := &KeyStore{store: s, sealer: sealer}
 	k.cache.init(sealer, o)
+	k.directory = &Directory{store: s}
+	k.directory.cache.init()
 	return k
 }
+
+// Directory returns the accounts of the same database with their policies. Run keeps it up to date
+// together with the key pairs.
+func (k *KeyStore) Directory() *Directory { return k.directory }
 
 var _ Keys = (*KeyStore)(nil)
 
@@ -88,7 +99,12 @@ func (k *KeyStore) Lookup(accessKeyID string) (Key, bool, error) { return k.cach
 // Run follows the store until ctx ends, and returns its cause.
 func (k *KeyStore) Run(ctx context.Context) error {
 	defer k.cache.addFollower()()
-	err := k.store.Follow(ctx, store.FollowOptions{Kinds: []store.Kind{KindKeyPair, KindAccount}}, k.cache.apply)
+	defer k.directory.cache.addFollower()()
+	kinds := append([]store.Kind{KindKeyPair}, directoryKinds...)
+	err := k.store.Follow(ctx, store.FollowOptions{Kinds: kinds}, func(ctx context.Context, b store.Batch) error {
+		k.directory.cache.apply(b) // first, so that an account is provisioned when its keys are known
+		return k.cache.apply(ctx, b)
+	})
 	return fmt.Errorf("following key pairs: %w", err)
 }
 

@@ -2,6 +2,7 @@ package access
 
 import (
 	"cmp"
+	"context"
 	"net/http"
 	"strconv"
 
@@ -40,21 +41,28 @@ type Route struct {
 // DELETE /clusters/{id} with force=true is ForceDeleteCluster, too. The Router decides
 // about both actions.
 type Escalation struct {
-	Parameter string // true or false; other values are the handler's to refuse
+	Parameter string
+	Value     EscalationValue
 	Action    Action
 	Audience  Audience
 }
 
-// isRequested reports whether a request has the parameter, and it is true.
-func (e Escalation) isRequested(r *http.Request) bool {
-	requested, err := strconv.ParseBool(r.URL.Query().Get(e.Parameter))
-	return err == nil && requested
-}
+// EscalationValue is with which values a parameter escalates a request.
+type EscalationValue uint8
 
-// on returns the route of the escalated action.
-func (e Escalation) on(route Route) Route {
-	route.Action, route.Audience = e.Action, e.Audience
-	return route
+const (
+	IfTrue  EscalationValue = iota // when it is true; the handler refuses what is neither true nor false
+	IfGiven                        // whatever its value is, also when it is empty
+)
+
+// isRequested reports whether a request has the parameter with a value that escalates it.
+func (e Escalation) isRequested(r *http.Request) bool {
+	query := r.URL.Query()
+	if e.Value == IfGiven {
+		return query.Has(e.Parameter)
+	}
+	requested, err := strconv.ParseBool(query.Get(e.Parameter))
+	return err == nil && requested
 }
 
 // pattern is the route as http.ServeMux takes it.
@@ -62,11 +70,10 @@ func (r Route) pattern() string { return r.Method + " " + r.Path }
 
 // Policy decides what identified callers may do.
 type Policy interface {
-	// Decide returns nil when the caller may take the route's action on the
-	// resource with the id ("" for a collection), and otherwise a *rest.Error
-	// with status 403. A request that no route matches is decided on as well,
-	// with a Route that has an empty Action. Several goroutines may call it.
-	Decide(caller Identity, route Route, id string) error
+	// Decide returns why the caller may take the action on the resource, and otherwise a
+	// *rest.Error: with status 403, or 503 while nothing can be decided. A request that no route
+	// matches is decided on as well, with an empty Action. Several goroutines may call it.
+	Decide(ctx context.Context, q Question) (Grant, error)
 }
 
 // PrivilegedOnly is the policy of a region without policies: privileged accounts
@@ -74,34 +81,26 @@ type Policy interface {
 type PrivilegedOnly struct{}
 
 // Decide implements Policy.
-func (PrivilegedOnly) Decide(caller Identity, _ Route, _ string) error {
-	if !caller.Privileged {
-		return refuse(NotPrivileged, "the account %s is not privileged; an operator of the region can make it so",
-			caller.Account)
+func (PrivilegedOnly) Decide(_ context.Context, q Question) (Grant, error) {
+	if !q.Caller.Privileged {
+		return Grant{}, refuse(NotPrivileged,
+			"the account %s is not privileged; an operator of the region can make it so", q.Caller.Account)
 	}
-	return nil
+	return Grant{Reason: privilegedReason}, nil
 }
 
-// decide decides about one request. A route for operators is refused to others
+// decide decides about one request. An action for operators is refused to others
 // whatever the policy says.
-func decide(policy Policy, caller Identity, route Route, id string) *rest.Error {
-	if err := policy.Decide(caller, route, id); err != nil {
-		return asRefusal(err)
+func decide(ctx context.Context, policy Policy, q Question) (Grant, *rest.Error) {
+	grant, err := policy.Decide(ctx, q)
+	if err != nil {
+		return Grant{}, asRefusal(err)
 	}
-	if route.Audience == Operators && !caller.Privileged {
-		return refuse(NotPrivileged, "this is for the region's operators; the account %s is not privileged",
-			caller.Account)
+	if q.Audience == Operators && !q.Caller.Privileged {
+		return Grant{}, refuse(NotPrivileged, "this is for the region's operators; the account %s is not privileged",
+			q.Caller.Account)
 	}
-	return nil
-}
-
-// asRefusal returns the error of an Identifier or a Policy as an answer. An
-// error that is no *rest.Error refuses the request, too.
-func asRefusal(err error) *rest.Error {
-	if e, ok := err.(*rest.Error); ok {
-		return e
-	}
-	return rest.Errorf(http.StatusInternalServerError, "", "the request could not be decided on").Because(err)
+	return grant, nil
 }
 
 // validate panics when a route lacks something that a decision needs.

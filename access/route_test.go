@@ -1,6 +1,7 @@
 package access
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -17,13 +18,14 @@ func (f fixedIdentity) Identify(*http.Request) (Identity, []byte, error) {
 
 // recordingPolicy allows everything and records what it decided about.
 type recordingPolicy struct {
-	route Route
-	id    string
+	action   Action
+	audience Audience
+	id       string
 }
 
-func (p *recordingPolicy) Decide(_ Identity, route Route, id string) error {
-	p.route, p.id = route, id
-	return nil
+func (p *recordingPolicy) Decide(_ context.Context, q Question) (Grant, error) {
+	p.action, p.audience, p.id = q.Action, q.Audience, q.Resource.ID
+	return Grant{}, nil
 }
 
 func TestARouteNeedsAllThatADecisionGoesBy(t *testing.T) {
@@ -75,10 +77,13 @@ func TestThePolicyDecidesByTheRouteAndItsResource(t *testing.T) {
 		{"GET", "/nothing", Route{}, "", 404},
 		{"POST", "/clusters/7", Route{}, "", 405},
 	} {
+		if c.route == list { // about the account
+			c.id = account
+		}
 		*policy = recordingPolicy{}
 		w := serve(h, httptest.NewRequest(c.method, c.target, nil))
-		if w.Code != c.status || policy.route != c.route || policy.id != c.id {
-			t.Errorf("%s %s: %d, decided on %+v %q", c.method, c.target, w.Code, policy.route, policy.id)
+		if w.Code != c.status || policy.action != c.route.Action || policy.audience != c.route.Audience || policy.id != c.id {
+			t.Errorf("%s %s: %d, decided on %+v", c.method, c.target, w.Code, *policy)
 		}
 	}
 }
@@ -107,11 +112,14 @@ func TestAnEscalationIsDecidedOnI10(t *testing.T) {
 		})
 		rt.Handle(remove, func(http.ResponseWriter, *http.Request) error { return nil }, force)
 		w := serve(rest.Observe(rest.Options{Log: quiet}, rt), httptest.NewRequest("DELETE", c.target, nil))
-		if w.Code != c.status || policy.route != c.decided || policy.id != "7" {
-			t.Errorf("%s, privileged %v: %d, decided on %+v %q", c.target, c.privileged, w.Code, policy.route, policy.id)
+		if w.Code != c.status || policy.action != c.decided.Action || policy.audience != c.decided.Audience || policy.id != "7" {
+			t.Errorf("%s, privileged %v: %d, decided on %+v", c.target, c.privileged, w.Code, *policy)
 		}
 	}
-	for _, e := range []Escalation{{"", "A", Operators}, {"force", "", Operators}, {"force", "A", 0}, {"force", "A", Public}} {
+	for _, e := range []Escalation{
+		{"", IfTrue, "A", Operators}, {"force", IfTrue, "", Operators}, {"force", IfGiven, "A", 0},
+		{"force", IfTrue, "A", Public},
+	} {
 		func() {
 			defer func() {
 				if recover() == nil {

@@ -2,15 +2,18 @@ package access
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/url"
 	"path"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"atoll.dev/access/policy"
 	"atoll.dev/internal/rest"
 )
 
@@ -26,6 +29,8 @@ type Identifier interface {
 type Options struct {
 	Identifier Identifier
 	Policy     Policy                // default PrivilegedOnly
+	Resources  Resources             // default: resources are what the paths name
+	Region     string                // the region's name, for policies
 	Log        *slog.Logger          // default slog.Default()
 	Metrics    prometheus.Registerer // when set, it gets access_denied_total by code
 }
@@ -40,7 +45,8 @@ type Options struct {
 //  3. removes the signature and every header by which a caller could claim an
 //     identity, so that no handler can use or log them;
 //  4. finds the route, and decides by it: policy first, then audience;
-//  5. calls the handler with the Identity in the context and the body in memory.
+//  5. calls the handler with the Identity and the Authority in the context and the
+//     body in memory.
 //
 // A request that no route matches is answered 404 or 405 only to a caller whom
 // the policy allows that.
@@ -50,6 +56,8 @@ type Options struct {
 type Router struct {
 	identifier Identifier
 	policy     Policy
+	resources  Resources
+	region     string
 	log        *slog.Logger
 	denied     *prometheus.CounterVec
 	mux        *rest.Mux
@@ -66,6 +74,9 @@ func NewRouter(o Options) *Router {
 	if o.Policy == nil {
 		o.Policy = PrivilegedOnly{}
 	}
+	if o.Resources == nil {
+		o.Resources = byPath{}
+	}
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
@@ -75,8 +86,8 @@ func NewRouter(o Options) *Router {
 	if o.Metrics != nil {
 		o.Metrics.MustRegister(denied)
 	}
-	return &Router{identifier: o.Identifier, policy: o.Policy, log: o.Log, denied: denied, mux: rest.NewMux(),
-		public: map[string]bool{}}
+	return &Router{identifier: o.Identifier, policy: o.Policy, resources: o.Resources, region: o.Region, log: o.Log,
+		denied: denied, mux: rest.NewMux(), public: map[string]bool{}}
 }
 
 // Handle registers a handler, with the escalations of its route's action. It panics
@@ -95,22 +106,40 @@ func (rt *Router) Handle(route Route, h rest.Handler, escalations ...Escalation)
 		caller, identified := FromContext(r.Context())
 		switch {
 		case identified:
-			id := r.PathValue(route.ID)
-			e := decide(rt.policy, caller, route, id)
-			for _, escalation := range escalations {
-				if e == nil && escalation.isRequested(r) {
-					e = decide(rt.policy, caller, escalation.on(route), id)
-				}
-			}
+			allowed, e := rt.authorize(r, caller, route, escalations)
 			if e != nil {
 				rt.record(r, caller, e)
 				return e
 			}
+			r = allowed
 		case route.Audience != Public:
 			return refuse(MissingAuthentication, "sign the request with AWS Signature Version 4")
 		}
 		return h(w, r)
 	})
+}
+
+// authorize decides about the action of a route and its escalations. It returns the request with the
+// Grant and the Authority in its context.
+func (rt *Router) authorize(r *http.Request, caller Identity, route Route, escalations []Escalation) (
+	*http.Request, *rest.Error) {
+	q := Question{Caller: caller, Action: route.Action, Audience: route.Audience,
+		Resource: rt.resources.Identify(r, caller, route), Context: contextOf(r, rt.region, time.Now()),
+		Complete: func(ctx context.Context, of policy.Resource) (policy.Resource, error) {
+			return rt.resources.Complete(ctx, caller, of)
+		}}
+	grant, e := decide(r.Context(), rt.policy, q)
+	for _, escalation := range escalations {
+		if e == nil && escalation.isRequested(r) {
+			q.Action, q.Audience = escalation.Action, escalation.Audience
+			_, e = decide(r.Context(), rt.policy, q)
+		}
+	}
+	if e != nil {
+		return nil, e
+	}
+	ctx := context.WithValue(r.Context(), grantKey{}, grant)
+	return r.WithContext(context.WithValue(ctx, authorityKey{}, Authority{rt.policy, caller, q.Context})), nil
 }
 
 // Routes returns the registered routes in the order of their registration.
@@ -130,7 +159,8 @@ func (rt *Router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if !rt.matches(r) {
-		if e := decide(rt.policy, caller, Route{}, ""); e != nil {
+		q := Question{Caller: caller, Context: contextOf(r, rt.region, time.Now())}
+		if _, e := decide(r.Context(), rt.policy, q); e != nil {
 			rt.refuse(w, r, caller, e)
 			return
 		}

@@ -1,6 +1,7 @@
 package rosa
 
 import (
+	"context"
 	"encoding/json"
 	"io"
 	"log/slog"
@@ -122,7 +123,9 @@ func (customerIdentity) Identify(*http.Request) (access.Identity, []byte, error)
 // allowAll is a policy that allows everything, so that the audience alone decides.
 type allowAll struct{}
 
-func (allowAll) Decide(access.Identity, access.Route, string) error { return nil }
+func (allowAll) Decide(context.Context, access.Question) (access.Grant, error) {
+	return access.Grant{}, nil
+}
 
 // TestOperatorRoutesRefuseCustomersI10 calls each route of the table as a customer whom
 // the policy allows everything: routes for operators, and escalations for operators,

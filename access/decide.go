@@ -1,0 +1,106 @@
+package access
+
+import (
+	"context"
+	"strings"
+
+	"atoll.dev/access/policy"
+)
+
+// Reasons of a Grant.
+const (
+	privilegedReason = "privileged"    // the account is privileged and has no administrators
+	adminReason      = "administrator" // the caller is one, or the root of its account
+	policyReason     = "policy"
+)
+
+// ActionDescribeCaller is taken by everybody who is identified, about himself.
+const ActionDescribeCaller Action = "DescribeCaller"
+
+// Decide implements Policy. In this order:
+//
+//  1. without a read of the database ever, everything is refused with 503;
+//  2. a caller may ask who he is;
+//  3. an account that is not provisioned may do nothing;
+//  4. the principals of a privileged account without administrators may do everything. This is how a
+//     region begins;
+//  5. administrators, and the root of the account, may do everything in their account;
+//  6. the policies decide that are attached to the caller, his role and his groups.
+//
+// An error shows nothing about other accounts: a resource of another account, one that does not exist
+// and one that the policies do not permit give the same refusal.
+func (d *Directory) Decide(ctx context.Context, q Question) (Grant, error) {
+	if q.Action == ActionDescribeCaller {
+		return Grant{}, nil
+	}
+	account := string(q.Caller.Account)
+	view, isFilled := d.cache.view(account)
+	switch {
+	case !isFilled:
+		return Grant{}, refuse(PoliciesNotReady, "the region has not read its policies yet; try again")
+	case !view.isProvisioned:
+		return Grant{}, refuse(NotProvisioned,
+			"the account %s is not provisioned in this region; an operator does it with: atoll account create %s",
+			account, account)
+	case q.Action == "":
+		return Grant{}, nil // 404 and 405 show nothing that the API's document does not
+	case view.isPrivileged && q.Caller.Privileged && len(view.admins) == 0:
+		return Grant{Reason: privilegedReason}, nil
+	case view.isAdmin(q.Caller.Principal):
+		return Grant{Reason: adminReason}, nil
+	}
+	ask := policy.Query{Principal: q.Caller.Principal, Account: account, Groups: view.groups(q.Caller.Principal),
+		Action: string(q.Action), Resource: q.Resource, Context: q.Context}
+	if q.Complete != nil && view.policies.ReadsResource(ask) {
+		of, err := q.Complete(ctx, q.Resource)
+		if err != nil {
+			return Grant{}, err
+		}
+		ask.Resource = of
+	}
+	decision, err := view.policies.Decide(ask)
+	switch {
+	case err != nil:
+		return Grant{}, refuse(AccessDenied, "%s may not %s: the request could not be decided on",
+			q.Caller.Principal, q.Action)
+	case decision.Allowed:
+		return Grant{Reason: policyReason, Policies: decision.Policies}, nil
+	case len(decision.Policies) > 0:
+		e := refuse(AccessDenied, "%s may not %s here: forbidden by the policy %s", q.Caller.Principal, q.Action,
+			strings.Join(decision.Policies, ", "))
+		return Grant{Policies: decision.Policies}, e
+	}
+	return Grant{}, refuse(AccessDenied,
+		"%s may not %s here: no policy permits it; an administrator of the account attaches one with: "+
+			"atoll policy attach", q.Caller.Principal, q.Action)
+}
+
+// isAdmin reports whether a principal is an administrator: one that was made so, a session of a role
+// that was made so, or the root of the account.
+func (v *accountView) isAdmin(principal string) bool {
+	parts := strings.Split(principal, ":") // arn, partition, iam, "", account, root
+	isRoot := len(parts) == 6 && parts[2] == "iam" && parts[5] == "root"
+	return isRoot || v.admins[principal] || v.admins[policy.RoleOf(principal)]
+}
+
+// groups returns the ids of the groups that a principal, or its role, is a member of.
+func (v *accountView) groups(principal string) []string {
+	groups := v.groupsOf[principal]
+	if role := policy.RoleOf(principal); role != "" {
+		groups = append(groups[:len(groups):len(groups)], v.groupsOf[role]...)
+	}
+	return groups
+}
+
+// Caller is what the region knows about a principal.
+type Caller struct {
+	IsProvisioned, IsPrivileged, IsAdmin bool
+	Groups                               []string // ids
+}
+
+// Caller returns what the region knows about a principal of an account, from memory.
+func (d *Directory) Caller(account, principal string) Caller {
+	view, _ := d.cache.view(account)
+	return Caller{IsProvisioned: view.isProvisioned, IsPrivileged: view.isPrivileged,
+		IsAdmin: view.isProvisioned && view.isAdmin(principal), Groups: view.groups(principal)}
+}

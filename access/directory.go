@@ -1,0 +1,349 @@
+package access
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"atoll.dev/access/policy"
+	"atoll.dev/store"
+)
+
+// Kinds of documents of a Directory, in the database platform, beside KindAccount. The scope of each
+// is its account.
+const (
+	KindAdmin      store.Kind = "Admin"      // id: the principal's ARN
+	KindGroup      store.Kind = "Group"      // with its members
+	KindPolicy     store.Kind = "Policy"     // custom policies; managed ones have no documents
+	KindAttachment store.Kind = "Attachment" // of a policy to a principal or a group
+)
+
+var directoryKinds = []store.Kind{KindAccount, KindAdmin, KindGroup, KindPolicy, KindAttachment}
+
+// Bounds of one account. They bound the memory of its policies and the time of a decision.
+const (
+	MaxPolicies    = 1000
+	MaxGroups      = 500
+	MaxMembers     = 1000 // of a group
+	MaxAttachments = 5000
+	MaxAdmins      = 100
+)
+
+// Errors of a Directory that callers decide on.
+var (
+	ErrPolicyInUse = errors.New("the policy is attached")
+	ErrGroupInUse  = errors.New("a policy is attached to the group")
+	ErrLastAdmin   = errors.New("the last administrator of a privileged account")
+	ErrTooMany     = errors.New("too many in the account")
+	ErrNoTarget    = errors.New("the target of the attachment does not exist")
+)
+
+// Document is what every document of a Directory has.
+type Document struct {
+	ID                   string
+	Account              string
+	Version              int64
+	CreatedAt, UpdatedAt time.Time
+	CreatedBy            string // ARN; "" when not known
+}
+
+// AccountDocument is an account of the region.
+type AccountDocument struct {
+	Document
+	Privileged bool
+}
+
+// PolicyDocument is a policy that an account has written.
+type PolicyDocument struct {
+	Document
+	Name, Description, Text string
+}
+
+// GroupDocument is a group of principals.
+type GroupDocument struct {
+	Document
+	Name, Description string
+	Members           []string // ARNs, sorted
+}
+
+// TargetType is what a policy is attached to.
+type TargetType string
+
+// The types of targets.
+const (
+	TargetUser  TargetType = "user" // a user or a role, by its ARN
+	TargetGroup TargetType = "group"
+)
+
+// AttachmentDocument attaches a policy to a target.
+type AttachmentDocument struct {
+	Document
+	PolicyID string // of a custom policy, or the name of a managed one
+	Type     TargetType
+	Target   string // ARN, or id of a group
+}
+
+type accountSpec struct {
+	Account
+	CreatedBy string `json:"createdBy,omitempty"`
+}
+
+type policySpec struct {
+	Name        string `json:"name"`
+	Description string `json:"description"`
+	Text        string `json:"policy"`
+	CreatedBy   string `json:"createdBy"`
+}
+
+type groupSpec struct {
+	Name        string   `json:"name"`
+	Description string   `json:"description"`
+	Members     []string `json:"members"`
+	CreatedBy   string   `json:"createdBy"`
+}
+
+type attachmentSpec struct {
+	PolicyID  string     `json:"policyId"`
+	Type      TargetType `json:"targetType"`
+	Target    string     `json:"targetId"`
+	CreatedBy string     `json:"createdBy"`
+}
+
+type adminSpec struct {
+	CreatedBy string `json:"createdBy"`
+}
+
+// uses counts the attachments of a policy or a group, in its status.
+type uses struct {
+	Attachments int `json:"attachments"`
+}
+
+// Directory stores the accounts of a region with their administrators, groups, policies and
+// attachments, and decides by them. KeyStore.Run keeps its memory up to date: a change takes effect
+// in every process within a second. While the database is down, decisions are by the last read; a
+// Directory that was never read refuses everything with 503.
+type Directory struct {
+	store *store.Store
+	cache directoryCache
+}
+
+var _ Policy = (*Directory)(nil)
+
+// Account returns an account.
+func (d *Directory) Account(ctx context.Context, id string) (AccountDocument, error) {
+	doc, err := d.store.Get(ctx, KindAccount, id)
+	if err != nil {
+		return AccountDocument{}, err
+	}
+	return toAccount(doc)
+}
+
+// CreateAccount provisions an account. The error is store.ErrExists when it exists. Documents that an
+// interrupted deletion has left are removed first.
+func (d *Directory) CreateAccount(ctx context.Context, a Account) (AccountDocument, error) {
+	if !accountPattern.MatchString(a.ID) {
+		return AccountDocument{}, fmt.Errorf("account %s is not 12 digits: %w", quoted(a.ID), ErrInvalid)
+	}
+	if _, err := d.store.Get(ctx, KindAccount, a.ID); errors.Is(err, store.ErrNotFound) {
+		if err := d.removeScope(ctx, a.ID); err != nil {
+			return AccountDocument{}, err
+		}
+	}
+	spec := accountSpec{a, store.ActorFrom(ctx).Principal}
+	doc, err := d.store.Create(ctx, document(KindAccount, a.ID, a.ID, "", spec))
+	if err != nil {
+		return AccountDocument{}, err
+	}
+	d.cache.await(ctx, KindAccount, a.ID, a.ID, doc.Version)
+	return toAccount(doc)
+}
+
+// DeleteAccount removes an account with everything that it has here. Its principals may do nothing
+// any more as soon as the account is removed.
+func (d *Directory) DeleteAccount(ctx context.Context, id string, ifVersion int64) error {
+	if err := d.store.Remove(ctx, KindAccount, id, ifVersion); err != nil {
+		return err
+	}
+	d.cache.await(ctx, KindAccount, id, id, 0)
+	return d.removeScope(ctx, id)
+}
+
+// removeScope removes the documents of an account.
+func (d *Directory) removeScope(ctx context.Context, account string) error {
+	for _, kind := range []store.Kind{KindAttachment, KindAdmin, KindPolicy, KindGroup} {
+		for {
+			page, err := d.store.List(ctx, store.Query{Kind: kind, Scope: account, Limit: 500})
+			if err != nil {
+				return err
+			}
+			for _, doc := range page.Documents {
+				if err := d.store.Remove(ctx, kind, doc.ID, 0); err != nil && !errors.Is(err, store.ErrNotFound) {
+					return err
+				}
+			}
+			if page.Next == "" {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// Admins is every administrator of an account, by ARN.
+func (d *Directory) Admins(ctx context.Context, account string) (arns []string, err error) {
+	for after := ""; ; {
+		page, err := d.store.List(ctx, store.Query{Kind: KindAdmin, Scope: account, Limit: 500, After: after})
+		if err != nil {
+			return nil, err
+		}
+		for _, doc := range page.Documents {
+			arns = append(arns, doc.ID)
+		}
+		if after = page.Next; after == "" {
+			return arns, nil
+		}
+	}
+}
+
+// CreateAdmin makes a principal an administrator of its account. The error is store.ErrExists when
+// it is one already.
+func (d *Directory) CreateAdmin(ctx context.Context, account, principal string) error {
+	if err := checkPrincipal(account, principal); err != nil {
+		return err
+	}
+	if d.cache.count(account, KindAdmin) >= MaxAdmins {
+		return fmt.Errorf("an account has at most %d administrators: %w", MaxAdmins, ErrTooMany)
+	}
+	_, err := d.inAccount(ctx, account, func(tx *store.Tx) (store.Document, error) {
+		if err := countAdmins(ctx, tx, account, +1); err != nil {
+			return store.Document{}, err
+		}
+		return tx.Create(ctx, document(KindAdmin, principal, account, "",
+			adminSpec{CreatedBy: store.ActorFrom(ctx).Principal}))
+	})
+	return err
+}
+
+// countAdmins adds to the count of an account's administrators.
+func countAdmins(ctx context.Context, tx *store.Tx, account string, n int) error {
+	_, _, err := tx.Update(ctx, KindAccount, account, 0, func(doc *store.Document) error {
+		var count struct {
+			Admins int `json:"admins"`
+		}
+		of, err := toAccount(*doc)
+		if err = errors.Join(err, json.Unmarshal(doc.Status, &count)); err != nil {
+			return fmt.Errorf("reading account %s: %w", account, err)
+		}
+		if count.Admins += n; of.Privileged && count.Admins <= 0 {
+			return ErrLastAdmin
+		}
+		doc.Status = toJSON(count)
+		return nil
+	})
+	return err
+}
+
+// DeleteAdmin removes an administrator. The error is ErrLastAdmin for the last one of a privileged
+// account: without an administrator, every principal of that account may do everything.
+func (d *Directory) DeleteAdmin(ctx context.Context, account, principal string) error {
+	_, err := d.inAccount(ctx, account, func(tx *store.Tx) (store.Document, error) {
+		doc, err := tx.GetForUpdate(ctx, KindAdmin, principal)
+		if err == nil {
+			err = notFoundUnless(doc.Scope == account)
+		}
+		if err == nil {
+			err = countAdmins(ctx, tx, account, -1)
+		}
+		if err != nil {
+			return doc, err
+		}
+		return removed(doc), tx.Remove(ctx, KindAdmin, principal, 0)
+	})
+	return err
+}
+
+// Policy returns a custom policy of an account.
+func (d *Directory) Policy(ctx context.Context, account, id string) (PolicyDocument, error) {
+	doc, err := d.get(ctx, KindPolicy, account, id)
+	if err != nil {
+		return PolicyDocument{}, err
+	}
+	return toPolicy(doc)
+}
+
+// PutPolicy creates a policy, or replaces the one with the id. It validates the policy first; its
+// error is then ErrInvalid and names the position. The error is store.ErrExists when the account has
+// another policy of the name.
+func (d *Directory) PutPolicy(ctx context.Context, p PolicyDocument) (PolicyDocument, error) {
+	if err := policy.Check(p.Text); err != nil {
+		return PolicyDocument{}, fmt.Errorf("%w: %w", err, ErrInvalid)
+	}
+	spec := policySpec{Name: p.Name, Description: p.Description, Text: p.Text,
+		CreatedBy: store.ActorFrom(ctx).Principal}
+	if p.ID == "" && d.cache.count(p.Account, KindPolicy) >= MaxPolicies {
+		return PolicyDocument{}, fmt.Errorf("an account has at most %d policies: %w", MaxPolicies, ErrTooMany)
+	}
+	doc, err := d.inAccount(ctx, p.Account, func(tx *store.Tx) (store.Document, error) {
+		if p.ID == "" {
+			return tx.Create(ctx, document(KindPolicy, newID(), p.Account, p.Name, spec))
+		}
+		doc, _, err := tx.Update(ctx, KindPolicy, p.ID, p.Version, func(doc *store.Document) error {
+			var had policySpec
+			if err := json.Unmarshal(doc.Spec, &had); err != nil || doc.Scope != p.Account {
+				return store.ErrNotFound
+			}
+			if had.Name != p.Name {
+				return fmt.Errorf("the name of a policy cannot be changed: %w", ErrInvalid)
+			}
+			spec.CreatedBy = had.CreatedBy
+			doc.Spec = toJSON(spec)
+			return nil
+		})
+		return doc, err
+	})
+	if err != nil {
+		return PolicyDocument{}, err
+	}
+	return toPolicy(doc)
+}
+
+// DeletePolicy removes a policy. The error is ErrPolicyInUse while it is attached.
+func (d *Directory) DeletePolicy(ctx context.Context, account, id string, ifVersion int64) error {
+	return d.remove(ctx, KindPolicy, account, id, ifVersion, ErrPolicyInUse)
+}
+
+// Group returns a group of an account.
+func (d *Directory) Group(ctx context.Context, account, id string) (GroupDocument, error) {
+	doc, err := d.get(ctx, KindGroup, account, id)
+	if err != nil {
+		return GroupDocument{}, err
+	}
+	return toGroup(doc)
+}
+
+// CreateGroup creates a group without members.
+func (d *Directory) CreateGroup(ctx context.Context, g GroupDocument) (GroupDocument, error) {
+	if d.cache.count(g.Account, KindGroup) >= MaxGroups {
+		return GroupDocument{}, fmt.Errorf("an account has at most %d groups: %w", MaxGroups, ErrTooMany)
+	}
+	doc, err := d.inAccount(ctx, g.Account, func(tx *store.Tx) (store.Document, error) {
+		return tx.Create(ctx, document(KindGroup, newID(), g.Account, g.Name, groupSpec{Name: g.Name,
+			Description: g.Description, Members: []string{}, CreatedBy: store.ActorFrom(ctx).Principal}))
+	})
+	if err != nil {
+		return GroupDocument{}, err
+	}
+	return toGroup(doc)
+}
+
+// DeleteGroup removes a group. The error is ErrGroupInUse while a policy is attached to it.
+func (d *Directory) DeleteGroup(ctx context.Context, account, id string, ifVersion int64) error {
+	return d.remove(ctx, KindGroup, account, id, ifVersion, ErrGroupInUse)
+}
+
+// newID returns an id of a document.
+func newID() string { return uuid.Must(uuid.NewV7()).String() }

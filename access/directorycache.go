@@ -1,0 +1,262 @@
+package access
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"sync"
+
+	"atoll.dev/access/policy"
+	"atoll.dev/store"
+)
+
+// directoryCache has the last known state of every account. apply is its only writer; one goroutine
+// calls it.
+type directoryCache struct {
+	mu        sync.RWMutex
+	filled    bool
+	accounts  map[string]*accountState
+	followers int
+	changed   chan struct{} // apply closes and replaces it
+
+	relist map[string]*accountState // the state that a relist fills; only apply uses it
+}
+
+// accountState is what the cache knows of an account. Decisions read its view only, which does not
+// change.
+type accountState struct {
+	documents map[docKey]store.Document // without wire form
+	parsed    map[string]parsedPolicy   // by id of the policy
+	view      *accountView
+}
+
+type docKey struct {
+	kind store.Kind
+	id   string
+}
+
+// parsedPolicy is a compiled policy and the text that it was compiled from.
+type parsedPolicy struct {
+	text   string
+	policy *policy.Policy
+}
+
+// accountView is what decisions about an account's principals go by.
+type accountView struct {
+	isProvisioned, isPrivileged bool
+	admins                      map[string]bool
+	groupsOf                    map[string][]string // ids of groups by ARN of a member
+	policies                    *policy.Index
+}
+
+func (c *directoryCache) init() {
+	c.accounts, c.changed = map[string]*accountState{}, make(chan struct{})
+}
+
+// refuseAll takes the place of a policy that cannot be read: it may have forbidden something.
+var refuseAll = func() *policy.Policy {
+	p, err := policy.Parse(`forbid (principal, action, resource);`)
+	if err != nil {
+		panic(err)
+	}
+	return p
+}()
+
+// apply takes in a batch of the feed. A relist fills a state of its own, which replaces the known
+// state when it is complete.
+func (c *directoryCache) apply(b store.Batch) {
+	target, touched := c.accounts, map[string]bool{}
+	if b.Relist {
+		if b.First || c.relist == nil {
+			c.relist = map[string]*accountState{}
+		}
+		target = c.relist
+	}
+	next := map[string]*accountState{}
+	for _, d := range b.Documents {
+		if !slices.Contains(directoryKinds, d.Kind) {
+			continue
+		}
+		if !touched[d.Scope] {
+			touched[d.Scope] = true
+			next[d.Scope] = target[d.Scope].clone()
+		}
+		key := docKey{d.Kind, d.ID}
+		if d.Removed {
+			delete(next[d.Scope].documents, key)
+		} else {
+			d.Wire = nil
+			next[d.Scope].documents[key] = d
+		}
+	}
+	for _, state := range next {
+		state.rebuild()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for account, state := range next {
+		if target[account] = state; len(state.documents) == 0 {
+			delete(target, account)
+		}
+	}
+	if b.Relist && b.Last {
+		c.accounts, c.relist, c.filled = target, nil, true
+	}
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+// clone returns a state with the same documents that apply may change.
+func (s *accountState) clone() *accountState {
+	n := &accountState{documents: map[docKey]store.Document{}, parsed: map[string]parsedPolicy{}}
+	if s != nil {
+		for k, d := range s.documents {
+			n.documents[k] = d
+		}
+		for id, p := range s.parsed {
+			n.parsed[id] = p
+		}
+	}
+	return n
+}
+
+// rebuild computes the view of the documents. A policy is compiled once for each of its texts. An
+// attachment of a policy that is missing or cannot be read refuses everything to its target.
+func (s *accountState) rebuild() {
+	v := &accountView{admins: map[string]bool{}, groupsOf: map[string][]string{}}
+	parsed := map[string]parsedPolicy{}
+	var attached []policy.Attached
+	for key, d := range s.documents {
+		switch key.kind {
+		case KindAccount:
+			var a Account
+			v.isProvisioned = json.Unmarshal(d.Spec, &a) == nil && a.ID == d.ID
+			v.isPrivileged = v.isProvisioned && a.Privileged
+		case KindAdmin:
+			v.admins[d.ID] = true
+		case KindGroup:
+			var g groupSpec
+			_ = json.Unmarshal(d.Spec, &g) // a group that cannot be read has no members
+			for _, m := range g.Members {
+				v.groupsOf[m] = append(v.groupsOf[m], d.ID)
+			}
+		case KindPolicy:
+			parsed[d.ID] = s.parse(d)
+		}
+	}
+	for key, d := range s.documents {
+		if key.kind != KindAttachment {
+			continue
+		}
+		var a attachmentSpec
+		if json.Unmarshal(d.Spec, &a) != nil {
+			continue // its target is not known
+		}
+		at := policy.Attached{PolicyID: a.PolicyID, Policy: parsed[a.PolicyID].policy}
+		if m, isManaged := policy.FindManaged(a.PolicyID); isManaged {
+			at.Policy = m.Policy
+		}
+		if at.Policy == nil {
+			at.Policy = refuseAll
+		}
+		if a.Type == TargetGroup {
+			at.Group = a.Target
+		} else {
+			at.Principal = a.Target
+		}
+		attached = append(attached, at)
+	}
+	v.policies = policy.NewIndex(attached)
+	s.parsed, s.view = parsed, v
+}
+
+// parse returns the compiled policy of a document.
+func (s *accountState) parse(d store.Document) parsedPolicy {
+	var spec policySpec
+	if json.Unmarshal(d.Spec, &spec) != nil {
+		return parsedPolicy{policy: refuseAll}
+	}
+	if had, ok := s.parsed[d.ID]; ok && had.text == spec.Text {
+		return had
+	}
+	p, err := policy.Parse(spec.Text)
+	if err != nil {
+		p = refuseAll
+	}
+	return parsedPolicy{spec.Text, p}
+}
+
+var noView = &accountView{policies: policy.NewIndex(nil)}
+
+// view returns what decisions about an account go by. isFilled is false while no state was ever read.
+func (c *directoryCache) view(account string) (v *accountView, isFilled bool) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if s := c.accounts[account]; s != nil {
+		return s.view, c.filled
+	}
+	return noView, c.filled
+}
+
+// count returns how many documents of a kind an account has.
+func (c *directoryCache) count(account string, kind store.Kind) (n int) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if s := c.accounts[account]; s != nil {
+		for key := range s.documents {
+			if key.kind == kind {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// addFollower counts a follower that keeps the cache up to date, until stop is called.
+func (c *directoryCache) addFollower() (stop func()) {
+	count := func(n int) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.followers += n
+	}
+	count(1)
+	return func() { count(-1) }
+}
+
+// hasVersion reports whether the cache has a document in a version at least as new, or, with the
+// version 0, does not have it.
+func (c *directoryCache) hasVersion(kind store.Kind, account, id string, version int64) bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if c.followers == 0 {
+		return true
+	}
+	var known store.Document
+	if s := c.accounts[account]; s != nil {
+		known = s.documents[docKey{kind, id}]
+	}
+	if version == 0 {
+		return known.Version == 0
+	}
+	return known.Version >= version
+}
+
+// await waits until the cache has a document in a version at least as new; 0 for a removed one. It
+// returns at once when nobody keeps the cache up to date, and after awaitLimit at the latest.
+func (c *directoryCache) await(ctx context.Context, kind store.Kind, account, id string, version int64) {
+	ctx, cancel := context.WithTimeout(ctx, awaitLimit)
+	defer cancel()
+	for {
+		c.mu.RLock()
+		changed := c.changed
+		c.mu.RUnlock()
+		if c.hasVersion(kind, account, id, version) {
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
