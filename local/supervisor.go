@@ -20,6 +20,13 @@ const (
 	// readyPoll is the interval between readiness probes of a starting process.
 	// A process that has become ready is not probed again.
 	readyPoll = 20 * time.Millisecond
+	// The first readiness probes of a process may take firstProbe. Each that exceeds its
+	// limit doubles it, up to maxProbe: on a slow machine every answer may take longer.
+	firstProbe = time.Second
+	maxProbe   = 30 * time.Second
+	// finishLimit bounds Spec.Finish. It is far above what the work takes: an attempt
+	// that is cancelled begins at the start again.
+	finishLimit = 2 * time.Minute
 )
 
 // supervisor keeps the processes of one home running. One goroutine owns each process; mu guards
@@ -292,21 +299,23 @@ func (s *supervisor) awaitReady(ctx context.Context, names []string) bool {
 	return true
 }
 
-// awaitServing probes the process until it serves. It returns false when the process or ctx ends
-// first.
+// awaitServing probes the process until it serves and its Finish has succeeded. It returns false
+// when the process or ctx ends first.
 func (s *supervisor) awaitServing(ctx context.Context, spec Spec, exited chan error) bool {
 	if spec.Ready == nil {
 		return true
 	}
 	ticker := time.NewTicker(readyPoll)
 	defer ticker.Stop()
+	limit := firstProbe
 	for {
-		probeCtx, cancel := context.WithTimeout(ctx, time.Second)
-		err := spec.Ready(probeCtx)
-		if err == nil && spec.Finish != nil {
-			err = spec.Finish(probeCtx)
+		err := within(ctx, limit, spec.Ready)
+		switch {
+		case errors.Is(err, context.DeadlineExceeded):
+			limit = min(2*limit, maxProbe)
+		case err == nil && spec.Finish != nil:
+			err = within(ctx, finishLimit, spec.Finish)
 		}
-		cancel()
 		if err == nil {
 			return true
 		}
@@ -319,6 +328,13 @@ func (s *supervisor) awaitServing(ctx context.Context, spec Spec, exited chan er
 		case <-ticker.C:
 		}
 	}
+}
+
+// within calls f with a context that ends after limit.
+func within(ctx context.Context, limit time.Duration, f func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	return f(ctx)
 }
 
 // sleep waits for d or the end of ctx.
