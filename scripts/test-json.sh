@@ -7,7 +7,9 @@
 #
 # Most tests wait most of the time: for processes to start, leases to end,
 # streams to fall silent. So more packages run at once than there are cores, and
-# those that take longest begin first, so that none is left alone at the end.
+# those that take longest begin first, so that none is left alone at the end. Where
+# a control group gives less processor time than the cores have, fewer run at once:
+# the limits of a service's requests are for a machine that runs one region.
 set -uo pipefail
 first=(./test/e2e ./maestro ./test/hosted ./test/faults ./test/lifecycle ./agent ./bus ./front/rosa ./sentinel ./clm ./store ./test/rebuild ./hosting ./cli)
 
@@ -15,16 +17,40 @@ out=$(mktemp -d)
 # A run that is interrupted takes them with it, test programs and all: each is a group.
 trap 'kill -- ${kube:+-$kube} ${interop:+-$interop} 2>/dev/null; rm -rf "$out"' EXIT
 beside() { cd "$1" && CGO_ENABLED=0 exec setsid go test -trimpath -json -count=1 -timeout 60m ./... >"$out/$(basename "$1")"; }
-beside kube & kube=$!
-beside test/interop & interop=$!
+
+# quota prints the cores' worth of processor time, in hundredths, that the control
+# groups of this process allow; nothing where there is no limit.
+quota() {
+	local path max period
+	path=$(awk -F: '$2 == "" {print "/sys/fs/cgroup" $3} $2 ~ /(^|,)cpu(,|$)/ {print "/sys/fs/cgroup/cpu" $3}' /proc/self/cgroup)
+	for dir in $path; do
+		while [[ $dir == /sys/fs/cgroup/* ]]; do
+			max='' period=''
+			if [[ -r $dir/cpu.max ]]; then
+				read -r max period <"$dir/cpu.max"
+			elif [[ -r $dir/cpu.cfs_quota_us ]]; then
+				max=$(<"$dir/cpu.cfs_quota_us") period=$(<"$dir/cpu.cfs_period_us")
+			fi
+			[[ $max =~ ^[0-9]+$ && $period -gt 0 ]] && echo $((100 * max / period))
+			dir=${dir%/*}
+		done
+	done | sort -n | head -1
+}
+hundredths=$(quota)
+at_once=$((2 * ${hundredths:-$((100 * $(nproc)))} / 100))
 
 failed=0
+beside kube & kube=$!
+((at_once > 1)) || wait $kube || failed=1
+beside test/interop & interop=$!
+((at_once > 1)) || wait $interop || failed=1
+
 packages=()
 for p in "${first[@]}"; do
 	[[ -d $p ]] && packages+=("$p")
 done
 # A package that is named twice is tested once, where it is named first.
-go test -json -race -count=1 -timeout 80m -p $((2 * $(nproc))) "$@" "${packages[@]}" ./... || failed=1
+go test -json -race -count=1 -timeout 80m -p $((at_once > 0 ? at_once : 1)) "$@" "${packages[@]}" ./... || failed=1
 wait $kube || failed=1
 cat "$out/kube"
 wait $interop || failed=1
