@@ -1,0 +1,142 @@
+package gitops
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/rogpeppe/go-internal/diff"
+
+	"atoll.dev/internal/atomicfile"
+)
+
+// Directory is where rendered files are, in a checkout of a Git repository. It may have
+// other files, which are never touched: only files with the marker of rendered files are
+// replaced or removed.
+type Directory string
+
+// Difference is a file that is not as it would be rendered.
+type Difference struct {
+	Path   string // below the directory
+	Before []byte // nil: the file is not there
+	After  []byte // nil: the file is stale, nothing renders it any more
+}
+
+// Text shows the difference line by line, in the form of diff -u.
+func (d Difference) Text() string {
+	return string(diff.Diff(d.Path, d.Before, d.Path+" (rendered)", d.After))
+}
+
+// Compare returns what Write would change, by path. The error names a file that is in
+// the way and was not rendered.
+func (d Directory) Compare(files Files) ([]Difference, error) {
+	existing, err := d.rendered()
+	if err != nil {
+		return nil, err
+	}
+	var differences []Difference
+	for path, after := range files {
+		before, ok := existing[path]
+		if !ok {
+			before, err = os.ReadFile(d.file(path))
+			switch {
+			case errors.Is(err, fs.ErrNotExist):
+				before = nil
+			case err != nil:
+				return nil, fmt.Errorf("reading %s: %w", d.file(path), err)
+			default:
+				return nil, fmt.Errorf("%s was not rendered and is in the way: move it", d.file(path))
+			}
+		}
+		if before == nil || !bytes.Equal(before, after) {
+			differences = append(differences, Difference{path, before, after})
+		}
+	}
+	for path, before := range existing {
+		if _, ok := files[path]; !ok {
+			differences = append(differences, Difference{path, before, nil})
+		}
+	}
+	slices.SortFunc(differences, func(a, b Difference) int { return strings.Compare(a.Path, b.Path) })
+	return differences, nil
+}
+
+// Write writes the files that differ, each atomically, and removes stale ones. It
+// returns what it changed. It checks everything before it changes anything; when it is
+// interrupted, another Write continues.
+func (d Directory) Write(ctx context.Context, files Files) ([]Difference, error) {
+	differences, err := d.Compare(files)
+	if err != nil {
+		return nil, err
+	}
+	written := Files{}
+	for _, change := range differences {
+		if change.After != nil {
+			written[change.Path] = change.After
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	err = atomicfile.WriteMany(string(d), written, 0o644)
+	for _, change := range differences {
+		if err == nil && change.After == nil {
+			err = d.remove(change.Path)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("writing rendered files; run it again to complete them: %w", err)
+	}
+	return differences, nil
+}
+
+// remove removes a stale file, and the directories that are empty without it.
+func (d Directory) remove(path string) error {
+	file := d.file(path)
+	if err := os.Remove(file); err != nil {
+		return err
+	}
+	for dir := filepath.Dir(file); dir != filepath.Clean(string(d)); dir = filepath.Dir(dir) {
+		if os.Remove(dir) != nil {
+			break // it has other files
+		}
+	}
+	return nil
+}
+
+func (d Directory) file(path string) string {
+	return filepath.Join(string(d), filepath.FromSlash(path))
+}
+
+// rendered returns the files with the marker. A directory that is not there has none.
+func (d Directory) rendered() (Files, error) {
+	files := Files{}
+	err := filepath.WalkDir(string(d), func(path string, e fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil || !e.Type().IsRegular() || strings.HasPrefix(e.Name(), atomicfile.TempPrefix) {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if head := data[:min(len(data), 4*len(marker))]; bytes.Contains(head, []byte(marker)) {
+			below, err := filepath.Rel(string(d), path)
+			files[filepath.ToSlash(below)] = data
+			return err
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading rendered files: %w", err)
+	}
+	return files, nil
+}

@@ -1,0 +1,98 @@
+package gitops
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Setting is one value on the way from the most general level to a region or cluster.
+type Setting struct {
+	At      Position `json:"at"`
+	Value   any      `json:"value"`             // as encoding/json has it
+	Deleted bool     `json:"deleted,omitempty"` // the level sets null, which deletes what it inherits
+}
+
+// Explanation is where the value of a key comes from.
+type Explanation struct {
+	Key         string    `json:"key"`
+	Value       any       `json:"value"`
+	Description string    `json:"description,omitempty"` // of the key, or of the nearest key above it
+	Settings    []Setting `json:"settings"`              // the one that counts first, then what it replaced
+}
+
+// Explain returns where the value of a key comes from. A key is a path with points:
+// values.global.maestro. For a mapping it explains each value in it. An error says
+// which key the region or cluster has not.
+func (r Region) Explain(key string) ([]Explanation, error) {
+	return explain(r.settings, key, fmt.Sprintf("the region %s", r.Name))
+}
+
+// Explain is Region.Explain for a management cluster.
+func (c Cluster) Explain(key string) ([]Explanation, error) {
+	return explain(c.settings, key, fmt.Sprintf("the management cluster %s", c.ID()))
+}
+
+func explain(settings *node, key, whose string) ([]Explanation, error) {
+	path := splitKey(settings, key)
+	n := settings.get(path...)
+	if n == nil {
+		for i := len(path) - 1; i > 0; i-- {
+			if above := settings.get(path[:i]...); above != nil && above.kind == mapping {
+				return nil, fmt.Errorf("%s sets no %s; %s has %s", whose, key, strings.Join(path[:i], "."),
+					strings.Join(above.keys(), ", "))
+			}
+		}
+		return nil, fmt.Errorf("%s sets no %s; it has %s", whose, key, strings.Join(settings.keys(), ", "))
+	}
+	var all []Explanation
+	n.explain(key, &all)
+	return all, nil
+}
+
+// splitKey returns the parts of a key. Keys of charts may have points themselves: of
+// several readings the one is taken that the settings have.
+func splitKey(n *node, key string) []string {
+	if n != nil && n.kind == mapping && n.members[key] == nil {
+		for i := strings.IndexByte(key, '.'); i >= 0 && i < len(key); {
+			if member := n.members[key[:i]]; member != nil {
+				return append([]string{key[:i]}, splitKey(member, key[i+1:])...)
+			}
+			next := strings.IndexByte(key[i+1:], '.')
+			if next < 0 {
+				break
+			}
+			i += 1 + next
+		}
+	}
+	return []string{key}
+}
+
+func (n *node) explain(key string, all *[]Explanation) {
+	if n.kind == mapping && len(n.members) > 0 {
+		for _, k := range n.keys() {
+			n.members[k].explain(join(key, k), all)
+		}
+		return
+	}
+	e := Explanation{Key: key, Value: n.plain(), Description: Describe(key)}
+	for s := n; s != nil; s = s.replaced {
+		e.Settings = append(e.Settings, Setting{At: s.at, Value: s.plain(), Deleted: s.kind == deleted})
+	}
+	*all = append(*all, e)
+}
+
+// Describe returns the documentation of a key, or of the nearest key above it.
+func Describe(key string) string {
+	description := ""
+	at := schemaRoot()
+	for _, name := range strings.Split(key, ".") {
+		next, ok := at.Properties[name]
+		if !ok {
+			break
+		}
+		if at = next; at.Description != "" {
+			description = at.Description
+		}
+	}
+	return description
+}

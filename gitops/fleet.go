@@ -1,0 +1,289 @@
+package gitops
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Names of what a tree declares. Each is a DNS label.
+type (
+	EnvironmentName string
+	SectorName      string
+	RegionName      string
+	ClusterName     string // of a management cluster, within its region
+)
+
+// Fleet is everything that a tree declares, complete and checked.
+type Fleet struct {
+	Environments []Environment // by name
+}
+
+// Environment is a set of regions that changes reach in the order of its sectors.
+type Environment struct {
+	Name    EnvironmentName
+	Sectors []SectorName // in the order in which changes reach them
+	Regions []Region     // by name
+}
+
+// Region is a declared region with all that it inherits.
+type Region struct {
+	Environment EnvironmentName
+	Name        RegionName
+	Sector      SectorName // empty in a tree of shards
+	Settings    Settings
+	Clusters    []Cluster // its management clusters, by name
+	at          Position
+	settings    *node
+}
+
+// Cluster is a declared management cluster with all that it inherits.
+type Cluster struct {
+	Region   RegionName
+	Name     ClusterName
+	Settings Settings
+	at       Position
+	settings *node
+}
+
+// ID is the name by which the region registers the management cluster, which is its
+// consumer name too: mc01-eu-west-1.
+func (c Cluster) ID() string { return string(c.Name) + "-" + string(c.Region) }
+
+// Regions returns the regions of all environments.
+func (f Fleet) Regions() []Region {
+	var all []Region
+	for _, e := range f.Environments {
+		all = append(all, e.Regions...)
+	}
+	return all
+}
+
+// Region finds a region by its name, or by ENVIRONMENT/NAME where several environments
+// have one of the name. The error says which there are.
+func (f Fleet) Region(name string) (Region, error) {
+	var found []string
+	var region Region
+	for _, r := range f.Regions() {
+		full := string(r.Environment) + "/" + string(r.Name)
+		if full == name || string(r.Name) == name {
+			found, region = append(found, full), r
+		}
+	}
+	switch {
+	case len(found) == 0:
+		return Region{}, fmt.Errorf("the tree declares no region %s", name)
+	case len(found) > 1:
+		return Region{}, fmt.Errorf("several regions have the name %s; use one of %s", name, strings.Join(found, ", "))
+	}
+	return region, nil
+}
+
+// Cluster finds a management cluster of the region by its name or its ID.
+func (r Region) Cluster(name string) (Cluster, error) {
+	for _, c := range r.Clusters {
+		if string(c.Name) == name || c.ID() == name {
+			return c, nil
+		}
+	}
+	return Cluster{}, fmt.Errorf("the region %s declares no management cluster %s", r.Name, name)
+}
+
+var (
+	nameForm    = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+	accountForm = regexp.MustCompile(`^[0-9]{12}$`)
+	commitForm  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/-]{0,199}$`)
+)
+
+// maxID is the longest ID of a management cluster: it is a Kubernetes label and the
+// common name of a certificate.
+const maxID = 63
+
+// declared is a region as its file declares it, before it inherits.
+type declared struct {
+	environment EnvironmentName
+	name        RegionName
+	sector      SectorName
+	levels      []*node // from the most general to that of the region
+	clusters    *node   // mapping of the management clusters, or nil
+	at          Position
+}
+
+// resolve returns the region with all that it inherits.
+func (d declared) resolve() (Region, error) {
+	if err := checkName(d.at, "region", string(d.name)); err != nil {
+		return Region{}, err
+	}
+	r := Region{Environment: d.environment, Name: d.name, Sector: d.sector, at: d.at}
+	var err error
+	r.settings = defaultSettings()
+	for _, level := range d.levels {
+		if r.settings, err = merge(r.settings, level); err != nil {
+			return Region{}, err
+		}
+	}
+	if r.Settings, err = decode(r.settings); err != nil {
+		return Region{}, d.at.errorf("region %s: %w", d.name, err)
+	}
+	r.Settings.AWS.Region = cmp.Or(r.Settings.AWS.Region, string(d.name))
+	mistakes := []error{r.check()}
+	if d.clusters != nil {
+		for _, name := range d.clusters.keys() {
+			own := d.clusters.members[name]
+			if own.kind == deleted {
+				own = &node{kind: mapping, at: own.at} // mc01: declares a cluster with the settings of the region
+			}
+			c, err := r.cluster(ClusterName(name), own)
+			mistakes = append(mistakes, err)
+			r.Clusters = append(r.Clusters, c)
+		}
+	}
+	return r, errors.Join(mistakes...)
+}
+
+// cluster returns a management cluster that sets own. It does not inherit the account of
+// the regional cluster: each cluster is in an account of its own.
+func (r Region) cluster(name ClusterName, own *node) (Cluster, error) {
+	c := Cluster{Region: r.Name, Name: name, at: own.at}
+	if err := checkName(own.at, "management cluster", string(name)); err != nil {
+		return c, err
+	}
+	if id := c.ID(); len(id) > maxID {
+		return c, own.at.errorf("the name %s of the management cluster has %d characters; %d are possible", id, len(id),
+			maxID)
+	}
+	base := *r.settings
+	if aws := base.get("aws"); aws != nil && aws.kind == mapping {
+		base = *base.without("aws")
+		base.members["aws"] = aws.without("accountId")
+	}
+	var err error
+	if c.settings, err = merge(&base, own); err != nil {
+		return c, err
+	}
+	if c.Settings, err = decode(c.settings); err != nil {
+		return c, own.at.errorf("management cluster %s: %w", name, err)
+	}
+	c.Settings.AWS.Region = cmp.Or(c.Settings.AWS.Region, string(r.Name))
+	return c, checkSettings(c.settings, c.Settings)
+}
+
+func (r Region) check() error {
+	git := r.Settings.Git
+	switch {
+	case git.Repository == "":
+		return r.at.errorf("the region %s has no git.repository; set it in defaults.yaml", r.Name)
+	case git.Branch == "":
+		return r.at.errorf("the region %s has no git.branch", r.Name)
+	}
+	return checkSettings(r.settings, r.Settings)
+}
+
+// checkSettings checks values that must have a form, each at the place that set it.
+func checkSettings(n *node, s Settings) error {
+	var mistakes []error
+	check := func(ok bool, value string, reason string, path ...string) {
+		if set := n.get(path...); set != nil && value != "" && !ok {
+			mistakes = append(mistakes, set.at.errorf("%s is %q; %s", strings.Join(path, "."), value, reason))
+		}
+	}
+	account := s.AWS.AccountID
+	references, _ := References(account)
+	check(len(references) == 1 || accountForm.MatchString(account), account,
+		"it must be 12 digits in quotes or a reference", "aws", "accountId")
+	for key, value := range map[string]string{"revision": s.Git.Revision, "branch": s.Git.Branch} {
+		check(commitForm.MatchString(value), value, "it must be a commit, a tag or a branch", "git", key)
+	}
+	shown := s.Services.PlacementShownTo
+	check(shown == "operators" || shown == "customers", shown, "it must be operators or customers", "services",
+		"placementShownTo")
+	for resource, n := range s.ManagementCluster.Capacity {
+		check(n >= 0, fmt.Sprint(n), "it must not be negative", "managementCluster", "capacity", resource)
+	}
+	return errors.Join(mistakes...)
+}
+
+func checkName(at Position, what, name string) error {
+	if nameForm.MatchString(name) {
+		return nil
+	}
+	return at.errorf("%q is no name of a %s; use at most 63 small letters, digits and -", name, what)
+}
+
+// decode returns the settings of a node whose shape was checked.
+func decode(n *node) (Settings, error) {
+	var s Settings
+	b, err := json.Marshal(n.plain())
+	if err == nil {
+		err = json.Unmarshal(b, &s)
+	}
+	return s, err
+}
+
+// newFleet resolves the declared regions and checks what only all of them together show.
+func newFleet(sectors map[EnvironmentName][]SectorName, all []declared) (Fleet, error) {
+	var mistakes []error
+	regions := map[EnvironmentName][]Region{}
+	seen := map[string]Position{}
+	for _, d := range all {
+		full := string(d.environment) + "/" + string(d.name)
+		if first, twice := seen[full]; twice {
+			mistakes = append(mistakes, d.at.errorf("the region %s is declared twice; first at %s", full, first))
+			continue
+		}
+		seen[full] = d.at
+		r, err := d.resolve()
+		if err != nil {
+			mistakes = append(mistakes, err)
+			continue
+		}
+		regions[d.environment] = append(regions[d.environment], r)
+	}
+	f := Fleet{}
+	for name, order := range sectors {
+		e := Environment{Name: name, Sectors: order, Regions: regions[name]}
+		slices.SortFunc(e.Regions, func(a, b Region) int { return cmp.Compare(a.Name, b.Name) })
+		f.Environments = append(f.Environments, e)
+	}
+	slices.SortFunc(f.Environments, func(a, b Environment) int { return cmp.Compare(a.Name, b.Name) })
+	mistakes = append(mistakes, f.checkAccounts())
+	if err := errors.Join(mistakes...); err != nil {
+		return Fleet{}, err
+	}
+	return f, nil
+}
+
+// checkAccounts refuses an account that two regions share: a region is an island, and
+// its accounts are its walls.
+func (f Fleet) checkAccounts() error {
+	type owner struct {
+		region string
+		at     Position
+	}
+	var mistakes []error
+	owners := map[string]owner{}
+	use := func(region string, n *node, account string) {
+		if account == "" {
+			return
+		}
+		at := n.get("aws", "accountId").at
+		if first, taken := owners[account]; taken && first.region != region {
+			mistakes = append(mistakes, at.errorf("the account %s is of the region %s, at %s; a region shares no account",
+				account, first.region, first.at))
+			return
+		}
+		owners[account] = owner{region, at}
+	}
+	for _, r := range f.Regions() {
+		full := string(r.Environment) + "/" + string(r.Name)
+		use(full, r.settings, r.Settings.AWS.AccountID)
+		for _, c := range r.Clusters {
+			use(full, c.settings, c.Settings.AWS.AccountID)
+		}
+	}
+	return errors.Join(mistakes...)
+}

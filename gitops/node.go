@@ -1,0 +1,297 @@
+package gitops
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Position is a place in a file of the tree: config/defaults.yaml:7.
+type Position struct {
+	File string `json:"file"`
+	Line int    `json:"line"`
+}
+
+func (p Position) String() string { return fmt.Sprintf("%s:%d", p.File, p.Line) }
+
+// errorf returns an error that begins with the position.
+func (p Position) errorf(format string, args ...any) error {
+	return fmt.Errorf("%s: %w", p, fmt.Errorf(format, args...))
+}
+
+// kind is what a node is in YAML. Values of one kind may replace each other.
+type kind uint8
+
+const (
+	deleted kind = iota // null: the level deletes what it inherits
+	mapping
+	list
+	text
+	number
+	truth
+)
+
+func (k kind) String() string {
+	return [...]string{"null", "a mapping", "a list", "a text", "a number", "true or false"}[k]
+}
+
+// node is a value of the tree. It is not changed after it was made: trees share nodes.
+type node struct {
+	kind     kind
+	members  map[string]*node // of a mapping
+	items    []*node          // of a list
+	value    any              // of a scalar: string, int64, uint64, float64 or bool
+	at       Position
+	replaced *node // what a more general level set
+}
+
+// maxNodes bounds the values of one file, with aliases expanded. A file of a few
+// lines can mean billions of values by aliases of aliases.
+const maxNodes = 100_000
+
+// fileParser makes nodes of one YAML document.
+type fileParser struct {
+	file     string
+	nodes    int
+	expanded map[*yaml.Node]bool // anchors that enclose the current node
+	mistakes []error
+}
+
+// parse reads the only document of a file, which must be a mapping. An empty file is
+// an empty mapping. The error joins all mistakes, each with its position.
+func parse(file string, data []byte) (root *node, err error) {
+	root = &node{kind: mapping, at: Position{file, 1}}
+	var document, second yaml.Node
+	d := yaml.NewDecoder(strings.NewReader(string(data)))
+	defer func() { // the library panics on some documents
+		if r := recover(); r != nil {
+			err = root.at.errorf("this is not YAML: %v", r)
+		}
+	}()
+	if err := d.Decode(&document); err != nil {
+		if strings.TrimSpace(string(data)) == "" || err.Error() == "EOF" {
+			return root, nil
+		}
+		return nil, yamlError(file, err)
+	}
+	if err := d.Decode(&second); err == nil {
+		return nil, Position{file, second.Line}.errorf("there is more than one document; write one file for each")
+	}
+	p := fileParser{file: file, expanded: map[*yaml.Node]bool{}}
+	root = p.node(document.Content[0])
+	switch {
+	case len(p.mistakes) > 0:
+		return nil, errors.Join(p.mistakes...)
+	case root.kind == deleted:
+		return &node{kind: mapping, at: root.at}, nil
+	case root.kind != mapping:
+		return nil, root.at.errorf("the file is %s; it must be a mapping of keys", root.kind)
+	}
+	return root, nil
+}
+
+// yamlError gives an error of the library the form FILE:LINE: TEXT.
+func yamlError(file string, err error) error {
+	var line int
+	text := strings.TrimPrefix(err.Error(), "yaml: ")
+	if n, _ := fmt.Sscanf(text, "line %d:", &line); n == 1 {
+		_, text, _ = strings.Cut(text, ": ")
+		return Position{file, line}.errorf("this is not YAML: %s", text)
+	}
+	return fmt.Errorf("%s: this is not YAML: %s", file, text)
+}
+
+func (p *fileParser) mistake(y *yaml.Node, format string, args ...any) *node {
+	at := Position{p.file, y.Line}
+	p.mistakes = append(p.mistakes, at.errorf(format, args...))
+	return &node{kind: deleted, at: at}
+}
+
+func (p *fileParser) node(y *yaml.Node) *node {
+	if p.nodes++; p.nodes > maxNodes {
+		if p.nodes == maxNodes+1 {
+			return p.mistake(y, "the file has more than %d values", maxNodes)
+		}
+		return &node{kind: deleted, at: Position{p.file, y.Line}}
+	}
+	n := &node{at: Position{p.file, y.Line}}
+	switch y.Kind {
+	case yaml.AliasNode:
+		if p.expanded[y.Alias] {
+			return p.mistake(y, "the alias *%s contains itself", y.Value)
+		}
+		p.expanded[y.Alias] = true
+		defer delete(p.expanded, y.Alias)
+		n = p.node(y.Alias)
+	case yaml.MappingNode:
+		p.expanded[y] = true
+		defer delete(p.expanded, y)
+		n.kind, n.members = mapping, make(map[string]*node, len(y.Content)/2)
+		for i := 0; i < len(y.Content); i += 2 {
+			p.member(n, y.Content[i], y.Content[i+1])
+		}
+	case yaml.SequenceNode:
+		p.expanded[y] = true
+		defer delete(p.expanded, y)
+		n.kind = list
+		for _, item := range y.Content {
+			n.items = append(n.items, p.node(item))
+		}
+	case yaml.ScalarNode:
+		return p.scalar(n, y)
+	default:
+		return p.mistake(y, "this is neither a mapping, a list nor a value")
+	}
+	return n
+}
+
+func (p *fileParser) member(of *node, key, value *yaml.Node) {
+	switch before := of.members[key.Value]; {
+	case key.Tag == "!!merge":
+		p.mistake(key, "<< is not supported; put what is shared into a more general level")
+	case key.Kind != yaml.ScalarNode || key.Tag != "!!str" || key.Value == "":
+		p.mistake(key, "the key %q is not a text; put it in quotes", key.Value)
+	case before != nil:
+		p.mistake(key, "the key %s is there twice; first on line %d", key.Value, before.at.Line)
+	default:
+		n := p.node(value)
+		n.at.Line = key.Line // where a reader looks for it, also when the value is an alias
+		of.members[key.Value] = n
+	}
+}
+
+func (p *fileParser) scalar(n *node, y *yaml.Node) *node {
+	switch y.Tag {
+	case "!!null":
+		return n
+	case "!!bool":
+		var b bool
+		if err := y.Decode(&b); err != nil {
+			return p.mistake(y, "%q is neither true nor false", y.Value)
+		}
+		n.kind, n.value = truth, b
+	case "!!int", "!!float":
+		var v any
+		if err := y.Decode(&v); err != nil {
+			return p.mistake(y, "%q is not a number that can be represented", y.Value)
+		}
+		switch v := v.(type) {
+		case int:
+			n.value = int64(v)
+		case float64:
+			if v != v || v-v != 0 {
+				return p.mistake(y, "%q is not a number that JSON has", y.Value)
+			}
+			n.value = v
+		default:
+			n.value = v // int64, uint64
+		}
+		n.kind = number
+	case "!!str", "!!timestamp": // a date is a text here, as it is in JSON
+		n.kind, n.value = text, y.Value
+	default:
+		return p.mistake(y, "the tag %s is not supported", y.Tag)
+	}
+	return n
+}
+
+// merge returns what a level has that sets over and inherits base. It changes neither.
+// Mappings merge; everything else replaces. Mistakes are values that replace a value of
+// another kind.
+func merge(base, over *node) (*node, error) {
+	var mistakes []error
+	return mergeInto(base, over, "", &mistakes), errors.Join(mistakes...)
+}
+
+func mergeInto(base, over *node, path string, mistakes *[]error) *node {
+	switch {
+	case base == nil:
+		return over
+	case over == nil:
+		return base
+	case base.kind == mapping && over.kind == mapping:
+		merged := *over
+		merged.replaced = base
+		merged.members = maps.Clone(base.members)
+		for key, value := range over.members {
+			merged.members[key] = mergeInto(base.members[key], value, join(path, key), mistakes)
+		}
+		return &merged
+	case base.kind != over.kind && base.kind != deleted && over.kind != deleted:
+		*mistakes = append(*mistakes, over.at.errorf(
+			"%s is %s here and %s at %s; delete it with null at a level between, or use one type", path, over.kind,
+			base.kind, base.at))
+	}
+	merged := *over
+	merged.replaced = base
+	return &merged
+}
+
+// join returns the path of a member.
+func join(path, key string) string {
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}
+
+// get returns the value at a path, or nil. The value may be deleted.
+func (n *node) get(path ...string) *node {
+	for _, key := range path {
+		if n == nil || n.kind != mapping {
+			return nil
+		}
+		n = n.members[key]
+	}
+	return n
+}
+
+// without returns a mapping without some of its members.
+func (n *node) without(keys ...string) *node {
+	rest := *n
+	rest.members = maps.Clone(n.members)
+	for _, key := range keys {
+		delete(rest.members, key)
+	}
+	return &rest
+}
+
+// keys returns the keys of a mapping in their order.
+func (n *node) keys() []string { return slices.Sorted(maps.Keys(n.members)) }
+
+// plain returns the value as encoding/json has it, without what was deleted: nil,
+// map[string]any, []any, string, int64, uint64, float64 or bool.
+func (n *node) plain() any {
+	if n == nil {
+		return nil
+	}
+	switch n.kind {
+	case mapping:
+		m := make(map[string]any, len(n.members))
+		for key, value := range n.members {
+			if value.kind != deleted {
+				m[key] = value.plain()
+			}
+		}
+		return m
+	case list:
+		l := make([]any, len(n.items))
+		for i, item := range n.items {
+			l[i] = item.plain()
+		}
+		return l
+	}
+	return n.value
+}
+
+// mappingAt returns the mapping at a path as encoding/json has it; without one it is empty.
+func (n *node) mappingAt(path ...string) map[string]any {
+	if m, ok := n.get(path...).plain().(map[string]any); ok {
+		return m
+	}
+	return map[string]any{}
+}

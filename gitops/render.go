@@ -1,0 +1,207 @@
+package gitops
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"path"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Files are the rendered files by their paths below the directory of rendered files.
+type Files map[string][]byte
+
+// marker is in every rendered file. Files without it are never replaced or removed.
+const marker = "Rendered by atoll config render. Edit the configuration instead."
+
+// Types of clusters.
+const (
+	regionalCluster   = "regional-cluster"
+	managementCluster = "management-cluster"
+)
+
+// Render returns the files of a fleet:
+//
+//	ENVIRONMENT/REGION/region.yaml                                 the region's own configuration
+//	ENVIRONMENT/REGION/regional-cluster/root.yaml                  Argo CD's root Application
+//	ENVIRONMENT/REGION/regional-cluster/apps/applicationset.yaml   what the root application syncs
+//	ENVIRONMENT/REGION/regional-cluster/values.yaml                values of Helm
+//	ENVIRONMENT/REGION/regional-cluster/terraform.json             variables of Terraform
+//	ENVIRONMENT/REGION/management-clusters/NAME/...                the same four of each management cluster
+//
+// The bytes depend on the fleet only.
+func Render(f Fleet) (Files, error) {
+	files := Files{}
+	for _, r := range f.Regions() {
+		if err := renderRegion(r, files); err != nil {
+			return nil, fmt.Errorf("rendering region %s/%s: %w", r.Environment, r.Name, err)
+		}
+	}
+	return files, nil
+}
+
+// target is a cluster that files are rendered for.
+type target struct {
+	region   Region
+	typ      string // regional-cluster or management-cluster
+	id       string // the name of the cluster in Argo CD and Terraform
+	dir      string // of its files, below the directory of rendered files
+	settings Settings
+}
+
+// Dir returns the directory of a region's files, below the directory of rendered files.
+func (r Region) Dir() string { return path.Join(string(r.Environment), string(r.Name)) }
+
+func renderRegion(r Region, files Files) error {
+	dir := r.Dir()
+	targets := []target{{r, regionalCluster, "regional-" + string(r.Name), path.Join(dir, regionalCluster), r.Settings}}
+	for _, c := range r.Clusters {
+		targets = append(targets, target{r, managementCluster, c.ID(), path.Join(dir, "management-clusters",
+			string(c.Name)), c.Settings})
+	}
+	for _, t := range targets {
+		documents := map[string]any{
+			"root.yaml":                t.rootApplication(),
+			"apps/applicationset.yaml": t.applicationSet(),
+			"values.yaml":              merged(t.settings.Values, t.typ),
+		}
+		for name, document := range documents {
+			b, err := asYAML(document)
+			if err != nil {
+				return err
+			}
+			files[path.Join(t.dir, name)] = b
+		}
+		b, err := asJSON(t.terraform())
+		if err != nil {
+			return err
+		}
+		files[path.Join(t.dir, "terraform.json")] = b
+	}
+	b, err := asYAML(Declare(r))
+	files[path.Join(dir, "region.yaml")] = b
+	return err
+}
+
+// merged returns what a cluster of a type gets of free-form data.
+func merged(d ByClusterType, typ string) map[string]any {
+	own := d.RegionalCluster
+	if typ == managementCluster {
+		own = d.ManagementCluster
+	}
+	return mergeMaps(d.Global, own)
+}
+
+// mergeMaps merges mappings key by key; everything else of over replaces what base has.
+func mergeMaps(base, over map[string]any) map[string]any {
+	m := map[string]any{}
+	maps.Copy(m, base)
+	for key, value := range over {
+		b, isMap := m[key].(map[string]any)
+		o, alsoMap := value.(map[string]any)
+		if isMap && alsoMap {
+			value = mergeMaps(b, o)
+		}
+		m[key] = value
+	}
+	return m
+}
+
+// terraform returns the variables of a cluster. What identifies the cluster cannot be
+// set otherwise.
+func (t target) terraform() map[string]any {
+	own := map[string]any{
+		"//": marker, "environment": t.region.Environment, "region": t.region.Name, "cluster_id": t.id,
+		"cluster_type": t.typ, "aws_region": t.settings.AWS.Region, "account_id": t.settings.AWS.AccountID,
+	}
+	if t.region.Sector != "" {
+		own["sector"] = t.region.Sector
+	}
+	if t.typ == managementCluster {
+		own["regional_aws_account_id"] = t.region.Settings.AWS.AccountID
+	} else {
+		accounts := map[string]string{}
+		for _, c := range t.region.Clusters {
+			accounts[c.ID()] = c.Settings.AWS.AccountID
+		}
+		own["management_cluster_account_ids"] = accounts
+	}
+	return mergeMaps(merged(t.settings.Terraform, t.typ), own)
+}
+
+// Declaration is the region's own configuration, from which a region on one machine is
+// brought up. Its form is that of region.yaml.
+type Declaration struct {
+	Environment        EnvironmentName   `json:"environment"`
+	Sector             SectorName        `json:"sector,omitempty"`
+	Region             RegionName        `json:"region"`
+	Versions           Versions          `json:"versions"`
+	Services           Services          `json:"services"`
+	ManagementClusters []DeclaredCluster `json:"managementClusters"`
+}
+
+// DeclaredCluster is a management cluster of a Declaration.
+type DeclaredCluster struct {
+	Name     string                    `json:"name"` // its consumer name
+	Settings ManagementClusterSettings `json:"settings"`
+}
+
+// Declare returns the Declaration of a region.
+func Declare(r Region) Declaration {
+	d := Declaration{Environment: r.Environment, Sector: r.Sector, Region: r.Name, Versions: r.Settings.Versions,
+		Services: r.Settings.Services, ManagementClusters: []DeclaredCluster{}}
+	for _, c := range r.Clusters {
+		d.ManagementClusters = append(d.ManagementClusters, DeclaredCluster{c.ID(), c.Settings.ManagementCluster})
+	}
+	return d
+}
+
+// asYAML encodes a document with sorted keys, below the marker.
+func asYAML(document any) ([]byte, error) {
+	b, err := json.Marshal(document) // by the json tags, numbers as they are
+	if err != nil {
+		return nil, err
+	}
+	var plain any
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.UseNumber()
+	if err := d.Decode(&plain); err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	fmt.Fprintf(&out, "# %s\n", marker)
+	e := yaml.NewEncoder(&out)
+	e.SetIndent(2)
+	if err := e.Encode(withNumbers(plain)); err != nil {
+		return nil, err
+	}
+	return out.Bytes(), e.Close()
+}
+
+// withNumbers replaces json.Number by numbers that the YAML encoder knows.
+func withNumbers(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for key, member := range v {
+			v[key] = withNumbers(member)
+		}
+	case []any:
+		for i, item := range v {
+			v[i] = withNumbers(item)
+		}
+	case json.Number:
+		if n, err := v.Int64(); err == nil {
+			return n
+		}
+		n := yaml.Node{Kind: yaml.ScalarNode, Value: v.String(), Tag: "!!float"}
+		return &n
+	}
+	return v
+}
+
+func asJSON(document any) ([]byte, error) {
+	b, err := json.MarshalIndent(document, "", "  ")
+	return append(b, '\n'), err
+}
