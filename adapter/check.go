@@ -5,8 +5,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-
-	"atoll.dev/internal/strictyaml"
 )
 
 // checker collects findings about a task's structure.
@@ -14,7 +12,7 @@ type checker struct{ findings Findings }
 
 func (c *checker) add(at Place, key, format string, args ...any) {
 	if key != "" {
-		key = strictyaml.Join(at.Path, key)
+		key = join(at.Path, key)
 	} else {
 		key = at.Path
 	}

@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"atoll.dev/internal/strictyaml"
 )
 
 // Config is an AdapterConfig: the adapter's name, and its connections (docs/configuration.md of
@@ -213,7 +211,7 @@ func (c *Config) Set(path, text string) error {
 	if strings.HasPrefix(path, "log.") && path != "log.output" {
 		text = strings.ToLower(text)
 	}
-	return strictyaml.Set(v.Addr().Interface(), text)
+	return setScalar(v, text)
 }
 
 func fieldOf(v reflect.Value, key string) reflect.Value {

@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
-
-	"atoll.dev/internal/strictyaml"
 )
 
 // Task is an AdapterTaskConfig: the steps for one resource (docs/adapter-authoring-guide.md of
@@ -314,9 +312,8 @@ func refOf(manifest any) (string, bool) {
 	return ref, ok
 }
 
-// decodeValue decodes the only document of a file into a Value.
 func decodeValue(file string, data []byte, into *Value) Findings {
-	d := newDecoder(file)
+	d := &decoder{file: file, left: maxValues}
 	root, found := parseYAML(file, data)
 	if found != nil {
 		return found
@@ -332,7 +329,7 @@ func decodeValue(file string, data []byte, into *Value) Findings {
 // decode takes a string, or a mapping with one key.
 func (s *Source) decode(d *decoder, n *yaml.Node, path string) {
 	s.Place = d.place(n, path)
-	if strictyaml.IsNull(n) {
+	if isNull(n) {
 		return
 	}
 	if n.Kind == yaml.ScalarNode {

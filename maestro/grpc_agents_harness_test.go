@@ -13,7 +13,6 @@ import (
 	"atoll.dev/api/cloudevents"
 	"atoll.dev/api/work"
 	"atoll.dev/bus"
-	"atoll.dev/internal/pause"
 	"atoll.dev/maestro/wire"
 	"atoll.dev/pki"
 )
@@ -88,7 +87,7 @@ func (a *scriptedAgent) startGRPC() {
 			if ctx.Err() == nil {
 				a.site.log.Info("the agent's stream ended", "consumer", a.consumer, "error", err)
 			}
-			pause.For(ctx, 20*time.Millisecond)
+			sleep(ctx, 20*time.Millisecond)
 		}
 	})
 	parts.Go(func() {
@@ -109,7 +108,7 @@ func (a *scriptedAgent) startGRPC() {
 						l.mu.Unlock()
 						break
 					}
-					pause.For(ctx, 20*time.Millisecond)
+					sleep(ctx, 20*time.Millisecond)
 				}
 			}
 		}

@@ -1,7 +1,6 @@
 package maestro
 
 import (
-	"atoll.dev/maestro/dispatch"
 	"atoll.dev/maestro/ledger"
 	"atoll.dev/maestro/presence"
 	"atoll.dev/maestro/restapi"
@@ -22,6 +21,6 @@ func migrations() []string {
 		housekeepingSchema,
 		presence.Schema,
 		ledger.BucketSchema,
-		dispatch.SlotsSchema,
+		slotsSchema,
 	}
 }

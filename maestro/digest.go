@@ -1,16 +1,20 @@
-package resync
+package maestro
 
 import (
 	"context"
+	"encoding/json"
 	"log/slog"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"atoll.dev/api/work"
+	"atoll.dev/bus"
 	"atoll.dev/internal/digest"
 	"atoll.dev/maestro/bundle"
 	"atoll.dev/maestro/ledger"
+	"atoll.dev/maestro/wire"
 	"atoll.dev/store"
 )
 
@@ -22,13 +26,13 @@ import (
 
 // answerDigest compares the agent's digest with the ledger. It answers that both are the
 // same, or sends the hashes of the buckets, by which the agent finds those that differ.
-func (c *Comparer) answerDigest(ctx context.Context, consumer string, at time.Time, theirs work.Digest) error {
-	if err := c.o.Ledger.RecordDigestUse(ctx, consumer); err != nil {
+func (s *Server) answerDigest(ctx context.Context, consumer string, at time.Time, theirs work.Digest) error {
+	if err := s.ledger.RecordDigestUse(ctx, consumer); err != nil {
 		return err
 	}
 	var ours []work.WorkState
-	err := c.o.Store.Read(ctx, func(ctx context.Context, conn *pgx.Conn) (err error) {
-		ours, err = ledger.States(ctx, conn, consumer, c.o.Life(), nil)
+	err := s.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) (err error) {
+		ours, err = ledger.States(ctx, c, consumer, s.life(), nil)
 		return err
 	})
 	if err != nil {
@@ -40,7 +44,7 @@ func (c *Comparer) answerDigest(ctx context.Context, consumer string, at time.Ti
 	case a.Same:
 	case theirs.Works == 0:
 		// The agent holds no works, so its lists of all buckets are known to be empty.
-		if err := c.answerWorks(ctx, consumer, at, work.BucketWorks{Buckets: []int{0}}); err != nil {
+		if err := s.answerWorks(ctx, consumer, at, work.BucketWorks{Buckets: []int{0}}); err != nil {
 			return err
 		}
 	default:
@@ -48,30 +52,38 @@ func (c *Comparer) answerDigest(ctx context.Context, consumer string, at time.Ti
 		a.Buckets = digest.Buckets(items, a.Bits)
 	}
 	if a.Same || theirs.Works == 0 {
-		if err := c.o.Ledger.MarkCompared(ctx, consumer, c.o.Life()); err != nil {
+		if err := s.ledger.MarkCompared(ctx, consumer, s.life()); err != nil {
 			return err
 		}
 	}
-	if err := c.SendDigest(ctx, consumer, a); err != nil {
+	if err := s.sendDigest(ctx, consumer, a); err != nil {
 		// When the broker is back, the server asks all agents to compare.
-		c.log.LogAttrs(ctx, slog.LevelDebug, "digest not answered", slog.String("consumer", consumer),
+		s.log.LogAttrs(ctx, slog.LevelDebug, "digest not answered", slog.String("consumer", consumer),
 			slog.Any("error", err))
 	}
 	return nil
 }
 
-// SendDigest sends an agent the answer to its digest, or a request for one. It returns when the carrier has the message.
-func (c *Comparer) SendDigest(ctx context.Context, consumer string, a work.DigestAnswer) error {
-	m, err := c.event(consumer, work.ServerDigest, a)
+// sendDigest sends an agent the answer to its digest, or a request for one.
+func (s *Server) sendDigest(ctx context.Context, consumer string, a work.DigestAnswer) error {
+	data, err := json.Marshal(a)
 	if err != nil {
 		return err
 	}
-	return c.o.Agents.Publish(ctx, consumer, m)
+	return s.publish(ctx, consumer, bus.Event{
+		DataContentType: wire.JSONType,
+		ID:              uuid.NewString(),
+		Source:          s.opts.SourceID,
+		Type:            work.ServerDigest,
+		Time:            time.Now().UTC(),
+		Extensions:      map[string]string{work.ExtClusterName: consumer},
+		Data:            data,
+	})
 }
 
 // answerWorks compares all works that an agent holds in some buckets with the ledger, sends the
 // differing works, and asks for the differing statuses.
-func (c *Comparer) answerWorks(ctx context.Context, consumer string, at time.Time, b work.BucketWorks) error {
+func (s *Server) answerWorks(ctx context.Context, consumer string, at time.Time, b work.BucketWorks) error {
 	scope := ledger.NewScope(b.Bits, b.Buckets)
 	var versions []work.SpecVersion
 	states := make([]work.WorkState, 0, len(b.Works))
@@ -82,17 +94,17 @@ func (c *Comparer) answerWorks(ctx context.Context, consumer string, at time.Tim
 		}
 		versions = append(versions, work.SpecVersion{ID: w.ID, Version: w.Version})
 		states = append(states, w)
-		other[w.ID] = w.Life != c.o.Life()
+		other[w.ID] = w.Life != s.life()
 	}
-	if err := c.reconcile(ctx, consumer, at, versions, other, scope); err != nil {
+	if err := s.reconcile(ctx, consumer, at, versions, other, scope); err != nil {
 		return err
 	}
 	var ask []work.StatusHash
-	err := c.o.Store.Tx(ctx, func(tx *store.Tx) error {
+	err := s.store.Tx(ctx, func(tx *store.Tx) error {
 		if err := ledger.RecordUnknownStatuses(ctx, tx, consumer, states); err != nil {
 			return err
 		}
-		ours, err := ledger.States(ctx, tx, consumer, c.o.Life(), scope)
+		ours, err := ledger.States(ctx, tx, consumer, s.life(), scope)
 		ask = differingStatuses(ours, states)
 		return err
 	})
@@ -102,8 +114,8 @@ func (c *Comparer) answerWorks(ctx context.Context, consumer string, at time.Tim
 	if len(ask) == 0 {
 		return nil
 	}
-	if err := c.askConsumer(ctx, consumer, idsOf(ask)); err != nil {
-		c.log.LogAttrs(ctx, slog.LevelDebug, "statuses not asked for", slog.String("consumer", consumer),
+	if err := s.askConsumer(ctx, consumer, idsOf(ask)); err != nil {
+		s.log.LogAttrs(ctx, slog.LevelDebug, "statuses not asked for", slog.String("consumer", consumer),
 			slog.Any("error", err))
 	}
 	return nil

@@ -1,25 +1,18 @@
-package dispatch
+package maestro
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"atoll.dev/api/work"
 	"atoll.dev/bus"
-	"atoll.dev/internal/pgtest"
 	"atoll.dev/maestro/bundle"
 	"atoll.dev/maestro/delivery"
-	"atoll.dev/maestro/ledger"
 	"atoll.dev/store"
-	"atoll.dev/test/testsite"
 )
 
 // heldCarrier is a carrier that has no room until it is released, or that never
@@ -64,30 +57,10 @@ func (c *heldCarrier) kinds() (kinds []string) {
 	return kinds
 }
 
-// newOptions returns options with an empty database of its own.
-func newOptions(t *testing.T) Options {
+// deliverBy runs a deliverer of the server that uses the carrier.
+func deliverBy(t *testing.T, s *Server, send sendFunc) *deliverer {
 	t.Helper()
-	log := slog.New(slog.DiscardHandler)
-	st, err := store.Open(t.Context(), store.Options{DSN: pgtest.DSN(t), Logger: log, Migrations: []string{ledger.LedgerSchema},
-		Kinds: []store.KindSpec{{Kind: bundle.Kind, Begin: bundle.Begin, Render: bundle.Render}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(st.Close)
-	return Options{
-		Store: st, Ledger: ledger.New(st), SourceID: "maestro", Life: func() string { return "life" },
-		Times: delivery.Config{Jitter: rand.Float64}, Repeated: func(string, []string) {}, Logger: log,
-		Metrics: Metrics{
-			Republished: prometheus.NewCounter(prometheus.CounterOpts{Name: "republished"}),
-			Latency:     prometheus.NewHistogram(prometheus.HistogramOpts{Name: "latency"}),
-		},
-	}
-}
-
-// deliverBy runs a deliverer that uses the carrier.
-func deliverBy(t *testing.T, o Options, send Send) *deliverer {
-	t.Helper()
-	d := newDeliverer(o, send)
+	d := newDeliverer(s, send)
 	d.machine.Connect()
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
@@ -99,8 +72,8 @@ func deliverBy(t *testing.T, o Options, send Send) *deliverer {
 func changeOf(id string, generation int64, deleted bool) *store.Change {
 	doc := store.Document{Kind: bundle.Kind, ID: id, Scope: "mc1", Version: generation, Generation: generation,
 		UpdatedAt: time.Now(), CreatedAt: time.Now()}
-	doc.Spec, _ = bundle.Marshal(bundle.Spec{ID: id, Source: "test-source", Consumer: "mc1", Version: generation,
-		Data: []byte(`{"manifests":[{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"one","namespace":"default"}}]}`)})
+	doc.Spec, _ = bundle.Marshal(bundle.Spec{ID: id, Source: testSource, Consumer: "mc1", Version: generation,
+		Data: specData(configMap(id, 1))})
 	doc.Status, _ = bundle.Marshal(bundle.Status{})
 	if deleted {
 		at := time.Now()
@@ -115,7 +88,7 @@ func changeOf(id string, generation int64, deleted bool) *store.Change {
 // sent any more.
 func TestI9AStaleCreateNeverFollowsItsDeletion(t *testing.T) {
 	t.Parallel()
-	o := newOptions(t)
+	m := newSite(t).start()
 	for _, over := range []struct {
 		what string
 		then func(d *deliverer)
@@ -132,9 +105,9 @@ func TestI9AStaleCreateNeverFollowsItsDeletion(t *testing.T) {
 	} {
 		t.Run(over.what, func(t *testing.T) {
 			carrier := &heldCarrier{release: make(chan struct{})}
-			d := deliverBy(t, o, carrier.send)
+			d := deliverBy(t, m.server, carrier.send)
 			d.applyChanges([]*store.Change{changeOf("w1", 1, false)})
-			testsite.Eventually(t, "a publisher waits for room", func() error {
+			eventually(t, "a publisher waits for room", func() error {
 				carrier.mu.Lock()
 				defer carrier.mu.Unlock()
 				if carrier.waiting == 0 {
@@ -144,7 +117,7 @@ func TestI9AStaleCreateNeverFollowsItsDeletion(t *testing.T) {
 			})
 			over.then(d)
 			close(carrier.release)
-			testsite.Eventually(t, "nothing is under way", func() error {
+			eventually(t, "nothing is under way", func() error {
 				if got := carrier.kinds(); len(got) < len(over.want) {
 					return fmt.Errorf("%q left", got)
 				}
@@ -164,17 +137,17 @@ func TestI9AStaleCreateNeverFollowsItsDeletion(t *testing.T) {
 // of hundreds of messages does not hold back those of other works.
 func TestI6LostAcknowledgementsStopNoDelivery(t *testing.T) {
 	t.Parallel()
-	o := newOptions(t)
+	m := newSite(t).start()
 	carrier := &heldCarrier{release: make(chan struct{}), mute: true}
 	close(carrier.release)
-	d := deliverBy(t, o, carrier.send)
+	d := deliverBy(t, m.server, carrier.send)
 	const works = 2 * publishers * deliverBatch
 	for n := range works {
 		c := changeOf(fmt.Sprint("w", n), 1, false)
 		c.Scope = fmt.Sprint("mc", n) // each window has room
 		d.applyChanges([]*store.Change{c})
 	}
-	testsite.Eventually(t, "all works are sent", func() error {
+	eventually(t, "all works are sent", func() error {
 		if got := len(carrier.kinds()); got < works {
 			return fmt.Errorf("%d of %d", got, works)
 		}

@@ -1,0 +1,93 @@
+package operator
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"atoll.dev/cli/terminal"
+	"atoll.dev/gitops"
+)
+
+// errNotRendered is the error of --check.
+var errNotRendered = errors.New("the rendered files are not those of the configuration: run `atoll config render` " +
+	"and commit")
+
+// renderedFile is a line of the output of `config render`.
+type renderedFile struct {
+	Path   string `json:"path"`
+	Action string `json:"action"` // add, change, remove
+}
+
+func configRender(session *terminal.Session, tree *configTree) *cobra.Command {
+	var out string
+	var check bool
+	cmd := &cobra.Command{
+		Use: "render", Args: cobra.NoArgs,
+		Short: "Write what the clusters are deployed from",
+		Long: `Writes for each regional cluster and each management cluster its Argo CD root
+application and application set, its Helm values and its Terraform variables, and
+for each region its own Atoll configuration. It removes rendered files that
+nothing renders any more, and touches no other file. Equal configuration gives
+equal bytes.
+
+With --check it writes nothing, shows the difference, and fails if there is one.`,
+		Example: `  atoll config render
+  atoll config render --config examples/config --out examples/deploy --check`,
+	}
+	o := terminal.AddOutputFlag(cmd)
+	cmd.Flags().StringVar(&out, "out", "deploy", "directory of the rendered files")
+	cmd.Flags().BoolVar(&check, "check", false, "write nothing; fail when the files are not as they would be rendered")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		fleet, err := tree.load()
+		if err != nil {
+			return err
+		}
+		files, err := gitops.Render(fleet)
+		if err != nil {
+			return err
+		}
+		change := gitops.Directory(out).Compare
+		if !check {
+			change = func(files gitops.Files) ([]gitops.Difference, error) {
+				return gitops.Directory(out).Write(cmd.Context(), files)
+			}
+		}
+		differences, err := change(files)
+		if err != nil {
+			return err
+		}
+		lines := make([]renderedFile, len(differences))
+		for i, d := range differences {
+			lines[i] = renderedFile{d.Path, actionOn(d)}
+		}
+		err = o.Print(session.Out, lines, func(w io.Writer) {
+			for i, d := range differences {
+				if check {
+					fmt.Fprint(w, d.Text())
+				} else {
+					fmt.Fprintf(w, "%-7s %s\n", lines[i].Action, d.Path)
+				}
+			}
+			fmt.Fprintf(w, "%d regions, %d files, %d differ\n", len(fleet.Regions()), len(files), len(differences))
+		})
+		if err == nil && check && len(differences) > 0 {
+			return errNotRendered
+		}
+		return err
+	}
+	return cmd
+}
+
+// actionOn says what a difference means for the file.
+func actionOn(d gitops.Difference) string {
+	switch {
+	case d.Before == nil:
+		return "add"
+	case d.After == nil:
+		return "remove"
+	}
+	return "change"
+}
