@@ -3,6 +3,8 @@ package adapter
 import (
 	"fmt"
 	"strings"
+
+	"atoll.dev/internal/jsonvalue"
 )
 
 // workView says how the state of a ManifestWork's object is read.
@@ -70,7 +72,7 @@ func hasPresent(work map[string]any, kind, status string) bool {
 		if !there {
 			observed = int64(0)
 		}
-		if c["type"] == kind && c["status"] == status && equal(observed, dig(work, "metadata.generation")) {
+		if c["type"] == kind && c["status"] == status && jsonvalue.Equal(observed, dig(work, "metadata.generation")) {
 			return true
 		}
 	}
@@ -133,7 +135,7 @@ func wasAvailable(vars map[string]any) bool {
 	list, _ := before["conditions"].([]any)
 	for _, x := range list {
 		if c, _ := x.(map[string]any); c["type"] == "Available" && c["status"] == "True" {
-			return equal(before["observed_generation"], vars["generation"])
+			return jsonvalue.Equal(before["observed_generation"], vars["generation"])
 		}
 	}
 	return false

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"atoll.dev/internal/jsonvalue"
 	"atoll.dev/rules"
 )
 
@@ -145,15 +146,15 @@ func holds(operator string, v, wanted any) (bool, error) {
 	case "notExists":
 		return empty(v), nil
 	case "equals":
-		return equal(v, wanted), nil
+		return jsonvalue.Equal(v, wanted), nil
 	case "notEquals":
-		return !equal(v, wanted), nil
+		return !jsonvalue.Equal(v, wanted), nil
 	case "in", "notIn":
 		list, ok := wanted.([]any)
 		if !ok {
 			return false, fmt.Errorf("a list is wanted, not a %s", kindOf(wanted))
 		}
-		in := slices.ContainsFunc(list, func(e any) bool { return equal(v, e) })
+		in := slices.ContainsFunc(list, func(e any) bool { return jsonvalue.Equal(v, e) })
 		return in == (operator == "in"), nil
 	case "contains":
 		return contains(v, wanted)
@@ -179,7 +180,7 @@ func holds(operator string, v, wanted any) (bool, error) {
 func contains(v, wanted any) (bool, error) {
 	switch v := v.(type) {
 	case []any:
-		return slices.ContainsFunc(v, func(e any) bool { return equal(e, wanted) }), nil
+		return slices.ContainsFunc(v, func(e any) bool { return jsonvalue.Equal(e, wanted) }), nil
 	case string:
 		s, ok := wanted.(string)
 		if !ok {

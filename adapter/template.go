@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -13,6 +12,8 @@ import (
 	"text/template/parse"
 	"time"
 	"unicode"
+
+	"atoll.dev/internal/jsonvalue"
 )
 
 // tmpl is a compiled Go template, or a text without one.
@@ -252,9 +253,9 @@ func templateFuncs(now func() time.Time) template.FuncMap {
 		"float64": func(v any) float64 { f, _ := toFloat(v); return f },
 		"string":  toText,
 		"eq": func(a any, others ...any) bool {
-			return slices.ContainsFunc(others, func(b any) bool { return equal(a, b) })
+			return slices.ContainsFunc(others, func(b any) bool { return jsonvalue.Equal(a, b) })
 		},
-		"ne":     func(a, b any) bool { return !equal(a, b) },
+		"ne":     func(a, b any) bool { return !jsonvalue.Equal(a, b) },
 		"lt":     order(func(c int) bool { return c < 0 }),
 		"le":     order(func(c int) bool { return c <= 0 }),
 		"gt":     order(func(c int) bool { return c > 0 }),
@@ -307,16 +308,6 @@ func printf(format string, args ...any) string {
 		i++
 	}
 	return fmt.Sprintf(format, args...)
-}
-
-// equal compares JSON values; numbers of different types are equal when their values are.
-func equal(a, b any) bool {
-	x, ok := number(a)
-	y, ok2 := number(b)
-	if ok && ok2 {
-		return x == y
-	}
-	return ok == ok2 && reflect.DeepEqual(a, b)
 }
 
 // compare orders numbers, and strings.

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	kubejson "k8s.io/apimachinery/pkg/util/json"
 
 	"atoll.dev/adapter"
+	"atoll.dev/internal/jsonvalue"
 )
 
 // Memory is a transport that keeps objects in memory, as a cluster would keep them. It is
@@ -223,14 +223,14 @@ func (m *Memory) Recall(match func(adapter.Event) bool) {
 // metadata but labels and annotations are no content.
 func sameContent(want, have adapter.Object) bool {
 	for k, v := range want {
-		if k != "metadata" && k != "status" && !reflect.DeepEqual(v, have[k]) {
+		if k != "metadata" && k != "status" && !jsonvalue.Equal(v, have[k]) {
 			return false
 		}
 	}
 	a, b := annotations(clone(want)), annotations(clone(have))
 	delete(a, annotationEvent)
 	delete(b, annotationEvent)
-	return reflect.DeepEqual(a, b) && reflect.DeepEqual(labels(want), labels(have))
+	return jsonvalue.Equal(a, b) && jsonvalue.Equal(labels(want), labels(have))
 }
 
 func clone(o adapter.Object) adapter.Object {

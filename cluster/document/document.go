@@ -15,7 +15,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -131,7 +130,7 @@ func CheckUnchanged(p *Problems, path string, before, after any) {
 		}
 		return
 	}
-	if !reflect.DeepEqual(before, after) {
+	if !jsonvalue.Equal(before, after) {
 		p.Add(path, "cannot be changed")
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"reflect"
 	"strconv"
 	"strings"
 )
@@ -59,7 +60,8 @@ func EqualOptional(a, b []byte) bool {
 	return err == nil && equal
 }
 
-// Equal reports whether two values mean the same to PostgreSQL's jsonb.
+// Equal reports whether two values mean the same to PostgreSQL's jsonb. Besides the values of Decode it takes numbers
+// of type int, int64 and float64, which other decoders and templates make.
 func Equal(a, b any) bool {
 	switch a := a.(type) {
 	case map[string]any:
@@ -85,15 +87,30 @@ func Equal(a, b any) bool {
 			}
 		}
 		return true
+	case nil, bool, string:
+		return a == b
+	}
+	x, isNumber := numeral(a)
+	y, areNumbers := numeral(b)
+	if isNumber && areNumbers {
+		return x == y || equalNumbers(x, y)
+	}
+	return isNumber == areNumbers && reflect.DeepEqual(a, b)
+}
+
+// numeral returns a number as JSON writes it. ok is false for a value that is no number.
+func numeral(v any) (text string, ok bool) {
+	switch v := v.(type) {
 	case json.Number:
-		b, ok := b.(json.Number)
-		return ok && (a == b || equalNumbers(string(a), string(b)))
+		return string(v), true
+	case int:
+		return strconv.Itoa(v), true
+	case int64:
+		return strconv.FormatInt(v, 10), true
+	case float64:
+		return strconv.FormatFloat(v, 'g', -1, 64), true
 	}
-	switch b.(type) {
-	case map[string]any, []any: // these cannot be compared by ==
-		return false
-	}
-	return a == b
+	return "", false
 }
 
 // equalNumbers compares two JSON numbers digit by digit, whatever their notation.

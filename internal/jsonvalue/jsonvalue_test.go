@@ -41,6 +41,28 @@ func TestTextsAreEqualByMeaning(t *testing.T) {
 	}
 }
 
+// Templates and Kubernetes' decoder make Go numbers; values that are no JSON are compared as Go does.
+func TestNumbersOfGoEqualThoseOfJSON(t *testing.T) {
+	for _, c := range []struct {
+		a, b  any
+		equal bool
+	}{
+		{1, json.Number("1"), true}, {int64(1), 1.0, true}, {json.Number("1e3"), 1000.0, true},
+		{1e21, json.Number("1000000000000000000000"), true}, {-0.0, 0, true}, {0.1, json.Number("0.10"), true},
+		{int64(9007199254740993), json.Number("9007199254740993"), true}, {int64(9007199254740993), 9007199254740992.0, false},
+		{1, "1", false}, {nil, 0, false}, {true, 1, false}, {[]any{1}, []any{json.Number("1.0")}, true},
+		{map[string]any{"a": 1}, map[string]any{"a": int64(2)}, false},
+		{[]string{"a"}, []string{"a"}, true}, {[]string{"a"}, []string{"b"}, false}, {"a", []string{"a"}, false},
+	} {
+		for range 2 {
+			if got := Equal(c.a, c.b); got != c.equal {
+				t.Errorf("%T %v and %T %v: equal is %v", c.a, c.a, c.b, c.b, got)
+			}
+			c.a, c.b = c.b, c.a
+		}
+	}
+}
+
 func TestAnAbsentTextEqualsNull(t *testing.T) {
 	if !EqualOptional(nil, []byte(" null")) || !EqualOptional(nil, []byte{}) || EqualOptional(nil, []byte(`{}`)) ||
 		EqualOptional([]byte(`{`), []byte(`{}`)) {

@@ -2,10 +2,10 @@ package request
 
 import (
 	"encoding/json"
-	"reflect"
 
 	"atoll.dev/cluster"
 	"atoll.dev/cluster/document"
+	"atoll.dev/internal/jsonvalue"
 )
 
 // NodePools reads the bodies of requests for the node pools of one cluster.
@@ -128,7 +128,7 @@ func insert(p *document.Problems, path string, into map[string]any, name string,
 		for name, value := range members {
 			insert(p, document.JoinPath(path, document.QuoteName(name)), haveMembers, name, value)
 		}
-	case !reflect.DeepEqual(have, value):
+	case !jsonvalue.Equal(have, value):
 		p.Add(path, "is under spec.nodePool as well, with another value; give it once")
 	}
 }
