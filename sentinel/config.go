@@ -258,9 +258,19 @@ func (c Config) Dump() ([]byte, error) {
 	return out.Bytes(), nil
 }
 
+// Process says which process a sentinel runs in.
+type Process uint8
+
+// The processes that a sentinel runs in.
+const (
+	OwnProcess Process = iota
+	ProcessOfCLM
+)
+
 // Ineffective returns the settings that differ from their default and have no
-// effect, each with the reason. inside is true if the sentinel runs in CLM's process.
-func (c Config) Ineffective(inside bool) (settings []string) {
+// effect, each with the reason.
+func (c Config) Ineffective(in Process) (settings []string) {
+	inside := in == ProcessOfCLM
 	usual := DefaultConfig(c.ResourceType)
 	add := func(set bool, text string) {
 		if set {

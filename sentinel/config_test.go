@@ -222,13 +222,13 @@ func TestSettingsWithoutEffectAreNamed(t *testing.T) {
 		return c
 	}
 	if got := read("{resource_type: clusters, clients: {broker: {topic: x}}, poll_interval: 5s}").Ineffective(
-		true); len(got) > 0 {
+		ProcessOfCLM); len(got) > 0 {
 		t.Errorf("%q", got)
 	}
 	loud := read(
 		"{resource_type: clusters, sentinel: {name: x}, log: {level: debug}, tracing_enabled: true, poll_interval: " +
 			"1s, clients: {hyperfleet_api: {page_size: 7}}}")
-	if inside, apart := loud.Ineffective(true), loud.Ineffective(false); len(inside) != 5 || len(apart) != 3 {
+	if inside, apart := loud.Ineffective(ProcessOfCLM), loud.Ineffective(OwnProcess); len(inside) != 5 || len(apart) != 3 {
 		t.Errorf("inside %q, apart %q", inside, apart)
 	}
 }

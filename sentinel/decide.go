@@ -66,7 +66,10 @@ func (s *Sentinel) nextDue(at instant, now time.Time) (*resource, time.Duration)
 // decide evaluates the rules for a resource with its document, and sends an event if they want one.
 func (s *Sentinel) decide(ctx context.Context, r *resource, doc *store.Document, now time.Time) {
 	d := s.duties[r.kind]
-	fresh := r.held == doc
+	var changedAt time.Time
+	if r.held == doc { // the feed brought the document just now
+		changedAt = doc.UpdatedAt
+	}
 	state := r.State
 	state.Generation = max(state.Generation, doc.Generation) // a document read just now may be ahead of the feed
 	f, err := d.rules.Facts(doc.Wire)
@@ -94,7 +97,7 @@ func (s *Sentinel) decide(ctx context.Context, r *resource, doc *store.Document,
 		if !v.Wanted {
 			reason = reasonAsked
 		}
-		s.enqueueEvent(ctx, r, doc, f, reason, fresh)
+		s.enqueueEvent(ctx, r, doc, f, reason, changedAt)
 	case !v.Failed:
 		s.metrics.skippedOne(d, reasonFalse)
 	}

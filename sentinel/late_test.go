@@ -24,8 +24,8 @@ func TestADocumentThatChangesWhileItIsReadIsReadAgain(t *testing.T) {
 	s.slots[slot].epoch, s.slots[slot].ready = 1, true
 	old := w.create(channel, k.id, nil)
 	r := s.table.get(k, slot)
-	s.table.put(r, s.policy.ApplyListed(r.State, Change{Version: 1, Generation: 1}, false, false, After{}, now))
-	s.table.put(r, s.policy.ApplyRequest(r.State, true, true, 1, now))
+	s.table.put(r, s.policy.ApplyListed(r.State, Change{Version: 1, Generation: 1}, After{}, now))
+	s.table.put(r, s.policy.ApplyRequest(r.State, Urgent, 1, now))
 	s.table.put(r, func() State { x := r.State; x.Forced = false; return x }())
 	s.decideDue(t.Context(), now) // begins to read it
 	<-s.read
@@ -89,7 +89,7 @@ func TestWhatWaitsForTheReaderTakesNoPace(t *testing.T) {
 	s, k := w.still("ch")
 	now := time.Now()
 	change := Change{Version: 1, Generation: 1}
-	s.table.put(s.table.get(k, slotOf(k.id)), s.policy.ApplyListed(State{}, change, false, false, After{Wanted: true},
+	s.table.put(s.table.get(k, slotOf(k.id)), s.policy.ApplyListed(State{}, change, After{Wanted: true},
 		now))
 	s.reading = true
 	before := s.pace.TokensAt(now)

@@ -314,7 +314,7 @@ func (s *Sentinel) putSeen(ctx context.Context, l load, docs []store.Document) (
 			all = append(all, x)
 		}
 	}
-	return s.mail.call(ctx, func() { current = s.putListed(l, all, false) }) && current
+	return s.mail.call(ctx, func() { current = s.putListed(l, all, Routine) }) && current
 }
 
 // loadUnseen lists the documents and requests after a cursor of slots. It lists kind by
@@ -323,7 +323,7 @@ func (s *Sentinel) loadUnseen(ctx context.Context, l load, cursor store.Cursor, 
 	count := 0
 	each := func(docs []store.Document) bool {
 		count += len(docs)
-		return s.putUnseen(ctx, l, cursor != "" && count <= manyUnseen, docs)
+		return s.putUnseen(ctx, l, Urgency(cursor != "" && count <= manyUnseen), docs)
 	}
 	for _, kind := range s.kinds {
 		q := store.Query{Kind: kind, ChangedSince: cursor, Where: inSlots(in)}
@@ -338,7 +338,7 @@ func (s *Sentinel) loadUnseen(ctx context.Context, l load, cursor store.Cursor, 
 }
 
 // putUnseen puts resources into the table whose last event may not have been sent.
-func (s *Sentinel) putUnseen(ctx context.Context, l load, urgent bool, docs []store.Document) (current bool) {
+func (s *Sentinel) putUnseen(ctx context.Context, l load, urgency Urgency, docs []store.Document) (current bool) {
 	var all []listed
 	var requests []request
 	now := time.Now()
@@ -353,7 +353,7 @@ func (s *Sentinel) putUnseen(ctx context.Context, l load, urgent bool, docs []st
 		}
 	}
 	return s.mail.call(ctx, func() {
-		current = s.putListed(l, all, urgent)
+		current = s.putListed(l, all, urgency)
 		for _, req := range requests {
 			if !slices.Contains(s.waiting, req) {
 				s.waiting = append(s.waiting, req) // until the slots are read
@@ -364,7 +364,7 @@ func (s *Sentinel) putUnseen(ctx context.Context, l load, urgent bool, docs []st
 
 // putListed puts documents of a list into the table. It returns whether the load still
 // has a slot to read.
-func (s *Sentinel) putListed(l load, all []listed, urgent bool) (current bool) {
+func (s *Sentinel) putListed(l load, all []listed, urgency Urgency) (current bool) {
 	now := time.Now()
 	for i := range s.slots {
 		current = current || s.slots[i].epoch == l.epoch
@@ -375,7 +375,11 @@ func (s *Sentinel) putListed(l load, all []listed, urgent bool) (current bool) {
 		}
 		r := s.table.get(x.key, x.slot)
 		s.table.own(r, x.owner)
-		s.table.put(r, s.policy.ApplyListed(r.State, x.change, x.unseen, urgent, x.after, now))
+		if x.unseen {
+			s.table.put(r, s.policy.ApplyUnseen(r.State, x.change, urgency, now))
+		} else {
+			s.table.put(r, s.policy.ApplyListed(r.State, x.change, x.after, now))
+		}
 	}
 	return current
 }

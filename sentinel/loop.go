@@ -162,12 +162,12 @@ func (s *Sentinel) applyChange(c *store.Change, now time.Time) {
 func (s *Sentinel) requeueRelated(k key, c *store.Change, now time.Time) {
 	if !c.Removed {
 		for r := range s.table.owned[k] {
-			s.table.put(r, s.policy.ApplyRequest(r.State, false, true, 0, now))
+			s.table.put(r, s.policy.ApplyRecheck(r.State, Urgent, now))
 		}
 		return
 	}
 	if r := s.table.all[s.duties[c.Kind].owner(&c.Document)]; r != nil {
-		s.table.put(r, s.policy.ApplyRequest(r.State, false, true, 0, now))
+		s.table.put(r, s.policy.ApplyRecheck(r.State, Urgent, now))
 	}
 }
 
@@ -220,14 +220,14 @@ func (s *Sentinel) applyRequest(req request, in func(slot int) bool, round uint6
 		for kind := range s.duties {
 			if r := s.table.all[key{kind, req.ID}]; r != nil && in(int(r.slot)) &&
 				(req.Kind == "" || req.Kind == kind) {
-				s.table.put(r, s.policy.ApplyRequest(r.State, true, true, round, now))
+				s.table.put(r, s.policy.ApplyRequest(r.State, Urgent, round, now))
 			}
 		}
 		return
 	}
 	for _, r := range s.table.all {
 		if (req.Kind == "" || req.Kind == r.kind) && in(int(r.slot)) {
-			s.table.put(r, s.policy.ApplyRequest(r.State, true, false, round, now))
+			s.table.put(r, s.policy.ApplyRequest(r.State, Routine, round, now))
 		}
 	}
 }

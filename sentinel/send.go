@@ -28,9 +28,9 @@ type outgoing struct {
 }
 
 // enqueueEvent makes the event of a resource and queues it for publishEvents. reason is the
-// event's reason; fresh is true if the feed brought the document just now.
+// event's reason; changedAt is the time of the change if the feed brought the document just now, else zero.
 func (s *Sentinel) enqueueEvent(ctx context.Context, r *resource, doc *store.Document, f Facts, reason string,
-	fresh bool) {
+	changedAt time.Time) {
 	d := s.duties[r.kind]
 	data, err := d.rules.Data(ctx, f, reason)
 	if err != nil { // a cluster has no owner, for example
@@ -51,11 +51,7 @@ func (s *Sentinel) enqueueEvent(ctx context.Context, r *resource, doc *store.Doc
 	}
 	s.sending++
 	r.number++
-	o := outgoing{resource: r, number: r.number, duty: d, event: e, reason: reason}
-	if fresh {
-		o.changed = doc.UpdatedAt
-	}
-	s.out <- o
+	s.out <- outgoing{resource: r, number: r.number, duty: d, event: e, reason: reason, changed: changedAt}
 }
 
 // publishEvents publishes queued events until ctx ends. The client of the bus blocks it
@@ -105,5 +101,5 @@ func (s *Sentinel) applyPublished(o outgoing, err error, at time.Time) {
 	if s.table.all[r.key] != r || r.number != o.number || !r.Sending {
 		return // another replica has the slot now, or a later event of the resource is in flight
 	}
-	s.table.put(r, s.policy.ApplyOutcome(r.State, err == nil, at))
+	s.table.put(r, s.policy.ApplyOutcome(r.State, Outcome(err == nil), at))
 }

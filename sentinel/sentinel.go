@@ -63,9 +63,9 @@ type Options struct {
 	Logger  *slog.Logger // default: discard
 	Metrics prometheus.Registerer
 	Ops     *rest.Ops // gets the readiness checks sentinel and sentinel-broker, and GET /sentinel?id=; may be nil
-	// Inside is true when the process serves CLM's API, too. The API accepts writes while the broker is down, and
-	// the sentinel sends their events later; so readiness does not depend on the broker.
-	Inside bool
+	// Process says which process the sentinel runs in. The API of CLM's process accepts writes while the broker is
+	// down, and the sentinel sends their events later; so its readiness does not depend on the broker.
+	Process Process
 }
 
 func (o Options) withDefaults() (Options, error) {
@@ -197,7 +197,7 @@ func New(ctx context.Context, o Options) (*Sentinel, error) {
 	s.client = bus.NewClient(client)
 	if o.Ops != nil {
 		o.Ops.Check("sentinel", s.Check)
-		if !o.Inside {
+		if o.Process == OwnProcess {
 			o.Ops.Check("sentinel-broker", s.client.Check)
 		}
 		o.Ops.Handle("GET /sentinel", s.serveLookup)

@@ -359,7 +359,7 @@ func TestWhatIsKnownAndCountedIsShown(t *testing.T) {
 func TestInsideCLMReadinessDoesNotDependOnTheBroker(t *testing.T) {
 	w := newWorld(t)
 	ops := rest.NewOps()
-	r := w.start("one", func(o *Options) { o.Ops, o.Inside = ops, true })
+	r := w.start("one", func(o *Options) { o.Ops, o.Process = ops, ProcessOfCLM })
 	w.stopBroker()
 	w.wait("the broker is gone", func() bool { return !r.client.Connected() })
 	if missing := ops.Missing(t.Context()); len(missing) > 0 {

@@ -115,42 +115,45 @@ func (p Policy) ApplyChange(s State, c Change, now time.Time) State {
 	switch {
 	case spec:
 		s.Attempts = 0
-		s.due(at, true)
+		s.due(at, Urgent)
 		s.markUnsent(c.Round)
 	case report:
 		// No event is marked as unsent: the next holder of the slot asks the rules, which give the same answer.
 		refill := instant(p.Refill.Microseconds())
 		if ready := s.BudgetFullAt - instant(p.Burst-1)*refill; ready > at {
-			s.due(ready, false)
+			s.due(ready, Routine)
 			break
 		}
 		if s.BudgetFullAt < at+instant(p.Burst/2)*refill {
 			s.Attempts = 0 // reports are rare enough to count as progress
 		}
 		s.BudgetFullAt = max(s.BudgetFullAt, at) + refill
-		s.due(at.add(p.Debounce), true)
+		s.due(at.add(p.Debounce), Urgent)
 	}
 	return s
 }
 
-// ApplyListed handles a document of a list, as ApplyChange does one of the feed. unseen is
-// true if the slot's cursor lies before the document: its last event is not known, so that
-// the document counts as just changed. All events of other documents were sent; after is
-// the present decision about them.
-func (p Policy) ApplyListed(s State, c Change, unseen, urgent bool, after After, now time.Time) State {
+// ApplyUnseen handles a document of a list that lies after the slot's cursor: its last event is not known, so that the
+// document counts as just changed.
+func (p Policy) ApplyUnseen(s State, c Change, urgency Urgency, now time.Time) State {
 	switch {
 	case c.Version < s.Version:
 		return s // the feed brought a newer version before the list
-	case unseen && c.Version == s.Version && (s.Unsent != 0 || s.Published == c.Generation && s.PublishedAt != 0):
+	case c.Version == s.Version && (s.Unsent != 0 || s.Published == c.Generation && s.PublishedAt != 0):
 		return s // it is marked already, or its event has been sent since
-	case unseen:
-		s.Version, s.Generation, s.Mark, s.Deleting = c.Version, c.Generation, c.Mark, c.Deleting
-		s.Published, s.Attempts = 0, 0
-		s.due(instantOf(now), urgent)
-		s.markUnsent(c.Round)
-		return s
-	case c.Version == s.Version:
-		return s
+	}
+	s.Version, s.Generation, s.Mark, s.Deleting = c.Version, c.Generation, c.Mark, c.Deleting
+	s.Published, s.Attempts = 0, 0
+	s.due(instantOf(now), urgency)
+	s.markUnsent(c.Round)
+	return s
+}
+
+// ApplyListed handles a document of a list whose events have all been sent. after is the present decision about it.
+func (p Policy) ApplyListed(s State, c Change, after After, now time.Time) State {
+	switch {
+	case c.Version <= s.Version:
+		return s // the feed brought this version, or a newer one, before the list
 	case s.Version != 0:
 		return p.ApplyChange(s, c, now) // the list brought a newer version before the feed
 	}
@@ -162,24 +165,31 @@ func (p Policy) ApplyListed(s State, c Change, unseen, urgent bool, after After,
 	return s
 }
 
-// ApplyRequest handles a request for an event of an unchanged document. A forced event is
-// sent also when the decision is false. An event that is not forced, after the connection
-// of the bus or of an adapter was down, is sent if the last decision was true or an event
-// is unsent.
-func (p Policy) ApplyRequest(s State, forced, urgent bool, round uint64, now time.Time) State {
-	switch {
-	case forced && s.Sending:
+// ApplyRequest handles a request for an event of an unchanged document. Its event is sent also when the decision is
+// false.
+func (p Policy) ApplyRequest(s State, urgency Urgency, round uint64, now time.Time) State {
+	if s.Sending {
 		s.ForcedAgain = true
-	case forced:
+	} else {
 		s.Forced = true
-	case !s.Wanted && !s.Forced && s.Unsent == 0:
+	}
+	s.markUnsent(round)
+	s.Attempts = 0
+	s.due(instantOf(now), urgency)
+	return s
+}
+
+// ApplyRecheck makes the next decision about an unchanged document due, if the last decision was true or an event is
+// unsent: after the connection of the bus or of an adapter was down, or after a related document changed.
+func (p Policy) ApplyRecheck(s State, urgency Urgency, now time.Time) State {
+	if !s.Wanted && !s.Forced && s.Unsent == 0 {
 		return s
 	}
-	if forced {
-		s.markUnsent(round)
-	}
 	s.Attempts = 0
-	s.due(instantOf(now), urgent || !forced && s.Unsent != 0)
+	if s.Unsent != 0 {
+		urgency = Urgent
+	}
+	s.due(instantOf(now), urgency)
 	return s
 }
 
@@ -193,10 +203,10 @@ func (p Policy) ApplyConnect(s State, now time.Time) State {
 	if !pending(s) {
 		s.Forced = true
 		s.Attempts = 0
-		s.due(instantOf(now), false)
+		s.due(instantOf(now), Routine)
 		return s
 	}
-	return p.ApplyRequest(s, false, false, 0, now)
+	return p.ApplyRecheck(s, Routine, now)
 }
 
 // Verdict is the result of the rules for a state that is due: an event is needed, with
@@ -234,15 +244,23 @@ func (p Policy) ApplyVerdict(s State, v Verdict, now time.Time) (State, bool) {
 	return s, true
 }
 
-// ApplyOutcome applies the outcome of an event: ok is true when the broker took it. It is
-// false, too, when no adapter was subscribed.
-func (p Policy) ApplyOutcome(s State, ok bool, now time.Time) State {
+// Outcome is what became of a sent event.
+type Outcome bool
+
+// The outcomes of a sent event.
+const (
+	Delivered   Outcome = true
+	Undelivered Outcome = false // the broker did not take it, or no adapter was subscribed
+)
+
+// ApplyOutcome applies the outcome of an event.
+func (p Policy) ApplyOutcome(s State, outcome Outcome, now time.Time) State {
 	at := instantOf(now)
 	s.Sending = false
-	if !ok {
+	if outcome == Undelivered {
 		s.Attempts, s.Forced, s.ForcedAgain = bump(s.Attempts), s.Forced || s.ForcedAgain, false
 		s.Unsent, s.UnsentLater = s.unsentSince(), 0
-		s.due(at.add(p.backoff(s)), false)
+		s.due(at.add(p.backoff(s)), Routine)
 		return s
 	}
 	if s.Forced && s.Unsent != 0 { // a request; an event that is sent again to an adapter that connects is none
@@ -262,12 +280,21 @@ func (p Policy) ApplyOutcome(s State, ok bool, now time.Time) State {
 	return s
 }
 
+// Urgency says whether a user waits for an event.
+type Urgency bool
+
+// The urgencies of events.
+const (
+	Routine Urgency = false // a timer or a new connection caused the event
+	Urgent  Urgency = true  // a change or a request of a user caused the event
+)
+
 // due makes a state due at a time, or earlier if it already is.
-func (s *State) due(at instant, urgent bool) {
+func (s *State) due(at instant, urgency Urgency) {
 	if s.Due == 0 || at < s.Due {
 		s.Due = max(at, 1)
 	}
-	s.Urgent = s.Urgent || urgent
+	s.Urgent = s.Urgent || urgency == Urgent
 }
 
 // markUnsent notes a round of the feed whose event is still to be sent.

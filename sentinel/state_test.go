@@ -49,10 +49,17 @@ func TestStates(t *testing.T) {
 			case "change":
 				s = policy.ApplyChange(s, change, now)
 			case "found":
-				s = policy.ApplyListed(s, change, d.HasArg("unseen"), d.HasArg("urgent"), After{d.HasArg("wanted"), flip()},
-					now)
+				if d.HasArg("unseen") {
+					s = policy.ApplyUnseen(s, change, Urgency(d.HasArg("urgent")), now)
+				} else {
+					s = policy.ApplyListed(s, change, After{d.HasArg("wanted"), flip()}, now)
+				}
 			case "ask":
-				s = policy.ApplyRequest(s, d.HasArg("forced"), d.HasArg("urgent"), change.Round, now)
+				if d.HasArg("forced") {
+					s = policy.ApplyRequest(s, Urgency(d.HasArg("urgent")), change.Round, now)
+				} else {
+					s = policy.ApplyRecheck(s, Urgency(d.HasArg("urgent")), now)
+				}
 			case "decide":
 				v := Verdict{Wanted: d.HasArg("wanted"), Failed: d.HasArg("failed"),
 					After: After{Wanted: d.HasArg("after")}}
@@ -62,7 +69,7 @@ func TestStates(t *testing.T) {
 					note = "send; "
 				}
 			case "sent":
-				s = policy.ApplyOutcome(s, d.HasArg("ok"), now)
+				s = policy.ApplyOutcome(s, Outcome(d.HasArg("ok")), now)
 			case "hello":
 				s = policy.ApplyConnect(s, now)
 			default:
@@ -131,7 +138,12 @@ func TestI6NothingIsForgotten(t *testing.T) {
 					owe()
 				}
 				if version > 0 {
-					s = policy.ApplyRequest(s, forced, rapid.Bool().Draw(t, "urgent"), round, now)
+					urgency := Urgency(rapid.Bool().Draw(t, "urgent"))
+					if forced {
+						s = policy.ApplyRequest(s, urgency, round, now)
+					} else {
+						s = policy.ApplyRecheck(s, urgency, now)
+					}
 				}
 			},
 			"hello": func(*rapid.T) { s = policy.ApplyConnect(s, now) },
@@ -170,7 +182,7 @@ func TestI6NothingIsForgotten(t *testing.T) {
 					}
 				}
 				clear(flown)
-				s = policy.ApplyOutcome(s, ok, now)
+				s = policy.ApplyOutcome(s, Outcome(ok), now)
 				if ok && (s.Published == 0 || s.PublishedAt == 0) {
 					t.Fatal("the event is not noted")
 				}
@@ -222,7 +234,7 @@ func TestAResourceThatIsStuckCostsLittle(t *testing.T) {
 			}
 			events++
 			now = now.Add(time.Millisecond)
-			s = policy.ApplyOutcome(s, true, now)
+			s = policy.ApplyOutcome(s, Delivered, now)
 			if restless { // each event brings another report
 				s = policy.ApplyChange(s, Change{Version: s.Version + 1, Generation: 1, Mark: uint64(events)}, now)
 			}

@@ -44,17 +44,9 @@ func (f *sentinelFlags) add(cmd *cobra.Command, prefix string) {
 // isWanted reports whether a sentinel runs in the process of CLM.
 func (f *sentinelFlags) isWanted() bool { return f.on && (f.broker != "" || f.brokerConfig != "") }
 
-// sentinelPlace is where a sentinel runs.
-type sentinelPlace uint8
-
-const (
-	ownProcess sentinelPlace = iota
-	insideCLM                // in the process that serves CLM's API
-)
-
 // start adds a sentinel to a process that has CLM's database open.
 func (f *sentinelFlags) start(s *System, p *parts, db *clm.Database, identity *pki.Identity,
-	place sentinelPlace) error {
+	process sentinel.Process) error {
 	broker, err := brokerOptions(f.broker, f.brokerConfig, identity)
 	if err != nil {
 		return err
@@ -62,7 +54,7 @@ func (f *sentinelFlags) start(s *System, p *parts, db *clm.Database, identity *p
 	o := sentinel.Options{
 		Store: db.Store, Feed: db.Feed, Bus: broker, Requests: clm.RequestKind, Name: f.name, Fleet: f.fleet,
 		Trace: publishSpan(s.Tracer), Version: terminal.Version, Logger: s.Log, Metrics: s.Ops.Registry, Ops: s.Ops,
-		Inside: place == insideCLM,
+		Process: process,
 	}
 	for _, e := range db.Registry.Entities() {
 		o.Kinds = append(o.Kinds, sentinel.Kind{Kind: store.Kind(e.Kind), Plural: e.Plural, Parent: store.Kind(
@@ -77,7 +69,7 @@ func (f *sentinelFlags) start(s *System, p *parts, db *clm.Database, identity *p
 		return err
 	}
 	for i, c := range configs {
-		if ineffective := c.Ineffective(o.Inside); len(ineffective) > 0 {
+		if ineffective := c.Ineffective(o.Process); len(ineffective) > 0 {
 			s.Log.Warn("settings without effect", "file", f.configs[i], "settings", ineffective)
 		}
 		if c.DebugConfig {
@@ -200,7 +192,7 @@ func (m *sentinelService) start(ctx context.Context, s *System) error {
 		return err
 	}
 	defer s.Database.Close() // after wait
-	if err := m.flags.start(s, p, s.Database, identity, ownProcess); err != nil {
+	if err := m.flags.start(s, p, s.Database, identity, sentinel.OwnProcess); err != nil {
 		return err
 	}
 	return p.wait()
