@@ -64,7 +64,7 @@ func newEstate(t *testing.T, validity time.Duration) *estate {
 func (e *estate) open(t *testing.T) {
 	t.Helper()
 	id := e.identity(t, "system:broker", e.dir)
-	e.opts.TLS = id.ServerTLS(true)
+	e.opts.TLS = id.ServerTLS(pki.CertificateRequired)
 	e.rest = background(t, id.Run)
 	for id.Check(t.Context()) != nil {
 		<-time.After(5 * time.Millisecond)

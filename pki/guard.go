@@ -154,19 +154,27 @@ func closed(conn net.Conn) bool {
 	return raw.Control(func(uintptr) {}) != nil
 }
 
+// ClientCertificate says whether a server admits clients without a certificate.
+type ClientCertificate uint8
+
+// Rules about the certificates of clients.
+const (
+	CertificateRequired ClientCertificate = iota // a client without one is refused
+	CertificateOptional                          // a client without one must be identified otherwise
+)
+
 // ServerTLS returns the configuration of a server with this identity. It verifies
-// clients against the region's CA and its revocation list. With mutual it refuses
-// clients without a certificate. [PeerName] returns a client's identity. New
-// connections use a renewed certificate.
+// certificates of clients against the region's CA and its revocation list.
+// [PeerName] returns a client's identity. New connections use a renewed certificate.
 //
 // [Identity.Run] keeps the list fresh, and on disk for the next start. Without a
 // list, or with an expired one, the server refuses every client with a certificate.
 // It closes the connections of clients whose certificate is revoked.
-func (id *Identity) ServerTLS(mutual bool) *tls.Config {
+func (id *Identity) ServerTLS(rule ClientCertificate) *tls.Config {
 	id.guard.serve()
-	auth := tls.VerifyClientCertIfGiven
-	if mutual {
-		auth = tls.RequireAndVerifyClientCert
+	auth := tls.RequireAndVerifyClientCert
+	if rule == CertificateOptional {
+		auth = tls.VerifyClientCertIfGiven
 	}
 	base := &tls.Config{
 		MinVersion: tls.VersionTLS13,
@@ -186,7 +194,7 @@ func (id *Identity) ServerTLS(mutual bool) *tls.Config {
 		c.NextProtos = hello.SupportedProtos
 		c.VerifyConnection = func(cs tls.ConnectionState) error {
 			if len(cs.VerifiedChains) == 0 {
-				return nil // allowed only without mutual
+				return nil // only CertificateOptional comes here
 			}
 			return id.guard.admit(hello.Conn, cs.VerifiedChains[0][0])
 		}

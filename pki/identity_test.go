@@ -63,14 +63,14 @@ func TestAnIdentityEnrolsOnceAndIsVerifiedBothWays(t *testing.T) {
 
 	knowCRL(t, ca, server)
 	knowCRL(t, ca, agent)
-	peer, err := handshake(t, server.ServerTLS(true), agent.ClientTLS("maestro"))
+	peer, err := handshake(t, server.ServerTLS(CertificateRequired), agent.ClientTLS("maestro"))
 	if err != nil || peer != "management-01" {
 		t.Errorf("handshake: peer %q, %v", peer, err)
 	}
-	if _, err := handshake(t, server.ServerTLS(true), agent.ClientTLS("platform")); err == nil {
+	if _, err := handshake(t, server.ServerTLS(CertificateRequired), agent.ClientTLS("platform")); err == nil {
 		t.Error("a client that wants platform is content with maestro")
 	}
-	if _, err := handshake(t, agent.ServerTLS(true), server.ClientTLS("maestro")); err == nil {
+	if _, err := handshake(t, agent.ServerTLS(CertificateRequired), server.ClientTLS("maestro")); err == nil {
 		t.Error("an agent's certificate serves")
 	}
 	other := openCA(t)
@@ -78,7 +78,7 @@ func TestAnIdentityEnrolsOnceAndIsVerifiedBothWays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := handshake(t, server.ServerTLS(true), stranger.ClientTLS("maestro")); err == nil {
+	if _, err := handshake(t, server.ServerTLS(CertificateRequired), stranger.ClientTLS("maestro")); err == nil {
 		t.Error("a certificate of another CA is taken")
 	}
 }
@@ -234,7 +234,7 @@ func TestConfigurationsInUseServeARenewedCertificate(t *testing.T) {
 		t.Fatal(err)
 	}
 	knowCRL(t, ca, id)
-	server, client := id.ServerTLS(true), id.ClientTLS("maestro")
+	server, client := id.ServerTLS(CertificateRequired), id.ClientTLS("maestro")
 	before := id.Certificate().SerialNumber
 	if err := id.Renew(t.Context()); err != nil {
 		t.Fatal(err)

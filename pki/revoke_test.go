@@ -24,7 +24,7 @@ import (
 // listen serves TLS as id, and answers each line of a client with its name.
 func listen(t *testing.T, id *Identity) string {
 	t.Helper()
-	l, err := tls.Listen("tcp", "127.0.0.1:0", id.ServerTLS(true))
+	l, err := tls.Listen("tcp", "127.0.0.1:0", id.ServerTLS(CertificateRequired))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -384,7 +384,7 @@ func TestI7AnExpiredCertificateRenewsFor90Days(t *testing.T) {
 				}
 				server := open(t, so)
 				knowCRL(t, ca, server)
-				if _, err := handshake(t, server.ServerTLS(true), asleep.ClientTLS("broker")); err == nil {
+				if _, err := handshake(t, server.ServerTLS(CertificateRequired), asleep.ClientTLS("broker")); err == nil {
 					t.Error("an expired certificate is taken")
 				}
 				if Enrolled(ca.dir, o.Dir, o.Name) != (c.want == "") {
@@ -405,7 +405,7 @@ func TestI7AnExpiredCertificateRenewsFor90Days(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if peer, err := handshake(t, server.ServerTLS(true), awake.ClientTLS("broker")); err != nil ||
+				if peer, err := handshake(t, server.ServerTLS(CertificateRequired), awake.ClientTLS("broker")); err != nil ||
 					peer != "management-01" {
 					t.Errorf("renewed: %q %v", peer, err)
 				}
@@ -443,7 +443,7 @@ func TestI7OnlyAFreshListAdmitsClients(t *testing.T) {
 		if news, err := server.acceptCRL(t.Context(), old); news || err != nil || server.guard.number() != number {
 			t.Errorf("an older list is taken: %v %v", news, err)
 		}
-		server.ServerTLS(true)
+		server.ServerTLS(CertificateRequired)
 		wait(crlValidity - time.Minute)
 		if err := server.guard.check(); err != nil {
 			t.Errorf("shortly before its end: %v", err)

@@ -41,7 +41,7 @@ func (b *brokerService) start(ctx context.Context, s *System) error {
 	if err != nil {
 		return err
 	}
-	broker, err := bus.NewBroker(bus.BrokerOptions{TLS: identity.ServerTLS(true), Source: b.source, Logger: s.Log,
+	broker, err := bus.NewBroker(bus.BrokerOptions{TLS: identity.ServerTLS(pki.CertificateRequired), Source: b.source, Logger: s.Log,
 		Registerer: s.Ops.Registry})
 	if err != nil {
 		return err

@@ -18,6 +18,7 @@ import (
 	"atoll.dev/internal/rest"
 	"atoll.dev/pki"
 	"atoll.dev/release"
+	"atoll.dev/sentinel"
 )
 
 // CLM returns the command of the lifecycle manager. Its process has two names, as in
@@ -125,7 +126,7 @@ func (f *clmFlags) serve(s *System, p *parts, config *clm.Config) error {
 		return err
 	}
 	if f.sentinel.isWanted() {
-		if err := f.sentinel.start(s, p, o.Database, f.registered, insideCLM); err != nil {
+		if err := f.sentinel.start(s, p, o.Database, f.registered, sentinel.ProcessOfCLM); err != nil {
 			return err
 		}
 	}
@@ -204,7 +205,11 @@ func (f *clmFlags) listen(s *System, p *parts, config *clm.Config, o *clm.Option
 			return err
 		}
 		f.registered = identity
-		o.HTTPTLS = identity.ServerTLS(identify.Tokens == nil)
+		rule := pki.CertificateRequired
+		if identify.Tokens != nil {
+			rule = pki.CertificateOptional
+		}
+		o.HTTPTLS = identity.ServerTLS(rule)
 	case config.Server.TLS.Enabled && identify.Tokens == nil:
 		return errors.New(
 			"no caller could authenticate: with server.tls give server.jwt, too, or an identity of the region " +

@@ -219,12 +219,12 @@ func (f *maestroFlags) apply(s *System, p *parts, o *maestro.Options) error {
 		return nil
 	}
 	admitServices(o)
-	of := certificateOptional
+	rule := pki.CertificateOptional
 	if f.authn == "mtls" {
-		of = certificateRequired
+		rule = pki.CertificateRequired
 	}
-	o.HTTPTLS = identity.ServerTLS(true)
-	if o.GRPCTLS, o.ForeignGRPC, err = f.sources.tls(identity, of); err != nil {
+	o.HTTPTLS = identity.ServerTLS(pki.CertificateRequired)
+	if o.GRPCTLS, o.ForeignGRPC, err = f.sources.tls(identity, rule); err != nil {
 		return fmt.Errorf("--grpc-tls-cert-file: %w", err)
 	}
 	if o.HTTP, err = listen(f.http); err != nil {
@@ -233,7 +233,7 @@ func (f *maestroFlags) apply(s *System, p *parts, o *maestro.Options) error {
 	if o.GRPC, err = listen(f.grpc); err != nil || f.agents == "" {
 		return err
 	}
-	if o.AgentsTLS, o.ForeignAgents, err = f.broker.tls(identity, of); err != nil {
+	if o.AgentsTLS, o.ForeignAgents, err = f.broker.tls(identity, rule); err != nil {
 		return fmt.Errorf("--grpc-broker-tls-cert-file: %w", err)
 	}
 	o.Agents, err = listen(f.agents)
@@ -294,18 +294,10 @@ func (f *maestroFlags) listenPlain(s *System, o *maestro.Options) error {
 	return nil
 }
 
-// clientCertificates says whether the clients of a port must have a certificate.
-type clientCertificates uint8
-
-const (
-	certificateOptional clientCertificates = iota // another proof of identity is possible
-	certificateRequired
-)
-
 // tls returns the TLS configuration of a gRPC port: of the region's identity, or of the files.
 // foreign reports that the clients' CA is not the region's.
-func (c certFiles) tls(identity *pki.Identity, of clientCertificates) (config *tls.Config, foreign bool, err error) {
-	config = identity.ServerTLS(of == certificateRequired)
+func (c certFiles) tls(identity *pki.Identity, rule pki.ClientCertificate) (config *tls.Config, foreign bool, err error) {
+	config = identity.ServerTLS(rule)
 	if c == (certFiles{}) {
 		return config, false, nil
 	}
@@ -339,7 +331,7 @@ func (c certFiles) tls(identity *pki.Identity, of clientCertificates) (config *t
 	foreignTLS := &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: pair,
 		ClientAuth:             tls.RequireAndVerifyClientCert,
 		SessionTicketsDisabled: true}
-	if of == certificateOptional {
+	if rule == pki.CertificateOptional {
 		foreignTLS.ClientAuth = tls.VerifyClientCertIfGiven
 	}
 	foreignTLS.ClientCAs = x509.NewCertPool()

@@ -94,6 +94,6 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 		Maestro: s.Maestro, CLM: s.CLM, Identifier: &access.Verifier{Region: f.region, Keys: s.Keys},
 		Placement: rosa.Placement(f.placement), Ops: s.Ops, Log: s.Log, Metrics: s.Ops.Registry,
 	})
-	s.serve(p, l, "platform", identity.ServerTLS(false), rest.Server{Handler: handler})
+	s.serve(p, l, "platform", identity.ServerTLS(pki.CertificateOptional), rest.Server{Handler: handler})
 	return p.wait()
 }
