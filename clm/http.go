@@ -174,7 +174,7 @@ func (c *collection) patch(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	contentType, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
-	if err := checkPatch(given, contentType == mergePatchType); err != nil {
+	if err := checkPatch(given, contentType); err != nil {
 		return err
 	}
 	a, err := c.address(r)

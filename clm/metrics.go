@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"atoll.dev/clm/status"
+	"atoll.dev/internal/rest"
 	"atoll.dev/store"
 )
 
@@ -64,21 +65,22 @@ func newMetrics(reg prometheus.Registerer, version string, registry *Registry, p
 func resourceType(kind string) string { return strings.ToLower(kind) }
 
 // observe counts a request.
-func (m *metrics) observe(method, route string, code int, took time.Duration, watch bool) {
+func (m *metrics) observe(a rest.Answered) {
 	if m == nil {
 		return
 	}
-	path, ok := m.paths.Load(route)
+	path, ok := m.paths.Load(a.Route)
 	if !ok {
-		path, _ = m.paths.LoadOrStore(route, pathOf(route))
+		path, _ = m.paths.LoadOrStore(a.Route, pathOf(a.Route))
 	}
-	if route == "" {
+	method := a.Method
+	if a.Route == "" {
 		method = "other" // a client may send any word
 	}
-	text := strconv.Itoa(code)
+	text := strconv.Itoa(a.Status)
 	m.requests.WithLabelValues(method, path.(string), text).Inc()
-	if !watch {
-		m.duration.WithLabelValues(method, path.(string), text).Observe(took.Seconds())
+	if !a.IsWatch {
+		m.duration.WithLabelValues(method, path.(string), text).Observe(a.Took.Seconds())
 	}
 }
 

@@ -14,9 +14,9 @@ const mergePatchType = "application/merge-patch+json"
 
 // checkPatch checks the names of the fields of a PATCH. In a plain PATCH null labels or
 // references are absent, as in the original; in a merge patch they are removed.
-func checkPatch(given map[string]json.RawMessage, merge bool) error {
+func checkPatch(given map[string]json.RawMessage, contentType string) error {
 	for _, name := range []string{"labels", "references"} {
-		if !merge && string(given[name]) == "null" {
+		if contentType != mergePatchType && string(given[name]) == "null" {
 			delete(given, name)
 		}
 	}

@@ -92,7 +92,7 @@ func (c *collection) watchStatuses(w http.ResponseWriter, r *http.Request, d sto
 			if err != nil {
 				return err
 			}
-			events := differences(known, now, sight.Kind == store.Gone)
+			events := differences(known, now, sight.Kind)
 			if known = now; len(events) == 0 && sight.Cursor != "" {
 				stream.Advance(string(sight.Cursor))
 			}
@@ -114,12 +114,13 @@ func (c *collection) watchStatuses(w http.ResponseWriter, r *http.Request, d sto
 	})
 }
 
-// differences are the events from one state of a resource's reports to the next.
-func differences(was, now []status.Report, gone bool) (events []rest.Event) {
+// differences returns the events from one state of a resource's reports to the next. When the feed shows the resource
+// as gone, all its reports are deleted.
+func differences(was, now []status.Report, kind store.WatchEventKind) (events []rest.Event) {
 	for _, r := range now {
 		i := slices.IndexFunc(was, func(old status.Report) bool { return old.Adapter == r.Adapter })
 		switch {
-		case gone:
+		case kind == store.Gone:
 			events = append(events, rest.Event{Type: rest.Deleted, Object: raw(r)})
 		case i < 0:
 			events = append(events, rest.Event{Type: rest.Added, Object: raw(r)})

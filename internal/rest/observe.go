@@ -36,14 +36,21 @@ type Options struct {
 	// http_request_duration_seconds, by route, method and status.
 	Metrics prometheus.Registerer
 
-	// Observed, when set, is called after each answer. route is the pattern that
-	// matched, "" if none did. watch is true for a watch, whose duration depends on its
-	// client only.
-	Observed func(method, route string, status int, took time.Duration, watch bool)
+	// Observed, when set, is called after each answer.
+	Observed func(Answered)
 
 	// Trace, when set, begins a span for each request. The handler gets its context;
 	// end is called with the route and the status.
 	Trace func(*http.Request) (ctx context.Context, end func(route string, status int))
+}
+
+// Answered describes a request that was answered.
+type Answered struct {
+	Method  string
+	Route   string // the pattern that matched, "" if none did
+	Status  int
+	Took    time.Duration
+	IsWatch bool // Took depends only on how long the client watched
 }
 
 func (o Options) withDefaults() Options {
@@ -120,7 +127,7 @@ func Observe(o Options, next http.Handler) http.Handler {
 			took := time.Since(start)
 			m.observe(c, r.Method, status, took)
 			if o.Observed != nil {
-				o.Observed(r.Method, c.route, status, took, c.watch)
+				o.Observed(Answered{Method: r.Method, Route: c.route, Status: status, Took: took, IsWatch: c.watch})
 			}
 			end(c.route, status)
 			// Without the query: the query of a presigned request is a credential.
