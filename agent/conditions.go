@@ -211,15 +211,17 @@ func (c *compiledCondition) evaluate(ctx context.Context, condition string, obje
 		}
 		return metav1.ConditionUnknown, workv1.ConditionRuleInternalError, c.err.Error()
 	}
-	return status, workv1.ConditionRuleEvaluated, c.messageFor(ctx, condition, status == metav1.ConditionTrue, object,
+	return status, workv1.ConditionRuleEvaluated, c.messageFor(ctx, condition, status, object,
 		budget)
 }
 
 // maxMessage is the longest message of a condition that Kubernetes accepts.
 const maxMessage = 32768
 
-func (c *compiledCondition) messageFor(ctx context.Context, condition string, result bool, object map[string]any,
-	budget *uint64) string {
+// messageFor returns the message of a condition whose rules gave status.
+func (c *compiledCondition) messageFor(ctx context.Context, condition string, status metav1.ConditionStatus,
+	object map[string]any, budget *uint64) string {
+	result := status == metav1.ConditionTrue
 	switch {
 	case c.messageErr != nil:
 		return c.messageErr.Summary()

@@ -137,7 +137,7 @@ func (c *core) step(ev event, now time.Time) []effect {
 	case evRemoved:
 		c.handleRemoved(ev)
 	case evProbed:
-		c.handleProbed(ev.up)
+		c.handleProbed(ev)
 	case evConnected:
 		c.handleConnected()
 	case evDisconnected:
@@ -260,11 +260,13 @@ func (c *core) observeAMW(a *amwState) {
 	}
 }
 
-func (c *core) handleProbed(up bool) {
+// handleProbed handles the answer of a probe. While the API server does not answer, it orders the next probe. When
+// the API server answers again, all works are advanced without their back-off.
+func (c *core) handleProbed(ev evProbed) {
 	c.probeInFlight = false
 	was := c.apiDown
-	c.apiDown = !up
-	if !up {
+	c.apiDown = !ev.up
+	if !ev.up {
 		c.probeInFlight = true
 		c.emit(effProbe{})
 		return

@@ -43,7 +43,7 @@ func TestFrequentChangesOfKindsBlockNoWork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := decodeSpec("one", 1, "maestro", "{}", false, data, now)
+	s, err := decodeSpec(spec{ID: "one", Generation: 1, Source: "maestro", Metadata: "{}", Received: now}, data)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -98,7 +98,8 @@ func (m *model) publish(id workID) {
 	if err != nil {
 		m.fatalf("%v", err)
 	}
-	s, err := decodeSpec(id, o.generation, "maestro", fmt.Sprintf(`{"name":%q}`, o.name), o.deleting, data, m.now)
+	s, err := decodeSpec(spec{ID: id, Generation: o.generation, Source: "maestro",
+		Metadata: fmt.Sprintf(`{"name":%q}`, o.name), Deleting: o.deleting, Received: m.now}, data)
 	if err != nil {
 		m.fatalf("%v", err)
 	}

@@ -74,7 +74,7 @@ func TestI9AnAgentPrunesNothingJustAfterItsStart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := decodeSpec("one", 2, "maestro", "{}", false, data, noon)
+	s, err := decodeSpec(spec{ID: "one", Generation: 2, Source: "maestro", Metadata: "{}", Received: noon}, data)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,30 +27,26 @@ type spec struct {
 	Received time.Time   `json:"received"`
 }
 
-// decodeSpec reads a spec event's extensions and data. A deletion needs no
-// data: the server may no longer have it.
-func decodeSpec(id workID, generation int64, source, metadata string, deleting bool, data []byte, now time.Time) (
-	*spec, error) {
-	s := &spec{
-		ID: id, Generation: generation, Source: source, Metadata: metadata,
-		Deleting: deleting, Received: now, Hash: hexSHA256(append([]byte(metadata+"\x00"), data...)),
-	}
+// decodeSpec completes a spec that has the members of an event's extensions and the time of its receipt: it decodes the
+// event's data. A deletion needs no data: the server may no longer have it.
+func decodeSpec(s spec, data []byte) (*spec, error) {
+	s.Hash = hexSHA256(append([]byte(s.Metadata+"\x00"), data...))
 	switch {
-	case id == "":
+	case s.ID == "":
 		return nil, fmt.Errorf("a spec event names no %s", work.ExtResourceID)
-	case generation < 0:
-		return nil, fmt.Errorf("work %s: generation %d is negative", id, generation)
-	case len(data) == 0 && deleting:
-		return s, nil
+	case s.Generation < 0:
+		return nil, fmt.Errorf("work %s: generation %d is negative", s.ID, s.Generation)
+	case len(data) == 0 && s.Deleting:
+		return &s, nil
 	}
 	if err := json.Unmarshal(data, &s.Bundle); err != nil {
-		if deleting {
+		if s.Deleting {
 			s.Bundle = work.Bundle{}
-			return s, nil
+			return &s, nil
 		}
-		return nil, fmt.Errorf("work %s generation %d: %w", id, generation, err)
+		return nil, fmt.Errorf("work %s generation %d: %w", s.ID, s.Generation, err)
 	}
-	return s, nil
+	return &s, nil
 }
 
 // verdict is the decision about an arriving spec.

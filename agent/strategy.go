@@ -13,7 +13,7 @@ import (
 // strategy is how a manifest is written.
 type strategy struct {
 	kind    workv1.UpdateStrategyType
-	force   bool
+	on      conflicts
 	manager string
 	ignore  []workv1.IgnoreField // of ServerSideApply only
 }
@@ -21,19 +21,19 @@ type strategy struct {
 // strategyOf returns the strategy of a manifest's option, nil for the default. refused is
 // the reason for which the manifest can never be applied in this way, "" when it can.
 func strategyOf(u *workv1.UpdateStrategy, manager string) (s strategy, refused string) {
-	s = strategy{kind: workv1.UpdateStrategyTypeUpdate, force: true, manager: manager}
+	s = strategy{kind: workv1.UpdateStrategyTypeUpdate, on: forceConflicts, manager: manager}
 	if u == nil || u.Type == "" {
 		return s, ""
 	}
 	switch s.kind = u.Type; u.Type {
 	case workv1.UpdateStrategyTypeUpdate, workv1.UpdateStrategyTypeCreateOnly, workv1.UpdateStrategyTypeReadOnly:
 	case workv1.UpdateStrategyTypeServerSideApply:
-		s.force = false
+		s.on = refuseConflicts
 		a := u.ServerSideApply
 		if a == nil {
 			break
 		}
-		s.force, s.ignore = a.Force, a.IgnoreFields
+		s.on, s.ignore = conflicts(a.Force), a.IgnoreFields
 		if a.FieldManager != "" {
 			s.manager = a.FieldManager
 		}
@@ -52,7 +52,7 @@ func (s strategy) key() string {
 	if len(s.ignore) == 0 {
 		ignore = nil
 	}
-	return fmt.Sprintf("{%s %t %s}%s", s.kind, s.force, s.manager, ignore)
+	return fmt.Sprintf("{%s %t %s}%s", s.kind, s.on, s.manager, ignore)
 }
 
 // isAgentManager reports whether the field manager is one of the agent's own. A work may

@@ -502,7 +502,8 @@ func FuzzSpecEvents(f *testing.F) {
 			if err != nil {
 				return nil, err
 			}
-			return decodeSpec(workID(id), generation, "maestro", "", deletion != "", data, noon)
+			return decodeSpec(spec{ID: workID(id), Generation: generation, Source: "maestro", Deleting: deletion != "",
+				Received: noon}, data)
 		}()
 		if err != nil {
 			return

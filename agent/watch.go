@@ -153,12 +153,12 @@ type kindSink struct {
 
 var _ cache.TransformingStore = (*kindSink)(nil)
 
-func (s *kindSink) Add(obj any) error    { s.show(obj, true); return nil }
-func (s *kindSink) Update(obj any) error { s.show(obj, true); return nil }
+func (s *kindSink) Add(obj any) error    { s.show(obj); return nil }
+func (s *kindSink) Update(obj any) error { s.show(obj); return nil }
 func (s *kindSink) Resync() error        { return nil }
 
 func (s *kindSink) Delete(obj any) error {
-	s.show(obj, false)
+	s.showDeleted(obj)
 	return nil
 }
 
@@ -169,7 +169,7 @@ func (s *kindSink) Replace(list []any, rv string) error {
 	for _, obj := range list {
 		if m, err := meta.Accessor(obj); err == nil {
 			there[nameKey{m.GetNamespace(), m.GetName()}] = true
-			s.show(obj, true)
+			s.show(obj)
 		}
 	}
 	for _, n := range s.w.kube.registry.absent(s.gvr, there) {
@@ -222,7 +222,8 @@ func (s *kindSink) observe(key objectKey, obj any, m metav1.Object) *observed {
 	return s.w.kube.registry.observe(key, m, content, gvk)
 }
 
-func (s *kindSink) show(obj any, exists bool) {
+// show posts an object that exists to the core, if it is registered.
+func (s *kindSink) show(obj any) {
 	m, err := meta.Accessor(obj)
 	if err != nil {
 		return
@@ -231,14 +232,23 @@ func (s *kindSink) show(obj any, exists bool) {
 		s.w.kindChanged()
 	}
 	key := objectKey{s.gvr, m.GetNamespace(), m.GetName()}
-	if !exists {
-		if _, wanted := s.w.kube.registry.rules(s.gvr, nameKey{key.Namespace, key.Name}); wanted {
-			s.w.post(evObject{key, &observed{rv: version(m.GetResourceVersion()), uid: m.GetUID()}})
-		}
-		return
-	}
 	if obs := s.observe(key, obj, m); obs != nil {
 		s.w.post(evObject{key, obs})
+	}
+}
+
+// showDeleted posts to the core that an object does not exist any more, if it is registered.
+func (s *kindSink) showDeleted(obj any) {
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return
+	}
+	if s.gvr == customResources {
+		s.w.kindChanged()
+	}
+	key := objectKey{s.gvr, m.GetNamespace(), m.GetName()}
+	if _, wanted := s.w.kube.registry.rules(s.gvr, nameKey{key.Namespace, key.Name}); wanted {
+		s.w.post(evObject{key, &observed{rv: version(m.GetResourceVersion()), uid: m.GetUID()}})
 	}
 }
 

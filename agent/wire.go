@@ -36,13 +36,12 @@ func (w wire) decode(m bus.Event, ack func()) (event, error) {
 		if err != nil {
 			return nil, fmt.Errorf("the event's %s: %w", work.ExtResourceVersion, err)
 		}
-		deleting := m.Type == work.SpecDelete || m.Extensions[work.ExtDeletionTimestamp] != ""
-		s, err := decodeSpec(workID(m.Extensions[work.ExtResourceID]), generation, m.Source,
-			m.Extensions[work.ExtMetadata], deleting, m.Data, w.now())
+		s, err := decodeSpec(spec{ID: workID(m.Extensions[work.ExtResourceID]), Generation: generation, Source: m.Source,
+			Metadata: m.Extensions[work.ExtMetadata], Life: m.Extensions[work.ExtLife], Received: w.now(),
+			Deleting: m.Type == work.SpecDelete || m.Extensions[work.ExtDeletionTimestamp] != ""}, m.Data)
 		if err != nil {
 			return nil, err
 		}
-		s.Life = m.Extensions[work.ExtLife]
 		return evSpec{s, ack}, nil
 	case work.StatusResync:
 		var list work.StatusHashes

@@ -160,18 +160,23 @@ func dropNullTimes(v any) {
 	}
 }
 
-func (k *kube) serverSide(
-	ctx context.Context,
-	e effApply,
-	obj *unstructured.Unstructured,
-	force bool,
-) (answeredObject, error) {
+// conflicts says what a server-side apply does to the fields of other writers.
+type conflicts bool
+
+const (
+	refuseConflicts conflicts = false // the apply fails with 409
+	forceConflicts  conflicts = true  // the apply takes the fields over
+)
+
+// serverSide applies obj by server-side apply.
+func (k *kube) serverSide(ctx context.Context, e effApply, obj *unstructured.Unstructured, on conflicts) (
+	answeredObject, error) {
 	body, err := json.Marshal(obj.Object)
 	if err != nil {
 		return answeredObject{}, err
 	}
 	return k.patch(ctx, e, types.ApplyPatchType, body, metav1.PatchOptions{FieldManager: e.strategy.manager,
-		Force: &force})
+		Force: new(bool(on))})
 }
 
 // update replaces the object's content by the manifest's, also that of other writers,
@@ -190,7 +195,7 @@ func (k *kube) update(ctx context.Context, e effApply, obj *unstructured.Unstruc
 			return nil, err
 		}
 	}
-	got, err := k.serverSide(ctx, e, obj, true)
+	got, err := k.serverSide(ctx, e, obj, forceConflicts)
 	switch {
 	case isSchemaError(err):
 		// The schema does not know a field, or a list has an entry twice. An
@@ -332,7 +337,7 @@ func (k *kube) serverSideApply(ctx context.Context, e effApply, obj *unstructure
 			return nil, err
 		}
 	}
-	got, err := k.serverSide(ctx, e, obj, e.strategy.force)
+	got, err := k.serverSide(ctx, e, obj, e.strategy.on)
 	if err != nil {
 		return nil, err
 	}
