@@ -173,24 +173,23 @@ func (c *compiler) transports() {
 
 // reports checks the payloads of status reports.
 func (c *compiler) reports() {
-	deletes := slices.ContainsFunc(c.task.Resources, func(r Resource) bool {
-		return r.Lifecycle != nil &&
-			r.Lifecycle.Delete != nil
-	})
 	for _, a := range c.task.Post.Actions {
 		if a.APICall == nil || !statusReport(strings.ToUpper(a.APICall.Method), a.APICall.URL.Value) {
 			continue
 		}
 		for _, p := range c.task.Post.Payloads {
 			if build, ok := p.Build.Value.(map[string]any); ok && strings.Contains(a.APICall.Body.Value, "."+p.Name) {
-				c.reportOf(p, build, deletes)
+				c.reportOf(p, build)
 			}
 		}
 	}
 }
 
 // reportOf checks one status report: its members and its conditions.
-func (c *compiler) reportOf(p Payload, build map[string]any, deletes bool) {
+func (c *compiler) reportOf(p Payload, build map[string]any) {
+	deletes := slices.ContainsFunc(c.task.Resources, func(r Resource) bool {
+		return r.Lifecycle != nil && r.Lifecycle.Delete != nil
+	})
 	for _, key := range []string{"adapter", "conditions", "observed_generation", "observed_time"} {
 		if _, ok := build[key]; !ok {
 			c.lintf(p.Build.Place, "the status report has no %s", key)

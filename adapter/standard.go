@@ -197,7 +197,7 @@ func (b *reportBuilder) written(r *rung) (verdict, error) {
 	if err != nil {
 		return verdict{}, err
 	}
-	return b.words(*r, yes)
+	return b.words(*r, statusOf(yes))
 }
 
 func (b *reportBuilder) holds(r *rung) (bool, error) {
@@ -205,9 +205,9 @@ func (b *reportBuilder) holds(r *rung) (bool, error) {
 	return truth(v), err
 }
 
-// words makes the reason and the message of a rung.
-func (b *reportBuilder) words(r rung, holds bool) (v verdict, err error) {
-	v.status = statusOf(holds)
+// words returns the verdict with a status and with the reason and the message of a rung.
+func (b *reportBuilder) words(r rung, status string) (v verdict, err error) {
+	v.status = status
 	if v.reason, err = r.reason.build(b.ctx, b.in); err != nil {
 		return v, err
 	}
@@ -223,16 +223,20 @@ func (b *reportBuilder) first(rungs []rung) (v verdict, found bool, err error) {
 			return v, false, err
 		}
 		if yes {
-			v, err = b.words(rungs[i], true)
+			v, err = b.words(rungs[i], conditionTrue)
 			return v, err == nil, err
 		}
 	}
 	return v, false, nil
 }
 
-func statusOf(yes bool) string {
-	if yes {
-		return "True"
+// conditionTrue is the status of a condition that holds.
+const conditionTrue = "True"
+
+// statusOf returns the status of a condition that holds or not.
+func statusOf(holds bool) string {
+	if holds {
+		return conditionTrue
 	}
 	return "False"
 }
@@ -281,7 +285,7 @@ func (b *reportBuilder) healthVerdict() (verdict, error) {
 			v.status = "False"
 			return v, err
 		}
-		return verdict{"True", "Healthy", adapter["skipReason"]}, nil
+		return verdict{conditionTrue, "Healthy", adapter["skipReason"]}, nil
 	}
 	why, _ := adapter["executionError"].(map[string]any)
 	phase, _ := why["phase"].(string)
@@ -352,7 +356,7 @@ func (b *reportBuilder) standardRung(name string) (v verdict, holds bool, err er
 		if b.target != "" {
 			return v, false, nil
 		}
-		v, err = b.words(b.work.waiting, true)
+		v, err = b.words(b.work.waiting, conditionTrue)
 		return v, true, err
 	case "failed":
 		v.reason, v.message = "ExecutionFailed", "the region could not look after "+b.work.subject+"; it tries again"
@@ -372,7 +376,7 @@ func (b *reportBuilder) standardRung(name string) (v verdict, holds bool, err er
 	case "reported":
 		return b.reportedRung()
 	}
-	v, err = b.words(b.work.pending, true)
+	v, err = b.words(b.work.pending, conditionTrue)
 	return v, true, err
 }
 
@@ -385,7 +389,7 @@ func (b *reportBuilder) reportedRung() (v verdict, holds bool, err error) {
 	}
 	v.reason, v.message = textOf(c["reason"]), textOf(c["message"])
 	if v.reason == "" {
-		pending, err := b.words(b.work.pending, true)
+		pending, err := b.words(b.work.pending, conditionTrue)
 		v.reason = pending.reason
 		return v, true, err
 	}

@@ -57,7 +57,11 @@ func (f *Fleet) place(ctx context.Context, id string) (d store.Document, err err
 		if err != nil {
 			return d, err
 		}
-		c, err := f.choice(ctx, demand, attempt > 0)
+		source := fromBoard
+		if attempt > 0 {
+			source = fromDatabase
+		}
+		c, err := f.choice(ctx, demand, source)
 		if err != nil {
 			return d, err
 		}
@@ -105,9 +109,17 @@ type choice struct {
 	held        bool
 }
 
-// choice chooses by the board or by the database.
-func (f *Fleet) choice(ctx context.Context, d Demand, now bool) (c choice, err error) {
-	if !now {
+// choiceSource says which amounts a choice is made from.
+type choiceSource uint8
+
+const (
+	fromBoard    choiceSource = iota // memory, which may be behind; the database when no cluster there has room
+	fromDatabase                     // the database's present amounts
+)
+
+// choice chooses a management cluster for a demand.
+func (f *Fleet) choice(ctx context.Context, d Demand, source choiceSource) (c choice, err error) {
+	if source == fromBoard {
 		var hosts []ManagementCluster // the board replaces their amounts, it never changes them
 		f.shared.use(func(b *board) {
 			hosts = b.hosts(time.Now())

@@ -97,7 +97,7 @@ func (b *board) apply(d store.Document, now time.Time) (news bool, err error) {
 			}
 			b.mcs[d.ID] = fresh
 		}
-		b.lose(d.ID, b.mcs[d.ID].reading.lost())
+		b.setLost(d.ID, b.mcs[d.ID].reading.lost())
 		return !d.Removed && (!known || have.doc.Version != d.Version), nil
 	case KindPlacement:
 		have, known := b.entries[d.ID]
@@ -135,8 +135,9 @@ func (b *board) apply(d store.Document, now time.Time) (news bool, err error) {
 	return false, nil
 }
 
-func count(yes bool) int {
-	if yes {
+// count is 1 for a predicate that holds.
+func count(holds bool) int {
+	if holds {
 		return 1
 	}
 	return 0

@@ -22,12 +22,13 @@ func (r reading) lost() bool {
 	return false
 }
 
-func (b *board) lose(mc string, yes bool) {
-	if b.lost[mc] == yes {
+// setLost records whether a management cluster is lost.
+func (b *board) setLost(mc string, lost bool) {
+	if b.lost[mc] == lost {
 		return
 	}
 	b.lostMayDiffer = true
-	if yes {
+	if lost {
 		b.lost[mc] = true
 	} else {
 		delete(b.lost, mc)

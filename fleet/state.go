@@ -98,13 +98,13 @@ func read(d store.Document) reading {
 // sets its reservations and changes nothing else, because the other members are shared.
 func (r reading) at(now, moved time.Time) ManagementCluster {
 	m := r.m
-	m.State, m.Heard = stateOf(r.declared, r.seen, now.Sub(moved) <= silence)
+	m.State, m.Heard = stateOf(r.declared, r.seen, now.Sub(moved))
 	return m
 }
 
 // available reports whether its agent is reported as connected.
 func (r reading) available() bool {
-	state, _ := stateOf(api.Ready, r.seen, true)
+	state, _ := stateOf(api.Ready, r.seen, 0)
 	return state == api.Ready
 }
 
@@ -118,8 +118,8 @@ func (r reading) reportTime() time.Time {
 	return time.Time{}
 }
 
-// stateOf returns the declared state, unless its agent is lost.
-func stateOf(declared api.ManagementClusterState, seen presence, recent bool) (state api.ManagementClusterState,
+// stateOf returns the declared state, unless its agent is lost. age is the time since its last report.
+func stateOf(declared api.ManagementClusterState, seen presence, age time.Duration) (state api.ManagementClusterState,
 	heard time.Time) {
 	state = api.Unheard
 	for _, r := range seen.Reports {
@@ -132,7 +132,7 @@ func stateOf(declared api.ManagementClusterState, seen presence, recent bool) (s
 		}
 		state = api.Lost
 		for _, c := range r.Conditions {
-			if c.Type == conditionAvailable && c.Status == "True" && recent {
+			if c.Type == conditionAvailable && c.Status == "True" && age <= silence {
 				return cmp.Or(declared, api.Ready), r.ObservedAt
 			}
 		}

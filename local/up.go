@@ -301,8 +301,8 @@ func (h Home) Supervise(ctx context.Context, log *slog.Logger) error {
 	s := &supervisor{home: h, homeID: st.ID, log: log, events: events, processes: map[string]*supervisedProcess{}}
 	s.wg.Go(func() {
 		// The error is that of ctx.
-		_ = databaseOf(st).Guard(ctx, func(readOnly bool, free uint64) {
-			log.Warn("disk space of the database", "read_only", readOnly, "free_bytes", free)
+		_ = databaseOf(st).Guard(ctx, func(now postgres.Mode, free uint64) {
+			log.Warn("disk space of the database", "read_only", now == postgres.ReadOnly, "free_bytes", free)
 		})
 	})
 	log.Info("supervisor started", "pid", record.PID, "home", h.Dir, "region", st.Region)

@@ -94,12 +94,16 @@ func buildOrder(session *terminal.Session, f createFlags, args []string) (o clus
 	if o.spec == nil {
 		o.spec = map[string]any{}
 	}
+	image := ""
+	if f.release != "" {
+		image = release.Image(f.release)
+	}
 	err = errors.Join(
-		setWhen(f.display != "", o.spec, f.display, "displayName"),
-		setWhen(f.protected, o.spec, true, "deleteProtection"),
-		setWhen(f.hibernated, o.spec, true, "hibernated"),
-		setWhen(f.release != "", o.spec, release.Image(f.release), "hostedCluster", "release", "image"),
-		setWhen(f.managementCluster != "", o.spec, f.managementCluster, "placement", "managementCluster"),
+		setNonZero(o.spec, f.display, "displayName"),
+		setNonZero(o.spec, f.protected, "deleteProtection"),
+		setNonZero(o.spec, f.hibernated, "hibernated"),
+		setNonZero(o.spec, image, "hostedCluster", "release", "image"),
+		setNonZero(o.spec, f.managementCluster, "placement", "managementCluster"),
 	)
 	for path, pairs := range map[string]map[string]string{"tags": f.tags, "properties": f.properties} {
 		for k, v := range pairs {
@@ -127,9 +131,9 @@ func buildOrder(session *terminal.Session, f createFlags, args []string) (o clus
 	return o, nil
 }
 
-// setWhen sets a member of spec by its path when given is true.
-func setWhen(given bool, spec map[string]any, value any, path ...string) error {
-	if !given {
+// setNonZero sets a member of spec by its path, unless value is the zero value: then its flag was not given.
+func setNonZero[T comparable](spec map[string]any, value T, path ...string) error {
+	if value == *new(T) {
 		return nil
 	}
 	return set(spec, value, path...)

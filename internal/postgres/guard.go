@@ -13,21 +13,30 @@ import (
 // makes the server read only.
 const Reserve = 256 << 20
 
+// Mode says which transactions a server runs.
+type Mode uint8
+
+// Modes of a server.
+const (
+	Writable Mode = iota
+	ReadOnly      // transactions that write fail with SQLSTATE 25006
+)
+
 // Guard makes the server read only before its disk is full: a PostgreSQL that cannot write a
 // checkpoint crashes, and does not start again until the disk has room. When less than Reserve is
 // free, the server refuses writes (SQLSTATE 25006) and serves reads; when more than twice Reserve
 // is free, it is writable again. Guard runs until ctx ends, also while the server restarts, and
 // returns the cause of ctx. It calls changed, which may be nil, after each change.
-func (c *Cluster) Guard(ctx context.Context, changed func(readOnly bool, free uint64)) error {
-	return guard{free: func() (uint64, error) { return freeSpace(c.DataDir) }, set: c.setReadOnly, changed: changed,
+func (c *Cluster) Guard(ctx context.Context, changed func(now Mode, free uint64)) error {
+	return guard{free: func() (uint64, error) { return freeSpace(c.DataDir) }, set: c.setMode, changed: changed,
 		every: time.Second}.run(ctx)
 }
 
 // guard is one call of Guard.
 type guard struct {
 	free    func() (uint64, error)
-	set     func(ctx context.Context, readOnly bool) error
-	changed func(readOnly bool, free uint64)
+	set     func(context.Context, Mode) error
+	changed func(now Mode, free uint64)
 	every   time.Duration
 }
 
@@ -36,17 +45,17 @@ func (g guard) run(ctx context.Context) error {
 	defer ticker.Stop()
 	// The value that set has set last. It is unknown at the start, because an earlier guard may
 	// have set it.
-	isKnown, readOnly := false, false
+	isKnown, mode := false, Writable
 	for {
 		if free, err := g.free(); err == nil {
-			want := decide(readOnly, free)
-			if !isKnown || want != readOnly {
+			want := decide(mode, free)
+			if !isKnown || want != mode {
 				// An error means that the server is down: the next tick tries again.
 				if err := g.set(ctx, want); err == nil {
-					if g.changed != nil && (want || isKnown) {
+					if g.changed != nil && (want == ReadOnly || isKnown) {
 						g.changed(want, free)
 					}
-					isKnown, readOnly = true, want
+					isKnown, mode = true, want
 				}
 			}
 		}
@@ -58,13 +67,13 @@ func (g guard) run(ctx context.Context) error {
 	}
 }
 
-// decide returns whether the server should be read only. The two limits differ, so that the server
-// does not switch back and forth while a full disk is cleaned up.
-func decide(readOnly bool, free uint64) bool {
-	if readOnly {
-		return free < 2*Reserve
+// decide returns the mode that the server should have after mode. The two limits differ, so that
+// the server does not switch back and forth while a full disk is cleaned up.
+func decide(mode Mode, free uint64) Mode {
+	if free < Reserve || mode == ReadOnly && free < 2*Reserve {
+		return ReadOnly
 	}
-	return free < Reserve
+	return Writable
 }
 
 // freeSpace returns how many bytes an ordinary user can write on the disk of a directory.
@@ -76,9 +85,8 @@ func freeSpace(dir string) (uint64, error) {
 	return fs.Bavail * uint64(fs.Bsize), nil
 }
 
-// setReadOnly makes all transactions of all sessions read only, or writable, from the next
-// transaction on.
-func (c *Cluster) setReadOnly(ctx context.Context, readOnly bool) error {
+// setMode sets the mode of all sessions, from their next transaction on.
+func (c *Cluster) setMode(ctx context.Context, mode Mode) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	conn, err := pgsession.Connect(ctx, c.DSN("postgres", Superuser))
@@ -87,12 +95,12 @@ func (c *Cluster) setReadOnly(ctx context.Context, readOnly bool) error {
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
 	stmt := `alter system reset default_transaction_read_only`
-	if readOnly {
+	if mode == ReadOnly {
 		stmt = `alter system set default_transaction_read_only = on`
 	}
 	for _, s := range []string{stmt, `select pg_reload_conf()`} {
 		if _, err := conn.Exec(ctx, s); err != nil {
-			return fmt.Errorf("making the server read only (%v): %w", readOnly, err)
+			return fmt.Errorf("making the server read only (%v): %w", mode == ReadOnly, err)
 		}
 	}
 	return nil

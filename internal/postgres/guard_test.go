@@ -13,14 +13,14 @@ import (
 
 func TestTheGuardDoesNotFlap(t *testing.T) {
 	for _, c := range []struct {
-		readOnly bool
-		free     uint64
-		want     bool
+		mode Mode
+		free uint64
+		want Mode
 	}{
-		{false, Reserve, false}, {false, Reserve - 1, true},
-		{true, Reserve + 1, true}, {true, 2*Reserve - 1, true}, {true, 2 * Reserve, false},
+		{Writable, Reserve, Writable}, {Writable, Reserve - 1, ReadOnly},
+		{ReadOnly, Reserve + 1, ReadOnly}, {ReadOnly, 2*Reserve - 1, ReadOnly}, {ReadOnly, 2 * Reserve, Writable},
 	} {
-		if got := decide(c.readOnly, c.free); got != c.want {
+		if got := decide(c.mode, c.free); got != c.want {
 			t.Errorf("%+v: %v", c, got)
 		}
 	}
@@ -42,12 +42,12 @@ func TestANearlyFullDiskRefusesWritesAndKeepsReading(t *testing.T) {
 	}
 	var free atomic.Uint64
 	free.Store(10 * Reserve)
-	changes := make(chan bool, 10)
+	changes := make(chan Mode, 10)
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- guard{free: func() (uint64, error) { return free.Load(), nil }, set: c.setReadOnly,
-			changed: func(readOnly bool, _ uint64) { changes <- readOnly }, every: 5 * time.Millisecond}.run(ctx)
+		done <- guard{free: func() (uint64, error) { return free.Load(), nil }, set: c.setMode,
+			changed: func(now Mode, _ uint64) { changes <- now }, every: 5 * time.Millisecond}.run(ctx)
 	}()
 	defer func() { stop(); <-done }()
 
@@ -64,7 +64,7 @@ func TestANearlyFullDiskRefusesWritesAndKeepsReading(t *testing.T) {
 	}
 	for _, full := range []bool{true, false} {
 		free.Store(map[bool]uint64{true: Reserve / 2, false: 3 * Reserve}[full])
-		if got := <-changes; got != full {
+		if got := <-changes; (got == ReadOnly) != full {
 			t.Fatal(got)
 		}
 		for refused() != full { // a session learns of it a moment later
