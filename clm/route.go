@@ -70,30 +70,42 @@ var (
 	mayReconcileAll   = withoutTenant(mayWrite, "only operators ask for all resources; ask for one")
 )
 
-// everybody is the right of public routes, whose callers are not identified.
-var everybody right
-
 // routes are the routes of the REST API, each with the right that it demands.
 type routes struct {
 	mux    *rest.Mux
-	rights map[string]right // by pattern
+	rights map[string]right // by pattern; none of them is nil
+	public map[string]bool  // patterns of routes whose callers are not identified
 }
 
-// handle registers a handler for callers with a right.
+func newRoutes() *routes {
+	return &routes{mux: rest.NewMux(), rights: map[string]right{}, public: map[string]bool{}}
+}
+
+// handle registers a handler for callers with a right. It panics without a right: a variable that was forgotten must
+// not make a route public.
 func (t *routes) handle(pattern string, needed right, h rest.Handler) {
+	if needed == nil {
+		panic("clm: the route " + pattern + " demands no right; register a public route by handlePublic")
+	}
 	t.rights[pattern] = needed
+	t.mux.Handle(pattern, h)
+}
+
+// handlePublic registers a handler for all callers, which are not identified.
+func (t *routes) handlePublic(pattern string, h rest.Handler) {
+	t.public[pattern] = true
 	t.mux.Handle(pattern, h)
 }
 
 // admit returns the caller of a request to a route. isPublic is true if the route needs no caller. A pattern without
 // a right admits nobody.
 func (t *routes) admit(pattern string, r *http.Request, identify Identifier) (c Caller, isPublic bool, err error) {
+	if t.public[pattern] {
+		return c, true, nil
+	}
 	needed, registered := t.rights[pattern]
 	if !registered {
 		return c, false, rest.Errorf(http.StatusForbidden, codeForbidden, "the route demands no right, so nobody may use it")
-	}
-	if needed == nil {
-		return c, true, nil
 	}
 	if c, err = identify(r); err != nil {
 		return c, false, err
@@ -104,7 +116,7 @@ func (t *routes) admit(pattern string, r *http.Request, identify Identifier) (c 
 // routes registers the REST API: for each kind its paths, once more below its
 // owner if it has one, and those of all kinds.
 func (s *Server) routes() *routes {
-	t := &routes{mux: rest.NewMux(), rights: map[string]right{}}
+	t := newRoutes()
 	if s.opts.Extension != nil {
 		s.opts.Extension.Routes(t.mux, func(ctx context.Context) map[string]string { return callerOf(ctx).Tenancy })
 		for _, pattern := range t.mux.Routes() {
@@ -113,9 +125,9 @@ func (s *Server) routes() *routes {
 			}
 		}
 	}
-	t.handle("GET /api/hyperfleet", everybody, s.getMetadata)
-	t.handle("GET "+basePath+"/openapi", everybody, s.getOpenAPI)
-	t.handle("GET "+basePath+"/openapi.html", everybody, s.getOpenAPIPage)
+	t.handlePublic("GET /api/hyperfleet", s.getMetadata)
+	t.handlePublic("GET "+basePath+"/openapi", s.getOpenAPI)
+	t.handlePublic("GET "+basePath+"/openapi.html", s.getOpenAPIPage)
 	t.handle("POST "+basePath+"/"+resources+"/reconcile", mayReconcileAll, s.reconcileAll)
 	t.handle("PUT "+basePath+"/adapters/{adapter}/members/{member}", mayShare, s.putMember)
 	t.handle("DELETE "+basePath+"/adapters/{adapter}/members/{member}", mayShare, s.deleteMember)

@@ -94,3 +94,14 @@ func (extraRoutes) Routes(m *rest.Mux, _ func(context.Context) map[string]string
 func (extraRoutes) OpenAPI() []byte { return nil }
 
 func (extraRoutes) Needed(context.Context, *store.Tx, store.Document) error { return nil }
+
+// A right that was forgotten must not make a route public.
+func TestI10ARouteWithoutARightIsNotRegistered(t *testing.T) {
+	defer func() {
+		if recover() == nil {
+			t.Error("a route without a right was registered")
+		}
+	}()
+	var forgotten right
+	newRoutes().handle("GET /forgotten", forgotten, func(http.ResponseWriter, *http.Request) error { return nil })
+}
