@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -26,7 +27,7 @@ func TestAPlaneIsStartedAdoptedAndStopped(t *testing.T) {
 	if err != nil || r.PID != p.PID || r.Address != p.Config.Address {
 		t.Fatalf("readiness %+v, %v; want pid %d at %s", r, err, p.PID, p.Config.Address)
 	}
-	again, err := plane.Start(p.Config, plane.Options{})
+	again, err := plane.Start(t.Context(), p.Config, plane.Options{})
 	if err != nil || !again.Adopted || again.PID != p.PID {
 		t.Fatalf("a second start gave %+v, %v; want pid %d adopted", again, err, p.PID)
 	}
@@ -51,7 +52,7 @@ func TestAPlaneThatCannotStartReportsWhy(t *testing.T) {
 	p := planetest.Shared(t)
 	c := p.Config
 	c.Dir = t.TempDir() // its address is taken
-	second, err := plane.Start(c, plane.Options{})
+	second, err := plane.Start(t.Context(), c, plane.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,14 +71,14 @@ func TestI12APlaneIsFoundAsSoonAsItIsForked(t *testing.T) {
 	c := planetest.Shared(t).Config // its address is taken, so this one ends by itself
 	c.Dir = filepath.Join(t.TempDir(), "plane")
 	log := filepath.Join(t.TempDir(), "log")
-	first, err := plane.Start(c, plane.Options{LogFile: log, Env: []string{"GOMEMLIMIT=1GiB"}, MaxFiles: 4096})
+	first, err := plane.Start(t.Context(), c, plane.Options{LogFile: log, Env: []string{"GOMEMLIMIT=1GiB"}, MaxFiles: 4096})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !plane.Alive(c.Dir) {
 		t.Error("a plane that was just started is not alive")
 	}
-	second, err := plane.Start(c, plane.Options{LogFile: log})
+	second, err := plane.Start(t.Context(), c, plane.Options{LogFile: log})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,5 +117,24 @@ func TestArguments(t *testing.T) {
 		"--simulated-nodes"
 	if got := strings.Join(c.Args(), " "); got != want {
 		t.Fatalf("%s\nwant\n%s", got, want)
+	}
+}
+
+// A process that was forked and never locks its directory delays its starter only as long as the starter wants.
+func TestAdoptEndsWithItsContext(t *testing.T) {
+	dir := t.TempDir()
+	f, err := os.OpenFile(filepath.Join(dir, "process"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	reason := errors.New("the starter stops")
+	cancel(reason)
+	if p, err := plane.Adopt(ctx, plane.Config{Dir: dir}, plane.Options{}); p != nil || !errors.Is(err, reason) {
+		t.Errorf("process %v, error %v", p, err)
 	}
 }

@@ -54,18 +54,19 @@ const lockTimeout = 30 * time.Second
 var ErrExited = errors.New("the plane ended")
 
 // Start returns the plane's process: the one that runs already, or a new one.
-// It does not wait until it is ready.
+// It does not wait until it is ready. The process outlives ctx, which ends only the
+// wait of Adopt.
 //
 // From the fork on until the process ends, the file "process" in the plane's
 // directory is locked through a descriptor that the process inherits. So a
 // starter that dies between the fork and the plane's own lock leaves nothing
 // that the next one could overlook.
-func Start(c Config, o Options) (*Process, error) {
+func Start(ctx context.Context, c Config, o Options) (*Process, error) {
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("starting plane %s: %w", c.Dir, err)
 	}
 	for {
-		p, err := Adopt(c, o)
+		p, err := Adopt(ctx, c, o)
 		if p != nil || err != nil {
 			return p, err
 		}
@@ -81,20 +82,28 @@ func Start(c Config, o Options) (*Process, error) {
 	}
 }
 
-// Adopt returns the process of a plane that runs already, nil when none does.
-// Of the options it uses LogFile.
-func Adopt(c Config, o Options) (*Process, error) {
-	for limit := time.Now().Add(lockTimeout); ; time.Sleep(pollEvery) {
+// Adopt returns the process of a plane that runs already, nil when none does. While
+// the process has not locked its directory yet, Adopt waits: at most lockTimeout,
+// and until ctx ends. Of the options it uses LogFile.
+func Adopt(ctx context.Context, c Config, o Options) (*Process, error) {
+	poll := time.NewTicker(pollEvery) // a lock sends no notification
+	defer poll.Stop()
+	timeout := time.NewTimer(lockTimeout)
+	defer timeout.Stop()
+	for {
 		if pid, ok := Running(c.Dir); ok {
 			if p := adopt(c, o, pid); p != nil {
 				return p, nil
 			}
-			continue
-		}
-		if !Alive(c.Dir) {
+		} else if !Alive(c.Dir) {
 			return nil, nil
 		}
-		if time.Now().After(limit) {
+		select {
+		case <-poll.C:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("plane %s: waiting until its process has locked its directory: %w", c.Dir,
+				context.Cause(ctx))
+		case <-timeout.C:
 			return nil, fmt.Errorf("plane %s: another process has started it, and it has not locked its directory for %s",
 				c.Dir, lockTimeout)
 		}

@@ -147,7 +147,7 @@ func (b *bench) cluster(ctx context.Context) (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	b.plane, err = plane.Start(plane.Config{Dir: filepath.Join(b.dir, "plane"), Binary: *binary, Address: address},
+	b.plane, err = plane.Start(context.Background(), plane.Config{Dir: filepath.Join(b.dir, "plane"), Binary: *binary, Address: address},
 		plane.Options{})
 	if err != nil {
 		return nil, err

@@ -210,7 +210,7 @@ func (x *runner) fail(err error) time.Duration {
 // serve keeps the plane running as g says. It returns nil when the goal changes
 // or ctx ends, and an error when the plane fails.
 func (x *runner) serve(ctx context.Context, g goal) error {
-	if err := x.adopt(); err != nil {
+	if err := x.adopt(ctx); err != nil {
 		return err
 	}
 	if x.process != nil && !x.record.follows(g.spec) {
@@ -223,7 +223,7 @@ func (x *runner) serve(ctx context.Context, g goal) error {
 		if !x.acquireSlot(ctx, g) {
 			return nil
 		}
-		if err := x.launch(g.spec); err != nil {
+		if err := x.launch(ctx, g.spec); err != nil {
 			return err
 		}
 	}
@@ -265,11 +265,11 @@ func (x *runner) config(spec controlplane.Spec) plane.Config {
 }
 
 // adopt takes over a process that runs already.
-func (x *runner) adopt() error {
+func (x *runner) adopt(ctx context.Context) error {
 	if x.process != nil {
 		return nil
 	}
-	p, err := plane.Adopt(x.config(x.currentGoal().spec), plane.Options{LogFile: logPath(x.dir)})
+	p, err := plane.Adopt(ctx, x.config(x.currentGoal().spec), plane.Options{LogFile: logPath(x.dir)})
 	if p != nil {
 		x.log.Info("plane adopted", "pid", p.PID)
 	}
@@ -279,7 +279,7 @@ func (x *runner) adopt() error {
 
 // launch starts a new process. The record is written before, so that it
 // describes every process that a later runtime may find.
-func (x *runner) launch(spec controlplane.Spec) error {
+func (x *runner) launch(ctx context.Context, spec controlplane.Spec) error {
 	if err := checkRunnable(x.runtime.o.Binaries[spec.Release]); err != nil {
 		return err
 	}
@@ -305,7 +305,7 @@ func (x *runner) launch(spec controlplane.Spec) error {
 		return err
 	}
 	x.record, x.portTaken = next, false
-	p, err := plane.Start(x.config(spec), plane.Options{LogFile: logPath(x.dir), Env: x.environment(), MaxFiles: maxOpenFiles})
+	p, err := plane.Start(ctx, x.config(spec), plane.Options{LogFile: logPath(x.dir), Env: x.environment(), MaxFiles: maxOpenFiles})
 	if err != nil {
 		return err
 	}
@@ -335,7 +335,7 @@ func (x *runner) kill(cause error) error {
 // halt ends the process, if there is one. It goes on when ctx ends: a plane is
 // never left half stopped.
 func (x *runner) halt(ctx context.Context, a action) error {
-	if err := x.adopt(); err != nil || x.process == nil {
+	if err := x.adopt(ctx); err != nil || x.process == nil {
 		return err
 	}
 	x.show(func(o *controlplane.Observation) {

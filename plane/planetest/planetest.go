@@ -108,7 +108,7 @@ func Launch(dir, address string) (*plane.Process, error) {
 		// that thread is kept for as long as the plane.
 		runtime.LockOSThread()
 		var err error
-		p, err = plane.Start(c, plane.Options{DieWithParent: true})
+		p, err = plane.Start(context.Background(), c, plane.Options{DieWithParent: true})
 		started <- err
 		if err == nil {
 			select {}
