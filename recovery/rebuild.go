@@ -34,6 +34,13 @@ type Options struct {
 	// Timeout bounds the wait that follows the first requests.
 	Timeout time.Duration
 
+	// StateFile is a file that keeps the state before the loss until a rebuild is complete, so that a later run
+	// compares with it. Without one a later run compares with the state at its own beginning.
+	StateFile string
+
+	// Continued is called once if StateFile has the state of an earlier run. It may be nil.
+	Continued func(begun time.Time)
+
 	// Restored is called once, when all consumers exist again. Looked is called after each comparison. Both may be nil.
 	Restored func(Report)
 	Looked   func(r Report, since time.Duration)
@@ -75,8 +82,8 @@ type Wait struct {
 //   - Any other error: the report says how far the rebuild came.
 //
 // Rebuild changes nothing that exists. It may be stopped and called again at any time, also by two callers at once. A
-// later run does not know which resources were reconciled before the loss: it does not wait for a resource that the
-// adapters have reported as not reconciled during an earlier run (docs/decisions/028).
+// later run with the same StateFile waits also for each resource that was reconciled at the beginning of the earlier
+// runs, because the adapters may have reported it as not reconciled since (docs/decisions/028).
 func Rebuild(ctx context.Context, o Options) (Report, error) {
 	r := &rebuild{Options: o}
 	err := r.run(ctx)
@@ -101,6 +108,14 @@ func (r *rebuild) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	st, err := r.loadState(begun)
+	if err != nil {
+		return err
+	}
+	st.merge(before)
+	if err := r.saveState(st); err != nil {
+		return err
+	}
 	if err := r.CLM.ReconcileAll(ctx, "", "Maestro's database is rebuilt"); err != nil {
 		return err
 	}
@@ -115,7 +130,7 @@ func (r *rebuild) run(ctx context.Context) error {
 				r.Looked(r.report, time.Since(begun))
 			}
 			if r.report.Done = len(r.report.Waiting) == 0; r.report.Done {
-				return r.listUnknownWorks(ctx)
+				return errors.Join(r.removeState(), r.listUnknownWorks(ctx))
 			}
 			if r.silentAgents < silent {
 				listedMore = true

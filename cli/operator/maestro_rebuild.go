@@ -17,7 +17,7 @@ import (
 
 func maestroRebuild(session *terminal.Session) *cobra.Command {
 	timeout := 10 * time.Minute
-	var lifecycleURL string
+	var lifecycleURL, stateFile string
 	cmd := &cobra.Command{
 		Use:   "rebuild",
 		Short: "Restore Maestro's database, which was lost, from the lifecycle manager",
@@ -29,17 +29,28 @@ go on.
 
 It waits until every resource has been looked at and is as reconciled as it was, shows
 what it waits for, and lists works that agents hold and no source has ordered again. It
-changes nothing that is there and may be stopped and run again at any time.`,
+changes nothing that is there and may be stopped and run again at any time. Until it is
+complete it keeps the state before the loss in a file: a later run continues with that
+state. To compare with the present state instead, delete the file.`,
 		Example: `  atoll maestro rebuild
   atoll maestro rebuild --timeout 1h -o json`,
 		Args: cobra.NoArgs,
 	}
 	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "how long to wait")
 	cmd.Flags().StringVar(&lifecycleURL, "clm-endpoint", "", "with --endpoint: URL of CLM's REST API")
+	cmd.Flags().StringVar(&stateFile, "state", "", "file that keeps the state before the loss until the rebuild is\n"+
+		"complete (default: maestro-rebuild.json in the home; none with --endpoint)")
 	o := addMaestroFlags(cmd)
 	cmd.MarkFlagsRequiredTogether("endpoint", "clm-endpoint")
 	out := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if stateFile == "" && o.endpoint == "" {
+			home, err := session.Home()
+			if err != nil {
+				return err
+			}
+			stateFile = home.Path("maestro-rebuild.json")
+		}
 		toCLM := *o
 		toCLM.service, toCLM.endpoint = "clm", lifecycleURL
 		return callMaestro(session, cmd.Context(), o, func(ctx context.Context, m *maestroclient.Client) error {
@@ -47,6 +58,7 @@ changes nothing that is there and may be stopped and run again at any time.`,
 				l *lifecycle) error {
 				progress := &rebuildProgress{out: cmd.ErrOrStderr()}
 				report, err := recovery.Rebuild(ctx, recovery.Options{Maestro: m, CLM: l.Client, Timeout: timeout,
+					StateFile: stateFile, Continued: progress.showContinued,
 					Restored: progress.showConsumers, Looked: progress.showResources})
 				if err != nil && !errors.Is(err, recovery.ErrTimeout) {
 					return err
@@ -71,6 +83,10 @@ changes nothing that is there and may be stopped and run again at any time.`,
 type rebuildProgress struct {
 	out      io.Writer
 	lastLine string
+}
+
+func (p *rebuildProgress) showContinued(begun time.Time) {
+	fmt.Fprintf(p.out, "continues the rebuild that began %s ago, with the state before it\n", terminal.Ago(begun, time.Now()))
 }
 
 func (p *rebuildProgress) showConsumers(r recovery.Report) {
