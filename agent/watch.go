@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -26,7 +27,8 @@ type watcher struct {
 
 	mu      sync.Mutex
 	running map[schema.GroupVersionResource]*kindWatch
-	kinds   bool // changes of CustomResourceDefinitions are posted
+	kinds   bool          // changes of CustomResourceDefinitions are posted
+	changed chan struct{} // closed and replaced at each change of a CustomResourceDefinition
 	wg      sync.WaitGroup
 }
 
@@ -36,7 +38,8 @@ type kindWatch struct {
 }
 
 func newWatcher(k *kube, log *slog.Logger, post func(event)) *watcher {
-	return &watcher{kube: k, log: log, post: post, running: map[schema.GroupVersionResource]*kindWatch{}}
+	return &watcher{kube: k, log: log, post: post, running: map[schema.GroupVersionResource]*kindWatch{},
+		changed: make(chan struct{})}
 }
 
 // watchBackoff is the pause between tries of a watch that fails.
@@ -79,7 +82,50 @@ func (w *watcher) watchKind(ctx context.Context, gvr schema.GroupVersionResource
 			},
 		}
 	}
+	lw.ListWithContextFunc = pauseWhileMissing(lw.ListWithContextFunc, w.nextKindChange)
 	w.reflect(ctx, gvr, lw, &kindSink{w: w, gvr: gvr})
+}
+
+// nextKindChange returns a channel that is closed at the next change of a CustomResourceDefinition.
+func (w *watcher) nextKindChange() <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.changed
+}
+
+// The pause between two lists of a kind that the API server does not have begins with missingPauseMin, doubles, and
+// stays at missingPauseMax. A change of a CustomResourceDefinition ends it, since the kind may be back.
+const (
+	missingPauseMin = 2 * time.Second
+	missingPauseMax = time.Minute
+)
+
+// pauseWhileMissing returns list with a pause before each try that follows a 404. One reflector calls it, so no two
+// calls overlap.
+func pauseWhileMissing(list cache.ListWithContextFunc, nextChange func() <-chan struct{}) cache.ListWithContextFunc {
+	var pause time.Duration
+	var changed <-chan struct{}
+	return func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		if pause > 0 {
+			timer := time.NewTimer(pause)
+			defer timer.Stop()
+			select {
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			case <-changed:
+				pause = 0
+			case <-timer.C:
+			}
+		}
+		changed = nextChange() // before the list: a change during the list ends the next pause
+		got, err := list(ctx, o)
+		if apierrors.IsNotFound(err) {
+			pause = min(max(2*pause, missingPauseMin), missingPauseMax)
+		} else {
+			pause = 0
+		}
+		return got, err
+	}
 }
 
 // watchKinds starts the watch of CustomResourceDefinitions.
@@ -259,6 +305,8 @@ const kindsSettle = 300 * time.Millisecond
 func (w *watcher) kindChanged() {
 	w.mu.Lock()
 	watching := w.kinds
+	close(w.changed)
+	w.changed = make(chan struct{})
 	w.mu.Unlock()
 	if !watching {
 		return
