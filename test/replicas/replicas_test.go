@@ -46,6 +46,7 @@ type world struct {
 	working map[string]work // by resource
 	runs    map[string]int  // by replica
 	away    atomic.Bool     // the lifecycle manager answers no renewals
+	late    atomic.Bool     // a replica renewed its lease after its end: this machine was too slow for the test
 }
 
 func newWorld(t *testing.T) *world {
@@ -62,17 +63,23 @@ type leases struct {
 	clm       *clmclient.Client
 	name      string
 	connected context.Context // until it ends, the lifecycle manager can be reached
-	away      *atomic.Bool    // of the world
+	world     *world
+	last      time.Time // of the beginning of the last renewal
 }
 
 var errCut = errors.New("the lifecycle manager cannot be reached")
 
 func (l *leases) Renew(ctx context.Context, lease time.Duration, keep []int) (int, []adapter.OpenSlot, error) {
-	if l.connected.Err() != nil || l.away.Load() {
+	begun, before := time.Now(), l.last
+	l.last = begun
+	if l.connected.Err() != nil || l.world.away.Load() {
 		return 0, nil, errCut
 	}
 	got, err := l.clm.RenewMember(ctx, "dns", l.name, apiclm.AdapterMemberRenewal{LeaseMs: lease.Milliseconds(),
 		Keep: keep})
+	if !before.IsZero() && time.Since(before) > lease {
+		l.world.late.Store(true)
+	}
 	var open []adapter.OpenSlot
 	for i, slot := range got.Open {
 		open = append(open, adapter.OpenSlot{Slot: slot, Since: got.Since[i]})
@@ -101,7 +108,7 @@ func (w *world) start(name string) *replica {
 	r := &replica{world: w, name: name, cut: cut}
 	worker := adapter.NewWorker(adapter.WorkerOptions{
 		Name: "dns", Topic: "clusters", Engine: r, Bus: w.broker.ClientOptions(pki.ServiceName("adapter")),
-		Sharer: &leases{w.clm, name, connected, &w.away}, Lease: lease, Parallel: 8, Grace: time.Second,
+		Sharer: &leases{clm: w.clm, name: name, connected: connected, world: w}, Lease: lease, Parallel: 8, Grace: time.Second,
 	})
 	r.stop = testsite.Run(w, "replica "+name, worker.Run)
 	return r
@@ -260,23 +267,29 @@ func TestAPauseChangesNoOwners(t *testing.T) {
 		}
 		return list
 	}
-	before := members()
-	w.away.Store(true)
-	<-time.After(2 * lease)
-	w.mu.Lock()
-	clear(w.runs)
-	w.mu.Unlock()
-	w.change(ids[0])
-	w.away.Store(false)
-	w.reconciled()
-	<-time.After(2 * lease)
-	if diff := cmp.Diff(before, members()); diff != "" {
-		t.Errorf("slots changed hands: %s", diff)
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if runs := w.runs["one"] + w.runs["two"]; runs > 3 {
-		t.Errorf("%d runs after one change", runs)
+	for tries := 5; ; tries-- {
+		before := members()
+		w.late.Store(false)
+		w.away.Store(true)
+		<-time.After(2 * lease)
+		w.mu.Lock()
+		clear(w.runs)
+		w.mu.Unlock()
+		w.change(ids[0])
+		w.away.Store(false)
+		w.reconciled()
+		<-time.After(2 * lease)
+		diff := cmp.Diff(before, members())
+		w.mu.Lock()
+		n := w.runs["one"] + w.runs["two"]
+		w.mu.Unlock()
+		if diff == "" && n <= 3 {
+			return
+		}
+		if !w.late.Load() || tries == 0 {
+			t.Fatalf("%d runs after one change; slots changed hands: %s", n, diff)
+		}
+		t.Logf("a replica renewed its lease too late on this machine; %d runs, %s; the pause is repeated", n, diff)
 	}
 }
 
