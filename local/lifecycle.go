@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"atoll.dev/client/clmclient"
+	"atoll.dev/internal/atomicfile"
 	"atoll.dev/pki"
 )
 
@@ -55,7 +56,7 @@ func (t topology) writeCLMConfig(file string) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return os.WriteFile(file, append([]byte(CLMConfig), entities...), 0o600)
+	return atomicfile.Write(file, append([]byte(CLMConfig), entities...), 0o600)
 }
 
 // adapter returns the process that runs the region's adapters: the bundled ones, and those in the
