@@ -8,13 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
-	"net/http"
-	_ "net/http/pprof" // for -pprof
 	"os"
-	"os/exec"
 	"path/filepath"
-	profile "runtime/pprof"
 	"strconv"
 	"strings"
 	"time"
@@ -31,7 +26,10 @@ import (
 // no adapter and no client. It starts the lifecycle manager (API, sentinel, fleet, and a broker) in a
 // process of its own, and prints how long the start takes, what memory it needs, and the processor
 // time of the process and of PostgreSQL, for the start and for each second of -for at rest.
-func idle(ctx context.Context, cluster *postgres.Cluster, postgresPid int) error {
+//
+// With -crashes it then kills the process and PostgreSQL in turn; see crash.
+func idle(ctx context.Context, cluster *postgres.Cluster, database *database) error {
+	postgresPid := database.PID()
 	dsn := cluster.DSN("clm", "clm")
 	began := time.Now()
 	stored, err := hasIdle(ctx, dsn, *idleClusters)
@@ -50,12 +48,21 @@ func idle(ctx context.Context, cluster *postgres.Cluster, postgresPid int) error
 		return err
 	}
 	began = time.Now()
-	server, err := startPart(ctx, dsn)
+	options, err := partOptions(dsn)
 	if err != nil {
 		return err
 	}
-	defer server.stop()
+	defer os.RemoveAll(options.Dir)
+	server, err := startPart(ctx, options)
+	if err != nil {
+		return err
+	}
+	defer func() { server.stop() }()
 	figures["start_seconds"] = time.Since(began).Seconds()
+	if err := server.waitComplete(ctx); err != nil {
+		return err
+	}
+	figures["all_read_seconds"] = time.Since(began).Seconds()
 	own, err := ownCPU(server.pid())
 	if err != nil {
 		return err
@@ -84,6 +91,31 @@ func idle(ctx context.Context, cluster *postgres.Cluster, postgresPid int) error
 		figures[part+"_mib"] = memory(server.pid(), "VmRSS:")
 	}
 	figures["peak_mib"] = memory(server.pid(), "VmHWM:")
+	if *crashes {
+		c, err := newCrash(ctx, options, *idleClusters)
+		defer func() { _ = c.region.Close() }()
+		if err != nil {
+			return err
+		}
+		victims := []victim{
+			{"lifecycle_manager", func(ctx context.Context) (err error) {
+				server.kill()
+				server, err = startPart(ctx, options)
+				return err
+			}},
+			{"postgres", func(ctx context.Context) (err error) {
+				database.Kill()
+				database.Process, err = cluster.Start(ctx, io.Discard)
+				return err
+			}},
+		}
+		for _, v := range victims {
+			if err := c.measure(ctx, v, figures); err != nil {
+				return fmt.Errorf("after a crash of %s: %w", v.name, err)
+			}
+		}
+		figures["crashes_mib"] = memory(server.pid(), "VmHWM:")
+	}
 	params := map[string]any{"clusters": *idleClusters, "node_pools": 2 * *idleClusters, "seconds": duration.Seconds()}
 	return report.Line(os.Stdout, "lifecycle/idle", params, figures)
 }
@@ -124,23 +156,47 @@ func storeIdle(ctx context.Context, dsn string, n int) error {
 	if err != nil {
 		return err
 	}
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		return errors.Join(err, region.Close())
+	}
+	defer conn.Close(ctx)
 	sample, err := makeSample(ctx, region)
+	if err == nil {
+		err = lifecycle.Await(ctx, func() error { return saveCursors(ctx, region, sample.host, conn) })
+	}
 	if err = errors.Join(err, region.Close()); err != nil {
 		return err
 	}
-	conn, err := pgx.Connect(ctx, dsn)
+	return sample.copy(ctx, conn, n)
+}
+
+// saveCursors returns an error until the sentinel's saved cursors are after all changes of the sample, as in a region
+// at rest. It changes the management cluster, because a cursor moves with the changes that follow.
+func saveCursors(ctx context.Context, r *lifecycle.Region, host string, conn *pgx.Conn) error {
+	err := r.Call(ctx, "PATCH", "/managementclusters/"+host, map[string]any{"labels": map[string]string{
+		"changed": strconv.FormatInt(time.Now().UnixNano(), 10)}}, nil)
 	if err != nil {
 		return err
 	}
-	defer conn.Close(ctx)
-	return sample.copy(ctx, conn, n)
+	var before int
+	err = conn.QueryRow(ctx, `select count(*) from sentinel_slot s where s.cursor = '' or exists (select from document d
+		where d.kind <> 'ManagementCluster' and
+			not pg_visible_in_snapshot(d.xid, nullif(split_part(s.cursor, '.', 2), '')::pg_snapshot))`).Scan(&before)
+	if err == nil && before > 0 {
+		err = fmt.Errorf("the cursors of %d slots are before the last change", before)
+	}
+	return err
 }
 
 // sampleName is the cluster's name; its last eight digits count the copies.
 const sampleName = "sample-00000000"
 
 // sample is what the copies are made from: ids whose last eight digits count the copies.
-type sample struct{ ids []string }
+type sample struct {
+	ids  []string
+	host string // the management cluster
+}
 
 func makeSample(ctx context.Context, r *lifecycle.Region) (s sample, err error) {
 	var made lifecycle.Resource
@@ -158,16 +214,18 @@ func makeSample(ctx context.Context, r *lifecycle.Region) (s sample, err error) 
 	}
 	post("/managementclusters", map[string]any{"kind": "ManagementCluster", "name": "management-01", "spec": map[string]any{
 		"capacity": map[string]any{"planes": 1_000_000}, "versions": []string{"1.36.3"}}})
+	s.host = made.ID
+	if err == nil {
+		err = reportAgent(ctx, r, s.host)
+	}
 	post("/clusters", map[string]any{"kind": "Cluster", "name": sampleName, "spec": map[string]any{
 		"hostedCluster": map[string]any{"release": map[string]any{"image": "atoll.dev/release:1.36.3"}},
 		"creatorARN":    "arn:aws:iam::123456789012:user/ada", "note": strings.Repeat("x", 500)}})
 	cluster := "/clusters/" + made.ID
 	s.ids = append(s.ids, made.ID)
-	var placed struct{ ID string }
 	if err == nil {
-		err = r.Call(ctx, "POST", cluster+"/placement", map[string]any{}, &placed)
+		err = place(ctx, r, made.ID)
 	}
-	s.ids = append(s.ids, placed.ID)
 	for _, name := range []string{"one", "two"} {
 		post(cluster+"/nodepools", map[string]any{"kind": "NodePool", "name": name, "spec": map[string]any{"replicas": 2}})
 		s.ids = append(s.ids, made.ID)
@@ -175,6 +233,24 @@ func makeSample(ctx context.Context, r *lifecycle.Region) (s sample, err error) 
 	}
 	reported(cluster, "placement", "pull-secret", "hosted-cluster")
 	return s, err
+}
+
+// reportAgent reports the agent of a management cluster as connected, as Maestro does.
+func reportAgent(ctx context.Context, r *lifecycle.Region, managementCluster string) error {
+	return r.Call(ctx, "PUT", "/managementclusters/"+managementCluster+"/statuses", idleReport("maestro"), nil)
+}
+
+// place places a cluster. The error is not nil when it finds no room: fleet may not have read the report of the
+// management cluster yet.
+func place(ctx context.Context, r *lifecycle.Region, cluster string) error {
+	return lifecycle.Await(ctx, func() error {
+		var placed struct{ State, Message string }
+		err := r.Call(ctx, "POST", "/clusters/"+cluster+"/placement", map[string]any{}, &placed)
+		if err == nil && placed.State != "Placed" {
+			err = fmt.Errorf("cluster %s is %s: %s", cluster, placed.State, placed.Message)
+		}
+		return err
+	})
 }
 
 func idleReport(adapter string) map[string]any {
@@ -216,7 +292,9 @@ func (s sample) copy(ctx context.Context, conn *pgx.Conn, n int) error {
 	if err != nil {
 		return err
 	}
-	_, err = conn.Exec(ctx, "vacuum (analyze)")
+	if _, err = conn.Exec(ctx, "vacuum (analyze)"); err == nil {
+		_, err = conn.Exec(ctx, "vacuum (full) tally") // the copies made a row each, which autovacuum would fold early
+	}
 	return err
 }
 
@@ -264,77 +342,6 @@ func (s sample) renamed(number int) *strings.Replacer {
 		pairs = append(pairs, text, copied, hex.EncodeToString([]byte(text)), hex.EncodeToString([]byte(copied)))
 	}
 	return strings.NewReplacer(pairs...)
-}
-
-// part is a lifecycle manager in a process of its own.
-type part struct {
-	cmd   *exec.Cmd
-	input io.Closer
-}
-
-// partVariable has the DSN in the environment of the process that is the part.
-const partVariable = "ATOLL_BENCH_IDLE_DSN"
-
-// startPart starts this program again as a part, and waits until the part is ready.
-func startPart(ctx context.Context, dsn string) (*part, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	cmd := exec.CommandContext(ctx, self, "-pprof", *pprofAddress, "-start-profile", *startProfile)
-	cmd.Env, cmd.Stderr = append(os.Environ(), partVariable+"="+dsn), os.Stderr
-	input, err := cmd.StdinPipe()
-	if err != nil {
-		return nil, err
-	}
-	output, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
-	p := &part{cmd, input}
-	if _, err := bufio.NewReader(output).ReadString('\n'); err != nil {
-		p.stop()
-		return nil, fmt.Errorf("waiting for the lifecycle manager: %w", err)
-	}
-	return p, nil
-}
-
-func (p *part) pid() int { return p.cmd.Process.Pid }
-
-func (p *part) stop() {
-	p.input.Close()
-	_ = p.cmd.Wait()
-}
-
-// runPart is the process that startPart starts. It ends with its standard input.
-func runPart(ctx context.Context, dsn string) error {
-	if *pprofAddress != "" {
-		go func() { _ = http.ListenAndServe(*pprofAddress, nil) }()
-	}
-	if *startProfile != "" {
-		file, err := os.Create(*startProfile)
-		if err != nil {
-			return err
-		}
-		defer file.Close()
-		if err := profile.StartCPUProfile(file); err != nil {
-			return err
-		}
-	}
-	region, err := lifecycle.Start(ctx, lifecycle.Options{
-		DSN: dsn, Entities: string(clm.DefaultEntities), Fleet: true,
-		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
-	})
-	if err != nil {
-		return err
-	}
-	profile.StopCPUProfile()
-	fmt.Println("ready")
-	_, _ = io.Copy(io.Discard, os.Stdin)
-	return region.Close()
 }
 
 // ownCPU is the processor time of a process.

@@ -36,6 +36,7 @@ var (
 	idleClusters = flag.Int("idle", 0, "measure a region at rest instead: so many clusters with two node pools each")
 	dataDir      = flag.String("data", "", "with -idle: keep the database in this directory, and use the one that is there")
 	startProfile = flag.String("start-profile", "", "with -idle: write a profile of the start to this file")
+	crashes      = flag.Bool("crashes", false, "with -idle: kill the lifecycle manager and PostgreSQL in turn")
 	pprofAddress = flag.String("pprof", "", "with -idle: the lifecycle manager serves profiles on this address")
 )
 
@@ -112,6 +113,9 @@ func main() {
 	}
 }
 
+// database is the running PostgreSQL server, another one after a crash.
+type database struct{ *postgres.Process }
+
 func run(ctx context.Context) (err error) {
 	dir := *dataDir
 	if dir == "" {
@@ -134,12 +138,13 @@ func run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, server.Stop()) }()
+	running := &database{server}
+	defer func() { err = errors.Join(err, running.Stop()) }()
 	if err := cluster.EnsureDatabase(ctx, "clm", "clm"); err != nil {
 		return err
 	}
 	if *idleClusters > 0 {
-		return idle(ctx, cluster, server.PID())
+		return idle(ctx, cluster, running)
 	}
 	o := lifecycle.Options{DSN: cluster.DSN("clm", "clm"), Entities: entities}
 	if *verbose {

@@ -25,8 +25,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"atoll.dev/access"
 	"atoll.dev/adapter"
 	"atoll.dev/bus"
@@ -44,6 +42,10 @@ type Options struct {
 	Entities string // YAML, as CLM's configuration has it
 	Fleet    bool   // places clusters, as in a region's CLM
 	Log      *slog.Logger
+
+	// Dir keeps the CA, for a region that starts again; default: a temporary directory. HTTP and Broker are the
+	// addresses of CLM and the broker; default: free ports.
+	Dir, HTTP, Broker string
 }
 
 // Region is what runs.
@@ -70,15 +72,17 @@ func Start(ctx context.Context, o Options) (r *Region, err error) {
 			err = errors.Join(err, r.Close())
 		}
 	}()
-	dir, err := os.MkdirTemp("", "atoll-lifecycle-")
-	if err != nil {
-		return r, err
+	dir := o.Dir
+	if dir == "" {
+		if dir, err = os.MkdirTemp("", "atoll-lifecycle-"); err != nil {
+			return r, err
+		}
+		r.OnClose(func() error { return os.RemoveAll(dir) })
 	}
-	r.OnClose(func() error { return os.RemoveAll(dir) })
 	if r.ca, err = pki.OpenCA(filepath.Join(dir, "ca")); err != nil {
 		return r, err
 	}
-	if err := r.broker(ctx); err != nil {
+	if err := r.broker(ctx, o); err != nil {
 		return r, err
 	}
 	registry, err := clm.ParseRegistry([]byte(o.Entities))
@@ -94,7 +98,7 @@ func Start(ctx context.Context, o Options) (r *Region, err error) {
 		return r, err
 	}
 	r.OnClose(func() error { db.Close(); return nil })
-	if err := r.api(ctx, db, o.Fleet); err != nil {
+	if err := r.api(ctx, db, o); err != nil {
 		return r, err
 	}
 	if err := r.sentinel(ctx, db); err != nil {
@@ -106,6 +110,17 @@ func Start(ctx context.Context, o Options) (r *Region, err error) {
 		}
 		return nil
 	})
+}
+
+// Connect returns a region that another process has started with the same Dir, HTTP and Broker. Close ends what
+// the caller has started in it.
+func Connect(o Options) (r *Region, err error) {
+	r = &Region{URL: "https://" + o.HTTP, Broker: o.Broker, Ops: rest.NewOps(), log: slog.New(slog.DiscardHandler)}
+	if r.ca, err = pki.OpenCA(filepath.Join(o.Dir, "ca")); err != nil {
+		return r, err
+	}
+	r.HTTP, err = r.client("platform")
+	return r, err
 }
 
 // OnClose has f called by Close, before what was there earlier ends.
@@ -141,7 +156,7 @@ func Await(ctx context.Context, check func() error) error {
 		}
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return fmt.Errorf("%w; the last check: %w", ctx.Err(), err)
 		case <-limit:
 			return fmt.Errorf("in vain: %w", err)
 		case <-tick.C:
@@ -197,7 +212,7 @@ func (r *Region) client(service string) (*http.Client, error) {
 	return &http.Client{Transport: t, Timeout: time.Minute}, nil
 }
 
-func (r *Region) broker(ctx context.Context) error {
+func (r *Region) broker(ctx context.Context, o Options) error {
 	config, err := r.ServerTLS("broker")
 	if err != nil {
 		return err
@@ -206,7 +221,7 @@ func (r *Region) broker(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", cmp.Or(o.Broker, "127.0.0.1:0"))
 	if err != nil {
 		return err
 	}
@@ -215,23 +230,23 @@ func (r *Region) broker(ctx context.Context) error {
 	return nil
 }
 
-func (r *Region) api(ctx context.Context, db *clm.Database, placed bool) error {
+func (r *Region) api(ctx context.Context, db *clm.Database, options Options) error {
 	config, err := r.ServerTLS("clm")
 	if err != nil {
 		return err
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", cmp.Or(options.HTTP, "127.0.0.1:0"))
 	if err != nil {
 		return err
 	}
 	r.URL = "https://" + l.Addr().String()
 	identity := &clm.Identity{MayCall: func(peer string) bool { return access.MayCall(access.CLM, pki.Name(peer)) }}
 	o := clm.Options{
-		Database: db, HTTP: l, HTTPTLS: config, Identify: identity.Identify, Logger: r.log, Metrics: prometheus.NewRegistry(), ShutdownGrace: time.Second,
+		Database: db, HTTP: l, HTTPTLS: config, Identify: identity.Identify, Logger: r.log, Metrics: r.Ops.Registry,
+		ShutdownGrace: time.Second,
 	}
-	if placed {
-		f, err := fleet.New(ctx, fleet.Options{Store: db.Store, Feed: db.Feed, Logger: r.log,
-			Metrics: prometheus.NewRegistry()})
+	if options.Fleet {
+		f, err := fleet.New(ctx, fleet.Options{Store: db.Store, Feed: db.Feed, Logger: r.log, Metrics: r.Ops.Registry})
 		if err != nil {
 			return err
 		}
@@ -262,7 +277,7 @@ func (r *Region) sentinel(ctx context.Context, db *clm.Database) error {
 	s, err := sentinel.New(ctx, sentinel.Options{
 		Store: db.Store, Feed: db.Feed, Kinds: kinds, Requests: clm.RequestKind, Bus: bus.ClientOptions{Addr: r.Broker,
 			TLS: config},
-		Logger: r.log, Metrics: prometheus.NewRegistry(), Ops: r.Ops,
+		Logger: r.log, Metrics: r.Ops.Registry, Ops: r.Ops,
 	})
 	if err != nil {
 		return err

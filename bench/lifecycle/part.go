@@ -1,0 +1,152 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	_ "net/http/pprof" // for -pprof
+	"os"
+	"os/exec"
+	profile "runtime/pprof"
+
+	"atoll.dev/clm"
+	"atoll.dev/test/lifecycle"
+)
+
+// part is a lifecycle manager in a process of its own.
+type part struct {
+	cmd    *exec.Cmd
+	input  io.Closer
+	output *bufio.Reader
+}
+
+// partVariable has the options as JSON in the environment of the process that is the part.
+const partVariable = "ATOLL_BENCH_IDLE"
+
+// partOptions returns the options of a part that can start again: with a directory for its CA, which the caller
+// removes, and with its own ports.
+func partOptions(dsn string) (o lifecycle.Options, err error) {
+	o = lifecycle.Options{DSN: dsn, Entities: string(clm.DefaultEntities), Fleet: true}
+	for _, into := range []*string{&o.HTTP, &o.Broker} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return o, err
+		}
+		defer l.Close() // after both have their ports
+		*into = l.Addr().String()
+	}
+	o.Dir, err = os.MkdirTemp("", "atoll-bench-ca-")
+	return o, err
+}
+
+// startPart starts this program again as a part, and waits until the part is ready.
+func startPart(ctx context.Context, o lifecycle.Options) (*part, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	options, err := json.Marshal(o)
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, self, "-pprof", *pprofAddress, "-start-profile", *startProfile)
+	cmd.Env, cmd.Stderr = append(os.Environ(), partVariable+"="+string(options)), os.Stderr
+	input, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	output, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	p := &part{cmd, input, bufio.NewReader(output)}
+	if _, err := p.output.ReadString('\n'); err != nil {
+		p.stop()
+		return nil, fmt.Errorf("waiting for the lifecycle manager: %w", err)
+	}
+	return p, nil
+}
+
+// waitComplete waits until the part has read everything: what readiness does not wait for, too.
+func (p *part) waitComplete(context.Context) error {
+	if _, err := p.output.ReadString('\n'); err != nil {
+		return fmt.Errorf("waiting until the lifecycle manager has read all: %w", err)
+	}
+	return nil
+}
+
+func (p *part) pid() int { return p.cmd.Process.Pid }
+
+func (p *part) stop() {
+	p.input.Close()
+	_ = p.cmd.Wait()
+}
+
+// kill ends the process as kill -9 does.
+func (p *part) kill() {
+	_ = p.cmd.Process.Kill()
+	_ = p.cmd.Wait()
+}
+
+// runPart is the process that startPart starts. It prints a line when it is ready, and one when it has read
+// everything. It ends with its standard input.
+func runPart(ctx context.Context, options string) error {
+	o := lifecycle.Options{}
+	if err := json.Unmarshal([]byte(options), &o); err != nil {
+		return err
+	}
+	if *pprofAddress != "" {
+		go func() { _ = http.ListenAndServe(*pprofAddress, nil) }()
+	}
+	if *startProfile != "" {
+		file, err := os.Create(*startProfile)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		if err := profile.StartCPUProfile(file); err != nil {
+			return err
+		}
+	}
+	o.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	region, err := lifecycle.Start(ctx, o)
+	if err != nil {
+		return err
+	}
+	fmt.Println("ready")
+	err = lifecycle.Await(ctx, func() error { return checkComplete(region) })
+	profile.StopCPUProfile()
+	if err == nil {
+		fmt.Println("complete")
+		_, _ = io.Copy(io.Discard, os.Stdin)
+	}
+	return errors.Join(err, region.Close())
+}
+
+// checkComplete returns an error until fleet has read the placements, and the figures of pending resources are there.
+// Readiness waits for the sentinel, but not for these.
+func checkComplete(r *lifecycle.Region) error {
+	families, err := r.Ops.Registry.Gather()
+	if err != nil {
+		return err
+	}
+	missing := map[string]bool{"atoll_fleet_reserved": true, "hyperfleet_api_resource_pending_reconciliation": true}
+	for _, f := range families {
+		if len(f.GetMetric()) > 0 {
+			delete(missing, f.GetName())
+		}
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("there are no figures of %v", missing)
+	}
+	return nil
+}
