@@ -163,7 +163,9 @@ func (s *Sentinel) decideRead(ctx context.Context, keys []key, found map[key]*st
 	s.reading = false
 	now := time.Now()
 	if err != nil && !errors.Is(err, context.Canceled) {
-		s.log.Warn("the sentinel cannot read due resources; it tries again", "error", err)
+		if s.badLog.Allow() { // a batch fails every few milliseconds while the database is down
+			s.log.Warn("the sentinel cannot read due resources; it tries again", "error", err)
+		}
 		for _, d := range s.duties {
 			s.metrics.apiErrors.WithLabelValues(d.labels[0], d.labels[1], "fetch_error").Inc()
 		}
