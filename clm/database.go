@@ -72,7 +72,7 @@ func Open(ctx context.Context, o DatabaseOptions) (*Database, error) {
 			History: true, Indexes: indexes}
 	}
 	kinds = append(append(kinds, store.KindSpec{Kind: RequestKind, History: true}), o.Kinds...)
-	options := store.Options{DSN: o.DSN, Logger: o.Logger, Migrations: []string{sideTables, instant, memberTable},
+	options := store.Options{DSN: o.DSN, Logger: o.Logger, Migrations: []string{sideTables, instant, memberTable, deletingIndex},
 		MaxConns: o.MaxConns, Kinds: kinds}
 	if o.Metrics != nil {
 		options.Tracer = newQueries(o.Metrics, o.Version)
@@ -117,6 +117,10 @@ func (d *Database) Close() {
 	d.follower.Wait()
 	d.Store.Close()
 }
+
+// deletingIndex finds the resources that are being deleted, which tidy looks for every ten minutes, without reading
+// the others.
+const deletingIndex = `create index document_deleting on document (kind, id) where deleted_at is not null and removed_at is null`
 
 // sideTables creates the tables beside the documents: references between resources, by
 // which CLM refuses to delete a resource that another one refers to, and used idempotency
