@@ -71,6 +71,15 @@ func (a Authority) Check(ctx context.Context, action Action, on policy.Resource)
 	return err
 }
 
+// PermitsAll reports whether the caller may take an action on every resource of his account, so that
+// a list needs no decision about each item.
+func (a Authority) PermitsAll(action Action) bool {
+	p, ok := a.policy.(interface {
+		permitsAll(caller Identity, action Action) bool
+	})
+	return ok && p.permitsAll(a.caller, action)
+}
+
 // grantKey has the Grant of the request's own action.
 type grantKey struct{}
 

@@ -347,3 +347,52 @@ func (d *Directory) DeleteGroup(ctx context.Context, account, id string, ifVersi
 
 // newID returns an id of a document.
 func newID() string { return uuid.Must(uuid.NewV7()).String() }
+
+// Window is a part of a list.
+type Window struct {
+	Limit, Offset int
+	// Policy, Type and Target select attachments; "" selects all.
+	Policy, Target string
+	Type           TargetType
+}
+
+// Accounts returns a part of the accounts, by id, and how many there are.
+func (d *Directory) Accounts(ctx context.Context, w Window) ([]AccountDocument, int, error) {
+	return listOf(ctx, d, KindAccount, "", w, toAccount)
+}
+
+// Policies returns a part of the policies of an account, by id, and how many it has.
+func (d *Directory) Policies(ctx context.Context, account string, w Window) ([]PolicyDocument, int, error) {
+	return listOf(ctx, d, KindPolicy, account, w, toPolicy)
+}
+
+// Groups returns a part of the groups of an account, by id, and how many it has.
+func (d *Directory) Groups(ctx context.Context, account string, w Window) ([]GroupDocument, int, error) {
+	return listOf(ctx, d, KindGroup, account, w, toGroup)
+}
+
+// Attachments returns a part of the attachments of an account, by id, and how many match.
+func (d *Directory) Attachments(ctx context.Context, account string, w Window) ([]AttachmentDocument, int, error) {
+	return listOf(ctx, d, KindAttachment, account, w, toAttachment)
+}
+
+func listOf[T any](ctx context.Context, d *Directory, kind store.Kind, account string, w Window,
+	to func(store.Document) (T, error)) (items []T, total int, err error) {
+	q := store.Query{Kind: kind, Scope: account, Limit: max(1, w.Limit), Offset: w.Offset, Count: true}
+	if kind == KindAttachment {
+		q.Where = store.Fragment{SQL: `($1 = '' or d.spec->>'policyId' = $1) and ($2 = '' or d.spec->>'targetId' = $2)
+			and ($3 = '' or d.spec->>'targetType' = $3)`, Args: []any{w.Policy, w.Target, string(w.Type)}}
+	}
+	page, err := d.store.List(ctx, q)
+	if err != nil {
+		return nil, 0, err
+	}
+	for _, doc := range page.Documents[:min(len(page.Documents), w.Limit)] {
+		item, err := to(doc)
+		if err != nil {
+			return nil, 0, fmt.Errorf("reading %s %s: %w", kind, doc.ID, err)
+		}
+		items = append(items, item)
+	}
+	return items, page.Total, nil
+}

@@ -132,6 +132,9 @@ func (rt *Router) authorize(r *http.Request, caller Identity, route Route, escal
 	for _, escalation := range escalations {
 		if e == nil && escalation.isRequested(r) {
 			q.Action, q.Audience = escalation.Action, escalation.Audience
+			if a, _ := policy.Lookup(string(q.Action)); a.On == policy.Account {
+				q.Resource = policy.Resource{Kind: a.On, ID: q.Resource.Account, Account: q.Resource.Account}
+			}
 			_, e = decide(r.Context(), rt.policy, q)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	cedar "github.com/cedar-policy/cedar-go"
 	"github.com/cedar-policy/cedar-go/types"
+	"github.com/cedar-policy/cedar-go/x/exp/ast"
 )
 
 // Attached is a policy and one target that it is attached to.
@@ -123,6 +124,22 @@ func (ix *Index) ReadsResource(q Query) bool {
 	return false
 }
 
+// PermitsAll reports whether the answer is yes for every resource: a statement permits the action
+// without any condition, and none can forbid it. The resource of the query does not count.
+func (ix *Index) PermitsAll(q Query) bool {
+	permitted := false
+	for c := range ix.attached(q) {
+		if c.forbids {
+			return false
+		}
+		scope := c.source
+		_, anyPrincipal := scope.Principal.(ast.ScopeTypeAll)
+		_, anyResource := scope.Resource.(ast.ScopeTypeAll)
+		permitted = permitted || anyPrincipal && anyResource && len(scope.Conditions) == 0
+	}
+	return permitted
+}
+
 // Decide answers a query. A statement that cannot be evaluated permits nothing; when it forbids, the
 // answer is no.
 func (ix *Index) Decide(q Query) (Decision, error) {
@@ -190,10 +207,21 @@ func (s *statement) matches(q *Query, principal, resource types.EntityUID) bool 
 
 const clusterType = types.EntityType(namespace + Cluster)
 
-// candidates iterates the statements that are attached to the principal, to its role and to its
-// groups and whose scope can match.
+// candidates iterates the attached statements whose scope can match.
 func (ix *Index) candidates(q Query) iter.Seq[*candidate] {
 	principal, resource := uid("Principal", q.Principal), uid(q.Resource.Kind, q.Resource.ID)
+	return func(yield func(*candidate) bool) {
+		for c := range ix.attached(q) {
+			if c.matches(&q, principal, resource) && !yield(c) {
+				return
+			}
+		}
+	}
+}
+
+// attached iterates the statements about the action that are attached to the principal, to its role
+// and to its groups.
+func (ix *Index) attached(q Query) iter.Seq[*candidate] {
 	return func(yield func(*candidate) bool) {
 		at := func(t target) bool {
 			of := ix.byTarget[t]
@@ -202,7 +230,7 @@ func (ix *Index) candidates(q Query) iter.Seq[*candidate] {
 			}
 			for _, list := range [][]candidate{of.byAction[q.Action], of.everyAction} {
 				for i := range list {
-					if list[i].matches(&q, principal, resource) && !yield(&list[i]) {
+					if !yield(&list[i]) {
 						return false
 					}
 				}

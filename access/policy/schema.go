@@ -49,7 +49,8 @@ type Action struct {
 
 // actions is the table of all actions. A test of package front/rosa compares it with the routes.
 var actions = slices.Concat(
-	in([]string{ReadOnly, ClusterAdmin, NodePoolAdmin, PolicyAdmin, Operator}, on(Region, "DescribeAPI")),
+	in([]string{ReadOnly, ClusterAdmin, NodePoolAdmin, PolicyAdmin, Operator},
+		on(Region, "DescribeAPI", "DescribeCaller")),
 	in([]string{ReadOnly, ClusterAdmin, NodePoolAdmin}, on(Account, "ListClusters", "ListNodePools"),
 		on(Cluster, "DescribeCluster"), on(NodePool, "DescribeNodePool")),
 	in([]string{ReadOnly, ClusterAdmin}, on(Cluster, "ListCredentials"), on(Credential, "DescribeCredential")),
@@ -87,6 +88,11 @@ func in(groups []string, lists ...[]Action) []Action {
 		list[i].Groups = append(slices.Clone(groups), AllActions)
 	}
 	return list
+}
+
+// IsForOperators reports whether only the principals of privileged accounts can take the action.
+func (a Action) IsForOperators() bool {
+	return slices.Contains(a.Groups, Operator) && !slices.Contains(a.Groups, ReadOnly)
 }
 
 // Actions returns every action of the schema.

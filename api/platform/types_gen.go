@@ -15,6 +15,64 @@ const (
 	Sigv4Scopes sigv4ContextKey = "sigv4.Scopes"
 )
 
+// Defines values for AccountKind.
+const (
+	AccountKindAccount AccountKind = "Account"
+)
+
+// Defines values for AccountListKind.
+const (
+	AccountListKindAccountList AccountListKind = "AccountList"
+)
+
+// Defines values for AdminKind.
+const (
+	AdminKindAdmin AdminKind = "Admin"
+)
+
+// Defines values for AdminListKind.
+const (
+	AdminListKindAdminList AdminListKind = "AdminList"
+)
+
+// Defines values for AttachmentKind.
+const (
+	AttachmentKindAttachment AttachmentKind = "Attachment"
+)
+
+// Defines values for AttachmentTargetType.
+const (
+	AttachmentTargetTypeGroup AttachmentTargetType = "group"
+	AttachmentTargetTypeUser  AttachmentTargetType = "user"
+)
+
+// Defines values for AttachmentListKind.
+const (
+	AttachmentListKindAttachmentList AttachmentListKind = "AttachmentList"
+)
+
+// Defines values for AttachmentRequestTargetType.
+const (
+	AttachmentRequestTargetTypeGroup AttachmentRequestTargetType = "group"
+	AttachmentRequestTargetTypeUser  AttachmentRequestTargetType = "user"
+)
+
+// Defines values for AuthorizationDecisionDecision.
+const (
+	AuthorizationDecisionDecisionALLOW AuthorizationDecisionDecision = "ALLOW"
+	AuthorizationDecisionDecisionDENY  AuthorizationDecisionDecision = "DENY"
+)
+
+// Defines values for AuthorizationDecisionKind.
+const (
+	AuthorizationDecisionKindAuthorizationDecision AuthorizationDecisionKind = "AuthorizationDecision"
+)
+
+// Defines values for CallerKind.
+const (
+	CallerKindCaller CallerKind = "Caller"
+)
+
 // Defines values for ClusterEventType.
 const (
 	ClusterEventTypeADDED    ClusterEventType = "ADDED"
@@ -56,6 +114,16 @@ const (
 	EventTypeWarning EventType = "Warning"
 )
 
+// Defines values for GroupKind.
+const (
+	GroupKindGroup GroupKind = "Group"
+)
+
+// Defines values for GroupListKind.
+const (
+	GroupListKindGroupList GroupListKind = "GroupList"
+)
+
 // Defines values for HealthStatus.
 const (
 	HealthStatusOk          HealthStatus = "ok"
@@ -88,6 +156,11 @@ const (
 	ManagementClusterUpdateStateReady    ManagementClusterUpdateState = "Ready"
 )
 
+// Defines values for MemberListKind.
+const (
+	MemberListKindMemberList MemberListKind = "MemberList"
+)
+
 // Defines values for NodePoolEventType.
 const (
 	NodePoolEventTypeADDED    NodePoolEventType = "ADDED"
@@ -109,6 +182,16 @@ const (
 	NodePoolPhaseFailed       NodePoolPhase = "Failed"
 	NodePoolPhaseProvisioning NodePoolPhase = "Provisioning"
 	NodePoolPhaseReady        NodePoolPhase = "Ready"
+)
+
+// Defines values for PolicyKind.
+const (
+	PolicyKindPolicy PolicyKind = "Policy"
+)
+
+// Defines values for PolicyListKind.
+const (
+	PolicyListKindPolicyList PolicyListKind = "PolicyList"
 )
 
 // Defines values for ResourceBundleKind.
@@ -163,6 +246,165 @@ const (
 const (
 	WorkListKindManifestWorkList WorkListKind = "ManifestWorkList"
 )
+
+// Defines values for ListAttachmentsParamsTargetType.
+const (
+	ListAttachmentsParamsTargetTypeGroup ListAttachmentsParamsTargetType = "group"
+	ListAttachmentsParamsTargetTypeUser  ListAttachmentsParamsTargetType = "user"
+)
+
+// Account defines model for Account.
+type Account struct {
+	AccountID  string      `json:"accountId"`
+	CreatedAt  time.Time   `json:"createdAt"`
+	CreatedBy  string      `json:"createdBy,omitempty"`
+	Kind       AccountKind `json:"kind"`
+	Privileged bool        `json:"privileged"`
+}
+
+// AccountKind defines model for Account.Kind.
+type AccountKind string
+
+// AccountList defines model for AccountList.
+type AccountList struct {
+	Items  []Account       `json:"items"`
+	Kind   AccountListKind `json:"kind"`
+	Limit  int             `json:"limit"`
+	Offset int             `json:"offset"`
+	Total  int             `json:"total"`
+}
+
+// AccountListKind defines model for AccountList.Kind.
+type AccountListKind string
+
+// AccountRequest defines model for AccountRequest.
+type AccountRequest struct {
+	AccountID string `json:"accountId"`
+
+	// Privileged Its principals operate the region.
+	Privileged bool `json:"privileged,omitempty"`
+}
+
+// Admin defines model for Admin.
+type Admin struct {
+	Kind         AdminKind `json:"kind"`
+	PrincipalArn string    `json:"principalArn"`
+}
+
+// AdminKind defines model for Admin.Kind.
+type AdminKind string
+
+// AdminList defines model for AdminList.
+type AdminList struct {
+	Items []string      `json:"items"`
+	Kind  AdminListKind `json:"kind"`
+	Total int           `json:"total"`
+}
+
+// AdminListKind defines model for AdminList.Kind.
+type AdminListKind string
+
+// AdminRequest defines model for AdminRequest.
+type AdminRequest struct {
+	PrincipalArn string `json:"principalArn"`
+}
+
+// Attachment defines model for Attachment.
+type Attachment struct {
+	AttachmentID string               `json:"attachmentId"`
+	CreatedAt    time.Time            `json:"createdAt"`
+	CreatedBy    string               `json:"createdBy,omitempty"`
+	Kind         AttachmentKind       `json:"kind"`
+	PolicyID     string               `json:"policyId"`
+	TargetID     string               `json:"targetId"`
+	TargetType   AttachmentTargetType `json:"targetType"`
+}
+
+// AttachmentKind defines model for Attachment.Kind.
+type AttachmentKind string
+
+// AttachmentTargetType defines model for Attachment.TargetType.
+type AttachmentTargetType string
+
+// AttachmentList defines model for AttachmentList.
+type AttachmentList struct {
+	Items  []Attachment       `json:"items"`
+	Kind   AttachmentListKind `json:"kind"`
+	Limit  int                `json:"limit"`
+	Offset int                `json:"offset"`
+	Total  int                `json:"total"`
+}
+
+// AttachmentListKind defines model for AttachmentList.Kind.
+type AttachmentListKind string
+
+// AttachmentRequest defines model for AttachmentRequest.
+type AttachmentRequest struct {
+	// PolicyID The id of a policy, or the name of a managed one.
+	PolicyID string `json:"policyId"`
+
+	// TargetID The ARN of a user or a role, or the id of a group.
+	TargetID   string                      `json:"targetId"`
+	TargetType AttachmentRequestTargetType `json:"targetType"`
+}
+
+// AttachmentRequestTargetType defines model for AttachmentRequest.TargetType.
+type AttachmentRequestTargetType string
+
+// AuthorizationContext defines model for AuthorizationContext.
+type AuthorizationContext struct {
+	Mfa       *bool      `json:"mfa,omitempty"`
+	SourceIP  string     `json:"sourceIp,omitempty"`
+	Time      *time.Time `json:"time,omitempty"`
+	UserAgent string     `json:"userAgent,omitempty"`
+}
+
+// AuthorizationDecision defines model for AuthorizationDecision.
+type AuthorizationDecision struct {
+	Decision AuthorizationDecisionDecision `json:"decision"`
+	Kind     AuthorizationDecisionKind     `json:"kind"`
+
+	// Policies The policies that decided.
+	Policies []string `json:"policies"`
+	Reason   string   `json:"reason"`
+}
+
+// AuthorizationDecisionDecision defines model for AuthorizationDecision.Decision.
+type AuthorizationDecisionDecision string
+
+// AuthorizationDecisionKind defines model for AuthorizationDecision.Kind.
+type AuthorizationDecisionKind string
+
+// AuthorizationRequest defines model for AuthorizationRequest.
+type AuthorizationRequest struct {
+	// Action Such as DescribeCluster.
+	Action string `json:"action"`
+
+	// ClusterID The cluster of a node pool or credential.
+	ClusterID string               `json:"clusterId,omitempty"`
+	Context   AuthorizationContext `json:"context,omitempty"`
+
+	// Principal ARN of a principal of the account.
+	Principal string `json:"principal"`
+
+	// Resource Such as arn:aws:rosa:REGION:ACCOUNT:cluster/ID, or * for the account.
+	Resource     string            `json:"resource"`
+	ResourceTags map[string]string `json:"resourceTags,omitempty"`
+}
+
+// Caller defines model for Caller.
+type Caller struct {
+	AccountID    string     `json:"accountId"`
+	Admin        bool       `json:"admin"`
+	Groups       []string   `json:"groups"`
+	Kind         CallerKind `json:"kind"`
+	PrincipalArn string     `json:"principalArn"`
+	Privileged   bool       `json:"privileged"`
+	Provisioned  bool       `json:"provisioned"`
+}
+
+// CallerKind defines model for Caller.Kind.
+type CallerKind string
 
 // Capacity How much there is of what clusters take: `planes`, `memory_mib`, and what an operator counts besides. What is
 // not named is not limited.
@@ -394,6 +636,37 @@ type FieldError struct {
 	Message string `json:"message"`
 }
 
+// Group defines model for Group.
+type Group struct {
+	CreatedAt   time.Time `json:"createdAt"`
+	CreatedBy   string    `json:"createdBy,omitempty"`
+	Description string    `json:"description"`
+	GroupID     string    `json:"groupId"`
+	Kind        GroupKind `json:"kind"`
+	Name        string    `json:"name"`
+}
+
+// GroupKind defines model for Group.Kind.
+type GroupKind string
+
+// GroupList defines model for GroupList.
+type GroupList struct {
+	Items  []Group       `json:"items"`
+	Kind   GroupListKind `json:"kind"`
+	Limit  int           `json:"limit"`
+	Offset int           `json:"offset"`
+	Total  int           `json:"total"`
+}
+
+// GroupListKind defines model for GroupList.Kind.
+type GroupListKind string
+
+// GroupRequest defines model for GroupRequest.
+type GroupRequest struct {
+	Description string `json:"description,omitempty"`
+	Name        string `json:"name"`
+}
+
 // Health defines model for Health.
 type Health struct {
 	Missing []Missing    `json:"missing,omitempty"`
@@ -504,6 +777,22 @@ type ManagementClusterUpdateState string
 
 // ManifestCondition What became of one manifest.
 type ManifestCondition = workv1.ManifestCondition
+
+// MemberList defines model for MemberList.
+type MemberList struct {
+	Items []string       `json:"items"`
+	Kind  MemberListKind `json:"kind"`
+	Total int            `json:"total"`
+}
+
+// MemberListKind defines model for MemberList.Kind.
+type MemberListKind string
+
+// MemberUpdate defines model for MemberUpdate.
+type MemberUpdate struct {
+	Add    []string `json:"add,omitempty"`
+	Remove []string `json:"remove,omitempty"`
+}
 
 // Missing defines model for Missing.
 type Missing struct {
@@ -669,6 +958,44 @@ type PlacementSpec struct {
 
 // PlaneVersions The versions that it can run, as 1.36.3; none means any.
 type PlaneVersions = []string
+
+// Policy defines model for Policy.
+type Policy struct {
+	CreatedAt   *time.Time `json:"createdAt,omitempty"`
+	CreatedBy   string     `json:"createdBy,omitempty"`
+	Description string     `json:"description"`
+	Kind        PolicyKind `json:"kind"`
+
+	// Managed The region has it in every account; it cannot be changed.
+	Managed  bool   `json:"managed"`
+	Name     string `json:"name"`
+	Policy   string `json:"policy"`
+	PolicyID string `json:"policyId"`
+}
+
+// PolicyKind defines model for Policy.Kind.
+type PolicyKind string
+
+// PolicyList defines model for PolicyList.
+type PolicyList struct {
+	Items  []Policy       `json:"items"`
+	Kind   PolicyListKind `json:"kind"`
+	Limit  int            `json:"limit"`
+	Offset int            `json:"offset"`
+	Total  int            `json:"total"`
+}
+
+// PolicyListKind defines model for PolicyList.Kind.
+type PolicyListKind string
+
+// PolicyRequest defines model for PolicyRequest.
+type PolicyRequest struct {
+	Description string `json:"description,omitempty"`
+	Name        string `json:"name"`
+
+	// Policy Statements of Cedar.
+	Policy string `json:"policy"`
+}
 
 // Release defines model for Release.
 type Release struct {
@@ -837,6 +1164,9 @@ type ResourceStatus struct {
 	Manifests []ManifestCondition `json:"manifests"`
 }
 
+// AccountParameter defines model for AccountParameter.
+type AccountParameter = string
+
 // BundleID defines model for BundleID.
 type BundleID = string
 
@@ -902,6 +1232,165 @@ type WorkBody = WorkRequest
 
 // sigv4ContextKey is the context key for sigv4 security scheme
 type sigv4ContextKey string
+
+// ListAccountsParams defines parameters for ListAccounts.
+type ListAccountsParams struct {
+	// Limit Items of a page.
+	Limit Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Offset Items before the page; any number.
+	Offset Offset `form:"offset,omitempty" json:"offset,omitempty"`
+}
+
+// DeleteAccountParams defines parameters for DeleteAccount.
+type DeleteAccountParams struct {
+	// IfMatch An ETag; the write is refused when the document has another by now.
+	IfMatch IfMatch `json:"If-Match,omitempty"`
+}
+
+// ListAdminsParams defines parameters for ListAdmins.
+type ListAdminsParams struct {
+	// AccountID An account other than the caller's own; for operators (the action AdministerAccount).
+	AccountID AccountParameter `form:"accountId,omitempty" json:"accountId,omitempty"`
+}
+
+// CreateAdminParams defines parameters for CreateAdmin.
+type CreateAdminParams struct {
+	// AccountID An account other than the caller's own; for operators (the action AdministerAccount).
+	AccountID AccountParameter `form:"accountId,omitempty" json:"accountId,omitempty"`
+}
+
+// DeleteAdminParams defines parameters for DeleteAdmin.
+type DeleteAdminParams struct {
+	// AccountID An account other than the caller's own; for operators (the action AdministerAccount).
+	AccountID AccountParameter `form:"accountId,omitempty" json:"accountId,omitempty"`
+}
+
+// ListAttachmentsParams defines parameters for ListAttachments.
+type ListAttachmentsParams struct {
+	// Limit Items of a page.
+	Limit Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Offset Items before the page; any number.
+	Offset Offset `form:"offset,omitempty" json:"offset,omitempty"`
+
+	// AccountID An account other than the caller's own; for operators (the action AdministerAccount).
+	AccountID  AccountParameter                `form:"accountId,omitempty" json:"accountId,omitempty"`
+	PolicyID   string                          `form:"policyId,omitempty" json:"policyId,omitempty"`
+	TargetType ListAttachmentsParamsTargetType `form:"targetType,omitempty" json:"targetType,omitempty"`
+	TargetID   string                          `form:"targetId,omitempty" json:"targetId,omitempty"`
+}
+
+// ListAttachmentsParamsTargetType defines parameters for ListAttachments.
+type ListAttachmentsParamsTargetType string
+
+// CreateAttachmentParams defines parameters for CreateAttachment.
+type CreateAttachmentParams struct {
+	// AccountID An account other than the caller's own; for operators (the action AdministerAccount).
+	AccountID AccountParameter `form:"accountId,omitempty" json:"accountId,omitempty"`
+}
+
+// DeleteAttachmentParams defines parameters for DeleteAttachment.
+type DeleteAttachmentParams struct {
+	// AccountID An account other than the caller's own; for operators (the action AdministerAccount).
+	AccountID AccountParameter `form:"accountId,omitempty" json:"accountId,omitempty"`
+}
+
+// CheckAuthorizationParams defines parameters for CheckAuthorization.
+type CheckAuthorizationParams struct {
+	// AccountID An account other than the caller's own; for operators (the action AdministerAccount).
+	AccountID AccountParameter `form:"accountId,omitempty" json:"accountId,omitempty"`
+}
+
+// ListGroupsParams defines parameters for ListGroups.
+type ListGroupsParams struct {
+	// Limit Items of a page.
+	Limit Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Offset Items before the page; any number.
+	Offset Offset `form:"offset,omitempty" json:"offset,omitempty"`
+
+	// AccountID An account other than the caller's own; for operators (the action AdministerAccount).
+	AccountID AccountParameter `form:"accountId,omitempty" json:"accountId,omitempty"`
+}
+
+// CreateGroupParams defines parameters for CreateGroup.
+type CreateGroupParams struct {
+	// AccountID An account other than the caller's own; for operators (the action AdministerAccount).
+	AccountID AccountParameter `form:"accountId,omitempty" json:"accountId,omitempty"`
+}
+
+// DeleteGroupParams defines parameters for DeleteGroup.
+type DeleteGroupParams struct {
+	// AccountID An account other than the caller's own; for operators (the action AdministerAccount).
+	AccountID AccountParameter `form:"accountId,omitempty" json:"accountId,omitempty"`
+
+	// IfMatch An ETag; the write is refused when the document has another by now.
+	IfMatch IfMatch `json:"If-Match,omitempty"`
+}
+
+// GetGroupParams defines parameters for GetGroup.
+type GetGroupParams struct {
+	// AccountID An account other than the caller's own; for operators (the action AdministerAccount).
+	AccountID AccountParameter `form:"accountId,omitempty" json:"accountId,omitempty"`
+}
+
+// ListGroupMembersParams defines parameters for ListGroupMembers.
+type ListGroupMembersParams struct {
+	// AccountID An account other than the caller's own; for operators (the action AdministerAccount).
+	AccountID AccountParameter `form:"accountId,omitempty" json:"accountId,omitempty"`
+}
+
+// UpdateGroupMembersParams defines parameters for UpdateGroupMembers.
+type UpdateGroupMembersParams struct {
+	// AccountID An account other than the caller's own; for operators (the action AdministerAccount).
+	AccountID AccountParameter `form:"accountId,omitempty" json:"accountId,omitempty"`
+
+	// IfMatch An ETag; the write is refused when the document has another by now.
+	IfMatch IfMatch `json:"If-Match,omitempty"`
+}
+
+// ListPoliciesParams defines parameters for ListPolicies.
+type ListPoliciesParams struct {
+	// Limit Items of a page.
+	Limit Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Offset Items before the page; any number.
+	Offset Offset `form:"offset,omitempty" json:"offset,omitempty"`
+
+	// AccountID An account other than the caller's own; for operators (the action AdministerAccount).
+	AccountID AccountParameter `form:"accountId,omitempty" json:"accountId,omitempty"`
+}
+
+// CreatePolicyParams defines parameters for CreatePolicy.
+type CreatePolicyParams struct {
+	// AccountID An account other than the caller's own; for operators (the action AdministerAccount).
+	AccountID AccountParameter `form:"accountId,omitempty" json:"accountId,omitempty"`
+}
+
+// DeletePolicyParams defines parameters for DeletePolicy.
+type DeletePolicyParams struct {
+	// AccountID An account other than the caller's own; for operators (the action AdministerAccount).
+	AccountID AccountParameter `form:"accountId,omitempty" json:"accountId,omitempty"`
+
+	// IfMatch An ETag; the write is refused when the document has another by now.
+	IfMatch IfMatch `json:"If-Match,omitempty"`
+}
+
+// GetPolicyParams defines parameters for GetPolicy.
+type GetPolicyParams struct {
+	// AccountID An account other than the caller's own; for operators (the action AdministerAccount).
+	AccountID AccountParameter `form:"accountId,omitempty" json:"accountId,omitempty"`
+}
+
+// UpdatePolicyParams defines parameters for UpdatePolicy.
+type UpdatePolicyParams struct {
+	// AccountID An account other than the caller's own; for operators (the action AdministerAccount).
+	AccountID AccountParameter `form:"accountId,omitempty" json:"accountId,omitempty"`
+
+	// IfMatch An ETag; the write is refused when the document has another by now.
+	IfMatch IfMatch `json:"If-Match,omitempty"`
+}
 
 // ListClustersParams defines parameters for ListClusters.
 type ListClustersParams struct {
@@ -1076,6 +1565,30 @@ type ReplaceWorkParams struct {
 	// IfMatch An ETag; the write is refused when the document has another by now.
 	IfMatch IfMatch `json:"If-Match,omitempty"`
 }
+
+// CreateAccountJSONRequestBody defines body for CreateAccount for application/json ContentType.
+type CreateAccountJSONRequestBody = AccountRequest
+
+// CreateAdminJSONRequestBody defines body for CreateAdmin for application/json ContentType.
+type CreateAdminJSONRequestBody = AdminRequest
+
+// CreateAttachmentJSONRequestBody defines body for CreateAttachment for application/json ContentType.
+type CreateAttachmentJSONRequestBody = AttachmentRequest
+
+// CheckAuthorizationJSONRequestBody defines body for CheckAuthorization for application/json ContentType.
+type CheckAuthorizationJSONRequestBody = AuthorizationRequest
+
+// CreateGroupJSONRequestBody defines body for CreateGroup for application/json ContentType.
+type CreateGroupJSONRequestBody = GroupRequest
+
+// UpdateGroupMembersJSONRequestBody defines body for UpdateGroupMembers for application/json ContentType.
+type UpdateGroupMembersJSONRequestBody = MemberUpdate
+
+// CreatePolicyJSONRequestBody defines body for CreatePolicy for application/json ContentType.
+type CreatePolicyJSONRequestBody = PolicyRequest
+
+// UpdatePolicyJSONRequestBody defines body for UpdatePolicy for application/json ContentType.
+type UpdatePolicyJSONRequestBody = PolicyRequest
 
 // CreateClusterJSONRequestBody defines body for CreateCluster for application/json ContentType.
 type CreateClusterJSONRequestBody = ClusterRequest

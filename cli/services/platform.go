@@ -92,7 +92,7 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 	}
 	handler := rosa.New(rosa.Options{
 		Maestro: s.Maestro, CLM: s.CLM, Identifier: &access.Verifier{Region: f.region, Keys: s.Keys},
-		Placement: rosa.Placement(f.placement), Ops: s.Ops, Log: s.Log, Metrics: s.Ops.Registry,
+		Directory: s.Keys.Directory(), Region: f.region, Placement: rosa.Placement(f.placement), Ops: s.Ops, Log: s.Log, Metrics: s.Ops.Registry,
 	})
 	s.serve(p, l, "platform", identity.ServerTLS(pki.CertificateOptional), rest.Server{Handler: handler})
 	return p.wait()

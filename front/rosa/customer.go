@@ -63,6 +63,7 @@ type exchange struct {
 	who        access.Identity
 	area       string // what the codes of its errors begin with
 	visibility progress.Visibility
+	tags       map[string]map[string]string // of clusters by id, that decisions about a list have read
 }
 
 // handlersOf returns a function that makes the handlers of one area's routes.

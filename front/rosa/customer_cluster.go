@@ -42,12 +42,6 @@ func (h *customerAPI) showCluster(c *exchange, status int, id cluster.ID) error 
 	return show(c, status, r, c.toCluster)
 }
 
-// cluster reads a cluster with its reports.
-func (h *customerAPI) cluster(c *exchange, id cluster.ID) (clmclient.Resource, error) {
-	r, err := h.clm.GetWithStatuses(c.ctx, clusters, string(id))
-	return r, replaceStatus(err, http.StatusNotFound, c.notFound(nounCluster, string(id)))
-}
-
 func (h *customerAPI) createCluster(c *exchange) error {
 	body, err := c.readBody()
 	if err != nil {
@@ -117,7 +111,10 @@ func (h *customerAPI) changeCluster(c *exchange, change request.Change) error {
 			ID: have.ID, Name: have.Name, Project: have.Labels[projectLabel], CreatedBy: have.CreatedBy,
 			Account: c.who.Account, Spec: have.Spec,
 		}, change, body)
-		return after, c.refusal(problems, err)
+		if err := c.refusal(problems, err); err != nil {
+			return nil, err
+		}
+		return after, c.checkTags(have, after)
 	})
 	if err != nil {
 		return err
@@ -242,10 +239,11 @@ func (h *customerAPI) listClusters(c *exchange) error {
 	if watch {
 		return h.relayWatch(c, clusters, remote.WatchOptions{
 			Cursor: q.Get("cursor"), Search: joinSearches(search, equalSearch("id", q.Get("id"))), Statuses: true,
-		}, inShape(c.toCluster))
+		}, inShape(c.toCluster), h.mayDescribeCluster)
 	}
 	page, err := listPage(h, c, listing[platform.Cluster]{
-		from: clusters, search: search, show: c.toCluster, phase: func(cl platform.Cluster) string {
+		from: clusters, search: search, show: c.toCluster, visible: c.filter("DescribeCluster", h.mayDescribeCluster),
+		phase: func(cl platform.Cluster) string {
 			return string(cl.Status.Phase)
 		},
 		phases: phases(platform.ClusterPhaseWaitingForPlacement, platform.ClusterPhaseProvisioning,

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"atoll.dev/access"
 	"atoll.dev/client/clmclient"
 	"atoll.dev/client/remote"
 	"atoll.dev/internal/rest"
@@ -25,6 +26,20 @@ type listing[T any] struct {
 	show   shape[T]
 	phase  func(T) string
 	phases []string // possible values of status
+	// visible reports whether the caller may describe a resource; nil: he may describe all.
+	visible visible
+}
+
+// visible decides whether a caller sees a resource in a list.
+type visible func(*exchange, clmclient.Resource) (bool, error)
+
+// filter returns how the items of a list are decided on; nil when the caller may take the action on
+// every resource of his account, so that pages need no decisions and no earlier pages.
+func (c *exchange) filter(action access.Action, decide visible) visible {
+	if access.AuthorityFrom(c.r.Context()).PermitsAll(action) {
+		return nil
+	}
+	return decide
 }
 
 // phases returns the names of phases.
@@ -42,8 +57,8 @@ type page[T any] struct {
 }
 
 // listPage returns the items that limit, offset and status of the request select.
-// The lifecycle manager does not know phases, so that a list of one phase reads
-// every resource before it.
+// The lifecycle manager knows neither phases nor policies, so that a list of one phase, or of a
+// caller who may not describe everything, reads every resource. Its total counts what he sees.
 func listPage[T any](h *customerAPI, c *exchange, s listing[T]) (p page[T], err error) {
 	if p.limit, p.offset, err = c.readPageBounds(); err != nil {
 		return p, err
@@ -55,7 +70,8 @@ func listPage[T any](h *customerAPI, c *exchange, s listing[T]) (p page[T], err 
 	}
 	p.items = []T{}
 	q := clmclient.ResourceQuery{Search: s.search, Order: oldestFirst, Size: pageSize, Statuses: true}
-	if phase == "" { // the pages before need not be read
+	readsAll := phase != "" || s.visible != nil
+	if !readsAll { // the pages before need not be read
 		q.Page = p.offset/pageSize + 1
 		p.total = (q.Page - 1) * pageSize
 	}
@@ -65,6 +81,13 @@ func listPage[T any](h *customerAPI, c *exchange, s listing[T]) (p page[T], err 
 			return p, err
 		}
 		for _, r := range found.Items {
+			if s.visible != nil {
+				if sees, err := s.visible(c, r); err != nil {
+					return p, err
+				} else if !sees {
+					continue
+				}
+			}
 			item, err := s.show(r)
 			if err != nil {
 				return p, err
@@ -77,8 +100,8 @@ func listPage[T any](h *customerAPI, c *exchange, s listing[T]) (p page[T], err 
 			}
 			p.total++
 		}
-		done := found.Continue == "" || phase == "" && len(p.items) == p.limit
-		if done && phase == "" {
+		done := found.Continue == "" || !readsAll && len(p.items) == p.limit
+		if done && !readsAll {
 			p.total = found.Total
 		}
 		if done {
@@ -107,9 +130,12 @@ func joinSearches(a, b string) string {
 
 // relayWatch relays a watch of the lifecycle manager with its cursors, each object
 // in the shape that show gives it. A stream that breaks ends the watch; the client
-// continues with its cursor.
+// continues with its cursor. Each object is decided on when it is sent: the caller does not get the
+// objects that he may not describe. When he may no longer describe an object that this stream has
+// shown, the stream ends with 410 gone, and the client lists again.
 func (h *customerAPI) relayWatch(c *exchange, from clmclient.Collection, o remote.WatchOptions,
-	show func(json.RawMessage) (json.RawMessage, error)) error {
+	show func(json.RawMessage) (json.RawMessage, error), sees visible) error {
+	shown := map[string]bool{}
 	return rest.Watch(c.w, c.r, rest.WatchOptions{}, func(ctx context.Context, s *rest.Stream) error {
 		upstream, err := h.clm.Watch(clmclient.WithTenant(ctx, string(c.who.Account)), from, o)
 		if err != nil {
@@ -129,6 +155,20 @@ func (h *customerAPI) relayWatch(c *exchange, from clmclient.Collection, o remot
 				return c.watchError(e.Object)
 			}
 			if e.Object != nil {
+				r, err := clmclient.ResourceOf(e.Object)
+				if err != nil {
+					return err
+				}
+				c.tags = nil // they may have changed
+				switch isVisible, err := sees(c, r); {
+				case err != nil:
+					return c.translate(err)
+				case !isVisible && shown[r.ID]:
+					return rest.Errorf(http.StatusGone, codeGone, "what you may see has changed; list again, and watch from there")
+				case !isVisible:
+					continue
+				}
+				shown[r.ID] = true
 				if e.Object, err = show(e.Object); err != nil {
 					return err
 				}

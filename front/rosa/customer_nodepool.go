@@ -40,6 +40,9 @@ func ownerOf(r clmclient.Resource) cluster.ID {
 
 // nodePool reads a node pool with its reports.
 func (h *customerAPI) nodePool(c *exchange, id cluster.NodePoolID) (clmclient.Resource, error) {
+	if r, ok := recall(c.ctx, nodePools, string(id)); ok {
+		return r, nil
+	}
 	r, err := h.clm.GetWithStatuses(c.ctx, nodePools, string(id))
 	return r, replaceStatus(err, http.StatusNotFound, c.notFound(nounNodePool, string(id)))
 }
@@ -214,10 +217,12 @@ func (h *customerAPI) listNodePools(c *exchange) error {
 	}
 	if watch {
 		return h.relayWatch(c, from, remote.WatchOptions{Cursor: q.Get("cursor"),
-			Search: joinSearches(search, equalSearch("id", q.Get("id"))), Statuses: true}, inShape(c.toNodePool))
+			Search: joinSearches(search, equalSearch("id", q.Get("id"))), Statuses: true}, inShape(c.toNodePool),
+			h.mayDescribeNodePool)
 	}
 	page, err := listPage(h, c, listing[platform.NodePool]{
-		from: from, search: search, show: c.toNodePool, phase: func(n platform.NodePool) string {
+		from: from, search: search, show: c.toNodePool,
+		visible: c.filter("DescribeNodePool", h.mayDescribeNodePool), phase: func(n platform.NodePool) string {
 			return string(n.Status.Phase)
 		},
 		phases: phases(platform.NodePoolPhaseProvisioning, platform.NodePoolPhaseReady, platform.NodePoolPhaseDeleting,

@@ -162,7 +162,7 @@ func walk(t *testing.T, s *httptest.Server, cluster string, privileged bool) map
 	}
 	pool = pools.Items[0].ID
 	for path, item := range doc.Paths.Map() {
-		operator := slices.ContainsFunc([]string{"/management_clusters", "/work", "/resource_bundles"},
+		operator := slices.ContainsFunc([]string{"/management_clusters", "/work", "/resource_bundles", "/accounts"},
 			func(s string) bool { return strings.HasPrefix(path, "/api/v0"+s) })
 		if strings.HasSuffix(path, "/ready") || operator && privileged || strings.HasSuffix(path, "/openapi") {
 			continue // of the operator, or of nobody
@@ -171,7 +171,7 @@ func walk(t *testing.T, s *httptest.Server, cluster string, privileged bool) map
 		if strings.Contains(path, "nodepools") {
 			id = pool
 		}
-		at := strings.NewReplacer("{id}", id, "{cid}", id).Replace(path)
+		at := strings.NewReplacer("{id}", id, "{cid}", id, "{arn}", id).Replace(path)
 		for method, op := range item.Operations() {
 			if method == "DELETE" {
 				continue // it is needed still

@@ -54,6 +54,13 @@ type Options struct {
 	// access.PrivilegedOnly.
 	Policy access.Policy
 
+	// Directory has the accounts with their policies, and decides unless there is a Policy. Nil:
+	// requests for accounts and policies are answered 503.
+	Directory *access.Directory
+
+	// Region is the region's name, as policies may depend on it.
+	Region string
+
 	// Ops answers live and ready. New adds the checks "maestro" and, with a CLM,
 	// "clm".
 	Ops *rest.Ops
@@ -88,6 +95,8 @@ type front struct {
 	maestro   *maestroclient.Client
 	clm       *clmclient.Client
 	customers *customerAPI
+	directory *access.Directory
+	region    string
 	ops       *rest.Ops
 	openapi   struct{ yaml, json []byte }
 }
@@ -101,6 +110,10 @@ func New(o Options) http.Handler {
 	f := newFront(o.Maestro, o.Ops)
 	f.clm, f.customers = o.CLM, newCustomerAPI(o.CLM)
 	f.customers.placement = o.Placement
+	f.directory, f.region = o.Directory, o.Region
+	if o.Policy == nil && o.Directory != nil {
+		o.Policy = o.Directory
+	}
 	if o.CLM != nil {
 		o.Ops.Check("clm", (&readiness{check: func(ctx context.Context) error {
 			return o.CLM.Ready(ctx, versions)
@@ -110,7 +123,7 @@ func New(o Options) http.Handler {
 		f.customers.patience = o.Patience
 	}
 	router := access.NewRouter(access.Options{
-		Identifier: o.Identifier, Policy: o.Policy, Log: o.Log, Metrics: o.Metrics,
+		Identifier: o.Identifier, Policy: o.Policy, Resources: f, Region: o.Region, Log: o.Log, Metrics: o.Metrics,
 	})
 	f.register(router)
 	return rest.Observe(rest.Options{
@@ -120,7 +133,7 @@ func New(o Options) http.Handler {
 		// AWS's clients show the second; an API gateway sets the third.
 		IDHeaders: []string{"X-Operation-Id", "X-Amzn-Requestid", "X-Amz-Apigw-Id"},
 		Metrics:   o.Metrics,
-	}, rest.Compress(router))
+	}, rest.Compress(withReadAhead(router)))
 }
 
 func newFront(m *maestroclient.Client, ops *rest.Ops) *front {

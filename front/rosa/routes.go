@@ -20,6 +20,11 @@ const (
 	kindManagementCluster access.ResourceKind = "ManagementCluster"
 	kindWork              access.ResourceKind = "Work"
 	kindResourceBundle    access.ResourceKind = "ResourceBundle"
+	kindAccount           access.ResourceKind = "Account"
+	kindPolicy            access.ResourceKind = "Policy"
+	kindGroup             access.ResourceKind = "Group"
+	kindAttachment        access.ResourceKind = "Attachment"
+	kindAdmin             access.ResourceKind = "Admin"
 )
 
 // endpoint is a row of the table of routes: the method and the path below the
@@ -106,7 +111,41 @@ func (f *front) endpoints() []endpoint {
 		{"GET", "/resource_bundles/{id}", "DescribeResourceBundle", kindResourceBundle, "id", operators, f.getBundle},
 		{"DELETE", "/resource_bundles/{id}", "DeleteResourceBundle", kindResourceBundle, "id", operators,
 			f.deleteBundle},
+
+		{"GET", "/whoami", access.ActionDescribeCaller, kindRegion, "", customers, f.whoAmI},
+		{"POST", "/accounts", "CreateAccount", kindAccount, "", operators, f.accounts(f.createAccount)},
+		{"GET", "/accounts", "ListAccounts", kindAccount, "", operators, f.accounts(f.listAccounts)},
+		{"GET", "/accounts/{id}", "DescribeAccount", kindAccount, "id", operators, f.accounts(f.getAccount)},
+		{"DELETE", "/accounts/{id}", "DeleteAccount", kindAccount, "id", operators, f.accounts(f.deleteAccount)},
+
+		{"POST", "/authz/policies", "CreatePolicy", kindPolicy, "", customers, f.accounts(f.createPolicy)},
+		{"GET", "/authz/policies", "ListPolicies", kindPolicy, "", customers, f.accounts(f.listPolicies)},
+		{"GET", "/authz/policies/{id}", "DescribePolicy", kindPolicy, "id", customers, f.accounts(f.getPolicy)},
+		{"PUT", "/authz/policies/{id}", "UpdatePolicy", kindPolicy, "id", customers, f.accounts(f.updatePolicy)},
+		{"DELETE", "/authz/policies/{id}", "DeletePolicy", kindPolicy, "id", customers, f.accounts(f.deletePolicy)},
+		{"POST", "/authz/groups", "CreateGroup", kindGroup, "", customers, f.accounts(f.createGroup)},
+		{"GET", "/authz/groups", "ListGroups", kindGroup, "", customers, f.accounts(f.listGroups)},
+		{"GET", "/authz/groups/{id}", "DescribeGroup", kindGroup, "id", customers, f.accounts(f.getGroup)},
+		{"DELETE", "/authz/groups/{id}", "DeleteGroup", kindGroup, "id", customers, f.accounts(f.deleteGroup)},
+		{"GET", "/authz/groups/{id}/members", "ListGroupMembers", kindGroup, "id", customers, f.accounts(f.listMembers)},
+		{"PUT", "/authz/groups/{id}/members", "UpdateGroupMembers", kindGroup, "id", customers,
+			f.accounts(f.updateMembers)},
+		{"POST", "/authz/attachments", "CreateAttachment", kindAttachment, "", customers,
+			f.accounts(f.createAttachment)},
+		{"GET", "/authz/attachments", "ListAttachments", kindAttachment, "", customers, f.accounts(f.listAttachments)},
+		{"DELETE", "/authz/attachments/{id}", "DeleteAttachment", kindAttachment, "id", customers,
+			f.accounts(f.deleteAttachment)},
+		{"POST", "/authz/admins", "CreateAdmin", kindAdmin, "", customers, f.accounts(f.createAdmin)},
+		{"GET", "/authz/admins", "ListAdmins", kindAdmin, "", customers, f.accounts(f.listAdmins)},
+		{"DELETE", "/authz/admins/{arn}", "DeleteAdmin", kindAdmin, "arn", customers, f.accounts(f.deleteAdmin)},
+		{"POST", "/authz/check", "CheckAuthorization", kindAccount, "", customers, f.accounts(f.checkAuthorization)},
 	}
+}
+
+// administer is the escalation of routes about one account's policies: with accountId, an operator
+// acts on another account.
+var administer = access.Escalation{
+	Parameter: "accountId", Value: access.IfGiven, Action: "AdministerAccount", Audience: access.Operators,
 }
 
 // stages are the prefixes below which the API is served: none, and that of the
@@ -121,10 +160,14 @@ func (f *front) register(router *access.Router) {
 			if e.audience != access.Public {
 				h = withActor(h)
 			}
+			more := escalations[e.action]
+			if strings.HasPrefix(e.path, "/authz/") {
+				more = []access.Escalation{administer}
+			}
 			router.Handle(access.Route{
 				Method: e.method, Path: stage + "/api/v0" + e.path, Action: e.action,
 				Kind: e.kind, ID: e.id, Audience: e.audience,
-			}, h, escalations[e.action]...)
+			}, h, more...)
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 
 	"atoll.dev/access"
+	"atoll.dev/access/policy"
 	"atoll.dev/api/platform"
 	"atoll.dev/client/clmclient"
 	"atoll.dev/client/maestroclient"
@@ -67,9 +68,9 @@ func TestDocumentAndRoutesAreTheSame(t *testing.T) {
 // TestEveryRouteHasAnActionOfItsKindI10 walks the table of routes: its action
 // names a verb and the resource, and its parameter stands in its path.
 func TestEveryRouteHasAnActionOfItsKindI10(t *testing.T) {
-	form := regexp.MustCompile(`^(Create|Register|Describe|List|Update|Delete)([A-Z][A-Za-z]+)$`)
+	form := regexp.MustCompile(`^(Create|Register|Describe|List|Update|Delete|Check)([A-Z][A-Za-z]+)$`)
 	verbs := map[string][]string{
-		"GET": {"Describe", "List"}, "POST": {"Create", "Register"}, "PUT": {"Update"}, "PATCH": {"Update"},
+		"GET": {"Describe", "List"}, "POST": {"Create", "Register", "Check"}, "PUT": {"Update"}, "PATCH": {"Update"},
 		"DELETE": {"Delete"},
 	}
 	public := 0
@@ -105,12 +106,54 @@ func TestEveryRouteHasAnActionOfItsKindI10(t *testing.T) {
 // regionAudiences.
 var audiences = map[access.ResourceKind]access.Audience{
 	kindRegion: 0, kindCluster: access.Customers, kindNodePool: access.Customers, kindCredential: access.Customers,
+	kindPolicy: access.Customers, kindGroup: access.Customers, kindAttachment: access.Customers,
+	kindAdmin: access.Customers, kindAccount: 0,
 	kindManagementCluster: access.Operators, kindWork: access.Operators, kindResourceBundle: access.Operators,
 }
 
 // regionAudiences says for whom the routes about the API itself are.
 var regionAudiences = map[access.Action]access.Audience{
-	"DescribeHealth": access.Public, "DescribeAPI": access.Customers,
+	"DescribeHealth": access.Public, "DescribeAPI": access.Customers, access.ActionDescribeCaller: access.Customers,
+	"CreateAccount": access.Operators, "ListAccounts": access.Operators, "DescribeAccount": access.Operators,
+	"DeleteAccount": access.Operators, "CheckAuthorization": access.Customers,
+}
+
+// Every action of a route, and of an escalation, is in the schema of policies, about the kind of
+// resource that the decision gets; and the schema has no other action.
+func TestEveryActionIsInTheSchemaI10(t *testing.T) {
+	served := map[string]bool{"TagCluster": true} // changeCluster decides about it
+	check := func(route access.Route) {
+		a, known := policy.Lookup(string(route.Action))
+		if !known {
+			t.Errorf("%s %s: the schema has no action %s", route.Method, route.Path, route.Action)
+			return
+		}
+		served[a.Name] = true
+		of := access.ResourceOf(route, "x", "123456789012")
+		isCollection := a.On == policy.Account || a.On == policy.Region
+		if of.Kind != a.On || !isCollection && route.ID == "" && a.Name != "CreateCluster" && a.Name != "CreateNodePool" {
+			t.Errorf("%s %s: the decision is about a %s, the schema's action %s about a %s", route.Method, route.Path,
+				of.Kind, a.Name, a.On)
+		}
+		if a.IsForOperators() != (route.Audience == access.Operators) {
+			t.Errorf("%s is for audience %d and in the groups %v", a.Name, route.Audience, a.Groups)
+		}
+	}
+	for _, route := range routesOf() {
+		if route.Audience == access.Public {
+			continue
+		}
+		check(route)
+		for _, e := range append(escalations[route.Action], administer) {
+			route.Action, route.Audience = e.Action, e.Audience
+			check(route)
+		}
+	}
+	for _, a := range policy.Actions() {
+		if !served[a.Name] {
+			t.Errorf("no route has the action %s of the schema", a.Name)
+		}
+	}
 }
 
 // customerIdentity identifies every sender as a customer without privileges.
@@ -138,7 +181,7 @@ func TestOperatorRoutesRefuseCustomersI10(t *testing.T) {
 		return w.Code == http.StatusForbidden && codeIn(t, w) == string(access.NotPrivileged)
 	}
 	for _, r := range routesOf() {
-		path := strings.NewReplacer("{id}", "a", "{cid}", "b").Replace(r.Path)
+		path := strings.NewReplacer("{id}", "a", "{cid}", "b", "{arn}", "c").Replace(r.Path)
 		w := call(t, h, r.Method, path, "{}")
 		if refused(w) != (r.Audience == access.Operators) {
 			t.Errorf("%s %s, for audience %d, answers a customer %d %s", r.Method, path, r.Audience, w.Code, w.Body)
@@ -216,7 +259,7 @@ func TestNoRouteRunsWithoutIdentityI10(t *testing.T) {
 		h := New(Options{Maestro: unreachable(t), Identifier: identifier, Ops: rest.NewOps(), Log: quiet})
 		for _, r := range routesOf() {
 			method, route := r.Method, r.Path
-			path := strings.NewReplacer("{id}", "a", "{cid}", "b").Replace(r.Path)
+			path := strings.NewReplacer("{id}", "a", "{cid}", "b", "{arn}", "c").Replace(r.Path)
 			public := strings.HasSuffix(path, "/live") || strings.HasSuffix(path, "/ready")
 			for _, target := range []string{path, path + "?watch=true", path + "?size=1"} {
 				w := call(t, h, method, target, contractWork)

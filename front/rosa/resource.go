@@ -1,0 +1,236 @@
+package rosa
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"atoll.dev/access"
+	"atoll.dev/access/policy"
+	"atoll.dev/client/clmclient"
+	"atoll.dev/client/remote"
+	"atoll.dev/cluster"
+	"atoll.dev/cluster/document"
+	"atoll.dev/front/rosa/request"
+	"atoll.dev/internal/rest"
+)
+
+// Identify implements access.Resources. A request that creates a cluster is about a cluster without
+// an id and with the tags of the body; one that creates a node pool is about the cluster that the
+// body names. Both are read as the handlers read them.
+func (f *front) Identify(r *http.Request, caller access.Identity, route access.Route) policy.Resource {
+	account := string(caller.Account)
+	if other := r.URL.Query()[administer.Parameter]; len(other) > 0 && route.Action != access.ActionDescribeCaller {
+		account = other[0]
+	}
+	of := access.ResourceOf(route, r.PathValue(route.ID), account)
+	switch {
+	case route.Action == "CreateCluster":
+		of.Tags = tagsOf(document.Decode(peek(r)))
+	case route.Action == "CreateNodePool":
+		of.ID = string(request.ReadClusterID(peek(r)))
+	case of.Kind == policy.Credential:
+		of.Cluster = r.PathValue("id")
+	}
+	return of
+}
+
+// peek returns the body of a request, which is in memory, and leaves it to the handler.
+func peek(r *http.Request) []byte {
+	body, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1))
+	r.Body = io.NopCloser(io.MultiReader(bytes.NewReader(body), r.Body))
+	if err != nil || len(body) > maxBody {
+		return nil // the handler refuses it
+	}
+	return body
+}
+
+// tagsOf returns the tags of the body of a request for a cluster.
+func tagsOf(body any, err error) map[string]string {
+	tags, isObject := document.Lookup(body, "spec", "tags").(map[string]any)
+	if err != nil || !isObject {
+		return nil
+	}
+	found := make(map[string]string, len(tags))
+	for k, v := range tags {
+		if text, isText := v.(string); isText {
+			found[k] = text
+		}
+	}
+	return found
+}
+
+// specTags returns the tags of a stored cluster.
+func specTags(spec json.RawMessage) map[string]string {
+	var s struct {
+		Tags map[string]string `json:"tags"`
+	}
+	_ = json.Unmarshal(spec, &s) // a spec that cannot be read has none; the handler reports it
+	return s.Tags
+}
+
+// Complete implements access.Resources: it reads the cluster of a node pool and the tags of a cluster.
+func (f *front) Complete(ctx context.Context, caller access.Identity, of policy.Resource) (policy.Resource, error) {
+	h := f.customers
+	if h.clm == nil {
+		return of, lifecycleUnavailable()
+	}
+	ctx = clmclient.WithTenant(ctx, string(caller.Account))
+	read := func(from clmclient.Collection, id string) (clmclient.Resource, bool, error) {
+		if !isID(id) {
+			return clmclient.Resource{}, false, nil
+		}
+		r, err := h.clm.GetWithStatuses(ctx, from, id)
+		switch {
+		case remote.StatusOf(err) == http.StatusNotFound:
+			return r, false, nil
+		case err != nil:
+			return r, false, lifecycleUnavailable().Because(err)
+		}
+		remember(ctx, from, r)
+		return r, true, nil
+	}
+	id := of.ID
+	switch of.Kind {
+	case policy.NodePool:
+		pool, exists, err := read(nodePools, of.ID)
+		if err != nil || !exists {
+			return of, err
+		}
+		of.Cluster = string(ownerOf(pool))
+		id = of.Cluster
+	case policy.Credential:
+		id = of.Cluster
+	case policy.Cluster:
+		if of.ID == "" {
+			return of, nil // to be created
+		}
+	default:
+		return of, nil
+	}
+	owner, exists, err := read(clusters, id)
+	if exists {
+		of.Tags = specTags(owner.Spec)
+	}
+	return of, err
+}
+
+func lifecycleUnavailable() *rest.Error {
+	e := rest.Errorf(http.StatusServiceUnavailable, codeNoLifecycle,
+		"the region's lifecycle manager does not answer; try again")
+	e.RetryAfter = time.Second
+	return e
+}
+
+// readAhead has what the decision about a request has read, for its handler: a request with a
+// condition on tags reads its resource once.
+type readAhead struct {
+	mu   sync.Mutex
+	read map[string]clmclient.Resource // by collection and id
+}
+
+type readAheadKey struct{}
+
+// withReadAhead gives each request a readAhead.
+func withReadAhead(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ahead := &readAhead{read: map[string]clmclient.Resource{}}
+		h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), readAheadKey{}, ahead)))
+	})
+}
+
+// remember keeps a resource for the handler of the request.
+func remember(ctx context.Context, from clmclient.Collection, r clmclient.Resource) {
+	if ahead, ok := ctx.Value(readAheadKey{}).(*readAhead); ok {
+		ahead.mu.Lock()
+		defer ahead.mu.Unlock()
+		ahead.read[string(from)+"/"+r.ID] = r
+	}
+}
+
+// recall returns a resource that the decision has read, once: after a change it is read again.
+func recall(ctx context.Context, from clmclient.Collection, id string) (r clmclient.Resource, ok bool) {
+	ahead, isThere := ctx.Value(readAheadKey{}).(*readAhead)
+	if !isThere {
+		return r, false
+	}
+	ahead.mu.Lock()
+	defer ahead.mu.Unlock()
+	r, ok = ahead.read[string(from)+"/"+id]
+	clear(ahead.read)
+	return r, ok
+}
+
+// clusterResource returns a cluster as decisions are about it.
+func (c *exchange) clusterResource(r clmclient.Resource) policy.Resource {
+	return policy.Resource{Kind: policy.Cluster, ID: r.ID, Account: string(c.who.Account), Tags: specTags(r.Spec)}
+}
+
+// mayDescribeCluster decides about an item of a list of clusters.
+func (h *customerAPI) mayDescribeCluster(c *exchange, r clmclient.Resource) (bool, error) {
+	return c.allows("DescribeCluster", c.clusterResource(r))
+}
+
+// mayDescribeNodePool decides about an item of a list of node pools.
+func (h *customerAPI) mayDescribeNodePool(c *exchange, r clmclient.Resource) (bool, error) {
+	owner := string(ownerOf(r))
+	tags, known := c.tags[owner]
+	if !known {
+		of, err := h.clm.Get(c.ctx, clusters, owner, "")
+		if err != nil && remote.StatusOf(err) != http.StatusNotFound {
+			return false, err
+		}
+		if tags = specTags(of.Spec); c.tags == nil {
+			c.tags = map[string]map[string]string{}
+		}
+		c.tags[owner] = tags
+	}
+	return c.allows("DescribeNodePool", policy.Resource{Kind: policy.NodePool, ID: r.ID,
+		Account: string(c.who.Account), Cluster: owner, Tags: tags})
+}
+
+// allows reports whether the caller may take an action on a resource. The error is one of the server.
+func (c *exchange) allows(action access.Action, on policy.Resource) (bool, error) {
+	err := access.AuthorityFrom(c.r.Context()).Check(c.r.Context(), action, on)
+	if e, ok := err.(*rest.Error); ok && e.Status == http.StatusForbidden {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// checkTags refuses a change of a cluster's tags by a caller who may not tag it, as it is and as it
+// would be: policies depend on tags.
+func (c *exchange) checkTags(have clmclient.Resource, after json.RawMessage) error {
+	before, next := specTags(have.Spec), specTags(after)
+	same := len(before) == len(next)
+	for k, v := range before {
+		other, has := next[k]
+		same = same && has && other == v
+	}
+	if same {
+		return nil
+	}
+	of := c.clusterResource(have)
+	for _, tags := range []map[string]string{before, next} {
+		of.Tags = tags
+		if err := access.AuthorityFrom(c.r.Context()).Check(c.r.Context(), "TagCluster", of); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var _ access.Resources = (*front)(nil)
+
+// cluster reads a cluster with its reports.
+func (h *customerAPI) cluster(c *exchange, id cluster.ID) (clmclient.Resource, error) {
+	if r, ok := recall(c.ctx, clusters, string(id)); ok {
+		return r, nil
+	}
+	r, err := h.clm.GetWithStatuses(c.ctx, clusters, string(id))
+	return r, replaceStatus(err, http.StatusNotFound, c.notFound(nounCluster, string(id)))
+}
