@@ -104,7 +104,7 @@ func TestADisabledKeyIsRefused(t *testing.T) {
 	user := []string{"--user", key.AccessKeyID + ":" + key.SecretAccessKey}
 	localtest.Eventually(t, 3*time.Minute, func() error {
 		if status, _, body := r.Curl("/api/v0/work", user...); status != 403 ||
-			!strings.Contains(body, "not-privileged") {
+			!strings.Contains(body, "account-not-provisioned") {
 			return fmt.Errorf("an account that may do nothing: %d %s", status, body)
 		}
 		return nil
