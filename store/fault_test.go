@@ -5,6 +5,7 @@ import (
 	"context"
 	"net"
 	"sync"
+	"time"
 
 	"atoll.dev/store"
 )
@@ -43,6 +44,8 @@ func (b *breaker) wasHit() <-chan struct{} {
 }
 
 func (b *breaker) use(o *store.Options) {
+	// A busy machine took longer than the defaults to connect again and to resolve an outcome.
+	o.AcquireTimeout, o.ResolveTimeout = time.Minute, time.Minute
 	o.Hooks.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		var d net.Dialer
 		c, err := d.DialContext(ctx, network, addr)
@@ -55,9 +58,10 @@ func (b *breaker) use(o *store.Options) {
 
 type breakable struct {
 	net.Conn
-	b    *breaker
-	mu   sync.Mutex
-	dead bool
+	b      *breaker
+	mu     sync.Mutex
+	losing chan struct{} // not nil: the next answer is lost, and then this is closed
+	dead   bool
 }
 
 func (c *breakable) Write(p []byte) (int, error) {
@@ -68,34 +72,44 @@ func (c *breakable) Write(p []byte) (int, error) {
 		c.b.text = ""
 	}
 	c.b.mu.Unlock()
-	if !broken {
+	switch {
+	case !broken:
 		return c.Conn.Write(p)
-	}
-	if how != lostRequest {
+	case how == lostReply:
+		// The driver may read already while it writes, so the answer is lost where it is read.
+		c.mu.Lock()
+		c.losing = hit
+		c.mu.Unlock()
+		return c.Conn.Write(p)
+	case how == lostBoth:
 		if n, err := c.Conn.Write(p); err != nil {
 			return n, err
 		}
 	}
-	if how == lostReply {
-		if _, err := c.Conn.Read(make([]byte, 1<<16)); err != nil {
-			return 0, err
-		}
-	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.breakOff(hit)
+	return len(p), nil
+}
+
+// breakOff breaks the connection; the caller holds the lock.
+func (c *breakable) breakOff(hit chan struct{}) {
 	if c.b.then != nil {
 		c.b.then()
 	}
-	c.mu.Lock()
 	c.dead = true
-	c.mu.Unlock()
 	c.Conn.(*net.UnixConn).CloseRead() // wakes a reader here; the server is told nothing
 	close(hit)
-	return len(p), nil
 }
 
 func (c *breakable) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.losing != nil && n > 0 {
+		c.breakOff(c.losing)
+		c.losing = nil
+	}
 	if c.dead {
 		return 0, net.ErrClosed
 	}
