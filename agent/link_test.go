@@ -14,6 +14,7 @@ import (
 	"atoll.dev/api/work"
 	"atoll.dev/bus"
 	"atoll.dev/internal/mosquitto"
+	"atoll.dev/test/testsite"
 )
 
 // The agent sends a status that is too large for the broker without its feedback values, and with
@@ -102,8 +103,8 @@ func TestAnAgentBroadcasts(t *testing.T) {
 		select {
 		case s := <-c:
 			return s
-		case <-time.After(60 * time.Second):
-			t.Fatal("nothing came within 10 s")
+		case <-time.After(testsite.HangLimit):
+			t.Fatal("no value within the time limit")
 			return ""
 		}
 	}
@@ -131,7 +132,7 @@ topics:
 	a.link = a.newLink(config.Options())
 	run(a.link)
 	next := func() event { // an event of the core
-		for deadline := time.After(60 * time.Second); ; {
+		for deadline := time.After(testsite.HangLimit); ; {
 			for _, ev := range a.inbox.take() {
 				return ev
 			}

@@ -85,7 +85,7 @@ func (c *rawClient) nothingComes() {
 	if n, err := c.conn.Read(one[:]); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
 		c.t.Errorf("more than the client takes: %v", err)
 	}
-	c.conn.SetReadDeadline(time.Now().Add(60 * time.Second))
+	c.conn.SetReadDeadline(time.Now().Add(hangLimit))
 }
 
 // For random packets and acknowledgements, flow loses, adds and reorders no packet, and

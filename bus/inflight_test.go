@@ -202,7 +202,7 @@ func TestI6AConnectionWithoutAcknowledgementsIsReplaced(t *testing.T) {
 	b = newForgetfulBroker(t, func(int64) bool { return b.connects.Load() > 1 })
 	c := b.client(t, ClientOptions{AckTimeout: 200 * time.Millisecond, Window: 4})
 	failed := 0
-	for deadline := time.Now().Add(60 * time.Second); ; failed++ {
+	for deadline := time.Now().Add(hangLimit); ; failed++ {
 		err := c.Publish(t.Context(), "t", testEvent("1"))
 		if err == nil {
 			break

@@ -80,7 +80,7 @@ func (b *testBroker) pool(o PoolOptions) *Pool {
 	b.t.Cleanup(func() { cancel(); <-done })
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(60 * time.Second); p.Check(ctx) != nil; <-tick.C {
+	for deadline := time.Now().Add(hangLimit); p.Check(ctx) != nil; <-tick.C {
 		if time.Now().After(deadline) {
 			b.t.Fatal(p.Check(ctx))
 		}

@@ -26,7 +26,7 @@ func (b *testBroker) raw(t *testing.T, config *tls.Config, connect *packets.Conn
 		return nil, nil, err
 	}
 	t.Cleanup(func() { conn.Close() })
-	conn.SetDeadline(time.Now().Add(60 * time.Second))
+	conn.SetDeadline(time.Now().Add(hangLimit))
 	connect.ProtocolName, connect.ProtocolVersion = "MQTT", 5
 	if connect.KeepAlive == 0 {
 		connect.KeepAlive = 30

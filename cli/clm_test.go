@@ -26,6 +26,7 @@ import (
 	"atoll.dev/client/clmclient"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/local"
+	"atoll.dev/test/testsite"
 )
 
 // startCLM runs `atoll clm` with the arguments that args makes of two free
@@ -76,7 +77,7 @@ func freeAddrs(t *testing.T, n int) (addrs []string) {
 func ready(ops string, ended <-chan error) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.After(60 * time.Second); ; {
+	for deadline := time.After(testsite.HangLimit); ; {
 		res, err := http.Get(ops + "/readyz")
 		if err == nil {
 			res.Body.Close()
@@ -88,7 +89,7 @@ func ready(ops string, ended <-chan error) error {
 		case err := <-ended:
 			return fmt.Errorf("it ended before it was ready: %w", err)
 		case <-deadline:
-			return errors.New("not ready within a minute")
+			return fmt.Errorf("not ready within %s", testsite.HangLimit)
 		case <-tick.C:
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"atoll.dev/cli/terminal"
 	"atoll.dev/internal/mosquitto"
 	"atoll.dev/internal/pgtest"
+	"atoll.dev/test/testsite"
 )
 
 // The sentinel says what needs work, from CLM's process and from its own, over
@@ -84,7 +85,7 @@ func TestTheSentinelRunsInCLMAndApart(t *testing.T) {
 			})
 		}
 		want := fmt.Sprintf("%s %v", bus.EventTopic(topic), made["id"])
-		for deadline := time.After(time.Minute); ; {
+		for deadline := time.After(testsite.HangLimit); ; {
 			var got string
 			select {
 			case got = <-heard:

@@ -9,6 +9,7 @@ import (
 
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/internal/postgres"
+	"atoll.dev/test/testsite"
 )
 
 // run runs a statement as the superuser.
@@ -29,7 +30,7 @@ func (a *testAPI) eventually(status int, method, path, body string) answer {
 	a.t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(time.Minute); ; <-tick.C {
+	for deadline := time.Now().Add(testsite.HangLimit); ; <-tick.C {
 		if res := a.do(method, path, body); res.status == status || time.Now().After(deadline) {
 			return res.want(status)
 		}

@@ -20,6 +20,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 
 	"atoll.dev/internal/rest"
+	"atoll.dev/test/testsite"
 )
 
 // keySet is an issuer's keys, as it serves them.
@@ -214,7 +215,7 @@ func TestTokensWhileAnIssuerHangs(t *testing.T) {
 	wg.Go(func() { defer close(second); identify() })
 	select {
 	case <-second:
-	case <-time.After(30 * time.Second):
+	case <-time.After(testsite.HangLimit):
 		t.Error("the second caller waits for the first one's answer")
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"atoll.dev/store"
+	"atoll.dev/test/testsite"
 )
 
 // followed is a pending that follows the feed of a server's database, in pages of two resources.
@@ -39,7 +40,7 @@ func (p *pending) counts() map[string]string {
 func (p *pending) want(t *testing.T, want map[string]string) {
 	t.Helper()
 	var diff string
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); {
+	for end := time.Now().Add(testsite.HangLimit); time.Now().Before(end); {
 		if diff = cmp.Diff(want, p.counts()); diff == "" {
 			return
 		}

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"atoll.dev/test/testsite"
 )
 
 // watched is what a watch has brought so far.
@@ -73,7 +75,7 @@ func (w *watched) next() event {
 			w.t.Fatal("the watch ended")
 		}
 		return e
-	case <-time.After(30 * time.Second):
+	case <-time.After(testsite.HangLimit):
 		w.t.Fatal("nothing came")
 	}
 	panic("unreachable")

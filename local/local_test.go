@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"atoll.dev/test/testsite"
 )
 
 func newHome(t *testing.T) (Home, State) {
@@ -34,9 +36,9 @@ func eventually(t *testing.T, what string, f func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(15 * time.Second); !f(); <-tick.C {
+	for deadline := time.Now().Add(testsite.HangLimit); !f(); <-tick.C {
 		if time.Now().After(deadline) {
-			t.Fatalf("not within 15 s: %s", what)
+			t.Fatalf("not within %s: %s", testsite.HangLimit, what)
 		}
 	}
 }

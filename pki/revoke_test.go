@@ -59,6 +59,9 @@ func listen(t *testing.T, id *Identity) string {
 	return l.Addr().String()
 }
 
+// hangLimit is how long a test waits for a server. Only a hang exceeds it, on a machine under any load.
+const hangLimit = 3 * time.Minute
+
 // dial connects and exchanges a line, which a handshake alone does not prove.
 func dial(t *testing.T, addr string, client *Identity) (*tls.Conn, error) {
 	t.Helper()
@@ -67,7 +70,7 @@ func dial(t *testing.T, addr string, client *Identity) (*tls.Conn, error) {
 		return nil, err
 	}
 	t.Cleanup(func() { conn.Close() })
-	conn.SetDeadline(time.Now().Add(20 * time.Second))
+	conn.SetDeadline(time.Now().Add(hangLimit))
 	if _, err := conn.Write([]byte("?")); err != nil {
 		return nil, err
 	}

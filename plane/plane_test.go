@@ -10,17 +10,17 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"atoll.dev/plane"
 	"atoll.dev/plane/planetest"
+	"atoll.dev/test/testsite"
 )
 
 func TestMain(m *testing.M) { os.Exit(planetest.Main(m)) }
 
 func TestAPlaneIsStartedAdoptedAndStopped(t *testing.T) {
 	p := planetest.Start(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testsite.HangLimit)
 	defer cancel()
 
 	r, err := p.Config.Readiness()

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/iotest"
 	"time"
+
+	"atoll.dev/test/testsite"
 )
 
 // clientHello returns the first flight of Go's own TLS client.
@@ -24,7 +26,7 @@ func clientHello(t testing.TB, config *tls.Config) []byte {
 		defer client.Close()
 		_ = tls.Client(client, config).HandshakeContext(context.Background()) // ends when the other end closes
 	}()
-	_ = server.SetDeadline(time.Now().Add(30 * time.Second))
+	_ = server.SetDeadline(time.Now().Add(testsite.HangLimit))
 	var read bytes.Buffer
 	if _, err := Read(io.TeeReader(server, &read)); err != nil && !errors.Is(err, ErrNoName) {
 		t.Fatal(err)

@@ -36,6 +36,7 @@ import (
 	"atoll.dev/hosting/process"
 	"atoll.dev/plane"
 	"atoll.dev/plane/planetest"
+	"atoll.dev/test/testsite"
 )
 
 func TestMain(m *testing.M) { os.Exit(planetest.Main(m)) }
@@ -275,7 +276,7 @@ func (w *world) bound(id string) bool {
 
 func (w *world) eventually(what string, try func() error) {
 	w.t.Helper()
-	limit := time.After(time.Minute)
+	limit := time.After(testsite.HangLimit)
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for {

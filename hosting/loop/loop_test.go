@@ -19,6 +19,7 @@ import (
 
 	"atoll.dev/hosting/loop"
 	"atoll.dev/plane/planetest"
+	"atoll.dev/test/testsite"
 )
 
 func TestMain(m *testing.M) { os.Exit(planetest.Main(m)) }
@@ -86,7 +87,7 @@ func start(t *testing.T, namespace string, options func(*loop.Options), answer f
 	t.Cleanup(b.stop)
 	select {
 	case <-b.loop.Synced():
-	case <-time.After(30 * time.Second):
+	case <-time.After(testsite.HangLimit):
 		t.Fatal("no listing")
 	}
 	return b
@@ -106,7 +107,7 @@ func (b *bed) next() call {
 	select {
 	case c := <-b.calls:
 		return c
-	case <-time.After(30 * time.Second):
+	case <-time.After(testsite.HangLimit):
 		b.t.Fatal("no call")
 		return call{}
 	}
@@ -204,7 +205,7 @@ func TestALoopNeverReconcilesAnObjectTwiceAtOnce(t *testing.T) {
 	}()
 	select {
 	case <-enough:
-	case <-time.After(30 * time.Second):
+	case <-time.After(testsite.HangLimit):
 		t.Error("too few calls")
 	}
 	cancel()
@@ -249,7 +250,7 @@ func TestAnOwnersSlowCallsLeaveWorkersToOthers(t *testing.T) {
 		select {
 		case name := <-began:
 			return name
-		case <-time.After(30 * time.Second):
+		case <-time.After(testsite.HangLimit):
 			t.Fatal("no call")
 			return ""
 		}
@@ -315,7 +316,7 @@ func TestSlowCallsOfManyOwnersDelayNoOtherOwner(t *testing.T) {
 		case name := <-began:
 			owner, _, _ := strings.Cut(name, "-")
 			calls[owner]++
-		case <-time.After(time.Minute):
+		case <-time.After(testsite.HangLimit):
 			t.Fatalf("calls in progress: %v; each of %d owners should have %d", calls, hanging, share)
 		}
 	}
@@ -330,7 +331,7 @@ func TestSlowCallsOfManyOwnersDelayNoOtherOwner(t *testing.T) {
 		case <-quick:
 		case name := <-began:
 			t.Fatalf("%s is called although its owner has %d calls in progress", name, share)
-		case <-time.After(time.Minute):
+		case <-time.After(testsite.HangLimit):
 			t.Fatal("an object waits for the calls of other owners")
 		}
 	}
@@ -375,7 +376,7 @@ func TestALoopSurvivesItsAPIServer(t *testing.T) {
 			if name == "after" {
 				return
 			}
-		case <-time.After(60 * time.Second):
+		case <-time.After(testsite.HangLimit):
 			t.Fatal("what was made after the restart was never seen")
 		}
 	}

@@ -29,6 +29,7 @@ import (
 	"atoll.dev/hosting/process"
 	"atoll.dev/plane"
 	"atoll.dev/plane/planetest"
+	"atoll.dev/test/testsite"
 )
 
 func TestMain(m *testing.M) { os.Exit(planetest.Main(m)) }
@@ -315,7 +316,7 @@ func (w *world) awaitPods(replicas int, nodes ...string) {
 
 func (w *world) eventually(what string, try func() error) {
 	w.t.Helper()
-	limit := time.After(time.Minute)
+	limit := time.After(testsite.HangLimit)
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for {
