@@ -27,13 +27,19 @@ func NewMetrics(r prometheus.Registerer, name, version string) *Metrics {
 		events: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "hyperfleet_adapter_events_processed_total",
 			Help: "runs of the task by how they ended"}, []string{"status"}),
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "hyperfleet_adapter_event_processing_duration_seconds", Help: "duration of a run", Buckets: prometheus.ExponentialBuckets(0.001, 2.5, 14)}),
+			Name:    "hyperfleet_adapter_event_processing_duration_seconds",
+			Help:    "duration of a run",
+			Buckets: prometheus.ExponentialBuckets(0.001, 2.5, 14),
+		}),
 		errors: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "hyperfleet_adapter_errors_total",
 			Help: "failures by where they happened"}, []string{"error_type"}),
 		deleted: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "hyperfleet_adapter_resources_deleted_total",
 			Help: "deletions of objects by how they ended"}, []string{"kind", "status"}),
 		deletion: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "hyperfleet_adapter_resource_deletion_duration_seconds", Help: "duration of a deletion", Buckets: prometheus.ExponentialBuckets(0.001, 2.5, 14)}, []string{"kind"}),
+			Name:    "hyperfleet_adapter_resource_deletion_duration_seconds",
+			Help:    "duration of a deletion",
+			Buckets: prometheus.ExponentialBuckets(0.001, 2.5, 14),
+		}, []string{"kind"}),
 		deletions: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "hyperfleet_adapter_resource_deletions_in_progress", Help: "deletions under way",
 		}, []string{"kind"}),

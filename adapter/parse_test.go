@@ -182,7 +182,8 @@ func TestSettingsWithoutEffectAreNamed(t *testing.T) {
 		return c
 	}
 	quiet := parse(
-		`{adapter: {name: a}, clients: {kubernetes: {api_version: v1, qps: 5}, maestro: {source_id: s, timeout: 5s, insecure: true, keepalive: {time: 20s}, retry_attempts: 3}}}`)
+		`{adapter: {name: a}, clients: {kubernetes: {api_version: v1, qps: 5}, maestro: {source_id: s, timeout: 5s, ` +
+			`insecure: true, keepalive: {time: 20s}, retry_attempts: 3}}}`)
 	if got := quiet.Ineffective(); len(got) > 0 {
 		t.Errorf("%q", got)
 	}

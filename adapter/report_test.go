@@ -60,7 +60,8 @@ func TestAStandardReportHasAllConditions(t *testing.T) {
 		t.Fatal(r.Err())
 	}
 	got := strings.Join(conditionsOf(report), " ")
-	if want := "Applied=False(Ordered) Available=False(Ordered) Health=True(Healthy) Finalized=False(NotDeleting)"; got != want {
+	if want := "Applied=False(Ordered) Available=False(Ordered) Health=True(Healthy) " +
+		"Finalized=False(NotDeleting)"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 	data := report["data"].(map[string]any)
@@ -72,7 +73,8 @@ func TestAStandardReportHasAllConditions(t *testing.T) {
 
 // Each name sees those before it, and what follows sees all; payloads of HyperFleet's kind, too.
 func TestLaterExpressionsReadNamesOfLet(t *testing.T) {
-	r, report := runWorkTask(t, `- let: {a: '"x"', b: a + a, c: '{"k": b}'}`, "", "", `    data: {c: {expression: c.k + b}}`)
+	r, report := runWorkTask(t, `- let: {a: '"x"', b: a + a, c: '{"k": b}'}`, "", "",
+		`    data: {c: {expression: c.k + b}}`)
 	if r.Err() != nil || report["data"].(map[string]any)["c"] != "xxxx" {
 		t.Errorf("%v %v", r.Err(), report["data"])
 	}

@@ -21,7 +21,8 @@ func namespaceTask(t testing.TB) string {
 	return string(data)
 }
 
-const cluster = `{"id":"x","name":"c","generation":3,"spec":{"provider":"aws"},"status":{"conditions":[{"type":"Reconciled","status":"False"}]}}`
+const cluster = `{"id":"x","name":"c","generation":3,"spec":{"provider":"aws"},` +
+	`"status":{"conditions":[{"type":"Reconciled","status":"False"}]}}`
 
 func TestATaskAppliesItsResourcesAndReports(t *testing.T) {
 	api := newCLM(t, map[string]string{"GET " + clusterPath: cluster})

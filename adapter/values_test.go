@@ -250,14 +250,20 @@ resources:
 
 func TestIncompleteManifestsFail(t *testing.T) {
 	for manifest, want := range map[string]string{
-		`{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: x}}`:                                               "no annotation hyperfleet.io/generation",
-		`{apiVersion: v1, kind: ConfigMap, metadata: {name: a, annotations: {hyperfleet.io/generation: "zero"}}}`:            "is \"zero\" and no generation",
-		`{apiVersion: v1, kind: ConfigMap, metadata: {name: "{{ .empty }}", annotations: {hyperfleet.io/generation: "1"}}}`:  "ConfigMap  has no metadata.name",
-		`{apiVersion: v1, kind: ConfigMap, metadata: {name: "{{ .nobody }}", annotations: {hyperfleet.io/generation: "1"}}}`: "there is no nobody",
+		`{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: x}}`: "no annotation hyperfleet.io/generation",
+		`{apiVersion: v1, kind: ConfigMap, metadata: {name: a, ` +
+			`annotations: {hyperfleet.io/generation: "zero"}}}`: "is \"zero\" and no generation",
+		`{apiVersion: v1, kind: ConfigMap, metadata: {name: "{{ .empty }}", ` +
+			`annotations: {hyperfleet.io/generation: "1"}}}`: "ConfigMap  has no metadata.name",
+		`{apiVersion: v1, kind: ConfigMap, metadata: {name: "{{ .nobody }}", ` +
+			`annotations: {hyperfleet.io/generation: "1"}}}`: "there is no nobody",
 		`"a: [{{ .empty }}"`: "as rendered",
 		`"[{{ .empty }}]"`:   "it is a list",
-		`{apiVersion: work.open-cluster-management.io/v1, kind: ManifestWork, metadata: {name: a, annotations: {hyperfleet.io/generation: "1"}}}`:                                                                                       "manifests is empty",
-		`{apiVersion: work.open-cluster-management.io/v1, kind: ManifestWork, metadata: {name: a, annotations: {hyperfleet.io/generation: "1"}}, spec: {workload: {manifests: [{apiVersion: v1, kind: Secret, metadata: {name: s}}]}}}`: "spec.workload.manifests[0]: Secret s has no annotation",
+		`{apiVersion: work.open-cluster-management.io/v1, kind: ManifestWork, metadata: {name: a, ` +
+			`annotations: {hyperfleet.io/generation: "1"}}}`: "manifests is empty",
+		`{apiVersion: work.open-cluster-management.io/v1, kind: ManifestWork, metadata: {name: a, ` +
+			`annotations: {hyperfleet.io/generation: "1"}}, spec: {workload: {manifests: [{apiVersion: v1, kind: Secret, ` +
+			`metadata: {name: s}}]}}}`: "spec.workload.manifests[0]: Secret s has no annotation",
 	} {
 		task := "params: [{name: empty, source: {expression: '\"\"'}}]\nresources: [{name: r, manifest: " + manifest +
 			", discovery: {by_name: a}}]"

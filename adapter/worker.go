@@ -287,7 +287,12 @@ func (w *Worker) publishHello(ctx context.Context, h bus.Hello) {
 	}
 	client := w.bus.Load()
 	err = client.Publish(ctx, bus.HelloTopic(w.o.Topic), bus.Event{
-		ID: uuid.NewString(), Source: w.o.Name, Type: bus.HelloType, Time: time.Now(), DataContentType: "application/json", Data: data,
+		ID:              uuid.NewString(),
+		Source:          w.o.Name,
+		Type:            bus.HelloType,
+		Time:            time.Now(),
+		DataContentType: "application/json",
+		Data:            data,
 	})
 	if err != nil && ctx.Err() == nil {
 		w.o.Log.Warn("the hello to the sentinel was not published; unreconciled resources wait for its next event",

@@ -225,7 +225,8 @@ func TestWellKnownStatusOfHyperShiftKinds(t *testing.T) {
 			"Available=True\nAvailableReason=AsExpected\nAvailableMessage=up\nProgressing=False\nDegraded=False\nDegradedMessage=\nVersion=4.19.3\nVersionState=Partial\n" +
 				"DesiredVersion=4.19.3\nEndpointHost=api.example\nEndpointPort=x\nKubeconfigSecret=hc-admin-kubeconfig\nKubeadminPasswordSecret=hc-kubeadmin"},
 		{"NodePool",
-			`{"spec":{},"status":{"replicas":"n","version":"4.19.3","conditions":[{"type":"Ready","status":"True"},{"type":"UpdatingVersion","status":"False"}]}}`,
+			`{"spec":{},"status":{"replicas":"n","version":"4.19.3","conditions":[{"type":"Ready","status":"True"},` +
+				`{"type":"UpdatingVersion","status":"False"}]}}`,
 			"Ready=True\nUpdatingVersion=False\nReplicas=n\nVersion=4.19.3"},
 	} {
 		if diff := cmp.Diff(c.want, read(c.kind, c.object)); diff != "" {

@@ -170,7 +170,8 @@ func TestAnExecutorsRightsAreCheckedAgain(t *testing.T) {
 func TestAMissingRightOfTheAgentIsReported(t *testing.T) {
 	w := newWorld(t)
 	outside := json.RawMessage(
-		`{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingWebhookConfiguration","metadata":{"name":"outside"},"webhooks":[]}`)
+		`{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingWebhookConfiguration",` +
+			`"metadata":{"name":"outside"},"webhooks":[]}`)
 	w.server.apply("one", manifests(outside, configMap(w.ns, "a", "k", "1")))
 	w.server.awaitCondition("one", workv1.WorkApplied, metav1.ConditionFalse)
 	c := meta.FindStatusCondition(w.server.manifest("one", 0).Conditions, workv1.ManifestApplied)

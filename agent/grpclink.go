@@ -131,7 +131,10 @@ func (l *grpcLink) serve(ctx context.Context) error {
 	}
 	defer conn.Close()
 	client := cloudevents.NewCloudEventServiceClient(conn)
-	slow := time.AfterFunc(grpcSubscribe, func() { cancel(errors.New("the server did not answer the subscription in time")) })
+	slow := time.AfterFunc(
+		grpcSubscribe,
+		func() { cancel(errors.New("the server did not answer the subscription in time")) },
+	)
 	defer slow.Stop()
 	stream, err := client.Subscribe(ctx, &cloudevents.SubscriptionRequest{ClusterName: l.consumer,
 		DataType: work.DataType})

@@ -87,7 +87,8 @@ func TestIgnoredFieldsKeepTheirValues(t *testing.T) {
 		t.Fatal(err)
 	}
 	var manifest, live map[string]any
-	there := `{"spec":{"replicas":9,"template":{"spec":{"containers":[{"name":"injected","image":"i1"},{"name":"web","image":"v0"}]}}}}`
+	there := `{"spec":{"replicas":9,"template":{"spec":{"containers":[{"name":"injected","image":"i1"},{"name":"web",` +
+		`"image":"v0"}]}}}}`
 	if err := json.Unmarshal([]byte(ignoreManifest), &manifest); err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +97,8 @@ func TestIgnoredFieldsKeepTheirValues(t *testing.T) {
 	}
 	plan.keepIgnored(manifest, live)
 	got, _ := json.Marshal(manifest["spec"])
-	if want := `{"replicas":3,"template":{"spec":{"containers":[{"image":"v0","name":"web"},{"image":"s1","name":"side"}]}}}`; string(got) != want {
+	if want := `{"replicas":3,"template":{"spec":{"containers":[{"image":"v0","name":"web"},{"image":"s1",` +
+		`"name":"side"}]}}}`; string(got) != want {
 		t.Errorf("%s\nwant\n%s", got, want)
 	}
 	again, err := planIgnore([]byte(strings.Replace(ignoreManifest, "v1\",\"cpu", "v2\",\"cpu", 1)), fields)
@@ -114,7 +116,8 @@ func TestIgnoredFieldsKeepTheirValues(t *testing.T) {
 func TestTheIgnoreHashEqualsThatOfOCM(t *testing.T) {
 	plan, err := planIgnore(
 		[]byte(
-			`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","namespace":"ns","creationTimestamp":null},"data":{"count":"1","k":"1"}}`),
+			`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","namespace":"ns","creationTimestamp":null},`+
+				`"data":{"count":"1","k":"1"}}`),
 		[]workv1.IgnoreField{{Condition: workv1.IgnoreFieldsConditionOnSpokePresent, JSONPaths: []string{
 			".data.count"}}})
 	if err != nil {

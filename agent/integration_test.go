@@ -732,7 +732,12 @@ func TestI6MalformedEventsAreDroppedAndOthersApplied(t *testing.T) {
 	send := func(kind string, ext map[string]string, data string) {
 		t.Helper()
 		err := w.server.client.Publish(t.Context(), w.server.topic, bus.Event{
-			ID: "garbage", Source: "maestro", Type: kind, DataContentType: "application/json", Extensions: ext, Data: []byte(data),
+			ID:              "garbage",
+			Source:          "maestro",
+			Type:            kind,
+			DataContentType: "application/json",
+			Extensions:      ext,
+			Data:            []byte(data),
 		})
 		if err != nil {
 			t.Fatal(err)

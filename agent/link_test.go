@@ -81,8 +81,9 @@ func TestTheTopicsOfAnAgent(t *testing.T) {
 	}
 }
 
-// With broadcast topics the agent requests new works from all sources on one topic, and receives
-// a source's requests to all agents on the other; it sends statuses to their source. The broker is Mosquitto: ours has no broadcasts.
+// With broadcast topics the agent requests new works from all sources on one topic, and receives a
+// source's requests to all agents on the other; it sends statuses to their source. The broker is
+// Mosquitto: ours has no broadcasts.
 func TestAnAgentBroadcasts(t *testing.T) {
 	broker, err := mosquitto.Start(mosquitto.Options{})
 	if err != nil {

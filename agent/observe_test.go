@@ -171,7 +171,11 @@ func TestRepairsOfAContestedObjectAreSpacedAndReported(t *testing.T) {
 		t.Errorf("%d repairs within %v, want at least %v", repairs, took, least)
 	}
 	if counterValue(w.agent.metrics.repairs) < contestedAfter || gaugeValue(w.agent.metrics.contested) != 1 {
-		t.Errorf("metrics: %v repairs, %v contested", counterValue(w.agent.metrics.repairs), gaugeValue(w.agent.metrics.contested))
+		t.Errorf(
+			"metrics: %v repairs, %v contested",
+			counterValue(w.agent.metrics.repairs),
+			gaugeValue(w.agent.metrics.contested),
+		)
 	}
 	t.Logf("reported after %d repairs", repairs)
 }

@@ -196,7 +196,8 @@ func TestIgnoredEntriesOfListsAreLeftOutOfTheApply(t *testing.T) {
 			json.RawMessage(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"d","namespace":"` + w.ns +
 				`"},"spec":{"replicas":0,
 			"selector":{"matchLabels":{"app":"x"}},"template":{"metadata":{"labels":{"app":"x"}},"spec":{"containers":[
-			{"name":"web","image":"` + image + `"},{"name":"kept","image":"` + image + `"},{"name":"dropped","image":"` + image + `"}]}}}}`))
+			{"name":"web","image":"` + image + `"},{"name":"kept","image":"` + image +
+				`"},{"name":"dropped","image":"` + image + `"}]}}}}`))
 		b.ManifestConfigs = []workv1.ManifestConfigOption{{
 			ResourceIdentifier: workv1.ResourceIdentifier{Group: "apps", Resource: "deployments", Namespace: "*",
 				Name: "*"},
@@ -226,7 +227,8 @@ func TestIgnoredEntriesOfListsAreLeftOutOfTheApply(t *testing.T) {
 		t.Errorf("made with %v, want %v", got, want)
 	}
 	user := []byte(
-		`{"apiVersion":"apps/v1","kind":"Deployment","spec":{"template":{"spec":{"containers":[{"name":"kept","image":"user"}]}}}}`)
+		`{"apiVersion":"apps/v1","kind":"Deployment","spec":{"template":{"spec":{"containers":[{"name":"kept",` +
+			`"image":"user"}]}}}}`)
 	if _, err := w.in(deployments, w.ns).Patch(t.Context(), "d", types.ApplyPatchType, user, metav1.PatchOptions{
 		FieldManager: "user", Force: new(true)}); err != nil {
 		t.Fatal(err)

@@ -33,8 +33,10 @@ func TestStatusHashCoversTheseBytes(t *testing.T) {
 			Conditions: []metav1.Condition{},
 		}}},
 	}
-	want := `{"conditions":[{"lastTransitionTime":"2026-05-04T12:00:00Z","message":"M","observedGeneration":2,"reason":"R","status":"True","type":"Applied"}],` +
-		`"resourceStatus":{"manifests":[{"conditions":[],"resourceMeta":{"group":"apps","kind":"Deployment","name":"n","namespace":"ns","ordinal":1,"resource":"deployments","version":"v1"},` +
+	want := `{"conditions":[{"lastTransitionTime":"2026-05-04T12:00:00Z","message":"M","observedGeneration":2,` +
+		`"reason":"R","status":"True","type":"Applied"}],` +
+		`"resourceStatus":{"manifests":[{"conditions":[],"resourceMeta":{"group":"apps","kind":"Deployment","name":"n",` +
+		`"namespace":"ns","ordinal":1,"resource":"deployments","version":"v1"},` +
 		`"statusFeedback":{"values":[{"fieldValue":{"integer":1,"type":"Integer"},"name":"v"}]}}]}}`
 	if statusHash(status) != hexSHA256([]byte(want)) {
 		t.Error("the hash is not of these bytes")
@@ -276,7 +278,8 @@ func conditionText(conditions []metav1.Condition) string {
 
 func TestFeedbackValues(t *testing.T) {
 	var content map[string]any
-	deployment := `{"status":{"replicas":3,"readyReplicas":2,"ok":true,"ratio":0.5,"conditions":[{"type":"A","status":"True"},{"type":"B","status":"False"}],"map":{"a":1}},"spec":{"nothing":null}}`
+	deployment := `{"status":{"replicas":3,"readyReplicas":2,"ok":true,"ratio":0.5,"conditions":[{"type":"A",` +
+		`"status":"True"},{"type":"B","status":"False"}],"map":{"a":1}},"spec":{"nothing":null}}`
 	if err := json.Unmarshal([]byte(deployment), &content); err != nil {
 		t.Fatal(err)
 	}

@@ -112,7 +112,8 @@ func wellKnownConditions() map[schema.GroupVersionKind]map[string]workv1.Conditi
 	}
 	return map[schema.GroupVersionKind]map[string]workv1.ConditionRule{
 		{Group: "batch", Version: "v1", Kind: "Job"}: {workv1.ManifestComplete: rule(
-			`hasConditions(object.status) && object.status.conditions.exists(c, (c.type == "Complete" || c.type == "Failed") && c.status == "True")`,
+			`hasConditions(object.status) && object.status.conditions.exists(c, `+
+				`(c.type == "Complete" || c.type == "Failed") && c.status == "True")`,
 			`result ? "Job is finished" : "Job is not finished"`)},
 		{Version: "v1", Kind: "Pod"}: {workv1.ManifestComplete: rule(
 			`object.status.phase in ["Succeeded", "Failed"]`,

@@ -76,7 +76,8 @@ func TestStructuredEvents(t *testing.T) {
 			&Event{ID: "1", Source: "s", Type: "t", DataContentType: "application/json", Extensions: map[string]string{
 				"n": "1", "b": "true", "empty": ""}, Data: []byte(`{"a":[1]}`)}},
 		"base64": {
-			`{"specversion":"1.0","id":"1","source":"s","type":"t","datacontenttype":"application/octet-stream","data_base64":"AAE="}`,
+			`{"specversion":"1.0","id":"1","source":"s","type":"t","datacontenttype":"application/octet-stream",` +
+				`"data_base64":"AAE="}`,
 			&Event{ID: "1", Source: "s", Type: "t", DataContentType: "application/octet-stream", Data: []byte{0, 1}}},
 		"text": {`{"specversion":"1.0","id":"1","source":"s","type":"t","datacontenttype":"text/plain","data":"hello"}`,
 			&Event{ID: "1", Source: "s", Type: "t", DataContentType: "text/plain", Data: []byte("hello")}},

@@ -19,7 +19,10 @@ func TestTheGRPCFormKeepsAnEvent(t *testing.T) {
 		ID: "1", Source: "maestro", Type: work.SpecDelete, Subject: "s", Time: time.Date(2026, 1, 2, 3, 4, 5, 6,
 			time.UTC), DataContentType: "application/json", DataSchema: "d",
 		Extensions: map[string]string{
-			work.ExtResourceVersion: "7", work.ExtDeletionTimestamp: "2026-01-02T03:04:05Z", work.ExtOriginalSource: "", work.ExtClusterName: "mc1",
+			work.ExtResourceVersion:   "7",
+			work.ExtDeletionTimestamp: "2026-01-02T03:04:05Z",
+			work.ExtOriginalSource:    "",
+			work.ExtClusterName:       "mc1",
 		},
 		Data: []byte(`{}`),
 	}

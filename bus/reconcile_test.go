@@ -36,15 +36,20 @@ func TestAHelloWantsTheResourcesOfItsSlots(t *testing.T) {
 // The event of the reference, section 2.3.
 func TestAReconcileEventOnTheWire(t *testing.T) {
 	e := Event{
-		ID: "0199", Source: "hyperfleet-sentinel", Type: "com.redhat.hyperfleet.cluster.reconcile", DataContentType: "application/json", Key: "0198",
-		Extensions: map[string]string{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"},
-		Data:       []byte(`{"id":"0198","kind":"Cluster","href":"/api/hyperfleet/v1/clusters/0198","generation":3}`),
+		ID:              "0199",
+		Source:          "hyperfleet-sentinel",
+		Type:            "com.redhat.hyperfleet.cluster.reconcile",
+		DataContentType: "application/json",
+		Key:             "0198",
+		Extensions:      map[string]string{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"},
+		Data:            []byte(`{"id":"0198","kind":"Cluster","href":"/api/hyperfleet/v1/clusters/0198","generation":3}`),
 	}
 	p, err := e.publishStructured(EventTopic("clusters"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := `{"specversion":"1.0","type":"com.redhat.hyperfleet.cluster.reconcile","source":"hyperfleet-sentinel","id":"0199","datacontenttype":"application/json",` +
+	want := `{"specversion":"1.0","type":"com.redhat.hyperfleet.cluster.reconcile","source":"hyperfleet-sentinel",` +
+		`"id":"0199","datacontenttype":"application/json",` +
 		`"traceparent":"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",` +
 		`"data":{"id":"0198","kind":"Cluster","href":"/api/hyperfleet/v1/clusters/0198","generation":3}}`
 	if got := string(p.Payload); got != want {
@@ -213,7 +218,8 @@ func TestI7CLMPublishesEventsAndAdaptersReadThem(t *testing.T) {
 	if agent.subscribe(EventTopic("clusters")) < 0x80 {
 		t.Error("an agent may subscribe to reconcile events")
 	}
-	if ack, ok := b.rawAgent(t, "c1").publish(&packets.Publish{Topic: EventTopic("clusters"), QoS: 1, PacketID: 1}).(*packets.Puback); ok && ack.ReasonCode < 0x80 {
+	if ack, ok := b.rawAgent(t, "c1").publish(&packets.Publish{Topic: EventTopic("clusters"), QoS: 1, PacketID: 1}).(*packets.Puback); ok &&
+		ack.ReasonCode < 0x80 {
 		t.Error("an agent may publish reconcile events")
 	}
 }

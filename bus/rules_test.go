@@ -310,7 +310,8 @@ func TestTheWireFormOfAnEvent(t *testing.T) {
 	structured := &packets.Publish{Properties: &packets.Properties{
 		ContentType: "application/cloudevents+json; charset=utf-8"},
 		Payload: []byte(
-			`{"specversion":"1.0","id":"0192","source":"maestro","type":"t","resourceversion":1,"time":"2026-01-02T03:04:05Z","data":{"manifests":[]}}`)}
+			`{"specversion":"1.0","id":"0192","source":"maestro","type":"t","resourceversion":1,` +
+				`"time":"2026-01-02T03:04:05Z","data":{"manifests":[]}}`)}
 	s, err := decode(structured)
 	if err != nil || s.Extensions["resourceversion"] != "1" || string(s.Data) != `{"manifests":[]}` ||
 		s.Time.Year() != 2026 {

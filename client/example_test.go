@@ -15,8 +15,8 @@ import (
 	"atoll.dev/client"
 )
 
-// A program creates a cluster and follows it until it is ready. `atoll env` prints the values of Options for a region on
-// this machine.
+// A program creates a cluster and follows it until it is ready. `atoll env` prints the values of
+// Options for a region on this machine.
 func Example() {
 	region := exampleRegion()
 	defer region.Close()

@@ -415,23 +415,25 @@ func TestDefaultEntitiesAreValid(t *testing.T) {
 
 func TestRegistryRefuses(t *testing.T) {
 	for doc, says := range map[string]string{
-		`entities: [{kind: A, plural: as}, {kind: A, plural: bs}]`:                                                      "twice",
-		`entities: [{kind: A, plural: as}, {kind: B, plural: as}]`:                                                      "A's, too",
-		`entities: [{kind: A, plural: resources}]`:                                                                      "all kinds",
-		`entities: [{kind: Request, plural: rs}]`:                                                                       "own",
-		`entities: [{kind: a, plural: as}]`:                                                                             "CamelCase",
-		`entities: [{kind: A, plural: as, parent_kind: B}]`:                                                             "not an entity",
-		`entities: [{kind: A, plural: as, parent_kind: B}, {kind: B, plural: bs, parent_kind: A}]`:                      "belongs to itself",
-		`entities: [{kind: A, plural: as, references: [{ref_type: x, target_kind: B}]}]`:                                "not an entity",
-		`entities: [{kind: A, plural: as, references: [{ref_type: x, target_kind: A, min: 2, max: 1}]}]`:                "no number",
-		`entities: [{kind: A, plural: as, references: [{ref_type: x, target_kind: A, min: 1}]}]`:                        "needs itself",
-		`entities: [{kind: A, plural: as, nope: 1}]`:                                                                    "nope",
-		`entities: [{kind: A, plural: as, require_spec_schema: true}]`:                                                  "spec_schema_name",
-		`entities: [{kind: A, plural: as, name_min_len: 5, name_max_len: 4}]`:                                           "5 to 4",
-		`entities: [{kind: A, plural: as, on_parent_delete: cascade}]`:                                                  "parent_kind",
-		`entities: [{kind: A, plural: as, required_adapters: [x, x]}]`:                                                  "twice",
-		`entities: [{kind: B, plural: bs}, {kind: A, plural: as, parent_kind: B, on_parent_delete: maybe}]`:             "neither",
-		`entities: [{kind: A, plural: as, references: [{ref_type: x, target_kind: A}, {ref_type: x, target_kind: A}]}]`: "twice",
+		`entities: [{kind: A, plural: as}, {kind: A, plural: bs}]`:                                       "twice",
+		`entities: [{kind: A, plural: as}, {kind: B, plural: as}]`:                                       "A's, too",
+		`entities: [{kind: A, plural: resources}]`:                                                       "all kinds",
+		`entities: [{kind: Request, plural: rs}]`:                                                        "own",
+		`entities: [{kind: a, plural: as}]`:                                                              "CamelCase",
+		`entities: [{kind: A, plural: as, parent_kind: B}]`:                                              "not an entity",
+		`entities: [{kind: A, plural: as, parent_kind: B}, {kind: B, plural: bs, parent_kind: A}]`:       "belongs to itself",
+		`entities: [{kind: A, plural: as, references: [{ref_type: x, target_kind: B}]}]`:                 "not an entity",
+		`entities: [{kind: A, plural: as, references: [{ref_type: x, target_kind: A, min: 2, max: 1}]}]`: "no number",
+		`entities: [{kind: A, plural: as, references: [{ref_type: x, target_kind: A, min: 1}]}]`:         "needs itself",
+		`entities: [{kind: A, plural: as, nope: 1}]`:                                                     "nope",
+		`entities: [{kind: A, plural: as, require_spec_schema: true}]`:                                   "spec_schema_name",
+		`entities: [{kind: A, plural: as, name_min_len: 5, name_max_len: 4}]`:                            "5 to 4",
+		`entities: [{kind: A, plural: as, on_parent_delete: cascade}]`:                                   "parent_kind",
+		`entities: [{kind: A, plural: as, required_adapters: [x, x]}]`:                                   "twice",
+		`entities: [{kind: B, plural: bs}, {kind: A, plural: as, parent_kind: B, ` +
+			`on_parent_delete: maybe}]`: "neither",
+		`entities: [{kind: A, plural: as, references: [{ref_type: x, target_kind: A}, {ref_type: x, ` +
+			`target_kind: A}]}]`: "twice",
 	} {
 		if _, err := ParseRegistry([]byte(doc)); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v, want one that says %q", doc, err, says)

@@ -196,7 +196,8 @@ func TestI9ConcurrentLastReportsOfParentAndChildRemoveBoth(t *testing.T) {
 	await := func(n int) {
 		for waiting := 0; waiting < n; {
 			if err := look.QueryRow(t.Context(),
-				`select count(*) from pg_sleep(0.02), pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()`).Scan(&waiting); err != nil {
+				`select count(*) from pg_sleep(0.02), pg_stat_activity where wait_event_type = 'Lock' and `+
+					`datname = current_database()`).Scan(&waiting); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -249,7 +250,8 @@ func TestReportsThatWaitForALockUseNoConnections(t *testing.T) {
 	}
 	for waiting := 0; waiting == 0; {
 		if err := look.QueryRow(t.Context(),
-			`select count(*) from pg_sleep(0.02), pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()`).Scan(&waiting); err != nil {
+			`select count(*) from pg_sleep(0.02), pg_stat_activity where wait_event_type = 'Lock' and `+
+				`datname = current_database()`).Scan(&waiting); err != nil {
 			t.Fatal(err)
 		}
 	}

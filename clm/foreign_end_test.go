@@ -20,7 +20,8 @@ func endedCluster(a *testAPI) (cluster, pool string) {
 	a.do("DELETE", cluster, "").want(202)
 	a.report(cluster, "dns", 2, "False", "True").want(201)
 	a.report(cluster, "validation", 2, "False", "True").want(201)
-	is(a.t, "while a child is left", a.do("GET", cluster, "").want(200).condition("Reconciled"), "False@2 ReconciledWaitingForChildren")
+	is(a.t, "while a child is left", a.do("GET", cluster, "").want(200).condition("Reconciled"),
+		"False@2 ReconciledWaitingForChildren")
 	a.report(pool, "node-pool", 2, "False", "True").want(201)
 	a.do("GET", pool, "").want(404, "NTF-001")
 	a.do("GET", cluster, "").want(404, "NTF-001")
@@ -100,7 +101,8 @@ func TestForeignRepeatedDeletion(t *testing.T) {
 		}
 		// Nobody has reported on this generation: its condition has the time of the request.
 		is(t, c.what+"'s condition", c.after.at("status.conditions.0.last_updated_time"), c.after.at("updated_time"))
-		for _, member := range []string{"generation", "deleted_time", "deleted_by", "updated_by", "status.conditions.0.last_transition_time"} {
+		for _, member := range []string{"generation", "deleted_time", "deleted_by", "updated_by",
+			"status.conditions.0.last_transition_time"} {
 			is(t, c.what+"'s "+member, c.after.at(member), c.before.at(member))
 		}
 		is(t, c.what+"'s version", version(c.after), version(c.before))

@@ -11,7 +11,8 @@ import (
 func TestForeignSearches(t *testing.T) {
 	a := start(t)
 	one := a.do("POST", "/clusters",
-		`{"kind":"Cluster","name":"one","spec":{"nodes":2},"labels":{"x/y":"1","env":"x","example.com/shard-a":"7"}}`).want(201)
+		`{"kind":"Cluster","name":"one","spec":{"nodes":2},"labels":{"x/y":"1","env":"x",`+
+			`"example.com/shard-a":"7"}}`).want(201)
 	two := a.do("POST", "/clusters",
 		`{"kind":"Cluster","name":"two","spec":{"nodes":1},"labels":{"env":"y","in":"a\u002db"}}`).want(201)
 	pool := a.do("POST", "/clusters/"+one.at("id")+"/nodepools", `{"kind":"NodePool","name":"pool","spec":{}}`).want(

@@ -15,7 +15,8 @@ import (
 func TestForeignReportsWithoutTime(t *testing.T) {
 	a := start(t)
 	path := "/clusters/" + a.cluster("abc")
-	const conditions = `"conditions":[{"type":"Available","status":"True"},{"type":"Applied","status":"True"},{"type":"Health","status":"True"}]`
+	const conditions = `"conditions":[{"type":"Available","status":"True"},{"type":"Applied","status":"True"},` +
+		`{"type":"Health","status":"True"}]`
 	for adapter, observed := range map[string]string{"dns": "",
 		"validation": `"observed_time":"0001-01-01T00:00:00Z",`} {
 		before := time.Now()

@@ -116,7 +116,8 @@ func TestMetricsHaveTheNamesOfHyperFleet(t *testing.T) {
 			t.Errorf("%s is %v, want %v", name, have, n)
 		}
 	}
-	if n := got["api_resource_pending_reconciliation_stuck_duration_seconds{is_delete=true,resource_type=cluster}"]; n <= 0 {
+	if n := got["api_resource_pending_reconciliation_stuck_duration_seconds{is_delete=true,"+
+		"resource_type=cluster}"]; n <= 0 {
 		t.Errorf("stuck for %v s", n)
 	}
 	if got["db_connections_open{}"] < 1 {

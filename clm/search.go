@@ -84,7 +84,8 @@ func conditionField(path []string) (search.Field, bool) {
 	f, ok := conditionParts[part]
 	f.Positive = true
 	if f.Type == search.Text {
-		f.Equal = "exists (select from feed f where f.xid = d.xid and f.kind = d.kind and f.id = d.id and f.facets @> array['" +
+		f.Equal = "exists (select from feed f where f.xid = d.xid and f.kind = d.kind and f.id = d.id and f.facets " +
+			"@> array['" +
 			path[1] + "=' || %s])"
 	}
 	f.SQL = "(select (c->>'" + part + "')" + casts[f.Type] +

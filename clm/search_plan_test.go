@@ -20,7 +20,8 @@ func TestSearchesReadAnIndex(t *testing.T) {
 	dsn, ctx := pgtest.DSN(t), t.Context()
 	a, _ := startAs(t, dsn, strings.Replace(testEntities, "spec_schema_name: ClusterSpec,",
 		"spec_schema_name: ClusterSpec, indexed: [plan, zone.name],", 1), func(*Options) {})
-	a.do("POST", "/clusters", `{"kind":"Cluster","name":"first","labels":{"n":"none"},"spec":{"plan":"x","zone":{"name":"x"}}}`).
+	a.do("POST", "/clusters", `{"kind":"Cluster","name":"first","labels":{"n":"none"},"spec":{"plan":"x",`+
+		`"zone":{"name":"x"}}}`).
 		want(201)
 	conn, err := pgx.Connect(ctx, dsn)
 	if err != nil {
@@ -32,7 +33,10 @@ func TestSearchesReadAnIndex(t *testing.T) {
 			'spec', jsonb_build_object('plan', 'p' || n % $2::int, 'zone', jsonb_build_object('name', 'z' || n % $2::int))),
 			jsonb_set(status, '{conditions,0,status}', to_jsonb(case when n % $2::int = 0 then 'True' else 'False' end)), head, wire,
 			created_at + n * interval '1 ms', updated_at, n, case when n % $2::int = 0 then array['Reconciled=True'] else facets end
-		from document, generate_series(1, $1::int) n where kind = 'Cluster'`, resources, each)
+		from document, generate_series(1, $1::int) n where kind = 'Cluster'`,
+		resources,
+		each,
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +58,8 @@ func TestSearchesReadAnIndex(t *testing.T) {
 		}
 		fragment := filter.SQL()
 		rows, err := conn.Query(ctx, `explain (analyze, costs off, timing off) select d.id from document d
-			where d.kind in ('Cluster') and d.removed_at is null and (`+fragment.SQL+`) order by d.created_at desc, d.id desc limit 21`,
+			where d.kind in ('Cluster') and d.removed_at is null and (`+fragment.SQL+
+			`) order by d.created_at desc, d.id desc limit 21`,
 			append([]any{pgx.QueryExecModeSimpleProtocol}, fragment.Args...)...)
 		if err != nil {
 			t.Fatal(err)

@@ -67,7 +67,8 @@ var settings = []Setting{
 		return &c.Server.TLS.KeyFile
 	}},
 	{Key: "server.jwt.enabled", Flag: "server-jwt-enabled",
-		Usage: "callers without certificate need a bearer token (default: if server.jwt.configs names issuers)", Bool: true, value: func(c *Config) any { return &c.Server.JWT.Enabled }},
+		Usage: "callers without certificate need a bearer token (default: if server.jwt.configs names " +
+			"issuers)", Bool: true, value: func(c *Config) any { return &c.Server.JWT.Enabled }},
 	{Key: "server.tenant.enabled", Flag: "server-tenant-enabled",
 		Usage: "headers that a gateway sets, or claims of tokens, say whose a resource is", Bool: true, value: func(
 			c *Config) any {
@@ -138,7 +139,8 @@ var settings = []Setting{
 	{Key: "logging.masking.fields", value: func(c *Config) any { return &c.Logging.Masking.Fields }},
 
 	{Key: "metrics.host", Flag: "metrics-host",
-		Usage: "host or address for /metrics alone (default: with --config localhost, otherwise --ops serves them)", value: func(c *Config) any { return &c.Metrics.Host }},
+		Usage: "host or address for /metrics alone (default: with --config localhost, otherwise --ops " +
+			"serves them)", value: func(c *Config) any { return &c.Metrics.Host }},
 	{Key: "metrics.port", Flag: "metrics-port", Usage: "its port (default 9090)", value: func(c *Config) any {
 		return &c.Metrics.Port
 	}},

@@ -126,7 +126,12 @@ func show(d decision) string {
 	var b strings.Builder
 	order := "sleep"
 	if d.Run {
-		order = fmt.Sprintf("run %s as %s, services %s", d.Spec.Release, strings.Join(d.Spec.ServerNames, ","), d.Spec.ServiceCIDR)
+		order = fmt.Sprintf(
+			"run %s as %s, services %s",
+			d.Spec.Release,
+			strings.Join(d.Spec.ServerNames, ","),
+			d.Spec.ServiceCIDR,
+		)
 	}
 	fmt.Fprintln(&b, order)
 	if d.Route.ServerName == "" {

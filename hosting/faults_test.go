@@ -70,7 +70,12 @@ func TestFaultsOfTheMachineAreReportedAndRepaired(t *testing.T) {
 	t.Log("a plane that hangs is not available, and is restarted")
 	w.stop()
 	patient := w.planes.Probes
-	w.planes.Probes = process.Probes{Every: 100 * time.Millisecond, Retry: 100 * time.Millisecond, Limit: 500 * time.Millisecond, HangLimit: time.Second}
+	w.planes.Probes = process.Probes{
+		Every:     100 * time.Millisecond,
+		Retry:     100 * time.Millisecond,
+		Limit:     500 * time.Millisecond,
+		HangLimit: time.Second,
+	}
 	w.start()
 	w.wait("the adoption", func() error {
 		if w.observe(key).State != controlplane.Ready {

@@ -60,8 +60,10 @@ func TestAPlaneWithMissingDataIsNotReplaced(t *testing.T) {
 	w := newWorld(t, "empty")
 	w.stop()
 	key := w.create("one", nil)
-	status := `{"status":{"version":{"desired":{"version":"1.36.3","image":"i"},"observedGeneration":1,"availableUpdates":null,` +
-		`"history":[{"state":"Completed","startedTime":"2026-11-21T12:00:00Z","completionTime":"2026-11-21T12:00:01Z","version":"1.36.3","image":"i","verified":false}]}}}`
+	status := `{"status":{"version":{"desired":{"version":"1.36.3","image":"i"},"observedGeneration":1,` +
+		`"availableUpdates":null,` +
+		`"history":[{"state":"Completed","startedTime":"2026-11-21T12:00:00Z","completionTime":"2026-11-21T12:00:01Z",` +
+		`"version":"1.36.3","image":"i","verified":false}]}}}`
 	_, err := w.admin.Resource(hypershift.HostedClusters()).Namespace(key.Namespace).Patch(t.Context(), key.Name,
 		types.MergePatchType, []byte(status), metav1.PatchOptions{}, "status")
 	if err != nil {
@@ -98,8 +100,10 @@ func TestI9ANewClusterNeverGetsTheDataOfADeletedOne(t *testing.T) {
 	})
 	w.patch(key, `{"metadata":{"finalizers":null}}`)
 	hc := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "hypershift.openshift.io/v1beta1", "kind": "HostedCluster", "metadata": map[string]any{"name": key.Name},
-		"spec": map[string]any{"release": map[string]any{"image": "atoll.dev/release:1.36.3"}},
+		"apiVersion": "hypershift.openshift.io/v1beta1",
+		"kind":       "HostedCluster",
+		"metadata":   map[string]any{"name": key.Name},
+		"spec":       map[string]any{"release": map[string]any{"image": "atoll.dev/release:1.36.3"}},
 	}}
 	clusters := w.admin.Resource(hypershift.HostedClusters()).Namespace(key.Namespace)
 	w.wait("the second HostedCluster", func() error {

@@ -116,7 +116,8 @@ func TestTheLifeOfAHostedCluster(t *testing.T) {
 	w.patch(key, `{"spec":{"pausedUntil":null,"release":{"image":"atoll.dev/release:9.9.9"}}}`)
 	w.condition(key, hypershift.ValidReleaseImage, "False", reasonVersionNotAvailable)
 	w.patch(
-		key, `{"spec":{"release":{"image":"atoll.dev/release:1.36.3"},"networking":{"serviceNetwork":[{"cidr":"10.0.0.0/20"}]}}}`)
+		key, `{"spec":{"release":{"image":"atoll.dev/release:1.36.3"},`+
+			`"networking":{"serviceNetwork":[{"cidr":"10.0.0.0/20"}]}}}`)
 	w.condition(key, hypershift.ValidConfiguration, "False", reasonInvalid)
 	hc = w.condition(key, hypershift.Available, "True", reasonAsExpected)
 	if got := w.pid(key); got != pid || hc.Status.Version.Desired.Version != "1.36.3" ||
@@ -126,7 +127,8 @@ func TestTheLifeOfAHostedCluster(t *testing.T) {
 
 	t.Log("upgraded, it keeps its data")
 	w.patch(
-		key, `{"spec":{"release":{"image":"atoll.dev/release:1.36.4"},"networking":{"serviceNetwork":[{"cidr":"172.31.0.0/16"}]}}}`)
+		key, `{"spec":{"release":{"image":"atoll.dev/release:1.36.4"},`+
+			`"networking":{"serviceNetwork":[{"cidr":"172.31.0.0/16"}]}}}`)
 	w.wait("the upgrade", func() error {
 		if h := w.get(key).Status.Version.History; len(h) != 2 || h[0].State != hypershift.Completed ||
 			h[0].Version != "1.36.4" {

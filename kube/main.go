@@ -1,8 +1,8 @@
 // Command atoll-kube is a whole Kubernetes control plane, and kubectl, in one binary.
 //
-// "atoll-kube serve" runs etcd, kube-apiserver, kube-controller-manager and kube-scheduler, all unmodified upstream code, in
-// one process from one data directory; package serve documents the contract. "atoll-kube kubectl", or a link to the
-// binary that is called kubectl, is kubectl.
+// "atoll-kube serve" runs etcd, kube-apiserver, kube-controller-manager and kube-scheduler, all
+// unmodified upstream code, in one process from one data directory; package serve documents the
+// contract. "atoll-kube kubectl", or a link to the binary that is called kubectl, is kubectl.
 //
 // This module is executed, never imported: what upstream drags in stays out of the rest of Atoll.
 package main

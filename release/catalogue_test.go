@@ -19,8 +19,8 @@ const (
 	versions clmclient.Collection = "versions"
 )
 
-// TestPublish publishes three lists, one after another. Versions of an earlier list go, and a Version that somebody else
-// made stays.
+// TestPublish publishes three lists, one after another. Versions of an earlier list go, and a Version
+// that somebody else made stays.
 func TestPublish(t *testing.T) {
 	c := testworld.StartCLM(testsite.New(t), testworld.CLMOptions{}).Dial()
 	offered := func() string {

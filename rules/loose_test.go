@@ -29,7 +29,8 @@ func TestLooseExpressionsCompile(t *testing.T) {
 		{`lists.range(2)`, []any{int64(0), int64(1)}, nil},
 		{`optional.none().orValue("none")`, "none", nil},
 		{
-			`object.status.conditions.filter(c, c.type == "Ready").size() > 0 ? object.status.conditions.filter(c, c.type == "Ready")[0].status : "Unknown"`, "True", nil},
+			`object.status.conditions.filter(c, c.type == "Ready").size() > 0 ? object.status.conditions.filter(c, ` +
+				`c.type == "Ready")[0].status : "Unknown"`, "True", nil},
 		{`free.?absent.?deep.orValue("d")`, "d", []string{"free"}},
 		{`stamp() + "!"`, "now!", nil},
 		{`type(n) == int`, true, nil},

@@ -280,7 +280,8 @@ func TestPostgreSQLAgreesWithMatch(t *testing.T) {
 	}
 	defer conn.Close(ctx)
 	if _, err := conn.Exec(
-		ctx, `create table t (id bigint, name text, version bigint, created_at timestamptz, ready boolean, payload jsonb, props jsonb)`); err != nil {
+		ctx, `create table t (id bigint, name text, version bigint, created_at timestamptz, ready boolean, `+
+			`payload jsonb, props jsonb)`); err != nil {
 		t.Fatal(err)
 	}
 	all := randomRows(rand.New(rand.NewPCG(1, 2)), 150)

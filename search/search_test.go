@@ -64,7 +64,8 @@ func TestSearchesOfClients(t *testing.T) {
 		{`resources.payload -> 'data' -> 'manifests' @> '[{"kind":"Pod"}]'`,
 			`((d.spec)->$1::text->$2::text) @> $3::jsonb`, []any{"data", "manifests", `[{"kind":"Pod"}]`}},
 		{`name='it\'s' and payload->>'a'LIKE'x%' and payload->>'a'not in(b, 'c')`,
-			`((d.name) = $1::text and ((d.spec)->>$2::text) collate "C" like $3::text and ((d.spec)->>$2::text) <> all($4::text[]))`,
+			`((d.name) = $1::text and ((d.spec)->>$2::text) collate "C" like $3::text ` +
+				`and ((d.spec)->>$2::text) <> all($4::text[]))`,
 			[]any{"it's", "a", "x%", []string{"b", "c"}}},
 		{`NAME = mc-1 or version >= 5 and payload->>'a'='b'`,
 			`((d.name) = $1::text or ((d.generation) >= $2::bigint and ((d.spec)->>$3::text) = $4::text))`,
@@ -88,7 +89,8 @@ func TestSearchesOfClients(t *testing.T) {
 		{`version not between 1 and 2`, `not (((d.generation) >= $1::bigint and (d.generation) <= $2::bigint))`,
 			[]any{int64(1), int64(2)}},
 		{`version in (1, 2Ki, -3) and version not in [4] and name in ()`,
-			`((d.generation) = any($1::bigint[]) and (d.generation) <> all($2::bigint[]) and (d.name) = any($3::text[]))`, []any{[]int64{1, 2048, -3}, []int64{4}, []string{}}},
+			`((d.generation) = any($1::bigint[]) and (d.generation) <> all($2::bigint[]) and (d.name) ` +
+				`= any($3::text[]))`, []any{[]int64{1, 2048, -3}, []int64{4}, []string{}}},
 		{`version + 1 * 2 > 3k`,
 			`(((d.generation))::float8 + ((($1::bigint)::float8 * ($2::bigint)::float8))::float8) > $3::float8`,
 			[]any{int64(1), int64(2), 3000.0}},
@@ -100,8 +102,10 @@ func TestSearchesOfClients(t *testing.T) {
 		{`5 < version and ready = true`, `((d.generation) > $1::bigint and (d.ready) = $2::boolean)`,
 			[]any{int64(5), true}},
 		{`properties.a.b = 'x' and properties.n > 5 and properties.t = true and properties.z is null`,
-			`(((d.properties)->$1::text->>$2::text) = $3::text and (case when jsonb_typeof((d.properties)->$4::text) = 'number' then ((d.properties)->$4::text)::float8 end) > $5::float8` +
-				` and (case when jsonb_typeof((d.properties)->$6::text) = 'boolean' then ((d.properties)->$6::text)::boolean end) = $7::boolean and ((d.properties)->>$8::text) is null)`,
+			`(((d.properties)->$1::text->>$2::text) = $3::text and (case when jsonb_typeof((d.properties)->$4::text) ` +
+				`= 'number' then ((d.properties)->$4::text)::float8 end) > $5::float8` +
+				` and (case when jsonb_typeof((d.properties)->$6::text) = 'boolean' then ((d.properties)->$6::text)::boolean ` +
+				`end) = $7::boolean and ((d.properties)->>$8::text) is null)`,
 			[]any{"a", "b", "x", "n", 5.0, "t", true, "z"}},
 		{`name < 'b'`, `(d.name) collate "C" < $1::text`, []any{"b"}},
 		// "not" is no word of the language with JSON paths, but harmless
@@ -279,4 +283,5 @@ func FuzzSearch(f *testing.F) {
 // sqlWords is all that the SQL may be made of.
 var sqlWords = regexp.MustCompile(
 	`d\.[a-z_]+|->>'source'|\$\d+|::(text|bigint|float8|numeric|boolean|timestamptz|jsonb)(\[\])?|'number'|'boolean'|collate "C"|` +
-		`\b(and|or|not|is|null|like|ilike|any|all|trunc|nullif|mod|case|when|then|end|jsonb_typeof)\b|->>?|@>|<>|[<>]=?|[-()=~+*/ ,]|\b0\b`)
+		`\b(and|or|not|is|null|like|ilike|any|all|trunc|nullif|mod|case|when|then|end|jsonb_typeof)\b|->>?|@>|<>|[<>]=?|[-()=~+*/ ,]|\b0\b`,
+)

@@ -171,7 +171,8 @@ func FuzzRead(f *testing.F) {
 	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		hello, err := Read(bytes.NewReader(data))
-		valid := bytes.HasPrefix(data, hello.Raw) && len(hello.Raw) <= MaxHello && hello.ServerName != "" && isDNSName(hello.ServerName)
+		valid := bytes.HasPrefix(data, hello.Raw) && len(hello.Raw) <= MaxHello && hello.ServerName != "" &&
+			isDNSName(hello.ServerName)
 		if err == nil && !valid {
 			t.Fatalf("took %d of %d bytes, name %q", len(hello.Raw), len(data), hello.ServerName)
 		}

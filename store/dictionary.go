@@ -37,7 +37,8 @@ const dictionary = `"deletion_repeated":"ended_with_child":true,"Unknown","statu
 // deflate needs longer to make its table of codes.
 var words = sync.OnceValue(func() *s2.Dict { return s2.MakeDict([]byte(dictionary), nil) })
 
-// maxPacked is the largest length of a text that unpackByDictionary accepts. It bounds what a damaged length can allocate.
+// maxPacked is the largest length of a text that unpackByDictionary accepts. It bounds what a damaged
+// length can allocate.
 const maxPacked = 256 << 20
 
 var packBuffers = sync.Pool{New: func() any { return new([]byte) }}

@@ -129,7 +129,8 @@ func waiting(t testing.TB, dsn string, n int) {
 	defer conn.Close(context.Background())
 	for have := -1; have != n; {
 		err := conn.QueryRow(
-			ctx, `select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`).Scan(&have)
+			ctx, `select count(*) from pg_stat_activity where datname = current_database() `+
+				`and wait_event_type = 'Lock'`).Scan(&have)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -164,8 +164,19 @@ alter table history add column packed_spec bytea;
 alter table history alter column packed_spec set storage external`
 
 // migrations of the store's own schema, in order. Only ever add to the end: a database remembers how many it has had.
-var migrations = []string{schema1, namesFree, quickCompression, historyOfKinds, narrowFeed, packedHistory, splitWire, tallies, searchFacets,
-	markSplitWire, statusDetail}
+var migrations = []string{
+	schema1,
+	namesFree,
+	quickCompression,
+	historyOfKinds,
+	narrowFeed,
+	packedHistory,
+	splitWire,
+	tallies,
+	searchFacets,
+	markSplitWire,
+	statusDetail,
+}
 
 // schemaLock is the advisory lock under which schemas change and incarnations begin.
 const schemaLock = 0x61746f6c6c // "atoll"
@@ -266,7 +277,8 @@ func migratePart(ctx context.Context, tx pgx.Tx, part string, steps []string) er
 		return nil
 	}
 	_, err = tx.Exec(
-		ctx, `insert into schema_version values ($1, $2) on conflict (part) do update set version = excluded.version`, part, len(steps))
+		ctx, `insert into schema_version values ($1, `+
+			`$2) on conflict (part) do update set version = excluded.version`, part, len(steps))
 	return err
 }
 

@@ -26,10 +26,12 @@ func TestADatabaseOfAnEarlierSchemaIsOpened(t *testing.T) {
 		steps := append([]string{`create table schema_version (part text primary key, version int not null)`,
 			fmt.Sprintf(`insert into schema_version values ('store', %d), ('service', 0)`, have)}, migrations[:have]...)
 		steps = append(
-			steps, `insert into document (kind, id, scope, name, version, generation, spec, status, wire, created_at, updated_at, token)
+			steps,
+			`insert into document (kind, id, scope, name, version, generation, spec, status, wire, created_at, updated_at, token)
 			select 'A', n::text, '', 'name-' || n, 1, 1, '{"a": 1}', '{"b": [1, 2]}', 'wire', now(), now(), n from generate_series(1, 3000) n`,
 			`insert into store_meta (incarnation, identity, filenode, stamp)
-			values ('first', '`+sessionOf(conn).identity+`', pg_relation_filenode('document'), `+stampSQL+`)`)
+			values ('first', '`+sessionOf(conn).identity+`', pg_relation_filenode('document'), `+stampSQL+`)`,
+		)
 		for _, step := range steps {
 			if _, err := conn.Exec(ctx, step, pgx.QueryExecModeSimpleProtocol); err != nil {
 				t.Fatalf("%s: %v", step, err)

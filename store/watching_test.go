@@ -64,8 +64,9 @@ func TestI4AWatchWithAnUnknownGapIsEnded(t *testing.T) {
 	}
 }
 
-// TestAWatchSendsEachChangeOnce: the feed has read, and is slow to hand over; then a document is made, and a watch begins
-// that lists it. The run of the feed that brings it began after the list was read, and still it is no news.
+// TestAWatchSendsEachChangeOnce: the feed has read, and is slow to hand over; then a document is made,
+// and a watch begins that lists it. The run of the feed that brings it began after the list was read,
+// and still it is no news.
 func TestAWatchSendsEachChangeOnce(t *testing.T) {
 	var reading atomic.Bool
 	read, goOn := make(chan struct{}), make(chan struct{})

@@ -242,7 +242,8 @@ func TestForeignMaestroTransportPassesTheSuite(t *testing.T) {
 		switch {
 		case strings.Contains(r.URL.Path, "/unknown-works"):
 			http.Error(
-				rw, `{"type":"Error","id":"404","href":"/api/maestro/v1/errors/404","code":"maestro-404","reason":"The requested resource doesn't exist"}`, http.StatusNotFound)
+				rw, `{"type":"Error","id":"404","href":"/api/maestro/v1/errors/404","code":"maestro-404",`+
+					`"reason":"The requested resource doesn't exist"}`, http.StatusNotFound)
 		case r.URL.Query().Has("fields"), r.URL.Query().Has("watch"):
 			panic(http.ErrAbortHandler) // as the original
 		default:

@@ -58,7 +58,8 @@ func SpecOf(kind, consumer, id, filler string) *cloudevents.CloudEvent {
 		},
 		Data: &cloudevents.CloudEvent_BinaryData{BinaryData: fmt.Appendf(
 			nil,
-			`{"manifests":[{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"cm-%s","namespace":"default"},"data":{"value":%q}}]}`,
+			`{"manifests":[{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"cm-%s","namespace":"default"},`+
+				`"data":{"value":%q}}]}`,
 			id,
 			filler,
 		)},
@@ -114,10 +115,15 @@ func AgentEvent(consumer, kind string, data []byte) bus.Event {
 func Status(consumer, id, generation, hash string, sequence int64, deleted bool) bus.Event {
 	data := fmt.Appendf(
 		nil,
-		`{"conditions":[{"type":"Applied","status":"True","reason":"AppliedManifestWorkComplete","message":"Apply manifest work complete","observedGeneration":%s,"lastTransitionTime":"2026-01-01T00:00:00Z"},`+
-			`{"type":"Available","status":"True","reason":"ResourcesAvailable","message":"All resources are available","observedGeneration":%s,"lastTransitionTime":"2026-01-01T00:00:00Z"}],`+
-			`"resourceStatus":[{"resourceMeta":{"ordinal":0,"version":"v1","kind":"ConfigMap","resource":"configmaps","name":"cm","namespace":"default"},"statusFeedback":{"values":[{"name":"state","fieldValue":{"type":"String","string":%q}}]},`+
-			`"conditions":[{"type":"Applied","status":"True","reason":"AppliedManifestComplete","message":"Apply manifest complete","lastTransitionTime":"2026-01-01T00:00:00Z"}]}]}`,
+		`{"conditions":[{"type":"Applied","status":"True","reason":"AppliedManifestWorkComplete",`+
+			`"message":"Apply manifest work complete","observedGeneration":%s,"lastTransitionTime":"2026-01-01T00:00:00Z"},`+
+			`{"type":"Available","status":"True","reason":"ResourcesAvailable","message":"All resources are available",`+
+			`"observedGeneration":%s,"lastTransitionTime":"2026-01-01T00:00:00Z"}],`+
+			`"resourceStatus":[{"resourceMeta":{"ordinal":0,"version":"v1","kind":"ConfigMap","resource":"configmaps",`+
+			`"name":"cm","namespace":"default"},"statusFeedback":{"values":[{"name":"state","fieldValue":{"type":"String",`+
+			`"string":%q}}]},`+
+			`"conditions":[{"type":"Applied","status":"True","reason":"AppliedManifestComplete",`+
+			`"message":"Apply manifest complete","lastTransitionTime":"2026-01-01T00:00:00Z"}]}]}`,
 		generation,
 		generation,
 		hash,

@@ -77,7 +77,8 @@ func (b *bench) call(ctx context.Context, method, path, body string, want int) (
 // spec makes a spec of about size bytes, another one each time: a few fields, as clusters have, and text.
 func spec(r *rand.Rand, size int) string {
 	head := fmt.Sprintf(
-		`{"region":"eu-west-%d","version":"4.%d.%d","network":{"pod_cidr":"10.%d.0.0/14","service_cidr":"172.30.0.0/16","host_prefix":23},`+
+		`{"region":"eu-west-%d","version":"4.%d.%d","network":{"pod_cidr":"10.%d.0.0/14","service_cidr":"172.30.0.0/16",`+
+			`"host_prefix":23},`+
 			`"replicas":%d,"multi_az":true,"properties":{`, r.IntN(4), r.IntN(20), r.IntN(40), r.IntN(250),
 		3+r.IntN(30))
 	var s strings.Builder
@@ -106,8 +107,10 @@ func (b *bench) cluster(r *rand.Rand, size int) string {
 func statusReport(adapter string, generation int, available bool, at time.Time, note string) string {
 	value := map[bool]string{true: "True", false: "False"}[available]
 	return fmt.Sprintf(`{"adapter":%q,"observed_generation":%d,"observed_time":%q,"conditions":[`+
-		`{"type":"Available","status":%q,"reason":"Checked","message":"%s"},{"type":"Applied","status":"True","reason":"Applied","message":"all is applied"},`+
-		`{"type":"Health","status":"True","reason":"Healthy","message":"no errors"}],"data":{"job":{"name":"job-%s","attempts":1}}}`,
+		`{"type":"Available","status":%q,"reason":"Checked","message":"%s"},{"type":"Applied","status":"True",`+
+		`"reason":"Applied","message":"all is applied"},`+
+		`{"type":"Health","status":"True","reason":"Healthy","message":"no errors"}],"data":{"job":{"name":"job-%s",`+
+		`"attempts":1}}}`,
 		adapter, generation, at.UTC().Format(time.RFC3339Nano), value, note, note)
 }
 

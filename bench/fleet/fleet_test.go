@@ -94,7 +94,8 @@ var (
 // the values masked of which each work has its own.
 func maskedRows(t *testing.T, conn *pgx.Conn, id string) string {
 	t.Helper()
-	rows, err := conn.Query(t.Context(), `select relname from pg_class where relnamespace = 'public'::regnamespace and relkind = 'r'`)
+	rows, err := conn.Query(t.Context(), `select relname from pg_class where relnamespace = 'public'::regnamespace `+
+		`and relkind = 'r'`)
 	if err != nil {
 		t.Fatal(err)
 	}

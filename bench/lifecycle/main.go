@@ -34,7 +34,8 @@ var (
 	verbose  = flag.Bool("v", false, "show warnings")
 
 	idleClusters = flag.Int("idle", 0, "measure a region at rest instead: so many clusters with two node pools each")
-	dataDir      = flag.String("data", "", "with -idle: keep the database in this directory, and use the one that is there")
+	dataDir      = flag.String("data", "", "with -idle: keep the database in this directory, and use the one that "+
+		"is there")
 	startProfile = flag.String("start-profile", "", "with -idle: write a profile of the start to this file")
 	crashes      = flag.Bool("crashes", false, "with -idle: kill the lifecycle manager and PostgreSQL in turn")
 	pprofAddress = flag.String("pprof", "", "with -idle: the lifecycle manager serves profiles on this address")

@@ -25,8 +25,9 @@ func TestNodePoolFlag(t *testing.T) {
 		"name=workers,replicas=2,instance-type=m6a.xlarge": `workers {"nodePool":{"platform":{"aws":{"instanceType":"m6a.xlarge"},"type":"AWS"}},"replicas":2}`,
 		"name=w":            `w {}`,
 		"name=w,replicas=0": `w {"replicas":0}`,
-		"name=w,label=a=b,label=c=,taint=k=v:NoSchedule,taint=g:NoExecute": `w {"labels":{"a":"b","c":""},"taints":[{"effect":"NoSchedule","key":"k","value":"v"},{"effect":"NoExecute","key":"g"}]}`,
-		"name=w,auto-repair=false,display-name=W W":                        `w {"autoRepair":false,"displayName":"W W"}`,
+		"name=w,label=a=b,label=c=,taint=k=v:NoSchedule,taint=g:NoExecute": `w {"labels":{"a":"b","c":""},` +
+			`"taints":[{"effect":"NoSchedule","key":"k","value":"v"},{"effect":"NoExecute","key":"g"}]}`,
+		"name=w,auto-repair=false,display-name=W W": `w {"autoRepair":false,"displayName":"W W"}`,
 		"":                     `"": give KEY=VALUE with one of name, replicas`,
 		"replicas=2":           `has no name`,
 		"name=w,replicas=two":  `replicas=two: give a number`,

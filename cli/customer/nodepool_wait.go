@@ -84,7 +84,8 @@ func awaitPool(session *terminal.Session, ctx context.Context, api *client.Clien
 		return nil
 	})
 	switch {
-	case errors.Is(err, errGoalReached), goal == poolGone && remote.StatusOf(err) == http.StatusNotFound: // with its cluster
+	case errors.Is(err, errGoalReached),
+		goal == poolGone && remote.StatusOf(err) == http.StatusNotFound: // with its cluster
 		fmt.Fprintf(out, "node pool %s is %s (%s)\n", p.Name, goal, terminal.Took(time.Since(start)))
 		return nil
 	case err != nil && ctx.Err() != nil:

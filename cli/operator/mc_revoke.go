@@ -41,7 +41,8 @@ Run it where the CA's directory is. To revoke again is no error.`,
 		}
 		return o.Print(session.Out, rev, func(w io.Writer) {
 			fmt.Fprintf(
-				w, "%s revoked: %d certificates, %d open join tokens; `atoll mc allow %[1]s` lets it join again\n", rev.Name, len(rev.Certificates), rev.Tokens)
+				w, "%s revoked: %d certificates, %d open join tokens; `atoll mc allow %[1]s` lets it "+
+					"join again\n", rev.Name, len(rev.Certificates), rev.Tokens)
 		})
 	}
 	cmd.Flags().StringVar(&dir, "dir", "", "directory of the CA (default: that of the region below --home)")

@@ -97,9 +97,17 @@ func (m *clmService) start(ctx context.Context, s *System) error {
 // stop.
 func (f *clmFlags) serve(s *System, p *parts, config *clm.Config) error {
 	o := clm.Options{
-		Version: terminal.Version, Logger: s.Log, Metrics: s.Ops.Registry, Tracer: s.Tracer, ShutdownGrace: config.Health.ShutdownTimeout, Stuck: config.Metrics.ReconciliationStuckThreshold,
-		MaxResource: int64(config.Server.MaxResourceBytes), WatchesPerCaller: *config.Server.WatchesPerCaller,
-		ReadTimeout: config.Server.Timeouts.Read, WriteTimeout: config.Server.Timeouts.Write, HistoryMemory: config.Database.HistoryMaxAge,
+		Version:          terminal.Version,
+		Logger:           s.Log,
+		Metrics:          s.Ops.Registry,
+		Tracer:           s.Tracer,
+		ShutdownGrace:    config.Health.ShutdownTimeout,
+		Stuck:            config.Metrics.ReconciliationStuckThreshold,
+		MaxResource:      int64(config.Server.MaxResourceBytes),
+		WatchesPerCaller: *config.Server.WatchesPerCaller,
+		ReadTimeout:      config.Server.Timeouts.Read,
+		WriteTimeout:     config.Server.Timeouts.Write,
+		HistoryMemory:    config.Database.HistoryMaxAge,
 	}
 	var err error
 	if o.Specs, err = readSpecs(config.Server.OpenAPISchemaPath); err != nil {

@@ -69,7 +69,12 @@ func startFleet(s *System, p *parts, o *clm.Options, works fleet.Works, endOrpha
 		return nil
 	}
 	f, err := fleet.New(p.ctx, fleet.Options{
-		Store: o.Database.Store, Feed: o.Database.Feed, Works: works, EndOrphansAfter: endOrphans, Logger: s.Log, Metrics: s.Ops.Registry,
+		Store:           o.Database.Store,
+		Feed:            o.Database.Feed,
+		Works:           works,
+		EndOrphansAfter: endOrphans,
+		Logger:          s.Log,
+		Metrics:         s.Ops.Registry,
 	})
 	if err != nil {
 		return err

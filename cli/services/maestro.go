@@ -81,7 +81,8 @@ password, caFile, clientCertFile, clientKeyFile, topics and so on. Instead of --
 		"how replicas hear agents: shared (each hears some), or broadcast (each hears all; for brokers without "+
 			"shared subscriptions)")
 	fl.StringVar(&m.options.BrokerClientID, "client-id", "",
-		`MQTT client id; each replica needs its own, the region's brokers want "maestro-..." (default: maestro- and a random one)`)
+		`MQTT client id; each replica needs its own, the region's brokers want "maestro-..." (default: maestro- `+
+			`and a random one)`)
 	fl.IntVar(&m.options.Connections, "broker-connections", 1, "connections that publish to the broker")
 	fl.Float64Var(&m.options.PublishRate, "broker-publish-rate", 0,
 		"events that one of them publishes in a second, for brokers that take no more (AWS IoT Core: 100); 0 is any "+

@@ -25,7 +25,8 @@ func Router() *cobra.Command {
 asks for, without ending TLS: it holds no key. It follows the routes of
 "atoll hosting" on a Unix socket, keeps them, and serves on without it. A
 connection to a cluster that sleeps is held while hosting wakes it.`, f)
-	cmd.Example = `  atoll router --listen 0.0.0.0:6443 --control /run/atoll/control.sock --data-dir /var/lib/atoll/router --ops 127.0.0.1:9090`
+	cmd.Example = `  atoll router --listen 0.0.0.0:6443 --control /run/atoll/control.sock --data-dir ` +
+		`/var/lib/atoll/router --ops 127.0.0.1:9090`
 	cmd.Flags().StringVar(&f.addr, "listen", "", "address for clients of hosted clusters")
 	cmd.Flags().StringVar(&f.options.Control, "control", "", "path of hosting's control socket")
 	cmd.Flags().StringVar(&f.options.Dir, "data-dir", "", "directory in which the routes are kept")

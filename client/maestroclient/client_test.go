@@ -76,7 +76,8 @@ func TestAnEventOfABundleFollowsOCMsProtocol(t *testing.T) {
 }
 
 func TestErrorsOfPublish(t *testing.T) {
-	const k8sError = `{"ErrStatus":{"status":"Failure","message":"failed to update resource: MESSAGE","reason":"Conflict","code":CODE}}`
+	const k8sError = `{"ErrStatus":{"status":"Failure","message":"failed to update resource: MESSAGE",` +
+		`"reason":"Conflict","code":CODE}}`
 	k8s := func(code, message string) string {
 		return strings.NewReplacer("MESSAGE", message, "CODE", code).Replace(k8sError)
 	}
@@ -103,7 +104,8 @@ func TestErrorsOfPublish(t *testing.T) {
 			remote.Error{Status: 409, Code: "maestro-6",
 				Reason: "the resource version is not the latest, the latest version: 1"}},
 		{"no such consumer, plain", codes.Unknown,
-			`failed to create resource: maestro-9: violates foreign key constraint "fk_resources_consumers" (SQLSTATE 23503)`, "",
+			`failed to create resource: maestro-9: violates foreign key constraint "fk_resources_consumers" ` +
+				`(SQLSTATE 23503)`, "",
 			remote.Error{Status: 404, Code: "maestro-9",
 				Reason: `violates foreign key constraint "fk_resources_consumers" (SQLSTATE 23503)`}},
 		{"invalid, plain", codes.Unknown, "failed to create resource: maestro-8: manifests[0]: kind is missing", "",

@@ -168,7 +168,8 @@ func (w *world) awaiting(of *subject) (all []clm.Awaited) {
 	}
 	for _, name := range w.required[of] {
 		report, _ := cluster.Reports(of.resource.Statuses).By(cluster.Adapter(name))
-		if report.ObservedGeneration != of.resource.Generation || cluster.Condition(report, cluster.ConditionType(wanted)).Status != "True" {
+		if report.ObservedGeneration != of.resource.Generation ||
+			cluster.Condition(report, cluster.ConditionType(wanted)).Status != "True" {
 			all = append(all, clm.Awaited{Adapter: name})
 		}
 	}
@@ -205,7 +206,15 @@ func (w *world) all(visibility Visibility) []Event {
 func (w *world) events(visibility Visibility) string {
 	var out strings.Builder
 	for _, e := range w.all(visibility) {
-		fmt.Fprintf(&out, "%5d %-7s %-13s %s: %s\n", e.Since.Milliseconds(), e.Type, cmp.Or(string(e.Stage), "-"), e.Reason, e.Message)
+		fmt.Fprintf(
+			&out,
+			"%5d %-7s %-13s %s: %s\n",
+			e.Since.Milliseconds(),
+			e.Type,
+			cmp.Or(string(e.Stage), "-"),
+			e.Reason,
+			e.Message,
+		)
 	}
 	return out.String()
 }

@@ -227,7 +227,13 @@ func TestAnOwnersSlowCallsLeaveWorkersToOthers(t *testing.T) {
 		return name
 	}
 	l := loop.New(loop.Options{
-		Client: client, Resource: configMaps(), Namespace: b.namespace, Workers: 3, Owner: owner, Share: 2, Limit: 20 * time.Millisecond,
+		Client:    client,
+		Resource:  configMaps(),
+		Namespace: b.namespace,
+		Workers:   3,
+		Owner:     owner,
+		Share:     2,
+		Limit:     20 * time.Millisecond,
 		Reconcile: func(ctx context.Context, key loop.Key, object *unstructured.Unstructured) (time.Duration, error) {
 			if object == nil || key.Name == "kube-root-ca.crt" {
 				return 0, nil

@@ -59,14 +59,20 @@ func conditionsOf(pool *hypershift.NodePool, w wanted, nodes []*node) []hypershi
 	conditions := []hypershift.NodePoolCondition{
 		newCondition(hypershift.AutoscalingEnabled, statusOf(pool.Spec.AutoScaling != nil), AsExpected, autoscaling(pool)),
 		newCondition(hypershift.UpdateManagement, metav1.ConditionTrue, AsExpected, ""),
-		newCondition(hypershift.ValidReleaseImage, metav1.ConditionTrue, AsExpected, "Using release image: "+cluster.ReleaseImage(w.version)),
+		newCondition(
+			hypershift.ValidReleaseImage,
+			metav1.ConditionTrue,
+			AsExpected,
+			"Using release image: "+cluster.ReleaseImage(w.version),
+		),
 		newCondition(ValidPlatformConfig, metav1.ConditionTrue, AsExpected, ""),
 		newCondition(hypershift.ReconciliationActive, statusOf(!w.paused), AsExpected, ""),
 		newCondition(hypershift.AutorepairEnabled, statusOf(w.autoRepair), AsExpected, ""),
 		newCondition(hypershift.UpdatingVersion, statusOf(outdated > 0), AsExpected, ""),
 		newCondition(hypershift.AllMachinesReady, statusOf(live >= w.replicas), AsExpected, ""),
 		newCondition(hypershift.AllNodesHealthy, statusOf(ready == live), AsExpected, ""),
-		newCondition(Simulated, metav1.ConditionTrue, "KWOK", "the nodes are simulated: pods are scheduled and said to run, nothing is executed"),
+		newCondition(Simulated, metav1.ConditionTrue, "KWOK", "the nodes are simulated: pods are scheduled and said to "+
+			"run, nothing is executed"),
 	}
 	set := func(condition, reason, message string) {
 		for i := range conditions {
@@ -147,7 +153,8 @@ func (k *keeper) reportWaiting(ctx context.Context, pool *hypershift.NodePool, r
 
 // reportAsleep reports that the plane sleeps. A ready pool stays ready.
 func (k *keeper) reportAsleep(ctx context.Context, pool *hypershift.NodePool) error {
-	c := newCondition(hypershift.Ready, statusOf(readyNow(pool)), Asleep, "the control plane sleeps; what is ordered is done when it wakes")
+	c := newCondition(hypershift.Ready, statusOf(readyNow(pool)), Asleep, "the control plane sleeps; what is ordered "+
+		"is done when it wakes")
 	return k.write(ctx, pool, pool.Status.Replicas, pool.Status.Version, []hypershift.NodePoolCondition{c})
 }
 

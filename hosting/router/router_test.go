@@ -33,7 +33,8 @@ func TestAConnectionGoesToThePlaneThatItNames(t *testing.T) {
 		t.Errorf("a name without a route: %v", err)
 	}
 	eventually(t, "the connections are counted", func() bool {
-		return w.connectionsWith(outcomeRouted) == 3 && w.connectionsWith(outcomeUnknown) == 1 && value(w.router.metrics.open) == 0
+		return w.connectionsWith(outcomeRouted) == 3 && w.connectionsWith(outcomeUnknown) == 1 &&
+			value(w.router.metrics.open) == 0
 	})
 	if n := value(w.router.metrics.bytes.WithLabelValues(string(toClient))); n < 1000 {
 		t.Errorf("%v bytes carried to clients", n)

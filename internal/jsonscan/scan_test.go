@@ -9,7 +9,8 @@ import (
 
 // What is read by a Scanner is what encoding/json reads.
 func TestAScannerReadsWhatEncodingJSONReads(t *testing.T) {
-	text := `{"a": "x\"\u00e9\n", "n": -12, "t": "2026-01-02T03:04:05.000006Z", "l": [1, {"b": [true, null, "]"]}, "}"], "e": {}, "z": [], "s": "<é>"}`
+	text := `{"a": "x\"\u00e9\n", "n": -12, "t": "2026-01-02T03:04:05.000006Z", "l": [1, {"b": [true, null, "]"]}, ` +
+		`"}"], "e": {}, "z": [], "s": "<é>"}`
 	type want struct {
 		A string          `json:"a"`
 		N int64           `json:"n"`

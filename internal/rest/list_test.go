@@ -56,7 +56,8 @@ func TestParseOrder(t *testing.T) {
 }
 
 func TestFieldsSelectMembersAndKeepTheID(t *testing.T) {
-	const doc = `{"id":"1","kind":"Thing","status":{"phase":"Ready","conditions":[{"type":"A","status":"True"},{"type":"B"}]},"n":null,"big":12345678901234567890}`
+	const doc = `{"id":"1","kind":"Thing","status":{"phase":"Ready","conditions":[{"type":"A","status":"True"},` +
+		`{"type":"B"}]},"n":null,"big":12345678901234567890}`
 	for _, tc := range []struct{ fields, want string }{
 		{"", doc},
 		{"*", doc},

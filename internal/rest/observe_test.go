@@ -72,9 +72,11 @@ func TestErrorsHaveStatusAndCode(t *testing.T) {
 		{"/aws", 403, `{"kind":"Error","code":"denied","reason":"no","message":"no"}`, 0},
 		{"/down", 503, `{"kind":"Error","code":"unavailable","reason":"the store is down"}`, 1},
 		{"/unknown", 500,
-			`{"kind":"Error","code":"internal-error","reason":"internal error; the region's log has it under operation id op-1"}`, 1},
+			`{"kind":"Error","code":"internal-error","reason":"internal error; the region's log has it under ` +
+				`operation id op-1"}`, 1},
 		{"/panic", 500,
-			`{"kind":"Error","code":"internal-error","reason":"internal error; the region's log has it under operation id op-1"}`, 1},
+			`{"kind":"Error","code":"internal-error","reason":"internal error; the region's log has it under ` +
+				`operation id op-1"}`, 1},
 		{"/late", 504, `{"kind":"Error","code":"timeout","reason":"the request took too long; try again"}`, 1},
 		{"/big", 413,
 			`{"kind":"Error","code":"body-too-large","reason":"the request body is larger than 5 bytes; send less"}`,

@@ -137,7 +137,11 @@ const (
 )
 
 var kinds = map[Kind]trace.SpanKind{
-	Internal: trace.SpanKindInternal, Server: trace.SpanKindServer, Client: trace.SpanKindClient, Producer: trace.SpanKindProducer, Consumer: trace.SpanKindConsumer,
+	Internal: trace.SpanKindInternal,
+	Server:   trace.SpanKindServer,
+	Client:   trace.SpanKindClient,
+	Producer: trace.SpanKindProducer,
+	Consumer: trace.SpanKindConsumer,
 }
 
 // Attr is an attribute of a span. It must not contain secrets.

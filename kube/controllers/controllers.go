@@ -13,8 +13,8 @@ import (
 	"atoll.dev/kube/credentials"
 )
 
-// idle are the controllers that have nothing to do in a plane, where nobody attaches disks, assigns networks to nodes or joins
-// kubelets by bootstrap tokens, or that cost more than they give.
+// idle are the controllers that have nothing to do in a plane, where nobody attaches disks, assigns
+// networks to nodes or joins kubelets by bootstrap tokens, or that cost more than they give.
 var idle = []string{
 	names.TTLController,
 	names.NodeIpamController,

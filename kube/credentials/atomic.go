@@ -5,7 +5,8 @@ import (
 	"path/filepath"
 )
 
-// WriteFile replaces a file so that a crash at any instruction leaves the old content or the new, on disk, never a mixture.
+// WriteFile replaces a file so that a crash at any instruction leaves the old content or the new, on
+// disk, never a mixture.
 func WriteFile(path string, content []byte, mode os.FileMode) error {
 	temp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {

@@ -31,9 +31,9 @@ type authority struct {
 	key  *ecdsa.PrivateKey
 }
 
-// loadAuthority reads the authority from certFile and keyFile, or makes it. The key is written first: a key without
-// a certificate is what a crash in between leaves, and the certificate is then made from it. A certificate without its key
-// cannot come about by itself and is damage.
+// loadAuthority reads the authority from certFile and keyFile, or makes it. The key is written first:
+// a key without a certificate is what a crash in between leaves, and the certificate is then made from
+// it. A certificate without its key cannot come about by itself and is damage.
 func loadAuthority(certFile, keyFile, name string, now time.Time) (*authority, error) {
 	key, err := readKey(keyFile)
 	switch {

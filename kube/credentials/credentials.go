@@ -1,11 +1,12 @@
 // Package credentials makes and keeps one control plane's keys, certificates and kubeconfigs.
 //
-// Everything lies below one directory and belongs to one plane: the plane's own authority, ECDSA P-256. Files are made on
-// the first start, reused afterwards, and replaced when they near their end or no longer say what is asked of them (other
-// serving hosts, for example). Each write is a temporary file, fsync and rename.
+// Everything lies below one directory and belongs to one plane: the plane's own authority, ECDSA
+// P-256. Files are made on the first start, reused afterwards, and replaced when they near their end
+// or no longer say what is asked of them (other serving hosts, for example). Each write is a temporary
+// file, fsync and rename.
 //
-// A file that cannot be read as what it should be is an ErrDamaged, never silently replaced: clients trust what it
-// held.
+// A file that cannot be read as what it should be is an ErrDamaged, never silently replaced: clients
+// trust what it held.
 package credentials
 
 import (
@@ -49,9 +50,10 @@ type Files struct {
 	SchedulerKubeconfig         string
 }
 
-// Masters is the group that authorization lets do everything, before any role exists. The controller manager and the
-// scheduler are in it too: they share a process with the API server and its keys, so that there is no border between them
-// that roles could guard, and so they need not wait for the bootstrap roles.
+// Masters is the group that authorization lets do everything, before any role exists. The controller
+// manager and the scheduler are in it too: they share a process with the API server and its keys, so
+// that there is no border between them that roles could guard, and so they need not wait for the
+// bootstrap roles.
 const Masters = "system:masters"
 
 // Ensure leaves everything that o names in its directory, made or renewed as far as needed.

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// leaf describes a certificate that an authority signs. Certificate and key lie in one file, so that one rename replaces
-// both and a crash cannot leave a pair that does not match.
+// leaf describes a certificate that an authority signs. Certificate and key lie in one file, so that
+// one rename replaces both and a crash cannot leave a pair that does not match.
 type leaf struct {
 	name   string   // common name
 	groups []string // organizations: a client's Kubernetes groups

@@ -1,12 +1,13 @@
 // Package etcd runs one etcd member inside the process, reachable by this process only.
 //
-// It has no socket at all, neither for clients nor for peers: Dial opens a connection in memory, on which etcd's own gRPC
-// server answers. So there is nothing to protect by file modes or certificates, and no limit on the length of
-// the data directory's path, as a Unix socket would have. The member's name and peer address exist only inside its
-// data.
+// It has no socket at all, neither for clients nor for peers: Dial opens a connection in memory, on
+// which etcd's own gRPC server answers. So there is nothing to protect by file modes or certificates,
+// and no limit on the length of the data directory's path, as a Unix socket would have. The member's
+// name and peer address exist only inside its data.
 //
-// Writes are acknowledged when they are on disk (fsync of the write-ahead log). What etcd logs as fatal, or would die of, is
-// handed to Failed instead, so that the caller decides how the process ends.
+// Writes are acknowledged when they are on disk (fsync of the write-ahead log). What etcd logs as
+// fatal, or would die of, is handed to Failed instead, so that the caller decides how the process
+// ends.
 package etcd
 
 import (
@@ -56,8 +57,8 @@ type Server struct {
 	stop     sync.Once
 }
 
-// Start starts the member on the data in o.Dir, making it when there is none. It returns when the member runs; Dial waits
-// until it has elected itself, a fraction of a second later.
+// Start starts the member on the data in o.Dir, making it when there is none. It returns when the
+// member runs; Dial waits until it has elected itself, a fraction of a second later.
 func Start(o Options) (*Server, error) {
 	first, err := begin(o.Dir)
 	if err != nil {
@@ -95,8 +96,9 @@ func Start(o Options) (*Server, error) {
 	return s, nil
 }
 
-// serve accepts connections when the member has elected itself, since it would refuse requests before, and on a first start
-// only after its data is complete, so that nobody is told of a write that the next start would remove.
+// serve accepts connections when the member has elected itself, since it would refuse requests before,
+// and on a first start only after its data is complete, so that nobody is told of a write that the
+// next start would remove.
 func (s *Server) serve(dir string, first bool) {
 	<-s.etcd.Server.ReadyNotify()
 	if first {

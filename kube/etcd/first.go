@@ -8,12 +8,14 @@ import (
 	"path/filepath"
 )
 
-// unfinished is beside the data while a first start makes it. A member that is killed between the creation of its log and
-// its own entry in it never starts again: it waits for members that do not exist.
+// unfinished is beside the data while a first start makes it. A member that is killed between the
+// creation of its log and its own entry in it never starts again: it waits for members that do not
+// exist.
 func unfinished(dir string) string { return dir + ".unfinished" }
 
-// begin reports whether the data in dir has yet to be made. What a first start left that did not come to its end is removed;
-// nobody has been told of anything in it. Data without the mark is never touched, whatever state it is in.
+// begin reports whether the data in dir has yet to be made. What a first start left that did not come
+// to its end is removed; nobody has been told of anything in it. Data without the mark is never
+// touched, whatever state it is in.
 func begin(dir string) (first bool, err error) {
 	mark := unfinished(dir)
 	switch _, err := os.Stat(mark); {

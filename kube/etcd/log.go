@@ -37,7 +37,8 @@ func cause(fields []zapcore.Field) string {
 	return ""
 }
 
-// expected are etcd's warnings about how we run it, without listeners and users, and about data that is just being made.
+// expected are etcd's warnings about how we run it, without listeners and users, and about data that
+// is just being made.
 var expected = map[string]bool{
 	"Running http and grpc server on single port. This is not recommended for production.": true,
 	"simple token is not cryptographically signed":                                         true,

@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/kwok/pkg/kwok/controllers"
 )
 
-// leases renews the leases by which the controller manager knows that the nodes live. They are read when they are renewed:
-// a watch would bring every renewal back to the one who made it.
+// leases renews the leases by which the controller manager knows that the nodes live. They are read
+// when they are renewed: a watch would bring every renewal back to the one who made it.
 func (s *simulation) leases(ctx context.Context) (*controllers.NodeLeaseController, error) {
 	leases, err := controllers.NewNodeLeaseController(controllers.NodeLeaseControllerConfig{
 		TypedClient:          s.client,
@@ -36,8 +36,8 @@ func (s *simulation) leases(ctx context.Context) (*controllers.NodeLeaseControll
 	return leases, nil
 }
 
-// own makes the node the owner of its lease, so that it goes with it; of a former node's lease, too, which has the name and
-// would be collected.
+// own makes the node the owner of its lease, so that it goes with it; of a former node's lease, too,
+// which has the name and would be collected.
 func (s *simulation) own(lease *coordinationv1.Lease) error {
 	if node, ok := s.nodes.Get(lease.Name); ok {
 		lease.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}}

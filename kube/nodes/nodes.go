@@ -1,11 +1,13 @@
-// Package nodes simulates kubelets inside this process: it links KWOK (sigs.k8s.io/kwok) and lets it play the part of the
-// kubelet for the Nodes that carry the annotation kwok.x-k8s.io/node=fake. Such a Node becomes Ready and stays so by a
-// lease; pods that the scheduler binds to it run, with an address, and end when they are deleted; pods of Jobs
-// succeed at once. Nothing is executed: there are no containers, logs or networks.
+// Package nodes simulates kubelets inside this process: it links KWOK (sigs.k8s.io/kwok) and lets it
+// play the part of the kubelet for the Nodes that carry the annotation kwok.x-k8s.io/node=fake. Such a
+// Node becomes Ready and stays so by a lease; pods that the scheduler binds to it run, with an
+// address, and end when they are deleted; pods of Jobs succeed at once. Nothing is executed: there are
+// no containers, logs or networks.
 //
-// KWOK's own wiring of its controllers is for many processes that compete for nodes by leases, and it loses sight of the addresses
-// that pods have when the process starts anew. Here is one process for each plane, so that the lease only says that the
-// node lives, and package code keeps the addresses. The stages are KWOK's, unchanged.
+// KWOK's own wiring of its controllers is for many processes that compete for nodes by leases, and it
+// loses sight of the addresses that pods have when the process starts anew. Here is one process for
+// each plane, so that the lease only says that the node lives, and package code keeps the addresses.
+// The stages are KWOK's, unchanged.
 //
 // Only package serve uses it.
 package nodes
@@ -32,16 +34,18 @@ import (
 const simulated = "kwok.x-k8s.io/node=fake"
 
 const (
-	// leaseSeconds is how long a node's lease lasts. KWOK renews it after a quarter of that: half as often as a kubelet, since every
-	// renewal is a write, and often enough for the controller manager, which waits 50 s.
+	// leaseSeconds is how long a node's lease lasts. KWOK renews it after a quarter of that: half as often
+	// as a kubelet, since every renewal is a write, and often enough for the controller manager, which
+	// waits 50 s.
 	leaseSeconds = 80
 
-	// holder of the leases. It is the same in every run of a plane, whose data directory has one process at a time, so that a plane
-	// that starts again, or wakes, need not wait for its own lease to end.
+	// holder of the leases. It is the same in every run of a plane, whose data directory has one process
+	// at a time, so that a plane that starts again, or wakes, need not wait for its own lease to end.
 	holder = "atoll-kube"
 
-	// nodeIP and nodeName are of nodes that bring no InternalIP or no Hostname of their own; without them KWOK's stages would take away
-	// the one that they bring. The address is one for documentation, which nobody has.
+	// nodeIP and nodeName are of nodes that bring no InternalIP or no Hostname of their own; without them
+	// KWOK's stages would take away the one that they bring. The address is one for documentation, which
+	// nobody has.
 	nodeIP, nodeName = "192.0.2.1", "simulated"
 
 	workers = 4 // that apply stages to nodes, and as many to pods

@@ -7,8 +7,9 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 )
 
-// gates are the feature gates that differ from upstream's defaults. Both are for several API servers that share an etcd: each
-// announces itself by a lease that it renews every few seconds, for others that do not exist here.
+// gates are the feature gates that differ from upstream's defaults. Both are for several API servers
+// that share an etcd: each announces itself by a lease that it renews every few seconds, for others
+// that do not exist here.
 var gates = map[string]bool{
 	"APIServerIdentity":                   false,
 	"UnknownVersionInteroperabilityProxy": false,

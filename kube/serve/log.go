@@ -30,8 +30,8 @@ func captureComponents(log *slog.Logger) {
 	}))
 }
 
-// demote makes debug records of the components' informational ones, which report each step of their work, and of those that are
-// expected.
+// demote makes debug records of the components' informational ones, which report each step of their
+// work, and of those that are expected.
 type demote struct{ slog.Handler }
 
 func (d demote) Enabled(ctx context.Context, level slog.Level) bool {
@@ -73,8 +73,8 @@ func isExpected(message string) bool {
 	return slices.ContainsFunc(expected, func(prefix string) bool { return strings.HasPrefix(message, prefix) })
 }
 
-// isGone says whether KWOK reports that a pod or node was gone before it came to it, which is the end of most of them: the
-// deletion that it makes is announced to it, too.
+// isGone says whether KWOK reports that a pod or node was gone before it came to it, which is the end
+// of most of them: the deletion that it makes is announced to it, too.
 func isGone(r slog.Record) (gone bool) {
 	if r.Message != "failed to apply stage" {
 		return false

@@ -28,8 +28,8 @@ func tuneRuntime() {
 	}
 }
 
-// giveBack returns to the system what only the start needed: once when the controllers have listed what there is, and once when
-// they have settled.
+// giveBack returns to the system what only the start needed: once when the controllers have listed
+// what there is, and once when they have settled.
 func giveBack(ctx context.Context) {
 	for _, after := range []time.Duration{3 * time.Second, 10 * time.Second} {
 		select {

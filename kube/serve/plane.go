@@ -121,8 +121,9 @@ func (p *plane) announce() error {
 	return nil
 }
 
-// keepCredentials renews certificates that near their end while the plane runs. The API server notices new files by itself;
-// the kubeconfigs of controllers and scheduler are read again at the next start, long before the old ones end.
+// keepCredentials renews certificates that near their end while the plane runs. The API server notices
+// new files by itself; the kubeconfigs of controllers and scheduler are read again at the next start,
+// long before the old ones end.
 func (p *plane) keepCredentials(ctx context.Context) {
 	for {
 		select {

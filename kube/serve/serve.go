@@ -1,15 +1,16 @@
 // Package serve runs a whole Kubernetes control plane in this process, from one data directory.
 //
-// The parts start in an order that makes the API ready first: etcd, API server, and when that is ready, controller manager
-// and scheduler. Ready means: the API server answers 200 on /readyz to an authenticated client over the network, which
-// includes that etcd answers, that custom resources and aggregated APIs are served and that the namespaces default and
-// kube-system exist. A moment later, and not part of being ready, the controllers run; on the very first start the
-// default roles and the system priority classes appear within about two seconds, which nobody in system:masters needs.
+// The parts start in an order that makes the API ready first: etcd, API server, and when that is
+// ready, controller manager and scheduler. Ready means: the API server answers 200 on /readyz to an
+// authenticated client over the network, which includes that etcd answers, that custom resources and
+// aggregated APIs are served and that the namespaces default and kube-system exist. A moment later,
+// and not part of being ready, the controllers run; on the very first start the default roles and the
+// system priority classes appear within about two seconds, which nobody in system:masters needs.
 //
-// A supervisor has two signals. DIR/ready appears, in one rename, when the plane is ready, and names the process;
-// it is removed when the plane stops and before the next start. And /readyz may be asked at any time, without credentials.
-// Neither survives the process in a way that could mislead: after a kill DIR/ready is stale, but DIR/lock is not
-// locked.
+// A supervisor has two signals. DIR/ready appears, in one rename, when the plane is ready, and names
+// the process; it is removed when the plane stops and before the next start. And /readyz may be asked
+// at any time, without credentials. Neither survives the process in a way that could mislead: after a
+// kill DIR/ready is stale, but DIR/lock is not locked.
 //
 // Everything the plane keeps is below its data directory, mode 0700:
 //
@@ -20,9 +21,9 @@
 //	pki/                    see package credentials
 //	etcd/, etcd.unfinished  see package etcd
 //
-// SIGTERM and SIGINT stop the plane within five seconds, with exit code 0. Exit code 1 is a failure and 2 a wrong command
-// line; the reason is the last line on standard error, "atoll-kube: REASON". All other lines there are the log, one JSON object
-// each.
+// SIGTERM and SIGINT stop the plane within five seconds, with exit code 0. Exit code 1 is a failure
+// and 2 a wrong command line; the reason is the last line on standard error, "atoll-kube: REASON". All
+// other lines there are the log, one JSON object each.
 package serve
 
 import (
@@ -67,8 +68,9 @@ func Main(args []string) int {
 	return exitOK
 }
 
-// Run runs the plane until ctx is done, or something has failed that it cannot go on without. The process is to end after it:
-// upstream keeps much of its state in globals, and some of its goroutines do not stop.
+// Run runs the plane until ctx is done, or something has failed that it cannot go on without. The
+// process is to end after it: upstream keeps much of its state in globals, and some of its goroutines
+// do not stop.
 func Run(ctx context.Context, o Options) error {
 	started := time.Now()
 	tuneRuntime()

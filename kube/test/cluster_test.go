@@ -24,8 +24,8 @@ import (
 
 var errNotYet = errors.New("not yet")
 
-// TestPlaneServes runs what needs no plane of its own on one, all at the same time: upstream's garbage collector takes up to
-// half a minute to notice a new custom resource.
+// TestPlaneServes runs what needs no plane of its own on one, all at the same time: upstream's garbage
+// collector takes up to half a minute to notice a new custom resource.
 func TestPlaneServes(t *testing.T) {
 	p, _ := startReady(t, dataDir(t), address(t), "--name", "shared",
 		"--external-host", "api.example.org", "--external-host", "192.0.2.7", "--service-cidr", "10.50.0.0/16")

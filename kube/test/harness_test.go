@@ -48,7 +48,8 @@ type plane struct {
 	exited chan struct{}
 }
 
-// start runs a plane and does not wait for it. The process ends with the test, and with the test process even if that is killed.
+// start runs a plane and does not wait for it. The process ends with the test, and with the test
+// process even if that is killed.
 func start(t *testing.T, dir, listen string, args ...string) *plane {
 	t.Helper()
 	p := &plane{t: t, dir: dir, listen: listen, log: new(bytes.Buffer), exited: make(chan struct{})}
@@ -105,8 +106,8 @@ func startReady(t *testing.T, dir, listen string, args ...string) (*plane, ready
 	return p, r
 }
 
-// cpu returns the processor time that the process has used so far, which unlike the time that passed does not depend on what
-// else the machine does.
+// cpu returns the processor time that the process has used so far, which unlike the time that passed
+// does not depend on what else the machine does.
 func (p *plane) cpu() time.Duration {
 	p.t.Helper()
 	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))

@@ -54,8 +54,8 @@ func (p *plane) readyNode(name string) {
 	})
 }
 
-// running waits until the namespace has so many pods, all of them running and ready on one of the simulated nodes, each with an
-// address of its own from its node's network.
+// running waits until the namespace has so many pods, all of them running and ready on one of the
+// simulated nodes, each with an address of its own from its node's network.
 func (p *plane) running(namespace string, count int) {
 	p.t.Helper()
 	p.eventually(fmt.Sprintf("%d running pods in %s", count, namespace), func() error {
@@ -83,7 +83,8 @@ func (p *plane) running(namespace string, count int) {
 	})
 }
 
-// Pods run on simulated nodes, end when they are deleted, and keep their addresses when the plane is killed and comes back.
+// Pods run on simulated nodes, end when they are deleted, and keep their addresses when the plane is
+// killed and comes back.
 func TestSimulatedNodes(t *testing.T) {
 	dir, listen := dataDir(t), address(t)
 	p, _ := startReady(t, dir, listen, "--simulated-nodes")

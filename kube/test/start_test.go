@@ -16,7 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// startCPU bounds the processor time of a start, which is what it consists of; README.md has the figures of a quiet machine.
+// startCPU bounds the processor time of a start, which is what it consists of; README.md has the
+// figures of a quiet machine.
 const startCPU = 4 * time.Second
 
 func TestPlaneStartsTwiceOnTheSameData(t *testing.T) {

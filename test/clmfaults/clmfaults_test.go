@@ -32,9 +32,10 @@ const (
 	lightTime = 20 * time.Second
 )
 
-// TestI1I2I3I4I5I9I12TheLifecycleManagerKeepsItsInvariantsUnderFaults kills API servers, sentinels, adapters, the broker and PostgreSQL
-// while writers create, patch and delete resources. A checker follows the feed all the time. After the last fault, every
-// resource must become what its writer requested: reconciled at its last generation, or deleted.
+// TestI1I2I3I4I5I9I12TheLifecycleManagerKeepsItsInvariantsUnderFaults kills API servers, sentinels,
+// adapters, the broker and PostgreSQL while writers create, patch and delete resources. A checker
+// follows the feed all the time. After the last fault, every resource must become what its writer
+// requested: reconciled at its last generation, or deleted.
 //
 // The faults go on for 20 s, or for ATOLL_SOAK. ATOLL_SEED repeats a run's choices.
 func TestI1I2I3I4I5I9I12TheLifecycleManagerKeepsItsInvariantsUnderFaults(t *testing.T) {
@@ -61,8 +62,13 @@ func TestI1I2I3I4I5I9I12TheLifecycleManagerKeepsItsInvariantsUnderFaults(t *test
 		t.Errorf("I4: %v", err)
 	}
 	w.watcherMeets()
-	t.Logf("%d requests acknowledged, %d documents in the feed; all as requested after %v; faults: %v", w.acks, w.check.seen,
-		time.Since(begun).Round(time.Millisecond), w.counts)
+	t.Logf(
+		"%d requests acknowledged, %d documents in the feed; all as requested after %v; faults: %v",
+		w.acks,
+		w.check.seen,
+		time.Since(begun).Round(time.Millisecond),
+		w.counts,
+	)
 }
 
 // world is the lifecycle manager with its processes, and what the writers and the watcher know.

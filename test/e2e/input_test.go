@@ -20,7 +20,8 @@ import (
 func TestBadInputIsAClientError(t *testing.T) {
 	r := localtest.Shared(t)
 	work := func(manifest string) string {
-		return `{"cluster_id":"management-01","data":{"apiVersion":"work.open-cluster-management.io/v1","kind":"ManifestWork","metadata":{"name":"bad"},"spec":{"workload":{"manifests":[` + manifest + `]}}}}`
+		return `{"cluster_id":"management-01","data":{"apiVersion":"work.open-cluster-management.io/v1",` +
+			`"kind":"ManifestWork","metadata":{"name":"bad"},"spec":{"workload":{"manifests":[` + manifest + `]}}}}`
 	}
 	large := filepath.Join(t.TempDir(), "large")
 	write(t, large, []byte(work(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"x"},"data":{"k":"`+

@@ -222,7 +222,8 @@ func TestAClusterWaitsForAManagementCluster(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "cluster.yaml")
 	write(t, file,
 		[]byte(
-			`{kind: Cluster, name: patient, spec: {placement: {selector: {tier: gold}}, hostedCluster: {release: {image: "atoll.dev/release:1.36.3"}}}}`))
+			`{kind: Cluster, name: patient, spec: {placement: {selector: {tier: gold}}, `+
+				`hostedCluster: {release: {image: "atoll.dev/release:1.36.3"}}}}`))
 	r.Atoll("clm", "create", "-f", file)
 	says := func(want string) {
 		t.Helper()

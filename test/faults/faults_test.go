@@ -111,7 +111,13 @@ func newWorld(t *testing.T, seed uint64, compareEvery time.Duration) *world {
 	w.wire = newWire(t, w.site, seed, w.broker.Address)
 	dsn := pgtest.DSN(t)
 	for range servers {
-		c := childConfig{Kind: "maestro", Broker: w.wire.addr, DSN: dsn, HTTP: testsite.FreeAddress(t), GRPC: testsite.FreeAddress(t)}
+		c := childConfig{
+			Kind:   "maestro",
+			Broker: w.wire.addr,
+			DSN:    dsn,
+			HTTP:   testsite.FreeAddress(t),
+			GRPC:   testsite.FreeAddress(t),
+		}
 		p := newProcess(w.site, pki.ServiceName("maestro"), c)
 		p.Start()
 		w.servers = append(w.servers, p)

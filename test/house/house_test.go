@@ -62,7 +62,8 @@ func packages(t *testing.T) map[string]pkg {
 
 var (
 	tools    = []string{"store", "bus", "pki", "search", "rules", "plane", "sni", "ops", "cluster", "release", "client"}
-	services = []string{"access", "clm", "fleet", "maestro", "sentinel", "adapter", "agent", "hosting", "gitops", "rollout", "recovery", "front"}
+	services = []string{"access", "clm", "fleet", "maestro", "sentinel", "adapter", "agent", "hosting", "gitops",
+		"rollout", "recovery", "front"}
 )
 
 // room is the top folder of a package: its place in the house.

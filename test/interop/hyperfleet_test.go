@@ -185,7 +185,10 @@ func TestAGeneratedHyperFleetClientTakesAClusterThroughItsLife(t *testing.T) {
 	}
 	yes := hyperfleet.StatusConditionCreateStatus("True")
 	finalized, err := client.PutNodePoolStatusWithResponse(ctx, pool.JSON201.ID, hyperfleet.StatusCreate{
-		Adapter: "validation", ObservedGeneration: 2, ObservedTime: time.Now(), Conditions: []hyperfleet.StatusConditionCreate{
+		Adapter:            "validation",
+		ObservedGeneration: 2,
+		ObservedTime:       time.Now(),
+		Conditions: []hyperfleet.StatusConditionCreate{
 			{Type: "Applied", Status: "False"}, {Type: "Available", Status: "False"}, {Type: "Health", Status: yes},
 			{Type: "Finalized", Status: yes},
 		},

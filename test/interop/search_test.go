@@ -185,7 +185,8 @@ func TestSearchesFindWhatTheOriginalFinds(t *testing.T) {
 	}
 	exec(theirTables)
 	exec(
-		`insert into consumers (id, name, created_at, updated_at) select 'id-' || n, 'diff-' || n, now(), now() from generate_series(1, 3) n`)
+		`insert into consumers (id, name, created_at, updated_at) select 'id-' || n, 'diff-' || n, now(), ` +
+			`now() from generate_series(1, 3) n`)
 	const count = 80
 	for n := range count {
 		exec(`insert into resources values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 'null')`, r.resource(n)...)

@@ -151,7 +151,8 @@ func event(source, kind, cluster, id string, version int32, data string) *pb.Clo
 	return e
 }
 
-const spec = `{"manifests":[{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"nginx","namespace":"default"},"data":{"b":"2","a":"1"}}],` +
+const spec = `{"manifests":[{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"nginx",` +
+	`"namespace":"default"},"data":{"b":"2","a":"1"}}],` +
 	`"executer":{"subject":{"type":"ServiceAccount","serviceAccount":{"namespace":"default","name":"runner"}}},` +
 	`"deleteOption":{"propagationPolicy":"Orphan"}}`
 
@@ -218,8 +219,10 @@ func TestEventsOfOurServerEqualTheOriginals(t *testing.T) {
 	if diff := cmp.Diff(golden, got); diff != "" {
 		t.Errorf("user properties of the create (want is -):\n%s", diff)
 	}
-	sorted := `{"deleteOption":{"propagationPolicy":"Orphan"},"executer":{"subject":{"serviceAccount":{"name":"runner","namespace":"default"},"type":"ServiceAccount"}},` +
-		`"manifests":[{"apiVersion":"v1","data":{"a":"1","b":"2"},"kind":"ConfigMap","metadata":{"name":"nginx","namespace":"default"}}]}`
+	sorted := `{"deleteOption":{"propagationPolicy":"Orphan"},` +
+		`"executer":{"subject":{"serviceAccount":{"name":"runner","namespace":"default"},"type":"ServiceAccount"}},` +
+		`"manifests":[{"apiVersion":"v1","data":{"a":"1","b":"2"},"kind":"ConfigMap","metadata":{"name":"nginx",` +
+		`"namespace":"default"}}]}`
 	if string(m.Payload) != sorted {
 		t.Errorf("body\n%s, want\n%s", m.Payload, sorted)
 	}

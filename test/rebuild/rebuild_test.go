@@ -60,8 +60,9 @@ func (w *world) reconciled(id string) {
 	})
 }
 
-// applied returns the uid and resourceVersion of each applied object of the clusters, given by management cluster, and of
-// the source's own work. An object that was created again or written to since has others.
+// applied returns the uid and resourceVersion of each applied object of the clusters, given by
+// management cluster, and of the source's own work. An object that was created again or written to
+// since has others.
 func (w *world) applied(ids map[string]string) map[string]string {
 	w.Helper()
 	found := map[string]string{}
@@ -101,9 +102,10 @@ type rebuilt struct {
 }
 
 // TestI8I9ARebuildRestoresTheOrderedWorks loses Maestro's database while works are applied on two
-// management clusters, one of them created by another source, and while a deletion waits for an agent that is away. A
-// first rebuild waits for this agent, and the deletion does not end without it. After the agent has started, Maestro has
-// the works again, the deletion ends, and no object was created again or written to.
+// management clusters, one of them created by another source, and while a deletion waits for an agent
+// that is away. A first rebuild waits for this agent, and the deletion does not end without it. After
+// the agent has started, Maestro has the works again, the deletion ends, and no object was created
+// again or written to.
 func TestI8I9ARebuildRestoresTheOrderedWorks(t *testing.T) {
 	w := newWorld(t)
 	for _, mc := range []string{mc1, mc2} {

@@ -36,8 +36,9 @@ func Eventually(t testing.TB, what string, check func() error) {
 	}
 }
 
-// Run runs a part until stop is called, which may be repeated, or until the test ends. Both wait for the part's end. The
-// part must return when its context is cancelled; if it returns an error other than the cancellation, the test fails.
+// Run runs a part until stop is called, which may be repeated, or until the test ends. Both wait for
+// the part's end. The part must return when its context is cancelled; if it returns an error other
+// than the cancellation, the test fails.
 func Run(t testing.TB, name string, part func(context.Context) error) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())

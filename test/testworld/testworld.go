@@ -1,12 +1,13 @@
-// Package testworld starts, inside of a test, the services of a region that the test needs: a lifecycle manager with its
-// sentinel and adapters, a Maestro, agents. The certificates, listeners, broker and log come from the test's testsite.Site.
+// Package testworld starts, inside of a test, the services of a region that the test needs: a
+// lifecycle manager with its sentinel and adapters, a Maestro, agents. The certificates, listeners,
+// broker and log come from the test's testsite.Site.
 //
-// Each service runs until its Stop or the end of the test. A service that ends with an error fails the test. A test that
-// fails shows what the services logged. Options that few tests need are set by a function Change, which gets the
-// service's own options as the test world filled them.
+// Each service runs until its Stop or the end of the test. A service that ends with an error fails the
+// test. A test that fails shows what the services logged. Options that few tests need are set by a
+// function Change, which gets the service's own options as the test world filled them.
 //
-// Package localtest starts a whole region as processes. A test in the package of a service that testworld imports must
-// be an external one (package x_test), or use testsite only.
+// Package localtest starts a whole region as processes. A test in the package of a service that
+// testworld imports must be an external one (package x_test), or use testsite only.
 package testworld
 
 import (
