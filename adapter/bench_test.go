@@ -19,8 +19,8 @@ func (a answering) Do(r *http.Request) (*http.Response, error) {
 		Request: r}, nil
 }
 
-// BenchmarkRun is one execution of the namespace task whose objects are there:
-// what the engine itself costs, without network and server.
+// BenchmarkRun executes the namespace task with existing objects: the cost of the engine, without
+// network and server.
 func BenchmarkRun(b *testing.B) {
 	e := newEngine(b, namespaceTask(b), nil, newShelf(), func(o *Options) {
 		o.API = answering{clusterPath: []byte(cluster)}

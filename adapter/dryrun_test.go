@@ -99,7 +99,7 @@ func TestDryRuns(t *testing.T) {
 	}
 }
 
-// What hyperfleet-adapter's own dry run says of the same files, member by member.
+// The golden traces come from hyperfleet-adapter's own dry run of the same files, member by member.
 func TestADryRunPrintsTheOriginalsTrace(t *testing.T) {
 	for _, c := range []struct{ trace, path, want string }{
 		{"kubernetes", "resources.0.operation", "update"}, // it is in the discoveries' file

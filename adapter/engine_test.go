@@ -92,8 +92,7 @@ func (s *shelf) Delete(_ context.Context, d Deletion) error {
 	return nil
 }
 
-// clm is CLM's API as far as a test needs it: answers by method and path, and
-// what was sent.
+// clm is a fake of CLM's API: answers by method and path, and the received requests.
 type clm struct {
 	*httptest.Server
 	mu       sync.Mutex

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// What dry-runs is right: lint says nothing of it but what its authors'
-// documents say themselves.
+// Lint accepts each file that dry-runs, apart from problems that the authors' own documents
+// describe.
 func TestLintAcceptsCorrectFiles(t *testing.T) {
 	names, err := filepath.Glob("testdata/dryrun/*.yaml")
 	if err != nil || len(names) < 4 {

@@ -143,8 +143,7 @@ func FuzzParseConfig(f *testing.F) {
 	})
 }
 
-// What a process watches from its beginning are the kinds of its task, however
-// the manifests are written.
+// A process watches the kinds of its task from the start, in every form of manifests.
 func TestTheKindOfAResource(t *testing.T) {
 	const task = `
 resources:
@@ -171,7 +170,7 @@ resources:
 	}
 }
 
-// What is set and changes nothing is named; what does change something is not.
+// Settings without effect are named, and no others.
 func TestSettingsWithoutEffectAreNamed(t *testing.T) {
 	parse := func(text string) *Config {
 		t.Helper()

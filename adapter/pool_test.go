@@ -92,8 +92,7 @@ func TestThePoolRetriesAndStopsWithGrace(t *testing.T) {
 	})
 }
 
-// Applying lets a watch tell what it saw meanwhile, so runs tell, too; also
-// when nobody listens any more.
+// A run may enqueue other runs, because an apply delivers events of a watch; also during shutdown.
 func TestARunThatEnqueuesDoesNotBlockShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p *pool

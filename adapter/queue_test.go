@@ -49,8 +49,7 @@ func TestQueuedEventsOfAResourceBecomeOneRun(t *testing.T) {
 	}
 }
 
-// What the sentinel repeats does not delay what is new, and is not starved by
-// it either.
+// Repeated events of the sentinel neither delay new events nor starve.
 func TestNewEventsGoBeforeRepetitions(t *testing.T) {
 	q := newQueue(plain)
 	old := []string{"a", "b", "c", "x", "y"}
@@ -193,8 +192,8 @@ func TestTheStateOfAnUnchangedResourceExpires(t *testing.T) {
 	}
 }
 
-// One trace goes from the request to the report that ends it, also when what
-// was applied becomes ready later, and a watch reports it.
+// One trace covers the request up to the final report, also if a watch reports later that an
+// applied object became ready.
 func TestAnObservedChangeHasTheTraceOfTheLastRun(t *testing.T) {
 	q := newQueue(plain)
 	next := func(now time.Time, want string) {

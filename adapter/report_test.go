@@ -71,7 +71,8 @@ func TestAStandardReportHasAllConditions(t *testing.T) {
 	}
 }
 
-// Each name sees those before it, and what follows sees all; payloads of HyperFleet's kind, too.
+// Each name of let reads earlier names, and later expressions read all; payloads of HyperFleet's
+// form, too.
 func TestLaterExpressionsReadNamesOfLet(t *testing.T) {
 	r, report := runWorkTask(t, `- let: {a: '"x"', b: a + a, c: '{"k": b}'}`, "", "",
 		`    data: {c: {expression: c.k + b}}`)
@@ -80,7 +81,7 @@ func TestLaterExpressionsReadNamesOfLet(t *testing.T) {
 	}
 }
 
-// The rungs of a task stand where they say, and the first that holds counts.
+// The rungs of a task keep their places, and the first true one counts.
 func TestOwnRungsPrecedeTheStandardRungs(t *testing.T) {
 	for _, c := range []struct{ ladder, want string }{
 		{"{ahead_of: ordered, if: 'true', reason: Mine}", "Mine"},

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// reportedTask reports what it sees, and the time to the second, as task files of
-// the original do.
+// reportedTask reports the state that it finds, with a time in whole seconds, as the original's
+// task files do.
 const reportedTask = `
 params: [{name: available, source: env.AVAILABLE, required: true}]
 post:
@@ -31,9 +31,8 @@ post:
   post_actions: [{name: report, api_call: {method: PUT, url: "{{ .event.href }}/statuses", body: "{{ .status }}"}}]
 `
 
-// reports are CLM's statuses of one resource, by the rules of the original: an
-// older report is discarded (204), one of an equal time is answered with the
-// stored one (201), one that is too far from CLM's clock refused.
+// reports are CLM's statuses of one resource, by the original's rules: 204 for an older report, 201
+// with the stored one for an equal time, 400 for a time too far from CLM's clock.
 type reports struct {
 	*httptest.Server
 	now        func() time.Time
@@ -128,7 +127,7 @@ func (r *reports) reporter(t *testing.T) *reporter {
 	return x
 }
 
-// see runs the task on what is there now, and requires that CLM has its report.
+// see runs the task on the present state and requires that CLM stores its report.
 func (x *reporter) see(available string) {
 	x.Helper()
 	x.sees = available
@@ -140,8 +139,8 @@ func (x *reporter) see(available string) {
 	}
 }
 
-// A report that CLM takes for old is made anew: whichever way a clock steps, what
-// an adapter sees last is what CLM shows.
+// A report that CLM discards as old is built again: after any step of a clock CLM shows the
+// adapter's last observation.
 func TestReportsAreInOrderWhenClocksStep(t *testing.T) {
 	for name, steps := range map[string][]time.Duration{
 		"back by 8 s":                    {0, -8 * time.Second, -7 * time.Second},
@@ -172,7 +171,7 @@ func TestReportsAreInOrderWhenClocksStep(t *testing.T) {
 	}
 }
 
-// What CLM discards for other reasons.
+// Reports that CLM discards for other reasons.
 func TestDiscardedReportsAreClassified(t *testing.T) {
 	at := today()
 	api := newReports(t, func() time.Time { return at })

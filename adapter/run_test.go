@@ -57,8 +57,8 @@ func TestATaskAppliesItsResourcesAndReports(t *testing.T) {
 	}
 }
 
-// The reference's order of deletion: a parent waits until its child is gone,
-// in the same execution where nothing holds the child.
+// Deletions follow the reference's order: a parent waits until its child is removed, within one
+// execution if nothing holds the child.
 func TestDeletionsFollowTheirConditions(t *testing.T) {
 	api := newCLM(t, map[string]string{"GET " + clusterPath: cluster})
 	s := newShelf()
@@ -86,7 +86,7 @@ func TestDeletionsFollowTheirConditions(t *testing.T) {
 	}
 }
 
-// waitingTask has a namespace that is deleted after what is in it.
+// waitingTask deletes a namespace after the objects in it.
 const waitingTask = `
 params:
 - {name: clusterId, source: event.id, required: true}
@@ -113,7 +113,7 @@ post:
   post_actions: [{name: report, api_call: {method: PUT, url: "/clusters/{{ .clusterId }}/statuses", body: "{{ .status }}"}}]
 `
 
-// From a resource's DELETE on nothing of it is made again, and what somebody else
+// After DELETE of a resource no object of it is created again, and an object that another writer
 // deleted counts as finalized.
 func TestObjectsOfADeletedResourceAreNotCreatedAgain(t *testing.T) {
 	deleted := strings.Replace(cluster, `"id":"x"`, `"deleted_time":"2026-03-01T11:00:00Z","id":"`+clusterID+`"`, 1)
@@ -153,7 +153,7 @@ func TestObjectsOfADeletedResourceAreNotCreatedAgain(t *testing.T) {
 	}
 }
 
-// terminating is a shelf whose namespaces are being deleted.
+// terminating is a shelf with namespaces under deletion.
 type terminating struct{ *shelf }
 
 func (s terminating) Apply(ctx context.Context, a Application) (Applied, error) {
@@ -163,8 +163,8 @@ func (s terminating) Apply(ctx context.Context, a Application) (Applied, error) 
 	return s.shelf.Apply(ctx, a)
 }
 
-// What is being deleted is waited for: that is no failure that is tried again at
-// once, and what comes after it is not applied either.
+// A run waits for objects under deletion: that is no failure with an early retry, and later objects
+// are not applied either.
 func TestARunWaitsForObjectsUnderDeletion(t *testing.T) {
 	api := newCLM(t, map[string]string{"GET " + clusterPath: strings.Replace(cluster, `"id":"x"`,
 		`"id":"`+clusterID+`"`, 1)})
@@ -176,7 +176,7 @@ func TestARunWaitsForObjectsUnderDeletion(t *testing.T) {
 	}
 }
 
-// unsure is a shelf of which nobody knows what is on it.
+// unsure is a shelf whose absences are unconfirmed.
 type unsure struct {
 	*shelf
 	doubts bool
@@ -207,7 +207,7 @@ func TestI9AnUnconfirmedAbsenceIsNotFinal(t *testing.T) {
 	}
 }
 
-// What waits for the end of another waits while that is in doubt (I9).
+// A deletion that waits for another one waits while the absence of the other is unconfirmed (I9).
 func TestI9DeletionsWaitForAnUnconfirmedAbsence(t *testing.T) {
 	const task = `
 params:
@@ -249,7 +249,7 @@ func TestAnUnmetPreconditionSkipsResourcesAndIsReported(t *testing.T) {
 	}
 }
 
-// Defect 7.2 p of the original: nobody was told.
+// Defect 7.2 p of the original: no report.
 func TestAMissingRequiredParamIsReported(t *testing.T) {
 	const task = `
 params:
@@ -295,8 +295,7 @@ post:
 	}
 }
 
-// A report takes the place of the last one. What the task keeps in its data,
-// such as where it placed something, is not forgotten for a failure.
+// A report replaces the last one. A failed run keeps the task's data, such as the placement.
 func TestTheEnginesOwnReportKeepsTheData(t *testing.T) {
 	const task = `
 params: [{name: token, source: env.TOKEN, required: true}]
@@ -325,8 +324,8 @@ post:
 	}
 }
 
-// Who cannot look knows nothing new: what works is not called broken while the
-// database is away. Of another generation nothing is known.
+// A run that could not observe keeps known conditions: an outage of the database does not make
+// Available False. Conditions of another generation are unknown.
 func TestTheEnginesOwnReportKeepsKnownConditions(t *testing.T) {
 	const task = `
 params: [{name: token, source: env.TOKEN, required: true}]
@@ -487,7 +486,7 @@ func TestExecutionsRunConcurrently(t *testing.T) {
 	}
 }
 
-// What an expression may cost is limited; it fails, and the task goes on.
+// An expression above its cost limit fails, and the task continues.
 func TestAnExpensiveExpressionFails(t *testing.T) {
 	const task = `
 params: [{name: p, default: cheap, source: {expression: "lists.range(1000000000).size()"}}, {name: q, default: cheap, source: {expression: "'a'.replace('a', 'PAD').replace('x', 'PAD')"}}]

@@ -22,8 +22,8 @@ func since(at int64, slots ...int) (open []OpenSlot) {
 	return open
 }
 
-// A slot in which work may begin is not let go: the answer that closes it may be
-// late, or lost, and another replica would begin meanwhile.
+// A replica does not release a slot in which runs may begin: the answer that closes the slot may be
+// late or lost, and another replica would begin.
 func TestASlotIsClosedBeforeItsRelease(t *testing.T) {
 	now := time.Now()
 	s := &share{lease: time.Minute}
@@ -58,7 +58,7 @@ func TestASlotIsClosedBeforeItsRelease(t *testing.T) {
 	}
 }
 
-// What another replica may have done is gained; what was nobody else's is not.
+// A slot that another replica may have held is gained; a slot without another holder is not.
 func TestSlotsAreGainedAfterAnotherHolder(t *testing.T) {
 	now := time.Now()
 	s := &share{lease: time.Minute}
@@ -110,9 +110,8 @@ func (p *pausing) Leave(context.Context) error { return nil }
 
 func (p *pausing) set(away bool) { p.mu.Lock(); p.away = away; p.mu.Unlock() }
 
-// A pause of the lifecycle manager that is longer than the lease has nothing run
-// again but what it interrupted and what came meanwhile. When another replica had
-// a slot, the resources of that slot are looked after, and no others.
+// A pause of CLM beyond the lease repeats only interrupted runs and runs of new events. If another
+// replica held a slot, the resources of that slot are checked, and no others.
 func TestAPauseRepeatsNoRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const fleet = 400
@@ -203,7 +202,7 @@ func TestAPauseRepeatsNoRun(t *testing.T) {
 	})
 }
 
-// recalled is a Watcher whose objects do not change.
+// recalled is a Watcher with constant objects.
 type recalled struct {
 	events  []Event
 	changed func(Event) bool
@@ -223,8 +222,8 @@ func (r *recalled) Recall(match func(Event) bool) {
 	}
 }
 
-// Events of other replicas' resources cost no time, those of this one's keep to
-// the pace, and each resource is told of once.
+// Events of other replicas' resources take no time, own events keep the rate, and each resource is
+// reported once.
 func TestPacedQueueKeepsItsRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := NewPacedQueue(50)

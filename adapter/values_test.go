@@ -109,7 +109,7 @@ resources:
 	})
 }
 
-// A payload without templates and definitions is what was written.
+// A payload without templates and definitions is unchanged.
 func TestAPayloadKeepsItsForm(t *testing.T) {
 	plain := rapid.StringMatching(`[a-z]{1,4}`)
 	var value func(depth int) *rapid.Generator[any]
@@ -211,7 +211,7 @@ func TestParamsFromFiles(t *testing.T) {
 	}
 }
 
-// When it is not known what is there, nothing is applied and nothing deleted.
+// If a discovery fails, nothing is applied or deleted.
 func TestUndiscoveredObjectsAreNotDeleted(t *testing.T) {
 	const task = `
 params: [{name: id, source: event.id}]

@@ -16,8 +16,7 @@ type runnerFunc func(context.Context, Event) *Result
 
 func (f runnerFunc) Run(ctx context.Context, e Event) *Result { return f(ctx, e) }
 
-// An event is acknowledged when it is queued, before it is run; one that cannot
-// be read is, too.
+// The worker acknowledges an event when it is queued, before its run; a malformed event, too.
 func TestEventsAreAcknowledgedWhenTheyAreQueued(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began, end := make(chan Event, 10), make(chan bool)

@@ -10,7 +10,7 @@ import (
 	"atoll.dev/adapter/transporttest"
 )
 
-// Every adapter is one that an engine takes.
+// The engine accepts every adapter.
 func TestTheAdaptersAreWellFormed(t *testing.T) {
 	dirs, err := fs.ReadDir(Files, ".")
 	if err != nil || len(dirs) < 3 {

@@ -19,7 +19,7 @@ var update = flag.Bool("update", false, "write the golden files")
 
 type object = map[string]any
 
-// situation is what an adapter finds when it runs.
+// situation is the input of an adapter's run.
 type situation struct {
 	adapter  string
 	name     string
@@ -57,7 +57,7 @@ func cluster(generation int, deleting bool) object {
 	return c
 }
 
-// awaited is a cluster that waits for adapters, as CLM says it.
+// awaited is a cluster that waits for adapters, as CLM shows it.
 func awaited(cluster object, adapters ...string) object {
 	var list []object
 	for _, name := range adapters {
@@ -85,7 +85,7 @@ func report(adapter string, generation int, data object, conditions ...string) o
 	return object{"adapter": adapter, "observed_generation": generation, "conditions": list, "data": data}
 }
 
-// work is one as Maestro has it, with what came back of one of its objects.
+// work is a work of Maestro with the feedback of one object.
 func work(name, kind, objectName, namespace string, generation int, conditions []object, values object) object {
 	var feedback []object
 	for name, v := range values {
@@ -262,7 +262,7 @@ func situations() []situation {
 	}
 }
 
-// What each adapter does and reports in each situation.
+// The actions and reports of each adapter in each situation.
 func TestTaskFilesReportInEachSituation(t *testing.T) {
 	for _, s := range situations() {
 		t.Run(s.adapter+"/"+s.name, func(t *testing.T) {
@@ -318,7 +318,7 @@ func dryRun(t *testing.T, s situation) *adapter.Trace {
 	return trace
 }
 
-// show runs the adapter, and writes what it changed: works, calls, reports.
+// show runs the adapter and prints its changes: works, calls, reports.
 func show(t *testing.T, s situation) []byte {
 	t.Helper()
 	trace := dryRun(t, s)

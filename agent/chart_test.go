@@ -15,8 +15,8 @@ import (
 
 var updateChart = flag.Bool("update", false, "write what is generated into deploy/charts/agent")
 
-// The chart gives the agent the rights that Bootstrap gives it: its template is
-// made of Bootstrap's objects, and what may differ is a value.
+// The chart gives the agent the rights of Bootstrap: its template is built from Bootstrap's
+// objects, and the variable parts are values.
 func TestTheChartGivesTheRightsOfBootstrap(t *testing.T) {
 	const name, namespace, group = "name-of-the-release", "namespace-of-the-release", "groups.of.the.release"
 	objects, err := bootstrapObjects(BootstrapOptions{Name: name, Namespace: namespace, APIGroups: []string{

@@ -187,7 +187,7 @@ func TestConditionsOfRemovedRulesDisappear(t *testing.T) {
 	if diff := cmp.Diff(want, conditionText(sortedConditions(after.Conditions))); diff != "" {
 		t.Error(diff)
 	}
-	// While the object cannot be read, what was last found stays.
+	// While the object cannot be read, the last values stay.
 	view.live = nil
 	if gone := manifestStatus(view, &after, 3, noon); len(gone.Conditions) != 4 {
 		t.Errorf("%s", conditionText(gone.Conditions))

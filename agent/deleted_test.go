@@ -62,7 +62,7 @@ func TestI9AnOrderBeforeTheDeletionIsRefused(t *testing.T) {
 	}
 }
 
-// The memory is bounded, and the latest deletion of an id is the one that counts.
+// The memory of deletions is bounded, and the latest deletion of an id counts.
 func TestDeletedWorksAreBounded(t *testing.T) {
 	d := newDeletedWorks()
 	now := time.Unix(1000, 0)

@@ -46,8 +46,7 @@ func (w *world) withExecutor(b work.Bundle) work.Bundle {
 	return b
 }
 
-// An executor's work does what the executor may, and no more: the agent's own
-// rights, which are wider, do not count.
+// An executor's work has exactly the executor's rights; the agent's own wider rights do not count.
 func TestAnExecutorsRightsLimitItsWork(t *testing.T) {
 	w := newWorld(t)
 	w.allow(t, []any{"configmaps", "roles"}, []any{"create", "update", "patch", "get", "delete"})
@@ -79,7 +78,7 @@ func TestAnExecutorsRightsLimitItsWork(t *testing.T) {
 	w.server.awaitGone("one")
 }
 
-// What a work that orphans its objects need not do is not asked for.
+// A work that orphans its objects needs no right to delete them.
 func TestAnOrphaningExecutorNeedsNoDeleteRight(t *testing.T) {
 	w := newWorld(t)
 	w.allow(t, []any{"configmaps"}, []any{"create", "update", "patch", "get"})
@@ -91,8 +90,7 @@ func TestAnOrphaningExecutorNeedsNoDeleteRight(t *testing.T) {
 	w.server.awaitApplied("one")
 }
 
-// Rights are asked again a minute after a denial, and five after they were
-// there.
+// The agent checks rights again a minute after a denial and five minutes after an approval.
 func TestAnExecutorsRightsAreCheckedAgain(t *testing.T) {
 	c := newCore(coreConfig{consumer: "c", hubHash: "h", agentID: "h", fieldManager: "work-agent", sendWindow: 4})
 	now := noon
@@ -185,8 +183,8 @@ func TestAMissingRightOfTheAgentIsReported(t *testing.T) {
 	w.server.awaitGone("one")
 }
 
-// An AppliedManifestWork is, field by field, what OCM's agent writes; one that
-// another agent wrote is taken over, and its eviction ended.
+// An AppliedManifestWork equals OCM's field by field; the agent takes over one of another agent and
+// ends its eviction.
 func TestAppliedManifestWorksEqualThoseOfOCM(t *testing.T) {
 	w := newWorld(t)
 	secret := json.RawMessage(`{"apiVersion":"v1","kind":"Secret","metadata":{"name":"s","namespace":"` + w.ns + `"}}`)
@@ -230,7 +228,7 @@ func TestAppliedManifestWorksEqualThoseOfOCM(t *testing.T) {
 		t.Errorf("owners %s", jsonText(t, owner))
 	}
 
-	// Another agent held it for a while, and thought the work was gone.
+	// Another agent held the work and marked it for eviction.
 	for sub, patch := range map[string]string{"": `{"spec":{"agentID":"another"}}`,
 		"status": `{"status":{"evictionStartTime":"2026-01-01T00:00:00Z"}}`} {
 		subs := []string{sub}

@@ -37,7 +37,7 @@ import (
 	"atoll.dev/plane/planetest"
 )
 
-// patience bounds every wait of a test; what is waited for takes milliseconds.
+// patience limits every wait of a test; only a hang exceeds it.
 const patience = 3 * time.Minute
 
 var (
@@ -275,9 +275,8 @@ func (b *broker) client(t testing.TB, name string) bus.ClientOptions {
 	return bus.ClientOptions{Addr: b.addr, TLS: b.ca.config(t, name)}
 }
 
-// server is Maestro's side of the wire, honest and in memory: it keeps what
-// was ordered and the last status of each, answers resyncs, and resends
-// deletions until they are acknowledged.
+// server is a correct fake of Maestro's side of the wire: it stores the orders and the last status
+// of each work, answers resyncs, and repeats unacknowledged deletions.
 type server struct {
 	t        testing.TB
 	consumer string
@@ -431,7 +430,7 @@ func (s *server) status(e bus.Event) {
 	}
 }
 
-// resync answers as Maestro does: what the agent lacks or has older, and
+// resync answers as Maestro does: works that the agent lacks or has in an older generation, and
 // every deletion.
 func (s *server) resync(ctx context.Context, list work.SpecVersions) {
 	known := map[string]int64{}
@@ -506,8 +505,8 @@ func (s *server) publish(ctx context.Context, kind, id string, b bundle) error {
 	})
 }
 
-// apply orders a bundle: creates it or makes the next generation. What the
-// broker does not take, a resync delivers.
+// apply orders a bundle: it creates it or makes the next generation. A resync delivers orders that
+// the broker dropped.
 func (s *server) apply(id string, w work.Bundle) {
 	s.t.Helper()
 	data, err := json.Marshal(w)

@@ -74,7 +74,7 @@ func TestIgnoredFieldsAreFoundInEachLanguage(t *testing.T) {
 	}
 }
 
-// The value that is there stays, found by the entry's name where lists differ.
+// The present value stays; where lists differ, the entry is found by its name.
 func TestIgnoredFieldsKeepTheirValues(t *testing.T) {
 	fields := []workv1.IgnoreField{
 		{Condition: workv1.IgnoreFieldsConditionOnSpokePresent, JSONPaths: []string{
@@ -111,8 +111,8 @@ func TestIgnoredFieldsKeepTheirValues(t *testing.T) {
 	}
 }
 
-// The hash is that of OCM's agent for this manifest, computed by its
-// hashOfResourceStruct (v1.2.1): an object that it made is not written again.
+// OCM's agent computes this hash for the manifest (hashOfResourceStruct, v1.2.1): our agent does
+// not write an object of OCM's agent again.
 func TestTheIgnoreHashEqualsThatOfOCM(t *testing.T) {
 	plan, err := planIgnore(
 		[]byte(

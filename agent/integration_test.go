@@ -120,8 +120,7 @@ func checkDeletion(t *testing.T, w *world, b work.Bundle, stays []string) {
 	}
 }
 
-// A deletion is acknowledged when the objects are gone, not when that was
-// asked for (I9).
+// The agent acknowledges a deletion when the objects are removed, not at the request (I9).
 func TestI9DeletionWaitsForTheObjects(t *testing.T) {
 	w := newWorld(t)
 	w.server.apply("one", manifests(configMap(w.ns, "a", "k", "1")))
@@ -155,8 +154,8 @@ func TestI9DeletionWaitsForTheObjects(t *testing.T) {
 	w.awaitGone(t, appliedWorks, "", w.amw("one"))
 }
 
-// While a deleted work waits for finalizers, its AppliedManifestWork lists what
-// it waits for, as OCM's does.
+// While a deleted work waits for finalizers, its AppliedManifestWork lists the remaining objects,
+// as OCM's does.
 func TestAppliedResourcesShrinkWhileADeletionWaits(t *testing.T) {
 	w := newWorld(t)
 	w.server.apply("one", manifests(configMap(w.ns, "a", "k", "1"), configMap(w.ns, "b", "k", "1"),
@@ -566,8 +565,7 @@ func applyCalls(m *metrics) int {
 	return int(n)
 }
 
-// An agent that lost its memory asks for everything and deletes nothing:
-// absence is no deletion.
+// An agent that lost its store requests all works and deletes nothing: absence is no deletion.
 func TestAWipedOrDamagedStoreDeletesNothing(t *testing.T) {
 	for name, harm := range map[string]func(path string) error{
 		"wiped": os.Remove,
@@ -595,7 +593,7 @@ func TestAWipedOrDamagedStoreDeletesNothing(t *testing.T) {
 			if err := harm(filepath.Join(w.dir, storeFile)); err != nil {
 				t.Fatal(err)
 			}
-			// What the server forgot stays; what it deletes meanwhile goes.
+			// A work that the server lost stays; a work that it deletes meanwhile is removed.
 			w.server.mu.Lock()
 			delete(w.server.bundles, "work-1")
 			w.server.bundles["work-2"].deleting = true
@@ -725,8 +723,8 @@ func TestI9AThousandChangesWhileTheAgentIsAway(t *testing.T) {
 	})
 }
 
-// A work is acknowledged to the broker only when it is on disk, and whatever
-// comes over the wire, the agent goes on (I6).
+// The agent acknowledges a work to the broker only when it is on disk, and it survives any message
+// (I6).
 func TestI6MalformedEventsAreDroppedAndOthersApplied(t *testing.T) {
 	w := newWorld(t)
 	send := func(kind string, ext map[string]string, data string) {
@@ -768,7 +766,7 @@ func TestI6MalformedEventsAreDroppedAndOthersApplied(t *testing.T) {
 	if u := w.get(t, configMaps, w.ns, "a"); dataOf(u, "k") != "1" {
 		t.Errorf("of two manifests of one object the first counts, got %v", u.Object["data"])
 	}
-	// A deletion of something that nobody knows is acknowledged.
+	// The agent acknowledges the deletion of an unknown work.
 	w.server.mu.Lock()
 	w.server.bundles["unknown"] = &bundle{generation: 3}
 	w.server.mu.Unlock()

@@ -15,8 +15,7 @@ import (
 	"atoll.dev/rules"
 )
 
-// Our JSONPath finds what Kubernetes' finds: paths were written for agents
-// that use the latter.
+// Our JSONPath finds the values of Kubernetes' implementation, for which authors write their paths.
 func TestJSONPathsMatchKubernetes(t *testing.T) {
 	var compared int
 	rapid.Check(t, func(t *rapid.T) {
@@ -96,10 +95,10 @@ func drawDocument(t *rapid.T) map[string]any {
 	return rapid.MapOfN(rapid.SampledFrom(pathKeys), value(3), 3, 6).Draw(t, "doc")
 }
 
-// drawPath draws what Kubernetes' parser reads. Left out is where ours is
-// meant to differ (see rules.Path): the characters of strings, keys in double
-// quotes, integers compared with fractions, and slices that end where they begin, as [*]
-// of an empty list does: after one, theirs forgets the lists that follow.
+// drawPath draws paths that Kubernetes' parser accepts, except where ours differs on purpose (see
+// rules.Path): the characters of strings, keys in double quotes, integers compared with fractions,
+// and empty slices, such as [*] of an empty list: after one, Kubernetes' implementation skips the
+// lists that follow.
 func drawPath(t *rapid.T) string {
 	field := func() string {
 		key := strings.NewReplacer(".", `\.`).Replace(rapid.SampledFrom(pathKeys).Draw(t, "key"))
@@ -132,8 +131,8 @@ func drawPath(t *rapid.T) string {
 	return path
 }
 
-// Any text, against Kubernetes' parser: what it accepts, ours accepts or has a
-// reason not to.
+// For any text that Kubernetes' parser accepts, ours accepts it or has a listed reason to refuse
+// it.
 func FuzzJSONPathsMatchKubernetes(f *testing.F) {
 	for _, s := range []string{".a.b", ".l[0:2:1]", `.c[?(@.type=="Ready")].a`, "..type", ".a['b','c']", ".l[-1]",
 		".a.*", "['x\\.y/z']", "1", "true", "'x'", ".a[ 0 , 1 ]"} {

@@ -134,8 +134,8 @@ func (c *child) kill() {
 	<-c.done
 }
 
-// Whatever the moment at which the agent is killed, in the end the cluster
-// holds exactly what was ordered, deletions included (I9, I12).
+// After kills of the agent at any moment the cluster converges to exactly the ordered works,
+// deletions included (I9, I12).
 func TestI12TheAgentConvergesAfterKills(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

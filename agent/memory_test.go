@@ -15,9 +15,8 @@ import (
 	"atoll.dev/api/work"
 )
 
-// What the agent's process holds of 10,000 objects, and the most it ever held,
-// while they are applied and after a restart. The race detector multiplies
-// it, so that this runs without only.
+// The memory of the agent's process with 10,000 objects, and its peak, during the apply and after a
+// restart. The race detector multiplies it, so the test runs only without.
 func TestMemoryOf10000Objects(t *testing.T) {
 	for name, rules := range map[string]bool{"metadata": false, "feedback": true} {
 		t.Run(name, func(t *testing.T) {

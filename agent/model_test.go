@@ -32,7 +32,7 @@ type model struct {
 	// kindUnknown: the API server does not serve ConfigMaps.
 	kindUnknown bool
 
-	// The disk: what is durable, and what was appended since.
+	// The disk: durable records, and those appended since.
 	disk      map[workID]savedWork
 	ceiling   int64
 	unflushed []effPersist
@@ -183,7 +183,7 @@ func (m *model) flushDisk(n int) {
 	m.unflushed = slices.Clone(m.unflushed[n:])
 }
 
-// happen lets calls of an agent that was killed take effect.
+// happen completes calls of a killed agent.
 func (m *model) executeLateCalls(n int) {
 	m.executingLateCall = true
 	defer func() { m.executingLateCall = false }()

@@ -244,7 +244,7 @@ func (m *model) isRecorded(e effApply) bool {
 		m.core.works[e.id] != nil && m.core.works[e.id].applied[e.key].Hash != ""
 }
 
-// remove decides as the real call does, first from what a watch showed the core.
+// remove decides as the real call does, first by the last observation of a watch.
 func (m *model) remove(e effRemove) event {
 	done := evRemoved{id: e.id, key: e.key}
 	action := actionRead
@@ -295,8 +295,7 @@ func (m *model) instanceOf(e effRemove, o *modelObject) instance {
 	return in
 }
 
-// collect is the garbage collector: it ends deletions and deletes what lost
-// all its owners.
+// collect is the garbage collector: it ends deletions and deletes objects without owners.
 func (m *model) collectGarbage() {
 	alive := map[types.UID]bool{}
 	for _, a := range m.amws {
@@ -349,7 +348,7 @@ func failedAnswer(e effect) event {
 	panic(fmt.Sprintf("no failure of %T", e))
 }
 
-// drift is somebody else in the cluster.
+// drift is another writer in the cluster.
 func (m *model) drift(kind int) {
 	keys := slices.SortedFunc(maps.Keys(m.objects), compareKeys)
 	names := slices.Sorted(maps.Keys(m.amws))
@@ -375,8 +374,8 @@ func (m *model) drift(kind int) {
 	}
 }
 
-// rename leaves what an agent of ours of an earlier version leaves: everything
-// of the work belongs to an AMW that has the work's id for a name.
+// rename creates the state of an earlier version of our agent: all objects of the work belong to an
+// AppliedManifestWork with the work's id as name.
 func (m *model) rename(a *amwState) {
 	name := amwName(a.creator())
 	if a.deleting || m.amws[name] != nil || m.orders[workID(name)] == nil {

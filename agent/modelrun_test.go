@@ -138,7 +138,7 @@ func (m *model) act() {
 	}
 }
 
-// settle lets everything succeed until nothing happens any more.
+// settle lets every call succeed until the model is idle.
 func (m *model) settle() {
 	m.apiUp, m.denied = true, false
 	m.connect()
@@ -195,7 +195,7 @@ func (m *model) settle() {
 		len(m.specsInFlight))
 }
 
-// check compares the cluster with what was ordered.
+// check compares the cluster with the orders.
 func (m *model) check() {
 	want := map[string][]string{}
 	for _, id := range slices.Sorted(maps.Keys(m.orders)) {

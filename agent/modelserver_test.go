@@ -122,8 +122,8 @@ func (m *model) checkAcknowledged(s *spec) {
 	}
 }
 
-// compare is a server's part of a comparison by digests. It does not look at
-// statuses, so as soon as there is one there is always a difference.
+// compare is the server's side of a comparison by digests. It ignores statuses, so it always
+// reports a difference once a status exists.
 func (m *model) compareDigests(say effPublish) {
 	if !m.digests {
 		return

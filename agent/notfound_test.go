@@ -13,10 +13,9 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// A binding whose role is missing is refused with a 404 that names the role.
-// The kind is known and stays known: the manifest is not applied, in the API
-// server's words, and its object is not available. Once the role is there, the
-// binding is made.
+// The API server refuses a binding without its role with a 404 that names the role. The kind
+// remains known: the manifest is not applied, with the API server's message, and its object is not
+// available. When the role exists, the agent creates the binding.
 func TestABindingWithoutItsRoleIsNotAvailable(t *testing.T) {
 	w := newWorld(t)
 	binding := json.RawMessage(

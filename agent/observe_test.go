@@ -20,7 +20,7 @@ import (
 
 var jobs = schema.GroupVersionResource{Group: "batch", Version: "v1", Resource: "jobs"}
 
-// patchAs changes an object as somebody else.
+// patchAs changes an object as another writer.
 func (w *world) patchAs(t *testing.T, gvr schema.GroupVersionResource, name, manager, body string,
 	subresource ...string) {
 	t.Helper()
@@ -101,7 +101,7 @@ func TestDriftAndStatusWithin200ms(t *testing.T) {
 	for what, all := range map[string][]time.Duration{"reported": reported, "repaired": repaired} {
 		slices.Sort(all)
 		t.Logf("%s after: median %v, worst %v, limit %v", what, all[len(all)/2], all[len(all)-1], limit)
-		// A busy machine delays most of them; the fastest show what the agent needs.
+		// A busy machine delays most changes; the fastest ones show the agent's own delay.
 		if all[len(all)/4] > limit {
 			t.Errorf("%s after %v, limit %v", what, all, limit)
 		}
@@ -205,8 +205,8 @@ func gaugeValue(g prometheus.Gauge) float64 {
 	return m.GetGauge().GetValue()
 }
 
-// A Job that its rule finds complete is written no more: not when it drifts,
-// not when it is gone, not when the work changes, until the rule goes.
+// The agent no longer writes a Job that its rule finds complete: neither after drift, nor after a
+// deletion, nor after a change of the work, until the rule is removed.
 func TestACompleteObjectIsNotWritten(t *testing.T) {
 	w := newWorld(t)
 	job := func(label string) work.Bundle {

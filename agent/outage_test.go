@@ -42,7 +42,7 @@ func (w *world) awaitRepair(t *testing.T, note string) {
 	})
 }
 
-func (w *world) awaitNote(t *testing.T, note string) {
+func (w *world) awaitLogNote(t *testing.T, note string) {
 	t.Helper()
 	w.server.await("the status to have "+note, func() bool {
 		b := w.server.bundles["one"]
@@ -50,9 +50,8 @@ func (w *world) awaitNote(t *testing.T, note string) {
 	})
 }
 
-// While the disk is full the agent repairs drift and sends statuses; what is new
-// waits and is not acknowledged. The agent ends with its context, and continues
-// when there is room again.
+// While the disk is full the agent repairs drift and sends statuses; new works wait unacknowledged.
+// The agent ends with its context, and continues when the disk has room again.
 func TestAFullDiskDelaysOnlyNewWorks(t *testing.T) {
 	c, ns := sharedCluster(t)
 	w := &world{cluster: c, ns: ns, consumer: ns, broker: startBroker(t), dir: t.TempDir()}
@@ -72,12 +71,12 @@ func TestAFullDiskDelaysOnlyNewWorks(t *testing.T) {
 	full.Store(true)
 	w.server.apply("two", manifests(configMap(ns, "b", "k", "1")))
 	w.awaitRepair(t, "first")
-	w.awaitNote(t, "first")
+	w.awaitLogNote(t, "first")
 	for i := range 20_000 { // more than any queue would hold
 		w.agent.store.append(record{ID: "one", Acked: fmt.Sprint(i)}, nil)
 	}
 	w.awaitRepair(t, "second")
-	w.awaitNote(t, "second")
+	w.awaitLogNote(t, "second")
 	if err := w.agent.ReadyStore(t.Context()); !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("ReadyStore returned %v", err)
 	}
@@ -97,7 +96,7 @@ func TestAFullDiskDelaysOnlyNewWorks(t *testing.T) {
 	w.awaitRepair(t, "third")
 	full.Store(false)
 	w.server.awaitApplied("two")
-	w.awaitNote(t, "third")
+	w.awaitLogNote(t, "third")
 }
 
 // Sequence ids go on while the disk is full, and records of one work wait as
@@ -153,9 +152,8 @@ func TestRecordsWaitForTheDiskOncePerWork(t *testing.T) {
 	})
 }
 
-// A broker that is over its quota drops events, and acknowledges none of them; a
-// full window has a publish wait. Neither holds up the cluster, and what was
-// dropped is sent again.
+// A broker above its quota drops events without acknowledgement; with a full window a publish
+// waits. Neither delays the cluster, and the agent sends dropped events again.
 func TestAnUnacknowledgedPublishDelaysNothingElse(t *testing.T) {
 	c, ns := sharedCluster(t)
 	w := &world{cluster: c, ns: ns, consumer: ns, broker: startBroker(t), dir: t.TempDir()}
@@ -176,13 +174,13 @@ func TestAnUnacknowledgedPublishDelaysNothingElse(t *testing.T) {
 	w.awaitRepair(t, "blocked")
 	broker.drops.Store(false)
 	broker.blocks.Store(false)
-	w.awaitNote(t, "blocked")
+	w.awaitLogNote(t, "blocked")
 	for i := range 100 {
 		w.server.awaitApplied(fmt.Sprint("more-", i))
 	}
 }
 
-// moodyLink drops what is published or has it wait.
+// moodyLink drops or delays publishes.
 type moodyLink struct {
 	link
 	drops, blocks atomic.Bool

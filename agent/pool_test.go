@@ -66,8 +66,8 @@ func TestCallsAreServedByLane(t *testing.T) {
 	})
 }
 
-// An agent that was killed may have had a call under way that takes effect
-// after its successor looked: what is not there yet is not taken for gone (I9).
+// A killed agent may have a call in flight that takes effect after its successor's first
+// observation: the successor does not treat the absent object as deleted (I9).
 func TestI9AnAgentPrunesNothingJustAfterItsStart(t *testing.T) {
 	key := objectKey{configMaps, "ns", "late"}
 	data, err := json.Marshal(manifests())

@@ -10,8 +10,8 @@ import (
 	"atoll.dev/api/work"
 )
 
-// What a watch showed of an object may be out of date. It never makes the agent
-// leave an object in the cluster that no other work owns any more.
+// An observation of a watch may be stale. It never makes the agent leave an object that no other
+// work owns.
 func TestI9AStaleObservationLeavesNoObject(t *testing.T) {
 	w := newWorld(t)
 	for _, id := range []string{"one", "two"} {
@@ -37,7 +37,7 @@ func TestI9AStaleObservationLeavesNoObject(t *testing.T) {
 	if owners := ownersOf(w.get(t, configMaps, w.ns, "a")); len(owners) != 1 || owners[w.amw("two")] == "" {
 		t.Fatalf("the object has the owners %v, want work two alone", owners)
 	}
-	// The second one finds that nobody else is left, and deletes it.
+	// The second work finds no other owner and deletes the object.
 	if done := w.agent.kube.remove(t.Context(), two).(evRemoved); done.err != nil || done.was != removalDeleting {
 		t.Errorf("work two: %+v", done)
 	}

@@ -9,9 +9,9 @@ import (
 	"atoll.dev/api/work"
 )
 
-// An Atoll server may miss the first digest and the list that follows it. The agent takes it for a
-// server that does not compare digests, and still sends digests: otherwise the server would not
-// learn what it lost with its database.
+// An Atoll server may miss the first digest and the list after it. The agent then treats it as a
+// server without digests and still sends digests: otherwise the server would not notice a loss of
+// its database.
 func TestI6AnUnansweredRequestIsRepeated(t *testing.T) {
 	c := newCore(coreConfig{consumer: "mc1", sendWindow: 1, resync: resync{listAfter: 2 * time.Second,
 		every: time.Minute}})

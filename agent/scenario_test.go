@@ -65,7 +65,7 @@ func newScenario(t *testing.T) *scenario {
 		}
 	}
 	s.restart()
-	s.endStep()
+	s.finishStep()
 	s.run(-1)
 	return s
 }
@@ -74,8 +74,8 @@ func (s *scenario) printf(format string, args ...any) {
 	s.lines = append(s.lines, fmt.Sprintf(format, args...))
 }
 
-// endStep prints the effects of a step in a fixed order: maps of the core have none.
-func (s *scenario) endStep() {
+// finishStep prints the effects of a step in a fixed order: maps of the core have none.
+func (s *scenario) finishStep() {
 	slices.Sort(s.step)
 	s.lines = append(s.lines, s.step...)
 	s.step = nil
@@ -142,7 +142,7 @@ func (s *scenario) command(d *datadriven.TestData) {
 	default:
 		d.Fatalf(s.t, "no command %s", d.Cmd)
 	}
-	s.endStep()
+	s.finishStep()
 }
 
 func (s *scenario) apply(d *datadriven.TestData, id workID) {
@@ -171,8 +171,8 @@ func (s *scenario) apply(d *datadriven.TestData, id workID) {
 	s.publish(id)
 }
 
-// run carries out what is in flight, until nothing is left that needs no clock, or
-// until that many calls are made; -1: any number.
+// run executes calls in flight until only timers remain, or until that many calls are made; -1: any
+// number.
 func (s *scenario) run(calls int) {
 	for {
 		switch {
@@ -210,7 +210,7 @@ func (s *scenario) run(calls int) {
 		default:
 			return
 		}
-		s.endStep()
+		s.finishStep()
 	}
 }
 
@@ -220,7 +220,7 @@ func (s *scenario) advance(by time.Duration) {
 	for at := s.core.nextWake(); !at.IsZero() && !at.After(end); at = s.core.nextWake() {
 		s.now = at
 		s.model.step(evTick{})
-		s.endStep()
+		s.finishStep()
 		s.run(-1)
 	}
 	s.now = end

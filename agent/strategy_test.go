@@ -16,7 +16,7 @@ import (
 	"atoll.dev/api/work"
 )
 
-// asUser writes an object as somebody with a field manager of their own.
+// asUser writes an object with another field manager.
 func (w *world) asUser(t *testing.T, name, patch string) {
 	t.Helper()
 	if _, err := w.in(configMaps, w.ns).Patch(t.Context(), name, types.MergePatchType, []byte(patch),
@@ -77,7 +77,7 @@ func TestUpdateReplacesContentOfOthers(t *testing.T) {
 		t.Errorf("finalizers %v, want those that were there", a.GetFinalizers())
 	}
 
-	// What the manifest no longer names stays, unless it is content.
+	// A field that the manifest no longer names stays, unless it is content.
 	w.asUser(t, "a", `{"data":{"user":"1"},"metadata":{"labels":{"user":"1"}}}`)
 	w.server.apply("one", manifests(modified(t, configMap(w.ns, "a", "other", "2"), func(u *unstructured.Unstructured) {
 		u.SetLabels(map[string]string{"user-": ""})
@@ -89,7 +89,7 @@ func TestUpdateReplacesContentOfOthers(t *testing.T) {
 		t.Errorf("data %v, labels %v", dataAll(a), a.GetLabels())
 	}
 
-	// And somebody who takes a field over does not block us.
+	// Another writer that takes over a field does not block the agent.
 	w.asUser(t, "a", `{"data":{"other":"user"}}`)
 	w.awaitObject(t, configMaps, w.ns, "a", func(u *unstructured.Unstructured) bool {
 		return dataOf(u, "other") == "2"
@@ -186,9 +186,9 @@ func TestIgnoredFieldsBelongToTheCluster(t *testing.T) {
 	}
 }
 
-// An entry of a list that is ignored is applied when the object is made and left
-// out of every later apply, as OCM's agent does: it goes with the next manifest,
-// unless somebody else has set it, too.
+// The agent applies an ignored list entry at the object's creation and leaves it out of later
+// applies, as OCM's agent does: the next manifest removes the entry, unless another writer has set
+// it, too.
 func TestIgnoredEntriesOfListsAreLeftOutOfTheApply(t *testing.T) {
 	w := newWorld(t)
 	deployment := func(image string) work.Bundle {

@@ -12,8 +12,7 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// uidOf and ownersOf say which instance an object is, and which
-// AppliedManifestWorks own it.
+// uidOf returns the instance of an object, ownersOf the AppliedManifestWorks that own it.
 func (w *world) uidOf(t *testing.T, name string) types.UID {
 	return w.get(t, configMaps, w.ns, name).GetUID()
 }
@@ -33,9 +32,9 @@ func (s *server) rename(id, name string) {
 	s.names[id] = name
 }
 
-// An agent that named AppliedManifestWorks after the work's id is followed by
-// one that names them after the work: the objects change hands and stay, what
-// the work no longer wants is pruned, and nothing of the old name is left.
+// An agent that named AppliedManifestWorks after the work's id is replaced by one that names them
+// after the work: the objects get the new owner and stay, objects outside of the work are pruned,
+// and nothing of the old name remains.
 func TestAWorkIsTakenOverFromItsFormerName(t *testing.T) {
 	w := newWorld(t)
 	create := configMap(w.ns, "created", "k", "1")
@@ -160,8 +159,8 @@ func TestTwoAgentsWithDifferentHubsShareAnObject(t *testing.T) {
 	first.awaitGone(t, configMaps, first.ns, "shared")
 }
 
-// A work may name any field manager, as with OCM's agent. What it applied is
-// watched for drift like the agent's own fields, and known after a restart.
+// A work may name any field manager, as with OCM's agent. The agent checks its fields for drift
+// like its own, also after a restart.
 func TestAWorkMayNameAnyFieldManager(t *testing.T) {
 	w := newWorld(t)
 	b := withStrategy(manifests(configMap(w.ns, "a", "k", "1")), workv1.UpdateStrategy{

@@ -53,7 +53,7 @@ func TestI7NoSpellingOfATopicMatchesAnother(t *testing.T) {
 	}
 }
 
-// What is refused beside something that is allowed stays refused.
+// A filter stays refused beside an allowed one.
 func TestI7ARefusedFilterStaysRefusedBesideAnAllowedOne(t *testing.T) {
 	b := startBroker(t, BrokerOptions{})
 	server := b.connect("system:maestro", ClientOptions{ClientID: "maestro"})
@@ -79,8 +79,8 @@ func TestI7ARefusedFilterStaysRefusedBesideAnAllowedOne(t *testing.T) {
 	}
 }
 
-// Ways around the name of a topic: aliases, wills of every kind, a second
-// CONNECT, what is kept for later.
+// Ways around the name of a topic: aliases, wills of every kind, a second CONNECT, retained
+// messages.
 func TestI7ProtocolFeaturesGiveNoRights(t *testing.T) {
 	b := startBroker(t, BrokerOptions{})
 	alias, zero, delay := uint16(7), uint16(0), uint32(1)
@@ -114,7 +114,7 @@ func TestI7ProtocolFeaturesGiveNoRights(t *testing.T) {
 			t.Errorf("a will, %s: taken", name)
 		}
 	}
-	// A client that is let in and then connects again, with a will and as another.
+	// An admitted client connects again, with a will and as another client.
 	c := b.rawAgent(t, "c1")
 	again := &packets.Connect{ProtocolName: "MQTT", ProtocolVersion: 5, ClientID: agentClientID("c2"), KeepAlive: 30,
 		Properties: &packets.Properties{},
@@ -167,7 +167,7 @@ var anyFilter = rapid.Custom(func(t *rapid.T) string {
 	return strings.Join(levels, "/")
 })
 
-// What is granted by a filter is within the filters that the table has.
+// A granted filter is within the filters of the table.
 func TestI7ACoveredFilterMatchesNothingMore(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		allowed, filter, topic := anyFilter.Draw(t, "allowed"), anyFilter.Draw(t, "filter"), anyFilter.Draw(t, "topic")

@@ -28,7 +28,7 @@ func TestMosquittoAcceptsTheRevocationList(t *testing.T) {
 			t.Fatalf("%v; scripts/ensure.sh installs it", err)
 		}
 	}
-	e := newEstate(t, 0)
+	e := newTestRegion(t, 0)
 	dir, err := os.MkdirTemp("", "atoll-mosquitto-") // not t.TempDir: its parents are root's
 	if err != nil {
 		t.Fatal(err)

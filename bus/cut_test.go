@@ -49,7 +49,7 @@ func newWirecutter(t testing.TB, to string) *wirecutter {
 	})
 	t.Cleanup(func() {
 		l.Close()
-		w.mend()
+		w.repair()
 		w.mu.Lock()
 		for _, c := range w.conns {
 			c.Close()
@@ -60,7 +60,7 @@ func newWirecutter(t testing.TB, to string) *wirecutter {
 	return w
 }
 
-// carry copies; while the wire is cut, what it has read waits.
+// carry copies; while the wire is cut, read bytes wait.
 func (w *wirecutter) carry(to, from net.Conn) {
 	defer to.Close()
 	defer from.Close()
@@ -88,7 +88,7 @@ func (w *wirecutter) cut() {
 	w.whole = make(chan struct{})
 }
 
-func (w *wirecutter) mend() {
+func (w *wirecutter) repair() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	select {
@@ -138,7 +138,7 @@ func TestI6AConnectionThatDropsAllPackets(t *testing.T) {
 		if agent.Connected() {
 			t.Error("the client calls itself connected")
 		}
-		wire.mend()
+		wire.repair()
 		receive(t, up)
 		if err := server.Publish(t.Context(), sourceTopic("c1"), testEvent("after")); err != nil {
 			t.Fatal(err)

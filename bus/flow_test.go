@@ -12,8 +12,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A client that takes three messages at a time gets three, and the next ones
-// as it acknowledges; meanwhile everything else passes.
+// A client with a Receive Maximum of three gets three messages, and the next ones as it
+// acknowledges; other packets are not delayed.
 func TestTheBrokerRespectsAReceiveMaximum(t *testing.T) {
 	eachBroker(t, BrokerOptions{}, func(t *testing.T, b *testBroker) {
 		const maximum, messages = 3, 50
@@ -53,7 +53,7 @@ func TestTheBrokerRespectsAReceiveMaximum(t *testing.T) {
 				continue
 			}
 			if got == maximum {
-				c.nothingComes()
+				c.expectNoPacket()
 			}
 			// By turns all and one of them.
 			n := 1
@@ -71,8 +71,8 @@ func TestTheBrokerRespectsAReceiveMaximum(t *testing.T) {
 	})
 }
 
-// nothingComes but the answer to a ping.
-func (c *rawClient) nothingComes() {
+// expectNoPacket but the answer to a ping.
+func (c *rawClient) expectNoPacket() {
 	c.t.Helper()
 	if _, err := packets.NewControlPacket(packets.PINGREQ).WriteTo(c.conn); err != nil {
 		c.t.Fatal(err)

@@ -38,7 +38,7 @@ type estate struct {
 	rest   func() // ends the broker's identity
 }
 
-func newEstate(t *testing.T, validity time.Duration) *estate {
+func newTestRegion(t *testing.T, validity time.Duration) *estate {
 	t.Helper()
 	ca, err := pki.OpenCA(filepath.Join(t.TempDir(), "ca"))
 	if err != nil {
@@ -121,7 +121,7 @@ func (e *estate) attempt(t *testing.T, config *tls.Config, clientID string) (*ra
 
 // The broker disconnects a revoked agent, and refuses it also after a restart of broker and CA.
 func TestI7ARevokedAgentIsDisconnected(t *testing.T) {
-	e := newEstate(t, 0)
+	e := newTestRegion(t, 0)
 	agent, other := e.identity(t, "c1", t.TempDir()), e.identity(t, "c2", t.TempDir())
 	c, err := e.attempt(t, agent.ClientTLS("broker"), agentClientID("c1"))
 	if err != nil {
@@ -171,7 +171,7 @@ func TestI7ARevokedAgentIsDisconnected(t *testing.T) {
 
 // The broker refuses certificates that do not prove an identity of the region.
 func TestI7CertificatesWithoutAnIdentityAreRefused(t *testing.T) {
-	e := newEstate(t, 0)
+	e := newTestRegion(t, 0)
 	agent := e.identity(t, "c1", t.TempDir())
 	mine, err := agent.ClientTLS("").GetClientCertificate(nil)
 	if err != nil {
@@ -197,7 +197,7 @@ func TestI7CertificatesWithoutAnIdentityAreRefused(t *testing.T) {
 		}
 		return tls.Certificate{Certificate: append([][]byte{der}, chain...), PrivateKey: key}
 	}
-	elsewhere := newEstate(t, 0).identity(t, "c1", t.TempDir())
+	elsewhere := newTestRegion(t, 0).identity(t, "c1", t.TempDir())
 	foreign, err := elsewhere.ClientTLS("").GetClientCertificate(nil)
 	if err != nil {
 		t.Fatal(err)
@@ -285,7 +285,7 @@ func sign(t *testing.T, ca *pki.CA, key *ecdsa.PrivateKey, name pki.Name) []byte
 // No event is lost while all certificates expire and are renewed several times: clients
 // connect again with the new certificate.
 func TestI6AChangeOfCertificatesLosesNoEvent(t *testing.T) {
-	e := newEstate(t, 2*time.Second)
+	e := newTestRegion(t, 2*time.Second)
 	maestro, agent := e.identity(t, "system:maestro", t.TempDir()), e.identity(t, "c1", t.TempDir())
 	background(t, maestro.Run)
 	background(t, agent.Run)

@@ -56,8 +56,8 @@ func TestInflight(t *testing.T) {
 	}
 }
 
-// An id is not used again while its acknowledgement can still come, and lost ids
-// end the connection before there are none.
+// An id is not reused while its acknowledgement can still arrive, and lost ids end the connection
+// before none is left.
 func TestInflightKeepsIDsOfExpiredPublishes(t *testing.T) {
 	f := newInflight(time.Second)
 	now := time.Unix(1000, 0)
@@ -163,9 +163,8 @@ func (b *forgetfulBroker) client(t *testing.T, o ClientOptions) *Client {
 	return c
 }
 
-// A broker that drops what exceeds a quota, and acknowledges none of it: each
-// publish that it drops fails within the limit, and the others are as fast as
-// ever, also when more are lost than the window has places.
+// A broker drops publishes above a quota without acknowledgement: each dropped publish fails within
+// the limit, and the others are not delayed, also if more are lost than the window has places.
 func TestI6LostAcknowledgementsBlockNoPublisher(t *testing.T) {
 	b := newForgetfulBroker(t, func(n int64) bool { return n%2 == 0 })
 	c := b.client(t, ClientOptions{AckTimeout: 400 * time.Millisecond, Window: 8})

@@ -152,8 +152,7 @@ func TestKeysFromFiles(t *testing.T) {
 	}
 }
 
-// A client whose keys change while it is connected connects anew with the new
-// ones; half-written ones change nothing.
+// A client whose keys change reconnects with the new keys; half-written ones change nothing.
 func TestI6NewKeysAreUsedAtOnce(t *testing.T) {
 	eachBroker(t, BrokerOptions{}, func(t *testing.T, b *testBroker) {
 		var mu sync.Mutex

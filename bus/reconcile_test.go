@@ -10,8 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// A hello asks for the resources of some slots, or, as those of earlier versions,
-// for all.
+// A hello requests the resources of some slots, or, as those of earlier versions, of all.
 func TestAHelloWantsTheResourcesOfItsSlots(t *testing.T) {
 	const slots = 32
 	wanted := 0

@@ -17,7 +17,7 @@ func TestMain(m *testing.M) {
 // The commands as a person types them, where no region runs; test/e2e runs
 // them where one does.
 func TestScripts(t *testing.T) {
-	// It is there and says its version; nothing here starts it.
+	// The program exists and prints its version; no test here starts it.
 	kube := filepath.Join(t.TempDir(), "atoll-kube")
 	if err := os.WriteFile(kube, []byte("#!/bin/sh\necho v1.2.3\n"), 0o700); err != nil {
 		t.Fatal(err)

@@ -29,8 +29,8 @@ import (
 	"atoll.dev/test/testsite"
 )
 
-// startCLM runs `atoll clm` with the arguments that args makes of two free
-// addresses, the API's and that of its health, and returns when it is ready.
+// startCLM runs `atoll clm` with arguments built from two free addresses, the API's and the health
+// port's, and returns when it is ready.
 func startCLM(t *testing.T, args func(api, ops string) []string) (base, ops string) {
 	t.Helper()
 	for range 5 { // another process may take a port first
@@ -181,8 +181,8 @@ func TestCLMOfARegionHasTenants(t *testing.T) {
 	}
 }
 
-// As hyperfleet-api is run: a file says everything, secrets come from files,
-// and callers have tokens.
+// The configuration of a typical hyperfleet-api: one file, secrets in files, and callers with
+// tokens.
 func TestCLMReadsHyperFleetsConfiguration(t *testing.T) {
 	dsn, err := pgx.ParseConfig(pgtest.DSN(t))
 	if err != nil {

@@ -32,8 +32,8 @@ entities:
 - {kind: Version, plural: versions, parent_kind: Channel}
 `
 
-// lifecycleHome runs a CLM as it is in a region, and makes the part of a home
-// that its operator needs. Beside it listens a plain one, whose URL is returned.
+// lifecycleHome runs a CLM as in a region, and creates the part of a home that its operator needs.
+// It also opens a plain listener and returns its URL.
 func lifecycleHome(t testing.TB, home string) (plain string) {
 	t.Helper()
 	site := testsite.NewIn(t, filepath.Join(home, "pki"))
@@ -52,7 +52,7 @@ func lifecycleHome(t testing.TB, home string) (plain string) {
 	return manager.URL
 }
 
-// live is a command that goes on while a script does, and what it has written.
+// live is a command that runs in parallel with a script, and its output.
 type live struct {
 	mu   sync.Mutex
 	text []byte
@@ -68,7 +68,7 @@ func (l *live) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// await waits until what was written matches.
+// await waits until the output matches.
 func (l *live) await(ts *testscript.TestScript, pattern string) {
 	re, err := regexp.Compile("(?m)" + pattern)
 	ts.Check(err)
@@ -112,7 +112,7 @@ func TestCLMScripts(t *testing.T) {
 			e.Setenv("CLM", lifecycleHome(e.T().(testing.TB), home))
 			return nil
 		},
-		Cmds: withLive(t, map[string]func(*testscript.TestScript, bool, []string){
+		Cmds: addLiveCommands(t, map[string]func(*testscript.TestScript, bool, []string){
 			"id": func(ts *testscript.TestScript, _ bool, args []string) {
 				r, err := dial(ts).Named(t.Context(), clmclient.Collection(args[1]), args[2])
 				ts.Check(err)
@@ -139,10 +139,10 @@ func TestCLMScripts(t *testing.T) {
 	})
 }
 
-// withLive adds the commands start, seen, and
+// addLiveCommands adds the commands start, seen, and
 //
 //	stop NAME        presses Ctrl-C, and waits until it has ended
-func withLive(t *testing.T, commands map[string]func(*testscript.TestScript, bool, []string)) map[string]func(
+func addLiveCommands(t *testing.T, commands map[string]func(*testscript.TestScript, bool, []string)) map[string]func(
 	*testscript.TestScript, bool, []string) {
 	type started struct {
 		*live

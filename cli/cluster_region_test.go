@@ -44,9 +44,8 @@ func (k customerKeys) Lookup(id string) (access.Key, bool, error) {
 	return k.key, id == k.key.AccessKeyID, nil
 }
 
-// frontRegion is what a customer sees of a region: the Platform API, before a
-// real lifecycle manager. The adapters are the scripts, but for the one that
-// signs.
+// frontRegion is the customer's view of a region: the Platform API, before a real CLM. The scripts
+// act as the adapters, except the one that signs.
 func frontRegion(t testing.TB, home string) *clmclient.Client {
 	t.Helper()
 	site := testsite.NewIn(t, filepath.Join(home, "pki"))
@@ -54,7 +53,7 @@ func frontRegion(t testing.TB, home string) *clmclient.Client {
 		Dimensions: []clm.Dimension{{Header: clmclient.TenantHeader, Key: "account", Required: true}}}})
 	lifecycle := manager.Dial() // as the region's adapters
 	platform := manager.DialAs("platform")
-	// nothing here asks it
+	// no test here calls it
 	maestro, err := maestroclient.New(maestroclient.Options{HTTP: "http://127.0.0.1:1", GRPC: "127.0.0.1:1"})
 	if err != nil {
 		t.Fatal(err)
@@ -107,8 +106,8 @@ func frontRegion(t testing.TB, home string) *clmclient.Client {
 	return lifecycle
 }
 
-// signCredentials is the adapter `credential` with hosting behind it: it signs
-// what is asked for.
+// signCredentials is the adapter `credential` with hosting behind it: it signs certificate
+// requests.
 func signCredentials(ctx context.Context, lifecycle *clmclient.Client) error {
 	ca, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -165,8 +164,8 @@ func signCredentials(ctx context.Context, lifecycle *clmclient.Client) error {
 	})
 }
 
-// reportOn reports conditions, TYPE=STATUS[:REASON[:MESSAGE]], and data of an
-// adapter. A report that says what was said before is dropped, and that is well.
+// reportOn reports conditions, TYPE=STATUS[:REASON[:MESSAGE]], and data of an adapter. CLM drops a
+// repeated report, which is right.
 func reportOn(ctx context.Context, lifecycle *clmclient.Client, in clmclient.Collection, id, adapter string,
 	generation int32,
 	data any, conditions ...string) error {
@@ -208,7 +207,7 @@ func TestClusterScripts(t *testing.T) {
 			regions.Store(e.WorkDir, frontRegion(e.T().(testing.TB), home))
 			return nil
 		},
-		Cmds: withLive(t, map[string]func(*testscript.TestScript, bool, []string){
+		Cmds: addLiveCommands(t, map[string]func(*testscript.TestScript, bool, []string){
 			"adapter": func(ts *testscript.TestScript, _ bool, args []string) {
 				found, _ := regions.Load(ts.Getenv("WORK"))
 				lifecycle, in := found.(*clmclient.Client), clmclient.Collection(args[1])

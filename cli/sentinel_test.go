@@ -18,8 +18,8 @@ import (
 	"atoll.dev/test/testsite"
 )
 
-// The sentinel says what needs work, from CLM's process and from its own, over
-// a broker that is not Atoll's, by HyperFleet's files.
+// The sentinel sends events for resources that need work, in CLM's process and in its own, over a
+// foreign broker, by HyperFleet's files.
 func TestTheSentinelRunsInCLMAndApart(t *testing.T) {
 	broker, err := mosquitto.Start(mosquitto.Options{})
 	if err != nil {

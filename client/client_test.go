@@ -164,8 +164,7 @@ func TestCAFileIsChecked(t *testing.T) {
 	}
 }
 
-// The first stream breaks, the second asks for a cursor that is too old, the
-// third begins anew.
+// The first stream breaks, the second requests an expired cursor, the third starts over.
 func TestFollowContinuesAndRelists(t *testing.T) {
 	var cursors []string
 	s := httptest.NewServer(rest.Observe(rest.Options{},

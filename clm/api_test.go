@@ -219,7 +219,7 @@ func TestSearch(t *testing.T) {
 	}
 }
 
-// A change makes a generation, one that changes nothing does not (I3).
+// A PATCH with a change makes a generation; an equal one does not (I3).
 func TestI3OnlyAPatchWithChangesMakesAGeneration(t *testing.T) {
 	a := start(t)
 	wif := a.do("POST", "/wifconfigs", `{"kind":"WifConfig","name":"w","spec":{}}`).want(201).at("id")
@@ -244,8 +244,8 @@ func TestI3OnlyAPatchWithChangesMakesAGeneration(t *testing.T) {
 	a.do("DELETE", "/wifconfigs/"+wif, "").want(202)
 }
 
-// A merge patch leaves what it does not name, to the last digit, and removes
-// what it says is null.
+// A merge patch keeps members that it does not name, to the last digit, and removes members that it
+// sets to null.
 func TestMergePatches(t *testing.T) {
 	a := start(t)
 	path := "/clusters/" + a.cluster("abc")
@@ -263,7 +263,7 @@ func TestMergePatches(t *testing.T) {
 	is(t, "without labels", got.at("labels")+got.at("generation"), "5")
 }
 
-// A write that names a version is refused when there is a later one (I2).
+// A write with a stale version is refused (I2).
 func TestI2StaleWritesAreRefused(t *testing.T) {
 	a := start(t)
 	path := "/clusters/" + a.cluster("abc")

@@ -193,8 +193,7 @@ func TestClientSendsAndReadsReports(t *testing.T) {
 	}
 }
 
-// A follower whose cursor is of another life of the database starts over, and
-// is told.
+// A follower with a cursor of another database starts over and reports it.
 func TestClientFollowsAndRelistsWhenItsCursorIsExpired(t *testing.T) {
 	c, ctx := start(t).client(), t.Context()
 	elsewhere, err := start(t).client().List(ctx, clusters, clmclient.ResourceQuery{})

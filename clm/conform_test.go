@@ -19,8 +19,8 @@ import (
 // document that its server gives out.
 type contract struct{ router routers.Router }
 
-// answerSchemas are what only answers are made of. In them, what the document
-// does not name must not be.
+// answerSchemas are the schemas of answers. A member that the document does not name is an error in
+// them.
 var answerSchemas = []string{"Metadata", "Resource", "ObjectReference", "ResourceStatus", "ResourceCondition",
 	"Awaited", "ResourceList", "AdapterStatus",
 	"AdapterCondition", "AdapterStatusList", "History", "HistoryRecord", "ReconcileRequest", "Problem", "ProblemField"}
@@ -61,8 +61,7 @@ var agreed = sync.OnceValues(func() (*contract, error) {
 	return &contract{router}, nil
 })
 
-// check checks one exchange: an answer is as documented, and a request that was
-// granted is one that the document allows.
+// check compares one exchange with the document: the answer, and an accepted request.
 func (c *contract) check(t testing.TB, req *http.Request, sent string, a answer) {
 	t.Helper()
 	if c == nil { // a server of other kinds

@@ -14,8 +14,8 @@ import (
 	"atoll.dev/internal/pgtest"
 )
 
-// What nobody reports on goes at once; what adapters have to clean up goes in
-// the report that completes it (I9).
+// A resource without reports is removed at once; a resource with adapters is removed with the
+// report that completes its clean-up (I9).
 func TestI9DeleteCompletesWithTheLastReport(t *testing.T) {
 	a := start(t)
 	path := "/clusters/" + a.cluster("abc")
@@ -48,8 +48,8 @@ func TestI9DeleteCompletesWithTheLastReport(t *testing.T) {
 	a.cluster("abc")
 }
 
-// Children go with their parent, and it goes with the last of them, without
-// another word of its own adapters.
+// A deletion includes the children. The parent is removed with its last child, without another
+// report of its own adapters.
 func TestI9AParentIsRemovedWithItsLastChild(t *testing.T) {
 	a := start(t)
 	id := a.cluster("abc")
@@ -159,8 +159,8 @@ func TestI9AFamilyConvergesUnderConcurrentDeletions(t *testing.T) {
 	is(t, "what is left", a.do("GET", "/resources", "").at("total"), "0")
 }
 
-// The last reports on a parent and on its child may come at once, each to a
-// process of its own: neither stays behind (I9).
+// The last reports on a parent and on its child may arrive at once, each at another process: both
+// resources are removed (I9).
 func TestI9ConcurrentLastReportsOfParentAndChildRemoveBoth(t *testing.T) {
 	dsn := pgtest.DSN(t)
 	a, b := startOn(t, dsn), startOn(t, dsn)
@@ -213,7 +213,7 @@ func TestI9ConcurrentLastReportsOfParentAndChildRemoveBoth(t *testing.T) {
 	a.do("GET", path, "").want(404, "NTF-001")
 }
 
-// Who waits for one family's lock must not keep others from the database.
+// A request that waits for a family's lock holds no database connection.
 func TestReportsThatWaitForALockUseNoConnections(t *testing.T) {
 	dsn := pgtest.DSN(t)
 	a := startOn(t, dsn)

@@ -72,7 +72,7 @@ func TestExpiredResourcesAreDeleted(t *testing.T) {
 	eventually(t, "the visit after one that is held ends", gone(a, next))
 	a.do("GET", held, "").want(200)
 
-	// It goes on after a restart, and what one server deletes the other does not miss.
+	// Expiry continues after a restart, and one server sees the deletions of the other.
 	late := visit("late", in(time.Second))
 	stop()
 	b, _ := startWith(t, dsn, func(*Options) {})

@@ -25,7 +25,7 @@ func run(t *testing.T, dsn, sql string) {
 	}
 }
 
-// eventually asks until the answer has a status.
+// eventually repeats a request until the answer has the status.
 func (a *testAPI) eventually(status int, method, path, body string) answer {
 	a.t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -51,8 +51,7 @@ func (a answer) refused(status int) {
 	}
 }
 
-// A request is answered after its commit: one whose commit fails is not granted
-// (I5).
+// CLM answers a request after its commit, and refuses a request whose commit fails (I5).
 func TestI5AFailedCommitGrantsNoSlot(t *testing.T) {
 	dsn := pgtest.DSN(t)
 	a := startOn(t, dsn)
@@ -69,7 +68,7 @@ func TestI5AFailedCommitGrantsNoSlot(t *testing.T) {
 	is(t, "records", a.do("GET", path+"/history", "").want(200).at("items.1"), "")
 }
 
-// A full disk refuses what writes, and nothing that reads. Nothing is half done.
+// On a full disk writes fail and reads work. No write is partial.
 func TestI5AFullDiskRefusesWritesAndReadsGoOn(t *testing.T) {
 	server := pgtest.Server(t)
 	a := startOn(t, pgtest.Database(t, server.Cluster))
@@ -93,8 +92,8 @@ func TestI5AFullDiskRefusesWritesAndReadsGoOn(t *testing.T) {
 	a.eventually(201, "POST", "/clusters", `{"kind":"Cluster","name":"after","spec":{}}`)
 }
 
-// While PostgreSQL is away, or its tables are held, requests are refused soon;
-// what was acknowledged is there when it is back (I1, I12).
+// While PostgreSQL is away, or its tables are locked, CLM refuses requests soon. Acknowledged
+// writes exist when PostgreSQL is back (I1, I12).
 func TestI1I12CLMSurvivesARestartOfPostgreSQL(t *testing.T) {
 	server := pgtest.Server(t)
 	dsn := pgtest.Database(t, server.Cluster)

@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// A reference names the kind of its target, and a list asks for a type of
-// reference that there is.
+// A reference must name the kind of its target, and a list an existing type of reference.
 func TestForeignReferences(t *testing.T) {
 	a := start(t)
 	wif := a.do("POST", "/wifconfigs", `{"kind":"WifConfig","name":"w","spec":{}}`).want(201).at("id")

@@ -28,8 +28,8 @@ func endedCluster(a *testAPI) (cluster, pool string) {
 	return cluster, pool
 }
 
-// A parent goes with its last child. In the original it stays until its own next report, which is
-// answered with 201: so is a report here, and the parent does not come back.
+// A parent is removed with its last child. The original keeps it until its own next report, which
+// it answers with 201. CLM answers such a report with 201, too, and the parent stays removed.
 func TestForeignReportAfterTheLastChild(t *testing.T) {
 	dsn := pgtest.DSN(t)
 	a := startOn(t, dsn)
@@ -68,7 +68,7 @@ func TestForeignReportAfterTheLastChild(t *testing.T) {
 	a.report(cluster, "dns", 2, "False", "True").want(404, "NTF-001")
 }
 
-// A cluster that its own last report ended is gone at once, in the original, too.
+// A cluster that its own last report removed is 404 at once, in the original, too.
 func TestForeignReportAfterTheOwnEnd(t *testing.T) {
 	a := start(t)
 	cluster := "/clusters/" + a.cluster("abc")
@@ -99,7 +99,7 @@ func TestForeignRepeatedDeletion(t *testing.T) {
 		if b, a := c.before.at("updated_time"), c.after.at("updated_time"); a <= b {
 			t.Errorf("%s was updated at %s and then at %s", c.what, b, a)
 		}
-		// Nobody has reported on this generation: its condition has the time of the request.
+		// No adapter has reported on this generation: its condition has the time of the request.
 		is(t, c.what+"'s condition", c.after.at("status.conditions.0.last_updated_time"), c.after.at("updated_time"))
 		for _, member := range []string{"generation", "deleted_time", "deleted_by", "updated_by",
 			"status.conditions.0.last_transition_time"} {
@@ -111,14 +111,14 @@ func TestForeignRepeatedDeletion(t *testing.T) {
 	search := "/clusters?search=" + "updated_time+%3E+%27" + before.at("updated_time") + "%27"
 	is(t, "found by the new time", a.do("GET", search, "").want(200).at("total"), "1")
 
-	// What a watch from before the second DELETE shows first is a later change.
+	// A watch from before the second DELETE shows a later change first.
 	next := a.cluster("next")
 	events := a.watch(t, "/clusters?watch=true&cursor="+url.QueryEscape(cursor))
 	is(t, "the first event", events.next().Object.ID, next)
 }
 
-// A reason and a message that a reporter gave are shown, also when they are empty; those that it did
-// not give are left out. The adapter's condition of the resource shows what the report shows.
+// An answer shows the reason and the message of a report, also if they are empty, and leaves out
+// absent ones. The adapter's condition of the resource has the same members as the report.
 func TestForeignEmptyTexts(t *testing.T) {
 	a := start(t)
 	path := "/clusters/" + a.cluster("abc")

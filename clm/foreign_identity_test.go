@@ -15,7 +15,7 @@ import (
 	"atoll.dev/internal/pgtest"
 )
 
-// tokened is a server whose callers have tokens, and a way to make one.
+// tokened is a server that requires tokens, with a function that makes one.
 func tokened(t *testing.T, tenancy Tenancy, pattern string) (*testAPI, func(claims jwt.MapClaims) string) {
 	t.Helper()
 	key := newKey(t)
@@ -38,7 +38,7 @@ func tokened(t *testing.T, tenancy Tenancy, pattern string) (*testAPI, func(clai
 	}
 }
 
-// Whoever has a token without a name reads, and changes nothing.
+// A token without a name allows reading and no change.
 func TestForeignTokenWithoutIdentity(t *testing.T) {
 	a, holder := tokened(t, Tenancy{}, "")
 	const body = `{"kind":"Cluster","name":"abc","spec":{}}`
@@ -52,8 +52,9 @@ func TestForeignTokenWithoutIdentity(t *testing.T) {
 	a.do("PUT", "/clusters/"+id+"/statuses", statusBody("dns", 1, time.Now(), "True"), nameless).want(401, "AUT-001")
 }
 
-// A token whose name is too long, has a control character or does not match the pattern is good for
-// reading, as in the original. A write is refused, and says why without showing the name.
+// A token with a name that is too long, has a control character or does not match the pattern
+// allows reading, as in the original. CLM refuses a write with an error that does not contain the
+// name.
 func TestForeignTokenWithAnUnusableIdentity(t *testing.T) {
 	a, holder := tokened(t, Tenancy{}, `@example\.com$`)
 	const body = `{"kind":"Cluster","name":"abc","spec":{}}`
@@ -74,7 +75,7 @@ func TestForeignTokenWithAnUnusableIdentity(t *testing.T) {
 	}
 }
 
-// What is not there is not there, for those without a token, too.
+// An unknown path is 404 for callers without a token, too.
 func TestForeignUnknownPathWithoutToken(t *testing.T) {
 	a, _ := tokened(t, Tenancy{}, "")
 	a.do("GET", "/nopes", "").want(404, "NTF-000")
@@ -109,7 +110,7 @@ func TestForeignSystemHeaderWithTenant(t *testing.T) {
 	a.do("GET", path, "", "X-Org: no such/org").want(403, "AUZ-001")
 }
 
-// A caller without an optional dimension sees what has his others.
+// A caller without an optional dimension sees all resources with its other dimensions.
 func TestForeignTenantWithoutAnOptionalDimension(t *testing.T) {
 	identity := &Identity{Open: true, Tenancy: orgs}
 	a, _ := startWith(t, pgtest.DSN(t), func(o *Options) { o.Identify = identity.Identify })

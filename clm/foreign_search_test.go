@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// What sentinels and clients of the original search by and order by.
+// Sentinels and clients of the original send these searches and orders.
 func TestForeignSearches(t *testing.T) {
 	a := start(t)
 	one := a.do("POST", "/clusters",

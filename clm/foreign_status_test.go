@@ -7,9 +7,8 @@ import (
 	"time"
 )
 
-// The tests of this file and its neighbours send what clients, sentinels and
-// reporters of the original send, and expect what it answers. See
-// docs/compatibility.md.
+// The tests of this file and its neighbours send the requests of clients, sentinels and reporters
+// of the original, and expect the original's answers. See docs/compatibility.md.
 
 // A report without a time, or of the year 1, is one of now.
 func TestForeignReportsWithoutTime(t *testing.T) {
@@ -82,7 +81,7 @@ func TestForeignReportMessages(t *testing.T) {
 	}
 }
 
-// An adapter that does not know says so once.
+// Only the first of equal reports with Available=Unknown is stored.
 func TestForeignUnknownReportAgain(t *testing.T) {
 	a := start(t)
 	path := "/clusters/" + a.cluster("abc")
@@ -92,8 +91,8 @@ func TestForeignUnknownReportAgain(t *testing.T) {
 	is(t, "reports", a.do("GET", path+"/statuses", "").at("total"), "1")
 }
 
-// Of two different reports of one time the first one is kept, and answers the
-// second one, unless the reporter asks for the second one.
+// CLM keeps the first of two different reports with one time and answers the second with it, unless
+// the reporter requests the second.
 func TestForeignReportsOfEqualTime(t *testing.T) {
 	a := start(t)
 	path := "/clusters/" + a.cluster("abc")

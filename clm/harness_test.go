@@ -131,7 +131,7 @@ func claimed(r *http.Request) (Caller, error) {
 	return c, nil
 }
 
-// answer is what came back.
+// answer is the answer to a request.
 type answer struct {
 	t      testing.TB
 	what   string

@@ -9,8 +9,9 @@ import (
 	"atoll.dev/internal/pgtest"
 )
 
-// The settings of the server that the database is on belong to its owner: the lifecycle manager works the same on one
-// that compiles every statement, has no memory to sort in, another time zone, another isolation and another date style.
+// The owner of the database server chooses its settings: CLM works the same on a server that
+// compiles every statement, has no memory for sorting, another time zone, another isolation and
+// another date style.
 func TestBadServerSettingsChangeNothing(t *testing.T) {
 	server := pgtest.Server(t, pgtest.Hostile())
 	a := startOn(t, pgtest.Database(t, server.Cluster)) // the migrations

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// What every answer has in common.
+// Every answer has these headers and members.
 func TestAnswersHaveTheContractsForm(t *testing.T) {
 	a := start(t)
 	id := a.cluster("abc")
@@ -96,7 +96,7 @@ func TestListsSelectByReference(t *testing.T) {
 	}
 }
 
-// A name is free at once when who had it is being deleted.
+// A name is free as soon as the deletion of its resource is requested.
 func TestANameCanBeReused(t *testing.T) {
 	a := start(t)
 	first := a.cluster("abc")

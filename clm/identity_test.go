@@ -66,7 +66,7 @@ func codeOf(err error) string {
 	return ""
 }
 
-// Nobody gets in but with a token of an issuer that is known (I10).
+// CLM accepts only tokens of configured issuers (I10).
 func TestI10Tokens(t *testing.T) {
 	key, stranger, rotated := newKey(t), newKey(t), newKey(t)
 	served := keySet(t, "k1", &key.PublicKey)
@@ -204,7 +204,7 @@ func TestTokensWhileAnIssuerHangs(t *testing.T) {
 	identify()
 	hangs.Store(true)
 	issuer := tokens.issuers[0]
-	// it is time to ask again, and to wait
+	// the keys are due for loading, and the load blocks
 	issuer.keys.tried, issuer.keys.loaded, issuer.client.Timeout = time.Time{}, time.Now().Add(-2*keysFresh), 0
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -233,8 +233,8 @@ func TestInvalidTokenIssuersAreRefused(t *testing.T) {
 	}
 }
 
-// Headers make nobody the system, and nobody another tenant's, unless tenancy
-// is on, where a gateway is trusted to have set them (I10).
+// A header gives no caller the rights of the system or another tenant, unless tenancy is enabled:
+// then a trusted gateway sets it (I10).
 func TestI10Tenancy(t *testing.T) {
 	r := httptest.NewRequest("GET", "/", nil)
 	r.Header.Set("X-Atoll-Principal", "root")

@@ -139,7 +139,7 @@ func TestTokensWithANewKeyShareOneLoad(t *testing.T) {
 	})
 }
 
-// A key set yields its RSA keys for signatures. A key that nobody can use does not lock out the others.
+// A key set yields its RSA signature keys. An unusable key does not disable the others.
 func TestKeySetsYieldTheirUsableKeys(t *testing.T) {
 	key := newKey(t).PublicKey
 	jwk := func(id, members string) string { return rsaJWK(id, &key, members) }

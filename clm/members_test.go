@@ -11,9 +11,8 @@ import (
 	"atoll.dev/client/clmclient"
 )
 
-// However replicas come, go, are late, and take their time: no slot is ever two
-// replicas', of those whose lease lasts; and when nothing happens any more each
-// slot is one's.
+// For random joins, leaves and delays no slot ever has two holders with a valid lease; when the
+// events end, each slot has one holder.
 func TestNoSlotHasTwoHolders(t *testing.T) {
 	type replica struct {
 		open, busy []int // as it knows
@@ -123,8 +122,8 @@ func TestAClockSetBackReleasesSlots(t *testing.T) {
 	is(t, "after the longest lease", fmt.Sprint(len(open)), "32")
 }
 
-// After a time in which nobody could renew, all replicas come back to the slots
-// that they had; one that does not come has one lease more, and no second one.
+// After an outage in which no replica could renew, all replicas get their former slots. An absent
+// replica keeps its slots for one more lease and no longer.
 func TestReplicasKeepTheirSlotsAfterAnOutage(t *testing.T) {
 	const second = int64(1e6)
 	now, state := 10*second, sharing{}

@@ -49,8 +49,8 @@ func (p *pending) want(t *testing.T, want map[string]string) {
 	t.Fatal(diff)
 }
 
-// The figures come from pages at the start, and from the feed then: of creates, reports, changes, deletions
-// and removals.
+// The figures come from pages at the start, and then from the feed's creates, reports, changes,
+// deletions and removals.
 func TestPendingResourcesAreCountedFromTheFeed(t *testing.T) {
 	a := start(t)
 	var clusters []string
@@ -82,8 +82,8 @@ func TestPendingResourcesAreCountedFromTheFeed(t *testing.T) {
 	followed(t, a, 0).want(t, map[string]string{"Cluster false": "1 1", "Cluster true": "1 1", "NodePool true": "1 1"})
 }
 
-// When the subscription ends, the figures stay until they are loaded again, and what happened meanwhile is
-// in them then.
+// When the subscription ends, the figures stay until the next load, which includes the changes of
+// the gap.
 func TestPendingFiguresSurviveABrokenFeed(t *testing.T) {
 	a := start(t)
 	a.cluster("one")
@@ -97,8 +97,8 @@ func TestPendingFiguresSurviveABrokenFeed(t *testing.T) {
 	p.want(t, map[string]string{"Cluster false": "2 0"})
 }
 
-// The longest wait is that of the resource whose Reconciled has been False for the longest time, as of the
-// scrape. Resources that are not stuck do not count.
+// The longest wait is computed at the scrape, from the oldest Reconciled=False. Resources below the
+// threshold do not count as stuck.
 func TestTheLongestWaitIsComputedAtTheScrape(t *testing.T) {
 	registry, err := ParseRegistry([]byte(testEntities))
 	if err != nil {

@@ -30,7 +30,7 @@ func TestFaultsOfTheStoreHaveStatuses(t *testing.T) {
 		}
 		is(t, err.Error(), fmt.Sprint(e.Status, " ", wireCode(e), " ", e.RetryAfter), want)
 	}
-	// A database that is down cannot answer in time, either: what is certain comes first.
+	// A database that is down also causes time-outs: the certain cause wins.
 	down := fmt.Errorf("%w: %w", store.ErrUnavailable, context.DeadlineExceeded)
 	is(t, "both", fmt.Sprint(classify(down).Status), "503")
 	if e := classify(fmt.Errorf("a bug")); e != nil {

@@ -10,7 +10,7 @@ import (
 	"atoll.dev/store"
 )
 
-// requests are what the feed has of requests for work.
+// requests are the feed's documents of the kind Request.
 func (a *testAPI) requests() (all []api.ReconcileRequest) {
 	a.t.Helper()
 	page, err := a.server.store.List(a.t.Context(), store.Query{Kind: RequestKind})
@@ -68,7 +68,7 @@ func TestReconcileRequestsAreStored(t *testing.T) {
 	is(t, "resources, of which requests are none", a.do("GET", "/resources", "").at("total"), "2")
 }
 
-// What is out of date goes, and nothing else.
+// Housekeeping removes expired records and nothing else.
 func TestHousekeepingRemovesExpiredRecords(t *testing.T) {
 	a := start(t)
 	const body = `{"kind":"Cluster","name":"abc","spec":{}}`
@@ -113,7 +113,7 @@ func TestHistoryIsTrimmed(t *testing.T) {
 	}
 	after := a.do("GET", path+"/history", "").want(200)
 	is(t, "after", after.at("items.0.action")+after.at("items.1.action"), "update")
-	// What has not changed for so long is there nevertheless.
+	// A resource without recent changes remains.
 	age("update")
 	if err := a.server.tidy(t.Context(), time.Now()); err != nil {
 		t.Fatal(err)

@@ -15,9 +15,9 @@ import (
 	"atoll.dev/internal/pgtest"
 )
 
-// Two servers on one database are as one: no update is lost (I2), a key makes one
-// resource, whichever of them is asked, and those who watch either see each
-// change of each resource in its order, to the last (I1, I4).
+// Two servers on one database act as one: no update is lost (I2), an idempotency key makes one
+// resource at either of them, and watches of either get each change of each resource in order (I1,
+// I4).
 func TestI2ReplicasShareADatabase(t *testing.T) {
 	const writers, rounds, keys = 4, 15, 10
 	dsn := pgtest.DSN(t)

@@ -13,7 +13,8 @@ import (
 	"atoll.dev/internal/pgtest"
 )
 
-// Searches by conditions, by indexed members of the spec and by labels read what they find, and not the table.
+// Searches by conditions, by indexed members of the spec and by labels read their matches and not
+// the whole table.
 func TestSearchesReadAnIndex(t *testing.T) {
 	const resources, each = 20_000, 1_000
 	const want = resources / each
@@ -79,7 +80,7 @@ func TestSearchesReadAnIndex(t *testing.T) {
 	}
 }
 
-// What searches find through the facets follows the conditions.
+// Searches by facets follow changes of the conditions.
 func TestASearchByConditionFollowsReports(t *testing.T) {
 	a := start(t)
 	id := a.cluster("shop")

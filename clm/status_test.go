@@ -16,7 +16,7 @@ func statusBody(adapter string, generation int, at time.Time, available string) 
 		adapter, generation, at.UTC().Format(time.RFC3339Nano), available)
 }
 
-// The checks of a report come in the contract's order.
+// CLM checks a report in the contract's order.
 func TestReportsAreCheckedInOrder(t *testing.T) {
 	a := start(t)
 	path := "/clusters/" + a.cluster("abc")
@@ -93,7 +93,7 @@ func TestI3ALaterEqualReportSendsNoEvent(t *testing.T) {
 	is(t, "the report's time", a.do("GET", path+"/statuses", "").at("items.1.last_report_time"), last)
 	is(t, "the transition", after.at("status.conditions.0.last_transition_time"),
 		before.at("status.conditions.0.last_transition_time"))
-	// What comes next in the watch is not of those.
+	// The watch's next event is not one of these changes.
 	a.do("PUT", path+"/statuses", statusBody("dns", 1, at.Add(10*time.Second), "False")).want(201)
 	if e := w.next(); e.Type == "BOOKMARK" {
 		w.want("MODIFIED abc")
@@ -103,7 +103,7 @@ func TestI3ALaterEqualReportSendsNoEvent(t *testing.T) {
 	is(t, "versions", version(a.do("GET", path, "")), "4")
 }
 
-// Who keeps a resource from being reconciled, and since when, can be seen.
+// A status lists the adapters that a resource waits for, with the time since when.
 func TestStatusListsAwaitedAdapters(t *testing.T) {
 	a := start(t)
 	path := "/clusters/" + a.cluster("abc")
@@ -148,7 +148,7 @@ func TestStatusListsAwaitedAdapters(t *testing.T) {
 	is(t, "while deleting", awaiting(), "validation later False")
 }
 
-// Reports of an adapter whose clock was wrong count again once the clock is right.
+// Reports of an adapter with a wrong clock count again once the clock is right.
 func TestAReportFromTheFutureBlocksNothing(t *testing.T) {
 	a := start(t)
 	path := "/clusters/" + a.cluster("abc")
@@ -161,8 +161,8 @@ func TestAReportFromTheFutureBlocksNothing(t *testing.T) {
 	}
 }
 
-// A repetition gets the answer that the report got, also when a later one was
-// taken meanwhile, or another of the same moment.
+// A repeated report gets its first answer, also after a later report or another one with the same
+// time.
 func TestARepeatedReportGetsTheFirstAnswer(t *testing.T) {
 	a := start(t)
 	path := "/clusters/" + a.cluster("abc") + "/statuses"
@@ -220,7 +220,7 @@ func TestStatusesAreWatched(t *testing.T) {
 	a.do("PATCH", path, `{"labels":{"a":"b"}}`).want(200)
 	put("dns", 2*time.Second, "True")
 	is(t, "a change", next(w), "MODIFIED dns")
-	// What continues begins with all reports, at the first change.
+	// A continued watch sends all reports with the first change.
 	again := a.watch(t, path+"/statuses?watch=true&cursor="+url.QueryEscape(caught.Cursor))
 	is(t, "continued", next(again), "ADDED dns")
 	is(t, "continued", next(again), "ADDED validation")

@@ -23,8 +23,7 @@ func regional(t *testing.T) *clmclient.Client {
 	return a.client()
 }
 
-// An account does not come near what is another's, nor near what is the
-// system's, on any road (I10).
+// An account reaches no resource of another account or of the system, by any route (I10).
 func TestI10TenantsAreIsolated(t *testing.T) {
 	c := regional(t)
 	system := t.Context()
@@ -111,7 +110,7 @@ func TestI10TenantsAreIsolated(t *testing.T) {
 		t.Errorf("work on all: %v", err)
 	}
 
-	// Lists: neither by a search, nor by what is referred to, nor by counting.
+	// Lists: no resource of another account by a search, by a reference or in a count.
 	for _, q := range []clmclient.ResourceQuery{{}, {Search: remote.Equal("id", made.ID)},
 		{Search: remote.Equal("owner_id", made.ID)}, {RefType: "wif_config", RefTo: made.ID}} {
 		for _, in := range []clmclient.Collection{clusters, clmclient.AllKinds, "nodepools", "passes"} {
@@ -132,8 +131,8 @@ func TestI10TenantsAreIsolated(t *testing.T) {
 		t.Errorf("the system sees %d, %v", page.Total, err)
 	}
 
-	// Watches, with the cursor of another, too: what is not theirs is not shown,
-	// neither while it is there nor when it goes.
+	// A watch, also with the cursor of another account, shows no foreign resource and no foreign
+	// deletion.
 	all, err := c.List(ours, clmclient.AllKinds, clmclient.ResourceQuery{})
 	if err != nil {
 		t.Fatal(err)
@@ -163,7 +162,7 @@ func TestI10TenantsAreIsolated(t *testing.T) {
 		}
 	}
 
-	// Whoever names an empty account is refused before anybody hears of it.
+	// A request for an empty account is refused before its handler runs.
 	if _, err := c.List(clmclient.WithTenant(system, ""), clusters, clmclient.ResourceQuery{}); err == nil ||
 		remote.StatusOf(err) != 0 {
 		t.Errorf("an empty account: %v", err)

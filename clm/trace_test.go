@@ -9,8 +9,8 @@ import (
 	"atoll.dev/internal/tracetest"
 )
 
-// What made a generation can be traced further, and only that: an equal PATCH
-// and reports of adapters are traces of their own. No answer shows it.
+// A generation stores the trace of the request that made it, and of no other: an equal PATCH and
+// reports of adapters have their own traces. No answer shows it.
 func TestAGenerationStoresItsTrace(t *testing.T) {
 	collector := tracetest.Start(t)
 	collector.Setenv(t)

@@ -16,7 +16,7 @@ import (
 	"atoll.dev/internal/pgtest"
 )
 
-// Time is not asserted on here; what it is spent on is.
+// The test limits round trips, not times.
 func TestRequestsTakeFewRoundTrips(t *testing.T) {
 	trips, dsn := counted(t, pgtest.DSN(t))
 	a := startOn(t, dsn)
@@ -77,9 +77,8 @@ func TestRequestsTakeFewRoundTrips(t *testing.T) {
 	}
 }
 
-// counted puts a relay before a database that counts the round trips of
-// requests. Followers, and what listens and rings, have connections of their
-// own, which are known by their application_name.
+// counted puts a relay before a database that counts the round trips of requests. Followers and
+// listeners have connections of their own, identified by their application_name.
 func counted(t *testing.T, dsn string) (*atomic.Int64, string) {
 	t.Helper()
 	u, err := url.Parse(dsn)
@@ -116,8 +115,7 @@ func counted(t *testing.T, dsn string) (*atomic.Int64, string) {
 	return trips, u.String()
 }
 
-// relay passes on what a client sends, and counts the messages after which it
-// waits for answers: Sync and Query.
+// relay forwards a client's messages and counts those that wait for an answer: Sync and Query.
 func relay(server io.Writer, client io.Reader, trips *atomic.Int64) {
 	var head [5]byte
 	if _, err := io.ReadFull(client, head[:4]); err != nil {

@@ -72,9 +72,9 @@ func finalized(adapter string, generation int) string {
 		`"conditions":[{"type":"Finalized","status":"True"},`, 1)
 }
 
-// No reference outlives its target: while there is one the target is neither
-// deleted nor removed, and to what is being deleted nobody refers anew. So a
-// forced deletion has nothing to clear, and refuses if there is something.
+// No reference outlives its target: CLM neither deletes nor removes a resource with references, and
+// refuses new references to a resource under deletion. So a forced deletion refuses instead of
+// clearing references.
 func TestNoReferenceOutlivesItsTarget(t *testing.T) {
 	dsn := pgtest.DSN(t)
 	a, _ := startAs(t, dsn, `
@@ -100,7 +100,7 @@ entities:
 			t.Errorf("round %d: it refers: %t, the target is there: %t", i, refers, there)
 		}
 	}
-	// One that came about in another way is in the way of a forced deletion.
+	// A reference that was written in another way blocks a forced deletion.
 	key := a.do("POST", "/keys", `{"kind":"Key","name":"last","spec":{}}`).want(201).at("id")
 	cluster := a.cluster("last")
 	a.do("DELETE", "/keys/"+key, "").want(202)

@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// With statuses=true a resource and its reports come in one answer, and are of
-// one state.
+// With statuses=true one answer has a resource and its reports, of one version.
 func TestStatusesAreShownOnRequest(t *testing.T) {
 	a := start(t)
 	id := a.cluster("abc")

@@ -15,7 +15,7 @@ import (
 	"atoll.dev/test/testsite"
 )
 
-// watched is what a watch has brought so far.
+// watched is a watch with the events that it has received.
 type watched struct {
 	t     *testing.T
 	lines chan event
@@ -117,7 +117,7 @@ func TestWatch(t *testing.T) {
 	a.report(path, "validation", 4, "False", "True").want(201)
 	all.want("DELETED new") // the last report and the removal are one change
 
-	// What was missed comes, and nothing else.
+	// A continued watch sends the missed changes and nothing else.
 	again := a.watch(t, "/clusters?watch=true&cursor="+url.QueryEscape(missed))
 	if e := again.next(); e.Type != "DELETED" || e.Object.Name != "new" {
 		t.Fatalf("%+v", e)

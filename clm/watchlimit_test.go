@@ -61,8 +61,8 @@ func (a *testAPI) statusOfWatch(path string) int {
 	return res.StatusCode
 }
 
-// Watches are counted for the account that a service of the region calls for, whoever of the account it is,
-// and not for a service that calls for itself.
+// A watch of a service counts for the account on whose behalf it calls, for all users of the
+// account together. A watch of a service for itself does not count.
 func TestWatchesAreCountedForAccounts(t *testing.T) {
 	acme, other := map[string]string{"org": "acme"}, map[string]string{"org": "other"}
 	got := map[string]string{}

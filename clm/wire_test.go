@@ -11,8 +11,8 @@ import (
 	"atoll.dev/store"
 )
 
-// The wire form is made by hand; it must be what encoding/json makes of the contract's type, also where members are
-// empty.
+// Hand-written code builds the wire form; it must equal encoding/json's output for the contract's
+// type, also with empty members.
 func TestTheWireFormEqualsTheContractType(t *testing.T) {
 	registry, err := NewRegistry([]Entity{{Kind: "Cluster", Plural: "clusters", NameMinLen: 3, NameMaxLen: 54,
 		RequiredAdapters: []string{"dns", "validation"}}})

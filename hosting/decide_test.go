@@ -42,7 +42,7 @@ func TestDecide(t *testing.T) {
 	})
 }
 
-// newSituation is that of a cluster that was just created.
+// newSituation returns the situation of a new cluster.
 func newSituation() situation {
 	hc := &hypershift.HostedCluster{}
 	hc.Name, hc.Namespace, hc.Generation = "hc-a", "clusters-a", 1
@@ -53,7 +53,7 @@ func newSituation() situation {
 	}
 }
 
-// describe changes the situation as a word says.
+// describe changes the situation as a word of a case describes.
 func (s *situation) describe(word string) error {
 	key, value, _ := strings.Cut(word, "=")
 	switch key {

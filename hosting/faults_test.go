@@ -127,7 +127,7 @@ func TestFaultsOfTheMachineAreReportedAndRepaired(t *testing.T) {
 		t.Errorf("the taken port was counted %v times", n)
 	}
 	_, c = w.available(key)
-	w.kept(c, "customer")
+	w.hasConfigMap(c, "customer")
 	w.delete(key)
 	w.gone(key)
 }
@@ -185,8 +185,8 @@ func TestExternalSecretsOfOurStoreAreProvided(t *testing.T) {
 	}
 }
 
-// A watch may be behind: a HostedCluster that is seen may be gone already. A
-// plane that is started for it then would be nobody's.
+// A watch may be stale: a HostedCluster that it shows may be deleted already. No HostedCluster
+// would own a plane that starts then.
 func TestI9NoPlaneStartsForADeletedHostedCluster(t *testing.T) {
 	w := newWorld(t, "behind")
 	key := controlplane.ID{Namespace: w.prefix + "-one", Name: "hc-one"}

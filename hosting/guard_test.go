@@ -82,9 +82,8 @@ func TestAPlaneWithMissingDataIsNotReplaced(t *testing.T) {
 	w.gone(key)
 }
 
-// The plane of a HostedCluster that is being deleted is deleted to its end, also
-// when somebody removes the finalizer and creates a HostedCluster of the same name
-// meanwhile: that one never gets the data of the first.
+// The deletion of a plane completes, also if somebody removes the finalizer and creates a
+// HostedCluster of the same name meanwhile: the new one never gets the data of the first.
 func TestI9ANewClusterNeverGetsTheDataOfADeletedOne(t *testing.T) {
 	w := newMemoryWorld(t, "again")
 	key := w.create("one", nil)

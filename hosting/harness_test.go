@@ -92,7 +92,7 @@ func newWorld(t *testing.T, prefix string, change ...func(*Options)) *world {
 		planes: process.Options{
 			Dir:      filepath.Join(dir, "hosting"),
 			Binaries: map[controlplane.Version]string{"1.36.3": binary, "1.36.4": later},
-			Probes:   patientProbes(),
+			Probes:   slowProbes(),
 		},
 	}
 	for _, c := range change {
@@ -136,8 +136,8 @@ func (w *world) reap() {
 	})
 }
 
-// forget takes the world's HostedClusters out of the management cluster, which
-// the next test's hosting would host.
+// forget removes the world's HostedClusters from the management cluster; otherwise the next test's
+// hosting would run them.
 func (w *world) forget() {
 	ctx, cancel := context.WithTimeout(context.Background(), waitLimit) // the test's own has ended
 	defer cancel()
@@ -162,9 +162,9 @@ func (w *world) forget() {
 	}
 }
 
-// patientProbes never find a plane unhealthy: a machine may be busy with other
+// slowProbes never find a plane unhealthy: a machine may be busy with other
 // tests.
-func patientProbes() process.Probes {
+func slowProbes() process.Probes {
 	return process.Probes{Every: 10 * time.Minute, Retry: time.Second, Limit: 5 * time.Second, HangLimit: time.Hour}
 }
 
@@ -207,7 +207,7 @@ func (w *world) observe(id controlplane.ID) controlplane.Observation {
 	return o
 }
 
-// start runs a hosting, on what an earlier one left.
+// start runs a hosting with the data of an earlier one.
 func (w *world) start() {
 	w.Helper()
 	h := w.new()
@@ -321,8 +321,8 @@ func (w *world) delete(key controlplane.ID) {
 	}
 }
 
-// gone waits until nothing of a hosted cluster is left: no object, no process,
-// no file, no port, no content of the namespace.
+// gone waits until nothing of a hosted cluster remains: no object, process, file, port or content
+// of the namespace.
 func (w *world) gone(key controlplane.ID, pids ...int) {
 	w.Helper()
 	w.wait("the end of "+key.String(), func() error {
@@ -347,7 +347,7 @@ func (w *world) gone(key controlplane.ID, pids ...int) {
 	}
 }
 
-// runs says whether a process is a plane of this cluster.
+// runs reports whether a process is a plane of this cluster.
 func (w *world) runs(pid int, key controlplane.ID) bool {
 	cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	return err == nil && strings.Contains(string(cmdline), w.dir(key))
@@ -371,7 +371,7 @@ func (w *world) kubeconfig(hc *hypershift.HostedCluster) (cluster struct{ Server
 	return cluster
 }
 
-// keep writes a ConfigMap into a plane; kept says whether it is there.
+// keep writes a ConfigMap into a plane; kept reports whether it exists.
 func (w *world) keep(c dynamic.Interface, name string) {
 	w.Helper()
 	cm := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap",
@@ -382,7 +382,7 @@ func (w *world) keep(c dynamic.Interface, name string) {
 	}
 }
 
-func (w *world) kept(c dynamic.Interface, name string) {
+func (w *world) hasConfigMap(c dynamic.Interface, name string) {
 	w.Helper()
 	if _, err := c.Resource(configMaps()).Namespace("default").Get(w.Context(), name, metav1.GetOptions{}); err != nil {
 		w.Errorf("a customer's data is lost: %v", err)

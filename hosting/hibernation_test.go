@@ -127,7 +127,7 @@ func (w *world) power(key controlplane.ID, want hypershift.Power) {
 	})
 }
 
-// asleep waits until a plane sleeps, and there is no process of it.
+// asleep waits until a plane sleeps without a process.
 func (w *world) asleep(key controlplane.ID) {
 	w.Helper()
 	w.power(key, hypershift.Asleep)
@@ -157,8 +157,8 @@ func processes() (pids []int) {
 
 const hibernated = `{"metadata":{"annotations":{"` + hypershift.HibernatedAnnotation + `":"true"}}}`
 
-// A hibernated cluster has no process until a connection comes: then it is woken,
-// once, and serves; its spec stays; without connections it sleeps again.
+// A hibernated cluster has no process until a connection arrives: it wakes once and serves; its
+// spec stays; without connections it sleeps again.
 func TestAHibernatedClusterSleepsUntilAConnectionWakesIt(t *testing.T) {
 	p := newPort(t)
 	w := newWorld(t, "sleep", func(o *Options) {
@@ -229,7 +229,7 @@ func TestAHibernatedClusterSleepsUntilAConnectionWakesIt(t *testing.T) {
 		0o700); err != nil {
 		t.Fatal(err)
 	}
-	// Another hosting: what sleeps goes on sleeping.
+	// After a restart of hosting a sleeping plane still sleeps.
 	end := func() { w.stop(); p.stop() }
 	begin := func(binary string) {
 		w.options.Routes, w.planes.Binaries["1.36.3"] = p.open(), binary
@@ -255,7 +255,7 @@ func TestAHibernatedClusterSleepsUntilAConnectionWakesIt(t *testing.T) {
 	t.Log("the order to hibernate is removed: it stays awake")
 	w.patch(key, strings.ReplaceAll(hibernated, "true", "false"))
 	_, inside = w.available(key)
-	w.kept(inside, "customer")
+	w.hasConfigMap(inside, "customer")
 	w.power(key, hypershift.Awake)
 	w.delete(key)
 	w.gone(key)

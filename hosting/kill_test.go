@@ -91,8 +91,8 @@ func (w *world) spawn(kubeconfig string) *exec.Cmd {
 	return cmd
 }
 
-// planes lists the processes that have a plane's directory in their command
-// line, whether or not they have come to lock it.
+// planes lists the processes with a plane's directory in their command line, whether or not they
+// have locked it.
 func (w *world) processes() map[int]string {
 	found := map[int]string{}
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
@@ -176,7 +176,7 @@ func TestI9I12HostingConvergesAfterKills(t *testing.T) {
 		return nil
 	})
 	w.condition(stays, hypershift.Available, "True", reasonAsExpected)
-	w.kept(w.inside(stays), "acknowledged")
+	w.hasConfigMap(w.inside(stays), "acknowledged")
 	w.number(1)
 	if left, _ := filepath.Glob(filepath.Join(w.planes.Dir, "planes", goes.Namespace)); len(left) > 0 {
 		t.Errorf("files are left: %v", left)
@@ -204,7 +204,7 @@ func (w *world) inside(key controlplane.ID) dynamic.Interface {
 	return client(w.T, config)
 }
 
-// recordedBackend is where a plane listens whose runtime is in another process.
+// recordedBackend returns the address of a plane whose runtime is in another process.
 func (w *world) recordedBackend(id controlplane.ID) string {
 	w.Helper()
 	runtime, err := process.New(w.planes)

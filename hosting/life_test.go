@@ -86,7 +86,7 @@ func TestTheLifeOfAHostedCluster(t *testing.T) {
 		return nil
 	})
 	_, c = w.available(key)
-	w.kept(c, "customer")
+	w.hasConfigMap(c, "customer")
 
 	t.Log("a new hosting adopts it, and says nothing of it")
 	pid = w.pid(key)
@@ -137,7 +137,7 @@ func TestTheLifeOfAHostedCluster(t *testing.T) {
 		return nil
 	})
 	_, c = w.available(key)
-	w.kept(c, "customer")
+	w.hasConfigMap(c, "customer")
 	pid = w.pid(key)
 
 	t.Log("deleted, it leaves nothing")

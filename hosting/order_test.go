@@ -17,7 +17,7 @@ import (
 	"atoll.dev/hosting/memory"
 )
 
-// arrivals are Routes that call come whenever their activity is read.
+// arrivals are Routes with a new connection at each read of their activity.
 type arrivals struct {
 	noRoutes
 	come func()
@@ -42,7 +42,7 @@ type lone struct {
 	changes chan struct{}
 }
 
-func newLone(t *testing.T) *lone {
+func newDetachedCluster(t *testing.T) *lone {
 	t.Helper()
 	l := &lone{
 		T: t, machine: memory.NewMachine(), come: func() {}, changes: make(chan struct{}, 1),
@@ -139,7 +139,7 @@ func (l *lone) wake(ctx context.Context) <-chan string {
 // A Wake of a plane that is about to be stopped returns when the plane is kept
 // running or runs again; never with the plane that ends.
 func TestAWakeNeverGetsAPlaneThatIsBeingStopped(t *testing.T) {
-	l := newLone(t)
+	l := newDetachedCluster(t)
 	l.run()
 	l.come = func() { l.h.mu.Lock(); l.c.demand.Waiting++; l.h.mu.Unlock() }
 	if d := l.order(); !d.Run || l.c.stopping {
@@ -166,7 +166,7 @@ func TestAWakeNeverGetsAPlaneThatIsBeingStopped(t *testing.T) {
 // A plane that starts while its stop is decided, and that a Wake has returned, is not
 // stopped.
 func TestAPlaneThatStartsForAWakeIsNotStopped(t *testing.T) {
-	l := newLone(t)
+	l := newDetachedCluster(t)
 	l.run()
 	if d := l.order(); d.Run {
 		t.Fatal("it does not go to sleep")
@@ -200,7 +200,7 @@ func TestAPlaneThatStartsForAWakeIsNotStopped(t *testing.T) {
 
 // A Wake never returns a plane that is being discarded.
 func TestAWakeNeverGetsAPlaneThatIsBeingDiscarded(t *testing.T) {
-	l := newLone(t)
+	l := newDetachedCluster(t)
 	l.order()
 	l.await(controlplane.Ready)
 	l.machine.Pause()
@@ -226,7 +226,7 @@ func TestAWakeNeverGetsAPlaneThatIsBeingDiscarded(t *testing.T) {
 // The route of a plane never changes to a server name of a spec that the runtime
 // refuses.
 func TestARefusedSpecNeverChangesTheRoute(t *testing.T) {
-	l := newLone(t)
+	l := newDetachedCluster(t)
 	l.order()
 	l.await(controlplane.Ready)
 	l.order()
@@ -251,7 +251,7 @@ func TestARefusedSpecNeverChangesTheRoute(t *testing.T) {
 // A HostedCluster that cannot be decoded claims no server name that another cluster
 // may want, and keeps the names that it has.
 func TestAHostedClusterThatCannotBeDecodedClaimsNoName(t *testing.T) {
-	l := newLone(t)
+	l := newDetachedCluster(t)
 	unreadable := errors.New("spec.networking is no object")
 	shape := l.h.cluster(controlplane.ID{Namespace: "clusters-shape", Name: "hc-shape"})
 	hc := metadataOf(&unstructured.Unstructured{Object: map[string]any{

@@ -108,8 +108,8 @@ func (d powerDecision) String() string {
 	return text
 }
 
-// Whatever happens in whatever order: who wants it awake has it awake, nobody
-// is cut off who is connected, and what is left alone comes to rest.
+// After any events in any order: a plane with demand is awake, no open connection is cut, and an
+// idle plane sleeps.
 func TestPowerInEveryOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p, now, shut := power{Last: powerZero}, powerZero, false

@@ -106,8 +106,7 @@ func TestPausedUntil(t *testing.T) {
 	}
 }
 
-// Whatever a region sends as a spec is judged, and what is found good does not
-// overlap.
+// Any spec gets a verdict, and accepted networks do not overlap.
 func FuzzProblems(f *testing.F) {
 	f.Add("10.132.0.0/14", "172.31.0.0/16", "10.0.0.0/16", "a.example", "true", "atoll.dev/release:1.36.3")
 	f.Add("fd01::/48", "fd01::/112", "::ffff:10.0.0.0/104", "-", "2026-11-21T12:00:00+99:00", "atoll.dev/release:")

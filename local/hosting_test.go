@@ -13,7 +13,7 @@ import (
 // hostingWithPlanes is a process that starts two others, as hosting does: they
 // outlive it and have its mark with their names appended.
 func hostingWithPlanes(cluster string) Spec {
-	s := sleeper(hostingName(cluster))
+	s := sleepingProcess(hostingName(cluster))
 	s.Phase = phaseEdges
 	s.Args = []string{"sh", "-c", `for hc in hc-1 hc-2; do
 		if [ ! -e "$0/$hc" ]; then
@@ -29,7 +29,7 @@ func TestI12PlanesOutliveHostingAndEndWithTheRegion(t *testing.T) {
 	spec := hostingWithPlanes("management-01")
 	spec.Args = append(spec.Args, t.TempDir())
 	var specs atomic.Pointer[[]Spec]
-	specs.Store(&[]Spec{spec, sleeper("b")})
+	specs.Store(&[]Spec{spec, sleepingProcess("b")})
 	_, stop := supervise(t, h, st, func() []Spec { return *specs.Load() })
 	planes := func() (pids []int) {
 		for _, p := range h.planes(st.ID) {
@@ -67,7 +67,7 @@ func TestI12PlanesOutliveHostingAndEndWithTheRegion(t *testing.T) {
 	same("the supervisor was replaced")
 
 	// A management cluster that is removed takes its planes with it.
-	specs.Store(&[]Spec{sleeper("b")})
+	specs.Store(&[]Spec{sleepingProcess("b")})
 	reload <- syscall.SIGHUP
 	eventually(t, "hosting and its planes are gone", func() bool {
 		_, ok := running(h, "management-01-hosting")
@@ -102,8 +102,8 @@ func TestDownStopsHostingFirstAndThenItsPlanes(t *testing.T) {
 	}
 }
 
-// A plane that hosting starts when it is told to stop is found, too, and what a
-// process leaves behind with its mark.
+// A plane that hosting starts during its stop is found, too, and so are processes with the mark
+// that another process leaves.
 func TestDownLeavesNoPlaneThatHostingStartedMeanwhile(t *testing.T) {
 	h, st := newHome(t)
 	spec := Spec{Name: hostingName("management-01"), Phase: phaseEdges, Stop: syscall.SIGTERM,
@@ -172,8 +172,7 @@ func TestCapacityLeavesRoomForTheRegion(t *testing.T) {
 	}
 }
 
-// A home from before there was hosting gets the ports that it needs, and keeps
-// those that it has.
+// A home of a release without hosting gets the missing ports and keeps its others.
 func TestAHomeWithoutHostingGetsHosting(t *testing.T) {
 	h, st := newHome(t)
 	st.Clusters, st.Created = []string{"management-01"}, 1

@@ -377,7 +377,7 @@ func supervise(t *testing.T, h Home, st State, specs func() []Spec) (reload chan
 	return reload, stop
 }
 
-func sleeper(name string) Spec {
+func sleepingProcess(name string) Spec {
 	return Spec{Name: name, Args: []string{"sleep", "300"}, Ready: func(context.Context) error { return nil },
 		Stop: syscall.SIGTERM}
 }
@@ -389,7 +389,7 @@ func running(h Home, name string) (Record, bool) {
 
 func TestI12DeadProcessesAreRestartedAndLiveOnesAdopted(t *testing.T) {
 	h, st := newHome(t)
-	_, stop := supervise(t, h, st, func() []Spec { return []Spec{sleeper("a"), sleeper("b")} })
+	_, stop := supervise(t, h, st, func() []Spec { return []Spec{sleepingProcess("a"), sleepingProcess("b")} })
 	var a, b Record
 	eventually(t, "both run", func() bool {
 		var okA, okB bool
@@ -410,7 +410,7 @@ func TestI12DeadProcessesAreRestartedAndLiveOnesAdopted(t *testing.T) {
 		t.Fatal("a died with its supervisor")
 	}
 	os.Remove(h.recordPath("b")) // as if it had been killed before it wrote the record
-	supervise(t, h, st, func() []Spec { return []Spec{sleeper("a"), sleeper("b")} })
+	supervise(t, h, st, func() []Spec { return []Spec{sleepingProcess("a"), sleepingProcess("b")} })
 	eventually(t, "b is kept again", func() bool { now, ok := running(h, "b"); return ok && now.PID != b.PID })
 	if now, ok := running(h, "a"); !ok || now.PID != a.PID {
 		t.Errorf("a was not adopted: %d, then %d", a.PID, now.PID)
@@ -418,7 +418,7 @@ func TestI12DeadProcessesAreRestartedAndLiveOnesAdopted(t *testing.T) {
 	if b.isAlive() {
 		t.Error("there are two of b")
 	}
-	// What was adopted is watched like a child.
+	// An adopted process is watched like a child.
 	syscall.Kill(a.PID, syscall.SIGKILL)
 	eventually(t, "the adopted a runs again", func() bool {
 		now, ok := running(h, "a")
@@ -429,7 +429,7 @@ func TestI12DeadProcessesAreRestartedAndLiveOnesAdopted(t *testing.T) {
 
 func TestChangedOrRemovedProcessesAreReplaced(t *testing.T) {
 	h, st := newHome(t)
-	specs := []Spec{sleeper("a"), sleeper("b")}
+	specs := []Spec{sleepingProcess("a"), sleepingProcess("b")}
 	reload, stop := supervise(t, h, st, func() []Spec { return specs })
 	var a, b Record
 	eventually(t, "both run", func() bool {
@@ -438,11 +438,11 @@ func TestChangedOrRemovedProcessesAreReplaced(t *testing.T) {
 		b, okB = running(h, "b")
 		return okA && okB
 	})
-	specs = []Spec{sleeper("a")}
+	specs = []Spec{sleepingProcess("a")}
 	reload <- syscall.SIGHUP
 	eventually(t, "b is gone", func() bool { _, known := h.record("b"); return !b.isAlive() && !known })
 	stop()
-	other := sleeper("a")
+	other := sleepingProcess("a")
 	other.Args = []string{"sleep", "301"}
 	supervise(t, h, st, func() []Spec { return []Spec{other} })
 	eventually(t, "a is another", func() bool {
@@ -458,14 +458,14 @@ func TestChangedOrRemovedProcessesAreReplaced(t *testing.T) {
 func TestAProcessThatCannotStartIsReportedAndRetried(t *testing.T) {
 	h, st := newHome(t)
 	tries := 0
-	broken := sleeper("broken")
+	broken := sleepingProcess("broken")
 	broken.Prepare = func(context.Context) error {
 		if tries++; tries < 3 {
 			return errors.New("the disk is on fire")
 		}
 		return nil
 	}
-	waits := sleeper("waits")
+	waits := sleepingProcess("waits")
 	waits.After = []string{"broken"}
 	supervise(t, h, st, func() []Spec { return []Spec{broken, waits} })
 	eventually(t, "it says why", func() bool {

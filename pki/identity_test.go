@@ -171,8 +171,7 @@ func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	}
 }
 
-// In a virtual quarter of a year, through an outage that lasts two days, there
-// is not an hour without a valid certificate.
+// In a virtual quarter of a year, with an outage of two days, every hour has a valid certificate.
 func TestAnIdentityIsRenewedWithoutAGap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ca := openCA(t)
@@ -224,8 +223,7 @@ func TestAnIdentityIsRenewedWithoutAGap(t *testing.T) {
 	})
 }
 
-// What is shown to a new connection is what was renewed, though the
-// configuration was made before.
+// A new connection shows the renewed certificate, although the configuration is older.
 func TestConfigurationsInUseServeARenewedCertificate(t *testing.T) {
 	ca := openCA(t)
 	url := serveCA(t, ca)

@@ -307,7 +307,7 @@ func TestI12ARevocationSurvivesAKill(t *testing.T) {
 	if _, err := ca.Revoke("management-01", ""); err != nil {
 		t.Fatal(err)
 	}
-	// As if the kill had come between the two files.
+	// The state after a kill between the two files.
 	old := time.Now().Add(-time.Minute)
 	if err := errors.Join(os.WriteFile(ca.CRLFile(), kept, 0o644), os.Chtimes(ca.CRLFile(), old, old)); err != nil {
 		t.Fatal(err)
@@ -349,8 +349,7 @@ func bubbleCA(t *testing.T, ca *CA) (l *pipes, stop func()) {
 
 func wait(d time.Duration) { <-time.NewTimer(d).C }
 
-// A laptop slept: what expired up to 90 days ago renews, and later not; what
-// was revoked never.
+// A laptop slept: a certificate renews until 90 days after its expiry; a revoked one never.
 func TestI7AnExpiredCertificateRenewsFor90Days(t *testing.T) {
 	for name, c := range map[string]struct {
 		sleep  time.Duration
@@ -417,8 +416,8 @@ func TestI7AnExpiredCertificateRenewsFor90Days(t *testing.T) {
 	}
 }
 
-// What a server lets in depends on a list that is signed by its CA, not over,
-// and never replaced by an older one.
+// A server admits clients by a list that its CA has signed, that is valid, and that is never
+// replaced by an older one.
 func TestI7OnlyAFreshListAdmitsClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ca, other := openCA(t), openCA(t)
@@ -502,7 +501,7 @@ func TestAnIdentityOfAnotherCAEnrolsAgain(t *testing.T) {
 	}
 }
 
-// A mounted token, whose file cannot be removed, is redeemed only once.
+// A mounted token, whose file cannot be removed, is used only once.
 func TestAMountedTokenIsRedeemedOnce(t *testing.T) {
 	ca := openCA(t)
 	o := options(t, ca, serveCA(t, ca), "management-01")

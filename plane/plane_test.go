@@ -65,8 +65,8 @@ func TestAPlaneThatCannotStartReportsWhy(t *testing.T) {
 	}
 }
 
-// A starter may die at any instruction: what it started is found by the next
-// one from the fork on, before the plane has locked its directory.
+// A starter may die at any instruction: the next one finds its process from the fork on, before the
+// plane has locked its directory.
 func TestI12APlaneIsFoundAsSoonAsItIsForked(t *testing.T) {
 	c := planetest.Shared(t).Config // its address is taken, so this one ends by itself
 	c.Dir = filepath.Join(t.TempDir(), "plane")

@@ -85,7 +85,7 @@ func TestExpressionsOverDocuments(t *testing.T) {
 	}
 }
 
-// What comes in goes out: a result that is part of a document is that part.
+// A result that is part of a document is not copied.
 func TestResultsAreNotCopied(t *testing.T) {
 	e := env(t, Options{Variables: map[string]Type{"object": Any}})
 	r, err := compile(t, e, "object.status", Map).Eval(t.Context(), map[string]any{"object": sample})

@@ -69,7 +69,7 @@ func TestAMissingVariableIsAnEvaluationError(t *testing.T) {
 	}
 }
 
-// Loose or not, what is too expensive ends.
+// An expensive expression ends, loose or not.
 func TestLooseExpressionsHaveTheCostLimit(t *testing.T) {
 	p, _, err := env(t, Options{Cost: 1000}).CompileLoose(
 		"lists.range(100).all(a, lists.range(100).all(b, a + b >= 0 ? true : 1 == 'x'))")

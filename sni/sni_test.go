@@ -134,7 +134,7 @@ func TestReadRefusesAHelloThatIsNotWellFormed(t *testing.T) {
 	}
 }
 
-// oddSuites is a hello whose cipher suites take one byte, of which each takes two.
+// oddSuites is a hello with a list of cipher suites of one byte, although each suite takes two.
 func oddSuites() []byte {
 	body := append([]byte{3, 3}, make([]byte, 32)...)
 	body = append(body, 0, 0, 1, 0x13, 1, 0)

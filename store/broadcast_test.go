@@ -17,8 +17,7 @@ func numbered(n int) []Document {
 
 func everyChange(*Change) bool { return true }
 
-// One that takes nothing is cut off, with a reason, and another one gets
-// everything.
+// A subscriber that reads nothing is ended with a reason; another one gets everything.
 func TestASlowSubscriberIsEnded(t *testing.T) {
 	b := (&Store{opts: Options{}.withDefaults()}).NewBroadcast(nil)
 	slow, quick := b.Subscribe(everyChange), b.Subscribe(everyChange)
@@ -65,7 +64,7 @@ func TestAQueueIsBoundedInBytes(t *testing.T) {
 	}
 }
 
-// Rounds that bring nothing say where the feed stands, and only the latest does.
+// Rounds without changes report the feed's position; only the latest of them is kept.
 func TestEmptyRoundsAreMerged(t *testing.T) {
 	b := (&Store{opts: Options{}.withDefaults()}).NewBroadcast(nil)
 	sub := b.Subscribe(func(c *Change) bool { return c.ID != "other" })

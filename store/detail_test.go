@@ -14,7 +14,7 @@ import (
 	"atoll.dev/internal/pgtest"
 )
 
-// detailed is a kind whose member "more" no search reads.
+// detailed is a kind with a member "more" that no search reads.
 var detailed = KindSpec{Kind: "A", History: true,
 	Detail:   func(status json.RawMessage) int { return bytes.Index(status, []byte(`,"more":`)) },
 	Recorded: func(before, after Document) json.RawMessage { return after.Status },

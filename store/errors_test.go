@@ -27,7 +27,7 @@ func TestUnstorableValuesAreInvalid(t *testing.T) {
 		"too deep":              strings.Repeat(`[`, 9999) + strings.Repeat(`]`, 9999),
 	} {
 		if _, _, err := s.Update(ctx, "Bundle", "x", 0, spec(text)); !errors.Is(err, store.ErrInvalid) {
-			// PostgreSQL takes what its stack takes.
+			// PostgreSQL accepts nesting up to the depth of its stack.
 			if what != "too deep" || err != nil {
 				t.Errorf("update, %s: %v", what, err)
 			}

@@ -11,11 +11,11 @@ import (
 	"atoll.dev/store"
 )
 
-// patience is how long a test waits for what must happen; it is never waited out when all is well.
+// patience limits each wait of a test; only a hang exceeds it.
 const patience = 3 * time.Minute
 
-// watcher follows a store and keeps what it is told, as a follower should. It fails the test when a document goes back,
-// or a version comes twice.
+// watcher follows a store and keeps the received documents. It fails the test if a version goes
+// back or repeats.
 type watcher struct {
 	t      testing.TB
 	stop   context.CancelFunc
@@ -91,7 +91,7 @@ func (w *watcher) apply(ctx context.Context, b store.Batch) error {
 	return nil
 }
 
-// until waits until the condition holds for what the watcher has.
+// until waits until the condition holds for the watcher's documents.
 func (w *watcher) until(what string, cond func(docs map[string]store.Document) bool) {
 	w.t.Helper()
 	timeout := time.After(patience)
@@ -124,7 +124,7 @@ func (w *watcher) lacks(key string) bool {
 	return !ok
 }
 
-// held is a transaction that stays open until the test says how it ends.
+// held is a transaction that stays open until the test ends it.
 type held struct {
 	end  chan error
 	done chan error

@@ -14,9 +14,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// The server is killed in the middle of a load, several times. What was acknowledged is there, and the followers, who
-// lived through it, end with what the table has, nothing skipped, nothing twice, nothing gone back. Transactions that
-// roll back are in the load because a crash makes the server give their ids out again.
+// The test kills the server several times under load. Acknowledged writes exist afterwards, and the
+// surviving followers converge to the table: no change skipped, repeated or reverted. The load has
+// transactions that roll back, because a crash makes the server assign their ids again.
 func TestI1AKilledServerKeepsAcknowledgedWrites(t *testing.T) {
 	server := pgtest.Server(t)
 	dsn := pgtest.Database(t, server.Cluster)
@@ -108,20 +108,20 @@ func TestI1AKilledServerKeepsAcknowledgedWrites(t *testing.T) {
 	}
 }
 
-// Ids of transactions that were rolled back, and whose traces were not on disk when the server crashed, are given out
-// again. A follower that had read after the rollbacks takes them for seen, unless it knows better.
+// A server that crashes before its WAL reaches the disk assigns the ids of rolled-back transactions
+// again. A follower that has read past these ids must not skip the new transactions.
 func TestI1ReusedTransactionIDsAfterACrashCountAsUnseen(t *testing.T) {
 	// On a busy machine something else may flush the WAL first.
 	for range 5 {
-		if givesOutIdsAgain(t) {
+		if reusesTransactionIDs(t) {
 			return
 		}
 	}
 	t.Fatal("the server never gave out an id again: nothing is tested")
 }
 
-// givesOutIdsAgain crashes a server once, and reports whether that was a test.
-func givesOutIdsAgain(t *testing.T) bool {
+// reusesTransactionIDs crashes a server once, and reports whether that was a test.
+func reusesTransactionIDs(t *testing.T) bool {
 	server := pgtest.Server(t, map[string]string{"wal_writer_delay": "10s"}) // nothing but commits flushes the WAL
 	dsn := pgtest.Database(t, server.Cluster)
 	reads := make(chan struct{}, 1<<16)

@@ -88,7 +88,8 @@ func TestANotificationReachesAnotherProcess(t *testing.T) {
 	writer, reader := open(t, dsn, slow), open(t, dsn, slow)
 	w := follow(t, reader, store.FollowOptions{})
 	w.until("it has listed", func(map[string]store.Document) bool { return w.relists == 1 })
-	// The first write may fall before LISTEN, which wakes once, too. From then on there is the notifier only.
+	// The first write may happen before LISTEN, which causes one read, too. Later only the notifier
+	// does.
 	for i := range 5 {
 		id := fmt.Sprint(i)
 		must[store.Document](t)(writer.Create(t.Context(), doc("Plain", id, id, `{}`)))
@@ -103,7 +104,7 @@ func TestI4ASlowFollowerGetsGoneInsteadOfAGap(t *testing.T) {
 	if err := s.Remove(ctx, "Plain", "x", 0); err != nil {
 		t.Fatal(err)
 	}
-	// As long as the tombstone is there, the cursor is good.
+	// The cursor is valid as long as the tombstone exists.
 	w := follow(t, s, store.FollowOptions{From: page.Cursor})
 	w.until("the tombstone has come", func(map[string]store.Document) bool { return w.seen["Plain/x"] == 2 })
 	w.halt()
@@ -115,14 +116,15 @@ func TestI4ASlowFollowerGetsGoneInsteadOfAGap(t *testing.T) {
 	if !errors.Is(w.err, store.ErrGone) {
 		t.Fatal(w.err)
 	}
-	// One who listed after that goes on.
+	// A follower that listed after that continues.
 	page = must[store.Page](t)(s.List(ctx, store.Query{Kind: "Plain"}))
 	w = follow(t, s, store.FollowOptions{From: page.Cursor})
 	must[store.Document](t)(s.Create(ctx, doc("Plain", "y", "y", `{}`)))
 	w.has("Plain/y", 1)
 }
 
-// The compaction comes between two chunks of one run: what the first chunk promised the second cannot keep.
+// The compaction happens between two chunks of one run, so the second chunk cannot continue the
+// first.
 func TestI4CompactionDuringARunCausesARelist(t *testing.T) {
 	dsn, ctx := pgtest.DSN(t), t.Context()
 	chunks, compact := 0, func() {}
@@ -199,7 +201,7 @@ func TestALongBacklogIsReadInChunks(t *testing.T) {
 	}
 }
 
-// Documents that change while a relist reads its chunks are in the relist nevertheless: a follower drops what is not.
+// A relist includes documents that change while it reads its chunks: a follower drops all others.
 func TestARelistIncludesConcurrentChanges(t *testing.T) {
 	dsn, ctx := pgtest.DSN(t), t.Context()
 	other := open(t, dsn)

@@ -18,7 +18,7 @@ func status(text string) func(*store.Document) error {
 	return func(d *store.Document) error { d.Status = json.RawMessage(text); return nil }
 }
 
-// A status write comes between the read and the write of a spec write, and the other way round.
+// A status write happens between the read and the write of a spec write, and the reverse.
 func TestI2ConcurrentSpecAndStatusWritesAreBothKept(t *testing.T) {
 	dsn, ctx := pgtest.DSN(t), t.Context()
 	other := open(t, dsn)
@@ -240,7 +240,7 @@ func TestI3AnObservationIsUpdatedInPlaceWithoutEvent(t *testing.T) {
 		records) != 2 {
 		t.Fatalf("%+v", records)
 	}
-	// A mark after it comes alone.
+	// A later mark arrives alone.
 	must[store.Document](t)(s.Create(ctx, doc("Bundle", "mark", "mark", `{}`)))
 	feed.has("Bundle/mark", 1)
 	if feed.batches != 2 {
@@ -248,8 +248,8 @@ func TestI3AnObservationIsUpdatedInPlaceWithoutEvent(t *testing.T) {
 	}
 }
 
-// What was read before an observation moved is not the latest, though its version is: neither a change nor another
-// observation takes it back (I2).
+// A document read before an observation is stale although its version is current: neither a change
+// nor another observation reverts the observation (I2).
 func TestI2AnObservationIsNotLost(t *testing.T) {
 	var s *store.Store
 	between := func() {}
@@ -318,7 +318,8 @@ func TestADeletionChangesTheVersionAndNotTheGeneration(t *testing.T) {
 	}
 }
 
-// A name is free as soon as the deletion of who had it is requested, and then one gets it (I2).
+// A name is free as soon as the deletion of its document is requested, and then one creator gets it
+// (I2).
 func TestI2ANameIsFreeOnceItsDeletionIsRequested(t *testing.T) {
 	s := open(t, pgtest.DSN(t))
 	ctx := t.Context()
@@ -349,7 +350,7 @@ func TestI2ANameIsFreeOnceItsDeletionIsRequested(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A removed id that comes back wants its name.
+	// A removed id that is created again requires its name.
 	if err := s.Remove(ctx, "Bundle", "a", 0); err != nil {
 		t.Fatal(err)
 	}

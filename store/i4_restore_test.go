@@ -16,7 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// program runs pg_dump or psql of the server under test, and returns what it printed.
+// program runs pg_dump or psql of the server under test and returns its output.
 func program(t testing.TB, stdin []byte, name string, args ...string) []byte {
 	t.Helper()
 	b, err := postgres.Find()
@@ -34,7 +34,7 @@ func program(t testing.TB, stdin []byte, name string, args ...string) []byte {
 	return out
 }
 
-func burn(t testing.TB, dsn string, n int) {
+func consumeTransactionIDs(t testing.TB, dsn string, n int) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), dsn)
 	if err != nil {
@@ -48,9 +48,8 @@ func burn(t testing.TB, dsn string, n int) {
 	}
 }
 
-// Cursors from before a restore get ErrGone, followers without a cursor of their own list again, and what is written
-// after the restore is seen, although the dump says that its rows were written by transactions which this server has
-// not reached yet, or that it has run long ago.
+// After a restore, older cursors get ErrGone, followers without a cursor list again, and followers
+// see later writes, although the transaction ids in the dump are unrelated to those of this server.
 func TestI4ARestoreFromADumpGivesGone(t *testing.T) {
 	for where, restore := range map[string]func(t *testing.T, dsn string) (restored string){
 		"the same database, dropped and made again": func(t *testing.T, dsn string) string {
@@ -89,7 +88,7 @@ func TestI4ARestoreFromADumpGivesGone(t *testing.T) {
 		t.Run(where, func(t *testing.T) {
 			dsn, ctx := pgtest.DSN(t), t.Context()
 			s := open(t, dsn)
-			burn(t, dsn, 1000)
+			consumeTransactionIDs(t, dsn, 1000)
 			for _, n := range []string{"kept", "removed"} {
 				must[store.Document](t)(s.Create(ctx, doc("Bundle", n, n, `{}`)))
 			}

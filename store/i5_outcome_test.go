@@ -13,8 +13,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// The answer to a commit is lost, in each way, and the caller is told the truth. Where the write was certainly not made
-// the store makes it again, so what the caller sees is one write, made once.
+// The answer to a commit is lost in each way, and the caller gets the true outcome. If the write
+// did not happen the store repeats it, so the caller sees exactly one write.
 func TestI5TheOutcomeOfAnUnansweredCommitIsDetermined(t *testing.T) {
 	for _, how := range []fault{lostRequest, lostReply, lostBoth} {
 		for _, kind := range []store.Kind{"Bundle", "Plain"} {
@@ -62,8 +62,8 @@ func TestI5TheOutcomeOfAnUnansweredCommitIsDetermined(t *testing.T) {
 	}
 }
 
-// The statement has reached the server and waits there for a lock when the connection breaks: it could still be made
-// after the caller was told otherwise. The store ends it first.
+// The statement waits for a lock on the server when the connection breaks: it could still succeed
+// after the caller got an error. The store ends it first.
 func TestI5ARunningStatementIsEndedBeforeItsOutcomeIsRead(t *testing.T) {
 	dsn := pgtest.DSN(t)
 	var b breaker

@@ -103,7 +103,8 @@ func BenchmarkPack(b *testing.B) {
 	})
 }
 
-// A kind says what its history keeps of a status; records without it, and from before, read as they were written.
+// A kind chooses the content of its history; records without it, and older ones, are read as
+// written.
 func TestTheHistoryStoresTheRecordOfTheKind(t *testing.T) {
 	ctx := t.Context()
 	long := `{"changed":"` + strings.Repeat("x", 3000) + `"}`

@@ -13,8 +13,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// The plan that the followers' connections use reads what changed, and no more, from a large table: also while a
-// transaction stays open, and when one transaction wrote everything.
+// The plan of the followers' connections reads only the changed rows of a large table, also while a
+// transaction stays open and when one transaction wrote all rows.
 func TestTheFeedReadsItsIndexOnly(t *testing.T) {
 	ctx := t.Context()
 	s, err := Open(ctx, Options{DSN: pgtest.DSN(t), Kinds: []KindSpec{{Kind: "A"}, {Kind: "B"}}})

@@ -62,7 +62,7 @@ func TestI1I4AFollowerConvergesToTheTable(t *testing.T) {
 	})
 }
 
-// model is what must come out.
+// model is the expected result.
 type model struct {
 	s         *Store
 	prefix    string // of the ids of this round

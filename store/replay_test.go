@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A small history of transactions: what a snapshot sees is compared with the definition.
+// The test compares what a snapshot sees with the definition, for a small history of transactions.
 func anySnapshot(t *rapid.T, label string) position {
 	xmax := rapid.Uint64Range(1, 12).Draw(t, label+" xmax")
 	var xip []string

@@ -13,9 +13,9 @@ import (
 	"atoll.dev/store"
 )
 
-// TestContinuedWatchesDelayNoFollower: 5,000 watches come back at once, as after a restart of their server or of a
-// router before it, half of them with cursors that are older than what is remembered. A follower beside them goes on as
-// if they were not there, and each of them sees what it missed and then what comes.
+// TestContinuedWatchesDelayNoFollower reconnects 5,000 watches at once, as after a restart of their
+// server or of a router before it, half of them with cursors older than the memory. A follower
+// beside them is not delayed, and each watch gets the missed changes and then the new ones.
 func TestContinuedWatchesDelayNoFollower(t *testing.T) {
 	s := open(t, pgtest.DSN(t), func(o *store.Options) { o.ReplayChanges = 50 })
 	ctx, stop := context.WithTimeout(t.Context(), 5*time.Minute)

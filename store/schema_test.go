@@ -9,8 +9,8 @@ import (
 	"atoll.dev/internal/pgtest"
 )
 
-// A database that an earlier binary wrote is opened, and its followers' cursors go on: nothing is lost, and what is
-// written from then on reaches them.
+// A database of an earlier release opens, and its followers' cursors continue: no change is lost,
+// and new ones reach the followers.
 func TestADatabaseOfAnEarlierSchemaIsOpened(t *testing.T) {
 	for have := 4; have < len(migrations); have++ {
 		dsn, ctx := pgtest.DSN(t), t.Context()

@@ -14,7 +14,7 @@ import (
 	"atoll.dev/internal/pgtest"
 )
 
-// ownersSettings are what a session leaves to the server's owner; decision 047 has the reasons.
+// ownersSettings are the settings that the server's owner decides; decision 047 has the reasons.
 var ownersSettings = []string{
 	"jit_above_cost", "jit_inline_above_cost", "jit_optimize_above_cost",
 	"parallel_setup_cost", "parallel_tuple_cost", "min_parallel_table_scan_size", "min_parallel_index_scan_size",
@@ -69,7 +69,8 @@ func sessionSettings(t *testing.T, dsn string) map[string]string {
 	return got
 }
 
-// A session has the same settings on a server with PostgreSQL's defaults and on one whose owner changed all of them.
+// A session has the same settings on a server with PostgreSQL's defaults and on a server with
+// changed ones.
 func TestASessionSetsTheRequiredSettings(t *testing.T) {
 	want := sessionSettings(t, pgtest.DSN(t))
 	hostile := pgtest.Server(t, pgtest.Hostile())
@@ -87,7 +88,8 @@ func TestASessionSetsTheRequiredSettings(t *testing.T) {
 	}
 }
 
-// The feed of a server that compiles every statement brings changes as they come: none of its statements is compiled.
+// The feed reads changes without delay on a server that compiles every statement: none of its
+// statements is compiled.
 func TestTheFeedIsCheapOnAServerWithBadSettings(t *testing.T) {
 	server := pgtest.Server(t, pgtest.Hostile())
 	dsn := pgtest.Database(t, server.Cluster)
@@ -136,7 +138,7 @@ func TestTheFeedIsCheapOnAServerWithBadSettings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The plan of the feed, as it is run: nothing of it is compiled, and nobody helps with it.
+	// The plan of the feed as it is executed: not compiled and without parallel workers.
 	err = s.followers.runOn(ctx, openedBefore{}, func(ctx context.Context, c *pgx.Conn) error {
 		rows, err := c.Query(ctx, "explain (analyze, costs off) "+strings.NewReplacer("$1", "''", "$2", "'{A}'", "$3",
 			"''", "$4", "''", "$5", "10").

@@ -97,7 +97,7 @@ func TestADocumentIsCreatedUpdatedDeletedAndRemoved(t *testing.T) {
 	if again.Version != 5 || again.Generation != 3 {
 		t.Fatalf("%+v", again)
 	}
-	// What changed since the list, and once each.
+	// The changes since the list, each once.
 	fctx, stop := context.WithTimeout(ctx, 60*time.Second)
 	defer stop()
 	err = s.Follow(fctx, store.FollowOptions{From: page.Cursor}, func(ctx context.Context, b store.Batch) error {

@@ -14,7 +14,8 @@ import (
 	"atoll.dev/internal/pgtest"
 )
 
-// Documents come and go in two processes while the tally is folded; each list counts what its own snapshot has.
+// Two processes create and remove documents while the tally is folded; each list has the count of
+// its own snapshot.
 func TestTheTallyCountsTheDocuments(t *testing.T) {
 	dsn, ctx := pgtest.DSN(t), t.Context()
 	stores := make([]*Store, 2)

@@ -12,7 +12,8 @@ import (
 	"atoll.dev/store"
 )
 
-// countingConn counts what is sent: a statement, or several that are sent together, is one write.
+// countingConn counts writes to the server: one for a statement, or for several that are sent
+// together.
 type countingConn struct {
 	net.Conn
 	writes *atomic.Int64

@@ -26,9 +26,8 @@ func (h *heldBack) RoundTrip(r *http.Request) (*http.Response, error) {
 	return h.RoundTripper.RoundTrip(r)
 }
 
-// Of two replicas the one that was overtaken between its reading and its writing
-// does not write its lower generation over the higher one, neither where an
-// object is changed, nor where both make it.
+// A replica whose read became stale before its write does not replace a higher generation by its
+// lower one, neither in an update nor in a creation.
 func TestALowerGenerationIsNeverWrittenOverAHigher(t *testing.T) {
 	w := newWorld(t)
 	of := func(name string, generation int64) adapter.Application {

@@ -153,7 +153,7 @@ func TestFieldsOfOtherWritersStay(t *testing.T) {
 	if got.GetLabels()[LabelAdapter] != "one" {
 		t.Errorf("labels %v", got.GetLabels())
 	}
-	// What the task no longer names goes, unless another set it too.
+	// A field that the task no longer names is removed, unless another writer set it, too.
 	a := w.application("a", "2", 3)
 	delete(a.Object, "data")
 	apply(a, adapter.Updated)
@@ -162,8 +162,7 @@ func TestFieldsOfOtherWritersStay(t *testing.T) {
 	}
 }
 
-// A process that knows nothing of what an earlier one did neither changes what
-// is right nor leaves what is not.
+// A new process without state changes no correct object and repairs wrong ones.
 func TestANewProcessFindsDrift(t *testing.T) {
 	w := newWorld(t)
 	if _, err := w.transport("one").Apply(t.Context(), w.application("a", "1", 1)); err != nil {
@@ -181,8 +180,7 @@ func TestANewProcessFindsDrift(t *testing.T) {
 	}
 }
 
-// An object that is still there is found, however long its finalizer holds it,
-// and cannot be applied meanwhile.
+// An object under deletion is found as long as its finalizer holds it, and cannot be applied.
 func TestAnObjectUnderDeletionExists(t *testing.T) {
 	w := newWorld(t)
 	o := w.transport("one")
@@ -233,8 +231,8 @@ func TestAnObjectUnderDeletionExists(t *testing.T) {
 	}
 }
 
-// A namespace that somebody deletes is left alone, with what is in it, until it is
-// gone.
+// The transport does not touch a namespace under deletion and its objects until the namespace is
+// removed.
 func TestATerminatingNamespaceIsLeftAlone(t *testing.T) {
 	w := newWorld(t)
 	o := w.transport("one")
@@ -273,8 +271,8 @@ func TestATerminatingNamespaceIsLeftAlone(t *testing.T) {
 	}
 }
 
-// An object that lost the annotation that says whose it is, while no watch stood,
-// is still known by what it was.
+// The transport still assigns an object to its resource if it lost the annotation while no watch
+// was open.
 func TestAListRemembersTheResourceOfAnObject(t *testing.T) {
 	w := newWorld(t)
 	a := w.application("a", "1", 1)
@@ -324,7 +322,7 @@ func (w *world) watch(o *Objects, told chan<- adapter.Event) {
 	w.Cleanup(func() { cancel(); done.Wait() })
 }
 
-// What is deleted is one instance, not a name.
+// A deletion names one instance, not a name.
 func TestAnotherInstanceIsNotDeleted(t *testing.T) {
 	w := newWorld(t)
 	o := w.transport("one")
@@ -345,8 +343,7 @@ func TestAnotherInstanceIsNotDeleted(t *testing.T) {
 	}
 }
 
-// A kind that the server does not have has no objects; one of which the server
-// cannot say is an error.
+// A kind that the server does not serve has no objects; a kind whose discovery fails is an error.
 func TestUnservedKindsHaveNoObjects(t *testing.T) {
 	w := newWorld(t)
 	o := w.transport("one")
@@ -381,8 +378,8 @@ func TestUnservedKindsHaveNoObjects(t *testing.T) {
 	}
 }
 
-// What cannot be changed is made anew, where the task says so, and is an error
-// where it does not.
+// An object with a changed immutable field is created again if the task says so; otherwise it is an
+// error.
 func TestAnImmutableFieldRequiresRecreation(t *testing.T) {
 	w := newWorld(t)
 	o := w.transport("one")

@@ -14,8 +14,8 @@ import (
 	"atoll.dev/internal/rest"
 )
 
-// What was there when the watch began may have changed while nobody looked: of
-// that it tells, also when the first listing was cut short and began anew.
+// Objects may have changed before the watch began: the watch reports each of them, also if its
+// first listing was interrupted and started again.
 func TestARestartedListingReportsEveryChange(t *testing.T) {
 	synctest.Test(t, listAnew)
 }

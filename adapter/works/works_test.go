@@ -108,7 +108,7 @@ func (w *world) eventually(what string, check func() error) {
 	testsite.Eventually(w, what, check)
 }
 
-// object is a work of one ConfigMap, whose value comes back as feedback.
+// object is a work with one ConfigMap, whose value returns as feedback.
 func (w *world) object(name, value string) adapter.Object {
 	return adapter.Object{
 		"apiVersion": apiVersion, "kind": kind, "metadata": map[string]any{"name": name, "namespace": consumer},
@@ -162,8 +162,8 @@ func (w *world) discover(t *Works, name string) []adapter.Object {
 	return found
 }
 
-// said is the feedback of the work's ConfigMap.
-func said(o adapter.Object) string {
+// feedbackOf returns the feedback of the work's ConfigMap.
+func feedbackOf(o adapter.Object) string {
 	manifests, _, _ := unstructured.NestedSlice(o, "status", "resourceStatus", "manifests")
 	if len(manifests) == 0 {
 		return ""
@@ -263,8 +263,8 @@ func TestForeignMaestroTransportPassesTheSuite(t *testing.T) {
 	transporttest.Run(t, func(t *testing.T) transporttest.Subject { return w.subject(works) })
 }
 
-// What the agent says comes back in the work, in the shape that task configs
-// read, and the watch tells of it.
+// The agent's feedback arrives in the work, in the form that task configs read, and the watch
+// reports it.
 func TestFeedbackReachesTheTransport(t *testing.T) {
 	w := newWorld(t)
 	told := make(chan adapter.Event, 1000)
@@ -289,7 +289,7 @@ func TestFeedbackReachesTheTransport(t *testing.T) {
 		case <-limit:
 			t.Fatal("nobody told of the feedback")
 		}
-		if found := w.discover(w.works, "a"); len(found) == 1 && said(found[0]) == "hello" {
+		if found := w.discover(w.works, "a"); len(found) == 1 && feedbackOf(found[0]) == "hello" {
 			break
 		}
 	}
@@ -299,13 +299,13 @@ func TestFeedbackReachesTheTransport(t *testing.T) {
 	}
 }
 
-// A work of which only its agent knows, because Maestro's database was lost, is
-// there for its adapter, until the agent has deleted it (I8).
+// After the loss of Maestro's database, a work that only its agent holds exists for its adapter
+// until the agent has deleted it (I8).
 func TestI8ALostWorkIsDeletedBeforeItCountsAsAbsent(t *testing.T) {
 	w := newWorld(t)
 	w.apply(w.application("a", "1", 1))
 	w.eventually("the work is applied", func() error {
-		if found := w.discover(w.works, "a"); len(found) != 1 || said(found[0]) != "1" {
+		if found := w.discover(w.works, "a"); len(found) != 1 || feedbackOf(found[0]) != "1" {
 			return fmt.Errorf("found %v", found)
 		}
 		return nil
@@ -336,7 +336,7 @@ func TestI8ALostWorkIsDeletedBeforeItCountsAsAbsent(t *testing.T) {
 	if len(found) != 1 {
 		t.Fatalf("found %v", found)
 	}
-	// Who did not find it, because the agent said so only then, is told.
+	// An adapter that did not find the work gets an event when the agent reports it later.
 	w.works.foreign = true // as if the server had been another
 	o, err := w.works.Unconfirmed(t.Context(), adapter.Search{APIVersion: apiVersion, Kind: kind, Name: "a",
 		TargetCluster: consumer})
@@ -367,8 +367,7 @@ func TestI8ALostWorkIsDeletedBeforeItCountsAsAbsent(t *testing.T) {
 	}
 }
 
-// While the agent has not been heard since Maestro's database was lost, nothing
-// counts as gone (I9).
+// Until the agent has reported after the loss of Maestro's database, no work counts as absent (I9).
 func TestI9AnUnknownWorkIsNotAbsent(t *testing.T) {
 	w := newWorld(t)
 	search := adapter.Search{APIVersion: apiVersion, Kind: kind, Name: "a", TargetCluster: consumer}
@@ -401,7 +400,7 @@ func TestI9AnUnknownWorkIsNotAbsent(t *testing.T) {
 	if o := doubt("never-was"); o != nil {
 		t.Errorf("of a consumer that never was there is %v", o)
 	}
-	// Of those that the lifecycle manager knows some may not be there again yet.
+	// Some of CLM's consumers may not be registered again yet.
 	knows := New(Options{Client: w.client, Clusters: func(context.Context) ([]string, error) {
 		return []string{consumer, "soon"}, nil
 	}})
@@ -428,8 +427,7 @@ func TestI9AnUnknownWorkIsNotAbsent(t *testing.T) {
 	})
 }
 
-// Where nobody knows the work, applying it makes it, and takes over what the
-// agent holds.
+// Applying an unknown work creates it and takes over the agent's copy.
 func TestALostWorkIsTakenOver(t *testing.T) {
 	w := newWorld(t)
 	w.apply(w.application("a", "1", 1))
@@ -445,7 +443,7 @@ func TestALostWorkIsTakenOver(t *testing.T) {
 	w.register()
 	w.apply(w.application("a", "1", 1))
 	w.eventually("feedback comes back", func() error {
-		if found := w.discover(w.works, "a"); len(found) != 1 || said(found[0]) != "1" {
+		if found := w.discover(w.works, "a"); len(found) != 1 || feedbackOf(found[0]) != "1" {
 			return fmt.Errorf("found %v", found)
 		}
 		return nil

@@ -96,19 +96,19 @@ var commit = sync.OnceValue(func() string {
 var machine = sync.OnceValue(func() Machine {
 	return Machine{
 		OS: runtime.GOOS, Arch: runtime.GOARCH, Cores: runtime.NumCPU(), Go: runtime.Version(),
-		CPU: field("/proc/cpuinfo", "model name"), Memory: memory(),
+		CPU: readProcField("/proc/cpuinfo", "model name"), Memory: totalMemory(),
 	}
 })
 
-func memory() string {
-	kb, err := strconv.Atoi(strings.TrimSuffix(field("/proc/meminfo", "MemTotal"), " kB"))
+func totalMemory() string {
+	kb, err := strconv.Atoi(strings.TrimSuffix(readProcField("/proc/meminfo", "MemTotal"), " kB"))
 	if err != nil {
 		return "unknown"
 	}
 	return fmt.Sprintf("%d GiB", (kb+1<<19)>>20)
 }
 
-func field(file, name string) string {
+func readProcField(file, name string) string {
 	data, _ := os.ReadFile(file)
 	for l := range strings.Lines(string(data)) {
 		if k, v, ok := strings.Cut(l, ":"); ok && strings.TrimSpace(k) == name {

@@ -58,14 +58,14 @@ cluster until it expires or "atoll cluster credentials revoke" ends it.`,
 			if err != nil {
 				return err
 			}
-			return deliverKubeconfig(session, config, cred, cluster.Name, file, into)
+			return writeKubeconfig(session, config, cred, cluster.Name, file, into)
 		})
 	}
 	return cmd
 }
 
-// deliverKubeconfig adds a kubeconfig to the file into, or writes it to file, or prints it.
-func deliverKubeconfig(session *terminal.Session, config *clientcmdapi.Config, cred platform.Credential, name, file,
+// writeKubeconfig adds a kubeconfig to the file into, or writes it to file, or prints it.
+func writeKubeconfig(session *terminal.Session, config *clientcmdapi.Config, cred platform.Credential, name, file,
 	into string) error {
 	until := cred.ExpiresAt.Local().Format("2006-01-02 15:04:05 MST")
 	if into != "" {
@@ -94,7 +94,7 @@ func deliverKubeconfig(session *terminal.Session, config *clientcmdapi.Config, c
 // context, which is named after the cluster.
 func makeKubeconfig(ctx context.Context, api *client.Client, id, name string, expiration time.Duration) (
 	*clientcmdapi.Config, platform.Credential, error) {
-	key, request, err := newRequest()
+	key, request, err := newKeyAndCSR()
 	if err != nil {
 		return nil, platform.Credential{}, err
 	}
@@ -107,9 +107,9 @@ func makeKubeconfig(ctx context.Context, api *client.Client, id, name string, ex
 	return config, cred, err
 }
 
-// newRequest generates a key and a certificate request for it, both as PEM. The region uses only
+// newKeyAndCSR generates a key and a certificate request for it, both as PEM. The region uses only
 // the key of the request, so the request has no subject.
-func newRequest() (key, request []byte, err error) {
+func newKeyAndCSR() (key, request []byte, err error) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, nil, fmt.Errorf("making a key: %w", err)

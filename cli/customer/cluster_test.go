@@ -55,7 +55,7 @@ func TestNodePoolFlag(t *testing.T) {
 	}
 }
 
-// What a flag says is a spec that the API has, or an error.
+// A flag yields a spec that the API accepts, or an error.
 func FuzzNodePoolFlag(f *testing.F) {
 	f.Add("name=workers,replicas=2,instance-type=m6a.xlarge")
 	f.Add("name=w,label=a=b,taint=k=v:NoSchedule,auto-repair=1")
@@ -128,8 +128,8 @@ spec: {replicas: 1, nodePool: {platform: {aws: {instanceType: m6a.large}}}}
 	}
 }
 
-// A generated key is put into the region's kubeconfig, and that is merged into an existing
-// kubeconfig, whose other entries stay.
+// A generated key is put into the region's kubeconfig, which is merged into an existing kubeconfig;
+// its other entries stay.
 func TestKubeconfigs(t *testing.T) {
 	const answer = `{"apiVersion":"v1","kind":"Config","current-context":"c",
 		"clusters":[{"name":"x","cluster":{"server":"https://127.0.0.1:6443","tls-server-name":"hc-1.hosted","certificate-authority-data":"Q0E="}}],

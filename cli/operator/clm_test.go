@@ -13,8 +13,7 @@ import (
 	"atoll.dev/cli/terminal"
 )
 
-// TestWhy runs the files of testdata/why: "why" takes findings as YAML and
-// prints what is made of them.
+// TestWhy runs the files of testdata/why: "why" takes findings as YAML and prints the explanation.
 func TestWhy(t *testing.T) {
 	datadriven.Walk(t, "testdata/why", func(t *testing.T, path string) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {

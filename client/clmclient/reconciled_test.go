@@ -6,8 +6,7 @@ import (
 	"atoll.dev/api/clm"
 )
 
-// A report on a kind that requires no adapters makes a condition that nobody
-// waits for.
+// A report on a kind without required adapters makes a condition that no client waits for.
 func TestReconciledOfAKindWithoutAdapters(t *testing.T) {
 	resource := func(message string) clm.Resource {
 		return clm.Resource{Status: clm.ResourceStatus{Conditions: []clm.ResourceCondition{

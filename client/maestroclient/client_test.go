@@ -145,8 +145,7 @@ func TestErrorsOfPublish(t *testing.T) {
 	}
 }
 
-// A Maestro that takes connections and says nothing is the worst kind of
-// unavailable.
+// A Maestro that accepts connections and does not answer.
 func TestASilentMaestroIs503WithinTheTimeout(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

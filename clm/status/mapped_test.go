@@ -56,7 +56,7 @@ func TestMapper(t *testing.T) {
 	if _, err := m.Map(t.Context(), r, nil, []Report{report}, nil, ReturnError); err == nil {
 		t.Error("an expression that fails gave no error")
 	}
-	// A change of the spec is not refused for it: what was stays.
+	// A failed rule does not refuse a change of the spec: the condition stays.
 	before := []Condition{{Type: "Placed", Status: True, Reason: Given("Before")}, {Type: Reconciled, Status: False}}
 	if got, err := m.Map(t.Context(), r, nil, []Report{report}, before, KeepPrevious); err != nil || len(got) != 1 ||
 		got[0] != before[0] {

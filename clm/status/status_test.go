@@ -236,7 +236,7 @@ func TestAggregateDoesNotDependOnOrder(t *testing.T) {
 	})
 }
 
-// Aggregating again what led to the conditions changes nothing (I3).
+// Aggregating the same reports again changes nothing (I3).
 func TestI3AggregatingAgainChangesNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r, reports, previous := world(t)
@@ -287,9 +287,8 @@ func TestReportsInAnyOrderComeToTheSame(t *testing.T) {
 	})
 }
 
-// What was taken and is repeated gets the same answer, and changes nothing,
-// whichever others came of the same moment, or later, meanwhile; and none of the
-// last reports comes back.
+// A repeated report gets its first answer and changes nothing, also after other reports with the
+// same or a later time; and no earlier report replaces a later one.
 func TestARepetitionIsAnsweredTheSame(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := &subject{resource: Resource{Generation: 2, UpdatedAt: epoch, Required: []string{"dns"}}, tie: TakeLater}
@@ -398,8 +397,8 @@ func TestReportsAreComparedExactly(t *testing.T) {
 	}
 }
 
-// Of reports with the same time and different contents the one that arrived last stays;
-// other reports that arrive in between do not change that.
+// Of reports with the same time and different contents the latest arrival stays, also with other
+// reports in between.
 func TestReportsOfOneMomentKeepTheirOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := Resource{Generation: 1, UpdatedAt: epoch, Required: []string{"dns", "validation"}}

@@ -18,8 +18,8 @@ import (
 	"atoll.dev/plane"
 )
 
-// A certificate works when it is there, says whom we say, whatever was asked
-// for, and works no more when its Credential is gone.
+// A certificate is valid when it is published, has the user name of the service and not of the
+// request, and is refused after the deletion of its Credential.
 func TestACredentialIsValidUntilItsDeletion(t *testing.T) {
 	w := newWorld(t, "works")
 	key := w.order("works-1", nil)
@@ -114,7 +114,7 @@ func TestAnExpiredCredentialLeavesNoObject(t *testing.T) {
 	w.delete("short")
 }
 
-// A plane is woken for what needs it, and for nothing else.
+// Only the creation and the removal of a binding wake a plane.
 func TestASleepingPlane(t *testing.T) {
 	w := newWorld(t, "sleeps")
 	w.planes.set(broken)
@@ -141,7 +141,7 @@ func TestASleepingPlane(t *testing.T) {
 		t.Errorf("woken %d times for an expired one, want never", n)
 	}
 
-	// What is left of one that expired while the plane slept.
+	// The remains of a credential that expired while the plane slept.
 	if err := (bindings{w.admin}).grant(t.Context(), apihosting.CredentialGroup("sleeps-2"),
 		time.Now().Add(-time.Second)); err != nil {
 		t.Fatal(err)
@@ -154,7 +154,7 @@ func TestASleepingPlane(t *testing.T) {
 	}
 }
 
-// Nothing is waited for when the cluster goes (I9).
+// The deletion of a cluster waits for no credential (I9).
 func TestI9CredentialsEndWithTheirCluster(t *testing.T) {
 	w := newWorld(t, "ends")
 	w.order("ends-1", nil)
@@ -170,7 +170,7 @@ func TestI9CredentialsEndWithTheirCluster(t *testing.T) {
 	}
 }
 
-// What is issued is not issued again, whatever happens around it.
+// An issued certificate is not issued again, after any event.
 func TestAnIssuedCertificateStays(t *testing.T) {
 	w := newWorld(t, "stays")
 	w.order("stays-1", nil)

@@ -134,8 +134,7 @@ func TestACertificateEndsWithItsAuthority(t *testing.T) {
 	}
 }
 
-// What is taken can be signed, and the certificate bears nothing of the
-// request but its key.
+// An accepted request can be signed, and the certificate takes only the key from the request.
 func FuzzRequest(f *testing.F) {
 	for _, signer := range signers(f) {
 		f.Add(requestOf(f, signer))

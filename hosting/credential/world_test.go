@@ -50,8 +50,8 @@ type world struct {
 	namespace string
 }
 
-// onePlane has the shared plane as every HostedCluster's. It cannot be
-// stopped while others use it: asleep means that nobody may touch it.
+// onePlane uses the shared plane as the plane of every HostedCluster. The plane cannot be stopped
+// while other tests use it: asleep means that no call may reach it.
 type onePlane struct {
 	config plane.Config
 
@@ -60,7 +60,7 @@ type onePlane struct {
 	woken int
 }
 
-// planeState is what the shared plane pretends to be.
+// planeState is the simulated state of the shared plane.
 type planeState int
 
 const (
@@ -202,7 +202,7 @@ func (w *world) order(id string, change func(spec map[string]any)) *ecdsa.Privat
 	return key
 }
 
-// request is a certificate request that asks for everything it should not get.
+// request is a certificate request with fields that must not be granted.
 func request(t testing.TB) (*ecdsa.PrivateKey, string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -263,7 +263,7 @@ func (w *world) delete(id string) {
 	})
 }
 
-// bound says whether a credential's binding is in the plane.
+// bound reports whether a credential's binding is in the plane.
 func (w *world) bound(id string) bool {
 	w.t.Helper()
 	_, err := w.admin.Resource(schema.GroupVersionResource{Group: rbacGroup, Version: "v1",

@@ -214,7 +214,7 @@ func TestALoopNeverReconcilesAnObjectTwiceAtOnce(t *testing.T) {
 	}
 }
 
-// Who is slow keeps nobody else's objects waiting, and a call has an end.
+// An owner with slow calls delays no objects of other owners, and every call ends.
 func TestAnOwnersSlowCallsLeaveWorkersToOthers(t *testing.T) {
 	b := start(t, "loop-owners", nil, func(call) (time.Duration, error) { return 0, nil })
 	b.stop()
@@ -388,7 +388,7 @@ func TestALoopSurvivesItsAPIServer(t *testing.T) {
 	}
 }
 
-// An API server that does not know a kind says nothing about its objects.
+// An API server without the kind does not show that objects are deleted.
 func TestOnlyANotFoundMeansDeleted(t *testing.T) {
 	config, err := planetest.Shared(t).Config.RESTConfig()
 	if err != nil {

@@ -73,7 +73,7 @@ func TestAPoolGrowsShrinksAndIsDeleted(t *testing.T) {
 	w.gone("b")
 }
 
-// A node waits for what must not go, as long as the pool says.
+// A node waits for pods with a disruption budget as long as the pool allows.
 func TestADrainWaitsForDisruptionBudgetsUntilItsTimeIsOver(t *testing.T) {
 	w := newWorld(t, Options{})
 	w.pool("d", 1, nil)
@@ -166,8 +166,8 @@ func TestNodesAreRepaired(t *testing.T) {
 	w.gone("r")
 }
 
-// awaitLabels waits until a node has labels, those that are "" not, and a
-// taint of the key, or none.
+// awaitLabels waits until a node has the labels, lacks those with the value "", and has a taint of
+// the key, or none.
 func (w *world) awaitLabels(name string, want map[string]string, taintKey string) {
 	w.t.Helper()
 	w.eventually("labels and taints of "+name, func() error {
@@ -193,8 +193,7 @@ func (w *world) awaitLabels(name string, want map[string]string, taintKey string
 	})
 }
 
-// A plane that sleeps is left asleep, whatever is ordered; when it wakes, what
-// is there becomes what is wanted.
+// No order wakes a sleeping plane; when it wakes, its nodes converge to the order.
 func TestI9PoolsOfASleepingPlaneConverge(t *testing.T) {
 	w := newWorld(t, Options{})
 	w.pool("s", 1, nil)
@@ -224,9 +223,9 @@ func TestI9PoolsOfASleepingPlaneConverge(t *testing.T) {
 	w.gone("s")
 }
 
-// Nothing in a customer's cluster holds up the end of a pool, for which the
-// end of the cluster waits: pods that must not go and cannot go anywhere, a
-// plane that does not come, one that refuses, a pool that cannot be read.
+// Nothing in a customer's cluster blocks the deletion of a pool, for which the deletion of the
+// cluster waits: pods that must not be evicted, a plane that does not start, one that refuses, a
+// malformed pool.
 func TestI9APoolIsDeletedWhateverItsPlaneAnswers(t *testing.T) {
 	w := newWorld(t, Options{Patience: 300 * time.Millisecond})
 	w.pool("e", 1, nil)
@@ -310,8 +309,8 @@ func TestAPausedPoolIsNotReconciled(t *testing.T) {
 	w.gone("p")
 }
 
-// A pool that grows beyond its cluster's network shows why it has too few nodes.
-// Nodes whose drain has begun are removed all the same: they make the room.
+// A pool above the size of its cluster's network reports why it has too few nodes. Draining nodes
+// are removed all the same, which frees their networks.
 func TestAFullNetworkIsReported(t *testing.T) {
 	w := newWorld(t, Options{})
 	w.patch(hypershift.HostedClusters(), w.namespace, w.cluster, map[string]any{"spec": map[string]any{

@@ -35,9 +35,8 @@ func become(n *node, ready bool) {
 		LastTransitionTime: metav1.NewTime(epoch)}}
 }
 
-// From any nodes, whatever happens in whatever order, a pool comes to what is
-// wanted; and a rollout never takes a ready node away without another in its
-// place.
+// From any nodes and any events in any order a pool converges to its spec; and a rollout never
+// removes a ready node before its replacement is ready.
 func TestPlanConverges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := want(rapid.IntRange(0, 5).Draw(t, "replicas"), "1.36.3")
@@ -79,7 +78,7 @@ func TestPlanConverges(t *testing.T) {
 			if len(nodes) > max(w.replicas+1, 7)+5 {
 				t.Fatalf("%d nodes for %d wanted", len(nodes), w.replicas)
 			}
-			// Something else happens now: a node becomes ready, or is gone.
+			// Another event: a node becomes ready, or disappears.
 			for _, n := range nodes {
 				switch {
 				case n.draining() && rapid.Bool().Draw(t, "drained"):

@@ -34,8 +34,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(planetest.Main(m)) }
 
-// world is a management cluster with one hosted cluster; one plane is both.
-// Worlds come one after the other, since each thinks all nodes its own.
+// world is a management cluster with one hosted cluster; one plane is both. Worlds run one after
+// another, because each owns all nodes.
 type world struct {
 	t         *testing.T
 	admin     dynamic.Interface
@@ -44,8 +44,8 @@ type world struct {
 	cluster   string
 }
 
-// onePlane is the shared plane as every HostedCluster's. It cannot be stopped
-// while the test needs it: asleep means that nobody may touch it.
+// onePlane is the shared plane as the plane of every HostedCluster. The plane cannot be stopped
+// while the test needs it: asleep means that no call may reach it.
 type onePlane struct {
 	config    plane.Config
 	namespace string // of the only hosted cluster; others are of tests before
@@ -116,7 +116,7 @@ func dynamicFor(t *testing.T, config *rest.Config) dynamic.Interface {
 	return c
 }
 
-// create waits for what the object needs: a kind, a namespace, an account.
+// create waits for the prerequisites of the object: a kind, a namespace, an account.
 func (w *world) create(resource schema.GroupVersionResource, namespace string, object map[string]any) {
 	w.t.Helper()
 	w.eventually("making "+resource.Resource, func() error {
@@ -220,7 +220,7 @@ func (w *world) awaitNodes(pool string, want ...string) {
 	})
 }
 
-// delete deletes a pool; gone waits for its end.
+// delete deletes a pool; gone waits for its removal.
 func (w *world) delete(pool string) {
 	w.t.Helper()
 	if err := w.admin.Resource(hypershift.NodePools()).Namespace(w.namespace).Delete(w.t.Context(), w.cluster+"-"+pool,

@@ -8,8 +8,8 @@ import (
 	"atoll.dev/hosting/controlplane"
 )
 
-// A probe without an answer is asked again before it is shown; an answer that
-// names a part is believed at once; a plane that fails for long is restarted.
+// A probe without an answer is repeated before it counts; an answer that names a part counts at
+// once; a plane that fails for long is restarted.
 func TestOneSlowProbeShowsNothing(t *testing.T) {
 	probes := Probes{}.withDefaults()
 	silent, etcd := []string{controlplane.APIServer}, []string{"etcd"}

@@ -11,7 +11,7 @@ import (
 	"atoll.dev/sni"
 )
 
-// benchRouter is a router in front of a backend that sends back what it gets.
+// benchRouter is a router before a backend that echoes its input.
 func benchRouter(b *testing.B) (address string) {
 	b.Helper()
 	backend, err := net.Listen("tcp", "127.0.0.1:0")
@@ -67,7 +67,7 @@ func BenchmarkConnection(b *testing.B) {
 	}
 }
 
-// BenchmarkBytes is what goes there and back on one connection, in pieces of 64 KiB.
+// BenchmarkBytes measures the bytes in both directions on one connection, in pieces of 64 KiB.
 func BenchmarkBytes(b *testing.B) {
 	const piece = 64 << 10
 	conn, err := net.Dial("tcp", benchRouter(b))

@@ -107,8 +107,8 @@ func TestTheEndOfOneDirectionIsPassedOnAndTheOtherGoesOn(t *testing.T) {
 	})
 }
 
-// A client that keeps what its plane has ended does not count as connected for
-// ever: it would keep the plane awake.
+// A connection that the plane has closed stops counting even if the client keeps it: otherwise it
+// would keep the plane awake.
 func TestAConnectionClosedByThePlaneIsEnded(t *testing.T) {
 	w := newWorld(t, func(o *Options) { o.Linger = 20 * time.Millisecond })
 	c := NewControl(noWake)
@@ -162,7 +162,7 @@ func TestTheRouterServesWithoutHosting(t *testing.T) {
 	if got, err := w.get("a.example"); err != nil || got != "plane a" {
 		t.Fatalf("hosting dead, router restarted: %q, %v", got, err)
 	}
-	// Hosting that begins does not know its planes yet; the router goes on with those it has.
+	// A starting hosting does not know its planes yet; the router keeps its routes.
 	c = NewControl(noWake)
 	w.serveControl(c)
 	eventually(t, "the router follows hosting", func() bool { return value(w.router.metrics.following) == 1 })
@@ -219,7 +219,7 @@ func TestConnectionsAreLimited(t *testing.T) {
 	first.Close()
 	eventually(t, "a place is free", func() bool { return served(w.send(hello("a.example"))) })
 
-	// Those who name nothing are limited on their own.
+	// Connections without a name have their own limit.
 	eventually(t, "all have named a server", func() bool { return len(w.router.unnamed) == 0 })
 	silent := []net.Conn{w.dial(), w.dial()}
 	eventually(t, "two name nothing", func() bool { return len(w.router.unnamed) == 2 })

@@ -131,7 +131,7 @@ func tlsBackend(t *testing.T, name string) (address string) {
 	return s.Listener.Addr().String()
 }
 
-// get asks the plane of a name over TLS through the router.
+// get sends a request to the plane of a name, by TLS through the router.
 func (w *world) get(name string) (string, error) {
 	transport := &http.Transport{
 		DisableKeepAlives: true,
@@ -169,7 +169,7 @@ func (w *world) send(what []byte) *net.TCPConn {
 	return conn
 }
 
-// alertFor is what the router answers to these bytes.
+// alertFor returns the router's answer to these bytes.
 func (w *world) alertFor(what []byte) string {
 	w.t.Helper()
 	conn := w.send(what)
@@ -215,7 +215,7 @@ func plainBackend(t *testing.T, serve func(net.Conn)) (address string) {
 	return l.Addr().String()
 }
 
-// echo sends back what it gets, and at the end the number of bytes.
+// echo returns its input, and at the end the number of bytes.
 func echo(conn net.Conn) {
 	n, err := io.Copy(conn, conn)
 	if err == nil {

@@ -27,8 +27,8 @@ func names(t *testing.T, dir string) []string {
 	return all
 }
 
-// The permissions are those of the call, whatever the umask and the old file say,
-// and no temporary file stays.
+// The permissions are those of the call, independent of the umask and the old file, and no
+// temporary file remains.
 func TestWriteReplacesContentAndPermissions(t *testing.T) {
 	defer syscall.Umask(syscall.Umask(0o077))
 	dir := t.TempDir()

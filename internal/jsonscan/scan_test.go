@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// What is read by a Scanner is what encoding/json reads.
+// A Scanner reads the same values as encoding/json.
 func TestAScannerReadsWhatEncodingJSONReads(t *testing.T) {
 	text := `{"a": "x\"\u00e9\n", "n": -12, "t": "2026-01-02T03:04:05.000006Z", "l": [1, {"b": [true, null, "]"]}, ` +
 		`"}"], "e": {}, "z": [], "s": "<é>"}`
@@ -60,7 +60,7 @@ func TestAppendedValuesAreJSON(t *testing.T) {
 	}
 }
 
-// Nothing that is read ends in a panic or goes on for ever.
+// No input causes a panic or an endless loop.
 func FuzzAnyInputEnds(f *testing.F) {
 	for _, seed := range []string{`{"a":[1,{"b":"c"}]}`, `[`, `{"a"`, `"\`, `}`, `,`, `[1,,2]`, `{"a":}`} {
 		f.Add([]byte(seed))

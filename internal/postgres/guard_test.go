@@ -29,15 +29,15 @@ func TestTheGuardDoesNotFlap(t *testing.T) {
 func TestANearlyFullDiskRefusesWritesAndKeepsReading(t *testing.T) {
 	c := cluster(t)
 	started(t, c)
-	if err := c.EnsureDatabase(within(t), "d", "o"); err != nil {
+	if err := c.EnsureDatabase(withTimeLimit(t), "d", "o"); err != nil {
 		t.Fatal(err)
 	}
-	conn, err := pgx.Connect(within(t), c.DSN("d", "o"))
+	conn, err := pgx.Connect(withTimeLimit(t), c.DSN("d", "o"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close(context.Background())
-	if _, err := conn.Exec(within(t), "create table t (a int)"); err != nil {
+	if _, err := conn.Exec(withTimeLimit(t), "create table t (a int)"); err != nil {
 		t.Fatal(err)
 	}
 	var free atomic.Uint64
@@ -52,7 +52,7 @@ func TestANearlyFullDiskRefusesWritesAndKeepsReading(t *testing.T) {
 	defer func() { stop(); <-done }()
 
 	refused := func() bool {
-		_, err := conn.Exec(within(t), "insert into t values (1)")
+		_, err := conn.Exec(withTimeLimit(t), "insert into t values (1)")
 		pgErr, ok := errors.AsType[*pgconn.PgError](err)
 		if err != nil && (!ok || pgErr.Code != "25006") {
 			t.Fatal(err)
@@ -70,7 +70,7 @@ func TestANearlyFullDiskRefusesWritesAndKeepsReading(t *testing.T) {
 		for refused() != full { // a session learns of it a moment later
 		}
 		var n int
-		if err := conn.QueryRow(within(t), "select count(*) from t").Scan(&n); err != nil {
+		if err := conn.QueryRow(withTimeLimit(t), "select count(*) from t").Scan(&n); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -37,7 +37,7 @@ func cluster(t testing.TB) *Cluster {
 	return &Cluster{DataDir: filepath.Join(place(t), "data"), Settings: map[string]string{"fsync": "off"}}
 }
 
-func within(t testing.TB) context.Context {
+func withTimeLimit(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
 	return ctx
@@ -45,10 +45,10 @@ func within(t testing.TB) context.Context {
 
 func started(t testing.TB, c *Cluster) *Process {
 	t.Helper()
-	if err := c.Init(within(t)); err != nil {
+	if err := c.Init(withTimeLimit(t)); err != nil {
 		t.Fatal(err)
 	}
-	p, err := c.Start(within(t), nil)
+	p, err := c.Start(withTimeLimit(t), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,12 +58,12 @@ func started(t testing.TB, c *Cluster) *Process {
 
 func ask(t testing.TB, dsn, sql string) (answer string, err error) {
 	t.Helper()
-	conn, err := pgx.Connect(within(t), dsn)
+	conn, err := pgx.Connect(withTimeLimit(t), dsn)
 	if err != nil {
 		return "", err
 	}
 	defer conn.Close(context.Background())
-	err = conn.QueryRow(within(t), sql).Scan(&answer)
+	err = conn.QueryRow(withTimeLimit(t), sql).Scan(&answer)
 	return answer, err
 }
 
@@ -134,7 +134,7 @@ func TestInitIsIdempotentAndKeepsTheData(t *testing.T) {
 func TestAKilledInitIsRepeated(t *testing.T) {
 	c := cluster(t)
 	// Killed as soon as it has begun to make files.
-	ctx, kill := context.WithCancel(within(t))
+	ctx, kill := context.WithCancel(withTimeLimit(t))
 	done := make(chan error, 1)
 	go func() { done <- c.Init(ctx) }()
 	for {
@@ -166,7 +166,7 @@ func TestAPartialDirectoryIsReplacedAndAForeignOneIsNot(t *testing.T) {
 		0o644)); err != nil {
 		t.Fatal(err)
 	}
-	if err := foreign.Init(within(t)); err == nil || !strings.Contains(err.Error(), "thesis.tex") {
+	if err := foreign.Init(withTimeLimit(t)); err == nil || !strings.Contains(err.Error(), "thesis.tex") {
 		t.Fatal(err)
 	}
 }
@@ -176,7 +176,7 @@ func TestTwoInitsOfOneDirectoryWaitForEachOther(t *testing.T) {
 	done := make(chan error, 2)
 	for range 2 {
 		mine := *c
-		go func() { done <- mine.Init(within(t)) }()
+		go func() { done <- mine.Init(withTimeLimit(t)) }()
 	}
 	if err := errors.Join(<-done, <-done); err != nil {
 		t.Fatal(err)
@@ -186,10 +186,10 @@ func TestTwoInitsOfOneDirectoryWaitForEachOther(t *testing.T) {
 func TestAServerRestartsAfterAKill(t *testing.T) {
 	c := cluster(t)
 	p := started(t, c)
-	if running, ok := errors.AsType[*RunningError](c.Prepare(within(t))); !ok || running.PID != p.PID() {
+	if running, ok := errors.AsType[*RunningError](c.Prepare(withTimeLimit(t))); !ok || running.PID != p.PID() {
 		t.Fatal("a running server was not noticed")
 	}
-	if err := c.EnsureDatabase(within(t), "d", "o"); err != nil {
+	if err := c.EnsureDatabase(withTimeLimit(t), "d", "o"); err != nil {
 		t.Fatal(err)
 	}
 	p.Kill()
@@ -229,7 +229,7 @@ func TestOnlyItsOwnerConnectsToADatabase(t *testing.T) {
 	done := make(chan error, 6)
 	for range 3 { // at once, and again
 		for _, name := range []string{"clm", "maestro"} {
-			go func() { done <- c.EnsureDatabase(within(t), name, name) }()
+			go func() { done <- c.EnsureDatabase(withTimeLimit(t), name, name) }()
 		}
 	}
 	for range 6 {
@@ -262,7 +262,7 @@ func TestASocketPathThatIsTooLongIsReplacedOrRefused(t *testing.T) {
 		t.Fatal(c.SocketDir)
 	}
 	given := &Cluster{DataDir: filepath.Join(place(t), "data"), SocketDir: long}
-	if err := given.Init(within(t)); err == nil || !strings.Contains(err.Error(), "107 bytes") {
+	if err := given.Init(withTimeLimit(t)); err == nil || !strings.Contains(err.Error(), "107 bytes") {
 		t.Fatal(err)
 	}
 }
@@ -316,7 +316,7 @@ func TestASocketDirectoryOfAnotherUserIsRefused(t *testing.T) {
 func TestOrphanedServerProcessesAreEnded(t *testing.T) {
 	c := cluster(t)
 	p := started(t, c)
-	conn, err := pgx.Connect(within(t), c.DSN("postgres", Superuser))
+	conn, err := pgx.Connect(withTimeLimit(t), c.DSN("postgres", Superuser))
 	if err != nil {
 		t.Fatal(err)
 	}

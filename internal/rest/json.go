@@ -95,21 +95,21 @@ func DecodeJSON(data []byte, v any) error {
 		return nil
 	}
 	if e, ok := errors.AsType[*json.SyntaxError](err); ok {
-		return malformed(data, int(e.Offset), "%s", e.Error())
+		return malformedError(data, int(e.Offset), "%s", e.Error())
 	}
 	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		at := "the document"
 		if e.Field != "" {
 			at = e.Field
 		}
-		return malformed(data, int(e.Offset), "%s is a JSON %s where %s is expected", at, e.Value, e.Type).Because(
+		return malformedError(data, int(e.Offset), "%s is a JSON %s where %s is expected", at, e.Value, e.Type).Because(
 			ErrType)
 	}
 	return Errorf(http.StatusBadRequest, CodeInvalid, "the request body cannot be read: %s", err).Because(ErrMalformed)
 }
 
-// malformed returns the error for a mistake at an offset of the body.
-func malformed(data []byte, offset int, format string, args ...any) *Error {
+// malformedError returns the error for a mistake at an offset of the body.
+func malformedError(data []byte, offset int, format string, args ...any) *Error {
 	line, col := position(data, offset)
 	return Errorf(http.StatusBadRequest, CodeInvalid,
 		"the request body is not what is expected here, at line %d column %d: %s",
@@ -137,14 +137,14 @@ func checkStorable(data []byte) error {
 			n += size
 			rest = rest[size:]
 		}
-		return malformed(data, n+1, "invalid UTF-8")
+		return malformedError(data, n+1, "invalid UTF-8")
 	}
 	depth := 0
 	for i := 0; i < len(data); i++ {
 		switch c := data[i]; {
 		case c == '{' || c == '[':
 			if depth++; depth > maxDepth {
-				return malformed(data, i+1, "nested deeper than %d", maxDepth)
+				return malformedError(data, i+1, "nested deeper than %d", maxDepth)
 			}
 		case c == '}' || c == ']':
 			depth--
@@ -160,7 +160,7 @@ func checkStorable(data []byte) error {
 				end++
 			}
 			if f, err := strconv.ParseFloat(string(data[i:end]), 64); err != nil && math.IsInf(f, 0) {
-				return malformed(data, i+1, "the number is too large")
+				return malformedError(data, i+1, "the number is too large")
 			}
 			i = end - 1
 		}
@@ -192,18 +192,18 @@ func checkString(data []byte, i int) (int, error) {
 			i += 4
 			switch {
 			case u == 0:
-				return 0, malformed(data, at, `\u0000 cannot be stored`)
+				return 0, malformedError(data, at, `\u0000 cannot be stored`)
 			case 0xd800 <= u && u < 0xdc00:
 				low, ok := uint32(0), false
 				if i+2 < len(data) && data[i+1] == '\\' && data[i+2] == 'u' {
 					low, ok = hex4(data, i+3)
 				}
 				if !ok || low < 0xdc00 || low > 0xdfff {
-					return 0, malformed(data, at, "a high surrogate without a low one")
+					return 0, malformedError(data, at, "a high surrogate without a low one")
 				}
 				i += 6
 			case 0xdc00 <= u && u < 0xe000:
-				return 0, malformed(data, at, "a low surrogate without a high one")
+				return 0, malformedError(data, at, "a low surrogate without a high one")
 			}
 		}
 	}

@@ -18,8 +18,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// One trace goes through a client, a server, a message that waits somewhere,
-// and the work on it, each with a tracer of its own.
+// One trace covers a client, a server, a waiting message, and its processing, each with a tracer of
+// its own.
 func TestOneTraceCrossesProcesses(t *testing.T) {
 	collector := tracetest.Start(t)
 	collector.Setenv(t)
@@ -94,7 +94,7 @@ func TestOneTraceCrossesProcesses(t *testing.T) {
 	}
 }
 
-// A tracer that is off costs no memory and hands on what it is given.
+// A disabled tracer costs no memory and forwards its input.
 func TestADisabledTracerDoesNothing(t *testing.T) {
 	var off *trace.Tracer
 	ctx := trace.WithParent(t.Context(), "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")

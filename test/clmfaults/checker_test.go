@@ -45,14 +45,14 @@ func (c *checker) apply(_ context.Context, b store.Batch) error {
 	defer c.mu.Unlock()
 	for _, d := range b.Documents {
 		if d.Kind != "Request" {
-			c.see(d)
+			c.observe(d)
 		}
 	}
 	return nil
 }
 
-// see compares a document with its state before and with its own reports.
-func (c *checker) see(d store.Document) {
+// observe compares a document with its state before and with its own reports.
+func (c *checker) observe(d store.Document) {
 	c.seen++
 	wrong := func(invariant, format string, args ...any) {
 		c.t.Errorf("%s: %s %s (version %d, generation %d): %s\nspec %s\nstatus %s", invariant, d.Kind, d.Name,
@@ -148,8 +148,8 @@ func (c *checker) versions() map[string]int64 {
 	return all
 }
 
-// meets waits until the checker has the same versions as the table: the feed skipped nothing (I4).
-func (c *checker) meets(ctx context.Context, s *store.Store) error {
+// awaitGoal waits until the checker has the same versions as the table: the feed skipped nothing (I4).
+func (c *checker) awaitGoal(ctx context.Context, s *store.Store) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for deadline := time.Now().Add(testsite.HangLimit); ; <-tick.C {

@@ -55,13 +55,13 @@ func TestI1I2I3I4I5I9I12TheLifecycleManagerKeepsItsInvariantsUnderFaults(t *test
 	}
 	t.Logf("seed %d; ATOLL_SEED=%[1]d repeats it", seed)
 	w := newWorld(t, seed)
-	w.storm(span)
+	w.runFaults(span)
 	begun := time.Now()
 	w.settle()
-	if err := w.check.meets(t.Context(), w.db.Store); err != nil {
+	if err := w.check.awaitGoal(t.Context(), w.db.Store); err != nil {
 		t.Errorf("I4: %v", err)
 	}
-	w.watcherMeets()
+	w.awaitWatcher()
 	t.Logf(
 		"%d requests acknowledged, %d documents in the feed; all as requested after %v; faults: %v",
 		w.acks,
@@ -71,7 +71,8 @@ func TestI1I2I3I4I5I9I12TheLifecycleManagerKeepsItsInvariantsUnderFaults(t *test
 	)
 }
 
-// world is the lifecycle manager with its processes, and what the writers and the watcher know.
+// world is the lifecycle manager with its processes, and the expected state of the writers and the
+// watcher.
 type world struct {
 	t        *testing.T
 	random   *rand.Rand
@@ -195,8 +196,8 @@ func (w *world) watch(ctx context.Context) {
 	}
 }
 
-// watcherMeets waits until the watcher has the same resources and generations as a list (I4).
-func (w *world) watcherMeets() {
+// awaitWatcher waits until the watcher has the same resources and generations as a list (I4).
+func (w *world) awaitWatcher() {
 	w.t.Helper()
 	var last string
 	w.until("I4: the watcher has every resource that a list has", func() bool {
@@ -259,8 +260,8 @@ func (w *world) persist(what string, f func(context.Context, *clmclient.Client) 
 	}
 }
 
-// storm lets the writers write and kills processes for the span.
-func (w *world) storm(span time.Duration) {
+// runFaults lets the writers write and kills processes for the span.
+func (w *world) runFaults(span time.Duration) {
 	end := time.Now().Add(span)
 	var group sync.WaitGroup
 	for n := range writers {
@@ -271,13 +272,13 @@ func (w *world) storm(span time.Duration) {
 	for time.Now().Before(end) && !w.t.Failed() {
 		pause.Reset(time.Duration(200+w.random.IntN(1200)) * time.Millisecond)
 		<-pause.C
-		w.mishap()
+		w.causeFault()
 	}
 	group.Wait()
 }
 
-// mishap kills a process and starts it again after up to half a second.
-func (w *world) mishap() {
+// causeFault kills a process and starts it again after up to half a second.
+func (w *world) causeFault() {
 	if len(w.next) == 0 { // each process once, in random order; then the next round
 		w.next = []string{"broker", "clm-0", "clm-1", "sentinel-0", "sentinel-1", "adapters-0", "adapters-1",
 			"postgres"}

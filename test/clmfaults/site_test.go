@@ -76,7 +76,7 @@ func (c childConfig) region(ctx context.Context, id testsite.Identity, log *slog
 	if err != nil {
 		return err
 	}
-	db, err := openPatiently(ctx, clm.DatabaseOptions{DSN: c.DSN, Registry: registry, MaxConns: 8, Logger: log})
+	db, err := openWithRetries(ctx, clm.DatabaseOptions{DSN: c.DSN, Registry: registry, MaxConns: 8, Logger: log})
 	if err != nil {
 		return err
 	}
@@ -107,8 +107,8 @@ func (c childConfig) region(ctx context.Context, id testsite.Identity, log *slog
 	return s.Run(ctx)
 }
 
-// openPatiently opens the database. It retries for 30 s while the database is down.
-func openPatiently(ctx context.Context, o clm.DatabaseOptions) (*clm.Database, error) {
+// openWithRetries opens the database. It retries for 30 s while the database is down.
+func openWithRetries(ctx context.Context, o clm.DatabaseOptions) (*clm.Database, error) {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for try := 0; ; try++ {
@@ -120,7 +120,7 @@ func openPatiently(ctx context.Context, o clm.DatabaseOptions) (*clm.Database, e
 	}
 }
 
-// adapters runs adapters whose objects are in the memory of the process.
+// adapters runs adapters with objects in memory.
 func (c childConfig) adapters(ctx context.Context, id testsite.Identity, log *slog.Logger, up func()) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, named := range c.Adapters {

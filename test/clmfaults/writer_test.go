@@ -108,8 +108,8 @@ func (x *writer) patch(r *resource) {
 	x.set(r, value, done.Generation)
 }
 
-// settleStale reads the result of a change that was refused as stale: a report came in between, or an earlier try
-// succeeded and its answer was lost.
+// settleStale reads the outcome of a change that was refused as stale: after a report in between,
+// or after an earlier attempt whose answer was lost.
 func (x *writer) settleStale(r *resource, value string) {
 	have, refused := x.w.persist("reading "+r.name, func(ctx context.Context, c *clmclient.Client) (clmclient.Resource,
 		error) {

@@ -17,8 +17,8 @@ import (
 	"atoll.dev/test/localtest"
 )
 
-// Kill -9 of any process at any time, under load: what was acknowledged is
-// applied exactly as it was posted last, and what was deleted is gone.
+// Kill -9 of any process at any time, under load: every acknowledged work is applied in its latest
+// version, and every deleted one is removed.
 func TestI1I5I6I12KillLoop(t *testing.T) {
 	rng := localtest.Seed(t)
 	r := localtest.New(t)
@@ -186,8 +186,8 @@ func TestI6AnAgentThatWasAwayForAThousandChangesConverges(t *testing.T) {
 		}
 		return nil
 	})
-	// Paused, not killed: the supervisor would start a new one. The broker
-	// drops it, as it would an agent whose network is gone.
+	// The process is paused, not killed: the supervisor would restart it. The broker disconnects it,
+	// like an agent without network.
 	agent := r.Process("management-01-agent").PID
 	pause(t, agent)
 	each(works, func(i int) { apply(i, 1); apply(i, 2); apply(i, 3) })

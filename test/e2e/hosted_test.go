@@ -17,9 +17,9 @@ import (
 	"atoll.dev/test/localtest"
 )
 
-// A customer's cluster: asked for by a signed POST, ready with its nodes, used
-// with a kubeconfig by the router, changed, and deleted while the adapters are
-// killed. Then nothing of it is left (I9).
+// A customer's cluster is created by a signed POST, becomes ready with its nodes, is used with a
+// kubeconfig through the router, changed, and deleted while the adapters are killed. Then nothing
+// of it remains (I9).
 func TestI9ACustomersClusterIsCreatedAndDeletedWithoutRemains(t *testing.T) {
 	r := localtest.Shared(t)
 	api, ctx := r.API(), t.Context()

@@ -16,7 +16,7 @@ import (
 	"atoll.dev/test/localtest"
 )
 
-// What a caller gets wrong is answered with a 4xx that says what to do.
+// The answer to a wrong request is a 4xx with a remedy.
 func TestBadInputIsAClientError(t *testing.T) {
 	r := localtest.Shared(t)
 	work := func(manifest string) string {

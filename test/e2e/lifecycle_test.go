@@ -19,7 +19,7 @@ import (
 	"atoll.dev/test/localtest"
 )
 
-// clm asks the region's lifecycle manager at its plain port.
+// clm calls the region's lifecycle manager at its plain port.
 func callCLM(r *localtest.Region, method, path, body string) (status int, answer map[string]any, err error) {
 	req, err := http.NewRequestWithContext(r.T.Context(), method, r.Status().Insecure["clm"]+path, strings.NewReader(
 		body))
@@ -49,7 +49,7 @@ func reconciled(cluster map[string]any) string {
 	return "no condition"
 }
 
-// ownAdapter is a home whose clusters are those of cl-maestro, the example.
+// ownAdapter is a home whose clusters use cl-maestro, the example.
 func ownAdapter(t *testing.T) func(home string) {
 	return func(home string) {
 		entities := strings.Replace(string(clm.DefaultEntities), "[placement, pull-secret, hosted-cluster]",
@@ -62,9 +62,9 @@ func ownAdapter(t *testing.T) func(home string) {
 	}
 }
 
-// A cluster that is asked for becomes real on a management cluster, by sentinel,
-// an adapter of the operator's own, Maestro and agent, and says so; its deletion
-// takes everything away. One trace covers it all.
+// A requested cluster is created on a management cluster by the sentinel, an operator's own
+// adapter, Maestro and the agent, and reports so; its deletion removes everything. One trace covers
+// it all.
 func TestAClusterIsReconciledAndDeleted(t *testing.T) {
 	collector := tracetest.Start(t)
 	r := localtest.NewIn(t, ownAdapter(t), "--insecure-listen", "--traces", collector.URL)
@@ -88,8 +88,8 @@ func TestAClusterIsReconciledAndDeleted(t *testing.T) {
 	await("1")
 	r.Kubectl("management-01", "get", "namespace", namespace)
 
-	// From the POST to the report that made it so: one run of the adapter applied
-	// the work, another saw what became of it.
+	// From the POST to the final report: one run of the adapter applied the work, another observed
+	// its status.
 	runs := func(spans []tracetest.Span) (traces []string) {
 		for _, s := range spans {
 			if s.Name == "reconcile Cluster" && s.Attrs["resource.id"] == made["id"] {
@@ -134,8 +134,8 @@ func TestAClusterIsReconciledAndDeleted(t *testing.T) {
 	}
 }
 
-// traceOf are the spans, as "service name", of the trace in which a cluster was
-// created, once a report that follows from it is there.
+// traceOf returns the spans, as "service name", of the trace that created a cluster, once a report
+// of the same trace exists.
 func traceOf(spans []tracetest.Span, id string) (names []string) {
 	trace := ""
 	for _, s := range spans {
@@ -215,8 +215,8 @@ func sameJSON(a []byte, b string) bool {
 	return json.Unmarshal(a, &x) == nil && json.Unmarshal([]byte(b), &y) == nil && reflect.DeepEqual(x, y)
 }
 
-// No capacity, then capacity: a cluster that no management cluster may take waits
-// and says why, and goes on by itself as soon as one may.
+// A cluster without a usable management cluster waits and reports why, and continues by itself when
+// one is usable.
 func TestAClusterWaitsForAManagementCluster(t *testing.T) {
 	r := localtest.Shared(t)
 	file := filepath.Join(t.TempDir(), "cluster.yaml")

@@ -16,8 +16,8 @@ import (
 	"atoll.dev/test/localtest"
 )
 
-// A cluster that the region did not make, and whose API it cannot reach, joins
-// as a person would join it: register, bootstrap, token, agent.
+// A cluster that the region did not create, and whose API it cannot reach, joins by the steps of an
+// operator: register, bootstrap, token, agent.
 func TestARemoteClusterJoins(t *testing.T) {
 	r := localtest.Shared(t)
 	cluster := planetest.Start(t)

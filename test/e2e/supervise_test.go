@@ -92,7 +92,7 @@ func TestI12TheRegionServesWithoutItsSupervisorAndUpAdoptsIt(t *testing.T) {
 			t.Errorf("%s: pid %d, then %d", p.Name, p.PID, now.PID)
 		}
 	}
-	// The new supervisor watches what it adopted.
+	// The new supervisor watches adopted processes.
 	broker := r.Process("broker")
 	localtest.Kill(t, broker.PID)
 	localtest.Eventually(t, 3*time.Minute, func() error {

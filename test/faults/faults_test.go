@@ -34,7 +34,7 @@ const (
 	source   = "faults"
 
 	lightTime = 30 * time.Second
-	// in which all must be as asked once the faults end: two repetitions a minute apart, and more
+	// limit for convergence after the faults: two repetitions a minute apart, and more
 	recoveryTimeout = 3 * time.Minute
 )
 
@@ -294,7 +294,7 @@ func (w *world) round(round int) {
 				w.apply(n, id, fmt.Sprintf("r%d-%d", round, w.random.IntN(1000)), false)
 			}
 		}
-		happened = append(happened, w.mishap())
+		happened = append(happened, w.causeFault())
 	}
 	w.wire.set(faults{})
 	for _, p := range slices.Concat(w.servers, w.agents) {
@@ -308,8 +308,8 @@ func (w *world) round(round int) {
 		time.Millisecond))
 }
 
-// mishap causes one random fault.
-func (w *world) mishap() string {
+// causeFault causes one random fault.
+func (w *world) causeFault() string {
 	what := ""
 	switch w.random.IntN(12) {
 	case 0, 1:
@@ -351,7 +351,7 @@ func (w *world) mishap() string {
 		}
 		what = "agent away"
 	case 10:
-		w.wire.cutAll()
+		w.wire.cutConnections()
 		what = "connections cut"
 	default:
 		what = "nothing"
@@ -373,7 +373,7 @@ func (w *world) wipe() {
 	w.register()
 	// Works that agents hold and the new database lacks are found when the agents connect, or
 	// by their next comparison, which is minutes away.
-	w.wire.cutAll()
+	w.wire.cutConnections()
 	for n := range clusters {
 		w.mu.Lock()
 		asked := maps.Clone(w.asked[n])

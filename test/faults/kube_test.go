@@ -16,10 +16,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// kubeAPI is a light API server: ConfigMaps and AppliedManifestWorks, with what
-// the agent relies on of them: server-side apply, merge patches with
-// preconditions, finalizers, owner references with garbage collection, and
-// watches from any version.
+// kubeAPI is a light API server: ConfigMaps and AppliedManifestWorks, with the features that the
+// agent uses: server-side apply, merge patches with preconditions, finalizers, owner references
+// with garbage collection, and watches from any version.
 type kubeAPI struct {
 	server  *httptest.Server
 	removed func(name string, made time.Time) // called after the deletion of a ConfigMap
@@ -374,7 +373,7 @@ func (k *kubeAPI) delete(w http.ResponseWriter, key kubeKey, options map[string]
 	answer(w, 200, o)
 }
 
-// gone deletes an object, and the objects that have no other owner.
+// gone deletes an object, and the objects without another owner.
 func (k *kubeAPI) gone(key kubeKey, o map[string]any) {
 	k.put(key, o, "DELETED")
 	if key.resource == configMaps {

@@ -8,10 +8,9 @@ import (
 	"atoll.dev/pki"
 )
 
-// TestARestartWithoutChangeCostsFewMessages: an agent that is killed and restarts while
-// nothing has changed costs at most two messages each way, and then nothing
-// comes for seconds. One of two servers that does costs twice that: it asks the
-// agent when it is back, and the other one asks because it was gone.
+// TestARestartWithoutChangeCostsFewMessages: a killed agent that restarts without any change costs
+// at most two messages each way, and then none for seconds. A restart of one of two servers costs
+// twice that: the restarted server and the other one each send a request.
 func TestARestartWithoutChangeCostsFewMessages(t *testing.T) {
 	w := newWorld(t, 1, 0)
 	for n := range clusters {
@@ -21,8 +20,8 @@ func TestARestartWithoutChangeCostsFewMessages(t *testing.T) {
 	}
 	w.compare(0, nil)
 	agent := pki.Name(consumer(0))
-	// settled waits until nothing has passed for three seconds, longer than any
-	// repetition waits, and returns what has.
+	// settled waits until no message has passed for three seconds, longer than any retry, and
+	// returns the messages.
 	settled := func() (up, down int, after time.Duration) {
 		t.Helper()
 		begun, last := time.Now(), time.Now()

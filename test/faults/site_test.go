@@ -46,7 +46,7 @@ func (c childConfig) agent(ctx context.Context, id testsite.Identity, log *slog.
 	a, err := agent.New(agent.Options{
 		Consumer: c.Consumer, Kube: &kuberest.Config{Host: c.Kube}, BrokerHost: "broker",
 		Bus:     bus.ClientOptions{Addr: c.Broker, TLS: id.ClientTLS("broker")},
-		DataDir: c.Store, Log: log, CompareEvery: c.CompareEvery, Wall: wallOf(c.Wall),
+		DataDir: c.Store, Log: log, CompareEvery: c.CompareEvery, Wall: stepClock(c.Wall),
 	})
 	if err != nil {
 		return err
@@ -80,8 +80,8 @@ func (c childConfig) server(ctx context.Context, id testsite.Identity, log *slog
 	return s.Run(ctx)
 }
 
-// wallOf returns a clock with the error that a file holds at the time of the reading.
-func wallOf(file string) func(time.Time) time.Time {
+// stepClock returns a clock with the error that a file holds at the time of the reading.
+func stepClock(file string) func(time.Time) time.Time {
 	return func(t time.Time) time.Time {
 		text, err := os.ReadFile(file)
 		if err != nil {

@@ -7,10 +7,10 @@ import (
 	"atoll.dev/pki"
 )
 
-// TestI8AnUnreportedWorkIsFoundAgain: all messages of an agent after its
-// start are lost, and so is the servers' database, with the request to delete the
-// agent's only work. No server asks the agent again. The agent repeats its messages
-// by itself, so the servers list the work as unknown and an operator can delete it.
+// TestI8AnUnreportedWorkIsFoundAgain: all messages of a restarted agent are lost, and so is the
+// servers' database, with the request to delete the agent's only work. No server sends a request to
+// the agent. The agent repeats its messages by itself, so the servers list the work as unknown and
+// an operator can delete it.
 func TestI8AnUnreportedWorkIsFoundAgain(t *testing.T) {
 	w := newWorld(t, 1, time.Second)
 	w.apply(0, "w0-0", "v", true)

@@ -71,7 +71,7 @@ func newWire(t testing.TB, s *testsite.Site, seed uint64, broker string) *wire {
 	})
 	t.Cleanup(func() {
 		l.Close()
-		w.cutAll()
+		w.cutConnections()
 		group.Wait()
 	})
 	return w
@@ -83,7 +83,7 @@ func (w *wire) set(f faults) {
 	w.faults = f
 }
 
-func (w *wire) cutAll() {
+func (w *wire) cutConnections() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for c := range w.conns {

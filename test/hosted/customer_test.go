@@ -31,8 +31,8 @@ type customer struct {
 	tries   int // calls that were not acknowledged
 }
 
-// newCustomer orders a cluster and gets a kubeconfig for it.
-func (w *world) newCustomer(name string) *customer {
+// createCustomer orders a cluster and gets a kubeconfig for it.
+func (w *world) createCustomer(name string) *customer {
 	w.t.Helper()
 	made, err := w.api.CreateCluster(w.t.Context(), platform.ClusterRequest{Name: name})
 	if err != nil {
@@ -48,7 +48,7 @@ func (w *world) newCustomer(name string) *customer {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	// A call whose connection hangs is given up, and made again on another one.
+	// A call on a hanging connection times out and is repeated on another connection.
 	config.Timeout, config.QPS, config.Burst = 5*time.Second, -1, 0
 	kube, err := dynamic.NewForConfig(config)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package hosted tests hosted clusters under faults in a whole region:
-// acknowledged data is never lost, ordered clusters come, and deleted clusters
-// leave nothing. It has no code of its own; nothing imports it.
+// Package hosted tests hosted clusters under faults in a whole region: acknowledged data is never
+// lost, ordered clusters become ready, and deleted clusters leave nothing. It has no code of its
+// own; nothing imports it.
 package hosted
 
 import (

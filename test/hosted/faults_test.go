@@ -40,10 +40,9 @@ func (w *world) eventually(what string, f func() error) {
 	})
 }
 
-// Kill -9 of planes, router, hosting, agent, the management cluster's API
-// server, and of everything at once, while clusters are created and deleted
-// and customers write into theirs: every write that was acknowledged is there,
-// every cluster comes to what was ordered, and deleted ones leave nothing.
+// Kill -9 of planes, router, hosting, agent, the management cluster's API server, and of all at
+// once, while clusters are created and deleted and customers write into theirs: every acknowledged
+// write exists, every cluster converges to its order, and deleted ones leave nothing.
 func TestI1I9I12HostedClustersUnderKills(t *testing.T) {
 	rng := localtest.Seed(t)
 	span := localtest.Soak(t, lightTime)
@@ -51,7 +50,7 @@ func TestI1I9I12HostedClustersUnderKills(t *testing.T) {
 	w := &world{t: t, r: r, api: r.API()}
 	var customers []*customer
 	for i := range 2 {
-		customers = append(customers, w.newCustomer(fmt.Sprintf("kept-%d", i)))
+		customers = append(customers, w.createCustomer(fmt.Sprintf("kept-%d", i)))
 	}
 
 	ctx, stop := context.WithTimeout(t.Context(), span)
@@ -146,8 +145,8 @@ func (w *world) kill(ctx context.Context, rng *rand.Rand, span time.Duration) ma
 	return kills
 }
 
-// only returns an error when there is more than the clusters of these namespaces: in
-// the Platform API, on the management cluster, as files or as processes.
+// only returns an error if anything exists besides the clusters of these namespaces: in the
+// Platform API, on the management cluster, as files or as processes.
 func (w *world) only(kept map[string]bool) error {
 	list, err := w.api.Clusters(w.t.Context(), client.ClusterQuery{})
 	if err != nil {

@@ -72,8 +72,7 @@ func room(path string) string {
 	return top
 }
 
-// mayImport is the import rule of the design: the rooms below say what a
-// package may import of ours.
+// mayImport is the import rule of the design: which packages of ours a package may import.
 func mayImport(from, to string) bool {
 	f, to2 := room(from), room(to)
 	if f == to2 && f != "front" {
@@ -173,9 +172,9 @@ func generated(f *ast.File) bool {
 	return ast.IsGenerated(f) || strings.Contains(f.Doc.Text(), "DO NOT EDIT")
 }
 
-// Whoever holds a management cluster's kubeconfig has a network path and the
-// rights to use it: neither belongs to the region's own services. They cannot
-// read one (this test), and on one machine none is given to them (test/e2e).
+// The holder of a management cluster's kubeconfig has a network path and rights; the region's
+// services must have neither. They cannot read a kubeconfig (this test), and on one machine they
+// get none (test/e2e).
 func TestTheRegionCannotReadAKubeconfig(t *testing.T) {
 	all := packages(t)
 	var reaches func(path string, seen map[string]bool) string

@@ -69,11 +69,11 @@ func appliedStatus(generation int64, message string) *workv1.ManifestWorkStatus 
 	}}}
 }
 
-// The agent side of OCM's SDK against our server: it hears works, says statuses, comes back without
-// a memory and is told what it lacks, and its end of a work ends the bundle.
+// The agent side of OCM's SDK with our server: it receives works, sends statuses, reconnects
+// without memory and receives the missing works; its deletion of a work ends the bundle.
 func TestTheAgentClientOfOCMsSDKServesOurServer(t *testing.T) {
 	t.Parallel()
-	w := aWorld(t)
+	w := sharedWorld(t)
 	for _, way := range []struct {
 		name   string
 		server *server

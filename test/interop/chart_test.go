@@ -84,7 +84,7 @@ func TestTheAgentsChartEqualsBootstrap(t *testing.T) {
 		t.Errorf("bootstrap shows %d objects that matter", wanted)
 	}
 
-	// The pod's command is one that the program takes, and its pod is as it should be.
+	// The program accepts the pod's command, and the pod's spec is as required.
 	deployment := find(t, objects, "Deployment")
 	containers, _, _ := unstructured.NestedSlice(deployment.Object, "spec", "template", "spec", "containers")
 	container := containers[0].(map[string]any)
@@ -110,7 +110,7 @@ func TestTheAgentsChartEqualsBootstrap(t *testing.T) {
 		t.Error("the token is in the Deployment")
 	}
 
-	// A real API server takes it. What is said twice replaces itself.
+	// A real API server accepts the chart. Applying it twice changes nothing.
 	cluster := startCluster(t, kube)
 	narrow := map[string]any{"apiGroups": []any{"", "apps"}, "ca": "", "tokenSecret": "mine",
 		"persistence": map[string]any{"existingClaim": "mine", "size": "2Gi"}}
@@ -151,7 +151,7 @@ func TestTheAgentsChartEqualsBootstrap(t *testing.T) {
 	}
 }
 
-// What is missing is said, with the value's name.
+// The error names the missing value.
 func TestTheAgentsChartNamesMissingValues(t *testing.T) {
 	all := map[string]any{"name": "edge-7", "mqtt": "m:1", "pki": "https://p:2", "ca_hash": "sha256:x"}
 	if _, err := render(all); err != nil {
@@ -344,9 +344,8 @@ func (c *chartCluster) apply(t *testing.T, o *unstructured.Unstructured) {
 	}
 }
 
-// may asks the API server what the agent's service account may do. It knows new
-// rights a moment after they are written, so the answer must be the same for
-// some time.
+// may reads from the API server whether the agent's service account has a right. The server knows
+// new rights a moment after they are written, so the answer must be stable for some time.
 func (c *chartCluster) may(t *testing.T, verb, group, resource string) bool {
 	t.Helper()
 	var last bool

@@ -38,8 +38,8 @@ import (
 	"open-cluster-management.io/sdk-go/pkg/cloudevents/generic/options/builder"
 )
 
-// The foreign programs speak through klog: to the file of ATOLL_KLOG, else to nobody. What they call errors are mostly
-// conflicts that they try again.
+// The foreign programs log by klog: to the file of ATOLL_KLOG, else nowhere. Their errors are
+// mostly conflicts that they retry.
 func init() {
 	flags := flag.NewFlagSet("klog", flag.PanicOnError)
 	klog.InitFlags(flags)

@@ -11,8 +11,8 @@ import (
 	sourcecodec "open-cluster-management.io/sdk-go/pkg/cloudevents/clients/work/source/codec"
 )
 
-// checkStatusHash reads a status as a source does and computes its hash anew: who compares hashes in a resync must find
-// that of our agent equal.
+// checkStatusHash reads a status as a source does and computes its hash again: a source that
+// compares hashes in a resync must find our agent's equal.
 func checkStatusHash(t *testing.T, e *cloudevents.Event) {
 	t.Helper()
 	work, err := sourcecodec.NewManifestBundleCodec().Decode(e)

@@ -35,21 +35,22 @@ import (
 	cloudeventsgrpc "open-cluster-management.io/sdk-go/pkg/cloudevents/server/grpc"
 )
 
-// hub is OCM's own gRPC hub: its work service on a Kubernetes API with ManifestWorks. Its port is plain, as that of
-// OCM's tests and development hubs is.
+// hub is OCM's own gRPC hub: its work service on a Kubernetes API with ManifestWorks. Its port is
+// plain, as in OCM's tests and development hubs.
 type hub struct {
 	addr, config string // the port, and a configuration file that leads to it
 	works        workv1client.ManifestWorkInterface
 }
 
-// machine is a world without a region of ours: what is not ours needs none.
+// machine is a world without a region of ours, for tests of foreign programs only.
 func machine(t *testing.T) *world {
 	t.Helper()
 	dir := t.TempDir()
 	return &world{dir: dir, home: filepath.Join(dir, "home")}
 }
 
-// startHub starts a hub for one cluster, whose works lie in a namespace of its name on the hub's Kubernetes API.
+// startHub starts a hub for one cluster, whose works are in the namespace of its name on the hub's
+// Kubernetes API.
 func startHub(t *testing.T, kube *cluster, clusterName string) *hub {
 	t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", kube.admin)
@@ -166,9 +167,9 @@ func (h *hub) awaitGone(t *testing.T, name string) {
 	})
 }
 
-// Behind OCM's own gRPC hub a work has a name beside its id. A cluster goes from OCM's work agent
+// Behind OCM's own gRPC hub a work has a name beside its id. A cluster moves from OCM's work agent
 // to ours and back, over a plain port: each finds the other's AppliedManifestWork by the work's
-// name, and makes nothing anew.
+// name, and creates no object again.
 func TestAClusterBehindOCMsHubGoesFromAgentToAgent(t *testing.T) {
 	t.Parallel()
 	w := machine(t)
@@ -226,15 +227,15 @@ func TestAClusterBehindOCMsHubGoesFromAgentToAgent(t *testing.T) {
 	if err := h.works.Delete(t.Context(), "shop", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	c.awaitNone(t, "shop")
+	c.awaitAbsence(t, "shop")
 	h.awaitGone(t, "shop")
 	if left := c.appliedWorks(t); len(left) > 0 {
 		t.Errorf("AppliedManifestWorks are left: %+v", left)
 	}
 }
 
-// Two agents of ours, each with a hub of its own, serve one cluster: what both own stays until the
-// last of them gives it up.
+// Two agents of ours with different hubs serve one cluster: a shared object stays until the last of
+// them removes its owner reference.
 func TestTwoAgentsOfOursServeOneCluster(t *testing.T) {
 	t.Parallel()
 	w := machine(t)
@@ -280,5 +281,5 @@ func TestTwoAgentsOfOursServeOneCluster(t *testing.T) {
 			owned(1)
 		}
 	}
-	c.awaitNone(t, "both")
+	c.awaitAbsence(t, "both")
 }

@@ -80,7 +80,7 @@ func (w *world) startLifecycleManager(t *testing.T) *hyperfleet.ClientWithRespon
 // TestAGeneratedHyperFleetClientTakesAClusterThroughItsLife is a program that was generated from hyperfleet-api's
 // contract: it creates, searches, reports, changes and deletes, and gets the codes that it looks for.
 func TestAGeneratedHyperFleetClientTakesAClusterThroughItsLife(t *testing.T) {
-	ctx, client := t.Context(), aWorld(t).startLifecycleManager(t)
+	ctx, client := t.Context(), sharedWorld(t).startLifecycleManager(t)
 	labels := map[string]string{"env": "prod", "example.com/team": "a"}
 
 	made, err := client.CreateClusterWithResponse(ctx, hyperfleet.ResourceCreate{
@@ -204,7 +204,7 @@ func TestAGeneratedHyperFleetClientTakesAClusterThroughItsLife(t *testing.T) {
 		t.Errorf("after all adapters are finished: %v %s", err, gone.Body)
 	}
 
-	// One whose adapters never answer is removed by force.
+	// A cluster whose adapters never answer is removed by force.
 	made, err = client.CreateClusterWithResponse(ctx, hyperfleet.ResourceCreate{Kind: "Cluster", Name: "stuck",
 		Spec: map[string]any{}})
 	if err != nil || made.JSON201 == nil {

@@ -16,7 +16,7 @@ import (
 	_ "open-cluster-management.io/sdk-go/pkg/cloudevents/clients/work"
 )
 
-// What is proven is proven for these versions: whoever raises one says so here.
+// The tests hold for these versions: a new version is entered here.
 func TestForeignProgramsHaveTheListedVersions(t *testing.T) {
 	want := map[string]string{
 		"open-cluster-management.io/ocm":    "v1.2.1",

@@ -69,8 +69,7 @@ func (r searcher) quoted(s string, escape string) string {
 	return "'" + strings.ReplaceAll(s, "'", escape+"'") + "'"
 }
 
-// tree is a condition in TSL, of what the version that the original links can
-// say.
+// tree is a condition in TSL, limited to the version that the original links.
 func (r searcher) tree(depth int) string {
 	if depth > 0 {
 		switch r.IntN(4) {
@@ -138,7 +137,7 @@ func (r searcher) paths(depth int) string {
 		"'%-3'")
 }
 
-// theirSQL is what the original makes of a search.
+// theirSQL returns the original's SQL for a search.
 func theirSQL(text string) (string, []any, error) {
 	if strings.Contains(text, "->>") || strings.Contains(text, "@>") {
 		sql, args, err := sql_parser.NewSQLParser(sql_parser.WithMaximumComplexity(10)).Parse(text)
@@ -156,11 +155,11 @@ func theirSQL(text string) (string, []any, error) {
 	return filter.ToSql()
 }
 
-// TestSearchesFindWhatTheOriginalFinds fills a database as the original has it,
-// imports it, and compares what our server finds by REST with what the
-// original's own parsers and its SQL find in its tables.
+// TestSearchesFindWhatTheOriginalFinds fills a database of the original's form, imports it, and
+// compares the results of our server's REST with those of the original's own parsers and SQL on its
+// tables.
 func TestSearchesFindWhatTheOriginalFinds(t *testing.T) {
-	w := aWorld(t)
+	w := sharedWorld(t)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	admin, err := pgx.Connect(ctx, w.dsn("postgres", "postgres"))

@@ -80,8 +80,9 @@ func (s *server) start(dsn string) error {
 	return s.open()
 }
 
-// startMosquitto starts Debian's broker as it is run for agents: certificates of clients are demanded, and their common
-// name decides what they may say and hear. It returns host:port.
+// startMosquitto starts Debian's broker in the usual configuration for agents: it requires client
+// certificates, and their common name decides which topics they may write and read. It returns
+// host:port.
 func (w *world) startMosquitto(name string) (string, error) {
 	program, err := exec.LookPath("mosquitto")
 	if err != nil {
@@ -154,7 +155,8 @@ log_type notice
 	})
 }
 
-// rest is a REST call: method and path below /api/maestro, the wanted status, and where the answer's body goes.
+// rest sends a REST call: method and path below /api/maestro, the expected status, and the
+// destination of the answer's body.
 func (s *server) rest(t *testing.T, method, path string, body string, status int, into any) {
 	t.Helper()
 	got, data := s.call(t, method, path, body)
@@ -192,7 +194,8 @@ func (s *server) consumer(t *testing.T, name string) {
 	s.rest(t, "POST", "/v1/consumers", fmt.Sprintf(`{"name":%q}`, name), http.StatusCreated, nil)
 }
 
-// cluster is a Kubernetes API server of its own: kube-apiserver and its controllers, with what our bootstrap installs.
+// cluster is a Kubernetes API server of its own: kube-apiserver and its controllers, with the
+// objects of our bootstrap.
 type cluster struct {
 	name, dir    string
 	admin, agent string // kubeconfigs

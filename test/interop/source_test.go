@@ -20,10 +20,12 @@ func (w *world) managed() *cluster {
 	return &cluster{name: "management-01", dir: dir, admin: filepath.Join(dir, "admin.kubeconfig")}
 }
 
-// OCM's source client orders, our server and our agent serve: the region as a whole before a foreign client.
+// OCM's source client over MQTT, without a server between, with our agent: the plain protocol of
+// Open Cluster Management. The source answers the agent's list itself, and orders the deletion of
+// unknown works, without data.
 func TestOCMsSourceClientOrdersFromOurRegion(t *testing.T) {
 	t.Parallel()
-	w := aWorld(t)
+	w := sharedWorld(t)
 	s, c := w.embedded, w.managed()
 	src := s.startSource(t, "source-region", byGRPC, s.grpc, s.platform)
 	order := manifestWork("region-work", configMap("region-work", "1"))
@@ -73,7 +75,7 @@ func TestOCMsSourceClientOrdersFromOurRegion(t *testing.T) {
 	if err := src.at(c.name).Delete(t.Context(), "region-work", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	c.awaitNone(t, "region-work")
+	c.awaitAbsence(t, "region-work")
 	src.awaitGone(c.name, "region-work")
 	if status, data := s.call(t, "GET", "/v1/resource-bundles/"+string(made.UID), ""); status != http.StatusNotFound {
 		t.Errorf("after the end: %d %s", status, data)
@@ -89,11 +91,11 @@ func TestOCMsSourceClientOrdersFromOurRegion(t *testing.T) {
 	src.awaitCondition(c.name, "region-work", workv1.WorkApplied, metav1.ConditionTrue, 1)
 }
 
-// What the server refuses arrives in OCM's source client as the error that Kubernetes has for it, with the text that
-// programs look for in the original's.
+// A refusal of the server arrives in OCM's source client as the corresponding Kubernetes error,
+// with the original's text, for which programs search.
 func TestOCMsSourceClientUnderstandsRefusals(t *testing.T) {
 	t.Parallel()
-	w := aWorld(t)
+	w := sharedWorld(t)
 	s, name := w.mosquitto, "refusals"
 	s.consumer(t, name)
 	src := s.startSource(t, "source-refusals", byGRPC, s.grpc, s.platform)
@@ -113,7 +115,8 @@ func TestOCMsSourceClientUnderstandsRefusals(t *testing.T) {
 			}
 		}
 	}
-	// A second process of the same source, whose cache is empty, makes the same work: the same id.
+	// A second process of the same source, with an empty cache, creates the same work with the same
+	// id.
 	again := s.startSource(t, "source-refusals", byGRPC, s.grpc, s.platform)
 	_, err := again.at(name).Create(t.Context(), manifestWork("once", configMap("once", "1")), metav1.CreateOptions{})
 	says("a second create", err, apierrors.IsAlreadyExists, "maestro-6", "already exists")
@@ -138,11 +141,11 @@ func TestOCMsSourceClientUnderstandsRefusals(t *testing.T) {
 	says("a change by another source", err, apierrors.IsForbidden)
 }
 
-// A source that starts again reads its works by REST, with the search that the original's source client sends, and is
-// sent their statuses: the SDK's resync with what it holds.
+// A restarted source reads its works by REST, with the search of the original's source client, and
+// receives their statuses: the SDK's resync with its works.
 func TestARestartedSourceReceivesAllStatuses(t *testing.T) {
 	t.Parallel()
-	w := aWorld(t)
+	w := sharedWorld(t)
 	s := w.mosquitto
 	names := []string{"again-a", "again-b"}
 	first := s.startSource(t, "source-again", byGRPC, s.grpc, s.platform)
@@ -194,7 +197,7 @@ func TestARestartedSourceReceivesAllStatuses(t *testing.T) {
 // such. The source answers the agent's list itself, and orders what it does not know to be deleted, without data.
 func TestOurAgentServesOCMsSourceClientOverMQTT(t *testing.T) {
 	t.Parallel()
-	w := aWorld(t)
+	w := sharedWorld(t)
 	c := w.cluster(t, "direct")
 	broker, err := w.startMosquitto("mosquitto-direct")
 	if err != nil {
@@ -203,7 +206,7 @@ func TestOurAgentServesOCMsSourceClientOverMQTT(t *testing.T) {
 	s := &server{world: w, broker: broker}
 	id := w.identity(t, "system:maestro")
 	src := s.startSource(t, "maestro", byMQTT, broker, id)
-	// Ordered before the agent comes, and not kept by the broker: the agent's resync finds it.
+	// Ordered before the agent connects, and not kept by the broker: the agent's resync finds it.
 	if _, err := src.at("direct").Create(t.Context(), manifestWork("direct", configMap("direct", "1")),
 		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -239,10 +242,10 @@ func TestOurAgentServesOCMsSourceClientOverMQTT(t *testing.T) {
 	if err := src.at("direct").Delete(t.Context(), "short", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	c.awaitNone(t, "short")
+	c.awaitAbsence(t, "short")
 	src.awaitGone("direct", "short")
 
-	// The source starts again and holds another work only; the agent says what it has.
+	// The source restarts with only another work; the agent sends its list.
 	if err := agent.stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -254,7 +257,7 @@ func TestOurAgentServesOCMsSourceClientOverMQTT(t *testing.T) {
 	}
 	s.startAgent(t, c)
 	c.awaitValue(t, "other", "1")
-	c.awaitNone(t, "direct")
+	c.awaitAbsence(t, "direct")
 	for {
 		m := o.next(t, "sources/maestro/consumers/direct/sourceevents", "spec.resync_response")
 		if props := properties(t, m); props["ce-deletiontimestamp"] != "" {

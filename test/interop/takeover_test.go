@@ -10,12 +10,12 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// A cluster goes from OCM's work agent to ours and back: the same broker host, so the same
-// AppliedManifestWorks. Nothing is made anew, nothing waits for eviction, and each of them goes on
-// where the other one stopped.
+// A cluster moves from OCM's work agent to ours and back: the same broker host, so the same
+// AppliedManifestWorks. No object is created again or waits for eviction, and each agent continues
+// where the other stopped.
 func TestAClusterGoesFromOCMsAgentToOursAndBack(t *testing.T) {
 	t.Parallel()
-	w := aWorld(t)
+	w := sharedWorld(t)
 	s, name := w.mosquitto, "taken-over"
 	c := w.cluster(t, name)
 	s.consumer(t, name)
@@ -92,18 +92,19 @@ func TestAClusterGoesFromOCMsAgentToOursAndBack(t *testing.T) {
 	change("ocm-3", 0)
 	check("OCM's agent again", "ocm-3", 3, 0)
 
-	// What the one applied the other deletes: one work while OCM's agent runs, one that it orders while nobody does.
+	// Each agent deletes works of the other: one work while OCM's agent runs, one that was ordered
+	// while no agent runs.
 	if err := src.at(name).Delete(t.Context(), workName(0), metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	c.awaitNone(t, workName(0))
+	c.awaitAbsence(t, workName(0))
 	src.awaitGone(name, workName(0))
 	stop()
 	if err := src.at(name).Delete(t.Context(), workName(1), metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	s.startAgent(t, c)
-	c.awaitNone(t, workName(1))
+	c.awaitAbsence(t, workName(1))
 	src.awaitGone(name, workName(1))
 	check("our agent again", "ocm-3", 3, 2)
 	for _, condition := range src.work(name, workName(2)).Status.Conditions {

@@ -39,7 +39,7 @@ func sha256Hex(s string) string {
 
 const bundles = "io.open-cluster-management.works.v1alpha1.manifestbundles."
 
-// observer hears everything on Mosquitto, as a plain MQTT 5 client.
+// observer receives all messages on Mosquitto, as a plain MQTT 5 client.
 type observer struct {
 	mu       sync.Mutex
 	messages []*paho.Publish
@@ -75,7 +75,7 @@ func (w *world) observe(t *testing.T, broker string) *observer {
 	return o
 }
 
-// next waits for the first message on a topic whose event type ends so, and that none before was.
+// next waits for the first new message on a topic with this suffix of the event type.
 func (o *observer) next(t *testing.T, topic, kind string) *paho.Publish {
 	t.Helper()
 	var found *paho.Publish
@@ -97,7 +97,7 @@ func (o *observer) next(t *testing.T, topic, kind string) *paho.Publish {
 	return found
 }
 
-// properties are the user properties; one that comes twice is an error.
+// properties are the user properties; a duplicate is an error.
 func properties(t *testing.T, m *paho.Publish) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -156,11 +156,11 @@ const spec = `{"manifests":[{"kind":"ConfigMap","apiVersion":"v1","metadata":{"n
 	`"executer":{"subject":{"type":"ServiceAccount","serviceAccount":{"namespace":"default","name":"runner"}}},` +
 	`"deleteOption":{"propagationPolicy":"Orphan"}}`
 
-// The golden capture of what the original's server publishes for a create, an update and a delete, and of what sources
-// then read: attribute by attribute, as a plain MQTT client and as OCM's codec of an agent see it.
+// The golden capture of the original server's create, update and delete, and of the answers to
+// sources: attribute by attribute, as a plain MQTT client and OCM's agent codec read them.
 func TestEventsOfOurServerEqualTheOriginals(t *testing.T) {
 	t.Parallel()
-	w := aWorld(t)
+	w := sharedWorld(t)
 	s, ctx := w.mosquitto, t.Context()
 	var consumer struct{ ID, Name string }
 	s.rest(t, "POST", "/v1/consumers", `{"name":"golden"}`, http.StatusCreated, &consumer)
@@ -206,7 +206,7 @@ func TestEventsOfOurServerEqualTheOriginals(t *testing.T) {
 		t.Errorf("metadata (want is -):\n%s", diff)
 	}
 	delete(got, "ce-metadata")
-	// The one thing that we add; who does not know an extension passes over it.
+	// Our only addition; a client that does not know an extension ignores it.
 	if life := got["ce-atolllife"]; len(life) != 8 {
 		t.Errorf("ce-atolllife %q", life)
 	}
@@ -309,7 +309,7 @@ func (s *server) checkDeletingBundle(t *testing.T, id string) {
 	}
 }
 
-// checkStatusToSource lets an agent acknowledge, and looks at what the source is sent.
+// checkStatusToSource lets an agent acknowledge, and checks the events to the source.
 func (s *server) checkStatusToSource(t *testing.T, stream grpc.ServerStreamingClient[pb.CloudEvent], id string) {
 	t.Helper()
 	agent := s.startAgentClient(t, "golden", byMQTT, s.broker)
@@ -397,10 +397,11 @@ func (s *server) search(t *testing.T, search string) []bundle {
 	}
 }
 
-// The searches as the original's source client writes them, character by character, and what its tests expect of them.
+// The searches of the original's source client, character by character, and the results that its
+// tests expect.
 func TestSearchesOfTheOriginalsClientsFindTheirBundles(t *testing.T) {
 	t.Parallel()
-	s := aWorld(t).mosquitto
+	s := sharedWorld(t).mosquitto
 	s.consumer(t, "searched")
 	src := s.startSource(t, "source-search", byGRPC, s.grpc, s.platform)
 	for name, labels := range map[string]map[string]string{
@@ -442,11 +443,11 @@ func TestSearchesOfTheOriginalsClientsFindTheirBundles(t *testing.T) {
 	}
 }
 
-// What our agent says of a work, as the original's server would hear it: every extension that the
-// SDK's codec of a source needs, and the hash that the SDK computes.
+// Our agent's status as the original's server would receive it: every extension that the SDK's
+// source codec needs, and the hash that the SDK computes.
 func TestEventsOfOurAgentEqualThoseOfOCM(t *testing.T) {
 	t.Parallel()
-	w := aWorld(t)
+	w := sharedWorld(t)
 	s := w.mosquitto
 	c := w.cluster(t, "agent-wire")
 	s.consumer(t, c.name)

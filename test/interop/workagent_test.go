@@ -95,7 +95,7 @@ func (c *cluster) awaitValue(t *testing.T, name, value string) *corev1.ConfigMap
 	return found
 }
 
-func (c *cluster) awaitNone(t *testing.T, name string) {
+func (c *cluster) awaitAbsence(t *testing.T, name string) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("%s has no %s", c.name, name), func() error {
 		_, err := c.configMap(t, name)
@@ -106,7 +106,7 @@ func (c *cluster) awaitNone(t *testing.T, name string) {
 	})
 }
 
-// bundle is what REST says about a work, in the parts that tests ask for.
+// bundle has the members of REST's answer about a work that tests use.
 type bundle struct {
 	ID           string          `json:"id"`
 	Name         string          `json:"name"`
@@ -130,11 +130,11 @@ func (s *server) bundle(t *testing.T, id types.UID) bundle {
 	return b
 }
 
-// One life of a work, from OCM's source client through our server to OCM's work agent and back, by each way that an
-// agent can come.
+// The life of a work, from OCM's source client through our server to OCM's work agent and back, by
+// each transport of an agent.
 func TestOCMsWorkAgentServesOurServer(t *testing.T) {
 	t.Parallel()
-	w := aWorld(t)
+	w := sharedWorld(t)
 	for _, way := range []struct {
 		name   string
 		server *server
@@ -153,7 +153,7 @@ func TestOCMsWorkAgentServesOurServer(t *testing.T) {
 			s.consumer(t, name)
 			src := s.startSource(t, "source-"+name, byGRPC, s.grpc, s.platform)
 
-			// A work that is ordered before the agent ever came.
+			// A work that is ordered before the agent's first connection.
 			made, err := src.at(name).Create(t.Context(), manifestWork("early", configMap("early", "1")),
 				metav1.CreateOptions{})
 			if err != nil {
@@ -172,7 +172,7 @@ func TestOCMsWorkAgentServesOurServer(t *testing.T) {
 				t.Errorf("REST says %+v", b)
 			}
 
-			// A change; a second manifest comes and the first one's value changes.
+			// A change: a second manifest is added and the first one's value changes.
 			if err := src.patch(name, "early", 0, configMap("early", "2"), configMap("late", "1")); err != nil {
 				t.Fatal(err)
 			}
@@ -182,7 +182,8 @@ func TestOCMsWorkAgentServesOurServer(t *testing.T) {
 			late := c.awaitValue(t, "late", "1")
 			src.awaitCondition(name, "early", workv1.WorkApplied, metav1.ConditionTrue, 2)
 
-			// The agent is away for a change and a deletion of a manifest, and comes back without its memory.
+			// The agent is away during a change and a deletion of a manifest, and returns without its
+			// memory.
 			stop()
 			if err := src.patch(name, "early", 0, configMap("late", "3")); err != nil {
 				t.Fatal(err)
@@ -191,7 +192,7 @@ func TestOCMsWorkAgentServesOurServer(t *testing.T) {
 			if cm := c.awaitValue(t, "late", "3"); cm.UID != late.UID {
 				t.Error("the agent's restart made the ConfigMap anew")
 			}
-			c.awaitNone(t, "early")
+			c.awaitAbsence(t, "early")
 			src.awaitCondition(name, "early", workv1.WorkApplied, metav1.ConditionTrue, 3)
 			for _, amw := range c.appliedWorks(t) {
 				if amw.Status.EvictionStartTime != nil {
@@ -203,7 +204,7 @@ func TestOCMsWorkAgentServesOurServer(t *testing.T) {
 			if err := src.at(name).Delete(t.Context(), "early", metav1.DeleteOptions{}); err != nil {
 				t.Fatal(err)
 			}
-			c.awaitNone(t, "late")
+			c.awaitAbsence(t, "late")
 			src.awaitGone(name, "early")
 			eventually(t, "the bundle is gone", func() error {
 				if status, body := s.call(t, "GET", "/v1/resource-bundles/"+string(made.UID),

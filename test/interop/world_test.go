@@ -31,8 +31,9 @@ import (
 // patience bounds every wait; nothing takes a fraction of it unless it is broken.
 const patience = 3 * time.Minute
 
-// world is what all tests share: a region of ours on this machine (PostgreSQL, CA, embedded broker, Maestro, one
-// management cluster with our agent), and beside it Debian's Mosquitto with a second Maestro that speaks to it.
+// world is shared by all tests: a region of ours on this machine (PostgreSQL, CA, embedded broker,
+// Maestro, one management cluster with our agent), and beside it Debian's Mosquitto with a second
+// Maestro.
 type world struct {
 	dir, home string
 	pki, ca   string // URL of the CA, file of its certificate
@@ -62,8 +63,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// aWorld starts the world for the first test that asks.
-func aWorld(t *testing.T) *world {
+// sharedWorld starts the world at the first call.
+func sharedWorld(t *testing.T) *world {
 	t.Helper()
 	shared.once.Do(func() {
 		dir, err := os.MkdirTemp("", "atoll-interop-")
@@ -230,7 +231,7 @@ func (w *world) run(name string, argv ...string) (*process, error) {
 	return p, nil
 }
 
-// stop asks the process to end, and insists after a while.
+// stop sends SIGTERM, and SIGKILL after a while.
 func (p *process) stop() error {
 	select {
 	case <-p.done:
@@ -253,7 +254,7 @@ func tail(file string) string {
 	return string(data[max(0, len(data)-4000):])
 }
 
-// await waits for what others bring about.
+// await waits for a condition of another process.
 func await(what string, check func() error) error {
 	deadline := time.After(patience)
 	tick := time.NewTicker(20 * time.Millisecond)

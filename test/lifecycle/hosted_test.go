@@ -24,8 +24,8 @@ import (
 	"atoll.dev/internal/pgtest"
 )
 
-// road is a region with the adapters of hosted clusters, and one management
-// cluster whose hosting is the test itself: it says what becomes of a plane.
+// road is a region with the adapters of hosted clusters, and one management cluster whose hosting
+// is the test itself: the test reports the state of a plane.
 type road struct {
 	*world
 	dial                  func(source string) *maestroclient.Client
@@ -86,7 +86,7 @@ func (w *road) create(name string) (cluster Resource, path string) {
 	return cluster, "/clusters/" + cluster.ID
 }
 
-// hosted returns the object of a kind that is there for a cluster.
+// hosted returns the existing object of a kind for a cluster.
 func (w *road) hosted(kind schema.GroupVersionResource, cluster, name string,
 	o **unstructured.Unstructured) func() error {
 	return func() (err error) {
@@ -95,7 +95,7 @@ func (w *road) hosted(kind schema.GroupVersionResource, cluster, name string,
 	}
 }
 
-// says is hosting's word about an object.
+// says writes hosting's status of an object.
 func (w *road) report(kind schema.GroupVersionResource, o *unstructured.Unstructured, generation int64,
 	status map[string]any, conditions ...string) {
 	w.Helper()
@@ -122,7 +122,7 @@ func (w *road) report(kind schema.GroupVersionResource, o *unstructured.Unstruct
 	})
 }
 
-// condition waits until the mirrored condition of an adapter says so.
+// condition waits until the mirrored condition of an adapter has the value.
 func (w *road) condition(path, kind, status, reason string) func() error {
 	return func() error {
 		var r Resource
@@ -152,8 +152,8 @@ func (w *road) edit(kind schema.GroupVersionResource, o *unstructured.Unstructur
 	}
 }
 
-// doomed waits until an object is to be deleted.
-func (w *road) doomed(kind schema.GroupVersionResource, o *unstructured.Unstructured) func() error {
+// markDeleted waits until an object is to be deleted.
+func (w *road) markDeleted(kind schema.GroupVersionResource, o *unstructured.Unstructured) func() error {
 	return func() error {
 		now, err := w.object(kind, o.GetNamespace(), o.GetName())
 		if err == nil && now.GetDeletionTimestamp() == nil {
@@ -170,8 +170,8 @@ func (w *road) delete(path string) {
 	}
 }
 
-// nothing is left of a cluster: no resource, place, namespace, or work.
-func (w *road) nothing(cluster string) func() error {
+// hasNothing is left of a cluster: no resource, place, namespace, or work.
+func (w *road) hasNothing(cluster string) func() error {
 	return func() error {
 		path := "/clusters/" + cluster
 		if err := w.gone(path)(); err != nil {
@@ -194,10 +194,9 @@ func (w *road) nothing(cluster string) func() error {
 	}
 }
 
-// The road of a cluster with a node pool and a credential, there and back, and
-// deletions at each bad moment: before there is a place, while the plane starts,
-// while the management cluster is away (I9). The place is given back last, and
-// who waits for one takes it.
+// A cluster with a node pool and a credential is created and deleted, also at each bad moment:
+// before it has a place, while the plane starts, while the management cluster is away (I9). The
+// place is released last, and a waiting cluster takes it.
 func TestI9AClusterConvergesFromEveryStep(t *testing.T) {
 	w := newRoad(t)
 	w.join(3)
@@ -233,7 +232,7 @@ func TestI9AClusterConvergesFromEveryStep(t *testing.T) {
 			w.condition(nextPath, "PlacementSuccessful", "False", "NoCapacity")())
 	})
 	w.delete(homelessPath)
-	w.await("deleted before it had a place", w.nothing(homeless.ID))
+	w.await("deleted before it had a place", w.hasNothing(homeless.ID))
 
 	w.report(hypershift.HostedClusters(), plane, 1, nil, "Available", "False", "PlaneStarting", "the plane is starting",
 		"ValidReleaseImage", "True", "AsExpected", "")
@@ -260,7 +259,7 @@ func TestI9AClusterConvergesFromEveryStep(t *testing.T) {
 		t.Errorf("the credential's report: %v, %v", reports, err)
 	}
 
-	// What hosting said of the generation before is not what is asked now.
+	// Hosting's status of the previous generation does not count for this one.
 	w.call("PATCH", path, map[string]any{"spec": map[string]any{"hibernated": true, "hostedCluster": map[string]any{
 		"pausedUntil": "true", "release": map[string]any{"image": "atoll.dev/release:1.36.3"}}}})
 	w.await("the change is at the HostedCluster", func() error {
@@ -308,27 +307,27 @@ func TestI9AClusterConvergesFromEveryStep(t *testing.T) {
 	}
 	w.startAgent()
 
-	// Node pools go first, then the HostedCluster, then the place. A credential that
-	// cannot be revoked, since its plane does not come back, holds up nobody.
+	// Node pools are deleted first, then the HostedCluster, then the place. A credential that cannot
+	// be revoked, because its plane does not start, delays nothing.
 	w.edit(apihosting.Credentials(), key, `{"metadata":{"finalizers":["hosting.atoll.dev/credential"]}}`)
 	w.edit(hypershift.NodePools(), nodes, `{"metadata":{"finalizers":["hosting.atoll.dev/drain"]}}`)
 	w.edit(hypershift.HostedClusters(), plane, `{"metadata":{"finalizers":["hosting.atoll.dev/plane"]}}`)
 	w.delete(path)
-	w.await("the NodePool is to go", w.doomed(hypershift.NodePools(), nodes))
-	w.await("the Credential is to go", w.doomed(apihosting.Credentials(), key))
+	w.await("the NodePool is to go", w.markDeleted(hypershift.NodePools(), nodes))
+	w.await("the Credential is to go", w.markDeleted(apihosting.Credentials(), key))
 	w.await("the cluster waits for what is below it", w.condition(path, "HostedClusterSuccessful", "False", "Deleting"))
-	if err := w.doomed(hypershift.HostedClusters(), plane)(); err == nil {
+	if err := w.markDeleted(hypershift.HostedClusters(), plane)(); err == nil {
 		t.Error("the HostedCluster is to go while there are nodes")
 	}
 	w.edit(hypershift.NodePools(), nodes, `{"metadata":{"finalizers":null}}`)
-	w.await("then the HostedCluster", w.doomed(hypershift.HostedClusters(), plane))
+	w.await("then the HostedCluster", w.markDeleted(hypershift.HostedClusters(), plane))
 	w.edit(apihosting.Credentials(), key, `{"metadata":{"finalizers":null}}`)
 	if err := w.Call(t.Context(), "GET", path+"/placement", nil, nil); err != nil {
 		t.Errorf("the place was given back before the control plane was gone: %v", err)
 	}
 	w.edit(hypershift.HostedClusters(), plane, `{"metadata":{"finalizers":null}}`)
 	for _, cluster := range []string{first.ID, second.ID, third.ID} {
-		w.await("nothing is left of "+cluster, w.nothing(cluster))
+		w.await("nothing is left of "+cluster, w.hasNothing(cluster))
 	}
 	w.await("who waited for a place has it", w.hosted(hypershift.HostedClusters(), next.ID,
 		apihosting.HostedClusterName(next.ID), &plane))

@@ -129,8 +129,8 @@ func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 // maestro starts Maestro and is cl-maestro's client of it.
 func (w *world) maestro(dsn string) *maestroclient.Client { return w.startMaestro(dsn)("cl-maestro") }
 
-// startMaestro starts Maestro and returns what makes clients of it, each with the
-// works of one source.
+// startMaestro starts Maestro and returns a constructor of clients, each with the works of one
+// source.
 func (w *world) startMaestro(dsn string) (dial func(source string) *maestroclient.Client) {
 	w.Helper()
 	serve, err := w.ServerTLS("maestro")
@@ -196,8 +196,7 @@ func (w *world) cluster() *kuberest.Config {
 	return config
 }
 
-// agent starts the management cluster's agent. What it returns stops it, and
-// starts it again.
+// agent starts the management cluster's agent and returns functions that stop and restart it.
 func (w *world) agent(cluster *kuberest.Config) (stop, start func()) {
 	w.Helper()
 	kubeconfig, err := agent.Bootstrap(w.Context(), cluster, agent.BootstrapOptions{})
@@ -234,7 +233,7 @@ func (w *world) agent(cluster *kuberest.Config) (stop, start func()) {
 	return stop, start
 }
 
-// adapter runs one of those that Atoll brings along.
+// adapter runs one of Atoll's own adapters.
 func (w *world) adapter(name string, a Adapter) {
 	w.Helper()
 	var err error
@@ -299,8 +298,8 @@ func (w *world) object(r schema.GroupVersionResource, ns, name string) (*unstruc
 	return w.admin.Resource(r).Namespace(ns).Get(w.Context(), name, metav1.GetOptions{})
 }
 
-// says waits until a ConfigMap says so.
-func (w *world) says(ns, name, key, want string) func() error {
+// awaitValue waits until a ConfigMap has the value.
+func (w *world) awaitValue(ns, name, key, want string) func() error {
 	return func() error {
 		o, err := w.object(configMaps, ns, name)
 		if err != nil {
@@ -338,7 +337,7 @@ func TestAClusterIsCreatedChangedRepairedAndDeleted(t *testing.T) {
 		t.Fatalf("generation %d", got.Generation)
 	}
 	w.await("PATCH until Reconciled", w.reconciled(path, 2))
-	if err := w.says(shipped, "cluster-config", "generation", strconv.Itoa(2))(); err != nil {
+	if err := w.awaitValue(shipped, "cluster-config", "generation", strconv.Itoa(2))(); err != nil {
 		t.Error(err)
 	}
 
@@ -362,15 +361,15 @@ func TestAClusterIsCreatedChangedRepairedAndDeleted(t *testing.T) {
 		return err
 	})
 	disturb(own, "nodepool-"+pool.ID, `{"data":{"nodepool_name":"other"}}`)
-	w.await("data of a ConfigMap is set back (Kubernetes)", w.says(own, "nodepool-"+pool.ID, "nodepool_name",
+	w.await("data of a ConfigMap is set back (Kubernetes)", w.awaitValue(own, "nodepool-"+pool.ID, "nodepool_name",
 		"workers"))
 	disturb(shipped, "cluster-config", `{"data":{"cluster_name":"other"}}`)
-	w.await("data of a ConfigMap is set back (Maestro)", w.says(shipped, "cluster-config", "cluster_name", "first"))
+	w.await("data of a ConfigMap is set back (Maestro)", w.awaitValue(shipped, "cluster-config", "cluster_name", "first"))
 	if err := w.admin.Resource(configMaps).Namespace(own).Delete(t.Context(), "nodepool-"+pool.ID,
 		metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	w.await("a ConfigMap that was deleted is made again", w.says(own, "nodepool-"+pool.ID, "nodepool_name", "workers"))
+	w.await("a ConfigMap that was deleted is made again", w.awaitValue(own, "nodepool-"+pool.ID, "nodepool_name", "workers"))
 
 	if err := w.Call(t.Context(), "DELETE", path, nil, nil); err != nil {
 		t.Fatal(err)
@@ -383,8 +382,8 @@ func TestAClusterIsCreatedChangedRepairedAndDeleted(t *testing.T) {
 	}
 }
 
-// A cluster that has no management cluster says so, comes to life when it gets
-// one, and one that never got any can be deleted.
+// A cluster without a management cluster reports so and is created when one exists; a cluster that
+// never had one can be deleted.
 func TestAClusterWithoutAManagementClusterWaits(t *testing.T) {
 	w := newWorld(t)
 	cluster := w.call("POST", "/clusters", map[string]any{"kind": "Cluster", "name": "homeless",

@@ -34,8 +34,8 @@ post:
   - {name: report, api_call: {method: PUT, url: "/clusters/{{ .clusterId }}/statuses", body: "{{ .status }}"}}
 `
 
-// A required parameter that is missing is seen in CLM, as what it is; when it is
-// there, the next execution's report counts, be it within the same second.
+// CLM shows a missing required parameter; when it is set, the next run's report counts, also within
+// the same second.
 func TestAMissingParameterIsReportedUntilItIsSet(t *testing.T) {
 	r, err := Start(t.Context(), Options{
 		DSN: pgtest.DSN(t), Log: testLog(t),

@@ -242,8 +242,8 @@ func TestNoResourceRunsInTwoReplicas(t *testing.T) {
 	w.reconciled("three")
 }
 
-// When the lifecycle manager answers no renewals for longer than a lease, each replica gets the slots back that it had,
-// and runs only what has changed.
+// When the lifecycle manager answers no renewal for longer than a lease, each replica gets its
+// former slots, and runs only for changed resources.
 func TestAPauseChangesNoOwners(t *testing.T) {
 	w := newWorld(t)
 	w.start("one")
