@@ -369,7 +369,8 @@ func TestAClusterIsCreatedChangedRepairedAndDeleted(t *testing.T) {
 		metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	w.await("a ConfigMap that was deleted is made again", w.awaitValue(own, "nodepool-"+pool.ID, "nodepool_name", "workers"))
+	w.await("a deleted ConfigMap is created again",
+		w.awaitValue(own, "nodepool-"+pool.ID, "nodepool_name", "workers"))
 
 	if err := w.Call(t.Context(), "DELETE", path, nil, nil); err != nil {
 		t.Fatal(err)
