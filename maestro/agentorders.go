@@ -10,14 +10,12 @@ import (
 	"atoll.dev/maestro/wire"
 )
 
-// agentOrders implements records.Agents over the carriers of a server.
+// agentOrders implements records.Agents by the parts of a server that reach agents.
 type agentOrders struct{ s *Server }
 
 // Forget drops a work from delivery whose bundle is removed.
 func (a agentOrders) Forget(consumer, id string, generation int64) {
-	for _, d := range a.s.deliverers() {
-		d.forgetRemoved(consumer, id, generation)
-	}
+	a.s.dispatch.Forget(consumer, id, generation)
 }
 
 // SendTombstone sends an agent one order to delete a work that has a tombstone. When the
@@ -26,7 +24,7 @@ func (a agentOrders) SendTombstone(ctx context.Context, consumer string, w ledge
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	m := wire.EncodeTombstone(consumer, w.ID, w.Generation, a.s.opts.SourceID, time.Now())
-	if err := a.s.publish(ctx, consumer, m); err != nil {
+	if err := a.s.dispatch.Publish(ctx, consumer, m); err != nil {
 		a.s.log.LogAttrs(ctx, slog.LevelDebug, "order to delete a work not sent", slog.String("consumer", consumer),
 			slog.String("bundle", w.ID), slog.Any("error", err))
 	}
@@ -36,7 +34,7 @@ func (a agentOrders) SendTombstone(ctx context.Context, consumer string, w ledge
 // works, from before the database was lost (I8). Only this request makes it compare; an
 // agent that is away compares when it connects.
 func (a agentOrders) AskDigest(ctx context.Context, consumer string) {
-	if err := a.s.sendDigest(ctx, consumer, work.DigestAnswer{Ask: true}); err != nil {
+	if err := a.s.comparer.SendDigest(ctx, consumer, work.DigestAnswer{Ask: true}); err != nil {
 		a.s.log.LogAttrs(ctx, slog.LevelDebug, "the agent of a new consumer was not asked",
 			slog.String("consumer", consumer), slog.Any("error", err))
 	}

@@ -1,58 +1,14 @@
 package maestro
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 
 	"atoll.dev/api/work"
-	"atoll.dev/bus"
 )
-
-// TestI6AnAgentThatCannotBeAskedDelaysNoOther: one consumer's message is refused
-// each time, and another's is never acknowledged; all others are asked at once.
-func TestI6AnAgentThatCannotBeAskedDelaysNoOther(t *testing.T) {
-	var mu sync.Mutex
-	counts := map[string]int{}
-	limited, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer cancel()
-	s := &Server{log: slog.New(slog.DiscardHandler)}
-	s.delivery = &deliverer{s: s, send: func(ctx context.Context, consumer string, encode func() (bus.Event, error),
-		done func(error)) error {
-		mu.Lock()
-		counts[consumer]++
-		mu.Unlock()
-		switch consumer {
-		case "mc0":
-			return errors.New("refused")
-		case "mc1":
-			return nil // done is never called
-		}
-		done(nil)
-		return nil
-	}}
-	open := map[string]asked{}
-	for n := range 100 {
-		open[fmt.Sprint("mc", n)] = asked{due: time.Now()}
-	}
-	s.askDue(limited, open)
-	if len(counts) != 100 {
-		t.Errorf("%d of 100 were asked", len(counts))
-	}
-	now := time.Now()
-	if a := open["mc0"]; a.failures != 1 || a.tries != 0 || a.due.After(now.Add(time.Second)) {
-		t.Errorf("who was not asked is not asked again soon: %+v", a)
-	}
-	if a := open["mc2"]; a.tries != 1 || a.failures != 0 {
-		t.Errorf("%+v", a)
-	}
-}
 
 // TestI6StatusHashesFitTheBroker: on a broker that takes 128 KB, 1,000 works of a
 // consumer whose agent compares by lists are asked for in messages that it takes,
@@ -94,7 +50,7 @@ func TestI6StatusHashesFitTheBroker(t *testing.T) {
 		}
 		a.fault(func() { a.mute = false })
 	}
-	m.server.askStatuses()
+	m.server.comparer.AskAll()
 	eventually(t, "all statuses came after all", func() error {
 		missing := 0
 		for _, a := range agents {

@@ -213,12 +213,12 @@ func TestI6AListThatIsLateTakesNothingBack(t *testing.T) {
 	}
 	eventually(t, "the work is acknowledged", func() error { return acknowledged(1) })
 	agent.fault(func() { agent.deaf = true })
-	late := resyncRequest{consumer: "mc1", at: before, kind: work.SpecResync}
-	if err := errors.Join(m.server.answer(t.Context(), late), acknowledged(1)); err != nil {
+	list := bus.Event{Type: work.SpecResync, Data: []byte(`{"resourceVersions":[]}`)}
+	answer := func(arrived time.Time) error { return m.server.comparer.Answer(t.Context(), "mc1", list, arrived) }
+	if err := errors.Join(answer(before), acknowledged(1)); err != nil {
 		t.Errorf("after a late list: %v", err)
 	}
-	late.at = time.Now()
-	if err := errors.Join(m.server.answer(t.Context(), late), acknowledged(0)); err != nil {
+	if err := errors.Join(answer(time.Now()), acknowledged(0)); err != nil {
 		t.Errorf("after a later one: %v", err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"atoll.dev/api/work"
+	"atoll.dev/bus"
 	"atoll.dev/internal/digest"
 	"atoll.dev/maestro/ledger"
 	"atoll.dev/store"
@@ -111,7 +112,12 @@ func TestAListOfBucketsReadsItsBuckets(t *testing.T) {
 		for n := at; n < at+16; n++ {
 			list.Buckets = append(list.Buckets, n)
 		}
-		if err := m.server.answerWorks(t.Context(), "mc1", time.Now(), list); err != nil {
+		data, err := json.Marshal(list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		message := bus.Event{Type: work.AgentWorks, Data: data}
+		if err := m.server.comparer.Answer(t.Context(), "mc1", message, time.Now()); err != nil {
 			t.Fatal(err)
 		}
 		messages++

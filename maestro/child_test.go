@@ -74,7 +74,7 @@ func counter(t *testing.T, m *instance, name, label, value string) float64 {
 	return 0
 }
 
-func gauge(t *testing.T, m *instance, name string) float64 {
+func gauge(t testing.TB, m *instance, name string) float64 {
 	t.Helper()
 	families, err := m.reg.Gather()
 	if err != nil {

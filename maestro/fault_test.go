@@ -26,6 +26,7 @@ import (
 	"atoll.dev/bus"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/maestro/bundle"
+	"atoll.dev/maestro/dispatch"
 	"atoll.dev/pki"
 )
 
@@ -218,10 +219,9 @@ func TestAFloodedConsumerDelaysNoOther(t *testing.T) {
 	src.create("mc1", "w1", 1)
 	agent.awaitValue("w1", 1)
 	eventually(t, "the works are known", func() error {
-		m.server.delivery.mu.Lock()
-		defer m.server.delivery.mu.Unlock()
-		if works, ahead := m.server.delivery.machine.Lane("absent"); works != 2000 || ahead != 1000 {
-			return fmt.Errorf("%d works, %d ahead", works, ahead)
+		works, ahead := gauge(t, m, "maestro_pending_works"), gauge(t, m, "maestro_unacknowledged_works")
+		if works != 2000 || ahead != 1000 {
+			return fmt.Errorf("%v works, %v ahead", works, ahead)
 		}
 		return nil
 	})
@@ -242,8 +242,8 @@ func TestI5I6TwoServersShareADatabase(t *testing.T) {
 	}
 	b.settled(100)
 	divided(t, a, b)
-	if slots := gauge(t, a, "maestro_delivery_slots") + gauge(t, b, "maestro_delivery_slots"); slots != deliverySlots {
-		t.Errorf("two servers deliver for %v slots of %d", slots, deliverySlots)
+	if slots := gauge(t, a, "maestro_delivery_slots") + gauge(t, b, "maestro_delivery_slots"); slots != dispatch.Slots {
+		t.Errorf("two servers deliver for %v slots of %d", slots, dispatch.Slots)
 	}
 	a.end()
 	for n := range 100 {

@@ -13,6 +13,7 @@ import (
 	"atoll.dev/api/cloudevents"
 	"atoll.dev/api/work"
 	"atoll.dev/bus"
+	"atoll.dev/internal/pause"
 	"atoll.dev/maestro/wire"
 	"atoll.dev/pki"
 )
@@ -87,7 +88,7 @@ func (a *scriptedAgent) startGRPC() {
 			if ctx.Err() == nil {
 				a.site.log.Info("the agent's stream ended", "consumer", a.consumer, "error", err)
 			}
-			sleep(ctx, 20*time.Millisecond)
+			pause.For(ctx, 20*time.Millisecond)
 		}
 	})
 	parts.Go(func() {
@@ -108,7 +109,7 @@ func (a *scriptedAgent) startGRPC() {
 						l.mu.Unlock()
 						break
 					}
-					sleep(ctx, 20*time.Millisecond)
+					pause.For(ctx, 20*time.Millisecond)
 				}
 			}
 		}

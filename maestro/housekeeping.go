@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"atoll.dev/internal/pause"
 	"atoll.dev/maestro/bundle"
 	"atoll.dev/store"
 )
@@ -121,7 +122,7 @@ func (s *Server) purge(ctx context.Context, what string, batch int, sql string, 
 			}
 			return nil
 		}
-		if !sleep(ctx, max(purgePause, time.Since(begun))) {
+		if !pause.For(ctx, max(purgePause, time.Since(begun))) {
 			return ctx.Err()
 		}
 	}

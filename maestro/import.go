@@ -179,15 +179,7 @@ func (i *importer) table(ctx context.Context, name string, count *ImportCount, t
 }
 
 // fatal reports whether an error is about the database and not about one row.
-func fatal(ctx context.Context, err error) bool {
-	for _, e := range []error{store.ErrUnavailable, store.ErrFull, store.ErrTimeout, store.ErrUnknownOutcome,
-		store.ErrConflict} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return ctx.Err() != nil
-}
+func fatal(ctx context.Context, err error) bool { return store.IsTransient(err) || ctx.Err() != nil }
 
 func (i *importer) note(table, id string, count *ImportCount, o rowFate) {
 	count.Read++

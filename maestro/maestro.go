@@ -10,12 +10,14 @@
 // instruction.
 //
 // Its packages: bundle has the types of bundles and consumers, and decides how an update, a deletion
-// or a status changes them; records stores these changes; restapi is the REST API; ledger has the rows
-// of delivery; delivery decides which work is sent at which time; wire encodes and decodes CloudEvents;
-// fairqueue queues events of agents until they are stored; presence reports to CLM which agents are
-// connected; rpcauth authenticates and authorizes gRPC callers; apierror has the errors that clients
-// see. This package has the server, its gRPC ports, the delivery of works, the intake of statuses and
-// the comparison with agents.
+// or a status changes them; records stores these changes; restapi is the REST API and rpcapi the gRPC
+// API; ledger has the rows of delivery; delivery decides which work is sent at which time, and dispatch
+// sends it over MQTT or gRPC; intake stores the statuses of agents; resync compares what agents hold
+// with the ledger; wire encodes and decodes CloudEvents; fairqueue queues events of agents until they
+// are handled; presence reports to CLM which agents are connected; rpcauth authenticates and
+// authorizes gRPC callers; apierror has the errors that clients
+// see. This package has the server, which wires them, its housekeeping, and the import of another
+// Maestro's database.
 //
 // It is a service: package cli composes it, and nothing else imports it.
 package maestro
@@ -26,28 +28,28 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"sync/atomic"
-	"time"
 
 	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
 
 	"atoll.dev/bus"
 	"atoll.dev/internal/rest"
-	"atoll.dev/maestro/apierror"
 	"atoll.dev/maestro/bundle"
+	"atoll.dev/maestro/delivery"
+	"atoll.dev/maestro/dispatch"
+	"atoll.dev/maestro/intake"
 	"atoll.dev/maestro/ledger"
 	"atoll.dev/maestro/presence"
 	"atoll.dev/maestro/records"
 	"atoll.dev/maestro/restapi"
+	"atoll.dev/maestro/resync"
+	"atoll.dev/maestro/rpcapi"
 	"atoll.dev/maestro/rpcauth"
 	"atoll.dev/store"
 )
-
-// leaseInterval is the pause before a server opens a new session for its lease,
-// or subscribes to the feed again, after a failure.
-const leaseInterval = 250 * time.Millisecond
 
 // Server is one Maestro. Several may share a database and a broker.
 type Server struct {
@@ -61,15 +63,12 @@ type Server struct {
 
 	feed     *store.Broadcast
 	watches  *rest.WatchLimits
-	delivery *deliverer // over the broker; nil without a broker
-	agents   *agents    // nil when no agents connect by gRPC
 	auth     *rpcauth.Authorizer
-	ingest   *ingest
-	resyncs  *resyncs
-	asks     *statusAsks
+	dispatch *dispatch.Dispatcher // sends works to agents
+	comparer *resync.Comparer     // compares what agents hold with the ledger
+	intake   *intake.Intake       // stores the statuses of agents
 	contacts *presence.Tracker
-	instance string // this server's name among those that share the database
-	asking   *askingQueue
+	instance string        // this server's name among those that share the database
 	stopping chan struct{} // closed when Run begins to stop
 	dbLife   atomic.Value  // string: the database's life, shortened
 	leads    atomic.Bool   // this server reports the presence of agents to CLM
@@ -110,7 +109,6 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		ledger:   ledger.New(st),
 		metrics:  newMetrics(o.Metrics),
 		instance: uuid.NewString(),
-		asking:   newAskingQueue(),
 		stopping: make(chan struct{}),
 		auth:     auth,
 		watches:  rest.NewWatchLimits(o.WatchesPerCaller),
@@ -124,16 +122,10 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		UnknownChanged: s.unknownChanged,
 		Logger:         o.Logger,
 	})
-	if o.streams() {
-		s.agents = newAgents(s)
-	}
 	if err := s.readLife(ctx); err != nil {
 		st.Close()
 		return nil, fmt.Errorf("maestro: %w", err)
 	}
-	s.ingest = newIngest(s)
-	s.resyncs = newResyncs(s)
-	s.asks = newStatusAsks(s)
 	s.contacts = presence.New(presence.Options{
 		Store:       st,
 		Logger:      o.Logger,
@@ -148,8 +140,19 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		return nil, fmt.Errorf("maestro: %w", err)
 	}
 	if o.Broker != "" {
-		s.connectBroker()
+		s.bus = s.newBus()
 	}
+	s.dispatch = dispatch.New(s.dispatchOptions())
+	s.comparer = resync.New(s.resyncOptions())
+	s.intake = intake.New(intake.Options{
+		Store:    st,
+		Delivery: s.dispatch,
+		Resync:   s.comparer,
+		SourceID: o.SourceID,
+		Dropped:  s.metrics.dropped,
+		Batch:    s.metrics.batch,
+		Logger:   o.Logger,
+	})
 	if o.Ops != nil {
 		o.Ops.Check("database", st.Ping)
 		o.Ops.Check("feed", s.feed.Check)
@@ -160,33 +163,68 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	return s, nil
 }
 
-// connectBroker creates the deliverer and the connections for MQTT. Run starts them.
-func (s *Server) connectBroker() {
-	o := s.opts
-	s.delivery = newDeliverer(s, s.toBroker)
-	s.delivery.leased = &heldSlots{}
-	subscriptions := []string{o.Topics.AgentEvents.Filter()}
-	if o.Topics.AgentBroadcast.Kind != "" {
-		subscriptions = append(subscriptions, o.Topics.AgentBroadcast.Filter())
-	}
-	s.bus = bus.NewPool(bus.PoolOptions{Connections: o.Connections, Rate: o.PublishRate, Client: bus.ClientOptions{
-		Addr:          o.Broker,
-		TLS:           o.BrokerTLS,
-		Keys:          o.BrokerKeys,
-		Username:      o.BrokerUsername,
-		Password:      o.BrokerPassword,
-		ClientID:      o.BrokerClientID,
-		KeepAlive:     o.BrokerTimes.KeepAlive,
-		DialTimeout:   o.BrokerTimes.Dial,
-		MaxMessage:    o.MaxMessage,
-		Subscriptions: subscriptions,
-		Handler: func(ctx context.Context, m bus.Message) {
-			s.handleAgentEvent(ctx, m.Topic, m.Event, m.Ack)
+// dispatchOptions returns the parts of the server that the delivery of works uses.
+func (s *Server) dispatchOptions() dispatch.Options {
+	o := dispatch.Options{
+		Store:    s.store,
+		Ledger:   s.ledger,
+		Feed:     s.feed,
+		Streams:  s.opts.streams(),
+		DSN:      s.opts.DSN,
+		SourceID: s.opts.SourceID,
+		Life:     s.life,
+		Times: delivery.Config{
+			Window:    s.opts.Window,
+			Base:      s.opts.RetryBase,
+			Max:       s.opts.RetryMax,
+			DeleteMax: s.opts.DeleteMax,
+			Jitter:    rand.Float64,
 		},
-		OnConnected: s.onConnected,
-		Logger:      o.Logger,
-		Registerer:  o.Metrics,
-	}})
+		Repeated: func(consumer string, ids []string) { s.comparer.AskRepeated(consumer, ids) },
+		Gained: func() {
+			if s.opts.Topics.AgentEvents.Group == "" {
+				s.comparer.AskAll() // no server answered comparisons that arrived while the slots had no holder
+			}
+		},
+		Metrics: s.metrics.dispatch(),
+		Logger:  s.log,
+	}
+	if s.bus != nil {
+		o.Broker = s.toBroker
+	}
+	return o
+}
+
+// resyncOptions returns the parts of the server that comparisons use.
+func (s *Server) resyncOptions() resync.Options {
+	return resync.Options{
+		Store:          s.store,
+		Ledger:         s.ledger,
+		Records:        s.records,
+		Agents:         s.dispatch,
+		SourceID:       s.opts.SourceID,
+		Life:           s.life,
+		Room:           s.room,
+		UnknownChanged: s.unknownChanged,
+		Dropped:        s.metrics.dropped,
+		Took:           s.metrics.resync,
+		Logger:         s.log,
+	}
+}
+
+// rpcOptions returns the parts of the server that both gRPC services use.
+func (s *Server) rpcOptions() rpcapi.Options {
+	return rpcapi.Options{
+		Auth:        s.auth,
+		Heartbeat:   s.opts.Heartbeat,
+		Stuck:       s.opts.Stuck,
+		Recheck:     s.opts.Recheck,
+		Grace:       s.opts.ShutdownGrace,
+		PlainErrors: s.opts.PlainErrors,
+		Stopping:    s.stopping,
+		Metrics:     s.metrics.rpc(),
+		Logger:      s.log,
+	}
 }
 
 // restOptions returns the parts of the server that the REST API uses.
@@ -197,7 +235,7 @@ func (s *Server) restOptions() restapi.Options {
 		Feed:        s.feed,
 		Records:     s.records,
 		Watches:     s.watches,
-		AskSpecs:    s.askSpecs,
+		AskSpecs:    s.comparer.AskSpecs,
 		Life:        s.life,
 		MayCall:     s.opts.MayCall,
 		CORSOrigins: s.opts.CORSOrigins,
@@ -223,83 +261,9 @@ func storeOptions(dsn string, maxConns int, log *slog.Logger) store.Options {
 	}
 }
 
-// onConnected starts delivery over the broker, has all agents compare, and stops delivery
-// when the connection ends.
-func (s *Server) onConnected(ctx context.Context) {
-	s.delivery.connected()
-	s.askStatuses()
-	<-ctx.Done()
-	s.delivery.disconnected()
-}
-
-// accepting refuses writes when the broker is down for longer than BrokerGrace.
-// They could be stored, but their delivery could take any time.
-func (s *Server) accepting() error {
-	if s.bus != nil && s.bus.DownFor() > s.opts.BrokerGrace {
-		return apierror.Unavailable("the message broker is unavailable; try again")
-	}
-	return nil
-}
-
-// toBroker is the sendFunc for agents that connect by MQTT.
-func (s *Server) toBroker(
-	ctx context.Context,
-	consumer string,
-	encode func() (bus.Event, error),
-	done func(error),
-) error {
-	return s.bus.PublishLate(ctx, s.specTopic(consumer), encode, done)
-}
-
-// publish sends a message that is not the delivery of a work, and returns when the
-// carrier has it. Without a carrier to the consumer, publish drops the message:
-// the agent sends a comparison when it connects.
-func (s *Server) publish(ctx context.Context, consumer string, m bus.Event) error {
-	d := s.carrierOf(consumer)
-	if d == nil {
-		return nil
-	}
-	done := make(chan error, 1)
-	if err := d.send(ctx, consumer, func() (bus.Event, error) { return m, nil },
-		func(err error) { done <- err }); err != nil {
-		return err
-	}
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// deliverers returns the deliverers of this server: over MQTT, over gRPC.
-func (s *Server) deliverers() []*deliverer {
-	var ds []*deliverer
-	if s.delivery != nil {
-		ds = append(ds, s.delivery)
-	}
-	if s.agents != nil {
-		ds = append(ds, s.agents.delivery)
-	}
-	return ds
-}
-
-// carrierOf returns the deliverer for a consumer: the one of its stream, else the
-// one of the broker, which may be nil.
-func (s *Server) carrierOf(consumer string) *deliverer {
-	if s.agents != nil {
-		if d := s.agents.delivery; d.reaches(consumer) {
-			return d
-		}
-	}
-	return s.delivery
-}
-
 // recordContact notes that an event of a consumer's agent arrived, for delivery and presence.
 func (s *Server) recordContact(consumer string) {
-	for _, d := range s.deliverers() {
-		d.recordContact(consumer)
-	}
+	s.dispatch.RecordContact(consumer)
 	s.contacts.RecordContact(consumer)
 }
 
@@ -327,30 +291,14 @@ func (s *Server) Run(ctx context.Context) error {
 	if s.bus != nil {
 		part(s.bus.Run)
 	}
-	if s.agents != nil {
-		part(s.agents.run)
-	}
 	part(s.auth.Run)
-	for _, d := range s.deliverers() {
-		part(d.run)
-		part(d.runAttemptLog)
-	}
-	if s.delivery != nil {
-		part(s.runSlots)
-		part(s.delivery.runFollow)
-	}
-	part(s.runAsking)
-	part(s.asks.run)
+	part(s.dispatch.Run)
+	part(s.comparer.Run)
+	part(s.intake.Run)
 	part(s.runUnknownGauge)
 	part(s.runHousekeeping)
 	part(s.runPresence)
 	part(s.contacts.Run)
-	for range ingestWorkers {
-		part(s.ingest.run)
-	}
-	for range resyncWorkers {
-		part(s.resyncs.run)
-	}
 
 	var servers errgroup.Group
 	handler := restapi.Handler(s.restOptions())
@@ -368,22 +316,26 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	web("maestro", s.opts.HTTP, s.opts.HTTPTLS)
 	web("maestro, plain", s.opts.Plain.HTTP, nil)
-	rpc := func(port rpcPort) {
-		if port.listener == nil {
+	rpc := func(service *rpcapi.Service, port rpcapi.Port) {
+		if port.Listener == nil {
 			return
 		}
-		g := s.newGRPC(port)
 		servers.Go(func() error {
 			defer stopOuter()
-			return serveGRPC(outer, g, port.listener, s.opts.ShutdownGrace)
+			return service.Serve(outer, port)
 		})
 	}
-	toSources, toAgents := newSourcePort(s), &agentPort{s: s}
 	o := s.opts
-	rpc(rpcPort{listener: o.GRPC, config: o.GRPCTLS, foreign: o.ForeignGRPC, service: toSources})
-	rpc(rpcPort{listener: o.Plain.GRPC, service: toSources})
-	rpc(rpcPort{listener: o.Agents, config: o.AgentsTLS, foreign: o.ForeignAgents, service: toAgents})
-	rpc(rpcPort{listener: o.Plain.Agents, service: toAgents})
+	sources := rpcapi.NewSources(s.rpcOptions(), rpcapi.Sources{
+		Store: s.store, Ledger: s.ledger, Feed: s.feed, Records: s.records, AnySource: o.AnySource,
+	})
+	agents := rpcapi.NewAgents(s.rpcOptions(), rpcapi.Agents{
+		Streams: s.dispatch, Intake: s.intake, RecordContact: s.recordContact,
+	})
+	rpc(sources, rpcapi.Port{Listener: o.GRPC, TLS: o.GRPCTLS, Foreign: o.ForeignGRPC})
+	rpc(sources, rpcapi.Port{Listener: o.Plain.GRPC})
+	rpc(agents, rpcapi.Port{Listener: o.Agents, TLS: o.AgentsTLS, Foreign: o.ForeignAgents})
+	rpc(agents, rpcapi.Port{Listener: o.Plain.Agents})
 	<-outer.Done()
 	close(s.stopping)
 	err := servers.Wait()

@@ -1,10 +1,10 @@
 package maestro
 
 import (
-	"time"
-
 	"github.com/prometheus/client_golang/prometheus"
-	"google.golang.org/grpc/status"
+
+	"atoll.dev/maestro/dispatch"
+	"atoll.dev/maestro/rpcapi"
 )
 
 // metrics have the original's names where they mean the same; package bus adds
@@ -80,17 +80,19 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
-// publishing counts one Publish call. The caller calls the returned function at the end.
-func (m *metrics) publishing() func(kind string, err error) {
-	start := time.Now()
-	m.grpcCalled.WithLabelValues("Publish").Inc()
-	return func(kind string, err error) {
-		m.grpcReceived.WithLabelValues(kind).Inc()
-		m.grpcProcessed.WithLabelValues(kind, status.Code(err).String()).Inc()
-		since(m.grpcDuration, start)
-	}
+// dispatch returns the collectors that the delivery of works changes.
+func (m *metrics) dispatch() dispatch.Metrics {
+	return dispatch.Metrics{Pending: m.pending, Ahead: m.ahead, Slots: m.delivering, Republished: m.republished,
+		Latency: m.deliveryLatency}
 }
 
+// rpc returns the collectors that the gRPC ports change.
+func (m *metrics) rpc() rpcapi.Metrics {
+	return rpcapi.Metrics{Called: m.grpcCalled, Received: m.grpcReceived, Processed: m.grpcProcessed,
+		Duration: m.grpcDuration, Sent: m.streamed, Streams: m.streams}
+}
+
+// processed counts a change of a bundle.
 func (m *metrics) processed(action string, err error) {
 	outcome := "success"
 	if err != nil {
@@ -98,5 +100,3 @@ func (m *metrics) processed(action string, err error) {
 	}
 	m.resources.WithLabelValues(action, outcome).Inc()
 }
-
-func since(h prometheus.Histogram, start time.Time) { h.Observe(time.Since(start).Seconds()) }

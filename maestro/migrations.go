@@ -1,6 +1,7 @@
 package maestro
 
 import (
+	"atoll.dev/maestro/dispatch"
 	"atoll.dev/maestro/ledger"
 	"atoll.dev/maestro/presence"
 	"atoll.dev/maestro/restapi"
@@ -21,6 +22,6 @@ func migrations() []string {
 		housekeepingSchema,
 		presence.Schema,
 		ledger.BucketSchema,
-		slotsSchema,
+		dispatch.SlotsSchema,
 	}
 }

@@ -103,7 +103,7 @@ func (s *Server) removeDeadServers(ctx context.Context) error {
 		s.log.LogAttrs(ctx, slog.LevelWarn, "another server is gone; asking agents for statuses that it may have lost",
 			slog.Any("servers", dead))
 		s.metrics.deadServers.Add(float64(len(dead)))
-		s.askStatuses()
+		s.comparer.AskAll()
 	}
 	return nil
 }

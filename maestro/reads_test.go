@@ -56,26 +56,25 @@ func TestAReadIsOneRoundTrip(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer st.Close()
-	s := &Server{store: st, ledger: ledger.New(st), log: testLog(t)}
-	s.dbLife.Store("life")
+	l := ledger.New(st)
 	for name, read := range map[string]func(context.Context) error{
-		"pendingWorks": func(ctx context.Context) error { return s.ledger.PendingWorks(ctx, func([]ledger.PendingWork) {}) },
-		"snapshots":    func(ctx context.Context) error { _, err := s.ledger.Snapshots(ctx, []string{"w1"}); return err },
-		"deliveryOf":   func(ctx context.Context) error { _, err := s.ledger.DeliveryOf(ctx, "w1"); return err },
-		"buriedOf":     func(ctx context.Context) error { _, err := s.ledger.TombstonesOf(ctx, "s", []string{"w1"}); return err },
-		"holdingsOf":   func(ctx context.Context) error { _, err := s.ledger.HoldingsOf(ctx, "life", "mc1"); return err },
-		"statusHashes": func(ctx context.Context) error { _, _, err := s.ledger.StatusHashes(ctx, "mc1", nil); return err },
+		"pendingWorks": func(ctx context.Context) error { return l.PendingWorks(ctx, func([]ledger.PendingWork) {}) },
+		"snapshots":    func(ctx context.Context) error { _, err := l.Snapshots(ctx, []string{"w1"}); return err },
+		"deliveryOf":   func(ctx context.Context) error { _, err := l.DeliveryOf(ctx, "w1"); return err },
+		"tombstonesOf": func(ctx context.Context) error { _, err := l.TombstonesOf(ctx, "s", []string{"w1"}); return err },
+		"holdingsOf":   func(ctx context.Context) error { _, err := l.HoldingsOf(ctx, "life", "mc1"); return err },
+		"statusHashes": func(ctx context.Context) error { _, _, err := l.StatusHashes(ctx, "mc1", nil); return err },
 		"sourceHashes": func(ctx context.Context) error {
-			_, err := s.ledger.SourceHashes(ctx, "s", []work.StatusHash{{ID: "w1"}})
+			_, err := l.SourceHashes(ctx, "s", []work.StatusHash{{ID: "w1"}})
 			return err
 		},
-		"consumersWithBundles": func(ctx context.Context) error { _, err := s.ledger.ConsumersWithBundles(ctx); return err },
-		"digestAgents":         func(ctx context.Context) error { _, err := s.ledger.DigestAgents(ctx); return err },
+		"consumersWithBundles": func(ctx context.Context) error { _, err := l.ConsumersWithBundles(ctx); return err },
+		"digestAgents":         func(ctx context.Context) error { _, err := l.DigestAgents(ctx); return err },
 		"unacknowledged": func(ctx context.Context) error {
-			_, err := s.ledger.Unacknowledged(ctx, "mc1", []string{"w1"})
+			_, err := l.Unacknowledged(ctx, "mc1", []string{"w1"})
 			return err
 		},
-		"askAdoptions": func(ctx context.Context) error { return s.askAdoptions(ctx, "mc1") },
+		"adoptionsWanted": func(ctx context.Context) error { _, err := l.AdoptionsWanted(ctx, "mc1"); return err },
 	} {
 		counter.take()
 		if err := read(t.Context()); err != nil {

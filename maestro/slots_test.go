@@ -6,101 +6,28 @@ import (
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
-
 	"atoll.dev/api/work"
+	"atoll.dev/maestro/dispatch"
 	"atoll.dev/store"
 )
 
-// TestDivide: however servers come and go, and in whatever order they look, no
-// slot is taken from a server that lives, each slot comes to have one holder that
-// lives, and a server that goes moves its own slots only.
-func TestDivide(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
-		holders := make([]int64, deliverySlots)
-		live := []int64{}
-		next := int64(1)
-		look := func(me int64) {
-			give, take := divide(me, live, holders)
-			for _, slot := range give {
-				if holders[slot] != me {
-					rt.Fatalf("%d gives slot %d of %d", me, slot, holders[slot])
-				}
-				holders[slot] = 0
-			}
-			for _, slot := range take {
-				for _, other := range live {
-					if holders[slot] == other {
-						rt.Fatalf("%d takes slot %d from %d, which lives", me, slot, other)
-					}
-				}
-				holders[slot] = me
-			}
-		}
-		rt.Repeat(map[string]func(*rapid.T){
-			"come": func(*rapid.T) { live = append(live, next*7919); next++ },
-			"go": func(rt *rapid.T) {
-				if len(live) > 0 {
-					i := rapid.IntRange(0, len(live)-1).Draw(rt, "which")
-					live = append(live[:i:i], live[i+1:]...)
-				}
-			},
-			"look": func(rt *rapid.T) {
-				if len(live) > 0 {
-					look(rapid.SampledFrom(live).Draw(rt, "who"))
-				}
-			},
-		})
-		if len(live) == 0 {
-			return
-		}
-		for range 2 {
-			for _, me := range live {
-				look(me)
-			}
-		}
-		for slot, holder := range holders {
-			if holder != wantedHolder(slot, live) {
-				rt.Fatalf("slot %d is with %d", slot, holder)
-			}
-		}
-		if len(live) < 2 {
-			return
-		}
-		gone, rest := live[0], live[1:]
-		for slot, holder := range holders {
-			if now := wantedHolder(slot, rest); now != holder && holder != gone {
-				rt.Fatalf("slot %d moves from %d to %d because %d went", slot, holder, now, gone)
-			}
-		}
-	})
-}
+// slotsOf returns the number of slots that a server holds.
+func slotsOf(i *instance) int { return int(gauge(i.t, i, "maestro_delivery_slots")) }
 
-// slotsOf counts a server's slots.
-func slotsOf(s *Server) (n int) {
-	s.delivery.mu.Lock()
-	defer s.delivery.mu.Unlock()
-	for _, held := range s.delivery.leased.held {
-		if held {
-			n++
-		}
-	}
-	return n
-}
-
+// divided waits until each slot has one holder.
 func divided(t *testing.T, servers ...*instance) {
 	t.Helper()
 	eventually(t, "delivery is divided", func() error {
 		all := 0
 		for _, i := range servers {
-			n := slotsOf(i.server)
+			n := slotsOf(i)
 			if n == 0 && len(servers) < 8 {
 				return fmt.Errorf("a server has no slot")
 			}
 			all += n
 		}
-		if all != deliverySlots {
-			return fmt.Errorf("%d of %d slots are held", all, deliverySlots)
+		if all != dispatch.Slots {
+			return fmt.Errorf("%d of %d slots are held", all, dispatch.Slots)
 		}
 		return nil
 	})
@@ -124,7 +51,7 @@ func TestI6ServersShareDelivery(t *testing.T) {
 		second.consumer(name)
 		agents = append(agents, site.agent(name))
 		src.create(name, name+"-w", "one")
-		if first.server.delivery.reaches(name) == second.server.delivery.reaches(name) {
+		if first.server.dispatch.HoldsSlotOf(name) == second.server.dispatch.HoldsSlotOf(name) {
 			t.Errorf("%s has two deliverers, or none", name)
 		}
 	}

@@ -8,11 +8,12 @@ import (
 
 	"atoll.dev/api/work"
 	"atoll.dev/bus"
+	"atoll.dev/maestro/resync"
 )
 
 // TestASlowAgentIsAskedForStatusesSeldom: works that are delivered again and
 // again to an agent that says nothing make one request for statuses in
-// askPause, not one for each delivery; and that request recovers the statuses
+// resync.AskPause, not one for each delivery; and that request recovers the statuses
 // that were lost.
 func TestASlowAgentIsAskedForStatusesSeldom(t *testing.T) {
 	t.Parallel()
@@ -39,7 +40,7 @@ func TestASlowAgentIsAskedForStatusesSeldom(t *testing.T) {
 		return nil
 	})
 	asked := len(agent.received(work.StatusResync))
-	if most := 1 + int(time.Since(begun)/askPause); asked > most {
+	if most := 1 + int(time.Since(begun)/resync.AskPause); asked > most {
 		t.Errorf("the agent was asked %d times in %s, at most %d are needed", asked, time.Since(begun), most)
 	}
 	agent.fault(func() { agent.mangle = nil })
@@ -51,40 +52,4 @@ func TestASlowAgentIsAskedForStatusesSeldom(t *testing.T) {
 		}
 		return nil
 	})
-}
-
-// TestStatusAsksAreCollected: what is added during the pause is asked for once
-// it is over, all at once, and nobody waits for another consumer's pause.
-func TestStatusAsksAreCollected(t *testing.T) {
-	now := time.Unix(1_000_000, 0)
-	a := newStatusAsks(nil)
-	take := func(after time.Duration, want string) {
-		t.Helper()
-		now = now.Add(after)
-		due, next := a.take(now)
-		got := ""
-		for _, consumer := range []string{"mc1", "mc2"} {
-			if ids := due[consumer]; len(ids) > 0 {
-				got += fmt.Sprintf("%s:%d ", consumer, len(ids))
-			}
-		}
-		if !next.IsZero() {
-			got += "next in " + next.Sub(now).String()
-		}
-		if got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
-	}
-	a.add("mc1", []string{"a", "b"})
-	take(0, "mc1:2 ")
-	a.add("mc1", []string{"a", "b"})
-	a.add("mc1", []string{"b", "c"})
-	take(time.Second, "next in 9s")
-	a.add("mc2", []string{"x"})
-	take(time.Second, "mc2:1 next in 8s")
-	take(8*time.Second, "mc1:3 ")
-	take(time.Hour, "")
-	if len(a.last) > 0 || len(a.waiting) > 0 {
-		t.Errorf("%d and %d are remembered for nothing", len(a.last), len(a.waiting))
-	}
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"slices"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	api "atoll.dev/api/maestro"
 	"atoll.dev/internal/rest"
 	"atoll.dev/maestro/apierror"
+	"atoll.dev/maestro/bundle"
 	"atoll.dev/store"
 )
 
@@ -266,4 +268,12 @@ func TestAWatchOfARestoredDatabaseBeginsAnew(t *testing.T) {
 	if err := json.Unmarshal(e.Object, &body); err != nil || e.Type != rest.Failed || body.Code != apierror.CodeGone {
 		t.Errorf("%+v %v", e, err)
 	}
+}
+
+func documents(n int) []store.Document {
+	docs := make([]store.Document, n)
+	for i := range docs {
+		docs[i] = store.Document{Kind: bundle.Kind, ID: fmt.Sprintf("d%d", i), Version: 1}
+	}
+	return docs
 }

@@ -35,3 +35,14 @@ func FaultOf(err error) (f rest.Fault, ok bool) {
 	}
 	return 0, false
 }
+
+// IsTransient reports whether the same call of the store can succeed later without a change of its arguments.
+func IsTransient(err error) bool {
+	for _, known := range []error{ErrUnavailable, ErrTimeout, ErrConflict, ErrFull, ErrUnknownOutcome,
+		context.DeadlineExceeded, context.Canceled} {
+		if errors.Is(err, known) {
+			return true
+		}
+	}
+	return false
+}

@@ -106,3 +106,20 @@ func RecordUnknownStatuses(ctx context.Context, tx *store.Tx, consumer string, s
 	)
 	return err
 }
+
+// AdoptionsWanted returns the unknown works of a consumer that operators want adopted, at most 100.
+func (l *Ledger) AdoptionsWanted(ctx context.Context, consumer string) (ids []string, err error) {
+	err = l.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
+		rows, err := c.Query(
+			ctx,
+			`select id from unknown_work where consumer = $1 and adopt_source <> '' order by id limit 100`,
+			consumer,
+		)
+		if err != nil {
+			return err
+		}
+		ids, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		return err
+	})
+	return ids, err
+}

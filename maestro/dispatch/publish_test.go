@@ -1,18 +1,25 @@
-package maestro
+package dispatch
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"atoll.dev/api/work"
 	"atoll.dev/bus"
+	"atoll.dev/internal/pgtest"
 	"atoll.dev/maestro/bundle"
 	"atoll.dev/maestro/delivery"
+	"atoll.dev/maestro/ledger"
 	"atoll.dev/store"
+	"atoll.dev/test/testsite"
 )
 
 // heldCarrier is a carrier that has no room until it is released, or that never
@@ -57,10 +64,30 @@ func (c *heldCarrier) kinds() (kinds []string) {
 	return kinds
 }
 
-// deliverBy runs a deliverer of the server that uses the carrier.
-func deliverBy(t *testing.T, s *Server, send sendFunc) *deliverer {
+// newOptions returns options with an empty database of its own.
+func newOptions(t *testing.T) Options {
 	t.Helper()
-	d := newDeliverer(s, send)
+	log := slog.New(slog.DiscardHandler)
+	st, err := store.Open(t.Context(), store.Options{DSN: pgtest.DSN(t), Logger: log, Migrations: []string{ledger.LedgerSchema},
+		Kinds: []store.KindSpec{{Kind: bundle.Kind, Begin: bundle.Begin, Render: bundle.Render}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(st.Close)
+	return Options{
+		Store: st, Ledger: ledger.New(st), SourceID: "maestro", Life: func() string { return "life" },
+		Times: delivery.Config{Jitter: rand.Float64}, Repeated: func(string, []string) {}, Logger: log,
+		Metrics: Metrics{
+			Republished: prometheus.NewCounter(prometheus.CounterOpts{Name: "republished"}),
+			Latency:     prometheus.NewHistogram(prometheus.HistogramOpts{Name: "latency"}),
+		},
+	}
+}
+
+// deliverBy runs a deliverer that uses the carrier.
+func deliverBy(t *testing.T, o Options, send Send) *deliverer {
+	t.Helper()
+	d := newDeliverer(o, send)
 	d.machine.Connect()
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
@@ -72,8 +99,8 @@ func deliverBy(t *testing.T, s *Server, send sendFunc) *deliverer {
 func changeOf(id string, generation int64, deleted bool) *store.Change {
 	doc := store.Document{Kind: bundle.Kind, ID: id, Scope: "mc1", Version: generation, Generation: generation,
 		UpdatedAt: time.Now(), CreatedAt: time.Now()}
-	doc.Spec, _ = bundle.Marshal(bundle.Spec{ID: id, Source: testSource, Consumer: "mc1", Version: generation,
-		Data: specData(configMap(id, 1))})
+	doc.Spec, _ = bundle.Marshal(bundle.Spec{ID: id, Source: "test-source", Consumer: "mc1", Version: generation,
+		Data: []byte(`{"manifests":[{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"one","namespace":"default"}}]}`)})
 	doc.Status, _ = bundle.Marshal(bundle.Status{})
 	if deleted {
 		at := time.Now()
@@ -88,7 +115,7 @@ func changeOf(id string, generation int64, deleted bool) *store.Change {
 // sent any more.
 func TestI9AStaleCreateNeverFollowsItsDeletion(t *testing.T) {
 	t.Parallel()
-	m := newSite(t).start()
+	o := newOptions(t)
 	for _, over := range []struct {
 		what string
 		then func(d *deliverer)
@@ -105,9 +132,9 @@ func TestI9AStaleCreateNeverFollowsItsDeletion(t *testing.T) {
 	} {
 		t.Run(over.what, func(t *testing.T) {
 			carrier := &heldCarrier{release: make(chan struct{})}
-			d := deliverBy(t, m.server, carrier.send)
+			d := deliverBy(t, o, carrier.send)
 			d.applyChanges([]*store.Change{changeOf("w1", 1, false)})
-			eventually(t, "a publisher waits for room", func() error {
+			testsite.Eventually(t, "a publisher waits for room", func() error {
 				carrier.mu.Lock()
 				defer carrier.mu.Unlock()
 				if carrier.waiting == 0 {
@@ -117,7 +144,7 @@ func TestI9AStaleCreateNeverFollowsItsDeletion(t *testing.T) {
 			})
 			over.then(d)
 			close(carrier.release)
-			eventually(t, "nothing is under way", func() error {
+			testsite.Eventually(t, "nothing is under way", func() error {
 				if got := carrier.kinds(); len(got) < len(over.want) {
 					return fmt.Errorf("%q left", got)
 				}
@@ -137,17 +164,17 @@ func TestI9AStaleCreateNeverFollowsItsDeletion(t *testing.T) {
 // of hundreds of messages does not hold back those of other works.
 func TestI6LostAcknowledgementsStopNoDelivery(t *testing.T) {
 	t.Parallel()
-	m := newSite(t).start()
+	o := newOptions(t)
 	carrier := &heldCarrier{release: make(chan struct{}), mute: true}
 	close(carrier.release)
-	d := deliverBy(t, m.server, carrier.send)
+	d := deliverBy(t, o, carrier.send)
 	const works = 2 * publishers * deliverBatch
 	for n := range works {
 		c := changeOf(fmt.Sprint("w", n), 1, false)
 		c.Scope = fmt.Sprint("mc", n) // each window has room
 		d.applyChanges([]*store.Change{c})
 	}
-	eventually(t, "all works are sent", func() error {
+	testsite.Eventually(t, "all works are sent", func() error {
 		if got := len(carrier.kinds()); got < works {
 			return fmt.Errorf("%d of %d", got, works)
 		}

@@ -1,4 +1,4 @@
-package maestro
+package rpcapi
 
 import (
 	"context"
@@ -29,24 +29,21 @@ import (
 // sourcePort implements CloudEventService for sources.
 type sourcePort struct {
 	cloudevents.UnimplementedCloudEventServiceServer
-	s *Server
+	*api
+	in Sources
 
 	mu      sync.Mutex
 	streams map[*sourceStream]struct{}
 }
 
-func newSourcePort(s *Server) *sourcePort {
-	return &sourcePort{s: s, streams: map[*sourceStream]struct{}{}}
-}
-
 // Publish handles an event of a source. It returns after the commit (I5).
 func (g *sourcePort) Publish(ctx context.Context, req *cloudevents.PublishRequest) (_ *emptypb.Empty, err error) {
-	done := g.s.metrics.publishing()
+	done := g.publishing()
 	kind := "other"
 	defer func() { done(kind, err) }()
 	m, err := wire.FromProto(req.GetEvent())
 	if err != nil {
-		return nil, g.s.grpcError("failed to decode event", err)
+		return nil, g.status("failed to decode event", err)
 	}
 	var doing string
 	switch m.Type {
@@ -59,10 +56,10 @@ func (g *sourcePort) Publish(ctx context.Context, req *cloudevents.PublishReques
 	case work.StatusResync:
 		kind, doing = "resync", "failed to resync status"
 	default:
-		return nil, g.s.grpcError("failed to decode event", apierror.BadRequest("unsupported action %s", m.Type))
+		return nil, g.status("failed to decode event", apierror.BadRequest("unsupported action %s", m.Type))
 	}
-	if err := g.s.auth.Authorize(ctx, rpcauth.Publish, rpcauth.Sources, m.Source); err != nil {
-		return nil, g.s.grpcError("not allowed", err)
+	if err := g.o.Auth.Authorize(ctx, rpcauth.Publish, rpcauth.Sources, m.Source); err != nil {
+		return nil, g.status("not allowed", err)
 	}
 	if kind == "resync" {
 		err = g.resync(ctx, m)
@@ -70,9 +67,9 @@ func (g *sourcePort) Publish(ctx context.Context, req *cloudevents.PublishReques
 		err = g.publish(ctx, m)
 	}
 	if err != nil {
-		err = g.s.grpcError(doing, err)
+		err = g.status(doing, err)
 		if c := status.Code(err); c == codes.Internal || c == codes.Unavailable {
-			g.s.log.LogAttrs(ctx, slog.LevelWarn, "publish failed", slog.String("action", kind),
+			g.o.Logger.LogAttrs(ctx, slog.LevelWarn, "publish failed", slog.String("action", kind),
 				slog.String("code", c.String()), slog.Any("error", err))
 		}
 		return nil, err
@@ -86,8 +83,8 @@ func (g *sourcePort) publish(ctx context.Context, m bus.Event) error {
 	if err != nil {
 		return err
 	}
-	spec.AnySource = g.s.opts.AnySource
-	version, err := g.s.records.ApplySpec(ctx, m.Type, spec)
+	spec.AnySource = g.in.AnySource
+	version, err := g.in.Records.ApplySpec(ctx, m.Type, spec)
 	if err != nil || version == 0 {
 		return err
 	}
@@ -172,17 +169,17 @@ func (st *sourceStream) enqueueResync(list work.StatusHashes) bool {
 
 // Subscribe streams the statuses of a source's bundles, and heartbeats.
 func (g *sourcePort) Subscribe(req *cloudevents.SubscriptionRequest, stream eventStream) error {
-	g.s.metrics.grpcCalled.WithLabelValues("Subscribe").Inc()
+	g.o.Metrics.Called.WithLabelValues("Subscribe").Inc()
 	source, ctx := req.GetSource(), stream.Context()
 	if source == "" {
-		return g.s.grpcError("failed to subscribe", apierror.Invalid("the subscription names no source"))
+		return g.status("failed to subscribe", apierror.Invalid("the subscription names no source"))
 	}
-	if err := g.s.auth.Authorize(ctx, rpcauth.Subscribe, rpcauth.Sources, source); err != nil {
-		return g.s.grpcError("not allowed", err)
+	if err := g.o.Auth.Authorize(ctx, rpcauth.Subscribe, rpcauth.Sources, source); err != nil {
+		return g.status("not allowed", err)
 	}
 	st := &sourceStream{source: source, conn: connectionOf(ctx), requested: make(chan struct{}, 1),
 		seen: map[string]int64{}}
-	st.sub = g.s.feed.Subscribe(func(c *store.Change) bool {
+	st.sub = g.in.Feed.Subscribe(func(c *store.Change) bool {
 		if c.Kind != bundle.Kind {
 			return false
 		}
@@ -198,7 +195,7 @@ func (g *sourcePort) Subscribe(req *cloudevents.SubscriptionRequest, stream even
 		defer g.mu.Unlock()
 		delete(g.streams, st)
 	}()
-	return g.s.serveStream(stream, rpcauth.Sources, source, st.sub.Ended(), st.sub.Reason, func(ctx context.Context,
+	return g.serveStream(stream, rpcauth.Sources, source, st.sub.Ended(), st.sub.Reason, func(ctx context.Context,
 		o *eventSender) error {
 		return g.write(ctx, st, o)
 	})
@@ -207,7 +204,7 @@ func (g *sourcePort) Subscribe(req *cloudevents.SubscriptionRequest, stream even
 // write sends changes of the feed, answers to resync requests, and heartbeats, until ctx ends
 // or a send fails.
 func (g *sourcePort) write(ctx context.Context, st *sourceStream, o *eventSender) error {
-	heartbeat := time.NewTicker(g.s.opts.Heartbeat)
+	heartbeat := time.NewTicker(g.o.Heartbeat)
 	defer heartbeat.Stop()
 	for {
 		select {
@@ -229,7 +226,7 @@ func (g *sourcePort) write(ctx context.Context, st *sourceStream, o *eventSender
 			for _, q := range requests {
 				err := g.answer(ctx, st, o, q, heartbeat.C)
 				if _, ok := status.FromError(err); !ok {
-					g.s.log.LogAttrs(ctx, slog.LevelWarn, "a resync of a source broke off",
+					g.o.Logger.LogAttrs(ctx, slog.LevelWarn, "a resync of a source broke off",
 						slog.String("source", st.source), slog.Any("error", err))
 				}
 				if err != nil {
@@ -266,7 +263,7 @@ func (g *sourcePort) drain(ctx context.Context, st *sourceStream, o *eventSender
 func (g *sourcePort) forward(ctx context.Context, o *eventSender, c *store.Change) error {
 	m, ok, err := wire.EncodeStatus(c)
 	if err != nil {
-		g.s.log.LogAttrs(ctx, slog.LevelError, "status not forwarded", slog.String("bundle", c.ID),
+		g.o.Logger.LogAttrs(ctx, slog.LevelError, "status not forwarded", slog.String("bundle", c.ID),
 			slog.Any("error", err))
 		return nil
 	}
@@ -276,7 +273,7 @@ func (g *sourcePort) forward(ctx context.Context, o *eventSender, c *store.Chang
 	if err := o.send(wire.ToProto(m)); err != nil {
 		return err
 	}
-	g.s.metrics.streamed.Inc()
+	g.o.Metrics.Sent.Inc()
 	return nil
 }
 
@@ -292,7 +289,7 @@ func (g *sourcePort) answer(ctx context.Context, st *sourceStream, o *eventSende
 	q := store.Query{Kind: bundle.Kind, Where: store.Fragment{SQL: "d.spec->>'source' = $1", Args: []any{st.source}},
 		Limit: resyncPage, Deletion: store.WithDeleting}
 	if len(list.Hashes) > 0 {
-		differing, dead, err := g.s.compareSource(ctx, st.source, list.Hashes)
+		differing, dead, err := g.compareSource(ctx, st.source, list.Hashes)
 		if err != nil {
 			return err
 		}
@@ -316,7 +313,7 @@ func (g *sourcePort) answer(ctx context.Context, st *sourceStream, o *eventSende
 func (g *sourcePort) pages(ctx context.Context, st *sourceStream, o *eventSender, q store.Query,
 	heartbeat <-chan time.Time) error {
 	for {
-		page, err := g.s.store.List(ctx, q)
+		page, err := g.in.Store.List(ctx, q)
 		if err != nil {
 			return err
 		}
@@ -345,13 +342,13 @@ func (g *sourcePort) pages(ctx context.Context, st *sourceStream, o *eventSender
 
 // compareSource compares a source's list with the store. It returns the ids of bundles
 // whose status differs, and the removals of bundles that no longer exist.
-func (s *Server) compareSource(ctx context.Context, source string, list []work.StatusHash) (ids []string,
+func (g *sourcePort) compareSource(ctx context.Context, source string, list []work.StatusHash) (ids []string,
 	dead []*store.Change, err error) {
 	theirs := make(map[string]string, len(list))
 	for _, h := range list {
 		theirs[h.ID] = h.Hash
 	}
-	ours, err := s.ledger.SourceHashes(ctx, source, list)
+	ours, err := g.in.Ledger.SourceHashes(ctx, source, list)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -364,18 +361,18 @@ func (s *Server) compareSource(ctx context.Context, source string, list []work.S
 	if len(theirs) == 0 {
 		return ids, nil, nil
 	}
-	dead, err = s.tombstoneChanges(ctx, source, theirs)
+	dead, err = g.tombstoneChanges(ctx, source, theirs)
 	return ids, dead, err
 }
 
 // tombstoneChanges returns the removals of deleted bundles that a source still lists,
 // made from their tombstones.
-func (s *Server) tombstoneChanges(ctx context.Context, source string, ids map[string]string) ([]*store.Change, error) {
+func (g *sourcePort) tombstoneChanges(ctx context.Context, source string, ids map[string]string) ([]*store.Change, error) {
 	list := make([]string, 0, len(ids))
 	for id := range ids {
 		list = append(list, id)
 	}
-	dead, err := s.ledger.TombstonesOf(ctx, source, list)
+	dead, err := g.in.Ledger.TombstonesOf(ctx, source, list)
 	if err != nil {
 		return nil, err
 	}

@@ -1,9 +1,8 @@
-package maestro
+package rpcapi
 
 import (
 	"context"
 	"log/slog"
-	"net/http"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -12,18 +11,22 @@ import (
 
 	"atoll.dev/api/cloudevents"
 	"atoll.dev/api/work"
-	"atoll.dev/bus"
-	"atoll.dev/internal/rest"
 	"atoll.dev/maestro/apierror"
 	"atoll.dev/maestro/bundle"
+	"atoll.dev/maestro/dispatch"
 	"atoll.dev/maestro/rpcauth"
 	"atoll.dev/maestro/wire"
 )
 
+// unaskedAfter is the time in which an agent sends a comparison after it subscribed. An agent that sends none gets its
+// unacknowledged works.
+const unaskedAfter = 2 * time.Second
+
 // agentPort implements CloudEventService for agents.
 type agentPort struct {
 	cloudevents.UnimplementedCloudEventServiceServer
-	s *Server
+	*api
+	in Agents
 }
 
 // Publish handles an event of an agent. It returns from a status after the commit, so
@@ -37,32 +40,32 @@ type agentPort struct {
 // work of another cluster or of another source.
 func (g *agentPort) Publish(ctx context.Context, req *cloudevents.PublishRequest) (_ *emptypb.Empty, err error) {
 	const doing = "failed to handle event"
-	done := g.s.metrics.publishing()
+	done := g.publishing()
 	kind := "other"
 	defer func() { done(kind, err) }()
 	m, err := wire.FromProto(req.GetEvent())
 	if err != nil {
-		return nil, g.s.grpcError("failed to decode event", err)
+		return nil, g.status("failed to decode event", err)
 	}
 	consumer := m.Extensions[work.ExtClusterName]
 	if err := checkCluster(consumer); err != nil {
-		return nil, g.s.grpcError("failed to decode event", err)
+		return nil, g.status("failed to decode event", err)
 	}
-	if err := g.s.auth.Authorize(ctx, rpcauth.Publish, rpcauth.Clusters, consumer); err != nil {
-		return nil, g.s.grpcError("not allowed", err)
+	if err := g.o.Auth.Authorize(ctx, rpcauth.Publish, rpcauth.Clusters, consumer); err != nil {
+		return nil, g.status("not allowed", err)
 	}
-	g.s.recordContact(consumer)
+	g.in.RecordContact(consumer)
 	switch m.Type {
 	case work.StatusUpdate, work.StatusResyncResponse:
 		kind = "status"
-		err = g.status(ctx, consumer, m)
+		err = g.in.Intake.Store(ctx, consumer, m)
 	default:
 		if m.Type == work.SpecResync {
 			kind = "resync"
 		}
 		taken := make(chan struct{})
-		if !g.s.handleEvent(ctx, consumer, m, func() { close(taken) }) {
-			return nil, g.s.grpcError(
+		if !g.in.Intake.Handle(ctx, consumer, m, func() { close(taken) }) {
+			return nil, g.status(
 				"failed to decode event",
 				apierror.BadRequest("unsupported event type %.200q", m.Type),
 			)
@@ -74,7 +77,7 @@ func (g *agentPort) Publish(ctx context.Context, req *cloudevents.PublishRequest
 		}
 	}
 	if err != nil {
-		return nil, g.s.grpcError(doing, err)
+		return nil, g.status(doing, err)
 	}
 	return &emptypb.Empty{}, nil
 }
@@ -87,75 +90,37 @@ func checkCluster(name string) error {
 	return bundle.CheckConsumerName(name)
 }
 
-// status queues a status and waits until it is stored or dropped.
-func (g *agentPort) status(ctx context.Context, consumer string, m bus.Event) error {
-	ev, err := wire.DecodeStatus(consumer, m)
-	if err != nil {
-		g.s.dropEvent(ctx, bundle.DropMalformed, consumer, m, err)
-		return apierror.Invalid("%s", err)
-	}
-	m.Data = nil
-	dropReason := make(chan string, 1)
-	item := statusItem{consumer: consumer, m: m, ev: ev, ack: func() { dropReason <- "" }, refused: func(reason string) {
-		dropReason <- reason
-	}}
-	if err := g.s.ingest.putWait(ctx, item); err != nil {
-		return err
-	}
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case reason := <-dropReason:
-		switch reason {
-		case bundle.DropMalformed:
-			return apierror.Invalid("the status cannot be stored")
-		case bundle.DropConsumer:
-			return rest.Errorf(http.StatusPreconditionFailed, apierror.CodeForbidden, "bundle %s is not on cluster %s",
-				ev.Record.ID, consumer)
-		case bundle.DropSource:
-			return rest.Errorf(
-				http.StatusPreconditionFailed,
-				apierror.CodeForbidden,
-				"bundle %s has another source than %q",
-				ev.Record.ID,
-				ev.Record.OriginalSource,
-			)
-		}
-		return nil
-	}
-}
-
 // Subscribe streams the works of one cluster, and heartbeats.
 func (g *agentPort) Subscribe(req *cloudevents.SubscriptionRequest, stream eventStream) error {
-	g.s.metrics.grpcCalled.WithLabelValues("Subscribe").Inc()
+	g.o.Metrics.Called.WithLabelValues("Subscribe").Inc()
 	consumer := req.GetClusterName()
 	const doing = "failed to subscribe"
 	if consumer == "" {
-		return g.s.grpcError(doing, apierror.Invalid("the subscription names no cluster_name"))
+		return g.status(doing, apierror.Invalid("the subscription names no cluster_name"))
 	}
 	if err := bundle.CheckConsumerName(consumer); err != nil {
-		return g.s.grpcError(doing, err)
+		return g.status(doing, err)
 	}
 	if t := req.GetDataType(); t != work.DataType {
-		return g.s.grpcError(
+		return g.status(
 			doing,
 			apierror.Invalid("the subscription is to data_type %.200q; %s is served", t, work.DataType),
 		)
 	}
 	ctx := stream.Context()
-	if err := g.s.auth.Authorize(ctx, rpcauth.Subscribe, rpcauth.Clusters, consumer); err != nil {
-		return g.s.grpcError("not allowed", err)
+	if err := g.o.Auth.Authorize(ctx, rpcauth.Subscribe, rpcauth.Clusters, consumer); err != nil {
+		return g.status("not allowed", err)
 	}
-	st := g.s.agents.join(consumer)
-	defer g.s.agents.leave(consumer, st)
-	g.s.recordContact(consumer)
-	g.s.log.LogAttrs(ctx, slog.LevelInfo, "agent subscribed", slog.String("consumer", consumer))
-	return g.s.serveStream(
+	st := g.in.Streams.Subscribe(consumer)
+	defer g.in.Streams.Unsubscribe(consumer, st)
+	g.in.RecordContact(consumer)
+	g.o.Logger.LogAttrs(ctx, slog.LevelInfo, "agent subscribed", slog.String("consumer", consumer))
+	return g.serveStream(
 		stream,
 		rpcauth.Clusters,
 		consumer,
-		st.ended,
-		st.err,
+		st.Ended(),
+		st.Reason,
 		func(ctx context.Context, o *eventSender) error {
 			return g.write(ctx, consumer, st, o)
 		},
@@ -164,8 +129,8 @@ func (g *agentPort) Subscribe(req *cloudevents.SubscriptionRequest, stream event
 
 // write sends queued events and heartbeats until ctx ends or a send fails. An agent that has
 // sent no comparison within unaskedAfter gets its unacknowledged works.
-func (g *agentPort) write(ctx context.Context, consumer string, st *agentStream, o *eventSender) error {
-	heartbeat := time.NewTicker(g.s.opts.Heartbeat)
+func (g *agentPort) write(ctx context.Context, consumer string, st *dispatch.Stream, o *eventSender) error {
+	heartbeat := time.NewTicker(g.o.Heartbeat)
 	defer heartbeat.Stop()
 	unasked := time.NewTimer(unaskedAfter)
 	defer unasked.Stop()
@@ -178,11 +143,11 @@ func (g *agentPort) write(ctx context.Context, consumer string, st *agentStream,
 				return err
 			}
 		case <-unasked.C:
-			if err := g.s.agents.delivery.compare(ctx, consumer); err != nil {
+			if err := g.in.Streams.SendPending(ctx, consumer); err != nil {
 				return status.Error(codes.Unavailable, "the database is unavailable; reconnect")
 			}
-		case <-st.woken:
-			for e := st.take(); e != nil; e = st.take() {
+		case <-st.Woken():
+			for e := st.Take(); e != nil; e = st.Take() {
 				select {
 				case <-heartbeat.C:
 					if err := o.sendHeartbeat(); err != nil {
@@ -193,7 +158,7 @@ func (g *agentPort) write(ctx context.Context, consumer string, st *agentStream,
 				if err := o.send(e); err != nil {
 					return err
 				}
-				g.s.metrics.streamed.Inc()
+				g.o.Metrics.Sent.Inc()
 			}
 		}
 	}

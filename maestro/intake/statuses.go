@@ -1,4 +1,4 @@
-package maestro
+package intake
 
 import (
 	"context"
@@ -31,7 +31,7 @@ type drop struct {
 
 // storeStatuses stores statuses in one transaction; those of a bundle in the order of
 // their arrival.
-func (s *Server) storeStatuses(ctx context.Context, items []statusItem) error {
+func (in *Intake) storeStatuses(ctx context.Context, items []statusItem) error {
 	byID := map[string][]*bundle.StatusEvent{}
 	for i := range items {
 		ev := &items[i].ev
@@ -44,8 +44,8 @@ func (s *Server) storeStatuses(ctx context.Context, items []statusItem) error {
 	slices.Sort(ids)
 
 	var outcomes []outcome
-	ctx = store.WithActor(ctx, store.Actor{Principal: s.agentPrincipal(items)})
-	err := s.store.Tx(ctx, func(tx *store.Tx) error {
+	ctx = store.WithActor(ctx, store.Actor{Principal: agentPrincipal(items)})
+	err := in.o.Store.Tx(ctx, func(tx *store.Tx) error {
 		outcomes = outcomes[:0]
 		known, err := ledger.LockSequences(ctx, tx, ids)
 		if err != nil {
@@ -53,7 +53,7 @@ func (s *Server) storeStatuses(ctx context.Context, items []statusItem) error {
 		}
 		var acks []ledger.Acknowledgement
 		for _, id := range ids {
-			o, err := s.storeBundleStatuses(ctx, tx, id, known[id], byID[id])
+			o, err := in.storeBundleStatuses(ctx, tx, id, known[id], byID[id])
 			if err != nil {
 				return err
 			}
@@ -71,14 +71,14 @@ func (s *Server) storeStatuses(ctx context.Context, items []statusItem) error {
 		return err
 	}
 	for _, o := range outcomes {
-		s.reportOutcome(ctx, o)
+		in.reportOutcome(ctx, o)
 	}
 	return nil
 }
 
 // agentPrincipal returns the actor for the history: the agent, or the server when the
 // statuses come from several agents.
-func (s *Server) agentPrincipal(items []statusItem) string {
+func agentPrincipal(items []statusItem) string {
 	for _, item := range items[1:] {
 		if item.ev.Topic != items[0].ev.Topic {
 			return "system:maestro"
@@ -88,7 +88,7 @@ func (s *Server) agentPrincipal(items []statusItem) string {
 }
 
 // storeBundleStatuses applies a bundle's statuses in order. sequence is the last one stored.
-func (s *Server) storeBundleStatuses(
+func (in *Intake) storeBundleStatuses(
 	ctx context.Context,
 	tx *store.Tx,
 	id, sequence string,
@@ -102,7 +102,7 @@ func (s *Server) storeBundleStatuses(
 			return err
 		}
 		for _, ev := range events {
-			v := bundle.DecideStatus(*d, have, sequence, *ev, s.opts.SourceID)
+			v := bundle.DecideStatus(*d, have, sequence, *ev, in.o.SourceID)
 			if v.Drop != "" {
 				o.drops = append(o.drops, drop{v.Drop, ev})
 				if v.Drop == bundle.DropFuture {
@@ -179,49 +179,32 @@ func (s *Server) storeBundleStatuses(
 	return o, nil
 }
 
-// reportOutcome passes the committed outcome of a bundle to metrics, log and deliverers.
-func (s *Server) reportOutcome(ctx context.Context, o outcome) {
+// reportOutcome passes the committed outcome of a bundle to metrics, log and delivery.
+func (in *Intake) reportOutcome(ctx context.Context, o outcome) {
 	for _, d := range o.drops {
 		d.ev.Dropped = d.reason
-		s.metrics.dropped.WithLabelValues(d.reason).Inc()
+		in.o.Dropped.WithLabelValues(d.reason).Inc()
 		level := slog.LevelDebug
 		if d.reason == bundle.DropConsumer || d.reason == bundle.DropSource {
 			level = slog.LevelWarn
 		}
-		s.log.LogAttrs(ctx, level, "status dropped", slog.String("reason", d.reason),
+		in.o.Logger.LogAttrs(ctx, level, "status dropped", slog.String("reason", d.reason),
 			slog.String("consumer", d.ev.Topic),
 			slog.String("bundle", d.ev.Record.ID), slog.Int64("generation", d.ev.Record.Version))
 	}
 	if o.acked {
-		for _, d := range s.deliverers() {
-			if o.removed {
-				d.forgetRemoved(o.consumer, o.id, o.ack.Generation)
-			} else {
-				d.acknowledge(o.consumer, o.id, o.ack.Generation)
-			}
+		if o.removed {
+			in.o.Delivery.Forget(o.consumer, o.id, o.ack.Generation)
+		} else {
+			in.o.Delivery.Acknowledge(o.consumer, o.id, o.ack.Generation)
 		}
 	}
 	if o.lost != nil {
-		s.resend(ctx, *o.lost)
+		in.o.Delivery.Resend(ctx, *o.lost)
 	}
 	if o.raised != nil {
-		s.log.LogAttrs(ctx, slog.LevelInfo, "bundle raised above its agent's generation",
+		in.o.Logger.LogAttrs(ctx, slog.LevelInfo, "bundle raised above its agent's generation",
 			slog.String("consumer", o.consumer),
 			slog.String("bundle", o.id), slog.Int64("generation", o.raised.Generation))
-	}
-}
-
-// resend sends a work again, or leaves a hint for the server that delivers to its consumer.
-func (s *Server) resend(ctx context.Context, w delivery.Work) {
-	if d := s.carrierOf(w.Consumer); d != nil && d.reaches(w.Consumer) {
-		d.resend(w)
-		return
-	}
-	if s.delivery == nil {
-		return // the agent sends a comparison when it connects
-	}
-	if err := s.hintDelivery(ctx, w.Consumer); err != nil { // the next comparison of the slot's holder finds the work
-		s.log.LogAttrs(ctx, slog.LevelDebug, "the delivering server got no hint about a work",
-			slog.String("consumer", w.Consumer), slog.Any("error", err))
 	}
 }

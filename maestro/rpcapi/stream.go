@@ -1,4 +1,4 @@
-package maestro
+package rpcapi
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 
 	"atoll.dev/api/cloudevents"
 	"atoll.dev/api/work"
+	"atoll.dev/maestro/dispatch"
 	"atoll.dev/maestro/rpcauth"
 	"atoll.dev/store"
 )
@@ -32,7 +33,7 @@ type eventSender struct {
 // serveStream announces the subscription, then runs write until write fails, the client
 // disconnects, the server stops, the caller loses its permission, or ended is closed:
 // then endReason returns the reason. It drops a client that reads nothing for Options.Stuck.
-func (s *Server) serveStream(
+func (a *api) serveStream(
 	stream eventStream,
 	scope rpcauth.Scope,
 	name string,
@@ -45,33 +46,33 @@ func (s *Server) serveStream(
 	if err := stream.SendHeader(metadata.Pairs("subscription-id", uuid.NewString())); err != nil {
 		return err
 	}
-	s.metrics.streams.Inc()
-	defer s.metrics.streams.Dec()
+	a.o.Metrics.Streams.Inc()
+	defer a.o.Metrics.Streams.Dec()
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
 	o := &eventSender{stream: stream}
 	written := make(chan error, 1)
 	go func() { written <- write(ctx, o) }() // ends with the call
-	watch := time.NewTicker(s.opts.Stuck / 4)
+	watch := time.NewTicker(a.o.Stuck / 4)
 	defer watch.Stop()
-	recheck := time.NewTicker(s.opts.Recheck)
+	recheck := time.NewTicker(a.o.Recheck)
 	defer recheck.Stop()
 	for {
 		select {
 		case err := <-written:
 			return streamError(err)
 		case <-recheck.C:
-			if err := s.auth.CheckAgain(ctx, scope, name); err != nil {
+			if err := a.o.Auth.CheckAgain(ctx, scope, name); err != nil {
 				return status.Error(codes.PermissionDenied, err.Error())
 			}
 		case <-stream.Context().Done():
 			return status.FromContextError(stream.Context().Err()).Err()
-		case <-s.stopping:
+		case <-a.o.Stopping:
 			return status.Error(codes.Unavailable, "the server is stopping; reconnect")
 		case <-ended:
 			return streamError(endReason())
 		case <-watch.C:
-			if begun := o.begun.Load(); begun != 0 && time.Since(time.Unix(0, begun)) > s.opts.Stuck {
+			if begun := o.begun.Load(); begun != 0 && time.Since(time.Unix(0, begun)) > a.o.Stuck {
 				return streamError(store.ErrTooSlow)
 			}
 		}
@@ -87,7 +88,7 @@ func streamError(err error) error {
 	switch {
 	case errors.Is(err, store.ErrTooSlow):
 		return status.Error(codes.ResourceExhausted, "the subscriber is too slow and was dropped; reconnect and resync")
-	case errors.Is(err, errReplaced):
+	case errors.Is(err, dispatch.ErrReplaced):
 		return status.Error(codes.Aborted, err.Error())
 	}
 	return status.Error(codes.Unavailable, fmt.Sprintf("%s; reconnect and resync", err))

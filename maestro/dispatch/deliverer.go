@@ -1,16 +1,15 @@
-package maestro
+package dispatch
 
 import (
 	"context"
 	"errors"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
-	"atoll.dev/bus"
+	"atoll.dev/internal/pause"
 	"atoll.dev/maestro/bundle"
 	"atoll.dev/maestro/delivery"
 	"atoll.dev/maestro/ledger"
@@ -24,10 +23,10 @@ import (
 // slots.go. That server reads unacknowledged works from the ledger and new works from the feed.
 // Another server that finds missing works when it answers an agent's comparison leaves a hint in
 // the database for the holder. To agents that subscribed by gRPC, the server that has their
-// stream delivers, through a second deliverer; see agents.
+// stream delivers, through a second deliverer; see streams.
 type deliverer struct {
-	s     *Server
-	send  sendFunc
+	o     Options
+	send  Send
 	woken chan struct{}
 	slots chan struct{} // has a token for each publisher that runs
 
@@ -45,14 +44,6 @@ type deliverer struct {
 	attempts chan ledger.Attempt
 }
 
-// sendFunc sends a message to a consumer's agent. It waits until the carrier has
-// room, and then calls encode for the event. When encode fails, sendFunc sends
-// nothing and returns the error. When sendFunc returns nil, it calls done exactly
-// once: with nil when the carrier has the message, with an error when the carrier
-// refused it or did not answer in time. When sendFunc returns an error, it never
-// calls done.
-type sendFunc func(ctx context.Context, consumer string, encode func() (bus.Event, error), done func(error)) error
-
 const (
 	deliverBatch      = 64       // most works of one publisher
 	publishers        = 8        // most publishers at the same time
@@ -60,20 +51,12 @@ const (
 	compareEvery      = 30 * time.Second
 	compareRetry      = 250 * time.Millisecond // pause after a failed comparison; doubles
 	attemptFlushEvery = 100 * time.Millisecond
-	gaugeInterval     = 5 * time.Second
 )
 
-func newDeliverer(s *Server, send sendFunc) *deliverer {
+func newDeliverer(o Options, send Send) *deliverer {
 	return &deliverer{
-		s: s, send: send, woken: make(chan struct{}, 1), slots: make(chan struct{}, publishers),
-		machine: delivery.New(delivery.Config{
-			Window:    s.opts.Window,
-			Base:      s.opts.RetryBase,
-			Max:       s.opts.RetryMax,
-			DeleteMax: s.opts.DeleteMax,
-			Jitter:    rand.Float64,
-		}),
-		fresh:    map[string]store.Document{},
+		o: o, send: send, woken: make(chan struct{}, 1), slots: make(chan struct{}, publishers),
+		machine: delivery.New(o.Times), fresh: map[string]store.Document{},
 		attempts: make(chan ledger.Attempt, 4096), compareNow: make(chan struct{}, 1), compareSome: map[string]bool{},
 	}
 }
@@ -164,6 +147,43 @@ func (d *deliverer) serves(consumer string) bool {
 // maySend reports whether the deliverer's lease allows to send now. The caller has the lock.
 func (d *deliverer) maySend() bool { return d.leased == nil || time.Now().Before(d.leased.until) }
 
+// pending counts the unacknowledged works and those of them that were sent.
+func (d *deliverer) pending() (works, ahead int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.machine.Pending()
+}
+
+// reaches reports whether the deliverer delivers to a consumer. It takes the lock.
+func (d *deliverer) reaches(consumer string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.serves(consumer)
+}
+
+// applyComparison passes the result of a resync comparison to the machine. The lane of a new
+// subscription is empty, so applyComparison first adds the works that the agent holds
+// and has not acknowledged; then Received can postpone their repetition.
+func (d *deliverer) applyComparison(consumer string, c ledger.Comparison) {
+	now := time.Now()
+	d.update(func(m *delivery.Machine) {
+		if !d.serves(consumer) {
+			return
+		}
+		if d.served != nil {
+			for _, h := range c.Pending {
+				m.Want(delivery.Work{Consumer: consumer, ID: h.ID, Generation: h.Generation})
+			}
+		}
+		for _, h := range c.Received {
+			m.Received(now, consumer, h.ID, h.Generation)
+		}
+		for _, h := range c.Send {
+			m.Resend(delivery.Work{Consumer: consumer, ID: h.ID, Generation: h.Generation, Deleting: h.Deleting})
+		}
+	})
+}
+
 // run starts publishers for due works until ctx ends, then waits for the running publishers.
 func (d *deliverer) run(ctx context.Context) error {
 	var group errgroup.Group
@@ -236,9 +256,9 @@ func (d *deliverer) runFollow(ctx context.Context) error {
 		if time.Since(begun) > compareEvery {
 			wait = compareRetry
 		}
-		d.s.log.LogAttrs(ctx, slog.LevelWarn, "following the feed for delivery failed; comparing with the ledger again",
+		d.o.Logger.LogAttrs(ctx, slog.LevelWarn, "following the feed for delivery failed; comparing with the ledger again",
 			slog.Any("error", err))
-		if !sleep(ctx, wait) {
+		if !pause.For(ctx, wait) {
 			return nil
 		}
 	}
@@ -246,7 +266,7 @@ func (d *deliverer) runFollow(ctx context.Context) error {
 
 // follow applies changes from the feed, and compares with the ledger when asked and every compareEvery.
 func (d *deliverer) follow(ctx context.Context) error {
-	sub := d.s.feed.Subscribe(func(c *store.Change) bool { return c.Kind == bundle.Kind })
+	sub := d.o.Feed.Subscribe(func(c *store.Change) bool { return c.Kind == bundle.Kind })
 	defer sub.Close()
 	if err := d.compare(ctx); err != nil {
 		return err
@@ -281,7 +301,7 @@ func (d *deliverer) follow(ctx context.Context) error {
 // compare adds the ledger's unacknowledged works to the machine: of the named
 // consumers, or of all when none is named.
 func (d *deliverer) compare(ctx context.Context, consumers ...string) error {
-	return d.s.ledger.PendingWorks(ctx, func(page []ledger.PendingWork) {
+	return d.o.Ledger.PendingWorks(ctx, func(page []ledger.PendingWork) {
 		d.update(func(m *delivery.Machine) {
 			now := time.Now()
 			for _, p := range page {

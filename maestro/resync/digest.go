@@ -1,20 +1,16 @@
-package maestro
+package resync
 
 import (
 	"context"
-	"encoding/json"
 	"log/slog"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"atoll.dev/api/work"
-	"atoll.dev/bus"
 	"atoll.dev/internal/digest"
 	"atoll.dev/maestro/bundle"
 	"atoll.dev/maestro/ledger"
-	"atoll.dev/maestro/wire"
 	"atoll.dev/store"
 )
 
@@ -26,13 +22,13 @@ import (
 
 // answerDigest compares the agent's digest with the ledger. It answers that both are the
 // same, or sends the hashes of the buckets, by which the agent finds those that differ.
-func (s *Server) answerDigest(ctx context.Context, consumer string, at time.Time, theirs work.Digest) error {
-	if err := s.ledger.RecordDigestUse(ctx, consumer); err != nil {
+func (c *Comparer) answerDigest(ctx context.Context, consumer string, at time.Time, theirs work.Digest) error {
+	if err := c.o.Ledger.RecordDigestUse(ctx, consumer); err != nil {
 		return err
 	}
 	var ours []work.WorkState
-	err := s.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) (err error) {
-		ours, err = ledger.States(ctx, c, consumer, s.life(), nil)
+	err := c.o.Store.Read(ctx, func(ctx context.Context, conn *pgx.Conn) (err error) {
+		ours, err = ledger.States(ctx, conn, consumer, c.o.Life(), nil)
 		return err
 	})
 	if err != nil {
@@ -44,7 +40,7 @@ func (s *Server) answerDigest(ctx context.Context, consumer string, at time.Time
 	case a.Same:
 	case theirs.Works == 0:
 		// The agent holds no works, so its lists of all buckets are known to be empty.
-		if err := s.answerWorks(ctx, consumer, at, work.BucketWorks{Buckets: []int{0}}); err != nil {
+		if err := c.answerWorks(ctx, consumer, at, work.BucketWorks{Buckets: []int{0}}); err != nil {
 			return err
 		}
 	default:
@@ -52,38 +48,30 @@ func (s *Server) answerDigest(ctx context.Context, consumer string, at time.Time
 		a.Buckets = digest.Buckets(items, a.Bits)
 	}
 	if a.Same || theirs.Works == 0 {
-		if err := s.ledger.MarkCompared(ctx, consumer, s.life()); err != nil {
+		if err := c.o.Ledger.MarkCompared(ctx, consumer, c.o.Life()); err != nil {
 			return err
 		}
 	}
-	if err := s.sendDigest(ctx, consumer, a); err != nil {
+	if err := c.SendDigest(ctx, consumer, a); err != nil {
 		// When the broker is back, the server asks all agents to compare.
-		s.log.LogAttrs(ctx, slog.LevelDebug, "digest not answered", slog.String("consumer", consumer),
+		c.log.LogAttrs(ctx, slog.LevelDebug, "digest not answered", slog.String("consumer", consumer),
 			slog.Any("error", err))
 	}
 	return nil
 }
 
-// sendDigest sends an agent the answer to its digest, or a request for one.
-func (s *Server) sendDigest(ctx context.Context, consumer string, a work.DigestAnswer) error {
-	data, err := json.Marshal(a)
+// SendDigest sends an agent the answer to its digest, or a request for one. It returns when the carrier has the message.
+func (c *Comparer) SendDigest(ctx context.Context, consumer string, a work.DigestAnswer) error {
+	m, err := c.event(consumer, work.ServerDigest, a)
 	if err != nil {
 		return err
 	}
-	return s.publish(ctx, consumer, bus.Event{
-		DataContentType: wire.JSONType,
-		ID:              uuid.NewString(),
-		Source:          s.opts.SourceID,
-		Type:            work.ServerDigest,
-		Time:            time.Now().UTC(),
-		Extensions:      map[string]string{work.ExtClusterName: consumer},
-		Data:            data,
-	})
+	return c.o.Agents.Publish(ctx, consumer, m)
 }
 
 // answerWorks compares all works that an agent holds in some buckets with the ledger, sends the
 // differing works, and asks for the differing statuses.
-func (s *Server) answerWorks(ctx context.Context, consumer string, at time.Time, b work.BucketWorks) error {
+func (c *Comparer) answerWorks(ctx context.Context, consumer string, at time.Time, b work.BucketWorks) error {
 	scope := ledger.NewScope(b.Bits, b.Buckets)
 	var versions []work.SpecVersion
 	states := make([]work.WorkState, 0, len(b.Works))
@@ -94,17 +82,17 @@ func (s *Server) answerWorks(ctx context.Context, consumer string, at time.Time,
 		}
 		versions = append(versions, work.SpecVersion{ID: w.ID, Version: w.Version})
 		states = append(states, w)
-		other[w.ID] = w.Life != s.life()
+		other[w.ID] = w.Life != c.o.Life()
 	}
-	if err := s.reconcile(ctx, consumer, at, versions, other, scope); err != nil {
+	if err := c.reconcile(ctx, consumer, at, versions, other, scope); err != nil {
 		return err
 	}
 	var ask []work.StatusHash
-	err := s.store.Tx(ctx, func(tx *store.Tx) error {
+	err := c.o.Store.Tx(ctx, func(tx *store.Tx) error {
 		if err := ledger.RecordUnknownStatuses(ctx, tx, consumer, states); err != nil {
 			return err
 		}
-		ours, err := ledger.States(ctx, tx, consumer, s.life(), scope)
+		ours, err := ledger.States(ctx, tx, consumer, c.o.Life(), scope)
 		ask = differingStatuses(ours, states)
 		return err
 	})
@@ -114,8 +102,8 @@ func (s *Server) answerWorks(ctx context.Context, consumer string, at time.Time,
 	if len(ask) == 0 {
 		return nil
 	}
-	if err := s.askConsumer(ctx, consumer, idsOf(ask)); err != nil {
-		s.log.LogAttrs(ctx, slog.LevelDebug, "statuses not asked for", slog.String("consumer", consumer),
+	if err := c.askConsumer(ctx, consumer, idsOf(ask)); err != nil {
+		c.log.LogAttrs(ctx, slog.LevelDebug, "statuses not asked for", slog.String("consumer", consumer),
 			slog.Any("error", err))
 	}
 	return nil

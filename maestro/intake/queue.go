@@ -1,14 +1,14 @@
-package maestro
+package intake
 
 import (
 	"bytes"
 	"context"
-	"errors"
 	"log/slog"
 	"time"
 
 	"atoll.dev/api/work"
 	"atoll.dev/bus"
+	"atoll.dev/internal/pause"
 	"atoll.dev/maestro/bundle"
 	"atoll.dev/maestro/fairqueue"
 	"atoll.dev/maestro/wire"
@@ -21,12 +21,12 @@ import (
 // acknowledges them to the broker after the commit (I6). So a single status is stored
 // at once, and in a flood many statuses share one flush to disk.
 const (
-	ingestWorkers = 4
-	ingestBatch   = 128
+	workers   = 4
+	batchSize = 128
 )
 
-// ingestShares is room for two reports of each of 1,000 works of a consumer.
-var ingestShares = fairqueue.Shares{Items: 2048, Bytes: 16 << 20, AllItems: 32 << 10, AllBytes: 128 << 20, Turn: 32}
+// shares is room for two reports of each of 1,000 works of a consumer.
+var shares = fairqueue.Shares{Items: 2048, Bytes: 16 << 20, AllItems: 32 << 10, AllBytes: 128 << 20, Turn: 32}
 
 // statusItem is a status that is not stored yet. ack acknowledges it to the carrier,
 // which then does not send it again.
@@ -47,33 +47,23 @@ func (i *statusItem) acknowledge() {
 	i.ack()
 }
 
-// ingest queues the statuses of agents and stores them.
-type ingest struct {
-	s     *Server
-	queue *fairqueue.Queue[statusItem]
-}
-
-func newIngest(s *Server) *ingest {
-	return &ingest{s: s, queue: fairqueue.New[statusItem](ingestShares)}
-}
-
 // put queues a status and never waits, since the broker's connection is not read
 // meanwhile. It drops a status that exceeds the consumer's share, also one that would replace a
-// smaller one; run asks the agent for its statuses when it has stored the others.
-func (in *ingest) put(item statusItem) {
+// smaller one; runWorker asks the agent for its statuses when it has stored the others.
+func (in *Intake) put(item statusItem) {
 	old, ok := in.queue.Put(item.consumer, item.key(), len(item.m.Data)+512, item, item.replaces)
 	switch {
 	case !ok:
-		in.s.metrics.dropped.WithLabelValues("overflow").Inc()
+		in.o.Dropped.WithLabelValues("overflow").Inc()
 		item.ack()
 	case old != nil:
-		in.s.metrics.dropped.WithLabelValues("superseded").Inc()
+		in.o.Dropped.WithLabelValues("superseded").Inc()
 		old.ack()
 	}
 }
 
 // putWait queues a status, and waits until its consumer's share has room or ctx ends.
-func (in *ingest) putWait(ctx context.Context, item statusItem) error {
+func (in *Intake) putWait(ctx context.Context, item statusItem) error {
 	for {
 		roomChanged := in.queue.RoomChanged()
 		if _, ok := in.queue.Put(item.consumer, "", 512, item, nil); ok {
@@ -105,16 +95,16 @@ func (i *statusItem) replaces(old statusItem) bool {
 		before != "" && bundle.IsNewer(now, before)
 }
 
-// run stores queued statuses until ctx ends. Several workers run it.
-func (in *ingest) run(ctx context.Context) error {
+// runWorker stores queued statuses until ctx ends. Several workers run it.
+func (in *Intake) runWorker(ctx context.Context) error {
 	for {
-		batch := in.queue.Take(ctx, ingestBatch)
+		batch := in.queue.Take(ctx, batchSize)
 		if len(batch.Items) == 0 {
 			return nil
 		}
 		in.store(ctx, batch.Items)
 		for _, consumer := range in.queue.Done(batch) {
-			in.s.askStatusesOf(consumer)
+			in.o.Resync.AskAgent(consumer)
 		}
 	}
 }
@@ -122,13 +112,13 @@ func (in *ingest) run(ctx context.Context) error {
 // store stores the items in one transaction and acknowledges them. It tries again while
 // the database is down. When an item cannot be stored at all, it stores the items one by
 // one and drops that item.
-func (in *ingest) store(ctx context.Context, items []statusItem) {
+func (in *Intake) store(ctx context.Context, items []statusItem) {
 	if items = in.decode(ctx, items); len(items) == 0 {
 		return
 	}
-	in.s.metrics.batch.Observe(float64(len(items)))
+	in.o.Batch.Observe(float64(len(items)))
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, time.Second) {
-		err := in.s.storeStatuses(ctx, items)
+		err := in.storeStatuses(ctx, items)
 		switch {
 		case err == nil:
 			for _, item := range items {
@@ -137,28 +127,28 @@ func (in *ingest) store(ctx context.Context, items []statusItem) {
 			if wait > 50*time.Millisecond {
 				// While the database was down, the broker may have dropped
 				// statuses that waited for this server.
-				in.s.askStatuses()
+				in.o.Resync.AskAll()
 			}
 			return
 		case ctx.Err() != nil:
 			return
-		case !transient(err) && len(items) > 1:
+		case !store.IsTransient(err) && len(items) > 1:
 			for i := range items {
 				in.store(ctx, items[i:i+1])
 			}
 			return
-		case !transient(err):
-			in.s.metrics.dropped.WithLabelValues(bundle.DropMalformed).Inc()
-			in.s.log.LogAttrs(ctx, slog.LevelWarn, "status dropped: it cannot be stored",
+		case !store.IsTransient(err):
+			in.o.Dropped.WithLabelValues(bundle.DropMalformed).Inc()
+			in.o.Logger.LogAttrs(ctx, slog.LevelWarn, "status dropped: it cannot be stored",
 				slog.String("consumer", items[0].ev.Topic),
 				slog.String("bundle", items[0].ev.Record.ID), slog.Any("error", err))
 			items[0].ev.Dropped = bundle.DropMalformed
 			items[0].acknowledge()
 			return
 		}
-		in.s.log.LogAttrs(ctx, slog.LevelWarn, "statuses wait for the database", slog.Int("statuses", len(items)),
+		in.o.Logger.LogAttrs(ctx, slog.LevelWarn, "statuses wait for the database", slog.Int("statuses", len(items)),
 			slog.Any("error", err))
-		if !sleep(ctx, wait) {
+		if !pause.For(ctx, wait) {
 			return
 		}
 	}
@@ -166,13 +156,13 @@ func (in *ingest) store(ctx context.Context, items []statusItem) {
 
 // decode decodes the events, drops malformed ones, and returns the others. Workers do
 // it rather than put, so that the broker's connection is read without delay.
-func (in *ingest) decode(ctx context.Context, items []statusItem) []statusItem {
+func (in *Intake) decode(ctx context.Context, items []statusItem) []statusItem {
 	good := items[:0]
 	for _, item := range items {
 		if item.ev.Topic == "" {
 			var err error
 			if item.ev, err = wire.DecodeStatus(item.consumer, item.m); err != nil {
-				in.s.dropEvent(ctx, bundle.DropMalformed, item.consumer, item.m, err)
+				in.Drop(ctx, bundle.DropMalformed, item.consumer, item.m, err)
 				item.ack()
 				continue
 			}
@@ -181,27 +171,4 @@ func (in *ingest) decode(ctx context.Context, items []statusItem) []statusItem {
 		good = append(good, item)
 	}
 	return good
-}
-
-// transient reports whether the same write can succeed later.
-func transient(err error) bool {
-	for _, t := range []error{store.ErrUnavailable, store.ErrTimeout, store.ErrConflict, store.ErrFull,
-		store.ErrUnknownOutcome, context.DeadlineExceeded, context.Canceled} {
-		if errors.Is(err, t) {
-			return true
-		}
-	}
-	return false
-}
-
-// sleep waits for d. It returns false at once when ctx ends.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }

@@ -1,4 +1,4 @@
-package maestro
+package dispatch
 
 import (
 	"context"
@@ -28,7 +28,7 @@ func workOf(doc store.Document) delivery.Work {
 func (d *deliverer) publish(ctx context.Context, sends []delivery.Send, docs map[string]store.Document) {
 	finished, err := d.load(ctx, sends, docs)
 	if err != nil {
-		d.s.log.LogAttrs(ctx, slog.LevelWarn, "works wait for the database", slog.Int("works", len(sends)),
+		d.o.Logger.LogAttrs(ctx, slog.LevelWarn, "works wait for the database", slog.Int("works", len(sends)),
 			slog.Any("error", err))
 		d.update(func(m *delivery.Machine) {
 			for _, send := range sends {
@@ -52,7 +52,7 @@ func (d *deliverer) publish(ctx context.Context, sends []delivery.Send, docs map
 		}
 	}
 	for consumer, ids := range repeated {
-		d.s.asks.add(consumer, ids)
+		d.o.Repeated(consumer, ids)
 	}
 }
 
@@ -66,9 +66,9 @@ func (d *deliverer) publishOne(ctx context.Context, send delivery.Send, doc stor
 			return bus.Event{}, errStale
 		}
 		begun = time.Now()
-		m, err := wire.EncodeSpec(doc, d.s.opts.SourceID)
+		m, err := wire.EncodeSpec(doc, d.o.SourceID)
 		if err == nil {
-			m.Extensions[work.ExtLife] = d.s.life()
+			m.Extensions[work.ExtLife] = d.o.Life()
 		}
 		return m, err
 	}, func(err error) { d.handleSent(send, doc, begun, err) })
@@ -107,7 +107,7 @@ func (d *deliverer) load(ctx context.Context, sends []delivery.Send, docs map[st
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	page, err := d.s.store.List(ctx, store.Query{
+	page, err := d.o.Store.List(ctx, store.Query{
 		Kind: bundle.Kind, Where: store.Fragment{SQL: "d.id = any($1)", Args: []any{missing}},
 		Limit: len(missing), Deletion: store.WithDeleting,
 	})
@@ -120,7 +120,7 @@ func (d *deliverer) load(ctx context.Context, sends []delivery.Send, docs map[st
 	if len(repeated) == 0 {
 		return finished, nil
 	}
-	snaps, err := d.s.ledger.Snapshots(ctx, repeated)
+	snaps, err := d.o.Ledger.Snapshots(ctx, repeated)
 	if err != nil {
 		return nil, err
 	}
@@ -143,9 +143,9 @@ func (d *deliverer) handleSent(send delivery.Send, doc store.Document, begun tim
 	case err != nil:
 		outcome = delivery.Lost
 	case send.Attempt == 1:
-		d.s.metrics.deliveryLatency.Observe(now.Sub(doc.UpdatedAt).Seconds())
+		d.o.Metrics.Latency.Observe(now.Sub(doc.UpdatedAt).Seconds())
 	default:
-		d.s.metrics.republished.Inc()
+		d.o.Metrics.Republished.Inc()
 	}
 	d.update(func(m *delivery.Machine) { m.Sent(now, send, workOf(doc), outcome) })
 	d.recordAttempt(doc, begun, err)
@@ -180,12 +180,10 @@ func (d *deliverer) recordAttempt(doc store.Document, begun time.Time, err error
 	}
 }
 
-// runAttemptLog stores the records of publishes in batches, and updates gauges, until ctx ends.
+// runAttemptLog stores the records of publishes in batches, until ctx ends.
 func (d *deliverer) runAttemptLog(ctx context.Context) error {
 	tick := time.NewTicker(attemptFlushEvery)
 	defer tick.Stop()
-	gauges := time.NewTicker(gaugeInterval)
-	defer gauges.Stop()
 	var attempts []ledger.Attempt
 	for {
 		select {
@@ -198,9 +196,6 @@ func (d *deliverer) runAttemptLog(ctx context.Context) error {
 			if attempts = append(attempts, n); len(attempts) < 1000 {
 				continue
 			}
-		case <-gauges.C:
-			d.s.countPending()
-			continue
 		case <-tick.C:
 		}
 		d.flushAttempts(ctx, attempts)
@@ -212,8 +207,8 @@ func (d *deliverer) flushAttempts(ctx context.Context, attempts []ledger.Attempt
 	if len(attempts) == 0 {
 		return
 	}
-	if err := d.s.ledger.RecordAttempts(ctx, attempts); err != nil {
-		d.s.log.LogAttrs(ctx, slog.LevelDebug, "attempts not recorded", slog.Int("attempts", len(attempts)),
+	if err := d.o.Ledger.RecordAttempts(ctx, attempts); err != nil {
+		d.o.Logger.LogAttrs(ctx, slog.LevelDebug, "attempts not recorded", slog.Int("attempts", len(attempts)),
 			slog.Any("error", err))
 	}
 }

@@ -1,4 +1,4 @@
-package maestro
+package dispatch
 
 import (
 	"cmp"
@@ -14,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"atoll.dev/internal/pause"
 	"atoll.dev/internal/pgsession"
 	"atoll.dev/internal/rendezvous"
 	"atoll.dev/maestro/delivery"
@@ -25,7 +26,8 @@ import (
 // advisory lock of its database session, so the lease ends at once with the process,
 // and within 3 s when the host vanishes; no clocks are compared. All servers compute
 // the same division from the list of those locks.
-const slotsSchema = `
+// SlotsSchema is a migration of the database: the tables of the division.
+const SlotsSchema = `
 create table delivery_slot (
 	source text not null,
 	slot   int not null,
@@ -41,9 +43,11 @@ create table delivery_hint (
 );
 `
 
+// Slots is the number of slots.
+const Slots = 64
+
 const (
-	deliverySlots = 64
-	slotEvery     = 500 * time.Millisecond
+	slotEvery = 500 * time.Millisecond
 	// slotValid is how long a holder may send after it began to read the division: less
 	// than the time in which the database notices that the holder's host is gone.
 	slotValid = 2500 * time.Millisecond
@@ -53,7 +57,7 @@ const (
 func slotOf(consumer string) int {
 	h := fnv.New32a()
 	h.Write([]byte(consumer))
-	return int(h.Sum32() % deliverySlots)
+	return int(h.Sum32() % Slots)
 }
 
 // wantedHolder returns the live server that should hold a slot, 0 if there is none.
@@ -82,35 +86,36 @@ func divide(me int64, live, holders []int64) (give, take []int) {
 
 // slotLease is this server's share of the slots. One goroutine uses it.
 type slotLease struct {
-	s     *Server
+	d     *Dispatcher
 	class int64 // of the locks of all servers with the same source
 	key   int64 // of this session
 }
 
-func newSlotLease(s *Server) *slotLease {
+func newSlotLease(d *Dispatcher) *slotLease {
 	h := fnv.New32a()
-	h.Write([]byte("maestro delivery " + s.opts.SourceID))
-	return &slotLease{s: s, class: int64(h.Sum32() >> 1)}
+	h.Write([]byte("maestro delivery " + d.o.SourceID))
+	return &slotLease{d: d, class: int64(h.Sum32() >> 1)}
 }
 
+// leaseInterval is the pause before a server opens a new session for its lease,
+// or subscribes to the feed again, after a failure.
+const leaseInterval = 250 * time.Millisecond
+
 // runSlots keeps a session that holds this server's lease, until ctx ends.
-func (s *Server) runSlots(ctx context.Context) error {
-	if s.delivery == nil {
-		return nil
-	}
-	l := newSlotLease(s)
+func (d *Dispatcher) runSlots(ctx context.Context) error {
+	l := newSlotLease(d)
 	for {
 		err := l.session(ctx)
 		if ctx.Err() != nil {
-			s.delivery.setHeldSlots(nil, time.Time{})
+			d.broker.setHeldSlots(nil, time.Time{})
 			return nil
 		}
 		// The server sends nothing meanwhile and keeps its works in memory: mostly it
 		// holds the same slots again a moment later.
-		s.log.LogAttrs(ctx, slog.LevelWarn, "delivery is interrupted: the lease's session ended",
+		d.o.Logger.LogAttrs(ctx, slog.LevelWarn, "delivery is interrupted: the lease's session ended",
 			slog.Any("error", err))
-		if !sleep(ctx, leaseInterval) {
-			s.delivery.setHeldSlots(nil, time.Time{})
+		if !pause.For(ctx, leaseInterval) {
+			d.broker.setHeldSlots(nil, time.Time{})
 			return nil
 		}
 	}
@@ -119,7 +124,7 @@ func (s *Server) runSlots(ctx context.Context) error {
 // session opens a database session with the lease, and holds slots until the session fails or ctx ends.
 func (l *slotLease) session(ctx context.Context) error {
 	dial, cancel := context.WithTimeout(ctx, 2*time.Second)
-	conn, err := pgsession.Connect(dial, l.s.opts.DSN)
+	conn, err := pgsession.Connect(dial, l.d.o.DSN)
 	cancel()
 	if err != nil {
 		return err
@@ -166,20 +171,20 @@ func (l *slotLease) refresh(ctx context.Context, conn *pgx.Conn) error {
 	if err != nil {
 		return fmt.Errorf("reading the division of delivery: %w", err)
 	}
-	if give, take := divide(l.key, live, holders); len(give)+len(take) > 0 || len(holders) < deliverySlots {
+	if give, take := divide(l.key, live, holders); len(give)+len(take) > 0 || len(holders) < Slots {
 		if len(give) > 0 { // stop sending to the consumers of a slot before giving it back
 			for _, slot := range give {
 				holders[slot] = 0
 			}
-			l.s.delivery.setHeldSlots(l.held(holders), begun.Add(slotValid))
+			l.d.broker.setHeldSlots(l.held(holders), begun.Add(slotValid))
 		}
 		if holders, err = l.exchangeSlots(ctx, conn); err != nil {
 			return fmt.Errorf("dividing delivery: %w", err)
 		}
 	}
-	l.s.delivery.setHeldSlots(l.held(holders), begun.Add(slotValid))
+	l.d.broker.setHeldSlots(l.held(holders), begun.Add(slotValid))
 	if len(hints) > 0 {
-		l.s.delivery.requestCompare(hints...)
+		l.d.broker.requestCompare(hints...)
 	}
 	return nil
 }
@@ -199,6 +204,13 @@ func (l *slotLease) held(holders []int64) []int {
 const liveSQL = `select objid::bigint from pg_locks where locktype = 'advisory' and granted and objsubid = 2 and objid <> 0
 	and classid = $1::bigint::oid and database = (select oid from pg_database where datname = current_database())`
 
+// query runs a query of one row on a separate session, with a time limit.
+func query(ctx context.Context, conn *pgx.Conn, sql string, result any, args ...any) error {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	return conn.QueryRow(ctx, sql, args...).Scan(result)
+}
+
 // readDivision reads the live servers and the holders of the slots, and removes and
 // returns the hints about consumers of this server.
 func (l *slotLease) readDivision(ctx context.Context, conn *pgx.Conn) (
@@ -206,14 +218,14 @@ func (l *slotLease) readDivision(ctx context.Context, conn *pgx.Conn) (
 	err = conn.QueryRow(ctx, `select array(`+liveSQL+
 		`), array(select holder from delivery_slot where source = $2 order by slot),
 		array(select consumer from delivery_hint where source = $2 and slot in (select slot from delivery_slot where source = $2 and holder = $3))`,
-		l.class, l.s.opts.SourceID, l.key).Scan(&live, &holders, &hints)
+		l.class, l.d.o.SourceID, l.key).Scan(&live, &holders, &hints)
 	if err != nil || len(hints) == 0 {
 		return live, holders, nil, err
 	}
 	rows, err := conn.Query(
 		ctx,
 		`delete from delivery_hint where source = $1 and consumer = any($2) returning consumer`,
-		l.s.opts.SourceID,
+		l.d.o.SourceID,
 		hints,
 	)
 	if err != nil {
@@ -226,7 +238,7 @@ func (l *slotLease) readDivision(ctx context.Context, conn *pgx.Conn) (
 // exchangeSlots gives back and takes slots in the database, one server at a time, and returns the new
 // holders.
 func (l *slotLease) exchangeSlots(ctx context.Context, conn *pgx.Conn) (holders []int64, err error) {
-	source := l.s.opts.SourceID
+	source := l.d.o.SourceID
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `select pg_advisory_xact_lock($1::int, 0)`, l.class); err != nil {
 			return err
@@ -235,7 +247,7 @@ func (l *slotLease) exchangeSlots(ctx context.Context, conn *pgx.Conn) (holders 
 			ctx,
 			`insert into delivery_slot (source, slot) select $1, generate_series(0, $2 - 1) on conflict do nothing`,
 			source,
-			deliverySlots,
+			Slots,
 		); err != nil {
 			return err
 		}
@@ -264,18 +276,18 @@ func (l *slotLease) exchangeSlots(ctx context.Context, conn *pgx.Conn) (holders 
 
 // hintDelivery stores a hint: within slotEvery the server that delivers to the consumer
 // reads its unacknowledged works and sends them.
-func (s *Server) hintDelivery(ctx context.Context, consumer string) error {
-	return s.store.Tx(ctx, func(tx *store.Tx) error {
+func hintDelivery(ctx context.Context, o Options, consumer string) error {
+	return o.Store.Tx(ctx, func(tx *store.Tx) error {
 		_, err := tx.Exec(
 			ctx, `insert into delivery_hint (source, consumer, slot) values ($1, $2, $3) on conflict do nothing`,
-			s.opts.SourceID, consumer, slotOf(consumer))
+			o.SourceID, consumer, slotOf(consumer))
 		return err
 	})
 }
 
 // heldSlots has the slots of a deliverer. The deliverer's lock guards it.
 type heldSlots struct {
-	held  [deliverySlots]bool
+	held  [Slots]bool
 	until time.Time // the deliverer may send until then
 }
 
@@ -285,19 +297,19 @@ func (h *heldSlots) serves(consumer string) bool { return h.held[slotOf(consumer
 // their consumers. It drops the works of lost slots, and requests the unacknowledged
 // works of gained slots from the ledger.
 func (d *deliverer) setHeldSlots(slots []int, until time.Time) {
-	var held [deliverySlots]bool
+	var held [Slots]bool
 	for _, slot := range slots {
 		held[slot] = true
 	}
 	gained := false
 	d.update(func(m *delivery.Machine) {
-		lost := [deliverySlots]bool{}
+		lost := [Slots]bool{}
 		for slot, was := range d.leased.held {
 			lost[slot] = was && !held[slot]
 			gained = gained || held[slot] && !was
 		}
 		d.leased.held, d.leased.until = held, until
-		if lost == ([deliverySlots]bool{}) {
+		if lost == ([Slots]bool{}) {
 			return
 		}
 		m.DropIf(func(consumer string) bool { return lost[slotOf(consumer)] })
@@ -307,13 +319,10 @@ func (d *deliverer) setHeldSlots(slots []int, until time.Time) {
 			}
 		}
 	})
-	d.s.metrics.delivering.Set(float64(len(slots)))
-	if !gained {
-		return
-	}
-	d.requestCompare()
-	if d.s.opts.Topics.AgentEvents.Group == "" {
-		d.s.askStatuses() // no server answered comparisons that arrived while the slots had no holder
+	d.o.Metrics.Slots.Set(float64(len(slots)))
+	if gained {
+		d.requestCompare()
+		d.o.Gained()
 	}
 }
 

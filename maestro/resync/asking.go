@@ -1,4 +1,4 @@
-package maestro
+package resync
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"atoll.dev/api/work"
+	"atoll.dev/internal/pause"
 	"atoll.dev/maestro/wire"
 )
 
@@ -50,12 +51,6 @@ func (q *askingQueue) take() (all bool, some map[string]bool) {
 	return all, some
 }
 
-// askStatuses queues a request to every agent to compare its works and statuses.
-func (s *Server) askStatuses() { s.asking.add() }
-
-// askStatusesOf queues such a request to one agent, after some of its statuses were dropped.
-func (s *Server) askStatusesOf(consumer string) { s.asking.add(consumer) }
-
 // An agent that compares by digests and does not answer gets further requests, and at
 // last a request in the form of lists: its cluster may have another agent now.
 const (
@@ -84,7 +79,7 @@ type asked struct {
 
 // runAsking sends the queued requests to agents until ctx ends. Statuses may be lost
 // after an outage of the broker or the database, or the death of another server.
-func (s *Server) runAsking(ctx context.Context) error {
+func (c *Comparer) runAsking(ctx context.Context) error {
 	open := map[string]asked{}
 	lastSome := map[string]time.Time{} // time of the last request to an agent because of dropped statuses
 	timer := time.NewTimer(time.Hour)
@@ -93,21 +88,21 @@ func (s *Server) runAsking(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-s.asking.woken:
+		case <-c.asking.woken:
 		case <-timer.C:
 		}
-		all, some := s.asking.take()
+		all, some := c.asking.take()
 		for wait := 100 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
-			err := s.plan(ctx, all, some, open, lastSome)
+			err := c.plan(ctx, all, some, open, lastSome)
 			if err == nil {
 				break
 			}
-			s.log.LogAttrs(ctx, slog.LevelWarn, "statuses not compared yet", slog.Any("error", err))
-			if !sleep(ctx, wait) {
+			c.log.LogAttrs(ctx, slog.LevelWarn, "statuses not compared yet", slog.Any("error", err))
+			if !pause.For(ctx, wait) {
 				return nil
 			}
 		}
-		s.askDue(ctx, open)
+		c.askDue(ctx, open)
 		next := time.Hour
 		for _, a := range open {
 			next = min(next, max(time.Until(a.due), 10*time.Millisecond))
@@ -118,12 +113,12 @@ func (s *Server) runAsking(ctx context.Context) error {
 
 // plan updates open: it removes the agents that have answered, and adds all agents that
 // have bundles, or the agents in some.
-func (s *Server) plan(ctx context.Context, all bool, some map[string]bool, open map[string]asked,
+func (c *Comparer) plan(ctx context.Context, all bool, some map[string]bool, open map[string]asked,
 	lastSome map[string]time.Time) error {
 	if len(open) == 0 && !all && len(some) == 0 {
 		return nil
 	}
-	speakers, err := s.ledger.DigestAgents(ctx)
+	speakers, err := c.o.Ledger.DigestAgents(ctx)
 	if err != nil {
 		return err
 	}
@@ -134,7 +129,7 @@ func (s *Server) plan(ctx context.Context, all bool, some map[string]bool, open 
 	}
 	now := time.Now()
 	if all {
-		names, err := s.ledger.ConsumersWithBundles(ctx)
+		names, err := c.o.Ledger.ConsumersWithBundles(ctx)
 		if err != nil {
 			return err
 		}
@@ -166,7 +161,7 @@ func (s *Server) plan(ctx context.Context, all bool, some map[string]bool, open 
 
 // askDue sends the due requests, asksAtOnce at the same time. A failed request delays no
 // other agent's.
-func (s *Server) askDue(ctx context.Context, open map[string]asked) {
+func (c *Comparer) askDue(ctx context.Context, open map[string]asked) {
 	now := time.Now()
 	var mu sync.Mutex
 	var group errgroup.Group
@@ -179,9 +174,9 @@ func (s *Server) askDue(ctx context.Context, open map[string]asked) {
 			continue
 		}
 		group.Go(func() error {
-			next, wait, err := s.askOne(ctx, name, a)
+			next, wait, err := c.askOne(ctx, name, a)
 			if err != nil && ctx.Err() == nil {
-				s.log.LogAttrs(ctx, slog.LevelWarn, "an agent is not asked for its statuses yet",
+				c.log.LogAttrs(ctx, slog.LevelWarn, "an agent is not asked for its statuses yet",
 					slog.String("consumer", name), slog.Any("error", err))
 			}
 			mu.Lock()
@@ -199,16 +194,16 @@ func (s *Server) askDue(ctx context.Context, open map[string]asked) {
 
 // askOne sends one agent a request. It returns the new state of the request, and false
 // when the request is finished: no answer and no retry is to come.
-func (s *Server) askOne(ctx context.Context, name string, a asked) (next asked, wait bool, err error) {
+func (c *Comparer) askOne(ctx context.Context, name string, a asked) (next asked, wait bool, err error) {
 	now := time.Now()
 	if a.lists || a.tries == askTries {
-		err = s.askConsumer(ctx, name, nil)
+		err = c.askConsumer(ctx, name, nil)
 		wait = err != nil
 	} else {
 		if a.tries == 0 {
 			a.at = now
 		}
-		if err = s.sendDigest(ctx, name, work.DigestAnswer{Ask: true}); err == nil {
+		if err = c.SendDigest(ctx, name, work.DigestAnswer{Ask: true}); err == nil {
 			a.tries++
 			a.due = now.Add(askAgain << (a.tries - 1))
 		}
@@ -225,21 +220,21 @@ func (s *Server) askOne(ctx context.Context, name string, a asked) (next asked, 
 
 // askConsumer asks one agent by a status resync request, which all agents support, for
 // the statuses of the bundles in ids, or of all when ids is nil.
-func (s *Server) askConsumer(ctx context.Context, consumer string, ids []string) error {
-	hashes, latest, err := s.ledger.StatusHashes(ctx, consumer, ids)
+func (c *Comparer) askConsumer(ctx context.Context, consumer string, ids []string) error {
+	hashes, latest, err := c.o.Ledger.StatusHashes(ctx, consumer, ids)
 	if err != nil {
 		return err
 	}
-	limit, err := s.hashBytes(consumer)
+	limit, err := c.hashBytes(consumer)
 	if err != nil {
 		return err
 	}
 	for _, batch := range batchHashes(hashes, limit) {
-		m, err := wire.EncodeStatusResync(consumer, batch, latest, s.opts.SourceID)
+		m, err := wire.EncodeStatusResync(consumer, batch, latest, c.o.SourceID)
 		if err != nil {
 			return err
 		}
-		if err := s.publish(ctx, consumer, m); err != nil {
+		if err := c.o.Agents.Publish(ctx, consumer, m); err != nil {
 			return err
 		}
 	}
@@ -248,16 +243,13 @@ func (s *Server) askConsumer(ctx context.Context, consumer string, ids []string)
 
 // hashBytes returns the largest size of the data of a status resync request to a consumer.
 // The broker's limit is for the whole message.
-func (s *Server) hashBytes(consumer string) (int, error) {
-	if s.bus == nil || s.bus.Limit() == 0 {
-		return bytesPerRequest, nil
-	}
-	empty, err := wire.EncodeStatusResync(consumer, nil, longestSequence, s.opts.SourceID)
+func (c *Comparer) hashBytes(consumer string) (int, error) {
+	empty, err := wire.EncodeStatusResync(consumer, nil, longestSequence, c.o.SourceID)
 	if err != nil {
 		return 0, err
 	}
-	size, err := empty.Size(s.specTopic(consumer))
-	return min(bytesPerRequest, s.bus.Limit()-size), err
+	room, err := c.o.Room(consumer, empty)
+	return min(bytesPerRequest, room), err
 }
 
 // Limits of one status resync request, for brokers that accept more. A broker that does

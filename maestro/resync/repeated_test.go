@@ -1,0 +1,43 @@
+package resync
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// TestStatusAsksAreCollected: works that are added during the pause of a consumer make one
+// request after the pause. No consumer waits for another's pause.
+func TestStatusAsksAreCollected(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	a := newRepeatedWorks()
+	take := func(after time.Duration, want string) {
+		t.Helper()
+		now = now.Add(after)
+		due, next := a.take(now)
+		got := ""
+		for _, consumer := range []string{"mc1", "mc2"} {
+			if ids := due[consumer]; len(ids) > 0 {
+				got += fmt.Sprintf("%s:%d ", consumer, len(ids))
+			}
+		}
+		if !next.IsZero() {
+			got += "next in " + next.Sub(now).String()
+		}
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	a.add("mc1", []string{"a", "b"})
+	take(0, "mc1:2 ")
+	a.add("mc1", []string{"a", "b"})
+	a.add("mc1", []string{"b", "c"})
+	take(time.Second, "next in 9s")
+	a.add("mc2", []string{"x"})
+	take(time.Second, "mc2:1 next in 8s")
+	take(8*time.Second, "mc1:3 ")
+	take(time.Hour, "")
+	if len(a.last) > 0 || len(a.waiting) > 0 {
+		t.Errorf("%d and %d stay in memory without use", len(a.last), len(a.waiting))
+	}
+}
