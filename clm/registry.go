@@ -151,7 +151,7 @@ func NewRegistry(entities []Entity) (*Registry, error) {
 			return nil, &EntityError{i, e.Kind, fmt.Errorf("it needs itself, so none could ever be created: %s", cycle)}
 		}
 	}
-	r.search = r.searchable()
+	r.search = r.newSchema()
 	return r, nil
 }
 

@@ -1,7 +1,6 @@
 package clm
 
 import (
-	"fmt"
 	"net/http"
 	"regexp"
 	"slices"
@@ -13,10 +12,11 @@ import (
 	"atoll.dev/store"
 )
 
-// searchable returns what resources are searched by: their columns, labels.KEY,
+// newSchema declares how clients search and order resources: by their columns, labels.KEY,
 // spec.a.b, and status.conditions.TYPE with its parts.
-func (r *Registry) searchable() search.Schema {
-	return search.Schema{Table: "resources", Fields: map[string]search.Field{
+func (r *Registry) newSchema() search.Schema {
+	s := search.Schema{Table: "resources", Limits: searchLimits, OrderedText: orderedText}
+	s.Fields = map[string]search.Field{
 		"id":           {SQL: "d.id", Type: search.Text},
 		"name":         {SQL: "d.name", Type: search.Text},
 		"kind":         {SQL: "d.kind", Type: search.Text},
@@ -37,11 +37,12 @@ func (r *Registry) searchable() search.Schema {
 		"spec":    {SQL: "d.spec->'spec'", Type: search.JSON, Dotted: true},
 		"tenancy": {SQL: "d.spec->'tenancy'", Type: search.JSON},
 		"status":  {SQL: "d.status", Type: search.JSON, Within: conditionField},
-	}}
+	}
+	return s
 }
 
-// hrefSQL is the path of a resource, which is not stored: that of its owner, its
-// collection, and its id. Kinds and plurals are words.
+// hrefSQL returns the SQL of a resource's path, which is not stored: the path of its owner, its
+// collection, and its id. Kinds and plurals consist of letters.
 func (r *Registry) hrefSQL() string {
 	var plural strings.Builder
 	for _, e := range r.entities {
@@ -51,15 +52,17 @@ func (r *Registry) hrefSQL() string {
 		" end) || '/' || d.id)"
 }
 
-// maxSearch is the contract's limit, in characters. Each may have four bytes.
-const maxSearch = 4096
+const (
+	maxSearch   = 4096 // the contract's limit, in characters; each may have four bytes
+	orderedText = 128  // characters of a JSON field's text by which it orders a list
+)
 
 var (
 	searchLimits  = search.Limits{Bytes: 4 * maxSearch, Keyed: []string{"labels"}}
 	conditionType = regexp.MustCompile(`^[A-Z][A-Za-z0-9]{0,99}$`)
 )
 
-// conditionParts are what of a condition is searched by.
+// conditionParts are the parts of a condition by which clients search.
 var conditionParts = map[string]search.Field{
 	"status":               {Type: search.Text, Ops: []string{"=", "is"}, Enum: []string{"True", "False", "Unknown"}},
 	"observed_generation":  {Type: search.Int, Ops: comparisons},
@@ -69,9 +72,8 @@ var conditionParts = map[string]search.Field{
 
 var comparisons = []string{"=", "<>", "<", "<=", ">", ">=", "is"}
 
-// conditionField is one condition of a resource, or a part of it. Conditions
-// are in a list, so their type is looked for. What is not possible is what the
-// original refuses, too.
+// conditionField returns the field for the path of a condition, or of a part of one. Conditions are in a list, so the
+// SQL looks for the one of the type. It refuses the same paths as the original.
 func conditionField(path []string) (search.Field, bool) {
 	if len(path) < 2 || len(path) > 3 || path[0] != "conditions" || !conditionType.MatchString(path[1]) {
 		return search.Field{}, false
@@ -93,47 +95,26 @@ func conditionField(path []string) (search.Field, bool) {
 	return f, ok
 }
 
+// parseSearch reads a search text. An error is an answer 400.
 func (r *Registry) parseSearch(text string) (*search.Filter, error) {
 	text = strings.TrimSpace(text)
 	if n := utf8.RuneCountInString(text); n > maxSearch {
 		return nil, rest.Errorf(http.StatusBadRequest, codeBadRequest, "the search has %d characters; %d are possible",
 			n, maxSearch)
 	}
-	q, err := search.Parse(text, searchLimits)
-	if err == nil {
-		var f *search.Filter
-		if f, err = q.Bind(r.search); err == nil {
-			return f, nil
-		}
+	f, err := r.search.Parse(text)
+	if err != nil {
+		return nil, rest.Errorf(http.StatusBadRequest, codeBadRequest, "the search %q cannot be understood: %s",
+			rest.Shorten(text, 200), err)
 	}
-	return nil, rest.Errorf(http.StatusBadRequest, codeBadRequest, "the search %q cannot be understood: %s",
-		rest.Shorten(text, 200), err)
+	return f, nil
 }
 
-// orderTypes are the types of the fields that lists can be ordered by.
-var orderTypes = map[search.Type]string{search.Text: "text", search.Int: "bigint", search.Time: "timestamptz",
-	search.JSON: "text"}
-
-// orderedText is how much of a JSON field its order goes by. What a page ends
-// with is in the token of the next page, so it is bounded.
-const orderedText = 128
-
-// orderable returns the field that a list can be ordered by: a column of the
-// original.
-func (r *Registry) orderable(name string) (store.Order, bool) {
-	f, ok := r.search.Fields[name]
-	if !ok || f.Within != nil || f.Flat {
-		return store.Order{}, false
-	}
-	o := store.Order{Expr: f.SQL, Type: orderTypes[f.Type]}
-	if f.Type == search.JSON {
-		o.Expr = fmt.Sprintf("left((%s)::text, %d)", f.SQL, orderedText)
-	}
-	return o, true
-}
-
+// orderForm is the form of one key of an order.
 var orderForm = regexp.MustCompile(`^[a-z_][a-z0-9_]*(\s+(asc|desc))?$`)
 
+// parseOrder reads the keys of an order, such as "name desc". The default is by time of creation, latest first. An
+// error is an answer 400.
 func (r *Registry) parseOrder(parts []string) ([]store.Order, error) {
 	if len(parts) == 0 {
 		parts = []string{"created_time desc"}
@@ -145,13 +126,13 @@ func (r *Registry) parseOrder(parts []string) ([]store.Order, error) {
 				"the order %q is not a field with asc or desc", rest.Shorten(part, 64))
 		}
 		words := strings.Fields(part)
-		o, ok := r.orderable(words[0])
+		o, ok := r.search.OrderBy(words[0])
 		if !ok {
 			return nil, rest.Errorf(http.StatusBadRequest, codeBadRequest, "cannot order by %q",
 				rest.Shorten(words[0], 64))
 		}
 		o.Desc = slices.Contains(words, "desc")
-		order = append(order, o)
+		order = append(order, store.Order(o))
 	}
 	return order, nil
 }

@@ -9,8 +9,10 @@
 // against it. The steps take linear time in the length of the text; Limits bound the work of the
 // database.
 //
-// The services clm and maestro use it for their lists. It is a tool: it knows no service and
-// imports no other package of ours but internal ones.
+// The services clm and maestro declare their lists as a Schema: fields, types, operators, columns,
+// limits and orders. Schema.Parse does the first two steps at once.
+//
+// It is a tool: it knows no service and imports no other package of ours but internal ones.
 package search
 
 import (
@@ -80,12 +82,6 @@ type Field struct {
 	Ops      []string // the allowed operators, of = <> < <= > >= like ilike ~ in between is @>; nil: all
 	Positive bool     // the field cannot stand below "not"
 	Enum     []string // the allowed values; nil: all
-}
-
-// Schema has the fields by which clients can search a list.
-type Schema struct {
-	Table  string           // clients may write it before a field, as in resources.name
-	Fields map[string]Field // by name, in lower case
 }
 
 // Limits bound a search. The zero value of each is its default.

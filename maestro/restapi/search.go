@@ -14,14 +14,13 @@ import (
 // MaxSearch is the largest length of a search in bytes. The search is in the request's line.
 const MaxSearch = 512 << 10
 
-// searchLimits bound what a search may ask for. A source lists all the
-// consumers that it watches in one search.
+// searchLimits bound a search. A source lists all its consumers in one search.
 var searchLimits = search.Limits{Bytes: MaxSearch, Depth: 64, Terms: 200, Values: 20_000}
 
 // bundleFields are the fields by which clients search and order bundles: the columns of
 // the original's table resources, mapped to the store. The stored spec and
 // status are the CloudEvents that the original has in payload and status.
-var bundleFields = search.Schema{Table: "resources", Fields: map[string]search.Field{
+var bundleFields = search.Schema{Table: "resources", Limits: searchLimits, Fields: map[string]search.Field{
 	"id":            {SQL: "d.id", Type: search.Text},
 	"name":          {SQL: "d.id", Type: search.Text}, // a bundle's name is its id
 	"created_at":    {SQL: "d.created_at", Type: search.Time},
@@ -48,7 +47,7 @@ create statistics bundle_labels on (spec->'metadata'->'labels') from document;
 `
 
 // consumerFields are the fields by which clients search and order consumers.
-var consumerFields = search.Schema{Table: "consumers", Fields: map[string]search.Field{
+var consumerFields = search.Schema{Table: "consumers", Limits: searchLimits, Fields: map[string]search.Field{
 	"id":         {SQL: "d.id", Type: search.Text},
 	"name":       {SQL: "d.name", Type: search.Text},
 	"created_at": {SQL: "d.created_at", Type: search.Time},
@@ -59,37 +58,24 @@ var consumerFields = search.Schema{Table: "consumers", Fields: map[string]search
 
 // watchFields are the fields by which a watch can search. They never change, so no bundle
 // leaves a watch without an event.
-var watchFields = func() search.Schema {
-	s := search.Schema{Table: bundleFields.Table, Fields: map[string]search.Field{}}
-	for _, name := range []string{"id", "name", "source", "consumer_name", "created_at", "type"} {
-		s.Fields[name] = bundleFields.Fields[name]
-	}
-	return s
-}()
+var watchFields = bundleFields.Only("id", "name", "source", "consumer_name", "created_at", "type")
 
 // parseSearch parses a search text and checks it against the searchable fields.
 func parseSearch(text string, fields search.Schema) (*search.Filter, error) {
-	q, err := search.Parse(text, searchLimits)
-	if err != nil {
-		return nil, unsearchable(text, err)
-	}
-	f, err := q.Bind(fields)
+	f, err := fields.Parse(text)
 	if err != nil {
 		return nil, unsearchable(text, err)
 	}
 	return f, nil
 }
 
+// unsearchable returns the answer for a search text with a mistake.
 func unsearchable(text string, err error) error {
 	if len(text) > 200 {
 		text = text[:200] + "..."
 	}
 	return apierror.BadRequest("Failed to parse search query: %s: %s", strings.ToValidUTF8(text, "?"), err)
 }
-
-// sortable are the types of the fields in SQL.
-var sortable = map[search.Type]string{search.Text: "text", search.Int: "bigint", search.Time: "timestamptz",
-	search.Bool: "boolean", search.JSON: "jsonb"}
 
 // parseOrder reads "name, created_at desc". The default is the order of creation, so that
 // documents which are created while a client reads pages appear on the last page.
@@ -110,8 +96,12 @@ func parseOrder(text string, fields search.Schema) ([]store.Order, error) {
 	}
 	var keys []store.Order
 	for _, o := range orders {
-		f := fields.Fields[o.Field]
-		keys = append(keys, store.Order{Expr: f.SQL, Type: sortable[f.Type], Desc: o.Desc})
+		key, ok := fields.OrderBy(o.Field)
+		if !ok {
+			return nil, apierror.BadRequest("bad order value: cannot order by %q", o.Field)
+		}
+		key.Desc = o.Desc
+		keys = append(keys, store.Order(key))
 	}
 	return keys, nil
 }

@@ -18,7 +18,7 @@ import (
 )
 
 // unknownFields are the fields by which clients search and order unknown works.
-var unknownFields = search.Schema{Table: "unknown_works", Fields: map[string]search.Field{
+var unknownFields = search.Schema{Table: "unknown_works", Limits: searchLimits, Fields: map[string]search.Field{
 	"id":            {SQL: "w.id", Type: search.Text},
 	"consumer_name": {SQL: "w.consumer", Type: search.Text},
 	"version":       {SQL: "w.generation", Type: search.Int},
