@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"atoll.dev/internal/strictyaml"
 )
 
 // checker collects findings about a task's structure.
@@ -12,7 +14,7 @@ type checker struct{ findings Findings }
 
 func (c *checker) add(at Place, key, format string, args ...any) {
 	if key != "" {
-		key = join(at.Path, key)
+		key = strictyaml.Join(at.Path, key)
 	} else {
 		key = at.Path
 	}

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"atoll.dev/internal/strictyaml"
 )
 
 // Config is an AdapterConfig: the adapter's name, and its connections (docs/configuration.md of
@@ -211,7 +213,7 @@ func (c *Config) Set(path, text string) error {
 	if strings.HasPrefix(path, "log.") && path != "log.output" {
 		text = strings.ToLower(text)
 	}
-	return setScalar(v, text)
+	return strictyaml.Set(v.Addr().Interface(), text)
 }
 
 func fieldOf(v reflect.Value, key string) reflect.Value {

@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"go.yaml.in/yaml/v3"
+
+	"atoll.dev/internal/strictyaml"
 )
 
 // Let is a list of named expressions, written as a mapping of names to expressions:
@@ -26,8 +28,8 @@ type Named struct {
 
 // decode keeps the order of writing, which a Go map would lose.
 func (l *Let) decode(d *decoder, n *yaml.Node, path string) {
-	d.pairs(n, path, func(key, value *yaml.Node, at string) {
-		if value.Kind != yaml.ScalarNode || isNull(value) {
+	d.walk.Pairs(n, path, func(key, value *yaml.Node, at string) {
+		if value.Kind != yaml.ScalarNode || strictyaml.IsNull(value) {
 			d.add(value, at, "an expression is expected")
 			return
 		}

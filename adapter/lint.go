@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"atoll.dev/internal/strictyaml"
 )
 
 // Lint checks config files and task files without running anything: structure, types, names,
@@ -127,7 +129,7 @@ func (c *compiler) manifest(at Place, m map[string]any, within string) {
 	say := func(format string, args ...any) {
 		p := at
 		if within != "" {
-			p.Path = join(p.Path, within)
+			p.Path = strictyaml.Join(p.Path, within)
 		}
 		c.lintf(p, format, args...)
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"atoll.dev/internal/strictyaml"
 )
 
 // node is a part of a document that is built.
@@ -130,7 +132,7 @@ func (v Value) placeIn(path string) Place {
 		place.Line = line
 	}
 	if path != "" {
-		place.Path = join(place.Path, path)
+		place.Path = strictyaml.Join(place.Path, path)
 	}
 	return place
 }
@@ -158,7 +160,7 @@ func (c *compiler) mapping(v Value, m map[string]any, path string, g grammar) no
 	var out object
 	for _, key := range sortedKeys(m) {
 		name := c.template(Text{key, v.placeIn(path)})
-		out = append(out, entry{name, c.node(v, m[key], join(path, key), g)})
+		out = append(out, entry{name, c.node(v, m[key], strictyaml.Join(path, key), g)})
 	}
 	return out
 }
@@ -182,7 +184,7 @@ func (c *compiler) definition(v Value, m map[string]any, path string, g grammar)
 			continue
 		}
 		used, t = append(used, key), Text{value, place}
-		t.Place.Line = v.placeIn(join(path, key)).Line
+		t.Place.Line = v.placeIn(strictyaml.Join(path, key)).Line
 	}
 	switch {
 	case len(used) == 0:

@@ -62,7 +62,7 @@ func TestVariablesOverrideTheFile(t *testing.T) {
 		return env[name]
 	}); err == nil ||
 		!strings.Contains(err.Error(),
-			"HYPERFLEET_API_TIMEOUT: clients.hyperfleet_api.timeout: a duration is expected") {
+			`HYPERFLEET_API_TIMEOUT: clients.hyperfleet_api.timeout: "soon" is not a duration such as 5s`) {
 		t.Error(err)
 	}
 }

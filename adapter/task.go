@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"atoll.dev/internal/strictyaml"
 )
 
 // Task is an AdapterTaskConfig: the steps for one resource (docs/adapter-authoring-guide.md of
@@ -312,8 +314,9 @@ func refOf(manifest any) (string, bool) {
 	return ref, ok
 }
 
+// decodeValue decodes the only document of a file into a Value.
 func decodeValue(file string, data []byte, into *Value) Findings {
-	d := &decoder{file: file, left: maxValues}
+	d := newDecoder(file)
 	root, found := parseYAML(file, data)
 	if found != nil {
 		return found
@@ -329,7 +332,7 @@ func decodeValue(file string, data []byte, into *Value) Findings {
 // decode takes a string, or a mapping with one key.
 func (s *Source) decode(d *decoder, n *yaml.Node, path string) {
 	s.Place = d.place(n, path)
-	if isNull(n) {
+	if strictyaml.IsNull(n) {
 		return
 	}
 	if n.Kind == yaml.ScalarNode {

@@ -2,8 +2,10 @@
 // twice and values of another type are errors that name the file and the line. Set parses the text of an environment
 // variable or a flag that overrides a value of the struct.
 //
-// It is for the files of Atoll's services. The adapter's task files have a decoder of their own, which knows where
-// CEL expressions stand. It imports nothing of Atoll.
+// Decode is for files whose values need no line after they are decoded. Document and Walker are below it, for decoders
+// that need the line of each value: the adapter's task files, which have expressions, and the rules of gRPC.
+//
+// It imports nothing of Atoll.
 package strictyaml
 
 import (
@@ -11,7 +13,6 @@ import (
 	"encoding"
 	"errors"
 	"fmt"
-	"io"
 	"reflect"
 	"regexp"
 	"strconv"
@@ -31,22 +32,19 @@ type Options struct {
 // joins all mistakes, each with FILE:LINE; file may be "" and is then left out. For an unknown key it has the hint, or
 // the known key that is most like it.
 func Decode(file string, data []byte, into any, o Options) (err error) {
-	d := decoder{file: file, hints: o.Hints, keys: map[string][]string{}}
+	d := decoder{file: file, hints: o.Hints, keys: map[string][]string{}, forms: map[string]string{}}
 	defer func() { // the library panics on some documents
 		if r := recover(); r != nil {
 			err = d.explain(fmt.Sprintf("this is no YAML: %v", r))
 		}
 	}()
+	root, err := Document(file, data)
+	if err != nil || root == nil {
+		return err
+	}
 	reader := yaml.NewDecoder(bytes.NewReader(data))
 	reader.KnownFields(true)
-	err = reader.Decode(into)
-	if errors.Is(err, io.EOF) {
-		return nil
-	}
-	if err == nil {
-		if err := reader.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
-			return d.explain("there is more than one document")
-		}
+	if err = reader.Decode(into); err == nil {
 		return nil
 	}
 	d.collect(reflect.TypeOf(into))
@@ -64,39 +62,30 @@ func Decode(file string, data []byte, into any, o Options) (err error) {
 type decoder struct {
 	file  string
 	hints map[string]string
-	keys  map[string][]string // by the name of the struct's type, as the library's errors have it
+	keys  map[string][]string // of structs, by the type's name, as the library's errors have it
+	forms map[string]string   // what a file has for values of a type, by the type's name
 }
 
 var (
 	lineForm    = regexp.MustCompile(`^(?:yaml: )?line (\d+): (?s:(.*))$`)
 	unknownForm = regexp.MustCompile(`^field (\S+) not found in type (.*)$`)
-	typeForm    = regexp.MustCompile("^cannot unmarshal (?:!!\\w+ )?(.*) into (\\S+)$")
-	typeNames   = strings.NewReplacer("time.Duration", "a duration such as 5s", "[]string", "a list of strings",
-		"string", "a string", "int", "a number", "bool", "true or false")
-	nodeNames = strings.NewReplacer("!!seq", "a list", "!!map", "a mapping", "!!null", "null")
+	typeForm    = regexp.MustCompile("^cannot unmarshal (?:!!\\w+ )?(`[^`]*`|!!\\w+) into (.*)$")
+	nodeNames   = strings.NewReplacer("!!seq", "a list", "!!map", "a mapping", "!!null", "null")
 )
 
-// explain makes an error of the library's text.
+// explain returns the mistake for an error of the library.
 func (d *decoder) explain(text string) error {
-	place := d.file
-	if m := lineForm.FindStringSubmatch(text); m != nil {
-		text = m[2]
-		if place == "" {
-			place = "line " + m[1]
-		} else {
-			place += ":" + m[1]
+	mistake := newMistake(d.file, text)
+	if m := unknownForm.FindStringSubmatch(mistake.Text); m != nil {
+		mistake.Text = "unknown key " + m[1] + d.advice(m[1], d.keys[m[2]])
+	} else if m := typeForm.FindStringSubmatch(mistake.Text); m != nil {
+		form := d.forms[m[2]]
+		if form == "" {
+			form = "a value of this key"
 		}
+		mistake.Text = fmt.Sprintf("%s is not %s", nodeNames.Replace(m[1]), form)
 	}
-	text = strings.TrimPrefix(text, "yaml: ")
-	if m := unknownForm.FindStringSubmatch(text); m != nil {
-		text = "unknown key " + m[1] + d.advice(m[1], d.keys[m[2]])
-	} else if m := typeForm.FindStringSubmatch(text); m != nil {
-		text = fmt.Sprintf("%s is not %s", nodeNames.Replace(m[1]), typeNames.Replace(m[2]))
-	}
-	if place == "" {
-		return errors.New(text)
-	}
-	return fmt.Errorf("%s: %s", place, text)
+	return mistake
 }
 
 // advice returns the end of the error of an unknown key.
@@ -121,8 +110,9 @@ func Nearest(key string, known []string) string {
 	return nearest
 }
 
-// collect adds the keys of a type and of the types within it.
+// collect adds the keys and forms of a type and of the types within it.
 func (d *decoder) collect(t reflect.Type) {
+	d.forms[t.String()] = formOf(t)
 	switch t.Kind() {
 	case reflect.Pointer, reflect.Slice, reflect.Array, reflect.Map:
 		d.collect(t.Elem())
@@ -135,6 +125,32 @@ func (d *decoder) collect(t reflect.Type) {
 	}
 }
 
+// formOf returns what a file has for a value of a type.
+func formOf(t reflect.Type) string {
+	if t == reflect.TypeFor[time.Duration]() {
+		return "a duration such as 5s"
+	}
+	switch t.Kind() {
+	case reflect.Pointer:
+		return formOf(t.Elem())
+	case reflect.Struct, reflect.Map:
+		return "a mapping"
+	case reflect.Slice, reflect.Array:
+		if t.Elem().Kind() == reflect.String {
+			return "a list of strings"
+		}
+		return "a list"
+	case reflect.String:
+		return "a string"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Interface:
+		return "a value"
+	}
+	return "a number"
+}
+
+// keysOf returns the keys of a struct, and collects the types of its fields.
 func (d *decoder) keysOf(t reflect.Type) (keys []string) {
 	for f := range t.Fields() {
 		name, options, _ := strings.Cut(f.Tag.Get("yaml"), ",")
@@ -153,7 +169,7 @@ func (d *decoder) keysOf(t reflect.Type) (keys []string) {
 	return keys
 }
 
-// distance is how many bytes must be inserted, deleted or replaced, or neighbours exchanged, to make b of a.
+// distance returns how many bytes must be inserted, deleted or replaced, or neighbours exchanged, to make b of a.
 func distance(a, b string) int {
 	rows := make([][]int, len(a)+1)
 	for i := range rows {
@@ -179,8 +195,8 @@ func distance(a, b string) int {
 }
 
 // Set parses a text as the type to which p points, and stores the value there: a string, number, truth value,
-// duration, list of strings separated by commas, pointer to one of them, or an encoding.TextUnmarshaler. Another type
-// panics. Errors show the text.
+// duration, list of strings separated by commas, pointer to a number or truth value, or an encoding.TextUnmarshaler.
+// Another type panics. Errors show the text.
 func Set(p any, text string) (err error) {
 	switch p := p.(type) {
 	case encoding.TextUnmarshaler:
@@ -208,7 +224,36 @@ func Set(p any, text string) (err error) {
 	case *[]string:
 		*p = strings.Split(text, ",")
 	default:
-		panic(fmt.Sprintf("strictyaml: a setting of type %T", p))
+		return setKind(reflect.ValueOf(p).Elem(), text)
+	}
+	return nil
+}
+
+// setKind stores a text in a number with a fraction, or in a value of a named type.
+func setKind(v reflect.Value, text string) error {
+	switch v.Kind() {
+	case reflect.String:
+		v.SetString(text)
+	case reflect.Bool:
+		var b bool
+		if err := Set(&b, text); err != nil {
+			return err
+		}
+		v.SetBool(b)
+	case reflect.Int:
+		var i int
+		if err := Set(&i, text); err != nil {
+			return err
+		}
+		v.SetInt(int64(i))
+	case reflect.Float64:
+		f, err := strconv.ParseFloat(text, 64)
+		if err != nil {
+			return fmt.Errorf("%q is not a number", text)
+		}
+		v.SetFloat(f)
+	default:
+		panic(fmt.Sprintf("strictyaml: a setting of type %s", v.Type()))
 	}
 	return nil
 }

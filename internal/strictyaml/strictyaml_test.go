@@ -1,6 +1,7 @@
 package strictyaml
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +11,9 @@ type endpoint struct {
 	Host string
 	Port int
 }
+
+// Level is a named type of a setting.
+type Level string
 
 type config struct {
 	Server struct {
@@ -38,7 +42,11 @@ func TestMistakesNameFileAndLineAndTheNearestKey(t *testing.T) {
 		"server:\n  read_timeout: soon": "f.yaml:2: `soon` is not a duration such as 5s",
 		"names: x":                      "f.yaml:1: `x` is not a list of strings",
 		"names: []\nnames: []":          `f.yaml:2: mapping key "names" already defined at line 1`,
-		"names: []\n---\nnames: []":     "f.yaml: there is more than one document",
+		"names: []\n---\nnames: []":     "f.yaml:2: the file has more than one document",
+		"rules: x":                      "f.yaml:1: `x` is not a list",
+		"rules:\n- x":                   "f.yaml:2: `x` is not a mapping",
+		"server: []":                    "f.yaml:1: a list is not a mapping",
+		"limit: []":                     "f.yaml:1: a list is not a number",
 		"{":                             "f.yaml:1: did not find expected node content",
 		"zebra: 1\nserver: {port: x}":   "f.yaml:1: unknown key zebra\nf.yaml:2: `x` is not a number",
 		"server: {port: 1, on: true}\nlimit: 2\n": "",
@@ -73,6 +81,11 @@ func TestSetParsesATextAsTheTypeOfTheSetting(t *testing.T) {
 		if err := Set(s.into, s.text); err != nil {
 			t.Error(err)
 		}
+	}
+	var rate float64
+	var level Level
+	if err := errors.Join(Set(&rate, "2.5"), Set(&level, "debug")); err != nil || rate != 2.5 || level != "debug" {
+		t.Errorf("%v %v: %v", rate, level, err)
 	}
 	if c.Server.Host != "h" || c.Server.Port != 8 || c.Server.Timeout != 5*time.Second || !*c.Server.On ||
 		strings.Join(c.Names, " ") != "a b" || *c.Limit != 3 {

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"slices"
@@ -13,20 +12,20 @@ import (
 	"sync"
 	"time"
 
-	"bytes"
-
 	"go.yaml.in/yaml/v3"
+
+	"atoll.dev/internal/strictyaml"
 )
 
 // A rule lets users, or members of groups, publish to or subscribe to some
-// sources and clusters. "*" is all that are known by a name.
+// sources and clusters. "*" stands for all names.
 type rule struct {
 	users, groups     []string
 	sources, clusters []string
 	verbs             []Verb
 }
 
-// rules are what --grpc-authorizer-config holds:
+// rules are the content of the file of --grpc-authorizer-config:
 //
 //	rules:
 //	- users: [fleet-controller]       # or groups, or both; any of them is enough
@@ -40,110 +39,125 @@ type rules []rule
 
 const maxRulesBytes = 1 << 20 // bytes of a file
 
-// parseRules reads a file of rules. Its errors name the line.
+// parseRules reads a file of rules. The error is its first *strictyaml.Mistake.
 func parseRules(data []byte) (rules, error) {
 	if len(data) > maxRulesBytes {
 		return nil, fmt.Errorf("%d bytes, at most %d are possible", len(data), maxRulesBytes)
 	}
-	dec := yaml.NewDecoder(bytes.NewReader(data))
-	var doc yaml.Node
-	if err := dec.Decode(&doc); errors.Is(err, io.EOF) {
-		return nil, errors.New("line 1: the file is empty; it needs a list of rules")
-	} else if err != nil {
-		return nil, errors.New(strings.TrimPrefix(err.Error(), "yaml: "))
-	}
-	if err := dec.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
-		return nil, errors.New("the file has more than one document")
-	}
-	members, err := readMapping(doc.Content[0], "rules")
+	root, err := strictyaml.Document("", data)
 	if err != nil {
 		return nil, err
 	}
-	list, ok := members["rules"]
-	if !ok || list.Kind != yaml.SequenceNode {
-		return nil, fmt.Errorf("line %d: rules is not a list", max(doc.Content[0].Line, 1))
+	if root == nil {
+		return nil, &strictyaml.Mistake{Line: 1, Text: "the file is empty; it needs a list of rules"}
 	}
-	rs := make(rules, 0, len(list.Content))
-	for _, n := range list.Content {
-		r, err := parseRule(n)
-		if err != nil {
-			return nil, err
-		}
-		rs = append(rs, r)
+	p := &ruleParser{}
+	p.walk.Report = p.report
+	list, ok := p.members(root, "", "rules")["rules"]
+	if !ok {
+		p.report(root, "rules", "a list is expected")
+	}
+	rs := make(rules, 0)
+	for i, n := range p.list(list, "rules") {
+		rs = append(rs, p.rule(n, fmt.Sprintf("rules[%d]", i)))
+	}
+	if p.first != nil {
+		return nil, p.first
 	}
 	return rs, nil
 }
 
-func parseRule(n *yaml.Node) (r rule, err error) {
-	members, err := readMapping(n, "users", "groups", "sources", "clusters", "verbs")
-	if err != nil {
-		return r, err
+// ruleParser reads the values of a file of rules and keeps the first mistake.
+type ruleParser struct {
+	walk  strictyaml.Walker
+	first *strictyaml.Mistake
+}
+
+// report keeps a mistake, unless it is not the first.
+func (p *ruleParser) report(n *yaml.Node, path, text string) {
+	if p.first == nil {
+		p.first = &strictyaml.Mistake{Line: max(n.Line, 1), Path: path, Text: text}
 	}
-	var verbs []string
-	for name, to := range map[string]*[]string{"users": &r.users, "groups": &r.groups, "sources": &r.sources,
-		"clusters": &r.clusters, "verbs": &verbs} {
-		if *to, err = readNames(members[name], name); err != nil {
-			return r, err
+}
+
+// rule reads one rule.
+func (p *ruleParser) rule(n *yaml.Node, path string) rule {
+	members := p.members(n, path, "users", "groups", "sources", "clusters", "verbs")
+	names := func(key string) []string { return p.names(members[key], strictyaml.Join(path, key)) }
+	r := rule{users: names("users"), groups: names("groups"), sources: names("sources"), clusters: names("clusters")}
+	for _, verb := range names("verbs") {
+		if verb != string(Publish) && verb != string(Subscribe) {
+			p.report(members["verbs"], strictyaml.Join(path, "verbs"),
+				fmt.Sprintf("the verb %.40q is neither pub nor sub", verb))
 		}
-	}
-	for _, v := range verbs {
-		if v != string(Publish) && v != string(Subscribe) {
-			return r, fmt.Errorf("line %d: the verb %.40q is neither pub nor sub", members["verbs"].Line, v)
-		}
-		r.verbs = append(r.verbs, Verb(v))
+		r.verbs = append(r.verbs, Verb(verb))
 	}
 	switch {
 	case len(r.users) == 0 && len(r.groups) == 0:
-		return r, fmt.Errorf("line %d: the rule names neither users nor groups", n.Line)
+		p.report(n, path, "the rule names neither users nor groups")
 	case len(r.sources) == 0 && len(r.clusters) == 0:
-		return r, fmt.Errorf("line %d: the rule names neither sources nor clusters", n.Line)
+		p.report(n, path, "the rule names neither sources nor clusters")
 	case len(r.verbs) == 0:
-		return r, fmt.Errorf("line %d: the rule names no verbs", n.Line)
+		p.report(n, path, "the rule names no verbs")
 	}
-	return r, nil
+	return r
 }
 
-// readMapping reads a mapping that has these members and no others.
-func readMapping(n *yaml.Node, names ...string) (map[string]*yaml.Node, error) {
-	if n.Kind != yaml.MappingNode {
-		return nil, fmt.Errorf("line %d: not a mapping of %s", n.Line, strings.Join(names, ", "))
+// members returns the values of a mapping that has some of the keys and no others.
+func (p *ruleParser) members(n *yaml.Node, path string, keys ...string) map[string]*yaml.Node {
+	n, leave, ok := p.walk.Enter(n, path)
+	if !ok {
+		return nil
 	}
+	defer leave()
 	members := map[string]*yaml.Node{}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		key := n.Content[i]
-		if !slices.Contains(names, key.Value) || key.Kind != yaml.ScalarNode {
-			return nil, fmt.Errorf("line %d: %.40q is not known here; there are %s", key.Line, key.Value,
-				strings.Join(names, ", "))
+	p.walk.Pairs(n, path, func(key, value *yaml.Node, _ string) {
+		if !slices.Contains(keys, key.Value) {
+			p.report(key, path, fmt.Sprintf("unknown key %.40q; known are %s", key.Value, strings.Join(keys, ", ")))
+			return
 		}
-		if members[key.Value] != nil {
-			return nil, fmt.Errorf("line %d: %s is there twice", key.Line, key.Value)
-		}
-		members[key.Value] = n.Content[i+1]
-	}
-	return members, nil
+		members[key.Value] = value
+	})
+	return members
 }
 
-// readNames reads a list of text.
-func readNames(n *yaml.Node, name string) ([]string, error) {
+// list returns the entries of a list, none of a missing list.
+func (p *ruleParser) list(n *yaml.Node, path string) []*yaml.Node {
 	if n == nil {
-		return nil, nil
+		return nil
 	}
+	n, leave, ok := p.walk.Enter(n, path)
+	if !ok {
+		return nil
+	}
+	defer leave()
 	if n.Kind != yaml.SequenceNode {
-		return nil, fmt.Errorf("line %d: %s is not a list", n.Line, name)
+		p.report(n, path, "a list is expected")
+		return nil
 	}
-	list := make([]string, 0, len(n.Content))
-	for _, e := range n.Content {
-		if e.Kind != yaml.ScalarNode || e.Tag != "!!str" || e.Value == "" {
-			return nil, fmt.Errorf("line %d: an entry of %s is not text; put it in quotes", e.Line, name)
-		}
-		if strings.Contains(e.Value, "*") && e.Value != "*" {
-			return nil, fmt.Errorf("line %d: %.40q in %s: * stands alone, for all", e.Line, e.Value, name)
-		}
-		list = append(list, e.Value)
-	}
-	return list, nil
+	return n.Content
 }
 
+// names reads a list of names, none of a missing list.
+func (p *ruleParser) names(n *yaml.Node, path string) []string {
+	entries := p.list(n, path)
+	names := make([]string, 0, len(entries))
+	for _, e := range entries {
+		e, leave, ok := p.walk.Enter(e, path)
+		leave()
+		switch {
+		case !ok:
+		case e.Kind != yaml.ScalarNode || e.Tag != "!!str" || e.Value == "":
+			p.report(e, path, "an entry is not text; put it in quotes")
+		case strings.Contains(e.Value, "*") && e.Value != "*":
+			p.report(e, path, fmt.Sprintf("%.40q: * stands alone, for all", e.Value))
+		}
+		names = append(names, e.Value)
+	}
+	return names
+}
+
+// allow reports whether a rule permits the caller the verb on the source or cluster name.
 func (rs rules) allow(c Caller, verb Verb, scope Scope, name string) bool {
 	has := func(list []string, v string) bool {
 		return v != "" && (slices.Contains(list, v) || slices.Contains(list, "*"))
@@ -174,8 +188,10 @@ type rulesFile struct {
 	rules rules
 }
 
+// rulesInterval is the time between two looks at the file.
 const rulesInterval = time.Second
 
+// openRules reads a file of rules.
 func openRules(path string, log *slog.Logger) (*rulesFile, error) {
 	f := &rulesFile{path: path, log: log}
 	if _, err := f.load(); err != nil {
@@ -184,7 +200,7 @@ func openRules(path string, log *slog.Logger) (*rulesFile, error) {
 	return f, nil
 }
 
-// load reads the file. changed is true when it had other rules.
+// load reads the file. changed is true when the file has other rules than before.
 func (f *rulesFile) load() (changed bool, err error) {
 	data, err := os.ReadFile(f.path)
 	if err != nil {
@@ -205,6 +221,7 @@ func (f *rulesFile) load() (changed bool, err error) {
 	return true, nil
 }
 
+// current returns the rules in force; none for a nil file.
 func (f *rulesFile) current() rules {
 	if f == nil {
 		return nil
@@ -214,6 +231,7 @@ func (f *rulesFile) current() rules {
 	return f.rules
 }
 
+// run reads the file every rulesInterval until ctx ends.
 func (f *rulesFile) run(ctx context.Context) error {
 	tick := time.NewTicker(rulesInterval)
 	defer tick.Stop()

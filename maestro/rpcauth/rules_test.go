@@ -11,20 +11,23 @@ import (
 func TestRulesNameTheLineOfWhatIsWrong(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"", "line 1: the file is empty"},
-		{"rules: 7", "line 1: rules is not a list"},
-		{"- a", "line 1: not a mapping of rules"},
-		{"roles: []", `line 1: "roles" is not known here`},
-		{"rules: []\nrules: []", "line 2: rules is there twice"},
-		{"rules:\n- users: [a]\n  source: [b]\n  verbs: [pub]", `line 3: "source" is not known here`},
-		{"rules:\n- users: [a]\n  sources: b\n  verbs: [pub]", "line 3: sources is not a list"},
-		{"rules:\n- users: [a]\n  sources: [b]", "line 2: the rule names no verbs"},
-		{"rules:\n- sources: [b]\n  verbs: [pub]", "line 2: the rule names neither users nor groups"},
-		{"rules:\n- users: [a]\n  verbs: [pub]", "line 2: the rule names neither sources nor clusters"},
+		{"rules: 7", "line 1: rules: a list is expected"},
+		{"- a", "line 1: a mapping is expected"},
+		{"roles: []", `line 1: unknown key "roles"; known are rules`},
+		{"rules: []\nrules: []", `line 2: the key "rules" is there twice; first in line 1`},
+		{"rules:\n- users: [a]\n  source: [b]\n  verbs: [pub]", `line 3: rules[0]: unknown key "source"; known are users, groups, sources`},
+		{"rules:\n- users: [a]\n  sources: b\n  verbs: [pub]", "line 3: rules[0].sources: a list is expected"},
+		{"rules:\n- users: [a]\n  sources: [b]", "line 2: rules[0]: the rule names no verbs"},
+		{"rules:\n- sources: [b]\n  verbs: [pub]", "line 2: rules[0]: the rule names neither users nor groups"},
+		{"rules:\n- users: [a]\n  verbs: [pub]", "line 2: rules[0]: the rule names neither sources nor clusters"},
 		{"rules:\n- users: [a]\n  sources: [b]\n  verbs:\n  - pub\n  - publish",
 			`the verb "publish" is neither pub nor sub`},
-		{"rules:\n- users: [7]\n  sources: [b]\n  verbs: [pub]", "line 2: an entry of users is not text"},
-		{"rules:\n- users: [a]\n  sources: ['b-*']\n  verbs: [pub]", "* stands alone"},
+		{"rules:\n- users: [7]\n  sources: [b]\n  verbs: [pub]", "line 2: rules[0].users: an entry is not text"},
+		{"rules:\n- users: [a]\n  sources: ['b-*']\n  verbs: [pub]", "line 3: rules[0].sources: \"b-*\": * stands alone"},
 		{"rules:\n\t- a", "line 2: found character that cannot start any token"},
+		{"rules: null", "line 1: rules: a list is expected"},
+		{"{}", "line 1: rules: a list is expected"},
+		{"rules: &a [*a]", "rules[0]"},
 		{"rules: []\n---\nrules: []", "more than one document"},
 	} {
 		_, err := parseRules([]byte(c.text))
@@ -85,11 +88,11 @@ func FuzzRules(f *testing.F) {
 		}
 		for _, r := range rs {
 			if len(r.users)+len(r.groups) == 0 || len(r.verbs) == 0 || len(r.sources)+len(r.clusters) == 0 {
-				t.Errorf("a rule that says nothing: %+v", r)
+				t.Errorf("a rule that permits nothing: %+v", r)
 			}
 		}
 		if rs.allow(Caller{}, Publish, Sources, "s") {
-			t.Error("nobody is allowed something")
+			t.Error("a caller without a name is permitted")
 		}
 	})
 }
