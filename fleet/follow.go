@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"atoll.dev/api/clm"
+	"atoll.dev/internal/pause"
 	"atoll.dev/store"
 )
 
@@ -36,7 +37,7 @@ func (f *Fleet) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		if err := f.follow(ctx); err != nil && ctx.Err() == nil {
 			f.log.LogAttrs(ctx, slog.LevelWarn, "the feed is followed anew", slog.Any("error", err))
-			wait(ctx, 200*time.Millisecond)
+			pause.For(ctx, 200*time.Millisecond)
 		}
 	}
 	return nil
@@ -60,15 +61,6 @@ func (f *Fleet) compareHourly(ctx context.Context) {
 		case <-f.again: // the feed was lost, and is followed anew
 		case <-time.After(pause):
 		}
-	}
-}
-
-func wait(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
 	}
 }
 

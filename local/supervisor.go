@@ -9,6 +9,8 @@ import (
 	"os/exec"
 	"sync"
 	"time"
+
+	"atoll.dev/internal/pause"
 )
 
 const (
@@ -201,7 +203,7 @@ func (s *supervisor) keep(ctx context.Context, process *supervisedProcess, marke
 				s.events.failed(spec.Name, err)
 				s.save(Record{Name: spec.Name, Restarts: restarts, Backoff: err.Error(), Address: spec.Address,
 					Phase: spec.Phase, Stop: int(spec.Stop)})
-				s.sleep(ctx, backoff)
+				pause.For(ctx, backoff)
 				backoff = min(2*backoff, maxBackoff)
 				continue
 			}
@@ -231,7 +233,7 @@ func (s *supervisor) keep(ctx context.Context, process *supervisedProcess, marke
 		restarts++
 		record.Restarts, record.Backoff = restarts, fmt.Sprintf("died: %v", err)
 		s.save(record)
-		s.sleep(ctx, backoff)
+		pause.For(ctx, backoff)
 		backoff = min(2*backoff, maxBackoff)
 		start = time.Now()
 	}
@@ -335,16 +337,6 @@ func within(ctx context.Context, limit time.Duration, f func(context.Context) er
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	return f(ctx)
-}
-
-// sleep waits for d or the end of ctx.
-func (s *supervisor) sleep(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
 }
 
 func (s *supervisor) save(r Record) {

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"atoll.dev/internal/atomicfile"
+	"atoll.dev/internal/pause"
 )
 
 // maxCRL bounds the size of a revocation list, which has about 40 bytes for each
@@ -235,7 +236,7 @@ func (id *Identity) followCRL(ctx context.Context) {
 		default:
 			attempt = 0
 		}
-		if pause(ctx, wait) != nil {
+		if !pause.For(ctx, wait) {
 			return
 		}
 	}

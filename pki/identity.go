@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"atoll.dev/internal/atomicfile"
+	"atoll.dev/internal/pause"
 )
 
 const (
@@ -146,8 +147,8 @@ func openIdentity(ctx context.Context, o IdentityOptions) (*Identity, error) {
 		}
 		o.Logger.LogAttrs(ctx, slog.LevelWarn, "renewal of an expired certificate will be tried again",
 			slog.String("identity", string(o.Name)), slog.Any("error", refused))
-		if err := pause(ctx, backoff(attempt)); err != nil {
-			return nil, fmt.Errorf("renewing at %s: %w", o.URL, errors.Join(err, refused))
+		if !pause.For(ctx, backoff(attempt)) {
+			return nil, fmt.Errorf("renewing at %s: %w", o.URL, errors.Join(ctx.Err(), refused))
 		}
 	}
 }
@@ -165,7 +166,7 @@ func (id *Identity) loadRoots(ctx context.Context) error {
 			id.roots.AddCert(id.ca)
 			return nil
 		}
-		if !errors.Is(err, fs.ErrNotExist) || pause(ctx, backoff(attempt)) != nil {
+		if !errors.Is(err, fs.ErrNotExist) || !pause.For(ctx, backoff(attempt)) {
 			return fmt.Errorf("reading the CA's certificate: %w", err)
 		}
 	}
@@ -284,8 +285,8 @@ func (id *Identity) enrol(ctx context.Context, key *ecdsa.PrivateKey, token stri
 		}
 		id.o.Logger.LogAttrs(ctx, slog.LevelWarn, "enrolment will be tried again",
 			slog.String("identity", string(id.o.Name)), slog.Any("error", err))
-		if err := pause(ctx, backoff(attempt)); err != nil {
-			return fmt.Errorf("enrolling at %s: %w", id.o.URL, err)
+		if !pause.For(ctx, backoff(attempt)) {
+			return fmt.Errorf("enrolling at %s: %w", id.o.URL, ctx.Err())
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"atoll.dev/internal/atomicfile"
+	"atoll.dev/internal/pause"
 )
 
 var fingerprint = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
@@ -65,7 +66,7 @@ func awaitCA(ctx context.Context, url string) ([]byte, error) {
 		if err == nil {
 			return data, nil
 		}
-		if r, ok := errors.AsType[*refusal](err); ok && r.final() || pause(ctx, backoff(attempt)) != nil {
+		if r, ok := errors.AsType[*refusal](err); ok && r.final() || !pause.For(ctx, backoff(attempt)) {
 			return nil, err
 		}
 	}

@@ -9,6 +9,8 @@ import (
 	"math/rand/v2"
 	"sync"
 	"time"
+
+	"atoll.dev/internal/pause"
 )
 
 // Run keeps the certificate valid until ctx is done: it renews at two thirds of the
@@ -25,7 +27,7 @@ func (id *Identity) Run(ctx context.Context) error {
 		if attempt > 0 {
 			wait = backoff(attempt)
 		}
-		if pause(ctx, min(wait, clockCheck)) != nil {
+		if !pause.For(ctx, min(wait, clockCheck)) {
 			return nil
 		}
 		if wait > clockCheck {
@@ -87,16 +89,4 @@ func backoff(attempt int) time.Duration {
 	d := retryMin << min(attempt, 8)
 	d = min(d, retryMax)
 	return d/2 + rand.N(d/2)
-}
-
-// pause waits for d, or until ctx is done and returns its error.
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

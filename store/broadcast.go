@@ -5,6 +5,8 @@ import (
 	"errors"
 	"sync"
 	"time"
+
+	"atoll.dev/internal/pause"
 )
 
 // Change is one changed document. All subscribers of a Broadcast share it and must not modify it.
@@ -117,7 +119,7 @@ func (b *Broadcast) Run(ctx context.Context) error {
 			return nil
 		}
 		b.s.log.Warn("following the feed failed; starting again", "error", err)
-		if !pause(ctx, 200*time.Millisecond) {
+		if !pause.For(ctx, 200*time.Millisecond) {
 			return nil
 		}
 	}

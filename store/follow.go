@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"atoll.dev/internal/pause"
 )
 
 // Batch is a part of a run. A run brings a follower from one state of the database to a later one;
@@ -114,13 +116,13 @@ func (s *Store) Follow(ctx context.Context, o FollowOptions, apply func(ctx cont
 			s.log.Warn("a follower cannot read", "follower", o.Name, "error", err, "retry", backoff)
 		}
 		if backoff > 0 {
-			if !pause(ctx, backoff) {
+			if !pause.For(ctx, backoff) {
 				return context.Cause(ctx)
 			}
 			continue
 		}
 		f.save(ctx, whenDue)
-		if wait := s.opts.FeedInterval - time.Since(started); wait > 0 && !pause(ctx, wait) {
+		if wait := s.opts.FeedInterval - time.Since(started); wait > 0 && !pause.For(ctx, wait) {
 			return context.Cause(ctx)
 		}
 		poll := time.NewTimer(s.opts.PollInterval)
@@ -169,7 +171,7 @@ func (s *Store) catchUp(ctx context.Context, from Cursor, kinds []Kind, show fun
 		if backoff > 0 {
 			s.log.Warn("a watch cannot read the changes since its cursor", "error", err, "retry", backoff)
 		}
-		if !pause(ctx, backoff) {
+		if !pause.For(ctx, backoff) {
 			return "", context.Cause(ctx)
 		}
 	}

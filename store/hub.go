@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"atoll.dev/internal/pause"
 )
 
 // hub wakes the followers of this process: at once for commits of this process, and for commits of
@@ -90,7 +92,7 @@ func (h *hub) run(ctx context.Context) {
 			return
 		}
 		h.s.log.Warn("listening for changes was interrupted; followers poll", "error", err)
-		if !pause(ctx, wait) {
+		if !pause.For(ctx, wait) {
 			return
 		}
 	}

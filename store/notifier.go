@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"atoll.dev/internal/pause"
 )
 
 // channel is the NOTIFY channel; the payload is "<sender> <kind>,<kind>".
@@ -69,7 +71,7 @@ func (n *notifier) run(ctx context.Context) {
 		case <-n.wakeup:
 		}
 		conn = n.notifyPending(ctx, conn)
-		pause(ctx, n.s.opts.FeedInterval)
+		pause.For(ctx, n.s.opts.FeedInterval)
 	}
 }
 
@@ -111,16 +113,4 @@ func closeQuietly(conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	conn.Close(ctx)
-}
-
-// pause waits for d. It returns false when ctx ends before.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
 }
