@@ -26,6 +26,9 @@ type Server struct {
 	// that is no watch; default 60 s.
 	ReadTimeout, WriteTimeout time.Duration
 
+	// Limits bounds connections; the zero value has no bound.
+	Limits ConnLimits
+
 	// Grace is how long running requests may take after the context of Run has
 	// ended; default 5 s. Watches end at once.
 	Grace time.Duration
@@ -68,6 +71,7 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 		// Failed handshakes are mistakes of clients, and can be many.
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
+	s.limit(hs, &l)
 	served := make(chan error, 1)
 	go func() {
 		if s.TLS != nil {
@@ -96,6 +100,18 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 		return fmt.Errorf("stopping %s: %w", s.Name, err)
 	}
 	return nil
+}
+
+// limit applies the limits of connections to the server and its listener.
+func (s *Server) limit(hs *http.Server, l *net.Listener) {
+	hs.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: cmp.Or(s.Limits.Streams, defaultStreams)}
+	if s.Limits.Total <= 0 && s.Limits.PerSource <= 0 {
+		return
+	}
+	hs.HTTP2.MaxReceiveBufferPerConnection, hs.HTTP2.MaxReceiveBufferPerStream = connBuffer, streamBuffer
+	limiter := newConnLimiter(s.Limits)
+	hs.ConnState = limiter.observe
+	*l = limiter.listener(*l)
 }
 
 type stopKey struct{}
