@@ -63,7 +63,7 @@ func New(o Options) (*Client, error) {
 	if o.Budget > 0 {
 		c.Budget = o.Budget
 	}
-	c.Prepare = func(r *http.Request, body []byte) error { return Sign(r, body, o.Credentials, time.Now()) }
+	c.Prepare = func(r *http.Request, body []byte) error { return signOnce(r, body, o.Credentials, time.Now()) }
 	return &Client{c}, nil
 }
 

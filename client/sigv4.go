@@ -2,6 +2,7 @@ package client
 
 import (
 	"bytes"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -50,7 +51,8 @@ func (c Credentials) check() error {
 
 // Sign signs a request by AWS Signature Version 4, for the given body. It sets headers of req,
 // replaces an earlier signature, and does not change req.Body. The region accepts the signature for
-// 15 minutes from now.
+// 15 minutes from now, and for one change only: a mutation that is sent again is signed again, with
+// another date or another value of a signed header.
 func Sign(req *http.Request, body []byte, creds Credentials, now time.Time) error {
 	if err := creds.check(); err != nil {
 		return fmt.Errorf("signing %s %s: %w", req.Method, req.URL.Path, err)
@@ -68,6 +70,14 @@ func Sign(req *http.Request, body []byte, creds Credentials, now time.Time) erro
 		return fmt.Errorf("signing %s %s: %w", req.Method, req.URL.Path, err)
 	}
 	return nil
+}
+
+// signOnce is Sign, with a random header that is signed. Dates have seconds, and a region accepts
+// each signature for one change: the header makes the signatures of two equal requests in one
+// second differ. AWS's SDKs send and sign the same header.
+func signOnce(req *http.Request, body []byte, creds Credentials, now time.Time) error {
+	req.Header.Set("Amz-Sdk-Invocation-Id", rand.Text())
+	return Sign(req, body, creds, now)
 }
 
 // SigningTransport signs each request and sends it by Base. It reads the whole body into memory,
@@ -96,7 +106,7 @@ func (t *SigningTransport) RoundTrip(req *http.Request) (*http.Response, error) 
 	if t.Now != nil {
 		now = t.Now
 	}
-	if err := Sign(signed, body, t.Credentials, now()); err != nil {
+	if err := signOnce(signed, body, t.Credentials, now()); err != nil {
 		return nil, err
 	}
 	base := t.Base

@@ -264,6 +264,9 @@ func (e *Error) IsRetryable(of Repeatability) bool {
 		return repeatable
 	case e.Status == http.StatusTooManyRequests:
 		return true
+	case e.Code == codeSignatureUsed:
+		// net/http has sent the same signed bytes twice, on two connections; the next attempt is signed anew.
+		return repeatable
 	case e.Status == http.StatusServiceUnavailable:
 		return repeatable || e.RetryAfter > 0
 	case e.Status == http.StatusBadGateway || e.Status == http.StatusGatewayTimeout:
@@ -271,6 +274,9 @@ func (e *Error) IsRetryable(of Repeatability) bool {
 	}
 	return false
 }
+
+// codeSignatureUsed is the Platform API's code for a request that it received before.
+const codeSignatureUsed = "signature-used"
 
 // Backoff returns the pause after an attempt, which grows from 50 ms to 2 s. Half of it is random, so
 // that clients that failed at the same time do not retry at the same time.
