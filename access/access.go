@@ -15,17 +15,17 @@
 // Fronts import this package, and cli composes it. No other service imports it:
 // cli gives them MayCall as a function of the caller's certificate.
 //
-// # What a signature does not prove
+// # Requests that are sent again
 //
-// A signature proves who signed a request, not that the request is new. Whoever
-// reads a request inside TLS can send it again within 15 minutes of its date, or
-// while a presigned request is valid. A repeated write does no harm when it names
-// a version or is idempotent.
+// A signature proves who signed a request, not that the request is new. So the
+// Router executes one mutation with a signature (Signatures). Whoever reads a signed
+// GET inside TLS can send it again within 15 minutes of its date.
 package access
 
 import (
 	"context"
 	"regexp"
+	"time"
 
 	"atoll.dev/cluster"
 )
@@ -37,6 +37,16 @@ type Identity struct {
 	AccessKeyID string
 	Privileged  bool // by its account
 	RequestID   string
+
+	// Proof is zero in the context of a handler, and when the identity was proved by
+	// something else than the signature of one request.
+	Proof Proof
+}
+
+// Proof is the signature by which the sender of a request proved its identity.
+type Proof struct {
+	Signature  [32]byte
+	ValidUntil time.Time // the last moment at which the signature is accepted
 }
 
 type identityKey struct{}

@@ -1,6 +1,7 @@
 package access
 
 import (
+	"cmp"
 	"encoding/hex"
 	"net/http"
 	"slices"
@@ -297,15 +298,40 @@ func (c *claim) checkTime(now time.Time) error {
 			"the request is dated %s and the region's clock says %s; set the clock of the signing machine",
 			c.date.Format(timeFormat), now.Format(timeFormat))
 	}
-	limit := skew
-	if c.presigned {
-		limit = c.expires
-	}
-	if now.Sub(c.date) > limit {
+	if until := c.validUntil(); now.After(until) {
 		return refuse(SignatureExpired,
 			"the signature of %s was valid until %s and the region's clock says %s; sign again, and see that the "+
 				"signing machine's clock is right",
-			c.date.Format(timeFormat), c.date.Add(limit).Format(timeFormat), now.Format(timeFormat))
+			c.date.Format(timeFormat), until.Format(timeFormat), now.Format(timeFormat))
+	}
+	return nil
+}
+
+// validUntil returns the last moment at which the signature is accepted.
+func (c *claim) validUntil() time.Time {
+	if c.presigned {
+		return c.date.Add(c.expires)
+	}
+	return c.date.Add(skew)
+}
+
+// checkPresigned refuses a presigned request that is valid too long, or has a method
+// that presigned requests may not have.
+func (v *Verifier) checkPresigned(c *claim, method string) error {
+	if !c.presigned {
+		return nil
+	}
+	if most := cmp.Or(v.MaxPresigned, skew); c.expires > most {
+		return refuse(InvalidExpiry, "X-Amz-Expires is %d; a presigned request is valid for %d seconds at most",
+			c.expires/time.Second, most/time.Second)
+	}
+	methods := v.PresignedMethods
+	if methods == nil {
+		methods = []string{http.MethodGet}
+	}
+	if !slices.Contains(methods, method) {
+		return refuse(PresignedMethod, "a presigned request may be %s only; sign this request in its Authorization header",
+			strings.Join(methods, ", "))
 	}
 	return nil
 }

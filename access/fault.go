@@ -41,6 +41,12 @@ const (
 	NotProvisioned        Code = "account-not-provisioned"
 	AccessDenied          Code = "access-denied"
 	PoliciesNotReady      Code = "policies-not-ready"
+	PresignedMethod       Code = "presigned-method"
+	TooManyBodies         Code = "too-many-bodies"
+	Overloaded            Code = "overloaded"
+	RateLimited           Code = "rate-limited"
+	SignatureUsed         Code = "signature-used"
+	SignaturesNotReady    Code = "signatures-not-ready"
 )
 
 // AWS's names of errors, sent as x-amzn-ErrorType.
@@ -52,6 +58,7 @@ const (
 	accessDenied     = "AccessDeniedException"
 	requestTooLarge  = "RequestTooLargeException"
 	serviceUnavailab = "ServiceUnavailableException"
+	tooManyRequests  = "TooManyRequestsException"
 )
 
 // answers is the one table of refusals.
@@ -87,6 +94,12 @@ var answers = map[Code]struct {
 	NotProvisioned:        {http.StatusForbidden, accessDenied},
 	AccessDenied:          {http.StatusForbidden, accessDenied},
 	PoliciesNotReady:      {http.StatusServiceUnavailable, serviceUnavailab},
+	PresignedMethod:       {http.StatusForbidden, invalid},
+	TooManyBodies:         {http.StatusTooManyRequests, tooManyRequests},
+	SignatureUsed:         {http.StatusForbidden, invalid},
+	SignaturesNotReady:    {http.StatusServiceUnavailable, serviceUnavailab},
+	RateLimited:           {http.StatusTooManyRequests, tooManyRequests},
+	Overloaded:            {http.StatusServiceUnavailable, serviceUnavailab},
 }
 
 // refuse returns the answer to a refused request. The reason must have nothing
@@ -98,7 +111,7 @@ func refuse(code Code, format string, args ...any) *rest.Error {
 	}
 	e := rest.Errorf(a.status, string(code), format, args...)
 	e.Type = a.awsType
-	if a.status == http.StatusServiceUnavailable {
+	if a.status == http.StatusServiceUnavailable || a.status == http.StatusTooManyRequests {
 		e.RetryAfter = time.Second
 	}
 	return e

@@ -31,6 +31,9 @@ type Options struct {
 	Policy     Policy                // default PrivilegedOnly
 	Resources  Resources             // default: resources are what the paths name
 	Region     string                // the region's name, for policies
+	Bodies     BodyLimits            // of the memory for bodies
+	Limiter    *Limiter              // nil: identified callers have no limits
+	Signatures Signatures            // nil: a signature may be used again
 	Log        *slog.Logger          // default slog.Default()
 	Metrics    prometheus.Registerer // when set, it gets access_denied_total by code
 }
@@ -42,6 +45,8 @@ type Options struct {
 //  1. lets a public route through, without identity, if the request has the
 //     route's method and exactly its path, not an encoded form of it;
 //  2. identifies the sender of everything else, over the request as it was sent;
+//     refuses a sender over its limits; and uses the signature of a mutation, so that
+//     nobody can send it again;
 //  3. removes the signature and every header by which a caller could claim an
 //     identity, so that no handler can use or log them;
 //  4. finds the route, and decides by it: policy first, then audience;
@@ -60,6 +65,10 @@ type Router struct {
 	region     string
 	log        *slog.Logger
 	denied     *prometheus.CounterVec
+	bodies     *bodyMemory
+	signatures Signatures
+	limiter    *Limiter
+	classes    map[string]Class // by pattern
 	mux        *rest.Mux
 	routes     []Route
 	public     map[string]bool // "METHOD path"
@@ -87,7 +96,8 @@ func NewRouter(o Options) *Router {
 		o.Metrics.MustRegister(denied)
 	}
 	return &Router{identifier: o.Identifier, policy: o.Policy, resources: o.Resources, region: o.Region, log: o.Log,
-		denied: denied, mux: rest.NewMux(), public: map[string]bool{}}
+		denied: denied, bodies: newBodyMemory(o.Bodies), limiter: o.Limiter, signatures: o.Signatures,
+		classes: map[string]Class{}, mux: rest.NewMux(), public: map[string]bool{}}
 }
 
 // Handle registers a handler, with the escalations of its route's action. It panics
@@ -99,6 +109,7 @@ func (rt *Router) Handle(route Route, h rest.Handler, escalations ...Escalation)
 		e.validate(route)
 	}
 	rt.routes = append(rt.routes, route)
+	rt.classes[route.pattern()] = classOf(route)
 	if route.Audience == Public {
 		rt.public[route.pattern()] = true
 	}
@@ -153,14 +164,36 @@ func (rt *Router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		rt.mux.ServeHTTP(w, withoutClaims(r, nil))
 		return
 	}
+	r, lease := rt.bodies.lease(r)
+	defer lease.release()
 	caller, body, err := rt.identifier.Identify(r)
 	if err == nil && caller.Account == "" {
 		err = refuse(MissingAuthentication, "sign the request with AWS Signature Version 4")
 	}
 	if err != nil {
+		if r.ContentLength != 0 {
+			// A sender without a proven identity gets no time for the rest of its body.
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(refusedBodyTimeout))
+		}
 		rt.refuse(w, r, caller, asRefusal(err))
 		return
 	}
+	class := rt.class(r)
+	if err := rt.limiter.take(w.Header(), caller.Account, class); err != nil {
+		rt.refuse(w, r, caller, asRefusal(err))
+		return
+	}
+	end, err := rt.limiter.begin(r, class)
+	if err != nil {
+		rt.refuse(w, r, caller, asRefusal(err))
+		return
+	}
+	defer end()
+	if err := useOnce(r.Context(), rt.signatures, r.Method, caller.Proof); err != nil {
+		rt.refuse(w, r, caller, asRefusal(err))
+		return
+	}
+	caller.Proof = Proof{}
 	if !rt.matches(r) {
 		q := Question{Caller: caller, Context: contextOf(r, rt.region, time.Now())}
 		if _, e := decide(r.Context(), rt.policy, q); e != nil {
@@ -170,6 +203,14 @@ func (rt *Router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	caller.RequestID = rest.OperationID(r.Context())
 	rt.mux.ServeHTTP(w, withoutClaims(r, body).WithContext(WithIdentity(r.Context(), caller)))
+}
+
+// class returns the class of a request, also of one that no route matches.
+func (rt *Router) class(r *http.Request) Class {
+	if class, ok := rt.classes[rt.mux.Route(r)]; ok {
+		return class
+	}
+	return classOf(Route{Method: r.Method})
 }
 
 // matches reports whether a request reaches a registered handler. http.ServeMux

@@ -24,8 +24,9 @@ var methods = []string{"GET", "POST", "PUT", "PATCH", "DELETE"}
 // newTestRouter returns a Router that verifies signatures by keys at testTime.
 func newTestRouter(log *slog.Logger, keys Keys, metrics prometheus.Registerer) *Router {
 	return NewRouter(Options{
-		Identifier: &Verifier{Region: testRegion, Keys: keys, Now: func() time.Time { return testTime }},
-		Log:        log, Metrics: metrics,
+		Identifier: &Verifier{Region: testRegion, Keys: keys, Now: func() time.Time { return testTime },
+			PresignedMethods: methods},
+		Log: log, Metrics: metrics,
 	})
 }
 

@@ -4,12 +4,10 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
-	"io"
 	"net/http"
 	"time"
 
 	"atoll.dev/cluster"
-	"atoll.dev/internal/rest"
 )
 
 // MaxBody is the largest body of a signed request. The signature covers the body,
@@ -22,12 +20,20 @@ type Verifier struct {
 	Region string
 	Keys   Keys
 	Now    func() time.Time // default time.Now
+
+	// MaxPresigned is the longest validity of a presigned request; default 15 minutes.
+	MaxPresigned time.Duration
+
+	// PresignedMethods are the methods that a presigned request may have; default GET.
+	// Whoever reads the URL of a presigned request may send it.
+	PresignedMethods []string
 }
 
 // Verify returns the key pair that signed r, and the body of r, which it has read.
-// Its errors are *rest.Error. It checks the claim, its scope, its date and its
-// headers, and after that the body and the signature; an unknown key costs as much
-// as a wrong signature.
+// Its errors are *rest.Error. It checks, in this order, the claim, its scope, its
+// date and its headers; the key; the signature, when the request declares the hash
+// of its body; then it reads the body, and checks what is left. So it reads no body
+// for an unknown key, and none for a wrong signature over a declared hash.
 func (v *Verifier) Verify(r *http.Request) (Key, []byte, error) {
 	_, key, body, err := v.verify(r)
 	return key, body, err
@@ -35,72 +41,97 @@ func (v *Verifier) Verify(r *http.Request) (Key, []byte, error) {
 
 // Identify implements Identifier.
 func (v *Verifier) Identify(r *http.Request) (Identity, []byte, error) {
-	claimed, key, body, err := v.verify(r)
+	c, key, body, err := v.verify(r)
 	if err != nil {
-		return Identity{AccessKeyID: claimed}, nil, err
+		var claimed Identity
+		if c != nil {
+			claimed.AccessKeyID = c.keyID
+		}
+		return claimed, nil, err
 	}
 	return Identity{
 		Principal: key.Principal, Account: cluster.Account(key.Account),
 		AccessKeyID: key.AccessKeyID, Privileged: key.Privileged,
+		Proof: Proof{Signature: c.signature, ValidUntil: c.validUntil()},
 	}, body, nil
 }
 
-// verify also returns the access key id that the request claims, for the log.
-func (v *Verifier) verify(r *http.Request) (claimed string, key Key, body []byte, err error) {
+// verify also returns the claim, for the log and the proof; nil when there is none.
+func (v *Verifier) verify(r *http.Request) (c *claim, key Key, body []byte, err error) {
 	m, ok := messageOf(r)
 	if !ok {
-		return "", Key{}, nil, refuse(InvalidTarget,
+		return nil, Key{}, nil, refuse(InvalidTarget,
 			"the request target is not a path; send the path and query only, and the host in the Host header")
 	}
-	c, err := parseClaim(m.header, m.query)
-	if err != nil {
-		return "", Key{}, nil, err
+	if c, err = parseClaim(m.header, m.query); err != nil {
+		return nil, Key{}, nil, err
 	}
-	now := time.Now
-	if v.Now != nil {
-		now = v.Now
-	}
-	for _, err := range []error{c.checkScope(v.Region), c.checkTime(now()), c.checkHeaders(m)} {
+	for _, err := range []error{c.checkScope(v.Region), v.checkPresigned(c, m.method), c.checkTime(v.now()),
+		c.checkHeaders(m), c.checkUnsignedPayload(r)} {
 		if err != nil {
-			return c.keyID, Key{}, nil, err
+			return c, Key{}, nil, err
 		}
 	}
 	key, known, err := v.Keys.Lookup(c.keyID)
 	if err != nil {
-		return c.keyID, Key{}, nil, refuse(KeysNotReady,
+		return c, Key{}, nil, refuse(KeysNotReady,
 			"the region has not read its key pairs yet, so it cannot tell who signed; try again").Because(err)
 	}
 	if !known {
 		key = Key{Secret: decoySecret}
 	}
-	body, err = readBody(r)
-	if err != nil {
-		return c.keyID, Key{}, nil, err
+	hash := c.hashBeforeBody(r)
+	if hash == "" && known {
+		if body, err = readBody(r, senderUnproven); err != nil {
+			return c, Key{}, nil, err
+		}
+		hash = hashOf(body)
 	}
-	payloadHash, err := c.checkPayload(body)
-	if err != nil {
-		return c.keyID, Key{}, nil, err
+	if err := v.check(m, c, key, known, hash); err != nil {
+		return c, Key{}, nil, err
 	}
+	if body == nil {
+		if body, err = readBody(r, senderProven); err != nil {
+			return c, Key{}, nil, err
+		}
+	} else if lease, ok := r.Context().Value(bodyLeaseKey{}).(*bodyLease); ok {
+		lease.prove()
+	}
+	if err := c.checkPayload(body); err != nil {
+		return c, Key{}, nil, err
+	}
+	return c, key, body, nil
+}
+
+func (v *Verifier) now() time.Time {
+	if v.Now != nil {
+		return v.Now()
+	}
+	return time.Now()
+}
+
+// check refuses a signature that is not that of the request by the key.
+func (v *Verifier) check(m message, c *claim, key Key, known bool, payloadHash string) error {
 	right := matches(c, key.Secret, canonicalRequests(m, c, payloadHash))
 	switch {
 	case !known:
-		return c.keyID, Key{}, nil, refuse(UnknownKey,
+		return refuse(UnknownKey,
 			"nobody in this region has the access key id %s; see 'atoll key list'", quoted(c.keyID))
 	case !right:
 		if n, ok := c.missingHeader(m); ok {
-			return c.keyID, Key{}, nil, refuse(MissingHeader,
+			return refuse(MissingHeader,
 				"SignedHeaders names %s, which the request does not have; send it, and see that no proxy removes it",
 				quoted(n))
 		}
-		return c.keyID, Key{}, nil, refuse(WrongSignature, "%s", wrongSignature(m))
+		return refuse(WrongSignature, "%s", wrongSignature(m))
 	case !tokenMatches(c, key):
-		return c.keyID, Key{}, nil, refuse(UnexpectedToken,
+		return refuse(UnexpectedToken,
 			"the session token is not one of this access key; send the token that came with the key, or none")
 	case key.Disabled:
 		// Only a caller who has the secret gets this error.
-		return c.keyID, Key{}, nil, refuse(DisabledKey, "the access key %s is disabled; use another", quoted(c.keyID))
+		return refuse(DisabledKey, "the access key %s is disabled; use another", quoted(c.keyID))
 	}
-	return c.keyID, key, body, nil
+	return nil
 }
 
 // decoySecret has the length of a real secret, so that an unknown key takes the
@@ -138,43 +169,37 @@ func tokenMatches(c *claim, key Key) bool {
 	return key.SessionToken != "" && subtle.ConstantTimeCompare([]byte(c.token), []byte(key.SessionToken)) == 1
 }
 
-func readBody(r *http.Request) ([]byte, error) {
-	tooLarge := refuse(BodyTooLarge, "the request body is larger than %d bytes; send less", MaxBody)
-	if r.ContentLength > MaxBody {
-		rest.Drain(r)
-		return nil, tooLarge
+// hashBeforeBody returns the payload hash of the canonical request when it is known
+// before the body is read: it is declared, or there is no body. Otherwise it returns "".
+func (c *claim) hashBeforeBody(r *http.Request) string {
+	if c.payloadHash == "" && (r.ContentLength == 0 || r.Body == nil || r.Body == http.NoBody) {
+		return hashOf(nil)
 	}
-	if r.Body == nil {
-		return nil, nil
-	}
-	body, err := io.ReadAll(io.LimitReader(r.Body, MaxBody+1))
-	switch {
-	case len(body) > MaxBody:
-		rest.Drain(r)
-		return nil, tooLarge
-	case err != nil:
-		return nil, refuse(BodyIncomplete, "the request body ended early; send it whole").Because(err)
-	}
-	return body, nil
+	return c.payloadHash
 }
 
-// checkPayload returns the payload hash that the canonical request has.
-func (c *claim) checkPayload(body []byte) (string, error) {
-	if c.payloadHash == unsignedPayload {
-		if len(body) > 0 {
-			return "",
-				refuse(UnsignedPayload,
-					"a request with a body must sign it; send its SHA-256 in x-amz-content-sha256, or leave that "+
-						"header out")
-		}
-		return unsignedPayload, nil
-	}
+func hashOf(body []byte) string {
 	sum := sha256.Sum256(body)
-	hash := hex.EncodeToString(sum[:])
-	if c.payloadHash != "" && c.payloadHash != hash {
-		return "",
-			refuse(PayloadMismatch,
-				"x-amz-content-sha256 is not the hash of the body that arrived; send the body that was signed")
+	return hex.EncodeToString(sum[:])
+}
+
+// checkUnsignedPayload refuses a body that the signature does not cover.
+func (c *claim) checkUnsignedPayload(r *http.Request) error {
+	if c.payloadHash == unsignedPayload && r.ContentLength != 0 {
+		return refuse(UnsignedPayload,
+			"a request with a body must sign it; send its SHA-256 in x-amz-content-sha256, or leave that header out")
 	}
-	return hash, nil
+	return nil
+}
+
+// checkPayload refuses a body that is not the declared one.
+func (c *claim) checkPayload(body []byte) error {
+	switch {
+	case c.payloadHash == unsignedPayload && len(body) > 0:
+		return refuse(UnsignedPayload, "a request with a body must sign it; send its SHA-256 in x-amz-content-sha256")
+	case c.payloadHash != "" && c.payloadHash != unsignedPayload && c.payloadHash != hashOf(body):
+		return refuse(PayloadMismatch,
+			"x-amz-content-sha256 is not the hash of the body that arrived; send the body that was signed")
+	}
+	return nil
 }

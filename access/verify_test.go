@@ -2,6 +2,7 @@ package access
 
 import (
 	"errors"
+	"io"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -91,8 +92,10 @@ func TestFaultsOfTheHeaderForm(t *testing.T) {
 		{"upper case header", edit("host;", "Host;"), IncompleteSignature, incomplete, "lower case"},
 		{"header twice", edit("host;", "host;host;"), IncompleteSignature, incomplete, "different"},
 		{"signed header gone", edit("host;", "host;x-gone;"), MissingHeader, invalid, "'x-gone'"},
-		{"payload hash of another body", set("X-Amz-Content-Sha256", strings.Repeat("0", 64)), PayloadMismatch, invalid,
-			"not the hash"},
+		{"payload hash of another body", set("X-Amz-Content-Sha256", strings.Repeat("0", 64)), WrongSignature, invalid,
+			"body"},
+		{"body of another hash", func(r *http.Request) { r.Body = io.NopCloser(strings.NewReader("[]")) }, PayloadMismatch,
+			invalid, "not the hash"},
 		{"payload hash is none", set("X-Amz-Content-Sha256", "abc"), PayloadMismatch, invalid, "64 hexadecimal"},
 		{"unsigned payload", set("X-Amz-Content-Sha256", unsignedPayload), UnsignedPayload, invalid, "must sign it"},
 		{"streaming", set("X-Amz-Content-Sha256", "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"), UnsignedPayload, invalid,
@@ -142,7 +145,7 @@ func TestFaultsOfThePresignedForm(t *testing.T) {
 		{"no signed headers", drop(paramSignedHeaders), IncompleteSignature},
 		{"no signature", drop(paramSignature), IncompleteSignature},
 		{"other algorithm", param(paramAlgorithm, "AWS4-ECDSA-P256-SHA256"), UnsupportedAlgorithm},
-		{"longer expiry", param(paramExpires, "3600"), WrongSignature},
+		{"longer expiry", param(paramExpires, "600"), WrongSignature},
 		{"no expiry", drop(paramExpires), WrongSignature},
 		{"expiry of 0", param(paramExpires, "0"), InvalidExpiry},
 		{"expiry of 8 days", param(paramExpires, "691200"), InvalidExpiry},
@@ -188,7 +191,8 @@ func TestTheClockDecides(t *testing.T) {
 		{"presigned too early", presigned(time.Minute), -15*time.Minute - time.Second, SignatureInFuture},
 		{"presigned, last second", presigned(time.Minute), time.Minute, ""},
 		{"presigned, expired", presigned(time.Minute), time.Minute + time.Second, SignatureExpired},
-		{"presigned, a day", presigned(24 * time.Hour), 24 * time.Hour, ""},
+		{"presigned, longest", presigned(15 * time.Minute), 15 * time.Minute, ""},
+		{"presigned, longer than the longest", presigned(15*time.Minute + time.Second), 0, InvalidExpiry},
 		{"presigned without expiry", presigned(0), 15 * time.Minute, ""},
 		{"presigned without expiry, late", presigned(0), 15*time.Minute + time.Second, SignatureExpired},
 	} {

@@ -1,0 +1,247 @@
+package access
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"atoll.dev/cluster"
+	"atoll.dev/internal/pgtest"
+	"atoll.dev/internal/rest"
+	"atoll.dev/store"
+)
+
+// limitedTo returns a Limiter with one rate for all classes, and its clock.
+func limitedTo(rate Rate, o Limits) (*Limiter, *time.Time) {
+	o.Rates = map[Class]Rate{}
+	for class := range DefaultRates {
+		o.Rates[class] = rate
+	}
+	l, now := NewLimiter(o), testTime
+	l.now = func() time.Time { return now }
+	return l, &now
+}
+
+func TestAnAccountHasARateForEachClass(t *testing.T) {
+	l, now := limitedTo(Rate{PerSecond: 2, Burst: 3}, Limits{Exempt: []cluster.Account{"000000000009"}})
+	h := http.Header{}
+	for i := range 3 {
+		if err := l.take(h, account, Writes); err != nil {
+			t.Fatal(err)
+		}
+		if got := h.Get("X-RateLimit-Limit") + " " + h.Get("X-RateLimit-Remaining"); got != fmt.Sprint("3 ", 2-i) {
+			t.Errorf("headers: %s", got)
+		}
+	}
+	err := l.take(h, account, Writes)
+	e, ok := errors.AsType[*rest.Error](err)
+	if !ok || e.Status != http.StatusTooManyRequests || Code(e.Code) != RateLimited || e.RetryAfter != time.Second/2 ||
+		h.Get("X-RateLimit-Remaining") != "0" || h.Get("X-RateLimit-Reset") != "2" {
+		t.Errorf("over the rate: %+v %v", e, h)
+	}
+	for _, other := range []struct {
+		account cluster.Account
+		class   Class
+	}{{account, Reads}, {account, Lists}, {account, Credentials}, {"000000000002", Writes}, {"000000000009", Writes}} {
+		if err := l.take(http.Header{}, other.account, other.class); err != nil {
+			t.Errorf("%v: %v", other, err)
+		}
+	}
+	exempt := http.Header{}
+	for range 20 {
+		if err := l.take(exempt, "000000000009", Writes); err != nil || len(exempt) != 0 {
+			t.Fatalf("exempt: %v %v", err, exempt)
+		}
+	}
+	*now = now.Add(time.Second)
+	for i, want := range []bool{true, true, false} {
+		if err := l.take(h, account, Writes); (err == nil) != want {
+			t.Errorf("request %d of the next second: %v", i, err)
+		}
+	}
+}
+
+// failingLedger settles nothing.
+type failingLedger struct{}
+
+func (failingLedger) Settle(context.Context, []Spending) (map[string]float64, error) {
+	return nil, store.ErrUnavailable
+}
+
+// Without the ledger the local bucket limits; after an outage no debt is larger than the bucket.
+func TestWithoutTheLedgerTheLocalBucketLimits(t *testing.T) {
+	l, now := limitedTo(Rate{PerSecond: 1, Burst: 5}, Limits{})
+	taken := 0
+	for range 100 {
+		for range 10 {
+			if l.take(http.Header{}, account, Writes) == nil {
+				taken++
+			}
+		}
+		*now = now.Add(time.Second)
+		if err := l.settle(t.Context(), failingLedger{}); !errors.Is(err, store.ErrUnavailable) {
+			t.Fatal(err)
+		}
+	}
+	if taken != 5+99 {
+		t.Errorf("%d requests in 100 s, want 104", taken)
+	}
+	if b := l.buckets[bucketKey{account, Writes}]; b.spent > 5 {
+		t.Errorf("%v tokens are to be settled", b.spent)
+	}
+}
+
+// Two replicas share one rate: what one took, the other lacks after both have settled.
+func TestReplicasShareARate(t *testing.T) {
+	dsn := pgtest.DSN(t)
+	var limiters [2]*Limiter
+	var ledgers [2]Ledger
+	for i := range limiters {
+		limiters[i], _ = limitedTo(Rate{PerSecond: 1e-6, Burst: 100}, Limits{})
+		s, err := store.Open(t.Context(), store.Options{DSN: dsn, Kinds: StoreKinds(), Migrations: Migrations()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.Close)
+		ledgers[i] = NewSharedBuckets(s)
+	}
+	take := func(replica, n int) (taken int) {
+		for range n {
+			if limiters[replica].take(http.Header{}, account, Writes) == nil {
+				taken++
+			}
+		}
+		return taken
+	}
+	settle := func() {
+		t.Helper()
+		var both sync.WaitGroup
+		for i := range limiters {
+			both.Go(func() {
+				if err := limiters[i].settle(t.Context(), ledgers[i]); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		both.Wait()
+	}
+	if taken := take(0, 60) + take(1, 1); taken != 61 {
+		t.Fatalf("%d taken", taken)
+	}
+	settle()
+	if taken := take(1, 1); taken != 1 {
+		t.Fatal("the shared bucket has tokens")
+	}
+	settle() // the second replica learns what the first one took
+	if taken := take(1, 100); taken != 38 {
+		t.Errorf("the second replica took %d of the 38 that were left", taken)
+	}
+	settle()
+	take(0, 100) // the first replica has not settled since: replicas may go into debt for one period
+	settle()
+	for i := range limiters {
+		if taken := take(i, 100); taken != 0 {
+			t.Errorf("replica %d took %d of an empty bucket", i, taken)
+		}
+	}
+	b := limiters[0].buckets[bucketKey{account, Writes}]
+	if b.tokens < -100 || math.IsNaN(b.tokens) {
+		t.Errorf("the debt is %v, larger than the bucket", b.tokens)
+	}
+}
+
+// Reads are shed before writes, and watches are not counted.
+func TestReadsAreShedBeforeWrites(t *testing.T) {
+	l, _ := limitedTo(Rate{PerSecond: 1000, Burst: 1000}, Limits{Concurrent: 10})
+	get, watch := request(t, "GET", "/x", ""), request(t, "GET", "/x?watch=true", "")
+	var ends []func()
+	begin := func(r *http.Request, class Class) error {
+		end, err := l.begin(r, class)
+		if err == nil {
+			ends = append(ends, end)
+		}
+		return err
+	}
+	for range 8 {
+		if err := begin(get, Reads); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, class := range []Class{Reads, Lists} {
+		err := begin(get, class)
+		if e, ok := errors.AsType[*rest.Error](err); !ok || e.Status != http.StatusServiceUnavailable || e.RetryAfter == 0 {
+			t.Errorf("%s: %v", class, err)
+		}
+	}
+	if err := begin(watch, Lists); err != nil {
+		t.Errorf("watch: %v", err)
+	}
+	for _, class := range []Class{Writes, Credentials} {
+		if err := begin(get, class); err != nil {
+			t.Errorf("%s: %v", class, err)
+		}
+	}
+	if err := begin(get, Writes); err == nil {
+		t.Error("more requests run than may")
+	}
+	for _, end := range ends {
+		end()
+	}
+	if l.running != 0 {
+		t.Errorf("%d run after all have ended", l.running)
+	}
+}
+
+// Over HTTP, the answer is the contract's, and the handler does not run.
+func TestARateLimitedRequestIsAnswered429(t *testing.T) {
+	l, _ := limitedTo(Rate{PerSecond: 1, Burst: 1}, Limits{})
+	rt := NewRouter(Options{Log: quiet, Identifier: testVerifier(), Limiter: l})
+	ran := 0
+	handleEverything(rt, func(http.ResponseWriter, *http.Request) error { ran++; return nil })
+	for i, want := range []int{http.StatusOK, http.StatusTooManyRequests} {
+		r := request(t, "GET", fmt.Sprintf("/x/%d", i), "")
+		forge(t, r, creds)
+		w := serve(rt, r)
+		if w.Code != want || w.Header().Get("X-Ratelimit-Limit") != "1" || ran != 1 ||
+			want == http.StatusTooManyRequests && (w.Header().Get("Retry-After") != "1" ||
+				!strings.Contains(w.Body.String(), `"code":"rate-limited"`)) {
+			t.Errorf("request %d: %d %v %s", i, w.Code, w.Header(), w.Body)
+		}
+	}
+	if w := serve(rt, request(t, "GET", "/api/v0/live", "")); w.Code != http.StatusOK {
+		t.Errorf("public: %d", w.Code)
+	}
+}
+
+func TestRatesAreParsed(t *testing.T) {
+	if r, err := ParseRate("0.5/20"); err != nil || r != (Rate{0.5, 20}) {
+		t.Errorf("%v %v", r, err)
+	}
+	for _, text := range []string{"", "5", "5/", "/5", "0/5", "5/0", "-1/5", "NaN/5", "5/NaN", "Inf/5", "5/Inf", "a/b",
+		"5/6/7"} {
+		if r, err := ParseRate(text); err == nil {
+			t.Errorf("%q is %v", text, r)
+		}
+	}
+}
+
+func BenchmarkLimiter(b *testing.B) {
+	l := NewLimiter(Limits{Rates: map[Class]Rate{Reads: {PerSecond: 1e6, Burst: 1e9}}})
+	h, r := http.Header{}, request(b, "GET", "/x", "")
+	for b.Loop() {
+		if err := l.take(h, account, Reads); err != nil {
+			b.Fatal(err)
+		}
+		end, err := l.begin(r, Reads)
+		if err != nil {
+			b.Fatal(err)
+		}
+		end()
+	}
+}
