@@ -9,19 +9,37 @@ import (
 	"atoll.dev/store"
 )
 
+// openPlatform opens the platform database.
+func openPlatform(ctx context.Context, dsn string, log *slog.Logger) (*store.Store, error) {
+	st, err := store.Open(ctx, store.Options{DSN: dsn, Kinds: access.StoreKinds(), Migrations: access.Migrations(),
+		Logger: log})
+	if err != nil {
+		return nil, fmt.Errorf("platform database: %w", err)
+	}
+	return st, nil
+}
+
 // OpenKeys opens the platform database and the keys in it.
 func OpenKeys(ctx context.Context, dsn, sealKey string, log *slog.Logger) (*access.KeyStore, func(), error) {
-	st, err := store.Open(ctx, store.Options{DSN: dsn, Kinds: access.StoreKinds(), Logger: log})
+	st, err := openPlatform(ctx, dsn, log)
 	if err != nil {
-		return nil, nil, fmt.Errorf("platform database: %w", err)
+		return nil, nil, err
 	}
-	sealer, err := access.OpenSealer(sealKey)
+	keys, err := newKeys(st, sealKey, log)
 	if err != nil {
 		st.Close()
 		return nil, nil, err
 	}
-	keys := access.NewKeyStore(st, sealer, access.CacheObserver{Unusable: func(id string, err error) {
-		log.Warn("key pair unusable", "access_key_id", id, "error", err)
-	}})
 	return keys, st.Close, nil
+}
+
+// newKeys returns the keys in the platform database.
+func newKeys(st *store.Store, sealKey string, log *slog.Logger) (*access.KeyStore, error) {
+	sealer, err := access.OpenSealer(sealKey)
+	if err != nil {
+		return nil, err
+	}
+	return access.NewKeyStore(st, sealer, access.CacheObserver{Unusable: func(id string, err error) {
+		log.Warn("key pair unusable", "access_key_id", id, "error", err)
+	}}), nil
 }

@@ -10,6 +10,7 @@ import (
 	"atoll.dev/access"
 	"atoll.dev/client/clmclient"
 	"atoll.dev/client/maestroclient"
+	"atoll.dev/cluster"
 	"atoll.dev/front/rosa"
 	"atoll.dev/internal/rest"
 	"atoll.dev/pki"
@@ -25,6 +26,10 @@ type platformService struct {
 	placement string
 	maestro   maestroclient.Options
 	identity  identityFlags
+	limits    rest.ConnLimits
+	rates     map[string]string
+	exempt    []string
+	running   int
 }
 
 // Platform returns the command of the Platform API.
@@ -44,6 +49,15 @@ the region's own services.`, f)
 		"URL of the lifecycle manager, to which management clusters are made known")
 	cmd.Flags().StringVar(&f.placement, "placement-shown-to", string(rosa.PlacementToOperators),
 		"who reads which management cluster hosts a cluster: operators (privileged accounts), or customers, too")
+	cmd.Flags().IntVar(&f.limits.Total, "max-connections", 8192, "open connections of the API")
+	cmd.Flags().IntVar(&f.limits.PerSource, "max-connections-per-source", 4096,
+		"of these, from one address; raise it when clients come through one proxy")
+	cmd.Flags().StringToStringVar(&f.rates, "rate", nil,
+		"requests of an account: reads, lists, writes or credentials=PER_SECOND/AT_ONCE (default reads=2000/10000,"+
+			"lists=500/5000,writes=500/5000,credentials=20/400)")
+	cmd.Flags().StringSliceVar(&f.exempt, "rate-exempt", nil, "accounts without a rate")
+	cmd.Flags().IntVar(&f.running, "max-requests", 1024,
+		"requests that run at the same time; from 80 % on, reads are refused")
 	for _, name := range []string{"region", "dsn", "seal-key", "maestro-http", "maestro-grpc"} {
 		cmd.MarkFlagRequired(name)
 	}
@@ -69,13 +83,29 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 	if err != nil {
 		return err
 	}
-	var closeKeys func()
-	if s.Keys, closeKeys, err = OpenKeys(p.ctx, f.dsn, f.sealKey, s.Log); err != nil {
+	db, err := openPlatform(p.ctx, f.dsn, s.Log)
+	if err != nil {
 		return err
 	}
-	defer closeKeys()
+	defer db.Close()
+	if s.Keys, err = newKeys(db, f.sealKey, s.Log); err != nil {
+		return err
+	}
 	s.Ops.Check("keys", s.Keys.Ready)
 	p.run(s.Keys.Run)
+	limiter, err := f.limiter()
+	if err != nil {
+		return err
+	}
+	signatures := access.NewUsedSignatures(db)
+	p.run(func(ctx context.Context) error { // they end with ctx only
+		_ = limiter.Run(ctx, access.NewSharedBuckets(db))
+		return nil
+	})
+	p.run(func(ctx context.Context) error {
+		_ = signatures.Run(ctx)
+		return nil
+	})
 
 	f.maestro.TLS = identity.ClientTLS("maestro")
 	if s.Maestro, err = maestroclient.New(f.maestro); err != nil {
@@ -90,10 +120,32 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 		}
 		defer s.CLM.Close()
 	}
+	f.limits.Metrics = s.Ops.Registry
 	handler := rosa.New(rosa.Options{
 		Maestro: s.Maestro, CLM: s.CLM, Identifier: &access.Verifier{Region: f.region, Keys: s.Keys},
-		Directory: s.Keys.Directory(), Region: f.region, Placement: rosa.Placement(f.placement), Ops: s.Ops, Log: s.Log, Metrics: s.Ops.Registry,
+		Directory: s.Keys.Directory(), Region: f.region, Signatures: signatures, Limiter: limiter,
+		Placement: rosa.Placement(f.placement), Ops: s.Ops, Log: s.Log, Metrics: s.Ops.Registry,
 	})
-	s.serve(p, l, "platform", identity.ServerTLS(pki.CertificateOptional), rest.Server{Handler: handler})
+	s.serve(p, l, "platform", identity.ServerTLS(pki.CertificateOptional),
+		rest.Server{Handler: handler, Limits: f.limits})
 	return p.wait()
+}
+
+// limiter returns the limits of identified callers that the flags describe.
+func (f *platformService) limiter() (*access.Limiter, error) {
+	limits := access.Limits{Rates: map[access.Class]access.Rate{}, Concurrent: f.running}
+	for class, text := range f.rates {
+		if _, ok := access.DefaultRates[access.Class(class)]; !ok {
+			return nil, fmt.Errorf("--rate %s=%s: there are reads, lists, writes and credentials", class, text)
+		}
+		rate, err := access.ParseRate(text)
+		if err != nil {
+			return nil, fmt.Errorf("--rate %s: %w", class, err)
+		}
+		limits.Rates[access.Class(class)] = rate
+	}
+	for _, account := range f.exempt {
+		limits.Exempt = append(limits.Exempt, cluster.Account(account))
+	}
+	return access.NewLimiter(limits), nil
 }

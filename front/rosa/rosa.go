@@ -61,6 +61,13 @@ type Options struct {
 	// Region is the region's name, as policies may depend on it.
 	Region string
 
+	// Signatures make each signature good for one change; nil: a change may be sent
+	// again with the same signature.
+	Signatures access.Signatures
+
+	// Limiter limits identified callers; nil: they have no limits.
+	Limiter *access.Limiter
+
 	// Ops answers live and ready. New adds the checks "maestro" and, with a CLM,
 	// "clm".
 	Ops *rest.Ops
@@ -124,6 +131,7 @@ func New(o Options) http.Handler {
 	}
 	router := access.NewRouter(access.Options{
 		Identifier: o.Identifier, Policy: o.Policy, Resources: f, Region: o.Region, Log: o.Log, Metrics: o.Metrics,
+		Signatures: o.Signatures, Limiter: o.Limiter,
 	})
 	f.register(router)
 	return rest.Observe(rest.Options{
