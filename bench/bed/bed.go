@@ -261,20 +261,22 @@ func Await(ctx context.Context, every time.Duration, check func() error) error {
 	return AwaitFor(ctx, 2*time.Minute, every, check)
 }
 
-// AwaitFor is Await with another limit.
+// AwaitFor is Await with another limit. The pause between two calls is at least five times as long as a call, so that
+// expensive checks slow the measured processes little.
 func AwaitFor(ctx context.Context, limit, every time.Duration, check func() error) error {
 	deadline := time.Now().Add(limit)
-	tick := time.NewTicker(every)
-	defer tick.Stop()
 	for {
+		begun := time.Now()
 		err := check()
 		if err == nil || time.Now().After(deadline) {
 			return err
 		}
+		timer := time.NewTimer(max(every, 5*time.Since(begun)))
 		select {
 		case <-ctx.Done():
+			timer.Stop()
 			return ctx.Err()
-		case <-tick.C:
+		case <-timer.C:
 		}
 	}
 }

@@ -92,6 +92,9 @@ func (a *agent) sendJSON(kind string, v any) {
 	e := bed.AgentEvent(a.name, kind, data)
 	if kind == work.SpecResync {
 		e.Extensions[work.ExtOriginalSource] = ""
+		if a.digests.Load() {
+			e.Extensions[work.ExtDigests] = "1"
+		}
 	}
 	a.send(e)
 }

@@ -200,8 +200,22 @@ func (s sample) store(ctx context.Context, dsn string, n int, textsOf func(i int
 		return err
 	}
 	defer conn.Close(ctx)
-	// The statistics are those that the database would have collected while the works came one by one.
-	_, err = conn.Exec(ctx, "vacuum (analyze)")
+	// Stores fold the tally while documents come one by one.
+	if _, err := conn.Exec(ctx, `with every as (delete from tally returning kind, n)
+		insert into tally select kind, sum(n) from every group by kind`); err != nil {
+		return err
+	}
+	// The statistics are those that the database would have collected while the works came one by one. The checkpoint
+	// and the writing of dirty pages belong to the preparation, too.
+	if _, err := conn.Exec(ctx, "vacuum (analyze)"); err != nil {
+		return err
+	}
+	super, err := pgx.Connect(ctx, strings.Replace(dsn, "//maestro@", "//postgres@", 1))
+	if err != nil {
+		return err
+	}
+	defer super.Close(ctx)
+	_, err = super.Exec(ctx, "checkpoint")
 	return err
 }
 
