@@ -53,3 +53,60 @@ func TestASlowAgentIsAskedForStatusesSeldom(t *testing.T) {
 		return nil
 	})
 }
+
+// TestStatusAsksAreCollected: what is added during the pause is asked for once
+// it is over, all at once, and nobody waits for another consumer's pause.
+func TestStatusAsksAreCollected(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	a := newStatusAsks(nil)
+	take := func(after time.Duration, want string) {
+		t.Helper()
+		now = now.Add(after)
+		due, next := a.take(now)
+		got := ""
+		for _, consumer := range []string{"mc1", "mc2"} {
+			if ids := due[consumer]; len(ids) > 0 {
+				got += fmt.Sprintf("%s:%d ", consumer, len(ids))
+			}
+		}
+		if !next.IsZero() {
+			got += "next in " + next.Sub(now).String()
+		}
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	a.add("mc1", []string{"a", "b"})
+	take(0, "mc1:2 ")
+	a.add("mc1", []string{"a", "b"})
+	a.add("mc1", []string{"b", "c"})
+	take(time.Second, "next in 9s")
+	a.add("mc2", []string{"x"})
+	take(time.Second, "mc2:1 next in 8s")
+	take(8*time.Second, "mc1:3 ")
+	take(time.Hour, "")
+	if len(a.last) > 0 || len(a.waiting) > 0 {
+		t.Errorf("%d and %d are remembered for nothing", len(a.last), len(a.waiting))
+	}
+}
+
+// TestListTakenAfterStatusLosesNoAcknowledgement: servers that share a subscription take an agent's events out of
+// order. One stores the status of a work, then another one takes a list from before the agent had the work, and
+// records that the agent lacks it. The agent ignores the work when it is sent again; the server must get its status.
+func TestListTakenAfterStatusLosesNoAcknowledgement(t *testing.T) {
+	t.Parallel()
+	site := newSite(t)
+	m := site.start()
+	m.consumer("mc1")
+	site.agent("mc1")
+	m.source().create("mc1", "w1", 1)
+	acknowledged := func() error {
+		if n := m.text(`select acknowledged::text from ledger where id = 'w1'`); n != "1" {
+			return fmt.Errorf("generation %s is acknowledged", n)
+		}
+		return nil
+	}
+	eventually(t, "the work is acknowledged", acknowledged)
+	m.exec(`update ledger set acknowledged = 0 where id = 'w1'`) // as the list of an agent without the work does
+	eventually(t, "the work is acknowledged again", acknowledged)
+}

@@ -94,15 +94,22 @@ func (l *Ledger) ConsumersWithBundles(ctx context.Context) (names []string, err 
 // StatusHashes reads the status hashes of a consumer's bundles, ordered by id: of all,
 // or of those with these ids. latest is the latest sequence of these statuses, "" when
 // none has one.
+//
+// A work that is unacknowledged although its stored status is about the wanted generation has an empty
+// hash, which no agent has: an intact agent sends its status again. Servers that share a subscription take
+// an agent's events out of order, so a list from before that status may have lowered the acknowledged
+// generation after it (LowerAcknowledged).
 func (l *Ledger) StatusHashes(ctx context.Context, consumer string, ids []string) (hashes []work.StatusHash,
 	latest string, err error) {
 	err = l.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		rows, err := c.Query(
 			ctx,
-			`select id, status_hash, sequence from ledger
+			`select id, case when wanted > acknowledged and exists (select from document d where d.kind = $3 and d.id = l.id
+					and (d.status->>'resourceversion')::bigint = l.wanted) then '' else status_hash end, sequence from ledger l
 				where consumer = $1 and gone_at is null and ($2::text[] is null or id = any($2)) order by id`,
 			consumer,
 			ids,
+			string(bundle.Kind),
 		)
 		if err != nil {
 			return err
