@@ -60,6 +60,10 @@ func (f *fleet) measureShared(ctx context.Context) error {
 	}
 	figures["shared_after_s"] = seconds(begun)
 	figures["slots_of_first"], figures["slots_of_second"] = count(shared, first), slots-count(shared, first)
+	// A server that begins asks all agents to compare. The changes are measured when that is done.
+	if err := f.awaitAgreement(ctx, begun, begun, nil, map[string]any{}); err != nil {
+		return err
+	}
 	if err := f.measureChanges(ctx, many, "two", figures); err != nil {
 		return err
 	}

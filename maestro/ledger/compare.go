@@ -24,12 +24,10 @@ type Comparison struct {
 	Unknown  []string // ids of works that the agent holds and the ledger does not have
 }
 
-// Compare compares a consumer's bundles with its agent's list. An empty
-// list asks for everything, as in the original; an agent that holds nothing
-// wants just that.
+// Compare compares a consumer's bundles with its agent's list. An empty list is a request
+// for all works, as in the original: the agent holds none.
 //
-// Works without a bundle are listed and not deleted: absence is never a deletion
-// (I8).
+// Compare lists works without a bundle and deletes none: absence is never a deletion (I8).
 func Compare(ours []Work, theirs []work.SpecVersion) Comparison {
 	versions := make(map[string]int64, len(theirs))
 	for _, v := range theirs {

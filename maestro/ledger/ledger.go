@@ -339,7 +339,7 @@ type Tombstone struct {
 }
 
 // TombstonesOf returns the tombstones of a source's bundles among these ids.
-func (l *Ledger) TombstonesOf(ctx context.Context, source string, ids []string) (dead []Tombstone, err error) {
+func (l *Ledger) TombstonesOf(ctx context.Context, source string, ids []string) (tombstones []Tombstone, err error) {
 	err = l.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		rows, err := c.Query(
 			ctx,
@@ -350,16 +350,16 @@ func (l *Ledger) TombstonesOf(ctx context.Context, source string, ids []string) 
 		if err != nil {
 			return err
 		}
-		dead, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (g Tombstone, err error) {
-			err = row.Scan(&g.ID, &g.Consumer, &g.Version, &g.At)
-			return g, err
+		tombstones, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (t Tombstone, err error) {
+			err = row.Scan(&t.ID, &t.Consumer, &t.Version, &t.At)
+			return t, err
 		})
 		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("reading deleted bundles: %w", err)
 	}
-	return dead, nil
+	return tombstones, nil
 }
 
 // LockConsumerForBundle keeps a consumer from being deleted until the transaction ends. Several
