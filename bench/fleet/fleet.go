@@ -177,10 +177,10 @@ func (f *fleet) query(ctx context.Context, call func(*pgx.Conn) error) error {
 	return call(conn)
 }
 
-// awaitAgreement waits until the ledger has acknowledged everything and agrees with the agents about some works, and
-// until the server has answered each agent after since that nothing differs, where agents compare by digests. It sets
-// the times of both as figures. Then it compares all works; no wait comes before this comparison, so a work that was
-// left out makes it fail.
+// awaitAgreement waits until the ledger has acknowledged everything and agrees with the agents about some works; then,
+// where agents compare by digests, until the server has answered each agent after since that nothing differs; and then
+// until all works agree. It sets the times as figures. It fails, and names the agents, when one does not agree within
+// *limit.
 func (f *fleet) awaitAgreement(ctx context.Context, since, begun time.Time, works []int, figures map[string]any) error {
 	if err := bed.AwaitFor(ctx, *limit, 200*time.Millisecond, func() error {
 		return f.compareWorks(ctx, works)
@@ -198,7 +198,11 @@ func (f *fleet) awaitAgreement(ctx context.Context, since, begun time.Time, work
 		}
 		figures["agents_agree_after_s"] = seconds(begun)
 	}
-	return f.compareAll(ctx)
+	if err := bed.AwaitFor(ctx, *limit, time.Second, func() error { return f.compareAll(ctx) }); err != nil {
+		return err
+	}
+	figures["all_compared_after_s"] = seconds(begun)
+	return nil
 }
 
 // compareWorks returns an error unless the ledger has acknowledged all works, and agrees with the agents about these.
