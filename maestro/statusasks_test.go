@@ -54,42 +54,6 @@ func TestASlowAgentIsAskedForStatusesSeldom(t *testing.T) {
 	})
 }
 
-// TestStatusAsksAreCollected: what is added during the pause is asked for once
-// it is over, all at once, and nobody waits for another consumer's pause.
-func TestStatusAsksAreCollected(t *testing.T) {
-	now := time.Unix(1_000_000, 0)
-	a := newStatusAsks(nil)
-	take := func(after time.Duration, want string) {
-		t.Helper()
-		now = now.Add(after)
-		due, next := a.take(now)
-		got := ""
-		for _, consumer := range []string{"mc1", "mc2"} {
-			if ids := due[consumer]; len(ids) > 0 {
-				got += fmt.Sprintf("%s:%d ", consumer, len(ids))
-			}
-		}
-		if !next.IsZero() {
-			got += "next in " + next.Sub(now).String()
-		}
-		if got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
-	}
-	a.add("mc1", []string{"a", "b"})
-	take(0, "mc1:2 ")
-	a.add("mc1", []string{"a", "b"})
-	a.add("mc1", []string{"b", "c"})
-	take(time.Second, "next in 9s")
-	a.add("mc2", []string{"x"})
-	take(time.Second, "mc2:1 next in 8s")
-	take(8*time.Second, "mc1:3 ")
-	take(time.Hour, "")
-	if len(a.last) > 0 || len(a.waiting) > 0 {
-		t.Errorf("%d and %d are remembered for nothing", len(a.last), len(a.waiting))
-	}
-}
-
 // TestListTakenAfterStatusLosesNoAcknowledgement: servers that share a subscription take an agent's events out of
 // order. One stores the status of a work, then another one takes a list from before the agent had the work, and
 // records that the agent lacks it. The agent ignores the work when it is sent again; the server must get its status.
