@@ -40,13 +40,21 @@ import (
 // customerKeys has one key pair.
 type customerKeys struct{ key access.Key }
 
+// theCustomer has the key pair of a privileged account, for whom no policies decide.
+var theCustomer = access.Key{
+	AccessKeyID: "AKIACUSTOMER22222222", Secret: "customer-secret", Privileged: true,
+	Account: "210987654321", Principal: "arn:aws:iam::210987654321:user/customer",
+}
+
 func (k customerKeys) Lookup(id string) (access.Key, bool, error) {
 	return k.key, id == k.key.AccessKeyID, nil
 }
 
-// frontRegion is the customer's view of a region: the Platform API, before a real CLM. The scripts
+// frontRegion starts the customer's view of a region: the Platform API with the key pairs and the
+// policies of a test, before a real CLM. The home gets its address and one key pair. The scripts
 // act as the adapters, except the one that signs.
-func frontRegion(t testing.TB, home string) *clmclient.Client {
+func frontRegion(t testing.TB, home string, key access.Key, keys access.Keys,
+	directory *access.Directory) *clmclient.Client {
 	t.Helper()
 	site := testsite.NewIn(t, filepath.Join(home, "pki"))
 	manager := testworld.StartCLM(site, testworld.CLMOptions{Tenancy: clm.Tenancy{Enabled: true,
@@ -60,14 +68,10 @@ func frontRegion(t testing.TB, home string) *clmclient.Client {
 	}
 	t.Cleanup(func() { _ = maestro.Close() })
 
-	key := access.Key{
-		AccessKeyID: "AKIACUSTOMER22222222", Secret: "customer-secret", Privileged: true,
-		Account: "210987654321", Principal: "arn:aws:iam::210987654321:user/customer",
-	}
 	quiet := slog.New(slog.DiscardHandler)
 	front := httptest.NewTLSServer(rosa.New(rosa.Options{
 		Maestro: maestro, CLM: platform, Ops: rest.NewOps(), Log: quiet,
-		Identifier: &access.Verifier{Region: "test-1", Keys: customerKeys{key}},
+		Identifier: &access.Verifier{Region: "test-1", Keys: keys}, Directory: directory, Region: "test-1",
 	}))
 	t.Cleanup(front.Close)
 	for name, content := range map[string]any{
@@ -204,7 +208,8 @@ func TestClusterScripts(t *testing.T) {
 			}
 			e.Setenv("ATOLL_HOME", home)
 			e.Setenv("ATOLL_ENDPOINT", "")
-			regions.Store(e.WorkDir, frontRegion(e.T().(testing.TB), home))
+			regions.Store(e.WorkDir, frontRegion(e.T().(testing.TB), home, theCustomer,
+				customerKeys{theCustomer}, nil))
 			return nil
 		},
 		Cmds: addLiveCommands(t, map[string]func(*testscript.TestScript, bool, []string){

@@ -72,10 +72,12 @@ cluster with "atoll work apply".`,
 			root.AddCommand(cmd)
 		}
 	}
-	add(useGroup, customer.Cluster(session), customer.NodePool(session))
+	add(useGroup, customer.Cluster(session), customer.NodePool(session), customer.Policy(session),
+		customer.Group(session), customer.Admin(session), customer.WhoAmI(session))
 	add(operateGroup, operator.Up(session), operator.Down(session), operator.Status(session), operator.Env(session),
 		operator.Logs(session),
-		operator.Key(session), operator.ManagementCluster(session), operator.Work(session), operator.Config(session))
+		operator.Account(session), operator.Key(session), operator.ManagementCluster(session), operator.Work(session),
+		operator.Config(session))
 	// Services whose operators have commands below the same word.
 	authority, maestro, manager := services.PKI(), services.Maestro(), services.CLM(session)
 	authority.AddCommand(operator.PKIToken(session))

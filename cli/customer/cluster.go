@@ -66,13 +66,13 @@ func explainError(err error) error {
 	case e.Code == remote.CodeUnreachable:
 		advice = "; is the region up? See `atoll status`"
 	case e.Status == http.StatusForbidden:
-		advice = "; `atoll key list` shows the accounts of your keys"
+		advice = "; `atoll whoami` shows who you are"
 	case e.Code == "CLUSTERS-MGMT-DELETE-005":
 		advice = "; that is `atoll cluster unprotect NAME`"
 	case e.Status == http.StatusGone:
 		advice = "; leave --cursor out to begin with what exists"
 	case e.Status == http.StatusPreconditionFailed:
-		advice = "; it has changed: read it again with `atoll cluster get`"
+		advice = "; it has changed meanwhile: get it, and decide again"
 	}
 	if advice == "" && more.Len() == 0 {
 		return err

@@ -23,11 +23,12 @@ func keyCreate(session *terminal.Session) *cobra.Command {
 	var privileged bool
 	cmd := &cobra.Command{
 		Use: "create", Short: "Make a key pair; its secret is shown once", Args: cobra.NoArgs,
-		Example: "  atoll key create --account 123456789012 --principal arn:aws:iam::123456789012:user/ann",
+		Example: "  atoll key create --account 123456789012 --principal arn:aws:iam::123456789012:root\n" +
+			"  atoll key create --account 123456789012 --principal arn:aws:iam::123456789012:user/ann",
 	}
 	cmd.Flags().StringVar(&account, "account", adminAccount, "account, 12 digits")
 	cmd.Flags().StringVar(&principal, "principal", "", "principal ARN (default the account's user/admin)")
-	cmd.Flags().BoolVar(&privileged, "privileged", false, "make the account privileged: it may do everything")
+	cmd.Flags().BoolVar(&privileged, "privileged", false, "make the account privileged: its principals operate the region")
 	o := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if principal == "" {
@@ -48,15 +49,18 @@ func keyCreate(session *terminal.Session) *cobra.Command {
 				return err
 			}
 			created := newKey{KeyPair: pair, SecretAccessKey: secret}
+			provisioned := false
 			for _, a := range accounts {
 				created.Privileged = created.Privileged || a.ID == account && a.Privileged
+				provisioned = provisioned || a.ID == account
 			}
 			return o.Print(session.Out, created, func(w io.Writer) {
 				fmt.Fprintf(
 					w, "access key id      %s\nsecret access key  %s\nprincipal          %s\n\nThe secret is not "+
 						"shown again.\n", pair.AccessKeyID, secret, pair.Principal)
-				if !created.Privileged {
-					fmt.Fprintf(w, "Account %s may do nothing yet: --privileged lets it do everything.\n", account)
+				if !provisioned {
+					fmt.Fprintf(w, "Account %s may do nothing yet: provision it with: atoll account create %s\n", account,
+						account)
 				}
 			})
 		})

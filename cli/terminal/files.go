@@ -38,15 +38,17 @@ func writeWhole(path string, data []byte, mode fs.FileMode) error {
 // WritePublic replaces a file atomically; everybody may read it.
 func WritePublic(path string, data []byte) error { return writeWhole(path, data, 0o644) }
 
+// ReadFile reads a file, or standard input for "-".
+func (session *Session) ReadFile(file string) ([]byte, error) {
+	if file == "-" {
+		return io.ReadAll(session.In)
+	}
+	return os.ReadFile(file)
+}
+
 // ReadYAML reads a file, or standard input for "-", as YAML or JSON, and returns JSON.
 func (session *Session) ReadYAML(file string) (json.RawMessage, error) {
-	var data []byte
-	var err error
-	if file == "-" {
-		data, err = io.ReadAll(session.In)
-	} else {
-		data, err = os.ReadFile(file)
-	}
+	data, err := session.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}

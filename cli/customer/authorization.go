@@ -1,0 +1,73 @@
+package customer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+
+	"github.com/spf13/cobra"
+
+	"atoll.dev/cli/terminal"
+	"atoll.dev/client"
+	"atoll.dev/client/remote"
+)
+
+// authorizer calls the Platform API about the administrators, groups and policies of one account: the
+// caller's, or that of the flag --account.
+type authorizer struct {
+	session *terminal.Session
+	account string
+}
+
+// addAccountFlag gives cmd and its verbs the flag --account.
+func addAccountFlag(session *terminal.Session, cmd *cobra.Command) *authorizer {
+	a := &authorizer{session: session}
+	cmd.PersistentFlags().StringVar(&a.account, "account", "",
+		"account, 12 digits; for operators (default the caller's own account)")
+	return a
+}
+
+var accountPattern = regexp.MustCompile(`^[0-9]{12}$`)
+
+// call calls f with the Authorization of the account, and explains the error that f returns.
+func (a *authorizer) call(ctx context.Context, f func(context.Context, *client.Authorization) error) error {
+	if a.account != "" && !accountPattern.MatchString(a.account) {
+		return fmt.Errorf("--account %q is not 12 digits", a.account)
+	}
+	return callRegion(a.session, ctx, func(ctx context.Context, api *client.Client) error {
+		return f(ctx, api.Authorization(a.account))
+	})
+}
+
+// hint returns the text of a command that a message proposes, for the same account.
+func (a *authorizer) hint(command string) string {
+	if a.account != "" {
+		command += " --account " + a.account
+	}
+	return "`" + command + "`"
+}
+
+// adviseNotFound adds to an error with status 404 the command that lists what exists.
+func (a *authorizer) adviseNotFound(err error, command string) error {
+	if remote.StatusOf(err) != http.StatusNotFound {
+		return err
+	}
+	return fmt.Errorf("%w; %s shows what there is", err, a.hint(command))
+}
+
+// findPolicy finds a policy by its id or name.
+func (a *authorizer) findPolicy(ctx context.Context, in *client.Authorization, name string) (client.Policy, error) {
+	policy, err := in.FindPolicy(ctx, name)
+	return policy, a.adviseNotFound(err, "atoll policy list")
+}
+
+// adviseInUse adds to the error of a policy or group that is in use the commands that end the use.
+func (a *authorizer) adviseInUse(err error, show, detach string) error {
+	e, ok := errors.AsType[*remote.Error](err)
+	if !ok || e.Code != "policy-in-use" && e.Code != "group-in-use" {
+		return err
+	}
+	return fmt.Errorf("%w: %s shows them, %s deletes one", err, a.hint(show), a.hint(detach))
+}
