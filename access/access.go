@@ -97,3 +97,6 @@ var (
 	principalPattern = regexp.MustCompile(`^arn:[a-z-]+:(iam|sts)::([0-9]{12}):[A-Za-z0-9+=,.@_/-]{1,512}$`)
 	keyIDPattern     = regexp.MustCompile(`^AKIA[A-Z2-7]{16}$`)
 )
+
+// IsAccountID reports whether a text has the form of an account's id: 12 digits.
+func IsAccountID(text string) bool { return accountPattern.MatchString(text) }

@@ -145,8 +145,8 @@ func (d *Directory) Account(ctx context.Context, id string) (AccountDocument, er
 // CreateAccount provisions an account. The error is store.ErrExists when it exists. Documents that an
 // interrupted deletion has left are removed first.
 func (d *Directory) CreateAccount(ctx context.Context, a Account) (AccountDocument, error) {
-	if !accountPattern.MatchString(a.ID) {
-		return AccountDocument{}, fmt.Errorf("account %s is not 12 digits: %w", quoted(a.ID), ErrInvalid)
+	if err := checkAccount(a.ID); err != nil {
+		return AccountDocument{}, err
 	}
 	if _, err := d.store.Get(ctx, KindAccount, a.ID); errors.Is(err, store.ErrNotFound) {
 		if err := d.removeScope(ctx, a.ID); err != nil {
@@ -174,6 +174,9 @@ func (d *Directory) DeleteAccount(ctx context.Context, id string, ifVersion int6
 
 // removeScope removes the documents of an account.
 func (d *Directory) removeScope(ctx context.Context, account string) error {
+	if err := checkAccount(account); err != nil {
+		return err // the store takes an empty scope for all scopes
+	}
 	for _, kind := range []store.Kind{KindAttachment, KindAdmin, KindPolicy, KindGroup} {
 		for {
 			page, err := d.store.List(ctx, store.Query{Kind: kind, Scope: account, Limit: 500})
@@ -195,6 +198,9 @@ func (d *Directory) removeScope(ctx context.Context, account string) error {
 
 // Admins is every administrator of an account, by ARN.
 func (d *Directory) Admins(ctx context.Context, account string) (arns []string, err error) {
+	if err := checkAccount(account); err != nil {
+		return nil, err
+	}
 	for after := ""; ; {
 		page, err := d.store.List(ctx, store.Query{Kind: KindAdmin, Scope: account, Limit: 500, After: after})
 		if err != nil {
@@ -363,17 +369,35 @@ func (d *Directory) Accounts(ctx context.Context, w Window) ([]AccountDocument, 
 
 // Policies returns a part of the policies of an account, by id, and how many it has.
 func (d *Directory) Policies(ctx context.Context, account string, w Window) ([]PolicyDocument, int, error) {
-	return listOf(ctx, d, KindPolicy, account, w, toPolicy)
+	return listIn(ctx, d, KindPolicy, account, w, toPolicy)
 }
 
 // Groups returns a part of the groups of an account, by id, and how many it has.
 func (d *Directory) Groups(ctx context.Context, account string, w Window) ([]GroupDocument, int, error) {
-	return listOf(ctx, d, KindGroup, account, w, toGroup)
+	return listIn(ctx, d, KindGroup, account, w, toGroup)
 }
 
 // Attachments returns a part of the attachments of an account, by id, and how many match.
 func (d *Directory) Attachments(ctx context.Context, account string, w Window) ([]AttachmentDocument, int, error) {
-	return listOf(ctx, d, KindAttachment, account, w, toAttachment)
+	return listIn(ctx, d, KindAttachment, account, w, toAttachment)
+}
+
+// listIn returns a part of the documents of one account. It refuses what is no account, because the
+// store takes an empty scope for all scopes.
+func listIn[T any](ctx context.Context, d *Directory, kind store.Kind, account string, w Window,
+	to func(store.Document) (T, error)) (items []T, total int, err error) {
+	if err := checkAccount(account); err != nil {
+		return nil, 0, err
+	}
+	return listOf(ctx, d, kind, account, w, to)
+}
+
+// checkAccount refuses what is not the id of an account.
+func checkAccount(account string) error {
+	if !IsAccountID(account) {
+		return fmt.Errorf("account %s is not 12 digits: %w", quoted(account), ErrInvalid)
+	}
+	return nil
 }
 
 func listOf[T any](ctx context.Context, d *Directory, kind store.Kind, account string, w Window,

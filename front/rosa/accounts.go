@@ -43,9 +43,12 @@ func (f *front) accounts(serve func(*accountRequest) error) rest.Handler {
 		}
 		who, _ := access.FromContext(r.Context())
 		a := &accountRequest{w: w, r: r, who: who, account: string(who.Account), directory: f.directory}
-		if others := r.URL.Query()[administer.Parameter]; len(others) > 1 {
+		switch others := r.URL.Query()[administer.Parameter]; {
+		case len(others) > 1:
 			return rest.Errorf(http.StatusBadRequest, rest.CodeInvalid, "accountId is there more than once")
-		} else if len(others) == 1 {
+		case len(others) == 1 && !access.IsAccountID(others[0]):
+			return rest.Errorf(http.StatusBadRequest, rest.CodeInvalid, "accountId is not 12 digits")
+		case len(others) == 1:
 			a.account = others[0]
 		}
 		r = r.WithContext(store.WithActor(r.Context(), store.Actor{

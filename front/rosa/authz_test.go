@@ -3,6 +3,7 @@ package rosa_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -51,8 +52,9 @@ func (claimedIdentity) Identify(r *http.Request) (access.Identity, []byte, error
 
 // authorized is a region whose Directory decides.
 type authorized struct {
-	t      *testing.T
-	server *httptest.Server
+	t         *testing.T
+	server    *httptest.Server
+	directory *access.Directory
 }
 
 // startAuthorized starts a region with the accounts of operators, of an owner and of another customer.
@@ -67,7 +69,7 @@ func startAuthorized(t *testing.T) *authorized {
 	keys := access.NewKeyStore(s, nil, access.CacheObserver{})
 	h := rosa.New(rosa.Options{Maestro: l.maestro, CLM: l.front, Directory: keys.Directory(), Region: region,
 		Identifier: claimedIdentity{}, Ops: rest.NewOps(), Log: slog.New(slog.DiscardHandler)})
-	a := &authorized{t, httptest.NewServer(asDocumented(t, h))}
+	a := &authorized{t, httptest.NewServer(asDocumented(t, h)), keys.Directory()}
 	t.Cleanup(a.server.Close)
 	a.want(root, "GET", "/clusters", "", 503, "policies-not-ready") // it was never read
 	go func() { _ = keys.Run(t.Context()) }()
@@ -242,6 +244,10 @@ func TestPoliciesDecideThroughTheAPI(t *testing.T) {
 		{"deny", all + `forbid (principal, action == ACTION::"DescribeCluster", resource) ` + isDev + `;`,
 			"GET", "/clusters/OTHER", "", true},
 		{"deny", all + `forbid (principal in ROSA::Group::"TEAM", action, resource);`, "GET", "/clusters", "", false},
+		{"deny", all + `forbid (principal, action == ACTION::"DeleteCluster", resource in ROSA::Account::"111111111111");`,
+			"DELETE", "/clusters/CLUSTER", "", false},
+		{"deny", all + `forbid (principal, action == ACTION::"DeleteCluster", resource in ROSA::Account::"111111111111");`,
+			"DELETE", "/clusters/CLUSTER?accountId=222222222222", "", false},
 
 		{"conditions", `permit (principal, action, resource) when {context.sourceIp.isLoopback()};`,
 			"GET", "/clusters/CLUSTER", "", true},
@@ -399,6 +405,21 @@ func TestAnAccountBeginsAndEnds(t *testing.T) {
 		`","action":"CreateWork","resource":"*"}`, 200, "")
 	if decision["decision"] != "DENY" {
 		t.Errorf("check of an operator's action: %v", decision)
+	}
+	// What is no account is not every account.
+	for _, wrong := range []string{"", "4", "%20", otherAccount + "0", otherAccount + "&accountId=" + account} {
+		for _, path := range []string{"policies", "groups", "attachments", "admins"} {
+			a.want(regionOperator, "GET", "/authz/"+path+"?accountId="+wrong, "", 400, "invalid-request")
+		}
+	}
+	_, _, policies := a.directory.Policies(t.Context(), "", access.Window{Limit: 1})
+	_, _, groups := a.directory.Groups(t.Context(), "", access.Window{Limit: 1})
+	_, _, attachments := a.directory.Attachments(t.Context(), "", access.Window{Limit: 1})
+	_, admins := a.directory.Admins(t.Context(), "")
+	for i, err := range []error{policies, groups, attachments, admins} {
+		if !errors.Is(err, access.ErrInvalid) {
+			t.Errorf("list %d of the empty account: %v", i, err)
+		}
 	}
 	a.want(regionOperator, "DELETE", "/accounts/"+operatorAccount, "", 409, "account-in-use")
 	a.want(regionOperator, "DELETE", "/accounts/"+account, "", 204, "")

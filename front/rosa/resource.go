@@ -24,7 +24,7 @@ import (
 // body names. Both are read as the handlers read them.
 func (f *front) Identify(r *http.Request, caller access.Identity, route access.Route) policy.Resource {
 	account := string(caller.Account)
-	if other := r.URL.Query()[administer.Parameter]; len(other) > 0 && route.Action != access.ActionDescribeCaller {
+	if other := r.URL.Query()[administer.Parameter]; len(other) > 0 && isAdministered(route.Path) {
 		account = other[0]
 	}
 	of := access.ResourceOf(route, r.PathValue(route.ID), account)

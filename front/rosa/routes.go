@@ -3,6 +3,7 @@ package rosa
 import (
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -148,6 +149,17 @@ var administer = access.Escalation{
 	Parameter: "accountId", Value: access.IfGiven, Action: "AdministerAccount", Audience: access.Operators,
 }
 
+// isAdministered reports whether the routes of a path have the escalation administer. Only these take
+// their account from accountId: on any other route the parameter would move a request out of the reach
+// of a policy about the caller's own account.
+func isAdministered(path string) bool {
+	_, path, _ = strings.Cut(path, apiPrefix)
+	return strings.HasPrefix(path, "/authz/")
+}
+
+// apiPrefix is the prefix of every route below its stage.
+const apiPrefix = "/api/v0"
+
 // stages are the prefixes below which the API is served: none, and that of the
 // API gateway's stage.
 var stages = []string{"", "/prod"}
@@ -160,14 +172,13 @@ func (f *front) register(router *access.Router) {
 			if e.audience != access.Public {
 				h = withActor(h)
 			}
+			route := access.Route{Method: e.method, Path: stage + apiPrefix + e.path, Action: e.action,
+				Kind: e.kind, ID: e.id, Audience: e.audience}
 			more := escalations[e.action]
-			if strings.HasPrefix(e.path, "/authz/") {
-				more = []access.Escalation{administer}
+			if isAdministered(route.Path) {
+				more = append(slices.Clone(more), administer)
 			}
-			router.Handle(access.Route{
-				Method: e.method, Path: stage + "/api/v0" + e.path, Action: e.action,
-				Kind: e.kind, ID: e.id, Audience: e.audience,
-			}, h, more...)
+			router.Handle(route, h, more...)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -214,6 +215,29 @@ type noIdentity struct{}
 
 func (noIdentity) Identify(*http.Request) (access.Identity, []byte, error) {
 	return access.Identity{}, nil, nil
+}
+
+// accountId names the account of a request only below /authz/, where the Router decides about
+// AdministerAccount, too. Elsewhere the account would evade a forbid on the caller's own.
+func TestAccountIDNamesTheAccountBelowAuthzOnlyI10(t *testing.T) {
+	f, caller := newFront(nil, rest.NewOps()), access.Identity{Account: "111111111111"}
+	for _, route := range routesOf() {
+		identify := func(query string) policy.Resource {
+			r := httptest.NewRequest(route.Method, "/?"+query, strings.NewReader(`{"cluster_id":"c"}`))
+			for _, name := range []string{"id", "cid", "arn"} {
+				r.SetPathValue(name, "x")
+			}
+			return f.Identify(r, caller, route)
+		}
+		without, with := identify(""), identify("accountId=222222222222")
+		if !strings.HasPrefix(route.Path, "/api/v0/authz/") && !strings.HasPrefix(route.Path, "/prod/api/v0/authz/") {
+			if !reflect.DeepEqual(with, without) {
+				t.Errorf("%s %s: %+v with accountId, %+v without", route.Method, route.Path, with, without)
+			}
+		} else if with.Account != "222222222222" || without.Account != "111111111111" {
+			t.Errorf("%s %s: %+v with accountId, %+v without", route.Method, route.Path, with, without)
+		}
+	}
 }
 
 // routesOf returns the routes of the front.
