@@ -72,7 +72,7 @@ func Open(ctx context.Context, o DatabaseOptions) (*Database, error) {
 			History: true, Indexes: indexes}
 	}
 	kinds = append(append(kinds, store.KindSpec{Kind: RequestKind, History: true}), o.Kinds...)
-	options := store.Options{DSN: o.DSN, Logger: o.Logger, Migrations: []string{sideTables, instant, memberTable, deletingIndex},
+	options := store.Options{DSN: o.DSN, Logger: o.Logger, Migrations: migrations,
 		MaxConns: o.MaxConns, Kinds: kinds}
 	if o.Metrics != nil {
 		options.Tracer = newQueries(o.Metrics, o.Version)
@@ -117,6 +117,12 @@ func (d *Database) Close() {
 	d.follower.Wait()
 	d.Store.Close()
 }
+
+// migrations are the steps of CLM's own tables and indexes; add only to the end.
+var migrations = []string{sideTables, instant, memberTable, deletingIndex, withoutStatusIndexes}
+
+// withoutStatusIndexes drops two indexes that read the status: with them, no change of a status was written in place.
+const withoutStatusIndexes = `drop index if exists "document_Placement_host", "document_Placement_state"`
 
 // deletingIndex finds the resources that are being deleted, which tidy looks for every ten minutes, without reading
 // the others.

@@ -16,10 +16,7 @@ const KindPlacement store.Kind = "Placement"
 
 // Kinds returns the store's kinds that fleet needs besides CLM's entities.
 func Kinds() []store.KindSpec {
-	return []store.KindSpec{{Kind: KindPlacement, Render: render, History: true, Indexes: []store.Index{
-		{Name: "host", On: "btree ((status->>'management_cluster_id'))", Live: true},
-		{Name: "state", On: "btree ((status->>'state'), id)", Live: true},
-	}}}
+	return []store.KindSpec{{Kind: KindPlacement, Render: render, History: true}}
 }
 
 // placementID returns the id of a cluster's placement. It differs from the cluster's id, because CLM finds

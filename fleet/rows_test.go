@@ -32,12 +32,11 @@ func (b *bed) documentsRead(f func(context.Context, *store.Tx) error) int {
 	return after - before
 }
 
-// A placement, its release and the sum of one management cluster read their own documents, however many
-// placements the region has.
+// A placement and its release read their own documents, however many placements the region has.
 func TestAPlacementReadsNoOtherPlacements(t *testing.T) {
 	b := start(t)
 	mc := b.mc("own", `{"capacity":{"planes":100}}`, nil)
-	const own, others = 3, 5000
+	const others = 5000
 	var placed string
 	for _, name := range []string{"one", "two", "three"} {
 		placed = b.cluster(name, `{}`)
@@ -70,13 +69,6 @@ func TestAPlacementReadsNoOtherPlacements(t *testing.T) {
 			d, _, err := b.fleet.write(ctx, tx, next, demand, choice{id: mc, name: "own"})
 			if p, _ := placementOf(d); err == nil && p.State != api.Placed {
 				t.Errorf("the cluster is not placed: %s", d.Status)
-			}
-			return err
-		},
-		"a sum": func(ctx context.Context, tx *store.Tx) error {
-			s, err := addUp(ctx, tx, mc)
-			if err == nil && s.placements < own {
-				t.Errorf("%d placements are added up", s.placements)
 			}
 			return err
 		},

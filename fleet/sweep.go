@@ -162,12 +162,13 @@ func (f *Fleet) wrongSums(ctx context.Context, found map[string]sum) (ids []stri
 	return ids, err
 }
 
-// addUpSQL names the kind, so that PostgreSQL reads the index of placements by their management cluster.
+// addUpSQL reads all placements. It has no index to do with less: an index on the status would end the
+// in-place updates of every document's status (decision 049), and sums are added up only when one is wrong.
 const addUpSQL = `select spec->'demand'->'amounts', count(*) from document
 	where kind = 'Placement' and removed_at is null and status->>'state' <> $1 and status->>'management_cluster_id' = $2
 	group by 1`
 
-// addUp computes the sum of the placements on one management cluster. It reads these placements only.
+// addUp computes the sum of the placements on one management cluster.
 func addUp(ctx context.Context, tx *store.Tx, id string) (s sum, err error) {
 	s.reserved = Amounts{}
 	fail := func(err error) (sum, error) { return s, fmt.Errorf("adding up placements: %w", err) }

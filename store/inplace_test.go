@@ -48,3 +48,13 @@ func TestAChangeOfTheStatusIsWrittenInPlace(t *testing.T) {
 		t.Errorf("%d updates, %d of them in place", updates, inPlace)
 	}
 }
+
+// An index on the status of one kind would end the in-place updates of all kinds.
+func TestAnIndexOfTheStatusIsRefused(t *testing.T) {
+	kind := KindSpec{Kind: "A", Indexes: []Index{{Name: "state", On: "btree ((status->>'state'))"}}}
+	s, err := Open(t.Context(), Options{DSN: pgtest.DSN(t), Kinds: []KindSpec{kind}})
+	if err == nil {
+		s.Close()
+		t.Error("the store is open")
+	}
+}

@@ -265,6 +265,9 @@ type Store struct {
 var (
 	kindPattern  = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9]*$`)
 	indexPattern = regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
+	// statusPattern is an expression of the column status. An index on one would end the in-place updates of all
+	// documents (decision 049).
+	statusPattern = regexp.MustCompile(`\bstatus\s*->`)
 )
 
 // Open connects, migrates the schema under a lock, and makes the kinds' indexes. Several processes
@@ -286,6 +289,10 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		for _, ix := range k.Indexes {
 			if !indexPattern.MatchString(ix.Name) {
 				return nil, fmt.Errorf("opening store: index name %q of %s is malformed", ix.Name, k.Kind)
+			}
+			if statusPattern.MatchString(ix.On) {
+				return nil, fmt.Errorf("opening store: the index %s of %s reads the status; then no change of a status of "+
+					"any kind could be written in place", ix.Name, k.Kind)
 			}
 		}
 		s.kinds[k.Kind] = &k
