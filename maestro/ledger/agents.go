@@ -20,11 +20,13 @@ type Holdings struct {
 }
 
 // withoutSync makes a commit not wait for the disk. A crash of the database may lose the last few hundred
-// milliseconds of such records; the next comparison of each agent writes them again.
+// milliseconds of such records; the next digest or list of each agent writes them again.
 const withoutSync = `with o as materialized (select set_config('synchronous_commit', 'off', true)) `
 
-// comparedSQL records that all works of an agent were compared in this life of the database.
-const comparedSQL = `insert into agent_compared as a (consumer, life) select $1, $2 from o
+// comparedSQL records that all works of an agent were compared in this life of the database. It writes nothing when
+// that is recorded. Its commit waits for the disk, because nothing else asks for this record again.
+const comparedSQL = `insert into agent_compared as a (consumer, life) select $1, $2
+	where not exists (select from agent_compared where consumer = $1 and life = $2)
 	on conflict (consumer) do update set life = excluded.life, at = now() where a.life <> excluded.life`
 
 // digestUseSQL records that an agent compares by digests.
@@ -34,7 +36,7 @@ const digestUseSQL = `insert into agent_digest as d (consumer, answered_at) sele
 // MarkCompared records that all works of an agent were compared in this life of the
 // database: those without a bundle are recorded as unknown works.
 func (l *Ledger) MarkCompared(ctx context.Context, consumer, life string) error {
-	return l.recordComparison(ctx, withoutSync+comparedSQL, consumer, life)
+	return l.recordComparison(ctx, comparedSQL, consumer, life)
 }
 
 // HoldingsOf reads the holdings of the named consumers, by name.
@@ -105,7 +107,7 @@ func (l *Ledger) StatusHashes(ctx context.Context, consumer string, ids []string
 		rows, err := c.Query(
 			ctx,
 			`select id, case when wanted > acknowledged and exists (select from document d where d.kind = $3 and d.id = l.id
-					and (d.status->>'resourceversion')::bigint = l.wanted) then '' else status_hash end, sequence from ledger l
+					and (d.status->>'resourceversion')::bigint = l.wanted offset 0) then '' else status_hash end, sequence from ledger l
 				where consumer = $1 and gone_at is null and ($2::text[] is null or id = any($2)) order by id`,
 			consumer,
 			ids,

@@ -69,3 +69,41 @@ func (n planNode) rowsRead() (read float64) {
 	}
 	return read
 }
+
+// TestARepeatedComparisonWritesNothing: the record of a comparison waits for the disk, and a comparison in the same
+// life of the database writes none.
+func TestARepeatedComparisonWritesNothing(t *testing.T) {
+	t.Parallel()
+	conn, err := pgx.Connect(t.Context(), pgtest.DSN(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.WithoutCancel(t.Context()))
+	if _, err := conn.Exec(t.Context(), ComparedSchema); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []struct {
+		life   string
+		writes bool
+	}{{"one", true}, {"one", false}, {"two", true}, {"two", false}} {
+		tx, err := conn.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tx.Exec(t.Context(), comparedSQL, "mc1", want.life); err != nil {
+			t.Fatal(err)
+		}
+		var writes bool
+		var sync string
+		if err := tx.QueryRow(t.Context(), `select pg_current_xact_id_if_assigned() is not null,
+			current_setting('synchronous_commit')`).Scan(&writes, &sync); err != nil {
+			t.Fatal(err)
+		}
+		if writes != want.writes || sync == "off" {
+			t.Errorf("comparison %d in life %s writes: %t, with synchronous_commit %s", i, want.life, writes, sync)
+		}
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
