@@ -309,23 +309,34 @@ func (s *supervisor) awaitServing(ctx context.Context, spec Spec, exited chan er
 	}
 	ticker := time.NewTicker(readyPoll)
 	defer ticker.Stop()
+	// A probe that hangs ends with the process.
+	probing, stop := context.WithCancel(ctx)
+	watching := make(chan struct{})
+	defer func() { <-watching }()
+	go func() {
+		defer close(watching)
+		select {
+		case <-probing.Done():
+		case err := <-exited:
+			exited <- err
+			stop()
+		}
+	}()
+	defer stop()
 	limit := firstProbe
 	for {
-		err := within(ctx, limit, spec.Ready)
+		err := within(probing, limit, spec.Ready)
 		switch {
 		case errors.Is(err, context.DeadlineExceeded):
 			limit = min(2*limit, maxProbe)
 		case err == nil && spec.Finish != nil:
-			err = within(ctx, finishLimit, spec.Finish)
+			err = within(probing, finishLimit, spec.Finish)
 		}
 		if err == nil {
 			return true
 		}
 		select {
-		case <-ctx.Done():
-			return false
-		case exitErr := <-exited:
-			exited <- exitErr
+		case <-probing.Done(): // ctx ended, or the process
 			return false
 		case <-ticker.C:
 		}

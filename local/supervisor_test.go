@@ -54,3 +54,24 @@ func TestAProcessThatEndsIsNotAwaited(t *testing.T) {
 		}
 	})
 }
+
+// TestAProcessThatEndsDuringAProbeIsNotAwaited: a probe or a Finish that hangs ends with the process.
+func TestAProcessThatEndsDuringAProbeIsNotAwaited(t *testing.T) {
+	hang := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+	for _, spec := range []Spec{
+		{Name: "probe", Ready: hang},
+		{Name: "finish", Ready: func(context.Context) error { return nil }, Finish: hang},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			exited := make(chan error, 1)
+			time.AfterFunc(100*time.Millisecond, func() { exited <- nil })
+			start := time.Now()
+			if new(supervisor).awaitServing(t.Context(), spec, exited) {
+				t.Errorf("%s: the process serves", spec.Name)
+			}
+			if took := time.Since(start); took != 100*time.Millisecond || len(exited) != 1 {
+				t.Errorf("%s: noticed after %s; the end is kept: %t", spec.Name, took, len(exited) == 1)
+			}
+		})
+	}
+}
