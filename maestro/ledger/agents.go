@@ -106,8 +106,10 @@ func (l *Ledger) StatusHashes(ctx context.Context, consumer string, ids []string
 	err = l.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		rows, err := c.Query(
 			ctx,
-			`select id, case when wanted > acknowledged and exists (select from document d where d.kind = $3 and d.id = l.id
-					and (d.status->>'resourceversion')::bigint = l.wanted offset 0) then '' else status_hash end, sequence from ledger l
+			`select id, case when wanted > acknowledged and exists (
+					select from document d where d.kind = $3 and d.id = l.id
+						and (d.status->>'resourceversion')::bigint = l.wanted offset 0) then '' else status_hash end, sequence
+				from ledger l
 				where consumer = $1 and gone_at is null and ($2::text[] is null or id = any($2)) order by id`,
 			consumer,
 			ids,
