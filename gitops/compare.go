@@ -4,6 +4,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 )
 
 // Change is what differs for one region or one management cluster between two fleets.
@@ -70,8 +71,13 @@ func (s subject) compare(t subject) int {
 		[]string{string(t.environment), string(t.region), string(t.cluster)})
 }
 
-// values are the values of a region or cluster that are not mappings, by their keys.
+// values are the values of a region or cluster that are not mappings, by their paths: keys
+// with separator between them. Keys may have points themselves, so {a.b: 1} and {a: {b: 1}}
+// have two paths and are shown alike.
 type values map[string]any
+
+// separator sorts before every character of a key.
+const separator = "\x00"
 
 func (f Fleet) subjects() map[subject]values {
 	all := map[subject]values{}
@@ -91,7 +97,11 @@ func (f Fleet) subjects() map[subject]values {
 func (v values) add(key string, value any) {
 	if m, ok := value.(map[string]any); ok && (len(m) > 0 || key == "") {
 		for k, member := range m {
-			v.add(join(key, k), member)
+			path := k
+			if key != "" {
+				path = key + separator + k
+			}
+			v.add(path, member)
 		}
 		return
 	}
@@ -108,7 +118,7 @@ func compareValues(before, after values) (changed []ValueChange) {
 	slices.Sort(keys)
 	for _, key := range keys {
 		if !reflect.DeepEqual(before[key], after[key]) {
-			changed = append(changed, ValueChange{key, before[key], after[key]})
+			changed = append(changed, ValueChange{strings.ReplaceAll(key, separator, "."), before[key], after[key]})
 		}
 	}
 	return changed

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -41,17 +42,12 @@ func (d Directory) Compare(files Files) ([]Difference, error) {
 		return nil, err
 	}
 	var differences []Difference
+	free := map[string]bool{}
 	for path, after := range files {
 		before, ok := existing[path]
 		if !ok {
-			before, err = os.ReadFile(d.file(path))
-			switch {
-			case errors.Is(err, fs.ErrNotExist):
-				before = nil
-			case err != nil:
-				return nil, fmt.Errorf("reading %s: %w", d.file(path), err)
-			default:
-				return nil, fmt.Errorf("%s was not rendered and is in the way: move it", d.file(path))
+			if err := d.checkFree(path, free); err != nil {
+				return nil, err
 			}
 		}
 		if before == nil || !bytes.Equal(before, after) {
@@ -84,7 +80,7 @@ func (d Directory) Write(ctx context.Context, files Files) ([]Difference, error)
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	err = atomicfile.WriteMany(string(d), written, 0o644)
+	err = atomicfile.WriteMany(filepath.Clean(string(d)), written, 0o644)
 	for _, change := range differences {
 		if err == nil && change.After == nil {
 			err = d.remove(change.Path)
@@ -99,7 +95,7 @@ func (d Directory) Write(ctx context.Context, files Files) ([]Difference, error)
 // remove removes a stale file, and the directories that are empty without it.
 func (d Directory) remove(path string) error {
 	file := d.file(path)
-	if err := os.Remove(file); err != nil {
+	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	for dir := filepath.Dir(file); dir != filepath.Clean(string(d)); dir = filepath.Dir(dir) {
@@ -114,29 +110,74 @@ func (d Directory) file(path string) string {
 	return filepath.Join(string(d), filepath.FromSlash(path))
 }
 
+// checkFree refuses a path where something is that was not rendered: a file, or a symbolic link or a file in the place
+// of one of its directories. So nothing outside of the directory is written. free has the directories that were
+// checked; checkFree adds to it.
+func (d Directory) checkFree(path string, free map[string]bool) error {
+	for i := range len(path) + 1 {
+		if i < len(path) && path[i] != '/' {
+			continue
+		}
+		part := path[:i]
+		if free[part] {
+			continue
+		}
+		info, err := os.Lstat(d.file(part))
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil
+		case err != nil:
+			return fmt.Errorf("reading %s: %w", d.file(part), err)
+		case i == len(path) || !info.IsDir():
+			return fmt.Errorf("%s was not rendered and is in the way: move it", d.file(part))
+		}
+		free[part] = true
+	}
+	return nil
+}
+
 // rendered returns the files with the marker. A directory that is not there has none.
 func (d Directory) rendered() (Files, error) {
 	files := Files{}
-	err := filepath.WalkDir(string(d), func(path string, e fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) {
+	root := filepath.Clean(string(d))
+	// With the point it may be a symbolic link itself.
+	err := filepath.WalkDir(root+string(filepath.Separator)+".", func(path string, e fs.DirEntry, err error) error {
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil
+		case err != nil:
+			return err
+		case e.IsDir() && e.Name() == ".git":
+			return filepath.SkipDir
+		case !e.Type().IsRegular() || strings.HasPrefix(e.Name(), atomicfile.TempPrefix):
 			return nil
 		}
-		if err != nil || !e.Type().IsRegular() || strings.HasPrefix(e.Name(), atomicfile.TempPrefix) {
+		data, err := readRendered(path)
+		if err != nil || data == nil {
 			return err
 		}
-		data, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		if head := data[:min(len(data), 4*len(marker))]; bytes.Contains(head, []byte(marker)) {
-			below, err := filepath.Rel(string(d), path)
-			files[filepath.ToSlash(below)] = data
-			return err
-		}
-		return nil
+		below, err := filepath.Rel(root, path)
+		files[filepath.ToSlash(below)] = data
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("reading rendered files: %w", err)
 	}
 	return files, nil
+}
+
+// readRendered returns the content of a rendered file. Of a file without the marker it reads the beginning only, and
+// returns nil.
+func readRendered(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	head, err := io.ReadAll(io.LimitReader(f, int64(markerHead)))
+	if err != nil || !isRendered(head) {
+		return nil, err
+	}
+	rest, err := io.ReadAll(f)
+	return append(head, rest...), err
 }

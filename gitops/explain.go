@@ -50,21 +50,29 @@ func explain(settings *node, key, whose string) ([]Explanation, error) {
 }
 
 // splitKey returns the parts of a key. Keys of charts may have points themselves: of
-// several readings the one is taken that the settings have.
+// several readings the one is taken that the settings have. Without one it is the
+// reading whose first parts the settings have.
 func splitKey(n *node, key string) []string {
-	if n != nil && n.kind == mapping && n.members[key] == nil {
-		for i := strings.IndexByte(key, '.'); i >= 0 && i < len(key); {
-			if member := n.members[key[:i]]; member != nil {
-				return append([]string{key[:i]}, splitKey(member, key[i+1:])...)
-			}
-			next := strings.IndexByte(key[i+1:], '.')
-			if next < 0 {
-				break
-			}
-			i += 1 + next
+	if n == nil || n.kind != mapping || n.members[key] != nil {
+		return []string{key}
+	}
+	var nearest []string
+	for i := range len(key) {
+		if key[i] != '.' || n.members[key[:i]] == nil {
+			continue
+		}
+		path := append([]string{key[:i]}, splitKey(n.members[key[:i]], key[i+1:])...)
+		if n.get(path...) != nil {
+			return path
+		}
+		if nearest == nil {
+			nearest = path
 		}
 	}
-	return []string{key}
+	if nearest == nil {
+		return []string{key}
+	}
+	return nearest
 }
 
 func (n *node) explain(key string, all *[]Explanation) {

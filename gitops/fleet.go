@@ -1,10 +1,14 @@
 package gitops
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
+	"maps"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -53,6 +57,9 @@ type Cluster struct {
 // ID is the name by which the region registers the management cluster, which is its
 // consumer name too: mc01-eu-west-1.
 func (c Cluster) ID() string { return string(c.Name) + "-" + string(c.Region) }
+
+// regionalID is the name of the regional cluster.
+func (r Region) regionalID() string { return "regional-" + string(r.Name) }
 
 // Regions returns the regions of all environments.
 func (f Fleet) Regions() []Region {
@@ -130,7 +137,7 @@ func (d declared) resolve() (Region, error) {
 		return Region{}, d.at.errorf("region %s: %w", d.name, err)
 	}
 	r.Settings.AWS.Region = cmp.Or(r.Settings.AWS.Region, string(d.name))
-	mistakes := []error{r.check()}
+	mistakes := []error{checkSettings(r.settings, r.Settings), checkGit(d.at, "region", d.name, r.Settings.Git)}
 	if d.clusters != nil {
 		for _, name := range d.clusters.keys() {
 			own := d.clusters.members[name]
@@ -152,6 +159,10 @@ func (r Region) cluster(name ClusterName, own *node) (Cluster, error) {
 	if err := checkName(own.at, "management cluster", string(name)); err != nil {
 		return c, err
 	}
+	if c.ID() == r.regionalID() {
+		return c, own.at.errorf("the management cluster %s has the ID of the regional cluster, %s; use another name", name,
+			c.ID())
+	}
 	if id := c.ID(); len(id) > maxID {
 		return c, own.at.errorf("the name %s of the management cluster has %d characters; %d are possible", id, len(id),
 			maxID)
@@ -169,18 +180,20 @@ func (r Region) cluster(name ClusterName, own *node) (Cluster, error) {
 		return c, own.at.errorf("management cluster %s: %w", name, err)
 	}
 	c.Settings.AWS.Region = cmp.Or(c.Settings.AWS.Region, string(r.Name))
-	return c, checkSettings(c.settings, c.Settings)
+	return c, errors.Join(checkSettings(c.settings, c.Settings),
+		checkGit(own.at, "management cluster", name, c.Settings.Git))
 }
 
-func (r Region) check() error {
-	git := r.Settings.Git
+// checkGit refuses a region or a management cluster that has no repository or branch, also where it
+// deletes those that it inherits.
+func checkGit[T ~string](at Position, what string, name T, git Git) error {
 	switch {
 	case git.Repository == "":
-		return r.at.errorf("the region %s has no git.repository; set it in defaults.yaml", r.Name)
+		return at.errorf("the %s %s has no git.repository; set it in defaults.yaml", what, name)
 	case git.Branch == "":
-		return r.at.errorf("the region %s has no git.branch", r.Name)
+		return at.errorf("the %s %s has no git.branch", what, name)
 	}
-	return checkSettings(r.settings, r.Settings)
+	return nil
 }
 
 // checkSettings checks values that must have a form, each at the place that set it.
@@ -193,18 +206,28 @@ func checkSettings(n *node, s Settings) error {
 	}
 	account := s.AWS.AccountID
 	references, _ := References(account)
-	check(len(references) == 1 || accountForm.MatchString(account), account,
+	isReference := len(references) == 1 && references[0].String() == account
+	check(isReference || accountForm.MatchString(account), account,
 		"it must be 12 digits in quotes or a reference", "aws", "accountId")
-	for key, value := range map[string]string{"revision": s.Git.Revision, "branch": s.Git.Branch} {
-		check(commitForm.MatchString(value), value, "it must be a commit, a tag or a branch", "git", key)
-	}
+	check(commitForm.MatchString(s.Git.Branch), s.Git.Branch, "it must be a commit, a tag or a branch", "git", "branch")
+	check(commitForm.MatchString(s.Git.Revision), s.Git.Revision, "it must be a commit, a tag or a branch", "git",
+		"revision")
+	check(isBelowRoot(s.Git.Charts), s.Git.Charts, "it must be a directory of the repository", "git", "charts")
+	check(isBelowRoot(s.Git.Rendered), s.Git.Rendered, "it must be a directory of the repository", "git", "rendered")
 	shown := s.Services.PlacementShownTo
 	check(shown == "operators" || shown == "customers", shown, "it must be operators or customers", "services",
 		"placementShownTo")
-	for resource, n := range s.ManagementCluster.Capacity {
+	for _, resource := range slices.Sorted(maps.Keys(s.ManagementCluster.Capacity)) {
+		n := s.ManagementCluster.Capacity[resource]
 		check(n >= 0, fmt.Sprint(n), "it must not be negative", "managementCluster", "capacity", resource)
 	}
 	return errors.Join(mistakes...)
+}
+
+// isBelowRoot reports whether a path is relative and stays within the repository. Argo CD reads it as
+// a pattern, so it has no characters of patterns.
+func isBelowRoot(dir string) bool {
+	return fs.ValidPath(path.Clean(dir)) && !strings.ContainsAny(dir, `*?[]{}\`)
 }
 
 func checkName(at Position, what, name string) error {
@@ -219,8 +242,11 @@ func decode(n *node) (Settings, error) {
 	var s Settings
 	b, err := json.Marshal(n.plain())
 	if err == nil {
-		err = json.Unmarshal(b, &s)
+		d := json.NewDecoder(bytes.NewReader(b))
+		d.UseNumber() // free-form data keeps digits that no float64 has
+		err = d.Decode(&s)
 	}
+	s.Services.PlacementShownTo = cmp.Or(s.Services.PlacementShownTo, "operators") // also where a level deletes it
 	return s, err
 }
 

@@ -3,6 +3,7 @@ package gitops
 import (
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -53,10 +54,15 @@ type node struct {
 // lines can mean billions of values by aliases of aliases.
 const maxNodes = 100_000
 
+// maxDepth bounds how deep the values of a file are nested. Rendered YAML is indented, so its size grows with the
+// square of the depth.
+const maxDepth = 100
+
 // fileParser makes nodes of one YAML document.
 type fileParser struct {
 	file     string
 	nodes    int
+	depth    int
 	expanded map[*yaml.Node]bool // anchors that enclose the current node
 	mistakes []error
 }
@@ -73,13 +79,16 @@ func parse(file string, data []byte) (root *node, err error) {
 		}
 	}()
 	if err := d.Decode(&document); err != nil {
-		if strings.TrimSpace(string(data)) == "" || err.Error() == "EOF" {
+		if errors.Is(err, io.EOF) {
 			return root, nil
 		}
 		return nil, yamlError(file, err)
 	}
-	if err := d.Decode(&second); err == nil {
+	switch err := d.Decode(&second); {
+	case err == nil:
 		return nil, Position{file, second.Line}.errorf("there is more than one document; write one file for each")
+	case !errors.Is(err, io.EOF): // a second document that is malformed
+		return nil, yamlError(file, err)
 	}
 	p := fileParser{file: file, expanded: map[*yaml.Node]bool{}}
 	root = p.node(document.Content[0])
@@ -118,6 +127,11 @@ func (p *fileParser) node(y *yaml.Node) *node {
 		}
 		return &node{kind: deleted, at: Position{p.file, y.Line}}
 	}
+	if p.depth == maxDepth {
+		return p.mistake(y, "the values are nested deeper than %d levels", maxDepth)
+	}
+	p.depth++
+	defer func() { p.depth-- }()
 	n := &node{at: Position{p.file, y.Line}}
 	switch y.Kind {
 	case yaml.AliasNode:

@@ -16,6 +16,12 @@ type Files map[string][]byte
 // marker is in every rendered file. Files without it are never replaced or removed.
 const marker = "Rendered by atoll config render. Edit the configuration instead."
 
+// markerKey is the member with the marker in JSON, which has no comments.
+const markerKey = "//"
+
+// markerHead is how many bytes of a file show whether it is rendered.
+const markerHead = 2 * len(marker)
+
 // Types of clusters.
 const (
 	regionalCluster   = "regional-cluster"
@@ -56,7 +62,7 @@ func (r Region) Dir() string { return path.Join(string(r.Environment), string(r.
 
 func renderRegion(r Region, files Files) error {
 	dir := r.Dir()
-	targets := []target{{r, regionalCluster, "regional-" + string(r.Name), path.Join(dir, regionalCluster), r.Settings}}
+	targets := []target{{r, regionalCluster, r.regionalID(), path.Join(dir, regionalCluster), r.Settings}}
 	for _, c := range r.Clusters {
 		targets = append(targets, target{r, managementCluster, c.ID(), path.Join(dir, "management-clusters",
 			string(c.Name)), c.Settings})
@@ -74,7 +80,7 @@ func renderRegion(r Region, files Files) error {
 			}
 			files[path.Join(t.dir, name)] = b
 		}
-		b, err := asJSON(t.terraform())
+		b, err := withMarker(t.terraform())
 		if err != nil {
 			return err
 		}
@@ -113,7 +119,7 @@ func mergeMaps(base, over map[string]any) map[string]any {
 // set otherwise.
 func (t target) terraform() map[string]any {
 	own := map[string]any{
-		"//": marker, "environment": t.region.Environment, "region": t.region.Name, "cluster_id": t.id,
+		"environment": t.region.Environment, "region": t.region.Name, "cluster_id": t.id,
 		"cluster_type": t.typ, "aws_region": t.settings.AWS.Region, "account_id": t.settings.AWS.AccountID,
 	}
 	if t.region.Sector != "" {
@@ -128,7 +134,9 @@ func (t target) terraform() map[string]any {
 		}
 		own["management_cluster_account_ids"] = accounts
 	}
-	return mergeMaps(merged(t.settings.Terraform, t.typ), own)
+	variables := mergeMaps(merged(t.settings.Terraform, t.typ), own)
+	delete(variables, markerKey)
+	return variables
 }
 
 // Declaration is the region's own configuration, from which a region on one machine is
@@ -195,13 +203,27 @@ func withNumbers(v any) any {
 		if n, err := v.Int64(); err == nil {
 			return n
 		}
-		n := yaml.Node{Kind: yaml.ScalarNode, Value: v.String(), Tag: "!!float"}
-		return &n
+		return &yaml.Node{Kind: yaml.ScalarNode, Value: v.String()} // all digits, also those that no float64 has
 	}
 	return v
 }
 
-func asJSON(document any) ([]byte, error) {
-	b, err := json.MarshalIndent(document, "", "  ")
-	return append(b, '\n'), err
+// withMarker encodes variables of Terraform as JSON. The marker is the first member, whatever the names of the
+// variables are.
+func withMarker(variables map[string]any) ([]byte, error) {
+	b, err := json.MarshalIndent(variables, "", "  ")
+	if err != nil {
+		return nil, err
+	}
+	members := bytes.TrimPrefix(b, []byte("{\n"))
+	return fmt.Appendf(nil, "{\n  %q: %q,\n%s\n", markerKey, marker, members), nil
+}
+
+// isRendered reports whether a file that begins with head has the marker where Render puts it.
+func isRendered(head []byte) bool {
+	if yaml := []byte("# " + marker); bytes.HasPrefix(head, yaml) {
+		return true
+	}
+	object, ok := bytes.CutPrefix(head, []byte("{"))
+	return ok && bytes.HasPrefix(bytes.TrimLeft(object, " \r\n"), fmt.Appendf(nil, "%q: %q", markerKey, marker))
 }

@@ -18,9 +18,26 @@ type shape struct {
 	free    bool              // everything is allowed: values of charts, variables of Terraform
 }
 
-// valuesKey is the key of the values of Helm. Argo CD reads them from Git, so nobody
-// resolves references there.
-const valuesKey = "values."
+// settingOf returns the key of Settings that a path in a file names: without the management cluster
+// or the list of shards that has it.
+func settingOf(path string) string {
+	if shard, ok := strings.CutPrefix(path, "shards."); ok {
+		return shard
+	}
+	if cluster, ok := strings.CutPrefix(path, "managementClusters."); ok {
+		_, path, _ = strings.Cut(cluster, ".")
+	}
+	return path
+}
+
+// isInHelm reports whether a setting is a value of Helm, which may have ${ for its chart.
+func isInHelm(setting string) bool { return strings.HasPrefix(setting, "values.") }
+
+// isInArgo reports whether Argo CD reads a setting from Git, so that nobody resolves its references.
+func isInArgo(setting string) bool {
+	return setting == "aws.region" || slices.ContainsFunc([]string{"git.", "versions.", "dns."},
+		func(group string) bool { return strings.HasPrefix(setting, group) })
+}
 
 // shapeOf returns the shape of a type by its json tags.
 func shapeOf(t reflect.Type) *shape {
@@ -127,13 +144,17 @@ func checkFree(n *node, path string, mistakes *[]error) {
 
 func checkText(n *node, path string, mistakes *[]error) {
 	references, err := References(n.value.(string))
+	setting := settingOf(path)
 	switch {
-	case strings.HasPrefix(path, valuesKey) && len(references) > 0:
+	case isInHelm(setting) && len(references) > 0:
 		*mistakes = append(*mistakes, n.at.errorf("%s has the reference %s; nothing resolves references in values of "+
 			"Helm: let the chart read a Secret, or put it under terraform", path, references[0]))
-	case strings.HasPrefix(path, valuesKey): // ${ belongs to the chart
+	case isInHelm(setting): // ${ belongs to the chart
 	case err != nil:
 		*mistakes = append(*mistakes, n.at.errorf("%s: %w", path, err))
+	case isInArgo(setting) && len(references) > 0:
+		*mistakes = append(*mistakes, n.at.errorf("%s has the reference %s; Argo CD reads it from Git, and nothing "+
+			"resolves it there", path, references[0]))
 	}
 }
 

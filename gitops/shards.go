@@ -39,16 +39,14 @@ func (l *loader) shards() (Fleet, error) {
 	}
 	sectors := map[EnvironmentName][]SectorName{}
 	var regions []declared
-	if all := n.get("shards"); all != nil {
+	if all := n.get("shards"); all == nil || len(all.items) == 0 {
+		l.mistake(n.at.errorf("the file declares no shards; add shards: [{region: NAME, environment: NAME}]"))
+	} else {
 		for _, item := range all.items {
-			d, err := readShard(item)
+			d, err := readShard(item, n.get("git"))
 			if err != nil {
 				l.mistake(err)
 				continue
-			}
-			if git := n.get("git"); git != nil {
-				d.levels = append([]*node{{kind: mapping, at: git.at, members: map[string]*node{"git": git}}},
-					d.levels...)
 			}
 			sectors[d.environment] = nil
 			regions = append(regions, d)
@@ -61,7 +59,8 @@ func (l *loader) shards() (Fleet, error) {
 	return f, nil
 }
 
-func readShard(item *node) (declared, error) {
+// readShard returns the region of a shard. git is that of the file, or nil.
+func readShard(item, git *node) (declared, error) {
 	region, environment := item.get("region"), item.get("environment")
 	if region == nil || region.kind != text || environment == nil || environment.kind != text {
 		return declared{}, item.at.errorf("the shard needs a region and an environment")
@@ -85,8 +84,18 @@ func readShard(item *node) (declared, error) {
 			return declared{}, err
 		}
 	}
+	if level.members["git"] != nil && cluster.members["git"] == nil { // the pin is of the regional cluster only
+		unpinned := git.get("revision")
+		if unpinned == nil {
+			unpinned = &node{kind: deleted, at: level.members["git"].at}
+		}
+		cluster.members["git"] = &node{kind: mapping, at: unpinned.at, members: map[string]*node{"revision": unpinned}}
+	}
 	d.clusters = &node{kind: mapping, at: item.at, members: map[string]*node{shardCluster: cluster}}
-	d.levels = []*node{level}
+	if git != nil {
+		d.levels = append(d.levels, &node{kind: mapping, at: git.at, members: map[string]*node{"git": git}})
+	}
+	d.levels = append(d.levels, level)
 	return d, nil
 }
 
@@ -94,7 +103,11 @@ func readShard(item *node) (declared, error) {
 func shardValues(values *node) (*node, error) {
 	known := []string{"global", "regional-cluster", "management-cluster"}
 	global := &node{kind: mapping, at: values.at}
-	if g := values.get("global"); g != nil && g.kind == mapping {
+	switch g := values.get("global"); {
+	case g == nil || g.kind == deleted:
+	case g.kind != mapping:
+		return nil, g.at.errorf("values.global is %s; it must be a mapping", g.kind)
+	default:
 		global = g
 	}
 	others, err := merge(global, values.without(known...))

@@ -15,6 +15,10 @@ import (
 func Load(tree fs.FS, dir string) (Fleet, error) {
 	l := loader{tree: tree, dir: dir}
 	if _, err := fs.Stat(tree, shardsFile); err == nil {
+		if _, err := fs.Stat(tree, "defaults.yaml"); err == nil {
+			return Fleet{}, fmt.Errorf("%s has a %s, which declares all regions, and a defaults.yaml, which begins a tree; "+
+				"remove one", dir, shardsFile)
+		}
 		return l.shards()
 	}
 	defaults, ok := l.file("defaults.yaml", settingsShape)
@@ -70,14 +74,8 @@ func (l *loader) file(name string, s *shape) (n *node, ok bool) {
 
 // folders returns the environments: the directories of the tree.
 func (l *loader) folders() (names []EnvironmentName) {
-	entries, err := fs.ReadDir(l.tree, ".")
-	if err != nil {
-		l.mistake(fmt.Errorf("reading %s: %w", l.dir, err))
-	}
-	for _, e := range entries {
-		name := e.Name()
-		switch {
-		case strings.HasPrefix(name, "."):
+	for _, e := range l.entries(".") {
+		switch name := e.Name(); {
 		case e.IsDir():
 			if err := checkName(Position{path.Join(l.dir, name), 1}, "environment", name); err != nil {
 				l.mistake(err)
@@ -92,6 +90,43 @@ func (l *loader) folders() (names []EnvironmentName) {
 	return names
 }
 
+// isLink reports whether an entry is a symbolic link, which is a mistake: the link may leave the tree,
+// and a revision of Git has only its text.
+func (l *loader) isLink(e fs.DirEntry, dir string) bool {
+	if e.Type()&fs.ModeSymlink == 0 {
+		return false
+	}
+	l.mistake(Position{path.Join(l.dir, dir, e.Name()), 1}.errorf("this is a symbolic link; put the file here"))
+	return true
+}
+
+// entries returns what a directory has, without hidden files and symbolic links. A directory that is not there
+// has nothing.
+func (l *loader) entries(dir string) (all []fs.DirEntry) {
+	entries, err := fs.ReadDir(l.tree, dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		l.mistake(fmt.Errorf("reading %s: %w", path.Join(l.dir, dir), err))
+	}
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), ".") && !l.isLink(e, dir) {
+			all = append(all, e)
+		}
+	}
+	return all
+}
+
+// checkEntries refuses directories and YAML files of an environment that nothing reads, such as region for regions:
+// the regions in it would be missing, and their rendered files would be removed.
+func (l *loader) checkEntries(dir string) {
+	for _, e := range l.entries(dir) {
+		switch name := e.Name(); {
+		case e.IsDir() && name != "sectors" && name != "regions", !e.IsDir() && isYAML(name) && name != "environment.yaml":
+			l.mistake(Position{path.Join(l.dir, dir, name), 1}.errorf(
+				"nothing reads this; known are environment.yaml, sectors and regions"))
+		}
+	}
+}
+
 func isYAML(name string) bool {
 	return strings.HasSuffix(name, ".yaml") || strings.HasSuffix(name, ".yml")
 }
@@ -99,6 +134,7 @@ func isYAML(name string) bool {
 // environment reads one environment: its sectors in their order, and its regions.
 func (l *loader) environment(name EnvironmentName, defaults *node) ([]SectorName, []declared) {
 	dir := string(name)
+	l.checkEntries(dir)
 	file := path.Join(dir, "environment.yaml")
 	settings, ok := l.file(file, environmentShape)
 	if _, err := fs.Stat(l.tree, file); errors.Is(err, fs.ErrNotExist) {
@@ -183,11 +219,7 @@ func joined(names []SectorName) string {
 // files returns the names of a directory's files without .yaml. A directory that is
 // not there has none.
 func (l *loader) files(dir string) (names []string) {
-	entries, err := fs.ReadDir(l.tree, dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		l.mistake(fmt.Errorf("reading %s: %w", path.Join(l.dir, dir), err))
-	}
-	for _, e := range entries {
+	for _, e := range l.entries(dir) {
 		name, ok := strings.CutSuffix(e.Name(), ".yaml")
 		switch {
 		case ok && !e.IsDir():
