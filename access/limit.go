@@ -208,8 +208,9 @@ type Ledger interface {
 	Settle(ctx context.Context, spent []Spending) (map[string]float64, error)
 }
 
-// Run settles with a ledger every second until ctx ends, and returns its cause.
-func (l *Limiter) Run(ctx context.Context, ledger Ledger) error {
+// Run settles with a ledger every second until ctx ends, and returns its cause. It counts and logs
+// rounds that fail; the local buckets go on, and the next round tries again.
+func (l *Limiter) Run(ctx context.Context, ledger Ledger, failures *Failures) error {
 	tick := time.NewTicker(settlePeriod)
 	defer tick.Stop()
 	for {
@@ -217,7 +218,7 @@ func (l *Limiter) Run(ctx context.Context, ledger Ledger) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-tick.C:
-			_ = l.settle(ctx, ledger) // the local buckets go on, and the next round tries again
+			failures.record(ctx, settleRates, l.settle(ctx, ledger))
 		}
 	}
 }

@@ -115,12 +115,12 @@ func (u *UsedSignatures) Use(ctx context.Context, p Proof) error {
 }
 
 // Run forgets signatures that are not valid any more, until ctx ends. It returns the
-// cause of ctx's end.
-func (u *UsedSignatures) Run(ctx context.Context) error {
+// cause of ctx's end. It counts and logs rounds that fail; the next round tries again.
+func (u *UsedSignatures) Run(ctx context.Context, failures *Failures) error {
 	tick := time.NewTicker(forgetPeriod)
 	defer tick.Stop()
 	for {
-		_ = u.forget(ctx) // the next round tries again
+		failures.record(ctx, forgetSignatures, u.forget(ctx))
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)

@@ -155,7 +155,7 @@ func TestSignaturesAreForgottenAfterTheirEnd(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := u.Run(ctx); !errors.Is(err, context.Canceled) {
+	if err := u.Run(ctx, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("Run: %v", err)
 	}
 }

@@ -98,12 +98,13 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 		return err
 	}
 	signatures := access.NewUsedSignatures(db)
+	failures := access.NewFailures(s.Log, s.Ops.Registry)
 	p.run(func(ctx context.Context) error { // they end with ctx only
-		_ = limiter.Run(ctx, access.NewSharedBuckets(db))
+		_ = limiter.Run(ctx, access.NewSharedBuckets(db), failures)
 		return nil
 	})
 	p.run(func(ctx context.Context) error {
-		_ = signatures.Run(ctx)
+		_ = signatures.Run(ctx, failures)
 		return nil
 	})
 
