@@ -1221,6 +1221,9 @@ type PreconditionFailed = Error
 // TooLarge defines model for TooLarge.
 type TooLarge = Error
 
+// TooManyRequests defines model for TooManyRequests.
+type TooManyRequests = Error
+
 // TooManyWatches defines model for TooManyWatches.
 type TooManyWatches = Error
 
