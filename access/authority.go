@@ -60,14 +60,16 @@ func AuthorityFrom(ctx context.Context) Authority {
 	return a
 }
 
-// Check returns nil when the caller may take an action for customers on a resource that is complete,
-// and otherwise a *rest.Error.
+// Check returns nil when the caller may take an action on a resource that is complete, and otherwise a
+// *rest.Error. An action for operators is decided about on their routes only.
 func (a Authority) Check(ctx context.Context, action Action, on policy.Resource) error {
 	if a.policy == nil {
 		return refuse(AccessDenied, "nothing decides about this request")
 	}
+	now := a.context
+	now.Time = time.Now() // a watch lasts longer than the moment of its request
 	_, err := a.policy.Decide(ctx, Question{Caller: a.caller, Action: action, Audience: Customers, Resource: on,
-		Context: a.context})
+		Context: now})
 	return err
 }
 

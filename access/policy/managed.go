@@ -15,7 +15,7 @@ var managed = compile([]Managed{
 	{Name: NodePoolAdmin, Description: "Create, change and delete node pools; read clusters."},
 	{Name: PolicyAdmin, Description: "Write and attach policies, and change groups. " +
 		"Whoever has it can give himself every other right in the account."},
-	{Name: Operator, Description: "Operate the region: management clusters, works, accounts. " +
+	{Name: Operator, Description: "Operate the region: management clusters, works, accounts that are not privileged. " +
 		"It has an effect in privileged accounts only."},
 	{Name: AllActions, Description: "Every action. Operators' actions only in privileged accounts."},
 })

@@ -45,6 +45,8 @@ type Action struct {
 	Name   string
 	On     Kind     // what the action is about
 	Groups []string // the groups of actions that contain it
+
+	isForOperators bool
 }
 
 // actions is the table of all actions. A test of package front/rosa compares it with the routes.
@@ -64,14 +66,24 @@ var actions = slices.Concat(
 		on(PolicyDocument, "UpdatePolicy", "DeletePolicy"), on(Group, "UpdateGroupMembers", "DeleteGroup"),
 		on(Attachment, "DeleteAttachment")),
 	in(nil, on(Account, "CreateAdmin"), on(Admin, "DeleteAdmin")),
-	in([]string{Operator},
+	forOperators(in([]string{Operator},
 		on(Region, "RegisterManagementCluster", "ListManagementClusters", "CreateWork", "ListWork",
 			"ListResourceBundles", "CreateAccount", "ListAccounts"),
 		on(ManagementCluster, "DescribeManagementCluster", "UpdateManagementCluster", "DeleteManagementCluster"),
 		on(Work, "DescribeWork", "UpdateWork", "DeleteWork"),
 		on(ResourceBundle, "DescribeResourceBundle", "DeleteResourceBundle"),
-		on(Account, "DescribeAccount", "DeleteAccount", "AdministerAccount"), on(Cluster, "ForceDeleteCluster")),
+		on(Account, "DescribeAccount", "DeleteAccount", "AdministerAccount"), on(Cluster, "ForceDeleteCluster"))),
+	// Not in Operator: who creates a privileged account can give every right of the region to its principals.
+	forOperators(in(nil, on(Region, "CreatePrivilegedAccount"))),
 )
+
+// forOperators returns actions that only the principals of privileged accounts can take.
+func forOperators(list []Action) []Action {
+	for i := range list {
+		list[i].isForOperators = true
+	}
+	return list
+}
 
 // on returns actions about a kind of resource.
 func on(kind Kind, names ...string) (list []Action) {
@@ -91,9 +103,7 @@ func in(groups []string, lists ...[]Action) []Action {
 }
 
 // IsForOperators reports whether only the principals of privileged accounts can take the action.
-func (a Action) IsForOperators() bool {
-	return slices.Contains(a.Groups, Operator) && !slices.Contains(a.Groups, ReadOnly)
-}
+func (a Action) IsForOperators() bool { return a.isForOperators }
 
 // Actions returns every action of the schema.
 func Actions() []Action { return slices.Clone(actions) }

@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"atoll.dev/access"
+	"atoll.dev/access/policy"
 	"atoll.dev/api/platform"
 	"atoll.dev/client/clmclient"
 	"atoll.dev/internal/rest"
@@ -179,6 +180,13 @@ func (f *front) createAccount(a *accountRequest) error {
 	var body platform.AccountRequest
 	if err := a.readJSON(&body); err != nil {
 		return err
+	}
+	if body.Privileged {
+		err := access.AuthorityFrom(a.r.Context()).Check(a.r.Context(), "CreatePrivilegedAccount",
+			policy.Resource{Kind: policy.Region})
+		if err != nil {
+			return err
+		}
 	}
 	made, err := a.directory.CreateAccount(a.r.Context(), access.Account{ID: body.AccountID, Privileged: body.Privileged})
 	if errors.Is(err, store.ErrExists) {

@@ -2,6 +2,7 @@ package rosa_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -55,10 +56,27 @@ type authorized struct {
 	t         *testing.T
 	server    *httptest.Server
 	directory *access.Directory
+	// decided, unless it is nil, is called after each decision, before the request goes on.
+	decided func(access.Question)
+}
+
+// Decide implements access.Policy: the Directory decides.
+func (a *authorized) Decide(ctx context.Context, q access.Question) (access.Grant, error) {
+	grant, err := a.directory.Decide(ctx, q)
+	if a.decided != nil {
+		a.decided(q)
+	}
+	return grant, err
 }
 
 // startAuthorized starts a region with the accounts of operators, of an owner and of another customer.
 func startAuthorized(t *testing.T) *authorized {
+	t.Helper()
+	return startDecidedBy(t, func(*authorized) access.Policy { return nil })
+}
+
+// startDecidedBy starts a region with a policy, or, when that is nil, its Directory.
+func startDecidedBy(t *testing.T, policy func(*authorized) access.Policy) *authorized {
 	t.Helper()
 	l := startLifecycle(t)
 	s, err := store.Open(t.Context(), store.Options{DSN: pgtest.DSN(t), Kinds: access.StoreKinds()})
@@ -67,9 +85,10 @@ func startAuthorized(t *testing.T) *authorized {
 	}
 	t.Cleanup(s.Close)
 	keys := access.NewKeyStore(s, nil, access.CacheObserver{})
+	a := &authorized{t: t, directory: keys.Directory()}
 	h := rosa.New(rosa.Options{Maestro: l.maestro, CLM: l.front, Directory: keys.Directory(), Region: region,
-		Identifier: claimedIdentity{}, Ops: rest.NewOps(), Log: slog.New(slog.DiscardHandler)})
-	a := &authorized{t, httptest.NewServer(asDocumented(t, h)), keys.Directory()}
+		Policy: policy(a), Identifier: claimedIdentity{}, Ops: rest.NewOps(), Log: slog.New(slog.DiscardHandler)})
+	a.server = httptest.NewServer(asDocumented(t, h))
 	t.Cleanup(a.server.Close)
 	a.want(root, "GET", "/clusters", "", 503, "policies-not-ready") // it was never read
 	go func() { _ = keys.Run(t.Context()) }()
@@ -439,6 +458,11 @@ func TestAPrivilegedAccountWithAdministratorsFollowsPolicies(t *testing.T) {
 	a.want(admin, "POST", "/authz/attachments",
 		`{"policyId":"Operator","targetType":"user","targetId":"`+regionOperator+`"}`, 201, "")
 	a.want(regionOperator, "GET", "/accounts", "", 200, "")
+	const wanted = `{"accountId":"555555555555","privileged":true}`
+	a.want(regionOperator, "POST", "/accounts", wanted, 403, "access-denied") // Operator makes no operators
+	a.want(regionOperator, "GET", "/accounts/555555555555", "", 404, "")
+	a.want(regionOperator, "POST", "/accounts", `{"accountId":"666666666666"}`, 201, "")
+	a.want(admin, "POST", "/accounts", wanted, 201, "")
 	a.want(regionOperator, "POST", "/clusters", `{"name":"x"}`, 403, "access-denied")
 	a.want(admin, "DELETE", "/authz/admins/"+url.PathEscape(admin), "", 409, "last-admin")
 	a.want(admin, "POST", "/authz/admins", `{"principalArn":"`+second+`"}`, 201, "")

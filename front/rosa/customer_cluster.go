@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"unicode/utf8"
 
+	"atoll.dev/access"
+	"atoll.dev/access/policy"
 	"atoll.dev/api/clm"
 	"atoll.dev/api/platform"
 	"atoll.dev/client/clmclient"
@@ -107,6 +109,9 @@ func (h *customerAPI) changeCluster(c *exchange, change request.Change) error {
 	read := request.Clusters{Creator: c.who.Principal, Releases: releases}
 	to := target{clusters, string(id), nounCluster, etag}
 	err = h.updateSpec(c, to, func(have clmclient.Resource) (json.RawMessage, error) {
+		if err := c.checkChange("UpdateCluster", policy.Cluster, have, have); err != nil {
+			return nil, err
+		}
 		after, problems, err := read.Change(request.Stored{
 			ID: have.ID, Name: have.Name, Project: have.Labels[projectLabel], CreatedBy: have.CreatedBy,
 			Account: c.who.Account, Spec: have.Spec,
@@ -200,7 +205,16 @@ func (h *customerAPI) deleteCluster(c *exchange) error {
 	if err != nil {
 		return err
 	}
+	actions := []access.Action{"DeleteCluster"}
+	if force {
+		actions = append(actions, "ForceDeleteCluster")
+	}
 	err = h.retryOnConflict(c, target{clusters, string(id), nounCluster, etag}, func(have clmclient.Resource) error {
+		for _, action := range actions {
+			if err := c.checkChange(action, policy.Cluster, have, have); err != nil {
+				return err
+			}
+		}
 		var s platform.ClusterSpec
 		if err := json.Unmarshal(have.Spec, &s); err != nil {
 			return fmt.Errorf("reading the spec of cluster %s: %w", id, err)

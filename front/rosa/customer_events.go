@@ -31,6 +31,7 @@ type clusterHistory struct {
 	visibility progress.Visibility
 	cluster    progress.History
 	pools      map[string]*progress.History
+	described  clmclient.Resource // the cluster as readTags has read it
 }
 
 // readHistory reads the histories of a cluster and its node pools; 404 when the
@@ -165,12 +166,13 @@ func (h *customerAPI) watchEvents(c *exchange, id cluster.ID) error {
 		if err != nil {
 			return c.translate(err)
 		}
-		v := &eventWriter{s: s, from: from, sent: maps.Clone(from), seen: map[string]bool{}}
+		v := &eventWriter{s: s, from: from, sent: maps.Clone(from), seen: map[string]bool{},
+			read: func() error { return k.readTags(ctx, c) }, check: func() error { return k.checkReader(c) }}
 		if err := s.Open(from.String()); err != nil {
 			return err
 		}
 		if err := v.sendNew(k.events()); err != nil {
-			return err
+			return c.translate(err)
 		}
 		if err := s.Send(rest.Event{Type: rest.Bookmark, Cursor: v.sent.String()}); err != nil {
 			return err
@@ -185,6 +187,30 @@ func (h *customerAPI) watchEvents(c *exchange, id cluster.ID) error {
 			}
 		}
 	})
+}
+
+// readTags reads the cluster with its tags for checkReader. A deleted cluster keeps its last tags.
+func (k *clusterHistory) readTags(ctx context.Context, c *exchange) error {
+	r, err := k.h.clm.Get(ctx, clusters, k.cluster.ID, "")
+	switch {
+	case err == nil:
+		k.described = r
+	case remote.StatusOf(err) != http.StatusNotFound || k.described.ID == "":
+		return replaceStatus(err, http.StatusNotFound, c.notFound(nounCluster, k.cluster.ID))
+	}
+	return nil
+}
+
+// checkReader refuses to go on with a watch, with 410, when the caller may not describe the cluster any
+// more.
+func (k *clusterHistory) checkReader(c *exchange) error {
+	switch mayDescribe, err := c.allows("DescribeCluster", c.clusterResource(k.described)); {
+	case err != nil:
+		return err
+	case !mayDescribe:
+		return errViewChanged()
+	}
+	return nil
 }
 
 // follow sends the events of one change.
@@ -220,19 +246,28 @@ func (k *clusterHistory) follow(ctx context.Context, c *exchange, e remote.Event
 
 // eventWriter writes the events of a cluster to one watch.
 type eventWriter struct {
-	s    *rest.Stream
-	from eventCursor     // the client has the events up to here
-	sent eventCursor     // up to here all events were sent
-	seen map[string]bool // events that were sent on this stream
+	s     *rest.Stream
+	from  eventCursor     // the client has the events up to here
+	sent  eventCursor     // up to here all events were sent
+	seen  map[string]bool // events that were sent on this stream
+	read  func() error    // reads what check decides on, before the events of one change
+	check func() error    // decides before each event whether the client may have it
 }
 
 // sendNew sends the events that the client does not have. The cursor passes a
 // record after the last event of the record.
 func (v *eventWriter) sendNew(events []progress.Event) error {
+	isRead := false
 	for i, e := range events {
 		key := fmt.Sprintf("%s %d %s %s %s", e.Resource, e.Seq, e.Type, e.Stage, e.Reason)
 		if v.seen[key] || e.Seq <= v.from[e.Resource] {
 			continue
+		}
+		if !isRead {
+			if err := v.read(); err != nil {
+				return err
+			}
+			isRead = true
 		}
 		v.seen[key] = true
 		if i+1 == len(events) || events[i+1].Resource != e.Resource || events[i+1].Seq != e.Seq {
@@ -246,6 +281,9 @@ func (v *eventWriter) sendNew(events []progress.Event) error {
 }
 
 func (v *eventWriter) send(e platform.Event) error {
+	if err := v.check(); err != nil {
+		return err
+	}
 	object, err := json.Marshal(e)
 	if err != nil {
 		return err
@@ -259,6 +297,9 @@ func (v *eventWriter) sendDeleted(cluster progress.History) error {
 	now := time.Now().UTC()
 	e := platform.Event{Time: now, Type: platform.EventTypeNormal, Reason: "Deleted", Message: "nothing is left"}
 	e.SinceMs = now.Sub(cluster.Created).Milliseconds()
+	if err := v.read(); err != nil {
+		return err
+	}
 	return v.send(e)
 }
 

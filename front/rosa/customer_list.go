@@ -164,7 +164,7 @@ func (h *customerAPI) relayWatch(c *exchange, from clmclient.Collection, o remot
 				case err != nil:
 					return c.translate(err)
 				case !isVisible && shown[r.ID]:
-					return rest.Errorf(http.StatusGone, codeGone, "what you may see has changed; list again, and watch from there")
+					return errViewChanged()
 				case !isVisible:
 					continue
 				}
@@ -178,6 +178,11 @@ func (h *customerAPI) relayWatch(c *exchange, from clmclient.Collection, o remot
 			}
 		}
 	})
+}
+
+// errViewChanged ends a watch whose caller may not describe something any more that it has shown.
+func errViewChanged() *rest.Error {
+	return rest.Errorf(http.StatusGone, codeGone, "what you may see has changed; list again, and watch from there")
 }
 
 // watchError gives the ERROR event of a watch of the lifecycle manager the answer

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"atoll.dev/access/policy"
 	"atoll.dev/api/clm"
 	"atoll.dev/api/platform"
 	"atoll.dev/client/clmclient"
@@ -166,6 +167,9 @@ func (h *customerAPI) changeNodePool(c *exchange, change request.Change) error {
 		of, err := h.clm.Get(c.ctx, clusters, string(ownerOf(have)), "")
 		if err != nil {
 			return nil, replaceStatus(err, http.StatusNotFound, c.notFound(nounNodePool, string(id)))
+		}
+		if err := c.checkChange("UpdateNodePool", policy.NodePool, have, of); err != nil {
+			return nil, err
 		}
 		read, err := h.nodePoolRequests(c, of)
 		if err != nil {

@@ -135,9 +135,14 @@ type readAhead struct {
 
 type readAheadKey struct{}
 
-// withReadAhead gives each request a readAhead.
+// withReadAhead gives each request that reads a readAhead. One that changes something answers with the
+// document after the change, and decides on the document that it changes (checkChange).
 func withReadAhead(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			h.ServeHTTP(w, r)
+			return
+		}
 		ahead := &readAhead{read: map[string]clmclient.Resource{}}
 		h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), readAheadKey{}, ahead)))
 	})
@@ -152,7 +157,7 @@ func remember(ctx context.Context, from clmclient.Collection, r clmclient.Resour
 	}
 }
 
-// recall returns a resource that the decision has read, once: after a change it is read again.
+// recall returns a resource that the decision has read, once.
 func recall(ctx context.Context, from clmclient.Collection, id string) (r clmclient.Resource, ok bool) {
 	ahead, isThere := ctx.Value(readAheadKey{}).(*readAhead)
 	if !isThere {
@@ -200,6 +205,17 @@ func (c *exchange) allows(action access.Action, on policy.Resource) (bool, error
 		return false, nil
 	}
 	return err == nil, err
+}
+
+// checkChange decides on a change again, on the document that it changes: its tags may have changed
+// since the decision about the request. owner is the cluster whose tags count. The change must fail
+// when the document has another version than have.
+func (c *exchange) checkChange(action access.Action, on policy.Kind, have, owner clmclient.Resource) error {
+	of := c.clusterResource(owner)
+	if of.Kind = on; on != policy.Cluster {
+		of.ID, of.Cluster = have.ID, owner.ID
+	}
+	return access.AuthorityFrom(c.r.Context()).Check(c.r.Context(), action, of)
 }
 
 // checkTags refuses a change of a cluster's tags by a caller who may not tag it, as it is and as it
