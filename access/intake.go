@@ -41,6 +41,10 @@ func (l BodyLimits) withDefaults() BodyLimits {
 // it closes the connection.
 const refusedBodyTimeout = 2 * time.Second
 
+// unprovenBodyTimeout is how long the server waits for a body whose sender is not proven before
+// the whole body has arrived. A sender who declares the hash of the body has the time of the server.
+const unprovenBodyTimeout = 10 * time.Second
+
 // firstChunk is the first size of the buffer of a body.
 const firstChunk = 4 << 10
 
@@ -70,17 +74,18 @@ func (m *bodyMemory) held() (now, peak int64) {
 
 // bodyLease is the memory of one request's body. One goroutine uses it.
 type bodyLease struct {
-	memory *bodyMemory
-	source netip.Prefix
-	held   usage
+	memory     *bodyMemory
+	source     netip.Prefix
+	held       usage
+	connection *http.ResponseController
 }
 
 type bodyLeaseKey struct{}
 
-// lease returns the request with a lease, by which ReadBody counts. The caller releases it after
+// lease returns the request with a lease, by which readBody counts. The caller releases it after
 // the answer.
-func (m *bodyMemory) lease(r *http.Request) (*http.Request, *bodyLease) {
-	l := &bodyLease{memory: m, source: rest.SourceOf(r.RemoteAddr)}
+func (m *bodyMemory) lease(w http.ResponseWriter, r *http.Request) (*http.Request, *bodyLease) {
+	l := &bodyLease{memory: m, source: rest.SourceOf(r.RemoteAddr), connection: http.NewResponseController(w)}
 	return r.WithContext(context.WithValue(r.Context(), bodyLeaseKey{}, l)), l
 }
 
@@ -116,6 +121,34 @@ func (u usage) plus(v usage) usage { return usage{u.all + v.all, u.unproven + v.
 func (l BodyLimits) admits(used, add usage, limit int64) bool {
 	next := used.plus(add)
 	return next.all <= limit && (add.unproven == 0 || next.unproven <= limit*l.Unproven/100)
+}
+
+// shorten makes the server wait for the rest of the body for limit at most.
+func (l *bodyLease) shorten(limit time.Duration) {
+	if l != nil {
+		_ = l.connection.SetReadDeadline(time.Now().Add(limit)) // a test's recorder has no deadlines
+	}
+}
+
+// refuseBody makes the server wait only shortly for the body of a request that it does not read,
+// and close the connection after the answer. HTTP/2 has a stream for the body, and ends that.
+func refuseBody(w http.ResponseWriter, r *http.Request) {
+	if r.ContentLength == 0 {
+		return
+	}
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(refusedBodyTimeout))
+	if r.ProtoMajor == 1 {
+		w.Header().Set("Connection", "close")
+	}
+}
+
+// keepConnection keeps the connection of a proven sender until the request is answered. Its error
+// is a *rest.Error.
+func keepConnection(r *http.Request) error {
+	if err := rest.KeepConnection(r.Context()); err != nil {
+		return refuse(Overloaded, "the region has as many connections as it can hold; try again").Because(err)
+	}
+	return nil
 }
 
 // prove counts the body as that of a proven sender.
@@ -156,6 +189,10 @@ const (
 // readBody reads the whole body of a request, MaxBody bytes at most, and counts its memory by the
 // Router's BodyLimits. Its errors are *rest.Error.
 func readBody(r *http.Request, sender proofState) ([]byte, error) {
+	lease, _ := r.Context().Value(bodyLeaseKey{}).(*bodyLease)
+	if sender == senderUnproven {
+		lease.shorten(unprovenBodyTimeout)
+	}
 	tooLarge := refuse(BodyTooLarge, "the request body is larger than %d bytes; send less", MaxBody)
 	if r.ContentLength > MaxBody {
 		rest.Drain(r) // holds no memory; a client that still sends could not read the answer
@@ -164,7 +201,6 @@ func readBody(r *http.Request, sender proofState) ([]byte, error) {
 	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
 		return nil, nil
 	}
-	lease, _ := r.Context().Value(bodyLeaseKey{}).(*bodyLease)
 	var body []byte
 	for {
 		if len(body) == cap(body) {

@@ -161,19 +161,23 @@ func (rt *Router) Routes() []Route { return rt.routes }
 
 func (rt *Router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if m, ok := messageOf(r); ok && rt.public[r.Method+" "+m.path] {
+		refuseBody(w, r) // no public route reads one
 		rt.mux.ServeHTTP(w, withoutClaims(r, nil))
 		return
 	}
-	r, lease := rt.bodies.lease(r)
+	r, lease := rt.bodies.lease(w, r)
 	defer lease.release()
 	caller, body, err := rt.identifier.Identify(r)
 	if err == nil && caller.Account == "" {
 		err = refuse(MissingAuthentication, "sign the request with AWS Signature Version 4")
 	}
+	if err == nil {
+		err = keepConnection(r)
+	}
 	if err != nil {
 		if r.ContentLength != 0 {
 			// A sender without a proven identity gets no time for the rest of its body.
-			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(refusedBodyTimeout))
+			lease.shorten(refusedBodyTimeout)
 		}
 		rt.refuse(w, r, caller, asRefusal(err))
 		return

@@ -90,6 +90,9 @@ func (v *Verifier) verify(r *http.Request) (c *claim, key Key, body []byte, err 
 	if err := v.check(m, c, key, known, hash); err != nil {
 		return c, Key{}, nil, err
 	}
+	if err := keepConnection(r); err != nil {
+		return c, Key{}, nil, err
+	}
 	if body == nil {
 		if body, err = readBody(r, senderProven); err != nil {
 			return c, Key{}, nil, err

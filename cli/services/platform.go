@@ -50,8 +50,8 @@ the region's own services.`, f)
 	cmd.Flags().StringVar(&f.placement, "placement-shown-to", string(rosa.PlacementToOperators),
 		"who reads which management cluster hosts a cluster: operators (privileged accounts), or customers, too")
 	cmd.Flags().IntVar(&f.limits.Total, "max-connections", 8192, "open connections of the API")
-	cmd.Flags().IntVar(&f.limits.PerSource, "max-connections-per-source", 4096,
-		"of these, from one address; raise it when clients come through one proxy")
+	cmd.Flags().IntVar(&f.limits.PerSource, "max-connections-per-source", 0,
+		"of these, from one address; raise it when clients come through one proxy (default a quarter of them)")
 	cmd.Flags().StringToStringVar(&f.rates, "rate", nil,
 		"requests of an account: reads, lists, writes or credentials=PER_SECOND/AT_ONCE (default reads=2000/10000,"+
 			"lists=500/5000,writes=500/5000,credentials=20/400)")
@@ -120,6 +120,9 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 			return err
 		}
 		defer s.CLM.Close()
+	}
+	if f.limits.PerSource <= 0 && f.limits.Total > 0 {
+		f.limits.PerSource = max(1, f.limits.Total/4)
 	}
 	f.limits.Metrics = s.Ops.Registry
 	handler := rosa.New(rosa.Options{

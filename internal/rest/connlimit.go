@@ -2,7 +2,9 @@ package rest
 
 import (
 	"container/list"
+	"context"
 	"crypto/tls"
+	"errors"
 	"net"
 	"net/http"
 	"net/netip"
@@ -47,12 +49,15 @@ func SourceOf(remoteAddr string) netip.Prefix {
 	return source
 }
 
+// ErrEvicted: the connection gave its place to a new one.
+var ErrEvicted = errors.New("the connection gave its place to a new one")
+
 // connLimiter counts the connections of one listener. A connection is quiet while it has no
-// request: its TLS handshake or its first headers are not complete, or it is idle between two
-// requests. When a limit is reached, a new connection takes the place of the connection that has
+// request of a proven sender: its TLS handshake or its headers are not complete, it is idle between
+// two requests, or no handler has called KeepConnection for its requests yet. When a limit is reached, a new connection takes the place of the connection that has
 // been quiet longest: of the same source, or, at the limit of all, of the source with the most
-// quiet connections. So half-open connections keep nobody out. Without a quiet connection the new
-// one is closed.
+// quiet connections. So neither half-open connections nor bodies of strangers that never come keep
+// somebody out. Without a quiet connection the new one is closed.
 type connLimiter struct {
 	limits ConnLimits
 
@@ -112,7 +117,8 @@ type limitedConn struct {
 	net.Conn
 	limiter *connLimiter
 	source  netip.Prefix
-	quiet   *list.Element // nil while a request runs, and after the end
+	quiet   *list.Element // nil while a request of a proven sender runs, and after the end
+	active  bool          // it has a request
 	closed  bool          // its place is free
 }
 
@@ -209,13 +215,19 @@ func (l *connLimiter) remove(c *limitedConn) {
 	l.open.Set(float64(l.total))
 }
 
-// observe is the ConnState of the server: it keeps the lists of quiet connections.
-func (l *connLimiter) observe(conn net.Conn, state http.ConnState) {
+// limitedOf returns the counted connection below a connection of the server, nil if there is none.
+func limitedOf(conn net.Conn) *limitedConn {
 	if secured, ok := conn.(*tls.Conn); ok {
 		conn = secured.NetConn()
 	}
-	c, ok := conn.(*limitedConn)
-	if !ok {
+	c, _ := conn.(*limitedConn)
+	return c
+}
+
+// observe is the ConnState of the server: it keeps the lists of quiet connections.
+func (l *connLimiter) observe(conn net.Conn, state http.ConnState) {
+	c := limitedOf(conn)
+	if c == nil {
 		return
 	}
 	l.mu.Lock()
@@ -224,14 +236,49 @@ func (l *connLimiter) observe(conn net.Conn, state http.ConnState) {
 		return
 	}
 	switch quiet := &l.sources[c.source].quiet; state {
-	case http.StateActive, http.StateHijacked:
+	case http.StateActive:
+		c.active = true
+		if c.quiet != nil {
+			quiet.MoveToBack(c.quiet) // its sender gets the longest time to prove its identity
+		}
+	case http.StateHijacked:
 		if c.quiet != nil {
 			quiet.Remove(c.quiet)
 			c.quiet = nil
 		}
 	case http.StateIdle:
+		c.active = false
 		if c.quiet == nil {
 			c.quiet = quiet.PushBack(c)
 		}
 	}
+}
+
+type connKey struct{}
+
+// provide is the ConnContext of the server: KeepConnection finds the connection by it.
+func (l *connLimiter) provide(ctx context.Context, conn net.Conn) context.Context {
+	return context.WithValue(ctx, connKey{}, limitedOf(conn))
+}
+
+// KeepConnection keeps the connection of a request, whose context ctx is, until the request is
+// answered: no new connection takes its place. A handler calls it as soon as the sender is proven.
+// The error is ErrEvicted when a new connection has taken the place before; then nobody can receive
+// the answer, and the handler must not execute the request. A server without limits keeps all its
+// connections.
+func KeepConnection(ctx context.Context) error {
+	c, _ := ctx.Value(connKey{}).(*limitedConn)
+	if c == nil {
+		return nil
+	}
+	c.limiter.mu.Lock()
+	defer c.limiter.mu.Unlock()
+	if c.closed {
+		return ErrEvicted
+	}
+	if c.active && c.quiet != nil { // HTTP/2 may have ended the request while its handler still runs
+		c.limiter.sources[c.source].quiet.Remove(c.quiet)
+		c.quiet = nil
+	}
+	return nil
 }

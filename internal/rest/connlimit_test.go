@@ -3,6 +3,7 @@ package rest
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -123,12 +124,47 @@ func TestHalfOpenConnectionsKeepNobodyOut(t *testing.T) {
 	}
 }
 
-// Connections with a running request are not evicted: the next one is refused, and is admitted
-// after one of them has ended.
+// Requests whose senders are not proven, and that withhold their bodies, keep nobody out: the
+// connection of such a request gives way to a new one, and its handler cannot keep it afterwards.
+func TestUnprovenRequestsKeepNobodyOut(t *testing.T) {
+	limits := ConnLimits{Total: 40, PerSource: 10}
+	kept := make(chan error, 1000)
+	addr, registry := serveLimited(t, limits, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if _, err := io.ReadAll(r.Body); err != nil {
+			kept <- KeepConnection(r.Context())
+		}
+	}))
+	for i := range 200 {
+		conn := dialFrom(t, fmt.Sprintf("127.0.1.%d", i%50+1), addr)
+		if _, err := io.WriteString(conn, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		if i%20 != 19 {
+			continue
+		}
+		for _, source := range []string{"127.0.0.1", "127.0.1.1"} {
+			if status, err := exchange(dialFrom(t, source, addr)); err != nil || status != "200 OK" {
+				t.Fatalf("a new client of %s after %d unproven requests: %s %v", source, i+1, status, err)
+			}
+		}
+	}
+	if err := <-kept; !errors.Is(err, ErrEvicted) {
+		t.Errorf("the connection of an evicted request is kept: %v", err)
+	}
+	if refused := valueOf(t, registry, "http_connections_closed_total", "refused"); refused != 0 {
+		t.Errorf("%v connections were refused", refused)
+	}
+}
+
+// Connections with a running request of a proven sender are not evicted: the next one is refused,
+// and is admitted after one of them has ended.
 func TestRunningRequestsKeepTheirConnections(t *testing.T) {
 	begun, end := make(chan struct{}, 8), make(chan struct{})
 	addr, registry := serveLimited(t, ConnLimits{PerSource: 2}, http.HandlerFunc(
-		func(http.ResponseWriter, *http.Request) {
+		func(_ http.ResponseWriter, r *http.Request) {
+			if err := KeepConnection(r.Context()); err != nil {
+				t.Error(err)
+			}
 			begun <- struct{}{}
 			<-end
 		}))

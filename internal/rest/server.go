@@ -110,7 +110,7 @@ func (s *Server) limit(hs *http.Server, l *net.Listener) {
 	}
 	hs.HTTP2.MaxReceiveBufferPerConnection, hs.HTTP2.MaxReceiveBufferPerStream = connBuffer, streamBuffer
 	limiter := newConnLimiter(s.Limits)
-	hs.ConnState = limiter.observe
+	hs.ConnState, hs.ConnContext = limiter.observe, limiter.provide
 	*l = limiter.listener(*l)
 }
 
