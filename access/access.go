@@ -47,6 +47,7 @@ type Identity struct {
 type Proof struct {
 	Signature  [32]byte
 	ValidUntil time.Time // the last moment at which the signature is accepted
+	Account    cluster.Account
 }
 
 type identityKey struct{}

@@ -19,6 +19,9 @@ const (
 
 	// skew is how far the date of a request may be from the region's clock.
 	skew = 15 * time.Minute
+	// mutationSkew is how far the date of a mutation may be ahead of the region's clock: the
+	// region remembers its signature until the signature ends.
+	mutationSkew = 5 * time.Minute
 	// maxExpiry of a presigned request is AWS's.
 	maxExpiry = 7 * 24 * time.Hour
 )
@@ -291,9 +294,13 @@ func (c *claim) checkScope(region string) error {
 }
 
 // checkTime refuses a signature that is not valid yet, or no longer.
-func (c *claim) checkTime(now time.Time) error {
+func (c *claim) checkTime(now time.Time, method string) error {
 	now = now.UTC()
-	if c.date.Sub(now) > skew {
+	ahead := skew
+	if isMutation(method) {
+		ahead = mutationSkew
+	}
+	if c.date.Sub(now) > ahead {
 		return refuse(SignatureInFuture,
 			"the request is dated %s and the region's clock says %s; set the clock of the signing machine",
 			c.date.Format(timeFormat), now.Format(timeFormat))

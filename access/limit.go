@@ -142,9 +142,7 @@ func (l *Limiter) take(h http.Header, account cluster.Account, class Class) erro
 	}
 	tokens := b.tokens
 	l.mu.Unlock()
-	h.Set("X-Ratelimit-Limit", strconv.FormatFloat(math.Floor(rate.Burst), 'f', 0, 64))
-	h.Set("X-Ratelimit-Remaining", strconv.FormatFloat(max(0, math.Floor(tokens)), 'f', 0, 64))
-	h.Set("X-Ratelimit-Reset", strconv.FormatFloat(math.Ceil((rate.Burst-tokens)/rate.PerSecond), 'f', 0, 64))
+	rate.show(h, tokens)
 	if ok {
 		return nil
 	}
@@ -152,6 +150,30 @@ func (l *Limiter) take(h http.Header, account cluster.Account, class Class) erro
 		"send fewer", account, class, rate.PerSecond, rate.Burst)
 	e.RetryAfter = time.Duration((1 - tokens) / rate.PerSecond * float64(time.Second))
 	return e
+}
+
+// show sets the headers of an answer to a request of an account with so many tokens left.
+func (r Rate) show(h http.Header, tokens float64) {
+	h.Set("X-Ratelimit-Limit", strconv.FormatFloat(math.Floor(r.Burst), 'f', 0, 64))
+	h.Set("X-Ratelimit-Remaining", strconv.FormatFloat(max(0, math.Floor(tokens)), 'f', 0, 64))
+	h.Set("X-Ratelimit-Reset", strconv.FormatFloat(math.Ceil((r.Burst-tokens)/r.PerSecond), 'f', 0, 64))
+}
+
+// giveBack gives back the token that take took for a request, and sets the headers of the answer.
+func (l *Limiter) giveBack(h http.Header, account cluster.Account, class Class) {
+	if l == nil || l.exempt[account] {
+		return
+	}
+	rate := l.rates[class]
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b := l.buckets[bucketKey{account, class}]
+	if b == nil {
+		return // full, and forgotten
+	}
+	b.tokens = min(rate.Burst, b.tokens+1)
+	b.spent-- // below zero when the token was settled meanwhile: the next settlement gives it back
+	rate.show(h, b.tokens)
 }
 
 // begin counts a running request, until end is called. Its error is the 503 that sheds

@@ -10,6 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"atoll.dev/cluster"
+	"atoll.dev/internal/rest"
 	"atoll.dev/store"
 )
 
@@ -24,6 +26,8 @@ type Signatures interface {
 
 // Errors of Signatures.
 var (
+	// ErrAccountFull: as many signatures of the account are remembered as may be.
+	ErrAccountFull = errors.New("too many signatures of the account are remembered")
 	// ErrUsed: the signature was used before.
 	ErrUsed = errors.New("the signature was used before")
 	// ErrFull: there are as many signatures as may be remembered.
@@ -34,7 +38,7 @@ var (
 
 // Migrations returns the SQL of the side tables in the database of a KeyStore. Each
 // step runs once; add only to the end.
-func Migrations() []string { return []string{signatureTable, bucketTable} }
+func Migrations() []string { return []string{signatureTable, bucketTable, signatureAccount} }
 
 const signatureTable = `
 create table used_signature (
@@ -42,6 +46,8 @@ create table used_signature (
 	valid_until timestamptz not null
 );
 create index used_signature_valid_until on used_signature (valid_until);`
+
+const signatureAccount = `alter table used_signature add column account text not null default '';`
 
 const (
 	// signatureMargin is how long a signature is remembered after its end. Together with
@@ -55,11 +61,14 @@ const (
 	forgetPeriod    = time.Minute
 	forgetBatch     = 10_000
 	maxRemembered   = 2_000_000 // some 300 MB
-	useSignatureSQL = `insert into used_signature (signature, valid_until) values ($1, $2)
+	accountShare    = 10        // an account may have a tenth of them
+	accountRetry    = time.Minute
+	useSignatureSQL = `insert into used_signature (signature, valid_until, account) values ($1, $2, $3)
 		on conflict (signature) do nothing returning now()`
 	forgetSQL = `delete from used_signature where signature in (select signature from used_signature
 		where valid_until < now() - $1::interval limit $2)`
-	countSQL = `select count(*) from (select 1 from used_signature limit $1) as rows_up_to_limit`
+	countSQL = `select account, count(*) from (select account from used_signature limit $1) as rows_up_to_limit
+		group by account`
 )
 
 // UsedSignatures implements Signatures by a table of the platform database, which all
@@ -67,14 +76,15 @@ const (
 // refuses mutations then, rather than execute one twice.
 //
 // The table is bounded: it forgets signatures that no replica accepts any more, and
-// takes none over its limit.
+// takes none over its limit, nor over the share of an account.
 type UsedSignatures struct {
 	store *store.Store
 	limit int64
 	now   func() time.Time
 
 	mu         sync.Mutex
-	remembered int64 // rows at the last count, and those that this process has added since
+	remembered int64                     // rows at the last count, and those that this process has added since
+	of         map[cluster.Account]int64 // the same of each account
 }
 
 var _ Signatures = (*UsedSignatures)(nil)
@@ -82,22 +92,25 @@ var _ Signatures = (*UsedSignatures)(nil)
 // NewUsedSignatures returns the signatures in the database of s, which was opened with
 // Migrations. Run must run.
 func NewUsedSignatures(s *store.Store) *UsedSignatures {
-	return &UsedSignatures{store: s, limit: maxRemembered, now: time.Now}
+	return &UsedSignatures{store: s, limit: maxRemembered, now: time.Now, of: map[cluster.Account]int64{}}
 }
 
 // Use implements Signatures.
 func (u *UsedSignatures) Use(ctx context.Context, p Proof) error {
 	u.mu.Lock()
-	full := u.remembered >= u.limit
+	full, accountFull := u.remembered >= u.limit, u.of[p.Account] >= u.limit/accountShare
 	u.mu.Unlock()
-	if full {
+	switch {
+	case full:
 		return ErrFull
+	case accountFull:
+		return ErrAccountFull
 	}
 	ctx, cancel := context.WithTimeout(ctx, useTimeout)
 	defer cancel()
 	var at time.Time
 	err := u.store.Tx(ctx, func(tx *store.Tx) error {
-		return tx.QueryRow(ctx, useSignatureSQL, p.Signature[:], p.ValidUntil).Scan(&at)
+		return tx.QueryRow(ctx, useSignatureSQL, p.Signature[:], p.ValidUntil, string(p.Account)).Scan(&at)
 	})
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
@@ -107,6 +120,7 @@ func (u *UsedSignatures) Use(ctx context.Context, p Proof) error {
 	}
 	u.mu.Lock()
 	u.remembered++
+	u.of[p.Account]++
 	u.mu.Unlock()
 	if drift := at.Sub(u.now()).Abs(); drift > maxDrift {
 		return fmt.Errorf("%w by %s, and may by %s", ErrClock, drift.Round(time.Second), maxDrift)
@@ -145,15 +159,28 @@ func (u *UsedSignatures) forget(ctx context.Context) error {
 			break
 		}
 	}
-	var n int64
+	var total int64
+	var of map[cluster.Account]int64
 	err := u.store.Read(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		return conn.QueryRow(ctx, countSQL, u.limit).Scan(&n)
+		total, of = 0, map[cluster.Account]int64{} // a read may run again
+		rows, err := conn.Query(ctx, countSQL, u.limit)
+		if err != nil {
+			return err
+		}
+		var account string
+		var n int64
+		_, err = pgx.ForEachRow(rows, []any{&account, &n}, func() error {
+			total += n
+			of[cluster.Account(account)] = n
+			return nil
+		})
+		return err
 	})
 	if err != nil {
 		return fmt.Errorf("counting signatures: %w", err)
 	}
 	u.mu.Lock()
-	u.remembered = n
+	u.remembered, u.of = total, of
 	u.mu.Unlock()
 	return nil
 }
@@ -163,20 +190,74 @@ func isMutation(method string) bool {
 	return method != http.MethodGet && method != http.MethodHead && method != http.MethodOptions
 }
 
-// useOnce refuses a mutation whose signature was used before, or cannot be recorded.
-func useOnce(ctx context.Context, signatures Signatures, method string, p Proof) error {
-	if signatures == nil || !isMutation(method) || p == (Proof{}) {
+type proofKey struct{}
+
+// useOnce refuses a mutation whose signature was used before, or cannot be recorded. The request has
+// its Proof in its context.
+func (rt *Router) useOnce(w http.ResponseWriter, r *http.Request, class Class) error {
+	p, _ := r.Context().Value(proofKey{}).(Proof)
+	if rt.signatures == nil || !isMutation(r.Method) || p == (Proof{}) {
 		return nil
 	}
-	err := signatures.Use(ctx, p)
+	err := rt.signatures.Use(r.Context(), p)
 	switch {
 	case err == nil:
+		rt.used.add(p.Signature)
 		return nil
 	case errors.Is(err, ErrUsed):
-		return refuse(SignatureUsed,
-			"a request with this signature was received before, and each signature is good for one change; sign "+
-				"again (two equal requests in one second have one signature, unless a signed header differs)")
+		rt.used.add(p.Signature)
+		rt.limiter.giveBack(w.Header(), p.Account, class) // else a replay would take the rate of the account
+		return signatureUsed()
+	case errors.Is(err, ErrAccountFull):
+		e := refuse(RateLimited, "the account %s has changed more in half an hour than the region takes of one account; "+
+			"wait, and change less", p.Account)
+		e.RetryAfter = accountRetry
+		return e
 	}
 	return refuse(SignaturesNotReady,
 		"the region cannot record that this signature is used, so it accepts no changes now; try again").Because(err)
+}
+
+func signatureUsed() *rest.Error {
+	return refuse(SignatureUsed,
+		"a request with this signature was received before, and each signature is good for one change; sign "+
+			"again (two equal requests in one second have one signature, unless a signed header differs)")
+}
+
+// maxRecent is how many used signatures a process has in memory: some 6 MB.
+const maxRecent = 1 << 16
+
+// recentSignatures are the signatures of which this process learned last that they are used. A request
+// with one of them is refused without a transaction. Several goroutines may use it.
+type recentSignatures struct {
+	mu   sync.Mutex
+	has  map[[32]byte]bool
+	ring [][32]byte // in the order of add, from next on
+	next int
+}
+
+func newRecentSignatures() *recentSignatures { return &recentSignatures{has: map[[32]byte]bool{}} }
+
+// contains reports whether a signature is known to be used.
+func (s *recentSignatures) contains(signature [32]byte) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.has[signature]
+}
+
+// add remembers a used signature, and forgets the oldest one when there are maxRecent.
+func (s *recentSignatures) add(signature [32]byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.has[signature] {
+		return
+	}
+	s.has[signature] = true
+	if len(s.ring) < maxRecent {
+		s.ring = append(s.ring, signature)
+		return
+	}
+	delete(s.has, s.ring[s.next])
+	s.ring[s.next] = signature
+	s.next = (s.next + 1) % maxRecent
 }

@@ -45,12 +45,12 @@ type Options struct {
 //  1. lets a public route through, without identity, if the request has the
 //     route's method and exactly its path, not an encoded form of it;
 //  2. identifies the sender of everything else, over the request as it was sent;
-//     refuses a sender over its limits; and uses the signature of a mutation, so that
-//     nobody can send it again;
+//     and refuses a sender over its limits, and a mutation whose signature was used before;
 //  3. removes the signature and every header by which a caller could claim an
 //     identity, so that no handler can use or log them;
 //  4. finds the route, and decides by it: policy first, then audience;
-//  5. calls the handler with the Identity and the Authority in the context and the
+//  5. uses the signature of an allowed mutation, so that nobody can send it again;
+//  6. calls the handler with the Identity and the Authority in the context and the
 //     body in memory.
 //
 // A request that no route matches is answered 404 or 405 only to a caller whom
@@ -67,6 +67,7 @@ type Router struct {
 	denied     *prometheus.CounterVec
 	bodies     *bodyMemory
 	signatures Signatures
+	used       *recentSignatures
 	limiter    *Limiter
 	classes    map[string]Class // by pattern
 	mux        *rest.Mux
@@ -97,7 +98,7 @@ func NewRouter(o Options) *Router {
 	}
 	return &Router{identifier: o.Identifier, policy: o.Policy, resources: o.Resources, region: o.Region, log: o.Log,
 		denied: denied, bodies: newBodyMemory(o.Bodies), limiter: o.Limiter, signatures: o.Signatures,
-		classes: map[string]Class{}, mux: rest.NewMux(), public: map[string]bool{}}
+		used: newRecentSignatures(), classes: map[string]Class{}, mux: rest.NewMux(), public: map[string]bool{}}
 }
 
 // Handle registers a handler, with the escalations of its route's action. It panics
@@ -121,6 +122,10 @@ func (rt *Router) Handle(route Route, h rest.Handler, escalations ...Escalation)
 			if e != nil {
 				rt.record(r, caller, e)
 				return e
+			}
+			if err := rt.useOnce(w, allowed, classOf(route)); err != nil {
+				rt.record(r, caller, asRefusal(err))
+				return err
 			}
 			r = allowed
 		case route.Audience != Public:
@@ -182,6 +187,12 @@ func (rt *Router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		rt.refuse(w, r, caller, asRefusal(err))
 		return
 	}
+	proof := caller.Proof
+	caller.Proof = Proof{}
+	if isMutation(r.Method) && rt.used.contains(proof.Signature) {
+		rt.refuse(w, r, caller, signatureUsed()) // before take, so that a replay takes no token
+		return
+	}
 	class := rt.class(r)
 	if err := rt.limiter.take(w.Header(), caller.Account, class); err != nil {
 		rt.refuse(w, r, caller, asRefusal(err))
@@ -193,11 +204,6 @@ func (rt *Router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer end()
-	if err := useOnce(r.Context(), rt.signatures, r.Method, caller.Proof); err != nil {
-		rt.refuse(w, r, caller, asRefusal(err))
-		return
-	}
-	caller.Proof = Proof{}
 	if !rt.matches(r) {
 		q := Question{Caller: caller, Context: contextOf(r, rt.region, time.Now())}
 		if _, e := decide(r.Context(), rt.policy, q); e != nil {
@@ -206,7 +212,8 @@ func (rt *Router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	caller.RequestID = rest.OperationID(r.Context())
-	rt.mux.ServeHTTP(w, withoutClaims(r, body).WithContext(WithIdentity(r.Context(), caller)))
+	ctx := context.WithValue(WithIdentity(r.Context(), caller), proofKey{}, proof)
+	rt.mux.ServeHTTP(w, withoutClaims(r, body).WithContext(ctx))
 }
 
 // class returns the class of a request, also of one that no route matches.

@@ -52,7 +52,7 @@ func (v *Verifier) Identify(r *http.Request) (Identity, []byte, error) {
 	return Identity{
 		Principal: key.Principal, Account: cluster.Account(key.Account),
 		AccessKeyID: key.AccessKeyID, Privileged: key.Privileged,
-		Proof: Proof{Signature: c.signature, ValidUntil: c.validUntil()},
+		Proof: Proof{Signature: c.signature, ValidUntil: c.validUntil(), Account: cluster.Account(key.Account)},
 	}, body, nil
 }
 
@@ -66,7 +66,7 @@ func (v *Verifier) verify(r *http.Request) (c *claim, key Key, body []byte, err 
 	if c, err = parseClaim(m.header, m.query); err != nil {
 		return nil, Key{}, nil, err
 	}
-	for _, err := range []error{c.checkScope(v.Region), v.checkPresigned(c, m.method), c.checkTime(v.now()),
+	for _, err := range []error{c.checkScope(v.Region), v.checkPresigned(c, m.method), c.checkTime(v.now(), m.method),
 		c.checkHeaders(m), c.checkUnsignedPayload(r)} {
 		if err != nil {
 			return c, Key{}, nil, err

@@ -177,14 +177,21 @@ func TestTheClockDecides(t *testing.T) {
 		return sdkPresign(t, request(t, "GET", target, ""), "", testTime)
 	}
 	header := func() *http.Request { return signedRequest(t, "{}", testTime, creds) }
+	read := func() *http.Request {
+		r := request(t, "GET", "/x", "")
+		forge(t, r, creds)
+		return r
+	}
 	for _, tc := range []struct {
 		name string
 		r    *http.Request
 		now  time.Duration
 		code Code
 	}{
-		{"15 minutes early", header(), -15 * time.Minute, ""},
-		{"too early", header(), -15*time.Minute - time.Second, SignatureInFuture},
+		{"15 minutes early", read(), -15 * time.Minute, ""},
+		{"too early", read(), -15*time.Minute - time.Second, SignatureInFuture},
+		{"a mutation, 5 minutes early", header(), -5 * time.Minute, ""},
+		{"a mutation, too early", header(), -5*time.Minute - time.Second, SignatureInFuture},
 		{"15 minutes late", header(), 15 * time.Minute, ""},
 		{"too late", header(), 15*time.Minute + time.Second, SignatureExpired},
 		{"presigned early", presigned(time.Minute), -15 * time.Minute, ""},

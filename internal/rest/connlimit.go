@@ -54,10 +54,11 @@ var ErrEvicted = errors.New("the connection gave its place to a new one")
 
 // connLimiter counts the connections of one listener. A connection is quiet while it has no
 // request of a proven sender: its TLS handshake or its headers are not complete, it is idle between
-// two requests, or no handler has called KeepConnection for its requests yet. When a limit is reached, a new connection takes the place of the connection that has
-// been quiet longest: of the same source, or, at the limit of all, of the source with the most
-// quiet connections. So neither half-open connections nor bodies of strangers that never come keep
-// somebody out. Without a quiet connection the new one is closed.
+// two requests, or no handler has called KeepConnection for its requests yet. When a limit is
+// reached, a new connection takes the place of the connection that has been quiet longest: of the
+// same source, or, at the limit of all, of the source with the most quiet connections. So neither
+// half-open connections nor bodies of strangers that never come keep somebody out. Without a quiet
+// connection the new one is closed.
 type connLimiter struct {
 	limits ConnLimits
 
