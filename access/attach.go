@@ -35,6 +35,9 @@ func (d *Directory) UpdateMembers(ctx context.Context, account, id string, ifVer
 			doc.Spec = toJSON(spec)
 			return nil
 		})
+		if err == nil {
+			err = checkReach(ctx, tx, account)
+		}
 		return doc, err
 	})
 	if err != nil {
@@ -60,9 +63,6 @@ func (d *Directory) Attach(ctx context.Context, a AttachmentDocument) (Attachmen
 			return AttachmentDocument{}, err
 		}
 	}
-	if d.cache.count(a.Account, KindAttachment) >= MaxAttachments {
-		return AttachmentDocument{}, fmt.Errorf("an account has at most %d attachments: %w", MaxAttachments, ErrTooMany)
-	}
 	spec := attachmentSpec{PolicyID: a.PolicyID, Type: a.Type, Target: a.Target,
 		CreatedBy: store.ActorFrom(ctx).Principal}
 	doc, err := d.inAccount(ctx, a.Account, func(tx *store.Tx) (store.Document, error) {
@@ -73,7 +73,14 @@ func (d *Directory) Attach(ctx context.Context, a AttachmentDocument) (Attachmen
 			return store.Document{}, err
 		}
 		name := a.PolicyID + " " + string(a.Type) + " " + a.Target
-		return tx.Create(ctx, document(KindAttachment, newID(), a.Account, name, spec))
+		doc, err := tx.Create(ctx, document(KindAttachment, newID(), a.Account, name, spec))
+		if err == nil {
+			err = checkCount(ctx, tx, a.Account, KindAttachment, MaxAttachments)
+		}
+		if err == nil {
+			err = checkReach(ctx, tx, a.Account)
+		}
+		return doc, err
 	})
 	if err != nil {
 		return AttachmentDocument{}, err

@@ -44,7 +44,7 @@ func (d *Directory) Decide(ctx context.Context, q Question) (Grant, error) {
 			account, account)
 	case q.Action == "":
 		return Grant{}, nil // 404 and 405 show nothing that the API's document does not
-	case view.isPrivileged && q.Caller.Privileged && len(view.admins) == 0:
+	case view.isFree() && q.Caller.Privileged:
 		return Grant{Reason: privilegedReason}, nil
 	case view.isAdmin(q.Caller.Principal):
 		return Grant{Reason: adminReason}, nil
@@ -80,9 +80,15 @@ func (d *Directory) permitsAll(caller Identity, action Action) bool {
 	if !isFilled || !view.isProvisioned {
 		return false
 	}
-	isFree := view.isPrivileged && caller.Privileged && len(view.admins) == 0
-	return isFree || view.isAdmin(caller.Principal) || view.policies.PermitsAll(policy.Query{
+	return view.isFree() && caller.Privileged || view.isAdmin(caller.Principal) || view.policies.PermitsAll(policy.Query{
 		Principal: caller.Principal, Action: string(action), Groups: view.groups(caller.Principal)})
+}
+
+// isFree reports whether an account is privileged and has no administrators, so that its principals may do
+// everything. The account and its administrators are several documents: one whose status counts
+// administrators has some, also while the documents of these were not read.
+func (v *accountView) isFree() bool {
+	return v.isPrivileged && len(v.admins) == 0 && !v.countsAdmins
 }
 
 // isAdmin reports whether a principal is an administrator: one that was made so, a session of a role

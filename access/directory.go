@@ -24,15 +24,6 @@ const (
 
 var directoryKinds = []store.Kind{KindAccount, KindAdmin, KindGroup, KindPolicy, KindAttachment}
 
-// Bounds of one account. They bound the memory of its policies and the time of a decision.
-const (
-	MaxPolicies    = 1000
-	MaxGroups      = 500
-	MaxMembers     = 1000 // of a group
-	MaxAttachments = 5000
-	MaxAdmins      = 100
-)
-
 // Errors of a Directory that callers decide on.
 var (
 	ErrPolicyInUse = errors.New("the policy is attached")
@@ -96,6 +87,7 @@ type policySpec struct {
 	Name        string `json:"name"`
 	Description string `json:"description"`
 	Text        string `json:"policy"`
+	Statements  int    `json:"statements,omitempty"` // for checkReach
 	CreatedBy   string `json:"createdBy"`
 }
 
@@ -221,25 +213,29 @@ func (d *Directory) CreateAdmin(ctx context.Context, account, principal string) 
 	if err := checkPrincipal(account, principal); err != nil {
 		return err
 	}
-	if d.cache.count(account, KindAdmin) >= MaxAdmins {
-		return fmt.Errorf("an account has at most %d administrators: %w", MaxAdmins, ErrTooMany)
-	}
 	_, err := d.inAccount(ctx, account, func(tx *store.Tx) (store.Document, error) {
 		if err := countAdmins(ctx, tx, account, +1); err != nil {
 			return store.Document{}, err
 		}
-		return tx.Create(ctx, document(KindAdmin, principal, account, "",
+		doc, err := tx.Create(ctx, document(KindAdmin, principal, account, "",
 			adminSpec{CreatedBy: store.ActorFrom(ctx).Principal}))
+		if err == nil {
+			err = checkCount(ctx, tx, account, KindAdmin, MaxAdmins)
+		}
+		return doc, err
 	})
 	return err
+}
+
+// adminCount is the status of an account.
+type adminCount struct {
+	Admins int `json:"admins"`
 }
 
 // countAdmins adds to the count of an account's administrators.
 func countAdmins(ctx context.Context, tx *store.Tx, account string, n int) error {
 	_, _, err := tx.Update(ctx, KindAccount, account, 0, func(doc *store.Document) error {
-		var count struct {
-			Admins int `json:"admins"`
-		}
+		var count adminCount
 		of, err := toAccount(*doc)
 		if err = errors.Join(err, json.Unmarshal(doc.Status, &count)); err != nil {
 			return fmt.Errorf("reading account %s: %w", account, err)
@@ -288,14 +284,19 @@ func (d *Directory) PutPolicy(ctx context.Context, p PolicyDocument) (PolicyDocu
 	if err := policy.Check(p.Text); err != nil {
 		return PolicyDocument{}, fmt.Errorf("%w: %w", err, ErrInvalid)
 	}
-	spec := policySpec{Name: p.Name, Description: p.Description, Text: p.Text,
-		CreatedBy: store.ActorFrom(ctx).Principal}
-	if p.ID == "" && d.cache.count(p.Account, KindPolicy) >= MaxPolicies {
-		return PolicyDocument{}, fmt.Errorf("an account has at most %d policies: %w", MaxPolicies, ErrTooMany)
+	parsed, err := policy.Parse(p.Text)
+	if err != nil {
+		return PolicyDocument{}, fmt.Errorf("%w: %w", err, ErrInvalid)
 	}
+	spec := policySpec{Name: p.Name, Description: p.Description, Text: p.Text, Statements: parsed.Statements(),
+		CreatedBy: store.ActorFrom(ctx).Principal}
 	doc, err := d.inAccount(ctx, p.Account, func(tx *store.Tx) (store.Document, error) {
 		if p.ID == "" {
-			return tx.Create(ctx, document(KindPolicy, newID(), p.Account, p.Name, spec))
+			doc, err := tx.Create(ctx, document(KindPolicy, newID(), p.Account, p.Name, spec))
+			if err == nil {
+				err = checkCount(ctx, tx, p.Account, KindPolicy, MaxPolicies)
+			}
+			return doc, err
 		}
 		doc, _, err := tx.Update(ctx, KindPolicy, p.ID, p.Version, func(doc *store.Document) error {
 			var had policySpec
@@ -309,6 +310,9 @@ func (d *Directory) PutPolicy(ctx context.Context, p PolicyDocument) (PolicyDocu
 			doc.Spec = toJSON(spec)
 			return nil
 		})
+		if err == nil {
+			err = checkReach(ctx, tx, p.Account)
+		}
 		return doc, err
 	})
 	if err != nil {
@@ -333,12 +337,13 @@ func (d *Directory) Group(ctx context.Context, account, id string) (GroupDocumen
 
 // CreateGroup creates a group without members.
 func (d *Directory) CreateGroup(ctx context.Context, g GroupDocument) (GroupDocument, error) {
-	if d.cache.count(g.Account, KindGroup) >= MaxGroups {
-		return GroupDocument{}, fmt.Errorf("an account has at most %d groups: %w", MaxGroups, ErrTooMany)
-	}
 	doc, err := d.inAccount(ctx, g.Account, func(tx *store.Tx) (store.Document, error) {
-		return tx.Create(ctx, document(KindGroup, newID(), g.Account, g.Name, groupSpec{Name: g.Name,
+		doc, err := tx.Create(ctx, document(KindGroup, newID(), g.Account, g.Name, groupSpec{Name: g.Name,
 			Description: g.Description, Members: []string{}, CreatedBy: store.ActorFrom(ctx).Principal}))
+		if err == nil {
+			err = checkCount(ctx, tx, g.Account, KindGroup, MaxGroups)
+		}
+		return doc, err
 	})
 	if err != nil {
 		return GroupDocument{}, err

@@ -44,6 +44,7 @@ type parsedPolicy struct {
 // accountView is what decisions about an account's principals go by.
 type accountView struct {
 	isProvisioned, isPrivileged bool
+	countsAdmins                bool // the account's status counts administrators
 	admins                      map[string]bool
 	groupsOf                    map[string][]string // ids of groups by ARN of a member
 	policies                    *policy.Index
@@ -132,6 +133,8 @@ func (s *accountState) rebuild() {
 			var a Account
 			v.isProvisioned = json.Unmarshal(d.Spec, &a) == nil && a.ID == d.ID
 			v.isPrivileged = v.isProvisioned && a.Privileged
+			var count adminCount
+			v.countsAdmins = json.Unmarshal(d.Status, &count) != nil || count.Admins > 0
 		case KindAdmin:
 			v.admins[d.ID] = true
 		case KindGroup:
@@ -196,20 +199,6 @@ func (c *directoryCache) view(account string) (v *accountView, isFilled bool) {
 		return s.view, c.filled
 	}
 	return noView, c.filled
-}
-
-// count returns how many documents of a kind an account has.
-func (c *directoryCache) count(account string, kind store.Kind) (n int) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	if s := c.accounts[account]; s != nil {
-		for key := range s.documents {
-			if key.kind == kind {
-				n++
-			}
-		}
-	}
-	return n
 }
 
 // addFollower counts a follower that keeps the cache up to date, until stop is called.

@@ -244,6 +244,9 @@ func (k *KeyStore) PutAccount(ctx context.Context, a Account) error {
 			return nil
 		})
 		if errors.Is(err, store.ErrNotFound) {
+			if err := k.directory.removeScope(ctx, a.ID); err != nil { // an interrupted deletion has left it
+				return fmt.Errorf("putting account %s: %w", a.ID, err)
+			}
 			doc, err = k.store.Create(ctx, store.Document{Kind: KindAccount, ID: a.ID, Scope: a.ID, Spec: spec,
 				Status: emptyObject})
 			if errors.Is(err, store.ErrExists) {

@@ -23,10 +23,15 @@ type Attached struct {
 	Principal, Group string
 }
 
-// Index has the attached policies of one account by target and action. It does not change, and
-// several goroutines may use it.
+// Index has the attached policies of one account by target. It does not change, and several goroutines
+// may use it. It refers to policies, so that its size depends on the attachments alone.
 type Index struct {
-	byTarget map[target]*targetPolicies
+	byTarget map[target][]attachedPolicy
+}
+
+type attachedPolicy struct {
+	id     string
+	policy *Policy
 }
 
 // target is a principal or a group.
@@ -35,40 +40,27 @@ type target struct {
 	id   string
 }
 
-type targetPolicies struct {
-	byAction    map[string][]candidate // statements whose scope names the action
-	everyAction []candidate            // statements for every action
-}
-
 // candidate is a statement that may decide.
 type candidate struct {
-	id types.PolicyID // "POLICY#2" is the second statement of POLICY
-	statement
+	policyID string
+	*statement
+}
+
+// id returns the statement's id for Cedar: "POLICY#2" is the second statement of POLICY.
+func (c candidate) id() types.PolicyID {
+	return types.PolicyID(c.policyID + "#" + strconv.Itoa(c.number))
 }
 
 // NewIndex returns the index of attached policies. An attachment that names a policy or a target
 // twice is evaluated once for each.
 func NewIndex(attached []Attached) *Index {
-	ix := &Index{byTarget: map[target]*targetPolicies{}}
+	ix := &Index{byTarget: map[target][]attachedPolicy{}}
 	for _, a := range attached {
 		at := target{id: a.Principal}
 		if a.Group != "" {
 			at = target{Group, a.Group}
 		}
-		of := ix.byTarget[at]
-		if of == nil {
-			of = &targetPolicies{byAction: map[string][]candidate{}}
-			ix.byTarget[at] = of
-		}
-		for i, s := range a.Policy.statements {
-			c := candidate{types.PolicyID(a.PolicyID + "#" + strconv.Itoa(i+1)), s}
-			if s.actions == nil {
-				of.everyAction = append(of.everyAction, c)
-			}
-			for action := range s.actions {
-				of.byAction[action] = append(of.byAction[action], c)
-			}
-		}
+		ix.byTarget[at] = append(ix.byTarget[at], attachedPolicy{a.PolicyID, a.Policy})
 	}
 	return ix
 }
@@ -157,7 +149,7 @@ func (ix *Index) Decide(q Query) (Decision, error) {
 	}
 	for _, e := range why.Errors {
 		for c := range ix.candidates(q) {
-			if c.id == e.PolicyID && c.forbids {
+			if c.id() == e.PolicyID && c.forbids {
 				if d.Allowed {
 					d = Decision{}
 				}
@@ -186,7 +178,7 @@ type policies struct {
 func (p policies) All() iter.Seq2[cedar.PolicyID, *cedar.Policy] {
 	return func(yield func(cedar.PolicyID, *cedar.Policy) bool) {
 		for c := range p.ix.candidates(p.q) {
-			if !yield(c.id, c.compiled) {
+			if !yield(c.id(), c.compiled) {
 				return
 			}
 		}
@@ -208,9 +200,9 @@ func (s *statement) matches(q *Query, principal, resource types.EntityUID) bool 
 const clusterType = types.EntityType(namespace + Cluster)
 
 // candidates iterates the attached statements whose scope can match.
-func (ix *Index) candidates(q Query) iter.Seq[*candidate] {
+func (ix *Index) candidates(q Query) iter.Seq[candidate] {
 	principal, resource := uid("Principal", q.Principal), uid(q.Resource.Kind, q.Resource.ID)
-	return func(yield func(*candidate) bool) {
+	return func(yield func(candidate) bool) {
 		for c := range ix.attached(q) {
 			if c.matches(&q, principal, resource) && !yield(c) {
 				return
@@ -221,16 +213,14 @@ func (ix *Index) candidates(q Query) iter.Seq[*candidate] {
 
 // attached iterates the statements about the action that are attached to the principal, to its role
 // and to its groups.
-func (ix *Index) attached(q Query) iter.Seq[*candidate] {
-	return func(yield func(*candidate) bool) {
+func (ix *Index) attached(q Query) iter.Seq[candidate] {
+	number := numberOf(q.Action)
+	return func(yield func(candidate) bool) {
 		at := func(t target) bool {
-			of := ix.byTarget[t]
-			if of == nil {
-				return true
-			}
-			for _, list := range [][]candidate{of.byAction[q.Action], of.everyAction} {
-				for i := range list {
-					if !yield(&list[i]) {
+			for _, attached := range ix.byTarget[t] {
+				for i := range attached.policy.statements {
+					s := &attached.policy.statements[i]
+					if s.actions.contains(number) && !yield(candidate{attached.id, s}) {
 						return false
 					}
 				}
@@ -265,12 +255,15 @@ func RoleOf(principal string) string {
 	return "arn:" + parts[1] + ":iam::" + parts[4] + ":role/" + path[1]
 }
 
+// maxUserAgent is how many bytes of a User-Agent conditions read: a pattern takes time for each.
+const maxUserAgent = 512
+
 // record returns the context as Cedar reads it.
 func (c Context) record() types.Record {
 	address := c.SourceIP.Unmap()
 	m := types.RecordMap{
 		"sourceIp": types.IPAddr(netip.PrefixFrom(address.WithZone(""), address.BitLen())),
-		"time":     types.NewDatetime(c.Time), "region": types.String(c.Region), "userAgent": types.String(c.UserAgent),
+		"time":     types.NewDatetime(c.Time), "region": types.String(c.Region), "userAgent": types.String(c.UserAgent[:min(len(c.UserAgent), maxUserAgent)]),
 	}
 	if c.MFA != nil {
 		m["mfa"] = types.Boolean(*c.MFA)

@@ -13,6 +13,7 @@ package policy
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	cedar "github.com/cedar-policy/cedar-go"
@@ -38,7 +39,8 @@ type statement struct {
 	source   *ast.Policy   // as it was parsed
 	compiled *cedar.Policy // without the parts of its scope that the fields below have
 	forbids  bool
-	actions  map[string]bool // the actions of its scope; nil: every action
+	number   int       // its place in its policy, from 1
+	actions  actionSet // the actions of its scope
 	// principal and resource are the only ones that the scope matches; zero: others, too.
 	principal, resource types.EntityUID
 	parent              types.EntityUID // that the resource must be in, or be; zero: none
@@ -65,9 +67,13 @@ func Parse(text string) (*Policy, error) {
 	p := &Policy{statements: make([]statement, len(list))}
 	for i, c := range list {
 		p.statements[i] = describe(c)
+		p.statements[i].number = i + 1
 	}
 	return p, nil
 }
+
+// Statements returns how many statements the policy has.
+func (p *Policy) Statements() int { return len(p.statements) }
 
 // Check parses a policy and validates it against the schema. Its error names the position of each
 // statement that is wrong, and why it is.
@@ -167,9 +173,10 @@ func isWord(s string) bool {
 // and single entities of a scope itself, because that is much faster than their evaluation.
 func describe(c *cedar.Policy) statement {
 	source := (*ast.Policy)(c.AST())
-	s := statement{source: source, forbids: c.Effect() == cedar.Forbid, actions: actionsOf(source.Action)}
+	set, isCompared := actionsOf(source.Action)
+	s := statement{source: source, forbids: c.Effect() == cedar.Forbid, actions: set}
 	rest := *source
-	if s.actions != nil {
+	if isCompared {
 		rest.Action = ast.Scope{}.All()
 	}
 	if scope, ok := source.Principal.(ast.ScopeTypeEq); ok {
@@ -194,28 +201,51 @@ func describe(c *cedar.Policy) statement {
 	return s
 }
 
-// actionsOf returns the actions that a scope matches, those of groups of actions included; nil for
-// every action.
-func actionsOf(scope ast.IsActionScopeNode) map[string]bool {
-	matched := map[string]bool{}
+// actionSet is a set of actions by their place in the table of actions. The place after the last is
+// that of every action that the table does not have.
+type actionSet [2]uint64
+
+func (s *actionSet) add(n int)           { s[n/64] |= 1 << (n % 64) }
+func (s *actionSet) contains(n int) bool { return s[n/64]&(1<<(n%64)) != 0 }
+
+var everyAction = actionSet{^uint64(0), ^uint64(0)}
+
+// numberOf returns the place of an action in the table.
+func numberOf(name string) int {
+	if n, known := numbers[name]; known {
+		return n
+	}
+	return len(actions)
+}
+
+var numbers = func() map[string]int {
+	if len(actions) >= 64*len(actionSet{}) {
+		panic("policy: an actionSet has too few bits for the table of actions")
+	}
+	m := make(map[string]int, len(actions))
+	for i, a := range actions {
+		m[a.Name] = i
+	}
+	return m
+}()
+
+// actionsOf returns the actions that a scope matches, those of groups of actions included. isCompared
+// is false for a scope that Cedar evaluates: it may match every action.
+func actionsOf(scope ast.IsActionScopeNode) (matched actionSet, isCompared bool) {
 	add := func(uid types.EntityUID) {
-		if uid.Type != actionType {
-			return
-		}
-		matched[string(uid.ID)] = true
-		for _, a := range actions {
-			for _, group := range a.Groups {
-				if string(uid.ID) == group {
-					matched[a.Name] = true
-				}
+		for i, a := range actions {
+			if uid.Type == actionType && (string(uid.ID) == a.Name || slices.Contains(a.Groups, string(uid.ID))) {
+				matched.add(i)
 			}
 		}
 	}
 	switch s := scope.(type) {
 	case ast.ScopeTypeAll:
-		return nil
+		return everyAction, false
 	case ast.ScopeTypeEq:
-		matched[string(s.Entity.ID)] = s.Entity.Type == actionType
+		if n, known := numbers[string(s.Entity.ID)]; known && s.Entity.Type == actionType {
+			matched.add(n)
+		}
 	case ast.ScopeTypeIn:
 		add(s.Entity)
 	case ast.ScopeTypeInSet:
@@ -223,7 +253,7 @@ func actionsOf(scope ast.IsActionScopeNode) map[string]bool {
 			add(uid)
 		}
 	default:
-		return nil // evaluated for every action
+		return everyAction, false
 	}
-	return matched
+	return matched, true
 }

@@ -3,6 +3,7 @@ package policy_test
 import (
 	"fmt"
 	"net/netip"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -256,6 +257,44 @@ func TestReadsResource(t *testing.T) {
 	} {
 		if got := attach(t, c.text).ReadsResource(c.q); got != c.reads {
 			t.Errorf("%s: %v, want %v", c.text, got, c.reads)
+		}
+	}
+}
+
+// The memory of an index grows with the attachments, not with the statements and actions of their
+// policies.
+func TestAnIndexOfManyAttachmentsIsSmall(t *testing.T) {
+	p, err := policy.Parse(strings.Repeat(`permit (principal, action in ROSA::Action::"AllActions", resource);`,
+		policy.MaxStatements))
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := make([]policy.Attached, 5000)
+	for i := range list {
+		list[i] = policy.Attached{PolicyID: "p", Policy: p, Principal: fmt.Sprint(ann, i)}
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	ix := policy.NewIndex(list)
+	runtime.ReadMemStats(&after)
+	if bytes := after.TotalAlloc - before.TotalAlloc; bytes > 20<<20 {
+		t.Errorf("an index of %d attachments allocates %d MiB", len(list), bytes>>20)
+	}
+	q := question("DescribeCluster", cluster("c1"))
+	q.Principal = list[len(list)-1].Principal
+	if d, err := ix.Decide(q); err != nil || !d.Allowed {
+		t.Errorf("%+v, %v", d, err)
+	}
+}
+
+// Conditions on userAgent read at most 512 bytes of it.
+func TestALongUserAgentIsCut(t *testing.T) {
+	ix := attach(t, `permit (principal, action, resource) when {context.userAgent like "*x"};`)
+	q := question("DescribeCluster", cluster("c1"))
+	for length, allowed := range map[int]bool{511: true, 512: false} {
+		q.Context.UserAgent = strings.Repeat("-", length) + "x"
+		if d, err := ix.Decide(q); err != nil || d.Allowed != allowed {
+			t.Errorf("%d bytes before the x: %+v, %v", length, d, err)
 		}
 	}
 }
