@@ -2,6 +2,7 @@ package rosa_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"io"
 	"log/slog"
@@ -61,12 +62,13 @@ func TestEverySignedRouteDocumentsItsLimits(t *testing.T) {
 	}
 }
 
-// provenIdentity is claimedIdentity whose requests have a signature.
+// provenIdentity is claimedIdentity whose requests have a signature, each its own.
 type provenIdentity struct{ claimedIdentity }
 
 func (p provenIdentity) Identify(r *http.Request) (access.Identity, []byte, error) {
 	caller, body, err := p.claimedIdentity.Identify(r)
-	caller.Proof = access.Proof{Signature: [32]byte{1}, ValidUntil: time.Now().Add(time.Minute)}
+	caller.Proof.ValidUntil = time.Now().Add(time.Minute)
+	_, _ = rand.Read(caller.Proof.Signature[:]) // it cannot fail
 	return caller, body, err
 }
 
@@ -89,7 +91,7 @@ func TestRefusalsAreAsDocumented(t *testing.T) {
 		for range 2 {
 			r := httptest.NewRequest(method, "/api/v0"+path, strings.NewReader(`{}`))
 			r.Header.Set("Content-Type", "application/json")
-			r.Header.Set("Test-Principal", root)
+			r.Header.Set("Test-Principal", regionOperator) // an allowed mutation uses its signature
 			w = httptest.NewRecorder()
 			asDocumented(t, h).ServeHTTP(w, r)
 		}
