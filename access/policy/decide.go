@@ -263,7 +263,8 @@ func (c Context) record() types.Record {
 	address := c.SourceIP.Unmap()
 	m := types.RecordMap{
 		"sourceIp": types.IPAddr(netip.PrefixFrom(address.WithZone(""), address.BitLen())),
-		"time":     types.NewDatetime(c.Time), "region": types.String(c.Region), "userAgent": types.String(c.UserAgent[:min(len(c.UserAgent), maxUserAgent)]),
+		"time":     types.NewDatetime(c.Time), "region": types.String(c.Region),
+		"userAgent": types.String(c.UserAgent[:min(len(c.UserAgent), maxUserAgent)]),
 	}
 	if c.MFA != nil {
 		m["mfa"] = types.Boolean(*c.MFA)
