@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -20,6 +19,7 @@ import (
 	"atoll.dev/api/cloudevents"
 	"atoll.dev/api/work"
 	"atoll.dev/bus"
+	"atoll.dev/test/testsite"
 )
 
 // moodyServer is a server of agents that can fall silent, and refuse.
@@ -89,10 +89,7 @@ func (s *moodyServer) Publish(_ context.Context, req *cloudevents.PublishRequest
 
 func (s *moodyServer) start(t *testing.T, addr string) (at string, stop func()) {
 	t.Helper()
-	l, err := net.Listen("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testsite.ListenOn(t, addr)
 	g := grpc.NewServer()
 	cloudevents.RegisterCloudEventServiceServer(g, s)
 	done := make(chan struct{})
@@ -130,7 +127,7 @@ func awaitToken(t *testing.T, what string, c <-chan struct{}) {
 // that has never sent one.
 func TestALinkWithoutHeartbeatsReconnects(t *testing.T) {
 	s := &moodyServer{beat: true, beaten: make(chan struct{}, 1)}
-	at, _ := s.start(t, "127.0.0.1:0")
+	at, _ := s.start(t, "")
 	_, stood := runLink(t, GRPCOptions{URL: at, Health: 100 * time.Millisecond, MaxBackoff: 50 * time.Millisecond})
 	awaitToken(t, "subscribed", stood)
 	awaitToken(t, "a heartbeat", s.beaten)
@@ -152,7 +149,7 @@ func TestALinkWithoutHeartbeatsReconnects(t *testing.T) {
 
 func TestALinkReconnectsAfterItsServerRestarts(t *testing.T) {
 	s := &moodyServer{beat: true}
-	at, stop := s.start(t, "127.0.0.1:0")
+	at, stop := s.start(t, "")
 	l, stood := runLink(t, GRPCOptions{URL: at, MaxBackoff: 50 * time.Millisecond})
 	awaitToken(t, "subscribed", stood)
 	publish := func(id string) error {
@@ -198,7 +195,7 @@ func TestALinkReconnectsAfterItsServerRestarts(t *testing.T) {
 
 func TestASubscriptionWithoutAnIDIsRefused(t *testing.T) {
 	s := &moodyServer{noHeader: true, beat: true}
-	at, _ := s.start(t, "127.0.0.1:0")
+	at, _ := s.start(t, "")
 	l, stood := runLink(t, GRPCOptions{URL: at, MaxBackoff: 20 * time.Millisecond})
 	for {
 		s.mu.Lock()

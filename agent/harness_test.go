@@ -35,6 +35,7 @@ import (
 	"atoll.dev/bus"
 	"atoll.dev/plane"
 	"atoll.dev/plane/planetest"
+	"atoll.dev/test/testsite"
 )
 
 // patience limits every wait of a test; only a hang exceeds it.
@@ -243,7 +244,7 @@ type broker struct {
 
 func startBroker(t testing.TB) *broker {
 	t.Helper()
-	b := &broker{t: t, ca: newAuthority(t), addr: "127.0.0.1:0"}
+	b := &broker{t: t, ca: newAuthority(t)}
 	b.start()
 	t.Cleanup(func() { b.stop() })
 	return b
@@ -257,10 +258,7 @@ func (b *broker) start() {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", b.addr)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	l := testsite.ListenOn(b.t, b.addr)
 	b.addr = l.Addr().String()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})

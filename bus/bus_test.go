@@ -12,7 +12,9 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	mathrand "math/rand/v2"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -152,16 +154,35 @@ func startBroker(t testing.TB, opts BrokerOptions) *testBroker {
 	return b
 }
 
+// listen listens on an address, or on a free port when it ends in :0. The port is none of those that the system gives
+// to outgoing connections, so that the test can listen on it again after a stop. (Package testsite does this for other
+// packages; it imports this one.)
+func listen(t testing.TB, address string) (l net.Listener) {
+	t.Helper()
+	anyPort := strings.HasSuffix(address, ":0")
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	var err error
+	for range 1000 {
+		if anyPort {
+			address = fmt.Sprintf("127.0.0.1:%d", 12000+mathrand.IntN(18000))
+		}
+		if l, err = net.Listen("tcp", address); err == nil {
+			return l
+		}
+		<-tick.C
+	}
+	t.Fatal(err)
+	return nil
+}
+
 func (b *testBroker) start() {
 	b.t.Helper()
 	if b.foreign {
 		b.startForeign()
 		return
 	}
-	l, err := net.Listen("tcp", b.addr)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	l := listen(b.t, b.addr)
 	b.addr = l.Addr().String()
 	broker, err := NewBroker(b.opts)
 	if err != nil {

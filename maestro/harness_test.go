@@ -34,6 +34,7 @@ import (
 	"atoll.dev/internal/rest"
 	"atoll.dev/maestro/wire"
 	"atoll.dev/pki"
+	"atoll.dev/test/testsite"
 )
 
 // patience bounds every wait of the tests; nothing takes a fraction of it
@@ -85,7 +86,7 @@ func newSiteOn(t testing.TB, dsn string) *site {
 		t.Fatal(err)
 	}
 	s := &site{t: t, ca: ca, dsn: dsn, log: testLog(t)}
-	s.broker = &brokerProcess{site: s, addr: "127.0.0.1:0"}
+	s.broker = &brokerProcess{site: s}
 	s.broker.start()
 	t.Cleanup(s.broker.stop)
 	return s
@@ -168,10 +169,7 @@ func (b *brokerProcess) start() {
 		}
 		return
 	}
-	l, err := net.Listen("tcp", b.addr)
-	if err != nil {
-		b.site.t.Fatal(err)
-	}
+	l := testsite.ListenOn(b.site.t, b.addr)
 	b.addr = l.Addr().String()
 	broker, err := bus.NewBroker(bus.BrokerOptions{TLS: b.site.serverTLS("broker"),
 		Logger: slog.New(slog.DiscardHandler)})

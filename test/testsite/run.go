@@ -92,6 +92,19 @@ func ListenAgain(address string) (l net.Listener, err error) {
 	return nil, err
 }
 
+// ListenOn listens on a free port when address is "", and on an address of an earlier listener otherwise.
+func ListenOn(t testing.TB, address string) net.Listener {
+	t.Helper()
+	if address == "" {
+		return Listen(t)
+	}
+	l, err := ListenAgain(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
 // shownLog is how many bytes of a log a failed test shows: the last ones.
 const shownLog = 64 << 10
 
