@@ -56,13 +56,18 @@ type Limits struct {
 	Rates  map[Class]Rate    // of each account; a class without a rate has that of DefaultRates
 	Exempt []cluster.Account // accounts without a rate
 
-	// Concurrent is how many requests run at the same time, watches not counted; default
-	// 1024. From 80 % of them on, reads are refused, so that writes still have room.
+	// Concurrent is how many requests run at the same time, open watches not counted; default
+	// 1024. A quarter of them may be those of one account that is not exempt. From 80 % of them
+	// on, and of the quarter, reads are refused, so that writes still have room.
 	Concurrent int
 }
 
-// readShare is the part of Limits.Concurrent that reads and lists may fill.
+// readShare is the part of Limits.Concurrent, and of the share of an account, that reads and lists
+// may fill.
 const readShare = 0.8
+
+// accountPart is the part of Limits.Concurrent that one account may fill: one of four.
+const accountPart = 4
 
 // Limiter limits requests by account and class, and how many run at the same time. It
 // decides from memory. Run settles with the other replicas what was spent; without it,
@@ -77,6 +82,7 @@ type Limiter struct {
 	mu      sync.Mutex
 	buckets map[bucketKey]*bucket
 	running int
+	of      map[cluster.Account]int // running requests of each account that has some
 }
 
 type bucketKey struct {
@@ -94,7 +100,7 @@ type bucket struct {
 // NewLimiter returns a Limiter with full buckets.
 func NewLimiter(o Limits) *Limiter {
 	l := &Limiter{rates: map[Class]Rate{}, exempt: map[cluster.Account]bool{}, concurrent: o.Concurrent,
-		now: time.Now, buckets: map[bucketKey]*bucket{}}
+		now: time.Now, buckets: map[bucketKey]*bucket{}, of: map[cluster.Account]int{}}
 	for class, rate := range DefaultRates {
 		if configured, ok := o.Rates[class]; ok {
 			rate = configured
@@ -176,27 +182,40 @@ func (l *Limiter) giveBack(h http.Header, account cluster.Account, class Class) 
 	rate.show(h, b.tokens)
 }
 
-// begin counts a running request, until end is called. Its error is the 503 that sheds
-// load: reads before writes.
-func (l *Limiter) begin(r *http.Request, class Class) (end func(), err error) {
-	if l == nil || class == Lists && r.URL.Query().Get("watch") != "" {
-		return func() {}, nil // the caller's open watches have a limit of their own
-	}
-	most := l.concurrent
-	if class == Reads || class == Lists {
-		most = max(1, int(float64(most)*readShare))
+// begin counts a running request of an account, until end is called, which may be called again.
+// Its error is the 503 that sheds load, or the 429 over the share of the account: reads before writes.
+func (l *Limiter) begin(account cluster.Account, class Class) (end func(), err error) {
+	if l == nil {
+		return func() {}, nil
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.running >= most {
+	share := max(1, l.concurrent/accountPart)
+	switch {
+	case l.running >= mostOf(l.concurrent, class):
 		return nil, refuse(Overloaded, "the region has as many requests to answer as it can; try again")
+	case !l.exempt[account] && l.of[account] >= mostOf(share, class):
+		return nil, refuse(RateLimited, "the account %s has %d requests running, and may have %d, the last of them "+
+			"for changes; send fewer at the same time", account, l.of[account], share)
 	}
 	l.running++
-	return func() {
+	l.of[account]++
+	return sync.OnceFunc(func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.running--
-	}, nil
+		if l.of[account]--; l.of[account] == 0 {
+			delete(l.of, account)
+		}
+	}), nil
+}
+
+// mostOf returns how many of limit requests may run before one of a class is refused.
+func mostOf(limit int, class Class) int {
+	if class == Reads || class == Lists {
+		return max(1, int(float64(limit)*readShare))
+	}
+	return limit
 }
 
 // classOf returns the class of a route's requests.

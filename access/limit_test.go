@@ -156,45 +156,115 @@ func TestReplicasShareARate(t *testing.T) {
 	}
 }
 
-// Reads are shed before writes, and watches are not counted.
+// Reads are shed before writes: of all requests, and of the share of an account.
 func TestReadsAreShedBeforeWrites(t *testing.T) {
-	l, _ := limitedTo(Rate{PerSecond: 1000, Burst: 1000}, Limits{Concurrent: 10})
-	get, watch := request(t, "GET", "/x", ""), request(t, "GET", "/x?watch=true", "")
+	l, _ := limitedTo(Rate{PerSecond: 1000, Burst: 1000}, Limits{Concurrent: 40, Exempt: []cluster.Account{account}})
 	var ends []func()
-	begin := func(r *http.Request, class Class) error {
-		end, err := l.begin(r, class)
+	begin := func(of cluster.Account, class Class) int {
+		end, err := l.begin(of, class)
 		if err == nil {
 			ends = append(ends, end)
+			return http.StatusOK
 		}
-		return err
-	}
-	for range 8 {
-		if err := begin(get, Reads); err != nil {
-			t.Fatal(err)
+		e, ok := errors.AsType[*rest.Error](err)
+		if !ok || e.RetryAfter == 0 {
+			t.Fatalf("%s: %v", class, err)
 		}
+		return e.Status
 	}
-	for _, class := range []Class{Reads, Lists} {
-		err := begin(get, class)
-		if e, ok := errors.AsType[*rest.Error](err); !ok || e.Status != http.StatusServiceUnavailable || e.RetryAfter == 0 {
-			t.Errorf("%s: %v", class, err)
+	const ordinary = "000000000002"
+	for _, step := range []struct {
+		account cluster.Account
+		class   Class
+		times   int
+		status  int
+	}{
+		{ordinary, Reads, 8, http.StatusOK},
+		{ordinary, Reads, 1, http.StatusTooManyRequests},
+		{ordinary, Lists, 1, http.StatusTooManyRequests},
+		{ordinary, Writes, 2, http.StatusOK},
+		{ordinary, Credentials, 1, http.StatusTooManyRequests},
+		{"000000000003", Lists, 8, http.StatusOK}, // another account has its own share
+		{account, Reads, 14, http.StatusOK},       // an exempt account has no share
+		{account, Reads, 1, http.StatusServiceUnavailable},
+		{"000000000004", Lists, 1, http.StatusServiceUnavailable},
+		{account, Writes, 7, http.StatusOK},
+		{account, Credentials, 1, http.StatusOK},
+		{account, Writes, 1, http.StatusServiceUnavailable},
+	} {
+		for range step.times {
+			if status := begin(step.account, step.class); status != step.status {
+				t.Errorf("%s of %s: %d, want %d", step.class, step.account, status, step.status)
+			}
 		}
-	}
-	if err := begin(watch, Lists); err != nil {
-		t.Errorf("watch: %v", err)
-	}
-	for _, class := range []Class{Writes, Credentials} {
-		if err := begin(get, class); err != nil {
-			t.Errorf("%s: %v", class, err)
-		}
-	}
-	if err := begin(get, Writes); err == nil {
-		t.Error("more requests run than may")
 	}
 	for _, end := range ends {
 		end()
+		end()
 	}
-	if l.running != 0 {
-		t.Errorf("%d run after all have ended", l.running)
+	if l.running != 0 || len(l.of) != 0 {
+		t.Errorf("%d run after all have ended, of %v", l.running, l.of)
+	}
+}
+
+// Every request counts while it runs, whatever its query says. A watch counts until its stream is
+// open, also one that belongs to the class of reads.
+func TestOnlyAnOpenWatchIsNotCounted(t *testing.T) {
+	l, _ := limitedTo(Rate{PerSecond: 1000, Burst: 1000}, Limits{Concurrent: 10})
+	rt := NewRouter(Options{Log: quiet, Identifier: testVerifier(), Limiter: l})
+	begun, end, open := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	wait := func(http.ResponseWriter, *http.Request) error {
+		begun <- struct{}{}
+		<-end
+		return nil
+	}
+	watch := func(w http.ResponseWriter, r *http.Request) error {
+		return rest.Watch(w, r, rest.WatchOptions{}, func(ctx context.Context, s *rest.Stream) error {
+			begun <- struct{}{}
+			<-open
+			if err := s.Open(""); err != nil {
+				return err
+			}
+			begun <- struct{}{}
+			<-end
+			return nil
+		})
+	}
+	rt.Handle(Route{"GET", "/events", "DescribeEvents", "Region", "", Customers}, watch)
+	rt.Handle(Route{"GET", "/list", "ListThings", "Region", "", Customers}, wait)
+	count := func() int {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.running
+	}
+	done := make(chan int, 3)
+	send := func(target string) {
+		r := request(t, "GET", target, "")
+		forge(t, r, creds)
+		go func() { done <- serve(rt, r).Code }()
+		<-begun
+	}
+	send("/events?watch=true")
+	if n := count(); n != 1 {
+		t.Errorf("%d run while a watch opens", n)
+	}
+	close(open)
+	<-begun
+	if n := count(); n != 0 {
+		t.Errorf("%d run while a watch is open", n)
+	}
+	send("/list?watch=false")
+	if n := count(); n != 1 {
+		t.Errorf("%d run with one list that does not watch", n)
+	}
+	close(end)
+	for range 2 {
+		if code := <-done; code != http.StatusOK {
+			t.Errorf("answered %d", code)
+		}
+	}
+	if n := count(); n != 0 {
+		t.Errorf("%d run after all have ended", n)
 	}
 }
 
@@ -233,12 +303,12 @@ func TestRatesAreParsed(t *testing.T) {
 
 func BenchmarkLimiter(b *testing.B) {
 	l := NewLimiter(Limits{Rates: map[Class]Rate{Reads: {PerSecond: 1e6, Burst: 1e9}}})
-	h, r := http.Header{}, request(b, "GET", "/x", "")
+	h := http.Header{}
 	for b.Loop() {
 		if err := l.take(h, account, Reads); err != nil {
 			b.Fatal(err)
 		}
-		end, err := l.begin(r, Reads)
+		end, err := l.begin(account, Reads)
 		if err != nil {
 			b.Fatal(err)
 		}

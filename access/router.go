@@ -63,7 +63,7 @@ type Router struct {
 	policy     Policy
 	resources  Resources
 	region     string
-	log        *slog.Logger
+	refusals   *refusalLog
 	denied     *prometheus.CounterVec
 	bodies     *bodyMemory
 	signatures Signatures
@@ -96,9 +96,10 @@ func NewRouter(o Options) *Router {
 	if o.Metrics != nil {
 		o.Metrics.MustRegister(denied)
 	}
-	return &Router{identifier: o.Identifier, policy: o.Policy, resources: o.Resources, region: o.Region, log: o.Log,
-		denied: denied, bodies: newBodyMemory(o.Bodies), limiter: o.Limiter, signatures: o.Signatures,
-		used: newRecentSignatures(), classes: map[string]Class{}, mux: rest.NewMux(), public: map[string]bool{}}
+	return &Router{identifier: o.Identifier, policy: o.Policy, resources: o.Resources, region: o.Region,
+		refusals: newRefusalLog(o.Log), denied: denied, bodies: newBodyMemory(o.Bodies), limiter: o.Limiter,
+		signatures: o.Signatures, used: newRecentSignatures(), classes: map[string]Class{},
+		mux: rest.NewMux(), public: map[string]bool{}}
 }
 
 // Handle registers a handler, with the escalations of its route's action. It panics
@@ -198,12 +199,13 @@ func (rt *Router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		rt.refuse(w, r, caller, asRefusal(err))
 		return
 	}
-	end, err := rt.limiter.begin(r, class)
+	end, err := rt.limiter.begin(caller.Account, class)
 	if err != nil {
 		rt.refuse(w, r, caller, asRefusal(err))
 		return
 	}
 	defer end()
+	r = r.WithContext(rest.OnWatchOpen(r.Context(), end))
 	if !rt.matches(r) {
 		q := Question{Caller: caller, Context: contextOf(r, rt.region, time.Now())}
 		if _, e := decide(r.Context(), rt.policy, q); e != nil {
@@ -237,20 +239,6 @@ func (rt *Router) matches(r *http.Request) bool {
 func (rt *Router) refuse(w http.ResponseWriter, r *http.Request, caller Identity, e *rest.Error) {
 	rt.record(r, caller, e)
 	rest.Fail(w, r, e)
-}
-
-// record counts and logs a refusal. rest.Fail logs errors of the server.
-func (rt *Router) record(r *http.Request, caller Identity, e *rest.Error) {
-	rt.denied.WithLabelValues(e.Code).Inc()
-	if e.Status >= http.StatusInternalServerError {
-		return
-	}
-	rt.log.LogAttrs(r.Context(), slog.LevelInfo, "access denied",
-		slog.String("operation_id", rest.OperationID(r.Context())),
-		slog.String("code", e.Code), slog.String("access_key_id", quoted(caller.AccessKeyID)),
-		slog.String("account", string(caller.Account)), slog.String("principal", caller.Principal),
-		slog.String("method", r.Method), slog.String("path", r.URL.Path),
-		slog.String("remote", r.RemoteAddr))
 }
 
 // withoutClaims returns the request for handlers: without signature, without

@@ -57,7 +57,7 @@ the region's own services.`, f)
 			"lists=500/5000,writes=500/5000,credentials=20/400)")
 	cmd.Flags().StringSliceVar(&f.exempt, "rate-exempt", nil, "accounts without a rate")
 	cmd.Flags().IntVar(&f.running, "max-requests", 1024,
-		"requests that run at the same time; from 80 % on, reads are refused")
+		"requests that run at the same time, a quarter of them of one account; from 80 % on, reads are refused")
 	for _, name := range []string{"region", "dsn", "seal-key", "maestro-http", "maestro-grpc"} {
 		cmd.MarkFlagRequired(name)
 	}

@@ -112,7 +112,7 @@ func Fail(w http.ResponseWriter, r *http.Request, err error) {
 		}
 		c.opts.Log.LogAttrs(r.Context(), level, "request failed",
 			slog.String("operation_id", c.id), slog.String("method", r.Method),
-			slog.String("path", r.URL.Path), slog.Int("status", e.Status),
+			slog.String("path", Shorten(r.URL.Path, 256)), slog.Int("status", e.Status),
 			slog.String("code", e.Code), slog.Any("error", err))
 	}
 	if started(w) {

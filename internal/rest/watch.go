@@ -54,6 +54,7 @@ type Stream struct {
 	rc     *http.ResponseController
 	opts   WatchOptions
 	cancel context.CancelCauseFunc
+	opened func() // called once, when the answer begins
 
 	mu     sync.Mutex
 	open   bool
@@ -81,7 +82,8 @@ func Watch(w http.ResponseWriter, r *http.Request, o WatchOptions, feed func(ctx
 	stop := context.AfterFunc(Stopping(ctx), func() { cancel(errStopping) })
 	defer stop()
 
-	s := &Stream{w: w, rc: http.NewResponseController(w), opts: o.withDefaults(), cancel: cancel}
+	s := &Stream{w: w, rc: http.NewResponseController(w), opts: o.withDefaults(), cancel: cancel,
+		opened: watchOpened(ctx)}
 	// The deadlines of the server are for requests that end.
 	if err := errors.Join(s.rc.SetReadDeadline(time.Time{}), s.rc.SetWriteDeadline(time.Time{})); err != nil &&
 		!errors.Is(err, http.ErrNotSupported) {
@@ -112,6 +114,23 @@ func Watch(w http.ResponseWriter, r *http.Request, o WatchOptions, feed func(ctx
 	}
 	_ = s.write(Event{Type: Failed, Object: c.renderError(r.Context(), e)})
 	return nil
+}
+
+type watchOpenKey struct{}
+
+// OnWatchOpen returns a context with a function that Watch calls when the stream of a request with
+// the context opens. Middleware that limits running requests ends its count by it: a watch lasts
+// long, and has limits of its own. call must not block.
+func OnWatchOpen(ctx context.Context, call func()) context.Context {
+	return context.WithValue(ctx, watchOpenKey{}, call)
+}
+
+// watchOpened returns the function of OnWatchOpen.
+func watchOpened(ctx context.Context) func() {
+	if call, ok := ctx.Value(watchOpenKey{}).(func()); ok {
+		return call
+	}
+	return func() {}
 }
 
 var errStopping = errors.New("server stopping")
@@ -160,6 +179,7 @@ func (s *Stream) begin() error {
 		return s.err
 	}
 	s.open = true
+	s.opened()
 	h := s.w.Header()
 	h.Set("Content-Type", "application/json;stream=watch")
 	h.Set("Cache-Control", "no-store")
