@@ -170,16 +170,29 @@ func (l *Limiter) giveBack(h http.Header, account cluster.Account, class Class) 
 	if l == nil || l.exempt[account] {
 		return
 	}
+	l.mu.Lock()
+	if b := l.buckets[bucketKey{account, class}]; b != nil { // else it was full, and is forgotten
+		b.tokens = min(l.rates[class].Burst, b.tokens+1)
+		b.spent-- // below zero when the token was settled meanwhile: the next settlement gives it back
+	}
+	l.mu.Unlock()
+	l.show(h, account, class)
+}
+
+// show sets the headers of an answer to a request that took no token.
+func (l *Limiter) show(h http.Header, account cluster.Account, class Class) {
+	if l == nil || l.exempt[account] {
+		return
+	}
 	rate := l.rates[class]
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	b := l.buckets[bucketKey{account, class}]
-	if b == nil {
-		return // full, and forgotten
+	tokens := rate.Burst
+	if b := l.buckets[bucketKey{account, class}]; b != nil {
+		b.refill(rate, l.now())
+		tokens = b.tokens
 	}
-	b.tokens = min(rate.Burst, b.tokens+1)
-	b.spent-- // below zero when the token was settled meanwhile: the next settlement gives it back
-	rate.show(h, b.tokens)
+	l.mu.Unlock()
+	rate.show(h, tokens)
 }
 
 // begin counts a running request of an account, until end is called, which may be called again.

@@ -190,11 +190,12 @@ func (rt *Router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	proof := caller.Proof
 	caller.Proof = Proof{}
+	class := rt.class(r)
 	if isMutation(r.Method) && rt.used.contains(proof.Signature) {
-		rt.refuse(w, r, caller, signatureUsed()) // before take, so that a replay takes no token
+		rt.limiter.show(w.Header(), caller.Account, class) // a replay takes no token
+		rt.refuse(w, r, caller, signatureUsed())
 		return
 	}
-	class := rt.class(r)
 	if err := rt.limiter.take(w.Header(), caller.Account, class); err != nil {
 		rt.refuse(w, r, caller, asRefusal(err))
 		return
