@@ -46,8 +46,8 @@ type Identity struct {
 // Proof is the signature by which the sender of a request proved its identity.
 type Proof struct {
 	Signature  [32]byte
-	ValidUntil time.Time // the last moment at which the signature is accepted
-	Account    cluster.Account
+	ValidUntil time.Time       // the last moment at which the signature is accepted
+	Account    cluster.Account // of the sender; the Router sets it
 }
 
 type identityKey struct{}

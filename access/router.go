@@ -190,6 +190,9 @@ func (rt *Router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	proof := caller.Proof
 	caller.Proof = Proof{}
+	if proof != (Proof{}) {
+		proof.Account = caller.Account
+	}
 	class := rt.class(r)
 	if isMutation(r.Method) && rt.used.contains(proof.Signature) {
 		rt.limiter.show(w.Header(), caller.Account, class) // a replay takes no token

@@ -52,7 +52,7 @@ func (v *Verifier) Identify(r *http.Request) (Identity, []byte, error) {
 	return Identity{
 		Principal: key.Principal, Account: cluster.Account(key.Account),
 		AccessKeyID: key.AccessKeyID, Privileged: key.Privileged,
-		Proof: Proof{Signature: c.signature, ValidUntil: c.validUntil(), Account: cluster.Account(key.Account)},
+		Proof: Proof{Signature: c.signature, ValidUntil: c.validUntil()},
 	}, body, nil
 }
 
