@@ -63,13 +63,13 @@ func TestStrangersFillNoLog(t *testing.T) {
 		if denied, others := lines(); denied != refusalLines || others != 0 {
 			t.Errorf("at once: %d lines, %d others", denied, others)
 		}
-		time.Sleep(refusalPeriod)
+		<-time.After(refusalPeriod)
 		if denied, others := lines(); denied != 0 || others != 1000-refusalLines {
 			t.Errorf("after a second: %d lines, %d others", denied, others)
 		}
 		for range 2 {
 			serve(h, request(t, "GET", path, ""))
-			time.Sleep(2 * refusalPeriod)
+			<-time.After(2 * refusalPeriod)
 			if denied, others := lines(); denied != 1 || others != 0 {
 				t.Errorf("later: %d lines, %d others", denied, others)
 			}
