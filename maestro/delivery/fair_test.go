@@ -151,3 +151,27 @@ func TestAHundredThousandDeletions(t *testing.T) {
 	t.Logf("ten minutes of 100,000 unanswered deletions: %d repetitions, deciding took %v", sent,
 		time.Since(begin).Round(time.Millisecond))
 }
+
+// TestThePaceOfDeletionsHoldsNoLaneBack: a lane whose repetitions the pace of all deletions
+// cuts short continues as soon as the pace allows; it does not begin its own pause with the
+// others unsent.
+func TestThePaceOfDeletionsHoldsNoLaneBack(t *testing.T) {
+	const works = 10
+	m := New(Config{DeleteRate: 1})
+	start := time.Unix(0, 0)
+	for d := range works {
+		m.Recover(start, Work{Consumer: "absent", ID: fmt.Sprint("d", d), Generation: 1, Deleting: true}, 1)
+	}
+	m.Connect()
+	repeated := map[string]bool{}
+	for second := range 2 * works {
+		now := start.Add(time.Duration(second) * time.Second)
+		for _, s := range m.Next(now, 64) {
+			repeated[s.ID] = true
+			m.Sent(now, s, s.Work, Published)
+		}
+	}
+	if len(repeated) != works {
+		t.Errorf("%d of %d deletions were repeated in %d seconds, at one a second", len(repeated), works, 2*works)
+	}
+}

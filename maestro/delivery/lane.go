@@ -38,6 +38,7 @@ type lane struct {
 	silent    int       // repetitions since the agent's last event
 	repeated  time.Time // the last repetition
 	next      time.Time // no repetition before this time
+	left      int       // repetitions of the present batch that the pace of deletions has held back
 
 	listed bool      // the lane is in Machine.ready
 	at     time.Time // the lane's time in Machine.timers
@@ -157,24 +158,38 @@ func (l *lane) due() (time.Time, bool) {
 }
 
 // repeat queues the due items, at the lane's pace and at most limit of them. It returns
-// their number.
+// their number. When limit ends a batch early, the lane stays due and a later call
+// continues the batch: only a complete batch begins the lane's pause.
 func (l *lane) repeat(now time.Time, cfg *Config, limit int) (queued int) {
+	if l.left == 0 {
+		l.begin(now, cfg)
+	}
+	for limit = min(limit, l.left); queued < limit && l.hasDue(now); queued++ {
+		l.queue(l.waiting[0])
+	}
+	if l.left -= queued; l.left == 0 || !l.hasDue(now) {
+		l.left = 0
+		l.next = now.Add(backoff(cfg.Base, cfg.maxPause(l.class), l.silent))
+	}
+	return queued
+}
+
+// begin begins a batch of repetitions.
+func (l *lane) begin(now time.Time, cfg *Config) {
 	if l.contacted {
 		l.silent = 0
 	}
-	batch := cfg.Retries
+	l.left = cfg.Retries
 	if l.silent > 0 {
-		batch = cfg.Probes
+		l.left = cfg.Probes
 	}
 	l.contacted = false
 	l.silent++
 	l.repeated = now
-	l.next = now.Add(backoff(cfg.Base, cfg.maxPause(l.class), l.silent))
-	for batch = min(batch, limit); queued < batch && len(l.waiting) > 0 && !l.waiting[0].due.After(now); queued++ {
-		l.queue(l.waiting[0])
-	}
-	return queued
 }
+
+// hasDue reports whether an item waits whose time has come.
+func (l *lane) hasDue(now time.Time) bool { return len(l.waiting) > 0 && !l.waiting[0].due.After(now) }
 
 // itemHeap orders waiting items by time.
 type itemHeap []*item

@@ -222,7 +222,7 @@ func (m *Machine) Connect() {
 	m.connected = true
 	for _, key := range slices.SortedFunc(maps.Keys(m.lanes), compareLanes) {
 		l := m.lanes[key]
-		l.silent, l.contacted = 0, false
+		l.silent, l.contacted, l.left = 0, false, 0
 		l.next = time.Time{}
 		for _, it := range l.waiting.items() {
 			if l.class == deletions {
