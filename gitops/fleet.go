@@ -234,7 +234,7 @@ func checkName(at Position, what, name string) error {
 	if nameForm.MatchString(name) {
 		return nil
 	}
-	return at.errorf("%q is no name of a %s; use at most 63 small letters, digits and -", name, what)
+	return at.errorf("%q does not name a valid %s; use at most 63 small letters, digits and -", name, what)
 }
 
 // decode returns the settings of a node whose shape was checked.

@@ -155,6 +155,8 @@ func checkText(n *node, path string, mistakes *[]error) {
 	case isInArgo(setting) && len(references) > 0:
 		*mistakes = append(*mistakes, n.at.errorf("%s has the reference %s; Argo CD reads it from Git, and nothing "+
 			"resolves it there", path, references[0]))
+	case isInArgo(setting) && strings.Contains(n.value.(string), "{{"):
+		*mistakes = append(*mistakes, n.at.errorf("%s contains {{; Argo CD would take it for a template", path))
 	}
 }
 
