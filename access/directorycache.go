@@ -10,8 +10,8 @@ import (
 	"atoll.dev/store"
 )
 
-// directoryCache has the last known state of every account. apply is its only writer; one goroutine
-// calls it.
+// directoryCache has the last known documents of every account. Only apply changes them; one goroutine
+// calls it. mu guards every field but relist.
 type directoryCache struct {
 	mu        sync.RWMutex
 	filled    bool
@@ -22,8 +22,8 @@ type directoryCache struct {
 	relist map[string]*accountState // the state that a relist fills; only apply uses it
 }
 
-// accountState is what the cache knows of an account. Decisions read its view only, which does not
-// change.
+// accountState is what the cache knows of an account. Decisions read its view only. It does not change
+// once apply has published it.
 type accountState struct {
 	documents map[docKey]store.Document // without wire form
 	parsed    map[string]parsedPolicy   // by id of the policy
@@ -54,7 +54,8 @@ func (c *directoryCache) init() {
 	c.accounts, c.changed = map[string]*accountState{}, make(chan struct{})
 }
 
-// refuseAll takes the place of a policy that cannot be read: it may have forbidden something.
+// refuseAll stands for an attached policy that is missing or cannot be read, because that policy may
+// have forbidden something.
 var refuseAll = func() *policy.Policy {
 	p, err := policy.Parse(`forbid (principal, action, resource);`)
 	if err != nil {
@@ -63,8 +64,8 @@ var refuseAll = func() *policy.Policy {
 	return p
 }()
 
-// apply takes in a batch of the feed. A relist fills a state of its own, which replaces the known
-// state when it is complete.
+// apply adds a batch of the feed to the cache. A relist is collected in c.relist, which replaces
+// c.accounts with its last batch.
 func (c *directoryCache) apply(b store.Batch) {
 	target, touched := c.accounts, map[string]bool{}
 	if b.Relist {
@@ -107,7 +108,7 @@ func (c *directoryCache) apply(b store.Batch) {
 	c.changed = make(chan struct{})
 }
 
-// clone returns a state with the same documents that apply may change.
+// clone returns a copy that apply may change; it shares the view.
 func (s *accountState) clone() *accountState {
 	n := &accountState{documents: map[docKey]store.Document{}, parsed: map[string]parsedPolicy{}}
 	if s != nil {
@@ -121,8 +122,8 @@ func (s *accountState) clone() *accountState {
 	return n
 }
 
-// rebuild computes the view of the documents. A policy is compiled once for each of its texts. An
-// attachment of a policy that is missing or cannot be read refuses everything to its target.
+// rebuild computes the view of the documents. It compiles a policy only if the text has changed since
+// the last time. An attachment of a policy that is missing or cannot be read refuses everything to its target.
 func (s *accountState) rebuild() {
 	v := &accountView{admins: map[string]bool{}, groupsOf: map[string][]string{}}
 	parsed := map[string]parsedPolicy{}
@@ -173,7 +174,8 @@ func (s *accountState) rebuild() {
 	s.parsed, s.view = parsed, v
 }
 
-// parse returns the compiled policy of a document.
+// parse returns the compiled policy of a document: the last one if its text is the same, and refuseAll
+// if it cannot be read.
 func (s *accountState) parse(d store.Document) parsedPolicy {
 	var spec policySpec
 	if json.Unmarshal(d.Spec, &spec) != nil {
@@ -191,7 +193,8 @@ func (s *accountState) parse(d store.Document) parsedPolicy {
 
 var noView = &accountView{policies: policy.NewIndex(nil)}
 
-// view returns what decisions about an account go by. isFilled is false while no state was ever read.
+// view returns what decisions about an account go by. isFilled is false until the first relist is
+// complete.
 func (c *directoryCache) view(account string) (v *accountView, isFilled bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -213,7 +216,7 @@ func (c *directoryCache) addFollower() (stop func()) {
 }
 
 // hasVersion reports whether the cache has a document in a version at least as new, or, with the
-// version 0, does not have it.
+// version 0, does not have it. Without followers it is always true, because nobody would bring it.
 func (c *directoryCache) hasVersion(kind store.Kind, account, id string, version int64) bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -231,7 +234,7 @@ func (c *directoryCache) hasVersion(kind store.Kind, account, id string, version
 }
 
 // await waits until the cache has a document in a version at least as new; 0 for a removed one. It
-// returns at once when nobody keeps the cache up to date, and after awaitLimit at the latest.
+// returns at once when there are no followers, and when ctx ends or awaitLimit has passed.
 func (c *directoryCache) await(ctx context.Context, kind store.Kind, account, id string, version int64) {
 	ctx, cancel := context.WithTimeout(ctx, awaitLimit)
 	defer cancel()

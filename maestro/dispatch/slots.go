@@ -21,11 +21,12 @@ import (
 	"atoll.dev/store"
 )
 
-// Consumers whose agents use the broker are divided into slots. Each slot has one
-// holder: the server that delivers to its consumers. The lease of a holder is an
+// Consumers whose agents use the MQTT broker are divided into slots. Each slot has at
+// most one holder: the server that delivers to its consumers. The lease of a holder is an
 // advisory lock of its database session, so the lease ends at once with the process,
-// and within 3 s when the host vanishes; no clocks are compared. All servers compute
-// the same division from the list of those locks.
+// and within 3 s when the host vanishes; no clocks of different hosts are compared. All
+// servers compute the same wanted holders from the list of those locks.
+//
 // SlotsSchema is a migration of the database: the tables of the division.
 const SlotsSchema = `
 create table delivery_slot (
@@ -84,11 +85,11 @@ func divide(me int64, live, holders []int64) (give, take []int) {
 	return give, take
 }
 
-// slotLease is this server's share of the slots. One goroutine uses it.
+// slotLease identifies the lease of this server. One goroutine uses it.
 type slotLease struct {
 	d     *Dispatcher
-	class int64 // of the locks of all servers with the same source
-	key   int64 // of this session
+	class int64 // first number of the advisory locks: the same for all servers of a source
+	key   int64 // second number: new for each session
 }
 
 func newSlotLease(d *Dispatcher) *slotLease {
@@ -110,8 +111,8 @@ func (d *Dispatcher) runSlots(ctx context.Context) error {
 			d.broker.setHeldSlots(nil, time.Time{})
 			return nil
 		}
-		// The server sends nothing meanwhile and keeps its works in memory: mostly it
-		// holds the same slots again a moment later.
+		// The server stops sending when slotValid has passed, and keeps its works in
+		// memory. Alone, it holds the same slots again a moment later.
 		d.o.Logger.LogAttrs(ctx, slog.LevelWarn, "delivery is interrupted: the lease's session ended",
 			slog.Any("error", err))
 		if !pause.For(ctx, leaseInterval) {
@@ -204,7 +205,7 @@ func (l *slotLease) held(holders []int64) []int {
 const liveSQL = `select objid::bigint from pg_locks where locktype = 'advisory' and granted and objsubid = 2 and objid <> 0
 	and classid = $1::bigint::oid and database = (select oid from pg_database where datname = current_database())`
 
-// query runs a query of one row on a separate session, with a time limit.
+// query runs a query of one row on conn, with a time limit.
 func query(ctx context.Context, conn *pgx.Conn, sql string, result any, args ...any) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
@@ -235,8 +236,8 @@ func (l *slotLease) readDivision(ctx context.Context, conn *pgx.Conn) (
 	return live, holders, hints, err
 }
 
-// exchangeSlots gives back and takes slots in the database, one server at a time, and returns the new
-// holders.
+// exchangeSlots gives back and takes slots in the database, and returns the new holders. A lock
+// admits one server at a time.
 func (l *slotLease) exchangeSlots(ctx context.Context, conn *pgx.Conn) (holders []int64, err error) {
 	source := l.d.o.SourceID
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
@@ -294,8 +295,8 @@ type heldSlots struct {
 func (h *heldSlots) serves(consumer string) bool { return h.held[slotOf(consumer)] }
 
 // setHeldSlots sets the slots of the deliverer and the time until which it may send to
-// their consumers. It drops the works of lost slots, and requests the unacknowledged
-// works of gained slots from the ledger.
+// their consumers. It drops the works of lost slots. When it gained a slot, it requests the
+// unacknowledged works of all its consumers from the ledger.
 func (d *deliverer) setHeldSlots(slots []int, until time.Time) {
 	var held [Slots]bool
 	for _, slot := range slots {
@@ -342,7 +343,7 @@ func (d *deliverer) requestCompare(consumers ...string) {
 }
 
 // compareRequested carries out the requests of requestCompare. The works of named
-// consumers become due at once.
+// consumers become due at once, unless all consumers are requested, too.
 func (d *deliverer) compareRequested(ctx context.Context) error {
 	d.mu.Lock()
 	all, some := d.compareAll, slices.Sorted(maps.Keys(d.compareSome))
