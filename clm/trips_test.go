@@ -64,9 +64,10 @@ func TestRequestsTakeFewRoundTrips(t *testing.T) {
 				201)
 		}},
 	} {
-		// The least of several: the first ones prepare statements, and CLM has business of its own.
+		// The least of several: each new connection prepares its statements once, and CLM's own queries
+		// are counted with a request's. On a busy machine many requests in a row may meet one of these.
 		least := int64(1 << 30)
-		for i := range 8 {
+		for i := 0; i < 8 || i < 100 && least > c.want; i++ {
 			before := trips.Load()
 			c.do(i)
 			least = min(least, trips.Load()-before)
