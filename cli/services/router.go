@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -14,6 +15,7 @@ import (
 // routerService is `atoll router`.
 type routerService struct {
 	addr    string
+	proxies []string
 	options router.Options
 }
 
@@ -26,21 +28,45 @@ asks for, without ending TLS: it holds no key. It follows the routes of
 "atoll hosting" on a Unix socket, keeps them, and serves on without it. A
 connection to a cluster that sleeps is held while hosting wakes it.`, f)
 	cmd.Example = `  atoll router --listen 0.0.0.0:6443 --control /run/atoll/control.sock --data-dir ` +
-		`/var/lib/atoll/router --ops 127.0.0.1:9090`
+		`/var/lib/atoll/router --ops 127.0.0.1:9090
+
+  # behind a load balancer of 10.0.8.0/24 that sends the PROXY protocol
+  atoll router --listen 0.0.0.0:6443 --proxy-from 10.0.8.0/24 --control /run/atoll/control.sock ` +
+		`--data-dir /var/lib/atoll/router`
 	cmd.Flags().StringVar(&f.addr, "listen", "", "address for clients of hosted clusters")
 	cmd.Flags().StringVar(&f.options.Control, "control", "", "path of hosting's control socket")
 	cmd.Flags().StringVar(&f.options.Dir, "data-dir", "", "directory in which the routes are kept")
-	cmd.Flags().IntVar(&f.options.MaxPerName, "max-per-cluster", 0, "open connections of one cluster (default 2048)")
-	cmd.Flags().IntVar(&f.options.MaxUnnamed, "max-unnamed", 0,
-		"connections that have not said yet which cluster they are for (default 1024)")
-	cmd.Flags().IntVar(&f.options.MaxPerSource, "max-unnamed-per-source", 0,
-		"of these, from one address (default half of them)")
+	limits := &f.options.Limits
+	cmd.Flags().IntVar(&limits.Connections, "max-connections", 0,
+		"open connections of all clusters (default 16384, or fewer for a low limit of open files)")
+	cmd.Flags().IntVar(&limits.PerName, "max-per-cluster", 0, "of these, those of one cluster (default 2048)")
+	cmd.Flags().IntVar(&limits.PerSource, "max-per-source", 0,
+		"of these, those of one address or IPv6 /64 (default half of --max-per-cluster)")
+	cmd.Flags().IntVar(&limits.Unnamed, "max-unnamed", 0,
+		"connections that have not named a cluster yet; a new one takes the place of the oldest (default 1024)")
+	cmd.Flags().IntVar(&limits.UnnamedPerSource, "max-unnamed-per-source", 0,
+		"of these, those of one address or IPv6 /64 (default half of them)")
+	cmd.Flags().IntVar(&limits.Handshakes, "max-handshakes-per-source", 0,
+		"new connections in a second from one address or IPv6 /64, 20 times as many at once (default 100)")
+	cmd.Flags().IntVar(&limits.WakesPerName, "max-wakes-per-cluster", 0,
+		"how often connections wake a sleeping cluster in an hour (default 12)")
+	cmd.Flags().IntVar(&limits.WakesPerSource, "max-wakes-per-source", 0,
+		"how many sleeping clusters one address or IPv6 /64 wakes in an hour (default 240)")
+	cmd.Flags().StringSliceVar(&f.proxies, "proxy-from", nil,
+		"networks of load balancers, which send a PROXY protocol header (v1 or v2) before each connection")
 	return cmd
 }
 
 func (f *routerService) start(ctx context.Context, s *System) error {
 	if f.addr == "" || f.options.Control == "" || f.options.Dir == "" {
 		return errors.New("--listen, --control and --data-dir are needed")
+	}
+	for _, text := range f.proxies {
+		network, err := netip.ParsePrefix(text)
+		if err != nil {
+			return fmt.Errorf("--proxy-from %s is no network like 10.0.0.0/24", text)
+		}
+		f.options.Limits.Proxies = append(f.options.Limits.Proxies, network.Masked())
 	}
 	p, err := s.startOps(ctx)
 	if err != nil {

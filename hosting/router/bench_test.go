@@ -38,7 +38,8 @@ func benchRouter(b *testing.B) (address string) {
 		table{Revision: 1, Routes: []Route{{ServerName: "a.example", Backend: backend.Addr().String()}}}); err != nil {
 		b.Fatal(err)
 	}
-	r := New(Options{Dir: dir, Control: filepath.Join(dir, "none"), Log: slog.New(slog.DiscardHandler)})
+	r := New(Options{Dir: dir, Control: filepath.Join(dir, "none"),
+		Limits: Limits{Handshakes: 1 << 30}, Log: slog.New(slog.DiscardHandler)})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		b.Fatal(err)

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"sync"
 	"time"
 
+	"atoll.dev/internal/proxyproto"
 	"atoll.dev/sni"
 )
 
@@ -26,27 +28,31 @@ var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interv
 // stay open for days.
 const chunk = 1 << 20
 
-// serve serves one connection until it ends. The connection holds its place
-// among the unnamed until its server name is known.
-func (r *Router) serve(ctx context.Context, client net.Conn) outcome {
-	releasePlace := sync.OnceFunc(func() { r.releasePlace(sourceOf(client)) })
-	defer releasePlace()
+// serve serves one connection until it ends. The connection holds its place among the unnamed
+// until its server name is known.
+func (r *Router) serve(ctx context.Context, p *place) outcome {
+	client := p.conn
 	if tcp, ok := client.(*net.TCPConn); ok {
 		_ = tcp.SetKeepAliveConfig(keepAlive) // without it, the kernel closes such a connection later
 	}
 	_ = client.SetDeadline(time.Now().Add(helloTimeout))
+	if result := r.readProxyHeader(p); result != outcomeRouted {
+		return result
+	}
 	hello, err := sni.Read(client)
 	if err != nil {
+		if r.isEvicted(p) {
+			return outcomeCrowded
+		}
 		return refuse(client, outcomeOfHello(err), alertUnrecognizedName)
 	}
-	route, result := r.beginUse(hello.ServerName)
+	route, result := r.beginUse(p, hello.ServerName)
 	if result != outcomeRouted {
 		return refuse(client, result, alertUnrecognizedName)
 	}
-	defer r.endUse(hello.ServerName)
-	releasePlace()
+	defer r.endUse(p, hello.ServerName)
 	_ = client.SetDeadline(time.Time{})
-	backend, result := r.connect(ctx, route)
+	backend, result := r.connect(ctx, route, p.source)
 	if backend == nil {
 		return refuse(client, result, alertInternalError)
 	}
@@ -63,6 +69,29 @@ func (r *Router) serve(ctx context.Context, client net.Conn) outcome {
 	r.metrics.open.Inc()
 	defer r.metrics.open.Dec()
 	r.copyBothWays(client, backend)
+	return outcomeRouted
+}
+
+// readProxyHeader reads the PROXY header of a connection from a load balancer, and applies the limits
+// of the client that the header names. The outcome is outcomeRouted when the connection may go on,
+// also when it is from no load balancer.
+func (r *Router) readProxyHeader(p *place) outcome {
+	if !p.isProxied {
+		return outcomeRouted
+	}
+	client, err := proxyproto.Read(p.conn)
+	switch {
+	case r.isEvicted(p):
+		return outcomeCrowded
+	case errors.Is(err, proxyproto.ErrMalformed):
+		return outcomeNoHeader
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return outcomeSlow
+	case err != nil:
+		return outcomeHungUp
+	case !r.admitProxied(p, client.Addr().WithZone("")):
+		return outcomeSource
+	}
 	return outcomeRouted
 }
 
@@ -97,15 +126,18 @@ func refuse(client net.Conn, why outcome, alert []byte) outcome {
 
 // connect connects to the backend of a route. It wakes a sleeping backend. It also
 // wakes, once, a backend that does not answer: the table may be outdated.
-func (r *Router) connect(ctx context.Context, route Route) (net.Conn, outcome) {
+func (r *Router) connect(ctx context.Context, route Route, source netip.Prefix) (net.Conn, outcome) {
 	dialer := net.Dialer{Timeout: dialTimeout, KeepAliveConfig: keepAlive}
 	if !route.Asleep && route.Backend != "" {
 		if conn, err := dialer.DialContext(ctx, "tcp", route.Backend); err == nil {
 			return conn, outcomeRouted
 		}
 	}
-	backend, err := r.wake(ctx, route.ServerName)
-	if err != nil {
+	backend, err := r.wake(ctx, route, source)
+	switch {
+	case errors.Is(err, errNameBudget), errors.Is(err, errSourceBudget):
+		return nil, outcomeWakes
+	case err != nil:
 		return nil, outcomeAsleep
 	}
 	conn, err := dialer.DialContext(ctx, "tcp", backend)

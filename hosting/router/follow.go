@@ -10,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"time"
 )
 
@@ -161,28 +162,59 @@ func (r *Router) activity(now time.Time) activityLine {
 	return line
 }
 
-// wake requests the backend of a name from hosting, and returns when the backend
-// serves. Waiting connections of one name share one request. While hosting does not
-// answer, wake retries up to the limit.
-func (r *Router) wake(ctx context.Context, name string) (string, error) {
-	waiting := r.wakes.DoChan(name, func() (any, error) {
-		begun := time.Now()
-		// The first connection's request serves the others; it ends with the router or the limit.
-		ctx, cancel := context.WithTimeout(ctx, r.o.WakeLimit)
-		defer cancel()
-		backend, err := r.askWake(ctx, name)
-		r.metrics.observeWake(time.Since(begun), err)
-		if err != nil {
-			r.log.Warn("plane not woken", slog.String("server_name", name), slog.Any("error", err))
+// Errors of wakes over a budget: see Limits.
+var (
+	errNameBudget   = errors.New("the plane was woken too often")
+	errSourceBudget = errors.New("the source has woken too many planes")
+)
+
+// wake requests the backend of a route from hosting, and returns when the backend serves. Waiting
+// connections of one name share one request. While hosting does not answer, wake retries up to the
+// limit. A wake of a sleeping plane is taken from the budgets of its name, and of the source of the
+// connection that causes it.
+func (r *Router) wake(ctx context.Context, route Route, source netip.Prefix) (string, error) {
+	for {
+		isFirst := false // this connection makes the request
+		waiting := r.wakes.DoChan(route.ServerName, func() (any, error) {
+			isFirst = true
+			return r.wakeOnce(ctx, route, source)
+		})
+		select {
+		case <-ctx.Done():
+			return "", ctx.Err()
+		case done := <-waiting:
+			if errors.Is(done.Err, errSourceBudget) && !isFirst {
+				continue // the budget of another source
+			}
+			backend, _ := done.Val.(string)
+			return backend, done.Err
 		}
-		return backend, err
-	})
-	select {
-	case <-ctx.Done():
-		return "", ctx.Err()
-	case done := <-waiting:
-		backend, _ := done.Val.(string)
-		return backend, done.Err
+	}
+}
+
+// wakeOnce makes the request of a wake. It ends with the router or the limit.
+func (r *Router) wakeOnce(ctx context.Context, route Route, source netip.Prefix) (string, error) {
+	if route.Asleep {
+		if err := r.takeWake(source, route.ServerName); err != nil {
+			r.logFailedWake(route.ServerName, err)
+			return "", err
+		}
+	}
+	begun := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, r.o.WakeLimit)
+	defer cancel()
+	backend, err := r.askWake(ctx, route.ServerName)
+	r.metrics.observeWake(time.Since(begun), err)
+	if err != nil {
+		r.logFailedWake(route.ServerName, err)
+	}
+	return backend, err
+}
+
+func (r *Router) logFailedWake(name string, err error) {
+	if r.mayLogWake(name) {
+		r.log.Warn("plane not woken; further failures of the next minute are not logged",
+			slog.String("server_name", name), slog.Any("error", err))
 	}
 }
 

@@ -48,11 +48,9 @@ type Options struct {
 	Control string // path of hosting's socket
 	Dir     string // existing directory for the file of the routes
 
-	MaxUnnamed   int           // connections that have not named a server yet; default 1024
-	MaxPerSource int           // of these, from one address; default half of them
-	MaxPerName   int           // connections of one server name; default 2048
-	WakeLimit    time.Duration // how long a connection is held for a plane that wakes; default 30 s
-	Linger       time.Duration // how long a client may keep a connection that its plane has ended; default 30 s
+	Limits    Limits
+	WakeLimit time.Duration // how long a connection is held for a plane that wakes; default 30 s
+	Linger    time.Duration // how long a client may keep a connection that its plane has ended; default 30 s
 
 	Log     *slog.Logger          // default slog.Default()
 	Metrics prometheus.Registerer // nil: none
@@ -62,10 +60,10 @@ type Options struct {
 // is not held during I/O.
 type Router struct {
 	o         Options
+	limits    Limits // with defaults
 	log       *slog.Logger
 	metrics   *metrics
 	client    *http.Client // of the control socket
-	unnamed   chan struct{}
 	wakes     singleflight.Group
 	reportDue chan struct{} // holds one after a change of connections or of the table
 
@@ -73,34 +71,44 @@ type Router struct {
 	revision int64
 	routes   map[string]Route
 	names    map[string]use
-	sources  map[netip.Prefix]int  // of the unnamed
+	unnamed  *unnamedConns
+	open     int                   // connections that beginUse counts
+	bySource map[netip.Prefix]int  // of these
 	conns    map[net.Conn]struct{} // open ones, of both sides
-	stopped  bool
-	wg       sync.WaitGroup // of connections
+
+	handshakes    *sourceBuckets
+	wakesBySource *sourceBuckets
+	wakeStates    map[string]*wakeState
+
+	stopped bool
+	wg      sync.WaitGroup // of connections
 }
 
 // New returns a Router with the routes that an earlier router has stored in o.Dir. It
 // logs a file that cannot be read: hosting sends the routes again.
 func New(o Options) *Router {
-	o.MaxUnnamed = cmp.Or(o.MaxUnnamed, 1024)
-	o.MaxPerSource = cmp.Or(o.MaxPerSource, max(1, o.MaxUnnamed/2))
-	o.MaxPerName = cmp.Or(o.MaxPerName, 2048)
+	limits := o.Limits.withDefaults()
 	o.WakeLimit = cmp.Or(o.WakeLimit, 30*time.Second)
 	o.Linger = cmp.Or(o.Linger, 30*time.Second)
 	o.Log = cmp.Or(o.Log, slog.Default())
 	r := &Router{
-		o: o, log: o.Log, metrics: newMetrics(o.Metrics),
+		o: o, limits: limits, log: o.Log, metrics: newMetrics(o.Metrics),
 		client: &http.Client{Transport: &http.Transport{
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 				return dialControl(ctx, o.Control)
 			},
 			DisableKeepAlives: true, // each stream and request connects to the present hosting
 		}},
-		unnamed:   make(chan struct{}, o.MaxUnnamed),
-		reportDue: make(chan struct{}, 1),
-		names:     map[string]use{},
-		sources:   map[netip.Prefix]int{},
-		conns:     map[net.Conn]struct{}{},
+		reportDue:  make(chan struct{}, 1),
+		names:      map[string]use{},
+		unnamed:    newUnnamedConns(limits.Unnamed, limits.UnnamedPerSource),
+		bySource:   map[netip.Prefix]int{},
+		conns:      map[net.Conn]struct{}{},
+		wakeStates: map[string]*wakeState{},
+		handshakes: newSourceBuckets(rate{perSecond: float64(limits.Handshakes),
+			burst: handshakeSeconds * float64(limits.Handshakes)}),
+		wakesBySource: newSourceBuckets(rate{perSecond: float64(limits.WakesPerSource) / time.Hour.Seconds(),
+			burst: float64(limits.WakesPerSource)}),
 	}
 	t, err := readTable(r.tablePath())
 	if err != nil {
@@ -156,65 +164,24 @@ func (r *Router) accept(ctx context.Context, l net.Listener) error {
 	}
 }
 
-// begin starts to serve a connection when there is room for one more connection
-// without a server name.
+// begin starts to serve a connection, unless its source begins too many.
 func (r *Router) begin(ctx context.Context, conn net.Conn) {
-	if !r.admit(sourceOf(conn)) {
-		r.metrics.countEnd(outcomeCrowded)
+	addr := addressOf(conn)
+	p := &place{conn: conn, source: sourceOf(addr), isProxied: r.limits.isProxy(addr)}
+	if !r.admit(p) {
+		r.metrics.countEnd(outcomeSource)
 		conn.Close()
 		return
 	}
 	r.wg.Go(func() {
+		defer r.releasePlace(p)
 		outcome := outcomeStopped
 		if r.track(conn) {
-			outcome = r.serve(ctx, conn)
+			outcome = r.serve(ctx, p)
 			r.untrack(conn)
 		}
 		r.metrics.countEnd(outcome)
 	})
-}
-
-// admit reserves a place among the unnamed connections. It returns false when all
-// places, or those of the connection's source, are taken.
-func (r *Router) admit(source netip.Prefix) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.sources[source] >= r.o.MaxPerSource {
-		return false
-	}
-	select {
-	case r.unnamed <- struct{}{}:
-		r.sources[source]++
-		return true
-	default:
-		return false
-	}
-}
-
-// releasePlace frees a place among the unnamed connections.
-func (r *Router) releasePlace(source netip.Prefix) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	<-r.unnamed
-	if r.sources[source]--; r.sources[source] <= 0 {
-		delete(r.sources, source)
-	}
-}
-
-// sourceOf returns the source of a connection: its IPv4 address, or the IPv6 network
-// of one host.
-func sourceOf(conn net.Conn) netip.Prefix {
-	tcp, ok := conn.RemoteAddr().(*net.TCPAddr)
-	if !ok {
-		return netip.Prefix{}
-	}
-	addr := tcp.AddrPort().Addr().Unmap().WithZone("")
-	bits := addr.BitLen()
-	if addr.Is6() {
-		bits = 64
-	}
-	source, _ := addr.Prefix(bits) // connections without an address are one source
-	return source
 }
 
 // track records an open connection, which Run closes at its end. After that end it
@@ -258,6 +225,10 @@ func (r *Router) useTable(t table) {
 		_, known := r.routes[name]
 		return !known && u.open == 0
 	})
+	maps.DeleteFunc(r.wakeStates, func(name string, _ *wakeState) bool {
+		_, known := r.routes[name]
+		return !known
+	})
 	r.metrics.routes.Set(float64(len(r.routes)))
 	r.requestReport()
 }
@@ -268,35 +239,4 @@ func (r *Router) requestReport() {
 	case r.reportDue <- struct{}{}:
 	default:
 	}
-}
-
-// beginUse counts a connection of a name, if the name has a route and room for one more.
-func (r *Router) beginUse(name string) (Route, outcome) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	route, ok := r.routes[name]
-	if !ok {
-		return Route{}, outcomeUnknown
-	}
-	u := r.names[name]
-	if u.open >= r.o.MaxPerName {
-		return Route{}, outcomeLimited
-	}
-	u.open++
-	r.names[name] = u
-	r.requestReport()
-	return route, outcomeRouted
-}
-
-func (r *Router) endUse(name string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	u := r.names[name]
-	u.open--
-	u.last = time.Now()
-	r.names[name] = u
-	if _, known := r.routes[name]; !known && u.open == 0 {
-		delete(r.names, name)
-	}
-	r.requestReport()
 }

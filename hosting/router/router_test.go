@@ -69,18 +69,19 @@ func TestASlowHelloIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := New(Options{Dir: t.TempDir()})
 		client, server := net.Pipe()
-		r.unnamed <- struct{}{}
+		p := &place{conn: server}
+		r.admit(p)
 		done := make(chan outcome, 1)
 		begun := time.Now()
-		go func() { done <- r.serve(context.Background(), server); server.Close() }()
+		go func() { done <- r.serve(context.Background(), p); server.Close() }()
 		whole := helloFor("a.example")
 		_, _ = client.Write(whole[:len(whole)-1])
 		got, err := io.ReadAll(client)
 		if took := time.Since(begun); err != nil || !bytes.Equal(got, alertUnrecognizedName) || took != helloTimeout {
 			t.Errorf("%x, %v after %s", got, err, took)
 		}
-		if why := <-done; why != outcomeSlow || len(r.unnamed) != 0 {
-			t.Errorf("%s, %d unnamed", why, len(r.unnamed))
+		if why := <-done; why != outcomeSlow {
+			t.Error(why)
 		}
 	})
 }
@@ -193,74 +194,10 @@ func TestADamagedRouteFileIsReplaced(t *testing.T) {
 	})
 }
 
-func TestConnectionsAreLimited(t *testing.T) {
-	w := newWorld(t, func(o *Options) { o.MaxPerName, o.MaxUnnamed, o.MaxPerSource = 2, 2, 2 })
-	c := NewControl(noWake)
-	w.serveControl(c)
-	backend := plainBackend(t, echo)
-	c.Set([]Route{{ServerName: "a.example", Backend: backend}, {ServerName: "b.example", Backend: backend}})
-	w.awaitRoutes(2)
-	hello := func(name string) []byte { return append(helloFor(name), 'x') }
-	served := func(conn net.Conn) bool {
-		got := make([]byte, 1)
-		_, err := io.ReadFull(conn, got)
-		return err == nil && got[0] == 'x'
-	}
-	first, second := w.send(hello("a.example")), w.send(hello("a.example"))
-	if !served(first) || !served(second) {
-		t.Fatal("two connections of one name")
-	}
-	if w.alertFor(hello("a.example")) != string(alertUnrecognizedName) {
-		t.Error("a third connection of one name")
-	}
-	if !served(w.send(hello("b.example"))) {
-		t.Error("another name suffers from it")
-	}
-	first.Close()
-	eventually(t, "a place is free", func() bool { return served(w.send(hello("a.example"))) })
-
-	// Connections without a name have their own limit.
-	eventually(t, "all have named a server", func() bool { return len(w.router.unnamed) == 0 })
-	silent := []net.Conn{w.dial(), w.dial()}
-	eventually(t, "two name nothing", func() bool { return len(w.router.unnamed) == 2 })
-	if _, err := w.dial().Read(make([]byte, 1)); err == nil {
-		t.Error("a third that names nothing")
-	}
-	silent[0].Close()
-	eventually(t, "a place is free", func() bool { return served(w.send(hello("b.example"))) })
-	if w.connectionsWith(outcomeLimited) < 1 || w.connectionsWith(outcomeCrowded) < 1 {
-		t.Error("the refused were not counted")
-	}
-}
-
-func TestOneSourceDoesNotTakeThePortFromOthers(t *testing.T) {
-	w := newWorld(t, func(o *Options) { o.MaxUnnamed = 4 })
-	silent := []net.Conn{w.dial(), w.dial()}
-	eventually(t, "two name nothing", func() bool { return len(w.router.unnamed) == 2 })
-	if got, _ := io.ReadAll(w.dial()); len(got) != 0 || w.connectionsWith(outcomeCrowded) != 1 {
-		t.Errorf("a third from there: %x", got)
-	}
-	other, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}).Dial("tcp", w.address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer other.Close()
-	_ = other.SetDeadline(time.Now().Add(patience))
-	_, _ = other.Write(helloFor("none.example"))
-	if got, err := io.ReadAll(other); string(got) != string(alertUnrecognizedName) {
-		t.Errorf("from elsewhere: %x, %v", got, err)
-	}
-	for _, conn := range silent {
-		conn.Close()
-	}
-	eventually(t, "no source is remembered", func() bool {
-		w.router.mu.Lock()
-		defer w.router.mu.Unlock()
-		return len(w.router.sources) == 0
-	})
+func TestASourceIsAnAddressOrAnIPv6Network(t *testing.T) {
 	for addr, want := range map[string]string{"192.0.2.1": "192.0.2.1/32", "::ffff:192.0.2.1": "192.0.2.1/32",
 		"2001:db8:1:2:3::4": "2001:db8:1:2::/64"} {
-		if got := sourceOf(from{addr: net.ParseIP(addr)}).String(); got != want {
+		if got := sourceOf(addressOf(from{addr: net.ParseIP(addr)})).String(); got != want {
 			t.Errorf("%s is %s, want %s", addr, got, want)
 		}
 	}

@@ -1,0 +1,57 @@
+package router
+
+import (
+	"hash/maphash"
+	"net/netip"
+	"time"
+)
+
+// rate is how many tokens a bucket gets in a second, and how many it holds.
+type rate struct {
+	perSecond float64
+	burst     float64
+}
+
+// bucket is a token bucket. The zero value is full.
+type bucket struct {
+	tokens float64
+	filled int64 // nanoseconds since 1970; 0: never used
+}
+
+// take takes a token. It returns false when there is none.
+func (b *bucket) take(r rate, now time.Time) bool {
+	at := now.UnixNano()
+	switch passed := at - b.filled; {
+	case b.filled == 0:
+		b.tokens, b.filled = r.burst, at
+	case passed > 0: // the clock may have been set back
+		b.tokens = min(r.burst, b.tokens+time.Duration(passed).Seconds()*r.perSecond)
+		b.filled = at
+	}
+	if b.tokens < 1 {
+		return false
+	}
+	b.tokens--
+	return true
+}
+
+// sourceSlots is how many buckets the sources share. Two sources that share one have one rate
+// together; a stranger cannot choose the slot, because the hash has a random seed.
+const sourceSlots = 16 << 10
+
+// sourceBuckets are the token buckets of all sources. Their memory is fixed: 256 KiB, whatever
+// number of sources there is. The caller synchronizes the calls.
+type sourceBuckets struct {
+	rate  rate
+	seed  maphash.Seed
+	slots [sourceSlots]bucket
+}
+
+func newSourceBuckets(r rate) *sourceBuckets {
+	return &sourceBuckets{rate: r, seed: maphash.MakeSeed()}
+}
+
+// take takes a token of a source. It returns false when the source has none.
+func (s *sourceBuckets) take(source netip.Prefix, now time.Time) bool {
+	return s.slots[maphash.Comparable(s.seed, source)%sourceSlots].take(s.rate, now)
+}
