@@ -61,8 +61,9 @@ func packages(t *testing.T) map[string]pkg {
 }
 
 var (
-	tools    = []string{"store", "bus", "pki", "search", "rules", "plane", "sni", "ops", "cluster", "release", "client"}
-	services = []string{"access", "clm", "fleet", "maestro", "sentinel", "adapter", "agent", "hosting", "gitops",
+	tools = []string{"store", "bus", "pki", "search", "rules", "plane", "sni", "ops", "cluster", "release", "client",
+		"gitops"}
+	services = []string{"access", "clm", "fleet", "maestro", "sentinel", "adapter", "agent", "hosting",
 		"rollout", "recovery", "front"}
 )
 

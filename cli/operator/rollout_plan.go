@@ -1,0 +1,108 @@
+package operator
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"atoll.dev/cli/terminal"
+	"atoll.dev/gitops"
+	"atoll.dev/rollout"
+)
+
+func rolloutPlan(session *terminal.Session) *cobra.Command {
+	var config, at string
+	cmd := &cobra.Command{
+		Use: "plan FILE", Args: cobra.ExactArgs(1),
+		Short: "Show each step of a rollout before anything runs",
+		Long: `Shows the steps of a rollout: which regions and management clusters change, what
+changes in each, what restarts, and how long it takes: as expected, and at the
+longest. It reads the files as they are now, and changes nothing. "run" uses the
+same plan.`,
+		Example: `  atoll rollout plan rollouts/atoll-1.5.0.yaml
+  atoll rollout plan rollouts/atoll-1.5.0.yaml --at 2026-12-01T08:00:00Z -o json`,
+	}
+	o := terminal.AddOutputFlag(cmd)
+	cmd.Flags().StringVar(&config, "config", "config", "directory of the configuration")
+	cmd.Flags().StringVar(&at, "at", "", "when it would begin, as 2026-12-01T08:00:00Z (default: now)")
+	cmd.RunE = func(_ *cobra.Command, args []string) error {
+		begin := time.Now()
+		if at != "" {
+			var err error
+			if begin, err = time.Parse(time.RFC3339, at); err != nil {
+				return fmt.Errorf("--at %q is no time such as 2026-12-01T08:00:00Z", at)
+			}
+		}
+		r, err := readRollout(session, args[0])
+		if err != nil {
+			return err
+		}
+		preview, err := treeOf(config).Preview(r, begin)
+		if err != nil {
+			return err
+		}
+		return o.Print(session.Out, preview, func(w io.Writer) { printPreview(w, preview) })
+	}
+	return cmd
+}
+
+func printPreview(w io.Writer, p rollout.Preview) {
+	for i, step := range p.Steps {
+		fmt.Fprintf(w, "%d. sector %s, %s: %d regions, %d management clusters", i+1, step.Sector, step.Name, step.Regions,
+			step.Clusters)
+		if !step.Begin.IsZero() {
+			fmt.Fprintf(w, "; %s to %s", step.Begin.UTC().Format("2006-01-02 15:04"),
+				step.End.UTC().Format("2006-01-02 15:04 MST"))
+		}
+		fmt.Fprintln(w)
+		if step.Approval {
+			fmt.Fprintf(w, "   begins after: atoll rollout approve FILE %s\n", step.Sector)
+		}
+		printStepChanges(w, step.Changes)
+		if len(step.Restarts) > 0 {
+			fmt.Fprintf(w, "   restarts: %s\n", strings.Join(step.Restarts, "; "))
+		}
+		if step.Soak > 0 {
+			fmt.Fprintf(w, "   then gates must pass for %s\n", time.Duration(step.Soak))
+		}
+	}
+	if len(p.Unchanged) > 0 {
+		fmt.Fprintf(w, "%d of them have the values already\n", len(p.Unchanged))
+	}
+	fmt.Fprintf(w, "%d regions, %d management clusters; expected %s, longest %s", p.Regions, p.Clusters,
+		time.Duration(p.Expected), time.Duration(p.Longest))
+	if p.Approvals > 0 {
+		fmt.Fprintf(w, ", and the time until %d approvals", p.Approvals)
+	}
+	fmt.Fprintln(w)
+	if p.Frozen {
+		fmt.Fprintln(w, "the freezes have no end: the steps without a time never begin")
+	}
+}
+
+// printStepChanges prints the changes of a step. Regions and clusters with the same changes share a line.
+func printStepChanges(w io.Writer, changes []gitops.Change) {
+	var texts []string
+	names := map[string][]string{} // by text
+	for _, c := range changes {
+		var values []string
+		for _, v := range c.Values {
+			values = append(values, fmt.Sprintf("%s: %s -> %s", v.Key, shownValue(v.Before), shownValue(v.After)))
+		}
+		name := string(c.Region)
+		if c.Cluster != "" {
+			name += "/" + string(c.Cluster)
+		}
+		text := strings.Join(values, "\n     ")
+		if names[text] == nil {
+			texts = append(texts, text)
+		}
+		names[text] = append(names[text], name)
+	}
+	for _, text := range texts {
+		fmt.Fprintf(w, "   %s\n     %s\n", strings.Join(names[text], ", "), text)
+	}
+}

@@ -1,0 +1,59 @@
+package gitops
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestEditsSetValuesAndCanBeUndone(t *testing.T) {
+	for name, c := range map[string]struct{ before, path, want string }{
+		"a new key in an empty file": {"", "versions.atoll", "versions:\n  atoll: NEW\n"},
+		"a key beside others": {"# kept\nsector: main # kept too\n", "versions.atoll",
+			"# kept\nsector: main # kept too\nversions:\n  atoll: NEW\n"},
+		"a value with a comment": {"versions:\n  atoll: old # why\n", "versions.atoll",
+			"versions:\n  atoll: NEW # why\n"},
+		"a value that is like a key": {"a: b\nb: old\n", "b", "a: b\nb: NEW\n"},
+		"a flow mapping":             {"versions: {atoll: old}\n", "versions.atoll", "versions: {atoll: NEW}\n"},
+		"a mapping that was deleted": {"versions: null\n", "versions.atoll", "versions:\n  atoll: NEW\n"},
+		"a cluster without settings": {"managementClusters:\n  mc01:\n", "managementClusters.mc01.a",
+			"managementClusters:\n  mc01:\n    a: NEW\n"},
+		"a value that replaces a map": {"values:\n  a: {b: 1}\n", "values.a", "values:\n  a: NEW\n"},
+	} {
+		after, undo, err := EditFile("r.yaml", []byte(c.before), []Edit{{Path: strings.Split(c.path, "."), Value: "NEW"}})
+		if err != nil || string(after) != c.want {
+			t.Errorf("%s: got %q (%v), want %q", name, after, err, c.want)
+			continue
+		}
+		undone, _, err := EditFile("r.yaml", after, undo)
+		if err != nil || !sameYAML(t, undone, []byte(c.before)) {
+			t.Errorf("%s: undone it is %q (%v)", name, undone, err)
+		}
+	}
+}
+
+// sameYAML reports whether two files have the same values.
+func sameYAML(t *testing.T, a, b []byte) bool {
+	t.Helper()
+	x, err := parse("a", a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	y, err := parse("b", b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return EqualValues(x.plain(), y.plain())
+}
+
+func TestEditsThatCannotPassAreRefusedWithTheirLine(t *testing.T) {
+	for text, want := range map[string]string{
+		"a: 1\nversions: [x]\n":         "r.yaml:2: versions is no mapping",
+		"base: &b {x: 1}\nversions: *b": "r.yaml:2: versions is no mapping",
+		"a: [\n":                        "r.yaml:1: this is not YAML",
+	} {
+		_, _, err := EditFile("r.yaml", []byte(text), []Edit{{Path: []string{"versions", "atoll"}, Value: "x"}})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want %q", text, err, want)
+		}
+	}
+}

@@ -1,0 +1,220 @@
+package rollout
+
+import (
+	"fmt"
+	"io/fs"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"atoll.dev/gitops"
+)
+
+// Tree is the configuration in one revision, with the files that a step has edited.
+type Tree struct {
+	Files fs.FS  // the directory of the configuration
+	Dir   string // its name in errors
+}
+
+// editedFS is a tree with other contents of some files.
+//
+// fs.ReadFile, by which gitops reads files, prefers the method ReadFile to Open.
+type editedFS struct {
+	fs.FS
+	edited map[string][]byte
+}
+
+func (t editedFS) ReadFile(name string) ([]byte, error) {
+	if data, ok := t.edited[name]; ok {
+		return data, nil
+	}
+	return fs.ReadFile(t.FS, name)
+}
+
+// Environment loads the fleet of the tree and returns the environment of the rollout.
+func (t Tree) Environment(r Rollout) (gitops.Environment, gitops.Fleet, error) {
+	fleet, err := gitops.Load(t.Files, t.Dir)
+	if err != nil {
+		return gitops.Environment{}, gitops.Fleet{}, err
+	}
+	var names []string
+	for _, e := range fleet.Environments {
+		if string(e.Name) == r.Environment {
+			if len(e.Sectors) == 0 {
+				return e, fleet, r.errorf("environment", "it is one of shards, which have no sectors")
+			}
+			return e, fleet, nil
+		}
+		names = append(names, string(e.Name))
+	}
+	return gitops.Environment{}, gitops.Fleet{}, r.errorf("environment", "there is no environment %s; %s has %s",
+		r.Environment, t.Dir, strings.Join(names, ", "))
+}
+
+// Undo are the edits that give targets their earlier values.
+type Undo map[Target][]gitops.Edit
+
+// Change sets the change of the rollout in the files of the targets. It returns the tree with the edits, the edited
+// files by their paths below the configuration's directory, and the edits that undo them.
+func (t Tree) Change(r Rollout, targets []Target) (Tree, gitops.Files, Undo, error) {
+	undo := Undo{}
+	edits := r.Change.Edits()
+	tree, files, err := t.edit(r, targets, func(target Target, file string, data []byte) ([]byte, error) {
+		var all []gitops.Edit
+		for _, key := range slices.Sorted(maps.Keys(edits)) {
+			all = append(all, gitops.Edit{Path: target.path(key), Value: edits[key]})
+		}
+		after, before, err := gitops.EditFile(file, data, all)
+		undo[target] = before
+		return after, err
+	})
+	return tree, files, undo, err
+}
+
+// Restore undoes the change in the files of the targets. A key that somebody has set to another value since then stays;
+// kept names it.
+func (t Tree) Restore(r Rollout, targets []Target, undo Undo) (tree Tree, files gitops.Files, kept []string,
+	err error) {
+	edits := r.Change.Edits()
+	tree, files, err = t.edit(r, targets, func(target Target, file string, data []byte) ([]byte, error) {
+		var restored []gitops.Edit
+		keys := map[string]bool{} // whose value is still that of the rollout
+		for key, value := range edits {
+			// Setting the value changes nothing where it is there already.
+			_, before, err := gitops.EditFile(file, data, []gitops.Edit{{Path: target.path(key), Value: value}})
+			if err != nil {
+				return nil, err
+			}
+			is := before[0]
+			keys[key] = !is.Remove && len(is.Path) == len(target.path(key)) && gitops.EqualValues(is.Value, value)
+			if !keys[key] {
+				kept = append(kept, fmt.Sprintf("%s: %s", target, key))
+			}
+		}
+		for _, e := range undo[target] {
+			if below(target, e.Path, keys) {
+				restored = append(restored, e)
+			}
+		}
+		after, _, err := gitops.EditFile(file, data, restored)
+		return after, err
+	})
+	slices.Sort(kept)
+	return tree, files, kept, err
+}
+
+// below reports whether each key of the rollout that is at or below a path still has the value of the rollout.
+func below(target Target, at []string, keys map[string]bool) bool {
+	for key, isOurs := range keys {
+		path := target.path(key)
+		if !isOurs && len(at) <= len(path) && slices.Equal(at, path[:len(at)]) {
+			return false
+		}
+	}
+	return true
+}
+
+// path returns the path of a setting in the file of the target's region.
+func (t Target) path(key string) []string {
+	path := strings.Split(key, ".")
+	if t.Cluster() != "" {
+		path = append([]string{"managementClusters", t.Cluster()}, path...)
+	}
+	return path
+}
+
+// edit calls change with the file of each target's region, and gathers what it returns.
+func (t Tree) edit(r Rollout, targets []Target, change func(target Target, file string, data []byte) ([]byte, error)) (
+	Tree, gitops.Files, error) {
+	files := gitops.Files{}
+	tree := Tree{Files: editedFS{t.Files, files}, Dir: t.Dir}
+	for _, target := range targets {
+		name := path.Join(r.Environment, "regions", target.Region()+".yaml")
+		data, err := fs.ReadFile(tree.Files, name)
+		if err != nil {
+			return Tree{}, nil, fmt.Errorf("the region %s is not declared any more: %w", target.Region(), err)
+		}
+		if files[name], err = change(target, path.Join(t.Dir, name), data); err != nil {
+			return Tree{}, nil, err
+		}
+	}
+	return tree, files, nil
+}
+
+// Preview is the plan of a rollout with what changes in each region and cluster.
+type Preview struct {
+	Environment string    `json:"environment"`
+	Begin       time.Time `json:"begin"`
+	Regions     int       `json:"regions"`
+	Clusters    int       `json:"clusters"`
+	Steps       []Step    `json:"steps"`
+	Expected    Duration  `json:"expected"`
+	Longest     Duration  `json:"longest"`
+	Frozen      bool      `json:"frozen,omitempty"`
+	Approvals   int       `json:"approvals"`
+	Unchanged   []Target  `json:"unchanged,omitempty"` // they have the values already
+}
+
+// Step is a wave of a Preview.
+type Step struct {
+	Wave
+	Period
+	Changes  []gitops.Change `json:"changes"`
+	Restarts []string        `json:"restarts"` // what restarts in each of them
+}
+
+// Preview returns the plan for the tree with what it changes, if the rollout begins at start.
+func (t Tree) Preview(r Rollout, start time.Time) (Preview, error) {
+	environment, before, err := t.Environment(r)
+	if err != nil {
+		return Preview{}, err
+	}
+	plan, err := NewPlan(r, FleetOf(environment))
+	if err != nil {
+		return Preview{}, err
+	}
+	var all []Target
+	isTarget := map[Target]bool{}
+	for _, w := range plan.Waves {
+		all = append(all, w.Targets...)
+		for _, target := range w.Targets {
+			isTarget[target] = true
+		}
+	}
+	changed, _, _, err := t.Change(r, all)
+	if err != nil {
+		return Preview{}, err
+	}
+	_, after, err := changed.Environment(r)
+	if err != nil {
+		return Preview{}, fmt.Errorf("the change is not valid: %w", err)
+	}
+	byTarget := map[Target][]gitops.Change{}
+	for _, c := range gitops.Compare(before, after) {
+		target := targetOf(c, isTarget)
+		byTarget[target] = append(byTarget[target], c)
+	}
+	schedule := plan.Schedule(start)
+	p := Preview{Environment: r.Environment, Begin: start.UTC(), Regions: plan.Regions, Clusters: plan.Clusters,
+		Expected: schedule.Expected, Longest: schedule.Longest, Frozen: schedule.Frozen}
+	for i, w := range plan.Waves {
+		step := Step{Wave: w, Changes: []gitops.Change{}, Restarts: []string{}}
+		if i < len(schedule.Waves) {
+			step.Period = schedule.Waves[i]
+		}
+		for _, target := range w.Targets {
+			if len(byTarget[target]) == 0 {
+				p.Unchanged = append(p.Unchanged, target)
+			}
+			step.Changes = append(step.Changes, byTarget[target]...)
+		}
+		step.Restarts = restarts(step.Changes)
+		if w.Approval {
+			p.Approvals++
+		}
+		p.Steps = append(p.Steps, step)
+	}
+	return p, nil
+}

@@ -1,0 +1,228 @@
+package rollout
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+)
+
+// Verdict is what the gates of a target say together.
+type Verdict string
+
+// Verdicts. A gate that cannot be read does not pass.
+const (
+	Unreadable Verdict = "unreadable"
+	Passing    Verdict = "passing"
+	Failing    Verdict = "failing"
+)
+
+// Health is the health of a target. The zero value is unreadable.
+type Health struct {
+	Verdict Verdict `json:"verdict"`
+	Reason  string  `json:"reason,omitempty"` // the gate, and what it read
+}
+
+// Observation is the health of the changed targets at one time. A target that it does not have is unreadable.
+type Observation map[Target]Health
+
+// Effect is what the driver does after a step.
+type Effect struct {
+	Kind    EffectKind `json:"kind"`
+	Targets []Target   `json:"targets,omitempty"`
+	Reason  string     `json:"reason"` // the subject of the commit
+}
+
+// EffectKind is a kind of effect.
+type EffectKind string
+
+// Kinds of effects. Each is one commit with the record of the rollout.
+const (
+	Apply   EffectKind = "apply"   // set the change in the configuration of the targets
+	Restore EffectKind = "restore" // set the earlier values again in the configuration of the targets
+	Record  EffectKind = "record"  // commit the record only
+)
+
+// longestGap is the longest time between two observations that counts as observed. A driver observes each 30 seconds.
+const longestGap = 5 * time.Minute
+
+// savedShare is the part of a soak after which the driver commits how long it has soaked, so that the next driver after
+// a crash repeats a quarter of the soak at most.
+const savedShare = 4
+
+// Step returns the state after an observation at the time now, and the effects. It depends on its arguments only. It
+// returns at most one effect that changes targets, and never one while a gate of a changed target fails or cannot be
+// read.
+func (p Plan) Step(s State, seen Observation, now time.Time) (State, []Effect) {
+	if s.Phase != Running && s.Phase != Paused {
+		s.passedAt = time.Time{}
+		return s, nil
+	}
+	s.Targets = maps.Clone(s.Targets)
+	if reason := p.failure(s, seen, now); reason != "" {
+		if p.rollout.OnFailure == RevertOnFailure {
+			s, effects, _ := s.revert(reason, now)
+			return s, effects
+		}
+		s.Phase, s.Reason, s.passedAt = Halted, reason, time.Time{}
+		return s, []Effect{{Kind: Record, Reason: "Halted: " + reason}}
+	}
+	s, recovered := p.noteHealthy(s, seen, now)
+	if s.Phase == Paused {
+		s.passedAt = time.Time{}
+		return s, recovered
+	}
+	unreadable := firstUnreadable(s, seen)
+	s, soaked := p.soak(s, unreadable == "", now)
+	if s.Phase == Done {
+		return s, soaked
+	}
+	s, applied := p.apply(s, unreadable, now)
+	switch {
+	case len(applied) > 0:
+		return s, applied // its commit has the whole state
+	case len(soaked) > 0:
+		return s, soaked
+	}
+	return s, recovered
+}
+
+// failure returns why the rollout stops: a failing gate, or a target that is not healthy within the deadline.
+func (p Plan) failure(s State, seen Observation, now time.Time) string {
+	for _, t := range sortedTargets(s.Targets) {
+		state := s.Targets[t]
+		if h := seen[t]; h.Verdict == Failing {
+			return fmt.Sprintf("%s: %s", t, h.Reason)
+		}
+		if state.Healthy.IsZero() && now.Sub(state.Changed) >= p.rollout.Deadline && seen[t].Verdict != Passing {
+			return fmt.Sprintf("%s: its gates could not be read for %s: %s", t, p.rollout.Deadline, seen[t].Reason)
+		}
+	}
+	return ""
+}
+
+// noteHealthy marks the targets in flight whose gates pass, once their change had time to arrive.
+func (p Plan) noteHealthy(s State, seen Observation, now time.Time) (State, []Effect) {
+	var healthy []Target
+	for t, state := range s.Targets {
+		if state.Healthy.IsZero() && seen[t].Verdict == Passing && now.Sub(state.Changed) >= p.rollout.Settle {
+			state.Healthy = now.UTC()
+			s.Targets[t] = state
+			healthy = append(healthy, t)
+		}
+	}
+	if len(healthy) == 0 {
+		return s, nil
+	}
+	slices.Sort(healthy)
+	return s, []Effect{{Kind: Record, Targets: healthy, Reason: fmt.Sprintf("%s healthy", named(healthy))}}
+}
+
+// firstUnreadable returns a changed target whose gates this observation could not read, or "".
+func firstUnreadable(s State, seen Observation) Target {
+	first := Target("")
+	for t := range s.Targets {
+		if seen[t].Verdict != Passing && (first == "" || t < first) {
+			first = t
+		}
+	}
+	return first
+}
+
+// soak adds the time since the last observation to the soak of a complete wave, and goes on to the next wave when the
+// soak is over.
+func (p Plan) soak(s State, allPass bool, now time.Time) (State, []Effect) {
+	var effects []Effect
+	for s.Wave < len(p.Waves) && p.isHealthy(s, p.Waves[s.Wave]) {
+		w := p.Waves[s.Wave]
+		if !s.passedAt.IsZero() && allPass && now.Sub(s.passedAt) <= longestGap {
+			s.Soaked += Duration(max(now.Sub(s.passedAt), 0))
+		}
+		if s.passedAt = now; !allPass {
+			s.passedAt = time.Time{}
+			return s, effects
+		}
+		if s.Soaked < w.Soak {
+			if s.Soaked-s.saved >= max(w.Soak/savedShare, 1) {
+				s.saved = s.Soaked
+				effects = append(effects, Effect{Kind: Record, Reason: fmt.Sprintf("sector %s, %s: soaked %s of %s",
+					w.Sector, w.Name, time.Duration(s.Soaked), time.Duration(w.Soak))})
+			}
+			return s, effects
+		}
+		s.Wave, s.Soaked, s.saved, s.passedAt = s.Wave+1, 0, 0, time.Time{}
+		effects = []Effect{{Kind: Record, Reason: fmt.Sprintf("sector %s, %s: complete", w.Sector, w.Name)}}
+	}
+	if s.Wave == len(p.Waves) {
+		s.Phase, s.Reason, s.Ended = Done, "", now.UTC()
+		effects = []Effect{{Kind: Record, Reason: "Done"}}
+	}
+	return s, effects
+}
+
+// isHealthy reports whether each target of a wave has the change and is healthy.
+func (p Plan) isHealthy(s State, w Wave) bool {
+	for _, t := range w.Targets {
+		if s.Targets[t].Healthy.IsZero() {
+			return false
+		}
+	}
+	return true
+}
+
+// apply changes further targets of the present wave, if nothing holds it. Otherwise it sets the reason.
+func (p Plan) apply(s State, unreadable Target, now time.Time) (State, []Effect) {
+	w := p.Waves[s.Wave]
+	var next []Target
+	free := p.rollout.MaxInFlight - s.InFlight()
+	for _, t := range w.Targets {
+		if _, changed := s.Targets[t]; !changed && len(next) < free {
+			next = append(next, t)
+		}
+	}
+	end, thawed := p.freezes.thawed(now)
+	_, isApproved := s.Approvals[w.Sector]
+	switch {
+	case len(next) == 0:
+		s.Reason = ""
+		return s, nil
+	case unreadable != "":
+		s.Reason = fmt.Sprintf("the gates of %s cannot be read", unreadable)
+		return s, nil
+	case p.needsApproval(w.Sector) && !isApproved:
+		s.Reason = fmt.Sprintf("the sector %s waits for approval", w.Sector)
+		return s, nil
+	case !thawed:
+		s.Reason = "frozen without an end"
+		return s, nil
+	case end.After(now):
+		s.Reason = "frozen until " + end.UTC().Format(time.RFC3339)
+		return s, nil
+	}
+	for _, t := range next {
+		s.Targets[t] = TargetState{Changed: now.UTC()}
+	}
+	s.Reason, s.saved = "", s.Soaked
+	return s, []Effect{{Kind: Apply, Targets: next, Reason: fmt.Sprintf("sector %s, %s: change %s", w.Sector, w.Name,
+		named(next))}}
+}
+
+func (p Plan) needsApproval(sector string) bool { return slices.Contains(p.rollout.Approval, sector) }
+
+// revert ends the rollout and gives all changed targets their earlier values. It changes all of them at once, also more
+// than maxInFlight: their earlier values have run there before, and each runs the change that failed.
+func (s State) revert(reason string, now time.Time) (State, []Effect, error) {
+	targets := sortedTargets(s.Targets)
+	s.Phase, s.Reason, s.Ended, s.passedAt = Reverted, reason, now.UTC(), time.Time{}
+	return s, []Effect{{Kind: Restore, Targets: targets, Reason: "Reverted: " + reason}}, nil
+}
+
+func sortedTargets(m map[Target]TargetState) []Target { return slices.Sorted(maps.Keys(m)) }
+
+// named returns the first of some targets, and how many more there are.
+func named(targets []Target) string {
+	if len(targets) == 1 {
+		return string(targets[0])
+	}
+	return fmt.Sprintf("%s and %d more", targets[0], len(targets)-1)
+}
