@@ -22,13 +22,23 @@ so. Stop the other server before, so that nothing changes behind the import.
 It may be stopped and run again: what is here already is left as it is. Rows that
 cannot be understood are refused, with the reason, and the others imported; the
 command fails then.`,
-		Example: `  atoll maestro import --from postgres://maestro@old/maestro --dsn postgres://maestro@new/maestro`,
+		Example: `  atoll maestro import --from postgres://maestro@old/maestro --dsn postgres://maestro@new/maestro
+  atoll maestro import --from-file their-database.txt --dsn postgres://maestro@new/maestro`,
 	}
 	out := terminal.AddOutputFlag(cmd)
+	from := terminal.AddDatabaseFlags(cmd, "from", "PostgreSQL database to read")
+	to := terminal.AddDatabaseFlags(cmd, "dsn", "PostgreSQL database of Maestro alone")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		o.Progress = func(r maestro.ImportReport) {
 			fmt.Fprintf(cmd.ErrOrStderr(), "%d consumers, %d bundles read; %d refused\n", r.Consumers.Read,
 				r.Bundles.Read, r.Consumers.Refused+r.Bundles.Refused)
+		}
+		var err error
+		if o.From, err = from.Read(); err != nil {
+			return err
+		}
+		if o.To, err = to.Read(); err != nil {
+			return err
 		}
 		report, err := maestro.Import(cmd.Context(), o)
 		if err != nil {
@@ -59,10 +69,6 @@ command fails then.`,
 		}
 		return err
 	}
-	cmd.Flags().StringVar(&o.From, "from", "", "database to read")
-	cmd.Flags().StringVar(&o.To, "dsn", "", "PostgreSQL database of Maestro alone")
 	cmd.Flags().IntVar(&o.Batch, "batch", 200, "rows of a transaction")
-	cmd.MarkFlagRequired("from")
-	cmd.MarkFlagRequired("dsn")
 	return cmd
 }

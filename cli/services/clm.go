@@ -177,9 +177,12 @@ func readSpecs(file string) (clm.SpecSchemas, error) {
 }
 
 func (f *clmFlags) open(ctx context.Context, config *clm.Config, s *System, ops *rest.Ops) (*clm.Database, error) {
-	dsn := f.dsn
-	if dsn == "" {
-		dsn = config.DSN()
+	dsn := config.DSN()
+	if f.database.IsGiven() {
+		var err error
+		if dsn, err = f.database.Read(); err != nil {
+			return nil, err
+		}
 	}
 	return clm.Open(ctx, clm.DatabaseOptions{DSN: dsn, MaxConns: config.Database.Pool.MaxConnections,
 		Registry: config.Registry(), Kinds: fleetKinds(

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"atoll.dev/cli/terminal"
 	"atoll.dev/clm"
 	"atoll.dev/internal/rest"
 	"atoll.dev/pki"
@@ -21,7 +22,7 @@ import (
 type clmFlags struct {
 	cmd      *cobra.Command
 	config   string // file
-	dsn      string
+	database *terminal.Database
 	http     string // address
 	insecure string // address of the plain listener
 	identity identityFlags
@@ -44,7 +45,8 @@ func (f *clmFlags) addDatabase(cmd *cobra.Command, config string) {
 	f.cmd = cmd
 	cmd.Flags().StringVar(&f.config, config, "",
 		"YAML file of the configuration, as hyperfleet-api reads it (default: HYPERFLEET_CONFIG, or none)")
-	cmd.Flags().StringVar(&f.dsn, "dsn", "", "PostgreSQL database of CLM alone, instead of --db-host and so on")
+	f.database = terminal.AddDatabaseFlags(cmd, "dsn",
+		"PostgreSQL database of CLM alone, instead of --db-host and so on")
 	f.addSettings(cmd, "database.")
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"atoll.dev/access"
 	"atoll.dev/bus"
+	"atoll.dev/cli/terminal"
 	"atoll.dev/client/clmclient"
 	"atoll.dev/maestro"
 	"atoll.dev/maestro/rpcauth"
@@ -23,6 +24,7 @@ import (
 // maestroFlags are the flags of the server that maestro.Options does not hold as they are.
 type maestroFlags struct {
 	http, grpc, agents string // addresses
+	database           *terminal.Database
 	messages           string // mqtt or grpc: how agents come
 	authn              string
 	insecure           map[string]string
@@ -68,7 +70,7 @@ With mqtt that port may be open, too; an agent comes the one way or the other.`,
 	addIdentityFlags(cmd, &m.identity)
 	makeIdentityOptional(cmd) // a server that has plain listeners only needs none
 	fl := cmd.Flags()
-	fl.StringVar(&m.options.DSN, "dsn", "", "PostgreSQL database of Maestro alone")
+	m.flags.database = terminal.AddDatabaseFlags(cmd, "dsn", "PostgreSQL database of Maestro alone")
 	fl.StringVar(&m.flags.clm, "clm", "",
 		"URL of the region's lifecycle manager, which is told which agents are heard; it places clusters by that")
 	fl.IntVar(&m.options.WatchesPerCaller, "watches-per-caller", 100,

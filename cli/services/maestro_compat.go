@@ -47,13 +47,14 @@ func (f *originalFlags) apply(target *maestroFlags, o *maestro.Options) error {
 			*p.addr = net.JoinHostPort(f.host, strings.TrimPrefix(p.port, ":"))
 		}
 	}
-	if f.dbHost == "" {
-		if o.DSN == "" {
-			return errors.New("--dsn is needed, or --db-host-file and the other files of the database")
-		}
-		return nil
-	}
-	if o.DSN != "" {
+	switch {
+	case f.dbHost == "" && !target.database.IsGiven():
+		return errors.New("--dsn or --dsn-file is needed, or --db-host-file and the other files of the database")
+	case f.dbHost == "":
+		dsn, err := target.database.Read()
+		o.DSN = dsn
+		return err
+	case target.database.IsGiven():
 		return errors.New("--dsn and --db-host-file say the same; give one")
 	}
 	var text [5]string

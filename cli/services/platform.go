@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"atoll.dev/access"
+	"atoll.dev/cli/terminal"
 	"atoll.dev/client/clmclient"
 	"atoll.dev/client/maestroclient"
 	"atoll.dev/cluster"
@@ -19,7 +20,7 @@ import (
 // platformService is `atoll platform`.
 type platformService struct {
 	addr      string
-	dsn       string
+	database  *terminal.Database
 	sealKey   string
 	region    string
 	clmURL    string
@@ -41,7 +42,7 @@ the region's own services.`, f)
 	addIdentityFlags(cmd, &f.identity)
 	cmd.Flags().StringVar(&f.addr, "listen", "127.0.0.1:8443", "address of the API")
 	cmd.Flags().StringVar(&f.region, "region", "", "the region's name, as signatures must name it")
-	cmd.Flags().StringVar(&f.dsn, "dsn", "", "PostgreSQL database of the Platform API alone")
+	f.database = terminal.AddDatabaseFlags(cmd, "dsn", "PostgreSQL database of the Platform API alone")
 	cmd.Flags().StringVar(&f.sealKey, "seal-key", "", "file of the key that seals secrets at rest; made on first use")
 	cmd.Flags().StringVar(&f.maestro.HTTP, "maestro-http", "", "URL of Maestro's REST API")
 	cmd.Flags().StringVar(&f.maestro.GRPC, "maestro-grpc", "", "address of Maestro's gRPC API")
@@ -58,7 +59,7 @@ the region's own services.`, f)
 	cmd.Flags().StringSliceVar(&f.exempt, "rate-exempt", nil, "accounts without a rate")
 	cmd.Flags().IntVar(&f.running, "max-requests", 1024,
 		"requests that run at the same time, a quarter of them of one account; from 80 % on, reads are refused")
-	for _, name := range []string{"region", "dsn", "seal-key", "maestro-http", "maestro-grpc"} {
+	for _, name := range []string{"region", "seal-key", "maestro-http", "maestro-grpc"} {
 		cmd.MarkFlagRequired(name)
 	}
 	return cmd
@@ -69,6 +70,10 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 	case rosa.PlacementToOperators, rosa.PlacementToCustomers:
 	default:
 		return fmt.Errorf("--placement-shown-to %s is neither operators nor customers", f.placement)
+	}
+	dsn, err := f.database.Read()
+	if err != nil {
+		return err
 	}
 	s.identity = f.identity
 	p, err := s.startOps(ctx)
@@ -83,7 +88,7 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 	if err != nil {
 		return err
 	}
-	db, err := openPlatform(p.ctx, f.dsn, s.Log)
+	db, err := openPlatform(p.ctx, dsn, s.Log)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,56 @@
+package terminal
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+)
+
+func TestAnAddressWithAPasswordIsReadFromAFileOnly(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "dsn")
+	const secret = "postgres://clm:hunter2@db/clm"
+	if err := os.WriteFile(file, []byte(secret+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args       []string
+		want, fail string
+	}{
+		{[]string{"--dsn-file", file}, secret, ""},
+		{[]string{"--dsn", "postgres://clm@db/clm"}, "postgres://clm@db/clm", ""},
+		{[]string{"--dsn", "postgres://clm@h1:5432,h2:5433/clm?sslmode=disable"},
+			"postgres://clm@h1:5432,h2:5433/clm?sslmode=disable", ""},
+		{[]string{"--dsn", "postgres:///clm?host=/run/pg&passfile=/run/p"},
+			"postgres:///clm?host=/run/pg&passfile=/run/p", ""},
+		{[]string{"--dsn", "host=db user=clm passfile=/run/p"}, "host=db user=clm passfile=/run/p", ""},
+		{[]string{"--dsn", secret}, "", "--dsn-file"},
+		{[]string{"--dsn", "postgres://clm:hunter2@h1:5432,h2:5433/clm"}, "", "--dsn-file"},
+		{[]string{"--dsn", "postgres://clm:hunter2@x@db/clm"}, "", "--dsn-file"},
+		{[]string{"--dsn", "postgres://clm@db/clm?sslmode=disable&password=hunter2"}, "", "--dsn-file"},
+		{[]string{"--dsn", "postgres://clm@db/clm?pass%77ord=hunter2"}, "", "--dsn-file"},
+		{[]string{"--dsn", "postgres://clm@db/clm?sslpassword=hunter2"}, "", "--dsn-file"},
+		{[]string{"--dsn", "host=db password=hunter2"}, "", "--dsn-file"},
+		{[]string{"--dsn", "password = 'hunter2' host=db"}, "", "--dsn-file"},
+		{[]string{"--dsn", "host='db'password=hunter2"}, "", "--dsn-file"},
+		{[]string{"--dsn", "host=db", "--dsn-file", file}, "", "give one"},
+		{[]string{"--dsn-file", file + "x"}, "", "no such file"},
+		{[]string{"--dsn-file", os.DevNull}, "", "empty"},
+		{nil, "", "--dsn or --dsn-file is needed"},
+	} {
+		cmd := &cobra.Command{Use: "test"}
+		database := AddDatabaseFlags(cmd, "dsn", "database")
+		if err := cmd.ParseFlags(c.args); err != nil {
+			t.Fatal(err)
+		}
+		got, err := database.Read()
+		if got != c.want || (err == nil) != (c.fail == "") {
+			t.Errorf("%v: %q, %v", c.args, got, err)
+		}
+		if err != nil && (!strings.Contains(err.Error(), c.fail) || strings.Contains(err.Error(), "hunter2")) {
+			t.Errorf("%v: %v", c.args, err)
+		}
+	}
+}
