@@ -3,6 +3,7 @@ package maestro
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -73,4 +74,34 @@ func TestListTakenAfterStatusLosesNoAcknowledgement(t *testing.T) {
 	eventually(t, "the work is acknowledged", acknowledged)
 	m.exec(`update ledger set acknowledged = 0 where id = 'w1'`) // as the list of an agent without the work does
 	eventually(t, "the work is acknowledged again", acknowledged)
+}
+
+// TestI6AnOldStatusInAResponseIsRepaired: OCM's agents copy their statuses when a request for them arrives, and
+// number the responses when they send them. A status that changes in between is sent first and numbered first, so the
+// old status of the response replaces it, and the agent has nothing to report any more.
+func TestI6AnOldStatusInAResponseIsRepaired(t *testing.T) {
+	t.Parallel()
+	site := newSite(t)
+	m := site.start()
+	m.consumer("mc1")
+	agent := site.agent("mc1")
+	m.source().create("mc1", "w1", 1)
+	has := func(condition string) func() error {
+		return func() error {
+			if text := m.text(`select status::text from document where id = 'w1'`); !strings.Contains(text, condition) {
+				return fmt.Errorf("the status is %s", text)
+			}
+			return nil
+		}
+	}
+	eventually(t, "the first status is stored", has("Applied"))
+	var old agentWork
+	agent.fault(func() { old = *agent.works["w1"] })
+	agent.report("w1", "Available")
+	eventually(t, "the second status is stored", has("Available"))
+	var response bus.Event
+	agent.fault(func() { response = agent.status("w1", &old, work.StatusResyncResponse) })
+	agent.send(t.Context(), response)
+	eventually(t, "the response is stored", has("Applied"))
+	eventually(t, "the second status is stored again", has("Available"))
 }

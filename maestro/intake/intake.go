@@ -45,6 +45,8 @@ type Resync interface {
 	// AskAgent and AskAll ask one agent, and all agents, to compare.
 	AskAgent(consumer string)
 	AskAll()
+	// AskAgain asks an agent once more, after a pause, for the statuses of works that its response replaced.
+	AskAgain(consumer string, ids []string)
 }
 
 // Options are the parameters of New. All are needed.

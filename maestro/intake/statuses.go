@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 
+	"atoll.dev/api/work"
 	"atoll.dev/maestro/bundle"
 	"atoll.dev/maestro/delivery"
 	"atoll.dev/maestro/ledger"
@@ -21,6 +22,7 @@ type outcome struct {
 	removed      bool
 	raised       *store.Document // the bundle, when it got a higher generation
 	lost         *delivery.Work  // a work that the agent lost, to send again
+	replaced     bool            // a response to a request replaced the stored status
 	drops        []drop
 }
 
@@ -70,8 +72,15 @@ func (in *Intake) storeStatuses(ctx context.Context, items []statusItem) error {
 	if err != nil {
 		return err
 	}
+	replaced := map[string][]string{} // ids by consumer
 	for _, o := range outcomes {
 		in.reportOutcome(ctx, o)
+		if o.replaced {
+			replaced[o.consumer] = append(replaced[o.consumer], o.id)
+		}
+	}
+	for consumer, ids := range replaced {
+		in.o.Resync.AskAgain(consumer, ids)
 	}
 	return nil
 }
@@ -122,6 +131,9 @@ func (in *Intake) storeBundleStatuses(
 			if v.Acknowledges == d.Generation {
 				o.ack.ReceivedAt, o.ack.AppliedAt = ev.ReceivedAt, ev.AppliedAt
 				o.ack.Hash = ev.Record.Hash // the agent's hash, also when the content did not change
+			}
+			if v.Replace && ev.Record.Type == work.StatusResyncResponse {
+				o.replaced = true
 			}
 			if v.Replace || v.Remove {
 				spec, err := bundle.SpecOf(*d)

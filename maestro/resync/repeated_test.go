@@ -17,8 +17,11 @@ func TestStatusAsksAreCollected(t *testing.T) {
 		due, next := a.take(now)
 		got := ""
 		for _, consumer := range []string{"mc1", "mc2"} {
-			if ids := due[consumer]; len(ids) > 0 {
-				got += fmt.Sprintf("%s:%d ", consumer, len(ids))
+			if works, ok := due[consumer]; ok {
+				got += fmt.Sprintf("%s:%d ", consumer, len(works.repeated))
+				if len(works.replaced) > 0 {
+					got += fmt.Sprintf("and %d ", len(works.replaced))
+				}
 			}
 		}
 		if !next.IsZero() {
@@ -36,6 +39,14 @@ func TestStatusAsksAreCollected(t *testing.T) {
 	a.add("mc2", []string{"x"})
 	take(time.Second, "mc2:1 next in 8s")
 	take(8*time.Second, "mc1:3 ")
+	take(time.Hour, "")
+	// The request after a response waits for the agent's other responses to the same request.
+	a.addReplaced("mc1", []string{"a"}, now)
+	take(6*time.Second, "next in 4s")
+	a.addReplaced("mc1", []string{"b"}, now)
+	a.add("mc1", []string{"c"})
+	take(6*time.Second, "next in 4s")
+	take(4*time.Second, "mc1:1 and 2 ")
 	take(time.Hour, "")
 	if len(a.last) > 0 || len(a.waiting) > 0 {
 		t.Errorf("%d and %d stay in memory without use", len(a.last), len(a.waiting))

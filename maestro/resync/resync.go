@@ -2,7 +2,7 @@
 //
 // It answers the comparisons that agents send when they connect, and asks agents to compare when this server may have
 // lost a message: after an outage of the broker or the database, after the death of another server, after statuses
-// that it had no room for, and after works that it sent again in vain.
+// that it had no room for, after works that it sent again in vain, and after a response that replaced a stored status.
 //
 // Only package maestro and its packages import it.
 package resync
@@ -10,6 +10,7 @@ package resync
 import (
 	"context"
 	"log/slog"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
@@ -88,3 +89,9 @@ func (c *Comparer) AskAgent(consumer string) { c.asking.add(consumer) }
 
 // AskRepeated queues a request to one agent for the statuses of works that were sent to it again.
 func (c *Comparer) AskRepeated(consumer string, ids []string) { c.repeated.add(consumer, ids) }
+
+// AskAgain queues another request to one agent for the statuses of works, after AskPause. Its response
+// to an earlier request replaced the stored statuses, and may be older than these.
+func (c *Comparer) AskAgain(consumer string, ids []string) {
+	c.repeated.addReplaced(consumer, ids, time.Now())
+}

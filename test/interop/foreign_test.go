@@ -104,6 +104,7 @@ type source struct {
 	id       string
 	works    workclientset.Interface
 	informer workv1informers.ManifestWorkInformer
+	server   *server
 	stop     func()
 }
 
@@ -122,7 +123,7 @@ func (s *server) startSource(t *testing.T, sourceID string, w way, addr string, 
 	informer := workinformers.NewSharedInformerFactory(holder.WorkInterface(), time.Hour).Work().V1().ManifestWorks()
 	store.SetInformer(informer.Informer())
 	go informer.Informer().Run(ctx.Done())
-	src := &source{t: t, id: sourceID, works: holder.WorkInterface(), informer: informer, stop: cancel}
+	src := &source{t: t, id: sourceID, works: holder.WorkInterface(), informer: informer, server: s, stop: cancel}
 	eventually(t, "the source's informer has synced", func() error {
 		if !informer.Informer().HasSynced() {
 			return errors.New("not yet")
@@ -150,9 +151,9 @@ func (s *source) work(cluster, name string) *workv1.ManifestWork {
 func (s *source) awaitCondition(cluster, name, condition string, status metav1.ConditionStatus,
 	generation int64) *workv1.ManifestWork {
 	s.t.Helper()
-	var found *workv1.ManifestWork
-	eventually(s.t, fmt.Sprintf("the source sees %s of %s=%s", condition, name, status), func() error {
-		w := s.work(cluster, name)
+	var found, w *workv1.ManifestWork
+	err := await(fmt.Sprintf("the source sees %s of %s=%s", condition, name, status), func() error {
+		w = s.work(cluster, name)
 		if w == nil {
 			return errors.New("the informer does not have it")
 		}
@@ -162,8 +163,15 @@ func (s *source) awaitCondition(cluster, name, condition string, status metav1.C
 				return nil
 			}
 		}
-		return fmt.Errorf("its conditions are %+v", w.Status.Conditions)
+		return fmt.Errorf("its annotations are %v, its conditions %+v", w.Annotations, w.Status.Conditions)
 	})
+	if err != nil && w != nil {
+		code, body := s.server.call(s.t, "GET", "/v1/resource-bundles/"+string(w.UID), "")
+		s.t.Fatalf("%v; Maestro answers %d %s", err, code, body)
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
 	return found
 }
 
