@@ -47,6 +47,9 @@ type FollowOptions struct {
 	// SaveEvery is how often Follow saves a durable cursor while there are changes; default 500 ms.
 	// After a crash Follow sends the changes since the last save again.
 	SaveEvery time.Duration
+	// UpToDate, unless nil, is called after each run, also if nothing changed: apply has got every
+	// change that was committed before requestedAt. It must not block.
+	UpToDate func(requestedAt time.Time)
 
 	// onRunEnd is called after each run, also if nothing changed, with the position where the run
 	// ended and the time when the reader requested that snapshot; it may be nil.
@@ -87,6 +90,9 @@ func (s *Store) Follow(ctx context.Context, o FollowOptions, apply func(ctx cont
 			return context.Cause(ctx)
 		case err == nil:
 			backoff = 0
+			if o.UpToDate != nil {
+				o.UpToDate(f.requestedAt)
+			}
 			if o.onRunEnd != nil {
 				o.onRunEnd(f.at, f.requestedAt)
 			}

@@ -68,7 +68,8 @@ type Stream struct {
 // the connection or is too slow, or when the server stops. The answer begins with the
 // first Send or Open. An error that feed returns before that is answered as any other (an
 // unknown cursor is 410, too many watches of the caller are 429); a later error becomes
-// an ERROR event. Watch ignores an error that feed returns after its context has ended.
+// an ERROR event. Watch ignores an error that feed returns after its context has ended. When the
+// context of the request ends with a cause that is an *Error, that becomes an ERROR event, too.
 func Watch(w http.ResponseWriter, r *http.Request, o WatchOptions, feed func(ctx context.Context,
 	s *Stream) error) error {
 	callOf(r.Context()).watch = true
@@ -91,7 +92,12 @@ func Watch(w http.ResponseWriter, r *http.Request, o WatchOptions, feed func(ctx
 	}
 	err = feed(ctx, s)
 	opened := s.close()
+	refusal, isRefused := context.Cause(ctx).(*Error)
 	switch {
+	case isRefused && !opened:
+		return refusal
+	case isRefused:
+		err = refusal
 	case ctx.Err() != nil:
 		if !opened && context.Cause(ctx) == errStopping {
 			e := Errorf(http.StatusServiceUnavailable, "stopping", "the server is stopping; try again").Because(
