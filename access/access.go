@@ -24,6 +24,7 @@ package access
 
 import (
 	"context"
+	"net/netip"
 	"regexp"
 	"time"
 
@@ -37,6 +38,8 @@ type Identity struct {
 	AccessKeyID string
 	Privileged  bool // by its account
 	RequestID   string
+	Evidence    Evidence
+	SourceIP    netip.Addr // of the sender, when a gateway has proved it; otherwise zero
 
 	// Proof is zero in the context of a handler, and when the identity was proved by
 	// something else than the signature of one request.
@@ -70,11 +73,12 @@ func FromContext(ctx context.Context) (id Identity, ok bool) {
 type Key struct {
 	AccessKeyID  string
 	Secret       string
-	SessionToken string // of temporary credentials; empty for a key pair of the region
+	SessionToken string // of temporary credentials; otherwise empty
 	Account      string
 	Principal    string
 	Privileged   bool // its account is
 	Disabled     bool
+	Expires      time.Time // end of temporary credentials; zero: never
 }
 
 // String hides the secret: structs are logged by mistake.
@@ -96,7 +100,7 @@ type Keys interface {
 var (
 	accountPattern   = regexp.MustCompile(`^[0-9]{12}$`)
 	principalPattern = regexp.MustCompile(`^arn:[a-z-]+:(iam|sts)::([0-9]{12}):[A-Za-z0-9+=,.@_/-]{1,512}$`)
-	keyIDPattern     = regexp.MustCompile(`^AKIA[A-Z2-7]{16}$`)
+	keyIDPattern     = regexp.MustCompile(`^A[KS]IA[A-Z2-7]{16}$`)
 )
 
 // IsAccountID reports whether a text has the form of an account's id: 12 digits.

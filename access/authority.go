@@ -92,8 +92,11 @@ func GrantFrom(ctx context.Context) (Grant, bool) {
 }
 
 // contextOf returns what policies may depend on in a request.
-func contextOf(r *http.Request, region string, now time.Time) policy.Context {
-	c := policy.Context{Time: now, Region: region, UserAgent: r.UserAgent()}
+func contextOf(r *http.Request, caller Identity, region string, now time.Time) policy.Context {
+	c := policy.Context{Time: now, Region: region, UserAgent: r.UserAgent(), SourceIP: caller.SourceIP}
+	if c.SourceIP.IsValid() {
+		return c
+	}
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err == nil {
 		c.SourceIP, _ = netip.ParseAddr(host)

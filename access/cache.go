@@ -28,7 +28,10 @@ type cache struct {
 	filled    bool
 	state     cached
 	followers int
-	changed   chan struct{} // apply closes and replaces it
+	changed   chan struct{}                // apply closes and replaces it
+	readAt    time.Time                    // the state has every change that was committed before
+	watchers  map[string]map[*watcher]bool // by access key id
+	lapse     *time.Timer                  // ends the watchers when the state is too old; nil before the first read
 
 	relist *cached // the state that a relist fills; only apply uses it
 }
@@ -53,6 +56,7 @@ func (c *cache) init(s *Sealer, o CacheObserver) {
 	c.sealer, c.observer = s, o
 	c.state = newCached()
 	c.changed = make(chan struct{})
+	c.watchers = map[string]map[*watcher]bool{}
 }
 
 func newCached() cached {
@@ -62,8 +66,8 @@ func newCached() cached {
 func (c *cache) lookup(id string) (Key, bool, error) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	if !c.filled {
-		return Key{}, false, ErrNotReady
+	if err := c.usable(); err != nil {
+		return Key{}, false, err
 	}
 	k, ok := c.state.keys[id]
 	if !ok || k.err != nil {
@@ -71,6 +75,12 @@ func (c *cache) lookup(id string) (Key, bool, error) {
 	}
 	k.key.Privileged = c.state.accounts[k.key.Account].privileged
 	return k.key, true, nil
+}
+
+func (c *cache) isPrivileged(account string) (bool, error) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.state.accounts[account].privileged, c.usable()
 }
 
 // apply writes a batch of the feed into the cache. A relist fills a state of its
@@ -102,6 +112,7 @@ func (c *cache) apply(_ context.Context, b store.Batch) error {
 	}
 	close(c.changed)
 	c.changed = make(chan struct{})
+	c.endWatchers(c.refusalOf)
 	return nil
 }
 
@@ -129,7 +140,11 @@ func (c *cache) open(d store.Document) cachedKey {
 	if k.err = json.Unmarshal(d.Spec, &spec); k.err == nil {
 		k.key = Key{AccessKeyID: d.ID, Account: spec.Account, Principal: spec.Principal, Disabled: spec.Disabled ||
 			d.DeletedAt != nil}
-		k.key.Secret, k.err = c.sealer.Open(spec.SealedSecret, Bound{d.ID, spec.Account, spec.Principal})
+		var opened string
+		opened, k.err = c.sealer.Open(spec.SealedSecret, Bound{d.ID, spec.Account, spec.Principal})
+		if k.err == nil {
+			k.err = k.key.setSecret(opened)
+		}
 	}
 	if k.err != nil && c.observer.Unusable != nil {
 		c.observer.Unusable(d.ID, k.err)
@@ -140,8 +155,8 @@ func (c *cache) open(d store.Document) cachedKey {
 func (c *cache) ready() error {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	if !c.filled {
-		return fmt.Errorf("%w; is the database up?", ErrNotReady)
+	if err := c.usable(); err != nil {
+		return fmt.Errorf("%w; is the database up?", err)
 	}
 	for _, k := range c.state.keys {
 		// After the loss of a key file an operator disables its key pairs; they do
@@ -172,11 +187,23 @@ const awaitLimit = 2 * time.Second
 // await waits until the cache has the version of d. It returns at once when no
 // follower keeps the cache up to date, and after awaitLimit at the latest.
 func (c *cache) await(ctx context.Context, d store.Document) {
+	c.awaitState(ctx, func(s *cached) bool { return s.version(d) >= d.Version })
+}
+
+// awaitRemoval is await for a key pair that was removed.
+func (c *cache) awaitRemoval(ctx context.Context, accessKeyID string) {
+	c.awaitState(ctx, func(s *cached) bool {
+		_, known := s.keys[accessKeyID]
+		return !known
+	})
+}
+
+func (c *cache) awaitState(ctx context.Context, holds func(*cached) bool) {
 	ctx, cancel := context.WithTimeout(ctx, awaitLimit)
 	defer cancel()
 	for {
 		c.mu.RLock()
-		isCached := c.followers == 0 || c.state.version(d) >= d.Version
+		isCached := c.followers == 0 || holds(&c.state)
 		changed := c.changed
 		c.mu.RUnlock()
 		if isCached {

@@ -15,9 +15,10 @@ type task string
 const (
 	settleRates      task = "settle-rates"
 	forgetSignatures task = "forget-signatures"
+	keepKeys         task = "keep-keys"
 )
 
-// Failures counts the failed rounds of Limiter.Run and UsedSignatures.Run, and logs one of each
+// Failures counts the failed rounds of Limiter.Run, UsedSignatures.Run and KeyStore.Keep, and logs one of each
 // task at most once a minute. Several goroutines may use it. A nil *Failures does nothing.
 type Failures struct {
 	log    *slog.Logger
@@ -30,9 +31,9 @@ type Failures struct {
 func NewFailures(log *slog.Logger, metrics prometheus.Registerer) *Failures {
 	f := &Failures{log: log, often: map[task]*rate.Sometimes{}, counts: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "access_task_failures_total",
-		Help: "Failed rounds of background tasks, which try again: settle-rates, forget-signatures.",
+		Help: "Failed rounds of background tasks, which try again: settle-rates, forget-signatures, keep-keys.",
 	}, []string{"task"})}
-	for _, t := range []task{settleRates, forgetSignatures} {
+	for _, t := range []task{settleRates, forgetSignatures, keepKeys} {
 		f.counts.WithLabelValues(string(t)) // 0 and not absent before the first failure
 		f.often[t] = &rate.Sometimes{Interval: time.Minute}
 	}

@@ -8,8 +8,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
+	"atoll.dev/cluster"
 	"atoll.dev/store"
 )
 
@@ -33,6 +35,10 @@ func StoreKinds() []store.KindSpec {
 var (
 	// ErrNotReady: the key pairs were never read.
 	ErrNotReady = errors.New("key pairs not read yet")
+	// ErrTooOld: the last read of the key pairs is older than TrustLimit.
+	ErrTooOld = errors.New("key pairs were not read for too long")
+	// ErrTooManyKeys: the principal has as many enabled key pairs as it may have.
+	ErrTooManyKeys = errors.New("too many key pairs of the principal")
 	// ErrInvalid: an account, a principal or an access key id is malformed.
 	ErrInvalid = errors.New("malformed")
 )
@@ -44,7 +50,19 @@ type KeyPair struct {
 	Principal   string    `json:"principalArn"`
 	Disabled    bool      `json:"disabled"`
 	CreatedAt   time.Time `json:"createdAt"`
+	// ExpiresAt is the end of temporary credentials; zero: never.
+	ExpiresAt time.Time `json:"expiresAt,omitzero"`
+	// LastUsedAt is about a minute late; zero: never used.
+	LastUsedAt time.Time `json:"lastUsedAt,omitzero"`
 }
+
+// Bounds of the key pairs of one principal.
+const (
+	// MaxKeys bounds the enabled key pairs of a principal: the present one, and its successor.
+	MaxKeys = 2
+	// MaxSessions bounds the temporary credentials of a principal that have not expired.
+	MaxSessions = 100
+)
 
 // Account is what the principals of an account may do.
 type Account struct {
@@ -59,6 +77,8 @@ type keyPairSpec struct {
 	Principal    string `json:"principalArn"`
 	SealedSecret string `json:"sealedSecret"`
 	Disabled     bool   `json:"disabled"`
+	// Expires is the end of temporary credentials, for lists; the sealed end decides.
+	Expires *time.Time `json:"expiresAt,omitempty"`
 }
 
 // KeyStore stores key pairs, with sealed secrets, and accounts, and answers Lookup
@@ -67,13 +87,14 @@ type keyPairSpec struct {
 // Run fills the memory and keeps it up to date from the database's feed: a change
 // by any process arrives within milliseconds, and within a second when its
 // notification is lost. While the database is down, Lookup answers by the last
-// read, and Create, Disable and PutAccount return store.ErrUnavailable. In a
-// process that starts while the database is down, Lookup returns ErrNotReady until
-// Run has read the key pairs once.
+// read, for TrustLimit, and then returns ErrTooOld; changes return
+// store.ErrUnavailable. In a process that starts while the database is down, Lookup
+// returns ErrNotReady until Run has read the key pairs once.
 type KeyStore struct {
 	store     *store.Store
 	sealer    *Sealer
 	cache     cache
+	uses      keyUses
 	directory *Directory
 }
 
@@ -91,7 +112,24 @@ func NewKeyStore(s *store.Store, sealer *Sealer, o CacheObserver) *KeyStore {
 // together with the key pairs.
 func (k *KeyStore) Directory() *Directory { return k.directory }
 
-var _ Keys = (*KeyStore)(nil)
+var (
+	_ Keys     = (*KeyStore)(nil)
+	_ Validity = (*KeyStore)(nil)
+	_ Accounts = (*KeyStore)(nil)
+)
+
+// IsPrivileged implements Accounts.
+func (k *KeyStore) IsPrivileged(account cluster.Account) (bool, error) {
+	return k.cache.isPrivileged(string(account))
+}
+
+// OnInvalid implements Validity.
+func (k *KeyStore) OnInvalid(caller Identity, end func(cause error)) (stop func()) {
+	if caller.AccessKeyID == "" {
+		return func() {}
+	}
+	return k.cache.onInvalid(caller.AccessKeyID, end)
+}
 
 // Lookup implements Keys.
 func (k *KeyStore) Lookup(accessKeyID string) (Key, bool, error) { return k.cache.lookup(accessKeyID) }
@@ -100,8 +138,9 @@ func (k *KeyStore) Lookup(accessKeyID string) (Key, bool, error) { return k.cach
 func (k *KeyStore) Run(ctx context.Context) error {
 	defer k.cache.addFollower()()
 	defer k.directory.cache.addFollower()()
+	defer k.cache.stopLapse()
 	kinds := append([]store.Kind{KindKeyPair}, directoryKinds...)
-	err := k.store.Follow(ctx, store.FollowOptions{Kinds: kinds}, func(ctx context.Context, b store.Batch) error {
+	err := k.store.Follow(ctx, store.FollowOptions{Kinds: kinds, UpToDate: k.cache.confirm}, func(ctx context.Context, b store.Batch) error {
 		k.directory.cache.apply(b) // first, so that an account is provisioned when its keys are known
 		return k.cache.apply(ctx, b)
 	})
@@ -124,7 +163,7 @@ func (k *KeyStore) Create(ctx context.Context, account, principal string) (KeyPa
 		if err != nil {
 			return KeyPair{}, "", err
 		}
-		pair, err := k.put(ctx, id, secret, account, principal)
+		pair, err := k.put(ctx, id, secret, keyPairSpec{Account: account, Principal: principal})
 		if errors.Is(err, store.ErrExists) {
 			continue // the same 80 bits were drawn before
 		}
@@ -135,9 +174,11 @@ func (k *KeyStore) Create(ctx context.Context, account, principal string) (KeyPa
 // Import creates a key pair that NewKeyPair drew, so that its owner can store the
 // secret before the region has it. The error is store.ErrExists when the id exists.
 func (k *KeyStore) Import(ctx context.Context, id, secret, account, principal string) (KeyPair, error) {
-	if !keyIDPattern.MatchString(id) {
-		return KeyPair{}, fmt.Errorf("access key id %s is not AKIA and 16 letters and digits: %w", quoted(id),
-			ErrInvalid)
+	if err := checkKeyID(id); err != nil {
+		return KeyPair{}, err
+	}
+	if strings.HasPrefix(id, sessionKeyPrefix) {
+		return KeyPair{}, fmt.Errorf("access key id %s is of temporary credentials: %w", quoted(id), ErrInvalid)
 	}
 	if len(secret) < 40 {
 		return KeyPair{}, fmt.Errorf("the secret access key has %d characters, at least 40 are needed: %w", len(secret),
@@ -146,25 +187,68 @@ func (k *KeyStore) Import(ctx context.Context, id, secret, account, principal st
 	if err := checkPrincipal(account, principal); err != nil {
 		return KeyPair{}, err
 	}
-	return k.put(ctx, id, secret, account, principal)
+	return k.put(ctx, id, secret, keyPairSpec{Account: account, Principal: principal})
 }
 
-func (k *KeyStore) put(ctx context.Context, id, secret, account, principal string) (KeyPair, error) {
-	sealed, err := k.sealer.Seal(secret, Bound{id, account, principal})
+// put creates the document of a key pair, and seals the secret. The error is ErrTooManyKeys when the
+// principal would have too many.
+func (k *KeyStore) put(ctx context.Context, id, secret string, spec keyPairSpec) (KeyPair, error) {
+	sealed, err := k.sealer.Seal(secret, Bound{id, spec.Account, spec.Principal})
 	if err != nil {
 		return KeyPair{}, err
 	}
-	spec, err := json.Marshal(keyPairSpec{Account: account, Principal: principal, SealedSecret: sealed})
+	spec.SealedSecret = sealed
+	text, err := json.Marshal(spec)
 	if err != nil {
 		return KeyPair{}, fmt.Errorf("creating key pair: %w", err)
 	}
-	doc, err := k.store.Create(ctx, store.Document{Kind: KindKeyPair, ID: id, Scope: account, Spec: spec,
-		Status: emptyObject})
+	var doc store.Document
+	err = k.store.Tx(ctx, func(tx *store.Tx) error {
+		if err := holdPrincipal(ctx, tx, spec.Principal); err != nil {
+			return err
+		}
+		var err error
+		doc, err = tx.Create(ctx, store.Document{Kind: KindKeyPair, ID: id, Scope: spec.Account, Spec: text,
+			Status: emptyObject})
+		if err != nil {
+			return err
+		}
+		return checkKeys(ctx, tx, spec)
+	})
 	if err != nil {
 		return KeyPair{}, fmt.Errorf("creating key pair: %w", err)
 	}
 	k.cache.await(ctx, doc)
 	return toKeyPair(doc)
+}
+
+// holdPrincipal makes other changes of the keys of a principal wait until the transaction ends.
+func holdPrincipal(ctx context.Context, tx *store.Tx, principal string) error {
+	_, err := tx.Exec(ctx, `select pg_advisory_xact_lock(hashtextextended($1, 0))`, "keys of "+principal)
+	return err
+}
+
+const countKeysSQL = `select count(*) filter (where spec->>'expiresAt' is null),
+		count(*) filter (where (spec->>'expiresAt')::timestamptz > now())
+	from document where kind = 'KeyPair' and scope = $1 and removed_at is null and spec->>'principalArn' = $2
+		and not (spec->>'disabled')::boolean`
+
+// checkKeys refuses when a principal has more enabled key pairs, or sessions, than it may have. The
+// transaction holds the principal and has made the change.
+func checkKeys(ctx context.Context, tx *store.Tx, of keyPairSpec) error {
+	var keys, sessions int
+	if err := tx.QueryRow(ctx, countKeysSQL, of.Account, of.Principal).Scan(&keys, &sessions); err != nil {
+		return fmt.Errorf("counting the keys of %s: %w", of.Principal, err)
+	}
+	switch {
+	case of.Expires == nil && keys > MaxKeys:
+		return fmt.Errorf("%s has %d enabled key pairs; disable or delete one first, see `atoll key list`: %w",
+			of.Principal, MaxKeys, ErrTooManyKeys)
+	case of.Expires != nil && sessions > MaxSessions:
+		return fmt.Errorf("%s has %d sessions that have not expired; delete one first, see `atoll key list`: %w",
+			of.Principal, MaxSessions, ErrTooManyKeys)
+	}
+	return nil
 }
 
 var emptyObject = json.RawMessage(`{}`)
@@ -193,35 +277,105 @@ func NewKeyPair() (id, secret string, err error) {
 }
 
 // Disable disables a key pair. This process refuses its signatures when Disable
-// returns, other processes within a second. It is idempotent. The error is
-// store.ErrNotFound when there is no such key pair.
+// returns, other processes within a second; open watches of the key end. It is
+// idempotent. The error is store.ErrNotFound when there is no such key pair.
 func (k *KeyStore) Disable(ctx context.Context, accessKeyID string) (KeyPair, error) {
-	if !keyIDPattern.MatchString(accessKeyID) {
-		return KeyPair{}, fmt.Errorf("access key id %s is not AKIA and 16 letters and digits: %w", quoted(accessKeyID),
-			ErrInvalid)
+	return k.setDisabled(ctx, accessKeyID, func(spec *keyPairSpec) { spec.Disabled = true })
+}
+
+// Enable reverses Disable. The error is ErrTooManyKeys when the principal has other
+// enabled key pairs, as many as it may have.
+func (k *KeyStore) Enable(ctx context.Context, accessKeyID string) (KeyPair, error) {
+	return k.setDisabled(ctx, accessKeyID, func(spec *keyPairSpec) { spec.Disabled = false })
+}
+
+// setDisabled changes the spec of a key pair, which stays within the bounds of its principal.
+func (k *KeyStore) setDisabled(ctx context.Context, accessKeyID string, change func(*keyPairSpec)) (KeyPair, error) {
+	if err := checkKeyID(accessKeyID); err != nil {
+		return KeyPair{}, err
 	}
-	doc, _, err := k.store.Update(ctx, KindKeyPair, accessKeyID, 0, func(d *store.Document) error {
-		var spec keyPairSpec
-		if err := json.Unmarshal(d.Spec, &spec); err != nil {
+	var doc store.Document
+	err := k.store.Tx(ctx, func(tx *store.Tx) error {
+		spec, err := k.hold(ctx, tx, accessKeyID)
+		if err != nil {
 			return err
 		}
-		spec.Disabled = true
-		var err error
-		d.Spec, err = json.Marshal(spec)
-		return err
+		change(&spec)
+		text, err := json.Marshal(spec)
+		if err != nil {
+			return err
+		}
+		doc, _, err = tx.Update(ctx, KindKeyPair, accessKeyID, 0, func(d *store.Document) error {
+			d.Spec = text
+			return nil
+		})
+		if err != nil || spec.Disabled {
+			return err
+		}
+		return checkKeys(ctx, tx, spec)
 	})
 	if err != nil {
-		return KeyPair{}, fmt.Errorf("disabling key pair: %w", err)
+		return KeyPair{}, fmt.Errorf("changing key pair: %w", err)
 	}
 	k.cache.await(ctx, doc)
 	return toKeyPair(doc)
 }
 
+// hold returns the spec of a key pair, and makes other changes of its principal's keys wait.
+func (k *KeyStore) hold(ctx context.Context, tx *store.Tx, accessKeyID string) (keyPairSpec, error) {
+	var spec keyPairSpec
+	d, err := tx.Get(ctx, KindKeyPair, accessKeyID)
+	if err == nil {
+		err = json.Unmarshal(d.Spec, &spec)
+	}
+	if err == nil {
+		err = holdPrincipal(ctx, tx, spec.Principal)
+	}
+	if err == nil { // it may have changed before this transaction held the principal
+		d, err = tx.GetForUpdate(ctx, KindKeyPair, accessKeyID)
+	}
+	if err == nil {
+		err = json.Unmarshal(d.Spec, &spec)
+	}
+	return spec, err
+}
+
+// Delete deletes a key pair, with the same effect as Disable. The error is
+// store.ErrNotFound when there is no such key pair.
+func (k *KeyStore) Delete(ctx context.Context, accessKeyID string) error {
+	if err := checkKeyID(accessKeyID); err != nil {
+		return err
+	}
+	err := k.store.Tx(ctx, func(tx *store.Tx) error {
+		if _, err := tx.Exec(ctx, `delete from key_use where access_key_id = $1`, accessKeyID); err != nil {
+			return err
+		}
+		return tx.Remove(ctx, KindKeyPair, accessKeyID, 0)
+	})
+	if err != nil {
+		return fmt.Errorf("deleting key pair: %w", err)
+	}
+	k.cache.awaitRemoval(ctx, accessKeyID)
+	return nil
+}
+
+func checkKeyID(id string) error {
+	if !keyIDPattern.MatchString(id) {
+		return fmt.Errorf("access key id %s is not AKIA or ASIA and 16 letters and digits: %w", quoted(id), ErrInvalid)
+	}
+	return nil
+}
+
 // List returns all key pairs in the order of their access key ids.
 func (k *KeyStore) List(ctx context.Context) ([]KeyPair, error) {
 	var pairs []KeyPair
-	err := k.forEach(ctx, KindKeyPair, func(d store.Document) error {
+	uses, err := k.lastUses(ctx)
+	if err != nil {
+		return nil, err
+	}
+	err = k.forEach(ctx, KindKeyPair, func(d store.Document) error {
 		pair, err := toKeyPair(d)
+		pair.LastUsedAt = uses[d.ID]
 		pairs = append(pairs, pair)
 		return err
 	})
@@ -295,6 +449,10 @@ func toKeyPair(d store.Document) (KeyPair, error) {
 	if err := json.Unmarshal(d.Spec, &spec); err != nil {
 		return KeyPair{}, fmt.Errorf("reading key pair %s: %w", d.ID, err)
 	}
-	return KeyPair{AccessKeyID: d.ID, Account: spec.Account, Principal: spec.Principal, Disabled: spec.Disabled,
-		CreatedAt: d.CreatedAt}, nil
+	pair := KeyPair{AccessKeyID: d.ID, Account: spec.Account, Principal: spec.Principal, Disabled: spec.Disabled,
+		CreatedAt: d.CreatedAt}
+	if spec.Expires != nil {
+		pair.ExpiresAt = *spec.Expires
+	}
+	return pair, nil
 }

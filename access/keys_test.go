@@ -30,7 +30,8 @@ const (
 
 func openStore(t *testing.T, dsn string, hooks store.Hooks) *store.Store {
 	t.Helper()
-	s, err := store.Open(t.Context(), store.Options{DSN: dsn, Kinds: StoreKinds(), Hooks: hooks})
+	s, err := store.Open(t.Context(), store.Options{DSN: dsn, Kinds: StoreKinds(), Migrations: Migrations(),
+		Hooks: hooks})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -38,7 +38,9 @@ var (
 
 // Migrations returns the SQL of the side tables in the database of a KeyStore. Each
 // step runs once; add only to the end.
-func Migrations() []string { return []string{signatureTable, bucketTable, signatureAccount} }
+func Migrations() []string {
+	return []string{signatureTable, bucketTable, signatureAccount, keyUseTable}
+}
 
 const signatureTable = `
 create table used_signature (

@@ -34,6 +34,7 @@ type Options struct {
 	Bodies     BodyLimits            // of the memory for bodies
 	Limiter    *Limiter              // nil: identified callers have no limits
 	Signatures Signatures            // nil: a signature may be used again
+	Validity   Validity              // nil: a watch lasts until its credential expires
 	Log        *slog.Logger          // default slog.Default()
 	Metrics    prometheus.Registerer // when set, it gets access_denied_total by code
 }
@@ -51,7 +52,8 @@ type Options struct {
 //  4. finds the route, and decides by it: policy first, then audience;
 //  5. uses the signature of an allowed mutation, so that nobody can send it again;
 //  6. calls the handler with the Identity and the Authority in the context and the
-//     body in memory.
+//     body in memory;
+//  7. ends an open watch when the credential of its caller ends.
 //
 // A request that no route matches is answered 404 or 405 only to a caller whom
 // the policy allows that.
@@ -67,6 +69,7 @@ type Router struct {
 	denied     *prometheus.CounterVec
 	bodies     *bodyMemory
 	signatures Signatures
+	validity   Validity
 	used       *recentSignatures
 	limiter    *Limiter
 	classes    map[string]Class // by pattern
@@ -98,7 +101,7 @@ func NewRouter(o Options) *Router {
 	}
 	return &Router{identifier: o.Identifier, policy: o.Policy, resources: o.Resources, region: o.Region,
 		refusals: newRefusalLog(o.Log), denied: denied, bodies: newBodyMemory(o.Bodies), limiter: o.Limiter,
-		signatures: o.Signatures, used: newRecentSignatures(), classes: map[string]Class{},
+		signatures: o.Signatures, validity: o.Validity, used: newRecentSignatures(), classes: map[string]Class{},
 		mux: rest.NewMux(), public: map[string]bool{}}
 }
 
@@ -141,7 +144,7 @@ func (rt *Router) Handle(route Route, h rest.Handler, escalations ...Escalation)
 func (rt *Router) authorize(r *http.Request, caller Identity, route Route, escalations []Escalation) (
 	*http.Request, *rest.Error) {
 	q := Question{Caller: caller, Action: route.Action, Audience: route.Audience,
-		Resource: rt.resources.Identify(r, caller, route), Context: contextOf(r, rt.region, time.Now()),
+		Resource: rt.resources.Identify(r, caller, route), Context: contextOf(r, caller, rt.region, time.Now()),
 		Complete: func(ctx context.Context, of policy.Resource) (policy.Resource, error) {
 			return rt.resources.Complete(ctx, caller, of)
 		}}
@@ -209,16 +212,23 @@ func (rt *Router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer end()
-	r = r.WithContext(rest.OnWatchOpen(r.Context(), end))
+	ctx, cancel := context.WithCancelCause(r.Context())
+	defer cancel(nil)
+	watch := newWatchLease()
+	defer watch.end()
+	r = r.WithContext(rest.OnWatchOpen(ctx, func() {
+		end()
+		watch.open(rt.validity, caller, cancel)
+	}))
 	if !rt.matches(r) {
-		q := Question{Caller: caller, Context: contextOf(r, rt.region, time.Now())}
+		q := Question{Caller: caller, Context: contextOf(r, caller, rt.region, time.Now())}
 		if _, e := decide(r.Context(), rt.policy, q); e != nil {
 			rt.refuse(w, r, caller, e)
 			return
 		}
 	}
 	caller.RequestID = rest.OperationID(r.Context())
-	ctx := context.WithValue(WithIdentity(r.Context(), caller), proofKey{}, proof)
+	ctx = context.WithValue(WithIdentity(r.Context(), caller), proofKey{}, proof)
 	rt.mux.ServeHTTP(w, withoutClaims(r, body).WithContext(ctx))
 }
 

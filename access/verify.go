@@ -4,9 +4,12 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
+	"errors"
 	"net/http"
+	"strings"
 	"time"
 
+	"atoll.dev/access/policy"
 	"atoll.dev/cluster"
 )
 
@@ -27,6 +30,9 @@ type Verifier struct {
 	// PresignedMethods are the methods that a presigned request may have; default GET.
 	// Whoever reads the URL of a presigned request may send it.
 	PresignedMethods []string
+
+	// Used, unless nil, is called with each key that has signed a request. It must not block.
+	Used func(accessKeyID string, at time.Time)
 }
 
 // Verify returns the key pair that signed r, and the body of r, which it has read.
@@ -49,11 +55,32 @@ func (v *Verifier) Identify(r *http.Request) (Identity, []byte, error) {
 		}
 		return claimed, nil, err
 	}
+	if v.Used != nil {
+		v.Used(key.AccessKeyID, v.now())
+	}
 	return Identity{
 		Principal: key.Principal, Account: cluster.Account(key.Account),
 		AccessKeyID: key.AccessKeyID, Privileged: key.Privileged,
+		Evidence: Evidence{Method: c.method(), Credential: key.AccessKeyID, Session: sessionOf(key.Principal),
+			Until: key.Expires},
 		Proof: Proof{Signature: c.signature, ValidUntil: c.validUntil()},
 	}, body, nil
+}
+
+// method returns the way by which the claim proves an identity.
+func (c *claim) method() Method {
+	if c.presigned {
+		return ByPresigned
+	}
+	return BySignature
+}
+
+// sessionOf returns the name of an assumed role's session; "" for other principals.
+func sessionOf(principal string) string {
+	if policy.RoleOf(principal) == "" {
+		return ""
+	}
+	return principal[strings.LastIndexByte(principal, '/')+1:]
 }
 
 // verify also returns the claim, for the log and the proof; nil when there is none.
@@ -73,6 +100,9 @@ func (v *Verifier) verify(r *http.Request) (c *claim, key Key, body []byte, err 
 		}
 	}
 	key, known, err := v.Keys.Lookup(c.keyID)
+	if errors.Is(err, ErrTooOld) {
+		return c, Key{}, nil, keysTooOld().Because(err)
+	}
 	if err != nil {
 		return c, Key{}, nil, refuse(KeysNotReady,
 			"the region has not read its key pairs yet, so it cannot tell who signed; try again").Because(err)
@@ -133,6 +163,8 @@ func (v *Verifier) check(m message, c *claim, key Key, known bool, payloadHash s
 	case key.Disabled:
 		// Only a caller who has the secret gets this error.
 		return refuse(DisabledKey, "the access key %s is disabled; use another", quoted(c.keyID))
+	case !key.Expires.IsZero() && !v.now().Before(key.Expires):
+		return expired(key.Expires)
 	}
 	return nil
 }

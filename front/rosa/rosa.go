@@ -65,6 +65,9 @@ type Options struct {
 	// again with the same signature.
 	Signatures access.Signatures
 
+	// Validity ends the watches of a credential that is disabled; nil: they last until it expires.
+	Validity access.Validity
+
 	// Limiter limits identified callers; nil: they have no limits.
 	Limiter *access.Limiter
 
@@ -131,7 +134,7 @@ func New(o Options) http.Handler {
 	}
 	router := access.NewRouter(access.Options{
 		Identifier: o.Identifier, Policy: o.Policy, Resources: f, Region: o.Region, Log: o.Log, Metrics: o.Metrics,
-		Signatures: o.Signatures, Limiter: o.Limiter,
+		Signatures: o.Signatures, Validity: o.Validity, Limiter: o.Limiter,
 	})
 	f.register(router)
 	return rest.Observe(rest.Options{
