@@ -21,10 +21,11 @@ const (
 func Key(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "key", Short: "Key pairs that sign requests", Args: terminal.RefuseUnknownVerb, RunE: terminal.ShowHelp,
-		Long: "Makes, lists and disables key pairs. It works on the region's database, so it runs where the region " +
-			"does.",
+		Long: "Makes, lists, disables and deletes key pairs and temporary credentials. It works on the region's database, " +
+			"so it runs where the region does.",
 	}
-	cmd.AddCommand(keyCreate(session), keyList(session), keyDisable(session), keyNew(session), keyImport(session))
+	cmd.AddCommand(keyCreate(session), keyList(session), keyDisable(session), keyEnable(session), keyDelete(session),
+		keyNew(session), keyImport(session))
 	return cmd
 }
 

@@ -2,8 +2,11 @@ package operator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -15,20 +18,27 @@ import (
 type newKey struct {
 	access.KeyPair
 	SecretAccessKey string `json:"secretAccessKey"`
+	SessionToken    string `json:"sessionToken,omitempty"`
 	Privileged      bool   `json:"privileged"`
 }
 
 func keyCreate(session *terminal.Session) *cobra.Command {
-	var account, principal string
+	var account, principal, sessionName string
 	var privileged bool
+	var valid time.Duration
 	cmd := &cobra.Command{
 		Use: "create", Short: "Make a key pair; its secret is shown once", Args: cobra.NoArgs,
 		Example: "  atoll key create --account 123456789012 --principal arn:aws:iam::123456789012:root\n" +
-			"  atoll key create --account 123456789012 --principal arn:aws:iam::123456789012:user/ann",
+			"  atoll key create --account 123456789012 --principal arn:aws:iam::123456789012:user/ann\n" +
+			"  atoll key create --account 123456789012 --principal arn:aws:iam::123456789012:role/deployer --session 1h " +
+			"--session-name ci",
 	}
 	cmd.Flags().StringVar(&account, "account", adminAccount, "account, 12 digits")
 	cmd.Flags().StringVar(&principal, "principal", "", "principal ARN (default the account's user/admin)")
 	cmd.Flags().BoolVar(&privileged, "privileged", false, "make the account privileged: its principals operate the region")
+	cmd.Flags().DurationVar(&valid, "session", 0,
+		"make temporary credentials, valid for this time, at most 12h; those of a role act as a session of the role")
+	cmd.Flags().StringVar(&sessionName, "session-name", "", "name of the role's session (default atoll)")
 	o := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if principal == "" {
@@ -40,7 +50,7 @@ func keyCreate(session *terminal.Session) *cobra.Command {
 					return err
 				}
 			}
-			pair, secret, err := keys.Create(ctx, account, principal)
+			created, err := createKey(ctx, keys, account, principal, sessionName, valid)
 			if err != nil {
 				return err
 			}
@@ -48,16 +58,19 @@ func keyCreate(session *terminal.Session) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			created := newKey{KeyPair: pair, SecretAccessKey: secret}
 			provisioned := false
 			for _, a := range accounts {
 				created.Privileged = created.Privileged || a.ID == account && a.Privileged
 				provisioned = provisioned || a.ID == account
 			}
 			return o.Print(session.Out, created, func(w io.Writer) {
-				fmt.Fprintf(
-					w, "access key id      %s\nsecret access key  %s\nprincipal          %s\n\nThe secret is not "+
-						"shown again.\n", pair.AccessKeyID, secret, pair.Principal)
+				fmt.Fprintf(w, "access key id      %s\nsecret access key  %s\nprincipal          %s\n", created.AccessKeyID,
+					created.SecretAccessKey, created.Principal)
+				if created.SessionToken != "" {
+					fmt.Fprintf(w, "session token      %s\nexpires            %s\n", created.SessionToken,
+						created.ExpiresAt.Format(time.RFC3339))
+				}
+				fmt.Fprint(w, "\nThe secret is not shown again.\n")
 				if !provisioned {
 					fmt.Fprintf(w, "Account %s may do nothing yet: provision it with: atoll account create %s\n", account,
 						account)
@@ -66,4 +79,21 @@ func keyCreate(session *terminal.Session) *cobra.Command {
 		})
 	}
 	return cmd
+}
+
+// createKey makes a key pair, or temporary credentials when they are valid for a time only.
+func createKey(ctx context.Context, keys *access.KeyStore, account, principal, sessionName string,
+	valid time.Duration) (newKey, error) {
+	if valid == 0 {
+		if sessionName != "" {
+			return newKey{}, errors.New("--session-name needs --session, such as --session 1h")
+		}
+		pair, secret, err := keys.Create(ctx, account, principal)
+		return newKey{KeyPair: pair, SecretAccessKey: secret}, err
+	}
+	if sessionName == "" && strings.Contains(principal, ":role/") {
+		sessionName = "atoll"
+	}
+	s, err := keys.CreateSession(ctx, account, principal, sessionName, valid)
+	return newKey{KeyPair: s.KeyPair, SecretAccessKey: s.Secret, SessionToken: s.Token}, err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -13,20 +14,49 @@ import (
 )
 
 func keyDisable(session *terminal.Session) *cobra.Command {
-	return &cobra.Command{
+	return keyChange(session, &cobra.Command{
 		Use:   "disable ACCESS_KEY_ID",
-		Short: "Disable a key pair; the region refuses its signatures within a second",
-		Args:  cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return withKeys(session, cmd.Context(), func(ctx context.Context, keys *access.KeyStore) error {
-				if _, err := keys.Disable(ctx, args[0]); errors.Is(err, store.ErrNotFound) {
-					return fmt.Errorf("no key pair %s; see `atoll key list`", args[0])
-				} else if err != nil {
-					return err
-				}
-				session.Printf("%s disabled\n", args[0])
-				return nil
-			})
-		},
+		Short: "Disable a key pair; within a second the region refuses its signatures and ends its watches",
+	}, "disabled", (*access.KeyStore).Disable)
+}
+
+func keyEnable(session *terminal.Session) *cobra.Command {
+	return keyChange(session, &cobra.Command{
+		Use:   "enable ACCESS_KEY_ID",
+		Short: "Enable a disabled key pair",
+	}, "enabled", (*access.KeyStore).Enable)
+}
+
+func keyDelete(session *terminal.Session) *cobra.Command {
+	return keyChange(session, &cobra.Command{
+		Use:   "delete ACCESS_KEY_ID",
+		Short: "Delete a key pair, with the effect of disable",
+	}, "deleted", func(keys *access.KeyStore, ctx context.Context, id string) (access.KeyPair, error) {
+		return access.KeyPair{AccessKeyID: id}, keys.Delete(ctx, id)
+	})
+}
+
+// keyChange completes a command that changes one key pair. done says in one word what change did.
+func keyChange(session *terminal.Session, cmd *cobra.Command, done string,
+	change func(*access.KeyStore, context.Context, string) (access.KeyPair, error)) *cobra.Command {
+	cmd.Args = cobra.ExactArgs(1)
+	cmd.Example = "  atoll key " + cmd.Name() + " AKIAIOSFODNN7EXAMPLE"
+	o := terminal.AddOutputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return withKeys(session, cmd.Context(), func(ctx context.Context, keys *access.KeyStore) error {
+			pair, err := change(keys, ctx, args[0])
+			if errors.Is(err, store.ErrNotFound) {
+				return fmt.Errorf("no key pair %s; see `atoll key list`", args[0])
+			}
+			if err != nil {
+				return err
+			}
+			shown := any(pair)
+			if done == "deleted" {
+				shown = map[string]string{"accessKeyId": args[0]}
+			}
+			return o.Print(session.Out, shown, func(w io.Writer) { fmt.Fprintf(w, "%s %s\n", args[0], done) })
+		})
 	}
+	return cmd
 }

@@ -12,7 +12,8 @@ import (
 )
 
 func keyList(session *terminal.Session) *cobra.Command {
-	cmd := &cobra.Command{Use: "list", Short: "List key pairs, without secrets", Args: cobra.NoArgs}
+	cmd := &cobra.Command{Use: "list", Short: "List key pairs, without secrets", Args: cobra.NoArgs,
+		Example: "  atoll key list -o json"}
 	o := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return withKeys(session, cmd.Context(), func(ctx context.Context, keys *access.KeyStore) error {
@@ -24,18 +25,27 @@ func keyList(session *terminal.Session) *cobra.Command {
 				pairs = []access.KeyPair{}
 			}
 			return o.Print(session.Out, pairs, func(w io.Writer) {
-				rows := [][]string{{"ACCESS KEY ID", "ACCOUNT", "PRINCIPAL", "STATE", "AGE"}}
+				rows := [][]string{{"ACCESS KEY ID", "ACCOUNT", "PRINCIPAL", "STATE", "AGE", "LAST USED"}}
 				for _, p := range pairs {
-					state := "enabled"
-					if p.Disabled {
-						state = "disabled"
-					}
-					rows = append(rows, []string{p.AccessKeyID, p.Account, p.Principal, state,
-						terminal.Ago(p.CreatedAt, time.Now())})
+					rows = append(rows, []string{p.AccessKeyID, p.Account, p.Principal, keyState(p, time.Now()),
+						terminal.Ago(p.CreatedAt, time.Now()), terminal.Ago(p.LastUsedAt, time.Now())})
 				}
 				terminal.Table(w, rows)
 			})
 		})
 	}
 	return cmd
+}
+
+// keyState returns whether a key pair is accepted.
+func keyState(p access.KeyPair, now time.Time) string {
+	switch {
+	case p.Disabled:
+		return "disabled"
+	case p.ExpiresAt.IsZero():
+		return "enabled"
+	case now.Before(p.ExpiresAt):
+		return "until " + p.ExpiresAt.UTC().Format(time.RFC3339)
+	}
+	return "expired"
 }

@@ -31,6 +31,7 @@ type platformService struct {
 	rates     map[string]string
 	exempt    []string
 	running   int
+	proofs    proofFlags
 }
 
 // Platform returns the command of the Platform API.
@@ -59,6 +60,7 @@ the region's own services.`, f)
 	cmd.Flags().StringSliceVar(&f.exempt, "rate-exempt", nil, "accounts without a rate")
 	cmd.Flags().IntVar(&f.running, "max-requests", 1024,
 		"requests that run at the same time, a quarter of them of one account; from 80 % on, reads are refused")
+	f.proofs.addFlags(cmd)
 	for _, name := range []string{"region", "seal-key", "maestro-http", "maestro-grpc"} {
 		cmd.MarkFlagRequired(name)
 	}
@@ -112,6 +114,10 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 		_ = signatures.Run(ctx, failures)
 		return nil
 	})
+	p.run(func(ctx context.Context) error {
+		_ = s.Keys.Keep(ctx, failures)
+		return nil
+	})
 
 	f.maestro.TLS = identity.ClientTLS("maestro")
 	if s.Maestro, err = maestroclient.New(f.maestro); err != nil {
@@ -130,8 +136,12 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 		f.limits.PerSource = max(1, f.limits.Total/4)
 	}
 	f.limits.Metrics = s.Ops.Registry
+	identifier, err := f.proofs.identifier(f.region, s.Keys, s.Log)
+	if err != nil {
+		return err
+	}
 	handler := rosa.New(rosa.Options{
-		Maestro: s.Maestro, CLM: s.CLM, Identifier: &access.Verifier{Region: f.region, Keys: s.Keys},
+		Maestro: s.Maestro, CLM: s.CLM, Identifier: identifier, Validity: s.Keys,
 		Directory: s.Keys.Directory(), Region: f.region, Signatures: signatures, Limiter: limiter,
 		Placement: rosa.Placement(f.placement), Ops: s.Ops, Log: s.Log, Metrics: s.Ops.Registry,
 	})
