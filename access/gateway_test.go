@@ -231,7 +231,7 @@ func TestTheGatewaysSecretRotatesWithoutAGap(t *testing.T) {
 			{"back", func() { writeSecret(t, present, gatewaySecret, 0o600) }, true, false},
 		} {
 			step.change()
-			time.Sleep(secretPeriod)
+			<-time.After(secretPeriod)
 			if a, b := g.secrets.match(gatewaySecret), g.secrets.match(nextSecret); a != step.present || b != step.another {
 				t.Errorf("%s: %v %v", step.name, a, b)
 			}

@@ -140,7 +140,8 @@ func (k *KeyStore) Run(ctx context.Context) error {
 	defer k.directory.cache.addFollower()()
 	defer k.cache.stopLapse()
 	kinds := append([]store.Kind{KindKeyPair}, directoryKinds...)
-	err := k.store.Follow(ctx, store.FollowOptions{Kinds: kinds, UpToDate: k.cache.confirm}, func(ctx context.Context, b store.Batch) error {
+	o := store.FollowOptions{Kinds: kinds, UpToDate: k.cache.confirm}
+	err := k.store.Follow(ctx, o, func(ctx context.Context, b store.Batch) error {
 		k.directory.cache.apply(b) // first, so that an account is provisioned when its keys are known
 		return k.cache.apply(ctx, b)
 	})

@@ -299,9 +299,9 @@ func TestKeysAreTrustedForALimitedTime(t *testing.T) {
 		ended := make(chan error, 2)
 		stop := c.onInvalid(testID, func(cause error) { ended <- cause })
 		defer stop()
-		time.Sleep(TrustLimit - time.Second)
+		<-time.After(TrustLimit - time.Second)
 		c.confirm(time.Now()) // a read that changes nothing
-		time.Sleep(TrustLimit - time.Second)
+		<-time.After(TrustLimit - time.Second)
 		if _, known, err := c.lookup(testID); !known || err != nil {
 			t.Errorf("trusted: %v %v", known, err)
 		}
@@ -311,7 +311,7 @@ func TestKeysAreTrustedForALimitedTime(t *testing.T) {
 		if len(ended) > 0 {
 			t.Error("the watch has ended too early")
 		}
-		time.Sleep(2 * time.Second)
+		<-time.After(2 * time.Second)
 		synctest.Wait()
 		if _, _, err := c.lookup(testID); !errors.Is(err, ErrTooOld) || !errors.Is(c.ready(), ErrTooOld) {
 			t.Errorf("too old: %v, ready %v", err, c.ready())

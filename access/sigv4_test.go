@@ -157,7 +157,8 @@ func TestAWSTestSuite(t *testing.T) {
 		{"get-header-value-trim", "GET / HTTP/1.1\n" + host + "My-Header1: value1\nMy-Header2: \"a   b   c\"\n" + date +
 			"\n", "host;my-header1;my-header2;x-amz-date",
 			"acc3ed3afb60bb290fc8d2dd0098b9911fcaa05412b367055dee359757a9c736"},
-		{"get-header-value-multiline", "GET / HTTP/1.1\n" + host + "My-Header1:value1\nMy-Header1:value2\nMy-Header1:value3\n" + date + "\n",
+		{"get-header-value-multiline", "GET / HTTP/1.1\n" + host +
+			"My-Header1:value1\nMy-Header1:value2\nMy-Header1:value3\n" + date + "\n",
 			"host;my-header1;x-amz-date", "ba17b383a53190154eb5fa66a1b836cc297cc0a3d70a5d00705980573d8ff790"},
 		{"get-header-value-order", "GET / HTTP/1.1\n" + host +
 			"My-Header1:value4\nMy-Header1:value1\nMy-Header1:value3\nMy-Header1:value2\n" + date + "\n",
@@ -261,8 +262,8 @@ func TestSessionTokensOfAWSTestSuite(t *testing.T) {
 		"YUuwthAx7mSEI/qkPpKPi/kMcGdQrmGdeehM4IC1NtBmUpp2wUE8phUZampKsburEDy0KPkyQDYwT7WZ0wq5VSXDvp75YU9HFvlRd8Tx6q6fE8YQ" +
 		"cHNVXAkiY9q6d+xo0rKwT38xVqr7ZD0u0iPPkUL64lIZbqBAz+scqKmlzm8FDrypNC9Yjc8fPOLn9FX9KSYvKTr4rvx3iSIlTJabIQwj2ICCR/oL" +
 		"xBA=="
-	const sent = "POST / HTTP/1.1\nHost:example.amazonaws.com\nX-Amz-Date:20150830T123600Z\nX-Amz-Security-Token:" + token +
-		"\n\n"
+	const sent = "POST / HTTP/1.1\nHost:example.amazonaws.com\nX-Amz-Date:20150830T123600Z\n" +
+		"X-Amz-Security-Token:" + token + "\n\n"
 	right, forms := matchesSuite(t, sent, "host;x-amz-date;x-amz-security-token",
 		"85d96828115b5dc0cfc3bd16ad9e210dd772bbebba041836c64533a82be05ead")
 	if !right {
