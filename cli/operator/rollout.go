@@ -1,11 +1,17 @@
 package operator
 
 import (
+	"fmt"
+	"io/fs"
 	"os"
+	"os/user"
+	"path"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
 	"atoll.dev/cli/terminal"
+	"atoll.dev/internal/gitrepo"
 	"atoll.dev/rollout"
 )
 
@@ -19,8 +25,46 @@ sector after sector, and in each sector canaries first, then shares of its regio
 then the rest. Gates read the health of each changed region; a failing gate stops
 the rollout. docs/rollouts.md describes the file of a rollout.`,
 	}
-	cmd.AddCommand(rolloutPlan(session), rolloutSchema(session))
+	cmd.AddCommand(rolloutPlan(session), rolloutSchema(session), rolloutRun(session), rolloutStatus(session),
+		rolloutApprove(session),
+		rolloutCommand(session, rollout.Pause, "Change no further region until resume"),
+		rolloutCommand(session, rollout.Resume, "Go on after pause, or after a gate has stopped the rollout"),
+		rolloutCommand(session, rollout.Abort, "End the rollout; the changed regions keep the change"),
+		rolloutCommand(session, rollout.Revert, "End the rollout, and give the changed regions their earlier values"))
 	return cmd
+}
+
+// rolloutBranch is where a rollout is driven: the flags of the commands that read or write its record.
+type rolloutBranch struct {
+	branch           gitrepo.Branch
+	config, rendered string
+}
+
+func addBranchFlags(cmd *cobra.Command) *rolloutBranch {
+	var b rolloutBranch
+	cmd.Flags().StringVar(&b.branch.Dir, "repo", ".", "clone of the repository")
+	cmd.Flags().StringVar(&b.branch.Remote, "remote", "origin", "remote of the clone that has the branch")
+	cmd.Flags().StringVar(&b.branch.Name, "branch", "main", "branch that the regions follow")
+	cmd.Flags().StringVar(&b.config, "config", "config", "directory of the configuration, in the repository")
+	cmd.Flags().StringVar(&b.rendered, "out", "deploy", "directory of the rendered files, in the repository")
+	return &b
+}
+
+// driver returns the driver of the rollout in a file of the repository.
+func (b *rolloutBranch) driver(file string) (*rollout.Driver, error) {
+	if file = filepath.ToSlash(filepath.Clean(file)); !fs.ValidPath(file) {
+		return nil, fmt.Errorf("%q is no path in the repository, such as rollouts/atoll-1.5.0.yaml", file)
+	}
+	return &rollout.Driver{Repository: b.branch, Health: rollout.Gates{}, File: file, Config: path.Clean(b.config),
+		Rendered: path.Clean(b.rendered)}, nil
+}
+
+// operatorName is how the record names who runs a command.
+func operatorName() string {
+	if u, err := user.Current(); err == nil && u.Username != "" {
+		return u.Username
+	}
+	return "an operator"
 }
 
 // readRollout reads the file of a rollout.

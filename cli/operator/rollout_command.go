@@ -1,0 +1,65 @@
+package operator
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"atoll.dev/cli/terminal"
+	"atoll.dev/rollout"
+)
+
+// rolloutCommand returns the command by which an operator pauses, resumes, aborts or reverts a rollout.
+func rolloutCommand(session *terminal.Session, command rollout.Command, short string) *cobra.Command {
+	verb := string(command)
+	cmd := &cobra.Command{
+		Use: verb + " FILE", Args: cobra.ExactArgs(1), Short: short,
+		Long: short + ".\n\nIt writes a commit on the branch of the remote. A driver that runs obeys with its next\n" +
+			"observation.",
+		Example: fmt.Sprintf("  atoll rollout %s rollouts/atoll-1.5.0.yaml", verb),
+	}
+	b := addBranchFlags(cmd)
+	o := terminal.AddOutputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return commandRollout(session, cmd, o, b, args[0], func(_ rollout.Plan, s rollout.State) (rollout.State,
+			[]rollout.Effect, error) {
+			return s.Command(command, operatorName(), time.Now())
+		})
+	}
+	return cmd
+}
+
+func rolloutApprove(session *terminal.Session) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "approve FILE SECTOR", Args: cobra.ExactArgs(2),
+		Short: "Permit a rollout to begin with a sector",
+		Long: `Permits a rollout to begin with a sector that waits for approval. The record has the
+name of the user who runs the command.`,
+		Example: "  atoll rollout approve rollouts/atoll-1.5.0.yaml main",
+	}
+	b := addBranchFlags(cmd)
+	o := terminal.AddOutputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return commandRollout(session, cmd, o, b, args[0], func(p rollout.Plan, s rollout.State) (rollout.State,
+			[]rollout.Effect, error) {
+			return p.Approve(s, args[1], operatorName(), time.Now())
+		})
+	}
+	return cmd
+}
+
+// commandRollout changes the record of a rollout and prints it.
+func commandRollout(session *terminal.Session, cmd *cobra.Command, o *terminal.Output, b *rolloutBranch, file string,
+	do func(rollout.Plan, rollout.State) (rollout.State, []rollout.Effect, error)) error {
+	d, err := b.driver(file)
+	if err != nil {
+		return err
+	}
+	record, err := d.Command(cmd.Context(), do)
+	if err != nil {
+		return err
+	}
+	return o.Print(session.Out, record, func(w io.Writer) { printRecord(w, record) })
+}

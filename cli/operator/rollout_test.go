@@ -1,0 +1,127 @@
+package operator
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"atoll.dev/cli/terminal"
+	"atoll.dev/rollout"
+)
+
+// TestARolloutIsDrivenThroughARealRepository drives the commands against a bare repository and a region's status.
+func TestARolloutIsDrivenThroughARealRepository(t *testing.T) {
+	var isDown atomic.Bool
+	region := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if isDown.Load() {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	}))
+	defer region.Close()
+	t.Setenv("GIT_CONFIG_GLOBAL", os.DevNull)
+	for _, who := range []string{"AUTHOR", "COMMITTER"} {
+		t.Setenv("GIT_"+who+"_NAME", "ann")
+		t.Setenv("GIT_"+who+"_EMAIL", "ann@example.com")
+	}
+	dir := t.TempDir()
+	clone := filepath.Join(dir, "clone")
+	git := func(at string, args ...string) string {
+		t.Helper()
+		out, err := exec.Command("git", append([]string{"-C", at}, args...)...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("git %v: %v: %s", args, err, out)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	write := func(name, text string) {
+		t.Helper()
+		file := filepath.Join(clone, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	atoll := func(args ...string) (string, error) {
+		var out bytes.Buffer
+		cmd := Rollout(&terminal.Session{Out: &out, Err: &out})
+		cmd.SilenceErrors, cmd.SilenceUsage = true, true
+		cmd.SetArgs(append(args, "--repo", clone))
+		err := cmd.ExecuteContext(t.Context())
+		return out.String(), err
+	}
+	status := func() (r rollout.Recorded) {
+		t.Helper()
+		out, err := atoll("status", "rollouts/next.yaml", "-o", "json")
+		if err == nil {
+			err = json.Unmarshal([]byte(out), &r)
+		}
+		if err != nil {
+			t.Fatal(out, err)
+		}
+		return r
+	}
+
+	git(dir, "init", "-q", "--bare", "-b", "main", "remote")
+	git(dir, "clone", "-q", filepath.Join(dir, "remote"), "clone")
+	git(clone, "checkout", "-q", "-b", "main")
+	write("config/defaults.yaml", "git: {repository: https://example.com/p.git}\nversions: {atoll: '1'}\n")
+	write("config/prod/environment.yaml", "sectors: [canary, main]\n")
+	write("config/prod/regions/r1.yaml", "sector: canary\n")
+	write("config/prod/regions/r2.yaml", "sector: main\n")
+	write("rollouts/next.yaml", "environment: prod\nchange: {version: '2'}\nsettle: 1ms\n"+
+		"gates: [{name: api, url: '"+region.URL+"'}]\n")
+	git(clone, "add", ".")
+	git(clone, "commit", "-q", "-m", "begin")
+	if _, err := atoll("run", "rollouts/next.yaml"); err == nil {
+		t.Fatal("a branch that the remote does not have was accepted")
+	}
+	git(clone, "push", "-q", "origin", "main")
+	if _, err := atoll("status", "rollouts/next.yaml"); err == nil || !strings.Contains(err.Error(), "has not begun") {
+		t.Errorf("got %v", err)
+	}
+	write("config/prod/regions/r2.yaml", "sector: main # not committed\n")
+	if _, err := atoll("run", "rollouts/next.yaml"); err == nil || !strings.Contains(err.Error(),
+		"config/prod/regions/r2.yaml is not committed") {
+		t.Errorf("got %v", err)
+	}
+	git(clone, "checkout", "-q", "--", ".")
+
+	isDown.Store(true)
+	out, err := atoll("run", "rollouts/next.yaml", "--interval", "5ms")
+	if err == nil || !strings.Contains(err.Error(), "r1: gate api: ") || !strings.Contains(err.Error(), "answers 503") {
+		t.Fatal(out, err)
+	}
+	if r := status(); r.State.Phase != rollout.Halted || r.Radius.Regions != 1 {
+		t.Errorf("%v, radius %v", r.State, r.Radius)
+	}
+	isDown.Store(false)
+	if out, err := atoll("resume", "rollouts/next.yaml"); err != nil || !strings.Contains(out, "Running") {
+		t.Fatal(out, err)
+	}
+	if out, err := atoll("run", "rollouts/next.yaml", "--interval", "5ms"); err != nil || !strings.Contains(out,
+		"Done: 2 regions and 0 management clusters were changed") {
+		t.Fatal(out, err)
+	}
+	git(clone, "pull", "-q", "--ff-only", "origin", "main")
+	rendered, err := os.ReadFile(filepath.Join(clone, "deploy/prod/r2/region.yaml"))
+	if err != nil || !strings.Contains(string(rendered), `atoll: "2"`) {
+		t.Errorf("%s, %v", rendered, err)
+	}
+	if out, err := atoll("revert", "rollouts/next.yaml"); err != nil || !strings.Contains(out, "Reverted") {
+		t.Fatal(out, err)
+	}
+	git(clone, "pull", "-q", "--ff-only", "origin", "main")
+	if data, err := os.ReadFile(filepath.Join(clone, "config/prod/regions/r1.yaml")); err != nil || string(data) !=
+		"sector: canary\n" {
+		t.Errorf("after the revert: %q, %v", data, err)
+	}
+}

@@ -1,0 +1,178 @@
+// Package gitrepo reads a branch of a remote Git repository and adds commits to it, without the files of a checkout.
+//
+// It runs the program git, so it has the credentials, proxies and keys that git has on this machine. A commit is added
+// by comparing and swapping: the remote refuses it unless the branch is still where the commit begins. So of several
+// writers one wins, and the others get ErrStale.
+//
+// It imports nothing of Atoll.
+package gitrepo
+
+import (
+	"archive/zip"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path"
+	"slices"
+	"strings"
+	"time"
+)
+
+var (
+	// ErrStale: the branch is not where the commit begins. Read it again.
+	ErrStale = errors.New("the branch has moved")
+	// ErrDirty: the checkout has changes that the branch does not have.
+	ErrDirty = errors.New("the checkout differs from the branch")
+)
+
+// Branch is a branch of a remote repository, seen from a clone on this machine.
+type Branch struct {
+	Dir    string // of the clone; a checkout, or bare
+	Remote string // such as origin
+	Name   string // such as main
+}
+
+// git runs git in the clone and returns its output. It never asks for a password.
+func (b Branch) git(ctx context.Context, input []byte, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, "git", append([]string{"-C", b.Dir}, args...)...)
+	cmd.Env = append(os.Environ(), "GIT_TERMINAL_PROMPT=0", "LC_ALL=C")
+	cmd.Stdin = bytes.NewReader(input)
+	var text bytes.Buffer
+	cmd.Stderr = &text
+	out, err := cmd.Output()
+	if err != nil {
+		return out, fmt.Errorf("git %s in %s: %w: %s", args[0], b.Dir, err, strings.TrimSpace(text.String()))
+	}
+	return out, nil
+}
+
+// ref is where Head keeps the branch. It is not the remote-tracking branch of the checkout, which stays as it is.
+func (b Branch) ref() string { return "refs/atoll/" + b.Remote + "/" + b.Name }
+
+// Head fetches the branch and returns its newest commit.
+func (b Branch) Head(ctx context.Context) (string, error) {
+	_, err := b.git(ctx, nil, "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", b.Remote,
+		"+refs/heads/"+b.Name+":"+b.ref())
+	if err != nil {
+		return "", err
+	}
+	return b.resolve(ctx, b.ref())
+}
+
+func (b Branch) resolve(ctx context.Context, revision string) (string, error) {
+	out, err := b.git(ctx, nil, "rev-parse", "--verify", "--end-of-options", revision+"^{commit}")
+	return strings.TrimSpace(string(out)), err
+}
+
+// IsAncestor reports whether a commit is in the history of another. A commit that the clone does not have is in no
+// history.
+func (b Branch) IsAncestor(ctx context.Context, ancestor, commit string) (bool, error) {
+	_, err := b.git(ctx, nil, "merge-base", "--is-ancestor", ancestor, commit)
+	if failed, ok := errors.AsType[*exec.ExitError](err); ok && (failed.ExitCode() == 1 || failed.ExitCode() == 128) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// ReadFile returns a file of a commit. The error is fs.ErrNotExist when the commit does not have it.
+func (b Branch) ReadFile(ctx context.Context, commit, name string) ([]byte, error) {
+	listed, err := b.git(ctx, nil, "ls-tree", "--full-tree", "--name-only", commit, "--", name)
+	if err != nil {
+		return nil, err
+	}
+	if len(listed) == 0 {
+		return nil, fmt.Errorf("%s in the commit %s: %w", name, commit, fs.ErrNotExist)
+	}
+	return b.git(ctx, nil, "show", commit+":"+name)
+}
+
+// Tree returns the files of a directory of a commit. A directory that the commit does not have is empty.
+func (b Branch) Tree(ctx context.Context, commit, dir string) (fs.FS, error) {
+	tree := commit
+	if dir = path.Clean(dir); dir != "." {
+		listed, err := b.git(ctx, nil, "ls-tree", "--full-tree", "--name-only", commit, "--", dir)
+		if err != nil {
+			return nil, err
+		}
+		if len(listed) == 0 {
+			return zip.NewReader(bytes.NewReader(emptyZip), int64(len(emptyZip)))
+		}
+		tree += ":" + dir
+	}
+	archive, err := b.git(ctx, nil, "archive", "--format=zip", tree)
+	if err != nil {
+		return nil, err
+	}
+	return zip.NewReader(bytes.NewReader(archive), int64(len(archive)))
+}
+
+// emptyZip is an archive without files.
+var emptyZip = append([]byte("PK\x05\x06"), make([]byte, 18)...)
+
+// Add adds a commit to the branch: parent with some files replaced, or removed where they are nil. It returns the new
+// commit. The error is ErrStale when the branch is not at parent any more: then nothing has changed.
+func (b Branch) Add(ctx context.Context, parent string, files map[string][]byte, message string) (string, error) {
+	temporary := fmt.Sprintf("refs/atoll/new/%d-%d", os.Getpid(), time.Now().UnixNano())
+	var in bytes.Buffer
+	fmt.Fprintf(&in, "commit %s\ncommitter atoll <atoll@localhost> %d +0000\n", temporary, time.Now().Unix())
+	fmt.Fprintf(&in, "data %d\n%s\nfrom %s\n", len(message), message, parent)
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if data := files[name]; data != nil {
+			fmt.Fprintf(&in, "M 100644 inline %q\ndata %d\n%s\n", name, len(data), data)
+		} else {
+			fmt.Fprintf(&in, "D %q\n", name)
+		}
+	}
+	if _, err := b.git(ctx, in.Bytes(), "fast-import", "--quiet", "--force"); err != nil {
+		return "", err
+	}
+	commit, err := b.resolve(ctx, temporary)
+	if err != nil {
+		return "", err
+	}
+	defer b.git(context.WithoutCancel(ctx), nil, "update-ref", "-d", temporary)
+	target := "refs/heads/" + b.Name
+	out, err := b.git(ctx, nil, "push", "--porcelain", "--no-verify", "--force-with-lease="+target+":"+parent, b.Remote,
+		commit+":"+target)
+	switch text := string(out); {
+	case err == nil:
+		return commit, nil
+	case strings.Contains(text, "(stale info)"), strings.Contains(text, "(fetch first)"),
+		strings.Contains(text, "(non-fast-forward)"), strings.Contains(text, "failed to update ref"),
+		strings.Contains(text, "cannot lock ref"), strings.Contains(text, "failed to lock"):
+		return "", fmt.Errorf("%w: %s", ErrStale, strings.TrimSpace(text))
+	}
+	return "", fmt.Errorf("adding a commit to %s of %s: %w: %s", b.Name, b.Remote, err, strings.TrimSpace(string(out)))
+}
+
+// CheckCheckout refuses a checkout whose files differ from head, the newest commit of the branch, in a way that the
+// branch will not have: with changes that are not committed below the paths, or with commits that are not pushed. A
+// bare clone has no checkout.
+func (b Branch) CheckCheckout(ctx context.Context, head string, paths ...string) error {
+	bare, err := b.git(ctx, nil, "rev-parse", "--is-bare-repository")
+	if err != nil || strings.TrimSpace(string(bare)) == "true" {
+		return err
+	}
+	changed, err := b.git(ctx, nil, append([]string{"status", "--porcelain", "--"}, paths...)...)
+	if err != nil {
+		return err
+	}
+	if first, _, _ := strings.Cut(string(changed), "\n"); first != "" {
+		return fmt.Errorf("%w: %s is not committed; commit and push it first", ErrDirty, strings.TrimSpace(first[2:]))
+	}
+	local, err := b.resolve(ctx, "HEAD")
+	if err != nil {
+		return err
+	}
+	pushed, err := b.IsAncestor(ctx, local, head)
+	if err == nil && !pushed {
+		err = fmt.Errorf("%w: the commit %.12s is not in %s of %s; push it, or rebase it on the branch first", ErrDirty,
+			local, b.Name, b.Remote)
+	}
+	return err
+}

@@ -1,0 +1,195 @@
+package gitrepo
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// world is a remote repository with one commit on its branch main, and clones of it.
+type world struct {
+	t      *testing.T
+	dir    string
+	remote string
+}
+
+func newWorld(t *testing.T) *world {
+	t.Setenv("GIT_CONFIG_GLOBAL", os.DevNull)
+	t.Setenv("GIT_CONFIG_SYSTEM", os.DevNull)
+	for _, who := range []string{"AUTHOR", "COMMITTER"} {
+		t.Setenv("GIT_"+who+"_NAME", "ann")
+		t.Setenv("GIT_"+who+"_EMAIL", "ann@example.com")
+	}
+	w := &world{t: t, dir: t.TempDir()}
+	w.remote = filepath.Join(w.dir, "remote")
+	w.git(w.dir, "init", "-q", "--bare", "-b", "main", w.remote)
+	w.git(w.dir, "clone", "-q", w.remote, "first")
+	first := filepath.Join(w.dir, "first")
+	w.git(first, "checkout", "-q", "-b", "main")
+	w.write("first", "config/a.yaml", "a: 1\n")
+	w.write("first", "other", "kept\n")
+	w.git(first, "add", ".")
+	w.git(first, "commit", "-q", "-m", "begin")
+	w.git(first, "push", "-q", "origin", "main")
+	return w
+}
+
+func (w *world) git(dir string, args ...string) string {
+	w.t.Helper()
+	out, err := exec.Command("git", append([]string{"-C", dir}, args...)...).CombinedOutput()
+	if err != nil {
+		w.t.Fatalf("git %v: %v: %s", args, err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func (w *world) write(clone, name, text string) {
+	w.t.Helper()
+	file := filepath.Join(w.dir, clone, name)
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		w.t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) clone(name string) Branch {
+	w.t.Helper()
+	w.git(w.dir, "clone", "-q", w.remote, name)
+	return Branch{Dir: filepath.Join(w.dir, name), Remote: "origin", Name: "main"}
+}
+
+func head(t *testing.T, b Branch) string {
+	t.Helper()
+	commit, err := b.Head(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return commit
+}
+
+func TestACommitReplacesAndRemovesFilesAndLeavesTheCheckout(t *testing.T) {
+	w := newWorld(t)
+	b := w.clone("clone")
+	before := head(t, b)
+	files := map[string][]byte{"config/a.yaml": nil, "config/ü \"b\".yaml": []byte("b: 2\n")}
+	commit, err := b.Add(t.Context(), before, files, "change\n\nwith a body\n")
+	if err != nil || head(t, b) != commit {
+		t.Fatal(commit, err)
+	}
+	if got := w.git(w.remote, "log", "--format=%s|%b|%an", "-1", "main"); got != "change|with a body\n|atoll" {
+		t.Errorf("the commit is %q", got)
+	}
+	tree, err := b.Tree(t.Context(), commit, "config")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if names, _ := fs.Glob(tree, "*"); len(names) != 1 || names[0] != "ü \"b\".yaml" {
+		t.Errorf("config has %q", names)
+	}
+	if data, err := b.ReadFile(t.Context(), commit, "other"); string(data) != "kept\n" {
+		t.Errorf("other is %q, %v", data, err)
+	}
+	if _, err := b.ReadFile(t.Context(), commit, "config/a.yaml"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("config/a.yaml: %v", err)
+	}
+	if tree, err := b.Tree(t.Context(), commit, "none"); err != nil {
+		t.Error(err)
+	} else if names, _ := fs.Glob(tree, "*"); len(names) != 0 {
+		t.Errorf("none has %q", names)
+	}
+	if got := w.git(b.Dir, "status", "--porcelain"); got != "" {
+		t.Errorf("the checkout changed: %s", got)
+	}
+	if got := w.git(b.Dir, "for-each-ref", "refs/atoll/new"); got != "" {
+		t.Errorf("there remain %s", got)
+	}
+}
+
+// TestOfWritersOnOneCommitOneWins lets five clones add a commit to the same parent.
+func TestOfWritersOnOneCommitOneWins(t *testing.T) {
+	w := newWorld(t)
+	var clones []Branch
+	for _, name := range []string{"a", "b", "c", "d", "e"} {
+		clones = append(clones, w.clone(name))
+	}
+	parent := head(t, clones[0])
+	var won atomic.Int32
+	var wg sync.WaitGroup
+	for _, b := range clones {
+		wg.Go(func() {
+			switch _, err := b.Add(t.Context(), parent, map[string][]byte{"who": []byte(b.Dir)}, "mine"); {
+			case err == nil:
+				won.Add(1)
+			case !errors.Is(err, ErrStale):
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if won.Load() != 1 || w.git(w.remote, "rev-list", "--count", "main") != "2" {
+		t.Errorf("%d writers won", won.Load())
+	}
+	// A branch that was set back to an earlier commit is stale too.
+	now := head(t, clones[0])
+	w.git(w.remote, "update-ref", "refs/heads/main", parent)
+	if _, err := clones[0].Add(t.Context(), now, map[string][]byte{"x": nil}, "after"); !errors.Is(err, ErrStale) {
+		t.Errorf("after the branch was set back: %v", err)
+	}
+	if follows, err := clones[0].IsAncestor(t.Context(), now, head(t, clones[0])); err != nil || follows {
+		t.Errorf("%t, %v", follows, err)
+	}
+}
+
+func TestARefusalOfTheRemoteIsNotTakenForARace(t *testing.T) {
+	w := newWorld(t)
+	b := w.clone("clone")
+	hook := filepath.Join(w.remote, "hooks", "pre-receive")
+	if err := os.WriteFile(hook, []byte("#!/bin/sh\necho no; exit 1\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Add(t.Context(), head(t, b), map[string][]byte{"x": []byte("1")}, "x"); err == nil ||
+		errors.Is(err, ErrStale) || !strings.Contains(err.Error(), "hook declined") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestADirtyOrDivergedCheckoutIsRefused(t *testing.T) {
+	w := newWorld(t)
+	b := w.clone("clone")
+	check := func(want string) {
+		t.Helper()
+		err := b.CheckCheckout(t.Context(), head(t, b), "config")
+		if want == "" && err != nil || want != "" && (!errors.Is(err, ErrDirty) || !strings.Contains(err.Error(), want)) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+	check("")
+	w.write("clone", "other", "not of the configuration\n")
+	check("")
+	w.write("clone", "config/a.yaml", "a: 2\n")
+	check("config/a.yaml is not committed")
+	w.git(b.Dir, "commit", "-q", "-a", "-m", "mine")
+	check("push it, or rebase it")
+	w.git(b.Dir, "push", "-q", "origin", "main")
+	check("")
+	if err := (Branch{Dir: w.remote, Remote: "origin", Name: "main"}).CheckCheckout(t.Context(), "x"); err != nil {
+		t.Errorf("a bare repository: %v", err)
+	}
+}
+
+func TestAMissingBranchIsAnErrorThatNamesIt(t *testing.T) {
+	w := newWorld(t)
+	b := w.clone("clone")
+	b.Name = "nowhere"
+	if _, err := b.Head(t.Context()); err == nil || !strings.Contains(err.Error(), "nowhere") {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,387 @@
+package rollout
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path"
+	"slices"
+	"time"
+
+	"atoll.dev/gitops"
+	"atoll.dev/internal/gitrepo"
+	"atoll.dev/internal/pause"
+)
+
+var (
+	// ErrRewritten: the branch does not have a commit any more that the rollout follows.
+	ErrRewritten = errors.New("the history of the branch was rewritten")
+	// ErrHalted: a gate has stopped the rollout.
+	ErrHalted = errors.New("the rollout has stopped")
+	// ErrNotBegun: the rollout has no record yet.
+	ErrNotBegun = errors.New("the rollout has not begun; begin it with `atoll rollout run`")
+)
+
+// Repository is a branch of the repository that has the configuration. gitrepo.Branch is one. Its five methods are one
+// concern: to read a commit, and to add the next one.
+type Repository interface {
+	// Head returns the newest commit of the branch.
+	Head(ctx context.Context) (string, error)
+	// IsAncestor reports whether a commit is in the history of another.
+	IsAncestor(ctx context.Context, ancestor, commit string) (bool, error)
+	// ReadFile returns a file of a commit, or fs.ErrNotExist.
+	ReadFile(ctx context.Context, commit, name string) ([]byte, error)
+	// Tree returns the files of a directory of a commit.
+	Tree(ctx context.Context, commit, dir string) (fs.FS, error)
+	// Add adds a commit to the branch if parent is its newest commit, and returns gitrepo.ErrStale otherwise.
+	Add(ctx context.Context, parent string, files map[string][]byte, message string) (string, error)
+}
+
+// HealthReader reads the health of targets. A target that it cannot read is Unreadable; it returns no error.
+type HealthReader interface {
+	Read(ctx context.Context, r Rollout, fleet Fleet, targets []Target) Observation
+}
+
+// Driver carries out a rollout. The lock between drivers is the branch: each step is one commit, which the repository
+// refuses when another was first.
+type Driver struct {
+	Repository Repository
+	Health     HealthReader
+	File       string // of the rollout, in the repository
+	Config     string // directory of the configuration, in the repository
+	Rendered   string // directory of the rendered files, in the repository
+	// Interval is the time between two observations: 30 seconds by default.
+	Interval time.Duration
+	// Show is called with each step, and with errors of the network, which the next observation repeats.
+	Show func(Event)
+
+	last  string // the newest commit that this driver has seen
+	text  []byte // of the record at that commit
+	state State  // after the last observation
+	known reading
+}
+
+// reading is what a driver reads of one commit.
+type reading struct {
+	commit  string
+	rollout Rollout
+	text    []byte // of the rollout's file
+	record  Recorded
+	begun   bool
+	raw     []byte // of the record
+	tree    Tree
+	fleet   Fleet
+}
+
+// Run drives the rollout until it ends. It begins the rollout if nobody has. The error is ErrHalted when a gate stops
+// it. Errors of the network are shown and tried again; a changed file of the rollout, a rewritten history and a
+// configuration with mistakes end Run, and nothing is half done.
+func (d *Driver) Run(ctx context.Context) (Recorded, error) {
+	if d.Interval <= 0 {
+		d.Interval = 30 * time.Second
+	}
+	for ctx.Err() == nil {
+		r, err := d.observe(ctx)
+		switch unreachable := (unreachableError{}); {
+		case errors.Is(err, gitrepo.ErrStale):
+			continue // read again at once: another has written
+		case errors.As(err, &unreachable):
+			d.show(unreachable.Error())
+		case err != nil:
+			return r, err
+		case r.State.Phase == Halted:
+			return r, fmt.Errorf("%w: %s", ErrHalted, r.State.Reason)
+		case r.State.Phase.IsEnd():
+			return r, nil
+		}
+		pause.For(ctx, d.Interval)
+	}
+	return Recorded{}, ctx.Err()
+}
+
+// unreachableError is an error of the repository that another try may not have.
+type unreachableError struct{ error }
+
+func (d *Driver) show(what string) {
+	if d.Show != nil {
+		d.Show(Event{At: time.Now().UTC(), What: what})
+	}
+}
+
+// observe reads the branch and the gates, and does one step.
+func (d *Driver) observe(ctx context.Context) (Recorded, error) {
+	r, err := d.read(ctx)
+	if err != nil {
+		return Recorded{}, err
+	}
+	if !r.begun {
+		return d.begin(ctx, r)
+	}
+	plan, s := r.record.Plan(r.rollout), d.continued(r)
+	if err := r.checkTargets(s); err != nil {
+		return r.record, err
+	}
+	seen := d.Health.Read(ctx, r.rollout, r.fleet, sortedTargets(s.Targets))
+	if err := ctx.Err(); err != nil {
+		return r.record, err // an observation that was cut short says nothing
+	}
+	next, effects := plan.Step(s, seen, time.Now())
+	if len(effects) == 0 {
+		d.last, d.text, d.state = r.commit, r.raw, next
+		r.record.State = next
+		return r.record, nil
+	}
+	return d.commit(ctx, r, next, effects[0])
+}
+
+// continued returns the state of the record, with what this driver has observed since it wrote or read the record.
+func (d *Driver) continued(r reading) State {
+	if d.text != nil && bytes.Equal(d.text, r.raw) {
+		return d.state
+	}
+	s := r.record.State
+	s.saved = s.Soaked
+	if d.text != nil && d.state.Wave == s.Wave && s.Phase == Running { // an operator has written, or another driver
+		s.Soaked, s.passedAt = max(s.Soaked, d.state.Soaked), d.state.passedAt
+	}
+	return s
+}
+
+// read reads the newest commit. A commit that the driver knows is not read again.
+func (d *Driver) read(ctx context.Context) (reading, error) {
+	commit, err := d.Repository.Head(ctx)
+	switch {
+	case err != nil:
+		return reading{}, unreachableError{fmt.Errorf("reading the branch: %w", err)}
+	case commit == d.known.commit:
+		return d.known, nil
+	}
+	if err := d.checkFollows(ctx, d.last, commit); err != nil {
+		return reading{}, err
+	}
+	r, err := d.readCommit(ctx, commit)
+	if err == nil {
+		d.known = r
+	}
+	return r, err
+}
+
+func (d *Driver) readCommit(ctx context.Context, commit string) (r reading, err error) {
+	r.commit = commit
+	if r.text, err = d.Repository.ReadFile(ctx, r.commit, d.File); err != nil {
+		return r, fmt.Errorf("reading the rollout: %w; commit and push it first", err)
+	}
+	if r.rollout, err = Parse(d.File, r.text); err != nil {
+		return r, err
+	}
+	files, err := d.Repository.Tree(ctx, r.commit, d.Config)
+	if err != nil {
+		return r, err
+	}
+	r.tree = Tree{Files: files, Dir: d.Config}
+	environment, _, err := r.tree.Environment(r.rollout)
+	if err != nil {
+		return r, err
+	}
+	r.fleet = FleetOf(environment)
+	r.raw, err = d.Repository.ReadFile(ctx, r.commit, RecordPath(d.File))
+	if errors.Is(err, fs.ErrNotExist) {
+		return r, nil
+	}
+	if err != nil {
+		return r, err
+	}
+	r.begun = true
+	if r.record, err = decodeRecord(RecordPath(d.File), r.raw); err != nil {
+		return r, err
+	}
+	if r.record.Digest != digestOf(r.text) {
+		return r, fmt.Errorf("%s has changed since the rollout began; undo the change, or abort the rollout and begin "+
+			"another with a file of another name", d.File)
+	}
+	return r, d.checkFollows(ctx, r.record.Base, r.commit)
+}
+
+// checkFollows refuses a branch that has lost a commit.
+func (d *Driver) checkFollows(ctx context.Context, earlier, commit string) error {
+	if earlier == "" {
+		return nil
+	}
+	follows, err := d.Repository.IsAncestor(ctx, earlier, commit)
+	if err == nil && !follows {
+		return fmt.Errorf("%w: %.12s does not follow %.12s; look at both, and push what is right", ErrRewritten, commit,
+			earlier)
+	}
+	return err
+}
+
+// checkTargets refuses a branch that has lost a changed target, or one that would be changed next.
+func (r reading) checkTargets(s State) error {
+	declared := map[Target]bool{}
+	for _, region := range r.fleet.Regions {
+		declared[Target(region.Name)] = true
+		for _, c := range region.Clusters {
+			declared[Target(region.Name+"/"+c)] = true
+		}
+	}
+	for _, w := range r.record.Waves {
+		for _, t := range w.Targets {
+			if !declared[t] && !s.Phase.IsEnd() {
+				return fmt.Errorf("%s is in the plan and is not declared any more; declare it, or abort the rollout", t)
+			}
+		}
+	}
+	return nil
+}
+
+// begin commits the record of a new rollout.
+func (d *Driver) begin(ctx context.Context, r reading) (Recorded, error) {
+	plan, err := NewPlan(r.rollout, r.fleet)
+	if err != nil {
+		return Recorded{}, err
+	}
+	// The whole change is checked before its first step.
+	var all []Target
+	for _, w := range plan.Waves {
+		all = append(all, w.Targets...)
+	}
+	changed, _, _, err := r.tree.Change(r.rollout, all)
+	if err != nil {
+		return Recorded{}, err
+	}
+	if _, _, err := changed.Environment(r.rollout); err != nil {
+		return Recorded{}, fmt.Errorf("the change is not valid: %w", err)
+	}
+	r.record = newRecord(r.text, plan, time.Now())
+	return d.commit(ctx, r, r.record.State, Effect{Kind: Record, Reason: fmt.Sprintf("begin: %d regions, %d waves",
+		plan.Regions, len(plan.Waves))})
+}
+
+// commit does an effect: it adds one commit with the edited configuration, what is rendered of it, and the record.
+func (d *Driver) commit(ctx context.Context, r reading, s State, e Effect) (Recorded, error) {
+	now := time.Now()
+	record := r.record.with(s, e, r.commit, now)
+	record.Radius = s.Radius(r.fleet)
+	var edited gitops.Files
+	var changed Tree
+	var err error
+	switch e.Kind {
+	case Apply:
+		var undo Undo
+		changed, edited, undo, err = r.tree.Change(r.rollout, e.Targets)
+		for target, edits := range undo {
+			if _, has := record.Undo[target]; !has {
+				record.Undo[target] = edits
+			}
+		}
+	case Restore:
+		changed, edited, record.Kept, err = r.tree.Restore(r.rollout, e.Targets, record.Undo)
+	}
+	if err != nil {
+		return r.record, err
+	}
+	files := map[string][]byte{}
+	if len(edited) > 0 {
+		if files, err = d.rendered(r, changed, e.Targets); err != nil {
+			return r.record, err
+		}
+	}
+	for name, data := range edited {
+		files[path.Join(d.Config, name)] = data
+	}
+	raw, err := record.encode()
+	if err != nil {
+		return r.record, err
+	}
+	files[RecordPath(d.File)] = raw
+	commit, err := d.Repository.Add(ctx, r.commit, files, record.message(d.File, e))
+	switch {
+	case errors.Is(err, gitrepo.ErrStale):
+		return r.record, err
+	case err != nil:
+		return r.record, unreachableError{err} // perhaps the commit is there: the next reading shows it
+	}
+	d.last, d.text, d.state = commit, raw, s
+	d.show(e.Reason)
+	return record, nil
+}
+
+// rendered returns the rendered files of the targets' regions that differ after the edits.
+func (d *Driver) rendered(r reading, changed Tree, targets []Target) (map[string][]byte, error) {
+	before, err := render(r.rollout, r.tree, targets)
+	if err != nil {
+		return nil, err
+	}
+	after, err := render(r.rollout, changed, targets)
+	if err != nil {
+		return nil, fmt.Errorf("the change is not valid: %w", err)
+	}
+	files := map[string][]byte{}
+	for name, data := range after {
+		if !bytes.Equal(data, before[name]) {
+			files[path.Join(d.Rendered, name)] = data
+		}
+	}
+	for name := range before {
+		if _, still := after[name]; !still {
+			files[path.Join(d.Rendered, name)] = nil
+		}
+	}
+	return files, nil
+}
+
+// render renders the regions of targets.
+func render(r Rollout, t Tree, targets []Target) (gitops.Files, error) {
+	environment, _, err := t.Environment(r)
+	if err != nil {
+		return nil, err
+	}
+	named := map[string]bool{}
+	for _, target := range targets {
+		named[target.Region()] = true
+	}
+	environment.Regions = slices.DeleteFunc(slices.Clone(environment.Regions), func(region gitops.Region) bool {
+		return !named[string(region.Name)]
+	})
+	return gitops.Render(gitops.Fleet{Environments: []gitops.Environment{environment}})
+}
+
+// Status returns the record of the rollout in the newest commit, or ErrNotBegun.
+func (d *Driver) Status(ctx context.Context) (Recorded, error) {
+	r, err := d.read(ctx)
+	if err == nil && !r.begun {
+		err = ErrNotBegun
+	}
+	return r.record, err
+}
+
+// Command does a command of an operator. It tries again when another has written at the same time.
+func (d *Driver) Command(ctx context.Context, do func(Plan, State) (State, []Effect, error)) (Recorded, error) {
+	for {
+		r, err := d.read(ctx)
+		if err != nil {
+			return r.record, err
+		}
+		if !r.begun {
+			return Recorded{}, ErrNotBegun
+		}
+		s, effects, err := do(r.record.Plan(r.rollout), r.record.State)
+		if err != nil || len(effects) == 0 {
+			return r.record, err
+		}
+		record, err := d.commit(ctx, r, s, effects[0])
+		if !errors.Is(err, gitrepo.ErrStale) || ctx.Err() != nil {
+			return record, err
+		}
+	}
+}
+
+// InFlight returns the targets that are changed and not healthy yet, sorted.
+func (r Recorded) InFlight() []Target {
+	healthy := maps.Clone(r.State.Targets)
+	maps.DeleteFunc(healthy, func(_ Target, s TargetState) bool { return !s.Healthy.IsZero() })
+	return sortedTargets(healthy)
+}

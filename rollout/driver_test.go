@@ -1,0 +1,388 @@
+package rollout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/fstest"
+	"testing/synctest"
+	"time"
+
+	"atoll.dev/gitops"
+	"atoll.dev/internal/gitrepo"
+)
+
+// memory is a Repository in memory. Its commits have their numbers as names.
+type memory struct {
+	mu      sync.Mutex // guards commits and broken
+	commits []commit
+	before  func() // called before each Add, for another writer
+	broken  int    // so many readings of the head fail
+}
+
+type commit struct {
+	files   fstest.MapFS
+	parent  string
+	message string
+	at      time.Time
+}
+
+func (m *memory) Head(context.Context) (string, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.broken > 0 {
+		m.broken--
+		return "", errors.New("no route to host")
+	}
+	return fmt.Sprint(len(m.commits) - 1), nil
+}
+
+func (m *memory) IsAncestor(_ context.Context, ancestor, of string) (bool, error) {
+	for ; of != ""; of = m.at(of).parent {
+		if of == ancestor {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+func (m *memory) at(name string) commit {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var i int
+	fmt.Sscan(name, &i)
+	return m.commits[i]
+}
+
+func (m *memory) ReadFile(_ context.Context, of, name string) ([]byte, error) {
+	return fs.ReadFile(m.at(of).files, name)
+}
+
+func (m *memory) Tree(_ context.Context, of, dir string) (fs.FS, error) {
+	return fs.Sub(m.at(of).files, dir)
+}
+
+func (m *memory) Add(_ context.Context, parent string, files map[string][]byte, message string) (string, error) {
+	if do := m.before; do != nil {
+		m.before = nil
+		do()
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if head := fmt.Sprint(len(m.commits) - 1); parent != head {
+		return "", gitrepo.ErrStale
+	}
+	next := commit{files: maps.Clone(m.commits[len(m.commits)-1].files), parent: parent, message: message, at: time.Now()}
+	for name, data := range files {
+		if next.files[name] = (&fstest.MapFile{Data: data}); data == nil {
+			delete(next.files, name)
+		}
+	}
+	m.commits = append(m.commits, next)
+	return fmt.Sprint(len(m.commits) - 1), nil
+}
+
+// write adds a commit of an operator.
+func (m *memory) write(name, text string) { m.edit(map[string][]byte{name: []byte(text)}) }
+
+func (m *memory) remove(name string) { m.edit(map[string][]byte{name: nil}) }
+
+func (m *memory) edit(files map[string][]byte) {
+	head, err := m.Head(context.Background())
+	if err == nil {
+		_, err = m.Add(context.Background(), head, files, "edit")
+	}
+	if err != nil {
+		panic(err)
+	}
+}
+
+// healthy is a HealthReader with the verdicts of some targets; the others pass.
+type healthy map[Target]Verdict
+
+func (h healthy) Read(_ context.Context, _ Rollout, _ Fleet, targets []Target) Observation {
+	seen := Observation{}
+	for _, t := range targets {
+		seen[t] = Health{Verdict: Passing}
+		if verdict, has := h[t]; has {
+			seen[t] = Health{verdict, "gate api: 503"}
+		}
+	}
+	return seen
+}
+
+const rolloutFile = "rollouts/next.yaml"
+
+// newMemory returns a repository with a configuration of three regions, and a rollout.
+func newMemory(rollout string) *memory {
+	files := fstest.MapFS{}
+	for name, text := range map[string]string{
+		"config/defaults.yaml":                 "git: {repository: https://example.com/p.git}\nversions: {atoll: '1'}\n",
+		"config/prod/environment.yaml":         "sectors: [canary, main]\n",
+		"config/prod/regions/r1.yaml":          "sector: canary # first\nmanagementClusters: {mc01: {}}\n",
+		"config/prod/regions/r2.yaml":          "sector: main\nmanagementClusters: {mc01: {}}\n",
+		"config/prod/regions/r3.yaml":          "sector: main\n",
+		"README.md":                            "not of the rollout\n",
+		"deploy/prod/r1/management-clusters/x": "a file of an operator\n",
+		rolloutFile: "environment: prod\nchange: {version: '2'}\n" +
+			"gates: [{name: api, url: 'https://$region/ready'}]\n" + rollout,
+	} {
+		files[name] = &fstest.MapFile{Data: []byte(text)}
+	}
+	return &memory{commits: []commit{{files: files}}}
+}
+
+func (m *memory) driver(h HealthReader) *Driver {
+	return &Driver{Repository: m, Health: h, File: rolloutFile, Config: "config", Rendered: "deploy"}
+}
+
+// versions returns the version of each region in the newest commit, and checks that the rendered files agree.
+func (m *memory) versions(t *testing.T) string {
+	t.Helper()
+	head, err := m.Head(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := m.at(head).files
+	config, err := fs.Sub(files, "config")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fleet, err := gitops.Load(config, "config")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, r := range fleet.Regions() {
+		all = append(all, string(r.Name)+"="+r.Settings.Versions.Atoll)
+		rendered, has := files["deploy/"+r.Dir()+"/region.yaml"]
+		if has && !strings.Contains(string(rendered.Data), "atoll: \""+r.Settings.Versions.Atoll+"\"") {
+			t.Errorf("rendered is\n%s", rendered.Data)
+		}
+	}
+	return strings.Join(all, " ")
+}
+
+func (m *memory) subjects() (all []string) {
+	for _, c := range m.commits[1:] {
+		subject, _, _ := strings.Cut(c.message, "\n")
+		all = append(all, subject)
+	}
+	return all
+}
+
+func TestARolloutRunsOverDays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory("soak: {sector: 48h}\nfreeze: [{from: 'Fri 16:00', to: 'Mon 08:00', zone: Europe/Berlin}]\n")
+		start := time.Now() // Saturday 1 January 2000 in a bubble
+		d := m.driver(healthy{})
+		d.Interval = 3 * time.Minute
+		record, err := d.Run(t.Context())
+		if err != nil || record.State.Phase != Done {
+			t.Fatal(record.State, err)
+		}
+		if got := m.versions(t); got != "r1=2 r2=2 r3=2" {
+			t.Error(got)
+		}
+		monday := time.Date(2000, 1, 3, 7, 0, 0, 0, time.UTC)
+		var first, last time.Time
+		for _, s := range record.State.Targets {
+			if first.IsZero() || s.Changed.Before(first) {
+				first = s.Changed
+			}
+			if s.Changed.After(last) {
+				last = s.Changed
+			}
+		}
+		if first.Before(monday) || first.After(monday.Add(d.Interval)) {
+			t.Errorf("begun at %s, the first change at %s, want Monday 08:00 in Berlin", start, first)
+		}
+		if last.Sub(first) < 48*time.Hour || record.State.Ended.Sub(last) < 48*time.Hour {
+			t.Errorf("changes from %s to %s, end %s: a soak of 48h is missing", first, last, record.State.Ended)
+		}
+		if n := len(m.commits); n > 20 {
+			t.Errorf("%d commits:\n%s", n, strings.Join(m.subjects(), "\n"))
+		}
+		if text := string(m.commits[len(m.commits)-1].files["config/prod/regions/r1.yaml"].Data); !strings.Contains(text,
+			"# first") {
+			t.Errorf("a comment is lost:\n%s", text)
+		}
+	})
+}
+
+// TestAKilledDriverIsContinued kills the driver after each of its commits, and begins another.
+func TestAKilledDriverIsContinued(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory("soak: {wave: 10m, sector: 20m}\nshares: [50]\n")
+		drivers := 0
+		for phase := Phase(""); phase != Done; drivers++ {
+			if drivers > 50 {
+				t.Fatalf("no end after:\n%s", strings.Join(m.subjects(), "\n"))
+			}
+			ctx, kill := context.WithCancel(t.Context())
+			d := m.driver(healthy{})
+			d.Show = func(Event) { kill() }
+			record, err := d.Run(ctx)
+			if err != nil && !errors.Is(err, context.Canceled) {
+				t.Fatal(err)
+			}
+			kill()
+			phase = record.State.Phase
+		}
+		if got := m.versions(t); got != "r1=2 r2=2 r3=2" || drivers < 8 {
+			t.Errorf("%s after %d drivers", got, drivers)
+		}
+	})
+}
+
+func TestAFailedGateStopsTheRolloutAndReverts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory("onFailure: revert\n")
+		record, err := m.driver(healthy{"r2": Failing}).Run(t.Context())
+		if err != nil || record.State.Phase != Reverted || record.Radius != (Radius{2, 2}) {
+			t.Fatal(record.State, record.Radius, err)
+		}
+		if got := m.versions(t); got != "r1=1 r2=1 r3=1" {
+			t.Error(got)
+		}
+		m = newMemory("")
+		record, err = m.driver(healthy{"r2": Failing}).Run(t.Context())
+		if !errors.Is(err, ErrHalted) || !strings.Contains(err.Error(), "r2: gate api: 503") {
+			t.Fatal(err)
+		}
+		if got := m.versions(t); got != "r1=2 r2=2 r3=1" {
+			t.Error(got)
+		}
+		record, err = m.driver(nil).Command(t.Context(), func(_ Plan, s State) (State, []Effect, error) {
+			return s.Command(Revert, "ann", time.Now())
+		})
+		if err != nil || record.State.Phase != Reverted {
+			t.Fatal(record.State, err)
+		}
+		if got := m.versions(t); got != "r1=1 r2=1 r3=1" {
+			t.Error(got)
+		}
+	})
+}
+
+// TestTwoDriversNeverActAtOnce runs two drivers. Each region is changed by one commit.
+func TestTwoDriversNeverActAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory("")
+		other := m.driver(healthy{})
+		d := m.driver(healthy{})
+		d.Interval = time.Second
+		var meet func()
+		meet = func() { // before each commit of d, the other does the same step first
+			if _, err := other.observe(t.Context()); err != nil && !errors.Is(err, gitrepo.ErrStale) {
+				t.Error(err)
+			}
+		}
+		d.Show = func(Event) { m.before = meet }
+		m.before = meet
+		record, err := d.Run(t.Context())
+		if err != nil || record.State.Phase != Done {
+			t.Fatal(record.State, err)
+		}
+		changed := slices.DeleteFunc(m.subjects(), func(s string) bool { return !strings.Contains(s, ": change ") })
+		want := []string{"rollout next: sector canary, rest: change r1", "rollout next: sector main, rest: change r2",
+			"rollout next: sector main, rest: change r3"}
+		if !slices.Equal(changed, want) {
+			t.Errorf("got\n%s\nwant\n%s", strings.Join(changed, "\n"), strings.Join(want, "\n"))
+		}
+	})
+}
+
+func TestADriverStopsAtABranchThatItDoesNotUnderstand(t *testing.T) {
+	for name, c := range map[string]struct {
+		do   func(m *memory)
+		want string
+	}{
+		"a rewritten history": {func(m *memory) {
+			m.commits = append(m.commits, commit{files: m.commits[0].files})
+		}, "the history of the branch was rewritten"},
+		"a changed rollout": {func(m *memory) {
+			m.write(rolloutFile, string(m.commits[0].files[rolloutFile].Data)+"maxInFlight: 3\n")
+		}, "has changed since the rollout began"},
+		"a damaged record": {func(m *memory) { m.write(RecordPath(rolloutFile), "{") }, "next.record.json is damaged"},
+		"an empty record":  {func(m *memory) { m.write(RecordPath(rolloutFile), "{}") }, "it has no plan"},
+		"a mistake": {func(m *memory) { m.write("config/prod/regions/r3.yaml", "sektor: x\n") },
+			"config/prod/regions/r3.yaml:1: unknown key sektor"},
+		"a region that left": {func(m *memory) { m.remove("config/prod/regions/r3.yaml") },
+			"r3 is in the plan and is not declared any more"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			m := newMemory("")
+			d := m.driver(healthy{"r1": Unreadable})
+			ctx, stop := context.WithTimeout(t.Context(), 10*time.Minute)
+			defer stop()
+			if _, err := d.Run(ctx); !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatal(err)
+			}
+			c.do(m)
+			commits := len(m.commits)
+			if _, err := d.Run(t.Context()); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%s: got %v, want %q", name, err, c.want)
+			}
+			if _, err := m.driver(healthy{}).Run(t.Context()); name != "a rewritten history" && (err == nil ||
+				!strings.Contains(err.Error(), c.want)) {
+				t.Errorf("%s: another driver: got %v, want %q", name, err, c.want)
+			}
+			if len(m.commits) != commits && name != "a rewritten history" {
+				t.Errorf("%s: %d commits were added", name, len(m.commits)-commits)
+			}
+		})
+	}
+}
+
+func TestADriverSurvivesANetworkThatIsDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory("")
+		m.broken = 5
+		shown := 0
+		d := m.driver(healthy{})
+		d.Show = func(e Event) {
+			if strings.Contains(e.What, "no route to host") {
+				shown++
+			}
+		}
+		if record, err := d.Run(t.Context()); err != nil || record.State.Phase != Done || shown != 5 {
+			t.Errorf("%v, %v, %d errors shown", record.State, err, shown)
+		}
+	})
+}
+
+// TestOperatorsCommandTheRolloutThroughTheBranch pauses, resumes and approves while a driver runs.
+func TestOperatorsCommandTheRolloutThroughTheBranch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory("approval: [main]\n")
+		command := func(do func(Plan, State) (State, []Effect, error)) {
+			if _, err := m.driver(nil).Command(t.Context(), do); err != nil {
+				t.Error(err)
+			}
+		}
+		go func() {
+			<-time.After(time.Hour)
+			if got := m.versions(t); got != "r1=2 r2=1 r3=1" {
+				t.Errorf("before the approval: %s", got)
+			}
+			command(func(_ Plan, s State) (State, []Effect, error) { return s.Command(Pause, "ann", time.Now()) })
+			command(func(p Plan, s State) (State, []Effect, error) { return p.Approve(s, "main", "bob", time.Now()) })
+			<-time.After(time.Hour)
+			if got := m.versions(t); got != "r1=2 r2=1 r3=1" {
+				t.Errorf("while it is paused: %s", got)
+			}
+			command(func(_ Plan, s State) (State, []Effect, error) { return s.Command(Resume, "ann", time.Now()) })
+		}()
+		record, err := m.driver(healthy{}).Run(t.Context())
+		if err != nil || record.State.Phase != Done || record.State.Approvals["main"].By != "bob" {
+			t.Error(record.State, err)
+		}
+	})
+}

@@ -1,0 +1,95 @@
+package rollout
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"path"
+	"strings"
+	"time"
+)
+
+// Recorded is the record of a rollout, a file in the repository beside that of the rollout. It has all that another
+// driver needs to continue.
+type Recorded struct {
+	Digest  string   `json:"digest"` // of the rollout's file when it began
+	Base    string   `json:"base"`   // the commit that the commit of this record follows
+	Waves   []Wave   `json:"waves"`  // of the plan, as it was when the rollout began
+	State   State    `json:"state"`
+	Radius  Radius   `json:"radius"` // how many regions and clusters have been changed
+	Undo    Undo     `json:"undo,omitempty"`
+	Kept    []string `json:"kept,omitempty"` // values that a revert has left, since somebody had set them
+	History []Event  `json:"history"`
+}
+
+// Event is a step in the history of a record.
+type Event struct {
+	At   time.Time `json:"at"`
+	What string    `json:"what"`
+}
+
+// RecordPath returns the path of the record of a rollout's file.
+func RecordPath(file string) string {
+	return strings.TrimSuffix(strings.TrimSuffix(file, ".yaml"), ".yml") + ".record.json"
+}
+
+// digestOf returns the digest of a rollout's file.
+func digestOf(data []byte) string {
+	sum := sha256.Sum256(data)
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// newRecord returns the record of a rollout that begins.
+func newRecord(data []byte, p Plan, now time.Time) Recorded {
+	return Recorded{Digest: digestOf(data), Waves: p.Waves, State: NewState(now), Undo: Undo{}}
+}
+
+// decodeRecord reads a record.
+func decodeRecord(file string, data []byte) (Recorded, error) {
+	var r Recorded
+	if err := json.Unmarshal(data, &r); err != nil {
+		return Recorded{}, fmt.Errorf("%s is damaged: %w; restore it from an earlier commit", file, err)
+	}
+	if len(r.Waves) == 0 || r.State.Phase == "" || r.State.Wave < 0 || r.State.Wave > len(r.Waves) {
+		return Recorded{}, fmt.Errorf("%s is damaged: it has no plan; restore it from an earlier commit", file)
+	}
+	if r.State.Targets == nil {
+		r.State.Targets = map[Target]TargetState{}
+	}
+	return r, nil
+}
+
+// encode returns the record as its file has it.
+func (r Recorded) encode() ([]byte, error) {
+	data, err := json.MarshalIndent(r, "", "  ")
+	return append(data, '\n'), err
+}
+
+// Plan returns the plan of the record for the rollout's file.
+func (r Recorded) Plan(rollout Rollout) Plan {
+	p := Plan{Waves: r.Waves, rollout: rollout, freezes: rollout.freezes()}
+	for _, w := range r.Waves {
+		p.Regions, p.Clusters = p.Regions+w.Regions, p.Clusters+w.Clusters
+	}
+	return p
+}
+
+// with returns the record after a step.
+func (r Recorded) with(s State, e Effect, base string, now time.Time) Recorded {
+	r.State, r.Base = s, base
+	r.Undo = maps.Clone(r.Undo)
+	if r.Undo == nil {
+		r.Undo = Undo{}
+	}
+	r.History = append(r.History[:len(r.History):len(r.History)], Event{At: now.UTC(), What: e.Reason})
+	return r
+}
+
+// message returns the message of the commit of a step.
+func (r Recorded) message(file string, e Effect) string {
+	subject := fmt.Sprintf("rollout %s: %s", strings.TrimSuffix(path.Base(file), path.Ext(file)), e.Reason)
+	return fmt.Sprintf("%s\n\nPhase %s; %d regions and %d management clusters have been changed.\n",
+		strings.Join(strings.Fields(subject), " "), r.State.Phase, r.Radius.Regions, r.Radius.Clusters)
+}
