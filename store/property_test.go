@@ -25,6 +25,9 @@ func TestI1I4AFollowerConvergesToTheTable(t *testing.T) {
 	s, err := Open(t.Context(), Options{
 		DSN: pgtest.DSN(t), Kinds: []KindSpec{{Kind: "A", History: true}, {Kind: "B"}}, ChunkSize: 2,
 		Hooks: Hooks{AfterChunk: func() { afterChunk() }},
+		// A transaction stays open while others run, on a busy machine for longer than a service may keep one open.
+		AcquireTimeout: time.Minute, StatementTimeout: time.Minute, LockTimeout: time.Minute,
+		IdleInTxTimeout: 10 * time.Minute,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -172,11 +175,30 @@ func (m *model) write(t *rapid.T) {
 		m.committed[key] = next
 		return
 	}
-	o.do <- func(tx *Tx) error { return write(tx) }
-	if err := <-o.result; err != nil {
+	if err := o.run(func(tx *Tx) error { return write(tx) }); err != nil {
 		t.Fatal(err)
 	}
 	o.writes[key] = next
+}
+
+// run runs f in the transaction. When the transaction has already ended, run returns its error.
+func (o *openTx) run(f func(*Tx) error) error {
+	select {
+	case o.do <- f:
+		return <-o.result
+	case err := <-o.done:
+		o.done <- err
+		return fmt.Errorf("the transaction ended early: %w", err)
+	}
+}
+
+// rollBack ends the transaction.
+func (o *openTx) rollBack() error {
+	if err := o.run(func(*Tx) error { return errEnd }); !errors.Is(err, errEnd) {
+		return err
+	}
+	<-o.done
+	return nil
 }
 
 func (m *model) end(t *rapid.T, commit bool) {
@@ -194,16 +216,15 @@ func (m *model) end(t *rapid.T, commit bool) {
 		maps.Copy(m.committed, o.writes)
 		return
 	}
-	o.do <- func(*Tx) error { return errEnd }
-	<-o.result
-	<-o.done
+	if err := o.rollBack(); err != nil {
+		t.Fatal(err)
+	}
 }
 
+// close ends the open transactions. After a failure they may have ended already.
 func (m *model) close() {
 	for _, o := range m.open {
-		o.do <- func(*Tx) error { return errEnd }
-		<-o.result
-		<-o.done
+		_ = o.rollBack() // a transaction that ended early has failed the test before
 	}
 }
 
