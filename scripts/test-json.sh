@@ -10,8 +10,12 @@
 # those that take longest begin first, so that none is left alone at the end. Where
 # a control group gives less processor time than the cores have, fewer run at once:
 # the limits of a service's requests are for a machine that runs one region.
+#
+# scripts/test.sh runs go vet over the root module beside this, so go test does not
+# run it once more for the race detector's build. No test needs the linker's
+# debugging information.
 set -uo pipefail
-first=(./test/e2e ./maestro ./test/hosted ./test/faults ./test/lifecycle ./agent ./bus ./front/rosa ./sentinel ./clm ./store ./test/rebuild ./hosting ./cli)
+first=(./test/e2e ./maestro ./agent ./test/hosted ./cli ./store ./clm ./test/faults ./front/rosa ./bus ./test/lifecycle ./hosting ./sentinel ./test/rebuild)
 
 out=$(mktemp -d)
 # A run that is interrupted takes them with it, test programs and all: each is a group.
@@ -37,7 +41,9 @@ quota() {
 	done | sort -n | head -1
 }
 hundredths=$(quota)
-at_once=$((2 * ${hundredths:-$((100 * $(nproc)))} / 100))
+at_once=$((5 * ${hundredths:-$((100 * $(nproc)))} / 200))
+((at_once > 0)) || at_once=1
+parallel=$(($(nproc) > 4 ? $(nproc) : 4)) # tests of one package: most of Maestro's wait, too
 
 failed=0
 beside kube & kube=$!
@@ -50,7 +56,7 @@ for p in "${first[@]}"; do
 	[[ -d $p ]] && packages+=("$p")
 done
 # A package that is named twice is tested once, where it is named first.
-go test -json -race -count=1 -timeout 80m -p $((at_once > 0 ? at_once : 1)) "$@" "${packages[@]}" ./... || failed=1
+go test -json -race -vet=off -ldflags=-w -count=1 -timeout 80m -p "$at_once" -parallel "$parallel" "$@" "${packages[@]}" ./... || failed=1
 wait $kube || failed=1
 cat "$out/kube"
 wait $interop || failed=1

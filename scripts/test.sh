@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 
 scripts/ensure.sh postgres gcc curl mosquitto
 make --no-print-directory build
-go build -race -trimpath -o bin/race/atoll ./cmd/atoll
+go build -race -trimpath -ldflags=-w -o bin/race/atoll ./cmd/atoll
 export ATOLL_KUBE_BIN=$PWD/bin/atoll-kube ATOLL_BIN=$PWD/bin/race/atoll
 
 # While tests wait there is time for vet.
