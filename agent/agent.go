@@ -15,13 +15,14 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 	workv1 "open-cluster-management.io/api/work/v1"
 
+	"atoll.dev/api/work"
 	"atoll.dev/bus"
 )
 
 // Options configure an agent: its consumer, its cluster and its server.
 type Options struct {
 	// Consumer is the management cluster's name: its place in topics.
-	Consumer string
+	Consumer work.Consumer
 	// Kube leads to the management cluster. Its rate limits are replaced.
 	Kube *rest.Config
 	// Bus leads to the region: address, TLS, credentials. Client id, topics
@@ -100,7 +101,7 @@ var consumerName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 func (o Options) check() error {
 	_, topicsErr := o.topics()
 	switch {
-	case !consumerName.MatchString(o.Consumer):
+	case !consumerName.MatchString(string(o.Consumer)):
 		return fmt.Errorf("consumer name %q is no RFC 1123 label", o.Consumer)
 	case o.Kube == nil:
 		return errors.New("no configuration of the management cluster")
@@ -159,7 +160,7 @@ func New(o Options) (*Agent, error) {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
 	a.watcher = newWatcher(a.kube, o.Log, a.inbox.post)
-	a.wire = wire{consumer: o.Consumer, source: o.Consumer + "-agent", now: time.Now}
+	a.wire = wire{consumer: o.Consumer, source: string(o.Consumer + "-agent"), now: time.Now}
 	a.core = newCore(coreConfig{
 		consumer: o.Consumer, hubHash: hash, agentID: o.AgentID, fieldManager: o.FieldManager,
 		maxRaw: o.MaxJSONRaw, sendWindow: o.SendWindow, resync: resync{listAfter: o.ListAfter,

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 
+	"atoll.dev/api/work"
+
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -187,7 +189,7 @@ func (k *kube) patchAMW(ctx context.Context, name amwName, patch map[string]any,
 // amwOf returns the part of an AppliedManifestWork that the core needs.
 func (k *kube) amwOf(obj *unstructured.Unstructured) (*amwState, *opError) {
 	a := &amwState{
-		name: k.amwNameOf(obj), work: workID(obj.GetAnnotations()[workIDAnnotation]), uid: obj.GetUID(), rv: version(
+		name: k.amwNameOf(obj), work: work.ID(obj.GetAnnotations()[workIDAnnotation]), uid: obj.GetUID(), rv: version(
 			obj.GetResourceVersion()),
 		deleting: obj.GetDeletionTimestamp() != nil, finalizers: obj.GetFinalizers(),
 	}

@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 
+	"atoll.dev/api/work"
+
 	"k8s.io/apimachinery/pkg/api/validation"
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 )
@@ -33,10 +35,10 @@ func (s *spec) name() string {
 
 // creator returns the work that created the AMW: the work in its annotation, or else the
 // work in its name.
-func (a *amwState) creator() workID { return cmp.Or(a.work, workID(a.name)) }
+func (a *amwState) creator() work.ID { return cmp.Or(a.work, work.ID(a.name)) }
 
 // belongsTo reports whether the work created the AMW.
-func (a *amwState) belongsTo(id workID) bool { return a.creator() == id }
+func (a *amwState) belongsTo(id work.ID) bool { return a.creator() == id }
 
 func (c *core) setAMW(a *amwState) {
 	c.dropAMW(a.name)
@@ -122,7 +124,7 @@ func (c *core) mayClaimName(w *workState, name amwName) bool {
 	if id, ok := c.nameHolders[name]; ok && id != w.id {
 		return false
 	}
-	if other := c.works[workID(name)]; other != nil && other != w {
+	if other := c.works[work.ID(name)]; other != nil && other != w {
 		return false
 	}
 	a := c.amws[name]

@@ -4,6 +4,8 @@ import (
 	"container/heap"
 	"time"
 
+	"atoll.dev/api/work"
+
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
@@ -24,10 +26,10 @@ import (
 type core struct {
 	cfg coreConfig
 
-	works       map[workID]*workState
+	works       map[work.ID]*workState
 	amws        map[amwName]*amwState
-	nameHolders map[amwName]workID          // the work that uses the name for its AMW
-	amwsByWork  map[workID]map[amwName]bool // the AMWs whose annotation names the work
+	nameHolders map[amwName]work.ID          // the work that uses the name for its AMW
+	amwsByWork  map[work.ID]map[amwName]bool // the AMWs whose annotation names the work
 	objects     map[objectKey]*object
 	mappings    map[schema.GroupVersionKind]*mapping
 	watches     map[schema.GroupVersionResource]*watchState
@@ -52,7 +54,7 @@ type core struct {
 }
 
 type coreConfig struct {
-	consumer     string
+	consumer     work.Consumer
 	hubHash      string
 	agentID      string
 	fieldManager string
@@ -73,8 +75,8 @@ func (c *core) wallTime() time.Time {
 
 func newCore(cfg coreConfig) *core {
 	return &core{
-		cfg: cfg, works: map[workID]*workState{}, amws: map[amwName]*amwState{},
-		nameHolders: map[amwName]workID{}, amwsByWork: map[workID]map[amwName]bool{}, objects: map[objectKey]*object{},
+		cfg: cfg, works: map[work.ID]*workState{}, amws: map[amwName]*amwState{},
+		nameHolders: map[amwName]work.ID{}, amwsByWork: map[work.ID]map[amwName]bool{}, objects: map[objectKey]*object{},
 		mappings: map[schema.GroupVersionKind]*mapping{}, watches: map[schema.GroupVersionResource]*watchState{},
 		contestedUntil: map[objectKey]time.Time{}, rules: newRulesets(cfg.maxRaw), out: newOutbox(cfg.sendWindow),
 		deleted: newDeletedWorks(), resync: cfg.resync.withDefaults(),
@@ -182,7 +184,7 @@ func (c *core) nextWake() time.Time {
 
 func (c *core) emit(e effect) { c.pendingEffects = append(c.pendingEffects, e) }
 
-func (c *core) advanceByID(id workID) {
+func (c *core) advanceByID(id work.ID) {
 	if w := c.works[id]; w != nil {
 		c.advance(w)
 	}
@@ -195,7 +197,7 @@ func (c *core) advanceAll() {
 }
 
 // load restores the state from the store. It must be called before any step.
-func (c *core) load(works map[workID]savedWork, ceiling int64, now time.Time) []effect {
+func (c *core) load(works map[work.ID]savedWork, ceiling int64, now time.Time) []effect {
 	c.now, c.pendingEffects = now, nil
 	c.pruneNotBefore = now.Add(lateCallWindow)
 	c.seq.resume(ceiling)

@@ -1,6 +1,10 @@
 package agent
 
-import "time"
+import (
+	"time"
+
+	"atoll.dev/api/work"
+)
 
 const (
 	// deletedMemory is how long the agent refuses specs that the server ordered
@@ -22,7 +26,7 @@ const (
 // generation, or below, is older than the deletion. Servers that name no life
 // begin again at generation 1; the agent refuses none of their specs.
 type deletedWorks struct {
-	byID  map[workID]deletedWork
+	byID  map[work.ID]deletedWork
 	order []deletedID // by time
 }
 
@@ -33,11 +37,11 @@ type deletedWork struct {
 }
 
 type deletedID struct {
-	id workID
+	id work.ID
 	at time.Time
 }
 
-func newDeletedWorks() deletedWorks { return deletedWorks{byID: map[workID]deletedWork{}} }
+func newDeletedWorks() deletedWorks { return deletedWorks{byID: map[work.ID]deletedWork{}} }
 
 // add remembers a finished deletion.
 func (d *deletedWorks) add(s *spec, now time.Time) {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"atoll.dev/api/work"
 )
 
 // TestI9AnOrderBeforeTheDeletionIsRefused: a create or an update that
@@ -52,7 +54,7 @@ func TestI9AnOrderBeforeTheDeletionIsRefused(t *testing.T) {
 		{"an order that comes much later", spec{Generation: 3, Life: "one"}, spec{Generation: 1, Life: "one"},
 			deletedMemory + time.Second},
 	} {
-		in.deleted.ID = workID(fmt.Sprint("x", i))
+		in.deleted.ID = work.ID(fmt.Sprint("x", i))
 		in.spec.ID = in.deleted.ID
 		c.deleted.add(&in.deleted, now)
 		now = now.Add(in.later)
@@ -67,7 +69,7 @@ func TestDeletedWorksAreBounded(t *testing.T) {
 	d := newDeletedWorks()
 	now := time.Unix(1000, 0)
 	for i := range 3 * maxDeleted {
-		d.add(&spec{ID: workID(fmt.Sprint(i)), Generation: 1, Life: "one"}, now)
+		d.add(&spec{ID: work.ID(fmt.Sprint(i)), Generation: 1, Life: "one"}, now)
 	}
 	if len(d.byID) > maxDeleted || len(d.order) > maxDeleted {
 		t.Errorf("%d works are remembered", len(d.byID))

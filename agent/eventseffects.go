@@ -23,13 +23,13 @@ type (
 	}
 	// evDurable reports that the spec is on disk.
 	evDurable struct {
-		id   workID
+		id   work.ID
 		spec *spec
 	}
 	// evPossibleDurable reports that these objects are on disk as possible
 	// objects of the work.
 	evPossibleDurable struct {
-		id      workID
+		id      work.ID
 		objects []identity
 	}
 	// evCeilingDurable reports that a ceiling of sequence ids is on disk.
@@ -55,7 +55,7 @@ type (
 	// evAMWDone answers effCreateAMW, effTakeOverAMW, effDeleteAMW,
 	// effFinalizeAMW and effRecordAMW.
 	evAMWDone struct {
-		id                workID
+		id                work.ID
 		name              amwName
 		op                amwOp
 		formerDeleted     amwName   // the former AMW, when the take-over deleted it
@@ -71,7 +71,7 @@ type (
 	// evApplied answers effApply.
 	evApplied struct {
 		onlyRead bool // nothing was written
-		id       workID
+		id       work.ID
 		ordinal  int
 		key      objectKey
 		hash     string
@@ -81,7 +81,7 @@ type (
 	}
 	// evRemoved answers effRemove.
 	evRemoved struct {
-		id  workID
+		id  work.ID
 		key objectKey
 		was removalOutcome
 		err *opError
@@ -101,10 +101,10 @@ type (
 	// evDigest brings the server's answer to a digest.
 	evDigest struct{ answer work.DigestAnswer }
 	// evSpecsRequested brings the server's request for works that it lost.
-	evSpecsRequested struct{ ids []string }
+	evSpecsRequested struct{ ids []work.ID }
 	// evSent answers effSend.
 	evSent struct {
-		id       workID
+		id       work.ID
 		seq      int64
 		hash     string
 		accepted bool
@@ -127,14 +127,14 @@ type (
 	effDiscover struct{ gvk schema.GroupVersionKind }
 	// effCreateAMW creates an AMW, or corrects the spec of an existing one.
 	effCreateAMW struct {
-		id     workID
+		id     work.ID
 		name   amwName
 		labels map[string]string
 	}
 	// effTakeOverAMW makes the work's AMW the owner of all objects of a former
 	// AMW of the work, records them in it, and deletes the former AMW.
 	effTakeOverAMW struct {
-		id         workID
+		id         work.ID
 		name       amwName
 		uid        types.UID
 		former     amwName
@@ -145,18 +145,18 @@ type (
 		applied    []resourceRef     // the objects of both AMWs
 	}
 	effDeleteAMW struct {
-		id   workID
+		id   work.ID
 		name amwName
 		uid  types.UID
 	}
 	effFinalizeAMW struct {
-		id         workID
+		id         work.ID
 		name       amwName
 		uid        types.UID
 		finalizers []string // those that stay
 	}
 	effRecordAMW struct {
-		id      workID
+		id      work.ID
 		name    amwName
 		uid     types.UID
 		applied []resourceRef
@@ -167,7 +167,7 @@ type (
 	effApply struct {
 		onlyRead      bool
 		onlyAuthorize bool
-		id            workID
+		id            work.ID
 		ordinal       int
 		key           objectKey
 		gvk           schema.GroupVersionKind
@@ -182,7 +182,7 @@ type (
 	}
 	// effRemove deletes an object, or only removes the work's owner reference.
 	effRemove struct {
-		id      workID
+		id      work.ID
 		key     objectKey
 		uid     types.UID // of the instance that the work applied; "" when unknown
 		owner   types.UID // of the work's AMW; "" when that does not exist
@@ -267,13 +267,13 @@ type mapping struct {
 	notBefore    time.Time // a change of a CustomResourceDefinition starts no discovery before
 	err          string
 	failures     int // discoveries in a row without an answer
-	waitingWorks map[workID]bool
+	waitingWorks map[work.ID]bool
 }
 
 // amwState is an AppliedManifestWork.
 type amwState struct {
 	name       amwName
-	work       workID // from its annotation; "" without one
+	work       work.ID // from its annotation; "" without one
 	uid        types.UID
 	rv         uint64
 	deleting   bool

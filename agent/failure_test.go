@@ -27,15 +27,15 @@ func (w *world) logFailure(t *testing.T) {
 		return
 	}
 	for _, id := range slices.Sorted(maps.Keys(c.works)) {
-		work := c.works[id]
-		t.Logf("work %s: %s", id, work.describe())
-		keys := map[objectKey]bool{{GroupVersionResource: appliedWorks, Name: c.cfg.hubHash + "-" + string(work.amw)}: true}
-		for _, m := range work.manifests {
+		held := c.works[id]
+		t.Logf("work %s: %s", id, held.describe())
+		keys := map[objectKey]bool{{GroupVersionResource: appliedWorks, Name: c.cfg.hubHash + "-" + string(held.amw)}: true}
+		for _, m := range held.manifests {
 			if m.key.Resource != "" {
 				keys[m.key] = true
 			}
 		}
-		for key := range work.removals {
+		for key := range held.removals {
 			keys[key] = true
 		}
 		for _, key := range slices.SortedFunc(maps.Keys(keys), compareKeys) {

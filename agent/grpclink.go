@@ -67,7 +67,7 @@ var errRejected = errors.New("the server refuses the event")
 // answers a published event once it is durable.
 type grpcLink struct {
 	o         GRPCOptions
-	consumer  string
+	consumer  work.Consumer
 	receive   func(context.Context, bus.Message)
 	connected func(context.Context)
 	log       *slog.Logger
@@ -81,7 +81,7 @@ type grpcLink struct {
 	why    error
 }
 
-func newGRPCLink(o GRPCOptions, consumer string, receive func(context.Context, bus.Message),
+func newGRPCLink(o GRPCOptions, consumer work.Consumer, receive func(context.Context, bus.Message),
 	connected func(context.Context), log *slog.Logger) *grpcLink {
 	return &grpcLink{
 		o: o.withDefaults(), consumer: consumer, receive: receive, connected: connected, log: log,
@@ -136,7 +136,7 @@ func (l *grpcLink) serve(ctx context.Context) error {
 		func() { cancel(errors.New("the server did not answer the subscription in time")) },
 	)
 	defer slow.Stop()
-	stream, err := client.Subscribe(ctx, &cloudevents.SubscriptionRequest{ClusterName: l.consumer,
+	stream, err := client.Subscribe(ctx, &cloudevents.SubscriptionRequest{ClusterName: string(l.consumer),
 		DataType: work.DataType})
 	if err != nil {
 		return l.down(err)

@@ -277,7 +277,7 @@ func (b *broker) client(t testing.TB, name string) bus.ClientOptions {
 // of each work, answers resyncs, and repeats unacknowledged deletions.
 type server struct {
 	t        testing.TB
-	consumer string
+	consumer work.Consumer
 	client   *bus.Client
 	topic    string
 
@@ -308,7 +308,7 @@ type bundle struct {
 	first      time.Time // of the first status of this generation
 }
 
-func startServer(t testing.TB, b *broker, consumer string) *server {
+func startServer(t testing.TB, b *broker, consumer work.Consumer) *server {
 	t.Helper()
 	s := &server{
 		t: t, consumer: consumer, changed: make(
@@ -353,7 +353,7 @@ func (s *server) receive(ctx context.Context, m bus.Message) {
 		s.received++
 		s.mu.Unlock()
 	}
-	if ext[work.ExtClusterName] != s.consumer {
+	if work.Consumer(ext[work.ExtClusterName]) != s.consumer {
 		s.t.Errorf("an event for cluster %q on the topic of %q", ext[work.ExtClusterName], s.consumer)
 	}
 	switch m.Event.Type {
@@ -433,7 +433,7 @@ func (s *server) status(e bus.Event) {
 func (s *server) resync(ctx context.Context, list work.SpecVersions) {
 	known := map[string]int64{}
 	for _, v := range list.Versions {
-		known[v.ID] = v.Version
+		known[string(v.ID)] = v.Version
 	}
 	s.mu.Lock()
 	s.resyncs = append(s.resyncs, list.Versions)
@@ -454,7 +454,7 @@ func (s *server) resync(ctx context.Context, list work.SpecVersions) {
 		if x.b.deleting {
 			kind = work.SpecDelete
 		}
-		if err := s.publish(ctx, kind, x.id, x.b); err != nil {
+		if err := s.publish(ctx, kind, work.ID(x.id), x.b); err != nil {
 			return // the agent will ask again
 		}
 	}
@@ -464,7 +464,7 @@ func (s *server) askStatuses(ctx context.Context) {
 	s.mu.Lock()
 	var list work.StatusHashes
 	for id, b := range s.bundles {
-		list.Hashes = append(list.Hashes, work.StatusHash{ID: id, Hash: b.hash})
+		list.Hashes = append(list.Hashes, work.StatusHash{ID: work.ID(id), Hash: b.hash})
 	}
 	s.mu.Unlock()
 	if len(list.Hashes) == 0 {
@@ -478,22 +478,22 @@ func (s *server) askStatuses(ctx context.Context) {
 	_ = s.client.Publish(ctx, s.topic, bus.Event{
 		ID: fmt.Sprint(
 			time.Now().UnixNano()), Source: "maestro", Type: work.StatusResync, DataContentType: "application/json",
-		Extensions: map[string]string{work.ExtClusterName: s.consumer}, Data: data,
+		Extensions: map[string]string{work.ExtClusterName: string(s.consumer)}, Data: data,
 	})
 }
 
-func (s *server) publish(ctx context.Context, kind, id string, b bundle) error {
+func (s *server) publish(ctx context.Context, kind string, id work.ID, b bundle) error {
 	ext := map[string]string{
-		work.ExtClusterName: s.consumer, work.ExtResourceID: id, work.ExtResourceVersion: strconv.FormatInt(
+		work.ExtClusterName: string(s.consumer), work.ExtResourceID: string(id), work.ExtResourceVersion: strconv.FormatInt(
 			b.generation, 10),
-		work.ExtMetadata: `{"name":"` + id + `"}`,
+		work.ExtMetadata: string(`{"name":"` + id + `"}`),
 	}
 	if b.deleting {
 		ext[work.ExtDeletionTimestamp] = time.Now().UTC().Format(time.RFC3339)
 	}
 	s.mu.Lock()
 	s.specs++
-	if name := s.names[id]; name != "" {
+	if name := s.names[string(id)]; name != "" {
 		ext[work.ExtMetadata] = `{"name":"` + name + `"}`
 	}
 	s.mu.Unlock()
@@ -505,17 +505,17 @@ func (s *server) publish(ctx context.Context, kind, id string, b bundle) error {
 
 // apply orders a bundle: it creates it or makes the next generation. A resync delivers orders that
 // the broker dropped.
-func (s *server) apply(id string, w work.Bundle) {
+func (s *server) apply(id work.ID, w work.Bundle) {
 	s.t.Helper()
 	data, err := json.Marshal(w)
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	s.mu.Lock()
-	b, kind := s.bundles[id], work.SpecUpdate
+	b, kind := s.bundles[string(id)], work.SpecUpdate
 	if b == nil {
 		b, kind = &bundle{}, work.SpecCreate
-		s.bundles[id] = b
+		s.bundles[string(id)] = b
 	}
 	b.generation++
 	b.data = data
@@ -524,9 +524,9 @@ func (s *server) apply(id string, w work.Bundle) {
 	_ = s.publish(context.Background(), kind, id, send)
 }
 
-func (s *server) delete(id string) {
+func (s *server) delete(id work.ID) {
 	s.mu.Lock()
-	b := s.bundles[id]
+	b := s.bundles[string(id)]
 	b.deleting = true
 	send := *b
 	s.mu.Unlock()
@@ -563,13 +563,13 @@ func (s *server) await(what string, ok func() bool) {
 }
 
 // awaitCondition waits for a work condition of the present generation.
-func (s *server) awaitCondition(id, condition string, status metav1.ConditionStatus) {
+func (s *server) awaitCondition(id work.ID, condition string, status metav1.ConditionStatus) {
 	s.t.Helper()
 	s.await(fmt.Sprintf("%s %s=%s", id, condition, status), func() bool { return s.has(id, condition, status) })
 }
 
-func (s *server) has(id, condition string, status metav1.ConditionStatus) bool {
-	b := s.bundles[id]
+func (s *server) has(id work.ID, condition string, status metav1.ConditionStatus) bool {
+	b := s.bundles[string(id)]
 	if b == nil || b.status == nil || b.observed != b.generation {
 		return false
 	}
@@ -577,21 +577,21 @@ func (s *server) has(id, condition string, status metav1.ConditionStatus) bool {
 	return c != nil && c.Status == status
 }
 
-func (s *server) awaitApplied(id string) {
+func (s *server) awaitApplied(id work.ID) {
 	s.t.Helper()
 	s.awaitCondition(id, workv1.WorkApplied, metav1.ConditionTrue)
 }
 
-func (s *server) awaitGone(id string) {
+func (s *server) awaitGone(id work.ID) {
 	s.t.Helper()
-	s.await(id+" gone", func() bool { return s.bundles[id] == nil })
+	s.await(string(id+" gone"), func() bool { return s.bundles[string(id)] == nil })
 }
 
 // manifest is the last status of one manifest.
-func (s *server) manifest(id string, ordinal int) workv1.ManifestCondition {
+func (s *server) manifest(id work.ID, ordinal int) workv1.ManifestCondition {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.bundles[id].status.ResourceStatus[ordinal]
+	return s.bundles[string(id)].status.ResourceStatus[ordinal]
 }
 
 // running is an agent that serves.
@@ -600,14 +600,14 @@ type running struct {
 	stop func()
 }
 
-func agentOptions(t testing.TB, c *cluster, b *broker, consumer, dir string) Options {
+func agentOptions(t testing.TB, c *cluster, b *broker, consumer work.Consumer, dir string) Options {
 	level := slog.LevelWarn
 	if os.Getenv("AGENT_TEST_DEBUG") != "" {
 		level = slog.LevelDebug
 	}
 	return Options{
-		Consumer: consumer, Kube: c.agent, Bus: b.client(t, consumer), BrokerHost: "broker.test:" +
-			consumer, DataDir: dir,
+		Consumer: consumer, Kube: c.agent, Bus: b.client(t, string(consumer)), BrokerHost: string("broker.test:" +
+			consumer), DataDir: dir,
 		Log:       slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: level})),
 		ListAfter: 20 * time.Millisecond, // the test's server compares no digests
 	}
@@ -640,7 +640,7 @@ func startAgent(t testing.TB, o Options, change ...func(*Agent)) *running {
 type world struct {
 	*cluster
 	ns       string
-	consumer string
+	consumer work.Consumer
 	broker   *broker
 	server   *server
 	dir      string
@@ -650,7 +650,7 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	c, ns := sharedCluster(t)
-	w := &world{cluster: c, ns: ns, consumer: ns, broker: startBroker(t), dir: t.TempDir()}
+	w := &world{cluster: c, ns: ns, consumer: work.Consumer(ns), broker: startBroker(t), dir: t.TempDir()}
 	w.server = startServer(t, w.broker, w.consumer)
 	w.agent = startAgent(t, agentOptions(t, c, w.broker, w.consumer, w.dir))
 	t.Cleanup(func() {
@@ -667,7 +667,9 @@ func (w *world) restart(t *testing.T) {
 	w.agent = startAgent(t, agentOptions(t, w.cluster, w.broker, w.consumer, w.dir))
 }
 
-func (w *world) amw(id string) string { return hubHash("broker.test:"+w.consumer) + "-" + id }
+func (w *world) amw(id work.ID) string {
+	return hubHash(string("broker.test:"+w.consumer)) + "-" + string(id)
+}
 
 func configMap(ns, name string, data ...string) json.RawMessage {
 	m := map[string]string{}

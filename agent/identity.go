@@ -11,9 +11,6 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// workID is a bundle's id: the ManifestWork's name in its consumer.
-type workID string
-
 // amwName is the name of an AppliedManifestWork without the hash of its hub.
 type amwName string
 

@@ -507,10 +507,10 @@ func TestUpdateStrategies(t *testing.T) {
 func TestARestartRequestsNoKnownWork(t *testing.T) {
 	w := newWorld(t)
 	for i := range 300 {
-		w.server.apply(fmt.Sprint("work-", i), manifests(configMap(w.ns, fmt.Sprint("c", i), "k", "1")))
+		w.server.apply(work.ID(fmt.Sprint("work-", i)), manifests(configMap(w.ns, fmt.Sprint("c", i), "k", "1")))
 	}
 	for i := range 300 {
-		w.server.awaitApplied(fmt.Sprint("work-", i))
+		w.server.awaitApplied(work.ID(fmt.Sprint("work-", i)))
 	}
 	versions := map[string]string{}
 	for i := range 300 {
@@ -581,11 +581,11 @@ func TestAWipedOrDamagedStoreDeletesNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			for i := range 5 {
-				w.server.apply(fmt.Sprint("work-", i), manifests(configMap(w.ns, fmt.Sprint("c", i), "k", "1")))
+				w.server.apply(work.ID(fmt.Sprint("work-", i)), manifests(configMap(w.ns, fmt.Sprint("c", i), "k", "1")))
 			}
 			for i := range 5 {
-				w.server.awaitApplied(fmt.Sprint("work-", i))
-				w.awaitObject(t, appliedWorks, "", w.amw(fmt.Sprint("work-", i)),
+				w.server.awaitApplied(work.ID(fmt.Sprint("work-", i)))
+				w.awaitObject(t, appliedWorks, "", w.amw(work.ID(fmt.Sprint("work-", i))),
 					func(u *unstructured.Unstructured) bool { return len(appliedResourcesOf(u)) == 1 })
 			}
 			uid := w.get(t, configMaps, w.ns, "c0").GetUID()
@@ -606,7 +606,7 @@ func TestAWipedOrDamagedStoreDeletesNothing(t *testing.T) {
 			w.server.awaitGone("work-2")
 			w.awaitGone(t, configMaps, w.ns, "c2")
 			for _, i := range []int{0, 3, 4} {
-				w.server.awaitApplied(fmt.Sprint("work-", i))
+				w.server.awaitApplied(work.ID(fmt.Sprint("work-", i)))
 			}
 			if got := w.get(t, configMaps, w.ns, "c0").GetUID(); got != uid {
 				t.Error("c0 was made anew")
@@ -682,26 +682,26 @@ func TestI9AThousandChangesWhileTheAgentIsAway(t *testing.T) {
 	w := newWorld(t)
 	id := func(i int) string { return fmt.Sprintf("work-%04d", i) }
 	for i := range 400 {
-		w.server.apply(id(i), manifests(configMap(w.ns, id(i), "k", "1")))
+		w.server.apply(work.ID(id(i)), manifests(configMap(w.ns, id(i), "k", "1")))
 	}
 	for i := range 400 {
-		w.server.awaitApplied(id(i))
+		w.server.awaitApplied(work.ID(id(i)))
 	}
 	w.agent.stop()
 	for i := range 200 {
-		w.server.delete(id(i))
+		w.server.delete(work.ID(id(i)))
 	}
 	for i := 200; i < 400; i++ {
-		w.server.apply(id(i), manifests(configMap(w.ns, id(i), "k", "2")))
+		w.server.apply(work.ID(id(i)), manifests(configMap(w.ns, id(i), "k", "2")))
 	}
 	for i := 400; i < 1000; i++ {
-		w.server.apply(id(i), manifests(configMap(w.ns, id(i), "k", "2")))
+		w.server.apply(work.ID(id(i)), manifests(configMap(w.ns, id(i), "k", "2")))
 	}
 	start := time.Now()
 	w.agent = startAgent(t, agentOptions(t, w.cluster, w.broker, w.consumer, w.dir))
 	w.server.await("all deletions and updates", func() bool {
 		for i := range 1000 {
-			if i < 200 && w.server.bundles[id(i)] != nil || i >= 200 && !w.server.has(id(i), workv1.WorkApplied,
+			if i < 200 && w.server.bundles[id(i)] != nil || i >= 200 && !w.server.has(work.ID(id(i)), workv1.WorkApplied,
 				metav1.ConditionTrue) {
 				return false
 			}
@@ -741,8 +741,8 @@ func TestI6MalformedEventsAreDroppedAndOthersApplied(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	known := func(id, version string) map[string]string {
-		return map[string]string{work.ExtClusterName: w.consumer, work.ExtResourceID: id,
+	known := func(id work.ID, version string) map[string]string {
+		return map[string]string{work.ExtClusterName: string(w.consumer), work.ExtResourceID: string(id),
 			work.ExtResourceVersion: version}
 	}
 	send("no.such.type", nil, "")
@@ -773,8 +773,8 @@ func TestI6MalformedEventsAreDroppedAndOthersApplied(t *testing.T) {
 	w.server.delete("unknown")
 	w.server.awaitGone("unknown")
 	for _, id := range []string{"odd", "empty"} {
-		w.server.delete(id)
-		w.server.awaitGone(id)
+		w.server.delete(work.ID(id))
+		w.server.awaitGone(work.ID(id))
 	}
 }
 
@@ -811,8 +811,8 @@ func TestStaleSpecsAreDroppedAndEqualSpecsChangeNothing(t *testing.T) {
 func TestAStatusResyncComparesHashes(t *testing.T) {
 	w := newWorld(t)
 	for _, id := range []string{"one", "two"} {
-		w.server.apply(id, manifests(configMap(w.ns, id, "k", "1")))
-		w.server.awaitApplied(id)
+		w.server.apply(work.ID(id), manifests(configMap(w.ns, id, "k", "1")))
+		w.server.awaitApplied(work.ID(id))
 	}
 	w.server.mu.Lock()
 	w.server.bundles["one"].hash = "forgotten"
@@ -826,7 +826,7 @@ func TestAStatusResyncComparesHashes(t *testing.T) {
 	w.server.mu.Unlock()
 	err := w.server.client.Publish(t.Context(), w.server.topic, bus.Event{
 		ID: "all", Source: "maestro", Type: work.StatusResync, Extensions: map[string]string{
-			work.ExtClusterName: w.consumer}, Data: []byte(`{"statusHashes":[]}`),
+			work.ExtClusterName: string(w.consumer)}, Data: []byte(`{"statusHashes":[]}`),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -837,8 +837,8 @@ func TestAStatusResyncComparesHashes(t *testing.T) {
 func TestTheAgentPublishesHeartbeats(t *testing.T) {
 	c, ns := sharedCluster(t)
 	b := startBroker(t)
-	s := startServer(t, b, ns)
-	o := agentOptions(t, c, b, ns, t.TempDir())
+	s := startServer(t, b, work.Consumer(ns))
+	o := agentOptions(t, c, b, work.Consumer(ns), t.TempDir())
 	o.SeenEvery = 10 * time.Millisecond
 	startAgent(t, o)
 	s.await("three heartbeats", func() bool { return s.seen >= 3 })

@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/rest"
 	workv1 "open-cluster-management.io/api/work/v1"
 
+	"atoll.dev/api/work"
 	"atoll.dev/bus"
 	"atoll.dev/plane/planetest"
 )
@@ -66,7 +67,7 @@ func serveChild(file string) error {
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(c.CA)
 	a, err := New(Options{
-		Consumer: c.Consumer, BrokerHost: c.BrokerHost, DataDir: c.Dir,
+		Consumer: work.Consumer(c.Consumer), BrokerHost: c.BrokerHost, DataDir: c.Dir,
 		Kube: &rest.Config{Host: c.Host, BearerToken: c.Token, TLSClientConfig: rest.TLSClientConfig{CAData: c.KubeCA}},
 		Bus: bus.ClientOptions{Addr: c.Addr, TLS: &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: pool,
 			MinVersion: tls.VersionTLS13}},
@@ -88,14 +89,14 @@ type child struct {
 
 func startChild(t *testing.T, w *world) *child {
 	t.Helper()
-	cfg := w.broker.ca.config(t, w.consumer)
+	cfg := w.broker.ca.config(t, string(w.consumer))
 	key, err := x509.MarshalPKCS8PrivateKey(cfg.Certificates[0].PrivateKey)
 	if err != nil {
 		t.Fatal(err)
 	}
 	encode := func(kind string, der []byte) []byte { return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}) }
 	data, err := json.Marshal(childConfig{
-		Consumer: w.consumer, Addr: w.broker.addr, BrokerHost: "broker.test:" + w.consumer, Dir: w.dir,
+		Consumer: string(w.consumer), Addr: w.broker.addr, BrokerHost: string("broker.test:" + w.consumer), Dir: w.dir,
 		Host: w.cluster.agent.Host, Token: w.cluster.agent.BearerToken, KubeCA: w.cluster.agent.CAData,
 		CA: encode("CERTIFICATE", w.broker.ca.cert.Raw), Cert: encode("CERTIFICATE",
 			cfg.Certificates[0].Certificate[0]), Key: encode("PRIVATE KEY", key),
@@ -141,7 +142,7 @@ func TestI12TheAgentConvergesAfterKills(t *testing.T) {
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
 	c, ns := sharedCluster(t)
-	w := &world{cluster: c, ns: ns, consumer: ns, broker: startBroker(t), dir: t.TempDir()}
+	w := &world{cluster: c, ns: ns, consumer: work.Consumer(ns), broker: startBroker(t), dir: t.TempDir()}
 	w.server = startServer(t, w.broker, w.consumer)
 
 	ordered := map[string]map[string]string{} // objects of each work, with their value
@@ -157,7 +158,7 @@ func TestI12TheAgentConvergesAfterKills(t *testing.T) {
 		}
 		if ordered[id] != nil && b != nil && r.IntN(4) == 0 {
 			delete(ordered, id)
-			w.server.delete(id)
+			w.server.delete(work.ID(id))
 			return
 		}
 		value++
@@ -172,7 +173,7 @@ func TestI12TheAgentConvergesAfterKills(t *testing.T) {
 			bundle.Manifests = append(bundle.Manifests, configMap(ns, name, "k", objects[name]))
 		}
 		ordered[id] = objects
-		w.server.apply(id, bundle)
+		w.server.apply(work.ID(id), bundle)
 	}
 	for range 15 {
 		agent := startChild(t, w)
@@ -204,7 +205,7 @@ func TestI12TheAgentConvergesAfterKills(t *testing.T) {
 	for id, objects := range ordered {
 		maps.Copy(want, objects)
 		if len(objects) > 0 {
-			w.server.awaitApplied(id)
+			w.server.awaitApplied(work.ID(id))
 		}
 	}
 	w.server.await("the deletions", func() bool { return len(w.server.bundles) == len(ordered) })
@@ -213,7 +214,7 @@ func TestI12TheAgentConvergesAfterKills(t *testing.T) {
 			continue
 		}
 		w.server.await(id+" without manifests", func() bool {
-			return w.server.has(id, workv1.WorkAvailable,
+			return w.server.has(work.ID(id), workv1.WorkAvailable,
 				metav1.ConditionUnknown) && !b.deleting
 		})
 	}
@@ -246,7 +247,7 @@ func TestI12TheAgentConvergesAfterKills(t *testing.T) {
 			missing = fmt.Sprint("of ", slices.Sorted(maps.Keys(ordered)), " some have none")
 			for name, u := range all {
 				for id := range ordered {
-					if name == w.amw(id) {
+					if name == w.amw(work.ID(id)) {
 						n++
 						if len(appliedResourcesOf(u)) != len(ordered[id]) {
 							missing = fmt.Sprintf("%s (deleting: %v) lists %v, want %v", id, u.GetDeletionTimestamp(),

@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"atoll.dev/api/work"
+
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -35,15 +37,16 @@ type kube struct {
 	config     *rest.Config
 	allowances allowances
 
-	consumer, hubHash, agentID string
-	otherHubs                  atomic.Int64 // AppliedManifestWorks of other hubs that are in the cluster
+	consumer         work.Consumer
+	hubHash, agentID string
+	otherHubs        atomic.Int64 // AppliedManifestWorks of other hubs that are in the cluster
 
 	mapMu  sync.Mutex
 	mapper meta.RESTMapper // result of the last discovery; nil before the first
 	asked  time.Time       // when the last discovery was made
 }
 
-func newKube(cfg *rest.Config, wanted *registry, consumer, hubHash, agentID string) (*kube, error) {
+func newKube(cfg *rest.Config, wanted *registry, consumer work.Consumer, hubHash, agentID string) (*kube, error) {
 	dyn, err := dynamic.NewForConfig(cfg)
 	if err != nil {
 		return nil, err

@@ -18,7 +18,7 @@ func (c *core) mapManifest(w *workState, m *manifestState) bool {
 	}
 	mp := c.mappings[m.gvk]
 	if mp == nil {
-		mp = &mapping{waitingWorks: map[workID]bool{}}
+		mp = &mapping{waitingWorks: map[work.ID]bool{}}
 		c.mappings[m.gvk] = mp
 	}
 	if !mp.known {
@@ -97,7 +97,7 @@ func (c *core) handleMapped(ev evMapped) {
 	}
 	mp.inFlight = false
 	waiting := mp.waitingWorks
-	mp.waitingWorks = map[workID]bool{}
+	mp.waitingWorks = map[work.ID]bool{}
 	if ev.err == nil || ev.err.kind != errTransport {
 		mp.failures = 0
 	}

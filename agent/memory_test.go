@@ -21,7 +21,8 @@ func TestMemoryOf10000Objects(t *testing.T) {
 	for name, rules := range map[string]bool{"metadata": false, "feedback": true} {
 		t.Run(name, func(t *testing.T) {
 			c, ns := sharedCluster(t)
-			w := &world{cluster: c, ns: ns, consumer: ns[max(0, len(ns)-40):], broker: startBroker(t), dir: t.TempDir()}
+			w := &world{cluster: c, ns: ns, consumer: work.Consumer(ns[max(0, len(ns)-40):]), broker: startBroker(t),
+				dir: t.TempDir()}
 			w.server = startServer(t, w.broker, w.consumer)
 			agent := startChild(t, w)
 			const works, each = 1000, 10
@@ -42,10 +43,10 @@ func TestMemoryOf10000Objects(t *testing.T) {
 						ConditionRules: []workv1.ConditionRule{celRule("Ready", `object.data.k == "1"`)},
 					}}
 				}
-				w.server.apply(fmt.Sprint("work-", i), b)
+				w.server.apply(work.ID(fmt.Sprint("work-", i)), b)
 			}
 			for i := range works {
-				w.server.awaitApplied(fmt.Sprint("work-", i))
+				w.server.awaitApplied(work.ID(fmt.Sprint("work-", i)))
 			}
 			t.Logf("%d objects in %v", works*each, time.Since(began))
 			agent.check(t, "applied")

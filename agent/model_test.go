@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"atoll.dev/api/work"
+
 	"k8s.io/apimachinery/pkg/types"
 	workv1 "open-cluster-management.io/api/work/v1"
 	"pgregory.net/rapid"
@@ -33,7 +35,7 @@ type model struct {
 	kindUnknown bool
 
 	// The disk: durable records, and those appended since.
-	disk      map[workID]savedWork
+	disk      map[work.ID]savedWork
 	ceiling   int64
 	unflushed []effPersist
 
@@ -42,9 +44,9 @@ type model struct {
 	sends  []*statusEvent
 
 	// The server.
-	orders            map[workID]*modelOrder
-	lastGenerations   map[workID]int64 // the last generation of works that are gone
-	specsInFlight     []evSpec         // specs on the wire
+	orders            map[work.ID]*modelOrder
+	lastGenerations   map[work.ID]int64 // the last generation of works that are gone
+	specsInFlight     []evSpec          // specs on the wire
 	online            bool
 	apiUp             bool
 	denied            bool      // executors may do nothing
@@ -98,8 +100,8 @@ func newModel(t *rapid.T) *model {
 
 func emptyModel() *model {
 	return &model{
-		now: noon, objects: map[objectKey]*modelObject{}, amws: map[amwName]*amwState{}, disk: map[workID]savedWork{},
-		orders: map[workID]*modelOrder{}, lastGenerations: map[workID]int64{}, apiUp: true, trace: func(effect) {},
+		now: noon, objects: map[objectKey]*modelObject{}, amws: map[amwName]*amwState{}, disk: map[work.ID]savedWork{},
+		orders: map[work.ID]*modelOrder{}, lastGenerations: map[work.ID]int64{}, apiUp: true, trace: func(effect) {},
 		isInterrupted: func() bool { return false },
 	}
 }
@@ -112,7 +114,7 @@ func (m *model) restart() {
 	m.wanted, m.watched = map[objectKey][]*ruleset{}, false
 	m.calls, m.events, m.sends, m.specsInFlight, m.unflushed = nil, nil, nil, nil, nil
 	m.online = false
-	works := map[workID]savedWork{}
+	works := map[work.ID]savedWork{}
 	maps.Copy(works, m.disk)
 	m.handle(m.core.load(works, m.ceiling, m.now))
 	m.listAMWs()

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"atoll.dev/api/work"
+
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	workv1 "open-cluster-management.io/api/work/v1"
@@ -54,11 +56,11 @@ func (m *model) showAMWChange(name amwName, was *amwState) {
 }
 
 // amwsOf are the AMWs of a work, under whatever name.
-func (m *model) amwsOf(id workID) []*amwState {
+func (m *model) amwsOf(id work.ID) []*amwState {
 	var all []*amwState
 	for _, name := range slices.Sorted(maps.Keys(m.amws)) {
 		a, w := m.amws[name], m.core.works[id]
-		if a.work == id || a.work == "" && (w != nil && w.amw == name || workID(name) == id &&
+		if a.work == id || a.work == "" && (w != nil && w.amw == name || work.ID(name) == id &&
 			m.core.nameHolders[name] == "") {
 			all = append(all, a)
 		}
@@ -89,7 +91,7 @@ func (m *model) execute(e effect) event {
 		}
 		if a.foreign || !a.belongsTo(e.id) {
 			a.foreign = false
-			if workID(e.name) != e.id {
+			if work.ID(e.name) != e.id {
 				a.work = e.id
 			}
 			m.showAMWChange(e.name, nil)
@@ -378,7 +380,7 @@ func (m *model) drift(kind int) {
 // AppliedManifestWork with the work's id as name.
 func (m *model) rename(a *amwState) {
 	name := amwName(a.creator())
-	if a.deleting || m.amws[name] != nil || m.orders[workID(name)] == nil {
+	if a.deleting || m.amws[name] != nil || m.orders[work.ID(name)] == nil {
 		return
 	}
 	former := &amwState{name: name, uid: m.newUID(), finalizers: a.finalizers, applied: a.applied}

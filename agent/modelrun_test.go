@@ -7,11 +7,13 @@ import (
 	"testing"
 	"time"
 
+	"atoll.dev/api/work"
+
 	workv1 "open-cluster-management.io/api/work/v1"
 	"pgregory.net/rapid"
 )
 
-func (m *model) ids() []workID { return []workID{"a", "b", "c"} }
+func (m *model) ids() []work.ID { return []work.ID{"a", "b", "c"} }
 
 // act does one random thing.
 func (m *model) act() {

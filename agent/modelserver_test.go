@@ -15,7 +15,7 @@ import (
 	"atoll.dev/internal/digest"
 )
 
-func (m *model) order(id workID) {
+func (m *model) order(id work.ID) {
 	o := m.orders[id]
 	if o == nil {
 		// A real server begins at 1 again. Here an acknowledgement of the life
@@ -55,7 +55,7 @@ func (m *model) order(id workID) {
 	m.publish(id)
 }
 
-func (m *model) publish(id workID) {
+func (m *model) publish(id work.ID) {
 	o := m.orders[id]
 	b := work.Bundle{}
 	for _, name := range slices.Sorted(maps.Keys(o.objects)) {
@@ -130,7 +130,7 @@ func (m *model) compareDigests(say effPublish) {
 	}
 	var ours []work.WorkState
 	for id, o := range m.orders {
-		ours = append(ours, work.WorkState{ID: string(id), Version: o.generation, Deleting: o.deleting})
+		ours = append(ours, work.WorkState{ID: work.ID(id), Version: o.generation, Deleting: o.deleting})
 	}
 	switch data := say.data.(type) {
 	case work.Digest:
@@ -142,9 +142,9 @@ func (m *model) compareDigests(say effPublish) {
 		}
 		m.events = append(m.events, evDigest{a})
 	case work.BucketWorks:
-		known := map[workID]work.WorkState{}
+		known := map[work.ID]work.WorkState{}
 		for _, w := range data.Works {
-			known[workID(w.ID)] = w
+			known[work.ID(w.ID)] = w
 		}
 		for _, id := range slices.Sorted(maps.Keys(m.orders)) {
 			o, has := m.orders[id], known[id]
@@ -157,9 +157,9 @@ func (m *model) compareDigests(say effPublish) {
 }
 
 func (m *model) resync(versions []work.SpecVersion) {
-	known := map[workID]int64{}
+	known := map[work.ID]int64{}
 	for _, v := range versions {
-		known[workID(v.ID)] = v.Version
+		known[work.ID(v.ID)] = v.Version
 	}
 	for _, id := range slices.Sorted(maps.Keys(m.orders)) {
 		if o := m.orders[id]; o.deleting || known[id] < o.generation {

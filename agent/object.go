@@ -4,6 +4,8 @@ import (
 	"slices"
 	"time"
 
+	"atoll.dev/api/work"
+
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	workv1 "open-cluster-management.io/api/work/v1"
@@ -29,9 +31,9 @@ type observed struct {
 // object is one object that works apply, wait for or remove.
 type object struct {
 	key    objectKey
-	claims map[workID]*manifestState // by the works that apply it
+	claims map[work.ID]*manifestState // by the works that apply it
 	// waiting works are advanced when the object changes.
-	waiting   map[workID]bool
+	waiting   map[work.ID]bool
 	latest    *observed
 	sinceStep int // the step since which watches report it
 
@@ -64,7 +66,7 @@ const (
 func (c *core) ensureObject(key objectKey) *object {
 	o := c.objects[key]
 	if o == nil {
-		o = &object{key: key, claims: map[workID]*manifestState{}, waiting: map[workID]bool{},
+		o = &object{key: key, claims: map[work.ID]*manifestState{}, waiting: map[work.ID]bool{},
 			expected: map[string]bool{}, sinceStep: c.steps}
 		c.objects[key] = o
 		c.emit(effObserve{key: key})
@@ -134,9 +136,9 @@ func (c *core) reassignWriter(o *object) {
 }
 
 // waitForObject makes each change of an object advance the work.
-func (c *core) waitForObject(key objectKey, id workID) { c.ensureObject(key).waiting[id] = true }
+func (c *core) waitForObject(key objectKey, id work.ID) { c.ensureObject(key).waiting[id] = true }
 
-func (c *core) stopWaitingForObject(key objectKey, id workID) {
+func (c *core) stopWaitingForObject(key objectKey, id work.ID) {
 	if o := c.objects[key]; o != nil {
 		delete(o.waiting, id)
 		c.forgetIfUnused(o)
@@ -279,7 +281,7 @@ func (c *core) checkDrift(o *object) {
 		return
 	}
 	var chosen *manifestState
-	var by workID
+	var by work.ID
 	for id, m := range o.claims {
 		w := c.works[id]
 		if w == nil || m.inFlight || m.strategy.readOnly() || c.isComplete(w, m) {

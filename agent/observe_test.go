@@ -47,8 +47,8 @@ func withFeedbackOf(ns string, names ...string) work.Bundle {
 }
 
 // reported is the named feedback of a work's first manifest.
-func (s *server) reportedValue(id, name string) string {
-	b := s.bundles[id]
+func (s *server) reportedValue(id work.ID, name string) string {
+	b := s.bundles[string(id)]
 	if b == nil || b.status == nil || len(b.status.ResourceStatus) == 0 {
 		return ""
 	}
@@ -181,10 +181,10 @@ func TestRepairsOfAContestedObjectAreSpacedAndReported(t *testing.T) {
 }
 
 // contested reports whether the status of the work's first manifest has the condition.
-func (s *server) contested(id string) bool {
+func (s *server) contested(id work.ID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	b := s.bundles[id]
+	b := s.bundles[string(id)]
 	return b != nil && b.status != nil &&
 		meta.IsStatusConditionTrue(b.status.ResourceStatus[0].Conditions, conditionContested)
 }

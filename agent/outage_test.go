@@ -54,7 +54,7 @@ func (w *world) awaitLogNote(t *testing.T, note string) {
 // The agent ends with its context, and continues when the disk has room again.
 func TestAFullDiskDelaysOnlyNewWorks(t *testing.T) {
 	c, ns := sharedCluster(t)
-	w := &world{cluster: c, ns: ns, consumer: ns, broker: startBroker(t), dir: t.TempDir()}
+	w := &world{cluster: c, ns: ns, consumer: work.Consumer(ns), broker: startBroker(t), dir: t.TempDir()}
 	w.server = startServer(t, w.broker, w.consumer)
 	var full atomic.Bool
 	refuse := func(a *Agent) {
@@ -156,7 +156,7 @@ func TestRecordsWaitForTheDiskOncePerWork(t *testing.T) {
 // waits. Neither delays the cluster, and the agent sends dropped events again.
 func TestAnUnacknowledgedPublishDelaysNothingElse(t *testing.T) {
 	c, ns := sharedCluster(t)
-	w := &world{cluster: c, ns: ns, consumer: ns, broker: startBroker(t), dir: t.TempDir()}
+	w := &world{cluster: c, ns: ns, consumer: work.Consumer(ns), broker: startBroker(t), dir: t.TempDir()}
 	w.server = startServer(t, w.broker, w.consumer)
 	broker := &moodyLink{}
 	w.agent = startAgent(t, agentOptions(t, c, w.broker, w.consumer, w.dir), func(a *Agent) {
@@ -166,7 +166,7 @@ func TestAnUnacknowledgedPublishDelaysNothingElse(t *testing.T) {
 	w.server.apply("one", withFeedback(manifests(configMap(ns, "a", "k", "1"))))
 	w.server.awaitApplied("one")
 	for i := range 100 { // statuses in plenty
-		w.server.apply(fmt.Sprint("more-", i), manifests(configMap(ns, fmt.Sprint("more-", i), "k", "1")))
+		w.server.apply(work.ID(fmt.Sprint("more-", i)), manifests(configMap(ns, fmt.Sprint("more-", i), "k", "1")))
 	}
 	broker.drops.Store(true)
 	w.awaitRepair(t, "dropped")
@@ -176,7 +176,7 @@ func TestAnUnacknowledgedPublishDelaysNothingElse(t *testing.T) {
 	broker.blocks.Store(false)
 	w.awaitLogNote(t, "blocked")
 	for i := range 100 {
-		w.server.awaitApplied(fmt.Sprint("more-", i))
+		w.server.awaitApplied(work.ID(fmt.Sprint("more-", i)))
 	}
 }
 

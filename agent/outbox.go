@@ -15,7 +15,7 @@ type outgoing struct {
 
 // statusEvent is a status event for the bus.
 type statusEvent struct {
-	id       workID
+	id       work.ID
 	spec     *spec
 	status   work.Status
 	hash     string
@@ -31,9 +31,9 @@ type outbox struct {
 	window         int
 	online         bool
 	inFlight       int
-	pending        map[workID]*outItem
-	queue          []workID // works with a message to send, oldest first
-	retryScheduled bool     // the retry timer runs
+	pending        map[work.ID]*outItem
+	queue          []work.ID // works with a message to send, oldest first
+	retryScheduled bool      // the retry timer runs
 }
 
 type outItem struct {
@@ -46,11 +46,11 @@ type outItem struct {
 const resendAfter = time.Second
 
 func newOutbox(window int) outbox {
-	return outbox{window: max(window, 1), pending: map[workID]*outItem{}}
+	return outbox{window: max(window, 1), pending: map[work.ID]*outItem{}}
 }
 
 // put replaces the pending message of the work.
-func (o *outbox) put(id workID, out outgoing) {
+func (o *outbox) put(id work.ID, out outgoing) {
 	it := o.pending[id]
 	if it == nil {
 		it = &outItem{}
@@ -67,7 +67,7 @@ func (o *outbox) put(id workID, out outgoing) {
 	o.enqueue(id, it)
 }
 
-func (o *outbox) enqueue(id workID, it *outItem) {
+func (o *outbox) enqueue(id work.ID, it *outItem) {
 	if !it.queued {
 		it.queued = true
 		o.queue = append(o.queue, id)
@@ -134,7 +134,7 @@ func (c *core) reserveSequence() {
 
 // statusEventOf returns the event of a pending message, nil when there is nothing
 // to send.
-func (c *core) statusEventOf(id workID, out outgoing) *statusEvent {
+func (c *core) statusEventOf(id work.ID, out outgoing) *statusEvent {
 	if s := out.deleted; s != nil {
 		st := deletedStatus(c.cfg.consumer, s.Generation, c.now)
 		return &statusEvent{id: id, spec: s, status: work.Status{Conditions: st.Conditions}, hash: statusHash(st),
@@ -199,8 +199,8 @@ func (c *core) answerStatusResync(hashes []work.StatusHash) {
 		return
 	}
 	for _, h := range hashes {
-		if w := c.works[workID(h.ID)]; w != nil && w.status != nil && w.status.Hash != h.Hash {
-			c.out.put(workID(h.ID), outgoing{response: true})
+		if w := c.works[work.ID(h.ID)]; w != nil && w.status != nil && w.status.Hash != h.Hash {
+			c.out.put(work.ID(h.ID), outgoing{response: true})
 		}
 	}
 }

@@ -3,6 +3,8 @@ package agent
 import (
 	"context"
 	"sync"
+
+	"atoll.dev/api/work"
 )
 
 // inbox passes events to the core's goroutine. post never blocks: the broker's window
@@ -67,7 +69,7 @@ var turns = [...]lane{
 }
 
 // laneOf returns the lane of an effect and its work.
-func laneOf(e effect) (lane, workID) {
+func laneOf(e effect) (lane, work.ID) {
 	switch e := e.(type) {
 	case effRemove:
 		return laneRemove, e.id
@@ -101,13 +103,13 @@ type pool struct {
 
 // queue holds calls by work. Works take turns, the calls of one stay in order.
 type queue struct {
-	works []workID // those that have calls waiting, next first
-	calls map[workID][]effect
+	works []work.ID // those that have calls waiting, next first
+	calls map[work.ID][]effect
 }
 
-func (q *queue) add(id workID, e effect) {
+func (q *queue) add(id work.ID, e effect) {
 	if q.calls == nil {
-		q.calls = map[workID][]effect{}
+		q.calls = map[work.ID][]effect{}
 	}
 	if len(q.calls[id]) == 0 {
 		q.works = append(q.works, id)

@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"atoll.dev/api/work"
+
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -26,8 +28,8 @@ func TestCallsAreServedByLane(t *testing.T) {
 		synctest.Wait()
 		for i := range flood {
 			p.add(effApply{id: "big", ordinal: i})
-			p.add(effCreateAMW{id: workID(fmt.Sprint("new", i))})
-			p.add(effRecordAMW{id: workID(fmt.Sprint("old", i))})
+			p.add(effCreateAMW{id: work.ID(fmt.Sprint("new", i))})
+			p.add(effRecordAMW{id: work.ID(fmt.Sprint("old", i))})
 		}
 		p.add(effApply{id: "small"})
 		p.add(effDeleteAMW{id: "gone"})
@@ -87,7 +89,8 @@ func TestI9AnAgentPrunesNothingJustAfterItsStart(t *testing.T) {
 		}
 		return n
 	}
-	c.load(map[workID]savedWork{"one": {Spec: s, Progress: &progress{Generation: 1, Possible: []resourceRef{refOf(key, "")}}}},
+	c.load(map[work.ID]savedWork{"one": {Spec: s, Progress: &progress{Generation: 1, Possible: []resourceRef{refOf(key,
+		"")}}}},
 		0, noon)
 	effects := c.step(evAMW{&amwState{name: "one", uid: "amw", finalizers: []string{amwFinalizer}}}, noon)
 	effects = append(effects, c.step(evAMWsSynced{}, noon)...)

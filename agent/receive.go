@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"atoll.dev/api/work"
+
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	workv1 "open-cluster-management.io/api/work/v1"
 )
@@ -14,7 +16,7 @@ import (
 // workState is one work: its spec, the objects that it applied, and the calls in
 // flight.
 type workState struct {
-	id   workID
+	id   work.ID
 	spec *spec // the spec that is being applied; nil before the first one is durable
 
 	// nextSpec replaces spec as soon as it is durable and no call is in flight.
@@ -93,7 +95,7 @@ type manifestState struct {
 	authorizedUntil time.Time
 }
 
-func (c *core) addWork(id workID) *workState {
+func (c *core) addWork(id work.ID) *workState {
 	w := &workState{
 		id:              id,
 		applied:         map[objectKey]appliedManifest{},

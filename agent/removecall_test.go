@@ -15,16 +15,16 @@ import (
 func TestI9AStaleObservationLeavesNoObject(t *testing.T) {
 	w := newWorld(t)
 	for _, id := range []string{"one", "two"} {
-		w.server.apply(id, manifests(configMap(w.ns, "a", "k", "1")))
-		w.server.awaitApplied(id)
+		w.server.apply(work.ID(id), manifests(configMap(w.ns, "a", "k", "1")))
+		w.server.awaitApplied(work.ID(id))
 	}
 	w.awaitObject(t, configMaps, w.ns, "a", func(u *unstructured.Unstructured) bool { return len(ownersOf(u)) == 2 })
 	w.agent.stop() // its calls are made here
 	object := w.get(t, configMaps, w.ns, "a")
 	seen := observeMetadata(object, nil)
-	removal := func(id string) effRemove {
+	removal := func(id work.ID) effRemove {
 		return effRemove{
-			id: workID(id), key: objectKey{configMaps, w.ns, "a"}, uid: object.GetUID(), amw: amwName(id), obs: seen,
+			id: work.ID(id), key: objectKey{configMaps, w.ns, "a"}, uid: object.GetUID(), amw: amwName(id), obs: seen,
 			owner: w.get(t, appliedWorks, "", w.amw(id)).GetUID(),
 		}
 	}
@@ -51,7 +51,7 @@ func TestI9WorksWithSharedObjectsAreDeletedConcurrently(t *testing.T) {
 	for i := range 20 {
 		shared.Manifests = append(shared.Manifests, configMap(w.ns, fmt.Sprint("s", i), "k", "1"))
 	}
-	ids := []string{"one", "two", "three"}
+	ids := []work.ID{"one", "two", "three"}
 	for _, id := range ids {
 		w.server.apply(id, shared)
 		w.server.awaitApplied(id)

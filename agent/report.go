@@ -252,7 +252,7 @@ func workConditions(manifests []workv1.ManifestCondition, generation int64) []me
 }
 
 // deletedStatus is the final status of a deleted work.
-func deletedStatus(consumer string, generation int64, now time.Time) workv1.ManifestWorkStatus {
+func deletedStatus(consumer work.Consumer, generation int64, now time.Time) workv1.ManifestWorkStatus {
 	return workv1.ManifestWorkStatus{Conditions: []metav1.Condition{
 		{
 			Type:               work.ConditionDeleted,

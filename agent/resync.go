@@ -149,9 +149,9 @@ func (r *resync) handleQuestion(c *core) {
 
 // sendHeldWorks sends works back to a server that lost them, as they arrived. It
 // leaves out works that are being deleted.
-func (c *core) sendHeldWorks(ids []string) {
+func (c *core) sendHeldWorks(ids []work.ID) {
 	for _, id := range ids {
-		w := c.works[workID(id)]
+		w := c.works[work.ID(id)]
 		if w == nil {
 			continue
 		}
@@ -177,7 +177,7 @@ func (c *core) workStates() []work.WorkState {
 		if s == nil {
 			continue
 		}
-		state := work.WorkState{ID: string(id), Version: s.Generation, Deleting: s.Deleting, Life: s.Life}
+		state := work.WorkState{ID: work.ID(id), Version: s.Generation, Deleting: s.Deleting, Life: s.Life}
 		if w.status != nil && !s.Deleting {
 			state.Status = digest.Status(w.status.Hash)
 		}
@@ -185,7 +185,7 @@ func (c *core) workStates() []work.WorkState {
 	}
 	for _, a := range c.amws {
 		if !a.deleting && c.workOf(a) == nil {
-			list = append(list, work.WorkState{ID: string(a.creator())})
+			list = append(list, work.WorkState{ID: work.ID(a.creator())})
 		}
 	}
 	return list
@@ -197,7 +197,7 @@ func (c *core) specVersions() []work.SpecVersion {
 	list := []work.SpecVersion{}
 	for _, id := range slices.Sorted(maps.Keys(c.works)) {
 		if s := c.works[id].newestSpec(); s != nil {
-			list = append(list, work.SpecVersion{ID: string(id), Version: s.Generation})
+			list = append(list, work.SpecVersion{ID: work.ID(id), Version: s.Generation})
 		}
 	}
 	return list

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"atoll.dev/api/work"
+
 	"github.com/cockroachdb/datadriven"
 	"k8s.io/apimachinery/pkg/types"
 	workv1 "open-cluster-management.io/api/work/v1"
@@ -91,10 +93,10 @@ func (s *scenario) command(d *datadriven.TestData) {
 	}
 	switch d.Cmd {
 	case "apply":
-		s.apply(d, workID(word(0)))
+		s.apply(d, work.ID(word(0)))
 	case "delete":
-		s.orders[workID(word(0))].deleting = true
-		s.publish(workID(word(0)))
+		s.orders[work.ID(word(0))].deleting = true
+		s.publish(work.ID(word(0)))
 	case "connect":
 		s.connect()
 	case "disconnect":
@@ -145,7 +147,7 @@ func (s *scenario) command(d *datadriven.TestData) {
 	s.finishStep()
 }
 
-func (s *scenario) apply(d *datadriven.TestData, id workID) {
+func (s *scenario) apply(d *datadriven.TestData, id work.ID) {
 	o := s.orders[id]
 	if o == nil {
 		o = &modelOrder{generation: s.lastGenerations[id]}

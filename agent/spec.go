@@ -15,8 +15,8 @@ import (
 
 // spec is one work as its source last ordered it.
 type spec struct {
-	ID         workID `json:"id"`
-	Generation int64  `json:"generation"`
+	ID         work.ID `json:"id"`
+	Generation int64   `json:"generation"`
 	// ce-source of the event; statuses name it as their original source
 	Source   string      `json:"source"`
 	Metadata string      `json:"metadata,omitempty"` // the source's ObjectMeta, JSON; sent back with statuses

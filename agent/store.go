@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"atoll.dev/api/work"
 	"atoll.dev/internal/atomicfile"
 )
 
@@ -22,7 +23,7 @@ import (
 // sequence's ceiling. Fields that are absent did not change.
 type record struct {
 	Header   *storeHeader `json:"header,omitempty"`
-	ID       workID       `json:"id,omitempty"`
+	ID       work.ID      `json:"id,omitempty"`
 	Spec     *spec        `json:"spec,omitempty"`
 	Progress *progress    `json:"progress,omitempty"`
 	Status   *sentStatus  `json:"status,omitempty"`
@@ -32,8 +33,8 @@ type record struct {
 }
 
 type storeHeader struct {
-	Format   int    `json:"format"`
-	Consumer string `json:"consumer"`
+	Format   int           `json:"format"`
+	Consumer work.Consumer `json:"consumer"`
 }
 
 // savedWork is everything that the store has about one work.
@@ -58,21 +59,21 @@ type savedWork struct {
 // the queue when the disk has room.
 type store struct {
 	path     string
-	consumer string
+	consumer work.Consumer
 	log      *slog.Logger
 
 	mu            sync.Mutex
-	queue         []*appendRequest          // not on disk yet, in the order of the calls
-	openRequests  map[workID]*appendRequest // queued requests into which later records of the work are merged
-	emptyRequests int                       // requests in queue without a record
-	err           error                     // of the last write
-	ready         chan struct{}             // holds a token when the queue has new requests
-	refuse        func() error              // set by tests: the error of each write; nil: none
+	queue         []*appendRequest           // not on disk yet, in the order of the calls
+	openRequests  map[work.ID]*appendRequest // queued requests into which later records of the work are merged
+	emptyRequests int                        // requests in queue without a record
+	err           error                      // of the last write
+	ready         chan struct{}              // holds a token when the queue has new requests
+	refuse        func() error               // set by tests: the error of each write; nil: none
 
 	// Owned by the writer, before it starts by openStore.
 	f       *os.File
 	size    int64
-	works   map[workID]savedWork
+	works   map[work.ID]savedWork
 	ceiling int64
 	minSize int64 // no compaction below
 }
@@ -97,7 +98,7 @@ var errDamaged = errors.New("damaged")
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // openStore reads or creates the store in dir.
-func openStore(dir, consumer string, log *slog.Logger) (*store, error) {
+func openStore(dir string, consumer work.Consumer, log *slog.Logger) (*store, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("opening the agent's store: %w", err)
 	}
@@ -106,8 +107,8 @@ func openStore(dir, consumer string, log *slog.Logger) (*store, error) {
 	}
 	s := &store{
 		path: filepath.Join(dir, storeFile), consumer: consumer, log: log,
-		openRequests: map[workID]*appendRequest{}, ready: make(chan struct{},
-			1), works: map[workID]savedWork{}, minSize: compactMinBytes,
+		openRequests: map[work.ID]*appendRequest{}, ready: make(chan struct{},
+			1), works: map[work.ID]savedWork{}, minSize: compactMinBytes,
 	}
 	if err := s.load(); err != nil {
 		if !errors.Is(err, errDamaged) {
@@ -119,7 +120,7 @@ func openStore(dir, consumer string, log *slog.Logger) (*store, error) {
 		if err := os.Rename(s.path, aside); err != nil {
 			return nil, fmt.Errorf("setting the damaged store aside: %w", err)
 		}
-		s.works = map[workID]savedWork{} // the ceiling that was read stays valid
+		s.works = map[work.ID]savedWork{} // the ceiling that was read stays valid
 		if err := s.rewrite(); err != nil {
 			return nil, fmt.Errorf("opening the agent's store: %w", err)
 		}
@@ -335,7 +336,7 @@ func (s *store) write(batch []*appendRequest) error {
 // rewrite replaces the file by one with the same content in the fewest lines.
 func (s *store) rewrite() error {
 	recs := []record{{Header: &storeHeader{Format: storeFormat, Consumer: s.consumer}, Ceiling: s.ceiling}}
-	ids := make([]workID, 0, len(s.works))
+	ids := make([]work.ID, 0, len(s.works))
 	for id := range s.works {
 		ids = append(ids, id)
 	}

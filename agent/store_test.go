@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"atoll.dev/api/work"
 )
 
 func openTestStore(t *testing.T, dir string) *store {
@@ -31,7 +33,7 @@ func filledLog(t *testing.T, dir string, n int) []byte {
 	var durable sync.WaitGroup
 	durable.Add(n)
 	for i := range n {
-		id := workID(fmt.Sprint("w", i))
+		id := work.ID(fmt.Sprint("w", i))
 		s.append(record{ID: id, Spec: &spec{ID: id, Generation: int64(i + 1), Hash: "h"},
 			Ceiling: int64(100 * (i + 1))}, durable.Done)
 	}

@@ -3,10 +3,12 @@ package agent
 import (
 	"container/heap"
 	"time"
+
+	"atoll.dev/api/work"
 )
 
 // wakeAt makes the core advance the work at t, unless t is past.
-func (c *core) wakeAt(t time.Time, id workID) {
+func (c *core) wakeAt(t time.Time, id work.ID) {
 	if t.After(c.now) {
 		heap.Push(&c.timers, timer{t, id})
 	}
@@ -14,14 +16,14 @@ func (c *core) wakeAt(t time.Time, id workID) {
 
 type timer struct {
 	at time.Time
-	id workID
+	id work.ID
 }
 
 // Timers that are not a work's. No work is called so.
 const (
-	retryTimer   workID = "\x00retry"
-	contestTimer workID = "\x00contest"
-	resyncTimer  workID = "\x00resync"
+	retryTimer   work.ID = "\x00retry"
+	contestTimer work.ID = "\x00contest"
+	resyncTimer  work.ID = "\x00resync"
 )
 
 type timerHeap []timer

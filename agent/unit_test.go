@@ -505,7 +505,7 @@ func FuzzSpecEvents(f *testing.F) {
 			if err != nil {
 				return nil, err
 			}
-			return decodeSpec(spec{ID: workID(id), Generation: generation, Source: "maestro", Deleting: deletion != "",
+			return decodeSpec(spec{ID: work.ID(id), Generation: generation, Source: "maestro", Deleting: deletion != "",
 				Received: noon}, data)
 		}()
 		if err != nil {

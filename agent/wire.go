@@ -14,8 +14,9 @@ import (
 
 // wire turns messages into the core's events and back.
 type wire struct {
-	consumer, source string
-	now              func() time.Time
+	consumer work.Consumer
+	source   string
+	now      func() time.Time
 }
 
 // unwantedError is an event that is none of ours; it is dropped.
@@ -27,7 +28,7 @@ func (e unwantedError) Error() string { return e.why }
 // acknowledged later; for others the caller acknowledges.
 func (w wire) decode(m bus.Event, ack func()) (event, error) {
 	// + comes by a broadcast
-	if c := m.Extensions[work.ExtClusterName]; c != "" && c != w.consumer && c != bus.AllConsumers {
+	if c := m.Extensions[work.ExtClusterName]; c != "" && work.Consumer(c) != w.consumer && c != bus.AllConsumers {
 		return nil, unwantedError{fmt.Sprintf("an event for cluster %q", c)}
 	}
 	switch m.Type {
@@ -36,7 +37,7 @@ func (w wire) decode(m bus.Event, ack func()) (event, error) {
 		if err != nil {
 			return nil, fmt.Errorf("the event's %s: %w", work.ExtResourceVersion, err)
 		}
-		s, err := decodeSpec(spec{ID: workID(m.Extensions[work.ExtResourceID]), Generation: generation, Source: m.Source,
+		s, err := decodeSpec(spec{ID: work.ID(m.Extensions[work.ExtResourceID]), Generation: generation, Source: m.Source,
 			Metadata: m.Extensions[work.ExtMetadata], Life: m.Extensions[work.ExtLife], Received: w.now(),
 			Deleting: m.Type == work.SpecDelete || m.Extensions[work.ExtDeletionTimestamp] != ""}, m.Data)
 		if err != nil {
@@ -75,7 +76,7 @@ func orZero(s string) string {
 func (w wire) event(kind string, data any) (bus.Event, error) {
 	m := bus.Event{
 		ID: uuid.NewString(), Source: w.source, Type: kind, Time: w.now().UTC(), DataContentType: "application/json",
-		Extensions: map[string]string{work.ExtClusterName: w.consumer},
+		Extensions: map[string]string{work.ExtClusterName: string(w.consumer)},
 	}
 	var err error
 	m.Data, err = json.Marshal(data)

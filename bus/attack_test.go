@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"atoll.dev/api/work"
+
 	"github.com/eclipse/paho.golang/packets"
 	"pgregory.net/rapid"
 )
@@ -70,7 +72,7 @@ func TestI7ARefusedFilterStaysRefusedBesideAnAllowedOne(t *testing.T) {
 		t.Fatalf("%+v", ack)
 	}
 	for _, id := range []string{"c2", "c1"} {
-		if err := server.Publish(t.Context(), sourceTopic(id), testEvent(id)); err != nil {
+		if err := server.Publish(t.Context(), sourceTopic(work.Consumer(id)), testEvent(id)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"atoll.dev/api/work"
+
 	"github.com/eclipse/paho.golang/packets"
 )
 
@@ -173,7 +175,7 @@ func TestI6ManyPublishersToOneSubscriberLoseNoEvent(t *testing.T) {
 			c := b.connect(name, ClientOptions{})
 			go func() {
 				for n := range each {
-					if err := c.PublishAsync(t.Context(), agentTopic(name), testEvent(fmt.Sprint(n)),
+					if err := c.PublishAsync(t.Context(), agentTopic(work.Consumer(name)), testEvent(fmt.Sprint(n)),
 						func(error) {}); err != nil {
 						t.Error(err)
 					}
@@ -208,7 +210,7 @@ func TestOneReplicaReceivesAConsumerInOrder(t *testing.T) {
 		name := fmt.Sprintf("c%d", i)
 		c := b.connect(name, ClientOptions{})
 		for range each {
-			if err := c.Publish(t.Context(), agentTopic(name), testEvent("x")); err != nil {
+			if err := c.Publish(t.Context(), agentTopic(work.Consumer(name)), testEvent("x")); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -22,6 +22,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 	"go.uber.org/goleak"
 
+	"atoll.dev/api/work"
 	"atoll.dev/internal/mosquitto"
 )
 
@@ -204,7 +205,7 @@ func (b *testBroker) connect(name string, o ClientOptions) *Client {
 	b.t.Helper()
 	o.Addr, o.TLS = b.addr, b.ca.client(b.t, name)
 	if o.ClientID == "" {
-		o.ClientID = agentClientID(name)
+		o.ClientID = agentClientID(work.Consumer(name))
 	}
 	up := make(chan struct{}, 100)
 	then := o.OnConnected
@@ -243,11 +244,11 @@ func testEvent(id string) Event {
 		Data: []byte(`{"a":1}`), Extensions: map[string]string{"clustername": "c1", "originalsource": ""}}
 }
 
-func agentTopic(consumer string) string {
+func agentTopic(consumer work.Consumer) string {
 	return Topic{Source: "maestro", Consumer: consumer, Kind: AgentEvents}.String()
 }
 
-func sourceTopic(consumer string) string {
+func sourceTopic(consumer work.Consumer) string {
 	return Topic{Source: "maestro", Consumer: consumer, Kind: SourceEvents}.String()
 }
 

@@ -21,6 +21,7 @@ import (
 
 	"github.com/eclipse/paho.golang/packets"
 
+	"atoll.dev/api/work"
 	"atoll.dev/internal/rest"
 	"atoll.dev/pki"
 )
@@ -242,12 +243,12 @@ func TestI7CertificatesWithoutAnIdentityAreRefused(t *testing.T) {
 		config := agent.ClientTLS("broker")
 		pair := cert(t, e.region, name)
 		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
-		c, err := e.attempt(t, config, agentClientID(string(name)))
+		c, err := e.attempt(t, config, agentClientID(work.Consumer(name)))
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		if code := c.subscribe(sourceTopic(string(name))); code >= 0x80 {
+		if code := c.subscribe(sourceTopic(work.Consumer(name))); code >= 0x80 {
 			t.Errorf("%s may not read its own topic", name)
 		}
 		if name != "c1" {

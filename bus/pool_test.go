@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"atoll.dev/api/work"
 )
 
 // Events leave by several connections, those of one consumer always by the
@@ -21,13 +23,15 @@ func TestAPoolKeepsTheOrderOfATopic(t *testing.T) {
 		received := make([]chan string, consumers)
 		for i := range received {
 			received[i] = make(chan string, each)
-			b.connect(fmt.Sprintf("c%d", i), ClientOptions{Subscriptions: []string{sourceTopic(fmt.Sprintf("c%d", i))},
+			b.connect(fmt.Sprintf("c%d", i), ClientOptions{Subscriptions: []string{sourceTopic(work.Consumer(fmt.Sprintf("c%d",
+				i)))},
 				Handler: func(_ context.Context, m Message) { m.Ack(); received[i] <- m.Event.ID }})
 		}
 		pool := b.pool(PoolOptions{Connections: 4})
 		for n := range each {
 			for i := range consumers {
-				if err := pool.PublishAsync(t.Context(), sourceTopic(fmt.Sprintf("c%d", i)), testEvent(fmt.Sprint(n)),
+				if err := pool.PublishAsync(t.Context(), sourceTopic(work.Consumer(fmt.Sprintf("c%d", i))),
+					testEvent(fmt.Sprint(n)),
 					func(error) {}); err != nil {
 					t.Fatal(err)
 				}
@@ -42,7 +46,7 @@ func TestAPoolKeepsTheOrderOfATopic(t *testing.T) {
 		}
 		used := map[int]bool{}
 		for i := range consumers {
-			used[pool.clientIndex(sourceTopic(fmt.Sprintf("c%d", i)))] = true
+			used[pool.clientIndex(sourceTopic(work.Consumer(fmt.Sprintf("c%d", i))))] = true
 		}
 		if len(used) < 3 {
 			t.Errorf("12 topics use %d of 4 connections", len(used))

@@ -3,6 +3,8 @@ package bus
 import (
 	"slices"
 	"strings"
+
+	"atoll.dev/api/work"
 )
 
 // servicePrefix begins the common names of the region's own services. No consumer's
@@ -19,7 +21,7 @@ const (
 
 // agentClientID returns the client id that a consumer's agent must use. No other client
 // may use it, so no other client can end the agent's connection.
-func agentClientID(consumer string) string { return consumer + "-agent-client" }
+func agentClientID(consumer work.Consumer) string { return string(consumer + "-agent-client") }
 
 // A Service holds the rights of one of the region's services, as topic filters: it may
 // publish to topics that a filter in Publish covers, and subscribe to those that a filter
@@ -56,7 +58,7 @@ func (r rules) mayConnect(name, clientID string) bool {
 	service, ok := strings.CutPrefix(name, servicePrefix)
 	switch {
 	case !ok:
-		return r.isAgent(name) && clientID == agentClientID(name)
+		return r.isAgent(name) && clientID == agentClientID(work.Consumer(name))
 	case strings.HasSuffix(clientID, agentClientID("")):
 		return false
 	default:
@@ -68,7 +70,7 @@ func (r rules) mayConnect(name, clientID string) bool {
 // mayPublish decides whether the owner of a certificate may publish to a topic.
 func (r rules) mayPublish(name, topic string) bool {
 	if r.isAgent(name) {
-		return topic == r.topic(name, AgentEvents)
+		return topic == r.topic(work.Consumer(name), AgentEvents)
 	}
 	return !strings.ContainsAny(topic, "+#") && anyCovers(r.services[name].Publish, topic)
 }
@@ -77,7 +79,7 @@ func (r rules) mayPublish(name, topic string) bool {
 // shared or not, or get a message of a topic.
 func (r rules) mayRead(name, filter string) bool {
 	if r.isAgent(name) {
-		return filter == r.topic(name, SourceEvents)
+		return filter == r.topic(work.Consumer(name), SourceEvents)
 	}
 	if rest, ok := strings.CutPrefix(filter, "$share/"); ok {
 		group, shared, ok := strings.Cut(rest, "/")
@@ -120,6 +122,6 @@ func (r rules) isAgent(name string) bool {
 }
 
 // topic returns the name of a consumer's topic.
-func (r rules) topic(consumer string, kind TopicKind) string {
+func (r rules) topic(consumer work.Consumer, kind TopicKind) string {
 	return Topic{Source: r.source, Consumer: consumer, Kind: kind}.String()
 }

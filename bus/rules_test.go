@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"atoll.dev/api/work"
+
 	"github.com/eclipse/paho.golang/packets"
 )
 
@@ -50,7 +52,8 @@ func (b *testBroker) raw(t *testing.T, config *tls.Config, connect *packets.Conn
 
 func (b *testBroker) rawAgent(t *testing.T, name string) *rawClient {
 	t.Helper()
-	c, ack, err := b.raw(t, b.ca.client(t, name), &packets.Connect{ClientID: agentClientID(name), CleanStart: true})
+	c, ack, err := b.raw(t, b.ca.client(t, name), &packets.Connect{ClientID: agentClientID(work.Consumer(name)),
+		CleanStart: true})
 	if err != nil || ack.ReasonCode != 0 {
 		t.Fatalf("connecting as %s: %v %+v", name, err, ack)
 	}

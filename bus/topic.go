@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+
+	"atoll.dev/api/work"
 )
 
 // TopicKind is the direction of a topic.
@@ -33,7 +35,7 @@ type Topic struct {
 	SourceWord   string
 	Source       string
 	ConsumerWord string
-	Consumer     string
+	Consumer     work.Consumer
 	Kind         TopicKind
 }
 
@@ -51,7 +53,7 @@ const (
 // String returns the topic's name, or its filter without the group.
 func (t Topic) String() string {
 	source := cmp.Or(t.SourceWord, sourceWord) + "/" + t.Source
-	consumer := cmp.Or(t.ConsumerWord, consumerWord) + "/" + t.Consumer
+	consumer := cmp.Or(t.ConsumerWord, consumerWord) + "/" + string(t.Consumer)
 	switch t.Kind {
 	case SourceBroadcast:
 		return source + "/" + string(t.Kind)
@@ -77,7 +79,7 @@ func (t Topic) Share() Topic {
 }
 
 // For returns the topic of one consumer, without a group.
-func (t Topic) For(consumer string) Topic {
+func (t Topic) For(consumer work.Consumer) Topic {
 	t.Group, t.Consumer = "", consumer
 	return t
 }
@@ -89,7 +91,7 @@ func (t Topic) Match(name string) (Topic, bool) {
 	fits := func(pattern, value string) bool { return value != "+" && (pattern == value || pattern == "+") }
 	ok := err == nil && got.Group == "" && got.Kind == t.Kind && got.SourceWord == t.SourceWord &&
 		got.ConsumerWord == t.ConsumerWord &&
-		fits(t.Source, got.Source) && fits(t.Consumer, got.Consumer)
+		fits(t.Source, got.Source) && fits(string(t.Consumer), string(got.Consumer))
 	return got, ok
 }
 
@@ -113,13 +115,14 @@ func ParseTopic(s string) (Topic, error) {
 	}
 	if m := eventsForm.FindStringSubmatch(s); m != nil {
 		return Topic{Group: m[1], SourceWord: unless(m[2], sourceWord), Source: m[3], ConsumerWord: unless(
-			m[4], consumerWord), Consumer: m[5], Kind: TopicKind(m[6])}, nil
+			m[4], consumerWord), Consumer: work.Consumer(m[5]), Kind: TopicKind(m[6])}, nil
 	}
 	if m := broadcastForm.FindStringSubmatch(s); m != nil {
 		if kind := TopicKind(m[4]); kind == SourceBroadcast {
 			return Topic{Group: m[1], SourceWord: unless(m[2], sourceWord), Source: m[3], Kind: kind}, nil
 		}
-		return Topic{Group: m[1], ConsumerWord: unless(m[2], consumerWord), Consumer: m[3], Kind: AgentBroadcast}, nil
+		return Topic{Group: m[1], ConsumerWord: unless(m[2], consumerWord), Consumer: work.Consumer(m[3]),
+			Kind: AgentBroadcast}, nil
 	}
 	return Topic{}, fmt.Errorf("%w: %q", ErrBadTopic, s)
 }
@@ -161,7 +164,7 @@ func (t Topics) CheckSource(source string) error {
 
 // ForAgent returns the topics of one consumer's agent. The topics may have the consumer's
 // name or "+" as their consumer. They must name the source: an agent has one source.
-func (t Topics) ForAgent(consumer string) (Topics, error) {
+func (t Topics) ForAgent(consumer work.Consumer) (Topics, error) {
 	for _, topic := range []*Topic{&t.SourceEvents, &t.AgentEvents, &t.AgentBroadcast} {
 		switch {
 		case topic.Kind == "":

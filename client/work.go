@@ -112,11 +112,11 @@ func (p *Client) ApplyWork(ctx context.Context, cluster string, manifestWork jso
 	if err := json.Unmarshal(manifestWork, &named); err != nil {
 		return Work{}, "", fmt.Errorf("the ManifestWork: %w", err)
 	}
-	id := work.BundleID(work.SourcePlatform, cluster, named.Metadata.Name)
+	id := work.BundleID(work.SourcePlatform, work.Consumer(cluster), named.Metadata.Name)
 	deadline := time.Now().Add(p.http.Budget)
 	outcome := Outcome("")
 	for attempt := 0; ; attempt++ {
-		w, o, raced, err := p.applyOnce(ctx, id, cluster, manifestWork)
+		w, o, raced, err := p.applyOnce(ctx, string(id), cluster, manifestWork)
 		if outcome == "" || o == Created {
 			outcome = o // of the first attempt whose write the region may have executed
 		}

@@ -162,7 +162,7 @@ func (f *Fleet) worksOf(ctx context.Context, o orphanedPlacement, unknown map[st
 		unknown[o.mc] = held
 	}
 	for _, u := range held {
-		if u.ID == work.BundleID(f.opts.WorkSource, o.mc, hostedClusterWork+o.cluster) {
+		if work.ID(u.ID) == work.BundleID(f.opts.WorkSource, work.Consumer(o.mc), hostedClusterWork+o.cluster) {
 			u.Cluster = o.cluster
 			all = append(all, u)
 		}

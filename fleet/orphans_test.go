@@ -225,7 +225,7 @@ func TestI9SilenceFreesNothing(t *testing.T) {
 	w.fails = nil
 	w.mu.Unlock()
 	held("without its agent")
-	unknown := Work{ID: work.BundleID("hosted-cluster", "one", "work-"+id), ManagementCluster: "one",
+	unknown := Work{ID: string(work.BundleID("hosted-cluster", "one", "work-"+id)), ManagementCluster: "one",
 		Since: time.Now()}
 	w.put(unknown)
 	b.heard(one, true)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"atoll.dev/api/maestro"
+	"atoll.dev/api/work"
 	"atoll.dev/client/maestroclient"
 	"atoll.dev/client/remote"
 )
@@ -146,7 +147,7 @@ func unknownWork(u maestro.UnknownWork) Work {
 }
 
 func (w maestroWorks) Get(ctx context.Context, managementCluster, id string) (found Work, ok bool, err error) {
-	doc, err := w.m.Bundle(ctx, id)
+	doc, err := w.m.Bundle(ctx, work.ID(id))
 	switch {
 	case err == nil:
 		var b maestro.ResourceBundle
@@ -165,17 +166,17 @@ func (w maestroWorks) Get(ctx context.Context, managementCluster, id string) (fo
 	return found, false, err
 }
 
-func (w maestroWorks) End(ctx context.Context, work Work, reason string) (err error) {
-	if work.Known {
-		err = w.m.DeleteBundle(ctx, work.ID, "")
+func (w maestroWorks) End(ctx context.Context, ended Work, reason string) (err error) {
+	if ended.Known {
+		err = w.m.DeleteBundle(ctx, work.ID(ended.ID), "")
 	} else {
-		err = w.m.DeleteUnknownWork(ctx, work.ManagementCluster, work.ID, reason)
+		err = w.m.DeleteUnknownWork(ctx, work.Consumer(ended.ManagementCluster), work.ID(ended.ID), reason)
 	}
 	if remote.StatusOf(err) == 404 {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("ending work %s on %s: %w", work.ID, work.ManagementCluster, err)
+		return fmt.Errorf("ending work %s on %s: %w", ended.ID, ended.ManagementCluster, err)
 	}
 	return nil
 }

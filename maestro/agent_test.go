@@ -27,14 +27,14 @@ import (
 type scriptedAgent struct {
 	t        testing.TB
 	site     *site
-	consumer string
+	consumer work.Consumer
 	addr     string
 	client   *bus.Client
 	link     *grpcLink // in place of client
 	end      func()
 
 	mu       sync.Mutex
-	works    map[string]*agentWork
+	works    map[work.ID]*agentWork
 	sequence int64
 	events   []bus.Event // all that came
 	said     []bus.Event // all that went
@@ -56,11 +56,13 @@ type agentWork struct {
 	hash       string
 }
 
-func (s *site) agent(consumer string) *scriptedAgent { return s.agentAt(consumer, s.broker.addr) }
+func (s *site) agent(consumer work.Consumer) *scriptedAgent {
+	return s.agentAt(consumer, s.broker.addr)
+}
 
 // agentAt connects by way of an address.
-func (s *site) agentAt(consumer, addr string) *scriptedAgent {
-	a := &scriptedAgent{t: s.t, site: s, consumer: consumer, addr: addr, works: map[string]*agentWork{},
+func (s *site) agentAt(consumer work.Consumer, addr string) *scriptedAgent {
+	a := &scriptedAgent{t: s.t, site: s, consumer: consumer, addr: addr, works: map[work.ID]*agentWork{},
 		sequence: time.Now().UnixMilli() << 22}
 	a.start()
 	s.t.Cleanup(func() { a.stop() })
@@ -70,7 +72,7 @@ func (s *site) agentAt(consumer, addr string) *scriptedAgent {
 func (a *scriptedAgent) start() {
 	name := a.consumer + "-agent"
 	a.client = bus.NewClient(bus.ClientOptions{
-		Addr: a.addr, TLS: a.site.clientTLS(pki.Name(a.consumer), "broker"), ClientID: name + "-client",
+		Addr: a.addr, TLS: a.site.clientTLS(pki.Name(a.consumer), "broker"), ClientID: string(name + "-client"),
 		Subscriptions: []string{bus.Topic{Source: "maestro", Consumer: a.consumer, Kind: bus.SourceEvents}.String()},
 		Handler: func(ctx context.Context, m bus.Message) {
 			a.take(ctx, m.Event)
@@ -110,7 +112,7 @@ func (a *scriptedAgent) stop() {
 func (a *scriptedAgent) wipe() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.works = map[string]*agentWork{}
+	a.works = map[work.ID]*agentWork{}
 }
 
 func (a *scriptedAgent) fault(set func()) {
@@ -135,8 +137,9 @@ func (a *scriptedAgent) resync(ctx context.Context) {
 
 func (a *scriptedAgent) message(kind string, data []byte) bus.Event {
 	return bus.Event{
-		DataContentType: wire.JSONType, ID: uuid.NewString(), Source: a.consumer + "-agent", Type: kind, Time: time.Now(), Data: data,
-		Extensions: map[string]string{work.ExtClusterName: a.consumer},
+		DataContentType: wire.JSONType, ID: uuid.NewString(), Source: string(a.consumer + "-agent"), Type: kind,
+		Time: time.Now(), Data: data,
+		Extensions: map[string]string{work.ExtClusterName: string(a.consumer)},
 	}
 }
 
@@ -194,7 +197,7 @@ func (a *scriptedAgent) take(ctx context.Context, m bus.Event) {
 func (a *scriptedAgent) applySpec(m bus.Event) (bus.Event, bool) {
 	id := m.Extensions[work.ExtResourceID]
 	generation, err := strconv.ParseInt(m.Extensions[work.ExtResourceVersion], 10, 64)
-	if err != nil || m.Extensions[work.ExtClusterName] != a.consumer || m.Source != "maestro" {
+	if err != nil || work.Consumer(m.Extensions[work.ExtClusterName]) != a.consumer || m.Source != "maestro" {
 		a.t.Errorf("agent %s: malformed spec %+v: %v", a.consumer, m.Extensions, err)
 		return bus.Event{}, false
 	}
@@ -202,10 +205,10 @@ func (a *scriptedAgent) applySpec(m bus.Event) (bus.Event, bool) {
 		w := &agentWork{generation: generation, status: []byte(fmt.Sprintf(
 			`{"conditions":[{"type":"Deleted","status":"True","reason":"ManifestsDeleted","message":"The manifests are deleted from the cluster %s","lastTransitionTime":"2026-01-01T00:00:00Z"}]}`, a.consumer))}
 		w.hash = "deleted"
-		delete(a.works, id)
-		return a.status(id, w, work.StatusUpdate), true
+		delete(a.works, work.ID(id))
+		return a.status(work.ID(id), w, work.StatusUpdate), true
 	}
-	if have := a.works[id]; have != nil && generation <= have.generation {
+	if have := a.works[work.ID(id)]; have != nil && generation <= have.generation {
 		return bus.Event{}, false // known: an agent says nothing then
 	}
 	if !json.Valid(m.Data) {
@@ -217,14 +220,14 @@ func (a *scriptedAgent) applySpec(m bus.Event) (bus.Event, bool) {
 		fmt.Sprintf(
 			`{"conditions":[{"type":"Applied","status":"True","reason":"AppliedManifestWorkComplete","message":"Apply manifest work complete","observedGeneration":%d,"lastTransitionTime":"2026-01-01T00:00:00Z"}],"resourceStatus":[]}`, generation))
 	w.hash = hexHash("hash-%s-%d", id, generation)
-	a.works[id] = w
-	return a.status(id, w, work.StatusUpdate), true
+	a.works[work.ID(id)] = w
+	return a.status(work.ID(id), w, work.StatusUpdate), true
 }
 
-func (a *scriptedAgent) status(id string, w *agentWork, kind string) bus.Event {
+func (a *scriptedAgent) status(id work.ID, w *agentWork, kind string) bus.Event {
 	a.sequence++
 	m := a.message(kind, w.status)
-	m.Extensions[work.ExtResourceID] = id
+	m.Extensions[work.ExtResourceID] = string(id)
 	m.Extensions[work.ExtResourceVersion] = fmt.Sprint(w.generation)
 	m.Extensions[work.ExtOriginalSource] = "maestro"
 	m.Extensions[work.ExtSequenceID] = fmt.Sprint(a.sequence)
@@ -251,7 +254,7 @@ func (a *scriptedAgent) compareStatuses(m bus.Event) []bus.Event {
 }
 
 // report sends another status of a work that it holds.
-func (a *scriptedAgent) report(id, conditionType string) {
+func (a *scriptedAgent) report(id work.ID, conditionType string) {
 	a.mu.Lock()
 	w := a.works[id]
 	if w == nil {
@@ -274,7 +277,7 @@ func hexHash(format string, args ...any) string {
 }
 
 // holds returns generation and data of what the agent has of a work.
-func (a *scriptedAgent) holds(id string) (generation int64, data string) {
+func (a *scriptedAgent) holds(id work.ID) (generation int64, data string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if w := a.works[id]; w != nil {
@@ -316,7 +319,7 @@ func firstDeliveries(events []bus.Event) []bus.Event {
 	return first
 }
 
-func (a *scriptedAgent) awaitValue(id string, value any) {
+func (a *scriptedAgent) awaitValue(id work.ID, value any) {
 	a.t.Helper()
 	eventually(a.t, fmt.Sprintf("agent %s holds %s with value %v", a.consumer, id, value), func() error {
 		generation, data := a.holds(id)

@@ -21,7 +21,7 @@ func TestI6StatusHashesFitTheBroker(t *testing.T) {
 	ids := map[*scriptedAgent][]string{}
 	for c, works := range map[string]int{"mc1": 1000, "mc2": 3, "mc0": 3} {
 		m.consumer(c)
-		a := site.agent(c)
+		a := site.agent(work.Consumer(c))
 		agents = append(agents, a)
 		for range works {
 			ids[a] = append(ids[a], uuid.NewString())
@@ -35,7 +35,7 @@ func TestI6StatusHashesFitTheBroker(t *testing.T) {
 		for part := range 4 {
 			all.Go(func() {
 				for n := part; n < len(ids[a]); n += 4 {
-					src.create(a.consumer, ids[a][n], n)
+					src.create(a.consumer, work.ID(ids[a][n]), n)
 				}
 			})
 		}
@@ -46,7 +46,7 @@ func TestI6StatusHashesFitTheBroker(t *testing.T) {
 	for _, a := range agents {
 		a.fault(func() { a.mute = true })
 		for _, id := range ids[a] {
-			a.report(id, "Changed")
+			a.report(work.ID(id), "Changed")
 		}
 		a.fault(func() { a.mute = false })
 	}

@@ -59,7 +59,7 @@ func (s *Server) accepting() error {
 // toBroker is the dispatch.Send for agents that connect by MQTT.
 func (s *Server) toBroker(
 	ctx context.Context,
-	consumer string,
+	consumer work.Consumer,
 	encode func() (bus.Event, error),
 	done func(error),
 ) error {
@@ -70,11 +70,11 @@ func (s *Server) toBroker(
 func (s *Server) handleMessage(ctx context.Context, topic string, m bus.Event, ack func()) {
 	consumer, ok := s.consumerOf(topic)
 	if !ok {
-		s.intake.Drop(ctx, "bad_topic", topic, m, nil)
+		s.intake.Drop(ctx, "bad_topic", work.Consumer(topic), m, nil)
 		ack()
 		return
 	}
-	if claimed := m.Extensions[work.ExtClusterName]; claimed != consumer {
+	if claimed := m.Extensions[work.ExtClusterName]; work.Consumer(claimed) != consumer {
 		s.intake.Drop(ctx, bundle.DropConsumer, consumer, m, nil)
 		ack()
 		return
@@ -93,7 +93,7 @@ func (s *Server) handleMessage(ctx context.Context, topic string, m bus.Event, a
 // agent would receive the answer and the missing works from each server. A comparison that
 // arrives while no server delivers is lost; a server that begins to deliver has all agents
 // compare again.
-func (s *Server) isAnsweredElsewhere(consumer, kind string) bool {
+func (s *Server) isAnsweredElsewhere(consumer work.Consumer, kind string) bool {
 	if s.opts.Topics.AgentEvents.Group != "" || s.dispatch.HoldsSlotOf(consumer) {
 		return false
 	}
@@ -105,12 +105,12 @@ func (s *Server) isAnsweredElsewhere(consumer, kind string) bool {
 }
 
 // specTopic returns the topic of a consumer's works.
-func (s *Server) specTopic(consumer string) string {
+func (s *Server) specTopic(consumer work.Consumer) string {
 	return s.opts.Topics.SourceEvents.For(consumer).String()
 }
 
 // consumerOf returns the consumer in an event's topic.
-func (s *Server) consumerOf(topic string) (string, bool) {
+func (s *Server) consumerOf(topic string) (work.Consumer, bool) {
 	t, ok := s.opts.Topics.AgentEvents.Match(topic)
 	if !ok && s.opts.Topics.AgentBroadcast.Kind != "" {
 		t, ok = s.opts.Topics.AgentBroadcast.Match(topic)
@@ -127,7 +127,7 @@ func (s *Server) checkSize(r bundle.Spec) error {
 }
 
 // room returns how many bytes of data the broker accepts in a message to a consumer, beside those that m has.
-func (s *Server) room(consumer string, m bus.Event) (int, error) {
+func (s *Server) room(consumer work.Consumer, m bus.Event) (int, error) {
 	if s.bus == nil || s.bus.Limit() == 0 {
 		return math.MaxInt, nil
 	}

@@ -27,7 +27,7 @@ func TestI6TheRoadOverMosquitto(t *testing.T) {
 	agents := make([]*scriptedAgent, consumers)
 	for c := range agents {
 		m.consumer(fmt.Sprintf("mc%d", c))
-		agents[c] = site.agent(fmt.Sprintf("mc%d", c))
+		agents[c] = site.agent(work.Consumer(fmt.Sprintf("mc%d", c)))
 	}
 	src := m.source()
 	each := func(f func(consumer int, id string)) {
@@ -46,21 +46,21 @@ func TestI6TheRoadOverMosquitto(t *testing.T) {
 		t.Helper()
 		each(func(_ int, id string) {
 			eventually(t, id+" is acknowledged", func() error {
-				if b := m.bundle(id); b.Version != version || b.Status.ObservedVersion != version {
+				if b := m.bundle(work.ID(id)); b.Version != version || b.Status.ObservedVersion != version {
 					return fmt.Errorf("version %d, observed %d", b.Version, b.Status.ObservedVersion)
 				}
 				return nil
 			})
 		})
 	}
-	each(func(c int, id string) { src.create(fmt.Sprintf("mc%d", c), id, "one") })
+	each(func(c int, id string) { src.create(work.Consumer(fmt.Sprintf("mc%d", c)), work.ID(id), "one") })
 	restart()
-	each(func(c int, id string) { agents[c].awaitValue(id, "one") })
+	each(func(c int, id string) { agents[c].awaitValue(work.ID(id), "one") })
 	observed(1)
-	each(func(c int, id string) { src.update(fmt.Sprintf("mc%d", c), id, "two") })
+	each(func(c int, id string) { src.update(work.Consumer(fmt.Sprintf("mc%d", c)), work.ID(id), "two") })
 	restart()
 	observed(2)
-	each(func(c int, id string) { src.remove(fmt.Sprintf("mc%d", c), id) })
+	each(func(c int, id string) { src.remove(work.Consumer(fmt.Sprintf("mc%d", c)), work.ID(id)) })
 	each(func(_ int, id string) {
 		eventually(t, id+" is gone", func() error {
 			if a := m.call("GET", "/api/maestro/v1/resource-bundles/"+id, ""); a.status != http.StatusNotFound {
@@ -123,14 +123,14 @@ func TestReplicasThatAllHearEverything(t *testing.T) {
 	src := m.source()
 	const works = 30
 	for w := range works {
-		src.create("mc1", fmt.Sprintf("w%d", w), "one")
+		src.create("mc1", work.ID(fmt.Sprintf("w%d", w)), "one")
 	}
 	for w := range works {
 		id := fmt.Sprintf("w%d", w)
-		agent.awaitValue(id, "one")
-		agent.report(id, "Available")
+		agent.awaitValue(work.ID(id), "one")
+		agent.report(work.ID(id), "Available")
 		eventually(t, "the last status is stored", func() error {
-			if b := m.bundle(id); len(b.Status.Conditions) != 1 || !strings.Contains(string(b.Status.Conditions[0]),
+			if b := m.bundle(work.ID(id)); len(b.Status.Conditions) != 1 || !strings.Contains(string(b.Status.Conditions[0]),
 				"Available") {
 				return fmt.Errorf("%s", b.Status.Conditions)
 			}
@@ -167,7 +167,7 @@ func TestReplicasThatAllHearEverything(t *testing.T) {
 	before := len(agent.received(work.SpecCreate))
 	compareAnswered()
 	for w := range works {
-		agent.awaitValue(fmt.Sprintf("w%d", w), "one")
+		agent.awaitValue(work.ID(fmt.Sprintf("w%d", w)), "one")
 	}
 	agent.quiet(t, time.Second)
 	if n := len(agent.received(work.SpecCreate)) - before; n != works {

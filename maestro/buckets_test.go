@@ -40,7 +40,7 @@ func TestAListOfBucketsReadsItsBuckets(t *testing.T) {
 	site := newSite(t)
 	m := site.start()
 	m.consumer("mc1")
-	agent := &scriptedAgent{t: t, site: site, consumer: "mc1", works: map[string]*agentWork{}}
+	agent := &scriptedAgent{t: t, site: site, consumer: "mc1", works: map[work.ID]*agentWork{}}
 	m.fill(agent, works)
 	m.exec(
 		`insert into unknown_work (consumer, id, generation) select 'mc1', 'stranger-' || n, 1 from generate_series(1, 1000) n`)
@@ -48,7 +48,7 @@ func TestAListOfBucketsReadsItsBuckets(t *testing.T) {
 	m.exec(`analyze unknown_work`)
 
 	bits := digest.Bits(works)
-	ids := func(scope *ledger.Scope) (ids []string) {
+	ids := func(scope *ledger.Scope) (ids []work.ID) {
 		t.Helper()
 		err := m.server.store.Tx(t.Context(), func(tx *store.Tx) error {
 			ours, err := ledger.States(t.Context(), tx, "mc1", m.server.life(), scope)
@@ -67,7 +67,7 @@ func TestAListOfBucketsReadsItsBuckets(t *testing.T) {
 	all := ids(nil)
 	for _, buckets := range [][]int{{}, {0}, {3, 4, 1<<bits - 1}} {
 		scope := ledger.NewScope(bits, buckets)
-		want := slices.DeleteFunc(slices.Clone(all), func(id string) bool { return !scope.Has(id) })
+		want := slices.DeleteFunc(slices.Clone(all), func(id work.ID) bool { return !scope.Has(id) })
 		if got := ids(scope); !slices.Equal(got, want) {
 			t.Errorf("buckets %v have %d works, of all %d are in them", buckets, len(got), len(want))
 		}

@@ -85,7 +85,7 @@ func TestI5ARequestIsOneTransaction(t *testing.T) {
 	m.consumer("mc1")
 	src := m.source()
 	checked := 0
-	same := func(id, action string) {
+	same := func(id work.ID, action string) {
 		t.Helper()
 		var document, history, ledger string
 		var attempts int
@@ -110,12 +110,12 @@ func TestI5ARequestIsOneTransaction(t *testing.T) {
 	}
 	for n := range 20 {
 		id := fmt.Sprintf("w%d", n)
-		src.create("mc1", id, 1)
-		same(id, "create")
-		src.update("mc1", id, 2)
-		same(id, "update")
+		src.create("mc1", work.ID(id), 1)
+		same(work.ID(id), "create")
+		src.update("mc1", work.ID(id), 2)
+		same(work.ID(id), "update")
 		m.want(http.StatusNoContent, "DELETE", "/api/maestro/v1/resource-bundles/"+id, "")
-		same(id, "delete")
+		same(work.ID(id), "delete")
 	}
 	if checked == 0 {
 		t.Error("no ledger was seen before its delivery was noted")

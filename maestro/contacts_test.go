@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"atoll.dev/api/work"
 )
 
 // TestAgentsAreRecordedInOneStatement: a thousand agents that were heard are
@@ -12,9 +14,9 @@ import (
 func TestAgentsAreRecordedInOneStatement(t *testing.T) {
 	t.Parallel()
 	m := newSite(t).start()
-	heard := map[string]time.Time{}
+	heard := map[work.Consumer]time.Time{}
 	for n := range 1000 {
-		heard[fmt.Sprintf("mc%d", n)] = time.Now().Add(-time.Duration(n) * time.Second)
+		heard[work.Consumer(fmt.Sprintf("mc%d", n))] = time.Now().Add(-time.Duration(n) * time.Second)
 	}
 	if err := m.server.contacts.Record(t.Context(), heard); err != nil {
 		t.Fatal(err)
@@ -22,7 +24,7 @@ func TestAgentsAreRecordedInOneStatement(t *testing.T) {
 	if got := m.text(`select count(*) || ' ' || count(distinct xmin::text) from agent_seen`); got != "1000 1" {
 		t.Errorf("%s: 1000 agents and 1 transaction were expected", got)
 	}
-	if err := m.server.contacts.Record(t.Context(), map[string]time.Time{"mc0": time.Now().Add(-time.Hour),
+	if err := m.server.contacts.Record(t.Context(), map[work.Consumer]time.Time{"mc0": time.Now().Add(-time.Hour),
 		"mc999": time.Now().Add(time.Hour)}); err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +33,7 @@ func TestAgentsAreRecordedInOneStatement(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, most := range map[string]time.Duration{"mc0": 0, "mc500": 500 * time.Second, "mc999": 0} {
-		s := seen[name]
+		s := seen[work.Consumer(name)]
 		if late := s.Ago - most; late < 0 || late > patience || clock.Sub(s.At).Round(time.Millisecond) != s.Ago.Round(
 			time.Millisecond) {
 			t.Errorf("%s was heard %s ago, want %s", name, s.Ago, most)

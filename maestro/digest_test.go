@@ -144,7 +144,7 @@ func (i *instance) fill(agent *scriptedAgent, n int) {
 	}
 	ctx := context.Background()
 	err = i.server.store.Tx(ctx, func(tx *store.Tx) error {
-		first, err := tx.Create(ctx, store.Document{Kind: bundle.Kind, ID: idOf(0), Scope: agent.consumer, Spec: spec,
+		first, err := tx.Create(ctx, store.Document{Kind: bundle.Kind, ID: idOf(0), Scope: string(agent.consumer), Spec: spec,
 			Status: status})
 		if err != nil {
 			return err
@@ -188,7 +188,7 @@ func (i *instance) fill(agent *scriptedAgent, n int) {
 	agent.fault(func() {
 		for k := range n {
 			id := idOf(k)
-			agent.works[id] = &agentWork{generation: 1, data: specData(configMap("x", 1)), status: []byte(`{}`),
+			agent.works[work.ID(id)] = &agentWork{generation: 1, data: specData(configMap("x", 1)), status: []byte(`{}`),
 				hash: "hash-" + id, life: i.server.life()}
 		}
 	})
@@ -283,7 +283,7 @@ func TestI8WrongDigestsOnlyCostTraffic(t *testing.T) {
 	agent.fault(func() { agent.digests = true })
 	src := m.source()
 	for n := range 50 {
-		src.create("mc1", fmt.Sprintf("w%d", n), n)
+		src.create("mc1", work.ID(fmt.Sprintf("w%d", n)), n)
 	}
 	m.settled(50)
 	agent.mu.Lock()

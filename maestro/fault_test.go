@@ -95,18 +95,18 @@ func TestI6DroppedDuplicatedAndReorderedMessages(t *testing.T) {
 	src := m.source()
 	const works = 40
 	for n := range works {
-		src.create("mc1", fmt.Sprintf("w%d", n), "first")
+		src.create("mc1", work.ID(fmt.Sprintf("w%d", n)), "first")
 	}
 	for n := range works {
-		src.update("mc1", fmt.Sprintf("w%d", n), "last")
+		src.update("mc1", work.ID(fmt.Sprintf("w%d", n)), "last")
 		if n%4 == 0 {
-			src.remove("mc1", fmt.Sprintf("w%d", n))
+			src.remove("mc1", work.ID(fmt.Sprintf("w%d", n)))
 		}
 	}
 	m.settled(works - works/4)
 	for n := range works {
 		if n%4 != 0 {
-			agent.awaitValue(fmt.Sprintf("w%d", n), "last")
+			agent.awaitValue(work.ID(fmt.Sprintf("w%d", n)), "last")
 		}
 	}
 	// A stale copy may have brought a deleted work back; a resync finds it.
@@ -138,7 +138,7 @@ func TestI6TheBrokerRestartsInMidStream(t *testing.T) {
 			}
 			id := fmt.Sprintf("w%d", created)
 			eventually(t, "the work is taken", func() error {
-				err := src.publish(src.event(work.SpecCreate, "mc1", id, 0, specData(configMap(id, 1))))
+				err := src.publish(src.event(work.SpecCreate, "mc1", work.ID(id), 0, specData(configMap(id, 1))))
 				if isCode(err, "AlreadyExists") {
 					return nil
 				}
@@ -163,7 +163,7 @@ func TestI6OfflineFor1000Changes(t *testing.T) {
 	agent := site.agent("mc1")
 	src := m.source()
 	for n := range 200 {
-		src.create("mc1", fmt.Sprintf("w%d", n), "old")
+		src.create("mc1", work.ID(fmt.Sprintf("w%d", n)), "old")
 	}
 	m.settled(200)
 	agent.stop()
@@ -171,13 +171,13 @@ func TestI6OfflineFor1000Changes(t *testing.T) {
 		id := fmt.Sprintf("w%d", n%300)
 		switch {
 		case n < 200:
-			src.update("mc1", id, n)
+			src.update("mc1", work.ID(id), n)
 		case n < 300:
-			src.create("mc1", id, n)
+			src.create("mc1", work.ID(id), n)
 		case n < 900:
-			src.update("mc1", id, n)
+			src.update("mc1", work.ID(id), n)
 		default:
-			src.remove("mc1", id)
+			src.remove("mc1", work.ID(id))
 		}
 	}
 	for n := range 1000 {
@@ -211,7 +211,7 @@ func TestAFloodedConsumerDelaysNoOther(t *testing.T) {
 	for part := range 8 {
 		group.Go(func() {
 			for n := range 250 {
-				src.create("absent", fmt.Sprintf("a%d-%d", part, n), n)
+				src.create("absent", work.ID(fmt.Sprintf("a%d-%d", part, n)), n)
 			}
 		})
 	}
@@ -238,7 +238,7 @@ func TestI5I6TwoServersShareADatabase(t *testing.T) {
 	agent := site.agent("mc1")
 	sources := []*source{a.source(), b.source()}
 	for n := range 100 {
-		sources[n%2].create("mc1", fmt.Sprintf("w%d", n), "one")
+		sources[n%2].create("mc1", work.ID(fmt.Sprintf("w%d", n)), "one")
 	}
 	b.settled(100)
 	divided(t, a, b)
@@ -247,11 +247,11 @@ func TestI5I6TwoServersShareADatabase(t *testing.T) {
 	}
 	a.end()
 	for n := range 100 {
-		sources[1].update("mc1", fmt.Sprintf("w%d", n), "two")
+		sources[1].update("mc1", work.ID(fmt.Sprintf("w%d", n)), "two")
 	}
 	b.settled(100)
 	for n := range 100 {
-		agent.awaitValue(fmt.Sprintf("w%d", n), "two")
+		agent.awaitValue(work.ID(fmt.Sprintf("w%d", n)), "two")
 	}
 }
 
@@ -380,7 +380,7 @@ func TestI6AWipedAgentGetsEverythingAgain(t *testing.T) {
 	agent := site.agent("mc1")
 	src := m.source()
 	for n := range 20 {
-		src.create("mc1", fmt.Sprintf("w%d", n), n)
+		src.create("mc1", work.ID(fmt.Sprintf("w%d", n)), n)
 	}
 	m.settled(20)
 	agent.stop()
@@ -515,7 +515,7 @@ func TestI1I6PostgresIsKilledInMidStream(t *testing.T) {
 		}
 		id := fmt.Sprintf("w%d", n)
 		eventually(t, "the work is taken", func() error {
-			err := src.publish(src.event(work.SpecCreate, "mc1", id, 0, specData(configMap(id, n))))
+			err := src.publish(src.event(work.SpecCreate, "mc1", work.ID(id), 0, specData(configMap(id, n))))
 			if isCode(err, "AlreadyExists") {
 				return nil // the answer was lost, the commit was not
 			}
@@ -644,7 +644,7 @@ func TestI5I6TheServerIsKilled(t *testing.T) {
 	m.consumer("mc1")
 	agent := site.agent("mc1")
 	src := m.source()
-	acknowledged := map[string]string{} // "" is gone
+	acknowledged := map[work.ID]string{} // "" is gone
 	for n := range 120 {
 		if n%40 == 20 {
 			// In the middle: some works are on their way.
@@ -653,18 +653,18 @@ func TestI5I6TheServerIsKilled(t *testing.T) {
 			src = m.source()
 		}
 		id, value := fmt.Sprintf("w%d", n), fmt.Sprint(random.IntN(1000))
-		src.create("mc1", id, value)
-		acknowledged[id] = value
+		src.create("mc1", work.ID(id), value)
+		acknowledged[work.ID(id)] = value
 		if n > 0 && n%7 == 0 {
 			old := fmt.Sprintf("w%d", random.IntN(n))
-			if acknowledged[old] != "" {
-				src.update("mc1", old, value)
-				acknowledged[old] = value
+			if acknowledged[work.ID(old)] != "" {
+				src.update("mc1", work.ID(old), value)
+				acknowledged[work.ID(old)] = value
 			}
 		}
 		if n%11 == 0 {
-			src.remove("mc1", id)
-			acknowledged[id] = ""
+			src.remove("mc1", work.ID(id))
+			acknowledged[work.ID(id)] = ""
 		}
 	}
 	live := 0

@@ -28,14 +28,14 @@ func TestI6AFloodingAgentHurtsOnlyItself(t *testing.T) {
 	m.consumer("flood")
 	flood := site.agent("flood")
 	for w := range each {
-		src.create("flood", fmt.Sprintf("flood-%d", w), 1)
+		src.create("flood", work.ID(fmt.Sprintf("flood-%d", w)), 1)
 	}
 	var agents []*scriptedAgent
 	for n := range polite {
 		name := fmt.Sprintf("mc%d", n)
 		m.consumer(name)
-		agents = append(agents, site.agent(name))
-		src.create(name, name+"-w", 1)
+		agents = append(agents, site.agent(work.Consumer(name)))
+		src.create(work.Consumer(name), work.ID(name+"-w"), 1)
 	}
 	m.settled(polite + each)
 
@@ -44,9 +44,9 @@ func TestI6AFloodingAgentHurtsOnlyItself(t *testing.T) {
 		begun := time.Now()
 		want := map[string]string{}
 		for _, a := range agents {
-			a.report(a.consumer+"-w", what)
+			a.report(work.ID(a.consumer+"-w"), what)
 			a.mu.Lock()
-			want[a.consumer] = a.works[a.consumer+"-w"].hash
+			want[string(a.consumer)] = a.works[work.ID(a.consumer+"-w")].hash
 			a.mu.Unlock()
 		}
 		eventually(t, "the statuses of the others are stored", func() error {
@@ -75,11 +75,11 @@ func TestI6AFloodingAgentHurtsOnlyItself(t *testing.T) {
 		for ; ctx.Err() == nil; sent++ {
 			flood.mu.Lock()
 			id := fmt.Sprintf("flood-%d", sent%each)
-			w := flood.works[id]
+			w := flood.works[work.ID(id)]
 			w.status = fmt.Appendf(
 				nil, `{"conditions":[{"type":"Flood","status":"True","reason":"R%d","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"}]}`, sent)
 			w.hash = hexHash("%d", sent)
-			e := flood.status(id, w, work.StatusUpdate)
+			e := flood.status(work.ID(id), w, work.StatusUpdate)
 			flood.mu.Unlock()
 			if sent%3 == 0 {
 				e.Extensions[work.ExtResourceID] = fmt.Sprintf("strange-%d", sent)

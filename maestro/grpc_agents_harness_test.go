@@ -54,8 +54,8 @@ type grpcLink struct {
 }
 
 // grpcAgent is a scripted agent on the agents' port of a server.
-func (i *instance) grpcAgent(consumer string) *scriptedAgent {
-	a := &scriptedAgent{t: i.t, site: i.site, consumer: consumer, works: map[string]*agentWork{},
+func (i *instance) grpcAgent(consumer work.Consumer) *scriptedAgent {
+	a := &scriptedAgent{t: i.t, site: i.site, consumer: consumer, works: map[work.ID]*agentWork{},
 		sequence: time.Now().UnixMilli() << 22}
 	a.link = &grpcLink{target: i.agentsTarget(), out: make(chan bus.Event, 20000)}
 	a.startGRPC()
@@ -123,7 +123,7 @@ func (a *scriptedAgent) startGRPC() {
 }
 
 func (a *scriptedAgent) subscribeGRPC(ctx context.Context, subscribed func()) error {
-	stream, err := a.link.client.Subscribe(ctx, &cloudevents.SubscriptionRequest{ClusterName: a.consumer,
+	stream, err := a.link.client.Subscribe(ctx, &cloudevents.SubscriptionRequest{ClusterName: string(a.consumer),
 		DataType: work.DataType})
 	if err != nil {
 		return err

@@ -19,17 +19,17 @@ import (
 	"atoll.dev/pki"
 )
 
-func (i *instance) awaitGone(id string) {
+func (i *instance) awaitGone(id work.ID) {
 	i.t.Helper()
-	eventually(i.t, id+" is gone", func() error {
-		if a := i.call("GET", "/api/maestro/v1/resource-bundles/"+id, ""); a.status != 404 {
+	eventually(i.t, string(id+" is gone"), func() error {
+		if a := i.call("GET", string("/api/maestro/v1/resource-bundles/"+id), ""); a.status != 404 {
 			return fmt.Errorf("status %d", a.status)
 		}
 		return nil
 	})
 }
 
-func (i *instance) awaitObserved(id string, version int64) {
+func (i *instance) awaitObserved(id work.ID, version int64) {
 	i.t.Helper()
 	eventually(i.t, fmt.Sprintf("%s is observed at %d", id, version), func() error {
 		if v := i.bundle(id).Status.ObservedVersion; v != version {
@@ -99,10 +99,10 @@ func TestI6AnAgentByGRPCResyncs(t *testing.T) {
 	src := m.source()
 	agent := m.grpcAgent("mc1")
 	for n := range 30 {
-		src.create("mc1", fmt.Sprintf("w%d", n), 1)
+		src.create("mc1", work.ID(fmt.Sprintf("w%d", n)), 1)
 	}
 	for n := range 30 {
-		m.awaitObserved(fmt.Sprintf("w%d", n), 1)
+		m.awaitObserved(work.ID(fmt.Sprintf("w%d", n)), 1)
 	}
 	agent.stop()
 	src.update("mc1", "w3", "new")
@@ -117,11 +117,11 @@ func TestI6AnAgentByGRPCResyncs(t *testing.T) {
 	m.awaitObserved("w30", 1)
 	// What is new may come twice, with the feed and since the agent's list lacks
 	// it; what is not new does not come at all.
-	onlyOf := func(ids ...string) {
+	onlyOf := func(ids ...work.ID) {
 		t.Helper()
 		for _, kind := range []string{work.SpecCreate, work.SpecUpdate, work.SpecDelete, work.SpecResyncResponse} {
 			for _, ev := range agent.received(kind) {
-				if id := ev.Extensions[work.ExtResourceID]; !slices.Contains(ids, id) {
+				if id := ev.Extensions[work.ExtResourceID]; !slices.Contains(ids, work.ID(id)) {
 					t.Errorf("%s was sent although nothing about it is new", id)
 				}
 			}
@@ -200,23 +200,23 @@ func TestI6AnyReplicaServesAGRPCAgent(t *testing.T) {
 	src := one.source()
 	first, second := one.grpcAgent("mc1"), two.grpcAgent("mc2")
 	for n := range 50 {
-		src.create("mc1", fmt.Sprintf("a%d", n), n)
-		src.create("mc2", fmt.Sprintf("b%d", n), n)
+		src.create("mc1", work.ID(fmt.Sprintf("a%d", n)), n)
+		src.create("mc2", work.ID(fmt.Sprintf("b%d", n)), n)
 	}
 	for n := range 50 {
-		first.awaitValue(fmt.Sprintf("a%d", n), n)
-		second.awaitValue(fmt.Sprintf("b%d", n), n)
-		one.awaitObserved(fmt.Sprintf("b%d", n), 1)
+		first.awaitValue(work.ID(fmt.Sprintf("a%d", n)), n)
+		second.awaitValue(work.ID(fmt.Sprintf("b%d", n)), n)
+		one.awaitObserved(work.ID(fmt.Sprintf("b%d", n)), 1)
 	}
 	two.end()
 	for n := range 50 {
-		src.update("mc2", fmt.Sprintf("b%d", n), n+1000)
+		src.update("mc2", work.ID(fmt.Sprintf("b%d", n)), n+1000)
 	}
 	src.remove("mc2", "b0")
 	second.moveTo(one)
 	for n := 1; n < 50; n++ {
-		second.awaitValue(fmt.Sprintf("b%d", n), n+1000)
-		one.awaitObserved(fmt.Sprintf("b%d", n), 2)
+		second.awaitValue(work.ID(fmt.Sprintf("b%d", n)), n+1000)
+		one.awaitObserved(work.ID(fmt.Sprintf("b%d", n)), 2)
 	}
 	one.awaitGone("b0")
 	if first.count() != 50 || second.count() != 49 {
@@ -264,10 +264,11 @@ func TestI7TheAgentsPortIsPerCluster(t *testing.T) {
 		}
 		return err
 	}
-	status := func(cluster, id string, change ...func(*bus.Event)) error {
+	status := func(cluster string, id work.ID, change ...func(*bus.Event)) error {
 		ms := bus.Event{DataContentType: wire.JSONType, ID: uuid.NewString(), Source: "mc1-agent", Type: work.StatusUpdate,
 			Data: []byte(`{"conditions":[]}`), Extensions: map[string]string{
-				work.ExtClusterName: cluster, work.ExtResourceID: id, work.ExtResourceVersion: "1", work.ExtOriginalSource: "maestro", work.ExtSequenceID: "1",
+				work.ExtClusterName: cluster, work.ExtResourceID: string(id), work.ExtResourceVersion: "1",
+				work.ExtOriginalSource: "maestro", work.ExtSequenceID: "1",
 			}}
 		for _, f := range change {
 			f(&ms)
@@ -373,10 +374,10 @@ func TestAGRPCAgentThatDoesNotReadDelaysNobody(t *testing.T) {
 	big := strings.Repeat("x", 400<<10)
 	var worst time.Duration
 	for n := range works { // 8 MB to the deaf one, of which its stream takes 64 KB
-		src.create("deaf", fmt.Sprintf("d%d", n), big)
+		src.create("deaf", work.ID(fmt.Sprintf("d%d", n)), big)
 		begun := time.Now()
-		src.create("mc1", fmt.Sprintf("w%d", n), n)
-		good.awaitValue(fmt.Sprintf("w%d", n), n)
+		src.create("mc1", work.ID(fmt.Sprintf("w%d", n)), n)
+		good.awaitValue(work.ID(fmt.Sprintf("w%d", n)), n)
 		worst = max(worst, time.Since(begun))
 	}
 	t.Logf("the slowest delivery beside it took %s", worst)

@@ -31,7 +31,7 @@ func TestASubscriberThatNeverReadsSlowsNobody(t *testing.T) {
 	good := m.subscribe(t, testSource)
 	const works, round = 100, 50
 	for n := range works {
-		src.create("mc1", fmt.Sprintf("w%d", n), n)
+		src.create("mc1", work.ID(fmt.Sprintf("w%d", n)), n)
 	}
 	for range works {
 		good.next()
@@ -46,7 +46,7 @@ func TestASubscriberThatNeverReadsSlowsNobody(t *testing.T) {
 			for n := range round {
 				id := fmt.Sprintf("w%d", (turn*round+n)%works)
 				sent[id] = time.Now()
-				agent.report(id, fmt.Sprintf("Turn%d", turn))
+				agent.report(work.ID(id), fmt.Sprintf("Turn%d", turn))
 			}
 			for len(sent) > 0 {
 				ev := good.next()
@@ -129,10 +129,10 @@ func TestAResyncIsAnsweredToTheAskerOnly(t *testing.T) {
 	src := m.source()
 	const works = 250 // more than a page
 	for n := range works {
-		src.create("mc1", fmt.Sprintf("w%d", n), n)
+		src.create("mc1", work.ID(fmt.Sprintf("w%d", n)), n)
 	}
 	for n := range works {
-		m.awaitObserved(fmt.Sprintf("w%d", n), 1)
+		m.awaitObserved(work.ID(fmt.Sprintf("w%d", n)), 1)
 	}
 	asker, other := m.subscribe(t, testSource), m.subscribe(t, testSource)
 	ask(t, asker.client, testSource)
@@ -170,7 +170,7 @@ func TestAResyncIsAnsweredToTheAskerOnly(t *testing.T) {
 }
 
 // grpcAgentReports makes a change and waits until a stream has it.
-func (i *instance) grpcAgentReports(t *testing.T, consumer string, s *statusStream) {
+func (i *instance) grpcAgentReports(t *testing.T, consumer work.Consumer, s *statusStream) {
 	t.Helper()
 	i.source().create(consumer, "last", 1)
 	for s.next().Extensions[work.ExtResourceID] != "last" {
@@ -188,16 +188,16 @@ func TestI1AResyncNeverTakesABundleBack(t *testing.T) {
 	src := m.source()
 	const works = 120
 	for n := range works {
-		src.create("mc1", fmt.Sprintf("w%d", n), n)
+		src.create("mc1", work.ID(fmt.Sprintf("w%d", n)), n)
 	}
 	for n := range works {
-		m.awaitObserved(fmt.Sprintf("w%d", n), 1)
+		m.awaitObserved(work.ID(fmt.Sprintf("w%d", n)), 1)
 	}
 	s := m.subscribe(t, testSource)
 	for turn := range 20 {
 		ask(t, s.client, testSource)
 		for n := range 10 {
-			agent.report(fmt.Sprintf("w%d", (turn*7+n)%works), "Available")
+			agent.report(work.ID(fmt.Sprintf("w%d", (turn*7+n)%works)), "Available")
 		}
 	}
 	m.grpcAgentReports(t, "mc1", s)

@@ -213,7 +213,7 @@ func attr(key, value string) func(*cloudevents.CloudEvent) {
 // statusStream is a source's subscription.
 type statusStream struct {
 	t      *testing.T
-	id     string
+	id     work.ID
 	client cloudevents.CloudEventServiceClient // of the same connection
 	stream grpc.ServerStreamingClient[cloudevents.CloudEvent]
 	events chan bus.Event
@@ -238,7 +238,7 @@ func (i *instance) subscribe(t *testing.T, sourceName string) *statusStream {
 	if len(ids) != 1 || uuid.Validate(ids[0]) != nil {
 		t.Fatalf("subscription-id %v", ids)
 	}
-	s := &statusStream{t: t, client: client, id: ids[0], stream: stream, events: make(chan bus.Event, 10000),
+	s := &statusStream{t: t, client: client, id: work.ID(ids[0]), stream: stream, events: make(chan bus.Event, 10000),
 		beats: make(chan struct{}, 1000), failed: make(chan error, 1)}
 	go func() {
 		for {
@@ -335,11 +335,11 @@ func TestASourceResyncs(t *testing.T) {
 	site.agent("mc1")
 	src := m.source()
 	for _, id := range []string{"w1", "w2", "w3"} {
-		src.create("mc1", id, 1)
+		src.create("mc1", work.ID(id), 1)
 	}
 	eventually(t, "statuses are stored", func() error {
 		for _, id := range []string{"w1", "w2", "w3"} {
-			if m.bundle(id).Status.ObservedVersion != 1 {
+			if m.bundle(work.ID(id)).Status.ObservedVersion != 1 {
 				return fmt.Errorf("not of %s", id)
 			}
 		}

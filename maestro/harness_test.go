@@ -353,10 +353,10 @@ func (i *instance) consumer(name string) api.Consumer {
 	return c
 }
 
-func (i *instance) bundle(id string) api.ResourceBundle {
+func (i *instance) bundle(id work.ID) api.ResourceBundle {
 	i.t.Helper()
 	var b api.ResourceBundle
-	i.want(http.StatusOK, "GET", "/api/maestro/v1/resource-bundles/"+id, "").into(i.t, &b)
+	i.want(http.StatusOK, "GET", string("/api/maestro/v1/resource-bundles/"+id), "").into(i.t, &b)
 	return b
 }
 
@@ -401,13 +401,14 @@ func specData(manifests ...string) []byte {
 }
 
 // event makes a spec event.
-func (s *source) event(kind, consumer, id string, version int64, data []byte) *cloudevents.CloudEvent {
+func (s *source) event(kind string, consumer work.Consumer, id work.ID, version int64,
+	data []byte) *cloudevents.CloudEvent {
 	m := bus.Event{
 		DataContentType: wire.JSONType, ID: uuid.NewString(), Source: s.name, Type: kind, Time: time.Now(), Data: data,
 		Extensions: map[string]string{
-			work.ExtClusterName: consumer, work.ExtResourceID: id, work.ExtResourceVersion: fmt.Sprint(version),
-			work.ExtMetadata: `{"name":"name-of-` + id + `","namespace":"` + consumer + `","uid":"` + id +
-				`","labels":{"app":"test"}}`,
+			work.ExtClusterName: string(consumer), work.ExtResourceID: string(id), work.ExtResourceVersion: fmt.Sprint(version),
+			work.ExtMetadata: `{"name":"name-of-` + string(id) + `","namespace":"` + string(consumer) + `","uid":"` +
+				string(id) + `","labels":{"app":"test"}}`,
 		},
 	}
 	if kind == work.SpecDelete {
@@ -423,21 +424,21 @@ func (s *source) publish(e *cloudevents.CloudEvent) error {
 	return err
 }
 
-func (s *source) create(consumer, id string, value any) {
+func (s *source) create(consumer work.Consumer, id work.ID, value any) {
 	s.t.Helper()
-	if err := s.publish(s.event(work.SpecCreate, consumer, id, 0, specData(configMap(id, value)))); err != nil {
+	if err := s.publish(s.event(work.SpecCreate, consumer, id, 0, specData(configMap(string(id), value)))); err != nil {
 		s.t.Fatalf("creating %s: %v", id, err)
 	}
 }
 
-func (s *source) update(consumer, id string, value any) {
+func (s *source) update(consumer work.Consumer, id work.ID, value any) {
 	s.t.Helper()
-	if err := s.publish(s.event(work.SpecUpdate, consumer, id, 0, specData(configMap(id, value)))); err != nil {
+	if err := s.publish(s.event(work.SpecUpdate, consumer, id, 0, specData(configMap(string(id), value)))); err != nil {
 		s.t.Fatalf("updating %s: %v", id, err)
 	}
 }
 
-func (s *source) remove(consumer, id string) {
+func (s *source) remove(consumer work.Consumer, id work.ID) {
 	s.t.Helper()
 	if err := s.publish(s.event(work.SpecDelete, consumer, id, 0, nil)); err != nil {
 		s.t.Fatalf("deleting %s: %v", id, err)

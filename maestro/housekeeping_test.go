@@ -105,12 +105,12 @@ func TestManifestsOfDeletedBundlesAreDropped(t *testing.T) {
 	m.consumer("mc1")
 	site.agent("mc1")
 	src := m.source()
-	secret := func(id string) []byte {
-		return specData(`{"apiVersion":"v1","kind":"Secret","metadata":{"name":"` + id +
-			`","namespace":"default"},"stringData":{"key":"hunter2"}}`)
+	secret := func(id work.ID) []byte {
+		return specData(string(`{"apiVersion":"v1","kind":"Secret","metadata":{"name":"` + id +
+			`","namespace":"default"},"stringData":{"key":"hunter2"}}`))
 	}
 	for _, id := range []string{"gone", "late", "lives"} {
-		if err := src.publish(src.event(work.SpecCreate, "mc1", id, 0, secret(id))); err != nil {
+		if err := src.publish(src.event(work.SpecCreate, "mc1", work.ID(id), 0, secret(work.ID(id)))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -120,8 +120,8 @@ func TestManifestsOfDeletedBundlesAreDropped(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, id := range []string{"gone", "late"} {
-		src.remove("mc1", id)
-		m.awaitGone(id)
+		src.remove("mc1", work.ID(id))
+		m.awaitGone(work.ID(id))
 	}
 	m.exec(`update document set removed_at = removed_at - interval '11 minutes' where id = 'gone'`)
 	version := m.text(`select version || ' ' || xid::text || ' ' || token from document where id = 'gone'`)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"atoll.dev/api/work"
 	"atoll.dev/internal/jsonvalue"
 	"atoll.dev/internal/pgsession"
 	"atoll.dev/internal/rest"
@@ -217,7 +218,8 @@ func (i *importer) consumer(ctx context.Context, tx *store.Tx, raw json.RawMessa
 	if row.DeletedAt != nil {
 		return refuse("it is deleted"), nil
 	}
-	if err := errors.Join(bundle.CheckConsumerName(row.Name), bundle.CheckConsumerLabels(row.Labels)); err != nil {
+	if err := errors.Join(bundle.CheckConsumerName(work.Consumer(row.Name)),
+		bundle.CheckConsumerLabels(row.Labels)); err != nil {
 		return refuse("%s", apierror.ReasonOf(err)), nil
 	}
 	have, err := tx.GetByName(ctx, bundle.ConsumerKind, "", row.Name)
@@ -260,7 +262,7 @@ func (i *importer) bundle(ctx context.Context, tx *store.Tx, raw json.RawMessage
 		notes = append(notes, fmt.Sprintf("its name %q is not kept: a bundle's name is its id",
 			rest.Shorten(row.Name, 100)))
 	}
-	if err := ledger.LockConsumerForBundle(ctx, tx, row.Consumer); err != nil {
+	if err := ledger.LockConsumerForBundle(ctx, tx, work.Consumer(row.Consumer)); err != nil {
 		return rowFate{}, err
 	}
 	if _, err := tx.GetByName(ctx, bundle.ConsumerKind, "", row.Consumer); errors.Is(err, store.ErrNotFound) {

@@ -113,10 +113,11 @@ func TestAnImportAppliesNothingAgain(t *testing.T) {
 	site := newSite(t)
 	// The server runs while it is imported to, which is harder than before.
 	m := site.start()
-	agent := &scriptedAgent{t: t, site: site, consumer: "mc1", addr: site.broker.addr, works: map[string]*agentWork{},
+	agent := &scriptedAgent{t: t, site: site, consumer: "mc1", addr: site.broker.addr, works: map[work.ID]*agentWork{},
 		sequence: time.Now().UnixMilli() << 22}
 	for n := range 25 {
-		agent.works[fmt.Sprintf("w%02d", n)] = &agentWork{generation: int64(n + 1), status: []byte(`{}`), hash: "abc"}
+		id := work.ID(fmt.Sprintf("w%02d", n))
+		agent.works[id] = &agentWork{generation: int64(n + 1), status: []byte(`{}`), hash: "abc"}
 	}
 	agent.start()
 	t.Cleanup(agent.stop)

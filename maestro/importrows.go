@@ -63,12 +63,13 @@ func (r *theirResource) spec() (bundle.Spec, error) {
 	s := bundle.Spec{
 		EventID: e.text("id"), Source: r.Source, SpecVersion: "1.0", Type: e.text(
 			"type"), Time: e.time(), ContentType: "application/json",
-		Consumer: r.Consumer, ID: r.ID, Version: r.Version, LogTracing: e.text("logtracing"), Data: e["data"],
+		Consumer: work.Consumer(r.Consumer), ID: work.ID(r.ID), Version: r.Version, LogTracing: e.text("logtracing"),
+		Data: e["data"],
 	}
 	if s.Type == "" {
 		s.Type = work.SpecCreate
 	}
-	if err := bundle.CheckID(r.ID); err != nil {
+	if err := bundle.CheckID(work.ID(r.ID)); err != nil {
 		return s, err
 	}
 	switch {
@@ -113,8 +114,9 @@ func (r *theirResource) status() (bundle.Status, []string) {
 	s := bundle.Status{
 		EventID: e.text("id"), Source: e.text("source"), SpecVersion: "1.0", Type: e.text(
 			"type"), Time: e.time(), ContentType: "application/json",
-		Consumer: r.Consumer, ID: r.ID, Version: version, OriginalSource: e.text(work.ExtOriginalSource),
-		Sequence: e.text(work.ExtSequenceID), Hash: e.text(work.ExtStatusHash),
+		Consumer: work.Consumer(r.Consumer), ID: work.ID(r.ID), Version: version,
+		OriginalSource: e.text(work.ExtOriginalSource),
+		Sequence:       e.text(work.ExtSequenceID), Hash: e.text(work.ExtStatusHash),
 	}
 	if s.Data, _, err = bundle.WithoutBundle(e["data"]); err != nil {
 		return bundle.Status{}, []string{"its status cannot be read; its agent is asked again"}

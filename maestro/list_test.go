@@ -42,9 +42,9 @@ func (i *instance) bundles(query ...string) []string {
 }
 
 // labelled creates a bundle with labels, as a source's ObjectMeta has them.
-func (s *source) labelled(consumer, id, labels string) {
+func (s *source) labelled(consumer work.Consumer, id, labels string) {
 	s.t.Helper()
-	e := s.event(work.SpecCreate, consumer, id, 0,
+	e := s.event(work.SpecCreate, consumer, work.ID(id), 0,
 		[]byte(`{"manifests":[`+configMap(id, 1)+
 			`],"executer":{"subject":{"type":"ServiceAccount","serviceAccount":{"namespace":"n","name":"sa"}}}}`))
 	e.Attributes["ce-"+work.ExtMetadata] = &cloudevents.CloudEvent_CloudEventAttributeValue{
@@ -160,7 +160,7 @@ func TestPagesHaveTheContractsBounds(t *testing.T) {
 	m.consumer("mc1")
 	src := m.source()
 	for n := range 5 {
-		src.create("mc1", fmt.Sprintf("w%d", n), n)
+		src.create("mc1", work.ID(fmt.Sprintf("w%d", n)), n)
 	}
 	for _, c := range []struct {
 		query             string
@@ -225,7 +225,7 @@ func TestAnswersAreCompressedWhenAsked(t *testing.T) {
 	m.consumer("mc1")
 	src := m.source()
 	for n := range 20 {
-		src.create("mc1", fmt.Sprintf("w%d", n), n)
+		src.create("mc1", work.ID(fmt.Sprintf("w%d", n)), n)
 	}
 	plain := m.want(http.StatusOK, "GET", "/api/maestro/v1/resource-bundles/", "", "Accept-Encoding", "identity")
 	packed := m.want(http.StatusOK, "GET", "/api/maestro/v1/resource-bundles", "", "Accept-Encoding", "br, gzip;q=0.5")
@@ -474,7 +474,7 @@ func TestSlowReadersLeaveConnectionsForOthers(t *testing.T) {
 	}
 	begin := time.Now()
 	for n := range 20 {
-		m.bundle(fmt.Sprintf("copy-%06d", n+1))
+		m.bundle(work.ID(fmt.Sprintf("copy-%06d", n+1)))
 	}
 	if len(m.bundles("size", "10")) != 10 {
 		t.Error("a short list is not served")

@@ -35,6 +35,7 @@ import (
 	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
 
+	"atoll.dev/api/work"
 	"atoll.dev/bus"
 	"atoll.dev/internal/rest"
 	"atoll.dev/maestro/bundle"
@@ -180,7 +181,7 @@ func (s *Server) dispatchOptions() dispatch.Options {
 			DeleteMax: s.opts.DeleteMax,
 			Jitter:    rand.Float64,
 		},
-		Repeated: func(consumer string, ids []string) { s.comparer.AskRepeated(consumer, ids) },
+		Repeated: func(consumer work.Consumer, ids []work.ID) { s.comparer.AskRepeated(consumer, ids) },
 		Gained: func() {
 			if s.opts.Topics.AgentEvents.Group == "" {
 				s.comparer.AskAll() // no server answered comparisons that arrived while the slots had no holder
@@ -262,7 +263,7 @@ func storeOptions(dsn string, maxConns int, log *slog.Logger) store.Options {
 }
 
 // recordContact notes that an event of a consumer's agent arrived, for delivery and presence.
-func (s *Server) recordContact(consumer string) {
+func (s *Server) recordContact(consumer work.Consumer) {
 	s.dispatch.RecordContact(consumer)
 	s.contacts.RecordContact(consumer)
 }

@@ -37,9 +37,9 @@ func (a *scriptedAgent) heldSpecs(m bus.Event) []bus.Event {
 }
 
 // recorded returns what the history has of a bundle, under an action.
-func (i *instance) recorded(id, action string) []store.Record {
+func (i *instance) recorded(id work.ID, action string) []store.Record {
 	i.t.Helper()
-	records, err := i.server.store.History(i.t.Context(), store.HistoryQuery{Kind: bundle.Kind, ID: id})
+	records, err := i.server.store.History(i.t.Context(), store.HistoryQuery{Kind: bundle.Kind, ID: string(id)})
 	if err != nil {
 		i.t.Fatal(err)
 	}
@@ -192,7 +192,7 @@ func TestI8UnknownWorksAreListedAdoptedAndDeleted(t *testing.T) {
 	one.fault(func() { one.digests = true })
 	src := m.source()
 	for n := range 5 {
-		src.create("mc1", fmt.Sprintf("w%d", n), n)
+		src.create("mc1", work.ID(fmt.Sprintf("w%d", n)), n)
 	}
 	src.create("mc2", "x", 1)
 	src.update("mc1", "w1", "changed")

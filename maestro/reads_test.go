@@ -59,9 +59,9 @@ func TestAReadIsOneRoundTrip(t *testing.T) {
 	l := ledger.New(st)
 	for name, read := range map[string]func(context.Context) error{
 		"pendingWorks": func(ctx context.Context) error { return l.PendingWorks(ctx, func([]ledger.PendingWork) {}) },
-		"snapshots":    func(ctx context.Context) error { _, err := l.Snapshots(ctx, []string{"w1"}); return err },
+		"snapshots":    func(ctx context.Context) error { _, err := l.Snapshots(ctx, []work.ID{"w1"}); return err },
 		"deliveryOf":   func(ctx context.Context) error { _, err := l.DeliveryOf(ctx, "w1"); return err },
-		"tombstonesOf": func(ctx context.Context) error { _, err := l.TombstonesOf(ctx, "s", []string{"w1"}); return err },
+		"tombstonesOf": func(ctx context.Context) error { _, err := l.TombstonesOf(ctx, "s", []work.ID{"w1"}); return err },
 		"holdingsOf":   func(ctx context.Context) error { _, err := l.HoldingsOf(ctx, "life", "mc1"); return err },
 		"statusHashes": func(ctx context.Context) error { _, _, err := l.StatusHashes(ctx, "mc1", nil); return err },
 		"sourceHashes": func(ctx context.Context) error {
@@ -71,7 +71,7 @@ func TestAReadIsOneRoundTrip(t *testing.T) {
 		"consumersWithBundles": func(ctx context.Context) error { _, err := l.ConsumersWithBundles(ctx); return err },
 		"digestAgents":         func(ctx context.Context) error { _, err := l.DigestAgents(ctx); return err },
 		"unacknowledged": func(ctx context.Context) error {
-			_, err := l.Unacknowledged(ctx, "mc1", []string{"w1"})
+			_, err := l.Unacknowledged(ctx, "mc1", []work.ID{"w1"})
 			return err
 		},
 		"adoptionsWanted": func(ctx context.Context) error { _, err := l.AdoptionsWanted(ctx, "mc1"); return err },

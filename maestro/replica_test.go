@@ -12,6 +12,7 @@ import (
 	"time"
 
 	api "atoll.dev/api/maestro"
+	"atoll.dev/api/work"
 )
 
 // TestI5I6AReplicaIsKilled: two and three servers, as processes, share a
@@ -51,14 +52,14 @@ func testReplicas(t *testing.T, n int, seed uint64) {
 	for k := range 4 {
 		name := fmt.Sprintf("mc%d", k)
 		servers[0].consumer(name)
-		agent := site.agent(name)
+		agent := site.agent(work.Consumer(name))
 		agent.fault(func() { agent.digests = k%2 == 0 }) // every other one is Open Cluster Management's
 		agents = append(agents, agent)
 	}
 	sources := []*source{servers[0].source()}
 	for k, agent := range agents {
 		for w := range each {
-			sources[0].create(agent.consumer, fmt.Sprintf("a%d-%d", k, w), 1)
+			sources[0].create(agent.consumer, work.ID(fmt.Sprintf("a%d-%d", k, w)), 1)
 		}
 	}
 	servers[0].settled(len(agents) * each)
@@ -91,7 +92,7 @@ func testReplicas(t *testing.T, n int, seed uint64) {
 						return
 					}
 					id, kind := fmt.Sprintf("a%d-%d", k, o%each), fmt.Sprintf("Phase%d-%d", round, i)
-					agent.report(id, kind)
+					agent.report(work.ID(id), kind)
 					mu.Lock()
 					last[id] = kind
 					mu.Unlock()
@@ -102,7 +103,7 @@ func testReplicas(t *testing.T, n int, seed uint64) {
 		load.Go(func() {
 			for i := range creates {
 				id := fmt.Sprintf("new%d-%d", round, i)
-				survivor.create(agents[i%len(agents)].consumer, id, i)
+				survivor.create(agents[i%len(agents)].consumer, work.ID(id), i)
 			}
 		})
 		moment := time.NewTimer(time.Duration(300+random.IntN(400)) * time.Millisecond)

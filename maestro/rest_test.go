@@ -191,7 +191,7 @@ func TestBundles(t *testing.T) {
 	m.consumer("mc2")
 	src := m.source()
 	for n := range 5 {
-		src.create("mc1", fmt.Sprintf("w%d", n), n)
+		src.create("mc1", work.ID(fmt.Sprintf("w%d", n)), n)
 	}
 	src.create("mc2", "other", 1)
 	m.want(http.StatusNoContent, "DELETE", "/api/maestro/v1/resource-bundles/w4", "")

@@ -49,14 +49,14 @@ func TestI6ServersShareDelivery(t *testing.T) {
 	for n := range consumers {
 		name := fmt.Sprintf("mc%d", n)
 		second.consumer(name)
-		agents = append(agents, site.agent(name))
-		src.create(name, name+"-w", "one")
-		if first.server.dispatch.HoldsSlotOf(name) == second.server.dispatch.HoldsSlotOf(name) {
+		agents = append(agents, site.agent(work.Consumer(name)))
+		src.create(work.Consumer(name), work.ID(name+"-w"), "one")
+		if first.server.dispatch.HoldsSlotOf(work.Consumer(name)) == second.server.dispatch.HoldsSlotOf(work.Consumer(name)) {
 			t.Errorf("%s has two deliverers, or none", name)
 		}
 	}
 	for _, a := range agents {
-		a.awaitValue(a.consumer+"-w", "one")
+		a.awaitValue(work.ID(a.consumer+"-w"), "one")
 	}
 	second.settled(consumers)
 	for _, a := range agents { // a comparison is heard by any server
@@ -64,17 +64,17 @@ func TestI6ServersShareDelivery(t *testing.T) {
 		a.resync(t.Context())
 	}
 	for _, a := range agents {
-		a.awaitValue(a.consumer+"-w", "one")
+		a.awaitValue(work.ID(a.consumer+"-w"), "one")
 	}
 	for n, a := range agents {
 		if n == consumers/2 {
 			first.end()
 		}
-		src.update(a.consumer, a.consumer+"-w", "two")
+		src.update(a.consumer, work.ID(a.consumer+"-w"), "two")
 	}
 	begun := time.Now()
 	for _, a := range agents {
-		a.awaitValue(a.consumer+"-w", "two")
+		a.awaitValue(work.ID(a.consumer+"-w"), "two")
 	}
 	if took := time.Since(begun); took > 10*time.Second {
 		t.Errorf("it took %v until the other server delivered", took)

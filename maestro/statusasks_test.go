@@ -31,7 +31,7 @@ func TestASlowAgentIsAskedForStatusesSeldom(t *testing.T) {
 	src := m.source()
 	const works, repeated = 120, 120
 	for n := range works {
-		src.create("mc1", fmt.Sprintf("w%d", n), n)
+		src.create("mc1", work.ID(fmt.Sprintf("w%d", n)), n)
 	}
 	eventually(t, "works are delivered again", func() error {
 		agent.send(t.Context(), agent.message(work.Seen, []byte(`{}`))) // it is slow, not gone
@@ -47,7 +47,7 @@ func TestASlowAgentIsAskedForStatusesSeldom(t *testing.T) {
 	agent.fault(func() { agent.mangle = nil })
 	eventually(t, "all statuses are here", func() error {
 		for n := range works {
-			if b := m.bundle(fmt.Sprintf("w%d", n)); b.Status.ObservedVersion != 1 {
+			if b := m.bundle(work.ID(fmt.Sprintf("w%d", n))); b.Status.ObservedVersion != 1 {
 				return fmt.Errorf("w%d has none", n)
 			}
 		}

@@ -10,6 +10,7 @@ import (
 
 	"atoll.dev/adapter"
 	"atoll.dev/api/maestro"
+	"atoll.dev/api/work"
 	"atoll.dev/client/remote"
 )
 
@@ -20,7 +21,7 @@ func (w *Works) Unconfirmed(ctx context.Context, s adapter.Search) (adapter.Obje
 	if foreign, err := w.isForeign(ctx); foreign || err != nil {
 		return nil, err
 	}
-	consumer := cmp.Or(s.TargetCluster, s.Namespace)
+	consumer := work.Consumer(cmp.Or(s.TargetCluster, s.Namespace))
 	if consumer == "*" {
 		consumer = ""
 	}
@@ -40,21 +41,22 @@ func (w *Works) Unconfirmed(ctx context.Context, s adapter.Search) (adapter.Obje
 		}
 		since = from
 	}
-	u := maestro.UnknownWork{ConsumerName: consumer, FirstSeenAt: since}
+	u := maestro.UnknownWork{ConsumerName: string(consumer), FirstSeenAt: since}
 	if s.Name != "" && consumer != "" {
-		u.ID = w.client.BundleID(consumer, s.Name)
+		u.ID = string(w.client.BundleID(consumer, s.Name))
 	}
 	return unknownObject(&u, s.Name), nil
 }
 
 // isUnreported reports whether the agent of a consumer has not reported its works yet, and since when. With
 // consumer "" it says whether that holds for any consumer.
-func (w *Works) isUnreported(ctx context.Context, consumer string) (unreported bool, since time.Time, err error) {
+func (w *Works) isUnreported(ctx context.Context, consumer work.Consumer) (unreported bool, since time.Time,
+	err error) {
 	var found []maestro.Consumer
 	for page := 1; ; page++ {
 		o := remote.ListOptions{Page: page, Size: pageSize}
 		if consumer != "" {
-			o.Search = remote.Equal("name", consumer)
+			o.Search = remote.Equal("name", string(consumer))
 		}
 		list, err := w.consumers(ctx, o)
 		if err != nil {
@@ -78,7 +80,7 @@ func (w *Works) isUnreported(ctx context.Context, consumer string) (unreported b
 	}
 	for _, name := range names {
 		if (consumer == "" || consumer == name) && !slices.ContainsFunc(found, func(c maestro.Consumer) bool {
-			return c.Name == name
+			return work.Consumer(c.Name) == name
 		}) {
 			return true, time.Now(), nil // the rebuild will create it
 		}
@@ -101,7 +103,7 @@ func (w *Works) consumers(ctx context.Context, o remote.ListOptions) ([]maestro.
 // discoverAgain searches again, now that the agents have reported their works: that may have happened
 // between Discover and Unconfirmed. It asks for unknown works first, because these may be adopted
 // meanwhile.
-func (w *Works) discoverAgain(ctx context.Context, consumer string, s adapter.Search) (adapter.Object, error) {
+func (w *Works) discoverAgain(ctx context.Context, consumer work.Consumer, s adapter.Search) (adapter.Object, error) {
 	if s.Name != "" && consumer != "" {
 		id := w.client.BundleID(consumer, s.Name)
 		if object, err := w.unknown(ctx, consumer, s.Name, id); err != nil || object != nil {
@@ -115,7 +117,7 @@ func (w *Works) discoverAgain(ctx context.Context, consumer string, s adapter.Se
 	}
 	o := remote.ListOptions{Size: 1}
 	if consumer != "" {
-		o.Search = remote.Equal("consumer_name", consumer)
+		o.Search = remote.Equal("consumer_name", string(consumer))
 	}
 	list, err := w.client.UnknownWorks(ctx, o)
 	if err != nil {

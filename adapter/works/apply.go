@@ -11,6 +11,7 @@ import (
 
 	"atoll.dev/adapter"
 	"atoll.dev/api/maestro"
+	"atoll.dev/api/work"
 	"atoll.dev/client/maestroclient"
 	"atoll.dev/client/remote"
 )
@@ -21,7 +22,7 @@ const attempts = 4
 // Apply implements adapter.Transport. It leaves a work alone that has the wanted content or a higher
 // generation.
 func (w *Works) Apply(ctx context.Context, a adapter.Application) (adapter.Applied, error) {
-	consumer := cmp.Or(a.TargetCluster, field(a.Object, "namespace"))
+	consumer := work.Consumer(cmp.Or(a.TargetCluster, field(a.Object, "namespace")))
 	name := field(a.Object, "name")
 	if consumer == "" || name == "" {
 		return adapter.Applied{}, errors.New("a work needs a name and a target cluster")
@@ -77,9 +78,9 @@ func (w *Works) try(ctx context.Context, a adapter.Application, want maestroclie
 		reason = fmt.Sprintf("it was not as generation %d wants it", was)
 	}
 	want.IfMatch = etag
-	w.expect(b.ID, b.Version+1)
+	w.expect(work.ID(b.ID), b.Version+1)
 	if _, err := w.client.UpdateBundle(ctx, want); err != nil {
-		w.expect(b.ID, b.Version)
+		w.expect(work.ID(b.ID), b.Version)
 		return adapter.Applied{}, err
 	}
 	b.Version++
@@ -95,13 +96,14 @@ func (w *Works) create(ctx context.Context, want maestroclient.Bundle, op adapte
 		return adapter.Applied{}, err
 	}
 	now := time.Now()
-	return w.applied(&maestro.ResourceBundle{ID: want.ID, ConsumerName: want.Consumer, Version: 1, CreatedAt: now},
+	return w.applied(&maestro.ResourceBundle{ID: string(want.ID), ConsumerName: string(want.Consumer), Version: 1,
+		CreatedAt: now},
 		want, op, reason)
 }
 
 // expect records the version that Apply is about to make, so that Watch does not report it; 0 removes the
 // record.
-func (w *Works) expect(id string, version int64) {
+func (w *Works) expect(id work.ID, version int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if version == 0 {
@@ -149,13 +151,13 @@ func (w *Works) recreate(ctx context.Context, b *maestro.ResourceBundle, etag st
 	if err := w.remove(ctx, b, etag, ""); err != nil {
 		return adapter.Applied{}, err
 	}
-	if err := w.awaitGone(ctx, b.ID); err != nil {
+	if err := w.awaitGone(ctx, work.ID(b.ID)); err != nil {
 		return adapter.Applied{}, err
 	}
 	return w.create(ctx, want, adapter.Recreated, fmt.Sprintf("generation %d became %d", was, wants))
 }
 
-func (w *Works) awaitGone(ctx context.Context, id string) error {
+func (w *Works) awaitGone(ctx context.Context, id work.ID) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, w.wait, ErrUnderDeletion)
 	defer cancel()
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {

@@ -108,7 +108,7 @@ func unknownObject(u *maestro.UnknownWork, name string) adapter.Object {
 }
 
 // wanted returns the bundle for a task's object.
-func (w *Works) wanted(a adapter.Application, consumer string) (maestroclient.Bundle, error) {
+func (w *Works) wanted(a adapter.Application, consumer work.Consumer) (maestroclient.Bundle, error) {
 	var b maestroclient.Bundle
 	if err := isWork(text(a.Object["apiVersion"]), text(a.Object["kind"])); err != nil {
 		return b, err
@@ -136,7 +136,7 @@ func (w *Works) wanted(a adapter.Application, consumer string) (maestroclient.Bu
 		return b, err
 	}
 	meta := metav1.ObjectMeta{
-		Name: shape.Metadata.Name, Namespace: consumer, Labels: shape.Metadata.Labels, Annotations: maps.Clone(
+		Name: shape.Metadata.Name, Namespace: string(consumer), Labels: shape.Metadata.Labels, Annotations: maps.Clone(
 			shape.Metadata.Annotations),
 		Finalizers: shape.Metadata.Finalizers,
 	}
@@ -156,7 +156,8 @@ func (w *Works) wanted(a adapter.Application, consumer string) (maestroclient.Bu
 // bundleOf returns the published content of a bundle without its executor, which Maestro's API does
 // not return.
 func bundleOf(b *maestro.ResourceBundle) (maestroclient.Bundle, error) {
-	own := maestroclient.Bundle{ID: b.ID, Consumer: b.ConsumerName, Spec: work.Bundle{Manifests: b.Manifests}}
+	own := maestroclient.Bundle{ID: work.ID(b.ID), Consumer: work.Consumer(b.ConsumerName),
+		Spec: work.Bundle{Manifests: b.Manifests}}
 	parts := struct {
 		Metadata        *metav1.ObjectMeta             `json:"metadata"`
 		DeleteOption    **workv1.DeleteOption          `json:"deleteOption"`

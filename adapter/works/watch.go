@@ -12,6 +12,7 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"atoll.dev/adapter"
+	"atoll.dev/api/work"
 	"atoll.dev/client/remote"
 	"atoll.dev/internal/rest"
 )
@@ -34,15 +35,15 @@ type watching struct {
 
 	mu         sync.Mutex // guards the following against Recall; only Watch writes them
 	changed    func(adapter.Event) bool
-	known      map[string]seen // by bundle
-	listing    int             // counts listings: before the first complete one nothing is reported, later the differences
-	listed     bool            // the present listing is complete
-	listedOnce bool            // a listing was complete
-	cursor     string          // position of known once a listing is complete; the original server has none
+	known      map[work.ID]seen // by bundle
+	listing    int              // counts listings; the first complete one reports nothing, later ones the differences
+	listed     bool             // the present listing is complete
+	listedOnce bool             // a listing was complete
+	cursor     string           // position of known once a listing is complete; the original server has none
 }
 
 func newWatching(w *Works, pace float64) *watching {
-	return &watching{works: w, seed: maphash.MakeSeed(), paced: adapter.NewPacedQueue(pace), known: map[string]seen{}}
+	return &watching{works: w, seed: maphash.MakeSeed(), paced: adapter.NewPacedQueue(pace), known: map[work.ID]seen{}}
 }
 
 // relist begins a listing. Known works that it does not contain are deleted.
@@ -53,7 +54,7 @@ func (s *watching) relist() {
 
 // bundleMeta has the members of a bundle that Watch reads.
 type bundleMeta struct {
-	ID        string            `json:"id"`
+	ID        work.ID           `json:"id"`
 	Version   int64             `json:"version"`
 	DeletedAt *time.Time        `json:"deleted_at"`
 	Metadata  metav1.ObjectMeta `json:"metadata"`
@@ -185,7 +186,7 @@ func (s *watching) statusOf(b bundleMeta) uint64 {
 }
 
 // observeDeletion reports the deletion of a known work.
-func (s *watching) observeDeletion(id string) {
+func (s *watching) observeDeletion(id work.ID) {
 	before, known := s.known[id]
 	if !known {
 		return

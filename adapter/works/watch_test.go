@@ -21,9 +21,9 @@ func TestARestartedListingReportsEveryChange(t *testing.T) {
 }
 
 func listAnew(t *testing.T) {
-	var told []string
+	var immediate []string
 	s := New(Options{}).watching
-	s.changed = func(e adapter.Event) bool { told = append(told, e.ID); return true }
+	s.changed = func(e adapter.Event) bool { immediate = append(immediate, e.ID); return true }
 	s.relist()
 	take := func(e remote.Event) {
 		t.Helper()
@@ -43,26 +43,26 @@ func listAnew(t *testing.T) {
 	list("a", "b")
 	take(relist)
 	list("a", "c")
-	if len(told) > 0 {
-		t.Errorf("told of %v at once", told)
+	if len(immediate) > 0 {
+		t.Errorf("reported %v before the listing ended", immediate)
 	}
 	take(end)
-	calmly := func() (ids []string) {
+	takeQueued := func() (ids []string) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // of the bubble
 		defer cancel()
 		s.paced.Run(ctx, func(e adapter.Event) bool { ids = append(ids, e.ID); return true })
 		slices.Sort(ids)
 		return ids
 	}
-	calm := calmly()
-	if !slices.Equal(calm, []string{"a", "c"}) || !slices.Equal(told, []string{"b"}) {
-		t.Errorf("calmly %v, want a and c; at once %v, want b, which is gone", calm, told)
+	queued := takeQueued()
+	if !slices.Equal(queued, []string{"a", "c"}) || !slices.Equal(immediate, []string{"b"}) {
+		t.Errorf("queued %v, want a and c; reported at once %v, want the deleted b", queued, immediate)
 	}
 
 	take(relist)
 	list("a", "d")
 	take(end)
-	if slices.Sort(told); !slices.Equal(told, []string{"b", "c", "d"}) || len(calmly()) > 0 {
-		t.Errorf("told of %v, want b, c (gone) and d (new)", told)
+	if slices.Sort(immediate); !slices.Equal(immediate, []string{"b", "c", "d"}) || len(takeQueued()) > 0 {
+		t.Errorf("reported at once %v, want the deleted b and c, and the new d", immediate)
 	}
 }

@@ -21,6 +21,7 @@ import (
 
 	"atoll.dev/adapter"
 	"atoll.dev/api/maestro"
+	"atoll.dev/api/work"
 	"atoll.dev/client/maestroclient"
 	"atoll.dev/client/remote"
 )
@@ -38,7 +39,7 @@ type Options struct {
 	Pace float64
 	// Clusters returns the names of the lifecycle manager's management clusters: a rebuild creates their
 	// consumers. Nil means that they are unknown.
-	Clusters func(context.Context) ([]string, error)
+	Clusters func(context.Context) ([]work.Consumer, error)
 }
 
 // Works is the transport. Use New.
@@ -46,11 +47,11 @@ type Works struct {
 	client   *maestroclient.Client
 	log      *slog.Logger
 	wait     time.Duration
-	clusters func(context.Context) ([]string, error) // Options.Clusters
+	clusters func(context.Context) ([]work.Consumer, error) // Options.Clusters
 
 	mu      sync.Mutex
-	made    map[string]int64 // by bundle: the version that Apply made last, which a watch does not report
-	foreign bool             // the server has no unknown works: it is not Atoll's
+	made    map[work.ID]int64 // by bundle: the version that Apply made last, which a watch does not report
+	foreign bool              // the server has no unknown works: it is not Atoll's
 
 	watching *watching
 }
@@ -67,7 +68,7 @@ func New(o Options) *Works {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	w := &Works{
-		client: o.Client, log: o.Log, made: map[string]int64{},
+		client: o.Client, log: o.Log, made: map[work.ID]int64{},
 		wait: cmp.Or(o.RecreateWait, 5*time.Second), clusters: o.Clusters,
 	}
 	w.watching = newWatching(w, cmp.Or(o.Pace, 50))
@@ -84,7 +85,7 @@ func (w *Works) Discover(ctx context.Context, s adapter.Search) ([]adapter.Objec
 	if err := isWork(s.APIVersion, s.Kind); err != nil {
 		return nil, err
 	}
-	consumer := cmp.Or(s.TargetCluster, s.Namespace)
+	consumer := work.Consumer(cmp.Or(s.TargetCluster, s.Namespace))
 	if consumer == "*" {
 		consumer = ""
 	}
@@ -93,7 +94,7 @@ func (w *Works) Discover(ctx context.Context, s adapter.Search) ([]adapter.Objec
 	}
 	search := remote.Equal("source", w.client.Source())
 	if consumer != "" {
-		search += " and " + remote.Equal("consumer_name", consumer)
+		search += " and " + remote.Equal("consumer_name", string(consumer))
 	}
 	if s.Name != "" {
 		search += " and payload->'metadata'->>'name'=" + quote(s.Name)
@@ -138,7 +139,7 @@ const pageSize = 400
 
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
 
-func (w *Works) byName(ctx context.Context, consumer string, s adapter.Search) ([]adapter.Object, error) {
+func (w *Works) byName(ctx context.Context, consumer work.Consumer, s adapter.Search) ([]adapter.Object, error) {
 	id := w.client.BundleID(consumer, s.Name)
 	b, _, err := w.bundle(ctx, id)
 	if err != nil {
@@ -157,7 +158,7 @@ func (w *Works) byName(ctx context.Context, consumer string, s adapter.Search) (
 }
 
 // bundle reads one; nil when there is none.
-func (w *Works) bundle(ctx context.Context, id string) (*maestro.ResourceBundle, string, error) {
+func (w *Works) bundle(ctx context.Context, id work.ID) (*maestro.ResourceBundle, string, error) {
 	doc, err := w.client.Bundle(ctx, id)
 	if remote.StatusOf(err) == http.StatusNotFound {
 		return nil, "", nil
@@ -174,15 +175,15 @@ func (w *Works) bundle(ctx context.Context, id string) (*maestro.ResourceBundle,
 
 // unknown looks whether the agent holds what Maestro lost. While it does, the
 // work is not gone.
-func (w *Works) unknown(ctx context.Context, consumer, name, id string) (adapter.Object, error) {
+func (w *Works) unknown(ctx context.Context, consumer work.Consumer, name string, id work.ID) (adapter.Object, error) {
 	w.mu.Lock()
 	foreign := w.foreign
 	w.mu.Unlock()
 	if foreign {
 		return nil, nil
 	}
-	list, err := w.client.UnknownWorks(ctx, remote.ListOptions{Size: 1, Search: remote.Equal("id", id) + " and " +
-		remote.Equal("consumer_name", consumer)})
+	list, err := w.client.UnknownWorks(ctx, remote.ListOptions{Size: 1, Search: remote.Equal("id", string(id)) + " and " +
+		remote.Equal("consumer_name", string(consumer))})
 	if remote.StatusOf(err) == http.StatusNotFound {
 		w.mu.Lock()
 		w.foreign = true
@@ -203,8 +204,9 @@ func (w *Works) unknown(ctx context.Context, consumer, name, id string) (adapter
 // one that only the agent holds Maestro gets a bundle first, so that the same
 // holds for it. The policy Orphan leaves on the cluster what the work applied.
 func (w *Works) Delete(ctx context.Context, d adapter.Deletion) error {
-	name, consumer := field(d.Object, "name"), cmp.Or(d.TargetCluster, field(d.Object, "namespace"))
-	id := cmp.Or(field(d.Object, "uid"), w.client.BundleID(consumer, name))
+	name := field(d.Object, "name")
+	consumer := work.Consumer(cmp.Or(d.TargetCluster, field(d.Object, "namespace")))
+	id := cmp.Or(work.ID(field(d.Object, "uid")), w.client.BundleID(consumer, name))
 	b, etag, err := w.bundle(ctx, id)
 	if err != nil {
 		return fmt.Errorf("deleting the work %s of %s: %w", name, consumer, err)

@@ -24,6 +24,7 @@ import (
 	"atoll.dev/adapter"
 	"atoll.dev/adapter/transporttest"
 	"atoll.dev/agent"
+	"atoll.dev/api/work"
 	"atoll.dev/client/maestroclient"
 	"atoll.dev/client/remote"
 	"atoll.dev/plane/planetest"
@@ -393,7 +394,7 @@ func TestI9AnUnknownWorkIsNotAbsent(t *testing.T) {
 		t.Error("without any consumer the work is gone")
 	}
 	w.register()
-	if o := doubt(consumer); o == nil || field(o, "name") != "a" || field(o, "uid") != w.client.BundleID(consumer,
+	if o := doubt(consumer); o == nil || field(o, "name") != "a" || work.ID(field(o, "uid")) != w.client.BundleID(consumer,
 		"a") {
 		t.Errorf("without a word of the agent there is %v", o)
 	}
@@ -401,8 +402,8 @@ func TestI9AnUnknownWorkIsNotAbsent(t *testing.T) {
 		t.Errorf("of a consumer that never was there is %v", o)
 	}
 	// Some of CLM's consumers may not be registered again yet.
-	knows := New(Options{Client: w.client, Clusters: func(context.Context) ([]string, error) {
-		return []string{consumer, "soon"}, nil
+	knows := New(Options{Client: w.client, Clusters: func(context.Context) ([]work.Consumer, error) {
+		return []work.Consumer{consumer, "soon"}, nil
 	}})
 	for target, want := range map[string]bool{"soon": true, "never-was": false} {
 		s := search

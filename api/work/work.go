@@ -107,8 +107,8 @@ type SpecVersions struct {
 
 // SpecVersion is one bundle that the agent has, at its generation.
 type SpecVersion struct {
-	ID      string `json:"resourceID"`
-	Version int64  `json:"resourceVersion"`
+	ID      ID    `json:"resourceID"`
+	Version int64 `json:"resourceVersion"`
 }
 
 // StatusHashes is the data of a status resync request: what the asker has. An
@@ -119,7 +119,7 @@ type StatusHashes struct {
 
 // StatusHash is the hash of one bundle's status, as ExtStatusHash.
 type StatusHash struct {
-	ID   string `json:"resourceID"`
+	ID   ID     `json:"resourceID"`
 	Hash string `json:"statusHash"`
 }
 
@@ -152,9 +152,9 @@ type BucketWorks struct {
 // WorkState is what server and agent must agree on about a work. Of a work
 // that is to go the status is left out.
 type WorkState struct {
-	ID       string `json:"id"`
-	Version  int64  `json:"v"`
-	Deleting bool   `json:"d,omitempty"`
+	ID       ID    `json:"id"`
+	Version  int64 `json:"v"`
+	Deleting bool  `json:"d,omitempty"`
 	// ExtLife of the spec; generations of different lives say nothing about each other
 	Life   string `json:"l,omitempty"`
 	Status string `json:"s,omitempty"` // the first 16 digits of its ExtStatusHash; "" while it has none
@@ -162,12 +162,12 @@ type WorkState struct {
 
 // SpecsWanted is the data of ServerSpecs.
 type SpecsWanted struct {
-	IDs []string `json:"ids"`
+	IDs []ID `json:"ids"`
 }
 
 // HeldSpec is the data of AgentSpec: a work as the agent got it.
 type HeldSpec struct {
-	ID       string          `json:"id"`
+	ID       ID              `json:"id"`
 	Version  int64           `json:"v"`
 	Metadata string          `json:"metadata,omitempty"` // the source's ObjectMeta, JSON
 	Bundle   json.RawMessage `json:"bundle"`             // Bundle

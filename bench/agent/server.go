@@ -125,7 +125,7 @@ func (s *server) status(ext map[string]string, st work.Status) {
 func (s *server) resync(ctx context.Context, list work.SpecVersions) {
 	known := map[string]int64{}
 	for _, v := range list.Versions {
-		known[v.ID] = v.Version
+		known[string(v.ID)] = v.Version
 	}
 	s.mu.Lock()
 	var ids []string

@@ -30,6 +30,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"atoll.dev/api/cloudevents"
+	"atoll.dev/api/work"
 	"atoll.dev/bus"
 	"atoll.dev/internal/mosquitto"
 	"atoll.dev/internal/postgres"
@@ -351,9 +352,10 @@ func (b *Bed) Agent(consumer string, handle func(bus.Event), connected func(cont
 	}
 	return bus.NewClient(bus.ClientOptions{
 		Addr: b.broker, TLS: config, ClientID: consumer + "-agent-client", Window: 8000,
-		Subscriptions: []string{bus.Topic{Source: "maestro", Consumer: consumer, Kind: bus.SourceEvents}.String()},
-		Handler:       func(_ context.Context, m bus.Message) { handle(m.Event); m.Ack() },
-		OnConnected:   connected,
+		Subscriptions: []string{bus.Topic{Source: "maestro", Consumer: work.Consumer(consumer),
+			Kind: bus.SourceEvents}.String()},
+		Handler:     func(_ context.Context, m bus.Message) { handle(m.Event); m.Ack() },
+		OnConnected: connected,
 	}), nil
 }
 

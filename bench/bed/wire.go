@@ -22,7 +22,7 @@ func ID(i int) string { return fmt.Sprintf("w%07d", i) }
 
 // AgentTopic returns the topic to which a consumer's agent publishes.
 func AgentTopic(consumer string) string {
-	return bus.Topic{Source: "maestro", Consumer: consumer, Kind: bus.AgentEvents}.String()
+	return bus.Topic{Source: "maestro", Consumer: work.Consumer(consumer), Kind: bus.AgentEvents}.String()
 }
 
 // Filler returns the random text with which Spec fills a work of about size bytes.

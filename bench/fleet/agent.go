@@ -104,7 +104,7 @@ func (a *agent) states() []work.WorkState {
 	states := make([]work.WorkState, 0, len(a.works))
 	for k, w := range a.works {
 		if w.generation > 0 {
-			states = append(states, work.WorkState{ID: a.fleet.id(a.number, k), Version: w.generation,
+			states = append(states, work.WorkState{ID: work.ID(a.fleet.id(a.number, k)), Version: w.generation,
 				Life: w.life.Value(), Status: digest.Status(hex.EncodeToString(w.hash[:]))})
 		}
 	}
@@ -125,7 +125,7 @@ func (a *agent) sendList() {
 	list := work.SpecVersions{Versions: make([]work.SpecVersion, 0, len(a.works))}
 	for k, w := range a.works {
 		if w.generation > 0 {
-			list.Versions = append(list.Versions, work.SpecVersion{ID: a.fleet.id(a.number, k), Version: w.generation})
+			list.Versions = append(list.Versions, work.SpecVersion{ID: work.ID(a.fleet.id(a.number, k)), Version: w.generation})
 		}
 	}
 	a.sendJSON(work.SpecResync, list)
@@ -160,7 +160,7 @@ func (a *agent) handle(e bus.Event) {
 			return
 		}
 		for _, h := range list.Hashes {
-			k, ours := a.fleet.indexOf(a.number, h.ID)
+			k, ours := a.fleet.indexOf(a.number, string(h.ID))
 			if ours && a.works[k].generation > 0 && hex.EncodeToString(a.works[k].hash[:]) != h.Hash {
 				a.sendStatus(k, work.StatusResyncResponse)
 			}

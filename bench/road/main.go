@@ -101,7 +101,8 @@ func quantiles(sorted []time.Duration) map[string]float64 {
 
 func (r *road) watch(ctx context.Context, watching chan struct{}) {
 	var once sync.Once
-	err := r.api.FollowBundles(ctx, remote.WatchOptions{Consumer: r.cluster, Fields: "id,version,status.conditions"},
+	err := r.api.FollowBundles(ctx, remote.WatchOptions{Consumer: work.Consumer(r.cluster),
+		Fields: "id,version,status.conditions"},
 		func(e remote.Event) error {
 			now := time.Now()
 			if e.Type == "BOOKMARK" {
@@ -141,10 +142,10 @@ func (r *road) name(i int) string { return fmt.Sprintf("road-%s-%d", r.run, i) }
 
 func (r *road) post(ctx context.Context, i int) error {
 	name := r.name(i)
-	id := work.BundleID(work.SourcePlatform, r.cluster, name)
+	id := work.BundleID(work.SourcePlatform, work.Consumer(r.cluster), name)
 	begun := time.Now()
 	r.mu.Lock()
-	r.posted[id] = begun
+	r.posted[string(id)] = begun
 	r.mu.Unlock()
 	_, err := r.api.CreateWork(ctx, r.cluster, json.RawMessage(
 		fmt.Sprintf(`{"apiVersion":"work.open-cluster-management.io/v1","kind":"ManifestWork",
@@ -153,7 +154,7 @@ func (r *road) post(ctx context.Context, i int) error {
 	defer r.mu.Unlock()
 	r.posts = append(r.posts, time.Since(begun))
 	if err != nil {
-		delete(r.posted, id)
+		delete(r.posted, string(id))
 		r.errs = append(r.errs, err)
 		r.done <- struct{}{}
 	}

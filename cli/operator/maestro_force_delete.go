@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"atoll.dev/api/work"
 	"atoll.dev/cli/terminal"
 	"atoll.dev/client/maestroclient"
 )
@@ -25,7 +26,7 @@ be heard again, it is told to delete it. The reason goes into the history.`,
 	o := addMaestroFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return callMaestro(session, cmd.Context(), o, func(ctx context.Context, m *maestroclient.Client) error {
-			if err := m.ForceDeleteBundle(ctx, args[0], reason); err != nil {
+			if err := m.ForceDeleteBundle(ctx, work.ID(args[0]), reason); err != nil {
 				return err
 			}
 			session.Printf("%s is ended; its agent is told when it is heard again\n", args[0])

@@ -33,7 +33,7 @@ func unknownList(session *terminal.Session) *cobra.Command {
 	o := addMaestroFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return callMaestro(session, cmd.Context(), o, func(ctx context.Context, m *maestroclient.Client) error {
-			all, err := m.AllUnknownWorks(ctx, cluster)
+			all, err := m.AllUnknownWorks(ctx, work.Consumer(cluster))
 			if err != nil {
 				return err
 			}
@@ -68,7 +68,7 @@ changes on the cluster. Only Atoll's agents support it.`,
 	o := addMaestroFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return callMaestro(session, cmd.Context(), o, func(ctx context.Context, m *maestroclient.Client) error {
-			adopted, err := m.AdoptUnknownWork(ctx, args[0], args[1], source, reason)
+			adopted, err := m.AdoptUnknownWork(ctx, work.Consumer(args[0]), work.ID(args[1]), source, reason)
 			switch {
 			case err != nil:
 				return err
@@ -96,7 +96,7 @@ func unknownDelete(session *terminal.Session) *cobra.Command {
 	o := addMaestroFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return callMaestro(session, cmd.Context(), o, func(ctx context.Context, m *maestroclient.Client) error {
-			if err := m.DeleteUnknownWork(ctx, args[0], args[1], reason); err != nil {
+			if err := m.DeleteUnknownWork(ctx, work.Consumer(args[0]), work.ID(args[1]), reason); err != nil {
 				return err
 			}
 			session.Printf("deletion of %s on %s ordered\n", args[1], args[0])

@@ -24,6 +24,7 @@ import (
 	"atoll.dev/adapter/objects"
 	"atoll.dev/adapter/works"
 	apiclm "atoll.dev/api/clm"
+	"atoll.dev/api/work"
 	"atoll.dev/cli/terminal"
 	"atoll.dev/client/clmclient"
 	"atoll.dev/client/maestroclient"
@@ -174,7 +175,7 @@ func (f *adapterFlags) transport(p *parts, pair adapterPair, identity *pki.Ident
 		if err != nil {
 			return nil, nil, err
 		}
-		wo.Clusters = func(ctx context.Context) ([]string, error) { return listManagementClusters(ctx, manager) }
+		wo.Clusters = func(ctx context.Context) ([]work.Consumer, error) { return listConsumers(ctx, manager) }
 	}
 	return works.New(wo), c.Ready, nil
 }
@@ -230,9 +231,9 @@ func (r *replica) Renew(ctx context.Context, lease time.Duration, keep []int) (s
 // Leave implements adapter.Sharer.
 func (r *replica) Leave(ctx context.Context) error { return r.clm.RemoveMember(ctx, r.adapter, r.name) }
 
-// listManagementClusters returns the names of the management clusters in CLM; none when it has no
+// listConsumers returns the names of the management clusters in CLM; none when it has no
 // such kind.
-func listManagementClusters(ctx context.Context, manager *clmclient.Client) (names []string, err error) {
+func listConsumers(ctx context.Context, manager *clmclient.Client) (names []work.Consumer, err error) {
 	for r, err := range manager.All(ctx, clmclient.ManagementClusters, clmclient.ResourceQuery{Fields: "name"}) {
 		if remote.StatusOf(err) == http.StatusNotFound {
 			return nil, nil
@@ -240,7 +241,7 @@ func listManagementClusters(ctx context.Context, manager *clmclient.Client) (nam
 		if err != nil {
 			return nil, err
 		}
-		names = append(names, r.Name)
+		names = append(names, work.Consumer(r.Name))
 	}
 	return names, nil
 }

@@ -37,7 +37,7 @@ run inside the cluster (without --kubeconfig) or anywhere that reaches its API.`
     --pki https://pki.example:8443 --ca ca.pem --identity identity/ --token-file token --data-dir store/`
 	addIdentityFlags(cmd, &f.identity)
 	makeIdentityOptional(cmd) // a file of --workload-source-config may have its own
-	cmd.Flags().StringVar(&f.options.Consumer, "consumer-name", "", "name of the management cluster")
+	cmd.Flags().StringVar((*string)(&f.options.Consumer), "consumer-name", "", "name of the management cluster")
 	cmd.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "of the cluster; default: the one that the agent runs in")
 	cmd.Flags().StringVar(&f.broker, "mqtt", "",
 		"the broker, host:port; its text names what the agent owns, so it must not change")
@@ -68,7 +68,7 @@ func (f *agentService) start(ctx context.Context, s *System) error {
 		return err
 	}
 	if f.options.DataDir == "" {
-		if f.options.DataDir, err = agentDir(f.options.Consumer); err != nil {
+		if f.options.DataDir, err = agentDir(string(f.options.Consumer)); err != nil {
 			return err
 		}
 	}

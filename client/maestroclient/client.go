@@ -186,14 +186,14 @@ func (m *Client) ListBundles(ctx context.Context, o remote.ListOptions) (remote.
 }
 
 // Bundle returns a maestro.ResourceBundle with its delivery.
-func (m *Client) Bundle(ctx context.Context, id string) (remote.Document, error) {
-	return m.get(ctx, pathBundles+"/"+url.PathEscape(id), nil)
+func (m *Client) Bundle(ctx context.Context, id work.ID) (remote.Document, error) {
+	return m.get(ctx, pathBundles+"/"+url.PathEscape(string(id)), nil)
 }
 
 // DeleteBundle orders the deletion of a bundle. A bundle that does not exist, or is being deleted, is
 // no error.
-func (m *Client) DeleteBundle(ctx context.Context, id, etag string) error {
-	return m.delete(ctx, pathBundles+"/"+url.PathEscape(id), etag)
+func (m *Client) DeleteBundle(ctx context.Context, id work.ID, etag string) error {
+	return m.delete(ctx, pathBundles+"/"+url.PathEscape(string(id)), etag)
 }
 
 // WatchBundles opens one stream of changes. The objects of its events are maestro.ResourceBundles.

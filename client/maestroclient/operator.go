@@ -8,6 +8,7 @@ import (
 	"net/url"
 
 	"atoll.dev/api/maestro"
+	"atoll.dev/api/work"
 	"atoll.dev/client/remote"
 )
 
@@ -15,9 +16,9 @@ const pathUnknown = "/api/maestro/v1/unknown-works"
 
 // ForceDeleteBundle deletes a bundle without its agent's acknowledgement. Maestro records the reason.
 // A bundle that does not exist is no error.
-func (m *Client) ForceDeleteBundle(ctx context.Context, id, reason string) error {
+func (m *Client) ForceDeleteBundle(ctx context.Context, id work.ID, reason string) error {
 	_, _, err := m.rest.Do(ctx, remote.Request{
-		Method: http.MethodDelete, Path: pathBundles + "/" + url.PathEscape(id), Query: url.Values{"force": {"true"},
+		Method: http.MethodDelete, Path: pathBundles + "/" + url.PathEscape(string(id)), Query: url.Values{"force": {"true"},
 			"reason": {reason}},
 	})
 	return err
@@ -38,10 +39,10 @@ func (m *Client) UnknownWorks(ctx context.Context, o remote.ListOptions) (maestr
 
 // AllUnknownWorks returns the unknown works of one management cluster, or of all when consumer is
 // empty.
-func (m *Client) AllUnknownWorks(ctx context.Context, consumer string) ([]maestro.UnknownWork, error) {
+func (m *Client) AllUnknownWorks(ctx context.Context, consumer work.Consumer) ([]maestro.UnknownWork, error) {
 	query := remote.ListOptions{Page: 1, Size: 1000, OrderBy: "consumer_name, id"}
 	if consumer != "" {
-		query.Search = remote.Equal("consumer_name", consumer)
+		query.Search = remote.Equal("consumer_name", string(consumer))
 	}
 	all := []maestro.UnknownWork{}
 	for {
@@ -59,7 +60,8 @@ func (m *Client) AllUnknownWorks(ctx context.Context, consumer string) ([]maestr
 // AdoptUnknownWork creates a bundle of a source from a work that an agent has. adopted is false when
 // the agent has not reported the work's content yet: Maestro creates the bundle after the report.
 // The error has status 404 when there is no such work.
-func (m *Client) AdoptUnknownWork(ctx context.Context, consumer, id, source, reason string) (adopted bool, err error) {
+func (m *Client) AdoptUnknownWork(ctx context.Context, consumer work.Consumer, id work.ID, source,
+	reason string) (adopted bool, err error) {
 	body, err := json.Marshal(maestro.Adoption{Source: source, Reason: reason})
 	if err != nil {
 		return false, err
@@ -77,13 +79,13 @@ func (m *Client) AdoptUnknownWork(ctx context.Context, consumer, id, source, rea
 }
 
 // DeleteUnknownWork orders the agent to delete a work. A work that does not exist is no error.
-func (m *Client) DeleteUnknownWork(ctx context.Context, consumer, id, reason string) error {
+func (m *Client) DeleteUnknownWork(ctx context.Context, consumer work.Consumer, id work.ID, reason string) error {
 	_, _, err := m.rest.Do(ctx, remote.Request{Method: http.MethodDelete, Path: unknownPath(consumer, id),
 		Query: url.Values{
 			"reason": {reason}}})
 	return err
 }
 
-func unknownPath(consumer, id string) string {
-	return pathUnknown + "/" + url.PathEscape(consumer) + "/" + url.PathEscape(id)
+func unknownPath(consumer work.Consumer, id work.ID) string {
+	return pathUnknown + "/" + url.PathEscape(string(consumer)) + "/" + url.PathEscape(string(id))
 }

@@ -28,8 +28,8 @@ import (
 
 // Bundle is a work to publish.
 type Bundle struct {
-	ID       string // BundleID of the client's source, Consumer and Metadata.Name
-	Consumer string
+	ID       work.ID // BundleID of the client's source, Consumer and Metadata.Name
+	Consumer work.Consumer
 	Metadata metav1.ObjectMeta // of the source's work: name, namespace, labels, annotations
 	Spec     work.Bundle
 
@@ -42,7 +42,7 @@ type Bundle struct {
 const HeaderVersion = "atoll-version"
 
 // BundleID returns the id of the client's work of a name on a management cluster.
-func (m *Client) BundleID(consumer, name string) string {
+func (m *Client) BundleID(consumer work.Consumer, name string) work.ID {
 	return work.BundleID(m.source, consumer, name)
 }
 
@@ -91,7 +91,7 @@ func (m *Client) publish(ctx context.Context, eventType string, b Bundle) (strin
 // of the CloudEvents protobuf format.
 func (m *Client) event(eventType string, b Bundle, now time.Time, a remote.Actor) (*cloudevents.CloudEvent, error) {
 	meta := b.Metadata
-	meta.Namespace = b.Consumer
+	meta.Namespace = string(b.Consumer)
 	meta.UID = types.UID(b.ID)
 	metaJSON, err := json.Marshal(meta)
 	if err != nil {
@@ -100,9 +100,9 @@ func (m *Client) event(eventType string, b Bundle, now time.Time, a remote.Actor
 	attributes := map[string]*cloudevents.CloudEvent_CloudEventAttributeValue{
 		"contenttype":                   stringAttribute("application/json"),
 		"ce-time":                       timeAttribute(now),
-		"ce-" + work.ExtResourceID:      stringAttribute(b.ID),
+		"ce-" + work.ExtResourceID:      stringAttribute(string(b.ID)),
 		"ce-" + work.ExtResourceVersion: intAttribute(0), // whatever the generation is
-		"ce-" + work.ExtClusterName:     stringAttribute(b.Consumer),
+		"ce-" + work.ExtClusterName:     stringAttribute(string(b.Consumer)),
 		"ce-" + work.ExtMetadata:        stringAttribute(string(metaJSON)),
 	}
 	if b.IfMatch != "" {

@@ -18,7 +18,7 @@ import (
 
 // BundleStatus is a message of Maestro's gRPC stream about a bundle of the source.
 type BundleStatus struct {
-	ID       string
+	ID       work.ID
 	Version  int64
 	Metadata json.RawMessage // the source's ObjectMeta; may be empty
 	Status   work.Status     // with the bundle's spec, where the server fills it in
@@ -101,7 +101,7 @@ func statusOfEvent(e *cloudevents.CloudEvent) (BundleStatus, error) {
 		}
 		return v.GetCeString()
 	}
-	s.ID = attribute(work.ExtResourceID)
+	s.ID = work.ID(attribute(work.ExtResourceID))
 	s.Version, _ = strconv.ParseInt(attribute(work.ExtResourceVersion), 10, 64)
 	if meta := attribute(work.ExtMetadata); json.Valid([]byte(meta)) {
 		s.Metadata = json.RawMessage(meta)

@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"time"
 
+	"atoll.dev/api/work"
 	"atoll.dev/internal/rest"
 )
 
@@ -25,10 +26,10 @@ const Relist rest.EventType = "RELIST"
 
 // WatchOptions select the objects and the beginning of a watch.
 type WatchOptions struct {
-	Cursor   string // continue here; empty: begin with what exists
-	Consumer string // only bundles of this management cluster
-	ID       string // only this bundle
-	Kind     string // only CLM's resources of this kind
+	Cursor   string        // continue here; empty: begin with what exists
+	Consumer work.Consumer // only bundles of this management cluster
+	ID       string        // only this bundle
+	Kind     string        // only CLM's resources of this kind
 	Search   string
 	Fields   string
 	Statuses bool // CLM's resources with the reports of their adapters
@@ -37,7 +38,7 @@ type WatchOptions struct {
 func (o WatchOptions) Values() url.Values {
 	q := url.Values{"watch": {"true"}}
 	SetQuery(q, "cursor", o.Cursor)
-	SetQuery(q, "consumer", o.Consumer)
+	SetQuery(q, "consumer", string(o.Consumer))
 	SetQuery(q, "id", o.ID)
 	SetQuery(q, "kind", o.Kind)
 	SetQuery(q, "search", o.Search)

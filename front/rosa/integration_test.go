@@ -135,7 +135,7 @@ func TestManagementClustersAndWork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if made.ID != work.BundleID(work.SourcePlatform, "management-01", "w") || made.Kind != "ManifestWork" ||
+	if work.ID(made.ID) != work.BundleID(work.SourcePlatform, "management-01", "w") || made.Kind != "ManifestWork" ||
 		made.Href != "/api/v0/work/"+made.ID || made.ClusterID != "management-01" || made.Name != "w" ||
 		made.Status.Conditions == nil || made.Status.ResourceStatus.Manifests == nil {
 		t.Errorf("posted %+v", made)
@@ -181,8 +181,8 @@ func TestManagementClustersAndWork(t *testing.T) {
 	want(t, err, 400, "invalid-request", "cannot move")
 	unknown := work.BundleID(work.SourcePlatform, "management-01", "unknown")
 	for _, cluster := range []string{"", "management-01"} {
-		_, err = p.ReplaceWork(ctx, unknown, cluster, manifestWork("unknown", "3", 1), "")
-		want(t, err, 404, "not-found", unknown)
+		_, err = p.ReplaceWork(ctx, string(unknown), cluster, manifestWork("unknown", "3", 1), "")
+		want(t, err, 404, "not-found", string(unknown))
 	}
 
 	if _, err := p.CreateManagementCluster(ctx, "management-02", nil); err != nil {
@@ -216,7 +216,7 @@ func TestManagementClustersAndWork(t *testing.T) {
 	}
 	_, err = p.ReplaceWork(ctx, w.ID, "", manifestWork("w", "4", 1), "")
 	want(t, err, 409, "maestro-6", "deletion")
-	want(t, p.DeleteWork(ctx, unknown, ""), 404, "not-found", unknown)
+	want(t, p.DeleteWork(ctx, string(unknown), ""), 404, "not-found", string(unknown))
 	want(t, p.DeleteManagementCluster(ctx, "management-01"), 409, "management-cluster-in-use", "delete them")
 	want(t, p.DeleteManagementCluster(ctx, "management-03"), 404, "not-found", "management-03")
 	if _, err := p.CreateManagementCluster(ctx, "management-03", nil); err != nil {

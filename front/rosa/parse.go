@@ -54,7 +54,7 @@ func parseWork(body []byte) (maestroclient.Bundle, error) {
 			"cluster_id %s is not the name of a management cluster; GET /api/v0/management_clusters lists those "+
 				"there are", quote(req.ClusterID))
 	}
-	b.Consumer = req.ClusterID
+	b.Consumer = work.Consumer(req.ClusterID)
 	data := bytes.TrimSpace(req.Data)
 	if len(data) == 0 || string(data) == "null" {
 		return b, rest.Errorf(http.StatusBadRequest, codeMissingData, "data is missing; it is the ManifestWork")

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"atoll.dev/api/platform"
+	"atoll.dev/api/work"
 	"atoll.dev/client/remote"
 	"atoll.dev/internal/rest"
 )
@@ -36,7 +37,7 @@ func (f *front) listBundles(w http.ResponseWriter, r *http.Request) error {
 				return err
 			}
 			return f.watchBundles(w, r, remote.WatchOptions{
-				Cursor: q.Get("cursor"), Consumer: q.Get("consumer"), ID: q.Get("id"), Search: q.Get("search"),
+				Cursor: q.Get("cursor"), Consumer: work.Consumer(q.Get("consumer")), ID: q.Get("id"), Search: q.Get("search"),
 			}, fields)
 		}
 	}
@@ -97,7 +98,7 @@ func (f *front) getBundle(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	doc, err := f.maestro.Bundle(r.Context(), id)
+	doc, err := f.maestro.Bundle(r.Context(), work.ID(id))
 	if err != nil {
 		return replaceStatus(err, http.StatusNotFound, noBundle(id))
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"atoll.dev/api/platform"
+	"atoll.dev/api/work"
 	"atoll.dev/client/remote"
 	"atoll.dev/internal/rest"
 	"atoll.dev/test/testsite"
@@ -139,7 +140,7 @@ func TestSecretsAreNotShownAgainI11(t *testing.T) {
 			t.Errorf("%s shows the secret: %s", name, text)
 		}
 	}
-	stored, err := m.Bundle(ctx, made.ID)
+	stored, err := m.Bundle(ctx, work.ID(made.ID))
 	if err != nil || !strings.Contains(string(stored.JSON), value) {
 		t.Errorf("Maestro has not what was posted: %s, %v", stored.JSON, err)
 	}

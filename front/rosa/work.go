@@ -11,6 +11,7 @@ import (
 
 	"atoll.dev/api/maestro"
 	"atoll.dev/api/platform"
+	"atoll.dev/api/work"
 	"atoll.dev/client/maestroclient"
 	"atoll.dev/client/remote"
 	"atoll.dev/internal/rest"
@@ -43,11 +44,11 @@ func (f *front) createWork(w http.ResponseWriter, r *http.Request) error {
 		}
 		etag = doc.ETag
 	}
-	w.Header().Set("Location", r.URL.Path+"/"+b.ID)
+	w.Header().Set("Location", r.URL.Path+"/"+string(b.ID))
 	if etag != "" {
 		w.Header().Set("Etag", etag)
 	}
-	return rest.WriteJSON(w, http.StatusCreated, createdWork(b.ID, b.Consumer, b.Metadata.Name))
+	return rest.WriteJSON(w, http.StatusCreated, createdWork(string(b.ID), string(b.Consumer), b.Metadata.Name))
 }
 
 // explainRefusal explains why Maestro did not take a bundle. Maestro's code for a
@@ -56,8 +57,8 @@ func (f *front) createWork(w http.ResponseWriter, r *http.Request) error {
 func (f *front) explainRefusal(ctx context.Context, err error, b maestroclient.Bundle) error {
 	switch remote.StatusOf(err) {
 	case http.StatusBadRequest, http.StatusNotFound:
-		if _, lookup := f.maestro.ConsumerNamed(ctx, b.Consumer); remote.StatusOf(lookup) == http.StatusNotFound {
-			return noManagementCluster(b.Consumer).Because(err)
+		if _, lookup := f.maestro.ConsumerNamed(ctx, string(b.Consumer)); remote.StatusOf(lookup) == http.StatusNotFound {
+			return noManagementCluster(string(b.Consumer)).Because(err)
 		}
 		return replaceStatus(err, http.StatusBadRequest, rest.Errorf(http.StatusBadRequest, codeInvalidWork, "data: %s",
 			reasonOf(err)))
@@ -89,9 +90,9 @@ func (f *front) replaceWork(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	b.ID, b.IfMatch = id, etag
-	if b.Consumer == "" || f.maestro.BundleID(b.Consumer, b.Metadata.Name) != id {
-		doc, err := f.maestro.Bundle(r.Context(), id)
+	b.ID, b.IfMatch = work.ID(id), etag
+	if b.Consumer == "" || f.maestro.BundleID(b.Consumer, b.Metadata.Name) != work.ID(id) {
+		doc, err := f.maestro.Bundle(r.Context(), work.ID(id))
 		if err != nil {
 			return replaceStatus(err, http.StatusNotFound, noWork(id))
 		}
@@ -117,9 +118,9 @@ func checkIdentity(bundle []byte, b *maestroclient.Bundle) error {
 		return fmt.Errorf("reading a bundle of Maestro: %w", err)
 	}
 	if b.Consumer == "" {
-		b.Consumer = there.ConsumerName
+		b.Consumer = work.Consumer(there.ConsumerName)
 	}
-	if b.Consumer != there.ConsumerName {
+	if b.Consumer != work.Consumer(there.ConsumerName) {
 		return rest.Errorf(http.StatusBadRequest, rest.CodeInvalid,
 			"cluster_id is %s, but the work is on %s and cannot move; POST it there, and DELETE it here", b.Consumer,
 			there.ConsumerName)
@@ -141,7 +142,7 @@ func (f *front) getWork(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (f *front) showWork(w http.ResponseWriter, r *http.Request, id string) error {
-	doc, err := f.maestro.Bundle(r.Context(), id)
+	doc, err := f.maestro.Bundle(r.Context(), work.ID(id))
 	if err != nil {
 		return replaceStatus(err, http.StatusNotFound, noWork(id))
 	}
@@ -170,10 +171,10 @@ func (f *front) remove(w http.ResponseWriter, r *http.Request, id string, what n
 	if err != nil {
 		return err
 	}
-	if _, err := f.maestro.Bundle(r.Context(), id); err != nil {
+	if _, err := f.maestro.Bundle(r.Context(), work.ID(id)); err != nil {
 		return replaceStatus(err, http.StatusNotFound, missing)
 	}
-	if err := f.maestro.DeleteBundle(r.Context(), id, etag); err != nil {
+	if err := f.maestro.DeleteBundle(r.Context(), work.ID(id), etag); err != nil {
 		return replaceStatus(err, http.StatusPreconditionFailed, versionMismatch(what))
 	}
 	w.WriteHeader(http.StatusNoContent)

@@ -20,7 +20,7 @@ func Works(states []work.WorkState) []Item {
 		if w.Deleting {
 			value = strconv.FormatInt(w.Version, 10) + " deleting"
 		}
-		items[i] = Item{w.ID, value}
+		items[i] = Item{string(w.ID), value}
 	}
 	return items
 }
@@ -37,7 +37,7 @@ func Pieces(states []work.WorkState, bits int, buckets []int) []work.BucketWorks
 		in[b] = nil
 	}
 	for _, w := range states {
-		b := Bucket(w.ID, bits)
+		b := Bucket(string(w.ID), bits)
 		if _, wanted := in[b]; wanted {
 			in[b] = append(in[b], w)
 		}

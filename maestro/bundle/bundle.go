@@ -33,8 +33,8 @@ type Spec struct {
 	Type        string          `json:"type"`
 	Time        *time.Time      `json:"time,omitempty"`
 	ContentType string          `json:"datacontenttype"`
-	Consumer    string          `json:"clustername"`
-	ID          string          `json:"resourceid"`
+	Consumer    work.Consumer   `json:"clustername"`
+	ID          work.ID         `json:"resourceid"`
 	Version     int64           `json:"resourceversion"` // as the source sees it
 	Offset      int64           `json:"generationoffset,omitempty"`
 	LogTracing  string          `json:"logtracing,omitempty"`
@@ -51,8 +51,8 @@ type Status struct {
 	Type           string          `json:"type,omitempty"`
 	Time           *time.Time      `json:"time,omitempty"`
 	ContentType    string          `json:"datacontenttype,omitempty"`
-	Consumer       string          `json:"clustername,omitempty"`
-	ID             string          `json:"resourceid,omitempty"`
+	Consumer       work.Consumer   `json:"clustername,omitempty"`
+	ID             work.ID         `json:"resourceid,omitempty"`
 	Version        int64           `json:"resourceversion,omitempty"` // the generation that the agent reported on
 	OriginalSource string          `json:"originalsource,omitempty"`
 	Sequence       string          `json:"sequenceid,omitempty"`
@@ -256,7 +256,7 @@ func stamp(t time.Time) json.RawMessage {
 
 // WithName is the source's ObjectMeta as it goes to agents: the work is called
 // by its id there.
-func WithName(metadata json.RawMessage, id string) (json.RawMessage, error) {
+func WithName(metadata json.RawMessage, id work.ID) (json.RawMessage, error) {
 	if len(metadata) == 0 {
 		return nil, nil
 	}

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"time"
 
+	"atoll.dev/api/work"
 	"atoll.dev/internal/jsonvalue"
 	"atoll.dev/internal/rest"
 	"atoll.dev/maestro/apierror"
@@ -65,7 +66,7 @@ func CheckChange(d store.Document, have Spec, req Request) error {
 	case have.Source != req.Record.Source && !req.AnySource:
 		return rest.Errorf(http.StatusForbidden, apierror.CodeForbidden,
 			"bundle %s belongs to source %q; source %q cannot change it", d.ID, have.Source, req.Record.Source)
-	case d.Scope != req.Record.Consumer:
+	case work.Consumer(d.Scope) != req.Record.Consumer:
 		return apierror.Invalid(
 			"bundle %s is on consumer %q, not %q; a bundle cannot move",
 			d.ID,
@@ -81,8 +82,8 @@ func CheckChange(d store.Document, have Spec, req Request) error {
 
 // StatusEvent is a status event of an agent, checked for form.
 type StatusEvent struct {
-	Record     Status // Data without the bundle
-	Topic      string // the consumer whose topic the event arrived on
+	Record     Status        // Data without the bundle
+	Topic      work.Consumer // the consumer whose topic the event arrived on
 	Deleted    bool
 	Dropped    string // the reason, set when the event was dropped
 	ReceivedAt *time.Time
@@ -118,7 +119,7 @@ func DecideStatus(d store.Document, have Status, sequence string, ev StatusEvent
 	switch {
 	case d.Removed || d.ID == "":
 		return Verdict{Drop: DropUnknown}
-	case ev.Record.Consumer != ev.Topic || d.Scope != ev.Topic:
+	case ev.Record.Consumer != ev.Topic || work.Consumer(d.Scope) != ev.Topic:
 		return Verdict{Drop: DropConsumer}
 	case ev.Record.OriginalSource != sourceID:
 		return Verdict{Drop: DropSource}

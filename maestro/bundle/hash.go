@@ -13,7 +13,7 @@ import (
 	"atoll.dev/internal/jsonvalue"
 )
 
-func DeletedCondition(consumer string, at time.Time) metav1.Condition {
+func DeletedCondition(consumer work.Consumer, at time.Time) metav1.Condition {
 	return metav1.Condition{
 		Type: work.ConditionDeleted, Status: metav1.ConditionTrue, Reason: work.ReasonDeleted,
 		Message: fmt.Sprintf(work.MessageDeletedFormat, consumer), LastTransitionTime: metav1.NewTime(at),

@@ -148,18 +148,18 @@ func CheckMetadata(text string) (json.RawMessage, error) {
 	return raw, nil
 }
 
-func CheckID(id string) error {
+func CheckID(id work.ID) error {
 	if id == "" {
 		return apierror.Invalid("extension %s is missing; it is the id of the bundle", work.ExtResourceID)
 	}
-	if msgs := k8svalidation.IsDNS1123Subdomain(id); len(msgs) > 0 {
+	if msgs := k8svalidation.IsDNS1123Subdomain(string(id)); len(msgs) > 0 {
 		return apierror.Invalid("extension %s %q: %s", work.ExtResourceID, id, msgs[0])
 	}
 	return nil
 }
 
-func CheckConsumerName(name string) error {
-	if msgs := k8svalidation.IsDNS1123Label(name); len(msgs) > 0 {
+func CheckConsumerName(name work.Consumer) error {
+	if msgs := k8svalidation.IsDNS1123Label(string(name)); len(msgs) > 0 {
 		return apierror.Invalid("the name %q of a consumer is not possible: %s", name, msgs[0])
 	}
 	return nil

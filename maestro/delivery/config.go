@@ -1,11 +1,15 @@
 package delivery
 
-import "time"
+import (
+	"time"
+
+	"atoll.dev/api/work"
+)
 
 // A Work is an order to a consumer: to apply a bundle at a generation, or to delete it.
 type Work struct {
-	Consumer   string
-	ID         string
+	Consumer   work.Consumer
+	ID         work.ID
 	Generation int64
 	Deleting   bool
 }

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"atoll.dev/api/work"
+
 	"pgregory.net/rapid"
 )
 
@@ -28,7 +30,8 @@ func TestDeletionsThatNobodyAnswersDelayNothing(t *testing.T) {
 		last := map[key]time.Time{}
 		for c := range consumers {
 			for d := range each {
-				w := Work{Consumer: fmt.Sprint("absent", c), ID: fmt.Sprint("d", d), Generation: 1, Deleting: true}
+				w := Work{Consumer: work.Consumer(fmt.Sprint("absent", c)), ID: work.ID(fmt.Sprint("d", d)), Generation: 1,
+					Deleting: true}
 				attempts := 0
 				if restarted {
 					attempts = 1
@@ -77,7 +80,7 @@ func TestDeletionsThatNobodyAnswersDelayNothing(t *testing.T) {
 		for now.Sub(start) < span {
 			if waiting == nil && now.Sub(start) > time.Duration(changes)*7*time.Second {
 				changes++
-				w := Work{Consumer: fmt.Sprint("absent", changes%consumers), ID: fmt.Sprint("c", changes),
+				w := Work{Consumer: work.Consumer(fmt.Sprint("absent", changes%consumers)), ID: work.ID(fmt.Sprint("c", changes)),
 					Generation: 1}
 				if changes%2 == 0 {
 					w.Consumer, w.Deleting = "live", changes%4 == 0
@@ -114,7 +117,7 @@ func TestAHundredThousandDeletions(t *testing.T) {
 	now := time.Unix(0, 0)
 	for c := range 1000 {
 		for d := range 100 {
-			m.Recover(now, Work{Consumer: fmt.Sprint("absent", c), ID: fmt.Sprint("d", d), Generation: 1,
+			m.Recover(now, Work{Consumer: work.Consumer(fmt.Sprint("absent", c)), ID: work.ID(fmt.Sprint("d", d)), Generation: 1,
 				Deleting: true}, 3)
 		}
 	}
@@ -122,7 +125,7 @@ func TestAHundredThousandDeletions(t *testing.T) {
 	begin, sent := time.Now(), 0
 	for second := range 600 {
 		now = now.Add(time.Second)
-		create := Work{Consumer: fmt.Sprint("absent", second), ID: "new", Generation: 1}
+		create := Work{Consumer: work.Consumer(fmt.Sprint("absent", second)), ID: "new", Generation: 1}
 		m.Want(create)
 		first := true
 		for {
@@ -160,14 +163,14 @@ func TestThePaceOfDeletionsHoldsNoLaneBack(t *testing.T) {
 	m := New(Config{DeleteRate: 1})
 	start := time.Unix(0, 0)
 	for d := range works {
-		m.Recover(start, Work{Consumer: "absent", ID: fmt.Sprint("d", d), Generation: 1, Deleting: true}, 1)
+		m.Recover(start, Work{Consumer: "absent", ID: work.ID(fmt.Sprint("d", d)), Generation: 1, Deleting: true}, 1)
 	}
 	m.Connect()
 	repeated := map[string]bool{}
 	for second := range 2 * works {
 		now := start.Add(time.Duration(second) * time.Second)
 		for _, s := range m.Next(now, 64) {
-			repeated[s.ID] = true
+			repeated[string(s.ID)] = true
 			m.Sent(now, s, s.Work, Published)
 		}
 	}

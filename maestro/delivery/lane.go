@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"atoll.dev/api/work"
 )
 
 // item is one work of a lane. It is in exactly one place: in flight, in a
@@ -25,7 +27,7 @@ type item struct {
 // lane has the unacknowledged works of one consumer: its deletions, or all other works.
 type lane struct {
 	laneKey
-	items map[string]*item
+	items map[work.ID]*item
 	ahead int // items that count in the window
 
 	settled int // items that are settled and still in flight
@@ -225,7 +227,7 @@ func (h itemHeap) items() []*item {
 		if c := a.due.Compare(b.due); c != 0 {
 			return c
 		}
-		return strings.Compare(a.work.ID, b.work.ID)
+		return strings.Compare(string(a.work.ID), string(b.work.ID))
 	})
 	return s
 }

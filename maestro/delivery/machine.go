@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"atoll.dev/api/work"
 )
 
 // Machine has the unacknowledged works and decides which to send next. It is not safe
@@ -38,7 +40,7 @@ func classOf(w Work) class {
 }
 
 type laneKey struct {
-	consumer string
+	consumer work.Consumer
 	class    class
 }
 
@@ -136,7 +138,7 @@ func (m *Machine) change(l *lane, it *item, w Work) (*lane, *item) {
 
 // Acknowledge removes a work whose agent has acknowledged its generation or a later one. It
 // does not remove deletions; see Forget.
-func (m *Machine) Acknowledge(consumer, id string, generation int64) {
+func (m *Machine) Acknowledge(consumer work.Consumer, id work.ID, generation int64) {
 	l, it := m.find(consumer, id)
 	if it == nil || it.settled || it.work.Deleting || generation < it.work.Generation {
 		return
@@ -185,7 +187,7 @@ func (m *Machine) Resend(w Work) {
 
 // Received postpones the next repetition of a work: the agent's list shows that the agent
 // holds this generation. Its status has not arrived, so the work stays unacknowledged.
-func (m *Machine) Received(now time.Time, consumer, id string, generation int64) {
+func (m *Machine) Received(now time.Time, consumer work.Consumer, id work.ID, generation int64) {
 	l, it := m.find(consumer, id)
 	if it == nil || it.work.Deleting || generation < it.work.Generation || it.inflight {
 		return
@@ -201,7 +203,7 @@ func (m *Machine) Received(now time.Time, consumer, id string, generation int64)
 
 // RecordContact notes that an event of a consumer's agent arrived: a lane that repeated with growing
 // pauses, since its agent was silent, repeats at its usual pace again.
-func (m *Machine) RecordContact(consumer string) {
+func (m *Machine) RecordContact(consumer work.Consumer) {
 	for _, c := range []class{changes, deletions} {
 		l := m.lanes[laneKey{consumer, c}]
 		if l == nil {
@@ -237,7 +239,7 @@ func (m *Machine) Connect() {
 }
 
 func compareLanes(a, b laneKey) int {
-	return cmp.Or(strings.Compare(a.consumer, b.consumer), cmp.Compare(a.class, b.class))
+	return cmp.Or(strings.Compare(string(a.consumer), string(b.consumer)), cmp.Compare(a.class, b.class))
 }
 
 // Disconnect notes that the carrier is not connected. Next returns no works until Connect.
@@ -286,7 +288,7 @@ func (m *Machine) Pending() (works, ahead int) {
 }
 
 // Lane returns the numbers of Pending for one consumer.
-func (m *Machine) Lane(consumer string) (works, ahead int) {
+func (m *Machine) Lane(consumer work.Consumer) (works, ahead int) {
 	for _, c := range []class{changes, deletions} {
 		if l := m.lanes[laneKey{consumer, c}]; l != nil {
 			works, ahead = works+len(l.items)-l.settled, ahead+l.ahead
@@ -297,7 +299,7 @@ func (m *Machine) Lane(consumer string) (works, ahead int) {
 
 // Drop removes all works of a consumer, when another server delivers to it now or its lane
 // begins anew.
-func (m *Machine) Drop(consumer string) {
+func (m *Machine) Drop(consumer work.Consumer) {
 	for _, c := range []class{changes, deletions} {
 		l := m.lanes[laneKey{consumer, c}]
 		if l == nil {
@@ -314,7 +316,7 @@ func (m *Machine) Drop(consumer string) {
 }
 
 // DropIf removes all works of the consumers for which drop returns true.
-func (m *Machine) DropIf(drop func(consumer string) bool) {
+func (m *Machine) DropIf(drop func(consumer work.Consumer) bool) {
 	for key := range m.lanes {
 		if drop(key.consumer) {
 			m.Drop(key.consumer)
@@ -326,13 +328,13 @@ func (m *Machine) lane(w Work) *lane {
 	key := laneKey{w.Consumer, classOf(w)}
 	l := m.lanes[key]
 	if l == nil {
-		l = &lane{laneKey: key, items: map[string]*item{}, index: -1}
+		l = &lane{laneKey: key, items: map[work.ID]*item{}, index: -1}
 		m.lanes[key] = l
 	}
 	return l
 }
 
-func (m *Machine) find(consumer, id string) (*lane, *item) {
+func (m *Machine) find(consumer work.Consumer, id work.ID) (*lane, *item) {
 	for _, c := range []class{changes, deletions} {
 		if l := m.lanes[laneKey{consumer, c}]; l != nil && l.items[id] != nil {
 			return l, l.items[id]

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"atoll.dev/api/work"
+
 	"github.com/cockroachdb/datadriven"
 )
 
@@ -66,7 +68,7 @@ func TestMachine(t *testing.T) {
 				var out strings.Builder
 				sends := m.Next(now, number("limit", 1000))
 				for _, s := range sends {
-					open[s.Consumer+"/"+s.ID] = s
+					open[string(s.Consumer)+"/"+string(s.ID)] = s
 					fmt.Fprintf(&out, "%s\n", show(s))
 				}
 				for _, s := range sends {
@@ -98,7 +100,7 @@ func TestMachine(t *testing.T) {
 				case "heard":
 					m.RecordContact(w.Consumer)
 				case "published":
-					m.Sent(now, open[w.Consumer+"/"+w.ID], w, Published)
+					m.Sent(now, open[string(w.Consumer)+"/"+string(w.ID)], w, Published)
 				default:
 					d.Fatalf(t, "unknown command %s", d.Cmd)
 				}
@@ -113,7 +115,7 @@ func parseWork(t *testing.T, line string) Work {
 	t.Helper()
 	words := strings.Fields(line)
 	consumer, id, _ := strings.Cut(words[0], "/")
-	w := Work{Consumer: consumer, ID: id, Deleting: slices.Contains(words, "deleting")}
+	w := Work{Consumer: work.Consumer(consumer), ID: work.ID(id), Deleting: slices.Contains(words, "deleting")}
 	if len(words) > 1 {
 		if _, err := fmt.Sscan(words[1], &w.Generation); err != nil {
 			t.Fatalf("%q: %v", line, err)

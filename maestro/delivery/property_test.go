@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"atoll.dev/api/work"
+
 	"pgregory.net/rapid"
 )
 
@@ -58,7 +60,10 @@ const (
 	messageLife = 5 * time.Minute
 )
 
-type key struct{ consumer, id string }
+type key struct {
+	consumer work.Consumer
+	id       work.ID
+}
 
 // flight is a Send between Next and Sent.
 type flight struct {
@@ -100,8 +105,8 @@ func newWorld(rt *rapid.T) *world {
 }
 
 func (w *world) drawKey(rt *rapid.T) key {
-	return key{fmt.Sprintf("mc%d", rapid.IntRange(1, propConsumers).Draw(rt, "consumer")),
-		fmt.Sprintf("w%d", rapid.IntRange(1, propIDs).Draw(rt, "id"))}
+	return key{work.Consumer(fmt.Sprintf("mc%d", rapid.IntRange(1, propConsumers).Draw(rt, "consumer"))),
+		work.ID(fmt.Sprintf("w%d", rapid.IntRange(1, propIDs).Draw(rt, "id")))}
 }
 
 // pass lets time pass. What was sent long ago does not arrive any more, nor does
@@ -340,7 +345,7 @@ func (w *world) rejoin(rt *rapid.T) {
 
 func (w *world) resync(rt *rapid.T) { w.resyncConsumer(w.drawKey(rt).consumer) }
 
-func (w *world) resyncConsumer(consumer string) {
+func (w *world) resyncConsumer(consumer work.Consumer) {
 	for k, want := range w.wanted {
 		if k.consumer != consumer {
 			continue
@@ -363,7 +368,7 @@ func (w *world) resyncConsumer(consumer string) {
 func (w *world) check(*rapid.T) {
 	for n := 1; n <= propConsumers; n++ {
 		consumer := fmt.Sprintf("mc%d", n)
-		works, ahead := w.m.Lane(consumer)
+		works, ahead := w.m.Lane(work.Consumer(consumer))
 		if ahead > 2*propWindow+propIDs || ahead > works { // changes and deletions have a window each
 			w.rt.Fatalf("%s: %d works ahead of %d", consumer, ahead, works)
 		}
@@ -415,7 +420,7 @@ func (w *world) heal() {
 			w.pass(next.Sub(w.now))
 			compared = w.now
 			for n := 1; n <= propConsumers; n++ {
-				w.resyncConsumer(fmt.Sprintf("mc%d", n))
+				w.resyncConsumer(work.Consumer(fmt.Sprintf("mc%d", n)))
 			}
 			continue
 		}

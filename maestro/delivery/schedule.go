@@ -3,6 +3,8 @@ package delivery
 import (
 	"container/heap"
 	"time"
+
+	"atoll.dev/api/work"
 )
 
 // Next returns at most limit works to publish now. It returns none while not
@@ -76,7 +78,7 @@ func (m *Machine) Wake() (at time.Time, ok bool) {
 
 // Hasten makes all waiting works of a consumer due, since its agent lacks works. The
 // lane's pace still limits the repetitions.
-func (m *Machine) Hasten(now time.Time, consumer string) {
+func (m *Machine) Hasten(now time.Time, consumer work.Consumer) {
 	for _, c := range []class{changes, deletions} {
 		l := m.lanes[laneKey{consumer, c}]
 		if l == nil {

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"atoll.dev/api/work"
 	"atoll.dev/internal/pause"
 	"atoll.dev/maestro/bundle"
 	"atoll.dev/maestro/delivery"
@@ -32,14 +33,14 @@ type deliverer struct {
 
 	mu      sync.Mutex
 	machine *delivery.Machine
-	fresh   map[string]store.Document // documents from the feed that are not sent yet
-	bytes   int                       // size of fresh
-	served  map[string]bool           // consumers with a stream; nil: the consumers of leased, or all
-	leased  *heldSlots                // slots of the broker's deliverer; nil for the deliverer to streams
+	fresh   map[work.ID]store.Document // documents from the feed that are not sent yet
+	bytes   int                        // size of fresh
+	served  map[work.Consumer]bool     // consumers with a stream; nil: the consumers of leased, or all
+	leased  *heldSlots                 // slots of the broker's deliverer; nil for the deliverer to streams
 
 	compareNow  chan struct{} // has a token when a comparison is requested
 	compareAll  bool
-	compareSome map[string]bool
+	compareSome map[work.Consumer]bool
 
 	attempts chan ledger.Attempt
 }
@@ -56,8 +57,8 @@ const (
 func newDeliverer(o Options, send Send) *deliverer {
 	return &deliverer{
 		o: o, send: send, woken: make(chan struct{}, 1), slots: make(chan struct{}, publishers),
-		machine: delivery.New(o.Times), fresh: map[string]store.Document{},
-		attempts: make(chan ledger.Attempt, 4096), compareNow: make(chan struct{}, 1), compareSome: map[string]bool{},
+		machine: delivery.New(o.Times), fresh: map[work.ID]store.Document{},
+		attempts: make(chan ledger.Attempt, 4096), compareNow: make(chan struct{}, 1), compareSome: map[work.Consumer]bool{},
 	}
 }
 
@@ -81,12 +82,12 @@ func (d *deliverer) connected() { d.update(func(m *delivery.Machine) { m.Connect
 func (d *deliverer) disconnected() { d.update(func(m *delivery.Machine) { m.Disconnect() }) }
 
 // acknowledge ends the repetitions of a work up to the generation that its agent acknowledged.
-func (d *deliverer) acknowledge(consumer, id string, generation int64) {
+func (d *deliverer) acknowledge(consumer work.Consumer, id work.ID, generation int64) {
 	d.update(func(m *delivery.Machine) { m.Acknowledge(consumer, id, generation) })
 }
 
 // forgetRemoved drops a work whose bundle is removed.
-func (d *deliverer) forgetRemoved(consumer, id string, generation int64) {
+func (d *deliverer) forgetRemoved(consumer work.Consumer, id work.ID, generation int64) {
 	d.update(func(m *delivery.Machine) {
 		m.Forget(delivery.Work{Consumer: consumer, ID: id, Generation: generation, Deleting: true})
 		d.discardFresh(id, generation)
@@ -96,15 +97,15 @@ func (d *deliverer) forgetRemoved(consumer, id string, generation int64) {
 // keepFresh keeps a document from the feed, when there is room, so that the publisher
 // need not read it. The caller has the lock.
 func (d *deliverer) keepFresh(doc store.Document) {
-	d.takeFresh(doc.ID)
+	d.takeFresh(work.ID(doc.ID))
 	if size := docSize(doc); d.bytes+size <= freshBytes {
-		d.fresh[doc.ID] = doc
+		d.fresh[work.ID(doc.ID)] = doc
 		d.bytes += size
 	}
 }
 
 // takeFresh removes and returns a document from fresh. The caller has the lock.
-func (d *deliverer) takeFresh(id string) (store.Document, bool) {
+func (d *deliverer) takeFresh(id work.ID) (store.Document, bool) {
 	doc, ok := d.fresh[id]
 	if ok {
 		delete(d.fresh, id)
@@ -114,14 +115,14 @@ func (d *deliverer) takeFresh(id string) (store.Document, bool) {
 }
 
 // discardFresh removes a document from fresh unless its generation is later. The caller has the lock.
-func (d *deliverer) discardFresh(id string, generation int64) {
+func (d *deliverer) discardFresh(id work.ID, generation int64) {
 	if doc, ok := d.fresh[id]; ok && doc.Generation <= generation {
 		d.takeFresh(id)
 	}
 }
 
 // recordContact notes that an event of the consumer's agent arrived.
-func (d *deliverer) recordContact(consumer string) {
+func (d *deliverer) recordContact(consumer work.Consumer) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.machine.RecordContact(consumer)
@@ -137,7 +138,7 @@ func (d *deliverer) resend(w delivery.Work) {
 }
 
 // serves reports whether the deliverer delivers to a consumer. The caller has the lock.
-func (d *deliverer) serves(consumer string) bool {
+func (d *deliverer) serves(consumer work.Consumer) bool {
 	if d.leased != nil {
 		return d.leased.serves(consumer)
 	}
@@ -155,7 +156,7 @@ func (d *deliverer) pending() (works, ahead int) {
 }
 
 // reaches reports whether the deliverer delivers to a consumer. It takes the lock.
-func (d *deliverer) reaches(consumer string) bool {
+func (d *deliverer) reaches(consumer work.Consumer) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.serves(consumer)
@@ -164,7 +165,7 @@ func (d *deliverer) reaches(consumer string) bool {
 // applyComparison passes the result of a resync comparison to the machine. The lane of a new
 // subscription is empty, so applyComparison first adds the works that the agent holds
 // and has not acknowledged; then Received can postpone their repetition.
-func (d *deliverer) applyComparison(consumer string, c ledger.Comparison) {
+func (d *deliverer) applyComparison(consumer work.Consumer, c ledger.Comparison) {
 	now := time.Now()
 	d.update(func(m *delivery.Machine) {
 		if !d.serves(consumer) {
@@ -218,7 +219,7 @@ func (d *deliverer) dispatch(ctx context.Context, group *errgroup.Group) bool {
 	}
 	d.mu.Lock()
 	sends := d.machine.Next(time.Now(), deliverBatch)
-	docs := make(map[string]store.Document, len(sends))
+	docs := make(map[work.ID]store.Document, len(sends))
 	for _, send := range sends {
 		doc, ok := d.takeFresh(send.ID)
 		if ok && send.Attempt == 1 && doc.Generation >= send.Generation && (doc.DeletedAt != nil || !send.Deleting) {
@@ -300,7 +301,7 @@ func (d *deliverer) follow(ctx context.Context) error {
 
 // compare adds the ledger's unacknowledged works to the machine: of the named
 // consumers, or of all when none is named.
-func (d *deliverer) compare(ctx context.Context, consumers ...string) error {
+func (d *deliverer) compare(ctx context.Context, consumers ...work.Consumer) error {
 	return d.o.Ledger.PendingWorks(ctx, func(page []ledger.PendingWork) {
 		d.update(func(m *delivery.Machine) {
 			now := time.Now()
@@ -319,20 +320,21 @@ func (d *deliverer) applyChanges(changes []*store.Change) {
 	d.update(func(m *delivery.Machine) {
 		for _, c := range changes {
 			doc := c.Document
-			if !d.serves(doc.Scope) {
+			if !d.serves(work.Consumer(doc.Scope)) {
 				continue
 			}
 			if doc.Removed {
-				m.RecordContact(doc.Scope)
-				m.Forget(delivery.Work{Consumer: doc.Scope, ID: doc.ID, Generation: doc.Generation, Deleting: true})
-				d.discardFresh(doc.ID, doc.Generation)
+				m.RecordContact(work.Consumer(doc.Scope))
+				m.Forget(delivery.Work{Consumer: work.Consumer(doc.Scope), ID: work.ID(doc.ID), Generation: doc.Generation,
+					Deleting: true})
+				d.discardFresh(work.ID(doc.ID), doc.Generation)
 				continue
 			}
 			_, status, err := bundle.RecordsOf(c)
 			if err == nil && doc.DeletedAt == nil && status.Version == doc.Generation {
-				m.RecordContact(doc.Scope) // another server may have taken the status
-				m.Acknowledge(doc.Scope, doc.ID, doc.Generation)
-				d.discardFresh(doc.ID, doc.Generation)
+				m.RecordContact(work.Consumer(doc.Scope)) // another server may have taken the status
+				m.Acknowledge(work.Consumer(doc.Scope), work.ID(doc.ID), doc.Generation)
+				d.discardFresh(work.ID(doc.ID), doc.Generation)
 				continue
 			}
 			if m.Want(workOf(doc)) {

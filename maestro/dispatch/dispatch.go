@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"atoll.dev/api/work"
 	"atoll.dev/bus"
 	"atoll.dev/maestro/delivery"
 	"atoll.dev/maestro/ledger"
@@ -28,7 +29,7 @@ import (
 // once: with nil when the carrier has the message, with an error when the carrier
 // refused it or did not answer in time. When Send returns an error, it never
 // calls done.
-type Send func(ctx context.Context, consumer string, encode func() (bus.Event, error), done func(error)) error
+type Send func(ctx context.Context, consumer work.Consumer, encode func() (bus.Event, error), done func(error)) error
 
 // Options are the parameters of New. All are needed, and Broker or Streams.
 type Options struct {
@@ -44,7 +45,7 @@ type Options struct {
 	Life     func() string   // returns the database's life, which each work carries
 	Times    delivery.Config // of each Machine
 	// Repeated is called after works were sent to a consumer again.
-	Repeated func(consumer string, ids []string)
+	Repeated func(consumer work.Consumer, ids []work.ID)
 	// Gained is called when this server begins to send to the consumers of further slots.
 	Gained func()
 
@@ -120,7 +121,7 @@ func (d *Dispatcher) deliverers() []*deliverer {
 
 // carrierOf returns the deliverer for a consumer: the one of its stream, else the
 // one of the broker, which may be nil.
-func (d *Dispatcher) carrierOf(consumer string) *deliverer {
+func (d *Dispatcher) carrierOf(consumer work.Consumer) *deliverer {
 	if d.streams != nil {
 		if s := d.streams.delivery; s.reaches(consumer) {
 			return s
@@ -130,12 +131,12 @@ func (d *Dispatcher) carrierOf(consumer string) *deliverer {
 }
 
 // HoldsSlotOf reports whether this server, of all that share the database, sends to a consumer over the broker.
-func (d *Dispatcher) HoldsSlotOf(consumer string) bool {
+func (d *Dispatcher) HoldsSlotOf(consumer work.Consumer) bool {
 	return d.broker != nil && d.broker.reaches(consumer)
 }
 
 // RecordContact notes that an event of a consumer's agent arrived.
-func (d *Dispatcher) RecordContact(consumer string) {
+func (d *Dispatcher) RecordContact(consumer work.Consumer) {
 	for _, each := range d.deliverers() {
 		each.recordContact(consumer)
 	}
@@ -144,7 +145,7 @@ func (d *Dispatcher) RecordContact(consumer string) {
 // Publish sends a message that is not the delivery of a work, and returns when the
 // carrier has it. Without a carrier to the consumer, Publish drops the message:
 // the agent sends a comparison when it connects.
-func (d *Dispatcher) Publish(ctx context.Context, consumer string, m bus.Event) error {
+func (d *Dispatcher) Publish(ctx context.Context, consumer work.Consumer, m bus.Event) error {
 	carrier := d.carrierOf(consumer)
 	if carrier == nil {
 		return nil
@@ -163,14 +164,14 @@ func (d *Dispatcher) Publish(ctx context.Context, consumer string, m bus.Event) 
 }
 
 // Acknowledge ends the repetitions of a work up to the generation that its agent acknowledged.
-func (d *Dispatcher) Acknowledge(consumer, id string, generation int64) {
+func (d *Dispatcher) Acknowledge(consumer work.Consumer, id work.ID, generation int64) {
 	for _, each := range d.deliverers() {
 		each.acknowledge(consumer, id, generation)
 	}
 }
 
 // Forget drops a work whose bundle is removed.
-func (d *Dispatcher) Forget(consumer, id string, generation int64) {
+func (d *Dispatcher) Forget(consumer work.Consumer, id work.ID, generation int64) {
 	for _, each := range d.deliverers() {
 		each.forgetRemoved(consumer, id, generation)
 	}
@@ -188,14 +189,14 @@ func (d *Dispatcher) Resend(ctx context.Context, w delivery.Work) {
 	// The next comparison of the slot's holder with the ledger finds the work.
 	if err := hintDelivery(ctx, d.o, w.Consumer); err != nil {
 		d.o.Logger.LogAttrs(ctx, slog.LevelDebug, "the delivering server got no hint about a work",
-			slog.String("consumer", w.Consumer), slog.Any("error", err))
+			slog.String("consumer", string(w.Consumer)), slog.Any("error", err))
 	}
 }
 
 // ApplyComparison sends the works that an agent lacks, as a comparison with the ledger found. When another server
 // sends to the consumer, that server gets a hint instead. Without a carrier to the consumer, ApplyComparison does
 // nothing.
-func (d *Dispatcher) ApplyComparison(ctx context.Context, consumer string, c ledger.Comparison) error {
+func (d *Dispatcher) ApplyComparison(ctx context.Context, consumer work.Consumer, c ledger.Comparison) error {
 	carrier := d.carrierOf(consumer)
 	switch {
 	case carrier == nil:
@@ -210,13 +211,15 @@ func (d *Dispatcher) ApplyComparison(ctx context.Context, consumer string, c led
 // Subscribe registers a stream to a consumer's agent and starts sending to it. It ends an
 // older stream of the consumer: a client reconnects before the server notices that
 // the old connection is dead. The caller calls Unsubscribe at the end.
-func (d *Dispatcher) Subscribe(consumer string) *Stream { return d.streams.subscribe(consumer) }
+func (d *Dispatcher) Subscribe(consumer work.Consumer) *Stream { return d.streams.subscribe(consumer) }
 
 // Unsubscribe ends a stream, and stops sending to the consumer unless a newer stream has replaced it.
-func (d *Dispatcher) Unsubscribe(consumer string, s *Stream) { d.streams.unsubscribe(consumer, s) }
+func (d *Dispatcher) Unsubscribe(consumer work.Consumer, s *Stream) {
+	d.streams.unsubscribe(consumer, s)
+}
 
 // SendPending sends the unacknowledged works of the ledger to a consumer that has a stream.
-func (d *Dispatcher) SendPending(ctx context.Context, consumer string) error {
+func (d *Dispatcher) SendPending(ctx context.Context, consumer work.Consumer) error {
 	return d.streams.delivery.compare(ctx, consumer)
 }
 

@@ -19,13 +19,14 @@ func docSize(d store.Document) int { return len(d.Spec) + len(d.Status) + len(d.
 
 // workOf returns the work that a document describes.
 func workOf(doc store.Document) delivery.Work {
-	return delivery.Work{Consumer: doc.Scope, ID: doc.ID, Generation: doc.Generation, Deleting: doc.DeletedAt != nil}
+	return delivery.Work{Consumer: work.Consumer(doc.Scope), ID: work.ID(doc.ID), Generation: doc.Generation,
+		Deleting: doc.DeletedAt != nil}
 }
 
 // publish passes a batch to the carrier, one work after the other, as the carrier has
 // room. It does not wait for the carrier's acknowledgements: a lost one would stop
 // delivery. docs has documents from the feed; publish reads the others from the store.
-func (d *deliverer) publish(ctx context.Context, sends []delivery.Send, docs map[string]store.Document) {
+func (d *deliverer) publish(ctx context.Context, sends []delivery.Send, docs map[work.ID]store.Document) {
 	finished, err := d.load(ctx, sends, docs)
 	if err != nil {
 		d.o.Logger.LogAttrs(ctx, slog.LevelWarn, "works wait for the database", slog.Int("works", len(sends)),
@@ -37,7 +38,7 @@ func (d *deliverer) publish(ctx context.Context, sends []delivery.Send, docs map
 		})
 		return
 	}
-	repeated := map[string][]string{} // consumer -> works that its agent may have
+	repeated := map[work.Consumer][]work.ID{} // consumer -> works that its agent may have
 	for _, send := range sends {
 		doc, ok := docs[send.ID]
 		if !ok {
@@ -89,10 +90,10 @@ func (d *deliverer) isCurrent(send delivery.Send, published delivery.Work) bool 
 // because another server may have stored their acknowledgement. Afterwards docs has
 // no works that need not be sent, and finished has the generation up to which each of
 // those is acknowledged or removed.
-func (d *deliverer) load(ctx context.Context, sends []delivery.Send, docs map[string]store.Document) (
-	finished map[string]delivery.Work, err error) {
-	finished = make(map[string]delivery.Work, len(sends))
-	var missing, repeated []string
+func (d *deliverer) load(ctx context.Context, sends []delivery.Send, docs map[work.ID]store.Document) (
+	finished map[work.ID]delivery.Work, err error) {
+	finished = make(map[work.ID]delivery.Work, len(sends))
+	var missing, repeated []work.ID
 	for _, send := range sends {
 		finished[send.ID] = send.Work // when the store has no document: the bundle is removed
 		if _, ok := docs[send.ID]; !ok {
@@ -115,7 +116,7 @@ func (d *deliverer) load(ctx context.Context, sends []delivery.Send, docs map[st
 		return nil, err
 	}
 	for _, doc := range page.Documents {
-		docs[doc.ID] = doc
+		docs[work.ID(doc.ID)] = doc
 	}
 	if len(repeated) == 0 {
 		return finished, nil
@@ -170,7 +171,7 @@ func (d *deliverer) handleUnsent(send delivery.Send, doc store.Document, begun t
 
 // recordAttempt queues the record of a publish for runAttemptLog. It does not wait.
 func (d *deliverer) recordAttempt(doc store.Document, begun time.Time, err error) {
-	attempt := ledger.Attempt{ID: doc.ID, Generation: doc.Generation, Deleting: doc.DeletedAt != nil, At: begun}
+	attempt := ledger.Attempt{ID: work.ID(doc.ID), Generation: doc.Generation, Deleting: doc.DeletedAt != nil, At: begun}
 	if err != nil {
 		attempt.Err = err.Error()
 	}

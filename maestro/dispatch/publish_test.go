@@ -33,7 +33,8 @@ type heldCarrier struct {
 	left    []bus.Event
 }
 
-func (c *heldCarrier) send(ctx context.Context, _ string, encode func() (bus.Event, error), done func(error)) error {
+func (c *heldCarrier) send(ctx context.Context, _ work.Consumer, encode func() (bus.Event, error),
+	done func(error)) error {
 	c.mu.Lock()
 	c.waiting++
 	c.mu.Unlock()
@@ -76,7 +77,7 @@ func newOptions(t *testing.T) Options {
 	t.Cleanup(st.Close)
 	return Options{
 		Store: st, Ledger: ledger.New(st), SourceID: "maestro", Life: func() string { return "life" },
-		Times: delivery.Config{Jitter: rand.Float64}, Repeated: func(string, []string) {}, Logger: log,
+		Times: delivery.Config{Jitter: rand.Float64}, Repeated: func(work.Consumer, []work.ID) {}, Logger: log,
 		Metrics: Metrics{
 			Republished: prometheus.NewCounter(prometheus.CounterOpts{Name: "republished"}),
 			Latency:     prometheus.NewHistogram(prometheus.HistogramOpts{Name: "latency"}),
@@ -96,8 +97,8 @@ func deliverBy(t *testing.T, o Options, send Send) *deliverer {
 	return d
 }
 
-func changeOf(id string, generation int64, deleted bool) *store.Change {
-	doc := store.Document{Kind: bundle.Kind, ID: id, Scope: "mc1", Version: generation, Generation: generation,
+func changeOf(id work.ID, generation int64, deleted bool) *store.Change {
+	doc := store.Document{Kind: bundle.Kind, ID: string(id), Scope: "mc1", Version: generation, Generation: generation,
 		UpdatedAt: time.Now(), CreatedAt: time.Now()}
 	doc.Spec, _ = bundle.Marshal(bundle.Spec{ID: id, Source: "test-source", Consumer: "mc1", Version: generation,
 		Data: []byte(`{"manifests":[{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"one","namespace":"default"}}]}`)})
@@ -125,7 +126,7 @@ func TestI9AStaleCreateNeverFollowsItsDeletion(t *testing.T) {
 			[]string{work.SpecDelete}},
 		{"its deletion is over", func(d *deliverer) { d.forgetRemoved("mc1", "w1", 1) }, nil},
 		{"another server delivers it", func(d *deliverer) {
-			d.update(func(m *delivery.Machine) { m.DropIf(func(string) bool { return true }) })
+			d.update(func(m *delivery.Machine) { m.DropIf(func(work.Consumer) bool { return true }) })
 		}, nil},
 		{"it has changed", func(d *deliverer) { d.applyChanges([]*store.Change{changeOf("w1", 2, false)}) },
 			[]string{work.SpecUpdate}},
@@ -170,7 +171,7 @@ func TestI6LostAcknowledgementsStopNoDelivery(t *testing.T) {
 	d := deliverBy(t, o, carrier.send)
 	const works = 2 * publishers * deliverBatch
 	for n := range works {
-		c := changeOf(fmt.Sprint("w", n), 1, false)
+		c := changeOf(work.ID(fmt.Sprint("w", n)), 1, false)
 		c.Scope = fmt.Sprint("mc", n) // each window has room
 		d.applyChanges([]*store.Change{c})
 	}

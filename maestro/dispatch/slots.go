@@ -14,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"atoll.dev/api/work"
 	"atoll.dev/internal/pause"
 	"atoll.dev/internal/pgsession"
 	"atoll.dev/internal/rendezvous"
@@ -55,7 +56,7 @@ const (
 )
 
 // slotOf returns the slot of a consumer.
-func slotOf(consumer string) int {
+func slotOf(consumer work.Consumer) int {
 	h := fnv.New32a()
 	h.Write([]byte(consumer))
 	return int(h.Sum32() % Slots)
@@ -215,7 +216,7 @@ func query(ctx context.Context, conn *pgx.Conn, sql string, result any, args ...
 // readDivision reads the live servers and the holders of the slots, and removes and
 // returns the hints about consumers of this server.
 func (l *slotLease) readDivision(ctx context.Context, conn *pgx.Conn) (
-	live, holders []int64, hints []string, err error) {
+	live, holders []int64, hints []work.Consumer, err error) {
 	err = conn.QueryRow(ctx, `select array(`+liveSQL+
 		`), array(select holder from delivery_slot where source = $2 order by slot),
 		array(select consumer from delivery_hint where source = $2 and slot in (select slot from delivery_slot where source = $2 and holder = $3))`,
@@ -232,7 +233,7 @@ func (l *slotLease) readDivision(ctx context.Context, conn *pgx.Conn) (
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	hints, err = pgx.CollectRows(rows, pgx.RowTo[string])
+	hints, err = pgx.CollectRows(rows, pgx.RowTo[work.Consumer])
 	return live, holders, hints, err
 }
 
@@ -277,7 +278,7 @@ func (l *slotLease) exchangeSlots(ctx context.Context, conn *pgx.Conn) (holders 
 
 // hintDelivery stores a hint: within slotEvery the server that delivers to the consumer
 // reads its unacknowledged works and sends them.
-func hintDelivery(ctx context.Context, o Options, consumer string) error {
+func hintDelivery(ctx context.Context, o Options, consumer work.Consumer) error {
 	return o.Store.Tx(ctx, func(tx *store.Tx) error {
 		_, err := tx.Exec(
 			ctx, `insert into delivery_hint (source, consumer, slot) values ($1, $2, $3) on conflict do nothing`,
@@ -292,7 +293,7 @@ type heldSlots struct {
 	until time.Time // the deliverer may send until then
 }
 
-func (h *heldSlots) serves(consumer string) bool { return h.held[slotOf(consumer)] }
+func (h *heldSlots) serves(consumer work.Consumer) bool { return h.held[slotOf(consumer)] }
 
 // setHeldSlots sets the slots of the deliverer and the time until which it may send to
 // their consumers. It drops the works of lost slots. When it gained a slot, it requests the
@@ -313,9 +314,9 @@ func (d *deliverer) setHeldSlots(slots []int, until time.Time) {
 		if lost == ([Slots]bool{}) {
 			return
 		}
-		m.DropIf(func(consumer string) bool { return lost[slotOf(consumer)] })
+		m.DropIf(func(consumer work.Consumer) bool { return lost[slotOf(consumer)] })
 		for id, doc := range d.fresh {
-			if lost[slotOf(doc.Scope)] {
+			if lost[slotOf(work.Consumer(doc.Scope))] {
 				d.takeFresh(id)
 			}
 		}
@@ -329,7 +330,7 @@ func (d *deliverer) setHeldSlots(slots []int, until time.Time) {
 
 // requestCompare makes follow read the unacknowledged works of the named consumers from
 // the ledger, or of all consumers when none is named. It does not wait.
-func (d *deliverer) requestCompare(consumers ...string) {
+func (d *deliverer) requestCompare(consumers ...work.Consumer) {
 	d.mu.Lock()
 	d.compareAll = d.compareAll || len(consumers) == 0
 	for _, consumer := range consumers {

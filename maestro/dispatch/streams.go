@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"atoll.dev/api/cloudevents"
+	"atoll.dev/api/work"
 	"atoll.dev/bus"
 	"atoll.dev/internal/pause"
 	"atoll.dev/maestro/bundle"
@@ -33,7 +34,7 @@ type streams struct {
 	delivery *deliverer
 
 	mu      sync.Mutex // taken before delivery.mu
-	streams map[string]*Stream
+	streams map[work.Consumer]*Stream
 }
 
 // Stream is the queue of events to one agent. Its reader calls Take after each token of Woken, until Ended is closed.
@@ -56,15 +57,15 @@ var (
 )
 
 func newStreams(o Options) *streams {
-	a := &streams{o: o, streams: map[string]*Stream{}}
+	a := &streams{o: o, streams: map[work.Consumer]*Stream{}}
 	a.delivery = newDeliverer(o, a.send)
-	a.delivery.served = map[string]bool{}
+	a.delivery.served = map[work.Consumer]bool{}
 	a.delivery.machine.Connect()
 	return a
 }
 
 // subscribe implements Dispatcher.Subscribe.
-func (a *streams) subscribe(consumer string) *Stream {
+func (a *streams) subscribe(consumer work.Consumer) *Stream {
 	st := &Stream{woken: make(chan struct{}, 1), ended: make(chan struct{})}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -77,7 +78,7 @@ func (a *streams) subscribe(consumer string) *Stream {
 }
 
 // unsubscribe implements Dispatcher.Unsubscribe.
-func (a *streams) unsubscribe(consumer string, st *Stream) {
+func (a *streams) unsubscribe(consumer work.Consumer, st *Stream) {
 	st.end(errNoStream)
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -88,10 +89,10 @@ func (a *streams) unsubscribe(consumer string, st *Stream) {
 }
 
 // subscribed returns the names of the consumers that have a stream.
-func (a *streams) subscribed() []string {
+func (a *streams) subscribed() []work.Consumer {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	names := make([]string, 0, len(a.streams))
+	names := make([]work.Consumer, 0, len(a.streams))
 	for name := range a.streams {
 		names = append(names, name)
 	}
@@ -101,7 +102,8 @@ func (a *streams) subscribed() []string {
 // send is the Send for agents that connect by gRPC. It queues the message and
 // calls done at once. When the queue is lost, as messages in a broker can be, the
 // unacknowledged works are sent again.
-func (a *streams) send(_ context.Context, consumer string, encode func() (bus.Event, error), done func(error)) error {
+func (a *streams) send(_ context.Context, consumer work.Consumer, encode func() (bus.Event, error),
+	done func(error)) error {
 	a.mu.Lock()
 	st := a.streams[consumer]
 	a.mu.Unlock()
@@ -194,7 +196,7 @@ func (a *streams) run(ctx context.Context) error {
 // follow applies changes of the feed until ctx ends, and fails when the feed or a comparison does.
 func (a *streams) follow(ctx context.Context, tick <-chan time.Time) error {
 	sub := a.o.Feed.Subscribe(
-		func(c *store.Change) bool { return c.Kind == bundle.Kind && a.delivery.reaches(c.Scope) },
+		func(c *store.Change) bool { return c.Kind == bundle.Kind && a.delivery.reaches(work.Consumer(c.Scope)) },
 	)
 	defer sub.Close()
 	if err := a.compare(ctx); err != nil {
@@ -230,7 +232,7 @@ func (a *streams) compare(ctx context.Context) error {
 }
 
 // startServing begins a consumer's lane anew and empty. The caller then fills the lane from the ledger.
-func (d *deliverer) startServing(consumer string) {
+func (d *deliverer) startServing(consumer work.Consumer) {
 	d.update(func(m *delivery.Machine) {
 		d.dropLane(m, consumer)
 		d.served[consumer] = true
@@ -238,7 +240,7 @@ func (d *deliverer) startServing(consumer string) {
 }
 
 // stopServing drops a consumer's lane.
-func (d *deliverer) stopServing(consumer string) {
+func (d *deliverer) stopServing(consumer work.Consumer) {
 	d.update(func(m *delivery.Machine) {
 		d.dropLane(m, consumer)
 		delete(d.served, consumer)
@@ -246,10 +248,10 @@ func (d *deliverer) stopServing(consumer string) {
 }
 
 // dropLane drops all works of a consumer. The caller has the lock.
-func (d *deliverer) dropLane(m *delivery.Machine, consumer string) {
+func (d *deliverer) dropLane(m *delivery.Machine, consumer work.Consumer) {
 	m.Drop(consumer)
 	for id, doc := range d.fresh {
-		if doc.Scope == consumer {
+		if work.Consumer(doc.Scope) == consumer {
 			d.takeFresh(id)
 		}
 	}

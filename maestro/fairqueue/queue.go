@@ -7,6 +7,8 @@ package fairqueue
 import (
 	"context"
 	"sync"
+
+	"atoll.dev/api/work"
 )
 
 // Queue holds what agents have sent until a worker takes it. Each consumer
@@ -18,7 +20,7 @@ type Queue[T any] struct {
 	limits Shares
 
 	mu     sync.Mutex
-	queues map[string]*consumerQueue[T]
+	queues map[work.Consumer]*consumerQueue[T]
 	ready  []*consumerQueue[T] // with events, and of no worker, in turn
 	length int                 // of all queues
 	bytes  int
@@ -36,7 +38,7 @@ type Shares struct {
 }
 
 type consumerQueue[T any] struct {
-	consumer string
+	consumer work.Consumer
 	items    []*queued[T]
 	byKey    map[string]*queued[T]
 	bytes    int
@@ -52,7 +54,7 @@ type queued[T any] struct {
 }
 
 func New[T any](limits Shares) *Queue[T] {
-	return &Queue[T]{limits: limits, queues: map[string]*consumerQueue[T]{}, woken: make(chan struct{}, 1)}
+	return &Queue[T]{limits: limits, queues: map[work.Consumer]*consumerQueue[T]{}, woken: make(chan struct{}, 1)}
 }
 
 // Put adds an event to its consumer's queue. It has three outcomes:
@@ -62,7 +64,8 @@ func New[T any](limits Shares) *Queue[T] {
 //     event is larger by: the new event takes the place of the old one, which Put returns; ok is true.
 //  3. The consumer's share has no room: Put keeps nothing of the new event and ok is false. An old event of the same
 //     key stays. Done returns the consumer when its queue is empty again, so that the caller can ask for the event.
-func (q *Queue[T]) Put(consumer, key string, size int, value T, replaces func(old T) bool) (old *T, ok bool) {
+func (q *Queue[T]) Put(consumer work.Consumer, key string, size int, value T, replaces func(old T) bool) (old *T,
+	ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	c := q.queues[consumer]
@@ -135,7 +138,7 @@ func (q *Queue[T]) wake() {
 // Taken are events that a worker has taken. The worker must call Done with it.
 type Taken[T any] struct {
 	Items     []T
-	consumers []string
+	consumers []work.Consumer
 }
 
 // Take waits for events, and takes at most limit of one or several consumers. It
@@ -189,7 +192,7 @@ func (q *Queue[T]) takeNow(limit int) (t Taken[T]) {
 
 // Done lets other workers take events of these consumers again. It returns the
 // consumers whose queues are empty now and of whose events some were refused.
-func (q *Queue[T]) Done(t Taken[T]) (refused []string) {
+func (q *Queue[T]) Done(t Taken[T]) (refused []work.Consumer) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, consumer := range t.consumers {

@@ -5,13 +5,15 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"atoll.dev/api/work"
 )
 
 // TestI6AFloodWaitsForNobodyElse: consumers are served in turn, each has a share,
 // and the events of one consumer are with one worker at a time.
 func TestI6AFloodWaitsForNobodyElse(t *testing.T) {
 	q := New[string](Shares{Items: 100, Bytes: 1 << 20, AllItems: 400, AllBytes: 1 << 20, Turn: 4})
-	put := func(consumer, value string) bool {
+	put := func(consumer work.Consumer, value string) bool {
 		_, ok := q.Put(consumer, "", 1, value, nil)
 		return ok
 	}
@@ -25,7 +27,7 @@ func TestI6AFloodWaitsForNobodyElse(t *testing.T) {
 		t.Errorf("%d of 1000 events of one agent were refused", refused)
 	}
 	for n := range 50 {
-		if !put(fmt.Sprint("polite", n), "status") {
+		if !put(work.Consumer(fmt.Sprint("polite", n)), "status") {
 			t.Errorf("agent %d is refused", n)
 		}
 	}
@@ -35,11 +37,11 @@ func TestI6AFloodWaitsForNobodyElse(t *testing.T) {
 	}
 	seen := map[string]bool{}
 	for _, c := range first.consumers {
-		seen[c] = true
+		seen[string(c)] = true
 	}
 	second := q.takeNow(64)
 	for _, c := range second.consumers {
-		if seen[c] {
+		if seen[string(c)] {
 			t.Errorf("two workers have events of %s", c)
 		}
 	}
@@ -132,7 +134,7 @@ func TestFairQueueWakesItsWorkers(t *testing.T) {
 		begun := time.Now()
 		for n := range each {
 			for c := range consumers {
-				q.Put(fmt.Sprint(c), "", 1, n, nil)
+				q.Put(work.Consumer(fmt.Sprint(c)), "", 1, n, nil)
 			}
 		}
 		for range consumers * each {

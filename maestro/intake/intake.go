@@ -30,9 +30,9 @@ import (
 // Delivery learns what agents reported about works. dispatch.Dispatcher implements it. No function waits for an agent.
 type Delivery interface {
 	// Acknowledge ends the repetitions of a work up to a generation.
-	Acknowledge(consumer, id string, generation int64)
+	Acknowledge(consumer work.Consumer, id work.ID, generation int64)
 	// Forget drops a work whose bundle is removed.
-	Forget(consumer, id string, generation int64)
+	Forget(consumer work.Consumer, id work.ID, generation int64)
 	// Resend sends a work again that its agent lost.
 	Resend(ctx context.Context, w delivery.Work)
 }
@@ -41,12 +41,12 @@ type Delivery interface {
 type Resync interface {
 	// Enqueue queues a comparison of an agent, and calls ack once when it is finished or dropped. When the
 	// message is malformed, Enqueue returns an error and does not call ack.
-	Enqueue(consumer string, m bus.Event, ack func()) error
+	Enqueue(consumer work.Consumer, m bus.Event, ack func()) error
 	// AskAgent and AskAll ask one agent, and all agents, to compare.
-	AskAgent(consumer string)
+	AskAgent(consumer work.Consumer)
 	AskAll()
 	// AskAgain asks an agent once more, after a pause, for the statuses of works that its response replaced.
-	AskAgain(consumer string, ids []string)
+	AskAgain(consumer work.Consumer, ids []work.ID)
 }
 
 // Options are the parameters of New. All are needed.
@@ -82,7 +82,7 @@ func (in *Intake) Run(ctx context.Context) error {
 // Handle queues an event that is proven to come from the consumer's agent, and never waits. It
 // arranges that ack is called once, when the event's effect is committed or the event
 // is dropped. It returns false for an unknown type.
-func (in *Intake) Handle(ctx context.Context, consumer string, m bus.Event, ack func()) (known bool) {
+func (in *Intake) Handle(ctx context.Context, consumer work.Consumer, m bus.Event, ack func()) (known bool) {
 	switch m.Type {
 	case work.StatusUpdate, work.StatusResyncResponse:
 		in.put(statusItem{consumer: consumer, m: m, ack: ack})
@@ -106,7 +106,7 @@ func (in *Intake) Handle(ctx context.Context, consumer string, m bus.Event, ack 
 // Outcomes: nil also for a status that is older than the stored one, or about a removed work, since the agent need
 // not do anything; an error of apierror with status 400 for a malformed status, and with 412 for a status of a work of
 // another consumer or of another source; the error of ctx when ctx ends before.
-func (in *Intake) Store(ctx context.Context, consumer string, m bus.Event) error {
+func (in *Intake) Store(ctx context.Context, consumer work.Consumer, m bus.Event) error {
 	ev, err := wire.DecodeStatus(consumer, m)
 	if err != nil {
 		in.Drop(ctx, bundle.DropMalformed, consumer, m, err)
@@ -128,7 +128,7 @@ func (in *Intake) Store(ctx context.Context, consumer string, m bus.Event) error
 }
 
 // dropError returns the error for a status that was dropped for the reason, or nil when the agent need not know it.
-func dropError(reason, consumer string, status bundle.Status) error {
+func dropError(reason string, consumer work.Consumer, status bundle.Status) error {
 	switch reason {
 	case bundle.DropMalformed:
 		return apierror.Invalid("the status cannot be stored")
@@ -143,9 +143,9 @@ func dropError(reason, consumer string, status bundle.Status) error {
 }
 
 // Drop counts and logs an event that the server does not handle.
-func (in *Intake) Drop(ctx context.Context, reason, consumer string, m bus.Event, err error) {
+func (in *Intake) Drop(ctx context.Context, reason string, consumer work.Consumer, m bus.Event, err error) {
 	in.o.Dropped.WithLabelValues(reason).Inc()
 	in.o.Logger.LogAttrs(ctx, slog.LevelWarn, "event dropped", slog.String("reason", reason),
-		slog.String("consumer", consumer),
+		slog.String("consumer", string(consumer)),
 		slog.String("type", strings.ToValidUTF8(m.Type[:min(len(m.Type), 128)], "")), slog.Any("error", err))
 }

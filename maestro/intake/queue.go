@@ -31,7 +31,7 @@ var shares = fairqueue.Shares{Items: 2048, Bytes: 16 << 20, AllItems: 32 << 10, 
 // statusItem is a status that is not stored yet. ack acknowledges it to the carrier,
 // which then does not send it again.
 type statusItem struct {
-	consumer string
+	consumer work.Consumer
 	m        bus.Event
 	ack      func()
 	refused  func(reason string) // called instead of ack for a dropped status; may be nil
@@ -140,8 +140,8 @@ func (in *Intake) store(ctx context.Context, items []statusItem) {
 		case !store.IsTransient(err):
 			in.o.Dropped.WithLabelValues(bundle.DropMalformed).Inc()
 			in.o.Logger.LogAttrs(ctx, slog.LevelWarn, "status dropped: it cannot be stored",
-				slog.String("consumer", items[0].ev.Topic),
-				slog.String("bundle", items[0].ev.Record.ID), slog.Any("error", err))
+				slog.String("consumer", string(items[0].ev.Topic)),
+				slog.String("bundle", string(items[0].ev.Record.ID)), slog.Any("error", err))
 			items[0].ev.Dropped = bundle.DropMalformed
 			items[0].acknowledge()
 			return

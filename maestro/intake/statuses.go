@@ -16,14 +16,15 @@ import (
 
 // outcome is the result of storing one bundle's statuses.
 type outcome struct {
-	consumer, id string
-	ack          ledger.Acknowledgement
-	acked        bool
-	removed      bool
-	raised       *store.Document // the bundle, when it got a higher generation
-	lost         *delivery.Work  // a work that the agent lost, to send again
-	replaced     bool            // a response to a request replaced the stored status
-	drops        []drop
+	consumer work.Consumer
+	id       work.ID
+	ack      ledger.Acknowledgement
+	acked    bool
+	removed  bool
+	raised   *store.Document // the bundle, when it got a higher generation
+	lost     *delivery.Work  // a work that the agent lost, to send again
+	replaced bool            // a response to a request replaced the stored status
+	drops    []drop
 }
 
 type drop struct {
@@ -34,12 +35,12 @@ type drop struct {
 // storeStatuses stores statuses in one transaction; those of a bundle in the order of
 // their arrival.
 func (in *Intake) storeStatuses(ctx context.Context, items []statusItem) error {
-	byID := map[string][]*bundle.StatusEvent{}
+	byID := map[work.ID][]*bundle.StatusEvent{}
 	for i := range items {
 		ev := &items[i].ev
 		byID[ev.Record.ID] = append(byID[ev.Record.ID], ev)
 	}
-	ids := make([]string, 0, len(byID))
+	ids := make([]work.ID, 0, len(byID))
 	for id := range byID {
 		ids = append(ids, id)
 	}
@@ -72,7 +73,7 @@ func (in *Intake) storeStatuses(ctx context.Context, items []statusItem) error {
 	if err != nil {
 		return err
 	}
-	replaced := map[string][]string{} // ids by consumer
+	replaced := map[work.Consumer][]work.ID{} // ids by consumer
 	for _, o := range outcomes {
 		in.reportOutcome(ctx, o)
 		if o.replaced {
@@ -93,19 +94,19 @@ func agentPrincipal(items []statusItem) string {
 			return "system:maestro"
 		}
 	}
-	return items[0].ev.Topic
+	return string(items[0].ev.Topic)
 }
 
 // storeBundleStatuses applies a bundle's statuses in order. sequence is the last one stored.
 func (in *Intake) storeBundleStatuses(
 	ctx context.Context,
 	tx *store.Tx,
-	id, sequence string,
+	id work.ID, sequence string,
 	events []*bundle.StatusEvent,
 ) (outcome, error) {
 	o := outcome{id: id, consumer: events[0].Topic, ack: ledger.Acknowledgement{ID: id}}
 	above := int64(0)
-	d, _, err := tx.Update(ctx, bundle.Kind, id, 0, func(d *store.Document) error {
+	d, _, err := tx.Update(ctx, bundle.Kind, string(id), 0, func(d *store.Document) error {
 		have, err := bundle.StatusOf(*d)
 		if err != nil {
 			return err
@@ -118,7 +119,7 @@ func (in *Intake) storeBundleStatuses(
 					above = max(above, ev.Record.Version)
 				}
 				if v.Resend {
-					o.lost = &delivery.Work{Consumer: d.Scope, ID: d.ID, Generation: d.Generation}
+					o.lost = &delivery.Work{Consumer: work.Consumer(d.Scope), ID: work.ID(d.ID), Generation: d.Generation}
 				}
 				continue
 			}
@@ -171,7 +172,7 @@ func (in *Intake) storeBundleStatuses(
 		return o, err
 	}
 	if o.removed {
-		return o, tx.Remove(ctx, bundle.Kind, id, 0)
+		return o, tx.Remove(ctx, bundle.Kind, string(id), 0)
 	}
 	if o.lost != nil {
 		lost := []ledger.Work{{ID: id, Generation: d.Generation}}
@@ -201,8 +202,8 @@ func (in *Intake) reportOutcome(ctx context.Context, o outcome) {
 			level = slog.LevelWarn
 		}
 		in.o.Logger.LogAttrs(ctx, level, "status dropped", slog.String("reason", d.reason),
-			slog.String("consumer", d.ev.Topic),
-			slog.String("bundle", d.ev.Record.ID), slog.Int64("generation", d.ev.Record.Version))
+			slog.String("consumer", string(d.ev.Topic)),
+			slog.String("bundle", string(d.ev.Record.ID)), slog.Int64("generation", d.ev.Record.Version))
 	}
 	if o.acked {
 		if o.removed {
@@ -216,7 +217,7 @@ func (in *Intake) reportOutcome(ctx context.Context, o outcome) {
 	}
 	if o.raised != nil {
 		in.o.Logger.LogAttrs(ctx, slog.LevelInfo, "bundle raised above its agent's generation",
-			slog.String("consumer", o.consumer),
-			slog.String("bundle", o.id), slog.Int64("generation", o.raised.Generation))
+			slog.String("consumer", string(o.consumer)),
+			slog.String("bundle", string(o.id)), slog.Int64("generation", o.raised.Generation))
 	}
 }

@@ -35,13 +35,14 @@ const digestUseSQL = `insert into agent_digest as d (consumer, answered_at) sele
 
 // MarkCompared records that all works of an agent were compared in this life of the
 // database: those without a bundle are recorded as unknown works.
-func (l *Ledger) MarkCompared(ctx context.Context, consumer, life string) error {
+func (l *Ledger) MarkCompared(ctx context.Context, consumer work.Consumer, life string) error {
 	return l.recordComparison(ctx, comparedSQL, consumer, life)
 }
 
 // HoldingsOf reads the holdings of the named consumers, by name.
-func (l *Ledger) HoldingsOf(ctx context.Context, life string, names ...string) (map[string]Holdings, error) {
-	found := map[string]Holdings{}
+func (l *Ledger) HoldingsOf(ctx context.Context, life string, names ...work.Consumer) (map[work.Consumer]Holdings,
+	error) {
+	found := map[work.Consumer]Holdings{}
 	err := l.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		rows, err := c.Query(
 			ctx,
@@ -54,7 +55,7 @@ func (l *Ledger) HoldingsOf(ctx context.Context, life string, names ...string) (
 		if err != nil {
 			return err
 		}
-		var name string
+		var name work.Consumer
 		var h Holdings
 		_, err = pgx.ForEachRow(rows, []any{&name, &h.Unknown, &h.ComparedAt, &h.SeenAt}, func() error {
 			found[name] = h
@@ -78,13 +79,13 @@ const consumersSQL = `with recursive c as (
 	select consumer from c where consumer is not null order by 1`
 
 // ConsumersWithBundles lists the consumers that have bundles.
-func (l *Ledger) ConsumersWithBundles(ctx context.Context) (names []string, err error) {
+func (l *Ledger) ConsumersWithBundles(ctx context.Context) (names []work.Consumer, err error) {
 	err = l.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		rows, err := c.Query(ctx, consumersSQL)
 		if err != nil {
 			return err
 		}
-		names, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		names, err = pgx.CollectRows(rows, pgx.RowTo[work.Consumer])
 		return err
 	})
 	if err != nil {
@@ -101,7 +102,7 @@ func (l *Ledger) ConsumersWithBundles(ctx context.Context) (names []string, err 
 // hash, which no agent has: an intact agent sends its status again. Servers that share a subscription take
 // an agent's events out of order, so a list from before that status may have lowered the acknowledged
 // generation after it (LowerAcknowledged).
-func (l *Ledger) StatusHashes(ctx context.Context, consumer string, ids []string) (hashes []work.StatusHash,
+func (l *Ledger) StatusHashes(ctx context.Context, consumer work.Consumer, ids []work.ID) (hashes []work.StatusHash,
 	latest string, err error) {
 	err = l.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		rows, err := c.Query(
@@ -140,7 +141,7 @@ func (l *Ledger) StatusHashes(ctx context.Context, consumer string, ids []string
 // names.
 func (l *Ledger) SourceHashes(ctx context.Context, source string, list []work.StatusHash) (hashes []work.StatusHash,
 	err error) {
-	ids := make([]string, len(list))
+	ids := make([]work.ID, len(list))
 	for i, h := range list {
 		ids[i] = h.ID
 	}
@@ -173,15 +174,15 @@ func scanHash(row pgx.CollectableRow) (h work.StatusHash, err error) {
 
 // DigestAgents lists the consumers whose agents compare by digests, with the time of
 // the last digest.
-func (l *Ledger) DigestAgents(ctx context.Context) (map[string]time.Time, error) {
-	found := map[string]time.Time{}
+func (l *Ledger) DigestAgents(ctx context.Context) (map[work.Consumer]time.Time, error) {
+	found := map[work.Consumer]time.Time{}
 	err := l.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		clear(found)
 		rows, err := c.Query(ctx, `select consumer, now() - answered_at from agent_digest`)
 		if err != nil {
 			return err
 		}
-		var name string
+		var name work.Consumer
 		var ago time.Duration // the database's clock is not ours
 		_, err = pgx.ForEachRow(rows, []any{&name, &ago}, func() error {
 			found[name] = time.Now().Add(-ago)
@@ -197,7 +198,8 @@ func (l *Ledger) DigestAgents(ctx context.Context) (map[string]time.Time, error)
 
 // Unacknowledged selects the works of a consumer whose present generation is not
 // acknowledged. It leaves deletions out: they have no status.
-func (l *Ledger) Unacknowledged(ctx context.Context, consumer string, ids []string) (pending []string, err error) {
+func (l *Ledger) Unacknowledged(ctx context.Context, consumer work.Consumer, ids []work.ID) (pending []work.ID,
+	err error) {
 	err = l.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		rows, err := c.Query(
 			ctx,
@@ -209,24 +211,24 @@ func (l *Ledger) Unacknowledged(ctx context.Context, consumer string, ids []stri
 		if err != nil {
 			return err
 		}
-		pending, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		pending, err = pgx.CollectRows(rows, pgx.RowTo[work.ID])
 		return err
 	})
 	return pending, err
 }
 
 // RecordDigestUse records that an agent compares by digests, and the time of its last comparison.
-func (l *Ledger) RecordDigestUse(ctx context.Context, consumer string) error {
+func (l *Ledger) RecordDigestUse(ctx context.Context, consumer work.Consumer) error {
 	return l.recordComparison(ctx, withoutSync+digestUseSQL, consumer)
 }
 
 // RecordListUse records that an agent compares by lists, as agents of Open Cluster Management do.
-func (l *Ledger) RecordListUse(ctx context.Context, consumer string) error {
+func (l *Ledger) RecordListUse(ctx context.Context, consumer work.Consumer) error {
 	return l.recordComparison(ctx, withoutSync+`delete from agent_digest using o where consumer = $1`, consumer)
 }
 
 // recordComparison runs a statement about the comparison of one agent, whose first argument is the consumer.
-func (l *Ledger) recordComparison(ctx context.Context, sql, consumer string, more ...any) error {
+func (l *Ledger) recordComparison(ctx context.Context, sql string, consumer work.Consumer, more ...any) error {
 	return l.store.Tx(ctx, func(tx *store.Tx) error {
 		if _, err := tx.Exec(ctx, sql, append([]any{consumer}, more...)...); err != nil {
 			return fmt.Errorf("recording how the agent of %s compares: %w", consumer, err)

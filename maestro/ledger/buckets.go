@@ -3,6 +3,7 @@ package ledger
 import (
 	"fmt"
 
+	"atoll.dev/api/work"
 	"atoll.dev/internal/digest"
 )
 
@@ -30,7 +31,7 @@ func NewScope(bits int, buckets []int) *Scope {
 	return b
 }
 
-func (b *Scope) Has(id string) bool { return b == nil || b.in[digest.Bucket(id, b.bits)] }
+func (b *Scope) Has(id work.ID) bool { return b == nil || b.in[digest.Bucket(string(id), b.bits)] }
 
 // all reports whether every id is in the scope, so that no condition is needed.
 func (b *Scope) all() bool {

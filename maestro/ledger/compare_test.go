@@ -25,7 +25,7 @@ func TestComparisonOfWhatAnAgentHolds(t *testing.T) {
 		Send:     []Work{ours[5], ours[0], ours[1]},
 		Received: []Work{{ID: "equal", Generation: 2}, {ID: "unanswered", Generation: 4}, {ID: "ahead", Generation: 7}},
 		Pending:  []Work{ours[3]},
-		Unknown:  []string{"strange"},
+		Unknown:  []work.ID{"strange"},
 	}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(Comparison{}, Work{})); diff != "" {
 		t.Error(diff)

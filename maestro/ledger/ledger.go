@@ -53,7 +53,7 @@ func Want(ctx context.Context, tx *store.Tx, d store.Document, spec bundle.Spec)
 
 // Lock locks a bundle's row. Each transaction that changes a bundle and its ledger locks the ledger
 // first, and several rows in the order of their ids.
-func Lock(ctx context.Context, tx *store.Tx, id string) error {
+func Lock(ctx context.Context, tx *store.Tx, id work.ID) error {
 	_, err := tx.Exec(ctx, `select from ledger where id = $1 for no key update`, id)
 	return err
 }
@@ -71,7 +71,7 @@ const pendingPage = 2000
 // PendingWorks reads the unacknowledged works of the named consumers, or of all when none
 // is named, ordered by consumer, and calls take with each page. A work that changes
 // meanwhile is in a page in its old or new state, or in none; the feed has the change.
-func (l *Ledger) PendingWorks(ctx context.Context, take func([]PendingWork), consumers ...string) error {
+func (l *Ledger) PendingWorks(ctx context.Context, take func([]PendingWork), consumers ...work.Consumer) error {
 	after := delivery.Work{}
 	for {
 		var page []PendingWork
@@ -108,14 +108,14 @@ type Snapshot struct {
 }
 
 // Snapshots reads the ledger of some bundles.
-func (l *Ledger) Snapshots(ctx context.Context, ids []string) (map[string]Snapshot, error) {
-	found := make(map[string]Snapshot, len(ids))
+func (l *Ledger) Snapshots(ctx context.Context, ids []work.ID) (map[work.ID]Snapshot, error) {
+	found := make(map[work.ID]Snapshot, len(ids))
 	err := l.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		rows, err := c.Query(ctx, `select id, acknowledged, gone_at is not null from ledger where id = any($1)`, ids)
 		if err != nil {
 			return err
 		}
-		var id string
+		var id work.ID
 		var snap Snapshot
 		_, err = pgx.ForEachRow(rows, []any{&id, &snap.Acknowledged, &snap.Gone}, func() error {
 			found[id] = snap
@@ -131,7 +131,7 @@ func (l *Ledger) Snapshots(ctx context.Context, ids []string) (map[string]Snapsh
 
 // Attempt is one publish, for the record.
 type Attempt struct {
-	ID         string
+	ID         work.ID
 	Generation int64
 	Deleting   bool // a deletion has the generation of what it deletes
 	At         time.Time
@@ -142,7 +142,7 @@ type Attempt struct {
 // Delivery does not depend on the record. An attempt is recorded after its publish;
 // an attempt of an older generation is left out.
 func (l *Ledger) RecordAttempts(ctx context.Context, notes []Attempt) error {
-	ids, generations := make([]string, len(notes)), make([]int64, len(notes))
+	ids, generations := make([]work.ID, len(notes)), make([]int64, len(notes))
 	deleting, times, errs := make([]bool, len(notes)), make([]time.Time, len(notes)), make([]string, len(notes))
 	for i, n := range notes {
 		ids[i], generations[i], deleting[i], times[i], errs[i] = n.ID, n.Generation, n.Deleting, n.At, n.Err
@@ -163,7 +163,7 @@ func (l *Ledger) RecordAttempts(ctx context.Context, notes []Attempt) error {
 }
 
 // DeliveryOf reads how far a bundle's delivery has come.
-func (l *Ledger) DeliveryOf(ctx context.Context, id string) (*api.Delivery, error) {
+func (l *Ledger) DeliveryOf(ctx context.Context, id work.ID) (*api.Delivery, error) {
 	var d api.Delivery
 	err := l.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		d = api.Delivery{}
@@ -193,7 +193,7 @@ func (l *Ledger) DeliveryOf(ctx context.Context, id string) (*api.Delivery, erro
 
 // Acknowledgement is what one status adds to the ledger.
 type Acknowledgement struct {
-	ID         string
+	ID         work.ID
 	Generation int64
 	Sequence   string
 	Hash       string     // of the status that replaced the stored one; "" if none did
@@ -206,7 +206,7 @@ type Acknowledgement struct {
 // takes their statuses.
 func RecordAcknowledgements(ctx context.Context, tx *store.Tx, acks []Acknowledgement) error {
 	n := len(acks)
-	ids, generations, sequences, hashes := make([]string, n), make([]int64, n), make([]string, n), make([]string, n)
+	ids, generations, sequences, hashes := make([]work.ID, n), make([]int64, n), make([]string, n), make([]string, n)
 	received, applied, gone := make([]*time.Time, n), make([]*time.Time, n), make([]bool, n)
 	for i, a := range acks {
 		ids[i], generations[i], sequences[i], hashes[i] = a.ID, a.Generation, a.Sequence, a.Hash
@@ -237,13 +237,14 @@ func RecordAcknowledgements(ctx context.Context, tx *store.Tx, acks []Acknowledg
 }
 
 // LockSequences reads, and locks, the last sequences of some bundles.
-func LockSequences(ctx context.Context, tx *store.Tx, ids []string) (map[string]string, error) {
+func LockSequences(ctx context.Context, tx *store.Tx, ids []work.ID) (map[work.ID]string, error) {
 	rows, err := tx.Query(ctx, `select id, sequence from ledger where id = any($1) order by id for no key update`, ids)
 	if err != nil {
 		return nil, err
 	}
-	found := make(map[string]string, len(ids))
-	var id, sequence string
+	found := make(map[work.ID]string, len(ids))
+	var id work.ID
+	var sequence string
 	if _, err := pgx.ForEachRow(rows, []any{&id, &sequence}, func() error {
 		found[id] = sequence
 		return nil
@@ -254,7 +255,7 @@ func LockSequences(ctx context.Context, tx *store.Tx, ids []string) (map[string]
 }
 
 // HeldBy reads the bundles of a consumer; with a scope, those of its buckets.
-func HeldBy(ctx context.Context, tx *store.Tx, consumer string, scope *Scope) ([]Work, error) {
+func HeldBy(ctx context.Context, tx *store.Tx, consumer work.Consumer, scope *Scope) ([]Work, error) {
 	rows, err := tx.Query(
 		ctx,
 		`select id, wanted, deleting, wanted > acknowledged from ledger where consumer = $1 and gone_at is null`+
@@ -280,11 +281,11 @@ func LowerAcknowledged(
 	versions []work.SpecVersion,
 	age time.Duration,
 ) error {
-	has := make(map[string]int64, len(versions))
+	has := make(map[work.ID]int64, len(versions))
 	for _, v := range versions {
 		has[v.ID] = v.Version
 	}
-	ids, generations := make([]string, 0, len(lacking)), make([]int64, 0, len(lacking))
+	ids, generations := make([]work.ID, 0, len(lacking)), make([]int64, 0, len(lacking))
 	for _, h := range lacking {
 		if !h.Deleting {
 			ids, generations = append(ids, h.ID), append(generations, max(0, has[h.ID]))
@@ -303,7 +304,7 @@ func LowerAcknowledged(
 
 // TombstonesAmong returns those of the ids that were deleted, with their last
 // generation.
-func TombstonesAmong(ctx context.Context, tx *store.Tx, consumer string, ids []string) ([]Work, error) {
+func TombstonesAmong(ctx context.Context, tx *store.Tx, consumer work.Consumer, ids []work.ID) ([]Work, error) {
 	rows, err := tx.Query(
 		ctx,
 		`select id, wanted, true from ledger where id = any($1) and consumer = $2 and gone_at is not null order by id`,
@@ -321,7 +322,7 @@ func TombstonesAmong(ctx context.Context, tx *store.Tx, consumer string, ids []s
 
 // ConfirmDeletion records an agent's report that a work is gone which an operator
 // ended without confirmation. It reports whether there was such a work.
-func ConfirmDeletion(ctx context.Context, tx *store.Tx, consumer, id string) (bool, error) {
+func ConfirmDeletion(ctx context.Context, tx *store.Tx, consumer work.Consumer, id work.ID) (bool, error) {
 	tag, err := tx.Exec(
 		ctx,
 		`update ledger set unconfirmed = false, gone_at = now() where id = $1 and consumer = $2 and unconfirmed`,
@@ -333,13 +334,14 @@ func ConfirmDeletion(ctx context.Context, tx *store.Tx, consumer, id string) (bo
 
 // Tombstone is a deleted bundle, with the last version that its source saw.
 type Tombstone struct {
-	ID, Consumer string
-	Version      int64
-	At           time.Time
+	ID       work.ID
+	Consumer work.Consumer
+	Version  int64
+	At       time.Time
 }
 
 // TombstonesOf returns the tombstones of a source's bundles among these ids.
-func (l *Ledger) TombstonesOf(ctx context.Context, source string, ids []string) (tombstones []Tombstone, err error) {
+func (l *Ledger) TombstonesOf(ctx context.Context, source string, ids []work.ID) (tombstones []Tombstone, err error) {
 	err = l.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		rows, err := c.Query(
 			ctx,
@@ -364,19 +366,19 @@ func (l *Ledger) TombstonesOf(ctx context.Context, source string, ids []string) 
 
 // LockConsumerForBundle keeps a consumer from being deleted until the transaction ends. Several
 // transactions may hold this lock at the same time: each gives the consumer a bundle.
-func LockConsumerForBundle(ctx context.Context, tx *store.Tx, name string) error {
+func LockConsumerForBundle(ctx context.Context, tx *store.Tx, name work.Consumer) error {
 	_, err := tx.Exec(ctx, "select pg_advisory_xact_lock_shared($1)", consumerLockKey(name))
 	return err
 }
 
 // LockConsumerForDelete keeps all other transactions from giving a consumer a bundle, and from
 // deleting it, until the transaction ends.
-func LockConsumerForDelete(ctx context.Context, tx *store.Tx, name string) error {
+func LockConsumerForDelete(ctx context.Context, tx *store.Tx, name work.Consumer) error {
 	_, err := tx.Exec(ctx, "select pg_advisory_xact_lock($1)", consumerLockKey(name))
 	return err
 }
 
-func consumerLockKey(name string) int64 {
+func consumerLockKey(name work.Consumer) int64 {
 	h := fnv.New64a()
 	h.Write([]byte("maestro consumer " + name))
 	return int64(h.Sum64())

@@ -22,7 +22,8 @@ type rowReader interface {
 //
 // With a scope it reads the works of these buckets only, by an index: an agent
 // with many works lists them in many messages, and each is compared by itself.
-func States(ctx context.Context, db rowReader, consumer, life string, scope *Scope) ([]work.WorkState, error) {
+func States(ctx context.Context, db rowReader, consumer work.Consumer, life string, scope *Scope) ([]work.WorkState,
+	error) {
 	rows, err := db.Query(
 		ctx, `select id, wanted, deleting, status_hash, $2::text from ledger where consumer = $1 and gone_at is null`+
 			scope.SQL(3)+`
@@ -52,7 +53,8 @@ func ComparableState(w work.WorkState) work.WorkState {
 
 // ReplaceUnknown replaces the records of a consumer's unknown works; with scope, of those
 // in the scope.
-func ReplaceUnknown(ctx context.Context, tx *store.Tx, consumer string, ids []string, versions map[string]int64,
+func ReplaceUnknown(ctx context.Context, tx *store.Tx, consumer work.Consumer, ids []work.ID,
+	versions map[work.ID]int64,
 	scope *Scope) error {
 	rows, err := tx.Query(ctx, `select id from unknown_work where consumer = $1 and not id = any($2::text[])`+scope.SQL(
 		3)+` order by id for update`,
@@ -60,7 +62,7 @@ func ReplaceUnknown(ctx context.Context, tx *store.Tx, consumer string, ids []st
 	if err != nil {
 		return err
 	}
-	gone, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	gone, err := pgx.CollectRows(rows, pgx.RowTo[work.ID])
 	if err != nil {
 		return err
 	}
@@ -90,8 +92,8 @@ func ReplaceUnknown(ctx context.Context, tx *store.Tx, consumer string, ids []st
 
 // RecordUnknownStatuses keeps the status hashes of unknown works, so that they do
 // not differ at the next comparison.
-func RecordUnknownStatuses(ctx context.Context, tx *store.Tx, consumer string, states []work.WorkState) error {
-	ids, hashes, lives := make([]string, len(states)), make([]string, len(states)), make([]string, len(states))
+func RecordUnknownStatuses(ctx context.Context, tx *store.Tx, consumer work.Consumer, states []work.WorkState) error {
+	ids, hashes, lives := make([]work.ID, len(states)), make([]string, len(states)), make([]string, len(states))
 	for i, w := range states {
 		ids[i], hashes[i], lives[i] = w.ID, w.Status, w.Life
 	}
@@ -108,7 +110,7 @@ func RecordUnknownStatuses(ctx context.Context, tx *store.Tx, consumer string, s
 }
 
 // AdoptionsWanted returns the unknown works of a consumer that operators want adopted, at most 100.
-func (l *Ledger) AdoptionsWanted(ctx context.Context, consumer string) (ids []string, err error) {
+func (l *Ledger) AdoptionsWanted(ctx context.Context, consumer work.Consumer) (ids []work.ID, err error) {
 	err = l.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		rows, err := c.Query(
 			ctx,
@@ -118,7 +120,7 @@ func (l *Ledger) AdoptionsWanted(ctx context.Context, consumer string) (ids []st
 		if err != nil {
 			return err
 		}
-		ids, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		ids, err = pgx.CollectRows(rows, pgx.RowTo[work.ID])
 		return err
 	})
 	return ids, err

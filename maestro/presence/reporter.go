@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"atoll.dev/api/clm"
+	"atoll.dev/api/work"
 	"atoll.dev/client/clmclient"
 	"atoll.dev/client/remote"
 	"atoll.dev/maestro/bundle"
@@ -53,7 +54,7 @@ type reporter struct {
 
 	mu       sync.Mutex
 	schedule *schedule
-	refs     map[string]clusterRef // by name
+	refs     map[work.Consumer]clusterRef // by name
 
 	// These belong to run.
 	clockSkew time.Duration // of the database's clock against this one
@@ -66,12 +67,12 @@ type clusterRef struct {
 }
 
 func newReporter(o Options, contacts *Tracker) *reporter {
-	return &reporter{Options: o, contacts: contacts, wake: make(chan struct{}, 1), refs: map[string]clusterRef{},
+	return &reporter{Options: o, contacts: contacts, wake: make(chan struct{}, 1), refs: map[work.Consumer]clusterRef{},
 		schedule: newSchedule(o.LostAfter, o.ReportEvery, time.Now())}
 }
 
 // recordContact notes an event of an agent, and wakes run when a report is due.
-func (r *reporter) recordContact(consumer string, now time.Time) {
+func (r *reporter) recordContact(consumer work.Consumer, now time.Time) {
 	r.mu.Lock()
 	news := r.schedule.observe(consumer, now)
 	r.mu.Unlock()
@@ -119,7 +120,7 @@ func (r *reporter) read(ctx context.Context) error {
 	}
 	now := time.Now()
 	r.clockSkew = clock.Sub(now)
-	contacts := map[string]agentSeen{}
+	contacts := map[work.Consumer]agentSeen{}
 	q := store.Query{Kind: bundle.ConsumerKind, Limit: 1000, WireOnly: true}
 	for {
 		page, err := r.Store.List(ctx, q)
@@ -127,7 +128,7 @@ func (r *reporter) read(ctx context.Context) error {
 			return err
 		}
 		for _, d := range page.Documents {
-			contacts[d.Name] = seen[d.Name]
+			contacts[work.Consumer(d.Name)] = seen[work.Consumer(d.Name)]
 		}
 		if q.After = page.Next; q.After == "" {
 			break
@@ -179,7 +180,7 @@ func (r *reporter) sendOne(ctx context.Context, w dueReport, now time.Time) erro
 		// The management cluster is not registered, not yet or no longer.
 		delete(r.refs, w.consumer)
 		r.Logger.LogAttrs(ctx, slog.LevelDebug, "CLM refused the presence of an agent",
-			slog.String("consumer", w.consumer), slog.Any("error", err))
+			slog.String("consumer", string(w.consumer)), slog.Any("error", err))
 		r.schedule.markRefused(w, now)
 	default:
 		return err
@@ -197,7 +198,7 @@ func (r *reporter) send(ctx context.Context, w dueReport, now time.Time) error {
 		ref, cached := r.refs[w.consumer]
 		r.mu.Unlock()
 		if !cached {
-			mc, err := r.CLM.Named(ctx, ManagementClusters, w.consumer)
+			mc, err := r.CLM.Named(ctx, ManagementClusters, string(w.consumer))
 			if err != nil {
 				return err
 			}

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	"atoll.dev/api/work"
 )
 
 // schedule decides which reports about agents are due. An agent is reported
@@ -15,7 +17,7 @@ type schedule struct {
 	interval  time.Duration // between two reports of a present agent
 	since     time.Time     // when this server began; it has no contacts from before
 
-	agents map[string]*agentState
+	agents map[work.Consumer]*agentState
 }
 
 // agentState has the contacts and reports of one agent.
@@ -40,18 +42,18 @@ const (
 
 // dueReport is a report of one agent that is due now.
 type dueReport struct {
-	consumer string
+	consumer work.Consumer
 	state    presenceState
 	lastSeen time.Time
 }
 
 func newSchedule(lost, every time.Duration, now time.Time) *schedule {
-	return &schedule{lostAfter: lost, interval: every, since: now, agents: map[string]*agentState{}}
+	return &schedule{lostAfter: lost, interval: every, since: now, agents: map[work.Consumer]*agentState{}}
 }
 
 // observe notes that this server received an event of an agent. It returns
 // whether a report is due because of it.
-func (a *schedule) observe(consumer string, at time.Time) (news bool) {
+func (a *schedule) observe(consumer work.Consumer, at time.Time) (news bool) {
 	g := a.agents[consumer]
 	if g == nil {
 		g = &agentState{}
@@ -69,7 +71,7 @@ func (a *schedule) observe(consumer string, at time.Time) (news bool) {
 // merge adds the records of all servers: the last contact of each consumer's agent, the zero value
 // without any. It removes agents without a consumer. A record that was merged before changes nothing,
 // although its age is measured a little differently.
-func (a *schedule) merge(contacts map[string]agentSeen, now time.Time) {
+func (a *schedule) merge(contacts map[work.Consumer]agentSeen, now time.Time) {
 	for name := range a.agents {
 		if _, ok := contacts[name]; !ok {
 			delete(a.agents, name)

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"atoll.dev/api/work"
+
 	"pgregory.net/rapid"
 )
 
@@ -30,11 +32,11 @@ func TestReportsThatAreDue(t *testing.T) {
 	record := func(s float64) agentSeen { return agentSeen{at(s + 3600), now.Sub(at(s))} }
 	note := func(s float64, heard map[string]float64) {
 		now = at(s)
-		seen := map[string]agentSeen{}
+		seen := map[work.Consumer]agentSeen{}
 		for name, s := range heard {
-			seen[name] = agentSeen{}
+			seen[work.Consumer(name)] = agentSeen{}
 			if s != 0 {
-				seen[name] = record(s)
+				seen[work.Consumer(name)] = record(s)
 			}
 		}
 		a.merge(seen, now)
@@ -150,7 +152,7 @@ func TestOneServerSpeaksOfAllAgents(t *testing.T) {
 	const agents = 1000
 	hear := func(s int) {
 		for i := range agents {
-			a.observe(fmt.Sprintf("mc-%d", i), at(s))
+			a.observe(work.Consumer(fmt.Sprintf("mc-%d", i)), at(s))
 		}
 	}
 	hear(1)

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
+	"atoll.dev/api/work"
 	"atoll.dev/maestro/bundle"
 	"atoll.dev/store"
 )
@@ -39,8 +40,8 @@ type Tracker struct {
 	reporter *reporter // nil: presence is not reported
 
 	mu         sync.Mutex
-	unrecorded map[string]time.Time // contacts that are not in the database yet
-	recorded   map[string]time.Time // the last recorded contact of each consumer
+	unrecorded map[work.Consumer]time.Time // contacts that are not in the database yet
+	recorded   map[work.Consumer]time.Time // the last recorded contact of each consumer
 }
 
 const (
@@ -50,7 +51,8 @@ const (
 
 // New returns a Tracker without contacts.
 func New(o Options) *Tracker {
-	c := &Tracker{store: o.Store, log: o.Logger, unrecorded: map[string]time.Time{}, recorded: map[string]time.Time{}}
+	c := &Tracker{store: o.Store, log: o.Logger, unrecorded: map[work.Consumer]time.Time{},
+		recorded: map[work.Consumer]time.Time{}}
 	if o.CLM != nil {
 		c.reporter = newReporter(o, c)
 	}
@@ -58,7 +60,7 @@ func New(o Options) *Tracker {
 }
 
 // RecordContact notes an event of an agent. It does not wait for the database.
-func (c *Tracker) RecordContact(consumer string) {
+func (c *Tracker) RecordContact(consumer work.Consumer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
@@ -76,7 +78,7 @@ func (c *Tracker) ForgetRemoved(r store.Round) {
 	defer c.mu.Unlock()
 	for _, d := range r.Changes {
 		if d.Kind == bundle.ConsumerKind && d.Removed {
-			delete(c.recorded, d.Name)
+			delete(c.recorded, work.Consumer(d.Name))
 		}
 	}
 }
@@ -105,7 +107,7 @@ func (c *Tracker) Run(ctx context.Context) error {
 func (c *Tracker) flush(ctx context.Context) {
 	c.mu.Lock()
 	due := c.unrecorded
-	c.unrecorded = map[string]time.Time{}
+	c.unrecorded = map[work.Consumer]time.Time{}
 	c.mu.Unlock()
 	if len(due) == 0 {
 		return
@@ -124,8 +126,8 @@ func (c *Tracker) flush(ctx context.Context) {
 
 // Record records contacts, with times of this server's clock, in one statement. It does not wait for
 // the disk: a crash of the database may lose the last few hundred milliseconds.
-func (c *Tracker) Record(ctx context.Context, contacts map[string]time.Time) error {
-	names, ages := make([]string, 0, len(contacts)), make([]time.Duration, 0, len(contacts))
+func (c *Tracker) Record(ctx context.Context, contacts map[work.Consumer]time.Time) error {
+	names, ages := make([]work.Consumer, 0, len(contacts)), make([]time.Duration, 0, len(contacts))
 	now := time.Now()
 	for name, at := range contacts {
 		names, ages = append(names, name), append(ages, max(0, now.Sub(at)))
@@ -147,9 +149,9 @@ type agentSeen struct {
 
 // Recorded reads the last contact of each agent, and the time of the database's
 // clock.
-func (c *Tracker) Recorded(ctx context.Context) (seen map[string]agentSeen, clock time.Time, err error) {
+func (c *Tracker) Recorded(ctx context.Context) (seen map[work.Consumer]agentSeen, clock time.Time, err error) {
 	err = c.store.Read(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		seen = map[string]agentSeen{}
+		seen = map[work.Consumer]agentSeen{}
 		rows, err := conn.Query(
 			ctx,
 			`select c.now, consumer, seen_at, c.now - seen_at from (select clock_timestamp() as now) c left join agent_seen on true`,
@@ -157,7 +159,7 @@ func (c *Tracker) Recorded(ctx context.Context) (seen map[string]agentSeen, cloc
 		if err != nil {
 			return err
 		}
-		var name *string
+		var name *work.Consumer
 		var at *time.Time
 		var ago *time.Duration
 		_, err = pgx.ForEachRow(rows, []any{&clock, &name, &at, &ago}, func() error {

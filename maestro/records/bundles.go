@@ -55,12 +55,12 @@ func (w *Writer) create(ctx context.Context, tx *store.Tx, r bundle.Spec) (versi
 	if err := ledger.LockConsumerForBundle(ctx, tx, r.Consumer); err != nil {
 		return 0, err
 	}
-	if _, err := tx.GetByName(ctx, bundle.ConsumerKind, "", r.Consumer); errors.Is(err, store.ErrNotFound) {
+	if _, err := tx.GetByName(ctx, bundle.ConsumerKind, "", string(r.Consumer)); errors.Is(err, store.ErrNotFound) {
 		return 0, apierror.Invalid("there is no consumer named %q; register it first", r.Consumer)
 	} else if err != nil {
 		return 0, err
 	}
-	d, err := tx.Create(ctx, store.Document{Kind: bundle.Kind, ID: r.ID, Scope: r.Consumer, Spec: spec})
+	d, err := tx.Create(ctx, store.Document{Kind: bundle.Kind, ID: string(r.ID), Scope: string(r.Consumer), Spec: spec})
 	if errors.Is(err, store.ErrExists) {
 		return 0, rest.Errorf(http.StatusConflict, apierror.CodeConflict, apierror.AlreadyExists)
 	}
@@ -105,11 +105,11 @@ func (w *Writer) updateBundle(ctx context.Context, req bundle.Request) (version 
 		if err := ledger.Lock(ctx, tx, req.Record.ID); err != nil {
 			return err
 		}
-		d, changed, err := tx.Update(ctx, bundle.Kind, req.Record.ID, 0, func(d *store.Document) error {
+		d, changed, err := tx.Update(ctx, bundle.Kind, string(req.Record.ID), 0, func(d *store.Document) error {
 			return bundle.DecideUpdate(d, req)
 		})
 		if errors.Is(err, store.ErrNotFound) {
-			return apierror.NotFound("Resource", req.Record.ID)
+			return apierror.NotFound("Resource", string(req.Record.ID))
 		}
 		version = d.Version
 		if err != nil || !changed {
@@ -142,17 +142,17 @@ func (w *Writer) deleteBundle(ctx context.Context, req bundle.Request) error {
 
 // DeleteBundle orders the deletion of a bundle for an operator, at the version of
 // ifMatch unless that is 0. It succeeds when the bundle does not exist or is already under deletion.
-func (w *Writer) DeleteBundle(ctx context.Context, id string, ifMatch int64) error {
+func (w *Writer) DeleteBundle(ctx context.Context, id work.ID, ifMatch int64) error {
 	return w.orderDeletion(ctx, id, func(d store.Document) error {
 		if ifMatch != 0 && ifMatch != d.Version {
-			return &store.StaleError{Kind: bundle.Kind, ID: id, Asked: ifMatch, Latest: d.Version}
+			return &store.StaleError{Kind: bundle.Kind, ID: string(id), Asked: ifMatch, Latest: d.Version}
 		}
 		return nil
 	})
 }
 
 // orderDeletion orders the deletion of a bundle, unless check refuses it.
-func (w *Writer) orderDeletion(ctx context.Context, id string, check func(store.Document) error) error {
+func (w *Writer) orderDeletion(ctx context.Context, id work.ID, check func(store.Document) error) error {
 	if err := w.accepting(); err != nil {
 		return err
 	}
@@ -160,7 +160,7 @@ func (w *Writer) orderDeletion(ctx context.Context, id string, check func(store.
 		if err := ledger.Lock(ctx, tx, id); err != nil {
 			return err
 		}
-		d, changed, err := tx.Update(ctx, bundle.Kind, id, 0, func(d *store.Document) error {
+		d, changed, err := tx.Update(ctx, bundle.Kind, string(id), 0, func(d *store.Document) error {
 			if err := check(*d); err != nil {
 				return err
 			}

@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	api "atoll.dev/api/maestro"
+	"atoll.dev/api/work"
 	"atoll.dev/internal/rest"
 	"atoll.dev/maestro/apierror"
 	"atoll.dev/maestro/bundle"
@@ -28,7 +29,7 @@ func (w *Writer) CreateConsumer(ctx context.Context, req api.ConsumerCreate) (st
 	if name == "" {
 		name = id
 	}
-	if err := bundle.CheckConsumerName(name); err != nil {
+	if err := bundle.CheckConsumerName(work.Consumer(name)); err != nil {
 		return store.Document{}, err
 	}
 	if err := bundle.CheckConsumerLabels(req.Labels); err != nil {
@@ -45,7 +46,7 @@ func (w *Writer) CreateConsumer(ctx context.Context, req api.ConsumerCreate) (st
 	if err != nil {
 		return d, err
 	}
-	w.agents.AskDigest(ctx, name)
+	w.agents.AskDigest(ctx, work.Consumer(name))
 	return d, nil
 }
 
@@ -88,7 +89,7 @@ func (w *Writer) DeleteConsumer(ctx context.Context, id string, ifMatch int64) e
 		if err != nil {
 			return err
 		}
-		if err := ledger.LockConsumerForDelete(ctx, tx, d.Name); err != nil {
+		if err := ledger.LockConsumerForDelete(ctx, tx, work.Consumer(d.Name)); err != nil {
 			return err
 		}
 		var bundles int
@@ -102,7 +103,7 @@ func (w *Writer) DeleteConsumer(ctx context.Context, id string, ifMatch int64) e
 				"consumer %s has %d resource bundles, those under deletion included; delete them and wait until its "+
 					"agent has confirmed", d.Name, bundles)
 		}
-		if err := ledger.ReplaceUnknown(ctx, tx, d.Name, []string{}, nil, nil); err != nil {
+		if err := ledger.ReplaceUnknown(ctx, tx, work.Consumer(d.Name), []work.ID{}, nil, nil); err != nil {
 			return err
 		}
 		for _, table := range []string{"agent_digest", "agent_compared", "agent_seen"} {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 
+	"atoll.dev/api/work"
 	"atoll.dev/maestro/bundle"
 	"atoll.dev/maestro/ledger"
 	"atoll.dev/store"
@@ -15,7 +16,7 @@ import (
 // knows that the agent will not confirm. One transaction removes the bundle, leaves a
 // tombstone until an agent confirms, and records the operator and the reason. It
 // succeeds when the bundle does not exist.
-func (w *Writer) ForceDelete(ctx context.Context, id string, ifMatch int64, reason string) error {
+func (w *Writer) ForceDelete(ctx context.Context, id work.ID, ifMatch int64, reason string) error {
 	if err := w.accepting(); err != nil {
 		return err
 	}
@@ -28,7 +29,7 @@ func (w *Writer) ForceDelete(ctx context.Context, id string, ifMatch int64, reas
 		if err = ledger.Lock(ctx, tx, id); err != nil {
 			return err
 		}
-		d, err = tx.GetForUpdate(ctx, bundle.Kind, id)
+		d, err = tx.GetForUpdate(ctx, bundle.Kind, string(id))
 		if errors.Is(err, store.ErrNotFound) {
 			d = store.Document{}
 			return nil
@@ -37,7 +38,7 @@ func (w *Writer) ForceDelete(ctx context.Context, id string, ifMatch int64, reas
 			return err
 		}
 		if ifMatch != 0 && ifMatch != d.Version {
-			return &store.StaleError{Kind: bundle.Kind, ID: id, Asked: ifMatch, Latest: d.Version}
+			return &store.StaleError{Kind: bundle.Kind, ID: string(id), Asked: ifMatch, Latest: d.Version}
 		}
 		if _, err := tx.Exec(
 			ctx,
@@ -46,20 +47,20 @@ func (w *Writer) ForceDelete(ctx context.Context, id string, ifMatch int64, reas
 		); err != nil {
 			return err
 		}
-		if err := tx.Record(ctx, "force-delete", bundle.Kind, id, d.Scope, note); err != nil {
+		if err := tx.Record(ctx, "force-delete", bundle.Kind, string(id), d.Scope, note); err != nil {
 			return err
 		}
-		return tx.Remove(ctx, bundle.Kind, id, 0)
+		return tx.Remove(ctx, bundle.Kind, string(id), 0)
 	})
 	w.count("force-delete", err)
 	if err != nil || d.ID == "" {
 		return err
 	}
-	w.agents.Forget(d.Scope, id, d.Generation)
+	w.agents.Forget(work.Consumer(d.Scope), id, d.Generation)
 	w.log.LogAttrs(ctx, slog.LevelWarn, "bundle ended by an operator without its agent's confirmation",
-		slog.String("bundle", id),
+		slog.String("bundle", string(id)),
 		slog.String("consumer", d.Scope), slog.String("by", store.ActorFrom(ctx).Principal), slog.String("reason",
 			reason))
-	w.agents.SendTombstone(ctx, d.Scope, ledger.Work{ID: id, Generation: d.Generation, Deleting: true})
+	w.agents.SendTombstone(ctx, work.Consumer(d.Scope), ledger.Work{ID: id, Generation: d.Generation, Deleting: true})
 	return nil
 }

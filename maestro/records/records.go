@@ -11,6 +11,7 @@ import (
 	"context"
 	"log/slog"
 
+	"atoll.dev/api/work"
 	"atoll.dev/maestro/bundle"
 	"atoll.dev/maestro/ledger"
 	"atoll.dev/store"
@@ -23,11 +24,11 @@ const MaxReason = 1024
 // comparison has the same effect. None waits longer than about a second.
 type Agents interface {
 	// Forget drops a work from delivery whose bundle is removed.
-	Forget(consumer, id string, generation int64)
+	Forget(consumer work.Consumer, id work.ID, generation int64)
 	// SendTombstone sends one order to delete a work that has a tombstone.
-	SendTombstone(ctx context.Context, consumer string, w ledger.Work)
+	SendTombstone(ctx context.Context, consumer work.Consumer, w ledger.Work)
 	// AskDigest asks an agent to compare its works.
-	AskDigest(ctx context.Context, consumer string)
+	AskDigest(ctx context.Context, consumer work.Consumer)
 }
 
 // Options are the parameters of New. All are needed.

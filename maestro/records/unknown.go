@@ -31,7 +31,7 @@ import (
 // DeleteUnknown orders an agent to delete an unknown work. A tombstone replaces the
 // unknown work, so that comparisons repeat the order until the agent has confirmed. It
 // succeeds when there is no such work.
-func (w *Writer) DeleteUnknown(ctx context.Context, consumer, id, reason string) error {
+func (w *Writer) DeleteUnknown(ctx context.Context, consumer work.Consumer, id work.ID, reason string) error {
 	if err := w.accepting(); err != nil {
 		return err
 	}
@@ -71,15 +71,15 @@ func (w *Writer) DeleteUnknown(ctx context.Context, consumer, id, reason string)
 				"there is a bundle %s on another consumer; delete that first", id)
 		}
 		found = true
-		return tx.Record(ctx, "delete-unknown", bundle.Kind, id, consumer, note)
+		return tx.Record(ctx, "delete-unknown", bundle.Kind, string(id), string(consumer), note)
 	})
 	w.count("delete-unknown", err)
 	if err != nil {
 		return err
 	}
 	if found {
-		w.log.LogAttrs(ctx, slog.LevelWarn, "unknown work is deleted by an operator", slog.String("bundle", id),
-			slog.String("consumer", consumer),
+		w.log.LogAttrs(ctx, slog.LevelWarn, "unknown work is deleted by an operator", slog.String("bundle", string(id)),
+			slog.String("consumer", string(consumer)),
 			slog.String("by", store.ActorFrom(ctx).Principal), slog.String("reason", reason))
 		w.agents.SendTombstone(ctx, consumer, ledger.Work{ID: id, Generation: generation, Deleting: true})
 		w.unknownChanged()
@@ -89,7 +89,8 @@ func (w *Writer) DeleteUnknown(ctx context.Context, consumer, id, reason string)
 
 // RequestAdoption records that an operator wants an unknown work adopted for a source. The server that receives the
 // work's content from its agent creates the bundle; see AdoptHeldSpec.
-func (w *Writer) RequestAdoption(ctx context.Context, consumer, id string, req api.Adoption) (api.UnknownWork, error) {
+func (w *Writer) RequestAdoption(ctx context.Context, consumer work.Consumer, id work.ID,
+	req api.Adoption) (api.UnknownWork, error) {
 	switch {
 	case req.Source == "":
 		return api.UnknownWork{}, apierror.Invalid("source is missing; it is the source that is to own the bundle")
@@ -103,7 +104,7 @@ func (w *Writer) RequestAdoption(ctx context.Context, consumer, id string, req a
 	if err := w.accepting(); err != nil {
 		return api.UnknownWork{}, err
 	}
-	u := api.UnknownWork{ID: id, ConsumerName: consumer, AdoptingFor: req.Source}
+	u := api.UnknownWork{ID: string(id), ConsumerName: string(consumer), AdoptingFor: req.Source}
 	err := w.store.Tx(ctx, func(tx *store.Tx) error {
 		err := tx.QueryRow(
 			ctx,
@@ -126,7 +127,7 @@ func (w *Writer) RequestAdoption(ctx context.Context, consumer, id string, req a
 
 // AdoptHeldSpec creates a bundle from the content that an agent holds, if an operator
 // has asked for it. Otherwise it changes nothing: an agent decides no spec (I7).
-func (w *Writer) AdoptHeldSpec(ctx context.Context, consumer string, m bus.Event) error {
+func (w *Writer) AdoptHeldSpec(ctx context.Context, consumer work.Consumer, m bus.Event) error {
 	var h work.HeldSpec
 	if err := rest.DecodeJSON(m.Data, &h); err != nil {
 		return err
@@ -171,14 +172,14 @@ func (w *Writer) AdoptHeldSpec(ctx context.Context, consumer string, m bus.Event
 		if err != nil {
 			return err
 		}
-		return tx.Record(ctx, "adopt-unknown", bundle.Kind, h.ID, consumer, note)
+		return tx.Record(ctx, "adopt-unknown", bundle.Kind, string(h.ID), string(consumer), note)
 	})
 	if err != nil {
 		return fmt.Errorf("adopting work %s of %s: %w", h.ID, consumer, err)
 	}
 	if adopted {
-		w.log.LogAttrs(ctx, slog.LevelInfo, "unknown work adopted", slog.String("bundle", h.ID),
-			slog.String("consumer", consumer), slog.String("source", r.Source))
+		w.log.LogAttrs(ctx, slog.LevelInfo, "unknown work adopted", slog.String("bundle", string(h.ID)),
+			slog.String("consumer", string(consumer)), slog.String("source", r.Source))
 		w.unknownChanged()
 	}
 	return nil

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	api "atoll.dev/api/maestro"
+	"atoll.dev/api/work"
 	"atoll.dev/internal/rest"
 	"atoll.dev/maestro/apierror"
 	"atoll.dev/maestro/bundle"
@@ -49,7 +50,7 @@ func (h *handlers) getBundle(w http.ResponseWriter, r *http.Request) error {
 	}
 	doc := json.RawMessage(d.Wire)
 	if wantsExtensions(r) {
-		dl, err := h.Ledger.DeliveryOf(r.Context(), d.ID)
+		dl, err := h.Ledger.DeliveryOf(r.Context(), work.ID(d.ID))
 		if err != nil {
 			return err
 		}
@@ -93,13 +94,13 @@ func (h *handlers) deleteBundle(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	if !force {
-		err = h.Records.DeleteBundle(r.Context(), r.PathValue("id"), version)
+		err = h.Records.DeleteBundle(r.Context(), work.ID(r.PathValue("id")), version)
 	} else {
 		var reason string
 		if reason, err = reasonFrom(q, "a bundle is ended without its agent's confirmation"); err != nil {
 			return err
 		}
-		err = h.Records.ForceDelete(r.Context(), r.PathValue("id"), version, reason)
+		err = h.Records.ForceDelete(r.Context(), work.ID(r.PathValue("id")), version, reason)
 	}
 	if err != nil {
 		return err

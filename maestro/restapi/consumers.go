@@ -8,6 +8,7 @@ import (
 	"time"
 
 	api "atoll.dev/api/maestro"
+	"atoll.dev/api/work"
 	"atoll.dev/internal/rest"
 	"atoll.dev/maestro/bundle"
 	"atoll.dev/maestro/ledger"
@@ -87,9 +88,9 @@ func (h *handlers) listConsumers(w http.ResponseWriter, r *http.Request) error {
 // consumerItems returns the REST forms of consumers. A client that asks for extensions
 // also gets the observed members.
 func (h *handlers) consumerItems(r *http.Request, docs []store.Document) ([]json.RawMessage, error) {
-	items, names := make([]json.RawMessage, len(docs)), make([]string, len(docs))
+	items, names := make([]json.RawMessage, len(docs)), make([]work.Consumer, len(docs))
 	for i, d := range docs {
-		items[i], names[i] = d.Wire, d.Name
+		items[i], names[i] = d.Wire, work.Consumer(d.Name)
 	}
 	if !wantsExtensions(r) {
 		return items, nil
@@ -99,7 +100,7 @@ func (h *handlers) consumerItems(r *http.Request, docs []store.Document) ([]json
 		return nil, err
 	}
 	for i, d := range docs {
-		if items[i], err = withObserved(d, known[d.Name]); err != nil {
+		if items[i], err = withObserved(d, known[work.Consumer(d.Name)]); err != nil {
 			return nil, err
 		}
 	}

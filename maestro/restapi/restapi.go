@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	api "atoll.dev/api/maestro"
+	"atoll.dev/api/work"
 	"atoll.dev/internal/rest"
 	"atoll.dev/maestro/apierror"
 	"atoll.dev/maestro/ledger"
@@ -32,7 +33,7 @@ type Options struct {
 	Watches *rest.WatchLimits
 
 	// AskSpecs asks an agent for the content of works that it holds. It does not wait for the answer.
-	AskSpecs func(ctx context.Context, consumer string, ids []string)
+	AskSpecs func(ctx context.Context, consumer work.Consumer, ids []work.ID)
 	Life     func() string          // returns the database's life
 	MayCall  func(peer string) bool // reports whether an identity may call
 

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	api "atoll.dev/api/maestro"
+	"atoll.dev/api/work"
 	"atoll.dev/internal/rest"
 	"atoll.dev/maestro/bundle"
 	"atoll.dev/search"
@@ -65,7 +66,7 @@ func (h *handlers) listUnknown(w http.ResponseWriter, r *http.Request) error {
 		var u api.UnknownWork
 		_, err = pgx.ForEachRow(rows, []any{&u.ConsumerName, &u.ID, &u.Version, &u.FirstSeenAt, &u.AdoptingFor},
 			func() error {
-				u.Kind, u.Href = "UnknownWork", unknownPath(u.ConsumerName, u.ID)
+				u.Kind, u.Href = "UnknownWork", unknownPath(work.Consumer(u.ConsumerName), work.ID(u.ID))
 				u.FirstSeenAt = u.FirstSeenAt.UTC()
 				list.Items = append(list.Items, u)
 				return nil
@@ -79,8 +80,8 @@ func (h *handlers) listUnknown(w http.ResponseWriter, r *http.Request) error {
 	return rest.WriteJSON(w, http.StatusOK, list)
 }
 
-func unknownPath(consumer, id string) string {
-	return api.BasePath + "/unknown-works/" + url.PathEscape(consumer) + "/" + url.PathEscape(id)
+func unknownPath(consumer work.Consumer, id work.ID) string {
+	return api.BasePath + "/unknown-works/" + url.PathEscape(string(consumer)) + "/" + url.PathEscape(string(id))
 }
 
 // deleteUnknown orders an agent to delete an unknown work.
@@ -89,7 +90,8 @@ func (h *handlers) deleteUnknown(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := h.Records.DeleteUnknown(r.Context(), r.PathValue("consumer"), r.PathValue("id"), reason); err != nil {
+	consumer, id := work.Consumer(r.PathValue("consumer")), work.ID(r.PathValue("id"))
+	if err := h.Records.DeleteUnknown(r.Context(), consumer, id, reason); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
@@ -109,22 +111,21 @@ func (h *handlers) adoptUnknown(w http.ResponseWriter, r *http.Request) error {
 	if err := rest.ReadJSON(r, maxBody, &req); err != nil {
 		return err
 	}
-	ctx, consumer, id := r.Context(), r.PathValue("consumer"), r.PathValue("id")
+	ctx, consumer, id := r.Context(), work.Consumer(r.PathValue("consumer")), work.ID(r.PathValue("id"))
 	u, err := h.Records.RequestAdoption(ctx, consumer, id, req)
 	if err != nil {
 		return err
 	}
 	sub := h.Feed.Subscribe(func(c *store.Change) bool {
-		return c.Kind == bundle.Kind && c.ID == id &&
-			c.Scope == consumer
+		return c.Kind == bundle.Kind && c.ID == string(id) && c.Scope == string(consumer)
 	})
 	defer sub.Close()
-	h.AskSpecs(ctx, consumer, []string{id})
+	h.AskSpecs(ctx, consumer, []work.ID{id})
 	wait, cancel := context.WithTimeout(ctx, adoptWait)
 	defer cancel()
 	for {
-		d, err := h.Store.Get(ctx, bundle.Kind, id)
-		if err == nil && d.Scope == consumer {
+		d, err := h.Store.Get(ctx, bundle.Kind, string(id))
+		if err == nil && d.Scope == string(consumer) {
 			return rest.WriteVersioned(w, r, http.StatusCreated, d.Version, d.Wire)
 		}
 		if err != nil && !errors.Is(err, store.ErrNotFound) {

@@ -23,7 +23,7 @@ import (
 // request is an agent's message about the works that it holds. kind selects
 // which one of versions, digest, works and spec is set.
 type request struct {
-	consumer string
+	consumer work.Consumer
 	at       time.Time // when it arrived
 	kind     string    // the event's type
 	versions []work.SpecVersion
@@ -46,7 +46,7 @@ var requestShares = fairqueue.Shares{Items: 64, Bytes: 32 << 20, AllItems: 16 <<
 //
 // A comparison of all works of an agent replaces an earlier one. After a message without
 // room runAnswers asks the agent to compare again, when it has answered the others.
-func (c *Comparer) Enqueue(consumer string, m bus.Event, ack func()) error {
+func (c *Comparer) Enqueue(consumer work.Consumer, m bus.Event, ack func()) error {
 	r, err := decode(consumer, m, time.Now())
 	if err != nil {
 		return err
@@ -69,7 +69,7 @@ func (c *Comparer) Enqueue(consumer string, m bus.Event, ack func()) error {
 }
 
 // decode returns the request of a message that arrived at the time at.
-func decode(consumer string, m bus.Event, at time.Time) (request, error) {
+func decode(consumer work.Consumer, m bus.Event, at time.Time) (request, error) {
 	r := request{consumer: consumer, at: at, kind: m.Type}
 	var err error
 	switch m.Type {
@@ -91,7 +91,7 @@ func decode(consumer string, m bus.Event, at time.Time) (request, error) {
 
 // Answer compares a message of an agent, which arrived at the time arrived, with the ledger, and has the differing
 // works sent. It does not queue the message and tries once.
-func (c *Comparer) Answer(ctx context.Context, consumer string, m bus.Event, arrived time.Time) error {
+func (c *Comparer) Answer(ctx context.Context, consumer work.Consumer, m bus.Event, arrived time.Time) error {
 	r, err := decode(consumer, m, arrived)
 	if err != nil {
 		return err
@@ -133,7 +133,7 @@ func (c *Comparer) answerUntilDone(ctx context.Context, r request) {
 			c.o.Took.Observe(time.Since(start).Seconds())
 			return
 		}
-		c.log.LogAttrs(ctx, slog.LevelWarn, "resync request not answered yet", slog.String("consumer", r.consumer),
+		c.log.LogAttrs(ctx, slog.LevelWarn, "resync request not answered yet", slog.String("consumer", string(r.consumer)),
 			slog.Any("error", err))
 		if errors.Is(err, errAnswerUnsent) {
 			unsent++
@@ -150,7 +150,7 @@ func (c *Comparer) answerUntilDone(ctx context.Context, r request) {
 
 // answer compares once and has the differing works sent.
 func (c *Comparer) answer(ctx context.Context, r request) error {
-	ctx = store.WithActor(ctx, store.Actor{Principal: r.consumer})
+	ctx = store.WithActor(ctx, store.Actor{Principal: string(r.consumer)})
 	switch r.kind {
 	case work.AgentDigest:
 		return c.answerDigest(ctx, r.consumer, r.at, r.digest)
@@ -183,11 +183,11 @@ func (c *Comparer) answer(ctx context.Context, r request) error {
 // for the ids of the scope only. other has the works that the agent received before the
 // database was lost or restored: their content may differ at an equal generation, so
 // reconcile gives such bundles a higher generation.
-func (c *Comparer) reconcile(ctx context.Context, consumer string, at time.Time, theirs []work.SpecVersion,
-	other map[string]bool, scope *ledger.Scope) error {
+func (c *Comparer) reconcile(ctx context.Context, consumer work.Consumer, at time.Time, theirs []work.SpecVersion,
+	other map[work.ID]bool, scope *ledger.Scope) error {
 	var found ledger.Comparison
 	var tombstones []ledger.Work
-	versions := make(map[string]int64, len(theirs))
+	versions := make(map[work.ID]int64, len(theirs))
 	for _, v := range theirs {
 		versions[v.ID] = v.Version
 	}
@@ -217,8 +217,8 @@ func (c *Comparer) reconcile(ctx context.Context, consumer string, at time.Time,
 			return err
 		}
 		c.log.LogAttrs(ctx, slog.LevelWarn, "agent holds works without a bundle; they stay applied",
-			slog.String("consumer", consumer),
-			slog.Int("works", len(found.Unknown)), slog.String("first", found.Unknown[0]))
+			slog.String("consumer", string(consumer)),
+			slog.Int("works", len(found.Unknown)), slog.String("first", string(found.Unknown[0])))
 	}
 	c.o.UnknownChanged()
 	for _, g := range tombstones {
@@ -238,12 +238,12 @@ func (c *Comparer) reconcile(ctx context.Context, consumer string, at time.Time,
 // raiseAhead gives bundles that the agent holds at a later generation than the store,
 // or at an equal one of other content, a higher generation. It returns the comparison
 // with these bundles among the works to send.
-func raiseAhead(ctx context.Context, tx *store.Tx, c ledger.Comparison, ours []ledger.Work, versions map[string]int64,
-	other map[string]bool) (ledger.Comparison, error) {
+func raiseAhead(ctx context.Context, tx *store.Tx, c ledger.Comparison, ours []ledger.Work, versions map[work.ID]int64,
+	other map[work.ID]bool) (ledger.Comparison, error) {
 	var received, send []ledger.Work
-	raisedIDs := map[string]bool{}
+	raisedIDs := map[work.ID]bool{}
 	for _, h := range slices.SortedFunc(slices.Values(ours), func(a, b ledger.Work) int {
-		return strings.Compare(a.ID, b.ID)
+		return strings.Compare(string(a.ID), string(b.ID))
 	}) {
 		version, has := versions[h.ID]
 		if !has || version < h.Generation || version == h.Generation && !other[h.ID] {
@@ -252,7 +252,7 @@ func raiseAhead(ctx context.Context, tx *store.Tx, c ledger.Comparison, ours []l
 		if err := ledger.Lock(ctx, tx, h.ID); err != nil {
 			return c, err
 		}
-		d, err := tx.GetForUpdate(ctx, bundle.Kind, h.ID)
+		d, err := tx.GetForUpdate(ctx, bundle.Kind, string(h.ID))
 		if errors.Is(err, store.ErrNotFound) {
 			continue
 		}
@@ -264,8 +264,8 @@ func raiseAhead(ctx context.Context, tx *store.Tx, c ledger.Comparison, ours []l
 			return c, err
 		}
 		if raised {
-			raisedIDs[d.ID] = true
-			send = append(send, ledger.Work{ID: d.ID, Generation: d.Generation, Deleting: d.DeletedAt != nil})
+			raisedIDs[work.ID(d.ID)] = true
+			send = append(send, ledger.Work{ID: work.ID(d.ID), Generation: d.Generation, Deleting: d.DeletedAt != nil})
 		}
 	}
 	for _, h := range c.Received {

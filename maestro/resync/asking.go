@@ -21,15 +21,15 @@ type askingQueue struct {
 
 	mu   sync.Mutex
 	all  bool
-	some map[string]bool
+	some map[work.Consumer]bool
 }
 
 func newAskingQueue() *askingQueue {
-	return &askingQueue{woken: make(chan struct{}, 1), some: map[string]bool{}}
+	return &askingQueue{woken: make(chan struct{}, 1), some: map[work.Consumer]bool{}}
 }
 
 // add queues consumers, or all when none is named.
-func (q *askingQueue) add(consumers ...string) {
+func (q *askingQueue) add(consumers ...work.Consumer) {
 	q.mu.Lock()
 	q.all = q.all || len(consumers) == 0
 	for _, name := range consumers {
@@ -43,11 +43,11 @@ func (q *askingQueue) add(consumers ...string) {
 }
 
 // take empties the queue and returns its content.
-func (q *askingQueue) take() (all bool, some map[string]bool) {
+func (q *askingQueue) take() (all bool, some map[work.Consumer]bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	all, some = q.all, q.some
-	q.all, q.some = false, map[string]bool{}
+	q.all, q.some = false, map[work.Consumer]bool{}
 	return all, some
 }
 
@@ -80,8 +80,8 @@ type asked struct {
 // runAsking sends the queued requests to agents until ctx ends. Statuses may be lost
 // after an outage of the broker or the database, or the death of another server.
 func (c *Comparer) runAsking(ctx context.Context) error {
-	open := map[string]asked{}
-	lastSome := map[string]time.Time{} // time of the last request to an agent because of dropped statuses
+	open := map[work.Consumer]asked{}
+	lastSome := map[work.Consumer]time.Time{} // time of the last request to an agent because of dropped statuses
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
@@ -113,8 +113,8 @@ func (c *Comparer) runAsking(ctx context.Context) error {
 
 // plan updates open: it removes the agents that have answered, and adds all agents that
 // have bundles, or the agents in some.
-func (c *Comparer) plan(ctx context.Context, all bool, some map[string]bool, open map[string]asked,
-	lastSome map[string]time.Time) error {
+func (c *Comparer) plan(ctx context.Context, all bool, some map[work.Consumer]bool, open map[work.Consumer]asked,
+	lastSome map[work.Consumer]time.Time) error {
 	if len(open) == 0 && !all && len(some) == 0 {
 		return nil
 	}
@@ -161,7 +161,7 @@ func (c *Comparer) plan(ctx context.Context, all bool, some map[string]bool, ope
 
 // askDue sends the due requests, asksAtOnce at the same time. A failed request delays no
 // other agent's.
-func (c *Comparer) askDue(ctx context.Context, open map[string]asked) {
+func (c *Comparer) askDue(ctx context.Context, open map[work.Consumer]asked) {
 	now := time.Now()
 	var mu sync.Mutex
 	var group errgroup.Group
@@ -177,7 +177,7 @@ func (c *Comparer) askDue(ctx context.Context, open map[string]asked) {
 			next, wait, err := c.askOne(ctx, name, a)
 			if err != nil && ctx.Err() == nil {
 				c.log.LogAttrs(ctx, slog.LevelWarn, "an agent is not asked for its statuses yet",
-					slog.String("consumer", name), slog.Any("error", err))
+					slog.String("consumer", string(name)), slog.Any("error", err))
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -194,7 +194,7 @@ func (c *Comparer) askDue(ctx context.Context, open map[string]asked) {
 
 // askOne sends one agent a request. It returns the new state of the request, and false
 // when the request is finished: no answer and no retry is to come.
-func (c *Comparer) askOne(ctx context.Context, name string, a asked) (next asked, wait bool, err error) {
+func (c *Comparer) askOne(ctx context.Context, name work.Consumer, a asked) (next asked, wait bool, err error) {
 	now := time.Now()
 	if a.lists || a.tries == askTries {
 		err = c.askConsumer(ctx, name, nil)
@@ -220,7 +220,7 @@ func (c *Comparer) askOne(ctx context.Context, name string, a asked) (next asked
 
 // askConsumer asks one agent by a status resync request, which all agents support, for
 // the statuses of the bundles in ids, or of all when ids is nil.
-func (c *Comparer) askConsumer(ctx context.Context, consumer string, ids []string) error {
+func (c *Comparer) askConsumer(ctx context.Context, consumer work.Consumer, ids []work.ID) error {
 	hashes, latest, err := c.o.Ledger.StatusHashes(ctx, consumer, ids)
 	if err != nil {
 		return err
@@ -243,7 +243,7 @@ func (c *Comparer) askConsumer(ctx context.Context, consumer string, ids []strin
 
 // hashBytes returns the largest size of the data of a status resync request to a consumer.
 // The broker's limit is for the whole message.
-func (c *Comparer) hashBytes(consumer string) (int, error) {
+func (c *Comparer) hashBytes(consumer work.Consumer) (int, error) {
 	empty, err := wire.EncodeStatusResync(consumer, nil, longestSequence, c.o.SourceID)
 	if err != nil {
 		return 0, err

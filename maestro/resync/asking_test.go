@@ -17,13 +17,15 @@ import (
 )
 
 // agentsFunc is Agents whose Publish is the function.
-type agentsFunc func(ctx context.Context, consumer string) error
+type agentsFunc func(ctx context.Context, consumer work.Consumer) error
 
-func (f agentsFunc) Publish(ctx context.Context, consumer string, _ bus.Event) error {
+func (f agentsFunc) Publish(ctx context.Context, consumer work.Consumer, _ bus.Event) error {
 	return f(ctx, consumer)
 }
 
-func (f agentsFunc) ApplyComparison(context.Context, string, ledger.Comparison) error { return nil }
+func (f agentsFunc) ApplyComparison(context.Context, work.Consumer, ledger.Comparison) error {
+	return nil
+}
 
 // TestI6AnAgentThatCannotBeAskedDelaysNoOther: one consumer's message is refused
 // each time, and another's is never acknowledged; all others are asked at once.
@@ -32,9 +34,9 @@ func TestI6AnAgentThatCannotBeAskedDelaysNoOther(t *testing.T) {
 	counts := map[string]int{}
 	limited, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	agents := agentsFunc(func(ctx context.Context, consumer string) error {
+	agents := agentsFunc(func(ctx context.Context, consumer work.Consumer) error {
 		mu.Lock()
-		counts[consumer]++
+		counts[string(consumer)]++
 		mu.Unlock()
 		switch consumer {
 		case "mc0":
@@ -46,9 +48,9 @@ func TestI6AnAgentThatCannotBeAskedDelaysNoOther(t *testing.T) {
 		return nil
 	})
 	c := New(Options{Agents: agents, Logger: slog.New(slog.DiscardHandler)})
-	open := map[string]asked{}
+	open := map[work.Consumer]asked{}
 	for n := range 100 {
-		open[fmt.Sprint("mc", n)] = asked{due: time.Now()}
+		open[work.Consumer(fmt.Sprint("mc", n))] = asked{due: time.Now()}
 	}
 	c.askDue(limited, open)
 	if len(counts) != 100 {
@@ -69,7 +71,7 @@ func TestHashesAreAskedForInBoundedBatchesAndNeverForAll(t *testing.T) {
 	}
 	var hashes []work.StatusHash
 	for n := range 2500 {
-		hashes = append(hashes, work.StatusHash{ID: fmt.Sprintf("%0253d", n), Hash: strings.Repeat("f", 64)})
+		hashes = append(hashes, work.StatusHash{ID: work.ID(fmt.Sprintf("%0253d", n)), Hash: strings.Repeat("f", 64)})
 	}
 	total := 0
 	for _, b := range batchHashes(hashes, 96<<10) {

@@ -22,7 +22,7 @@ import (
 
 // answerDigest compares the agent's digest with the ledger. It answers that both are the
 // same, or sends the hashes of the buckets, by which the agent finds those that differ.
-func (c *Comparer) answerDigest(ctx context.Context, consumer string, at time.Time, theirs work.Digest) error {
+func (c *Comparer) answerDigest(ctx context.Context, consumer work.Consumer, at time.Time, theirs work.Digest) error {
 	if err := c.o.Ledger.RecordDigestUse(ctx, consumer); err != nil {
 		return err
 	}
@@ -54,14 +54,14 @@ func (c *Comparer) answerDigest(ctx context.Context, consumer string, at time.Ti
 	}
 	if err := c.SendDigest(ctx, consumer, a); err != nil {
 		// When the broker is back, the server asks all agents to compare.
-		c.log.LogAttrs(ctx, slog.LevelDebug, "digest not answered", slog.String("consumer", consumer),
+		c.log.LogAttrs(ctx, slog.LevelDebug, "digest not answered", slog.String("consumer", string(consumer)),
 			slog.Any("error", err))
 	}
 	return nil
 }
 
 // SendDigest sends an agent the answer to its digest, or a request for one. It returns when the carrier has the message.
-func (c *Comparer) SendDigest(ctx context.Context, consumer string, a work.DigestAnswer) error {
+func (c *Comparer) SendDigest(ctx context.Context, consumer work.Consumer, a work.DigestAnswer) error {
 	m, err := c.event(consumer, work.ServerDigest, a)
 	if err != nil {
 		return err
@@ -71,11 +71,11 @@ func (c *Comparer) SendDigest(ctx context.Context, consumer string, a work.Diges
 
 // answerWorks compares all works that an agent holds in some buckets with the ledger, sends the
 // differing works, and asks for the differing statuses.
-func (c *Comparer) answerWorks(ctx context.Context, consumer string, at time.Time, b work.BucketWorks) error {
+func (c *Comparer) answerWorks(ctx context.Context, consumer work.Consumer, at time.Time, b work.BucketWorks) error {
 	scope := ledger.NewScope(b.Bits, b.Buckets)
 	var versions []work.SpecVersion
 	states := make([]work.WorkState, 0, len(b.Works))
-	other := map[string]bool{} // works of another life of the database
+	other := map[work.ID]bool{} // works of another life of the database
 	for _, w := range b.Works {
 		if !scope.Has(w.ID) {
 			continue // the list is complete for the scope only
@@ -103,14 +103,14 @@ func (c *Comparer) answerWorks(ctx context.Context, consumer string, at time.Tim
 		return nil
 	}
 	if err := c.askConsumer(ctx, consumer, idsOf(ask)); err != nil {
-		c.log.LogAttrs(ctx, slog.LevelDebug, "statuses not asked for", slog.String("consumer", consumer),
+		c.log.LogAttrs(ctx, slog.LevelDebug, "statuses not asked for", slog.String("consumer", string(consumer)),
 			slog.Any("error", err))
 	}
 	return nil
 }
 
-func idsOf(hashes []work.StatusHash) []string {
-	ids := make([]string, len(hashes))
+func idsOf(hashes []work.StatusHash) []work.ID {
+	ids := make([]work.ID, len(hashes))
 	for i, h := range hashes {
 		ids[i] = h.ID
 	}
@@ -120,7 +120,7 @@ func idsOf(hashes []work.StatusHash) []string {
 // differingStatuses returns the works whose status on the agent differs from the stored
 // one, with the stored hashes.
 func differingStatuses(ours, theirs []work.WorkState) []work.StatusHash {
-	have := make(map[string]work.WorkState, len(ours))
+	have := make(map[work.ID]work.WorkState, len(ours))
 	for _, w := range ours {
 		have[w.ID] = w
 	}

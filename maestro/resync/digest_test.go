@@ -24,7 +24,7 @@ func TestComparingBucketsIsComparing(t *testing.T) {
 			for _, n := range rapid.SliceOfN(rapid.IntRange(0, 40), 0, 40).Draw(t, label) {
 				id := fmt.Sprintf("w%d", n)
 				m[id] = ledger.ComparableState(work.WorkState{
-					ID: id, Version: rapid.Int64Range(1, 2).Draw(t, "version"), Deleting: rapid.IntRange(0, 4).Draw(
+					ID: work.ID(id), Version: rapid.Int64Range(1, 2).Draw(t, "version"), Deleting: rapid.IntRange(0, 4).Draw(
 						t, "deleting") == 0,
 					Status: rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "status"),
 				})
@@ -34,7 +34,7 @@ func TestComparingBucketsIsComparing(t *testing.T) {
 		ours, theirs := draw("ours"), draw("theirs")
 		bits := rapid.IntRange(0, 6).Draw(t, "bits")
 		oursList, theirsList := slices.Collect(maps.Values(ours)), slices.Collect(maps.Values(theirs))
-		compare := func(scope func(string) bool) (c ledger.Comparison, ask []work.StatusHash) {
+		compare := func(scope func(work.ID) bool) (c ledger.Comparison, ask []work.StatusHash) {
 			var held0 []ledger.Work
 			for _, w := range ours {
 				if scope(w.ID) {
@@ -51,10 +51,10 @@ func TestComparingBucketsIsComparing(t *testing.T) {
 			}
 			return ledger.Compare(held0, versions), differingStatuses(oursList, listed)
 		}
-		full, fullAsk := compare(func(string) bool { return true })
+		full, fullAsk := compare(func(work.ID) bool { return true })
 
 		chosen := rapid.SliceOf(rapid.IntRange(0, 1<<bits-1)).Draw(t, "buckets")
-		part, partAsk := compare(func(id string) bool { return slices.Contains(chosen, digest.Bucket(id, bits)) })
+		part, partAsk := compare(func(id work.ID) bool { return slices.Contains(chosen, digest.Bucket(string(id), bits)) })
 		for _, h := range part.Send {
 			if !slices.Contains(full.Send, h) {
 				t.Fatalf("a part of the buckets orders %v, all do not", h)
@@ -80,9 +80,9 @@ func TestComparingBucketsIsComparing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, gotAsk := compare(func(id string) bool { return slices.Contains(buckets, digest.Bucket(id, bits)) })
+		got, gotAsk := compare(func(id work.ID) bool { return slices.Contains(buckets, digest.Bucket(string(id), bits)) })
 		for _, h := range full.Send {
-			both := h.Deleting && theirs[h.ID].Deleting && theirs[h.ID].Version == h.Generation
+			both := h.Deleting && theirs[string(h.ID)].Deleting && theirs[string(h.ID)].Version == h.Generation
 			if !both && !slices.Contains(got.Send, h) {
 				t.Fatalf("%v is missed", h)
 			}

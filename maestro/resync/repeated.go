@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"atoll.dev/api/work"
 )
 
 // repeatedWorks has the works whose statuses runRepeated asks for: those that were
@@ -28,14 +30,14 @@ type repeatedWorks struct {
 	woken chan struct{}
 
 	mu      sync.Mutex
-	waiting map[string]askedWorks // by consumer
-	last    map[string]time.Time  // of the last request to a consumer or its last response; removed after AskPause
+	waiting map[work.Consumer]askedWorks // by consumer
+	last    map[work.Consumer]time.Time  // of the last request to a consumer or its last response; removed after AskPause
 }
 
 // askedWorks has the ids of the works of one consumer that its next request is about.
 type askedWorks struct {
-	repeated map[string]struct{} // only when they are unacknowledged then
-	replaced map[string]struct{}
+	repeated map[work.ID]struct{} // only when they are unacknowledged then
+	replaced map[work.ID]struct{}
 }
 
 const (
@@ -45,12 +47,12 @@ const (
 )
 
 func newRepeatedWorks() *repeatedWorks {
-	return &repeatedWorks{woken: make(chan struct{}, 1), waiting: map[string]askedWorks{},
-		last: map[string]time.Time{}}
+	return &repeatedWorks{woken: make(chan struct{}, 1), waiting: map[work.Consumer]askedWorks{},
+		last: map[work.Consumer]time.Time{}}
 }
 
 // add records that works were delivered to a consumer again.
-func (a *repeatedWorks) add(consumer string, ids []string) {
+func (a *repeatedWorks) add(consumer work.Consumer, ids []work.ID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	set := a.worksOf(consumer).repeated
@@ -60,7 +62,7 @@ func (a *repeatedWorks) add(consumer string, ids []string) {
 }
 
 // addReplaced records that a response of a consumer's agent replaced the statuses of works.
-func (a *repeatedWorks) addReplaced(consumer string, ids []string, now time.Time) {
+func (a *repeatedWorks) addReplaced(consumer work.Consumer, ids []work.ID, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.last[consumer] = now
@@ -71,10 +73,10 @@ func (a *repeatedWorks) addReplaced(consumer string, ids []string, now time.Time
 }
 
 // worksOf returns the works of the next request to a consumer. The caller holds mu.
-func (a *repeatedWorks) worksOf(consumer string) askedWorks {
+func (a *repeatedWorks) worksOf(consumer work.Consumer) askedWorks {
 	works, found := a.waiting[consumer]
 	if !found {
-		works = askedWorks{repeated: map[string]struct{}{}, replaced: map[string]struct{}{}}
+		works = askedWorks{repeated: map[work.ID]struct{}{}, replaced: map[work.ID]struct{}{}}
 		a.waiting[consumer] = works
 		select {
 		case a.woken <- struct{}{}:
@@ -86,7 +88,7 @@ func (a *repeatedWorks) worksOf(consumer string) askedWorks {
 
 // take removes and returns the works of the consumers that may get a request now, and
 // the time of the next request; the zero time when no consumer waits.
-func (a *repeatedWorks) take(now time.Time) (due map[string]askedWorks, next time.Time) {
+func (a *repeatedWorks) take(now time.Time) (due map[work.Consumer]askedWorks, next time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for consumer, at := range a.last {
@@ -94,7 +96,7 @@ func (a *repeatedWorks) take(now time.Time) (due map[string]askedWorks, next tim
 			delete(a.last, consumer)
 		}
 	}
-	due = map[string]askedWorks{}
+	due = map[work.Consumer]askedWorks{}
 	for consumer, works := range a.waiting {
 		if at, asked := a.last[consumer]; asked {
 			if at = at.Add(AskPause); next.IsZero() || at.Before(next) {
@@ -139,13 +141,13 @@ func (c *Comparer) runRepeated(ctx context.Context) error {
 
 // askWorks asks one agent for the statuses of works. After a failed request, the next delivery
 // of repeated works causes another one; replaced statuses get another one after AskPause.
-func (c *Comparer) askWorks(ctx context.Context, consumer string, works askedWorks) {
+func (c *Comparer) askWorks(ctx context.Context, consumer work.Consumer, works askedWorks) {
 	askCtx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	replaced := slices.Sorted(maps.Keys(works.replaced))
 	err := c.askIDs(askCtx, consumer, slices.Collect(maps.Keys(works.repeated)), replaced)
 	if err != nil {
-		c.log.LogAttrs(ctx, slog.LevelDebug, "statuses not asked for", slog.String("consumer", consumer),
+		c.log.LogAttrs(ctx, slog.LevelDebug, "statuses not asked for", slog.String("consumer", string(consumer)),
 			slog.Any("error", err))
 		if len(replaced) > 0 {
 			c.repeated.addReplaced(consumer, replaced, time.Now())
@@ -155,7 +157,7 @@ func (c *Comparer) askWorks(ctx context.Context, consumer string, works askedWor
 
 // askIDs asks one agent for the statuses of those repeated works that it has not acknowledged, and
 // of the works in replaced.
-func (c *Comparer) askIDs(ctx context.Context, consumer string, repeated, replaced []string) error {
+func (c *Comparer) askIDs(ctx context.Context, consumer work.Consumer, repeated, replaced []work.ID) error {
 	ids := replaced
 	if len(repeated) > 0 {
 		unacknowledged, err := c.o.Ledger.Unacknowledged(ctx, consumer, repeated)

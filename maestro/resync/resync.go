@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"atoll.dev/api/work"
 	"atoll.dev/bus"
 	"atoll.dev/maestro/fairqueue"
 	"atoll.dev/maestro/ledger"
@@ -25,9 +26,9 @@ import (
 // Agents reaches the agents of consumers. dispatch.Dispatcher implements it.
 type Agents interface {
 	// Publish sends a message, and returns when its carrier has it. The agent may still not receive it.
-	Publish(ctx context.Context, consumer string, m bus.Event) error
+	Publish(ctx context.Context, consumer work.Consumer, m bus.Event) error
 	// ApplyComparison sends the works that an agent lacks.
-	ApplyComparison(ctx context.Context, consumer string, c ledger.Comparison) error
+	ApplyComparison(ctx context.Context, consumer work.Consumer, c ledger.Comparison) error
 }
 
 // Options are the parameters of New. All are needed.
@@ -41,7 +42,7 @@ type Options struct {
 	Life     func() string // returns the database's life
 	// Room returns how many bytes of data the broker accepts in the message m to a consumer, beside those that
 	// m has.
-	Room func(consumer string, m bus.Event) (int, error)
+	Room func(consumer work.Consumer, m bus.Event) (int, error)
 	// UnknownChanged is called when the number of unknown works may have changed.
 	UnknownChanged func()
 
@@ -85,13 +86,13 @@ func (c *Comparer) Run(ctx context.Context) error {
 func (c *Comparer) AskAll() { c.asking.add() }
 
 // AskAgent queues such a request to one agent, after some of its statuses were dropped.
-func (c *Comparer) AskAgent(consumer string) { c.asking.add(consumer) }
+func (c *Comparer) AskAgent(consumer work.Consumer) { c.asking.add(consumer) }
 
 // AskRepeated queues a request to one agent for the statuses of works that were sent to it again.
-func (c *Comparer) AskRepeated(consumer string, ids []string) { c.repeated.add(consumer, ids) }
+func (c *Comparer) AskRepeated(consumer work.Consumer, ids []work.ID) { c.repeated.add(consumer, ids) }
 
 // AskAgain queues another request to one agent for the statuses of works, after AskPause. Its response
 // to an earlier request replaced the stored statuses, and may be older than these.
-func (c *Comparer) AskAgain(consumer string, ids []string) {
+func (c *Comparer) AskAgain(consumer work.Consumer, ids []work.ID) {
 	c.repeated.addReplaced(consumer, ids, time.Now())
 }

@@ -47,11 +47,11 @@ func (g *agentPort) Publish(ctx context.Context, req *cloudevents.PublishRequest
 	if err != nil {
 		return nil, g.status("failed to decode event", err)
 	}
-	consumer := m.Extensions[work.ExtClusterName]
+	consumer := work.Consumer(m.Extensions[work.ExtClusterName])
 	if err := checkCluster(consumer); err != nil {
 		return nil, g.status("failed to decode event", err)
 	}
-	if err := g.o.Auth.Authorize(ctx, rpcauth.Publish, rpcauth.Clusters, consumer); err != nil {
+	if err := g.o.Auth.Authorize(ctx, rpcauth.Publish, rpcauth.Clusters, string(consumer)); err != nil {
 		return nil, g.status("not allowed", err)
 	}
 	g.in.RecordContact(consumer)
@@ -83,7 +83,7 @@ func (g *agentPort) Publish(ctx context.Context, req *cloudevents.PublishRequest
 }
 
 // checkCluster refuses a missing or malformed cluster name.
-func checkCluster(name string) error {
+func checkCluster(name work.Consumer) error {
 	if name == "" {
 		return apierror.Invalid("extension %s is missing; it is the consumer's name", work.ExtClusterName)
 	}
@@ -93,7 +93,7 @@ func checkCluster(name string) error {
 // Subscribe streams the works of one cluster, and heartbeats.
 func (g *agentPort) Subscribe(req *cloudevents.SubscriptionRequest, stream eventStream) error {
 	g.o.Metrics.Called.WithLabelValues("Subscribe").Inc()
-	consumer := req.GetClusterName()
+	consumer := work.Consumer(req.GetClusterName())
 	const doing = "failed to subscribe"
 	if consumer == "" {
 		return g.status(doing, apierror.Invalid("the subscription names no cluster_name"))
@@ -108,17 +108,17 @@ func (g *agentPort) Subscribe(req *cloudevents.SubscriptionRequest, stream event
 		)
 	}
 	ctx := stream.Context()
-	if err := g.o.Auth.Authorize(ctx, rpcauth.Subscribe, rpcauth.Clusters, consumer); err != nil {
+	if err := g.o.Auth.Authorize(ctx, rpcauth.Subscribe, rpcauth.Clusters, string(consumer)); err != nil {
 		return g.status("not allowed", err)
 	}
 	st := g.in.Streams.Subscribe(consumer)
 	defer g.in.Streams.Unsubscribe(consumer, st)
 	g.in.RecordContact(consumer)
-	g.o.Logger.LogAttrs(ctx, slog.LevelInfo, "agent subscribed", slog.String("consumer", consumer))
+	g.o.Logger.LogAttrs(ctx, slog.LevelInfo, "agent subscribed", slog.String("consumer", string(consumer)))
 	return g.serveStream(
 		stream,
 		rpcauth.Clusters,
-		consumer,
+		string(consumer),
 		st.Ended(),
 		st.Reason,
 		func(ctx context.Context, o *eventSender) error {
@@ -129,7 +129,7 @@ func (g *agentPort) Subscribe(req *cloudevents.SubscriptionRequest, stream event
 
 // write sends queued events and heartbeats until ctx ends or a send fails. An agent that has
 // sent no comparison within unaskedAfter gets its unacknowledged works.
-func (g *agentPort) write(ctx context.Context, consumer string, st *dispatch.Stream, o *eventSender) error {
+func (g *agentPort) write(ctx context.Context, consumer work.Consumer, st *dispatch.Stream, o *eventSender) error {
 	heartbeat := time.NewTicker(g.o.Heartbeat)
 	defer heartbeat.Stop()
 	unasked := time.NewTimer(unaskedAfter)

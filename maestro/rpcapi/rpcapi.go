@@ -26,6 +26,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"atoll.dev/api/cloudevents"
+	"atoll.dev/api/work"
 	"atoll.dev/bus"
 	"atoll.dev/internal/rest"
 	"atoll.dev/maestro/apierror"
@@ -48,20 +49,20 @@ const (
 type Streams interface {
 	// Subscribe registers a stream to a consumer's agent and starts sending to it. It ends an older stream of the
 	// consumer.
-	Subscribe(consumer string) *dispatch.Stream
+	Subscribe(consumer work.Consumer) *dispatch.Stream
 	// Unsubscribe ends a stream.
-	Unsubscribe(consumer string, s *dispatch.Stream)
+	Unsubscribe(consumer work.Consumer, s *dispatch.Stream)
 	// SendPending puts the unacknowledged works of the ledger into the consumer's stream.
-	SendPending(ctx context.Context, consumer string) error
+	SendPending(ctx context.Context, consumer work.Consumer) error
 }
 
 // Intake handles the events of agents. intake.Intake implements it.
 type Intake interface {
 	// Handle queues an event and calls ack once, when its effect is committed or the event is dropped. It returns
 	// false for an unknown type.
-	Handle(ctx context.Context, consumer string, m bus.Event, ack func()) (known bool)
+	Handle(ctx context.Context, consumer work.Consumer, m bus.Event, ack func()) (known bool)
 	// Store returns when a status is stored or dropped; an error means that the agent made a mistake.
-	Store(ctx context.Context, consumer string, m bus.Event) error
+	Store(ctx context.Context, consumer work.Consumer, m bus.Event) error
 }
 
 // Options are the parameters that both services have. All are needed.
@@ -92,7 +93,7 @@ type Sources struct {
 type Agents struct {
 	Streams       Streams
 	Intake        Intake
-	RecordContact func(consumer string) // notes that an event of a consumer's agent arrived
+	RecordContact func(consumer work.Consumer) // notes that an event of a consumer's agent arrived
 }
 
 // Metrics are the collectors that the ports change.

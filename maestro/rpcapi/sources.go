@@ -342,9 +342,9 @@ func (g *sourcePort) pages(ctx context.Context, st *sourceStream, o *eventSender
 
 // compareSource compares a source's list with the store. It returns the ids of bundles
 // whose status differs, and the removals of bundles that no longer exist.
-func (g *sourcePort) compareSource(ctx context.Context, source string, list []work.StatusHash) (ids []string,
+func (g *sourcePort) compareSource(ctx context.Context, source string, list []work.StatusHash) (ids []work.ID,
 	dead []*store.Change, err error) {
-	theirs := make(map[string]string, len(list))
+	theirs := make(map[work.ID]string, len(list))
 	for _, h := range list {
 		theirs[h.ID] = h.Hash
 	}
@@ -367,8 +367,9 @@ func (g *sourcePort) compareSource(ctx context.Context, source string, list []wo
 
 // tombstoneChanges returns the removals of deleted bundles that a source still lists,
 // made from their tombstones.
-func (g *sourcePort) tombstoneChanges(ctx context.Context, source string, ids map[string]string) ([]*store.Change, error) {
-	list := make([]string, 0, len(ids))
+func (g *sourcePort) tombstoneChanges(ctx context.Context, source string, ids map[work.ID]string) ([]*store.Change,
+	error) {
+	list := make([]work.ID, 0, len(ids))
 	for id := range ids {
 		list = append(list, id)
 	}
@@ -385,8 +386,8 @@ func (g *sourcePort) tombstoneChanges(ctx context.Context, source string, ids ma
 		}
 		changes = append(changes, &store.Change{Document: store.Document{
 			Kind:       bundle.Kind,
-			ID:         d.ID,
-			Scope:      d.Consumer,
+			ID:         string(d.ID),
+			Scope:      string(d.Consumer),
 			Generation: d.Version,
 			Spec:       spec,
 			UpdatedAt:  d.At,

@@ -36,8 +36,8 @@ func DecodeSpec(m bus.Event) (bundle.Request, error) {
 		SpecVersion: "1.0",
 		Type:        m.Type,
 		ContentType: JSONType,
-		Consumer:    m.Extensions[work.ExtClusterName],
-		ID:          m.Extensions[work.ExtResourceID],
+		Consumer:    work.Consumer(m.Extensions[work.ExtClusterName]),
+		ID:          work.ID(m.Extensions[work.ExtResourceID]),
 		LogTracing:  m.Extensions[work.ExtLogTracing],
 	}}
 	switch {
@@ -108,7 +108,7 @@ func parseVersion(name, text string) (int64, error) {
 }
 
 // DecodeStatus reads a status event of an agent.
-func DecodeStatus(topic string, m bus.Event) (bundle.StatusEvent, error) {
+func DecodeStatus(topic work.Consumer, m bus.Event) (bundle.StatusEvent, error) {
 	ev := bundle.StatusEvent{Topic: topic}
 	ev.Record = bundle.Status{
 		EventID:        m.ID,
@@ -116,8 +116,8 @@ func DecodeStatus(topic string, m bus.Event) (bundle.StatusEvent, error) {
 		SpecVersion:    "1.0",
 		Type:           m.Type,
 		ContentType:    JSONType,
-		Consumer:       m.Extensions[work.ExtClusterName],
-		ID:             m.Extensions[work.ExtResourceID],
+		Consumer:       work.Consumer(m.Extensions[work.ExtClusterName]),
+		ID:             work.ID(m.Extensions[work.ExtResourceID]),
 		OriginalSource: m.Extensions[work.ExtOriginalSource],
 		Sequence:       m.Extensions[work.ExtSequenceID],
 		Hash:           m.Extensions[work.ExtStatusHash],
@@ -175,7 +175,7 @@ func EncodeSpec(d store.Document, sourceID string) (bus.Event, error) {
 
 // specEvent encodes the event of a bundle without its data.
 func specEvent(spec bundle.Spec, d store.Document, sourceID string) (bus.Event, error) {
-	metadata, err := bundle.WithName(spec.Metadata, d.ID)
+	metadata, err := bundle.WithName(spec.Metadata, work.ID(d.ID))
 	if err != nil {
 		return bus.Event{}, err
 	}
@@ -218,7 +218,7 @@ const SizeHeadroom = 256
 // stored and never arrive. CheckSize encodes the data only when the event comes close to
 // the limit.
 func CheckSize(r bundle.Spec, sourceID, topic string, limit int) error {
-	m, err := specEvent(r, store.Document{ID: r.ID, Scope: r.Consumer, Generation: 1}, sourceID)
+	m, err := specEvent(r, store.Document{ID: string(r.ID), Scope: string(r.Consumer), Generation: 1}, sourceID)
 	if err != nil {
 		return err
 	}
@@ -274,7 +274,7 @@ func Canonical(data []byte) ([]byte, error) {
 
 // EncodeTombstone encodes the event that orders an agent to delete a work again, which it
 // holds although its deletion was confirmed. The event has no data.
-func EncodeTombstone(consumer, id string, generation int64, sourceID string, now time.Time) bus.Event {
+func EncodeTombstone(consumer work.Consumer, id work.ID, generation int64, sourceID string, now time.Time) bus.Event {
 	return bus.Event{
 		DataContentType: JSONType,
 		ID:              uuid.NewString(),
@@ -282,8 +282,8 @@ func EncodeTombstone(consumer, id string, generation int64, sourceID string, now
 		Type:            work.SpecResyncResponse,
 		Time:            now.UTC(),
 		Extensions: map[string]string{
-			work.ExtClusterName:       consumer,
-			work.ExtResourceID:        id,
+			work.ExtClusterName:       string(consumer),
+			work.ExtResourceID:        string(id),
 			work.ExtResourceVersion:   strconv.FormatInt(generation, 10),
 			work.ExtDeletionTimestamp: now.UTC().Format(time.RFC3339),
 		},
@@ -294,7 +294,7 @@ func EncodeTombstone(consumer, id string, generation int64, sourceID string, now
 // hashes. latest is the latest sequence of the agent's statuses that the server stored, or
 // "": an agent that begins below it, because it lost its store and its clock is late,
 // continues above it (docs/decisions/075).
-func EncodeStatusResync(consumer string, hashes []work.StatusHash, latest, sourceID string) (bus.Event, error) {
+func EncodeStatusResync(consumer work.Consumer, hashes []work.StatusHash, latest, sourceID string) (bus.Event, error) {
 	data, err := json.Marshal(work.StatusHashes{Hashes: hashes})
 	m := bus.Event{
 		DataContentType: JSONType,
@@ -302,7 +302,7 @@ func EncodeStatusResync(consumer string, hashes []work.StatusHash, latest, sourc
 		Source:          sourceID,
 		Type:            work.StatusResync,
 		Time:            time.Now().UTC(),
-		Extensions:      map[string]string{work.ExtClusterName: consumer},
+		Extensions:      map[string]string{work.ExtClusterName: string(consumer)},
 		Data:            data,
 	}
 	if latest != "" {
@@ -333,7 +333,7 @@ func EncodeStatus(c *store.Change) (m bus.Event, ok bool, err error) {
 		}
 	}
 	if d.Removed && !sd.Deleted() {
-		gone, err := json.Marshal(bundle.DeletedCondition(d.Scope, d.UpdatedAt))
+		gone, err := json.Marshal(bundle.DeletedCondition(work.Consumer(d.Scope), d.UpdatedAt))
 		if err != nil {
 			return m, false, err
 		}

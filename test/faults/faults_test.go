@@ -224,8 +224,9 @@ func bundle(n int, id, value string) maestroclient.Bundle {
 	if err != nil {
 		panic(err)
 	}
-	return maestroclient.Bundle{ID: id, Consumer: consumer(n), Metadata: metav1.ObjectMeta{Name: id,
-		Namespace: consumer(n)},
+	return maestroclient.Bundle{ID: work.ID(id), Consumer: work.Consumer(consumer(n)),
+		Metadata: metav1.ObjectMeta{Name: id,
+			Namespace: consumer(n)},
 		Spec: work.Bundle{Manifests: []json.RawMessage{manifest}}}
 }
 
@@ -468,7 +469,7 @@ func (w *world) deleteUnknown() error {
 		if wanted {
 			continue
 		}
-		if err := w.clients[0].DeleteUnknownWork(ctx, u.ConsumerName, u.ID,
+		if err := w.clients[0].DeleteUnknownWork(ctx, work.Consumer(u.ConsumerName), work.ID(u.ID),
 			"its deletion was ordered before the database was lost"); err != nil {
 			return fmt.Errorf("%s: %w", u.ID, err)
 		}

@@ -14,6 +14,7 @@ import (
 	kuberest "k8s.io/client-go/rest"
 
 	"atoll.dev/agent"
+	"atoll.dev/api/work"
 	"atoll.dev/bus"
 	"atoll.dev/maestro"
 	"atoll.dev/pki"
@@ -44,7 +45,7 @@ func runChild(ctx context.Context, c childConfig, id testsite.Identity, log *slo
 
 func (c childConfig) agent(ctx context.Context, id testsite.Identity, log *slog.Logger, up func()) error {
 	a, err := agent.New(agent.Options{
-		Consumer: c.Consumer, Kube: &kuberest.Config{Host: c.Kube}, BrokerHost: "broker",
+		Consumer: work.Consumer(c.Consumer), Kube: &kuberest.Config{Host: c.Kube}, BrokerHost: "broker",
 		Bus:     bus.ClientOptions{Addr: c.Broker, TLS: id.ClientTLS("broker")},
 		DataDir: c.Store, Log: log, CompareEvery: c.CompareEvery, Wall: stepClock(c.Wall),
 	})

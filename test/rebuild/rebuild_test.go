@@ -169,7 +169,8 @@ func TestI8I9ARebuildRestoresTheOrderedWorks(t *testing.T) {
 		len(report.Waiting) != 0 {
 		t.Fatalf("rebuilt: %d, %+v; %s", code, report, stderr)
 	}
-	if len(report.Unknown) != 1 || report.Unknown[0].ID != direct.BundleID(mc1, "direct") || report.Works.Present != 2 {
+	if len(report.Unknown) != 1 || work.ID(report.Unknown[0].ID) != direct.BundleID(mc1, "direct") ||
+		report.Works.Present != 2 {
 		t.Errorf("works: %+v", report)
 	}
 	if _, err := w.clm.Get(t.Context(), clusters, doomed, ""); remote.StatusOf(err) != http.StatusNotFound {

@@ -10,6 +10,7 @@ import (
 
 	"atoll.dev/adapter/works"
 	"atoll.dev/agent"
+	"atoll.dev/api/work"
 	"atoll.dev/client/clmclient"
 	"atoll.dev/client/maestroclient"
 	"atoll.dev/plane/planetest"
@@ -55,7 +56,7 @@ func newWorld(t *testing.T) *world {
 	w.clm = w.manager.Dial()
 	testworld.StartAdapter(site, testworld.AdapterOptions{Name: "cl-maestro", CLM: w.manager, Broker: broker,
 		Transport: works.New(works.Options{Client: w.dial("cl-maestro"), Log: site.Log,
-			Clusters: func(context.Context) ([]string, error) { return []string{mc1, mc2}, nil }})})
+			Clusters: func(context.Context) ([]work.Consumer, error) { return []work.Consumer{mc1, mc2}, nil }})})
 	for _, name := range []string{mc1, mc2} {
 		admin, err := planetest.Start(t).Config.RESTConfig()
 		if err != nil {
@@ -65,7 +66,8 @@ func newWorld(t *testing.T) *world {
 		if c.admin, err = dynamic.NewForConfig(admin); err != nil {
 			t.Fatal(err)
 		}
-		c.agent = testworld.StartAgent(site, testworld.AgentOptions{Consumer: name, Admin: admin, Broker: broker,
+		c.agent = testworld.StartAgent(site, testworld.AgentOptions{Consumer: work.Consumer(name), Admin: admin,
+			Broker: broker,
 			Change: func(o *agent.Options) { o.CompareEvery = time.Second }})
 		w.clusters[name] = c
 	}

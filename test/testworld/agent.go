@@ -7,13 +7,14 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"atoll.dev/agent"
+	"atoll.dev/api/work"
 	"atoll.dev/pki"
 	"atoll.dev/test/testsite"
 )
 
 // AgentOptions say which agent StartAgent starts. One of Broker and GRPC is set.
 type AgentOptions struct {
-	Consumer string
+	Consumer work.Consumer
 	Admin    *rest.Config // the administrator of the management cluster, who gives the agent its rights
 
 	Broker *testsite.Broker
@@ -68,7 +69,7 @@ func (a *Agent) Start() {
 	if err != nil {
 		s.T.Fatal(err)
 	}
-	a.stop = testsite.Run(s.T, "the agent of "+a.o.Consumer, run.Run)
+	a.stop = testsite.Run(s.T, string("the agent of "+a.o.Consumer), run.Run)
 }
 
 // Stop stops the agent and waits for its end.
