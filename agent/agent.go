@@ -160,7 +160,7 @@ func New(o Options) (*Agent, error) {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
 	a.watcher = newWatcher(a.kube, o.Log, a.inbox.post)
-	a.wire = wire{consumer: o.Consumer, source: string(o.Consumer + "-agent"), now: time.Now}
+	a.wire = wire{consumer: o.Consumer, source: string(o.Consumer) + "-agent", now: time.Now}
 	a.core = newCore(coreConfig{
 		consumer: o.Consumer, hubHash: hash, agentID: o.AgentID, fieldManager: o.FieldManager,
 		maxRaw: o.MaxJSONRaw, sendWindow: o.SendWindow, resync: resync{listAfter: o.ListAfter,

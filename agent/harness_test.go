@@ -486,7 +486,7 @@ func (s *server) publish(ctx context.Context, kind string, id work.ID, b bundle)
 	ext := map[string]string{
 		work.ExtClusterName: string(s.consumer), work.ExtResourceID: string(id), work.ExtResourceVersion: strconv.FormatInt(
 			b.generation, 10),
-		work.ExtMetadata: string(`{"name":"` + id + `"}`),
+		work.ExtMetadata: `{"name":"` + string(id) + `"}`,
 	}
 	if b.deleting {
 		ext[work.ExtDeletionTimestamp] = time.Now().UTC().Format(time.RFC3339)
@@ -584,7 +584,7 @@ func (s *server) awaitApplied(id work.ID) {
 
 func (s *server) awaitGone(id work.ID) {
 	s.t.Helper()
-	s.await(string(id+" gone"), func() bool { return s.bundles[string(id)] == nil })
+	s.await(string(id)+" gone", func() bool { return s.bundles[string(id)] == nil })
 }
 
 // manifest is the last status of one manifest.
@@ -606,8 +606,8 @@ func agentOptions(t testing.TB, c *cluster, b *broker, consumer work.Consumer, d
 		level = slog.LevelDebug
 	}
 	return Options{
-		Consumer: consumer, Kube: c.agent, Bus: b.client(t, string(consumer)), BrokerHost: string("broker.test:" +
-			consumer), DataDir: dir,
+		Consumer: consumer, Kube: c.agent, Bus: b.client(t, string(consumer)), BrokerHost: "broker.test:" +
+			string(consumer), DataDir: dir,
 		Log:       slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: level})),
 		ListAfter: 20 * time.Millisecond, // the test's server compares no digests
 	}
@@ -668,7 +668,7 @@ func (w *world) restart(t *testing.T) {
 }
 
 func (w *world) amw(id work.ID) string {
-	return hubHash(string("broker.test:"+w.consumer)) + "-" + string(id)
+	return hubHash("broker.test:"+string(w.consumer)) + "-" + string(id)
 }
 
 func configMap(ns, name string, data ...string) json.RawMessage {

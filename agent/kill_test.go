@@ -96,7 +96,7 @@ func startChild(t *testing.T, w *world) *child {
 	}
 	encode := func(kind string, der []byte) []byte { return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}) }
 	data, err := json.Marshal(childConfig{
-		Consumer: string(w.consumer), Addr: w.broker.addr, BrokerHost: string("broker.test:" + w.consumer), Dir: w.dir,
+		Consumer: string(w.consumer), Addr: w.broker.addr, BrokerHost: "broker.test:" + string(w.consumer), Dir: w.dir,
 		Host: w.cluster.agent.Host, Token: w.cluster.agent.BearerToken, KubeCA: w.cluster.agent.CAData,
 		CA: encode("CERTIFICATE", w.broker.ca.cert.Raw), Cert: encode("CERTIFICATE",
 			cfg.Certificates[0].Certificate[0]), Key: encode("PRIVATE KEY", key),

@@ -13,7 +13,7 @@ import (
 const source = "maestro"
 
 // ClientID is the MQTT client id that the agent of a consumer uses.
-func ClientID(consumer work.Consumer) string { return string(consumer + "-agent-client") }
+func ClientID(consumer work.Consumer) string { return string(consumer) + "-agent-client" }
 
 // topics are the agent's own, out of those that were configured.
 func (o Options) topics() (bus.Topics, error) {

@@ -21,7 +21,7 @@ const (
 
 // agentClientID returns the client id that a consumer's agent must use. No other client
 // may use it, so no other client can end the agent's connection.
-func agentClientID(consumer work.Consumer) string { return string(consumer + "-agent-client") }
+func agentClientID(consumer work.Consumer) string { return string(consumer) + "-agent-client" }
 
 // A Service holds the rights of one of the region's services, as topic filters: it may
 // publish to topics that a filter in Publish covers, and subscribe to those that a filter

@@ -43,6 +43,9 @@ type CredentialID string
 // its consumer at Maestro and never changes.
 type ManagementCluster string
 
+// ManagementClusterID identifies a management cluster: the UUIDv7 of its resource.
+type ManagementClusterID string
+
 // Account identifies a customer: the owner of clusters.
 type Account string
 

@@ -11,6 +11,7 @@ import (
 
 	"atoll.dev/api/clm"
 	api "atoll.dev/api/fleet"
+	"atoll.dev/cluster"
 	"atoll.dev/internal/rest"
 	"atoll.dev/store"
 )
@@ -23,8 +24,8 @@ const (
 	codeInvalid   = "HYPERFLEET-VAL-000"
 )
 
-func noCluster(id string) error {
-	return rest.Errorf(http.StatusNotFound, codeNotFound, "Cluster with id='%s' not found", rest.Shorten(id, 100))
+func noCluster(id cluster.ID) error {
+	return rest.Errorf(http.StatusNotFound, codeNotFound, "Cluster with id='%s' not found", rest.Shorten(string(id), 100))
 }
 
 // placeAttempts bounds how often place chooses again because another cluster took the room.
@@ -39,9 +40,9 @@ var errTaken = errors.New("the management cluster that was chosen does not fit a
 // It chooses by the board, and by the database where the board has no room, because the board may lag
 // behind. The transaction checks the choice against the chosen management cluster and the sum reserved
 // there, so the capacity is never exceeded, also when several processes place (decision 054).
-func (f *Fleet) place(ctx context.Context, id string) (d store.Document, err error) {
+func (f *Fleet) place(ctx context.Context, id cluster.ID) (d store.Document, err error) {
 	for attempt := range placeAttempts {
-		cluster, err := f.store.Get(ctx, kindCluster, id)
+		cluster, err := f.store.Get(ctx, kindCluster, string(id))
 		if err := placeable(id, cluster, err); err != nil {
 			return d, err
 		}
@@ -83,7 +84,7 @@ func (f *Fleet) place(ctx context.Context, id string) (d store.Document, err err
 }
 
 // placeable refuses a cluster that does not exist or is being deleted.
-func placeable(id string, d store.Document, err error) error {
+func placeable(id cluster.ID, d store.Document, err error) error {
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		return noCluster(id)
@@ -103,7 +104,8 @@ func (f *Fleet) demand(cluster store.Document) (Demand, error) {
 
 // choice is a decision before the transaction has checked it.
 type choice struct {
-	id, name    string // of the management cluster; "" when none has room
+	id          cluster.ManagementClusterID
+	name        cluster.ManagementCluster // of the management cluster; "" when none has room
 	explanation Explanation
 	message     string
 	held        bool
@@ -153,11 +155,11 @@ func (f *Fleet) letGo(c choice, d Demand) {
 }
 
 // decide writes a choice if it still holds.
-func (f *Fleet) decide(ctx context.Context, id string, demand Demand, c choice) (d store.Document, outcome string,
+func (f *Fleet) decide(ctx context.Context, id cluster.ID, demand Demand, c choice) (d store.Document, outcome string,
 	err error) {
 	if c.id != "" {
 		// Placements that wait for the same management cluster hold no connection.
-		end, err := f.store.WaitTurn(ctx, kindMC, c.id)
+		end, err := f.store.WaitTurn(ctx, kindMC, string(c.id))
 		if err != nil {
 			return d, "", err
 		}
@@ -172,9 +174,9 @@ func (f *Fleet) decide(ctx context.Context, id string, demand Demand, c choice) 
 
 // write locks the cluster, its placement, the management cluster and its sum, in this order, checks the
 // choice and writes it.
-func (f *Fleet) write(ctx context.Context, tx *store.Tx, id string, demand Demand, c choice) (d store.Document,
+func (f *Fleet) write(ctx context.Context, tx *store.Tx, id cluster.ID, demand Demand, c choice) (d store.Document,
 	outcome string, err error) {
-	cluster, err := tx.GetForUpdate(ctx, kindCluster, id)
+	cluster, err := tx.GetForUpdate(ctx, kindCluster, string(id))
 	if err := placeable(id, cluster, err); err != nil {
 		return d, "", err
 	}
@@ -222,8 +224,9 @@ func (f *Fleet) write(ctx context.Context, tx *store.Tx, id string, demand Deman
 
 // reserve adds to the sum of a management cluster, which stays locked until the transaction ends. The
 // error is errTaken when the cluster does not fit any more.
-func (f *Fleet) reserve(ctx context.Context, tx *store.Tx, id string, d Demand, now time.Time) error {
-	doc, err := tx.GetForUpdate(ctx, kindMC, id)
+func (f *Fleet) reserve(ctx context.Context, tx *store.Tx, id cluster.ManagementClusterID, d Demand,
+	now time.Time) error {
+	doc, err := tx.GetForUpdate(ctx, kindMC, string(id))
 	if errors.Is(err, store.ErrNotFound) {
 		return errTaken
 	}
@@ -247,7 +250,7 @@ func (f *Fleet) reserve(ctx context.Context, tx *store.Tx, id string, d Demand, 
 func (f *Fleet) host(d store.Document, now time.Time) ManagementCluster {
 	r, moved := read(d), now
 	f.shared.use(func(b *board) {
-		if have, ok := b.mcs[d.ID]; ok && have.reportTime().Equal(r.reportTime()) {
+		if have, ok := b.mcs[cluster.ManagementClusterID(d.ID)]; ok && have.reportTime().Equal(r.reportTime()) {
 			moved = have.moved
 		}
 	})
@@ -271,7 +274,7 @@ func (f *Fleet) current(ctx context.Context) (hosts []ManagementCluster, err err
 		var news []string
 		f.shared.use(func(b *board) {
 			for id, version := range versions {
-				if m, ok := b.mcs[id]; ok && m.doc.Version == version {
+				if m, ok := b.mcs[cluster.ManagementClusterID(id)]; ok && m.doc.Version == version {
 					hosts = append(hosts, m.at(now, m.moved))
 				} else {
 					news = append(news, id)
@@ -339,7 +342,8 @@ func readVersions(ctx context.Context, tx *store.Tx) (map[string]int64, error) {
 // release removes a cluster's placement, if there is one, and its reservation. admits checks the cluster,
 // if it exists, and the placement, both of which stay locked until the transaction ends. why, unless "",
 // goes into the cluster's history.
-func (f *Fleet) release(ctx context.Context, id, why string, admits func(cluster *store.Document, p placement) error) (
+func (f *Fleet) release(ctx context.Context, id cluster.ID, why string, admits func(cluster *store.Document,
+	p placement) error) (
 	released bool, err error) {
 	err = f.store.Tx(ctx, func(tx *store.Tx) error {
 		released = false
@@ -355,7 +359,7 @@ func (f *Fleet) release(ctx context.Context, id, why string, admits func(cluster
 			return err
 		}
 		var cluster *store.Document
-		if c, err := tx.Get(ctx, kindCluster, id); err == nil {
+		if c, err := tx.Get(ctx, kindCluster, string(id)); err == nil {
 			cluster = &c
 		} else if !errors.Is(err, store.ErrNotFound) {
 			return err
@@ -374,11 +378,11 @@ func (f *Fleet) release(ctx context.Context, id, why string, admits func(cluster
 			}
 		}
 		if why != "" {
-			note, err := json.Marshal(map[string]string{"reason": why, "management_cluster": p.ManagementCluster})
+			note, err := json.Marshal(map[string]string{"reason": why, "management_cluster": string(p.ManagementCluster)})
 			if err != nil {
 				return err
 			}
-			if err := tx.Record(ctx, actionFreed, kindCluster, id, "", note); err != nil {
+			if err := tx.Record(ctx, actionFreed, kindCluster, string(id), "", note); err != nil {
 				return err
 			}
 		}

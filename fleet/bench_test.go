@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	api "atoll.dev/api/fleet"
+	"atoll.dev/cluster"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/store"
 )
@@ -24,7 +25,8 @@ func BenchmarkDecide(b *testing.B) {
 		for name, planes := range map[string]int64{"fits": 101, "full": 100} {
 			fleet := make([]ManagementCluster, n)
 			for i := range fleet {
-				fleet[i] = ManagementCluster{ID: fmt.Sprint(i), Name: fmt.Sprintf("m%03d", i), State: api.Ready,
+				fleet[i] = ManagementCluster{ID: cluster.ManagementClusterID(fmt.Sprint(i)),
+					Name: cluster.ManagementCluster(fmt.Sprintf("m%03d", i)), State: api.Ready,
 					Capacity: Amounts{"planes": planes, "memory_mib": 40_000}, Reserved: Amounts{"planes": 100,
 						"memory_mib": 35_000}}
 			}
@@ -77,7 +79,7 @@ func BenchmarkPlace(b *testing.B) {
 				wait.Go(func() {
 					for id := range ids {
 						begun := time.Now()
-						if p, err := bed.Place(ctx, id); err != nil || p.State != c.want {
+						if p, err := bed.Place(ctx, cluster.ID(id)); err != nil || p.State != c.want {
 							b.Errorf("%+v, %v", p.State, err)
 						}
 						mu.Lock()

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	api "atoll.dev/api/fleet"
+	"atoll.dev/cluster"
 	"atoll.dev/store"
 )
 
@@ -16,16 +17,16 @@ import (
 // plan finds the waiting clusters for which there may be room. It lags behind the database, so a
 // transaction checks each choice. The caller passes the time.
 type board struct {
-	mcs           map[string]mcEntry // by id
-	sums          map[string]sum     // reservations of entries, by the management cluster's id
-	held          map[string]sum     // reservations of this process's transactions in progress
-	entries       map[string]entry   // of placements, by their documents' ids
+	mcs           map[cluster.ManagementClusterID]mcEntry // by id
+	sums          map[cluster.ManagementClusterID]sum     // reservations of entries, by the management cluster's id
+	held          map[cluster.ManagementClusterID]sum     // reservations of this process's transactions in progress
+	entries       map[string]entry                        // of placements, by their documents' ids
 	waiting       int
 	order         []waiter // waiting placements, the oldest first; nil: to be sorted
 	asked         map[string]ask
-	lost          map[string]bool // management clusters whose agents are reported as lost, by id
-	reportedLost  map[string]bool // placements, by id, whose adapters were asked to report the loss
-	lostMayDiffer bool            // lostChanges may find something
+	lost          map[cluster.ManagementClusterID]bool // management clusters whose agents are reported as lost, by id
+	reportedLost  map[string]bool                      // placements, by id, whose adapters were asked to report the loss
+	lostMayDiffer bool                                 // lostChanges may find something
 }
 
 type mcEntry struct {
@@ -38,9 +39,9 @@ type mcEntry struct {
 type entry struct {
 	version int64
 	removed bool
-	cluster string
-	mc      string    // id; "" while it waits
-	orphan  time.Time // since when it has no cluster; zero: it has one
+	cluster cluster.ID
+	mc      cluster.ManagementClusterID // id; "" while it waits
+	orphan  time.Time                   // since when it has no cluster; zero: it has one
 	demand  Demand
 	class   string // equal for placements with equal demands
 	created time.Time
@@ -75,8 +76,10 @@ const (
 )
 
 func newBoard() *board {
-	return &board{mcs: map[string]mcEntry{}, sums: map[string]sum{}, held: map[string]sum{},
-		entries: map[string]entry{}, asked: map[string]ask{}, lost: map[string]bool{}, reportedLost: map[string]bool{}}
+	return &board{mcs: map[cluster.ManagementClusterID]mcEntry{}, sums: map[cluster.ManagementClusterID]sum{},
+		held:    map[cluster.ManagementClusterID]sum{},
+		entries: map[string]entry{}, asked: map[string]ask{}, lost: map[cluster.ManagementClusterID]bool{},
+		reportedLost: map[string]bool{}}
 }
 
 // apply records a document or its tombstone, and returns whether a waiting cluster may have room now.
@@ -86,7 +89,7 @@ func (b *board) apply(d store.Document, now time.Time) (news bool, err error) {
 		if d.Scope != "" {
 			return false, nil // a tenant's own, which hosts nothing
 		}
-		have, known := b.mcs[d.ID]
+		have, known := b.mcs[cluster.ManagementClusterID(d.ID)]
 		if known && have.doc.Version > d.Version {
 			return false, nil
 		}
@@ -95,9 +98,9 @@ func (b *board) apply(d store.Document, now time.Time) (news bool, err error) {
 			if known && fresh.reportTime().Equal(have.reportTime()) {
 				fresh.moved = have.moved
 			}
-			b.mcs[d.ID] = fresh
+			b.mcs[cluster.ManagementClusterID(d.ID)] = fresh
 		}
-		b.setLost(d.ID, b.mcs[d.ID].reading.lost())
+		b.setLost(cluster.ManagementClusterID(d.ID), b.mcs[cluster.ManagementClusterID(d.ID)].reading.lost())
 		return !d.Removed && (!known || have.doc.Version != d.Version), nil
 	case KindPlacement:
 		have, known := b.entries[d.ID]
@@ -157,7 +160,7 @@ func (b *board) count(e entry, times int) {
 
 // hold reserves amounts in memory while a transaction is in progress, so that concurrent ones choose other
 // management clusters; times -1 ends it.
-func (b *board) hold(mc string, amounts Amounts, times int) {
+func (b *board) hold(mc cluster.ManagementClusterID, amounts Amounts, times int) {
 	s := b.held[mc]
 	s = sum{s.placements + times, plus(s.reserved, amounts, int64(times))}
 	if b.held[mc] = s; s.placements == 0 {

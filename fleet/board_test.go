@@ -13,6 +13,7 @@ import (
 
 	"atoll.dev/api/clm"
 	api "atoll.dev/api/fleet"
+	"atoll.dev/cluster"
 	"atoll.dev/store"
 )
 
@@ -37,14 +38,15 @@ func mcDoc(t testing.TB, name string, version int64, spec string, heard time.Tim
 }
 
 // placementDoc is a placement's document; mc "" waits.
-func placementDoc(t testing.TB, cluster string, version int64, age time.Duration, mc string, d Demand) store.Document {
+func placementDoc(t testing.TB, owner cluster.ID, version int64, age time.Duration, mc string,
+	d Demand) store.Document {
 	t.Helper()
-	p := placement{placementWanted{ClusterID: cluster, Demand: d}, placementMade{State: api.Waiting,
-		ManagementCluster: mc, ManagementClusterID: mc}}
+	p := placement{placementWanted{ClusterID: owner, Demand: d}, placementMade{State: api.Waiting,
+		ManagementCluster: cluster.ManagementCluster(mc), ManagementClusterID: cluster.ManagementClusterID(mc)}}
 	if mc != "" {
 		p.State = api.Placed
 	}
-	doc := store.Document{Kind: KindPlacement, ID: placementID(cluster), Version: version, CreatedAt: noon.Add(-age)}
+	doc := store.Document{Kind: KindPlacement, ID: placementID(owner), Version: version, CreatedAt: noon.Add(-age)}
 	if err := p.into(&doc); err != nil {
 		t.Fatal(err)
 	}
@@ -88,17 +90,18 @@ func TestBoard(t *testing.T) {
 			var age, planes int64
 			fmt.Sscan(arg("age", "0"), &age)
 			fmt.Sscan(arg("planes", "1"), &planes)
-			return fmt.Sprintln("news:", b.show(t, placementDoc(t, name, next(name), time.Duration(age)*time.Second, "",
-				Demand{Named: arg("named", ""), Amounts: Amounts{"planes": planes}})))
+			return fmt.Sprintln("news:", b.show(t, placementDoc(t, cluster.ID(name), next(name), time.Duration(age)*time.Second,
+				"",
+				Demand{Named: cluster.ManagementCluster(arg("named", "")), Amounts: Amounts{"planes": planes}})))
 		case "placed": // NAME on=MC
-			return fmt.Sprintln("news:", b.show(t, placementDoc(t, name, next(name), 0, arg("on", ""),
+			return fmt.Sprintln("news:", b.show(t, placementDoc(t, cluster.ID(name), next(name), 0, arg("on", ""),
 				Demand{Amounts: Amounts{"planes": 1}})))
 		case "released": // NAME
-			doc := placementDoc(t, name, next(name), 0, "", Demand{})
+			doc := placementDoc(t, cluster.ID(name), next(name), 0, "", Demand{})
 			doc.Removed = true
 			return fmt.Sprintln("news:", b.show(t, doc))
 		case "late": // NAME: a state from before, as a read that overlaps the feed may bring it
-			return fmt.Sprintln("news:", b.show(t, placementDoc(t, name, versions[name]-1, 0, "", Demand{})))
+			return fmt.Sprintln("news:", b.show(t, placementDoc(t, cluster.ID(name), versions[name]-1, 0, "", Demand{})))
 		case "pass": // SECONDS
 			var seconds int64
 			fmt.Sscan(name, &seconds)
@@ -107,7 +110,7 @@ func TestBoard(t *testing.T) {
 		case "ask":
 			var asked []string
 			for _, w := range b.plan(now) {
-				asked = append(asked, w.cluster)
+				asked = append(asked, string(w.cluster))
 				b.noteAsk(w, now)
 			}
 			return fmt.Sprintf("%s (%d wait)\n", strings.Join(asked, " "), b.waiting)
@@ -133,7 +136,7 @@ func TestAPlanFits(t *testing.T) {
 		n := rapid.IntRange(0, 30).Draw(t, "clusters")
 		for i := range n {
 			d := Demand{Amounts: Amounts{"planes": rapid.Int64Range(1, 2).Draw(t, "demand")}}
-			if _, err := b.apply(placementDoc(tb, fmt.Sprintf("c%02d", i), 1, time.Duration(n-i)*time.Second, "", d),
+			if _, err := b.apply(placementDoc(tb, cluster.ID(fmt.Sprintf("c%02d", i)), 1, time.Duration(n-i)*time.Second, "", d),
 				noon); err != nil {
 				t.Fatal(err)
 			}
@@ -147,11 +150,11 @@ func TestAPlanFits(t *testing.T) {
 				t.Fatalf("%s is asked, and there is no room", w.cluster)
 			}
 			fleet[i].take(w.demand.Amounts)
-			last[w.class] = w.cluster
+			last[w.class] = string(w.cluster)
 		}
 		for _, w := range b.waitingInOrder() {
 			asked := slices.ContainsFunc(asks, func(a waiter) bool { return a.id == w.id })
-			if !asked && w.cluster < last[w.class] {
+			if !asked && w.cluster < cluster.ID(last[w.class]) {
 				t.Fatalf("%s is passed over for %s", w.cluster, last[w.class])
 			}
 			if !asked && choose(w.demand, fleet) >= 0 {
@@ -188,11 +191,11 @@ func crowd(t testing.TB, n int) *board {
 		mc := fmt.Sprintf("m%03d", i)
 		b.show(t, mcDoc(t, mc, 1, `{"capacity":{"planes":100}}`, noon, "True"))
 		for j := range 100 {
-			b.show(t, placementDoc(t, fmt.Sprintf("p%03d-%03d", i, j), 1, 0, mc, one))
+			b.show(t, placementDoc(t, cluster.ID(fmt.Sprintf("p%03d-%03d", i, j)), 1, 0, mc, one))
 		}
 	}
 	for i := range n {
-		b.show(t, placementDoc(t, fmt.Sprintf("c%05d", i), 1, time.Duration(n-i)*time.Second, "", one))
+		b.show(t, placementDoc(t, cluster.ID(fmt.Sprintf("c%05d", i)), 1, time.Duration(n-i)*time.Second, "", one))
 	}
 	return b
 }
@@ -213,12 +216,12 @@ func BenchmarkPlan(b *testing.B) {
 }
 
 // Whatever order the feed brings things in, and however much at once: clusters
-// of a management cluster that is lost are looked at once, and once when it is
+// of a management cluster that is lost are reported once, and once more when it is
 // back.
-func TestWhatIsSaidOfClustersWhoseManagementClusterIsLost(t *testing.T) {
+func TestLostChangesNamesEachClusterOnceForALossAndOnceForItsEnd(t *testing.T) {
 	names := func(ws []waiter) (s string) {
 		for _, w := range ws {
-			s += w.cluster + " "
+			s += string(w.cluster) + " "
 		}
 		return s
 	}

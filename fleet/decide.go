@@ -6,6 +6,7 @@ import (
 	"time"
 
 	api "atoll.dev/api/fleet"
+	"atoll.dev/cluster"
 )
 
 // Amounts are amounts of named resources.
@@ -13,15 +14,16 @@ type Amounts = api.Amounts
 
 // Demand has a cluster's requirements for the management cluster that hosts it.
 type Demand struct {
-	Named    string            `json:"named,omitempty"`    // the only management cluster that fits
-	Selector map[string]string `json:"selector,omitempty"` // required labels
-	Version  string            `json:"version,omitempty"`  // required version of Kubernetes
-	Amounts  Amounts           `json:"amounts"`
+	Named    cluster.ManagementCluster `json:"named,omitempty"`    // the only management cluster that fits
+	Selector map[string]string         `json:"selector,omitempty"` // required labels
+	Version  string                    `json:"version,omitempty"`  // required version of Kubernetes
+	Amounts  Amounts                   `json:"amounts"`
 }
 
 // ManagementCluster is a management cluster with the properties that placement reads.
 type ManagementCluster struct {
-	ID, Name string
+	ID       cluster.ManagementClusterID
+	Name     cluster.ManagementCluster
 	State    api.ManagementClusterState
 	Heard    time.Time // when its agent reported last; zero: never
 	Labels   map[string]string

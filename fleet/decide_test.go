@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	api "atoll.dev/api/fleet"
+	"atoll.dev/cluster"
 )
 
 var names = []string{"planes", "memory_mib", "eggs"}
@@ -25,7 +26,7 @@ func someDemand() *rapid.Generator[Demand] {
 	return rapid.Custom(func(t *rapid.T) Demand {
 		d := Demand{Amounts: amounts(0, 5).Draw(t, "amounts")}
 		if rapid.IntRange(0, 5).Draw(t, "named") == 0 {
-			d.Named = fmt.Sprintf("m%d", rapid.IntRange(0, 5).Draw(t, "name"))
+			d.Named = cluster.ManagementCluster(fmt.Sprintf("m%d", rapid.IntRange(0, 5).Draw(t, "name")))
 		}
 		if rapid.Bool().Draw(t, "selects") {
 			d.Selector = map[string]string{"zone": rapid.SampledFrom([]string{"a", "b"}).Draw(t, "zone")}
@@ -42,7 +43,8 @@ func someFleet() *rapid.Generator[[]ManagementCluster] {
 		fleet := make([]ManagementCluster, rapid.IntRange(0, 6).Draw(t, "clusters"))
 		for i := range fleet {
 			fleet[i] = ManagementCluster{
-				ID: fmt.Sprint(i), Name: fmt.Sprintf("m%d", i), Capacity: amounts(0, 12).Draw(
+				ID: cluster.ManagementClusterID(fmt.Sprint(i)), Name: cluster.ManagementCluster(fmt.Sprintf("m%d", i)),
+				Capacity: amounts(0, 12).Draw(
 					t, "capacity"), Reserved: Amounts{},
 				State: rapid.SampledFrom([]api.ManagementClusterState{api.Ready, api.Ready, api.Ready, api.Cordoned,
 					api.Draining, api.Lost, api.Unheard}).Draw(t, "state"),
@@ -70,7 +72,7 @@ func TestNoPlacementOverfills(t *testing.T) {
 			if fits := slices.ContainsFunc(e.Candidates, func(c api.Candidate) bool { return c.Fits }); fits != (i >= 0) {
 				t.Fatalf("chosen %d of %+v", i, e.Candidates)
 			}
-			if i >= 0 && e.Candidates[0].Name != fleet[i].Name {
+			if i >= 0 && cluster.ManagementCluster(e.Candidates[0].Name) != fleet[i].Name {
 				t.Fatalf("%s is chosen, and the best is %s", fleet[i].Name, e.Candidates[0].Name)
 			}
 			if i < 0 {
@@ -105,7 +107,8 @@ func TestADecisionIsTheSameForTheSameFleet(t *testing.T) {
 			t.Fatalf("%d and %d are chosen, and %s", i, j, diff)
 		}
 		for _, c := range candidates.Candidates {
-			if c.Fits && (c.Score > fleet[i].score(d) || c.Score == fleet[i].score(d) && c.Name < fleet[i].Name) {
+			if c.Fits && (c.Score > fleet[i].score(d) || c.Score == fleet[i].score(d) &&
+				cluster.ManagementCluster(c.Name) < fleet[i].Name) {
 				t.Fatalf("%s was taken with %d, and %s has %d", fleet[i].Name, fleet[i].score(d), c.Name, c.Score)
 			}
 		}
@@ -142,7 +145,7 @@ func TestTheReasonsAgainstEach(t *testing.T) {
 		Capacity: Amounts{"planes": 2, "memory_mib": 1000}}
 	with := func(name string, change func(*ManagementCluster)) ManagementCluster {
 		m := ready
-		m.Name = name
+		m.Name = cluster.ManagementCluster(name)
 		change(&m)
 		return m
 	}
@@ -226,7 +229,8 @@ func TestTheOwnersReasonHasNoInventory(t *testing.T) {
 func TestAnExplanationIsBounded(t *testing.T) {
 	fleet := make([]ManagementCluster, 1000)
 	for i := range fleet {
-		fleet[i] = ManagementCluster{Name: fmt.Sprintf("m%04d", i), State: api.Ready, Capacity: Amounts{"planes": 10},
+		fleet[i] = ManagementCluster{Name: cluster.ManagementCluster(fmt.Sprintf("m%04d", i)), State: api.Ready,
+			Capacity: Amounts{"planes": 10},
 			Reserved: Amounts{"planes": 10}}
 		if i%3 == 0 {
 			fleet[i].State = api.Cordoned

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	api "atoll.dev/api/fleet"
+	"atoll.dev/cluster"
 )
 
 // Explanation explains a decision, in a size that does not grow with the region.
@@ -101,7 +102,7 @@ func (o objection) text(m *ManagementCluster, d Demand) string {
 	case isLost:
 		return "lost: its agent was last heard " + m.Heard.UTC().Format(time.RFC3339)
 	case isOther:
-		return "the cluster is for " + d.Named
+		return "the cluster is for " + string(d.Named)
 	case isMislabeled:
 		return fmt.Sprintf("its label %s is %s, not %s", o.of, m.Labels[o.of], d.Selector[o.of])
 	case isOfVersion:
@@ -143,7 +144,7 @@ func explain(d Demand, fleet []ManagementCluster) Explanation {
 	e := Explanation{Considered: len(fleet), Candidates: make([]api.Candidate, len(nearest)),
 		Objections: make([]api.Objection, 0, len(counts))}
 	for i, r := range nearest {
-		c := api.Candidate{Name: r.m.Name, Fits: len(r.all) == 0, Score: r.score}
+		c := api.Candidate{Name: string(r.m.Name), Fits: len(r.all) == 0, Score: r.score}
 		for _, o := range r.all {
 			c.Reasons = append(c.Reasons, o.text(r.m, d))
 		}
@@ -166,12 +167,12 @@ func why(d Demand, e Explanation) string {
 	}
 	var parts []string
 	for _, c := range e.Candidates {
-		if d.Named == "" || c.Name == d.Named {
+		if d.Named == "" || cluster.ManagementCluster(c.Name) == d.Named {
 			parts = append(parts, c.Name+": "+strings.Join(c.Reasons, ", "))
 		}
 	}
 	if len(parts) == 0 {
-		return "there is no management cluster " + d.Named
+		return "there is no management cluster " + string(d.Named)
 	}
 	if more := e.Considered - len(parts); more > 0 && d.Named == "" {
 		parts = append(parts, fmt.Sprintf("and %d more", more))

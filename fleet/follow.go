@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"atoll.dev/api/clm"
+	"atoll.dev/cluster"
 	"atoll.dev/internal/pause"
 	"atoll.dev/store"
 )
@@ -91,7 +92,7 @@ func (f *Fleet) follow(ctx context.Context) error {
 	next := time.NewTimer(0) // of the next plan
 	defer next.Stop()
 	planned, took, due := time.Time{}, time.Duration(0), true
-	gone := map[string]bool{} // removed clusters whose placements orphanAll has not handled yet
+	gone := map[cluster.ID]bool{} // removed clusters whose placements orphanAll has not handled yet
 	for {
 		select {
 		case <-ctx.Done():
@@ -143,7 +144,7 @@ func (f *Fleet) readReports(ctx context.Context) {
 
 // orphanAll handles the placements of removed clusters, at most 100 at a time, and deletes these clusters from gone.
 // After an error they stay there for the next call.
-func (f *Fleet) orphanAll(ctx context.Context, gone map[string]bool) {
+func (f *Fleet) orphanAll(ctx context.Context, gone map[cluster.ID]bool) {
 	const most = 100
 	ids := make([]string, 0, min(most, len(gone)))
 	for cluster := range gone {
@@ -214,14 +215,14 @@ func (f *Fleet) show(ctx context.Context, b *board, d store.Document) bool {
 }
 
 // take applies a batch of the feed, and adds removed clusters to gone.
-func (f *Fleet) take(ctx context.Context, rounds []store.Round, gone map[string]bool) (news bool) {
+func (f *Fleet) take(ctx context.Context, rounds []store.Round, gone map[cluster.ID]bool) (news bool) {
 	f.shared.use(func(b *board) {
 		for _, r := range rounds {
 			for _, c := range r.Changes {
 				if c.Kind != kindCluster {
 					news = f.show(ctx, b, c.Document) || news
 				} else {
-					gone[c.ID] = true
+					gone[cluster.ID(c.ID)] = true
 				}
 			}
 		}
@@ -260,14 +261,14 @@ func (f *Fleet) request(ctx context.Context, asks []waiter, now time.Time, reaso
 	ctx = store.WithActor(ctx, store.Actor{Principal: "system:fleet"})
 	return f.store.Tx(ctx, func(tx *store.Tx) error {
 		for _, w := range asks {
-			cluster, err := tx.Get(ctx, kindCluster, w.cluster)
+			cluster, err := tx.Get(ctx, kindCluster, string(w.cluster))
 			if errors.Is(err, store.ErrNotFound) || err == nil && cluster.DeletedAt != nil && w.waits() {
 				continue
 			}
 			if err != nil {
 				return err
 			}
-			spec, err := json.Marshal(clm.ReconcileRequest{Kind: string(kindCluster), ID: w.cluster, Reason: reason,
+			spec, err := json.Marshal(clm.ReconcileRequest{Kind: string(kindCluster), ID: string(w.cluster), Reason: reason,
 				RequestedTime: now.UTC().Truncate(time.Microsecond)})
 			if err != nil {
 				return err
@@ -284,7 +285,7 @@ func (f *Fleet) request(ctx context.Context, asks []waiter, now time.Time, reaso
 			if err != nil {
 				return err
 			}
-			if err := tx.Record(ctx, "reconcile", kindCluster, w.cluster, cluster.Scope, note); err != nil {
+			if err := tx.Record(ctx, "reconcile", kindCluster, string(w.cluster), cluster.Scope, note); err != nil {
 				return err
 			}
 		}
@@ -303,8 +304,8 @@ func (f *Fleet) gauge() {
 	m.reserved.Reset()
 	for _, mc := range hosts {
 		for name, n := range mc.Capacity {
-			m.capacity.WithLabelValues(mc.Name, name).Set(float64(n))
-			m.reserved.WithLabelValues(mc.Name, name).Set(float64(mc.Reserved[name]))
+			m.capacity.WithLabelValues(string(mc.Name), name).Set(float64(n))
+			m.reserved.WithLabelValues(string(mc.Name), name).Set(float64(mc.Reserved[name]))
 		}
 	}
 }

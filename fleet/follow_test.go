@@ -14,6 +14,7 @@ import (
 	"atoll.dev/api/clm"
 	api "atoll.dev/api/fleet"
 	"atoll.dev/client/remote"
+	"atoll.dev/cluster"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/store"
 )
@@ -36,8 +37,8 @@ func (b *bed) adapt() (asked func() int) {
 				mu.Lock()
 				n++
 				mu.Unlock()
-				if p, err := b.Placement(ctx, id); err == nil && p.State == api.Waiting {
-					_, err = b.Place(ctx, id)
+				if p, err := b.Placement(ctx, cluster.ID(id)); err == nil && p.State == api.Waiting {
+					_, err = b.Place(ctx, cluster.ID(id))
 					if remote.StatusOf(err) >= 500 {
 						b.t.Error(err)
 					}
@@ -66,7 +67,7 @@ func TestAWaitingClusterGoesOnWhenThereIsRoom(t *testing.T) {
 	goesOn := func(what, id string) {
 		t.Helper()
 		b.eventually(what+": the cluster goes on", func() bool {
-			p, err := b.Placement(ctx, id)
+			p, err := b.Placement(ctx, cluster.ID(id))
 			return err == nil && p.State == api.Placed && p.ManagementCluster == "one" && p.Reason == ""
 		})
 	}
@@ -95,7 +96,7 @@ func TestAWaitingClusterGoesOnWhenThereIsRoom(t *testing.T) {
 	if _, err := b.Delete(ctx, clustersOf, first, ""); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.Release(ctx, first); err != nil {
+	if err := b.Release(ctx, cluster.ID(first)); err != nil {
 		t.Fatal(err)
 	}
 	goesOn("a placement is released", fifth)
@@ -126,7 +127,7 @@ func TestNoStormOfThoseThatWait(t *testing.T) {
 	b.mc("one", fmt.Sprintf(`{"capacity":{"planes":%d}}`, room), nil)
 	placed := func() (names []string) {
 		for _, id := range ids {
-			p, err := b.Placement(t.Context(), id)
+			p, err := b.Placement(t.Context(), cluster.ID(id))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -160,7 +161,7 @@ func TestTheSweepFindsWhatWasMissed(t *testing.T) {
 	err := b.fleet.store.Tx(ctx, func(tx *store.Tx) error {
 		d := store.Document{Kind: KindPlacement, ID: placementID("gone")}
 		p := placement{placementWanted{"gone", Demand{Amounts: Amounts{"planes": 1}}}, placementMade{State: api.Placed,
-			ManagementCluster: "one", ManagementClusterID: one}}
+			ManagementCluster: "one", ManagementClusterID: cluster.ManagementClusterID(one)}}
 		if err := p.into(&d); err != nil {
 			return err
 		}
@@ -168,8 +169,8 @@ func TestTheSweepFindsWhatWasMissed(t *testing.T) {
 			return err
 		}
 		return errors.Join(
-			setSum(ctx, tx, one, sum{9, Amounts{"planes": 4, "memory_mib": 350}}),
-			setSum(ctx, tx, two, sum{1, Amounts{"planes": 1}}))
+			setSum(ctx, tx, cluster.ManagementClusterID(one), sum{9, Amounts{"planes": 4, "memory_mib": 350}}),
+			setSum(ctx, tx, cluster.ManagementClusterID(two), sum{1, Amounts{"planes": 1}}))
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -187,7 +188,7 @@ func TestTheSweepFindsWhatWasMissed(t *testing.T) {
 	if mended, err := b.fleet.compareSums(ctx); err != nil || mended != 0 {
 		t.Errorf("a second look mends %d, %v", mended, err)
 	}
-	if p, err := b.Placement(ctx, kept); err != nil || p.ManagementCluster != "one" {
+	if p, err := b.Placement(ctx, cluster.ID(kept)); err != nil || p.ManagementCluster != "one" {
 		t.Errorf("the other placement: %+v, %v", p, err)
 	}
 }

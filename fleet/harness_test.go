@@ -20,6 +20,7 @@ import (
 	"atoll.dev/client/clmclient"
 	"atoll.dev/client/remote"
 	server "atoll.dev/clm"
+	"atoll.dev/cluster"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/store"
 )
@@ -158,15 +159,15 @@ func (b *bed) heard(id string, yes bool) {
 	}
 	b.eventually("the board has the report", func() (has bool) {
 		b.fleet.shared.use(func(board *board) {
-			has = !board.mcs[id].reportTime().Before(at.Truncate(time.Millisecond))
+			has = !board.mcs[cluster.ManagementClusterID(id)].reportTime().Before(at.Truncate(time.Millisecond))
 		})
 		return has
 	})
 }
 
-func (b *bed) place(cluster string) api.Placement {
+func (b *bed) place(id string) api.Placement {
 	b.t.Helper()
-	p, err := b.Place(b.t.Context(), cluster)
+	p, err := b.Place(b.t.Context(), cluster.ID(id))
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"atoll.dev/api/clm"
 	api "atoll.dev/api/fleet"
+	"atoll.dev/cluster"
 	"atoll.dev/internal/rest"
 	"atoll.dev/store"
 )
@@ -46,17 +47,17 @@ type handlers struct {
 }
 
 // checkTenant answers "not found" to a caller of another tenant than the cluster's.
-func (h *handlers) checkTenant(ctx context.Context, cluster store.Document) error {
+func (h *handlers) checkTenant(ctx context.Context, owner store.Document) error {
 	tenant := h.tenant(ctx)
 	if tenant == nil {
 		return nil
 	}
 	var wire clm.Resource
-	if err := json.Unmarshal(cluster.Wire, &wire); err != nil {
-		return fmt.Errorf("reading Cluster %s: %w", cluster.ID, err)
+	if err := json.Unmarshal(owner.Wire, &wire); err != nil {
+		return fmt.Errorf("reading Cluster %s: %w", owner.ID, err)
 	}
 	if !maps.Equal(tenant, wire.Tenancy) {
-		return noCluster(cluster.ID)
+		return noCluster(cluster.ID(owner.ID))
 	}
 	return nil
 }
@@ -70,13 +71,13 @@ func (h *handlers) ours(ctx context.Context) error {
 }
 
 func (h *handlers) get(w http.ResponseWriter, r *http.Request) error {
-	ctx, id := r.Context(), r.PathValue("id")
-	cluster, err := h.f.store.Get(ctx, kindCluster, id)
+	ctx, id := r.Context(), cluster.ID(r.PathValue("id"))
+	owner, err := h.f.store.Get(ctx, kindCluster, string(id))
 	if errors.Is(err, store.ErrNotFound) {
 		return noCluster(id)
 	}
 	if err == nil {
-		err = h.checkTenant(ctx, cluster)
+		err = h.checkTenant(ctx, owner)
 	}
 	if err != nil {
 		return err
@@ -107,7 +108,7 @@ func (h *handlers) place(w http.ResponseWriter, r *http.Request) error {
 	if err := h.ours(ctx); err != nil {
 		return err
 	}
-	d, err := h.f.place(ctx, r.PathValue("id"))
+	d, err := h.f.place(ctx, cluster.ID(r.PathValue("id")))
 	if err != nil {
 		return err
 	}
@@ -123,7 +124,7 @@ func (h *handlers) release(w http.ResponseWriter, r *http.Request) error {
 	if len(reason) > maxReason {
 		return reasonTooLong()
 	}
-	_, err := h.f.release(ctx, id, reason, func(cluster *store.Document, p placement) error {
+	_, err := h.f.release(ctx, cluster.ID(id), reason, func(cluster *store.Document, p placement) error {
 		switch {
 		case cluster != nil && cluster.DeletedAt == nil && p.State == api.Placed:
 			return rest.Errorf(http.StatusConflict, codeState,
@@ -154,7 +155,7 @@ func (h *handlers) listOrphans(w http.ResponseWriter, r *http.Request) error {
 	if err := h.ours(r.Context()); err != nil {
 		return err
 	}
-	items, err := h.f.orphans(r.Context(), r.URL.Query().Get("management_cluster"))
+	items, err := h.f.orphans(r.Context(), cluster.ManagementCluster(r.URL.Query().Get("management_cluster")))
 	if err != nil {
 		return err
 	}
@@ -174,7 +175,8 @@ func (h *handlers) endOrphan(w http.ResponseWriter, r *http.Request) error {
 	case len(reason) > maxReason:
 		return reasonTooLong()
 	}
-	if err := h.f.endOrphan(r.Context(), q.Get("management_cluster"), r.PathValue("id"), reason); err != nil {
+	if err := h.f.endOrphan(r.Context(), cluster.ManagementCluster(q.Get("management_cluster")), r.PathValue("id"),
+		reason); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusAccepted)
@@ -211,7 +213,7 @@ func (h *handlers) getUsage(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return err
 		}
-		s, err := readSum(r.Context(), tx, id)
+		s, err := readSum(r.Context(), tx, cluster.ManagementClusterID(id))
 		m = h.f.host(d, time.Now())
 		m.Reserved, m.Placements = s.reserved, s.placements
 		return err
@@ -231,7 +233,7 @@ func (f *Fleet) usage(ctx context.Context) ([]ManagementCluster, error) {
 
 func usageOf(m ManagementCluster) api.Usage {
 	u := api.Usage{
-		ID: m.ID, Name: m.Name, State: m.State, Labels: m.Labels, Versions: m.Versions,
+		ID: string(m.ID), Name: string(m.Name), State: m.State, Labels: m.Labels, Versions: m.Versions,
 		Capacity: m.Capacity, Reserved: m.Reserved, Free: Amounts{}, Placements: m.Placements,
 	}
 	if !m.Heard.IsZero() {
@@ -258,7 +260,7 @@ func (f *Fleet) Needed(ctx context.Context, tx *store.Tx, d store.Document) erro
 	if d.Kind != kindMC {
 		return nil
 	}
-	s, err := readSum(ctx, tx, d.ID)
+	s, err := readSum(ctx, tx, cluster.ManagementClusterID(d.ID))
 	if err != nil {
 		return err
 	}

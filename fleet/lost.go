@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"slices"
 	"time"
+
+	"atoll.dev/cluster"
 )
 
 // A lost management cluster sends no status of its clusters. Their adapters report the loss, and its end,
@@ -23,7 +25,7 @@ func (r reading) lost() bool {
 }
 
 // setLost records whether a management cluster is lost.
-func (b *board) setLost(mc string, lost bool) {
+func (b *board) setLost(mc cluster.ManagementClusterID, lost bool) {
 	if b.lost[mc] == lost {
 		return
 	}

@@ -10,6 +10,7 @@ import (
 
 	api "atoll.dev/api/fleet"
 	"atoll.dev/client/remote"
+	"atoll.dev/cluster"
 )
 
 // Anything in any order, against a model: what is placed never moves, whatever
@@ -86,7 +87,7 @@ func TestPlacementsAgainstAModel(t *testing.T) {
 			_, err := b.Delete(ctx, clustersOf, id, "")
 			check("deleting", err)
 			if random.IntN(2) == 0 {
-				check("releasing", b.Release(ctx, id))
+				check("releasing", b.Release(ctx, cluster.ID(id)))
 			} else { // fleet finds out
 				check("ending", b.ForceDelete(ctx, clustersOf, id, "a test"))
 				left := api.PlacementState("")
@@ -94,7 +95,7 @@ func TestPlacementsAgainstAModel(t *testing.T) {
 					left = api.Orphaned // until its management cluster, or an operator, says that nothing is left
 				}
 				b.eventually("it is found", func() bool { return b.placementState(id) == left })
-				check("freeing", b.Free(ctx, id, "a test"))
+				check("freeing", b.Free(ctx, cluster.ID(id), "a test"))
 			}
 			delete(places, id)
 			ids = slices.Delete(ids, i, i+1)
@@ -127,7 +128,7 @@ func TestPlacementsAgainstAModel(t *testing.T) {
 		}
 	}
 	for id, at := range places {
-		p, err := b.Placement(ctx, id)
+		p, err := b.Placement(ctx, cluster.ID(id))
 		if remote.StatusOf(err) == 404 && at == "" {
 			continue
 		}

@@ -15,6 +15,7 @@ import (
 	api "atoll.dev/api/fleet"
 	"atoll.dev/api/work"
 	"atoll.dev/client/remote"
+	"atoll.dev/cluster"
 	"atoll.dev/internal/rest"
 	"atoll.dev/store"
 )
@@ -44,7 +45,7 @@ func (f *Fleet) watchOrphans(ctx context.Context) {
 	}
 	tick := time.NewTicker(f.opts.OrphansEvery)
 	defer tick.Stop()
-	known := map[string]*sighting{} // by cluster
+	known := map[cluster.ID]*sighting{} // by cluster
 	for {
 		f.looks.Add(1)
 		f.checkOrphans(ctx, known)
@@ -63,9 +64,9 @@ type sighting struct {
 }
 
 // checkOrphans checks the orphaned placements whose last check is the oldest.
-func (f *Fleet) checkOrphans(ctx context.Context, known map[string]*sighting) {
+func (f *Fleet) checkOrphans(ctx context.Context, known map[cluster.ID]*sighting) {
 	orphans := f.orphaned()
-	there := make(map[string]bool, len(orphans))
+	there := make(map[cluster.ID]bool, len(orphans))
 	for _, o := range orphans {
 		there[o.cluster] = true
 		if known[o.cluster] == nil {
@@ -81,15 +82,15 @@ func (f *Fleet) checkOrphans(ctx context.Context, known map[string]*sighting) {
 		return known[a.cluster].looked.Compare(
 			known[b.cluster].looked)
 	})
-	unknown := map[string][]Work{} // by management cluster
+	unknown := map[cluster.ManagementCluster][]Work{} // by management cluster
 	failed := 0
 	for _, o := range orphans[:min(len(orphans), maxLooks)] {
 		seen := known[o.cluster]
 		seen.looked = time.Now()
 		err := f.checkOrphan(ctx, o, seen, unknown)
 		if err != nil && ctx.Err() == nil && failed == 0 {
-			f.log.LogAttrs(ctx, slog.LevelWarn, "what is left of a cluster that is gone cannot be told",
-				slog.String("cluster", o.cluster), slog.Any("error", err))
+			f.log.LogAttrs(ctx, slog.LevelWarn, "the works of a removed cluster were not checked",
+				slog.String("cluster", string(o.cluster)), slog.Any("error", err))
 		}
 		if failed += count(err != nil); failed == maxFailures {
 			return // Maestro does not answer
@@ -99,15 +100,16 @@ func (f *Fleet) checkOrphans(ctx context.Context, known map[string]*sighting) {
 
 // orphanedPlacement is a placement without a cluster, and whether its management cluster is connected.
 type orphanedPlacement struct {
-	cluster, mc string
-	since       time.Time
-	heard       bool
+	cluster cluster.ID
+	mc      cluster.ManagementCluster
+	since   time.Time
+	heard   bool
 }
 
 // checkOrphan releases the placement of a removed cluster that has no works left, and ends its works where
 // the operator has set EndOrphansAfter.
 func (f *Fleet) checkOrphan(ctx context.Context, o orphanedPlacement, seen *sighting,
-	unknown map[string][]Work) error {
+	unknown map[cluster.ManagementCluster][]Work) error {
 	works, err := f.worksOf(ctx, o, unknown)
 	if err != nil {
 		return err
@@ -127,7 +129,7 @@ func (f *Fleet) checkOrphan(ctx context.Context, o orphanedPlacement, seen *sigh
 	if now.Sub(seen.absent) < f.opts.ConfirmAfter {
 		return nil
 	}
-	released, err := f.release(ctx, o.cluster, "nothing of it is left on "+o.mc,
+	released, err := f.release(ctx, o.cluster, "nothing of it is left on "+string(o.mc),
 		func(c *store.Document, p placement) error {
 			if c != nil || p.State != api.Orphaned {
 				return errAlive
@@ -146,7 +148,8 @@ func (f *Fleet) checkOrphan(ctx context.Context, o orphanedPlacement, seen *sigh
 // worksOf are the works of a cluster, and the one among those that only its
 // agent knows that has its HostedCluster. unknown keeps what was read of
 // management clusters.
-func (f *Fleet) worksOf(ctx context.Context, o orphanedPlacement, unknown map[string][]Work) (all []Work, err error) {
+func (f *Fleet) worksOf(ctx context.Context, o orphanedPlacement,
+	unknown map[cluster.ManagementCluster][]Work) (all []Work, err error) {
 	err = f.opts.Works.Each(ctx, o.cluster, "", func(batch []Work) error {
 		all = append(all, batch...)
 		return nil
@@ -162,7 +165,7 @@ func (f *Fleet) worksOf(ctx context.Context, o orphanedPlacement, unknown map[st
 		unknown[o.mc] = held
 	}
 	for _, u := range held {
-		if work.ID(u.ID) == work.BundleID(f.opts.WorkSource, work.Consumer(o.mc), hostedClusterWork+o.cluster) {
+		if u.ID == work.BundleID(f.opts.WorkSource, work.Consumer(o.mc), hostedClusterWork+string(o.cluster)) {
 			u.Cluster = o.cluster
 			all = append(all, u)
 		}
@@ -190,21 +193,21 @@ func (f *Fleet) endWorks(ctx context.Context, works []Work, reason string) error
 		if err != nil {
 			return err
 		}
-		note, err := json.Marshal(map[string]string{"reason": reason, "work": w.ID, "name": w.Name,
-			"management_cluster": w.ManagementCluster})
+		note, err := json.Marshal(map[string]string{"reason": reason, "work": string(w.ID), "name": w.Name,
+			"management_cluster": string(w.ManagementCluster)})
 		if err != nil {
 			return err
 		}
-		id := cmp.Or(w.Cluster, w.ID)
+		id := cmp.Or(string(w.Cluster), string(w.ID))
 		if err := f.store.Tx(ctx, func(tx *store.Tx) error {
 			return tx.Record(ctx, actionEndOrphan, kindCluster, id, "",
 				note)
 		}); err != nil {
 			return fmt.Errorf("recording that work %s was ended: %w", w.ID, err)
 		}
-		f.log.LogAttrs(ctx, slog.LevelInfo, "a work without an owner is ended", slog.String("work", w.ID),
-			slog.String("management_cluster", w.ManagementCluster),
-			slog.String("cluster", w.Cluster), slog.String("by", actor.Principal), slog.String("reason", reason))
+		f.log.LogAttrs(ctx, slog.LevelInfo, "a work without an owner is ended", slog.String("work", string(w.ID)),
+			slog.String("management_cluster", string(w.ManagementCluster)),
+			slog.String("cluster", string(w.Cluster)), slog.String("by", actor.Principal), slog.String("reason", reason))
 	}
 	return nil
 }
@@ -216,12 +219,12 @@ const (
 )
 
 // orphans lists what has no owner, on one management cluster or on all ("").
-func (f *Fleet) orphans(ctx context.Context, mc string) ([]api.Orphan, error) {
+func (f *Fleet) orphans(ctx context.Context, mc cluster.ManagementCluster) ([]api.Orphan, error) {
 	if f.opts.Works == nil {
 		return nil, errNoWorks
 	}
 	list := []api.Orphan{}
-	seen := map[string]bool{} // clusters of which there are works
+	seen := map[cluster.ID]bool{} // clusters of which there are works
 	err := f.opts.Works.Each(ctx, "", mc, func(batch []Work) error {
 		alive, err := f.alive(ctx, batch)
 		if err != nil {
@@ -248,8 +251,9 @@ func (f *Fleet) orphans(ctx context.Context, mc string) ([]api.Orphan, error) {
 		return nil, err
 	}
 	for _, w := range unknown {
-		list = append(list, api.Orphan{ID: w.ID, Kind: api.UnknownWork, ManagementCluster: w.ManagementCluster,
-			What: []string{}, Size: Amounts{}, Since: w.Since})
+		list = append(list, api.Orphan{ID: string(w.ID), Kind: api.UnknownWork,
+			ManagementCluster: string(w.ManagementCluster),
+			What:              []string{}, Size: Amounts{}, Since: w.Since})
 	}
 	held, err := f.reservations(ctx, mc, seen)
 	if err != nil {
@@ -264,14 +268,14 @@ func (f *Fleet) orphans(ctx context.Context, mc string) ([]api.Orphan, error) {
 }
 
 // alive says which of the clusters of works exist.
-func (f *Fleet) alive(ctx context.Context, works []Work) (map[string]bool, error) {
-	ids := make([]string, 0, len(works))
+func (f *Fleet) alive(ctx context.Context, works []Work) (map[cluster.ID]bool, error) {
+	ids := make([]cluster.ID, 0, len(works))
 	for _, w := range works {
 		ids = append(ids, w.Cluster)
 	}
 	slices.Sort(ids)
 	ids = slices.Compact(ids)
-	alive := map[string]bool{}
+	alive := map[cluster.ID]bool{}
 	q := store.Query{Kind: kindCluster, Where: store.Fragment{SQL: "d.id = any($1)", Args: []any{ids}},
 		Limit: max(1, len(ids)), Deletion: store.WithDeleting, WireOnly: true}
 	page, err := f.store.List(ctx, q)
@@ -279,7 +283,7 @@ func (f *Fleet) alive(ctx context.Context, works []Work) (map[string]bool, error
 		return nil, fmt.Errorf("looking for the owners of works: %w", err)
 	}
 	for _, d := range page.Documents {
-		alive[d.ID] = true
+		alive[cluster.ID(d.ID)] = true
 	}
 	return alive, nil
 }
@@ -293,7 +297,8 @@ func (f *Fleet) orphanOf(ctx context.Context, w Work) (o api.Orphan, err error) 
 	if ok {
 		w.Objects = full.Objects
 	}
-	o = api.Orphan{ID: w.ID, Kind: api.Work, ManagementCluster: w.ManagementCluster, ClusterID: w.Cluster, Name: w.Name,
+	o = api.Orphan{ID: string(w.ID), Kind: api.Work, ManagementCluster: string(w.ManagementCluster),
+		ClusterID: string(w.Cluster), Name: w.Name,
 		What: append([]string{}, w.Objects...), Size: Amounts{}, Since: w.Since, EndingSince: w.Deleting}
 	for _, object := range w.Objects {
 		if strings.HasPrefix(object, "HostedCluster ") {
@@ -309,8 +314,8 @@ func (f *Fleet) orphanOf(ctx context.Context, w Work) (o api.Orphan, err error) 
 
 // removal is when a cluster was removed, and by whom; "" where CLM has no record
 // of that.
-func (f *Fleet) removal(ctx context.Context, cluster string) (at time.Time, by string, err error) {
-	records, err := f.store.History(ctx, store.HistoryQuery{Kind: kindCluster, ID: cluster, Limit: 20})
+func (f *Fleet) removal(ctx context.Context, cluster cluster.ID) (at time.Time, by string, err error) {
+	records, err := f.store.History(ctx, store.HistoryQuery{Kind: kindCluster, ID: string(cluster), Limit: 20})
 	if err != nil {
 		return at, "", fmt.Errorf("reading the history of cluster %s: %w", cluster, err)
 	}
@@ -323,7 +328,8 @@ func (f *Fleet) removal(ctx context.Context, cluster string) (at time.Time, by s
 }
 
 // reservations are the orphaned placements of which there are no works.
-func (f *Fleet) reservations(ctx context.Context, mc string, worked map[string]bool) (list []api.Orphan, err error) {
+func (f *Fleet) reservations(ctx context.Context, mc cluster.ManagementCluster,
+	worked map[cluster.ID]bool) (list []api.Orphan, err error) {
 	q := store.Query{Kind: KindPlacement, Where: store.Fragment{SQL: "d.status->>'state' = $1",
 		Args: []any{string(api.Orphaned)}}, Limit: maxOrphansShown}
 	page, err := f.store.List(ctx, q)
@@ -338,8 +344,8 @@ func (f *Fleet) reservations(ctx context.Context, mc string, worked map[string]b
 		if worked[p.ClusterID] || mc != "" && mc != p.ManagementCluster {
 			continue
 		}
-		o := api.Orphan{ID: p.ClusterID, Kind: api.Reservation, ManagementCluster: p.ManagementCluster,
-			ClusterID: p.ClusterID, What: []string{}, Size: p.reserved(), RemovedBy: p.RemovedBy}
+		o := api.Orphan{ID: string(p.ClusterID), Kind: api.Reservation, ManagementCluster: string(p.ManagementCluster),
+			ClusterID: string(p.ClusterID), What: []string{}, Size: p.reserved(), RemovedBy: p.RemovedBy}
 		if p.OrphanedTime != nil {
 			o.Since = *p.OrphanedTime
 		}
@@ -350,16 +356,16 @@ func (f *Fleet) reservations(ctx context.Context, mc string, worked map[string]b
 
 // endOrphan ends one work without an owner, or all works of a cluster that is
 // gone.
-func (f *Fleet) endOrphan(ctx context.Context, mc, id, reason string) error {
+func (f *Fleet) endOrphan(ctx context.Context, mc cluster.ManagementCluster, id, reason string) error {
 	if f.opts.Works == nil {
 		return errNoWorks
 	}
 	var works []Work
-	if w, ok, err := f.opts.Works.Get(ctx, mc, id); err != nil {
+	if w, ok, err := f.opts.Works.Get(ctx, mc, work.ID(id)); err != nil {
 		return err
 	} else if ok {
 		works = []Work{w}
-	} else if err := f.opts.Works.Each(ctx, id, mc, func(batch []Work) error {
+	} else if err := f.opts.Works.Each(ctx, cluster.ID(id), mc, func(batch []Work) error {
 		works = append(works, batch...)
 		return nil
 	}); err != nil {

@@ -12,6 +12,7 @@ import (
 
 	api "atoll.dev/api/fleet"
 	"atoll.dev/api/work"
+	"atoll.dev/cluster"
 	"atoll.dev/internal/pgtest"
 )
 
@@ -19,18 +20,18 @@ import (
 // is ordered goes when its agent confirms.
 type works struct {
 	mu    sync.Mutex
-	all   map[string]Work
+	all   map[work.ID]Work
 	ended []string // "WORK REASON"
 	fails error
 }
 
-func (w *works) put(work Work) {
+func (w *works) put(held Work) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.all == nil {
-		w.all = map[string]Work{}
+		w.all = map[work.ID]Work{}
 	}
-	w.all[work.ID] = work
+	w.all[held.ID] = held
 }
 
 // confirm has the agents confirm all deletions that are ordered.
@@ -55,9 +56,9 @@ func (w *works) found(which func(Work) bool) (found []Work, err error) {
 	return found, w.fails
 }
 
-func (w *works) Each(_ context.Context, cluster, mc string, f func([]Work) error) error {
+func (w *works) Each(_ context.Context, owner cluster.ID, mc cluster.ManagementCluster, f func([]Work) error) error {
 	found, err := w.found(func(x Work) bool {
-		return x.Known && (cluster == "" || x.Cluster == cluster) && (mc == "" || x.ManagementCluster == mc)
+		return x.Known && (owner == "" || x.Cluster == owner) && (mc == "" || x.ManagementCluster == mc)
 	})
 	if err != nil {
 		return err
@@ -65,31 +66,35 @@ func (w *works) Each(_ context.Context, cluster, mc string, f func([]Work) error
 	return f(found)
 }
 
-func (w *works) Unknown(_ context.Context, mc string) ([]Work, error) {
-	return w.found(func(x Work) bool { return !x.Known && (mc == "" || x.ManagementCluster == mc) })
+func (w *works) Unknown(_ context.Context, mc cluster.ManagementCluster) ([]Work, error) {
+	return w.found(func(x Work) bool {
+		return !x.Known && (mc == "" || x.ManagementCluster == mc)
+	})
 }
 
-func (w *works) Get(_ context.Context, mc, id string) (Work, bool, error) {
-	found, err := w.found(func(x Work) bool { return x.ID == id && (mc == "" || x.ManagementCluster == mc) })
+func (w *works) Get(_ context.Context, mc cluster.ManagementCluster, id work.ID) (Work, bool, error) {
+	found, err := w.found(func(x Work) bool {
+		return x.ID == id && (mc == "" || x.ManagementCluster == mc)
+	})
 	if err != nil || len(found) == 0 {
 		return Work{}, false, err
 	}
 	return found[0], true, nil
 }
 
-func (w *works) End(_ context.Context, work Work, reason string) error {
+func (w *works) End(_ context.Context, ended Work, reason string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.ended = append(w.ended, work.ID+" "+reason)
+	w.ended = append(w.ended, string(ended.ID)+" "+reason)
 	now := time.Now()
-	work.Deleting = &now
-	w.all[work.ID] = work
+	ended.Deleting = &now
+	w.all[ended.ID] = ended
 	return nil
 }
 
-func plane(id, cluster string) Work {
-	return Work{ID: id, ManagementCluster: "one", Name: "work-" + cluster, Cluster: cluster, Known: true,
-		Since: time.Now(), Objects: []string{"Namespace clusters-" + cluster, "HostedCluster clusters-" + cluster +
+func plane(id work.ID, owner string) Work {
+	return Work{ID: id, ManagementCluster: "one", Name: "work-" + owner, Cluster: cluster.ID(owner), Known: true,
+		Since: time.Now(), Objects: []string{"Namespace clusters-" + owner, "HostedCluster clusters-" + owner +
 			"/hc"}}
 }
 
@@ -143,7 +148,7 @@ func TestI9RoomIsFreeWhenTheManagementClusterSaysSo(t *testing.T) {
 	if p := b.place(waits); p.State != api.Waiting {
 		t.Fatalf("the room of what still runs is given to another: %+v", p)
 	}
-	fails(t, "giving its room back without a word", b.Release(ctx, id), 409, codeState)
+	fails(t, "giving its room back without a word", b.Release(ctx, cluster.ID(id)), 409, codeState)
 	fails(t, "ending what has an owner", b.EndOrphan(ctx, "one", "w-kept", "no"), 409, codeState)
 	fails(t, "ending what is not there", b.EndOrphan(ctx, "one", "nothing", "no"), 404, codeNotFound)
 	fails(t, "ending without a reason", b.EndOrphan(ctx, "one", "w-1", ""), 400, codeInvalid)
@@ -184,9 +189,9 @@ func TestI9RoomIsFreeWhenTheManagementClusterSaysSo(t *testing.T) {
 	}
 }
 
-func (b *bed) placementState(cluster string) api.PlacementState {
+func (b *bed) placementState(id string) api.PlacementState {
 	b.t.Helper()
-	d, err := b.fleet.store.Get(b.t.Context(), KindPlacement, placementID(cluster))
+	d, err := b.fleet.store.Get(b.t.Context(), KindPlacement, placementID(cluster.ID(id)))
 	if err != nil {
 		return ""
 	}
@@ -225,7 +230,7 @@ func TestI9SilenceFreesNothing(t *testing.T) {
 	w.fails = nil
 	w.mu.Unlock()
 	held("without its agent")
-	unknown := Work{ID: string(work.BundleID("hosted-cluster", "one", "work-"+id)), ManagementCluster: "one",
+	unknown := Work{ID: work.BundleID("hosted-cluster", "one", "work-"+id), ManagementCluster: "one",
 		Since: time.Now()}
 	w.put(unknown)
 	b.heard(one, true)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	api "atoll.dev/api/fleet"
+	"atoll.dev/cluster"
 	"atoll.dev/store"
 )
 
@@ -21,25 +22,27 @@ func Kinds() []store.KindSpec {
 
 // placementID returns the id of a cluster's placement. It differs from the cluster's id, because CLM finds
 // resources of unknown kind by their ids.
-func placementID(cluster string) string { return "placement-" + cluster }
+func placementID(cluster cluster.ID) string { return "placement-" + string(cluster) }
 
 // clusterOf returns the cluster of a placement's id.
-func clusterOf(placement string) string { return strings.TrimPrefix(placement, "placement-") }
+func clusterOf(placement string) cluster.ID {
+	return cluster.ID(strings.TrimPrefix(placement, "placement-"))
+}
 
 // placementWanted is a placement's spec: its cluster and demand.
 type placementWanted struct {
-	ClusterID string `json:"cluster_id"`
-	Demand    Demand `json:"demand"`
+	ClusterID cluster.ID `json:"cluster_id"`
+	Demand    Demand     `json:"demand"`
 }
 
 // placementMade is its status.
 type placementMade struct {
 	State api.PlacementState `json:"state"`
 	// The management cluster's name and id, "" while it waits.
-	ManagementCluster   string    `json:"management_cluster"`
-	ManagementClusterID string    `json:"management_cluster_id"`
-	DecidedTime         time.Time `json:"decided_time"`
-	Message             string    `json:"message,omitempty"` // why it waits, in words for its owner
+	ManagementCluster   cluster.ManagementCluster   `json:"management_cluster"`
+	ManagementClusterID cluster.ManagementClusterID `json:"management_cluster_id"`
+	DecidedTime         time.Time                   `json:"decided_time"`
+	Message             string                      `json:"message,omitempty"` // why it waits, in words for its owner
 	// When fleet found that the cluster does not exist any more, and who removed it; nil: it exists.
 	OrphanedTime *time.Time `json:"orphaned_time,omitempty"`
 	RemovedBy    string     `json:"removed_by,omitempty"`
@@ -69,8 +72,8 @@ func placementOf(d store.Document) (p placement, err error) {
 // reserving has the members of a placement that the board keeps.
 type reserving struct {
 	placementWanted
-	ManagementClusterID string     `json:"management_cluster_id"`
-	OrphanedTime        *time.Time `json:"orphaned_time"`
+	ManagementClusterID cluster.ManagementClusterID `json:"management_cluster_id"`
+	OrphanedTime        *time.Time                  `json:"orphaned_time"`
 }
 
 // reservationOf decodes a placement without its explanation, for the board.
@@ -105,7 +108,8 @@ func render(d store.Document) ([]byte, error) {
 		return nil, err
 	}
 	wire := api.Placement{
-		ClusterID: p.ClusterID, State: p.State, ManagementCluster: p.ManagementCluster, Reserved: p.reserved(),
+		ClusterID: string(p.ClusterID), State: p.State, ManagementCluster: string(p.ManagementCluster),
+		Reserved:    p.reserved(),
 		DecidedTime: p.DecidedTime, Decision: &p.Explanation,
 	}
 	if p.State == api.Waiting {
@@ -116,6 +120,6 @@ func render(d store.Document) ([]byte, error) {
 
 // forTenant returns a placement without inventory, for the cluster's owner.
 func (p placement) forTenant() api.Placement {
-	return api.Placement{ClusterID: p.ClusterID, State: p.State, Reserved: Amounts{}, DecidedTime: p.DecidedTime,
+	return api.Placement{ClusterID: string(p.ClusterID), State: p.State, Reserved: Amounts{}, DecidedTime: p.DecidedTime,
 		Message: p.Message}
 }

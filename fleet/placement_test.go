@@ -10,6 +10,7 @@ import (
 
 	"atoll.dev/api/clm"
 	api "atoll.dev/api/fleet"
+	"atoll.dev/cluster"
 	"atoll.dev/internal/pgtest"
 )
 
@@ -22,7 +23,7 @@ func TestAClusterIsPlacedStaysAndIsReleased(t *testing.T) {
 		"abc",
 		`{"placement":{"selector":{"zone":"a"}},"hostedCluster":{"release":{"image":"atoll.dev/release:1.36.3"}}}`)
 
-	_, err := b.Placement(ctx, id)
+	_, err := b.Placement(ctx, cluster.ID(id))
 	fails(t, "a placement before there is one", err, 404, codeNotFound)
 	p := b.place(id)
 	is(t, "the placement", fmt.Sprintln(p.State, p.ManagementCluster, p.Reserved, p.ClusterID == id),
@@ -48,23 +49,23 @@ func TestAClusterIsPlacedStaysAndIsReleased(t *testing.T) {
 
 	_, err = b.Delete(ctx, mcs, one, "")
 	fails(t, "deleting what hosts a cluster", err, 409, codeState)
-	fails(t, "releasing a cluster that lives", b.Release(ctx, id), 409, codeState)
+	fails(t, "releasing a cluster that lives", b.Release(ctx, cluster.ID(id)), 409, codeState)
 	if _, err := b.Delete(ctx, clustersOf, id, ""); err != nil {
 		t.Fatal(err)
 	}
-	_, err = b.Place(ctx, id)
+	_, err = b.Place(ctx, cluster.ID(id))
 	fails(t, "placing what is being deleted", err, 409, codeState)
 	is(t, "what is still there", b.usage(one, "planes"), "1 free, 1 reserved by 1")
 	for range 2 {
-		if err := b.Release(ctx, id); err != nil {
+		if err := b.Release(ctx, cluster.ID(id)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	is(t, "one at the end", b.usage(one, "planes"), "2 free, 0 reserved by 0")
 	b.report(id, 3, "True")
-	_, err = b.Place(ctx, id)
+	_, err = b.Place(ctx, cluster.ID(id))
 	fails(t, "placing what is gone", err, 404, codeNotFound)
-	if err := b.Release(ctx, id); err != nil {
+	if err := b.Release(ctx, cluster.ID(id)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := b.Delete(ctx, mcs, one, ""); err != nil {
@@ -112,15 +113,15 @@ func TestWhoMayPlace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = mine.Place(ctx, r.ID)
+	_, err = mine.Place(ctx, cluster.ID(r.ID))
 	fails(t, "a tenant that places", err, 403, codeForbidden)
-	fails(t, "a tenant that releases", mine.Release(ctx, r.ID), 403, codeForbidden)
+	fails(t, "a tenant that releases", mine.Release(ctx, cluster.ID(r.ID)), 403, codeForbidden)
 	b.place(r.ID)
-	if p, err := b.Placement(ctx, r.ID); err != nil || p.ManagementCluster != "one" {
+	if p, err := b.Placement(ctx, cluster.ID(r.ID)); err != nil || p.ManagementCluster != "one" {
 		t.Fatalf("%+v, %v", p, err)
 	}
 	// Where a cluster is, and what there was else, is no tenant's business.
-	if p, err := mine.Placement(ctx, r.ID); err != nil || p.State != api.Placed || p.ManagementCluster != "" ||
+	if p, err := mine.Placement(ctx, cluster.ID(r.ID)); err != nil || p.State != api.Placed || p.ManagementCluster != "" ||
 		p.Decision != nil || p.Reason != "" || len(p.Reserved) > 0 {
 		t.Fatalf("%+v, %v", p, err)
 	}
@@ -130,11 +131,11 @@ func TestWhoMayPlace(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.place(waits.ID)
-	if p, err := mine.Placement(ctx, waits.ID); err != nil || p.State != api.Waiting ||
+	if p, err := mine.Placement(ctx, cluster.ID(waits.ID)); err != nil || p.State != api.Waiting ||
 		p.Message != "no place has the labels that the cluster asks for" || p.Reason != "" || p.Decision != nil {
 		t.Fatalf("%+v, %v", p, err)
 	}
-	_, err = others.Placement(ctx, r.ID)
+	_, err = others.Placement(ctx, cluster.ID(r.ID))
 	fails(t, "another tenant's", err, 404, codeNotFound)
 	// What there is in all, and how much of it others have, is no tenant's business.
 	_, err = mine.Usage(ctx)
@@ -166,7 +167,7 @@ func TestI2PlacementsAtOnceOverfillNothing(t *testing.T) {
 	for i, id := range ids {
 		for _, b := range beds {
 			wait.Go(func() {
-				p, err := b.Place(t.Context(), id)
+				p, err := b.Place(t.Context(), cluster.ID(id))
 				if err != nil {
 					t.Errorf("placing %d: %v", i, err)
 					return
@@ -202,13 +203,13 @@ func TestI2PlacementsAtOnceOverfillNothing(t *testing.T) {
 			b := beds[i%processes]
 			if _, err := b.Delete(t.Context(), clustersOf, id, ""); err != nil {
 				t.Error(err)
-			} else if err := b.Release(t.Context(), id); err != nil {
+			} else if err := b.Release(t.Context(), cluster.ID(id)); err != nil {
 				t.Error(err)
 			}
 		})
 		wait.Go(func() {
 			b := beds[(i+1)%processes]
-			if _, err := b.Place(t.Context(), b.cluster(fmt.Sprintf("d-%d", i), `{}`)); err != nil {
+			if _, err := b.Place(t.Context(), cluster.ID(b.cluster(fmt.Sprintf("d-%d", i), `{}`))); err != nil {
 				t.Error(err)
 			}
 		})

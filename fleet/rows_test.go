@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	api "atoll.dev/api/fleet"
+	"atoll.dev/cluster"
 	"atoll.dev/store"
 )
 
@@ -56,27 +57,28 @@ func TestAPlacementReadsNoOtherPlacements(t *testing.T) {
 		t.Fatal(err)
 	}
 	const most = 20 // the documents that a step names, their tombstones, and what the planner probes
-	cluster, err := b.fleet.store.Get(t.Context(), kindCluster, next)
+	doc, err := b.fleet.store.Get(t.Context(), kindCluster, next)
 	if err != nil {
 		t.Fatal(err)
 	}
-	demand, err := b.fleet.demand(cluster)
+	demand, err := b.fleet.demand(doc)
 	if err != nil {
 		t.Fatal(err)
 	}
 	steps := map[string]func(context.Context, *store.Tx) error{
 		"a placement": func(ctx context.Context, tx *store.Tx) error {
-			d, _, err := b.fleet.write(ctx, tx, next, demand, choice{id: mc, name: "own"})
+			d, _, err := b.fleet.write(ctx, tx, cluster.ID(next), demand, choice{id: cluster.ManagementClusterID(mc),
+				name: "own"})
 			if p, _ := placementOf(d); err == nil && p.State != api.Placed {
 				t.Errorf("the cluster is not placed: %s", d.Status)
 			}
 			return err
 		},
 		"a release": func(ctx context.Context, tx *store.Tx) error {
-			if _, err := lockSum(ctx, tx, mc); err != nil {
+			if _, err := lockSum(ctx, tx, cluster.ManagementClusterID(mc)); err != nil {
 				return err
 			}
-			return tx.Remove(ctx, KindPlacement, placementID(placed), 0)
+			return tx.Remove(ctx, KindPlacement, placementID(cluster.ID(placed)), 0)
 		},
 	}
 	for what, step := range steps {

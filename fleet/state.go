@@ -65,7 +65,8 @@ type reading struct {
 }
 
 func read(d store.Document) reading {
-	r := reading{doc: d, m: ManagementCluster{ID: d.ID, Name: d.Name}}
+	r := reading{doc: d, m: ManagementCluster{ID: cluster.ManagementClusterID(d.ID),
+		Name: cluster.ManagementCluster(d.Name)}}
 	m := &r.m
 	var wire clm.Resource
 	var spec mcSpec
@@ -153,8 +154,8 @@ type clusterSpec struct {
 // placementSpec has a cluster's wishes for its placement. In JSON it may be a text, the management cluster's
 // name, as older clients of the Platform API write it.
 type placementSpec struct {
-	ManagementCluster string            `json:"managementCluster"`
-	Selector          map[string]string `json:"selector"`
+	ManagementCluster cluster.ManagementCluster `json:"managementCluster"`
+	Selector          map[string]string         `json:"selector"`
 }
 
 // UnmarshalJSON implements json.Unmarshaler.

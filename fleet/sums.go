@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"atoll.dev/cluster"
 	"atoll.dev/store"
 )
 
@@ -28,17 +29,17 @@ type sum struct {
 
 // lockSum reads and locks the sum of a management cluster. Where there is no row, the management cluster's
 // own lock keeps two placements apart, which alone create rows.
-func lockSum(ctx context.Context, tx *store.Tx, id string) (sum, error) {
+func lockSum(ctx context.Context, tx *store.Tx, id cluster.ManagementClusterID) (sum, error) {
 	return scanSum(id, tx.QueryRow(ctx, selectSum+` for update`, id))
 }
 
-func readSum(ctx context.Context, tx *store.Tx, id string) (sum, error) {
+func readSum(ctx context.Context, tx *store.Tx, id cluster.ManagementClusterID) (sum, error) {
 	return scanSum(id, tx.QueryRow(ctx, selectSum, id))
 }
 
 const selectSum = `select placements, reserved from reservation where management_cluster = $1`
 
-func scanSum(id string, row pgx.Row) (s sum, err error) {
+func scanSum(id cluster.ManagementClusterID, row pgx.Row) (s sum, err error) {
 	err = row.Scan(&s.placements, &s.reserved)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return sum{reserved: Amounts{}}, nil
@@ -49,7 +50,7 @@ func scanSum(id string, row pgx.Row) (s sum, err error) {
 	return s, nil
 }
 
-func setSum(ctx context.Context, tx *store.Tx, id string, s sum) (err error) {
+func setSum(ctx context.Context, tx *store.Tx, id cluster.ManagementClusterID, s sum) (err error) {
 	if s.placements <= 0 && len(s.reserved) == 0 {
 		_, err = tx.Exec(ctx, `delete from reservation where management_cluster = $1`, id)
 	} else {
@@ -62,16 +63,18 @@ func setSum(ctx context.Context, tx *store.Tx, id string, s sum) (err error) {
 	return nil
 }
 
-func readSums(ctx context.Context, tx *store.Tx) (map[string]sum, error) {
-	fail := func(err error) (map[string]sum, error) { return nil, fmt.Errorf("reading reservations: %w", err) }
+func readSums(ctx context.Context, tx *store.Tx) (map[cluster.ManagementClusterID]sum, error) {
+	fail := func(err error) (map[cluster.ManagementClusterID]sum, error) {
+		return nil, fmt.Errorf("reading reservations: %w", err)
+	}
 	rows, err := tx.Query(ctx, `select management_cluster, placements, reserved from reservation`)
 	if err != nil {
 		return fail(err)
 	}
 	defer rows.Close()
-	sums := map[string]sum{}
+	sums := map[cluster.ManagementClusterID]sum{}
 	for rows.Next() {
-		var id string
+		var id cluster.ManagementClusterID
 		var s sum
 		if err := rows.Scan(&id, &s.placements, &s.reserved); err != nil {
 			return fail(err)

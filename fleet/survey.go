@@ -7,13 +7,15 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	api "atoll.dev/api/fleet"
+	"atoll.dev/cluster"
 )
 
 // survey is the result of one walk through all placements, page by page: no statement's work grows with the
 // number of clusters. Its pages are of different moments, so the caller checks again what it acts on.
 type survey struct {
-	ownerless []string       // clusters that do not exist any more, of placements that are not Orphaned yet
-	sums      map[string]sum // reservations by the id of the management cluster
+	// ownerless are clusters that do not exist any more, of placements that are not Orphaned yet.
+	ownerless []cluster.ID
+	sums      map[cluster.ManagementClusterID]sum // reservations on each
 }
 
 // surveyPage is how many placements one statement reads.
@@ -33,12 +35,12 @@ const surveySQL = `with page as materialized (
 
 // survey walks through all placements.
 func (f *Fleet) survey(ctx context.Context) (survey, error) {
-	s := survey{sums: map[string]sum{}}
+	s := survey{sums: map[cluster.ManagementClusterID]sum{}}
 	for last, more := "", true; more; {
-		page := survey{sums: map[string]sum{}}
+		page := survey{sums: map[cluster.ManagementClusterID]sum{}}
 		next, rows := last, 0
 		err := f.store.Read(ctx, func(ctx context.Context, conn *pgx.Conn) (err error) {
-			page = survey{sums: map[string]sum{}} // Read may call this again
+			page = survey{sums: map[cluster.ManagementClusterID]sum{}} // Read may call this again
 			next, rows, err = page.read(ctx, conn, last)
 			return err
 		})
@@ -57,12 +59,14 @@ func (s *survey) read(ctx context.Context, conn *pgx.Conn, after string) (last s
 	if err != nil {
 		return "", 0, err
 	}
-	var cluster, state, mc string
+	var owner cluster.ID
+	var mc cluster.ManagementClusterID
+	var state string
 	var ownerless bool
 	var amounts Amounts
-	_, err = pgx.ForEachRow(rows, []any{&last, &cluster, &ownerless, &state, &mc, &amounts}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&last, &owner, &ownerless, &state, &mc, &amounts}, func() error {
 		if n++; ownerless {
-			s.ownerless = append(s.ownerless, cluster)
+			s.ownerless = append(s.ownerless, owner)
 		}
 		if state != string(api.Waiting) && mc != "" {
 			s.reserve(mc, sum{1, amounts})
@@ -74,7 +78,7 @@ func (s *survey) read(ctx context.Context, conn *pgx.Conn, after string) (last s
 }
 
 // reserve adds to the sum of a management cluster.
-func (s *survey) reserve(mc string, more sum) {
+func (s *survey) reserve(mc cluster.ManagementClusterID, more sum) {
 	have := s.sums[mc]
 	s.sums[mc] = sum{have.placements + more.placements, plus(have.reserved, more.reserved, 1)}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
+	"atoll.dev/cluster"
 	"atoll.dev/store"
 )
 
@@ -54,13 +55,13 @@ func TestASurveyReadsPagesByTheKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var ownerless []string
-	want := map[string]sum{}
+	var ownerless []cluster.ID
+	want := map[cluster.ManagementClusterID]sum{}
 	for n := 1; n <= placements; n++ {
 		if n%500 == 0 {
-			ownerless = append(ownerless, "c-"+padded(n))
+			ownerless = append(ownerless, cluster.ID("c-"+padded(n)))
 		}
-		if mc := "mc-" + string(rune('0'+n%3)); n%10 != 0 {
+		if mc := cluster.ManagementClusterID("mc-" + string(rune('0'+n%3))); n%10 != 0 {
 			want[mc] = sum{want[mc].placements + 1, plus(want[mc].reserved, Amounts{"planes": 1}, 1)}
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	api "atoll.dev/api/fleet"
+	"atoll.dev/cluster"
 	"atoll.dev/store"
 )
 
@@ -32,7 +33,7 @@ func (f *Fleet) compare(ctx context.Context) error {
 // orphan handles the placement of a removed cluster. It removes a waiting placement. One with a reservation
 // becomes Orphaned and keeps the reservation until its management cluster has nothing of the cluster left:
 // an orderly deletion removes the placement before the cluster, so this deletion was forced.
-func (f *Fleet) orphan(ctx context.Context, cluster string) error {
+func (f *Fleet) orphan(ctx context.Context, cluster cluster.ID) error {
 	var d store.Document
 	_, by, err := f.removal(ctx, cluster)
 	if err != nil {
@@ -48,7 +49,7 @@ func (f *Fleet) orphan(ctx context.Context, cluster string) error {
 		if err != nil {
 			return err
 		}
-		if _, err := tx.Get(ctx, kindCluster, cluster); err == nil {
+		if _, err := tx.Get(ctx, kindCluster, string(cluster)); err == nil {
 			return errAlive
 		} else if !errors.Is(err, store.ErrNotFound) {
 			return err
@@ -87,7 +88,7 @@ func (f *Fleet) compareSums(ctx context.Context) (corrected int, err error) {
 // correctSums corrects sums that differ from those that survey found. While placements change, the pages of a survey
 // fit no single moment, so a sum is wrong only if it differs from a second survey, too. For each of these correctSums
 // adds up the placements again, in the transaction that locks the sum: each transaction changes both.
-func (f *Fleet) correctSums(ctx context.Context, found map[string]sum) (corrected int, err error) {
+func (f *Fleet) correctSums(ctx context.Context, found map[cluster.ManagementClusterID]sum) (corrected int, err error) {
 	fail := func(err error) (int, error) { return corrected, fmt.Errorf("comparing reservations: %w", err) }
 	wrong, err := f.wrongSums(ctx, found)
 	if err != nil {
@@ -102,7 +103,7 @@ func (f *Fleet) correctSums(ctx context.Context, found map[string]sum) (correcte
 		if err != nil {
 			return fail(err)
 		}
-		wrong = slices.DeleteFunc(wrong, func(id string) bool { return !slices.Contains(still, id) })
+		wrong = slices.DeleteFunc(wrong, func(id cluster.ManagementClusterID) bool { return !slices.Contains(still, id) })
 	}
 	for _, id := range wrong {
 		err := f.store.Tx(ctx, func(tx *store.Tx) error {
@@ -126,7 +127,7 @@ func (f *Fleet) correctSums(ctx context.Context, found map[string]sum) (correcte
 			}
 			corrected++
 			f.log.LogAttrs(ctx, slog.LevelError, "a sum of reservations was wrong", slog.String("management_cluster_id",
-				id),
+				string(id)),
 				slog.Any("said", have.reserved), slog.Any("found", found.reserved), slog.Int("placements",
 					found.placements))
 			return setSum(ctx, tx, id, found)
@@ -140,7 +141,8 @@ func (f *Fleet) correctSums(ctx context.Context, found map[string]sum) (correcte
 }
 
 // wrongSums returns the management clusters whose stored sum differs from the one that survey found.
-func (f *Fleet) wrongSums(ctx context.Context, found map[string]sum) (ids []string, err error) {
+func (f *Fleet) wrongSums(ctx context.Context,
+	found map[cluster.ManagementClusterID]sum) (ids []cluster.ManagementClusterID, err error) {
 	err = f.store.Tx(ctx, func(tx *store.Tx) error {
 		stored, err := readSums(ctx, tx)
 		if err != nil {
@@ -169,7 +171,7 @@ const addUpSQL = `select spec->'demand'->'amounts', count(*) from document
 	group by 1`
 
 // addUp computes the sum of the placements on one management cluster.
-func addUp(ctx context.Context, tx *store.Tx, id string) (s sum, err error) {
+func addUp(ctx context.Context, tx *store.Tx, id cluster.ManagementClusterID) (s sum, err error) {
 	s.reserved = Amounts{}
 	fail := func(err error) (sum, error) { return s, fmt.Errorf("adding up placements: %w", err) }
 	rows, err := tx.Query(ctx, addUpSQL, string(api.Waiting), id)

@@ -12,17 +12,19 @@ import (
 	"atoll.dev/api/work"
 	"atoll.dev/client/maestroclient"
 	"atoll.dev/client/remote"
+	"atoll.dev/cluster"
 )
 
 // Work is a ManifestWork that is on a management cluster or under delivery to it.
 type Work struct {
-	ID, ManagementCluster string
-	Name                  string // "" for an unknown one
-	Cluster               string // id, by its label; "" for an unknown one
-	Known                 bool   // false: an agent holds the work, and Maestro has no bundle for it
-	Since                 time.Time
-	Deleting              *time.Time
-	Objects               []string // "KIND NAMESPACE/NAME"
+	ID                work.ID
+	ManagementCluster cluster.ManagementCluster
+	Name              string     // "" for an unknown one
+	Cluster           cluster.ID // id, by its label; "" for an unknown one
+	Known             bool       // false: an agent holds the work, and Maestro has no bundle for it
+	Since             time.Time
+	Deleting          *time.Time
+	Objects           []string // "KIND NAMESPACE/NAME"
 }
 
 // Works reads and deletes the works of Maestro. A work leaves both lists when its agent has
@@ -30,12 +32,12 @@ type Work struct {
 type Works interface {
 	// Each calls f with works that have the label of a cluster, in batches: of one
 	// cluster or of all (""), on one management cluster or on all ("").
-	Each(ctx context.Context, cluster, managementCluster string, f func([]Work) error) error
+	Each(ctx context.Context, cluster cluster.ID, managementCluster cluster.ManagementCluster, f func([]Work) error) error
 	// Unknown returns the works that agents hold and that have no bundle.
-	Unknown(ctx context.Context, managementCluster string) ([]Work, error)
+	Unknown(ctx context.Context, managementCluster cluster.ManagementCluster) ([]Work, error)
 	// Get returns a known or unknown work with its objects; false: the management
 	// cluster has no work of that id.
-	Get(ctx context.Context, managementCluster, id string) (Work, bool, error)
+	Get(ctx context.Context, managementCluster cluster.ManagementCluster, id work.ID) (Work, bool, error)
 	// End orders the deletion of a work. It may be called again.
 	End(ctx context.Context, w Work, reason string) error
 }
@@ -56,17 +58,18 @@ const (
 	workPage   = 500
 )
 
-func (w maestroWorks) Each(ctx context.Context, cluster, managementCluster string, f func([]Work) error) error {
+func (w maestroWorks) Each(ctx context.Context, cluster cluster.ID, managementCluster cluster.ManagementCluster,
+	f func([]Work) error) error {
 	search := "payload->'metadata'->'labels'->>" + quote(clusterLabel) + " <> null"
 	if cluster != "" {
-		label, err := json.Marshal(map[string]string{clusterLabel: cluster})
+		label, err := json.Marshal(map[string]string{clusterLabel: string(cluster)})
 		if err != nil {
 			return err
 		}
 		search = "payload->'metadata'->'labels'@>" + quote(string(label))
 	}
 	if managementCluster != "" {
-		search += " and " + remote.Equal("consumer_name", managementCluster)
+		search += " and " + remote.Equal("consumer_name", string(managementCluster))
 	}
 	for last := ""; ; {
 		q := remote.ListOptions{Page: 1, Size: workPage, OrderBy: "id asc", Search: search, Fields: workFields}
@@ -98,8 +101,9 @@ func workOf(b maestro.ResourceBundle) Work {
 		Labels map[string]string `json:"labels"`
 	}
 	_ = json.Unmarshal(b.Metadata, &meta)
-	w := Work{ID: b.ID, ManagementCluster: b.ConsumerName, Name: meta.Name, Cluster: meta.Labels[clusterLabel],
-		Known: true, Since: b.CreatedAt, Deleting: b.DeletedAt}
+	w := Work{ID: work.ID(b.ID), ManagementCluster: cluster.ManagementCluster(b.ConsumerName), Name: meta.Name,
+		Cluster: cluster.ID(meta.Labels[clusterLabel]),
+		Known:   true, Since: b.CreatedAt, Deleting: b.DeletedAt}
 	for _, raw := range b.Manifests {
 		var m struct {
 			Kind     string `json:"kind"`
@@ -117,11 +121,12 @@ func workOf(b maestro.ResourceBundle) Work {
 	return w
 }
 
-func (w maestroWorks) Unknown(ctx context.Context, managementCluster string) (all []Work, err error) {
+func (w maestroWorks) Unknown(ctx context.Context, managementCluster cluster.ManagementCluster) (all []Work,
+	err error) {
 	for last := ""; ; {
 		q := remote.ListOptions{Page: 1, Size: workPage, OrderBy: "id asc"}
 		if managementCluster != "" {
-			q.Search = remote.Equal("consumer_name", managementCluster)
+			q.Search = remote.Equal("consumer_name", string(managementCluster))
 		}
 		if last != "" {
 			if q.Search != "" {
@@ -143,11 +148,12 @@ func (w maestroWorks) Unknown(ctx context.Context, managementCluster string) (al
 }
 
 func unknownWork(u maestro.UnknownWork) Work {
-	return Work{ID: u.ID, ManagementCluster: u.ConsumerName, Since: u.FirstSeenAt}
+	return Work{ID: work.ID(u.ID), ManagementCluster: cluster.ManagementCluster(u.ConsumerName), Since: u.FirstSeenAt}
 }
 
-func (w maestroWorks) Get(ctx context.Context, managementCluster, id string) (found Work, ok bool, err error) {
-	doc, err := w.m.Bundle(ctx, work.ID(id))
+func (w maestroWorks) Get(ctx context.Context, managementCluster cluster.ManagementCluster, id work.ID) (found Work,
+	ok bool, err error) {
+	doc, err := w.m.Bundle(ctx, id)
 	switch {
 	case err == nil:
 		var b maestro.ResourceBundle
@@ -168,9 +174,9 @@ func (w maestroWorks) Get(ctx context.Context, managementCluster, id string) (fo
 
 func (w maestroWorks) End(ctx context.Context, ended Work, reason string) (err error) {
 	if ended.Known {
-		err = w.m.DeleteBundle(ctx, work.ID(ended.ID), "")
+		err = w.m.DeleteBundle(ctx, ended.ID, "")
 	} else {
-		err = w.m.DeleteUnknownWork(ctx, work.Consumer(ended.ManagementCluster), work.ID(ended.ID), reason)
+		err = w.m.DeleteUnknownWork(ctx, work.Consumer(ended.ManagementCluster), ended.ID, reason)
 	}
 	if remote.StatusOf(err) == 404 {
 		return nil

@@ -72,7 +72,7 @@ func (s *site) agentAt(consumer work.Consumer, addr string) *scriptedAgent {
 func (a *scriptedAgent) start() {
 	name := a.consumer + "-agent"
 	a.client = bus.NewClient(bus.ClientOptions{
-		Addr: a.addr, TLS: a.site.clientTLS(pki.Name(a.consumer), "broker"), ClientID: string(name + "-client"),
+		Addr: a.addr, TLS: a.site.clientTLS(pki.Name(a.consumer), "broker"), ClientID: string(name) + "-client",
 		Subscriptions: []string{bus.Topic{Source: "maestro", Consumer: a.consumer, Kind: bus.SourceEvents}.String()},
 		Handler: func(ctx context.Context, m bus.Message) {
 			a.take(ctx, m.Event)
@@ -137,7 +137,7 @@ func (a *scriptedAgent) resync(ctx context.Context) {
 
 func (a *scriptedAgent) message(kind string, data []byte) bus.Event {
 	return bus.Event{
-		DataContentType: wire.JSONType, ID: uuid.NewString(), Source: string(a.consumer + "-agent"), Type: kind,
+		DataContentType: wire.JSONType, ID: uuid.NewString(), Source: string(a.consumer) + "-agent", Type: kind,
 		Time: time.Now(), Data: data,
 		Extensions: map[string]string{work.ExtClusterName: string(a.consumer)},
 	}

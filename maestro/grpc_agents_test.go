@@ -21,8 +21,8 @@ import (
 
 func (i *instance) awaitGone(id work.ID) {
 	i.t.Helper()
-	eventually(i.t, string(id+" is gone"), func() error {
-		if a := i.call("GET", string("/api/maestro/v1/resource-bundles/"+id), ""); a.status != 404 {
+	eventually(i.t, string(id)+" is gone", func() error {
+		if a := i.call("GET", "/api/maestro/v1/resource-bundles/"+string(id), ""); a.status != 404 {
 			return fmt.Errorf("status %d", a.status)
 		}
 		return nil

@@ -356,7 +356,7 @@ func (i *instance) consumer(name string) api.Consumer {
 func (i *instance) bundle(id work.ID) api.ResourceBundle {
 	i.t.Helper()
 	var b api.ResourceBundle
-	i.want(http.StatusOK, "GET", string("/api/maestro/v1/resource-bundles/"+id), "").into(i.t, &b)
+	i.want(http.StatusOK, "GET", "/api/maestro/v1/resource-bundles/"+string(id), "").into(i.t, &b)
 	return b
 }
 

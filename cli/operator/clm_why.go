@@ -15,6 +15,7 @@ import (
 	"atoll.dev/cli/terminal"
 	"atoll.dev/client/clmclient"
 	"atoll.dev/client/remote"
+	"atoll.dev/cluster"
 )
 
 func clmWhy(session *terminal.Session) *cobra.Command {
@@ -53,7 +54,7 @@ deletion also what belongs to the resource and is still there.`,
 				}
 			}
 			if r.Kind == "Cluster" {
-				p, err := l.Placement(ctx, r.ID)
+				p, err := l.Placement(ctx, cluster.ID(r.ID))
 				switch status := remote.StatusOf(err); {
 				case err == nil:
 					f.Placement = &p

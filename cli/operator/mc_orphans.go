@@ -13,6 +13,7 @@ import (
 
 	"atoll.dev/api/fleet"
 	"atoll.dev/cli/terminal"
+	"atoll.dev/cluster"
 )
 
 func mcOrphans(session *terminal.Session) *cobra.Command {
@@ -34,7 +35,7 @@ room is free when the management cluster has confirmed that they are gone.`,
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		mc := strings.Join(args, "")
 		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
-			list, err := l.Orphans(ctx, mc)
+			list, err := l.Orphans(ctx, cluster.ManagementCluster(mc))
 			if err != nil {
 				return err
 			}
@@ -86,13 +87,13 @@ without its word. Who did it and why is in the cluster's history.`,
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
 			if free {
-				if err := l.Free(ctx, args[1], reason); err != nil {
+				if err := l.Free(ctx, cluster.ID(args[1]), reason); err != nil {
 					return err
 				}
 				session.Printf("the room of cluster %s on %s is free\n", args[1], args[0])
 				return nil
 			}
-			if err := l.EndOrphan(ctx, args[0], args[1], reason); err != nil {
+			if err := l.EndOrphan(ctx, cluster.ManagementCluster(args[0]), args[1], reason); err != nil {
 				return err
 			}
 			session.Printf("deletion of %s on %s ordered; `atoll mc orphans %s` shows it until it is confirmed\n",

@@ -7,6 +7,7 @@ import (
 
 	"atoll.dev/api/fleet"
 	"atoll.dev/client/remote"
+	"atoll.dev/cluster"
 )
 
 const (
@@ -15,40 +16,42 @@ const (
 )
 
 // Place places a cluster, or tries again. A placed cluster keeps its management cluster.
-func (c *Client) Place(ctx context.Context, cluster string) (p fleet.Placement, err error) {
+func (c *Client) Place(ctx context.Context, cluster cluster.ID) (p fleet.Placement, err error) {
 	// The key marks the request as one that may be sent twice.
-	header := http.Header{"Idempotency-Key": {cluster}}
-	return p, c.into(ctx, remote.Request{Method: http.MethodPost, Path: clusters.path(cluster, "placement"),
+	header := http.Header{"Idempotency-Key": {string(cluster)}}
+	return p, c.into(ctx, remote.Request{Method: http.MethodPost, Path: clusters.path(string(cluster), "placement"),
 		Header: header},
 		&p)
 }
 
 // Placement returns the management cluster of a cluster, or why the cluster waits for one. The error
 // has status 404 when nobody has called Place for the cluster.
-func (c *Client) Placement(ctx context.Context, cluster string) (p fleet.Placement, err error) {
-	return p, c.into(ctx, remote.Request{Method: http.MethodGet, Path: clusters.path(cluster, "placement")}, &p)
+func (c *Client) Placement(ctx context.Context, cluster cluster.ID) (p fleet.Placement, err error) {
+	return p, c.into(ctx, remote.Request{Method: http.MethodGet, Path: clusters.path(string(cluster), "placement")}, &p)
 }
 
 // Release ends the reservation of a cluster's placement, if there is one.
-func (c *Client) Release(ctx context.Context, cluster string) error {
-	_, _, err := c.http.Do(ctx, remote.Request{Method: http.MethodDelete, Path: clusters.path(cluster, "placement")})
+func (c *Client) Release(ctx context.Context, cluster cluster.ID) error {
+	_, _, err := c.http.Do(ctx, remote.Request{Method: http.MethodDelete, Path: clusters.path(string(cluster),
+		"placement")})
 	return err
 }
 
 // Free ends the reservation of a cluster that was removed by force, without a confirmation of its
 // management cluster. The history keeps the reason.
-func (c *Client) Free(ctx context.Context, cluster, reason string) error {
-	_, _, err := c.http.Do(ctx, remote.Request{Method: http.MethodDelete, Path: clusters.path(cluster, "placement"),
+func (c *Client) Free(ctx context.Context, cluster cluster.ID, reason string) error {
+	_, _, err := c.http.Do(ctx, remote.Request{Method: http.MethodDelete, Path: clusters.path(string(cluster),
+		"placement"),
 		Query: url.Values{"reason": {reason}}})
 	return err
 }
 
 // Orphans returns the works, hosted clusters and reservations without an owner of a management
 // cluster, or of all when its name is "", the oldest first.
-func (c *Client) Orphans(ctx context.Context, managementCluster string) ([]fleet.Orphan, error) {
+func (c *Client) Orphans(ctx context.Context, managementCluster cluster.ManagementCluster) ([]fleet.Orphan, error) {
 	q := url.Values{}
 	if managementCluster != "" {
-		q.Set("management_cluster", managementCluster)
+		q.Set("management_cluster", string(managementCluster))
 	}
 	var list fleet.OrphanList
 	err := c.into(ctx, remote.Request{Method: http.MethodGet, Path: ManagementClusters.path("orphans"), Query: q},
@@ -58,8 +61,8 @@ func (c *Client) Orphans(ctx context.Context, managementCluster string) ([]fleet
 
 // EndOrphan orders a management cluster to delete an orphan. id is the orphan's, or that of the
 // deleted cluster. The history keeps the reason.
-func (c *Client) EndOrphan(ctx context.Context, managementCluster, id, reason string) error {
-	q := url.Values{"management_cluster": {managementCluster}, "reason": {reason}}
+func (c *Client) EndOrphan(ctx context.Context, managementCluster cluster.ManagementCluster, id, reason string) error {
+	q := url.Values{"management_cluster": {string(managementCluster)}, "reason": {reason}}
 	_, _, err := c.http.Do(ctx, remote.Request{Method: http.MethodDelete, Path: ManagementClusters.path("orphans", id),
 		Query: q})
 	return err

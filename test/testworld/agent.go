@@ -69,7 +69,7 @@ func (a *Agent) Start() {
 	if err != nil {
 		s.T.Fatal(err)
 	}
-	a.stop = testsite.Run(s.T, string("the agent of "+a.o.Consumer), run.Run)
+	a.stop = testsite.Run(s.T, "the agent of "+string(a.o.Consumer), run.Run)
 }
 
 // Stop stops the agent and waits for its end.
