@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"syscall"
 
 	"atoll.dev/internal/atomicfile"
 )
@@ -60,12 +61,28 @@ func OpenSealer(path string) (*Sealer, error) {
 	return &Sealer{path: path, id: hex.EncodeToString(sum[:6]), aead: aead}, nil
 }
 
+// isPrivate reports whether only this process's user may read a file; or, of a file of root's, this process's group,
+// which is how Kubernetes mounts a Secret for a process that is not root.
+func isPrivate(perm fs.FileMode, owner, user int) bool {
+	if owner == 0 && user != 0 {
+		return perm&0o037 == 0
+	}
+	return perm&0o077 == 0
+}
+
+func ownerOf(info fs.FileInfo) int {
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+		return int(stat.Uid)
+	}
+	return -1
+}
+
 func readKeyFile(path string) ([]byte, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, err
 	}
-	if !info.Mode().IsRegular() || info.Mode().Perm()&0o077 != 0 {
+	if !info.Mode().IsRegular() || !isPrivate(info.Mode().Perm(), ownerOf(info), os.Geteuid()) {
 		return nil,
 			fmt.Errorf(
 				"%s has mode %s; it must be a file that only its owner may read: chmod 600 it, and think about who "+

@@ -87,6 +87,10 @@ func (t target) identity() object {
 	if images := t.settings.Versions.Images; len(images) > 0 {
 		g["images"] = images
 	}
+	if releases := t.settings.Versions.Releases; len(releases) > 0 {
+		g["releases"] = releases
+	}
+	g["services"] = t.settings.Services
 	if domain := t.settings.DNS.Domain; domain != "" {
 		g["domain"] = strings.Join([]string{string(t.region.Name), domain}, ".")
 	}

@@ -149,6 +149,8 @@ func TestTheAgentsChartEqualsBootstrap(t *testing.T) {
 			t.Errorf("with the groups core and apps, %s %s.%s: %v", c.verb, c.resource, c.group, have)
 		}
 	}
+	// Here and not in a test of its own, since an API server takes seconds to start.
+	t.Run("AllChartsAndExamplesAreAccepted", func(t *testing.T) { acceptsChartsAndExamples(t, cluster) })
 }
 
 // The error names the missing value.
@@ -171,14 +173,22 @@ func TestTheAgentsChartNamesMissingValues(t *testing.T) {
 	}
 }
 
-// render is `helm template`: the chart's objects, those of crds/ first.
+// render renders the chart of the agent.
 func render(values map[string]any) ([]*unstructured.Unstructured, error) {
-	chart, err := loader.Load(agentChart)
+	return renderChart(agentChart, "atoll-agent", agentNamespace, values)
+}
+
+// renderChart is `helm template`: the chart's objects, those of crds/ first. Values that break the schema are an error.
+func renderChart(path, release, namespace string, values map[string]any) ([]*unstructured.Unstructured, error) {
+	chart, err := loader.Load(path)
 	if err != nil {
 		return nil, err
 	}
-	data, err := chartutil.ToRenderValues(chart, values, chartutil.ReleaseOptions{Name: "atoll-agent",
-		Namespace: agentNamespace, Revision: 1, IsInstall: true}, chartutil.DefaultCapabilities)
+	if err := chartutil.ProcessDependenciesWithMerge(chart, values); err != nil {
+		return nil, err
+	}
+	data, err := chartutil.ToRenderValues(chart, values, chartutil.ReleaseOptions{Name: release, Namespace: namespace,
+		Revision: 1, IsInstall: true}, chartutil.DefaultCapabilities)
 	if err != nil {
 		return nil, err
 	}
@@ -325,6 +335,17 @@ func startCluster(t *testing.T, kube string) *chartCluster {
 // apply is server-side apply, which refuses a field that does not exist.
 func (c *chartCluster) apply(t *testing.T, o *unstructured.Unstructured) {
 	t.Helper()
+	c.patch(t, o, metav1.PatchOptions{})
+}
+
+// dryRun is apply without an effect: the API server validates the object and stores nothing.
+func (c *chartCluster) dryRun(t *testing.T, o *unstructured.Unstructured) {
+	t.Helper()
+	c.patch(t, o, metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
+}
+
+func (c *chartCluster) patch(t *testing.T, o *unstructured.Unstructured, options metav1.PatchOptions) {
+	t.Helper()
 	mapping, err := c.mapper.RESTMapping(o.GroupVersionKind().GroupKind(), o.GroupVersionKind().Version)
 	if err != nil {
 		t.Fatal(err)
@@ -338,8 +359,8 @@ func (c *chartCluster) apply(t *testing.T, o *unstructured.Unstructured) {
 		r = c.dynamic.Resource(mapping.Resource).Namespace(o.GetNamespace())
 	}
 	force := true
-	if _, err := r.Patch(t.Context(), o.GetName(), types.ApplyPatchType, body, metav1.PatchOptions{FieldManager: "helm",
-		Force: &force, FieldValidation: "Strict"}); err != nil {
+	options.FieldManager, options.Force, options.FieldValidation = "helm", &force, metav1.FieldValidationStrict
+	if _, err := r.Patch(t.Context(), o.GetName(), types.ApplyPatchType, body, options); err != nil {
 		t.Errorf("%s %s: %v", o.GetKind(), o.GetName(), err)
 	}
 }
