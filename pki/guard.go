@@ -211,8 +211,8 @@ func (id *Identity) followCRL(ctx context.Context) {
 	case <-ctx.Done():
 		return
 	}
-	transport := &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: id.roots},
-		DialContext: id.o.dial}
+	transport := &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: id.roots,
+		ServerName: pkiServer}, DialContext: id.o.dial}
 	defer transport.CloseIdleConnections()
 	client := &http.Client{Transport: transport, Timeout: crlWait + signTimeout}
 	for attempt := 0; ; {

@@ -31,6 +31,9 @@ const (
 	clockCheck = time.Minute
 )
 
+// pkiServer is the name that the signing service's certificate proves, at whatever host it is reached.
+const pkiServer = "pki"
+
 // ErrNotEnrolled means that there is neither a valid certificate nor a join token
 // to obtain one.
 var ErrNotEnrolled = errors.New("no valid certificate and no join token")

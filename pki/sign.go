@@ -56,7 +56,7 @@ func (id *Identity) requestCertificate(ctx context.Context, key *ecdsa.PrivateKe
 	}
 	req.Header.Set("Content-Type", "application/json")
 
-	tlsConfig := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: id.roots}
+	tlsConfig := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: id.roots, ServerName: pkiServer}
 	if token == "" {
 		tlsConfig.GetClientCertificate = id.ClientTLS("").GetClientCertificate
 	}
