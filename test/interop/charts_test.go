@@ -26,8 +26,8 @@ type chartCase struct {
 	values      string // YAML
 }
 
-// chartCases returns the charts with the least values, with every option, and with the values that `atoll config render`
-// wrote for each cluster of the examples.
+// chartCases returns the charts with the least values, with every option, and with the values that `atoll config
+// render` wrote for each cluster of the examples.
 func chartCases(t *testing.T) []chartCase {
 	t.Helper()
 	cases := []chartCase{
@@ -216,7 +216,8 @@ func checkPod(t *testing.T, name string, o *unstructured.Unstructured, objects [
 		}
 	}
 	wanted := []string{"NetworkPolicy", "default-deny"}
-	if replicas, found, _ := unstructured.NestedFieldNoCopy(o.Object, "spec", "replicas"); !found || fmt.Sprint(replicas) != "1" {
+	replicas, found, _ := unstructured.NestedFieldNoCopy(o.Object, "spec", "replicas")
+	if !found || fmt.Sprint(replicas) != "1" {
 		wanted = append(wanted, "PodDisruptionBudget")
 	}
 	for _, kind := range wanted {
@@ -269,9 +270,9 @@ func eachContainer(objects []*unstructured.Unstructured, do func(map[string]any)
 	}
 }
 
-// acceptsChartsAndExamples checks that every object of every chart passes the validation of a real API server, and so do
-// the Applications and ApplicationSets of the examples: by the kinds of Argo CD and of the Prometheus Operator, as their
-// owners released them.
+// acceptsChartsAndExamples checks that every object of every chart passes the validation of a real API server, and so
+// do the Applications and ApplicationSets of the examples: by the kinds of Argo CD and of the Prometheus Operator, as
+// their owners released them.
 func acceptsChartsAndExamples(t *testing.T, cluster *chartCluster) {
 	for _, name := range []string{"atoll", "atoll-hosting", "argocd"} {
 		cluster.apply(t, &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace",
@@ -296,7 +297,8 @@ func acceptsChartsAndExamples(t *testing.T, cluster *chartCluster) {
 			dryRun(o)
 		}
 	}
-	for _, pattern := range []string{"/*/*/*/root.yaml", "/*/*/*/*/root.yaml", "/*/*/*/apps/*.yaml", "/*/*/*/*/apps/*.yaml"} {
+	for _, pattern := range []string{"/*/*/*/root.yaml", "/*/*/*/*/root.yaml", "/*/*/*/apps/*.yaml",
+		"/*/*/*/*/apps/*.yaml"} {
 		files, err := filepath.Glob(examples + pattern)
 		if err != nil {
 			t.Fatal(err)
