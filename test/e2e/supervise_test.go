@@ -76,7 +76,7 @@ func TestASecondUpAddsClusters(t *testing.T) {
 }
 
 func TestI12TheRegionServesWithoutItsSupervisorAndUpAdoptsIt(t *testing.T) {
-	r := localtest.New(t)
+	r := localtest.Restarted(t)
 	before := r.Status()
 	localtest.Kill(t, r.Process("supervisor").PID)
 	if status, _, body := r.Curl("/prod/api/v0/management_clusters"); status != 200 {
@@ -105,7 +105,7 @@ func TestI12TheRegionServesWithoutItsSupervisorAndUpAdoptsIt(t *testing.T) {
 }
 
 func TestI12UpContinuesAfterAKillOfAllProcesses(t *testing.T) {
-	r := localtest.New(t)
+	r := localtest.Restarted(t)
 	w, _, err := r.API().ApplyWork(t.Context(), "management-01", localtest.ConfigMapWork("survives",
 		map[string]map[string]string{"survives": {"a": "b"}}))
 	if err != nil {
@@ -125,7 +125,7 @@ func TestI12UpContinuesAfterAKillOfAllProcesses(t *testing.T) {
 }
 
 func TestATakenPortIsAnErrorThatNamesItsHolder(t *testing.T) {
-	r := localtest.New(t)
+	r := localtest.Restarted(t)
 	address := strings.TrimPrefix(r.Env["ATOLL_ENDPOINT"], "https://")
 	r.Atoll("down")
 	l, err := net.Listen("tcp", address)
@@ -142,7 +142,7 @@ func TestATakenPortIsAnErrorThatNamesItsHolder(t *testing.T) {
 }
 
 func TestDownStopsOnlyItsOwnProcessesInTime(t *testing.T) {
-	r := localtest.New(t)
+	r := localtest.Restarted(t)
 	bystander := exec.Command("sleep", "600")
 	if err := bystander.Start(); err != nil {
 		t.Fatal(err)
