@@ -19,7 +19,7 @@ type proofFlags struct {
 func (f *proofFlags) addFlags(cmd *cobra.Command) {
 	cmd.Flags().DurationVar(&f.presigned, "presigned-for", 15*time.Minute,
 		"longest validity of a presigned request; whoever reads its URL may send it until then")
-	cmd.Flags().StringSliceVar(&f.gateway, "gateway-secret", nil,
+	cmd.Flags().StringSliceVar(&f.gateway, "gateway-secret-file", nil,
 		"file with the secret of the API Gateway in front of the region, read again each second; a second file lets "+
 			"the secret change without a gap")
 }
@@ -31,7 +31,7 @@ func (f *proofFlags) identifier(region string, keys *access.KeyStore, log *slog.
 	if len(f.gateway) > 0 {
 		var err error
 		if ways.Gateway, err = access.NewGateway(f.gateway, keys, log); err != nil {
-			return nil, fmt.Errorf("--gateway-secret: %w", err)
+			return nil, fmt.Errorf("--gateway-secret-file: %w", err)
 		}
 	}
 	return ways, nil
