@@ -73,6 +73,7 @@ type Server struct {
 	pending  *pending // nil: without metrics
 	watches  *rest.WatchLimits
 	expiries *expiries
+	recent   recentResources
 	document func() (json.RawMessage, error) // Registry.document, computed once: every client may request it
 }
 

@@ -186,6 +186,11 @@ type reported struct {
 	done    bool          // the report completes the deletion: remove the resource
 }
 
+// isStored reports whether the verdict stores the report.
+func (r reported) isStored() bool {
+	return r.verdict == status.Stored || r.verdict == status.Aggregated
+}
+
 // applyReport applies an adapter's report to a document. Only the verdicts Stored and Aggregated change the document.
 func (e *Entity) applyReport(d *store.Document, r status.Report, tie status.Tie, children status.Children,
 	now time.Time) (reported, error) {

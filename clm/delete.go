@@ -138,6 +138,7 @@ func (s *Server) deleteResource(ctx context.Context, a address, ifVersion int64)
 		return s.updateOwner(ctx, tx, a.entity.parent, d.Scope)
 	})
 	if err == nil {
+		s.recent.forgetTree(deleted)
 		s.metrics.unreconciledTree(deleted, now)
 	}
 	return d, err

@@ -9,69 +9,111 @@ import (
 	"atoll.dev/store"
 )
 
+// receivedReport is the request of a PUT of a report.
+type receivedReport struct {
+	address
+	ifVersion int64
+	report    status.Report
+	tie       status.Tie
+	at        time.Time // when the server received it
+}
+
 // applyReport stores an adapter's report, and removes the resource if the report completes
 // its deletion. A report that changes nothing is answered without a write.
+//
+// If this server remembers the resource, the report is one statement, which writes if the
+// resource still has the remembered state. Otherwise, and for each answer without a write,
+// the server reads the resource first.
 func (s *Server) applyReport(ctx context.Context, a address, ifVersion int64, r status.Report, tie status.Tie) (
 	out reported, err error) {
-	now := time.Now().UTC().Truncate(time.Microsecond)
-	d, err := s.store.Get(ctx, a.entity.storeKind(), a.id)
-	if errors.Is(err, store.ErrNotFound) {
-		return out, missing(a.entity, a.id)
+	received := &receivedReport{a, ifVersion, r, tie, time.Now().UTC().Truncate(time.Microsecond)}
+	kind := a.entity.storeKind()
+	d, isRemembered := s.recent.get(kind, a.id)
+	var next store.Document
+	if isRemembered {
+		next, out, err = received.judge(ctx, d)
+		isRemembered = err == nil && out.isStored()
 	}
-	if err != nil {
-		return out, err
-	}
-	if err := decode(&d); err != nil {
-		return out, err
-	}
-	if err := a.admits(ctx, d); err != nil {
-		return out, err
-	}
-	if d.DeletedAt != nil {
-		return s.applyReportToDeleting(ctx, a, d, ifVersion, r, tie, now)
-	}
-	if err := checkVersion(d, ifVersion); err != nil {
-		return out, err
-	}
-	// A report that changes nothing needs no write.
-	next := d
-	if out, err = a.entity.applyReport(&next, r, tie, status.NoChildren, now); err != nil || out.verdict == status.Discarded ||
-		out.verdict == status.Repeated {
-		return out, err
-	}
-	_, _, err = s.store.UpdateFrom(ctx, d, func(latest *store.Document) (err error) {
-		switch {
-		case latest.SameState(d):
-			*latest = next
-		case latest.DeletedAt != nil:
-			return errNeedsTransaction
-		default:
-			if err := checkVersion(*latest, ifVersion); err != nil {
-				return err
-			}
-			out, err = a.entity.applyReport(latest, r, tie, status.NoChildren, now)
+	if !isRemembered {
+		d, err = s.store.Get(ctx, kind, a.id)
+		if errors.Is(err, store.ErrNotFound) {
+			return reported{}, missing(a.entity, a.id)
 		}
+		if err == nil {
+			err = decode(&d) // for judge, and for the comparison with the result
+		}
+		if err != nil {
+			return reported{}, err
+		}
+		next, out, err = received.judge(ctx, d)
+		if errors.Is(err, errNeedsTransaction) {
+			return s.applyReportToDeleting(ctx, received, d.Scope)
+		}
+		if err != nil || !out.isStored() {
+			return out, err
+		}
+	}
+	judged := 0
+	stored, _, err := s.store.UpdateFrom(ctx, d, func(latest *store.Document) (err error) {
+		if judged++; latest.SameState(d) {
+			*latest = next
+			return nil
+		}
+		*latest, out, err = received.judge(ctx, *latest)
 		return err
 	})
+	if err != nil {
+		s.recent.forget(kind, a.id)
+	} else {
+		s.recent.put(stored)
+	}
+	switch {
+	case isRemembered && judged > 1:
+		s.recent.recordStale()
+	case isRemembered && err == nil:
+		s.recent.recordCurrent()
+	}
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		return out, missing(a.entity, a.id)
 	case errors.Is(err, errNeedsTransaction):
-		return s.applyReportToDeleting(ctx, a, d, ifVersion, r, tie, now)
+		return s.applyReportToDeleting(ctx, received, d.Scope)
 	}
 	return out, err
 }
 
-// applyReportToDeleting stores a report on a resource that is being deleted; read is the
-// document before the transaction. If the report completes the deletion, it removes the
-// resource, and its owners whose deletion waited only for it.
-func (s *Server) applyReportToDeleting(ctx context.Context, a address, read store.Document, ifVersion int64,
-	r status.Report, tie status.Tie, now time.Time) (out reported, err error) {
+// judge applies the report to a state of its resource; it changes nothing else. It returns
+// errNeedsTransaction for a resource that is being deleted. It is an error if the caller may
+// not see the resource, or if the report requires another version.
+func (received *receivedReport) judge(ctx context.Context, d store.Document) (next store.Document, out reported,
+	err error) {
+	if err := decode(&d); err != nil {
+		return d, out, err
+	}
+	if err := received.admits(ctx, d); err != nil {
+		return d, out, err
+	}
+	if d.DeletedAt != nil {
+		return d, out, errNeedsTransaction
+	}
+	if err := checkVersion(d, received.ifVersion); err != nil {
+		return d, out, err
+	}
+	out, err = received.entity.applyReport(&d, received.report, received.tie, status.NoChildren, received.at)
+	return d, out, err
+}
+
+// applyReportToDeleting stores a report on a resource that is being deleted; scope is the
+// resource's. If the report completes the deletion, it removes the resource, and its owners
+// whose deletion waited only for it.
+func (s *Server) applyReportToDeleting(ctx context.Context, received *receivedReport, scope string) (out reported,
+	err error) {
+	a := received.address
 	// Adapters often report the end of all children of one owner at once. The requests wait here for their turn;
 	// waiting for the owner's row lock would use up the connections.
 	kind, id := a.entity.storeKind(), a.id
 	if a.entity.parent != nil {
-		kind, id = a.entity.parent.storeKind(), read.Scope
+		kind, id = a.entity.parent.storeKind(), scope
 	}
 	release, err := s.store.WaitTurn(ctx, kind, id)
 	if err != nil {
@@ -93,7 +135,7 @@ func (s *Server) applyReportToDeleting(ctx context.Context, a address, read stor
 		if d, err = s.lock(ctx, tx, a); err != nil {
 			return err
 		}
-		if err := checkVersion(d, ifVersion); err != nil {
+		if err := checkVersion(d, received.ifVersion); err != nil {
 			return err
 		}
 		children, err := s.childrenOf(ctx, tx, a.entity, a.id)
@@ -101,7 +143,7 @@ func (s *Server) applyReportToDeleting(ctx context.Context, a address, read stor
 			return err
 		}
 		d, _, err = tx.Update(ctx, a.entity.storeKind(), a.id, 0, func(d *store.Document) (err error) {
-			out, err = a.entity.applyReport(d, r, tie, children, now)
+			out, err = a.entity.applyReport(d, received.report, received.tie, children, received.at)
 			return err
 		})
 		if err != nil || !out.done {

@@ -119,7 +119,9 @@ func (s *Server) createResource(ctx context.Context, req newResource) (d store.D
 		if err != nil {
 			return d, err
 		}
-		d, err = s.store.Create(ctx, doc)
+		if d, err = s.store.Create(ctx, doc); err == nil {
+			s.recent.put(d)
+		}
 		return d, req.nameConflict(err)
 	}
 	if parent := req.entity.parent; parent != nil {
@@ -156,6 +158,9 @@ func (s *Server) createResource(ctx context.Context, req newResource) (d store.D
 		}
 		return insertReferences(ctx, tx, id, spec.References)
 	})
+	if err == nil {
+		s.recent.put(d)
+	}
 	return d, err
 }
 
@@ -309,6 +314,9 @@ func (s *Server) patchResource(ctx context.Context, a address, ifVersion int64, 
 	if errors.Is(err, store.ErrNotFound) {
 		return d, missing(a.entity, a.id)
 	}
+	if err == nil {
+		s.recent.put(d)
+	}
 	if !errors.Is(err, errNeedsTransaction) {
 		return d, err
 	}
@@ -335,6 +343,9 @@ func (s *Server) patchResource(ctx context.Context, a address, ifVersion int64, 
 		}
 		return replaceReferences(ctx, tx, a.id, c.references)
 	})
+	if err == nil {
+		s.recent.put(d)
+	}
 	return d, err
 }
 
