@@ -68,7 +68,7 @@ func Open(ctx context.Context, o DatabaseOptions) (*Database, error) {
 			indexes = append(indexes, e.expiryIndex())
 		}
 		kinds[i] = store.KindSpec{Kind: e.storeKind(), Render: e.render, Head: wireHead, Tail: e.renderTail,
-			Facets: facets, Detail: statusDetail, Compare: compare, Recorded: recorded,
+			Facets: facets, Detail: statusDetail, Decode: decode, Compare: compare, Recorded: recorded,
 			History: true, Indexes: indexes}
 	}
 	kinds = append(append(kinds, store.KindSpec{Kind: RequestKind, History: true}), o.Kinds...)

@@ -299,9 +299,6 @@ func (s *Server) patchResource(ctx context.Context, a address, ifVersion int64, 
 	d store.Document, err error) {
 	by, now := authorOf(ctx), time.Now().UTC().Truncate(time.Microsecond)
 	d, _, err = s.store.Update(ctx, a.entity.storeKind(), a.id, 0, func(d *store.Document) error {
-		if err := decode(d); err != nil {
-			return err
-		}
 		c, err := a.changeOf(ctx, *d, ifVersion, wanted)
 		if err != nil {
 			return err

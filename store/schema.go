@@ -163,6 +163,10 @@ alter table document add constraint document_detail check (detail is null or sta
 alter table history add column packed_spec bytea;
 alter table history alter column packed_spec set storage external`
 
+// inlineFacets keeps the facets, some 130 bytes, within the row. As they may be moved out, PostgreSQL moved them with
+// spec and head, and each change of a condition's status wrote them there with an index entry of their own.
+const inlineFacets = `alter table document alter column facets set storage main`
+
 // migrations of the store's own schema, in order. Only ever add to the end: a database remembers how many it has had.
 var migrations = []string{
 	schema1,
@@ -176,6 +180,7 @@ var migrations = []string{
 	searchFacets,
 	markSplitWire,
 	statusDetail,
+	inlineFacets,
 }
 
 // schemaLock is the advisory lock under which schemas change and incarnations begin.

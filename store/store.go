@@ -63,8 +63,8 @@ type Document struct {
 	// Tombstone return these.
 	Removed bool
 
-	// Decoded is the caller's decoded form of Spec and Status. The change of an Update may set it
-	// for the kind's Render and Compare. The store neither reads nor stores it.
+	// Decoded is the caller's decoded form of Spec and Status. The kind's Decode and the change of an
+	// Update may set it for the kind's Render and Compare. The store neither reads nor stores it.
 	Decoded any
 
 	head  int   // how many bytes of Wire the column head has
@@ -104,6 +104,10 @@ type KindSpec struct {
 	// which follows that of a removed document with the same id. The store may call it several
 	// times. Nil: the spec stays as it is.
 	Begin func(*Document) error
+	// Decode sets Decoded of a stored document. The store calls it once before a change of the
+	// document, so that the change, Compare, Recorded and Facets need not decode it each. An error
+	// refuses the change. Nil: Decoded stays as it is.
+	Decode func(*Document) error
 	// Observed reports whether two statuses differ only in times of observation, which are no
 	// content (I3): the store writes such a change in place, without a new version, feed entry or
 	// record, and wakes no follower. Nil: all differences count. It needs History: after a lost

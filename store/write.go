@@ -241,6 +241,11 @@ func (k *KindSpec) creation(d Document, tombstone *Document) (Document, error) {
 // changed is false without a difference, or if only times of observation differ.
 func (k *KindSpec) change(ctx context.Context, cur Document, token int64, remove bool, f func(*Document) error) (
 	next Document, w write, changed bool, err error) {
+	if k.Decode != nil && f != nil {
+		if err := k.Decode(&cur); err != nil {
+			return cur, w, false, err
+		}
+	}
 	next = cur
 	if f != nil {
 		if err := f(&next); err != nil {
