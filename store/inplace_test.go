@@ -84,7 +84,8 @@ func TestFacetsStayWithinTheRow(t *testing.T) {
 		if err := count(tx, &before); err != nil {
 			return err
 		}
-		if _, _, err := tx.Update(ctx, "A", "1", 0, func(d *Document) error { d.Status = text(1900); return nil }); err != nil {
+		_, _, err := tx.Update(ctx, "A", "1", 0, func(d *Document) error { d.Status = text(1900); return nil })
+		if err != nil {
 			return err
 		}
 		return count(tx, &after)
