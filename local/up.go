@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -26,6 +27,10 @@ type UpOptions struct {
 	Insecure           *bool   // State.Insecure, nil as it is
 	Traces             *string // State.Traces, nil as it is
 	ManagementClusters int     // at least so many; 0 leaves an existing home as it is and gives a new one 1
+
+	// Clusters are names of management clusters that the region has at least. Unless it is nil, a new home
+	// has these and no other.
+	Clusters []string
 }
 
 // Outcome is the result of `up`.
@@ -97,7 +102,9 @@ func (h Home) planState(opts UpOptions) (st State, grown []string, err error) {
 	st, err = h.State()
 	clusters := opts.ManagementClusters
 	if errors.Is(err, ErrNoRegion) {
-		clusters = max(clusters, 1)
+		if opts.Clusters == nil {
+			clusters = max(clusters, 1)
+		}
 		st, err = h.create(opts.Region)
 	}
 	if err != nil {
@@ -130,6 +137,11 @@ func (h Home) planState(opts UpOptions) (st State, grown []string, err error) {
 		st.Created++
 		name := fmt.Sprintf("management-%02d", st.Created)
 		st.Clusters, grown = append(st.Clusters, name), append(grown, name)
+	}
+	for _, name := range opts.Clusters {
+		if !slices.Contains(st.Clusters, name) {
+			st.Clusters, grown = append(st.Clusters, name), append(grown, name)
+		}
 	}
 	if err := h.assignPorts(st.Ports, portNames(st)); err != nil {
 		return st, nil, err
