@@ -18,7 +18,7 @@ var secretName = regexp.MustCompile(`pass|secret|token|key|credential|kubeconfig
 
 // filesByAnotherName are flags that match secretName and name a file, although their name does not
 // end with -file. Those of databases are tested below.
-var filesByAnotherName = []string{"gateway-secret", "key", "kubeconfig", "pull-secret", "seal-key"}
+var filesByAnotherName = []string{"key", "kubeconfig", "pull-secret", "seal-key"}
 
 var databases = []string{"dsn", "from"}
 
