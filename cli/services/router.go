@@ -49,7 +49,7 @@ connection to a cluster that sleeps is held while hosting wakes it.`, f)
 	cmd.Flags().IntVar(&limits.Handshakes, "max-handshakes-per-source", 0,
 		"new connections in a second from one address or IPv6 /64, 20 times as many at once (default 100)")
 	cmd.Flags().IntVar(&limits.WakesPerName, "max-wakes-per-cluster", 0,
-		"how often connections wake a sleeping cluster in an hour (default 12)")
+		"how often connections wake a sleeping cluster in an hour (default 60)")
 	cmd.Flags().IntVar(&limits.WakesPerSource, "max-wakes-per-source", 0,
 		"how many sleeping clusters one address or IPv6 /64 wakes in an hour (default 240)")
 	cmd.Flags().StringSliceVar(&f.proxies, "proxy-from", nil,

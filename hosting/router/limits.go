@@ -18,7 +18,7 @@ type Limits struct {
 	PerName          int // of these, of one server name; default 2048
 	PerSource        int // of these, from one source; default half of PerName
 	Handshakes       int // new connections of one source in a second; 20 times as many at once; default 100
-	WakesPerName     int // of a sleeping plane in an hour, and at once; default 12
+	WakesPerName     int // of a sleeping plane in an hour, and at once; default 60
 	WakesPerSource   int // of sleeping planes, by one source in an hour, and at once; default 240
 
 	// Proxies are the addresses of load balancers. Each connection from there begins with a header
@@ -47,7 +47,7 @@ func (l Limits) withDefaults() Limits {
 	l.PerSource = cmp.Or(l.PerSource, max(1, l.PerName/2))
 	l.Connections = cmp.Or(l.Connections, min(16384, connectionsForFiles(openFiles(), l.Unnamed)))
 	l.Handshakes = cmp.Or(l.Handshakes, 100)
-	l.WakesPerName = cmp.Or(l.WakesPerName, 12)
+	l.WakesPerName = cmp.Or(l.WakesPerName, 60)
 	l.WakesPerSource = cmp.Or(l.WakesPerSource, 240)
 	return l
 }
