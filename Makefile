@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 GO    ?= go
 
-.PHONY: demo test quick build generate bench check vuln clean
+.PHONY: demo test quick build image generate bench check vuln clean
 
 demo: ## install what is missing, build, start a region, make a cluster and a deployment in it
 	@scripts/demo.sh
@@ -22,6 +22,9 @@ bin/atoll: ## Go's build cache decides what to compile
 
 bin/atoll-kube: ## built anew only when kube/ changed: upstream Kubernetes takes minutes
 	@kube/build.sh
+
+image: ## the container images as OCI layouts in bin/image; deploy/charts/README.md says how to push them
+	@scripts/image.sh
 
 generate: ## types from the OpenAPI and protobuf contracts
 	$(GO) generate ./...

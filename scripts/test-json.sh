@@ -3,7 +3,8 @@
 # kube/ runs without the race detector, upstream Kubernetes is not ours to race,
 # and with the flags of its build script, so that it is compiled once; so does
 # test/interop, which is other people's programs against the binaries of
-# ATOLL_BIN and ATOLL_KUBE_BIN. Both run beside the others.
+# ATOLL_BIN and ATOLL_KUBE_BIN. Both run beside the others, and so does
+# deploy/image, a small module of its own.
 #
 # Most tests wait most of the time: for processes to start, leases to end,
 # streams to fall silent. So more packages run at once than there are cores, and
@@ -19,7 +20,7 @@ first=(./test/e2e ./maestro ./agent ./test/hosted ./cli ./store ./clm ./test/fau
 
 out=$(mktemp -d)
 # A run that is interrupted takes them with it, test programs and all: each is a group.
-trap 'kill -- ${kube:+-$kube} ${interop:+-$interop} 2>/dev/null; rm -rf "$out"' EXIT
+trap 'kill -- ${kube:+-$kube} ${interop:+-$interop} ${image:+-$image} 2>/dev/null; rm -rf "$out"' EXIT
 beside() { cd "$1" && CGO_ENABLED=0 exec setsid go test -trimpath -json -count=1 -timeout 60m ./... >"$out/$(basename "$1")"; }
 
 # quota prints the cores' worth of processor time, in hundredths, that the control
@@ -50,6 +51,8 @@ beside kube & kube=$!
 ((at_once > 1)) || wait $kube || failed=1
 beside test/interop & interop=$!
 ((at_once > 1)) || wait $interop || failed=1
+beside deploy/image & image=$!
+((at_once > 1)) || wait $image || failed=1
 
 packages=()
 for p in "${first[@]}"; do
@@ -61,4 +64,6 @@ wait $kube || failed=1
 cat "$out/kube"
 wait $interop || failed=1
 cat "$out/interop"
+wait $image || failed=1
+cat "$out/image"
 exit $failed
