@@ -41,16 +41,22 @@ func (d Directory) Compare(files Files) ([]Difference, error) {
 	if err != nil {
 		return nil, err
 	}
-	var differences []Difference
 	free := map[string]bool{}
-	for path, after := range files {
-		before, ok := existing[path]
-		if !ok {
+	for path := range files {
+		if _, ok := existing[path]; !ok {
 			if err := d.checkFree(path, free); err != nil {
 				return nil, err
 			}
 		}
-		if before == nil || !bytes.Equal(before, after) {
+	}
+	return differencesOf(existing, files), nil
+}
+
+// differencesOf returns how existing files differ from rendered ones, by path.
+func differencesOf(existing, files Files) []Difference {
+	var differences []Difference
+	for path, after := range files {
+		if before := existing[path]; before == nil || !bytes.Equal(before, after) {
 			differences = append(differences, Difference{path, before, after})
 		}
 	}
@@ -60,7 +66,7 @@ func (d Directory) Compare(files Files) ([]Difference, error) {
 		}
 	}
 	slices.SortFunc(differences, func(a, b Difference) int { return strings.Compare(a.Path, b.Path) })
-	return differences, nil
+	return differences
 }
 
 // Write writes the files that differ, each atomically, and removes stale ones. It

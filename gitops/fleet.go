@@ -70,6 +70,9 @@ func (f Fleet) Regions() []Region {
 	return all
 }
 
+// ErrNoRegion: the tree does not declare the region.
+var ErrNoRegion = errors.New("the tree declares no region")
+
 // Region finds a region by its name, or by ENVIRONMENT/NAME where several environments
 // have one of the name. The error says which there are.
 func (f Fleet) Region(name string) (Region, error) {
@@ -83,7 +86,7 @@ func (f Fleet) Region(name string) (Region, error) {
 	}
 	switch {
 	case len(found) == 0:
-		return Region{}, fmt.Errorf("the tree declares no region %s", name)
+		return Region{}, fmt.Errorf("%w %s", ErrNoRegion, name)
 	case len(found) > 1:
 		return Region{}, fmt.Errorf("several regions have the name %s; use one of %s", name, strings.Join(found, ", "))
 	}

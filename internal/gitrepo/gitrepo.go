@@ -64,6 +64,44 @@ func (b Branch) Head(ctx context.Context) (string, error) {
 	return b.resolve(ctx, b.ref())
 }
 
+// Mirror returns a branch of a repository, a directory or a URL, as a bare clone in dir sees it. It creates the clone
+// when there is none, and fetches nothing yet.
+func Mirror(ctx context.Context, dir, repository, branch string) (Branch, error) {
+	b := Branch{Dir: dir, Remote: "origin", Name: branch}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return b, err
+	}
+	for _, args := range [][]string{
+		{"init", "--quiet", "--bare", "--template="},
+		{"config", "remote.origin.url", repository},
+		{"config", "gc.autoDetach", "false"}, // git leaves no process of its own behind
+		{"config", "maintenance.autoDetach", "false"},
+	} {
+		if _, err := b.git(ctx, nil, args...); err != nil {
+			return b, err
+		}
+	}
+	return b, nil
+}
+
+// Mark records a commit in the clone under a name, in the place of an earlier one.
+func (b Branch) Mark(ctx context.Context, name, commit string) error {
+	_, err := b.git(ctx, nil, "update-ref", "refs/atoll/marks/"+name, commit)
+	return err
+}
+
+// Marked returns the commit that Mark recorded under a name, and "" when there is none.
+func (b Branch) Marked(ctx context.Context, name string) (string, error) {
+	out, err := b.git(ctx, nil, "for-each-ref", "--format=%(objectname)", "refs/atoll/marks/"+name)
+	return strings.TrimSpace(string(out)), err
+}
+
+// Subject returns the first line of the message of a commit.
+func (b Branch) Subject(ctx context.Context, commit string) (string, error) {
+	out, err := b.git(ctx, nil, "log", "-1", "--format=%s", "--end-of-options", commit)
+	return strings.TrimSpace(string(out)), err
+}
+
 func (b Branch) resolve(ctx context.Context, revision string) (string, error) {
 	out, err := b.git(ctx, nil, "rev-parse", "--verify", "--end-of-options", revision+"^{commit}")
 	return strings.TrimSpace(string(out)), err
