@@ -34,6 +34,7 @@ const stateFormat = 1
 //	identities/PROCESS/    key and certificate of a service
 //	postgres/              the database, unless root runs the region (see State.Postgres)
 //	management/NAME/       a management cluster's side: plane/, agent/
+//	watch.git/             clone of the repository that `atoll region watch` follows, and the commit that it applied
 type Home struct{ Dir string }
 
 // State is what a home remembers of the region.
@@ -161,13 +162,14 @@ func (h Home) create(region string) (State, error) {
 }
 
 // isPartialHome reports whether the entries are those of a home that create did not complete, so
-// that the next `up` continues, or files that an operator may create before the first `up`:
-// adapters, and entities.yaml.
+// that the next `up` continues, or files that may be there before the first `up`: adapters and
+// entities.yaml of an operator, and the clone of a watch.
 func (h Home) isPartialHome(entries []os.DirEntry) bool {
 	for _, e := range entries {
 		switch name := e.Name(); {
 		case e.IsDir() && (name == "run" || name == "logs" || name == "pki" || name == "platform" ||
-			name == "identities" || name == "management" || name == "adapters"):
+			name == "identities" || name == "management" || name == "adapters" ||
+			name == watchClone):
 		case name == "entities.yaml":
 		case strings.HasPrefix(name, "region.json"):
 		default:

@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -26,7 +27,7 @@ func Region(session *terminal.Session) *cobra.Command {
 region has a home of its own: --home, or HOME-regions/REGION beside the default home.`,
 	}
 	cmd.PersistentFlags().StringVar(&from, "rendered", "deploy", "directory of the rendered files")
-	cmd.AddCommand(regionApply(session, &from), regionStatus(session, &from))
+	cmd.AddCommand(regionApply(session, &from), regionStatus(session, &from), regionWatch(session, &from))
 	return cmd
 }
 
@@ -36,12 +37,26 @@ func declaredRegion(session *terminal.Session, from, region string) (gitops.Decl
 	if err != nil {
 		return d, local.Home{}, err
 	}
+	home, err := regionHome(session, string(d.Region))
+	return d, home, err
+}
+
+// regionHome returns the home of a declared region.
+func regionHome(session *terminal.Session, region string) (local.Home, error) {
 	dir := session.HomeDir
 	if !session.HomeIsGiven {
-		dir = path.Join(dir+"-regions", string(d.Region))
+		dir = path.Join(dir+"-regions", region)
 	}
-	home, err := local.OpenHome(dir)
-	return d, home, err
+	return local.OpenHome(dir)
+}
+
+// applyRegion brings a region up as it is declared, and prints each stage.
+func applyRegion(ctx context.Context, session *terminal.Session, home local.Home, d gitops.Declaration) error {
+	return home.Apply(ctx, d, func(e local.Event) {
+		if e.Error == "" && e.Stage != "region" {
+			session.Printf("  %-32s %8s  %s\n", e.Stage, terminal.Took(e.Took), e.Detail)
+		}
+	}, func(name string) { session.Printf("  %-32s removed\n", name) })
 }
 
 func regionApply(session *terminal.Session, from *string) *cobra.Command {
@@ -59,12 +74,7 @@ is its share of this machine, whatever is declared.`,
 			if err != nil {
 				return err
 			}
-			err = home.Apply(cmd.Context(), d, func(e local.Event) {
-				if e.Error == "" && e.Stage != "region" {
-					session.Printf("  %-32s %8s  %s\n", e.Stage, terminal.Took(e.Took), e.Detail)
-				}
-			}, func(name string) { session.Printf("  %-32s removed\n", name) })
-			if err != nil {
+			if err := applyRegion(cmd.Context(), session, home, d); err != nil {
 				return err
 			}
 			session.Printf("region %s is as declared (home %s)\n", d.Region, home.Dir)

@@ -1,0 +1,248 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"atoll.dev/gitops"
+	"atoll.dev/internal/gitrepo"
+	"atoll.dev/internal/pause"
+)
+
+// Times between two looks at the branch.
+const (
+	directoryInterval = time.Second      // of a repository on this machine
+	remoteInterval    = 30 * time.Second // of one that is reached by a URL
+	applyRetry        = 30 * time.Second // until Apply is called again after an error
+)
+
+const (
+	watchClone  = "watch.git" // in the home
+	appliedMark = "applied"   // the commit that was applied last, in the clone
+	shownFiles  = 5           // of rendered files that differ
+)
+
+// WatchResult says what a watch did with a commit.
+type WatchResult string
+
+// Results of a watch.
+const (
+	Applied     WatchResult = "applied"
+	Refused     WatchResult = "refused"     // the commit has a mistake; only another commit helps
+	Undeclared  WatchResult = "undeclared"  // the commit does not declare the region
+	Failed      WatchResult = "failed"      // applying the commit failed; the watch tries again
+	Unreachable WatchResult = "unreachable" // the repository; the watch tries again
+	Reachable   WatchResult = "reachable"   // the repository, after Unreachable
+)
+
+// WatchEvent is what a watch did.
+type WatchEvent struct {
+	At      time.Time   `json:"at"`
+	Region  string      `json:"region"`
+	Result  WatchResult `json:"result"`
+	Commit  string      `json:"commit,omitempty"`
+	Subject string      `json:"subject,omitempty"` // of the commit's message
+	Error   string      `json:"error,omitempty"`   // a line for each mistake, with file and line
+}
+
+// Watch follows a branch and applies its newest commit. Before that it checks the whole commit: the configuration has
+// no mistake, the rendered files are those of the configuration, and the commit is a descendant of the applied one. It
+// shows a commit that fails a check, and applies nothing of it.
+type Watch struct {
+	Branch   gitrepo.Branch
+	Region   string // REGION or ENVIRONMENT/REGION
+	Config   string // directory of the configuration, in the repository
+	Rendered string // directory of the rendered files, in the repository
+	// Accept is a commit of a rewritten history, in hexadecimal digits: it and its descendants are applied although they
+	// are no descendants of the applied commit.
+	Accept   string
+	Interval time.Duration // between two looks at the branch
+	// Apply brings the region up as it is declared. It may be repeated.
+	Apply func(context.Context, gitops.Declaration) error
+	Show  func(WatchEvent)
+
+	handled string    // the newest commit that was applied, refused or tried
+	retryAt time.Time // when to try handled again; zero: never
+	outage  string    // the error with which the repository was unreachable; "": it was reachable
+	shown   WatchEvent
+}
+
+// OpenWatch returns the watch of a branch of a repository, a directory or a URL, for the region of the home. One watch
+// at a time runs for a home; unlock ends its right.
+func (h Home) OpenWatch(ctx context.Context, repository, branch string) (w *Watch, unlock func(), err error) {
+	interval := remoteInterval
+	switch info, err := os.Stat(repository); {
+	case err == nil && info.IsDir():
+		interval = directoryInterval
+		if repository, err = filepath.Abs(repository); err != nil {
+			return nil, nil, err
+		}
+	case !strings.Contains(repository, ":"):
+		return nil, nil, fmt.Errorf("%q is no directory and no URL: name the repository with --repo", repository)
+	}
+	if err := os.MkdirAll(h.Path("run"), 0o700); err != nil {
+		return nil, nil, fmt.Errorf("home: %w", err)
+	}
+	unlock, err = h.lock("watch.lock")
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return nil, nil, fmt.Errorf("home %s: another `atoll region watch` runs for it", h.Dir)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	clone, err := gitrepo.Mirror(ctx, h.Path(watchClone), repository, branch)
+	if err != nil {
+		unlock()
+		return nil, nil, err
+	}
+	return &Watch{Branch: clone, Interval: interval}, unlock, nil
+}
+
+// Run follows the branch until ctx ends. It first applies the newest commit, also when an earlier watch has applied it:
+// the region may have stopped since. A commit that arrives while another is applied waits; of several, the newest is
+// applied.
+func (w *Watch) Run(ctx context.Context) {
+	for ctx.Err() == nil {
+		w.observe(ctx)
+		pause.For(ctx, w.Interval)
+	}
+}
+
+// observe looks at the branch once, and applies its newest commit unless that is handled already.
+func (w *Watch) observe(ctx context.Context) {
+	commit, err := w.Branch.Head(ctx)
+	switch {
+	case ctx.Err() != nil:
+		return
+	case err != nil:
+		if w.outage != err.Error() {
+			w.outage = err.Error()
+			w.show(WatchEvent{Result: Unreachable, Error: w.outage})
+		}
+		return
+	case w.outage != "":
+		w.outage = ""
+		w.show(WatchEvent{Result: Reachable, Commit: commit})
+	}
+	if commit == w.handled && (w.retryAt.IsZero() || time.Now().Before(w.retryAt)) {
+		return
+	}
+	result, err := w.applyCommit(ctx, commit)
+	if ctx.Err() != nil {
+		return // the next watch applies the commit again
+	}
+	w.handled, w.retryAt = commit, time.Time{}
+	if result == Failed {
+		w.retryAt = time.Now().Add(applyRetry)
+	}
+	e := WatchEvent{Result: result, Commit: commit}
+	if err != nil {
+		e.Error = err.Error()
+	}
+	if e != w.shown { // an error that repeats is shown once
+		w.shown = e
+		// Without its subject the event is still worth showing.
+		e.Subject, _ = w.Branch.Subject(ctx, commit)
+		w.show(e)
+	}
+}
+
+func (w *Watch) show(e WatchEvent) {
+	e.At, e.Region = time.Now().UTC(), w.Region
+	w.Show(e)
+}
+
+// applyCommit checks a commit and applies it.
+func (w *Watch) applyCommit(ctx context.Context, commit string) (WatchResult, error) {
+	applied, err := w.Branch.Marked(ctx, appliedMark)
+	if err != nil {
+		return Failed, err
+	}
+	if result, err := w.checkHistory(ctx, applied, commit); err != nil {
+		return result, err
+	}
+	config, err := w.Branch.Tree(ctx, commit, w.Config)
+	if err != nil {
+		return Failed, err
+	}
+	fleet, err := gitops.Load(config, w.Config)
+	if err != nil {
+		return Refused, err
+	}
+	if result, err := w.checkRendered(ctx, commit, fleet); err != nil {
+		return result, err
+	}
+	region, err := fleet.Region(w.Region)
+	switch {
+	case errors.Is(err, gitops.ErrNoRegion) && applied != "":
+		return Undeclared, fmt.Errorf("%w any more; what runs of it goes on and nothing is purged (to remove it: `atoll "+
+			"down --purge --home %s`)", err, filepath.Dir(w.Branch.Dir))
+	case errors.Is(err, gitops.ErrNoRegion):
+		return Undeclared, fmt.Errorf("%w yet; the watch waits for a commit that does", err)
+	case err != nil:
+		return Refused, err
+	}
+	if err := w.Apply(ctx, gitops.Declare(region)); err != nil {
+		return Failed, err
+	}
+	if err := w.Branch.Mark(ctx, appliedMark, commit); err != nil {
+		return Failed, err
+	}
+	w.Accept = ""
+	return Applied, nil
+}
+
+// checkHistory refuses a commit that is no descendant of the applied one.
+func (w *Watch) checkHistory(ctx context.Context, applied, commit string) (WatchResult, error) {
+	for _, ancestor := range []string{applied, w.Accept} {
+		if ancestor == "" {
+			continue
+		}
+		if follows, err := w.Branch.IsAncestor(ctx, ancestor, commit); err != nil || follows {
+			return Failed, err
+		}
+	}
+	if applied == "" {
+		return "", nil
+	}
+	return Refused, fmt.Errorf("the history of %s was rewritten: %.12s is no descendant of %.12s, which is applied; "+
+		"push a descendant of that, or stop the watch and run it again with --accept %.12s", w.Branch.Name, commit,
+		applied, commit)
+}
+
+// checkRendered refuses a commit whose rendered files are not those of its configuration.
+func (w *Watch) checkRendered(ctx context.Context, commit string, fleet gitops.Fleet) (WatchResult, error) {
+	files, err := gitops.Render(fleet)
+	if err != nil {
+		return Refused, err
+	}
+	tree, err := w.Branch.Tree(ctx, commit, w.Rendered)
+	if err != nil {
+		return Failed, err
+	}
+	differences, err := gitops.CompareTree(tree, files)
+	if err != nil {
+		return Failed, err
+	}
+	var mistakes []error
+	for i, d := range differences {
+		if i == shownFiles {
+			mistakes = append(mistakes, fmt.Errorf("and %d files more", len(differences)-i))
+			break
+		}
+		d.Path = path.Join(w.Rendered, d.Path)
+		mistakes = append(mistakes, errors.New(d.FirstLine()))
+	}
+	if len(mistakes) > 0 {
+		mistakes = append(mistakes, errors.New("run `atoll config render`, commit, and push"))
+	}
+	return Refused, errors.Join(mistakes...)
+}
