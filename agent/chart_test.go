@@ -48,7 +48,10 @@ func TestTheChartGivesTheRightsOfBootstrap(t *testing.T) {
 		"managed-by: atoll", "managed-by: {{ .Release.Service }}",
 	).Replace(b.String())
 	golden(t, "templates/rbac.yaml", text)
-	golden(t, "crds/appliedmanifestworks.crd.yaml", string(appliedWorksCRD))
+	// Argo CD would delete the kind with the Application, and every AppliedManifestWork with the kind.
+	golden(t, "crds/appliedmanifestworks.crd.yaml", strings.Replace(string(appliedWorksCRD), "metadata:\n",
+		"metadata:\n  annotations: {helm.sh/resource-policy: keep, "+
+			"argocd.argoproj.io/sync-options: 'Prune=false,Delete=false'}\n", 1))
 
 	data, err := os.ReadFile(filepath.Join(chart, "values.yaml"))
 	if err != nil {

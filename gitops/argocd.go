@@ -34,7 +34,8 @@ func (t target) rootApplication() object {
 const inCluster = "https://kubernetes.default.svc"
 
 // applicationSet makes one Application of each chart of the cluster's type and of those
-// that all types share. Charts and values are of one revision.
+// that all types share. Charts and values are of one revision. A revision without charts deletes
+// no Application, and a deleted Application leaves its resources in the cluster.
 func (t target) applicationSet() object {
 	git := t.settings.Git
 	revision := cmp.Or(git.Revision, git.Branch)
@@ -43,6 +44,7 @@ func (t target) applicationSet() object {
 		"metadata": object{"name": "apps", "namespace": argoNamespace, "labels": t.labels()},
 		"spec": object{
 			"goTemplate": true, "goTemplateOptions": []string{"missingkey=error"},
+			"syncPolicy": object{"applicationsSync": "create-update", "preserveResourcesOnDeletion": true},
 			"generators": []object{{"git": object{
 				"repoURL": git.Repository, "revision": revision,
 				"directories": []object{

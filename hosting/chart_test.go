@@ -16,11 +16,17 @@ var updateChart = flag.Bool("update", false, "write what is generated into deplo
 // TestTheChartGivesTheRightsOfBootstrap compares the templates of the chart with the objects that Bootstrap applies, so
 // that hosting has the same rights by both ways.
 func TestTheChartGivesTheRightsOfBootstrap(t *testing.T) {
+	// Without its kinds or its namespace, a cluster loses every HostedCluster or the volume with every plane.
+	const kept = "metadata:\n" +
+		"  annotations: {helm.sh/resource-policy: keep, argocd.argoproj.io/sync-options: 'Prune=false,Delete=false'}\n"
 	const comment = "{{- /* Made from hosting.Manifests by `go test ./hosting -run Chart -update`. */ -}}\n"
 	kinds := comment + "{{- if and .Values.hosting.enabled .Values.hosting.crds }}\n"
 	rights := comment + "{{- if .Values.hosting.enabled }}\n"
 	for document := range bytes.SplitSeq(Manifests(), []byte("---\n")) {
 		text := "---\n" + strings.TrimSuffix(string(document), "\n") + "\n"
+		if strings.Contains(text, "\nkind: CustomResourceDefinition\n") || strings.Contains(text, "\nkind: Namespace\n") {
+			text = strings.Replace(text, "metadata:\n", kept, 1)
+		}
 		switch {
 		case strings.Contains(text, "kind: CustomResourceDefinition\n"):
 			kinds += text

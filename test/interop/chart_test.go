@@ -72,6 +72,7 @@ func TestTheAgentsChartEqualsBootstrap(t *testing.T) {
 			have := objects[i].DeepCopy()
 			for _, o := range []*unstructured.Unstructured{have, want} {
 				o.SetLabels(nil)
+				o.SetAnnotations(nil) // those of the chart are for Helm and Argo CD
 				delete(o.Object, "status")
 			}
 			if !reflect.DeepEqual(have.Object, want.Object) {
