@@ -48,6 +48,11 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 {{- end }}
 {{- end }}
 
+{{/* The file of the lifecycle manager. What files/clm.yaml sets counts before values: it keeps accounts apart. */}}
+{{- define "atoll.clmFile" -}}
+{{- mergeOverwrite (deepCopy .Values.clm.config) (.Files.Get "files/clm.yaml" | fromYaml) | toYaml }}
+{{- end }}
+
 {{/* The database of a service; its password is in PGPASSWORD. */}}
 {{- define "atoll.dsnArg" -}}
 {{- $db := .root.Values.database -}}

@@ -81,9 +81,9 @@ spec:
     metadata:
       labels:
         {{- include "atoll.labels" . | nindent 8 }}
-      {{- if eq .name "clm" }}
+      {{- if has .name (list "clm" "sentinel") }}
       annotations:
-        checksum/config: {{ toYaml $v.config | sha256sum }}
+        checksum/config: {{ include "atoll.clmFile" $root | sha256sum }}
       {{- end }}
     spec:
       serviceAccountName: {{ $full }}
