@@ -34,6 +34,8 @@ const (
 	DisabledKey            Code = "disabled-access-key"
 	DeletedKey             Code = "deleted-access-key"
 	ExpiredCredentials     Code = "expired-credentials"
+	InvalidToken           Code = "invalid-token"
+	STSUnavailable         Code = "sts-unavailable"
 	AmbiguousIdentity      Code = "ambiguous-identity"
 	WrongGatewaySecret     Code = "wrong-gateway-secret"
 	InvalidGatewayIdentity Code = "invalid-gateway-identity"
@@ -95,6 +97,8 @@ var answers = map[Code]struct {
 	DisabledKey:            {http.StatusForbidden, unrecognized},
 	DeletedKey:             {http.StatusForbidden, unrecognized},
 	ExpiredCredentials:     {http.StatusForbidden, expiredToken},
+	InvalidToken:           {http.StatusForbidden, unrecognized},
+	STSUnavailable:         {http.StatusServiceUnavailable, serviceUnavailab},
 	AmbiguousIdentity:      {http.StatusForbidden, incomplete},
 	WrongGatewaySecret:     {http.StatusForbidden, unrecognized},
 	InvalidGatewayIdentity: {http.StatusForbidden, incomplete},

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -24,7 +25,7 @@ const (
 	gatewayCaller = "arn:aws:sts::123456789012:assumed-role/deployer/ann"
 )
 
-// fixedAccounts implements Accounts: the accounts are privileged.
+// fixedAccounts implements Accounts: the region has these accounts, and they are privileged.
 type fixedAccounts []cluster.Account
 
 func (f fixedAccounts) IsPrivileged(account cluster.Account) (bool, error) {
@@ -34,6 +35,10 @@ func (f fixedAccounts) IsPrivileged(account cluster.Account) (bool, error) {
 		}
 	}
 	return false, nil
+}
+
+func (f fixedAccounts) IsProvisioned(account cluster.Account) bool {
+	return slices.Contains(f, account)
 }
 
 func writeSecret(t *testing.T, file, secret string, mode os.FileMode) {

@@ -123,6 +123,12 @@ func (k *KeyStore) IsPrivileged(account cluster.Account) (bool, error) {
 	return k.cache.isPrivileged(string(account))
 }
 
+// IsProvisioned implements Accounts.
+func (k *KeyStore) IsProvisioned(account cluster.Account) bool {
+	view, isFilled := k.directory.cache.view(string(account))
+	return isFilled && view.isProvisioned
+}
+
 // OnInvalid implements Validity.
 func (k *KeyStore) OnInvalid(caller Identity, end func(cause error)) (stop func()) {
 	if caller.AccessKeyID == "" {

@@ -27,6 +27,8 @@ type BearerWay interface {
 type Accounts interface {
 	// IsPrivileged reports whether an account is privileged. The error is ErrNotReady or ErrTooOld.
 	IsPrivileged(account cluster.Account) (bool, error)
+	// IsProvisioned reports whether the region knows that it has an account.
+	IsProvisioned(account cluster.Account) bool
 }
 
 var _ Identifier = (*Ways)(nil)

@@ -1,8 +1,11 @@
 package services
 
 import (
+	"cmp"
+	"crypto/x509"
 	"fmt"
 	"log/slog"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,6 +17,8 @@ import (
 type proofFlags struct {
 	presigned time.Duration
 	gateway   []string
+	sts       access.STSOptions
+	stsCA     string
 }
 
 func (f *proofFlags) addFlags(cmd *cobra.Command) {
@@ -22,6 +27,11 @@ func (f *proofFlags) addFlags(cmd *cobra.Command) {
 	cmd.Flags().StringSliceVar(&f.gateway, "gateway-secret-file", nil,
 		"file with the secret of the API Gateway in front of the region, read again each second; a second file lets "+
 			"the secret change without a gap")
+	cmd.Flags().StringSliceVar(&f.sts.Hosts, "sts-host", nil,
+		"host of AWS STS, such as sts.eu-west-1.amazonaws.com: take presigned sts:GetCallerIdentity tokens that name it")
+	cmd.Flags().StringVar(&f.sts.Audience, "sts-audience", "",
+		"what a token names in its signed header x-k8s-aws-id (default the region's name)")
+	cmd.Flags().StringVar(&f.stsCA, "sts-ca", "", "PEM file of the CA of STS (default the system's CAs)")
 }
 
 // identifier returns the ways to prove an identity that the flags describe.
@@ -34,5 +44,28 @@ func (f *proofFlags) identifier(region string, keys *access.KeyStore, log *slog.
 			return nil, fmt.Errorf("--gateway-secret-file: %w", err)
 		}
 	}
+	if len(f.sts.Hosts) > 0 {
+		sts, err := f.newSTS(region, keys)
+		if err != nil {
+			return nil, err
+		}
+		ways.Bearers = append(ways.Bearers, sts)
+	}
 	return ways, nil
+}
+
+// newSTS returns the verifier of tokens of AWS STS that the flags describe.
+func (f *proofFlags) newSTS(region string, keys *access.KeyStore) (*access.STS, error) {
+	o := f.sts
+	o.Accounts, o.Audience = keys, cmp.Or(o.Audience, region)
+	if f.stsCA != "" {
+		pem, err := os.ReadFile(f.stsCA)
+		if err != nil {
+			return nil, fmt.Errorf("--sts-ca: %w", err)
+		}
+		if o.Roots = x509.NewCertPool(); !o.Roots.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("--sts-ca: %s has no PEM certificate", f.stsCA)
+		}
+	}
+	return access.NewSTS(o)
 }
