@@ -3,6 +3,7 @@ package gitops
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -11,14 +12,21 @@ import (
 
 // Edit sets a value in a file of the tree, or removes a key.
 type Edit struct {
-	Path   []string `json:"path"`
-	Value  any      `json:"value"`            // nil sets null, which deletes what the level inherits
-	Remove bool     `json:"remove,omitempty"` // removes the key, and Value does not count
+	Path []string `json:"path"`
+	// Value is what the edit sets; nil sets null, which deletes what the level inherits.
+	Value any `json:"value,omitempty"`
+	// Text is the value as YAML. It replaces Value. The undo of an edit has it, since JSON rounds large numbers.
+	Text   string `json:"text,omitempty"`
+	Remove bool   `json:"remove,omitempty"` // removes the key; neither Value nor Text counts
+	// IfEmpty: the edit changes nothing unless the file has an empty mapping at Path.
+	IfEmpty bool `json:"ifEmpty,omitempty"`
 }
 
 // EditFile returns a file after some edits, and the edits that undo them. Comments stay; blank lines and the alignment
 // of comments may change. file is the name that errors give it. The error names the line of a value that an edit cannot
 // pass: an alias, a list or a scalar in the place of a mapping.
+//
+// The undo removes a mapping that the edits made only if it is empty by then: others may have added keys to it.
 func EditFile(file string, data []byte, edits []Edit) (after []byte, undo []Edit, err error) {
 	if _, err := parse(file, data); err != nil { // the mistakes of the file, and bounds of its size
 		return nil, nil, err
@@ -35,9 +43,8 @@ func EditFile(file string, data []byte, edits []Edit) (after []byte, undo []Edit
 		if err != nil {
 			return nil, nil, err
 		}
-		undo = append(undo, before)
+		undo = append(before, undo...) // the last edit is undone first
 	}
-	slices.Reverse(undo)
 	var out bytes.Buffer
 	encoder := yaml.NewEncoder(&out)
 	encoder.SetIndent(2)
@@ -47,36 +54,48 @@ func EditFile(file string, data []byte, edits []Edit) (after []byte, undo []Edit
 	return out.Bytes(), undo, encoder.Close()
 }
 
-// do does the edit in a mapping, and returns the edit that undoes it.
-func (e Edit) do(file string, root *yaml.Node) (undo Edit, err error) {
+// do does the edit in a mapping, and returns the edits that undo it.
+func (e Edit) do(file string, root *yaml.Node) (undo []Edit, err error) {
 	at := root
 	for i, key := range e.Path {
 		if at.Kind != yaml.MappingNode {
-			return Edit{}, Position{file, at.Line}.errorf("%s is no mapping; set %s by hand", strings.Join(e.Path[:i], "."),
+			return nil, Position{file, at.Line}.errorf("%s is no mapping; set %s by hand", strings.Join(e.Path[:i], "."),
 				strings.Join(e.Path, "."))
 		}
-		last := i == len(e.Path)-1
 		index := slices.IndexFunc(at.Content, func(n *yaml.Node) bool { return n.Value == key })
 		for ; index%2 == 1; index = nextKey(at.Content, index, key) { // a value that is like the key
 		}
-		switch {
-		case index < 0 && e.Remove:
-			return Edit{Path: e.Path, Remove: true}, nil
-		case index < 0:
-			value, err := nodeOf(e.Value, e.Path[i+1:])
+		if index < 0 {
+			if e.Remove || e.IfEmpty {
+				return nil, nil
+			}
+			value, err := e.node(e.Path[i+1:])
 			at.Content = append(at.Content, &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: key}, value)
-			return Edit{Path: e.Path[:i+1], Remove: true}, err
-		case last && e.Remove:
-			undo := Edit{Path: e.Path}
-			err := at.Content[index+1].Decode(&undo.Value)
-			at.Content = slices.Delete(at.Content, index, index+2)
-			return undo, err
-		case last || at.Content[index+1].Tag == "!!null" && !e.Remove:
-			return e.replace(at.Content, index+1, i)
+			return e.removals(i + 1), err
 		}
-		at = at.Content[index+1]
+		value := at.Content[index+1]
+		isNull := value.Tag == "!!null"
+		switch last := i == len(e.Path)-1; {
+		case last && e.IfEmpty && (value.Kind != yaml.MappingNode || len(value.Content) > 0), !last && isNull && (e.Remove ||
+			e.IfEmpty):
+			return nil, nil
+		case last && e.Remove:
+			at.Content = slices.Delete(at.Content, index, index+2)
+			text, err := textOf(value)
+			return []Edit{{Path: e.Path, Text: text}}, err
+		case last:
+			text, err := textOf(value)
+			if err != nil {
+				return nil, err
+			}
+			return []Edit{{Path: e.Path, Text: text}}, e.replace(at.Content, index+1, i)
+		case isNull:
+			undo := append(e.removals(i+2), Edit{Path: e.Path[:i+1], Text: "null\n", IfEmpty: true})
+			return undo, e.replace(at.Content, index+1, i)
+		}
+		at = value
 	}
-	return Edit{}, fmt.Errorf("%s: an edit has no key", file)
+	return nil, fmt.Errorf("%s: an edit has no key", file)
 }
 
 // nextKey returns the index of the key after an index, or -1.
@@ -89,33 +108,95 @@ func nextKey(content []*yaml.Node, after int, key string) int {
 	return -1
 }
 
-// replace sets the value of the path's key number i, which is content[index].
-func (e Edit) replace(content []*yaml.Node, index, i int) (undo Edit, err error) {
-	undo = Edit{Path: e.Path[:i+1]}
-	if err := content[index].Decode(&undo.Value); err != nil {
-		return Edit{}, err
+// removals returns the edits that remove the key of the edit, and then each mapping around it that is empty, down to a
+// path of so many keys.
+func (e Edit) removals(shortest int) []Edit {
+	all := []Edit{{Path: e.Path, Remove: true}}
+	for n := len(e.Path) - 1; n >= shortest; n-- {
+		all = append(all, Edit{Path: e.Path[:n], Remove: true, IfEmpty: true})
 	}
-	value, err := nodeOf(e.Value, e.Path[i+1:])
+	return all
+}
+
+// replace sets the value of the path's key number i, which is content[index].
+func (e Edit) replace(content []*yaml.Node, index, i int) error {
+	value, err := e.node(e.Path[i+1:])
 	if err != nil {
-		return Edit{}, err
+		return err
 	}
 	value.LineComment, value.HeadComment = content[index].LineComment, content[index].HeadComment
 	content[index] = value
-	return undo, nil
+	return nil
 }
 
-// nodeOf returns a value below further keys.
-func nodeOf(value any, path []string) (*yaml.Node, error) {
+// node returns the value of the edit below further keys.
+func (e Edit) node(path []string) (*yaml.Node, error) {
+	value := e.Value
+	if e.Text != "" {
+		var document yaml.Node
+		if err := yaml.Unmarshal([]byte(e.Text), &document); err != nil {
+			return nil, fmt.Errorf("the value %q of %s is not YAML: %w", e.Text, strings.Join(e.Path, "."), err)
+		}
+		if document.Kind == 0 {
+			return nil, fmt.Errorf("the value of %s has no YAML: %q", strings.Join(e.Path, "."), e.Text)
+		}
+		value = document.Content[0]
+	}
 	for _, key := range slices.Backward(path) {
 		value = map[string]any{key: value}
+	}
+	if n, is := value.(*yaml.Node); is {
+		return n, nil
 	}
 	n := &yaml.Node{}
 	return n, n.Encode(value)
 }
 
-// EqualValues reports whether two values are the same as the encoding of a configuration has them.
-func EqualValues(a, b any) bool {
-	x, err := yaml.Marshal(a)
-	y, err2 := yaml.Marshal(b)
-	return err == nil && err2 == nil && bytes.Equal(x, y)
+// textOf returns a value as YAML, without the comments around it.
+func textOf(n *yaml.Node) (string, error) {
+	if n.Tag == "!!null" {
+		return "null\n", nil // an empty text is a null too
+	}
+	n = withoutAliases(n)
+	n.HeadComment, n.LineComment, n.FootComment = "", "", ""
+	text, err := yaml.Marshal(n)
+	return string(text), err
+}
+
+// withoutAliases returns a copy of a value with what its aliases stand for. The value has bounds: parse has read it.
+func withoutAliases(n *yaml.Node) *yaml.Node {
+	if n.Kind == yaml.AliasNode {
+		n = withoutAliases(n.Alias)
+		n.Anchor = ""
+		return n
+	}
+	c := *n
+	c.Content = make([]*yaml.Node, len(n.Content))
+	for i, member := range n.Content {
+		c.Content[i] = withoutAliases(member)
+	}
+	return &c
+}
+
+// HasValue reports whether a file sets exactly this value at a path. file is the name that errors give it.
+func HasValue(file string, data []byte, path []string, value any) (bool, error) {
+	root, err := parse(file, data)
+	if err != nil {
+		return false, err
+	}
+	text, err := yaml.Marshal(map[string]any{"value": value})
+	if err != nil {
+		return false, err
+	}
+	want, err := parse(file, text)
+	if err != nil {
+		return false, err
+	}
+	return root.get(path...).equals(want.get("value")), nil
+}
+
+// equals reports whether two values are the same, wherever they are from. A missing value equals none.
+func (n *node) equals(other *node) bool {
+	return n != nil && other != nil && n.kind == other.kind && n.value == other.value &&
+		maps.EqualFunc(n.members, other.members, (*node).equals) && slices.EqualFunc(n.items, other.items, (*node).equals)
 }

@@ -1,6 +1,7 @@
 package gitops
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 )
@@ -42,7 +43,44 @@ func sameYAML(t *testing.T, a, b []byte) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return EqualValues(x.plain(), y.plain())
+	return x.equals(y)
+}
+
+// TestUndoneEditsAreExactAndKeepTheEditsOfOthers sends the undo through JSON, as the record of a rollout does.
+func TestUndoneEditsAreExactAndKeepTheEditsOfOthers(t *testing.T) {
+	for name, c := range map[string]struct{ before, path, other, added, want string }{
+		"a large number": {before: "a: 17179869184\n", path: "a", want: "a: 17179869184\n"},
+		"a date":         {before: "a: 2026-11-20 # day\n", path: "a", want: "a: 2026-11-20 # day\n"},
+		"a small float":  {before: "a: 1e-05\n", path: "a", want: "a: 1e-05\n"},
+		"a list":         {before: "a: [1, \"2\", 2026-11-20]\n", path: "a", want: "a: [1, \"2\", 2026-11-20]\n"},
+		"an alias": {before: "b: &x {c: 0x10}\na: *x\n", path: "a",
+			want: "b: &x {c: 0x10}\na: {c: 0x10}\n"},
+		"a key beside a new one": {before: "", path: "versions.atoll", other: "versions.images.clm", added: "x",
+			want: "versions:\n  images:\n    clm: x\n"},
+		"a key between new ones": {before: "", path: "a.b.c", other: "a.d", added: "x", want: "a:\n  d: x\n"},
+		"a key in a cluster without settings": {before: "m:\n  mc01:\n", path: "m.mc01.a.b", other: "m.mc01.c", added: "x",
+			want: "m:\n  mc01:\n    c: x\n"},
+		"a mapping that was empty": {before: "a: {}\n", path: "a.b", want: "a: {}\n"},
+	} {
+		after, undo, err := EditFile("r.yaml", []byte(c.before), []Edit{{Path: strings.Split(c.path, "."), Value: "NEW"}})
+		if err == nil && c.other != "" {
+			after, _, err = EditFile("r.yaml", after, []Edit{{Path: strings.Split(c.other, "."), Value: c.added}})
+		}
+		var record []byte
+		if err == nil {
+			record, err = json.Marshal(undo)
+		}
+		undo = nil
+		if err == nil {
+			err = json.Unmarshal(record, &undo)
+		}
+		if err == nil {
+			after, _, err = EditFile("r.yaml", after, undo)
+		}
+		if err != nil || string(after) != c.want {
+			t.Errorf("%s: undone by %s it is %q (%v), want %q", name, record, after, err, c.want)
+		}
+	}
 }
 
 func TestEditsThatCannotPassAreRefusedWithTheirLine(t *testing.T) {

@@ -82,14 +82,11 @@ func (t Tree) Restore(r Rollout, targets []Target, undo Undo) (tree Tree, files 
 		var restored []gitops.Edit
 		keys := map[string]bool{} // whose value is still that of the rollout
 		for key, value := range edits {
-			// Setting the value changes nothing where it is there already.
-			_, before, err := gitops.EditFile(file, data, []gitops.Edit{{Path: target.path(key), Value: value}})
+			isOurs, err := gitops.HasValue(file, data, target.path(key), value)
 			if err != nil {
 				return nil, err
 			}
-			is := before[0]
-			keys[key] = !is.Remove && len(is.Path) == len(target.path(key)) && gitops.EqualValues(is.Value, value)
-			if !keys[key] {
+			if keys[key] = isOurs; !isOurs {
 				kept = append(kept, fmt.Sprintf("%s: %s", target, key))
 			}
 		}

@@ -142,3 +142,38 @@ func TestRestoreKeepsWhatSomebodyElseHasSetSince(t *testing.T) {
 		t.Errorf("after the revert:\n%s", text)
 	}
 }
+
+// TestARevertThroughTheRecordIsExact reverts with an undo that the record of a commit has, while others edit the file.
+func TestARevertThroughTheRecordIsExact(t *testing.T) {
+	const text = "values: {global: {limit: 17179869184, release: 2026-11-20, rate: 1e-05}}\nsector: main\n"
+	r, err := Parse("r.yaml", []byte("environment: prod\nchange: {version: '2', set: {values.global.limit: 34359738368, "+
+		"values.global.release: 2026-11-21, values.global.rate: 2e-05}}\ngates: [{name: api, url: 'https://r'}]\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tree := Tree{Dir: "config", Files: fstest.MapFS{"prod/regions/r1.yaml": {Data: []byte(text)}}}
+	_, files, undo, err := tree.Change(r, []Target{"r1"})
+	if err != nil || !strings.Contains(string(files["prod/regions/r1.yaml"]), `release: "2026-11-21"`) {
+		t.Fatalf("%s, %v", files["prod/regions/r1.yaml"], err)
+	}
+	raw, err := (Recorded{Undo: undo, Waves: []Wave{{}}, State: NewState(time.Now())}).encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	record, err := decodeRecord("r.record.json", raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := string(files["prod/regions/r1.yaml"])
+	for since, want := range map[string]string{
+		changed: text,
+		strings.Replace(changed, "versions:\n", "versions:\n  images: {clm: x}\n", 1): text +
+			"versions:\n  images: {clm: x}\n",
+	} {
+		tree.Files = fstest.MapFS{"prod/regions/r1.yaml": {Data: []byte(since)}}
+		_, files, kept, err := tree.Restore(r, []Target{"r1"}, record.Undo)
+		if got := string(files["prod/regions/r1.yaml"]); err != nil || len(kept) > 0 || got != want {
+			t.Errorf("reverted\n%s\nit is\n%s\nwant\n%s\nkept %v, %v", since, got, want, kept, err)
+		}
+	}
+}

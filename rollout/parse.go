@@ -35,6 +35,9 @@ func Parse(file string, data []byte) (Rollout, error) {
 		return Rollout{}, fmt.Errorf("%s: the file is empty; it must have environment, change and gates", file)
 	}
 	noteLines(root, "", r.lines)
+	if err := r.decodeSet(root); err != nil {
+		return Rollout{}, err
+	}
 	r.MaxInFlight = cmp.Or(r.MaxInFlight, 1)
 	r.Expected = cmp.Or(r.Expected, 10*time.Minute)
 	r.Settle = cmp.Or(r.Settle, 2*time.Minute)
@@ -58,6 +61,32 @@ func noteLines(n *yaml.Node, path string, lines map[string]int) {
 		for i, item := range n.Content {
 			noteLines(item, fmt.Sprintf("%s[%d]", path, i), lines)
 		}
+	}
+}
+
+// decodeSet reads the values of change.set again, with dates as texts: so the configuration has them.
+func (r *Rollout) decodeSet(root *yaml.Node) error {
+	if len(r.Change.Set) == 0 {
+		return nil
+	}
+	datesAsTexts(root)
+	var file struct {
+		Change struct {
+			Set map[string]any `yaml:"set"`
+		} `yaml:"change"`
+	}
+	err := root.Decode(&file)
+	r.Change.Set = file.Change.Set
+	return err
+}
+
+// datesAsTexts makes a text of each date in n.
+func datesAsTexts(n *yaml.Node) {
+	if n.Tag == "!!timestamp" {
+		n.Tag = "!!str"
+	}
+	for _, member := range n.Content {
+		datesAsTexts(member)
 	}
 }
 
