@@ -36,7 +36,8 @@ type Repository interface {
 	ReadFile(ctx context.Context, commit, name string) ([]byte, error)
 	// Tree returns the files of a directory of a commit.
 	Tree(ctx context.Context, commit, dir string) (fs.FS, error)
-	// Add adds a commit to the branch if parent is its newest commit, and returns gitrepo.ErrStale otherwise.
+	// Add adds a commit to the branch if parent is its newest commit, and returns gitrepo.ErrStale otherwise. The error
+	// is gitrepo.ErrRefused when another try has the same answer.
 	Add(ctx context.Context, parent string, files map[string][]byte, message string) (string, error)
 }
 
@@ -77,8 +78,8 @@ type reading struct {
 }
 
 // Run drives the rollout until it ends. It begins the rollout if nobody has. The error is ErrHalted when a gate stops
-// it. Errors of the network are shown and tried again; a changed file of the rollout, a rewritten history and a
-// configuration with mistakes end Run, and nothing is half done.
+// it. Errors of the network are shown and tried again; a changed file of the rollout, a rewritten history, a
+// configuration with mistakes and a remote that refuses the commit end Run, and nothing is half done.
 func (d *Driver) Run(ctx context.Context) (Recorded, error) {
 	if d.Interval <= 0 {
 		d.Interval = 30 * time.Second
@@ -144,7 +145,8 @@ func (d *Driver) continued(r reading) State {
 	}
 	s := r.record.State
 	s.saved = s.Soaked
-	if d.text != nil && d.state.Wave == s.Wave && s.Phase == Running { // an operator has written, or another driver
+	// An operator has written, or another driver.
+	if d.text != nil && d.state.Wave == s.Wave && d.state.Halts == s.Halts && s.Phase == Running {
 		s.Soaked, s.passedAt = max(s.Soaked, d.state.Soaked), d.state.passedAt
 	}
 	return s
@@ -169,6 +171,44 @@ func (d *Driver) read(ctx context.Context) (reading, error) {
 	return r, err
 }
 
+// readRecord reads the record of the newest commit and nothing else, so that mistakes in other files do not matter.
+func (d *Driver) readRecord(ctx context.Context) (r reading, err error) {
+	if r.commit, err = d.Repository.Head(ctx); err != nil {
+		return r, fmt.Errorf("reading the branch: %w", err)
+	}
+	err = d.addRecord(ctx, &r)
+	if err == nil && !r.begun {
+		err = ErrNotBegun
+	}
+	return r, err
+}
+
+// addRecord adds the record of the commit to a reading, if it has one.
+func (d *Driver) addRecord(ctx context.Context, r *reading) (err error) {
+	r.raw, err = d.Repository.ReadFile(ctx, r.commit, RecordPath(d.File))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	r.begun = true
+	r.record, err = decodeRecord(RecordPath(d.File), r.raw)
+	return err
+}
+
+// addConfig adds the configuration of the commit to a reading that has the rollout.
+func (d *Driver) addConfig(ctx context.Context, r *reading) error {
+	files, err := d.Repository.Tree(ctx, r.commit, d.Config)
+	if err != nil {
+		return err
+	}
+	r.tree = Tree{Files: files, Dir: d.Config}
+	environment, _, err := r.tree.Environment(r.rollout)
+	r.fleet = FleetOf(environment)
+	return err
+}
+
 func (d *Driver) readCommit(ctx context.Context, commit string) (r reading, err error) {
 	r.commit = commit
 	if r.text, err = d.Repository.ReadFile(ctx, r.commit, d.File); err != nil {
@@ -177,25 +217,10 @@ func (d *Driver) readCommit(ctx context.Context, commit string) (r reading, err 
 	if r.rollout, err = Parse(d.File, r.text); err != nil {
 		return r, err
 	}
-	files, err := d.Repository.Tree(ctx, r.commit, d.Config)
-	if err != nil {
+	if err := d.addConfig(ctx, &r); err != nil {
 		return r, err
 	}
-	r.tree = Tree{Files: files, Dir: d.Config}
-	environment, _, err := r.tree.Environment(r.rollout)
-	if err != nil {
-		return r, err
-	}
-	r.fleet = FleetOf(environment)
-	r.raw, err = d.Repository.ReadFile(ctx, r.commit, RecordPath(d.File))
-	if errors.Is(err, fs.ErrNotExist) {
-		return r, nil
-	}
-	if err != nil {
-		return r, err
-	}
-	r.begun = true
-	if r.record, err = decodeRecord(RecordPath(d.File), r.raw); err != nil {
+	if err := d.addRecord(ctx, &r); err != nil || !r.begun {
 		return r, err
 	}
 	if r.record.Digest != digestOf(r.text) {
@@ -237,8 +262,39 @@ func (r reading) checkTargets(s State) error {
 	return nil
 }
 
+// checkAlone refuses to begin while another rollout beside this one changes the same environment.
+func (d *Driver) checkAlone(ctx context.Context, r reading) error {
+	files, err := d.Repository.Tree(ctx, r.commit, path.Dir(d.File))
+	if err != nil {
+		return err
+	}
+	names, err := fs.Glob(files, "*.record.json")
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		data, err := fs.ReadFile(files, name)
+		if err != nil {
+			return err
+		}
+		name = path.Join(path.Dir(d.File), name)
+		other, err := decodeRecord(name, data)
+		if err != nil {
+			return err
+		}
+		if other.Environment == r.rollout.Environment && !other.State.Phase.IsEnd() {
+			return fmt.Errorf("the rollout of %s changes the environment %s and has not ended (%s); wait for its end, or "+
+				"abort or revert it first", name, other.Environment, other.State.Phase)
+		}
+	}
+	return nil
+}
+
 // begin commits the record of a new rollout.
 func (d *Driver) begin(ctx context.Context, r reading) (Recorded, error) {
+	if err := d.checkAlone(ctx, r); err != nil {
+		return Recorded{}, err
+	}
 	plan, err := NewPlan(r.rollout, r.fleet)
 	if err != nil {
 		return Recorded{}, err
@@ -255,7 +311,7 @@ func (d *Driver) begin(ctx context.Context, r reading) (Recorded, error) {
 	if _, _, err := changed.Environment(r.rollout); err != nil {
 		return Recorded{}, fmt.Errorf("the change is not valid: %w", err)
 	}
-	r.record = newRecord(r.text, plan, time.Now())
+	r.record = newRecord(r.rollout.Environment, r.text, plan, time.Now())
 	return d.commit(ctx, r, r.record.State, Effect{Kind: Record, Reason: fmt.Sprintf("begin: %d regions, %d waves",
 		plan.Regions, len(plan.Waves))})
 }
@@ -264,13 +320,13 @@ func (d *Driver) begin(ctx context.Context, r reading) (Recorded, error) {
 func (d *Driver) commit(ctx context.Context, r reading, s State, e Effect) (Recorded, error) {
 	now := time.Now()
 	record := r.record.with(s, e, r.commit, now)
-	record.Radius = s.Radius(r.fleet)
 	var edited gitops.Files
 	var changed Tree
 	var err error
 	switch e.Kind {
 	case Apply:
 		var undo Undo
+		record.Radius = s.Radius(r.fleet)
 		changed, edited, undo, err = r.tree.Change(r.rollout, e.Targets)
 		for target, edits := range undo {
 			if _, has := record.Undo[target]; !has {
@@ -299,7 +355,7 @@ func (d *Driver) commit(ctx context.Context, r reading, s State, e Effect) (Reco
 	files[RecordPath(d.File)] = raw
 	commit, err := d.Repository.Add(ctx, r.commit, files, record.message(d.File, e))
 	switch {
-	case errors.Is(err, gitrepo.ErrStale):
+	case errors.Is(err, gitrepo.ErrStale), errors.Is(err, gitrepo.ErrRefused):
 		return r.record, err
 	case err != nil:
 		return r.record, unreachableError{err} // perhaps the commit is there: the next reading shows it
@@ -351,26 +407,30 @@ func render(r Rollout, t Tree, targets []Target) (gitops.Files, error) {
 
 // Status returns the record of the rollout in the newest commit, or ErrNotBegun.
 func (d *Driver) Status(ctx context.Context) (Recorded, error) {
-	r, err := d.read(ctx)
-	if err == nil && !r.begun {
-		err = ErrNotBegun
-	}
+	r, err := d.readRecord(ctx)
 	return r.record, err
 }
 
-// Command does a command of an operator. It tries again when another has written at the same time.
+// Command does a command of an operator. It tries again when another has written at the same time. It reads the record
+// alone, which has the rollout's file of the beginning: so an operator can pause and abort whatever the other files of
+// the branch have become. A revert renders the configuration too, and so needs one without mistakes.
 func (d *Driver) Command(ctx context.Context, do func(Plan, State) (State, []Effect, error)) (Recorded, error) {
 	for {
-		r, err := d.read(ctx)
+		r, err := d.readRecord(ctx)
 		if err != nil {
 			return r.record, err
 		}
-		if !r.begun {
-			return Recorded{}, ErrNotBegun
-		}
-		s, effects, err := do(r.record.Plan(r.rollout), r.record.State)
+		s, effects, err := do(r.record.Plan(Rollout{}), r.record.State)
 		if err != nil || len(effects) == 0 {
 			return r.record, err
+		}
+		if effects[0].Kind == Restore {
+			if r.rollout, err = Parse(d.File, []byte(r.record.File)); err != nil {
+				return r.record, err
+			}
+			if err := d.addConfig(ctx, &r); err != nil {
+				return r.record, err
+			}
 		}
 		record, err := d.commit(ctx, r, s, effects[0])
 		if !errors.Is(err, gitrepo.ErrStale) || ctx.Err() != nil {

@@ -24,6 +24,7 @@ type memory struct {
 	commits []commit
 	before  func() // called before each Add, for another writer
 	broken  int    // so many readings of the head fail
+	refusal error  // of each Add
 }
 
 type commit struct {
@@ -75,6 +76,9 @@ func (m *memory) Add(_ context.Context, parent string, files map[string][]byte, 
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.refusal != nil {
+		return "", m.refusal
+	}
 	if head := fmt.Sprint(len(m.commits) - 1); parent != head {
 		return "", gitrepo.ErrStale
 	}
@@ -301,21 +305,27 @@ func TestTwoDriversNeverActAtOnce(t *testing.T) {
 
 func TestADriverStopsAtABranchThatItDoesNotUnderstand(t *testing.T) {
 	for name, c := range map[string]struct {
-		do   func(m *memory)
-		want string
+		do                    func(m *memory)
+		want                  string
+		wantPause, wantRevert string // errors of commands; "": the command works
 	}{
 		"a rewritten history": {func(m *memory) {
 			m.commits = append(m.commits, commit{files: m.commits[0].files})
-		}, "the history of the branch was rewritten"},
+		}, "the history of the branch was rewritten", "has not begun", "has not begun"},
 		"a changed rollout": {func(m *memory) {
 			m.write(rolloutFile, string(m.commits[0].files[rolloutFile].Data)+"maxInFlight: 3\n")
-		}, "has changed since the rollout began"},
-		"a damaged record": {func(m *memory) { m.write(RecordPath(rolloutFile), "{") }, "next.record.json is damaged"},
-		"an empty record":  {func(m *memory) { m.write(RecordPath(rolloutFile), "{}") }, "it has no plan"},
+		}, "has changed since the rollout began", "", ""},
+		"a removed rollout": {func(m *memory) { m.remove(rolloutFile) }, "reading the rollout", "", ""},
+		"a damaged record": {func(m *memory) { m.write(RecordPath(rolloutFile), "{") }, "next.record.json is damaged",
+			"is damaged", "is damaged"},
+		"an empty record": {func(m *memory) { m.write(RecordPath(rolloutFile), "{}") }, "it has no plan", "it has no plan",
+			"it has no plan"},
 		"a mistake": {func(m *memory) { m.write("config/prod/regions/r3.yaml", "sektor: x\n") },
-			"config/prod/regions/r3.yaml:1: unknown key sektor"},
+			"config/prod/regions/r3.yaml:1: unknown key sektor", "", "unknown key sektor"},
 		"a region that left": {func(m *memory) { m.remove("config/prod/regions/r3.yaml") },
-			"r3 is in the plan and is not declared any more"},
+			"r3 is in the plan and is not declared any more", "", ""},
+		"a changed region that left": {func(m *memory) { m.remove("config/prod/regions/r1.yaml") },
+			"r1 is in the plan and is not declared any more", "", ""},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			m := newMemory("")
@@ -326,7 +336,7 @@ func TestADriverStopsAtABranchThatItDoesNotUnderstand(t *testing.T) {
 				t.Fatal(err)
 			}
 			c.do(m)
-			commits := len(m.commits)
+			commits, branch := len(m.commits), slices.Clone(m.commits)
 			if _, err := d.Run(t.Context()); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%s: got %v, want %q", name, err, c.want)
 			}
@@ -336,6 +346,25 @@ func TestADriverStopsAtABranchThatItDoesNotUnderstand(t *testing.T) {
 			}
 			if len(m.commits) != commits && name != "a rewritten history" {
 				t.Errorf("%s: %d commits were added", name, len(m.commits)-commits)
+			}
+			for command, want := range map[Command]string{Pause: c.wantPause, Revert: c.wantRevert} {
+				copied := &memory{commits: slices.Clone(branch)}
+				record, err := copied.driver(nil).Command(t.Context(), func(_ Plan, s State) (State, []Effect, error) {
+					return s.Command(command, "ann", time.Now())
+				})
+				if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+					t.Errorf("%s: %s: got %v, want %q", name, command, err, want)
+				}
+				if want != "" || command != Revert {
+					continue
+				}
+				if got := copied.versions(t); strings.Contains(got, "=2") {
+					t.Errorf("%s: after the revert: %s", name, got)
+				}
+				removed := name == "a changed region that left"
+				if removed != slices.Equal(record.Kept, []string{"r1: its file config/prod/regions/r1.yaml was removed"}) {
+					t.Errorf("%s: kept %q", name, record.Kept)
+				}
 			}
 		})
 	}
@@ -385,4 +414,58 @@ func TestOperatorsCommandTheRolloutThroughTheBranch(t *testing.T) {
 			t.Error(record.State, err)
 		}
 	})
+}
+
+func TestARefusalOfTheRemoteEndsTheRunAndTheCommand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory("")
+		m.refusal = gitrepo.ErrRefused
+		if _, err := m.driver(healthy{}).Run(t.Context()); !errors.Is(err, gitrepo.ErrRefused) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+// TestRolloutsOfOneEnvironmentFollowEachOther begins a second rollout while the first runs, and after its end.
+func TestRolloutsOfOneEnvironmentFollowEachOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory("")
+		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+		defer stop()
+		if _, err := m.driver(healthy{}).Run(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+		m.write("rollouts/other.yaml", strings.Replace(string(m.commits[0].files[rolloutFile].Data), "'2'", "'3'", 1))
+		other := m.driver(healthy{})
+		other.File = "rollouts/other.yaml"
+		const want = "rollouts/next.record.json changes the environment prod and has not ended (Running)"
+		if _, err := other.Run(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+		if _, err := m.driver(healthy{}).Run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if record, err := other.Run(t.Context()); err != nil || record.State.Phase != Done {
+			t.Errorf("%v, %v", record.State, err)
+		}
+		if got := m.versions(t); got != "r1=3 r2=3 r3=3" {
+			t.Error(got)
+		}
+	})
+}
+
+// TestADriverForgetsItsSoakWhenAGateHasFailed lets another driver stop the rollout, and an operator resume it, between
+// two observations of a driver.
+func TestADriverForgetsItsSoakWhenAGateHasFailed(t *testing.T) {
+	s := NewState(time.Now())
+	s.Soaked = Duration(time.Hour)
+	d := &Driver{text: []byte("{}"), state: s}
+	r := reading{raw: []byte("{ }"), record: Recorded{State: NewState(time.Now())}}
+	if got := d.continued(r).Soaked; got != s.Soaked {
+		t.Errorf("after a command the soak is %s", time.Duration(got))
+	}
+	r.record.State.Halts = 1
+	if got := d.continued(r).Soaked; got != 0 {
+		t.Errorf("after a failed gate the soak is %s", time.Duration(got))
+	}
 }

@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -73,12 +74,23 @@ func (t Tree) Change(r Rollout, targets []Target) (Tree, gitops.Files, Undo, err
 	return tree, files, undo, err
 }
 
-// Restore undoes the change in the files of the targets. A key that somebody has set to another value since then stays;
-// kept names it.
+// Restore undoes the change in the files of the targets. A key that somebody has set to another value since then stays,
+// and a region whose file somebody has removed stays removed; kept names both.
 func (t Tree) Restore(r Rollout, targets []Target, undo Undo) (tree Tree, files gitops.Files, kept []string,
 	err error) {
 	edits := r.Change.Edits()
-	tree, files, err = t.edit(r, targets, func(target Target, file string, data []byte) ([]byte, error) {
+	var declared []Target
+	for _, target := range targets {
+		switch _, err := fs.Stat(t.Files, target.file(r)); {
+		case errors.Is(err, fs.ErrNotExist):
+			kept = append(kept, fmt.Sprintf("%s: its file %s was removed", target, path.Join(t.Dir, target.file(r))))
+		case err != nil:
+			return Tree{}, nil, nil, err
+		default:
+			declared = append(declared, target)
+		}
+	}
+	tree, files, err = t.edit(r, declared, func(target Target, file string, data []byte) ([]byte, error) {
 		var restored []gitops.Edit
 		keys := map[string]bool{} // whose value is still that of the rollout
 		for key, value := range edits {
@@ -122,13 +134,18 @@ func (t Target) path(key string) []string {
 	return path
 }
 
+// file returns the path of the file of the target's region, below the directory of the configuration.
+func (t Target) file(r Rollout) string {
+	return path.Join(r.Environment, "regions", t.Region()+".yaml")
+}
+
 // edit calls change with the file of each target's region, and gathers what it returns.
 func (t Tree) edit(r Rollout, targets []Target, change func(target Target, file string, data []byte) ([]byte, error)) (
 	Tree, gitops.Files, error) {
 	files := gitops.Files{}
 	tree := Tree{Files: editedFS{t.Files, files}, Dir: t.Dir}
 	for _, target := range targets {
-		name := path.Join(r.Environment, "regions", target.Region()+".yaml")
+		name := target.file(r)
 		data, err := fs.ReadFile(tree.Files, name)
 		if err != nil {
 			return Tree{}, nil, fmt.Errorf("the region %s is not declared any more: %w", target.Region(), err)

@@ -25,7 +25,7 @@ type Rollout struct {
 	// How long a region usually needs until its gates pass. The plan calculates with it. Without it 10m.
 	Expected time.Duration `yaml:"expected"`
 	// How long after its change a region is not healthy yet, whatever its gates read: until then they may read its old
-	// state. Without it 2m.
+	// state. Argo CD looks for a new commit every 3 minutes. Without it 10m.
 	Settle time.Duration `yaml:"settle"`
 	// How long a region may be in flight before the rollout stops. Without it 1h.
 	Deadline time.Duration `yaml:"deadline"`

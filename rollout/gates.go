@@ -127,15 +127,17 @@ func (g Gates) burn(ctx context.Context, b Burn, named *strings.Replacer, promet
 
 // promAnswer is the part of an answer of Prometheus that a gate reads.
 type promAnswer struct {
-	Status string `json:"status"`
-	Error  string `json:"error"`
-	Data   struct {
+	Status   string   `json:"status"`
+	Error    string   `json:"error"`
+	Warnings []string `json:"warnings"` // such as of a store that did not answer
+	Data     struct {
 		ResultType string          `json:"resultType"`
 		Result     json.RawMessage `json:"result"`
 	} `json:"data"`
 }
 
-// query returns the one value of a query of Prometheus. No value, several values and NaN are errors.
+// query returns the one value of a query of Prometheus. No value, several values, NaN
+// and warnings are errors.
 func (g Gates) query(ctx context.Context, prometheus, query string) (float64, error) {
 	address := strings.TrimSuffix(prometheus, "/") + "/api/v1/query?" + url.Values{"query": {query}}.Encode()
 	code, body, err := g.get(ctx, address)
@@ -145,6 +147,9 @@ func (g Gates) query(ctx context.Context, prometheus, query string) (float64, er
 	var a promAnswer
 	if err := json.Unmarshal(body, &a); err != nil || a.Status != "success" {
 		return 0, fmt.Errorf("%s answers %d: %.200s", prometheus, code, strings.Join(strings.Fields(a.Error), " "))
+	}
+	if len(a.Warnings) > 0 {
+		return 0, fmt.Errorf("the answer of %s is not complete: %.200s", prometheus, strings.Join(a.Warnings, "; "))
 	}
 	var sample [2]any // the time and the value
 	switch a.Data.ResultType {
@@ -184,7 +189,10 @@ func (g Gates) get(ctx context.Context, address string) (code int, body []byte, 
 	if err != nil {
 		return 0, nil, err
 	}
-	res, err := client.Do(req)
+	// A redirect is an answer, not a way: the page that it leads to, such as a login, says nothing about the region.
+	direct := *client
+	direct.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	res, err := direct.Do(req)
 	if err != nil {
 		if wrapped, ok := errors.AsType[*url.Error](err); ok {
 			err = wrapped.Err

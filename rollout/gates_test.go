@@ -18,6 +18,9 @@ func TestGatesPassOnlyByWhatTheyRead(t *testing.T) {
 		one := `{"metric":{},"value":[1,"%s"]}`
 		switch {
 		case r.URL.Path == "/ready/r1":
+		case r.URL.Path == "/login":
+		case r.URL.Path == "/ready/moved":
+			http.Redirect(w, r, "/login", http.StatusFound)
 		case strings.HasPrefix(r.URL.Path, "/ready/"):
 			w.WriteHeader(503)
 		case strings.HasPrefix(query, "value("):
@@ -36,6 +39,9 @@ func TestGatesPassOnlyByWhatTheyRead(t *testing.T) {
 			fmt.Fprintf(w, vector, fmt.Sprintf(one, "1"))
 		case query == "matrix":
 			fmt.Fprint(w, `{"status":"success","data":{"resultType":"matrix","result":[]}}`)
+		case query == "partial":
+			fmt.Fprint(w, `{"status":"success","warnings":["no answer of store-2"],"data":{"resultType":"scalar",`+
+				`"result":[1,"1"]}}`)
 		case query == "html":
 			fmt.Fprint(w, "<html>")
 		default:
@@ -69,11 +75,13 @@ func TestGatesPassOnlyByWhatTheyRead(t *testing.T) {
 		{atLeast("two"), "r1", Unreadable, "the query has 2 values"},
 		{atLeast("matrix"), "r1", Unreadable, "type \"matrix\""},
 		{atLeast("html"), "r1", Unreadable, "answers 200"},
+		{atMost("partial"), "r1", Unreadable, "not complete: no answer of store-2"},
 		{atLeast("wrong"), "r1", Unreadable, "answers 400: parse error"},
 		{burn, "r1", Failing, "the limit is 0.0144"},
 		{burn, "r2", Passing, ""}, // the short window alone is a peak
 		{Gate{Name: "g", URL: server.URL + "/ready/$region"}, "r1", Passing, ""},
 		{Gate{Name: "g", URL: server.URL + "/ready/$region"}, "r2", Failing, "answers 503"},
+		{Gate{Name: "g", URL: server.URL + "/ready/moved"}, "r1", Failing, "answers 302"},
 		{Gate{Name: "g", URL: closed.URL}, "r1", Unreadable, "cannot be reached"},
 	} {
 		r := Rollout{Prometheus: server.URL, Gates: []Gate{c.gate}}

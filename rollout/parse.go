@@ -40,7 +40,7 @@ func Parse(file string, data []byte) (Rollout, error) {
 	}
 	r.MaxInFlight = cmp.Or(r.MaxInFlight, 1)
 	r.Expected = cmp.Or(r.Expected, 10*time.Minute)
-	r.Settle = cmp.Or(r.Settle, 2*time.Minute)
+	r.Settle = cmp.Or(r.Settle, 10*time.Minute)
 	r.Deadline = cmp.Or(r.Deadline, time.Hour)
 	r.OnFailure = cmp.Or(r.OnFailure, StopOnFailure)
 	if err := r.check(); err != nil {
@@ -179,6 +179,11 @@ func lineOf(err error) int {
 }
 
 func (g Gate) check(hasPrometheus bool) error {
+	for _, limit := range []*float64{g.AtLeast, g.AtMost} {
+		if limit != nil && !isFinite(*limit) {
+			return fmt.Errorf("a limit of the gate %s is no finite number", g.Name)
+		}
+	}
 	kinds := 0
 	for _, set := range []bool{g.Query != "", g.Burn != nil, g.URL != ""} {
 		if set {
@@ -205,14 +210,20 @@ func (g Gate) check(hasPrometheus bool) error {
 		switch {
 		case !strings.Contains(b.Query, "$window"):
 			return fmt.Errorf("the burn of the gate %s needs a query with $window", g.Name)
-		case b.Objective <= 0 || b.Objective >= 1:
+		case !(b.Objective > 0 && b.Objective < 1): // nor NaN
 			return fmt.Errorf("the objective of the gate %s must be between 0 and 1", g.Name)
-		case b.Short <= 0 || b.Short >= b.Long || b.Factor <= 0:
+		case b.Short <= 0 || b.Short >= b.Long || b.Factor <= 0 || !isFinite(b.Factor):
 			return fmt.Errorf("the burn of the gate %s needs a short window, a longer one and a positive factor", g.Name)
+		case b.Factor*(1-b.Objective) >= 1:
+			return fmt.Errorf("the burn of the gate %s never fails: the factor %g with the objective %g is a share of %.3g "+
+				"failed requests; lower the factor", g.Name, b.Factor, b.Objective, b.Factor*(1-b.Objective))
 		}
 	}
 	return nil
 }
+
+// isFinite reports whether v is a number, and not infinite.
+func isFinite(v float64) bool { return v-v == 0 }
 
 func (b Burn) withDefaults() Burn {
 	b.Short, b.Long = cmp.Or(b.Short, 5*time.Minute), cmp.Or(b.Long, time.Hour)

@@ -14,14 +14,16 @@ import (
 // Recorded is the record of a rollout, a file in the repository beside that of the rollout. It has all that another
 // driver needs to continue.
 type Recorded struct {
-	Digest  string   `json:"digest"` // of the rollout's file when it began
-	Base    string   `json:"base"`   // the commit that the commit of this record follows
-	Waves   []Wave   `json:"waves"`  // of the plan, as it was when the rollout began
-	State   State    `json:"state"`
-	Radius  Radius   `json:"radius"` // how many regions and clusters have been changed
-	Undo    Undo     `json:"undo,omitempty"`
-	Kept    []string `json:"kept,omitempty"` // values that a revert has left, since somebody had set them
-	History []Event  `json:"history"`
+	Environment string   `json:"environment"` // that the rollout changes
+	File        string   `json:"file"`        // the text of the rollout's file when it began
+	Digest      string   `json:"digest"`      // of that text
+	Base        string   `json:"base"`        // the commit that the commit of this record follows
+	Waves       []Wave   `json:"waves"`       // of the plan, as it was when the rollout began
+	State       State    `json:"state"`
+	Radius      Radius   `json:"radius"` // how many regions and clusters have been changed
+	Undo        Undo     `json:"undo,omitempty"`
+	Kept        []string `json:"kept,omitempty"` // what a revert has left: somebody had set it, or removed its region
+	History     []Event  `json:"history"`
 }
 
 // Event is a step in the history of a record.
@@ -41,9 +43,10 @@ func digestOf(data []byte) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// newRecord returns the record of a rollout that begins.
-func newRecord(data []byte, p Plan, now time.Time) Recorded {
-	return Recorded{Digest: digestOf(data), Waves: p.Waves, State: NewState(now), Undo: Undo{}}
+// newRecord returns the record of a rollout of an environment that begins. data is its file.
+func newRecord(environment string, data []byte, p Plan, now time.Time) Recorded {
+	return Recorded{Environment: environment, File: string(data), Digest: digestOf(data), Waves: p.Waves,
+		State: NewState(now), Undo: Undo{}}
 }
 
 // decodeRecord reads a record.

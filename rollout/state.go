@@ -28,8 +28,10 @@ type State struct {
 	Reason  string                 `json:"reason,omitempty"` // of the phase, in a sentence
 	Wave    int                    `json:"wave"`             // the index of the wave that runs, or soaks
 	Targets map[Target]TargetState `json:"targets"`          // those that were changed
-	// Soaked is how long all gates have passed since the wave ended.
+	// Soaked is how long all gates have passed since the wave ended, or since a gate failed.
 	Soaked Duration `json:"soaked"`
+	// Halts is how often a gate has stopped the rollout. Each ends the soak.
+	Halts int `json:"halts,omitempty"`
 	// Approvals are those of sectors.
 	Approvals map[string]Approval `json:"approvals,omitempty"`
 	Begun     time.Time           `json:"begun"`

@@ -64,7 +64,8 @@ func (p Plan) Step(s State, seen Observation, now time.Time) (State, []Effect) {
 			s, effects, _ := s.revert(reason, now)
 			return s, effects
 		}
-		s.Phase, s.Reason, s.passedAt = Halted, reason, time.Time{}
+		s.Phase, s.Reason, s.Halts = Halted, reason, s.Halts+1
+		s.Soaked, s.saved, s.passedAt = 0, 0, time.Time{} // what passed before says nothing about what follows
 		return s, []Effect{{Kind: Record, Reason: "Halted: " + reason}}
 	}
 	s, recovered := p.noteHealthy(s, seen, now)

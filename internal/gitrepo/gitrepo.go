@@ -26,6 +26,9 @@ import (
 var (
 	// ErrStale: the branch is not where the commit begins. Read it again.
 	ErrStale = errors.New("the branch has moved")
+	// ErrRefused: the remote refuses the commit, such as by a hook or a protection of the branch. Another try has the
+	// same answer.
+	ErrRefused = errors.New("the remote refuses the commit")
 	// ErrDirty: the checkout has changes that the branch does not have.
 	ErrDirty = errors.New("the checkout differs from the branch")
 )
@@ -153,7 +156,8 @@ func (b Branch) Tree(ctx context.Context, commit, dir string) (fs.FS, error) {
 var emptyZip = append([]byte("PK\x05\x06"), make([]byte, 18)...)
 
 // Add adds a commit to the branch: parent with some files replaced, or removed where they are nil. It returns the new
-// commit. The error is ErrStale when the branch is not at parent any more: then nothing has changed.
+// commit. The error is ErrStale when the branch is not at parent any more: then nothing has changed. It is ErrRefused
+// when the remote refuses the commit though the branch is at parent.
 func (b Branch) Add(ctx context.Context, parent string, files map[string][]byte, message string) (string, error) {
 	temporary := fmt.Sprintf("refs/atoll/new/%d-%d", os.Getpid(), time.Now().UnixNano())
 	var in bytes.Buffer
@@ -177,15 +181,30 @@ func (b Branch) Add(ctx context.Context, parent string, files map[string][]byte,
 	target := "refs/heads/" + b.Name
 	out, err := b.git(ctx, nil, "push", "--porcelain", "--no-verify", "--force-with-lease="+target+":"+parent, b.Remote,
 		commit+":"+target)
-	switch text := string(out); {
-	case err == nil:
+	if err == nil {
 		return commit, nil
-	case strings.Contains(text, "(stale info)"), strings.Contains(text, "(fetch first)"),
-		strings.Contains(text, "(non-fast-forward)"), strings.Contains(text, "failed to update ref"),
-		strings.Contains(text, "cannot lock ref"), strings.Contains(text, "failed to lock"):
-		return "", fmt.Errorf("%w: %s", ErrStale, strings.TrimSpace(text))
 	}
-	return "", fmt.Errorf("adding a commit to %s of %s: %w: %s", b.Name, b.Remote, err, strings.TrimSpace(string(out)))
+	text := strings.TrimSpace(string(out))
+	refusal := fmt.Errorf("adding a commit to %s of %s: %w: %s", b.Name, b.Remote, err, text)
+	// The text of a refusal is the same for a writer that was slower and for a remote that takes no commit. Only the
+	// branch shows which it is.
+	switch head, err := b.Head(ctx); {
+	case err != nil:
+		return "", refusal
+	case head == commit: // the answer of the remote was lost
+		return commit, nil
+	case head != parent:
+		return "", fmt.Errorf("%w: %s", ErrStale, text)
+	case strings.Contains(text, "[remote rejected]") && !isLocked(text):
+		return "", fmt.Errorf("%w: %w", ErrRefused, refusal)
+	}
+	return "", refusal
+}
+
+// isLocked reports whether the remote could not lock the branch: another writer is at work, or has left its lock.
+func isLocked(text string) bool {
+	return slices.ContainsFunc([]string{"failed to update ref", "cannot lock ref", "failed to lock"},
+		func(part string) bool { return strings.Contains(text, part) })
 }
 
 // CheckCheckout refuses a checkout whose files differ from head, the newest commit of the branch, in a way that the

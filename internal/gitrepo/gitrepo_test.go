@@ -125,11 +125,17 @@ func TestOfWritersOnOneCommitOneWins(t *testing.T) {
 	var wg sync.WaitGroup
 	for _, b := range clones {
 		wg.Go(func() {
-			switch _, err := b.Add(t.Context(), parent, map[string][]byte{"who": []byte(b.Dir)}, "mine"); {
-			case err == nil:
-				won.Add(1)
-			case !errors.Is(err, ErrStale):
-				t.Error(err)
+			for t.Context().Err() == nil {
+				switch _, err := b.Add(t.Context(), parent, map[string][]byte{"who": []byte(b.Dir)}, "mine"); {
+				case err == nil:
+					won.Add(1)
+					return
+				case errors.Is(err, ErrStale):
+					return
+				case errors.Is(err, ErrRefused): // a lock of another writer is no refusal: try again
+					t.Error(err)
+					return
+				}
 			}
 		})
 	}
@@ -156,8 +162,20 @@ func TestARefusalOfTheRemoteIsNotTakenForARace(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := b.Add(t.Context(), head(t, b), map[string][]byte{"x": []byte("1")}, "x"); err == nil ||
-		errors.Is(err, ErrStale) || !strings.Contains(err.Error(), "hook declined") {
+		errors.Is(err, ErrStale) || !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "hook declined") {
 		t.Errorf("got %v", err)
+	}
+	if err := os.Remove(hook); err != nil {
+		t.Fatal(err)
+	}
+	// A lock that a killed process has left: nobody knows how long it stays.
+	lock := filepath.Join(w.remote, "refs", "heads", "main.lock")
+	if err := os.WriteFile(lock, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Add(t.Context(), head(t, b), map[string][]byte{"x": []byte("1")}, "x"); err == nil ||
+		errors.Is(err, ErrStale) || errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "main") {
+		t.Errorf("with a lock: got %v", err)
 	}
 }
 
