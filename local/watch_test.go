@@ -280,9 +280,9 @@ func TestAWatchContinuesAfterARestart(t *testing.T) {
 		if len(w.applied) != 0 {
 			t.Errorf("applied was %v", w.applied)
 		}
-		w, stop = r.watch(t, home, rewritten[:12])
+		w, stop = r.watch(t, home, begin[:12]) // an ancestor of both histories
 		w.expect(Applied, rewritten)
-		r.forcePush(second, two) // what was accepted once does not make the next force-push pass
+		r.forcePush(second, two) // the flag permits one force-push, not the next one
 		w.expect(Refused, second, "the history of main was rewritten")
 		stop()
 	})
