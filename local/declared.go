@@ -2,15 +2,20 @@ package local
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"sigs.k8s.io/yaml"
 
 	"atoll.dev/api/platform"
+	"atoll.dev/client"
+	"atoll.dev/client/remote"
 	"atoll.dev/gitops"
 )
 
@@ -57,9 +62,14 @@ func clusterNames(d gitops.Declaration) []string {
 // Apply brings the region of the home up as it is declared, and changes a running one until it is so: it adds, cordons,
 // uncordons and removes management clusters. It refuses to remove a management cluster that hosts clusters, and then
 // removes none; what it has added stays. It calls removed with each removed one. Apply may be repeated after an error.
+// It refuses the home of another environment, and one that `atoll up` made.
 func (h Home) Apply(ctx context.Context, d gitops.Declaration, show func(Event), removed func(name string)) error {
-	names := clusterNames(d)
-	if _, err := h.Up(ctx, UpOptions{Region: string(d.Region), Clusters: names}, show); err != nil {
+	opts := UpOptions{Region: string(d.Region), Environment: string(d.Environment), Clusters: clusterNames(d)}
+	// Up would wait for a cluster that never registers, although it is not declared any more.
+	if err := h.removeUnregistered(ctx, opts, removed); err != nil {
+		return err
+	}
+	if _, err := h.Up(ctx, opts, show); err != nil {
 		return err
 	}
 	api, err := h.Client()
@@ -74,17 +84,9 @@ func (h Home) Apply(ctx context.Context, d gitops.Declaration, show func(Event),
 	if err != nil {
 		return err
 	}
-	var extra []string
-	for _, mc := range registered {
-		// Of the clusters that are not declared, those of this machine are ours to remove; others have joined.
-		if slices.Contains(names, mc.Name) || !slices.Contains(st.Clusters, mc.Name) {
-			continue
-		}
-		if mc.Placements > 0 {
-			return fmt.Errorf("the management cluster %s is not declared any more and hosts %d clusters: run `atoll mc drain "+
-				"%s`, delete or move them, and apply again", mc.Name, mc.Placements, mc.Name)
-		}
-		extra = append(extra, mc.Name)
+	extra, err := undeclaredClusters(st, d, registered)
+	if err != nil {
+		return err
 	}
 	for _, mc := range registered {
 		if state := stateToSet(d, mc); state != "" {
@@ -95,10 +97,73 @@ func (h Home) Apply(ctx context.Context, d gitops.Declaration, show func(Event),
 		}
 	}
 	for _, name := range extra {
-		if err := api.DeleteManagementCluster(ctx, name); err != nil {
-			return fmt.Errorf("removing the management cluster %s: %w", name, err)
+		if err := h.deleteCluster(ctx, api, name); err != nil {
+			return err
 		}
-		if err := h.RemoveCluster(name); err != nil {
+		removed(name)
+	}
+	return nil
+}
+
+// undeclaredClusters returns the management clusters of this machine that are not declared; clusters of other machines
+// have joined and are not ours to remove. It returns an error when one hosts clusters, or when the region does not know
+// whether it does.
+func undeclaredClusters(st State, d gitops.Declaration, registered []platform.ManagementCluster) ([]string, error) {
+	names := clusterNames(d)
+	for _, mc := range registered {
+		switch {
+		case slices.Contains(names, mc.Name) || !slices.Contains(st.Clusters, mc.Name):
+		case mc.State == "": // the lifecycle manager did not answer the Platform API
+			return nil, fmt.Errorf("the management cluster %s is not declared any more, and the region does not know how many "+
+				"clusters it hosts: apply again, or run `atoll mc delete %s`", mc.Name, mc.Name)
+		case mc.Placements > 0:
+			return nil, fmt.Errorf("the management cluster %s is not declared any more and hosts %d clusters: run `atoll mc "+
+				"drain %s`, delete or move them, and apply again", mc.Name, mc.Placements, mc.Name)
+		}
+	}
+	isDeclared := func(name string) bool { return slices.Contains(names, name) }
+	return slices.DeleteFunc(slices.Clone(st.Clusters), isDeclared), nil
+}
+
+// deleteCluster deletes a management cluster at the region, when it is registered, and then stops its processes.
+func (h Home) deleteCluster(ctx context.Context, api *client.Client, name string) error {
+	err := api.DeleteManagementCluster(ctx, name)
+	if err != nil && remote.StatusOf(err) != http.StatusNotFound {
+		return fmt.Errorf("removing the management cluster %s: %w", name, err)
+	}
+	return h.RemoveCluster(name)
+}
+
+// removeUnregistered removes the management clusters of this machine that are neither declared nor registered: those
+// that never registered, and those whose removal stopped halfway. It does nothing while the region does not serve.
+func (h Home) removeUnregistered(ctx context.Context, opts UpOptions, removed func(name string)) error {
+	st, err := h.State()
+	if _, isRunning := h.supervisor(); errors.Is(err, ErrNoRegion) || err == nil && !isRunning {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := h.checkOwner(st, opts); err != nil {
+		return err
+	}
+	api, err := h.Client()
+	if err != nil {
+		return nil // the first start has not made the credentials
+	}
+	listing, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	registered, err := api.ManagementClusters(listing)
+	if err != nil {
+		return ctx.Err() // Up waits until the region serves
+	}
+	for _, name := range st.Clusters {
+		isRegistered := slices.ContainsFunc(registered, func(mc platform.ManagementCluster) bool { return mc.Name == name })
+		if isRegistered || slices.Contains(opts.Clusters, name) {
+			continue
+		}
+		// The cluster may have registered since.
+		if err := h.deleteCluster(ctx, api, name); err != nil {
 			return err
 		}
 		removed(name)
@@ -141,12 +206,18 @@ func (h Home) Drift(ctx context.Context, d gitops.Declaration) ([]Drift, error) 
 		}
 	}
 	add("region", string(d.Region), st.Region)
+	add("environment", string(d.Environment), st.Environment)
 	status, err := h.Status(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if !status.Ready {
 		add("processes", "ready", "not ready; see `atoll status`")
+		for _, name := range st.Clusters {
+			if !slices.Contains(clusterNames(d), name) {
+				add(name, "absent", "on this machine")
+			}
+		}
 		return drift, nil
 	}
 	api, err := h.Client()
@@ -157,13 +228,22 @@ func (h Home) Drift(ctx context.Context, d gitops.Declaration) ([]Drift, error) 
 	if err != nil {
 		return nil, err
 	}
+	return append(drift, clusterDrift(st, d, registered)...), nil
+}
+
+// clusterDrift compares the declared management clusters with the registered ones and those of this machine.
+func clusterDrift(st State, d gitops.Declaration, registered []platform.ManagementCluster) (drift []Drift) {
+	add := func(what, declared, running string) {
+		if declared != running {
+			drift = append(drift, Drift{what, declared, running})
+		}
+	}
 	running := map[string]string{}
 	for _, mc := range registered {
 		running[mc.Name] = string(mc.State)
 	}
 	for _, c := range d.ManagementClusters {
 		state, has := running[c.Name]
-		delete(running, c.Name)
 		want := string(platform.ManagementClusterStateReady)
 		if c.Settings.Cordoned {
 			want = string(platform.ManagementClusterStateCordoned)
@@ -174,9 +254,14 @@ func (h Home) Drift(ctx context.Context, d gitops.Declaration) ([]Drift, error) 
 		add(c.Name, want, state)
 	}
 	for _, name := range st.Clusters {
-		if state, undeclared := running[name]; undeclared {
-			add(name, "absent", state)
+		if slices.Contains(clusterNames(d), name) {
+			continue
 		}
+		state, has := running[name]
+		if !has {
+			state = "not registered"
+		}
+		add(name, "absent", state)
 	}
-	return drift, nil
+	return drift
 }

@@ -39,13 +39,15 @@ type Home struct{ Dir string }
 
 // State is what a home remembers of the region.
 type State struct {
-	Format   int            `json:"format"`
-	ID       string         `json:"id"`     // random; marks this home's processes
-	Region   string         `json:"region"` // also the region of credential scopes
-	Ports    map[string]int `json:"ports"`
-	Clusters []string       `json:"management_clusters"`
-	Created  int            `json:"management_clusters_created"` // ever; the next one's number is one more
-	Postgres PostgresDirs   `json:"postgres"`
+	Format int    `json:"format"`
+	ID     string `json:"id"`     // random; marks this home's processes
+	Region string `json:"region"` // also the region of credential scopes
+	// Environment is that of the declaration; "" in a home that `atoll up` made without one.
+	Environment string         `json:"environment,omitempty"`
+	Ports       map[string]int `json:"ports"`
+	Clusters    []string       `json:"management_clusters"`
+	Created     int            `json:"management_clusters_created"` // ever; the next one's number is one more
+	Postgres    PostgresDirs   `json:"postgres"`
 
 	// Insecure means that Maestro and CLM also have plain listeners on loopback,
 	// without authentication.
@@ -141,7 +143,7 @@ func (h Home) saveState(st State) error {
 var regionName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
 // create creates the directories of an empty home and its state.
-func (h Home) create(region string) (State, error) {
+func (h Home) create(region, environment string) (State, error) {
 	if !regionName.MatchString(region) {
 		return State{}, fmt.Errorf("region name %q: use lower-case letters, digits and '-', at most 63", region)
 	}
@@ -156,7 +158,7 @@ func (h Home) create(region string) (State, error) {
 	}
 	id := make([]byte, 6)
 	rand.Read(id)
-	st := State{ID: hex.EncodeToString(id), Region: region, Ports: map[string]int{}}
+	st := State{ID: hex.EncodeToString(id), Region: region, Environment: environment, Ports: map[string]int{}}
 	st.Postgres = h.postgresDirs(st.ID)
 	return st, h.saveState(st)
 }

@@ -24,7 +24,7 @@ func newHome(t *testing.T) (Home, State) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	st, err := h.create("local-1")
+	st, err := h.create("local-1", "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func TestAHomeIsMadeInAnEmptyDirectoryOnly(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "thesis.tex"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := (Home{dir}).create("local-1"); err == nil || !strings.Contains(err.Error(), "--home") {
+	if _, err := (Home{dir}).create("local-1", ""); err == nil || !strings.Contains(err.Error(), "--home") {
 		t.Errorf("a directory with other files: %v", err)
 	}
 	h, st := newHome(t)
@@ -59,7 +59,7 @@ func TestAHomeIsMadeInAnEmptyDirectoryOnly(t *testing.T) {
 		t.Errorf("no home: %v", err)
 	}
 	for _, name := range []string{"", "Upper", "with space", "-x", strings.Repeat("a", 64)} {
-		if _, err := (Home{filepath.Join(dir, "x")}).create(name); err == nil {
+		if _, err := (Home{filepath.Join(dir, "x")}).create(name, ""); err == nil {
 			t.Errorf("region %q was made", name)
 		}
 	}

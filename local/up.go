@@ -24,6 +24,7 @@ const upPatience = 3 * time.Minute
 // UpOptions are the settings of the region that `up` starts.
 type UpOptions struct {
 	Region             string  // of a new home; an existing one keeps its own
+	Environment        string  // of the declaration; "" for a region without one
 	Insecure           *bool   // State.Insecure, nil as it is
 	Traces             *string // State.Traces, nil as it is
 	ManagementClusters int     // at least so many; 0 leaves an existing home as it is and gives a new one 1
@@ -105,14 +106,13 @@ func (h Home) planState(opts UpOptions) (st State, grown []string, err error) {
 		if opts.Clusters == nil {
 			clusters = max(clusters, 1)
 		}
-		st, err = h.create(opts.Region)
+		st, err = h.create(opts.Region, opts.Environment)
 	}
 	if err != nil {
 		return st, nil, err
 	}
-	if opts.Region != "" && opts.Region != st.Region {
-		return st, nil, fmt.Errorf("home %s holds region %q, not %q: name another home with --home", h.Dir, st.Region,
-			opts.Region)
+	if err := h.checkOwner(st, opts); err != nil {
+		return st, nil, err
 	}
 	if clusters != 0 && clusters < len(st.Clusters) {
 		return st, nil,
@@ -147,6 +147,22 @@ func (h Home) planState(opts UpOptions) (st State, grown []string, err error) {
 		return st, nil, err
 	}
 	return st, grown, h.saveState(st)
+}
+
+// checkOwner returns an error when the home holds another region than opts name: one of another name, one of another
+// environment, or, for a declared region, one that `atoll up` made, since its clusters are not declared.
+func (h Home) checkOwner(st State, opts UpOptions) error {
+	switch {
+	case opts.Region != "" && opts.Region != st.Region:
+		return fmt.Errorf("home %s holds region %q, not %q: name another home with --home", h.Dir, st.Region, opts.Region)
+	case opts.Environment == "" || opts.Environment == st.Environment:
+		return nil
+	case st.Environment == "":
+		return fmt.Errorf("home %s holds a region that `atoll up` made, not the declared one of environment %q: "+
+			"name another home with --home", h.Dir, opts.Environment)
+	}
+	return fmt.Errorf("home %s holds region %q of environment %q, not of %q: name another home with --home", h.Dir,
+		st.Region, st.Environment, opts.Environment)
 }
 
 // supervisor returns the record of the supervisor when it runs.

@@ -126,7 +126,7 @@ func (f *front) updateManagementCluster(w http.ResponseWriter, r *http.Request) 
 	if err := f.updateAtCLM(r.Context(), mc, req); err != nil {
 		return err
 	}
-	if doc.JSON, err = withUsage(doc.JSON, f.usageByName(r.Context())); err != nil {
+	if doc.JSON, err = withUsage(doc.JSON, f.shownUsage(r.Context())); err != nil {
 		return err
 	}
 	return write(w, http.StatusOK, doc)
@@ -187,7 +187,7 @@ func (f *front) listManagementClusters(w http.ResponseWriter, r *http.Request) e
 	if err != nil {
 		return err
 	}
-	if doc.JSON, err = withUsage(doc.JSON, f.usageByName(r.Context())); err != nil {
+	if doc.JSON, err = withUsage(doc.JSON, f.shownUsage(r.Context())); err != nil {
 		return err
 	}
 	return rest.WriteJSON(w, http.StatusOK, doc.JSON)
@@ -198,7 +198,7 @@ func (f *front) getManagementCluster(w http.ResponseWriter, r *http.Request) err
 	if err != nil {
 		return err
 	}
-	if doc.JSON, err = withUsage(doc.JSON, f.usageByName(r.Context())); err != nil {
+	if doc.JSON, err = withUsage(doc.JSON, f.shownUsage(r.Context())); err != nil {
 		return err
 	}
 	return write(w, http.StatusOK, doc)
@@ -225,7 +225,11 @@ func (f *front) deleteManagementCluster(w http.ResponseWriter, r *http.Request) 
 	// The check comes before Maestro's deletion, so that the lifecycle manager
 	// does not keep a management cluster that Maestro has deleted. It refuses by
 	// itself a deletion that overlaps with a placement.
-	if n := f.usageByName(r.Context())[mc.Name].Placements; n > 0 {
+	usage, err := f.usageByName(r.Context())
+	if err != nil {
+		return err
+	}
+	if n := usage[mc.Name].Placements; n > 0 {
 		return rest.Errorf(http.StatusConflict, codeInUse,
 			"the management cluster %s hosts %d clusters; delete them first", mc.Name, n)
 	}

@@ -4,29 +4,40 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"time"
 
 	"atoll.dev/api/fleet"
 	"atoll.dev/api/platform"
 )
 
-// usageByName is what management clusters take and have, by their names; nothing when
-// the lifecycle manager cannot say: then they are shown as Maestro has them.
-func (f *front) usageByName(ctx context.Context) map[string]fleet.Usage {
-	byName := map[string]fleet.Usage{}
-	if f.clm == nil {
-		return byName
-	}
+// shownUsage returns the usage of management clusters by their names, and nothing when the lifecycle manager does not
+// answer within a second: then they are shown as Maestro has them.
+func (f *front) shownUsage(ctx context.Context) map[string]fleet.Usage {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	all, err := f.clm.Usage(ctx)
+	usage, err := f.usageByName(ctx)
 	if err != nil {
-		return byName
+		return nil
+	}
+	return usage
+}
+
+// usageByName returns the usage of management clusters by their names. The error is 503 when the lifecycle manager does
+// not answer. A region without a lifecycle manager has no usage.
+func (f *front) usageByName(ctx context.Context) (map[string]fleet.Usage, error) {
+	byName := map[string]fleet.Usage{}
+	if f.clm == nil {
+		return byName, nil
+	}
+	all, err := f.clm.Usage(ctx)
+	if err != nil { // 404: the lifecycle manager has no such kind
+		return byName, clmError(err, http.StatusNotFound)
 	}
 	for _, u := range all {
 		byName[u.Name] = u
 	}
-	return byName
+	return byName, nil
 }
 
 // withUsage adds usage to a management cluster, or to each of a list, and keeps

@@ -2,10 +2,15 @@ package rosa
 
 import (
 	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 	"time"
 
 	"atoll.dev/api/fleet"
+	"atoll.dev/client/clmclient"
+	"atoll.dev/client/maestroclient"
 )
 
 func TestUsageIsAddedToWhatMaestroSays(t *testing.T) {
@@ -27,5 +32,44 @@ func TestUsageIsAddedToWhatMaestroSays(t *testing.T) {
 		if got, err := withUsage(json.RawMessage(document), nil); err != nil || string(got) != document {
 			t.Errorf("%s without usage becomes %s (%v)", document, got, err)
 		}
+	}
+}
+
+// While the lifecycle manager does not answer, nobody knows what a management cluster hosts: its deletion is refused
+// with 503 and does not reach Maestro. Lists show it as Maestro has it.
+func TestAManagementClusterOfUnknownUsageIsNotDeleted(t *testing.T) {
+	down := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}))
+	defer down.Close()
+	clm, err := clmclient.New(clmclient.Options{Endpoint: down.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer clm.Close()
+	maestro := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet {
+			t.Errorf("Maestro got %s %s", r.Method, r.URL)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"kind":"ConsumerList","page":1,"size":1,"total":1,"items":[{"id":"1","name":"m"}]}`)
+	}))
+	defer maestro.Close()
+	consumers, err := maestroclient.New(maestroclient.Options{HTTP: maestro.URL, GRPC: "127.0.0.1:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer consumers.Close()
+	f := &front{maestro: consumers, clm: clm}
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodDelete, "/api/v0/management_clusters/m", nil)
+	r.SetPathValue("id", "m")
+	err = f.deleteManagementCluster(httptest.NewRecorder(), r)
+	if err == nil || classify(err).Status != http.StatusServiceUnavailable {
+		t.Errorf("the deletion ends with %v", err)
+	}
+	list := httptest.NewRecorder()
+	r = httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
+	if err := f.listManagementClusters(list, r); err != nil || list.Code != http.StatusOK {
+		t.Errorf("the list is %d, %v", list.Code, err)
 	}
 }
