@@ -25,7 +25,12 @@ func TestARolloutIsDrivenThroughARealRepository(t *testing.T) {
 		}
 	}))
 	defer region.Close()
+	for _, name := range []string{"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"} { // a hook of git has them
+		t.Setenv(name, "")
+		os.Unsetenv(name)
+	}
 	t.Setenv("GIT_CONFIG_GLOBAL", os.DevNull)
+	t.Setenv("GIT_CONFIG_SYSTEM", os.DevNull)
 	for _, who := range []string{"AUTHOR", "COMMITTER"} {
 		t.Setenv("GIT_"+who+"_NAME", "ann")
 		t.Setenv("GIT_"+who+"_EMAIL", "ann@example.com")

@@ -8,16 +8,13 @@
 package gitrepo
 
 import (
-	"archive/zip"
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
-	"path"
 	"slices"
 	"strings"
 	"time"
@@ -40,26 +37,12 @@ type Branch struct {
 	Name   string // such as main
 }
 
-// git runs git in the clone and returns its output. It never asks for a password.
-func (b Branch) git(ctx context.Context, input []byte, args ...string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, "git", append([]string{"-C", b.Dir}, args...)...)
-	cmd.Env = append(os.Environ(), "GIT_TERMINAL_PROMPT=0", "LC_ALL=C")
-	cmd.Stdin = bytes.NewReader(input)
-	var text bytes.Buffer
-	cmd.Stderr = &text
-	out, err := cmd.Output()
-	if err != nil {
-		return out, fmt.Errorf("git %s in %s: %w: %s", args[0], b.Dir, err, strings.TrimSpace(text.String()))
-	}
-	return out, nil
-}
-
 // ref is where Head keeps the branch. It is not the remote-tracking branch of the checkout, which stays as it is.
 func (b Branch) ref() string { return "refs/atoll/" + b.Remote + "/" + b.Name }
 
 // Head fetches the branch and returns its newest commit.
 func (b Branch) Head(ctx context.Context) (string, error) {
-	_, err := b.git(ctx, nil, "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", b.Remote,
+	_, err := b.git(ctx, nil, "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--", b.Remote,
 		"+refs/heads/"+b.Name+":"+b.ref())
 	if err != nil {
 		return "", err
@@ -111,49 +94,19 @@ func (b Branch) resolve(ctx context.Context, revision string) (string, error) {
 }
 
 // IsAncestor reports whether a commit is in the history of another. A commit that the clone does not have is in no
-// history.
+// history. A shallow clone has a part of the history only: there the answer no is an error.
 func (b Branch) IsAncestor(ctx context.Context, ancestor, commit string) (bool, error) {
 	_, err := b.git(ctx, nil, "merge-base", "--is-ancestor", ancestor, commit)
-	if failed, ok := errors.AsType[*exec.ExitError](err); ok && (failed.ExitCode() == 1 || failed.ExitCode() == 128) {
-		return false, nil
+	failed, ok := errors.AsType[*exec.ExitError](err)
+	if !ok || failed.ExitCode() != 1 && failed.ExitCode() != 128 {
+		return err == nil, err
 	}
-	return err == nil, err
+	shallow, err := b.git(ctx, nil, "rev-parse", "--is-shallow-repository")
+	if err == nil && strings.TrimSpace(string(shallow)) == "true" {
+		err = fmt.Errorf("%s is a shallow clone, which does not have the whole history; run git fetch --unshallow", b.Dir)
+	}
+	return false, err
 }
-
-// ReadFile returns a file of a commit. The error is fs.ErrNotExist when the commit does not have it.
-func (b Branch) ReadFile(ctx context.Context, commit, name string) ([]byte, error) {
-	listed, err := b.git(ctx, nil, "ls-tree", "--full-tree", "--name-only", commit, "--", name)
-	if err != nil {
-		return nil, err
-	}
-	if len(listed) == 0 {
-		return nil, fmt.Errorf("%s in the commit %s: %w", name, commit, fs.ErrNotExist)
-	}
-	return b.git(ctx, nil, "show", commit+":"+name)
-}
-
-// Tree returns the files of a directory of a commit. A directory that the commit does not have is empty.
-func (b Branch) Tree(ctx context.Context, commit, dir string) (fs.FS, error) {
-	tree := commit
-	if dir = path.Clean(dir); dir != "." {
-		listed, err := b.git(ctx, nil, "ls-tree", "--full-tree", "--name-only", commit, "--", dir)
-		if err != nil {
-			return nil, err
-		}
-		if len(listed) == 0 {
-			return zip.NewReader(bytes.NewReader(emptyZip), int64(len(emptyZip)))
-		}
-		tree += ":" + dir
-	}
-	archive, err := b.git(ctx, nil, "archive", "--format=zip", tree)
-	if err != nil {
-		return nil, err
-	}
-	return zip.NewReader(bytes.NewReader(archive), int64(len(archive)))
-}
-
-// emptyZip is an archive without files.
-var emptyZip = append([]byte("PK\x05\x06"), make([]byte, 18)...)
 
 // Add adds a commit to the branch: parent with some files replaced, or removed where they are nil. It returns the new
 // commit. The error is ErrStale when the branch is not at parent any more: then nothing has changed. It is ErrRefused
@@ -161,7 +114,7 @@ var emptyZip = append([]byte("PK\x05\x06"), make([]byte, 18)...)
 func (b Branch) Add(ctx context.Context, parent string, files map[string][]byte, message string) (string, error) {
 	temporary := fmt.Sprintf("refs/atoll/new/%d-%d", os.Getpid(), time.Now().UnixNano())
 	var in bytes.Buffer
-	fmt.Fprintf(&in, "commit %s\ncommitter atoll <atoll@localhost> %d +0000\n", temporary, time.Now().Unix())
+	fmt.Fprintf(&in, "commit %s\nmark :1\ncommitter atoll <atoll@localhost> %d +0000\n", temporary, time.Now().Unix())
 	fmt.Fprintf(&in, "data %d\n%s\nfrom %s\n", len(message), message, parent)
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		if data := files[name]; data != nil {
@@ -170,17 +123,16 @@ func (b Branch) Add(ctx context.Context, parent string, files map[string][]byte,
 			fmt.Fprintf(&in, "D %q\n", name)
 		}
 	}
-	if _, err := b.git(ctx, in.Bytes(), "fast-import", "--quiet", "--force"); err != nil {
-		return "", err
-	}
-	commit, err := b.resolve(ctx, temporary)
+	// The commit needs no reference: fast-import makes none when its stream removes the reference again.
+	fmt.Fprintf(&in, "reset %s\nfrom %040d\n\nget-mark :1\n", temporary, 0)
+	printed, err := b.git(ctx, in.Bytes(), "fast-import", "--quiet", "--force")
 	if err != nil {
 		return "", err
 	}
-	defer b.git(context.WithoutCancel(ctx), nil, "update-ref", "-d", temporary)
+	commit := strings.TrimSpace(string(printed))
 	target := "refs/heads/" + b.Name
-	out, err := b.git(ctx, nil, "push", "--porcelain", "--no-verify", "--force-with-lease="+target+":"+parent, b.Remote,
-		commit+":"+target)
+	out, err := b.git(ctx, nil, "push", "--porcelain", "--no-verify", "--force-with-lease="+target+":"+parent, "--",
+		b.Remote, commit+":"+target)
 	if err == nil {
 		return commit, nil
 	}
@@ -215,7 +167,11 @@ func (b Branch) CheckCheckout(ctx context.Context, head string, paths ...string)
 	if err != nil || strings.TrimSpace(string(bare)) == "true" {
 		return err
 	}
-	changed, err := b.git(ctx, nil, append([]string{"status", "--porcelain", "--"}, paths...)...)
+	args := []string{"status", "--porcelain", "--"}
+	for _, name := range paths {
+		args = append(args, ":(top,literal)"+name)
+	}
+	changed, err := b.git(ctx, nil, args...)
 	if err != nil {
 		return err
 	}

@@ -20,6 +20,12 @@ type world struct {
 }
 
 func newWorld(t *testing.T) *world {
+	for _, variable := range os.Environ() { // a hook of git has those of its own repository
+		if name, _, _ := strings.Cut(variable, "="); strings.HasPrefix(name, "GIT_") {
+			t.Setenv(name, "")
+			os.Unsetenv(name)
+		}
+	}
 	t.Setenv("GIT_CONFIG_GLOBAL", os.DevNull)
 	t.Setenv("GIT_CONFIG_SYSTEM", os.DevNull)
 	for _, who := range []string{"AUTHOR", "COMMITTER"} {
@@ -208,6 +214,100 @@ func TestAMissingBranchIsAnErrorThatNamesIt(t *testing.T) {
 	b := w.clone("clone")
 	b.Name = "nowhere"
 	if _, err := b.Head(t.Context()); err == nil || !strings.Contains(err.Error(), "nowhere") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestTheEnvironmentOfAHookDoesNotNameAnotherRepository reads a clone while the environment names another one.
+func TestTheEnvironmentOfAHookDoesNotNameAnotherRepository(t *testing.T) {
+	w := newWorld(t)
+	b := w.clone("clone")
+	want := head(t, b)
+	other := filepath.Join(w.dir, "other")
+	w.git(w.dir, "init", "-q", other)
+	t.Setenv("GIT_DIR", filepath.Join(other, ".git"))
+	t.Setenv("GIT_WORK_TREE", other)
+	t.Setenv("GIT_INDEX_FILE", filepath.Join(other, ".git", "index"))
+	if got, err := b.Head(t.Context()); err != nil || got != want {
+		t.Errorf("got %s, %v, want %s", got, err, want)
+	}
+}
+
+func TestAnOptionIsNoRemote(t *testing.T) {
+	w := newWorld(t)
+	b := w.clone("clone")
+	parent, trace := head(t, b), filepath.Join(w.dir, "trace")
+	b.Remote = "--receive-pack=touch " + trace + ";"
+	if _, err := b.Add(t.Context(), parent, map[string][]byte{"x": []byte("1")}, "x"); err == nil {
+		t.Error("a commit was added")
+	}
+	b.Remote = "--upload-pack=touch " + trace + ";"
+	if _, err := b.Head(t.Context()); err == nil {
+		t.Error("a branch was read")
+	}
+	if _, err := os.Stat(trace); err == nil {
+		t.Error("the remote was run as a command")
+	}
+}
+
+func TestAShallowCloneHasNoRewrittenHistory(t *testing.T) {
+	w := newWorld(t)
+	first := w.clone("clone")
+	begin := head(t, first)
+	if _, err := first.Add(t.Context(), begin, map[string][]byte{"x": []byte("1")}, "x"); err != nil {
+		t.Fatal(err)
+	}
+	w.git(w.dir, "clone", "-q", "--depth=1", "file://"+w.remote, "shallow")
+	b := Branch{Dir: filepath.Join(w.dir, "shallow"), Remote: "origin", Name: "main"}
+	_, err := b.IsAncestor(t.Context(), begin, head(t, b))
+	if err == nil || !strings.Contains(err.Error(), "--unshallow") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestATreeHasTheFilesOfTheCommit reads files that attributes leave out of archives, or rewrite in a checkout.
+func TestATreeHasTheFilesOfTheCommit(t *testing.T) {
+	w := newWorld(t)
+	b := w.clone("clone")
+	w.write("clone", ".gitattributes", "config/hidden.yaml export-ignore\n"+
+		"config/filtered.yaml filter=upper diff=upper ident\n")
+	w.write("clone", "config/hidden.yaml", "a: 1\n")
+	w.write("clone", "config/filtered.yaml", "secret: $Id$\n\n")
+	w.write("clone", "config/empty.yaml", "")
+	if err := os.Symlink("a.yaml", filepath.Join(b.Dir, "config", "link.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	w.git(b.Dir, "add", ".")
+	w.git(b.Dir, "commit", "-q", "-m", "attributes")
+	w.git(b.Dir, "push", "-q", "origin", "main")
+	w.git(b.Dir, "config", "filter.upper.smudge", "tr a-z A-Z")
+	w.git(b.Dir, "config", "diff.upper.textconv", "tr a-z A-Z <")
+	commit := head(t, b)
+	tree, err := b.Tree(t.Context(), commit, "config")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"a.yaml": "a: 1\n", "hidden.yaml": "a: 1\n", "empty.yaml": "",
+		"filtered.yaml": "secret: $Id$\n\n"} {
+		if data, err := fs.ReadFile(tree, name); err != nil || string(data) != want {
+			t.Errorf("%s is %q, %v", name, data, err)
+		}
+		if data, err := b.ReadFile(t.Context(), commit, "config/"+name); err != nil || string(data) != want {
+			t.Errorf("read, %s is %q, %v", name, data, err)
+		}
+	}
+	if link, err := fs.Stat(tree, "link.yaml"); err != nil || link.Mode()&fs.ModeSymlink == 0 {
+		t.Errorf("the link is %v, %v", link, err)
+	}
+}
+
+// TestPathsAreThoseOfTheRepository checks a checkout from a directory in it.
+func TestPathsAreThoseOfTheRepository(t *testing.T) {
+	w := newWorld(t)
+	b := w.clone("clone")
+	w.write("clone", "config/a.yaml", "a: 2\n")
+	b.Dir = filepath.Join(b.Dir, "config")
+	if err := b.CheckCheckout(t.Context(), head(t, b), "config"); !errors.Is(err, ErrDirty) {
 		t.Errorf("got %v", err)
 	}
 }
