@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"maps"
 	"path"
-	"slices"
 	"time"
 
 	"atoll.dev/gitops"
@@ -341,7 +340,7 @@ func (d *Driver) commit(ctx context.Context, r reading, s State, e Effect) (Reco
 	}
 	files := map[string][]byte{}
 	if len(edited) > 0 {
-		if files, err = d.rendered(r, changed, e.Targets); err != nil {
+		if files, err = d.rendered(ctx, r, changed, e); err != nil {
 			return r.record, err
 		}
 	}
@@ -363,46 +362,6 @@ func (d *Driver) commit(ctx context.Context, r reading, s State, e Effect) (Reco
 	d.last, d.text, d.state = commit, raw, s
 	d.show(e.Reason)
 	return record, nil
-}
-
-// rendered returns the rendered files of the targets' regions that differ after the edits.
-func (d *Driver) rendered(r reading, changed Tree, targets []Target) (map[string][]byte, error) {
-	before, err := render(r.rollout, r.tree, targets)
-	if err != nil {
-		return nil, err
-	}
-	after, err := render(r.rollout, changed, targets)
-	if err != nil {
-		return nil, fmt.Errorf("the change is not valid: %w", err)
-	}
-	files := map[string][]byte{}
-	for name, data := range after {
-		if !bytes.Equal(data, before[name]) {
-			files[path.Join(d.Rendered, name)] = data
-		}
-	}
-	for name := range before {
-		if _, still := after[name]; !still {
-			files[path.Join(d.Rendered, name)] = nil
-		}
-	}
-	return files, nil
-}
-
-// render renders the regions of targets.
-func render(r Rollout, t Tree, targets []Target) (gitops.Files, error) {
-	environment, _, err := t.Environment(r)
-	if err != nil {
-		return nil, err
-	}
-	named := map[string]bool{}
-	for _, target := range targets {
-		named[target.Region()] = true
-	}
-	environment.Regions = slices.DeleteFunc(slices.Clone(environment.Regions), func(region gitops.Region) bool {
-		return !named[string(region.Name)]
-	})
-	return gitops.Render(gitops.Fleet{Environments: []gitops.Environment{environment}})
 }
 
 // Status returns the record of the rollout in the newest commit, or ErrNotBegun.
