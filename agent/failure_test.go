@@ -23,11 +23,15 @@ func (w *world) logFailure(t *testing.T) {
 	c := w.agent.core
 	t.Logf("the agent: %d works, %d statuses pending, API server down: %v, next timer in %s", len(c.works),
 		len(c.out.pending), c.apiDown, time.Until(c.nextWake()).Round(time.Millisecond))
-	if len(c.works) > 5 {
-		return
-	}
+	shown := 0
 	for _, id := range slices.Sorted(maps.Keys(c.works)) {
 		held := c.works[id]
+		if len(c.works) > 5 && w.server.isApplied(id) {
+			continue
+		}
+		if shown++; shown > 5 {
+			return
+		}
 		t.Logf("work %s: %s", id, held.describe())
 		keys := map[objectKey]bool{{GroupVersionResource: appliedWorks, Name: c.cfg.hubHash + "-" + string(held.amw)}: true}
 		for _, m := range held.manifests {

@@ -536,7 +536,7 @@ func (s *server) delete(id work.ID) {
 // await waits until ok holds; it is called with the server locked.
 func (s *server) await(what string, ok func() bool) {
 	s.t.Helper()
-	timeout := time.After(patience)
+	end := time.Now().Add(5 * patience)
 	for {
 		s.mu.Lock()
 		done, changed := ok(), s.changed
@@ -544,14 +544,19 @@ func (s *server) await(what string, ok func() bool) {
 		if done {
 			return
 		}
+		// A thousand works may take longer than one patience on a busy machine; between two statuses nothing does.
 		select {
 		case <-changed:
-		case <-timeout:
+		case <-time.After(min(patience, time.Until(end))):
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			var all bytes.Buffer
-			if len(s.bundles) < 5 {
-				for id, b := range s.bundles {
+			shown := 0
+			for id, b := range s.bundles {
+				if len(s.bundles) >= 5 && s.has(work.ID(id), workv1.WorkApplied, metav1.ConditionTrue) {
+					continue
+				}
+				if shown++; shown < 5 {
 					st, _ := json.MarshalIndent(b.status, "", " ")
 					fmt.Fprintf(&all, "\n%s generation %d observed %d %v: %s", id, b.generation, b.observed, b.history,
 						st)
@@ -575,6 +580,13 @@ func (s *server) has(id work.ID, condition string, status metav1.ConditionStatus
 	}
 	c := meta.FindStatusCondition(b.status.Conditions, condition)
 	return c != nil && c.Status == status
+}
+
+// isApplied reports whether the present generation of a work is applied.
+func (s *server) isApplied(id work.ID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.has(id, workv1.WorkApplied, metav1.ConditionTrue)
 }
 
 func (s *server) awaitApplied(id work.ID) {

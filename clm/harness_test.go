@@ -16,6 +16,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"atoll.dev/internal/pause"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/internal/trace"
 )
@@ -263,6 +264,16 @@ func (a *testAPI) cluster(name string) string {
 }
 
 // report sends a report of an adapter. finalized is "", "True" or "False".
+// repeat makes a request again while the answer is 503, as clients do, for a minute at most.
+func repeat(t *testing.T, request func() answer) answer {
+	t.Helper()
+	for start := time.Now(); ; pause.For(t.Context(), 20*time.Millisecond) {
+		if got := request(); got.status != 503 || time.Since(start) > time.Minute {
+			return got
+		}
+	}
+}
+
 func (a *testAPI) report(path, adapter string, generation int, available, finalized string) answer {
 	a.t.Helper()
 	more := ""

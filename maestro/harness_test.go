@@ -23,13 +23,16 @@ import (
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
 
 	"atoll.dev/api/cloudevents"
 	api "atoll.dev/api/maestro"
 	"atoll.dev/api/work"
 	"atoll.dev/bus"
 	"atoll.dev/internal/mosquitto"
+	"atoll.dev/internal/pause"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/internal/rest"
 	"atoll.dev/maestro/wire"
@@ -424,23 +427,39 @@ func (s *source) publish(e *cloudevents.CloudEvent) error {
 	return err
 }
 
+// send publishes an event again while the database is unavailable, as sources do: on a busy machine a
+// request may wait too long for a connection. A later try may find the work that an earlier one created.
+func (s *source) send(e *cloudevents.CloudEvent) error {
+	start := time.Now()
+	for tries := 1; ; tries++ {
+		err := s.publish(e)
+		switch code := status.Code(err); {
+		case code == codes.AlreadyExists && tries > 1:
+			return nil
+		case code != codes.DeadlineExceeded && code != codes.Unavailable || time.Since(start) > patience:
+			return err
+		}
+		pause.For(context.Background(), 50*time.Millisecond)
+	}
+}
+
 func (s *source) create(consumer work.Consumer, id work.ID, value any) {
 	s.t.Helper()
-	if err := s.publish(s.event(work.SpecCreate, consumer, id, 0, specData(configMap(string(id), value)))); err != nil {
+	if err := s.send(s.event(work.SpecCreate, consumer, id, 0, specData(configMap(string(id), value)))); err != nil {
 		s.t.Fatalf("creating %s: %v", id, err)
 	}
 }
 
 func (s *source) update(consumer work.Consumer, id work.ID, value any) {
 	s.t.Helper()
-	if err := s.publish(s.event(work.SpecUpdate, consumer, id, 0, specData(configMap(string(id), value)))); err != nil {
+	if err := s.send(s.event(work.SpecUpdate, consumer, id, 0, specData(configMap(string(id), value)))); err != nil {
 		s.t.Fatalf("updating %s: %v", id, err)
 	}
 }
 
 func (s *source) remove(consumer work.Consumer, id work.ID) {
 	s.t.Helper()
-	if err := s.publish(s.event(work.SpecDelete, consumer, id, 0, nil)); err != nil {
+	if err := s.send(s.event(work.SpecDelete, consumer, id, 0, nil)); err != nil {
 		s.t.Fatalf("deleting %s: %v", id, err)
 	}
 }

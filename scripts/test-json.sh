@@ -42,9 +42,9 @@ quota() {
 	done | sort -n | head -1
 }
 hundredths=$(quota)
-at_once=$((5 * ${hundredths:-$((100 * $(nproc)))} / 200))
+at_once=$((2 * ${hundredths:-$((100 * $(nproc)))} / 100))
 ((at_once > 0)) || at_once=1
-parallel=$(($(nproc) > 4 ? $(nproc) : 4)) # tests of one package: most of Maestro's wait, too
+parallel=$(($(nproc) > 3 ? $(nproc) : 3)) # tests of one package: many of them wait
 
 failed=0
 beside kube & kube=$!
