@@ -269,8 +269,7 @@ func TestAShallowCloneHasNoRewrittenHistory(t *testing.T) {
 func TestATreeHasTheFilesOfTheCommit(t *testing.T) {
 	w := newWorld(t)
 	b := w.clone("clone")
-	w.write("clone", ".gitattributes", "config/hidden.yaml export-ignore\n"+
-		"config/filtered.yaml filter=upper diff=upper ident\n")
+	w.write("clone", "config/.gitattributes", "hidden.yaml export-ignore\nfiltered.yaml filter=upper diff=upper ident\n")
 	w.write("clone", "config/hidden.yaml", "a: 1\n")
 	w.write("clone", "config/filtered.yaml", "secret: $Id$\n\n")
 	w.write("clone", "config/empty.yaml", "")
