@@ -2,6 +2,7 @@ package access
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net/http"
@@ -194,17 +195,37 @@ func isMutation(method string) bool {
 
 type proofKey struct{}
 
+// drawProof returns a proof for a mutation that has none, such as one through the gateway. Its record
+// shows that the database answers, so that this process learns of changed accounts; it may be forgotten
+// at once.
+func drawProof(account cluster.Account) (Proof, error) {
+	p := Proof{Account: account, ValidUntil: time.Now().Add(-signatureMargin)}
+	if _, err := rand.Read(p.Signature[:]); err != nil {
+		return Proof{}, fmt.Errorf("drawing a proof: %w", err)
+	}
+	return p, nil
+}
+
 // useOnce refuses a mutation whose signature was used before, or cannot be recorded. The request has
 // its Proof in its context.
-func (rt *Router) useOnce(w http.ResponseWriter, r *http.Request, class Class) error {
-	p, _ := r.Context().Value(proofKey{}).(Proof)
-	if rt.signatures == nil || !isMutation(r.Method) || p == (Proof{}) {
+func (rt *Router) useOnce(w http.ResponseWriter, r *http.Request, caller Identity, class Class) error {
+	if rt.signatures == nil || !isMutation(r.Method) {
 		return nil
+	}
+	p, _ := r.Context().Value(proofKey{}).(Proof)
+	isSigned := p != (Proof{})
+	if !isSigned {
+		var err error
+		if p, err = drawProof(caller.Account); err != nil {
+			return err
+		}
 	}
 	err := rt.signatures.Use(r.Context(), p)
 	switch {
 	case err == nil:
-		rt.used.add(p.Signature)
+		if isSigned {
+			rt.used.add(p.Signature)
+		}
 		return nil
 	case errors.Is(err, ErrUsed):
 		rt.used.add(p.Signature)
@@ -217,7 +238,7 @@ func (rt *Router) useOnce(w http.ResponseWriter, r *http.Request, class Class) e
 		return e
 	}
 	return refuse(SignaturesNotReady,
-		"the region cannot record that this signature is used, so it accepts no changes now; try again").Because(err)
+		"the region cannot record that this request was received, so it accepts no changes now; try again").Because(err)
 }
 
 func signatureUsed() *rest.Error {

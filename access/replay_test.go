@@ -29,8 +29,11 @@ func openSignatures(t *testing.T, dsn string) *UsedSignatures {
 
 // replica returns the stack of one replica, with a counter of handled requests.
 func replica(signatures Signatures, handled *atomic.Int64) http.Handler {
-	rt := NewRouter(Options{Log: quiet, Signatures: signatures,
-		Identifier: &Verifier{Region: testRegion, Keys: testKeys(), PresignedMethods: methods}})
+	return replicaWith(&Verifier{Region: testRegion, Keys: testKeys(), PresignedMethods: methods}, signatures, handled)
+}
+
+func replicaWith(identifier Identifier, signatures Signatures, handled *atomic.Int64) http.Handler {
+	rt := NewRouter(Options{Log: quiet, Signatures: signatures, Identifier: identifier})
 	handleEverything(rt, func(http.ResponseWriter, *http.Request) error { handled.Add(1); return nil })
 	return rt
 }
@@ -118,6 +121,34 @@ func TestNoMutationWithoutARecordOfItsSignature(t *testing.T) {
 	db.Start()
 	if w := serve(h, again()); w.Code != http.StatusForbidden {
 		t.Errorf("the signature of before the crash: %d %s", w.Code, w.Body)
+	}
+}
+
+// While the database is down, no mutation through the gateway is executed, although it has no signature;
+// reads are. Two equal mutations are two changes.
+func TestNoMutationThroughTheGatewayWithoutTheDatabase(t *testing.T) {
+	db := pgtest.Server(t)
+	var handled atomic.Int64
+	h := replicaWith(&Ways{Signatures: testVerifier(), Gateway: newTestGateway(t)},
+		openSignatures(t, db.DSN("postgres", postgres.Superuser)), &handled)
+	send := func(method string) *httptest.ResponseRecorder {
+		return serve(h, gatewayRequest(t, method, "https://api.example.com/x", "{}"))
+	}
+	for range 2 {
+		if w := send("POST"); w.Code != http.StatusOK {
+			t.Fatalf("%d %s", w.Code, w.Body)
+		}
+	}
+	db.Kill()
+	if w := send("POST"); w.Code != http.StatusServiceUnavailable ||
+		!strings.Contains(w.Body.String(), string(SignaturesNotReady)) || w.Header().Get("Retry-After") == "" {
+		t.Errorf("database down: %d %s", w.Code, w.Body)
+	}
+	if handled.Load() != 2 {
+		t.Errorf("%d executed", handled.Load())
+	}
+	if w := send("GET"); w.Code != http.StatusOK {
+		t.Errorf("GET, database down: %d %s", w.Code, w.Body)
 	}
 }
 

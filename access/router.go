@@ -127,7 +127,7 @@ func (rt *Router) Handle(route Route, h rest.Handler, escalations ...Escalation)
 				rt.record(r, caller, e)
 				return e
 			}
-			if err := rt.useOnce(w, allowed, classOf(route)); err != nil {
+			if err := rt.useOnce(w, allowed, caller, classOf(route)); err != nil {
 				rt.record(r, caller, asRefusal(err))
 				return err
 			}

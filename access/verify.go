@@ -11,6 +11,7 @@ import (
 
 	"atoll.dev/access/policy"
 	"atoll.dev/cluster"
+	"atoll.dev/internal/rest"
 )
 
 // MaxBody is the largest body of a signed request. The signature covers the body,
@@ -38,8 +39,9 @@ type Verifier struct {
 // Verify returns the key pair that signed r, and the body of r, which it has read.
 // Its errors are *rest.Error. It checks, in this order, the claim, its scope, its
 // date and its headers; the key; the signature, when the request declares the hash
-// of its body; then it reads the body, and checks what is left. So it reads no body
-// for an unknown key, and none for a wrong signature over a declared hash.
+// of its body; then it reads the body, and checks what is left, and the state of the
+// key again. So it reads no body for an unknown key, and none for a wrong signature
+// over a declared hash.
 func (v *Verifier) Verify(r *http.Request) (Key, []byte, error) {
 	_, key, body, err := v.verify(r)
 	return key, body, err
@@ -99,13 +101,9 @@ func (v *Verifier) verify(r *http.Request) (c *claim, key Key, body []byte, err 
 			return c, Key{}, nil, err
 		}
 	}
-	key, known, err := v.Keys.Lookup(c.keyID)
-	if errors.Is(err, ErrTooOld) {
-		return c, Key{}, nil, keysTooOld().Because(err)
-	}
+	key, known, err := v.lookup(c.keyID)
 	if err != nil {
-		return c, Key{}, nil, refuse(KeysNotReady,
-			"the region has not read its key pairs yet, so it cannot tell who signed; try again").Because(err)
+		return c, Key{}, nil, err
 	}
 	if !known {
 		key = Key{Secret: decoySecret}
@@ -133,7 +131,52 @@ func (v *Verifier) verify(r *http.Request) (c *claim, key Key, body []byte, err 
 	if err := c.checkPayload(body); err != nil {
 		return c, Key{}, nil, err
 	}
+	if key, err = v.confirm(c, key); err != nil {
+		return c, Key{}, nil, err
+	}
 	return c, key, body, nil
+}
+
+// lookup returns the present key pair of an access key id. Its errors are *rest.Error.
+func (v *Verifier) lookup(id string) (key Key, known bool, err error) {
+	key, known, err = v.Keys.Lookup(id)
+	switch {
+	case errors.Is(err, ErrTooOld):
+		return Key{}, false, keysTooOld().Because(err)
+	case err != nil:
+		return Key{}, false, refuse(KeysNotReady,
+			"the region has not read its key pairs yet, so it cannot tell who signed; try again").Because(err)
+	}
+	return key, known, nil
+}
+
+// confirm returns the present state of the key that has signed. An operator may have changed the key, or
+// its account, while the body arrived.
+func (v *Verifier) confirm(c *claim, signed Key) (Key, error) {
+	key, known, err := v.lookup(c.keyID)
+	switch {
+	case err != nil:
+		return Key{}, err
+	case !known, key.Principal != signed.Principal, key.Account != signed.Account:
+		return Key{}, unknownKey(c.keyID)
+	}
+	return key, v.checkState(c, key)
+}
+
+func unknownKey(id string) *rest.Error {
+	return refuse(UnknownKey, "nobody in this region has the access key id %s; see 'atoll key list'", quoted(id))
+}
+
+// checkState refuses a key that is disabled or has expired.
+func (v *Verifier) checkState(c *claim, key Key) error {
+	switch {
+	case key.Disabled:
+		// Only a caller who has the secret gets this error.
+		return refuse(DisabledKey, "the access key %s is disabled; use another", quoted(c.keyID))
+	case !key.Expires.IsZero() && !v.now().Before(key.Expires):
+		return expired(key.Expires)
+	}
+	return nil
 }
 
 func (v *Verifier) now() time.Time {
@@ -148,8 +191,7 @@ func (v *Verifier) check(m message, c *claim, key Key, known bool, payloadHash s
 	right := matches(c, key.Secret, canonicalRequests(m, c, payloadHash))
 	switch {
 	case !known:
-		return refuse(UnknownKey,
-			"nobody in this region has the access key id %s; see 'atoll key list'", quoted(c.keyID))
+		return unknownKey(c.keyID)
 	case !right:
 		if n, ok := c.missingHeader(m); ok {
 			return refuse(MissingHeader,
@@ -160,13 +202,8 @@ func (v *Verifier) check(m message, c *claim, key Key, known bool, payloadHash s
 	case !tokenMatches(c, key):
 		return refuse(UnexpectedToken,
 			"the session token is not one of this access key; send the token that came with the key, or none")
-	case key.Disabled:
-		// Only a caller who has the secret gets this error.
-		return refuse(DisabledKey, "the access key %s is disabled; use another", quoted(c.keyID))
-	case !key.Expires.IsZero() && !v.now().Before(key.Expires):
-		return expired(key.Expires)
 	}
-	return nil
+	return v.checkState(c, key)
 }
 
 // decoySecret has the length of a real secret, so that an unknown key takes the

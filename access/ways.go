@@ -66,7 +66,13 @@ func (w *Ways) Identify(r *http.Request) (Identity, []byte, error) {
 		return id, nil, err
 	}
 	body, err := readBody(r, senderProven)
-	return id, body, err
+	if err == nil && isGateway {
+		id, err = w.Gateway.prove(r) // the secret, or the account, may have changed while the body arrived
+	}
+	if err != nil {
+		return id, nil, err
+	}
+	return id, body, nil
 }
 
 // proveBearer verifies a token by the way that takes it.
