@@ -31,7 +31,8 @@ type Evidence struct {
 	Subject string `json:"subject,omitempty"`
 	Issuer  string `json:"issuer,omitempty"` // of the token
 	Session string `json:"session,omitempty"`
-	// Until is the end of temporary credentials and tokens; zero: the proof has no end of its own.
+	// Until is the end of temporary credentials and tokens, and of a presigned request; zero: the proof has no
+	// end of its own.
 	Until time.Time `json:"until,omitzero"`
 }
 
@@ -63,7 +64,7 @@ func (l *watchLease) open(validity Validity, caller Identity, cancel context.Can
 		release = func() {}
 		var timer *time.Timer
 		if until := caller.Evidence.Until; !until.IsZero() {
-			timer = time.AfterFunc(time.Until(until), func() { cancel(expired(until)) })
+			timer = time.AfterFunc(time.Until(until), func() { cancel(endOf(caller.Evidence)) })
 			release = func() { timer.Stop() }
 		}
 		if validity != nil {
@@ -80,6 +81,20 @@ func (l *watchLease) end() {
 		release()
 	}
 	l.release <- func() {}
+}
+
+// endOf is the refusal of a watch whose proof has ended.
+func endOf(e Evidence) *rest.Error {
+	until := e.Until.UTC().Format(time.RFC3339)
+	switch e.Method {
+	case ByPresigned:
+		return refuse(ExpiredCredentials, "the presigned request, or the credentials that signed it, expired at %s; sign "+
+			"again, and watch from the last cursor", until)
+	case ByGateway:
+		return refuse(ExpiredCredentials, "a watch through the gateway lasts %s, until %s; watch again from the last cursor",
+			gatewayWatch, until)
+	}
+	return expired(e.Until)
 }
 
 // expired is the refusal of temporary credentials after their end.

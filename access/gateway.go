@@ -37,6 +37,10 @@ const (
 	maxGatewaySecret = 1024
 	maxUserID        = 256
 
+	// gatewayWatch is how long a watch through the gateway lasts. Nobody announces to the region that a secret
+	// of the gateway, or its caller, is not valid any more.
+	gatewayWatch = 15 * time.Minute
+
 	// secretPeriod is how long a process uses the content of a secret file before it reads it again.
 	secretPeriod = time.Second
 )
@@ -108,7 +112,8 @@ func (g *Gateway) prove(r *http.Request) (Identity, error) {
 		return Identity{}, err
 	}
 	return Identity{Principal: arn, Account: cluster.Account(account), Privileged: isPrivileged, SourceIP: source.Unmap(),
-		Evidence: Evidence{Method: ByGateway, Subject: user, Session: sessionOf(arn)}}, nil
+		Evidence: Evidence{Method: ByGateway, Subject: user, Session: sessionOf(arn),
+			Until: time.Now().Add(gatewayWatch)}}, nil
 }
 
 // gatewaySecrets are the secrets in files. Several goroutines may use them.

@@ -1,6 +1,7 @@
 package access
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/base32"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"atoll.dev/access/policy"
 	"atoll.dev/cluster"
 	"atoll.dev/store"
 )
@@ -60,7 +62,7 @@ type KeyPair struct {
 const (
 	// MaxKeys bounds the enabled key pairs of a principal: the present one, and its successor.
 	MaxKeys = 2
-	// MaxSessions bounds the temporary credentials of a principal that have not expired.
+	// MaxSessions bounds the temporary credentials of a principal, or of a role, that have not expired.
 	MaxSessions = 100
 )
 
@@ -131,9 +133,6 @@ func (k *KeyStore) IsProvisioned(account cluster.Account) bool {
 
 // OnInvalid implements Validity.
 func (k *KeyStore) OnInvalid(caller Identity, end func(cause error)) (stop func()) {
-	if caller.AccessKeyID == "" {
-		return func() {}
-	}
 	return k.cache.onInvalid(caller.AccessKeyID, end)
 }
 
@@ -229,22 +228,33 @@ func (k *KeyStore) put(ctx context.Context, id, secret string, spec keyPairSpec)
 	return toKeyPair(doc)
 }
 
-// holdPrincipal makes other changes of the keys of a principal wait until the transaction ends.
+// holdPrincipal makes other changes of the keys of a principal, or of the sessions of its role, wait until
+// the transaction ends.
 func holdPrincipal(ctx context.Context, tx *store.Tx, principal string) error {
-	_, err := tx.Exec(ctx, `select pg_advisory_xact_lock(hashtextextended($1, 0))`, "keys of "+principal)
+	_, err := tx.Exec(ctx, `select pg_advisory_xact_lock(hashtextextended($1, 0))`, "keys of "+holderOf(principal))
 	return err
 }
 
-const countKeysSQL = `select count(*) filter (where spec->>'expiresAt' is null),
+// holderOf returns whose keys the bounds count: the role of a session, whatever the name of the session,
+// and otherwise the principal itself.
+func holderOf(principal string) string { return cmp.Or(policy.RoleOf(principal), principal) }
+
+// countKeysSQL counts the keys of a principal, and its sessions. $3 is what the principals of the sessions of
+// its role begin with; "" for a principal that is no session of a role.
+const countKeysSQL = `select count(*) filter (where spec->>'expiresAt' is null and spec->>'principalArn' = $2),
 		count(*) filter (where (spec->>'expiresAt')::timestamptz > now())
-	from document where kind = 'KeyPair' and scope = $1 and removed_at is null and spec->>'principalArn' = $2
-		and not (spec->>'disabled')::boolean`
+	from document where kind = 'KeyPair' and scope = $1 and removed_at is null and not (spec->>'disabled')::boolean
+		and case when $3 = '' then spec->>'principalArn' = $2 else starts_with(spec->>'principalArn', $3) end`
 
 // checkKeys refuses when a principal has more enabled key pairs, or sessions, than it may have. The
 // transaction holds the principal and has made the change.
 func checkKeys(ctx context.Context, tx *store.Tx, of keyPairSpec) error {
 	var keys, sessions int
-	if err := tx.QueryRow(ctx, countKeysSQL, of.Account, of.Principal).Scan(&keys, &sessions); err != nil {
+	beginning := ""
+	if policy.RoleOf(of.Principal) != "" {
+		beginning = strings.TrimSuffix(of.Principal, sessionOf(of.Principal))
+	}
+	if err := tx.QueryRow(ctx, countKeysSQL, of.Account, of.Principal, beginning).Scan(&keys, &sessions); err != nil {
 		return fmt.Errorf("counting the keys of %s: %w", of.Principal, err)
 	}
 	switch {
@@ -253,7 +263,7 @@ func checkKeys(ctx context.Context, tx *store.Tx, of keyPairSpec) error {
 			of.Principal, MaxKeys, ErrTooManyKeys)
 	case of.Expires != nil && sessions > MaxSessions:
 		return fmt.Errorf("%s has %d sessions that have not expired; delete one first, see `atoll key list`: %w",
-			of.Principal, MaxSessions, ErrTooManyKeys)
+			holderOf(of.Principal), MaxSessions, ErrTooManyKeys)
 	}
 	return nil
 }

@@ -27,7 +27,8 @@ const (
 	keepBatch   = 500
 
 	writeUsesSQL = `insert into key_use as u (access_key_id, used_at)
-		select * from unnest($1::text[], $2::timestamptz[])
+		select used.id, used.at from unnest($1::text[], $2::timestamptz[]) as used (id, at)
+		where exists (select from document where kind = 'KeyPair' and id = used.id and removed_at is null)
 		on conflict (access_key_id) do update set used_at = greatest(u.used_at, excluded.used_at)`
 	readUsesSQL    = `select access_key_id, used_at from key_use`
 	expiredKeysSQL = `select id from document where kind = 'KeyPair' and removed_at is null

@@ -370,3 +370,54 @@ func TestADisabledKeyStaysDisabledWithoutADatabase(t *testing.T) {
 	})
 	check("back")
 }
+
+// The sessions of a role count together, whatever their names are; a role with a longer name counts by itself.
+func TestTheSessionsOfARoleAreBounded(t *testing.T) {
+	k := NewKeyStore(openStore(t, pgtest.DSN(t), store.Hooks{}), sealer(t, filepath.Join(t.TempDir(), "key")), CacheObserver{})
+	var last Session
+	for i := range MaxSessions {
+		s, err := k.CreateSession(t.Context(), account, testRole, fmt.Sprintf("ci-%d", i), time.Hour)
+		if err != nil {
+			t.Fatalf("session %d: %v", i, err)
+		}
+		last = s
+	}
+	if _, err := k.CreateSession(t.Context(), account, testRole, "another", time.Hour); !errors.Is(err, ErrTooManyKeys) {
+		t.Errorf("a session more: %v", err)
+	}
+	for _, other := range []string{testRole + "-2", strings.TrimSuffix(testRole, "r")} {
+		if _, err := k.CreateSession(t.Context(), account, other, "ci", time.Hour); err != nil {
+			t.Errorf("%s: %v", other, err)
+		}
+	}
+	if err := k.Delete(t.Context(), last.AccessKeyID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := k.CreateSession(t.Context(), account, testRole, "another", time.Hour); err != nil {
+		t.Errorf("after one was deleted: %v", err)
+	}
+}
+
+// A replica writes the use of a key after the key was deleted; the use is not stored.
+func TestTheUseOfADeletedKeyIsNotStored(t *testing.T) {
+	k := NewKeyStore(openStore(t, pgtest.DSN(t), store.Hooks{}), sealer(t, filepath.Join(t.TempDir(), "key")), CacheObserver{})
+	var ids []string
+	for range 2 {
+		pair, _, err := k.Create(t.Context(), account, principal)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, pair.AccessKeyID)
+		k.RecordUse(pair.AccessKeyID, time.Now())
+	}
+	if err := k.Delete(t.Context(), ids[0]); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.writeUses(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	uses, err := k.lastUses(t.Context())
+	if err != nil || len(uses) != 1 || uses[ids[1]].IsZero() {
+		t.Errorf("%v %v", uses, err)
+	}
+}

@@ -53,7 +53,8 @@ func (c *cache) stopLapse() {
 type watcher struct{ end func(cause error) }
 
 // onInvalid calls end when the key pair of an access key id is disabled or deleted, or the state is too
-// old; at once when that has happened.
+// old; at once when that has happened. A caller whom something else than a key pair has proved has the id
+// "", for which only the age of the state counts.
 func (c *cache) onInvalid(id string, end func(cause error)) (stop func()) {
 	w := &watcher{end}
 	c.mu.Lock()
@@ -85,6 +86,8 @@ func (c *cache) onInvalid(id string, end func(cause error)) (stop func()) {
 func (c *cache) refusalOf(id string) *rest.Error {
 	k, known := c.state.keys[id]
 	switch {
+	case id == "":
+		return nil
 	case !known || k.err != nil:
 		return refuse(DeletedKey, "the access key %s was deleted", quoted(id))
 	case k.key.Disabled:

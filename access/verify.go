@@ -64,9 +64,18 @@ func (v *Verifier) Identify(r *http.Request) (Identity, []byte, error) {
 		Principal: key.Principal, Account: cluster.Account(key.Account),
 		AccessKeyID: key.AccessKeyID, Privileged: key.Privileged,
 		Evidence: Evidence{Method: c.method(), Credential: key.AccessKeyID, Session: sessionOf(key.Principal),
-			Until: key.Expires},
+			Until: c.until(key)},
 		Proof: Proof{Signature: c.signature, ValidUntil: c.validUntil()},
 	}, body, nil
+}
+
+// until returns when the claim proves nothing more: at the end of temporary credentials, and of a presigned
+// request, which anybody who reads its URL may have sent. Zero: it has no such end.
+func (c *claim) until(key Key) time.Time {
+	if !c.presigned || !key.Expires.IsZero() && key.Expires.Before(c.validUntil()) {
+		return key.Expires
+	}
+	return c.validUntil()
 }
 
 // method returns the way by which the claim proves an identity.
