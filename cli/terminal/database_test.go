@@ -10,6 +10,7 @@ import (
 )
 
 func TestAnAddressWithAPasswordIsReadFromAFileOnly(t *testing.T) {
+	t.Setenv("PGPASSWORD", "of the environment") // which is no password of an address
 	file := filepath.Join(t.TempDir(), "dsn")
 	const secret = "postgres://clm:hunter2@db/clm"
 	if err := os.WriteFile(file, []byte(secret+"\n"), 0o600); err != nil {
@@ -35,6 +36,11 @@ func TestAnAddressWithAPasswordIsReadFromAFileOnly(t *testing.T) {
 		{[]string{"--dsn", "host=db password=hunter2"}, "", "--dsn-file"},
 		{[]string{"--dsn", "password = 'hunter2' host=db"}, "", "--dsn-file"},
 		{[]string{"--dsn", "host='db'password=hunter2"}, "", "--dsn-file"},
+		{[]string{"--dsn", "postgres://clm:hunter2#1@db/clm"}, "", "--dsn-file"}, // the driver knows no fragment
+		{[]string{"--dsn", "postgres://clm:hunter2?1@db/clm"}, "", "--dsn-file"},
+		{[]string{"--dsn", "postgres://db/clm#x?password=hunter2"}, "", "--dsn-file"},
+		{[]string{"--dsn", "postgres://clm@db/clm?search_path=a&pool_max_conns=3&sslmode=require"},
+			"postgres://clm@db/clm?search_path=a&pool_max_conns=3&sslmode=require", ""},
 		{[]string{"--dsn", "host=db", "--dsn-file", file}, "", "give one"},
 		{[]string{"--dsn-file", file + "x"}, "", "no such file"},
 		{[]string{"--dsn-file", os.DevNull}, "", "empty"},
