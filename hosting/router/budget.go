@@ -20,6 +20,15 @@ type bucket struct {
 
 // take takes a token. It returns false when there is none.
 func (b *bucket) take(r rate, now time.Time) bool {
+	if !b.has(r, now) {
+		return false
+	}
+	b.tokens--
+	return true
+}
+
+// has fills the bucket, and reports whether it has a token.
+func (b *bucket) has(r rate, now time.Time) bool {
 	at := now.UnixNano()
 	switch passed := at - b.filled; {
 	case b.filled == 0:
@@ -28,11 +37,7 @@ func (b *bucket) take(r rate, now time.Time) bool {
 		b.tokens = min(r.burst, b.tokens+time.Duration(passed).Seconds()*r.perSecond)
 		b.filled = at
 	}
-	if b.tokens < 1 {
-		return false
-	}
-	b.tokens--
-	return true
+	return b.tokens >= 1
 }
 
 // sourceSlots is how many buckets the sources share. Two sources that share one have one rate
@@ -53,5 +58,10 @@ func newSourceBuckets(r rate) *sourceBuckets {
 
 // take takes a token of a source. It returns false when the source has none.
 func (s *sourceBuckets) take(source netip.Prefix, now time.Time) bool {
-	return s.slots[maphash.Comparable(s.seed, source)%sourceSlots].take(s.rate, now)
+	return s.of(source).take(s.rate, now)
+}
+
+// of returns the bucket of a source.
+func (s *sourceBuckets) of(source netip.Prefix) *bucket {
+	return &s.slots[maphash.Comparable(s.seed, source)%sourceSlots]
 }

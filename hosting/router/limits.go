@@ -98,7 +98,7 @@ func sourceOf(addr netip.Addr) netip.Prefix {
 // only whether there is a place: see admitProxied.
 func (r *Router) admit(p *place) bool {
 	r.mu.Lock()
-	if !p.isProxied && !r.handshakes.take(p.source, time.Now()) {
+	if !p.isProxied && !r.handshakes.take(p.source, r.o.now()) {
 		r.mu.Unlock()
 		return false
 	}
@@ -194,18 +194,22 @@ type wakeState struct {
 }
 
 // takeWake takes a wake from the budgets of a source and of a name. The error is
-// errSourceBudget or errNameBudget when one of them is used up.
+// errSourceBudget or errNameBudget when one of them is used up; then it takes nothing: a name whose
+// budget is used up costs its clients no wakes of other names.
 func (r *Router) takeWake(source netip.Prefix, name string) error {
-	now := time.Now()
+	now := r.o.now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.wakesBySource.take(source, now) {
+	hourly := float64(r.limits.WakesPerName)
+	ofName := rate{perSecond: hourly / time.Hour.Seconds(), burst: hourly}
+	budget := &r.wakeStateOf(name).budget
+	if !r.wakesBySource.of(source).has(r.wakesBySource.rate, now) {
 		return errSourceBudget
 	}
-	hourly := float64(r.limits.WakesPerName)
-	if !r.wakeStateOf(name).budget.take(rate{perSecond: hourly / time.Hour.Seconds(), burst: hourly}, now) {
+	if !budget.take(ofName, now) {
 		return errNameBudget
 	}
+	r.wakesBySource.take(source, now)
 	return nil
 }
 

@@ -54,6 +54,8 @@ type Options struct {
 
 	Log     *slog.Logger          // default slog.Default()
 	Metrics prometheus.Registerer // nil: none
+
+	now func() time.Time // for the budgets; default time.Now
 }
 
 // Router connects clients with planes. Its mutex guards the table and the counts, and
@@ -91,6 +93,9 @@ func New(o Options) *Router {
 	o.WakeLimit = cmp.Or(o.WakeLimit, 30*time.Second)
 	o.Linger = cmp.Or(o.Linger, 30*time.Second)
 	o.Log = cmp.Or(o.Log, slog.Default())
+	if o.now == nil {
+		o.now = time.Now
+	}
 	r := &Router{
 		o: o, limits: limits, log: o.Log, metrics: newMetrics(o.Metrics),
 		client: &http.Client{Transport: &http.Transport{
