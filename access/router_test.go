@@ -193,7 +193,7 @@ func TestHandlersSeeIdentityAndNoClaims(t *testing.T) {
 		want := Identity{Principal: principal, Account: account, AccessKeyID: testID, Privileged: true,
 			RequestID: "op-7", Evidence: Evidence{Method: BySignature, Credential: testID}}
 		if r.Header.Get("Authorization") == "" {
-			want.Evidence.Method = ByPresigned
+			want.Evidence.Method, want.Evidence.Until = ByPresigned, testTime.Add(15*time.Minute)
 		}
 		if !ok || id != want {
 			t.Errorf("got %+v, want %+v", id, want)
