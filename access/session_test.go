@@ -373,7 +373,8 @@ func TestADisabledKeyStaysDisabledWithoutADatabase(t *testing.T) {
 
 // The sessions of a role count together, whatever their names are; a role with a longer name counts by itself.
 func TestTheSessionsOfARoleAreBounded(t *testing.T) {
-	k := NewKeyStore(openStore(t, pgtest.DSN(t), store.Hooks{}), sealer(t, filepath.Join(t.TempDir(), "key")), CacheObserver{})
+	k := NewKeyStore(openStore(t, pgtest.DSN(t), store.Hooks{}), sealer(t, filepath.Join(t.TempDir(), "key")),
+		CacheObserver{})
 	var last Session
 	for i := range MaxSessions {
 		s, err := k.CreateSession(t.Context(), account, testRole, fmt.Sprintf("ci-%d", i), time.Hour)
@@ -400,7 +401,8 @@ func TestTheSessionsOfARoleAreBounded(t *testing.T) {
 
 // A replica writes the use of a key after the key was deleted; the use is not stored.
 func TestTheUseOfADeletedKeyIsNotStored(t *testing.T) {
-	k := NewKeyStore(openStore(t, pgtest.DSN(t), store.Hooks{}), sealer(t, filepath.Join(t.TempDir(), "key")), CacheObserver{})
+	k := NewKeyStore(openStore(t, pgtest.DSN(t), store.Hooks{}), sealer(t, filepath.Join(t.TempDir(), "key")),
+		CacheObserver{})
 	var ids []string
 	for range 2 {
 		pair, _, err := k.Create(t.Context(), account, principal)
