@@ -26,9 +26,11 @@ const (
 // StoreKinds returns the kinds with which the database of a KeyStore is opened.
 // Every change is recorded with its actor.
 func StoreKinds() []store.KindSpec {
-	specs := []store.KindSpec{{Kind: KindKeyPair, History: true}}
+	// The scope of each document is its account.
+	owner := func(d store.Document) string { return d.Scope }
+	specs := []store.KindSpec{{Kind: KindKeyPair, History: true, Owner: owner}}
 	for _, kind := range directoryKinds {
-		specs = append(specs, store.KindSpec{Kind: kind, History: true})
+		specs = append(specs, store.KindSpec{Kind: kind, History: true, Owner: owner})
 	}
 	return specs
 }

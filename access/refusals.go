@@ -60,9 +60,11 @@ func (l *refusalLog) logSkipped() {
 		slog.Int("count", skipped))
 }
 
-// record counts and logs a refusal. rest.Fail logs errors of the server.
-func (rt *Router) record(r *http.Request, caller Identity, e *rest.Error) {
+// record counts and logs a refusal, and gives it to the audit with the policies that forbid the request. rest.Fail logs
+// errors of the server.
+func (rt *Router) record(r *http.Request, caller Identity, e *rest.Error, policies ...string) {
 	rt.denied.WithLabelValues(e.Code).Inc()
+	rt.deny(r, caller, e, policies)
 	if e.Status >= http.StatusInternalServerError {
 		return
 	}

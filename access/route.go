@@ -92,11 +92,11 @@ func (PrivilegedOnly) Decide(_ context.Context, q Question) (Grant, error) {
 func (PrivilegedOnly) permitsAll(caller Identity, _ Action) bool { return caller.Privileged }
 
 // decide decides about one request. An action for operators is refused to others
-// whatever the policy says.
+// whatever the policy says. With an error, the Grant names the policies that forbid it.
 func decide(ctx context.Context, policy Policy, q Question) (Grant, *rest.Error) {
 	grant, err := policy.Decide(ctx, q)
 	if err != nil {
-		return Grant{}, asRefusal(err)
+		return grant, asRefusal(err)
 	}
 	if q.Audience == Operators && !q.Caller.Privileged {
 		return Grant{}, refuse(NotPrivileged, "this is for the region's operators; the account %s is not privileged",

@@ -3,6 +3,7 @@ package access
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net/http"
@@ -35,6 +36,7 @@ type Options struct {
 	Limiter    *Limiter              // nil: identified callers have no limits
 	Signatures Signatures            // nil: a signature may be used again
 	Validity   Validity              // nil: a watch lasts until its credential expires
+	Denials    Denials               // gets refused requests; nil: the log alone has them
 	Log        *slog.Logger          // default slog.Default()
 	Metrics    prometheus.Registerer // when set, it gets access_denied_total by code
 }
@@ -72,6 +74,8 @@ type Router struct {
 	validity   Validity
 	used       *recentSignatures
 	limiter    *Limiter
+	denials    Denials
+	byPattern  map[string]Route
 	classes    map[string]Class // by pattern
 	mux        *rest.Mux
 	routes     []Route
@@ -101,6 +105,7 @@ func NewRouter(o Options) *Router {
 	}
 	return &Router{identifier: o.Identifier, policy: o.Policy, resources: o.Resources, region: o.Region,
 		refusals: newRefusalLog(o.Log), denied: denied, bodies: newBodyMemory(o.Bodies), limiter: o.Limiter,
+		denials: o.Denials, byPattern: map[string]Route{},
 		signatures: o.Signatures, validity: o.Validity, used: newRecentSignatures(), classes: map[string]Class{},
 		mux: rest.NewMux(), public: map[string]bool{}}
 }
@@ -114,6 +119,7 @@ func (rt *Router) Handle(route Route, h rest.Handler, escalations ...Escalation)
 		e.validate(route)
 	}
 	rt.routes = append(rt.routes, route)
+	rt.byPattern[route.pattern()] = route
 	rt.classes[route.pattern()] = classOf(route)
 	if route.Audience == Public {
 		rt.public[route.pattern()] = true
@@ -122,9 +128,9 @@ func (rt *Router) Handle(route Route, h rest.Handler, escalations ...Escalation)
 		caller, identified := FromContext(r.Context())
 		switch {
 		case identified:
-			allowed, e := rt.authorize(r, caller, route, escalations)
+			allowed, grant, e := rt.authorize(r, caller, route, escalations)
 			if e != nil {
-				rt.record(r, caller, e)
+				rt.record(r, caller, e, grant.Policies...)
 				return e
 			}
 			if err := rt.useOnce(w, allowed, caller, classOf(route)); err != nil {
@@ -135,14 +141,18 @@ func (rt *Router) Handle(route Route, h rest.Handler, escalations ...Escalation)
 		case route.Audience != Public:
 			return refuse(MissingAuthentication, "sign the request with AWS Signature Version 4")
 		}
-		return h(w, r)
+		err := h(w, r)
+		if e, ok := errors.AsType[*rest.Error](err); ok && identified {
+			rt.deny(r, caller, e, nil) // the handler decided on a second action, or a service behind refused
+		}
+		return err
 	})
 }
 
 // authorize decides about the action of a route and its escalations. It returns the request with the
-// Grant and the Authority in its context.
+// Grant and the Authority in its context. With an error, the Grant names the policies that forbid it.
 func (rt *Router) authorize(r *http.Request, caller Identity, route Route, escalations []Escalation) (
-	*http.Request, *rest.Error) {
+	*http.Request, Grant, *rest.Error) {
 	q := Question{Caller: caller, Action: route.Action, Audience: route.Audience,
 		Resource: rt.resources.Identify(r, caller, route), Context: contextOf(r, caller, rt.region, time.Now()),
 		Complete: func(ctx context.Context, of policy.Resource) (policy.Resource, error) {
@@ -155,14 +165,17 @@ func (rt *Router) authorize(r *http.Request, caller Identity, route Route, escal
 			if a, _ := policy.Lookup(string(q.Action)); a.On == policy.Account {
 				q.Resource = policy.Resource{Kind: a.On, ID: q.Resource.Account, Account: q.Resource.Account}
 			}
-			_, e = decide(r.Context(), rt.policy, q)
+			var more Grant
+			if more, e = decide(r.Context(), rt.policy, q); e != nil {
+				grant = more
+			}
 		}
 	}
 	if e != nil {
-		return nil, e
+		return nil, grant, e
 	}
 	ctx := context.WithValue(r.Context(), grantKey{}, grant)
-	return r.WithContext(context.WithValue(ctx, authorityKey{}, Authority{rt.policy, caller, q.Context})), nil
+	return r.WithContext(context.WithValue(ctx, authorityKey{}, Authority{rt.policy, caller, q.Context})), grant, nil
 }
 
 // Routes returns the registered routes in the order of their registration.

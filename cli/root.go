@@ -76,8 +76,8 @@ cluster with "atoll work apply".`,
 		customer.Group(session), customer.Admin(session), customer.WhoAmI(session))
 	add(operateGroup, operator.Up(session), operator.Down(session), operator.Status(session), operator.Env(session),
 		operator.Logs(session),
-		operator.Account(session), operator.Key(session), operator.ManagementCluster(session), operator.Work(session),
-		operator.Config(session), operator.Rollout(session), operator.Region(session))
+		operator.Account(session), operator.Audit(session), operator.Key(session), operator.ManagementCluster(session),
+		operator.Work(session), operator.Config(session), operator.Rollout(session), operator.Region(session))
 	// Services whose operators have commands below the same word.
 	authority, maestro, manager := services.PKI(), services.Maestro(), services.CLM(session)
 	authority.AddCommand(operator.PKIToken(session))

@@ -69,7 +69,7 @@ func Open(ctx context.Context, o DatabaseOptions) (*Database, error) {
 		}
 		kinds[i] = store.KindSpec{Kind: e.storeKind(), Render: e.render, Head: wireHead, Tail: e.renderTail,
 			Facets: facets, Detail: statusDetail, Decode: decode, Compare: compare, Recorded: recorded,
-			History: true, Indexes: indexes}
+			History: true, Owner: accountOf, Indexes: indexes}
 	}
 	kinds = append(append(kinds, store.KindSpec{Kind: RequestKind, History: true}), o.Kinds...)
 	options := store.Options{DSN: o.DSN, Logger: o.Logger, Migrations: migrations,

@@ -14,6 +14,7 @@ import (
 
 	"github.com/golang-jwt/jwt/v5"
 
+	"atoll.dev/api/audit"
 	"atoll.dev/internal/rest"
 	"atoll.dev/pki"
 	"atoll.dev/store"
@@ -43,6 +44,8 @@ type Caller struct {
 	Partial bool
 	// RequestID is the request id of the caller, "" if it has none.
 	RequestID string
+	// Proof is how the caller proved its identity. A front names its own caller's proof, action and decision.
+	Proof audit.Request
 }
 
 // Identifier identifies the caller of a request. Its error is a *rest.Error with
@@ -118,7 +121,7 @@ func (id *Identity) authenticate(r *http.Request) (Caller, source, error) {
 			return Caller{}, source{}, rest.Errorf(http.StatusForbidden, codeForbidden, "%s may not call CLM", peer)
 		}
 		c := Caller{Name: string(peer), System: peer.IsService(), Reporter: id.OnlyReports != nil && id.OnlyReports(
-			string(peer))}
+			string(peer)), Proof: audit.Request{Proof: audit.ByCertificate, ProofID: string(peer)}}
 		if !c.System {
 			return c, source{}, nil
 		}
@@ -127,13 +130,17 @@ func (id *Identity) authenticate(r *http.Request) (Caller, source, error) {
 			c.Name, c.Service = p, false
 		}
 		c.Account, c.RequestID = r.Header.Get("X-Atoll-Account"), r.Header.Get("X-Atoll-Request-Id")
+		if proof, ok := audit.ParseRequest(r.Header.Get(audit.Header)); ok && peer == platformName {
+			c.Proof = proof
+		}
 		return c, source{header: r.Header}, nil
 	}
 	open := id.Open && r.TLS == nil
 	if id.Tokens != nil {
 		token, err := id.Tokens.verify(r.Context(), r.Header)
 		if !open || !errors.Is(err, errNoToken) {
-			c := Caller{Name: token.name, Nameless: token.nameless, Holder: token.holder}
+			c := Caller{Name: token.name, Nameless: token.nameless, Holder: token.holder,
+				Proof: audit.Request{Proof: audit.ByToken, ProofID: token.holder}}
 			return c, source{claims: token.claims}, err
 		}
 	}
@@ -253,12 +260,12 @@ func claimText(v any) string {
 type callerKey struct{}
 
 // withCaller returns a context with the caller, which the store records as the author of
-// changes. requestID is the id for callers that have none of their own.
-func withCaller(ctx context.Context, c Caller, requestID string) context.Context {
+// changes. requestID is the id for callers that have none of their own. request is that of auditedRequest.
+func withCaller(ctx context.Context, c Caller, requestID string, request json.RawMessage) context.Context {
 	if c.RequestID != "" {
 		requestID = c.RequestID
 	}
-	ctx = store.WithActor(ctx, store.Actor{Principal: c.Name, Account: c.Account, RequestID: requestID})
+	ctx = store.WithActor(ctx, store.Actor{Principal: c.Name, Account: c.Account, RequestID: requestID, Audit: request})
 	return context.WithValue(ctx, callerKey{}, c)
 }
 

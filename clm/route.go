@@ -5,7 +5,9 @@ import (
 	"net/http"
 	"strings"
 
+	"atoll.dev/api/audit"
 	"atoll.dev/internal/rest"
+	"atoll.dev/store/auditfeed"
 )
 
 // collection is one set of paths: the flat paths of a kind, the paths of a kind below its
@@ -131,6 +133,7 @@ func (s *Server) routes() *routes {
 	t.handle("POST "+basePath+"/"+resources+"/reconcile", mayReconcileAll, s.reconcileAll)
 	t.handle("PUT "+basePath+"/adapters/{adapter}/members/{member}", mayShare, s.putMember)
 	t.handle("DELETE "+basePath+"/adapters/{adapter}/members/{member}", mayShare, s.deleteMember)
+	t.handle("GET "+basePath+audit.Path, mayReadAudit, auditfeed.Handler(s.store))
 	(&collection{s: s}).register(t, basePath+"/"+resources)
 	for _, e := range s.registry.entities {
 		(&collection{s: s, entity: e}).register(t, basePath+"/"+e.Plural)
@@ -187,7 +190,8 @@ func (s *Server) handler() http.Handler {
 				return
 			}
 			if !isPublic {
-				r = r.WithContext(withCaller(r.Context(), caller, rest.OperationID(r.Context())))
+				r = r.WithContext(withCaller(r.Context(), caller, rest.OperationID(r.Context()),
+					auditedRequest(r, pattern, caller)))
 			}
 		}
 		table.mux.ServeHTTP(w, r)

@@ -29,6 +29,9 @@ func TestI10EachRouteRequiresARight(t *testing.T) {
 	var public, ofAllTenants []string
 	for _, route := range table.mux.Routes() {
 		reads, reports := strings.HasPrefix(route, "GET "), strings.HasSuffix(route, "/{id}/statuses")
+		if route == "GET "+basePath+"/audit" {
+			continue // TestI10OnlyThePlatformAPIReadsAuditRecords
+		}
 		isPublic, err := as(Caller{Name: "olga"}, route)
 		if err != nil {
 			t.Errorf("%s refuses a caller with a name: %v", route, err)
@@ -62,6 +65,27 @@ func TestI10EachRouteRequiresARight(t *testing.T) {
 	}
 	if _, err := as(Caller{Name: "olga"}, "GET /unregistered"); err == nil {
 		t.Error("a route without a right admits a caller")
+	}
+}
+
+// Audit records are of all tenants and have what callers say about theirs: only the Platform API reads them (I10).
+func TestI10OnlyThePlatformAPIReadsAuditRecords(t *testing.T) {
+	registry, err := ParseRegistry([]byte(testEntities))
+	if err != nil {
+		t.Fatal(err)
+	}
+	table := (&Server{registry: registry}).routes()
+	for name, c := range map[string]Caller{
+		"":                                {Name: "system:platform", Service: true, System: true},
+		"an adapter":                      {Name: "system:adapter", Service: true, System: true},
+		"a principal of the Platform API": {Name: "system:platform", System: true},
+		"a person":                        {Name: "olga"}, "a tenant": {Name: "ana", Tenancy: map[string]string{"org": "1"}},
+	} {
+		_, _, err := table.admit("GET "+basePath+"/audit", httptest.NewRequest("GET", "/", nil),
+			func(*http.Request) (Caller, error) { return c, nil })
+		if (err == nil) != (name == "") {
+			t.Errorf("%s reads audit records: %v", name, err)
+		}
 	}
 }
 

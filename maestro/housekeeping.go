@@ -43,6 +43,9 @@ const (
 	// within seconds, when the answer to a commit was lost; people read it for the rest
 	// of the day. CLM has the history of customers' orders.
 	trailAge = 24 * time.Hour
+	// auditAge is how long the history keeps the audit record of a change. The Platform API gathers it within
+	// seconds, and after an outage of its own when that has ended.
+	auditAge = 90 * 24 * time.Hour
 	// operatorAge is how long the history keeps an operator's forced deletions and
 	// adoptions, with their reasons.
 	operatorAge = 400 * 24 * time.Hour
@@ -171,9 +174,14 @@ func (s *Server) dropManifests(ctx context.Context) error {
 // of older versions of Maestro have the content of bundles, Secrets included; the same
 // rule deletes them.
 func (s *Server) trimHistory(ctx context.Context) error {
-	const changes = `delete from history where (xid, seq) in (select xid, seq from history where version > 0 order by xid, seq limit $2)
-		and at < now() - $1::interval`
+	const changes = `delete from history where (xid, seq) in (select xid, seq from history
+		where version > 0 and audit is null order by xid, seq limit $2) and at < now() - $1::interval`
 	if err := s.purge(ctx, "records of changes", purgeBatch, changes, trailAge); err != nil {
+		return err
+	}
+	const audited = `delete from history where (xid, seq) in (select xid, seq from history
+		where version > 0 and audit is not null order by xid, seq limit $2) and at < now() - $1::interval`
+	if err := s.purge(ctx, "audit records", purgeBatch, audited, auditAge); err != nil {
 		return err
 	}
 	const all = `delete from history where (xid, seq) in (select xid, seq from history order by xid, seq limit $2) and at < now() - $1::interval`

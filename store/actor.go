@@ -1,12 +1,19 @@
 package store
 
-import "context"
+import (
+	"context"
+	"encoding/json"
+)
 
 // Actor identifies the author of a change. The history records it in the transaction of the change.
 type Actor struct {
 	Principal string // ARN, or system:<service>
 	Account   string
 	RequestID string
+	// Audit is a JSON object about the request: how the principal was proved, what it asked for, and why it may.
+	// With it, each change leaves an audit record: Store.Audit returns these. Nil: the history has the changes, and
+	// the audit does not.
+	Audit json.RawMessage
 }
 
 type actorKey struct{}

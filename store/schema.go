@@ -167,6 +167,11 @@ alter table history alter column packed_spec set storage external`
 // spec and head, and each change of a condition's status wrote them there with an index entry of their own.
 const inlineFacets = `alter table document alter column facets set storage main`
 
+// auditRecords adds to the record of a change what an audit needs besides; null: the change is not audited. Readers of
+// the audit feed find these records by the index, in which no other record is.
+const auditRecords = `alter table history add column audit text;
+create index history_audit on history (xid, seq) where audit is not null`
+
 // migrations of the store's own schema, in order. Only ever add to the end: a database remembers how many it has had.
 var migrations = []string{
 	schema1,
@@ -181,6 +186,7 @@ var migrations = []string{
 	markSplitWire,
 	statusDetail,
 	inlineFacets,
+	auditRecords,
 }
 
 // schemaLock is the advisory lock under which schemas change and incarnations begin.

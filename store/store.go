@@ -128,6 +128,8 @@ type KindSpec struct {
 	// and no record of changes of the status alone. It is enough to resolve a commit whose answer
 	// was lost.
 	Trail bool
+	// Owner returns the account that owns a document, for its audit records. Nil: "".
+	Owner func(Document) string
 	// Indexes are made at Open, for this kind's rows only.
 	Indexes []Index
 }

@@ -290,15 +290,20 @@ func (tx *Tx) send(ctx context.Context, w write) (hit bool, err error) {
 	return hit, err
 }
 
-const recordSQL = `insert into history (at, action, kind, id, scope, version, generation, principal, account, request_id, note, token)
-	values ($1, $2, $3, $4, $5, 0, 0, $6, $7, $8, $9::jsonb, $10) returning pg_current_xact_id()`
+const recordSQL = `insert into history (at, action, kind, id, scope, version, generation, principal, account, request_id, note, token,
+		audit)
+	values ($1, $2, $3, $4, $5, 0, 0, $6, $7, $8, $9::jsonb, $10, $11::text) returning pg_current_xact_id()`
 
 // Record adds a record to the history that is not a change of a document: a decision, a refusal, an operation. The
 // actor is the context's. Note is JSON, or nil.
 func (tx *Tx) Record(ctx context.Context, action string, kind Kind, id, scope string, note json.RawMessage) error {
 	a := ActorFrom(ctx)
-	err := statements{tx}.QueryRow(ctx, recordSQL, timeAfter(time.Time{}), action, string(kind), id, scope,
-		a.Principal, a.Account, a.RequestID, jsonArgument(note), tx.token).Scan(&tx.xid)
+	audit, err := (&KindSpec{}).auditOf(a, nil, Document{})
+	if err != nil {
+		return fmt.Errorf("recording %s: %w", action, err)
+	}
+	err = statements{tx}.QueryRow(ctx, recordSQL, timeAfter(time.Time{}), action, string(kind), id, scope,
+		a.Principal, a.Account, a.RequestID, jsonArgument(note), tx.token, audit).Scan(&tx.xid)
 	if err != nil {
 		return fmt.Errorf("recording %s: %w", action, classify(ctx, err))
 	}

@@ -69,15 +69,15 @@ func newStatementForms(change string, args int) statementForms {
 	with := func(spec, status, packedSpec, packed string) string {
 		return `with w as (` + change + `), h as (
 			insert into history (at, action, kind, id, scope, version, generation, principal, account, request_id, spec,
-				status, packed_spec, packed, token)
+				status, packed_spec, packed, audit, token)
 			select $8, ` + p(4) + `, $1, $2, w.scope, $3, $4, ` + p(1) + `, ` + p(2) + `, ` + p(3) + `, ` + spec + `, ` + status + `, ` + packedSpec +
-			`, ` + packed + `, $9 from w)
+			`, ` + packed + `, ` + p(5) + `::text, $9 from w)
 			select count(*), coalesce(pg_current_xact_id_if_assigned(), '0') from w`
 	}
 	return statementForms{
 		plain:    `with w as (` + change + `) select count(*), coalesce(pg_current_xact_id_if_assigned(), '0') from w`,
-		recorded: with("$5::jsonb", p(5)+"::jsonb", "null::bytea", "null::bytea"),
-		packed:   with("null::jsonb", "null::jsonb", p(5)+"::bytea", p(6)+"::bytea"),
+		recorded: with("$5::jsonb", p(6)+"::jsonb", "null::bytea", "null::bytea"),
+		packed:   with("null::jsonb", "null::jsonb", p(6)+"::bytea", p(7)+"::bytea"),
 		trailed:  with("null::jsonb", "null::jsonb", "null::bytea", "null::bytea"),
 	}
 }
@@ -92,14 +92,15 @@ var (
 
 func newToken() int64 { return rand.Int64() }
 
-// compose makes the write that stores next. spec and status are nil if they did not change.
+// compose makes the write of a new document.
 func (k *KindSpec) compose(ctx context.Context, st statementForms, next Document, spec, status json.RawMessage,
 	token int64, action string, more ...any) (write, error) {
-	return k.composeRecorded(ctx, st, next, spec, status, status, token, action, more...)
+	return k.composeRecorded(ctx, st, nil, next, spec, status, status, token, action, more...)
 }
 
-// composeRecorded is compose with another status for the history: recorded.
-func (k *KindSpec) composeRecorded(ctx context.Context, st statementForms, next Document, spec, status,
+// composeRecorded makes the write that stores next in the place of before, which is nil for a new document. spec and
+// status are nil if they did not change. The history gets recorded as the status.
+func (k *KindSpec) composeRecorded(ctx context.Context, st statementForms, before *Document, next Document, spec, status,
 	recorded json.RawMessage, token int64, action string, more ...any) (w write, err error) {
 	searched, detail, err := k.splitStatus(status)
 	if err != nil {
@@ -120,7 +121,11 @@ func (k *KindSpec) composeRecorded(ctx context.Context, st statementForms, next 
 		return w, nil
 	}
 	a := ActorFrom(ctx)
-	w.args = append(args, a.Principal, a.Account, a.RequestID, action)
+	audit, err := k.auditOf(a, before, next)
+	if err != nil {
+		return w, err
+	}
+	w.args = append(args, a.Principal, a.Account, a.RequestID, action, audit)
 	switch w.sql {
 	case st.packed:
 		w.args = append(w.args, pack(spec), pack(recorded))
@@ -312,7 +317,7 @@ func (k *KindSpec) change(ctx context.Context, cur Document, token int64, remove
 	if status != nil && k.Recorded != nil {
 		recorded = k.Recorded(cur, next)
 	}
-	w, err = k.composeRecorded(ctx, updateStatement, next, spec, status, recorded, token, action, next.DeletedAt, removedAt,
+	w, err = k.composeRecorded(ctx, updateStatement, &cur, next, spec, status, recorded, token, action, next.DeletedAt, removedAt,
 		cur.Version, cur.token, changedHead(cur, next), k.changedFacets(cur, next))
 	if err != nil {
 		return cur, w, false, err

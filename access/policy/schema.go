@@ -65,6 +65,7 @@ var actions = slices.Concat(
 	in([]string{PolicyAdmin}, on(Account, "CreatePolicy", "CreateGroup", "CreateAttachment", "CheckAuthorization"),
 		on(PolicyDocument, "UpdatePolicy", "DeletePolicy"), on(Group, "UpdateGroupMembers", "DeleteGroup"),
 		on(Attachment, "DeleteAttachment")),
+	in([]string{PolicyAdmin, Operator}, on(Account, "ListAudit")),
 	in(nil, on(Account, "CreateAdmin"), on(Admin, "DeleteAdmin")),
 	forOperators(in([]string{Operator},
 		on(Region, "RegisterManagementCluster", "ListManagementClusters", "CreateWork", "ListWork",
@@ -72,7 +73,7 @@ var actions = slices.Concat(
 		on(ManagementCluster, "DescribeManagementCluster", "UpdateManagementCluster", "DeleteManagementCluster"),
 		on(Work, "DescribeWork", "UpdateWork", "DeleteWork"),
 		on(ResourceBundle, "DescribeResourceBundle", "DeleteResourceBundle"),
-		on(Account, "DescribeAccount", "DeleteAccount", "AdministerAccount"), on(Cluster, "ForceDeleteCluster"))),
+		on(Account, "DescribeAccount", "DeleteAccount", "AdministerAccount", "ListRegionAudit"), on(Cluster, "ForceDeleteCluster"))),
 	// Not in Operator: who creates a privileged account can give every right of the region to its principals.
 	forOperators(in(nil, on(Region, "CreatePrivilegedAccount"))),
 )

@@ -57,6 +57,17 @@ const (
 	AttachmentRequestTargetTypeUser  AttachmentRequestTargetType = "user"
 )
 
+// Defines values for AuditListKind.
+const (
+	AuditListKindAuditList AuditListKind = "AuditList"
+)
+
+// Defines values for AuditRecordOutcome.
+const (
+	AuditRecordOutcomeDenied AuditRecordOutcome = "denied"
+	AuditRecordOutcomeDone   AuditRecordOutcome = "done"
+)
+
 // Defines values for AuthorizationDecisionDecision.
 const (
 	AuthorizationDecisionDecisionALLOW AuthorizationDecisionDecision = "ALLOW"
@@ -247,6 +258,12 @@ const (
 	WorkListKindManifestWorkList WorkListKind = "ManifestWorkList"
 )
 
+// Defines values for ListAuditParamsOutcome.
+const (
+	ListAuditParamsOutcomeDenied ListAuditParamsOutcome = "denied"
+	ListAuditParamsOutcomeDone   ListAuditParamsOutcome = "done"
+)
+
 // Defines values for ListAttachmentsParamsTargetType.
 const (
 	ListAttachmentsParamsTargetTypeGroup ListAttachmentsParamsTargetType = "group"
@@ -350,6 +367,106 @@ type AttachmentRequest struct {
 
 // AttachmentRequestTargetType defines model for AttachmentRequest.TargetType.
 type AttachmentRequestTargetType string
+
+// AuditAnchor A place in the chain of records. With all=true, head is the last record, and anchor the one before the first that
+// is kept; its seq is 0 while none was deleted by age.
+type AuditAnchor struct {
+	Hash string `json:"hash"`
+	Seq  int64  `json:"seq"`
+}
+
+// AuditEntry defines model for AuditEntry.
+type AuditEntry struct {
+	Hash         string      `json:"hash"`
+	PreviousHash string      `json:"previousHash"`
+	Record       AuditRecord `json:"record"`
+	Seq          int64       `json:"seq"`
+}
+
+// AuditList defines model for AuditList.
+type AuditList struct {
+	// Anchor A place in the chain of records. With all=true, head is the last record, and anchor the one before the first that
+	// is kept; its seq is 0 while none was deleted by age.
+	Anchor AuditAnchor `json:"anchor,omitempty"`
+
+	// Head A place in the chain of records. With all=true, head is the last record, and anchor the one before the first that
+	// is kept; its seq is 0 while none was deleted by age.
+	Head  AuditAnchor   `json:"head,omitempty"`
+	Items []AuditEntry  `json:"items"`
+	Kind  AuditListKind `json:"kind"`
+}
+
+// AuditListKind defines model for AuditList.Kind.
+type AuditListKind string
+
+// AuditRecord defines model for AuditRecord.
+type AuditRecord struct {
+	// AccountID Of the principal.
+	AccountID string `json:"accountId,omitempty"`
+	Action    string `json:"action,omitempty"`
+	After     string `json:"after,omitempty"`
+
+	// Anchor A place in the chain of records. With all=true, head is the last record, and anchor the one before the first that
+	// is kept; its seq is 0 while none was deleted by age.
+	Anchor AuditAnchor `json:"anchor,omitempty"`
+
+	// Before SHA-256 of the content before the change, as JSON with sorted members.
+	Before string `json:"before,omitempty"`
+
+	// Change create, update, delete (it was requested), remove, or an operation.
+	Change string `json:"change,omitempty"`
+
+	// Code Of a refusal.
+	Code string `json:"code,omitempty"`
+
+	// Count This many refusals that have no records of their own.
+	Count int `json:"count,omitempty"`
+
+	// Key Unique in the service.
+	Key    string `json:"key"`
+	Method string `json:"method,omitempty"`
+
+	// Operator The principal's account is privileged.
+	Operator bool               `json:"operator,omitempty"`
+	Outcome  AuditRecordOutcome `json:"outcome"`
+
+	// OwnerID The account that owns the resource.
+	OwnerID string `json:"ownerId,omitempty"`
+
+	// Policies Policies that decided.
+	Policies []string `json:"policies,omitempty"`
+
+	// Principal An ARN, or the name in a certificate; operator: one of the region's.
+	Principal string `json:"principal,omitempty"`
+
+	// Proof How the principal was proved: sigv4, certificate, token, database or none.
+	Proof string `json:"proof,omitempty"`
+
+	// ProofID The access key id, or the name in the certificate.
+	ProofID string `json:"proofId,omitempty"`
+
+	// Reason policy, administrator or privileged.
+	Reason    string `json:"reason,omitempty"`
+	RequestID string `json:"requestId,omitempty"`
+	Resource  struct {
+		ID   string `json:"id,omitempty"`
+		Kind string `json:"kind,omitempty"`
+	} `json:"resource"`
+	Route string `json:"route,omitempty"`
+
+	// Service That committed the change: clm, maestro or platform.
+	Service       string `json:"service"`
+	SourceAddress string `json:"sourceAddress,omitempty"`
+
+	// Status Of the answer to a refused request.
+	Status    int       `json:"status,omitempty"`
+	Time      time.Time `json:"time"`
+	UserAgent string    `json:"userAgent,omitempty"`
+	Version   int64     `json:"version,omitempty"`
+}
+
+// AuditRecordOutcome defines model for AuditRecord.Outcome.
+type AuditRecordOutcome string
 
 // AuthorizationContext defines model for AuthorizationContext.
 type AuthorizationContext struct {
@@ -1250,6 +1367,44 @@ type DeleteAccountParams struct {
 	// IfMatch An ETag; the write is refused when the document has another by now.
 	IfMatch IfMatch `json:"If-Match,omitempty"`
 }
+
+// ListAuditParams defines parameters for ListAudit.
+type ListAuditParams struct {
+	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Before Only records with a smaller seq.
+	Before int `form:"before,omitempty" json:"before,omitempty"`
+
+	// After Only records with a larger seq, the oldest first.
+	After int `form:"after,omitempty" json:"after,omitempty"`
+
+	// From Only records of this time or later.
+	From time.Time `form:"from,omitempty" json:"from,omitempty"`
+
+	// To Only records before this time.
+	To        time.Time              `form:"to,omitempty" json:"to,omitempty"`
+	Principal string                 `form:"principal,omitempty" json:"principal,omitempty"`
+	Action    string                 `form:"action,omitempty" json:"action,omitempty"`
+	Outcome   ListAuditParamsOutcome `form:"outcome,omitempty" json:"outcome,omitempty"`
+
+	// Kind Of the resource.
+	Kind string `form:"kind,omitempty" json:"kind,omitempty"`
+
+	// Resource Its id.
+	Resource string `form:"resource,omitempty" json:"resource,omitempty"`
+
+	// Request The id of a request.
+	Request string `form:"request,omitempty" json:"request,omitempty"`
+
+	// All The records of all accounts, for operators.
+	All bool `form:"all,omitempty" json:"all,omitempty"`
+
+	// Account With all, only the records of this account.
+	Account string `form:"account,omitempty" json:"account,omitempty"`
+}
+
+// ListAuditParamsOutcome defines parameters for ListAudit.
+type ListAuditParamsOutcome string
 
 // ListAdminsParams defines parameters for ListAdmins.
 type ListAdminsParams struct {

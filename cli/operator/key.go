@@ -7,8 +7,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"atoll.dev/access"
+	"atoll.dev/api/audit"
 	"atoll.dev/cli/services"
 	"atoll.dev/cli/terminal"
+	"atoll.dev/client/remote"
 	"atoll.dev/store"
 )
 
@@ -45,5 +47,7 @@ func withKeys(session *terminal.Session, ctx context.Context, f func(ctx context
 		return err
 	}
 	defer done()
-	return f(store.WithActor(ctx, store.Actor{Principal: "system:cli"}), keys)
+	who := remote.ActorOf(asOperator(ctx)).Principal
+	return f(store.WithActor(ctx, store.Actor{Principal: "system:cli",
+		Audit: audit.Request{Proof: audit.ByDatabase, ProofID: who, Operator: true}.Encode()}), keys)
 }

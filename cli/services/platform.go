@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"atoll.dev/access"
+	"atoll.dev/access/audit"
 	"atoll.dev/cli/terminal"
 	"atoll.dev/client/clmclient"
 	"atoll.dev/client/maestroclient"
@@ -32,6 +33,7 @@ type platformService struct {
 	exempt    []string
 	running   int
 	proofs    proofFlags
+	retention time.Duration
 }
 
 // Platform returns the command of the Platform API.
@@ -61,6 +63,8 @@ the region's own services.`, f)
 	cmd.Flags().IntVar(&f.running, "max-requests", 1024,
 		"requests that run at the same time, a quarter of them of one account; from 80 % on, reads are refused")
 	f.proofs.addFlags(cmd)
+	cmd.Flags().DurationVar(&f.retention, "audit-retention", audit.DefaultRetention,
+		"how long audit records are kept; at least 24h")
 	for _, name := range []string{"region", "seal-key", "maestro-http", "maestro-grpc"} {
 		cmd.MarkFlagRequired(name)
 	}
@@ -72,6 +76,9 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 	case rosa.PlacementToOperators, rosa.PlacementToCustomers:
 	default:
 		return fmt.Errorf("--placement-shown-to %s is neither operators nor customers", f.placement)
+	}
+	if f.retention < 24*time.Hour {
+		return fmt.Errorf("--audit-retention %s is less than 24h", f.retention)
 	}
 	dsn, err := f.database.Read()
 	if err != nil {
@@ -132,6 +139,24 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 		}
 		defer s.CLM.Close()
 	}
+	chain, err := audit.OpenChain(p.ctx, db)
+	if err != nil {
+		return err
+	}
+	gatherer := &audit.Gatherer{Chain: chain, Retention: f.retention, Log: s.Log, Metrics: s.Ops.Registry,
+		Sources: map[string]audit.Source{"platform": audit.Own{Store: db}, "maestro": s.Maestro}}
+	if s.CLM != nil {
+		gatherer.Sources["clm"] = s.CLM
+	}
+	denials := audit.NewDenials(chain, s.Log)
+	p.run(func(ctx context.Context) error { // they end with ctx only
+		_ = gatherer.Run(ctx)
+		return nil
+	})
+	p.run(func(ctx context.Context) error {
+		_ = denials.Run(ctx)
+		return nil
+	})
 	if f.limits.PerSource <= 0 && f.limits.Total > 0 {
 		f.limits.PerSource = max(1, f.limits.Total/4)
 	}
@@ -143,7 +168,8 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 	handler := rosa.New(rosa.Options{
 		Maestro: s.Maestro, CLM: s.CLM, Identifier: identifier, Validity: s.Keys,
 		Directory: s.Keys.Directory(), Region: f.region, Signatures: signatures, Limiter: limiter,
-		Placement: rosa.Placement(f.placement), Ops: s.Ops, Log: s.Log, Metrics: s.Ops.Registry,
+		Audit: chain, Denials: denials, Placement: rosa.Placement(f.placement), Ops: s.Ops, Log: s.Log,
+		Metrics: s.Ops.Registry,
 	})
 	s.serve(p, l, "platform", identity.ServerTLS(pki.CertificateOptional),
 		rest.Server{Handler: handler, Limits: f.limits})

@@ -2,6 +2,9 @@ package remote
 
 import (
 	"context"
+	"encoding/json"
+
+	"atoll.dev/api/audit"
 )
 
 // Actor names the person or service for whom a service calls another one. The called service accepts
@@ -10,6 +13,9 @@ type Actor struct {
 	Principal string // ARN
 	Account   string
 	RequestID string
+	// Audit is what audit records say about the request, as audit.Request.Encode made it. Services take it from the
+	// Platform API only.
+	Audit json.RawMessage
 }
 
 type actorKey struct{}
@@ -31,6 +37,7 @@ func (a Actor) EachHeader(set func(name, value string)) {
 		{"X-Atoll-Principal", a.Principal},
 		{"X-Atoll-Account", a.Account},
 		{"X-Atoll-Request-Id", a.RequestID},
+		{audit.Header, string(a.Audit)},
 	} {
 		if h.value != "" {
 			set(h.name, h.value)

@@ -9,6 +9,7 @@ import (
 	"atoll.dev/access/policy"
 	"atoll.dev/api/platform"
 	"atoll.dev/client/clmclient"
+	"atoll.dev/client/remote"
 	"atoll.dev/internal/rest"
 	"atoll.dev/store"
 )
@@ -54,6 +55,7 @@ func (f *front) accounts(serve func(*accountRequest) error) rest.Handler {
 		}
 		r = r.WithContext(store.WithActor(r.Context(), store.Actor{
 			Principal: who.Principal, Account: string(who.Account), RequestID: rest.OperationID(r.Context()),
+			Audit: remote.ActorOf(r.Context()).Audit,
 		}))
 		a.r = r
 		return a.translate(serve(a))

@@ -18,12 +18,14 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 
 	"atoll.dev/access"
+	"atoll.dev/access/audit"
 	"atoll.dev/api/platform"
 	"atoll.dev/cluster"
 	"atoll.dev/front/rosa"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/internal/rest"
 	"atoll.dev/store"
+	"atoll.dev/test/testsite"
 )
 
 const (
@@ -55,6 +57,8 @@ func (claimedIdentity) Identify(r *http.Request) (access.Identity, []byte, error
 type authorized struct {
 	t         *testing.T
 	server    *httptest.Server
+	lifecycle *lifecycle
+	platform  *store.Store
 	directory *access.Directory
 	// decided, unless it is nil, is called after each decision, before the request goes on.
 	decided func(access.Question)
@@ -85,8 +89,19 @@ func startDecidedBy(t *testing.T, policy func(*authorized) access.Policy) *autho
 	}
 	t.Cleanup(s.Close)
 	keys := access.NewKeyStore(s, nil, access.CacheObserver{})
-	a := &authorized{t: t, directory: keys.Directory()}
+	a := &authorized{t: t, lifecycle: l, directory: keys.Directory(), platform: s}
+	chain, err := audit.OpenChain(t.Context(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	quiet := slog.New(slog.DiscardHandler)
+	denials := audit.NewDenials(chain, quiet)
+	gatherer := &audit.Gatherer{Chain: chain, Log: quiet, Sources: map[string]audit.Source{"clm": l.front,
+		"platform": audit.Own{Store: s}}}
+	testsite.Run(t, "the gatherer of audit records", gatherer.Run)
+	testsite.Run(t, "the audit of denials", denials.Run)
 	h := rosa.New(rosa.Options{Maestro: l.maestro, CLM: l.front, Directory: keys.Directory(), Region: region,
+		Audit: chain, Denials: denials,
 		Policy: policy(a), Identifier: claimedIdentity{}, Ops: rest.NewOps(), Log: slog.New(slog.DiscardHandler)})
 	a.server = httptest.NewServer(asDocumented(t, h))
 	t.Cleanup(a.server.Close)

@@ -29,6 +29,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"atoll.dev/access"
+	"atoll.dev/access/audit"
 	"atoll.dev/api/platform"
 	"atoll.dev/client/clmclient"
 	"atoll.dev/client/maestroclient"
@@ -57,6 +58,12 @@ type Options struct {
 	// Directory has the accounts with their policies, and decides unless there is a Policy. Nil:
 	// requests for accounts and policies are answered 503.
 	Directory *access.Directory
+
+	// Audit has the region's audit records. Nil: requests for them are answered 503.
+	Audit *audit.Chain
+
+	// Denials gets refused requests, for the audit; nil: the log alone has them.
+	Denials access.Denials
 
 	// Region is the region's name, as policies may depend on it.
 	Region string
@@ -106,6 +113,7 @@ type front struct {
 	clm       *clmclient.Client
 	customers *customerAPI
 	directory *access.Directory
+	audit     *audit.Chain
 	region    string
 	ops       *rest.Ops
 	openapi   struct{ yaml, json []byte }
@@ -120,7 +128,7 @@ func New(o Options) http.Handler {
 	f := newFront(o.Maestro, o.Ops)
 	f.clm, f.customers = o.CLM, newCustomerAPI(o.CLM)
 	f.customers.placement = o.Placement
-	f.directory, f.region = o.Directory, o.Region
+	f.directory, f.region, f.audit = o.Directory, o.Region, o.Audit
 	if o.Policy == nil && o.Directory != nil {
 		o.Policy = o.Directory
 	}
@@ -134,7 +142,7 @@ func New(o Options) http.Handler {
 	}
 	router := access.NewRouter(access.Options{
 		Identifier: o.Identifier, Policy: o.Policy, Resources: f, Region: o.Region, Log: o.Log, Metrics: o.Metrics,
-		Signatures: o.Signatures, Validity: o.Validity, Limiter: o.Limiter,
+		Signatures: o.Signatures, Validity: o.Validity, Limiter: o.Limiter, Denials: o.Denials,
 	})
 	f.register(router)
 	return rest.Observe(rest.Options{

@@ -44,6 +44,7 @@ type endpoint struct {
 // deletion does not wait for the adapters of a cluster.
 var escalations = map[access.Action][]access.Escalation{
 	"DeleteCluster": {{Parameter: "force", Action: "ForceDeleteCluster", Audience: access.Operators}},
+	"ListAudit":     {{Parameter: "all", Action: "ListRegionAudit", Audience: access.Operators}},
 }
 
 // endpoints is the table of all routes of the OpenAPI document.
@@ -119,6 +120,8 @@ func (f *front) endpoints() []endpoint {
 		{"GET", "/accounts/{id}", "DescribeAccount", kindAccount, "id", operators, f.accounts(f.getAccount)},
 		{"DELETE", "/accounts/{id}", "DeleteAccount", kindAccount, "id", operators, f.accounts(f.deleteAccount)},
 
+		{"GET", "/audit", "ListAudit", kindAccount, "", customers, f.listAudit},
+
 		{"POST", "/authz/policies", "CreatePolicy", kindPolicy, "", customers, f.accounts(f.createPolicy)},
 		{"GET", "/authz/policies", "ListPolicies", kindPolicy, "", customers, f.accounts(f.listPolicies)},
 		{"GET", "/authz/policies/{id}", "DescribePolicy", kindPolicy, "id", customers, f.accounts(f.getPolicy)},
@@ -170,7 +173,7 @@ func (f *front) register(router *access.Router) {
 		for _, e := range f.endpoints() {
 			h := e.handler
 			if e.audience != access.Public {
-				h = withActor(h)
+				h = withActor(h, e)
 			}
 			route := access.Route{Method: e.method, Path: stage + apiPrefix + e.path, Action: e.action,
 				Kind: e.kind, ID: e.id, Audience: e.audience}
@@ -185,7 +188,7 @@ func (f *front) register(router *access.Router) {
 
 // withActor makes the caller the actor of the calls to the services behind, and
 // refuses queries that nobody can carry out.
-func withActor(h rest.Handler) rest.Handler {
+func withActor(h rest.Handler, e endpoint) rest.Handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		caller, ok := access.FromContext(r.Context())
 		if !ok { // the Router lets no such request through (I10)
@@ -201,6 +204,7 @@ func withActor(h rest.Handler) rest.Handler {
 		}
 		return h(w, r.WithContext(remote.WithActor(r.Context(), remote.Actor{
 			Principal: caller.Principal, Account: string(caller.Account), RequestID: id,
+			Audit: auditedRequest(r, caller, e),
 		})))
 	}
 }

@@ -116,7 +116,7 @@ var audiences = map[access.ResourceKind]access.Audience{
 var regionAudiences = map[access.Action]access.Audience{
 	"DescribeHealth": access.Public, "DescribeAPI": access.Customers, access.ActionDescribeCaller: access.Customers,
 	"CreateAccount": access.Operators, "ListAccounts": access.Operators, "DescribeAccount": access.Operators,
-	"DeleteAccount": access.Operators, "CheckAuthorization": access.Customers,
+	"DeleteAccount": access.Operators, "CheckAuthorization": access.Customers, "ListAudit": access.Customers,
 }
 
 // Every action of a route, and of an escalation, is in the schema of policies, about the kind of

@@ -2,7 +2,9 @@ package records
 
 import (
 	"context"
+	"encoding/json"
 
+	"atoll.dev/api/audit"
 	"atoll.dev/pki"
 	"atoll.dev/store"
 )
@@ -14,6 +16,28 @@ const (
 	headerAccount   = "X-Atoll-Account"
 	headerRequestID = "X-Atoll-Request-Id"
 )
+
+// Identities of the Platform API and of operators.
+const (
+	PlatformName = pki.Name("system:platform")
+	operatorName = pki.Name("system:operator")
+)
+
+// auditedRequest returns what the audit records of a request's changes say about it; nil for the requests of the
+// region's own services that name nobody: the works of adapters. CLM's audit has the requests that caused these.
+func auditedRequest(peer pki.Name, header func(string) string) json.RawMessage {
+	request := audit.Request{Proof: audit.ByCertificate, ProofID: string(peer)}
+	switch {
+	case peer == "":
+		request = audit.Request{Proof: audit.Unproven}
+	case peer.IsService() && peer != operatorName && header(headerPrincipal) == "":
+		return nil
+	}
+	if given, ok := audit.ParseRequest(header(audit.Header)); ok && peer == PlatformName {
+		request = given
+	}
+	return request.Encode()
+}
 
 // WithActor returns a context whose actor the store records with each change: the authenticated
 // caller peer, or "anonymous" when peer is "". Only the region's own services may name another actor,
@@ -32,5 +56,6 @@ func WithActor(ctx context.Context, peer pki.Name, header func(string) string, o
 			a.RequestID = id
 		}
 	}
+	a.Audit = auditedRequest(peer, header)
 	return store.WithActor(ctx, a)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"atoll.dev/api/audit"
 	api "atoll.dev/api/maestro"
 	"atoll.dev/api/work"
 	"atoll.dev/internal/rest"
@@ -89,6 +90,7 @@ func (h *handlers) routes() *rest.Mux {
 	m.Handle("GET /api/maestro/v1/resource-bundles", h.listBundles)
 	m.Handle("GET /api/maestro/v1/resource-bundles/{id}", h.getBundle)
 	m.Handle("DELETE /api/maestro/v1/resource-bundles/{id}", h.deleteBundle)
+	m.Handle("GET /api/maestro/v1"+audit.Path, h.listAudit)
 	m.Handle("GET /api/maestro/v1/unknown-works", h.listUnknown)
 	m.Handle("POST /api/maestro/v1/unknown-works/{consumer}/{id}/adopt", h.adoptUnknown)
 	m.Handle("DELETE /api/maestro/v1/unknown-works/{consumer}/{id}", h.deleteUnknown)

@@ -1,0 +1,122 @@
+// Package audit keeps the audit of a region: who changed what, and who was refused.
+//
+// Each service stores an audit record in the transaction of a change. A Gatherer follows these records, those of the
+// lifecycle manager and of Maestro over the wire, and appends them to the Chain in the platform database. Denials
+// appends refused requests. Each record's hash covers the record and the hash before it, so that Verify finds a removed,
+// altered or moved record.
+//
+// Package cli composes it, and front/rosa serves the Chain.
+package audit
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"time"
+
+	"atoll.dev/api/audit"
+)
+
+// Outcomes of requests.
+const (
+	Done   = "done"   // the change was committed
+	Denied = "denied" // the request was refused
+)
+
+// actionTrim is the action of the record that names the anchor of a chain whose oldest records were deleted.
+const actionTrim = "TrimAudit"
+
+// Record is the content of one audit record. Times have microseconds.
+type Record struct {
+	Time      string   `json:"time"`    // RFC 3339 in UTC, always with six digits of a second, so that texts sort by time
+	Service   string   `json:"service"` // that committed it: clm, maestro, platform
+	Key       string   `json:"key"`     // unique in the service
+	Outcome   string   `json:"outcome"`
+	Principal string   `json:"principal,omitempty"`
+	Account   string   `json:"accountId,omitempty"` // of the principal
+	Owner     string   `json:"ownerId,omitempty"`   // the account that owns the resource
+	Operator  bool     `json:"operator,omitempty"`  // the account of the principal is privileged
+	Proof     string   `json:"proof,omitempty"`
+	ProofID   string   `json:"proofId,omitempty"`
+	Action    string   `json:"action,omitempty"`
+	Method    string   `json:"method,omitempty"`
+	Route     string   `json:"route,omitempty"`
+	Resource  Resource `json:"resource"`
+	Change    string   `json:"change,omitempty"` // create, update, delete, remove, or an operation
+	Version   int64    `json:"version,omitempty"`
+	Before    string   `json:"before,omitempty"` // SHA-256 of the content before the change
+	After     string   `json:"after,omitempty"`
+	Reason    string   `json:"reason,omitempty"`   // why the policy permitted it: policy, administrator, privileged
+	Policies  []string `json:"policies,omitempty"` // that decided
+	Code      string   `json:"code,omitempty"`     // of a denial
+	Status    int      `json:"status,omitempty"`   // of the answer to a denial
+	Count     int      `json:"count,omitempty"`    // a sum of so many denials; 0: one request
+	RequestID string   `json:"requestId,omitempty"`
+	Source    string   `json:"sourceAddress,omitempty"`
+	UserAgent string   `json:"userAgent,omitempty"`
+	Anchor    *Anchor  `json:"anchor,omitempty"` // of actionTrim: the last deleted record
+}
+
+// Resource names what a request is about.
+type Resource struct {
+	Kind string `json:"kind,omitempty"`
+	ID   string `json:"id,omitempty"`
+}
+
+// Anchor names a record by its place in the chain and its hash.
+type Anchor struct {
+	Seq  int64  `json:"seq"`
+	Hash string `json:"hash"`
+}
+
+// Entry is a record in the chain.
+type Entry struct {
+	Seq      int64           `json:"seq"`
+	Previous string          `json:"previousHash"` // in hex
+	Hash     string          `json:"hash"`
+	Record   json.RawMessage `json:"record"` // the text that the hash covers
+}
+
+// noHash is the hash before the first record.
+var noHash = hex.EncodeToString(make([]byte, sha256.Size))
+
+// hashOf returns the hash of a record: SHA-256 over the hash before it, its place and its text, in lines.
+func hashOf(previous string, seq int64, record []byte) string {
+	h := sha256.New()
+	fmt.Fprintf(h, "%s\n%s\n", previous, strconv.FormatInt(seq, 10))
+	h.Write(record)
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// timeText returns the form of Record.Time.
+func timeText(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000000Z") }
+
+// recordOf returns the record of a change that a service has committed.
+func recordOf(service string, c audit.Change) Record {
+	var request audit.Request
+	_ = json.Unmarshal(c.Request, &request) // what a service stored without it has the zero Request
+	return Record{Time: timeText(c.Time), Service: service, Key: c.Key, Outcome: Done, Principal: audit.Cut(c.Principal),
+		Account: audit.Cut(c.Account), Owner: audit.Cut(c.Owner), Operator: request.Operator, Proof: request.Proof,
+		ProofID: request.ProofID, Action: request.Action, Method: request.Method, Route: request.Route,
+		Resource: Resource{Kind: audit.Cut(c.Kind), ID: audit.Cut(c.ID)}, Change: audit.Cut(c.Change), Version: c.Version,
+		Before: c.Before, After: c.After, Reason: request.Reason, Policies: request.Policies,
+		RequestID: audit.Cut(c.RequestID), Source: request.Source, UserAgent: request.UserAgent}
+}
+
+// ShownTo returns the entry as the principals of an account may read it. Of what an operator did to a resource of the
+// account they read what and when, and not who he is, from where he came and why he might.
+func (e Entry) ShownTo(account string) (Entry, error) {
+	var r Record
+	if err := json.Unmarshal(e.Record, &r); err != nil {
+		return Entry{}, fmt.Errorf("reading audit record %d: %w", e.Seq, err)
+	}
+	if r.Account == account {
+		return e, nil
+	}
+	r.Principal, r.Account, r.ProofID, r.Source, r.UserAgent, r.Reason, r.Policies = "operator", "", "", "", "", "", nil
+	var err error
+	e.Record, err = json.Marshal(r)
+	return e, err
+}

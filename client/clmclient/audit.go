@@ -1,0 +1,13 @@
+package clmclient
+
+import (
+	"context"
+	"time"
+
+	"atoll.dev/api/audit"
+)
+
+// ReadAudit returns audit records after a cursor; see remote.Service.ReadAudit. Only the Platform API may read them.
+func (c *Client) ReadAudit(ctx context.Context, after string, limit int, wait time.Duration) (audit.Page, error) {
+	return c.http.ReadAudit(ctx, "/api/hyperfleet/v1"+audit.Path, after, limit, wait)
+}

@@ -1,0 +1,84 @@
+// Package auditfeed serves the audit records of a service's database to the Platform API, which gathers those of
+// all services, and reads them there.
+//
+// A read waits until there are records after its cursor, so that a record arrives soon and nothing polls. It is a
+// tool: it knows no service.
+package auditfeed
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	"atoll.dev/api/audit"
+	"atoll.dev/internal/rest"
+	"atoll.dev/store"
+)
+
+// Bounds of a read.
+const (
+	maxLimit = 1000
+	maxWait  = 20 * time.Second
+)
+
+var errStopping = errors.New("the server stops")
+
+// Read returns audit records of a database after a cursor; without any it waits.
+func Read(ctx context.Context, s *store.Store, after string, limit int, wait time.Duration) (audit.Page, error) {
+	page, err := s.AwaitAudit(ctx, after, limit, wait)
+	if err != nil {
+		return audit.Page{}, err
+	}
+	out := audit.Page{Items: []audit.Change{}, Next: page.Next}
+	for _, r := range page.Records {
+		out.Items = append(out.Items, audit.Change{Key: r.Key, Time: r.At, Change: r.Action, Kind: string(r.Kind), ID: r.ID,
+			Version: r.Version, Principal: r.Actor.Principal, Account: r.Actor.Account, Owner: r.Owner,
+			RequestID: r.Actor.RequestID, Request: r.Actor.Audit, Before: r.Before, After: r.After})
+	}
+	return out, nil
+}
+
+// Handler serves GET with the parameters after (a cursor), limit and wait (seconds). Who may read the records is up to
+// the caller.
+func Handler(s *store.Store) rest.Handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		q := r.URL.Query()
+		limit, err := number(q.Get("limit"), maxLimit)
+		if err != nil {
+			return err
+		}
+		wait, err := number(q.Get("wait"), int(maxWait/time.Second))
+		if err != nil {
+			return err
+		}
+		// A server that stops answers at once.
+		ctx, cancel := context.WithCancelCause(r.Context())
+		defer cancel(nil)
+		defer context.AfterFunc(rest.Stopping(ctx), func() { cancel(errStopping) })()
+		page, err := Read(ctx, s, q.Get("after"), max(1, limit), time.Duration(wait)*time.Second)
+		switch {
+		case errors.Is(err, errStopping):
+			return rest.Errorf(http.StatusServiceUnavailable, "stopping", "the server is stopping; try again")
+		case errors.Is(err, store.ErrInvalid):
+			return rest.Errorf(http.StatusBadRequest, rest.CodeInvalid, "after is not a cursor of this feed")
+		case err != nil:
+			return err
+		}
+		return rest.WriteJSON(w, http.StatusOK, page)
+	}
+}
+
+// number parses a parameter from 0 to most; most is also the default.
+func number(text string, most int) (int, error) {
+	if text == "" {
+		return most, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 || n > most {
+		return 0, rest.Errorf(http.StatusBadRequest, rest.CodeInvalid, "limit is from 1 to %d, wait from 0 to %d seconds",
+			maxLimit, int(maxWait/time.Second))
+	}
+	return n, nil
+}
