@@ -1,9 +1,11 @@
 package access
 
 import (
+	"cmp"
 	"net"
 	"net/http"
 
+	"atoll.dev/api/audit"
 	"atoll.dev/internal/rest"
 )
 
@@ -34,7 +36,7 @@ func (rt *Router) deny(r *http.Request, caller Identity, e *rest.Error, policies
 	}
 	route := rt.byPattern[rt.mux.Route(r)]
 	d := Denial{Caller: caller, Action: route.Action, Kind: route.Kind, Method: r.Method, Route: route.Path, Code: e.Code,
-		Status: e.Status, Policies: policies, RequestID: rest.OperationID(r.Context()), Source: SourceOf(r),
+		Status: e.Status, Policies: policies, RequestID: rest.OperationID(r.Context()), Source: SourceOf(r, caller),
 		UserAgent: r.UserAgent(), Owner: string(caller.Account)}
 	if route.ID != "" {
 		d.ID = r.PathValue(route.ID)
@@ -42,11 +44,21 @@ func (rt *Router) deny(r *http.Request, caller Identity, e *rest.Error, policies
 	rt.denials.Record(d)
 }
 
-// SourceOf returns the address of a sender without its port.
-func SourceOf(r *http.Request) string {
+// SourceOf returns the address of a sender without its port: the one that a gateway has proved, or that of TCP.
+func SourceOf(r *http.Request, caller Identity) string {
+	if caller.SourceIP.IsValid() {
+		return caller.SourceIP.String()
+	}
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
 		return r.RemoteAddr
 	}
 	return host
+}
+
+// ProvedBy returns how the sender proved its identity, and by which credential, for the audit. An Identifier that gives
+// no Evidence verifies signatures.
+func (id Identity) ProvedBy() (method, credential string) {
+	method = cmp.Or(string(id.Evidence.Method), audit.BySignature)
+	return method, cmp.Or(id.Evidence.Credential, id.AccessKeyID, id.Evidence.Subject)
 }

@@ -65,15 +65,16 @@ func NewDenials(chain *Chain, log *slog.Logger) *Denials {
 // Record implements access.Denials.
 func (d *Denials) Record(denial access.Denial) {
 	who := denial.Caller
+	proof, credential := who.ProvedBy()
 	r := Record{Time: timeText(time.Now()), Service: "platform", Key: "denial." + uuid.NewString(), Outcome: Denied,
 		Principal: audit.Cut(who.Principal), Account: string(who.Account), Owner: audit.Cut(denial.Owner),
-		Operator: who.Privileged, Proof: audit.BySignature, ProofID: audit.Cut(who.AccessKeyID),
+		Operator: who.Privileged, Proof: audit.Cut(proof), ProofID: audit.Cut(credential),
 		Action: string(denial.Action), Method: audit.Cut(denial.Method), Route: audit.Cut(denial.Route),
 		Resource: Resource{Kind: string(denial.Kind), ID: audit.Cut(denial.ID)}, Code: audit.Cut(denial.Code),
 		Status: denial.Status, Policies: cutPolicies(denial.Policies), RequestID: audit.Cut(denial.RequestID),
 		Source: audit.Cut(denial.Source), UserAgent: audit.Cut(denial.UserAgent)}
 	if who.Account == "" {
-		r.Proof = audit.Unproven // what the sender claims is in ProofID
+		r.Proof, r.Principal = audit.Unproven, "" // what the sender claims is in ProofID
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()

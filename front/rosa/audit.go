@@ -24,9 +24,10 @@ func auditedRequest(r *http.Request, caller access.Identity, e endpoint) json.Ra
 		return nil
 	}
 	grant, _ := access.GrantFrom(r.Context())
-	return request.Request{Proof: request.BySignature, ProofID: caller.AccessKeyID, Action: string(e.action),
+	proof, credential := caller.ProvedBy()
+	return request.Request{Proof: proof, ProofID: credential, Action: string(e.action),
 		Method: e.method, Route: apiPrefix + e.path, Reason: grant.Reason, Policies: grant.Policies,
-		Source: access.SourceOf(r), UserAgent: r.UserAgent(), Operator: caller.Privileged}.Encode()
+		Source: access.SourceOf(r, caller), UserAgent: r.UserAgent(), Operator: caller.Privileged}.Encode()
 }
 
 // auditList is the answer to a request for audit records.
