@@ -2,7 +2,6 @@ package clm
 
 import (
 	"cmp"
-	"encoding/json"
 	"net"
 	"net/http"
 	"strings"
@@ -13,16 +12,16 @@ import (
 	"atoll.dev/store"
 )
 
-// auditedRequest returns what the audit records of a request's changes say about it; nil if its changes are not
+// auditedRequest returns what the audit records of a request's changes say about it; "" if its changes are not
 // audited: reports of adapters, the leases of their replicas, and other requests that a service of the region makes
 // on behalf of nobody. The history has these.
-func auditedRequest(r *http.Request, pattern string, c Caller) json.RawMessage {
+func auditedRequest(r *http.Request, pattern string, c Caller) string {
 	_, path, _ := strings.Cut(pattern, " ")
 	switch {
 	case r.Method == http.MethodGet || r.Method == http.MethodHead || c.Service && c.Name != string(operatorName):
-		return nil
+		return ""
 	case strings.HasSuffix(path, "/statuses") || strings.HasSuffix(path, "/members/{member}"):
-		return nil
+		return ""
 	}
 	request := c.Proof
 	if request.Action != "" { // a front has said all

@@ -110,7 +110,7 @@ func (x *expiries) run(ctx context.Context) {
 	if len(x.kinds) == 0 {
 		return
 	}
-	ctx = withCaller(ctx, Caller{Name: itself, System: true}, "", nil)
+	ctx = withCaller(ctx, Caller{Name: itself, System: true}, "", "")
 	for {
 		next, err := x.deleteExpired(ctx, time.Now())
 		if err != nil && ctx.Err() == nil {

@@ -261,7 +261,7 @@ type callerKey struct{}
 
 // withCaller returns a context with the caller, which the store records as the author of
 // changes. requestID is the id for callers that have none of their own. request is that of auditedRequest.
-func withCaller(ctx context.Context, c Caller, requestID string, request json.RawMessage) context.Context {
+func withCaller(ctx context.Context, c Caller, requestID string, request string) context.Context {
 	if c.RequestID != "" {
 		requestID = c.RequestID
 	}

@@ -44,7 +44,7 @@ type task struct {
 // tidy runs all tasks, which delete old records. After an error it goes on with the next
 // task; it returns all errors.
 func (s *Server) tidy(ctx context.Context, now time.Time) error {
-	ctx = withCaller(ctx, Caller{Name: itself, System: true}, "", nil)
+	ctx = withCaller(ctx, Caller{Name: itself, System: true}, "", "")
 	var failed []error
 	for _, t := range s.tasks() {
 		if err := t.do(ctx, now); err != nil {

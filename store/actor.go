@@ -1,9 +1,6 @@
 package store
 
-import (
-	"context"
-	"encoding/json"
-)
+import "context"
 
 // Actor identifies the author of a change. The history records it in the transaction of the change.
 type Actor struct {
@@ -11,9 +8,9 @@ type Actor struct {
 	Account   string
 	RequestID string
 	// Audit is a JSON object about the request: how the principal was proved, what it asked for, and why it may.
-	// With it, each change leaves an audit record: Store.Audit returns these. Nil: the history has the changes, and
+	// With it, each change leaves an audit record: Store.Audit returns these. "": the history has the changes, and
 	// the audit does not.
-	Audit json.RawMessage
+	Audit string
 }
 
 type actorKey struct{}

@@ -28,10 +28,10 @@ type audited struct {
 // for a new document. A kind with Trail may have secrets in its specs, which somebody who reads a hash
 // could guess; its records have no hashes.
 func (k *KindSpec) auditOf(a Actor, before *Document, after Document) (any, error) {
-	if a.Audit == nil {
+	if a.Audit == "" {
 		return nil, nil
 	}
-	record := audited{Request: a.Audit}
+	record := audited{Request: json.RawMessage(a.Audit)}
 	if k.Owner != nil {
 		record.Owner = k.Owner(after)
 	}
@@ -225,7 +225,7 @@ func (r auditRow) record() (AuditRecord, error) {
 	return AuditRecord{Key: strconv.FormatInt(*r.seq, 10) + "." + strconv.FormatInt(*r.token, 36), At: r.at.UTC(),
 		Action: *r.action, Kind: Kind(*r.kind), ID: *r.id, Version: *r.version, Owner: a.Owner, Before: a.Before,
 		After: a.After, Actor: Actor{Principal: *r.principal, Account: *r.account, RequestID: *r.requestID,
-			Audit: a.Request}}, nil
+			Audit: string(a.Request)}}, nil
 }
 
 // auditPause is the shortest time between two reads of AwaitAudit, which bounds what commits without audit

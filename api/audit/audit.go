@@ -50,7 +50,7 @@ const (
 )
 
 // Encode returns the request as JSON in ASCII, with long texts cut.
-func (r Request) Encode() json.RawMessage {
+func (r Request) Encode() string {
 	for _, text := range []*string{&r.Proof, &r.ProofID, &r.Action, &r.Method, &r.Route, &r.Reason, &r.Source,
 		&r.UserAgent} {
 		*text = Cut(*text)
@@ -65,7 +65,7 @@ func (r Request) Encode() json.RawMessage {
 	if err != nil {
 		panic("audit: a Request is not JSON: " + err.Error()) // it has texts only
 	}
-	return text
+	return string(text)
 }
 
 // Cut returns a text of at most 256 bytes in printable ASCII; other characters become "?".

@@ -2,7 +2,6 @@ package remote
 
 import (
 	"context"
-	"encoding/json"
 
 	"atoll.dev/api/audit"
 )
@@ -15,7 +14,7 @@ type Actor struct {
 	RequestID string
 	// Audit is what audit records say about the request, as audit.Request.Encode made it. Services take it from the
 	// Platform API only.
-	Audit json.RawMessage
+	Audit string
 }
 
 type actorKey struct{}
@@ -37,7 +36,7 @@ func (a Actor) EachHeader(set func(name, value string)) {
 		{"X-Atoll-Principal", a.Principal},
 		{"X-Atoll-Account", a.Account},
 		{"X-Atoll-Request-Id", a.RequestID},
-		{audit.Header, string(a.Audit)},
+		{audit.Header, a.Audit},
 	} {
 		if h.value != "" {
 			set(h.name, h.value)

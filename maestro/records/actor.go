@@ -2,7 +2,6 @@ package records
 
 import (
 	"context"
-	"encoding/json"
 
 	"atoll.dev/api/audit"
 	"atoll.dev/pki"
@@ -23,15 +22,15 @@ const (
 	operatorName = pki.Name("system:operator")
 )
 
-// auditedRequest returns what the audit records of a request's changes say about it; nil for the requests of the
+// auditedRequest returns what the audit records of a request's changes say about it; "" for the requests of the
 // region's own services that name nobody: the works of adapters. CLM's audit has the requests that caused these.
-func auditedRequest(peer pki.Name, header func(string) string) json.RawMessage {
+func auditedRequest(peer pki.Name, header func(string) string) string {
 	request := audit.Request{Proof: audit.ByCertificate, ProofID: string(peer)}
 	switch {
 	case peer == "":
 		request = audit.Request{Proof: audit.Unproven}
 	case peer.IsService() && peer != operatorName && header(headerPrincipal) == "":
-		return nil
+		return ""
 	}
 	if given, ok := audit.ParseRequest(header(audit.Header)); ok && peer == PlatformName {
 		request = given

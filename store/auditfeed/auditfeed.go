@@ -7,6 +7,7 @@ package auditfeed
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"strconv"
@@ -35,7 +36,7 @@ func Read(ctx context.Context, s *store.Store, after string, limit int, wait tim
 	for _, r := range page.Records {
 		out.Items = append(out.Items, audit.Change{Key: r.Key, Time: r.At, Change: r.Action, Kind: string(r.Kind), ID: r.ID,
 			Version: r.Version, Principal: r.Actor.Principal, Account: r.Actor.Account, Owner: r.Owner,
-			RequestID: r.Actor.RequestID, Request: r.Actor.Audit, Before: r.Before, After: r.After})
+			RequestID: r.Actor.RequestID, Request: json.RawMessage(r.Actor.Audit), Before: r.Before, After: r.After})
 	}
 	return out, nil
 }
