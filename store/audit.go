@@ -128,10 +128,9 @@ func parseAuditCursor(text string) (c auditCursor, err error) {
 
 // auditSQL reads audit records of the transactions that the snapshot $2 does not see and the snapshot $3 sees,
 // which is that of this statement when $3 is null.
-const auditSQL = `with m as materialized (select m.incarnation, ` + writtenHereSQL + ` as written_here,
-		pg_current_snapshot() as snap from store_meta m)
-	select m.incarnation, m.written_here, m.snap::text, h.xid, h.seq, h.token, h.at, h.action, h.kind, h.id, h.version,
-		h.principal, h.account, h.request_id, h.audit
+const auditSQL = `with ` + metaSQL + `
+	select m.incarnation, m.written_here, m.snap::text, m.flushed >= m.inserted, h.xid, h.seq, h.token,
+		h.at, h.action, h.kind, h.id, h.version, h.principal, h.account, h.request_id, h.audit
 	from m left join lateral (select * from history h
 		where h.audit is not null and m.written_here and h.xid >= pg_snapshot_xmin($2::text::pg_snapshot)
 			and not pg_visible_in_snapshot(h.xid, $2::text::pg_snapshot)
@@ -146,18 +145,23 @@ const auditSQL = `with m as materialized (select m.incarnation, ` + writtenHereS
 // database was restored since the cursor was made: the caller reads from the beginning and drops the Keys that it
 // has. ErrInvalid: the cursor is malformed.
 func (s *Store) Audit(ctx context.Context, after string, limit int) (AuditPage, error) {
-	page, err := s.audit(ctx, after, limit)
+	c, err := parseAuditCursor(after)
+	var page AuditPage
+	if err == nil {
+		page, err = s.readAudit(ctx, c, after, limit)
+	}
+	if err == nil && c.to != "" && len(page.Records) == 0 { // the page before was full: this part has no more
+		c = auditCursor{incarnation: c.incarnation, from: c.to}
+		page, err = s.readAudit(ctx, c, c.String(), limit)
+	}
 	if err != nil {
 		return AuditPage{}, fmt.Errorf("reading audit records: %w", err)
 	}
 	return page, nil
 }
 
-func (s *Store) audit(ctx context.Context, after string, limit int) (page AuditPage, err error) {
-	c, err := parseAuditCursor(after)
-	if err != nil {
-		return page, err
-	}
+// readAudit reads the page after a cursor, whose text is after.
+func (s *Store) readAudit(ctx context.Context, c auditCursor, after string, limit int) (page AuditPage, err error) {
 	var to *string
 	if c.to != "" {
 		to = &c.to
@@ -171,11 +175,11 @@ func (s *Store) audit(ctx context.Context, after string, limit int) (page AuditP
 		}
 		defer rows.Close()
 		var snapshot, incarnation string
-		var writtenHere bool
+		var writtenHere, isFlushed bool
 		for rows.Next() {
 			var r auditRow
-			if err := rows.Scan(&incarnation, &writtenHere, &snapshot, &r.xid, &r.seq, &r.token, &r.at, &r.action, &r.kind,
-				&r.id, &r.version, &r.principal, &r.account, &r.requestID, &r.audit); err != nil {
+			if err := rows.Scan(&incarnation, &writtenHere, &snapshot, &isFlushed, &r.xid, &r.seq, &r.token, &r.at,
+				&r.action, &r.kind, &r.id, &r.version, &r.principal, &r.account, &r.requestID, &r.audit); err != nil {
 				return err
 			}
 			if r.xid == nil {
@@ -197,12 +201,24 @@ func (s *Store) audit(ctx context.Context, after string, limit int) (page AuditP
 		next.incarnation = incarnation
 		if next.to == "" {
 			next.to = snapshot
+			// A cursor that leaves the process must be one that a crash of the server cannot make wrong: see
+			// follower.safe. Without records the cursor before is as good.
+			switch {
+			case isFlushed:
+			case len(page.Records) == 0:
+				page.Next = after
+				return nil
+			default:
+				if _, err := conn.Exec(ctx, flushSQL); err != nil {
+					return err
+				}
+			}
 		}
-		if len(page.Records) < limit {
+		isFull := len(page.Records) == limit
+		if !isFull {
 			next = auditCursor{incarnation: incarnation, from: next.to}
-		} else {
-			page.IsLast = false
 		}
+		page.IsLast = !isFull && c.to == "" // after a part there may be what was committed since
 		page.Next = next.String()
 		return nil
 	})
@@ -232,8 +248,8 @@ func (r auditRow) record() (AuditRecord, error) {
 // records cost.
 const auditPause = 100 * time.Millisecond
 
-// AwaitAudit is Audit that waits until there is a record after the cursor, or until wait has passed. Then it returns a
-// page without records.
+// AwaitAudit is Audit that waits until there is a record after the cursor, or until wait has passed. Then it
+// returns a page without records.
 func (s *Store) AwaitAudit(ctx context.Context, after string, limit int, wait time.Duration) (AuditPage, error) {
 	kinds := make([]Kind, 0, len(s.opts.Kinds))
 	for _, k := range s.opts.Kinds {

@@ -100,8 +100,8 @@ func (k *KindSpec) compose(ctx context.Context, st statementForms, next Document
 
 // composeRecorded makes the write that stores next in the place of before, which is nil for a new document. spec and
 // status are nil if they did not change. The history gets recorded as the status.
-func (k *KindSpec) composeRecorded(ctx context.Context, st statementForms, before *Document, next Document, spec, status,
-	recorded json.RawMessage, token int64, action string, more ...any) (w write, err error) {
+func (k *KindSpec) composeRecorded(ctx context.Context, st statementForms, before *Document, next Document,
+	spec, status, recorded json.RawMessage, token int64, action string, more ...any) (w write, err error) {
 	searched, detail, err := k.splitStatus(status)
 	if err != nil {
 		return w, err
@@ -317,8 +317,8 @@ func (k *KindSpec) change(ctx context.Context, cur Document, token int64, remove
 	if status != nil && k.Recorded != nil {
 		recorded = k.Recorded(cur, next)
 	}
-	w, err = k.composeRecorded(ctx, updateStatement, &cur, next, spec, status, recorded, token, action, next.DeletedAt, removedAt,
-		cur.Version, cur.token, changedHead(cur, next), k.changedFacets(cur, next))
+	w, err = k.composeRecorded(ctx, updateStatement, &cur, next, spec, status, recorded, token, action,
+		next.DeletedAt, removedAt, cur.Version, cur.token, changedHead(cur, next), k.changedFacets(cur, next))
 	if err != nil {
 		return cur, w, false, err
 	}

@@ -113,8 +113,9 @@ func (h *head) append(ctx context.Context, tx *store.Tx, records []Record) (int,
 	if len(seqs) == 0 {
 		return 0, nil
 	}
-	if _, err := tx.Exec(ctx, `insert into audit_record (seq, previous, hash, content)
-		select * from unnest($1::bigint[], $2::text[], $3::text[], $4::text[])`, seqs, previous, hashes, contents); err != nil {
+	_, err = tx.Exec(ctx, `insert into audit_record (seq, previous, hash, content)
+		select * from unnest($1::bigint[], $2::text[], $3::text[], $4::text[])`, seqs, previous, hashes, contents)
+	if err != nil {
 		return 0, err
 	}
 	_, err = tx.Exec(ctx, `update audit_head set seq = $1, hash = $2, anchor = $3, anchor_hash = $4`, h.Seq, h.Hash,
@@ -178,8 +179,9 @@ func (c *Chain) gather(ctx context.Context, service, from, to string, records []
 // trimBatch is the largest number of records that one trim deletes.
 const trimBatch = 50_000
 
-// trim deletes the oldest records, those from before a time, at most trimBatch. It first appends a record that names the
-// last one that it deletes, by which Verify knows where the chain begins. It returns how many it deleted.
+// trim deletes the oldest records, those from before a time, at most trimBatch. It first appends a
+// record that names the last one that it deletes, by which Verify knows where the chain begins. It
+// returns how many it deleted.
 func (c *Chain) trim(ctx context.Context, before time.Time) (deleted int64, err error) {
 	err = c.store.Tx(ctx, func(tx *store.Tx) error {
 		h, err := lockHead(ctx, tx)

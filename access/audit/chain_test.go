@@ -43,7 +43,8 @@ func open(t *testing.T, dsn string) (*Chain, *store.Store, *pgx.Conn) {
 func create(t *testing.T, s *store.Store, id string) {
 	t.Helper()
 	ctx := store.WithActor(t.Context(), store.Actor{Principal: "ann", Account: "1", RequestID: "r-" + id,
-		Audit: audit.Request{Proof: audit.BySignature, Action: "CreateThing", UserAgent: "ü" + strings.Repeat("x", 500)}.Encode()})
+		Audit: audit.Request{Proof: audit.BySignature, Action: "CreateThing",
+			UserAgent: "ü" + strings.Repeat("x", 500)}.Encode()})
 	if _, err := s.Create(ctx, store.Document{Kind: "Thing", ID: id, Scope: "1"}); err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +79,8 @@ func TestReplicasGatherEachChangeOnceIntoOneChain(t *testing.T) {
 		writing.Go(func() {
 			for i := range each {
 				create(t, s, fmt.Sprintf("%d-%d", w, i))
-				if _, err := s.Create(t.Context(), store.Document{Kind: "Thing", ID: fmt.Sprintf("silent-%d-%d", w, i)}); err != nil {
+				silent := store.Document{Kind: "Thing", ID: fmt.Sprintf("silent-%d-%d", w, i)}
+				if _, err := s.Create(t.Context(), silent); err != nil {
 					t.Error(err)
 				}
 			}
@@ -145,10 +147,12 @@ func TestVerifyFindsARemovedAlteredOrMovedRecord(t *testing.T) {
 			where r.seq in (3, 4) and o.seq = 7 - r.seq and (r.key is not null)`, 3},
 		{"removed records at the end", `delete from audit_record where seq > 8`, 9},
 		{"removed records at the end, and a head that agrees",
-			`delete from audit_record where seq > 8; update audit_head set seq = 8, hash = (select hash from audit_record where seq = 8)`, 10},
+			`delete from audit_record where seq > 8;
+			update audit_head set seq = 8, hash = (select hash from audit_record where seq = 8)`, 10},
 		{"removed records at the beginning", `delete from audit_record where seq < 3`, 1},
 		{"removed records at the beginning, and an anchor that agrees",
-			`update audit_head set anchor = 2, anchor_hash = (select hash from audit_record where seq = 2); delete from audit_record where seq < 3`, 2},
+			`update audit_head set anchor = 2, anchor_hash = (select hash from audit_record where seq = 2);
+			delete from audit_record where seq < 3`, 2},
 	} {
 		whole, err := Verify(t.Context(), Anchor{}, chain.reader(3))
 		if err != nil {

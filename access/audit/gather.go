@@ -2,6 +2,7 @@ package audit
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -170,9 +171,14 @@ func (g *Gatherer) tidy(ctx context.Context, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	oldest, err := g.Chain.List(ctx, Query{Limit: 1, Ascending: true, To: now.Add(-g.Retention - 24*time.Hour)})
+	oldest, err := g.Chain.List(ctx, Query{Limit: 1, Ascending: true})
 	if err != nil || len(oldest.Entries) == 0 {
 		return err
+	}
+	var first Record
+	if json.Unmarshal(oldest.Entries[0].Record, &first) == nil &&
+		first.Time >= timeText(now.Add(-g.Retention-24*time.Hour)) {
+		return nil
 	}
 	for {
 		deleted, err := g.Chain.trim(ctx, now.Add(-g.Retention))

@@ -1,9 +1,9 @@
 // Package audit keeps the audit of a region: who changed what, and who was refused.
 //
-// Each service stores an audit record in the transaction of a change. A Gatherer follows these records, those of the
-// lifecycle manager and of Maestro over the wire, and appends them to the Chain in the platform database. Denials
-// appends refused requests. Each record's hash covers the record and the hash before it, so that Verify finds a removed,
-// altered or moved record.
+// Each service stores an audit record in the transaction of a change. A Gatherer follows these
+// records, those of the lifecycle manager and of Maestro over the wire, and appends them to the Chain
+// in the platform database. Denials appends refused requests. Each record's hash covers the record and
+// the hash before it, so that Verify finds a removed, altered or moved record.
 //
 // Package cli composes it, and front/rosa serves the Chain.
 package audit

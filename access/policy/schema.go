@@ -73,7 +73,8 @@ var actions = slices.Concat(
 		on(ManagementCluster, "DescribeManagementCluster", "UpdateManagementCluster", "DeleteManagementCluster"),
 		on(Work, "DescribeWork", "UpdateWork", "DeleteWork"),
 		on(ResourceBundle, "DescribeResourceBundle", "DeleteResourceBundle"),
-		on(Account, "DescribeAccount", "DeleteAccount", "AdministerAccount", "ListRegionAudit"), on(Cluster, "ForceDeleteCluster"))),
+		on(Account, "DescribeAccount", "DeleteAccount", "AdministerAccount", "ListRegionAudit"),
+		on(Cluster, "ForceDeleteCluster"))),
 	// Not in Operator: who creates a privileged account can give every right of the region to its principals.
 	forOperators(in(nil, on(Region, "CreatePrivilegedAccount"))),
 )

@@ -12,9 +12,10 @@ import (
 	"atoll.dev/api/audit"
 )
 
-// ReadAudit reads the feed of audit records at a path, after a cursor. The service waits for a record, up to wait. There
-// is one attempt. The error has status 410 after a restore of the service's database.
-func (c *Service) ReadAudit(ctx context.Context, path, after string, limit int, wait time.Duration) (audit.Page, error) {
+// ReadAudit reads the feed of audit records at a path, after a cursor. The service waits for a record,
+// up to wait. There is one attempt. The error has status 410 after a restore of the service's database.
+func (c *Service) ReadAudit(ctx context.Context, path, after string, limit int, wait time.Duration) (
+	audit.Page, error) {
 	resp, err := c.Open(ctx, Request{Method: http.MethodGet, Path: path, Query: url.Values{
 		"after": {after}, "limit": {strconv.Itoa(limit)}, "wait": {strconv.Itoa(int(wait / time.Second))},
 	}}, wait+c.AnswerTimeout)

@@ -54,8 +54,9 @@ func (a *authorized) await(who, query string, want ...string) []audit.Record {
 	}
 }
 
-// Each change of a cluster and of a policy, and each refusal, has a record that says who, what and why, once. A customer
-// reads his account's, with what operators did to his clusters, and nothing of others (I10).
+// Each change of a cluster and of a policy, and each refusal, has a record that says who, what and why,
+// once. A customer reads his account's, with what operators did to his clusters, and nothing of others
+// (I10).
 func TestI10ChangesAndRefusalsAreAudited(t *testing.T) {
 	a := startAuthorized(t)
 	id := a.make(root, "/clusters", "id", named("shop", ""))
@@ -72,7 +73,8 @@ func TestI10ChangesAndRefusalsAreAudited(t *testing.T) {
 	a.want(regionOperator, "POST", "/authz/policies?accountId="+ownerAccount,
 		`{"name":"by-operator","policy":"permit (principal, action, resource);"}`, 201, "")
 
-	records := a.await(root, "", "done clm CreateCluster create Cluster "+root, "done clm UpdateCluster update Cluster "+root,
+	records := a.await(root, "",
+		"done clm CreateCluster create Cluster "+root, "done clm UpdateCluster update Cluster "+root,
 		"done platform CreatePolicy create Policy "+root, "done platform DeletePolicy remove Policy "+root,
 		"done platform CreateAttachment create Attachment "+root, "denied platform DeleteCluster Cluster access-denied "+ann,
 		"denied platform ListAudit Account access-denied "+ann, "done platform CreatePolicy create Policy operator")

@@ -87,7 +87,7 @@ func mayImport(from, to string) bool {
 	case slices.Contains(tools, f), f == "local":
 		return base || tool
 	case f == "front":
-		return base || tool || to == "access" || to == "access/policy" || strings.HasPrefix(to, from+"/")
+		return base || tool || to == "access" || to == "access/policy" || to == "access/audit" || strings.HasPrefix(to, from+"/")
 	case slices.Contains(services, f):
 		return base || tool
 	case f == "cli":
@@ -130,6 +130,7 @@ func TestMayImportFollowsTheDesign(t *testing.T) {
 		{"store", "maestro", false},
 		{"maestro", "agent", false},
 		{"front/rosa", "access", true},
+		{"front/rosa", "access/audit", true},
 		{"front/rosa", "maestro", false},
 		{"front/rosa", "front/arm", false},
 		{"local", "store", true},
