@@ -42,7 +42,7 @@ func TestAManagementClusterOfUnknownUsageIsNotDeleted(t *testing.T) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}))
 	defer down.Close()
-	clm, err := clmclient.New(clmclient.Options{Endpoint: down.URL})
+	clm, err := clmclient.New(clmclient.Options{Endpoint: down.URL, Budget: time.Nanosecond})
 	if err != nil {
 		t.Fatal(err)
 	}
