@@ -56,8 +56,8 @@ its resources. With --all, an operator lists those of every account.`,
 	flags.BoolVar(&isAll, "all", false, "the records of all accounts, for operators")
 	flags.StringVar(&q.Account, "account", "", "with --all: only this account's")
 	flags.DurationVar(&since, "since", 0, "only records of this last time, such as 1h")
-	flags.StringVar(&from, "from", "", "only records of this time or later, such as 2026-11-23T10:00:00Z")
-	flags.StringVar(&to, "to", "", "only records before this time")
+	flags.StringVar(&from, "since-time", "", "only records of this time or later, such as 2026-11-23T10:00:00Z")
+	flags.StringVar(&to, "until", "", "only records before this time")
 	flags.StringVar(&q.Principal, "principal", "", "only this principal's")
 	flags.StringVar(&q.Action, "action", "", "only this action, such as DeleteCluster")
 	flags.StringVar(&q.Outcome, "outcome", "", "done or denied")
@@ -69,10 +69,10 @@ its resources. With --all, an operator lists those of every account.`,
 	o := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		q.Scope = scopeOf(isAll)
-		if q.From, err = parseTime("--from", from); err != nil {
+		if q.From, err = parseTime("--since-time", from); err != nil {
 			return err
 		}
-		if q.To, err = parseTime("--to", to); err != nil {
+		if q.To, err = parseTime("--until", to); err != nil {
 			return err
 		}
 		if since > 0 {
