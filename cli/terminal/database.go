@@ -3,15 +3,14 @@ package terminal
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"net/url"
 	"os"
 	"regexp"
-	"slices"
 	"strings"
 
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
+
+	"atoll.dev/internal/pgsession"
 )
 
 // Database is the address of a PostgreSQL database, which a command takes from one of two flags:
@@ -77,23 +76,8 @@ var passwordKey = regexp.MustCompile(`(?i)(^|[\s'])(ssl)?password\s*=`)
 
 // hasPassword reports whether the address of a database has a password, in a form that people know or
 // in one that only the database driver understands.
-func hasPassword(address string) bool { return showsPassword(address) || givesPassword(address) }
-
-// parameters are the parameters of a connection that the database driver knows, without the passwords.
-var parameters = []string{"host", "port", "dbname", "user", "passfile", "connect_timeout", "ssl", "sslmode", "sslkey",
-	"sslcert", "sslcertmode", "sslrootcert", "sslnegotiation", "sslsni", "krbspn", "krbsrvname", "target_session_attrs",
-	"service", "servicefile", "min_protocol_version", "max_protocol_version", "channel_binding", "require_auth"}
-
-// givesPassword reports whether the database driver accepts an address only when passwords are allowed in
-// it. A password of the environment or of a file does not count.
-func givesPassword(address string) bool {
-	config, err := pgconn.ParseConfig(address)
-	if err != nil {
-		return false
-	}
-	allowed := slices.AppendSeq(slices.Clone(parameters), maps.Keys(config.RuntimeParams))
-	_, err = pgconn.ParseConfigWithOptions(address, pgconn.ParseConfigOptions{ConnStringAllowedKeys: allowed})
-	return err != nil
+func hasPassword(address string) bool {
+	return showsPassword(address) || pgsession.HasPassword(address)
 }
 
 // showsPassword reports whether an address shows a password. It does not parse the address strictly: the
