@@ -51,7 +51,7 @@ same plan.`,
 
 func printPreview(w io.Writer, p rollout.Preview) {
 	for i, step := range p.Steps {
-		fmt.Fprintf(w, "%d. sector %s, %s: %d regions, %d management clusters", i+1, step.Sector, step.Name, step.Regions,
+		fmt.Fprintf(w, "%d. sector %s, %s (regions: %d, management clusters: %d)", i+1, step.Sector, step.Name, step.Regions,
 			step.Clusters)
 		if !step.Begin.IsZero() {
 			fmt.Fprintf(w, "; %s to %s", step.Begin.UTC().Format("2006-01-02 15:04"),
@@ -70,12 +70,12 @@ func printPreview(w io.Writer, p rollout.Preview) {
 		}
 	}
 	if len(p.Unchanged) > 0 {
-		fmt.Fprintf(w, "%d of them have the values already\n", len(p.Unchanged))
+		fmt.Fprintf(w, "have the values already: %d\n", len(p.Unchanged))
 	}
-	fmt.Fprintf(w, "%d regions, %d management clusters; expected %s, longest %s", p.Regions, p.Clusters,
-		time.Duration(p.Expected), time.Duration(p.Longest))
+	fmt.Fprintf(w, "regions: %d, management clusters: %d; expected %s, longest %s", p.Regions, p.Clusters,
+		time.Duration(p.Expected).Round(time.Minute), time.Duration(p.Longest).Round(time.Minute))
 	if p.Approvals > 0 {
-		fmt.Fprintf(w, ", and the time until %d approvals", p.Approvals)
+		fmt.Fprintf(w, ", besides the time until approvals: %d", p.Approvals)
 	}
 	fmt.Fprintln(w)
 	if p.Frozen {
