@@ -31,4 +31,7 @@ if [[ " $archs " == *" $machine "* ]]; then
 	cp --reflink=auto bin/atoll-kube "$programs/linux-$machine/atoll-kube"
 fi
 "$go" build -C deploy/image -trimpath -buildvcs=false -o ../../bin/static/image .
-exec bin/static/image -programs "$programs" -out bin/image -version "$version" -revision "$revision"
+bin/static/image -programs "$programs" -out bin/image -version "$version" -revision "$revision"
+if [[ $archs == "$machine" ]]; then # the test reads the layouts back, and runs the program that they have
+	ATOLL_IMAGE=$PWD/bin/image ATOLL_IMAGE_VERSION=$version "$go" test -C deploy/image -tags realimage -count=1 -run Real .
+fi

@@ -224,17 +224,6 @@ func tree(t *testing.T, dir string) map[string]string {
 	return files
 }
 
-// ATOLL_IMAGE names the directory that `make image` wrote, and ATOLL_IMAGE_VERSION its version.
-func TestTheRealImageIsAsTheStandIn(t *testing.T) {
-	out := os.Getenv("ATOLL_IMAGE")
-	if out == "" {
-		t.Skip("needs ATOLL_IMAGE: the directory that `make image` wrote")
-	}
-	machine := "linux/" + runtime.GOARCH
-	checkLayouts(t, out, map[string][]string{"atoll": {machine}, "atoll-hosting": {machine}},
-		[]string{"--version"}, "atoll version "+os.Getenv("ATOLL_IMAGE_VERSION")+"\n")
-}
-
 func TestTheImageTrustsMozillasAuthorities(t *testing.T) {
 	count := 0
 	for rest := rootCertificates(); ; count++ {
