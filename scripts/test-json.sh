@@ -16,7 +16,8 @@
 # run it once more for the race detector's build. No test needs the linker's
 # debugging information.
 set -uo pipefail
-first=(./test/e2e ./maestro ./agent ./test/hosted ./cli ./store ./clm ./test/faults ./front/rosa ./bus ./test/lifecycle ./hosting ./sentinel ./test/rebuild)
+first=(./test/e2e ./maestro ./agent ./test/hosted ./cli ./store ./clm ./test/faults ./front/rosa ./bus
+	./test/lifecycle ./hosting ./sentinel ./test/rebuild)
 
 out=$(mktemp -d)
 # A run that is interrupted takes them with it, test programs and all: each is a group.
@@ -59,7 +60,8 @@ for p in "${first[@]}"; do
 	[[ -d $p ]] && packages+=("$p")
 done
 # A package that is named twice is tested once, where it is named first.
-go test -json -race -vet=off -ldflags=-w -count=1 -timeout 80m -p "$at_once" -parallel "$parallel" "$@" "${packages[@]}" ./... || failed=1
+go test -json -race -vet=off -ldflags=-w -count=1 -timeout 80m -p "$at_once" -parallel "$parallel" \
+	"$@" "${packages[@]}" ./... || failed=1
 wait $kube || failed=1
 cat "$out/kube"
 wait $interop || failed=1

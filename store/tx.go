@@ -290,8 +290,8 @@ func (tx *Tx) send(ctx context.Context, w write) (hit bool, err error) {
 	return hit, err
 }
 
-const recordSQL = `insert into history (at, action, kind, id, scope, version, generation, principal, account, request_id, note, token,
-		audit)
+const recordSQL = `insert into history (at, action, kind, id, scope, version, generation, principal, account, request_id,
+		note, token, audit)
 	values ($1, $2, $3, $4, $5, 0, 0, $6, $7, $8, $9::jsonb, $10, $11::text) returning pg_current_xact_id()`
 
 // Record adds a record to the history that is not a change of a document: a decision, a refusal, an operation. The

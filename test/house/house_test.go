@@ -87,7 +87,8 @@ func mayImport(from, to string) bool {
 	case slices.Contains(tools, f), f == "local":
 		return base || tool
 	case f == "front":
-		return base || tool || to == "access" || to == "access/policy" || to == "access/audit" || strings.HasPrefix(to, from+"/")
+		return base || tool || to == "access" || to == "access/policy" || to == "access/audit" ||
+			strings.HasPrefix(to, from+"/")
 	case slices.Contains(services, f):
 		return base || tool
 	case f == "cli":
