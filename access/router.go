@@ -80,6 +80,8 @@ type Router struct {
 	mux        *rest.Mux
 	routes     []Route
 	public     map[string]bool // "METHOD path"
+
+	customerMux *rest.Mux // the routes of mux without those for operators
 }
 
 // NewRouter returns a Router without routes. It panics without an Identifier,
@@ -107,7 +109,7 @@ func NewRouter(o Options) *Router {
 		refusals: newRefusalLog(o.Log), denied: denied, bodies: newBodyMemory(o.Bodies), limiter: o.Limiter,
 		denials: o.Denials, byPattern: map[string]Route{},
 		signatures: o.Signatures, validity: o.Validity, used: newRecentSignatures(), classes: map[string]Class{},
-		mux: rest.NewMux(), public: map[string]bool{}}
+		mux: rest.NewMux(), customerMux: rest.NewMux(), public: map[string]bool{}}
 }
 
 // Handle registers a handler, with the escalations of its route's action. It panics
@@ -124,7 +126,7 @@ func (rt *Router) Handle(route Route, h rest.Handler, escalations ...Escalation)
 	if route.Audience == Public {
 		rt.public[route.pattern()] = true
 	}
-	rt.mux.Handle(route.pattern(), func(w http.ResponseWriter, r *http.Request) error {
+	decided := func(w http.ResponseWriter, r *http.Request) error {
 		caller, identified := FromContext(r.Context())
 		switch {
 		case identified:
@@ -146,7 +148,11 @@ func (rt *Router) Handle(route Route, h rest.Handler, escalations ...Escalation)
 			rt.deny(r, caller, e, nil) // the handler decided on a second action, or a service behind refused
 		}
 		return err
-	})
+	}
+	rt.mux.Handle(route.pattern(), decided)
+	if route.Audience != Operators {
+		rt.customerMux.Handle(route.pattern(), decided)
+	}
 }
 
 // authorize decides about the action of a route and its escalations. It returns the request with the
@@ -161,6 +167,9 @@ func (rt *Router) authorize(r *http.Request, caller Identity, route Route, escal
 	grant, e := decide(r.Context(), rt.policy, q)
 	for _, escalation := range escalations {
 		if e == nil && escalation.isRequested(r) {
+			if escalation.Audience == Operators && isForCustomers(r) {
+				return nil, Grant{}, errNotHere(escalation.Parameter)
+			}
 			q.Action, q.Audience = escalation.Action, escalation.Audience
 			if a, _ := policy.Lookup(string(q.Action)); a.On == policy.Account {
 				q.Resource = policy.Resource{Kind: a.On, ID: q.Resource.Account, Account: q.Resource.Account}
@@ -184,7 +193,7 @@ func (rt *Router) Routes() []Route { return rt.routes }
 func (rt *Router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if m, ok := messageOf(r); ok && rt.public[r.Method+" "+m.path] {
 		refuseBody(w, r) // no public route reads one
-		rt.mux.ServeHTTP(w, withoutClaims(r, nil))
+		rt.muxOf(r).ServeHTTP(w, withoutClaims(r, nil))
 		return
 	}
 	r, lease := rt.bodies.lease(w, r)
@@ -242,12 +251,12 @@ func (rt *Router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	caller.RequestID = rest.OperationID(r.Context())
 	ctx = context.WithValue(WithIdentity(r.Context(), caller), proofKey{}, proof)
-	rt.mux.ServeHTTP(w, withoutClaims(r, body).WithContext(ctx))
+	rt.muxOf(r).ServeHTTP(w, withoutClaims(r, body).WithContext(ctx))
 }
 
 // class returns the class of a request, also of one that no route matches.
 func (rt *Router) class(r *http.Request) Class {
-	if class, ok := rt.classes[rt.mux.Route(r)]; ok {
+	if class, ok := rt.classes[rt.muxOf(r).Route(r)]; ok {
 		return class
 	}
 	return classOf(Route{Method: r.Method})
@@ -260,7 +269,7 @@ func (rt *Router) matches(r *http.Request) bool {
 	if strings.HasSuffix(r.URL.Path, "/") && clean != "/" {
 		clean += "/"
 	}
-	return clean == r.URL.Path && rt.mux.Route(r) != ""
+	return clean == r.URL.Path && rt.muxOf(r).Route(r) != ""
 }
 
 func (rt *Router) refuse(w http.ResponseWriter, r *http.Request, caller Identity, e *rest.Error) {

@@ -23,7 +23,14 @@ const regionOperator = "arn:aws:iam::000000000000:user/admin"
 // account of its operators.
 func platformKeys(t testing.TB, home string) *access.KeyStore {
 	t.Helper()
-	s, err := store.Open(t.Context(), store.Options{DSN: pgtest.DSN(t), Kinds: access.StoreKinds()})
+	return platformKeysIn(t, home, pgtest.DSN(t))
+}
+
+// platformKeysIn returns platformKeys in a database.
+func platformKeysIn(t testing.TB, home, dsn string) *access.KeyStore {
+	t.Helper()
+	s, err := store.Open(t.Context(), store.Options{DSN: dsn, Kinds: access.StoreKinds(),
+		Migrations: access.Migrations()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,8 +3,10 @@ package services
 import (
 	"context"
 	"fmt"
+	"net"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
 	"atoll.dev/access"
@@ -21,6 +23,7 @@ import (
 // platformService is `atoll platform`.
 type platformService struct {
 	addr      string
+	operators string // address of their own listener
 	database  *terminal.Database
 	sealKey   string
 	region    string
@@ -42,8 +45,14 @@ func Platform() *cobra.Command {
 	cmd := serviceCommand("platform", "The Platform API, for customers and operators",
 		`Verifies AWS Signature Version 4 and translates the Platform API to
 the region's own services.`, f)
+	cmd.Example = `  atoll platform --region eu-1 --listen 0.0.0.0:8443 --operator-listen 10.0.9.5:8444 \
+    --dsn-file /etc/atoll/platform.dsn --seal-key /etc/atoll/seal.key --maestro-http https://maestro:8000 \
+    --maestro-grpc maestro:8090 --clm https://clm:8000 --identity /var/lib/atoll/platform \
+    --pki https://pki:8443 --ca /etc/atoll/ca.pem`
 	addIdentityFlags(cmd, &f.identity)
 	cmd.Flags().StringVar(&f.addr, "listen", "127.0.0.1:8443", "address of the API")
+	cmd.Flags().StringVar(&f.operators, "operator-listen", "",
+		"a second address, with all routes; --listen has no routes of operators then")
 	cmd.Flags().StringVar(&f.region, "region", "", "the region's name, as signatures must name it")
 	f.database = terminal.AddDatabaseFlags(cmd, "dsn", "PostgreSQL database of the Platform API alone")
 	cmd.Flags().StringVar(&f.sealKey, "seal-key", "", "file of the key that seals secrets at rest; made on first use")
@@ -92,6 +101,12 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 	l, err := listen(f.addr)
 	if err != nil {
 		return err
+	}
+	var operatorListener net.Listener
+	if f.operators != "" {
+		if operatorListener, err = listen(f.operators); err != nil {
+			return err
+		}
 	}
 	identity, err := s.openIdentity(p, pki.ServiceName("platform"))
 	if err != nil {
@@ -171,9 +186,22 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 		Audit: chain, Denials: denials, Placement: rosa.Placement(f.placement), Ops: s.Ops, Log: s.Log,
 		Metrics: s.Ops.Registry,
 	})
+	if f.operators != "" {
+		s.serve(p, operatorListener, "platform operators", identity.ServerTLS(pki.CertificateOptional),
+			rest.Server{Handler: handler, Limits: f.operatorLimits(s)})
+		handler = access.WithoutOperators(handler)
+	}
 	s.serve(p, l, "platform", identity.ServerTLS(pki.CertificateOptional),
 		rest.Server{Handler: handler, Limits: f.limits})
 	return p.wait()
+}
+
+// operatorLimits returns the limits of connections of the listener of operators: those of the other
+// listener, counted on their own.
+func (f *platformService) operatorLimits(s *System) rest.ConnLimits {
+	limits := f.limits
+	limits.Metrics = prometheus.WrapRegistererWithPrefix("operator_", s.Ops.Registry)
+	return limits
 }
 
 // limiter returns the limits of identified callers that the flags describe.

@@ -202,6 +202,51 @@ func TestOperatorRoutesRefuseCustomersI10(t *testing.T) {
 	}
 }
 
+// A listener of customers has no route for operators: it answers an operator there as it answers him
+// about a path that no route has, and has all other routes. A parameter that makes a request an action
+// of operators is refused, too.
+func TestTheListenerOfCustomersHasNoOperatorRoutesI10(t *testing.T) {
+	whole := New(Options{
+		Maestro: unreachable(t), Identifier: operatorIdentity{}, Policy: allowAll{}, Ops: rest.NewOps(), Log: quiet,
+	})
+	customers := access.WithoutOperators(whole)
+	isMissing := func(h http.Handler, method, path string) bool {
+		w := call(t, h, method, path, "{}")
+		return w.Code == http.StatusNotFound && codeIn(t, w) == "not-found"
+	}
+	operators := 0
+	for _, r := range routesOf() {
+		path := strings.NewReplacer("{id}", "a", "{cid}", "b", "{arn}", "c").Replace(r.Path)
+		if isMissing(whole, r.Method, path) {
+			t.Errorf("%s %s is missing on the listener of operators", r.Method, path)
+		}
+		if got := isMissing(customers, r.Method, path); got != (r.Audience == access.Operators) {
+			t.Errorf("%s %s, for audience %d, is missing on the listener of customers: %t", r.Method, path, r.Audience, got)
+		}
+		if r.Audience == access.Operators {
+			operators++
+			for _, method := range []string{"OPTIONS", "PATCH", "POST", "PUT"} { // 405 would show the route
+				if !isMissing(customers, method, path) {
+					t.Errorf("%s %s shows the route", method, path)
+				}
+			}
+		}
+		escalated := escalations[r.Action]
+		if isAdministered(r.Path) {
+			escalated = append(escalated, administer)
+		}
+		for _, e := range escalated {
+			path := path + "?reason=test&" + e.Parameter + "=true"
+			if isMissing(whole, r.Method, path) || !isMissing(customers, r.Method, path) {
+				t.Errorf("%s %s: the listener of customers takes an operator's parameter", r.Method, path)
+			}
+		}
+	}
+	if operators < 20 {
+		t.Errorf("only %d routes for operators", operators)
+	}
+}
+
 // operatorIdentity identifies every sender as the operator.
 type operatorIdentity struct{}
 

@@ -1,0 +1,93 @@
+package cli
+
+import (
+	"crypto/tls"
+	"encoding/json"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"atoll.dev/cli/services"
+	"atoll.dev/client"
+	"atoll.dev/internal/pgtest"
+	"atoll.dev/pki"
+	"atoll.dev/test/testsite"
+)
+
+// atoll platform --operator-listen serves the routes of operators on the second address only, and to the
+// operator everything else on both.
+func TestThePlatformAPIHasAListenerForOperatorsI10(t *testing.T) {
+	home, dsn := t.TempDir(), pgtest.DSN(t)
+	pair, secret, err := platformKeysIn(t, home, dsn).Create(t.Context(), "000000000000", regionOperator)
+	if err != nil {
+		t.Fatal(err)
+	}
+	site := testsite.New(t)
+	certificate, key := site.CertificatePEM(pki.ServiceName("platform"))
+	for name, content := range map[string][]byte{"identity.pem": append(key, certificate...), "ca.pem": site.CA.CertPEM(),
+		"dsn": []byte(dsn)} {
+		if err := os.WriteFile(filepath.Join(home, name), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const nobody = "127.0.0.1:1" // no request here needs the other services
+	listen, operatorListen := testsite.FreeAddress(t), testsite.FreeAddress(t)
+	cmd := services.Platform()
+	cmd.SetArgs([]string{"--region", "test-1", "--listen", listen, "--operator-listen", operatorListen, "--log-level",
+		"error", "--dsn-file", filepath.Join(home, "dsn"), "--seal-key", filepath.Join(home, "seal.key"),
+		"--identity", home, "--ca", filepath.Join(home, "ca.pem"), "--pki", "https://" + nobody, "--maestro-http",
+		"https://" + nobody, "--maestro-grpc", nobody})
+	testsite.Run(t, "the Platform API", cmd.ExecuteContext)
+
+	transport := &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: site.CA.Pool(),
+		ServerName: "platform"}}
+	defer transport.CloseIdleConnections()
+	ask := func(address, path string) (status int, code string, err error) {
+		r, err := http.NewRequestWithContext(t.Context(), "GET", "https://"+address+"/api/v0"+path, nil)
+		if err != nil {
+			return 0, "", err
+		}
+		creds := client.Credentials{AccessKeyID: pair.AccessKeyID, SecretAccessKey: secret, Region: "test-1"}
+		if err := client.Sign(r, nil, creds, time.Now()); err != nil {
+			return 0, "", err
+		}
+		w, err := transport.RoundTrip(r)
+		if err != nil {
+			return 0, "", err
+		}
+		defer w.Body.Close()
+		var answer struct{ Code string }
+		err = json.NewDecoder(w.Body).Decode(&answer)
+		return w.StatusCode, answer.Code, err
+	}
+	for _, tc := range []struct {
+		address, path string
+		status        int
+		code          string
+	}{
+		{listen, "/whoami", http.StatusOK, ""},
+		{operatorListen, "/whoami", http.StatusOK, ""},
+		{operatorListen, "/accounts", http.StatusOK, ""},
+		{listen, "/accounts", http.StatusNotFound, "not-found"},
+		{operatorListen, "/authz/policies", http.StatusOK, ""},
+		{listen, "/authz/policies", http.StatusOK, ""},
+		{operatorListen, "/authz/policies?accountId=000000000000", http.StatusOK, ""},
+		{listen, "/authz/policies?accountId=000000000000", http.StatusNotFound, "not-found"},
+	} {
+		var status int
+		var code string
+		testsite.Eventually(t, "an answer of the Platform API", func() error { // it starts, and reads keys and policies
+			var err error
+			if status, code, err = ask(tc.address, tc.path); err == nil && status == http.StatusServiceUnavailable {
+				err = http.ErrServerClosed
+			}
+			return err
+		})
+		if status != tc.status || code != tc.code {
+			t.Errorf("%s of %s: %d %s, want %d %s", tc.path, map[string]string{listen: "--listen",
+				operatorListen: "--operator-listen"}[tc.address], status, code, tc.status, tc.code)
+		}
+	}
+}
