@@ -2,7 +2,9 @@ package interop
 
 import (
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -38,6 +40,41 @@ func TestEmptyListsOfAddressesPermitNobody(t *testing.T) {
 		}
 		if policies == 0 {
 			t.Errorf("%s: no policy", c.name)
+		}
+	}
+}
+
+// Customers' addresses reach customers' listener only, and operators' addresses theirs. Without addresses of operators
+// nobody reaches it.
+func TestTheListenerOfOperatorsHasItsOwnNetworkPolicy(t *testing.T) {
+	reach := func(values string) map[string]string { // the port that each list of addresses reaches
+		ports := map[string]string{}
+		for _, o := range (chartCase{"", regionalChart, values}).render(t) {
+			if o.GetKind() != "NetworkPolicy" || !strings.HasPrefix(o.GetName(), "atoll-platform") {
+				continue
+			}
+			rules, _, _ := unstructured.NestedSlice(o.Object, "spec", "ingress")
+			for _, rule := range rules {
+				ports[fmt.Sprint(rule.(map[string]any)["from"])] = fmt.Sprint(rule.(map[string]any)["ports"])
+			}
+		}
+		return ports
+	}
+	customers := "[map[ipBlock:map[cidr:10.4.0.0/16]]]"
+	operators := "[map[ipBlock:map[cidr:10.3.0.0/16]]]"
+	for _, tc := range []struct {
+		values string
+		want   map[string]string
+	}{
+		{"platform: {operators: {enabled: true}}, networkPolicy: {customers: [10.4.0.0/16], operators: [10.3.0.0/16]}",
+			map[string]string{customers: "[map[port:https]]", operators: "[map[port:8444]]"}},
+		{"platform: {operators: {enabled: true}}, networkPolicy: {customers: [10.4.0.0/16]}",
+			map[string]string{customers: "[map[port:https]]"}},
+		{"networkPolicy: {customers: [10.4.0.0/16], operators: [10.3.0.0/16]}",
+			map[string]string{customers: "[map[port:https]]"}},
+	} {
+		if got := reach("{region: r1, " + tc.values + "}"); !maps.Equal(got, tc.want) {
+			t.Errorf("%s: %v, want %v", tc.values, got, tc.want)
 		}
 	}
 }

@@ -126,6 +126,7 @@ func TestChartsRefuseBadValues(t *testing.T) {
 		{regionalChart, "region: r1\ndatabase: {port: 70000}", "database.port"},
 		{regionalChart, "region: r1\nnetworkPolicy: {customers: [everybody]}", "networkPolicy.customers.0"},
 		{regionalChart, "region: r1\nplatform: {resources: {limits: {memory: much}}}", "platform.resources.limits.memory"},
+		{regionalChart, "region: r1\nnetworkPolicy: {operators: [us]}", "networkPolicy.operators.0"},
 		{regionalChart, "region: r1\nglobal: {services: {placementShownTo: nobody}}", "placementShownTo"},
 		{regionalChart, "{}", "region"},
 		// Without items, Kubernetes permits everybody and every port.
@@ -357,9 +358,10 @@ clm:
 sentinel: {enabled: true, replicas: 3}
 maestro: {autoscaling: {enabled: true, maxReplicas: 9}, extraArgs: [--broker-connections=4]}
 adapter: {autoscaling: {enabled: true}, configMaps: [mine, other], baseDomain: hosted.example}
-platform: {autoscaling: {enabled: true}, placementShownTo: customers, service: {type: LoadBalancer}}
+platform: {autoscaling: {enabled: true}, placementShownTo: customers, service: {type: LoadBalancer},
+  operators: {enabled: true, service: {type: LoadBalancer, annotations: {a: b}}}}
 metrics: {enabled: true, labels: {release: prometheus}}
-networkPolicy: {extraEgress: [{to: [{ipBlock: {cidr: 10.9.0.0/16}}], ports: [{port: 4318}]}]}
+networkPolicy: {operators: [10.3.0.0/16], extraEgress: [{to: [{ipBlock: {cidr: 10.9.0.0/16}}], ports: [{port: 4318}]}]}
 `
 
 const everyManagementOption = `
