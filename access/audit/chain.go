@@ -12,8 +12,8 @@ import (
 	"atoll.dev/store"
 )
 
-// chainTables are the tables of the chain in the platform database. What a search selects by is computed from the text
-// that the hash covers, so that it cannot differ from it.
+// chainTables are the tables of the chain in the platform database. The database computes the columns that a search
+// selects by from content, the text that the hash covers; so a column cannot differ from that text.
 const chainTables = `
 create table audit_head (
 	one           boolean primary key default true check (one),
@@ -46,8 +46,8 @@ create table audit_cursor (
 	cursor  text not null
 );`
 
-// Chain is the audit of a region, in the platform database. Several processes may append: each holds the row of the
-// head while it does, so that there is one chain.
+// Chain is the audit of a region, in the platform database. Several processes may append to it: each locks the row of
+// the head for its transaction, so that each record follows the one before it.
 type Chain struct{ store *store.Store }
 
 // OpenChain makes the tables of the chain in the database of s. The caller closes s.
@@ -74,7 +74,8 @@ func lockHead(ctx context.Context, tx *store.Tx) (h head, err error) {
 	return h, nil
 }
 
-// append adds records to the chain, except those that it has already, and moves the head. It returns how many it added.
+// append adds records to the chain, except those whose service and key the chain has already, and moves the head. It
+// returns the number of added records.
 func (h *head) append(ctx context.Context, tx *store.Tx, records []Record) (int, error) {
 	keys, services := make([]string, len(records)), make([]string, len(records))
 	for i, r := range records {
@@ -85,21 +86,21 @@ func (h *head) append(ctx context.Context, tx *store.Tx, records []Record) (int,
 	if err != nil {
 		return 0, err
 	}
-	has := map[string]bool{}
+	isInChain := map[string]bool{}
 	known, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
 		return 0, err
 	}
 	for _, key := range known {
-		has[key] = true
+		isInChain[key] = true
 	}
 	var seqs []int64
 	var previous, hashes, contents []string
 	for _, r := range records {
-		if name := r.Service + " " + r.Key; has[name] {
+		if name := r.Service + " " + r.Key; isInChain[name] {
 			continue
 		} else {
-			has[name] = true
+			isInChain[name] = true
 		}
 		content, err := json.Marshal(r)
 		if err != nil {
@@ -123,8 +124,9 @@ func (h *head) append(ctx context.Context, tx *store.Tx, records []Record) (int,
 	return len(seqs), err
 }
 
-// appendDirectly adds records of this process. It is idempotent.
-func (c *Chain) appendDirectly(ctx context.Context, records []Record) error {
+// appendRecords adds records that no cursor covers: those of this process. A second call with the same keys adds
+// nothing.
+func (c *Chain) appendRecords(ctx context.Context, records []Record) error {
 	err := c.store.Tx(ctx, func(tx *store.Tx) error {
 		h, err := lockHead(ctx, tx)
 		if err == nil {
@@ -138,7 +140,7 @@ func (c *Chain) appendDirectly(ctx context.Context, records []Record) error {
 	return nil
 }
 
-// cursor returns up to where the records of a service were gathered; "" is the beginning.
+// cursor returns the place in a service's records up to which the chain has them; "" is the beginning.
 func (c *Chain) cursor(ctx context.Context, service string) (cursor string, err error) {
 	err = c.store.Read(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		return conn.QueryRow(ctx, `select coalesce((select cursor from audit_cursor where service = $1), '')`,
@@ -147,11 +149,11 @@ func (c *Chain) cursor(ctx context.Context, service string) (cursor string, err 
 	return cursor, err
 }
 
-// errMoved: another replica has moved the cursor.
-var errMoved = errors.New("another replica gathered these records")
+// errCursorMoved is the error of gather when another replica has gathered the same records first.
+var errCursorMoved = errors.New("another replica gathered these records")
 
-// gather adds the records between two cursors of a service and moves its cursor, in one transaction. The error is
-// errMoved when the cursor is not from any more; then nothing was added.
+// gather adds the records between two cursors of a service and moves the service's cursor, in one transaction. If the
+// stored cursor is not from any more, gather changes nothing and returns errCursorMoved.
 func (c *Chain) gather(ctx context.Context, service, from, to string, records []Record) (added int, err error) {
 	err = c.store.Tx(ctx, func(tx *store.Tx) error {
 		h, err := lockHead(ctx, tx)
@@ -164,7 +166,7 @@ func (c *Chain) gather(ctx context.Context, service, from, to string, records []
 			return err
 		}
 		if at != from {
-			return errMoved
+			return errCursorMoved
 		}
 		if added, err = h.append(ctx, tx, records); err != nil {
 			return err
@@ -179,9 +181,9 @@ func (c *Chain) gather(ctx context.Context, service, from, to string, records []
 // trimBatch is the largest number of records that one trim deletes.
 const trimBatch = 50_000
 
-// trim deletes the oldest records, those from before a time, at most trimBatch. It first appends a
-// record that names the last one that it deletes, by which Verify knows where the chain begins. It
-// returns how many it deleted.
+// trim deletes the oldest records up to the first one that is not before the given time, at most trimBatch. In the same
+// transaction it appends a record that names the last deleted record: so Verify knows where the chain begins. It
+// returns the number of deleted records.
 func (c *Chain) trim(ctx context.Context, before time.Time) (deleted int64, err error) {
 	err = c.store.Tx(ctx, func(tx *store.Tx) error {
 		h, err := lockHead(ctx, tx)

@@ -125,7 +125,7 @@ func filled(t *testing.T) (*Chain, *pgx.Conn) {
 			Key: fmt.Sprint(i), Outcome: Done})
 	}
 	for range 2 { // the second time they are known
-		if err := chain.appendDirectly(t.Context(), records); err != nil {
+		if err := chain.appendRecords(t.Context(), records); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -16,53 +16,58 @@ import (
 	"atoll.dev/internal/pause"
 )
 
-// Limits of denials, so that nobody fills the disk by requests that are refused. A denial over them is counted, and a
-// record each minute has the count.
+// Limits of records, so that refused requests cannot fill the disk. A refused request over a limit gets no record of its
+// own: Denials counts it, and once in sumPeriod appends one record with the count.
 const (
-	// An account, and all senders without a proven identity together, have accountBurst records at once, and then one
-	// every accountEvery.
+	// Each account has accountBurst records at once, and then one record every accountEvery. All senders without a proven
+	// identity share one such limit.
 	accountBurst = 60
 	accountEvery = 10 * time.Second
-	// The region has regionBurst, and then one a second.
+	// The region has regionBurst records at once, and then one record every regionEvery.
 	regionBurst = 600
 	regionEvery = time.Second
-	// sumPeriod is how often the counts are written; maxSums bounds the records of one time. What does not fit is
-	// counted together, without account.
+	// maxAccounts bounds the accounts whose limits are in memory.
+	maxAccounts = 10_000
+	// sumPeriod is the time between two records with counts. There are at most maxSums counts: each is of one account and
+	// one error code, and the last one is of all others together.
 	sumPeriod = time.Minute
 	maxSums   = 20
-	// maxPending bounds the records that wait for the database.
-	maxPending  = 1000
-	maxAccounts = 10_000 // with a limit of their own
-	lastFlush   = 2 * time.Second
+	// maxPending bounds the records in memory that the database does not have yet.
+	maxPending = 1000
+	// lastFlush bounds the last write to the database, after the end of Run's context.
+	lastFlush = 2 * time.Second
+	// maxPolicies bounds the policy ids of a record.
+	maxPolicies = 20
 )
 
-// Denials appends refused requests to the chain, soon after they were refused: a request does not wait for it, and a
-// killed process loses those that it has not written yet. Several goroutines may use it.
+// Denials appends a record of each refused request to the chain. Record only queues the record in memory; Run writes
+// it to the database. A process that is killed loses the records that Run has not written. Several goroutines may use
+// it.
 type Denials struct {
 	chain *Chain
 	log   *slog.Logger
-	woken chan struct{}
+	woken chan struct{} // has a value when Run must write
 
-	mu      sync.Mutex
-	region  *rate.Limiter
-	of      map[string]*rate.Limiter // by account; "" for senders without a proven identity
-	pending []Record
-	sums    map[sum]*Record
+	mu       sync.Mutex
+	region   *rate.Limiter
+	accounts map[string]*rate.Limiter // by account; "" for senders without a proven identity
+	pending  []Record
+	sums     map[sumKey]*Record
 }
 
-// sum is what denials over the limits are counted by.
-type sum struct{ account, code string }
+// sumKey identifies a count of refused requests. The zero key is that of all requests that have no count of their own.
+type sumKey struct{ account, code string }
 
 var _ access.Denials = (*Denials)(nil)
 
-// NewDenials returns Denials that append to a chain. Run must run.
+// NewDenials returns Denials that append to a chain. The caller must call Run: nothing is written before.
 func NewDenials(chain *Chain, log *slog.Logger) *Denials {
 	return &Denials{chain: chain, log: log, woken: make(chan struct{}, 1),
-		region: rate.NewLimiter(rate.Every(regionEvery), regionBurst), of: map[string]*rate.Limiter{},
-		sums: map[sum]*Record{}}
+		region: rate.NewLimiter(rate.Every(regionEvery), regionBurst), accounts: map[string]*rate.Limiter{},
+		sums: map[sumKey]*Record{}}
 }
 
-// Record implements access.Denials.
+// Record implements access.Denials: it queues a record of the refused request, or counts it when it is over a limit.
 func (d *Denials) Record(denial access.Denial) {
 	who := denial.Caller
 	proof, credential := who.ProvedBy()
@@ -78,38 +83,36 @@ func (d *Denials) Record(denial access.Denial) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.isWithinLimits(r.Account) && len(d.pending) < maxPending {
+	if d.allowRecord(r.Account) && len(d.pending) < maxPending {
 		d.pending = append(d.pending, r)
-		select {
-		case d.woken <- struct{}{}:
-		default:
-		}
+		d.wakeRun()
 		return
 	}
 	d.count(r, 1)
 }
 
-// cutPolicies returns at most 20 ids.
-func cutPolicies(ids []string) []string { return ids[:min(len(ids), 20)] }
+// cutPolicies returns the first maxPolicies ids.
+func cutPolicies(ids []string) []string { return ids[:min(len(ids), maxPolicies)] }
 
-// isWithinLimits reports whether a denial of an account may have a record of its own.
-func (d *Denials) isWithinLimits(account string) bool {
-	limit := d.of[account]
+// allowRecord reports whether a refused request of an account may have a record of its own. If so, it takes one record
+// from the limits of the account and of the region. The caller holds mu.
+func (d *Denials) allowRecord(account string) bool {
+	limit := d.accounts[account]
 	if limit == nil {
-		if len(d.of) >= maxAccounts {
-			clear(d.of) // the limit of the region holds
+		if len(d.accounts) >= maxAccounts {
+			clear(d.accounts) // each account begins again with a full limit; the limit of the region still holds
 		}
 		limit = rate.NewLimiter(rate.Every(accountEvery), accountBurst)
-		d.of[account] = limit
+		d.accounts[account] = limit
 	}
 	return limit.Allow() && d.region.Allow()
 }
 
-// count adds n denials to the sums.
+// count adds n refused requests like r to the count of r's account and code. The caller holds mu.
 func (d *Denials) count(r Record, n int) {
-	key := sum{r.Account, r.Code}
+	key := sumKey{r.Account, r.Code}
 	if d.sums[key] == nil && len(d.sums) >= maxSums-1 {
-		key = sum{}
+		key = sumKey{}
 	}
 	if d.sums[key] == nil {
 		d.sums[key] = &Record{Time: r.Time, Service: r.Service, Key: r.Key, Outcome: Denied, Account: key.account,
@@ -118,8 +121,9 @@ func (d *Denials) count(r Record, n int) {
 	d.sums[key].Count += n
 }
 
-// Run writes the records until ctx ends, and returns its cause. While the database does not answer, it keeps up to
-// maxPending records and counts the others.
+// Run writes queued records to the chain until ctx ends, and returns the cause of that end. After a failed write it
+// tries again with growing pauses; meanwhile it keeps at most maxPending records and counts the others. When ctx ends it
+// tries once more, for at most lastFlush; what that does not write is lost, and the log says so.
 func (d *Denials) Run(ctx context.Context) error {
 	tick := time.NewTicker(sumPeriod)
 	defer tick.Stop()
@@ -129,13 +133,13 @@ func (d *Denials) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastFlush)
 			defer cancel()
-			d.closeSums()
+			d.queueSums()
 			if err := d.flush(last); err != nil {
 				d.log.Warn("audit records of refused requests are lost", "error", err)
 			}
 			return context.Cause(ctx)
 		case <-tick.C:
-			d.closeSums()
+			d.queueSums()
 		case <-d.woken:
 		}
 		if err := d.flush(ctx); err != nil && ctx.Err() == nil {
@@ -144,22 +148,23 @@ func (d *Denials) Run(ctx context.Context) error {
 			}
 			backoff = min(max(2*backoff, 100*time.Millisecond), maxBackoff)
 			pause.For(ctx, backoff)
-			d.wake()
+			d.wakeRun()
 			continue
 		}
 		backoff = 0
 	}
 }
 
-func (d *Denials) wake() {
+// wakeRun makes Run write the queued records now.
+func (d *Denials) wakeRun() {
 	select {
 	case d.woken <- struct{}{}:
 	default:
 	}
 }
 
-// closeSums makes records of the sums.
-func (d *Denials) closeSums() {
+// queueSums queues a record of each count, and begins to count from zero.
+func (d *Denials) queueSums() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, r := range d.sums {
@@ -168,7 +173,8 @@ func (d *Denials) closeSums() {
 	clear(d.sums)
 }
 
-// flush appends the pending records. After an error they are pending again.
+// flush appends the queued records to the chain. If it fails, it queues them again before newer ones, and counts those
+// that are more than maxPending.
 func (d *Denials) flush(ctx context.Context) error {
 	d.mu.Lock()
 	records := d.pending
@@ -178,7 +184,7 @@ func (d *Denials) flush(ctx context.Context) error {
 		return nil
 	}
 	slices.SortStableFunc(records, func(a, b Record) int { return cmp.Compare(a.Time, b.Time) })
-	err := d.chain.appendDirectly(ctx, records)
+	err := d.chain.appendRecords(ctx, records)
 	if err == nil {
 		return nil
 	}

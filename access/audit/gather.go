@@ -19,12 +19,20 @@ import (
 	"atoll.dev/store/auditfeed"
 )
 
-// Source is the feed of audit records of one service. ReadAudit waits for a record after the cursor, up to wait.
+// Source is the feed of audit records of one service. Several goroutines may use it.
 type Source interface {
+	// ReadAudit returns at most limit records after a cursor, the oldest first, and the cursor after the last of them:
+	//
+	//   - If there are such records, it returns them at once.
+	//   - If there are none, it waits for one, at most for wait, and then returns a page without items.
+	//   - If the service's database no longer has the cursor, because it was restored, the error is store.ErrGone or a
+	//     *remote.Error with status 410. A call with the cursor "" begins again with the oldest record.
+	//
+	// It changes nothing: the same call returns the same records again. The end of ctx ends the wait.
 	ReadAudit(ctx context.Context, after string, limit int, wait time.Duration) (audit.Page, error)
 }
 
-// Own is the Source of a database of this process.
+// Own is the Source of a service whose database this process has open.
 type Own struct{ Store *store.Store }
 
 // ReadAudit implements Source.
@@ -33,19 +41,19 @@ func (o Own) ReadAudit(ctx context.Context, after string, limit int, wait time.D
 }
 
 const (
-	gatherLimit = 500
-	gatherWait  = 15 * time.Second
+	gatherLimit = 500              // records of one page
+	gatherWait  = 15 * time.Second // for a new record
 	maxBackoff  = 15 * time.Second
-	tidyPeriod  = time.Hour
+	trimPeriod  = time.Hour // between two deletions of old records
 	// DefaultRetention is how long the chain keeps records.
 	DefaultRetention = 365 * 24 * time.Hour
 	// sourceRetention is how long the platform database keeps the records that were gathered from it.
 	sourceRetention = 90 * 24 * time.Hour
 )
 
-// Gatherer appends the audit records of the region's services to the chain. Each record comes into the chain once: the
-// cursor of a service moves in the transaction that appends, and a record that comes again, after a restore of the
-// service's database, has a key that the chain knows.
+// Gatherer appends the audit records of the region's services to the chain, each of them once: the transaction that
+// appends a service's records also moves the service's cursor. After a restore of a service's database the Gatherer reads
+// its records again; the chain recognizes those that it has by their keys.
 type Gatherer struct {
 	Chain     *Chain
 	Sources   map[string]Source // by service: clm, maestro, platform
@@ -56,7 +64,8 @@ type Gatherer struct {
 	gathered, failed *prometheus.CounterVec
 }
 
-// Run gathers until ctx ends, and returns its cause. It tries again after errors. Several replicas may run.
+// Run gathers records and deletes old ones until ctx ends, and returns the cause of that end. After an error it tries
+// again. Several replicas of a region may call Run at the same time.
 func (g *Gatherer) Run(ctx context.Context) error {
 	if g.Retention <= 0 {
 		g.Retention = DefaultRetention
@@ -76,17 +85,17 @@ func (g *Gatherer) Run(ctx context.Context) error {
 	for service, source := range g.Sources {
 		group.Go(func() error { return g.follow(ctx, service, source) })
 	}
-	group.Go(func() error { return g.keepTidy(ctx) })
+	group.Go(func() error { return g.trimPeriodically(ctx) })
 	return group.Wait()
 }
 
-// follow gathers from one service until ctx ends.
+// follow gathers the records of one service until ctx ends, and returns the cause of that end.
 func (g *Gatherer) follow(ctx context.Context, service string, source Source) error {
 	often := rate.Sometimes{Interval: time.Minute}
 	backoff := time.Duration(0)
 	g.failed.WithLabelValues(service)
 	for {
-		err := g.round(ctx, service, source)
+		err := g.gatherPage(ctx, service, source)
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
@@ -106,18 +115,19 @@ func (g *Gatherer) follow(ctx context.Context, service string, source Source) er
 	}
 }
 
-// round gathers the next records of a service, when there are some.
-func (g *Gatherer) round(ctx context.Context, service string, source Source) error {
+// gatherPage appends the next page of a service's records to the chain. Without new records it waits for gatherWait and
+// changes nothing.
+func (g *Gatherer) gatherPage(ctx context.Context, service string, source Source) error {
 	from, err := g.Chain.cursor(ctx, service)
 	if err != nil {
 		return err
 	}
 	page, err := source.ReadAudit(ctx, from, gatherLimit, gatherWait)
-	if isGone(err) && from != "" {
+	if isCursorGone(err) && from != "" {
 		g.Log.LogAttrs(ctx, slog.LevelWarn, "a database was restored, its audit records are read from the beginning",
 			slog.String("service", service))
 		_, err = g.Chain.gather(ctx, service, from, "", nil)
-		return notMoved(err)
+		return ignoreMoved(err)
 	}
 	if err != nil || len(page.Items) == 0 {
 		return err
@@ -130,26 +140,25 @@ func (g *Gatherer) round(ctx context.Context, service string, source Source) err
 	if err == nil {
 		g.gathered.WithLabelValues(service).Add(float64(added))
 	}
-	return notMoved(err)
+	return ignoreMoved(err)
 }
 
-// notMoved returns nil for errMoved: the records are in the chain.
-func notMoved(err error) error {
-	if errors.Is(err, errMoved) {
+// ignoreMoved returns nil for errCursorMoved, since the chain has the records, and any other error as it is.
+func ignoreMoved(err error) error {
+	if errors.Is(err, errCursorMoved) {
 		return nil
 	}
 	return err
 }
 
-// isGone reports whether a cursor is of another life of a service's database.
-func isGone(err error) bool {
+// isCursorGone reports whether a service refused a cursor because its database was restored.
+func isCursorGone(err error) bool {
 	e, ok := errors.AsType[*remote.Error](err)
 	return errors.Is(err, store.ErrGone) || ok && e.Status == http.StatusGone
 }
 
-// keepTidy deletes what is older than the retention, until ctx ends. To write one record for a day of deleted records,
-// it waits until they are a day older.
-func (g *Gatherer) keepTidy(ctx context.Context) error {
+// trimPeriodically deletes old records every trimPeriod until ctx ends, and returns the cause of that end.
+func (g *Gatherer) trimPeriodically(ctx context.Context) error {
 	tick := time.NewTimer(time.Minute)
 	defer tick.Stop()
 	for {
@@ -157,8 +166,8 @@ func (g *Gatherer) keepTidy(ctx context.Context) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case now := <-tick.C:
-			tick.Reset(tidyPeriod)
-			if err := g.tidy(ctx, now); err != nil && ctx.Err() == nil {
+			tick.Reset(trimPeriod)
+			if err := g.trim(ctx, now); err != nil && ctx.Err() == nil {
 				g.Log.LogAttrs(ctx, slog.LevelWarn, "old audit records were not deleted, the next round tries again",
 					slog.Any("error", err))
 			}
@@ -166,7 +175,10 @@ func (g *Gatherer) keepTidy(ctx context.Context) error {
 	}
 }
 
-func (g *Gatherer) tidy(ctx context.Context, now time.Time) error {
+// trim deletes the records that are older than the retentions: those that were gathered from the platform database
+// there, and those of the chain. Each deletion appends a record to the chain; so that there is one a day and not one an
+// hour, trim waits until the oldest record is a day older than the retention.
+func (g *Gatherer) trim(ctx context.Context, now time.Time) error {
 	_, err := g.Chain.store.TrimHistory(ctx, now.Add(-sourceRetention))
 	if err != nil {
 		return err

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Query selects records. Empty members select all.
+// Query selects records of the chain. An empty member selects all records.
 type Query struct {
 	// Account selects the records of an account: what its principals did, and what others did to its resources.
 	Account                    string
@@ -21,19 +21,21 @@ type Query struct {
 	Ascending                  bool // the oldest first, instead of the latest
 }
 
-// Page is a part of the chain.
+// Page has the selected records and both ends of the chain at the same moment.
 type Page struct {
 	Entries []Entry
 	Head    Anchor // the last record of the chain
 	Anchor  Anchor // the record before the first one that is kept
 }
 
+// conditions are the members of a Query except Account. Their parameters are those of List.
 const conditions = ` ($2 = '' or at >= $2) and ($3 = '' or at < $3) and ($4 = '' or principal = $4)
 	and ($5 = '' or action = $5) and ($6 = '' or outcome = $6) and ($7 = '' or kind = $7) and ($8 = '' or id = $8)
 	and seq > $9 and ($10::bigint = 0 or seq < $10)
 	and ($12 = '' or content::jsonb->>'requestId' = $12)`
 
-// listSQL returns the statement of List in an order. An account's records come from two indexes.
+// listSQL returns the statement of List in an order, asc or desc. It joins the records by the account of the principal
+// with those by the account of the resource, since each has its own index.
 func listSQL(order string) string {
 	part := func(condition string) string {
 		return `(select seq, previous, hash, content from audit_record where ` + condition + ` and ` + conditions +
@@ -48,7 +50,8 @@ func listSQL(order string) string {
 
 var ascendingSQL, descendingSQL = listSQL("asc"), listSQL("desc")
 
-// List returns records, from one snapshot.
+// List returns at most q.Limit of the records that q selects, the latest first unless q.Ascending, from one snapshot of
+// the database. Without such records it returns a page with the ends of the chain alone.
 func (c *Chain) List(ctx context.Context, q Query) (page Page, err error) {
 	sql := descendingSQL
 	if q.Ascending {

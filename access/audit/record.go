@@ -1,11 +1,11 @@
-// Package audit keeps the audit of a region: who changed what, and who was refused.
+// Package audit keeps the audit of a region: a record of each change and of each refused request.
 //
-// Each service stores an audit record in the transaction of a change. A Gatherer follows these
-// records, those of the lifecycle manager and of Maestro over the wire, and appends them to the Chain
-// in the platform database. Denials appends refused requests. Each record's hash covers the record and
-// the hash before it, so that Verify finds a removed, altered or moved record.
+// Each service stores an audit record in the transaction of a change. A Gatherer reads the records of the platform from
+// its database and those of the lifecycle manager and of Maestro from their APIs, and appends them to the Chain in the
+// platform database. Denials appends the records of refused requests. The hash of a record covers the record and the
+// hash of the record before it; so Verify finds a record that somebody removed, altered or moved.
 //
-// Package cli composes it, and front/rosa serves the Chain.
+// Package cli/services starts the Gatherer and Denials; front/rosa serves the Chain.
 package audit
 
 import (
@@ -28,10 +28,10 @@ const (
 // actionTrim is the action of the record that names the anchor of a chain whose oldest records were deleted.
 const actionTrim = "TrimAudit"
 
-// Record is the content of one audit record. Times have microseconds.
+// Record is the content of one audit record. Its JSON is the text that the hash covers.
 type Record struct {
 	Time      string   `json:"time"`    // RFC 3339 in UTC, always with six digits of a second, so that texts sort by time
-	Service   string   `json:"service"` // that committed it: clm, maestro, platform
+	Service   string   `json:"service"` // the service that committed the change: clm, maestro, platform
 	Key       string   `json:"key"`     // unique in the service
 	Outcome   string   `json:"outcome"`
 	Principal string   `json:"principal,omitempty"`
@@ -49,10 +49,10 @@ type Record struct {
 	Before    string   `json:"before,omitempty"` // SHA-256 of the content before the change
 	After     string   `json:"after,omitempty"`
 	Reason    string   `json:"reason,omitempty"`   // why the policy permitted it: policy, administrator, privileged
-	Policies  []string `json:"policies,omitempty"` // that decided
+	Policies  []string `json:"policies,omitempty"` // the policies that decided
 	Code      string   `json:"code,omitempty"`     // of a denial
 	Status    int      `json:"status,omitempty"`   // of the answer to a denial
-	Count     int      `json:"count,omitempty"`    // a sum of so many denials; 0: one request
+	Count     int      `json:"count,omitempty"`    // the number of refused requests that this record stands for; 0: one
 	RequestID string   `json:"requestId,omitempty"`
 	Source    string   `json:"sourceAddress,omitempty"`
 	UserAgent string   `json:"userAgent,omitempty"`
@@ -96,7 +96,7 @@ func timeText(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.0
 // recordOf returns the record of a change that a service has committed.
 func recordOf(service string, c audit.Change) Record {
 	var request audit.Request
-	_ = json.Unmarshal(c.Request, &request) // what a service stored without it has the zero Request
+	_ = json.Unmarshal(c.Request, &request) // a change without a request has the zero Request
 	return Record{Time: timeText(c.Time), Service: service, Key: c.Key, Outcome: Done, Principal: audit.Cut(c.Principal),
 		Account: audit.Cut(c.Account), Owner: audit.Cut(c.Owner), Operator: request.Operator, Proof: request.Proof,
 		ProofID: request.ProofID, Action: request.Action, Method: request.Method, Route: request.Route,
@@ -105,8 +105,9 @@ func recordOf(service string, c audit.Change) Record {
 		RequestID: audit.Cut(c.RequestID), Source: request.Source, UserAgent: request.UserAgent}
 }
 
-// ShownTo returns the entry as the principals of an account may read it. Of what an operator did to a resource of the
-// account they read what and when, and not who he is, from where he came and why he might.
+// ShownTo returns the entry as the principals of an account may read it. An entry of the account's own principals is
+// unchanged. An entry of an operator's change keeps the change and its time; ShownTo removes the operator's identity, his
+// address and the policies that permitted the change. Such an entry does not match its hash.
 func (e Entry) ShownTo(account string) (Entry, error) {
 	var r Record
 	if err := json.Unmarshal(e.Record, &r); err != nil {

@@ -6,14 +6,14 @@ import (
 	"fmt"
 )
 
-// Verified is a chain that Verify found whole.
+// Verified describes a chain in which Verify found no error.
 type Verified struct {
-	Records int64  // that were read
-	First   int64  // 0 without records
-	Head    Anchor // keep it elsewhere: a later Verify with it as Expect also finds a chain that was replaced
+	Records int64  // how many Verify read
+	First   int64  // Seq of the first record; 0 without records
+	Head    Anchor // the last record; a later Verify that gets it as expect also finds that somebody replaced the chain
 }
 
-// BrokenError is the first record that is not as it was appended.
+// BrokenError names the first record of a chain that somebody removed, altered or moved.
 type BrokenError struct {
 	Seq    int64
 	Reason string
@@ -21,9 +21,13 @@ type BrokenError struct {
 
 func (e *BrokenError) Error() string { return fmt.Sprintf("audit record %d: %s", e.Seq, e.Reason) }
 
-// Verify reads the chain from its first record and checks each hash. read returns the records after a place, the oldest
-// first, and none at the end. expect is the head of an earlier Verify, or zero. The error is a *BrokenError for the
-// first record that is missing, altered or in another place, or an error of read.
+// Verify reads the chain from its first record and checks each hash. read returns the records after a Seq, the oldest
+// first, and a page without records at the end. expect is the head of an earlier Verify, or zero.
+//
+//   - If all records are as they were appended, it returns the chain's length and ends.
+//   - If a record is missing, altered or in another place, the error is a *BrokenError with the first such record.
+//   - If the chain does not have the record expect, the error is a *BrokenError: somebody replaced the chain.
+//   - If read fails, it returns that error.
 func Verify(ctx context.Context, expect Anchor, read func(ctx context.Context, after int64) (Page, error)) (Verified,
 	error) {
 	page, err := read(ctx, 0)
@@ -34,14 +38,14 @@ func Verify(ctx context.Context, expect Anchor, read func(ctx context.Context, a
 	var v Verified
 	isAnchored, isExpected := begin.Seq == 0, expect.Seq == 0 || expect.Seq < begin.Seq || expect == begin
 	for len(page.Entries) > 0 {
-		if page.Anchor != begin { // old records were deleted meanwhile; a record that comes later says so
+		if page.Anchor != begin { // a trim ran meanwhile; its record comes later in the chain
 			begin, isAnchored = page.Anchor, false
 			if at.Seq < begin.Seq {
 				at = begin
 			}
 		}
 		for _, e := range page.Entries {
-			if err := check(at, e); err != nil {
+			if err := checkNext(at, e); err != nil {
 				return v, err
 			}
 			at = Anchor{Seq: e.Seq, Hash: e.Hash}
@@ -80,8 +84,8 @@ func Verify(ctx context.Context, expect Anchor, read func(ctx context.Context, a
 	return v, nil
 }
 
-// check returns why an entry does not follow another one.
-func check(after Anchor, e Entry) error {
+// checkNext returns a *BrokenError if the entry e does not follow the record after, or e's hash is wrong.
+func checkNext(after Anchor, e Entry) error {
 	switch {
 	case e.Seq != after.Seq+1:
 		return &BrokenError{after.Seq + 1, fmt.Sprintf("removed: %d follows %d", e.Seq, after.Seq)}
