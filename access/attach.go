@@ -93,7 +93,7 @@ func (d *Directory) Detach(ctx context.Context, account, id string) error {
 	_, err := d.inAccount(ctx, account, func(tx *store.Tx) (store.Document, error) {
 		doc, err := tx.GetForUpdate(ctx, KindAttachment, id)
 		if err == nil {
-			err = notFoundUnless(doc.Scope == account)
+			err = checkScope(doc, account)
 		}
 		if err != nil {
 			return doc, err
@@ -140,16 +140,17 @@ func countUse(ctx context.Context, tx *store.Tx, a attachmentSpec, account strin
 func (d *Directory) get(ctx context.Context, kind store.Kind, account, id string) (store.Document, error) {
 	doc, err := d.store.Get(ctx, kind, id)
 	if err == nil {
-		err = notFoundUnless(doc.Scope == account)
+		err = checkScope(doc, account)
 	}
 	return doc, err
 }
 
-func notFoundUnless(isOwn bool) error {
-	if isOwn {
-		return nil
+// checkScope returns store.ErrNotFound for a document of another account.
+func checkScope(doc store.Document, account string) error {
+	if doc.Scope != account {
+		return store.ErrNotFound
 	}
-	return store.ErrNotFound
+	return nil
 }
 
 // inAccount runs a write of a document in one transaction that holds the account: it cannot be
@@ -177,7 +178,7 @@ func (d *Directory) remove(ctx context.Context, kind store.Kind, account, id str
 	_, err := d.inAccount(ctx, account, func(tx *store.Tx) (store.Document, error) {
 		doc, err := tx.GetForUpdate(ctx, kind, id)
 		if err == nil {
-			err = notFoundUnless(doc.Scope == account)
+			err = checkScope(doc, account)
 		}
 		if err != nil {
 			return doc, err

@@ -255,7 +255,7 @@ func (d *Directory) DeleteAdmin(ctx context.Context, account, principal string) 
 	_, err := d.inAccount(ctx, account, func(tx *store.Tx) (store.Document, error) {
 		doc, err := tx.GetForUpdate(ctx, KindAdmin, principal)
 		if err == nil {
-			err = notFoundUnless(doc.Scope == account)
+			err = checkScope(doc, account)
 		}
 		if err == nil {
 			err = countAdmins(ctx, tx, account, -1)

@@ -136,7 +136,7 @@ func TestAPresignedGetCallerIdentityProvesItsCaller(t *testing.T) {
 	refusedBySTS := map[string]string{
 		"another secret":          presignSTS(t, host, testRegion, otherSecret, now),
 		"made for another region": presignSTS(t, host, "atoll-2", stsCreds, now),
-		"a changed signature":     good[:len(good)-1] + string("01"[btoi(good[len(good)-1] == '0')]),
+		"a changed signature":     good[:len(good)-1] + otherDigit(good[len(good)-1]),
 		"a changed date":          replace(now.Format(timeFormat), now.Add(-time.Second).Format(timeFormat)),
 	}
 	for name, presigned := range refusedBySTS {
@@ -188,11 +188,12 @@ func TestAPresignedGetCallerIdentityProvesItsCaller(t *testing.T) {
 	}
 }
 
-func btoi(b bool) int {
-	if b {
-		return 1
+// otherDigit returns a digit that is not c.
+func otherDigit(c byte) string {
+	if c == '0' {
+		return "1"
 	}
-	return 0
+	return "0"
 }
 
 // Whatever STS answers, nobody is identified but by a complete and consistent answer of STS itself.

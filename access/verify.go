@@ -124,7 +124,11 @@ func (v *Verifier) verify(r *http.Request) (c *claim, key Key, body []byte, err 
 		}
 		hash = hashOf(body)
 	}
-	if err := v.check(m, c, key, known, hash); err != nil {
+	err = v.check(m, c, key, hash) // also of an unknown key, so that it takes the same time
+	if !known {
+		err = unknownKey(c.keyID)
+	}
+	if err != nil {
 		return c, Key{}, nil, err
 	}
 	if err := keepConnection(r); err != nil {
@@ -195,13 +199,12 @@ func (v *Verifier) now() time.Time {
 	return time.Now()
 }
 
-// check refuses a signature that is not that of the request by the key.
-func (v *Verifier) check(m message, c *claim, key Key, known bool, payloadHash string) error {
-	right := matches(c, key.Secret, canonicalRequests(m, c, payloadHash))
+// check refuses a request that the key has not signed, a session token that is not the key's, and a key that is
+// disabled or has expired.
+func (v *Verifier) check(m message, c *claim, key Key, payloadHash string) error {
+	isRight := matches(c, key.Secret, canonicalRequests(m, c, payloadHash))
 	switch {
-	case !known:
-		return unknownKey(c.keyID)
-	case !right:
+	case !isRight:
 		if n, ok := c.missingHeader(m); ok {
 			return refuse(MissingHeader,
 				"SignedHeaders names %s, which the request does not have; send it, and see that no proxy removes it",

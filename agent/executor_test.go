@@ -142,26 +142,33 @@ func TestAnExecutorsRightsAreCheckedAgain(t *testing.T) {
 	if len(applies) != 1 || applied() {
 		t.Fatalf("%d applies, applied %v; want one that is denied", len(applies), applied())
 	}
-	step := func(d time.Duration, right bool, calls int, want bool) {
+	type outcome struct {
+		calls     int // all applies and authorizations so far
+		isApplied bool
+	}
+	step := func(d time.Duration, want outcome) {
 		t.Helper()
-		now, denied = now.Add(d), !right
+		now = now.Add(d)
 		run(c.step(evTick{}, now))
-		if len(applies) != calls || applied() != want {
-			t.Errorf("after %s: %d applies, applied %v; want %d, %v", d, len(applies), applied(), calls, want)
+		if got := (outcome{len(applies), applied()}); got != want {
+			t.Errorf("after %s: %+v, want %+v", d, got, want)
 		}
 	}
-	step(deniedRetry-time.Second, true, 1, false)
-	step(time.Second, true, 2, true)
+	denied = false
+	step(deniedRetry-time.Second, outcome{calls: 1})
+	step(time.Second, outcome{calls: 2, isApplied: true})
 	if c.objects[key] == nil || applies[1].onlyAuthorize {
-		t.Fatal("it was not applied")
+		t.Fatal("the agent did not apply the object")
 	}
-	step(allowedRecheck-time.Second, true, 2, true)
-	step(time.Second, true, 3, true)
+	step(allowedRecheck-time.Second, outcome{calls: 2, isApplied: true})
+	step(time.Second, outcome{calls: 3, isApplied: true})
 	if !applies[2].onlyAuthorize {
-		t.Error("what is as it should be was written again")
+		t.Error("the agent wrote an unchanged object again")
 	}
-	step(allowedRecheck, false, 4, false)
-	step(deniedRetry, true, 5, true)
+	denied = true
+	step(allowedRecheck, outcome{calls: 4})
+	denied = false
+	step(deniedRetry, outcome{calls: 5, isApplied: true})
 }
 
 // The agent reports a manifest for which it lacks the right, and applies the others.

@@ -103,7 +103,7 @@ func (m *model) execute(e effect) event {
 	case effDeleteAMW:
 		a := m.amws[e.name]
 		if a == nil || a.uid != e.uid {
-			return evAMWDone{id: e.id, name: e.name, op: amwDelete, err: conflictWhen(a != nil)}
+			return evAMWDone{id: e.id, name: e.name, op: amwDelete, err: conflictWith(a)}
 		}
 		a.deleting = true
 		m.showAMWChange(e.name, a)
@@ -114,7 +114,7 @@ func (m *model) execute(e effect) event {
 			return evAMWDone{id: e.id, name: e.name, op: amwFinalize}
 		}
 		if a.uid != e.uid {
-			return evAMWDone{id: e.id, name: e.name, op: amwFinalize, err: conflictWhen(true)}
+			return evAMWDone{id: e.id, name: e.name, op: amwFinalize, err: conflict()}
 		}
 		if !a.deleting {
 			m.fatalf("the finalizer of %s is taken away although nobody deleted it", e.id)
@@ -125,7 +125,7 @@ func (m *model) execute(e effect) event {
 	case effRecordAMW:
 		a := m.amws[e.name]
 		if a == nil || a.uid != e.uid {
-			return evAMWDone{id: e.id, name: e.name, op: amwRecord, err: conflictWhen(a != nil)}
+			return evAMWDone{id: e.id, name: e.name, op: amwRecord, err: conflictWith(a)}
 		}
 		a.applied = e.applied
 		a.evicting = a.evicting && !e.keep
@@ -145,7 +145,7 @@ func (m *model) takeOver(e effTakeOverAMW) event {
 	done := evAMWDone{id: e.id, name: e.name, op: amwTakeOver}
 	a, former := m.amws[e.name], m.amws[e.former]
 	if a == nil || a.uid != e.uid {
-		done.err = conflictWhen(a != nil)
+		done.err = conflictWith(a)
 		return done
 	}
 	for _, ref := range e.objects {
@@ -177,12 +177,15 @@ func (m *model) takeOver(e effTakeOverAMW) event {
 	return done
 }
 
-func conflictWhen(b bool) *opError {
-	if b {
-		return &opError{kind: errConflict, message: "conflict"}
+// conflictWith returns the error of a change that has another uid than a; nil when a does not exist.
+func conflictWith(a *amwState) *opError {
+	if a == nil {
+		return nil
 	}
-	return nil
+	return conflict()
 }
+
+func conflict() *opError { return &opError{kind: errConflict, message: "conflict"} }
 
 func (m *model) apply(e effApply) event {
 	done := evApplied{id: e.id, ordinal: e.ordinal, key: e.key, hash: e.hash, onlyRead: e.onlyRead}
@@ -275,7 +278,7 @@ func (m *model) remove(e effRemove) event {
 		return done
 	case actionDelete:
 		if e.obs != nil && o.uid != e.obs.uid && e.uid != o.uid {
-			done.err = conflictWhen(true)
+			done.err = conflict()
 			return done
 		}
 		if !o.deleting {

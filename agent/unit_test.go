@@ -150,27 +150,28 @@ func TestRestartsKeepSequenceIDsNearTheClock(t *testing.T) {
 }
 
 func TestCompareSpecs(t *testing.T) {
-	at := func(generation int64, hash string, deleting bool) *spec {
-		return &spec{ID: "w", Generation: generation, Hash: hash, Deleting: deleting}
+	at := func(generation int64, hash string) *spec { return &spec{ID: "w", Generation: generation, Hash: hash} }
+	deleting := func(generation int64, hash string) *spec {
+		return &spec{ID: "w", Generation: generation, Hash: hash, Deleting: true}
 	}
 	for _, c := range []struct {
 		name      string
 		known, in *spec
 		want      verdict
 	}{
-		{"unknown", nil, at(1, "a", false), verdictTake},
-		{"unknown, deleted", nil, at(1, "a", true), verdictTake},
-		{"newer", at(1, "a", false), at(2, "b", false), verdictTake},
-		{"newer with equal content", at(1, "a", false), at(2, "a", false), verdictTake},
-		{"again", at(2, "a", false), at(2, "a", false), verdictSame},
-		{"other content of the same generation", at(2, "a", false), at(2, "b", false), verdictTake},
-		{"older", at(2, "a", false), at(1, "b", false), verdictStale},
-		{"without generation", at(2, "a", false), at(0, "b", false), verdictTake},
-		{"deleted", at(2, "a", false), at(2, "a", true), verdictTake},
-		{"deleted without generation", at(2, "a", false), at(0, "", true), verdictTake},
-		{"a stale deletion", at(2, "a", false), at(1, "a", true), verdictStale},
-		{"deleted again", at(2, "a", true), at(3, "a", true), verdictSame},
-		{"ordered while it is deleted", at(2, "a", true), at(3, "b", false), verdictRefused},
+		{"unknown", nil, at(1, "a"), verdictTake},
+		{"unknown, deleted", nil, deleting(1, "a"), verdictTake},
+		{"newer", at(1, "a"), at(2, "b"), verdictTake},
+		{"newer with equal content", at(1, "a"), at(2, "a"), verdictTake},
+		{"again", at(2, "a"), at(2, "a"), verdictSame},
+		{"other content of the same generation", at(2, "a"), at(2, "b"), verdictTake},
+		{"older", at(2, "a"), at(1, "b"), verdictStale},
+		{"without generation", at(2, "a"), at(0, "b"), verdictTake},
+		{"deleted", at(2, "a"), deleting(2, "a"), verdictTake},
+		{"deleted without generation", at(2, "a"), deleting(0, ""), verdictTake},
+		{"a stale deletion", at(2, "a"), deleting(1, "a"), verdictStale},
+		{"deleted again", deleting(2, "a"), deleting(3, "a"), verdictSame},
+		{"ordered while it is deleted", deleting(2, "a"), at(3, "b"), verdictRefused},
 	} {
 		if got := compareSpecs(c.known, c.in); got != c.want {
 			t.Errorf("%s: %d, want %d", c.name, got, c.want)

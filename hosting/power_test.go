@@ -31,12 +31,12 @@ func TestPower(t *testing.T) {
 	datadriven.Walk(t, "testdata/power", func(t *testing.T, path string) {
 		var p power
 		var now time.Time
-		shut := false
+		var last powerDecision
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			if d.Cmd != "plane" {
 				d.Fatalf(t, "unknown command %s", d.Cmd)
 			}
-			p, now, shut = power{Last: powerZero}, powerZero, false
+			p, now, last = power{Last: powerZero}, powerZero, powerDecision{}
 			var out strings.Builder
 			for line := range strings.Lines(d.Input) {
 				words := strings.Fields(line)
@@ -46,19 +46,20 @@ func TestPower(t *testing.T) {
 				}
 				now = powerZero.Add(at)
 				for _, news := range words[1:] {
-					p.observe(t, news, now, shut)
+					p.observe(t, news, now, last)
 				}
 				decision := p.decide(now, idleInTests)
 				fmt.Fprintf(&out, "%-8s %s\n", words[0], decision)
 				p.carryOut(decision)
-				shut = decision.Shut
+				last = decision
 			}
 			return out.String()
 		})
 	})
 }
 
-func (p *power) observe(t *testing.T, news string, now time.Time, shut bool) {
+// observe applies an event to the inputs of the decision. last is the decision before the event.
+func (p *power) observe(t *testing.T, news string, now time.Time, last powerDecision) {
 	var n int
 	switch {
 	case news == "hibernated":
@@ -72,7 +73,7 @@ func (p *power) observe(t *testing.T, news string, now time.Time, shut bool) {
 	case news == "died":
 		p.Running, p.Ready = false, time.Time{}
 	case news == "taken":
-		p.Closed = shut
+		p.Closed = last.Shut
 	case news == "restart":
 		p.Ordered, p.Asked, p.Last = time.Time{}, time.Time{}, now
 	case func() bool { _, err := fmt.Sscanf(news, "open=%d", &n); return err == nil }():
@@ -112,10 +113,10 @@ func (d powerDecision) String() string {
 // idle plane sleeps.
 func TestPowerInEveryOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		p, now, shut := power{Last: powerZero}, powerZero, false
+		p, now, last := power{Last: powerZero}, powerZero, powerDecision{}
 		step := func(news ...string) powerDecision {
 			for _, n := range news {
-				p.observe(nil, n, now, shut)
+				p.observe(nil, n, now, last)
 			}
 			d := p.decide(now, idleInTests)
 			if !p.Hibernated && (!d.Run || d.Shut) {
@@ -131,7 +132,7 @@ func TestPowerInEveryOrder(t *testing.T) {
 				t.Fatalf("%s", d)
 			}
 			p.carryOut(d)
-			shut = d.Shut
+			last = d
 			if again := p.decide(now, idleInTests); !d.Run && again.Run {
 				t.Fatalf("%s, and at once %s", d, again)
 			}

@@ -156,9 +156,9 @@ func decideConditions(r report) []metav1.Condition {
 	}
 
 	why, message := r.reason(failed)
-	probe := func(kind string, well bool, text string) {
+	probe := func(kind string, failing []string, text string) {
 		switch {
-		case (r.Plane.State == controlplane.Ready || r.Plane.State == controlplane.Unready) && well:
+		case (r.Plane.State == controlplane.Ready || r.Plane.State == controlplane.Unready) && len(failing) == 0:
 			add(good(kind, text))
 		case r.Plane.State == controlplane.Unready:
 			add(bad(kind, "NotReady", "not well: "+strings.Join(r.Plane.FailingParts, ", ")))
@@ -166,10 +166,14 @@ func decideConditions(r report) []metav1.Condition {
 			add(bad(kind, why, message))
 		}
 	}
-	etcd := !slices.Contains(r.Plane.FailingParts, "etcd") &&
-		!slices.Contains(r.Plane.FailingParts, controlplane.APIServer)
-	probe(hypershift.EtcdAvailable, etcd, "etcd answers")
-	probe(hypershift.KubeAPIServerAvailable, len(r.Plane.FailingParts) == 0, "the API server answers")
+	var etcdFailing []string // without the API server nobody can ask etcd
+	for _, part := range r.Plane.FailingParts {
+		if part == "etcd" || part == controlplane.APIServer {
+			etcdFailing = append(etcdFailing, part)
+		}
+	}
+	probe(hypershift.EtcdAvailable, etcdFailing, "etcd answers")
+	probe(hypershift.KubeAPIServerAvailable, r.Plane.FailingParts, "the API server answers")
 
 	switch {
 	case r.Plane.State == controlplane.Ready:

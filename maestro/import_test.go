@@ -62,9 +62,17 @@ func (d *theirs) consumer(name string) {
 		"id-of-"+name, name)
 }
 
-// resource makes a row as the other server stores it after version versions,
-// the last of which the agent has reported when reported.
-func (d *theirs) resource(id, consumer string, version int, reported, deleting bool) {
+// resourceState says how far a resource of the other server has come.
+type resourceState string
+
+const (
+	unreported       resourceState = "unreported"       // the agent has not reported a status
+	reported         resourceState = "reported"         // the agent has reported the last version
+	reportedDeleting resourceState = "reportedDeleting" // the same, and the deletion is requested
+)
+
+// resource inserts a row as the other server stores it: a resource at a version.
+func (d *theirs) resource(id string, consumer work.Consumer, version int, state resourceState) {
 	d.t.Helper()
 	payload := fmt.Sprintf(
 		`{"id":"e-%[1]s","source":"mw-client","specversion":"1.0","type":"io.open-cluster-management.works.v1alpha1.manifestbundles.spec.update_request",
@@ -73,7 +81,7 @@ func (d *theirs) resource(id, consumer string, version int, reported, deleting b
 		"data":{"manifests":[{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%[1]q,"namespace":"default"},"data":{"value":"%[3]d"}}],
 			"executer":{"subject":{"type":"ServiceAccount","serviceAccount":{"namespace":"n","name":"sa"}}}}}`, id, consumer, version)
 	status := "null"
-	if reported {
+	if state != unreported {
 		status = fmt.Sprintf(
 			`{"id":"s-%[1]s","source":"%[2]s-agent","specversion":"1.0","type":"io.open-cluster-management.works.v1alpha1.manifestbundles.status.update_request",
 			"time":"2024-02-02T03:04:06Z","datacontenttype":"application/json","clustername":%[2]q,"resourceid":%[1]q,"resourceversion":"%[3]d","originalsource":"maestro",
@@ -82,7 +90,7 @@ func (d *theirs) resource(id, consumer string, version int, reported, deleting b
 				"manifestBundle":{"manifests":[]}}}`, id, consumer, version)
 	}
 	var deleted any
-	if deleting {
+	if state == reportedDeleting {
 		deleted = "2024-03-02T03:04:05Z"
 	}
 	d.exec(
@@ -106,10 +114,10 @@ func TestAnImportAppliesNothingAgain(t *testing.T) {
 	d.consumer("mc1")
 	d.consumer("mc2")
 	for n := range 25 {
-		d.resource(fmt.Sprintf("w%02d", n), "mc1", n+1, true, false)
+		d.resource(fmt.Sprintf("w%02d", n), "mc1", n+1, reported)
 	}
-	d.resource("fresh", "mc1", 4, false, false) // never reported
-	d.resource("going", "mc2", 2, true, true)
+	d.resource("fresh", "mc1", 4, unreported) // never reported
+	d.resource("going", "mc2", 2, reportedDeleting)
 	site := newSite(t)
 	// The server runs while it is imported to, which is harder than before.
 	m := site.start()
@@ -218,7 +226,7 @@ func TestWhatCannotBeImportedIsRefusedAlone(t *testing.T) {
 	d.exec(
 		`insert into consumers values ('c2', now(), now(), null, 'Not_A_Label', null), ('c3', now(), now(), now(), 'mc3', null), ('c4', now(), now(), null, 'mc4', '[1]'), ('c5', null, null, null, 'mc5', null)`)
 	for n := range 10 {
-		d.resource(fmt.Sprintf("good%d", n), "mc1", 1, n%2 == 0, false)
+		d.resource(fmt.Sprintf("good%d", n), "mc1", 1, []resourceState{reported, unreported}[n%2])
 	}
 	faults := map[string]string{
 		"a-payload":  `update resources set payload = '[]' where id = $1`,
@@ -236,14 +244,14 @@ func TestWhatCannotBeImportedIsRefusedAlone(t *testing.T) {
 		"m-refused":  `update resources set consumer_name = 'Not_A_Label', payload = jsonb_set(payload, '{clustername}', '"Not_A_Label"') where id = $1`,
 	}
 	for id, fault := range faults {
-		d.resource(id, "mc1", 1, true, false)
+		d.resource(id, "mc1", 1, reported)
 		d.exec(fault, id)
 	}
-	d.resource("n-status", "mc1", 1, true, false)
+	d.resource("n-status", "mc1", 1, reported)
 	d.exec(`update resources set status = jsonb_set(status, '{resourceversion}', '7') where id = 'n-status'`)
-	d.resource("o-name", "mc1", 1, true, false)
+	d.resource("o-name", "mc1", 1, reported)
 	d.exec(`update resources set name = 'a-name' where id = 'o-name'`)
-	d.resource("p-text", "mc1", 1, true, false)
+	d.resource("p-text", "mc1", 1, reported)
 	d.exec(
 		`update resources set payload = jsonb_set(payload, '{metadata}', to_jsonb(payload->>'metadata')) where id = 'p-text'`)
 
@@ -298,7 +306,7 @@ func TestAnImportThatWasStoppedGoesOn(t *testing.T) {
 	d := newTheirs(t)
 	d.consumer("mc1")
 	for n := range 12 {
-		d.resource(fmt.Sprintf("w%02d", n), "mc1", 2, true, false)
+		d.resource(fmt.Sprintf("w%02d", n), "mc1", 2, reported)
 	}
 	site := newSite(t)
 	runs := 0

@@ -123,32 +123,31 @@ func TestABundleWhoseAgentNeverAnswersIsEndedByAnOperator(t *testing.T) {
 	m.settled(1)
 }
 
-// TestWhatIsNotedOfAWorkIsNotItsDeletions: that a work was sent is noted after
-// the fact. Its deletion, which has the same generation, may be ordered before,
-// or just then, and is not sent yet.
+// TestWhatIsNotedOfAWorkIsNotItsDeletions: the server records an attempt to send a work after the attempt. The work's
+// deletion has the same generation. When a client requests the deletion before or during the record, the record must
+// not count for the deletion, which the server has not sent yet.
 func TestWhatIsNotedOfAWorkIsNotItsDeletions(t *testing.T) {
 	t.Parallel()
 	m := newSite(t).start()
 	m.consumer("mc1") // its agent is away
-	note := func(deleting bool, at time.Time) {
-		if err := m.server.ledger.RecordAttempts(t.Context(), []ledger.Attempt{{ID: "w1", Generation: 1, Deleting: deleting,
-			At: at}}); err != nil {
+	record := func(attempt ledger.Attempt) {
+		if err := m.server.ledger.RecordAttempts(t.Context(), []ledger.Attempt{attempt}); err != nil {
 			t.Error(err)
 		}
 	}
-	long := time.Now().Add(-time.Hour)
+	create := ledger.Attempt{ID: "w1", Generation: 1, At: time.Now().Add(-time.Hour)}
 	m.source().create("mc1", "w1", 1)
-	var noting sync.WaitGroup
+	var recording sync.WaitGroup
 	err := m.server.store.Tx(t.Context(), func(tx *store.Tx) error {
 		if err := ledger.Lock(t.Context(), tx, "w1"); err != nil {
 			return err
 		}
-		noting.Go(func() { note(false, long) })
-		eventually(t, "the note waits for the lock", func() error {
+		recording.Go(func() { record(create) })
+		eventually(t, "the record waits for the lock", func() error {
 			var waiting int
 			err := tx.QueryRow(t.Context(), `select count(*) from pg_locks where not granted`).Scan(&waiting)
 			if err == nil && waiting == 0 {
-				err = errors.New("nobody does")
+				err = errors.New("no transaction waits for a lock")
 			}
 			return err
 		})
@@ -159,15 +158,15 @@ func TestWhatIsNotedOfAWorkIsNotItsDeletions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	noting.Wait()
-	note(false, long)
+	recording.Wait()
+	record(create)
 	d := m.bundle("w1").Delivery
 	for what, at := range map[string]*time.Time{"sent": d.SentAt, "unanswered since": d.UnansweredSince} {
 		if at != nil && at.Before(*d.AcceptedAt) {
 			t.Errorf("a deletion that was ordered at %v is %s %v", d.AcceptedAt, what, at)
 		}
 	}
-	note(true, time.Now())
+	record(ledger.Attempt{ID: "w1", Generation: 1, Deleting: true, At: time.Now()})
 	if d := m.bundle("w1").Delivery; d.SentAt == nil || d.UnansweredSince == nil || d.Attempts < 1 {
 		t.Errorf("a deletion that was sent: %+v", d)
 	}

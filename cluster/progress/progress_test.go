@@ -100,12 +100,9 @@ func (w *world) pool(name string) *subject {
 	return p
 }
 
-func (w *world) record(of *subject, action string, spec bool) {
+func (w *world) record(of *subject, action string, spec json.RawMessage) {
 	r := clm.HistoryRecord{Seq: w.seq, Time: w.now, Action: action, Generation: of.resource.Generation,
-		Principal: "arn:me"}
-	if spec {
-		r.Spec = json.RawMessage(`{}`)
-	}
+		Principal: "arn:me", Spec: spec}
 	r.Status, _ = json.Marshal(map[string]any{"reports": of.resource.Statuses})
 	of.history.Records = append(of.history.Records, r)
 }
@@ -123,11 +120,13 @@ func (w *world) change(of *subject, action string) {
 	case "delete":
 		r.DeletedTime = &w.now
 	}
+	var spec json.RawMessage
 	if action != "remove" {
 		r.Generation++
 		r.UpdatedTime = w.now
+		spec = json.RawMessage(`{}`)
 	}
-	w.record(of, action, action != "remove")
+	w.record(of, action, spec)
 }
 
 func (w *world) report(t *testing.T, of *subject, d *datadriven.TestData) {
@@ -157,7 +156,7 @@ func (w *world) report(t *testing.T, of *subject, d *datadriven.TestData) {
 		}
 	}
 	of.resource.Statuses = kept
-	w.record(of, "update", false)
+	w.record(of, "update", nil)
 }
 
 // awaiting returns the required adapters that have not reported yet.

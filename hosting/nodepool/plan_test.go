@@ -21,18 +21,17 @@ func want(replicas int, version string) wanted {
 		machines: defaultMachines, hostBits: defaultHostBits}
 }
 
-// testNode is node number i, of a version, ready or not since epoch.
-func testNode(i int, version string, ready bool) *node {
+// testNode returns node number i. Its readiness is unchanged since epoch.
+func testNode(i int, version string, ready metav1.ConditionStatus) *node {
 	n := &node{Metadata: metav1.ObjectMeta{Name: nodeName("n", i), Labels: map[string]string{
 		instanceTypeLabel: "m5.large"}, CreationTimestamp: metav1.NewTime(epoch)}}
 	n.Status.NodeInfo.KubeletVersion = "v" + version
-	become(n, ready)
+	setReady(n, ready)
 	return n
 }
 
-func become(n *node, ready bool) {
-	n.Status.Conditions = []condition{{Type: "Ready", Status: map[bool]string{true: "True", false: "False"}[ready],
-		LastTransitionTime: metav1.NewTime(epoch)}}
+func setReady(n *node, ready metav1.ConditionStatus) {
+	n.Status.Conditions = []condition{{Type: "Ready", Status: string(ready), LastTransitionTime: metav1.NewTime(epoch)}}
 }
 
 // From any nodes and any events in any order a pool converges to its spec; and a rollout never
@@ -43,8 +42,8 @@ func TestPlanConverges(t *testing.T) {
 		w.inPlace = rapid.Bool().Draw(t, "in place")
 		var nodes []*node
 		for i := range rapid.IntRange(0, 7).Draw(t, "nodes") {
-			n := testNode(i, rapid.SampledFrom([]string{"1.36.2", "1.36.3"}).Draw(t, "version"), rapid.Bool().Draw(
-				t, "ready"))
+			n := testNode(i, rapid.SampledFrom([]string{"1.36.2", "1.36.3"}).Draw(t, "version"),
+				statusOf(rapid.Bool().Draw(t, "ready")))
 			if rapid.Bool().Draw(t, "draining") {
 				n.Metadata.Annotations = map[string]string{drainingAnnotation: epoch.Format(time.RFC3339)}
 			}
@@ -62,7 +61,7 @@ func TestPlanConverges(t *testing.T) {
 		for range 100 {
 			before, d := serving(nodes), plan(w, nodes, epoch.Add(time.Minute), time.Hour)
 			for _, name := range freeNames("n", nodes, d.create) {
-				n := testNode(0, w.version, false)
+				n := testNode(0, w.version, metav1.ConditionFalse)
 				n.Metadata.Name = name
 				nodes = append(nodes, n)
 			}
@@ -84,12 +83,12 @@ func TestPlanConverges(t *testing.T) {
 				case n.draining() && rapid.Bool().Draw(t, "drained"):
 					remove(n)
 				case !n.ready() && rapid.Bool().Draw(t, "becomes ready"):
-					become(n, true)
+					setReady(n, metav1.ConditionTrue)
 				}
 			}
 		}
 		for _, n := range nodes {
-			become(n, true)
+			setReady(n, metav1.ConditionTrue)
 		}
 		for range 40 { // and now all goes well
 			d := plan(w, nodes, epoch.Add(time.Minute), time.Hour)
@@ -97,7 +96,7 @@ func TestPlanConverges(t *testing.T) {
 				remove(n)
 			}
 			for _, name := range freeNames("n", nodes, d.create) {
-				n := testNode(0, w.version, true)
+				n := testNode(0, w.version, metav1.ConditionTrue)
 				n.Metadata.Name = name
 				nodes = append(nodes, n)
 			}
@@ -128,7 +127,7 @@ func serving(nodes []*node) (n int) {
 
 func TestARepairWaitsForItsDelay(t *testing.T) {
 	w := want(1, "1.36.3")
-	n := testNode(0, "1.36.3", false)
+	n := testNode(0, "1.36.3", metav1.ConditionFalse)
 	if d := plan(w, []*node{n}, epoch.Add(time.Minute), time.Hour); len(d.abandon) > 0 || d.again != 59*time.Minute {
 		t.Errorf("after a minute: %+v", d)
 	}

@@ -97,23 +97,27 @@ func deliverBy(t *testing.T, o Options, send Send) *deliverer {
 	return d
 }
 
-func changeOf(id work.ID, generation int64, deleted bool) *store.Change {
+// deletionOf returns the change that deletes a work.
+func deletionOf(id work.ID, generation int64) *store.Change {
+	c := changeOf(id, generation)
+	now := time.Now()
+	c.DeletedAt = &now
+	return c
+}
+
+// changeOf returns the change that creates or updates a work.
+func changeOf(id work.ID, generation int64) *store.Change {
 	doc := store.Document{Kind: bundle.Kind, ID: string(id), Scope: "mc1", Version: generation, Generation: generation,
 		UpdatedAt: time.Now(), CreatedAt: time.Now()}
 	doc.Spec, _ = bundle.Marshal(bundle.Spec{ID: id, Source: "test-source", Consumer: "mc1", Version: generation,
 		Data: []byte(`{"manifests":[{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"one","namespace":"default"}}]}`)})
 	doc.Status, _ = bundle.Marshal(bundle.Status{})
-	if deleted {
-		at := time.Now()
-		doc.DeletedAt = &at
-	}
 	return &store.Change{Document: doc}
 }
 
-// TestI9AStaleCreateNeverFollowsItsDeletion: a publisher has loaded a work, also
-// from what the feed brought, and waits for room; meanwhile the work is deleted,
-// and another server may have seen to that. When there is room the create is not
-// sent any more.
+// TestI9AStaleCreateNeverFollowsItsDeletion: a publisher has loaded a work, from the database or from a change of the
+// feed, and waits for room. Meanwhile this server or another one publishes the work's deletion. When there is room, the
+// publisher must not send the create.
 func TestI9AStaleCreateNeverFollowsItsDeletion(t *testing.T) {
 	t.Parallel()
 	o := newOptions(t)
@@ -122,19 +126,19 @@ func TestI9AStaleCreateNeverFollowsItsDeletion(t *testing.T) {
 		then func(d *deliverer)
 		want []string
 	}{
-		{"its deletion is ordered", func(d *deliverer) { d.applyChanges([]*store.Change{changeOf("w1", 1, true)}) },
+		{"its deletion is ordered", func(d *deliverer) { d.applyChanges([]*store.Change{deletionOf("w1", 1)}) },
 			[]string{work.SpecDelete}},
 		{"its deletion is over", func(d *deliverer) { d.forgetRemoved("mc1", "w1", 1) }, nil},
 		{"another server delivers it", func(d *deliverer) {
 			d.update(func(m *delivery.Machine) { m.DropIf(func(work.Consumer) bool { return true }) })
 		}, nil},
-		{"it has changed", func(d *deliverer) { d.applyChanges([]*store.Change{changeOf("w1", 2, false)}) },
+		{"it has changed", func(d *deliverer) { d.applyChanges([]*store.Change{changeOf("w1", 2)}) },
 			[]string{work.SpecUpdate}},
 	} {
 		t.Run(over.what, func(t *testing.T) {
 			carrier := &heldCarrier{release: make(chan struct{})}
 			d := deliverBy(t, o, carrier.send)
-			d.applyChanges([]*store.Change{changeOf("w1", 1, false)})
+			d.applyChanges([]*store.Change{changeOf("w1", 1)})
 			testsite.Eventually(t, "a publisher waits for room", func() error {
 				carrier.mu.Lock()
 				defer carrier.mu.Unlock()
@@ -171,7 +175,7 @@ func TestI6LostAcknowledgementsStopNoDelivery(t *testing.T) {
 	d := deliverBy(t, o, carrier.send)
 	const works = 2 * publishers * deliverBatch
 	for n := range works {
-		c := changeOf(work.ID(fmt.Sprint("w", n)), 1, false)
+		c := changeOf(work.ID(fmt.Sprint("w", n)), 1)
 		c.Scope = fmt.Sprint("mc", n) // each window has room
 		d.applyChanges([]*store.Change{c})
 	}

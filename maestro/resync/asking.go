@@ -15,25 +15,32 @@ import (
 	"atoll.dev/maestro/wire"
 )
 
-// askingQueue has the agents that runAsking must ask: all, or some.
+// askingQueue has the agents that runAsking must ask.
 type askingQueue struct {
 	woken chan struct{}
 
-	mu   sync.Mutex
-	all  bool
-	some map[work.Consumer]bool
+	mu     sync.Mutex
+	queued agentSet
 }
 
+// agentSet is a set of agents: all agents that have bundles, and the named ones.
+type agentSet struct {
+	all   bool
+	named map[work.Consumer]bool
+}
+
+func (s agentSet) isEmpty() bool { return !s.all && len(s.named) == 0 }
+
 func newAskingQueue() *askingQueue {
-	return &askingQueue{woken: make(chan struct{}, 1), some: map[work.Consumer]bool{}}
+	return &askingQueue{woken: make(chan struct{}, 1), queued: agentSet{named: map[work.Consumer]bool{}}}
 }
 
 // add queues consumers, or all when none is named.
 func (q *askingQueue) add(consumers ...work.Consumer) {
 	q.mu.Lock()
-	q.all = q.all || len(consumers) == 0
+	q.queued.all = q.queued.all || len(consumers) == 0
 	for _, name := range consumers {
-		q.some[name] = true
+		q.queued.named[name] = true
 	}
 	q.mu.Unlock()
 	select {
@@ -43,12 +50,12 @@ func (q *askingQueue) add(consumers ...work.Consumer) {
 }
 
 // take empties the queue and returns its content.
-func (q *askingQueue) take() (all bool, some map[work.Consumer]bool) {
+func (q *askingQueue) take() agentSet {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	all, some = q.all, q.some
-	q.all, q.some = false, map[work.Consumer]bool{}
-	return all, some
+	taken := q.queued
+	q.queued = agentSet{named: map[work.Consumer]bool{}}
+	return taken
 }
 
 // An agent that compares by digests and does not answer gets further requests, and at
@@ -81,7 +88,7 @@ type asked struct {
 // after an outage of the broker or the database, or the death of another server.
 func (c *Comparer) runAsking(ctx context.Context) error {
 	open := map[work.Consumer]asked{}
-	lastSome := map[work.Consumer]time.Time{} // time of the last request to an agent because of dropped statuses
+	lastOverflow := map[work.Consumer]time.Time{} // time of the last request to an agent because of dropped statuses
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
@@ -91,9 +98,9 @@ func (c *Comparer) runAsking(ctx context.Context) error {
 		case <-c.asking.woken:
 		case <-timer.C:
 		}
-		all, some := c.asking.take()
+		added := c.asking.take()
 		for wait := 100 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
-			err := c.plan(ctx, all, some, open, lastSome)
+			err := c.plan(ctx, added, open, lastOverflow)
 			if err == nil {
 				break
 			}
@@ -111,11 +118,10 @@ func (c *Comparer) runAsking(ctx context.Context) error {
 	}
 }
 
-// plan updates open: it removes the agents that have answered, and adds all agents that
-// have bundles, or the agents in some.
-func (c *Comparer) plan(ctx context.Context, all bool, some map[work.Consumer]bool, open map[work.Consumer]asked,
-	lastSome map[work.Consumer]time.Time) error {
-	if len(open) == 0 && !all && len(some) == 0 {
+// plan updates open: it removes the agents that have answered, and adds the agents in added.
+func (c *Comparer) plan(ctx context.Context, added agentSet, open map[work.Consumer]asked,
+	lastOverflow map[work.Consumer]time.Time) error {
+	if len(open) == 0 && added.isEmpty() {
 		return nil
 	}
 	speakers, err := c.o.Ledger.DigestAgents(ctx)
@@ -128,7 +134,7 @@ func (c *Comparer) plan(ctx context.Context, all bool, some map[work.Consumer]bo
 		}
 	}
 	now := time.Now()
-	if all {
+	if added.all {
 		names, err := c.o.Ledger.ConsumersWithBundles(ctx)
 		if err != nil {
 			return err
@@ -139,20 +145,20 @@ func (c *Comparer) plan(ctx context.Context, all bool, some map[work.Consumer]bo
 			open[name] = asked{due: now, lists: !speaks}
 		}
 	}
-	for name, at := range lastSome {
+	for name, at := range lastOverflow {
 		if now.Sub(at) > overflowPause {
-			delete(lastSome, name)
+			delete(lastOverflow, name)
 		}
 	}
-	for name := range some {
+	for name := range added.named {
 		if _, waits := open[name]; waits {
 			continue
 		}
 		due := now
-		if at, recent := lastSome[name]; recent {
+		if at, recent := lastOverflow[name]; recent {
 			due = at.Add(overflowPause)
 		}
-		lastSome[name] = due
+		lastOverflow[name] = due
 		_, speaks := speakers[name]
 		open[name] = asked{due: due, lists: !speaks}
 	}

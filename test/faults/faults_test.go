@@ -230,33 +230,40 @@ func bundle(n int, id, value string) maestroclient.Bundle {
 		Spec: work.Bundle{Manifests: []json.RawMessage{manifest}}}
 }
 
-var errDeleting = errors.New("the work is being deleted")
-
-// apply requests a work with a value. With must it retries until an earlier deletion of
-// the work has ended; otherwise it returns.
-func (w *world) apply(n int, id, value string, must bool) {
-	err := error(nil)
+// apply requests a work with a value. While an earlier deletion of the work goes on, it retries.
+func (w *world) apply(n int, id, value string) {
 	w.persist("applying "+id, func(ctx context.Context, m *maestroclient.Client) error {
-		_, err = m.UpdateBundle(ctx, bundle(n, id, value))
-		switch statusOf(err) {
-		case 404:
-			_, err = m.CreateBundle(ctx, bundle(n, id, value))
-			if statusOf(err) == 409 && !must { // its tombstone still exists, or an earlier attempt created it
-				err = errDeleting
-			}
-		case 409:
-			if !must {
-				err = errDeleting
-			}
-		}
-		if errors.Is(err, errDeleting) {
+		return update(ctx, m, bundle(n, id, value))
+	})
+	w.recordApplied(n, id, value)
+}
+
+// tryApply requests a work with a value. While an earlier deletion of the work goes on, it does nothing.
+func (w *world) tryApply(n int, id, value string) {
+	isDeleting := false
+	w.persist("applying "+id, func(ctx context.Context, m *maestroclient.Client) error {
+		err := update(ctx, m, bundle(n, id, value))
+		if isDeleting = statusOf(err) == 409; isDeleting { // or an earlier attempt has created the work
 			return nil
 		}
 		return err
 	})
-	if err != nil {
-		return
+	if !isDeleting {
+		w.recordApplied(n, id, value)
 	}
+}
+
+// update updates a bundle, or creates it if it does not exist.
+func update(ctx context.Context, m *maestroclient.Client, b maestroclient.Bundle) error {
+	_, err := m.UpdateBundle(ctx, b)
+	if statusOf(err) == 404 {
+		_, err = m.CreateBundle(ctx, b)
+	}
+	return err
+}
+
+// recordApplied records that a work is requested with a value.
+func (w *world) recordApplied(n int, id, value string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if _, there := w.asked[n][id]; !there {
@@ -292,7 +299,7 @@ func (w *world) round(round int) {
 			if there && w.random.IntN(4) == 0 {
 				w.remove(n, id)
 			} else {
-				w.apply(n, id, fmt.Sprintf("r%d-%d", round, w.random.IntN(1000)), false)
+				w.tryApply(n, id, fmt.Sprintf("r%d-%d", round, w.random.IntN(1000)))
 			}
 		}
 		happened = append(happened, w.causeFault())
@@ -380,7 +387,7 @@ func (w *world) wipe() {
 		asked := maps.Clone(w.asked[n])
 		w.mu.Unlock()
 		for _, id := range slices.Sorted(maps.Keys(asked)) {
-			w.apply(n, id, asked[id], true)
+			w.apply(n, id, asked[id])
 		}
 	}
 }

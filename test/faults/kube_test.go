@@ -102,10 +102,10 @@ func (k *kubeAPI) serve(w http.ResponseWriter, r *http.Request) {
 			map[string]any{"name": "work.open-cluster-management.io", "versions": []any{v}, "preferredVersion": v}}})
 		return
 	case "/api/v1":
-		answer(w, 200, resources("v1", configMaps, "ConfigMap", true))
+		answer(w, 200, resources("v1", configMaps, "ConfigMap", namespaceScope))
 		return
 	case "/apis/work.open-cluster-management.io/v1":
-		answer(w, 200, resources("work.open-cluster-management.io/v1", appliedWorks, "AppliedManifestWork", false))
+		answer(w, 200, resources("work.open-cluster-management.io/v1", appliedWorks, "AppliedManifestWork", clusterScope))
 		return
 	}
 	var key kubeKey
@@ -130,9 +130,9 @@ func (k *kubeAPI) serve(w http.ResponseWriter, r *http.Request) {
 	if len(parts) > 1 {
 		key.name = parts[1]
 	}
-	partial := strings.Contains(r.Header.Get("Accept"), "PartialObjectMetadata")
+	form := formOf(r.Header.Get("Accept"))
 	if r.URL.Query().Get("watch") == "true" || r.URL.Query().Get("watch") == "1" {
-		k.watch(w, r, key.resource, partial)
+		k.watch(w, r, key.resource, form)
 		return
 	}
 	var body map[string]any
@@ -146,17 +146,17 @@ func (k *kubeAPI) serve(w http.ResponseWriter, r *http.Request) {
 	defer k.mu.Unlock()
 	switch {
 	case r.Method == http.MethodGet && key.name == "":
-		k.list(w, key.resource, partial)
+		k.list(w, key.resource, form)
 	case r.Method == http.MethodGet:
 		if o := k.objects[key]; o != nil {
-			answer(w, 200, shown(o, partial))
+			answer(w, 200, inForm(o, form))
 			return
 		}
 		failure(w, 404, "NotFound", key.name)
 	case r.Method == http.MethodPatch && strings.Contains(r.Header.Get("Content-Type"), "apply-patch"):
-		answer(w, 200, shown(k.apply(key, body, r.URL.Query().Get("fieldManager")), partial))
+		answer(w, 200, inForm(k.apply(key, body, r.URL.Query().Get("fieldManager")), form))
 	case r.Method == http.MethodPatch:
-		k.patch(w, key, body, partial)
+		k.patch(w, key, body, form)
 	case r.Method == http.MethodDelete:
 		k.delete(w, key, body)
 	default:
@@ -164,7 +164,16 @@ func (k *kubeAPI) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func resources(gv, name, kind string, namespaced bool) map[string]any {
+type resourceScope string
+
+const (
+	namespaceScope resourceScope = "Namespaced"
+	clusterScope   resourceScope = "Cluster"
+)
+
+// resources returns the discovery document of one kind and its status.
+func resources(gv, name, kind string, scope resourceScope) map[string]any {
+	namespaced := scope == namespaceScope
 	verbs := []string{"get", "list", "watch", "create", "update", "patch", "delete"}
 	return map[string]any{"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": gv, "resources": []any{
 		map[string]any{"name": name, "singularName": "", "namespaced": namespaced, "kind": kind, "verbs": verbs},
@@ -184,9 +193,25 @@ func failure(w http.ResponseWriter, code int, reason, message string) {
 		"message": message, "code": code})
 }
 
-// shown returns an object, or its metadata alone.
-func shown(o map[string]any, partial bool) map[string]any {
-	if !partial {
+// objectForm says what of an object an answer has.
+type objectForm string
+
+const (
+	wholeObject  objectForm = "object"
+	metadataOnly objectForm = "metadata"
+)
+
+// formOf returns the form for an Accept header.
+func formOf(accept string) objectForm {
+	if strings.Contains(accept, "PartialObjectMetadata") {
+		return metadataOnly
+	}
+	return wholeObject
+}
+
+// inForm returns an object, or its metadata alone.
+func inForm(o map[string]any, form objectForm) map[string]any {
+	if form == wholeObject {
 		return o
 	}
 	return map[string]any{"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": o["metadata"]}
@@ -224,24 +249,24 @@ func (k *kubeAPI) put(key kubeKey, o map[string]any, kind string) {
 	k.changed = make(chan struct{})
 }
 
-func (k *kubeAPI) list(w http.ResponseWriter, resource string, partial bool) {
+func (k *kubeAPI) list(w http.ResponseWriter, resource string, form objectForm) {
 	items := []any{}
 	for _, key := range slices.SortedFunc(maps.Keys(k.objects), func(a, b kubeKey) int {
 		return strings.Compare(a.name,
 			b.name)
 	}) {
 		if key.resource == resource {
-			items = append(items, shown(k.objects[key], partial))
+			items = append(items, inForm(k.objects[key], form))
 		}
 	}
 	list := map[string]any{"kind": "List", "apiVersion": "v1", "metadata": map[string]any{
 		"resourceVersion": strconv.Itoa(k.rv)}, "items": items}
 	if resource == appliedWorks {
 		list["kind"], list["apiVersion"] = "AppliedManifestWorkList", "work.open-cluster-management.io/v1"
-	} else if !partial {
+	} else if form == wholeObject {
 		list["kind"] = "ConfigMapList"
 	}
-	if partial {
+	if form == metadataOnly {
 		list["kind"], list["apiVersion"] = "PartialObjectMetadataList", "meta.k8s.io/v1"
 	}
 	answer(w, 200, list)
@@ -300,7 +325,7 @@ func sameJSON(a, b any) bool {
 	return string(x) == string(y)
 }
 
-func (k *kubeAPI) patch(w http.ResponseWriter, key kubeKey, patch map[string]any, partial bool) {
+func (k *kubeAPI) patch(w http.ResponseWriter, key kubeKey, patch map[string]any, form objectForm) {
 	old := k.objects[key]
 	if old == nil {
 		failure(w, 404, "NotFound", key.name)
@@ -317,7 +342,7 @@ func (k *kubeAPI) patch(w http.ResponseWriter, key kubeKey, patch map[string]any
 	o := clone(old)
 	merge(o, patch)
 	if sameJSON(old, o) {
-		answer(w, 200, shown(old, partial))
+		answer(w, 200, inForm(old, form))
 		return
 	}
 	if meta(o)["deletionTimestamp"] != nil && !finalized(o) {
@@ -325,7 +350,7 @@ func (k *kubeAPI) patch(w http.ResponseWriter, key kubeKey, patch map[string]any
 	} else {
 		k.put(key, o, "MODIFIED")
 	}
-	answer(w, 200, shown(o, partial))
+	answer(w, 200, inForm(o, form))
 }
 
 func merge(into, patch map[string]any) {
@@ -391,7 +416,7 @@ func (k *kubeAPI) gone(key kubeKey, o map[string]any) {
 	}
 }
 
-func (k *kubeAPI) watch(w http.ResponseWriter, r *http.Request, resource string, partial bool) {
+func (k *kubeAPI) watch(w http.ResponseWriter, r *http.Request, resource string, form objectForm) {
 	q := r.URL.Query()
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(200)
@@ -402,7 +427,7 @@ func (k *kubeAPI) watch(w http.ResponseWriter, r *http.Request, resource string,
 	if q.Get("sendInitialEvents") == "true" {
 		for key, o := range k.objects {
 			if key.resource == resource {
-				_ = enc.Encode(map[string]any{"type": "ADDED", "object": shown(o, partial)})
+				_ = enc.Encode(map[string]any{"type": "ADDED", "object": inForm(o, form)})
 			}
 		}
 		mark := map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{
@@ -410,7 +435,7 @@ func (k *kubeAPI) watch(w http.ResponseWriter, r *http.Request, resource string,
 		if resource == appliedWorks {
 			mark["apiVersion"], mark["kind"] = "work.open-cluster-management.io/v1", "AppliedManifestWork"
 		}
-		_ = enc.Encode(map[string]any{"type": "BOOKMARK", "object": shown(mark, partial)})
+		_ = enc.Encode(map[string]any{"type": "BOOKMARK", "object": inForm(mark, form)})
 		from = k.rv
 	}
 	next, _ := slices.BinarySearchFunc(k.log, from+1, func(e kubeEvent, rv int) int { return e.rv - rv })
@@ -429,7 +454,7 @@ func (k *kubeAPI) watch(w http.ResponseWriter, r *http.Request, resource string,
 			if err := json.Unmarshal(e.obj, &o); err != nil {
 				panic(err)
 			}
-			_ = enc.Encode(map[string]any{"type": e.kind, "object": shown(o, partial)})
+			_ = enc.Encode(map[string]any{"type": e.kind, "object": inForm(o, form)})
 		}
 		flusher.Flush()
 		if stopped {

@@ -12,8 +12,8 @@ import (
 // clock has caught up with the latest sequence that the servers stored.
 func TestI6AnAgentWithoutStoreAndWithALateClockReports(t *testing.T) {
 	w := newWorld(t, 1, 0)
-	w.apply(0, "w0-0", "before", true)
-	w.apply(0, "w0-1", "before", true)
+	w.apply(0, "w0-0", "before")
+	w.apply(0, "w0-1", "before")
 	w.compare(1, []string{"nothing"})
 	a := w.agents[0]
 	a.Kill()
@@ -25,7 +25,7 @@ func TestI6AnAgentWithoutStoreAndWithALateClockReports(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.Start()
-	w.apply(0, "w0-0", "after", true)
+	w.apply(0, "w0-0", "after")
 	w.compare(2, []string{"agent wiped with a late clock"})
 	w.remove(0, "w0-1")
 	w.compare(3, []string{"nothing"})

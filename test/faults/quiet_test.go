@@ -15,7 +15,7 @@ func TestARestartWithoutChangeCostsFewMessages(t *testing.T) {
 	w := newWorld(t, 1, 0)
 	for n := range clusters {
 		for i := range 40 {
-			w.apply(n, fmt.Sprintf("w%d-%d", n, i), "v", true)
+			w.apply(n, fmt.Sprintf("w%d-%d", n, i), "v")
 		}
 	}
 	w.compare(0, nil)
@@ -29,7 +29,7 @@ func TestARestartWithoutChangeCostsFewMessages(t *testing.T) {
 		defer tick.Stop()
 		for time.Since(last) < 3*time.Second {
 			<-tick.C
-			if u, d := w.wire.count(agent, true), w.wire.count(agent, false); u != up || d != down {
+			if u, d := w.wire.count(agent, upstream), w.wire.count(agent, downstream); u != up || d != down {
 				up, down, last = u, d, time.Now()
 			}
 			if time.Since(begun) > recoveryTimeout {

@@ -13,19 +13,19 @@ import (
 // an operator can delete it.
 func TestI8AnUnreportedWorkIsFoundAgain(t *testing.T) {
 	w := newWorld(t, 1, time.Second)
-	w.apply(0, "w0-0", "v", true)
+	w.apply(0, "w0-0", "v")
 	w.compare(0, nil)
 	w.agents[0].Kill()
 	w.remove(0, "w0-0")
 	w.wipe()
 	w.wire.set(faults{lose: 1000})
 	agent := pki.Name(consumer(0))
-	before := w.wire.count(agent, true)
+	before := w.wire.count(agent, upstream)
 	w.agents[0].Start()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	// Two unanswered messages with digests, and the list for servers without digests.
-	for begun := time.Now(); w.wire.count(agent, true) < before+3; <-tick.C {
+	for begun := time.Now(); w.wire.count(agent, upstream) < before+3; <-tick.C {
 		if time.Since(begun) > recoveryTimeout {
 			t.Fatal("the agent sends nothing")
 		}

@@ -38,13 +38,21 @@ type wire struct {
 // passage identifies a direction of publishes: a client, and to or from the broker.
 type passage struct {
 	client pki.Name
-	up     bool
+	to     direction
 }
 
-func (w *wire) count(client pki.Name, up bool) int {
+type direction string
+
+const (
+	upstream   direction = "to the broker"
+	downstream direction = "to the client"
+)
+
+// count returns how many publishes of a client have passed in a direction.
+func (w *wire) count(client pki.Name, to direction) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.passed[passage{client, up}]
+	return w.passed[passage{client, to}]
 }
 
 // faults are probabilities, per thousand publishes.
@@ -91,14 +99,16 @@ func (w *wire) cutConnections() {
 	}
 }
 
-func (w *wire) track(c net.Conn, yes bool) {
+func (w *wire) track(c net.Conn) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if yes {
-		w.conns[c] = true
-	} else {
-		delete(w.conns, c)
-	}
+	w.conns[c] = true
+}
+
+func (w *wire) forget(c net.Conn) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.conns, c)
 }
 
 // fate is the random treatment of a publish: lost, repeated, delayed or sent.
@@ -136,16 +146,16 @@ func (w *wire) serve(client net.Conn) {
 		return
 	}
 	defer broker.Close()
-	w.track(client, true)
-	defer w.track(client, false)
-	w.track(broker, true)
-	defer w.track(broker, false)
+	w.track(client)
+	defer w.forget(client)
+	w.track(broker)
+	defer w.forget(broker)
 	ctx, cancel := context.WithCancel(context.Background())
 	var group sync.WaitGroup
 	toBroker, toClient := &side{Conn: broker}, &side{Conn: client}
-	up := &relay{w: w, way: passage{name, true}, ctx: ctx, cancel: cancel, from: client, to: toBroker, back: toClient,
+	up := &relay{w: w, way: passage{name, upstream}, ctx: ctx, cancel: cancel, from: client, to: toBroker, back: toClient,
 		group: &group}
-	down := &relay{w: w, way: passage{name, false}, ctx: ctx, cancel: cancel, from: broker, to: toClient,
+	down := &relay{w: w, way: passage{name, downstream}, ctx: ctx, cancel: cancel, from: broker, to: toClient,
 		back: toBroker, group: &group}
 	up.other, down.other = down, up
 	group.Go(func() { up.run() })
