@@ -16,8 +16,8 @@ import (
 	"atoll.dev/internal/pause"
 )
 
-// Limits of records, so that refused requests cannot fill the disk. A refused request over a limit gets no record of its
-// own: Denials counts it, and once in sumPeriod appends one record with the count.
+// Limits of records, so that refused requests cannot fill the disk. A refused request over a limit gets no record of
+// its own: Denials counts it, and once in sumPeriod appends one record with the count.
 const (
 	// Each account has accountBurst records at once, and then one record every accountEvery. All senders without a proven
 	// identity share one such limit.
@@ -122,8 +122,8 @@ func (d *Denials) count(r Record, n int) {
 }
 
 // Run writes queued records to the chain until ctx ends, and returns the cause of that end. After a failed write it
-// tries again with growing pauses; meanwhile it keeps at most maxPending records and counts the others. When ctx ends it
-// tries once more, for at most lastFlush; what that does not write is lost, and the log says so.
+// tries again with growing pauses; meanwhile it keeps at most maxPending records and counts the others. When ctx ends
+// it tries once more, for at most lastFlush; what that does not write is lost, and the log says so.
 func (d *Denials) Run(ctx context.Context) error {
 	tick := time.NewTicker(sumPeriod)
 	defer tick.Stop()

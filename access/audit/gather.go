@@ -52,8 +52,8 @@ const (
 )
 
 // Gatherer appends the audit records of the region's services to the chain, each of them once: the transaction that
-// appends a service's records also moves the service's cursor. After a restore of a service's database the Gatherer reads
-// its records again; the chain recognizes those that it has by their keys.
+// appends a service's records also moves the service's cursor. After a restore of a service's database the Gatherer
+// reads its records again; the chain recognizes those that it has by their keys.
 type Gatherer struct {
 	Chain     *Chain
 	Sources   map[string]Source // by service: clm, maestro, platform

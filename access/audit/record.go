@@ -106,8 +106,8 @@ func recordOf(service string, c audit.Change) Record {
 }
 
 // ShownTo returns the entry as the principals of an account may read it. An entry of the account's own principals is
-// unchanged. An entry of an operator's change keeps the change and its time; ShownTo removes the operator's identity, his
-// address and the policies that permitted the change. Such an entry does not match its hash.
+// unchanged. An entry of an operator's change keeps the change and its time; ShownTo removes the operator's identity,
+// his address and the policies that permitted the change. Such an entry does not match its hash.
 func (e Entry) ShownTo(account string) (Entry, error) {
 	var r Record
 	if err := json.Unmarshal(e.Record, &r); err != nil {
