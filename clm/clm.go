@@ -57,9 +57,9 @@ type Extension interface {
 	Routes(m *rest.Mux, tenant func(context.Context) map[string]string)
 	// OpenAPI returns the document of the routes, as YAML. CLM adds it to its own.
 	OpenAPI() []byte
-	// Needed returns an error if a resource cannot be deleted, with the reason. CLM calls
+	// RefuseDeletion returns an error if a resource cannot be deleted, with the reason. CLM calls
 	// it in the transaction of the deletion, which has locked the resource.
-	Needed(ctx context.Context, tx *store.Tx, d store.Document) error
+	RefuseDeletion(ctx context.Context, tx *store.Tx, d store.Document) error
 }
 
 // Server is one API server. Several servers may share a database.

@@ -123,7 +123,7 @@ func (s *Server) deleteResource(ctx context.Context, a address, ifVersion int64)
 			return err
 		}
 		if s.opts.Extension != nil {
-			if err := s.opts.Extension.Needed(ctx, tx, d); err != nil {
+			if err := s.opts.Extension.RefuseDeletion(ctx, tx, d); err != nil {
 				return err
 			}
 		}

@@ -117,7 +117,7 @@ func (extraRoutes) Routes(m *rest.Mux, _ func(context.Context) map[string]string
 
 func (extraRoutes) OpenAPI() []byte { return nil }
 
-func (extraRoutes) Needed(context.Context, *store.Tx, store.Document) error { return nil }
+func (extraRoutes) RefuseDeletion(context.Context, *store.Tx, store.Document) error { return nil }
 
 // A right that was forgotten must not make a route public.
 func TestI10ARouteWithoutARightIsNotRegistered(t *testing.T) {

@@ -31,15 +31,18 @@ func noCluster(id cluster.ID) error {
 // placeAttempts bounds how often place chooses again because another cluster took the room.
 const placeAttempts = 50
 
-// errTaken is the error of a choice that does not fit any more.
-var errTaken = errors.New("the management cluster that was chosen does not fit any more")
+// errChoiceStale is the error of a choice that does not fit any more.
+var errChoiceStale = errors.New("the management cluster that was chosen does not fit any more")
 
-// place places a cluster and returns the placement's document: Placed, now or earlier, or Waiting. It
-// refuses a cluster that does not exist or is being deleted.
+// place places a cluster and returns the placement's document. There are four outcomes:
+//  1. The cluster has a place already: place returns it unchanged.
+//  2. A management cluster has room: the placement is Placed, and its reservation is committed with it.
+//  3. No management cluster has room: the placement is Waiting, with the reasons.
+//  4. The cluster does not exist or is being deleted: place returns an error with status 404 or 409.
 //
-// It chooses by the board, and by the database where the board has no room, because the board may lag
+// It chooses from the board, and from the database if the board has no room, because the board may lag
 // behind. The transaction checks the choice against the chosen management cluster and the sum reserved
-// there, so the capacity is never exceeded, also when several processes place (decision 054).
+// there, so no placement exceeds the capacity, also when several processes place (decision 054).
 func (f *Fleet) place(ctx context.Context, id cluster.ID) (d store.Document, err error) {
 	for attempt := range placeAttempts {
 		cluster, err := f.store.Get(ctx, kindCluster, string(id))
@@ -62,18 +65,18 @@ func (f *Fleet) place(ctx context.Context, id cluster.ID) (d store.Document, err
 		if attempt > 0 {
 			source = fromDatabase
 		}
-		c, err := f.choice(ctx, demand, source)
+		c, err := f.makeChoice(ctx, demand, source)
 		if err != nil {
 			return d, err
 		}
-		d, outcome, err := f.decide(ctx, id, demand, c)
-		f.letGo(c, demand)
-		if errors.Is(err, errTaken) {
+		d, outcome, err := f.commitChoice(ctx, id, demand, c)
+		f.endHold(c, demand)
+		if errors.Is(err, errChoiceStale) {
 			continue
 		}
 		if err == nil {
-			f.metrics.decided(outcome)
-			f.shared.use(func(b *board) { _, err = b.apply(d, time.Now()) }) // the feed brings it again
+			f.metrics.countOutcome(outcome)
+			f.shared.use(func(b *board) { _, err = b.apply(d, time.Now()) }) // follow applies it once more, without effect
 		}
 		return d, err
 	}
@@ -102,31 +105,32 @@ func (f *Fleet) demand(cluster store.Document) (Demand, error) {
 	return demandOf(wire.Spec, f.opts.Plane), nil
 }
 
-// choice is a decision before the transaction has checked it.
+// choice is the management cluster chosen for a cluster, before the transaction has checked it.
 type choice struct {
 	id          cluster.ManagementClusterID
 	name        cluster.ManagementCluster // of the management cluster; "" when none has room
 	explanation Explanation
 	message     string
-	held        bool
+	isHeld      bool // the board holds the amounts until endHold
 }
 
-// choiceSource says which amounts a choice is made from.
+// choiceSource is where makeChoice reads the free amounts.
 type choiceSource uint8
 
 const (
-	fromBoard    choiceSource = iota // memory, which may be behind; the database when no cluster there has room
+	fromBoard    choiceSource = iota // memory, which may lag behind; then the database, if the board has no room
 	fromDatabase                     // the database's present amounts
 )
 
-// choice chooses a management cluster for a demand.
-func (f *Fleet) choice(ctx context.Context, d Demand, source choiceSource) (c choice, err error) {
+// makeChoice chooses a management cluster for a demand. A choice from the board holds the amounts there, and the
+// caller calls endHold after its transaction. Without room the choice has no management cluster.
+func (f *Fleet) makeChoice(ctx context.Context, d Demand, source choiceSource) (c choice, err error) {
 	if source == fromBoard {
 		var hosts []ManagementCluster // the board replaces their amounts, it never changes them
 		f.shared.use(func(b *board) {
 			hosts = b.hosts(time.Now())
 			if i := choose(d, hosts); i >= 0 {
-				c = choice{id: hosts[i].ID, name: hosts[i].Name, held: true}
+				c = choice{id: hosts[i].ID, name: hosts[i].Name, isHeld: true}
 				b.hold(c.id, d.Amounts, 1)
 			}
 		})
@@ -135,7 +139,7 @@ func (f *Fleet) choice(ctx context.Context, d Demand, source choiceSource) (c ch
 			return c, nil
 		}
 	}
-	hosts, err := f.current(ctx)
+	hosts, err := f.readHosts(ctx)
 	if err != nil {
 		return c, err
 	}
@@ -148,17 +152,23 @@ func (f *Fleet) choice(ctx context.Context, d Demand, source choiceSource) (c ch
 	return c, nil
 }
 
-func (f *Fleet) letGo(c choice, d Demand) {
-	if c.held {
+// endHold releases the amounts that a choice holds on the board.
+func (f *Fleet) endHold(c choice, d Demand) {
+	if c.isHeld {
 		f.shared.use(func(b *board) { b.hold(c.id, d.Amounts, -1) })
 	}
 }
 
-// decide writes a choice if it still holds.
-func (f *Fleet) decide(ctx context.Context, id cluster.ID, demand Demand, c choice) (d store.Document, outcome string,
+// commitChoice writes a choice in a transaction. The error is errChoiceStale if the cluster does not fit any more.
+func (f *Fleet) commitChoice(
+	ctx context.Context,
+	id cluster.ID,
+	demand Demand,
+	c choice,
+) (d store.Document, outcome string,
 	err error) {
 	if c.id != "" {
-		// Placements that wait for the same management cluster hold no connection.
+		// The turn keeps concurrent placements on one management cluster from waiting with a connection each.
 		end, err := f.store.WaitTurn(ctx, kindMC, string(c.id))
 		if err != nil {
 			return d, "", err
@@ -166,36 +176,42 @@ func (f *Fleet) decide(ctx context.Context, id cluster.ID, demand Demand, c choi
 		defer end()
 	}
 	err = f.store.Tx(ctx, func(tx *store.Tx) error {
-		d, outcome, err = f.write(ctx, tx, id, demand, c)
+		d, outcome, err = f.writeChoice(ctx, tx, id, demand, c)
 		return err
 	})
 	return d, outcome, err
 }
 
-// write locks the cluster, its placement, the management cluster and its sum, in this order, checks the
+// writeChoice locks the cluster, its placement, the management cluster and its sum, in this order, checks the
 // choice and writes it.
-func (f *Fleet) write(ctx context.Context, tx *store.Tx, id cluster.ID, demand Demand, c choice) (d store.Document,
+func (f *Fleet) writeChoice(
+	ctx context.Context,
+	tx *store.Tx,
+	id cluster.ID,
+	demand Demand,
+	c choice,
+) (d store.Document,
 	outcome string, err error) {
 	cluster, err := tx.GetForUpdate(ctx, kindCluster, string(id))
 	if err := placeable(id, cluster, err); err != nil {
 		return d, "", err
 	}
 	if fresh, err := f.demand(cluster); err != nil || !reflect.DeepEqual(fresh, demand) {
-		return d, "", errors.Join(err, errTaken)
+		return d, "", errors.Join(err, errChoiceStale)
 	}
 	d, err = tx.GetForUpdate(ctx, KindPlacement, placementID(id))
-	there := err == nil
+	exists := err == nil
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return d, "", err
 	}
 	var have placement
-	if there {
+	if exists {
 		if have, err = placementOf(d); err != nil || have.State != api.Waiting {
 			return d, outcomeKept, err
 		}
 	}
 	now := time.Now().UTC().Truncate(time.Microsecond)
-	next := placement{placementWanted: placementWanted{ClusterID: id, Demand: demand}}
+	next := placement{placementRequest: placementRequest{ClusterID: id, Demand: demand}}
 	next.State, next.DecidedTime, next.Explanation = api.Waiting, now, c.explanation
 	if outcome = outcomeWaiting; c.id != "" {
 		outcome, next.State, next.ManagementCluster, next.ManagementClusterID = outcomePlaced, api.Placed, c.name, c.id
@@ -204,18 +220,18 @@ func (f *Fleet) write(ctx context.Context, tx *store.Tx, id cluster.ID, demand D
 		}
 	} else {
 		next.Message = c.message
-		if there && have.Message == next.Message && reflect.DeepEqual(have.Explanation, next.Explanation) {
-			next.DecidedTime = have.DecidedTime // equal content makes no version and wakes nobody
+		if exists && have.Message == next.Message && reflect.DeepEqual(have.Explanation, next.Explanation) {
+			next.DecidedTime = have.DecidedTime // equal content creates no version, and so no event
 		}
 	}
-	if there {
+	if exists {
 		d, _, err = tx.Update(ctx, KindPlacement, placementID(id), 0, func(d *store.Document) error {
-			return next.into(d)
+			return next.encodeInto(d)
 		})
 		return d, outcome, err
 	}
 	d = store.Document{Kind: KindPlacement, ID: placementID(id), CreatedAt: now}
-	if err := next.into(&d); err != nil {
+	if err := next.encodeInto(&d); err != nil {
 		return d, "", err
 	}
 	d, err = tx.Create(ctx, d)
@@ -228,7 +244,7 @@ func (f *Fleet) reserve(ctx context.Context, tx *store.Tx, id cluster.Management
 	now time.Time) error {
 	doc, err := tx.GetForUpdate(ctx, kindMC, string(id))
 	if errors.Is(err, store.ErrNotFound) {
-		return errTaken
+		return errChoiceStale
 	}
 	if err != nil {
 		return err
@@ -240,26 +256,26 @@ func (f *Fleet) reserve(ctx context.Context, tx *store.Tx, id cluster.Management
 	m := f.host(doc, now)
 	m.Reserved, m.Placements = s.reserved, s.placements
 	if !m.fits(d) {
-		return errTaken
+		return errChoiceStale
 	}
 	m.add(d.Amounts, 1)
 	return setSum(ctx, tx, id, sum{m.Placements, m.Reserved})
 }
 
-// host returns a management cluster from its document, with the board's state of its agent.
+// host returns a management cluster from its document, with the state of its agent at now.
 func (f *Fleet) host(d store.Document, now time.Time) ManagementCluster {
-	r, moved := read(d), now
+	r, changedAt := decodeMC(d), now
 	f.shared.use(func(b *board) {
 		if have, ok := b.mcs[cluster.ManagementClusterID(d.ID)]; ok && have.reportTime().Equal(r.reportTime()) {
-			moved = have.moved
+			changedAt = have.reportMovedAt
 		}
 	})
-	return r.at(now, moved)
+	return r.withStateAt(now, changedAt)
 }
 
-// current returns all management clusters from the database, with the database's sums. It reads only the
+// readHosts returns all management clusters from the database, with the database's sums. It reads only the
 // documents whose versions the board does not have.
-func (f *Fleet) current(ctx context.Context) (hosts []ManagementCluster, err error) {
+func (f *Fleet) readHosts(ctx context.Context) (hosts []ManagementCluster, err error) {
 	now := time.Now()
 	err = f.store.Tx(ctx, func(tx *store.Tx) error {
 		hosts = hosts[:0]
@@ -271,27 +287,27 @@ func (f *Fleet) current(ctx context.Context) (hosts []ManagementCluster, err err
 		if err != nil {
 			return err
 		}
-		var news []string
+		var changed []string
 		f.shared.use(func(b *board) {
 			for id, version := range versions {
 				if m, ok := b.mcs[cluster.ManagementClusterID(id)]; ok && m.doc.Version == version {
-					hosts = append(hosts, m.at(now, m.moved))
+					hosts = append(hosts, m.withStateAt(now, m.reportMovedAt))
 				} else {
-					news = append(news, id)
+					changed = append(changed, id)
 				}
 			}
 		})
-		if len(news) > manyNews {
+		if len(changed) > maxSingleReads {
 			docs, err := tx.ListScope(ctx, kindMC, "")
 			if err != nil {
 				return err
 			}
-			hosts, news = hosts[:0], nil
+			hosts, changed = hosts[:0], nil
 			for _, d := range docs {
 				hosts = append(hosts, f.host(d, now))
 			}
 		}
-		for _, id := range news {
+		for _, id := range changed {
 			d, err := tx.Get(ctx, kindMC, id)
 			if errors.Is(err, store.ErrNotFound) {
 				continue
@@ -310,8 +326,9 @@ func (f *Fleet) current(ctx context.Context) (hosts []ManagementCluster, err err
 	return hosts, err
 }
 
-// manyNews is the number of changed management clusters from which all are read at once.
-const manyNews = 50
+// maxSingleReads is how many changed management clusters readHosts reads one by one. If more have changed, it reads
+// all with one statement.
+const maxSingleReads = 50
 
 // readVersions reads the versions of the region's own management clusters, by id.
 func readVersions(ctx context.Context, tx *store.Tx) (map[string]int64, error) {
@@ -339,12 +356,11 @@ func readVersions(ctx context.Context, tx *store.Tx) (map[string]int64, error) {
 	return versions, nil
 }
 
-// release removes a cluster's placement, if there is one, and its reservation. admits checks the cluster,
-// if it exists, and the placement, both of which stay locked until the transaction ends. why, unless "",
-// goes into the cluster's history.
+// release removes a cluster's placement, if there is one, and its reservation. It returns false if there is none.
+// admits checks the cluster (nil: it does not exist) and the placement, which stay locked until the transaction
+// ends; its error ends the release. why, unless "", goes into the cluster's history.
 func (f *Fleet) release(ctx context.Context, id cluster.ID, why string, admits func(cluster *store.Document,
-	p placement) error) (
-	released bool, err error) {
+	p placement) error) (released bool, err error) {
 	err = f.store.Tx(ctx, func(tx *store.Tx) error {
 		released = false
 		d, err := tx.GetForUpdate(ctx, KindPlacement, placementID(id))
@@ -382,7 +398,7 @@ func (f *Fleet) release(ctx context.Context, id cluster.ID, why string, admits f
 			if err != nil {
 				return err
 			}
-			if err := tx.Record(ctx, actionFreed, kindCluster, string(id), "", note); err != nil {
+			if err := tx.Record(ctx, actionFreeRoom, kindCluster, string(id), "", note); err != nil {
 				return err
 			}
 		}
@@ -390,7 +406,7 @@ func (f *Fleet) release(ctx context.Context, id cluster.ID, why string, admits f
 		return tx.Remove(ctx, KindPlacement, d.ID, 0)
 	})
 	if err == nil && released {
-		f.metrics.decided(outcomeReleased)
+		f.metrics.countOutcome(outcomeReleased)
 	}
 	return released && err == nil, err
 }

@@ -18,8 +18,7 @@ import (
 	"atoll.dev/store"
 )
 
-// BenchmarkDecide is the decision alone, with its reasons, among 100 and
-// among 1,000 management clusters.
+// BenchmarkDecide measures one decision with its explanation, among 100 and among 1,000 management clusters.
 func BenchmarkDecide(b *testing.B) {
 	for _, n := range []int{100, 1000} {
 		for name, planes := range map[string]int64{"fits": 101, "full": 100} {
@@ -43,8 +42,8 @@ func BenchmarkDecide(b *testing.B) {
 
 // BenchmarkPlace places clusters by REST in a region of 1,000 management clusters
 // that host 50,000 clusters, with the settings that a region has: one after the
-// other, 16 at a time, and such as find no room. It measures first what the
-// process does by itself.
+// other, 16 at a time, and without room. It first measures the process
+// without requests.
 func BenchmarkPlace(b *testing.B) {
 	bed := region(b, 1000, 50)
 	ctx := b.Context()
@@ -98,10 +97,9 @@ func BenchmarkPlace(b *testing.B) {
 	}
 }
 
-// region is a process over a database with management clusters, each with so
-// many clusters. Clusters and placements are copies, made in the database before
-// the process begins.
-func region(b *testing.B, managementClusters, each int) *bed {
+// region starts a process over a database with management clusters, each with the given number of clusters. SQL copies
+// one cluster and placement before the process starts.
+func region(b *testing.B, managementClusters, each int) *testRegion {
 	dsn := pgtest.DSN(b)
 	first := startOn(b, dsn, Options{})
 	for i := range managementClusters {
@@ -135,17 +133,16 @@ func region(b *testing.B, managementClusters, each int) *bed {
 		}
 	}
 	bed := startOn(b, dsn, Options{})
-	bed.eventually("all is on the board", func() (yes bool) {
+	bed.eventually("the board has all placements", func() (yes bool) {
 		bed.fleet.shared.use(func(board *board) { yes = len(board.entries) > managementClusters*each })
 		return yes
 	})
 	return bed
 }
 
-// alone measures, once, what the process does by itself: reading all, as when
-// the feed is followed anew; comparing all, as once an hour; and a minute at
-// rest, in which it looks at everything that it looks at often.
-func alone(b *testing.B, bed *bed) map[string]float64 {
+// alone measures the process without requests: reading all documents, as after a lost feed; comparing all, as once an
+// hour; and one minute at rest with its periodic work.
+func alone(b *testing.B, bed *testRegion) map[string]float64 {
 	figures := map[string]float64{}
 	used := func() time.Duration {
 		var r syscall.Rusage

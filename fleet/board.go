@@ -13,94 +13,101 @@ import (
 	"atoll.dev/store"
 )
 
-// board has the management clusters and placements in memory, from the feed. Decisions choose by it, and
-// plan finds the waiting clusters for which there may be room. It lags behind the database, so a
-// transaction checks each choice. The caller passes the time.
+// board is a copy of the management clusters and placements in memory, which follow keeps up to date from the feed.
+// Decisions choose a management cluster from it, and planRequests finds the waiting clusters that may have room. It
+// lags behind the database, so a transaction checks each choice. Its methods take the time from their caller, who
+// holds the lock of shared.
 type board struct {
 	mcs           map[cluster.ManagementClusterID]mcEntry // by id
-	sums          map[cluster.ManagementClusterID]sum     // reservations of entries, by the management cluster's id
-	held          map[cluster.ManagementClusterID]sum     // reservations of this process's transactions in progress
-	entries       map[string]entry                        // of placements, by their documents' ids
+	sums          map[cluster.ManagementClusterID]sum     // reservations of entries
+	inProgress    map[cluster.ManagementClusterID]sum     // reservations of this process's transactions in progress
+	entries       map[string]placementEntry               // of placements, by their documents' ids
 	waiting       int
-	order         []waiter // waiting placements, the oldest first; nil: to be sorted
-	asked         map[string]ask
-	lost          map[cluster.ManagementClusterID]bool // management clusters whose agents are reported as lost, by id
-	reportedLost  map[string]bool                      // placements, by id, whose adapters were asked to report the loss
-	lostMayDiffer bool                                 // lostChanges may find something
+	sortedWaiting []entryWithID // waiting placements, the oldest first; nil: to be sorted
+	requests      map[string]workRequest
+	lost          map[cluster.ManagementClusterID]bool // management clusters whose agent is reported as lost
+	// placements, by id, for which fleet requested work because of the loss
+	reportedLost map[string]bool
+	lostChanged  bool // lostChanges may find something
 }
 
 type mcEntry struct {
-	reading
-	removed bool
-	moved   time.Time // when this process saw its agent's report move last, by its own clock
+	decodedMC
+	removed       bool
+	reportMovedAt time.Time // when the report on the agent last changed, by the clock of this process
 }
 
-// entry has the members of a placement that decisions read.
-type entry struct {
-	version int64
-	removed bool
-	cluster cluster.ID
-	mc      cluster.ManagementClusterID // id; "" while it waits
-	orphan  time.Time                   // since when it has no cluster; zero: it has one
-	demand  Demand
-	class   string // equal for placements with equal demands
-	created time.Time
+// placementEntry has the members of a placement that decisions read.
+type placementEntry struct {
+	version    int64
+	removed    bool
+	cluster    cluster.ID
+	mc         cluster.ManagementClusterID // id; "" while it waits
+	orphanedAt time.Time                   // when fleet found that the cluster does not exist; zero: it exists
+	demand     Demand
+	demandKey  string // equal for placements with equal demands
+	created    time.Time
 }
 
-type waiter struct {
+type entryWithID struct {
 	id string // of the placement's document
-	entry
+	placementEntry
 }
 
-// ask records the last request for work on a waiting cluster: when, at which version of its placement, and
-// how many requests that version has had.
-type ask struct {
+// workRequest is the last request for work on a waiting cluster: its time, the version of the cluster's placement at
+// that time, and the number of requests since the placement has that version.
+type workRequest struct {
 	at      time.Time
 	version int64
 	times   int
 }
 
-// settled reports whether a request was answered or has expired. An answer equal to the last one makes no
-// version, and adapters may be away, so requests expire, each later than the one before.
-func (a ask) settled(version int64, now time.Time) bool {
-	return a.version != version || now.Sub(a.at) >= min(patience<<(a.times-1), maxPatience)
+// isOver reports whether a request was answered or has expired. An answer equal to the last one creates no new
+// version, and adapters may be disconnected, so requests expire, each after twice the time of the one before.
+func (a workRequest) isOver(version int64, now time.Time) bool {
+	return a.version != version || now.Sub(a.at) >= min(firstExpiry<<(a.times-1), maxExpiry)
 }
 
 const (
-	// maxAsked bounds the requests in progress: the next ones follow when these clusters have been placed or
-	// still wait.
-	maxAsked = 100
-	// patience is how long a first request counts as in progress.
-	patience    = 2 * time.Second
-	maxPatience = 64 * time.Second
+	// maxRequests bounds the requests in progress. Further ones follow when these are over.
+	maxRequests = 100
+	// firstExpiry is how long a first request counts as in progress.
+	firstExpiry = 2 * time.Second
+	maxExpiry   = 64 * time.Second
 )
 
 func newBoard() *board {
-	return &board{mcs: map[cluster.ManagementClusterID]mcEntry{}, sums: map[cluster.ManagementClusterID]sum{},
-		held:    map[cluster.ManagementClusterID]sum{},
-		entries: map[string]entry{}, asked: map[string]ask{}, lost: map[cluster.ManagementClusterID]bool{},
-		reportedLost: map[string]bool{}}
+	return &board{
+		mcs:          map[cluster.ManagementClusterID]mcEntry{},
+		sums:         map[cluster.ManagementClusterID]sum{},
+		inProgress:   map[cluster.ManagementClusterID]sum{},
+		entries:      map[string]placementEntry{},
+		requests:     map[string]workRequest{},
+		lost:         map[cluster.ManagementClusterID]bool{},
+		reportedLost: map[string]bool{},
+	}
 }
 
-// apply records a document or its tombstone, and returns whether a waiting cluster may have room now.
-func (b *board) apply(d store.Document, now time.Time) (news bool, err error) {
+// apply records a document or its tombstone, and returns whether a waiting cluster may have room now. It ignores
+// documents of older versions, of other kinds, and a tenant's own management clusters, which host no planes.
+func (b *board) apply(d store.Document, now time.Time) (mayHaveRoom bool, err error) {
 	switch d.Kind {
 	case kindMC:
 		if d.Scope != "" {
-			return false, nil // a tenant's own, which hosts nothing
+			return false, nil
 		}
 		have, known := b.mcs[cluster.ManagementClusterID(d.ID)]
 		if known && have.doc.Version > d.Version {
 			return false, nil
 		}
 		if !known || !have.doc.SameState(d) {
-			fresh := mcEntry{reading: read(d), removed: d.Removed, moved: now}
+			fresh := mcEntry{decodedMC: decodeMC(d), removed: d.Removed, reportMovedAt: now}
 			if known && fresh.reportTime().Equal(have.reportTime()) {
-				fresh.moved = have.moved
+				fresh.reportMovedAt = have.reportMovedAt
 			}
 			b.mcs[cluster.ManagementClusterID(d.ID)] = fresh
 		}
-		b.setLost(cluster.ManagementClusterID(d.ID), b.mcs[cluster.ManagementClusterID(d.ID)].reading.lost())
+		b.updateLost(cluster.ManagementClusterID(d.ID))
 		return !d.Removed && (!known || have.doc.Version != d.Version), nil
 	case KindPlacement:
 		have, known := b.entries[d.ID]
@@ -111,43 +118,41 @@ func (b *board) apply(d store.Document, now time.Time) (news bool, err error) {
 		if err != nil {
 			return false, err
 		}
-		e := entry{version: d.Version, removed: d.Removed, cluster: p.ClusterID, mc: p.ManagementClusterID,
+		e := placementEntry{version: d.Version, removed: d.Removed, cluster: p.ClusterID, mc: p.ManagementClusterID,
 			demand: p.Demand, created: d.CreatedAt}
 		if p.OrphanedTime != nil {
-			e.orphan = *p.OrphanedTime
+			e.orphanedAt = *p.OrphanedTime
 		}
-		b.count(have, -1)
-		b.count(e, 1)
-		if e.waits() {
-			class, err := json.Marshal(p.Demand)
+		b.addToSum(have, -1)
+		b.addToSum(e, 1)
+		if e.isWaiting() {
+			demand, err := json.Marshal(p.Demand)
 			if err != nil {
 				return false, fmt.Errorf("reading %s: %w", d.ID, err)
 			}
-			e.class = string(class)
+			e.demandKey = string(demand)
 		} else {
-			delete(b.asked, d.ID)
+			delete(b.requests, d.ID)
 		}
-		b.waiting += count(e.waits()) - count(known && have.waits())
-		b.order = nil
+		if known && have.isWaiting() {
+			b.waiting--
+		}
+		if e.isWaiting() {
+			b.waiting++
+		}
+		b.sortedWaiting = nil
 		b.entries[d.ID] = e
-		b.lostMayDiffer = b.lostMayDiffer || b.lost[e.mc]
-		// A waiting placement may have been decided before room became free that the feed has already
-		// brought.
-		return e.waits() || e.removed, nil
+		b.lostChanged = b.lostChanged || b.lost[e.mc]
+		// Fleet may have decided that a placement waits before it had seen room that the feed has reported
+		// since.
+		return e.isWaiting() || e.removed, nil
 	}
 	return false, nil
 }
 
-// count is 1 for a predicate that holds.
-func count(holds bool) int {
-	if holds {
-		return 1
-	}
-	return 0
-}
-
-// count adds a placement's reservation, times over, to the sum of its management cluster.
-func (b *board) count(e entry, times int) {
+// addToSum adds a placement's reservation, multiplied by times, to the sum of its management cluster. A waiting or
+// removed placement has none.
+func (b *board) addToSum(e placementEntry, times int) {
 	if e.removed || e.mc == "" {
 		return
 	}
@@ -159,19 +164,20 @@ func (b *board) count(e entry, times int) {
 }
 
 // hold reserves amounts in memory while a transaction is in progress, so that concurrent ones choose other
-// management clusters; times -1 ends it.
+// management clusters. times is 1 for the begin of the transaction and -1 for its end.
 func (b *board) hold(mc cluster.ManagementClusterID, amounts Amounts, times int) {
-	s := b.held[mc]
+	s := b.inProgress[mc]
 	s = sum{s.placements + times, plus(s.reserved, amounts, int64(times))}
-	if b.held[mc] = s; s.placements == 0 {
-		delete(b.held, mc)
+	if b.inProgress[mc] = s; s.placements == 0 {
+		delete(b.inProgress, mc)
 	}
 }
 
-func (e entry) waits() bool { return !e.removed && e.mc == "" }
+func (e placementEntry) isWaiting() bool { return !e.removed && e.mc == "" }
 
-// forget drops tombstones, which only kept older states out.
-func (b *board) forget() {
+// dropTombstones forgets removed documents. Until then their versions protect the board from older states that a
+// concurrent list may apply.
+func (b *board) dropTombstones() {
 	for id, e := range b.entries {
 		if e.removed {
 			delete(b.entries, id)
@@ -184,17 +190,18 @@ func (b *board) forget() {
 	}
 }
 
-// hosts returns the management clusters with their reservations. The amounts belong to the board.
+// hosts returns the management clusters with their reservations, without order. The caller must not change the
+// amounts, which belong to the board.
 func (b *board) hosts(now time.Time) []ManagementCluster {
 	hosts := make([]ManagementCluster, 0, len(b.mcs))
 	for id, m := range b.mcs {
 		if m.removed {
 			continue
 		}
-		host := m.at(now, m.moved)
+		host := m.withStateAt(now, m.reportMovedAt)
 		s := b.sums[id]
 		host.Reserved, host.Placements = s.reserved, s.placements
-		if held, ok := b.held[id]; ok {
+		if held, ok := b.inProgress[id]; ok {
 			host.Reserved, host.Placements = plus(s.reserved, held.reserved, 1), s.placements+held.placements
 		}
 		hosts = append(hosts, host)
@@ -202,8 +209,8 @@ func (b *board) hosts(now time.Time) []ManagementCluster {
 	return hosts
 }
 
-// fleet returns hosts sorted by name, with copies of the amounts.
-func (b *board) fleet(now time.Time) []ManagementCluster {
+// sortedHosts returns hosts sorted by name, with copies of the amounts.
+func (b *board) sortedHosts(now time.Time) []ManagementCluster {
 	fleet := b.hosts(now)
 	for i := range fleet {
 		fleet[i].Reserved = maps.Clone(fleet[i].Reserved)
@@ -212,28 +219,28 @@ func (b *board) fleet(now time.Time) []ManagementCluster {
 	return fleet
 }
 
-// hasStaleReport reports whether a management cluster counts as lost only because its report stopped to
-// move, which no feed entry shows.
+// hasStaleReport reports whether a management cluster counts as lost only because its last report, which says that the
+// agent is connected, is too old. The feed has no change for the end of this state.
 func (b *board) hasStaleReport(now time.Time) bool {
 	for _, m := range b.mcs {
-		if !m.removed && m.available() && now.Sub(m.moved) > silence {
+		if !m.removed && m.reportsConnected() && now.Sub(m.reportMovedAt) > maxReportAge {
 			return true
 		}
 	}
 	return false
 }
 
-// orphaned returns the placements without a cluster, the oldest first.
+// orphaned returns the Orphaned placements, the oldest first.
 func (b *board) orphaned(now time.Time) (all []orphanedPlacement) {
 	for _, e := range b.entries {
-		if e.removed || e.orphan.IsZero() {
+		if e.removed || e.orphanedAt.IsZero() {
 			continue
 		}
 		m, known := b.mcs[e.mc]
-		o := orphanedPlacement{cluster: e.cluster, mc: m.m.Name, since: e.orphan}
+		o := orphanedPlacement{cluster: e.cluster, mc: m.m.Name, since: e.orphanedAt}
 		if known && !m.removed {
-			state := m.at(now, m.moved).State
-			o.heard = state != api.Lost && state != api.Unheard
+			state := m.withStateAt(now, m.reportMovedAt).State
+			o.connected = state != api.Lost && state != api.Unheard
 		}
 		all = append(all, o)
 	}
@@ -243,8 +250,8 @@ func (b *board) orphaned(now time.Time) (all []orphanedPlacement) {
 	return all
 }
 
-// take reserves amounts for one more placement, in place. The caller owns the amounts.
-func (m *ManagementCluster) take(amounts Amounts) {
+// addInPlace reserves amounts for one more placement, and changes the map of the amounts. The caller owns the map.
+func (m *ManagementCluster) addInPlace(amounts Amounts) {
 	if m.Reserved == nil {
 		m.Reserved = Amounts{}
 	}
@@ -254,66 +261,66 @@ func (m *ManagementCluster) take(amounts Amounts) {
 	m.Placements++
 }
 
-func (b *board) waitingInOrder() []waiter {
-	if b.order == nil {
-		b.order = make([]waiter, 0, b.waiting)
+// waitingOldestFirst returns the waiting placements, the oldest first.
+func (b *board) waitingOldestFirst() []entryWithID {
+	if b.sortedWaiting == nil {
+		b.sortedWaiting = make([]entryWithID, 0, b.waiting)
 		for id, e := range b.entries {
-			if e.waits() {
-				b.order = append(b.order, waiter{id, e})
+			if e.isWaiting() {
+				b.sortedWaiting = append(b.sortedWaiting, entryWithID{id, e})
 			}
 		}
-		slices.SortFunc(b.order, func(a, b waiter) int {
+		slices.SortFunc(b.sortedWaiting, func(a, b entryWithID) int {
 			return cmp.Or(a.created.Compare(b.created),
 				cmp.Compare(a.id, b.id))
 		})
 	}
-	return b.order
+	return b.sortedWaiting
 }
 
-// plan returns the waiting placements for which to request work: the oldest for which there is room beside
-// the older ones, at most maxAsked with those in progress.
-func (b *board) plan(now time.Time) (asks []waiter) {
+// planRequests returns the waiting placements for which to request work, the oldest first. In order of age it gives
+// each waiting placement room in a copy of the region; it returns those that find room and have no request in
+// progress. The result and the requests in progress are at most maxRequests together.
+func (b *board) planRequests(now time.Time) (plan []entryWithID) {
 	if b.waiting == 0 {
 		return nil
 	}
-	fleet := b.fleet(now)
-	free := 0
-	for i := range fleet {
-		free += count(fleet[i].State == api.Ready && fleet[i].Broken == "")
-	}
-	if free == 0 {
+	fleet := b.sortedHosts(now)
+	if !slices.ContainsFunc(fleet, func(m ManagementCluster) bool { return m.State == api.Ready && m.Unusable == "" }) {
 		return nil
 	}
-	under := 0
-	// A demand that found no room finds none after others have taken room.
+	pendingRequests := 0
+	// If a demand finds no room, an equal demand after it finds none either.
 	full := map[string]bool{}
-	for _, w := range b.waitingInOrder() {
-		if under+len(asks) >= maxAsked {
+	for _, w := range b.waitingOldestFirst() {
+		if pendingRequests+len(plan) >= maxRequests {
 			break
 		}
-		if full[w.class] {
+		if full[w.demandKey] {
 			continue
 		}
 		i := choose(w.demand, fleet)
 		if i < 0 {
-			full[w.class] = true
+			full[w.demandKey] = true
 			continue
 		}
-		fleet[i].take(w.demand.Amounts)
-		if last, ok := b.asked[w.id]; ok && !last.settled(w.version, now) {
-			under += count(now.Sub(last.at) < patience)
+		fleet[i].addInPlace(w.demand.Amounts)
+		if last, ok := b.requests[w.id]; ok && !last.isOver(w.version, now) {
+			if now.Sub(last.at) < firstExpiry {
+				pendingRequests++
+			}
 			continue
 		}
-		asks = append(asks, w)
+		plan = append(plan, w)
 	}
-	return asks
+	return plan
 }
 
-// noteAsk records a request for work.
-func (b *board) noteAsk(w waiter, now time.Time) {
-	a := b.asked[w.id]
+// recordRequest records a request for work.
+func (b *board) recordRequest(w entryWithID, now time.Time) {
+	a := b.requests[w.id]
 	if a.version != w.version {
 		a.times = 0
 	}
-	b.asked[w.id] = ask{now, w.version, min(a.times+1, 10)}
+	b.requests[w.id] = workRequest{now, w.version, min(a.times+1, 10)}
 }

@@ -19,8 +19,16 @@ import (
 
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
-// mcDoc is a management cluster's document as CLM writes it.
-func mcDoc(t testing.TB, name string, version int64, spec string, heard time.Time, available string) store.Document {
+// mcDoc returns a management cluster's document as CLM writes it. available is the status of the report on its agent
+// at observed; "": there is no report.
+func mcDoc(
+	t testing.TB,
+	name string,
+	version int64,
+	spec string,
+	observed time.Time,
+	available string,
+) store.Document {
 	t.Helper()
 	wire, err := json.Marshal(clm.Resource{ID: name, Kind: "ManagementCluster", Name: name, Spec: json.RawMessage(
 		spec)})
@@ -31,40 +39,40 @@ func mcDoc(t testing.TB, name string, version int64, spec string, heard time.Tim
 	if available != "" {
 		status = fmt.Sprintf(
 			`{"reports":[{"adapter":"maestro","last_report_time":%q,"conditions":[{"type":"Available","status":%q}]}]}`,
-			heard.Format(time.RFC3339Nano), available)
+			observed.Format(time.RFC3339Nano), available)
 	}
 	return store.Document{Kind: kindMC, ID: name, Name: name, Version: version, Wire: wire, Status: json.RawMessage(
 		status)}
 }
 
-// placementDoc is a placement's document; mc "" waits.
+// placementDoc returns a placement's document; with mc "" the placement is Waiting.
 func placementDoc(t testing.TB, owner cluster.ID, version int64, age time.Duration, mc string,
 	d Demand) store.Document {
 	t.Helper()
-	p := placement{placementWanted{ClusterID: owner, Demand: d}, placementMade{State: api.Waiting,
+	p := placement{placementRequest{ClusterID: owner, Demand: d}, placementDecision{State: api.Waiting,
 		ManagementCluster: cluster.ManagementCluster(mc), ManagementClusterID: cluster.ManagementClusterID(mc)}}
 	if mc != "" {
 		p.State = api.Placed
 	}
 	doc := store.Document{Kind: KindPlacement, ID: placementID(owner), Version: version, CreatedAt: noon.Add(-age)}
-	if err := p.into(&doc); err != nil {
+	if err := p.encodeInto(&doc); err != nil {
 		t.Fatal(err)
 	}
 	return doc
 }
 
-func (b *board) show(t testing.TB, d store.Document) bool { return b.showAt(t, d, noon) }
+func (b *board) mustApply(t testing.TB, d store.Document) bool { return b.mustApplyAt(t, d, noon) }
 
-func (b *board) showAt(t testing.TB, d store.Document, now time.Time) bool {
+func (b *board) mustApplyAt(t testing.TB, d store.Document, now time.Time) bool {
 	t.Helper()
-	news, err := b.apply(d, now)
+	mayHaveRoom, err := b.apply(d, now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return news
+	return mayHaveRoom
 }
 
-// The board by a script: what the feed brings, and for whom work is asked then.
+// TestBoard runs the commands of testdata/board.txt: documents of the feed, and plans of requests.
 func TestBoard(t *testing.T) {
 	b := newBoard()
 	now := noon
@@ -84,44 +92,52 @@ func TestBoard(t *testing.T) {
 		switch d.Cmd {
 		case "mc": // NAME [planes=N] [state=S] [available=A]
 			spec := fmt.Sprintf(`{"state":%q,"capacity":{"planes":%s}}`, arg("state", "Ready"), arg("planes", "1"))
-			return fmt.Sprintln("news:", b.showAt(t, mcDoc(t, name, next(name), spec, now, arg("available", "True")),
-				now))
+			return fmt.Sprintln(
+				"may have room:",
+				b.mustApplyAt(t, mcDoc(t, name, next(name), spec, now, arg("available", "True")),
+					now),
+			)
 		case "waits": // NAME age=SECONDS [planes=N] [named=MC]
 			var age, planes int64
 			fmt.Sscan(arg("age", "0"), &age)
 			fmt.Sscan(arg("planes", "1"), &planes)
-			return fmt.Sprintln("news:", b.show(t, placementDoc(t, cluster.ID(name), next(name), time.Duration(age)*time.Second,
-				"",
-				Demand{Named: cluster.ManagementCluster(arg("named", "")), Amounts: Amounts{"planes": planes}})))
+			return fmt.Sprintln(
+				"may have room:",
+				b.mustApply(t, placementDoc(t, cluster.ID(name), next(name), time.Duration(age)*time.Second,
+					"",
+					Demand{Named: cluster.ManagementCluster(arg("named", "")), Amounts: Amounts{"planes": planes}})),
+			)
 		case "placed": // NAME on=MC
-			return fmt.Sprintln("news:", b.show(t, placementDoc(t, cluster.ID(name), next(name), 0, arg("on", ""),
+			return fmt.Sprintln("may have room:", b.mustApply(t, placementDoc(t, cluster.ID(name), next(name), 0, arg("on", ""),
 				Demand{Amounts: Amounts{"planes": 1}})))
 		case "released": // NAME
 			doc := placementDoc(t, cluster.ID(name), next(name), 0, "", Demand{})
 			doc.Removed = true
-			return fmt.Sprintln("news:", b.show(t, doc))
-		case "late": // NAME: a state from before, as a read that overlaps the feed may bring it
-			return fmt.Sprintln("news:", b.show(t, placementDoc(t, cluster.ID(name), versions[name]-1, 0, "", Demand{})))
+			return fmt.Sprintln("may have room:", b.mustApply(t, doc))
+		case "late": // NAME: an older version, as a concurrent list may return it
+			return fmt.Sprintln(
+				"may have room:",
+				b.mustApply(t, placementDoc(t, cluster.ID(name), versions[name]-1, 0, "", Demand{})),
+			)
 		case "pass": // SECONDS
 			var seconds int64
 			fmt.Sscan(name, &seconds)
 			now = now.Add(time.Duration(seconds) * time.Second)
 			return ""
 		case "ask":
-			var asked []string
-			for _, w := range b.plan(now) {
-				asked = append(asked, string(w.cluster))
-				b.noteAsk(w, now)
+			var requested []string
+			for _, w := range b.planRequests(now) {
+				requested = append(requested, string(w.cluster))
+				b.recordRequest(w, now)
 			}
-			return fmt.Sprintf("%s (%d wait)\n", strings.Join(asked, " "), b.waiting)
+			return fmt.Sprintf("%s (%d wait)\n", strings.Join(requested, " "), b.waiting)
 		}
-		return "what is " + d.Cmd
+		return "unknown command " + d.Cmd
 	})
 }
 
-// Whatever there is: those who are asked have room side by side, none is passed
-// over for a younger one that demands the same, and once nobody is under way
-// somebody is asked whenever somebody fits.
+// For any board without requests in progress: all planned clusters have room together, no older cluster is left out for
+// a younger one with an equal demand, and no cluster that has room besides them is left out.
 func TestAPlanFits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		tb := &testing.T{}
@@ -136,117 +152,115 @@ func TestAPlanFits(t *testing.T) {
 		n := rapid.IntRange(0, 30).Draw(t, "clusters")
 		for i := range n {
 			d := Demand{Amounts: Amounts{"planes": rapid.Int64Range(1, 2).Draw(t, "demand")}}
-			if _, err := b.apply(placementDoc(tb, cluster.ID(fmt.Sprintf("c%02d", i)), 1, time.Duration(n-i)*time.Second, "", d),
-				noon); err != nil {
+			if _, err := b.apply(
+				placementDoc(tb, cluster.ID(fmt.Sprintf("c%02d", i)), 1, time.Duration(n-i)*time.Second, "", d),
+				noon,
+			); err != nil {
 				t.Fatal(err)
 			}
 		}
-		asks := b.plan(noon)
-		fleet := b.fleet(noon)
+		plan := b.planRequests(noon)
+		fleet := b.sortedHosts(noon)
 		last := map[string]string{}
-		for _, w := range asks {
+		for _, w := range plan {
 			i := choose(w.demand, fleet)
 			if i < 0 {
-				t.Fatalf("%s is asked, and there is no room", w.cluster)
+				t.Fatalf("the plan has %s, and there is no room for it", w.cluster)
 			}
-			fleet[i].take(w.demand.Amounts)
-			last[w.class] = string(w.cluster)
+			fleet[i].addInPlace(w.demand.Amounts)
+			last[w.demandKey] = string(w.cluster)
 		}
-		for _, w := range b.waitingInOrder() {
-			asked := slices.ContainsFunc(asks, func(a waiter) bool { return a.id == w.id })
-			if !asked && w.cluster < cluster.ID(last[w.class]) {
-				t.Fatalf("%s is passed over for %s", w.cluster, last[w.class])
+		for _, w := range b.waitingOldestFirst() {
+			planned := slices.ContainsFunc(plan, func(a entryWithID) bool { return a.id == w.id })
+			if !planned && w.cluster < cluster.ID(last[w.demandKey]) {
+				t.Fatalf("the plan has the younger %[2]s and not %[1]s", w.cluster, last[w.demandKey])
 			}
-			if !asked && choose(w.demand, fleet) >= 0 {
-				t.Fatalf("there is room for %s, and it is not asked", w.cluster)
+			if !planned && choose(w.demand, fleet) >= 0 {
+				t.Fatalf("there is room for %s, and the plan does not have it", w.cluster)
 			}
 		}
 	})
 }
 
-// Ten thousand that wait: as many are asked as there is room for, and no more
-// than can be under way.
+// With 10,000 waiting clusters a plan has as many as there is room for, and at most maxRequests.
 func TestAPlanFor10000(t *testing.T) {
-	b := crowd(t, 10_000)
-	if asks := b.plan(noon); len(asks) != 0 {
-		t.Fatalf("%d are asked, and there is no room", len(asks))
+	b := fullBoard(t, 10_000)
+	if plan := b.planRequests(noon); len(plan) != 0 {
+		t.Fatalf("the plan has %d clusters, and there is no room", len(plan))
 	}
-	b.show(t, mcDoc(t, "m000", 2, `{"capacity":{"planes":107}}`, noon, "True"))
-	asks := b.plan(noon)
-	if len(asks) != 7 || asks[0].cluster != "c00000" || asks[6].cluster != "c00006" {
-		t.Fatalf("with room for 7 are asked: %d", len(asks))
+	b.mustApply(t, mcDoc(t, "m000", 2, `{"capacity":{"planes":107}}`, noon, "True"))
+	plan := b.planRequests(noon)
+	if len(plan) != 7 || plan[0].cluster != "c00000" || plan[6].cluster != "c00006" {
+		t.Fatalf("with room for 7 the plan has %d clusters", len(plan))
 	}
-	b.show(t, mcDoc(t, "m000", 3, `{}`, noon, "True"))
-	if asks = b.plan(noon); len(asks) != maxAsked {
-		t.Fatalf("with room for all are asked at a time: %d", len(asks))
+	b.mustApply(t, mcDoc(t, "m000", 3, `{}`, noon, "True"))
+	if plan = b.planRequests(noon); len(plan) != maxRequests {
+		t.Fatalf("with room for all the plan has %d clusters", len(plan))
 	}
 }
 
-// crowd is a hundred management clusters that are full, and n clusters that
-// wait.
-func crowd(t testing.TB, n int) *board {
+// fullBoard returns a board with a hundred full management clusters and n waiting clusters.
+func fullBoard(t testing.TB, n int) *board {
 	b := newBoard()
 	one := Demand{Amounts: Amounts{"planes": 1, "memory_mib": 350}}
 	for i := range 100 {
 		mc := fmt.Sprintf("m%03d", i)
-		b.show(t, mcDoc(t, mc, 1, `{"capacity":{"planes":100}}`, noon, "True"))
+		b.mustApply(t, mcDoc(t, mc, 1, `{"capacity":{"planes":100}}`, noon, "True"))
 		for j := range 100 {
-			b.show(t, placementDoc(t, cluster.ID(fmt.Sprintf("p%03d-%03d", i, j)), 1, 0, mc, one))
+			b.mustApply(t, placementDoc(t, cluster.ID(fmt.Sprintf("p%03d-%03d", i, j)), 1, 0, mc, one))
 		}
 	}
 	for i := range n {
-		b.show(t, placementDoc(t, cluster.ID(fmt.Sprintf("c%05d", i)), 1, time.Duration(n-i)*time.Second, "", one))
+		b.mustApply(t, placementDoc(t, cluster.ID(fmt.Sprintf("c%05d", i)), 1, time.Duration(n-i)*time.Second, "", one))
 	}
 	return b
 }
 
-// BenchmarkPlan is one look at who may find room: 100 management clusters,
-// 10,000 placed clusters, 10,000 that wait.
+// BenchmarkPlan measures one plan with 100 management clusters, 10,000 placed and 10,000 waiting clusters.
 func BenchmarkPlan(b *testing.B) {
-	board := crowd(b, 10_000)
+	board := fullBoard(b, 10_000)
 	for name, spec := range map[string]string{"none": `{"capacity":{"planes":100}}`,
 		"one": `{"capacity":{"planes":101}}`, "all": `{}`} {
-		board.show(b, mcDoc(b, "m050", 2+int64(len(name)), spec, noon, "True"))
+		board.mustApply(b, mcDoc(b, "m050", 2+int64(len(name)), spec, noon, "True"))
 		b.Run("room="+name, func(b *testing.B) {
 			for b.Loop() {
-				board.plan(noon)
+				board.planRequests(noon)
 			}
 		})
 	}
 }
 
-// Whatever order the feed brings things in, and however much at once: clusters
-// of a management cluster that is lost are reported once, and once more when it is
-// back.
-func TestLostChangesNamesEachClusterOnceForALossAndOnceForItsEnd(t *testing.T) {
-	names := func(ws []waiter) (s string) {
+// lostChanges returns each cluster once for the loss of its management cluster and once for the end of the loss,
+// whatever the order of the changes.
+func TestLostChangesReturnsEachClusterOnceForALossAndOnceForItsEnd(t *testing.T) {
+	names := func(ws []entryWithID) (s string) {
 		for _, w := range ws {
 			s += string(w.cluster) + " "
 		}
 		return s
 	}
 	b := newBoard()
-	turns := func(gone, back string) {
+	check := func(lost, connected string) {
 		t.Helper()
 		g, h := b.lostChanges()
-		if names(g) != gone || names(h) != back {
-			t.Errorf("lost: %q, want %q; back: %q, want %q", names(g), gone, names(h), back)
+		if names(g) != lost || names(h) != connected {
+			t.Errorf("lost: %q, want %q; back: %q, want %q", names(g), lost, names(h), connected)
 		}
 	}
-	b.show(t, mcDoc(t, "m", 3, `{}`, noon, "False")) // the first that is heard of it
-	b.show(t, placementDoc(t, "a", 1, 0, "m", Demand{}))
-	b.show(t, placementDoc(t, "w", 1, 0, "", Demand{}))
-	turns("a ", "")
-	b.show(t, mcDoc(t, "m", 4, `{"state":"Cordoned"}`, noon, "False"))
-	turns("", "")
-	b.show(t, placementDoc(t, "b", 1, 0, "m", Demand{})) // later than that of its management cluster
-	turns("b ", "")
+	b.mustApply(t, mcDoc(t, "m", 3, `{}`, noon, "False")) // the first document of it
+	b.mustApply(t, placementDoc(t, "a", 1, 0, "m", Demand{}))
+	b.mustApply(t, placementDoc(t, "w", 1, 0, "", Demand{}))
+	check("a ", "")
+	b.mustApply(t, mcDoc(t, "m", 4, `{"state":"Cordoned"}`, noon, "False"))
+	check("", "")
+	b.mustApply(t, placementDoc(t, "b", 1, 0, "m", Demand{})) // after the loss
+	check("b ", "")
 	doc := placementDoc(t, "a", 2, 0, "m", Demand{})
 	doc.Removed = true
-	b.show(t, doc)
-	b.show(t, mcDoc(t, "m", 5, `{}`, noon, "True"))
-	turns("", "b ")
-	b.show(t, mcDoc(t, "m", 6, `{}`, noon, "False"))
-	b.show(t, mcDoc(t, "m", 7, `{}`, noon, "True"))
-	turns("", "")
+	b.mustApply(t, doc)
+	b.mustApply(t, mcDoc(t, "m", 5, `{}`, noon, "True"))
+	check("", "b ")
+	b.mustApply(t, mcDoc(t, "m", 6, `{}`, noon, "False"))
+	b.mustApply(t, mcDoc(t, "m", 7, `{}`, noon, "True"))
+	check("", "")
 }

@@ -41,9 +41,8 @@ func TestDocumentAndRoutesAreTheSame(t *testing.T) {
 	}
 }
 
-// What is answered is what the document says, and nothing else; and all of it
-// is counted.
-func TestAnswersAreAsDocumented(t *testing.T) {
+// Answers have the documented schemas without further members, and the metrics count them.
+func TestAnswersMatchTheDocument(t *testing.T) {
 	b := start(t)
 	ctx := t.Context()
 	id := b.cluster("abc", `{}`)
@@ -66,24 +65,24 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 		}
 	}
 	b.mc("full", `{"capacity":{"planes":0}}`, nil)
-	conforms("Placement", b.raw("/clusters/"+id+"/placement", "POST"))
+	conforms("Placement", b.requestJSON("/clusters/"+id+"/placement", "POST"))
 	b.mc("one", `{"capacity":{"planes":3},"versions":["1.36.3"]}`, map[string]string{"a": "b"})
-	conforms("Placement", b.raw("/clusters/"+id+"/placement", "POST"))
-	conforms("Placement", b.raw("/clusters/"+id+"/placement", "GET"))
-	conforms("UsageList", b.raw("/managementclusters/usage", "GET"))
+	conforms("Placement", b.requestJSON("/clusters/"+id+"/placement", "POST"))
+	conforms("Placement", b.requestJSON("/clusters/"+id+"/placement", "GET"))
+	conforms("UsageList", b.requestJSON("/managementclusters/usage", "GET"))
 	usage, err := b.Usage(ctx)
 	if err != nil || len(usage) != 2 {
 		t.Fatalf("%+v, %v", usage, err)
 	}
-	conforms("Usage", b.raw("/managementclusters/"+usage[1].ID+"/usage", "GET"))
+	conforms("Usage", b.requestJSON("/managementclusters/"+usage[1].ID+"/usage", "GET"))
 
 	want := map[string]float64{"waiting": 1, "placed": 1, "capacity full planes": 0, "capacity one planes": 3,
 		"reserved full planes": 0, "reserved one planes": 1}
-	b.eventually("the figures are right", func() bool { return cmp.Equal(b.figures(), want) })
+	b.eventually("the metrics have the expected values", func() bool { return cmp.Equal(b.figures(), want) })
 }
 
-// figures are the metrics that tests look at.
-func (b *bed) figures() map[string]float64 {
+// figures returns the metrics that tests compare.
+func (b *testRegion) figures() map[string]float64 {
 	b.t.Helper()
 	families, err := b.fleet.opts.Metrics.(*prometheus.Registry).Gather()
 	if err != nil {

@@ -25,20 +25,20 @@ type ManagementCluster struct {
 	ID       cluster.ManagementClusterID
 	Name     cluster.ManagementCluster
 	State    api.ManagementClusterState
-	Heard    time.Time // when its agent reported last; zero: never
+	LastSeen time.Time // when Maestro last received a message of its agent; zero: never
 	Labels   map[string]string
 	Versions []string // none: unknown, any version fits
 	Capacity Amounts  // resources that it does not name are unlimited
 	Reserved Amounts
 	// Placements is the number of clusters placed there.
 	Placements int
-	// Broken is the error in its spec, "" for none.
-	Broken string
+	// Unusable is the reason why nothing can be placed there, such as an error in its spec; "": there is none.
+	Unusable string
 }
 
-// Decide chooses among the management clusters that fit a demand the one that keeps the largest free
-// share of its scarcest resource, of equals the first by name. It returns its index in fleet, or -1, and
-// the explanation.
+// Decide chooses, among the management clusters that fit a demand, the one whose scarcest resource keeps the largest
+// free share; of equal ones, the first by name. It returns its index in fleet, or -1 if none fits, and
+// the explanation. The result does not depend on the order of fleet.
 func Decide(d Demand, fleet []ManagementCluster) (chosen int, e Explanation) {
 	return choose(d, fleet), explain(d, fleet)
 }
@@ -59,16 +59,18 @@ func choose(d Demand, fleet []ManagementCluster) int {
 	return chosen
 }
 
-// fits reports whether the cluster fits: there is no objection.
+// fits reports whether the cluster fits. It is true exactly if objections returns none.
 func (m *ManagementCluster) fits(d Demand) bool {
-	return m.Broken == "" && m.State == api.Ready && m.admits(d) && m.holds(d.Amounts)
+	return m.Unusable == "" && m.State == api.Ready && m.admits(d) && m.hasFree(d.Amounts)
 }
 
 // admits reports whether the demand allows this management cluster, whatever its room.
-func (m *ManagementCluster) admits(d Demand) bool { return m.isAskedFor(d) && m.runs(d) }
+func (m *ManagementCluster) admits(d Demand) bool {
+	return m.matchesSelection(d) && m.supportsVersion(d)
+}
 
-// isAskedFor reports whether the demand's name and selector match.
-func (m *ManagementCluster) isAskedFor(d Demand) bool {
+// matchesSelection reports whether the demand's name and selector match.
+func (m *ManagementCluster) matchesSelection(d Demand) bool {
 	if d.Named != "" && d.Named != m.Name {
 		return false
 	}
@@ -80,13 +82,13 @@ func (m *ManagementCluster) isAskedFor(d Demand) bool {
 	return true
 }
 
-// runs reports whether it can run the demanded version.
-func (m *ManagementCluster) runs(d Demand) bool {
+// supportsVersion reports whether the management cluster can run the demanded version of Kubernetes.
+func (m *ManagementCluster) supportsVersion(d Demand) bool {
 	return d.Version == "" || len(m.Versions) == 0 || slices.Contains(m.Versions, d.Version)
 }
 
-// holds reports whether the wanted amounts are free.
-func (m *ManagementCluster) holds(wanted Amounts) bool {
+// hasFree reports whether the wanted amounts are free. Resources without a capacity are unlimited.
+func (m *ManagementCluster) hasFree(wanted Amounts) bool {
 	for name, n := range wanted {
 		if capacity, limited := m.Capacity[name]; limited && n > capacity-m.Reserved[name] {
 			return false
@@ -95,16 +97,16 @@ func (m *ManagementCluster) holds(wanted Amounts) bool {
 	return true
 }
 
-// whole is the share of everything, in millionths.
-const whole = 1_000_000
+// millionths is a share of 1 in the unit of scores.
+const millionths = 1_000_000
 
 // score returns the free share, in millionths, of its scarcest resource after the demand. The management
 // cluster fits the demand.
 func (m *ManagementCluster) score(d Demand) int64 {
-	least := int64(whole)
+	least := int64(millionths)
 	for name, capacity := range m.Capacity {
 		if capacity <= 0 {
-			continue // the demand has none of it, or it would not fit
+			continue // the demand fits, so it needs none of this resource
 		}
 		least = min(least, share(capacity-m.Reserved[name]-d.Amounts[name], capacity))
 	}
@@ -116,13 +118,14 @@ func share(part, all int64) int64 {
 	for all > maxAmount {
 		part, all = part/2, all/2
 	}
-	return part * whole / all
+	return part * millionths / all
 }
 
 // maxAmount exceeds the amounts of real management clusters; its product with whole does not overflow.
 const maxAmount = 1 << 40
 
-// add reserves amounts times over, and counts as many placements; times may be negative.
+// add adds the amounts, multiplied by times, to the reservations, and times to the number of placements. times may
+// be negative.
 func (m *ManagementCluster) add(amounts Amounts, times int64) {
 	m.Reserved = plus(m.Reserved, amounts, times)
 	m.Placements += int(times)

@@ -56,8 +56,7 @@ func someFleet() *rapid.Generator[[]ManagementCluster] {
 	})
 }
 
-// Whatever is placed, in whatever order: no resource that a management cluster
-// names is overfilled, and nothing is placed where it was not wanted.
+// Random decisions in any order exceed no capacity, and choose only management clusters that fit the demand.
 func TestNoPlacementOverfills(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		fleet := someFleet().Draw(t, "fleet")
@@ -94,8 +93,7 @@ func TestNoPlacementOverfills(t *testing.T) {
 	})
 }
 
-// The order in which management clusters are read does not matter, and the one
-// that is taken has the best score.
+// A decision does not depend on the order of the management clusters, and the chosen one has the best score.
 func TestADecisionIsTheSameForTheSameFleet(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		fleet, d := someFleet().Draw(t, "fleet"), someDemand().Draw(t, "demand")
@@ -109,13 +107,13 @@ func TestADecisionIsTheSameForTheSameFleet(t *testing.T) {
 		for _, c := range candidates.Candidates {
 			if c.Fits && (c.Score > fleet[i].score(d) || c.Score == fleet[i].score(d) &&
 				cluster.ManagementCluster(c.Name) < fleet[i].Name) {
-				t.Fatalf("%s was taken with %d, and %s has %d", fleet[i].Name, fleet[i].score(d), c.Name, c.Score)
+				t.Fatalf("%s was chosen with score %d, and %s has score %d", fleet[i].Name, fleet[i].score(d), c.Name, c.Score)
 			}
 		}
 	})
 }
 
-// More capacity anywhere, of what is limited, makes no placement impossible.
+// If a demand fits, it still fits after any limited capacity grows.
 func TestMoreCapacityMakesNoPlacementImpossible(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		fleet, d := someFleet().Draw(t, "fleet"), someDemand().Draw(t, "demand")
@@ -134,13 +132,13 @@ func TestMoreCapacityMakesNoPlacementImpossible(t *testing.T) {
 			}
 		}
 		if after, candidates := Decide(d, fleet); before >= 0 && after < 0 {
-			t.Fatalf("with more there is no room: %+v", candidates)
+			t.Fatalf("with more capacity nothing fits: %+v", candidates)
 		}
 	})
 }
 
 func TestTheReasonsAgainstEach(t *testing.T) {
-	heard := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
+	lastSeen := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
 	ready := ManagementCluster{State: api.Ready, Labels: map[string]string{"zone": "a"}, Versions: []string{"1.36.3"},
 		Capacity: Amounts{"planes": 2, "memory_mib": 1000}}
 	with := func(name string, change func(*ManagementCluster)) ManagementCluster {
@@ -153,10 +151,10 @@ func TestTheReasonsAgainstEach(t *testing.T) {
 		with("b", func(m *ManagementCluster) { m.Reserved = Amounts{"planes": 1, "memory_mib": 350} }),
 		with("a", func(m *ManagementCluster) { m.Reserved = Amounts{"planes": 2, "memory_mib": 700} }),
 		with("c", func(m *ManagementCluster) { m.State = api.Cordoned }),
-		with("d", func(m *ManagementCluster) { m.State, m.Heard = api.Lost, heard }),
+		with("d", func(m *ManagementCluster) { m.State, m.LastSeen = api.Lost, lastSeen }),
 		with("e", func(m *ManagementCluster) { m.State, m.Labels = api.Unheard, map[string]string{"zone": "b"} }),
 		with("f", func(m *ManagementCluster) { m.Labels, m.Versions = nil, []string{"1.35.0"} }),
-		with("g", func(m *ManagementCluster) { m.Broken = "its spec cannot be read: x" }),
+		with("g", func(m *ManagementCluster) { m.Unusable = "its spec cannot be read: x" }),
 	}
 	d := Demand{Selector: map[string]string{"zone": "a"}, Version: "1.36.3", Amounts: Amounts{"planes": 1,
 		"memory_mib": 350}}
@@ -183,14 +181,16 @@ func TestTheReasonsAgainstEach(t *testing.T) {
 		t.Fatalf("%d, %s", i, diff)
 	}
 	d.Named = "c"
-	if got := why(d, Explanation{Considered: 2, Candidates: []api.Candidate{{Name: "c", Reasons: []string{"y"}},
-		{Name: "a", Reasons: []string{"x"}}}}); got != "c: y" {
+	if got := operatorReason(
+		d,
+		Explanation{Considered: 2, Candidates: []api.Candidate{{Name: "c", Reasons: []string{"y"}},
+			{Name: "a", Reasons: []string{"x"}}}},
+	); got != "c: y" {
 		t.Errorf("the sentence is %q", got)
 	}
 }
 
-// An owner reads what its cluster waits for, and nothing about management
-// clusters: whatever they are.
+// The reason for a cluster's owner names no management cluster, label, version or amount of the region.
 func TestTheOwnersReasonHasNoInventory(t *testing.T) {
 	one := Amounts{"planes": 1}
 	ready := ManagementCluster{Name: "edge-7", State: api.Ready, Labels: map[string]string{"zone": "north"},
@@ -209,7 +209,7 @@ func TestTheOwnersReasonHasNoInventory(t *testing.T) {
 		{nil, Demand{Amounts: one}, "the region takes no new clusters at present"},
 		{with(func(m *ManagementCluster) { m.State = api.Cordoned }), Demand{Amounts: one},
 			"the region takes no new clusters at present"},
-		{with(func(m *ManagementCluster) { m.Broken = "x" }), Demand{Amounts: one},
+		{with(func(m *ManagementCluster) { m.Unusable = "x" }), Demand{Amounts: one},
 			"the region takes no new clusters at present"},
 		{with(same), Demand{Amounts: one}, "the region has no room for the cluster at present"},
 		{with(same), Demand{Amounts: one, Named: "edge-8"},
@@ -220,12 +220,12 @@ func TestTheOwnersReasonHasNoInventory(t *testing.T) {
 			"no place that the cluster may have runs Kubernetes 1.36.3 at present"},
 	} {
 		if got := publicReason(c.d, c.fleet); got != c.want {
-			t.Errorf("%+v waits since %q, want %q", c.d, got, c.want)
+			t.Errorf("the reason for %+v is %q, want %q", c.d, got, c.want)
 		}
 	}
 }
 
-// An explanation is of one size, however many management clusters there are.
+// The size of an explanation does not grow with the number of management clusters.
 func TestAnExplanationIsBounded(t *testing.T) {
 	fleet := make([]ManagementCluster, 1000)
 	for i := range fleet {
@@ -247,7 +247,7 @@ func TestAnExplanationIsBounded(t *testing.T) {
 	}
 }
 
-func TestWhatAClusterDemands(t *testing.T) {
+func TestTheDemandOfASpec(t *testing.T) {
 	for spec, want := range map[string]Demand{
 		`{}`: {},
 		`{"placement":{"managementCluster":"m","selector":{"a":"b"}},"hostedCluster":{"release":{"image":"atoll.dev/release:1.36.3"}}}`: {Named: "m", Selector: map[string]string{"a": "b"}, Version: "1.36.3"},
@@ -261,11 +261,11 @@ func TestWhatAClusterDemands(t *testing.T) {
 	}
 }
 
-// Whatever a cluster's spec says: it is read without a fault, and a version has
-// neither a registry nor a digest in it.
+// demandOf panics for no spec, and returns no version with a part of a registry or a digest.
 func FuzzDemand(f *testing.F) {
 	f.Add(
-		`{"placement":{"managementCluster":"m","selector":{"a":"b"}},"hostedCluster":{"release":{"image":"quay.io:443/x/y:4.20@sha256:00"}}}`)
+		`{"placement":{"managementCluster":"m","selector":{"a":"b"}},"hostedCluster":{"release":{"image":"quay.io:443/x/y:4.20@sha256:00"}}}`,
+	)
 	f.Add(`{"placement":"m","hostedCluster":{"release":{"image":":"}}}`)
 	f.Add(`{"placement":[],"hostedCluster":{"release":{"image":"a@b:c/d"}}}`)
 	f.Fuzz(func(t *testing.T, spec string) {

@@ -21,28 +21,28 @@ const (
 	maxObjections = 10
 )
 
-// objection is a reason why a management cluster does not fit: a kind for counting, without names and
-// amounts, and its subject.
+// objection is a reason why a management cluster does not fit. Equal objections of several management clusters are
+// counted, so it has no names and amounts.
 type objection struct {
-	kind string
-	of   string // resource or label
+	kind    string
+	subject string // a resource or label, "" for kinds without one
 }
 
 // Kinds of objections.
 const (
-	isBroken     = "its declaration cannot be used"
-	isUnheard    = "its agent was never heard"
-	isLost       = "lost"
-	isCordoned   = "cordoned"
-	isDraining   = "draining"
-	isOther      = "not the one that is asked for"
-	isUnlabeled  = "it has no label "
-	isMislabeled = "it has another value of label "
-	isOfVersion  = "it cannot run the version"
-	isFull       = "not enough free of "
+	kindUnusable   = "its declaration cannot be used"
+	kindNeverSeen  = "its agent was never heard"
+	kindLost       = "lost"
+	kindCordoned   = "cordoned"
+	kindDraining   = "draining"
+	kindOther      = "not the one that is asked for"
+	kindUnlabeled  = "it has no label "
+	kindMislabeled = "it has another value of label "
+	kindVersion    = "it cannot run the version"
+	kindFull       = "not enough free of "
 )
 
-// criteria are a demand with its labels and resources in order.
+// criteria are a demand with the names of its labels and resources in order.
 type criteria struct {
 	Demand
 	labels, amounts []string
@@ -52,36 +52,36 @@ func criteriaOf(d Demand) criteria { return criteria{d, sortedKeys(d.Selector), 
 
 // objections returns all reasons why a management cluster does not fit.
 func (m *ManagementCluster) objections(d criteria) (all []objection) {
-	if m.Broken != "" {
-		all = append(all, objection{kind: isBroken})
+	if m.Unusable != "" {
+		all = append(all, objection{kind: kindUnusable})
 	}
 	switch m.State {
 	case api.Ready:
 	case api.Unheard:
-		all = append(all, objection{kind: isUnheard})
+		all = append(all, objection{kind: kindNeverSeen})
 	case api.Lost:
-		all = append(all, objection{kind: isLost})
+		all = append(all, objection{kind: kindLost})
 	case api.Draining:
-		all = append(all, objection{kind: isDraining})
+		all = append(all, objection{kind: kindDraining})
 	default:
-		all = append(all, objection{kind: isCordoned})
+		all = append(all, objection{kind: kindCordoned})
 	}
 	if d.Named != "" && d.Named != m.Name {
-		all = append(all, objection{kind: isOther})
+		all = append(all, objection{kind: kindOther})
 	}
 	for _, k := range d.labels {
 		if have, ok := m.Labels[k]; !ok {
-			all = append(all, objection{isUnlabeled, k})
+			all = append(all, objection{kindUnlabeled, k})
 		} else if have != d.Selector[k] {
-			all = append(all, objection{isMislabeled, k})
+			all = append(all, objection{kindMislabeled, k})
 		}
 	}
 	if d.Version != "" && len(m.Versions) > 0 && !slices.Contains(m.Versions, d.Version) {
-		all = append(all, objection{kind: isOfVersion})
+		all = append(all, objection{kind: kindVersion})
 	}
 	for _, name := range d.amounts {
 		if capacity, limited := m.Capacity[name]; limited && d.Amounts[name] > capacity-m.Reserved[name] {
-			all = append(all, objection{isFull, name})
+			all = append(all, objection{kindFull, name})
 		}
 	}
 	return all
@@ -97,39 +97,39 @@ func sortedKeys[V any](m map[string]V) []string {
 // text returns the objection with its names and amounts, for operators.
 func (o objection) text(m *ManagementCluster, d Demand) string {
 	switch o.kind {
-	case isBroken:
-		return m.Broken
-	case isLost:
-		return "lost: its agent was last heard " + m.Heard.UTC().Format(time.RFC3339)
-	case isOther:
+	case kindUnusable:
+		return m.Unusable
+	case kindLost:
+		return "lost: its agent was last heard " + m.LastSeen.UTC().Format(time.RFC3339)
+	case kindOther:
 		return "the cluster is for " + string(d.Named)
-	case isMislabeled:
-		return fmt.Sprintf("its label %s is %s, not %s", o.of, m.Labels[o.of], d.Selector[o.of])
-	case isOfVersion:
+	case kindMislabeled:
+		return fmt.Sprintf("its label %s is %s, not %s", o.subject, m.Labels[o.subject], d.Selector[o.subject])
+	case kindVersion:
 		return "it cannot run " + d.Version
-	case isFull:
-		return fmt.Sprintf("%s: %d of %d free, %d needed", o.of, max(0, m.Capacity[o.of]-m.Reserved[o.of]),
-			m.Capacity[o.of], d.Amounts[o.of])
+	case kindFull:
+		return fmt.Sprintf("%s: %d of %d free, %d needed", o.subject, max(0, m.Capacity[o.subject]-m.Reserved[o.subject]),
+			m.Capacity[o.subject], d.Amounts[o.subject])
 	}
-	return o.kind + o.of
+	return o.kind + o.subject
 }
 
-// explain counts the objections by kind and lists the management clusters that come nearest.
+// explain counts the objections by kind and lists the management clusters that come nearest to fitting.
 func explain(d Demand, fleet []ManagementCluster) Explanation {
 	type ranked struct {
 		m     *ManagementCluster
-		score int64 // of what fits
+		score int64 // 0 for a management cluster that does not fit
 		all   []objection
 	}
 	nearer := func(a, b ranked) int {
 		return cmp.Or(cmp.Compare(len(a.all), len(b.all)), -cmp.Compare(a.score, b.score),
 			cmp.Compare(a.m.Name, b.m.Name))
 	}
-	asked := criteriaOf(d)
+	criteria := criteriaOf(d)
 	var nearest []ranked
 	counts := map[objection]int{}
 	for i := range fleet {
-		r := ranked{m: &fleet[i], all: fleet[i].objections(asked)}
+		r := ranked{m: &fleet[i], all: fleet[i].objections(criteria)}
 		if len(r.all) == 0 {
 			r.score = r.m.score(d)
 		}
@@ -151,7 +151,7 @@ func explain(d Demand, fleet []ManagementCluster) Explanation {
 		e.Candidates[i] = c
 	}
 	for o, n := range counts {
-		e.Objections = append(e.Objections, api.Objection{Reason: o.kind + o.of, Count: n})
+		e.Objections = append(e.Objections, api.Objection{Reason: o.kind + o.subject, Count: n})
 	}
 	slices.SortFunc(e.Objections, func(a, b api.Objection) int {
 		return cmp.Or(-cmp.Compare(a.Count, b.Count), cmp.Compare(a.Reason, b.Reason))
@@ -160,8 +160,8 @@ func explain(d Demand, fleet []ManagementCluster) Explanation {
 	return e
 }
 
-// why returns one sentence for operators: why a cluster waits.
-func why(d Demand, e Explanation) string {
+// operatorReason returns why a cluster waits, in one sentence for operators.
+func operatorReason(d Demand, e Explanation) string {
 	if e.Considered == 0 {
 		return "there is no management cluster"
 	}
@@ -180,21 +180,22 @@ func why(d Demand, e Explanation) string {
 	return strings.Join(parts, "; ")
 }
 
-// publicReason returns one sentence for the cluster's owner: why it waits, by the last of these steps that
-// any management cluster reaches. It has no names and no amounts (decision 053).
+// publicReason returns why a cluster waits, in one sentence for the cluster's owner. A management cluster passes up to
+// three steps: it is usable, it matches the selection, it supports the version. The sentence follows from the last
+// step that any management cluster passes. It has no names and no amounts (decision 053).
 func publicReason(d Demand, fleet []ManagementCluster) string {
 	usable, matching, running := false, false, false
 	for i := range fleet {
 		m := &fleet[i]
-		if m.Broken != "" || m.State != api.Ready {
+		if m.Unusable != "" || m.State != api.Ready {
 			continue
 		}
 		usable = true
-		if !m.isAskedFor(d) {
+		if !m.matchesSelection(d) {
 			continue
 		}
 		matching = true
-		running = running || m.runs(d)
+		running = running || m.supportsVersion(d)
 	}
 	switch {
 	case running:

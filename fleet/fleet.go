@@ -25,20 +25,19 @@ type Options struct {
 	// Plane has the amounts that one control plane reserves; default 1 of planes and 350 of memory_mib.
 	Plane Amounts
 
-	// Works lists the works on management clusters. Without it the reservation of a forced deletion stays
-	// until an operator frees it.
+	// Works reads and deletes the works on management clusters. Without it a forced deletion keeps its reservation
+	// until an operator releases it.
 	Works Works
 
 	// WorkSource is the source of the works with HostedClusters; default
 	// "hosted-cluster".
 	WorkSource string
 
-	// EndOrphansAfter is how long after a forced deletion fleet ends the cluster's works by itself; 0 is
-	// never.
+	// EndOrphansAfter is how long after a forced deletion fleet deletes the cluster's works; 0: never.
 	EndOrphansAfter time.Duration
 
-	// OrphansEvery is how often fleet reads the works of orphaned placements; ConfirmAfter is how long none
-	// must be found before the room is free. Default 5 s and 30 s.
+	// OrphansEvery is how often fleet reads the works of orphaned placements. ConfirmAfter is how long it must find
+	// none before it releases the placement. Defaults 5 s and 30 s.
 	OrphansEvery, ConfirmAfter time.Duration
 
 	// Compare is how often fleet compares all placements with clusters and sums; default 1 h.
@@ -48,16 +47,17 @@ type Options struct {
 	Metrics prometheus.Registerer
 }
 
-// Fleet places clusters. Several may share a database.
+// Fleet places clusters on management clusters. Several processes may share a database. Its methods may be called
+// concurrently.
 type Fleet struct {
 	opts    Options
 	log     *slog.Logger
 	store   *store.Store
 	metrics *metrics
 
-	shared shared
-	again  chan struct{} // has a token when the feed began anew
-	looks  atomic.Int64  // passes of checkOrphans, for tests
+	shared        shared
+	feedRestarted chan struct{} // has a token when follow has subscribed to the feed again
+	orphanPasses  atomic.Int64  // passes of checkOrphans, for tests
 }
 
 // shared guards the board.
@@ -81,10 +81,10 @@ func (s *shared) replace(b *board) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.b != nil {
-		b.held = s.b.held
+		b.inProgress = s.b.inProgress
 		for id, m := range s.b.mcs {
 			if have, ok := b.mcs[id]; ok && have.reportTime().Equal(m.reportTime()) {
-				have.moved = m.moved
+				have.reportMovedAt = m.reportMovedAt
 				b.mcs[id] = have
 			}
 		}
@@ -92,11 +92,11 @@ func (s *shared) replace(b *board) {
 	s.b = b
 }
 
-// New returns a Fleet whose routes work at once. Run does the work in the background. New migrates the
-// schema of fleet's side table.
+// New migrates the schema of fleet's table of reservations, and returns a Fleet whose routes work at once. The caller
+// calls Run for the work in the background.
 func New(ctx context.Context, o Options) (*Fleet, error) {
 	if o.Store == nil || o.Feed == nil {
-		return nil, errors.New("fleet: a store and its feed are needed")
+		return nil, errors.New("fleet: Options need Store and Feed")
 	}
 	if o.Plane == nil {
 		o.Plane = Amounts{"planes": 1, "memory_mib": 350}
@@ -117,13 +117,19 @@ func New(ctx context.Context, o Options) (*Fleet, error) {
 	if err := Migrate(ctx, o.Store); err != nil {
 		return nil, err
 	}
-	return &Fleet{opts: o, log: o.Logger, store: o.Store, metrics: newMetrics(o.Metrics), again: make(chan struct{},
-		1)}, nil
+	return &Fleet{
+		opts:    o,
+		log:     o.Logger,
+		store:   o.Store,
+		metrics: newMetrics(o.Metrics),
+		feedRestarted: make(chan struct{},
+			1),
+	}, nil
 }
 
-// Migrate migrates the schema of fleet's side table.
+// Migrate migrates the schema of fleet's table of reservations.
 func Migrate(ctx context.Context, s *store.Store) error {
-	if err := s.Migrate(ctx, "fleet", []string{reservations}); err != nil {
+	if err := s.Migrate(ctx, "fleet", []string{reservationTable}); err != nil {
 		return fmt.Errorf("fleet: %w", err)
 	}
 	return nil

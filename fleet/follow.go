@@ -18,26 +18,31 @@ import (
 )
 
 const (
-	// pace is the shortest time between two plans, so that a thousand changes that come one by one do not
-	// cost a thousand plans. After a long plan the pause is ten times as long as the plan.
-	pace = 20 * time.Millisecond
-	// lookEvery is how often follow checks whether requests were answered.
-	lookEvery = 2 * time.Second
-	// readReportsEvery is how often the times of reports are read, which the feed does
-	// not bring.
+	// minPlanPause is the shortest time between two plans, so that a thousand single changes do not cause a
+	// thousand plans. After a long plan the pause is ten times as long as the plan.
+	minPlanPause = 20 * time.Millisecond
+	// checkRequestsEvery is how often follow checks whether adapters have answered requests for work.
+	checkRequestsEvery = 2 * time.Second
+	// readReportsEvery is how often follow reads the times of reports, which the feed does
+	// not have.
 	readReportsEvery = 30 * time.Second
 )
 
 // Run works in the background until ctx ends: it follows the feed, requests work for waiting clusters when
 // there may be room for them, and checks the works of removed clusters.
 func (f *Fleet) Run(ctx context.Context) error {
-	var beside sync.WaitGroup
-	defer beside.Wait()
-	beside.Go(func() { f.watchOrphans(ctx) })
-	beside.Go(func() { f.compareHourly(ctx) })
+	var others sync.WaitGroup
+	defer others.Wait()
+	others.Go(func() { f.watchOrphans(ctx) })
+	others.Go(func() { f.compareHourly(ctx) })
 	for ctx.Err() == nil {
 		if err := f.follow(ctx); err != nil && ctx.Err() == nil {
-			f.log.LogAttrs(ctx, slog.LevelWarn, "the feed is followed anew", slog.Any("error", err))
+			f.log.LogAttrs(
+				ctx,
+				slog.LevelWarn,
+				"fleet lost the feed; it reads all documents and subscribes again",
+				slog.Any("error", err),
+			)
 			pause.For(ctx, 200*time.Millisecond)
 		}
 	}
@@ -53,26 +58,32 @@ func (f *Fleet) compareHourly(ctx context.Context) {
 			if ctx.Err() != nil {
 				return
 			}
-			f.log.LogAttrs(ctx, slog.LevelWarn, "placements were not compared with clusters", slog.Any("error", err))
+			f.log.LogAttrs(
+				ctx,
+				slog.LevelWarn,
+				"fleet cannot compare placements with clusters; it tries again",
+				slog.Any("error", err),
+			)
 			pause = min(pause, time.Minute)
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-f.again: // the feed was lost, and is followed anew
+		case <-f.feedRestarted:
 		case <-time.After(pause):
 		}
 	}
 }
 
-// follow reads everything and then the changes. It ends with an error when it may have missed changes.
+// follow subscribes to the feed, reads all management clusters and placements onto a new board, and then applies the
+// changes to it until ctx ends. It returns an error when it may have missed changes; the caller calls it again.
 func (f *Fleet) follow(ctx context.Context) error {
 	sub := f.opts.Feed.Subscribe(func(c *store.Change) bool {
 		return c.Kind == kindMC || c.Kind == KindPlacement || c.Kind == kindCluster && c.Removed
 	})
 	defer sub.Close()
-	// Meanwhile decisions use the board as it is. It is replaced after that, because the feed may have missed
-	// removals.
+	// Decisions use the old board while follow fills the new one. follow replaces the board, because the
+	// subscription before this one may have missed removals.
 	fresh := newBoard()
 	if err := f.load(ctx, fresh, kindMC); err != nil {
 		return err
@@ -80,19 +91,19 @@ func (f *Fleet) follow(ctx context.Context) error {
 	if err := f.load(ctx, fresh, KindPlacement); err != nil {
 		return err
 	}
-	fresh.lostChanges() // the adapters were asked about these already
+	fresh.lostChanges() // fleet requested work for these before
 	f.shared.replace(fresh)
 	select {
-	case f.again <- struct{}{}:
+	case f.feedRestarted <- struct{}{}:
 	default:
 	}
-	look, hear := time.NewTicker(lookEvery), time.NewTicker(readReportsEvery)
-	defer look.Stop()
-	defer hear.Stop()
-	next := time.NewTimer(0) // of the next plan
-	defer next.Stop()
-	planned, took, due := time.Time{}, time.Duration(0), true
-	gone := map[cluster.ID]bool{} // removed clusters whose placements orphanAll has not handled yet
+	checkTick, reportTick := time.NewTicker(checkRequestsEvery), time.NewTicker(readReportsEvery)
+	defer checkTick.Stop()
+	defer reportTick.Stop()
+	planTimer := time.NewTimer(0) // of the next plan
+	defer planTimer.Stop()
+	planned, took, isPlanDue := time.Time{}, time.Duration(0), true
+	removed := map[cluster.ID]bool{} // clusters whose placements markAllOrphaned has not handled yet
 	for {
 		select {
 		case <-ctx.Done():
@@ -102,35 +113,35 @@ func (f *Fleet) follow(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			news := f.take(ctx, rounds, gone)
-			f.orphanAll(ctx, gone)
+			mayHaveRoom := f.applyRounds(ctx, rounds, removed)
+			f.markAllOrphaned(ctx, removed)
 			f.requestLost(ctx)
-			if news && !due {
-				due = true
-				next.Reset(max(0, max(pace, 10*took)-time.Since(planned)))
+			if mayHaveRoom && !isPlanDue {
+				isPlanDue = true
+				planTimer.Reset(max(0, max(minPlanPause, 10*took)-time.Since(planned)))
 			}
-		case <-next.C:
-			planned, due = time.Now(), false
-			f.ask(ctx, planned)
+		case <-planTimer.C:
+			planned, isPlanDue = time.Now(), false
+			f.requestWork(ctx, planned)
 			took = time.Since(planned)
-		case <-look.C:
-			waiting, silent := 0, false
-			f.shared.use(func(b *board) { waiting, silent = b.waiting, b.hasStaleReport(time.Now()) })
-			f.gauge()
-			f.orphanAll(ctx, gone)
+		case <-checkTick.C:
+			waiting, stale := 0, false
+			f.shared.use(func(b *board) { waiting, stale = b.waiting, b.hasStaleReport(time.Now()) })
+			f.setGauges()
+			f.markAllOrphaned(ctx, removed)
 			if waiting > 0 {
-				// A report that only moved its time may have ended a silence.
-				if silent {
+				// A management cluster may have sent a report that differs in its time only.
+				if stale {
 					f.readReports(ctx)
 				}
-				if !due {
-					due = true
-					next.Reset(0)
+				if !isPlanDue {
+					isPlanDue = true
+					planTimer.Reset(0)
 				}
 			}
-		case <-hear.C:
+		case <-reportTick.C:
 			f.readReports(ctx)
-			f.shared.use((*board).forget)
+			f.shared.use((*board).dropTombstones)
 		}
 	}
 }
@@ -138,16 +149,21 @@ func (f *Fleet) follow(ctx context.Context) error {
 // readReports reads the times of reports on management clusters.
 func (f *Fleet) readReports(ctx context.Context) {
 	if err := f.load(ctx, nil, kindMC); err != nil && ctx.Err() == nil {
-		f.log.LogAttrs(ctx, slog.LevelWarn, "the reports on management clusters were not read", slog.Any("error", err))
+		f.log.LogAttrs(
+			ctx,
+			slog.LevelWarn,
+			"fleet cannot read the reports on management clusters; it tries again",
+			slog.Any("error", err),
+		)
 	}
 }
 
-// orphanAll handles the placements of removed clusters, at most 100 at a time, and deletes these clusters from gone.
-// After an error they stay there for the next call.
-func (f *Fleet) orphanAll(ctx context.Context, gone map[cluster.ID]bool) {
+// markAllOrphaned handles the placements of removed clusters, at most 100 in one call, and deletes
+// these clusters from removed. After an error they stay there for the next call.
+func (f *Fleet) markAllOrphaned(ctx context.Context, removed map[cluster.ID]bool) {
 	const most = 100
-	ids := make([]string, 0, min(most, len(gone)))
-	for cluster := range gone {
+	ids := make([]string, 0, min(most, len(removed)))
+	for cluster := range removed {
 		if ids = append(ids, placementID(cluster)); len(ids) == most {
 			break
 		}
@@ -159,23 +175,23 @@ func (f *Fleet) orphanAll(ctx context.Context, gone map[cluster.ID]bool) {
 		Args: []any{ids}}, Limit: most})
 	for _, d := range page.Documents {
 		if err == nil {
-			err = f.orphan(ctx, clusterOf(d.ID))
+			err = f.markOrphaned(ctx, clusterOf(d.ID))
 		}
 	}
 	if err != nil {
 		if ctx.Err() == nil {
-			f.log.LogAttrs(ctx, slog.LevelWarn, "placements of clusters that are gone were not looked at",
+			f.log.LogAttrs(ctx, slog.LevelWarn, "fleet cannot mark placements of removed clusters; it tries again",
 				slog.Any("error", err))
 		}
 		return
 	}
 	for _, id := range ids {
-		delete(gone, clusterOf(id))
+		delete(removed, clusterOf(id))
 	}
 }
 
-// orphaned returns the placements without a cluster.
-func (f *Fleet) orphaned() (all []orphanedPlacement) {
+// orphanedPlacements returns the Orphaned placements of the board, the oldest first.
+func (f *Fleet) orphanedPlacements() (all []orphanedPlacement) {
 	f.shared.use(func(b *board) { all = b.orphaned(time.Now()) })
 	return all
 }
@@ -188,15 +204,15 @@ func (f *Fleet) load(ctx context.Context, b *board, kind store.Kind) error {
 		if err != nil {
 			return err
 		}
-		show := func(b *board) {
+		apply := func(b *board) {
 			for _, d := range page.Documents {
-				f.show(ctx, b, d)
+				f.applyDocument(ctx, b, d)
 			}
 		}
 		if b == nil {
-			f.shared.use(show)
+			f.shared.use(apply)
 		} else {
-			show(b)
+			apply(b)
 		}
 		if q.After = page.Next; q.After == "" {
 			return nil
@@ -204,65 +220,69 @@ func (f *Fleet) load(ctx context.Context, b *board, kind store.Kind) error {
 	}
 }
 
-// show applies a document to a board. It logs and skips one that cannot be read: a transaction checks each
-// choice that is made by the board.
-func (f *Fleet) show(ctx context.Context, b *board, d store.Document) bool {
-	news, err := b.apply(d, time.Now())
+// applyDocument applies a document to a board, and returns whether a waiting cluster may have room now. It logs and
+// skips a document that it cannot decode: a transaction checks each choice that fleet makes from the board.
+func (f *Fleet) applyDocument(ctx context.Context, b *board, d store.Document) (mayHaveRoom bool) {
+	mayHaveRoom, err := b.apply(d, time.Now())
 	if err != nil {
-		f.log.LogAttrs(ctx, slog.LevelError, "a document cannot be read", slog.Any("error", err))
+		f.log.LogAttrs(ctx, slog.LevelError, "fleet cannot decode a document; it ignores it", slog.Any("error", err))
 	}
-	return news
+	return mayHaveRoom
 }
 
-// take applies a batch of the feed, and adds removed clusters to gone.
-func (f *Fleet) take(ctx context.Context, rounds []store.Round, gone map[cluster.ID]bool) (news bool) {
+// applyRounds applies rounds of the feed to the board, adds removed clusters to removed, and returns whether a waiting
+// cluster may have room now.
+func (f *Fleet) applyRounds(ctx context.Context, rounds []store.Round,
+	removed map[cluster.ID]bool) (mayHaveRoom bool) {
 	f.shared.use(func(b *board) {
 		for _, r := range rounds {
 			for _, c := range r.Changes {
 				if c.Kind != kindCluster {
-					news = f.show(ctx, b, c.Document) || news
+					mayHaveRoom = f.applyDocument(ctx, b, c.Document) || mayHaveRoom
 				} else {
-					gone[cluster.ID(c.ID)] = true
+					removed[cluster.ID(c.ID)] = true
 				}
 			}
 		}
 	})
-	return news
+	return mayHaveRoom
 }
 
-// ask requests work for waiting clusters that may have room.
-func (f *Fleet) ask(ctx context.Context, now time.Time) {
-	var asks []waiter
-	f.shared.use(func(b *board) { asks = b.plan(now) })
-	if len(asks) == 0 {
+// requestWork plans requests for waiting clusters that may have room, and writes them. After an error the next plan
+// contains the same clusters.
+func (f *Fleet) requestWork(ctx context.Context, now time.Time) {
+	var waiting []entryWithID
+	f.shared.use(func(b *board) { waiting = b.planRequests(now) })
+	if len(waiting) == 0 {
 		return
 	}
-	if err := f.request(ctx, asks, now, "there may be room on a management cluster"); err != nil {
+	if err := f.writeRequests(ctx, waiting, now, "there may be room on a management cluster"); err != nil {
 		if ctx.Err() == nil {
-			f.log.LogAttrs(ctx, slog.LevelWarn, "work was not asked for clusters that wait",
-				slog.Int("clusters", len(asks)), slog.Any("error", err))
+			f.log.LogAttrs(ctx, slog.LevelWarn, "fleet cannot request work for waiting clusters; it tries again",
+				slog.Int("clusters", len(waiting)), slog.Any("error", err))
 		}
-		return // the next look does it
+		return
 	}
 	f.shared.use(func(b *board) {
-		for _, w := range asks {
-			b.noteAsk(w, now)
+		for _, w := range waiting {
+			b.recordRequest(w, now)
 		}
 	})
-	f.metrics.asked.Add(float64(len(asks)))
+	f.metrics.requested.Add(float64(len(waiting)))
 }
 
-// requests are the names from which the ids of requests are made.
-var requests = uuid.MustParse("6f3d5b0e-6a0e-5c3c-9d3b-0b6a3c2a7f10")
+// requestNamespace is the namespace of the version 5 UUIDs of requests.
+var requestNamespace = uuid.MustParse("6f3d5b0e-6a0e-5c3c-9d3b-0b6a3c2a7f10")
 
-// request writes a request for work for each, as POST .../reconcile does. The request's id consists of the
-// placement's version and the second, so that of several processes that see the same room one requests.
-func (f *Fleet) request(ctx context.Context, asks []waiter, now time.Time, reason string) error {
+// writeRequests writes a request for work for each cluster, as POST .../reconcile does. A request's id is a hash of the
+// placement's id and version, the second and the reason: if several processes find the same room, one of them creates
+// the request, and the others find that it exists.
+func (f *Fleet) writeRequests(ctx context.Context, waiting []entryWithID, now time.Time, reason string) error {
 	ctx = store.WithActor(ctx, store.Actor{Principal: "system:fleet"})
 	return f.store.Tx(ctx, func(tx *store.Tx) error {
-		for _, w := range asks {
+		for _, w := range waiting {
 			cluster, err := tx.Get(ctx, kindCluster, string(w.cluster))
-			if errors.Is(err, store.ErrNotFound) || err == nil && cluster.DeletedAt != nil && w.waits() {
+			if errors.Is(err, store.ErrNotFound) || err == nil && cluster.DeletedAt != nil && w.isWaiting() {
 				continue
 			}
 			if err != nil {
@@ -273,7 +293,7 @@ func (f *Fleet) request(ctx context.Context, asks []waiter, now time.Time, reaso
 			if err != nil {
 				return err
 			}
-			id := uuid.NewSHA1(requests, fmt.Appendf(nil, "%s/%d/%d/%s", w.id, w.version, now.Unix(), reason)).String()
+			id := uuid.NewSHA1(requestNamespace, fmt.Appendf(nil, "%s/%d/%d/%s", w.id, w.version, now.Unix(), reason)).String()
 			_, err = tx.Create(ctx, store.Document{Kind: kindRequest, ID: id, Spec: spec})
 			if errors.Is(err, store.ErrExists) {
 				continue
@@ -293,11 +313,11 @@ func (f *Fleet) request(ctx context.Context, asks []waiter, now time.Time, reaso
 	})
 }
 
-func (f *Fleet) gauge() {
+func (f *Fleet) setGauges() {
 	m := f.metrics
 	var hosts []ManagementCluster
 	f.shared.use(func(b *board) {
-		hosts = b.fleet(time.Now())
+		hosts = b.sortedHosts(time.Now())
 		m.waiting.Set(float64(b.waiting))
 	})
 	m.capacity.Reset()

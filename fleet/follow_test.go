@@ -19,13 +19,11 @@ import (
 	"atoll.dev/store"
 )
 
-// adapt plays the adapter until the test ends: whatever is asked for is placed
-// again. It returns how often that was.
-func (b *bed) adapt() (asked func() int) {
+// runPlacementAdapter places each cluster for which there is a request, as the placement adapter does, until the test
+// ends.
+func (b *testRegion) runPlacementAdapter() {
 	ctx, stop := context.WithCancel(context.Background())
 	var done sync.WaitGroup
-	var mu sync.Mutex
-	n := 0
 	sub := b.fleet.opts.Feed.Subscribe(func(c *store.Change) bool { return c.Kind == kindRequest && !c.Removed })
 	done.Go(func() {
 		defer sub.Close()
@@ -33,10 +31,7 @@ func (b *bed) adapt() (asked func() int) {
 			if _, err := sub.Next(ctx); err != nil {
 				return
 			}
-			for _, id := range b.asked() {
-				mu.Lock()
-				n++
-				mu.Unlock()
+			for _, id := range b.requestedClusters() {
 				if p, err := b.Placement(ctx, cluster.ID(id)); err == nil && p.State == api.Waiting {
 					_, err = b.Place(ctx, cluster.ID(id))
 					if remote.StatusOf(err) >= 500 {
@@ -47,15 +42,14 @@ func (b *bed) adapt() (asked func() int) {
 		}
 	})
 	b.t.Cleanup(func() { stop(); done.Wait() })
-	return func() int { mu.Lock(); defer mu.Unlock(); return n }
 }
 
-// No capacity, then capacity, however it appears: the cluster that waits is
-// placed without anybody's doing.
-func TestAWaitingClusterGoesOnWhenThereIsRoom(t *testing.T) {
+// Fleet requests work for a waiting cluster when a management cluster appears, grows, is uncordoned or reconnects, and
+// when another placement is released. The adapter then places the cluster.
+func TestAWaitingClusterIsPlacedWhenThereIsRoom(t *testing.T) {
 	b := start(t)
 	ctx := t.Context()
-	b.adapt()
+	b.runPlacementAdapter()
 	waits := func(name string) string {
 		t.Helper()
 		id := b.cluster(name, `{}`)
@@ -64,45 +58,45 @@ func TestAWaitingClusterGoesOnWhenThereIsRoom(t *testing.T) {
 		}
 		return id
 	}
-	goesOn := func(what, id string) {
+	isPlaced := func(what, id string) {
 		t.Helper()
-		b.eventually(what+": the cluster goes on", func() bool {
+		b.eventually(what+": the cluster is placed", func() bool {
 			p, err := b.Placement(ctx, cluster.ID(id))
 			return err == nil && p.State == api.Placed && p.ManagementCluster == "one" && p.Reason == ""
 		})
 	}
 	patch := func(id, spec string) {
 		t.Helper()
-		if _, err := b.Merge(ctx, mcs, id, []byte(`{"spec":`+spec+`}`), ""); err != nil {
+		if _, err := b.Merge(ctx, mcsPath, id, []byte(`{"spec":`+spec+`}`), ""); err != nil {
 			t.Fatal(err)
 		}
 	}
 	first := waits("first")
-	one := b.make(mcs, "ManagementCluster", "one", `{"capacity":{"planes":1}}`, nil)
-	b.heard(one, true)
-	goesOn("a management cluster comes", first)
+	one := b.createResource(mcsPath, "ManagementCluster", "one", `{"capacity":{"planes":1}}`, nil)
+	b.reportConnected(one)
+	isPlaced("a management cluster comes", first)
 	second := waits("second")
 	patch(one, `{"capacity":{"planes":2}}`)
-	goesOn("it grows", second)
+	isPlaced("it grows", second)
 	patch(one, `{"state":"Cordoned","capacity":{"planes":4}}`)
 	third := waits("third")
 	patch(one, `{"state":"Ready"}`)
-	goesOn("it is uncordoned", third)
-	b.heard(one, false)
+	isPlaced("it is uncordoned", third)
+	b.reportLost(one)
 	fourth := waits("fourth")
-	b.heard(one, true)
-	goesOn("its agent is heard again", fourth)
+	b.reportConnected(one)
+	isPlaced("its agent is connected again", fourth)
 	fifth := waits("fifth")
-	if _, err := b.Delete(ctx, clustersOf, first, ""); err != nil {
+	if _, err := b.Delete(ctx, clustersPlural, first, ""); err != nil {
 		t.Fatal(err)
 	}
 	if err := b.Release(ctx, cluster.ID(first)); err != nil {
 		t.Fatal(err)
 	}
-	goesOn("a placement is released", fifth)
-	is(t, "one", b.usage(one, "planes"), "0 free, 4 reserved by 4")
-	// Who asked is in the history.
-	h, err := b.History(ctx, clustersOf, fifth, 0, 10)
+	isPlaced("a placement is released", fifth)
+	checkEqual(t, "one", b.usage(one, "planes"), "0 free, 4 reserved by 4")
+	// The history records that fleet requested the work.
+	h, err := b.History(ctx, clustersPlural, fifth, 0, 10)
 	if err != nil || !slices.ContainsFunc(h, func(r clm.HistoryRecord) bool {
 		return r.Action == "reconcile" &&
 			r.Principal == "system:fleet"
@@ -111,9 +105,8 @@ func TestAWaitingClusterGoesOnWhenThereIsRoom(t *testing.T) {
 	}
 }
 
-// Of many that wait, in several processes, as many are asked as there is room
-// for, the oldest first, and each once.
-func TestNoStormOfThoseThatWait(t *testing.T) {
+// Two processes request work for as many waiting clusters as have room, the oldest first, and for no other.
+func TestFleetRequestsOnlyClustersThatHaveRoom(t *testing.T) {
 	const waiting, room = 60, 7
 	dsn := pgtest.DSN(t)
 	b := startOn(t, dsn, Options{})
@@ -123,7 +116,7 @@ func TestNoStormOfThoseThatWait(t *testing.T) {
 		ids[i] = b.cluster(fmt.Sprintf("c-%d", i), `{}`)
 		b.place(ids[i])
 	}
-	b.adapt()
+	b.runPlacementAdapter()
 	b.mc("one", fmt.Sprintf(`{"capacity":{"planes":%d}}`, room), nil)
 	placed := func() (names []string) {
 		for _, id := range ids {
@@ -137,21 +130,20 @@ func TestNoStormOfThoseThatWait(t *testing.T) {
 		}
 		return names
 	}
-	b.eventually("there is no room left", func() bool { return len(placed()) == room })
+	b.eventually("all room is taken", func() bool { return len(placed()) == room })
 	if diff := cmp.Diff(ids[:room], placed()); diff != "" {
-		t.Errorf("others than the oldest are placed: %s", diff)
+		t.Errorf("the placed clusters are not the oldest: %s", diff)
 	}
-	// Two processes may ask for one in two seconds; nobody else is asked for.
-	asked := slices.Compact(b.asked())
+	// Two processes may request one cluster in two different seconds.
+	requested := slices.Compact(b.requestedClusters())
 	slices.Sort(ids[:room])
-	if diff := cmp.Diff(ids[:room], asked); diff != "" {
-		t.Errorf("asked for others: %s", diff)
+	if diff := cmp.Diff(ids[:room], requested); diff != "" {
+		t.Errorf("fleet requested work for other clusters: %s", diff)
 	}
 }
 
-// What no event told of is found by comparing: a placement whose cluster went
-// while nobody looked, and a sum that is not that of the placements.
-func TestTheSweepFindsWhatWasMissed(t *testing.T) {
+// compare finds a placement without a cluster, and a sum that differs from the placements, without changes of the feed.
+func TestCompareRepairsMissedChanges(t *testing.T) {
 	b := start(t)
 	ctx := t.Context()
 	one := b.mc("one", `{"capacity":{"planes":5}}`, nil)
@@ -160,9 +152,9 @@ func TestTheSweepFindsWhatWasMissed(t *testing.T) {
 	b.place(kept)
 	err := b.fleet.store.Tx(ctx, func(tx *store.Tx) error {
 		d := store.Document{Kind: KindPlacement, ID: placementID("gone")}
-		p := placement{placementWanted{"gone", Demand{Amounts: Amounts{"planes": 1}}}, placementMade{State: api.Placed,
+		p := placement{placementRequest{"gone", Demand{Amounts: Amounts{"planes": 1}}}, placementDecision{State: api.Placed,
 			ManagementCluster: "one", ManagementClusterID: cluster.ManagementClusterID(one)}}
-		if err := p.into(&d); err != nil {
+		if err := p.encodeInto(&d); err != nil {
 			return err
 		}
 		if _, err := tx.Create(ctx, d); err != nil {
@@ -178,40 +170,43 @@ func TestTheSweepFindsWhatWasMissed(t *testing.T) {
 	if err := b.fleet.compare(ctx); err != nil {
 		t.Fatal(err)
 	}
-	// What is gone may still run: its room is not free yet.
-	is(t, "one", b.usage(one, "planes"), "3 free, 2 reserved by 2")
-	is(t, "two", b.usage(two, "planes"), "0 free, 0 reserved by 0")
+	// The works of the removed cluster may still run, so its reservation stays.
+	checkEqual(t, "one", b.usage(one, "planes"), "3 free, 2 reserved by 2")
+	checkEqual(t, "two", b.usage(two, "planes"), "0 free, 0 reserved by 0")
 	if d, err := b.fleet.store.Get(ctx, KindPlacement, placementID("gone")); err != nil ||
 		!strings.Contains(string(d.Wire), `"state":"Orphaned"`) {
-		t.Errorf("the placement of a cluster that is gone: %s, %v", d.Wire, err)
+		t.Errorf("the placement of the removed cluster is %s, %v", d.Wire, err)
 	}
-	if mended, err := b.fleet.compareSums(ctx); err != nil || mended != 0 {
-		t.Errorf("a second look mends %d, %v", mended, err)
+	if corrected, err := b.fleet.compareSums(ctx); err != nil || corrected != 0 {
+		t.Errorf("a second comparison corrects %d sums, %v", corrected, err)
 	}
 	if p, err := b.Placement(ctx, cluster.ID(kept)); err != nil || p.ManagementCluster != "one" {
 		t.Errorf("the other placement: %+v, %v", p, err)
 	}
 }
 
-// When a management cluster is lost, and when it is back, work is asked for on
-// its clusters, those that are being deleted among them: their adapters say it.
-func TestClustersOfAManagementClusterThatIsLostAreLookedAt(t *testing.T) {
+// When a management cluster is lost, and when it is connected again, fleet requests work for all its clusters, also
+// for those that are being deleted.
+func TestFleetRequestsWorkWhenAManagementClusterIsLostOrBack(t *testing.T) {
 	b := start(t)
-	one := b.make(mcs, "ManagementCluster", "one", `{"capacity":{"planes":2}}`, nil)
-	b.heard(one, true)
+	one := b.createResource(mcsPath, "ManagementCluster", "one", `{"capacity":{"planes":2}}`, nil)
+	b.reportConnected(one)
 	first, second := b.cluster("first", `{}`), b.cluster("second", `{}`)
 	b.place(first)
 	b.place(second)
-	if _, err := b.Delete(t.Context(), clustersOf, second, ""); err != nil {
+	if _, err := b.Delete(t.Context(), clustersPlural, second, ""); err != nil {
 		t.Fatal(err)
 	}
 	both := []string{first, second}
 	slices.Sort(both)
-	b.heard(one, false)
-	b.eventually("it is lost", func() bool { return slices.Equal(b.asked(), both) })
-	b.heard(one, true)
-	b.eventually("it is back", func() bool {
-		return slices.Equal(slices.Compact(b.asked()), both) && len(
-			b.asked()) == 4
+	b.reportLost(one)
+	b.eventually(
+		"fleet requests both clusters after the loss",
+		func() bool { return slices.Equal(b.requestedClusters(), both) },
+	)
+	b.reportConnected(one)
+	b.eventually("fleet requests both clusters after the end of the loss", func() bool {
+		return slices.Equal(slices.Compact(b.requestedClusters()), both) && len(
+			b.requestedClusters()) == 4
 	})
 }

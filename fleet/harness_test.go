@@ -34,22 +34,22 @@ entities:
 - {kind: ManagementCluster, plural: managementclusters}
 `
 
-const mcs = clmclient.Collection("managementclusters")
+const mcsPath = clmclient.Collection("managementclusters")
 
-// bed is one process of CLM with its fleet, and a client.
-type bed struct {
+// testRegion is one process of CLM with its fleet, and a client of it.
+type testRegion struct {
 	t     testing.TB
 	fleet *Fleet
 	*clmclient.Client
 	url string
-	as  func(tenant string) *clmclient.Client // a caller of a tenant, at the same server
-	end func()                                // ends it before the test does
+	as  func(tenant string) *clmclient.Client // returns a client with the identity of a tenant
+	end func()                                // stops the process before the test ends
 }
 
-func start(t testing.TB) *bed { return startOn(t, pgtest.DSN(t), Options{}) }
+func start(t testing.TB) *testRegion { return startOn(t, pgtest.DSN(t), Options{}) }
 
 // startOn starts one of several processes on a database.
-func startOn(t testing.TB, dsn string, o Options) *bed {
+func startOn(t testing.TB, dsn string, o Options) *testRegion {
 	t.Helper()
 	registry, err := server.ParseRegistry([]byte(testEntities))
 	if err != nil {
@@ -69,7 +69,7 @@ func startOn(t testing.TB, dsn string, o Options) *bed {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := server.New(server.Options{Database: db, HTTP: l, Identify: claimed, Extension: f})
+	s, err := server.New(server.Options{Database: db, HTTP: l, Identify: callerOfToken, Extension: f})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func startOn(t testing.TB, dsn string, o Options) *bed {
 	done := make(chan error, 2)
 	go func() { done <- s.Run(ctx) }()
 	go func() { done <- f.Run(ctx) }()
-	b := &bed{t: t, fleet: f, url: "http://" + l.Addr().String()}
+	b := &testRegion{t: t, fleet: f, url: "http://" + l.Addr().String()}
 	b.as = func(tenant string) *clmclient.Client {
 		c, err := clmclient.New(clmclient.Options{Endpoint: b.url, Token: tenant})
 		if err != nil {
@@ -97,7 +97,7 @@ func startOn(t testing.TB, dsn string, o Options) *bed {
 		stop()
 		for range 2 {
 			if err := <-done; err != nil {
-				t.Errorf("it ended: %v", err)
+				t.Errorf("a service ended with an error: %v", err)
 			}
 		}
 		db.Close()
@@ -106,8 +106,9 @@ func startOn(t testing.TB, dsn string, o Options) *bed {
 	return b
 }
 
-// claimed takes a token for the tenant's name; without one it is the system.
-func claimed(r *http.Request) (server.Caller, error) {
+// callerOfToken returns the caller of a request: its bearer token is the tenant's name, and without a token it is a
+// service of the region.
+func callerOfToken(r *http.Request) (server.Caller, error) {
 	var tenant string
 	if _, err := fmt.Sscanf(r.Header.Get("Authorization"), "Bearer %s", &tenant); err != nil {
 		return server.Caller{Name: "system:test", System: true}, nil
@@ -115,8 +116,12 @@ func claimed(r *http.Request) (server.Caller, error) {
 	return server.Caller{Name: tenant, Tenancy: map[string]string{"account": tenant}}, nil
 }
 
-// make makes a resource and returns its id.
-func (b *bed) make(in clmclient.Collection, kind, name, spec string, labels map[string]string) string {
+// createResource creates a resource and returns its id.
+func (b *testRegion) createResource(
+	in clmclient.Collection,
+	kind, name, spec string,
+	labels map[string]string,
+) string {
 	b.t.Helper()
 	r, err := b.Create(b.t.Context(), in, clm.ResourceCreate{Kind: kind, Name: name, Spec: json.RawMessage(spec),
 		Labels: labels}, "")
@@ -126,36 +131,48 @@ func (b *bed) make(in clmclient.Collection, kind, name, spec string, labels map[
 	return r.ID
 }
 
-func (b *bed) cluster(name, spec string) string {
+func (b *testRegion) cluster(name, spec string) string {
 	b.t.Helper()
-	return b.make(clustersOf, "Cluster", name, spec, nil)
+	return b.createResource(clustersPlural, "Cluster", name, spec, nil)
 }
 
-const clustersOf = clmclient.Collection("clusters")
+const clustersPlural = clmclient.Collection("clusters")
 
-// mc makes a management cluster whose agent is heard.
-func (b *bed) mc(name, spec string, labels map[string]string) string {
+// mc creates a management cluster whose agent is connected, and returns its id.
+func (b *testRegion) mc(name, spec string, labels map[string]string) string {
 	b.t.Helper()
-	id := b.make(mcs, "ManagementCluster", name, spec, labels)
-	b.heard(id, true)
+	id := b.createResource(mcsPath, "ManagementCluster", name, spec, labels)
+	b.reportConnected(id)
 	return id
 }
 
-// heard reports on a management cluster as Maestro does, and waits until fleet's board, which
-// follows the feed, has the report.
-func (b *bed) heard(id string, yes bool) {
+// reportConnected reports that a management cluster's agent is connected, as Maestro does.
+func (b *testRegion) reportConnected(id string) {
 	b.t.Helper()
-	available := clm.ReportedCondition{Type: "Available", Status: "True"}
-	if !yes {
-		available = clm.ReportedCondition{Type: "Available", Status: "False", Reason: new("Lost")}
-	}
+	b.reportAgent(id, clm.ReportedCondition{Type: "Available", Status: "True"})
+}
+
+// reportLost reports that a management cluster's agent is lost, as Maestro does.
+func (b *testRegion) reportLost(id string) {
+	b.t.Helper()
+	b.reportAgent(id, clm.ReportedCondition{Type: "Available", Status: "False", Reason: new("Lost")})
+}
+
+// reportAgent reports on a management cluster, and waits until fleet's board has the report.
+func (b *testRegion) reportAgent(id string, available clm.ReportedCondition) {
+	b.t.Helper()
 	at := time.Now()
-	taken, err := b.Report(b.t.Context(), mcs, id, clm.AdapterStatusCreate{Adapter: "maestro", ObservedGeneration: 1,
-		ObservedTime: at,
-		Conditions: []clm.ReportedCondition{available, {Type: "Applied", Status: "True"},
-			{Type: "Health", Status: "True"}}})
-	if err != nil || !taken {
-		b.t.Fatalf("the report was not taken: %v", err)
+	accepted, err := b.Report(
+		b.t.Context(),
+		mcsPath,
+		id,
+		clm.AdapterStatusCreate{Adapter: "maestro", ObservedGeneration: 1,
+			ObservedTime: at,
+			Conditions: []clm.ReportedCondition{available, {Type: "Applied", Status: "True"},
+				{Type: "Health", Status: "True"}}},
+	)
+	if err != nil || !accepted {
+		b.t.Fatalf("CLM did not accept the report: %v", err)
 	}
 	b.eventually("the board has the report", func() (has bool) {
 		b.fleet.shared.use(func(board *board) {
@@ -165,7 +182,7 @@ func (b *bed) heard(id string, yes bool) {
 	})
 }
 
-func (b *bed) place(id string) api.Placement {
+func (b *testRegion) place(id string) api.Placement {
 	b.t.Helper()
 	p, err := b.Place(b.t.Context(), cluster.ID(id))
 	if err != nil {
@@ -174,10 +191,10 @@ func (b *bed) place(id string) api.Placement {
 	return p
 }
 
-// report finalizes a cluster, or says that it is there.
-func (b *bed) report(cluster string, generation int32, finalized string) {
+// report reports on a cluster as the placement adapter does; finalized is the status of the condition Finalized.
+func (b *testRegion) report(cluster string, generation int32, finalized string) {
 	b.t.Helper()
-	_, err := b.Report(b.t.Context(), clustersOf, cluster, clm.AdapterStatusCreate{Adapter: "placement",
+	_, err := b.Report(b.t.Context(), clustersPlural, cluster, clm.AdapterStatusCreate{Adapter: "placement",
 		ObservedGeneration: generation, ObservedTime: time.Now(),
 		Conditions: []clm.ReportedCondition{{Type: "Available", Status: "True"}, {Type: "Applied", Status: "True"},
 			{Type: "Health", Status: "True"}, {Type: "Finalized", Status: finalized}}})
@@ -186,8 +203,9 @@ func (b *bed) report(cluster string, generation int32, finalized string) {
 	}
 }
 
-// free is what is free of a resource, and reserved, "-" where it is not limited.
-func (b *bed) usage(id, resource string) string {
+// usage returns the usage of a resource of a management cluster as "F free, R reserved by P"
+// placements; F is "-" for an unlimited resource.
+func (b *testRegion) usage(id, resource string) string {
 	b.t.Helper()
 	u, err := b.UsageOf(b.t.Context(), id)
 	if err != nil {
@@ -200,24 +218,24 @@ func (b *bed) usage(id, resource string) string {
 	return fmt.Sprintf("%s free, %d reserved by %d", free, u.Reserved[resource], u.Placements)
 }
 
-// eventually waits until something is so.
-func (b *bed) eventually(what string, so func() bool) {
+// eventually waits until a condition holds.
+func (b *testRegion) eventually(what string, holds func() bool) {
 	b.t.Helper()
 	deadline := time.NewTimer(3 * time.Minute)
 	defer deadline.Stop()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for !so() {
+	for !holds() {
 		select {
 		case <-tick.C:
 		case <-deadline.C:
-			b.t.Fatalf("not so after 3 minutes: %s", what)
+			b.t.Fatalf("after 3 minutes still not: %s", what)
 		}
 	}
 }
 
-// asked are the clusters for which work was asked, by requests of fleet.
-func (b *bed) asked() (ids []string) {
+// requestedClusters returns the clusters of fleet's requests for work, sorted, one for each request.
+func (b *testRegion) requestedClusters() (ids []string) {
 	b.t.Helper()
 	page, err := b.fleet.store.List(context.WithoutCancel(b.t.Context()), store.Query{Kind: kindRequest, Limit: 1000})
 	if err != nil {
@@ -226,7 +244,7 @@ func (b *bed) asked() (ids []string) {
 	for _, d := range page.Documents {
 		var r clm.ReconcileRequest
 		if err := json.Unmarshal(d.Spec, &r); err != nil || r.Kind != "Cluster" {
-			b.t.Fatalf("%s asks for what: %v", d.Spec, err)
+			b.t.Fatalf("the request %s is not for a cluster: %v", d.Spec, err)
 		}
 		ids = append(ids, r.ID)
 	}
@@ -234,7 +252,7 @@ func (b *bed) asked() (ids []string) {
 	return ids
 }
 
-func fails(t testing.TB, what string, err error, status int, code string) {
+func checkError(t testing.TB, what string, err error, status int, code string) {
 	t.Helper()
 	e, ok := errors.AsType[*remote.Error](err)
 	if !ok || e.Status != status || e.Code != code {
@@ -242,7 +260,7 @@ func fails(t testing.TB, what string, err error, status int, code string) {
 	}
 }
 
-func is[T comparable](t testing.TB, what string, got, want T) {
+func checkEqual[T comparable](t testing.TB, what string, got, want T) {
 	t.Helper()
 	if got != want {
 		t.Fatalf("%s is %v, want %v", what, got, want)
@@ -253,8 +271,8 @@ func resource(name string) clm.ResourceCreate {
 	return clm.ResourceCreate{Kind: "Cluster", Name: name, Spec: json.RawMessage(`{}`)}
 }
 
-// raw is an answer as it came.
-func (b *bed) raw(path, method string) (v any) {
+// requestJSON sends a request and returns the decoded body of its answer.
+func (b *testRegion) requestJSON(path, method string) (v any) {
 	b.t.Helper()
 	req, err := http.NewRequestWithContext(b.t.Context(), method, b.url+"/api/hyperfleet/v1"+path, nil)
 	if err != nil {

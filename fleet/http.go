@@ -46,7 +46,7 @@ type handlers struct {
 	tenant func(context.Context) map[string]string
 }
 
-// checkTenant answers "not found" to a caller of another tenant than the cluster's.
+// checkTenant returns a not-found error if the caller belongs to another tenant than the cluster.
 func (h *handlers) checkTenant(ctx context.Context, owner store.Document) error {
 	tenant := h.tenant(ctx)
 	if tenant == nil {
@@ -62,10 +62,11 @@ func (h *handlers) checkTenant(ctx context.Context, owner store.Document) error 
 	return nil
 }
 
-func (h *handlers) ours(ctx context.Context) error {
+// requireRegionCaller returns an error unless the caller is a service of the region.
+func (h *handlers) requireRegionCaller(ctx context.Context) error {
 	if h.tenant(ctx) != nil {
 		return rest.Errorf(http.StatusForbidden, codeForbidden,
-			"only the region's own services place clusters, and see what management clusters hold")
+			"only the region's own services place clusters and read the usage of management clusters")
 	}
 	return nil
 }
@@ -105,7 +106,7 @@ func (h *handlers) get(w http.ResponseWriter, r *http.Request) error {
 
 func (h *handlers) place(w http.ResponseWriter, r *http.Request) error {
 	ctx := r.Context()
-	if err := h.ours(ctx); err != nil {
+	if err := h.requireRegionCaller(ctx); err != nil {
 		return err
 	}
 	d, err := h.f.place(ctx, cluster.ID(r.PathValue("id")))
@@ -117,7 +118,7 @@ func (h *handlers) place(w http.ResponseWriter, r *http.Request) error {
 
 func (h *handlers) release(w http.ResponseWriter, r *http.Request) error {
 	ctx, id := r.Context(), r.PathValue("id")
-	if err := h.ours(ctx); err != nil {
+	if err := h.requireRegionCaller(ctx); err != nil {
 		return err
 	}
 	reason := strings.TrimSpace(r.URL.Query().Get("reason"))
@@ -131,8 +132,8 @@ func (h *handlers) release(w http.ResponseWriter, r *http.Request) error {
 				"Cluster %s is on %s and is not being deleted; delete it first", id, p.ManagementCluster)
 		case p.State == api.Orphaned && reason == "":
 			return rest.Errorf(http.StatusConflict, codeState,
-				"Cluster %s was removed by force, and %s has not said that nothing of it is left; atoll mc orphans "+
-					"shows what runs there", id, p.ManagementCluster)
+				"Cluster %s was removed by force, and %s has not confirmed that nothing of it is left; atoll mc orphans "+
+					"lists the works there", id, p.ManagementCluster)
 		}
 		return nil
 	})
@@ -152,7 +153,7 @@ func reasonTooLong() error {
 }
 
 func (h *handlers) listOrphans(w http.ResponseWriter, r *http.Request) error {
-	if err := h.ours(r.Context()); err != nil {
+	if err := h.requireRegionCaller(r.Context()); err != nil {
 		return err
 	}
 	items, err := h.f.orphans(r.Context(), cluster.ManagementCluster(r.URL.Query().Get("management_cluster")))
@@ -163,7 +164,7 @@ func (h *handlers) listOrphans(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (h *handlers) endOrphan(w http.ResponseWriter, r *http.Request) error {
-	if err := h.ours(r.Context()); err != nil {
+	if err := h.requireRegionCaller(r.Context()); err != nil {
 		return err
 	}
 	q := r.URL.Query()
@@ -171,7 +172,7 @@ func (h *handlers) endOrphan(w http.ResponseWriter, r *http.Request) error {
 	switch {
 	case reason == "":
 		return rest.Errorf(http.StatusBadRequest, codeInvalid,
-			"reason is missing; it says in the record why what runs there is ended")
+			"reason is missing; the cluster's history records why its works are deleted")
 	case len(reason) > maxReason:
 		return reasonTooLong()
 	}
@@ -184,7 +185,7 @@ func (h *handlers) endOrphan(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (h *handlers) listUsage(w http.ResponseWriter, r *http.Request) error {
-	if err := h.ours(r.Context()); err != nil {
+	if err := h.requireRegionCaller(r.Context()); err != nil {
 		return err
 	}
 	fleet, err := h.f.usage(r.Context())
@@ -199,7 +200,7 @@ func (h *handlers) listUsage(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (h *handlers) getUsage(w http.ResponseWriter, r *http.Request) error {
-	if err := h.ours(r.Context()); err != nil {
+	if err := h.requireRegionCaller(r.Context()); err != nil {
 		return err
 	}
 	id := r.PathValue("id")
@@ -226,7 +227,7 @@ func (h *handlers) getUsage(w http.ResponseWriter, r *http.Request) error {
 
 // usage returns the management clusters with their present usage, sorted by name.
 func (f *Fleet) usage(ctx context.Context) ([]ManagementCluster, error) {
-	fleet, err := f.current(ctx)
+	fleet, err := f.readHosts(ctx)
 	slices.SortFunc(fleet, func(a, b ManagementCluster) int { return cmp.Compare(a.Name, b.Name) })
 	return fleet, err
 }
@@ -236,8 +237,8 @@ func usageOf(m ManagementCluster) api.Usage {
 		ID: string(m.ID), Name: string(m.Name), State: m.State, Labels: m.Labels, Versions: m.Versions,
 		Capacity: m.Capacity, Reserved: m.Reserved, Free: Amounts{}, Placements: m.Placements,
 	}
-	if !m.Heard.IsZero() {
-		u.LastSeenTime = &m.Heard
+	if !m.LastSeen.IsZero() {
+		u.LastSeenTime = &m.LastSeen
 	}
 	for name, n := range m.Capacity {
 		u.Free[name] = max(0, n-m.Reserved[name])
@@ -254,9 +255,9 @@ func usageOf(m ManagementCluster) api.Usage {
 	return u
 }
 
-// Needed refuses the deletion of a management cluster that has placements. tx is the
-// transaction of the deletion, which has locked the resource.
-func (f *Fleet) Needed(ctx context.Context, tx *store.Tx, d store.Document) error {
+// RefuseDeletion returns an error with status 409 for a management cluster that has placements, and nil for any other
+// resource. tx is the transaction of the deletion, which has locked the resource.
+func (f *Fleet) RefuseDeletion(ctx context.Context, tx *store.Tx, d store.Document) error {
 	if d.Kind != kindMC {
 		return nil
 	}

@@ -9,12 +9,12 @@ import (
 	"atoll.dev/cluster"
 )
 
-// A lost management cluster sends no status of its clusters. Their adapters report the loss, and its end,
-// when fleet requests work for them.
+// A lost management cluster sends no status of its clusters. Fleet requests work for these clusters, so that their
+// adapters report the loss, and once more when the management cluster is connected again.
 
-// lost reports whether the agent of a management cluster is reported as lost.
-func (r reading) lost() bool {
-	for _, report := range r.seen.Reports {
+// reportsLost reports whether the agent of a management cluster is reported as lost.
+func (r decodedMC) reportsLost() bool {
+	for _, report := range r.presence.Reports {
 		for _, c := range report.Conditions {
 			if report.Adapter == presenceAdapter && c.Type == conditionAvailable {
 				return c.Status == "False"
@@ -24,12 +24,13 @@ func (r reading) lost() bool {
 	return false
 }
 
-// setLost records whether a management cluster is lost.
-func (b *board) setLost(mc cluster.ManagementClusterID, lost bool) {
+// updateLost records whether a management cluster of the board is lost.
+func (b *board) updateLost(mc cluster.ManagementClusterID) {
+	lost := b.mcs[mc].reportsLost()
 	if b.lost[mc] == lost {
 		return
 	}
-	b.lostMayDiffer = true
+	b.lostChanged = true
 	if lost {
 		b.lost[mc] = true
 	} else {
@@ -37,22 +38,23 @@ func (b *board) setLost(mc cluster.ManagementClusterID, lost bool) {
 	}
 }
 
-// lostChanges returns the placements whose management cluster is lost without that a report was requested, and those
-// whose management cluster is back after one was. It compares states, not changes: a batch of the feed may bring the
-// loss and its end together, in any order.
-func (b *board) lostChanges() (gone, back []waiter) {
-	if !b.lostMayDiffer {
+// lostChanges returns the placements whose management cluster is lost and for which fleet has not requested work
+// because of that yet, and those with such a request whose management cluster is connected again. It compares states,
+// not changes, because one batch of the feed may contain a loss and its end in any order. Each call returns the
+// placements that have changed since the call before.
+func (b *board) lostChanges() (lost, connected []entryWithID) {
+	if !b.lostChanged {
 		return nil, nil
 	}
-	b.lostMayDiffer = false
+	b.lostChanged = false
 	for id, e := range b.entries {
-		lost := !e.removed && b.lost[e.mc]
+		isLost := !e.removed && b.lost[e.mc]
 		switch {
-		case lost && !b.reportedLost[id]:
+		case isLost && !b.reportedLost[id]:
 			b.reportedLost[id] = true
-			gone = append(gone, waiter{id, e})
-		case !lost && b.reportedLost[id] && !e.removed:
-			back = append(back, waiter{id, e})
+			lost = append(lost, entryWithID{id, e})
+		case !isLost && b.reportedLost[id] && !e.removed:
+			connected = append(connected, entryWithID{id, e})
 		}
 	}
 	for id := range b.reportedLost {
@@ -60,23 +62,23 @@ func (b *board) lostChanges() (gone, back []waiter) {
 			delete(b.reportedLost, id)
 		}
 	}
-	return gone, back
+	return lost, connected
 }
 
-// requestLost requests work for the clusters of management clusters that were lost, or are back. A failed request is
-// not repeated: adapters check all clusters from time to time.
+// requestLost requests work for the clusters of management clusters that are newly lost or connected again. It does
+// not repeat a failed request, because adapters check all clusters from time to time.
 func (f *Fleet) requestLost(ctx context.Context) {
-	var gone, back []waiter
-	f.shared.use(func(b *board) { gone, back = b.lostChanges() })
-	ask := func(clusters []waiter, why string) {
-		for part := range slices.Chunk(clusters, maxAsked) {
-			if err := f.request(ctx, part, time.Now(), why); err != nil {
-				f.log.LogAttrs(ctx, slog.LevelWarn, "work was not asked for clusters of a management cluster",
+	var lost, connected []entryWithID
+	f.shared.use(func(b *board) { lost, connected = b.lostChanges() })
+	request := func(clusters []entryWithID, why string) {
+		for part := range slices.Chunk(clusters, maxRequests) {
+			if err := f.writeRequests(ctx, part, time.Now(), why); err != nil {
+				f.log.LogAttrs(ctx, slog.LevelWarn, "fleet cannot request work for the clusters of a management cluster",
 					slog.Int("clusters", len(clusters)), slog.Any("error", err))
 				return
 			}
 		}
 	}
-	ask(gone, "the management cluster was lost")
-	ask(back, "the management cluster is heard again")
+	request(lost, "the management cluster was lost")
+	request(connected, "the management cluster is heard again")
 }

@@ -2,19 +2,19 @@ package fleet
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Outcomes of what is asked of fleet.
+// Outcomes of requests to place or release a cluster.
 const (
 	outcomePlaced   = "placed"
-	outcomeKept     = "kept" // it was placed before
+	outcomeKept     = "kept" // the cluster was placed before
 	outcomeWaiting  = "waiting"
 	outcomeReleased = "released"
-	outcomeOrphan   = "orphaned" // released, since its cluster is gone
+	outcomeOrphan   = "orphaned" // released, because its cluster does not exist any more
 )
 
 type metrics struct {
 	decisions *prometheus.CounterVec
-	asked     prometheus.Counter
-	mended    prometheus.Counter
+	requested prometheus.Counter
+	corrected prometheus.Counter
 	waiting   prometheus.Gauge
 	capacity  *prometheus.GaugeVec
 	reserved  *prometheus.GaugeVec
@@ -24,21 +24,25 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "atoll_fleet_placements_total",
 			Help: "Placements that were decided or ended, by outcome."}, []string{"outcome"}),
-		asked: prometheus.NewCounter(prometheus.CounterOpts{Name: "atoll_fleet_asked_total",
-			Help: "Waiting clusters for which work was asked again, since there may be room."}),
-		mended: prometheus.NewCounter(prometheus.CounterOpts{Name: "atoll_fleet_mended_total",
-			Help: "Sums of reservations that were not those of the placements. Each is a fault of the program."}),
+		requested: prometheus.NewCounter(prometheus.CounterOpts{Name: "atoll_fleet_asked_total",
+			Help: "Waiting clusters for which fleet requested work because there may be room."}),
+		corrected: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "atoll_fleet_mended_total",
+			Help: "Sums of reservations that differed from the placements. Each is a fault of the program.",
+		}),
 		waiting: prometheus.NewGauge(prometheus.GaugeOpts{Name: "atoll_fleet_waiting",
 			Help: "Clusters that wait for room."}),
 		capacity: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "atoll_fleet_capacity",
-			Help: "What a management cluster has of a resource."}, []string{"management_cluster", "resource"}),
-		reserved: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "atoll_fleet_reserved",
-			Help: "What placements reserve of it."}, []string{"management_cluster", "resource"}),
+			Help: "Capacity of a management cluster, by resource."}, []string{"management_cluster", "resource"}),
+		reserved: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "atoll_fleet_reserved",
+			Help: "Amounts that placements reserve on a management cluster, by resource.",
+		}, []string{"management_cluster", "resource"}),
 	}
 	if reg != nil {
-		reg.MustRegister(m.decisions, m.asked, m.mended, m.waiting, m.capacity, m.reserved)
+		reg.MustRegister(m.decisions, m.requested, m.corrected, m.waiting, m.capacity, m.reserved)
 	}
 	return m
 }
 
-func (m *metrics) decided(outcome string) { m.decisions.WithLabelValues(outcome).Inc() }
+func (m *metrics) countOutcome(outcome string) { m.decisions.WithLabelValues(outcome).Inc() }

@@ -13,9 +13,8 @@ import (
 	"atoll.dev/cluster"
 )
 
-// Anything in any order, against a model: what is placed never moves, whatever
-// becomes of its management cluster; nothing is placed beyond a capacity, or
-// where it may not be; and what is reserved is always what is placed.
+// Random operations against a model: a placed cluster never moves, no placement exceeds a capacity or goes to a lost or
+// cordoned management cluster, and the reservations always equal the placements.
 func TestPlacementsAgainstAModel(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -31,15 +30,15 @@ func TestPlacementsAgainstAModel(t *testing.T) {
 	type mc struct {
 		id, name, state string
 		planes          int
-		heard           bool
+		connected       bool
 	}
 	var fleet []*mc
 	for i := range 3 {
-		m := &mc{name: fmt.Sprintf("m%d", i), state: "Ready", planes: 2, heard: true}
+		m := &mc{name: fmt.Sprintf("m%d", i), state: "Ready", planes: 2, connected: true}
 		m.id = b.mc(m.name, `{"capacity":{"planes":2}}`, nil)
 		fleet = append(fleet, m)
 	}
-	places := map[string]string{} // of clusters, "" for those that wait
+	places := map[string]string{} // the management cluster of each cluster; "": it waits
 	var ids []string
 	on := func(name string) (n int) {
 		for _, at := range places {
@@ -52,23 +51,23 @@ func TestPlacementsAgainstAModel(t *testing.T) {
 	place := func(id string) {
 		t.Helper()
 		room := slices.ContainsFunc(fleet, func(m *mc) bool {
-			return m.heard && m.state == "Ready" && on(
+			return m.connected && m.state == "Ready" && on(
 				m.name) < m.planes
 		})
 		p := b.place(id)
 		switch at := places[id]; {
 		case at != "":
 			if p.ManagementCluster != at {
-				t.Fatalf("it moved from %s to %q", at, p.ManagementCluster)
+				t.Fatalf("the cluster moved from %s to %q", at, p.ManagementCluster)
 			}
 			return
 		case (p.State == api.Placed) != room:
-			t.Fatalf("it is %s; there is room: %v; %s", p.State, room, p.Reason)
+			t.Fatalf("the placement is %s; there is room: %v; %s", p.State, room, p.Reason)
 		}
 		places[id] = p.ManagementCluster
 		if i := slices.IndexFunc(fleet, func(m *mc) bool { return m.name == p.ManagementCluster }); i >= 0 {
-			if m := fleet[i]; !m.heard || m.state != "Ready" || on(m.name) > m.planes {
-				t.Fatalf("it was placed on %+v, which has %d", *m, on(m.name))
+			if m := fleet[i]; !m.connected || m.state != "Ready" || on(m.name) > m.planes {
+				t.Fatalf("the cluster was placed on %+v, which has %d clusters", *m, on(m.name))
 			}
 		}
 	}
@@ -84,31 +83,34 @@ func TestPlacementsAgainstAModel(t *testing.T) {
 		case n < 7 && len(ids) > 0:
 			i := random.IntN(len(ids))
 			id := ids[i]
-			_, err := b.Delete(ctx, clustersOf, id, "")
+			_, err := b.Delete(ctx, clustersPlural, id, "")
 			check("deleting", err)
 			if random.IntN(2) == 0 {
 				check("releasing", b.Release(ctx, cluster.ID(id)))
-			} else { // fleet finds out
-				check("ending", b.ForceDelete(ctx, clustersOf, id, "a test"))
+			} else {
+				check("ending", b.ForceDelete(ctx, clustersPlural, id, "a test"))
 				left := api.PlacementState("")
 				if places[id] != "" {
-					left = api.Orphaned // until its management cluster, or an operator, says that nothing is left
+					left = api.Orphaned // until an operator releases it
 				}
-				b.eventually("it is found", func() bool { return b.placementState(id) == left })
+				b.eventually("fleet handles the placement", func() bool { return b.placementState(id) == left })
 				check("freeing", b.Free(ctx, cluster.ID(id), "a test"))
 			}
 			delete(places, id)
 			ids = slices.Delete(ids, i, i+1)
 		case n < 8:
-			m.heard = !m.heard
-			b.heard(m.id, m.heard)
+			if m.connected = !m.connected; m.connected {
+				b.reportConnected(m.id)
+			} else {
+				b.reportLost(m.id)
+			}
 		case n < 9:
 			m.state = []string{"Ready", "Cordoned", "Draining"}[random.IntN(3)]
-			_, err := b.Merge(ctx, mcs, m.id, []byte(`{"spec":{"state":"`+m.state+`"}}`), "")
+			_, err := b.Merge(ctx, mcsPath, m.id, []byte(`{"spec":{"state":"`+m.state+`"}}`), "")
 			check("declaring", err)
 		default:
 			m.planes = random.IntN(4)
-			_, err := b.Merge(ctx, mcs, m.id, fmt.Appendf(nil, `{"spec":{"capacity":{"planes":%d}}}`, m.planes), "")
+			_, err := b.Merge(ctx, mcsPath, m.id, fmt.Appendf(nil, `{"spec":{"capacity":{"planes":%d}}}`, m.planes), "")
 			check("growing", err)
 		}
 		if step%10 == 9 {
@@ -117,12 +119,12 @@ func TestPlacementsAgainstAModel(t *testing.T) {
 			for i, u := range usage {
 				m := fleet[i]
 				state := m.state
-				if !m.heard {
+				if !m.connected {
 					state = "Lost"
 				}
 				if n := int64(on(m.name)); u.Reserved["planes"] != n || u.Placements != int(n) ||
 					u.Capacity["planes"] != int64(m.planes) || string(u.State) != state {
-					t.Fatalf("%+v, and the model has %d on %+v", u, n, *m)
+					t.Fatalf("the usage is %+v, and the model has %d clusters on %+v", u, n, *m)
 				}
 			}
 		}
@@ -133,7 +135,7 @@ func TestPlacementsAgainstAModel(t *testing.T) {
 			continue
 		}
 		if err != nil || p.ManagementCluster != at {
-			t.Errorf("a cluster that is on %q is at %+v, %v", at, p, err)
+			t.Errorf("the model has a cluster on %q, its placement is %+v, %v", at, p, err)
 		}
 	}
 }

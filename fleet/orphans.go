@@ -21,20 +21,20 @@ import (
 )
 
 // An orphan is a work or hosted cluster on a management cluster whose owner CLM does not have any more,
-// after a forced deletion or a restored database. Its reservation stays until the management cluster
-// confirms that it does not exist any more (I9).
+// after a forced deletion or a restored database. The reservation stays until the management cluster
+// confirms that the orphan does not exist any more (I9).
 
 const (
-	// orphansEvery is how often the works of orphaned placements are read.
+	// orphansEvery is how often fleet reads the works of orphaned placements.
 	orphansEvery = 5 * time.Second
-	// confirmAfter is how long a connected management cluster must have nothing of a cluster before its room
-	// is free: works in transit arrive within this time, and after a loss of Maestro's database agents have
-	// reported the works that they hold.
+	// confirmAfter is how long a connected management cluster must have no work of a cluster before fleet
+	// frees the cluster's room. Works in transit arrive within this time, and after a loss of Maestro's
+	// database agents report the works that they hold.
 	confirmAfter = 30 * time.Second
-	// maxLooks bounds the orphans of a pass, and maxFailures the failed requests after which a pass ends.
-	maxLooks    = 100
-	maxFailures = 3
-	// maxOrphansShown bounds how many orphans are read with their objects.
+	// maxOrphanChecks bounds the orphans of a pass, and maxFailures the failed requests after which a pass ends.
+	maxOrphanChecks = 100
+	maxFailures     = 3
+	// maxOrphansShown bounds how many orphans a list reads with their objects.
 	maxOrphansShown = 1000
 )
 
@@ -45,9 +45,9 @@ func (f *Fleet) watchOrphans(ctx context.Context) {
 	}
 	tick := time.NewTicker(f.opts.OrphansEvery)
 	defer tick.Stop()
-	known := map[cluster.ID]*sighting{} // by cluster
+	known := map[cluster.ID]*orphanCheck{} // by cluster
 	for {
-		f.looks.Add(1)
+		f.orphanPasses.Add(1)
 		f.checkOrphans(ctx, known)
 		select {
 		case <-ctx.Done():
@@ -57,98 +57,100 @@ func (f *Fleet) watchOrphans(ctx context.Context) {
 	}
 }
 
-// sighting is the last check of an orphaned placement.
-type sighting struct {
-	looked time.Time
-	absent time.Time // since when none of its cluster's works are found; zero: there are some
+// orphanCheck is the last check of an orphaned placement.
+type orphanCheck struct {
+	checkedAt   time.Time
+	absentSince time.Time // when fleet first found no work of the cluster; zero: the last check found works
 }
 
 // checkOrphans checks the orphaned placements whose last check is the oldest.
-func (f *Fleet) checkOrphans(ctx context.Context, known map[cluster.ID]*sighting) {
-	orphans := f.orphaned()
-	there := make(map[cluster.ID]bool, len(orphans))
+func (f *Fleet) checkOrphans(ctx context.Context, known map[cluster.ID]*orphanCheck) {
+	orphans := f.orphanedPlacements()
+	stillOrphaned := make(map[cluster.ID]bool, len(orphans))
 	for _, o := range orphans {
-		there[o.cluster] = true
+		stillOrphaned[o.cluster] = true
 		if known[o.cluster] == nil {
-			known[o.cluster] = &sighting{}
+			known[o.cluster] = &orphanCheck{}
 		}
 	}
 	for cluster := range known {
-		if !there[cluster] {
+		if !stillOrphaned[cluster] {
 			delete(known, cluster)
 		}
 	}
 	slices.SortStableFunc(orphans, func(a, b orphanedPlacement) int {
-		return known[a.cluster].looked.Compare(
-			known[b.cluster].looked)
+		return known[a.cluster].checkedAt.Compare(
+			known[b.cluster].checkedAt)
 	})
 	unknown := map[cluster.ManagementCluster][]Work{} // by management cluster
 	failed := 0
-	for _, o := range orphans[:min(len(orphans), maxLooks)] {
+	for _, o := range orphans[:min(len(orphans), maxOrphanChecks)] {
 		seen := known[o.cluster]
-		seen.looked = time.Now()
+		seen.checkedAt = time.Now()
 		err := f.checkOrphan(ctx, o, seen, unknown)
 		if err != nil && ctx.Err() == nil && failed == 0 {
-			f.log.LogAttrs(ctx, slog.LevelWarn, "the works of a removed cluster were not checked",
+			f.log.LogAttrs(ctx, slog.LevelWarn, "fleet cannot check the works of a removed cluster; it tries again",
 				slog.String("cluster", string(o.cluster)), slog.Any("error", err))
 		}
-		if failed += count(err != nil); failed == maxFailures {
-			return // Maestro does not answer
+		if err != nil {
+			if failed++; failed == maxFailures {
+				return // Maestro does not answer
+			}
 		}
 	}
 }
 
-// orphanedPlacement is a placement without a cluster, and whether its management cluster is connected.
+// orphanedPlacement is a placement whose cluster does not exist any more.
 type orphanedPlacement struct {
-	cluster cluster.ID
-	mc      cluster.ManagementCluster
-	since   time.Time
-	heard   bool
+	cluster   cluster.ID
+	mc        cluster.ManagementCluster
+	since     time.Time
+	connected bool
 }
 
-// checkOrphan releases the placement of a removed cluster that has no works left, and ends its works where
-// the operator has set EndOrphansAfter.
-func (f *Fleet) checkOrphan(ctx context.Context, o orphanedPlacement, seen *sighting,
+// checkOrphan releases the placement of a removed cluster if its management cluster is connected and has had none of
+// the cluster's works for ConfirmAfter. While there are works, it deletes them once the placement has been orphaned
+// for EndOrphansAfter, if the operator has set that.
+func (f *Fleet) checkOrphan(ctx context.Context, o orphanedPlacement, seen *orphanCheck,
 	unknown map[cluster.ManagementCluster][]Work) error {
-	works, err := f.worksOf(ctx, o, unknown)
+	works, err := f.listWorksOf(ctx, o, unknown)
 	if err != nil {
 		return err
 	}
 	ctx = store.WithActor(ctx, store.Actor{Principal: "system:fleet"})
 	now := time.Now()
-	if len(works) > 0 || !o.heard {
-		seen.absent = time.Time{}
+	if len(works) > 0 || !o.connected {
+		seen.absentSince = time.Time{}
 		if f.opts.EndOrphansAfter > 0 && now.Sub(o.since) >= f.opts.EndOrphansAfter {
 			return f.endWorks(ctx, works, fmt.Sprintf("its cluster is gone for more than %s", f.opts.EndOrphansAfter))
 		}
 		return nil
 	}
-	if seen.absent.IsZero() {
-		seen.absent = now
+	if seen.absentSince.IsZero() {
+		seen.absentSince = now
 	}
-	if now.Sub(seen.absent) < f.opts.ConfirmAfter {
+	if now.Sub(seen.absentSince) < f.opts.ConfirmAfter {
 		return nil
 	}
 	released, err := f.release(ctx, o.cluster, "nothing of it is left on "+string(o.mc),
 		func(c *store.Document, p placement) error {
 			if c != nil || p.State != api.Orphaned {
-				return errAlive
+				return errClusterExists
 			}
 			return nil
 		})
-	if errors.Is(err, errAlive) {
+	if errors.Is(err, errClusterExists) {
 		return nil
 	}
 	if released {
-		f.metrics.decided(outcomeOrphan)
+		f.metrics.countOutcome(outcomeOrphan)
 	}
 	return err
 }
 
-// worksOf are the works of a cluster, and the one among those that only its
-// agent knows that has its HostedCluster. unknown keeps what was read of
-// management clusters.
-func (f *Fleet) worksOf(ctx context.Context, o orphanedPlacement,
+// listWorksOf returns the works of a cluster: those of Maestro, and, of the works that only the agent knows, the one
+// with the cluster's HostedCluster. unknown caches the unknown works of each management cluster for one pass.
+func (f *Fleet) listWorksOf(ctx context.Context, o orphanedPlacement,
 	unknown map[cluster.ManagementCluster][]Work) (all []Work, err error) {
 	err = f.opts.Works.Each(ctx, o.cluster, "", func(batch []Work) error {
 		all = append(all, batch...)
@@ -173,15 +175,15 @@ func (f *Fleet) worksOf(ctx context.Context, o orphanedPlacement,
 	return all, nil
 }
 
-// hostedClusterWork is what the name of the work with a cluster's HostedCluster
-// begins with; the cluster's id follows (adapters/hosted-cluster).
+// hostedClusterWork is the prefix of the name of the work with a cluster's HostedCluster;
+// the cluster's id follows (adapters/hosted-cluster).
 const hostedClusterWork = "work-"
 
 var errNoWorks = rest.Errorf(http.StatusServiceUnavailable, codeState,
-	"this lifecycle manager was started without Maestro (--maestro), and cannot tell what management clusters run")
+	"this lifecycle manager was started without Maestro (--maestro), and cannot read the works of management clusters")
 
-// endWorks orders the deletion of works, with a record of who and why for each
-// that is not being deleted already.
+// endWorks orders the deletion of works that are not being deleted yet. It records the actor and the reason of each
+// in the history of the work's cluster.
 func (f *Fleet) endWorks(ctx context.Context, works []Work, reason string) error {
 	actor := store.ActorFrom(ctx)
 	for _, w := range works {
@@ -215,30 +217,31 @@ func (f *Fleet) endWorks(ctx context.Context, works []Work, reason string) error
 // Actions of the history of a cluster.
 const (
 	actionEndOrphan = "end-orphan"
-	actionFreed     = "free-room"
+	actionFreeRoom  = "free-room"
 )
 
-// orphans lists what has no owner, on one management cluster or on all ("").
+// orphans lists the works and reservations without an owner, on one management cluster or on all (""). The oldest
+// comes first. It reads at most maxOrphansShown works.
 func (f *Fleet) orphans(ctx context.Context, mc cluster.ManagementCluster) ([]api.Orphan, error) {
 	if f.opts.Works == nil {
 		return nil, errNoWorks
 	}
 	list := []api.Orphan{}
-	seen := map[cluster.ID]bool{} // clusters of which there are works
+	haveWorks := map[cluster.ID]bool{}
 	err := f.opts.Works.Each(ctx, "", mc, func(batch []Work) error {
-		alive, err := f.alive(ctx, batch)
+		existing, err := f.existingClusters(ctx, batch)
 		if err != nil {
 			return err
 		}
 		for _, w := range batch {
-			if alive[w.Cluster] || len(list) == maxOrphansShown {
+			if existing[w.Cluster] || len(list) == maxOrphansShown {
 				continue
 			}
-			o, err := f.orphanOf(ctx, w)
+			o, err := f.describeOrphan(ctx, w)
 			if err != nil {
 				return err
 			}
-			seen[w.Cluster] = true
+			haveWorks[w.Cluster] = true
 			list = append(list, o)
 		}
 		return nil
@@ -255,7 +258,7 @@ func (f *Fleet) orphans(ctx context.Context, mc cluster.ManagementCluster) ([]ap
 			ManagementCluster: string(w.ManagementCluster),
 			What:              []string{}, Size: Amounts{}, Since: w.Since})
 	}
-	held, err := f.reservations(ctx, mc, seen)
+	held, err := f.orphanedReservations(ctx, mc, haveWorks)
 	if err != nil {
 		return nil, err
 	}
@@ -267,29 +270,30 @@ func (f *Fleet) orphans(ctx context.Context, mc cluster.ManagementCluster) ([]ap
 	return list, nil
 }
 
-// alive says which of the clusters of works exist.
-func (f *Fleet) alive(ctx context.Context, works []Work) (map[cluster.ID]bool, error) {
+// existingClusters returns which of the clusters of works exist in CLM.
+func (f *Fleet) existingClusters(ctx context.Context, works []Work) (map[cluster.ID]bool, error) {
 	ids := make([]cluster.ID, 0, len(works))
 	for _, w := range works {
 		ids = append(ids, w.Cluster)
 	}
 	slices.Sort(ids)
 	ids = slices.Compact(ids)
-	alive := map[cluster.ID]bool{}
+	existing := map[cluster.ID]bool{}
 	q := store.Query{Kind: kindCluster, Where: store.Fragment{SQL: "d.id = any($1)", Args: []any{ids}},
 		Limit: max(1, len(ids)), Deletion: store.WithDeleting, WireOnly: true}
 	page, err := f.store.List(ctx, q)
 	if err != nil {
-		return nil, fmt.Errorf("looking for the owners of works: %w", err)
+		return nil, fmt.Errorf("reading the owners of works: %w", err)
 	}
 	for _, d := range page.Documents {
-		alive[cluster.ID(d.ID)] = true
+		existing[cluster.ID(d.ID)] = true
 	}
-	return alive, nil
+	return existing, nil
 }
 
-// orphanOf reads what is known of a work whose cluster is gone.
-func (f *Fleet) orphanOf(ctx context.Context, w Work) (o api.Orphan, err error) {
+// describeOrphan returns a work without a cluster as the API shows it, with its objects, and the time and actor of the
+// cluster's removal from the history.
+func (f *Fleet) describeOrphan(ctx context.Context, w Work) (o api.Orphan, err error) {
 	full, ok, err := f.opts.Works.Get(ctx, w.ManagementCluster, w.ID)
 	if err != nil {
 		return o, err
@@ -305,16 +309,15 @@ func (f *Fleet) orphanOf(ctx context.Context, w Work) (o api.Orphan, err error) 
 			o.Size = plus(o.Size, f.opts.Plane, 1)
 		}
 	}
-	at, by, err := f.removal(ctx, w.Cluster)
+	at, by, err := f.removalRecord(ctx, w.Cluster)
 	if by != "" {
 		o.Since, o.RemovedBy = at, by
 	}
 	return o, err
 }
 
-// removal is when a cluster was removed, and by whom; "" where CLM has no record
-// of that.
-func (f *Fleet) removal(ctx context.Context, cluster cluster.ID) (at time.Time, by string, err error) {
+// removalRecord returns when a cluster was removed, and who removed it; "" if CLM's history has no such record.
+func (f *Fleet) removalRecord(ctx context.Context, cluster cluster.ID) (at time.Time, by string, err error) {
 	records, err := f.store.History(ctx, store.HistoryQuery{Kind: kindCluster, ID: string(cluster), Limit: 20})
 	if err != nil {
 		return at, "", fmt.Errorf("reading the history of cluster %s: %w", cluster, err)
@@ -327,9 +330,9 @@ func (f *Fleet) removal(ctx context.Context, cluster cluster.ID) (at time.Time, 
 	return at, by, nil
 }
 
-// reservations are the orphaned placements of which there are no works.
-func (f *Fleet) reservations(ctx context.Context, mc cluster.ManagementCluster,
-	worked map[cluster.ID]bool) (list []api.Orphan, err error) {
+// orphanedReservations returns the orphaned placements of clusters without works.
+func (f *Fleet) orphanedReservations(ctx context.Context, mc cluster.ManagementCluster,
+	haveWorks map[cluster.ID]bool) (list []api.Orphan, err error) {
 	q := store.Query{Kind: KindPlacement, Where: store.Fragment{SQL: "d.status->>'state' = $1",
 		Args: []any{string(api.Orphaned)}}, Limit: maxOrphansShown}
 	page, err := f.store.List(ctx, q)
@@ -341,7 +344,7 @@ func (f *Fleet) reservations(ctx context.Context, mc cluster.ManagementCluster,
 		if err != nil {
 			return nil, err
 		}
-		if worked[p.ClusterID] || mc != "" && mc != p.ManagementCluster {
+		if haveWorks[p.ClusterID] || mc != "" && mc != p.ManagementCluster {
 			continue
 		}
 		o := api.Orphan{ID: string(p.ClusterID), Kind: api.Reservation, ManagementCluster: string(p.ManagementCluster),
@@ -354,8 +357,8 @@ func (f *Fleet) reservations(ctx context.Context, mc cluster.ManagementCluster,
 	return list, nil
 }
 
-// endOrphan ends one work without an owner, or all works of a cluster that is
-// gone.
+// endOrphan orders the deletion of one work without an owner, or, if id is that of a removed cluster, of all its works.
+// It refuses works whose cluster exists, and works of other sources.
 func (f *Fleet) endOrphan(ctx context.Context, mc cluster.ManagementCluster, id, reason string) error {
 	if f.opts.Works == nil {
 		return errNoWorks
@@ -380,11 +383,11 @@ func (f *Fleet) endOrphan(ctx context.Context, mc cluster.ManagementCluster, id,
 			return rest.Errorf(http.StatusConflict, codeState,
 				"work %s belongs to its source, and not to a cluster; delete it there", id)
 		}
-		alive, err := f.alive(ctx, works)
+		existing, err := f.existingClusters(ctx, works)
 		if err != nil {
 			return err
 		}
-		if alive[works[0].Cluster] {
+		if existing[works[0].Cluster] {
 			return rest.Errorf(http.StatusConflict, codeState, "work %s belongs to the cluster %s; delete the cluster",
 				id, works[0].Cluster)
 		}

@@ -11,8 +11,8 @@ import (
 	"atoll.dev/store"
 )
 
-// KindPlacement is the store's kind of placements: one for each cluster that asked for a place, until it is
-// released.
+// KindPlacement is the store's kind of placements: one for each cluster for which an adapter has requested a
+// place, until fleet releases it.
 const KindPlacement store.Kind = "Placement"
 
 // Kinds returns the store's kinds that fleet needs besides CLM's entities.
@@ -29,21 +29,22 @@ func clusterOf(placement string) cluster.ID {
 	return cluster.ID(strings.TrimPrefix(placement, "placement-"))
 }
 
-// placementWanted is a placement's spec: its cluster and demand.
-type placementWanted struct {
+// placementRequest is a placement's spec: its cluster and demand.
+type placementRequest struct {
 	ClusterID cluster.ID `json:"cluster_id"`
 	Demand    Demand     `json:"demand"`
 }
 
-// placementMade is its status.
-type placementMade struct {
+// placementDecision is a placement's status.
+type placementDecision struct {
 	State api.PlacementState `json:"state"`
 	// The management cluster's name and id, "" while it waits.
 	ManagementCluster   cluster.ManagementCluster   `json:"management_cluster"`
 	ManagementClusterID cluster.ManagementClusterID `json:"management_cluster_id"`
 	DecidedTime         time.Time                   `json:"decided_time"`
-	Message             string                      `json:"message,omitempty"` // why it waits, in words for its owner
-	// When fleet found that the cluster does not exist any more, and who removed it; nil: it exists.
+	// Message is why the cluster waits, as its owner reads it.
+	Message string `json:"message,omitempty"`
+	// When fleet found that the cluster does not exist any more, and the actor who removed it; nil: it exists.
 	OrphanedTime *time.Time `json:"orphaned_time,omitempty"`
 	RemovedBy    string     `json:"removed_by,omitempty"`
 	// Embedded, because documents of older versions have its candidates at this level.
@@ -52,13 +53,14 @@ type placementMade struct {
 
 // placement is a decoded placement document.
 type placement struct {
-	placementWanted
-	placementMade
+	placementRequest
+	placementDecision
 }
 
+// placementOf decodes a placement's document.
 func placementOf(d store.Document) (p placement, err error) {
-	if err = json.Unmarshal(d.Spec, &p.placementWanted); err == nil {
-		err = json.Unmarshal(d.Status, &p.placementMade)
+	if err = json.Unmarshal(d.Spec, &p.placementRequest); err == nil {
+		err = json.Unmarshal(d.Status, &p.placementDecision)
 	}
 	if err != nil {
 		err = fmt.Errorf("reading %s: %w", d.ID, err)
@@ -69,16 +71,16 @@ func placementOf(d store.Document) (p placement, err error) {
 	return p, err
 }
 
-// reserving has the members of a placement that the board keeps.
-type reserving struct {
-	placementWanted
+// reservation is a placement with only the members that the board keeps.
+type reservation struct {
+	placementRequest
 	ManagementClusterID cluster.ManagementClusterID `json:"management_cluster_id"`
 	OrphanedTime        *time.Time                  `json:"orphaned_time"`
 }
 
 // reservationOf decodes a placement without its explanation, for the board.
-func reservationOf(d store.Document) (r reserving, err error) {
-	if err = json.Unmarshal(d.Spec, &r.placementWanted); err == nil {
+func reservationOf(d store.Document) (r reservation, err error) {
+	if err = json.Unmarshal(d.Spec, &r.placementRequest); err == nil {
 		err = json.Unmarshal(d.Status, &r)
 	}
 	if err != nil {
@@ -87,14 +89,15 @@ func reservationOf(d store.Document) (r reserving, err error) {
 	return r, err
 }
 
-func (p placement) into(d *store.Document) (err error) {
-	if d.Spec, err = json.Marshal(p.placementWanted); err == nil {
-		d.Status, err = json.Marshal(p.placementMade)
+// encodeInto sets a document's spec and status to those of the placement.
+func (p placement) encodeInto(d *store.Document) (err error) {
+	if d.Spec, err = json.Marshal(p.placementRequest); err == nil {
+		d.Status, err = json.Marshal(p.placementDecision)
 	}
 	return err
 }
 
-// reserved returns the amounts that it reserves on its management cluster.
+// reserved returns the amounts that the placement reserves on its management cluster.
 func (p placement) reserved() Amounts {
 	if p.State == api.Waiting {
 		return Amounts{}
@@ -102,6 +105,7 @@ func (p placement) reserved() Amounts {
 	return p.Demand.Amounts
 }
 
+// render returns the wire form of a placement's document, as services of the region read it.
 func render(d store.Document) ([]byte, error) {
 	p, err := placementOf(d)
 	if err != nil {
@@ -113,7 +117,7 @@ func render(d store.Document) ([]byte, error) {
 		DecidedTime: p.DecidedTime, Decision: &p.Explanation,
 	}
 	if p.State == api.Waiting {
-		wire.Message, wire.Reason = p.Message, why(p.Demand, p.Explanation)
+		wire.Message, wire.Reason = p.Message, operatorReason(p.Demand, p.Explanation)
 	}
 	return json.Marshal(wire)
 }

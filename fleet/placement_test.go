@@ -24,51 +24,51 @@ func TestAClusterIsPlacedStaysAndIsReleased(t *testing.T) {
 		`{"placement":{"selector":{"zone":"a"}},"hostedCluster":{"release":{"image":"atoll.dev/release:1.36.3"}}}`)
 
 	_, err := b.Placement(ctx, cluster.ID(id))
-	fails(t, "a placement before there is one", err, 404, codeNotFound)
+	checkError(t, "a placement before there is one", err, 404, codeNotFound)
 	p := b.place(id)
-	is(t, "the placement", fmt.Sprintln(p.State, p.ManagementCluster, p.Reserved, p.ClusterID == id),
+	checkEqual(t, "the placement", fmt.Sprintln(p.State, p.ManagementCluster, p.Reserved, p.ClusterID == id),
 		"Placed one map[memory_mib:350 planes:1] true\n")
-	is(t, "the decision", fmt.Sprint(p.Decision.Candidates),
+	checkEqual(t, "the decision", fmt.Sprint(p.Decision.Candidates),
 		"[{true one [] 500000} {false two [its label zone is b, not a] 0}]")
-	is(t, "one", b.usage(one, "planes"), "1 free, 1 reserved by 1")
-	is(t, "memory, which it does not limit", b.usage(one, "memory_mib"), "- free, 350 reserved by 1")
+	checkEqual(t, "one", b.usage(one, "planes"), "1 free, 1 reserved by 1")
+	checkEqual(t, "memory, which it does not limit", b.usage(one, "memory_mib"), "- free, 350 reserved by 1")
 
-	// Another selector does not move it, nor does its management cluster's end.
-	if _, err := b.Merge(ctx, clustersOf, id, []byte(`{"spec":{"placement":{"selector":{"zone":"b"}}}}`),
+	// Neither another selector nor the loss and the draining of its management cluster move it.
+	if _, err := b.Merge(ctx, clustersPlural, id, []byte(`{"spec":{"placement":{"selector":{"zone":"b"}}}}`),
 		""); err != nil {
 		t.Fatal(err)
 	}
-	b.heard(one, false)
-	if _, err := b.Merge(ctx, mcs, one, []byte(`{"spec":{"state":"Draining"}}`), ""); err != nil {
+	b.reportLost(one)
+	if _, err := b.Merge(ctx, mcsPath, one, []byte(`{"spec":{"state":"Draining"}}`), ""); err != nil {
 		t.Fatal(err)
 	}
 	if again := b.place(id); !cmp.Equal(again, p) {
-		t.Fatalf("it was placed as %+v, and now as %+v", p, again)
+		t.Fatalf("the placement was %+v, and is %+v", p, again)
 	}
-	is(t, "two", b.usage(two, "planes"), "3 free, 0 reserved by 0")
+	checkEqual(t, "two", b.usage(two, "planes"), "3 free, 0 reserved by 0")
 
-	_, err = b.Delete(ctx, mcs, one, "")
-	fails(t, "deleting what hosts a cluster", err, 409, codeState)
-	fails(t, "releasing a cluster that lives", b.Release(ctx, cluster.ID(id)), 409, codeState)
-	if _, err := b.Delete(ctx, clustersOf, id, ""); err != nil {
+	_, err = b.Delete(ctx, mcsPath, one, "")
+	checkError(t, "deleting a management cluster that hosts a cluster", err, 409, codeState)
+	checkError(t, "releasing a cluster that is not being deleted", b.Release(ctx, cluster.ID(id)), 409, codeState)
+	if _, err := b.Delete(ctx, clustersPlural, id, ""); err != nil {
 		t.Fatal(err)
 	}
 	_, err = b.Place(ctx, cluster.ID(id))
-	fails(t, "placing what is being deleted", err, 409, codeState)
-	is(t, "what is still there", b.usage(one, "planes"), "1 free, 1 reserved by 1")
+	checkError(t, "placing a cluster that is being deleted", err, 409, codeState)
+	checkEqual(t, "the usage during the deletion", b.usage(one, "planes"), "1 free, 1 reserved by 1")
 	for range 2 {
 		if err := b.Release(ctx, cluster.ID(id)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	is(t, "one at the end", b.usage(one, "planes"), "2 free, 0 reserved by 0")
+	checkEqual(t, "one at the end", b.usage(one, "planes"), "2 free, 0 reserved by 0")
 	b.report(id, 3, "True")
 	_, err = b.Place(ctx, cluster.ID(id))
-	fails(t, "placing what is gone", err, 404, codeNotFound)
+	checkError(t, "placing a removed cluster", err, 404, codeNotFound)
 	if err := b.Release(ctx, cluster.ID(id)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.Delete(ctx, mcs, one, ""); err != nil {
+	if _, err := b.Delete(ctx, mcsPath, one, ""); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -77,22 +77,26 @@ func TestWhyAClusterWaits(t *testing.T) {
 	b := start(t)
 	id := b.cluster("abc", `{}`)
 	p := b.place(id)
-	is(t, "without any", fmt.Sprintln(p.State, p.ManagementCluster, p.Reserved, p.Reason),
-		"Waiting  map[] there is no management cluster\n")
-	b.make(mcs, "ManagementCluster", "silent", `{}`, nil)
+	checkEqual(
+		t,
+		"the placement without management clusters",
+		fmt.Sprintln(p.State, p.ManagementCluster, p.Reserved, p.Reason),
+		"Waiting  map[] there is no management cluster\n",
+	)
+	b.createResource(mcsPath, "ManagementCluster", "silent", `{}`, nil)
 	lost := b.mc("lost", `{}`, nil)
-	b.heard(lost, false)
+	b.reportLost(lost)
 	b.mc("small", `{"capacity":{"planes":0}}`, nil)
 	b.mc("strange", `{"capacity":{"planes":"many"}}`, nil)
 	p = b.place(id)
-	is(t, "state", p.State, api.Waiting)
+	checkEqual(t, "state", p.State, api.Waiting)
 	var got []string
 	for _, c := range p.Decision.Candidates {
 		got = append(got, c.Name+": "+c.Reasons[0][:12])
 	}
-	is(t, "the reasons", fmt.Sprint(got),
+	checkEqual(t, "the reasons", fmt.Sprint(got),
 		"[lost: lost: its ag silent: its agent wa small: planes: 0 of strange: its spec can]")
-	is(t, "the reason in words", p.Message, "the region has no room for the cluster at present")
+	checkEqual(t, "the reason in words", p.Message, "the region has no room for the cluster at present")
 	usage, err := b.Usage(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -101,7 +105,7 @@ func TestWhyAClusterWaits(t *testing.T) {
 	for _, u := range usage {
 		got = append(got, fmt.Sprint(u.Name, u.State, u.LastSeenTime != nil))
 	}
-	is(t, "the states", fmt.Sprint(got), "[lostLosttrue silentUnheardfalse smallReadytrue strangeReadytrue]")
+	checkEqual(t, "the states", fmt.Sprint(got), "[lostLosttrue silentUnheardfalse smallReadytrue strangeReadytrue]")
 }
 
 func TestWhoMayPlace(t *testing.T) {
@@ -109,24 +113,33 @@ func TestWhoMayPlace(t *testing.T) {
 	ctx := t.Context()
 	mc := b.mc("one", `{}`, nil)
 	mine, others := b.as("mine"), b.as("others")
-	r, err := mine.Create(ctx, clustersOf, resource("abc"), "")
+	r, err := mine.Create(ctx, clustersPlural, resource("abc"), "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, err = mine.Place(ctx, cluster.ID(r.ID))
-	fails(t, "a tenant that places", err, 403, codeForbidden)
-	fails(t, "a tenant that releases", mine.Release(ctx, cluster.ID(r.ID)), 403, codeForbidden)
+	checkError(t, "a tenant that places", err, 403, codeForbidden)
+	checkError(t, "a tenant that releases", mine.Release(ctx, cluster.ID(r.ID)), 403, codeForbidden)
 	b.place(r.ID)
 	if p, err := b.Placement(ctx, cluster.ID(r.ID)); err != nil || p.ManagementCluster != "one" {
 		t.Fatalf("%+v, %v", p, err)
 	}
-	// Where a cluster is, and what there was else, is no tenant's business.
-	if p, err := mine.Placement(ctx, cluster.ID(r.ID)); err != nil || p.State != api.Placed || p.ManagementCluster != "" ||
-		p.Decision != nil || p.Reason != "" || len(p.Reserved) > 0 {
+	// A tenant reads neither the management cluster of its cluster nor the decision.
+	if p, err := mine.Placement(
+		ctx,
+		cluster.ID(r.ID),
+	); err != nil || p.State != api.Placed || p.ManagementCluster != "" ||
+		p.Decision != nil || p.Reason != "" ||
+		len(p.Reserved) > 0 {
 		t.Fatalf("%+v, %v", p, err)
 	}
-	waits, err := mine.Create(ctx, clustersOf, clm.ResourceCreate{Kind: "Cluster", Name: "waits", Spec: json.RawMessage(
-		`{"placement":{"selector":{"a":"b"}}}`)}, "")
+	waits, err := mine.Create(
+		ctx,
+		clustersPlural,
+		clm.ResourceCreate{Kind: "Cluster", Name: "waits", Spec: json.RawMessage(
+			`{"placement":{"selector":{"a":"b"}}}`)},
+		"",
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,12 +149,12 @@ func TestWhoMayPlace(t *testing.T) {
 		t.Fatalf("%+v, %v", p, err)
 	}
 	_, err = others.Placement(ctx, cluster.ID(r.ID))
-	fails(t, "another tenant's", err, 404, codeNotFound)
-	// What there is in all, and how much of it others have, is no tenant's business.
+	checkError(t, "another tenant's", err, 404, codeNotFound)
+	// A tenant reads no usage of management clusters.
 	_, err = mine.Usage(ctx)
-	fails(t, "a tenant that asks what is used", err, 403, codeForbidden)
+	checkError(t, "a tenant that lists usage", err, 403, codeForbidden)
 	_, err = mine.UsageOf(ctx, mc)
-	fails(t, "a tenant that asks what is used of one", err, 403, codeForbidden)
+	checkError(t, "a tenant that reads the usage of a management cluster", err, 403, codeForbidden)
 }
 
 // Two placements never take the same room: several processes place more
@@ -150,7 +163,7 @@ func TestWhoMayPlace(t *testing.T) {
 func TestI2PlacementsAtOnceOverfillNothing(t *testing.T) {
 	const processes, clusters, room = 3, 40, 25
 	dsn := pgtest.DSN(t)
-	var beds []*bed
+	var beds []*testRegion
 	for range processes {
 		beds = append(beds, startOn(t, dsn, Options{}))
 	}
@@ -187,21 +200,21 @@ func TestI2PlacementsAtOnceOverfillNothing(t *testing.T) {
 	if t.Failed() {
 		t.FailNow()
 	}
-	is(t, "clusters on one", len(places["one"]), 10)
-	is(t, "clusters on two", len(places["two"]), room-10)
+	checkEqual(t, "clusters on one", len(places["one"]), 10)
+	checkEqual(t, "clusters on two", len(places["two"]), room-10)
 	for id := range places["one"] {
 		if places["two"][id] {
 			t.Errorf("%s is on both", id)
 		}
 	}
-	is(t, "one", b.usage(mcs[0], "planes"), "0 free, 10 reserved by 10")
-	is(t, "two", b.usage(mcs[1], "memory_mib"), "0 free, 5250 reserved by 15")
+	checkEqual(t, "one", b.usage(mcs[0], "planes"), "0 free, 10 reserved by 10")
+	checkEqual(t, "two", b.usage(mcs[1], "memory_mib"), "0 free, 5250 reserved by 15")
 
 	// As many as are released are placed, by whoever comes.
 	for i, id := range ids {
 		wait.Go(func() {
 			b := beds[i%processes]
-			if _, err := b.Delete(t.Context(), clustersOf, id, ""); err != nil {
+			if _, err := b.Delete(t.Context(), clustersPlural, id, ""); err != nil {
 				t.Error(err)
 			} else if err := b.Release(t.Context(), cluster.ID(id)); err != nil {
 				t.Error(err)

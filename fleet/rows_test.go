@@ -12,7 +12,7 @@ import (
 )
 
 // documentsRead returns how many documents f reads in a transaction, by PostgreSQL's count.
-func (b *bed) documentsRead(f func(context.Context, *store.Tx) error) int {
+func (b *testRegion) documentsRead(f func(context.Context, *store.Tx) error) int {
 	b.t.Helper()
 	ctx := b.t.Context()
 	const counted = `select coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) from pg_stat_xact_user_tables
@@ -56,7 +56,7 @@ func TestAPlacementReadsNoOtherPlacements(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	const most = 20 // the documents that a step names, their tombstones, and what the planner probes
+	const most = 20 // the documents of a step, their tombstones, and probes of PostgreSQL's planner
 	doc, err := b.fleet.store.Get(t.Context(), kindCluster, next)
 	if err != nil {
 		t.Fatal(err)
@@ -67,7 +67,7 @@ func TestAPlacementReadsNoOtherPlacements(t *testing.T) {
 	}
 	steps := map[string]func(context.Context, *store.Tx) error{
 		"a placement": func(ctx context.Context, tx *store.Tx) error {
-			d, _, err := b.fleet.write(ctx, tx, cluster.ID(next), demand, choice{id: cluster.ManagementClusterID(mc),
+			d, _, err := b.fleet.writeChoice(ctx, tx, cluster.ID(next), demand, choice{id: cluster.ManagementClusterID(mc),
 				name: "own"})
 			if p, _ := placementOf(d); err == nil && p.State != api.Placed {
 				t.Errorf("the cluster is not placed: %s", d.Status)

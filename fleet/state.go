@@ -27,11 +27,11 @@ const presenceAdapter = string(cluster.AdapterMaestro)
 // conditionAvailable is True in that report while the agent is connected.
 const conditionAvailable = string(cluster.ConditionAvailable)
 
-// silence is how long the report on an agent may stay unchanged before the agent counts as lost. Maestro
-// repeats the report every minute while it receives messages of the agent, and reports a loss at once;
-// silence covers the case that Maestro itself is away. This process measures it by its own clock, from
-// when it saw the report move.
-const silence = 210 * time.Second
+// maxReportAge is how long the report on an agent may stay unchanged before the agent counts as lost. Maestro
+// repeats the report every minute while it receives messages of the agent, and reports a loss at once, so this
+// limit takes effect only if Maestro itself does not work. This process measures the age by its own clock, from
+// when it first read the report.
+const maxReportAge = 210 * time.Second
 
 // mcSpec is the spec of a management cluster.
 type mcSpec struct {
@@ -40,7 +40,8 @@ type mcSpec struct {
 	Versions []string                   `json:"versions"`
 }
 
-// presence has the reports on its agent. CLM keeps reports in the status of its documents, in wire form.
+// presence has the reports on a management cluster's agent. CLM keeps reports in the status of its
+// documents, in wire form.
 type presence struct {
 	Reports []struct {
 		Adapter    string    `json:"adapter"`
@@ -55,63 +56,64 @@ type presence struct {
 	} `json:"reports"`
 }
 
-// reading is a management cluster's document, decoded once: each decision reads all of them, and few change
-// between two decisions.
-type reading struct {
+// decodedMC is a decoded document of a management cluster. The board keeps it, because each decision reads all
+// management clusters, and few of them change between two decisions.
+type decodedMC struct {
 	doc      store.Document
 	m        ManagementCluster // without its state, which depends on the time
 	declared api.ManagementClusterState
-	seen     presence
+	presence presence
 }
 
-func read(d store.Document) reading {
-	r := reading{doc: d, m: ManagementCluster{ID: cluster.ManagementClusterID(d.ID),
+// decodeMC decodes a management cluster's document. A document with an error has the member Unusable.
+func decodeMC(d store.Document) decodedMC {
+	r := decodedMC{doc: d, m: ManagementCluster{ID: cluster.ManagementClusterID(d.ID),
 		Name: cluster.ManagementCluster(d.Name)}}
 	m := &r.m
 	var wire clm.Resource
 	var spec mcSpec
 	if err := json.Unmarshal(d.Wire, &wire); err != nil {
-		m.Broken = fmt.Sprintf("it cannot be read: %v", err)
+		m.Unusable = fmt.Sprintf("it cannot be read: %v", err)
 	} else if err := json.Unmarshal(wire.Spec, &spec); err != nil {
-		m.Broken = fmt.Sprintf("its spec cannot be read: %v", err)
+		m.Unusable = fmt.Sprintf("its spec cannot be read: %v", err)
 	}
 	m.Labels, m.Versions, m.Capacity, r.declared = wire.Labels, spec.Versions, spec.Capacity, spec.State
 	if d.DeletedAt != nil {
-		m.Broken = "it is being deleted"
+		m.Unusable = "it is being deleted"
 	}
 	for name, n := range m.Capacity {
 		if n > maxAmount {
-			m.Broken = fmt.Sprintf("its capacity of %s is beyond belief", name)
+			m.Unusable = fmt.Sprintf("its capacity of %s is above the limit of 2^40", name)
 		}
 	}
 	switch spec.State {
 	case "", api.Ready, api.Cordoned, api.Draining:
 	default:
-		m.Broken = fmt.Sprintf("its state %s is none", spec.State)
+		m.Unusable = fmt.Sprintf("its state %s does not exist; the states are Ready, Cordoned and Draining", spec.State)
 	}
-	if err := json.Unmarshal(d.Status, &r.seen); err != nil {
-		m.Broken = fmt.Sprintf("its status cannot be read: %v", err)
+	if err := json.Unmarshal(d.Status, &r.presence); err != nil {
+		m.Unusable = fmt.Sprintf("its status cannot be read: %v", err)
 	}
 	return r
 }
 
-// at returns the management cluster with its state at now, when its report moved last at moved. The caller
-// sets its reservations and changes nothing else, because the other members are shared.
-func (r reading) at(now, moved time.Time) ManagementCluster {
+// withStateAt returns the management cluster with its state at now; its report last changed at reportChanged. The
+// caller sets the reservations and changes nothing else, because the other members are shared.
+func (r decodedMC) withStateAt(now, reportChanged time.Time) ManagementCluster {
 	m := r.m
-	m.State, m.Heard = stateOf(r.declared, r.seen, now.Sub(moved))
+	m.State, m.LastSeen = stateOf(r.declared, r.presence, now.Sub(reportChanged))
 	return m
 }
 
-// available reports whether its agent is reported as connected.
-func (r reading) available() bool {
-	state, _ := stateOf(api.Ready, r.seen, 0)
+// reportsConnected reports whether the last report says that the agent is connected, whatever the report's age.
+func (r decodedMC) reportsConnected() bool {
+	state, _ := stateOf(api.Ready, r.presence, 0)
 	return state == api.Ready
 }
 
-// reportTime returns the time of the report on its agent; zero without one.
-func (r reading) reportTime() time.Time {
-	for _, report := range r.seen.Reports {
+// reportTime returns the time of the report on the agent; zero without a report.
+func (r decodedMC) reportTime() time.Time {
+	for _, report := range r.presence.Reports {
 		if report.Adapter == presenceAdapter {
 			return report.ObservedAt
 		}
@@ -119,26 +121,27 @@ func (r reading) reportTime() time.Time {
 	return time.Time{}
 }
 
-// stateOf returns the declared state, unless its agent is lost. age is the time since its last report.
+// stateOf returns the declared state if the agent is connected, Unheard if there is no report on it, else Lost; and
+// when the agent was last seen. age is the time since the report last changed.
 func stateOf(declared api.ManagementClusterState, seen presence, age time.Duration) (state api.ManagementClusterState,
-	heard time.Time) {
+	lastSeen time.Time) {
 	state = api.Unheard
 	for _, r := range seen.Reports {
 		if r.Adapter != presenceAdapter {
 			continue
 		}
-		heard = r.ObservedAt
+		lastSeen = r.ObservedAt
 		if !r.Data.LastSeen.IsZero() {
-			heard = r.Data.LastSeen
+			lastSeen = r.Data.LastSeen
 		}
 		state = api.Lost
 		for _, c := range r.Conditions {
-			if c.Type == conditionAvailable && c.Status == "True" && age <= silence {
+			if c.Type == conditionAvailable && c.Status == "True" && age <= maxReportAge {
 				return cmp.Or(declared, api.Ready), r.ObservedAt
 			}
 		}
 	}
-	return state, heard
+	return state, lastSeen
 }
 
 // clusterSpec has the members of a cluster's spec that placement reads.
@@ -151,7 +154,7 @@ type clusterSpec struct {
 	} `json:"hostedCluster"`
 }
 
-// placementSpec has a cluster's wishes for its placement. In JSON it may be a text, the management cluster's
+// placementSpec has a cluster's requirements for its placement. In JSON it may be a string, the management cluster's
 // name, as older clients of the Platform API write it.
 type placementSpec struct {
 	ManagementCluster cluster.ManagementCluster `json:"managementCluster"`

@@ -11,9 +11,9 @@ import (
 	"atoll.dev/store"
 )
 
-// reservations has the sums of the placements' reservations, so that a decision reads one row instead of
+// reservationTable has the sums of the placements' reservations, so that a decision reads one row instead of
 // one for each placement. The transactions that change placements change the sums.
-const reservations = `
+const reservationTable = `
 create table reservation (
 	management_cluster text primary key, -- its id
 	placements         int not null,
@@ -27,12 +27,13 @@ type sum struct {
 	reserved   Amounts
 }
 
-// lockSum reads and locks the sum of a management cluster. Where there is no row, the management cluster's
-// own lock keeps two placements apart, which alone create rows.
+// lockSum reads and locks the sum of a management cluster. If there is no row, there is nothing to lock; only
+// placements create rows, and each holds the lock of the management cluster's document.
 func lockSum(ctx context.Context, tx *store.Tx, id cluster.ManagementClusterID) (sum, error) {
 	return scanSum(id, tx.QueryRow(ctx, selectSum+` for update`, id))
 }
 
+// readSum reads the sum of a management cluster without a lock.
 func readSum(ctx context.Context, tx *store.Tx, id cluster.ManagementClusterID) (sum, error) {
 	return scanSum(id, tx.QueryRow(ctx, selectSum, id))
 }
@@ -45,11 +46,12 @@ func scanSum(id cluster.ManagementClusterID, row pgx.Row) (s sum, err error) {
 		return sum{reserved: Amounts{}}, nil
 	}
 	if err != nil {
-		return s, fmt.Errorf("reading what is reserved on %s: %w", id, err)
+		return s, fmt.Errorf("reading the reservations on %s: %w", id, err)
 	}
 	return s, nil
 }
 
+// setSum stores the sum of a management cluster, and deletes the row of an empty sum.
 func setSum(ctx context.Context, tx *store.Tx, id cluster.ManagementClusterID, s sum) (err error) {
 	if s.placements <= 0 && len(s.reserved) == 0 {
 		_, err = tx.Exec(ctx, `delete from reservation where management_cluster = $1`, id)
@@ -63,6 +65,7 @@ func setSum(ctx context.Context, tx *store.Tx, id cluster.ManagementClusterID, s
 	return nil
 }
 
+// readSums reads the sums of all management clusters.
 func readSums(ctx context.Context, tx *store.Tx) (map[cluster.ManagementClusterID]sum, error) {
 	fail := func(err error) (map[cluster.ManagementClusterID]sum, error) {
 		return nil, fmt.Errorf("reading reservations: %w", err)

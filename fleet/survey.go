@@ -10,19 +10,19 @@ import (
 	"atoll.dev/cluster"
 )
 
-// survey is the result of one walk through all placements, page by page: no statement's work grows with the
-// number of clusters. Its pages are of different moments, so the caller checks again what it acts on.
+// survey is the result of reading all placements in pages, so that the work of a statement does not grow with the
+// number of clusters. The pages are read at different times, so the caller checks each finding again before it acts.
 type survey struct {
-	// ownerless are clusters that do not exist any more, of placements that are not Orphaned yet.
+	// ownerless are the clusters that do not exist any more and whose placements are not Orphaned yet.
 	ownerless []cluster.ID
-	sums      map[cluster.ManagementClusterID]sum // reservations on each
+	sums      map[cluster.ManagementClusterID]sum // of the reservations
 }
 
 // surveyPage is how many placements one statement reads.
 const surveyPage = 2000
 
-// surveySQL reads the placements after an id. The page is found by the primary key, and so is each owner: without
-// the limit PostgreSQL may read all clusters instead.
+// surveySQL reads the placements after an id. PostgreSQL finds the page and each owner by the primary key; without
+// the inner limit it may read all clusters instead.
 const surveySQL = `with page as materialized (
 		select d.id, d.spec->>'cluster_id' as cluster, d.status->>'state' as state,
 			d.status->>'management_cluster_id' as mc, d.spec->'demand'->'amounts' as amounts, d.deleted_at
@@ -33,7 +33,7 @@ const surveySQL = `with page as materialized (
 		where c.kind = 'Cluster' and c.id = p.cluster and c.removed_at is null limit 1) owner on true
 	order by p.id`
 
-// survey walks through all placements.
+// survey reads all placements.
 func (f *Fleet) survey(ctx context.Context) (survey, error) {
 	s := survey{sums: map[cluster.ManagementClusterID]sum{}}
 	for last, more := "", true; more; {
@@ -83,6 +83,7 @@ func (s *survey) reserve(mc cluster.ManagementClusterID, more sum) {
 	s.sums[mc] = sum{have.placements + more.placements, plus(have.reserved, more.reserved, 1)}
 }
 
+// add adds the result of a page.
 func (s *survey) add(page survey) {
 	s.ownerless = append(s.ownerless, page.ownerless...)
 	for mc, more := range page.sums {

@@ -49,7 +49,7 @@ func TestASurveyReadsPagesByTheKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	if strings.Contains(plan, "Seq Scan on document") || strings.Contains(plan, "Bitmap") {
-		t.Errorf("a page reads more than itself:\n%s", plan)
+		t.Errorf("the statement of a page reads more than the page:\n%s", plan)
 	}
 	found, err := b.fleet.survey(t.Context())
 	if err != nil {

@@ -14,15 +14,16 @@ import (
 	"atoll.dev/store"
 )
 
-// compare finds what the feed should have shown: placements of removed clusters, and sums that differ from
-// the placements. It reads all placements, so it runs when the feed begins anew and once an hour.
+// compare repairs differences that a lost change of the feed leaves: it marks placements of removed clusters as
+// Orphaned, and corrects sums that differ from the placements. It reads all placements, so it runs only when follow
+// subscribes to the feed again, and once an hour.
 func (f *Fleet) compare(ctx context.Context) error {
 	found, err := f.survey(ctx)
 	if err != nil {
-		return fmt.Errorf("looking for placements without a cluster: %w", err)
+		return fmt.Errorf("reading placements without a cluster: %w", err)
 	}
 	for _, cluster := range found.ownerless {
-		if err := f.orphan(ctx, cluster); err != nil {
+		if err := f.markOrphaned(ctx, cluster); err != nil {
 			return err
 		}
 	}
@@ -30,12 +31,13 @@ func (f *Fleet) compare(ctx context.Context) error {
 	return err
 }
 
-// orphan handles the placement of a removed cluster. It removes a waiting placement. One with a reservation
-// becomes Orphaned and keeps the reservation until its management cluster has nothing of the cluster left:
-// an orderly deletion removes the placement before the cluster, so this deletion was forced.
-func (f *Fleet) orphan(ctx context.Context, cluster cluster.ID) error {
+// markOrphaned handles the placement of a removed cluster. There are four outcomes, none of them an error: the cluster
+// or its placement does not exist as expected, and nothing changes; it removes a waiting placement; an Orphaned one
+// stays; any other becomes Orphaned and keeps its reservation until its management cluster has no work of the cluster.
+// An orderly deletion removes the placement before the cluster, so this deletion was forced.
+func (f *Fleet) markOrphaned(ctx context.Context, cluster cluster.ID) error {
 	var d store.Document
-	_, by, err := f.removal(ctx, cluster)
+	_, by, err := f.removalRecord(ctx, cluster)
 	if err != nil {
 		return err
 	}
@@ -50,7 +52,7 @@ func (f *Fleet) orphan(ctx context.Context, cluster cluster.ID) error {
 			return err
 		}
 		if _, err := tx.Get(ctx, kindCluster, string(cluster)); err == nil {
-			return errAlive
+			return errClusterExists
 		} else if !errors.Is(err, store.ErrNotFound) {
 			return err
 		}
@@ -62,19 +64,19 @@ func (f *Fleet) orphan(ctx context.Context, cluster cluster.ID) error {
 		}
 		now := time.Now().UTC().Truncate(time.Microsecond)
 		p.State, p.OrphanedTime, p.RemovedBy = api.Orphaned, &now, by
-		d, _, err = tx.Update(ctx, KindPlacement, d.ID, 0, func(d *store.Document) error { return p.into(d) })
+		d, _, err = tx.Update(ctx, KindPlacement, d.ID, 0, func(d *store.Document) error { return p.encodeInto(d) })
 		return err
 	})
 	switch {
-	case errors.Is(err, errAlive) || errors.Is(err, store.ErrNotFound):
+	case errors.Is(err, errClusterExists) || errors.Is(err, store.ErrNotFound):
 		return nil
 	case err != nil:
-		return fmt.Errorf("noting that cluster %s is gone: %w", cluster, err)
+		return fmt.Errorf("marking the placement of removed cluster %s: %w", cluster, err)
 	}
 	return nil
 }
 
-var errAlive = errors.New("the cluster is there")
+var errClusterExists = errors.New("the cluster exists")
 
 // compareSums corrects sums that differ from the placements and returns how many did.
 func (f *Fleet) compareSums(ctx context.Context) (corrected int, err error) {
@@ -88,7 +90,10 @@ func (f *Fleet) compareSums(ctx context.Context) (corrected int, err error) {
 // correctSums corrects sums that differ from those that survey found. While placements change, the pages of a survey
 // fit no single moment, so a sum is wrong only if it differs from a second survey, too. For each of these correctSums
 // adds up the placements again, in the transaction that locks the sum: each transaction changes both.
-func (f *Fleet) correctSums(ctx context.Context, found map[cluster.ManagementClusterID]sum) (corrected int, err error) {
+func (f *Fleet) correctSums(
+	ctx context.Context,
+	found map[cluster.ManagementClusterID]sum,
+) (corrected int, err error) {
 	fail := func(err error) (int, error) { return corrected, fmt.Errorf("comparing reservations: %w", err) }
 	wrong, err := f.wrongSums(ctx, found)
 	if err != nil {
@@ -108,14 +113,17 @@ func (f *Fleet) correctSums(ctx context.Context, found map[cluster.ManagementClu
 	for _, id := range wrong {
 		err := f.store.Tx(ctx, func(tx *store.Tx) error {
 			if _, err := tx.Exec(
-				ctx, `insert into reservation (management_cluster, placements, reserved) values ($1, 0, '{}') on conflict do nothing`, id); err != nil {
+				ctx,
+				`insert into reservation (management_cluster, placements, reserved) values ($1, 0, '{}') on conflict do nothing`,
+				id,
+			); err != nil {
 				return err
 			}
 			have, err := lockSum(ctx, tx, id)
 			if err != nil {
 				return err
 			}
-			found, err := addUp(ctx, tx, id)
+			found, err := sumPlacements(ctx, tx, id)
 			if err != nil {
 				return err
 			}
@@ -126,9 +134,9 @@ func (f *Fleet) correctSums(ctx context.Context, found map[cluster.ManagementClu
 				return nil
 			}
 			corrected++
-			f.log.LogAttrs(ctx, slog.LevelError, "a sum of reservations was wrong", slog.String("management_cluster_id",
+			f.log.LogAttrs(ctx, slog.LevelError, "fleet corrected a sum of reservations", slog.String("management_cluster_id",
 				string(id)),
-				slog.Any("said", have.reserved), slog.Any("found", found.reserved), slog.Int("placements",
+				slog.Any("stored", have.reserved), slog.Any("found", found.reserved), slog.Int("placements",
 					found.placements))
 			return setSum(ctx, tx, id, found)
 		})
@@ -136,7 +144,7 @@ func (f *Fleet) correctSums(ctx context.Context, found map[cluster.ManagementClu
 			return fail(err)
 		}
 	}
-	f.metrics.mended.Add(float64(corrected))
+	f.metrics.corrected.Add(float64(corrected))
 	return corrected, nil
 }
 
@@ -164,17 +172,17 @@ func (f *Fleet) wrongSums(ctx context.Context,
 	return ids, err
 }
 
-// addUpSQL reads all placements. It has no index to do with less: an index on the status would end the
-// in-place updates of every document's status (decision 049), and sums are added up only when one is wrong.
-const addUpSQL = `select spec->'demand'->'amounts', count(*) from document
+// sumPlacementsSQL reads all placements. An index on the status would avoid that, but it would prevent the in-place
+// updates of every document's status (decision 049), and this statement runs only when a sum is wrong.
+const sumPlacementsSQL = `select spec->'demand'->'amounts', count(*) from document
 	where kind = 'Placement' and removed_at is null and status->>'state' <> $1 and status->>'management_cluster_id' = $2
 	group by 1`
 
-// addUp computes the sum of the placements on one management cluster.
-func addUp(ctx context.Context, tx *store.Tx, id cluster.ManagementClusterID) (s sum, err error) {
+// sumPlacements returns the sum of the placements on one management cluster.
+func sumPlacements(ctx context.Context, tx *store.Tx, id cluster.ManagementClusterID) (s sum, err error) {
 	s.reserved = Amounts{}
 	fail := func(err error) (sum, error) { return s, fmt.Errorf("adding up placements: %w", err) }
-	rows, err := tx.Query(ctx, addUpSQL, string(api.Waiting), id)
+	rows, err := tx.Query(ctx, sumPlacementsSQL, string(api.Waiting), id)
 	if err != nil {
 		return fail(err)
 	}

@@ -19,26 +19,27 @@ import (
 type Work struct {
 	ID                work.ID
 	ManagementCluster cluster.ManagementCluster
-	Name              string     // "" for an unknown one
-	Cluster           cluster.ID // id, by its label; "" for an unknown one
-	Known             bool       // false: an agent holds the work, and Maestro has no bundle for it
+	Name              string     // "" for an unknown work
+	Cluster           cluster.ID // from the label; "" for an unknown work
+	Known             bool       // Maestro has a bundle of the work; false: only an agent has the work
 	Since             time.Time
 	Deleting          *time.Time
 	Objects           []string // "KIND NAMESPACE/NAME"
 }
 
-// Works reads and deletes the works of Maestro. A work leaves both lists when its agent has
-// confirmed the deletion, or an operator has forced it.
+// Works reads and deletes the works of Maestro. A work whose deletion was ordered stays in Each and Unknown until its
+// agent has confirmed the deletion, or an operator has forced it. The methods may be called concurrently.
 type Works interface {
-	// Each calls f with works that have the label of a cluster, in batches: of one
-	// cluster or of all (""), on one management cluster or on all ("").
+	// Each calls f with batches of works that have the label of a cluster: of one cluster or of all (""), on one
+	// management cluster or on all (""). It ends with the first error, of f or of Maestro.
 	Each(ctx context.Context, cluster cluster.ID, managementCluster cluster.ManagementCluster, f func([]Work) error) error
-	// Unknown returns the works that agents hold and that have no bundle.
+	// Unknown returns the works that agents have and for which Maestro has no bundle, on one management cluster or
+	// on all ("").
 	Unknown(ctx context.Context, managementCluster cluster.ManagementCluster) ([]Work, error)
-	// Get returns a known or unknown work with its objects; false: the management
-	// cluster has no work of that id.
+	// Get returns a known work with its objects, or an unknown work; false if the management cluster has no work of
+	// that id.
 	Get(ctx context.Context, managementCluster cluster.ManagementCluster, id work.ID) (Work, bool, error)
-	// End orders the deletion of a work. It may be called again.
+	// End orders the deletion of a work. It is idempotent: a work that does not exist any more is no error.
 	End(ctx context.Context, w Work, reason string) error
 }
 
