@@ -1,0 +1,229 @@
+package ops
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"sync"
+	"time"
+
+	"atoll.dev/store"
+)
+
+// Kind is the kind of the documents of operations. The scope of a document is that of its operation,
+// its name the resource. A terminal operation has DeletedAt, which frees the name: the unique names of
+// the store let a resource have one active operation, also with several processes on one database.
+const Kind store.Kind = "Operation"
+
+// StoreKind returns the kind with which a service opens its store.
+func StoreKind() store.KindSpec {
+	return store.KindSpec{Kind: Kind, History: true, Owner: func(d store.Document) string { return d.Scope },
+		Observed: isRenewal}
+}
+
+// isRenewal reports whether two statuses differ only in the end of the lease, which wakes no follower
+// and needs no record.
+func isRenewal(before, after json.RawMessage) bool {
+	var states [2]State
+	for i, status := range []json.RawMessage{before, after} {
+		if json.Unmarshal(status, &states[i]) != nil {
+			return false
+		}
+		if states[i].Lease != nil {
+			states[i].Lease.Until = time.Time{}
+		}
+	}
+	return reflect.DeepEqual(states[0], states[1])
+}
+
+// Worker does the work of operations. It must be idempotent: after a crash it is called again.
+type Worker interface {
+	// Work takes the operation as far as it can now and returns what has happened. The engine calls it
+	// again after each Wake of the resource, and after Outcome.Again. ctx ends before the lease does.
+	// Several goroutines may call it, each with another operation.
+	Work(ctx context.Context, s State) Outcome
+}
+
+// Outcome is what a Worker has reached. Event has one of the kinds Progress, Retry, Succeed and Fail.
+type Outcome struct {
+	Event Event
+	// Again is when the engine calls Work again without a Wake; 0: after 15 s.
+	Again time.Duration
+}
+
+// Settle changes the resource of an operation that ends, in the transaction of the end. A store error
+// rolls both back.
+type Settle func(ctx context.Context, tx *store.Tx, s State) error
+
+// Options are what an Engine needs.
+type Options struct {
+	Store  *store.Store // opened with StoreKind
+	Worker Worker
+	Settle Settle
+	Holder string        // names this process in leases; unique among processes
+	Lease  time.Duration // default 10 s
+	// Retention is how long a terminal operation can be read; default 7 days.
+	Retention time.Duration
+	Notifier  *Notifier // nil: no notifications are sent
+	// NoticeOf returns the body of a notification; needed with a Notifier.
+	NoticeOf func(State) any
+	Log      *slog.Logger
+	Now      func() time.Time // default time.Now
+}
+
+// Engine commits, leases and runs the operations of one store. Several processes may each have an
+// Engine on the same database.
+type Engine struct {
+	o Options
+
+	mu    sync.Mutex
+	tasks map[string]*task // by id: the operations that this process works on
+	group sync.WaitGroup   // of the tasks
+}
+
+// NewEngine returns an Engine that works on nothing until Run.
+func NewEngine(o Options) *Engine {
+	if o.Lease == 0 {
+		o.Lease = 10 * time.Second
+	}
+	if o.Retention == 0 {
+		o.Retention = 7 * 24 * time.Hour
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return &Engine{o: o, tasks: map[string]*task{}}
+}
+
+// BusyError is the error of Begin for a resource that has an active operation.
+type BusyError struct{ Active State }
+
+func (e *BusyError) Error() string {
+	return fmt.Sprintf("%s has an active operation: %s %s", e.Active.Resource, e.Active.Request, e.Active.ID)
+}
+
+// Begin accepts an operation in the caller's transaction, which also changes the resource. The error
+// is a *BusyError while the resource has an active operation. Run begins to work on the operation when
+// the transaction has been committed.
+func (e *Engine) Begin(ctx context.Context, tx *store.Tx, o Order) (State, error) {
+	s := New(o, e.o.Now())
+	d := store.Document{Kind: Kind, ID: o.ID, Scope: o.Scope, Name: o.Resource}
+	if err := encode(&d, s); err != nil {
+		return State{}, err
+	}
+	_, err := tx.Create(ctx, d)
+	if exists, ok := errors.AsType[*store.ExistsError](err); ok && exists.ByName {
+		busy, activeErr := e.Active(ctx, tx, o.Scope, o.Resource)
+		if activeErr != nil {
+			return State{}, store.ErrConflict // the operation has ended meanwhile, or begun in this moment
+		}
+		return State{}, &BusyError{Active: busy}
+	}
+	if err != nil {
+		return State{}, fmt.Errorf("accepting an operation: %w", err)
+	}
+	return s, nil
+}
+
+// Reader reads documents by name: a Store or a Tx.
+type Reader interface {
+	GetByName(ctx context.Context, kind store.Kind, scope, name string) (store.Document, error)
+}
+
+// Active returns the active operation of a resource; the error is store.ErrNotFound if there is none.
+func (e *Engine) Active(ctx context.Context, from Reader, scope, resource string) (State, error) {
+	d, err := from.GetByName(ctx, Kind, scope, resource)
+	if err != nil {
+		return State{}, err
+	}
+	return decode(d)
+}
+
+// Get returns an operation. A terminal one exists for the retention.
+func (e *Engine) Get(ctx context.Context, id string) (State, error) {
+	d, err := e.o.Store.Get(ctx, Kind, id)
+	if err != nil {
+		return State{}, err
+	}
+	return decode(d)
+}
+
+// Supersede cancels the active operation of a resource in the caller's transaction, so that the caller
+// can begin another one. It does not call Settle: the caller changes the resource. The error is
+// store.ErrNotFound if there is no active operation.
+func (e *Engine) Supersede(ctx context.Context, tx *store.Tx, scope, resource string, why *Error) (State, error) {
+	d, err := tx.GetByName(ctx, Kind, scope, resource)
+	if err != nil {
+		return State{}, err
+	}
+	return e.apply(ctx, tx, d.ID, Event{Kind: Cancel, Error: why}, nil)
+}
+
+// Cancel ends the active operation of a resource as canceled, and settles the resource.
+func (e *Engine) Cancel(ctx context.Context, id string, why *Error) (State, error) {
+	return e.commit(ctx, id, Event{Kind: Cancel, Error: why})
+}
+
+// commit applies an event in a transaction of its own.
+func (e *Engine) commit(ctx context.Context, id string, event Event) (s State, err error) {
+	err = e.o.Store.Tx(ctx, func(tx *store.Tx) error {
+		s, err = e.apply(ctx, tx, id, event, e.o.Settle)
+		return err
+	})
+	return s, err
+}
+
+// apply applies an event in a transaction. settle is called when the operation ends.
+func (e *Engine) apply(ctx context.Context, tx *store.Tx, id string, event Event, settle Settle) (State, error) {
+	var after State
+	var ends bool
+	_, _, err := tx.Update(ctx, Kind, id, 0, func(d *store.Document) error {
+		before, err := decode(*d)
+		if err != nil {
+			return err
+		}
+		now := e.o.Now()
+		if after, _, err = before.Apply(event, now); err != nil {
+			return err
+		}
+		ends = after.Status.IsTerminal() && !before.Status.IsTerminal()
+		if ends {
+			d.DeletedAt = &now
+		}
+		return encode(d, after)
+	})
+	if err == nil && ends && settle != nil {
+		err = settle(ctx, tx, after)
+	}
+	return after, err
+}
+
+// encode writes a state into its document.
+func encode(d *store.Document, s State) (err error) {
+	if d.Spec == nil {
+		if d.Spec, err = json.Marshal(s.Order); err != nil {
+			return fmt.Errorf("encoding operation %s: %w", s.ID, err)
+		}
+	}
+	if d.Status, err = json.Marshal(s); err != nil {
+		return fmt.Errorf("encoding operation %s: %w", s.ID, err)
+	}
+	return nil
+}
+
+// decode reads a state from its document.
+func decode(d store.Document) (s State, err error) {
+	if err = json.Unmarshal(d.Status, &s); err == nil {
+		err = json.Unmarshal(d.Spec, &s.Order)
+	}
+	if err != nil {
+		return s, fmt.Errorf("reading operation %s: %w", d.ID, err)
+	}
+	return s, nil
+}

@@ -1,0 +1,504 @@
+package ops
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"atoll.dev/internal/pgtest"
+	"atoll.dev/store"
+	"atoll.dev/test/testsite"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// thing is the kind of the resources of these tests. Its status is {"busy":"OPERATION"} or {}.
+const thing store.Kind = "Thing"
+
+const (
+	scope = "s"
+	busy  = `{"busy":true}`
+	free  = `{"busy":false}`
+)
+
+func open(t testing.TB, dsn string, hooks store.Hooks) *store.Store {
+	t.Helper()
+	s, err := store.Open(t.Context(), store.Options{DSN: dsn, Kinds: []store.KindSpec{{Kind: thing}, StoreKind()},
+		Hooks: hooks, AcquireTimeout: time.Minute, ResolveTimeout: 100 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+func order(id, resource string) Order {
+	return Order{ID: id, Scope: scope, Resource: resource, Request: "Create", Budget: time.Hour}
+}
+
+// accept creates a thing together with its operation.
+func accept(ctx context.Context, e *Engine, name string, o Order) error {
+	return e.o.Store.Tx(ctx, func(tx *store.Tx) error {
+		if _, err := tx.Create(ctx, store.Document{Kind: thing, ID: name, Scope: scope, Spec: json.RawMessage(`{}`),
+			Status: json.RawMessage(busy)}); err != nil {
+			return err
+		}
+		_, err := e.Begin(ctx, tx, o)
+		return err
+	})
+}
+
+// settle frees the thing of an operation.
+func settle(ctx context.Context, tx *store.Tx, s State) error {
+	_, _, err := tx.Update(ctx, thing, s.Resource, 0, func(d *store.Document) error {
+		d.Status = json.RawMessage(free)
+		return nil
+	})
+	return err
+}
+
+func isBusy(t testing.TB, s *store.Store, name string) bool {
+	t.Helper()
+	d, err := s.Get(t.Context(), thing, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Contains(string(d.Status), "true")
+}
+
+type workerFunc func(context.Context, State) Outcome
+
+func (f workerFunc) Work(ctx context.Context, s State) Outcome { return f(ctx, s) }
+
+func succeed(context.Context, State) Outcome { return Outcome{Event: Event{Kind: Succeed}} }
+
+// run runs an engine until the end of the test, or until stop.
+func run(t testing.TB, e *Engine) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = e.Run(ctx)
+	}()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		<-done
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+func awaitEnd(t testing.TB, e *Engine, id string) (s State) {
+	t.Helper()
+	testsite.Eventually(t, "the operation "+id+" ends", func() (err error) {
+		if s, err = e.Get(t.Context(), id); err == nil && !s.Status.IsTerminal() {
+			err = fmt.Errorf("it is %s", s.Status)
+		}
+		return err
+	})
+	return s
+}
+
+// A dying process is one whose connections all end at one statement.
+type dying struct {
+	mu    sync.Mutex
+	armed bool
+	left  int // statements until the end
+	after bool
+	dead  bool
+	conns []net.Conn
+	end   func() // of the process: called when it dies
+}
+
+func (d *dying) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	c, err := (&net.Dialer{}).DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.dead {
+		c.Close()
+		return nil, net.ErrClosed
+	}
+	d.conns = append(d.conns, c)
+	return &dyingConn{c, d}, nil
+}
+
+type dyingConn struct {
+	net.Conn
+	d *dying
+}
+
+// Write ends the process at its last statement: before the server gets it, or after.
+func (c *dyingConn) Write(p []byte) (int, error) {
+	c.d.mu.Lock()
+	defer c.d.mu.Unlock()
+	if c.d.dead {
+		return 0, net.ErrClosed
+	}
+	if c.d.armed {
+		if c.d.left--; c.d.left < 0 {
+			c.d.dead = true
+			c.d.end()
+			if c.d.after {
+				_, _ = c.Conn.Write(p)
+				_ = c.Conn.(*net.UnixConn).CloseWrite() // the server reads the statement, then the end
+			}
+			for _, other := range c.d.conns {
+				if other != c.Conn || !c.d.after {
+					other.Close()
+				}
+			}
+			return 0, net.ErrClosed
+		}
+	}
+	return c.Conn.Write(p)
+}
+
+func (c *dyingConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.d.mu.Lock()
+	defer c.d.mu.Unlock()
+	if c.d.dead {
+		return 0, net.ErrClosed
+	}
+	return n, err
+}
+
+// TestAKillBetweenAnyTwoStatementsLeavesNoResourceBusy kills a process at each of its statements, from
+// the acceptance of an operation to its end: before the server gets the statement and after. Then a
+// thing exists exactly if its operation does, and another process ends the operation.
+func TestAKillBetweenAnyTwoStatementsLeavesNoResourceBusy(t *testing.T) {
+	dsn := pgtest.DSN(t)
+	healthy := open(t, dsn, store.Hooks{})
+	later := func() time.Time { return time.Now().Add(time.Minute) } // leases of the killed process have expired
+	rescue := NewEngine(Options{Store: healthy, Worker: workerFunc(succeed), Settle: settle, Holder: "rescue", Now: later})
+	run(t, rescue)
+	kills, accepted := 0, 0
+	for _, after := range []bool{false, true} {
+		for left := 0; ; left++ {
+			name := fmt.Sprintf("thing-%t-%d", after, left)
+			id := "op-" + name
+			d := &dying{left: left, after: after}
+			s := open(t, dsn, store.Hooks{Dial: d.dial})
+			e := NewEngine(Options{Store: s, Settle: settle, Holder: name})
+			ctx, cancel := context.WithCancel(t.Context())
+			d.mu.Lock()
+			d.armed, d.end = true, cancel
+			d.mu.Unlock()
+			err := accept(ctx, e, name, order(id, name))
+			for _, event := range []Event{{Kind: Acquire, Holder: name, For: time.Second}, {Kind: Progress, Percent: 50,
+				Fence: 1}, {Kind: Succeed, Fence: 1}} {
+				if err == nil {
+					_, err = e.commit(ctx, id, event)
+				}
+			}
+			d.mu.Lock()
+			killed := d.dead
+			d.mu.Unlock()
+			cancel()
+			s.Close()
+			_, opErr := healthy.Get(t.Context(), Kind, id)
+			_, thingErr := healthy.Get(t.Context(), thing, name)
+			if (opErr == nil) != (thingErr == nil) {
+				t.Fatalf("killed at statement %d: the operation: %v; the thing: %v", left, opErr, thingErr)
+			}
+			if opErr == nil {
+				accepted++
+				awaitEnd(t, rescue, id)
+				if isBusy(t, healthy, name) {
+					t.Errorf("killed at statement %d: the thing is busy, and its operation has ended", left)
+				}
+			} else if !errors.Is(opErr, store.ErrNotFound) {
+				t.Fatal(opErr)
+			}
+			if !killed {
+				// The rescue may have ended the operation first, since its clock is ahead.
+				if err != nil && !errors.Is(err, ErrEnded) && !errors.Is(err, ErrFenced) {
+					t.Fatalf("nobody killed the process: %v", err)
+				}
+				break
+			}
+			kills++
+		}
+	}
+	if kills < 8 || accepted < 5 {
+		t.Errorf("%d kills, and %d accepted operations: the test misses statements", kills, accepted)
+	}
+}
+
+// TestAResourceHasOneActiveOperation begins operations of one resource from two processes at once.
+func TestAResourceHasOneActiveOperation(t *testing.T) {
+	dsn := pgtest.DSN(t)
+	engines := []*Engine{NewEngine(Options{Store: open(t, dsn, store.Hooks{})}),
+		NewEngine(Options{Store: open(t, dsn, store.Hooks{})})}
+	begin := func(e *Engine, id string) error {
+		return e.o.Store.Tx(t.Context(), func(tx *store.Tx) error {
+			_, err := e.Begin(t.Context(), tx, order(id, "r"))
+			return err
+		})
+	}
+	for round := range 10 {
+		var won atomic.Int32
+		var group sync.WaitGroup
+		for i := range 8 {
+			group.Go(func() {
+				err := begin(engines[i%2], fmt.Sprintf("op-%d-%d", round, i))
+				busy, refused := errors.AsType[*BusyError](err)
+				switch {
+				case err == nil:
+					won.Add(1)
+				case refused && busy.Active.Resource == "r":
+				case errors.Is(err, store.ErrConflict), errors.Is(err, store.ErrExists):
+				default:
+					t.Errorf("begin: %v", err)
+				}
+			})
+		}
+		group.Wait()
+		if won.Load() != 1 {
+			t.Fatalf("%d operations were accepted", won.Load())
+		}
+		active, err := engines[0].Active(t.Context(), engines[1].o.Store, scope, "r")
+		if err != nil {
+			t.Fatal(err)
+		}
+		// A later request takes the place of the active operation in one transaction.
+		err = engines[1].o.Store.Tx(t.Context(), func(tx *store.Tx) error {
+			if _, err := engines[1].Supersede(t.Context(), tx, scope, "r", &Error{Code: "Canceled"}); err != nil {
+				return err
+			}
+			_, err := engines[1].Begin(t.Context(), tx, order(fmt.Sprint("delete-", round), "r"))
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s, err := engines[0].Get(t.Context(), active.ID); err != nil || s.Status != Canceled {
+			t.Errorf("the superseded operation: %+v, %v", s, err)
+		}
+		err = engines[0].o.Store.Tx(t.Context(), func(tx *store.Tx) error {
+			_, err := engines[0].Supersede(t.Context(), tx, scope, "r", &Error{Code: "Canceled"})
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestTwoProcessesEndEachOperationOnce runs two engines on one database. Each operation fails once,
+// and its resource is freed once.
+func TestTwoProcessesEndEachOperationOnce(t *testing.T) {
+	dsn := pgtest.DSN(t)
+	var mu sync.Mutex
+	settled := map[string]int{}
+	var engines []*Engine
+	for i := range 2 {
+		engines = append(engines, NewEngine(Options{Store: open(t, dsn, store.Hooks{}), Holder: fmt.Sprint("p", i),
+			Worker: workerFunc(func(_ context.Context, s State) Outcome {
+				if s.Attempts == 0 {
+					return Outcome{Event: Event{Kind: Retry, Error: &Error{Code: "Down", Message: "it is down"}}}
+				}
+				return Outcome{Event: Event{Kind: Succeed, Result: json.RawMessage(`{"a":1}`)}}
+			}),
+			Settle: func(ctx context.Context, tx *store.Tx, s State) error {
+				mu.Lock()
+				settled[s.ID]++ // the transaction may run again after a conflict, which these tests do not have
+				mu.Unlock()
+				return settle(ctx, tx, s)
+			}}))
+	}
+	const n = 10
+	for i := range n {
+		name := fmt.Sprint("thing-", i)
+		if err := accept(t.Context(), engines[i%2], name, order("op-"+name, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run(t, engines[0])
+	run(t, engines[1])
+	for i := range n {
+		name := fmt.Sprint("thing-", i)
+		s := awaitEnd(t, engines[0], "op-"+name)
+		if s.Status != Succeeded || string(s.Result) != `{"a": 1}` || s.Lease != nil ||
+			isBusy(t, engines[0].o.Store, name) {
+			t.Errorf("%s: %+v", name, s)
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	for id, times := range settled {
+		if times != 1 {
+			t.Errorf("%s was settled %d times", id, times)
+		}
+	}
+	if len(settled) != n {
+		t.Errorf("%d operations were settled", len(settled))
+	}
+}
+
+// TestAWakeCallsTheWorkerAndACancelEndsItsWork wakes a waiting worker, then cancels the operation.
+func TestAWakeCallsTheWorkerAndACancelEndsItsWork(t *testing.T) {
+	calls := make(chan int64, 100)
+	e := NewEngine(Options{Store: open(t, pgtest.DSN(t), store.Hooks{}), Settle: settle, Holder: "p",
+		Worker: workerFunc(func(_ context.Context, s State) Outcome {
+			calls <- s.Fence
+			return Outcome{Event: Event{Kind: Progress, Phase: "Waits", Percent: 10}, Again: time.Hour}
+		})})
+	if err := accept(t.Context(), e, "a", order("op", "a")); err != nil {
+		t.Fatal(err)
+	}
+	stop := run(t, e)
+	next := func() {
+		select {
+		case <-calls:
+		case <-time.After(testsite.HangLimit):
+			t.Fatal("the worker was not called")
+		}
+	}
+	next()
+	e.Wake(scope, "a")
+	next()
+	if err := accept(t.Context(), e, "b", order("op2", "a")); err == nil {
+		t.Error("a busy resource got a second operation")
+	}
+	if s, err := e.Cancel(t.Context(), "op", &Error{Code: "Canceled"}); err != nil || s.Status != Canceled {
+		t.Fatalf("cancel: %+v, %v", s, err)
+	}
+	if isBusy(t, e.o.Store, "a") {
+		t.Error("the resource of a canceled operation is busy")
+	}
+	testsite.Eventually(t, "the engine holds nothing", func() error {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if len(e.tasks) > 0 {
+			return errors.New("it has a task")
+		}
+		return nil
+	})
+	stop()
+}
+
+// TestAStoppedProcessGivesItsLeasesUp stops one engine while it works; the other continues before the
+// lease would have expired.
+func TestAStoppedProcessGivesItsLeasesUp(t *testing.T) {
+	dsn := pgtest.DSN(t)
+	working := make(chan struct{}, 1)
+	first := NewEngine(Options{Store: open(t, dsn, store.Hooks{}), Holder: "first", Lease: 24 * time.Hour,
+		Worker: workerFunc(func(ctx context.Context, _ State) Outcome {
+			working <- struct{}{}
+			<-ctx.Done()
+			return Outcome{Event: Event{Kind: Fail, Error: &Error{Code: "Stopped"}}}
+		})})
+	if err := accept(t.Context(), first, "a", order("op", "a")); err != nil {
+		t.Fatal(err)
+	}
+	stop := run(t, first)
+	<-working
+	stop()
+	second := NewEngine(Options{Store: open(t, dsn, store.Hooks{}), Settle: settle, Holder: "second",
+		Worker: workerFunc(succeed)})
+	run(t, second)
+	if s := awaitEnd(t, second, "op"); s.Status != Succeeded || s.Fence != 2 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestANotificationReachesPermittedHostsOnly sends notifications, of which the first attempt fails.
+func TestANotificationReachesPermittedHostsOnly(t *testing.T) {
+	bodies := make(chan string, 10)
+	var attempts atomic.Int32
+	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if attempts.Add(1) == 1 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		var body struct{ Status string }
+		_ = json.NewDecoder(r.Body).Decode(&body)
+		bodies <- body.Status
+	}))
+	t.Cleanup(receiver.Close)
+	n := &Notifier{Hosts: []string{"127.0.0.1", ".azure.example"}, Loopback: true}
+	e := NewEngine(Options{Store: open(t, pgtest.DSN(t), store.Hooks{}), Settle: settle, Holder: "p", Notifier: n,
+		Worker: workerFunc(succeed), NoticeOf: func(s State) any { return s.ViewAsARM("id", "Working") }})
+	o := order("op", "a")
+	o.NotificationURI = receiver.URL + "/notify"
+	if err := accept(t.Context(), e, "a", o); err != nil {
+		t.Fatal(err)
+	}
+	run(t, e)
+	select {
+	case status := <-bodies:
+		if status != string(Succeeded) {
+			t.Errorf("the notification has the status %q", status)
+		}
+	case <-time.After(testsite.HangLimit):
+		t.Fatal("no notification")
+	}
+	testsite.Eventually(t, "the notification is not pending", func() error {
+		s, err := e.Get(t.Context(), "op")
+		if err == nil && s.Notification.Pending {
+			err = errors.New("it is pending")
+		}
+		return err
+	})
+
+	strict := &Notifier{Hosts: []string{"127.0.0.1", "localhost", ".azure.example"}}
+	for uri, want := range map[string]bool{
+		"https://a.azure.example/x": true, "https://azure.example/": false, "https://evil.example/": false,
+		"http://a.azure.example/": false, "https://u:p@a.azure.example/": false, "file:///etc/passwd": false,
+		"https://a.azure.example.evil.example/": false,
+	} {
+		if strict.Permits(uri) != want {
+			t.Errorf("%s: permitted is %v", uri, !want)
+		}
+	}
+	before := attempts.Load()
+	if err := strict.Send(t.Context(), strings.Replace(receiver.URL, "http:", "https:", 1), nil); err == nil ||
+		!strings.Contains(err.Error(), "not public") {
+		t.Errorf("a notification to this machine: %v", err)
+	}
+	if attempts.Load() != before {
+		t.Error("the receiver on this machine was reached")
+	}
+}
+
+// TestRenewalsLeaveNoRecord checks that a renewed lease is no change: no version, no record, no wake.
+func TestRenewalsLeaveNoRecord(t *testing.T) {
+	e := NewEngine(Options{Store: open(t, pgtest.DSN(t), store.Hooks{}), Settle: settle, Holder: "p"})
+	if err := accept(t.Context(), e, "a", order("op", "a")); err != nil {
+		t.Fatal(err)
+	}
+	var versions []int64
+	var fence int64
+	for _, event := range []Event{{Kind: Acquire, Holder: "p", For: time.Hour}, {Kind: Renew, For: 2 * time.Hour},
+		{Kind: Renew, For: 3 * time.Hour}} {
+		event.Fence = fence
+		s, err := e.commit(t.Context(), "op", event)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := e.o.Store.Get(t.Context(), Kind, "op")
+		if err != nil {
+			t.Fatal(err)
+		}
+		fence, versions = s.Fence, append(versions, d.Version)
+	}
+	if !slices.Equal(versions, []int64{2, 2, 2}) {
+		t.Errorf("versions after taking the lease and renewing it: %v", versions)
+	}
+}

@@ -1,0 +1,267 @@
+package ops
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"atoll.dev/internal/pause"
+	"atoll.dev/store"
+)
+
+const (
+	// comparePause is how often Run lists the active operations: it finds those whose process died.
+	comparePause = 5 * time.Second
+	// sweepPause is how often Run removes operations that are older than the retention.
+	sweepPause = time.Hour
+	// defaultAgain is when Work is called again without a Wake.
+	defaultAgain = 15 * time.Second
+)
+
+// task is an operation that this process works on.
+type task struct {
+	resource string        // scope and resource
+	wake     chan struct{} // a token calls Work at once
+}
+
+// Run works on operations until ctx ends: on new ones when the feed shows them, on those of other
+// processes when their leases have expired.
+func (e *Engine) Run(ctx context.Context) error {
+	followed := make(chan struct{})
+	go func() {
+		defer close(followed)
+		_ = e.o.Store.Follow(ctx, store.FollowOptions{Kinds: []store.Kind{Kind}}, // it ends with ctx only
+			func(ctx context.Context, b store.Batch) error {
+				for _, d := range b.Documents {
+					if s, err := decode(d); err == nil && !d.Removed {
+						e.offer(ctx, s)
+					}
+				}
+				return nil
+			})
+	}()
+	defer func() {
+		<-followed
+		e.group.Wait()
+	}()
+	swept := time.Time{}
+	for pause.For(ctx, comparePause) {
+		if err := e.compare(ctx); err != nil && ctx.Err() == nil {
+			e.o.Log.Warn("listing active operations failed", "error", err)
+		}
+		if time.Since(swept) < sweepPause {
+			continue
+		}
+		swept = time.Now()
+		if err := e.sweep(ctx); err != nil && ctx.Err() == nil {
+			e.o.Log.Warn("removing old operations failed", "error", err)
+		}
+	}
+	return context.Cause(ctx)
+}
+
+// compare offers every active operation, and every terminal one whose notification is pending.
+func (e *Engine) compare(ctx context.Context) error {
+	for _, q := range []store.Query{
+		{Kind: Kind},
+		{Kind: Kind, Deletion: store.OnlyDeleting,
+			Where: store.Fragment{SQL: `(d.status->'notification'->>'pending')::boolean`}},
+	} {
+		if err := e.each(ctx, q, func(s State) error {
+			e.offer(ctx, s)
+			return nil
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sweep removes terminal operations that are older than the retention.
+func (e *Engine) sweep(ctx context.Context) error {
+	old := e.o.Now().Add(-e.o.Retention)
+	return e.each(ctx, store.Query{Kind: Kind, Deletion: store.OnlyDeleting}, func(s State) error {
+		if s.EndedAt.After(old) {
+			return nil
+		}
+		if err := e.o.Store.Remove(ctx, Kind, s.ID, 0); err != nil && !errors.Is(err, store.ErrNotFound) {
+			return err
+		}
+		return nil
+	})
+}
+
+// each calls f with the operations of a query, page after page.
+func (e *Engine) each(ctx context.Context, q store.Query, f func(State) error) error {
+	for {
+		page, err := e.o.Store.List(ctx, q)
+		if err != nil {
+			return err
+		}
+		for _, d := range page.Documents {
+			s, err := decode(d)
+			if err == nil {
+				err = f(s)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		if q.After = page.Next; q.After == "" {
+			return nil
+		}
+	}
+}
+
+// Wake makes the worker look at a resource at once, if this process works on an operation of it.
+func (e *Engine) Wake(scope, resource string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, t := range e.tasks {
+		if t.resource == scope+"/"+resource {
+			t.signal()
+		}
+	}
+}
+
+func (t *task) signal() {
+	select {
+	case t.wake <- struct{}{}:
+	default:
+	}
+}
+
+// offer begins a task for an operation that no process holds. For an operation that this process
+// works on it wakes the task.
+func (e *Engine) offer(ctx context.Context, s State) {
+	now := e.o.Now()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	running := e.tasks[s.ID]
+	if running != nil && s.Status.IsTerminal() {
+		running.signal() // another request has canceled the operation
+	}
+	notice := s.Notification != nil && s.Notification.Pending && e.o.Notifier != nil
+	if s.Status.IsTerminal() && !notice {
+		return
+	}
+	if running != nil || s.IsLeased(now) || ctx.Err() != nil {
+		return
+	}
+	t := &task{resource: s.Scope + "/" + s.Resource, wake: make(chan struct{}, 1)}
+	e.tasks[s.ID] = t
+	e.group.Go(func() {
+		e.perform(ctx, t, s)
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		delete(e.tasks, s.ID)
+	})
+}
+
+// perform works on an operation until it has ended, the lease is lost, or ctx ends. It begins again
+// after the pauses between failures.
+func (e *Engine) perform(ctx context.Context, t *task, s State) {
+	for {
+		var err error
+		if s.Status.IsTerminal() {
+			err = e.waitUntil(ctx, s.Notification.NotBefore)
+		} else {
+			err = e.waitUntil(ctx, s.NotBefore)
+		}
+		if err != nil {
+			return
+		}
+		s, err = e.commit(ctx, s.ID, Event{Kind: Acquire, Holder: e.o.Holder, For: e.o.Lease})
+		if err != nil {
+			e.logFailure(ctx, "taking the lease of an operation failed", s, err)
+			return // the comparison finds the operation again
+		}
+		if s.Status.IsTerminal() {
+			s, err = e.sendNotice(ctx, s)
+		} else {
+			s, err = e.workOn(ctx, t, s)
+		}
+		if err != nil {
+			e.logFailure(ctx, "working on an operation failed", s, err)
+			return
+		}
+		if s.Status.IsTerminal() && (s.Notification == nil || !s.Notification.Pending || e.o.Notifier == nil) {
+			return
+		}
+	}
+}
+
+// logFailure logs an error that is neither the end of the process nor the work of another process.
+func (e *Engine) logFailure(ctx context.Context, what string, s State, err error) {
+	for _, expected := range []error{ErrEnded, ErrFenced, ErrLeased, ErrTooEarly, store.ErrNotFound} {
+		if errors.Is(err, expected) {
+			return
+		}
+	}
+	if ctx.Err() == nil {
+		e.o.Log.LogAttrs(ctx, slog.LevelWarn, what, slog.String("operation", s.ID), slog.Any("error", err))
+	}
+}
+
+func (e *Engine) waitUntil(ctx context.Context, at time.Time) error {
+	if d := at.Sub(e.o.Now()); d > 0 && !pause.For(ctx, d) {
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// workOn calls the worker until the operation has ended or an attempt has failed, and renews the lease
+// meanwhile. It returns the state after its last event.
+func (e *Engine) workOn(ctx context.Context, t *task, s State) (State, error) {
+	renew := time.NewTicker(e.o.Lease / 3)
+	defer renew.Stop()
+	for {
+		leased, cancel := context.WithTimeout(ctx, e.o.Lease*2/3)
+		outcome := e.o.Worker.Work(leased, s)
+		cancel()
+		if ctx.Err() != nil {
+			return s, e.release(ctx, s)
+		}
+		outcome.Event.Fence = s.Fence
+		after, err := e.commit(ctx, s.ID, outcome.Event)
+		if err != nil {
+			return s, err
+		}
+		if s = after; s.Status.IsTerminal() || s.Lease == nil {
+			return s, nil
+		}
+		again := outcome.Again
+		if again == 0 {
+			again = defaultAgain
+		}
+		timer := time.NewTimer(again)
+		for waits := true; waits; {
+			select {
+			case <-ctx.Done():
+				timer.Stop()
+				return s, e.release(ctx, s)
+			case <-t.wake:
+				waits = false
+			case <-timer.C:
+				waits = false
+			case <-renew.C:
+			}
+			after, err := e.commit(ctx, s.ID, Event{Kind: Renew, Fence: s.Fence, For: e.o.Lease})
+			if err != nil || after.Status.IsTerminal() {
+				timer.Stop()
+				return after, err
+			}
+			s = after
+		}
+		timer.Stop()
+	}
+}
+
+// release gives the lease up, so that another process continues without waiting for its end.
+func (e *Engine) release(ctx context.Context, s State) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	_, err := e.commit(ctx, s.ID, Event{Kind: Release, Fence: s.Fence})
+	return err
+}
