@@ -272,15 +272,19 @@ const (
 func (c Config) Ineffective(in Process) (settings []string) {
 	inside := in == ProcessOfCLM
 	usual := DefaultConfig(c.ResourceType)
-	add := func(set bool, text string) {
-		if set {
-			settings = append(settings, text)
+	for _, setting := range []struct {
+		isSet bool
+		text  string
+	}{
+		{c.Sentinel != usual.Sentinel, "sentinel.name: replicas are distinguished by the flag --name"},
+		{inside && c.Log != usual.Log, "log: it is that of CLM's configuration"},
+		{inside && c.TracingEnabled, "tracing_enabled: it is that of CLM's configuration"},
+		{c.Clients.HyperFleetAPI != usual.Clients.HyperFleetAPI, "clients.hyperfleet_api: CLM's database is read"},
+		{c.PollInterval != usual.PollInterval, "poll_interval: nothing is polled"},
+	} {
+		if setting.isSet {
+			settings = append(settings, setting.text)
 		}
 	}
-	add(c.Sentinel != usual.Sentinel, "sentinel.name: replicas are distinguished by the flag --name")
-	add(inside && c.Log != usual.Log, "log: it is that of CLM's configuration")
-	add(inside && c.TracingEnabled, "tracing_enabled: it is that of CLM's configuration")
-	add(c.Clients.HyperFleetAPI != usual.Clients.HyperFleetAPI, "clients.hyperfleet_api: CLM's database is read")
-	add(c.PollInterval != usual.PollInterval, "poll_interval: nothing is polled")
 	return settings
 }

@@ -197,7 +197,7 @@ func TestRules(t *testing.T) {
 			case wanted:
 				return "an event\n"
 			}
-			flip, err := r.Flip(t.Context(), f, told, now)
+			flip, err := r.TrueAt(t.Context(), f, told, now)
 			must(t, 0, err)
 			if flip.IsZero() {
 				return "none, until something happens\n"
@@ -228,7 +228,12 @@ func TestSettingsWithoutEffectAreNamed(t *testing.T) {
 	loud := read(
 		"{resource_type: clusters, sentinel: {name: x}, log: {level: debug}, tracing_enabled: true, poll_interval: " +
 			"1s, clients: {hyperfleet_api: {page_size: 7}}}")
-	if inside, apart := loud.Ineffective(ProcessOfCLM), loud.Ineffective(OwnProcess); len(inside) != 5 || len(apart) != 3 {
+	if inside, apart := loud.Ineffective(
+		ProcessOfCLM,
+	), loud.Ineffective(
+		OwnProcess,
+	); len(inside) != 5 ||
+		len(apart) != 3 {
 		t.Errorf("inside %q, apart %q", inside, apart)
 	}
 }

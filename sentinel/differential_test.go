@@ -46,7 +46,7 @@ func newPlainRules(c Config) (*plainRules, error) {
 }
 
 func (p *plainRules) decide(ctx context.Context, f Facts, t Publication, now time.Time) (bool, error) {
-	latest := f.reported
+	latest := f.lastReport
 	if t.At.After(latest) {
 		latest = t.At
 	}
@@ -71,7 +71,7 @@ func (p *plainRules) flip(ctx context.Context, f Facts, t Publication, now time.
 		failed = errors.Join(failed, err)
 		return yes
 	}
-	latest := f.reported
+	latest := f.lastReport
 	if t.At.After(latest) {
 		latest = t.At
 	}
@@ -81,14 +81,14 @@ func (p *plainRules) flip(ctx context.Context, f Facts, t Publication, now time.
 			return guess, nil
 		}
 	}
-	low, high := time.Duration(0), flipFirst
+	low, high := time.Duration(0), firstStep
 	for !at(now.Add(high)) {
-		if failed != nil || high >= flipHorizon {
-			return now.Add(flipHorizon), failed
+		if failed != nil || high >= maxLookAhead {
+			return now.Add(maxLookAhead), failed
 		}
-		low, high = high, min(2*high, flipHorizon)
+		low, high = high, min(2*high, maxLookAhead)
 	}
-	for high-low > max(high/flipPart, flipExact) && failed == nil {
+	for high-low > max(high/precisionShare, minPrecision) && failed == nil {
 		if middle := low + (high-low)/2; at(now.Add(middle)) {
 			high = middle
 		} else {
@@ -105,18 +105,18 @@ func (p *plainRules) verdict(ctx context.Context, f Facts, s State, now time.Tim
 		return v, err
 	}
 	var flip time.Time
-	if !v.Wanted && !s.Forced {
+	if !v.Wanted && !s.Requested {
 		flip, err = p.flip(ctx, f, last, now)
-		v.Flip = instantOf(flip)
+		v.TrueAt = instantOf(flip)
 		return v, err
 	}
 	last = Publication{s.Generation, now, last.Attempts + 1}
 	if v.After.Wanted, err = p.decide(ctx, f, last, now); err == nil && !v.After.Wanted {
 		flip, err = p.flip(ctx, f, last, now)
-		v.After.Flip = instantOf(flip)
+		v.After.TrueAt = instantOf(flip)
 	}
 	if err != nil {
-		v.After, err = After{Wanted: true}, nil
+		v.After, err = NextDecision{Wanted: true}, nil
 	}
 	return v, err
 }
@@ -240,7 +240,7 @@ func TestDecisionsAreThoseOfTheWholeResource(t *testing.T) {
 				t.Fatalf("%s: the event's data is %s, %v; want %s, %v", text, data, err, wantData, wantErr)
 			}
 			s := State{Generation: rapid.Int64Range(1, 3).Draw(t, "now at"), Published: rapid.Int64Range(0, 3).Draw(t, "sent"),
-				Attempts: rapid.Uint8Range(0, 4).Draw(t, "attempts"), Forced: rapid.Bool().Draw(t, "forced")}
+				Attempts: rapid.Uint8Range(0, 4).Draw(t, "attempts"), Requested: rapid.Bool().Draw(t, "forced")}
 			if rapid.Bool().Draw(t, "known") {
 				s.PublishedAt = instantOf(idleSince).add(time.Duration(rapid.IntRange(-900, 900).Draw(t, "sent at")) * time.Second)
 			}
@@ -254,7 +254,7 @@ func TestDecisionsAreThoseOfTheWholeResource(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got, want := markOf(&store.Document{Status: stored}), plainMark(stored); got != want {
+			if got, want := progressHash(&store.Document{Status: stored}), plainMark(stored); got != want {
 				t.Fatalf("%s: mark %x, want %x", stored, got, want)
 			}
 		}
@@ -265,7 +265,7 @@ func TestDecisionsAreThoseOfTheWholeResource(t *testing.T) {
 func plainMark(text []byte) uint64 {
 	var v any
 	if json.Unmarshal(text, &v) != nil {
-		return markText(text)
+		return hashText(text)
 	}
 	return plainMarkValue(v)
 }
@@ -276,20 +276,20 @@ func plainMarkValue(v any) uint64 {
 		sum := uint64(1)
 		for name, x := range v {
 			if !strings.HasSuffix(name, "_time") {
-				sum += mix(markText(name) ^ bits.RotateLeft64(plainMarkValue(x), 1))
+				sum += spreadBits(hashText(name) ^ bits.RotateLeft64(plainMarkValue(x), 1))
 			}
 		}
-		return mix(sum)
+		return spreadBits(sum)
 	case []any:
 		sum := uint64(2)
 		for _, x := range v {
-			sum = mix(sum ^ bits.RotateLeft64(plainMarkValue(x), 1))
+			sum = spreadBits(sum ^ bits.RotateLeft64(plainMarkValue(x), 1))
 		}
 		return sum
 	case string:
-		return markText(v)
+		return hashText(v)
 	case nil:
-		return markText("null") + 3
+		return hashText("null") + 3
 	}
-	return markText(fmt.Sprint(v)) + 3
+	return hashText(fmt.Sprint(v)) + 3
 }

@@ -10,11 +10,11 @@ import (
 	"atoll.dev/internal/jsonscan"
 )
 
-// Facts are what rules see of a resource. Rules.Facts makes them.
+// Facts are the values of a resource that rules read. Rules.Facts decodes them.
 type Facts struct {
 	resource   map[string]any
 	conditions map[string]any
-	reported   time.Time // of the last report; of the last change when there was no report
+	lastReport time.Time // of the last report; of the last change when there was no report
 }
 
 // Facts decodes from a resource's wire form what the expressions and the selector read. It accepts some
@@ -31,7 +31,7 @@ func (r *Rules) Facts(wire []byte) (Facts, error) {
 	}
 	scan.Object(func(key string) {
 		if r.resource.Member(key) {
-			f.resource[key] = whole(scan.Value())
+			f.resource[key] = toInteger(scan.Value())
 			return
 		}
 		switch key {
@@ -48,9 +48,9 @@ func (r *Rules) Facts(wire []byte) (Facts, error) {
 	if err := scan.End(); err != nil {
 		return f, fmt.Errorf("reading a resource: %w", err)
 	}
-	if f.reported.IsZero() {
-		f.setLater(cmp.Or(timeOf(f.resource["created_time"]), created))
-		f.setLater(cmp.Or(timeOf(f.resource["updated_time"]), updated))
+	if f.lastReport.IsZero() {
+		f.setLatestReport(cmp.Or(timeOf(f.resource["created_time"]), created))
+		f.setLatestReport(cmp.Or(timeOf(f.resource["updated_time"]), updated))
 	}
 	return f, nil
 }
@@ -58,7 +58,7 @@ func (r *Rules) Facts(wire []byte) (Facts, error) {
 // scanStatus reads from a resource's status the conditions that the expressions read, and the time of the last report.
 func (r *Rules) scanStatus(scan *jsonscan.Scanner, f *Facts) {
 	clear(f.conditions) // of two members status the last counts
-	f.reported = time.Time{}
+	f.lastReport = time.Time{}
 	if scan.Next() != '{' {
 		scan.Skip()
 		return
@@ -69,7 +69,7 @@ func (r *Rules) scanStatus(scan *jsonscan.Scanner, f *Facts) {
 			return
 		}
 		clear(f.conditions)
-		f.reported = time.Time{}
+		f.lastReport = time.Time{}
 		if scan.Next() != '[' {
 			scan.Skip()
 			return
@@ -106,7 +106,7 @@ func (r *Rules) addCondition(text []byte, f *Facts) {
 	if !typed {
 		return
 	}
-	f.setLater(at)
+	f.setLatestReport(at)
 	if !r.conditions.Member(name) {
 		return
 	}
@@ -135,9 +135,9 @@ func timeOf(v any) time.Time {
 	return t
 }
 
-func (f *Facts) setLater(t time.Time) {
-	if t.After(f.reported) {
-		f.reported = t
+func (f *Facts) setLatestReport(t time.Time) {
+	if t.After(f.lastReport) {
+		f.lastReport = t
 	}
 }
 
@@ -149,8 +149,8 @@ func (f *Facts) addCondition(name string, c map[string]any) {
 	f.conditions[name] = c
 }
 
-// whole returns a number without fraction as int64, as CEL compares it with generations.
-func whole(v any) any {
+// toInteger returns a number without fraction as int64, as CEL compares it with generations.
+func toInteger(v any) any {
 	if n, ok := v.(float64); ok && n == float64(int64(n)) {
 		return int64(n)
 	}
@@ -169,7 +169,7 @@ func allFacts(wire []byte) (Facts, error) {
 		return f, errNull
 	}
 	for name, v := range f.resource {
-		f.resource[name] = whole(v)
+		f.resource[name] = toInteger(v)
 	}
 	status, _ := f.resource["status"].(map[string]any)
 	list, _ := status["conditions"].([]any)
@@ -177,12 +177,12 @@ func allFacts(wire []byte) (Facts, error) {
 		c, _ := item.(map[string]any)
 		if name, ok := c["type"].(string); ok {
 			f.addCondition(name, c)
-			f.setLater(timeOf(c["last_updated_time"]))
+			f.setLatestReport(timeOf(c["last_updated_time"]))
 		}
 	}
-	if f.reported.IsZero() {
-		f.setLater(timeOf(f.resource["created_time"]))
-		f.setLater(timeOf(f.resource["updated_time"]))
+	if f.lastReport.IsZero() {
+		f.setLatestReport(timeOf(f.resource["created_time"]))
+		f.setLatestReport(timeOf(f.resource["updated_time"]))
 	}
 	return f, nil
 }

@@ -47,18 +47,18 @@ const (
 	requests store.Kind = "Request"
 )
 
-// wire is a way to the database that can be cut.
-type wire struct {
+// connections opens connections to the database until cutAll, which closes all of them.
+type connections struct {
 	mu    sync.Mutex
 	cut   bool
 	conns []net.Conn
 }
 
-func (x *wire) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+func (x *connections) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.cut {
-		return nil, errors.New("the wire is cut")
+		return nil, errors.New("the connections are cut")
 	}
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, network, addr)
@@ -68,7 +68,7 @@ func (x *wire) dial(ctx context.Context, network, addr string) (net.Conn, error)
 	return conn, err
 }
 
-func (x *wire) sever() {
+func (x *connections) cutAll() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.cut = true
@@ -77,9 +77,9 @@ func (x *wire) sever() {
 	}
 }
 
-func (w *world) open() *store.Store { return w.openOver(&wire{}) }
+func (w *world) open() *store.Store { return w.openWith(&connections{}) }
 
-func (w *world) openOver(x *wire) *store.Store {
+func (w *world) openWith(x *connections) *store.Store {
 	w.t.Helper()
 	st, err := store.Open(w.t.Context(), store.Options{DSN: w.dsn, Hooks: store.Hooks{Dial: x.dial},
 		Kinds: []store.KindSpec{{Kind: cluster, Render: render}, {Kind: channel, Render: render}, {Kind: requests}}})
@@ -133,7 +133,7 @@ func render(d store.Document) ([]byte, error) {
 
 var plurals = map[store.Kind]string{cluster: "clusters", channel: "channels"}
 
-// must gives up the test on an error.
+// must ends the test on an error.
 func must[T any](t testing.TB, v T, err error) T {
 	t.Helper()
 	if err != nil {
@@ -210,26 +210,26 @@ func (w *world) client(service string, o bus.ClientOptions) bus.ClientOptions {
 type replica struct {
 	*Sentinel
 	registry *prometheus.Registry
-	stop     func() // in good order
-	kill     func() // without a word to the database, as kill -9 does
+	stop     func() // releases the slots
+	kill     func() // cuts the connections to the database first, as kill -9 does
 }
 
 // start runs a replica, and returns when it is ready.
 func (w *world) start(name string, set ...func(*Options)) *replica {
 	w.t.Helper()
-	r := w.begin(name, set...)
+	r := w.startUnready(name, set...)
 	w.wait("the replica is ready", func() bool {
 		return r.Check(w.t.Context()) == nil && inside(
-			r, func() bool { return r.up })
+			r, func() bool { return r.connected })
 	})
 	return r
 }
 
-// begin runs a replica with a store of its own.
-func (w *world) begin(name string, set ...func(*Options)) *replica {
+// startUnready runs a replica with a store of its own, and does not wait until it is ready.
+func (w *world) startUnready(name string, set ...func(*Options)) *replica {
 	w.t.Helper()
-	x := &wire{}
-	st := w.openOver(x)
+	x := &connections{}
+	st := w.openWith(x)
 	feed := st.NewBroadcast(nil)
 	must(w.t, 0, feed.Begin(w.t.Context())) // as CLM does
 	r := &replica{registry: prometheus.NewRegistry()}
@@ -250,7 +250,7 @@ func (w *world) begin(name string, set ...func(*Options)) *replica {
 	parts.Go(func() { _ = s.Run(ctx) })
 	r.stop = sync.OnceFunc(func() { cancel(); parts.Wait() })
 	r.kill = func() {
-		x.sever()
+		x.cutAll()
 		r.stop()
 	}
 	w.t.Cleanup(r.stop)
@@ -260,12 +260,12 @@ func (w *world) begin(name string, set ...func(*Options)) *replica {
 // adapter receives events, like an adapter's process.
 type adapter struct {
 	t      testing.TB
-	events chan heard
+	events chan received
 	client *bus.Client
 	stop   func()
 }
 
-type heard struct {
+type received struct {
 	Event bus.Event
 	Data  struct {
 		ID         string `json:"id"`
@@ -278,14 +278,14 @@ type heard struct {
 
 func (w *world) adapter(subscription, topic string) *adapter {
 	w.t.Helper()
-	a := &adapter{t: w.t, events: make(chan heard, 100_000)}
+	a := &adapter{t: w.t, events: make(chan received, 100_000)}
 	up := make(chan struct{}, 1000)
 	var client *bus.Client
 	client = bus.NewClient(w.client("adapter", bus.ClientOptions{
 		ClientID: "adapter-" + subscription, Subscriptions: []string{bus.EventFilter(subscription, topic)},
 		Handler: func(_ context.Context, m bus.Message) {
 			m.Ack()
-			h := heard{Event: m.Event, At: time.Now()}
+			h := received{Event: m.Event, At: time.Now()}
 			if err := json.Unmarshal(m.Event.Data, &h.Data); err != nil {
 				w.t.Errorf("the data of an event: %v", err)
 			}
@@ -312,8 +312,8 @@ func (w *world) adapter(subscription, topic string) *adapter {
 	return a
 }
 
-// until takes events until one fits.
-func (a *adapter) until(what string, fits func(heard) bool) heard {
+// waitFor reads events until one fits, and returns that one.
+func (a *adapter) waitFor(what string, fits func(received) bool) received {
 	a.t.Helper()
 	deadline := time.After(3 * time.Minute)
 	for {
@@ -328,10 +328,10 @@ func (a *adapter) until(what string, fits func(heard) bool) heard {
 	}
 }
 
-// of waits for an event of a resource, at a generation.
-func (a *adapter) of(id string, generation int64) heard {
+// waitForEvent waits for an event of a resource, at a generation.
+func (a *adapter) waitForEvent(id string, generation int64) received {
 	a.t.Helper()
-	return a.until(fmt.Sprintf("of %s at %d", id, generation), func(h heard) bool {
+	return a.waitFor(fmt.Sprintf("of %s at %d", id, generation), func(h received) bool {
 		return h.Data.ID == id && h.Data.Generation == generation
 	})
 }
@@ -343,12 +343,12 @@ func (w *world) wait(what string, holds func() bool) {
 	defer tick.Stop()
 	for deadline := time.Now().Add(3 * time.Minute); !holds(); <-tick.C {
 		if time.Now().After(deadline) {
-			w.t.Fatalf("it does not come true: %s", what)
+			w.t.Fatalf("after 3 minutes still not: %s", what)
 		}
 	}
 }
 
-// inside reads the loop's own, between two of its steps.
+// inside calls f in the goroutine of the sentinel's loop, and returns its result.
 func inside[T any](r *replica, f func() T) (v T) {
 	done := make(chan struct{})
 	r.mail.post(func() { v = f(); close(done) })

@@ -42,7 +42,9 @@ func idleDocument(t testing.TB) store.Document {
 func BenchmarkDecideListed(b *testing.B) {
 	config := DefaultConfig("clusters")
 	compiled, err := config.Compile()
-	s := &Sentinel{duties: map[store.Kind]*duty{cluster: {kind: Kind{Kind: cluster}, rules: must(b, compiled, err)}}}
+	s := &Sentinel{
+		watched: map[store.Kind]*watchedKind{cluster: {kind: Kind{Kind: cluster}, rules: must(b, compiled, err)}},
+	}
 	doc := idleDocument(b)
 	b.SetBytes(int64(len(doc.Wire) + len(doc.Status)))
 	b.ReportAllocs()

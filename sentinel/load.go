@@ -16,11 +16,11 @@ func (s *Sentinel) renewLeases(ctx context.Context) {
 	tick := time.NewTicker(s.opts.Lease / renewals)
 	defer tick.Stop()
 	for {
-		var save saving
+		var save cursorUpdates
 		if !s.mail.call(ctx, func() { save = s.cursors(); s.setGauges() }) {
 			return
 		}
-		held, err := s.membership.beat(ctx, save)
+		held, err := s.membership.renewAndShare(ctx, save)
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -30,7 +30,7 @@ func (s *Sentinel) renewLeases(ctx context.Context) {
 			if err != nil {
 				s.log.Error("another process has the sentinel's name; give each replica its own", "error", err)
 			} else {
-				s.alive.Store(time.Now().UnixMicro())
+				s.leaseRenewedAt.Store(time.Now().UnixMicro())
 			}
 			if !s.mail.call(ctx, func() { s.applyHolding(save, held) }) {
 				return
@@ -46,7 +46,7 @@ func (s *Sentinel) renewLeases(ctx context.Context) {
 
 // setGauges sets the gauges of each kind.
 func (s *Sentinel) setGauges() {
-	for kind, d := range s.duties {
+	for kind, d := range s.watched {
 		c := s.table.count(kind)
 		s.metrics.pending.WithLabelValues(d.labels...).Set(float64(c.pending))
 		s.metrics.resources.WithLabelValues(d.labels...).Set(float64(c.resources))
@@ -56,9 +56,9 @@ func (s *Sentinel) setGauges() {
 	}
 }
 
-// applyHolding takes over the database's state of this replica's slots: it notes saved cursors,
-// drops the resources of lost slots, and begins to read those of new slots.
-func (s *Sentinel) applyHolding(saved saving, held holding) {
+// applyHolding brings the loop's slots in step with the database: it records saved cursors,
+// drops the resources of lost slots, and starts to read the resources of new slots.
+func (s *Sentinel) applyHolding(saved cursorUpdates, held heldSlots) {
 	lost := map[int]bool{}
 	var fresh []int
 	for i := range s.slots {
@@ -88,54 +88,53 @@ func (s *Sentinel) applyHolding(saved saving, held holding) {
 	s.markLoaded()
 }
 
-// markLoaded records whether all held slots were read. Then the lists of removed documents and
-// waiting requests are not needed any more.
+// markLoaded records whether the resources of all held slots were read. If so, it drops the removed documents and
+// requests that were kept for the reading.
 func (s *Sentinel) markLoaded() {
 	for i := range s.slots {
 		if s.slots[i].epoch != 0 && !s.slots[i].ready {
-			s.loaded.Store(false)
+			s.slotsRead.Store(false)
 			return
 		}
 	}
-	clear(s.removed)
-	s.waiting = nil
-	s.loaded.Store(true)
-	s.ready.Store(true)
+	clear(s.removedDuringLoad)
+	s.requestsDuringLoad = nil
+	s.slotsRead.Store(true)
+	s.wasReady.Store(true)
 }
 
 // dropSlots removes from the table the resources of slots for which lost is true.
 func (s *Sentinel) dropSlots(lost func(slot int) bool) {
 	for _, r := range s.table.all {
 		if lost(int(r.slot)) {
-			s.table.drop(r)
+			s.table.remove(r)
 		}
 	}
 }
 
-// load is one attempt to read the resources of slots.
-type load struct {
+// slotLoad is one attempt to read the resources of slots.
+type slotLoad struct {
 	epoch   uint64                   // of the slots
 	cursors map[store.Cursor][]int32 // the slots by their cursor
 }
 
 // loadSlots starts a goroutine that reads the resources of slots.
 func (s *Sentinel) loadSlots(fresh []int) {
-	s.epoch++
-	l := load{epoch: s.epoch, cursors: map[store.Cursor][]int32{}}
+	s.lastEpoch++
+	l := slotLoad{epoch: s.lastEpoch, cursors: map[store.Cursor][]int32{}}
 	for _, i := range fresh {
 		s.slots[i].epoch, s.slots[i].ready = l.epoch, false
 		l.cursors[s.slots[i].cursor] = append(l.cursors[s.slots[i].cursor], int32(i))
 	}
-	s.loaded.Store(false)
-	s.start(func(ctx context.Context) { s.retryLoad(ctx, l) })
+	s.slotsRead.Store(false)
+	s.startGoroutine(func(ctx context.Context) { s.retryLoad(ctx, l) })
 }
 
-// retryLoad reads slots, and tries again after an error, until they are read or another
-// replica has all of them.
-func (s *Sentinel) retryLoad(ctx context.Context, l load) {
+// retryLoad calls tryLoad until it succeeds or this load has no slots any more.
+func (s *Sentinel) retryLoad(ctx context.Context, l slotLoad) {
 	for {
 		err := s.tryLoad(ctx, l)
-		if err == nil || errors.Is(err, errLost) || ctx.Err() != nil {
+		if err == nil || errors.Is(err, errSlotsLost) || ctx.Err() != nil {
 			return
 		}
 		s.log.Warn("the sentinel cannot read the resources of its slots; it tries again", "error", err)
@@ -155,34 +154,38 @@ func (s *Sentinel) retryLoad(ctx context.Context, l load) {
 	}
 }
 
-// errLost ends the reading of slots that another replica has, or that a later load reads.
-var errLost = errors.New("the slots were lost")
+// errSlotsLost is the error of a load whose slots belong to another replica or to a later load.
+var errSlotsLost = errors.New("the slots were lost")
 
-// tryLoad lists first the documents after the slots' cursors, called unseen, which are urgent; then all
-// documents; then the documents that have changed since base. The feed brings changes that happen during
-// the lists. But the list of all documents may show a new document before the feed brings it, and counts
-// it as old; the last list corrects that. Without a cursor all documents are unseen.
+// tryLoad reads the resources of slots with three lists:
+//  1. the documents after the slots' saved cursors, called unseen, whose events may be unsent;
+//  2. all documents;
+//  3. the documents that have changed since the first list began.
 //
-// The sentinel decides once on a document that does not change meanwhile: the first lists contain all changes
-// before base, which the last list leaves out, and putSeen leaves out the versions that are in the table.
-func (s *Sentinel) tryLoad(ctx context.Context, l load) error {
+// The feed has the changes that happen during the lists. But the second list may have a new document before
+// the feed has it, and counts its event as sent; the third list corrects that. Without a cursor all documents
+// are unseen.
+//
+// The sentinel decides once on a document that does not change during the lists: the first list has all changes
+// before base, which the third leaves out, and putSeen leaves out versions that are in the table.
+func (s *Sentinel) tryLoad(ctx context.Context, l slotLoad) error {
 	base, err := s.store.CurrentCursor(ctx)
 	if err != nil {
 		return err
 	}
 	var known []int32 // slots with a cursor
-	for cursor, in := range l.cursors {
-		if err := s.loadUnseen(ctx, l, cursor, in); err != nil {
+	for cursor, slots := range l.cursors {
+		if err := s.loadUnseen(ctx, l, cursor, slots); err != nil {
 			return err
 		}
 		if cursor != "" {
-			known = append(known, in...)
+			known = append(known, slots...)
 		}
 	}
 	if len(known) > 0 {
 		for _, kind := range s.kinds {
 			q := store.Query{Kind: kind, Where: inSlots(known)}
-			if err := s.pages(ctx, q, func(docs []store.Document) bool {
+			if err := s.listPages(ctx, q, func(docs []store.Document) bool {
 				return s.putSeen(ctx, l, docs)
 			}); err != nil {
 				return err
@@ -196,10 +199,10 @@ func (s *Sentinel) tryLoad(ctx context.Context, l load) error {
 		mine := func(i int) bool { return s.slots[i].epoch == l.epoch }
 		for i := range s.slots {
 			if mine(i) {
-				s.slots[i].ready, s.slots[i].base = true, base
+				s.slots[i].ready, s.slots[i].loadedFrom = true, base
 			}
 		}
-		for _, req := range s.waiting {
+		for _, req := range s.requestsDuringLoad {
 			s.applyRequest(req, mine, 1, time.Now())
 		}
 		s.markLoaded()
@@ -207,8 +210,8 @@ func (s *Sentinel) tryLoad(ctx context.Context, l load) error {
 	return nil
 }
 
-// inSlots returns the condition that a document is in some slots. For all slots it
-// returns none: PostgreSQL would estimate that the condition leaves next to nothing, and
+// inSlots returns the SQL condition that a document is in one of some slots. For all slots it
+// returns no condition: PostgreSQL would estimate that few rows pass it, and
 // sort instead of using the index.
 func inSlots(in []int32) store.Fragment {
 	if len(in) == slots {
@@ -217,15 +220,15 @@ func inSlots(in []int32) store.Fragment {
 	return store.Fragment{SQL: slotSQL + " = any($1)", Args: []any{in}}
 }
 
-// maxPage bounds the bytes of documents in one page.
-const maxPage = 8 << 20
+// maxPageBytes bounds the bytes of documents in one page.
+const maxPageBytes = 8 << 20
 
-// pages lists documents page by page, because a statement has a time limit. It reads the next page while each
+// listPages lists documents page by page, because a statement has a time limit. It reads the next page while each
 // handles a page. It stops with errLost when each returns false.
-func (s *Sentinel) pages(ctx context.Context, q store.Query, each func([]store.Document) bool) error {
+func (s *Sentinel) listPages(ctx context.Context, q store.Query, each func([]store.Document) bool) error {
 	reading, cancel := context.WithCancel(ctx)
 	defer cancel()
-	q.Deletion, q.Limit, q.Bytes = store.WithDeleting, 1000, maxPage
+	q.Deletion, q.Limit, q.Bytes = store.WithDeleting, 1000, maxPageBytes
 	q.WithoutSpec = q.Kind != s.opts.Requests
 	type answer struct {
 		page store.Page
@@ -248,37 +251,37 @@ func (s *Sentinel) pages(ctx context.Context, q store.Query, each func([]store.D
 		}
 		cancel()
 		if a.err == nil && q.After != "" {
-			<-answers // of the page that nobody needs
+			<-answers // of the next page, which is not used
 		}
 		if !current {
-			return cmp.Or(context.Cause(ctx), errLost)
+			return cmp.Or(context.Cause(ctx), errSlotsLost)
 		}
 		return a.err
 	}
 }
 
-// manyUnseen is the number of unseen documents after which further ones are not urgent.
-const manyUnseen = 2000
+// maxUrgentUnseen is how many unseen documents are urgent; further ones are routine.
+const maxUrgentUnseen = 2000
 
-// listed is a document of a list, with the decision about it.
-type listed struct {
+// listedDocument is a document of a list, with the decision on it.
+type listedDocument struct {
 	key    key
 	owner  key
 	slot   int
 	change Change
 	unseen bool // the document lies after the slot's cursor, and the rules want an event
-	after  After
+	after  NextDecision
 }
 
-// decideListed decides on a document of a list. published is the generation of its last event, 0 if there was
-// none. The result is false when the sentinel's selector does not match the document.
+// decideListed decides on a document of a list. published is the generation of its last event, 0: none. The result is
+// false if the sentinel's selector does not match the document.
 func (s *Sentinel) decideListed(ctx context.Context, doc *store.Document, published int64,
-	now time.Time) (listed, Verdict, bool) {
+	now time.Time) (listedDocument, Verdict, bool) {
 	s.listDecisions.Add(1)
-	d := s.duties[doc.Kind]
+	d := s.watched[doc.Kind]
 	f, err := d.rules.Facts(doc.Wire)
-	x := listed{key: key{doc.Kind, doc.ID}, owner: d.owner(doc), slot: slotOf(doc.ID), change: Change{doc.Version,
-		doc.Generation, markOf(doc), doc.DeletedAt != nil, 1}}
+	x := listedDocument{key: key{doc.Kind, doc.ID}, owner: d.owner(doc), slot: slotOf(doc.ID), change: Change{doc.Version,
+		doc.Generation, progressHash(doc), doc.DeletedAt != nil, 1}}
 	if err == nil && !d.rules.matches(f) {
 		return x, Verdict{}, false
 	}
@@ -288,13 +291,13 @@ func (s *Sentinel) decideListed(ctx context.Context, doc *store.Document, publis
 	}
 	// A resource whose rules fail is due: the loop then decides again and counts the failure.
 	v.Wanted = v.Wanted || err != nil
-	x.after = After{Wanted: v.Wanted, Flip: v.Flip}
+	x.after = NextDecision{Wanted: v.Wanted, TrueAt: v.TrueAt}
 	return x, v, true
 }
 
-// putSeen puts resources into the table whose events were all sent. It leaves out documents whose version,
-// or a newer one, the table has: from the list of unseen documents, or from the feed.
-func (s *Sentinel) putSeen(ctx context.Context, l load, docs []store.Document) (current bool) {
+// putSeen puts documents into the table whose events were all sent. It leaves out documents if the table has the same
+// or a newer version, from the list of unseen documents or from the feed. It returns whether the load has a slot left.
+func (s *Sentinel) putSeen(ctx context.Context, l slotLoad, docs []store.Document) (current bool) {
 	known := make([]bool, len(docs))
 	if !s.mail.call(ctx, func() {
 		for i := range docs {
@@ -304,7 +307,7 @@ func (s *Sentinel) putSeen(ctx context.Context, l load, docs []store.Document) (
 	}) {
 		return false
 	}
-	all := make([]listed, 0, len(docs))
+	all := make([]listedDocument, 0, len(docs))
 	now := time.Now()
 	for i := range docs {
 		if known[i] {
@@ -319,31 +322,31 @@ func (s *Sentinel) putSeen(ctx context.Context, l load, docs []store.Document) (
 
 // loadUnseen lists the documents and requests after a cursor of slots. It lists kind by
 // kind, in the order of an index.
-func (s *Sentinel) loadUnseen(ctx context.Context, l load, cursor store.Cursor, in []int32) error {
+func (s *Sentinel) loadUnseen(ctx context.Context, l slotLoad, cursor store.Cursor, in []int32) error {
 	count := 0
 	each := func(docs []store.Document) bool {
 		count += len(docs)
-		return s.putUnseen(ctx, l, Urgency(cursor != "" && count <= manyUnseen), docs)
+		return s.putUnseen(ctx, l, Urgency(cursor != "" && count <= maxUrgentUnseen), docs)
 	}
 	for _, kind := range s.kinds {
 		q := store.Query{Kind: kind, ChangedSince: cursor, Where: inSlots(in)}
-		if err := s.pages(ctx, q, each); err != nil {
+		if err := s.listPages(ctx, q, each); err != nil {
 			return err
 		}
 	}
 	if s.opts.Requests == "" {
 		return nil
 	}
-	return s.pages(ctx, store.Query{Kind: s.opts.Requests, ChangedSince: cursor}, each)
+	return s.listPages(ctx, store.Query{Kind: s.opts.Requests, ChangedSince: cursor}, each)
 }
 
-// putUnseen puts resources into the table whose last event may not have been sent.
-func (s *Sentinel) putUnseen(ctx context.Context, l load, urgency Urgency, docs []store.Document) (current bool) {
-	var all []listed
+// putUnseen puts documents into the table whose last event may be unsent. It returns whether the load has a slot left.
+func (s *Sentinel) putUnseen(ctx context.Context, l slotLoad, urgency Urgency, docs []store.Document) (current bool) {
+	var all []listedDocument
 	var requests []request
 	now := time.Now()
 	for i := range docs {
-		if s.duties[docs[i].Kind] == nil {
+		if s.watched[docs[i].Kind] == nil {
 			if req, err := readRequest(docs[i].Spec); err == nil {
 				requests = append(requests, req)
 			}
@@ -355,30 +358,30 @@ func (s *Sentinel) putUnseen(ctx context.Context, l load, urgency Urgency, docs 
 	return s.mail.call(ctx, func() {
 		current = s.putListed(l, all, urgency)
 		for _, req := range requests {
-			if !slices.Contains(s.waiting, req) {
-				s.waiting = append(s.waiting, req) // until the slots are read
+			if !slices.Contains(s.requestsDuringLoad, req) {
+				s.requestsDuringLoad = append(s.requestsDuringLoad, req) // until the slots are read
 			}
 		}
 	}) && current
 }
 
-// putListed puts documents of a list into the table. It returns whether the load still
-// has a slot to read.
-func (s *Sentinel) putListed(l load, all []listed, urgency Urgency) (current bool) {
+// putListed puts documents of a list into the table, except documents of slots that the load has lost and documents
+// that were removed since. It returns whether the load has a slot left.
+func (s *Sentinel) putListed(l slotLoad, all []listedDocument, urgency Urgency) (current bool) {
 	now := time.Now()
 	for i := range s.slots {
 		current = current || s.slots[i].epoch == l.epoch
 	}
 	for _, x := range all {
-		if s.slots[x.slot].epoch != l.epoch || s.removed[x.key] >= x.change.Version {
+		if s.slots[x.slot].epoch != l.epoch || s.removedDuringLoad[x.key] >= x.change.Version {
 			continue
 		}
-		r := s.table.get(x.key, x.slot)
-		s.table.own(r, x.owner)
+		r := s.table.getOrAdd(x.key, x.slot)
+		s.table.setOwner(r, x.owner)
 		if x.unseen {
-			s.table.put(r, s.policy.ApplyUnseen(r.State, x.change, urgency, now))
+			s.table.setState(r, s.policy.ApplyUnseen(r.State, x.change, urgency, now))
 		} else {
-			s.table.put(r, s.policy.ApplyListed(r.State, x.change, x.after, now))
+			s.table.setState(r, s.policy.ApplyListed(r.State, x.change, x.after, now))
 		}
 	}
 	return current

@@ -45,7 +45,7 @@ func (s *Sentinel) Lookup(ctx context.Context, id string) []View {
 				all = append(all, View{
 					ID: id, Kind: string(kind), Slot: int(r.slot), Generation: r.Generation,
 					Published: r.Published, PublishedAt: known(r.PublishedAt), Attempts: int(r.Attempts),
-					Pending: pending(r.State), Sending: r.Sending, Due: known(r.Due),
+					Pending: isPending(r.State), Sending: r.Sending, Due: known(r.Due),
 				})
 			}
 		}

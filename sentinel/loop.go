@@ -14,14 +14,14 @@ import (
 // loop owns the table. Until ctx ends, it handles rounds of the feed, functions of the mailbox and due timers.
 // Each goroutine that it starts is counted in parts.
 func (s *Sentinel) loop(ctx context.Context, parts *sync.WaitGroup) {
-	s.start = func(f func(context.Context)) { parts.Go(func() { f(ctx) }) }
+	s.startGoroutine = func(f func(context.Context)) { parts.Go(func() { f(ctx) }) }
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-s.sub.Woken():
+		case <-s.subscription.Woken():
 			s.takeRounds()
 		case <-s.mail.woken:
 			for _, f := range s.mail.take() {
@@ -33,30 +33,30 @@ func (s *Sentinel) loop(ctx context.Context, parts *sync.WaitGroup) {
 	}
 }
 
-// takeRounds applies the rounds that the feed has brought. When the subscription has failed,
-// takeRounds subscribes again and reads all held slots again.
+// takeRounds applies the new rounds of the feed. If the subscription has failed, it subscribes again and reads the
+// resources of all held slots again.
 func (s *Sentinel) takeRounds() {
 	begun := time.Now()
-	rounds, err := s.sub.Take()
+	rounds, err := s.subscription.Take()
 	if err != nil {
 		// The loop was too slow for the feed, or the database was restored from a backup.
-		s.log.Warn("the sentinel reads its resources again", "reason", err)
-		s.sub.Close()
-		s.sub = s.opts.Feed.Subscribe(s.isRelevant)
-		s.marks = nil
-		clear(s.removed) // lists that begin now lack these documents; a restored database has other versions
+		s.log.Warn("the subscription to the feed failed; the sentinel reads its resources again", "error", err)
+		s.subscription.Close()
+		s.subscription = s.opts.Feed.Subscribe(s.isRelevant)
+		s.checkpoints = nil
+		clear(s.removedDuringLoad) // new lists do not have these documents; a restored database has other versions
 		s.dropSlots(func(int) bool { return true })
-		var again []int
+		var held []int
 		for i := range s.slots {
 			if s.slots[i].epoch != 0 {
-				again = append(again, i)
+				held = append(held, i)
 			}
 		}
-		s.loadSlots(again)
+		s.loadSlots(held)
 		return
 	}
 	for _, round := range rounds {
-		s.round = round.Number
+		s.lastRound = round.Number
 		for _, c := range round.Changes {
 			s.applyChange(c, begun)
 		}
@@ -65,50 +65,51 @@ func (s *Sentinel) takeRounds() {
 		}
 	}
 	now := time.Now()
-	for _, d := range s.duties {
+	for _, d := range s.watched {
 		s.metrics.polls.WithLabelValues(d.labels...).Observe(now.Sub(begun).Seconds())
 		s.metrics.lastPoll.WithLabelValues(d.labels...).Set(float64(now.UnixMilli()) / 1000)
 	}
 }
 
-// addCheckpoint appends a checkpoint. When an event stays unsent for long and the checkpoints become many, it drops
-// every other one of the older half; saved cursors then lie a little earlier.
+// addCheckpoint appends a checkpoint. Above maxCheckpoints, when an event stays unsent for long, it drops every other
+// checkpoint of the older half; the saved cursors then lie a little earlier.
 func (s *Sentinel) addCheckpoint(c checkpoint) {
-	if len(s.table.owing) == 0 {
-		s.marks = s.marks[:0]
+	if len(s.table.unsent) == 0 {
+		s.checkpoints = s.checkpoints[:0]
 	}
-	s.marks = append(s.marks, c)
-	if len(s.marks) > maxMarks {
-		kept := s.marks[:0]
-		for i, m := range s.marks {
-			if i > maxMarks/2 || i%2 == 0 {
+	s.checkpoints = append(s.checkpoints, c)
+	if len(s.checkpoints) > maxCheckpoints {
+		kept := s.checkpoints[:0]
+		for i, m := range s.checkpoints {
+			if i > maxCheckpoints/2 || i%2 == 0 {
 				kept = append(kept, m)
 			}
 		}
-		s.marks = kept
+		s.checkpoints = kept
 	}
 }
 
-// cursors returns the new cursors of slots that may advance. No event for a change before such a cursor is unsent.
-func (s *Sentinel) cursors() saving {
+// cursors returns the cursors to save: of each slot the latest checkpoint before its first unsent event, unless that is
+// saved already.
+func (s *Sentinel) cursors() cursorUpdates {
 	var unsent [slots]uint64
-	for r := range s.table.owing {
+	for r := range s.table.unsent {
 		if since := r.unsentSince(); unsent[r.slot] == 0 || since < unsent[r.slot] {
 			unsent[r.slot] = since
 		}
 	}
-	save := saving{}
+	save := cursorUpdates{}
 	for i := range s.slots {
 		if !s.slots[i].ready {
 			continue
 		}
-		if base := s.slots[i].base; len(s.marks) == 0 && unsent[i] == 0 && base != s.slots[i].cursor {
+		if base := s.slots[i].loadedFrom; len(s.checkpoints) == 0 && unsent[i] == 0 && base != s.slots[i].cursor {
 			save[i] = base
 		}
-		for m := len(s.marks) - 1; m >= 0; m-- {
-			if unsent[i] == 0 || s.marks[m].round < unsent[i] {
-				if s.marks[m].cursor != s.slots[i].cursor {
-					save[i] = s.marks[m].cursor
+		for m := len(s.checkpoints) - 1; m >= 0; m-- {
+			if unsent[i] == 0 || s.checkpoints[m].round < unsent[i] {
+				if s.checkpoints[m].cursor != s.slots[i].cursor {
+					save[i] = s.checkpoints[m].cursor
 				}
 				break
 			}
@@ -121,12 +122,12 @@ func (s *Sentinel) cursors() saving {
 func (s *Sentinel) applyChange(c *store.Change, now time.Time) {
 	if c.Kind == s.opts.Requests {
 		if !c.Removed {
-			s.takeRequest(c.Spec, s.round, now)
+			s.takeRequest(c.Spec, s.lastRound, now)
 		}
 		return
 	}
 	number := slotOf(c.ID)
-	k, d := key{c.Kind, c.ID}, s.duties[c.Kind]
+	k, d := key{c.Kind, c.ID}, s.watched[c.Kind]
 	s.requeueRelated(k, c, now)
 	if s.slots[number].epoch == 0 {
 		return
@@ -134,26 +135,26 @@ func (s *Sentinel) applyChange(c *store.Change, now time.Time) {
 	r := s.table.all[k]
 	if c.Removed || !s.matchesSelector(d, &c.Document) {
 		if !s.slots[number].ready {
-			s.removed[k] = c.Version
+			s.removedDuringLoad[k] = c.Version
 		}
 		if r != nil && r.Version < c.Version {
-			s.table.drop(r)
+			s.table.remove(r)
 		}
 		return
 	}
 	if r == nil {
-		r = s.table.get(k, number)
+		r = s.table.getOrAdd(k, number)
 	} else if c.Version <= r.Version {
 		return
 	}
-	s.table.own(r, d.owner(&c.Document))
-	change := Change{c.Version, c.Generation, markOf(&c.Document), c.DeletedAt != nil, s.round}
+	s.table.setOwner(r, d.owner(&c.Document))
+	change := Change{c.Version, c.Generation, progressHash(&c.Document), c.DeletedAt != nil, s.lastRound}
 	next := s.policy.ApplyChange(r.State, change, now)
-	s.table.release(r)
+	s.table.releaseDocument(r)
 	if next.Due != 0 && next.Due <= instantOf(now.Add(s.policy.Debounce)) {
-		s.table.hold(r, &c.Document)
+		s.table.keepDocument(r, &c.Document)
 	}
-	s.table.put(r, next)
+	s.table.setState(r, next)
 }
 
 // requeueRelated makes resources due that may wait for a changed document: the resources below it, or, when the
@@ -161,18 +162,18 @@ func (s *Sentinel) applyChange(c *store.Change, now time.Time) {
 // timer makes these resources due as well.
 func (s *Sentinel) requeueRelated(k key, c *store.Change, now time.Time) {
 	if !c.Removed {
-		for r := range s.table.owned[k] {
-			s.table.put(r, s.policy.ApplyRecheck(r.State, Urgent, now))
+		for r := range s.table.children[k] {
+			s.table.setState(r, s.policy.ApplyRecheck(r.State, Urgent, now))
 		}
 		return
 	}
-	if r := s.table.all[s.duties[c.Kind].owner(&c.Document)]; r != nil {
-		s.table.put(r, s.policy.ApplyRecheck(r.State, Urgent, now))
+	if r := s.table.all[s.watched[c.Kind].owner(&c.Document)]; r != nil {
+		s.table.setState(r, s.policy.ApplyRecheck(r.State, Urgent, now))
 	}
 }
 
 // owner returns the key of the resource that owns a document; the zero key if there is none.
-func (d *duty) owner(doc *store.Document) key {
+func (d *watchedKind) owner(doc *store.Document) key {
 	if d.kind.Parent == "" || doc.Scope == "" {
 		return key{}
 	}
@@ -181,7 +182,7 @@ func (d *duty) owner(doc *store.Document) key {
 
 // matchesSelector reports whether a document has the labels of its configuration's
 // selector.
-func (s *Sentinel) matchesSelector(d *duty, doc *store.Document) bool {
+func (s *Sentinel) matchesSelector(d *watchedKind, doc *store.Document) bool {
 	if len(d.rules.selector) == 0 {
 		return true
 	}
@@ -197,8 +198,8 @@ type request struct {
 
 func readRequest(spec []byte) (req request, err error) { return req, json.Unmarshal(spec, &req) }
 
-// takeRequest handles a request of the feed. Slots whose resources are still being read
-// get it after the reading.
+// takeRequest handles a request of the feed. While the resources of a slot are being read, it also keeps the request
+// for them.
 func (s *Sentinel) takeRequest(spec []byte, round uint64, now time.Time) {
 	req, err := readRequest(spec)
 	if err != nil {
@@ -207,33 +208,33 @@ func (s *Sentinel) takeRequest(spec []byte, round uint64, now time.Time) {
 	}
 	for i := range s.slots {
 		if s.slots[i].epoch != 0 && !s.slots[i].ready {
-			s.waiting = append(s.waiting, req)
+			s.requestsDuringLoad = append(s.requestsDuringLoad, req)
 			break
 		}
 	}
 	s.applyRequest(req, func(int) bool { return true }, round, now)
 }
 
-// applyRequest makes the requested resources due that are in slots for which in is true.
-func (s *Sentinel) applyRequest(req request, in func(slot int) bool, round uint64, now time.Time) {
+// applyRequest makes the requested resources due, in the slots for which inSlot is true.
+func (s *Sentinel) applyRequest(req request, inSlot func(slot int) bool, round uint64, now time.Time) {
 	if req.ID != "" {
-		for kind := range s.duties {
-			if r := s.table.all[key{kind, req.ID}]; r != nil && in(int(r.slot)) &&
+		for kind := range s.watched {
+			if r := s.table.all[key{kind, req.ID}]; r != nil && inSlot(int(r.slot)) &&
 				(req.Kind == "" || req.Kind == kind) {
-				s.table.put(r, s.policy.ApplyRequest(r.State, Urgent, round, now))
+				s.table.setState(r, s.policy.ApplyRequest(r.State, Urgent, round, now))
 			}
 		}
 		return
 	}
 	for _, r := range s.table.all {
-		if (req.Kind == "" || req.Kind == r.kind) && in(int(r.slot)) {
-			s.table.put(r, s.policy.ApplyRequest(r.State, Routine, round, now))
+		if (req.Kind == "" || req.Kind == r.kind) && inSlot(int(r.slot)) {
+			s.table.setState(r, s.policy.ApplyRequest(r.State, Routine, round, now))
 		}
 	}
 }
 
-// handleHello handles the hello of an adapter that has just connected. The adapter has received none of the earlier
-// events, so that pending resources become due again.
+// handleHello handles the hello message of an adapter that has just connected. The adapter has received none of the
+// earlier events, so handleHello makes the pending resources of its topic and slots due.
 func (s *Sentinel) handleHello(_ context.Context, m bus.Message) {
 	m.Ack()
 	topic, ok := strings.CutPrefix(m.Topic, bus.HelloTopic(""))
@@ -248,31 +249,31 @@ func (s *Sentinel) handleHello(_ context.Context, m bus.Message) {
 	}
 	s.log.Info("an adapter connected", "adapter", m.Event.Source, "topic", topic, "slots", len(hello.Slots), "of",
 		hello.Of)
-	wants := func(d *duty, id string) bool { return d.hello == topic && hello.Wants(id) }
+	wants := func(d *watchedKind, id string) bool { return d.helloTopic == topic && hello.Wants(id) }
 	s.mail.post(func() { s.requeuePending(wants) })
 }
 
-// trackConnection runs while the connection to the broker stands, and ends with ctx. A new connection makes
-// all pending resources due, because the broker does not store events.
+// trackConnection records that the client is connected to the broker until ctx, which is that of the connection, ends.
+// It makes all pending resources due at first, because the broker does not store events.
 func (s *Sentinel) trackConnection(ctx context.Context) {
 	s.mail.post(func() {
-		s.up = true
-		s.requeuePending(func(*duty, string) bool { return true })
+		s.connected = true
+		s.requeuePending(func(*watchedKind, string) bool { return true })
 	})
 	<-ctx.Done()
-	s.mail.post(func() { s.up = false })
+	s.mail.post(func() { s.connected = false })
 }
 
 // requeuePending makes due, of the resources for which selects is true, those with an unacknowledged event,
 // those that are not reconciled, and those with a recent request.
-func (s *Sentinel) requeuePending(selects func(d *duty, id string) bool) {
+func (s *Sentinel) requeuePending(selects func(d *watchedKind, id string) bool) {
 	now := time.Now()
 	for _, r := range s.table.all {
-		if !selects(s.duties[r.kind], r.id) {
+		if !selects(s.watched[r.kind], r.id) {
 			continue
 		}
 		if next := s.policy.ApplyConnect(r.State, now); next != r.State {
-			s.table.put(r, next)
+			s.table.setState(r, next)
 		}
 	}
 }

@@ -36,22 +36,31 @@ func newMetrics(r prometheus.Registerer, version string) *metrics {
 			ConstLabels: constant}, labels(label))
 	}
 	m := &metrics{
-		pending:      gauge("pending_resources", "Resources that need an event, or more of them."),
-		published:    counter("events_published_total", "Events that the broker took.", "reason"),
+		pending:      gauge("pending_resources", "Resources that need an event."),
+		published:    counter("events_published_total", "Events that the broker acknowledged.", "reason"),
 		skipped:      counter("resources_skipped_total", "Decisions against an event.", "reason"),
 		apiErrors:    counter("api_errors_total", "Failed reads of resources.", "error_type"),
-		brokerErrors: counter("broker_errors_total", "Events that the broker did not take.", "error_type"),
-		lastPoll:     gauge("last_successful_poll_timestamp_seconds", "When the feed was last known to be followed."),
-		polls: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: namespace, Name: "poll_duration_seconds",
+		brokerErrors: counter("broker_errors_total", "Events that the broker did not acknowledge.", "error_type"),
+		lastPoll: gauge(
+			"last_successful_poll_timestamp_seconds",
+			"When the sentinel last knew that its copy of the feed is current.",
+		),
+		polls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace:   namespace,
+			Name:        "poll_duration_seconds",
 			ConstLabels: constant,
-			Help:        "How long it took to deal with what the feed brought at once.", Buckets: prometheus.ExponentialBuckets(0.0001, 4, 8)}, labels()),
+			Help:        "Time that the sentinel needed for one batch of rounds of the feed.",
+			Buckets:     prometheus.ExponentialBuckets(0.0001, 4, 8),
+		}, labels()),
 		resources: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "atoll_sentinel_resources",
 			Help: "Resources of this replica's slots."}, labels()),
 		held: prometheus.NewGauge(prometheus.GaugeOpts{Name: "atoll_sentinel_slots",
 			Help: "Slots that this replica holds, of 64."}),
-		delay: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "atoll_sentinel_event_delay_seconds",
+		delay: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "atoll_sentinel_event_delay_seconds",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2, 14),
-			Help:    "From a change to when the broker had its event, for changes that were decided upon at once."}, labels()),
+			Help:    "Time from a change to the acknowledgement of its event, for changes that were decided on at once.",
+		}, labels()),
 	}
 	if r != nil {
 		r.MustRegister(m.pending, m.published, m.skipped, m.polls, m.apiErrors, m.brokerErrors, m.lastPoll, m.resources,
@@ -72,23 +81,25 @@ func selectorLabel(all []Label) string {
 	return strings.Join(parts, ",")
 }
 
-// duty is a kind whose resources the sentinel decides on, with its rules.
-type duty struct {
-	kind  Kind
-	topic string // on the bus
-	hello string // the topic of its configuration
-	rules *Rules
+// watchedKind is a kind of resources for which the sentinel sends events, with its rules.
+type watchedKind struct {
+	kind       Kind
+	topic      string // of the kind's events on the bus
+	helloTopic string // the topic of its configuration
+	rules      *Rules
 
 	labels []string
 }
 
-func (m *metrics) publishedOne(d *duty, reason string, delay time.Duration) {
+// countPublished counts an event. delay is the time from the change to the acknowledgement, 0 if no change caused it.
+func (m *metrics) countPublished(d *watchedKind, reason string, delay time.Duration) {
 	m.published.WithLabelValues(d.labels[0], d.labels[1], reason).Inc()
 	if delay > 0 {
 		m.delay.WithLabelValues(d.labels...).Observe(delay.Seconds())
 	}
 }
 
-func (m *metrics) skippedOne(d *duty, reason string) {
+// countSkipped counts a decision without an event.
+func (m *metrics) countSkipped(d *watchedKind, reason string) {
 	m.skipped.WithLabelValues(d.labels[0], d.labels[1], reason).Inc()
 }

@@ -14,13 +14,15 @@ import (
 	"atoll.dev/store"
 )
 
-// holders returns the slots by their holder, from the database.
-func (w *world) holders() map[string]int {
+// slotsByHolder returns the number of slots of each holder, from the database.
+func (w *world) slotsByHolder() map[string]int {
 	w.t.Helper()
 	held := map[string]int{}
 	err := w.store.Tx(w.t.Context(), func(tx *store.Tx) error {
-		rows, err := tx.Query(w.t.Context(),
-			`select coalesce(m.name, ''), count(*) from sentinel_slot s left join sentinel_member m on m.session = s.holder group by 1`)
+		rows, err := tx.Query(
+			w.t.Context(),
+			`select coalesce(m.name, ''), count(*) from sentinel_slot s left join sentinel_member m on m.session = s.holder group by 1`,
+		)
 		if err != nil {
 			return err
 		}
@@ -33,11 +35,9 @@ func (w *world) holders() map[string]int {
 	return held
 }
 
-// storm makes channels, each of which has one event if nothing is lost, until
-// stop, which returns their ids. Its pace is one that a slow machine keeps up
-// with under the race detector: a sentinel with more work than it can do stays
-// behind for as long as the storm lasts.
-func (w *world) storm() (stop func() []string) {
+// createChannels creates channels, each of which has one event if none is lost, until the test calls stop, which
+// returns their ids. A slow machine keeps up with 25 in a second under the race detector.
+func (w *world) createChannels() (stop func() []string) {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	var ids []string
 	var done sync.WaitGroup
@@ -50,7 +50,7 @@ func (w *world) storm() (stop func() []string) {
 				return
 			case <-tick.C:
 			}
-			id := fmt.Sprintf("storm-%d", len(ids))
+			id := fmt.Sprintf("channel-%d", len(ids))
 			w.create(channel, id, nil)
 			ids = append(ids, id)
 		}
@@ -58,8 +58,8 @@ func (w *world) storm() (stop func() []string) {
 	return func() []string { cancel(); done.Wait(); return ids }
 }
 
-// all waits until each of the resources has had an event.
-func (a *adapter) all(ids []string) {
+// waitForAll waits until each of the resources has had an event.
+func (a *adapter) waitForAll(ids []string) {
 	a.t.Helper()
 	missing := map[string]bool{}
 	for _, id := range ids {
@@ -68,7 +68,7 @@ func (a *adapter) all(ids []string) {
 	if len(missing) == 0 {
 		return
 	}
-	a.until(fmt.Sprintf("of all %d", len(ids)), func(h heard) bool {
+	a.waitFor(fmt.Sprintf("of all %d", len(ids)), func(h received) bool {
 		delete(missing, h.Data.ID)
 		return len(missing) == 0
 	})
@@ -78,9 +78,9 @@ func except(ids []string, heard string) []string {
 	return slices.DeleteFunc(ids, func(id string) bool { return id == heard })
 }
 
-// stalls adds up for how long the machine let this process wait, until it is
-// asked: what is bounded in time is bounded on a machine that runs it.
-func stalls(t *testing.T) (total func() time.Duration) {
+// measureStalls measures for how long the machine did not run this process, until the test calls total. A test with a
+// limit of time adds that.
+func measureStalls(t *testing.T) (total func() time.Duration) {
 	const every, much = 20 * time.Millisecond, 200 * time.Millisecond
 	ctx, cancel := context.WithCancel(t.Context())
 	sum := make(chan time.Duration, 1)
@@ -103,17 +103,17 @@ func stalls(t *testing.T) (total func() time.Duration) {
 	return func() time.Duration { cancel(); return <-sum }
 }
 
-// The promise of 10 s is kept by the default lease, also where renewals are late:
-// the lease that is left, and the next renewal of who takes over.
-func TestALeaseIsOverInTime(t *testing.T) {
+// With the default lease another replica has the slots of a killed one within 10 s, also if renewals
+// are late: the rest of the lease and the time to the next renewal are at most 9 s.
+func TestALeaseEndsInTime(t *testing.T) {
 	o, err := Options{Store: &store.Store{}, Feed: &store.Broadcast{}, Kinds: []Kind{{}}, Bus: bus.ClientOptions{
 		Addr: "x"}}.withDefaults()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for late := time.Duration(0); late <= time.Minute; late += 50 * time.Millisecond {
-		lease := longer(o.Lease, late)
-		// A renewal is late by what made the lease longer; by more, and the machine does not run us.
+		lease := leaseLength(o.Lease, late)
+		// The next renewal is as late as the one that lengthened the lease.
 		next := min(max(late, o.Lease/renewals), o.Lease/2)
 		if lease < o.Lease || lease+next > 9*time.Second {
 			t.Fatalf("%s after the last renewal the lease is %s", late, lease)
@@ -121,166 +121,170 @@ func TestALeaseIsOverInTime(t *testing.T) {
 	}
 }
 
-// I4: what a replica did not say when it was killed, the others say; with the
-// default lease they have its slots within 10 s.
-func TestI4AReplicaThatIsKilledLosesNoEvent(t *testing.T) {
+// I4: after a replica is killed, the others send its unsent events. With the default lease they have
+// its slots within 10 s.
+func TestI4AKilledReplicaLosesNoEvent(t *testing.T) {
 	w := newWorld(t)
 	a := w.adapter("ch", "channels")
 	usual := func(o *Options) { o.Lease = 0 }
 	one, two := w.start("one", usual), w.start("two", usual)
-	w.wait("they share", func() bool {
-		h := w.holders()
-		return h["one"] > 0 && h["two"] > 0 && h["one"]+h["two"] == slots && one.loaded.Load() && two.loaded.Load()
+	w.wait("both replicas hold slots", func() bool {
+		h := w.slotsByHolder()
+		return h["one"] > 0 && h["two"] > 0 && h["one"]+h["two"] == slots && one.slotsRead.Load() && two.slotsRead.Load()
 	})
-	stop := w.storm()
-	h := a.until("one of the storm", func(heard) bool { return true })
+	stop := w.createChannels()
+	h := a.waitFor("an event of a channel", func(received) bool { return true })
 	if h.Data.Kind != "Channel" {
 		t.Errorf("an event of %s", h.Data.Kind)
 	}
 	one.kill()
-	killed, stalled := time.Now(), stalls(t)
-	w.wait("the other has all", func() bool { return w.holders()["two"] == slots })
+	killed, stalled := time.Now(), measureStalls(t)
+	w.wait("the other replica holds all slots", func() bool { return w.slotsByHolder()["two"] == slots })
 	took := time.Since(killed)
-	t.Logf("the slots of who was killed: %s", took)
+	t.Logf("the other replica holds the slots of the killed one after %s", took)
 	if took > 10*time.Second+stalled() {
 		t.Errorf("it took %s", took)
 	}
 	more := w.start("three", usual)
-	added, stalled := time.Now(), stalls(t)
-	w.wait("the new one has its share", func() bool {
-		h := w.holders()
+	added, stalled := time.Now(), measureStalls(t)
+	w.wait("the new replica holds its share", func() bool {
+		h := w.slotsByHolder()
 		return h["two"] > 0 && h["three"] > 0 && h["two"]+h["three"] == slots
 	})
 	took = time.Since(added)
-	t.Logf("the share of who was added: %s", took)
+	t.Logf("the new replica holds its share after %s", took)
 	if took > 10*time.Second+stalled() {
-		t.Errorf("the new one has its share after %s", took)
+		t.Errorf("the new replica holds its share after %s, more than 10 s", took)
 	}
-	w.wait("the new one has read its share", more.loaded.Load)
-	a.all(except(stop(), h.Data.ID))
+	w.wait("the new replica has read its share", more.slotsRead.Load)
+	a.waitForAll(except(stop(), h.Data.ID))
 }
 
-// I5: what was committed is said, whenever the sentinel is killed before the
-// broker has it; and what the broker has is not said again.
-func TestI5TheCursorIsTheOutbox(t *testing.T) {
+// I5: if the sentinel is killed before the broker has the events of committed changes, the next process sends them, and
+// sends no acknowledged event again.
+func TestI5TheCursorReplacesAnOutbox(t *testing.T) {
 	w := newWorld(t)
 	a := w.adapter("ch", "channels")
 	one := w.start("one")
-	w.create(channel, "said", nil)
-	a.of("said", 1)
-	w.wait("the cursor lies after it", func() bool {
-		return inside(one, func() bool { return len(one.table.owing) == 0 && len(one.cursors()) == 0 })
+	w.create(channel, "published", nil)
+	a.waitForEvent("published", 1)
+	w.wait("the cursors lie after the change", func() bool {
+		return inside(one, func() bool { return len(one.table.unsent) == 0 && len(one.cursors()) == 0 })
 	})
 	w.stopBroker()
-	w.wait("the broker is gone", func() bool { return !one.client.Connected() })
+	w.wait("the client has lost the broker", func() bool { return !one.client.Connected() })
 	ids := make([]string, 20)
 	for i := range ids {
-		ids[i] = fmt.Sprint("unsaid-", i)
+		ids[i] = fmt.Sprint("unpublished-", i)
 		w.create(channel, ids[i], nil)
 	}
-	w.change(channel, "said", 1)
-	w.wait("it knows of them", func() bool { return inside(one, func() bool { return len(one.table.owing) == 21 }) })
-	beat := one.alive.Load()
-	w.wait("cursors were saved, if they were going to", func() bool { return one.alive.Load() > beat })
+	w.change(channel, "published", 1)
+	w.wait(
+		"the sentinel has read the changes",
+		func() bool { return inside(one, func() bool { return len(one.table.unsent) == 21 }) },
+	)
+	renewed := one.leaseRenewedAt.Load()
+	w.wait("the lease was renewed, with any new cursors", func() bool { return one.leaseRenewedAt.Load() > renewed })
 	one.kill()
 	w.startBroker()
-	// The broker takes events for nobody, too, and nobody asks for a channel's again.
-	w.wait("the adapter is back", a.client.Connected)
+	// The broker also accepts events without a subscriber, and a channel's event is not repeated.
+	w.wait("the adapter is connected again", a.client.Connected)
 	two := w.start("one")
-	a.all(append(ids, "said"))
-	w.wait("the cursors lie after them", func() bool {
+	a.waitForAll(append(ids, "published"))
+	w.wait("the cursors lie after all changes", func() bool {
 		return inside(two, func() bool {
-			return two.loaded.Load() && len(two.table.owing) == 0 && len(two.cursors()) == 0 && len(two.table.all) == 21
+			return two.slotsRead.Load() && len(two.table.unsent) == 0 && len(two.cursors()) == 0 && len(two.table.all) == 21
 		})
 	})
 	two.kill()
 	three := w.start("one")
-	w.wait("it has all", func() bool { return inside(three, func() bool { return len(three.table.all) == 21 }) })
-	pending, said := 0, uint64(0)
+	w.wait(
+		"the third process has read all channels",
+		func() bool { return inside(three, func() bool { return len(three.table.all) == 21 }) },
+	)
+	pending, published := 0, uint64(0)
 	inside(three, func() bool {
 		pending = three.table.count(channel).pending
 		for _, r := range three.table.all {
-			said += r.number
+			published += r.lastEvent
 		}
 		return true
 	})
-	if pending != 0 || said != 0 {
-		t.Errorf("%d are pending and %d were said again", pending, said)
+	if pending != 0 || published != 0 {
+		t.Errorf("%d events are pending and %d were sent again", pending, published)
 	}
 }
 
-// I12: a process that starts again under its name need not wait for its own
-// lease to end.
-func TestI12AProcessThatWasKilledGoesOnAtOnce(t *testing.T) {
+// I12: a process that restarts under its name does not wait for the end of its own lease.
+func TestI12AKilledProcessResumesAtOnce(t *testing.T) {
 	w := newWorld(t)
 	a := w.adapter("ch", "channels")
 	one := w.start("one", func(o *Options) { o.Lease = time.Hour })
 	one.kill()
 	w.create(channel, "meanwhile", nil)
 	w.start("one", func(o *Options) { o.Lease = time.Hour })
-	a.of("meanwhile", 1)
+	a.waitForEvent("meanwhile", 1)
 }
 
 func TestTwoReplicasOfOneNameBothWork(t *testing.T) {
 	w := newWorld(t)
 	a := w.adapter("ch", "channels")
 	one := w.start("same")
-	two := w.begin("same")
+	two := w.startUnready("same")
 	if one.opts.Bus.ClientID == two.opts.Bus.ClientID {
-		t.Errorf("both are %s at the broker, and end each other's connections", one.opts.Bus.ClientID)
+		t.Errorf("both have the client id %s, and end each other's connections", one.opts.Bus.ClientID)
 	}
-	w.wait("they share, under two names", func() bool {
-		h := w.holders()
-		return len(h) == 2 && h[""] == 0 && one.loaded.Load() && two.loaded.Load()
+	w.wait("both hold slots, under two names", func() bool {
+		h := w.slotsByHolder()
+		return len(h) == 2 && h[""] == 0 && one.slotsRead.Load() && two.slotsRead.Load()
 	})
-	stop := w.storm()
-	first := a.until("some", func(heard) bool { return true })
-	a.all(except(stop(), first.Data.ID))
+	stop := w.createChannels()
+	first := a.waitFor("some", func(received) bool { return true })
+	a.waitForAll(except(stop(), first.Data.ID))
 }
 
-// A replica that stops in good order gives its slots back.
-func TestAReplicaThatStopsIsNotWaitedFor(t *testing.T) {
+func TestAStoppingReplicaReleasesItsSlots(t *testing.T) {
 	w := newWorld(t)
 	one := w.start("one", func(o *Options) { o.Lease = time.Hour })
 	one.stop()
-	if h := w.holders(); h[""] != slots {
+	if h := w.slotsByHolder(); h[""] != slots {
 		t.Errorf("slots are held by %v", h)
 	}
 }
 
-// When the feed cannot be continued everything is read again.
-func TestI4AFeedThatBreaksIsBegunAnew(t *testing.T) {
+// I4: when the subscription to the feed fails, the sentinel reads all resources again.
+func TestI4AFailedSubscriptionLosesNoEvent(t *testing.T) {
 	w := newWorld(t)
 	a := w.adapter("ch", "channels")
 	r := w.start("one")
-	stop := w.storm()
-	first := a.until("one", func(heard) bool { return true })
+	stop := w.createChannels()
+	first := a.waitFor("one", func(received) bool { return true })
 	for range 3 {
-		before := inside(r, func() uint64 { return r.epoch })
+		before := inside(r, func() uint64 { return r.lastEpoch })
 		r.opts.Feed.Fail(store.ErrTooSlow)
-		w.wait("it is read again", func() bool {
+		w.wait("the sentinel has read all resources again", func() bool {
 			return inside(
-				r, func() bool { return r.epoch > before && r.loaded.Load() })
+				r, func() bool { return r.lastEpoch > before && r.slotsRead.Load() })
 		})
 	}
-	a.all(except(stop(), first.Data.ID))
+	a.waitForAll(except(stop(), first.Data.ID))
 }
 
-func TestEachSlotIsSharedTheSameByAll(t *testing.T) {
+func TestAllReplicasComputeTheSameShares(t *testing.T) {
 	three := []member{{"a", "1"}, {"b", "2"}, {"c", "3"}}
 	counts := map[string]int{}
 	moved := 0
 	for slot := range slots {
-		of := share("f", slot, three)
+		of := shareHolder("f", slot, three)
 		counts[of]++
-		if of != share("f", slot, []member{three[2], three[0], three[1]}) {
-			t.Errorf("slot %d depends on the order", slot)
+		if of != shareHolder("f", slot, []member{three[2], three[0], three[1]}) {
+			t.Errorf("the holder of slot %d depends on the order of members", slot)
 		}
-		if without := share("f", slot, three[:2]); of != "3" && of != without {
+		if without := shareHolder("f", slot, three[:2]); of != "3" && of != without {
 			moved++
 		}
 	}
 	if moved > 0 || len(counts) != 3 {
-		t.Errorf("%d slots moved between those that stay; %v", moved, counts)
+		t.Errorf("%d slots moved between the remaining members; %v", moved, counts)
 	}
 }

@@ -23,7 +23,7 @@ import (
 //
 // as HyperFleet's, and three that only this sentinel has:
 //
-//   - event: the last event of the resource that the broker took; its generation
+//   - event: the last event of the resource that the broker acknowledged; its generation
 //     (0: none), its time (a timestamp, of year 1 if not known), and attempts, the
 //     number of events since the last progress
 //   - last_activity: a timestamp, the later one of the last report and the last
@@ -31,13 +31,13 @@ import (
 //
 // The expressions of message_data have resource, and reason, a text.
 type Rules struct {
-	fixed    *rules.Params // the parameters that do not depend on now
-	varying  *rules.Params // the others
-	result   *rules.Program
-	data     []field // nil: the default
-	selector []Label
-	timed    bool         // the decision may depend on now
-	distance atomic.Int64 // from the last activity to the time that Flip found last
+	timelessParams *rules.Params // the parameters that do not depend on now
+	timedParams    *rules.Params // the others
+	result         *rules.Program
+	data           []field // nil: the default
+	selector       []Label
+	isTimed        bool         // the decision may depend on now
+	lastDistance   atomic.Int64 // from the last activity to the time that Flip found last
 
 	resource   rules.Reads // the members of resource that the expressions and the selector read
 	conditions rules.Reads // the types of conditions that the expressions read
@@ -45,10 +45,10 @@ type Rules struct {
 
 // Reasons for and against events, as metrics and message_data name them.
 const (
-	reasonMatched = "message decision matched"
-	reasonFalse   = "message decision result is false"
-	reasonError   = "message decision failed"
-	reasonAsked   = "reconciliation was asked for"
+	reasonMatched   = "message decision matched"
+	reasonFalse     = "message decision result is false"
+	reasonError     = "message decision failed"
+	reasonRequested = "reconciliation was asked for"
 )
 
 // field is one member of message_data: an expression, a literal or members.
@@ -77,11 +77,11 @@ func (c *Config) Compile() (*Rules, error) {
 	if err != nil {
 		return nil, fmt.Errorf("message_decision.params: %w", err)
 	}
-	r.fixed, r.varying = params.Split("now")
+	r.timelessParams, r.timedParams = params.Split("now")
 	if r.result, err = params.Env().Compile(c.MessageDecision.Result, rules.Bool); err != nil {
 		return nil, fmt.Errorf("message_decision.result: %w", err)
 	}
-	r.timed = strings.Contains(text, "now")
+	r.isTimed = strings.Contains(text, "now")
 	for _, p := range append(params.Programs(), r.result) {
 		r.addReads(p)
 	}

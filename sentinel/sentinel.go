@@ -53,7 +53,9 @@ type Options struct {
 
 	Lease  time.Duration // of slots; default 4 s. Renewed four times as often
 	Policy Policy
-	Pace   float64 // events per second that timers, hellos and requests for all resources may cause; default 200
+	// Pace is how many routine events the sentinel sends in a second: those of timers, of adapters that connect, and
+	// of requests for all resources; default 200.
+	Pace float64
 
 	// Trace returns the traceparent of a document's event, "" for none. nil: no event
 	// has one.
@@ -70,7 +72,7 @@ type Options struct {
 
 func (o Options) withDefaults() (Options, error) {
 	if o.Store == nil || o.Feed == nil || len(o.Kinds) == 0 || o.Bus.Addr == "" {
-		return o, errors.New("sentinel: a store, its feed, kinds and a broker are needed")
+		return o, errors.New("sentinel: Options need Store, Feed, Kinds and Bus.Addr")
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -99,7 +101,7 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// Sentinel is one replica. Use New, then Run.
+// Sentinel is one replica. The caller calls New, then Run once. Check and Lookup may be called concurrently.
 type Sentinel struct {
 	opts       Options
 	log        *slog.Logger
@@ -107,46 +109,46 @@ type Sentinel struct {
 	client     *bus.Client
 	metrics    *metrics
 	policy     Policy
-	duties     map[store.Kind]*duty
+	watched    map[store.Kind]*watchedKind
 	kinds      []store.Kind
 	membership *membership
 
-	mail mailbox       // functions that other goroutines give the loop to run
-	out  chan outgoing // events for publishEvents; its capacity is the most that the loop enqueues
-	read chan []key    // documents for readDue
+	mail      mailbox       // functions that other goroutines give the loop to run
+	toPublish chan outgoing // events for publishEvents; the loop never enqueues more than its capacity
+	toRead    chan []key    // keys of documents that readDue reads
 
-	alive  atomic.Int64 // when the lease was last renewed, in microseconds since 1970
-	loaded atomic.Bool  // all held slots are read
-	ready  atomic.Bool  // all held slots were read once; new slots do not make the replica unready
+	leaseRenewedAt atomic.Int64 // in microseconds since 1970
+	slotsRead      atomic.Bool  // the resources of all held slots were read
+	wasReady       atomic.Bool  // slotsRead was true once; further slots do not make the replica unready
 
-	listDecisions atomic.Int64 // decisions on documents of lists, for tests
+	listDecisions atomic.Int64 // decisions on listed documents, for tests
 
 	// Only the loop uses these:
-	table   *table
-	sub     *store.Subscription
-	slots   [slots]slot
-	epoch   uint64 // increases with each call of loadSlots
-	round   uint64 // the last round of the feed that the loop has handled
-	marks   []checkpoint
-	up      bool // the connection to the broker stands
-	sending int  // events in flight
-	reading bool // readDue has a batch
-	pace    *rate.Limiter
-	removed map[key]int64 // versions of documents that were removed while slots were read
-	waiting []request     // requests that came while slots were read
-	badLog  *rate.Limiter
-	start   func(func(context.Context)) // starts a goroutine that ends with the loop's context
+	table              *table
+	subscription       *store.Subscription
+	slots              [slots]slot
+	lastEpoch          uint64 // of the last call of loadSlots
+	lastRound          uint64 // of the feed, handled by the loop
+	checkpoints        []checkpoint
+	connected          bool // to the broker
+	inFlight           int  // events handed to publishEvents without an outcome yet
+	isReading          bool // readDue has a batch
+	routineLimit       *rate.Limiter
+	removedDuringLoad  map[key]int64 // versions of removed documents
+	requestsDuringLoad []request     // applied once more to slots that are being read
+	warnLimit          *rate.Limiter
+	startGoroutine     func(func(context.Context)) // starts a goroutine that ends with the loop's context
 }
 
 // slot is one slot as the loop sees it.
 type slot struct {
-	epoch  uint64       // 0: another replica has the slot
-	ready  bool         // the resources of the slot were read
-	cursor store.Cursor // the saved cursor
-	base   store.Cursor // a cursor of the feed from before the resources were read
+	epoch      uint64       // 0: another replica has the slot
+	ready      bool         // the resources of the slot were read
+	cursor     store.Cursor // the cursor in the database
+	loadedFrom store.Cursor // a cursor of the feed from before the resources were read
 }
 
-// checkpoint is the cursor of the feed after a round.
+// checkpoint is a round of the feed and the cursor after it.
 type checkpoint struct {
 	round  uint64
 	cursor store.Cursor
@@ -154,9 +156,9 @@ type checkpoint struct {
 
 // Limits of work in flight.
 const (
-	maxSending = 256 // events, to the broker
-	maxReading = 200 // documents, from the database
-	maxMarks   = 256 // checkpoints
+	maxInFlight    = 256 // events, to the broker
+	maxReadBatch   = 200 // documents, from the database
+	maxCheckpoints = 256 // checkpoints
 )
 
 // New checks the configuration, creates the sentinel's tables in the database, and returns
@@ -168,12 +170,12 @@ func New(ctx context.Context, o Options) (*Sentinel, error) {
 	}
 	s := &Sentinel{
 		opts: o, log: o.Logger, store: o.Store, metrics: newMetrics(o.Metrics,
-			o.Version), policy: o.Policy, duties: map[store.Kind]*duty{},
+			o.Version), policy: o.Policy, watched: map[store.Kind]*watchedKind{},
 		membership: newMembership(o.Store, o.Fleet, o.Name, o.Lease),
-		mail:       mailbox{woken: make(chan struct{}, 1)}, out: make(chan outgoing,
-			maxSending+2*maxReading), read: make(chan []key, 1),
-		table: newTable(), removed: map[key]int64{}, pace: rate.NewLimiter(rate.Limit(o.Pace),
-			max(1, int(o.Pace/10))), badLog: rate.NewLimiter(1, 10),
+		mail:       mailbox{woken: make(chan struct{}, 1)}, toPublish: make(chan outgoing,
+			maxInFlight+2*maxReadBatch), toRead: make(chan []key, 1),
+		table: newTable(), removedDuringLoad: map[key]int64{}, routineLimit: rate.NewLimiter(rate.Limit(o.Pace),
+			max(1, int(o.Pace/10))), warnLimit: rate.NewLimiter(1, 10),
 	}
 	if len(o.Configs) == 0 {
 		for _, k := range o.Kinds {
@@ -205,7 +207,7 @@ func New(ctx context.Context, o Options) (*Sentinel, error) {
 	return s, nil
 }
 
-// addConfig compiles a configuration and adds the duty of its kind. A second configuration
+// addConfig compiles a configuration and adds its kind to the watched ones. A second configuration
 // of a kind is an error, and so is an unknown kind.
 func (s *Sentinel) addConfig(c Config) error {
 	c.fill()
@@ -217,36 +219,40 @@ func (s *Sentinel) addConfig(c Config) error {
 		if k.Plural != c.ResourceType {
 			continue
 		}
-		if s.duties[k.Kind] != nil {
+		if s.watched[k.Kind] != nil {
 			return fmt.Errorf("resource_type %s has two configurations", c.ResourceType)
 		}
-		s.duties[k.Kind] = &duty{kind: k, topic: bus.EventTopic(c.Clients.Broker.Topic), hello: c.Clients.Broker.Topic,
-			rules:  compiled,
-			labels: []string{c.ResourceType, selectorLabel(c.ResourceSelector)}}
+		s.watched[k.Kind] = &watchedKind{
+			kind:       k,
+			topic:      bus.EventTopic(c.Clients.Broker.Topic),
+			helloTopic: c.Clients.Broker.Topic,
+			rules:      compiled,
+			labels:     []string{c.ResourceType, selectorLabel(c.ResourceSelector)},
+		}
 		s.kinds = append(s.kinds, k.Kind)
 		return nil
 	}
-	return fmt.Errorf("resource_type %q is no kind's plural here", c.ResourceType)
+	return fmt.Errorf("resource_type %q is not the plural of a kind", c.ResourceType)
 }
 
 // Check is a readiness check: it returns an error until the replica holds slots, renews
 // their lease and has read the resources of its first slots.
 func (s *Sentinel) Check(context.Context) error {
-	switch last := s.alive.Load(); {
+	switch last := s.leaseRenewedAt.Load(); {
 	case last == 0:
-		return errors.New("no slot is held yet")
+		return errors.New("the replica holds no slot yet")
 	case time.Since(time.UnixMicro(last)) > 3*s.opts.Lease:
-		return errors.New("the lease is not renewed")
-	case !s.ready.Load():
-		return errors.New("resources are being read")
+		return errors.New("the replica cannot renew its lease")
+	case !s.wasReady.Load():
+		return errors.New("the replica reads the resources of its slots")
 	}
 	return nil
 }
 
 // Run sends events until ctx ends, then releases the slots.
 func (s *Sentinel) Run(ctx context.Context) error {
-	s.sub = s.opts.Feed.Subscribe(s.isRelevant)
-	defer func() { s.sub.Close() }()
+	s.subscription = s.opts.Feed.Subscribe(s.isRelevant)
+	defer func() { s.subscription.Close() }()
 	var parts sync.WaitGroup
 	inner, stop := context.WithCancel(ctx)
 	for _, part := range []func(context.Context){
@@ -261,17 +267,17 @@ func (s *Sentinel) Run(ctx context.Context) error {
 	leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
 	if err := s.membership.leave(leave, s.cursors()); err != nil {
-		s.log.Warn("the slots cannot be released; other replicas take them when the lease ends", "error", err)
+		s.log.Warn("the sentinel cannot release its slots; other replicas take them when the lease ends", "error", err)
 	}
 	return nil
 }
 
 // isRelevant reports whether a change of the feed is of a kind of the sentinel, or a request.
 func (s *Sentinel) isRelevant(c *store.Change) bool {
-	return s.duties[c.Kind] != nil || c.Kind == s.opts.Requests && c.Kind != ""
+	return s.watched[c.Kind] != nil || c.Kind == s.opts.Requests && c.Kind != ""
 }
 
-// mailbox holds functions that other goroutines give the loop to run.
+// mailbox queues functions that the loop runs for other goroutines.
 type mailbox struct {
 	mu     sync.Mutex
 	queued []func()

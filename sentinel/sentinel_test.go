@@ -12,13 +12,13 @@ import (
 	"atoll.dev/store"
 )
 
-func TestNewAndChangedResourcesAreSaidAtOnce(t *testing.T) {
+func TestNewAndChangedResourcesHaveAnEventAtOnce(t *testing.T) {
 	w := newWorld(t)
 	a := w.adapter("cl-one", "clusters")
 	w.start("one")
 	begun := time.Now()
 	d := w.create(cluster, "c1", nil)
-	h := a.of("c1", 1)
+	h := a.waitForEvent("c1", 1)
 	if got := h.Event; got.Type != "com.redhat.hyperfleet.cluster.reconcile" || got.Source != "hyperfleet-sentinel" ||
 		got.DataContentType != "application/json" || !got.Time.IsZero() {
 		t.Errorf("the event: %+v", got)
@@ -28,7 +28,7 @@ func TestNewAndChangedResourcesAreSaidAtOnce(t *testing.T) {
 		t.Errorf("data %s, want %s", h.Event.Data, want)
 	}
 	w.change(cluster, "c1", 1)
-	a.of("c1", 2)
+	a.waitForEvent("c1", 2)
 	if took := time.Since(begun); took > 10*time.Second { // a poll would take ten each
 		t.Errorf("two events took %s", took)
 	}
@@ -40,38 +40,38 @@ func TestNewAndChangedResourcesAreSaidAtOnce(t *testing.T) {
 		return nil
 	})
 	must(t, 0, err)
-	a.of("c1", 3)
+	a.waitForEvent("c1", 3)
 	if err := w.store.Remove(t.Context(), cluster, "c1", 0); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// A kind without adapters has one event for each generation.
-func TestWhatNobodyReportsOnIsSaidOnce(t *testing.T) {
+// A resource of a kind without adapters has one event for each generation.
+func TestAResourceWithoutReportsHasOneEventForEachGeneration(t *testing.T) {
 	w := newWorld(t)
 	a := w.adapter("ch", "channels")
 	r := w.start("one")
 	w.create(channel, "stable", nil)
-	a.of("stable", 1)
+	a.waitForEvent("stable", 1)
 	w.change(channel, "stable", 1)
-	a.of("stable", 2)
+	a.waitForEvent("stable", 2)
 	w.wait("nothing is due", func() bool {
 		return inside(r, func() bool {
 			s := r.table.all[key{channel, "stable"}]
-			return s != nil && !pending(s.State) && s.Published == 2
+			return s != nil && !isPending(s.State) && s.Published == 2
 		})
 	})
 }
 
-func TestAReportThatChangesAConditionBringsAnEventAndItsTimeAloneDoesNot(t *testing.T) {
+func TestAReportCausesAnEventUnlessOnlyItsTimeChanged(t *testing.T) {
 	w := newWorld(t)
 	a := w.adapter("cl", "clusters")
 	r := w.start("one", func(o *Options) { o.Policy.MinRetry = time.Hour })
 	w.create(cluster, "c1", nil)
-	a.of("c1", 1)
+	a.waitForEvent("c1", 1)
 	first := inside(r, func() int64 { return r.table.all[key{cluster, "c1"}].Version })
 	w.report("c1", "False", "one of two has reported", time.Now())
-	a.of("c1", 1)
+	a.waitForEvent("c1", 1)
 	w.report("c1", "False", "one of two has reported", time.Now().Add(time.Second))
 	w.wait("the second report was seen", func() bool {
 		return inside(r, func() bool {
@@ -81,20 +81,20 @@ func TestAReportThatChangesAConditionBringsAnEventAndItsTimeAloneDoesNot(t *test
 	})
 	due := inside(r, func() time.Time { return r.table.all[key{cluster, "c1"}].Due.time() })
 	if len(a.events) > 0 || time.Until(due) < 2*time.Minute {
-		t.Errorf("%d events more, the next one due at %s", len(a.events), due)
+		t.Errorf("there were %d more events, and the next is due at %s", len(a.events), due)
 	}
 	w.report("c1", "True", "all have reported", time.Now())
 	w.wait("it is reconciled", func() bool {
-		return inside(r, func() bool { return !pending(r.table.all[key{cluster, "c1"}].State) })
+		return inside(r, func() bool { return !isPending(r.table.all[key{cluster, "c1"}].State) })
 	})
 	due = inside(r, func() time.Time { return r.table.all[key{cluster, "c1"}].Due.time() })
 	if in := time.Until(due); in < 29*time.Minute || in > 31*time.Minute || len(a.events) > 0 {
-		t.Errorf("its drift is looked for in %s; %d events more", in, len(a.events))
+		t.Errorf("the check for drift is due in %s; there were %d more events", in, len(a.events))
 	}
 }
 
-// I12, I6: while the broker is away events coalesce, and come when it is back.
-func TestI12ABrokerThatWasAwayGetsEachResourceOnce(t *testing.T) {
+// I12, I6: while the broker is down, the events of a resource become one, which is sent when the broker is up again.
+func TestI12AfterAnOutageOfTheBrokerEachResourceHasOneEvent(t *testing.T) {
 	w := newWorld(t)
 	a := w.adapter("cl", "clusters")
 	r := w.start("one")
@@ -102,7 +102,7 @@ func TestI12ABrokerThatWasAwayGetsEachResourceOnce(t *testing.T) {
 		w.create(cluster, fmt.Sprint("before-", i), nil)
 	}
 	first := map[string]bool{}
-	a.until("all", func(h heard) bool { first[h.Data.ID] = true; return len(first) == 20 })
+	a.waitFor("all", func(h received) bool { first[h.Data.ID] = true; return len(first) == 20 })
 	for i := range 10 {
 		w.report(fmt.Sprint("before-", i), "True", "done", time.Now())
 	}
@@ -111,22 +111,22 @@ func TestI12ABrokerThatWasAwayGetsEachResourceOnce(t *testing.T) {
 			r, func() bool { return r.table.count(cluster).pending == 10 })
 	})
 	w.stopBroker()
-	w.wait("the broker is gone", func() bool { return !r.client.Connected() })
+	w.wait("the client has lost the broker", func() bool { return !r.client.Connected() })
 	for i := range 20 {
 		w.create(cluster, fmt.Sprint("during-", i), nil)
 		for n := range 3 {
 			w.change(cluster, fmt.Sprint("during-", i), n+1)
 		}
 	}
-	w.wait("the feed has brought all", func() bool {
-		return inside(r, func() bool { return len(r.table.all) == 40 && len(r.table.owing) == 20 })
+	w.wait("the sentinel has read all changes", func() bool {
+		return inside(r, func() bool { return len(r.table.all) == 40 && len(r.table.unsent) == 20 })
 	})
 	for len(a.events) > 0 {
 		<-a.events
 	}
 	w.startBroker()
 	seen := map[string]int64{}
-	a.until("all that is not reconciled", func(h heard) bool {
+	a.waitFor("events of all unreconciled resources", func(h received) bool {
 		seen[h.Data.ID] = h.Data.Generation
 		return len(seen) == 30
 	})
@@ -142,26 +142,26 @@ func TestI12ABrokerThatWasAwayGetsEachResourceOnce(t *testing.T) {
 	}
 }
 
-// I6: an adapter that connects gets what is not reconciled, at once.
-func TestI6AnAdapterThatConnectsGetsWhatIsNotReconciled(t *testing.T) {
+// I6: an adapter that connects receives an event of each unreconciled resource at once, and of no other.
+func TestI6AConnectingAdapterReceivesUnreconciledResources(t *testing.T) {
 	w := newWorld(t)
 	first := w.adapter("cl-one", "clusters")
 	r := w.start("one", func(o *Options) { o.Policy.MinRetry = time.Hour })
 	w.create(cluster, "stuck", nil)
-	first.of("stuck", 1)
+	first.waitForEvent("stuck", 1)
 	w.create(cluster, "fine", nil)
-	first.of("fine", 1)
+	first.waitForEvent("fine", 1)
 	w.report("fine", "True", "done", time.Now())
-	w.wait("it is seen that one is fine", func() bool {
+	w.wait("one resource is reconciled", func() bool {
 		return inside(r, func() bool { return r.table.count(cluster).pending == 1 })
 	})
 	second := w.adapter("cl-two", "clusters")
-	if h := second.until("any", func(heard) bool { return true }); h.Data.ID != "stuck" {
+	if h := second.waitFor("any", func(received) bool { return true }); h.Data.ID != "stuck" {
 		t.Errorf("the adapter got %s", h.Data.ID)
 	}
 }
 
-func TestARequestBringsAnEventWhateverTheState(t *testing.T) {
+func TestARequestCausesAnEventInAnyState(t *testing.T) {
 	w := newWorld(t)
 	a := w.adapter("cl", "clusters")
 	b := w.adapter("ch", "channels")
@@ -171,13 +171,13 @@ func TestARequestBringsAnEventWhateverTheState(t *testing.T) {
 		w.report(id, "True", "done", time.Now())
 	}
 	w.create(channel, "ch1", nil)
-	b.of("ch1", 1)
+	b.waitForEvent("ch1", 1)
 	quiet := func() {
 		t.Helper()
 		w.wait("nothing is pending", func() bool {
 			return inside(r, func() bool {
 				return r.table.count(cluster).pending+r.table.count(channel).pending+
-					r.sending == 0
+					r.inFlight == 0
 			})
 		})
 		for len(a.events)+len(b.events) > 0 {
@@ -193,30 +193,30 @@ func TestARequestBringsAnEventWhateverTheState(t *testing.T) {
 		must(t, 0, err)
 	}
 	sent := func(id string) uint64 {
-		return inside(r, func() uint64 { return r.table.all[key{cluster, id}].number })
+		return inside(r, func() uint64 { return r.table.all[key{cluster, id}].lastEvent })
 	}
 	quiet()
 	one, two := sent("c1"), sent("c2")
 	ask("r1", `{"kind":"Cluster","id":"c2","reason":"a look"}`)
 	w.wait("c2 is sent again", func() bool { return sent("c2") > two })
-	a.until("c2", func(h heard) bool { return h.Data.ID == "c2" })
+	a.waitFor("c2", func(h received) bool { return h.Data.ID == "c2" })
 	if sent("c1") != one {
-		t.Error("asked for c2, c1 was sent, too")
+		t.Error("the request for c2 caused an event of c1")
 	}
 	quiet()
 	ask("r2", `{"kind":"Cluster"}`)
 	got := map[string]bool{}
-	a.until("both", func(h heard) bool { got[h.Data.ID] = true; return len(got) == 2 })
+	a.waitFor("both", func(h received) bool { got[h.Data.ID] = true; return len(got) == 2 })
 	quiet()
 	ask("r3", `{}`)
-	b.of("ch1", 1)
+	b.waitForEvent("ch1", 1)
 	got = map[string]bool{}
-	a.until("both", func(h heard) bool { got[h.Data.ID] = true; return len(got) == 2 })
+	a.waitFor("both", func(h received) bool { got[h.Data.ID] = true; return len(got) == 2 })
 }
 
-// What waits for its owner, or for what it owns, is looked at when that changes
-// or goes, and not after its back-off; what is done is left alone.
-func TestWhatWaitsForItsOwnerOrForWhatItOwnsIsLookedAtAtOnce(t *testing.T) {
+// A change of an owner causes events of its unreconciled children, and the removal of a child an event
+// of its owner, both without back-off. Reconciled children have no event.
+func TestAChangeOfARelatedResourceCausesAnEventAtOnce(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.adapter("cl", "clusters"), w.adapter("ch", "channels")
 	r := w.start("one", func(o *Options) {
@@ -229,7 +229,7 @@ func TestWhatWaitsForItsOwnerOrForWhatItOwnsIsLookedAtAtOnce(t *testing.T) {
 			Spec:   []byte(`{}`),
 			Status: encoded(t, reconciled("False", 1, "", time.Now().UTC()))})
 		must(t, 0, err)
-		b.of(id, 1)
+		b.waitForEvent(id, 1)
 		if !done {
 			return
 		}
@@ -239,26 +239,29 @@ func TestWhatWaitsForItsOwnerOrForWhatItOwnsIsLookedAtAtOnce(t *testing.T) {
 		})
 		must(t, 0, err)
 	}
-	sent := func(k key) uint64 { return inside(r, func() uint64 { return r.table.all[k].number }) }
+	sent := func(k key) uint64 { return inside(r, func() uint64 { return r.table.all[k].lastEvent }) }
 	w.create(cluster, "owner", nil)
-	a.of("owner", 1)
+	a.waitForEvent("owner", 1)
 	child("waits", false)
 	child("done", true)
-	w.wait("it is seen that one is done", func() bool {
+	w.wait("one child is reconciled", func() bool {
 		return inside(r, func() bool { return r.table.count(channel).pending == 1 })
 	})
 	before := sent(key{channel, "done"})
 
 	w.report("owner", "False", "it has come a step further", time.Now())
-	b.of("waits", 1)
+	b.waitForEvent("waits", 1)
 	if got := sent(key{channel, "done"}); got != before {
-		t.Errorf("what is done had an event, too: %d, then %d", before, got)
+		t.Errorf("the reconciled child had events: %d, then %d", before, got)
 	}
-	a.of("owner", 1)
+	a.waitForEvent("owner", 1)
 	must(t, 0, w.store.Remove(t.Context(), channel, "waits", 0))
-	a.of("owner", 1)
+	a.waitForEvent("owner", 1)
 	must(t, 0, w.store.Remove(t.Context(), channel, "done", 0))
-	w.wait("nothing is kept of them", func() bool { return inside(r, func() bool { return len(r.table.owned) == 0 }) })
+	w.wait(
+		"the table has no children",
+		func() bool { return inside(r, func() bool { return len(r.table.children) == 0 }) },
+	)
 }
 
 // The sentinel logs a decision that fails and tries it again; other resources do not wait for it.
@@ -270,8 +273,8 @@ func TestADecisionThatFailsIsTriedAgain(t *testing.T) {
 	r := w.start("one", func(o *Options) { o.Configs = []Config{c}; o.Policy.MinRetry = 50 * time.Millisecond })
 	w.create(cluster, "broken", nil) // it has no labels
 	w.create(cluster, "whole", map[string]string{"ready": "yes"})
-	a.of("whole", 1)
-	w.wait("it was tried three times", func() bool {
+	a.waitForEvent("whole", 1)
+	w.wait("the sentinel has decided three times", func() bool {
 		return inside(r, func() bool { return r.table.all[key{cluster, "broken"}].Attempts >= 3 })
 	})
 	_, _, err := w.store.Update(t.Context(), cluster, "broken", 0, func(d *store.Document) error {
@@ -279,11 +282,11 @@ func TestADecisionThatFailsIsTriedAgain(t *testing.T) {
 		return nil
 	})
 	must(t, 0, err)
-	a.of("broken", 2)
+	a.waitForEvent("broken", 2)
 }
 
-// The keys of labels may have a prefix: the selector needs no search language.
-func TestASelectorTakesAPart(t *testing.T) {
+// The sentinel sends events only of resources that match its selector. The keys of labels may have a prefix.
+func TestASelectorLimitsTheResources(t *testing.T) {
 	w := newWorld(t)
 	a := w.adapter("cl", "shard-1")
 	c := DefaultConfig("clusters")
@@ -296,20 +299,20 @@ func TestASelectorTakesAPart(t *testing.T) {
 	r := w.start("one", func(o *Options) { o.Configs = []Config{c} })
 	w.create(cluster, "other", map[string]string{"shard": "2", region: "eu-1"})
 	w.create(cluster, "mine", map[string]string{"shard": "1", region: "eu-1"})
-	a.of("old-mine", 1)
-	a.of("mine", 1)
+	a.waitForEvent("old-mine", 1)
+	a.waitForEvent("mine", 1)
 	if n := inside(r, func() int { return len(r.table.all) }); n != 2 {
-		t.Errorf("it has %d resources", n)
+		t.Errorf("the table has %d resources", n)
 	}
 }
 
-func TestWhatIsKnownAndCountedIsShown(t *testing.T) {
+func TestLookupMetricsAndReadinessAreServed(t *testing.T) {
 	w := newWorld(t)
 	a := w.adapter("cl", "clusters")
 	ops := rest.NewOps()
 	r := w.start("one", func(o *Options) { o.Ops, o.Metrics = ops, ops.Registry })
 	w.create(cluster, "c1", nil)
-	a.of("c1", 1)
+	a.waitForEvent("c1", 1)
 	server := httptest.NewServer(ops.Handler())
 	defer server.Close()
 	get := func(path string) (int, string) {
@@ -330,7 +333,7 @@ func TestWhatIsKnownAndCountedIsShown(t *testing.T) {
 		}
 	}
 	if code, _ := get("/sentinel?id=c2"); code != 404 {
-		t.Errorf("another's: %d", code)
+		t.Errorf("the status of an unknown resource is %d", code)
 	}
 	w.wait("the lease is renewed once more", func() bool {
 		_, body := get("/metrics")
@@ -351,18 +354,17 @@ func TestWhatIsKnownAndCountedIsShown(t *testing.T) {
 		t.Errorf("%d %s", code, body)
 	}
 	w.stopBroker()
-	w.wait("it is not ready without the broker", func() bool { code, _ := get("/readyz"); return code == 503 })
+	w.wait("the replica is not ready without the broker", func() bool { code, _ := get("/readyz"); return code == 503 })
 }
 
-// Inside CLM's process a broker that is away takes nothing from the API: what
-// the sentinel has to say is owed meanwhile.
+// In CLM's process the readiness does not depend on the broker, because the API works without it.
 func TestInsideCLMReadinessDoesNotDependOnTheBroker(t *testing.T) {
 	w := newWorld(t)
 	ops := rest.NewOps()
 	r := w.start("one", func(o *Options) { o.Ops, o.Process = ops, ProcessOfCLM })
 	w.stopBroker()
-	w.wait("the broker is gone", func() bool { return !r.client.Connected() })
+	w.wait("the client has lost the broker", func() bool { return !r.client.Connected() })
 	if missing := ops.Missing(t.Context()); len(missing) > 0 {
-		t.Errorf("it is not ready: %v", missing)
+		t.Errorf("the replica is not ready: %v", missing)
 	}
 }

@@ -40,20 +40,20 @@ alter table sentinel_slot set (fillfactor = 50);
 // member is a replica whose lease has not ended.
 type member struct{ name, session string }
 
-// share returns the session of the member that should hold a slot, "" if there is no member. Replicas that
-// read the same members compute the same shares.
-func share(fleet string, slot int, members []member) string {
+// shareHolder returns the session of the member whose share has a slot, "" if there is no member. Replicas that
+// read the same members compute the same result.
+func shareHolder(fleet string, slot int, members []member) string {
 	owner, _ := rendezvous.Owner(members, func(m member) string {
 		return fleet + "\x00" + strconv.Itoa(slot) + "\x00" + m.name
 	})
 	return owner.session
 }
 
-// holding has the saved cursors of the slots that this replica holds, by slot.
-type holding map[int]store.Cursor
+// heldSlots are the slots that this replica holds, with their saved cursors.
+type heldSlots map[int]store.Cursor
 
-// saving has the cursors to save, by slot.
-type saving map[int]store.Cursor
+// cursorUpdates are the cursors to save, by slot.
+type cursorUpdates map[int]store.Cursor
 
 // membership renews this replica's lease and takes and releases its slots. One goroutine uses it.
 type membership struct {
@@ -63,38 +63,40 @@ type membership struct {
 	session string
 	lease   time.Duration
 
-	begun     time.Time // the last renewal
-	joined    bool
-	held      holding
-	stealFrom time.Time // until then take no slots: after an outage of the database the others renew late, too
+	renewedAt     time.Time // when the last renewal began
+	joined        bool
+	held          heldSlots
+	takeAllowedAt time.Time // after an outage of the database the others renew late, too
 }
 
 func newMembership(st *store.Store, fleet, name string, lease time.Duration) *membership {
-	return &membership{store: st, fleet: fleet, name: name, session: uuid.NewString(), lease: lease, held: holding{}}
+	return &membership{store: st, fleet: fleet, name: name, session: uuid.NewString(), lease: lease, held: heldSlots{}}
 }
 
-// errSameName is the error of a renewal when another process has taken this one's name.
+// errSameName is the error of a renewal if another process has replaced this one's session under the same name.
 var errSameName = errors.New("another replica has the same name")
 
-// beat renews the lease, saves cursors, releases the slots of other replicas' shares, and takes the free slots of
-// this replica's share. It returns the slots that this replica holds after that.
-func (m *membership) beat(ctx context.Context, save saving) (holding, error) {
-	var got holding
-	renamed := false
+// renewAndShare saves cursors, renews the lease, releases the slots of other replicas' shares, and takes the free slots
+// of this replica's share, in one transaction. It returns the slots that this replica holds after that. If another
+// process has this one's name, it returns errSameName and no slots, and goes on under a new name. After another error
+// it takes no slots for one lease.
+func (m *membership) renewAndShare(ctx context.Context, save cursorUpdates) (heldSlots, error) {
+	var got heldSlots
+	sameName := false
 	now := time.Now()
 	lease := m.lease
 	if m.joined {
-		lease = longer(lease, now.Sub(m.begun))
+		lease = leaseLength(lease, now.Sub(m.renewedAt))
 	}
-	m.begun = now
+	m.renewedAt = now
 	err := m.store.Tx(ctx, func(tx *store.Tx) error {
-		got, renamed = holding{}, false
-		if err := m.save(ctx, tx, save); err != nil {
+		got, sameName = heldSlots{}, false
+		if err := m.saveCursors(ctx, tx, save); err != nil {
 			return err
 		}
 		err := m.renew(ctx, tx, lease)
 		if errors.Is(err, errSameName) {
-			renamed = true // the slots of the old session are free when its lease ends
+			sameName = true // the slots of the old session are free when its lease ends
 			return nil
 		}
 		if err != nil {
@@ -104,16 +106,16 @@ func (m *membership) beat(ctx context.Context, save saving) (holding, error) {
 		if err != nil {
 			return err
 		}
-		got, err = m.divide(ctx, tx, members)
+		got, err = m.takeShare(ctx, tx, members)
 		return err
 	})
 	switch {
 	case err != nil:
-		m.stealFrom = time.Now().Add(m.lease)
+		m.takeAllowedAt = time.Now().Add(m.lease)
 		return nil, fmt.Errorf("renewing the sentinel's lease: %w", err)
-	case renamed:
-		err := fmt.Errorf("%w: %s; this one takes another", errSameName, m.name)
-		m.name, m.session, m.joined, m.held = m.name+"-"+m.session[:8], uuid.NewString(), false, holding{}
+	case sameName:
+		err := fmt.Errorf("%w: %s; this one changes its name", errSameName, m.name)
+		m.name, m.session, m.joined, m.held = m.name+"-"+m.session[:8], uuid.NewString(), false, heldSlots{}
 		return m.held, err
 	}
 	m.joined, m.held = true, got
@@ -123,19 +125,20 @@ func (m *membership) beat(ctx context.Context, save saving) (holding, error) {
 // renewals is how often a lease is renewed within its length.
 const renewals = 4
 
-// longer returns the length of the lease that a replica requests when its last renewal is since ago. On a busy
+// leaseLength returns the length of the lease that a replica requests when its last renewal is since ago. On a busy
 // machine leases would end before they are renewed, and other replicas would read the slots again, which makes the
 // machine busier. So a late replica requests a longer lease, up to one and a half times. The slots of a killed
 // replica are therefore free after one and a half leases at most, and another replica takes them with its next
 // renewal: with the default lease within 10 s, also if both replicas are late.
-func longer(lease, since time.Duration) time.Duration {
+func leaseLength(lease, since time.Duration) time.Duration {
 	return min(max(lease, renewals*since), lease*3/2)
 }
 
-const saveSQL = `update sentinel_slot s set cursor = v.cursor from unnest($3::int[], $4::text[]) v(slot, cursor)
+const saveCursorsSQL = `update sentinel_slot s set cursor = v.cursor from unnest($3::int[], $4::text[]) v(slot, cursor)
 	where s.fleet = $1 and s.holder = $2 and s.slot = v.slot and s.cursor <> v.cursor`
 
-func (m *membership) save(ctx context.Context, tx *store.Tx, save saving) error {
+// saveCursors saves cursors of slots that this session holds.
+func (m *membership) saveCursors(ctx context.Context, tx *store.Tx, save cursorUpdates) error {
 	// A crash of the database server may lose the last renewal: the next one repeats it, and an earlier cursor
 	// causes some events twice.
 	if _, err := tx.Exec(ctx, "set local synchronous_commit = off"); err != nil || len(save) == 0 {
@@ -146,7 +149,7 @@ func (m *membership) save(ctx context.Context, tx *store.Tx, save saving) error 
 	for slot, cursor := range save {
 		numbers, cursors = append(numbers, slot), append(cursors, string(cursor))
 	}
-	_, err := tx.Exec(ctx, saveSQL, m.fleet, m.session, numbers, cursors)
+	_, err := tx.Exec(ctx, saveCursorsSQL, m.fleet, m.session, numbers, cursors)
 	return err
 }
 
@@ -170,13 +173,19 @@ func (m *membership) renew(ctx context.Context, tx *store.Tx, lease time.Duratio
 		}
 	}
 	_, err = tx.Exec(
-		ctx, `insert into sentinel_member (fleet, name, session, lease_until) values ($1, $2, $3, now() + $4 * interval '1 microsecond')
+		ctx,
+		`insert into sentinel_member (fleet, name, session, lease_until) values ($1, $2, $3, now() + $4 * interval '1 microsecond')
 		on conflict (fleet, name) do update set session = excluded.session, lease_until = excluded.lease_until`,
-		m.fleet, m.name, m.session, lease.Microseconds())
+		m.fleet,
+		m.name,
+		m.session,
+		lease.Microseconds(),
+	)
 	return err
 }
 
-// members returns the replicas whose lease has not ended. It deletes those whose lease ended a minute ago.
+// members returns the replicas whose lease has not ended. It deletes the rows of replicas whose lease
+// ended a minute ago.
 func (m *membership) members(ctx context.Context, tx *store.Tx) ([]member, error) {
 	rows, err := tx.Query(
 		ctx, `with gone as (delete from sentinel_member where lease_until < now() - interval '1 minute')
@@ -191,21 +200,21 @@ func (m *membership) members(ctx context.Context, tx *store.Tx) ([]member, error
 }
 
 const (
-	giveSQL = `update sentinel_slot set holder = '', changed = now() where fleet = $1 and holder = $2 and slot = any($3)`
-	takeSQL = `update sentinel_slot set holder = $2, changed = now() where fleet = $1 and slot = any($3) and holder <> $2 and not holder = any($4)`
-	heldSQL = `select slot, cursor from sentinel_slot where fleet = $1 and holder = $2`
+	releaseSlotsSQL = `update sentinel_slot set holder = '', changed = now() where fleet = $1 and holder = $2 and slot = any($3)`
+	takeSlotsSQL    = `update sentinel_slot set holder = $2, changed = now() where fleet = $1 and slot = any($3) and holder <> $2 and not holder = any($4)`
+	heldSlotsSQL    = `select slot, cursor from sentinel_slot where fleet = $1 and holder = $2`
 )
 
-// divide releases the slots of other replicas' shares, takes the free ones of this replica's share, and returns all
-// that it holds then.
-func (m *membership) divide(ctx context.Context, tx *store.Tx, members []member) (holding, error) {
-	mine, others, living := []int{}, []int{}, make([]string, len(members))
+// takeShare releases the slots of other replicas' shares, takes the free slots of this replica's share, and returns
+// all slots that it holds after that.
+func (m *membership) takeShare(ctx context.Context, tx *store.Tx, members []member) (heldSlots, error) {
+	mine, others, sessions := []int{}, []int{}, make([]string, len(members))
 	for i, x := range members {
-		living[i] = x.session
+		sessions[i] = x.session
 	}
 	for slot := range slots {
 		_, held := m.held[slot]
-		switch wanted := share(m.fleet, slot, members) == m.session; {
+		switch wanted := shareHolder(m.fleet, slot, members) == m.session; {
 		case wanted && !held:
 			mine = append(mine, slot)
 		case !wanted && held:
@@ -213,20 +222,20 @@ func (m *membership) divide(ctx context.Context, tx *store.Tx, members []member)
 		}
 	}
 	if len(others) > 0 {
-		if _, err := tx.Exec(ctx, giveSQL, m.fleet, m.session, others); err != nil {
+		if _, err := tx.Exec(ctx, releaseSlotsSQL, m.fleet, m.session, others); err != nil {
 			return nil, err
 		}
 	}
-	if len(mine) > 0 && time.Now().After(m.stealFrom) {
-		if _, err := tx.Exec(ctx, takeSQL, m.fleet, m.session, mine, living); err != nil {
+	if len(mine) > 0 && time.Now().After(m.takeAllowedAt) {
+		if _, err := tx.Exec(ctx, takeSlotsSQL, m.fleet, m.session, mine, sessions); err != nil {
 			return nil, err
 		}
 	}
-	rows, err := tx.Query(ctx, heldSQL, m.fleet, m.session)
+	rows, err := tx.Query(ctx, heldSlotsSQL, m.fleet, m.session)
 	if err != nil {
 		return nil, err
 	}
-	held := holding{}
+	held := heldSlots{}
 	var slot int
 	var cursor string
 	_, err = pgx.ForEachRow(rows, []any{&slot, &cursor}, func() error {
@@ -237,13 +246,17 @@ func (m *membership) divide(ctx context.Context, tx *store.Tx, members []member)
 }
 
 // leave releases all slots, so that other replicas need not wait for the end of the lease.
-func (m *membership) leave(ctx context.Context, save saving) error {
+func (m *membership) leave(ctx context.Context, save cursorUpdates) error {
 	err := m.store.Tx(ctx, func(tx *store.Tx) error {
-		if err := m.save(ctx, tx, save); err != nil {
+		if err := m.saveCursors(ctx, tx, save); err != nil {
 			return err
 		}
 		if _, err := tx.Exec(
-			ctx, `update sentinel_slot set holder = '', changed = now() where fleet = $1 and holder = $2`, m.fleet, m.session); err != nil {
+			ctx,
+			`update sentinel_slot set holder = '', changed = now() where fleet = $1 and holder = $2`,
+			m.fleet,
+			m.session,
+		); err != nil {
 			return err
 		}
 		_, err := tx.Exec(ctx, `delete from sentinel_member where fleet = $1 and name = $2 and session = $3`, m.fleet,

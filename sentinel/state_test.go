@@ -10,16 +10,16 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The commands: each is a thing that happens to one resource; the answer is its
-// state then.
+// TestStates runs the commands of testdata/states on the state of one resource, and compares the state after each:
 //
 //	advance 1s
-//	change version=2 generation=1 mark=7 round=4 [deleting]
-//	found version=2 generation=1 [unseen] [urgent] [wanted] [flip=30m]
-//	ask [forced] [urgent] round=5
-//	decide wanted|not|failed [after=wanted] [flip=30m]
-//	sent ok|lost
-//	hello
+//	change version=2 generation=1 hash=7 round=4 [deleting]
+//	listed version=2 generation=1 [unseen] [urgent] [wanted] [true_at=30m]
+//	request [urgent] round=5
+//	recheck
+//	decide wanted|no|failed [after=wanted] [true_at=30m]
+//	outcome delivered|undelivered
+//	connect
 func TestStates(t *testing.T) {
 	datadriven.Walk(t, "testdata/states", func(t *testing.T, path string) {
 		policy := Policy{}.withDefaults()
@@ -32,15 +32,15 @@ func TestStates(t *testing.T) {
 				}
 				return n
 			}
-			flip := func() instant {
-				if !d.HasArg("flip") {
+			trueAt := func() instant {
+				if !d.HasArg("true_at") {
 					return 0
 				}
 				var text string
-				d.ScanArgs(t, "flip", &text)
+				d.ScanArgs(t, "true_at", &text)
 				return instantOf(now.Add(must(t, mustDuration(t, text), nil)))
 			}
-			change := Change{Version: number("version"), Generation: number("generation"), Mark: uint64(number("mark")),
+			change := Change{Version: number("version"), Generation: number("generation"), ProgressHash: uint64(number("hash")),
 				Deleting: d.HasArg("deleting"), Round: uint64(number("round"))}
 			note := ""
 			switch d.Cmd {
@@ -48,29 +48,27 @@ func TestStates(t *testing.T) {
 				now = now.Add(mustDuration(t, d.CmdArgs[0].Key))
 			case "change":
 				s = policy.ApplyChange(s, change, now)
-			case "found":
+			case "listed":
 				if d.HasArg("unseen") {
 					s = policy.ApplyUnseen(s, change, Urgency(d.HasArg("urgent")), now)
 				} else {
-					s = policy.ApplyListed(s, change, After{d.HasArg("wanted"), flip()}, now)
+					s = policy.ApplyListed(s, change, NextDecision{d.HasArg("wanted"), trueAt()}, now)
 				}
-			case "ask":
-				if d.HasArg("forced") {
-					s = policy.ApplyRequest(s, Urgency(d.HasArg("urgent")), change.Round, now)
-				} else {
-					s = policy.ApplyRecheck(s, Urgency(d.HasArg("urgent")), now)
-				}
+			case "request":
+				s = policy.ApplyRequest(s, Urgency(d.HasArg("urgent")), change.Round, now)
+			case "recheck":
+				s = policy.ApplyRecheck(s, Urgency(d.HasArg("urgent")), now)
 			case "decide":
 				v := Verdict{Wanted: d.HasArg("wanted"), Failed: d.HasArg("failed"),
-					After: After{Wanted: d.HasArg("after")}}
-				v.Flip, v.After.Flip = flip(), flip()
+					After: NextDecision{Wanted: d.HasArg("after")}}
+				v.TrueAt, v.After.TrueAt = trueAt(), trueAt()
 				var send bool
 				if s, send = policy.ApplyVerdict(s, v, now); send {
 					note = "send; "
 				}
-			case "sent":
-				s = policy.ApplyOutcome(s, Outcome(d.HasArg("ok")), now)
-			case "hello":
+			case "outcome":
+				s = policy.ApplyOutcome(s, Outcome(d.HasArg("delivered")), now)
+			case "connect":
 				s = policy.ApplyConnect(s, now)
 			default:
 				t.Fatalf("unknown command %s", d.Cmd)
@@ -86,67 +84,70 @@ func mustDuration(t *testing.T, text string) time.Duration {
 }
 
 func describe(s State, now time.Time) string {
-	var words []string
-	say := func(holds bool, format string, args ...any) {
-		if holds {
-			words = append(words, fmt.Sprintf(format, args...))
-		}
-	}
-	lane := "calm"
+	lane := "routine"
 	if s.Urgent {
 		lane = "urgent"
 	}
-	say(s.Sending, "sending generation %d", s.SentGen)
-	say(s.Due != 0, "due in %s (%s)", s.Due.time().Sub(now), lane)
-	say(s.Due == 0 && !s.Sending, "waits for the feed")
-	say(s.Wanted, "wanted")
-	say(s.Forced || s.ForcedAgain, "forced")
-	say(s.unsentSince() != 0, "owed since %d", s.unsentSince())
-	say(s.Published != 0, "told %d", s.Published)
-	say(s.Attempts != 0, "attempts %d", s.Attempts)
+	var words []string
+	for _, part := range []struct {
+		holds bool
+		text  string
+	}{
+		{s.Sending, fmt.Sprintf("sending generation %d", s.SendingGeneration)},
+		{s.Due != 0, fmt.Sprintf("due in %s (%s)", s.Due.time().Sub(now), lane)},
+		{s.Due == 0 && !s.Sending, "waits for the feed"},
+		{s.Wanted, "wanted"},
+		{s.Requested || s.RequestedAgain, "requested"},
+		{s.unsentSince() != 0, fmt.Sprintf("unsent since %d", s.unsentSince())},
+		{s.Published != 0, fmt.Sprintf("published %d", s.Published)},
+		{s.Attempts != 0, fmt.Sprintf("attempts %d", s.Attempts)},
+	} {
+		if part.holds {
+			words = append(words, part.text)
+		}
+	}
 	return strings.Join(words, ", ")
 }
 
-// Whatever happens, in whatever order: what is owed is under way or due; what a
-// writer did after the last event that the broker took is owed, until the rules
-// say that no event is needed; and the state never waits for nothing.
-func TestI6NothingIsForgotten(t *testing.T) {
+// After random transitions: each change of a spec and each request stays unsent until the broker acknowledges an event
+// after it or the rules want no event, and a resource with an unsent or wanted event is due or has an event in flight.
+func TestI6EachUnsentEventIsDueOrInFlight(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		policy := Policy{}.withDefaults()
 		s := State{Salt: rapid.Uint64().Draw(t, "salt")}
 		now := time.Unix(1_800_000_000, 0)
 		var version, generation int64
 		var round uint64
-		open := map[uint64]bool{}  // rounds that an event is owed for
-		flown := map[uint64]bool{} // of those, what the event that is on its way covers
-		owe := func() { open[round] = true }
+		unsent := map[uint64]bool{}   // rounds whose event was not sent
+		inFlight := map[uint64]bool{} // rounds of the event in flight
+		addUnsent := func() { unsent[round] = true }
 		t.Repeat(map[string]func(*rapid.T){
 			"change": func(t *rapid.T) {
 				round++
 				version++
 				if generation == 0 || rapid.Bool().Draw(t, "spec") {
 					generation++
-					owe()
+					addUnsent()
 				}
-				s = policy.ApplyChange(s, Change{Version: version, Generation: generation, Mark: rapid.Uint64Range(
+				s = policy.ApplyChange(s, Change{Version: version, Generation: generation, ProgressHash: rapid.Uint64Range(
 					0, 3).Draw(t, "mark"), Round: round}, now)
 			},
-			"ask": func(t *rapid.T) {
-				forced := rapid.Bool().Draw(t, "forced")
+			"request": func(t *rapid.T) {
+				isRequest := rapid.Bool().Draw(t, "request")
 				round++
-				if forced && version > 0 {
-					owe()
+				if isRequest && version > 0 {
+					addUnsent()
 				}
 				if version > 0 {
 					urgency := Urgency(rapid.Bool().Draw(t, "urgent"))
-					if forced {
+					if isRequest {
 						s = policy.ApplyRequest(s, urgency, round, now)
 					} else {
 						s = policy.ApplyRecheck(s, urgency, now)
 					}
 				}
 			},
-			"hello": func(*rapid.T) { s = policy.ApplyConnect(s, now) },
+			"connect": func(*rapid.T) { s = policy.ApplyConnect(s, now) },
 			"time": func(t *rapid.T) {
 				now = now.Add(time.Duration(rapid.Int64Range(1, int64(10*time.Minute)).Draw(t, "passes")))
 			},
@@ -156,40 +157,40 @@ func TestI6NothingIsForgotten(t *testing.T) {
 				}
 				now = later(now, s.Due.time())
 				v := Verdict{Wanted: rapid.Bool().Draw(t, "wanted"), Failed: rapid.Bool().Draw(t, "failed"),
-					After: After{Wanted: rapid.Bool().Draw(t, "after")}}
+					After: NextDecision{Wanted: rapid.Bool().Draw(t, "after")}}
 				if rapid.Bool().Draw(t, "flips") {
-					v.Flip, v.After.Flip = instantOf(now.Add(time.Hour)), instantOf(now.Add(time.Hour))
+					v.TrueAt, v.After.TrueAt = instantOf(now.Add(time.Hour)), instantOf(now.Add(time.Hour))
 				}
-				forced := s.Forced
+				requested := s.Requested
 				var send bool
-				if s, send = policy.ApplyVerdict(s, v, now); send != (forced || v.Wanted && !v.Failed) {
-					t.Fatalf("forced %v, %+v: send %v", forced, v, send)
+				if s, send = policy.ApplyVerdict(s, v, now); send != (requested || v.Wanted && !v.Failed) {
+					t.Fatalf("requested %v, %+v: send %v", requested, v, send)
 				}
 				if send {
-					flown, open = open, map[uint64]bool{}
+					inFlight, unsent = unsent, map[uint64]bool{}
 				} else {
-					clear(open) // the rules want no event
+					clear(unsent) // the rules want no event
 				}
 			},
-			"sent": func(t *rapid.T) {
+			"outcome": func(t *rapid.T) {
 				if !s.Sending {
-					t.Skip("nothing is on its way")
+					t.Skip("no event is in flight")
 				}
 				ok := rapid.Bool().Draw(t, "ok")
 				if !ok {
-					for r := range flown {
-						open[r] = true
+					for r := range inFlight {
+						unsent[r] = true
 					}
 				}
-				clear(flown)
+				clear(inFlight)
 				s = policy.ApplyOutcome(s, Outcome(ok), now)
 				if ok && (s.Published == 0 || s.PublishedAt == 0) {
-					t.Fatal("the event is not noted")
+					t.Fatal("the state has no published event")
 				}
 			},
 			"": func(t *rapid.T) {
 				first := uint64(0)
-				for _, rounds := range []map[uint64]bool{open, flown} {
+				for _, rounds := range []map[uint64]bool{unsent, inFlight} {
 					for r := range rounds {
 						if first == 0 || r < first {
 							first = r
@@ -197,10 +198,10 @@ func TestI6NothingIsForgotten(t *testing.T) {
 					}
 				}
 				if got := s.unsentSince(); got != first {
-					t.Fatalf("owed since %d, and says %d: %+v", first, got, s)
+					t.Fatalf("the first unsent round is %d, the state has %d: %+v", first, got, s)
 				}
-				if (first != 0 || s.Wanted || s.Forced) && s.Due == 0 && !s.Sending {
-					t.Fatalf("it waits for nothing: %+v", s)
+				if (first != 0 || s.Wanted || s.Requested) && s.Due == 0 && !s.Sending {
+					t.Fatalf("an event is unsent, and neither due nor in flight: %+v", s)
 				}
 				if s.Due != 0 && s.Due.time().After(now.Add(2*time.Hour)) {
 					t.Fatalf("due in %s", s.Due.time().Sub(now))
@@ -217,10 +218,10 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// A resource that fails for ever has about one event in five minutes, however
-// often its adapters report something else.
-func TestAResourceThatIsStuckCostsLittle(t *testing.T) {
-	for name, restless := range map[string]bool{"quiet": false, "restless": true} {
+// A resource that is never reconciled has at most one event in four minutes, and at most twice the budget if each event
+// causes another report.
+func TestAnUnreconciledResourceHasFewEvents(t *testing.T) {
+	for name, newReports := range map[string]bool{"same report": false, "new reports": true} {
 		policy := Policy{}.withDefaults()
 		now := time.Unix(1_800_000_000, 0)
 		end := now.Add(24 * time.Hour)
@@ -229,19 +230,19 @@ func TestAResourceThatIsStuckCostsLittle(t *testing.T) {
 		for now.Before(end) {
 			now = later(now, s.Due.time())
 			var send bool
-			if s, send = policy.ApplyVerdict(s, Verdict{Wanted: true, After: After{Wanted: true}}, now); !send {
-				t.Fatalf("%s: nothing is sent: %+v", name, s)
+			if s, send = policy.ApplyVerdict(s, Verdict{Wanted: true, After: NextDecision{Wanted: true}}, now); !send {
+				t.Fatalf("%s: no event is sent: %+v", name, s)
 			}
 			events++
 			now = now.Add(time.Millisecond)
 			s = policy.ApplyOutcome(s, Delivered, now)
-			if restless { // each event brings another report
-				s = policy.ApplyChange(s, Change{Version: s.Version + 1, Generation: 1, Mark: uint64(events)}, now)
+			if newReports { // each event causes another report
+				s = policy.ApplyChange(s, Change{Version: s.Version + 1, Generation: 1, ProgressHash: uint64(events)}, now)
 			}
 		}
-		limit := 24*60/4 + 20 // every 4 minutes at least, and how it begins
-		if restless {
-			limit = 2*24*60*2 + 40 // two for each of the budget's
+		limit := 24*60/4 + 20 // one in 4 minutes, and those of the first back-offs
+		if newReports {
+			limit = 2*24*60*2 + 40 // two for each event of the budget
 		}
 		t.Logf("%s: %d events in a day", name, events)
 		if events > limit || events < 200 {

@@ -21,6 +21,7 @@ func slotOf(id string) int {
 // slotSQL is slotOf in SQL.
 const slotSQL = `get_byte(sha256(convert_to(d.id, 'UTF8')), 0) % 64`
 
+// saltOf returns another hash of an id, which spreads the retries of resources.
 func saltOf(id string) uint64 {
 	sum := sha256.Sum256([]byte(id))
 	return binary.BigEndian.Uint64(sum[8:])
@@ -36,14 +37,14 @@ type key struct {
 type resource struct {
 	State
 	key
-	owner   key // zero: none
-	slot    uint8
-	reading bool   // its document is being read
-	place   int    // in its queue; -1: in none
-	number  uint64 // of its last event
-	queue   *queue
+	owner     key // zero: none
+	slot      uint8
+	isReading bool   // readDue reads its document
+	heapIndex int    // in queue; -1: in none
+	lastEvent uint64 // the number of its last event
+	queue     *queue
 
-	held *store.Document // from the feed, for a decision that is due at once
+	document *store.Document // the newest one, if a decision on it is due soon; else nil
 }
 
 // queue is a heap of resources, ordered by the time at which they are due.
@@ -53,13 +54,13 @@ func (q queue) Len() int           { return len(q) }
 func (q queue) Less(i, j int) bool { return q[i].Due < q[j].Due }
 func (q queue) Swap(i, j int) {
 	q[i], q[j] = q[j], q[i]
-	q[i].place, q[j].place = i, j
+	q[i].heapIndex, q[j].heapIndex = i, j
 }
 
 // Push implements heap.Interface.
 func (q *queue) Push(x any) {
 	r := x.(*resource)
-	r.place = len(*q)
+	r.heapIndex = len(*q)
 	*q = append(*q, r)
 }
 
@@ -69,29 +70,30 @@ func (q *queue) Pop() any {
 	r := (*q)[last]
 	(*q)[last] = nil
 	*q = (*q)[:last]
-	r.place = -1
+	r.heapIndex = -1
 	return r
 }
 
 // table has the resources of this replica's slots. Only the sentinel's loop uses it.
 type table struct {
 	all             map[key]*resource
-	owned           map[key]map[*resource]bool // by owner, which may be in others' slots
+	children        map[key]map[*resource]bool // by owner; the owner may be in a slot of another replica
 	urgent, routine queue                      // urgent: user-visible changes; routine: timer retries
-	owing           map[*resource]bool         // resources with an unsent event; each holds back its slot's cursor
+	unsent          map[*resource]bool         // resources with an unsent event; the cursor of a slot stays before these
 	counts          map[store.Kind]*count
-	inSlot          [slots]int
-	heldBytes       int
+	sizeOfSlot      [slots]int
+	documentBytes   int
 }
 
 // count has the numbers of a kind's resources for the metrics.
 type count struct{ resources, pending int }
 
 func newTable() *table {
-	return &table{all: map[key]*resource{}, owned: map[key]map[*resource]bool{}, owing: map[*resource]bool{},
+	return &table{all: map[key]*resource{}, children: map[key]map[*resource]bool{}, unsent: map[*resource]bool{},
 		counts: map[store.Kind]*count{}}
 }
 
+// count returns the counters of a kind.
 func (t *table) count(kind store.Kind) *count {
 	c := t.counts[kind]
 	if c == nil {
@@ -101,51 +103,52 @@ func (t *table) count(kind store.Kind) *count {
 	return c
 }
 
-// get returns the resource of a key. It adds the resource if the table does not have it.
-func (t *table) get(k key, slot int) *resource {
+// getOrAdd returns the resource of a key, and adds a new one to the table if there is none.
+func (t *table) getOrAdd(k key, slot int) *resource {
 	r := t.all[k]
 	if r == nil {
-		k.id = strings.Clone(k.id) // not a part of a document
-		r = &resource{key: k, slot: uint8(slot), place: -1, State: State{Salt: saltOf(k.id)}}
+		k.id = strings.Clone(k.id) // a part of the document's text would keep all of it in memory
+		r = &resource{key: k, slot: uint8(slot), heapIndex: -1, State: State{Salt: saltOf(k.id)}}
 		t.all[k] = r
 		t.count(k.kind).resources++
-		t.inSlot[slot]++
+		t.sizeOfSlot[slot]++
 	}
 	return r
 }
 
-// own records the owner of a resource. A resource keeps its owner for its whole life.
-func (t *table) own(r *resource, owner key) {
+// setOwner records the owner of a resource. The owner of a resource never changes.
+func (t *table) setOwner(r *resource, owner key) {
 	if owner == (key{}) || r.owner == owner {
 		return
 	}
 	owner.id = strings.Clone(owner.id)
 	r.owner = owner
-	if t.owned[owner] == nil {
-		t.owned[owner] = map[*resource]bool{}
+	if t.children[owner] == nil {
+		t.children[owner] = map[*resource]bool{}
 	}
-	t.owned[owner][r] = true
+	t.children[owner][r] = true
 }
 
-// put sets the next state of a resource, and moves the resource to the queue of that state.
-func (t *table) put(r *resource, s State) {
+// setState sets the next state of a resource, and moves the resource to the queue of that state.
+func (t *table) setState(r *resource, s State) {
 	c := t.count(r.kind)
-	if pending(r.State) {
+	if isPending(r.State) {
 		c.pending--
 	}
 	r.State = s
-	if pending(s) {
+	if isPending(s) {
 		c.pending++
 	}
 	if s.unsentSince() != 0 {
-		t.owing[r] = true
+		t.unsent[r] = true
 	} else {
-		delete(t.owing, r)
+		delete(t.unsent, r)
 	}
 	t.enqueue(r)
 }
 
-func pending(s State) bool { return s.Wanted || s.Forced || s.Unsent != 0 }
+// isPending reports whether the sentinel has to send an event, or to repeat it.
+func isPending(s State) bool { return s.Wanted || s.Requested || s.Unsent != 0 }
 
 // enqueue moves a resource to the queue of its state. A resource whose document is being read, or whose event is in
 // flight, is in no queue.
@@ -154,16 +157,16 @@ func (t *table) enqueue(r *resource) {
 	if r.Urgent {
 		want = &t.urgent
 	}
-	if r.Due == 0 || r.reading || r.Sending {
+	if r.Due == 0 || r.isReading || r.Sending {
 		want = nil
 	}
 	switch {
 	case want == nil && r.queue == nil:
 	case want == r.queue:
-		heap.Fix(r.queue, r.place)
+		heap.Fix(r.queue, r.heapIndex)
 	default:
 		if r.queue != nil {
-			heap.Remove(r.queue, r.place)
+			heap.Remove(r.queue, r.heapIndex)
 		}
 		if r.queue = want; want != nil {
 			heap.Push(want, r)
@@ -171,39 +174,41 @@ func (t *table) enqueue(r *resource) {
 	}
 }
 
-// maxHeld bounds the bytes of held documents. Decisions read documents beyond it from the database.
-const maxHeld = 16 << 20
+// maxDocumentBytes bounds the documents that the table keeps. Decisions read further ones from the database.
+const maxDocumentBytes = 16 << 20
 
+// sizeOf returns the approximate size of a document in memory.
 func sizeOf(d *store.Document) int { return len(d.Wire) + len(d.Spec) + len(d.Status) + 512 }
 
-// hold keeps a resource's newest document in memory for the decision that is due soon.
-func (t *table) hold(r *resource, d *store.Document) {
-	t.release(r)
-	if size := sizeOf(d); t.heldBytes+size <= maxHeld {
-		r.held = d
-		t.heldBytes += size
+// keepDocument keeps a resource's newest document in memory for the decision that is due soon.
+func (t *table) keepDocument(r *resource, d *store.Document) {
+	t.releaseDocument(r)
+	if size := sizeOf(d); t.documentBytes+size <= maxDocumentBytes {
+		r.document = d
+		t.documentBytes += size
 	}
 }
 
-func (t *table) release(r *resource) {
-	if r.held != nil {
-		t.heldBytes -= sizeOf(r.held)
-		r.held = nil
+// releaseDocument drops the kept document of a resource, if there is one.
+func (t *table) releaseDocument(r *resource) {
+	if r.document != nil {
+		t.documentBytes -= sizeOf(r.document)
+		r.document = nil
 	}
 }
 
-// drop removes a resource from the table.
-func (t *table) drop(r *resource) {
-	t.release(r)
-	r.reading = false
-	t.put(r, State{})
+// remove removes a resource from the table.
+func (t *table) remove(r *resource) {
+	t.releaseDocument(r)
+	r.isReading = false
+	t.setState(r, State{})
 	c := t.count(r.kind)
 	c.resources--
-	t.inSlot[r.slot]--
+	t.sizeOfSlot[r.slot]--
 	delete(t.all, r.key)
-	if below := t.owned[r.owner]; below != nil {
+	if below := t.children[r.owner]; below != nil {
 		if delete(below, r); len(below) == 0 {
-			delete(t.owned, r.owner)
+			delete(t.children, r.owner)
 		}
 	}
 }

@@ -7,10 +7,9 @@ import (
 	"atoll.dev/store"
 )
 
-// What nobody heard is said when somebody is there: what was asked for although
-// a resource is reconciled, and what no report would ever show to be missing.
-// With back-off alone that would be in an hour.
-func TestI6WhatNobodyHeardIsSaidToWhoComes(t *testing.T) {
+// Events without a subscriber are sent when an adapter connects, and not only after the back-off of an
+// hour: a requested event of a reconciled resource, and the event of a kind without reports.
+func TestI6AConnectingAdapterReceivesUndeliveredEvents(t *testing.T) {
 	w := newWorld(t)
 	r := w.start("one", func(o *Options) { o.Policy.MinRetry, o.Policy.MaxRetry = time.Hour, time.Hour })
 	w.create(cluster, "c1", nil)
@@ -31,20 +30,20 @@ func TestI6WhatNobodyHeardIsSaidToWhoComes(t *testing.T) {
 			return State{}
 		})
 	}
-	w.wait("both were said to nobody", func() bool {
+	w.wait("both events had no subscriber", func() bool {
 		c, ch := state(cluster, "c1"), state(channel, "stable")
-		return c.Forced && c.Attempts > 0 && !c.Sending && ch.Attempts > 0 && !ch.Sending && ch.Published == 0
+		return c.Requested && c.Attempts > 0 && !c.Sending && ch.Attempts > 0 && !ch.Sending && ch.Published == 0
 	})
 	a := w.adapter("cl", "clusters")
-	a.of("c1", 1)
-	w.adapter("ch", "channels").of("stable", 1)
-	w.wait("nothing is owed any more", func() bool {
-		return !pending(state(cluster, "c1")) && !pending(
+	a.waitForEvent("c1", 1)
+	w.adapter("ch", "channels").waitForEvent("stable", 1)
+	w.wait("no event is pending", func() bool {
+		return !isPending(state(cluster, "c1")) && !isPending(
 			state(channel, "stable"))
 	})
 
-	// An adapter that was away while others received the event gets it, too.
+	// An adapter that connects later receives the requested event, too.
 	ask("r2")
-	a.of("c1", 1)
-	w.adapter("late", "clusters").of("c1", 1)
+	a.waitForEvent("c1", 1)
+	w.adapter("late", "clusters").waitForEvent("c1", 1)
 }
