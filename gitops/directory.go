@@ -9,10 +9,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 
 	"github.com/rogpeppe/go-internal/diff"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"atoll.dev/internal/atomicfile"
 )
@@ -37,10 +40,14 @@ func (d Difference) Text() string {
 // Compare returns what Write would change, by path. The error names a file that is in
 // the way and was not rendered.
 func (d Directory) Compare(files Files) ([]Difference, error) {
-	existing, err := d.rendered()
+	existing, _, err := d.rendered()
 	if err != nil {
 		return nil, err
 	}
+	return d.compare(existing, files)
+}
+
+func (d Directory) compare(existing, files Files) ([]Difference, error) {
 	free := map[string]bool{}
 	for path := range files {
 		if _, ok := existing[path]; !ok {
@@ -69,11 +76,32 @@ func differencesOf(existing, files Files) []Difference {
 	return differences
 }
 
-// Write writes the files that differ, each atomically, and removes stale ones. It
-// returns what it changed. It checks everything before it changes anything; when it is
-// interrupted, another Write continues.
+// ErrBusy: another process writes the directory.
+var ErrBusy = errors.New("another `atoll config render` writes the directory; wait for its end")
+
+// Write writes the files that differ, each atomically, and removes stale ones, and what a
+// killed Write has left. It returns what it changed. It checks everything before it changes
+// anything; when it is interrupted, another Write continues. While another process is in
+// Write, the error is ErrBusy.
 func (d Directory) Write(ctx context.Context, files Files) ([]Difference, error) {
-	differences, err := d.Compare(files)
+	if len(files) > 0 {
+		if err := os.MkdirAll(string(d), 0o755); err != nil {
+			return nil, fmt.Errorf("writing rendered files: %w", err)
+		}
+	}
+	unlock, err := d.lock()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // there is nothing, and nothing to write
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	existing, leftovers, err := d.rendered()
+	if err != nil {
+		return nil, err
+	}
+	differences, err := d.compare(existing, files)
 	if err != nil {
 		return nil, err
 	}
@@ -86,6 +114,11 @@ func (d Directory) Write(ctx context.Context, files Files) ([]Difference, error)
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	for _, path := range leftovers {
+		if err := os.RemoveAll(path); err != nil {
+			return nil, fmt.Errorf("removing what a killed process has left: %w", err)
+		}
+	}
 	err = atomicfile.WriteMany(filepath.Clean(string(d)), written, 0o644)
 	for _, change := range differences {
 		if err == nil && change.After == nil {
@@ -96,6 +129,22 @@ func (d Directory) Write(ctx context.Context, files Files) ([]Difference, error)
 		return nil, fmt.Errorf("writing rendered files; run it again to complete them: %w", err)
 	}
 	return differences, nil
+}
+
+// lock makes this process the only one that writes the directory, until unlock or its end.
+func (d Directory) lock() (unlock func(), err error) {
+	f, err := os.Open(string(d))
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			err = ErrBusy
+		}
+		return nil, fmt.Errorf("%s: %w", d, err)
+	}
+	return func() { f.Close() }, nil
 }
 
 // remove removes a stale file, and the directories that are empty without it.
@@ -142,12 +191,13 @@ func (d Directory) checkFree(path string, free map[string]bool) error {
 	return nil
 }
 
-// rendered returns the files with the marker. A directory that is not there has none.
-func (d Directory) rendered() (Files, error) {
-	files := Files{}
+// rendered returns the files with the marker, and the paths that a killed Write has left. A directory that is not
+// there has none.
+func (d Directory) rendered() (files Files, leftovers []string, err error) {
 	root := filepath.Clean(string(d))
+	var paths []string
 	// With the point it may be a symbolic link itself.
-	err := filepath.WalkDir(root+string(filepath.Separator)+".", func(path string, e fs.DirEntry, err error) error {
+	err = filepath.WalkDir(root+string(filepath.Separator)+".", func(path string, e fs.DirEntry, err error) error {
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			return nil
@@ -155,21 +205,45 @@ func (d Directory) rendered() (Files, error) {
 			return err
 		case e.IsDir() && e.Name() == ".git":
 			return filepath.SkipDir
-		case !e.Type().IsRegular() || strings.HasPrefix(e.Name(), atomicfile.TempPrefix):
-			return nil
+		case atomicfile.IsTemp(e.Name()):
+			leftovers = append(leftovers, path)
+			if e.IsDir() {
+				return filepath.SkipDir
+			}
+		case e.Type().IsRegular():
+			paths = append(paths, path)
 		}
-		data, err := readRendered(path)
-		if err != nil || data == nil {
-			return err
-		}
-		below, err := filepath.Rel(root, path)
-		files[filepath.ToSlash(below)] = data
-		return err
+		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("reading rendered files: %w", err)
+		return nil, nil, fmt.Errorf("reading rendered files: %w", err)
 	}
-	return files, nil
+	contents := make([][]byte, len(paths))
+	readers := runtime.GOMAXPROCS(0)
+	var group errgroup.Group
+	for reader := range readers {
+		group.Go(func() (err error) {
+			for i := reader; i < len(paths) && err == nil; i += readers {
+				contents[i], err = readRendered(paths[i])
+			}
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, nil, fmt.Errorf("reading rendered files: %w", err)
+	}
+	files = make(Files, len(paths))
+	for i, path := range paths {
+		if contents[i] == nil {
+			continue
+		}
+		below, err := filepath.Rel(root, path)
+		if err != nil {
+			return nil, nil, err
+		}
+		files[filepath.ToSlash(below)] = contents[i]
+	}
+	return files, leftovers, nil
 }
 
 // readRendered returns the content of a rendered file. Of a file without the marker it reads the beginning only, and

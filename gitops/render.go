@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"maps"
 	"path"
+	"runtime"
+	"sync"
 
 	"go.yaml.in/yaml/v3"
+	"golang.org/x/sync/errgroup"
 )
 
 // Files are the rendered files by their paths below the directory of rendered files.
@@ -39,11 +42,26 @@ const (
 //
 // The bytes depend on the fleet only.
 func Render(f Fleet) (Files, error) {
+	regions := f.Regions()
+	rendered := make([]Files, len(regions))
+	var encode encoder
+	var group errgroup.Group
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for i, r := range regions {
+		group.Go(func() error {
+			rendered[i] = Files{}
+			if err := renderRegion(r, rendered[i], &encode); err != nil {
+				return fmt.Errorf("rendering region %s/%s: %w", r.Environment, r.Name, err)
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
 	files := Files{}
-	for _, r := range f.Regions() {
-		if err := renderRegion(r, files); err != nil {
-			return nil, fmt.Errorf("rendering region %s/%s: %w", r.Environment, r.Name, err)
-		}
+	for _, ofRegion := range rendered {
+		maps.Copy(files, ofRegion)
 	}
 	return files, nil
 }
@@ -60,7 +78,7 @@ type target struct {
 // Dir returns the directory of a region's files, below the directory of rendered files.
 func (r Region) Dir() string { return path.Join(string(r.Environment), string(r.Name)) }
 
-func renderRegion(r Region, files Files) error {
+func renderRegion(r Region, files Files, encode *encoder) error {
 	dir := r.Dir()
 	targets := []target{{r, regionalCluster, r.regionalID(), path.Join(dir, regionalCluster), r.Settings}}
 	for _, c := range r.Clusters {
@@ -74,7 +92,7 @@ func renderRegion(r Region, files Files) error {
 			"values.yaml":              merged(t.settings.Values, t.typ),
 		}
 		for name, document := range documents {
-			b, err := asYAML(document)
+			b, err := encode.asYAML(document)
 			if err != nil {
 				return err
 			}
@@ -86,7 +104,7 @@ func renderRegion(r Region, files Files) error {
 		}
 		files[path.Join(t.dir, "terraform.json")] = b
 	}
-	b, err := asYAML(Declare(r))
+	b, err := encode.asYAML(Declare(r))
 	files[path.Join(dir, "region.yaml")] = b
 	return err
 }
@@ -166,12 +184,28 @@ func Declare(r Region) Declaration {
 	return d
 }
 
-// asYAML encodes a document with sorted keys, below the marker.
-func asYAML(document any) ([]byte, error) {
+// encoder encodes documents as YAML, equal ones once: most clusters have the values of others, and YAML takes most of
+// the time. It may be used by several goroutines.
+type encoder struct{ known sync.Map } // YAML by JSON
+
+// asYAML encodes a document with sorted keys, below the marker. Nobody may change the result.
+func (e *encoder) asYAML(document any) ([]byte, error) {
 	b, err := json.Marshal(document) // by the json tags, numbers as they are
 	if err != nil {
 		return nil, err
 	}
+	if known, found := e.known.Load(string(b)); found {
+		return known.([]byte), nil
+	}
+	encoded, err := yamlOf(b)
+	if err == nil {
+		e.known.Store(string(b), encoded)
+	}
+	return encoded, err
+}
+
+// yamlOf returns a document in JSON as YAML.
+func yamlOf(b []byte) ([]byte, error) {
 	var plain any
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.UseNumber()

@@ -3,13 +3,15 @@ package atomicfile
 import (
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 )
 
 func TestWriteManyReplacesAndLeavesNothingBehind(t *testing.T) {
-	dir := t.TempDir()
+	defer syscall.Umask(syscall.Umask(0o027))
+	dir := filepath.Join(t.TempDir(), "new")
 	for _, text := range []string{"one", "two"} {
-		files := map[string][]byte{"a": []byte(text), "b/c/d": []byte(text)}
+		files := map[string][]byte{"a": []byte(text), "b/c/d": []byte(text), "b/e": []byte(text), "b/c/f/g/h": nil}
 		if err := WriteMany(dir, files, 0o640); err != nil {
 			t.Fatal(err)
 		}
@@ -17,7 +19,7 @@ func TestWriteManyReplacesAndLeavesNothingBehind(t *testing.T) {
 			file := filepath.Join(dir, path)
 			data, err := os.ReadFile(file)
 			info, statErr := os.Stat(file)
-			if err != nil || statErr != nil || string(data) != text || info.Mode().Perm() != 0o640 {
+			if err != nil || statErr != nil || string(data) != string(files[path]) || info.Mode().Perm() != 0o640 {
 				t.Errorf("%s has %q and %v: %v %v", path, data, info.Mode(), err, statErr)
 			}
 		}
@@ -29,7 +31,10 @@ func TestWriteManyReplacesAndLeavesNothingBehind(t *testing.T) {
 	if err := WriteMany(dir, map[string][]byte{"e": nil, "g": nil}, 0o600); err == nil {
 		t.Error("a directory was replaced")
 	}
-	for _, sub := range []string{".", "b/c"} {
+	if info, err := os.Stat(filepath.Join(dir, "b", "c")); err != nil || info.Mode().Perm() != 0o750 {
+		t.Errorf("a directory has the mode %v, not that of the umask: %v", info.Mode(), err)
+	}
+	for _, sub := range []string{".", "b", "b/c"} {
 		left, err := filepath.Glob(filepath.Join(dir, sub, TempPrefix+"*"))
 		if err != nil || len(left) > 0 {
 			t.Errorf("%v are left: %v", left, err)
