@@ -86,6 +86,8 @@ const (
 	ReasonPlaneFailed      Reason = "PlaneFailed"
 	ReasonDataMissing      Reason = "DataMissing"
 	ReasonPlaneHangs       Reason = "PlaneHangs"
+	ReasonEtcdFull         Reason = "EtcdFull"    // it refuses writes until objects are deleted
+	ReasonEtcdCorrupt      Reason = "EtcdCorrupt" // it has found damage in its data
 	ReasonValidationFailed Reason = "ValidationFailed"
 	ReasonInvalidReplicas  Reason = "InvalidReplicas"
 	ReasonInvalidRequest   Reason = "InvalidRequest" // of a credential: no certificate will come

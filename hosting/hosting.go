@@ -17,7 +17,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -109,7 +111,7 @@ func New(o Options) (*Hosting, error) {
 		hosted: map[controlplane.ID]*hostedCluster{}, names: map[string]controlplane.ID{},
 		seen: map[controlplane.ID]struct{}{}, changes: make(chan struct{}),
 	}
-	h.metrics = newMetrics(o.Metrics, h.countStates)
+	h.metrics = newMetrics(o.Metrics, h.countStates, h.countFull)
 	h.clusters = loop.New(loop.Options{
 		Client: o.Client, Resource: hypershift.HostedClusters(), Reconcile: h.reconcile, Workers: 16,
 		Log: o.Log, Observe: h.metrics.reconciled("hostedclusters"),
@@ -222,19 +224,30 @@ func (h *Hosting) wakeWaiters() {
 	h.changes = make(chan struct{})
 }
 
+// ids returns the HostedClusters that were reconciled.
+func (h *Hosting) ids() []controlplane.ID {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Collect(maps.Keys(h.hosted))
+}
+
+// countFull counts the planes whose etcd is full.
+func (h *Hosting) countFull() (n float64) {
+	for _, id := range h.ids() {
+		if o, err := h.o.Planes.Observe(id); err == nil && o.Store.Full {
+			n++
+		}
+	}
+	return n
+}
+
 // countStates counts the planes in each state.
 func (h *Hosting) countStates() map[controlplane.State]int {
-	h.mu.Lock()
-	ids := make([]controlplane.ID, 0, len(h.hosted))
-	for id := range h.hosted {
-		ids = append(ids, id)
-	}
-	h.mu.Unlock()
 	n := map[controlplane.State]int{}
 	for _, s := range controlplane.States {
 		n[s] = 0
 	}
-	for _, id := range ids {
+	for _, id := range h.ids() {
 		if o, err := h.o.Planes.Observe(id); err == nil {
 			n[o.State]++
 		}

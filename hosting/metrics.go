@@ -30,8 +30,9 @@ func (g planeGauge) Collect(c chan<- prometheus.Metric) {
 	}
 }
 
-// newMetrics registers the metrics with reg, if there is one.
-func newMetrics(reg prometheus.Registerer, count func() map[controlplane.State]int) *metrics {
+// newMetrics registers the metrics with reg, if there is one. count counts planes by state, full those whose etcd is
+// full.
+func newMetrics(reg prometheus.Registerer, count func() map[controlplane.State]int, full func() float64) *metrics {
 	m := &metrics{
 		reconciles: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "atoll_hosting_reconcile_seconds", Help: "Reconciliations, by resource and result.",
@@ -43,7 +44,10 @@ func newMetrics(reg prometheus.Registerer, count func() map[controlplane.State]i
 	}
 	if reg != nil {
 		planes := prometheus.NewDesc("atoll_hosting_planes", "Planes, by state.", []string{"state"}, nil)
-		reg.MustRegister(m.reconciles, m.orphans, planeGauge{planes, count})
+		reg.MustRegister(m.reconciles, m.orphans, planeGauge{planes, count},
+			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+				Name: "atoll_hosting_etcd_full", Help: "Planes whose etcd is full and refuses writes.",
+			}, full))
 	}
 	return m
 }

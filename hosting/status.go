@@ -1,6 +1,7 @@
 package hosting
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -9,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"atoll.dev/api/hypershift"
+	"atoll.dev/cluster"
 	"atoll.dev/hosting/controlplane"
 )
 
@@ -202,6 +204,14 @@ func decideConditions(r report) []metav1.Condition {
 	case r.Plane.State == controlplane.Unready:
 		add(metav1.Condition{Type: hypershift.Degraded, Status: metav1.ConditionTrue, Reason: "NotReady",
 			Message: "not well: " + strings.Join(r.Plane.FailingParts, ", ")})
+	case r.Plane.Store.Corrupt:
+		add(metav1.Condition{Type: hypershift.Degraded, Status: metav1.ConditionTrue,
+			Reason: string(cluster.ReasonEtcdCorrupt), Message: "etcd has found damage in its data"})
+	case r.Plane.Store.Full:
+		add(metav1.Condition{Type: hypershift.Degraded, Status: metav1.ConditionTrue,
+			Reason: string(cluster.ReasonEtcdFull), Message: fmt.Sprintf("etcd is full (%d MiB): "+
+				"the cluster answers reads and refuses writes; "+
+				"delete objects, and it accepts writes again within a minute", r.Plane.Store.Quota>>20)})
 	default:
 		add(bad(hypershift.Degraded, reasonAsExpected, "nothing is wrong"))
 	}

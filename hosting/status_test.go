@@ -65,6 +65,10 @@ func TestConditionsOfEachReport(t *testing.T) {
 			o.Plane.State, o.Plane.FailingParts = controlplane.Unready, []string{"poststarthook/x"}
 		},
 			"KubeAPIServerAvailable=False/NotReady Available=False/NotReady Degraded=True/NotReady"},
+		{"etcd full", func(o *report) { o.Plane.Store = controlplane.StoreState{Full: true, Quota: 2 << 30} },
+			"Degraded=True/EtcdFull"},
+		{"etcd damaged", func(o *report) { o.Plane.Store = controlplane.StoreState{Full: true, Corrupt: true} },
+			"Degraded=True/EtcdCorrupt"},
 		{"asleep", func(o *report) { o.Power, o.Plane.State, o.Plane.Running = asleep, controlplane.Down, false },
 			"EtcdAvailable=False/Asleep KubeAPIServerAvailable=False/Asleep Available=True/Asleep"},
 		{"waking", func(o *report) { o.Power, o.Plane.State = waking, controlplane.Starting },

@@ -16,11 +16,13 @@ import (
 	"k8s.io/component-base/version"
 	"k8s.io/kubectl/pkg/cmd"
 
+	"atoll.dev/kube/restore"
 	"atoll.dev/kube/serve"
 )
 
 const usage = `usage:
   atoll-kube serve --data-dir DIR --listen HOST:PORT [flags]   run a control plane
+  atoll-kube restore --data-dir DIR --snapshot FILE [flags]    make etcd's data from a backup
   atoll-kube kubectl ...                                       run kubectl
   atoll-kube version                                           print the Kubernetes version
 `
@@ -36,6 +38,8 @@ func main() {
 	switch verb {
 	case "serve":
 		os.Exit(serve.Main(os.Args[2:]))
+	case "restore":
+		os.Exit(restore.Main(os.Args[2:], os.Stdout, os.Stderr))
 	case "kubectl":
 		os.Args = append([]string{"kubectl"}, os.Args[2:]...)
 		os.Exit(kubectl())

@@ -21,6 +21,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"k8s.io/client-go/rest"
@@ -35,6 +36,9 @@ type Config struct {
 	Address       string   // HOST:PORT of the API server; the host is an IP address
 	ExternalHosts []string // further names and addresses of the serving certificate
 	ServiceCIDR   string   // default atoll-kube's own; fixed for the plane's life
+
+	// EtcdQuota is the size of etcd's database in bytes at which it refuses writes; default atoll-kube's own.
+	EtcdQuota int64
 
 	// SimulatedNodes makes the plane play the kubelet of Nodes that are
 	// annotated kwok.x-k8s.io/node=fake.
@@ -52,6 +56,9 @@ func (c Config) Args() []string {
 	}
 	if c.ServiceCIDR != "" {
 		args = append(args, "--service-cidr", c.ServiceCIDR)
+	}
+	if c.EtcdQuota > 0 {
+		args = append(args, "--etcd-quota", strconv.FormatInt(c.EtcdQuota, 10))
 	}
 	if c.SimulatedNodes {
 		args = append(args, "--simulated-nodes")

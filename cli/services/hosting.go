@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
@@ -27,6 +28,7 @@ import (
 type hostingService struct {
 	kubeconfig string
 	releases   []string
+	etcdQuota  string
 	options    hosting.Options
 	planes     process.Options
 }
@@ -47,6 +49,8 @@ Planes run the releases that --release names, and no others.`, f)
 	cmd.Flags().StringVar(&f.planes.Dir, "data-dir", "", "directory of the planes' data, and of the control socket")
 	cmd.Flags().StringVar(&f.options.Advertise, "advertise", "", "HOST:PORT where customers reach the router")
 	cmd.Flags().StringArrayVar(&f.releases, "release", nil, "a release that planes may run, VERSION=BINARY; repeatable")
+	cmd.Flags().StringVar(&f.etcdQuota, "etcd-quota", "",
+		"size of a plane's etcd at which it refuses writes, as 4Gi, from the plane's next start on (default 2Gi)")
 	cmd.Flags().DurationVar(&f.options.Idle, "idle", 0,
 		"time without connections after which a hibernated cluster sleeps (default 10m)")
 	return cmd
@@ -63,6 +67,9 @@ func (f *hostingService) start(ctx context.Context, s *System) error {
 	f.options.Releases = slices.Sorted(maps.Keys(f.planes.Binaries))
 	if f.planes.Dir, err = filepath.Abs(f.planes.Dir); err != nil { // planes outlive our working directory
 		return fmt.Errorf("--data-dir: %w", err)
+	}
+	if f.planes.EtcdQuota, err = parseQuota(f.etcdQuota); err != nil {
+		return err
 	}
 	p, err := s.startOps(ctx)
 	if err != nil {
@@ -113,6 +120,24 @@ func (s *System) host(p *parts, o hosting.Options, planes process.Options) error
 		})
 	})
 	return p.wait()
+}
+
+// Quotas of a plane's etcd: a new plane has 1 to 3 MiB, and etcd recommends no more than the upper one.
+const minQuota, maxQuota = 8 << 20, 8 << 30
+
+// parseQuota parses the value of --etcd-quota; 0 means the default of the plane's program.
+func parseQuota(size string) (int64, error) {
+	if size == "" {
+		return 0, nil
+	}
+	q, err := resource.ParseQuantity(size)
+	if err != nil {
+		return 0, fmt.Errorf("--etcd-quota %q is not a size, as 4Gi", size)
+	}
+	if q.Value() < minQuota || q.Value() > maxQuota {
+		return 0, fmt.Errorf("--etcd-quota %s is not between 8Mi and 8Gi", size)
+	}
+	return q.Value(), nil
 }
 
 // parseReleases parses the values of --release, VERSION=BINARY.

@@ -20,3 +20,11 @@ func TestReleasesOfTheCommandLine(t *testing.T) {
 		}
 	}
 }
+
+func TestTheQuotaOfEtcdIsASize(t *testing.T) {
+	for value, want := range map[string]int64{"": 0, "16Mi": 16 << 20, "8Gi": 8 << 30, "1Mi": -1, "9Gi": -1, "much": -1} {
+		if got, err := parseQuota(value); want < 0 && err == nil || want >= 0 && (err != nil || got != want) {
+			t.Errorf("%q: %d, %v; want %d", value, got, err, want)
+		}
+	}
+}

@@ -82,9 +82,19 @@ type Observation struct {
 	// Unconfirmed: it ran already when the runtime was opened, and the runtime has
 	// not finished its first health check. An earlier status stays valid.
 	Unconfirmed bool
+	// Store is the state of etcd, as far as it matters to the customer.
+	Store StoreState
 	// FailingParts are parts of the API server that fail their health check, by the
 	// names of /readyz; APIServer alone when the API server does not answer.
 	FailingParts []string
+}
+
+// StoreState is the state of a control plane's etcd. The zero value is that of a store that accepts writes, or that
+// cannot be asked.
+type StoreState struct {
+	Full    bool  // it refuses writes and answers reads
+	Corrupt bool  // it has found damage in its data
+	Quota   int64 // bytes at which it is full; 0 when it is not
 }
 
 // LastStart is what a runtime keeps of the last start of a control plane, even

@@ -25,7 +25,7 @@ func (x *runner) watch(ctx context.Context, g goal) error {
 	defer cancel()
 	ready := make(chan error, 1)
 	go func() { ready <- p.Wait(watching) }()
-	answers := make(chan []string, 1)
+	answers := make(chan answer, 1)
 	probes := x.runtime.o.Probes
 	probe := time.NewTimer(probes.Every)
 	defer probe.Stop()
@@ -66,14 +66,17 @@ func (x *runner) watch(ctx context.Context, g goal) error {
 				probe.Reset(probes.Every)
 				continue
 			}
-			go func() { answers <- failingParts(watching, p.Config, probes.Limit) }()
-		case failing := <-answers:
+			go func() { answers <- ask(watching, p.Config, probes.Limit) }()
+		case a := <-answers:
 			var v verdict
-			h, v = h.judge(failing, time.Now(), probes)
+			h, v = h.judge(a.failing, time.Now(), probes)
 			if v.hangs {
-				return x.kill(fmt.Errorf("%w: not well for %s: %v", errHangs, probes.HangLimit, failing))
+				return x.kill(fmt.Errorf("%w: not well for %s: %v", errHangs, probes.HangLimit, a.failing))
 			}
 			x.showHealth(v.failing)
+			if len(a.failing) == 0 {
+				x.showStore(a.store)
+			}
 			probe.Reset(v.probeAfter)
 		}
 	}
@@ -125,6 +128,43 @@ func (x *runner) showHealth(failing []string) {
 			o.State = controlplane.Unready
 		}
 	})
+}
+
+// showStore shows whether etcd is full or damaged.
+func (x *runner) showStore(s controlplane.StoreState) {
+	if x.observation().Store == s {
+		return
+	}
+	x.log.Warn("the state of a plane's etcd changed", "full", s.Full, "corrupt", s.Corrupt, "quota", s.Quota)
+	x.show(func(o *controlplane.Observation) { o.Store = s })
+}
+
+// answer is the answer of a plane to a probe.
+type answer struct {
+	failing []string                // parts
+	store   controlplane.StoreState // of a plane without failing parts
+}
+
+// ask probes a plane's health, and the state of its etcd when all is well: the verdict on a plane that hangs must not
+// wait for a second answer.
+func ask(ctx context.Context, c plane.Config, limit time.Duration) answer {
+	a := answer{failing: failingParts(ctx, c, limit)}
+	if len(a.failing) == 0 {
+		a.store = storeState(ctx, c, limit)
+	}
+	return a
+}
+
+// storeState asks a plane's etcd for its state. A store that does not answer has the zero value: what is wrong with it
+// shows in the plane's health.
+func storeState(ctx context.Context, c plane.Config, limit time.Duration) controlplane.StoreState {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	s, err := c.StoreStatus(ctx)
+	if err != nil || !s.Full && !s.Corrupt {
+		return controlplane.StoreState{}
+	}
+	return controlplane.StoreState{Full: s.Full, Corrupt: s.Corrupt, Quota: s.Quota}
 }
 
 // failingParts asks a plane for its health: no parts when all are well, and

@@ -29,6 +29,10 @@ type Options struct {
 	Dir      string                          // of all planes' data; made when missing
 	Binaries map[controlplane.Version]string // releases that can run, and the path of atoll-kube of each
 
+	// EtcdQuota is the size of a plane's etcd in bytes at which it refuses writes, from the plane's next start on;
+	// default atoll-kube's own.
+	EtcdQuota int64
+
 	FirstPort, LastPort int // of the planes, on loopback; default 30000 to 32767
 	Starts              int // planes that start at once; default two for each processor
 	Probes              Probes

@@ -261,6 +261,7 @@ func (x *runner) config(spec controlplane.Spec) plane.Config {
 	return plane.Config{
 		Name: spec.Name, Dir: x.dir, Binary: x.runtime.o.Binaries[spec.Release], Address: x.record.backend(),
 		ExternalHosts: spec.ServerNames, ServiceCIDR: x.record.ServiceCIDR, SimulatedNodes: true,
+		EtcdQuota: x.runtime.o.EtcdQuota,
 	}
 }
 

@@ -1,9 +1,11 @@
 // Package etcd runs one etcd member inside the process, reachable by this process only.
 //
-// It has no socket at all, neither for clients nor for peers: Dial opens a connection in memory, on
-// which etcd's own gRPC server answers. So there is nothing to protect by file modes or certificates,
-// and no limit on the length of the data directory's path, as a Unix socket would have. The member's
-// name and peer address exist only inside its data.
+// Writes have no socket at all, neither of clients nor of peers: Dial opens a connection in memory, on
+// which etcd's own gRPC server answers. The member's name and peer address exist only inside its data.
+// Backups read through a Unix socket of this user, which refuses every call that would change
+// something.
+//
+// The member takes care of itself: see decide.
 //
 // Writes are acknowledged when they are on disk (fsync of the write-ahead log). What etcd logs as
 // fatal, or would die of, is handed to Failed instead, so that the caller decides how the process
@@ -35,17 +37,27 @@ const Endpoint = "http://etcd.in-process"
 
 const (
 	connectionBuffer = 16 << 10
-	walSegment       = 8 << 20 // preallocated, twice; upstream's 64 MB are for one etcd per machine
-	snapshotCount    = 2000    // entries kept in memory until the next snapshot; upstream keeps 10,000
-	catchUpEntries   = 200     // entries kept after it for slow followers, of which there are none
-	quota            = 2 << 30
+	walSegment       = 8 << 20     // preallocated, twice; upstream's 64 MB are for one etcd per machine
+	snapshotCount    = 2000        // entries kept in memory until the next snapshot; upstream keeps 10,000
+	catchUpEntries   = 200         // entries kept after it for slow followers, of which there are none
 	slow             = time.Second // what etcd warns of
 )
 
-// Options say where the data is and who hears of what happens.
+// DefaultQuota is the size of the database at which etcd refuses writes, when Options name none.
+const DefaultQuota = 2 << 30
+
+// MinQuota is the least quota: an empty Kubernetes has 1 to 3 MiB.
+const MinQuota = 8 << 20
+
+// MaxQuota is the largest quota that etcd recommends.
+const MaxQuota = 8 << 30
+
+// Options are the member's data directory and settings.
 type Options struct {
-	Dir string
-	Log LogFunc // receives warnings and errors; nil for none
+	Dir    string
+	Socket string  // path of the Unix socket for reads; "" for none
+	Quota  int64   // of the database in bytes; 0 means DefaultQuota
+	Log    LogFunc // receives warnings and errors; nil for none
 }
 
 // Server is a running etcd member.
@@ -53,13 +65,20 @@ type Server struct {
 	etcd     *embed.Etcd
 	grpc     *grpc.Server
 	listener *bufconn.Listener
+	reads    *grpc.Server // nil without a socket
 	failed   chan error
 	stop     sync.Once
+
+	stopCare context.CancelFunc
+	cared    chan struct{} // closed when the caretaker has ended
 }
 
 // Start starts the member on the data in o.Dir, making it when there is none. It returns when the
 // member runs; Dial waits until it has elected itself, a fraction of a second later.
 func Start(o Options) (*Server, error) {
+	if o.Quota == 0 {
+		o.Quota = DefaultQuota
+	}
 	first, err := begin(o.Dir)
 	if err != nil {
 		return nil, err
@@ -92,8 +111,42 @@ func Start(o Options) (*Server, error) {
 	}
 	// The API server opens a connection for each kind of resource, most of them idle.
 	s.grpc = v3rpc.Server(s.etcd.Server, nil, nil, grpc.SharedWriteBuffer(true), grpc.ReadBufferSize(connectionBuffer))
+	if err := s.openReads(o.Socket); err != nil {
+		s.grpc.Stop()
+		s.etcd.Close()
+		return nil, err
+	}
 	go s.serve(o.Dir, first)
+	s.takeCare(o)
 	return s, nil
+}
+
+// openReads serves reads on the Unix socket, when the member has one. They wait until the member has elected itself.
+func (s *Server) openReads(socket string) error {
+	if socket == "" {
+		return nil
+	}
+	l, err := listenReaders(socket)
+	if err != nil {
+		return err
+	}
+	s.reads = s.readers()
+	go func() {
+		<-s.etcd.Server.ReadyNotify()
+		s.reads.Serve(l)
+	}()
+	return nil
+}
+
+// takeCare starts the caretaker, which ends before etcd does.
+func (s *Server) takeCare(o Options) {
+	ctx, cancel := context.WithCancel(context.Background())
+	s.stopCare, s.cared = cancel, make(chan struct{})
+	c := &caretaker{server: s.etcd.Server, quota: o.Quota, log: o.Log, defragmented: time.Now()}
+	go func() {
+		defer close(s.cared)
+		c.run(ctx)
+	}()
 }
 
 // serve accepts connections when the member has elected itself, since it would refuse requests before,
@@ -126,7 +179,7 @@ func config(o Options, failed chan<- error) *embed.Config {
 	c.TickMs, c.ElectionMs = 50, 250
 	c.SnapshotCount = snapshotCount
 	c.SnapshotCatchUpEntries, c.ExperimentalSnapshotCatchUpEntries = catchUpEntries, catchUpEntries
-	c.QuotaBackendBytes = quota
+	c.QuotaBackendBytes = o.Quota
 	c.WarningApplyDuration, c.ExperimentalWarningApplyDuration = slow, slow
 	c.WarningUnaryRequestDuration, c.ExperimentalWarningUnaryRequestDuration = slow, slow
 	return c
@@ -143,8 +196,13 @@ func (s *Server) Dial(ctx context.Context, _, _ string) (net.Conn, error) {
 // Stop ends the member after the requests in progress have been cut off. Everything acknowledged is on disk already.
 func (s *Server) Stop() {
 	s.stop.Do(func() {
+		s.stopCare()
+		if s.reads != nil {
+			s.reads.Stop()
+		}
 		s.grpc.Stop()
 		s.listener.Close()
+		<-s.cared
 		s.etcd.Close()
 	})
 }

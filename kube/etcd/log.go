@@ -8,7 +8,7 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// LogFunc receives what etcd logs at warning level and above.
+// LogFunc receives what etcd logs at warning level and above, and the care of the store at info level.
 type LogFunc func(level zapcore.Level, message string, fields map[string]any)
 
 // newLogger returns a logger for etcd that hands records to log, and the fatal ones to failed. A goroutine that logs

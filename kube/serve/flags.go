@@ -10,7 +10,10 @@ import (
 	"path/filepath"
 	"strconv"
 
+	"k8s.io/apimachinery/pkg/api/resource"
 	netutils "k8s.io/utils/net"
+
+	"atoll.dev/kube/etcd"
 )
 
 // Options are what the command line says.
@@ -20,6 +23,7 @@ type Options struct {
 	Name          string     // of cluster, context and user in kubeconfigs
 	ExternalHosts []string   // further names and addresses of the serving certificate
 	ServiceCIDR   string     // network of Service addresses
+	EtcdQuota     int64      // bytes of etcd's database at which it refuses writes
 	LogLevel      slog.Level // see newLog
 	Simulated     bool       // nodes that say so are simulated, see package nodes
 
@@ -43,6 +47,12 @@ func parse(args []string, out io.Writer) (Options, error) {
 		return nil
 	})
 	flags.StringVar(&o.ServiceCIDR, "service-cidr", "10.96.0.0/16", "`network` of Service addresses; fixed for the plane's life")
+	o.EtcdQuota = etcd.DefaultQuota
+	flags.Func("etcd-quota", "`size` of etcd's database at which it refuses writes, as 4Gi (default 2Gi)",
+		func(size string) (err error) {
+			o.EtcdQuota, err = parseQuota(size)
+			return err
+		})
 	flags.TextVar(&o.LogLevel, "log-level", slog.LevelInfo, "debug, info, warn or error; debug includes the components' own reports")
 	flags.BoolVar(&o.Simulated, "simulated-nodes", false, "play the kubelet of Nodes annotated kwok.x-k8s.io/node=fake")
 	if err := flags.Parse(args); err != nil {
@@ -52,6 +62,18 @@ func parse(args []string, out io.Writer) (Options, error) {
 		return Options{}, fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	}
 	return o, o.complete()
+}
+
+// parseQuota parses the value of --etcd-quota.
+func parseQuota(size string) (int64, error) {
+	q, err := resource.ParseQuantity(size)
+	if err != nil {
+		return 0, err
+	}
+	if q.Value() < etcd.MinQuota || q.Value() > etcd.MaxQuota {
+		return 0, fmt.Errorf("%s is not between %dMi and %dGi", size, etcd.MinQuota>>20, etcd.MaxQuota>>30)
+	}
+	return q.Value(), nil
 }
 
 // complete checks the options and derives what follows from them.

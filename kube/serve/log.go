@@ -113,9 +113,12 @@ func writeLine(log *slog.Logger, line []byte) {
 func etcdLog(log *slog.Logger) func(zapcore.Level, string, map[string]any) {
 	log = log.With("component", "etcd")
 	return func(level zapcore.Level, message string, fields map[string]any) {
-		at := slog.LevelWarn
-		if level >= zapcore.ErrorLevel {
+		at := slog.LevelInfo
+		switch {
+		case level >= zapcore.ErrorLevel:
 			at = slog.LevelError
+		case level == zapcore.WarnLevel:
+			at = slog.LevelWarn
 		}
 		attrs := make([]any, 0, 2*len(fields))
 		for name, value := range fields {

@@ -20,6 +20,7 @@
 //	controller-manager.kubeconfig, scheduler.kubeconfig
 //	pki/                    see package credentials
 //	etcd/, etcd.unfinished  see package etcd
+//	etcd.sock               reads of etcd for backups: Range, Watch, Status and Snapshot of its gRPC API
 //
 // SIGTERM and SIGINT stop the plane within five seconds, with exit code 0. Exit code 1 is a failure
 // and 2 a wrong command line; the reason is the last line on standard error, "atoll-kube: REASON". All
@@ -96,7 +97,10 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	store, err := etcd.Start(etcd.Options{Dir: filepath.Join(o.DataDir, "etcd"), Log: etcdLog(log)})
+	store, err := etcd.Start(etcd.Options{
+		Dir: filepath.Join(o.DataDir, "etcd"), Socket: filepath.Join(o.DataDir, "etcd.sock"),
+		Quota: o.EtcdQuota, Log: etcdLog(log),
+	})
 	if err != nil {
 		return err
 	}

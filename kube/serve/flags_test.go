@@ -1,0 +1,28 @@
+package serve
+
+import (
+	"io"
+	"testing"
+
+	"atoll.dev/kube/etcd"
+)
+
+func TestTheQuotaIsASize(t *testing.T) {
+	for value, want := range map[string]int64{
+		"": etcd.DefaultQuota, "16Mi": 16 << 20, "8Gi": 8 << 30, "4294967296": 4 << 30,
+		"1Mi": -1, "9Gi": -1, "much": -1,
+	} {
+		args := []string{"--data-dir", "/d", "--listen", "127.0.0.1:6443"}
+		if value != "" {
+			args = append(args, "--etcd-quota", value)
+		}
+		o, err := parse(args, io.Discard)
+		if want < 0 {
+			if err == nil {
+				t.Errorf("%q: accepted", value)
+			}
+		} else if err != nil || o.EtcdQuota != want {
+			t.Errorf("%q: %d, %v; want %d", value, o.EtcdQuota, err, want)
+		}
+	}
+}

@@ -1,0 +1,103 @@
+package test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// store returns a connection to the socket for reads of the plane's etcd.
+func (p *plane) store() *grpc.ClientConn {
+	p.t.Helper()
+	conn, err := grpc.NewClient("passthrough:///etcd", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			dir, err := os.Open(p.dir)
+			if err != nil {
+				return nil, err
+			}
+			defer dir.Close()
+			var d net.Dialer
+			return d.DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d/etcd.sock", dir.Fd()))
+		}))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+// A plane that is full refuses writes and answers reads; when objects are deleted, it accepts writes again by itself,
+// also after a restart in between.
+func TestAFullPlaneRefusesWritesAndRecovers(t *testing.T) {
+	dir, listen := dataDir(t), address(t)
+	quota := []string{"--etcd-quota", "16Mi"}
+	p, _ := startReady(t, dir, listen, quota...)
+	things := p.client().CoreV1().ConfigMaps("default")
+	create := func(i int) error {
+		_, err := things.Create(background, &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("big-%d", i)},
+			Data:       map[string]string{"content": strings.Repeat("x", 60_000)},
+		}, metav1.CreateOptions{})
+		return err
+	}
+	status := func() *etcdserverpb.StatusResponse {
+		s, err := etcdserverpb.NewMaintenanceClient(p.store()).Status(background, &etcdserverpb.StatusRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	isFull := func() bool { return strings.Contains(strings.Join(status().Errors, " "), "NOSPACE") }
+	n := 0
+	p.eventually("a full plane", func() error { // the plane finds room a few times before it is full for good
+		for {
+			err := create(n)
+			if err == nil {
+				n++
+				continue
+			}
+			if !strings.Contains(err.Error(), "database space exceeded") {
+				t.Fatalf("write %d: %v", n, err)
+			}
+			if s := status(); isFull() && s.DbSizeInUse > s.DbSizeQuota/100*93 {
+				return nil
+			}
+			return err
+		}
+	})
+	if list, err := things.List(background, metav1.ListOptions{}); err != nil || len(list.Items) < n {
+		t.Errorf("a full plane lists %d objects (%d were created): %v", len(list.Items), n, err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "ready")); err != nil {
+		t.Errorf("a full plane is not ready: %v", err)
+	}
+
+	p.kill()
+	p, _ = startReady(t, dir, listen, quota...)
+	things = p.client().CoreV1().ConfigMaps("default")
+	if !isFull() {
+		t.Error("the alarm did not outlive the process")
+	}
+	if err := create(n); err == nil {
+		t.Error("a full plane accepted a write after its restart")
+	}
+	for i := range n {
+		if err := things.Delete(background, fmt.Sprintf("big-%d", i), metav1.DeleteOptions{}); err != nil {
+			t.Fatalf("a full plane refuses a deletion: %v", err)
+		}
+	}
+	p.eventually("a write", func() error { return create(n) })
+	if isFull() {
+		t.Error("the alarm is still there")
+	}
+}
