@@ -251,8 +251,8 @@ func storeOptions(dsn string, maxConns int, log *slog.Logger) store.Options {
 	return store.Options{
 		DSN: dsn, Logger: log, Migrations: migrations(), MaxConns: maxConns,
 		Kinds: []store.KindSpec{
-			{Kind: bundle.ConsumerKind, Render: bundle.RenderConsumer, Trail: true},
-			{Kind: bundle.Kind, Begin: bundle.Begin, Render: bundle.Render, Trail: true, Indexes: []store.Index{
+			{Kind: bundle.ConsumerKind, Render: bundle.RenderConsumer, BriefHistory: true},
+			{Kind: bundle.Kind, Begin: bundle.Begin, Render: bundle.Render, BriefHistory: true, Indexes: []store.Index{
 				{Name: "scope", On: "btree (scope, created_at)"},
 				{Name: "created", On: "btree (created_at, id)"},
 				{Name: "source", On: "btree ((spec->>'source'), id)"},

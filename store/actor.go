@@ -7,9 +7,9 @@ type Actor struct {
 	Principal string // ARN, or system:<service>
 	Account   string
 	RequestID string
-	// Audit is a JSON object about the request: how the principal was proved, what it asked for, and why it may.
-	// With it, each change leaves an audit record: Store.Audit returns these. "": the history has the changes, and
-	// the audit does not.
+	// Audit is a JSON object about the request: how the caller proved the principal, which action it requested, and
+	// which policy permitted that. The store writes an audit record of each change whose actor has Audit;
+	// Store.ListAudit returns these. "": the change has a history record only.
 	Audit string
 }
 

@@ -16,33 +16,34 @@ import (
 	"atoll.dev/internal/pause"
 )
 
-// audited is the column audit of a history record: what an audit needs besides the other columns.
-type audited struct {
-	Request json.RawMessage `json:"request"`          // Actor.Audit
-	Owner   string          `json:"owner,omitempty"`  // KindSpec.Owner
-	Before  string          `json:"before,omitempty"` // contentHash of the spec before the change
-	After   string          `json:"after,omitempty"`  // and after it
+// auditDetail is the JSON in the column audit of a history record. The other columns have the rest of an audit record.
+type auditDetail struct {
+	Request json.RawMessage `json:"request"`          // Actor.Audit of the change
+	Owner   string          `json:"owner,omitempty"`  // the result of KindSpec.Owner
+	Before  string          `json:"before,omitempty"` // the hash of the spec before the change
+	After   string          `json:"after,omitempty"`  // the hash of the spec after the change
 }
 
-// auditOf returns the column audit for a change; nil is null, for an actor without Audit. before is nil
-// for a new document. A kind with Trail may have secrets in its specs, which somebody who reads a hash
-// could guess; its records have no hashes.
-func (k *KindSpec) auditOf(a Actor, before *Document, after Document) (any, error) {
+// encodeAuditDetail returns the value of the column audit for a change from before (nil: the document is new)
+// to after. It returns nil, SQL's null, if the actor has no Audit: the audit then leaves the change out. Only
+// kinds with History have hashes of their specs: the specs of kinds with BriefHistory may have secrets, which a
+// reader of the hash could guess.
+func (k *KindSpec) encodeAuditDetail(a Actor, before *Document, after Document) (any, error) {
 	if a.Audit == "" {
 		return nil, nil
 	}
-	record := audited{Request: json.RawMessage(a.Audit)}
+	record := auditDetail{Request: json.RawMessage(a.Audit)}
 	if k.Owner != nil {
 		record.Owner = k.Owner(after)
 	}
 	var err error
 	if before != nil && k.History {
-		if record.Before, err = contentHash(before.Spec); err != nil {
+		if record.Before, err = hashSpec(before.Spec); err != nil {
 			return nil, err
 		}
 	}
 	if !after.Removed && k.History {
-		if record.After, err = contentHash(after.Spec); err != nil {
+		if record.After, err = hashSpec(after.Spec); err != nil {
 			return nil, err
 		}
 	}
@@ -53,9 +54,9 @@ func (k *KindSpec) auditOf(a Actor, before *Document, after Document) (any, erro
 	return string(text), nil
 }
 
-// contentHash returns the SHA-256 of a JSON text, in hex. White space and the order of members do not
-// change it: PostgreSQL returns them otherwise than they were written.
-func contentHash(text json.RawMessage) (string, error) {
+// hashSpec returns the SHA-256 of a JSON text in hex. The hash does not depend on white space and on the order of
+// members, because PostgreSQL does not keep these.
+func hashSpec(text json.RawMessage) (string, error) {
 	v, err := jsonvalue.Decode(text)
 	if err != nil {
 		return "", fmt.Errorf("%w: %w", ErrInvalid, err)
@@ -68,50 +69,52 @@ func contentHash(text json.RawMessage) (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// AuditRecord is a record of the history whose actor had Audit.
+// AuditRecord is a history record of a change whose actor has Audit.
 type AuditRecord struct {
-	// Key is unique among the records of this database, and stays after a restore.
-	Key           string
+	// RecordID identifies the record. It is unique in this database, and a restored database has the same one.
+	RecordID      string
 	At            time.Time
-	Action        string // create, update, delete, remove; or Tx.Record's
+	Action        string // create, update, delete, remove; or the action of Tx.Record
 	Kind          Kind
 	ID            string
 	Version       int64
-	Actor         Actor  // Actor.Audit is what the writer of the change gave
-	Owner         string // the account that owns the document, by KindSpec.Owner
-	Before, After string // hashes of the spec in hex; "" for none, and for kinds with Trail
+	Actor         Actor  // with Audit
+	Owner         string // the account that owned the document at the change; "": none
+	Before, After string // hashes of the spec in hex; "" without a spec, and for kinds with BriefHistory
 }
 
-// AuditPage is a part of the audit records.
+// AuditPage is one page of audit records.
 type AuditPage struct {
-	Records []AuditRecord
-	Next    string // the cursor after Records
-	IsLast  bool   // there were no more records when the page was read
+	Records    []AuditRecord
+	Next       string // the cursor of the next page
+	IsComplete bool   // the database had no further records when the store read the page
 }
 
-// auditCursor is a place among the audit records: all records that the snapshot from sees, and of those that
-// the snapshot to sees all up to (xid, seq), were read. Without a part of a snapshot, to is "".
+// auditCursor separates the audit records that a caller has read from the others. The caller has read all
+// records that the snapshot readUpTo sees. If partUpTo is not "", the caller is in the middle of the records
+// that the snapshot partUpTo sees as well, and has read those up to (xid, seq) too. The cursor is valid in one
+// incarnation of the database.
 type auditCursor struct {
-	incarnation, from, to string
-	xid                   uint64
-	seq                   int64
+	incarnation, readUpTo, partUpTo string
+	xid                             uint64
+	seq                             int64
 }
 
 func (c auditCursor) String() string {
-	return strings.Join([]string{c.incarnation, c.from, c.to, strconv.FormatUint(c.xid, 10),
+	return strings.Join([]string{c.incarnation, c.readUpTo, c.partUpTo, strconv.FormatUint(c.xid, 10),
 		strconv.FormatInt(c.seq, 10)}, "/")
 }
 
 func parseAuditCursor(text string) (c auditCursor, err error) {
 	if text == "" {
-		return auditCursor{from: "1:1:"}, nil // sees no transaction
+		return auditCursor{readUpTo: "1:1:"}, nil // a snapshot that sees no transaction
 	}
 	parts := strings.Split(text, "/")
 	malformed := fmt.Errorf("%w: malformed cursor", ErrInvalid)
 	if len(parts) != 5 {
 		return c, malformed
 	}
-	c = auditCursor{incarnation: parts[0], from: parts[1], to: parts[2]}
+	c = auditCursor{incarnation: parts[0], readUpTo: parts[1], partUpTo: parts[2]}
 	for _, snapshot := range parts[1:3] {
 		if _, err := newPosition(c.incarnation, snapshot); err != nil && snapshot != "" {
 			return c, malformed
@@ -120,15 +123,16 @@ func parseAuditCursor(text string) (c auditCursor, err error) {
 	if c.xid, err = strconv.ParseUint(parts[3], 10, 63); err != nil {
 		return c, malformed
 	}
-	if c.seq, err = strconv.ParseInt(parts[4], 10, 64); err != nil || c.from == "" || c.incarnation == "" {
+	if c.seq, err = strconv.ParseInt(parts[4], 10, 64); err != nil || c.readUpTo == "" || c.incarnation == "" {
 		return c, malformed
 	}
 	return c, nil
 }
 
-// auditSQL reads audit records of the transactions that the snapshot $2 does not see and the snapshot $3 sees,
-// which is that of this statement when $3 is null.
-const auditSQL = `with ` + metaSQL + `
+// listAuditSQL reads the audit records after (xid $4, seq $5) of the transactions that the snapshot $2 does not see
+// and the snapshot $3 sees; a null $3 stands for the snapshot of the statement itself. It returns no records
+// unless store_meta was written in this database (written_here), which is false after a restore or a copy.
+const listAuditSQL = `with ` + metaSQL + `
 	select m.incarnation, m.written_here, m.snap::text, m.flushed >= m.inserted, h.xid, h.seq, h.token,
 		h.at, h.action, h.kind, h.id, h.version, h.principal, h.account, h.request_id, h.audit
 	from m left join lateral (select * from history h
@@ -139,20 +143,23 @@ const auditSQL = `with ` + metaSQL + `
 		order by h.xid, h.seq limit $6) h on true
 	order by h.xid, h.seq`
 
-// Audit returns up to limit audit records after a cursor; "" is the beginning. It skips no record and returns
-// none twice, whatever transactions are open: a cursor has the snapshot up to which all records were read. Within
-// a page the records are in the order in which their transactions began to write. The error is ErrGone when the
-// database was restored since the cursor was made: the caller reads from the beginning and drops the Keys that it
-// has. ErrInvalid: the cursor is malformed.
-func (s *Store) Audit(ctx context.Context, after string, limit int) (AuditPage, error) {
+// ListAudit returns up to limit audit records after a cursor; "" is the beginning. The outcomes:
+//
+//   - a page. A caller that follows Next gets each record once, also records of transactions that were open when
+//     it read earlier pages. Within a page the records have the order in which their transactions began to write.
+//   - ErrGone: the database was restored after the store made the cursor. The caller reads from the beginning and
+//     ignores the records whose RecordID it has.
+//   - ErrInvalid: the cursor is malformed.
+//   - another error of errors.go, such as ErrUnavailable: the caller tries again.
+func (s *Store) ListAudit(ctx context.Context, after string, limit int) (AuditPage, error) {
 	c, err := parseAuditCursor(after)
 	var page AuditPage
 	if err == nil {
-		page, err = s.readAudit(ctx, c, after, limit)
+		page, err = s.readAuditPage(ctx, c, after, limit)
 	}
-	if err == nil && c.to != "" && len(page.Records) == 0 { // the page before was full: this part has no more
-		c = auditCursor{incarnation: c.incarnation, from: c.to}
-		page, err = s.readAudit(ctx, c, c.String(), limit)
+	if err == nil && c.partUpTo != "" && len(page.Records) == 0 { // the page before had the last records of partUpTo
+		c = auditCursor{incarnation: c.incarnation, readUpTo: c.partUpTo}
+		page, err = s.readAuditPage(ctx, c, c.String(), limit)
 	}
 	if err != nil {
 		return AuditPage{}, fmt.Errorf("reading audit records: %w", err)
@@ -160,16 +167,16 @@ func (s *Store) Audit(ctx context.Context, after string, limit int) (AuditPage, 
 	return page, nil
 }
 
-// readAudit reads the page after a cursor, whose text is after.
-func (s *Store) readAudit(ctx context.Context, c auditCursor, after string, limit int) (page AuditPage, err error) {
+// readAuditPage reads the page after the cursor c. after is the cursor's text.
+func (s *Store) readAuditPage(ctx context.Context, c auditCursor, after string, limit int) (page AuditPage, err error) {
 	var to *string
-	if c.to != "" {
-		to = &c.to
+	if c.partUpTo != "" {
+		to = &c.partUpTo
 	}
 	err = s.read(ctx, s.pool, func(ctx context.Context, conn *pgx.Conn) error {
-		page = AuditPage{IsLast: true}
+		page = AuditPage{IsComplete: true}
 		next := c
-		rows, err := conn.Query(ctx, auditSQL, sessionOf(conn).identity, c.from, to, c.xid, c.seq, limit)
+		rows, err := conn.Query(ctx, listAuditSQL, sessionOf(conn).identity, c.readUpTo, to, c.xid, c.seq, limit)
 		if err != nil {
 			return err
 		}
@@ -185,7 +192,7 @@ func (s *Store) readAudit(ctx context.Context, c auditCursor, after string, limi
 			if r.xid == nil {
 				continue
 			}
-			record, err := r.record()
+			record, err := r.decode()
 			if err != nil {
 				return err
 			}
@@ -199,10 +206,12 @@ func (s *Store) readAudit(ctx context.Context, c auditCursor, after string, limi
 			return ErrGone
 		}
 		next.incarnation = incarnation
-		if next.to == "" {
-			next.to = snapshot
-			// A cursor that leaves the process must be one that a crash of the server cannot make wrong: see
-			// follower.safe. Without records the cursor before is as good.
+		if next.partUpTo == "" {
+			next.partUpTo = snapshot
+			// PostgreSQL must have written its log to disk up to the snapshot before the caller gets the
+			// cursor. Otherwise a crash of the server could give the id of a transaction that the snapshot
+			// counts as read to another transaction (see follower.safe). If the log is not on disk and the
+			// page has records, the statement below flushes it; without records the caller keeps its cursor.
 			switch {
 			case isFlushed:
 			case len(page.Records) == 0:
@@ -216,16 +225,16 @@ func (s *Store) readAudit(ctx context.Context, c auditCursor, after string, limi
 		}
 		isFull := len(page.Records) == limit
 		if !isFull {
-			next = auditCursor{incarnation: incarnation, from: next.to}
+			next = auditCursor{incarnation: incarnation, readUpTo: next.partUpTo}
 		}
-		page.IsLast = !isFull && c.to == "" // after a part there may be what was committed since
+		page.IsComplete = !isFull && c.partUpTo == "" // later transactions may have committed records after partUpTo
 		page.Next = next.String()
 		return nil
 	})
 	return page, err
 }
 
-// auditRow is a row of auditSQL, whose columns of history are null when no record matches.
+// auditRow is a row of auditSQL, whose columns of history are null if there is no record.
 type auditRow struct {
 	xid                                                    *uint64
 	seq, token, version                                    *int64
@@ -233,24 +242,26 @@ type auditRow struct {
 	action, kind, id, principal, account, requestID, audit *string
 }
 
-func (r auditRow) record() (AuditRecord, error) {
-	var a audited
+// decode returns the audit record of a row.
+func (r auditRow) decode() (AuditRecord, error) {
+	var a auditDetail
 	if err := json.Unmarshal([]byte(*r.audit), &a); err != nil {
 		return AuditRecord{}, fmt.Errorf("record %d: %w", *r.seq, err)
 	}
-	return AuditRecord{Key: strconv.FormatInt(*r.seq, 10) + "." + strconv.FormatInt(*r.token, 36), At: r.at.UTC(),
+	return AuditRecord{RecordID: strconv.FormatInt(*r.seq, 10) + "." + strconv.FormatInt(*r.token, 36), At: r.at.UTC(),
 		Action: *r.action, Kind: Kind(*r.kind), ID: *r.id, Version: *r.version, Owner: a.Owner, Before: a.Before,
 		After: a.After, Actor: Actor{Principal: *r.principal, Account: *r.account, RequestID: *r.requestID,
 			Audit: string(a.Request)}}, nil
 }
 
-// auditPause is the shortest time between two reads of AwaitAudit, which bounds what commits without audit
-// records cost.
-const auditPause = 100 * time.Millisecond
+// minAuditReadPause is the shortest time between two reads of WaitForAudit. Each commit wakes it, also
+// one without audit records, and the pause bounds the number of reads.
+const minAuditReadPause = 100 * time.Millisecond
 
-// AwaitAudit is Audit that waits until there is a record after the cursor, or until wait has passed. Then it
-// returns a page without records.
-func (s *Store) AwaitAudit(ctx context.Context, after string, limit int, wait time.Duration) (AuditPage, error) {
+// WaitForAudit is ListAudit for a caller that waits for records. If there are none after the cursor, it waits for one,
+// for at most wait, and then returns a page without records, whose Next the caller uses. It returns the cause of
+// ctx when ctx ends.
+func (s *Store) WaitForAudit(ctx context.Context, after string, limit int, wait time.Duration) (AuditPage, error) {
 	kinds := make([]Kind, 0, len(s.opts.Kinds))
 	for _, k := range s.opts.Kinds {
 		kinds = append(kinds, k.Kind)
@@ -260,11 +271,11 @@ func (s *Store) AwaitAudit(ctx context.Context, after string, limit int, wait ti
 	end := time.NewTimer(wait)
 	defer end.Stop()
 	for {
-		page, err := s.Audit(ctx, after, limit)
+		page, err := s.ListAudit(ctx, after, limit)
 		if err != nil || len(page.Records) > 0 {
 			return page, err
 		}
-		if !pause.For(ctx, auditPause) {
+		if !pause.For(ctx, minAuditReadPause) {
 			return AuditPage{}, context.Cause(ctx)
 		}
 		poll := time.NewTimer(s.opts.PollInterval)

@@ -106,7 +106,7 @@ func (b *Broadcast) Run(ctx context.Context) error {
 			}
 		}
 		if err == nil {
-			b.setFollowing(true)
+			b.noteFollowing()
 			o := FollowOptions{From: b.from, onRunEnd: b.noteRunEnd, readNow: b.readNow}
 			err = b.s.Follow(ctx, o, func(_ context.Context, batch Batch) error {
 				b.Publish(batch)
@@ -114,7 +114,7 @@ func (b *Broadcast) Run(ctx context.Context) error {
 			})
 			b.from = ""
 		}
-		b.setFollowing(false)
+		b.noteStopped()
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -130,15 +130,23 @@ func (b *Broadcast) Check(context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.following {
-		return errors.New("the feed is not followed yet")
+		return errors.New("the process does not follow the feed of its database")
 	}
 	return nil
 }
 
-func (b *Broadcast) setFollowing(yes bool) {
+// noteFollowing records that Run follows the feed.
+func (b *Broadcast) noteFollowing() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.following = yes
+	b.following = true
+}
+
+// noteStopped records that Run does not follow the feed.
+func (b *Broadcast) noteStopped() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.following = false
 }
 
 // CurrentCursor returns the present place of the feed, or ErrUnavailable when the database cannot

@@ -40,7 +40,7 @@ func TestASlowSubscriberIsEnded(t *testing.T) {
 	select {
 	case <-slow.Ended():
 	default:
-		t.Error("the end is not told")
+		t.Error("the channel of Ended is not closed")
 	}
 	if _, err := quick.Take(); err != nil || got < queueChanges-100 || quick.Reason() != nil {
 		t.Errorf("quick: %d, %v", got, err)

@@ -8,18 +8,18 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// maxResends bounds how often a write is sent again after errNotMade.
+// maxResends bounds how often a write is sent again after errNotWritten.
 const maxResends = 3
 
 // maxOptimisticTries is how often an update tries without a lock, before it locks the row.
 const maxOptimisticTries = 3
 
-// Create stores a new document with version 1 and generation 1 and returns it as stored. Kind, ID,
-// Scope, Name, Spec, Status, DeletedAt and, unless it is zero, CreatedAt are the caller's; the rest
-// is set. It is ErrExists when the id, or the name in that scope, is taken by a document that is
-// not removed (the name: nor being deleted); of two first writers one gets it. An id that was
-// removed is created again with the version and generation after the removed one's, so that no
-// follower sees it go back.
+// Create stores a new document with version 1 and generation 1 and returns it as stored. The
+// caller sets Kind, ID, Scope, Name, Spec, Status, DeletedAt and, if it wants another than the
+// present time, CreatedAt; the store sets the rest. The error is ErrExists if a document that is
+// not removed has the id, or if one that is neither removed nor being deleted has the name in that
+// scope; of two concurrent writers one succeeds. For the id of a removed document, the new one has
+// the next version and generation, so that no follower sees an older version.
 func (s *Store) Create(ctx context.Context, d Document) (Document, error) {
 	created, err := s.create(ctx, d)
 	if err != nil {
@@ -50,7 +50,7 @@ func (s *Store) create(ctx context.Context, d Document) (Document, error) {
 			s.countChange()
 			next.token = token
 			return next, nil
-		case errors.Is(err, errNotMade) && attempt < maxResends:
+		case errors.Is(err, errNotWritten) && attempt < maxResends:
 			continue
 		case nameTaken(err): // another transaction took the name after the statement had looked for it
 			err = nil
@@ -66,7 +66,7 @@ func (s *Store) create(ctx context.Context, d Document) (Document, error) {
 			return d, err
 		}
 		if attempt > 100 {
-			return d, ErrConflict // others create and remove it again and again
+			return d, ErrConflict // other writers create and remove the document again and again
 		}
 	}
 }
@@ -81,8 +81,8 @@ func (k *KindSpec) composeCreation(ctx context.Context, next Document, tombstone
 		next.DeletedAt, next.Wire[:next.head], k.facets(next), tombstone.Version)
 }
 
-// findConflict returns why a creation did not insert: an *ExistsError, a tombstone of the id, or neither when the
-// conflict has gone meanwhile.
+// findConflict returns why a creation did not insert: an *ExistsError, a tombstone of the id, or neither if
+// there is no conflict any more.
 func findConflict(ctx context.Context, c querier, d Document) (tombstone *Document, err error) {
 	cur, found, err := readOne(ctx, c, getSQL, string(d.Kind), d.ID)
 	if err != nil {
@@ -111,37 +111,37 @@ func findConflict(ctx context.Context, c querier, d Document) (tombstone *Docume
 //   - (latest, true, nil): written; version is one higher, and generation too if Spec changed, or more when change set
 //     Generation to more. DeletedAt alone does not bump the generation, and cannot be taken back.
 //   - (latest, false, nil): the content is equal to what is stored (see Document.Spec for what
-//     equal means); nothing was
-//     written, or only when it was observed (KindSpec.Observed), and nobody was woken.
+//     equal means); the store wrote
+//     nothing, or only times of observation (KindSpec.Observed), and woke no follower.
 //   - ErrStale, a *StaleError with the latest version: ifVersion is not 0 and not the latest.
 //   - ErrNotFound; ErrInvalid; whatever change returned, as it is; see errors.go for the rest.
 //
-// change may be called several times, and must be a function of the document it is given: when another writer was
-// faster it is called again with the new document (if ifVersion is 0). It must not use the store. When updaters keep
-// missing each other they line up, so all get through.
+// change may be called several times, and must depend on its argument alone: after the write of another writer,
+// Update calls it again with the new document (if ifVersion is 0). It must not use the store. After several tries
+// Update locks the document, so that concurrent updaters all succeed.
 func (s *Store) Update(ctx context.Context, kind Kind, id string, ifVersion int64, change func(*Document) error) (
 	Document, bool, error) {
-	return s.update(ctx, kind, id, ifVersion, nil, false, change)
+	return s.update(ctx, kind, id, ifVersion, nil, modify, change)
 }
 
 // UpdateFrom is Update for a caller that has the document already, from a feed or an earlier call.
 // If known is still the latest version, that saves reading it: the update is one round trip.
 // Otherwise it is as Update with ifVersion 0.
 func (s *Store) UpdateFrom(ctx context.Context, known Document, change func(*Document) error) (Document, bool, error) {
-	return s.update(ctx, known.Kind, known.ID, 0, &known, false, change)
+	return s.update(ctx, known.Kind, known.ID, 0, &known, modify, change)
 }
 
 // Remove ends a document. It leaves a tombstone, with a new version, for followers. ErrNotFound when there is no such
 // document (any more), ErrStale as Update.
 func (s *Store) Remove(ctx context.Context, kind Kind, id string, ifVersion int64) error {
-	_, _, err := s.update(ctx, kind, id, ifVersion, nil, true, nil)
+	_, _, err := s.update(ctx, kind, id, ifVersion, nil, remove, nil)
 	return err
 }
 
-func (s *Store) update(ctx context.Context, kind Kind, id string, ifVersion int64, known *Document, remove bool,
+func (s *Store) update(ctx context.Context, kind Kind, id string, ifVersion int64, known *Document, goal goal,
 	change func(*Document) error) (Document, bool, error) {
 	verb := "updating"
-	if remove {
+	if goal == remove {
 		verb = "removing"
 	}
 	spec, err := s.kind(kind)
@@ -150,9 +150,9 @@ func (s *Store) update(ctx context.Context, kind Kind, id string, ifVersion int6
 	}
 	resent := 0
 	for try := 0; try < maxOptimisticTries; try++ {
-		doc, changed, again, err := s.tryUpdate(ctx, spec, id, ifVersion, known, remove, change)
+		doc, changed, again, err := s.tryUpdate(ctx, spec, id, ifVersion, known, goal, change)
 		known = nil
-		if errors.Is(err, errNotMade) && resent < maxResends {
+		if errors.Is(err, errNotWritten) && resent < maxResends {
 			resent++
 			try--
 			continue
@@ -161,7 +161,7 @@ func (s *Store) update(ctx context.Context, kind Kind, id string, ifVersion int6
 			return Document{}, false, fmt.Errorf("%s %s %s: %w", verb, kind, id, err)
 		}
 		if !again {
-			if remove {
+			if goal == remove {
 				s.countChange()
 			}
 			return doc, changed, nil
@@ -176,7 +176,7 @@ func (s *Store) update(ctx context.Context, kind Kind, id string, ifVersion int6
 	var doc Document
 	var changed bool
 	err = s.Tx(ctx, func(tx *Tx) error {
-		doc, changed, err = tx.update(ctx, kind, id, ifVersion, remove, change)
+		doc, changed, err = tx.update(ctx, kind, id, ifVersion, goal, change)
 		return err
 	})
 	if err != nil {
@@ -186,7 +186,7 @@ func (s *Store) update(ctx context.Context, kind Kind, id string, ifVersion int6
 }
 
 // tryUpdate updates a document without a lock. again reports that another writer was faster.
-func (s *Store) tryUpdate(ctx context.Context, spec *KindSpec, id string, ifVersion int64, known *Document, remove bool,
+func (s *Store) tryUpdate(ctx context.Context, spec *KindSpec, id string, ifVersion int64, known *Document, goal goal,
 	change func(*Document) error) (doc Document, changed, again bool, err error) {
 	var cur Document
 	if known != nil {
@@ -196,12 +196,15 @@ func (s *Store) tryUpdate(ctx context.Context, spec *KindSpec, id string, ifVers
 		if cur, found, err = s.lookup(ctx, getSQL, string(spec.Kind), id); err != nil {
 			return doc, false, false, err
 		}
-		if err := checkCurrent(cur, found, ifVersion); err != nil {
+		if !found {
+			return doc, false, false, ErrNotFound
+		}
+		if err := checkVersion(cur, ifVersion); err != nil {
 			return doc, false, false, err
 		}
 	}
 	token := newToken()
-	next, w, changed, err := spec.change(ctx, cur, token, remove, change)
+	next, w, changed, err := spec.change(ctx, cur, token, goal, change)
 	if err != nil {
 		return doc, false, false, err
 	}
@@ -221,10 +224,10 @@ func (s *Store) tryUpdate(ctx context.Context, spec *KindSpec, id string, ifVers
 	return next, hit && changed, !hit, nil
 }
 
-// checkCurrent returns ErrNotFound for a document that does not exist, and a *StaleError if it has not the version
+// checkVersion returns ErrNotFound for a tombstone, and a *StaleError if the document has another version than
 // ifVersion; 0 is any version.
-func checkCurrent(cur Document, found bool, ifVersion int64) error {
-	if !found || cur.Removed {
+func checkVersion(cur Document, ifVersion int64) error {
+	if cur.Removed {
 		return ErrNotFound
 	}
 	if ifVersion != 0 && cur.Version != ifVersion {

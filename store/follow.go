@@ -102,7 +102,7 @@ func (s *Store) Follow(ctx context.Context, o FollowOptions, apply func(ctx cont
 		case errors.Is(err, errApply):
 			return errors.Unwrap(err)
 		case errors.Is(err, errRestored):
-			if err := s.adopt(ctx); err != nil {
+			if err := s.ensureIncarnation(ctx); err != nil {
 				s.log.Warn("beginning a new incarnation of a restored database failed", "error", err)
 				backoff = nextBackoff(backoff)
 			} else if o.From != "" {

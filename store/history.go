@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Record is one entry of the history: a change of a document of a kind with History or Trail, or a
+// Record is one entry of the history: a change of a document of a kind with History or BriefHistory, or a
 // call of Tx.Record. The transaction of the change committed it.
 type Record struct {
 	Seq        int64 // unique in this database; grows, but not in the order of commits

@@ -35,7 +35,7 @@ func readAudit(t testing.TB, s *store.Store, limit int) *auditReader {
 // readPage reads one page, and reports whether it is the last one.
 func (r *auditReader) readPage() bool {
 	r.t.Helper()
-	page, err := r.store.Audit(r.t.Context(), r.cursor, r.limit)
+	page, err := r.store.ListAudit(r.t.Context(), r.cursor, r.limit)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -43,7 +43,7 @@ func (r *auditReader) readPage() bool {
 		r.seen[record.ID]++
 	}
 	r.cursor = page.Next
-	return page.IsLast
+	return page.IsComplete
 }
 
 // readAll reads until there are no more records, and compares what it has read since the beginning.
@@ -142,7 +142,7 @@ func TestI10AuditGoesOnAfterAFullPage(t *testing.T) {
 			id := fmt.Sprintf("%d-%d", i, n)
 			must[store.Document](t)(s.Create(audited(t), doc("Bundle", id, id, `{}`)))
 		}
-		page := must[store.AuditPage](t)(s.AwaitAudit(t.Context(), cursor, limit, time.Minute))
+		page := must[store.AuditPage](t)(s.WaitForAudit(t.Context(), cursor, limit, time.Minute))
 		if len(page.Records) != limit {
 			t.Fatalf("page %d has %d records, want %d", i, len(page.Records), limit)
 		}

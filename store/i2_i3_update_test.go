@@ -116,7 +116,7 @@ func TestI2OneOfManyCreatorsSucceeds(t *testing.T) {
 			}
 		}
 		if made != 1 {
-			t.Fatalf("%d were made", made)
+			t.Fatalf("%d creators succeeded", made)
 		}
 	}
 }
@@ -329,13 +329,13 @@ func TestI2ANameIsFreeOnceItsDeletionIsRequested(t *testing.T) {
 	for _, id := range []string{"a", "b"} { // twice, so that two of that name are being deleted
 		must[store.Document](t)(s.Create(ctx, doc("Bundle", id, "one", `{}`)))
 		if _, err := s.Create(ctx, doc("Bundle", "x", "one", `{}`)); !errors.Is(err, store.ErrExists) {
-			t.Fatalf("the name is given twice: %v", err)
+			t.Fatalf("two documents have the name: %v", err)
 		}
 		if _, _, err := s.Update(ctx, "Bundle", id, 0, deleted); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := s.GetByName(ctx, "Bundle", "s", "one"); !errors.Is(err, store.ErrNotFound) {
-			t.Fatalf("who has the name: %v", err)
+			t.Fatalf("reading by name: %v", err)
 		}
 	}
 	must[store.Document](t)(s.Create(ctx, doc("Bundle", "c", "one", `{}`)))
@@ -357,6 +357,6 @@ func TestI2ANameIsFreeOnceItsDeletionIsRequested(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := s.Create(ctx, doc("Bundle", "a", "one", `{}`)); !errors.Is(err, store.ErrExists) {
-		t.Fatalf("the name is given twice: %v", err)
+		t.Fatalf("two documents have the name: %v", err)
 	}
 }

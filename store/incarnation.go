@@ -31,17 +31,18 @@ const writtenHereSQL = `(m.identity = $1 and m.filenode = pg_relation_filenode(t
 // stampSQL is the id of this transaction as xmin of its rows shows it: the lower 32 bits.
 const stampSQL = `(pg_current_xact_id()::text::bigint & 4294967295)`
 
-// adopt begins a new incarnation when the row of store_meta is missing or was written in another
-// database. It sets the xid of all rows to its own transaction, which each cursor of the new
-// incarnation sees. adopt is idempotent, and several processes may call it at once.
-func (s *Store) adopt(ctx context.Context) error {
+// ensureIncarnation begins a new incarnation if the row of store_meta is missing or was written in another
+// database; otherwise it changes nothing. A new incarnation has a new id, and the xid of all rows is
+// that of its transaction, which each cursor of the incarnation sees. It is idempotent, and several processes may
+// call it at once.
+func (s *Store) ensureIncarnation(ctx context.Context) error {
 	conn, err := s.connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
 	identity := sessionOf(conn).identity
-	var begun string
+	var newIncarnation string
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		var writtenHere bool
 		err := tx.QueryRow(ctx, `select `+writtenHereSQL+` from store_meta m`, identity).Scan(&writtenHere)
@@ -65,9 +66,9 @@ func (s *Store) adopt(ctx context.Context) error {
 		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 			return err
 		}
-		begun = strings.ReplaceAll(uuid.NewString(), "-", "")
+		newIncarnation = strings.ReplaceAll(uuid.NewString(), "-", "")
 		for _, stmt := range []string{
-			`alter table document disable trigger document_changed`, // the feed is written again below
+			`alter table document disable trigger document_changed`, // the statements below write the feed again
 			`update document set xid = pg_current_xact_id()`,
 			`alter table document enable trigger document_changed`,
 			`delete from feed`,
@@ -83,14 +84,14 @@ func (s *Store) adopt(ctx context.Context) error {
 			}
 		}
 		_, err = tx.Exec(ctx, `insert into store_meta (incarnation, identity, filenode, stamp)
-			values ($1, $2, pg_relation_filenode(to_regclass('document')), `+stampSQL+`)`, begun, identity)
+			values ($1, $2, pg_relation_filenode(to_regclass('document')), `+stampSQL+`)`, newIncarnation, identity)
 		return err
 	})
 	if err != nil {
 		return classify(ctx, fmt.Errorf("checking the database's incarnation: %w", err))
 	}
-	if begun != "" {
-		s.log.Info("a new incarnation of the database begins", "incarnation", begun, "identity", identity)
+	if newIncarnation != "" {
+		s.log.Info("a new incarnation of the database begins", "incarnation", newIncarnation, "identity", identity)
 	}
 	return nil
 }

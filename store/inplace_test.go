@@ -35,7 +35,13 @@ func TestAChangeOfTheStatusIsWrittenInPlace(t *testing.T) {
 	var updates, inPlace int
 	err = s.Tx(ctx, func(tx *Tx) error {
 		for _, status := range []string{`{"n": 1}`, `{"n": 2}`} {
-			if _, _, err := tx.Update(ctx, "A", "1", 0, func(d *Document) error { d.Status = []byte(status); return nil }); err != nil {
+			if _, _, err := tx.Update(
+				ctx,
+				"A",
+				"1",
+				0,
+				func(d *Document) error { d.Status = []byte(status); return nil },
+			); err != nil {
 				return err
 			}
 		}

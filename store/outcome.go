@@ -112,7 +112,7 @@ func resolveByToken(ctx context.Context, conn *pgx.Conn, w write, token int64) (
 		return true, false, nil
 	case holder == token:
 		return true, true, nil
-	case version == w.version && (w.quiet || !w.history):
+	case version == w.version && (w.isSilent || !w.history):
 		return true, false, nil // another write made this version
 	}
 	// A later observation of the same version may have replaced the document's token; the record keeps the version's.

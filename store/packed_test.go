@@ -111,7 +111,7 @@ func TestTheHistoryStoresTheRecordOfTheKind(t *testing.T) {
 	s, err := Open(ctx, Options{DSN: pgtest.DSN(t), Kinds: []KindSpec{
 		{Kind: "A", History: true, Recorded: func(before, after Document) json.RawMessage {
 			if string(before.Status) == string(after.Status) {
-				t.Error("it was asked what did not change")
+				t.Error("the store called Recorded for an unchanged status")
 			}
 			return json.RawMessage(long)
 		}}}})
@@ -131,8 +131,10 @@ func TestTheHistoryStoresTheRecordOfTheKind(t *testing.T) {
 		}
 	}
 	if _, err := s.pool.Exec(
-		ctx, `insert into history (at, action, kind, id, scope, version, generation, principal, account, request_id, status, token)
-		values (now(), 'update', 'A', '1', '', 9, 1, '', '', '', '{"old": true}', 1)`); err != nil {
+		ctx,
+		`insert into history (at, action, kind, id, scope, version, generation, principal, account, request_id, status, token)
+		values (now(), 'update', 'A', '1', '', 9, 1, '', '', '', '{"old": true}', 1)`,
+	); err != nil {
 		t.Fatal(err)
 	}
 	records, err := s.History(ctx, HistoryQuery{Kind: "A", ID: "1"})

@@ -23,8 +23,10 @@ func TestTheFeedReadsItsIndexOnly(t *testing.T) {
 	}
 	t.Cleanup(s.Close)
 	_, err = s.pool.Exec(
-		ctx, `insert into document (kind, id, scope, name, version, generation, spec, status, wire, created_at, updated_at, token)
-		select 'A', i::text, '', '', 1, 1, '{}', '{}', '', now(), now(), 1 from generate_series(1, 20000) i`)
+		ctx,
+		`insert into document (kind, id, scope, name, version, generation, spec, status, wire, created_at, updated_at, token)
+		select 'A', i::text, '', '', 1, 1, '{}', '{}', '', now(), now(), 1 from generate_series(1, 20000) i`,
+	)
 	if err != nil {
 		t.Fatal(err)
 	}

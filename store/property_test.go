@@ -40,8 +40,8 @@ func TestI1I4AFollowerConvergesToTheTable(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"begin":     m.begin,
 			"write":     m.write,
-			"commit":    func(t *rapid.T) { m.end(t, true) },
-			"rollback":  func(t *rapid.T) { m.end(t, false) },
+			"commit":    func(t *rapid.T) { m.commitOne(t) },
+			"rollback":  func(t *rapid.T) { m.rollBackOne(t) },
 			"compact":   m.compact,
 			"interrupt": func(*rapid.T) { m.f.rewind() },
 			"follow": func(t *rapid.T) {
@@ -52,7 +52,7 @@ func TestI1I4AFollowerConvergesToTheTable(t *testing.T) {
 				n := rapid.IntRange(1, 3).Draw(t, "chunk")
 				afterChunk = func() {
 					if n--; n == 0 {
-						m.end(t, true)
+						m.commitOne(t)
 						m.write(t)
 					}
 				}
@@ -201,23 +201,36 @@ func (o *openTx) rollBack() error {
 	return nil
 }
 
-func (m *model) end(t *rapid.T, commit bool) {
+// takeOpen removes a random transaction from the open ones; nil: none is open.
+func (m *model) takeOpen(t *rapid.T) *openTx {
 	if len(m.open) == 0 {
-		return
+		return nil
 	}
 	i := rapid.IntRange(0, len(m.open)-1).Draw(t, "transaction")
 	o := m.open[i]
 	m.open = slices.Delete(m.open, i, i+1)
-	if commit {
-		close(o.do)
-		if err := <-o.done; err != nil {
-			t.Fatal(err)
-		}
-		maps.Copy(m.committed, o.writes)
+	return o
+}
+
+// commitOne commits a random open transaction.
+func (m *model) commitOne(t *rapid.T) {
+	o := m.takeOpen(t)
+	if o == nil {
 		return
 	}
-	if err := o.rollBack(); err != nil {
+	close(o.do)
+	if err := <-o.done; err != nil {
 		t.Fatal(err)
+	}
+	maps.Copy(m.committed, o.writes)
+}
+
+// rollBackOne rolls a random open transaction back.
+func (m *model) rollBackOne(t *rapid.T) {
+	if o := m.takeOpen(t); o != nil {
+		if err := o.rollBack(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -39,7 +39,7 @@ func TestASnapshotIsCoveredWhenTheOtherSeesAllOfIt(t *testing.T) {
 	p, _ := newPosition("life", "5:5:")
 	q, _ := newPosition("another", "5:5:")
 	if p.isCoveredBy(q) || q.isCoveredBy(p) || (position{}).isCoveredBy(p) {
-		t.Error("positions of two lives of a database were compared")
+		t.Error("covers compared positions of two incarnations")
 	}
 }
 

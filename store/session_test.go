@@ -123,7 +123,7 @@ func TestTheFeedIsCheapOnAServerWithBadSettings(t *testing.T) {
 				t.Errorf("the feed brought %s %s of %v, want that of %v", got.ID, got.Spec, got.CreatedAt, d.CreatedAt)
 			}
 		case <-ctx.Done():
-			t.Fatal("the feed is silent")
+			t.Fatal("the feed has no change")
 		}
 	}
 	page, err := s.List(ctx, Query{Kind: "A", Limit: 7, OrderBy: []Order{{Expr: "d.created_at", Type: "timestamptz",

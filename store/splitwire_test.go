@@ -81,7 +81,13 @@ func TestAWireFormWrittenByTheReleaseBeforeIsReadWhole(t *testing.T) {
 		t.Fatal(err)
 	}
 	check(`{"spec":{"n":2},"status":3}`, "status=2") // of the facets it knows nothing
-	if _, _, err := s.Update(ctx, "A", "1", 0, func(d *Document) error { d.Spec = []byte(`{"n":3}`); return nil }); err != nil {
+	if _, _, err := s.Update(
+		ctx,
+		"A",
+		"1",
+		0,
+		func(d *Document) error { d.Spec = []byte(`{"n":3}`); return nil },
+	); err != nil {
 		t.Fatal(err)
 	}
 	check(`{"spec":{"n":3},"status":3}`, "status=3")

@@ -121,13 +121,13 @@ type KindSpec struct {
 	// this part and the spec packed, and no search reads them. Nil: the history keeps the spec and the
 	// whole status, as JSON.
 	Recorded func(before, after Document) json.RawMessage
-	// History keeps a record of every change, with its actor, in the transaction of the change: the
-	// audit record.
+	// History makes the store write a history record of every change in its transaction, with the
+	// actor, the spec and the status.
 	History bool
-	// Trail keeps less than History: the actor and the time of a change, without spec and status,
-	// and no record of changes of the status alone. It is enough to resolve a commit whose answer
-	// was lost.
-	Trail bool
+	// BriefHistory makes the store write history records without spec and status, and none for a change
+	// of the status alone. Such a record shows the actor and the time of a change, and resolves a
+	// commit whose answer was lost. Kinds with secrets in their specs use it instead of History.
+	BriefHistory bool
 	// Owner returns the account that owns a document, for its audit records. Nil: "".
 	Owner func(Document) string
 	// Indexes are made at Open, for this kind's rows only.
@@ -315,7 +315,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err := s.makePools(context.WithoutCancel(ctx), config); err != nil {
 		return nil, fmt.Errorf("opening store: %w", err)
 	}
-	if err := s.adopt(ctx); err != nil {
+	if err := s.ensureIncarnation(ctx); err != nil {
 		s.closePools()
 		return nil, fmt.Errorf("opening store: %w", err)
 	}

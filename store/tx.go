@@ -35,7 +35,7 @@ const conflictRetries = 5
 func (s *Store) Tx(ctx context.Context, f func(tx *Tx) error) error {
 	for try := 0; ; try++ {
 		err := s.tryTx(ctx, f)
-		retry := errors.Is(err, ErrConflict) && try < conflictRetries || errors.Is(err, errNotMade) && try < maxResends
+		retry := errors.Is(err, ErrConflict) && try < conflictRetries || errors.Is(err, errNotWritten) && try < maxResends
 		if !retry || ctx.Err() != nil {
 			return err
 		}
@@ -62,7 +62,7 @@ func (s *Store) tryTx(ctx context.Context, f func(tx *Tx) error) error {
 		if broken(c, err) && ctx.Err() == nil {
 			s.pool.Reset()
 			if !tx.answered {
-				return fmt.Errorf("%w: %w", errNotMade, err) // the connection was broken before the transaction began
+				return fmt.Errorf("%w: %w", errNotWritten, err) // the connection was broken before the transaction began
 			}
 			return fmt.Errorf("%w: %w", ErrUnavailable, err) // COMMIT was not sent, so nothing was written
 		}
@@ -77,7 +77,7 @@ func (s *Store) tryTx(ctx context.Context, f func(tx *Tx) error) error {
 		if err := c.QueryRow(cctx, `select coalesce(pg_current_xact_id_if_assigned(), '0')`).Scan(
 			&tx.xid); err != nil && broken(c, err) {
 			s.pool.Reset()
-			return fmt.Errorf("%w: %w", errNotMade, err)
+			return fmt.Errorf("%w: %w", errNotWritten, err)
 		}
 	}
 	tag, err := c.Exec(cctx, "commit")
@@ -91,14 +91,14 @@ func (s *Store) tryTx(ctx context.Context, f func(tx *Tx) error) error {
 		}
 		s.pool.Reset()
 		if tx.xid == 0 {
-			return fmt.Errorf("%w: %w", errNotMade, err) // it had nothing to commit
+			return fmt.Errorf("%w: %w", errNotWritten, err) // there was nothing to commit
 		}
-		made, rerr := s.resolve(attempt{session: sessionOf(c), token: tx.token, xid: tx.xid, writes: tx.writes})
+		written, rerr := s.resolve(attempt{session: sessionOf(c), token: tx.token, xid: tx.xid, writes: tx.writes})
 		if rerr != nil {
 			return fmt.Errorf("%w: %w", rerr, err)
 		}
-		if !made {
-			return fmt.Errorf("%w: %w", errNotMade, err)
+		if !written {
+			return fmt.Errorf("%w: %w", errNotWritten, err)
 		}
 	}
 	s.notifyCommit(tx.kinds...)
@@ -233,16 +233,16 @@ func (tx *Tx) create(ctx context.Context, d Document) (Document, error) {
 // Update is as Store.Update; it locks the document until the transaction ends.
 func (tx *Tx) Update(ctx context.Context, kind Kind, id string, ifVersion int64, change func(*Document) error) (
 	Document, bool, error) {
-	return tx.update(ctx, kind, id, ifVersion, false, change)
+	return tx.update(ctx, kind, id, ifVersion, modify, change)
 }
 
 // Remove is as Store.Remove.
 func (tx *Tx) Remove(ctx context.Context, kind Kind, id string, ifVersion int64) error {
-	_, _, err := tx.update(ctx, kind, id, ifVersion, true, nil)
+	_, _, err := tx.update(ctx, kind, id, ifVersion, remove, nil)
 	return err
 }
 
-func (tx *Tx) update(ctx context.Context, kind Kind, id string, ifVersion int64, remove bool,
+func (tx *Tx) update(ctx context.Context, kind Kind, id string, ifVersion int64, goal goal,
 	change func(*Document) error) (Document, bool, error) {
 	fail := func(err error) (Document, bool, error) {
 		return Document{}, false, fmt.Errorf("updating %s %s: %w", kind, id, classify(ctx, err))
@@ -255,10 +255,13 @@ func (tx *Tx) update(ctx context.Context, kind Kind, id string, ifVersion int64,
 	if err != nil {
 		return fail(err)
 	}
-	if err := checkCurrent(cur, found, ifVersion); err != nil {
+	if !found {
+		return fail(ErrNotFound)
+	}
+	if err := checkVersion(cur, ifVersion); err != nil {
 		return fail(err)
 	}
-	next, w, changed, err := spec.change(ctx, cur, tx.token, remove, change)
+	next, w, changed, err := spec.change(ctx, cur, tx.token, goal, change)
 	if err != nil {
 		return fail(err)
 	}
@@ -272,7 +275,7 @@ func (tx *Tx) update(ctx context.Context, kind Kind, id string, ifVersion int64,
 	if !hit {
 		return fail(ErrConflict) // impossible: the row is locked
 	}
-	if remove {
+	if goal == remove {
 		tx.s.countChange()
 	}
 	return next, changed, nil
@@ -283,7 +286,7 @@ func (tx *Tx) send(ctx context.Context, w write) (hit bool, err error) {
 	if err == nil && hit {
 		tx.xid = xid
 		tx.writes = append(tx.writes, w)
-		if !w.quiet {
+		if !w.isSilent {
 			tx.kinds = append(tx.kinds, w.kind)
 		}
 	}
@@ -298,7 +301,7 @@ const recordSQL = `insert into history (at, action, kind, id, scope, version, ge
 // actor is the context's. Note is JSON, or nil.
 func (tx *Tx) Record(ctx context.Context, action string, kind Kind, id, scope string, note json.RawMessage) error {
 	a := ActorFrom(ctx)
-	audit, err := (&KindSpec{}).auditOf(a, nil, Document{})
+	audit, err := (&KindSpec{}).encodeAuditDetail(a, nil, Document{})
 	if err != nil {
 		return fmt.Errorf("recording %s: %w", action, err)
 	}

@@ -16,13 +16,13 @@ import (
 
 // write is one statement, with its arguments, that changes one document.
 type write struct {
-	kind    Kind
-	id      string
-	version int64 // of the document after the write
-	history bool
-	quiet   bool // it makes no version, so that followers need no wake
-	sql     string
-	args    []any
+	kind     Kind
+	id       string
+	version  int64 // of the document after the write
+	history  bool
+	isSilent bool // it makes no version, so the store wakes no followers
+	sql      string
+	args     []any
 }
 
 // Positions 1-9 are the same in all statements: kind, id, new version, new generation, spec, status, wire form after
@@ -60,8 +60,8 @@ const (
 )
 
 // statementForms are the statements of one change: without a record of the history, with a record, with a record whose
-// spec and status are packed, and with a record that has neither.
-type statementForms struct{ plain, recorded, packed, trailed string }
+// spec and status are packed, and with a record of BriefHistory, which has neither.
+type statementForms struct{ plain, recorded, packed, brief string }
 
 // newStatementForms makes the statements of a change that has args arguments.
 func newStatementForms(change string, args int) statementForms {
@@ -78,7 +78,7 @@ func newStatementForms(change string, args int) statementForms {
 		plain:    `with w as (` + change + `) select count(*), coalesce(pg_current_xact_id_if_assigned(), '0') from w`,
 		recorded: with("$5::jsonb", p(6)+"::jsonb", "null::bytea", "null::bytea"),
 		packed:   with("null::jsonb", "null::jsonb", p(6)+"::bytea", p(7)+"::bytea"),
-		trailed:  with("null::jsonb", "null::jsonb", "null::bytea", "null::bytea"),
+		brief:    with("null::jsonb", "null::jsonb", "null::bytea", "null::bytea"),
 	}
 }
 
@@ -90,6 +90,7 @@ var (
 	observeStatement = newStatementForms(observeSQL, 0).plain
 )
 
+// newToken returns a random token, by which the store finds the rows of a transaction whose answer was lost.
 func newToken() int64 { return rand.Int64() }
 
 // compose makes the write of a new document.
@@ -115,13 +116,13 @@ func (k *KindSpec) composeRecorded(ctx context.Context, st statementForms, befor
 		w.history, w.sql = true, st.packed
 	case k.History:
 		w.history, w.sql = true, st.recorded
-	case k.Trail && (spec != nil || action != "update"):
-		w.history, w.sql = true, st.trailed
+	case k.BriefHistory && (spec != nil || action != "update"):
+		w.history, w.sql = true, st.brief
 	default:
 		return w, nil
 	}
 	a := ActorFrom(ctx)
-	audit, err := k.auditOf(a, before, next)
+	audit, err := k.encodeAuditDetail(a, before, next)
 	if err != nil {
 		return w, err
 	}
@@ -143,7 +144,7 @@ func jsonArgument(j json.RawMessage) any {
 	return []byte(j)
 }
 
-// render makes the wire form of a document, and notes the length of its head.
+// render sets the wire form of a document and the length of its head.
 func (k *KindSpec) render(d *Document) error {
 	d.Wire, d.head = []byte{}, 0
 	if k.Render == nil {
@@ -242,9 +243,19 @@ func (k *KindSpec) creation(d Document, tombstone *Document) (Document, error) {
 	return d, k.render(&d)
 }
 
-// change applies f to a copy of cur and composes the write of the difference; without a difference the write is empty.
-// changed is false without a difference, or if only times of observation differ.
-func (k *KindSpec) change(ctx context.Context, cur Document, token int64, remove bool, f func(*Document) error) (
+// goal is what a write does with a stored document.
+type goal uint8
+
+// The goals of writes.
+const (
+	modify goal = iota
+	remove
+)
+
+// change applies f to a copy of cur and composes the write of the difference, or of the removal; f is
+// nil for a removal. Without a difference the write is empty. changed is false without a difference,
+// or if only times of observation differ.
+func (k *KindSpec) change(ctx context.Context, cur Document, token int64, goal goal, f func(*Document) error) (
 	next Document, w write, changed bool, err error) {
 	if k.Decode != nil && f != nil {
 		if err := k.Decode(&cur); err != nil {
@@ -280,28 +291,28 @@ func (k *KindSpec) change(ctx context.Context, cur Document, token int64, remove
 		status = next.Status
 	}
 	deleting := next.DeletedAt != nil && cur.DeletedAt == nil
-	if spec == nil && status == nil && !deleting && !remove {
+	if spec == nil && status == nil && !deleting && goal == modify {
 		return cur, w, false, nil
 	}
-	if spec == nil && !deleting && !remove && difference == ObservedLater {
+	if spec == nil && !deleting && goal == modify && difference == ObservedLater {
 		w, err = k.observe(&next, cur, token)
 		return next, w, false, err
 	}
 	action := "update"
 	switch {
-	case remove:
+	case goal == remove:
 		action = "remove"
 	case deleting:
 		action = "delete"
 	}
-	asked := next.Generation
+	requested := next.Generation
 	next.Version, next.Generation = cur.Version+1, cur.Generation
 	if spec != nil {
-		next.Generation = max(cur.Generation+1, asked)
+		next.Generation = max(cur.Generation+1, requested)
 	}
 	next.CreatedAt = cur.CreatedAt
-	next.UpdatedAt, next.Removed, next.token = timeAfter(cur.UpdatedAt), remove, token
-	if spec == nil && !deleting && !remove {
+	next.UpdatedAt, next.Removed, next.token = timeAfter(cur.UpdatedAt), goal == remove, token
+	if spec == nil && !deleting && goal == modify {
 		err = k.renderStatus(&next, cur)
 	} else {
 		err = k.render(&next)
@@ -310,7 +321,7 @@ func (k *KindSpec) change(ctx context.Context, cur Document, token int64, remove
 		return cur, w, false, err
 	}
 	var removedAt *time.Time
-	if remove {
+	if goal == remove {
 		removedAt = &next.UpdatedAt
 	}
 	recorded := status
@@ -356,7 +367,7 @@ func (k *KindSpec) observe(next *Document, cur Document, token int64) (w write, 
 	}
 	args := []any{string(next.Kind), next.ID, next.Version, jsonArgument(searched), storedWire(*next), token, cur.token,
 		changedHead(cur, *next), detail}
-	return write{kind: next.Kind, id: next.ID, version: next.Version, quiet: true, sql: observeStatement, args: args},
+	return write{kind: next.Kind, id: next.ID, version: next.Version, isSilent: true, sql: observeStatement, args: args},
 		nil
 }
 
@@ -368,7 +379,7 @@ func send(ctx context.Context, conn querier, w write) (hit bool, xid uint64, err
 }
 
 // autocommit sends one write as a transaction of its own, in one round trip. When the connection breaks it finds out
-// whether the write was committed; it returns errNotMade if it certainly was not.
+// whether the write was committed; it returns errNotWritten if it certainly was not.
 func (s *Store) autocommit(ctx context.Context, w write, token int64) (hit bool, err error) {
 	conn, err := s.acquire(ctx, s.pool)
 	if err != nil {
@@ -377,31 +388,32 @@ func (s *Store) autocommit(ctx context.Context, w write, token int64) (hit bool,
 	wctx, cancel := s.uncancelled(ctx)
 	hit, _, err = send(wctx, conn.Conn(), w)
 	cancel()
-	dead, who := broken(conn.Conn(), err), sessionOf(conn.Conn())
+	isBroken, session := broken(conn.Conn(), err), sessionOf(conn.Conn())
 	conn.Release()
 	switch {
 	case err == nil:
-		if hit && !w.quiet {
+		if hit && !w.isSilent {
 			s.notifyCommit(w.kind)
 		}
 		return hit, nil
-	case !dead:
+	case !isBroken:
 		return false, classify(context.WithoutCancel(ctx), err)
 	}
 	s.pool.Reset()
-	made, rerr := s.resolve(attempt{session: who, token: token, writes: []write{w}})
+	written, rerr := s.resolve(attempt{session: session, token: token, writes: []write{w}})
 	switch {
 	case rerr != nil:
 		return false, fmt.Errorf("%w: %w", rerr, err)
-	case made:
+	case written:
 		s.notifyCommit(w.kind)
 		return true, nil
 	}
-	return false, fmt.Errorf("%w: %w", errNotMade, err)
+	return false, fmt.Errorf("%w: %w", errNotWritten, err)
 }
 
-// errNotMade: the connection broke and nothing was written. The caller may send the write again.
-var errNotMade = fmt.Errorf("%w: the connection broke before the write", ErrUnavailable)
+// errNotWritten is the error of a write that certainly did not happen, because the connection broke.
+// The caller may send the write again.
+var errNotWritten = fmt.Errorf("%w: the connection broke before the write", ErrUnavailable)
 
 // nameTaken reports whether err is a violation of the unique index of names.
 func nameTaken(err error) bool {

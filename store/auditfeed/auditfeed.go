@@ -1,8 +1,8 @@
-// Package auditfeed serves the audit records of a service's database to the Platform API, which gathers those of
-// all services, and reads them there.
+// Package auditfeed reads the audit records of a service's database, and serves them over HTTP to the Platform API,
+// which gathers the records of all services.
 //
-// A read waits until there are records after its cursor, so that a record arrives soon and nothing polls. It is a
-// tool: it knows no service.
+// A read waits until there are records after its cursor, so that the Platform API has a record soon without frequent
+// requests. The package is a tool: it knows no service.
 package auditfeed
 
 import (
@@ -26,35 +26,39 @@ const (
 
 var errStopping = errors.New("the server stops")
 
-// Read returns audit records of a database after a cursor; without any it waits.
+// Read returns audit records of a database after a cursor. If there are none, it waits for one, for at most wait, and
+// then returns a page without records. Its errors are those of store.Store.ListAudit.
 func Read(ctx context.Context, s *store.Store, after string, limit int, wait time.Duration) (audit.Page, error) {
-	page, err := s.AwaitAudit(ctx, after, limit, wait)
+	page, err := s.WaitForAudit(ctx, after, limit, wait)
 	if err != nil {
 		return audit.Page{}, err
 	}
 	out := audit.Page{Items: []audit.Change{}, Next: page.Next}
 	for _, r := range page.Records {
-		out.Items = append(out.Items, audit.Change{Key: r.Key, Time: r.At, Change: r.Action, Kind: string(r.Kind), ID: r.ID,
-			Version: r.Version, Principal: r.Actor.Principal, Account: r.Actor.Account, Owner: r.Owner,
-			RequestID: r.Actor.RequestID, Request: json.RawMessage(r.Actor.Audit), Before: r.Before, After: r.After})
+		out.Items = append(
+			out.Items,
+			audit.Change{Key: r.RecordID, Time: r.At, Change: r.Action, Kind: string(r.Kind), ID: r.ID,
+				Version: r.Version, Principal: r.Actor.Principal, Account: r.Actor.Account, Owner: r.Owner,
+				RequestID: r.Actor.RequestID, Request: json.RawMessage(r.Actor.Audit), Before: r.Before, After: r.After},
+		)
 	}
 	return out, nil
 }
 
-// Handler serves GET with the parameters after (a cursor), limit and wait (seconds). Who may read the records is up to
-// the caller.
+// Handler serves GET with the parameters after (a cursor), limit and wait (seconds). It does not authorize: the caller
+// registers it for permitted readers only.
 func Handler(s *store.Store) rest.Handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		q := r.URL.Query()
-		limit, err := number(q.Get("limit"), maxLimit)
+		limit, err := parseNumber(q.Get("limit"), maxLimit)
 		if err != nil {
 			return err
 		}
-		wait, err := number(q.Get("wait"), int(maxWait/time.Second))
+		wait, err := parseNumber(q.Get("wait"), int(maxWait/time.Second))
 		if err != nil {
 			return err
 		}
-		// A server that stops answers at once.
+		// When the server begins to stop, waiting requests end at once.
 		ctx, cancel := context.WithCancelCause(r.Context())
 		defer cancel(nil)
 		defer context.AfterFunc(rest.Stopping(ctx), func() { cancel(errStopping) })()
@@ -71,8 +75,8 @@ func Handler(s *store.Store) rest.Handler {
 	}
 }
 
-// number parses a parameter from 0 to most; most is also the default.
-func number(text string, most int) (int, error) {
+// parseNumber parses a parameter from 0 to most; the default is most.
+func parseNumber(text string, most int) (int, error) {
 	if text == "" {
 		return most, nil
 	}
