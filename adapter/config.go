@@ -289,25 +289,30 @@ func (c *Config) defaults() {
 
 // Ineffective returns the settings that are set and have no effect, each with the reason.
 func (c *Config) Ineffective() (settings []string) {
-	add := func(set bool, text string) {
-		if set {
-			settings = append(settings, text)
+	type setting struct {
+		isSet bool
+		text  string
+	}
+	version := c.Clients.Kubernetes.APIVersion
+	all := []setting{
+		{c.Adapter.Version != "", "adapter.version: expressions see it; it is not compared with this program's"},
+		{version != "" && version != "v1", "clients.kubernetes.api_version: each manifest names its own"},
+	}
+	if m := c.Clients.Maestro; m != nil {
+		all = append(all,
+			setting{m.ClientID != "", "clients.maestro.client_id: a call is its source's"},
+			setting{m.RetryAttempts != maestroAttempts,
+				"clients.maestro.retry_attempts: calls are repeated within timeout, and runs with back-off"},
+			setting{m.ServerHealthinessTimeout != maestroHealthiness, "clients.maestro.server_healthiness_timeout: " +
+				"works are followed by watches, whose silence ends them after 45s"},
+			setting{m.Insecure && m.Auth.Type == "tls",
+				"clients.maestro.insecure: auth.type is tls, so servers are verified"})
+	}
+	for _, s := range all {
+		if s.isSet {
+			settings = append(settings, s.text)
 		}
 	}
-	add(c.Adapter.Version != "", "adapter.version: expressions see it; it is not compared with this program's")
-	if v := c.Clients.Kubernetes.APIVersion; v != "" && v != "v1" {
-		add(true, "clients.kubernetes.api_version: each manifest names its own")
-	}
-	m := c.Clients.Maestro
-	if m == nil {
-		return settings
-	}
-	add(m.ClientID != "", "clients.maestro.client_id: a call is its source's")
-	add(m.RetryAttempts != maestroAttempts,
-		"clients.maestro.retry_attempts: calls are repeated within timeout, and runs with back-off")
-	add(m.ServerHealthinessTimeout != maestroHealthiness,
-		"clients.maestro.server_healthiness_timeout: works are followed by watches, whose silence ends them after 45s")
-	add(m.Insecure && m.Auth.Type == "tls", "clients.maestro.insecure: auth.type is tls, so servers are verified")
 	return settings
 }
 

@@ -108,7 +108,10 @@ func (p *pausing) Renew(_ context.Context, _ time.Duration, _ []int) (slots int,
 
 func (p *pausing) Leave(context.Context) error { return nil }
 
-func (p *pausing) set(away bool) { p.mu.Lock(); p.away = away; p.mu.Unlock() }
+// pause makes the calls of Beat fail until resume.
+func (p *pausing) pause() { p.mu.Lock(); p.away = true; p.mu.Unlock() }
+
+func (p *pausing) resume() { p.mu.Lock(); p.away = false; p.mu.Unlock() }
 
 // A pause of CLM beyond the lease repeats only interrupted runs and runs of new events. If another
 // replica held a slot, the resources of that slot are checked, and no others.
@@ -167,7 +170,7 @@ func TestAPauseRepeatsNoRun(t *testing.T) {
 		}
 
 		w.enqueue(hint{task: task{Event: Event{ID: "r7", Generation: 2}}}) // is under way when the pause comes
-		sharer.set(true)
+		sharer.pause()
 		<-time.After(10 * time.Second)
 		if w.share.holds("r7", time.Now()) != suspended {
 			t.Error("the lease is not over")
@@ -177,7 +180,7 @@ func TestAPauseRepeatsNoRun(t *testing.T) {
 		if n, each := count(); n != 1 || each["r7"] != 1 {
 			t.Errorf("while the lease is over: %v", each)
 		}
-		sharer.set(false)
+		sharer.resume()
 		close(block)
 		<-time.After(time.Minute)
 		if n, each := count(); n != 3 || each["r7"] != 1 || each["r8"] != 1 || each["r9"] != 1 || len(greeted) > 0 {
@@ -188,7 +191,7 @@ func TestAPauseRepeatsNoRun(t *testing.T) {
 		sharer.since[2], sharer.away = 2, true // another replica had it in between
 		sharer.mu.Unlock()
 		<-time.After(10 * time.Second)
-		sharer.set(false)
+		sharer.resume()
 		<-time.After(time.Minute)
 		n, each := count()
 		for id := range each {

@@ -149,16 +149,25 @@ func templateError(err error) string {
 	return strings.TrimPrefix(s, `executing "" `)
 }
 
+// dot is the value of the dot at a place of a template.
+type dot uint8
+
+// The values of the dot.
+const (
+	scopeDot dot = iota // the scope of the template
+	otherDot            // an element of range, or the value of with
+)
+
 // fieldsOf returns the first names of the paths that a template reads: a of .a.b, and of $.a.b
 // anywhere. Inside range and with the dot is another value, so names after it are not included.
 func fieldsOf(root *parse.ListNode) []string {
 	var names []string
-	var list func(n *parse.ListNode, top bool)
-	var node func(n parse.Node, top bool)
-	node = func(n parse.Node, top bool) {
+	var list func(n *parse.ListNode, dot dot)
+	var node func(n parse.Node, dot dot)
+	node = func(n parse.Node, dot dot) {
 		switch n := n.(type) {
 		case *parse.FieldNode:
-			if top {
+			if dot == scopeDot {
 				names = append(names, n.Ident[0])
 			}
 		case *parse.VariableNode:
@@ -166,40 +175,40 @@ func fieldsOf(root *parse.ListNode) []string {
 				names = append(names, n.Ident[1])
 			}
 		case *parse.ChainNode:
-			node(n.Node, top)
+			node(n.Node, dot)
 		case *parse.PipeNode:
 			if n == nil {
 				return
 			}
 			for _, cmd := range n.Cmds {
 				for _, a := range cmd.Args {
-					node(a, top)
+					node(a, dot)
 				}
 			}
 		case *parse.ActionNode:
-			node(n.Pipe, top)
+			node(n.Pipe, dot)
 		case *parse.IfNode:
-			node(n.Pipe, top)
-			list(n.List, top)
-			list(n.ElseList, top)
+			node(n.Pipe, dot)
+			list(n.List, dot)
+			list(n.ElseList, dot)
 		case *parse.RangeNode:
-			node(n.Pipe, top)
-			list(n.List, false)
-			list(n.ElseList, top)
+			node(n.Pipe, dot)
+			list(n.List, otherDot)
+			list(n.ElseList, dot)
 		case *parse.WithNode:
-			node(n.Pipe, top)
-			list(n.List, false)
-			list(n.ElseList, top)
+			node(n.Pipe, dot)
+			list(n.List, otherDot)
+			list(n.ElseList, dot)
 		}
 	}
-	list = func(n *parse.ListNode, top bool) {
+	list = func(n *parse.ListNode, dot dot) {
 		if n != nil {
 			for _, c := range n.Nodes {
-				node(c, top)
+				node(c, dot)
 			}
 		}
 	}
-	list(root, true)
+	list(root, scopeDot)
 	return names
 }
 

@@ -55,24 +55,24 @@ func reportSituations() []situation {
 			object{"generation": 7, "of": fmt.Sprint(generation), "conditions": of})}
 	}
 	out := []situation{
-		{adapter: "placement", name: "cannot read the statuses", resource: cluster(2, true),
+		{adapter: "placement", name: "cannot read the statuses", resource: cluster(2, deleting),
 			answers: object{"GET /clusters/" + clusterID + "/statuses": 503}},
-		{adapter: "placement", name: "gets no answer", resource: cluster(1, false),
+		{adapter: "placement", name: "gets no answer", resource: cluster(1, live),
 			answers: object{"POST /clusters/" + clusterID + "/placement": 503}},
-		{adapter: "hosted-cluster", name: "knows from before what is not fed back now", resource: cluster(2, false),
+		{adapter: "hosted-cluster", name: "knows from before what is not fed back now", resource: cluster(2, live),
 			cluster: []object{placed, full}, found: hosted(2, applied(5), nil)},
-		{adapter: "hosted-cluster", name: "is invalid", resource: cluster(1, false), cluster: []object{placed},
+		{adapter: "hosted-cluster", name: "is invalid", resource: cluster(1, live), cluster: []object{placed},
 			found: hosted(1, applied(5), said(7, "ValidConfiguration", "False", "Invalid", "networks overlap"))},
-		{adapter: "hosted-cluster", name: "is degraded", resource: cluster(1, false), cluster: []object{placed},
+		{adapter: "hosted-cluster", name: "is degraded", resource: cluster(1, live), cluster: []object{placed},
 			found: hosted(1, applied(5), said(7, "Available", "True", "AsExpected", "",
 				"Degraded", "True", "X", "etcd is slow", "Progressing", "True", "Y", "step 2 of 3",
 				"KubeAPIServerAvailable", "True", "AsExpected", ""))},
-		{adapter: "hosted-cluster", name: "has conditions without a generation", resource: cluster(1, false),
+		{adapter: "hosted-cluster", name: "has conditions without a generation", resource: cluster(1, live),
 			cluster: []object{placed},
 			found:   hosted(1, applied(5), []object{{"type": "Available", "status": "True", "reason": ""}})},
-		{adapter: "hosted-cluster", name: "was available and cannot tell now", resource: cluster(2, true),
+		{adapter: "hosted-cluster", name: "was available and cannot tell now", resource: cluster(2, deleting),
 			cluster: []object{placed, full}, answers: broken, found: hosted(2, applied(5), nil)},
-		{adapter: "hosted-cluster", name: "is deleted on a lost management cluster", resource: cluster(2, true),
+		{adapter: "hosted-cluster", name: "is deleted on a lost management cluster", resource: cluster(2, deleting),
 			cluster: []object{placed, full}, found: hosted(2, applied(5), nil), answers: lostAndEmpty},
 	}
 	for _, c := range []struct {
@@ -85,11 +85,11 @@ func reportSituations() []situation {
 		{"credential", "credentials", "credential-" + childID, "Credential", hosting.CredentialName(childID), "Issued",
 			object{"request": "PEM", "expiration_seconds": 600, "username": "ada"}},
 	} {
-		resource := func(deleting bool) object {
+		resource := func(phase phase) object {
 			if c.resource == "" {
-				return cluster(3, deleting)
+				return cluster(3, phase)
 			}
-			return child(c.resource, "workers", deleting, c.spec)
+			return child(c.resource, "workers", phase, c.spec)
 		}
 		found := func(conditions []object, of ...object) object {
 			return object{c.work: work(c.work, c.kind, c.object, ns, 3, conditions,
@@ -112,27 +112,27 @@ func reportSituations() []situation {
 			}
 			out = append(out, s)
 		}
-		add("waits for the control plane", situation{resource: resource(false), cluster: []object{placed}})
-		add("is refused", situation{resource: resource(false), found: found(refused(5))})
-		add("is not taken up yet", situation{resource: resource(false), found: found(applied(4))})
-		add("is pending", situation{resource: resource(false), found: found(applied(5))})
-		add("is not ready", situation{resource: resource(false),
+		add("waits for the control plane", situation{resource: resource(live), cluster: []object{placed}})
+		add("is refused", situation{resource: resource(live), found: found(refused(5))})
+		add("is not taken up yet", situation{resource: resource(live), found: found(applied(4))})
+		add("is pending", situation{resource: resource(live), found: found(applied(5))})
+		add("is not ready", situation{resource: resource(live),
 			found: found(applied(5), said(2, c.ready, "False", "Scaling", "1 of 2")...)})
-		add("is acting on a change", situation{resource: resource(false), own: before(3),
+		add("is acting on a change", situation{resource: resource(live), own: before(3),
 			found: found(applied(5), said(1, c.ready, "True", "AsExpected", "2 of 2")...)})
-		add("has a condition without a generation", situation{resource: resource(false),
+		add("has a condition without a generation", situation{resource: resource(live),
 			found: found(applied(5), object{"type": c.ready, "status": "True"})})
-		add("is deleted", situation{resource: resource(true), own: before(2), found: found(applied(5))})
-		add("is gone", situation{resource: resource(true), own: before(2)})
-		add("never had a control plane", situation{resource: resource(true), cluster: []object{placed}})
+		add("is deleted", situation{resource: resource(deleting), own: before(2), found: found(applied(5))})
+		add("is gone", situation{resource: resource(deleting), own: before(2)})
+		add("never had a control plane", situation{resource: resource(deleting), cluster: []object{placed}})
 	}
 	return append(out, exampleSituations(ns)...)
 }
 
 // exampleSituations are those of the examples.
 func exampleSituations(ns string) []situation {
-	labelled := func(generation int, deleting bool) object {
-		c := cluster(generation, deleting)
+	labelled := func(generation int, phase phase) object {
+		c := cluster(generation, phase)
 		c["labels"] = object{"atoll.dev/management-cluster": "edge-02"}
 		return c
 	}
@@ -144,20 +144,20 @@ func exampleSituations(ns string) []situation {
 			"metadata": object{"name": "hf-" + clusterID, "annotations": object{"hyperfleet.io/generation": "1"}},
 		}}
 	}
-	pool := child("nodepools", "workers", false, object{"replicas": 1})
+	pool := child("nodepools", "workers", live, object{"replicas": 1})
 	return []situation{
-		{adapter: "cl-maestro", name: "has no management cluster", resource: cluster(1, false)},
-		{adapter: "cl-maestro", name: "is ordered", resource: labelled(1, false)},
-		{adapter: "cl-maestro", name: "is there", resource: labelled(1, false), found: found},
-		{adapter: "cl-maestro", name: "is deleted", resource: labelled(2, true), found: found},
-		{adapter: "cl-maestro", name: "is gone", resource: labelled(2, true)},
-		{adapter: "cl-maestro", name: "was ordered elsewhere", resource: labelled(2, true),
+		{adapter: "cl-maestro", name: "has no management cluster", resource: cluster(1, live)},
+		{adapter: "cl-maestro", name: "is ordered", resource: labelled(1, live)},
+		{adapter: "cl-maestro", name: "is there", resource: labelled(1, live), found: found},
+		{adapter: "cl-maestro", name: "is deleted", resource: labelled(2, deleting), found: found},
+		{adapter: "cl-maestro", name: "is gone", resource: labelled(2, deleting)},
+		{adapter: "cl-maestro", name: "was ordered elsewhere", resource: labelled(2, deleting),
 			cluster: []object{report("cl-maestro", 1, object{"target_cluster": "edge-01"})}},
-		{adapter: "cl-namespace", name: "makes a namespace", resource: cluster(1, false)},
-		{adapter: "cl-namespace", name: "has a namespace", resource: cluster(1, false), found: namespace("Active")},
-		{adapter: "cl-namespace", name: "is gone", resource: cluster(2, true)},
+		{adapter: "cl-namespace", name: "makes a namespace", resource: cluster(1, live)},
+		{adapter: "cl-namespace", name: "has a namespace", resource: cluster(1, live), found: namespace("Active")},
+		{adapter: "cl-namespace", name: "is gone", resource: cluster(2, deleting)},
 		{adapter: "np-configmap", name: "makes a ConfigMap", resource: pool},
-		{adapter: "np-configmap", name: "is gone", resource: child("nodepools", "workers", true, object{"replicas": 1})},
+		{adapter: "np-configmap", name: "is gone", resource: child("nodepools", "workers", deleting, object{"replicas": 1})},
 	}
 }
 

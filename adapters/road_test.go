@@ -35,7 +35,17 @@ const (
 	childID   = "0199a0b1-0000-7000-8000-000000000002"
 )
 
-func cluster(generation int, deleting bool) object {
+// phase is whether a resource is being deleted.
+type phase string
+
+// The phases of a resource.
+const (
+	live     phase = "live"
+	deleting phase = "deleting"
+)
+
+// cluster returns a cluster as CLM shows it.
+func cluster(generation int, phase phase) object {
 	c := object{
 		"id": clusterID, "kind": "Cluster", "name": "first", "generation": generation,
 		"href": "/api/hyperfleet/v1/clusters/" + clusterID,
@@ -51,13 +61,13 @@ func cluster(generation int, deleting bool) object {
 			},
 		},
 	}
-	if deleting {
+	if phase == deleting {
 		c["deleted_time"] = "2026-01-02T03:04:05Z"
 	}
 	return c
 }
 
-// awaited is a cluster that waits for adapters, as CLM shows it.
+// awaited returns a cluster with the adapters whose reports CLM awaits.
 func awaited(cluster object, adapters ...string) object {
 	var list []object
 	for _, name := range adapters {
@@ -67,10 +77,11 @@ func awaited(cluster object, adapters ...string) object {
 	return cluster
 }
 
-func child(plural, name string, deleting bool, spec object) object {
+// child returns a resource below the cluster as CLM shows it.
+func child(plural, name string, phase phase, spec object) object {
 	c := object{"id": childID, "name": name, "generation": 3, "href": "/api/hyperfleet/v1/clusters/" + clusterID + "/" +
 		plural + "/" + childID, "spec": spec}
-	if deleting {
+	if phase == deleting {
 		c["deleted_time"] = "2026-01-02T03:04:05Z"
 	}
 	return c
@@ -169,91 +180,91 @@ func situations() []situation {
 		"expiration_seconds": 600, "username": "ada", "expires_at": "2026-01-02T03:14:05Z"}
 	key := hosting.CredentialName(childID)
 	return []situation{
-		{adapter: "placement", name: "is placed", resource: cluster(1, false), answers: object{place: object{
+		{adapter: "placement", name: "is placed", resource: cluster(1, live), answers: object{place: object{
 			"state": "Placed", "management_cluster": "management-01", "decided_time": "2026-01-02T03:04:05Z",
 			"decision": object{"candidates": []object{}}}}},
-		{adapter: "placement", name: "finds no capacity", resource: cluster(1, false), answers: object{place: object{
+		{adapter: "placement", name: "finds no capacity", resource: cluster(1, live), answers: object{place: object{
 			"state": "Waiting", "management_cluster": "", "decision": object{"candidates": []object{
 				{"name": "management-01", "fits": false, "reasons": []string{"planes: 40 of 40 are taken", "memory"}},
 				{"name": "edge", "fits": false, "reasons": []string{"Cordoned"}}}},
 			"reason":  "management-01: planes: 40 of 40 are taken, memory; edge: Cordoned",
 			"message": "the region has no room for the cluster at present"}}},
-		{adapter: "placement", name: "has no management cluster", resource: cluster(1, false),
+		{adapter: "placement", name: "has no management cluster", resource: cluster(1, live),
 			answers: object{place: object{
 				"state": "Waiting", "management_cluster": "", "reason": "there is no management cluster",
 				"message": "the region takes no new clusters at present", "decision": object{
 					"candidates": []object{}}}}},
-		{adapter: "placement", name: "keeps the place while it is used", resource: cluster(2, true), cluster: []object{
+		{adapter: "placement", name: "keeps the place while it is used", resource: cluster(2, deleting), cluster: []object{
 			placed,
 			report("pull-secret", 2, nil, "Finalized", "True", "Gone", ""), report("hosted-cluster", 1, nil,
 				"Finalized", "True", "of another generation", "")}},
-		{adapter: "placement", name: "gives the place back", resource: cluster(2, true), cluster: []object{placed,
+		{adapter: "placement", name: "gives the place back", resource: cluster(2, deleting), cluster: []object{placed,
 			report("pull-secret", 2, nil, "Finalized", "True", "Gone", ""), report("hosted-cluster", 2, nil,
 				"Finalized", "True", "Gone", "")}},
 		{adapter: "placement", name: "keeps the place for whoever has not finalized", resource: awaited(
-			cluster(2, true), "dns", "hosted-cluster", "placement"), cluster: []object{placed}},
+			cluster(2, deleting), "dns", "hosted-cluster", "placement"), cluster: []object{placed}},
 		{adapter: "placement", name: "gives the place back where there are no pull secrets", resource: awaited(
-			cluster(2, true), "placement"), cluster: []object{placed,
+			cluster(2, deleting), "placement"), cluster: []object{placed,
 			report("hosted-cluster", 2, nil, "Finalized", "True", "Gone", "")}},
 
-		{adapter: "hosted-cluster", name: "waits for its place", resource: cluster(1, false), cluster: []object{
+		{adapter: "hosted-cluster", name: "waits for its place", resource: cluster(1, live), cluster: []object{
 			report("placement", 1, object{"management_cluster": ""}, "Available", "False", "NoCapacity",
 				"waiting for capacity: management-01 is full")}},
-		{adapter: "hosted-cluster", name: "is ordered", resource: cluster(1, false), cluster: []object{placed}},
-		{adapter: "hosted-cluster", name: "was refused", resource: cluster(1, false), cluster: []object{placed},
+		{adapter: "hosted-cluster", name: "is ordered", resource: cluster(1, live), cluster: []object{placed}},
+		{adapter: "hosted-cluster", name: "was refused", resource: cluster(1, live), cluster: []object{placed},
 			found: hosted(1,
 				[]object{{"type": "Applied", "status": "False", "observedGeneration": 5,
 					"message": "Failed to apply manifest work"}}, nil, nil)},
-		{adapter: "hosted-cluster", name: "is starting", resource: cluster(1, false), cluster: []object{placed},
+		{adapter: "hosted-cluster", name: "is starting", resource: cluster(1, live), cluster: []object{placed},
 			found: hosted(1, applied(5),
 				said(7, "Available", "False", "PlaneStarting", "the plane is starting", "ValidReleaseImage", "True",
 					"AsExpected", ""), nil)},
-		{adapter: "hosted-cluster", name: "is of no version there", resource: cluster(1, false), cluster: []object{
+		{adapter: "hosted-cluster", name: "is of no version there", resource: cluster(1, live), cluster: []object{
 			placed}, found: hosted(1, applied(5),
 			said(7, "Available", "False", "VersionNotAvailable", "", "ValidReleaseImage", "False",
 				"VersionNotAvailable", "this management cluster has 1.36.3, not 1.99.0"), nil)},
-		{adapter: "hosted-cluster", name: "runs", resource: cluster(1, false), cluster: []object{placed},
+		{adapter: "hosted-cluster", name: "runs", resource: cluster(1, live), cluster: []object{placed},
 			found: hosted(1, applied(5), ready, running)},
-		{adapter: "hosted-cluster", name: "runs as the generation before wants it", resource: cluster(2, false),
+		{adapter: "hosted-cluster", name: "runs as the generation before wants it", resource: cluster(2, live),
 			cluster: []object{placed}, found: hosted(2, applied(5),
 				said(6, "Available", "True", "AsExpected", ""), running)},
-		{adapter: "hosted-cluster", name: "runs and the work has changed since", resource: cluster(2, false),
+		{adapter: "hosted-cluster", name: "runs and the work has changed since", resource: cluster(2, live),
 			cluster: []object{placed}, found: hosted(2, applied(4), ready, running)},
 		{adapter: "hosted-cluster", name: "was running when its management cluster was lost", resource: cluster(
-			1, false), cluster: []object{placed}, answers: lost, found: hosted(1, applied(5), ready, running)},
+			1, live), cluster: []object{placed}, answers: lost, found: hosted(1, applied(5), ready, running)},
 		{adapter: "hosted-cluster", name: "was starting when its management cluster was lost", resource: cluster(
-			1, false), cluster: []object{placed}, answers: lost},
-		{adapter: "hosted-cluster", name: "waits for node pools to go", resource: cluster(2, true), cluster: []object{
+			1, live), cluster: []object{placed}, answers: lost},
+		{adapter: "hosted-cluster", name: "waits for node pools to go", resource: cluster(2, deleting), cluster: []object{
 			placed, ordered}, answers: left(2), found: hosted(1, applied(5), ready, running)},
-		{adapter: "hosted-cluster", name: "is deleted", resource: cluster(2, true), cluster: []object{placed, ordered},
+		{adapter: "hosted-cluster", name: "is deleted", resource: cluster(2, deleting), cluster: []object{placed, ordered},
 			answers: left(0), found: hosted(1, applied(5), ready, running)},
-		{adapter: "hosted-cluster", name: "is gone", resource: cluster(2, true), cluster: []object{placed, ordered},
+		{adapter: "hosted-cluster", name: "is gone", resource: cluster(2, deleting), cluster: []object{placed, ordered},
 			answers: left(0)},
-		{adapter: "hosted-cluster", name: "never was anywhere", resource: cluster(2, true), answers: left(0)},
-		{adapter: "hosted-cluster", name: "cannot tell what is below it", resource: cluster(2, true), cluster: []object{
+		{adapter: "hosted-cluster", name: "never was anywhere", resource: cluster(2, deleting), answers: left(0)},
+		{adapter: "hosted-cluster", name: "cannot tell what is below it", resource: cluster(2, deleting), cluster: []object{
 			placed, ordered}, answers: object{"GET /clusters/" + clusterID + "/nodepools": 503}},
 
-		{adapter: "pull-secret", name: "waits for the namespace", resource: cluster(1, false), cluster: []object{
+		{adapter: "pull-secret", name: "waits for the namespace", resource: cluster(1, live), cluster: []object{
 			placed}},
-		{adapter: "pull-secret", name: "is ordered", resource: cluster(1, false), cluster: []object{placed, ordered}},
-		{adapter: "pull-secret", name: "is there", resource: cluster(1, false), cluster: []object{placed, ordered},
+		{adapter: "pull-secret", name: "is ordered", resource: cluster(1, live), cluster: []object{placed, ordered}},
+		{adapter: "pull-secret", name: "is there", resource: cluster(1, live), cluster: []object{placed, ordered},
 			found: object{"pull-secret-" + clusterID: work("pull-secret-"+clusterID,
 				"ExternalSecret", "pull-secret", ns, 1, applied(5), object{"generation": 1, "of": "1",
 					"conditions": said(1, "Ready", "True", "SecretSynced", "secret synced")})}},
 
-		{adapter: "node-pool", name: "is ordered", resource: child("nodepools", "workers", false, pool),
+		{adapter: "node-pool", name: "is ordered", resource: child("nodepools", "workers", live, pool),
 			cluster: []object{placed, ordered}},
-		{adapter: "node-pool", name: "has its nodes", resource: child("nodepools", "workers", false, pool),
+		{adapter: "node-pool", name: "has its nodes", resource: child("nodepools", "workers", live, pool),
 			cluster: []object{placed, ordered}, found: object{"nodepool-" + childID: work("nodepool-"+childID,
 				"NodePool", hc+"-workers", ns, 3, applied(5), object{"generation": 2, "of": "3", "replicas": 2,
 					"version": "1.36.3", "conditions": said(2, "Ready", "True", "AsExpected",
 						"2 of 2 nodes are ready")})}},
-		{adapter: "node-pool", name: "goes", resource: child("nodepools", "workers", true, pool), cluster: []object{
+		{adapter: "node-pool", name: "goes", resource: child("nodepools", "workers", deleting, pool), cluster: []object{
 			placed, ordered}, own: []object{report("node-pool", 2, object{"target_cluster": "management-01"})}},
 
-		{adapter: "credential", name: "is ordered", resource: child("credentials", "c1", false, credential),
+		{adapter: "credential", name: "is ordered", resource: child("credentials", "c1", live, credential),
 			cluster: []object{placed, ordered}},
-		{adapter: "credential", name: "is issued", resource: child("credentials", "c1", false, credential),
+		{adapter: "credential", name: "is issued", resource: child("credentials", "c1", live, credential),
 			cluster: []object{placed, ordered}, found: object{"credential-" + childID: work("credential-"+childID,
 				"Credential", key, ns, 3, applied(5), object{"generation": 1, "of": "3", "certificate": "PEM",
 					"caBundle": "CA", "server": "https://127.0.0.1:6443", "tlsServerName": hc + ".hosted.test",

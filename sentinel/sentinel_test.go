@@ -223,18 +223,18 @@ func TestAChangeOfARelatedResourceCausesAnEventAtOnce(t *testing.T) {
 		o.Policy.MinRetry = time.Hour
 		o.Kinds = []Kind{{cluster, "clusters", ""}, {channel, "channels", cluster}}
 	})
-	child := func(id string, done bool) {
+	createChild := func(id string) {
 		t.Helper()
 		_, err := w.store.Create(t.Context(), store.Document{Kind: channel, ID: id, Scope: "owner", Name: id,
 			Spec:   []byte(`{}`),
 			Status: encoded(t, reconciled("False", 1, "", time.Now().UTC()))})
 		must(t, 0, err)
 		b.waitForEvent(id, 1)
-		if !done {
-			return
-		}
-		_, _, err = w.store.Update(t.Context(), channel, id, 0, func(d *store.Document) error {
-			d.Status = encoded(t, reconciled("True", 1, "said", time.Now().UTC()))
+	}
+	reconcile := func(id string) {
+		t.Helper()
+		_, _, err := w.store.Update(t.Context(), channel, id, 0, func(d *store.Document) error {
+			d.Status = encoded(t, reconciled("True", 1, "done", time.Now().UTC()))
 			return nil
 		})
 		must(t, 0, err)
@@ -242,8 +242,9 @@ func TestAChangeOfARelatedResourceCausesAnEventAtOnce(t *testing.T) {
 	sent := func(k key) uint64 { return inside(r, func() uint64 { return r.table.all[k].lastEvent }) }
 	w.create(cluster, "owner", nil)
 	a.waitForEvent("owner", 1)
-	child("waits", false)
-	child("done", true)
+	createChild("waits")
+	createChild("done")
+	reconcile("done")
 	w.wait("one child is reconciled", func() bool {
 		return inside(r, func() bool { return r.table.count(channel).pending == 1 })
 	})

@@ -20,10 +20,9 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// fakeAPI is an API server that has ConfigMaps and AppliedManifestWorks in
-// memory, and of them just what the agent uses: discovery, apply and merge
-// patches, get, delete, list and watch. It answers at once, so that what is
-// measured is the agent.
+// fakeAPI is an API server with ConfigMaps and AppliedManifestWorks in memory. It has the verbs that the agent uses:
+// discovery, apply and merge patches, get, delete, list and watch. It answers at once, so that the benchmark measures
+// the agent alone.
 type fakeAPI struct {
 	requests atomic.Int64
 
@@ -59,9 +58,9 @@ func (f *fakeAPI) config() *rest.Config { return &rest.Config{Host: f.address} }
 func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.requests.Add(1)
 	w.Header().Set("Content-Type", "application/json")
-	resource := func(name, kind string, namespaced bool) metav1.APIResource {
-		return metav1.APIResource{Name: name, Kind: kind, Namespaced: namespaced, Verbs: metav1.Verbs{"get", "list",
-			"watch", "patch", "delete", "create"}}
+	resource := func(name, kind string) metav1.APIResource {
+		return metav1.APIResource{Name: name, Kind: kind, Namespaced: name == "configmaps", Verbs: metav1.Verbs{"get",
+			"list", "watch", "patch", "delete", "create"}}
 	}
 	group := func(name string) metav1.APIGroup {
 		v := metav1.GroupVersionForDiscovery{GroupVersion: name + "/v1", Version: "v1"}
@@ -77,10 +76,10 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			Groups: []metav1.APIGroup{group("work.open-cluster-management.io")}})
 	case "api/v1":
 		answer(w, metav1.APIResourceList{GroupVersion: "v1", APIResources: []metav1.APIResource{
-			resource("configmaps", "ConfigMap", true), resource("namespaces", "Namespace", false)}})
+			resource("configmaps", "ConfigMap"), resource("namespaces", "Namespace")}})
 	case "apis/work.open-cluster-management.io/v1":
 		answer(w, metav1.APIResourceList{GroupVersion: "work.open-cluster-management.io/v1",
-			APIResources: []metav1.APIResource{resource("appliedmanifestworks", "AppliedManifestWork", false)}})
+			APIResources: []metav1.APIResource{resource("appliedmanifestworks", "AppliedManifestWork")}})
 	default:
 		f.object(w, r, strings.Split(path, "/"))
 	}
@@ -113,67 +112,76 @@ func (f *fakeAPI) object(w http.ResponseWriter, r *http.Request, path []string) 
 		return
 	}
 	resource := path[0]
-	metadata := strings.Contains(r.Header.Get("Accept"), "PartialObjectMetadata")
+	form := wholeObject
+	if strings.Contains(r.Header.Get("Accept"), "PartialObjectMetadata") {
+		form = metadataOnly
+	}
 	if len(path) == 1 {
 		if r.URL.Query().Get("watch") != "" {
-			f.watch(w, r, resource, metadata)
+			f.watch(w, r, resource, form)
 			return
 		}
-		f.list(w, resource, metadata)
+		f.list(w, resource, form)
 		return
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	key := namespace + "/" + path[1]
-	there := f.objects[resource][key]
+	stored := f.objects[resource][key]
 	switch {
 	case r.Method == http.MethodPatch && r.Header.Get("Content-Type") == "application/apply-patch+yaml":
-		there = f.apply(resource, namespace, path[1], there, r)
-	case there == nil:
+		stored = f.apply(resource, namespace, path[1], stored, r)
+	case stored == nil:
 		failure(w, 404, metav1.StatusReasonNotFound)
 		return
 	case r.Method == http.MethodPatch:
-		there = f.merge(resource, key, there, r)
+		stored = f.merge(resource, key, stored, r)
 	case r.Method == http.MethodDelete:
-		f.delete(resource, key, there)
+		f.delete(resource, key, stored)
 	}
-	answer(w, shape(there, metadata))
+	answer(w, convert(stored, form))
 }
 
-// shape is the object as it was asked for.
-func shape(obj map[string]any, metadata bool) map[string]any {
-	if !metadata {
+// form is the form in which a request wants objects.
+type form string
+
+// The forms of objects.
+const (
+	wholeObject  form = ""
+	metadataOnly form = "/metadata"
+)
+
+// convert returns an object in a form.
+func convert(obj map[string]any, form form) map[string]any {
+	if form == wholeObject {
 		return obj
 	}
 	return map[string]any{"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": obj["metadata"]}
 }
 
-func (f *fakeAPI) list(w http.ResponseWriter, resource string, metadata bool) {
+func (f *fakeAPI) list(w http.ResponseWriter, resource string, form form) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	items := []any{}
 	for _, key := range slices.Sorted(maps.Keys(f.objects[resource])) {
-		items = append(items, shape(f.objects[resource][key], metadata))
+		items = append(items, convert(f.objects[resource][key], form))
 	}
 	kind, version := fakeKinds[resource]+"List", "v1"
-	if metadata {
+	if form == metadataOnly {
 		kind, version = "PartialObjectMetadataList", "meta.k8s.io/v1"
 	}
 	answer(w, map[string]any{"kind": kind, "apiVersion": version, "metadata": map[string]any{
 		"resourceVersion": strconv.Itoa(f.rv)}, "items": items})
 }
 
-func (f *fakeAPI) watch(w http.ResponseWriter, r *http.Request, resource string, metadata bool) {
+func (f *fakeAPI) watch(w http.ResponseWriter, r *http.Request, resource string, form form) {
 	changes := make(chan []byte, 100_000)
-	name := resource
-	if metadata {
-		name += "/metadata"
-	}
+	name := resource + string(form)
 	f.mu.Lock()
 	f.watchers[name] = append(f.watchers[name], changes)
 	if r.URL.Query().Get("sendInitialEvents") == "true" {
 		for _, key := range slices.Sorted(maps.Keys(f.objects[resource])) {
-			changes <- change("ADDED", f.objects[resource][key], metadata)
+			changes <- encodeEvent("ADDED", f.objects[resource][key], form)
 		}
 		kind := map[string]any{"kind": fakeKinds[resource], "apiVersion": "v1"}
 		if resource == "appliedmanifestworks" {
@@ -181,7 +189,7 @@ func (f *fakeAPI) watch(w http.ResponseWriter, r *http.Request, resource string,
 		}
 		kind["metadata"] = map[string]any{"resourceVersion": strconv.Itoa(f.rv), "annotations": map[string]any{
 			metav1.InitialEventsAnnotationKey: "true"}}
-		changes <- change("BOOKMARK", kind, metadata)
+		changes <- encodeEvent("BOOKMARK", kind, form)
 	}
 	f.mu.Unlock()
 	defer func() {
@@ -206,27 +214,25 @@ func (f *fakeAPI) watch(w http.ResponseWriter, r *http.Request, resource string,
 	}
 }
 
-func change(kind string, obj map[string]any, metadata bool) []byte {
-	line, err := json.Marshal(map[string]any{"type": kind, "object": shape(obj, metadata)})
+// encodeEvent returns a line of a watch.
+func encodeEvent(kind string, obj map[string]any, form form) []byte {
+	line, err := json.Marshal(map[string]any{"type": kind, "object": convert(obj, form)})
 	if err != nil {
-		panic(err) // it was made of JSON
+		panic(err) // decoded JSON always encodes
 	}
 	return append(line, '\n')
 }
 
-// changed gives the object a version and shows it to the watches.
-func (f *fakeAPI) changed(kind, resource string, obj map[string]any) {
+// publishChange gives an object the next version and sends it to the watches.
+func (f *fakeAPI) publishChange(kind, resource string, obj map[string]any) {
 	f.rv++
 	obj["metadata"].(map[string]any)["resourceVersion"] = strconv.Itoa(f.rv)
-	for _, metadata := range []bool{false, true} {
-		name := resource
-		if metadata {
-			name += "/metadata"
-		}
+	for _, form := range []form{wholeObject, metadataOnly} {
+		name := resource + string(form)
 		if len(f.watchers[name]) == 0 {
 			continue
 		}
-		line := change(kind, obj, metadata)
+		line := encodeEvent(kind, obj, form)
 		for _, c := range f.watchers[name] {
 			c <- line
 		}
@@ -241,21 +247,21 @@ func body(r *http.Request) map[string]any {
 	return v
 }
 
-func (f *fakeAPI) apply(resource, namespace, name string, there map[string]any, r *http.Request) map[string]any {
+func (f *fakeAPI) apply(resource, namespace, name string, stored map[string]any, r *http.Request) map[string]any {
 	obj, kind := body(r), "ADDED"
 	md := obj["metadata"].(map[string]any)
 	manager, _ := url.QueryUnescape(r.URL.Query().Get("fieldManager"))
 	now := time.Now().UTC().Format(time.RFC3339)
 	md["uid"], md["creationTimestamp"] = uuid.NewString(), now
-	if there != nil {
+	if stored != nil {
 		kind = "MODIFIED"
-		old := there["metadata"].(map[string]any)
+		old := stored["metadata"].(map[string]any)
 		for _, field := range []string{"uid", "creationTimestamp", "deletionTimestamp"} {
 			if v, ok := old[field]; ok {
 				md[field] = v
 			}
 		}
-		if status, ok := there["status"]; ok {
+		if status, ok := stored["status"]; ok {
 			obj["status"] = status
 		}
 	}
@@ -269,7 +275,7 @@ func (f *fakeAPI) apply(resource, namespace, name string, there map[string]any, 
 		"fieldsV1": map[string]any{"f:data": fieldsOf(obj["data"])},
 	}}
 	f.objects[resource][namespace+"/"+name] = obj
-	f.changed(kind, resource, obj)
+	f.publishChange(kind, resource, obj)
 	return obj
 }
 
@@ -282,17 +288,17 @@ func fieldsOf(v any) map[string]any {
 	return fields
 }
 
-func (f *fakeAPI) merge(resource, key string, there map[string]any, r *http.Request) map[string]any {
-	next := merged(there, body(r))
+func (f *fakeAPI) merge(resource, key string, stored map[string]any, r *http.Request) map[string]any {
+	next := merged(stored, body(r))
 	md := next["metadata"].(map[string]any)
 	finalizers, _ := md["finalizers"].([]any)
 	if md["deletionTimestamp"] != nil && len(finalizers) == 0 {
 		delete(f.objects[resource], key)
-		f.changed("DELETED", resource, next)
+		f.publishChange("DELETED", resource, next)
 		return next
 	}
 	f.objects[resource][key] = next
-	f.changed("MODIFIED", resource, next)
+	f.publishChange("MODIFIED", resource, next)
 	return next
 }
 
@@ -316,17 +322,17 @@ func merged(to, patch map[string]any) map[string]any {
 	return out
 }
 
-func (f *fakeAPI) delete(resource, key string, there map[string]any) {
-	md := there["metadata"].(map[string]any)
+func (f *fakeAPI) delete(resource, key string, stored map[string]any) {
+	md := stored["metadata"].(map[string]any)
 	if finalizers, _ := md["finalizers"].([]any); len(finalizers) > 0 {
 		if md["deletionTimestamp"] == nil {
-			next := merged(there, map[string]any{"metadata": map[string]any{
+			next := merged(stored, map[string]any{"metadata": map[string]any{
 				"deletionTimestamp": time.Now().UTC().Format(time.RFC3339)}})
 			f.objects[resource][key] = next
-			f.changed("MODIFIED", resource, next)
+			f.publishChange("MODIFIED", resource, next)
 		}
 		return
 	}
 	delete(f.objects[resource], key)
-	f.changed("DELETED", resource, merged(there, nil))
+	f.publishChange("DELETED", resource, merged(stored, nil))
 }

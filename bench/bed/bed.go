@@ -242,8 +242,9 @@ func freeAddrs(n int) (addrs []string, err error) {
 	return addrs, nil
 }
 
-func logger(verbose bool) *slog.Logger {
-	if verbose {
+// logger returns the logger of a part.
+func (p part) logger() *slog.Logger {
+	if p.Verbose {
 		return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	}
 	return slog.New(slog.DiscardHandler)

@@ -54,7 +54,7 @@ func (p part) run(ctx context.Context, ready func()) error {
 		return err
 	}
 	if p.Role == roleBroker {
-		broker, err := bus.NewBroker(bus.BrokerOptions{TLS: config, Logger: logger(p.Verbose)})
+		broker, err := bus.NewBroker(bus.BrokerOptions{TLS: config, Logger: p.logger()})
 		if err != nil {
 			return err
 		}
@@ -72,7 +72,7 @@ func (p part) run(ctx context.Context, ready func()) error {
 	ops := rest.NewOps()
 	s, err := maestro.New(ctx, maestro.Options{
 		DSN: p.DSN, Broker: p.Broker, BrokerTLS: toBroker, HTTP: l, HTTPTLS: config, GRPC: rpc, GRPCTLS: config.Clone(),
-		MayCall: func(string) bool { return true }, Logger: logger(p.Verbose), Metrics: ops.Registry, Ops: ops,
+		MayCall: func(string) bool { return true }, Logger: p.logger(), Metrics: ops.Registry, Ops: ops,
 		PublishRate: p.PublishRate,
 	})
 	if err != nil {

@@ -110,9 +110,9 @@ func AgentEvent(consumer, kind string, data []byte) bus.Event {
 	}
 }
 
-// Status makes an agent's status of a work: applied and available, or deleted. Server and agent compare the hash,
-// 64 hexadecimal digits.
-func Status(consumer, id, generation, hash string, sequence int64, deleted bool) bus.Event {
+// Status makes an agent's status of an applied and available work. Server and agent compare the hash, 64 hexadecimal
+// digits.
+func Status(consumer, id, generation, hash string, sequence int64) bus.Event {
 	data := fmt.Appendf(
 		nil,
 		`{"conditions":[{"type":"Applied","status":"True","reason":"AppliedManifestWorkComplete",`+
@@ -128,15 +128,22 @@ func Status(consumer, id, generation, hash string, sequence int64, deleted bool)
 		generation,
 		hash,
 	)
-	if deleted {
-		data = fmt.Appendf(
-			nil,
-			`{"conditions":[{"type":%q,"status":"True","reason":%q,"message":%q,"lastTransitionTime":"2026-01-01T00:00:00Z"}]}`,
-			work.ConditionDeleted,
-			work.ReasonDeleted,
-			fmt.Sprintf(work.MessageDeletedFormat, consumer),
-		)
-	}
+	return statusEvent(consumer, id, generation, hash, sequence, data)
+}
+
+// DeletedStatus makes an agent's status of a deleted work.
+func DeletedStatus(consumer, id, generation, hash string, sequence int64) bus.Event {
+	return statusEvent(consumer, id, generation, hash, sequence, fmt.Appendf(
+		nil,
+		`{"conditions":[{"type":%q,"status":"True","reason":%q,"message":%q,"lastTransitionTime":"2026-01-01T00:00:00Z"}]}`,
+		work.ConditionDeleted,
+		work.ReasonDeleted,
+		fmt.Sprintf(work.MessageDeletedFormat, consumer),
+	))
+}
+
+// statusEvent makes the event of a status.
+func statusEvent(consumer, id, generation, hash string, sequence int64, data []byte) bus.Event {
 	e := AgentEvent(consumer, work.StatusUpdate, data)
 	for k, v := range map[string]string{
 		work.ExtResourceID: id, work.ExtResourceVersion: generation, work.ExtOriginalSource: "maestro",

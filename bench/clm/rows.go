@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"atoll.dev/bench/bed"
+	"atoll.dev/clm/status"
 )
 
 const (
@@ -103,15 +104,14 @@ func (b *bench) cluster(r *rand.Rand, size int) string {
 		n/alike, spec(r, size))
 }
 
-// statusReport is a report of what is so at a moment.
-func statusReport(adapter string, generation int, available bool, at time.Time, note string) string {
-	value := map[bool]string{true: "True", false: "False"}[available]
+// statusReport returns the JSON of a report at a time. available is the status of its condition Available.
+func statusReport(adapter string, generation int, available status.Value, at time.Time, note string) string {
 	return fmt.Sprintf(`{"adapter":%q,"observed_generation":%d,"observed_time":%q,"conditions":[`+
 		`{"type":"Available","status":%q,"reason":"Checked","message":"%s"},{"type":"Applied","status":"True",`+
 		`"reason":"Applied","message":"all is applied"},`+
 		`{"type":"Health","status":"True","reason":"Healthy","message":"no errors"}],"data":{"job":{"name":"job-%s",`+
 		`"attempts":1}}}`,
-		adapter, generation, at.UTC().Format(time.RFC3339Nano), value, note, note)
+		adapter, generation, at.UTC().Format(time.RFC3339Nano), string(available), note, note)
 }
 
 // fill stores the clusters.
@@ -130,7 +130,7 @@ func (b *bench) fill(ctx context.Context) error {
 		b.ids[i] = made.ID
 		if *reported {
 			for _, adapter := range b.adapters {
-				if _, err := b.call(ctx, "PUT", base+"/"+made.ID+"/statuses", statusReport(adapter, 1, true, time.Now(),
+				if _, err := b.call(ctx, "PUT", base+"/"+made.ID+"/statuses", statusReport(adapter, 1, status.True, time.Now(),
 					"filled"), http.StatusCreated); err != nil {
 					return err
 				}
@@ -203,14 +203,18 @@ func (b *bench) rows() []row {
 		{name: "put-status-same", one: func(ctx context.Context, r *rand.Rand) error {
 			// The report with which the cluster was filled, of a later moment.
 			i := first + r.IntN(len(b.ids)-first)
-			return report(ctx, b.ids[i], statusReport(b.adapters[r.IntN(len(b.adapters))], 1, true, time.Now(),
+			return report(ctx, b.ids[i], statusReport(b.adapters[r.IntN(len(b.adapters))], 1, status.True, time.Now(),
 				"filled"))
 		}},
 		{name: "put-status-changing", one: func(ctx context.Context, r *rand.Rand) error {
 			i := first + r.IntN(len(b.ids)-first)
 			note := fmt.Sprint(r.Uint32())
-			return report(ctx, b.ids[i], statusReport(b.adapters[r.IntN(len(b.adapters))], 1, r.IntN(2) == 0,
-				time.Now(), note))
+			return report(
+				ctx,
+				b.ids[i],
+				statusReport(b.adapters[r.IntN(len(b.adapters))], 1, []status.Value{status.False, status.True}[r.IntN(2)],
+					time.Now(), note),
+			)
 		}},
 		{name: "patch-1k", one: func(ctx context.Context, r *rand.Rand) error {
 			_, err := b.call(ctx, "PATCH", base+"/"+some(r), `{"spec":`+spec(r, 1024)+`}`, http.StatusOK)
@@ -226,7 +230,7 @@ func (b *bench) reportOnce(ctx context.Context) error {
 	b.again = make([]string, min(repeating, len(b.ids)/2))
 	at := time.Now()
 	return bed.Many(len(b.again), *connections, func(i int) error {
-		b.again[i] = statusReport(b.adapters[0], 1, true, at, "again")
+		b.again[i] = statusReport(b.adapters[0], 1, status.True, at, "again")
 		_, err := b.call(ctx, "PUT", base+"/"+b.ids[i]+"/statuses", b.again[i], http.StatusCreated)
 		return err
 	})

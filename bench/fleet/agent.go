@@ -220,7 +220,7 @@ func (a *agent) sendStatus(k int, kind string) {
 	a.sequence++
 	w := a.works[k]
 	e := bed.Status(a.name, a.fleet.id(a.number, k), strconv.FormatInt(w.generation, 10), hex.EncodeToString(w.hash[:]),
-		a.sequence, false)
+		a.sequence)
 	e.Type = kind
 	a.send(e)
 }

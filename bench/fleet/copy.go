@@ -81,7 +81,7 @@ func acknowledgeOne(ctx context.Context, b *bed.Bed, t rowTexts) (life string, e
 		if e.Type != work.SpecCreate || e.Extensions[work.ExtResourceID] != t.id {
 			return
 		}
-		status := bed.Status(t.consumer, t.id, "1", t.hash, time.Now().UnixMilli()<<22, false)
+		status := bed.Status(t.consumer, t.id, "1", t.hash, time.Now().UnixMilli()<<22)
 		_ = client.PublishAsync(ctx, bed.AgentTopic(t.consumer), status, func(error) {})
 		select {
 		case lives <- e.Extensions[work.ExtLife]:

@@ -145,14 +145,23 @@ func (f *fleet) ofEach(k int) []int {
 	return works
 }
 
-// compareBy makes all agents compare by digests, or by lists, and waits until the server has recorded it.
-func (f *fleet) compareBy(ctx context.Context, digests bool) error {
-	f.digests.Store(digests)
+// comparison is how agents compare their works with the server's.
+type comparison string
+
+// The comparisons.
+const (
+	byLists   comparison = "lists"
+	byDigests comparison = "digests"
+)
+
+// compareBy sets how all agents compare, and waits until the server has recorded it.
+func (f *fleet) compareBy(ctx context.Context, by comparison) error {
+	f.digests.Store(by == byDigests)
 	for _, a := range f.agents {
 		a.connected(ctx)
 	}
 	want := 0
-	if digests {
+	if by == byDigests {
 		want = len(f.agents)
 	}
 	return f.query(ctx, func(conn *pgx.Conn) error {

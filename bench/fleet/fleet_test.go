@@ -105,8 +105,12 @@ func maskedRows(t *testing.T, conn *pgx.Conn, id string) string {
 	}
 	var lines []string
 	for _, table := range tables {
-		rows, err := conn.Query(t.Context(), fmt.Sprintf("select to_jsonb(t)::text from %s t where to_jsonb(t)::text like $1",
-			table), "%"+id+"%")
+		rows, err := conn.Query(
+			t.Context(),
+			fmt.Sprintf("select to_jsonb(t)::text from %s t where to_jsonb(t)::text like $1",
+				table),
+			"%"+id+"%",
+		)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -119,7 +123,8 @@ func maskedRows(t *testing.T, conn *pgx.Conn, id string) string {
 		}
 	}
 	var bundles int
-	if err := conn.QueryRow(t.Context(), `select coalesce(sum(n), 0) from tally where kind = 'Bundle'`).Scan(&bundles); err != nil {
+	if err := conn.QueryRow(t.Context(), `select coalesce(sum(n), 0) from tally where kind = 'Bundle'`).
+		Scan(&bundles); err != nil {
 		t.Fatal(err)
 	}
 	lines = append(lines, fmt.Sprint("bundles ", bundles))

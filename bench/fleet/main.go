@@ -43,9 +43,13 @@ var (
 		"what is measured: rest; the kill of broker, server or postgres; shared: two servers")
 	changed = flag.Int("changed", 5,
 		"works of each cluster whose status changes while a killed process is away")
-	outage      = flag.Duration("outage", 5*time.Second, "how long a killed process is away")
-	rest        = flag.Duration("rest", 60*time.Second, "how long memory and processor time are measured at rest")
-	settle      = flag.Duration("settle", 30*time.Second, "pause between the first connections and the measurement at rest")
+	outage = flag.Duration("outage", 5*time.Second, "how long a killed process is away")
+	rest   = flag.Duration("rest", 60*time.Second, "how long memory and processor time are measured at rest")
+	settle = flag.Duration(
+		"settle",
+		30*time.Second,
+		"pause between the first connections and the measurement at rest",
+	)
 	limit       = flag.Duration("limit", 10*time.Minute, "longest wait until all agree; then the command fails")
 	concurrency = flag.Int("concurrency", 32, "concurrent publishers")
 	publishRate = flag.Float64("publish-rate", 0, "events that a server may publish in a second; 0: no limit")
@@ -69,7 +73,8 @@ func main() {
 }
 
 func run(ctx context.Context) (err error) {
-	forms, ok := map[string][]bool{"both": {true, false}, "true": {true}, "false": {false}}[*digests]
+	comparisons, ok := map[string][]comparison{"both": {byDigests, byLists}, "true": {byDigests},
+		"false": {byLists}}[*digests]
 	if !ok {
 		return fmt.Errorf("-digests %q is neither true, false nor both", *digests)
 	}
@@ -85,7 +90,7 @@ func run(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
 	f := newFleet(b, *clusters, *works, *size)
-	f.digests.Store(forms[0])
+	f.digests.Store(comparisons[0] == byDigests)
 	if err := prepareWorks(f, ctx); err != nil {
 		return fmt.Errorf("preparing the works: %w", err)
 	}
@@ -94,8 +99,8 @@ func run(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	for _, form := range forms {
-		if err := f.compareBy(ctx, form); err != nil {
+	for _, by := range comparisons {
+		if err := f.compareBy(ctx, by); err != nil {
 			return err
 		}
 		for _, victim := range []struct {
@@ -106,7 +111,7 @@ func run(ctx context.Context) (err error) {
 				continue
 			}
 			if err := f.kill(ctx, victim.name, victim.p); err != nil {
-				return fmt.Errorf("%s killed, digests %v: %w", victim.name, form, err)
+				return fmt.Errorf("%s killed, comparison by %s: %w", victim.name, by, err)
 			}
 		}
 	}

@@ -65,8 +65,11 @@ func consumerOf(i int) string { return bed.Consumer(i % *consumers) }
 // statusOf returns the status of an agent that has applied, or deleted, a work at once.
 func statusOf(consumer string, e bus.Event, sequence int64) bus.Event {
 	x := e.Extensions
-	return bed.Status(consumer, x[work.ExtResourceID], x[work.ExtResourceVersion], uuid.NewString(), sequence,
-		x[work.ExtDeletionTimestamp] != "")
+	status := bed.Status
+	if x[work.ExtDeletionTimestamp] != "" {
+		status = bed.DeletedStatus
+	}
+	return status(consumer, x[work.ExtResourceID], x[work.ExtResourceVersion], uuid.NewString(), sequence)
 }
 
 func perSecond(n int, d time.Duration) float64 { return float64(int(float64(n)/d.Seconds()*10)) / 10 }
@@ -124,7 +127,7 @@ func ingest(ctx context.Context, b *bed.Bed) (params, figures map[string]any, er
 		if ahead := time.Until(start.Add(time.Duration(i) * time.Second / time.Duration(*reports))); ahead > 0 {
 			<-time.After(ahead)
 		}
-		status := bed.Status(consumerOf(i), bed.ID(i), "1", uuid.NewString(), sequence+int64(i), false)
+		status := bed.Status(consumerOf(i), bed.ID(i), "1", uuid.NewString(), sequence+int64(i))
 		if err := clients[i%*consumers].PublishAsync(ctx, bed.AgentTopic(consumerOf(i)), status,
 			func(error) {}); err != nil {
 			return nil, nil, err

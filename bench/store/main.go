@@ -77,11 +77,11 @@ func run(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, other := range []bool{false, true} {
+	for _, follower := range []follower{writersStore, otherStore} {
 		if !strings.Contains("store/latency", *only) {
 			break
 		}
-		if err := b.latency(ctx, other); err != nil {
+		if err := b.latency(ctx, follower); err != nil {
 			return err
 		}
 	}
@@ -269,23 +269,31 @@ func (b *bench) throughput(ctx context.Context, name string, one func(context.Co
 	}
 	figures := map[string]any{
 		"writes_per_second": float64(len(all)) / elapsed.Seconds(),
-		// On a machine that does other things, too, this is what can be compared.
+		// Unlike the rate, this is comparable between runs on a busy machine.
 		"cpu_us_per_write": float64(used.Microseconds()) / float64(len(all)),
 	}
 	report.Percentiles(figures, "write", all)
 	return report.Line(os.Stdout, name, params(), figures)
 }
 
-// latency measures from the moment a write was acknowledged to the moment a follower has it: in the writer's process,
-// or in another (another Store, which hears the doorbell only).
-func (b *bench) latency(ctx context.Context, other bool) error {
+// follower is the store from which latency follows the feed.
+type follower string
+
+// The followers.
+const (
+	writersStore follower = "same process"    // it wakes its followers itself
+	otherStore   follower = "another process" // as there, only a notification of PostgreSQL wakes it
+)
+
+// latency measures the time from the acknowledgement of a write until a follower has it.
+func (b *bench) latency(ctx context.Context, follower follower) error {
 	s, err := open(ctx)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
 	watcher := s
-	if other {
+	if follower == otherStore {
 		if watcher, err = open(ctx); err != nil {
 			return err
 		}
@@ -365,6 +373,6 @@ func (b *bench) latency(ctx context.Context, other bool) error {
 	figures := map[string]any{"writes_per_second": float64(len(took)) / duration.Seconds()}
 	report.Percentiles(figures, "commit_to_follower", took)
 	p := params()
-	p["rate"], p["follower"] = *rate, map[bool]string{false: "same process", true: "another process"}[other]
+	p["rate"], p["follower"] = *rate, string(follower)
 	return report.Line(os.Stdout, "store/latency", p, figures)
 }

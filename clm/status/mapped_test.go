@@ -71,15 +71,14 @@ func TestMapperMasksTheResource(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	document := func(odd bool) map[string]any {
-		return map[string]any{"odd": odd, "spec": map[string]any{"password": "SECRET",
-			"list": []any{map[string]any{"api_key": "SECRET"}}}}
-	}
-	got, err := m.Map(t.Context(), Resource{}, document(false), nil, nil, ReturnError)
+	document := map[string]any{"odd": false, "spec": map[string]any{"password": "SECRET",
+		"list": []any{map[string]any{"api_key": "SECRET"}}}}
+	got, err := m.Map(t.Context(), Resource{}, document, nil, nil, ReturnError)
 	if err != nil || len(got) != 1 || got[0].Message.String() != Redacted+Redacted || got[0].Status != True {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if _, err := m.Map(t.Context(), Resource{}, document(true), nil, nil, ReturnError); err == nil {
+	document["odd"] = true
+	if _, err := m.Map(t.Context(), Resource{}, document, nil, nil, ReturnError); err == nil {
 		t.Error("a status that is neither True nor False gave no error")
 	}
 }
@@ -91,7 +90,7 @@ func TestMapperRefuses(t *testing.T) {
 		{Type: "A", Status: `1`}, {Type: "A", Status: `"True"`, When: `"yes"`}, {Type: "A", Status: `nope`},
 	} {
 		if _, err := NewMapper([]Rule{r}); err == nil {
-			t.Errorf("%+v is taken", r)
+			t.Errorf("NewMapper accepted %+v", r)
 		}
 	}
 }

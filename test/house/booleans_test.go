@@ -1,0 +1,123 @@
+package house
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestNoFunctionHasABooleanParameter finds declared functions, function literals and function types with a parameter
+// of type bool: a call such as ServerTLS(true) cannot be read without the declaration (decision 80). testdata/booleans
+// has the exceptions, one "FILE FUNCTION" a line: setters of one state, conversions of a predicate, and methods of
+// foreign interfaces. -update removes lines without a function; a new line is added by hand, with a reason in review.
+func TestNoFunctionHasABooleanParameter(t *testing.T) {
+	const list = "testdata/booleans"
+	data, err := os.ReadFile(list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	allowed := strings.Split(strings.TrimSpace(string(data)), "\n")
+	var remaining []string
+	walkGo(t, func(path string, src []byte) {
+		fset := token.NewFileSet()
+		file, err := parser.ParseFile(fset, path, src, parser.SkipObjectResolution)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		name, err := filepath.Rel("../..", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if generated(file) || strings.HasSuffix(name, "_gen.go") || strings.HasSuffix(name, ".pb.go") {
+			return
+		}
+		for _, f := range booleanParameters(file) {
+			entry := filepath.ToSlash(name) + " " + f.name
+			if !slices.Contains(allowed, entry) {
+				t.Errorf("%s: %s has a parameter of type bool; use two functions or a named type (decision 80)",
+					fset.Position(f.at), f.name)
+			}
+			remaining = append(remaining, entry)
+		}
+	})
+	if !*update {
+		return
+	}
+	kept := slices.DeleteFunc(allowed, func(entry string) bool { return !slices.Contains(remaining, entry) })
+	if err := os.WriteFile(list, []byte(strings.Join(kept, "\n")+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// function is a function with a parameter of type bool.
+type function struct {
+	name string // "literal" for a function literal
+	at   token.Pos
+}
+
+// booleanParameters returns the functions of a file that have a parameter of type bool.
+func booleanParameters(file *ast.File) (all []function) {
+	add := func(name string, t *ast.FuncType) {
+		for _, p := range t.Params.List {
+			if isBool(p.Type) {
+				all = append(all, function{name, t.Pos()})
+				return
+			}
+		}
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.FuncDecl:
+			add(n.Name.Name, n.Type)
+		case *ast.FuncLit:
+			add("literal", n.Type)
+		case *ast.Field:
+			if t, ok := n.Type.(*ast.FuncType); ok && len(n.Names) > 0 {
+				add(n.Names[0].Name, t)
+			}
+		case *ast.TypeSpec:
+			if t, ok := n.Type.(*ast.FuncType); ok {
+				add(n.Name.Name, t)
+			}
+		}
+		return true
+	})
+	return all
+}
+
+// isBool reports whether a parameter's type is bool or ...bool.
+func isBool(t ast.Expr) bool {
+	if e, ok := t.(*ast.Ellipsis); ok {
+		t = e.Elt
+	}
+	id, ok := t.(*ast.Ident)
+	return ok && id.Name == "bool"
+}
+
+func TestBooleanParametersAreFound(t *testing.T) {
+	const src = `package p
+type t struct{ f func(a, b bool) }
+type i interface{ m(bool) bool }
+type g func(...bool)
+func predicate(n int) bool { return n > 0 }
+func declared(x int, y bool) { _ = func(z bool) {} }
+`
+	file, err := parser.ParseFile(token.NewFileSet(), "p.go", src, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, f := range booleanParameters(file) {
+		names = append(names, f.name)
+	}
+	if got, want := fmt.Sprint(names), "[f m g declared literal]"; got != want {
+		t.Errorf("found %s, want %s", got, want)
+	}
+}
