@@ -178,10 +178,10 @@ func (c *dyingConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// TestAKillBetweenAnyTwoStatementsLeavesNoResourceBusy kills a process at each of its statements, from
+// TestI5I12AKillBetweenAnyTwoStatementsLeavesNoResourceBusy kills a process at each of its statements, from
 // the acceptance of an operation to its end: before the server gets the statement and after. Then a
 // thing exists exactly if its operation does, and another process ends the operation.
-func TestAKillBetweenAnyTwoStatementsLeavesNoResourceBusy(t *testing.T) {
+func TestI5I12AKillBetweenAnyTwoStatementsLeavesNoResourceBusy(t *testing.T) {
 	dsn := pgtest.DSN(t)
 	healthy := open(t, dsn, store.Hooks{})
 	later := func() time.Time { return time.Now().Add(time.Minute) } // leases of the killed process have expired

@@ -6,13 +6,14 @@ import (
 	"log/slog"
 
 	"atoll.dev/access"
+	"atoll.dev/front/arm"
 	"atoll.dev/store"
 )
 
-// openPlatform opens the platform database.
+// openPlatform opens the platform database, which the fronts share.
 func openPlatform(ctx context.Context, dsn string, log *slog.Logger) (*store.Store, error) {
-	st, err := store.Open(ctx, store.Options{DSN: dsn, Kinds: access.StoreKinds(), Migrations: access.Migrations(),
-		Logger: log})
+	st, err := store.Open(ctx, store.Options{DSN: dsn, Kinds: append(access.StoreKinds(), arm.StoreKinds()...),
+		Migrations: access.Migrations(), Logger: log})
 	if err != nil {
 		return nil, fmt.Errorf("platform database: %w", err)
 	}

@@ -36,6 +36,7 @@ type platformService struct {
 	exempt    []string
 	running   int
 	proofs    proofFlags
+	azure     azureFlags
 	retention time.Duration
 }
 
@@ -72,6 +73,7 @@ the region's own services.`, f)
 	cmd.Flags().IntVar(&f.running, "max-requests", 1024,
 		"requests that run at the same time, a quarter of them of one account; from 80 % on, reads are refused")
 	f.proofs.addFlags(cmd)
+	f.azure.addFlags(cmd)
 	cmd.Flags().DurationVar(&f.retention, "audit-retention", audit.DefaultRetention,
 		"how long audit records are kept; at least 24h")
 	for _, name := range []string{"region", "seal-key", "maestro-http", "maestro-grpc"} {
@@ -107,6 +109,10 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 		if operatorListener, err = listen(f.operators); err != nil {
 			return err
 		}
+	}
+	azure, err := f.azure.open()
+	if err != nil {
+		return err
 	}
 	identity, err := s.openIdentity(p, pki.ServiceName("platform"))
 	if err != nil {
@@ -190,6 +196,11 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 		s.serve(p, operatorListener, "platform operators", identity.ServerTLS(pki.CertificateOptional),
 			rest.Server{Handler: handler, Limits: f.operatorLimits(s)})
 		handler = access.WithoutOperators(handler)
+	}
+	if azure != nil {
+		if err := f.azure.start(p, s, azure, db, f.region, denials, f.limits, identity); err != nil {
+			return err
+		}
 	}
 	s.serve(p, l, "platform", identity.ServerTLS(pki.CertificateOptional),
 		rest.Server{Handler: handler, Limits: f.limits})

@@ -1,0 +1,171 @@
+// Package arm is the region's API for Azure: a resource provider of Azure Resource Manager (ARM) for
+// hosted clusters, in the shape of Microsoft.RedHatOpenShift. ARM's gateway calls it; Azure's SDKs, az
+// and Terraform's azurerm call ARM. A cluster that is made here is a Cluster of the lifecycle manager, as
+// one that the Platform API makes: the front translates and decides nothing about it.
+//
+// Requests for changes are accepted with an operation (package ops) in one transaction of the database
+// platform; decision 105 says how the documents there and the lifecycle manager stay equal. The fields of
+// bodies, for all api-versions, are in tables (fields.go). docs/azure.md lists what is served.
+//
+// Package cli composes it. Nothing else imports it.
+package arm
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"atoll.dev/access"
+	"atoll.dev/access/policy"
+	"atoll.dev/client/clmclient"
+	"atoll.dev/internal/rest"
+	"atoll.dev/ops"
+	"atoll.dev/store"
+)
+
+// Mode is how strictly the front follows ARM's contract for resource providers.
+type Mode string
+
+// Modes. The compatible mode answers as ARO HCP does, where that differs from ARM's contract.
+const (
+	Compatible Mode = "compatible"
+	Strict     Mode = "strict"
+)
+
+// Options are what the front needs; all but those with a default must be set.
+type Options struct {
+	Store        *store.Store // of the database platform, opened with StoreKinds too
+	Keys         *access.KeyStore
+	CLM          *clmclient.Client
+	Certificates *Certificates
+
+	Location   string        // the region's name in Azure
+	Holder     string        // names this process; unique among processes
+	Mode       Mode          // default Compatible
+	RetryAfter time.Duration // when a client asks again about an operation; default 10 s
+	// Referers are the hosts that a Referer may name: URLs in answers then begin with it.
+	Referers []string
+	Notifier *ops.Notifier // nil: no notifications
+	Limiter  *access.Limiter
+	Denials  access.Denials
+	Log      *slog.Logger          // default slog.Default()
+	Metrics  prometheus.Registerer // gets the metrics of requests
+}
+
+// Front is the API, and the work on its operations.
+type Front struct {
+	f       *front
+	handler http.Handler
+}
+
+type front struct {
+	store        *store.Store
+	keys         *access.KeyStore
+	clm          *clmclient.Client
+	certificates *Certificates
+	catalogue    *catalogue
+	engine       *ops.Engine
+	notifier     *ops.Notifier
+	location     string
+	mode         Mode
+	retryAfter   time.Duration
+	referers     []string
+	log          *slog.Logger
+}
+
+// New returns the front. It panics when a needed option is missing.
+func New(o Options) *Front {
+	if o.Store == nil || o.Keys == nil || o.CLM == nil || o.Certificates == nil || o.Location == "" || o.Holder == "" {
+		panic("arm: Store, Keys, CLM, Certificates, Location and Holder are needed")
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	if o.RetryAfter == 0 {
+		o.RetryAfter = retryAfter
+	}
+	if o.Mode == "" {
+		o.Mode = Compatible
+	}
+	f := &front{store: o.Store, keys: o.Keys, clm: o.CLM, certificates: o.Certificates, notifier: o.Notifier,
+		catalogue: &catalogue{clm: o.CLM}, location: o.Location, mode: o.Mode, retryAfter: o.RetryAfter,
+		referers: o.Referers, log: o.Log}
+	f.engine = ops.NewEngine(ops.Options{Store: o.Store, Worker: f, Settle: f.settle, Holder: o.Holder,
+		Notifier: o.Notifier, NoticeOf: f.noticeOf, Log: o.Log})
+	router := access.NewRouter(access.Options{Identifier: f, Policy: decider{o.Keys.Directory()}, Resources: resources{},
+		Region: o.Location, Limiter: o.Limiter, Denials: o.Denials, Log: o.Log, Metrics: o.Metrics})
+	f.register(router)
+	handler := rest.Observe(rest.Options{Log: o.Log, ErrorBody: errorBodyOf, Classify: classify,
+		IDHeaders: []string{"X-Ms-Request-Id"}, Metrics: o.Metrics}, router)
+	return &Front{f: f, handler: f.prepare(handler)}
+}
+
+// ServeHTTP serves the API.
+func (a *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.handler.ServeHTTP(w, r) }
+
+// Run works on the operations and follows the lifecycle manager until ctx ends.
+func (a *Front) Run(ctx context.Context) error {
+	ctx = store.WithActor(ctx, store.Actor{Principal: "system:platform"})
+	var group sync.WaitGroup
+	group.Go(func() { _ = a.f.engine.Run(ctx) }) // it ends with ctx only
+	for _, from := range []clmclient.Collection{clusters, nodePools, credentials} {
+		group.Go(func() { a.f.follow(ctx, from) })
+	}
+	group.Go(func() {
+		if err := a.f.certificates.Run(ctx); err != nil && !errors.Is(err, context.Canceled) {
+			a.f.log.Warn("reading ARM's certificates ended", "error", err)
+		}
+	})
+	group.Wait()
+	return context.Cause(ctx)
+}
+
+// Paths of the routes, in lower case.
+const (
+	subscriptionPath = "/subscriptions/{sub}"
+	providerPath     = "/providers/microsoft.redhatopenshift"
+	groupPath        = subscriptionPath + "/resourcegroups/{rg}" + providerPath
+	clustersPath     = "/hcpopenshiftclusters"
+	clusterPath      = groupPath + clustersPath + "/{cluster}"
+	poolsPath        = clusterPath + "/nodepools"
+	poolPath         = poolsPath + "/{pool}"
+	operationsPath   = subscriptionPath + providerPath + "/locations/{location}"
+)
+
+// register registers every route with the action that it takes.
+func (f *front) register(router *access.Router) {
+	handle := func(method, path string, action access.Action, kind policy.Kind, h rest.Handler) {
+		router.Handle(access.Route{Method: method, Path: path, Action: action, Kind: access.ResourceKind(kind),
+			Audience: access.Customers}, h)
+	}
+	v := f.versioned
+	for path, kind := range map[string]store.Kind{clusterPath: kindCluster, poolPath: kindPool} {
+		of, what := policy.Cluster, access.Action("Cluster")
+		if kind == kindPool {
+			of, what = policy.NodePool, "NodePool"
+		}
+		handle("GET", path, "Describe"+what, of, v(f.get(kind)))
+		handle("DELETE", path, "Delete"+what, of, v(f.delete(kind)))
+		handle("PATCH", path, "Update"+what, of, v(f.put(kind)))
+		// A PUT creates or changes; its handler decides about the change when it has read the resource.
+		handle("PUT", path, "List"+what+"s", policy.Account, v(f.put(kind)))
+	}
+	handle("GET", groupPath+clustersPath, "ListClusters", policy.Account, v(f.list(kindCluster)))
+	handle("GET", subscriptionPath+providerPath+clustersPath, "ListClusters", policy.Account, v(f.list(kindCluster)))
+	handle("GET", poolsPath, "ListNodePools", policy.Account, v(f.list(kindPool)))
+	handle("POST", clusterPath+"/requestadmincredential", "CreateCredential", policy.Cluster,
+		v(f.requestAdminCredential))
+	handle("GET", operationsPath+"/hcpoperationstatuses/{operation}", actionReadOperation, policy.Account,
+		v(f.getOperationStatus))
+	handle("GET", operationsPath+"/hcpoperationresults/{operation}", actionReadOperation, policy.Account,
+		v(f.getOperationResult))
+	handle("PUT", subscriptionPath, actionPutSubscription, policy.Account, f.plain(f.putSubscription))
+	handle("GET", subscriptionPath, actionGetSubscription, policy.Account, f.plain(f.getSubscription))
+}
+
+var _ ops.Worker = (*front)(nil)

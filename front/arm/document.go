@@ -1,0 +1,185 @@
+package arm
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"atoll.dev/ops"
+	"atoll.dev/store"
+)
+
+// Kinds of the documents of this front, in the database platform (decision 105).
+const (
+	kindSubscription store.Kind = "ArmSubscription"
+	kindCluster      store.Kind = "ArmCluster"
+	kindPool         store.Kind = "ArmNodePool"
+)
+
+// StoreKinds returns the kinds with which the database of this front is opened.
+func StoreKinds() []store.KindSpec {
+	owner := func(d store.Document) string {
+		var spec struct{ Account string }
+		_ = json.Unmarshal(d.Spec, &spec) // a document without an account is the region's
+		return spec.Account
+	}
+	operations := ops.StoreKind()
+	operations.Owner = func(d store.Document) string {
+		var order ops.Order
+		var p parameters
+		if json.Unmarshal(d.Spec, &order) == nil {
+			_ = json.Unmarshal(order.Parameters, &p) // an operation without an account is the region's
+		}
+		return p.Account
+	}
+	specs := []store.KindSpec{operations}
+	for _, kind := range []store.Kind{kindSubscription, kindCluster, kindPool} {
+		specs = append(specs, store.KindSpec{Kind: kind, History: true, Owner: owner})
+	}
+	return specs
+}
+
+// resourceSpec is what a customer asked for. Its document has the subscription as scope, and as name the
+// path of the resource below it in lower case. Its id never names another resource.
+type resourceSpec struct {
+	Account    string         `json:"account"`
+	Path       string         `json:"path"` // the id of the resource in Azure, with the case of its first PUT
+	Parent     string         `json:"parent,omitempty"`
+	Name       string         `json:"name"`
+	Location   string         `json:"location"`
+	Tags       map[string]any `json:"tags,omitempty"`
+	Identity   any            `json:"identity,omitempty"`
+	Properties map[string]any `json:"properties"`
+	SystemData map[string]any `json:"systemData,omitempty"`
+	// Image is the release that version.id stands for; it changes with version.id only.
+	Image string `json:"image"`
+}
+
+// resourceStatus is what the service knows about a resource.
+type resourceStatus struct {
+	State     string       `json:"provisioningState"`
+	Error     *ops.Error   `json:"error,omitempty"` // of the last operation
+	Resource  string       `json:"resource,omitempty"`
+	Observed  *observation `json:"observed,omitempty"`
+	Operation string       `json:"operation,omitempty"` // the last one
+}
+
+// observation is what a resource shows of its Cluster or NodePool.
+type observation struct {
+	URL     string `json:"url,omitempty"`
+	Version string `json:"version,omitempty"`
+}
+
+// resource is a document of this front, decoded.
+type resource struct {
+	kind    store.Kind
+	id      string
+	scope   string // the subscription
+	name    string
+	version int64
+	spec    resourceSpec
+	status  resourceStatus
+}
+
+// The words of provisioningState.
+const (
+	stateAccepted     = "Accepted"
+	stateProvisioning = "Provisioning"
+	stateUpdating     = "Updating"
+	stateDeleting     = "Deleting"
+	stateSucceeded    = "Succeeded"
+	stateFailed       = "Failed"
+	stateCanceled     = "Canceled"
+)
+
+// isTerminal reports whether no operation works on a resource with this state.
+func isTerminal(state string) bool {
+	return state == stateSucceeded || state == stateFailed || state == stateCanceled
+}
+
+// toResource decodes a document.
+func toResource(d store.Document) (resource, error) {
+	r := resource{kind: d.Kind, id: d.ID, scope: d.Scope, name: d.Name, version: d.Version}
+	err := decodeNumbers(d.Spec, &r.spec)
+	if err == nil {
+		err = json.Unmarshal(d.Status, &r.status)
+	}
+	if err != nil {
+		return r, fmt.Errorf("reading %s %s: %w", d.Kind, d.ID, err)
+	}
+	return r, nil
+}
+
+// store writes spec and status of the resource into its document.
+func (r resource) store(d *store.Document) (err error) {
+	if d.Spec, err = json.Marshal(r.spec); err == nil {
+		d.Status, err = json.Marshal(r.status)
+	}
+	if err != nil {
+		return fmt.Errorf("encoding %s %s: %w", r.kind, r.id, err)
+	}
+	return nil
+}
+
+// etag returns the entity tag of a state of the resource.
+func (r resource) etag() string { return fmt.Sprintf("%q", fmt.Sprint(r.version)) }
+
+// decodeNumbers decodes JSON and keeps its numbers as they are written.
+func decodeNumbers(data []byte, into any) error {
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	decoder.UseNumber()
+	return decoder.Decode(into)
+}
+
+// clusterNameOf returns the name of the Cluster at the lifecycle manager. Names are unique in an
+// account there, and in a resource group here, so the name has a digest of the resource's id.
+func clusterNameOf(r resource) string {
+	const longest = 45
+	name := strings.ToLower(r.spec.Name)
+	name = strings.Trim(name[:min(len(name), longest)], "-")
+	sum := sha256.Sum256([]byte(r.scope + "/" + r.name))
+	return name + "-" + hex.EncodeToString(sum[:4])
+}
+
+// resourceTypeOf returns the type of a kind of resources.
+func resourceTypeOf(kind store.Kind) string {
+	if kind == kindPool {
+		return namespace + "/" + clustersSegment + "/" + poolsSegment
+	}
+	return namespace + "/" + clustersSegment
+}
+
+// fieldsOf returns the fields of the properties of a kind of resources.
+func fieldsOf(kind store.Kind) []field {
+	if kind == kindPool {
+		return poolFields
+	}
+	return clusterFields
+}
+
+// show returns a resource as an api-version shows it.
+func (r resource) show(v version) map[string]any {
+	properties := v.show(fieldsOf(r.kind), r.spec.Properties)
+	properties["provisioningState"] = r.status.State
+	if seen := r.status.Observed; seen != nil && seen.URL != "" && r.kind == kindCluster {
+		api, _ := properties["api"].(map[string]any)
+		properties["api"] = merge(api, map[string]any{"url": seen.URL})
+	}
+	shown := map[string]any{
+		"id": r.spec.Path, "name": r.spec.Name, "type": resourceTypeOf(r.kind), "location": r.spec.Location,
+		"properties": properties,
+	}
+	if len(r.spec.Tags) > 0 {
+		shown["tags"] = r.spec.Tags
+	}
+	if r.spec.Identity != nil {
+		shown["identity"] = r.spec.Identity
+	}
+	if len(r.spec.SystemData) > 0 {
+		shown["systemData"] = r.spec.SystemData
+	}
+	return shown
+}

@@ -1,0 +1,152 @@
+package arm
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"atoll.dev/client/clmclient"
+	"atoll.dev/client/remote"
+	"atoll.dev/cluster"
+	"atoll.dev/internal/pause"
+	"atoll.dev/internal/rest"
+	"atoll.dev/store"
+)
+
+// follow follows a collection of the lifecycle manager until ctx ends.
+func (f *front) follow(ctx context.Context, from clmclient.Collection) {
+	for ctx.Err() == nil {
+		err := f.clm.Follow(ctx, from, remote.WatchOptions{Search: remote.Equal("labels."+labelFront, labelFrontValue)},
+			func(e remote.Event) error { return f.handle(ctx, from, e) })
+		if ctx.Err() == nil {
+			f.log.Warn("following the lifecycle manager failed; it begins again", "collection", string(from), "error", err)
+			pause.For(ctx, time.Second)
+		}
+	}
+}
+
+// handle wakes the operation on the resource of an event. A resource that another API deleted takes its
+// document along; a resource whose document was deleted is deleted (decision 105).
+func (f *front) handle(ctx context.Context, from clmclient.Collection, e remote.Event) error {
+	if e.Type != rest.Added && e.Type != rest.Modified && e.Type != rest.Deleted {
+		return nil
+	}
+	r, err := clmclient.ResourceOf(e.Object)
+	if err != nil {
+		return err
+	}
+	document, subscription := r.Labels[labelDocument], r.Labels[labelSubscription]
+	if document == "" || subscription == "" {
+		return nil
+	}
+	f.engine.Wake(subscription, document)
+	if from == credentials {
+		return nil
+	}
+	kind := kindCluster
+	if from == nodePools {
+		kind = kindPool
+	}
+	if e.Type == rest.Deleted {
+		err = f.dropDocument(ctx, kind, document, r.ID)
+	} else if r.DeletedTime == nil {
+		err = f.deleteOrphan(ctx, kind, document, r)
+	}
+	if err != nil {
+		f.log.Warn("comparing with the lifecycle manager failed", "document", document, "error", err)
+	}
+	return ctx.Err()
+}
+
+// dropDocument removes the document of a resource that was deleted at the lifecycle manager by another
+// API. While an operation works on the document, the operation decides.
+func (f *front) dropDocument(ctx context.Context, kind store.Kind, id, resource string) error {
+	err := f.store.Tx(ctx, func(tx *store.Tx) error {
+		d, err := tx.GetForUpdate(ctx, kind, id)
+		if err != nil {
+			return err
+		}
+		now, err := toResource(d)
+		if err != nil {
+			return err
+		}
+		_, err = f.engine.Active(ctx, tx, now.scope, now.id)
+		if err == nil || !errors.Is(err, store.ErrNotFound) || now.status.Resource != resource {
+			return err
+		}
+		return tx.Remove(ctx, kind, id, 0)
+	})
+	if errors.Is(err, store.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+// deleteOrphan deletes a resource whose document a customer has deleted: a request to create it arrived
+// at the lifecycle manager after the request to delete it. The tombstone proves the deletion; a document
+// that is absent without one proves nothing.
+func (f *front) deleteOrphan(ctx context.Context, kind store.Kind, id string, r clmclient.Resource) error {
+	if _, err := f.store.Get(ctx, kind, id); !errors.Is(err, store.ErrNotFound) {
+		return err
+	}
+	if _, err := f.store.Tombstone(ctx, kind, id); err != nil {
+		if errors.Is(err, store.ErrNotFound) {
+			f.log.Warn("a resource of the lifecycle manager has no document; it stays", "id", r.ID, "document", id)
+			return nil
+		}
+		return err
+	}
+	ctx = remote.WithActor(clmclient.WithTenant(ctx, r.Tenancy["account"]), remote.Actor{
+		Principal: principalOf(r.Tenancy["account"], ""), Account: r.Tenancy["account"], RequestID: id})
+	if _, err := f.clm.Delete(ctx, collectionOf(kind), r.ID, ""); remote.StatusOf(err) != http.StatusNotFound {
+		return err
+	}
+	return nil
+}
+
+// catalogue caches the releases that the region offers.
+type catalogue struct {
+	clm *clmclient.Client
+
+	mu    sync.Mutex
+	at    time.Time
+	known cluster.Releases
+}
+
+// freshness is how long the cache is used: so long a new release is refused, and a removed one accepted.
+const freshness = 2 * time.Second
+
+// releases returns the releases that the region offers. They belong to no account.
+func (c *catalogue) releases(ctx context.Context) (cluster.Releases, error) {
+	c.mu.Lock()
+	known, at := c.known, c.at
+	c.mu.Unlock()
+	if time.Since(at) < freshness && len(known) > 0 {
+		return known, nil
+	}
+	// The caller's context names a tenant, to whom the lifecycle manager shows no release.
+	system, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	defer context.AfterFunc(ctx, cancel)()
+	var found cluster.Releases
+	for v, err := range c.clm.All(system, "versions", clmclient.ResourceQuery{Order: "created_time asc"}) {
+		if err != nil {
+			return nil, err
+		}
+		var r struct{ Version, Image string }
+		if err := json.Unmarshal(v.Spec, &r); err != nil {
+			return nil, fmt.Errorf("reading version %s: %w", v.Name, err)
+		}
+		if v.DeletedTime == nil {
+			found = append(found, cluster.Release{Version: r.Version, Image: r.Image})
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.known, c.at = found, time.Now()
+	return found, nil
+}

@@ -1,0 +1,269 @@
+package arm
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha1" //nolint:gosec // Azure's metadata names certificates by it; the certificates themselves are compared
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"atoll.dev/access"
+	"atoll.dev/access/policy"
+	"atoll.dev/cluster"
+	"atoll.dev/internal/pause"
+	"atoll.dev/internal/rest"
+)
+
+type accountID = cluster.Account
+
+// byARM is the way in which ARM proves its identity: a client certificate that its metadata publish.
+const byARM access.Method = "arm-certificate"
+
+// Certificates are the client certificates that ARM publishes. Run keeps them up to date; while the
+// source does not answer, the last ones count until they expire.
+type Certificates struct {
+	source string // a file or an https URL
+	log    *slog.Logger
+	client *http.Client
+	known  atomic.Pointer[[]publishedCertificate]
+}
+
+type publishedCertificate struct {
+	der               []byte
+	thumbprint        string
+	notBefore, notAft time.Time
+}
+
+const (
+	// reloadPause is how often the file of the metadata is read, reloadURLPause how often a URL.
+	reloadPause    = 5 * time.Second
+	reloadURLPause = 10 * time.Minute
+	maxMetadata    = 1 << 20
+)
+
+// NewCertificates returns the certificates of a source and reads them once.
+func NewCertificates(ctx context.Context, source string, log *slog.Logger) (*Certificates, error) {
+	c := &Certificates{source: source, log: log, client: &http.Client{Timeout: 10 * time.Second}}
+	if strings.HasPrefix(source, "http://") {
+		return nil, errors.New("ARM's metadata need an https URL or a file")
+	}
+	return c, c.load(ctx)
+}
+
+// Run reads the source again and again until ctx ends.
+func (c *Certificates) Run(ctx context.Context) error {
+	every := reloadPause
+	if c.isURL() {
+		every = reloadURLPause
+	}
+	for pause.For(ctx, every) {
+		if err := c.load(ctx); err != nil && ctx.Err() == nil {
+			c.log.Warn("reading ARM's certificates failed; the last ones count", "error", err)
+		}
+	}
+	return context.Cause(ctx)
+}
+
+func (c *Certificates) isURL() bool { return strings.HasPrefix(c.source, "https://") }
+
+func (c *Certificates) load(ctx context.Context) error {
+	data, err := c.read(ctx)
+	if err != nil {
+		return fmt.Errorf("reading ARM's metadata: %w", err)
+	}
+	var metadata struct {
+		ClientCertificates []struct {
+			Thumbprint  string    `json:"thumbprint"`
+			NotBefore   time.Time `json:"notBefore"`
+			NotAfter    time.Time `json:"notAfter"`
+			Certificate string    `json:"certificate"`
+		} `json:"clientCertificates"`
+	}
+	if err := json.Unmarshal(data, &metadata); err != nil {
+		return fmt.Errorf("reading ARM's metadata: %w", err)
+	}
+	var known []publishedCertificate
+	for _, published := range metadata.ClientCertificates {
+		der, err := base64.StdEncoding.DecodeString(published.Certificate)
+		if err != nil {
+			return fmt.Errorf("reading ARM's certificate %s: %w", published.Thumbprint, err)
+		}
+		cert, err := x509.ParseCertificate(der)
+		if err != nil {
+			return fmt.Errorf("reading ARM's certificate %s: %w", published.Thumbprint, err)
+		}
+		sum := sha1.Sum(der) //nolint:gosec // see the import
+		known = append(known, publishedCertificate{der: der, thumbprint: hex.EncodeToString(sum[:]),
+			notBefore: later(cert.NotBefore, published.NotBefore), notAft: earlier(cert.NotAfter, published.NotAfter)})
+	}
+	if len(known) == 0 {
+		return errors.New("reading ARM's metadata: they name no certificate")
+	}
+	c.known.Store(&known)
+	return nil
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
+func earlier(a, b time.Time) time.Time {
+	if !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+func (c *Certificates) read(ctx context.Context) ([]byte, error) {
+	if !c.isURL() {
+		return os.ReadFile(c.source)
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, c.source, nil)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := c.client.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("the answer is %s", answer.Status)
+	}
+	return io.ReadAll(io.LimitReader(answer.Body, maxMetadata))
+}
+
+// thumbprintOf returns the thumbprint of a certificate that ARM publishes and that is valid now.
+func (c *Certificates) thumbprintOf(cert *x509.Certificate, now time.Time) (thumbprint string, published bool) {
+	for _, known := range *c.known.Load() {
+		if bytes.Equal(known.der, cert.Raw) {
+			return known.thumbprint, !now.Before(known.notBefore) && now.Before(known.notAft)
+		}
+	}
+	return "", false
+}
+
+// ClientTLS returns a configuration with the certificate of server that asks for a client certificate of
+// any authority: Identify compares it with the published ones, and the handshake proves that the sender
+// has its key.
+func ClientTLS(server *tls.Config) *tls.Config {
+	return &tls.Config{MinVersion: tls.VersionTLS12, Certificates: server.Certificates,
+		GetCertificate: server.GetCertificate, ClientAuth: tls.RequireAnyClientCert, SessionTicketsDisabled: true}
+}
+
+// Identify implements access.Identifier: the sender is ARM, and acts for the account of the subscription
+// that the path names. Only after that proof are ARM's headers read.
+func (f *front) Identify(r *http.Request) (access.Identity, []byte, error) {
+	q := requestOf(r.Context())
+	refused := func(format string, args ...any) error {
+		return rest.Errorf(http.StatusUnauthorized, codeUnauthenticated, format, args...)
+	}
+	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
+		return access.Identity{}, nil, refused("The request has no client certificate.")
+	}
+	thumbprint, published := f.certificates.thumbprintOf(r.TLS.PeerCertificates[0], time.Now())
+	if !published {
+		return access.Identity{}, nil, refused("The client certificate is none that Azure Resource Manager publishes.")
+	}
+	parts := strings.Split(r.URL.Path, "/")
+	id := ""
+	if len(parts) > 2 && parts[1] == "subscriptions" {
+		id = parts[2]
+	}
+	if _, err := uuid.Parse(id); err != nil || len(id) != 36 {
+		if len(parts) > 1 && parts[1] == "subscriptions" {
+			return access.Identity{}, nil, rest.Errorf(http.StatusBadRequest, codeInvalidSubscription,
+				"The provided subscription identifier '%s' is malformed or invalid.", id)
+		}
+		return access.Identity{}, nil, rest.Errorf(http.StatusNotFound, codeNotFound,
+			"The requested path could not be found.")
+	}
+	body, err := rest.ReadBody(r, maxBody)
+	if err != nil {
+		return access.Identity{}, nil, err
+	}
+	if q.subscription, err = f.subscription(r.Context(), id); err != nil {
+		return access.Identity{}, nil, unavailable(err)
+	}
+	if err := f.findResource(r.Context(), q, id, r.URL.Path); err != nil {
+		return access.Identity{}, nil, unavailable(err)
+	}
+	account := q.subscription.Account
+	if account == "" {
+		account = accountOf(id, 0) // to be registered
+	}
+	return access.Identity{Principal: principalOf(account, r.Header.Get("X-Ms-Client-Object-Id")),
+		Account: accountID(account), Evidence: access.Evidence{Method: byARM, Credential: thumbprint,
+			Subject: r.Header.Get("X-Ms-Client-Principal-Name"), Issuer: r.Header.Get("X-Ms-Home-Tenant-Id")},
+	}, body, nil
+}
+
+func unavailable(err error) error {
+	if e := classify(err); e != nil {
+		return e
+	}
+	return err
+}
+
+// Actions of this front that concern ARM and a subscription. The proof that ARM sends the request is
+// enough for these.
+const (
+	actionPutSubscription access.Action = "PutSubscription"
+	actionGetSubscription access.Action = "GetSubscription"
+	actionReadOperation   access.Action = "ReadOperation"
+)
+
+// decider decides by the policies of the account, except about subscriptions.
+type decider struct{ *access.Directory }
+
+// Decide implements access.Policy. A subscription without an account has nothing to read.
+func (d decider) Decide(ctx context.Context, q access.Question) (access.Grant, error) {
+	isRead := strings.HasPrefix(string(q.Action), "List") || strings.HasPrefix(string(q.Action), "Describe")
+	if isRead && !d.Caller(string(q.Caller.Account), q.Caller.Principal).IsProvisioned {
+		return access.Grant{Reason: "azure"}, nil
+	}
+	switch q.Action {
+	case actionPutSubscription, actionGetSubscription, actionReadOperation, "":
+		return access.Grant{Reason: "azure"}, nil
+	}
+	return d.Directory.Decide(ctx, q)
+}
+
+// resources implements access.Resources: a cluster or node pool has the id of its Cluster or
+// NodePool at the lifecycle manager, by which policies name it.
+type resources struct{}
+
+// Identify implements access.Resources.
+func (resources) Identify(r *http.Request, caller access.Identity, route access.Route) policy.Resource {
+	of := policy.Resource{Kind: policy.Kind(route.Kind), ID: string(caller.Account), Account: string(caller.Account)}
+	if of.Kind != policy.Cluster && of.Kind != policy.NodePool {
+		return of
+	}
+	if q := requestOf(r.Context()); q.resource != nil {
+		return resourceOf(*q.resource, q.parent)
+	}
+	of.ID = "" // it does not exist
+	return of
+}
+
+// Complete implements access.Resources; the resource is complete.
+func (resources) Complete(_ context.Context, _ access.Identity, of policy.Resource) (policy.Resource, error) {
+	return of, nil
+}

@@ -1,0 +1,214 @@
+package arm
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strconv"
+)
+
+// visibility is who writes a field, and when.
+type visibility uint8
+
+const (
+	updatable  visibility = iota // by every PUT and PATCH
+	createOnly                   // by the PUT that creates the resource
+	readOnly                     // by the service
+)
+
+// kind is the type of a field's value.
+type kind uint8
+
+const (
+	text kind = iota
+	integer
+	boolean
+	object     // with members
+	list       // of objects with members, or of texts without
+	dictionary // of texts
+	anything
+)
+
+// field describes one field of a resource, for all api-versions. Bodies are read, checked and shown by
+// these tables alone.
+type field struct {
+	name       string
+	kind       kind
+	visibility visibility
+	since      version // the first api-version that has the field; always: all
+	// updatableSince makes a field that later api-versions can update createOnly before.
+	updatableSince version
+	required       bool
+	// kept says that a PUT without the field leaves the stored value.
+	kept     bool
+	fallback any // the value of a PUT that leaves the field out; nil: none
+	members  []field
+	check    func(value any) string // returns what is wrong with a value; nil: nothing can be
+}
+
+// problem is a mistake in one field of a request.
+type problem struct{ target, message string }
+
+type problems []problem
+
+func (p *problems) add(target, format string, args ...any) {
+	*p = append(*p, problem{target, fmt.Sprintf(format, args...)})
+}
+
+// show returns the part of a stored object that an api-version has. Empty objects are left out.
+func (v version) show(fields []field, stored map[string]any) map[string]any {
+	shown := map[string]any{}
+	for _, f := range fields {
+		value, exists := stored[f.name]
+		if !exists || f.since > v {
+			continue
+		}
+		if inner, isObject := value.(map[string]any); isObject && f.kind == object && len(f.members) > 0 {
+			if inner = v.show(f.members, inner); len(inner) == 0 {
+				continue
+			}
+			value = inner
+		}
+		shown[f.name] = value
+	}
+	return shown
+}
+
+// acceptance reads the body of a PUT with one api-version. Stored fields that the api-version does not
+// have, and those that only the service writes, survive.
+type acceptance struct {
+	version  version
+	isNew    bool
+	problems problems
+}
+
+// object returns the object that is stored after a PUT: body in the place of old. A value that is equal
+// to the stored one is not checked again, so that a stricter rule does not block other changes.
+func (a *acceptance) object(path string, fields []field, body, old map[string]any) map[string]any {
+	after := map[string]any{}
+	for _, f := range fields {
+		was, existed := old[f.name]
+		if f.visibility == readOnly || f.since > a.version {
+			if existed {
+				after[f.name] = was
+			}
+			continue
+		}
+		value, given := body[f.name]
+		target := path + f.name
+		if given && value == nil && f.required {
+			a.problems.add(target, "Required value: field cannot be null")
+			continue
+		}
+		isFixed := f.visibility == createOnly || f.updatableSince > a.version
+		if f.kind == object && len(f.members) > 0 {
+			inner, isObject := value.(map[string]any)
+			if value != nil && !isObject {
+				a.problems.add(target, "Invalid value: must be an object")
+				continue
+			}
+			if value == nil && f.required {
+				a.problems.add(target, "Required value")
+				continue
+			}
+			oldInner, _ := was.(map[string]any)
+			if value = a.object(target+".", f.members, inner, oldInner); len(value.(map[string]any)) > 0 {
+				after[f.name] = value
+			}
+			continue
+		}
+		if value == nil {
+			switch {
+			case f.kept && existed, isFixed && existed && !a.isNew && !given:
+				value = was
+			case f.fallback != nil:
+				value = f.fallback
+			case f.required:
+				a.problems.add(target, "Required value")
+				continue
+			default:
+				if existed && isFixed {
+					a.problems.add(target, "Forbidden: field is immutable")
+				}
+				continue
+			}
+		}
+		after[f.name] = value
+		if existed && reflect.DeepEqual(value, was) {
+			continue
+		}
+		if wrong := f.wrong(value); wrong != "" {
+			a.problems.add(target, "%s", wrong)
+		} else if isFixed && !a.isNew {
+			a.problems.add(target, "Forbidden: field is immutable")
+		}
+		if items, isList := value.([]any); isList && len(f.members) > 0 {
+			for i, item := range items {
+				inner, isObject := item.(map[string]any)
+				if !isObject {
+					a.problems.add(fmt.Sprintf("%s[%d]", target, i), "Invalid value: must be an object")
+					continue
+				}
+				element := acceptance{version: a.version, isNew: true}
+				items[i] = element.object(fmt.Sprintf("%s[%d].", target, i), f.members, inner, nil)
+				a.problems = append(a.problems, element.problems...)
+			}
+		}
+	}
+	return after
+}
+
+// wrong returns what is wrong with a value of the field, or "".
+func (f field) wrong(value any) string {
+	isKind := false
+	switch f.kind {
+	case text:
+		_, isKind = value.(string)
+	case integer:
+		number, isNumber := value.(json.Number)
+		_, err := strconv.Atoi(number.String())
+		isKind = isNumber && err == nil
+	case boolean:
+		_, isKind = value.(bool)
+	case list:
+		_, isKind = value.([]any)
+	case dictionary:
+		entries, isMap := value.(map[string]any)
+		isKind = isMap
+		for _, entry := range entries {
+			if _, isText := entry.(string); !isText {
+				isKind = false
+			}
+		}
+	case object:
+		_, isKind = value.(map[string]any)
+	case anything:
+		isKind = true
+	}
+	if !isKind {
+		return fmt.Sprintf("Invalid value: must be %s", [...]string{"a string", "an integer", "a boolean", "an object",
+			"a list", "an object of strings", ""}[f.kind])
+	}
+	if f.check == nil {
+		return ""
+	}
+	return f.check(value)
+}
+
+// merge applies an RFC 7396 merge patch to a JSON object.
+func merge(target map[string]any, patch map[string]any) map[string]any {
+	merged := map[string]any{}
+	for name, value := range target {
+		merged[name] = value
+	}
+	for name, value := range patch {
+		inner, isObject := value.(map[string]any)
+		if !isObject {
+			merged[name] = value // a null stays: it says that the field was given
+			continue
+		}
+		before, _ := merged[name].(map[string]any)
+		merged[name] = merge(before, inner)
+	}
+	return merged
+}

@@ -1,0 +1,354 @@
+package arm
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"atoll.dev/api/clm"
+	"atoll.dev/client/clmclient"
+	"atoll.dev/client/remote"
+	"atoll.dev/ops"
+	"atoll.dev/store"
+)
+
+// Collections of the lifecycle manager.
+const (
+	clusters    clmclient.Collection = "clusters"
+	nodePools   clmclient.Collection = "nodepools"
+	credentials clmclient.Collection = "credentials"
+)
+
+// budgets are how long operations may take.
+var budgets = map[ops.Request]time.Duration{
+	requestCreate: time.Hour, requestUpdate: time.Hour, requestDelete: 12 * time.Hour,
+	requestCredential: 5 * time.Minute,
+}
+
+// Work implements ops.Worker. It compares what the documents of this front ask for with what the
+// lifecycle manager has, and changes the difference; see decision 105 for why it may run at any time,
+// any number of times.
+func (f *front) Work(ctx context.Context, s ops.State) ops.Outcome {
+	p, err := parametersOf(s)
+	if err != nil {
+		return failed(err)
+	}
+	ctx = remote.WithActor(clmclient.WithTenant(ctx, p.Account), remote.Actor{
+		Principal: principalOf(p.Account, p.Client), Account: p.Account, RequestID: s.ID})
+	switch s.Request {
+	case requestDelete:
+		return f.remove(ctx, p)
+	case requestCredential:
+		return f.sign(ctx, s, p)
+	}
+	return f.ensure(ctx, p)
+}
+
+// failed returns the outcome of an attempt that ended with an error.
+func failed(err error) ops.Outcome {
+	kind, e := ops.Retry, &ops.Error{Code: codeInternal, Message: "the service failed; it tries again"}
+	if answer, isAnswer := errors.AsType[*remote.Error](err); isAnswer {
+		e.Message = answer.Reason
+		switch answer.Status {
+		case http.StatusBadRequest, http.StatusUnprocessableEntity:
+			kind, e.Code = ops.Fail, codeInvalidContent
+		case http.StatusForbidden:
+			kind, e.Code = ops.Fail, codeForbidden
+		case http.StatusServiceUnavailable, http.StatusGatewayTimeout, http.StatusTooManyRequests:
+			e.Code = codeUnavailable
+		case http.StatusConflict:
+			e.Code = codeConflict
+		}
+	}
+	return ops.Outcome{Event: ops.Event{Kind: kind, Error: e}}
+}
+
+func progressed(phase string, percent int) ops.Outcome {
+	return ops.Outcome{Event: ops.Event{Kind: ops.Progress, Phase: phase, Percent: percent}}
+}
+
+func collectionOf(kind store.Kind) clmclient.Collection {
+	if kind == kindPool {
+		return nodePools
+	}
+	return clusters
+}
+
+// read reads the resource of the lifecycle manager for a document, by the id that the document has, or
+// by its label. found is false when there is none.
+func (f *front) read(ctx context.Context, kind store.Kind, document, id string) (r clmclient.Resource, found bool,
+	err error) {
+	if id == "" {
+		page, err := f.clm.List(ctx, collectionOf(kind), clmclient.ResourceQuery{Size: 1,
+			Search: remote.Equal("labels."+labelDocument, document)})
+		if err != nil || len(page.Items) == 0 {
+			return r, false, err
+		}
+		id = page.Items[0].ID
+	}
+	r, err = f.clm.GetWithStatuses(ctx, collectionOf(kind), id)
+	if remote.StatusOf(err) == http.StatusNotFound {
+		return r, false, nil
+	}
+	return r, err == nil, err
+}
+
+// load reads a document of this front.
+func (f *front) load(ctx context.Context, kind store.Kind, id string) (resource, error) {
+	d, err := f.store.Get(ctx, kind, id)
+	if err != nil {
+		return resource{}, err
+	}
+	return toResource(d)
+}
+
+// ensure makes the lifecycle manager have what a document asks for, and waits until it is carried out.
+// It reads the lifecycle manager first and the document afterwards: a write with the entity tag of that
+// read cannot overwrite what a newer document has asked for.
+func (f *front) ensure(ctx context.Context, p parameters) ops.Outcome {
+	known, err := f.load(ctx, p.Kind, p.Document)
+	if err != nil {
+		return failed(err)
+	}
+	have, found, err := f.read(ctx, p.Kind, p.Document, known.status.Resource)
+	if err != nil {
+		return failed(err)
+	}
+	want, err := f.load(ctx, p.Kind, p.Document)
+	if err != nil {
+		return failed(err)
+	}
+	if want.status.State == stateDeleting {
+		return progressed("Superseded", 0) // the cancel of this operation is on its way
+	}
+	spec, parent, err := f.specOf(ctx, want)
+	if err != nil {
+		return failed(err)
+	}
+	if !found {
+		if have, err = f.createAtCLM(ctx, want, parent, spec); err != nil {
+			return failed(err)
+		}
+	} else {
+		after, err := update(have.Spec, spec)
+		if err != nil {
+			return failed(err)
+		}
+		same, err := store.SameJSON(have.Spec, after)
+		if err == nil && !same {
+			var body []byte
+			if body, err = json.Marshal(map[string]json.RawMessage{"spec": after}); err == nil {
+				have, err = f.clm.Replace(ctx, collectionOf(p.Kind), have.ID, body, have.ETag)
+			}
+		}
+		if err != nil {
+			return failed(err)
+		}
+	}
+	if err := f.note(ctx, want, have.ID); err != nil {
+		return failed(err)
+	}
+	if len(have.Statuses) == 0 {
+		return progressed("Ordered", 5)
+	}
+	now := readStatus(have, want)
+	switch {
+	case have.DeletedTime != nil:
+		return failed(&remote.Error{Status: http.StatusConflict, Reason: "the resource is being deleted by another API"})
+	case now.isDone:
+		seen, err := json.Marshal(now.seen)
+		if err != nil {
+			return failed(err)
+		}
+		return ops.Outcome{Event: ops.Event{Kind: ops.Succeed, Result: seen}}
+	case now.isFailed:
+		return ops.Outcome{Event: ops.Event{Kind: ops.Fail, Error: &ops.Error{Code: now.reason, Message: now.message,
+			Target: want.spec.Path}}}
+	}
+	return progressed(now.reason, percentOf(now.phase))
+}
+
+// specOf returns the completed spec of a resource, and the id of the Cluster of a node pool.
+func (f *front) specOf(ctx context.Context, r resource) (spec map[string]any, parent string, err error) {
+	releases, err := f.catalogue.releases(ctx)
+	if err != nil {
+		return nil, "", err
+	}
+	var owner *resource
+	if r.kind == kindPool {
+		of, err := f.load(ctx, kindCluster, r.spec.Parent)
+		if err != nil {
+			return nil, "", err
+		}
+		owner, parent = &of, of.status.Resource
+	}
+	var p problems
+	return checkSpec(&p, releases, owner, nil, r), parent, nil // the request was checked; CLM checks again
+}
+
+// createAtCLM creates a Cluster or NodePool. It may be called again with the same document.
+func (f *front) createAtCLM(ctx context.Context, r resource, parent string, spec map[string]any) (clmclient.Resource,
+	error) {
+	data, err := json.Marshal(spec)
+	if err != nil {
+		return clmclient.Resource{}, err
+	}
+	in, body := clusters, clm.ResourceCreate{Kind: "Cluster", Name: clusterNameOf(r), Labels: labelsOf(r), Spec: data}
+	if r.kind == kindPool {
+		if parent == "" {
+			return clmclient.Resource{}, &remote.Error{Status: http.StatusConflict, Reason: "the cluster is not created yet"}
+		}
+		in, body.Kind, body.Name = clusters.Below(parent, nodePools), "NodePool", strings.ToLower(r.spec.Name)
+	}
+	made, err := f.clm.Create(ctx, in, body, r.id)
+	if remote.StatusOf(err) == http.StatusConflict {
+		if before, found, readErr := f.read(ctx, r.kind, r.id, ""); readErr == nil && found {
+			return before, nil // an earlier attempt has created it
+		}
+	}
+	return made, err
+}
+
+// note stores the id that a resource has at the lifecycle manager.
+func (f *front) note(ctx context.Context, r resource, id string) error {
+	if r.status.Resource == id {
+		return nil
+	}
+	return f.edit(ctx, r.kind, r.id, func(now *resource) {
+		now.status.Resource = id
+		if now.status.State == stateAccepted {
+			now.status.State = stateProvisioning
+		}
+	})
+}
+
+// edit changes a document.
+func (f *front) edit(ctx context.Context, kind store.Kind, id string, change func(*resource)) error {
+	_, _, err := f.store.Update(ctx, kind, id, 0, func(d *store.Document) error { return editing(d, change) })
+	return err
+}
+
+func editing(d *store.Document, change func(*resource)) error {
+	now, err := toResource(*d)
+	if err != nil {
+		return err
+	}
+	change(&now)
+	return now.store(d)
+}
+
+// remove deletes what the lifecycle manager has of a document, and waits until it is gone. The node
+// pools of a cluster go with it.
+func (f *front) remove(ctx context.Context, p parameters) ops.Outcome {
+	if p.Kind == kindCluster {
+		if err := f.eachPool(ctx, p.Document, func(pool resource) error { return f.abandon(ctx, pool) }); err != nil {
+			return failed(err)
+		}
+	}
+	r, err := f.load(ctx, p.Kind, p.Document)
+	if err != nil {
+		return failed(err)
+	}
+	have, found, err := f.read(ctx, p.Kind, p.Document, r.status.Resource)
+	if err != nil {
+		return failed(err)
+	}
+	if !found {
+		if p.Kind == kindCluster {
+			if err := f.eachPool(ctx, p.Document, func(pool resource) error {
+				return f.store.Remove(ctx, kindPool, pool.id, 0)
+			}); err != nil {
+				return failed(err)
+			}
+		}
+		return ops.Outcome{Event: ops.Event{Kind: ops.Succeed}}
+	}
+	if have.DeletedTime == nil {
+		if _, err := f.clm.Delete(ctx, collectionOf(p.Kind), have.ID, ""); err != nil &&
+			remote.StatusOf(err) != http.StatusNotFound {
+			return failed(err)
+		}
+		return ops.Outcome{Event: ops.Event{Kind: ops.Progress, Phase: stateDeleting, Percent: 20}, Again: time.Second}
+	}
+	return progressed(stateDeleting, 50)
+}
+
+// eachPool calls do with each node pool of a cluster.
+func (f *front) eachPool(ctx context.Context, cluster string, do func(resource) error) error {
+	q := store.Query{Kind: kindPool, Where: store.Fragment{SQL: "d.spec->>'parent' = $1", Args: []any{cluster}}}
+	for {
+		page, err := f.store.List(ctx, q)
+		if err != nil {
+			return err
+		}
+		for _, d := range page.Documents {
+			r, err := toResource(d)
+			if err == nil {
+				err = do(r)
+			}
+			if err != nil && !errors.Is(err, store.ErrNotFound) {
+				return err
+			}
+		}
+		if q.After = page.Next; q.After == "" {
+			return nil
+		}
+	}
+}
+
+// abandon cancels the operation of a node pool whose cluster is being deleted.
+func (f *front) abandon(ctx context.Context, pool resource) error {
+	if pool.status.State == stateDeleting && pool.status.Operation == "" {
+		return nil
+	}
+	return f.store.Tx(ctx, func(tx *store.Tx) error {
+		if _, _, err := tx.Update(ctx, kindPool, pool.id, 0, func(d *store.Document) error {
+			return editing(d, func(now *resource) { now.status.State, now.status.Operation = stateDeleting, "" })
+		}); err != nil {
+			return err
+		}
+		return f.supersede(ctx, tx, pool, "")
+	})
+}
+
+// supersede cancels the active operation of a resource, if there is one.
+func (f *front) supersede(ctx context.Context, tx *store.Tx, r resource, by string) error {
+	why := &ops.Error{Code: codeCanceled, Message: "The operation was superseded by the deletion of the resource."}
+	if by != "" {
+		why.Message = fmt.Sprintf("The operation was superseded by the operation %s.", by)
+	}
+	_, err := f.engine.Supersede(ctx, tx, r.scope, r.id, why)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+// settle ends the work on a resource in the transaction that ends the operation.
+func (f *front) settle(ctx context.Context, tx *store.Tx, s ops.State) error {
+	p, err := parametersOf(s)
+	if err != nil || s.Request == requestCredential {
+		return err
+	}
+	if s.Request == requestDelete && s.Status == ops.Succeeded {
+		err := tx.Remove(ctx, p.Kind, p.Document, 0)
+		if errors.Is(err, store.ErrNotFound) {
+			return nil
+		}
+		return err
+	}
+	_, _, err = tx.Update(ctx, p.Kind, p.Document, 0, func(d *store.Document) error {
+		return editing(d, func(now *resource) {
+			now.status.State, now.status.Error = string(s.Status), s.Error
+			var seen observation
+			if len(s.Result) > 0 && json.Unmarshal(s.Result, &seen) == nil {
+				now.status.Observed = &seen
+			}
+		})
+	})
+	return err
+}
