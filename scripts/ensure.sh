@@ -2,7 +2,7 @@
 # Makes sure that the named programs are on this machine; with apt-get where
 # that may be used, else it says what to install and stops.
 #
-#   scripts/ensure.sh postgres [gcc] [curl] [mosquitto]
+#   scripts/ensure.sh postgres [gcc] [curl] [mosquitto] [prometheus]
 set -euo pipefail
 
 have_postgres() {
@@ -56,7 +56,7 @@ Install them and run this again. On Debian and Ubuntu, as root:
     mkdir -p /etc/postgresql-common
     echo 'create_main_cluster = false' > /etc/postgresql-common/createcluster.conf   # no server of the package's own
     apt-get install --no-install-recommends ${packages[*]}
-    systemctl disable --now mosquitto   # if it was among them: the tests start their own
+    systemctl disable --now mosquitto prometheus   # if they were among them: the tests start their own
 Elsewhere: PostgreSQL's server binaries (postgres, initdb), version 15 or newer, on PATH.
 TXT
 	exit 1
@@ -75,7 +75,11 @@ cleanup=()
 log=$(mktemp)
 trap 'rm -f "$log"; ((${#cleanup[@]} == 0)) || "${cleanup[@]}"' EXIT
 policy=/usr/sbin/policy-rc.d
-if [[ " ${missing[*]} " == *" mosquitto "* && ! -e $policy ]]; then
+servers=() # whose packages start a service
+for program in "${missing[@]}"; do
+	[[ $program == mosquitto || $program == prometheus ]] && servers+=("$program")
+done
+if ((${#servers[@]} > 0)) && [[ ! -e $policy ]]; then
 	cleanup=("${root[@]}" rm -f "$policy")
 	printf '#!/bin/sh\nexit 101\n' | "${root[@]}" tee "$policy" >/dev/null
 	"${root[@]}" chmod 755 "$policy"
@@ -89,7 +93,7 @@ if ! "${install[@]}" >"$log" 2>&1; then
 		exit 1
 	fi
 fi
-if [[ " ${missing[*]} " == *" mosquitto "* ]]; then
-	! command -v systemctl >/dev/null || "${root[@]}" systemctl -q disable mosquitto.service 2>/dev/null || true
-	! command -v update-rc.d >/dev/null || "${root[@]}" update-rc.d mosquitto disable 2>/dev/null || true
-fi
+for server in "${servers[@]}"; do
+	! command -v systemctl >/dev/null || "${root[@]}" systemctl -q disable "$server.service" 2>/dev/null || true
+	! command -v update-rc.d >/dev/null || "${root[@]}" update-rc.d "$server" disable 2>/dev/null || true
+done

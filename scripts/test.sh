@@ -5,6 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 scripts/ensure.sh postgres gcc curl mosquitto
+scripts/ensure.sh prometheus || echo 'without Prometheus the test of the gates of rollouts is skipped'
 make --no-print-directory build
 go build -race -trimpath -ldflags=-w -o bin/race/atoll ./cmd/atoll
 export ATOLL_KUBE_BIN=$PWD/bin/atoll-kube ATOLL_BIN=$PWD/bin/race/atoll

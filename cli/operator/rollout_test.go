@@ -3,6 +3,7 @@ package operator
 import (
 	"bytes"
 	"encoding/json"
+	"encoding/pem"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -19,7 +20,7 @@ import (
 // TestARolloutIsDrivenThroughARealRepository drives the commands against a bare repository and a region's status.
 func TestARolloutIsDrivenThroughARealRepository(t *testing.T) {
 	var isDown atomic.Bool
-	region := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	region := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if isDown.Load() {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
@@ -75,6 +76,11 @@ func TestARolloutIsDrivenThroughARealRepository(t *testing.T) {
 		return r
 	}
 
+	ca := filepath.Join(dir, "ca.pem")
+	encoded := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: region.Certificate().Raw})
+	if err := os.WriteFile(ca, encoded, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	git(dir, "init", "-q", "--bare", "-b", "main", "remote")
 	git(dir, "clone", "-q", filepath.Join(dir, "remote"), "clone")
 	git(clone, "checkout", "-q", "-b", "main")
@@ -86,6 +92,10 @@ func TestARolloutIsDrivenThroughARealRepository(t *testing.T) {
 		"gates: [{name: api, url: '"+region.URL+"'}]\n")
 	git(clone, "add", ".")
 	git(clone, "commit", "-q", "-m", "begin")
+	if _, err := atoll("run", "rollouts/next.yaml", "--ca", os.DevNull); err == nil || !strings.Contains(err.Error(),
+		"has no PEM certificate") {
+		t.Errorf("got %v", err)
+	}
 	if _, err := atoll("run", "rollouts/next.yaml"); err == nil {
 		t.Fatal("a branch that the remote does not have was accepted")
 	}
@@ -101,7 +111,7 @@ func TestARolloutIsDrivenThroughARealRepository(t *testing.T) {
 	git(clone, "checkout", "-q", "--", ".")
 
 	isDown.Store(true)
-	out, err := atoll("run", "rollouts/next.yaml", "--interval", "5ms")
+	out, err := atoll("run", "rollouts/next.yaml", "--interval", "5ms", "--ca", ca)
 	if err == nil || !strings.Contains(err.Error(), "r1: gate api: ") || !strings.Contains(err.Error(), "answers 503") {
 		t.Fatal(out, err)
 	}
@@ -112,7 +122,7 @@ func TestARolloutIsDrivenThroughARealRepository(t *testing.T) {
 	if out, err := atoll("resume", "rollouts/next.yaml"); err != nil || !strings.Contains(out, "Running") {
 		t.Fatal(out, err)
 	}
-	if out, err := atoll("run", "rollouts/next.yaml", "--interval", "5ms"); err != nil || !strings.Contains(out,
+	if out, err := atoll("run", "rollouts/next.yaml", "--interval", "5ms", "--ca", ca); err != nil || !strings.Contains(out,
 		"Done: 2 regions and 0 management clusters were changed") {
 		t.Fatal(out, err)
 	}
