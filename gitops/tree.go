@@ -48,6 +48,7 @@ func Load(tree fs.FS, dir string) (Fleet, error) {
 type loader struct {
 	tree     fs.FS
 	dir      string
+	regions  []string // of an environment, which are read; nil: all
 	mistakes []error
 }
 
@@ -155,8 +156,12 @@ func (l *loader) environment(name EnvironmentName, defaults *node) ([]SectorName
 		bySector[SectorName(sector)] = n
 	}
 	base := settings.without("sectors")
+	names := l.regions
+	if names == nil {
+		names = l.files(path.Join(dir, "regions"))
+	}
 	var regions []declared
-	for _, region := range l.files(path.Join(dir, "regions")) {
+	for _, region := range names {
 		n, ok := l.file(path.Join(dir, "regions", region+".yaml"), regionShape)
 		if !ok {
 			continue

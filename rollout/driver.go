@@ -33,8 +33,8 @@ type Repository interface {
 	IsAncestor(ctx context.Context, ancestor, commit string) (bool, error)
 	// ReadFile returns a file of a commit, or fs.ErrNotExist.
 	ReadFile(ctx context.Context, commit, name string) ([]byte, error)
-	// Tree returns the files of a directory of a commit.
-	Tree(ctx context.Context, commit, dir string) (fs.FS, error)
+	// Tree returns the files of a directory of a commit, or those below some paths in it.
+	Tree(ctx context.Context, commit, dir string, below ...string) (fs.FS, error)
 	// Add adds a commit to the branch if parent is its newest commit, and returns gitrepo.ErrStale otherwise. The error
 	// is gitrepo.ErrRefused when another try has the same answer.
 	Add(ctx context.Context, parent string, files map[string][]byte, message string) (string, error)
@@ -73,7 +73,9 @@ type reading struct {
 	begun   bool
 	raw     []byte // of the record
 	tree    Tree
-	fleet   Fleet
+	// declared is what the tree declares, and fleet the part of it that the plan depends on.
+	declared gitops.Fleet
+	fleet    Fleet
 }
 
 // Run drives the rollout until it ends. It begins the rollout if nobody has. The error is ErrHalted when a gate stops
@@ -203,8 +205,8 @@ func (d *Driver) addConfig(ctx context.Context, r *reading) error {
 		return err
 	}
 	r.tree = Tree{Files: files, Dir: d.Config}
-	environment, _, err := r.tree.Environment(r.rollout)
-	r.fleet = FleetOf(environment)
+	environment, declared, err := r.tree.Environment(r.rollout)
+	r.declared, r.fleet = declared, FleetOf(environment)
 	return err
 }
 
@@ -319,28 +321,28 @@ func (d *Driver) begin(ctx context.Context, r reading) (Recorded, error) {
 func (d *Driver) commit(ctx context.Context, r reading, s State, e Effect) (Recorded, error) {
 	now := time.Now()
 	record := r.record.with(s, e, r.commit, now)
+	next := r
 	var edited gitops.Files
-	var changed Tree
 	var err error
 	switch e.Kind {
 	case Apply:
 		var undo Undo
 		record.Radius = s.Radius(r.fleet)
-		changed, edited, undo, err = r.tree.Change(r.rollout, e.Targets)
+		next.tree, edited, undo, err = r.tree.Change(r.rollout, e.Targets)
 		for target, edits := range undo {
 			if _, has := record.Undo[target]; !has {
 				record.Undo[target] = edits
 			}
 		}
 	case Restore:
-		changed, edited, record.Kept, err = r.tree.Restore(r.rollout, e.Targets, record.Undo)
+		next.tree, edited, record.Kept, err = r.tree.Restore(r.rollout, e.Targets, record.Undo)
 	}
 	if err != nil {
 		return r.record, err
 	}
 	files := map[string][]byte{}
 	if len(edited) > 0 {
-		if files, err = d.rendered(ctx, r, changed, e); err != nil {
+		if files, next.declared, err = d.rendered(ctx, r, next.tree, e); err != nil {
 			return r.record, err
 		}
 	}
@@ -360,6 +362,10 @@ func (d *Driver) commit(ctx context.Context, r reading, s State, e Effect) (Reco
 		return r.record, unreachableError{err} // perhaps the commit is there: the next reading shows it
 	}
 	d.last, d.text, d.state = commit, raw, s
+	if r.text != nil { // nobody needs to read what this driver has written
+		next.commit, next.record, next.begun, next.raw = commit, record, true, raw
+		d.known = next
+	}
 	d.show(e.Reason)
 	return record, nil
 }

@@ -65,8 +65,13 @@ func (m *memory) ReadFile(_ context.Context, of, name string) ([]byte, error) {
 	return fs.ReadFile(m.at(of).files, name)
 }
 
-func (m *memory) Tree(_ context.Context, of, dir string) (fs.FS, error) {
-	return fs.Sub(m.at(of).files, dir)
+func (m *memory) Tree(_ context.Context, of, dir string, below ...string) (fs.FS, error) {
+	files := maps.Clone(m.at(of).files)
+	maps.DeleteFunc(files, func(name string, _ *fstest.MapFile) bool {
+		isBelow := func(at string) bool { return strings.HasPrefix(name, dir+"/"+at+"/") }
+		return len(below) > 0 && !slices.ContainsFunc(below, isBelow)
+	})
+	return fs.Sub(files, dir)
 }
 
 func (m *memory) Add(_ context.Context, parent string, files map[string][]byte, message string) (string, error) {

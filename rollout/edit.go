@@ -40,6 +40,11 @@ func (t Tree) Environment(r Rollout) (gitops.Environment, gitops.Fleet, error) {
 	if err != nil {
 		return gitops.Environment{}, gitops.Fleet{}, err
 	}
+	return t.environmentOf(r, fleet)
+}
+
+// environmentOf returns the environment of the rollout in the fleet of the tree.
+func (t Tree) environmentOf(r Rollout, fleet gitops.Fleet) (gitops.Environment, gitops.Fleet, error) {
 	var names []string
 	for _, e := range fleet.Environments {
 		if string(e.Name) == r.Environment {
@@ -143,7 +148,12 @@ func (t Target) file(r Rollout) string {
 func (t Tree) edit(r Rollout, targets []Target, change func(target Target, file string, data []byte) ([]byte, error)) (
 	Tree, gitops.Files, error) {
 	files := gitops.Files{}
-	tree := Tree{Files: editedFS{t.Files, files}, Dir: t.Dir}
+	all := map[string][]byte{} // also of earlier edits, so that a tree never has more than one layer of them
+	tree := Tree{Files: editedFS{t.Files, all}, Dir: t.Dir}
+	if earlier, isEdited := t.Files.(editedFS); isEdited {
+		maps.Copy(all, earlier.edited)
+		tree.Files = editedFS{earlier.FS, all}
+	}
 	for _, target := range targets {
 		name := target.file(r)
 		data, err := fs.ReadFile(tree.Files, name)
@@ -153,6 +163,7 @@ func (t Tree) edit(r Rollout, targets []Target, change func(target Target, file 
 		if files[name], err = change(target, path.Join(t.Dir, name), data); err != nil {
 			return Tree{}, nil, err
 		}
+		all[name] = files[name]
 	}
 	return tree, files, nil
 }

@@ -34,8 +34,8 @@ func newExporter(t *testing.T) *exporter {
 	return e
 }
 
-// requests returns the requests of the last 70 minutes, a sample each minute, in the form of OpenMetrics. A minute has 100
-// requests; of those of a region, failed returns how many fail so many minutes ago.
+// requests returns the requests of the last 70 minutes, a sample each minute, in the form of OpenMetrics. A minute has
+// 100 requests; of those of a region, failed returns how many fail so many minutes ago.
 func requests(now time.Time, failed map[string]func(minutesAgo int) int) []byte {
 	var b bytes.Buffer
 	fmt.Fprintln(&b, "# TYPE requests counter")
@@ -57,8 +57,8 @@ func requests(now time.Time, failed map[string]func(minutesAgo int) int) []byte 
 	return b.Bytes()
 }
 
-// startPrometheus starts the Prometheus of the distribution with a past in the form of OpenMetrics. It scrapes the target
-// each second. A query with storage="remote" asks a remote storage that does not answer, too.
+// startPrometheus starts the Prometheus of the distribution with a past in the form of OpenMetrics. It scrapes the
+// target each second. A query with storage="remote" asks a remote storage that does not answer, too.
 func startPrometheus(t *testing.T, target string, past []byte) (address string) {
 	t.Helper()
 	if testing.Short() {
@@ -119,8 +119,8 @@ remote_read: [{url: "http://%s/read", required_matchers: {storage: remote}}]
 }
 
 // TestGatesReadARealPrometheus reads the gates of docs/rollouts.md from the Prometheus of the distribution: a gate that
-// fails and recovers, queries without a value, incomplete answers, and burns over two windows. A rollout stops by the gate
-// that fails, and goes on when the gate has recovered.
+// fails and recovers, queries without a value, incomplete answers, and burns over two windows. A rollout stops by the
+// gate that fails, and goes on when the gate has recovered.
 func TestGatesReadARealPrometheus(t *testing.T) {
 	region := newExporter(t)
 	failing := func(from, to, n int) func(int) int {
@@ -164,7 +164,8 @@ func TestGatesReadARealPrometheus(t *testing.T) {
 		reason string
 	}{
 		{"no series", agents, "r2", Unreadable, "the query has 0 values"},
-		{"several series", Gate{Name: "g", Query: "requests_total", AtLeast: &zero}, "r1", Unreadable, "the query has 8 values"},
+		{"several series", Gate{Name: "g", Query: "requests_total", AtLeast: &zero}, "r1", Unreadable,
+			"the query has 8 values"},
 		{"no number", Gate{Name: "g", Query: "vector(0) / vector(0)", AtMost: &one}, "r1", Unreadable, "no number"},
 		{"a wrong query", Gate{Name: "g", Query: "sum(", AtMost: &one}, "r1", Unreadable, "parse error"},
 		{"a part of the data", Gate{Name: "g", Query: `sum(up{storage="remote"}) or vector(0)`, AtMost: &one}, "r1",
@@ -190,8 +191,8 @@ func TestGatesReadARealPrometheus(t *testing.T) {
 	await("Prometheus reports that the region does not answer", Failing, "gate up: 0 is less than 1", agents, up)
 }
 
-// checkDrive drives a rollout by the agents of its first region, which lose their connections after the change and connect
-// again. await waits until the gate of the agents passes.
+// checkDrive drives a rollout by the agents of its first region, which lose their connections after the change and
+// connect again. await waits until the gate of the agents passes.
 func checkDrive(t *testing.T, region *exporter, address string, await func()) {
 	m := newMemory("")
 	m.write(rolloutFile, fmt.Sprintf("environment: prod\nchange: {version: '2'}\nsettle: 2s\nsoak: {sector: 1h}\n"+

@@ -122,7 +122,8 @@ func TestARolloutIsDrivenThroughARealRepository(t *testing.T) {
 	if out, err := atoll("resume", "rollouts/next.yaml"); err != nil || !strings.Contains(out, "Running") {
 		t.Fatal(out, err)
 	}
-	if out, err := atoll("run", "rollouts/next.yaml", "--interval", "5ms", "--ca", ca); err != nil || !strings.Contains(out,
+	out, err = atoll("run", "rollouts/next.yaml", "--interval", "5ms", "--ca", ca)
+	if err != nil || !strings.Contains(out,
 		"Done: 2 regions and 0 management clusters were changed") {
 		t.Fatal(out, err)
 	}

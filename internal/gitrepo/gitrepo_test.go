@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -294,6 +295,20 @@ func TestATreeHasTheFilesOfTheCommit(t *testing.T) {
 		if data, err := b.ReadFile(t.Context(), commit, "config/"+name); err != nil || string(data) != want {
 			t.Errorf("read, %s is %q, %v", name, data, err)
 		}
+	}
+	some, err := b.Tree(t.Context(), commit, ".", "config/a.yaml", "absent")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	err = fs.WalkDir(some, ".", func(name string, e fs.DirEntry, err error) error {
+		if err == nil && !e.IsDir() {
+			names = append(names, name)
+		}
+		return err
+	})
+	if err != nil || !slices.Equal(names, []string{"config/a.yaml"}) {
+		t.Errorf("below two paths are %v: %v", names, err)
 	}
 	if link, err := fs.Stat(tree, "link.yaml"); err != nil || link.Mode()&fs.ModeSymlink == 0 {
 		t.Errorf("the link is %v, %v", link, err)

@@ -25,8 +25,9 @@ func (b Branch) ReadFile(ctx context.Context, commit, name string) ([]byte, erro
 }
 
 // Tree returns the files of a directory of a commit, as the commit has them: attributes of the clone, which leave out
-// or rewrite files of a checkout, do not matter. A directory that the commit does not have is empty.
-func (b Branch) Tree(ctx context.Context, commit, dir string) (fs.FS, error) {
+// or rewrite files of a checkout, do not matter. A directory that the commit does not have is empty. With paths
+// below the directory, it returns the files at and below them only.
+func (b Branch) Tree(ctx context.Context, commit, dir string, below ...string) (fs.FS, error) {
 	tree := commit
 	if dir = path.Clean(dir); dir != "." {
 		listed, err := b.git(ctx, nil, "ls-tree", "--full-tree", "--name-only", commit, "--", dir)
@@ -38,7 +39,8 @@ func (b Branch) Tree(ctx context.Context, commit, dir string) (fs.FS, error) {
 		}
 		tree += ":" + dir
 	}
-	listed, err := b.git(ctx, nil, "ls-tree", "--full-tree", "-r", "-z", tree)
+	args := append([]string{"ls-tree", "--full-tree", "-r", "-z", tree, "--"}, below...)
+	listed, err := b.git(ctx, nil, args...)
 	if err != nil {
 		return nil, err
 	}
