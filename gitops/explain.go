@@ -21,8 +21,9 @@ type Explanation struct {
 }
 
 // Explain returns where the value of a key comes from. A key is a path with points:
-// values.global.maestro. For a mapping it explains each value in it. An error says
-// which key the region or cluster has not.
+// values.global.maestro. For a mapping it explains each value in it. The first setting of
+// a value that a level has deleted is that level. An error says which key the region or
+// cluster has not.
 func (r Region) Explain(key string) ([]Explanation, error) {
 	return explain(r.settings, key, fmt.Sprintf("the region %s", r.Name))
 }
@@ -36,6 +37,9 @@ func explain(settings *node, key, whose string) ([]Explanation, error) {
 	path := splitKey(settings, key)
 	n := settings.get(path...)
 	if n == nil {
+		if deleted := settings.deletion(path); len(deleted) > 0 {
+			return []Explanation{{Key: key, Description: Describe(key), Settings: deleted}}, nil
+		}
 		for i := len(path) - 1; i > 0; i-- {
 			if above := settings.get(path[:i]...); above != nil && above.kind == mapping {
 				return nil, fmt.Errorf("%s sets no %s; %s has %s", whose, key, strings.Join(path[:i], "."),
@@ -47,6 +51,33 @@ func explain(settings *node, key, whose string) ([]Explanation, error) {
 	var all []Explanation
 	n.explain(key, &all)
 	return all, nil
+}
+
+// deletion returns the level that deleted a missing value, since it set a mapping around the value to null, and then
+// the settings that it deleted. Without such a level there are none.
+func (n *node) deletion(path []string) []Setting {
+	for i := len(path) - 1; i > 0; i-- {
+		below := strings.Join(path[i:], ".")
+		for s := n.get(path[:i]...); s != nil; s = s.replaced {
+			if s.kind != deleted {
+				continue
+			}
+			for lost := s.replaced; lost != nil; lost = lost.replaced {
+				if value := lost.get(splitKey(lost, below)...); value != nil {
+					return append([]Setting{{At: s.at, Deleted: true}}, value.settings()...)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// settings returns the value and those that it replaced.
+func (n *node) settings() (all []Setting) {
+	for s := n; s != nil; s = s.replaced {
+		all = append(all, Setting{At: s.at, Value: s.plain(), Deleted: s.kind == deleted})
+	}
+	return all
 }
 
 // splitKey returns the parts of a key. Keys of charts may have points themselves: of
@@ -82,11 +113,7 @@ func (n *node) explain(key string, all *[]Explanation) {
 		}
 		return
 	}
-	e := Explanation{Key: key, Value: n.plain(), Description: Describe(key)}
-	for s := n; s != nil; s = s.replaced {
-		e.Settings = append(e.Settings, Setting{At: s.at, Value: s.plain(), Deleted: s.kind == deleted})
-	}
-	*all = append(*all, e)
+	*all = append(*all, Explanation{Key: key, Value: n.plain(), Description: Describe(key), Settings: n.settings()})
 }
 
 // Describe returns the documentation of a key, or of the nearest key above it.

@@ -184,3 +184,42 @@ func FuzzLoad(f *testing.F) {
 		}
 	})
 }
+
+// TestExplainNamesTheLevelThatDeletedAKey deletes a key, a mapping around it, and one that a later level sets again.
+func TestExplainNamesTheLevelThatDeletedAKey(t *testing.T) {
+	f, err := Load(mapFS{
+		"defaults.yaml":       "git: {repository: r}\nvalues:\n  global:\n    a: {b: 1, c: {d: 2}}\n    e: {f.g: 3}\n",
+		"p/environment.yaml":  "sectors: [main]\nvalues:\n  global:\n    e: null\n",
+		"p/sectors/main.yaml": "values:\n  global:\n    a: null\n",
+		"p/regions/r1.yaml":   "sector: main\nvalues:\n  global:\n    a: {b: 4}\n",
+	}.files(), "config")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key, want := range map[string]string{
+		"values.global.a.b":   "4 at config/p/regions/r1.yaml:4",
+		"values.global.a.c.d": "deleted at config/p/sectors/main.yaml:3, 2 at config/defaults.yaml:4",
+		"values.global.e.f.g": "deleted at config/p/environment.yaml:4, 3 at config/defaults.yaml:5",
+		"values.global.e":     "deleted at config/p/environment.yaml:4, map[f.g:3] at config/defaults.yaml:5",
+	} {
+		all, err := f.Environments[0].Regions[0].Explain(key)
+		if err != nil || len(all) != 1 {
+			t.Errorf("%s: %v, %v", key, all, err)
+			continue
+		}
+		var texts []string
+		for _, s := range all[0].Settings {
+			text := fmt.Sprint(s.Value)
+			if s.Deleted {
+				text = "deleted"
+			}
+			texts = append(texts, fmt.Sprintf("%s at %s", text, s.At))
+		}
+		if got := strings.Join(texts, ", "); got != want {
+			t.Errorf("%s is %s, want %s", key, got, want)
+		}
+	}
+	if _, err := f.Environments[0].Regions[0].Explain("values.global.a.x"); err == nil {
+		t.Error("a key that no level has set was explained")
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -20,7 +21,7 @@ import (
 )
 
 // ReadDeclaration reads the rendered configuration of a region, named REGION or ENVIRONMENT/REGION, below the
-// directory of rendered files.
+// directory of rendered files. The directory may also be that of the region itself.
 func ReadDeclaration(dir, region string) (gitops.Declaration, error) {
 	pattern := filepath.Join(dir, "*", region, "region.yaml")
 	if strings.Contains(region, "/") {
@@ -30,6 +31,9 @@ func ReadDeclaration(dir, region string) (gitops.Declaration, error) {
 	switch {
 	case err != nil:
 		return gitops.Declaration{}, fmt.Errorf("%s: %w", pattern, err)
+	case len(found) == 0 && filepath.Base(filepath.Clean(dir)) == path.Base(region) &&
+		exists(filepath.Join(dir, "region.yaml")):
+		found = []string{filepath.Join(dir, "region.yaml")}
 	case len(found) == 0:
 		return gitops.Declaration{}, fmt.Errorf("no file %s: declare the region and run `atoll config render`", pattern)
 	case len(found) > 1:

@@ -1,8 +1,10 @@
 package local
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -25,6 +27,21 @@ func TestDeclarationsAreReadFromWhatIsRendered(t *testing.T) {
 		if err := os.WriteFile(file, []byte("region: r1\nsektor: x\n"), 0o644); err != nil {
 			t.Fatal(err)
 		}
+	}
+	own := filepath.Join(dir, "three", "r3")
+	if err := os.MkdirAll(own, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(own, "region.yaml"), []byte("region: r3\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, from := range []string{dir, own} {
+		if d, err := ReadDeclaration(from, "three/r3"); err != nil || d.Region != "r3" {
+			t.Errorf("from %s: %v, %v", from, d, err)
+		}
+	}
+	if _, err := ReadDeclaration(own, "r4"); err == nil {
+		t.Error("the directory of a region has another region")
 	}
 	for region, want := range map[string]string{
 		"r2":     "declare the region and run `atoll config render`",
@@ -80,5 +97,44 @@ func TestCordonsFollowTheDeclarationAndLeaveDrainedClusters(t *testing.T) {
 		if got := stateToSet(d, platform.ManagementCluster{Name: "mc01-r1", State: c.state}); got != c.want {
 			t.Errorf("cordoned %t, %s: set %q, want %q", c.cordon, c.state, got, c.want)
 		}
+	}
+}
+
+// TestEachDeclaredValueIsAppliedOrShown sets each value of a declaration. Without a row here a new key has no effect.
+func TestEachDeclaredValueIsAppliedOrShown(t *testing.T) {
+	isApplied := []string{"environment", "sector", "region", "managementClusters.name", "managementClusters.cordoned"}
+	d := gitops.Declaration{Environment: "e", Sector: "s", Region: "r",
+		Versions: gitops.Versions{Atoll: "1", Images: map[string]string{"clm": "2"}, Charts: map[string]string{"c": "1"},
+			Releases: []string{"1.36"}},
+		Services: gitops.Services{Broker: "b:1", Replicas: map[string]int64{"clm": 2, "platform": 1}, Traces: "http://t",
+			PlacementShownTo: "customers"},
+		ManagementClusters: []gitops.DeclaredCluster{{Name: "mc01-r", Settings: gitops.ManagementClusterSettings{
+			Labels: map[string]string{"a": "b"}, Capacity: map[string]int64{"planes": 1}, Releases: []string{"1.36"},
+			Cordoned: true}}}}
+	shown := map[string]string{}
+	for _, v := range UnappliedValues(d) {
+		if v.Reason == "" {
+			t.Errorf("%s has no reason", v.What)
+		}
+		shown[v.What] = v.Declared
+	}
+	want := map[string]string{"versions.atoll": `"1"`, "versions.images": `{"clm":"2"}`, "versions.charts": `{"c":"1"}`,
+		"versions.releases": `["1.36"]`, "services.replicas.clm": "2", "services.broker": `"b:1"`,
+		"services.traces": `"http://t"`, "services.placementShownTo": `"customers"`, "mc01-r labels": `{"a":"b"}`,
+		"mc01-r capacity": `{"planes":1}`, "mc01-r releases": `["1.36"]`}
+	if !maps.Equal(shown, want) {
+		t.Errorf("shown are %v, want %v", shown, want)
+	}
+	fields := len(isApplied)
+	for _, typ := range []reflect.Type{reflect.TypeFor[gitops.Versions](), reflect.TypeFor[gitops.Services]()} {
+		fields += typ.NumField()
+	}
+	fields += reflect.TypeFor[gitops.ManagementClusterSettings]().NumField() - 1 // without cordoned
+	if known := len(isApplied) + len(want); known != fields {
+		t.Errorf("a declaration has %d values, of which %d are applied or shown", fields, known)
+	}
+	builtIn := gitops.Declaration{Services: gitops.Services{PlacementShownTo: "operators"}}
+	if none := UnappliedValues(builtIn); len(none) > 0 {
+		t.Errorf("without declared values, shown are %v", none)
 	}
 }

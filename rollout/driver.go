@@ -24,11 +24,13 @@ var (
 	ErrNotBegun = errors.New("the rollout has not begun; begin it with `atoll rollout run`")
 )
 
-// Repository is a branch of the repository that has the configuration. gitrepo.Branch is one. Its five methods are one
+// Repository is a branch of the repository that has the configuration. gitrepo.Branch is one. Its six methods are one
 // concern: to read a commit, and to add the next one.
 type Repository interface {
 	// Head returns the newest commit of the branch.
 	Head(ctx context.Context) (string, error)
+	// Resolve returns the commit of a branch, a tag or a hash, or gitrepo.ErrNoRevision.
+	Resolve(ctx context.Context, revision string) (string, error)
 	// IsAncestor reports whether a commit is in the history of another.
 	IsAncestor(ctx context.Context, ancestor, commit string) (bool, error)
 	// ReadFile returns a file of a commit, or fs.ErrNotExist.
@@ -228,6 +230,7 @@ func (d *Driver) readCommit(ctx context.Context, commit string) (r reading, err 
 		return r, fmt.Errorf("%s has changed since the rollout began; undo the change, or abort the rollout and begin "+
 			"another with a file of another name", d.File)
 	}
+	r.rollout = r.record.withRevision(r.rollout)
 	return r, d.checkFollows(ctx, r.record.Base, r.commit)
 }
 
@@ -300,6 +303,17 @@ func (d *Driver) begin(ctx context.Context, r reading) (Recorded, error) {
 	if err != nil {
 		return Recorded{}, err
 	}
+	named := r.rollout.Change.Revision
+	if named != "" {
+		commit, err := d.Repository.Resolve(ctx, named)
+		switch {
+		case errors.Is(err, gitrepo.ErrNoRevision):
+			return Recorded{}, r.rollout.errorf("change.revision", "%s", err)
+		case err != nil:
+			return Recorded{}, unreachableError{fmt.Errorf("resolving the revision %s: %w", named, err)}
+		}
+		r.rollout.Change.Revision = commit
+	}
 	// The whole change is checked before its first step.
 	var all []Target
 	for _, w := range plan.Waves {
@@ -313,8 +327,11 @@ func (d *Driver) begin(ctx context.Context, r reading) (Recorded, error) {
 		return Recorded{}, fmt.Errorf("the change is not valid: %w", err)
 	}
 	r.record = newRecord(r.rollout.Environment, r.text, plan, time.Now())
-	return d.commit(ctx, r, r.record.State, Effect{Kind: Record, Reason: fmt.Sprintf("begin: %d regions, %d waves",
-		plan.Regions, len(plan.Waves))})
+	reason := fmt.Sprintf("begin: %d regions, %d waves", plan.Regions, len(plan.Waves))
+	if r.record.Revision = r.rollout.Change.Revision; r.record.Revision != named {
+		reason += fmt.Sprintf("; the revision %s is %s", named, r.record.Revision)
+	}
+	return d.commit(ctx, r, r.record.State, Effect{Kind: Record, Reason: reason})
 }
 
 // commit does an effect: it adds one commit with the edited configuration, what is rendered of it, and the record.
@@ -393,6 +410,7 @@ func (d *Driver) Command(ctx context.Context, do func(Plan, State) (State, []Eff
 			if r.rollout, err = Parse(d.File, []byte(r.record.File)); err != nil {
 				return r.record, err
 			}
+			r.rollout = r.record.withRevision(r.rollout)
 			if err := d.addConfig(ctx, &r); err != nil {
 				return r.record, err
 			}

@@ -25,6 +25,8 @@ type memory struct {
 	before  func() // called before each Add, for another writer
 	broken  int    // so many readings of the head fail
 	refusal error  // of each Add
+
+	resolved int // calls of Resolve that found a commit
 }
 
 type commit struct {
@@ -51,6 +53,17 @@ func (m *memory) IsAncestor(_ context.Context, ancestor, of string) (bool, error
 		}
 	}
 	return false, nil
+}
+
+// Resolve knows the branch release, whose commit moves with each call.
+func (m *memory) Resolve(_ context.Context, revision string) (string, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if revision != "release" {
+		return "", fmt.Errorf("%w %s", gitrepo.ErrNoRevision, revision)
+	}
+	m.resolved++
+	return fmt.Sprintf("%040d", m.resolved), nil
 }
 
 func (m *memory) at(name string) commit {
@@ -473,4 +486,49 @@ func TestADriverForgetsItsSoakWhenAGateHasFailed(t *testing.T) {
 	if got := d.continued(r).Soaked; got != 0 {
 		t.Errorf("after a failed gate the soak is %s", time.Duration(got))
 	}
+}
+
+// TestTheRevisionOfARolloutIsOneCommit drives a rollout of a branch that moves: all regions get the commit of the
+// beginning, also by another driver, and a revert takes it away again.
+func TestTheRevisionOfARolloutIsOneCommit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory("")
+		text := "environment: prod\nchange: {revision: %s}\ngates: [{name: api, url: 'https://$region/ready'}]\n"
+		m.write(rolloutFile, fmt.Sprintf(text, "realease"))
+		_, err := m.driver(healthy{}).Run(t.Context())
+		if err == nil || !strings.Contains(err.Error(), rolloutFile+":2: ") || !strings.Contains(err.Error(), "realease") {
+			t.Errorf("got %v", err)
+		}
+		m.write(rolloutFile, fmt.Sprintf(text, "release"))
+		ctx, cancel := context.WithCancel(t.Context())
+		first := m.driver(healthy{})
+		first.Show = func(e Event) {
+			if strings.Contains(e.What, "change r1") {
+				cancel()
+			}
+		}
+		if _, err := first.Run(ctx); !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		record, err := m.driver(healthy{}).Run(t.Context())
+		if err != nil || record.State.Phase != Done || record.Revision != fmt.Sprintf("%040d", 1) {
+			t.Fatal(record, err)
+		}
+		files := m.at(fmt.Sprint(len(m.commits) - 1)).files
+		for _, region := range []string{"r1", "r2", "r3"} {
+			if config := string(files["config/prod/regions/"+region+".yaml"].Data); !strings.Contains(config, record.Revision) {
+				t.Errorf("%s has\n%s", region, config)
+			}
+		}
+		if first := m.subjects()[2]; !strings.Contains(first, "the revision release is "+record.Revision) {
+			t.Errorf("the first commit is %s", first)
+		}
+		_, err = m.driver(healthy{}).Command(t.Context(), func(_ Plan, s State) (State, []Effect, error) {
+			return s.Command(Revert, "ann", time.Now())
+		})
+		files = m.at(fmt.Sprint(len(m.commits) - 1)).files
+		if config := string(files["config/prod/regions/r1.yaml"].Data); err != nil || strings.Contains(config, "revision") {
+			t.Errorf("after the revert r1 has\n%s%v", config, err)
+		}
+	})
 }

@@ -14,16 +14,19 @@ import (
 // Recorded is the record of a rollout, a file in the repository beside that of the rollout. It has all that another
 // driver needs to continue.
 type Recorded struct {
-	Environment string   `json:"environment"` // that the rollout changes
-	File        string   `json:"file"`        // the text of the rollout's file when it began
-	Digest      string   `json:"digest"`      // of that text
-	Base        string   `json:"base"`        // the commit that the commit of this record follows
-	Waves       []Wave   `json:"waves"`       // of the plan, as it was when the rollout began
-	State       State    `json:"state"`
-	Radius      Radius   `json:"radius"` // how many regions and clusters have been changed
-	Undo        Undo     `json:"undo,omitempty"`
-	Kept        []string `json:"kept,omitempty"` // what a revert has left: somebody had set it, or removed its region
-	History     []Event  `json:"history"`
+	Environment string `json:"environment"` // that the rollout changes
+	File        string `json:"file"`        // the text of the rollout's file when it began
+	Digest      string `json:"digest"`      // of that text
+	// Revision is the commit that change.revision of the file named when the rollout began: a branch that has moved since
+	// does not give the next region other charts.
+	Revision string   `json:"revision,omitempty"`
+	Base     string   `json:"base"`  // the commit that the commit of this record follows
+	Waves    []Wave   `json:"waves"` // of the plan, as it was when the rollout began
+	State    State    `json:"state"`
+	Radius   Radius   `json:"radius"` // how many regions and clusters have been changed
+	Undo     Undo     `json:"undo,omitempty"`
+	Kept     []string `json:"kept,omitempty"` // what a revert has left: somebody had set it, or removed its region
+	History  []Event  `json:"history"`
 }
 
 // Event is a step in the history of a record.
@@ -62,6 +65,14 @@ func decodeRecord(file string, data []byte) (Recorded, error) {
 		r.State.Targets = map[Target]TargetState{}
 	}
 	return r, nil
+}
+
+// withRevision returns the rollout with the commit that its revision named when it began.
+func (r Recorded) withRevision(rollout Rollout) Rollout {
+	if r.Revision != "" {
+		rollout.Change.Revision = r.Revision
+	}
+	return rollout
 }
 
 // encode returns the record as its file has it.

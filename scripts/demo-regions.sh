@@ -95,7 +95,7 @@ YAML
 commit "Add $third"
 await $third applied
 for region in $first $second $third; do
-	run atoll region status $region --rendered "$dir/platform/deploy" --home "$dir/$region"
+	run atoll region status $region --from "$dir/platform/deploy" --home "$dir/$region"
 done
 
 say "A mistake in a commit: each watch refuses it, with file and line, and goes on"

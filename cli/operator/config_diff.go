@@ -11,6 +11,7 @@ import (
 
 	"atoll.dev/cli/terminal"
 	"atoll.dev/gitops"
+	"atoll.dev/internal/gitrepo"
 )
 
 func configDiff(session *terminal.Session, tree *configTree) *cobra.Command {
@@ -55,8 +56,8 @@ cluster whose settings differ, also where they inherit the change.`,
 // loadRevision loads the configuration as it is in a revision. A revision that does not
 // have the directory has no regions.
 func loadRevision(ctx context.Context, dir, revision string) (gitops.Fleet, error) {
-	tree, err := gitops.AtRevision(ctx, dir, revision)
-	if errors.Is(err, gitops.ErrNoTree) {
+	tree, err := gitrepo.AtRevision(ctx, dir, revision)
+	if errors.Is(err, gitrepo.ErrNoDirectory) {
 		return gitops.Fleet{}, nil
 	}
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"path"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"atoll.dev/cli/terminal"
 	"atoll.dev/gitops"
@@ -24,9 +25,16 @@ func Region(session *terminal.Session) *cobra.Command {
 		Use: "region", Args: terminal.RefuseUnknownVerb, RunE: terminal.ShowHelp,
 		Short: "A region on this machine as its declaration in Git says",
 		Long: `Brings up a region on this machine from what "atoll config render" wrote for it. Each
-region has a home of its own: --home, or HOME-regions/REGION beside the default home.`,
+region has a home of its own: --home, or HOME-regions/REGION beside the default home, or
+HOME-regions/ENVIRONMENT.REGION where another environment has a region of the name there.`,
 	}
-	cmd.PersistentFlags().StringVar(&from, "rendered", "deploy", "directory of the rendered files")
+	cmd.PersistentFlags().StringVar(&from, "from", "deploy", "directory of the rendered files")
+	cmd.SetGlobalNormalizationFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		if name == "rendered" { // its earlier name
+			name = "from"
+		}
+		return pflag.NormalizedName(name)
+	})
 	cmd.AddCommand(regionApply(session, &from), regionStatus(session, &from), regionWatch(session, &from))
 	return cmd
 }
@@ -37,17 +45,32 @@ func declaredRegion(session *terminal.Session, from, region string) (gitops.Decl
 	if err != nil {
 		return d, local.Home{}, err
 	}
-	home, err := regionHome(session, string(d.Region))
+	home, err := regionHome(session, string(d.Environment), string(d.Region))
 	return d, home, err
 }
 
-// regionHome returns the home of a declared region.
-func regionHome(session *terminal.Session, region string) (local.Home, error) {
-	dir := session.HomeDir
-	if !session.HomeIsGiven {
-		dir = path.Join(dir+"-regions", region)
+// regionHome returns the home of a declared region: HOME-regions/REGION, unless that holds the region of another
+// environment; then it is HOME-regions/ENVIRONMENT.REGION, and stays so. Without an environment it is the first.
+func regionHome(session *terminal.Session, environment, region string) (local.Home, error) {
+	if session.HomeIsGiven {
+		return local.OpenHome(session.HomeDir)
 	}
-	return local.OpenHome(dir)
+	all := session.HomeDir + "-regions"
+	plain, err := local.OpenHome(path.Join(all, region))
+	if err != nil || environment == "" {
+		return plain, err
+	}
+	own, err := local.OpenHome(path.Join(all, environment+"."+region))
+	if err != nil {
+		return own, err
+	}
+	if _, err := own.State(); !errors.Is(err, local.ErrNoRegion) {
+		return own, err
+	}
+	if st, err := plain.State(); err == nil && st.Environment != "" && st.Environment != environment {
+		return own, nil
+	}
+	return plain, nil
 }
 
 // applyRegion brings a region up as it is declared, and prints each stage.
@@ -68,7 +91,7 @@ they are as declared. It refuses to remove a management cluster that hosts clust
 The region goes on when the command ends. The capacity of a local management cluster
 is its share of this machine, whatever is declared.`,
 		Example: `  atoll config render && atoll region apply eu-west-1
-  atoll region apply production/us-east-1 --rendered examples/deploy --home /tmp/us-east-1`,
+  atoll region apply production/us-east-1 --from examples/deploy --home /tmp/us-east-1`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			d, home, err := declaredRegion(session, *from, args[0])
 			if err != nil {
@@ -78,6 +101,9 @@ is its share of this machine, whatever is declared.`,
 				return err
 			}
 			session.Printf("region %s is as declared (home %s)\n", d.Region, home.Dir)
+			if n := len(local.UnappliedValues(d)); n > 0 {
+				session.Printf("declared values that have no effect on this machine: %d; `atoll region status` shows them\n", n)
+			}
 			return nil
 		},
 	}
@@ -88,12 +114,17 @@ type regionDrift struct {
 	Region string        `json:"region"`
 	Home   string        `json:"home"`
 	Drift  []local.Drift `json:"drift"`
+	// NotApplied are declared values that have no effect on this machine. They are no drift.
+	NotApplied []local.Unapplied `json:"notApplied"`
 }
 
 func regionStatus(session *terminal.Session, from *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "status REGION", Args: cobra.ExactArgs(1),
 		Short: "Compare what is declared with what runs; fails when they differ",
+		Long: `Shows what differs between the declaration and what runs, and fails if something does.
+After that it shows the declared values that have no effect on one machine, such as
+replicas and labels; they are no difference.`,
 		Example: `  atoll region status eu-west-1
   atoll region status eu-west-1 -o json | jq .drift`,
 	}
@@ -107,7 +138,9 @@ func regionStatus(session *terminal.Session, from *string) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		err = o.Print(session.Out, regionDrift{string(d.Region), home.Dir, drift}, func(w io.Writer) {
+		notApplied := local.UnappliedValues(d)
+		err = o.Print(session.Out, regionDrift{string(d.Region), home.Dir, drift, notApplied}, func(w io.Writer) {
+			defer printNotApplied(w, notApplied)
 			rows := [][]string{{"WHAT", "DECLARED", "RUNNING"}}
 			for _, x := range drift {
 				rows = append(rows, []string{x.What, x.Declared, x.Running})
@@ -124,4 +157,17 @@ func regionStatus(session *terminal.Session, from *string) *cobra.Command {
 		return err
 	}
 	return cmd
+}
+
+// printNotApplied prints the declared values that have no effect on this machine.
+func printNotApplied(w io.Writer, values []local.Unapplied) {
+	if len(values) == 0 {
+		return
+	}
+	rows := [][]string{{"NOT APPLIED HERE", "DECLARED", "SINCE"}}
+	for _, v := range values {
+		rows = append(rows, []string{v.What, v.Declared, v.Reason})
+	}
+	fmt.Fprintln(w)
+	terminal.Table(w, rows)
 }

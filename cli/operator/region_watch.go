@@ -35,7 +35,7 @@ watch goes on with the next commit. A region that is not declared any more goes 
 An apply that fails is repeated every 30 seconds.`,
 		Example: `  atoll region watch eu-west-1 --repo ~/platform
   atoll region watch eu-west-1 --repo https://github.com/example/platform.git --branch main -o json
-  atoll region watch production/us-east-1 --repo . --config examples/config --rendered examples/deploy`,
+  atoll region watch production/us-east-1 --repo . --config examples/config --from examples/deploy`,
 	}
 	cmd.Flags().StringVar(&repository, "repo", "", "directory or URL of the repository")
 	cmd.Flags().StringVar(&branch, "branch", "main", "branch of the repository")
@@ -49,7 +49,11 @@ An apply that fails is repeated every 30 seconds.`,
 		if accept != "" && !commitForm.MatchString(accept) {
 			return errors.New("--accept is a commit of at least 7 hexadecimal digits")
 		}
-		home, err := regionHome(session, path.Base(args[0]))
+		environment, region, isFull := strings.Cut(args[0], "/")
+		if !isFull {
+			environment, region = "", args[0]
+		}
+		home, err := regionHome(session, environment, region)
 		if err != nil {
 			return err
 		}
