@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -33,6 +34,9 @@ for each region its own Atoll configuration. It removes rendered files that
 nothing renders any more, and touches no other file. Equal configuration gives
 equal bytes.
 
+Run it at the top of the repository: values that the schema of a chart in git.charts
+refuses are mistakes, except for clusters whose git.revision has other charts.
+
 With --check it writes nothing, shows the difference, and fails if there is one.`,
 		Example: `  atoll config render
   atoll config render --config examples/config --out examples/deploy --check`,
@@ -43,6 +47,9 @@ With --check it writes nothing, shows the difference, and fails if there is one.
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		fleet, err := tree.load()
 		if err != nil {
+			return err
+		}
+		if err := gitops.CheckCharts(fleet, os.DirFS(".")); err != nil {
 			return err
 		}
 		files, err := gitops.Render(fleet)

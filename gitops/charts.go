@@ -1,0 +1,186 @@
+package gitops
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"sigs.k8s.io/yaml"
+)
+
+// CheckCharts checks the values of each cluster by the schemas of its charts, as Helm will: the values of the chart
+// with those of the configuration over them. repository has the directory of the charts, git.charts; a chart that is
+// not there, or that has no schema, checks nothing. A cluster with a git.revision is not checked: its charts are those
+// of another commit. The error joins all mistakes, each at the file and line that set the value.
+func CheckCharts(f Fleet, repository fs.FS) error {
+	c := chartChecker{repository: repository, charts: map[string][]chart{}, known: map[string]bool{}}
+	var mistakes []error
+	for _, r := range f.Regions() {
+		regional := target{region: r, typ: regionalCluster, id: r.regionalID(), settings: r.Settings}
+		mistakes = append(mistakes, c.check(regional, r.settings, r.at))
+		for _, cluster := range r.Clusters {
+			t := target{region: r, typ: managementCluster, id: cluster.ID(), settings: cluster.Settings}
+			mistakes = append(mistakes, c.check(t, cluster.settings, cluster.at))
+		}
+	}
+	return errors.Join(mistakes...)
+}
+
+// chart is a chart with a schema.
+type chart struct {
+	name   string // its directory
+	schema *jsonschema.Schema
+	values map[string]any
+}
+
+// chartChecker checks values of clusters, equal ones once.
+type chartChecker struct {
+	repository fs.FS
+	charts     map[string][]chart // by the directory that has them
+	known      map[string]bool    // values that were checked, with their type of cluster, or mistakes that were found
+}
+
+// check returns the mistakes in the values of one cluster. settings are those of the cluster, which is declared at a
+// position.
+func (c *chartChecker) check(t target, settings *node, at Position) error {
+	if t.settings.Git.Revision != "" {
+		return nil
+	}
+	own := merged(t.settings.Values, t.typ)
+	encoded, err := json.Marshal(own)
+	if err != nil {
+		return err
+	}
+	key := t.typ + " " + t.settings.Git.Charts + " " + string(encoded)
+	if c.known[key] {
+		return nil
+	}
+	c.known[key] = true
+	var mistakes []error
+	for _, folder := range []string{t.typ, "shared"} {
+		charts, err := c.in(path.Join(t.settings.Git.Charts, folder))
+		if err != nil {
+			return err
+		}
+		for _, chart := range charts {
+			for _, mistake := range chart.mistakes(mergeMaps(own, map[string]any{"global": t.identity()})) {
+				text := positionOf(settings, t.typ, mistake.InstanceLocation, at).errorf("the chart %s refuses %s", chart.name,
+					textOfMistake(mistake))
+				if !c.known[text.Error()] {
+					c.known[text.Error()] = true
+					mistakes = append(mistakes, text)
+				}
+			}
+		}
+	}
+	return errors.Join(mistakes...)
+}
+
+// in returns the charts with a schema in a directory of the repository.
+func (c *chartChecker) in(dir string) ([]chart, error) {
+	if charts, known := c.charts[dir]; known {
+		return charts, nil
+	}
+	schemas, err := fs.Glob(c.repository, path.Join(dir, "*", "values.schema.json"))
+	if err != nil {
+		return nil, fmt.Errorf("reading charts in %s: %w", dir, err)
+	}
+	charts := []chart{}
+	for _, file := range schemas {
+		read, err := c.read(file)
+		if err != nil {
+			return nil, fmt.Errorf("reading the chart of %s: %w", file, err)
+		}
+		charts = append(charts, read)
+	}
+	c.charts[dir] = charts
+	return charts, nil
+}
+
+// read reads the chart of a schema.
+func (c *chartChecker) read(file string) (chart, error) {
+	dir := path.Dir(file)
+	data, err := fs.ReadFile(c.repository, file)
+	if err != nil {
+		return chart{}, err
+	}
+	document, err := jsonschema.UnmarshalJSON(bytes.NewReader(data))
+	if err != nil {
+		return chart{}, err
+	}
+	compiler := jsonschema.NewCompiler()
+	if err := compiler.AddResource(file, document); err != nil {
+		return chart{}, err
+	}
+	schema, err := compiler.Compile(file)
+	if err != nil {
+		return chart{}, err
+	}
+	values := map[string]any{}
+	data, err = fs.ReadFile(c.repository, path.Join(dir, "values.yaml"))
+	if err == nil {
+		err = yaml.Unmarshal(data, &values)
+	} else if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return chart{name: dir, schema: schema, values: values}, err
+}
+
+// mistakes returns what the schema of the chart refuses in values that are over those of the chart.
+func (c chart) mistakes(own map[string]any) []*jsonschema.ValidationError {
+	encoded, err := json.Marshal(mergeMaps(c.values, own))
+	if err != nil {
+		return nil // own was encoded before
+	}
+	values, err := jsonschema.UnmarshalJSON(bytes.NewReader(encoded))
+	if err != nil {
+		return nil
+	}
+	failed, is := errors.AsType[*jsonschema.ValidationError](c.schema.Validate(values))
+	if !is {
+		return nil
+	}
+	return leaves(failed)
+}
+
+// leaves returns the causes of a mistake that have no further cause.
+func leaves(failed *jsonschema.ValidationError) (all []*jsonschema.ValidationError) {
+	if len(failed.Causes) == 0 {
+		return []*jsonschema.ValidationError{failed}
+	}
+	for _, cause := range failed.Causes {
+		all = append(all, leaves(cause)...)
+	}
+	return all
+}
+
+// textOfMistake returns the path of a value and what is wrong with it.
+func textOfMistake(mistake *jsonschema.ValidationError) string {
+	what := strings.TrimSpace(mistake.Error())
+	if _, after, found := strings.Cut(what, "': "); found {
+		what = after
+	}
+	if len(mistake.InstanceLocation) == 0 {
+		return "the values: " + what
+	}
+	return "the value " + strings.Join(mistake.InstanceLocation, ".") + ": " + what
+}
+
+// positionOf returns the place that set a value of Helm, or the nearest value around it. Without one it is that of the
+// cluster.
+func positionOf(settings *node, typ string, location []string, cluster Position) Position {
+	for length := len(location); length > 0; length-- {
+		for _, group := range []string{typ, "global"} {
+			if n := settings.get(slices.Concat([]string{"values", group}, location[:length])...); n != nil {
+				return n.at
+			}
+		}
+	}
+	return cluster
+}

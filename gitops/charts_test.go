@@ -1,0 +1,78 @@
+package gitops
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"testing/fstest"
+)
+
+// TestValuesThatAChartRefusesAreShownWithTheirLine sets values that schemas of charts refuse, at several levels.
+func TestValuesThatAChartRefusesAreShownWithTheirLine(t *testing.T) {
+	charts := fstest.MapFS{
+		"deploy/charts/regional-cluster/a/values.schema.json": {Data: []byte(`{"type": "object", "required": ["host"],
+			"properties": {"host": {"type": "string"}, "replicas": {"type": "integer", "minimum": 1},
+			"global": {"type": "object", "required": ["region"]}}}`)},
+		"deploy/charts/regional-cluster/a/values.yaml": {Data: []byte("replicas: 2\n")},
+		"deploy/charts/shared/b/values.schema.json": {Data: []byte(
+			`{"properties": {"level": {"enum": ["info", "debug"]}}}`)},
+		"deploy/charts/shared/c/values.yaml": {Data: []byte("free: 1\n")},
+	}
+	tree := mapFS{
+		"defaults.yaml": "git: {repository: r}\nvalues:\n  global:\n    level: info\n  regional-cluster:\n" +
+			"    host: h\n",
+		"p/environment.yaml":  "sectors: [main]\n",
+		"p/regions/r1.yaml":   "sector: main\nmanagementClusters: {mc01: }\n",
+		"p/regions/r2.yaml":   "sector: main\n",
+		"p/sectors/main.yaml": "",
+	}
+	check := func(want ...string) {
+		t.Helper()
+		f, err := Load(tree.files(), "config")
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = CheckCharts(f, charts)
+		var got []string
+		if err != nil {
+			got = strings.Split(err.Error(), "\n")
+		}
+		if len(got) != len(want) {
+			t.Errorf("the mistakes are %q, want %q", got, want)
+			return
+		}
+		for i := range want {
+			if !strings.HasPrefix(got[i], want[i]) {
+				t.Errorf("got %q, want %q", got[i], want[i])
+			}
+		}
+	}
+	check()
+	tree["p/regions/r1.yaml"] = "sector: main\nmanagementClusters:\n  mc01:\n    values:\n      management-cluster:\n" +
+		"        level: loud\n"
+	check("config/p/regions/r1.yaml:6: the chart deploy/charts/shared/b refuses the value level: value must be one of")
+	tree["p/sectors/main.yaml"] = "values:\n  regional-cluster:\n    replicas: 0\n"
+	const regional = "the chart deploy/charts/regional-cluster/a refuses "
+	check("config/p/sectors/main.yaml:3: "+regional+"the value replicas: minimum:",
+		"config/p/regions/r1.yaml:6: ")
+	tree["p/sectors/main.yaml"] = "git: {revision: abcdef0}\nvalues:\n  regional-cluster:\n    replicas: 0\n"
+	check() // the charts of another commit
+	tree["p/sectors/main.yaml"] = "values:\n  regional-cluster:\n    host: null\n"
+	tree["p/regions/r1.yaml"] = "sector: main\n"
+	check("config/p/regions/r1.yaml:1: " + regional + "the values: missing property 'host'")
+}
+
+// TestTheExamplesPassTheSchemasOfTheCharts checks the worked tree by the charts of this repository,
+// which refuse a mistake.
+func TestTheExamplesPassTheSchemasOfTheCharts(t *testing.T) {
+	if err := CheckCharts(example(t), os.DirFS("..")); err != nil {
+		t.Error(err)
+	}
+	c := chartChecker{repository: os.DirFS(".."), charts: map[string][]chart{}}
+	for _, typ := range []string{regionalCluster, managementCluster} {
+		charts, err := c.in("deploy/charts/" + typ)
+		if err != nil || len(charts) != 1 || len(charts[0].mistakes(map[string]any{"global": "no mapping"})) == 0 {
+			t.Errorf("%s: %v, %v", typ, charts, err)
+		}
+	}
+}
