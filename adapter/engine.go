@@ -108,7 +108,7 @@ const (
 	PostActions     Phase = "post_actions"
 )
 
-// Status says how a run, or a step of it, ended.
+// Status is the outcome of a run or of one of its steps.
 type Status string
 
 // The statuses, as traces name them. An unmet precondition and a deleted resource are no failures.

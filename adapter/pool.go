@@ -25,7 +25,7 @@ type hint struct {
 	watched bool // it comes from a watch, not from the bus
 }
 
-// ending says how a run ended.
+// ending is the outcome of a run.
 type ending int
 
 const (

@@ -56,7 +56,7 @@ func TestThePoolRunsOneRunPerResourceAtATime(t *testing.T) {
 		}
 		cancel()
 		done.Wait()
-		p.enqueue(hint{task: of("late", 1)}) // nobody is there; it does not hang
+		p.enqueue(hint{task: of("late", 1)}) // the pool has stopped; enqueue does not block
 	})
 }
 

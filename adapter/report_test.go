@@ -105,7 +105,7 @@ func TestHealthReportsAFailedTemplate(t *testing.T) {
 	}
 }
 
-// Whatever fails while a report is made, no null is sent: the engine reports the failure itself.
+// If an expression of a report fails, the engine sends its own report of the failure, without null.
 func TestAFailedExpressionIsReported(t *testing.T) {
 	const building = "post_actions statusPayload: building the payload"
 	for _, c := range []struct{ name, params, post, report, step, why string }{
@@ -124,6 +124,15 @@ func TestAFailedExpressionIsReported(t *testing.T) {
 		{"data", "", "", "    data: {a: {expression: cluster.nothing}}", building, "data: expression in line"},
 		{"a payload", "", "  payloads: [{name: p, build: {a: {expression: 1 / 0}}}]", "",
 			"post_actions p: building the payload", "division by zero"},
+		{"an element of a list in a let", "- let: {a: '[{}].map(x, x.nothing)'}", "", "",
+			"a: evaluating let", "no such key: nothing"},
+		{"an element of a list in a param", "- {name: a, source: {expression: '[1, 0].map(x, 1 / x)'}}", "", "",
+			"a: taking the parameter from an expression", "division by zero"},
+		{"an element of a list in a payload", "",
+			"  payloads: [{name: p, build: {a: {expression: '[0].all(x, 1 / x > 0)'}}}]",
+			"", "post_actions p: building the payload", "division by zero"},
+		{"an element of a list in data", "", "", "    data: {a: {expression: '[{}].exists(x, x.nothing)'}}", building,
+			"data: expression in line"},
 	} {
 		r, report := runWorkTask(t, c.params, "", c.post, c.report)
 		message := messageOf(report, "Health")
@@ -136,7 +145,7 @@ func TestAFailedExpressionIsReported(t *testing.T) {
 	}
 }
 
-// HyperFleet's files rely on null where something is absent. It stays, and is no longer silent.
+// HyperFleet's files expect null for an absent value. The engine logs such a null once for each expression.
 func TestAnAbsentValueIsNullAndLogged(t *testing.T) {
 	const task = `
 params:

@@ -19,7 +19,7 @@ type execution struct {
 	scope     map[string]any
 	adapter   map[string]any // scope["adapter"]
 	resources map[string]any // scope["resources"]
-	deleting  bool           // CLM said that the event's resource is being deleted
+	deleting  bool           // the event's resource is being deleted, by an answer of CLM
 	blocked   bool           // an object is being deleted, so the resources after it wait
 	built     time.Time      // when the payloads were built
 	overtaken bool           // CLM kept a report of a later time instead of this run's

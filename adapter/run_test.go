@@ -70,7 +70,7 @@ func TestDeletionsFollowTheirConditions(t *testing.T) {
 	s.linger = true
 	if r := e.Run(t.Context(), clusterEvent(4)); r.Resources[1].Operation != Deleted ||
 		r.Resources[0].Operation == Deleted {
-		t.Errorf("the namespace goes before what is in it: %+v", r.Resources)
+		t.Errorf("the engine deletes the namespace before its objects: %+v", r.Resources)
 	}
 	if got := conditionsOf(api.report(t))[3]; got != "Finalized=False(Deletion)" {
 		t.Error(got)
@@ -351,7 +351,7 @@ post:
 			t.Errorf("generation %d: %s in %v", generation, diff, report)
 		}
 		if sent := api.requests[len(api.requests)-1].body; !strings.Contains(sent, "9007199254740993") {
-			t.Errorf("the data are not what they were: %s", sent)
+			t.Errorf("the data have changed: %s", sent)
 		}
 	}
 }

@@ -249,7 +249,7 @@ func TestPacedQueueKeepsItsRate(t *testing.T) {
 			return true
 		})
 		if took := time.Since(begun); told != 100 || took < 1900*time.Millisecond || took > 2*time.Second {
-			t.Errorf("told of %d in %s", told, took)
+			t.Errorf("the watcher reported %d events in %s", told, took)
 		}
 	})
 }

@@ -380,7 +380,7 @@ func (b *reportBuilder) standardRung(name string) (v verdict, holds bool, err er
 	return v, true, err
 }
 
-// reportedRung says what the object's ready condition says. One without a reason has that of
+// reportedRung returns the reason and message of the object's ready condition. A condition without a reason has that of
 // pending.
 func (b *reportBuilder) reportedRung() (v verdict, holds bool, err error) {
 	c := conditionOf(b.seen.conditions, b.work.ready)

@@ -91,7 +91,7 @@ type Application struct {
 // being deleted. Apply succeeds after the deletion has ended.
 var ErrTerminating = errors.New("it is still being deleted")
 
-// Operation says what Apply did.
+// Operation is the effect of Apply.
 type Operation string
 
 // The operations, as traces and logs name them.

@@ -25,9 +25,10 @@ func (x *execution) warn(ctx context.Context, e *expr, err error) {
 		slog.String("id", x.event.ID), slog.Any("error", err))
 }
 
-// substitute decides what becomes of an expression that failed, as HyperFleet's files expect it:
-// the default stands for any failure, null for what is not there. Other failures are errors: the
-// task is wrong, and null would hide it.
+// substitute returns the value of an expression that failed, as HyperFleet's files expect it:
+//   - the default, if there is one, after any failure;
+//   - null without a default, if the expression reads an absent member;
+//   - otherwise the error: the task is wrong, and null would hide that.
 func substitute(e *expr, fallback Value, err error, warn func(*expr, error)) (any, error) {
 	absent := errors.Is(err, rules.ErrAbsent)
 	switch {

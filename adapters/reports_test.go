@@ -114,7 +114,7 @@ func reportSituations() []situation {
 		}
 		add("waits for the control plane", situation{resource: resource(live), cluster: []object{placed}})
 		add("is refused", situation{resource: resource(live), found: found(refused(5))})
-		add("is not taken up yet", situation{resource: resource(live), found: found(applied(4))})
+		add("is not applied yet", situation{resource: resource(live), found: found(applied(4))})
 		add("is pending", situation{resource: resource(live), found: found(applied(5))})
 		add("is not ready", situation{resource: resource(live),
 			found: found(applied(5), said(2, c.ready, "False", "Scaling", "1 of 2")...)})
@@ -123,7 +123,7 @@ func reportSituations() []situation {
 		add("has a condition without a generation", situation{resource: resource(live),
 			found: found(applied(5), object{"type": c.ready, "status": "True"})})
 		add("is deleted", situation{resource: resource(deleting), own: before(2), found: found(applied(5))})
-		add("is gone", situation{resource: resource(deleting), own: before(2)})
+		add("has no work any more", situation{resource: resource(deleting), own: before(2)})
 		add("never had a control plane", situation{resource: resource(deleting), cluster: []object{placed}})
 	}
 	return append(out, exampleSituations(ns)...)
@@ -148,16 +148,20 @@ func exampleSituations(ns string) []situation {
 	return []situation{
 		{adapter: "cl-maestro", name: "has no management cluster", resource: cluster(1, live)},
 		{adapter: "cl-maestro", name: "is ordered", resource: labelled(1, live)},
-		{adapter: "cl-maestro", name: "is there", resource: labelled(1, live), found: found},
+		{adapter: "cl-maestro", name: "exists", resource: labelled(1, live), found: found},
 		{adapter: "cl-maestro", name: "is deleted", resource: labelled(2, deleting), found: found},
-		{adapter: "cl-maestro", name: "is gone", resource: labelled(2, deleting)},
+		{adapter: "cl-maestro", name: "has no work any more", resource: labelled(2, deleting)},
 		{adapter: "cl-maestro", name: "was ordered elsewhere", resource: labelled(2, deleting),
 			cluster: []object{report("cl-maestro", 1, object{"target_cluster": "edge-01"})}},
 		{adapter: "cl-namespace", name: "makes a namespace", resource: cluster(1, live)},
 		{adapter: "cl-namespace", name: "has a namespace", resource: cluster(1, live), found: namespace("Active")},
-		{adapter: "cl-namespace", name: "is gone", resource: cluster(2, deleting)},
+		{adapter: "cl-namespace", name: "has no work any more", resource: cluster(2, deleting)},
 		{adapter: "np-configmap", name: "makes a ConfigMap", resource: pool},
-		{adapter: "np-configmap", name: "is gone", resource: child("nodepools", "workers", deleting, object{"replicas": 1})},
+		{
+			adapter:  "np-configmap",
+			name:     "has no work any more",
+			resource: child("nodepools", "workers", deleting, object{"replicas": 1}),
+		},
 	}
 }
 

@@ -198,12 +198,12 @@ func situations() []situation {
 			placed,
 			report("pull-secret", 2, nil, "Finalized", "True", "Gone", ""), report("hosted-cluster", 1, nil,
 				"Finalized", "True", "of another generation", "")}},
-		{adapter: "placement", name: "gives the place back", resource: cluster(2, deleting), cluster: []object{placed,
+		{adapter: "placement", name: "releases the place", resource: cluster(2, deleting), cluster: []object{placed,
 			report("pull-secret", 2, nil, "Finalized", "True", "Gone", ""), report("hosted-cluster", 2, nil,
 				"Finalized", "True", "Gone", "")}},
-		{adapter: "placement", name: "keeps the place for whoever has not finalized", resource: awaited(
+		{adapter: "placement", name: "keeps the place while adapters are awaited", resource: awaited(
 			cluster(2, deleting), "dns", "hosted-cluster", "placement"), cluster: []object{placed}},
-		{adapter: "placement", name: "gives the place back where there are no pull secrets", resource: awaited(
+		{adapter: "placement", name: "releases the place without pull secrets", resource: awaited(
 			cluster(2, deleting), "placement"), cluster: []object{placed,
 			report("hosted-cluster", 2, nil, "Finalized", "True", "Gone", "")}},
 
@@ -219,35 +219,47 @@ func situations() []situation {
 			found: hosted(1, applied(5),
 				said(7, "Available", "False", "PlaneStarting", "the plane is starting", "ValidReleaseImage", "True",
 					"AsExpected", ""), nil)},
-		{adapter: "hosted-cluster", name: "is of no version there", resource: cluster(1, live), cluster: []object{
+		{adapter: "hosted-cluster", name: "has an unavailable version", resource: cluster(1, live), cluster: []object{
 			placed}, found: hosted(1, applied(5),
 			said(7, "Available", "False", "VersionNotAvailable", "", "ValidReleaseImage", "False",
 				"VersionNotAvailable", "this management cluster has 1.36.3, not 1.99.0"), nil)},
 		{adapter: "hosted-cluster", name: "runs", resource: cluster(1, live), cluster: []object{placed},
 			found: hosted(1, applied(5), ready, running)},
-		{adapter: "hosted-cluster", name: "runs as the generation before wants it", resource: cluster(2, live),
+		{adapter: "hosted-cluster", name: "runs the previous generation", resource: cluster(2, live),
 			cluster: []object{placed}, found: hosted(2, applied(5),
 				said(6, "Available", "True", "AsExpected", ""), running)},
-		{adapter: "hosted-cluster", name: "runs and the work has changed since", resource: cluster(2, live),
+		{adapter: "hosted-cluster", name: "runs with an unapplied change", resource: cluster(2, live),
 			cluster: []object{placed}, found: hosted(2, applied(4), ready, running)},
-		{adapter: "hosted-cluster", name: "was running when its management cluster was lost", resource: cluster(
+		{adapter: "hosted-cluster", name: "was running on a lost management cluster", resource: cluster(
 			1, live), cluster: []object{placed}, answers: lost, found: hosted(1, applied(5), ready, running)},
-		{adapter: "hosted-cluster", name: "was starting when its management cluster was lost", resource: cluster(
+		{adapter: "hosted-cluster", name: "was starting on a lost management cluster", resource: cluster(
 			1, live), cluster: []object{placed}, answers: lost},
-		{adapter: "hosted-cluster", name: "waits for node pools to go", resource: cluster(2, deleting), cluster: []object{
-			placed, ordered}, answers: left(2), found: hosted(1, applied(5), ready, running)},
+		{
+			adapter:  "hosted-cluster",
+			name:     "waits for the deletion of node pools",
+			resource: cluster(2, deleting),
+			cluster: []object{
+				placed, ordered},
+			answers: left(2),
+			found:   hosted(1, applied(5), ready, running),
+		},
 		{adapter: "hosted-cluster", name: "is deleted", resource: cluster(2, deleting), cluster: []object{placed, ordered},
 			answers: left(0), found: hosted(1, applied(5), ready, running)},
-		{adapter: "hosted-cluster", name: "is gone", resource: cluster(2, deleting), cluster: []object{placed, ordered},
-			answers: left(0)},
-		{adapter: "hosted-cluster", name: "never was anywhere", resource: cluster(2, deleting), answers: left(0)},
-		{adapter: "hosted-cluster", name: "cannot tell what is below it", resource: cluster(2, deleting), cluster: []object{
+		{
+			adapter:  "hosted-cluster",
+			name:     "has no work any more",
+			resource: cluster(2, deleting),
+			cluster:  []object{placed, ordered},
+			answers:  left(0),
+		},
+		{adapter: "hosted-cluster", name: "was never placed", resource: cluster(2, deleting), answers: left(0)},
+		{adapter: "hosted-cluster", name: "cannot count its node pools", resource: cluster(2, deleting), cluster: []object{
 			placed, ordered}, answers: object{"GET /clusters/" + clusterID + "/nodepools": 503}},
 
 		{adapter: "pull-secret", name: "waits for the namespace", resource: cluster(1, live), cluster: []object{
 			placed}},
 		{adapter: "pull-secret", name: "is ordered", resource: cluster(1, live), cluster: []object{placed, ordered}},
-		{adapter: "pull-secret", name: "is there", resource: cluster(1, live), cluster: []object{placed, ordered},
+		{adapter: "pull-secret", name: "exists", resource: cluster(1, live), cluster: []object{placed, ordered},
 			found: object{"pull-secret-" + clusterID: work("pull-secret-"+clusterID,
 				"ExternalSecret", "pull-secret", ns, 1, applied(5), object{"generation": 1, "of": "1",
 					"conditions": said(1, "Ready", "True", "SecretSynced", "secret synced")})}},
@@ -259,8 +271,14 @@ func situations() []situation {
 				"NodePool", hc+"-workers", ns, 3, applied(5), object{"generation": 2, "of": "3", "replicas": 2,
 					"version": "1.36.3", "conditions": said(2, "Ready", "True", "AsExpected",
 						"2 of 2 nodes are ready")})}},
-		{adapter: "node-pool", name: "goes", resource: child("nodepools", "workers", deleting, pool), cluster: []object{
-			placed, ordered}, own: []object{report("node-pool", 2, object{"target_cluster": "management-01"})}},
+		{
+			adapter:  "node-pool",
+			name:     "is being deleted",
+			resource: child("nodepools", "workers", deleting, pool),
+			cluster: []object{
+				placed, ordered},
+			own: []object{report("node-pool", 2, object{"target_cluster": "management-01"})},
+		},
 
 		{adapter: "credential", name: "is ordered", resource: child("credentials", "c1", live, credential),
 			cluster: []object{placed, ordered}},

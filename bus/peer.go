@@ -48,7 +48,7 @@ func newPeer(secured, raw net.Conn, name string, limit int, onSlow func()) *peer
 		onSlow: onSlow, wake: make(chan struct{}, 1)}
 }
 
-// countQueued adds to the count of what is in the library's queue; negative numbers
+// countQueued adds to the number of messages in the library's queue; negative numbers
 // are messages that leave it.
 func (p *peer) countQueued(messages, bytes int) {
 	p.mu.Lock()

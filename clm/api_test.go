@@ -325,7 +325,7 @@ func TestTenantsDoNotSeeEachOther(t *testing.T) {
 	for method, path := range map[string]string{"GET": "", "PATCH": "", "DELETE": ""} {
 		b.do(method, "/clusters/"+id+path, `{"labels":{"x":"y"}}`).want(404, "NTF-001")
 	}
-	for _, there := range []string{id, "nope"} { // what is not there looks no different
+	for _, there := range []string{id, "nope"} { // an unknown resource has the same answer
 		b.do("GET", "/resources/"+there, "").want(404, "NTF-001")
 		b.do("PATCH", "/resources/"+there, `{"labels":{"x":"y"}}`).want(404, "NTF-001")
 	}
@@ -387,7 +387,7 @@ func TestRoutesAreDocumented(t *testing.T) {
 	}
 	one, _ := a.server.document()
 	if two, _ := a.server.document(); &one[0] != &two[0] {
-		t.Error("the document is made anew for each who asks")
+		t.Error("the server renders the document for each request")
 	}
 	documented := map[string]bool{}
 	for path, item := range doc.Paths.Map() {

@@ -56,7 +56,7 @@ func (t *tree) ids() []string {
 	return ids
 }
 
-// hasChildren tells whether the root has children.
+// hasChildren reports whether the root has children.
 func (t *tree) hasChildren() status.Children {
 	if len(t.children) > 0 {
 		return status.HasChildren

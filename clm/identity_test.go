@@ -244,7 +244,7 @@ func TestI10Tenancy(t *testing.T) {
 		t.Errorf("%+v, %v", caller, err)
 	}
 	if _, err := (&Identity{}).Identify(r); codeOf(err) != codeNoIdentity {
-		t.Errorf("a server that knows nobody lets one in: %v", err)
+		t.Errorf("a server without identities admits a caller: %v", err)
 	}
 	tenancy := Tenancy{Enabled: true, SystemHeader: "X-System", Dimensions: []Dimension{
 		{Header: "X-Org", Key: "org", Required: true}, {Header: "X-Team", Key: "team"}}}

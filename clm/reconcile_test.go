@@ -80,7 +80,7 @@ func TestHousekeepingRemovesExpiredRecords(t *testing.T) {
 	is(t, "the same key's answer", a.do("POST", "/clusters", body, "Idempotency-Key: k").want(201).at("id"),
 		made.at("id"))
 	if len(a.requests()) != 1 {
-		t.Fatal("a new request is gone")
+		t.Fatal("tidy deleted a new request")
 	}
 	if err := a.server.tidy(t.Context(), time.Now().Add(25*time.Hour)); err != nil {
 		t.Fatal(err)

@@ -154,7 +154,7 @@ func (s *Server) applyReportToDeleting(ctx context.Context, received *receivedRe
 	return out, err
 }
 
-// childrenOf tells whether a resource has children.
+// childrenOf reports whether a resource has children.
 func (s *Server) childrenOf(ctx context.Context, tx *store.Tx, e *Entity, id string) (status.Children, error) {
 	for _, kind := range e.children {
 		docs, err := tx.ListScope(ctx, kind.storeKind(), id)

@@ -184,11 +184,11 @@ func TestARepeatedReportGetsTheFirstAnswer(t *testing.T) {
 	is(t, "what counts", list.at("items.0.conditions.0.status")+list.at("items.0.last_report_time"),
 		"True"+at.Add(2*time.Second).UTC().Format(time.RFC3339Nano))
 	if list.at("items.0.recent") != "" || strings.Contains(answers[0], "recent") {
-		t.Errorf("what is remembered shows: %s", list.body)
+		t.Errorf("the answer has remembered reports: %s", list.body)
 	}
 	if history := a.do("GET", strings.TrimSuffix(path, "/statuses")+"/history", "").want(200); history.at(
 		"items.0.status.reports.0.adapter") != "dns" || strings.Contains(string(history.body), `"recent"`) {
-		t.Errorf("what is remembered shows in the history: %s", history.body)
+		t.Errorf("the history has remembered reports: %s", history.body)
 	}
 	for range 2 {
 		a.do("PUT", path, statusBody("dns", 1, at.Add(time.Millisecond), "True")).want(204) // older than what is known

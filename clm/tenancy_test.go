@@ -78,7 +78,7 @@ func TestI10TenantsAreIsolated(t *testing.T) {
 		unknown := "0190a000-0000-7000-8000-000000000000"
 		_, err2 := c.Get(theirs, at.in, unknown, "")
 		if a, b := reasonOf(err, at.ID), reasonOf(err2, unknown); a != b {
-			t.Errorf("what is another's is told from what is not there: %q, %q", a, b)
+			t.Errorf("the answer for another tenant's resource differs from that for an unknown one: %q, %q", a, b)
 		}
 		_, err = c.Merge(theirs, at.in, at.ID, patch, "")
 		none("merge", err)

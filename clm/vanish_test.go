@@ -109,7 +109,7 @@ entities:
 			cluster, key))
 	if got := a.do("POST", "/keys/"+key+"/force-delete", `{"reason":"x"}`).want(409, "CNF-003"); !strings.Contains(
 		got.at("detail"), cluster) {
-		t.Errorf("it does not say by whom: %s", got.body)
+		t.Errorf("the answer does not name the actor: %s", got.body)
 	}
 	a.do("DELETE", "/clusters/"+cluster, "").want(202)
 	a.do("POST", "/keys/"+key+"/force-delete", `{"reason":"x"}`).want(204)

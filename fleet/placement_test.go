@@ -210,7 +210,7 @@ func TestI2PlacementsAtOnceOverfillNothing(t *testing.T) {
 	checkEqual(t, "one", b.usage(mcs[0], "planes"), "0 free, 10 reserved by 10")
 	checkEqual(t, "two", b.usage(mcs[1], "memory_mib"), "0 free, 5250 reserved by 15")
 
-	// As many as are released are placed, by whoever comes.
+	// Concurrently, all clusters are released and new ones are placed.
 	for i, id := range ids {
 		wait.Go(func() {
 			b := beds[i%processes]

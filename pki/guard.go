@@ -155,7 +155,7 @@ func closed(conn net.Conn) bool {
 	return raw.Control(func(uintptr) {}) != nil
 }
 
-// ClientCertificate says whether a server admits clients without a certificate.
+// ClientCertificate is whether a server requires a certificate of its clients.
 type ClientCertificate uint8
 
 // Rules about the certificates of clients.

@@ -26,7 +26,7 @@ import (
 // ErrTimeout is the error of a Rebuild that was not complete at its time limit.
 var ErrTimeout = errors.New("the time limit of the rebuild has passed")
 
-// Options say what is rebuilt, and how long Rebuild waits for it.
+// Options are the parameters of Rebuild.
 type Options struct {
 	CLM     *clmclient.Client
 	Maestro *maestroclient.Client
@@ -46,7 +46,7 @@ type Options struct {
 	Looked   func(r Report, since time.Duration)
 }
 
-// Report says how far a rebuild has come.
+// Report is the progress of a rebuild.
 type Report struct {
 	Consumers struct {
 		Known   int `json:"known"`   // ManagementClusters of CLM

@@ -7,7 +7,7 @@
 // value, an evaluation ends: it has a limit of cost, it heeds its context, and
 // a panic inside is an error outside.
 //
-// An [Env] says which variables and functions expressions may use; it makes
+// An [Env] has the variables and functions that expressions may use; it makes
 // [Program]s, or [Params]: expressions that have names and may use each
 // other. A [Path] is a JSONPath as kubectl reads it.
 //

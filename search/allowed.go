@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// polarity says whether a condition stands below "not".
+// polarity is whether a condition stands below "not".
 type polarity int
 
 const (

@@ -258,7 +258,7 @@ func (c Config) Dump() ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// Process says which process a sentinel runs in.
+// Process is the process in which a sentinel runs.
 type Process uint8
 
 // The processes that a sentinel runs in.

@@ -281,7 +281,7 @@ func (p Policy) ApplyOutcome(s State, outcome Outcome, now time.Time) State {
 	return s
 }
 
-// Urgency says whether a user waits for an event.
+// Urgency is whether a user waits for an event.
 type Urgency bool
 
 // The urgencies of events.

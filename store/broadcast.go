@@ -220,7 +220,7 @@ func (b *Broadcast) resume(cursor position, match func(*Change) bool) (*Subscrip
 	return b.subscribe(match), r
 }
 
-// noteRunEnd records the end of a run of the follower, and wakes those that wait for it in refresh.
+// noteRunEnd records the end of a run of the follower, and wakes the callers of refresh.
 func (b *Broadcast) noteRunEnd(at position, asked time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

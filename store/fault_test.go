@@ -23,7 +23,7 @@ type fault int
 
 const (
 	lostRequest fault = iota // the message never reaches the server, whose side of the connection stays open
-	lostReply                // the server does what it says, and its answer is lost
+	lostReply                // the server runs the statement, and its answer is lost
 	lostBoth                 // the message reaches the server; the connection breaks before it has answered
 )
 
@@ -98,7 +98,7 @@ func (c *breakable) breakOff(hit chan struct{}) {
 		c.b.then()
 	}
 	c.dead = true
-	c.Conn.(*net.UnixConn).CloseRead() // wakes a reader here; the server is told nothing
+	c.Conn.(*net.UnixConn).CloseRead() // wakes a reader here; the server does not notice
 	close(hit)
 }
 

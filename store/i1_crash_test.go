@@ -27,7 +27,7 @@ func TestI1AKilledServerKeepsAcknowledgedWrites(t *testing.T) {
 
 	const writers, documents, rounds, acksPerRound = 8, 5, 4, 400
 	acks := make(chan struct{}, 1<<16)
-	acked := make([]map[string]int64, writers) // by writer: what it was told
+	acked := make([]map[string]int64, writers) // by writer: the acknowledged versions
 	var group sync.WaitGroup
 	for n := range writers {
 		acked[n] = map[string]int64{}
@@ -47,7 +47,7 @@ func TestI1AKilledServerKeepsAcknowledgedWrites(t *testing.T) {
 					})
 				case acked[n][key] == 0:
 					if d, err = s.Create(ctx, doc(kind, id, id, `{}`)); errors.Is(err, store.ErrExists) {
-						d, err = s.Get(ctx, kind, id) // it was made, and we were told that nobody knows
+						d, err = s.Get(ctx, kind, id) // the write succeeded after ErrUnknownOutcome
 					}
 				default:
 					d, _, err = s.Update(ctx, kind, id, 0, spec(fmt.Sprintf(`{"by": %d, "i": %d}`, n, i)))

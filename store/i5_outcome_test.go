@@ -96,7 +96,7 @@ func TestI5ARunningStatementIsEndedBeforeItsOutcomeIsRead(t *testing.T) {
 	}
 }
 
-// A document that was overwritten since, and has no history, cannot bear witness.
+// If another writer has overwritten the document, and it has no history, the outcome stays unknown.
 func TestI5AnUndecidableOutcomeIsReportedAsUnknown(t *testing.T) {
 	for kind, want := range map[store.Kind]error{"Plain": store.ErrUnknownOutcome, "Bundle": nil} {
 		dsn := pgtest.DSN(t)

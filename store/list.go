@@ -48,7 +48,7 @@ type Query struct {
 	WireOnly, WithoutSpec bool
 }
 
-// Deletion says which documents a Query finds, by whether their deletion was requested.
+// Deletion selects documents by whether their deletion was requested.
 type Deletion int
 
 // The choices.

@@ -99,7 +99,8 @@ func (s *Store) tryResolve(ctx context.Context, a attempt) (made bool, err error
 	return false, fmt.Errorf("%w: its documents have been written again since", ErrUnknownOutcome)
 }
 
-// resolveByToken decides by one document that the transaction wrote; decided is false if that document cannot tell.
+// resolveByToken decides by one document that the transaction wrote. decided is false if the document does not show the
+// outcome.
 func resolveByToken(ctx context.Context, conn *pgx.Conn, w write, token int64) (decided, made bool, err error) {
 	var version, holder int64
 	err = conn.QueryRow(ctx, documentTokenSQL, string(w.kind), w.id).Scan(&version, &holder)

@@ -226,7 +226,7 @@ func TestAnObjectUnderDeletionExists(t *testing.T) {
 				return
 			}
 		case <-limit:
-			t.Fatal("nobody told that it is gone")
+			t.Fatal("the watcher did not report the deletion")
 		}
 	}
 }
@@ -300,12 +300,12 @@ func TestAListRemembersTheResourceOfAnObject(t *testing.T) {
 	}
 	list()
 	if len(told) != 1 || told[0] != a.Event {
-		t.Fatalf("told of %v", told)
+		t.Fatalf("the watcher reported %v", told)
 	}
 	w.patch("a", `{"metadata":{"annotations":{"`+annotationEvent+`":null}}}`)
 	list()
 	if len(told) != 2 || told[1] != a.Event {
-		t.Fatalf("told of %v", told)
+		t.Fatalf("the watcher reported %v", told)
 	}
 }
 

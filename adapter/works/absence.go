@@ -49,7 +49,7 @@ func (w *Works) Unconfirmed(ctx context.Context, s adapter.Search) (adapter.Obje
 }
 
 // isUnreported reports whether the agent of a consumer has not reported its works yet, and since when. With
-// consumer "" it says whether that holds for any consumer.
+// consumer "" it reports whether that holds for any consumer.
 func (w *Works) isUnreported(ctx context.Context, consumer work.Consumer) (unreported bool, since time.Time,
 	err error) {
 	var found []maestro.Consumer

@@ -285,10 +285,10 @@ func TestFeedbackReachesTheTransport(t *testing.T) {
 		select {
 		case e := <-told:
 			if e != a.Event {
-				t.Fatalf("told of %v", e)
+				t.Fatalf("the watcher reported %v", e)
 			}
 		case <-limit:
-			t.Fatal("nobody told of the feedback")
+			t.Fatal("the watcher did not report the feedback")
 		}
 		if found := w.discover(w.works, "a"); len(found) == 1 && feedbackOf(found[0]) == "hello" {
 			break
@@ -342,12 +342,12 @@ func TestI8ALostWorkIsDeletedBeforeItCountsAsAbsent(t *testing.T) {
 	o, err := w.works.Unconfirmed(t.Context(), adapter.Search{APIVersion: apiVersion, Kind: kind, Name: "a",
 		TargetCluster: consumer})
 	if err != nil || o == nil {
-		t.Errorf("what the agent holds is not in doubt: %v, %v", o, err)
+		t.Errorf("a work that only the agent holds is not unconfirmed: %v, %v", o, err)
 	}
 	byLabels := adapter.Search{APIVersion: apiVersion, Kind: kind, Namespace: "*", Labels: map[string]string{"a": "b"},
 		TargetCluster: consumer}
 	if o, err := w.works.Unconfirmed(t.Context(), byLabels); err != nil || o == nil {
-		t.Errorf("what is searched by labels is not in doubt while the agent holds what nobody knows: %v, %v", o, err)
+		t.Errorf("an absence by labels is confirmed although the agent holds an unknown work: %v, %v", o, err)
 	}
 	w.eventually("the work is gone", func() error {
 		if err := w.works.Delete(t.Context(), adapter.Deletion{Object: found[0], TargetCluster: consumer}); err != nil {
@@ -364,7 +364,7 @@ func TestI8ALostWorkIsDeletedBeforeItCountsAsAbsent(t *testing.T) {
 		return nil
 	})
 	if o, err := w.works.Unconfirmed(t.Context(), byLabels); err != nil || o != nil {
-		t.Errorf("in the end what is searched by labels is in doubt: %v, %v", o, err)
+		t.Errorf("in the end an absence by labels is unconfirmed: %v, %v", o, err)
 	}
 }
 
@@ -384,14 +384,14 @@ func TestI9AnUnknownWorkIsNotAbsent(t *testing.T) {
 	}
 	w.eventually("the agent is heard", func() error {
 		if o := doubt(consumer); o != nil {
-			return fmt.Errorf("in doubt: %v", o)
+			return fmt.Errorf("the absence is unconfirmed: %v", o)
 		}
 		return nil
 	})
 	w.agent.Stop()
 	w.loseDatabase()
 	if doubt(consumer) == nil {
-		t.Error("without any consumer the work is gone")
+		t.Error("without any consumer the absence is confirmed")
 	}
 	w.register()
 	if o := doubt(consumer); o == nil || field(o, "name") != "a" || work.ID(field(o, "uid")) != w.client.BundleID(consumer,
@@ -422,7 +422,7 @@ func TestI9AnUnknownWorkIsNotAbsent(t *testing.T) {
 	w.agent.Start()
 	w.eventually("the agent is heard again", func() error {
 		if o := doubt(consumer); o != nil {
-			return fmt.Errorf("in doubt: %v", o)
+			return fmt.Errorf("the absence is unconfirmed: %v", o)
 		}
 		return nil
 	})

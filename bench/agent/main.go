@@ -1,6 +1,6 @@
 // Command agent measures the agent on a real plane and a real broker: the time from a work's
 // publication on the bus to its first Applied status, at a fixed rate; works per second with a
-// number of them in flight; and how long an agent that was away takes to catch up.
+// number of them in flight; and how long a restarted agent needs to catch up.
 //
 // It starts everything itself and prints JSON lines.
 package main
@@ -74,9 +74,21 @@ func run(ctx context.Context) error {
 	if err := b.fill(ctx); err != nil {
 		return err
 	}
-	measures := []func(context.Context) error{b.latency, b.throughput, b.update, b.away, b.deletions}
+	measures := []func(context.Context) error{
+		b.measureLatency,
+		b.measureThroughput,
+		b.measureUpdates,
+		b.measureReturn,
+		b.measureDeletions,
+	}
 	if *faked {
-		measures = []func(context.Context) error{b.latency, b.quiet, b.cold, b.deletions, b.flood}
+		measures = []func(context.Context) error{
+			b.measureLatency,
+			b.measureRest,
+			b.measureLostDisk,
+			b.measureDeletions,
+			b.measureDeletionsInFlood,
+		}
 	}
 	for _, measure := range measures {
 		if err := measure(ctx); err != nil {
@@ -86,20 +98,20 @@ func run(ctx context.Context) error {
 	return nil
 }
 
-// bench is one of everything.
+// bench has the management cluster, the broker, the server and the agent of a measurement.
 type bench struct {
-	dir      string
-	rand     *rand.Rand
-	plane    *plane.Process
-	broker   *broker
-	options  agent.Options
-	server   *server
-	registry *prometheus.Registry
-	stops    []func() // in reverse
-	away1    func()   // stops the agent
-	made     int
-	fake     *fakeAPI // instead of a plane
-	names    []string // works that exist
+	dir       string
+	rand      *rand.Rand
+	plane     *plane.Process
+	broker    *broker
+	options   agent.Options
+	server    *server
+	registry  *prometheus.Registry
+	stops     []func() // stop calls these, the last one first
+	stopAgent func()   // stops the agent
+	created   int
+	fake      *fakeAPI // instead of a plane
+	existing  []string // works that exist
 }
 
 func (b *bench) stop() {
@@ -109,7 +121,7 @@ func (b *bench) stop() {
 }
 
 func (b *bench) start(ctx context.Context) error {
-	cfg, err := b.cluster(ctx)
+	cfg, err := b.startCluster(ctx)
 	if err != nil {
 		return err
 	}
@@ -120,7 +132,7 @@ func (b *bench) start(ctx context.Context) error {
 	if b.server, err = startServer(ctx, b.broker); err != nil {
 		return err
 	}
-	tls, err := b.broker.config(consumer)
+	tls, err := b.broker.tlsConfig(consumer)
 	if err != nil {
 		return err
 	}
@@ -133,8 +145,8 @@ func (b *bench) start(ctx context.Context) error {
 	return b.startAgent(ctx)
 }
 
-// cluster starts the management cluster, and bootstraps it if it is a plane.
-func (b *bench) cluster(ctx context.Context) (*rest.Config, error) {
+// startCluster starts the management cluster, and bootstraps it if it is a plane.
+func (b *bench) startCluster(ctx context.Context) (*rest.Config, error) {
 	if *faked {
 		var err error
 		if b.fake, err = startFake(); err != nil {
@@ -147,8 +159,11 @@ func (b *bench) cluster(ctx context.Context) (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	b.plane, err = plane.Start(context.Background(), plane.Config{Dir: filepath.Join(b.dir, "plane"), Binary: *binary, Address: address},
-		plane.Options{})
+	b.plane, err = plane.Start(
+		context.Background(),
+		plane.Config{Dir: filepath.Join(b.dir, "plane"), Binary: *binary, Address: address},
+		plane.Options{},
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -168,11 +183,12 @@ func (b *bench) cluster(ctx context.Context) (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	// An API server holds creations of a kind back for two seconds after the kind was made.
+	// An API server delays creations of a new kind for two seconds.
 	time.Sleep(crdSettle)
 	return cfg, nil
 }
 
+// startAgent starts an agent; stopAgent stops it.
 func (b *bench) startAgent(ctx context.Context) error {
 	b.registry = prometheus.NewRegistry()
 	o := b.options
@@ -189,20 +205,21 @@ func (b *bench) startAgent(ctx context.Context) error {
 			log.Print(err)
 		}
 	}()
-	b.away1 = func() { cancel(); <-done }
-	b.stops = append(b.stops, b.away1)
+	b.stopAgent = func() { cancel(); <-done }
+	b.stops = append(b.stops, b.stopAgent)
 	return nil
 }
 
-func (b *bench) next() string {
-	b.made++
-	id := fmt.Sprintf("work-%06d", b.made)
-	b.names = append(b.names, id)
+// newID returns the id of a new work.
+func (b *bench) newID() string {
+	b.created++
+	id := fmt.Sprintf("work-%06d", b.created)
+	b.existing = append(b.existing, id)
 	return id
 }
 
 func (b *bench) params(more map[string]any) map[string]any {
-	p := map[string]any{"seed": *seed, "size_bytes": *size, "workers": *workers, "present": b.made}
+	p := map[string]any{"seed": *seed, "size_bytes": *size, "workers": *workers, "present": b.created}
 	for k, v := range more {
 		p[k] = v
 	}
@@ -210,23 +227,23 @@ func (b *bench) params(more map[string]any) map[string]any {
 }
 
 func (b *bench) fill(ctx context.Context) error {
-	_, err := b.burst(ctx, *present)
+	_, err := b.applyMany(ctx, *present)
 	return err
 }
 
-// latency publishes at a fixed rate, whatever becomes of the works.
-func (b *bench) latency(ctx context.Context) error {
+// measureLatency publishes works at a fixed rate, and measures the time from publication to the Applied status.
+func (b *bench) measureLatency(ctx context.Context) error {
 	params := b.params(map[string]any{"rate": *rate, "duration": duration.String()})
 	n := int(duration.Seconds() * float64(*rate))
 	ids := make([]string, 0, n)
 	tick := time.NewTicker(time.Second / time.Duration(*rate))
 	defer tick.Stop()
-	usage := b.usage()
+	usage := b.readProcessorTime()
 	for range n {
 		<-tick.C
-		id := b.next()
+		id := b.newID()
 		ids = append(ids, id)
-		b.server.apply(ctx, id, b.bundle(id))
+		b.server.apply(ctx, id, b.newBundle(id))
 	}
 	took, err := b.server.await(ctx, ids)
 	if err != nil {
@@ -234,53 +251,54 @@ func (b *bench) latency(ctx context.Context) error {
 	}
 	figures := map[string]any{}
 	report.Percentiles(figures, "publish_to_applied", took)
-	b.cpu(figures, usage, n)
+	b.addCPU(figures, usage, n)
 	return report.Line(os.Stdout, "agent/latency", params, figures)
 }
 
-// throughput keeps a number of works in flight.
-func (b *bench) throughput(ctx context.Context) error {
+// measureThroughput measures works per second with a fixed number of works in flight.
+func (b *bench) measureThroughput(ctx context.Context) error {
 	params := b.params(map[string]any{"works": *works, "in_flight": *inFlight})
-	usage, begun := b.usage(), time.Now()
-	took, err := b.burst(ctx, *works)
+	usage, begun := b.readProcessorTime(), time.Now()
+	took, err := b.applyMany(ctx, *works)
 	if err != nil {
 		return err
 	}
 	figures := map[string]any{"works_per_second": int(float64(*works) / time.Since(begun).Seconds())}
 	report.Percentiles(figures, "publish_to_applied", took)
-	b.cpu(figures, usage, *works)
+	b.addCPU(figures, usage, *works)
 	return report.Line(os.Stdout, "agent/throughput", params, figures)
 }
 
-func (b *bench) burst(ctx context.Context, n int) ([]time.Duration, error) {
+// applyMany publishes n works, with -in-flight of them unapplied, and returns their times.
+func (b *bench) applyMany(ctx context.Context, n int) ([]time.Duration, error) {
 	places := make(chan struct{}, *inFlight)
 	ids := make([]string, 0, n)
 	for range n {
-		id := b.next()
+		id := b.newID()
 		ids = append(ids, id)
 		select {
 		case places <- struct{}{}:
 		case <-time.After(time.Minute):
 			return nil, errors.New("works are lost")
 		}
-		b.server.then(id, func() { <-places })
-		b.server.apply(ctx, id, b.bundle(id))
+		b.server.callWhenDone(id, func() { <-places })
+		b.server.apply(ctx, id, b.newBundle(id))
 	}
 	return b.server.await(ctx, ids)
 }
 
-// update makes new generations of works that exist, at the rate of latency.
-func (b *bench) update(ctx context.Context) error {
-	n := min(b.made, 200)
+// measureUpdates publishes new generations of existing works, at the rate of measureLatency.
+func (b *bench) measureUpdates(ctx context.Context) error {
+	n := min(b.created, 200)
 	params := b.params(map[string]any{"rate": *rate, "updates": n})
 	ids := make([]string, 0, n)
 	tick := time.NewTicker(time.Second / time.Duration(*rate))
 	defer tick.Stop()
-	for _, i := range b.rand.Perm(b.made)[:n] {
+	for _, i := range b.rand.Perm(b.created)[:n] {
 		<-tick.C
 		id := fmt.Sprintf("work-%06d", i+1)
 		ids = append(ids, id)
-		b.server.apply(ctx, id, b.bundle(id))
+		b.server.apply(ctx, id, b.newBundle(id))
 	}
 	took, err := b.server.await(ctx, ids)
 	if err != nil {
@@ -291,13 +309,14 @@ func (b *bench) update(ctx context.Context) error {
 	return report.Line(os.Stdout, "agent/update", params, figures)
 }
 
-// away changes works while the agent is not there, and times its return.
-func (b *bench) away(ctx context.Context) error {
-	deletions := min(*changes/5, b.made)
-	updates := min(*changes/5, b.made-deletions)
+// measureReturn changes works while the agent is stopped, and measures the time from its start until
+// it has applied all.
+func (b *bench) measureReturn(ctx context.Context) error {
+	deletions := min(*changes/5, b.created)
+	updates := min(*changes/5, b.created-deletions)
 	params := b.params(map[string]any{"changes": *changes, "deletions": deletions, "updates": updates})
-	b.away1()
-	order := b.rand.Perm(b.made)
+	b.stopAgent()
+	order := b.rand.Perm(b.created)
 	var ids []string
 	for i, x := range order[:deletions+updates] {
 		id := fmt.Sprintf("work-%06d", x+1)
@@ -305,19 +324,19 @@ func (b *bench) away(ctx context.Context) error {
 		if i < deletions {
 			b.server.delete(ctx, id)
 		} else {
-			b.server.apply(ctx, id, b.bundle(id))
+			b.server.apply(ctx, id, b.newBundle(id))
 		}
 	}
 	for len(ids) < *changes {
-		id := b.next()
+		id := b.newID()
 		ids = append(ids, id)
-		b.server.apply(ctx, id, b.bundle(id))
+		b.server.apply(ctx, id, b.newBundle(id))
 	}
 	begun := time.Now()
 	if err := b.startAgent(ctx); err != nil {
 		return err
 	}
-	usage := b.usage() // a new agent counts anew
+	usage := b.readProcessorTime() // a new agent starts its counters at 0
 	figures := map[string]any{}
 	if _, err := b.server.await(ctx, ids[deletions:]); err != nil {
 		return err
@@ -327,7 +346,7 @@ func (b *bench) away(ctx context.Context) error {
 		return err
 	}
 	figures["converged_ms"] = time.Since(begun).Milliseconds()
-	b.cpu(figures, usage, *changes)
+	b.addCPU(figures, usage, *changes)
 	return report.Line(os.Stdout, "agent/away", params, figures)
 }
 

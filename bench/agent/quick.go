@@ -8,14 +8,13 @@ import (
 	"atoll.dev/bench/report"
 )
 
-// These are measured beside the others, and on the fake API server alone show
-// what the agent itself takes.
+// On the fake API server these measurements show the time that the agent itself needs.
 
-// deletions asks for works to go, at the rate of latency.
-func (b *bench) deletions(ctx context.Context) error {
-	n := min(b.made, 5**rate)
+// measureDeletions deletes works at the rate of measureLatency.
+func (b *bench) measureDeletions(ctx context.Context) error {
+	n := min(b.created, 5**rate)
 	params := b.params(map[string]any{"rate": *rate, "deletions": n})
-	took, err := b.remove(ctx, n, *rate)
+	took, err := b.deleteLatest(ctx, n, *rate)
 	if err != nil {
 		return err
 	}
@@ -24,38 +23,38 @@ func (b *bench) deletions(ctx context.Context) error {
 	return report.Line(os.Stdout, "agent/deletions", params, figures)
 }
 
-// remove deletes the n works that were made last and still are.
-func (b *bench) remove(ctx context.Context, n, rate int) ([]time.Duration, error) {
+// deleteLatest deletes the n latest works, and returns the time of each.
+func (b *bench) deleteLatest(ctx context.Context, n, rate int) ([]time.Duration, error) {
 	tick := time.NewTicker(time.Second / time.Duration(rate))
 	defer tick.Stop()
 	var ids []string
 	for range n {
 		<-tick.C
-		id := b.last()
+		id := b.takeLatest()
 		ids = append(ids, id)
 		b.server.delete(ctx, id)
 	}
 	return b.server.await(ctx, ids)
 }
 
-// flood deletes works while a flood of new ones arrives all at once.
-func (b *bench) flood(ctx context.Context) error {
-	n := min(b.made, 50)
+// measureDeletionsInFlood deletes works just after it has published many new ones at once.
+func (b *bench) measureDeletionsInFlood(ctx context.Context) error {
+	n := min(b.created, 50)
 	params := b.params(map[string]any{"works": *works, "deletions": n})
-	gone := make([]string, 0, n)
+	deleted := make([]string, 0, n)
 	for range n {
-		gone = append(gone, b.last())
+		deleted = append(deleted, b.takeLatest())
 	}
 	var ids []string
 	for range *works {
-		id := b.next()
+		id := b.newID()
 		ids = append(ids, id)
-		b.server.apply(ctx, id, b.bundle(id))
+		b.server.apply(ctx, id, b.newBundle(id))
 	}
-	for _, id := range gone {
+	for _, id := range deleted {
 		b.server.delete(ctx, id)
 	}
-	took, err := b.server.await(ctx, gone)
+	took, err := b.server.await(ctx, deleted)
 	if err != nil {
 		return err
 	}
@@ -68,14 +67,14 @@ func (b *bench) flood(ctx context.Context) error {
 	return report.Line(os.Stdout, "agent/flood", params, figures)
 }
 
-// cold starts an agent that has lost its disk, with all works in the cluster.
-func (b *bench) cold(ctx context.Context) error {
+// measureLostDisk starts an agent without its data directory, with all works in the cluster.
+func (b *bench) measureLostDisk(ctx context.Context) error {
 	params := b.params(nil)
-	b.away1()
+	b.stopAgent()
 	if err := os.RemoveAll(b.options.DataDir); err != nil {
 		return err
 	}
-	ids := b.server.expectAll()
+	ids := b.server.awaitReportsOfAll()
 	begun := time.Now()
 	if err := b.startAgent(ctx); err != nil {
 		return err
@@ -87,8 +86,8 @@ func (b *bench) cold(ctx context.Context) error {
 	return report.Line(os.Stdout, "agent/cold", params, figures)
 }
 
-// quiet counts what the agent asks when there is nothing to do.
-func (b *bench) quiet(context.Context) error {
+// measureRest counts the agent's requests to the API server while there is nothing to do.
+func (b *bench) measureRest(context.Context) error {
 	if b.fake == nil {
 		return nil
 	}
@@ -100,15 +99,15 @@ func (b *bench) quiet(context.Context) error {
 	return report.Line(os.Stdout, "agent/quiet", b.params(nil), figures)
 }
 
-// last takes the work that was made last out of those that exist.
-func (b *bench) last() string {
-	id := b.names[len(b.names)-1]
-	b.names = b.names[:len(b.names)-1]
+// takeLatest removes the latest work from existing and returns its id.
+func (b *bench) takeLatest() string {
+	id := b.existing[len(b.existing)-1]
+	b.existing = b.existing[:len(b.existing)-1]
 	return id
 }
 
-// expectAll makes every work that is there one that has yet to be reported.
-func (s *server) expectAll() []string {
+// awaitReportsOfAll marks all works as unreported, and returns their ids for await.
+func (s *server) awaitReportsOfAll() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var ids []string

@@ -27,8 +27,8 @@ import (
 	"atoll.dev/bus"
 )
 
-// bundle is one ConfigMap.
-func (b *bench) bundle(id string) work.Bundle {
+// newBundle returns a bundle of one ConfigMap.
+func (b *bench) newBundle(id string) work.Bundle {
 	text := make([]byte, *size)
 	for i := range text {
 		text[i] = 'a' + byte(b.rand.IntN(26))
@@ -43,29 +43,30 @@ func (b *bench) bundle(id string) work.Bundle {
 	return work.Bundle{Manifests: []json.RawMessage{m}}
 }
 
-// server is Maestro's side of the wire, in memory.
+// server does Maestro's part of the protocol with the agent, in memory.
 type server struct {
 	client *bus.Client
 	topic  string
 
 	mu    sync.Mutex
-	works map[string]*order
+	works map[string]*orderedWork
 }
 
-type order struct {
+// orderedWork is a work that the agent must apply or delete.
+type orderedWork struct {
 	generation int64
 	data       []byte
 	deleting   bool
 	published  time.Time
 	took       time.Duration
-	done       chan struct{} // closed when the generation is applied, or the work gone
-	then       func()
+	done       chan struct{} // closed when the agent has applied the generation, or deleted the work
+	onDone     func()
 }
 
 func startServer(ctx context.Context, b *broker) (*server, error) {
-	s := &server{works: map[string]*order{}, topic: bus.Topic{Source: "maestro", Consumer: consumer,
+	s := &server{works: map[string]*orderedWork{}, topic: bus.Topic{Source: "maestro", Consumer: consumer,
 		Kind: bus.SourceEvents}.String()}
-	cfg, err := b.config("system:maestro")
+	cfg, err := b.tlsConfig("system:maestro")
 	if err != nil {
 		return nil, err
 	}
@@ -90,17 +91,18 @@ func (s *server) receive(ctx context.Context, m bus.Message) {
 	case work.StatusUpdate, work.StatusResyncResponse:
 		var st work.Status
 		if json.Unmarshal(m.Event.Data, &st) == nil {
-			s.status(m.Event.Extensions, st)
+			s.handleStatus(m.Event.Extensions, st)
 		}
 	case work.SpecResync:
 		var list work.SpecVersions
 		if json.Unmarshal(m.Event.Data, &list) == nil {
-			go s.resync(ctx, list)
+			go s.handleResync(ctx, list)
 		}
 	}
 }
 
-func (s *server) status(ext map[string]string, st work.Status) {
+// handleStatus completes a work whose status confirms the ordered generation or deletion.
+func (s *server) handleStatus(ext map[string]string, st work.Status) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	o := s.works[ext[work.ExtResourceID]]
@@ -116,13 +118,14 @@ func (s *server) status(ext map[string]string, st work.Status) {
 	}
 	o.took = time.Since(o.published)
 	close(o.done)
-	if o.then != nil {
-		o.then()
-		o.then = nil
+	if o.onDone != nil {
+		o.onDone()
+		o.onDone = nil
 	}
 }
 
-func (s *server) resync(ctx context.Context, list work.SpecVersions) {
+// handleResync publishes the works that the agent's list does not have at their generation.
+func (s *server) handleResync(ctx context.Context, list work.SpecVersions) {
 	known := map[string]int64{}
 	for _, v := range list.Versions {
 		known[string(v.ID)] = v.Version
@@ -159,26 +162,28 @@ func (s *server) publish(ctx context.Context, id string) {
 	}
 }
 
-func (s *server) order(id string, change func(*order)) {
+func (s *server) changeOrder(id string, change func(*orderedWork)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	o := s.works[id]
 	if o == nil {
-		o = &order{}
+		o = &orderedWork{}
 		s.works[id] = o
 	}
 	change(o)
 }
 
-// then calls f when the work, which is ordered next, is applied.
-func (s *server) then(id string, f func()) { s.order(id, func(o *order) { o.then = f }) }
+// callWhenDone calls f when the agent has applied the work. The caller orders the work after that.
+func (s *server) callWhenDone(id string, f func()) {
+	s.changeOrder(id, func(o *orderedWork) { o.onDone = f })
+}
 
 func (s *server) apply(ctx context.Context, id string, w work.Bundle) {
 	data, err := json.Marshal(w)
 	if err != nil {
-		panic(err) // it was made of JSON
+		panic(err) // JSON always encodes
 	}
-	s.order(id, func(o *order) {
+	s.changeOrder(id, func(o *orderedWork) {
 		o.generation++
 		o.data, o.published, o.took, o.done = data, time.Now(), 0, make(chan struct{})
 	})
@@ -186,13 +191,13 @@ func (s *server) apply(ctx context.Context, id string, w work.Bundle) {
 }
 
 func (s *server) delete(ctx context.Context, id string) {
-	s.order(id, func(o *order) {
+	s.changeOrder(id, func(o *orderedWork) {
 		o.deleting, o.published, o.took, o.done = true, time.Now(), 0, make(chan struct{})
 	})
 	s.publish(ctx, id)
 }
 
-// await returns how long each of the works took.
+// await waits until the agent has confirmed works, for two minutes at most, and returns the time of each.
 func (s *server) await(ctx context.Context, ids []string) ([]time.Duration, error) {
 	var all []time.Duration
 	deadline := time.After(2 * time.Minute)
@@ -203,7 +208,7 @@ func (s *server) await(ctx context.Context, ids []string) ([]time.Duration, erro
 		select {
 		case <-o.done:
 		case <-deadline:
-			return nil, fmt.Errorf("work %s is lost", id)
+			return nil, fmt.Errorf("the agent did not confirm work %s within two minutes", id)
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
@@ -212,7 +217,7 @@ func (s *server) await(ctx context.Context, ids []string) ([]time.Duration, erro
 	return all, nil
 }
 
-// broker is the embedded one with certificates of its own.
+// broker is an embedded broker with its own certificate authority.
 type broker struct {
 	addr string
 	stop func()
@@ -239,7 +244,7 @@ func startBroker() (*broker, error) {
 		return nil, err
 	}
 	b.pool.AddCert(b.ca)
-	cfg, err := b.config("system:broker")
+	cfg, err := b.tlsConfig("system:broker")
 	if err != nil {
 		return nil, err
 	}
@@ -263,7 +268,7 @@ func startBroker() (*broker, error) {
 	return b, nil
 }
 
-func (b *broker) config(name string) (*tls.Config, error) {
+func (b *broker) tlsConfig(name string) (*tls.Config, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), crand.Reader)
 	if err != nil {
 		return nil, err
@@ -284,16 +289,16 @@ func (b *broker) config(name string) (*tls.Config, error) {
 	}, nil
 }
 
-// usage is processor time so far: of this process (agent, broker and the bench's server), of the
+// processorTime is the processor time so far: of this process (agent, broker and the bench's server), of the
 // plane, and of the API calls.
-type usage struct {
+type processorTime struct {
 	self, plane time.Duration
 	calls       map[string]float64
 	seconds     map[string]float64
 }
 
-func (b *bench) usage() usage {
-	u := usage{self: cpuOf(os.Getpid()), calls: map[string]float64{}, seconds: map[string]float64{}}
+func (b *bench) readProcessorTime() processorTime {
+	u := processorTime{self: cpuOf(os.Getpid()), calls: map[string]float64{}, seconds: map[string]float64{}}
 	if b.plane != nil {
 		u.plane = cpuOf(b.plane.PID)
 	}
@@ -319,9 +324,9 @@ func (b *bench) usage() usage {
 	return u
 }
 
-// cpu adds what n works cost since before.
-func (b *bench) cpu(figures map[string]any, before usage, n int) {
-	now := b.usage()
+// addCPU adds the processor time and the API calls of n works since before.
+func (b *bench) addCPU(figures map[string]any, before processorTime, n int) {
+	now := b.readProcessorTime()
 	per := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 / float64(n) }
 	figures["agent_and_bench_cpu_ms_per_work"] = per(now.self - before.self)
 	figures["plane_cpu_ms_per_work"] = per(now.plane - before.plane)
@@ -333,7 +338,7 @@ func (b *bench) cpu(figures map[string]any, before usage, n int) {
 	}
 }
 
-// cpuOf reads a process's time from /proc; ticks are hundredths of a second.
+// cpuOf returns the processor time of a process from /proc, whose ticks are hundredths of a second.
 func cpuOf(pid int) time.Duration {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

@@ -23,10 +23,10 @@ import (
 	"atoll.dev/pki"
 )
 
-// withSentinel starts the server again with a sentinel in it and measures how long a create takes until its event is at
-// an adapter, and what the process weighs with many resources. The broker is in this process.
+// withSentinel starts the server again with a sentinel in it and measures the time from a create to its event at
+// an adapter, and the memory of the process with many resources. The broker is in this process.
 func (b *bench) withSentinel(ctx context.Context) (err error) {
-	w, err := b.newWire(ctx)
+	w, err := b.newEventReceiver(ctx)
 	if err != nil {
 		return err
 	}
@@ -34,7 +34,7 @@ func (b *bench) withSentinel(ctx context.Context) (err error) {
 	if err := b.at.serve(w.part); err != nil {
 		return err
 	}
-	figures, err := b.events(ctx, w)
+	figures, err := b.measureEvents(ctx, w)
 	if err != nil {
 		return err
 	}
@@ -43,24 +43,24 @@ func (b *bench) withSentinel(ctx context.Context) (err error) {
 	if err := report.Line(os.Stdout, "clm/event", params, figures); err != nil {
 		return err
 	}
-	if figures, err = b.weigh(ctx, w); err != nil {
+	if figures, err = b.measureMemory(ctx, w); err != nil {
 		return err
 	}
 	return report.Line(os.Stdout, "clm/sentinel-memory", map[string]any{"resources": *resources}, figures)
 }
 
-// wire is a broker and an adapter that remembers when the first event of each resource came.
-type wire struct {
+// eventReceiver is a broker, and an adapter that records the time of each resource's first event.
+type eventReceiver struct {
 	part part // how the server connects
 	stop context.CancelFunc
 	done sync.WaitGroup
 	errs []error
 
-	mu   sync.Mutex
-	came map[string]time.Time // by resource
+	mu           sync.Mutex
+	firstEventAt map[string]time.Time // by resource
 }
 
-func (b *bench) newWire(ctx context.Context) (*wire, error) {
+func (b *bench) newEventReceiver(ctx context.Context) (*eventReceiver, error) {
 	ca, err := pki.OpenCA(filepath.Join(b.at.dir, "ca"))
 	if err != nil {
 		return nil, err
@@ -86,7 +86,7 @@ func (b *bench) newWire(ctx context.Context) (*wire, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &wire{came: map[string]time.Time{}, part: part{Broker: l.Addr().String(), CA: ca.CertPEM()}}
+	w := &eventReceiver{firstEventAt: map[string]time.Time{}, part: part{Broker: l.Addr().String(), CA: ca.CertPEM()}}
 	if w.part.Cert, w.part.Key, err = bed.Certificate(ca, pki.ServiceName("clm")); err != nil {
 		return nil, err
 	}
@@ -100,7 +100,7 @@ func (b *bench) newWire(ctx context.Context) (*wire, error) {
 	adapter := bus.NewClient(bus.ClientOptions{
 		Addr: w.part.Broker, TLS: config, ClientID: "adapter-bench", Subscriptions: []string{
 			bus.EventFilter("bench", "clusters")},
-		Handler: func(_ context.Context, m bus.Message) { w.hear(m.Event); m.Ack() },
+		Handler: func(_ context.Context, m bus.Message) { w.handleEvent(m.Event); m.Ack() },
 	})
 	ctx, w.stop = context.WithCancel(ctx)
 	w.run(func() error { return broker.Serve(ctx, l) })
@@ -108,7 +108,7 @@ func (b *bench) newWire(ctx context.Context) (*wire, error) {
 	return w, bed.Await(ctx, 2*time.Millisecond, func() error { return adapter.Check(ctx) })
 }
 
-func (w *wire) run(f func() error) {
+func (w *eventReceiver) run(f func() error) {
 	w.done.Go(func() {
 		if err := f(); err != nil {
 			w.mu.Lock()
@@ -118,13 +118,14 @@ func (w *wire) run(f func() error) {
 	})
 }
 
-func (w *wire) close() error {
+func (w *eventReceiver) close() error {
 	w.stop()
 	w.done.Wait()
 	return errors.Join(w.errs...)
 }
 
-func (w *wire) hear(e bus.Event) {
+// handleEvent records the time of a resource's first event.
+func (w *eventReceiver) handleEvent(e bus.Event) {
 	at := time.Now()
 	var data struct{ ID string }
 	if json.Unmarshal(e.Data, &data) != nil {
@@ -132,13 +133,13 @@ func (w *wire) hear(e bus.Event) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if _, again := w.came[data.ID]; !again {
-		w.came[data.ID] = at
+	if _, again := w.firstEventAt[data.ID]; !again {
+		w.firstEventAt[data.ID] = at
 	}
 }
 
-// events creates clusters at a steady pace and waits for the first event of each.
-func (b *bench) events(ctx context.Context, w *wire) (map[string]any, error) {
+// measureEvents creates clusters at a steady pace and waits for the first event of each.
+func (b *bench) measureEvents(ctx context.Context, w *eventReceiver) (map[string]any, error) {
 	warm := *creates // the first second's, which prepare what later ones use
 	total := warm + int(float64(*creates)*duration.Seconds())
 	ids, sent, answered := make([]string, total), make([]time.Time, total), make([]time.Time, total)
@@ -172,9 +173,9 @@ func (b *bench) events(ctx context.Context, w *wire) (map[string]any, error) {
 		defer w.mu.Unlock()
 		fromRequest, fromAnswer = nil, nil
 		for i, id := range ids {
-			at, ok := w.came[id]
+			at, ok := w.firstEventAt[id]
 			if !ok {
-				return fmt.Errorf("the event of %s did not come", id)
+				return fmt.Errorf("the adapter received no event of %s", id)
 			}
 			if i < warm {
 				continue
@@ -193,9 +194,9 @@ func (b *bench) events(ctx context.Context, w *wire) (map[string]any, error) {
 	return figures, nil
 }
 
-// weigh fills the database up with copies of clusters, starts the server anew, and reads its memory once the sentinel
-// has them all: while it loads, and after it was left alone.
-func (b *bench) weigh(ctx context.Context, w *wire) (map[string]any, error) {
+// measureMemory fills the database up with copies of clusters, starts the server anew, and reads its
+// memory once the sentinel has them all: while it loads, and after it was left alone.
+func (b *bench) measureMemory(ctx context.Context, w *eventReceiver) (map[string]any, error) {
 	conn, err := pgx.Connect(ctx, b.at.dsn)
 	if err != nil {
 		return nil, err

@@ -76,10 +76,10 @@ func run(ctx context.Context) (err error) {
 		return fmt.Errorf("storing clusters: %w", err)
 	}
 	fmt.Fprintf(os.Stderr, "%d clusters stored in %s\n", len(b.ids), time.Since(began).Round(time.Second))
-	if err := b.settle(ctx); err != nil {
+	if err := b.vacuum(ctx); err != nil {
 		return err
 	}
-	if at.dsn != "" && chosen("size") {
+	if at.dsn != "" && isSelected("size") {
 		figures, err := b.size(ctx)
 		if err != nil {
 			return fmt.Errorf("size: %w", err)
@@ -94,7 +94,7 @@ func run(ctx context.Context) (err error) {
 	}
 	var table []result
 	for _, row := range b.rows() {
-		if !chosen(row.name) {
+		if !isSelected(row.name) {
 			continue
 		}
 		r, err := b.measure(ctx, row)
@@ -115,7 +115,7 @@ func run(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	if chosen("watch") {
+	if isSelected("watch") {
 		figures, err := b.watch(ctx)
 		if err != nil {
 			return fmt.Errorf("watch: %w", err)
@@ -126,7 +126,7 @@ func run(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	if at.dsn != "" && chosen("event") {
+	if at.dsn != "" && isSelected("event") {
 		if err := b.withSentinel(ctx); err != nil {
 			return fmt.Errorf("event: %w", err)
 		}
@@ -142,14 +142,14 @@ func run(ctx context.Context) (err error) {
 	return nil
 }
 
-func chosen(name string) bool {
+func isSelected(name string) bool {
 	return slices.ContainsFunc(strings.Split(*only, ","), func(part string) bool {
 		return strings.Contains(
 			name, part)
 	})
 }
 
-// print writes what was measured as a table, for people.
+// print writes the measurements as a table.
 func print(table []result) {
 	if len(table) == 0 {
 		return

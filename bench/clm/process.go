@@ -28,7 +28,7 @@ import (
 	"atoll.dev/sentinel"
 )
 
-// target is what is measured.
+// target is the measured server.
 type target struct {
 	url              string
 	server, postgres int // processes; 0: unknown
@@ -52,7 +52,7 @@ func (t *target) measureYardstick(ctx context.Context) error {
 	return nil
 }
 
-// part is all that the server's process must know.
+// part has the parameters of the server's process.
 type part struct {
 	DSN, Pprof string
 	Adapters   []string
@@ -63,7 +63,7 @@ type part struct {
 	CA, Cert, Key []byte // PEM
 }
 
-// partVariable tells a process that it is the server.
+// partVariable is the environment variable of a process that is the server. Its value is the part as JSON.
 const partVariable = "ATOLL_BENCH_CLM"
 
 // start starts PostgreSQL and the server.
@@ -252,7 +252,7 @@ func (t *target) cpu() (server, postgres time.Duration, err error) {
 	return server, postgres, nil
 }
 
-// stat is what follows the name in /proc/PID/stat: state, parent and so on.
+// stat returns the fields after the name in /proc/PID/stat: state, parent and so on.
 func stat(pid int) ([]string, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

@@ -140,8 +140,8 @@ func (b *bench) fill(ctx context.Context) error {
 	})
 }
 
-// settle has a database of ours do what it does in its own time anyway.
-func (b *bench) settle(ctx context.Context) error {
+// vacuum vacuums and analyzes the database that this program has started, as autovacuum would later.
+func (b *bench) vacuum(ctx context.Context) error {
 	if b.at.dsn == "" {
 		return nil
 	}
@@ -225,7 +225,7 @@ func (b *bench) rows() []row {
 	}
 }
 
-// reportOnce sends the reports that will come again.
+// reportOnce sends the reports that the rows repeat.
 func (b *bench) reportOnce(ctx context.Context) error {
 	b.again = make([]string, min(repeating, len(b.ids)/2))
 	at := time.Now()
@@ -236,7 +236,7 @@ func (b *bench) reportOnce(ctx context.Context) error {
 	})
 }
 
-// result is what a measurement came to.
+// result is the outcome of a measurement.
 type result struct {
 	name             string
 	took             []time.Duration // sorted

@@ -136,9 +136,11 @@ func maskedRows(t *testing.T, conn *pgx.Conn, id string) string {
 		}
 		return string(decoded)
 	})
-	for mask, values := range map[string]*regexp.Regexp{"TIME": timeValue, "UUID": uuidValue, `"$1": N`: numberValue,
-		"SEQUENCE": sequenceValue} {
-		text = values.ReplaceAllString(text, mask)
+	for _, mask := range []struct {
+		values *regexp.Regexp
+		mask   string
+	}{{timeValue, "TIME"}, {uuidValue, "UUID"}, {numberValue, `"$1": N`}, {sequenceValue, "SEQUENCE"}} {
+		text = mask.values.ReplaceAllString(text, mask.mask) // in this order: a token may be as long as a sequence
 	}
 	return text
 }

@@ -212,8 +212,11 @@ func makeSample(ctx context.Context, r *lifecycle.Region) (s sample, err error) 
 			}
 		}
 	}
-	post("/managementclusters", map[string]any{"kind": "ManagementCluster", "name": "management-01", "spec": map[string]any{
-		"capacity": map[string]any{"planes": 1_000_000}, "versions": []string{"1.36.3"}}})
+	post(
+		"/managementclusters",
+		map[string]any{"kind": "ManagementCluster", "name": "management-01", "spec": map[string]any{
+			"capacity": map[string]any{"planes": 1_000_000}, "versions": []string{"1.36.3"}}},
+	)
 	s.host = made.ID
 	if err == nil {
 		err = reportAgent(ctx, r, s.host)

@@ -1,6 +1,6 @@
 // Command lifecycle measures how long a cluster takes from POST to Reconciled=True, and from DELETE
-// to 404, through CLM, its sentinel, the bus and two adapters, whose objects are kept in memory:
-// what everything but a management cluster costs. It also measures when an adapter hears of a POST.
+// to 404, through CLM, its sentinel, the bus and two adapters with objects in memory:
+// the time of all parts but a management cluster. It also measures the time from a POST to its event at an adapter.
 //
 // All of it but PostgreSQL, which has its default durability, is in one process, with the load generator. Creates and
 // deletes come at a steady pace, whether the earlier ones are done or not.
@@ -156,17 +156,17 @@ func run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, region.Close()) }()
-	b := &bench{region: region, made: map[string]time.Time{}, heard: map[string]time.Time{},
-		reconciled: map[string]time.Time{}, asked: map[string]time.Time{}, gone: map[string]time.Time{}}
+	b := &bench{region: region, postedAt: map[string]time.Time{}, eventAt: map[string]time.Time{},
+		reconciledAt: map[string]time.Time{}, deleteSentAt: map[string]time.Time{}, removedAt: map[string]time.Time{}}
 	return b.run(ctx)
 }
 
-// bench notes when what happened to which cluster.
+// bench records the times of a cluster's steps.
 type bench struct {
 	region *lifecycle.Region
 
-	mu                                   sync.Mutex
-	made, heard, reconciled, asked, gone map[string]time.Time // by id
+	mu                                                       sync.Mutex
+	postedAt, eventAt, reconciledAt, deleteSentAt, removedAt map[string]time.Time // by id
 }
 
 func (b *bench) run(ctx context.Context) error {
@@ -182,33 +182,33 @@ func (b *bench) run(ctx context.Context) error {
 	if err := b.follow(ctx); err != nil {
 		return err
 	}
-	if err := b.fill(ctx); err != nil {
+	if err := b.storeClusters(ctx); err != nil {
 		return err
 	}
 	n := int(*rate * duration.Seconds())
 	ids := make([]string, n)
-	if err := b.pace(ctx, n, func(i int) (err error) {
+	if err := b.callAtRate(ctx, n, func(i int) (err error) {
 		ids[i], err = b.create(ctx, fmt.Sprintf("c-%d", i))
 		return err
 	}); err != nil {
 		return err
 	}
-	if err := b.all(ctx, ids, b.reconciled); err != nil {
-		return fmt.Errorf("until all are reconciled: %w", err)
+	if err := b.awaitAll(ctx, ids, b.reconciledAt); err != nil {
+		return fmt.Errorf("waiting until all clusters are reconciled: %w", err)
 	}
-	if err := b.pace(ctx, n, func(i int) error {
-		b.note(b.asked, ids[i])
+	if err := b.callAtRate(ctx, n, func(i int) error {
+		b.recordTime(b.deleteSentAt, ids[i])
 		return b.region.Call(ctx, "DELETE", "/clusters/"+ids[i], nil, nil)
 	}); err != nil {
 		return err
 	}
-	if err := b.all(ctx, ids, b.gone); err != nil {
-		return fmt.Errorf("until all are gone: %w", err)
+	if err := b.awaitAll(ctx, ids, b.removedAt); err != nil {
+		return fmt.Errorf("waiting until all clusters are removed: %w", err)
 	}
 	figures := map[string]any{"clusters": n}
-	report.Percentiles(figures, "post_to_event", b.between(ids, b.made, b.heard))
-	report.Percentiles(figures, "post_to_reconciled", b.between(ids, b.made, b.reconciled))
-	report.Percentiles(figures, "delete_to_gone", b.between(ids, b.asked, b.gone))
+	report.Percentiles(figures, "post_to_event", b.durations(ids, b.postedAt, b.eventAt))
+	report.Percentiles(figures, "post_to_reconciled", b.durations(ids, b.postedAt, b.reconciledAt))
+	report.Percentiles(figures, "delete_to_gone", b.durations(ids, b.deleteSentAt, b.removedAt))
 	return report.Line(os.Stdout, "lifecycle", map[string]any{"per_second": *rate, "seconds": duration.Seconds(),
 		"stored": *stored, "adapters": 2}, figures)
 }
@@ -220,12 +220,12 @@ func (b *bench) create(ctx context.Context, name string) (string, error) {
 		"spec": map[string]any{"size": 3}}, &r)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.made[r.ID] = begun
+	b.postedAt[r.ID] = begun
 	return r.ID, err
 }
 
-// fill stores the clusters that are there beforehand.
-func (b *bench) fill(ctx context.Context) error {
+// storeClusters stores -stored clusters before the measurement, and waits until they are reconciled.
+func (b *bench) storeClusters(ctx context.Context) error {
 	ids := make([]string, *stored)
 	next := make(chan int)
 	var all sync.WaitGroup
@@ -248,14 +248,14 @@ func (b *bench) fill(ctx context.Context) error {
 	if failed != nil {
 		return failed
 	}
-	if err := b.all(ctx, ids, b.reconciled); err != nil {
+	if err := b.awaitAll(ctx, ids, b.reconciledAt); err != nil {
 		return err
 	}
-	return b.settle(ctx)
+	return b.awaitIdleAdapters(ctx)
 }
 
-// settle waits until no adapter runs anything any more: what was told twice while the clusters were made is worked off.
-func (b *bench) settle(ctx context.Context) error {
+// awaitIdleAdapters waits until the adapters process no events any more, also no repeated ones.
+func (b *bench) awaitIdleAdapters(ctx context.Context) error {
 	runs := func() (n float64, err error) {
 		families, err := b.region.Ops.Registry.Gather()
 		for _, f := range families {
@@ -281,9 +281,8 @@ func (b *bench) settle(ctx context.Context) error {
 	}
 }
 
-// pace calls f for 0 to n-1 at the rate, beside each other where they take
-// longer.
-func (b *bench) pace(ctx context.Context, n int, f func(i int) error) error {
+// callAtRate calls f for 0 to n-1 at -rate. Slow calls run concurrently.
+func (b *bench) callAtRate(ctx context.Context, n int, f func(i int) error) error {
 	begun := time.Now()
 	var all sync.WaitGroup
 	var mu sync.Mutex
@@ -306,8 +305,8 @@ func (b *bench) pace(ctx context.Context, n int, f func(i int) error) error {
 	return failed
 }
 
-// all waits until each has its time, as long as there is progress.
-func (b *bench) all(ctx context.Context, ids []string, in map[string]time.Time) error {
+// awaitAll waits until each cluster has a time. It returns an error after a minute without progress.
+func (b *bench) awaitAll(ctx context.Context, ids []string, in map[string]time.Time) error {
 	missing := func() int {
 		b.mu.Lock()
 		defer b.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"atoll.dev/test/lifecycle"
 )
 
-// follow notes what a watcher of CLM sees, and what an adapter would hear.
+// follow records the times of a watch of CLM's clusters, and of the events that an adapter receives.
 func (b *bench) follow(ctx context.Context) error {
 	config, err := b.region.ClientTLS(pki.ServiceName("platform"), "clm")
 	if err != nil {
@@ -24,7 +24,7 @@ func (b *bench) follow(ctx context.Context) error {
 		return err
 	}
 	b.region.Background(ctx, func(ctx context.Context) error {
-		err := c.Follow(ctx, "clusters", remote.WatchOptions{}, b.see)
+		err := c.Follow(ctx, "clusters", remote.WatchOptions{}, b.handleEvent)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -40,7 +40,7 @@ func (b *bench) follow(ctx context.Context) error {
 			defer m.Ack()
 			var e struct{ ID string }
 			if json.Unmarshal(m.Event.Data, &e) == nil {
-				b.note(b.heard, e.ID)
+				b.recordTime(b.eventAt, e.ID)
 			}
 		},
 	})
@@ -48,7 +48,8 @@ func (b *bench) follow(ctx context.Context) error {
 	return lifecycle.Await(ctx, func() error { return listener.Check(ctx) })
 }
 
-func (b *bench) see(e remote.Event) error {
+// handleEvent records when a cluster is reconciled or removed.
+func (b *bench) handleEvent(e remote.Event) error {
 	var r lifecycle.Resource
 	switch e.Type {
 	case rest.Added, rest.Modified, rest.Deleted:
@@ -58,15 +59,15 @@ func (b *bench) see(e remote.Event) error {
 	}
 	switch {
 	case e.Type == rest.Deleted:
-		b.note(b.gone, r.ID)
+		b.recordTime(b.removedAt, r.ID)
 	case r.Reconciled():
-		b.note(b.reconciled, r.ID)
+		b.recordTime(b.reconciledAt, r.ID)
 	}
 	return nil
 }
 
-// note keeps the first time.
-func (b *bench) note(in map[string]time.Time, id string) {
+// recordTime sets the time of a cluster, unless it has one.
+func (b *bench) recordTime(in map[string]time.Time, id string) {
 	now := time.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -75,7 +76,8 @@ func (b *bench) note(in map[string]time.Time, id string) {
 	}
 }
 
-func (b *bench) between(ids []string, from, to map[string]time.Time) []time.Duration {
+// durations returns the time from one step to another, of the clusters that have both.
+func (b *bench) durations(ids []string, from, to map[string]time.Time) []time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var took []time.Duration

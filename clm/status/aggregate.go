@@ -25,7 +25,7 @@ const (
 	LastKnownReconciled = "LastKnownReconciled"
 )
 
-// Children tells whether a resource has children. Children that are being deleted count.
+// Children is whether a resource has children. Children that are being deleted count.
 type Children int
 
 // The values of Children.
