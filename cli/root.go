@@ -77,7 +77,8 @@ cluster with "atoll work apply".`,
 	add(operateGroup, operator.Up(session), operator.Down(session), operator.Status(session), operator.Env(session),
 		operator.Logs(session),
 		operator.Account(session), operator.Audit(session), operator.Key(session), operator.ManagementCluster(session),
-		operator.Work(session), operator.Config(session), operator.Rollout(session), operator.Region(session))
+		operator.Work(session), operator.Config(session), operator.Rollout(session), operator.Region(session),
+		operator.Backup())
 	// Services whose operators have commands below the same word.
 	authority, maestro, manager := services.PKI(), services.Maestro(), services.CLM(session)
 	authority.AddCommand(operator.PKIToken(session))

@@ -86,8 +86,9 @@ const (
 	ReasonPlaneFailed      Reason = "PlaneFailed"
 	ReasonDataMissing      Reason = "DataMissing"
 	ReasonPlaneHangs       Reason = "PlaneHangs"
-	ReasonEtcdFull         Reason = "EtcdFull"    // it refuses writes until objects are deleted
-	ReasonEtcdCorrupt      Reason = "EtcdCorrupt" // it has found damage in its data
+	ReasonEtcdFull         Reason = "EtcdFull"      // it refuses writes until objects are deleted
+	ReasonBackupFailing    Reason = "BackupFailing" // writes are not stored in the store of backups
+	ReasonEtcdCorrupt      Reason = "EtcdCorrupt"   // it has found damage in its data
 	ReasonValidationFailed Reason = "ValidationFailed"
 	ReasonInvalidReplicas  Reason = "InvalidReplicas"
 	ReasonInvalidRequest   Reason = "InvalidRequest" // of a credential: no certificate will come

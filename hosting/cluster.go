@@ -102,6 +102,14 @@ func (h *Hosting) follow(ctx context.Context, c *hostedCluster, object *unstruct
 	if r.Plane, err = h.o.Planes.Observe(c.id); err != nil {
 		return 0, err
 	}
+	if r.Plane.State == controlplane.Ready || r.Plane.State == controlplane.Unready {
+		h.o.Backups.Begin(c.id)
+	} else {
+		h.o.Backups.End(c.id)
+	}
+	if s, isMade := h.o.Backups.State(c.id); isMade {
+		r.Backup = &s
+	}
 	secretErr := h.writeSecret(ctx, c, hc, &r)
 	if err := h.writeStatus(ctx, c, hc, r, now); err != nil {
 		return 0, err

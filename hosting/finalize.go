@@ -69,6 +69,7 @@ func (h *Hosting) forget(id controlplane.ID) error {
 // discard deletes a cluster's plane, and forgets the cluster once that is done.
 func (h *Hosting) discard(c *hostedCluster) (done bool, err error) {
 	c.discarding = true
+	h.o.Backups.End(c.id)
 	h.mu.Lock()
 	c.stopping = true
 	h.mu.Unlock()

@@ -29,6 +29,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"atoll.dev/api/hypershift"
+	"atoll.dev/backup"
 	"atoll.dev/hosting/controlplane"
 	"atoll.dev/hosting/loop"
 	"atoll.dev/hosting/router"
@@ -42,6 +43,7 @@ type Options struct {
 	Advertise string            // HOST:PORT of the router, where customers reach all planes
 	Idle      time.Duration     // without a connection, before a hibernated plane stops; default 10 min
 	Routes    Routes            // default: there is no router
+	Backups   Backups           // default: no backups are made
 
 	Log     *slog.Logger          // default: none
 	Metrics prometheus.Registerer // default: none
@@ -61,6 +63,22 @@ type Routes interface {
 	// name has ended.
 	OnIdle(func(serverName string))
 }
+
+// Backups makes the backups of planes; backups.Backups implements it.
+type Backups interface {
+	// Begin has the backup of a running plane made, until End. Both may be repeated.
+	Begin(id controlplane.ID)
+	End(id controlplane.ID)
+	// State returns the state of a plane's backup; false when none is made.
+	State(id controlplane.ID) (backup.State, bool)
+}
+
+// noBackups are the Backups of a hosting that makes none.
+type noBackups struct{}
+
+func (noBackups) Begin(controlplane.ID)                      {}
+func (noBackups) End(controlplane.ID)                        {}
+func (noBackups) State(controlplane.ID) (backup.State, bool) { return backup.State{}, false }
 
 // noRoutes are the Routes of a management cluster without a router.
 type noRoutes struct{}
@@ -102,6 +120,9 @@ func New(o Options) (*Hosting, error) {
 	}
 	if o.Routes == nil {
 		o.Routes = noRoutes{}
+	}
+	if o.Backups == nil {
+		o.Backups = noBackups{}
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -209,6 +230,9 @@ func (h *Hosting) lookup(id controlplane.ID) *hostedCluster {
 	defer h.mu.Unlock()
 	return h.hosted[id]
 }
+
+// BackupChanged reconciles the cluster of a plane whose backup began or ceased to fail.
+func (h *Hosting) BackupChanged(id controlplane.ID) { h.clusters.Trigger(loop.Key(id)) }
 
 // planeChanged wakes all waiters, and reconciles the plane's cluster.
 func (h *Hosting) planeChanged(id controlplane.ID) {

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"atoll.dev/api/hypershift"
+	"atoll.dev/backup"
 	"atoll.dev/cluster"
 	"atoll.dev/hosting/controlplane"
 )
@@ -28,7 +29,8 @@ type report struct {
 	Plane    controlplane.Observation
 	Power    powerState
 	Endpoint hypershift.APIEndpoint
-	Secret   string // with the administrator's kubeconfig; "" before it was written
+	Backup   *backup.State // nil: none is made
+	Secret   string        // with the administrator's kubeconfig; "" before it was written
 }
 
 // maxHistory is how many versions a status lists.
@@ -212,8 +214,18 @@ func decideConditions(r report) []metav1.Condition {
 			Reason: string(cluster.ReasonEtcdFull), Message: fmt.Sprintf("etcd is full (%d MiB): "+
 				"the cluster answers reads and refuses writes; "+
 				"delete objects, and it accepts writes again within a minute", r.Plane.Store.Quota>>20)})
+	case r.Backup != nil && r.Backup.Failing != "":
+		add(metav1.Condition{Type: hypershift.Degraded, Status: metav1.ConditionTrue,
+			Reason: string(cluster.ReasonBackupFailing), Message: "the backup fails: " + r.Backup.Failing})
 	default:
 		add(bad(hypershift.Degraded, reasonAsExpected, "nothing is wrong"))
+	}
+	switch { // a backup that has stored nothing yet, and does not fail, changes nothing
+	case r.Backup == nil:
+	case r.Backup.Failing != "":
+		add(bad(hypershift.BackedUp, string(cluster.ReasonBackupFailing), r.Backup.Failing))
+	case !r.Backup.Stored.IsZero():
+		add(good(hypershift.BackedUp, "every acknowledged write is stored within 10 s"))
 	}
 	return list
 }

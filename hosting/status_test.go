@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"atoll.dev/api/hypershift"
+	"atoll.dev/backup"
 	"atoll.dev/hosting/controlplane"
 )
 
@@ -67,6 +68,9 @@ func TestConditionsOfEachReport(t *testing.T) {
 			"KubeAPIServerAvailable=False/NotReady Available=False/NotReady Degraded=True/NotReady"},
 		{"etcd full", func(o *report) { o.Plane.Store = controlplane.StoreState{Full: true, Quota: 2 << 30} },
 			"Degraded=True/EtcdFull"},
+		{"backup failing", func(o *report) { o.Backup = &backup.State{Stored: time.Unix(1, 0), Failing: "AccessDenied"} },
+			"Degraded=True/BackupFailing BackedUp=False/BackupFailing"},
+		{"backup well", func(o *report) { o.Backup = &backup.State{Stored: time.Unix(1, 0)} }, ""},
 		{"etcd damaged", func(o *report) { o.Plane.Store = controlplane.StoreState{Full: true, Corrupt: true} },
 			"Degraded=True/EtcdCorrupt"},
 		{"asleep", func(o *report) { o.Power, o.Plane.State, o.Plane.Running = asleep, controlplane.Down, false },

@@ -175,6 +175,7 @@ const (
 	SupportedHostedCluster  = "SupportedHostedCluster"
 	ValidReleaseImage       = "ValidReleaseImage"
 	EtcdAvailable           = "EtcdAvailable"
+	BackedUp                = "BackedUp" // Atoll's own: every acknowledged write is stored within seconds
 	KubeAPIServerAvailable  = "KubeAPIServerAvailable"
 	InfrastructureReady     = "InfrastructureReady"
 	ReconciliationActive    = "ReconciliationActive"

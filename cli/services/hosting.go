@@ -10,17 +10,21 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
+	"atoll.dev/backup"
 	"atoll.dev/hosting"
+	"atoll.dev/hosting/backups"
 	"atoll.dev/hosting/controlplane"
 	"atoll.dev/hosting/credential"
 	"atoll.dev/hosting/nodepool"
 	"atoll.dev/hosting/process"
 	"atoll.dev/hosting/router"
+	"atoll.dev/plane"
 	"atoll.dev/release"
 )
 
@@ -29,6 +33,7 @@ type hostingService struct {
 	kubeconfig string
 	releases   []string
 	etcdQuota  string
+	backups    string
 	options    hosting.Options
 	planes     process.Options
 }
@@ -51,6 +56,8 @@ Planes run the releases that --release names, and no others.`, f)
 	cmd.Flags().StringArrayVar(&f.releases, "release", nil, "a release that planes may run, VERSION=BINARY; repeatable")
 	cmd.Flags().StringVar(&f.etcdQuota, "etcd-quota", "",
 		"size of a plane's etcd at which it refuses writes, as 4Gi, from the plane's next start on (default 2Gi)")
+	cmd.Flags().StringVar(&f.backups, "backups", "",
+		"file that names the S3-compatible store of the planes' backups (default: no backups are made)")
 	cmd.Flags().DurationVar(&f.options.Idle, "idle", 0,
 		"time without connections after which a hibernated cluster sleeps (default 10m)")
 	return cmd
@@ -86,11 +93,29 @@ func (f *hostingService) start(ctx context.Context, s *System) error {
 	}
 	f.options.Log, f.options.Metrics = s.Log, s.Ops.Registry
 	f.planes.Log, f.planes.Metrics = s.Log, s.Ops.Registry
-	return s.host(p, f.options, f.planes)
+	return s.host(p, f)
+}
+
+// newBackups returns the backups of the planes of a runtime; nil when none are made.
+func (f *hostingService) newBackups(s *System, runtime *process.Runtime) (*backups.Backups, error) {
+	if f.backups == "" {
+		return nil, nil
+	}
+	store, keys, err := backup.ReadConfig(f.backups)
+	if err != nil {
+		return nil, fmt.Errorf("--backups: %w", err)
+	}
+	return backups.New(backups.Options{
+		Store: store, KMS: keys, Spool: filepath.Join(f.planes.Dir, "spool"), Log: s.Log, Metrics: s.Ops.Registry,
+		Dial: func(id controlplane.ID) (*grpc.ClientConn, error) {
+			return plane.Config{Dir: runtime.Dir(id)}.DialStore()
+		},
+	}), nil
 }
 
 // host runs hosting and its side of the router's control socket.
-func (s *System) host(p *parts, o hosting.Options, planes process.Options) error {
+func (s *System) host(p *parts, f *hostingService) error {
+	o, planes := f.options, f.planes
 	var h *hosting.Hosting
 	control := router.NewControl(func(ctx context.Context, serverName string) (string, error) {
 		return h.WakeServer(ctx, serverName)
@@ -101,6 +126,13 @@ func (s *System) host(p *parts, o hosting.Options, planes process.Options) error
 		return err
 	}
 	o.Planes = runtime
+	made, err := f.newBackups(s, runtime)
+	if err != nil {
+		return err
+	}
+	if made != nil {
+		o.Backups = made
+	}
 	h, err = hosting.New(o)
 	if err != nil {
 		return err
@@ -117,6 +149,11 @@ func (s *System) host(p *parts, o hosting.Options, planes process.Options) error
 			return credential.Run(ctx, credential.Options{Client: o.Client, Planes: h, Log: o.Log})
 		}, func(ctx context.Context) error {
 			return nodepool.Run(ctx, nodepool.Options{Client: o.Client, Planes: h, Log: o.Log})
+		}, func(ctx context.Context) error {
+			if made == nil {
+				return nil
+			}
+			return made.Run(ctx, h.BackupChanged)
 		})
 	})
 	return p.wait()

@@ -53,7 +53,7 @@ func Shared(t testing.TB) *plane.Process {
 	if shared.plane == nil && shared.err == nil {
 		shared.dir, shared.err = os.MkdirTemp("", "atoll-plane-")
 		if shared.err == nil {
-			shared.plane, shared.err = Launch(shared.dir, freeAddress(t))
+			shared.plane, shared.err = Launch(shared.dir, FreeAddress(t))
 		}
 	}
 	if shared.err != nil {
@@ -66,7 +66,7 @@ func Shared(t testing.TB) *plane.Process {
 func Start(t testing.TB) *plane.Process {
 	t.Helper()
 	skipShort(t)
-	p, err := Launch(t.TempDir(), freeAddress(t))
+	p, err := Launch(t.TempDir(), FreeAddress(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +140,8 @@ func Binary() (string, error) {
 	return path, nil
 }
 
-func freeAddress(t testing.TB) string {
+// FreeAddress returns a loopback address on which nothing listens.
+func FreeAddress(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -61,8 +61,8 @@ func packages(t *testing.T) map[string]pkg {
 }
 
 var (
-	tools = []string{"store", "bus", "pki", "search", "rules", "plane", "sni", "ops", "cluster", "release", "client",
-		"gitops"}
+	tools = []string{"store", "backup", "bus", "pki", "search", "rules", "plane", "sni", "ops", "cluster", "release",
+		"client", "gitops"}
 	services = []string{"access", "clm", "fleet", "maestro", "sentinel", "adapter", "agent", "hosting",
 		"rollout", "recovery", "front"}
 )

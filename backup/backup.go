@@ -1,0 +1,91 @@
+// Package backup copies the etcd of control planes to an object store, continuously, and reads the copies back.
+//
+// A chain is one snapshot and the log of all changes after it. A Follower owns the chains of one plane: it takes a
+// snapshot, watches etcd from then on, and stores the changes every few seconds; after an hour it begins the next
+// chain. Fetch returns the files from which "atoll-kube restore" makes a plane's data as of a chosen second.
+//
+// Below the store's prefix:
+//
+//	NAMESPACE/NAME/CHAIN/snapshot-00000000   a part of the compressed snapshot, of at most 4 MiB
+//	NAMESPACE/NAME/CHAIN/chain               Manifest; written when all parts are stored. A chain without it is none
+//	NAMESPACE/NAME/CHAIN/log-00000001        segment: the changes of a few seconds
+//
+// The name of a chain begins with the time of its snapshot, so that names are in the order of time. Each object is
+// encrypted by itself (see seal) under the chain's data key, which a KMS wraps. An object that is changed, cut short,
+// or stored under another name cannot be opened; the manifest has a checksum of each part, and each segment one of the
+// object before it, so that a missing object shows.
+//
+// Time. A sample is a moment and the revision that etcd had after it. Every write that was acknowledged before the
+// moment is in the revision, and every write that began after etcd answered is not. The log has one sample for each
+// second in which something changed, so a restore to a second has every write acknowledged before it, and none that
+// began later than the next sample.
+//
+// The package is a tool: hosting and cli import it. It imports no other package of Atoll but plane's, in its tests.
+package backup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// ErrNotFound is the error of an object that the store does not have.
+var ErrNotFound = errors.New("no such object")
+
+// ErrCorrupt is the error of an object whose content is not the one that was stored under its name.
+var ErrCorrupt = errors.New("the backup is damaged")
+
+// Store keeps objects. Its methods may be called by many goroutines.
+type Store interface {
+	// Put stores an object, or replaces it. nil means that the store has promised to keep it.
+	Put(ctx context.Context, name string, content []byte) error
+	// Get returns an object, or ErrNotFound.
+	Get(ctx context.Context, name string) ([]byte, error)
+	// List returns the names that begin with prefix, in the order of their bytes.
+	List(ctx context.Context, prefix string) ([]string, error)
+	// Delete removes an object. It is no error when there is none.
+	Delete(ctx context.Context, name string) error
+}
+
+// Plane names the control plane of a backup: namespace and name of its HostedCluster.
+type Plane struct{ Namespace, Name string }
+
+func (p Plane) String() string { return p.Namespace + "/" + p.Name }
+
+func (p Plane) prefix() string { return p.Namespace + "/" + p.Name + "/" }
+
+// chainTime is the beginning of a chain's name.
+const chainTime = "20060102T150405.000Z"
+
+var chainName = regexp.MustCompile(`^(\d{8}T\d{6}\.\d{3}Z)-[0-9a-f]{8}$`)
+
+// parseChain returns the time in a chain's name.
+func parseChain(name string) (time.Time, error) {
+	m := chainName.FindStringSubmatch(name)
+	if m == nil {
+		return time.Time{}, fmt.Errorf("%q is no name of a chain", name)
+	}
+	return time.Parse(chainTime, m[1])
+}
+
+// Names of a chain's objects.
+const (
+	manifestObject = "chain"
+	partPrefix     = "snapshot-"
+	segmentPrefix  = "log-"
+)
+
+func partName(n int) string    { return fmt.Sprintf("%s%08d", partPrefix, n) }
+func segmentName(n int) string { return fmt.Sprintf("%s%08d", segmentPrefix, n) }
+
+// splitName splits the name of an object into plane, chain and the object's own name.
+func splitName(name string) (p Plane, chain, object string, ok bool) {
+	f := strings.Split(name, "/")
+	if len(f) != 4 || !chainName.MatchString(f[2]) {
+		return Plane{}, "", "", false
+	}
+	return Plane{f[0], f[1]}, f[2], f[3], true
+}

@@ -1,0 +1,185 @@
+package backup
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
+)
+
+const (
+	partSize    = 4 << 20
+	windowSize  = 256 << 10 // of the compression
+	maxMessage  = 32 << 20  // of etcd: a fragment of a watch has at most two requests of 1.5 MiB
+	sampleEvery = time.Second
+	callLimit   = 10 * time.Second // of one call of etcd
+)
+
+// chain makes one chain. Its goroutine owns it, but for the channels.
+type chain struct {
+	f    *Follower
+	conn *grpc.ClientConn
+	ctx  context.Context
+	stop context.CancelFunc // ends it; everything stored stays
+
+	complete chan struct{} // closed when the chain can replace the one before it
+	large    chan struct{} // closed when its log is so large that the next chain should begin
+
+	prefix   string // of its objects
+	name     string
+	key      chainKey
+	compress *zstd.Encoder
+
+	// Of the log.
+	number   int    // of the next segment
+	previous []byte // checksum of the object before it
+	last     Sample // end of the log that is stored
+	size     int    // bytes of the log
+}
+
+func newChain(f *Follower, conn *grpc.ClientConn) *chain {
+	return &chain{f: f, conn: conn, complete: make(chan struct{}), large: make(chan struct{})}
+}
+
+// run takes the snapshot and keeps the log, until ctx ends or something fails that a new chain may mend.
+func (c *chain) run() (err error) {
+	if c.compress, err = zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1),
+		zstd.WithWindowSize(windowSize), zstd.WithLowerEncoderMem(true)); err != nil {
+		return err
+	}
+	defer c.compress.Close()
+	if c.key, err = newChainKey(c.ctx, c.f.o.KMS); err != nil {
+		return err
+	}
+	if err := c.takeSnapshot(); err != nil {
+		return fmt.Errorf("snapshot: %w", err)
+	}
+	if err := c.keepLog(); err != nil {
+		return fmt.Errorf("log: %w", err)
+	}
+	return nil
+}
+
+// sample asks etcd for its revision.
+func (c *chain) sample(after time.Time) (Sample, error) {
+	ctx, cancel := context.WithTimeout(c.ctx, callLimit)
+	defer cancel()
+	at := time.Now().UTC().Round(0)
+	r, err := pb.NewMaintenanceClient(c.conn).Status(ctx, &pb.StatusRequest{})
+	if err != nil {
+		return Sample{}, err
+	}
+	if at.Before(after) { // the clock was set back: the log's time stands still until the clock has caught up
+		at = after
+	}
+	return Sample{Time: at, Revision: r.Header.GetRevision()}, nil
+}
+
+// takeSnapshot stores the snapshot and the manifest.
+func (c *chain) takeSnapshot() error {
+	select {
+	case <-c.ctx.Done():
+		return c.ctx.Err()
+	case c.f.o.Snapshots <- struct{}{}:
+		defer func() { <-c.f.o.Snapshots }()
+	}
+	start, err := c.sample(time.Time{})
+	if err != nil {
+		return err
+	}
+	random := make([]byte, 4)
+	if _, err := rand.Read(random); err != nil {
+		return err
+	}
+	c.name = start.Time.Format(chainTime) + "-" + hex.EncodeToString(random)
+	c.prefix = c.f.o.Plane.prefix() + c.name + "/"
+	m := Manifest{Plane: c.f.o.Plane.String(), Chain: c.name, Start: start}
+	spool, err := os.CreateTemp(c.f.o.Spool, "snapshot-*")
+	if err != nil {
+		return err
+	}
+	defer spool.Close()
+	if err := os.Remove(spool.Name()); err != nil { // a kill leaves nothing
+		return err
+	}
+	if err := c.spool(spool, &m); err != nil {
+		return err
+	}
+	if _, err := spool.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	if err := c.storeParts(spool, &m); err != nil {
+		return err
+	}
+	object, err := sealManifest(c.prefix+manifestObject, c.key, m)
+	if err != nil {
+		return err
+	}
+	if err := c.f.put(c.ctx, c.prefix+manifestObject, object); err != nil {
+		return err
+	}
+	c.number, c.previous, c.last = 1, sum(object), start
+	return nil
+}
+
+// spool copies the snapshot, compressed, into a file.
+func (c *chain) spool(spool io.Writer, m *Manifest) error {
+	ctx, cancel := context.WithCancel(c.ctx)
+	defer cancel()
+	stream, err := pb.NewMaintenanceClient(c.conn).Snapshot(ctx, &pb.SnapshotRequest{},
+		grpc.MaxCallRecvMsgSize(maxMessage))
+	if err != nil {
+		return err
+	}
+	c.compress.Reset(spool)
+	for {
+		r, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		if m.Size == 0 { // etcd has begun its transaction: the snapshot has nothing later than this sample
+			if m.Complete, err = c.sample(m.Start.Time); err != nil {
+				return err
+			}
+		}
+		m.Size += int64(len(r.Blob))
+		if _, err := c.compress.Write(r.Blob); err != nil {
+			return err
+		}
+	}
+	return c.compress.Close()
+}
+
+// storeParts stores the file in parts.
+func (c *chain) storeParts(spool io.Reader, m *Manifest) error {
+	part := make([]byte, partSize)
+	for n := 0; ; n++ {
+		size, err := io.ReadFull(spool, part)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
+			return err
+		}
+		name := c.prefix + partName(n)
+		object, err := seal(c.key.data, name, part[:size])
+		if err != nil {
+			return err
+		}
+		if err := c.f.put(c.ctx, name, object); err != nil {
+			return err
+		}
+		m.Parts = append(m.Parts, Part{Size: len(object), SHA256: sum(object)})
+	}
+}

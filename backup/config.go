@@ -1,0 +1,95 @@
+package backup
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+// Config is the file that names a store: YAML, every other key is an error. Paths are relative to the file.
+type Config struct {
+	Bucket   string `json:"bucket"`
+	Prefix   string `json:"prefix"`   // of all objects; several regions may share a bucket
+	Region   string `json:"region"`   // default us-east-1
+	Endpoint string `json:"endpoint"` // https://HOST of a store that is not AWS's
+	// CredentialsFile has aws_access_key_id, aws_secret_access_key and perhaps aws_session_token, one a line with "=",
+	// as AWS's programs keep them.
+	CredentialsFile string `json:"credentials_file"`
+	KeyFile         string `json:"key_file"` // see KeyFile
+	// BytesPerSecond bounds all uploads; 0: no limit.
+	BytesPerSecond int `json:"bytes_per_second"`
+}
+
+// ReadConfig reads the file at path, the credentials and the keys that it names.
+func ReadConfig(path string) (*S3, *KeyFile, error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nil, nil, fmt.Errorf("store of backups: %w", err)
+	}
+	var c Config
+	if err := yaml.UnmarshalStrict(content, &c); err != nil {
+		return nil, nil, fmt.Errorf("store of backups: %s: %w", path, err)
+	}
+	if c.KeyFile == "" || c.CredentialsFile == "" {
+		return nil, nil, fmt.Errorf("store of backups: %s: key_file and credentials_file are needed", path)
+	}
+	beside := func(name string) string {
+		if filepath.IsAbs(name) {
+			return name
+		}
+		return filepath.Join(filepath.Dir(path), name)
+	}
+	keys, err := ReadKeyFile(beside(c.KeyFile))
+	if err != nil {
+		return nil, nil, err
+	}
+	credentials, err := os.ReadFile(beside(c.CredentialsFile))
+	if err != nil {
+		return nil, nil, fmt.Errorf("store of backups: %w", err)
+	}
+	o := S3Options{
+		Bucket: c.Bucket, Prefix: strings.Trim(c.Prefix, "/"), Region: c.Region, Endpoint: c.Endpoint,
+		BytesPerSecond: c.BytesPerSecond,
+	}
+	if err := readCredentials(credentials, &o); err != nil {
+		return nil, nil, fmt.Errorf("store of backups: %s: %w", c.CredentialsFile, err)
+	}
+	store, err := NewS3(o)
+	if err != nil {
+		return nil, nil, fmt.Errorf("store of backups: %s: %w", path, err)
+	}
+	return store, keys, nil
+}
+
+// readCredentials reads AWS's file of credentials; of several profiles, the first.
+func readCredentials(content []byte, o *S3Options) error {
+	lines := bufio.NewScanner(bytes.NewReader(content))
+	for profiles := 0; lines.Scan(); {
+		line := strings.TrimSpace(lines.Text())
+		if strings.HasPrefix(line, "[") {
+			if profiles++; profiles > 1 {
+				break
+			}
+		}
+		name, value, _ := strings.Cut(line, "=")
+		value = strings.TrimSpace(value)
+		switch strings.TrimSpace(name) {
+		case "aws_access_key_id":
+			o.AccessKey = value
+		case "aws_secret_access_key":
+			o.SecretKey = value
+		case "aws_session_token":
+			o.Session = value
+		}
+	}
+	if o.AccessKey == "" || o.SecretKey == "" {
+		return errors.New("it has no aws_access_key_id or no aws_secret_access_key")
+	}
+	return lines.Err()
+}

@@ -1,0 +1,256 @@
+package backup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+)
+
+const (
+	chainAge  = time.Hour // of a chain, before the next begins
+	chainSize = 256 << 20 // of a chain's log, before the next begins
+
+	retryFirst = time.Second
+	retryLast  = 15 * time.Second
+	// isSlow is why a backup fails when no attempt has failed yet.
+	isSlow = "the store or the plane's etcd is slow"
+	// lateAfter is the age of the last stored moment from which a backup counts as failing.
+	lateAfter = 30 * time.Second
+)
+
+// Options describe a Follower. Store, KMS and Dial are required.
+type Options struct {
+	Plane Plane
+	// Dial returns a connection on which the plane's etcd answers reads.
+	Dial  func() (*grpc.ClientConn, error)
+	Store Store
+	KMS   KMS
+	// Spool is the directory of a temporary file that has the compressed snapshot while it is stored, so that a slow
+	// store does not keep etcd's transaction open; default the system's.
+	Spool     string
+	Retention Retention
+	// Snapshots bounds the snapshots that followers take at once: each holds a place.
+	Snapshots chan struct{}
+	Log       *slog.Logger
+	Changed   func() // is called after each change of State.Failing; default: nothing
+}
+
+// State is the state of a plane's backup.
+type State struct {
+	// Stored is the moment up to which everything is in the store: every write acknowledged before can be restored.
+	// Zero: none since the follower began.
+	Stored time.Time
+	// Failing is why nothing was stored for half a minute; "" when the backup is well.
+	Failing string
+}
+
+// Follower makes the backup of one plane. Use New.
+type Follower struct {
+	o Options
+
+	mu      sync.Mutex
+	state   State
+	err     error     // of the last attempt; nil after a success
+	started time.Time // of Run, or of the plane's last connection
+}
+
+// New returns a Follower, which does nothing before Run.
+func New(o Options) *Follower {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Changed == nil {
+		o.Changed = func() {}
+	}
+	if o.Snapshots == nil {
+		o.Snapshots = make(chan struct{}, 1)
+	}
+	if o.Retention == (Retention{}) {
+		o.Retention = DefaultRetention()
+	}
+	o.Log = o.Log.With("plane", o.Plane.String())
+	return &Follower{o: o}
+}
+
+// State returns the present state.
+func (f *Follower) State() State {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.state
+}
+
+// Run makes the backup until ctx ends; the plane runs, or starts. Whatever fails is tried again.
+func (f *Follower) Run(ctx context.Context) {
+	f.mu.Lock()
+	f.started = time.Now()
+	f.mu.Unlock()
+	ctx, cancel := context.WithCancel(ctx)
+	var judging sync.WaitGroup
+	judging.Go(func() { f.keepJudging(ctx) })
+	defer judging.Wait()
+	defer cancel()
+	for wait := retryFirst; ctx.Err() == nil; {
+		before := f.State().Stored
+		err := f.follow(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		f.note(err)
+		f.o.Log.Warn("the backup of a plane was interrupted; it begins a new chain", "error", err)
+		if f.State().Stored.After(before) {
+			wait = retryFirst
+		}
+		if pause(ctx, wait) != nil {
+			return
+		}
+		wait = min(2*wait, retryLast)
+	}
+}
+
+// follow keeps a chain of the plane up to date, and the next one after an hour. The old chain goes on until the new
+// one has everything that the old one has. follow returns the first error.
+func (f *Follower) follow(ctx context.Context) error {
+	conn, err := f.o.Dial()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithCancelCause(ctx)
+	var chains sync.WaitGroup
+	defer chains.Wait()
+	defer cancel(nil)
+
+	begin := func() *chain {
+		c := newChain(f, conn)
+		c.ctx, c.stop = context.WithCancel(ctx)
+		chains.Go(func() {
+			if err := c.run(); err != nil && c.ctx.Err() == nil {
+				cancel(err)
+			}
+		})
+		return c
+	}
+	var current *chain
+	for {
+		next := begin()
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-next.complete:
+		}
+		if current != nil {
+			current.stop()
+		}
+		current = next
+		if err := f.collect(ctx); err != nil {
+			f.o.Log.Warn("expired backups could not be deleted; it is tried again with the next chain", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(chainAge):
+		case <-current.large:
+		}
+	}
+}
+
+// stored records that everything before a moment is in the store.
+func (f *Follower) stored(at time.Time) {
+	f.mu.Lock()
+	if at.After(f.state.Stored) {
+		f.state.Stored = at
+	}
+	f.err = nil
+	f.mu.Unlock()
+	f.judge()
+}
+
+// note records a failed attempt.
+func (f *Follower) note(err error) {
+	f.mu.Lock()
+	f.err = err
+	f.mu.Unlock()
+	f.judge()
+}
+
+// keepJudging judges the backup as time passes.
+func (f *Follower) keepJudging(ctx context.Context) {
+	for pause(ctx, 5*time.Second) == nil {
+		f.judge()
+	}
+}
+
+// judge decides whether the backup fails: nothing was stored for half a minute.
+func (f *Follower) judge() {
+	f.mu.Lock()
+	before := f.state.Failing
+	since := f.state.Stored
+	if since.Before(f.started) {
+		since = f.started
+	}
+	switch {
+	case time.Since(since) <= lateAfter:
+		f.state.Failing = ""
+	case before != "" && before != isSlow:
+		// The first reason stays: others may have addresses that differ with each attempt.
+	case f.err != nil:
+		f.state.Failing = f.err.Error()
+	default:
+		f.state.Failing = isSlow
+	}
+	changed := f.state.Failing != before
+	f.mu.Unlock()
+	if changed {
+		f.o.Changed()
+	}
+}
+
+// put stores an object, and tries again until it is stored or ctx ends.
+func (f *Follower) put(ctx context.Context, name string, object []byte) error {
+	for wait := retryFirst; ; wait = min(2*wait, retryLast) {
+		err := f.o.Store.Put(ctx, name, object)
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		f.note(err)
+		f.o.Log.Warn("an object of a backup could not be stored; it is tried again", "object", name, "error", err)
+		if err := pause(ctx, wait); err != nil {
+			return err
+		}
+	}
+}
+
+// pause waits; the error is that ctx has ended.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}
+
+// errCompacted is the error of a log that etcd has compacted before it was stored.
+var errCompacted = errors.New("etcd has compacted changes that were not stored yet; a new snapshot has them")
+
+// collect deletes what the plane's retention does not keep.
+func (f *Follower) collect(ctx context.Context) error {
+	n, err := Collect(ctx, f.o.Store, f.o.Plane, f.o.Retention, time.Now())
+	if n > 0 {
+		f.o.Log.Info("expired backups were deleted", "objects", n)
+	}
+	if err != nil {
+		return fmt.Errorf("deleting expired backups of %s: %w", f.o.Plane, err)
+	}
+	return nil
+}

@@ -1,0 +1,214 @@
+package backup
+
+import (
+	"context"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
+)
+
+const (
+	segmentEvery = 4 * time.Second  // a segment is stored so often when there are changes
+	segmentSize  = 1 << 20          // of changes, from which a segment is stored at once
+	idleEvery    = 10 * time.Minute // an empty segment is stored so often when there are none
+	everything   = "\x00"           // key and end of a range of all keys
+)
+
+// mark is the end of a revision's changes in pending events.
+type mark struct {
+	revision int64
+	end      int
+}
+
+// pending are the changes and samples that are in no segment yet.
+type pending struct {
+	events   []byte
+	marks    []mark
+	samples  []Sample // in order; those whose changes have all come are complete
+	received int64    // revision of the last change
+}
+
+// add takes changes from the watch.
+func (p *pending) add(r *pb.WatchResponse) (err error) {
+	for _, e := range r.Events {
+		if p.events, err = appendEvent(p.events, e); err != nil {
+			return err
+		}
+		p.received = e.Kv.ModRevision
+		if n := len(p.marks); n > 0 && p.marks[n-1].revision == p.received {
+			p.marks[n-1].end = len(p.events)
+		} else {
+			p.marks = append(p.marks, mark{p.received, len(p.events)})
+		}
+	}
+	return nil
+}
+
+// addSample adds a sample. Of consecutive samples with one revision the first and the last stay.
+func (p *pending) addSample(s Sample) {
+	if n := len(p.samples); n > 1 && p.samples[n-1].Revision == s.Revision && p.samples[n-2].Revision == s.Revision {
+		p.samples[n-1] = s
+		return
+	}
+	p.samples = append(p.samples, s)
+}
+
+// completeTo returns the last sample all of whose changes have come.
+func (p *pending) completeTo() (to Sample, ok bool) {
+	for i := len(p.samples) - 1; i >= 0; i-- {
+		if p.samples[i].Revision <= p.received {
+			return p.samples[i], true
+		}
+	}
+	return Sample{}, false
+}
+
+// cut removes everything up to a sample and returns it.
+func (p *pending) cut(to Sample) (samples []Sample, events []byte) {
+	n := 0
+	for n < len(p.samples) && !p.samples[n].Time.After(to.Time) && p.samples[n].Revision <= to.Revision {
+		n++
+	}
+	samples, p.samples = p.samples[:n:n], append([]Sample(nil), p.samples[n:]...)
+	end, used := 0, 0
+	for used < len(p.marks) && p.marks[used].revision <= to.Revision {
+		end = p.marks[used].end
+		used++
+	}
+	events = p.events[:end:end]
+	rest := append(make([]byte, 0, len(p.events)-end), p.events[end:]...)
+	marks := make([]mark, 0, len(p.marks)-used)
+	for _, m := range p.marks[used:] {
+		marks = append(marks, mark{m.revision, m.end - end})
+	}
+	p.events, p.marks = rest, marks
+	return samples, events
+}
+
+// keepLog stores all changes after the snapshot, until ctx ends or etcd does.
+func (c *chain) keepLog() error {
+	ctx, cancel := context.WithCancel(c.ctx)
+	defer cancel()
+	responses := make(chan *pb.WatchResponse) // unbuffered: while the store is slow, etcd keeps the changes
+	ended := make(chan error, 1)
+	go func() { ended <- watch(ctx, c.conn, c.last.Revision+1, responses) }()
+
+	p := &pending{received: c.last.Revision}
+	tick := time.NewTicker(sampleEvery)
+	defer tick.Stop()
+	stored, isComplete := time.Now(), false
+	for {
+		select {
+		case <-c.ctx.Done():
+			return c.ctx.Err()
+		case err := <-ended:
+			return c.finish(p, err)
+		case r := <-responses:
+			if err := p.add(r); err != nil {
+				return err
+			}
+			if len(p.events) < segmentSize || len(p.samples) > 0 {
+				continue
+			}
+		case <-tick.C:
+		}
+		s, err := c.sample(c.last.Time)
+		if err != nil {
+			return c.finish(p, err)
+		}
+		p.addSample(s)
+		to, ok := p.completeTo()
+		if !ok {
+			continue
+		}
+		age := time.Since(stored)
+		isDue := to.Revision > c.last.Revision && (age >= segmentEvery || len(p.events) >= segmentSize || !isComplete)
+		if isDue || age >= idleEvery {
+			if err := c.store(p, to); err != nil {
+				return err
+			}
+			stored = time.Now()
+		}
+		if to.Revision == c.last.Revision { // there is nothing that is not stored
+			c.f.stored(to.Time)
+			if !isComplete {
+				isComplete = true
+				close(c.complete)
+			}
+		}
+	}
+}
+
+// finish stores the changes that have come when etcd or its process has ended. There is no sample for the last of them:
+// they get the moment of the last one, before which every acknowledged write is certainly among them.
+func (c *chain) finish(p *pending, cause error) error {
+	at := c.last.Time
+	if to, ok := p.completeTo(); ok {
+		at = to.Time
+	}
+	if p.received > c.last.Revision {
+		p.samples = append(p.samples[:0:0], Sample{Time: at, Revision: p.received})
+		if err := c.store(p, p.samples[0]); err != nil {
+			return err
+		}
+	}
+	return cause
+}
+
+// store stores the segment that ends with a sample.
+func (c *chain) store(p *pending, to Sample) error {
+	s := segment{Number: c.number, Previous: c.previous, From: c.last, To: to}
+	s.Samples, s.events = p.cut(to)
+	plain, err := s.encode(c.compress)
+	if err != nil {
+		return err
+	}
+	name := c.prefix + segmentName(s.Number)
+	object, err := seal(c.key.data, name, plain)
+	if err != nil {
+		return err
+	}
+	if err := c.f.put(c.ctx, name, object); err != nil {
+		return err
+	}
+	c.number, c.previous, c.last = c.number+1, sum(object), to
+	c.f.stored(to.Time)
+	before := c.size
+	if c.size += len(s.events); c.size >= chainSize && before < chainSize {
+		close(c.large)
+	}
+	return nil
+}
+
+// watch sends all changes from a revision on, until ctx or etcd ends.
+func watch(ctx context.Context, conn *grpc.ClientConn, from int64, to chan<- *pb.WatchResponse) error {
+	stream, err := pb.NewWatchClient(conn).Watch(ctx, grpc.MaxCallRecvMsgSize(maxMessage))
+	if err != nil {
+		return err
+	}
+	if err := stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{
+		CreateRequest: &pb.WatchCreateRequest{
+			Key: []byte(everything), RangeEnd: []byte(everything), StartRevision: from, Fragment: true,
+		},
+	}}); err != nil {
+		return err
+	}
+	for {
+		r, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		if r.Canceled || r.CompactRevision > 0 {
+			return errCompacted
+		}
+		if len(r.Events) == 0 {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case to <- r:
+		}
+	}
+}

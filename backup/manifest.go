@@ -1,0 +1,96 @@
+package backup
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+)
+
+// Manifest describes a chain.
+type Manifest struct {
+	Plane string `json:"plane"`
+	Chain string `json:"chain"`
+	// Start is the sample before the snapshot: the log begins with the change after its revision.
+	Start Sample `json:"start"`
+	// Complete is a sample after etcd began the snapshot, which has no later change. The chain restores to any sample
+	// of its log from this moment on.
+	Complete Sample `json:"complete"`
+	Size     int64  `json:"size"` // of the snapshot, uncompressed
+	Parts    []Part `json:"parts"`
+}
+
+// Part is one object of a snapshot.
+type Part struct {
+	Size   int    `json:"size"`   // of the object
+	SHA256 []byte `json:"sha256"` // of the object
+}
+
+// envelope is the content of the object "chain": a line of JSON with the wrapped key, then the sealed manifest.
+type envelope struct {
+	Format int        `json:"format"`
+	Key    WrappedKey `json:"key"`
+}
+
+const envelopeFormat = 1
+
+// sealManifest returns the object "chain", whose name is given.
+func sealManifest(name string, key chainKey, m Manifest) ([]byte, error) {
+	head, err := json.Marshal(envelope{Format: envelopeFormat, Key: key.wrapped})
+	if err != nil {
+		return nil, err
+	}
+	body, err := json.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	sealed, err := seal(key.data, name, body)
+	if err != nil {
+		return nil, err
+	}
+	return append(append(head, '\n'), sealed...), nil
+}
+
+// openManifest opens the object "chain".
+func openManifest(ctx context.Context, kms KMS, name string, object []byte) (m Manifest, key chainKey, err error) {
+	head, sealed, ok := bytes.Cut(object, []byte("\n"))
+	var e envelope
+	if !ok || json.Unmarshal(head, &e) != nil {
+		return m, key, fmt.Errorf("%s: %w: it is no manifest", name, ErrCorrupt)
+	}
+	if e.Format != envelopeFormat {
+		return m, key, fmt.Errorf("%s: format %d is unknown; a newer Atoll wrote it", name, e.Format)
+	}
+	key.wrapped = e.Key
+	if key.data, err = kms.Unwrap(ctx, e.Key); err != nil {
+		return m, key, fmt.Errorf("%s: %w", name, err)
+	}
+	body, err := open(key.data, name, sealed)
+	if err != nil {
+		return m, key, err
+	}
+	if err := json.Unmarshal(body, &m); err != nil {
+		return m, key, fmt.Errorf("%s: %w: %w", name, ErrCorrupt, err)
+	}
+	return m, key, nil
+}
+
+// chainKey is the data key of a chain.
+type chainKey struct {
+	data    []byte
+	wrapped WrappedKey
+}
+
+func newChainKey(ctx context.Context, kms KMS) (key chainKey, err error) {
+	if key.data, err = newDataKey(); err != nil {
+		return key, err
+	}
+	key.wrapped, err = kms.Wrap(ctx, key.data)
+	return key, err
+}
+
+func sum(object []byte) []byte {
+	h := sha256.Sum256(object)
+	return h[:]
+}

@@ -1,0 +1,315 @@
+package backup
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+// Chain is a chain as its objects show it.
+type Chain struct {
+	Name     string
+	Taken    time.Time // of its name
+	Segments int
+	// Whole is false when the log was deleted and only the snapshot is kept.
+	Whole bool
+}
+
+// Chains lists a plane's chains, the oldest first. Those without a manifest are left out: they were never finished. It
+// reads names only, and notices no damage.
+func Chains(ctx context.Context, store Store, plane Plane) ([]Chain, error) {
+	objects, err := listChains(ctx, store, plane)
+	if err != nil {
+		return nil, err
+	}
+	var list []Chain
+	for _, o := range objects {
+		if !slices.Contains(o.names, manifestObject) {
+			continue
+		}
+		taken, err := parseChain(o.chain)
+		if err != nil {
+			return nil, err
+		}
+		c := Chain{Name: o.chain, Taken: taken}
+		for _, n := range o.names {
+			if strings.HasPrefix(n, segmentPrefix) {
+				c.Segments++
+			}
+		}
+		c.Whole = c.Segments > 0
+		list = append(list, c)
+	}
+	return list, nil
+}
+
+// chainObjects are the names of a chain's objects.
+type chainObjects struct {
+	chain string
+	names []string
+}
+
+// listChains lists the objects of a plane by chain, in the order of the chains' names.
+func listChains(ctx context.Context, store Store, plane Plane) (list []chainObjects, err error) {
+	names, err := store.List(ctx, plane.prefix())
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		_, chain, object, ok := splitName(name)
+		if !ok {
+			continue // not ours
+		}
+		if n := len(list); n == 0 || list[n-1].chain != chain {
+			list = append(list, chainObjects{chain: chain})
+		}
+		last := &list[len(list)-1]
+		last.names = append(last.names, object)
+	}
+	return list, nil
+}
+
+// Fetched is what Fetch has written.
+type Fetched struct {
+	Chain    string
+	Snapshot string // file, for atoll-kube restore
+	Log      string // file, for atoll-kube restore
+	Sample   Sample // every write acknowledged before its time is restored
+}
+
+// Fetch writes the files from which "atoll-kube restore" makes the plane's data as of a moment, into dir. Zero means
+// the latest moment that is stored. Every object is checked; the error is ErrCorrupt when one is damaged or missing.
+func Fetch(ctx context.Context, store Store, kms KMS, plane Plane, at time.Time, dir string) (Fetched, error) {
+	chains, err := Chains(ctx, store, plane)
+	if err != nil {
+		return Fetched{}, err
+	}
+	if len(chains) == 0 {
+		return Fetched{}, fmt.Errorf("plane %s: no backup of it is in the store", plane)
+	}
+	// The chain of a moment is the last one whose snapshot was complete before. Its name has an earlier time.
+	for i := len(chains) - 1; i >= 0; i-- {
+		if !at.IsZero() && chains[i].Taken.After(at) {
+			continue
+		}
+		r := &reader{store: store, kms: kms, prefix: plane.prefix() + chains[i].Name + "/"}
+		if err := r.open(ctx); err != nil {
+			return Fetched{}, err
+		}
+		if !at.IsZero() && r.manifest.Complete.Time.After(at) {
+			continue
+		}
+		return r.fetch(ctx, chains[i], at, dir)
+	}
+	return Fetched{}, fmt.Errorf("plane %s: the oldest backup is of %s", plane, chains[0].Taken.Format(time.RFC3339))
+}
+
+// reader reads one chain.
+type reader struct {
+	store    Store
+	kms      KMS
+	prefix   string
+	manifest Manifest
+	key      chainKey
+	checksum []byte // of the manifest's object
+}
+
+func (r *reader) open(ctx context.Context) error {
+	name := r.prefix + manifestObject
+	object, err := r.store.Get(ctx, name)
+	if err != nil {
+		return err
+	}
+	r.manifest, r.key, err = openManifest(ctx, r.kms, name, object)
+	r.checksum = sum(object)
+	return err
+}
+
+// fetch writes snapshot and log up to the first sample at or after the moment.
+func (r *reader) fetch(ctx context.Context, c Chain, at time.Time, dir string) (got Fetched, err error) {
+	got = Fetched{Chain: c.Name, Snapshot: filepath.Join(dir, "snapshot"), Log: filepath.Join(dir, "log")}
+	if err := r.fetchSnapshot(ctx, got.Snapshot); err != nil {
+		return Fetched{}, err
+	}
+	log, err := os.OpenFile(got.Log, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return Fetched{}, err
+	}
+	defer func() { err = errors.Join(err, log.Close()) }()
+	last, checksum := r.manifest.Start, r.checksum
+	for n := 1; n <= c.Segments; n++ {
+		s, sealed, err := r.segment(ctx, n)
+		if err != nil {
+			return Fetched{}, err
+		}
+		if err := s.follows(n, last, checksum); err != nil {
+			return Fetched{}, fmt.Errorf("%s%s: %w", r.prefix, segmentName(n), err)
+		}
+		last, checksum = s.To, sum(sealed)
+		got.Sample = s.To
+		i := slices.IndexFunc(s.Samples, func(x Sample) bool {
+			return !x.Time.Before(at) && !x.Time.Before(r.manifest.Complete.Time)
+		})
+		found := !at.IsZero() && i >= 0
+		if found {
+			got.Sample = s.Samples[i]
+		}
+		events, err := cutEvents(s.events, got.Sample.Revision)
+		if err != nil {
+			return Fetched{}, fmt.Errorf("%s%s: %w", r.prefix, segmentName(n), err)
+		}
+		if _, err := log.Write(events); err != nil {
+			return Fetched{}, err
+		}
+		if found {
+			return got, nil
+		}
+	}
+	if got.Sample.Time.Before(r.manifest.Complete.Time) { // the log is as old as the snapshot: that alone is later
+		got.Sample = r.manifest.Complete
+	}
+	if at.After(got.Sample.Time) {
+		return Fetched{}, fmt.Errorf("chain %s is stored up to %s, which is before %s", c.Name,
+			got.Sample.Time.Format(time.RFC3339), at.Format(time.RFC3339))
+	}
+	return got, nil
+}
+
+func (r *reader) segment(ctx context.Context, n int) (segment, []byte, error) {
+	name := r.prefix + segmentName(n)
+	object, err := r.store.Get(ctx, name)
+	if errors.Is(err, ErrNotFound) {
+		return segment{}, nil, fmt.Errorf("%w: %s is missing", ErrCorrupt, name)
+	}
+	if err != nil {
+		return segment{}, nil, err
+	}
+	plain, err := open(r.key.data, name, object)
+	if err != nil {
+		return segment{}, nil, err
+	}
+	s, err := decodeSegment(plain)
+	if err != nil {
+		return segment{}, nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return s, object, nil
+}
+
+// fetchSnapshot writes the snapshot, uncompressed.
+func (r *reader) fetchSnapshot(ctx context.Context, path string) (err error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	parts := &partReader{r: r, ctx: ctx}
+	z, err := zstd.NewReader(parts, zstd.WithDecoderConcurrency(1))
+	if err != nil {
+		return err
+	}
+	defer z.Close()
+	n, err := io.Copy(f, z)
+	if err != nil {
+		return err
+	}
+	if n != r.manifest.Size {
+		return fmt.Errorf("%ssnapshot: %w: %d bytes, not %d", r.prefix, ErrCorrupt, n, r.manifest.Size)
+	}
+	return nil
+}
+
+// partReader reads the parts of a snapshot one after the other.
+type partReader struct {
+	r    *reader
+	ctx  context.Context
+	next int
+	rest []byte
+}
+
+func (p *partReader) Read(b []byte) (int, error) {
+	for len(p.rest) == 0 {
+		if p.next == len(p.r.manifest.Parts) {
+			return 0, io.EOF
+		}
+		name := p.r.prefix + partName(p.next)
+		object, err := p.r.store.Get(p.ctx, name)
+		if errors.Is(err, ErrNotFound) {
+			return 0, fmt.Errorf("%w: %s is missing", ErrCorrupt, name)
+		}
+		if err != nil {
+			return 0, err
+		}
+		if !bytes.Equal(sum(object), p.r.manifest.Parts[p.next].SHA256) {
+			return 0, fmt.Errorf("%s: %w: its checksum differs", name, ErrCorrupt)
+		}
+		if p.rest, err = open(p.r.key.data, name, object); err != nil {
+			return 0, err
+		}
+		p.next++
+	}
+	n := copy(b, p.rest)
+	p.rest = p.rest[n:]
+	return n, nil
+}
+
+// Collect deletes what a plane's retention does not keep, and chains that were begun more than a day ago and never
+// finished. It deletes a chain's manifest first: a chain that is half deleted is none. It returns how many objects it
+// has deleted.
+func Collect(ctx context.Context, store Store, plane Plane, r Retention, now time.Time) (n int, err error) {
+	objects, err := listChains(ctx, store, plane)
+	if err != nil {
+		return 0, err
+	}
+	var finished []chainObjects
+	var taken []time.Time
+	remove := func(o chainObjects, is func(name string) bool) error {
+		for _, name := range o.names {
+			if !is(name) {
+				continue
+			}
+			if err := store.Delete(ctx, plane.prefix()+o.chain+"/"+name); err != nil {
+				return err
+			}
+			n++
+		}
+		return nil
+	}
+	anything := func(string) bool { return true }
+	for _, o := range objects {
+		at, err := parseChain(o.chain)
+		if err != nil {
+			return n, err
+		}
+		if slices.Contains(o.names, manifestObject) {
+			finished, taken = append(finished, o), append(taken, at)
+		} else if now.Sub(at) > 24*time.Hour {
+			if err := remove(o, anything); err != nil {
+				return n, err
+			}
+		}
+	}
+	for i, fate := range r.Decide(taken, now) {
+		switch fate {
+		case KeepSnapshot:
+			err = remove(finished[i], func(name string) bool { return strings.HasPrefix(name, segmentPrefix) })
+		case Expire:
+			if err = remove(finished[i], func(name string) bool { return name == manifestObject }); err == nil {
+				err = remove(finished[i], func(name string) bool { return name != manifestObject })
+			}
+		}
+		if err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}

@@ -1,0 +1,80 @@
+package backup
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// A cluster that lives for two months, with a chain an hour and a collection after each: at any time every period of
+// the rule has its snapshot, and no others are kept.
+func TestTheRetentionKeepsASnapshotOfEachPeriod(t *testing.T) {
+	rule := Retention{Whole: 24 * time.Hour, Hourly: 48, Daily: 7, Weekly: 4}
+	begin := time.Date(2026, 11, 2, 0, 20, 0, 0, time.UTC)
+	var kept []time.Time
+	for hour := range 24 * 60 {
+		now := begin.Add(time.Duration(hour) * time.Hour)
+		kept = append(kept, now)
+		fates := rule.Decide(kept, now.Add(time.Minute))
+		var next []time.Time
+		whole := 0
+		for i, f := range fates {
+			if f != Expire {
+				next = append(next, kept[i])
+			}
+			if f == KeepWhole {
+				whole++
+			}
+		}
+		kept = next
+		if hour < 24*35 {
+			continue
+		}
+		if whole != 25 {
+			t.Fatalf("hour %d: %d chains are whole", hour, whole)
+		}
+		count := func(period time.Duration, n int) {
+			for i := 1; i < n; i++ {
+				end := now.Add(-time.Duration(i-1) * period)
+				from := end.Add(-period)
+				if !slices.ContainsFunc(kept, func(k time.Time) bool { return k.After(from) && !k.After(end) }) {
+					t.Fatalf("hour %d: nothing is kept of %s to %s", hour, from, end)
+				}
+			}
+		}
+		count(time.Hour, 48)
+		count(24*time.Hour, 6)
+		count(7*24*time.Hour, 4)
+		if len(kept) > 48+8+5+1 {
+			t.Fatalf("hour %d: %d chains are kept", hour, len(kept))
+		}
+	}
+}
+
+// Whatever the clock does, the last chain stays whole, and so does every chain that is newer than the clock.
+func TestTheRetentionNeverExpiresTheLastChain(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		now := time.Date(2026, 11, 2, 0, 0, 0, 0, time.UTC)
+		offsets := rapid.SliceOfN(rapid.IntRange(-5000, 100), 1, 30).Draw(t, "hours")
+		slices.Sort(offsets)
+		var taken []time.Time
+		for _, o := range offsets {
+			taken = append(taken, now.Add(time.Duration(o)*time.Hour))
+		}
+		rule := Retention{
+			Whole:  time.Duration(rapid.IntRange(0, 48).Draw(t, "whole")) * time.Hour,
+			Hourly: rapid.IntRange(0, 48).Draw(t, "hourly"), Daily: rapid.IntRange(0, 7).Draw(t, "daily"),
+		}
+		fates := rule.Decide(taken, now)
+		if fates[len(fates)-1] != KeepWhole {
+			t.Fatal("the last chain is not whole")
+		}
+		for i, f := range fates {
+			if taken[i].After(now) && f != KeepWhole {
+				t.Fatalf("a chain of the future has fate %d", f)
+			}
+		}
+	})
+}

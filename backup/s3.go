@@ -1,0 +1,162 @@
+package backup
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+	"github.com/aws/smithy-go"
+	"golang.org/x/time/rate"
+)
+
+// requestLimit bounds one request to the store: a part of a snapshot at 140 KiB/s.
+const requestLimit = 30 * time.Second
+
+// S3Options describe a bucket of an S3-compatible store.
+type S3Options struct {
+	Bucket    string
+	Prefix    string // of all objects, without a slash at the end; "" for none
+	Region    string // default us-east-1
+	Endpoint  string // https://HOST; "" for AWS's own of the region
+	AccessKey string
+	SecretKey string
+	Session   string // token of temporary credentials; "" for none
+
+	BytesPerSecond int               // of all uploads; 0: no limit
+	Transport      http.RoundTripper // default: http.DefaultTransport
+}
+
+// S3 is a Store in a bucket. Use NewS3.
+type S3 struct {
+	o       S3Options
+	client  *s3.Client
+	uploads *rate.Limiter // nil: no limit
+}
+
+// NewS3 checks the options. It sends nothing.
+func NewS3(o S3Options) (*S3, error) {
+	if o.Bucket == "" || o.AccessKey == "" || o.SecretKey == "" {
+		return nil, errors.New("a store needs a bucket, an access key and a secret key")
+	}
+	if o.Region == "" {
+		o.Region = "us-east-1"
+	}
+	options := s3.Options{
+		Region: o.Region,
+		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
+			return aws.Credentials{AccessKeyID: o.AccessKey, SecretAccessKey: o.SecretKey, SessionToken: o.Session}, nil
+		}),
+		HTTPClient: &http.Client{Transport: o.Transport, Timeout: requestLimit},
+		// Followers retry, so that a failure shows at once; and other makers' stores know no trailing checksums.
+		Retryer:                    aws.NopRetryer{},
+		RequestChecksumCalculation: aws.RequestChecksumCalculationWhenRequired,
+		ResponseChecksumValidation: aws.ResponseChecksumValidationWhenRequired,
+	}
+	if o.Endpoint != "" {
+		options.BaseEndpoint, options.UsePathStyle = &o.Endpoint, true
+	}
+	s := &S3{o: o, client: s3.New(options)}
+	if o.BytesPerSecond > 0 {
+		s.uploads = rate.NewLimiter(rate.Limit(o.BytesPerSecond), o.BytesPerSecond)
+	}
+	return s, nil
+}
+
+func (s *S3) key(name string) string { return path.Join(s.o.Prefix, name) }
+
+// Put implements Store. It waits for its share of the bandwidth, and reads the object back: a store that acknowledges
+// an object and keeps another one, or none, is found out at once and not by a restore.
+func (s *S3) Put(ctx context.Context, name string, content []byte) error {
+	for left := len(content); s.uploads != nil && left > 0; {
+		n := min(left, s.uploads.Burst())
+		if err := s.uploads.WaitN(ctx, n); err != nil {
+			return err
+		}
+		left -= n
+	}
+	key := s.key(name)
+	_, err := s.client.PutObject(ctx, &s3.PutObjectInput{
+		Bucket: &s.o.Bucket, Key: &key, Body: bytes.NewReader(content), ContentLength: aws.Int64(int64(len(content))),
+	})
+	if err != nil {
+		return s.failed("storing", name, err)
+	}
+	stored, err := s.Get(ctx, name)
+	if errors.Is(err, ErrNotFound) || err == nil && !bytes.Equal(stored, content) {
+		return fmt.Errorf("storing %s in bucket %s: the store acknowledged it and keeps something else", name, s.o.Bucket)
+	}
+	return err
+}
+
+// objectLimit bounds an object that is read.
+const objectLimit = 64 << 20
+
+// Get implements Store.
+func (s *S3) Get(ctx context.Context, name string) ([]byte, error) {
+	key := s.key(name)
+	r, err := s.client.GetObject(ctx, &s3.GetObjectInput{Bucket: &s.o.Bucket, Key: &key})
+	if err != nil {
+		return nil, s.failed("reading", name, err)
+	}
+	defer r.Body.Close()
+	content, err := io.ReadAll(io.LimitReader(r.Body, objectLimit))
+	if err != nil {
+		return nil, s.failed("reading", name, err)
+	}
+	if r.ContentLength != nil && int64(len(content)) != *r.ContentLength {
+		return nil, fmt.Errorf("reading %s: %d of %d bytes came", name, len(content), *r.ContentLength)
+	}
+	return content, nil
+}
+
+// List implements Store.
+func (s *S3) List(ctx context.Context, prefix string) (names []string, err error) {
+	// Not path.Join, which would remove the slash at the end.
+	root := ""
+	if s.o.Prefix != "" {
+		root = s.o.Prefix + "/"
+	}
+	pages := s3.NewListObjectsV2Paginator(s.client, &s3.ListObjectsV2Input{
+		Bucket: &s.o.Bucket, Prefix: aws.String(root + prefix),
+	})
+	for pages.HasMorePages() {
+		page, err := pages.NextPage(ctx)
+		if err != nil {
+			return nil, s.failed("listing", prefix, err)
+		}
+		for _, o := range page.Contents {
+			names = append(names, strings.TrimPrefix(aws.ToString(o.Key), root))
+		}
+	}
+	return names, nil
+}
+
+// Delete implements Store.
+func (s *S3) Delete(ctx context.Context, name string) error {
+	key := s.key(name)
+	if _, err := s.client.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &s.o.Bucket, Key: &key}); err != nil {
+		return s.failed("deleting", name, err)
+	}
+	return nil
+}
+
+// failed returns the error of a request, without the ids of the request, which differ each time: a status that shows
+// the error should not change with every retry.
+func (s *S3) failed(doing, name string, err error) error {
+	if _, missing := errors.AsType[*types.NoSuchKey](err); missing {
+		return fmt.Errorf("%s: %w", name, ErrNotFound)
+	}
+	if refused, ok := errors.AsType[smithy.APIError](err); ok {
+		return fmt.Errorf("%s %s in bucket %s: %s: %s", doing, name, s.o.Bucket, refused.ErrorCode(), refused.ErrorMessage())
+	}
+	return fmt.Errorf("%s %s in bucket %s: %w", doing, name, s.o.Bucket, err)
+}

@@ -1,0 +1,167 @@
+package backup
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/johannesboyne/gofakes3"
+	"github.com/johannesboyne/gofakes3/backend/s3mem"
+)
+
+// startS3 returns the URL of an S3 server with the bucket "backups". Each request passes spoil first, which may answer
+// it and then returns true.
+func startS3(t *testing.T, spoil func(http.ResponseWriter, *http.Request) bool) string {
+	t.Helper()
+	memory := s3mem.New()
+	if err := memory.CreateBucket("backups"); err != nil {
+		t.Fatal(err)
+	}
+	server := gofakes3.New(memory).Server()
+	l := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !spoil(w, r) {
+			server.ServeHTTP(w, r)
+		}
+	}))
+	t.Cleanup(l.Close)
+	return l.URL
+}
+
+// writeConfig writes the files that ReadConfig reads.
+func writeConfig(t *testing.T, endpoint string, more ...string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, content := range map[string]string{
+		"store.yaml": "bucket: backups\nprefix: region-1/\nendpoint: " + endpoint +
+			"\ncredentials_file: credentials\nkey_file: keys\n" + strings.Join(more, "\n"),
+		"credentials": "[default]\naws_access_key_id = A\naws_secret_access_key = S\n[other]\naws_access_key_id = B\n",
+		"keys":        "k1 " + strings.Repeat("QUFB", 10) + "QUE=\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return filepath.Join(dir, "store.yaml")
+}
+
+func TestAnS3StoreKeepsObjects(t *testing.T) {
+	url := startS3(t, func(http.ResponseWriter, *http.Request) bool { return false })
+	store, _, err := ReadConfig(writeConfig(t, url))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := context.Background()
+	var want []string
+	for i := range 1100 { // more than a page of a list
+		name := fmt.Sprintf("ns/name/%04d", i)
+		want = append(want, name)
+		if i%100 == 0 {
+			err = store.Put(ctx, name, bytes.Repeat([]byte{byte(i)}, i))
+		} else {
+			_, err = store.client.PutObject(ctx, putInput(store, name))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := store.List(ctx, "ns/name/"); err != nil || !slices.Equal(got, want) {
+		t.Errorf("%d names, %v", len(got), err)
+	}
+	if got, err := store.List(ctx, "ns/nam/"); err != nil || len(got) > 0 {
+		t.Errorf("another prefix: %v, %v", got, err)
+	}
+	if got, err := store.Get(ctx, "ns/name/0500"); err != nil || len(got) != 500 {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	for range 2 {
+		if err := store.Delete(ctx, "ns/name/0500"); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := store.Get(ctx, "ns/name/0500"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("a deleted object: %v", err)
+	}
+}
+
+// A store that lies, refuses or hangs is found out when an object is stored.
+func TestAnS3StoreThatFailsIsNotBelieved(t *testing.T) {
+	var mode atomic.Value
+	mode.Store("")
+	url := startS3(t, func(w http.ResponseWriter, r *http.Request) bool {
+		isPut := r.Method == http.MethodPut
+		body, err := io.ReadAll(r.Body) // the server notices the end of a connection only behind the body
+		if err != nil {
+			return true
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		switch m := mode.Load(); {
+		case m == "forgets" && isPut:
+		case m == "keeps other bytes" && isPut:
+			r.Body = io.NopCloser(bytes.NewReader(make([]byte, len(body))))
+			return false
+		case m == "forbids":
+			w.WriteHeader(http.StatusForbidden)
+			fmt.Fprint(w, `<Error><Code>AccessDenied</Code><Message>no</Message><RequestId>7</RequestId></Error>`)
+		case m == "is full" && isPut:
+			w.WriteHeader(http.StatusInsufficientStorage)
+			fmt.Fprint(w, `<Error><Code>QuotaExceeded</Code><Message>full</Message></Error>`)
+		case m == "hangs":
+			<-r.Context().Done()
+		default:
+			return false
+		}
+		return true
+	})
+	store, _, err := ReadConfig(writeConfig(t, url))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for m, want := range map[string]string{
+		"forgets": "keeps something else", "keeps other bytes": "keeps something else", "forbids": "AccessDenied: no",
+		"is full": "QuotaExceeded: full",
+		"hangs":   "deadline",
+	} {
+		mode.Store(m)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		if m == "hangs" {
+			ctx, cancel = context.WithTimeout(context.Background(), 50*time.Millisecond)
+		}
+		err := store.Put(ctx, "a/"+strings.ReplaceAll(m, " ", "-"), []byte("content"))
+		cancel()
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "RequestId") {
+			t.Errorf("a store that %s: %v", m, err)
+		}
+	}
+}
+
+func TestAWrongConfigurationIsRefused(t *testing.T) {
+	for _, more := range []string{"bukket: x", "bucket: [1]"} {
+		if _, _, err := ReadConfig(writeConfig(t, "http://127.0.0.1:1", more)); err == nil {
+			t.Errorf("%q was accepted", more)
+		}
+	}
+	path := writeConfig(t, "http://127.0.0.1:1")
+	if err := os.Chmod(filepath.Join(filepath.Dir(path), "keys"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := ReadConfig(path); err == nil || !strings.Contains(err.Error(), "chmod 600") {
+		t.Errorf("a key file that others can read: %v", err)
+	}
+}
+
+func putInput(s *S3, name string) *s3.PutObjectInput {
+	key := s.key(name)
+	return &s3.PutObjectInput{Bucket: &s.o.Bucket, Key: &key, Body: strings.NewReader("")}
+}

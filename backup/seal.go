@@ -1,0 +1,100 @@
+package backup
+
+import (
+	"bytes"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hkdf"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+)
+
+const (
+	sealMagic = "ATOLLBK1"
+	saltSize  = 32
+	keySize   = 32
+	chunkSize = 64 << 10 // of plain text
+	tagSize   = 16
+)
+
+// seal encrypts the content of the object name: magic, salt, then chunks of AES-256-GCM. The key of an object follows
+// from the data key, the salt and the name. The nonce of a chunk is its number, and whether it is the last: no chunk
+// can be removed, repeated or moved, neither within an object nor between objects.
+func seal(dataKey []byte, name string, content []byte) ([]byte, error) {
+	salt := make([]byte, saltSize)
+	if _, err := rand.Read(salt); err != nil {
+		return nil, err
+	}
+	aead, err := objectCipher(dataKey, salt, name)
+	if err != nil {
+		return nil, err
+	}
+	chunks := max(1, (len(content)+chunkSize-1)/chunkSize)
+	out := make([]byte, 0, len(sealMagic)+saltSize+len(content)+chunks*tagSize)
+	out = append(append(out, sealMagic...), salt...)
+	for i := range chunks {
+		n := min(chunkSize, len(content))
+		at := inner
+		if i == chunks-1 {
+			at = last
+		}
+		out = aead.Seal(out, nonce(i, at), content[:n], nil)
+		content = content[n:]
+	}
+	return out, nil
+}
+
+// open decrypts what seal returned for the same name. The error is ErrCorrupt when anything differs.
+func open(dataKey []byte, name string, sealed []byte) ([]byte, error) {
+	rest, ok := bytes.CutPrefix(sealed, []byte(sealMagic))
+	if !ok || len(rest) < saltSize+tagSize {
+		return nil, fmt.Errorf("%s: %w: it is no sealed object", name, ErrCorrupt)
+	}
+	aead, err := objectCipher(dataKey, rest[:saltSize], name)
+	if err != nil {
+		return nil, err
+	}
+	rest = rest[saltSize:]
+	out := make([]byte, 0, len(rest))
+	for i := 0; ; i++ {
+		n, at := chunkSize+tagSize, inner
+		if n >= len(rest) {
+			n, at = len(rest), last
+		}
+		if out, err = aead.Open(out, nonce(i, at), rest[:n], nil); err != nil {
+			return nil, fmt.Errorf("%s: %w: chunk %d", name, ErrCorrupt, i)
+		}
+		if rest = rest[n:]; at == last {
+			return out, nil
+		}
+	}
+}
+
+func objectCipher(dataKey, salt []byte, name string) (cipher.AEAD, error) {
+	key, err := hkdf.Key(sha256.New, dataKey, salt, "atoll backup object\x00"+name, keySize)
+	if err != nil {
+		return nil, err
+	}
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		return nil, err
+	}
+	return cipher.NewGCM(block)
+}
+
+// place is the place of a chunk in its object.
+type place byte
+
+const (
+	inner place = 0
+	last  place = 1
+)
+
+func nonce(chunk int, at place) []byte {
+	n := make([]byte, 12)
+	binary.BigEndian.PutUint64(n[3:], uint64(chunk))
+	n[11] = byte(at)
+	return n
+}

@@ -1,0 +1,257 @@
+package backup
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/test/bufconn"
+)
+
+// fakeEtcd answers the three calls of etcd that a Follower makes. Its snapshot is the last revision, as text.
+type fakeEtcd struct {
+	pb.UnimplementedMaintenanceServer
+	pb.UnimplementedWatchServer
+
+	mu        sync.Mutex
+	cond      *sync.Cond
+	events    []*mvccpb.Event // events[i] has revision i+1
+	compacted int64
+	padding   int // bytes of a snapshot besides the text
+}
+
+// startEtcd returns an etcd, and a function that connects to it. It ends with stop.
+func startEtcd() (e *fakeEtcd, dial func() (*grpc.ClientConn, error), stop func()) {
+	e = &fakeEtcd{}
+	e.cond = sync.NewCond(&e.mu)
+	server := grpc.NewServer()
+	pb.RegisterMaintenanceServer(server, e)
+	pb.RegisterWatchServer(server, e)
+	l := bufconn.Listen(64 << 10)
+	go server.Serve(l)
+	return e, func() (*grpc.ClientConn, error) {
+		return grpc.NewClient("passthrough:///fake", grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
+	}, func() { server.Stop(); l.Close() }
+}
+
+// write acknowledges a write and returns its revision.
+func (e *fakeEtcd) write() int64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	revision := int64(len(e.events) + 1)
+	e.events = append(e.events, &mvccpb.Event{Kv: &mvccpb.KeyValue{
+		Key: []byte("/registry/x"), Value: fmt.Appendf(nil, "value %d", revision), ModRevision: revision,
+	}})
+	e.cond.Broadcast()
+	return revision
+}
+
+func (e *fakeEtcd) revision() int64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return int64(len(e.events))
+}
+
+func (e *fakeEtcd) Status(context.Context, *pb.StatusRequest) (*pb.StatusResponse, error) {
+	return &pb.StatusResponse{Header: &pb.ResponseHeader{Revision: e.revision()}}, nil
+}
+
+func (e *fakeEtcd) Snapshot(_ *pb.SnapshotRequest, s pb.Maintenance_SnapshotServer) error {
+	e.mu.Lock()
+	blob := append(fmt.Appendf(nil, "snapshot of revision %d\n", len(e.events)), make([]byte, e.padding)...)
+	e.mu.Unlock()
+	for part := range slices.Chunk(blob, 32<<10) {
+		if err := s.Send(&pb.SnapshotResponse{Blob: part}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *fakeEtcd) Watch(s pb.Watch_WatchServer) error {
+	r, err := s.Recv()
+	if err != nil {
+		return err
+	}
+	next := r.GetCreateRequest().StartRevision
+	defer context.AfterFunc(s.Context(), e.cond.Broadcast)()
+	for {
+		e.mu.Lock()
+		for s.Context().Err() == nil && next > int64(len(e.events)) {
+			e.cond.Wait()
+		}
+		isCompacted := next <= e.compacted
+		events := slices.Clone(e.events[min(next-1, int64(len(e.events))):])
+		e.mu.Unlock()
+		if s.Context().Err() != nil {
+			return s.Context().Err()
+		}
+		if isCompacted {
+			return s.Send(&pb.WatchResponse{Canceled: true, CompactRevision: next})
+		}
+		if err := s.Send(&pb.WatchResponse{Events: events}); err != nil {
+			return err
+		}
+		next += int64(len(events))
+	}
+}
+
+// memoryStore is a Store with faults.
+type memoryStore struct {
+	mu      sync.Mutex
+	objects map[string][]byte
+	fault   func(op, name string) error // of each call; nil: none
+}
+
+func newMemoryStore() *memoryStore { return &memoryStore{objects: map[string][]byte{}} }
+
+func (m *memoryStore) setFault(f func(op, name string) error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.fault = f
+}
+
+func (m *memoryStore) check(ctx context.Context, op, name string) error {
+	m.mu.Lock()
+	fault := m.fault
+	m.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if fault == nil {
+		return nil
+	}
+	return fault(op, name)
+}
+
+func (m *memoryStore) Put(ctx context.Context, name string, content []byte) error {
+	if err := m.check(ctx, "put", name); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.objects[name] = bytes.Clone(content)
+	return nil
+}
+
+func (m *memoryStore) Get(ctx context.Context, name string) ([]byte, error) {
+	if err := m.check(ctx, "get", name); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if o, ok := m.objects[name]; ok {
+		return bytes.Clone(o), nil
+	}
+	return nil, fmt.Errorf("%s: %w", name, ErrNotFound)
+}
+
+func (m *memoryStore) List(ctx context.Context, prefix string) (names []string, err error) {
+	if err := m.check(ctx, "list", prefix); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for name := range m.objects {
+		if strings.HasPrefix(name, prefix) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+func (m *memoryStore) Delete(ctx context.Context, name string) error {
+	if err := m.check(ctx, "delete", name); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.objects, name)
+	return nil
+}
+
+var testPlane = Plane{"clusters-a", "hc-a"}
+
+func testKeys(t testing.TB) *KeyFile {
+	t.Helper()
+	k, err := parseKeys([]byte("k1 " + strings.Repeat("QUFB", 10) + "QUE=\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// restored is what Fetch has returned: the snapshot's revision and the log's.
+type restored struct {
+	Fetched
+	snapshot int64
+	log      []int64
+}
+
+// revision is the last one of snapshot and log.
+func (r restored) revision() int64 {
+	if n := len(r.log); n > 0 {
+		return max(r.snapshot, r.log[n-1])
+	}
+	return r.snapshot
+}
+
+// fetch fetches and checks that no revision is missing.
+func fetch(t *testing.T, store Store, at time.Time) (restored, error) {
+	t.Helper()
+	got, err := Fetch(t.Context(), store, testKeys(t), testPlane, at, t.TempDir())
+	if err != nil {
+		return restored{}, err
+	}
+	r := restored{Fetched: got}
+	content, err := os.ReadFile(got.Snapshot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Sscanf(string(content), "snapshot of revision %d\n", &r.snapshot); err != nil {
+		t.Fatal(err)
+	}
+	log, err := os.ReadFile(got.Log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := bytes.NewReader(log)
+	for {
+		size, err := binary.ReadUvarint(in)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		data := make([]byte, size)
+		if _, err := io.ReadFull(in, data); err != nil {
+			t.Fatal(err)
+		}
+		var e mvccpb.Event
+		if err := e.Unmarshal(data); err != nil {
+			t.Fatal(err)
+		}
+		if n := len(r.log); n > 0 && e.Kv.ModRevision != r.log[n-1]+1 || n == 0 && e.Kv.ModRevision > r.snapshot+1 {
+			t.Fatalf("revision %d follows %v (snapshot %d)", e.Kv.ModRevision, r.log, r.snapshot)
+		}
+		if want := fmt.Sprintf("value %d", e.Kv.ModRevision); string(e.Kv.Value) != want {
+			t.Fatalf("revision %d has %q", e.Kv.ModRevision, e.Kv.Value)
+		}
+		r.log = append(r.log, e.Kv.ModRevision)
+	}
+	return r, nil
+}

@@ -1,0 +1,199 @@
+package operator
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"atoll.dev/backup"
+	"atoll.dev/cli/terminal"
+	"atoll.dev/plane"
+)
+
+// Backup returns the command of operators who read the backups of control planes.
+func Backup() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "backup",
+		Short: "Lists and restores the backups of hosted control planes",
+		Long: `Reads the backups that "atoll hosting --backups FILE" makes, from the store that FILE
+names. It needs nothing of the region: neither services nor the machine of the plane.`,
+	}
+	cmd.AddCommand(backupList(), backupRestore())
+	return cmd
+}
+
+// parsePlane parses NAMESPACE/NAME.
+func parsePlane(arg string) (backup.Plane, error) {
+	namespace, name, ok := strings.Cut(arg, "/")
+	if !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
+		return backup.Plane{}, fmt.Errorf("%q is not NAMESPACE/NAME of a HostedCluster (see: kubectl get hostedclusters -A)",
+			arg)
+	}
+	return backup.Plane{Namespace: namespace, Name: name}, nil
+}
+
+func backupList() *cobra.Command {
+	var config string
+	cmd := &cobra.Command{
+		Use:     "list NAMESPACE/NAME",
+		Short:   "Lists the backups of a control plane, the oldest first",
+		Example: `  atoll backup list clusters-0199/hc-3f2a --store /etc/atoll/backups.yaml`,
+		Args:    cobra.ExactArgs(1),
+	}
+	cmd.Flags().StringVar(&config, "store", "", "file that names the store, as for atoll hosting --backups (required)")
+	_ = cmd.MarkFlagRequired("store")
+	out := terminal.AddOutputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		p, err := parsePlane(args[0])
+		if err != nil {
+			return err
+		}
+		store, _, err := backup.ReadConfig(config)
+		if err != nil {
+			return err
+		}
+		chains, err := backup.Chains(cmd.Context(), store, p)
+		if err != nil {
+			return err
+		}
+		list := make([]backupRow, 0, len(chains))
+		for i, c := range chains {
+			row := backupRow{Chain: c.Name, Taken: c.Taken, Restores: "the snapshot only"}
+			if c.Whole {
+				row.Restores = "every second"
+				if i+1 < len(chains) {
+					row.Restores += " up to " + chains[i+1].Taken.Format(time.RFC3339)
+				}
+			}
+			list = append(list, row)
+		}
+		return out.Print(cmd.OutOrStdout(), list, func(w io.Writer) {
+			rows := [][]string{{"CHAIN", "RESTORES"}}
+			for _, r := range list {
+				rows = append(rows, []string{r.Chain, r.Restores})
+			}
+			terminal.Table(w, rows)
+		})
+	}
+	return cmd
+}
+
+// backupRow is a chain in the list.
+type backupRow struct {
+	Chain    string    `json:"chain"`
+	Taken    time.Time `json:"taken"`
+	Restores string    `json:"restores"` // which moments
+}
+
+// restoreFlags are the flags of "atoll backup restore".
+type restoreFlags struct {
+	config, at, dir, program string
+	bump                     uint64
+}
+
+// restoreReport is what a restore prints.
+type restoreReport struct {
+	Plane string    `json:"plane"`
+	Chain string    `json:"chain"`
+	Time  time.Time `json:"time"` // every write acknowledged before is restored
+	// As atoll-kube restore prints it.
+	Revision    int64 `json:"revision"`
+	NewRevision int64 `json:"etcd_revision"`
+	Changes     int   `json:"changes"`
+}
+
+func backupRestore() *cobra.Command {
+	f := &restoreFlags{}
+	cmd := &cobra.Command{
+		Use:   "restore NAMESPACE/NAME",
+		Short: "Makes the data of a control plane from its backup",
+		Long: `Makes the directory etcd below --data-dir, which must not exist there, from the backup of
+a control plane: every write that was acknowledged before --at is in it. Everything is
+checked, and the directory appears only when it is complete. Resource versions go on above
+those of the backup (--bump), so that controllers list again.
+
+To restore a plane in place: stop "atoll hosting" and the plane's process, move the
+directory etcd of the plane's directory away, restore with the plane's directory as
+--data-dir, and start "atoll hosting". Keys and certificates are not in a backup: the
+plane keeps those of its directory.`,
+		Example: `  atoll backup restore clusters-0199/hc-3f2a --store /etc/atoll/backups.yaml --at 2026-11-23T05:00:00Z \
+    --data-dir /var/lib/atoll/hosting/planes/clusters-0199/hc-3f2a --atoll-kube /usr/libexec/atoll-kube`,
+		Args: cobra.ExactArgs(1),
+	}
+	cmd.Flags().StringVar(&f.config, "store", "", "file that names the store, as for atoll hosting --backups (required)")
+	cmd.Flags().StringVar(&f.at, "at", "",
+		"time in RFC 3339, as 2026-11-23T05:00:00Z (default: the latest that is stored)")
+	cmd.Flags().StringVar(&f.dir, "data-dir", "", "directory of the plane; made when missing (required)")
+	cmd.Flags().StringVar(&f.program, "atoll-kube", "atoll-kube", "program of the plane's release")
+	cmd.Flags().Uint64Var(&f.bump, "bump", 1_000_000_000, "by how much the revision of etcd rises after the restore")
+	_ = cmd.MarkFlagRequired("store")
+	_ = cmd.MarkFlagRequired("data-dir")
+	out := terminal.AddOutputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		p, err := parsePlane(args[0])
+		if err != nil {
+			return err
+		}
+		report, err := f.restore(cmd.Context(), p)
+		if err != nil {
+			return fmt.Errorf("restoring %s: %w", p, err)
+		}
+		return out.Print(cmd.OutOrStdout(), report, func(w io.Writer) {
+			fmt.Fprintf(w, "%s is restored in %s: every write acknowledged before %s is there (revision %d, now %d).\n",
+				p, f.dir, report.Time.Format(time.RFC3339), report.Revision, report.NewRevision)
+		})
+	}
+	return cmd
+}
+
+// restore fetches the backup into a temporary directory below the plane's, and has atoll-kube make the data from it.
+func (f *restoreFlags) restore(ctx context.Context, p backup.Plane) (report restoreReport, err error) {
+	var at time.Time
+	if f.at != "" {
+		if at, err = time.Parse(time.RFC3339, f.at); err != nil {
+			return report, fmt.Errorf("--at %q is not a time in RFC 3339, as 2026-11-23T05:00:00Z", f.at)
+		}
+	}
+	store, keys, err := backup.ReadConfig(f.config)
+	if err != nil {
+		return report, err
+	}
+	if err := os.MkdirAll(f.dir, 0o700); err != nil {
+		return report, err
+	}
+	if plane.Alive(f.dir) {
+		return report, fmt.Errorf("a plane runs in %s: stop atoll hosting, then the plane's process (its pid is in %s)",
+			f.dir, filepath.Join(f.dir, "lock"))
+	}
+	temporary, err := os.MkdirTemp(f.dir, "restore-*")
+	if err != nil {
+		return report, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(temporary)) }()
+	got, err := backup.Fetch(ctx, store, keys, p, at, temporary)
+	if err != nil {
+		return report, err
+	}
+	run := exec.CommandContext(ctx, f.program, "restore", "--data-dir", f.dir, "--snapshot", got.Snapshot,
+		"--log", got.Log, "--bump", strconv.FormatUint(f.bump, 10))
+	run.Stderr = os.Stderr
+	printed, err := run.Output()
+	if err != nil {
+		return report, fmt.Errorf("%s restore: %w", f.program, err)
+	}
+	if err := json.Unmarshal(printed, &report); err != nil {
+		return report, fmt.Errorf("%s restore printed %q: %w", f.program, printed, err)
+	}
+	report.Plane, report.Chain, report.Time = p.String(), got.Chain, got.Sample.Time
+	return report, nil
+}

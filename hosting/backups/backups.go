@@ -1,0 +1,187 @@
+// Package backups has the backup of each running control plane made: one follower (package backup) beside each.
+//
+// Hosting tells it which planes run, and shows the state of their backups. The package knows no HostedCluster. Only cli
+// makes a Backups, and only hosting uses it.
+package backups
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+
+	"atoll.dev/backup"
+	"atoll.dev/hosting/controlplane"
+)
+
+// endLimit is the time that a follower gets to store the last changes of a plane that has ended.
+const endLimit = 10 * time.Second
+
+// snapshotsAtOnce bounds the snapshots that are taken at the same time on one machine.
+const snapshotsAtOnce = 2
+
+// Options describe Backups. Store, KMS and Dial are required.
+type Options struct {
+	Store backup.Store
+	KMS   backup.KMS
+	// Dial returns a connection on which a plane's etcd answers reads.
+	Dial  func(controlplane.ID) (*grpc.ClientConn, error)
+	Spool string // directory for temporary files; made when missing
+
+	Log     *slog.Logger          // default: none
+	Metrics prometheus.Registerer // default: none
+}
+
+// Backups makes the backups of many planes. Use New. Its methods may be called by many goroutines.
+type Backups struct {
+	o         Options
+	snapshots chan struct{}
+
+	mu        sync.Mutex
+	ctx       context.Context // of Run; nil before
+	changed   func(controlplane.ID)
+	followers map[controlplane.ID]*follower
+	early     map[controlplane.ID]bool // planes that ran before Run
+	running   sync.WaitGroup
+}
+
+// follower is one plane's follower.
+type follower struct {
+	*backup.Follower
+	cancel context.CancelFunc
+	end    *time.Timer // ends it; nil while the plane runs
+}
+
+// New returns Backups that do nothing before Run.
+func New(o Options) *Backups {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	b := &Backups{o: o, snapshots: make(chan struct{}, snapshotsAtOnce), followers: map[controlplane.ID]*follower{},
+		early: map[controlplane.ID]bool{}}
+	if o.Metrics != nil {
+		o.Metrics.MustRegister(
+			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+				Name: "atoll_backup_failing", Help: "Running planes whose backup is more than 30 s behind.",
+			}, b.countFailing),
+			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+				Name: "atoll_backup_age_seconds", Help: "Age of the oldest backup among those of the running planes.",
+			}, b.oldestAge),
+		)
+	}
+	return b
+}
+
+// Run makes backups until ctx ends. changed is called after each change of a plane's State; it must not block.
+func (b *Backups) Run(ctx context.Context, changed func(controlplane.ID)) error {
+	if err := os.MkdirAll(b.o.Spool, 0o700); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	b.ctx, b.changed = ctx, changed
+	for id := range b.early {
+		b.start(id)
+	}
+	b.early = nil
+	b.mu.Unlock()
+	<-ctx.Done()
+	b.running.Wait()
+	return nil
+}
+
+// Begin has the backup of a plane made, which runs. It may be repeated.
+func (b *Backups) Begin(id controlplane.ID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	f := b.followers[id]
+	switch {
+	case b.ctx == nil:
+		b.early[id] = true
+	case b.ctx.Err() != nil:
+	case f == nil:
+		b.start(id)
+	case f.end != nil && f.end.Stop(): // the plane runs again
+		f.end = nil
+	case f.end != nil: // remove is about to end the old follower
+		f.cancel()
+		b.start(id)
+	}
+}
+
+// End ends the backup of a plane that does not run any more: its follower stores the last changes, and then ends. It
+// may be repeated.
+func (b *Backups) End(id controlplane.ID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.early, id)
+	if f := b.followers[id]; f != nil && f.end == nil {
+		f.end = time.AfterFunc(endLimit, func() { b.remove(id, f) })
+	}
+}
+
+// start starts a plane's follower. The caller holds mu.
+func (b *Backups) start(id controlplane.ID) {
+	ctx, cancel := context.WithCancel(b.ctx)
+	f := &follower{cancel: cancel, Follower: backup.New(backup.Options{
+		Plane: backup.Plane(id), Dial: func() (*grpc.ClientConn, error) { return b.o.Dial(id) },
+		Store: b.o.Store, KMS: b.o.KMS, Spool: b.o.Spool, Snapshots: b.snapshots, Log: b.o.Log,
+		Changed: func() { b.changed(id) },
+	})}
+	b.followers[id] = f
+	b.running.Go(func() { f.Run(ctx) })
+}
+
+// remove ends a follower.
+func (b *Backups) remove(id controlplane.ID, f *follower) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	f.cancel()
+	if b.followers[id] == f {
+		delete(b.followers, id)
+	}
+}
+
+// State returns the state of a plane's backup; false when none is made, because the plane does not run.
+func (b *Backups) State(id controlplane.ID) (backup.State, bool) {
+	b.mu.Lock()
+	f := b.followers[id]
+	b.mu.Unlock()
+	if f == nil {
+		return backup.State{}, false
+	}
+	return f.State(), true
+}
+
+// states returns the states of all planes that run.
+func (b *Backups) states() (list []backup.State) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, f := range b.followers {
+		if f.end == nil {
+			list = append(list, f.State())
+		}
+	}
+	return list
+}
+
+func (b *Backups) countFailing() (n float64) {
+	for _, s := range b.states() {
+		if s.Failing != "" {
+			n++
+		}
+	}
+	return n
+}
+
+func (b *Backups) oldestAge() (age float64) {
+	for _, s := range b.states() {
+		if !s.Stored.IsZero() {
+			age = max(age, time.Since(s.Stored).Seconds())
+		}
+	}
+	return age
+}

@@ -1,0 +1,211 @@
+package backups
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/johannesboyne/gofakes3"
+	"github.com/johannesboyne/gofakes3/backend/s3mem"
+	"google.golang.org/grpc"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+
+	"atoll.dev/backup"
+	"atoll.dev/hosting/controlplane"
+	"atoll.dev/plane"
+	"atoll.dev/plane/planetest"
+)
+
+func TestMain(m *testing.M) { os.Exit(planetest.Main(m)) }
+
+// configMaps is a client of a plane's ConfigMaps.
+func configMaps(t *testing.T, c plane.Config) dynamic.ResourceInterface {
+	t.Helper()
+	config, err := c.RESTConfig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.QPS = -1
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}).Namespace("default")
+}
+
+// A plane is backed up into an S3 store while it is written to. A plane that is made from the backup of a second has
+// every object that was acknowledged before, and none that was written later than a second after it.
+func TestAPlaneIsRestoredToASecond(t *testing.T) {
+	p := planetest.Start(t)
+	memory := s3mem.New()
+	if err := memory.CreateBucket("backups"); err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(gofakes3.New(memory).Server())
+	t.Cleanup(server.Close)
+	store, err := backup.NewS3(backup.S3Options{Bucket: "backups", Endpoint: server.URL, AccessKey: "A", SecretKey: "S"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyFile := filepath.Join(t.TempDir(), "keys")
+	if err := os.WriteFile(keyFile, []byte("k1 "+strings.Repeat("QUFB", 10)+"QUE=\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	keys, err := backup.ReadKeyFile(keyFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := New(Options{
+		Store: store, KMS: keys, Spool: filepath.Join(t.TempDir(), "spool"),
+		Dial: func(controlplane.ID) (*grpc.ClientConn, error) { return p.Config.DialStore() },
+	})
+	id := controlplane.ID{Namespace: "clusters-a", Name: "hc-a"}
+	b.Begin(id)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- b.Run(ctx, func(controlplane.ID) {}) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	await := func(what string, is func(backup.State) bool) {
+		t.Helper()
+		poll := time.NewTicker(100 * time.Millisecond)
+		defer poll.Stop()
+		for limit := time.Now().Add(3 * time.Minute); ; <-poll.C {
+			s, _ := b.State(id)
+			if is(s) {
+				return
+			}
+			if time.Now().After(limit) {
+				t.Fatalf("waited too long for %s: %+v", what, s)
+			}
+		}
+	}
+	await("the first chain", func(s backup.State) bool { return !s.Stored.IsZero() })
+
+	things := configMaps(t, p.Config)
+	type write struct {
+		name         string
+		began, ended time.Time
+	}
+	var journal []write
+	pace := time.NewTicker(20 * time.Millisecond) // of a customer
+	defer pace.Stop()
+	for end := time.Now().Add(8 * time.Second); time.Now().Before(end); {
+		w := write{name: fmt.Sprintf("thing-%d", len(journal)), began: time.Now()}
+		if _, err := things.Create(ctx, &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": w.name},
+		}}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		w.ended = time.Now()
+		journal = append(journal, w)
+		<-pace.C
+	}
+	last := journal[len(journal)-1].ended
+	await("the last write", func(s backup.State) bool { return s.Stored.After(last) })
+
+	binary, err := planetest.Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, at := range []time.Time{journal[0].ended.Add(4 * time.Second).Truncate(time.Second), {}} {
+		files, dir := t.TempDir(), t.TempDir()
+		got, err := backup.Fetch(ctx, store, keys, backup.Plane(id), at, files)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := exec.Command(binary, "restore", "--data-dir", dir, "--snapshot", got.Snapshot, "--log", got.Log,
+			"--bump", "1000000").CombinedOutput()
+		if err != nil {
+			t.Fatalf("atoll-kube restore: %v: %s", err, out)
+		}
+		restored, err := planetest.Launch(dir, planetest.FreeAddress(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		list, err := configMaps(t, restored.Config).List(ctx, metav1.ListOptions{})
+		_ = restored.Kill()
+		if err != nil {
+			t.Fatal(err)
+		}
+		has := map[string]bool{}
+		for _, o := range list.Items {
+			has[o.GetName()] = true
+		}
+		for _, w := range journal {
+			if w.ended.Before(at) && !has[w.name] || at.IsZero() && !has[w.name] {
+				t.Errorf("at %s: %s is missing, acknowledged %s", at, w.name, w.ended)
+			}
+			if has[w.name] && w.began.After(got.Sample.Time.Add(time.Second)) {
+				t.Errorf("at %s: %s is there, written %s", at, w.name, w.began)
+			}
+		}
+		if len(has) < 2 {
+			t.Errorf("at %s: %d objects", at, len(has))
+		}
+	}
+}
+
+// A follower runs while its plane runs, whichever is known first, and a moment longer.
+func TestAFollowerRunsWithItsPlane(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := New(Options{
+			Spool: t.TempDir(), Dial: func(controlplane.ID) (*grpc.ClientConn, error) { return nil, errors.New("no plane") },
+		})
+		early, late := controlplane.ID{Name: "early"}, controlplane.ID{Name: "late"}
+		expect := func(when string, id controlplane.ID) {
+			t.Helper()
+			if _, isMade := b.State(id); !isMade {
+				t.Errorf("%s: no backup of %s is made", when, id.Name)
+			}
+		}
+		expectNone := func(when string, id controlplane.ID) {
+			t.Helper()
+			if _, isMade := b.State(id); isMade {
+				t.Errorf("%s: a backup of %s is made", when, id.Name)
+			}
+		}
+		b.Begin(early)
+		ctx, cancel := context.WithCancel(context.Background())
+		ended := make(chan error, 1)
+		go func() { ended <- b.Run(ctx, func(controlplane.ID) {}) }()
+		synctest.Wait()
+		b.Begin(late)
+		expect("at first", early)
+		expect("at first", late)
+		expectNone("at first", controlplane.ID{Name: "other"})
+		b.End(early)
+		b.End(late)
+		<-time.After(endLimit / 2)
+		expect("a moment after its end", early)
+		b.Begin(late) // it was restarted
+		<-time.After(endLimit)
+		expectNone("later", early)
+		expect("after its restart", late)
+		<-time.After(time.Minute)
+		if s, _ := b.State(late); s.Failing != "no plane" || b.countFailing() != 1 {
+			t.Errorf("%+v, %v failing", s, b.countFailing())
+		}
+		b.Begin(early)
+		expect("when it runs again", early)
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
