@@ -3,10 +3,13 @@
 SHELL := /bin/bash
 GO    ?= go
 
-.PHONY: demo demo-regions test quick build image generate bench check vuln clean
+.PHONY: demo demo-azure demo-regions test quick build image generate bench check vuln clean
 
 demo: ## install what is missing, build, start a region, make a cluster and a deployment in it
 	@scripts/demo.sh
+
+demo-azure: ## a region for Azure's SDKs, and a program of the SDK for Go that uses it
+	@scripts/demo-azure.sh
 
 demo-regions: ## regions from Git: two, a third that a commit adds, and each goes on without the others
 	@scripts/demo-regions.sh

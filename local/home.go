@@ -31,6 +31,7 @@ const stateFormat = 1
 //	pki/                   the CA; read by `atoll pki` and, for join tokens, by the supervisor
 //	adapters/NAME/         an adapter of the user's own: config.yaml, task.yaml
 //	platform/              the key that seals secrets
+//	azure/                 the stand-in for Azure: client.json for programs, keys, certificates
 //	identities/PROCESS/    key and certificate of a service
 //	postgres/              the database, unless root runs the region (see State.Postgres)
 //	management/NAME/       a management cluster's side: plane/, agent/
@@ -52,6 +53,9 @@ type State struct {
 	// Insecure means that Maestro and CLM also have plain listeners on loopback,
 	// without authentication.
 	Insecure bool `json:"insecure_listen,omitempty"`
+
+	// Azure means that the region also serves Azure Resource Manager, for which a stand-in runs.
+	Azure bool `json:"azure,omitempty"`
 
 	// Traces is the URL of an OTLP/HTTP collector that gets the spans of the
 	// lifecycle manager and its adapters; "" is none.

@@ -103,6 +103,9 @@ func portNames(st State) []string {
 	if st.Insecure {
 		names = append(names, plainHTTP, plainGRPC, plainCLM)
 	}
+	if st.Azure {
+		names = append(names, azurePort, azureGatewayName, azureGatewayName+"-ops")
+	}
 	for _, c := range st.Clusters {
 		names = append(names, planeName(c), agentName(c)+"-ops", hostingName(c)+"-ops", routerName(c),
 			routerName(c)+"-ops")
@@ -118,7 +121,11 @@ func (t topology) url(port string) string { return "https://" + t.address(port) 
 
 // specs lists the processes; a process comes after those that it depends on.
 func (t topology) specs() []Spec {
-	specs := []Spec{t.postgres(), t.pki(), t.broker(), t.maestro(), t.clm(), t.platform()}
+	specs := []Spec{t.postgres(), t.pki(), t.broker(), t.maestro(), t.clm()}
+	if t.st.Azure {
+		specs = append(specs, t.azureGateway())
+	}
+	specs = append(specs, t.platform())
 	if t.runsAdapters() {
 		specs = append(specs, t.adapter())
 	}
@@ -197,15 +204,17 @@ func (t topology) maestro() Spec {
 }
 
 func (t topology) platform() Spec {
+	args := []string{"platform", "--region", t.st.Region, "--dsn", t.db.DSN(platformDatabase, platformDatabase),
+		"--seal-key", t.sealKey(), "--listen", t.address("platform"),
+		"--maestro-http", t.url("maestro-http"), "--maestro-grpc", t.address("maestro-grpc"), "--clm", t.url(clmPort)}
+	after, ports := []string{postgresName, pkiName, maestroName}, []string{"platform"}
+	if t.st.Azure {
+		args, after, ports = append(args, t.azureArgs()...), append(after, azureGatewayName), append(ports, azurePort)
+	}
 	return t.withIdentity(t.service(Spec{
-		Name: platformName, Address: t.url("platform"), Phase: phaseEdges, After: []string{postgresName, pkiName,
-			maestroName},
-		Args: []string{"platform", "--region", t.st.Region, "--dsn", t.db.DSN(platformDatabase, platformDatabase),
-			"--seal-key", t.sealKey(), "--listen", t.address("platform"),
-			"--maestro-http", t.url("maestro-http"), "--maestro-grpc", t.address("maestro-grpc"), "--clm",
-			t.url(clmPort)},
+		Name: platformName, Address: t.url("platform"), Phase: phaseEdges, After: after, Args: args,
 		Prepare: t.ensureAdminKey,
-	}, "platform", "platform-ops"), pki.ServiceName(platformName), t.home.Path("identities", platformName))
+	}, append(ports, "platform-ops")...), pki.ServiceName(platformName), t.home.Path("identities", platformName))
 }
 
 func (t topology) plane(cluster string) Spec {

@@ -26,6 +26,7 @@ type UpOptions struct {
 	Region             string  // of a new home; an existing one keeps its own
 	Environment        string  // of the declaration; "" for a region without one
 	Insecure           *bool   // State.Insecure, nil as it is
+	Azure              *bool   // State.Azure, nil as it is
 	Traces             *string // State.Traces, nil as it is
 	ManagementClusters int     // at least so many; 0 leaves an existing home as it is and gives a new one 1
 
@@ -125,6 +126,12 @@ func (h Home) planState(opts UpOptions) (st State, grown []string, err error) {
 				errors.New("the region runs, and --insecure-listen takes effect at its start: run `atoll down` first")
 		}
 		st.Insecure = *opts.Insecure
+	}
+	if opts.Azure != nil && *opts.Azure != st.Azure {
+		if _, running := h.supervisor(); running {
+			return st, nil, errors.New("the region runs, and --azure takes effect at its start: run `atoll down` first")
+		}
+		st.Azure = *opts.Azure
 	}
 	if opts.Traces != nil && *opts.Traces != st.Traces {
 		if _, running := h.supervisor(); running {

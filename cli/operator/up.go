@@ -16,7 +16,7 @@ const stopLimit = 15 * time.Second
 
 func Up(session *terminal.Session) *cobra.Command {
 	var opts local.UpOptions
-	var detach, insecure bool
+	var detach, insecure, azure bool
 	var traces string
 	cmd := &cobra.Command{
 		Use:   "up",
@@ -29,7 +29,8 @@ On a running region it says so; with a larger --management-clusters it adds some
 Everything is kept below --home and found again by the next "atoll up".`,
 		Example: `  atoll up
   atoll up --detach --management-clusters 2
-  atoll up --home /tmp/r1 --region eu-north-9`,
+  atoll up --home /tmp/r1 --region eu-north-9
+  atoll up --azure                             # for programs of Azure's SDKs`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			home, err := session.Home()
@@ -41,6 +42,9 @@ Everything is kept below --home and found again by the next "atoll up".`,
 			}
 			if cmd.Flags().Changed("insecure-listen") {
 				opts.Insecure = &insecure
+			}
+			if cmd.Flags().Changed("azure") {
+				opts.Azure = &azure
 			}
 			if cmd.Flags().Changed("traces") {
 				opts.Traces = &traces
@@ -59,6 +63,9 @@ Everything is kept below --home and found again by the next "atoll up".`,
 	cmd.Flags().BoolVar(&insecure, "insecure-listen", false,
 		"Maestro and CLM also listen on loopback without TLS, for every user of this machine (default: as it is, no "+
 			"in a new region)")
+	cmd.Flags().BoolVar(&azure, "azure", false,
+		"the region also serves Azure Resource Manager, with a stand-in for Azure on this machine (default: as it is, "+
+			"no in a new region)")
 	cmd.Flags().StringVar(&traces, "traces", "",
 		"URL of an OTLP/HTTP collector for the traces of the lifecycle manager and its adapters (default: as it is, "+
 			"none in a new region)")
@@ -114,6 +121,9 @@ func startRegion(session *terminal.Session, ctx context.Context, home local.Home
 	}
 	session.Printf("region %s serves at %s after %s\n", status.Region, status.Endpoints["platform_api"],
 		terminal.Took(time.Since(start)))
+	if file := home.AzureClient(); file != "" {
+		session.Printf("credentials for Azure's SDKs: %s\n", file)
+	}
 	if as == detached {
 		return nil
 	}

@@ -440,6 +440,13 @@ func (w *world) testDeletions(t *testing.T) {
 	t.Run("a deletion takes the place of a creation and leaves nothing", func(t *testing.T) {
 		w.pilot.Lock()
 		created := w.do(call{method: "PUT", path: path, body: clusterBody()}).want(t, 201)
+		testsite.Eventually(t, "the lifecycle manager has the cluster", func() error {
+			page, err := w.system.List(t.Context(), "clusters", clmclient.ResourceQuery{Search: "name like 'short-%'"})
+			if err == nil && len(page.Items) == 0 {
+				err = errors.New("it has none")
+			}
+			return err
+		})
 		bodies := make(chan string, 1)
 		receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			var body struct{ Status string }

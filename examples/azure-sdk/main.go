@@ -1,0 +1,299 @@
+// Command azure-sdk creates a hosted cluster through Azure's SDK for Go and asks it for its version.
+//
+// It uses the parts of the SDK that every generated client is made of: a credential of azidentity, and
+// the pipeline and the pollers of azcore. It reads from the file of `atoll up --azure` how to reach the
+// region; with Azure itself only that file would differ.
+//
+//	go run . $ATOLL_HOME/azure/client.json
+package main
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/arm"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/cloud"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/runtime"
+	"github.com/Azure/azure-sdk-for-go/sdk/azidentity"
+)
+
+const apiVersion = "2026-09-01-preview"
+
+func main() {
+	if len(os.Args) != 2 {
+		fmt.Fprintln(os.Stderr, "usage: azure-sdk FILE   (client.json of a region that `atoll up --azure` started)")
+		os.Exit(2)
+	}
+	if err := run(context.Background(), os.Args[1]); err != nil {
+		fmt.Fprintln(os.Stderr, "azure-sdk:", err)
+		os.Exit(1)
+	}
+}
+
+// account is the file of `atoll up --azure`.
+type account struct {
+	Tenant       string `json:"tenantId"`
+	Subscription string `json:"subscriptionId"`
+	ID           string `json:"clientId"`
+	Secret       string `json:"clientSecret"`
+	Authority    string `json:"authorityHost"`
+	Endpoint     string `json:"resourceManager"`
+	CA           string `json:"caFile"`
+}
+
+// client sends requests through the SDK.
+type client struct {
+	endpoint string
+	pipeline runtime.Pipeline
+}
+
+func newClient(a account) (*client, error) {
+	ca, err := os.ReadFile(a.CA)
+	if err != nil {
+		return nil, err
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(ca)
+	options := azcore.ClientOptions{
+		Transport: &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}},
+		Cloud: cloud.Configuration{ActiveDirectoryAuthorityHost: a.Authority,
+			Services: map[cloud.ServiceName]cloud.ServiceConfiguration{
+				cloud.ResourceManager: {Endpoint: a.Endpoint, Audience: a.Endpoint}}},
+	}
+	credential, err := azidentity.NewClientSecretCredential(a.Tenant, a.ID, a.Secret,
+		&azidentity.ClientSecretCredentialOptions{ClientOptions: options, DisableInstanceDiscovery: true})
+	if err != nil {
+		return nil, err
+	}
+	sdk, err := arm.NewClient("example", "v0.1.0", credential, &arm.ClientOptions{ClientOptions: options,
+		DisableRPRegistration: true})
+	if err != nil {
+		return nil, err
+	}
+	return &client{endpoint: a.Endpoint, pipeline: sdk.Pipeline()}, nil
+}
+
+// send sends a request and returns the answer when it has one of the statuses.
+func (c *client) send(ctx context.Context, method, url string, body any, statuses ...int) (*http.Response, error) {
+	request, err := runtime.NewRequest(ctx, method, url)
+	if err != nil {
+		return nil, err
+	}
+	query := request.Raw().URL.Query()
+	if query.Get("api-version") == "" {
+		query.Set("api-version", apiVersion)
+		request.Raw().URL.RawQuery = query.Encode()
+	}
+	if body != nil {
+		if err := runtime.MarshalAsJSON(request, body); err != nil {
+			return nil, err
+		}
+	}
+	answer, err := c.pipeline.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	if !runtime.HasStatusCode(answer, statuses...) {
+		return nil, runtime.NewResponseError(answer)
+	}
+	return answer, nil
+}
+
+// await polls an operation to its end, with the generic poller of the SDK.
+func await[T any](ctx context.Context, c *client, answer *http.Response, final runtime.FinalStateVia) (T, error) {
+	poller, err := runtime.NewPoller(answer, c.pipeline, &runtime.NewPollerOptions[T]{FinalStateVia: final})
+	if err != nil {
+		var none T
+		return none, err
+	}
+	return poller.PollUntilDone(ctx, &runtime.PollUntilDoneOptions{Frequency: time.Second})
+}
+
+// resource is a cluster or node pool.
+type resource struct {
+	ID         string            `json:"id,omitempty"`
+	Name       string            `json:"name,omitempty"`
+	Location   string            `json:"location"`
+	Tags       map[string]string `json:"tags,omitempty"`
+	Properties map[string]any    `json:"properties"`
+}
+
+func run(ctx context.Context, file string) error {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	var a account
+	if err := json.Unmarshal(data, &a); err != nil {
+		return err
+	}
+	c, err := newClient(a)
+	if err != nil {
+		return err
+	}
+	group := "/subscriptions/" + a.Subscription + "/resourceGroups/example"
+	network := group + "/providers/Microsoft.Network"
+	list := c.endpoint + group + "/providers/Microsoft.RedHatOpenShift/hcpOpenShiftClusters"
+	cluster := list + "/demo"
+	step := func(format string, args ...any) { fmt.Printf(format+"\n", args...) }
+
+	start := time.Now()
+	answer, err := c.send(ctx, http.MethodPut, cluster, resource{Location: "local", Properties: map[string]any{
+		"platform": map[string]any{"subnetId": network + "/virtualNetworks/v/subnets/s",
+			"networkSecurityGroupId": network + "/networkSecurityGroups/g"}}}, http.StatusCreated, http.StatusOK)
+	if err != nil {
+		return err
+	}
+	made, err := await[resource](ctx, c, answer, "")
+	if err != nil {
+		return err
+	}
+	api, _ := made.Properties["api"].(map[string]any)
+	step("created   %s in %.1f s: %s, API at %s", made.Name, time.Since(start).Seconds(),
+		made.Properties["provisioningState"], api["url"])
+
+	answer, err = c.send(ctx, http.MethodPut, cluster+"/nodePools/workers", resource{Location: "local",
+		Properties: map[string]any{"platform": map[string]any{"vmSize": "Standard_D4s_v3"}, "replicas": 2}},
+		http.StatusCreated, http.StatusOK)
+	if err != nil {
+		return err
+	}
+	pool, err := await[resource](ctx, c, answer, "")
+	if err != nil {
+		return err
+	}
+	step("created   node pool %s: %s", pool.Name, pool.Properties["provisioningState"])
+
+	answer, err = c.send(ctx, http.MethodPatch, cluster, map[string]any{"tags": map[string]string{"team": "shop"}},
+		http.StatusAccepted, http.StatusOK)
+	if err != nil {
+		return err
+	}
+	if made, err = await[resource](ctx, c, answer, runtime.FinalStateViaLocation); err != nil {
+		return err
+	}
+	step("patched   tags are %v", made.Tags)
+
+	pager := runtime.NewPager(runtime.PagingHandler[page]{
+		More: func(p page) bool { return p.NextLink != "" },
+		Fetcher: func(ctx context.Context, last *page) (next page, err error) {
+			url := list + "?$top=1"
+			if last != nil {
+				url = last.NextLink
+			}
+			answer, err := c.send(ctx, http.MethodGet, url, nil, http.StatusOK)
+			if err != nil {
+				return next, err
+			}
+			return next, runtime.UnmarshalAsJSON(answer, &next)
+		},
+	})
+	for pager.More() {
+		p, err := pager.NextPage(ctx)
+		if err != nil {
+			return err
+		}
+		for _, r := range p.Value {
+			step("listed    %s", r.ID)
+		}
+	}
+
+	version, err := c.askVersion(ctx, cluster)
+	if err != nil {
+		return err
+	}
+	step("asked     its API is Kubernetes %s", version)
+
+	answer, err = c.send(ctx, http.MethodDelete, cluster, nil, http.StatusAccepted, http.StatusNoContent)
+	if err != nil {
+		return err
+	}
+	if _, err := await[struct{}](ctx, c, answer, runtime.FinalStateViaLocation); err != nil {
+		return err
+	}
+	_, err = c.send(ctx, http.MethodGet, cluster, nil, http.StatusOK)
+	var refused *azcore.ResponseError
+	if !errors.As(err, &refused) || refused.ErrorCode != "ResourceNotFound" {
+		return fmt.Errorf("the deleted cluster is still there: %v", err)
+	}
+	step("deleted   %s: %s", made.Name, refused.ErrorCode)
+	return nil
+}
+
+type page struct {
+	Value    []resource `json:"value"`
+	NextLink string     `json:"nextLink"`
+}
+
+// credentials is the result of requestAdminCredential.
+type credentials struct {
+	Kubeconfig string `json:"kubeconfig"`
+	Expires    string `json:"expirationTimestamp"`
+}
+
+// askVersion requests a credential for a key that stays here, and asks the cluster's API for its version.
+func (c *client) askVersion(ctx context.Context, cluster string) (string, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return "", err
+	}
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{
+		CommonName: "system:customer-break-glass:system-admin", Organization: []string{"system:masters"}}}, key)
+	if err != nil {
+		return "", err
+	}
+	answer, err := c.send(ctx, http.MethodPost, cluster+"/requestAdminCredential", map[string]string{
+		"certificateSigningRequest": string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))},
+		http.StatusAccepted)
+	if err != nil {
+		return "", err
+	}
+	got, err := await[credentials](ctx, c, answer, runtime.FinalStateViaLocation)
+	if err != nil {
+		return "", err
+	}
+	config, err := readKubeconfig(got.Kubeconfig)
+	if err != nil {
+		return "", err
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(config.ca)
+	block, _ := pem.Decode(config.certificate)
+	if block == nil {
+		return "", errors.New("the kubeconfig has no certificate")
+	}
+	api := &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{
+		RootCAs: roots, ServerName: config.serverName,
+		Certificates: []tls.Certificate{{Certificate: [][]byte{block.Bytes}, PrivateKey: key}}}}}
+	version, err := api.Get(config.server + "/version")
+	if err != nil {
+		return "", err
+	}
+	defer version.Body.Close()
+	var v struct{ GitVersion string }
+	if err := json.NewDecoder(version.Body).Decode(&v); err != nil {
+		return "", err
+	}
+	nodes, err := api.Get(config.server + "/api/v1/nodes")
+	if err != nil {
+		return "", err
+	}
+	defer nodes.Body.Close()
+	if nodes.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("the cluster answers %s to a request for its nodes", nodes.Status)
+	}
+	return v.GitVersion, nil
+}
