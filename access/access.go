@@ -44,6 +44,8 @@ type Identity struct {
 	// Proof is zero in the context of a handler, and when the identity was proved by
 	// something else than the signature of one request.
 	Proof Proof
+
+	linkCode string // of a request that links the identity of its token; the caller may take no other action
 }
 
 // Proof is the signature by which the sender of a request proved its identity.

@@ -165,7 +165,7 @@ func (d *Directory) inAccount(ctx context.Context, account string,
 		doc, err = write(tx)
 		return err
 	})
-	if err == nil {
+	if err == nil && slices.Contains(directoryKinds, doc.Kind) { // the cache of the keys has the links
 		d.cache.await(ctx, doc.Kind, account, doc.ID, doc.Version)
 	}
 	return doc, err

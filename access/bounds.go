@@ -26,7 +26,7 @@ const (
 
 // plurals names the documents that an account has a bounded number of.
 var plurals = map[store.Kind]string{KindAdmin: "administrators", KindPolicy: "policies", KindGroup: "groups",
-	KindAttachment: "attachments"}
+	KindAttachment: "attachments", KindLink: "links"}
 
 // checkCount refuses when an account has more documents of a kind than a bound. It counts inside the
 // transaction that has created one and holds the account, so that concurrent writes cannot exceed it.

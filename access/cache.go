@@ -39,6 +39,8 @@ type cache struct {
 type cached struct {
 	keys     map[string]cachedKey
 	accounts map[string]cachedAccount
+	links    map[string]cachedLink
+	codes    map[string]cachedCode
 }
 
 type cachedKey struct {
@@ -60,7 +62,8 @@ func (c *cache) init(s *Sealer, o CacheObserver) {
 }
 
 func newCached() cached {
-	return cached{keys: map[string]cachedKey{}, accounts: map[string]cachedAccount{}}
+	return cached{keys: map[string]cachedKey{}, accounts: map[string]cachedAccount{},
+		links: map[string]cachedLink{}, codes: map[string]cachedCode{}}
 }
 
 func (c *cache) lookup(id string) (Key, bool, error) {
@@ -88,10 +91,16 @@ func (c *cache) isPrivileged(account string) (bool, error) {
 // database may have been restored from a backup. So Lookup never sees a part of a
 // relist.
 func (c *cache) apply(_ context.Context, b store.Batch) error {
-	opened := make(map[string]cachedKey)
+	opened := newCached()
 	for _, d := range b.Documents {
-		if d.Kind == KindKeyPair && !d.Removed {
-			opened[d.ID] = c.open(d)
+		switch {
+		case d.Removed:
+		case d.Kind == KindKeyPair:
+			opened.keys[d.ID] = c.open(d)
+		case d.Kind == KindLink:
+			opened.links[d.ID] = c.openLink(d)
+		case d.Kind == KindLinkCode:
+			opened.codes[d.ID] = c.openCode(d)
 		}
 	}
 	c.mu.Lock()
@@ -116,12 +125,21 @@ func (c *cache) apply(_ context.Context, b store.Batch) error {
 	return nil
 }
 
-func (s *cached) set(d store.Document, opened map[string]cachedKey) {
+// set takes one document of the feed. opened has the decrypted ones.
+func (s *cached) set(d store.Document, opened cached) {
 	switch {
 	case d.Kind == KindKeyPair && d.Removed:
 		delete(s.keys, d.ID)
 	case d.Kind == KindKeyPair:
-		s.keys[d.ID] = opened[d.ID]
+		s.keys[d.ID] = opened.keys[d.ID]
+	case d.Kind == KindLink && d.Removed:
+		delete(s.links, d.ID)
+	case d.Kind == KindLink:
+		s.links[d.ID] = opened.links[d.ID]
+	case d.Kind == KindLinkCode && d.Removed:
+		delete(s.codes, d.ID)
+	case d.Kind == KindLinkCode:
+		s.codes[d.ID] = opened.codes[d.ID]
 	case d.Kind == KindAccount && d.Removed:
 		delete(s.accounts, d.ID)
 	case d.Kind == KindAccount:
@@ -146,9 +164,7 @@ func (c *cache) open(d store.Document) cachedKey {
 			k.err = k.key.setSecret(opened)
 		}
 	}
-	if k.err != nil && c.observer.Unusable != nil {
-		c.observer.Unusable(d.ID, k.err)
-	}
+	c.report(d.ID, k.err)
 	return k
 }
 

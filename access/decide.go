@@ -22,10 +22,11 @@ const ActionDescribeCaller Action = "DescribeCaller"
 //  1. without a read of the database ever, everything is refused with 503;
 //  2. a caller may ask who he is;
 //  3. an account that is not provisioned may do nothing;
-//  4. the principals of a privileged account without administrators may do everything. This is how a
+//  4. an identity with a link code may link itself, and nothing else;
+//  5. the principals of a privileged account without administrators may do everything. This is how a
 //     region begins;
-//  5. administrators, and the root of the account, may do everything in their account;
-//  6. the policies decide that are attached to the caller, his role and his groups.
+//  6. administrators, and the root of the account, may do everything in their account;
+//  7. the policies decide that are attached to the caller, his role and his groups.
 //
 // An error shows nothing about other accounts: a resource of another account, one that does not exist
 // and one that the policies do not permit give the same refusal.
@@ -42,6 +43,8 @@ func (d *Directory) Decide(ctx context.Context, q Question) (Grant, error) {
 		return Grant{}, refuse(NotProvisioned,
 			"the account %s is not provisioned in this region; an operator does it with: atoll account create %s",
 			account, account)
+	case q.Action == ActionCreateLink && q.Caller.linkCode != "":
+		return Grant{}, nil // the code decides
 	case q.Action == "":
 		return Grant{}, nil // 404 and 405 show nothing that the API's document does not
 	case view.isFree() && q.Caller.Privileged:

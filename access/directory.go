@@ -120,6 +120,7 @@ type uses struct {
 // Directory that was never read refuses everything with 503.
 type Directory struct {
 	store *store.Store
+	keys  *KeyStore // with the links of the same database
 	cache directoryCache
 }
 
@@ -169,7 +170,7 @@ func (d *Directory) removeScope(ctx context.Context, account string) error {
 	if err := checkAccount(account); err != nil {
 		return err // the store takes an empty scope for all scopes
 	}
-	for _, kind := range []store.Kind{KindAttachment, KindAdmin, KindPolicy, KindGroup} {
+	for _, kind := range []store.Kind{KindLink, KindLinkCode, KindAttachment, KindAdmin, KindPolicy, KindGroup} {
 		for {
 			page, err := d.store.List(ctx, store.Query{Kind: kind, Scope: account, Limit: 500})
 			if err != nil {

@@ -36,6 +36,9 @@ const (
 	ExpiredCredentials     Code = "expired-credentials"
 	InvalidToken           Code = "invalid-token"
 	STSUnavailable         Code = "sts-unavailable"
+	IssuerUnavailable      Code = "issuer-unavailable"
+	NotLinked              Code = "identity-not-linked"
+	InvalidLinkCode        Code = "invalid-link-code"
 	AmbiguousIdentity      Code = "ambiguous-identity"
 	WrongGatewaySecret     Code = "wrong-gateway-secret"
 	InvalidGatewayIdentity Code = "invalid-gateway-identity"
@@ -99,6 +102,9 @@ var answers = map[Code]struct {
 	ExpiredCredentials:     {http.StatusForbidden, expiredToken},
 	InvalidToken:           {http.StatusForbidden, unrecognized},
 	STSUnavailable:         {http.StatusServiceUnavailable, serviceUnavailab},
+	IssuerUnavailable:      {http.StatusServiceUnavailable, serviceUnavailab},
+	NotLinked:              {http.StatusForbidden, accessDenied},
+	InvalidLinkCode:        {http.StatusForbidden, accessDenied},
 	AmbiguousIdentity:      {http.StatusForbidden, incomplete},
 	WrongGatewaySecret:     {http.StatusForbidden, unrecognized},
 	InvalidGatewayIdentity: {http.StatusForbidden, incomplete},

@@ -29,7 +29,7 @@ func StoreKinds() []store.KindSpec {
 	// The scope of each document is its account.
 	owner := func(d store.Document) string { return d.Scope }
 	specs := []store.KindSpec{{Kind: KindKeyPair, History: true, Owner: owner}}
-	for _, kind := range directoryKinds {
+	for _, kind := range append([]store.Kind{KindLink, KindLinkCode}, directoryKinds...) {
 		specs = append(specs, store.KindSpec{Kind: kind, History: true, Owner: owner})
 	}
 	return specs
@@ -102,13 +102,19 @@ type KeyStore struct {
 	directory *Directory
 }
 
+// directoryOf returns the Directory of a KeyStore.
+func directoryOf(k *KeyStore) *Directory {
+	d := &Directory{store: k.store, keys: k}
+	d.cache.init()
+	return d
+}
+
 // NewKeyStore returns a KeyStore on s, which must have been opened with StoreKinds.
 // The caller closes s.
 func NewKeyStore(s *store.Store, sealer *Sealer, o CacheObserver) *KeyStore {
 	k := &KeyStore{store: s, sealer: sealer}
 	k.cache.init(sealer, o)
-	k.directory = &Directory{store: s}
-	k.directory.cache.init()
+	k.directory = directoryOf(k)
 	return k
 }
 
@@ -135,7 +141,11 @@ func (k *KeyStore) IsProvisioned(account cluster.Account) bool {
 
 // OnInvalid implements Validity.
 func (k *KeyStore) OnInvalid(caller Identity, end func(cause error)) (stop func()) {
-	return k.cache.onInvalid(caller.AccessKeyID, end)
+	id := caller.AccessKeyID
+	if caller.Evidence.Method == ByOIDC {
+		id = caller.Evidence.Credential
+	}
+	return k.cache.onInvalid(id, end)
 }
 
 // Lookup implements Keys.
@@ -146,7 +156,7 @@ func (k *KeyStore) Run(ctx context.Context) error {
 	defer k.cache.addFollower()()
 	defer k.directory.cache.addFollower()()
 	defer k.cache.stopLapse()
-	kinds := append([]store.Kind{KindKeyPair}, directoryKinds...)
+	kinds := append([]store.Kind{KindKeyPair, KindLink, KindLinkCode}, directoryKinds...)
 	o := store.FollowOptions{Kinds: kinds, UpToDate: k.cache.confirm}
 	err := k.store.Follow(ctx, o, func(ctx context.Context, b store.Batch) error {
 		k.directory.cache.apply(b) // first, so that an account is provisioned when its keys are known

@@ -31,7 +31,7 @@ const (
 		where exists (select from document where kind = 'KeyPair' and id = used.id and removed_at is null)
 		on conflict (access_key_id) do update set used_at = greatest(u.used_at, excluded.used_at)`
 	readUsesSQL    = `select access_key_id, used_at from key_use`
-	expiredKeysSQL = `select id from document where kind = 'KeyPair' and removed_at is null
+	expiredKeysSQL = `select kind, id from document where kind in ('KeyPair', 'LinkCode') and removed_at is null
 		and (spec->>'expiresAt')::timestamptz < now() - $1::interval limit $2`
 )
 
@@ -65,7 +65,7 @@ func (u *keyUses) add(accessKeyID string, at time.Time) {
 // RecordUse remembers that a key pair has signed a request. Keep writes it to the database.
 func (k *KeyStore) RecordUse(accessKeyID string, at time.Time) { k.uses.add(accessKeyID, at) }
 
-// Keep writes the last uses of key pairs each minute, and deletes temporary credentials a day after they
+// Keep writes the last uses of key pairs each minute, and deletes temporary credentials and link codes a day after they
 // expired, until ctx ends. It returns the cause of ctx's end. It counts and logs rounds that fail; the
 // next round tries again.
 func (k *KeyStore) Keep(ctx context.Context, failures *Failures) error {
@@ -108,27 +108,35 @@ func (k *KeyStore) writeUses(ctx context.Context) error {
 	return nil
 }
 
-// deleteExpired deletes temporary credentials that expired long ago.
+// deleteExpired deletes temporary credentials and link codes that expired long ago.
 func (k *KeyStore) deleteExpired(ctx context.Context) error {
-	var ids []string
+	type document struct {
+		Kind store.Kind
+		ID   string
+	}
+	var expired []document
 	err := k.store.Read(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		rows, err := conn.Query(ctx, expiredKeysSQL, keepExpired, keepBatch)
 		if err != nil {
 			return err
 		}
-		ids, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		expired, err = pgx.CollectRows(rows, pgx.RowToStructByPos[document])
 		return err
 	})
-	for _, id := range ids {
-		if err == nil {
-			err = k.Delete(ctx, id)
+	for _, d := range expired {
+		switch {
+		case err != nil:
+		case d.Kind == KindKeyPair:
+			err = k.Delete(ctx, d.ID)
+		default:
+			err = k.store.Remove(ctx, d.Kind, d.ID, 0)
 		}
 		if errors.Is(err, store.ErrNotFound) {
 			err = nil // another replica was first
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("deleting expired sessions: %w", err)
+		return fmt.Errorf("deleting expired sessions and link codes: %w", err)
 	}
 	return nil
 }

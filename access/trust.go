@@ -3,6 +3,7 @@ package access
 import (
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"atoll.dev/internal/rest"
@@ -52,9 +53,9 @@ func (c *cache) stopLapse() {
 // watcher is one call of OnInvalid.
 type watcher struct{ end func(cause error) }
 
-// onInvalid calls end when the key pair of an access key id is disabled or deleted, or the state is too
-// old; at once when that has happened. A caller whom something else than a key pair has proved has the id
-// "", for which only the age of the state counts.
+// onInvalid calls end when the key pair of an access key id is disabled or deleted, the link of an id is removed,
+// or the state is too old; at once when that has happened. A caller whom something else than a key pair or a link
+// has proved has the id "", for which only the age of the state counts.
 func (c *cache) onInvalid(id string, end func(cause error)) (stop func()) {
 	w := &watcher{end}
 	c.mu.Lock()
@@ -84,6 +85,13 @@ func (c *cache) onInvalid(id string, end func(cause error)) (stop func()) {
 // refusalOf returns why the key pair of an access key id is not accepted any more, or nil. The caller
 // holds mu.
 func (c *cache) refusalOf(id string) *rest.Error {
+	if strings.HasPrefix(id, "link-") {
+		if l, known := c.state.links[id]; !known || l.err != nil {
+			return refuse(NotLinked, "the link of the identity was removed; get a code for a new one from an administrator of "+
+				"your account")
+		}
+		return nil
+	}
 	k, known := c.state.keys[id]
 	switch {
 	case id == "":

@@ -66,8 +66,12 @@ func (w *Ways) Identify(r *http.Request) (Identity, []byte, error) {
 		return id, nil, err
 	}
 	body, err := readBody(r, senderProven)
-	if err == nil && isGateway {
-		id, err = w.Gateway.prove(r) // the secret, or the account, may have changed while the body arrived
+	if err == nil && r.ContentLength != 0 { // the secret, the link or the account may have changed while the body arrived
+		if isGateway {
+			id, err = w.Gateway.prove(r)
+		} else {
+			id, err = w.proveBearer(r, token)
+		}
 	}
 	if err != nil {
 		return id, nil, err

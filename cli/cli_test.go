@@ -1,6 +1,9 @@
 package cli
 
 import (
+	"crypto/tls"
+	"crypto/x509"
+	"net/http"
 	"os"
 	"path/filepath"
 	"testing"
@@ -10,8 +13,26 @@ import (
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
-		"atoll": func() { os.Exit(Main(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) },
+		"atoll":        func() { os.Exit(Main(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) },
+		"test-browser": browse,
 	})
+}
+
+// browse opens an address as the browser of a person does who consents to everything.
+func browse() {
+	pem, err := os.ReadFile(os.Getenv("TEST_BROWSER_CA"))
+	if err != nil {
+		panic(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(pem)
+	browser := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots,
+		MinVersion: tls.VersionTLS12}}}
+	answer, err := browser.Get(os.Args[1])
+	if err != nil {
+		panic(err)
+	}
+	_ = answer.Body.Close()
 }
 
 // The commands as a person types them, where no region runs; test/e2e runs

@@ -16,14 +16,10 @@ import (
 	"atoll.dev/test/testsite"
 )
 
-// atoll platform --operator-listen serves the routes of operators on the second address only, and to the
-// operator everything else on both.
-func TestThePlatformAPIHasAListenerForOperatorsI10(t *testing.T) {
-	home, dsn := t.TempDir(), pgtest.DSN(t)
-	pair, secret, err := platformKeysIn(t, home, dsn).Create(t.Context(), "000000000000", regionOperator)
-	if err != nil {
-		t.Fatal(err)
-	}
+// startPlatformAPI runs `atoll platform` with the keys of a home and further arguments, for the region test-1. There
+// are no other services.
+func startPlatformAPI(t *testing.T, home, dsn string, args ...string) *testsite.Site {
+	t.Helper()
 	site := testsite.New(t)
 	certificate, key := site.CertificatePEM(pki.ServiceName("platform"))
 	for name, content := range map[string][]byte{"identity.pem": append(key, certificate...), "ca.pem": site.CA.CertPEM(),
@@ -32,15 +28,25 @@ func TestThePlatformAPIHasAListenerForOperatorsI10(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	const nobody = "127.0.0.1:1" // no request here needs the other services
-	listen, operatorListen := testsite.FreeAddress(t), testsite.FreeAddress(t)
+	const nobody = "127.0.0.1:1"
 	cmd := services.Platform()
-	cmd.SetArgs([]string{"--region", "test-1", "--listen", listen, "--operator-listen", operatorListen, "--log-level",
-		"error", "--dsn-file", filepath.Join(home, "dsn"), "--seal-key", filepath.Join(home, "seal.key"),
-		"--identity", home, "--ca", filepath.Join(home, "ca.pem"), "--pki", "https://" + nobody, "--maestro-http",
-		"https://" + nobody, "--maestro-grpc", nobody})
+	cmd.SetArgs(append([]string{"--region", "test-1", "--log-level", "error", "--dsn-file", filepath.Join(home, "dsn"),
+		"--seal-key", filepath.Join(home, "seal.key"), "--identity", home, "--ca", filepath.Join(home, "ca.pem"), "--pki",
+		"https://" + nobody, "--maestro-http", "https://" + nobody, "--maestro-grpc", nobody}, args...))
 	testsite.Run(t, "the Platform API", cmd.ExecuteContext)
+	return site
+}
 
+// atoll platform --operator-listen serves the routes of operators on the second address only, and to the
+// operator everything else on both.
+func TestThePlatformAPIHasAListenerForOperatorsI10(t *testing.T) {
+	home, dsn := t.TempDir(), pgtest.DSN(t)
+	pair, secret, err := platformKeysIn(t, home, dsn).Create(t.Context(), "000000000000", regionOperator)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listen, operatorListen := testsite.FreeAddress(t), testsite.FreeAddress(t)
+	site := startPlatformAPI(t, home, dsn, "--listen", listen, "--operator-listen", operatorListen)
 	transport := &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: site.CA.Pool(),
 		ServerName: "platform"}}
 	defer transport.CloseIdleConnections()

@@ -73,7 +73,8 @@ cluster with "atoll work apply".`,
 		}
 	}
 	add(useGroup, customer.Cluster(session), customer.NodePool(session), customer.Policy(session),
-		customer.Group(session), customer.Admin(session), customer.WhoAmI(session))
+		customer.Group(session), customer.Admin(session), customer.Link(session), customer.Login(session),
+		customer.Logout(session), customer.WhoAmI(session))
 	add(operateGroup, operator.Up(session), operator.Down(session), operator.Status(session), operator.Env(session),
 		operator.Logs(session),
 		operator.Account(session), operator.Audit(session), operator.Key(session), operator.ManagementCluster(session),

@@ -35,6 +35,10 @@ type Options struct {
 	CAFile      string // PEM file of the region's CA; empty: the system's
 	Credentials Credentials
 
+	// Token, unless nil, returns the token of an OpenID Connect issuer that each request carries, in the
+	// place of a signature. Several goroutines may call it.
+	Token func(ctx context.Context) (string, error)
+
 	// Budget bounds the retries of a call while the region is unavailable; default
 	// 20 s.
 	Budget time.Duration
@@ -64,6 +68,15 @@ func New(o Options) (*Client, error) {
 		c.Budget = o.Budget
 	}
 	c.Prepare = func(r *http.Request, body []byte) error { return signOnce(r, body, o.Credentials, time.Now()) }
+	if o.Token != nil {
+		c.Prepare = func(r *http.Request, _ []byte) error {
+			token, err := o.Token(r.Context())
+			if err == nil {
+				r.Header.Set("Authorization", "Bearer "+token)
+			}
+			return err
+		}
+	}
 	return &Client{c}, nil
 }
 

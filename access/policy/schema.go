@@ -28,6 +28,7 @@ const (
 	Group             Kind = "Group"
 	Attachment        Kind = "Attachment"
 	Admin             Kind = "Admin"
+	Link              Kind = "Link"
 )
 
 // Groups of actions. A managed policy of the same name permits each of them.
@@ -66,7 +67,10 @@ var actions = slices.Concat(
 		on(PolicyDocument, "UpdatePolicy", "DeletePolicy"), on(Group, "UpdateGroupMembers", "DeleteGroup"),
 		on(Attachment, "DeleteAttachment")),
 	in([]string{PolicyAdmin, Operator}, on(Account, "ListAudit")),
-	in(nil, on(Account, "CreateAdmin"), on(Admin, "DeleteAdmin")),
+	// Who creates a link code makes a person any principal of the account.
+	in(nil, on(Account, "CreateAdmin", "CreateLinkCode"), on(Admin, "DeleteAdmin"), on(Link, "DeleteLink")),
+	in([]string{PolicyAdmin}, on(Account, "ListLinks")),
+	in(nil, on(Region, "CreateLink")),
 	forOperators(in([]string{Operator},
 		on(Region, "RegisterManagementCluster", "ListManagementClusters", "CreateWork", "ListWork",
 			"ListResourceBundles", "CreateAccount", "ListAccounts"),
@@ -144,6 +148,7 @@ const entityTypes = `namespace ROSA {
   entity Policy in [Account];
   entity Attachment in [Account];
   entity Admin in [Account];
+  entity Link in [Account];
   type Context = {
     sourceIp: ipaddr,
     time: datetime,

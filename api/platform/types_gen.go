@@ -141,6 +141,21 @@ const (
 	HealthStatusUnavailable HealthStatus = "unavailable"
 )
 
+// Defines values for LinkKind.
+const (
+	LinkKindLink LinkKind = "Link"
+)
+
+// Defines values for LinkCodeKind.
+const (
+	LinkCodeKindLinkCode LinkCodeKind = "LinkCode"
+)
+
+// Defines values for LinkListKind.
+const (
+	LinkListKindLinkList LinkListKind = "LinkList"
+)
+
 // Defines values for ManagementClusterKind.
 const (
 	ManagementClusterKindConsumer ManagementClusterKind = "Consumer"
@@ -809,6 +824,58 @@ type HyperShiftNodePool struct {
 	Release          *Release            `json:"release,omitempty"`
 	Replicas         *int32              `json:"replicas,omitempty"`
 }
+
+// Link defines model for Link.
+type Link struct {
+	CreatedAt    time.Time `json:"createdAt"`
+	ID           string    `json:"id"`
+	Issuer       string    `json:"issuer"`
+	Kind         LinkKind  `json:"kind"`
+	PrincipalArn string    `json:"principalArn"`
+	Subject      string    `json:"subject"`
+}
+
+// LinkKind defines model for Link.Kind.
+type LinkKind string
+
+// LinkCode defines model for LinkCode.
+type LinkCode struct {
+	AccountID string `json:"accountId"`
+	Admin     bool   `json:"admin"`
+
+	// Code It is good for one identity.
+	Code         string       `json:"code"`
+	ExpiresAt    time.Time    `json:"expiresAt"`
+	Kind         LinkCodeKind `json:"kind"`
+	PrincipalArn string       `json:"principalArn"`
+}
+
+// LinkCodeKind defines model for LinkCode.Kind.
+type LinkCodeKind string
+
+// LinkCodeRequest defines model for LinkCodeRequest.
+type LinkCodeRequest struct {
+	// Admin The principal becomes an administrator when the code is redeemed.
+	Admin bool `json:"admin,omitempty"`
+
+	// PrincipalArn The root or a user of the account.
+	PrincipalArn string `json:"principalArn"`
+
+	// ValidSeconds At most seven days; default one day.
+	ValidSeconds int `json:"validSeconds,omitempty"`
+}
+
+// LinkList defines model for LinkList.
+type LinkList struct {
+	Items  []Link       `json:"items"`
+	Kind   LinkListKind `json:"kind"`
+	Limit  int          `json:"limit"`
+	Offset int          `json:"offset"`
+	Total  int          `json:"total"`
+}
+
+// LinkListKind defines model for LinkList.Kind.
+type LinkListKind string
 
 // ManagementCluster A consumer, as Maestro shows it.
 type ManagementCluster struct {
@@ -1508,6 +1575,30 @@ type UpdateGroupMembersParams struct {
 	IfMatch IfMatch `json:"If-Match,omitempty"`
 }
 
+// CreateLinkCodeParams defines parameters for CreateLinkCode.
+type CreateLinkCodeParams struct {
+	// AccountID An account other than the caller's own; for operators (the action AdministerAccount).
+	AccountID AccountParameter `form:"accountId,omitempty" json:"accountId,omitempty"`
+}
+
+// ListLinksParams defines parameters for ListLinks.
+type ListLinksParams struct {
+	// Limit Items of a page.
+	Limit Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Offset Items before the page; any number.
+	Offset Offset `form:"offset,omitempty" json:"offset,omitempty"`
+
+	// AccountID An account other than the caller's own; for operators (the action AdministerAccount).
+	AccountID AccountParameter `form:"accountId,omitempty" json:"accountId,omitempty"`
+}
+
+// DeleteLinkParams defines parameters for DeleteLink.
+type DeleteLinkParams struct {
+	// AccountID An account other than the caller's own; for operators (the action AdministerAccount).
+	AccountID AccountParameter `form:"accountId,omitempty" json:"accountId,omitempty"`
+}
+
 // ListPoliciesParams defines parameters for ListPolicies.
 type ListPoliciesParams struct {
 	// Limit Items of a page.
@@ -1609,6 +1700,11 @@ type ListClusterEventsParams struct {
 
 	// Cursor Continue a watch here.
 	Cursor Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// RedeemLinkParams defines parameters for RedeemLink.
+type RedeemLinkParams struct {
+	XAtollLinkCode string `json:"X-Atoll-Link-Code"`
 }
 
 // ListManagementClustersParams defines parameters for ListManagementClusters.
@@ -1741,6 +1837,9 @@ type CreateGroupJSONRequestBody = GroupRequest
 
 // UpdateGroupMembersJSONRequestBody defines body for UpdateGroupMembers for application/json ContentType.
 type UpdateGroupMembersJSONRequestBody = MemberUpdate
+
+// CreateLinkCodeJSONRequestBody defines body for CreateLinkCode for application/json ContentType.
+type CreateLinkCodeJSONRequestBody = LinkCodeRequest
 
 // CreatePolicyJSONRequestBody defines body for CreatePolicy for application/json ContentType.
 type CreatePolicyJSONRequestBody = PolicyRequest

@@ -182,9 +182,15 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 		f.limits.PerSource = max(1, f.limits.Total/4)
 	}
 	f.limits.Metrics = s.Ops.Registry
-	identifier, err := f.proofs.identifier(f.region, s.Keys, s.Log)
+	identifier, runProofs, err := f.proofs.identifier(f.region, s.Keys, s.Log)
 	if err != nil {
 		return err
+	}
+	if runProofs != nil {
+		p.run(func(ctx context.Context) error { // it ends with ctx only
+			_ = runProofs(ctx)
+			return nil
+		})
 	}
 	handler := rosa.New(rosa.Options{
 		Maestro: s.Maestro, CLM: s.CLM, Identifier: identifier, Validity: s.Keys,

@@ -2,7 +2,9 @@ package services
 
 import (
 	"cmp"
+	"context"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -19,6 +21,8 @@ type proofFlags struct {
 	gateway   []string
 	sts       access.STSOptions
 	stsCA     string
+	oidc      access.OIDCOptions
+	oidcCA    string
 }
 
 func (f *proofFlags) addFlags(cmd *cobra.Command) {
@@ -32,40 +36,87 @@ func (f *proofFlags) addFlags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.sts.Audience, "sts-audience", "",
 		"what a token names in its signed header x-k8s-aws-id (default the region's name)")
 	cmd.Flags().StringVar(&f.stsCA, "sts-ca", "", "PEM file of the CA of STS (default the system's CAs)")
+	cmd.Flags().StringVar(&f.oidc.Issuer, "oidc-issuer", "",
+		"URL of an OpenID Connect issuer: take its tokens from people whose identity is linked to an account")
+	cmd.Flags().StringSliceVar(&f.oidc.Clients, "oidc-client-id", nil,
+		"client of the issuer whose tokens this region takes; each region needs one of its own")
+	cmd.Flags().StringSliceVar(&f.oidc.Audiences, "oidc-audience", nil,
+		"further audience, such as that of access tokens for this region")
+	cmd.Flags().StringVar(&f.oidc.SubjectClaim, "oidc-subject-claim", "sub",
+		"claim that names a person for ever, and is never given to somebody else; no e-mail address")
+	cmd.Flags().StringVar(&f.oidcCA, "oidc-ca", "", "PEM file of the CA of the issuer (default the system's CAs)")
 }
 
-// identifier returns the ways to prove an identity that the flags describe.
-func (f *proofFlags) identifier(region string, keys *access.KeyStore, log *slog.Logger) (access.Identifier, error) {
+// identifier returns the ways to prove an identity that the flags describe. run, unless nil, must run while they
+// are used.
+func (f *proofFlags) identifier(region string, keys *access.KeyStore, log *slog.Logger) (i access.Identifier,
+	run func(context.Context) error, err error) {
 	ways := &access.Ways{Signatures: &access.Verifier{Region: region, Keys: keys, Used: keys.RecordUse,
 		MaxPresigned: f.presigned}}
 	if len(f.gateway) > 0 {
 		var err error
 		if ways.Gateway, err = access.NewGateway(f.gateway, keys, log); err != nil {
-			return nil, fmt.Errorf("--gateway-secret-file: %w", err)
+			return nil, nil, fmt.Errorf("--gateway-secret-file: %w", err)
 		}
 	}
 	if len(f.sts.Hosts) > 0 {
 		sts, err := f.newSTS(region, keys)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		ways.Bearers = append(ways.Bearers, sts)
 	}
-	return ways, nil
+	if f.oidc.Issuer == "" && len(f.oidc.Clients)+len(f.oidc.Audiences) > 0 {
+		return nil, nil, errors.New("--oidc-client-id and --oidc-audience need --oidc-issuer")
+	}
+	if f.oidc.Issuer != "" {
+		oidc, err := f.newOIDC(keys, log)
+		if err != nil {
+			return nil, nil, err
+		}
+		ways.Bearers, run = append(ways.Bearers, oidc), oidc.Run
+	}
+	return ways, run, nil
+}
+
+// newOIDC returns the verifier of tokens of an issuer that the flags describe.
+func (f *proofFlags) newOIDC(keys *access.KeyStore, log *slog.Logger) (*access.OIDC, error) {
+	o := f.oidc
+	o.Links, o.Log = keys, log
+	var err error
+	if o.Roots, err = readRoots(f.oidcCA); err != nil {
+		return nil, fmt.Errorf("--oidc-ca: %w", err)
+	}
+	oidc, err := access.NewOIDC(o)
+	if err != nil {
+		return nil, fmt.Errorf("--oidc-issuer: %w", err)
+	}
+	return oidc, nil
+}
+
+// readRoots reads the certificates in a PEM file; nil, which is the system's, without a file.
+func readRoots(file string) (*x509.CertPool, error) {
+	if file == "" {
+		return nil, nil
+	}
+	pem, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("%s has no PEM certificate", file)
+	}
+	return roots, nil
 }
 
 // newSTS returns the verifier of tokens of AWS STS that the flags describe.
 func (f *proofFlags) newSTS(region string, keys *access.KeyStore) (*access.STS, error) {
 	o := f.sts
 	o.Accounts, o.Audience = keys, cmp.Or(o.Audience, region)
-	if f.stsCA != "" {
-		pem, err := os.ReadFile(f.stsCA)
-		if err != nil {
-			return nil, fmt.Errorf("--sts-ca: %w", err)
-		}
-		if o.Roots = x509.NewCertPool(); !o.Roots.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("--sts-ca: %s has no PEM certificate", f.stsCA)
-		}
+	var err error
+	if o.Roots, err = readRoots(f.stsCA); err != nil {
+		return nil, fmt.Errorf("--sts-ca: %w", err)
 	}
 	return access.NewSTS(o)
 }

@@ -1,8 +1,10 @@
 package terminal
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"strings"
 
@@ -41,10 +43,21 @@ func RefuseUnknownVerb(cmd *cobra.Command, args []string) error {
 // ShowHelp is the action of a command that only groups others.
 func ShowHelp(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 
-// Client returns a client of the region that ATOLL_ENDPOINT and the AWS_ variables name, unless
-// --home is given or ATOLL_ENDPOINT is not set: then of the region of the home.
+// Client returns a client of a region, by the first of these that is there: the home that the flag --home names; the
+// variables ATOLL_ENDPOINT and AWS_; the login of `atoll login`, unless ATOLL_HOME is set; the home.
 func (session *Session) Client() (*client.Client, error) {
-	if endpoint := os.Getenv("ATOLL_ENDPOINT"); endpoint != "" && !session.HomeIsGiven {
+	endpoint := os.Getenv("ATOLL_ENDPOINT")
+	if !session.HomeIsGiven && (endpoint == "" && os.Getenv("ATOLL_HOME") == "" ||
+		endpoint != "" && os.Getenv("AWS_ACCESS_KEY_ID") == "") {
+		login, err := ReadLogin()
+		switch {
+		case err == nil && (endpoint == "" || endpoint == login.Endpoint):
+			return login.Client()
+		case err != nil && !errors.Is(err, fs.ErrNotExist):
+			return nil, err
+		}
+	}
+	if endpoint != "" && !session.HomeIsGiven {
 		return client.New(client.Options{
 			Endpoint: endpoint, CAFile: os.Getenv("ATOLL_CA"),
 			Credentials: client.Credentials{

@@ -25,6 +25,7 @@ const (
 	codeLastAdmin     = "last-admin"
 	codeTooManyOf     = "too-many"
 	codeInvalidPolicy = "invalid-policy"
+	codeLinked        = "identity-linked"
 )
 
 // accountRequest is one request to the routes of accounts and policies.
@@ -98,6 +99,11 @@ func (a *accountRequest) translate(err error) error {
 	case errors.Is(err, access.ErrLastAdmin):
 		return answer(http.StatusConflict, codeLastAdmin, "it is the last administrator of a privileged account, "+
 			"whose principals could then do everything; make another one first")
+	case errors.Is(err, access.ErrLinked):
+		return answer(http.StatusConflict, codeLinked,
+			"the identity is linked already; atoll whoami shows to which principal")
+	case errors.Is(err, access.ErrInvalidLinkCode):
+		return answer(http.StatusForbidden, string(access.InvalidLinkCode), access.ErrInvalidLinkCode.Error())
 	case errors.Is(err, access.ErrTooMany):
 		return answer(http.StatusConflict, codeTooManyOf, err.Error())
 	case errors.Is(err, access.ErrInvalid), errors.Is(err, store.ErrInvalid):

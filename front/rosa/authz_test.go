@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -88,7 +89,11 @@ func startDecidedBy(t *testing.T, policy func(*authorized) access.Policy) *autho
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
-	keys := access.NewKeyStore(s, nil, access.CacheObserver{})
+	sealer, err := access.OpenSealer(filepath.Join(t.TempDir(), "seal.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := access.NewKeyStore(s, sealer, access.CacheObserver{})
 	a := &authorized{t: t, lifecycle: l, directory: keys.Directory(), platform: s}
 	chain, err := audit.OpenChain(t.Context(), s)
 	if err != nil {

@@ -26,6 +26,7 @@ const (
 	kindGroup             access.ResourceKind = "Group"
 	kindAttachment        access.ResourceKind = "Attachment"
 	kindAdmin             access.ResourceKind = "Admin"
+	kindLink              access.ResourceKind = "Link"
 )
 
 // endpoint is a row of the table of routes: the method and the path below the
@@ -142,6 +143,10 @@ func (f *front) endpoints() []endpoint {
 		{"POST", "/authz/admins", "CreateAdmin", kindAdmin, "", customers, f.accounts(f.createAdmin)},
 		{"GET", "/authz/admins", "ListAdmins", kindAdmin, "", customers, f.accounts(f.listAdmins)},
 		{"DELETE", "/authz/admins/{arn}", "DeleteAdmin", kindAdmin, "arn", customers, f.accounts(f.deleteAdmin)},
+		{"POST", "/links", access.ActionCreateLink, kindRegion, "", customers, f.accounts(f.redeemLink)},
+		{"POST", "/authz/link_codes", "CreateLinkCode", kindLink, "", customers, f.accounts(f.createLinkCode)},
+		{"GET", "/authz/links", "ListLinks", kindLink, "", customers, f.accounts(f.listLinks)},
+		{"DELETE", "/authz/links/{id}", "DeleteLink", kindLink, "id", customers, f.accounts(f.deleteLink)},
 		{"POST", "/authz/check", "CheckAuthorization", kindAccount, "", customers, f.accounts(f.checkAuthorization)},
 	}
 }

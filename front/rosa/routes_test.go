@@ -108,7 +108,7 @@ func TestEveryRouteHasAnActionOfItsKindI10(t *testing.T) {
 var audiences = map[access.ResourceKind]access.Audience{
 	kindRegion: 0, kindCluster: access.Customers, kindNodePool: access.Customers, kindCredential: access.Customers,
 	kindPolicy: access.Customers, kindGroup: access.Customers, kindAttachment: access.Customers,
-	kindAdmin: access.Customers, kindAccount: 0,
+	kindAdmin: access.Customers, kindLink: access.Customers, kindAccount: 0,
 	kindManagementCluster: access.Operators, kindWork: access.Operators, kindResourceBundle: access.Operators,
 }
 
@@ -117,6 +117,7 @@ var regionAudiences = map[access.Action]access.Audience{
 	"DescribeHealth": access.Public, "DescribeAPI": access.Customers, access.ActionDescribeCaller: access.Customers,
 	"CreateAccount": access.Operators, "ListAccounts": access.Operators, "DescribeAccount": access.Operators,
 	"DeleteAccount": access.Operators, "CheckAuthorization": access.Customers, "ListAudit": access.Customers,
+	access.ActionCreateLink: access.Customers,
 }
 
 // Every action of a route, and of an escalation, is in the schema of policies, about the kind of

@@ -1,0 +1,266 @@
+package terminal
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/coreos/go-oidc/v3/oidc"
+	"golang.org/x/oauth2"
+
+	"atoll.dev/client"
+	"atoll.dev/internal/atomicfile"
+)
+
+// Login is what `atoll login` keeps of a person who has signed in: in one file, which only its owner may read.
+type Login struct {
+	Endpoint string `json:"endpoint"` // of the region
+	CA       string `json:"ca,omitempty"`
+	Issuer   string `json:"issuer"`
+	IssuerCA string `json:"issuerCA,omitempty"`
+	ClientID string `json:"clientId"`
+
+	Subject      string    `json:"subject"`
+	IDToken      string    `json:"idToken"`
+	Expires      time.Time `json:"expiresAt"` // of IDToken
+	RefreshToken string    `json:"refreshToken,omitempty"`
+}
+
+// String hides the tokens.
+func (l Login) String() string { return "login at " + l.Issuer }
+
+// GoString hides the tokens from %#v.
+func (l Login) GoString() string { return l.String() }
+
+// loginFile returns the path of the file of the login.
+func loginFile() (string, error) {
+	dir, err := os.UserConfigDir()
+	if err != nil {
+		return "", fmt.Errorf("finding the directory of the login: %w", err)
+	}
+	return filepath.Join(dir, "atoll", "login.json"), nil
+}
+
+// ReadLogin reads the login. The error is fs.ErrNotExist when nobody has signed in.
+func ReadLogin() (Login, error) {
+	var l Login
+	path, err := loginFile()
+	if err != nil {
+		return l, fs.ErrNotExist // a process without a home directory
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return l, err
+	}
+	if info.Mode().Perm()&0o077 != 0 {
+		return l, fmt.Errorf("%s has mode %s: others may read its tokens; sign in again with: atoll logout && atoll login",
+			path, info.Mode())
+	}
+	data, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(data, &l)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("reading the login: %w; sign in again with: atoll logout && atoll login", err)
+	}
+	return l, err
+}
+
+// Save writes the login in the place of an earlier one.
+func (l Login) Save() error {
+	path, err := loginFile()
+	if err != nil {
+		return err
+	}
+	data, err := json.MarshalIndent(l, "", "  ")
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(path), 0o700)
+	}
+	if err == nil {
+		err = atomicfile.Write(path, data, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("saving the login: %w", err)
+	}
+	return nil
+}
+
+// RemoveLogin removes the login. The error is fs.ErrNotExist when there is none.
+func RemoveLogin() error {
+	path, err := loginFile()
+	if err != nil {
+		return err
+	}
+	return os.Remove(path)
+}
+
+// Provider is the issuer of a login, and how this program is its client.
+type Provider struct {
+	*oidc.Provider
+	Config oauth2.Config
+}
+
+// loginTimeout bounds a request to an issuer.
+const loginTimeout = 20 * time.Second
+
+// Discover reads the issuer's description of itself. The context that it returns has the issuer's CA for all further
+// requests.
+func (l Login) Discover(ctx context.Context) (context.Context, *Provider, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if l.IssuerCA != "" {
+		if config.RootCAs = x509.NewCertPool(); !config.RootCAs.AppendCertsFromPEM([]byte(l.IssuerCA)) {
+			return ctx, nil, errors.New("the CA of the issuer has no PEM certificate")
+		}
+	}
+	ctx = oidc.ClientContext(ctx, &http.Client{Timeout: loginTimeout, Transport: &http.Transport{
+		Proxy: http.ProxyFromEnvironment, TLSClientConfig: config, DisableKeepAlives: true}})
+	provider, err := oidc.NewProvider(ctx, l.Issuer)
+	if err != nil {
+		return ctx, nil, fmt.Errorf("reading %s: %w", l.Issuer, err)
+	}
+	endpoint := provider.Endpoint()
+	endpoint.AuthStyle = oauth2.AuthStyleInParams // trying both styles would use a code up
+	for _, address := range []string{l.Issuer, endpoint.AuthURL, endpoint.TokenURL, endpoint.DeviceAuthURL} {
+		if address != "" && !isSafe(address) {
+			return ctx, nil, fmt.Errorf("the issuer's address %s is not https", address)
+		}
+	}
+	return ctx, &Provider{provider, oauth2.Config{ClientID: l.ClientID, Endpoint: endpoint,
+		Scopes: l.scopes(provider)}}, nil
+}
+
+// isSafe reports whether nobody on the way reads what is sent to an address.
+func isSafe(address string) bool {
+	u, err := url.Parse(address)
+	if err != nil || u.Host == "" {
+		return false
+	}
+	ip, err := netip.ParseAddr(u.Hostname())
+	return u.Scheme == "https" || u.Scheme == "http" && err == nil && ip.IsLoopback()
+}
+
+// scopes returns what a client asks for: a refresh token only where the issuer knows that scope.
+func (l Login) scopes(provider *oidc.Provider) []string {
+	var known struct {
+		Scopes []string `json:"scopes_supported"`
+	}
+	scopes := []string{oidc.ScopeOpenID}
+	if provider.Claims(&known) == nil {
+		for _, scope := range known.Scopes {
+			if scope == oidc.ScopeOfflineAccess {
+				scopes = append(scopes, scope)
+			}
+		}
+	}
+	return scopes
+}
+
+// Take verifies the tokens of an answer of the issuer and puts them into the login. nonce is what the request has
+// sent; "" for none.
+func (l *Login) Take(ctx context.Context, provider *Provider, tokens *oauth2.Token, nonce string) error {
+	raw, _ := tokens.Extra("id_token").(string)
+	if raw == "" {
+		return fmt.Errorf("%s sent no ID token", l.Issuer)
+	}
+	verified, err := provider.VerifierContext(ctx, &oidc.Config{ClientID: l.ClientID}).Verify(ctx, raw)
+	switch {
+	case err != nil:
+		return fmt.Errorf("verifying the token of %s: %w", l.Issuer, err)
+	case verified.Nonce != nonce && nonce != "":
+		return fmt.Errorf("the token of %s is an answer to another request", l.Issuer)
+	case l.Subject != "" && l.Subject != verified.Subject:
+		return fmt.Errorf("%s sent the token of another person", l.Issuer)
+	}
+	l.Subject, l.IDToken, l.Expires = verified.Subject, raw, verified.Expiry
+	if tokens.RefreshToken != "" {
+		l.RefreshToken = tokens.RefreshToken
+	}
+	return nil
+}
+
+// Client returns a client of the region of the login. It gets new tokens when they expire.
+func (l Login) Client() (*client.Client, error) {
+	tokens := &loginTokens{login: l}
+	return client.New(client.Options{Endpoint: l.Endpoint, CAFile: l.CA, Token: tokens.token})
+}
+
+// loginTokens gives out the ID token of a login. Several goroutines may use it.
+type loginTokens struct {
+	mu    sync.Mutex
+	login Login
+}
+
+// tokenMargin is how long before its end a token is replaced.
+const tokenMargin = 20 * time.Second
+
+// token returns a token that is valid now.
+func (t *loginTokens) token(ctx context.Context) (string, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if time.Until(t.login.Expires) > tokenMargin {
+		return t.login.IDToken, nil
+	}
+	unlock, err := lockLogin()
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if saved, err := ReadLogin(); err == nil && saved.Endpoint == t.login.Endpoint && saved.Subject == t.login.Subject {
+		t.login = saved // another process may have new tokens already; a refresh token is often good once only
+	}
+	if time.Until(t.login.Expires) > tokenMargin {
+		return t.login.IDToken, nil
+	}
+	if err := t.login.refresh(ctx); err != nil {
+		return "", err
+	}
+	return t.login.IDToken, t.login.Save()
+}
+
+// refresh gets new tokens by the refresh token.
+func (l *Login) refresh(ctx context.Context) error {
+	if l.RefreshToken == "" {
+		return fmt.Errorf("the login expired at %s; sign in again with: atoll login", l.Expires.Format(time.RFC3339))
+	}
+	ctx, provider, err := l.Discover(ctx)
+	if err != nil {
+		return err
+	}
+	tokens, err := provider.Config.TokenSource(ctx, &oauth2.Token{RefreshToken: l.RefreshToken}).Token()
+	if err == nil {
+		err = l.Take(ctx, provider, tokens, "")
+	}
+	if err != nil {
+		return fmt.Errorf("the login cannot be extended: %w; sign in again with: atoll login", err)
+	}
+	return nil
+}
+
+// lockLogin makes other processes wait until unlock is called.
+func lockLogin() (unlock func(), err error) {
+	path, err := loginFile()
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("locking the login: %w", err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("locking the login: %w", err)
+	}
+	return func() { _ = f.Close() }, nil
+}

@@ -1,0 +1,49 @@
+package client
+
+import (
+	"context"
+	"net/http"
+
+	"atoll.dev/api/platform"
+	"atoll.dev/client/remote"
+)
+
+const (
+	pathLinks        = "/api/v0/links"
+	pathLinkCodes    = "/api/v0/authz/link_codes"
+	pathAccountLinks = "/api/v0/authz/links"
+)
+
+// RedeemLink links the identity of the client's token to the principal of a code, which is used up. The
+// error has status 403 for a code that is not good, and 409 when the identity is linked already.
+func (p *Client) RedeemLink(ctx context.Context, code string) (platform.Link, error) {
+	var link platform.Link
+	doc, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodPost, Path: pathLinks,
+		Header: http.Header{"X-Atoll-Link-Code": {code}}})
+	if err != nil {
+		return link, err
+	}
+	err = decode(doc, &link)
+	return link, err
+}
+
+// CreateLinkCode makes a code that links one external identity to a principal of the account, once.
+func (a *Authorization) CreateLinkCode(ctx context.Context, r platform.LinkCodeRequest) (platform.LinkCode, error) {
+	var code platform.LinkCode
+	err := a.client.send(ctx, remote.Request{Method: http.MethodPost, Path: pathLinkCodes, Query: a.query()}, r, &code)
+	return code, err
+}
+
+// Links returns the links of the account.
+func (a *Authorization) Links(ctx context.Context) ([]platform.Link, error) {
+	return sliced(ctx, func(ctx context.Context, limit, offset int) ([]platform.Link, error) {
+		var list platform.LinkList
+		err := a.client.list(ctx, pathAccountLinks, a.query(), limit, offset, &list)
+		return list.Items, err
+	})
+}
+
+// DeleteLink removes a link: its identity is nobody in the region any more.
+func (a *Authorization) DeleteLink(ctx context.Context, id string) error {
+	return a.client.remove(ctx, below(pathAccountLinks, id), a.query())
+}
