@@ -279,23 +279,10 @@ func (i *instance) awaitReady() {
 	})
 }
 
-// eventually waits for what other goroutines bring about.
+// eventually waits for a condition that other goroutines bring about.
 func eventually(t testing.TB, what string, check func() error) {
 	t.Helper()
-	deadline := time.After(patience)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		select {
-		case <-deadline:
-			t.Fatalf("in vain: %s: %v", what, err)
-		case <-tick.C:
-		}
-	}
+	testsite.Eventually(t, what, check)
 }
 
 // answer is what REST said.

@@ -276,20 +276,7 @@ func (w *world) bound(id string) bool {
 
 func (w *world) eventually(what string, try func() error) {
 	w.t.Helper()
-	limit := time.After(testsite.HangLimit)
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := try()
-		if err == nil {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-limit:
-			w.t.Fatalf("waited too long for %s: %v", what, err)
-		}
-	}
+	testsite.Eventually(w.t, what, try)
 }
 
 // config is how a client uses a Credential.

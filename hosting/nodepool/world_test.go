@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -316,18 +315,5 @@ func (w *world) awaitPods(replicas int, nodes ...string) {
 
 func (w *world) eventually(what string, try func() error) {
 	w.t.Helper()
-	limit := time.After(testsite.HangLimit)
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := try()
-		if err == nil {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-limit:
-			w.t.Fatalf("waited too long for %s: %v", what, err)
-		}
-	}
+	testsite.Eventually(w.t, what, try)
 }

@@ -257,17 +257,19 @@ func tail(file string) string {
 // await waits for a condition of another process.
 func await(what string, check func() error) error {
 	deadline := time.After(patience)
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
 	for {
+		begun := time.Now()
 		err := check()
 		if err == nil {
 			return nil
 		}
+		// As testsite.EventuallyWithin: a check that starts programs leaves the processors to others.
+		pause := time.NewTimer(min(max(3*time.Since(begun), 20*time.Millisecond), time.Second))
 		select {
 		case <-deadline:
+			pause.Stop()
 			return fmt.Errorf("in vain: %s: %w", what, err)
-		case <-tick.C:
+		case <-pause.C:
 		}
 	}
 }

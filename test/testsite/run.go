@@ -16,22 +16,32 @@ import (
 // HangLimit is how long Eventually waits. Only a hang exceeds it, on a machine under any load.
 const HangLimit = 3 * time.Minute
 
-// Eventually calls check every 20 ms until it returns nil. After HangLimit it fails the test with the last error, which
-// should say the state that check found.
+// Eventually calls check until it returns nil. After HangLimit it fails the test with the last error, which should say
+// the state that check found.
 func Eventually(t testing.TB, what string, check func() error) {
 	t.Helper()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	limit := time.After(HangLimit)
+	EventuallyWithin(t, what, HangLimit, check)
+}
+
+// EventuallyWithin is Eventually with another limit. Between two calls it waits 20 ms, and longer after a slow call:
+// three times as long as the call took, at most 1 s. So a check that starts programs leaves the processors to the
+// processes that the test waits for.
+func EventuallyWithin(t testing.TB, what string, limit time.Duration, check func() error) {
+	t.Helper()
+	const shortest, longest = 20 * time.Millisecond, time.Second
+	end := time.After(limit)
 	for {
+		begun := time.Now()
 		err := check()
 		if err == nil {
 			return
 		}
+		pause := time.NewTimer(min(max(3*time.Since(begun), shortest), longest))
 		select {
-		case <-limit:
-			t.Fatalf("%s: not within %s: %v", what, HangLimit, err)
-		case <-tick.C:
+		case <-end:
+			pause.Stop()
+			t.Fatalf("%s: not within %s: %v", what, limit, err)
+		case <-pause.C:
 		}
 	}
 }
