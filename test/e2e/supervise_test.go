@@ -16,7 +16,7 @@ import (
 )
 
 func TestASecondUpAddsClusters(t *testing.T) {
-	r := localtest.New(t)
+	r := localtest.Restarted(t)
 	before := r.Status()
 	if !before.Ready || before.Processes[0].Name != "supervisor" {
 		t.Fatalf("status: %+v", before)
@@ -124,23 +124,7 @@ func TestI12UpContinuesAfterAKillOfAllProcesses(t *testing.T) {
 	}
 }
 
-func TestATakenPortIsAnErrorThatNamesItsHolder(t *testing.T) {
-	r := localtest.Restarted(t)
-	address := strings.TrimPrefix(r.Env["ATOLL_ENDPOINT"], "https://")
-	r.Atoll("down")
-	l, err := net.Listen("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = r.Try("up", "--detach")
-	l.Close()
-	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("pid %d", os.Getpid())) ||
-		!strings.Contains(err.Error(), "platform") {
-		t.Errorf("up with a taken port: %v", err)
-	}
-	r.Up()
-}
-
+// The tests from here on leave the region stopped, so that it starts once for all of them.
 func TestDownStopsOnlyItsOwnProcessesInTime(t *testing.T) {
 	r := localtest.Restarted(t)
 	bystander := exec.Command("sleep", "600")
@@ -149,7 +133,7 @@ func TestDownStopsOnlyItsOwnProcessesInTime(t *testing.T) {
 	}
 	defer func() { bystander.Process.Kill(); bystander.Wait() }()
 	begun := time.Now()
-	r.Atoll("down")
+	r.Down()
 	if took := time.Since(begun); took > 15*time.Second {
 		t.Errorf("down took %s", took)
 	}
@@ -162,17 +146,27 @@ func TestDownStopsOnlyItsOwnProcessesInTime(t *testing.T) {
 	if s := r.Status(); s.Ready {
 		t.Errorf("a stopped region says that it is ready: %+v", s)
 	}
-	r.Up()
 }
 
-func TestCtrlCStopsTheRegion(t *testing.T) {
-	localtest.Bin(t)
-	home, err := os.MkdirTemp("", "atoll-e2e-")
+func TestATakenPortIsAnErrorThatNamesItsHolder(t *testing.T) {
+	r := localtest.Stopped(t)
+	address := strings.TrimPrefix(r.Env["ATOLL_ENDPOINT"], "https://")
+	l, err := net.Listen("tcp", address)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { localtest.Command(home, "down", "--purge").Run() })
-	up := localtest.Command(home, "up")
+	_, err = r.Try("up", "--detach")
+	l.Close()
+	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("pid %d", os.Getpid())) ||
+		!strings.Contains(err.Error(), "platform") {
+		t.Errorf("up with a taken port: %v", err)
+	}
+}
+
+// An `up` in the foreground runs the region until Ctrl-C.
+func TestCtrlCStopsTheRegion(t *testing.T) {
+	r := localtest.Stopped(t)
+	up := localtest.Command(r.Home, "up")
 	out, err := os.CreateTemp(t.TempDir(), "out")
 	if err != nil {
 		t.Fatal(err)
@@ -195,7 +189,7 @@ func TestCtrlCStopsTheRegion(t *testing.T) {
 	if !strings.Contains(read(), "stopped after") {
 		t.Errorf("up says: %s", read())
 	}
-	if left := localtest.Processes(home); len(left) > 0 {
+	if left := localtest.Processes(r.Home); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
 }

@@ -46,7 +46,7 @@ func (w *world) eventually(what string, f func() error) {
 func TestI1I9I12HostedClustersUnderKills(t *testing.T) {
 	rng := localtest.Seed(t)
 	span := localtest.Soak(t, lightTime)
-	r := localtest.New(t)
+	r := localtest.Restarted(t)
 	w := &world{t: t, r: r, api: r.API()}
 	var customers []*customer
 	for i := range 2 {

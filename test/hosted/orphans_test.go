@@ -18,8 +18,22 @@ import (
 // operator deletes it. Then nothing is left, and the audit record names the
 // operator.
 func TestI9OrphansOfAForcedDeletionAreFoundAndDeleted(t *testing.T) {
-	r := localtest.New(t)
+	r := localtest.Restarted(t)
 	w := &world{t: t, r: r, api: r.API()}
+	placements := func() int {
+		t.Helper()
+		m, err := w.api.ManagementCluster(t.Context(), mc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m.Placements
+	}
+	w.eventually("no cluster of another test is left", func() error {
+		if planes, places := len(r.Status().Planes), placements(); planes > 0 || places > 0 {
+			return fmt.Errorf("%d control planes, %d places", planes, places)
+		}
+		return nil
+	})
 	made, err := w.api.CreateCluster(t.Context(), platform.ClusterRequest{Name: "forced"})
 	if err != nil {
 		t.Fatal(err)
@@ -43,14 +57,6 @@ func TestI9OrphansOfAForcedDeletionAreFoundAndDeleted(t *testing.T) {
 			t.Fatal(err)
 		}
 		return list
-	}
-	placements := func() int {
-		t.Helper()
-		m, err := w.api.ManagementCluster(t.Context(), mc)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return m.Placements
 	}
 	var found fleet.Orphan
 	w.eventually("what runs is found", func() error {

@@ -12,7 +12,6 @@ package localtest
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -30,6 +29,7 @@ import (
 
 	"atoll.dev/client"
 	"atoll.dev/local"
+	"atoll.dev/test/testsite"
 )
 
 // Region is a region of a test's own.
@@ -83,7 +83,8 @@ func Services(t testing.TB) string {
 // slot holds a region that several tests of a package use one after the other.
 type slot struct {
 	sync.Mutex
-	r *Region
+	r         *Region
+	isStopped bool // a test has stopped the region's processes
 }
 
 var shared, restarted slot
@@ -95,17 +96,40 @@ func Shared(t *testing.T) *Region {
 	return shared.region(t)
 }
 
-// Restarted is one region for all tests of a package that stop its processes or pause them, and end with
-// a running region. The test after a failed one gets a new region. The package must use Main.
+// Restarted is one running region for all tests of a package that kill its processes or pause them, and end with
+// a running region, or with one that Down has stopped. The test after a failed one gets a new region. The package must
+// use Main.
 func Restarted(t *testing.T) *Region {
 	t.Helper()
-	r := restarted.region(t)
+	r := restarted.forTest(t)
+	if restarted.isStopped {
+		r.Up()
+		restarted.isStopped = false
+	}
+	return r
+}
+
+// Stopped is the region of Restarted without running processes. The test ends with a region that does not run either:
+// a start takes 13 s of processor time.
+func Stopped(t *testing.T) *Region {
+	t.Helper()
+	r := restarted.forTest(t)
+	if !restarted.isStopped {
+		r.Down()
+	}
+	return r
+}
+
+// forTest returns the slot's region, which ends with the test if the test fails.
+func (s *slot) forTest(t *testing.T) *Region {
+	t.Helper()
+	r := s.region(t)
 	t.Cleanup(func() {
 		if !t.Failed() {
 			return
 		}
 		r.ShowLogs()
-		if err := restarted.end(); err != nil {
+		if err := s.end(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -146,7 +170,7 @@ func (s *slot) end() error {
 		return nil
 	}
 	home := s.r.Home
-	s.r = nil
+	s.r, s.isStopped = nil, false
 	return purge(home)
 }
 
@@ -250,6 +274,13 @@ func (r *Region) Up(args ...string) string {
 	return out
 }
 
+// Down stops the processes of Restarted's region. The next test that asks for Restarted starts them again.
+func (r *Region) Down() {
+	r.T.Helper()
+	r.Atoll("down")
+	restarted.isStopped = true
+}
+
 // Status is what `atoll status` says.
 func (r *Region) Status() local.Status {
 	r.T.Helper()
@@ -351,24 +382,10 @@ func ConfigMapWork(name string, configMaps map[string]map[string]string) json.Ra
 	return data
 }
 
-// Eventually calls f until it returns nil, with the test's patience.
+// Eventually calls f until it returns nil, at most for the test's patience. testsite.EventuallyWithin says how often.
 func Eventually(t testing.TB, patience time.Duration, f func() error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := f()
-		if err == nil {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatalf("after %s: %v", patience, err)
-		case <-tick.C:
-		}
-	}
+	testsite.EventuallyWithin(t, "the region", patience, f)
 }
 
 // Processes lists the pids of a home's processes.
