@@ -6,6 +6,9 @@ cd "$(dirname "$0")/.."
 
 scripts/ensure.sh postgres gcc curl mosquitto
 scripts/ensure.sh prometheus || echo 'without Prometheus the test of the gates of rollouts is skipped'
+# The programs are built with -trimpath. With it for vet and the tests, too, each package is compiled once for them and
+# once with the race detector; without it twice each.
+export GOFLAGS="${GOFLAGS:+$GOFLAGS }-trimpath"
 make --no-print-directory build
 go build -race -trimpath -ldflags=-w -o bin/race/atoll ./cmd/atoll
 export ATOLL_KUBE_BIN=$PWD/bin/atoll-kube ATOLL_BIN=$PWD/bin/race/atoll

@@ -147,8 +147,8 @@ func TestI1I5I6I12KillLoop(t *testing.T) {
 	})
 }
 
-// The agent of a whole region misses 420 changes. The tests of agent and of maestro miss a thousand, each with the other
-// side of the wire simulated, for a fourth of the processor time.
+// The agent of a whole region misses 420 changes. In the tests of the packages agent and maestro it misses a thousand,
+// each with the other side of the wire simulated.
 func TestI6AnAgentThatWasAwayConverges(t *testing.T) {
 	r := localtest.Restarted(t)
 	api := r.API()
