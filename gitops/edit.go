@@ -38,6 +38,7 @@ func EditFile(file string, data []byte, edits []Edit) (after []byte, undo []Edit
 	if document.Kind == 0 || document.Content[0].Tag == "!!null" {
 		document = yaml.Node{Kind: yaml.DocumentNode, Content: []*yaml.Node{{Kind: yaml.MappingNode, Tag: "!!map"}}}
 	}
+	writeNulls(&document)
 	for _, e := range edits {
 		before, err := e.do(file, document.Content[0])
 		if err != nil {
@@ -52,6 +53,17 @@ func EditFile(file string, data []byte, edits []Edit) (after []byte, undo []Edit
 		return nil, nil, fmt.Errorf("%s: %w", file, err)
 	}
 	return out.Bytes(), undo, encoder.Close()
+}
+
+// writeNulls writes null for each value that is missing in braces or brackets, as in {mc01: }: the library writes such
+// a value as an empty text.
+func writeNulls(n *yaml.Node) {
+	for _, member := range n.Content {
+		if n.Style&yaml.FlowStyle != 0 && member.Kind == yaml.ScalarNode && member.Tag == "!!null" && member.Value == "" {
+			member.Value = "null"
+		}
+		writeNulls(member)
+	}
 }
 
 // do does the edit in a mapping, and returns the edits that undo it.

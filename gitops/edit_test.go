@@ -95,3 +95,14 @@ func TestEditsThatCannotPassAreRefusedWithTheirLine(t *testing.T) {
 		}
 	}
 }
+
+// TestAnEditKeepsMissingValues edits a file whose other values are missing, in braces and in lines.
+func TestAnEditKeepsMissingValues(t *testing.T) {
+	const file = "managementClusters: {mc01: , mc02: {aws: }, mc03}\nvalues:\n  global:\n"
+	after, _, err := EditFile("f.yaml", []byte(file), []Edit{{Path: []string{"versions", "atoll"}, Value: "2"}})
+	want := "managementClusters: {mc01: null, mc02: {aws: null}, mc03: null}\n" +
+		"values:\n  global:\nversions:\n  atoll: \"2\"\n"
+	if err != nil || string(after) != want {
+		t.Errorf("the file is\n%s%v, want\n%s", after, err, want)
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"atoll.dev/api/platform"
 	"atoll.dev/gitops"
@@ -136,5 +137,30 @@ func TestEachDeclaredValueIsAppliedOrShown(t *testing.T) {
 	builtIn := gitops.Declaration{Services: gitops.Services{PlacementShownTo: "operators"}}
 	if none := UnappliedValues(builtIn); len(none) > 0 {
 		t.Errorf("without declared values, shown are %v", none)
+	}
+}
+
+// TestAKilledWriterLeavesAHomeThatStarts: the temporary file of the first region.json does not make the home a foreign
+// directory, and a later start removes it.
+func TestAKilledWriterLeavesAHomeThatStarts(t *testing.T) {
+	h := Home{Dir: filepath.Join(t.TempDir(), "home")}
+	if err := os.MkdirAll(h.Dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	old := time.Now().Add(-2 * time.Hour)
+	for name, at := range map[string]time.Time{".tmp-1": old, ".tmp-2": time.Now()} {
+		if err := os.WriteFile(h.Path(name), []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(h.Path(name), at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, _, err := h.planState(UpOptions{Region: "r1"}); err != nil {
+		t.Error(err)
+	}
+	left, err := filepath.Glob(h.Path(".tmp-*"))
+	if err != nil || !slices.Equal(left, []string{h.Path(".tmp-2")}) { // its writer may be at work
+		t.Errorf("the home has %v: %v", left, err)
 	}
 }

@@ -177,7 +177,7 @@ func (h Home) isPartialHome(entries []os.DirEntry) bool {
 			name == "identities" || name == "management" || name == "adapters" ||
 			name == watchClone):
 		case name == "entities.yaml":
-		case strings.HasPrefix(name, "region.json"):
+		case strings.HasPrefix(name, "region.json"), atomicfile.IsTemp(name): // the second of a writer that was killed
 		default:
 			return false
 		}

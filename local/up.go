@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"atoll.dev/internal/atomicfile"
 	"atoll.dev/internal/postgres"
 )
 
@@ -101,6 +102,9 @@ func (h Home) planState(opts UpOptions) (st State, grown []string, err error) {
 		return st, nil, fmt.Errorf("%w: another `atoll up` is running; wait until it ends", err)
 	}
 	defer unlock()
+	if err := atomicfile.SweepTemp(h.Dir); err != nil {
+		return st, nil, fmt.Errorf("home: %w", err)
+	}
 	st, err = h.State()
 	clusters := opts.ManagementClusters
 	if errors.Is(err, ErrNoRegion) {
