@@ -170,8 +170,8 @@ func New(o Options) (*Agent, error) {
 	return a, nil
 }
 
-// ReadyKube returns nil while the management cluster's API server answers and
-// what the agent applied there is known.
+// ReadyKube returns nil while the management cluster's API server answers and the
+// agent has read its AppliedManifestWorks there.
 func (a *Agent) ReadyKube(ctx context.Context) error {
 	if err := a.kube.checkReady(ctx); err != nil {
 		return fmt.Errorf("the management cluster's API server: %w", err)

@@ -13,15 +13,15 @@ import (
 // and the time and returns effects. It does no I/O, reads no clock and belongs
 // to one goroutine.
 //
-// Each effect may fail, be lost with the process, or be carried out twice. The
-// core then orders it again: from every such state it reaches the state that
-// the server ordered.
+// The process may lose an effect, execute it twice, or fail to execute it. The core
+// then orders the effect again: from every such state it reaches the state that the
+// server ordered.
 //
 // AMW stands for AppliedManifestWork, the object in which an agent records what
 // it applied for one work.
 //
 //	spec event -> persist -> (durable) -> ack, and: create AMW -> apply manifests -> send status
-//	           -> prune what is no longer wanted -> record appliedResources in the AMW
+//	           -> remove objects that the work no longer has -> record appliedResources in the AMW
 //	deletion   -> persist -> (durable) -> ack, and: delete AMW and objects -> (all gone) -> finalize AMW -> send Deleted
 type core struct {
 	cfg coreConfig

@@ -153,7 +153,7 @@ type (
 		id         work.ID
 		name       amwName
 		uid        types.UID
-		finalizers []string // those that stay
+		finalizers []string // after the change
 	}
 	effRecordAMW struct {
 		id      work.ID

@@ -63,7 +63,7 @@ func planIgnore(manifest []byte, fields []workv1.IgnoreField) (*ignorePlan, erro
 
 // keepIgnored gives the ignored fields of the manifest the values of the live object,
 // and removes the ignored entries of lists. If the manifest lacked the fields, the
-// server-side apply would remove those that only the agent has set.
+// server-side apply would remove each field whose only owner is the agent.
 func (p *ignorePlan) keepIgnored(manifest, live map[string]any) {
 	for _, path := range p.present {
 		key, isField := path[len(path)-1].(string)

@@ -15,7 +15,8 @@ const source = "maestro"
 // ClientID is the MQTT client id that the agent of a consumer uses.
 func ClientID(consumer work.Consumer) string { return string(consumer) + "-agent-client" }
 
-// topics are the agent's own, out of those that were configured.
+// topics returns the topics of this agent: those of Options.Topics or, without them, of
+// the source Maestro.
 func (o Options) topics() (bus.Topics, error) {
 	t := o.Topics
 	if t == (bus.Topics{}) {

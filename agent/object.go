@@ -76,7 +76,8 @@ func (c *core) ensureObject(key objectKey) *object {
 
 func (o *object) expectFingerprint(fingerprint string) { o.expected[fingerprint] = true }
 
-// claim makes the manifest one of those that apply its object.
+// claim records that the manifest applies its object, and orders an observation of
+// the object.
 func (c *core) claim(w *workState, m *manifestState) {
 	o := c.ensureObject(m.key)
 	o.claims[w.id] = m
@@ -170,7 +171,7 @@ const (
 	watchObjects             // whole objects, which rules must read
 )
 
-// watchScope returns what the manifest needs of the watch of its kind.
+// watchScope returns how much of each object the watch must read for the manifest.
 func (m *manifestState) watchScope() watchScope {
 	if m.rules != nil {
 		return watchObjects

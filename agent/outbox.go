@@ -189,7 +189,7 @@ func (c *core) handleSent(ev evSent) {
 // answerStatusResync sends the statuses whose hash differs from the server's list;
 // all statuses when the list is empty.
 func (c *core) answerStatusResync(hashes []work.StatusHash) {
-	c.resync.handleQuestion(c)
+	c.resync.handleStatusRequest(c)
 	if len(hashes) == 0 {
 		for id, w := range c.works {
 			if w.status != nil {

@@ -18,11 +18,11 @@ const (
 // reportInterval. The zero value is full.
 type tokenBucket struct {
 	used int       // tokens taken and not regained
-	at   time.Time // the time for which used is right
+	at   time.Time // used counts up to this time
 }
 
-// take takes a token and returns true. Without a token it returns when the next one
-// is there.
+// take takes a token and returns true. If there is none, it returns false and the time
+// of the next token.
 func (b *tokenBucket) take(now time.Time) (next time.Time, ok bool) {
 	if back := int(now.Sub(b.at) / reportInterval); back >= b.used || now.Before(b.at) { // or the clock stepped back
 		b.used, b.at = 0, now
@@ -71,6 +71,8 @@ func (o *observed) reportsSameAs(other *observed) bool {
 	return o.exists == other.exists && reflect.DeepEqual(o.feedback, other.feedback)
 }
 
+// hasFeedbackOf reports whether the observation has the values that rs reads. An
+// object that does not exist has no values to read.
 func (o *observed) hasFeedbackOf(rs *ruleset) bool {
 	_, ok := o.feedback[rs.key]
 	return ok || !o.exists

@@ -46,11 +46,10 @@ const (
 	lanes
 )
 
-// turns is the order in which lanes are served. A lane that has nothing loses
-// its turn, so no lane waits for more than the calls of the others in one
-// round: a flood of new works does not hold up deletions, nor the other way
-// round. What takes away has every second turn; of what adds, works that have
-// begun come before new ones.
+// turns is the order in which the pool serves the lanes. An empty lane loses its
+// turn, so each lane waits for at most one round of the others: many new works do not
+// delay deletions, and many deletions do not delay new works. Removals have every
+// second turn, and a work that has begun comes before a new one.
 var turns = [...]lane{
 	laneRemove,
 	laneApply,
@@ -89,9 +88,8 @@ func laneOf(e effect) (lane, work.ID) {
 	return laneApply, ""
 }
 
-// pool runs calls on a fixed number of goroutines, lane by lane, and within a
-// lane work by work: one that has a thousand manifests leaves the others their
-// turns.
+// pool runs calls on a fixed number of goroutines. The lanes take turns, and in a lane
+// the works take turns: a work with a thousand manifests does not delay the others.
 type pool struct {
 	mu     sync.Mutex
 	cond   *sync.Cond
@@ -103,7 +101,7 @@ type pool struct {
 
 // queue holds calls by work. Works take turns, the calls of one stay in order.
 type queue struct {
-	works []work.ID // those that have calls waiting, next first
+	works []work.ID // with queued calls, the next one first
 	calls map[work.ID][]effect
 }
 

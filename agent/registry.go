@@ -18,7 +18,7 @@ type registry struct {
 	entries map[schema.GroupVersionResource]map[nameKey]interest
 }
 
-// interest is what an observation of one object must contain.
+// interest lists the parts that an observation of one object must have.
 type interest struct {
 	rules    []*ruleset
 	managers []string
@@ -109,7 +109,7 @@ func observeMetadata(obj metav1.Object, managers []string) *observed {
 }
 
 // fingerprint returns a hash of the fields that the API server records for the
-// agent's field managers and for those that works name; "" without such fields.
+// agent's field managers and for the managers in named; "" without such fields.
 func fingerprint(fields []metav1.ManagedFieldsEntry, named []string) string {
 	var parts []string
 	for _, f := range fields {

@@ -22,7 +22,7 @@ const (
 	actionDelete                       // ask for its deletion
 )
 
-// instance is what the decision about a removal needs of an object.
+// instance has the properties of an object on which its removal depends.
 type instance struct {
 	exists      bool
 	uid         types.UID

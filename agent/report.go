@@ -81,7 +81,7 @@ func (c *core) statusOf(w *workState) workv1.ManifestWorkStatus {
 	return status
 }
 
-// manifestView is what the status of one manifest is made of.
+// manifestView has the inputs of one manifest's status.
 type manifestView struct {
 	meta     workv1.ManifestResourceMeta
 	err      string // why it is not applied

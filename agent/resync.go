@@ -137,10 +137,10 @@ func (r *resync) handleAnswer(c *core, a work.DigestAnswer) {
 	}
 }
 
-// handleQuestion is called when a server requests statuses. A server does so after
-// its start, and what the agent sent before was lost: the agent compares again,
-// beginning with a digest.
-func (r *resync) handleQuestion(c *core) {
+// handleStatusRequest starts a new comparison, beginning with a digest, if the server
+// that requests statuses was taken for a real Maestro. A server sends such a request
+// after its start; it may have missed what the agent sent before.
+func (r *resync) handleStatusRequest(c *core) {
 	if r.online && r.usesList {
 		r.usesList = false
 		r.sendDigest(c)

@@ -53,9 +53,9 @@ func decodeSpec(s spec, data []byte) (*spec, error) {
 type verdict int
 
 const (
-	verdictTake    verdict = iota // it replaces what is known
+	verdictTake    verdict = iota // the agent stores it
 	verdictSame                   // known already
-	verdictStale                  // older than what is known
+	verdictStale                  // older than the stored spec
 	verdictRefused                // the work is being deleted
 )
 
@@ -105,8 +105,8 @@ func ownsObject(id identity, o *workv1.DeleteOption) bool {
 // originalSourceLabel is the label by which OCM's agents know a work's source.
 const originalSourceLabel = "cloudevents.open-cluster-management.io/originalsource"
 
-// labels returns the labels of the work's AppliedManifestWork: those that the source set
-// on the work, and the source's name. It leaves invalid labels out.
+// labels returns the labels of the work's AppliedManifestWork: the labels that the
+// source set on the work, and one with the source's name. It leaves invalid labels out.
 func (s *spec) labels() map[string]string {
 	var md struct {
 		Labels map[string]string `json:"labels"`
@@ -121,9 +121,9 @@ func (s *spec) labels() map[string]string {
 	return labels
 }
 
-// progress is what was done for a work, so that a restart need not do it
-// again. It is written after the fact; when it is lost, work is repeated,
-// which changes nothing.
+// progress records which steps the agent has completed for a work, so that it does
+// not repeat them after a restart. The agent writes it after the step. If the process
+// dies before, the agent repeats the step, which changes nothing.
 type progress struct {
 	Generation int64             `json:"generation"`
 	Objects    []appliedManifest `json:"objects,omitempty"`

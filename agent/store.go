@@ -185,8 +185,8 @@ func (r record) mergedWith(rec record) record {
 // storeRetry is the pause between writes while they fail.
 const storeRetry = time.Second
 
-// run writes queued requests until ctx ends. Then it writes those that were appended
-// before, once, and returns.
+// run writes queued requests until ctx ends. Then it writes the requests that are in
+// the queue at that moment, and returns.
 func (s *store) run(ctx context.Context) {
 	defer s.f.Close()
 	retry := time.NewTicker(storeRetry)

@@ -10,30 +10,33 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// strategy is how a manifest is written.
+// strategy says how the agent writes a manifest's object.
 type strategy struct {
-	kind    workv1.UpdateStrategyType
-	on      conflicts
-	manager string
-	ignore  []workv1.IgnoreField // of ServerSideApply only
+	kind      workv1.UpdateStrategyType
+	conflicts conflictPolicy
+	manager   string
+	ignore    []workv1.IgnoreField // of ServerSideApply only
 }
 
 // strategyOf returns the strategy of a manifest's option, nil for the default. refused is
 // the reason for which the manifest can never be applied in this way, "" when it can.
 func strategyOf(u *workv1.UpdateStrategy, manager string) (s strategy, refused string) {
-	s = strategy{kind: workv1.UpdateStrategyTypeUpdate, on: forceConflicts, manager: manager}
+	s = strategy{kind: workv1.UpdateStrategyTypeUpdate, conflicts: forceConflicts, manager: manager}
 	if u == nil || u.Type == "" {
 		return s, ""
 	}
 	switch s.kind = u.Type; u.Type {
 	case workv1.UpdateStrategyTypeUpdate, workv1.UpdateStrategyTypeCreateOnly, workv1.UpdateStrategyTypeReadOnly:
 	case workv1.UpdateStrategyTypeServerSideApply:
-		s.on = refuseConflicts
+		s.conflicts = refuseConflicts
 		a := u.ServerSideApply
 		if a == nil {
 			break
 		}
-		s.on, s.ignore = conflicts(a.Force), a.IgnoreFields
+		if a.Force {
+			s.conflicts = forceConflicts
+		}
+		s.ignore = a.IgnoreFields
 		if a.FieldManager != "" {
 			s.manager = a.FieldManager
 		}
@@ -43,7 +46,7 @@ func strategyOf(u *workv1.UpdateStrategy, manager string) (s strategy, refused s
 	return s, ""
 }
 
-// key is equal for equal strategies.
+// key returns a text that is equal for equal strategies. The store has hashes of it, so it must not change.
 func (s strategy) key() string {
 	ignore, err := json.Marshal(s.ignore)
 	if err != nil {
@@ -52,7 +55,7 @@ func (s strategy) key() string {
 	if len(s.ignore) == 0 {
 		ignore = nil
 	}
-	return fmt.Sprintf("{%s %t %s}%s", s.kind, s.on, s.manager, ignore)
+	return fmt.Sprintf("{%s %t %s}%s", s.kind, s.conflicts == forceConflicts, s.manager, ignore)
 }
 
 // isAgentManager reports whether the field manager is one of the agent's own. A work may
@@ -61,8 +64,9 @@ func isAgentManager(manager string) bool {
 	return strings.HasPrefix(manager, workv1.DefaultFieldManager)
 }
 
-// namedManager is the field manager that the work names, "" when it is one of
-// the agent's own. What it applied counts for drift as the agent's own fields do.
+// namedManager returns the field manager that the work names, "" for one of the
+// agent's own. Changes of that manager's fields count as drift, like changes of the
+// agent's fields.
 func (s strategy) namedManager() string {
 	if s.kind != workv1.UpdateStrategyTypeServerSideApply || isAgentManager(s.manager) {
 		return ""

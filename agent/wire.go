@@ -24,8 +24,8 @@ type unwantedError struct{ why string }
 
 func (e unwantedError) Error() string { return e.why }
 
-// decode reads what the server sends. ack goes into events that are
-// acknowledged later; for others the caller acknowledges.
+// decode turns a message of the server into an event of the core. It puts ack into an
+// event that the core acknowledges later; the caller acknowledges all others at once.
 func (w wire) decode(m bus.Event, ack func()) (event, error) {
 	// + comes by a broadcast
 	if c := m.Extensions[work.ExtClusterName]; c != "" && work.Consumer(c) != w.consumer && c != bus.AllConsumers {
@@ -59,7 +59,7 @@ func (w wire) decode(m bus.Event, ack func()) (event, error) {
 	case work.ServerSpecs:
 		var wanted work.SpecsWanted
 		if err := json.Unmarshal(m.Data, &wanted); err != nil {
-			return nil, fmt.Errorf("a question for works: %w", err)
+			return nil, fmt.Errorf("a request for works: %w", err)
 		}
 		return evSpecsRequested{wanted.IDs}, nil
 	}
@@ -83,7 +83,7 @@ func (w wire) event(kind string, data any) (bus.Event, error) {
 	return m, err
 }
 
-// resync asks for every spec that is newer than what is known.
+// resync returns a request for all specs that are newer than the known versions.
 func (w wire) resync(known []work.SpecVersion) (bus.Event, error) {
 	m, err := w.event(work.SpecResync, work.SpecVersions{Versions: known})
 	m.Extensions[work.ExtOriginalSource] = "" // of every source; the attribute must be there

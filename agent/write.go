@@ -20,7 +20,7 @@ import (
 )
 
 // updateManager is the field manager of full updates, which the strategy Update
-// makes for what a server-side apply cannot do.
+// makes where a server-side apply is not possible.
 const updateManager = workv1.DefaultFieldManager + "-update"
 
 // apply writes or reads one object, after a check of the executor's rights.
@@ -160,23 +160,23 @@ func dropNullTimes(v any) {
 	}
 }
 
-// conflicts says what a server-side apply does to the fields of other writers.
-type conflicts bool
+// conflictPolicy says what a server-side apply does with the fields of other writers.
+type conflictPolicy string
 
 const (
-	refuseConflicts conflicts = false // the apply fails with 409
-	forceConflicts  conflicts = true  // the apply takes the fields over
+	refuseConflicts conflictPolicy = "refuse" // the apply fails with 409
+	forceConflicts  conflictPolicy = "force"  // the apply takes the fields over
 )
 
 // serverSide applies obj by server-side apply.
-func (k *kube) serverSide(ctx context.Context, e effApply, obj *unstructured.Unstructured, on conflicts) (
+func (k *kube) serverSide(ctx context.Context, e effApply, obj *unstructured.Unstructured, policy conflictPolicy) (
 	answeredObject, error) {
 	body, err := json.Marshal(obj.Object)
 	if err != nil {
 		return answeredObject{}, err
 	}
 	return k.patch(ctx, e, types.ApplyPatchType, body, metav1.PatchOptions{FieldManager: e.strategy.manager,
-		Force: new(bool(on))})
+		Force: new(policy == forceConflicts)})
 }
 
 // update replaces the object's content by the manifest's, also that of other writers,
@@ -210,7 +210,7 @@ func (k *kube) update(ctx context.Context, e effApply, obj *unstructured.Unstruc
 		switch {
 		case err == nil:
 			got = replaced
-		// the API server does not allow the removal of what others added
+		// the API server does not allow the removal of other writers' content
 		case !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err):
 			return nil, err
 		}
@@ -241,8 +241,8 @@ func isSchemaError(err error) bool {
 		err.Error(), "failed to create typed live object"))
 }
 
-// replace creates the object or updates it in full: the manifest's content, and
-// the metadata of what is there with the manifest's added to it.
+// replace creates the object, or updates it in full: it sets the manifest's content,
+// and adds the manifest's metadata to that of the live object.
 func (k *kube) replace(ctx context.Context, e effApply, obj *unstructured.Unstructured) (answeredObject, error) {
 	live, err := k.resource(e.key).Get(ctx, e.key.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -325,7 +325,7 @@ func (k *kube) serverSideApply(ctx context.Context, e effApply, obj *unstructure
 		default:
 			plan.keepIgnored(obj.Object, live.Object)
 			addOwners(obj, e.owners)                          // also when the work ignores owner references
-			obj.SetResourceVersion(live.GetResourceVersion()) // what is left as it is must be what was read
+			obj.SetResourceVersion(live.GetResourceVersion()) // the update fails if another writer changed the object meanwhile
 		}
 	}
 	if k.sharesCluster() {
@@ -337,7 +337,7 @@ func (k *kube) serverSideApply(ctx context.Context, e effApply, obj *unstructure
 			return nil, err
 		}
 	}
-	got, err := k.serverSide(ctx, e, obj, e.strategy.on)
+	got, err := k.serverSide(ctx, e, obj, e.strategy.conflicts)
 	if err != nil {
 		return nil, err
 	}
@@ -361,8 +361,8 @@ func (k *kube) ensureOwners(ctx context.Context, e effApply, got answeredObject)
 	return next.obs, err
 }
 
-// finishMetadata removes what a server-side apply cannot remove: labels and
-// annotations that the manifest marks with "-", and the work's owner reference when
+// finishMetadata removes the metadata that a server-side apply cannot remove: labels
+// and annotations that the manifest marks with "-", and the work's owner reference if
 // the work orphans the object.
 func (k *kube) finishMetadata(
 	ctx context.Context,
