@@ -2,8 +2,7 @@
 //
 // A Router registers each route of a front with the action that a caller needs.
 // It identifies the sender of a request, decides, and only then calls the
-// handler, which finds the proven Identity in the context and no identity in the
-// headers.
+// handler. The handler reads the proven Identity from the context, never from headers.
 //
 // A Verifier verifies AWS Signature Version 4 for the service execute-api, so
 // that curl --aws-sigv4, awscurl and the signers of the AWS SDKs work unchanged.

@@ -11,7 +11,7 @@ import (
 	"atoll.dev/internal/rest"
 )
 
-// Question is what a Policy decides on: may the caller take an action on a resource?
+// Question asks a Policy whether a caller may take an action on a resource.
 type Question struct {
 	Caller   Identity
 	Action   Action // "" for a request that no route matches
@@ -19,7 +19,7 @@ type Question struct {
 	Resource policy.Resource
 	Context  policy.Context
 
-	// Complete reads what the request itself does not show of the resource: its cluster and its
+	// Complete reads the members of the resource that the request does not have: its cluster and its
 	// tags. Nil: the resource is complete.
 	Complete func(ctx context.Context, of policy.Resource) (policy.Resource, error)
 }

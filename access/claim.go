@@ -26,7 +26,7 @@ const (
 	maxExpiry = 7 * 24 * time.Hour
 )
 
-// claim is what a request claims about its own signature. Nothing in it is
+// claim has the statements of a request about its own signature. They are not
 // verified.
 type claim struct {
 	presigned bool
@@ -360,9 +360,9 @@ func (c *claim) checkHeaders(m message) error {
 	return nil
 }
 
-// missingHeader returns a header that is said to be signed and is not there.
-// It has the canonical value of an empty one: curl -H 'Accept:' signs accept
-// and does not send it. So this is no fault until the signature is wrong.
+// missingHeader returns a header that SignedHeaders names and the request lacks. A
+// signer gives such a header the value of an empty one: curl -H 'Accept:' signs accept
+// and does not send it. So a missing header is an error only if the signature is wrong.
 func (c *claim) missingHeader(m message) (string, bool) {
 	for _, n := range c.signedHeaders {
 		if _, ok := m.headerValue(n); !ok {

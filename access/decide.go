@@ -14,22 +14,22 @@ const (
 	policyReason     = "policy"
 )
 
-// ActionDescribeCaller is taken by everybody who is identified, about himself.
+// ActionDescribeCaller returns the caller's own identity. Every identified caller may take it.
 const ActionDescribeCaller Action = "DescribeCaller"
 
 // Decide implements Policy. In this order:
 //
-//  1. without a read of the database ever, everything is refused with 503;
+//  1. before the first complete read of the database, it refuses every request with 503;
 //  2. a caller may ask who he is;
 //  3. an account that is not provisioned may do nothing;
 //  4. an identity with a link code may link itself, and nothing else;
 //  5. the principals of a privileged account without administrators may do everything. This is how a
 //     region begins;
-//  6. administrators, and the root of the account, may do everything in their account;
-//  7. the policies decide that are attached to the caller, his role and his groups.
+//  5. administrators, and the root of the account, may do everything in their account;
+//  6. the policies that are attached to the caller, his role and his groups decide.
 //
-// An error shows nothing about other accounts: a resource of another account, one that does not exist
-// and one that the policies do not permit give the same refusal.
+// An error shows nothing about other accounts: the refusal is the same for a resource of another account, for a
+// resource that does not exist, and for a resource on which the policies do not permit the action.
 func (d *Directory) Decide(ctx context.Context, q Question) (Grant, error) {
 	if q.Action == ActionDescribeCaller {
 		return Grant{}, nil
@@ -94,8 +94,8 @@ func (v *accountView) isFree() bool {
 	return v.isPrivileged && len(v.admins) == 0 && !v.countsAdmins
 }
 
-// isAdmin reports whether a principal is an administrator: one that was made so, a session of a role
-// that was made so, or the root of the account.
+// isAdmin reports whether a principal is an administrator: a principal in the account's list of administrators, a
+// session of a role in that list, or the root of the account.
 func (v *accountView) isAdmin(principal string) bool {
 	parts := strings.Split(principal, ":") // arn, partition, iam, "", account, root
 	isRoot := len(parts) == 6 && parts[2] == "iam" && parts[5] == "root"
@@ -111,7 +111,7 @@ func (v *accountView) groups(principal string) []string {
 	return groups
 }
 
-// Caller is what the region knows about a principal.
+// Caller has the properties of a principal that the policies read.
 type Caller struct {
 	IsProvisioned, IsPrivileged, IsAdmin bool
 	Groups                               []string // ids

@@ -44,7 +44,8 @@ func (rt *Router) deny(r *http.Request, caller Identity, e *rest.Error, policies
 	rt.denials.Record(d)
 }
 
-// SourceOf returns the address of a sender without its port: the one that a gateway has proved, or that of TCP.
+// SourceOf returns the address of a sender without its port: the address that a gateway has proved, or else that of the
+// TCP connection.
 func SourceOf(r *http.Request, caller Identity) string {
 	if caller.SourceIP.IsValid() {
 		return caller.SourceIP.String()

@@ -61,7 +61,7 @@ type GroupDocument struct {
 	Members           []string // ARNs, sorted
 }
 
-// TargetType is what a policy is attached to.
+// TargetType is the kind of an attachment's target.
 type TargetType string
 
 // The types of targets.
@@ -388,8 +388,8 @@ func (d *Directory) Attachments(ctx context.Context, account string, w Window) (
 	return listIn(ctx, d, KindAttachment, account, w, toAttachment)
 }
 
-// listIn returns a part of the documents of one account. It refuses what is no account, because the
-// store takes an empty scope for all scopes.
+// listIn returns a page of the documents of one account. It refuses an invalid account id, because the store reads an
+// empty scope as all scopes.
 func listIn[T any](ctx context.Context, d *Directory, kind store.Kind, account string, w Window,
 	to func(store.Document) (T, error)) (items []T, total int, err error) {
 	if err := checkAccount(account); err != nil {
@@ -398,7 +398,7 @@ func listIn[T any](ctx context.Context, d *Directory, kind store.Kind, account s
 	return listOf(ctx, d, kind, account, w, to)
 }
 
-// checkAccount refuses what is not the id of an account.
+// checkAccount refuses a text that cannot be the id of an account.
 func checkAccount(account string) error {
 	if !IsAccountID(account) {
 		return fmt.Errorf("account %s is not 12 digits: %w", quoted(account), ErrInvalid)

@@ -22,8 +22,8 @@ type directoryCache struct {
 	relist map[string]*accountState // the state that a relist fills; only apply uses it
 }
 
-// accountState is what the cache knows of an account. Decisions read its view only. It does not change
-// once apply has published it.
+// accountState has the documents of an account and the view that is computed from them. Decisions read
+// the view only. An accountState does not change once apply has published it.
 type accountState struct {
 	documents map[docKey]store.Document // without wire form
 	parsed    map[string]parsedPolicy   // by id of the policy

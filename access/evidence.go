@@ -10,7 +10,7 @@ import (
 // Method is a way to prove an identity.
 type Method string
 
-// Methods. A region takes those that it is configured for.
+// Methods. Each region is configured with the methods that it accepts.
 const (
 	BySignature Method = "sigv4"           // a signature in the Authorization header, by a key of the region
 	ByPresigned Method = "sigv4-presigned" // the same in the query
@@ -23,7 +23,7 @@ const (
 // keep it.
 type Evidence struct {
 	Method Method `json:"method"`
-	// Credential identifies what an operator can disable: an access key id, or the id of the link of an
+	// Credential identifies the credential that an operator can disable: an access key id, or the id of the link of an
 	// external identity. It is empty for the other methods.
 	Credential string `json:"credential,omitempty"`
 	// Subject is the name of the sender in the system that identified it: AWS's unique user id, or the

@@ -14,7 +14,7 @@ import (
 
 // BodyLimits bounds the memory of request bodies that a Router holds at the same time. A body
 // counts from its first byte until its request is answered, by the size of its buffer. So a sender
-// who declares 4 MiB and sends 4 KiB counts for what he sent.
+// who declares 4 MiB and sends 4 KiB counts with 4 KiB.
 type BodyLimits struct {
 	Total     int64 // bytes of all bodies; default 256 MiB
 	PerSource int64 // bytes of the bodies of one source; default 64 MiB

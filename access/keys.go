@@ -68,7 +68,7 @@ const (
 	MaxSessions = 100
 )
 
-// Account is what the principals of an account may do.
+// Account says whether the principals of an account are operators.
 type Account struct {
 	ID         string `json:"accountId"`
 	Privileged bool   `json:"privileged"`
@@ -247,12 +247,12 @@ func holdPrincipal(ctx context.Context, tx *store.Tx, principal string) error {
 	return err
 }
 
-// holderOf returns whose keys the bounds count: the role of a session, whatever the name of the session,
-// and otherwise the principal itself.
+// holderOf returns the principal to which the bounds count a key: for a session its role, without the session's name;
+// otherwise the principal itself.
 func holderOf(principal string) string { return cmp.Or(policy.RoleOf(principal), principal) }
 
-// countKeysSQL counts the keys of a principal, and its sessions. $3 is what the principals of the sessions of
-// its role begin with; "" for a principal that is no session of a role.
+// countKeysSQL counts the keys of a principal, and its sessions. For a session of a role, $3 is the prefix of the
+// principals of all sessions of that role; otherwise it is "".
 const countKeysSQL = `select count(*) filter (where spec->>'expiresAt' is null and spec->>'principalArn' = $2),
 		count(*) filter (where (spec->>'expiresAt')::timestamptz > now())
 	from document where kind = 'KeyPair' and scope = $1 and removed_at is null and not (spec->>'disabled')::boolean
@@ -411,7 +411,7 @@ func (k *KeyStore) List(ctx context.Context) ([]KeyPair, error) {
 	return pairs, err
 }
 
-// PutAccount creates an account or changes what it may do. This process uses the
+// PutAccount creates an account or changes its rights. This process uses the
 // change when PutAccount returns, other processes within a second.
 func (k *KeyStore) PutAccount(ctx context.Context, a Account) error {
 	if !accountPattern.MatchString(a.ID) {

@@ -70,9 +70,9 @@ const readShare = 0.8
 const accountPart = 4
 
 // Limiter limits requests by account and class, and how many run at the same time. It
-// decides from memory. Run settles with the other replicas what was spent; without it,
-// and while the database is down, each replica limits by its own buckets alone, and
-// never stops to limit. Several goroutines may use it.
+// decides from memory. Run subtracts the tokens that each replica took from the buckets of
+// all replicas. Without Run, and while the database is down, each replica limits by its own
+// buckets alone. Several goroutines may use it.
 type Limiter struct {
 	rates      map[Class]Rate
 	exempt     map[cluster.Account]bool
@@ -223,7 +223,8 @@ func (l *Limiter) begin(account cluster.Account, class Class) (end func(), err e
 	}), nil
 }
 
-// mostOf returns how many of limit requests may run before one of a class is refused.
+// mostOf returns how many requests may run at the same time when another request of a class begins. Reads and lists get
+// a share of limit only, so that writes always have room.
 func mostOf(limit int, class Class) int {
 	if class == Reads || class == Lists {
 		return max(1, int(float64(limit)*readShare))
@@ -248,7 +249,7 @@ func classOf(route Route) Class {
 // many tokens as each of them has; the shared bucket then is in debt.
 const settlePeriod = time.Second
 
-// Spending is what a replica took from a shared bucket since it settled last.
+// Spending is the number of tokens that a replica took from a shared bucket since it last reported them.
 type Spending struct {
 	Key   string // account/class
 	Spent float64

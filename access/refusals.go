@@ -19,7 +19,7 @@ const (
 	maxLoggedPath = 256
 )
 
-// refusalLog logs refusals: all of those that the rate of an account bounds, and some of the others.
+// refusalLog logs refusals of identified callers, whose rate a limit bounds, and a sample of all other refusals.
 // Several goroutines may use it.
 type refusalLog struct {
 	log *slog.Logger

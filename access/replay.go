@@ -86,7 +86,7 @@ type UsedSignatures struct {
 	now   func() time.Time
 
 	mu         sync.Mutex
-	remembered int64                     // rows at the last count, and those that this process has added since
+	remembered int64                     // rows at the last count, plus the rows that this process has added since
 	of         map[cluster.Account]int64 // the same of each account
 }
 

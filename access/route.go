@@ -9,8 +9,8 @@ import (
 	"atoll.dev/internal/rest"
 )
 
-// Action is what a route does, as policies name it: CreateCluster. Each route
-// has one.
+// Action is the name of a route's operation in policies, such as CreateCluster. Each
+// route has one.
 type Action string
 
 // ResourceKind is the kind of resource that an action is about: Cluster.
@@ -51,7 +51,7 @@ type Escalation struct {
 type EscalationValue uint8
 
 const (
-	IfTrue  EscalationValue = iota // when it is true; the handler refuses what is neither true nor false
+	IfTrue  EscalationValue = iota // when it is true; the handler refuses a value that is neither true nor false
 	IfGiven                        // whatever its value is, also when it is empty
 )
 

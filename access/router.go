@@ -26,11 +26,11 @@ type Identifier interface {
 	Identify(r *http.Request) (Identity, []byte, error)
 }
 
-// Options are what a Router needs.
+// Options configure a Router.
 type Options struct {
 	Identifier Identifier
 	Policy     Policy                // default PrivilegedOnly
-	Resources  Resources             // default: resources are what the paths name
+	Resources  Resources             // default: the resources that the paths name
 	Region     string                // the region's name, for policies
 	Bodies     BodyLimits            // of the memory for bodies
 	Limiter    *Limiter              // nil: identified callers have no limits
@@ -254,7 +254,7 @@ func (rt *Router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	rt.muxOf(r).ServeHTTP(w, withoutClaims(r, body).WithContext(ctx))
 }
 
-// class returns the class of a request, also of one that no route matches.
+// class returns the class of a request. A request without a route has a class, too.
 func (rt *Router) class(r *http.Request) Class {
 	if class, ok := rt.classes[rt.muxOf(r).Route(r)]; ok {
 		return class

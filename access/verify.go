@@ -39,9 +39,9 @@ type Verifier struct {
 // Verify returns the key pair that signed r, and the body of r, which it has read.
 // Its errors are *rest.Error. It checks, in this order, the claim, its scope, its
 // date and its headers; the key; the signature, when the request declares the hash
-// of its body; then it reads the body, and checks what is left, and the state of the
-// key again. So it reads no body for an unknown key, and none for a wrong signature
-// over a declared hash.
+// of its body; then it reads the body and checks its hash, and the state of the key
+// again. So it reads no body for an unknown key, and none for a wrong signature over a
+// declared hash.
 func (v *Verifier) Verify(r *http.Request) (Key, []byte, error) {
 	_, key, body, err := v.verify(r)
 	return key, body, err

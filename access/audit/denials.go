@@ -79,7 +79,7 @@ func (d *Denials) Record(denial access.Denial) {
 		Status: denial.Status, Policies: cutPolicies(denial.Policies), RequestID: audit.Cut(denial.RequestID),
 		Source: audit.Cut(denial.Source), UserAgent: audit.Cut(denial.UserAgent)}
 	if who.Account == "" {
-		r.Proof, r.Principal = audit.Unproven, "" // what the sender claims is in ProofID
+		r.Proof, r.Principal = audit.Unproven, "" // ProofID has the claimed identity
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()

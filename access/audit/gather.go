@@ -53,7 +53,7 @@ const (
 
 // Gatherer appends the audit records of the region's services to the chain, each of them once: the transaction that
 // appends a service's records also moves the service's cursor. After a restore of a service's database the Gatherer
-// reads its records again; the chain recognizes those that it has by their keys.
+// reads its records again; the chain recognizes the ones it has by their keys.
 type Gatherer struct {
 	Chain     *Chain
 	Sources   map[string]Source // by service: clm, maestro, platform
@@ -175,9 +175,9 @@ func (g *Gatherer) trimPeriodically(ctx context.Context) error {
 	}
 }
 
-// trim deletes the records that are older than the retentions: those that were gathered from the platform database
-// there, and those of the chain. Each deletion appends a record to the chain; so that there is one a day and not one an
-// hour, trim waits until the oldest record is a day older than the retention.
+// trim deletes old records: from the history of the platform database the records older than sourceRetention, and from
+// the chain the records older than g.Retention. Each deletion from the chain appends a record to it. So that there is
+// one such record a day and not one an hour, trim waits until the oldest record is a day older than the retention.
 func (g *Gatherer) trim(ctx context.Context, now time.Time) error {
 	_, err := g.Chain.store.TrimHistory(ctx, now.Add(-sourceRetention))
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 
 // Query selects records of the chain. An empty member selects all records.
 type Query struct {
-	// Account selects the records of an account: what its principals did, and what others did to its resources.
+	// Account selects the changes that the account's principals made, and all changes of the account's resources.
 	Account                    string
 	From, To                   time.Time // To is exclusive
 	Principal, Action, Outcome string

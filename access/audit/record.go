@@ -59,7 +59,7 @@ type Record struct {
 	Anchor    *Anchor  `json:"anchor,omitempty"` // of actionTrim: the last deleted record
 }
 
-// Resource names what a request is about.
+// Resource names the resource of a request.
 type Resource struct {
 	Kind string `json:"kind,omitempty"`
 	ID   string `json:"id,omitempty"`

@@ -65,7 +65,7 @@ func NewIndex(attached []Attached) *Index {
 	return ix
 }
 
-// Resource is what an action is about.
+// Resource is the resource of an action.
 type Resource struct {
 	Kind    Kind
 	ID      string
@@ -74,7 +74,7 @@ type Resource struct {
 	Tags    map[string]string // of the cluster
 }
 
-// Context is what is known about a request besides its action and resource.
+// Context has the attributes of a request besides its action and resource.
 type Context struct {
 	SourceIP  netip.Addr
 	Time      time.Time
@@ -96,8 +96,8 @@ type Query struct {
 // Decision is the answer to a Query.
 type Decision struct {
 	Allowed bool
-	// Policies are the ids of the policies that decided: those that forbid, or else those that
-	// permit; none when no policy matched.
+	// Policies are the ids of the policies that decided: all policies that forbid the action; without
+	// one, all policies that permit it; none when no policy matched.
 	Policies []string
 }
 

@@ -1,4 +1,4 @@
-// Package policy decides by Cedar policies what the principals of an account may do.
+// Package policy decides by Cedar policies which actions the principals of an account may take.
 //
 // An account writes policies in Cedar and attaches each to principals or groups. Index.Decide
 // evaluates the policies that are attached to a principal, to its role or to one of its groups: a

@@ -44,7 +44,7 @@ const (
 // Action is an action of the Platform API.
 type Action struct {
 	Name   string
-	On     Kind     // what the action is about
+	On     Kind     // the kind of the action's resource
 	Groups []string // the groups of actions that contain it
 
 	isForOperators bool
