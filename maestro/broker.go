@@ -126,7 +126,7 @@ func (s *Server) checkSize(r bundle.Spec) error {
 	return wire.CheckSize(r, s.opts.SourceID, s.specTopic(r.Consumer), s.bus.Limit())
 }
 
-// room returns how many bytes of data the broker accepts in a message to a consumer, beside those that m has.
+// room returns how many bytes of data the broker accepts in the message m to a consumer, besides m's own bytes.
 func (s *Server) room(consumer work.Consumer, m bus.Event) (int, error) {
 	if s.bus == nil || s.bus.Limit() == 0 {
 		return math.MaxInt, nil

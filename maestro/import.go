@@ -286,7 +286,7 @@ func (i *importer) bundle(ctx context.Context, tx *store.Tx, raw json.RawMessage
 	_, err = tx.Import(ctx, d)
 	switch {
 	case errors.Is(err, store.ErrExists):
-		return i.present(ctx, tx, d, spec)
+		return i.compareStored(ctx, tx, d, spec)
 	case errors.Is(err, store.ErrInvalid):
 		return refuse("%s", err), nil
 	case err != nil:
@@ -298,8 +298,10 @@ func (i *importer) bundle(ctx context.Context, tx *store.Tx, raw json.RawMessage
 	return rowFate{deleting: d.DeletedAt != nil, notes: notes}, nil
 }
 
-// present compares a bundle with the one that is here.
-func (i *importer) present(ctx context.Context, tx *store.Tx, d store.Document, spec bundle.Spec) (rowFate, error) {
+// compareStored decides about a row whose bundle this database has already: equal and older rows change nothing, and
+// different ones are refused.
+func (i *importer) compareStored(ctx context.Context, tx *store.Tx, d store.Document, spec bundle.Spec) (rowFate,
+	error) {
 	have, err := tx.Get(ctx, bundle.Kind, d.ID)
 	if errors.Is(err, store.ErrNotFound) {
 		return refuse("it was here and was deleted; what was deleted does not come back by an import"), nil

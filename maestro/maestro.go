@@ -69,7 +69,7 @@ type Server struct {
 	comparer *resync.Comparer     // compares what agents hold with the ledger
 	intake   *intake.Intake       // stores the statuses of agents
 	contacts *presence.Tracker
-	instance string        // this server's name among those that share the database
+	instance string        // this server's name among the servers of the database
 	stopping chan struct{} // closed when Run begins to stop
 	dbLife   atomic.Value  // string: the database's life, shortened
 	leads    atomic.Bool   // this server reports the presence of agents to CLM

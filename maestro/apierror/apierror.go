@@ -21,8 +21,8 @@ import (
 	"atoll.dev/store"
 )
 
-// Codes of errors. The numbers below 1000 are the original's; those that equal
-// an HTTP status are ours, after its maestro-404.
+// Codes of errors. The original Maestro has the numbers below 1000, except the numbers
+// that equal an HTTP status: these are Atoll's, after the original's maestro-404.
 const (
 	CodeForbidden   = "maestro-4"
 	CodeConflict    = "maestro-6"
@@ -221,7 +221,7 @@ func grpcReason(e *rest.Error) (codes.Code, metav1.StatusReason) {
 // AlreadyExists is the original's text.
 const AlreadyExists = "This Resource already exists"
 
-// Invalid refuses what a client sent, since its content is wrong.
+// Invalid returns the error for a request whose content is wrong.
 func Invalid(format string, args ...any) *rest.Error {
 	return rest.Errorf(http.StatusBadRequest, codeValidation, format, args...)
 }

@@ -18,14 +18,14 @@ const (
 	Kind         store.Kind = "Bundle" // id is the bundle's, scope the consumer's name
 )
 
-// Spec is a bundle as its source sent it: the stored form is the whole
-// CloudEvent as one JSON object, which is what searches see.
+// Spec is a bundle as its source sent it. The stored form is the whole CloudEvent as
+// one JSON object; searches read this form.
 //
-// Agents see the document's generation, which never goes back: it goes on where
-// a deleted bundle of the same id ended, and jumps above what an agent holds.
-// Sources see a version that begins with 1 and grows by 1 with each change of
-// theirs (docs/decisions/038). Offset is the difference; it is 0 in the records
-// that were written before there was one.
+// Agents get the document's generation, which never decreases: a new bundle continues
+// the generations of a deleted bundle with the same id, and its generation is above
+// the one that its agent has. Sources get a version that begins with 1 and increases by
+// 1 with each of their changes (docs/decisions/038). Offset is the difference; records
+// of versions of Maestro without Offset have 0.
 type Spec struct {
 	EventID     string          `json:"id"`
 	Source      string          `json:"source"`

@@ -109,8 +109,8 @@ const (
 	DropMalformed = "malformed"
 )
 
-// DecideStatus decides about a status event of a bundle. sequence is that of the last
-// accepted status, also of one that changed nothing.
+// DecideStatus decides about a status event of a bundle. sequence is the sequence id of
+// the last accepted status, also when that status changed nothing.
 //
 // A status of an older generation does not describe the present one, but it proves that
 // the older one arrived. A report of a deletion counts only for a bundle under deletion:

@@ -20,8 +20,8 @@ func DeletedCondition(consumer work.Consumer, at time.Time) metav1.Condition {
 	}
 }
 
-// HashOf is the hash by which an agent and this server compare statuses: the
-// agent's own, or else what it would compute.
+// HashOf returns the hash by which an agent and this server compare statuses: the hash
+// that the agent sent, or the hash that it would compute.
 func HashOf(r Status) (string, error) {
 	if r.Hash != "" {
 		return r.Hash, nil

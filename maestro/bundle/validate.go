@@ -38,9 +38,10 @@ func CheckData(raw json.RawMessage) (*Data, error) {
 	return data, nil
 }
 
-// CheckHeldData refuses what no agent could apply, or PostgreSQL not store. Its errors name
-// the member and the remedy. It accepts rules that read Secrets: an agent may hold a work
-// of an earlier release that has them, and the agent itself refuses these rules.
+// CheckHeldData refuses data that no agent could apply, or that PostgreSQL cannot store.
+// Its errors name the member and the remedy. It accepts rules that read Secrets: an agent
+// may hold a work of an earlier release with such rules, and the agent itself refuses
+// them.
 func CheckHeldData(raw json.RawMessage) (*Data, error) {
 	var typed work.Bundle // every member that we know has the type it should
 	if err := rest.DecodeJSON(raw, &typed); err != nil {

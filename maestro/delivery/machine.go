@@ -76,9 +76,9 @@ func New(cfg Config) *Machine {
 	return &Machine{cfg: cfg, lanes: map[laneKey]*lane{}, pace: pace{rate: cfg.DeleteRate}}
 }
 
-// Want adds a work that its agent has not acknowledged. A later generation replaces an
-// earlier one that was not sent yet. Want returns false, and changes nothing, when the
-// Machine has the work already.
+// Want adds a work that its agent has not acknowledged. If the Machine has an earlier
+// generation of the work that was not sent yet, Want replaces it. If the Machine has the
+// same or a later generation, Want returns false and changes nothing.
 func (m *Machine) Want(w Work) bool {
 	l, it := m.find(w.Consumer, w.ID)
 	switch {

@@ -1,6 +1,6 @@
 // Package fairqueue holds events of many consumers until a worker takes them, and serves the consumers in turn.
 //
-// Each consumer has a queue of its own with a bounded share, so that one that sends too much delays and loses its own
+// Each consumer has a queue of its own with a bounded share: a consumer that sends too much delays and loses its own
 // events only. Only package maestro and its packages import it.
 package fairqueue
 
@@ -49,7 +49,7 @@ type consumerQueue[T any] struct {
 
 type queued[T any] struct {
 	value T
-	key   string // of what a later event may replace; "" for what nothing replaces
+	key   string // a later event with the same key replaces the event; "": no event replaces it
 	size  int
 }
 

@@ -47,9 +47,10 @@ func (i *statusItem) acknowledge() {
 	i.ack()
 }
 
-// put queues a status and never waits, since the broker's connection is not read
-// meanwhile. It drops a status that exceeds the consumer's share, also one that would replace a
-// smaller one; runWorker asks the agent for its statuses when it has stored the others.
+// put queues a status. It never waits, because meanwhile nothing would read the broker's
+// connection. If the status exceeds the consumer's share, put drops it, even if a smaller
+// status of the same work is queued; runWorker requests the agent's statuses when it has
+// stored the queued ones.
 func (in *Intake) put(item statusItem) {
 	old, ok := in.queue.Put(item.consumer, item.key(), len(item.m.Data)+512, item, item.replaces)
 	switch {

@@ -133,7 +133,7 @@ func (l *Ledger) Snapshots(ctx context.Context, ids []work.ID) (map[work.ID]Snap
 type Attempt struct {
 	ID         work.ID
 	Generation int64
-	Deleting   bool // a deletion has the generation of what it deletes
+	Deleting   bool // a deletion has the generation of the deleted work
 	At         time.Time
 	Err        string
 }

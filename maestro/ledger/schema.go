@@ -57,8 +57,8 @@ alter table ledger add column first_sent_at timestamptz, add column unconfirmed 
 alter table unknown_work add column adopt_source text not null default '', add column adopt_by text not null default '', add column adopt_reason text not null default '';
 `
 
-// AcknowledgedSchema adds the time of the last status. An agent's list that arrived before
-// that time does not take back what the status acknowledged.
+// AcknowledgedSchema adds the time of the last status. A list of works that the agent sent
+// before that time must not revoke the acknowledgement of the status.
 const AcknowledgedSchema = `alter table ledger add column acknowledged_at timestamptz;`
 
 // LifeSchema adds to an unknown work the life of the database in which its agent received it.

@@ -22,8 +22,9 @@ const (
 	operatorName = pki.Name("system:operator")
 )
 
-// auditedRequest returns what the audit records of a request's changes say about it; "" for the requests of the
-// region's own services that name nobody: the works of adapters. CLM's audit has the requests that caused these.
+// auditedRequest returns the members of a request that the audit records of its changes have. It returns "" for a
+// request of the region's own services that names no principal, such as an adapter's: CLM's audit has the request that
+// caused it.
 func auditedRequest(peer pki.Name, header func(string) string) string {
 	request := audit.Request{Proof: audit.ByCertificate, ProofID: string(peer)}
 	switch {

@@ -78,7 +78,7 @@ func (w *Writer) create(ctx context.Context, tx *store.Tx, r bundle.Spec) (versi
 }
 
 // adopt joins a new bundle with an unknown work of the same id, if its agent holds one:
-// the bundle gets a generation above the one that the agent has.
+// it gives the bundle a generation above the agent's.
 func adopt(ctx context.Context, tx *store.Tx, d store.Document) (store.Document, error) {
 	var theirs int64
 	err := tx.QueryRow(ctx, `delete from unknown_work where consumer = $1 and id = $2 returning generation`, d.Scope,
@@ -186,9 +186,9 @@ func (w *Writer) orderDeletion(ctx context.Context, id work.ID, check func(store
 // maxRaise is the highest generation of an agent above which a bundle is raised.
 const maxRaise = 1 << 40
 
-// RaiseGeneration gives a bundle a generation above the one that its agent already has.
-// That is needed when the database was restored, or rebuilt from the sources (I8):
-// agents refuse any lower generation, even a deletion, and what an agent holds at the
+// RaiseGeneration gives a bundle a generation above the given one, which its agent has.
+// This is necessary after the database was restored, or rebuilt from the sources (I8):
+// agents refuse a lower generation, even of a deletion, and an agent's content of the
 // same generation may differ. It returns false when the bundle's generation is higher
 // already, or above exceeds maxRaise.
 func RaiseGeneration(ctx context.Context, tx *store.Tx, d store.Document, above int64) (store.Document, bool, error) {

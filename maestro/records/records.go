@@ -20,8 +20,8 @@ import (
 // MaxReason is the largest length in bytes of a reason in an audit record.
 const MaxReason = 1024
 
-// Agents sends agents what the change feed does not have. Each function is a hint: when it is lost, the agent's next
-// comparison has the same effect. None waits longer than about a second.
+// Agents sends agents the orders that the change feed does not have. An order may be lost: then the agent's next
+// comparison has the same effect. No function waits longer than about a second.
 type Agents interface {
 	// Forget drops a work from delivery whose bundle is removed.
 	Forget(consumer work.Consumer, id work.ID, generation int64)

@@ -20,8 +20,8 @@ import (
 // lost, late, duplicate or wrong message costs a repetition, and never deletes a work
 // that is not under deletion.
 
-// answerDigest compares the agent's digest with the ledger. It answers that both are the
-// same, or sends the hashes of the buckets, by which the agent finds those that differ.
+// answerDigest compares the agent's digest with the ledger. It answers that both are
+// equal, or it sends the hashes of all buckets, by which the agent finds the different ones.
 func (c *Comparer) answerDigest(ctx context.Context, consumer work.Consumer, at time.Time, theirs work.Digest) error {
 	if err := c.o.Ledger.RecordDigestUse(ctx, consumer); err != nil {
 		return err

@@ -13,8 +13,8 @@ import (
 	"atoll.dev/api/work"
 )
 
-// repeatedWorks has the works whose statuses runRepeated asks for: those that were
-// delivered again, and those whose stored status a response to a request replaced.
+// repeatedWorks has the works whose statuses runRepeated requests: works that were
+// delivered again, and works whose stored status a response to a request replaced.
 //
 // An agent that already has a repeated work ignores the delivery, so only a status resync
 // request recovers a lost status. A request does not help a slow agent that is still

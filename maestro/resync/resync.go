@@ -40,8 +40,7 @@ type Options struct {
 
 	SourceID string
 	Life     func() string // returns the database's life
-	// Room returns how many bytes of data the broker accepts in the message m to a consumer, beside those that
-	// m has.
+	// Room returns how many bytes of data the broker accepts in the message m to a consumer, besides m's own bytes.
 	Room func(consumer work.Consumer, m bus.Event) (int, error)
 	// UnknownChanged is called when the number of unknown works may have changed.
 	UnknownChanged func()

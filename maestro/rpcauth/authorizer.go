@@ -36,7 +36,7 @@ const (
 	Clusters Scope = "clusters"
 )
 
-// Trust is what a client certificate proves on a port.
+// Trust says which rights a client certificate gives on a port.
 type Trust int
 
 const (
