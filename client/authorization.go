@@ -40,8 +40,8 @@ func (a *Authorization) Admins(ctx context.Context) ([]string, error) {
 	return list.Items, err
 }
 
-// AddAdmin makes a principal of the account an administrator, who may do everything in the account.
-// The error has status 409 when the principal is an administrator.
+// AddAdmin makes a principal of the account an administrator, who may take every action in the
+// account. The error has status 409 when the principal is an administrator already.
 func (a *Authorization) AddAdmin(ctx context.Context, principal string) (platform.Admin, error) {
 	var admin platform.Admin
 	err := a.client.send(ctx, remote.Request{Method: http.MethodPost, Path: pathAdmins, Query: a.query()},

@@ -79,7 +79,7 @@ type Deletion struct {
 	Reason string
 }
 
-// DeleteCluster orders the deletion of a cluster with its node pools and credentials. The deletion is
+// DeleteCluster requests the deletion of a cluster with its node pools and credentials. The deletion is
 // complete when Cluster returns an error with status 404.
 func (p *Client) DeleteCluster(ctx context.Context, id string, d Deletion) error {
 	q := url.Values{}
@@ -92,7 +92,7 @@ func (p *Client) DeleteCluster(ctx context.Context, id string, d Deletion) error
 	return err
 }
 
-// ClusterStatuses returns what the region's controllers report of a cluster.
+// ClusterStatuses returns the reports of the region's controllers about a cluster.
 func (p *Client) ClusterStatuses(ctx context.Context, id string) (platform.ClusterStatuses, error) {
 	var s platform.ClusterStatuses
 	err := p.get(ctx, below(pathCluster, id)+"/statuses", nil, &s)

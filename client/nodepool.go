@@ -62,7 +62,7 @@ func (p *Client) UpdateNodePool(ctx context.Context, id string, patch json.RawMe
 		Body:   patch})
 }
 
-// DeleteNodePool orders the deletion of a node pool. The deletion is complete when NodePool returns
+// DeleteNodePool requests the deletion of a node pool. The deletion is complete when NodePool returns
 // an error with status 404.
 func (p *Client) DeleteNodePool(ctx context.Context, id, etag string) error {
 	_, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodDelete, Path: below(pathNodePools, id),
@@ -70,8 +70,7 @@ func (p *Client) DeleteNodePool(ctx context.Context, id, etag string) error {
 	return err
 }
 
-// NodePoolStatuses returns what the region's controllers report of a node
-// pool.
+// NodePoolStatuses returns the reports of the region's controllers about a node pool.
 func (p *Client) NodePoolStatuses(ctx context.Context, id string) (platform.NodePoolStatuses, error) {
 	var s platform.NodePoolStatuses
 	err := p.get(ctx, below(pathNodePools, id)+"/status", nil, &s)

@@ -72,7 +72,7 @@ func (p *Client) ReplaceWork(ctx context.Context, id, cluster string, manifestWo
 		Body:   body})
 }
 
-// DeleteWork orders the deletion of a work. The deletion is complete when Work returns an error with
+// DeleteWork requests the deletion of a work. The deletion is complete when Work returns an error with
 // status 404.
 func (p *Client) DeleteWork(ctx context.Context, id, etag string) error {
 	_, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodDelete, Path: pathWork + "/" + url.PathEscape(id),

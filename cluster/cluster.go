@@ -1,6 +1,6 @@
-// Package cluster defines what a customer's cluster is, for everybody who
-// handles one: the fronts (what a customer may write), hosting (what a control
-// plane can run), and whoever reads the reports of adapters.
+// Package cluster defines a customer's cluster for all packages that handle one:
+// the fronts, which check requests of customers; hosting, which runs control
+// planes; and the readers of adapters' reports.
 //
 // It holds each rule and each word once:
 //
@@ -18,9 +18,9 @@
 // Package cluster/progress computes a cluster's phase and events from reports.
 // Package cluster/document checks JSON documents.
 //
-// Everything here is a function of its arguments: no clock, no I/O, no wire. The
-// shape of requests and answers belongs to each front. No package of package
-// front's own may be imported here.
+// Every function depends on its arguments only: it reads no clock and does no I/O.
+// The fronts define the shape of requests and answers. This package must not
+// import a front.
 package cluster
 
 import (
@@ -58,8 +58,8 @@ const (
 
 var namePattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
 
-// Name accepts a name of at most maxLength characters: a-z, 0-9 and -, with a
-// letter or digit at both ends.
+// Name returns a rule that accepts a name of at most maxLength characters: a-z, 0-9
+// and -, with a letter or digit at both ends.
 func Name(maxLength int) document.Rule {
 	return document.String(func(s string) string {
 		switch {

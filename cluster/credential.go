@@ -21,9 +21,9 @@ const (
 // maxRequestBytes is more than a request for the largest key takes.
 const maxRequestBytes = 16 << 10
 
-// CheckCertificateRequest returns what is wrong with the certificate request of
-// a credential, or "". It accepts one request in PEM, signed by the key that it
-// names, of RSA with 2048 to 8192 bits, ECDSA of P-256 or more, or Ed25519.
+// CheckCertificateRequest returns the problem of a credential's certificate request,
+// or "". It accepts one request in PEM, signed by the key that it names: RSA with
+// 2048 to 8192 bits, ECDSA of P-256 or more, or Ed25519.
 func CheckCertificateRequest(text string) string {
 	if len(text) > maxRequestBytes {
 		return fmt.Sprintf("has %d bytes; %d are possible", len(text), maxRequestBytes)

@@ -26,7 +26,7 @@ const (
 	MachineNetwork NetworkKind = "machineNetwork"
 )
 
-// limits are what a network of one kind can be.
+// limits bound the networks of one kind.
 type limits struct {
 	kind              NetworkKind
 	fallback          string // the network of a cluster that names none
@@ -58,8 +58,8 @@ type Network struct {
 	IsDefault  bool // the customer did not name it
 }
 
-// CheckNetworks returns what is wrong with a cluster's networks, each by itself
-// and against each other. The fields of the problems are below path, as
+// CheckNetworks returns the problems of a cluster's networks, of each network and of
+// each pair. The fields of the problems are below path, such as
 // PATH.machineNetwork[1].cidr.
 //
 // A network is IPv4 (decision 067), has no bits beyond its prefix, is within the
@@ -106,7 +106,7 @@ func CheckNetworks(path string, networks []Network) document.Problems {
 	return p.Sorted()
 }
 
-// parse reads a network and returns what is wrong with it by itself, or "".
+// parse reads a network and returns its problem, or "". It compares it with no other network.
 func (l limits) parse(cidr string) (prefix netip.Prefix, wrong string) {
 	prefix, err := netip.ParsePrefix(cidr)
 	switch {

@@ -60,7 +60,7 @@ var nodePoolKept = append([][]string{
 	{"nodePool", "management", "autoRepair"}, {"nodePool", "nodeDrainTimeout"},
 }, nodePoolImmutable...)
 
-// Complete fills in what the spec of a new node pool leaves out, and checks it.
+// Complete adds the defaults of missing members to the spec of a new node pool, and checks it.
 func (n NodePoolRules) Complete(p *document.Problems, spec map[string]any) {
 	pool := document.Ensure(spec, "nodePool")
 	document.SetDefault(pool, "replicas", json.Number("2"))

@@ -29,7 +29,7 @@ type ConditionType string
 
 const (
 	ConditionApplied   ConditionType = "Applied"   // the management cluster has the objects
-	ConditionAvailable ConditionType = "Available" // they do what they are for
+	ConditionAvailable ConditionType = "Available" // the adapter's objects exist and work
 	ConditionHealth    ConditionType = "Health"    // the adapter itself works
 	ConditionFinalized ConditionType = "Finalized" // nothing is left of a deleted resource
 )
@@ -141,8 +141,8 @@ type PullSecretData struct {
 	Secret        string            `json:"secret"` // its name, once it is there
 }
 
-// HostedClusterData is the data of a report of AdapterHostedCluster. What is not
-// known yet is empty; what was known once stays.
+// HostedClusterData is the data of a report of AdapterHostedCluster. A member is empty
+// until hosting has reported its value; then it keeps the last value.
 type HostedClusterData struct {
 	TargetCluster ManagementCluster `json:"target_cluster"`
 	Namespace     string            `json:"namespace"`

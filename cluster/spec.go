@@ -12,8 +12,8 @@ import (
 // may have 500 KiB together.
 const maxSpecBytes = 256 << 10
 
-// Extension is what a front adds to the spec of a cluster: members that only its
-// customers know.
+// Extension has the members that a front adds to the spec of a cluster, for its own
+// customers only.
 type Extension struct {
 	Members   map[string]document.Rule
 	Immutable [][]string // paths of members that cannot change
@@ -120,8 +120,8 @@ func (c ClusterRules) immutable() [][]string {
 
 const imageField = "spec.hostedCluster.release.image"
 
-// Complete checks the spec of a new cluster and fills in what it leaves out: the
-// newest release and the default networks.
+// Complete checks the spec of a new cluster and adds the defaults of missing members:
+// the newest release and the default networks.
 func (c ClusterRules) Complete(p *document.Problems, spec map[string]any) {
 	document.DropNulls(spec)
 	c.checkMembers(p, spec)

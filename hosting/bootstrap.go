@@ -34,8 +34,8 @@ var externalSecretsCRD []byte
 
 // BootstrapOptions describe what Bootstrap makes in a management cluster.
 type BootstrapOptions struct {
-	// PullSecret is the registry credentials that hosted clusters get, the
-	// content of a .dockerconfigjson. Default: what is there, or none at all.
+	// PullSecret has the registry credentials that hosted clusters get: the
+	// content of a .dockerconfigjson. Without it, an existing Secret stays.
 	PullSecret  []byte
 	ClusterName string // in the kubeconfig; default "management"
 }

@@ -40,7 +40,7 @@ type hostedCluster struct {
 	stopping bool
 }
 
-// cluster returns what is remembered of a HostedCluster, and begins to remember.
+// cluster returns the state of a HostedCluster; it adds an empty one for a new id.
 func (h *Hosting) cluster(id controlplane.ID) *hostedCluster {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -20,8 +20,8 @@ type situation struct {
 	Cluster *hypershift.HostedCluster
 	Invalid error // the spec cannot be decoded; only the metadata of Cluster is set
 	Plane   controlplane.Observation
-	// Refused: the runtime refused, a moment ago, to replace the running plane by
-	// the one that the spec orders.
+	// Refused is the runtime's last refusal to replace the running plane by the
+	// plane of the spec; nil without one.
 	Refused     *controlplane.Failure
 	NameTaken   bool // another cluster has the server name
 	Hibernation hibernation
@@ -61,7 +61,7 @@ type decision struct {
 	Run         bool              // Ensure(Spec); else Sleep
 	Spec        controlplane.Spec // of the running plane, or of the next one
 	Route       router.Route      // zero: the cluster has none
-	Report      report            // for the status, without what is observed after the order
+	Report      report            // for the status, without observations after the order
 	Again       time.Duration     // time to the next decision at the latest; 0: after the next change
 }
 

@@ -177,7 +177,7 @@ func ownerReference(t metav1.TypeMeta, m metav1.ObjectMeta) map[string]any {
 	return map[string]any{"apiVersion": t.APIVersion, "kind": t.Kind, "name": m.Name, "uid": string(m.UID)}
 }
 
-// fieldManager of what hosting applies.
+// fieldManager is the field manager of hosting's applies.
 const fieldManager = "atoll-hosting"
 
 func applySecret(ctx context.Context, client dynamic.Interface, secret map[string]any) error {

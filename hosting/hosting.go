@@ -3,9 +3,9 @@
 // plane for each, and writes the HostedCluster's status with HyperShift's
 // conditions.
 //
-// Decisions are pure functions: decide (what should run, and the plane's route),
+// Decisions are pure functions: decide (the plane to run, and its route),
 // power.decide (asleep or awake) and decideStatus (conditions). Hosting collects
-// what they need, executes what they return, and never waits for a plane.
+// their inputs, executes their results, and never waits for a plane.
 //
 // The packages below are other parts of the same service: controlplane describes
 // planes, process runs them, loop watches objects, and nodepool, credential and

@@ -25,8 +25,9 @@ type Runtime interface {
 	//     replace it.
 	//  3. Another error: the runtime's own record of the plane cannot be read.
 	Ensure(id controlplane.ID, spec controlplane.Spec) error
-	// Observe returns what is known about the plane; the zero value, with State
-	// Down, of an unknown one. The error is of a record that cannot be read.
+	// Observe returns the last observation of the plane. For an unknown plane it
+	// returns the zero value, with State Down. It returns an error if it cannot read
+	// the plane's record.
 	Observe(id controlplane.ID) (controlplane.Observation, error)
 	// Sleep stops the plane and keeps its data.
 	Sleep(id controlplane.ID) error

@@ -45,9 +45,9 @@ func (r Releases) pick(image string, current controlplane.Version) (controlplane
 	return version, nil
 }
 
-// problems lists what is wrong with a spec, each with its field. fixed is the
-// service network of the plane's first start; "" before it. The rules of networks
-// are cluster.CheckNetworks.
+// problems lists the problems of a spec, each with its field. fixed is the service
+// network of the plane's first start; "" before it. cluster.CheckNetworks has the
+// rules of networks.
 func problems(spec hypershift.HostedClusterSpec, fixed string) []string {
 	var found []string
 	for _, p := range cluster.CheckNetworks("spec.networking", networksOf(spec)) {

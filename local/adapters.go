@@ -49,7 +49,7 @@ func (t topology) requirements() (required []requirement, hasOwnEntities bool) {
 
 // adaptersToRun returns the bundled adapters that the region runs: all of them, or those that the
 // home's own entities require. The lifecycle manager does not wait for an adapter that is not
-// required, so what such an adapter creates would remain when its cluster is deleted.
+// required; the objects of such an adapter would remain when their cluster is deleted.
 func (t topology) adaptersToRun() []string {
 	required, hasOwnEntities := t.requirements()
 	if !hasOwnEntities {

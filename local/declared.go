@@ -63,10 +63,12 @@ func clusterNames(d gitops.Declaration) []string {
 	return names
 }
 
-// Apply brings the region of the home up as it is declared, and changes a running one until it is so: it adds, cordons,
-// uncordons and removes management clusters. It refuses to remove a management cluster that hosts clusters, and then
-// removes none; what it has added stays. It calls removed with each removed one. Apply may be repeated after an error.
-// It refuses the home of another environment, and one that `atoll up` made.
+// Apply starts the region of the home as declared. In a running region it adds, cordons, uncordons and removes
+// management clusters until the region is as declared.
+//
+// It refuses to remove a management cluster that hosts clusters; then it removes none, and keeps those that it has
+// added. It calls removed with the name of each removed management cluster. After an error, the caller may call Apply
+// again. It refuses the home of another environment, and a home that `atoll up` made.
 func (h Home) Apply(ctx context.Context, d gitops.Declaration, show func(Event), removed func(name string)) error {
 	opts := UpOptions{Region: string(d.Region), Environment: string(d.Environment), Clusters: clusterNames(d)}
 	// Up would wait for a cluster that never registers, although it is not declared any more.
@@ -190,7 +192,7 @@ func stateToSet(d gitops.Declaration, mc platform.ManagementCluster) platform.Ma
 	return ""
 }
 
-// Drift is a difference between what is declared and what runs.
+// Drift is a difference between the declared and the running region.
 type Drift struct {
 	What     string `json:"what"` // region, a management cluster
 	Declared string `json:"declared"`

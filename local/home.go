@@ -23,7 +23,7 @@ const stateFormat = 1
 
 // Home is the directory of one region on this machine.
 //
-//	region.json            what was decided once
+//	region.json            the State: name, ports and management clusters
 //	credentials.json       the first key pair, for `atoll env`
 //	ca.pem                 the region's CA certificate
 //	run/                   one record for each process, the supervisor's lock, the events of `up`
@@ -38,7 +38,7 @@ const stateFormat = 1
 //	watch.git/             clone of the repository that `atoll region watch` follows, and the commit that it applied
 type Home struct{ Dir string }
 
-// State is what a home remembers of the region.
+// State is the content of region.json.
 type State struct {
 	Format int    `json:"format"`
 	ID     string `json:"id"`     // random; marks this home's processes

@@ -138,7 +138,7 @@ func binaryID(path string) string {
 	return fmt.Sprintf("%x:%x:%x", st.Dev, st.Ino, info.ModTime().UnixNano())
 }
 
-// matches reports whether the running process is the one that spec would start.
+// matches reports whether the recorded process is as s would start it.
 func (r Record) matches(s Spec) bool {
 	return slices.Equal(r.Args, s.Args) && r.Binary == binaryID(s.Args[0])
 }

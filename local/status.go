@@ -30,7 +30,7 @@ type ProcessStatus struct {
 	Reason   string `json:"reason,omitempty"`
 }
 
-// Status looks at every process and asks those that run whether they serve.
+// Status reads the record of each process, and asks each running process whether it serves.
 func (h Home) Status(ctx context.Context) (Status, error) {
 	st, err := h.State()
 	if err != nil {

@@ -26,13 +26,13 @@ const (
 	// limit doubles it, up to maxProbe: on a slow machine every answer may take longer.
 	firstProbe = time.Second
 	maxProbe   = 30 * time.Second
-	// finishLimit bounds Spec.Finish. It is far above what the work takes: an attempt
-	// that is cancelled begins at the start again.
+	// finishLimit bounds Spec.Finish. It is far above the usual time, because a cancelled
+	// attempt loses its work: the next one begins at the start.
 	finishLimit = 2 * time.Minute
 )
 
 // supervisor keeps the processes of one home running. One goroutine owns each process; mu guards
-// what the goroutines share.
+// the fields that the goroutines share.
 type supervisor struct {
 	home   Home
 	homeID string
@@ -93,8 +93,8 @@ func specNames(specs []Spec) []string {
 	return names
 }
 
-// reconcile starts to keep the processes that are new in specs, and stops those that specs no
-// longer has.
+// reconcile begins to supervise each process that is new in specs, and stops each process that
+// specs no longer has.
 func (s *supervisor) reconcile(ctx context.Context, specs []Spec) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -119,7 +119,7 @@ func (t topology) address(port string) string {
 
 func (t topology) url(port string) string { return "https://" + t.address(port) }
 
-// specs lists the processes; a process comes after those that it depends on.
+// specs lists the processes; each comes after the processes that it depends on.
 func (t topology) specs() []Spec {
 	specs := []Spec{t.postgres(), t.pki(), t.broker(), t.maestro(), t.clm()}
 	if t.st.Azure {

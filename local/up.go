@@ -160,8 +160,9 @@ func (h Home) planState(opts UpOptions) (st State, grown []string, err error) {
 	return st, grown, h.saveState(st)
 }
 
-// checkOwner returns an error when the home holds another region than opts name: one of another name, one of another
-// environment, or, for a declared region, one that `atoll up` made, since its clusters are not declared.
+// checkOwner returns an error when the home has another region than opts name: a region with another name or another
+// environment. For a declared region it also refuses a region that `atoll up` made, since its management clusters are
+// not declared.
 func (h Home) checkOwner(st State, opts UpOptions) error {
 	switch {
 	case opts.Region != "" && opts.Region != st.Region:

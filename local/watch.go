@@ -20,7 +20,7 @@ import (
 // Times between two looks at the branch.
 const (
 	directoryInterval = time.Second      // of a repository on this machine
-	remoteInterval    = 30 * time.Second // of one that is reached by a URL
+	remoteInterval    = 30 * time.Second // of a repository with a URL
 	applyRetry        = 30 * time.Second // until Apply is called again after an error
 )
 
@@ -30,7 +30,7 @@ const (
 	shownFiles  = 5           // of rendered files that differ
 )
 
-// WatchResult says what a watch did with a commit.
+// WatchResult is the result of a watch for one commit.
 type WatchResult string
 
 // Results of a watch.
@@ -43,7 +43,7 @@ const (
 	Reachable   WatchResult = "reachable"   // the repository, after Unreachable
 )
 
-// WatchEvent is what a watch did.
+// WatchEvent reports one step of a watch.
 type WatchEvent struct {
 	At      time.Time   `json:"at"`
 	Region  string      `json:"region"`

@@ -121,7 +121,7 @@ func (c Config) Health(ctx context.Context) (failing []string, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("plane %s: %w", c.Dir, err)
 	}
-	// A transport of its own: client-go keeps those that it makes.
+	// A transport of its own: client-go never closes the transports that it makes.
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: tls, DisableKeepAlives: true}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, cfg.Host+"/readyz?verbose", nil)
 	if err != nil {
@@ -148,7 +148,7 @@ func (c Config) Health(ctx context.Context) (failing []string, err error) {
 	return failing, nil
 }
 
-// Readiness reads what the plane wrote when it became ready.
+// Readiness reads the file that the plane wrote when it became ready.
 func (c Config) Readiness() (Readiness, error) {
 	var r Readiness
 	data, err := os.ReadFile(filepath.Join(c.Dir, "ready"))

@@ -53,14 +53,14 @@ const lockTimeout = 30 * time.Second
 // ErrExited is the error of a plane that ended before it was ready.
 var ErrExited = errors.New("the plane ended")
 
-// Start returns the plane's process: the one that runs already, or a new one.
-// It does not wait until it is ready. The process outlives ctx, which ends only the
-// wait of Adopt.
+// Start returns the plane's running process, or starts a new one. It does not wait
+// until the plane is ready. The process outlives ctx: the end of ctx ends only the wait
+// of Adopt.
 //
 // From the fork on until the process ends, the file "process" in the plane's
-// directory is locked through a descriptor that the process inherits. So a
-// starter that dies between the fork and the plane's own lock leaves nothing
-// that the next one could overlook.
+// directory is locked through a descriptor that the process inherits. So the next
+// starter finds the process even if this one dies between the fork and the plane's
+// own lock.
 func Start(ctx context.Context, c Config, o Options) (*Process, error) {
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("starting plane %s: %w", c.Dir, err)
@@ -70,7 +70,7 @@ func Start(ctx context.Context, c Config, o Options) (*Process, error) {
 		if p != nil || err != nil {
 			return p, err
 		}
-		held, err := hold(c.Dir)
+		held, err := lockProcessFile(c.Dir)
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			continue // another process was faster
 		}
@@ -201,8 +201,8 @@ func (p *Process) holdsDir() bool {
 	return ok && pid == p.PID
 }
 
-// hold locks the file that shows that a process exists, or is being started.
-func hold(dir string) (*os.File, error) {
+// lockProcessFile locks the file "process". The lock shows that a process exists, or is being started.
+func lockProcessFile(dir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, "process"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
@@ -214,8 +214,8 @@ func hold(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// Alive reports whether a plane's process exists, also one that has not locked its
-// directory yet.
+// Alive reports whether a plane's process exists, even before it has locked its
+// directory.
 func Alive(dir string) bool {
 	if _, ok := Running(dir); ok {
 		return true

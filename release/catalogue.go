@@ -70,9 +70,9 @@ func (p *Publisher) Run(ctx context.Context) error {
 	return nil
 }
 
-// Publish creates the missing Versions, and deletes those that an earlier Publisher created and
-// that are not in the list. Versions of other makers stay. A lifecycle manager without the kind
-// Channel is left as it is.
+// Publish creates the missing Versions, and deletes the Versions that an earlier Publisher created and
+// the list no longer has. It leaves Versions of other authors alone, and does nothing at a lifecycle
+// manager without the kind Channel.
 func (p *Publisher) Publish(ctx context.Context) error {
 	channel, err := p.ensureStableChannel(ctx)
 	if remote.StatusOf(err) == http.StatusNotFound {

@@ -53,10 +53,10 @@ func (d *display) apply(update clusterUpdate) {
 	}
 }
 
-// waitLineDelay is the time without progress after which a line shows what the cluster waits for.
+// waitLineDelay is the time without progress after which a line shows the cause of the wait.
 const waitLineDelay = 2 * time.Second
 
-// show redraws the screen, or prints what the cluster waits for.
+// show redraws the screen, or prints a line with the cause of the wait.
 func (d *display) show() {
 	now := time.Now()
 	if d.screen != nil {

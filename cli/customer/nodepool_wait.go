@@ -35,7 +35,7 @@ func finishPoolChange(session *terminal.Session, ctx context.Context, api *clien
 	return out.PrintNamed(session.Out, p.NodePool, p.Name)
 }
 
-// poolGoal is what a command with --wait waits for.
+// poolGoal is the state of a node pool that ends the wait of a command with --wait.
 type poolGoal string
 
 const (

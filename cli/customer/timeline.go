@@ -74,7 +74,7 @@ func (t *timeline) done() bool {
 	return t.currentStage() == len(stages)
 }
 
-// currentStage returns the index of the stage after the last one that was reached.
+// currentStage returns the index of the first stage after the last reached one.
 func (t *timeline) currentStage() int {
 	stages := t.stages()
 	for i := len(stages) - 1; i >= 0; i-- {

@@ -67,7 +67,7 @@ change made of it; -o json has all.`,
 	return cmd
 }
 
-// historyScope says of what a history is.
+// historyScope says which resources a history covers.
 type historyScope uint8
 
 const (

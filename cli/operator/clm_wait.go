@@ -69,7 +69,7 @@ func clmWait(session *terminal.Session) *cobra.Command {
 // errGoalReached ends a watch when the goal of the command is reached.
 var errGoalReached = errors.New("there")
 
-// resourceGoal is what a command waits for.
+// resourceGoal is the state of a resource that ends the wait of a command.
 type resourceGoal string
 
 const (

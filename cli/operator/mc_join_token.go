@@ -11,8 +11,8 @@ import (
 	"atoll.dev/pki"
 )
 
-// joinInstructions are what a management cluster's agent needs to join: the output of `atoll mc
-// join-token -o json`.
+// joinInstructions has the values that a management cluster's agent needs to join the region: the
+// output of `atoll mc join-token -o json`.
 type joinInstructions struct {
 	Name      string    `json:"name"`
 	Token     string    `json:"token"`

@@ -92,7 +92,7 @@ func (f *agentService) start(ctx context.Context, s *System) error {
 }
 
 // workSource sets the options of the agent's connection to its server. It sets *address to the
-// server's address, whose hash identifies what the agent owns.
+// server's address. The agent marks its AppliedManifestWorks with the hash of that address.
 func (s *System) workSource(p *parts, o *agent.Options, driver, file string, address *string) error {
 	var config agent.GRPCConfig
 	switch driver {

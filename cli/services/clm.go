@@ -189,7 +189,7 @@ func (f *clmFlags) open(ctx context.Context, config *clm.Config, s *System, ops 
 			config.Registry()), Tenants: config.Server.Tenant.Enabled, Version: terminal.Version, Metrics: s.Ops.Registry, Logger: s.Log, Ops: ops})
 }
 
-// listen opens the ports and says who is let in by each.
+// listen opens the ports, each with its own rule which clients it admits.
 func (f *clmFlags) listen(s *System, p *parts, config *clm.Config, o *clm.Options) (err error) {
 	identify := &clm.Identity{
 		MayCall:     func(peer string) bool { return access.MayCall(access.CLM, pki.Name(peer)) },

@@ -74,8 +74,8 @@ func (d *Database) Read() (string, error) {
 // quoted value, which is refused, too.
 var passwordKey = regexp.MustCompile(`(?i)(^|[\s'])(ssl)?password\s*=`)
 
-// hasPassword reports whether the address of a database has a password, in a form that people know or
-// in one that only the database driver understands.
+// hasPassword reports whether the address of a database has a password: in one of the usual forms, or in
+// a form that only the database driver reads.
 func hasPassword(address string) bool {
 	return showsPassword(address) || pgsession.HasPassword(address)
 }

@@ -12,8 +12,8 @@ type Actor struct {
 	Principal string // ARN
 	Account   string
 	RequestID string
-	// Audit is what audit records say about the request, as audit.Request.Encode made it. Services take it from the
-	// Platform API only.
+	// Audit has the members of audit records about the request, as audit.Request.Encode wrote them. Services accept it
+	// from the Platform API only.
 	Audit string
 }
 
@@ -24,6 +24,7 @@ func WithActor(ctx context.Context, a Actor) context.Context {
 	return context.WithValue(ctx, actorKey{}, a)
 }
 
+// ActorOf returns the actor of a context, the zero Actor when it has none.
 func ActorOf(ctx context.Context) Actor {
 	a, _ := ctx.Value(actorKey{}).(Actor)
 	return a

@@ -165,8 +165,8 @@ func (c *Service) Open(ctx context.Context, r Request, wait time.Duration) (*htt
 	return resp, nil
 }
 
-// failure turns an error of the transport into an Error. The caller's own cancellation
-// stays what it is.
+// failure turns an error of the transport into an Error. It returns the cause unchanged
+// when the caller has cancelled the call.
 func (c *Service) failure(cause, err error) error {
 	if cause != nil && !errors.Is(cause, ErrNoAnswer) {
 		return fmt.Errorf("calling %s: %w", c.Name, cause)

@@ -27,7 +27,7 @@ import (
 // Problem is one wrong field of a document.
 type Problem struct {
 	Field   string // its path, as spec.tags or spec.taints[0].key
-	Message string // what is wrong, as a predicate: "is missing"
+	Message string // the problem as a predicate: "is missing"
 }
 
 // Problems are the wrong fields of a document.

@@ -70,7 +70,7 @@ func List(maxItems int, item Rule) Rule {
 }
 
 // Dictionary accepts an object of at most maxMembers members whose names the
-// customer chooses. checkKey returns what is wrong with a name, or "".
+// customer chooses. checkKey returns the problem of a name, or "".
 func Dictionary(maxMembers int, checkKey func(string) string, value Rule) Rule {
 	return func(p *Problems, path string, v any) {
 		given, ok := v.(map[string]any)
@@ -193,7 +193,7 @@ func SetByService(p *Problems, path string, _ any) {
 	p.Add(path, "is set by the service; leave it out")
 }
 
-// LabelKey returns what is wrong with the key of a Kubernetes label, or "".
+// LabelKey returns the problem of the key of a Kubernetes label, or "".
 func LabelKey(key string) string {
 	if wrong := validation.IsQualifiedName(key); len(wrong) > 0 {
 		return "is not a label key: " + wrong[0]
@@ -201,7 +201,7 @@ func LabelKey(key string) string {
 	return ""
 }
 
-// LabelValue returns what is wrong with the value of a Kubernetes label, or "".
+// LabelValue returns the problem of the value of a Kubernetes label, or "".
 func LabelValue(value string) string {
 	if wrong := validation.IsValidLabelValue(value); len(wrong) > 0 {
 		return Quote(value) + " is not a label value: " + wrong[0]

@@ -8,8 +8,8 @@ import (
 	"atoll.dev/api/clm"
 )
 
-// Stage is a stage that a cluster passes on its way up. An event that reaches a
-// stage has it, and an event that reports what a stage waits for.
+// Stage is a stage that a cluster passes on its way up. An event has a Stage when it
+// reaches the stage, or when it reports the cause of a wait for the stage.
 type Stage string
 
 const (
@@ -34,7 +34,7 @@ const (
 	Warning EventType = "Warning" // somebody must change something
 )
 
-// Event is one thing that happened to a cluster or to one of its node pools.
+// Event is a change of a cluster or of one of its node pools.
 type Event struct {
 	Time    time.Time
 	Type    EventType

@@ -32,8 +32,8 @@ const (
 	failedStep = "a step failed inside the region; it is tried again"
 )
 
-// Filter returns copies of the reports without what the caller may not read: the
-// names of management clusters and internal errors.
+// Filter returns copies of the reports without the parts that the caller may not
+// read: names of management clusters and internal errors.
 func Filter(reports []clm.AdapterStatus, visibility Visibility) cluster.Reports {
 	f := newFilter(visibility, nil, reports)
 	shown := f.reports(reports)
@@ -45,7 +45,7 @@ func Filter(reports []clm.AdapterStatus, visibility Visibility) cluster.Reports 
 	return shown
 }
 
-// filter removes from texts and reports what a caller may not read.
+// filter removes from texts and reports the parts that a caller may not read.
 type filter struct {
 	visibility Visibility
 	hosts      []cluster.ManagementCluster // that hosted the resource, the longest name first
@@ -61,7 +61,7 @@ func newFilter(visibility Visibility, known []cluster.ManagementCluster, reports
 			f.hosts = append(f.hosts, name)
 		}
 	}
-	// A longer name is replaced before a shorter one that it contains.
+	// The filter replaces a longer name before a shorter name that is a part of it.
 	slices.SortStableFunc(f.hosts, func(a, b cluster.ManagementCluster) int { return len(b) - len(a) })
 	if why := reports.Placement().Why; why != "" {
 		f.noCapacity = "waiting for capacity: " + why
@@ -94,9 +94,9 @@ func (f filter) conditions(conditions []clm.ResourceCondition) []clm.ResourceCon
 	return shown
 }
 
-// message returns what the caller may read of a condition's message. Reports of
-// earlier versions list the management clusters with their free capacity, so
-// that the reason alone decides.
+// message returns the part of a condition's message that the caller may read. It
+// decides by the reason alone: messages of earlier versions list the management
+// clusters with their free capacity.
 func (f filter) message(kind, status, reason, message string) string {
 	isInternal := cluster.Reason(reason).IsExecutionFailure() ||
 		kind == string(cluster.ConditionHealth) && status != cluster.StatusTrue
@@ -202,8 +202,8 @@ func isNameByte(s string, i, direction int) bool {
 	return b == '-' || b == '_' || '0' <= b && b <= '9' || 'a' <= b && b <= 'z' || 'A' <= b && b <= 'Z'
 }
 
-// removeMembers returns a JSON object without some members, and nothing for
-// what is no object.
+// removeMembers returns a JSON object without some members; nil for JSON that is no
+// object.
 func removeMembers(raw json.RawMessage, names ...string) json.RawMessage {
 	var members map[string]json.RawMessage
 	if json.Unmarshal(raw, &members) != nil {

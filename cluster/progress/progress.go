@@ -1,10 +1,9 @@
 // Package progress computes how far clusters and node pools have come: their
 // phase and status, from the conditions of the lifecycle manager and the reports
 // of adapters, and their events, from their histories. It also removes from
-// reports what a customer may not read (Filter).
+// reports the parts that a customer may not read (Filter).
 //
-// Everything here is a function of its arguments. The fronts give the results
-// the shape of their wire.
+// Every function depends on its arguments only. The fronts encode the results.
 package progress
 
 import (

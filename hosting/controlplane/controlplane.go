@@ -64,8 +64,8 @@ const (
 // them.
 var States = []State{Down, Starting, Ready, Unready, Stopping, Failing}
 
-// Observation is what a runtime knows about one control plane. The zero value,
-// with State Down, is that of a control plane that never existed.
+// Observation is the state of one control plane as its runtime has observed it. The
+// zero value, with State Down, stands for a control plane that never existed.
 type Observation struct {
 	State   State
 	Running bool // something runs: it starts, serves, fails its health checks, or is being stopped
@@ -97,8 +97,8 @@ type StoreState struct {
 	Quota   int64 // bytes at which it is full; 0 when it is not
 }
 
-// LastStart is what a runtime keeps of the last start of a control plane, even
-// when the runtime itself was restarted meanwhile.
+// LastStart describes the last start of a control plane. A runtime keeps it over its
+// own restarts.
 type LastStart struct {
 	Release     Version // "" before the first start
 	ServerNames []string

@@ -185,7 +185,7 @@ func (l *Loop) next(ctx context.Context) (goOn bool) {
 	}
 	defer l.queue.Done(key)
 	if ctx.Err() != nil {
-		return true // what is queued is dropped
+		return true // drops the queue
 	}
 	object := l.Get(key)
 	leave, ok := l.enter(key, object)
@@ -292,8 +292,8 @@ func (l *Loop) resync(ctx context.Context) {
 	}
 }
 
-// Decode reads an object into its Go type. Fields that the type has not are
-// left out, so what was decoded is never written back.
+// Decode reads an object into its Go type. It drops fields that the type does not
+// have, so a caller must never write a decoded object back.
 func Decode[T any](object *unstructured.Unstructured) (*T, error) {
 	var t T
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &t); err != nil {

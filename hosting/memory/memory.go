@@ -19,7 +19,7 @@ import (
 // do. Use NewMachine.
 type Machine struct {
 	mu     sync.Mutex
-	wake   *sync.Cond // on changes of what the worker waits for
+	wake   *sync.Cond // signals each change that the worker may wait for
 	planes map[controlplane.ID]*plane
 	queue  []controlplane.ID // planes whose goal has changed
 	open   bool

@@ -24,7 +24,7 @@ import (
 	"atoll.dev/hosting/controlplane"
 )
 
-// goal is what a plane was ordered to do last.
+// goal is the last order to a plane.
 type goal int
 
 const (

@@ -134,7 +134,7 @@ func (w wanted) applied() string {
 // networkFull is the error of a node for which a network of its cluster has no
 // room.
 type networkFull struct {
-	kind    string // what the network is of: pods or machines
+	kind    string // pods or machines
 	network netip.Prefix
 }
 

@@ -13,7 +13,8 @@
 // Nodes are watched, not polled. No plane is woken: the changes to a sleeping
 // plane's nodes are made when it wakes, and orphaned nodes are removed then.
 //
-// Only cli imports it; what it needs of hosting is the interface Planes.
+// Only cli imports it. It reaches the planes by the interface Planes, which hosting
+// implements.
 package nodepool
 
 import (

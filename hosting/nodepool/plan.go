@@ -16,7 +16,7 @@ type decision struct {
 	again   time.Duration // when time alone changes the decision; 0: never
 }
 
-// plan decides what to change. nodes are the pool's, in any order.
+// plan decides which nodes to create, drain, remove and change. nodes are all nodes of the pool, in any order.
 func plan(w wanted, nodes []*node, now time.Time, unhealthyAfter time.Duration) decision {
 	var d decision
 	var live []*node
@@ -77,8 +77,8 @@ func unreadyOutdated(w wanted, nodes []*node) bool {
 	return slices.ContainsFunc(nodes, func(n *node) bool { return !w.current(n) && !n.ready() })
 }
 
-// worth orders nodes for removal, the least first: a node that is not ready before
-// one that is, and among equals an outdated one first.
+// worth orders nodes for removal, the least first: nodes that are not ready before
+// ready ones, and among equals outdated nodes first.
 func (w wanted) worth(n *node) int {
 	worth := 0
 	if n.ready() {

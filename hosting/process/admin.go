@@ -17,9 +17,9 @@ import (
 	"atoll.dev/plane"
 )
 
-// Client returns what a client needs to call a serving plane as its administrator:
-// the kubeconfig, the server name and the version. It makes no connection. The error
-// of a plane that does not serve is controlplane.ErrNotServing.
+// Client returns the kubeconfig of a serving plane's administrator, its server name
+// and its version. It makes no connection. For a plane that does not serve, the error
+// is controlplane.ErrNotServing.
 func (r *Runtime) Client(id controlplane.ID) (controlplane.Admin, error) {
 	x := r.find(id)
 	if x == nil {

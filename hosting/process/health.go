@@ -66,7 +66,7 @@ func (x *runner) watch(ctx context.Context, g goal) error {
 				probe.Reset(probes.Every)
 				continue
 			}
-			go func() { answers <- ask(watching, p.Config, probes.Limit) }()
+			go func() { answers <- probePlane(watching, p.Config, probes.Limit) }()
 		case a := <-answers:
 			var v verdict
 			h, v = h.judge(a.failing, time.Now(), probes)
@@ -82,8 +82,8 @@ func (x *runner) watch(ctx context.Context, g goal) error {
 	}
 }
 
-// showStarted shows that a process runs. One that was shown before keeps its
-// state until it is ready.
+// showStarted publishes that a process runs. A process that it published before keeps
+// its state until the plane is ready.
 func (x *runner) showStarted(p *plane.Process) {
 	x.show(func(o *controlplane.Observation) {
 		if x.shownPID != p.PID {
@@ -145,9 +145,9 @@ type answer struct {
 	store   controlplane.StoreState // of a plane without failing parts
 }
 
-// ask probes a plane's health, and the state of its etcd when all is well: the verdict on a plane that hangs must not
-// wait for a second answer.
-func ask(ctx context.Context, c plane.Config, limit time.Duration) answer {
+// probePlane asks a plane for its failing parts and, only if there are none, for the state of its etcd: the verdict on
+// a plane that hangs must not wait for a second answer.
+func probePlane(ctx context.Context, c plane.Config, limit time.Duration) answer {
 	a := answer{failing: failingParts(ctx, c, limit)}
 	if len(a.failing) == 0 {
 		a.store = storeState(ctx, c, limit)
@@ -155,8 +155,8 @@ func ask(ctx context.Context, c plane.Config, limit time.Duration) answer {
 	return a
 }
 
-// storeState asks a plane's etcd for its state. A store that does not answer has the zero value: what is wrong with it
-// shows in the plane's health.
+// storeState asks a plane's etcd for its state. It returns the zero value for an etcd that does not answer: the plane's
+// health shows that fault.
 func storeState(ctx context.Context, c plane.Config, limit time.Duration) controlplane.StoreState {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -189,7 +189,7 @@ type health struct {
 // verdict is what follows from a probe.
 type verdict struct {
 	failing    []string      // to be shown
-	hangs      bool          // the plane is to be restarted
+	hangs      bool          // the runner must restart the plane
 	probeAfter time.Duration // until the next probe
 }
 

@@ -82,8 +82,8 @@ func (h home) remove(id controlplane.ID) error {
 	return nil
 }
 
-// record is what the runtime keeps beside a plane's data: hosting.json. It is
-// written before each start, so it describes every process that is found.
+// record is the content of hosting.json, beside a plane's data. The runtime writes it
+// before each start, so it describes every running process.
 type record struct {
 	Port        int                  `json:"port"`
 	ServiceCIDR string               `json:"service_cidr,omitempty"` // fixed by the first start

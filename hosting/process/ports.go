@@ -10,7 +10,7 @@ import (
 	"atoll.dev/hosting/controlplane"
 )
 
-// The default range lies above a region's own ports and below those that the
+// The default range lies above a region's own ports and below the ports that the
 // kernel gives to outgoing connections.
 const (
 	firstPort = 30000
@@ -39,9 +39,8 @@ func (p *ports) claim(id controlplane.ID, port int) bool {
 	return true
 }
 
-// choose reserves a free port for a plane, another than the one that it has. The
-// search begins at a hash of the id, so that several runtimes on one machine
-// rarely collide.
+// choose reserves a free port for a plane, never its present port. The search begins
+// at a hash of the id, so that several runtimes on one machine rarely collide.
 func (p *ports) choose(id controlplane.ID) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -57,8 +57,8 @@ func (p Probes) withDefaults() Probes {
 	}
 }
 
-// Runtime runs planes as processes. Use New. Its methods may be called by many
-// goroutines; those that change one plane, by one goroutine at a time.
+// Runtime runs planes as processes. Use New. Several goroutines may call its methods,
+// but only one goroutine at a time may change the same plane.
 type Runtime struct {
 	o       Options
 	home    home
@@ -128,7 +128,7 @@ func (r *Runtime) List() []controlplane.ID { return r.home.planes() }
 // Dir is the data directory of a plane, whether or not it exists.
 func (r *Runtime) Dir(id controlplane.ID) string { return r.home.plane(id) }
 
-// Observe returns what is known about a plane. The error is of a damaged record.
+// Observe returns the last observation of a plane. It returns an error if the plane's record is damaged.
 func (r *Runtime) Observe(id controlplane.ID) (controlplane.Observation, error) {
 	x, err := r.runner(id)
 	if err != nil {

@@ -23,7 +23,7 @@ const (
 	memoryLimit  = 1 << 30 // soft: Go's collector aims at it
 )
 
-// action is what a runner does with its plane.
+// action is the next step of a runner with its plane.
 type action int
 
 const (
@@ -67,7 +67,7 @@ type runner struct {
 	holdsSlot bool // a place of Runtime.starts
 }
 
-// newRunner reads what an earlier runtime left, and does nothing before run.
+// newRunner reads the record of an earlier runtime. It does nothing else before run.
 func newRunner(r *Runtime, id controlplane.ID) (*runner, error) {
 	dir := r.home.plane(id)
 	record, err := readRecord(dir)
@@ -306,7 +306,8 @@ func (x *runner) launch(ctx context.Context, spec controlplane.Spec) error {
 		return err
 	}
 	x.record, x.portTaken = next, false
-	p, err := plane.Start(ctx, x.config(spec), plane.Options{LogFile: logPath(x.dir), Env: x.environment(), MaxFiles: maxOpenFiles})
+	p, err := plane.Start(ctx, x.config(spec), plane.Options{LogFile: logPath(x.dir), Env: x.environment(),
+		MaxFiles: maxOpenFiles})
 	if err != nil {
 		return err
 	}
@@ -315,9 +316,9 @@ func (x *runner) launch(ctx context.Context, spec controlplane.Spec) error {
 	return nil
 }
 
-// environment is what a plane gets besides the runtime's own environment. The
-// mark of a region's processes (decision 001) gets the plane's name, so that a
-// supervisor does not take the plane for hosting itself.
+// environment returns the variables that a plane gets besides the runtime's own
+// environment. The mark of a region's processes (decision 001) gets the plane's name,
+// so that a supervisor does not take the plane for hosting itself.
 func (x *runner) environment() []string {
 	env := []string{fmt.Sprintf("GOMEMLIMIT=%d", memoryLimit)}
 	if mark := os.Getenv("ATOLL_PROCESS"); mark != "" {

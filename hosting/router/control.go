@@ -102,8 +102,8 @@ func (c *Control) Set(routes []Route) {
 	c.changed = make(chan struct{})
 }
 
-// Activity returns how many connections a name has, those that wait for a wake
-// included, and when the last one ended. It is at the earliest the time of the first
+// Activity returns the number of open connections of a name, with connections that wait
+// for a wake, and the time when the last one ended. That time is never before the first
 // Set with the name, because earlier connections are unknown.
 func (c *Control) Activity(serverName string) (open int, last time.Time) {
 	c.mu.Lock()

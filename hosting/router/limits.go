@@ -14,7 +14,7 @@ import (
 type Limits struct {
 	Unnamed          int // connections that have not named a server yet; default 1024
 	UnnamedPerSource int // of these, from one source; default half of them
-	Connections      int // to all planes; default 16384, or what the limit of open files allows
+	Connections      int // to all planes; default 16384, or fewer if the limit of open files is lower
 	PerName          int // of these, of one server name; default 2048
 	PerSource        int // of these, from one source; default half of PerName
 	Handshakes       int // new connections of one source in a second; 20 times as many at once; default 100
@@ -187,7 +187,7 @@ func (r *Router) endUse(p *place, name string) {
 	r.requestReport()
 }
 
-// wakeState is what the router remembers of the wakes of a server name.
+// wakeState has the recent wakes of a server name.
 type wakeState struct {
 	budget bucket
 	logged time.Time // of the last line about a failed wake

@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 )
 
-// maxSocketPath is what the kernel takes as a Unix socket's path, less the end.
+// maxSocketPath is the longest path of a Unix socket that the kernel accepts, without the final zero byte.
 const maxSocketPath = 107
 
 // ListenControl creates the control socket at path, for its owner only. It replaces

@@ -34,7 +34,7 @@ import (
 // limit is how long the suite waits for a plane, on a machine that is busy.
 const limit = 90 * time.Second
 
-// Releases are those that a runtime under test offers.
+// Releases are the releases that a runtime under test must offer.
 var Releases = []controlplane.Version{"1.36.3", "1.36.4"}
 
 const missingRelease controlplane.Version = "1.99.0"

@@ -24,8 +24,7 @@ import (
 const (
 	// TempPrefix begins the names of temporary files.
 	TempPrefix = ".tmp-"
-	// tempAge is the age from which SweepTemp takes a temporary file for one that a
-	// killed writer left.
+	// SweepTemp removes temporary files older than tempAge: their writer was killed.
 	tempAge = time.Hour
 )
 

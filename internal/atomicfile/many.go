@@ -170,7 +170,7 @@ func writeFile(path string, data []byte, perm fs.FileMode) error {
 	return errors.Join(err, f.Chmod(perm), f.Close())
 }
 
-// removeTemp removes what no move has taken away.
+// removeTemp removes the temporary files that were not moved to their place.
 func (b *batch) removeTemp() error {
 	var failed []error
 	for _, path := range b.temp {

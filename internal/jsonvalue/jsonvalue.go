@@ -127,8 +127,8 @@ type decimal struct {
 	exponent int64
 }
 
-// decimalOf takes a JSON number apart, without computing it, so that its size does not matter. ok is false for an
-// exponent beyond what an int32 holds.
+// decimalOf splits a JSON number into sign, digits and exponent. It does not compute the number, so its cost does not
+// depend on the exponent. ok is false for an exponent that an int32 cannot hold.
 func decimalOf(s string) (d decimal, ok bool) {
 	s, d.negative = strings.CutPrefix(s, "-")
 	if i := strings.IndexAny(s, "eE"); i >= 0 {

@@ -1,7 +1,7 @@
 package pgtest
 
-// Hostile are settings of a server whose owner thought of other programs than Atoll. Sessions that set what they rely
-// on notice nothing of them but the time that some statements take.
+// Hostile returns settings of a server that its owner tuned for other programs. They must not change the results of
+// Atoll's sessions, which set each value that they depend on; some statements become slower.
 func Hostile() map[string]string {
 	return map[string]string{
 		// Each statement is compiled, inlined and optimised.

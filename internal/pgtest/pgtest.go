@@ -143,7 +143,7 @@ func newCluster(settings map[string]string) (*postgres.Cluster, error) {
 		os.RemoveAll(dir)
 		return nil, err
 	}
-	// PostgreSQL's own defaults, so that tests see what a server does that Atoll did not start.
+	// PostgreSQL's own defaults, so that tests also cover servers that Atoll did not start.
 	all := map[string]string{"wal_compression": "off", "min_wal_size": "80MB"}
 	maps.Copy(all, settings)
 	c := &postgres.Cluster{DataDir: filepath.Join(dir, "data"), SocketDir: filepath.Join(dir, "s"), Settings: all}

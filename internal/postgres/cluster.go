@@ -26,9 +26,9 @@ const Superuser = "postgres"
 // MaxSocketPath is the longest path of a Unix socket that every kernel takes (sun_path less its terminating zero).
 const MaxSocketPath = 107
 
-// Cluster is one PostgreSQL data directory and the server on it. Fill in DataDir, leave the rest zero for the defaults
-// said below, and call Init. A Cluster is a description: two values with the same fields are the same cluster, and its
-// methods may be called from several goroutines once Init has returned.
+// Cluster is one PostgreSQL data directory and the server on it. Set DataDir, leave the other fields zero for their
+// defaults, and call Init. A Cluster is a description: two values with the same fields are the same cluster. After Init
+// several goroutines may call its methods.
 type Cluster struct {
 	DataDir   string            // absolute; the user below must be able to reach it (Reachable)
 	SocketDir string            // default: <DataDir>-socket, or a short directory in /tmp when that is too long

@@ -22,7 +22,8 @@ import (
 // MinVersion is the oldest major version of PostgreSQL that Atoll works with.
 const MinVersion = 15
 
-// ErrNotFound says that no usable server binaries are installed; the text of the error says what to install.
+// ErrNotFound is the error when no usable server binaries are installed. The text of the error names the package to
+// install.
 var ErrNotFound = errors.New("postgresql server binaries not found")
 
 // Binaries is one installed PostgreSQL.
@@ -49,8 +50,8 @@ var installDirs = []string{
 }
 
 // Find returns the newest installed PostgreSQL of at least MinVersion. It looks at PATH, at the places where
-// distributions put it, and asks pg_config. When there is none the error wraps ErrNotFound and says exactly what to
-// install and how not to let the package start a server of its own.
+// distributions put it, and asks pg_config. Without one, the error wraps ErrNotFound and names the package to install,
+// and the setting that keeps the package from starting a server of its own.
 func Find() (Binaries, error) {
 	var dirs []string
 	if p, err := exec.LookPath("postgres"); err == nil {

@@ -68,7 +68,7 @@ type Missing struct {
 	Reason string `json:"reason"`
 }
 
-// Missing runs all checks at once and returns those that do not hold, by name.
+// Missing runs all checks at the same time and returns the failed ones, by name.
 func (o *Ops) Missing(ctx context.Context) []Missing {
 	if o.draining.Load() {
 		return []Missing{{Name: Draining, Reason: "the service is stopping"}}

@@ -24,7 +24,7 @@ import (
 
 // Options are optional parameters of Decode.
 type Options struct {
-	// Hints has keys of older versions, and what to write instead of them.
+	// Hints has keys of older versions, each with the key to write instead.
 	Hints map[string]string
 }
 
@@ -63,7 +63,7 @@ type decoder struct {
 	file  string
 	hints map[string]string
 	keys  map[string][]string // of structs, by the type's name, as the library's errors have it
-	forms map[string]string   // what a file has for values of a type, by the type's name
+	forms map[string]string   // the YAML form of a type's values, by the type's name
 }
 
 var (
@@ -125,7 +125,7 @@ func (d *decoder) collect(t reflect.Type) {
 	}
 }
 
-// formOf returns what a file has for a value of a type.
+// formOf returns the YAML form of a type's values.
 func formOf(t reflect.Type) string {
 	if t == reflect.TypeFor[time.Duration]() {
 		return "a duration such as 5s"

@@ -7,8 +7,8 @@ import (
 )
 
 // Serve begins a server's span for a request, below the span that its header
-// traceparent names. end is to be called with the pattern of the route that
-// answered it, which with the method becomes the span's name, and the status.
+// traceparent names. The caller must call end with the status and the pattern of the
+// route that answered; the method and the pattern become the span's name.
 func (t *Tracer) Serve(r *http.Request) (ctx context.Context, end func(route string, status int)) {
 	if t == nil {
 		return r.Context(), noEnd

@@ -1,21 +1,20 @@
-// Package trace records what happened to one request on its way through the
-// region's processes, as OpenTelemetry spans that an OTLP collector gets. The
+// Package trace records the way of one request through the region's processes, as
+// OpenTelemetry spans, and sends them to an OTLP collector. The
 // context of a trace travels as W3C traceparent: in HTTP headers, in the
 // CloudEvent attribute of that name, and beside a resource in CLM.
 //
-// A process opens one Tracer and hands it to its parts. A nil *Tracer is one
-// that is off: each method works on it, records nothing and allocates nothing,
-// so that nobody has to ask. There is no global tracer.
+// A process opens one Tracer and passes it to its parts. A nil *Tracer is switched
+// off: its methods record nothing and allocate nothing, so callers need no check for
+// nil. There is no global tracer.
 //
-// A part that answers HTTP gives Tracer.Serve to rest.Options.Trace; one that
-// calls wraps its transport by Tracer.Transport; one that takes a message
-// continues its trace:
+// An HTTP server gives Tracer.Serve to rest.Options.Trace. An HTTP client wraps its
+// transport by Tracer.Transport. A receiver of messages continues their traces:
 //
 //	ctx = trace.WithParent(ctx, event.Traceparent)
 //	ctx, span := tracer.Start(ctx, "reconcile", trace.Consumer, trace.String("adapter", name))
 //	defer func() { span.End(err) }()
 //
-// and one that sends a message writes trace.Parent(ctx) into it.
+// A sender of messages writes trace.Parent(ctx) into them.
 //
 // Everybody may import it. It imports no package of ours.
 package trace
@@ -47,9 +46,9 @@ type Options struct {
 }
 
 // Tracer makes spans and sends them, in batches, to the collector that the
-// standard variables OTEL_EXPORTER_OTLP_* name (default: localhost); what
-// cannot be sent is dropped. OTEL_TRACES_SAMPLER says what is recorded
-// (default: everything whose caller does not say otherwise).
+// standard variables OTEL_EXPORTER_OTLP_* name (default: localhost). It drops spans
+// that it cannot send. OTEL_TRACES_SAMPLER selects the traces (default: all, except
+// those that the caller of a request has marked as not sampled).
 type Tracer struct {
 	provider *sdk.TracerProvider
 	tracer   trace.Tracer
@@ -111,7 +110,7 @@ func (l logged) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) error
 // closing bounds how long the last spans may take to be sent.
 const closing = 2 * time.Second
 
-// Close sends what is left.
+// Close sends the remaining spans and ends the Tracer.
 func (t *Tracer) Close() error {
 	if t == nil {
 		return nil
@@ -153,7 +152,7 @@ func String(key, value string) Attr { return attribute.String(key, value) }
 // Int makes an attribute.
 func Int(key string, value int64) Attr { return attribute.Int64(key, value) }
 
-// Span is one piece of work. A nil Span is one that is not recorded.
+// Span is one operation with its begin and end. A nil Span records nothing.
 type Span struct{ span trace.Span }
 
 // Start begins a span below the one of ctx, or below ctx's remote parent. The

@@ -20,7 +20,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Span is one that was received. IDs are hexadecimal; Parent is "" for a root.
+// Span is a span that the Collector received. IDs are hexadecimal; Parent is "" for a root.
 type Span struct {
 	Service           string
 	Name              string
@@ -31,7 +31,7 @@ type Span struct {
 	Begun, Ended      time.Time
 }
 
-// Collector keeps what it receives.
+// Collector is an OTLP collector that keeps the received spans in memory.
 type Collector struct {
 	URL string
 
@@ -128,7 +128,7 @@ func decode(service string, s *otlp.Span) Span {
 	return d
 }
 
-// Spans returns what was received so far.
+// Spans returns the spans received so far.
 func (c *Collector) Spans() []Span {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,6 +1,6 @@
-// Package planetest gives tests real planes: one that all tests of a process
-// share, or private ones. A plane ends with the test process, however that
-// ends.
+// Package planetest gives tests real planes: a plane that all tests of a process
+// share, or planes of their own. A plane ends with the test process, also when that
+// process is killed.
 package planetest
 
 import (
