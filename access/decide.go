@@ -25,8 +25,8 @@ const ActionDescribeCaller Action = "DescribeCaller"
 //  4. an identity with a link code may link itself, and nothing else;
 //  5. the principals of a privileged account without administrators may do everything. This is how a
 //     region begins;
-//  5. administrators, and the root of the account, may do everything in their account;
-//  6. the policies that are attached to the caller, his role and his groups decide.
+//  6. administrators, and the root of the account, may do everything in their account;
+//  7. the policies that are attached to the caller, his role and his groups decide.
 //
 // An error shows nothing about other accounts: the refusal is the same for a resource of another account, for a
 // resource that does not exist, and for a resource on which the policies do not permit the action.
