@@ -55,6 +55,9 @@ func TestI11NoDatabaseFlagTakesAPassword(t *testing.T) {
 			return
 		}
 		path := strings.Fields(cmd.CommandPath())[1:]
+		if path[0] == "region" { // its --from names a directory
+			return
+		}
 		found[strings.Join(path, " ")] = true
 		for _, address := range []string{"postgres://u:hunter2@127.0.0.1:1/db", "host=127.0.0.1 password=hunter2"} {
 			var errors strings.Builder
