@@ -70,7 +70,7 @@ const (
 	ReasonPlaneStarting          Reason = "PlaneStarting"
 	ReasonVersionNotAvailable    Reason = "VersionNotAvailable" // the management cluster cannot run the release
 	ReasonInvalidConfiguration   Reason = "InvalidConfiguration"
-	ReasonManagementClusterLost  Reason = "ManagementClusterLost" // its agent is not heard
+	ReasonManagementClusterLost  Reason = "ManagementClusterLost" // its agent is not connected
 	ReasonChildrenStillThere     Reason = "ChildrenStillThere"    // node pools are deleted first
 	ReasonPlaneStillThere        Reason = "PlaneStillThere"
 	ReasonWorkStillThere         Reason = "WorkStillThere"
@@ -101,7 +101,7 @@ const (
 	oldVersionNotAvailable Reason = "version-not-available"
 )
 
-// ReasonLost is Maestro's reason of Available while an agent is not heard.
+// ReasonLost is Maestro's reason of Available while an agent is not connected.
 const ReasonLost Reason = "Lost"
 
 // finalReasons need a change of the spec or of the management cluster.

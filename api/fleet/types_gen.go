@@ -103,7 +103,7 @@ type Decision struct {
 	Objections []Objection `json:"objections"`
 }
 
-// ManagementClusterState What was declared, unless its agent is not heard: Unheard before it ever was, Lost when it was.
+// ManagementClusterState What was declared, unless its agent is not connected: Unheard before it ever was, Lost when it was.
 type ManagementClusterState string
 
 // Objection defines model for Objection.
@@ -200,7 +200,7 @@ type Usage struct {
 	// Reserved Amounts of named resources, such as planes and memory_mib.
 	Reserved Amounts `json:"reserved"`
 
-	// State What was declared, unless its agent is not heard: Unheard before it ever was, Lost when it was.
+	// State What was declared, unless its agent is not connected: Unheard before it ever was, Lost when it was.
 	State ManagementClusterState `json:"state"`
 
 	// Versions Kubernetes versions that it can run; absent when it declares none, which limits nothing.

@@ -898,7 +898,7 @@ type ManagementCluster struct {
 	// Reserved What the clusters that are placed there take.
 	Reserved Capacity `json:"reserved,omitempty"`
 
-	// State What was declared, unless its agent is not heard: Unheard before it ever was, Lost when it was. Clusters are
+	// State What was declared, unless its agent is not connected: Unheard before it ever was, Lost when it was. Clusters are
 	// placed on those that are Ready. With what follows it is absent while the lifecycle manager does not answer.
 	State ManagementClusterState `json:"state,omitempty"`
 
@@ -913,7 +913,7 @@ type ManagementCluster struct {
 // ManagementClusterKind defines model for ManagementCluster.Kind.
 type ManagementClusterKind string
 
-// ManagementClusterState What was declared, unless its agent is not heard: Unheard before it ever was, Lost when it was. Clusters are
+// ManagementClusterState What was declared, unless its agent is not connected: Unheard before it ever was, Lost when it was. Clusters are
 // placed on those that are Ready. With what follows it is absent while the lifecycle manager does not answer.
 type ManagementClusterState string
 

@@ -109,7 +109,7 @@ func (l *lifecycle) inhabit(inventory string) (id string) {
 	l.report("clusters", id, "hosted-cluster", own+`,"progressing":"mc-own acts","degraded":"mc-own is slow"}`,
 		"Available=False:Provisioning:ordered from mc-own, which has not taken it up yet")
 	l.report("clusters", id, "hosted-cluster", own+`}`,
-		"Available=False:ManagementClusterLost:mc-own is not heard; the cluster goes on when it is back",
+		"Available=False:ManagementClusterLost:mc-own is not connected; the cluster continues when it reconnects",
 		"Health=False:ExecutionFailed:mc-own| POST https://10.0.0.1/works failed")
 	l.report("nodepools", pool, "node-pool", own+`,"replicas":0}`, "Available=False:Refused:mc-own refused it: x",
 		"Applied=True:Applied:on management cluster mc-own")
