@@ -46,6 +46,9 @@ type Options struct {
 	Stuck   time.Duration         // a resource that is unreconciled for longer is stuck; default 10 min
 	Tracer  *trace.Tracer         // nil: off
 
+	// Quotas are the default limits of accounts by name, one of QuotaNames; nil: those that the database has.
+	Quotas map[string]int64
+
 	Extension Extension // nil: none
 }
 
@@ -74,7 +77,9 @@ type Server struct {
 	watches  *rest.WatchLimits
 	expiries *expiries
 	recent   recentResources
-	document func() (json.RawMessage, error) // Registry.document, computed once: every client may request it
+	// quotasChecked is when the server last compared the counted use of quotas; only keepTidy uses it.
+	quotasChecked time.Time
+	document      func() (json.RawMessage, error) // Registry.document, computed once: every client may request it
 }
 
 // New returns a server that does nothing until Run. Run closes the listeners; the caller
@@ -121,6 +126,9 @@ func New(o Options) (*Server, error) {
 // Run serves until ctx ends, then stops: it ends watches at once and waits for running
 // requests.
 func (s *Server) Run(ctx context.Context) error {
+	if err := s.setDefaultQuotas(ctx); err != nil {
+		return fmt.Errorf("clm: %w", errors.Join(err, s.closeListeners()))
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	handler := s.handler()
 	serve := func(name string, l net.Listener, config *tls.Config) {
@@ -136,4 +144,14 @@ func (s *Server) Run(ctx context.Context) error {
 	serve("clm", s.opts.HTTP, s.opts.HTTPTLS)
 	serve("clm plain", s.opts.Plain, nil)
 	return group.Wait()
+}
+
+// closeListeners closes the listeners of a server that did not start.
+func (s *Server) closeListeners() (err error) {
+	for _, l := range []net.Listener{s.opts.HTTP, s.opts.Plain} {
+		if l != nil {
+			err = errors.Join(err, l.Close())
+		}
+	}
+	return err
 }

@@ -32,7 +32,15 @@ type Config struct {
 		// WatchesPerCaller is Atoll's own: the limit of watches that a caller has open at the same time on one
 		// server; default 100, 0 is no limit.
 		WatchesPerCaller *int `yaml:"watches_per_caller"`
-		Timeouts         struct {
+		// Quotas are Atoll's own: the limits of an account for which operators have set no others; default
+		// DefaultQuotas. They count where server.tenant has a dimension with the key account.
+		Quotas struct {
+			Clusters  *int
+			NodePools *int `yaml:"node_pools"`
+			Nodes     *int
+			Works     *int
+		}
+		Timeouts struct {
 			Read  time.Duration // of a request; default 60s
 			Write time.Duration // of an answer that is no watch; default 60s
 		}

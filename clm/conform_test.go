@@ -23,7 +23,8 @@ type contract struct{ router routers.Router }
 // them.
 var answerSchemas = []string{"Metadata", "Resource", "ObjectReference", "ResourceStatus", "ResourceCondition",
 	"Awaited", "ResourceList", "AdapterStatus",
-	"AdapterCondition", "AdapterStatusList", "History", "HistoryRecord", "ReconcileRequest", "Problem", "ProblemField"}
+	"AdapterCondition", "AdapterStatusList", "History", "HistoryRecord", "ReconcileRequest", "Problem", "ProblemField",
+	"Quota", "QuotaExcess", "QuotaList"}
 
 // agreed is the contract of the servers of tests, which have the same kinds.
 var agreed = sync.OnceValues(func() (*contract, error) {

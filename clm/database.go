@@ -71,7 +71,7 @@ func Open(ctx context.Context, o DatabaseOptions) (*Database, error) {
 			Facets: facets, Detail: statusDetail, Decode: decode, Compare: compare, Recorded: recorded,
 			History: true, Owner: accountOf, Indexes: indexes}
 	}
-	kinds = append(append(kinds, store.KindSpec{Kind: RequestKind, History: true}), o.Kinds...)
+	kinds = append(append(kinds, store.KindSpec{Kind: RequestKind, History: true}, quotaKind), o.Kinds...)
 	options := store.Options{DSN: o.DSN, Logger: o.Logger, Migrations: migrations,
 		MaxConns: o.MaxConns, Kinds: kinds}
 	if o.Metrics != nil {
@@ -119,7 +119,7 @@ func (d *Database) Close() {
 }
 
 // migrations are the steps of CLM's own tables and indexes; add only to the end.
-var migrations = []string{sideTables, instant, memberTable, deletingIndex, withoutStatusIndexes}
+var migrations = []string{sideTables, instant, memberTable, deletingIndex, withoutStatusIndexes, quotaTable}
 
 // withoutStatusIndexes drops two indexes that read the status: with them, no change of a status was written in place.
 const withoutStatusIndexes = `drop index if exists "document_Placement_host", "document_Placement_state"`

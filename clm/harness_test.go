@@ -129,6 +129,9 @@ func claimed(r *http.Request) (Caller, error) {
 	if org := r.Header.Get("X-Test-Org"); org != "" {
 		c.Tenancy = map[string]string{"org": org}
 	}
+	if account := r.Header.Get("X-Test-Account"); account != "" {
+		c.Tenancy = map[string]string{"account": account}
+	}
 	return c, nil
 }
 
@@ -157,6 +160,7 @@ func (a *testAPI) do(method, path, body string, headers ...string) answer {
 		req.Header.Set("X-Test-System", "yes")
 	}
 	req.Header.Set("X-Test-Org", a.caller.Tenancy["org"])
+	req.Header.Set("X-Test-Account", a.caller.Tenancy["account"])
 	for _, h := range headers {
 		name, value, _ := strings.Cut(h, ": ")
 		req.Header.Set(name, value)

@@ -32,6 +32,7 @@ const (
 	codeDatabase    = "HYPERFLEET-INT-002"
 	codeGeneral     = "HYPERFLEET-INT-001"
 	codeLimit       = "HYPERFLEET-LMT-001"
+	codeQuota       = "HYPERFLEET-LMT-002"
 	codeUnavailable = "HYPERFLEET-SVC-001"
 	codeTimeout     = "HYPERFLEET-SVC-002"
 )
@@ -51,6 +52,7 @@ var problems = map[string]struct{ slug, title string }{
 	codeStale:       {"conflict", "Version Conflict"},
 	codeState:       {"conflict", "State Conflict"},
 	codeLimit:       {"rate-limit", "Rate Limit Exceeded"},
+	codeQuota:       {"quota-exceeded", "Quota Exceeded"},
 	codeGeneral:     {"internal-error", "Internal Server Error"},
 	codeDatabase:    {"internal-error", "Database Error"},
 	codeUnavailable: {"service-unavailable", "Service Unavailable"},
@@ -83,6 +85,9 @@ func problem(ctx context.Context, e *rest.Error) any {
 	for _, f := range e.Fields {
 		p.Errors = append(p.Errors, api.ProblemField{Field: f.Field, Value: f.Value,
 			Constraint: constraints[f.Constraint], Message: f.Message})
+	}
+	if q := e.Quota; q != nil {
+		p.Quota = &api.QuotaExcess{Name: q.Name, Limit: q.Limit, Used: q.Used, Asked: q.Asked}
 	}
 	return p
 }
@@ -131,6 +136,9 @@ var faultWords = map[rest.Fault]struct{ code, words string }{
 
 // classify returns the answer to an error of the store or the database, nil to other errors.
 func classify(err error) *rest.Error {
+	if refusal := quotaExceeded(err); refusal != nil {
+		return refusal
+	}
 	fault, ok := store.FaultOf(err)
 	switch {
 	case fault == rest.FaultInvalid:

@@ -173,7 +173,9 @@ func (r *Registry) add(e *Entity) error {
 		return fmt.Errorf("plural %q is the server's own; take another", e.Plural)
 	case e.Plural == resources:
 		return fmt.Errorf("plural %q means all kinds; take another", e.Plural)
-	case e.Kind == string(RequestKind):
+	case e.Plural == "accounts":
+		return fmt.Errorf("plural %q is the server's own; take another", e.Plural)
+	case e.Kind == string(RequestKind), e.Kind == string(quotaKind.Kind):
 		return fmt.Errorf("kind %s is the server's own; take another", e.Kind)
 	case r.byKind[e.Kind] != nil:
 		return fmt.Errorf("kind %s is there twice", e.Kind)

@@ -69,6 +69,7 @@ var (
 	mayShare  = withoutTenant(mayWrite, "only the region's own adapters share work")
 	// Records of a kind and requests for all resources concern every tenant.
 	mayReadAllHistory = withoutTenant(mayRead, "only operators see the history of a kind; ask for that of one resource")
+	maySetQuotas      = withoutTenant(mayWrite, "only operators set quotas")
 	mayReconcileAll   = withoutTenant(mayWrite, "only operators ask for all resources; ask for one")
 )
 
@@ -134,6 +135,8 @@ func (s *Server) routes() *routes {
 	t.handle("PUT "+basePath+"/adapters/{adapter}/members/{member}", mayShare, s.putMember)
 	t.handle("DELETE "+basePath+"/adapters/{adapter}/members/{member}", mayShare, s.deleteMember)
 	t.handle("GET "+basePath+audit.Path, mayReadAudit, auditfeed.Handler(s.store))
+	t.handle("GET "+basePath+"/accounts/{account}/quotas", mayRead, s.getQuotas)
+	t.handle("PATCH "+basePath+"/accounts/{account}/quotas", maySetQuotas, s.patchQuotas)
 	(&collection{s: s}).register(t, basePath+"/"+resources)
 	for _, e := range s.registry.entities {
 		(&collection{s: s, entity: e}).register(t, basePath+"/"+e.Plural)

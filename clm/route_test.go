@@ -53,7 +53,8 @@ func TestI10EachRouteRequiresARight(t *testing.T) {
 		"/openapi.html"}; !slices.Equal(public, want) {
 		t.Errorf("public routes: %v, want %v", public, want)
 	}
-	for _, route := range []string{"GET /clusters/history", "GET /resources/history", "POST /resources/reconcile",
+	for _, route := range []string{"PATCH /accounts/{account}/quotas",
+		"GET /clusters/history", "GET /resources/history", "POST /resources/reconcile",
 		"PUT /adapters/{adapter}/members/{member}", "DELETE /adapters/{adapter}/members/{member}",
 		"PUT /clusters/{id}/statuses", "PUT /clusters/{parent_id}/nodepools/{id}/statuses"} {
 		if !slices.Contains(ofAllTenants, route) {

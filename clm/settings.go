@@ -53,6 +53,18 @@ var settings = []Setting{
 	{Key: "server.watches_per_caller", Flag: "server-watches-per-caller",
 		Usage: "watches that a caller may have open on one server (default 100; 0: any number)",
 		value: func(c *Config) any { return &c.Server.WatchesPerCaller }},
+	{Key: "server.quotas.clusters", Flag: "server-quota-clusters",
+		Usage: "clusters of an account without a quota of its own (default 100)",
+		value: func(c *Config) any { return &c.Server.Quotas.Clusters }},
+	{Key: "server.quotas.node_pools", Flag: "server-quota-node-pools",
+		Usage: "node pools of such an account (default 1000)",
+		value: func(c *Config) any { return &c.Server.Quotas.NodePools }},
+	{Key: "server.quotas.nodes", Flag: "server-quota-nodes",
+		Usage: "nodes that its node pools can have (default 10000)",
+		value: func(c *Config) any { return &c.Server.Quotas.Nodes }},
+	{Key: "server.quotas.works", Flag: "server-quota-works",
+		Usage: "ManifestWorks that adapters make for it (default 5000)",
+		value: func(c *Config) any { return &c.Server.Quotas.Works }},
 	{Key: "server.timeouts.read", Flag: "server-read-timeout", Usage: "for reading a request (default 1m)",
 		value: func(c *Config) any { return &c.Server.Timeouts.Read }},
 	{Key: "server.timeouts.write", Flag: "server-write-timeout",
@@ -256,6 +268,11 @@ func (c *Config) complete() {
 	if c.Server.WatchesPerCaller == nil {
 		c.Server.WatchesPerCaller = new(DefaultWatchesPerCaller)
 	}
+	for name, limit := range DefaultQuotas() {
+		if configured := c.quota(name); *configured == nil {
+			*configured = new(int(limit))
+		}
+	}
 	c.Metrics.ReconciliationStuckThreshold = cmp.Or(c.Metrics.ReconciliationStuckThreshold, 10*time.Minute)
 	c.Health.ShutdownTimeout = cmp.Or(c.Health.ShutdownTimeout, 5*time.Second)
 	if c.Server.JWT.Enabled == nil {
@@ -265,6 +282,29 @@ func (c *Config) complete() {
 	if c.Tracing.Enabled == nil {
 		c.Tracing.Enabled = c.Logging.OTel.Enabled
 	}
+}
+
+// quota returns the key of the default limit of a quota.
+func (c *Config) quota(name string) **int {
+	switch q := &c.Server.Quotas; name {
+	case QuotaClusters:
+		return &q.Clusters
+	case QuotaNodePools:
+		return &q.NodePools
+	case QuotaNodes:
+		return &q.Nodes
+	default:
+		return &q.Works
+	}
+}
+
+// Quotas returns the default limits of accounts.
+func (c *Config) Quotas() map[string]int64 {
+	limits := make(map[string]int64, len(quotaNames))
+	for _, name := range quotaNames {
+		limits[name] = int64(**c.quota(name))
+	}
+	return limits
 }
 
 // check returns an error that names all keys with invalid values, nil if there are none.
@@ -304,6 +344,11 @@ func (c *Config) check() error {
 	}
 	if n := *c.Server.WatchesPerCaller; n < 0 {
 		add("server.watches_per_caller", "%d is less than 0", n)
+	}
+	for name, limit := range c.Quotas() {
+		if err := checkQuota(name, limit); err != nil {
+			add("server.quotas."+name, "%d %s", limit, err)
+		}
 	}
 	if n := c.Server.MaxResourceBytes; n < 0 || n > 64<<20 {
 		add("server.max_resource_bytes", "%d is not between 0 (the default) and 67108864", n)

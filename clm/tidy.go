@@ -63,6 +63,7 @@ func (s *Server) tasks() []task {
 			_, err := s.store.Compact(ctx, now.Add(-feedMemory))
 			return err
 		}},
+		{"comparing the use of quotas", s.checkQuotas},
 		{"removing old history", func(ctx context.Context, now time.Time) error {
 			_, err := s.store.TrimHistory(ctx, now.Add(-s.opts.HistoryMemory))
 			return err

@@ -109,6 +109,21 @@ func (s *Server) createResource(ctx context.Context, req newResource) (d store.D
 	caller := callerOf(ctx)
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	id := uuid.Must(uuid.NewV7()).String()
+	if parent := req.entity.parent; parent != nil {
+		release, err := s.store.WaitTurn(ctx, parent.storeKind(), req.parent)
+		if err != nil {
+			return d, err
+		}
+		defer release()
+	}
+	if account := caller.Tenancy["account"]; account != "" && isCounted(req.entity) {
+		// PostgreSQL lets one transaction at a time change the account's use. The others wait here, without a connection.
+		release, err := s.store.WaitTurn(ctx, quotaKind.Kind, account)
+		if err != nil {
+			return d, err
+		}
+		defer release()
+	}
 	if req.isIndependent() {
 		spec := req.declared(ctx, caller)
 		scope, err := tenancyScope(spec.Tenancy)
@@ -123,13 +138,6 @@ func (s *Server) createResource(ctx context.Context, req newResource) (d store.D
 			s.recent.put(d)
 		}
 		return d, req.nameConflict(err)
-	}
-	if parent := req.entity.parent; parent != nil {
-		release, err := s.store.WaitTurn(ctx, parent.storeKind(), req.parent)
-		if err != nil {
-			return d, err
-		}
-		defer release()
 	}
 	err = s.store.Tx(ctx, func(tx *store.Tx) error {
 		if req.key != "" {

@@ -150,15 +150,18 @@ type ObjectReference struct {
 
 // Problem defines model for Problem.
 type Problem struct {
-	Code      string         `json:"code"`
-	Detail    string         `json:"detail,omitempty"`
-	Errors    []ProblemField `json:"errors,omitempty"`
-	Instance  string         `json:"instance,omitempty"`
-	Status    int            `json:"status"`
-	Timestamp time.Time      `json:"timestamp"`
-	Title     string         `json:"title"`
-	TraceID   string         `json:"trace_id,omitempty"`
-	Type      string         `json:"type"`
+	Code     string         `json:"code"`
+	Detail   string         `json:"detail,omitempty"`
+	Errors   []ProblemField `json:"errors,omitempty"`
+	Instance string         `json:"instance,omitempty"`
+
+	// Quota additive: the quota that the request exceeds
+	Quota     *QuotaExcess `json:"quota,omitempty"`
+	Status    int          `json:"status"`
+	Timestamp time.Time    `json:"timestamp"`
+	Title     string       `json:"title"`
+	TraceID   string       `json:"trace_id,omitempty"`
+	Type      string       `json:"type"`
 }
 
 // ProblemField defines model for ProblemField.
@@ -167,6 +170,44 @@ type ProblemField struct {
 	Field      string          `json:"field"`
 	Message    string          `json:"message"`
 	Value      json.RawMessage `json:"value,omitempty"`
+}
+
+// Quota defines model for Quota.
+type Quota struct {
+	// Default the region's default; absent: no limit
+	Default *int64 `json:"default,omitempty"`
+
+	// Limit absent: no limit
+	Limit *int64 `json:"limit,omitempty"`
+	Name  string `json:"name"`
+	Used  int64  `json:"used"`
+}
+
+// QuotaExcess additive: the quota that the request exceeds
+type QuotaExcess struct {
+	// Asked what the request needs besides
+	Asked int64  `json:"asked"`
+	Limit int64  `json:"limit"`
+	Name  string `json:"name"`
+
+	// Used before the request
+	Used int64 `json:"used"`
+}
+
+// QuotaList defines model for QuotaList.
+type QuotaList struct {
+	Account string  `json:"account"`
+	Items   []Quota `json:"items"`
+	Kind    string  `json:"kind"`
+
+	// Version of the account's own limits, for If-Match; 0: it has none
+	Version int64 `json:"version"`
+}
+
+// QuotaPatch defines model for QuotaPatch.
+type QuotaPatch struct {
+	// Limits limits by the names of quotas, from 0 to 1000000000; null is the region's default
+	Limits map[string]*int64 `json:"limits"`
 }
 
 // ReconcileAsk defines model for ReconcileAsk.
@@ -340,6 +381,16 @@ type Watch = bool
 // TooManyWatches defines model for TooManyWatches.
 type TooManyWatches = Problem
 
+// ListAuditRecordsParams defines parameters for ListAuditRecords.
+type ListAuditRecordsParams struct {
+	// After the cursor of the page before
+	After *string `form:"after,omitempty" json:"after,omitempty"`
+	Limit *int    `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Wait seconds
+	Wait *int `form:"wait,omitempty" json:"wait,omitempty"`
+}
+
 // ListResourcesParams defines parameters for ListResources.
 type ListResourcesParams struct {
 	// Kind only this kind
@@ -448,6 +499,9 @@ type PutStatusParams struct {
 
 // PutStatusParamsXAtollEqualTime defines parameters for PutStatus.
 type PutStatusParamsXAtollEqualTime string
+
+// PatchQuotasJSONRequestBody defines body for PatchQuotas for application/json ContentType.
+type PatchQuotasJSONRequestBody = QuotaPatch
 
 // PutAdapterMemberJSONRequestBody defines body for PutAdapterMember for application/json ContentType.
 type PutAdapterMemberJSONRequestBody = AdapterMemberRenewal

@@ -36,6 +36,7 @@ type Error struct {
 	Fields     []FieldError  // the wrong fields, for 422
 	RetryAfter time.Duration // sent in whole seconds, rounded up, when not zero
 	Header     http.Header   // further headers of the answer
+	Quota      *QuotaExcess  // the quota that the request exceeds, for 403; nil for none
 
 	// Err is the cause. It is logged if the status is 5xx, and never sent to the client.
 	Err error
@@ -48,6 +49,14 @@ type FieldError struct {
 	Message    string          `json:"message"`
 	Value      json.RawMessage `json:"-"`
 	Constraint string          `json:"-"`
+}
+
+// QuotaExcess is a quota of an account and the request that exceeds it.
+type QuotaExcess struct {
+	Name  string `json:"name"`
+	Limit int64  `json:"limit"`
+	Used  int64  `json:"used"`  // before the request
+	Asked int64  `json:"asked"` // what the request needs besides
 }
 
 func (e *Error) Error() string {
@@ -79,10 +88,10 @@ type ErrorBody func(ctx context.Context, e *Error) any
 
 // PlatformError returns the error body of the Platform API:
 // {"kind":"Error","code":"...","reason":"..."}, with "errors" when fields are
-// named, and the reason again as "message" for AWS's clients when the error
-// has an AWS type.
+// named, with "quota" when a quota is exceeded, and the reason again as "message"
+// for AWS's clients when the error has an AWS type.
 func PlatformError(_ context.Context, e *Error) any {
-	body := platformError{Kind: "Error", Code: e.Code, Reason: e.Reason, Errors: e.Fields}
+	body := platformError{Kind: "Error", Code: e.Code, Reason: e.Reason, Errors: e.Fields, Quota: e.Quota}
 	if e.Type != "" {
 		body.Message = e.Reason
 	}
@@ -95,6 +104,7 @@ type platformError struct {
 	Reason  string       `json:"reason"`
 	Message string       `json:"message,omitempty"`
 	Errors  []FieldError `json:"errors,omitempty"`
+	Quota   *QuotaExcess `json:"quota,omitempty"`
 }
 
 // Fail answers r with err and logs errors of status 5xx. Handlers return errors and need

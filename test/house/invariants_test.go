@@ -39,6 +39,8 @@ var invariants = []string{
 		"sealed to the agent's key; Secrets that users put into a ManifestWork are payload, masked wherever they are " +
 		"shown",
 	"Any process may be killed at any instruction, any number of times; the region converges when it is back",
+	"A request that needs more than a quota of its account has left changes nothing, whoever asks at the same time; the " +
+		"counted use is what the stored resources use",
 }
 
 // ofInvariant finds the numbers in a test's name: TestI1I5Something, TestSomethingI10.
