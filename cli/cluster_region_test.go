@@ -58,7 +58,8 @@ func frontRegion(t testing.TB, home string, key access.Key, keys access.Keys,
 	t.Helper()
 	site := testsite.NewIn(t, filepath.Join(home, "pki"))
 	manager := testworld.StartCLM(site, testworld.CLMOptions{Tenancy: clm.Tenancy{Enabled: true,
-		Dimensions: []clm.Dimension{{Header: clmclient.TenantHeader, Key: "account", Required: true}}}})
+		Dimensions: []clm.Dimension{{Header: clmclient.TenantHeader, Key: "account", Required: true}}},
+		Change: func(o *clm.Options) { o.Quotas = clm.DefaultQuotas() }})
 	lifecycle := manager.Dial() // as the region's adapters
 	platform := manager.DialAs("platform")
 	// no test here calls it

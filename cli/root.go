@@ -72,9 +72,11 @@ cluster with "atoll work apply".`,
 			root.AddCommand(cmd)
 		}
 	}
+	quota := customer.Quota(session)
+	quota.AddCommand(operator.Quota(session)...)
 	add(useGroup, customer.Cluster(session), customer.NodePool(session), customer.Policy(session),
 		customer.Group(session), customer.Admin(session), customer.Link(session), customer.Login(session),
-		customer.Logout(session), customer.WhoAmI(session))
+		customer.Logout(session), quota, customer.WhoAmI(session))
 	add(operateGroup, operator.Up(session), operator.Down(session), operator.Status(session), operator.Env(session),
 		operator.Logs(session),
 		operator.Account(session), operator.Audit(session), operator.Key(session), operator.ManagementCluster(session),

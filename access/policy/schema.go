@@ -67,6 +67,7 @@ var actions = slices.Concat(
 		on(PolicyDocument, "UpdatePolicy", "DeletePolicy"), on(Group, "UpdateGroupMembers", "DeleteGroup"),
 		on(Attachment, "DeleteAttachment")),
 	in([]string{PolicyAdmin, Operator}, on(Account, "ListAudit")),
+	in([]string{ReadOnly, ClusterAdmin, NodePoolAdmin, PolicyAdmin, Operator}, on(Account, "ListQuotas")),
 	// Who creates a link code makes a person any principal of the account.
 	in(nil, on(Account, "CreateAdmin", "CreateLinkCode"), on(Admin, "DeleteAdmin"), on(Link, "DeleteLink")),
 	in([]string{PolicyAdmin}, on(Account, "ListLinks")),
@@ -77,7 +78,8 @@ var actions = slices.Concat(
 		on(ManagementCluster, "DescribeManagementCluster", "UpdateManagementCluster", "DeleteManagementCluster"),
 		on(Work, "DescribeWork", "UpdateWork", "DeleteWork"),
 		on(ResourceBundle, "DescribeResourceBundle", "DeleteResourceBundle"),
-		on(Account, "DescribeAccount", "DeleteAccount", "AdministerAccount", "ListRegionAudit"),
+		on(Account, "DescribeAccount", "DeleteAccount", "AdministerAccount", "ListRegionAudit",
+			"DescribeAccountQuotas", "UpdateAccountQuotas"),
 		on(Cluster, "ForceDeleteCluster"))),
 	// Not in Operator: who creates a privileged account can give every right of the region to its principals.
 	forOperators(in(nil, on(Region, "CreatePrivilegedAccount"))),

@@ -220,6 +220,11 @@ const (
 	PolicyListKindPolicyList PolicyListKind = "PolicyList"
 )
 
+// Defines values for QuotaListKind.
+const (
+	QuotaListKindQuotaList QuotaListKind = "QuotaList"
+)
+
 // Defines values for ResourceBundleKind.
 const (
 	ResourceBundleKindResourceBundle ResourceBundleKind = "ResourceBundle"
@@ -726,8 +731,9 @@ type Error struct {
 	Kind   ErrorKind    `json:"kind"`
 
 	// Message The reason again, where AWS's clients look for it.
-	Message string `json:"message,omitempty"`
-	Reason  string `json:"reason"`
+	Message string       `json:"message,omitempty"`
+	Quota   *QuotaExcess `json:"quota,omitempty"`
+	Reason  string       `json:"reason"`
 }
 
 // ErrorKind defines model for Error.Kind.
@@ -1181,6 +1187,49 @@ type PolicyRequest struct {
 	Policy string `json:"policy"`
 }
 
+// Quota defines model for Quota.
+type Quota struct {
+	// Default The region's default; absent without a limit.
+	Default *int64 `json:"default,omitempty"`
+
+	// Limit Absent without a limit.
+	Limit *int64 `json:"limit,omitempty"`
+
+	// Name clusters; node_pools; nodes, which is the sum of replicas, or of the maximum of autoscaling; works, which
+	// are two for a cluster, one for a node pool and one for a credential.
+	Name string `json:"name"`
+
+	// Used Resources that are being deleted count until they are gone.
+	Used int64 `json:"used"`
+}
+
+// QuotaExcess The quota that a request exceeds, with the code quota-exceeded.
+type QuotaExcess struct {
+	// Asked What the request needs besides.
+	Asked int64  `json:"asked"`
+	Limit int64  `json:"limit"`
+	Name  string `json:"name"`
+
+	// Used Before the request.
+	Used int64 `json:"used"`
+}
+
+// QuotaList defines model for QuotaList.
+type QuotaList struct {
+	AccountID string        `json:"accountId"`
+	Items     []Quota       `json:"items"`
+	Kind      QuotaListKind `json:"kind"`
+}
+
+// QuotaListKind defines model for QuotaList.Kind.
+type QuotaListKind string
+
+// QuotaRequest defines model for QuotaRequest.
+type QuotaRequest struct {
+	// Limits Limits by the names of quotas, from 0 to 1000000000; null is the region's default.
+	Limits map[string]*int64 `json:"limits"`
+}
+
 // Release defines model for Release.
 type Release struct {
 	Image string `json:"image,omitempty"`
@@ -1431,6 +1480,12 @@ type ListAccountsParams struct {
 
 // DeleteAccountParams defines parameters for DeleteAccount.
 type DeleteAccountParams struct {
+	// IfMatch An ETag; the write is refused when the document has another by now.
+	IfMatch IfMatch `json:"If-Match,omitempty"`
+}
+
+// UpdateAccountQuotasParams defines parameters for UpdateAccountQuotas.
+type UpdateAccountQuotasParams struct {
 	// IfMatch An ETag; the write is refused when the document has another by now.
 	IfMatch IfMatch `json:"If-Match,omitempty"`
 }
@@ -1822,6 +1877,9 @@ type ReplaceWorkParams struct {
 
 // CreateAccountJSONRequestBody defines body for CreateAccount for application/json ContentType.
 type CreateAccountJSONRequestBody = AccountRequest
+
+// UpdateAccountQuotasJSONRequestBody defines body for UpdateAccountQuotas for application/json ContentType.
+type UpdateAccountQuotasJSONRequestBody = QuotaRequest
 
 // CreateAdminJSONRequestBody defines body for CreateAdmin for application/json ContentType.
 type CreateAdminJSONRequestBody = AdminRequest

@@ -65,6 +65,7 @@ func explainError(err error) error {
 	switch {
 	case e.Code == remote.CodeUnreachable:
 		advice = "; is the region up? See `atoll status`"
+	case e.Quota != nil:
 	case e.Status == http.StatusForbidden:
 		advice = "; `atoll whoami` shows who you are"
 	case e.Code == "CLUSTERS-MGMT-DELETE-005":

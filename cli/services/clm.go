@@ -108,6 +108,7 @@ func (f *clmFlags) serve(s *System, p *parts, config *clm.Config) error {
 		ReadTimeout:      config.Server.Timeouts.Read,
 		WriteTimeout:     config.Server.Timeouts.Write,
 		HistoryMemory:    config.Database.HistoryMaxAge,
+		Quotas:           config.Quotas(),
 	}
 	var err error
 	if o.Specs, err = readSpecs(config.Server.OpenAPISchemaPath); err != nil {

@@ -21,6 +21,7 @@ type Error struct {
 	Reason     string // for people
 	RetryAfter time.Duration
 	Fields     []platform.FieldError
+	Quota      *platform.QuotaExcess // the quota that the request exceeds; nil for none
 
 	// Unsent is true when the service cannot have received the request.
 	Unsent bool
@@ -63,7 +64,7 @@ func errorOf(service string, status int, header http.Header, body []byte) *Error
 	}
 	if json.Unmarshal(body, &wire) == nil {
 		if e.Reason = cmp.Or(wire.Reason, wire.Detail, wire.Title); e.Reason != "" {
-			e.Code, e.Fields = wire.Code, wire.Errors
+			e.Code, e.Fields, e.Quota = wire.Code, wire.Errors, wire.Quota
 			return e
 		}
 	}

@@ -170,6 +170,12 @@ func (c *exchange) translate(err error) error {
 		return err
 	}
 	switch e.Status {
+	case http.StatusForbidden:
+		if q := e.Quota; q != nil {
+			refusal := rest.Errorf(e.Status, codeQuota, "%s", e.Reason).Because(err)
+			refusal.Quota = &rest.QuotaExcess{Name: q.Name, Limit: q.Limit, Used: q.Used, Asked: q.Asked}
+			return refusal
+		}
 	case http.StatusTooManyRequests:
 		slower := rest.Errorf(e.Status, codeTooMany, "%s", e.Reason).Because(err)
 		slower.RetryAfter = max(e.RetryAfter, time.Second)

@@ -18,6 +18,7 @@ const (
 	codeTooMany      = "too-many-watches"
 	codeInUse        = "management-cluster-in-use"
 	codeNoLifecycle  = "clm-unavailable"
+	codeQuota        = "quota-exceeded"
 
 	codeMissingName    = "missing-name"
 	codeMissingCluster = "missing-cluster-id"

@@ -121,6 +121,12 @@ func (f *front) endpoints() []endpoint {
 		{"GET", "/accounts/{id}", "DescribeAccount", kindAccount, "id", operators, f.accounts(f.getAccount)},
 		{"DELETE", "/accounts/{id}", "DeleteAccount", kindAccount, "id", operators, f.accounts(f.deleteAccount)},
 
+		{"GET", "/accounts/{id}/quotas", "DescribeAccountQuotas", kindAccount, "id", operators,
+			f.accounts(f.getAccountQuotas)},
+		{"PATCH", "/accounts/{id}/quotas", "UpdateAccountQuotas", kindAccount, "id", operators,
+			f.accounts(f.updateAccountQuotas)},
+		{"GET", "/quotas", "ListQuotas", kindAccount, "", customers, f.listQuotas},
+
 		{"GET", "/audit", "ListAudit", kindAccount, "", customers, f.listAudit},
 
 		{"POST", "/authz/policies", "CreatePolicy", kindPolicy, "", customers, f.accounts(f.createPolicy)},

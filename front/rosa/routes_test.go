@@ -118,6 +118,8 @@ var regionAudiences = map[access.Action]access.Audience{
 	"CreateAccount": access.Operators, "ListAccounts": access.Operators, "DescribeAccount": access.Operators,
 	"DeleteAccount": access.Operators, "CheckAuthorization": access.Customers, "ListAudit": access.Customers,
 	access.ActionCreateLink: access.Customers,
+	"ListQuotas":            access.Customers, "DescribeAccountQuotas": access.Operators,
+	"UpdateAccountQuotas": access.Operators,
 }
 
 // Every action of a route, and of an escalation, is in the schema of policies, about the kind of

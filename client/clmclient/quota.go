@@ -1,0 +1,32 @@
+package clmclient
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+
+	"atoll.dev/api/clm"
+	"atoll.dev/client/remote"
+	"atoll.dev/internal/rest"
+)
+
+const accounts Collection = "accounts"
+
+// Quotas returns what an account may have, and has. A tenant may name its own account only.
+func (c *Client) Quotas(ctx context.Context, account string) (q clm.QuotaList, err error) {
+	return q, c.into(ctx, remote.Request{Method: http.MethodGet, Path: accounts.path(account, "quotas")}, &q)
+}
+
+// SetQuotas sets limits of an account by the names of quotas; nil is the region's default. ifVersion is the only
+// version of the limits that the caller wants to change; 0 is any. The result has all quotas.
+func (c *Client) SetQuotas(ctx context.Context, account string, limits map[string]*int64, ifVersion int64) (
+	q clm.QuotaList, err error) {
+	r := remote.Request{Method: http.MethodPatch, Path: accounts.path(account, "quotas"), Header: http.Header{}}
+	if ifVersion > 0 {
+		r.Header.Set("If-Match", rest.ETag(ifVersion))
+	}
+	if r.Body, err = json.Marshal(clm.QuotaPatch{Limits: limits}); err != nil {
+		return q, err
+	}
+	return q, c.into(ctx, r, &q)
+}
