@@ -20,11 +20,12 @@ func WithTenant(ctx context.Context, account string) context.Context {
 
 // setTenant sets the header of the tenant that a request's context has.
 func setTenant(r *http.Request) error {
-	account, tenant := r.Context().Value(tenantKey{}).(string)
-	switch {
-	case !tenant:
+	tenant := r.Context().Value(tenantKey{})
+	if tenant == nil {
 		return nil
-	case account == "":
+	}
+	account := tenant.(string) // a panic: without the header the request would reach every tenant's resources
+	if account == "" {
 		return errors.New("the tenant has no account")
 	}
 	r.Header.Set(TenantHeader, account)
