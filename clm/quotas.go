@@ -34,7 +34,7 @@ const maxQuota = 1_000_000_000
 
 // DefaultQuotas returns the limits of an account if the configuration has no others.
 func DefaultQuotas() map[string]int64 {
-	return map[string]int64{QuotaClusters: 100, QuotaNodePools: 1000, QuotaNodes: 10_000, QuotaWorks: 5000}
+	return map[string]int64{QuotaClusters: 1000, QuotaNodePools: 5000, QuotaNodes: 50_000, QuotaWorks: 20_000}
 }
 
 // quotaKind is the kind of the limits that operators have set for an account. The id of such a document is the
