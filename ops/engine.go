@@ -18,10 +18,27 @@ import (
 // the store let a resource have one active operation, also with several processes on one database.
 const Kind store.Kind = "Operation"
 
-// StoreKind returns the kind with which a service opens its store.
+// StoreKind returns the kind with which a service opens its store. Indexes find the unfinished operations
+// by a facet and the ended ones by the time of their end, so that neither query reads the operations that
+// are only kept for readers.
 func StoreKind() store.KindSpec {
 	return store.KindSpec{Kind: Kind, History: true, Owner: func(d store.Document) string { return d.Scope },
-		Observed: isRenewal}
+		Observed: isRenewal, Facets: facetsOf,
+		Indexes: []store.Index{{Name: "ended", On: "btree (deleted_at, id)", Live: true}}}
+}
+
+// unfinished is the facet of the operations that need a process: the active ones, and the terminal ones
+// whose notification is pending.
+const unfinished = "unfinished"
+
+// facetsOf returns the facets of an operation. An active operation that cannot be decoded has the facet, so
+// that the log names it.
+func facetsOf(d store.Document) []string {
+	s, err := decode(d)
+	if d.DeletedAt == nil || err == nil && s.hasPendingNotice() {
+		return []string{unfinished}
+	}
+	return nil
 }
 
 // isRenewal reports whether two statuses differ only in the end of the lease, which wakes no follower
@@ -70,8 +87,13 @@ type Options struct {
 	Notifier  *Notifier // nil: no notifications are sent
 	// NoticeOf returns the body of a notification; needed with a Notifier.
 	NoticeOf func(State) any
-	Log      *slog.Logger
-	Now      func() time.Time // default time.Now
+	// AtOnce is on how many operations the process works at once, ShareOfScope on how many of one scope.
+	// The others wait in the order of their arrival; a scope with less work goes first. Default 256 and 64:
+	// each operation renews its lease three times in its duration.
+	AtOnce, ShareOfScope int
+
+	Log *slog.Logger
+	Now func() time.Time // default time.Now
 }
 
 // Engine commits, leases and runs the operations of one store. Several processes may each have an
@@ -79,9 +101,11 @@ type Options struct {
 type Engine struct {
 	o Options
 
-	mu    sync.Mutex
-	tasks map[string]*task // by id: the operations that this process works on
-	group sync.WaitGroup   // of the tasks
+	mu         sync.Mutex
+	tasks      map[string]*task // by id: the operations that this process works on
+	queue      *queue           // of the operations that wait for a task
+	unreadable map[string]int64 // versions, by id, of operations that cannot be decoded: the log has them
+	group      sync.WaitGroup   // of the tasks
 }
 
 // NewEngine returns an Engine that works on nothing until Run.
@@ -98,7 +122,14 @@ func NewEngine(o Options) *Engine {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	return &Engine{o: o, tasks: map[string]*task{}}
+	if o.AtOnce == 0 {
+		o.AtOnce = 256
+	}
+	if o.ShareOfScope == 0 {
+		o.ShareOfScope = 64
+	}
+	return &Engine{o: o, tasks: map[string]*task{}, queue: newQueue(o.AtOnce, o.ShareOfScope),
+		unreadable: map[string]int64{}}
 }
 
 // BusyError is the error of Begin for a resource that has an active operation.

@@ -61,50 +61,61 @@ func (e *Engine) Run(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// compare offers every active operation, and every terminal one whose notification is pending.
+// compare offers every unfinished operation. An operation that cannot be decoded delays no other one.
 func (e *Engine) compare(ctx context.Context) error {
-	for _, q := range []store.Query{
-		{Kind: Kind},
-		{Kind: Kind, Deletion: store.OnlyDeleting,
-			Where: store.Fragment{SQL: `(d.status->'notification'->>'pending')::boolean`}},
-	} {
-		if err := e.each(ctx, q, func(s State) error {
-			e.offer(ctx, s)
+	return e.each(ctx, unfinishedQuery, func(d store.Document) error {
+		s, err := decode(d)
+		if err != nil {
+			e.logUnreadable(d, err)
 			return nil
-		}); err != nil {
-			return err
 		}
-	}
-	return nil
+		e.offer(ctx, s)
+		return nil
+	})
 }
 
-// sweep removes terminal operations that are older than the retention.
+// unfinishedQuery lists the operations that need a process. The subquery reads the index of the facets, and
+// the list then reads these ids only.
+var unfinishedQuery = store.Query{Kind: Kind, Deletion: store.WithDeleting, Limit: 1000,
+	Where: store.Fragment{SQL: `d.id = any(array(select f.id from feed f where f.kind = '` + string(Kind) +
+		`' and f.facets @> array['` + unfinished + `']))`}}
+
+// logUnreadable logs once for each version that an operation cannot be decoded.
+func (e *Engine) logUnreadable(d store.Document, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.unreadable[d.ID] != d.Version {
+		e.unreadable[d.ID] = d.Version
+		e.o.Log.Error("an operation cannot be read; nobody works on it", "operation", d.ID, "error", err)
+	}
+}
+
+// sweep removes terminal operations that are older than the retention, the oldest first.
 func (e *Engine) sweep(ctx context.Context) error {
-	old := e.o.Now().Add(-e.o.Retention)
-	return e.each(ctx, store.Query{Kind: Kind, Deletion: store.OnlyDeleting}, func(s State) error {
-		if s.EndedAt.After(old) {
-			return nil
-		}
-		if err := e.o.Store.Remove(ctx, Kind, s.ID, 0); err != nil && !errors.Is(err, store.ErrNotFound) {
+	return e.each(ctx, endedBefore(e.o.Now().Add(-e.o.Retention)), func(d store.Document) error {
+		if err := e.o.Store.Remove(ctx, Kind, d.ID, 0); err != nil && !errors.Is(err, store.ErrNotFound) {
 			return err
 		}
 		return nil
 	})
 }
 
-// each calls f with the operations of a query, page after page.
-func (e *Engine) each(ctx context.Context, q store.Query, f func(State) error) error {
+// endedBefore lists the operations that ended before a time, in the order of their index.
+func endedBefore(at time.Time) store.Query {
+	return store.Query{Kind: Kind, Deletion: store.OnlyDeleting, WithoutSpec: true,
+		Where:   store.Fragment{SQL: "d.deleted_at < $1", Args: []any{at}},
+		OrderBy: []store.Order{{Expr: "d.deleted_at", Type: "timestamptz"}}}
+}
+
+// each calls f with the documents of a query, page after page.
+func (e *Engine) each(ctx context.Context, q store.Query, f func(store.Document) error) error {
 	for {
 		page, err := e.o.Store.List(ctx, q)
 		if err != nil {
 			return err
 		}
 		for _, d := range page.Documents {
-			s, err := decode(d)
-			if err == nil {
-				err = f(s)
-			}
-			if err != nil {
+			if err := f(d); err != nil {
 				return err
 			}
 		}
@@ -132,8 +143,8 @@ func (t *task) signal() {
 	}
 }
 
-// offer begins a task for an operation that no process holds. For an operation that this process
-// works on it wakes the task.
+// offer puts an operation that no process holds and whose next attempt is due into the queue. For an
+// operation that this process works on and that has ended it wakes the task.
 func (e *Engine) offer(ctx context.Context, s State) {
 	now := e.o.Now()
 	e.mu.Lock()
@@ -142,40 +153,48 @@ func (e *Engine) offer(ctx context.Context, s State) {
 	if running != nil && s.Status.IsTerminal() {
 		running.signal() // another request has canceled the operation
 	}
-	notice := s.Notification != nil && s.Notification.Pending && e.o.Notifier != nil
-	if s.Status.IsTerminal() && !notice {
+	if running != nil || !e.needsWork(s) || s.IsLeased(now) || now.Before(s.dueAt()) || ctx.Err() != nil {
 		return
 	}
-	if running != nil || s.IsLeased(now) || ctx.Err() != nil {
-		return
-	}
-	t := &task{resource: s.Scope + "/" + s.Resource, wake: make(chan struct{}, 1)}
-	e.tasks[s.ID] = t
-	e.group.Go(func() {
-		e.perform(ctx, t, s)
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		delete(e.tasks, s.ID)
-	})
+	e.queue.add(waiting{id: s.ID, scope: s.Scope, resource: s.Resource})
+	e.startTasks(ctx)
 }
 
-// perform works on an operation until it has ended, the lease is lost, or ctx ends. It begins again
-// after the pauses between failures.
-func (e *Engine) perform(ctx context.Context, t *task, s State) {
+// needsWork reports whether this process has to do something for an operation.
+func (e *Engine) needsWork(s State) bool {
+	return !s.Status.IsTerminal() || s.hasPendingNotice() && e.o.Notifier != nil
+}
+
+// startTasks starts as many tasks as the queue permits. The caller holds e.mu.
+func (e *Engine) startTasks(ctx context.Context) {
 	for {
-		var err error
-		if s.Status.IsTerminal() {
-			err = e.waitUntil(ctx, s.Notification.NotBefore)
-		} else {
-			err = e.waitUntil(ctx, s.NotBefore)
-		}
-		if err != nil {
+		next, found := e.queue.take()
+		if !found {
 			return
 		}
-		s, err = e.commit(ctx, s.ID, Event{Kind: Acquire, Holder: e.o.Holder, For: e.o.Lease})
+		t := &task{resource: next.scope + "/" + next.resource, wake: make(chan struct{}, 1)}
+		e.tasks[next.id] = t
+		e.group.Go(func() {
+			e.perform(ctx, t, next.id)
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			delete(e.tasks, next.id)
+			e.queue.end(next.scope)
+			if ctx.Err() == nil {
+				e.startTasks(ctx)
+			}
+		})
+	}
+}
+
+// perform works on an operation until it has ended, the lease is lost, the next attempt is far, or ctx
+// ends. It begins again after short pauses between failures; compare finds the operation after long ones.
+func (e *Engine) perform(ctx context.Context, t *task, id string) {
+	for {
+		s, err := e.commit(ctx, id, Event{Kind: Acquire, Holder: e.o.Holder, For: e.o.Lease})
 		if err != nil {
 			e.logFailure(ctx, "taking the lease of an operation failed", s, err)
-			return // the comparison finds the operation again
+			return // compare finds the operation again
 		}
 		if s.Status.IsTerminal() {
 			s, err = e.sendNotice(ctx, s)
@@ -186,7 +205,7 @@ func (e *Engine) perform(ctx context.Context, t *task, s State) {
 			e.logFailure(ctx, "working on an operation failed", s, err)
 			return
 		}
-		if s.Status.IsTerminal() && (s.Notification == nil || !s.Notification.Pending || e.o.Notifier == nil) {
+		if !e.needsWork(s) || s.dueAt().Sub(e.o.Now()) > comparePause || e.waitUntil(ctx, s.dueAt()) != nil {
 			return
 		}
 	}

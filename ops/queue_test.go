@@ -1,0 +1,190 @@
+package ops
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"atoll.dev/internal/pgtest"
+	"atoll.dev/store"
+	"atoll.dev/test/testsite"
+)
+
+// TestAScopeWithManyOperationsDelaysNoOther accepts 1,000 operations of one scope, of which none ends by
+// itself, and then one of another scope. The process works on a share of the first scope only, and ends the
+// other operation. When operations end, later ones begin.
+func TestAScopeWithManyOperationsDelaysNoOther(t *testing.T) {
+	const share = 8
+	var mu sync.Mutex
+	var released bool
+	held, most, ended := map[string]bool{}, 0, 0
+	e := NewEngine(Options{Store: open(t, pgtest.DSN(t), store.Hooks{}), Holder: "p", AtOnce: 2 * share,
+		ShareOfScope: share,
+		Settle:       func(context.Context, *store.Tx, State) error { return nil },
+		Worker: workerFunc(func(_ context.Context, s State) Outcome {
+			mu.Lock()
+			defer mu.Unlock()
+			if s.Scope == "small" {
+				return Outcome{Event: Event{Kind: Succeed}}
+			}
+			held[s.ID] = true
+			most = max(most, len(held))
+			if released {
+				delete(held, s.ID)
+				ended++
+				return Outcome{Event: Event{Kind: Succeed}}
+			}
+			return Outcome{Event: Event{Kind: Progress, Phase: "Waits"}, Again: time.Hour}
+		})})
+	begin := func(scope string, n int) {
+		err := e.o.Store.Tx(t.Context(), func(tx *store.Tx) error {
+			for i := range n {
+				o := order(fmt.Sprint(scope, "-", i), fmt.Sprint("r", i))
+				o.Scope = scope
+				if _, err := e.Begin(t.Context(), tx, o); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	begin("large", 1000)
+	run(t, e)
+	testsite.Eventually(t, "the process works on the share of the large scope", func() error {
+		mu.Lock()
+		defer mu.Unlock()
+		if len(held) < share {
+			return fmt.Errorf("on %d operations", len(held))
+		}
+		return nil
+	})
+	begin("small", 1)
+	awaitEnd(t, e, "small-0")
+	mu.Lock()
+	released = true
+	if most != share {
+		t.Errorf("the process worked on %d operations of the large scope at once", most)
+	}
+	waiting := len(held)
+	mu.Unlock()
+	for i := range 1000 {
+		e.Wake("large", fmt.Sprint("r", i))
+	}
+	testsite.Eventually(t, "later operations end", func() error {
+		mu.Lock()
+		defer mu.Unlock()
+		if ended < 5*waiting {
+			return fmt.Errorf("%d have ended", ended)
+		}
+		return nil
+	})
+	mu.Lock()
+	defer mu.Unlock()
+	if most > share {
+		t.Errorf("the process worked on %d operations of the large scope at once", most)
+	}
+}
+
+// TestAnUnreadableOperationDelaysNoOther stores an operation that cannot be decoded, and one whose process
+// has died.
+func TestAnUnreadableOperationDelaysNoOther(t *testing.T) {
+	var log strings.Builder
+	e := NewEngine(Options{Store: open(t, pgtest.DSN(t), store.Hooks{}), Settle: settle, Holder: "p",
+		Worker: workerFunc(succeed), Log: slog.New(slog.NewTextHandler(&log, nil))})
+	err := e.o.Store.Tx(t.Context(), func(tx *store.Tx) error {
+		_, err := tx.Create(t.Context(), store.Document{Kind: Kind, ID: "a-broken", Scope: scope, Name: "broken",
+			Spec: json.RawMessage(`{"id":1}`), Status: json.RawMessage(`{"status":1}`)})
+		return err
+	})
+	if err == nil {
+		err = accept(t.Context(), e, "thing", order("op", "thing"))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := e.compare(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e.group.Wait()
+	if s, err := e.Get(t.Context(), "op"); err != nil || s.Status != Succeeded {
+		t.Errorf("the operation is %s, %v", s.Status, err)
+	}
+	if n := strings.Count(log.String(), "cannot be read"); n != 1 {
+		t.Errorf("the log names the unreadable operation %d times: %s", n, log.String())
+	}
+}
+
+var oneRow = regexp.MustCompile(`actual rows=1[ .]`)
+
+// TestEndedOperationsCostNothingUntilTheyAreOld reads the plans of both lists of Run in a database with
+// 20,000 ended operations, and removes the old ones.
+func TestEndedOperationsCostNothingUntilTheyAreOld(t *testing.T) {
+	dsn := pgtest.DSN(t)
+	now := time.Now()
+	e := NewEngine(Options{Store: open(t, dsn, store.Hooks{}), Settle: settle, Holder: "p", Worker: workerFunc(succeed),
+		Now: func() time.Time { return now }})
+	for _, name := range []string{"old", "active"} {
+		if err := accept(t.Context(), e, name, order("op-"+name, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := e.Cancel(t.Context(), "op-old", &Error{Code: "Canceled"}); err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(8 * 24 * time.Hour)
+	conn, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	for _, sql := range []string{
+		`insert into document (kind, id, scope, name, version, generation, spec, status, wire, created_at, updated_at,
+			deleted_at, token) select 'Operation', 'e' || i, 's', 'r' || i, 1, 1, '{}', '{"status":"Succeeded"}', '', now(),
+			now(), now() + interval '7 days', 1 from generate_series(1, 20000) i`,
+		`analyze`,
+	} {
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for what, q := range map[string]store.Query{"unfinished": unfinishedQuery,
+		"ended": endedBefore(now.Add(-e.o.Retention))} {
+		order := "d.id"
+		if len(q.OrderBy) > 0 {
+			order = q.OrderBy[0].Expr + ", d.id"
+		}
+		rows, err := conn.Query(t.Context(), `explain (analyze, costs off, timing off) select d.* from document d where
+			d.kind in ('Operation') and d.removed_at is null and (`+q.Where.SQL+`) order by `+order+` limit 101`,
+			q.Where.Args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if plan := strings.Join(lines, "\n"); err != nil || strings.Contains(plan, "Rows Removed") ||
+			strings.Contains(plan, "Seq Scan") || !oneRow.MatchString(plan) {
+			t.Errorf("the list of %s operations reads others: %v\n%s", what, err, plan)
+		}
+	}
+	if err := e.sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for id, want := range map[string]error{"op-old": store.ErrNotFound, "op-active": nil, "e1": nil} {
+		if _, err := e.o.Store.Get(t.Context(), Kind, id); !errors.Is(err, want) {
+			t.Errorf("after the removal of old operations, %s: %v", id, err)
+		}
+	}
+}
