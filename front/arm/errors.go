@@ -37,6 +37,7 @@ const (
 	codeUnauthenticated     = "AuthenticationFailed"
 	codeTooManyRequests     = "TooManyRequests"
 	codeNotAllowed          = "MethodNotAllowed"
+	codeQuotaExceeded       = "QuotaExceeded"
 )
 
 // errorDetail is one error of a body.

@@ -48,20 +48,34 @@ func (f *front) Work(ctx context.Context, s ops.State) ops.Outcome {
 	return f.ensure(ctx, p)
 }
 
-// failed returns the outcome of an attempt that ended with an error.
+// quotaAtCLM is the lifecycle manager's code for a creation that exceeds a quota of the account.
+const quotaAtCLM = "HYPERFLEET-LMT-002"
+
+// failed returns the outcome of an attempt that ended with an error. An answer that says that the request is
+// wrong ends the operation; other errors may pass.
 func failed(err error) ops.Outcome {
 	kind, e := ops.Retry, &ops.Error{Code: codeInternal, Message: "the service failed; it tries again"}
 	if answer, isAnswer := errors.AsType[*remote.Error](err); isAnswer {
 		e.Message = answer.Reason
 		switch answer.Status {
+		case http.StatusConflict, http.StatusPreconditionFailed:
+			e.Code = codeConflict
+		case http.StatusServiceUnavailable, http.StatusGatewayTimeout, http.StatusTooManyRequests,
+			http.StatusRequestTimeout:
+			e.Code = codeUnavailable
 		case http.StatusBadRequest, http.StatusUnprocessableEntity:
 			kind, e.Code = ops.Fail, codeInvalidContent
 		case http.StatusForbidden:
-			kind, e.Code = ops.Fail, codeForbidden
-		case http.StatusServiceUnavailable, http.StatusGatewayTimeout, http.StatusTooManyRequests:
-			e.Code = codeUnavailable
-		case http.StatusConflict:
-			e.Code = codeConflict
+			if kind, e.Code = ops.Fail, codeForbidden; answer.Code == quotaAtCLM {
+				e.Code = codeQuotaExceeded
+			}
+		default:
+			if answer.Status >= 400 && answer.Status < 500 {
+				kind, e.Code = ops.Fail, codesByStatus[answer.Status]
+				if e.Code == "" {
+					e.Code = codeInvalidContent
+				}
+			}
 		}
 	}
 	return ops.Outcome{Event: ops.Event{Kind: kind, Error: e}}
