@@ -113,9 +113,12 @@ func (a *Front) Run(ctx context.Context) error {
 	ctx = store.WithActor(ctx, store.Actor{Principal: "system:platform"})
 	var group sync.WaitGroup
 	group.Go(func() { _ = a.f.engine.Run(ctx) }) // it ends with ctx only
-	for _, from := range []clmclient.Collection{clusters, nodePools, credentials} {
-		group.Go(func() { a.f.follow(ctx, from) })
+	for _, kind := range []store.Kind{kindCluster, kindPool} {
+		begun := make(chan struct{}, 1)
+		group.Go(func() { a.f.follow(ctx, collectionOf(kind), begun) })
+		group.Go(func() { a.f.compareDocuments(ctx, kind, begun) })
 	}
+	group.Go(func() { a.f.follow(ctx, credentials, nil) })
 	group.Go(func() {
 		if err := a.f.certificates.Run(ctx); err != nil && !errors.Is(err, context.Canceled) {
 			a.f.log.Warn("reading ARM's certificates ended", "error", err)

@@ -110,6 +110,7 @@ func TestARMContract(t *testing.T) {
 	w.testLists(t)
 	w.testCallers(t)
 	w.testOtherAPIs(t)
+	w.testAbsences(t)
 	w.testDeletions(t)
 	w.testSubscriptions(t)
 }

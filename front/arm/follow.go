@@ -17,11 +17,25 @@ import (
 	"atoll.dev/store"
 )
 
-// follow follows a collection of the lifecycle manager until ctx ends.
-func (f *front) follow(ctx context.Context, from clmclient.Collection) {
+// follow follows a collection of the lifecycle manager until ctx ends. It puts a token into begun when the
+// lifecycle manager has sent all resources and sends each change from then on.
+func (f *front) follow(ctx context.Context, from clmclient.Collection, begun chan<- struct{}) {
 	for ctx.Err() == nil {
+		hasBegun := false
 		err := f.clm.Follow(ctx, from, remote.WatchOptions{Search: remote.Equal("labels."+labelFront, labelFrontValue)},
-			func(e remote.Event) error { return f.handle(ctx, from, e) })
+			func(e remote.Event) error {
+				if e.Type == remote.Relist { // deletions may be missing among the events
+					hasBegun = false
+				}
+				if e.Type == rest.Bookmark && !hasBegun {
+					hasBegun = true
+					select {
+					case begun <- struct{}{}:
+					default:
+					}
+				}
+				return f.handle(ctx, from, e)
+			})
 		if ctx.Err() == nil {
 			f.log.Warn("following the lifecycle manager failed; it begins again", "collection", string(from), "error", err)
 			pause.For(ctx, time.Second)

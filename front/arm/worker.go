@@ -293,7 +293,12 @@ func (f *front) remove(ctx context.Context, p parameters) ops.Outcome {
 
 // eachPool calls do with each node pool of a cluster.
 func (f *front) eachPool(ctx context.Context, cluster string, do func(resource) error) error {
-	q := store.Query{Kind: kindPool, Where: store.Fragment{SQL: "d.spec->>'parent' = $1", Args: []any{cluster}}}
+	return f.eachDocument(ctx, store.Query{Kind: kindPool,
+		Where: store.Fragment{SQL: "d.spec->>'parent' = $1", Args: []any{cluster}}}, do)
+}
+
+// eachDocument calls do with each resource of a query. It goes on after a resource that was removed.
+func (f *front) eachDocument(ctx context.Context, q store.Query, do func(resource) error) error {
 	for {
 		page, err := f.store.List(ctx, q)
 		if err != nil {

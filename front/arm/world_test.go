@@ -58,6 +58,8 @@ type world struct {
 	front   *clmclient.Client
 	store   *store.Store
 	servers map[arm.Mode]*httptest.Server
+	fronts  []*arm.Front
+	stops   []func() // of the work of the fronts
 	gateway tls.Certificate
 	keys    *access.KeyStore
 	pilot   sync.Mutex // held by a test while the adapters report nothing
@@ -93,15 +95,31 @@ func startWorld(t *testing.T) *world {
 			Location: "atolltest", Holder: string(mode), Mode: mode, RetryAfter: time.Second,
 			Referers: []string{public}, Notifier: &ops.Notifier{Hosts: []string{"127.0.0.1"}, Loopback: true},
 			Log: testsite.Log(t)})
-		testsite.Run(t, "the work of the front", front.Run)
+		w.fronts = append(w.fronts, front)
 		server := httptest.NewUnstartedServer(front)
 		server.TLS = arm.ClientTLS(&tls.Config{MinVersion: tls.VersionTLS12})
 		server.StartTLS()
 		t.Cleanup(server.Close)
 		w.servers[mode] = server
 	}
+	w.startWork()
 	w.play()
 	return w
+}
+
+// startWork starts the work of both processes on operations. They answer requests without it, too.
+func (w *world) startWork() {
+	for _, front := range w.fronts {
+		w.stops = append(w.stops, testsite.Run(w.t, "the work of the front", front.Run))
+	}
+}
+
+// stopWork stops the work of both processes.
+func (w *world) stopWork() {
+	for _, stop := range w.stops {
+		stop()
+	}
+	w.stops = nil
 }
 
 func newCertificate(t *testing.T, until time.Time) tls.Certificate {
