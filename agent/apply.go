@@ -159,7 +159,7 @@ func (c *core) needsCall(w *workState, m *manifestState, amw *amwState) bool {
 		return true
 	}
 	if m.strategy.readOnly() {
-		return c.objects[m.key].latest == nil
+		return c.objects[m.key].latest == nil || c.needsRead(m)
 	}
 	return w.applied[m.key].Hash != m.applyHash(amw) || c.needsRead(m)
 }

@@ -140,7 +140,8 @@ func (m *model) act() {
 	}
 }
 
-// settle lets every call succeed until the model is idle.
+// settle lets every call succeed until the model is idle. Then it checks the model, changes the status of some objects,
+// and lets every call succeed until the model is idle again.
 func (m *model) settle() {
 	m.apiUp, m.denied = true, false
 	m.connect()
@@ -181,10 +182,9 @@ func (m *model) settle() {
 			if again == 0 {
 				return
 			}
-			if again == 2 { // all is quiet: now an object does not come to rest, with nothing else to wake anybody
-				for _, key := range slices.SortedFunc(maps.Keys(m.objects), compareKeys) {
-					m.changePhase(key, 2*reportBurst)
-				}
+			if again == 1 { // the history ended, and since then no object changed
+				m.check()
+				m.changeMoreThanReported()
 			}
 			again-- // the server repeats requests and specs that may have been lost
 			end = m.now.Add(10 * time.Minute)
@@ -195,6 +195,19 @@ func (m *model) settle() {
 	}
 	m.fatalf("the agent does not come to rest: %d calls, %d events, %d specs", len(m.calls), len(m.events),
 		len(m.specsInFlight))
+}
+
+// changeMoreThanReported changes one object of each work, and the object of all works, more often than the agent may
+// report at once. Which object of a work it is depends on the history.
+func (m *model) changeMoreThanReported() {
+	byPrefix := map[byte][]objectKey{}
+	for _, key := range slices.SortedFunc(maps.Keys(m.objects), compareKeys) {
+		byPrefix[key.Name[0]] = append(byPrefix[key.Name[0]], key)
+	}
+	for _, prefix := range slices.Sorted(maps.Keys(byPrefix)) {
+		keys := byPrefix[prefix]
+		m.changePhase(keys[m.value%len(keys)], 2*reportBurst)
+	}
 }
 
 // check compares the cluster with the orders.

@@ -19,7 +19,8 @@ import (
 // is one story in commands; the output lists the effects that the core orders
 // and what the server and the cluster have afterwards. The commands:
 //
-//	apply WORK [name=N] [orphan]    the server orders a work; the input has one object a line: NAME=VALUE [STRATEGY]
+//	apply WORK [name=N] [orphan]    the server orders a work; the input has one object a line: NAME=VALUE [STRATEGY];
+//	                                its feedback rules differ from those of the generation before
 //	delete WORK                     the server orders its deletion
 //	connect, disconnect             the connection between server and agent
 //	run [calls=N]                   carry out what is in flight, until nothing happens without the clock; at most N calls
