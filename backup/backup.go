@@ -84,7 +84,10 @@ func segmentName(n int) string { return fmt.Sprintf("%s%08d", segmentPrefix, n) 
 // splitName splits the name of an object into plane, chain and the object's own name.
 func splitName(name string) (p Plane, chain, object string, ok bool) {
 	f := strings.Split(name, "/")
-	if len(f) != 4 || !chainName.MatchString(f[2]) {
+	if len(f) != 4 {
+		return Plane{}, "", "", false
+	}
+	if _, err := parseChain(f[2]); err != nil {
 		return Plane{}, "", "", false
 	}
 	return Plane{f[0], f[1]}, f[2], f[3], true

@@ -31,6 +31,8 @@ type chain struct {
 	stop context.CancelFunc // ends it; everything stored stays
 
 	complete chan struct{} // closed when the chain can replace the one before it
+	ended    chan struct{} // closed when run has returned err
+	err      error
 	large    chan struct{} // closed when its log is so large that the next chain should begin
 
 	prefix   string // of its objects
@@ -46,7 +48,8 @@ type chain struct {
 }
 
 func newChain(f *Follower, conn *grpc.ClientConn) *chain {
-	return &chain{f: f, conn: conn, complete: make(chan struct{}), large: make(chan struct{})}
+	return &chain{f: f, conn: conn, complete: make(chan struct{}), ended: make(chan struct{}),
+		large: make(chan struct{})}
 }
 
 // run takes the snapshot and keeps the log, until ctx ends or something fails that a new chain may mend.
@@ -140,10 +143,17 @@ func (c *chain) spool(spool io.Writer, m *Manifest) error {
 		return err
 	}
 	c.compress.Reset(spool)
+	// The place among the snapshots is every plane's: an etcd that stalls must not keep it.
+	stall := time.AfterFunc(callLimit, cancel)
+	defer stall.Stop()
 	for {
+		stall.Reset(callLimit)
 		r, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
 			break
+		}
+		if err != nil && c.ctx.Err() == nil && ctx.Err() != nil {
+			return fmt.Errorf("etcd sent nothing for %s", callLimit)
 		}
 		if err != nil {
 			return err

@@ -3,7 +3,7 @@ package backup
 import (
 	"context"
 	"errors"
-	"fmt"
+	"hash/fnv"
 	"log/slog"
 	"sync"
 	"time"
@@ -17,6 +17,10 @@ const (
 
 	retryFirst = time.Second
 	retryLast  = 15 * time.Second
+	// replaceLast bounds the wait between attempts to replace a chain that goes on.
+	replaceLast = 5 * time.Minute
+	// collectLimit bounds one collection: a slow store must not delay the next chain for long.
+	collectLimit = 10 * time.Minute
 	// isSlow is why a backup fails when no attempt has failed yet.
 	isSlow = "the store or the plane's etcd is slow"
 	// lateAfter is the age of the last stored moment from which a backup counts as failing.
@@ -120,43 +124,74 @@ func (f *Follower) follow(ctx context.Context) error {
 		return err
 	}
 	defer conn.Close()
-	ctx, cancel := context.WithCancelCause(ctx)
+	ctx, cancel := context.WithCancel(ctx)
 	var chains sync.WaitGroup
 	defer chains.Wait()
-	defer cancel(nil)
+	defer cancel()
 
 	begin := func() *chain {
 		c := newChain(f, conn)
 		c.ctx, c.stop = context.WithCancel(ctx)
 		chains.Go(func() {
-			if err := c.run(); err != nil && c.ctx.Err() == nil {
-				cancel(err)
-			}
+			defer close(c.ended)
+			defer c.stop()
+			c.err = c.run()
 		})
 		return c
 	}
-	var current *chain
-	for {
-		next := begin()
+	current := begin()
+	select {
+	case <-current.ended:
+		return current.err
+	case <-current.complete:
+	}
+	for age := firstAge(f.o.Plane); ; age = chainAge {
+		due := time.NewTimer(age)
+		f.collect(ctx)
 		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-next.complete:
+		case <-current.ended:
+			due.Stop()
+			return current.err
+		case <-due.C:
+		case <-current.large:
+			due.Stop()
 		}
-		if current != nil {
-			current.stop()
+		next, err := f.replace(ctx, current, begin)
+		if err != nil {
+			return err
 		}
 		current = next
-		if err := f.collect(ctx); err != nil {
-			f.o.Log.Warn("expired backups could not be deleted; it is tried again with the next chain", "error", err)
-		}
+	}
+}
+
+// replace begins the next chain, waits until it is complete, and then ends the current one. A next chain that fails is
+// begun again, and the current one goes on meanwhile: a full disk for snapshots must not end a log that can be stored.
+// The error is the current chain's.
+func (f *Follower) replace(ctx context.Context, current *chain, begin func() *chain) (*chain, error) {
+	for wait := retryFirst; ; wait = min(2*wait, replaceLast) {
+		next := begin()
 		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(chainAge):
-		case <-current.large:
+		case <-current.ended:
+			return nil, current.err
+		case <-next.complete:
+			current.stop()
+			return next, nil
+		case <-next.ended:
+		}
+		f.o.Log.Warn("the next chain of a backup failed; the present one goes on, and the next is tried again",
+			"error", next.err)
+		if err := pause(ctx, wait); err != nil {
+			return nil, err
 		}
 	}
+}
+
+// firstAge returns the age at which a follower's first chain is replaced: between half an hour and an hour, by the
+// plane's name. The followers of all planes begin when hosting starts; their next chains should not begin together.
+func firstAge(p Plane) time.Duration {
+	h := fnv.New64a()
+	h.Write([]byte(p.String()))
+	return chainAge/2 + time.Duration(h.Sum64()%uint64(chainAge/2))
 }
 
 // stored records that everything before a moment is in the store.
@@ -243,14 +278,15 @@ func pause(ctx context.Context, d time.Duration) error {
 // errCompacted is the error of a log that etcd has compacted before it was stored.
 var errCompacted = errors.New("etcd has compacted changes that were not stored yet; a new snapshot has them")
 
-// collect deletes what the plane's retention does not keep.
-func (f *Follower) collect(ctx context.Context) error {
+// collect deletes what the plane's retention does not keep. What fails is tried again with the next chain.
+func (f *Follower) collect(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, collectLimit)
+	defer cancel()
 	n, err := Collect(ctx, f.o.Store, f.o.Plane, f.o.Retention, time.Now())
 	if n > 0 {
 		f.o.Log.Info("expired backups were deleted", "objects", n)
 	}
 	if err != nil {
-		return fmt.Errorf("deleting expired backups of %s: %w", f.o.Plane, err)
+		f.o.Log.Warn("expired backups could not be deleted; it is tried again with the next chain", "error", err)
 	}
-	return nil
 }

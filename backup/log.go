@@ -2,6 +2,7 @@ package backup
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -11,6 +12,7 @@ import (
 const (
 	segmentEvery = 4 * time.Second  // a segment is stored so often when there are changes
 	segmentSize  = 1 << 20          // of changes, from which a segment is stored at once
+	segmentMost  = 4 << 20          // of changes, from which a segment is stored although no sample is complete
 	idleEvery    = 10 * time.Minute // an empty segment is stored so often when there are none
 	everything   = "\x00"           // key and end of a range of all keys
 )
@@ -64,6 +66,24 @@ func (p *pending) completeTo() (to Sample, ok bool) {
 	return Sample{}, false
 }
 
+// addEnd adds a sample with the last revision all of whose changes have come, and returns it. Its time is that of the
+// last complete sample, or else that of the stored one: every write acknowledged before that time has come. A response
+// may end within a revision, so the last one that came does not count.
+func (p *pending) addEnd(stored Sample) (to Sample, ok bool) {
+	n := len(p.marks) - 1
+	if n < 1 {
+		return Sample{}, false
+	}
+	to = Sample{Time: stored.Time, Revision: p.marks[n-1].revision}
+	at := 0
+	for at < len(p.samples) && p.samples[at].Revision <= to.Revision {
+		to.Time = p.samples[at].Time
+		at++
+	}
+	p.samples = slices.Insert(p.samples, at, to)
+	return to, true
+}
+
 // cut removes everything up to a sample and returns it.
 func (p *pending) cut(to Sample) (samples []Sample, events []byte) {
 	n := 0
@@ -108,7 +128,7 @@ func (c *chain) keepLog() error {
 			if err := p.add(r); err != nil {
 				return err
 			}
-			if len(p.events) < segmentSize || len(p.samples) > 0 {
+			if len(p.events) < segmentSize || len(p.events) < segmentMost && len(p.samples) > 0 {
 				continue
 			}
 		case <-tick.C:
@@ -119,6 +139,9 @@ func (c *chain) keepLog() error {
 		}
 		p.addSample(s)
 		to, ok := p.completeTo()
+		if len(p.events) >= segmentMost && (!ok || to.Revision == c.last.Revision) {
+			to, ok = p.addEnd(c.last) // etcd delivers much at once, and the next sample is at its end
+		}
 		if !ok {
 			continue
 		}

@@ -109,10 +109,24 @@ func Fetch(ctx context.Context, store Store, kms KMS, plane Plane, at time.Time,
 		if !at.IsZero() && r.manifest.Complete.Time.After(at) {
 			continue
 		}
-		return r.fetch(ctx, chains[i], at, dir)
+		got, err := r.fetch(ctx, chains[i], at, dir)
+		isFound := err == nil && !at.IsZero()
+		if isFound || i == 0 || err != nil && !errors.Is(err, errOlder) {
+			return got, err
+		}
+		// While a chain begins, the one before it goes on. When the follower was killed then, that one has more.
+		earlier := &reader{store: store, kms: kms, prefix: plane.prefix() + chains[i-1].Name + "/"}
+		ends, endsErr := earlier.ends(ctx, chains[i-1])
+		if endsErr != nil || !ends.After(got.Sample.Time) || ends.Before(at) {
+			return got, err
+		}
+		return earlier.fetch(ctx, chains[i-1], at, dir)
 	}
 	return Fetched{}, fmt.Errorf("plane %s: the oldest backup is of %s", plane, chains[0].Taken.Format(time.RFC3339))
 }
+
+// errOlder is the error of a moment that is later than everything in a chain.
+var errOlder = errors.New("the moment is later than everything that is stored")
 
 // reader reads one chain.
 type reader struct {
@@ -179,10 +193,20 @@ func (r *reader) fetch(ctx context.Context, c Chain, at time.Time, dir string) (
 		got.Sample = r.manifest.Complete
 	}
 	if at.After(got.Sample.Time) {
-		return Fetched{}, fmt.Errorf("chain %s is stored up to %s, which is before %s", c.Name,
-			got.Sample.Time.Format(time.RFC3339), at.Format(time.RFC3339))
+		return Fetched{Sample: got.Sample}, fmt.Errorf("chain %s restores to %s at the latest, which is before %s: "+
+			"name that moment, or none for the latest of all chains: %w", c.Name,
+			got.Sample.Time.Format(time.RFC3339Nano), at.Format(time.RFC3339), errOlder)
 	}
 	return got, nil
+}
+
+// ends opens the chain and returns the time up to which it is stored; zero when it has no log.
+func (r *reader) ends(ctx context.Context, c Chain) (time.Time, error) {
+	if err := r.open(ctx); err != nil || c.Segments == 0 {
+		return time.Time{}, err
+	}
+	s, _, err := r.segment(ctx, c.Segments)
+	return s.To.Time, err
 }
 
 func (r *reader) segment(ctx context.Context, n int) (segment, []byte, error) {
@@ -285,6 +309,14 @@ func Collect(ctx context.Context, store Store, plane Plane, r Retention, now tim
 		return nil
 	}
 	anything := func(string) bool { return true }
+	// What cannot be deleted, as under a lock of the store, must not keep everything else.
+	var first error
+	failed := 0
+	note := func(err error) {
+		if failed++; first == nil {
+			first = err
+		}
+	}
 	for _, o := range objects {
 		at, err := parseChain(o.chain)
 		if err != nil {
@@ -294,11 +326,12 @@ func Collect(ctx context.Context, store Store, plane Plane, r Retention, now tim
 			finished, taken = append(finished, o), append(taken, at)
 		} else if now.Sub(at) > 24*time.Hour {
 			if err := remove(o, anything); err != nil {
-				return n, err
+				note(err)
 			}
 		}
 	}
 	for i, fate := range r.Decide(taken, now) {
+		var err error
 		switch fate {
 		case KeepSnapshot:
 			err = remove(finished[i], func(name string) bool { return strings.HasPrefix(name, segmentPrefix) })
@@ -308,8 +341,14 @@ func Collect(ctx context.Context, store Store, plane Plane, r Retention, now tim
 			}
 		}
 		if err != nil {
-			return n, err
+			note(err)
 		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	if failed > 0 {
+		return n, fmt.Errorf("%d chains, the first: %w", failed, first)
 	}
 	return n, nil
 }

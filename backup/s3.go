@@ -100,6 +100,9 @@ func (s *S3) Put(ctx context.Context, name string, content []byte) error {
 // objectLimit bounds an object that is read.
 const objectLimit = 64 << 20
 
+// listLimit bounds a list: a plane's chains of a day have some 22,000 objects.
+const listLimit = 1 << 20
+
 // Get implements Store.
 func (s *S3) Get(ctx context.Context, name string) ([]byte, error) {
 	key := s.key(name)
@@ -127,7 +130,7 @@ func (s *S3) List(ctx context.Context, prefix string) (names []string, err error
 	}
 	pages := s3.NewListObjectsV2Paginator(s.client, &s3.ListObjectsV2Input{
 		Bucket: &s.o.Bucket, Prefix: aws.String(root + prefix),
-	})
+	}, func(o *s3.ListObjectsV2PaginatorOptions) { o.StopOnDuplicateToken = true })
 	for pages.HasMorePages() {
 		page, err := pages.NextPage(ctx)
 		if err != nil {
@@ -135,6 +138,9 @@ func (s *S3) List(ctx context.Context, prefix string) (names []string, err error
 		}
 		for _, o := range page.Contents {
 			names = append(names, strings.TrimPrefix(aws.ToString(o.Key), root))
+		}
+		if len(names) > listLimit {
+			return nil, fmt.Errorf("listing %s in bucket %s: more than %d objects", prefix, s.o.Bucket, listLimit)
 		}
 	}
 	return names, nil

@@ -31,7 +31,9 @@ type fakeEtcd struct {
 	cond      *sync.Cond
 	events    []*mvccpb.Event // events[i] has revision i+1
 	compacted int64
-	padding   int // bytes of a snapshot besides the text
+	padding   int                                       // bytes of a snapshot besides the text
+	value     int                                       // bytes of a value besides the text
+	snapshot  func(pb.Maintenance_SnapshotServer) error // answers instead; nil: none
 }
 
 // startEtcd returns an etcd, and a function that connects to it. It ends with stop.
@@ -55,10 +57,18 @@ func (e *fakeEtcd) write() int64 {
 	defer e.mu.Unlock()
 	revision := int64(len(e.events) + 1)
 	e.events = append(e.events, &mvccpb.Event{Kv: &mvccpb.KeyValue{
-		Key: []byte("/registry/x"), Value: fmt.Appendf(nil, "value %d", revision), ModRevision: revision,
+		Key: []byte("/registry/x"), ModRevision: revision,
+		Value: append(fmt.Appendf(nil, "value %d", revision), make([]byte, e.value)...),
 	}})
 	e.cond.Broadcast()
 	return revision
+}
+
+// setValue sets how many bytes each later value has besides its text.
+func (e *fakeEtcd) setValue(n int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.value = n
 }
 
 func (e *fakeEtcd) revision() int64 {
@@ -72,6 +82,9 @@ func (e *fakeEtcd) Status(context.Context, *pb.StatusRequest) (*pb.StatusRespons
 }
 
 func (e *fakeEtcd) Snapshot(_ *pb.SnapshotRequest, s pb.Maintenance_SnapshotServer) error {
+	if e.snapshot != nil {
+		return e.snapshot(s)
+	}
 	e.mu.Lock()
 	blob := append(fmt.Appendf(nil, "snapshot of revision %d\n", len(e.events)), make([]byte, e.padding)...)
 	e.mu.Unlock()
@@ -104,10 +117,17 @@ func (e *fakeEtcd) Watch(s pb.Watch_WatchServer) error {
 		if isCompacted {
 			return s.Send(&pb.WatchResponse{Canceled: true, CompactRevision: next})
 		}
-		if err := s.Send(&pb.WatchResponse{Events: events}); err != nil {
-			return err
+		for len(events) > 0 { // in fragments of at most 2 MiB, as etcd
+			n, size := 0, 0
+			for n < len(events) && size < 2<<20 {
+				size += events[n].Size()
+				n++
+			}
+			if err := s.Send(&pb.WatchResponse{Events: events[:n]}); err != nil {
+				return err
+			}
+			next, events = next+int64(n), events[n:]
 		}
-		next += int64(len(events))
 	}
 }
 
@@ -248,8 +268,8 @@ func fetch(t *testing.T, store Store, at time.Time) (restored, error) {
 		if n := len(r.log); n > 0 && e.Kv.ModRevision != r.log[n-1]+1 || n == 0 && e.Kv.ModRevision > r.snapshot+1 {
 			t.Fatalf("revision %d follows %v (snapshot %d)", e.Kv.ModRevision, r.log, r.snapshot)
 		}
-		if want := fmt.Sprintf("value %d", e.Kv.ModRevision); string(e.Kv.Value) != want {
-			t.Fatalf("revision %d has %q", e.Kv.ModRevision, e.Kv.Value)
+		if want := fmt.Sprintf("value %d", e.Kv.ModRevision); string(bytes.TrimRight(e.Kv.Value, "\x00")) != want {
+			t.Fatalf("revision %d has %.40q", e.Kv.ModRevision, e.Kv.Value)
 		}
 		r.log = append(r.log, e.Kv.ModRevision)
 	}
