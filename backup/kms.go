@@ -33,14 +33,15 @@ type KeyFile struct {
 	keys    map[string]cipher.AEAD
 }
 
-// ReadKeyFile reads the keys. Only the file's owner may read the file.
+// ReadKeyFile reads the keys. Only the file's owner and group may read the file: the files of a Kubernetes Secret
+// belong to root, and a pod reads them by its group.
 func ReadKeyFile(path string) (*KeyFile, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, fmt.Errorf("key file: %w", err)
 	}
-	if info.Mode().Perm()&0o077 != 0 {
-		return nil, fmt.Errorf("key file %s can be read by others: chmod 600 %s", path, path)
+	if info.Mode().Perm()&0o037 != 0 {
+		return nil, fmt.Errorf("key file %s can be read or changed by others: chmod 600 %s", path, path)
 	}
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -55,18 +56,21 @@ func ReadKeyFile(path string) (*KeyFile, error) {
 
 func parseKeys(content []byte) (*KeyFile, error) {
 	k := &KeyFile{keys: map[string]cipher.AEAD{}}
+	number := 0
 	for line := range bytes.Lines(content) {
+		number++
 		f := strings.Fields(string(line))
 		if len(f) == 0 || strings.HasPrefix(f[0], "#") {
 			continue
 		}
 		if len(f) != 2 {
-			return nil, fmt.Errorf("a line is not NAME KEY")
+			return nil, fmt.Errorf("line %d is not NAME KEY", number)
 		}
 		key, err := base64.StdEncoding.DecodeString(f[1])
 		if err != nil || len(key) != keySize {
-			return nil, fmt.Errorf("key %s is not %d bytes in base64 (make one: openssl rand -base64 %d)", f[0], keySize,
-				keySize)
+			// Not the first word: it is the key when the two are in the wrong order.
+			return nil, fmt.Errorf("the key of line %d is not %d bytes in base64 (make one: openssl rand -base64 %d)", number,
+				keySize, keySize)
 		}
 		if _, isDuplicate := k.keys[f[0]]; isDuplicate {
 			return nil, fmt.Errorf("key %s is there twice", f[0])

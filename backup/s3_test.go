@@ -153,7 +153,17 @@ func TestAWrongConfigurationIsRefused(t *testing.T) {
 		}
 	}
 	path := writeConfig(t, "http://127.0.0.1:1")
-	if err := os.Chmod(filepath.Join(filepath.Dir(path), "keys"), 0o644); err != nil {
+	keys := filepath.Join(filepath.Dir(path), "keys")
+	if err := os.Chmod(keys, 0o440); err != nil { // as in a pod
+		t.Fatal(err)
+	}
+	if _, _, err := ReadConfig(path); err != nil {
+		t.Errorf("a key file of the group: %v", err)
+	}
+	if _, err := parseKeys([]byte("c2VjcmV0 k1\n")); err == nil || strings.Contains(err.Error(), "c2VjcmV0") {
+		t.Errorf("a key before its name: %v", err)
+	}
+	if err := os.Chmod(keys, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := ReadConfig(path); err == nil || !strings.Contains(err.Error(), "chmod 600") {
