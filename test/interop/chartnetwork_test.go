@@ -100,3 +100,27 @@ func TestPodsRestartWhenTheFileOfCLMChanges(t *testing.T) {
 		}
 	}
 }
+
+// With a Secret of backups, hosting reads the file that the Secret mounts and reaches the store; without one, neither.
+func TestHostingReachesTheStoreOfItsBackups(t *testing.T) {
+	rendered := func(values string) string {
+		var all strings.Builder
+		for _, o := range (chartCase{"", managementChart, values}).render(t) {
+			if o.GetNamespace() == "atoll-hosting" && (o.GetKind() == "NetworkPolicy" || o.GetKind() == "StatefulSet") {
+				fmt.Fprintln(&all, o.Object)
+			}
+		}
+		return all.String()
+	}
+	const least = "global: {cluster: c, domain: d}\nhosting: {enabled: true, advertise: 'h:1'"
+	with, without := rendered(everyManagementOption), rendered(least+"}")
+	for _, part := range []string{"--backups=/etc/atoll/backups/store.yaml", "mountPath:/etc/atoll/backups ",
+		"secretName:atoll-backups", "cidr:10.8.0.0/16", "port:9000"} {
+		if !strings.Contains(with, part) {
+			t.Errorf("with backups: %s is missing", part)
+		}
+	}
+	if strings.Contains(without, "backups") || strings.Contains(without, "0.0.0.0/0]]] ports:[map[port:443") {
+		t.Errorf("without backups: %s", without)
+	}
+}

@@ -148,6 +148,8 @@ func TestChartsRefuseBadValues(t *testing.T) {
 		{regionalChart, "region: r1\nclm: {config: {server: {tenant: {enabled: false}}}}", "clm.config.server.tenant"},
 		{managementChart, "global: {cluster: c, domain: d}\nhosting: {enabled: true}", "hosting.advertise"},
 		{managementChart, "global: {cluster: c, domain: d}\nhosting: {releases: {latest: /bin/x}}", "latest"},
+		{managementChart, "global: {cluster: c, domain: d}\nhosting: {backups: {cidrs: []}}", "hosting.backups.cidrs"},
+		{managementChart, "global: {cluster: c, domain: d}\nhosting: {backups: {secret: A B}}", "hosting.backups.secret"},
 		{managementChart, "global: {cluster: c, domain: d}\nagent: {tokn: x}", "tokn"},
 		{managementChart, "global: {domain: d}", "name"},
 		{agentChart, "{name: n, mqtt: m, pki: p, ca_hash: 'md5:x'}", "ca_hash"},
@@ -375,6 +377,7 @@ hosting:
   nodeSelector: {a: b}
   tolerations: [{operator: Exists}]
   persistence: {size: 100Gi, storageClass: fast}
+  backups: {secret: atoll-backups, cidrs: [10.8.0.0/16], port: 9000}
   router: {service: {type: LoadBalancer, annotations: {a: b}}, extraArgs: [--max-per-cluster=4096]}
 networkPolicy: {extraEgress: [{to: [{ipBlock: {cidr: 10.9.0.0/16}}]}]}
 `
