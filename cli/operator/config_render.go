@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime/debug"
 
 	"github.com/spf13/cobra"
 
@@ -45,6 +46,7 @@ With --check it writes nothing, shows the difference, and fails if there is one.
 	cmd.Flags().StringVar(&out, "out", "deploy", "directory of the rendered files")
 	cmd.Flags().BoolVar(&check, "check", false, "write nothing; fail when the files are not as they would be rendered")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		collectLessOften()
 		fleet, err := tree.load()
 		if err != nil {
 			return err
@@ -86,6 +88,19 @@ With --check it writes nothing, shows the difference, and fails if there is one.
 		return err
 	}
 	return cmd
+}
+
+// renderMemory is where the garbage collector of a render returns to its usual work.
+const renderMemory = 1 << 30
+
+// collectLessOften lets the heap grow to five times what is in use before a collection, up to renderMemory. A render
+// keeps almost all that it allocates until it ends, so most collections find nothing: with 1,000 regions they took a
+// quarter of its processor time. A GOGC or GOMEMLIMIT of the user stays.
+func collectLessOften() {
+	if os.Getenv("GOGC") == "" && os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetGCPercent(400)
+		debug.SetMemoryLimit(renderMemory)
+	}
 }
 
 // actionOn says what a difference means for the file.
