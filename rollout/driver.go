@@ -304,15 +304,8 @@ func (d *Driver) begin(ctx context.Context, r reading) (Recorded, error) {
 		return Recorded{}, err
 	}
 	named := r.rollout.Change.Revision
-	if named != "" {
-		commit, err := d.Repository.Resolve(ctx, named)
-		switch {
-		case errors.Is(err, gitrepo.ErrNoRevision):
-			return Recorded{}, r.rollout.errorf("change.revision", "%s", err)
-		case err != nil:
-			return Recorded{}, unreachableError{fmt.Errorf("resolving the revision %s: %w", named, err)}
-		}
-		r.rollout.Change.Revision = commit
+	if r.rollout, err = r.rollout.Resolve(ctx, d.Repository); err != nil {
+		return Recorded{}, err
 	}
 	// The whole change is checked before its first step.
 	var all []Target

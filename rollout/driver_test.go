@@ -499,6 +499,12 @@ func TestTheRevisionOfARolloutIsOneCommit(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), rolloutFile+":2: ") || !strings.Contains(err.Error(), "realease") {
 			t.Errorf("got %v", err)
 		}
+		inSet := strings.Replace(text, "revision: %s", "set: {git.revision: %s}", 1)
+		m.write(rolloutFile, fmt.Sprintf(inSet, "realease"))
+		_, err = m.driver(healthy{}).Run(t.Context())
+		if err == nil || !strings.Contains(err.Error(), rolloutFile+":2: ") || !strings.Contains(err.Error(), "realease") {
+			t.Errorf("a git.revision in change.set: got %v", err)
+		}
 		m.write(rolloutFile, fmt.Sprintf(text, "release"))
 		ctx, cancel := context.WithCancel(t.Context())
 		first := m.driver(healthy{})
@@ -520,7 +526,7 @@ func TestTheRevisionOfARolloutIsOneCommit(t *testing.T) {
 				t.Errorf("%s has\n%s", region, config)
 			}
 		}
-		if first := m.subjects()[2]; !strings.Contains(first, "the revision release is "+record.Revision) {
+		if first := m.subjects()[3]; !strings.Contains(first, "the revision release is "+record.Revision) {
 			t.Errorf("the first commit is %s", first)
 		}
 		_, err = m.driver(healthy{}).Command(t.Context(), func(_ Plan, s State) (State, []Effect, error) {

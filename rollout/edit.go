@@ -172,6 +172,7 @@ func (t Tree) edit(r Rollout, targets []Target, change func(target Target, file 
 type Preview struct {
 	Environment string    `json:"environment"`
 	Begin       time.Time `json:"begin"`
+	Revision    string    `json:"revision,omitempty"` // the commit of the change
 	Regions     int       `json:"regions"`
 	Clusters    int       `json:"clusters"`
 	Steps       []Step    `json:"steps"`

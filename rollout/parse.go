@@ -46,6 +46,7 @@ func Parse(file string, data []byte) (Rollout, error) {
 	if err := r.check(); err != nil {
 		return Rollout{}, err
 	}
+	r.moveRevision()
 	return r, nil
 }
 

@@ -10,25 +10,33 @@ import (
 
 	"atoll.dev/cli/terminal"
 	"atoll.dev/gitops"
+	"atoll.dev/internal/gitrepo"
 	"atoll.dev/rollout"
 )
 
 func rolloutPlan(session *terminal.Session) *cobra.Command {
 	var config, at string
+	var branch gitrepo.Branch
 	cmd := &cobra.Command{
 		Use: "plan FILE", Args: cobra.ExactArgs(1),
 		Short: "Show each step of a rollout before anything runs",
 		Long: `Shows the steps of a rollout: which regions and management clusters change, what
 changes in each, what restarts, and how long it takes: as expected, and at the
 longest. It reads the files as they are now, and changes nothing. "run" uses the
-same plan.`,
+same plan.
+
+A revision in the change is shown as the commit that it names in the remote now;
+"run" resolves it once, when the rollout begins. A revision that neither the remote
+nor the clone has is a mistake.`,
 		Example: `  atoll rollout plan rollouts/atoll-1.5.0.yaml
   atoll rollout plan rollouts/atoll-1.5.0.yaml --at 2026-12-01T08:00:00Z -o json`,
 	}
 	o := terminal.AddOutputFlag(cmd)
 	cmd.Flags().StringVar(&config, "config", "config", "directory of the configuration")
+	cmd.Flags().StringVar(&branch.Dir, "repo", ".", "clone of the repository, which resolves the revision of the change")
+	cmd.Flags().StringVar(&branch.Remote, "remote", "origin", "remote of the clone that has the revision")
 	cmd.Flags().StringVar(&at, "at", "", "when it would begin, as 2026-12-01T08:00:00Z (default: now)")
-	cmd.RunE = func(_ *cobra.Command, args []string) error {
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		begin := time.Now()
 		if at != "" {
 			var err error
@@ -40,11 +48,21 @@ same plan.`,
 		if err != nil {
 			return err
 		}
+		named := r.Change.Revision
+		if r, err = r.Resolve(cmd.Context(), branch); err != nil {
+			return err
+		}
 		preview, err := treeOf(config).Preview(r, begin)
 		if err != nil {
 			return err
 		}
-		return o.Print(session.Out, preview, func(w io.Writer) { printPreview(w, preview) })
+		preview.Revision = r.Change.Revision
+		return o.Print(session.Out, preview, func(w io.Writer) {
+			if named != preview.Revision {
+				fmt.Fprintf(w, "the revision %s is the commit %s\n", named, preview.Revision)
+			}
+			printPreview(w, preview)
+		})
 	}
 	return cmd
 }

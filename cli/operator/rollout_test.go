@@ -103,6 +103,18 @@ func TestARolloutIsDrivenThroughARealRepository(t *testing.T) {
 	if _, err := atoll("status", "rollouts/next.yaml"); err == nil || !strings.Contains(err.Error(), "has not begun") {
 		t.Errorf("got %v", err)
 	}
+	write("charts.yaml", "environment: prod\nchange: {set: {git.revision: main}}\n"+
+		"gates: [{name: api, url: '"+region.URL+"'}]\n")
+	plan := []string{"plan", filepath.Join(clone, "charts.yaml"), "--config", filepath.Join(clone, "config")}
+	head := git(clone, "rev-parse", "HEAD")
+	if out, err := atoll(plan...); err != nil || !strings.Contains(out, "the revision main is the commit "+head) ||
+		!strings.Contains(out, `git.revision: (none) -> "`+head+`"`) {
+		t.Errorf("the plan is %s, %v", out, err)
+	}
+	write("charts.yaml", "environment: prod\nchange: {revision: maine}\ngates: [{name: api, url: '"+region.URL+"'}]\n")
+	if out, err := atoll(plan...); err == nil || !strings.Contains(err.Error(), "charts.yaml:2: change.revision: ") {
+		t.Errorf("an unknown revision: %s, %v", out, err)
+	}
 	write("config/prod/regions/r2.yaml", "sector: main # not committed\n")
 	if _, err := atoll("run", "rollouts/next.yaml"); err == nil || !strings.Contains(err.Error(),
 		"config/prod/regions/r2.yaml is not committed") {
