@@ -32,6 +32,18 @@ func CheckCharts(f Fleet, repository fs.FS) error {
 	return errors.Join(mistakes...)
 }
 
+// ChartDirs returns the directories of the repository that have the charts of the fleet, sorted.
+func (f Fleet) ChartDirs() (dirs []string) {
+	for _, r := range f.Regions() {
+		dirs = append(dirs, path.Clean(r.Settings.Git.Charts))
+		for _, c := range r.Clusters {
+			dirs = append(dirs, path.Clean(c.Settings.Git.Charts))
+		}
+	}
+	slices.Sort(dirs)
+	return slices.Compact(dirs)
+}
+
 // chart is a chart with a schema.
 type chart struct {
 	name   string // its directory

@@ -28,6 +28,7 @@ const (
 	watchClone  = "watch.git" // in the home
 	appliedMark = "applied"   // the commit that was applied last, in the clone
 	shownFiles  = 5           // of rendered files that differ
+	shownPassed = 100         // of commits that are passed over at once
 )
 
 // WatchResult is the result of a watch for one commit.
@@ -37,6 +38,7 @@ type WatchResult string
 const (
 	Applied     WatchResult = "applied"
 	Refused     WatchResult = "refused"     // the commit has a mistake; only another commit helps
+	PassedOver  WatchResult = "passed-over" // a newer commit arrived with it; it is neither checked nor applied
 	Undeclared  WatchResult = "undeclared"  // the commit does not declare the region
 	Failed      WatchResult = "failed"      // applying the commit failed; the watch tries again
 	Unreachable WatchResult = "unreachable" // the repository; the watch tries again
@@ -54,8 +56,8 @@ type WatchEvent struct {
 }
 
 // Watch follows a branch and applies its newest commit. Before that it checks the whole commit: the configuration has
-// no mistake, the rendered files are those of the configuration, and the commit is a descendant of the applied one. It
-// shows a commit that fails a check, and applies nothing of it.
+// no mistake, the charts of the commit take its values, the rendered files are those of the configuration, and the
+// commit is a descendant of the applied one. It shows a commit that fails a check, and applies nothing of it.
 type Watch struct {
 	Branch   gitrepo.Branch
 	Region   string // REGION or ENVIRONMENT/REGION
@@ -135,6 +137,7 @@ func (w *Watch) observe(ctx context.Context) {
 	if commit == w.handled && (w.retryAt.IsZero() || time.Now().Before(w.retryAt)) {
 		return
 	}
+	w.showPassedOver(ctx, commit)
 	result, err := w.applyCommit(ctx, commit)
 	if ctx.Err() != nil {
 		return // the next watch applies the commit again
@@ -151,6 +154,30 @@ func (w *Watch) observe(ctx context.Context) {
 		w.shown = e
 		// Without its subject the event is still worth showing.
 		e.Subject, _ = w.Branch.Subject(ctx, commit)
+		w.show(e)
+	}
+}
+
+// showPassedOver shows the commits between the last handled one and a newer one; after the start of the watch, those
+// after the applied one. After a force-push it shows none: checkHistory decides about that.
+func (w *Watch) showPassedOver(ctx context.Context, commit string) {
+	earlier := w.handled
+	if earlier == "" {
+		earlier, _ = w.Branch.Marked(ctx, appliedMark) // an error shows in applyCommit
+	}
+	if earlier == "" || earlier == commit {
+		return
+	}
+	if follows, err := w.Branch.IsAncestor(ctx, earlier, commit); err != nil || !follows {
+		return // applyCommit reports why
+	}
+	passed, err := w.Branch.Between(ctx, earlier, commit, shownPassed)
+	if err != nil && ctx.Err() == nil {
+		w.show(WatchEvent{Result: PassedOver, Error: err.Error()})
+	}
+	for _, older := range passed {
+		e := WatchEvent{Result: PassedOver, Commit: older}
+		e.Subject, _ = w.Branch.Subject(ctx, older) // without its subject the event is still worth showing
 		w.show(e)
 	}
 }
@@ -175,6 +202,13 @@ func (w *Watch) applyCommit(ctx context.Context, commit string) (WatchResult, er
 	}
 	fleet, err := gitops.Load(config, w.Config)
 	if err != nil {
+		return Refused, err
+	}
+	charts, err := w.Branch.Tree(ctx, commit, ".", fleet.ChartDirs()...)
+	if err != nil {
+		return Failed, err
+	}
+	if err := gitops.CheckCharts(fleet, charts); err != nil {
 		return Refused, err
 	}
 	if result, err := w.checkRendered(ctx, commit, fleet); err != nil {

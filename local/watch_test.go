@@ -213,7 +213,13 @@ func TestAWatchAppliesGoodCommitsAndNothingOfOthers(t *testing.T) {
 		w.expect(Refused, r.commit("not rendered", stale), "deploy/production/r1/region.yaml:", "mc02-r1",
 			"deploy/production/r1/management-clusters/mc02/root.yaml:1: the file is missing", "atoll config render")
 		w.expect(Refused, r.commit("nothing rendered", config1), "deploy/production/r0/region.yaml:1: the file is missing")
+		charts := maps.Clone(two)
+		charts["deploy/charts/shared/a/values.schema.json"] = []byte(`{"required": ["host"]}`)
+		w.expect(Refused, r.commit("a chart refuses the values", charts), regionFile+":4: the chart deploy/charts/shared/a",
+			"missing property 'host'")
+		passed := r.commit("passed over", one)
 		second := r.commit("two clusters", two)
+		w.expect(PassedOver, passed)
 		w.expect(Applied, second)
 
 		r.forcePush(first, one)

@@ -28,8 +28,11 @@ func regionWatch(session *terminal.Session, rendered *string) *cobra.Command {
 URL), and applies its newest commit as "atoll region apply" does. Each commit has a
 line. The region goes on when the watch ends; the next watch continues.
 
+Of several commits that arrive together it applies the newest; each of the others has
+a line with passed-over (at most 100), and is neither checked nor applied.
+
 A commit is applied as a whole or not at all. Refused is one whose configuration has
-a mistake, whose rendered files are not those of its configuration, or that is no
+a mistake, whose values a chart's schema refuses, whose rendered files are not those of its configuration, or that is no
 descendant of the applied commit (a force-push). The line names file and line, and the
 watch goes on with the next commit. A region that is not declared any more goes on.
 An apply that fails is repeated every 30 seconds.`,

@@ -88,6 +88,15 @@ func (b Branch) Subject(ctx context.Context, commit string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
+// Between returns the commits that are in the history of a commit and not in that of an earlier one, without the commit
+// itself: the oldest first, and of many the newest ones up to a number.
+func (b Branch) Between(ctx context.Context, earlier, commit string, atMost int) ([]string, error) {
+	out, err := b.git(ctx, nil, "rev-list", "--topo-order", "--reverse", fmt.Sprintf("--max-count=%d", atMost+1),
+		commit, "^"+earlier)
+	commits := strings.Fields(string(out))
+	return commits[:max(len(commits)-1, 0)], err
+}
+
 func (b Branch) resolve(ctx context.Context, revision string) (string, error) {
 	out, err := b.git(ctx, nil, "rev-parse", "--verify", "--end-of-options", revision+"^{commit}")
 	return strings.TrimSpace(string(out)), err
