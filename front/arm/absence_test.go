@@ -26,7 +26,7 @@ func (w *world) testAbsences(t *testing.T) {
 			t.Fatal(err)
 		}
 		// The lifecycle manager has no history of the Cluster of this document.
-		unknown := store.Document{Kind: kind, ID: "unknown", Scope: d.Scope, Name: "unknown", Spec: d.Spec,
+		unknown := store.Document{Kind: kind, ID: "00000000-unknown", Scope: d.Scope, Name: "unknown", Spec: d.Spec,
 			Status: []byte(strings.ReplaceAll(string(d.Status), made.ID, "0a1b2c3d-0000-4000-8000-00000000dead"))}
 		w.stopWork()
 		if _, err := w.store.Create(t.Context(), unknown); err != nil {
