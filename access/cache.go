@@ -30,7 +30,7 @@ type cache struct {
 	followers int
 	changed   chan struct{}                // apply closes and replaces it
 	readAt    time.Time                    // the state has every change that was committed before
-	watchers  map[string]map[*watcher]bool // by access key id
+	watchers  map[string]map[*watcher]bool // by access key id or watchedLink
 	lapse     *time.Timer                  // ends the watchers when the state is too old; nil before the first read
 
 	relist *cached // the state that a relist fills; only apply uses it

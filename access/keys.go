@@ -142,8 +142,8 @@ func (k *KeyStore) IsProvisioned(account cluster.Account) bool {
 // OnInvalid implements Validity.
 func (k *KeyStore) OnInvalid(caller Identity, end func(cause error)) (stop func()) {
 	id := caller.AccessKeyID
-	if caller.Evidence.Method == ByOIDC {
-		id = caller.Evidence.Credential
+	if caller.Evidence.Method == ByOIDC && caller.Evidence.Credential != "" {
+		id = watchedLink(caller.Evidence.Credential, caller.Principal)
 	}
 	return k.cache.onInvalid(id, end)
 }

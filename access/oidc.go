@@ -41,9 +41,11 @@ type OIDCOptions struct {
 	// Clients are the clients of the issuer whose tokens the region takes. A token's audience has one of
 	// them, or of Audiences; its authorized party, if it names one, is one of them.
 	Clients []string
-	// Audiences are further audiences, such as that of access tokens for the region.
+	// Audiences are further audiences, such as that of access tokens for the region. A token with one of them
+	// must name its authorized party.
 	Audiences []string
-	// SubjectClaim is the claim that names a person for ever; default sub.
+	// SubjectClaim is the claim that names a person for ever; default sub. NewOIDC refuses claims that people
+	// change or share.
 	SubjectClaim string
 	// Roots verify the certificates of the issuer; nil: the system's.
 	Roots *x509.CertPool
@@ -75,7 +77,27 @@ func NewOIDC(o OIDCOptions) (*OIDC, error) {
 		return nil, errors.New("tokens of an issuer need links")
 	}
 	o.SubjectClaim = cmp.Or(o.SubjectClaim, "sub")
+	if !namesOnePerson(o.SubjectClaim) {
+		return nil, fmt.Errorf("the claim %s does not name one person for ever: people change or share its value; "+
+			"use sub, or another id that the issuer never gives to a second person", quoted(o.SubjectClaim))
+	}
 	return &OIDC{options: o, keys: newIssuerKeys(o)}, nil
+}
+
+// sharedClaims are standard claims that several people share, or that differ between two tokens of one person.
+var sharedClaims = []string{"iss", "aud", "azp", "exp", "iat", "nbf", "jti", "nonce", "sid", "acr", "amr", "auth_time",
+	"at_hash", "c_hash", "s_hash", "typ", "scope", "scp", "roles", "groups", "client_id", "appid", "cid", "tid", "hd",
+	"profile", "picture", "website", "gender", "birthdate", "zoneinfo", "locale", "address", "updated_at", "upn", "wids"}
+
+// changeableWords are in the names of claims whose value a person or an administrator changes, such as
+// preferred_username, nickname, email and https://example.com/mail.
+var changeableWords = []string{"name", "mail", "phone", "login"}
+
+// namesOnePerson reports whether nothing is known against a claim as the name of one person for ever.
+func namesOnePerson(claim string) bool {
+	claim = strings.ToLower(claim)
+	return !slices.Contains(sharedClaims, claim) &&
+		!slices.ContainsFunc(changeableWords, func(word string) bool { return strings.Contains(claim, word) })
 }
 
 // Run reads the keys of the issuer again and again, until ctx ends, and returns its cause.
@@ -168,7 +190,6 @@ func (o *OIDC) verify(ctx context.Context, token string, now time.Time) (oidcCla
 	var c struct {
 		Issuer    string           `json:"iss"`
 		Audience  jwt.Audience     `json:"aud"`
-		Party     string           `json:"azp"`
 		Expiry    *jwt.NumericDate `json:"exp"`
 		NotBefore *jwt.NumericDate `json:"nbf"`
 		IssuedAt  *jwt.NumericDate `json:"iat"`
@@ -178,19 +199,14 @@ func (o *OIDC) verify(ctx context.Context, token string, now time.Time) (oidcCla
 		return bad("its claims cannot be read")
 	}
 	subject, _ := all[o.options.SubjectClaim].(string)
-	audiences := append(slices.Clone(o.options.Clients), o.options.Audiences...)
 	_, isEvent := all["events"]
 	_, isBound := all["cnf"]
-	_, hasParty := all["azp"]
+	audienceProblem := o.audienceProblem(c.Audience, all)
 	switch {
 	case c.Issuer != o.options.Issuer:
 		return bad("its issuer is %s", quoted(c.Issuer))
-	case !slices.ContainsFunc(c.Audience, func(a string) bool { return slices.Contains(audiences, a) }):
-		return bad("its audience is another")
-	case hasParty && !slices.Contains(o.options.Clients, c.Party):
-		return bad("its authorized party is %s", quoted(c.Party))
-	case len(c.Audience) > 1 && !hasParty:
-		return bad("it has several audiences and no authorized party")
+	case audienceProblem != "":
+		return bad("%s", audienceProblem)
 	case isEvent:
 		return bad("it is the token of an event")
 	case isBound:
@@ -214,6 +230,41 @@ func (o *OIDC) verify(ctx context.Context, token string, now time.Time) (oidcCla
 		}
 	}
 	return oidcClaims{subject, until}, nil
+}
+
+// partyClaims name the client to which the issuer has given a token: azp of OpenID Connect, client_id of RFC 9068.
+var partyClaims = []string{"azp", "client_id"}
+
+// accessPartyClaims are what issuers use in access tokens: appid is Entra's, cid is Okta's.
+var accessPartyClaims = append([]string{"appid", "cid"}, partyClaims...)
+
+// audienceProblem returns why a token is not for this region, or not of a client of this region; "" when it is. Every
+// client of an issuer may get an access token for an audience, so such a token must name a client of the region.
+func (o *OIDC) audienceProblem(audience []string, claims map[string]any) string {
+	isClient := func(a string) bool { return slices.Contains(o.options.Clients, a) }
+	isFurther := func(a string) bool { return slices.Contains(o.options.Audiences, a) }
+	names := partyClaims
+	needsParty := len(audience) > 1
+	switch {
+	case slices.ContainsFunc(audience, isClient):
+	case slices.ContainsFunc(audience, isFurther):
+		names, needsParty = accessPartyClaims, true
+	default:
+		return "its audience is another"
+	}
+	hasParty := false
+	for _, name := range names {
+		value, has := claims[name]
+		party, _ := value.(string)
+		if has && !isClient(party) {
+			return "its authorized party is " + quoted(party)
+		}
+		hasParty = hasParty || has
+	}
+	if needsParty && !hasParty {
+		return "it names no authorized party, which a token with several audiences or one of --oidc-audience needs"
+	}
+	return ""
 }
 
 // tokenTypes are the types of tokens that prove an identity, in the header typ. A logout token or a

@@ -100,6 +100,8 @@ func TestATokenOfTheIssuerProvesALinkedIdentity(t *testing.T) {
 	for name, changes := range map[string]map[string]any{
 		"two audiences and a party": {"aud": []string{"x", oidcClient}, "azp": oidcClient},
 		"of access tokens":          {"aud": "https://eu-1.example", "azp": oidcClient},
+		"of RFC 9068":               {"aud": "https://eu-1.example", "client_id": oidcClient},
+		"of Okta":                   {"aud": "https://eu-1.example", "cid": oidcClient},
 		"within the leeway":         {"exp": at(-10 * time.Second), "nbf": at(10 * time.Second), "iat": at(10 * time.Second)},
 		"without iat":               {"iat": nil},
 		"a day":                     {"exp": at(24 * time.Hour)},
@@ -133,14 +135,22 @@ func TestATokenOfTheIssuerProvesALinkedIdentity(t *testing.T) {
 		"an authorized party of somebody":   {map[string]any{"azp": "evil"}, InvalidToken},
 		"an authorized party that is empty": {map[string]any{"aud": []string{oidcClient, "x"}, "azp": ""}, InvalidToken},
 		"an audience as authorized party":   {map[string]any{"azp": "https://eu-1.example"}, InvalidToken},
-		"expired":                           {map[string]any{"exp": at(-oidcLeeway - 2*time.Second)}, ExpiredCredentials},
-		"without an end":                    {map[string]any{"exp": nil}, InvalidToken},
-		"an end that is a text":             {map[string]any{"exp": "tomorrow"}, InvalidToken},
-		"valid for a year":                  {map[string]any{"exp": at(365 * 24 * time.Hour)}, InvalidToken},
-		"not yet valid":                     {map[string]any{"nbf": at(5 * time.Minute)}, SignatureInFuture},
-		"issued in the future":              {map[string]any{"iat": at(5 * time.Minute)}, SignatureInFuture},
-		"a logout":                          {map[string]any{"events": map[string]any{"x": 1}}, InvalidToken},
-		"bound to a key":                    {map[string]any{"cnf": map[string]any{"jkt": "x"}}, InvalidToken},
+		"an access token of nobody":         {map[string]any{"aud": "https://eu-1.example"}, InvalidToken},
+		"an access token of a stranger": {map[string]any{"aud": "https://eu-1.example", "client_id": "evil"},
+			InvalidToken},
+		"Okta's access token of a stranger": {map[string]any{"aud": "https://eu-1.example", "cid": "evil"}, InvalidToken},
+		"a token of two clients": {map[string]any{"aud": "https://eu-1.example", "azp": oidcClient, "client_id": "evil"},
+			InvalidToken},
+		"a token of a stranger for us": {map[string]any{"client_id": "evil"}, InvalidToken},
+		"a party that is a list":       {map[string]any{"azp": []string{oidcClient}}, InvalidToken},
+		"expired":                      {map[string]any{"exp": at(-oidcLeeway - 2*time.Second)}, ExpiredCredentials},
+		"without an end":               {map[string]any{"exp": nil}, InvalidToken},
+		"an end that is a text":        {map[string]any{"exp": "tomorrow"}, InvalidToken},
+		"valid for a year":             {map[string]any{"exp": at(365 * 24 * time.Hour)}, InvalidToken},
+		"not yet valid":                {map[string]any{"nbf": at(5 * time.Minute)}, SignatureInFuture},
+		"issued in the future":         {map[string]any{"iat": at(5 * time.Minute)}, SignatureInFuture},
+		"a logout":                     {map[string]any{"events": map[string]any{"x": 1}}, InvalidToken},
+		"bound to a key":               {map[string]any{"cnf": map[string]any{"jkt": "x"}}, InvalidToken},
 	}
 	for name, tc := range refusedClaims {
 		if got := askWith(t, front, issuer.Token(with(good, tc.changes))); Code(got.Code) != tc.code {
@@ -271,6 +281,20 @@ func TestATokenAloneProvesAnIdentity(t *testing.T) {
 	} {
 		if got := ask(t, front, request(tc.method, tc.target, tc.headers)); Code(got.Code) != tc.code {
 			t.Errorf("%s: %+v, want %s", tc.name, got, tc.code)
+		}
+	}
+}
+
+// People change the value of some claims, and share that of others: these name nobody.
+func TestAClaimThatPeopleChangeNamesNobody(t *testing.T) {
+	for claim, isGood := range map[string]bool{"": true, "sub": true, "oid": true, "employee_id": true,
+		"email": false, "Email": false, "https://example.com/mail": false, "preferred_username": false, "upn": false,
+		"name": false, "nickname": false, "phone_number": false, "aud": false, "tid": false, "sid": false, "nonce": false,
+		"groups": false, "cognito:username": false} {
+		_, err := NewOIDC(OIDCOptions{Issuer: "https://issuer.example", Clients: []string{oidcClient}, Links: fixedLinks{},
+			SubjectClaim: claim})
+		if (err == nil) != isGood {
+			t.Errorf("%q: %v", claim, err)
 		}
 	}
 }

@@ -195,7 +195,16 @@ func TestAKeyIsRotatedWithoutAGap(t *testing.T) {
 // watchOf starts a front whose only route is a watch, and opens one with a key.
 func watchOf(t *testing.T, k *KeyStore, c client.Credentials) (*http.Response, func() (rest.Event, error)) {
 	t.Helper()
-	rt := NewRouter(Options{Log: quiet, Identifier: &Verifier{Region: testRegion, Keys: k}, Validity: k})
+	return watchBy(t, k, &Verifier{Region: testRegion, Keys: k}, func(r *http.Request) error {
+		return client.Sign(r, nil, c, time.Now())
+	})
+}
+
+// watchBy starts a front whose only route is a watch, and opens one with a request that prove has completed.
+func watchBy(t *testing.T, k *KeyStore, identifier Identifier, prove func(*http.Request) error) (*http.Response,
+	func() (rest.Event, error)) {
+	t.Helper()
+	rt := NewRouter(Options{Log: quiet, Identifier: identifier, Validity: k})
 	rt.Handle(Route{"GET", "/watch", "ListThings", "Region", "", Customers}, func(w http.ResponseWriter,
 		r *http.Request) error {
 		return rest.Watch(w, r, rest.WatchOptions{}, func(ctx context.Context, s *rest.Stream) error {
@@ -212,7 +221,7 @@ func watchOf(t *testing.T, k *KeyStore, c client.Credentials) (*http.Response, f
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := client.Sign(r, nil, c, time.Now()); err != nil {
+	if err := prove(r); err != nil {
 		t.Fatal(err)
 	}
 	answer, err := server.Client().Do(r)

@@ -53,9 +53,13 @@ func (c *cache) stopLapse() {
 // watcher is one call of OnInvalid.
 type watcher struct{ end func(cause error) }
 
-// onInvalid calls end when the key pair of an access key id is disabled or deleted, the link of an id is removed,
-// or the state is too old; at once when that has happened. A caller whom something else than a key pair or a link
-// has proved has the id "", for which only the age of the state counts.
+// watchedLink returns the id under which the cache has the watchers of a link to a principal. An identity that is
+// linked anew has the same link id, and perhaps another principal.
+func watchedLink(link, principal string) string { return link + " " + principal }
+
+// onInvalid calls end when the key pair of an access key id is disabled or deleted, the link of a watchedLink is
+// removed or leads to another principal, or the state is too old; at once when that has happened. A caller whom
+// something else than a key pair or a link has proved has the id "", for which only the age of the state counts.
 func (c *cache) onInvalid(id string, end func(cause error)) (stop func()) {
 	w := &watcher{end}
 	c.mu.Lock()
@@ -82,11 +86,11 @@ func (c *cache) onInvalid(id string, end func(cause error)) (stop func()) {
 	}
 }
 
-// refusalOf returns why the key pair of an access key id is not accepted any more, or nil. The caller
-// holds mu.
+// refusalOf returns why the key pair of an access key id, or a watchedLink, is not accepted any more, or nil. The
+// caller holds mu.
 func (c *cache) refusalOf(id string) *rest.Error {
-	if strings.HasPrefix(id, "link-") {
-		if l, known := c.state.links[id]; !known || l.err != nil {
+	if link, principal, isLink := strings.Cut(id, " "); isLink {
+		if l, known := c.state.links[link]; !known || l.err != nil || l.link.Principal != principal {
 			return refuse(NotLinked, "the link of the identity was removed; get a code for a new one from an administrator of "+
 				"your account")
 		}

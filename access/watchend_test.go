@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"atoll.dev/internal/rest"
 )
 
 // A watch ends with the proof of its caller, and its last event says which proof.
@@ -84,4 +86,76 @@ func TestAWatchWithoutAKeyEndsWhenTheStateIsTooOld(t *testing.T) {
 			t.Error("the watch goes on")
 		}
 	})
+}
+
+// A watch of a linked identity ends with its token, with its link, and when the identity has another principal.
+func TestAWatchEndsWithItsTokenOrLink(t *testing.T) {
+	issuer, o, _ := startIssuer(t, []string{oidcClient}, nil)
+	_, k, _ := startLinks(t)
+	if err := k.PutAccount(t.Context(), Account{account, true}); err != nil {
+		t.Fatal(err)
+	}
+	way := *o
+	way.options.Links = k
+	link := func(principal string) Link {
+		t.Helper()
+		person := personWith(oidcSubject, newCode(t, k, LinkCode{Principal: principal}))
+		person.Principal, person.Evidence.Issuer = principal, issuer.URL
+		l, err := k.Directory().RedeemLink(t.Context(), person)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	watch := func(token string) (*http.Response, func() (rest.Event, error)) {
+		t.Helper()
+		return watchBy(t, k, &Ways{Signatures: testVerifier(), Bearers: []BearerWay{&way}}, func(r *http.Request) error {
+			r.Header.Set("Authorization", "Bearer "+token)
+			return nil
+		})
+	}
+	wantEnd := func(name string, next func() (rest.Event, error), code Code) {
+		t.Helper()
+		e, err := next()
+		if err != nil || e.Type != rest.Failed || !strings.Contains(string(e.Object), `"`+string(code)+`"`) {
+			t.Errorf("%s: %+v %v", name, e, err)
+		}
+		if _, err := next(); err == nil {
+			t.Errorf("%s: the stream goes on", name)
+		}
+	}
+	of := link(oidcUser)
+	eventually(t, k, "the link", func() bool { l, known, _ := k.Link(issuer.URL, oidcSubject); return known && l.Privileged })
+
+	claims := issuer.Claims(oidcSubject)
+	for left := 2 * time.Second; ; left *= 2 { // a machine that is too slow for a short token gets a longer one
+		claims["exp"] = time.Now().Add(left - oidcLeeway).Unix()
+		answer, next := watch(issuer.Token(claims))
+		if answer.StatusCode == http.StatusUnauthorized && left < time.Minute {
+			continue
+		}
+		if answer.StatusCode != http.StatusOK {
+			t.Fatal(answer.Status)
+		}
+		wantEnd("the token", next, ExpiredCredentials)
+		break
+	}
+
+	token := issuer.Token(issuer.Claims(oidcSubject))
+	_, next := watch(token)
+	if err := k.Directory().DeleteLink(t.Context(), account, of.ID); err != nil {
+		t.Fatal(err)
+	}
+	wantEnd("the link", next, NotLinked)
+
+	// A process that has missed the removal of a link reads the next link of the identity at once.
+	of = link(oidcUser)
+	_, next = watch(token)
+	k.cache.mu.Lock()
+	other := k.cache.state.links[of.ID]
+	other.link.Principal = "arn:aws:iam::123456789012:user/boss"
+	k.cache.state.links[of.ID] = other
+	k.cache.endWatchers(k.cache.refusalOf) // as after each change
+	k.cache.mu.Unlock()
+	wantEnd("another principal", next, NotLinked)
 }
