@@ -34,9 +34,9 @@ the file atoll/login.json of your configuration directory, which only you may re
 		Example: `  atoll login --issuer https://sso.example.com --client-id atoll-eu-1 --url https://eu-1.example.com
   atoll login --issuer https://sso.example.com --client-id atoll-eu-1 --device`,
 	}
-	cmd.Flags().StringVar(&f.issuer, "issuer", "", "URL of the issuer (default that of the last login)")
+	cmd.Flags().StringVar(&f.issuer, "issuer", "", "URL of the issuer (default that of the last login to the region)")
 	cmd.Flags().StringVar(&f.clientID, "client-id", "",
-		"client of the region at the issuer (default that of the last login)")
+		"client of the region at the issuer (default that of the last login to the region)")
 	cmd.Flags().StringVar(&f.url, "url", "", "URL of the region's API (default ATOLL_ENDPOINT, or that of the last login)")
 	cmd.Flags().StringVar(&f.ca, "ca", "", "PEM file of the region's CA (default ATOLL_CA, or the system's CAs)")
 	cmd.Flags().StringVar(&f.issuerCA, "issuer-ca", "", "PEM file of the CA of the issuer (default the system's CAs)")
@@ -74,11 +74,12 @@ func (f *loginFlags) begin() (terminal.Login, error) {
 		return terminal.Login{}, err
 	}
 	login := terminal.Login{
-		Endpoint: cmp.Or(f.url, os.Getenv("ATOLL_ENDPOINT"), last.Endpoint), Issuer: cmp.Or(f.issuer, last.Issuer),
-		CA: cmp.Or(f.ca, os.Getenv("ATOLL_CA")), ClientID: cmp.Or(f.clientID, last.ClientID),
+		Endpoint: cmp.Or(f.url, os.Getenv("ATOLL_ENDPOINT"), last.Endpoint), Issuer: f.issuer, ClientID: f.clientID,
+		CA: cmp.Or(f.ca, os.Getenv("ATOLL_CA")),
 	}
-	if login.CA == "" && login.Endpoint == last.Endpoint {
-		login.CA = last.CA
+	if login.Endpoint == last.Endpoint { // a token of one region's client must not go to another region
+		login.Issuer, login.ClientID = cmp.Or(f.issuer, last.Issuer), cmp.Or(f.clientID, last.ClientID)
+		login.CA = cmp.Or(login.CA, last.CA)
 	}
 	if login.Issuer == last.Issuer {
 		login.IssuerCA = last.IssuerCA
@@ -88,6 +89,9 @@ func (f *loginFlags) begin() (terminal.Login, error) {
 		return login, errors.New("--issuer and --client-id say where to sign in; ask an operator of the region for them")
 	case login.Endpoint == "":
 		return login, errors.New("--url says which region to sign in to, such as https://eu-1.example.com")
+	}
+	if err := login.CheckAddresses(); err != nil {
+		return login, err
 	}
 	if login.CA != "" {
 		if login.CA, err = filepath.Abs(login.CA); err != nil {

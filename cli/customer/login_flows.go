@@ -141,7 +141,7 @@ func openBrowser(ctx context.Context, address string) {
 		if program == "" || err != nil {
 			continue
 		}
-		cmd := exec.CommandContext(ctx, path, address)
+		cmd := exec.CommandContext(context.WithoutCancel(ctx), path, address) // the browser goes on after the sign-in
 		if cmd.Start() == nil {
 			go func() { _ = cmd.Wait() }()
 			return

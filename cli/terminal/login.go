@@ -86,7 +86,7 @@ func (l Login) Save() error {
 	}
 	data, err := json.MarshalIndent(l, "", "  ")
 	if err == nil {
-		err = os.MkdirAll(filepath.Dir(path), 0o700)
+		err = makeLoginDirectory(path)
 	}
 	if err == nil {
 		err = atomicfile.Write(path, data, 0o600)
@@ -97,13 +97,46 @@ func (l Login) Save() error {
 	return nil
 }
 
-// RemoveLogin removes the login. The error is fs.ErrNotExist when there is none.
+// makeLoginDirectory makes the directory of the login's file, which only its owner may enter.
+func makeLoginDirectory(path string) error {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	return os.Chmod(dir, 0o700)
+}
+
+// RemoveLogin removes the login. The error is fs.ErrNotExist when there is none. It waits until no process extends
+// the login, because that would write it again.
 func RemoveLogin() error {
 	path, err := loginFile()
 	if err != nil {
 		return err
 	}
+	if _, err := os.Lstat(path); err != nil {
+		return err
+	}
+	unlock, err := lockLogin()
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	return os.Remove(path)
+}
+
+// CheckAddresses returns an error when the login cannot be saved, or when others could read what is sent to the region
+// or to the issuer.
+func (l Login) CheckAddresses() error {
+	if _, err := loginFile(); err != nil {
+		return err
+	}
+	for what, address := range map[string]string{"region's API": l.Endpoint, "issuer": l.Issuer} {
+		if !isSafe(address) {
+			return fmt.Errorf("the address of the %s, %s, is not like https://HOST: others could read your token", what,
+				OneLine(address))
+		}
+	}
+	return nil
 }
 
 // Provider is the issuer of a login, and how this program is its client.
@@ -118,13 +151,18 @@ const loginTimeout = 20 * time.Second
 // Discover reads the issuer's description of itself. The context that it returns has the issuer's CA for all further
 // requests.
 func (l Login) Discover(ctx context.Context) (context.Context, *Provider, error) {
+	if err := l.CheckAddresses(); err != nil {
+		return ctx, nil, err
+	}
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if l.IssuerCA != "" {
 		if config.RootCAs = x509.NewCertPool(); !config.RootCAs.AppendCertsFromPEM([]byte(l.IssuerCA)) {
 			return ctx, nil, errors.New("the CA of the issuer has no PEM certificate")
 		}
 	}
-	ctx = oidc.ClientContext(ctx, &http.Client{Timeout: loginTimeout, Transport: &http.Transport{
+	// A redirect would send a code or a refresh token to an address that the issuer has not described.
+	refuse := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	ctx = oidc.ClientContext(ctx, &http.Client{Timeout: loginTimeout, CheckRedirect: refuse, Transport: &http.Transport{
 		Proxy: http.ProxyFromEnvironment, TLSClientConfig: config, DisableKeepAlives: true}})
 	provider, err := oidc.NewProvider(ctx, l.Issuer)
 	if err != nil {
@@ -132,7 +170,13 @@ func (l Login) Discover(ctx context.Context) (context.Context, *Provider, error)
 	}
 	endpoint := provider.Endpoint()
 	endpoint.AuthStyle = oauth2.AuthStyleInParams // trying both styles would use a code up
-	for _, address := range []string{l.Issuer, endpoint.AuthURL, endpoint.TokenURL, endpoint.DeviceAuthURL} {
+	var keys struct {
+		Address string `json:"jwks_uri"`
+	}
+	if err := provider.Claims(&keys); err != nil {
+		return ctx, nil, fmt.Errorf("reading %s: %w", l.Issuer, err)
+	}
+	for _, address := range []string{keys.Address, endpoint.AuthURL, endpoint.TokenURL, endpoint.DeviceAuthURL} {
 		if address != "" && !isSafe(address) {
 			return ctx, nil, fmt.Errorf("the issuer's address %s is not https", address)
 		}
@@ -192,8 +236,17 @@ func (l *Login) Take(ctx context.Context, provider *Provider, tokens *oauth2.Tok
 
 // Client returns a client of the region of the login. It gets new tokens when they expire.
 func (l Login) Client() (*client.Client, error) {
+	if err := l.CheckAddresses(); err != nil {
+		return nil, err
+	}
 	tokens := &loginTokens{login: l}
 	return client.New(client.Options{Endpoint: l.Endpoint, CAFile: l.CA, Token: tokens.token})
+}
+
+// isOf reports whether a login is of the same person, client and region as another.
+func (l Login) isOf(other Login) bool {
+	return l.Endpoint == other.Endpoint && l.Issuer == other.Issuer && l.ClientID == other.ClientID &&
+		l.Subject == other.Subject
 }
 
 // loginTokens gives out the ID token of a login. Several goroutines may use it.
@@ -217,9 +270,16 @@ func (t *loginTokens) token(ctx context.Context) (string, error) {
 		return "", err
 	}
 	defer unlock()
-	if saved, err := ReadLogin(); err == nil && saved.Endpoint == t.login.Endpoint && saved.Subject == t.login.Subject {
-		t.login = saved // another process may have new tokens already; a refresh token is often good once only
+	saved, err := ReadLogin()
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "", errors.New("you have signed out meanwhile; sign in again with: atoll login")
+	case err != nil:
+		return "", err
+	case !saved.isOf(t.login):
+		return "", errors.New("you have signed in elsewhere, or as somebody else, meanwhile; run the command again")
 	}
+	t.login = saved // another process may have new tokens already; a refresh token is often good once only
 	if time.Until(t.login.Expires) > tokenMargin {
 		return t.login.IDToken, nil
 	}
@@ -253,6 +313,9 @@ func lockLogin() (unlock func(), err error) {
 	path, err := loginFile()
 	if err != nil {
 		return nil, err
+	}
+	if err := makeLoginDirectory(path); err != nil {
+		return nil, fmt.Errorf("locking the login: %w", err)
 	}
 	f, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
