@@ -125,7 +125,10 @@ func TestAWatchEndsWithItsTokenOrLink(t *testing.T) {
 		}
 	}
 	of := link(oidcUser)
-	eventually(t, k, "the link", func() bool { l, known, _ := k.Link(issuer.URL, oidcSubject); return known && l.Privileged })
+	eventually(t, k, "the link", func() bool {
+		l, known, _ := k.Link(issuer.URL, oidcSubject)
+		return known && l.Privileged
+	})
 
 	claims := issuer.Claims(oidcSubject)
 	for left := 2 * time.Second; ; left *= 2 { // a machine that is too slow for a short token gets a longer one
