@@ -251,7 +251,8 @@ func countAdmins(ctx context.Context, tx *store.Tx, account string, n int) error
 }
 
 // DeleteAdmin removes an administrator. The error is ErrLastAdmin for the last one of a privileged
-// account: without an administrator, every principal of that account may do everything.
+// account: without an administrator, every principal of that account may do everything. The same transaction removes
+// the link codes that name the administrator or that the administrator created.
 func (d *Directory) DeleteAdmin(ctx context.Context, account, principal string) error {
 	_, err := d.inAccount(ctx, account, func(tx *store.Tx) (store.Document, error) {
 		doc, err := tx.GetForUpdate(ctx, KindAdmin, principal)
@@ -260,6 +261,9 @@ func (d *Directory) DeleteAdmin(ctx context.Context, account, principal string) 
 		}
 		if err == nil {
 			err = countAdmins(ctx, tx, account, -1)
+		}
+		if err == nil {
+			err = removeLinkCodesOf(ctx, tx, account, principal)
 		}
 		if err != nil {
 			return doc, err

@@ -59,10 +59,12 @@ type Link struct {
 
 // LinkCode is what a code is for, without the code.
 type LinkCode struct {
+	ID                 string // of its document
 	Account, Principal string
 	Admin              bool // the principal becomes an administrator of its account
 	Expires            time.Time
-	Privileged         bool // its account is; for verification
+	CreatedBy          string // ARN
+	Privileged         bool   // its account is; for verification
 }
 
 // Links finds links for an OIDC, from memory. The errors are ErrNotReady and ErrTooOld. Several goroutines
@@ -284,9 +286,27 @@ func (d *Directory) AccountLinks(ctx context.Context, account string, w Window) 
 }
 
 // DeleteLink removes a link: the identity is nobody in the region any more, in this process when DeleteLink
-// returns, in others within a second. Open watches of the identity end.
+// returns, in others within a second. Open watches of the identity end. The same transaction removes the link codes
+// that name the link's principal or that the principal created, because the person could link himself again by one.
 func (d *Directory) DeleteLink(ctx context.Context, account, id string) error {
-	if err := d.remove(ctx, KindLink, account, id, 0, nil); err != nil {
+	_, err := d.inAccount(ctx, account, func(tx *store.Tx) (store.Document, error) {
+		doc, err := tx.GetForUpdate(ctx, KindLink, id)
+		if err == nil {
+			err = checkScope(doc, account)
+		}
+		if err != nil {
+			return doc, err
+		}
+		link, err := toLink(doc)
+		if err == nil {
+			err = removeLinkCodesOf(ctx, tx, account, link.Principal)
+		}
+		if err != nil {
+			return doc, err
+		}
+		return removed(doc), tx.Remove(ctx, KindLink, id, 0)
+	})
+	if err != nil {
 		return err
 	}
 	d.keys.cache.awaitState(ctx, func(s *cached) bool { _, known := s.links[id]; return !known })
@@ -319,10 +339,19 @@ func openLink(sealer *Sealer, d store.Document) (Link, error) {
 	return link, nil
 }
 
+// readLinkCode returns what the code of a document is for by its spec alone, which a writer of the database can change.
+func readLinkCode(d store.Document) (LinkCode, error) {
+	var spec linkCodeSpec
+	err := json.Unmarshal(d.Spec, &spec)
+	return LinkCode{ID: d.ID, Account: spec.Account, Principal: spec.Principal, Admin: spec.Admin, Expires: spec.Expires,
+		CreatedBy: spec.CreatedBy}, err
+}
+
 // openLinkCode returns what the code of a document is for.
 func openLinkCode(sealer *Sealer, d store.Document) (LinkCode, error) {
+	code, err := readLinkCode(d)
 	var spec linkCodeSpec
-	if err := json.Unmarshal(d.Spec, &spec); err != nil {
+	if err = errors.Join(err, json.Unmarshal(d.Spec, &spec)); err != nil {
 		return LinkCode{}, err
 	}
 	opened, err := sealer.Open(spec.Sealed, Bound{d.ID, spec.Account, spec.Principal})
@@ -333,5 +362,6 @@ func openLinkCode(sealer *Sealer, d store.Document) (LinkCode, error) {
 	if json.Unmarshal([]byte(opened), &of) != nil {
 		return LinkCode{}, fmt.Errorf("opening the link code %s: %w", d.ID, ErrSealBroken)
 	}
-	return LinkCode{Account: spec.Account, Principal: spec.Principal, Admin: of.Admin, Expires: of.Expires}, nil
+	code.Admin, code.Expires = of.Admin, of.Expires
+	return code, nil
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -27,6 +28,7 @@ import (
 //	tokens-live DURATION    how long new tokens are valid
 //	private-login           fails unless only the owner may read the login
 //	delete-link PERSON FILE deletes a link of a list, as the operator
+//	withdraw-code USER FILE withdraws the link code of a list that is for a user, as the operator
 func TestLoginScripts(t *testing.T) {
 	issuer := testissuer.New("", "atoll-test")
 	server := httptest.NewUnstartedServer(issuer)
@@ -107,6 +109,17 @@ func TestLoginScripts(t *testing.T) {
 				if info.Mode().Perm() != 0o600 {
 					ts.Fatalf("the login has mode %s", info.Mode())
 				}
+			},
+			"withdraw-code": func(ts *testscript.TestScript, _ bool, args []string) {
+				var codes []platform.ListedLinkCode
+				ts.Check(json.Unmarshal([]byte(ts.ReadFile(args[1])), &codes))
+				for _, c := range codes {
+					if strings.HasSuffix(c.PrincipalArn, "/"+args[0]) {
+						ts.Check(ts.Exec("atoll", "link", "withdraw", c.ID, "--account", "123456789012", "--home", home))
+						return
+					}
+				}
+				ts.Fatalf("no code is for %s", args[0])
 			},
 			"delete-link": func(ts *testscript.TestScript, _ bool, args []string) {
 				var links []platform.Link

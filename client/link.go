@@ -34,6 +34,21 @@ func (a *Authorization) CreateLinkCode(ctx context.Context, r platform.LinkCodeR
 	return code, err
 }
 
+// LinkCodes returns the link codes of the account that nobody has redeemed, without the codes themselves. Expired codes
+// stay in the list for a day.
+func (a *Authorization) LinkCodes(ctx context.Context) ([]platform.ListedLinkCode, error) {
+	return sliced(ctx, func(ctx context.Context, limit, offset int) ([]platform.ListedLinkCode, error) {
+		var list platform.LinkCodeList
+		err := a.client.list(ctx, pathLinkCodes, a.query(), limit, offset, &list)
+		return list.Items, err
+	})
+}
+
+// DeleteLinkCode withdraws a link code by its id: nobody can redeem it from then on.
+func (a *Authorization) DeleteLinkCode(ctx context.Context, id string) error {
+	return a.client.remove(ctx, below(pathLinkCodes, id), a.query())
+}
+
 // Links returns the links of the account.
 func (a *Authorization) Links(ctx context.Context) ([]platform.Link, error) {
 	return sliced(ctx, func(ctx context.Context, limit, offset int) ([]platform.Link, error) {

@@ -29,6 +29,7 @@ const (
 	Attachment        Kind = "Attachment"
 	Admin             Kind = "Admin"
 	Link              Kind = "Link"
+	LinkCode          Kind = "LinkCode"
 )
 
 // Groups of actions. A managed policy of the same name permits each of them.
@@ -69,8 +70,9 @@ var actions = slices.Concat(
 	in([]string{PolicyAdmin, Operator}, on(Account, "ListAudit")),
 	in([]string{ReadOnly, ClusterAdmin, NodePoolAdmin, PolicyAdmin, Operator}, on(Account, "ListQuotas")),
 	// Who creates a link code makes a person any principal of the account.
-	in(nil, on(Account, "CreateAdmin", "CreateLinkCode"), on(Admin, "DeleteAdmin"), on(Link, "DeleteLink")),
-	in([]string{PolicyAdmin}, on(Account, "ListLinks")),
+	in(nil, on(Account, "CreateAdmin", "CreateLinkCode"), on(Admin, "DeleteAdmin"), on(Link, "DeleteLink"),
+		on(LinkCode, "DeleteLinkCode")),
+	in([]string{PolicyAdmin}, on(Account, "ListLinks", "ListLinkCodes")),
 	in(nil, on(Region, "CreateLink")),
 	forOperators(in([]string{Operator},
 		on(Region, "RegisterManagementCluster", "ListManagementClusters", "CreateWork", "ListWork",
@@ -151,6 +153,7 @@ const entityTypes = `namespace ROSA {
   entity Attachment in [Account];
   entity Admin in [Account];
   entity Link in [Account];
+  entity LinkCode in [Account];
   type Context = {
     sourceIp: ipaddr,
     time: datetime,

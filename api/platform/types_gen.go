@@ -151,9 +151,19 @@ const (
 	LinkCodeKindLinkCode LinkCodeKind = "LinkCode"
 )
 
+// Defines values for LinkCodeListKind.
+const (
+	LinkCodeListKindLinkCodeList LinkCodeListKind = "LinkCodeList"
+)
+
 // Defines values for LinkListKind.
 const (
 	LinkListKindLinkList LinkListKind = "LinkList"
+)
+
+// Defines values for ListedLinkCodeKind.
+const (
+	ListedLinkCodeKindLinkCode ListedLinkCodeKind = "LinkCode"
 )
 
 // Defines values for ManagementClusterKind.
@@ -859,6 +869,18 @@ type LinkCode struct {
 // LinkCodeKind defines model for LinkCode.Kind.
 type LinkCodeKind string
 
+// LinkCodeList defines model for LinkCodeList.
+type LinkCodeList struct {
+	Items  []ListedLinkCode `json:"items"`
+	Kind   LinkCodeListKind `json:"kind"`
+	Limit  int              `json:"limit"`
+	Offset int              `json:"offset"`
+	Total  int              `json:"total"`
+}
+
+// LinkCodeListKind defines model for LinkCodeList.Kind.
+type LinkCodeListKind string
+
 // LinkCodeRequest defines model for LinkCodeRequest.
 type LinkCodeRequest struct {
 	// Admin The principal becomes an administrator when the code is redeemed.
@@ -882,6 +904,22 @@ type LinkList struct {
 
 // LinkListKind defines model for LinkList.Kind.
 type LinkListKind string
+
+// ListedLinkCode A link code without the code itself.
+type ListedLinkCode struct {
+	// Admin Whether the principal becomes an administrator.
+	Admin bool `json:"admin"`
+
+	// CreatedBy ARN of the principal that created the code.
+	CreatedBy    string             `json:"createdBy"`
+	ExpiresAt    time.Time          `json:"expiresAt"`
+	ID           string             `json:"id"`
+	Kind         ListedLinkCodeKind `json:"kind"`
+	PrincipalArn string             `json:"principalArn"`
+}
+
+// ListedLinkCodeKind defines model for ListedLinkCode.Kind.
+type ListedLinkCodeKind string
 
 // ManagementCluster A consumer, as Maestro shows it.
 type ManagementCluster struct {
@@ -1630,8 +1668,26 @@ type UpdateGroupMembersParams struct {
 	IfMatch IfMatch `json:"If-Match,omitempty"`
 }
 
+// ListLinkCodesParams defines parameters for ListLinkCodes.
+type ListLinkCodesParams struct {
+	// Limit Items of a page.
+	Limit Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Offset Items before the page; any number.
+	Offset Offset `form:"offset,omitempty" json:"offset,omitempty"`
+
+	// AccountID An account other than the caller's own; for operators (the action AdministerAccount).
+	AccountID AccountParameter `form:"accountId,omitempty" json:"accountId,omitempty"`
+}
+
 // CreateLinkCodeParams defines parameters for CreateLinkCode.
 type CreateLinkCodeParams struct {
+	// AccountID An account other than the caller's own; for operators (the action AdministerAccount).
+	AccountID AccountParameter `form:"accountId,omitempty" json:"accountId,omitempty"`
+}
+
+// DeleteLinkCodeParams defines parameters for DeleteLinkCode.
+type DeleteLinkCodeParams struct {
 	// AccountID An account other than the caller's own; for operators (the action AdministerAccount).
 	AccountID AccountParameter `form:"accountId,omitempty" json:"accountId,omitempty"`
 }

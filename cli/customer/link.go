@@ -20,14 +20,15 @@ import (
 func Link(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "link", Aliases: []string{"links"}, Args: terminal.RefuseUnknownVerb, RunE: terminal.ShowHelp,
-		Short: "Links of people of the issuer to principals of an account: create, redeem, list, delete",
+		Short: "Links of people of the issuer to principals of an account: create, codes, withdraw, redeem, list, delete",
 		Long: `A person who signs in with "atoll login" is the principal that a link names. An administrator makes a code
 for a principal, and the person redeems it, once. Without a link a token is good for nothing.`,
 		Example: `  atoll link create --principal arn:aws:iam::123456789012:user/ann > code   # an administrator
-  atoll login && atoll link redeem < code                                     # ann`,
+  atoll login && atoll link redeem < code                                     # ann
+  atoll link codes                                                            # codes that nobody has redeemed`,
 	}
 	a := addAccountFlag(session, cmd)
-	cmd.AddCommand(linkCreate(a), linkRedeem(session), linkList(a), linkDelete(a))
+	cmd.AddCommand(linkCreate(a), linkCodes(a), linkWithdraw(a), linkRedeem(session), linkList(a), linkDelete(a))
 	return cmd
 }
 
@@ -124,7 +125,8 @@ func linkDelete(a *authorizer) *cobra.Command {
 	return &cobra.Command{
 		Use: "delete LINK", Short: "Remove a link: its person is nobody in the region any more", Args: cobra.ExactArgs(1),
 		Long: `Removes a link. Requests with a token of the person are refused within a second, and open watches end.
-The principal keeps its policies, and its key pairs if it has some.`,
+The principal keeps its policies, and its key pairs if it has some. Link codes that name it or that it
+created are withdrawn.`,
 		Example: "  atoll link delete link-3f2a...",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.call(cmd.Context(), func(ctx context.Context, in *client.Authorization) error {

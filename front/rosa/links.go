@@ -48,6 +48,32 @@ func (f *front) createLinkCode(a *accountRequest) error {
 		PrincipalArn: body.PrincipalArn, Admin: body.Admin, ExpiresAt: expires})
 }
 
+// listLinkCodes shows the codes of an account that nobody has redeemed. The answer has no code.
+func (f *front) listLinkCodes(a *accountRequest) error {
+	w, err := a.readWindow()
+	if err != nil {
+		return err
+	}
+	if _, err := a.directory.Account(a.r.Context(), a.account); err != nil {
+		return err
+	}
+	found, total, err := a.directory.AccountLinkCodes(a.r.Context(), a.account, w)
+	if err != nil {
+		return err
+	}
+	return a.write(http.StatusOK, 0, platform.LinkCodeList{Kind: "LinkCodeList",
+		Items: eachShown(found, shownLinkCode), Total: total, Limit: w.Limit, Offset: w.Offset})
+}
+
+func (f *front) deleteLinkCode(a *accountRequest) error {
+	return a.noContent(a.directory.DeleteLinkCode(a.r.Context(), a.account, a.r.PathValue("id")))
+}
+
+func shownLinkCode(c access.LinkCode) platform.ListedLinkCode {
+	return platform.ListedLinkCode{Kind: "LinkCode", ID: c.ID, PrincipalArn: c.Principal, Admin: c.Admin,
+		ExpiresAt: c.Expires, CreatedBy: c.CreatedBy}
+}
+
 // redeemLink links the identity of the caller's token to the principal of the code in its header.
 func (f *front) redeemLink(a *accountRequest) error {
 	link, err := a.directory.RedeemLink(a.r.Context(), a.who)

@@ -27,6 +27,7 @@ const (
 	kindAttachment        access.ResourceKind = "Attachment"
 	kindAdmin             access.ResourceKind = "Admin"
 	kindLink              access.ResourceKind = "Link"
+	kindLinkCode          access.ResourceKind = "LinkCode"
 )
 
 // endpoint is a row of the table of routes: the method and the path below the
@@ -150,7 +151,10 @@ func (f *front) endpoints() []endpoint {
 		{"GET", "/authz/admins", "ListAdmins", kindAdmin, "", customers, f.accounts(f.listAdmins)},
 		{"DELETE", "/authz/admins/{arn}", "DeleteAdmin", kindAdmin, "arn", customers, f.accounts(f.deleteAdmin)},
 		{"POST", "/links", access.ActionCreateLink, kindRegion, "", customers, f.accounts(f.redeemLink)},
-		{"POST", "/authz/link_codes", "CreateLinkCode", kindLink, "", customers, f.accounts(f.createLinkCode)},
+		{"POST", "/authz/link_codes", "CreateLinkCode", kindLinkCode, "", customers, f.accounts(f.createLinkCode)},
+		{"GET", "/authz/link_codes", "ListLinkCodes", kindLinkCode, "", customers, f.accounts(f.listLinkCodes)},
+		{"DELETE", "/authz/link_codes/{id}", "DeleteLinkCode", kindLinkCode, "id", customers,
+			f.accounts(f.deleteLinkCode)},
 		{"GET", "/authz/links", "ListLinks", kindLink, "", customers, f.accounts(f.listLinks)},
 		{"DELETE", "/authz/links/{id}", "DeleteLink", kindLink, "id", customers, f.accounts(f.deleteLink)},
 		{"POST", "/authz/check", "CheckAuthorization", kindAccount, "", customers, f.accounts(f.checkAuthorization)},

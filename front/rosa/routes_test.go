@@ -108,7 +108,8 @@ func TestEveryRouteHasAnActionOfItsKindI10(t *testing.T) {
 var audiences = map[access.ResourceKind]access.Audience{
 	kindRegion: 0, kindCluster: access.Customers, kindNodePool: access.Customers, kindCredential: access.Customers,
 	kindPolicy: access.Customers, kindGroup: access.Customers, kindAttachment: access.Customers,
-	kindAdmin: access.Customers, kindLink: access.Customers, kindAccount: 0,
+	kindAdmin: access.Customers, kindLink: access.Customers, kindLinkCode: access.Customers,
+	kindAccount:           0,
 	kindManagementCluster: access.Operators, kindWork: access.Operators, kindResourceBundle: access.Operators,
 }
 
