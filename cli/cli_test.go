@@ -9,14 +9,23 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"atoll.dev/test/testsite"
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){
+	testscript.Main(withOwnConfig{m}, map[string]func(){
 		"atoll":        func() { os.Exit(Main(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) },
 		"test-browser": browse,
 	})
 }
+
+// withOwnConfig runs the tests without the login of the developer. A command that a script starts has the environment
+// of the script.
+type withOwnConfig struct{ m *testing.M }
+
+// Run implements testscript.TestingM.
+func (w withOwnConfig) Run() int { return testsite.WithOwnConfig(w.m.Run) }
 
 // browse opens an address as the browser of a person does who consents to everything.
 func browse() {

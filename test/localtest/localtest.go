@@ -188,13 +188,13 @@ func purge(home string) error {
 	return nil
 }
 
-// Main runs the tests and then ends the shared regions; use it in TestMain:
+// Main runs the tests with a configuration directory of their own and then ends the shared regions; use it in TestMain:
 //
 //	func TestMain(m *testing.M) { os.Exit(localtest.Main(m)) }
 func Main(m *testing.M) int {
 	os.Unsetenv("ATOLL_HOME")
 	os.Unsetenv("ATOLL_ENDPOINT")
-	code := m.Run()
+	code := testsite.WithOwnConfig(m.Run)
 	if err := errors.Join(shared.end(), restarted.end()); err != nil {
 		fmt.Fprintf(os.Stderr, "shared regions: %v\n", err)
 		code = 1
