@@ -32,6 +32,7 @@ const stateFormat = 1
 //	adapters/NAME/         an adapter of the user's own: config.yaml, task.yaml
 //	platform/              the key that seals secrets
 //	azure/                 the stand-in for Azure: client.json for programs, keys, certificates
+//	backups/               the store of backups: objects/, credentials, backup.keys, store.yaml
 //	identities/PROCESS/    key and certificate of a service
 //	postgres/              the database, unless root runs the region (see State.Postgres)
 //	management/NAME/       a management cluster's side: plane/, agent/
@@ -56,6 +57,9 @@ type State struct {
 
 	// Azure means that the region also serves Azure Resource Manager, for which a stand-in runs.
 	Azure bool `json:"azure,omitempty"`
+
+	// Backups means that customers' planes are backed up to an object store, which is a process of the region.
+	Backups bool `json:"backups,omitempty"`
 
 	// Traces is the URL of an OTLP/HTTP collector that gets the spans of the
 	// lifecycle manager and its adapters; "" is none.

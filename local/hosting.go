@@ -14,6 +14,7 @@ import (
 
 	"atoll.dev/api/platform"
 	"atoll.dev/internal/atomicfile"
+	"atoll.dev/local/objectstore"
 )
 
 func hostingName(cluster string) string { return cluster + "-hosting" }
@@ -24,10 +25,15 @@ func routerName(cluster string) string  { return cluster + "-router" }
 // their mark is its mark with /NAMESPACE/HOSTEDCLUSTER appended.
 func (t topology) hosting(cluster string) Spec {
 	dir := t.home.hostingDir(cluster)
+	args := []string{"hosting", "--kubeconfig", filepath.Join(dir, "hosting.kubeconfig"), "--data-dir", dir,
+		"--advertise", t.address(routerName(cluster)), "--release", t.bin.KubeVersion + "=" + t.bin.Kube}
+	after := []string{planeName(cluster)}
+	if t.st.Backups {
+		args = append(args, "--backups", filepath.Join(t.home.backupsDir(), objectstore.StoreFile))
+		after = append(after, objectStoreName)
+	}
 	return t.service(Spec{
-		Name: hostingName(cluster), Phase: phaseEdges, After: []string{planeName(cluster)},
-		Args: []string{"hosting", "--kubeconfig", filepath.Join(dir, "hosting.kubeconfig"), "--data-dir", dir,
-			"--advertise", t.address(routerName(cluster)), "--release", t.bin.KubeVersion + "=" + t.bin.Kube},
+		Name: hostingName(cluster), Phase: phaseEdges, After: after, Args: args,
 		Prepare: func(ctx context.Context) error { return t.bootstrapCluster(ctx, cluster, dir) },
 	}, hostingName(cluster)+"-ops")
 }

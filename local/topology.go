@@ -106,6 +106,9 @@ func portNames(st State) []string {
 	if st.Azure {
 		names = append(names, azurePort, azureGatewayName, azureGatewayName+"-ops")
 	}
+	if st.Backups {
+		names = append(names, objectStoreName, objectStoreName+"-ops")
+	}
 	for _, c := range st.Clusters {
 		names = append(names, planeName(c), agentName(c)+"-ops", hostingName(c)+"-ops", routerName(c),
 			routerName(c)+"-ops")
@@ -124,6 +127,9 @@ func (t topology) specs() []Spec {
 	specs := []Spec{t.postgres(), t.pki(), t.broker(), t.maestro(), t.clm()}
 	if t.st.Azure {
 		specs = append(specs, t.azureGateway())
+	}
+	if t.st.Backups {
+		specs = append(specs, t.objectStore())
 	}
 	specs = append(specs, t.platform())
 	if t.runsAdapters() {

@@ -28,6 +28,7 @@ type UpOptions struct {
 	Environment        string  // of the declaration; "" for a region without one
 	Insecure           *bool   // State.Insecure, nil as it is
 	Azure              *bool   // State.Azure, nil as it is
+	Backups            *bool   // State.Backups, nil as it is
 	Traces             *string // State.Traces, nil as it is
 	ManagementClusters int     // at least so many; 0 leaves an existing home as it is and gives a new one 1
 
@@ -136,6 +137,12 @@ func (h Home) planState(opts UpOptions) (st State, grown []string, err error) {
 			return st, nil, errors.New("the region runs, and --azure takes effect at its start: run `atoll down` first")
 		}
 		st.Azure = *opts.Azure
+	}
+	if opts.Backups != nil && *opts.Backups != st.Backups {
+		if _, running := h.supervisor(); running {
+			return st, nil, errors.New("the region runs, and --backups takes effect at its start: run `atoll down` first")
+		}
+		st.Backups = *opts.Backups
 	}
 	if opts.Traces != nil && *opts.Traces != st.Traces {
 		if _, running := h.supervisor(); running {

@@ -16,7 +16,7 @@ const stopLimit = 15 * time.Second
 
 func Up(session *terminal.Session) *cobra.Command {
 	var opts local.UpOptions
-	var detach, insecure, azure bool
+	var detach, insecure, azure, backups bool
 	var traces string
 	cmd := &cobra.Command{
 		Use:   "up",
@@ -30,7 +30,8 @@ Everything is kept below --home and found again by the next "atoll up".`,
 		Example: `  atoll up
   atoll up --detach --management-clusters 2
   atoll up --home /tmp/r1 --region eu-north-9
-  atoll up --azure                             # for programs of Azure's SDKs`,
+  atoll up --azure                             # for programs of Azure's SDKs
+  atoll up --backups                           # see: atoll backup --help`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			home, err := session.Home()
@@ -45,6 +46,9 @@ Everything is kept below --home and found again by the next "atoll up".`,
 			}
 			if cmd.Flags().Changed("azure") {
 				opts.Azure = &azure
+			}
+			if cmd.Flags().Changed("backups") {
+				opts.Backups = &backups
 			}
 			if cmd.Flags().Changed("traces") {
 				opts.Traces = &traces
@@ -66,6 +70,10 @@ Everything is kept below --home and found again by the next "atoll up".`,
 	cmd.Flags().BoolVar(&azure, "azure", false,
 		"the region also serves Azure Resource Manager, with a stand-in for Azure on this machine (default: as it is, "+
 			"no in a new region)")
+	cmd.Flags().BoolVar(&backups, "backups", false,
+		"clusters are backed up continuously to an object store on this machine, which is lost with the machine: in "+
+			"production, atoll hosting --backups names a real store in another account (default: as it is, no in a new "+
+			"region)")
 	cmd.Flags().StringVar(&traces, "traces", "",
 		"URL of an OTLP/HTTP collector for the traces of the lifecycle manager and its adapters (default: as it is, "+
 			"none in a new region)")
@@ -123,6 +131,9 @@ func startRegion(session *terminal.Session, ctx context.Context, home local.Home
 		terminal.Took(time.Since(start)))
 	if file := home.AzureClient(); file != "" {
 		session.Printf("credentials for Azure's SDKs: %s\n", file)
+	}
+	if file := home.BackupStore(); file != "" {
+		session.Printf("store of backups: %s\n", file)
 	}
 	if as == detached {
 		return nil
