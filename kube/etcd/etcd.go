@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"os"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -66,6 +67,7 @@ type Server struct {
 	grpc     *grpc.Server
 	listener *bufconn.Listener
 	reads    *grpc.Server // nil without a socket
+	socket   string       // path of the socket of reads
 	failed   chan error
 	stop     sync.Once
 
@@ -130,7 +132,7 @@ func (s *Server) openReads(socket string) error {
 	if err != nil {
 		return err
 	}
-	s.reads = s.readers()
+	s.reads, s.socket = s.readers(), socket
 	go func() {
 		<-s.etcd.Server.ReadyNotify()
 		s.reads.Serve(l)
@@ -199,6 +201,7 @@ func (s *Server) Stop() {
 		s.stopCare()
 		if s.reads != nil {
 			s.reads.Stop()
+			os.Remove(s.socket) // what stays of a killed process, the next start removes
 		}
 		s.grpc.Stop()
 		s.listener.Close()
