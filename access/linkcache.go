@@ -60,7 +60,7 @@ func (c *cache) openCode(d store.Document) cachedCode {
 	return cachedCode{d.Version, code, err}
 }
 
-// report tells the observer of a document that cannot be used.
+// report gives the observer a document that cannot be used.
 func (c *cache) report(id string, err error) {
 	if err != nil && c.observer.Unusable != nil {
 		c.observer.Unusable(id, err)

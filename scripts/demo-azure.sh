@@ -12,4 +12,5 @@ printf '$ atoll up --azure --detach     # its home: %s\n' "$ATOLL_HOME"
 atoll up --azure --detach
 printf '\n$ cd examples/azure-sdk && go run . %s/azure/client.json\n' "$ATOLL_HOME"
 (cd examples/azure-sdk && GOFLAGS= go run . "$ATOLL_HOME/azure/client.json")
-printf '\nThe region goes on: ATOLL_HOME=%s bin/atoll status. To remove it: bin/atoll down --purge\n' "$ATOLL_HOME"
+printf '\nThe region keeps running. Its processes: bin/atoll status --home %s\n' "$ATOLL_HOME"
+printf 'To remove it: bin/atoll down --purge --home %s\n' "$ATOLL_HOME"
