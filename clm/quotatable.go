@@ -20,14 +20,14 @@ import (
 // that creates, changes or removes a resource, whoever sends it: a creation takes no further round trip, and no front
 // and no other process can go around it. Decision 091 has the reasons and what was measured.
 
-// quotaTable creates the table quota, with a row for each account and a row with the account ” for the region's
-// default limits. Its arrays have an element for each of quotaNames, in that order. A row has the account's use, also
-// of resources that are being deleted, and a copy of the limits of the account's document of QuotaKind; null is the
-// default.
+// quotaTable creates the table quota, with a row for each account. The row whose account is empty holds the region's
+// default limits. Its arrays have an element for each of quotaNames, in that order: used is the account's use, also of
+// resources that are being deleted; most is a copy of the limits of the account's document of QuotaKind, null where the
+// default counts.
 //
 // The triggers concern three kinds. A change of a document's status changes neither its generation nor removed_at, so
-// that PostgreSQL does not call the function. The name of the trigger for insertions sorts before that of the feed:
-// PostgreSQL then refuses a creation before it writes the feed.
+// that PostgreSQL does not call the function. PostgreSQL calls triggers in the order of their names. The name of the
+// quota's trigger sorts before that of the feed's trigger, so PostgreSQL refuses a creation before it writes the feed.
 const quotaTable = `
 lock table document in share row exclusive mode; -- a process of the release before may be writing
 create table quota (
@@ -175,8 +175,9 @@ func limitsOf(limits map[string]int64) []*int64 {
 // checkQuotasEvery is the pause between two checks of the counted use by one server.
 const checkQuotasEvery = time.Hour
 
-// checkQuotas counts the use of all accounts, and corrects rows that differ. Only a restore without triggers, or a
-// change by hand, makes a difference: a statement sees documents and rows of the same transactions.
+// checkQuotas counts the use of all accounts, and corrects rows that differ. Each transaction commits a document with
+// its count, so one query never sees one without the other: rows differ only after a restore without triggers, or after
+// a change by hand.
 func (s *Server) checkQuotas(ctx context.Context, now time.Time) error {
 	if now.Sub(s.quotasChecked) < checkQuotasEvery {
 		return nil

@@ -1,4 +1,4 @@
-// Package backups has the backup of each running control plane made: one follower (package backup) beside each.
+// Package backups runs one follower (package backup) for each running control plane. The follower makes the backup.
 //
 // Hosting tells it which planes run, and shows the state of their backups. The package knows no HostedCluster. Only cli
 // makes a Backups, and only hosting uses it.
@@ -24,13 +24,14 @@ const endLimit = 10 * time.Second
 // snapshotsAtOnce bounds the snapshots that are taken at the same time on one machine.
 const snapshotsAtOnce = 2
 
-// Options describe Backups. Store, KMS and Dial are required.
+// Options describe Backups. Store, KMS, Dial and Spool are required.
 type Options struct {
 	Store backup.Store
 	KMS   backup.KMS
 	// Dial returns a connection on which a plane's etcd answers reads.
-	Dial  func(controlplane.ID) (*grpc.ClientConn, error)
-	Spool string // directory for temporary files; made when missing
+	Dial func(controlplane.ID) (*grpc.ClientConn, error)
+	// Spool is the directory for temporary files. Run creates it if it does not exist.
+	Spool string
 
 	Log     *slog.Logger          // default: none
 	Metrics prometheus.Registerer // default: none
@@ -93,7 +94,7 @@ func (b *Backups) Run(ctx context.Context, changed func(controlplane.ID)) error 
 	return nil
 }
 
-// Begin has the backup of a plane made, which runs. It may be repeated.
+// Begin starts the backup of a running plane. A caller may repeat it.
 func (b *Backups) Begin(id controlplane.ID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -145,7 +146,8 @@ func (b *Backups) remove(id controlplane.ID, f *follower) {
 	}
 }
 
-// State returns the state of a plane's backup; false when none is made, because the plane does not run.
+// State returns the state of a plane's backup. It returns false if the plane has no follower: before Run, or after the
+// follower of an ended plane has gone.
 func (b *Backups) State(id controlplane.ID) (backup.State, bool) {
 	b.mu.Lock()
 	f := b.followers[id]
