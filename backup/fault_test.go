@@ -164,7 +164,7 @@ func TestTheErrorOfALaterMomentNamesTheOneThatIsKept(t *testing.T) {
 		}
 		for _, name := range names {
 			if strings.Contains(name, "/"+segmentPrefix) {
-				delete(w.store.objects, name)
+				w.store.replace(name, nil)
 			}
 		}
 		_, err = fetch(t, w.store, time.Now())
@@ -188,7 +188,7 @@ func TestAStrayObjectHindersNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.write(10, time.Second)
-		w.store.objects[testPlane.prefix()+"20261399T996199.000Z-00000000/chain"] = []byte("x")
+		w.store.replace(testPlane.prefix()+"20261399T996199.000Z-00000000/chain", []byte("x"))
 		if _, err := fetch(t, w.store, time.Time{}); err != nil {
 			t.Error(err)
 		}
@@ -203,7 +203,7 @@ func TestALockedChainDoesNotKeepTheOthers(t *testing.T) {
 	store, now := newMemoryStore(), time.Date(2026, 11, 23, 0, 0, 0, 0, time.UTC)
 	for day := range 90 {
 		taken := now.Add(-time.Duration(day) * 24 * time.Hour).Format(chainTime)
-		store.objects[fmt.Sprintf("%s%s-00000000/chain", testPlane.prefix(), taken)] = nil
+		store.replace(fmt.Sprintf("%s%s-00000000/chain", testPlane.prefix(), taken), []byte{})
 	}
 	store.setFault(func(op, name string) error {
 		if op == "delete" && strings.Contains(name, "/20260826T") {

@@ -243,25 +243,25 @@ func TestDamageIsFound(t *testing.T) {
 			t.Fatalf("objects %v, %v", names, err)
 		}
 		for _, name := range names {
-			good := w.store.objects[name]
+			good := w.store.content(name)
 			for what, change := range map[string][]byte{
 				"a bit in the middle": flip(good, len(good)/2), "the first bit": flip(good, 0),
 				"the last bit": flip(good, len(good)-1),
 				"cut short":    good[:len(good)/2], "empty": {}, "longer": append(slices.Clone(good), 0),
-				"another object": w.store.objects[names[(slices.Index(names, name)+1)%len(names)]],
+				"another object": w.store.content(names[(slices.Index(names, name)+1)%len(names)]),
 			} {
-				w.store.objects[name] = change
+				w.store.replace(name, change)
 				if _, err := fetch(t, w.store, time.Time{}); err == nil {
 					t.Errorf("%s: %s was not found", name, what)
 				}
 			}
-			delete(w.store.objects, name)
+			w.store.replace(name, nil)
 			r, err := fetch(t, w.store, time.Time{})
 			// Without the last segment the backup is older, and nothing in the store can show that.
 			if isLast := name == names[len(names)-2]; err == nil && !(isLast && r.revision() < w.etcd.revision()) {
 				t.Errorf("%s is missing, and that was not found", name)
 			}
-			w.store.objects[name] = good
+			w.store.replace(name, good)
 		}
 		if _, err := fetch(t, w.store, time.Time{}); err != nil {
 			t.Error(err)

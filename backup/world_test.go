@@ -146,6 +146,24 @@ func (m *memoryStore) setFault(f func(op, name string) error) {
 	m.fault = f
 }
 
+// content returns the object as it is stored, or nil when there is none; faults do not apply.
+func (m *memoryStore) content(name string) []byte {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.objects[name]
+}
+
+// replace stores the object, or removes it when content is nil; faults do not apply.
+func (m *memoryStore) replace(name string, content []byte) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if content == nil {
+		delete(m.objects, name)
+		return
+	}
+	m.objects[name] = content
+}
+
 func (m *memoryStore) check(ctx context.Context, op, name string) error {
 	m.mu.Lock()
 	fault := m.fault
