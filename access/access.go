@@ -75,7 +75,7 @@ type Key struct {
 	AccessKeyID  string
 	Secret       string
 	SessionToken string // of temporary credentials; otherwise empty
-	Account      string
+	Account      cluster.Account
 	Principal    string
 	Privileged   bool // its account is
 	Disabled     bool

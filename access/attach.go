@@ -8,12 +8,13 @@ import (
 	"slices"
 
 	"atoll.dev/access/policy"
+	"atoll.dev/cluster"
 	"atoll.dev/store"
 )
 
 // UpdateMembers adds principals to a group and removes others. Principals are of the group's account.
-func (d *Directory) UpdateMembers(ctx context.Context, account, id string, ifVersion int64, add, remove []string) (
-	GroupDocument, error) {
+func (d *Directory) UpdateMembers(ctx context.Context, account cluster.Account, id string, ifVersion int64, add,
+	remove []string) (GroupDocument, error) {
 	for _, principal := range add {
 		if err := checkPrincipal(account, principal); err != nil {
 			return GroupDocument{}, err
@@ -22,7 +23,7 @@ func (d *Directory) UpdateMembers(ctx context.Context, account, id string, ifVer
 	doc, err := d.inAccount(ctx, account, func(tx *store.Tx) (store.Document, error) {
 		doc, _, err := tx.Update(ctx, KindGroup, id, ifVersion, func(doc *store.Document) error {
 			var spec groupSpec
-			if err := json.Unmarshal(doc.Spec, &spec); err != nil || doc.Scope != account {
+			if err := json.Unmarshal(doc.Spec, &spec); err != nil || cluster.Account(doc.Scope) != account {
 				return store.ErrNotFound
 			}
 			spec.Members = append(spec.Members, add...)
@@ -47,7 +48,7 @@ func (d *Directory) UpdateMembers(ctx context.Context, account, id string, ifVer
 }
 
 // Attachment returns an attachment of an account.
-func (d *Directory) Attachment(ctx context.Context, account, id string) (AttachmentDocument, error) {
+func (d *Directory) Attachment(ctx context.Context, account cluster.Account, id string) (AttachmentDocument, error) {
 	doc, err := d.get(ctx, KindAttachment, account, id)
 	if err != nil {
 		return AttachmentDocument{}, err
@@ -89,7 +90,7 @@ func (d *Directory) Attach(ctx context.Context, a AttachmentDocument) (Attachmen
 }
 
 // Detach removes an attachment.
-func (d *Directory) Detach(ctx context.Context, account, id string) error {
+func (d *Directory) Detach(ctx context.Context, account cluster.Account, id string) error {
 	_, err := d.inAccount(ctx, account, func(tx *store.Tx) (store.Document, error) {
 		doc, err := tx.GetForUpdate(ctx, KindAttachment, id)
 		if err == nil {
@@ -112,11 +113,11 @@ func (d *Directory) Detach(ctx context.Context, account, id string) error {
 
 // countUse adds to the counts of attachments of a policy and a group, so that neither can be deleted
 // while it is attached. A managed policy has no count.
-func countUse(ctx context.Context, tx *store.Tx, a attachmentSpec, account string, n int) error {
+func countUse(ctx context.Context, tx *store.Tx, a attachmentSpec, account cluster.Account, n int) error {
 	count := func(kind store.Kind, id string) error {
 		_, _, err := tx.Update(ctx, kind, id, 0, func(doc *store.Document) error {
 			var u uses
-			if err := json.Unmarshal(doc.Status, &u); err != nil || doc.Scope != account {
+			if err := json.Unmarshal(doc.Status, &u); err != nil || cluster.Account(doc.Scope) != account {
 				return store.ErrNotFound
 			}
 			u.Attachments += n
@@ -137,7 +138,8 @@ func countUse(ctx context.Context, tx *store.Tx, a attachmentSpec, account strin
 }
 
 // get reads a document of an account. A document of another account does not exist.
-func (d *Directory) get(ctx context.Context, kind store.Kind, account, id string) (store.Document, error) {
+func (d *Directory) get(ctx context.Context, kind store.Kind, account cluster.Account, id string) (store.Document,
+	error) {
 	doc, err := d.store.Get(ctx, kind, id)
 	if err == nil {
 		err = checkScope(doc, account)
@@ -146,8 +148,8 @@ func (d *Directory) get(ctx context.Context, kind store.Kind, account, id string
 }
 
 // checkScope returns store.ErrNotFound for a document of another account.
-func checkScope(doc store.Document, account string) error {
-	if doc.Scope != account {
+func checkScope(doc store.Document, account cluster.Account) error {
+	if cluster.Account(doc.Scope) != account {
 		return store.ErrNotFound
 	}
 	return nil
@@ -156,10 +158,10 @@ func checkScope(doc store.Document, account string) error {
 // inAccount runs a write of a document in one transaction that holds the account: it cannot be
 // deleted meanwhile, and the writes of one account come one after the other. write returns the changed
 // document, or removed of a removed one. inAccount returns when this process decides by the change.
-func (d *Directory) inAccount(ctx context.Context, account string,
+func (d *Directory) inAccount(ctx context.Context, account cluster.Account,
 	write func(tx *store.Tx) (store.Document, error)) (doc store.Document, err error) {
 	err = d.store.Tx(ctx, func(tx *store.Tx) error {
-		if _, err := tx.GetForUpdate(ctx, KindAccount, account); err != nil {
+		if _, err := tx.GetForUpdate(ctx, KindAccount, string(account)); err != nil {
 			return err
 		}
 		doc, err = write(tx)
@@ -173,7 +175,7 @@ func (d *Directory) inAccount(ctx context.Context, account string,
 
 // remove removes a document of an account. The error is inUse, unless that is nil, while attachments
 // use it.
-func (d *Directory) remove(ctx context.Context, kind store.Kind, account, id string, ifVersion int64,
+func (d *Directory) remove(ctx context.Context, kind store.Kind, account cluster.Account, id string, ifVersion int64,
 	inUse error) error {
 	_, err := d.inAccount(ctx, account, func(tx *store.Tx) (store.Document, error) {
 		doc, err := tx.GetForUpdate(ctx, kind, id)
@@ -198,8 +200,8 @@ func removed(d store.Document) store.Document {
 	return d
 }
 
-func document(kind store.Kind, id, account, name string, spec any) store.Document {
-	return store.Document{Kind: kind, ID: id, Scope: account, Name: name, Spec: toJSON(spec), Status: emptyObject}
+func document(kind store.Kind, id string, account cluster.Account, name string, spec any) store.Document {
+	return store.Document{Kind: kind, ID: id, Scope: string(account), Name: name, Spec: toJSON(spec), Status: emptyObject}
 }
 
 // toJSON returns a spec of this package as JSON, which cannot fail.
@@ -213,8 +215,14 @@ func toJSON(spec any) json.RawMessage {
 
 // header returns what every document has.
 func header(d store.Document, createdBy string) Document {
-	return Document{ID: d.ID, Account: d.Scope, Version: d.Version, CreatedAt: d.CreatedAt, UpdatedAt: d.UpdatedAt,
-		CreatedBy: createdBy}
+	return Document{
+		ID:        d.ID,
+		Account:   cluster.Account(d.Scope),
+		Version:   d.Version,
+		CreatedAt: d.CreatedAt,
+		UpdatedAt: d.UpdatedAt,
+		CreatedBy: createdBy,
+	}
 }
 
 func toAccount(d store.Document) (AccountDocument, error) {

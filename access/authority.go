@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"atoll.dev/access/policy"
+	"atoll.dev/cluster"
 	"atoll.dev/internal/rest"
 )
 
@@ -109,7 +110,7 @@ type byPath struct{}
 
 // Identify implements Resources.
 func (byPath) Identify(r *http.Request, caller Identity, route Route) policy.Resource {
-	return ResourceOf(route, r.PathValue(route.ID), string(caller.Account))
+	return ResourceOf(route, r.PathValue(route.ID), caller.Account)
 }
 
 // Complete implements Resources.
@@ -119,7 +120,7 @@ func (byPath) Complete(_ context.Context, _ Identity, of policy.Resource) (polic
 
 // ResourceOf returns the resource with an id that the action of a route is about. An action on a
 // collection is about the account, or about the region.
-func ResourceOf(route Route, id, account string) policy.Resource {
+func ResourceOf(route Route, id string, account cluster.Account) policy.Resource {
 	kind := policy.Kind(route.Kind)
 	if action, known := policy.Lookup(string(route.Action)); known {
 		kind = action.On
@@ -128,7 +129,7 @@ func ResourceOf(route Route, id, account string) policy.Resource {
 	case kind == policy.Region:
 		return policy.Resource{Kind: kind}
 	case kind == policy.Account && id == "":
-		return policy.Resource{Kind: kind, ID: account, Account: account}
+		return policy.Resource{Kind: kind, ID: string(account), Account: account}
 	case route.Audience == Operators && kind != policy.Account && kind != policy.Cluster:
 		return policy.Resource{Kind: kind, ID: id}
 	}

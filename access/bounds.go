@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"atoll.dev/access/policy"
+	"atoll.dev/cluster"
 	"atoll.dev/store"
 )
 
@@ -30,7 +31,7 @@ var plurals = map[store.Kind]string{KindAdmin: "administrators", KindPolicy: "po
 
 // checkCount refuses when an account has more documents of a kind than a bound. It counts inside the
 // transaction that has created one and holds the account, so that concurrent writes cannot exceed it.
-func checkCount(ctx context.Context, tx *store.Tx, account string, kind store.Kind, bound int) error {
+func checkCount(ctx context.Context, tx *store.Tx, account cluster.Account, kind store.Kind, bound int) error {
 	var n int
 	if err := tx.QueryRow(ctx, `select count(*) from document where kind = $1 and scope = $2 and removed_at is null`,
 		string(kind), account).Scan(&n); err != nil {
@@ -66,7 +67,7 @@ select coalesce((select sum(n) from attachment), 0)::bigint,
 
 // checkReach refuses when too many statements are attached in an account, or reach one of its
 // principals. It runs inside the transaction that has made the change and holds the account.
-func checkReach(ctx context.Context, tx *store.Tx, account string) error {
+func checkReach(ctx context.Context, tx *store.Tx, account cluster.Account) error {
 	var attached, reach int
 	err := tx.QueryRow(ctx, reachSQL, account, policy.MaxStatements).Scan(&attached, &reach)
 	switch {

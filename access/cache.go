@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"atoll.dev/cluster"
 	"atoll.dev/store"
 )
 
@@ -38,7 +39,7 @@ type cache struct {
 
 type cached struct {
 	keys     map[string]cachedKey
-	accounts map[string]cachedAccount
+	accounts map[cluster.Account]cachedAccount
 	links    map[string]cachedLink
 	codes    map[string]cachedCode
 }
@@ -62,7 +63,7 @@ func (c *cache) init(s *Sealer, o CacheObserver) {
 }
 
 func newCached() cached {
-	return cached{keys: map[string]cachedKey{}, accounts: map[string]cachedAccount{},
+	return cached{keys: map[string]cachedKey{}, accounts: map[cluster.Account]cachedAccount{},
 		links: map[string]cachedLink{}, codes: map[string]cachedCode{}}
 }
 
@@ -80,7 +81,7 @@ func (c *cache) lookup(id string) (Key, bool, error) {
 	return k.key, true, nil
 }
 
-func (c *cache) isPrivileged(account string) (bool, error) {
+func (c *cache) isPrivileged(account cluster.Account) (bool, error) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return c.state.accounts[account].privileged, c.usable()
@@ -141,12 +142,12 @@ func (s *cached) set(d store.Document, opened cached) {
 	case d.Kind == KindLinkCode:
 		s.codes[d.ID] = opened.codes[d.ID]
 	case d.Kind == KindAccount && d.Removed:
-		delete(s.accounts, d.ID)
+		delete(s.accounts, cluster.Account(d.ID))
 	case d.Kind == KindAccount:
 		var a Account
 		// An account that cannot be read is not privileged.
 		_ = json.Unmarshal(d.Spec, &a)
-		s.accounts[d.ID] = cachedAccount{d.Version, a.Privileged && a.ID == d.ID}
+		s.accounts[cluster.Account(d.ID)] = cachedAccount{d.Version, a.Privileged && a.ID == d.ID}
 	}
 }
 
@@ -156,10 +157,14 @@ func (c *cache) open(d store.Document) cachedKey {
 	k := cachedKey{version: d.Version}
 	var spec keyPairSpec
 	if k.err = json.Unmarshal(d.Spec, &spec); k.err == nil {
-		k.key = Key{AccessKeyID: d.ID, Account: spec.Account, Principal: spec.Principal, Disabled: spec.Disabled ||
-			d.DeletedAt != nil}
+		k.key = Key{
+			AccessKeyID: d.ID,
+			Account:     cluster.Account(spec.Account),
+			Principal:   spec.Principal,
+			Disabled:    spec.Disabled || d.DeletedAt != nil,
+		}
 		var opened string
-		opened, k.err = c.sealer.Open(spec.SealedSecret, Bound{d.ID, spec.Account, spec.Principal})
+		opened, k.err = c.sealer.Open(spec.SealedSecret, Bound{d.ID, cluster.Account(spec.Account), spec.Principal})
 		if k.err == nil {
 			k.err = k.key.setSecret(opened)
 		}
@@ -237,5 +242,5 @@ func (s *cached) version(d store.Document) int64 {
 	if d.Kind == KindKeyPair {
 		return s.keys[d.ID].version
 	}
-	return s.accounts[d.ID].version
+	return s.accounts[cluster.Account(d.ID)].version
 }

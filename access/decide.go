@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"atoll.dev/access/policy"
+	"atoll.dev/cluster"
 )
 
 // Reasons of a Grant.
@@ -35,7 +36,7 @@ func (d *Directory) Decide(ctx context.Context, q Question) (Grant, error) {
 		return Grant{}, nil
 	}
 	account := string(q.Caller.Account)
-	view, isFilled := d.cache.view(account)
+	view, isFilled := d.cache.view(cluster.Account(account))
 	switch {
 	case !isFilled:
 		return Grant{}, refuse(PoliciesNotReady, "the region has not read its policies yet; try again")
@@ -52,8 +53,14 @@ func (d *Directory) Decide(ctx context.Context, q Question) (Grant, error) {
 	case view.isAdmin(q.Caller.Principal):
 		return Grant{Reason: adminReason}, nil
 	}
-	ask := policy.Query{Principal: q.Caller.Principal, Account: account, Groups: view.groups(q.Caller.Principal),
-		Action: string(q.Action), Resource: q.Resource, Context: q.Context}
+	ask := policy.Query{
+		Principal: q.Caller.Principal,
+		Account:   cluster.Account(account),
+		Groups:    view.groups(q.Caller.Principal),
+		Action:    string(q.Action),
+		Resource:  q.Resource,
+		Context:   q.Context,
+	}
 	if q.Complete != nil && view.policies.ReadsResource(ask) {
 		of, err := q.Complete(ctx, q.Resource)
 		if err != nil {
@@ -79,7 +86,7 @@ func (d *Directory) Decide(ctx context.Context, q Question) (Grant, error) {
 }
 
 func (d *Directory) permitsAll(caller Identity, action Action) bool {
-	view, isFilled := d.cache.view(string(caller.Account))
+	view, isFilled := d.cache.view(caller.Account)
 	if !isFilled || !view.isProvisioned {
 		return false
 	}
@@ -118,7 +125,7 @@ type Caller struct {
 }
 
 // Caller returns what the region knows about a principal of an account, from memory.
-func (d *Directory) Caller(account, principal string) Caller {
+func (d *Directory) Caller(account cluster.Account, principal string) Caller {
 	view, _ := d.cache.view(account)
 	return Caller{IsProvisioned: view.isProvisioned, IsPrivileged: view.isPrivileged,
 		IsAdmin: view.isProvisioned && view.isAdmin(principal), Groups: view.groups(principal)}

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"atoll.dev/access/policy"
+	"atoll.dev/cluster"
 	"atoll.dev/store"
 )
 
@@ -36,7 +37,7 @@ var (
 // Document is what every document of a Directory has.
 type Document struct {
 	ID                   string
-	Account              string
+	Account              cluster.Account
 	Version              int64
 	CreatedAt, UpdatedAt time.Time
 	CreatedBy            string // ARN; "" when not known
@@ -127,8 +128,8 @@ type Directory struct {
 var _ Policy = (*Directory)(nil)
 
 // Account returns an account.
-func (d *Directory) Account(ctx context.Context, id string) (AccountDocument, error) {
-	doc, err := d.store.Get(ctx, KindAccount, id)
+func (d *Directory) Account(ctx context.Context, id cluster.Account) (AccountDocument, error) {
+	doc, err := d.store.Get(ctx, KindAccount, string(id))
 	if err != nil {
 		return AccountDocument{}, err
 	}
@@ -138,41 +139,41 @@ func (d *Directory) Account(ctx context.Context, id string) (AccountDocument, er
 // CreateAccount provisions an account. The error is store.ErrExists when it exists. Documents that an
 // interrupted deletion has left are removed first.
 func (d *Directory) CreateAccount(ctx context.Context, a Account) (AccountDocument, error) {
-	if err := checkAccount(a.ID); err != nil {
+	if err := checkAccount(cluster.Account(a.ID)); err != nil {
 		return AccountDocument{}, err
 	}
 	if _, err := d.store.Get(ctx, KindAccount, a.ID); errors.Is(err, store.ErrNotFound) {
-		if err := d.removeScope(ctx, a.ID); err != nil {
+		if err := d.removeScope(ctx, cluster.Account(a.ID)); err != nil {
 			return AccountDocument{}, err
 		}
 	}
 	spec := accountSpec{a, store.ActorFrom(ctx).Principal}
-	doc, err := d.store.Create(ctx, document(KindAccount, a.ID, a.ID, "", spec))
+	doc, err := d.store.Create(ctx, document(KindAccount, a.ID, cluster.Account(a.ID), "", spec))
 	if err != nil {
 		return AccountDocument{}, err
 	}
-	d.cache.await(ctx, KindAccount, a.ID, a.ID, doc.Version)
+	d.cache.await(ctx, KindAccount, cluster.Account(a.ID), a.ID, doc.Version)
 	return toAccount(doc)
 }
 
 // DeleteAccount removes an account with everything that it has here. Its principals may do nothing
 // any more as soon as the account is removed.
-func (d *Directory) DeleteAccount(ctx context.Context, id string, ifVersion int64) error {
-	if err := d.store.Remove(ctx, KindAccount, id, ifVersion); err != nil {
+func (d *Directory) DeleteAccount(ctx context.Context, id cluster.Account, ifVersion int64) error {
+	if err := d.store.Remove(ctx, KindAccount, string(id), ifVersion); err != nil {
 		return err
 	}
-	d.cache.await(ctx, KindAccount, id, id, 0)
+	d.cache.await(ctx, KindAccount, id, string(id), 0)
 	return d.removeScope(ctx, id)
 }
 
 // removeScope removes the documents of an account.
-func (d *Directory) removeScope(ctx context.Context, account string) error {
+func (d *Directory) removeScope(ctx context.Context, account cluster.Account) error {
 	if err := checkAccount(account); err != nil {
 		return err // the store takes an empty scope for all scopes
 	}
 	for _, kind := range []store.Kind{KindLink, KindLinkCode, KindAttachment, KindAdmin, KindPolicy, KindGroup} {
 		for {
-			page, err := d.store.List(ctx, store.Query{Kind: kind, Scope: account, Limit: 500})
+			page, err := d.store.List(ctx, store.Query{Kind: kind, Scope: string(account), Limit: 500})
 			if err != nil {
 				return err
 			}
@@ -190,12 +191,12 @@ func (d *Directory) removeScope(ctx context.Context, account string) error {
 }
 
 // Admins is every administrator of an account, by ARN.
-func (d *Directory) Admins(ctx context.Context, account string) (arns []string, err error) {
+func (d *Directory) Admins(ctx context.Context, account cluster.Account) (arns []string, err error) {
 	if err := checkAccount(account); err != nil {
 		return nil, err
 	}
 	for after := ""; ; {
-		page, err := d.store.List(ctx, store.Query{Kind: KindAdmin, Scope: account, Limit: 500, After: after})
+		page, err := d.store.List(ctx, store.Query{Kind: KindAdmin, Scope: string(account), Limit: 500, After: after})
 		if err != nil {
 			return nil, err
 		}
@@ -210,7 +211,7 @@ func (d *Directory) Admins(ctx context.Context, account string) (arns []string, 
 
 // CreateAdmin makes a principal an administrator of its account. The error is store.ErrExists when
 // it is one already.
-func (d *Directory) CreateAdmin(ctx context.Context, account, principal string) error {
+func (d *Directory) CreateAdmin(ctx context.Context, account cluster.Account, principal string) error {
 	if err := checkPrincipal(account, principal); err != nil {
 		return err
 	}
@@ -234,8 +235,8 @@ type adminCount struct {
 }
 
 // countAdmins adds to the count of an account's administrators.
-func countAdmins(ctx context.Context, tx *store.Tx, account string, n int) error {
-	_, _, err := tx.Update(ctx, KindAccount, account, 0, func(doc *store.Document) error {
+func countAdmins(ctx context.Context, tx *store.Tx, account cluster.Account, n int) error {
+	_, _, err := tx.Update(ctx, KindAccount, string(account), 0, func(doc *store.Document) error {
 		var count adminCount
 		of, err := toAccount(*doc)
 		if err = errors.Join(err, json.Unmarshal(doc.Status, &count)); err != nil {
@@ -253,7 +254,7 @@ func countAdmins(ctx context.Context, tx *store.Tx, account string, n int) error
 // DeleteAdmin removes an administrator. The error is ErrLastAdmin for the last one of a privileged
 // account: without an administrator, every principal of that account may do everything. The same transaction removes
 // the link codes that name the administrator or that the administrator created.
-func (d *Directory) DeleteAdmin(ctx context.Context, account, principal string) error {
+func (d *Directory) DeleteAdmin(ctx context.Context, account cluster.Account, principal string) error {
 	_, err := d.inAccount(ctx, account, func(tx *store.Tx) (store.Document, error) {
 		doc, err := tx.GetForUpdate(ctx, KindAdmin, principal)
 		if err == nil {
@@ -274,7 +275,7 @@ func (d *Directory) DeleteAdmin(ctx context.Context, account, principal string) 
 }
 
 // Policy returns a custom policy of an account.
-func (d *Directory) Policy(ctx context.Context, account, id string) (PolicyDocument, error) {
+func (d *Directory) Policy(ctx context.Context, account cluster.Account, id string) (PolicyDocument, error) {
 	doc, err := d.get(ctx, KindPolicy, account, id)
 	if err != nil {
 		return PolicyDocument{}, err
@@ -305,7 +306,7 @@ func (d *Directory) PutPolicy(ctx context.Context, p PolicyDocument) (PolicyDocu
 		}
 		doc, _, err := tx.Update(ctx, KindPolicy, p.ID, p.Version, func(doc *store.Document) error {
 			var had policySpec
-			if err := json.Unmarshal(doc.Spec, &had); err != nil || doc.Scope != p.Account {
+			if err := json.Unmarshal(doc.Spec, &had); err != nil || cluster.Account(doc.Scope) != p.Account {
 				return store.ErrNotFound
 			}
 			if had.Name != p.Name {
@@ -327,12 +328,12 @@ func (d *Directory) PutPolicy(ctx context.Context, p PolicyDocument) (PolicyDocu
 }
 
 // DeletePolicy removes a policy. The error is ErrPolicyInUse while it is attached.
-func (d *Directory) DeletePolicy(ctx context.Context, account, id string, ifVersion int64) error {
+func (d *Directory) DeletePolicy(ctx context.Context, account cluster.Account, id string, ifVersion int64) error {
 	return d.remove(ctx, KindPolicy, account, id, ifVersion, ErrPolicyInUse)
 }
 
 // Group returns a group of an account.
-func (d *Directory) Group(ctx context.Context, account, id string) (GroupDocument, error) {
+func (d *Directory) Group(ctx context.Context, account cluster.Account, id string) (GroupDocument, error) {
 	doc, err := d.get(ctx, KindGroup, account, id)
 	if err != nil {
 		return GroupDocument{}, err
@@ -357,7 +358,7 @@ func (d *Directory) CreateGroup(ctx context.Context, g GroupDocument) (GroupDocu
 }
 
 // DeleteGroup removes a group. The error is ErrGroupInUse while a policy is attached to it.
-func (d *Directory) DeleteGroup(ctx context.Context, account, id string, ifVersion int64) error {
+func (d *Directory) DeleteGroup(ctx context.Context, account cluster.Account, id string, ifVersion int64) error {
 	return d.remove(ctx, KindGroup, account, id, ifVersion, ErrGroupInUse)
 }
 
@@ -378,23 +379,24 @@ func (d *Directory) Accounts(ctx context.Context, w Window) ([]AccountDocument, 
 }
 
 // Policies returns a part of the policies of an account, by id, and how many it has.
-func (d *Directory) Policies(ctx context.Context, account string, w Window) ([]PolicyDocument, int, error) {
+func (d *Directory) Policies(ctx context.Context, account cluster.Account, w Window) ([]PolicyDocument, int, error) {
 	return listIn(ctx, d, KindPolicy, account, w, toPolicy)
 }
 
 // Groups returns a part of the groups of an account, by id, and how many it has.
-func (d *Directory) Groups(ctx context.Context, account string, w Window) ([]GroupDocument, int, error) {
+func (d *Directory) Groups(ctx context.Context, account cluster.Account, w Window) ([]GroupDocument, int, error) {
 	return listIn(ctx, d, KindGroup, account, w, toGroup)
 }
 
 // Attachments returns a part of the attachments of an account, by id, and how many match.
-func (d *Directory) Attachments(ctx context.Context, account string, w Window) ([]AttachmentDocument, int, error) {
+func (d *Directory) Attachments(ctx context.Context, account cluster.Account, w Window) ([]AttachmentDocument, int,
+	error) {
 	return listIn(ctx, d, KindAttachment, account, w, toAttachment)
 }
 
 // listIn returns a page of the documents of one account. It refuses an invalid account id, because the store reads an
 // empty scope as all scopes.
-func listIn[T any](ctx context.Context, d *Directory, kind store.Kind, account string, w Window,
+func listIn[T any](ctx context.Context, d *Directory, kind store.Kind, account cluster.Account, w Window,
 	to func(store.Document) (T, error)) (items []T, total int, err error) {
 	if err := checkAccount(account); err != nil {
 		return nil, 0, err
@@ -403,16 +405,16 @@ func listIn[T any](ctx context.Context, d *Directory, kind store.Kind, account s
 }
 
 // checkAccount refuses a text that cannot be the id of an account.
-func checkAccount(account string) error {
-	if !IsAccountID(account) {
-		return fmt.Errorf("account %s is not 12 digits: %w", quoted(account), ErrInvalid)
+func checkAccount(account cluster.Account) error {
+	if !IsAccountID(string(account)) {
+		return fmt.Errorf("account %s is not 12 digits: %w", quoted(string(account)), ErrInvalid)
 	}
 	return nil
 }
 
-func listOf[T any](ctx context.Context, d *Directory, kind store.Kind, account string, w Window,
+func listOf[T any](ctx context.Context, d *Directory, kind store.Kind, account cluster.Account, w Window,
 	to func(store.Document) (T, error)) (items []T, total int, err error) {
-	q := store.Query{Kind: kind, Scope: account, Limit: max(1, w.Limit), Offset: w.Offset, Count: true}
+	q := store.Query{Kind: kind, Scope: string(account), Limit: max(1, w.Limit), Offset: w.Offset, Count: true}
 	if kind == KindAttachment {
 		q.Where = store.Fragment{SQL: `($1 = '' or d.spec->>'policyId' = $1) and ($2 = '' or d.spec->>'targetId' = $2)
 			and ($3 = '' or d.spec->>'targetType' = $3)`, Args: []any{w.Policy, w.Target, string(w.Type)}}

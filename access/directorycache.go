@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"atoll.dev/access/policy"
+	"atoll.dev/cluster"
 	"atoll.dev/store"
 )
 
@@ -15,11 +16,11 @@ import (
 type directoryCache struct {
 	mu        sync.RWMutex
 	filled    bool
-	accounts  map[string]*accountState
+	accounts  map[cluster.Account]*accountState
 	followers int
 	changed   chan struct{} // apply closes and replaces it
 
-	relist map[string]*accountState // the state that a relist fills; only apply uses it
+	relist map[cluster.Account]*accountState // the state that a relist fills; only apply uses it
 }
 
 // accountState has the documents of an account and the view that is computed from them. Decisions read
@@ -51,7 +52,7 @@ type accountView struct {
 }
 
 func (c *directoryCache) init() {
-	c.accounts, c.changed = map[string]*accountState{}, make(chan struct{})
+	c.accounts, c.changed = map[cluster.Account]*accountState{}, make(chan struct{})
 }
 
 // refuseAll stands for an attached policy that is missing or cannot be read, because that policy may
@@ -67,28 +68,28 @@ var refuseAll = func() *policy.Policy {
 // apply adds a batch of the feed to the cache. A relist is collected in c.relist, which replaces
 // c.accounts with its last batch.
 func (c *directoryCache) apply(b store.Batch) {
-	target, touched := c.accounts, map[string]bool{}
+	target := c.accounts
 	if b.Relist {
 		if b.First || c.relist == nil {
-			c.relist = map[string]*accountState{}
+			c.relist = map[cluster.Account]*accountState{}
 		}
 		target = c.relist
 	}
-	next := map[string]*accountState{}
+	next := map[cluster.Account]*accountState{}
 	for _, d := range b.Documents {
 		if !slices.Contains(directoryKinds, d.Kind) {
 			continue
 		}
-		if !touched[d.Scope] {
-			touched[d.Scope] = true
-			next[d.Scope] = target[d.Scope].clone()
+		account := cluster.Account(d.Scope)
+		if next[account] == nil {
+			next[account] = target[account].clone()
 		}
 		key := docKey{d.Kind, d.ID}
 		if d.Removed {
-			delete(next[d.Scope].documents, key)
+			delete(next[account].documents, key)
 		} else {
 			d.Wire = nil
-			next[d.Scope].documents[key] = d
+			next[account].documents[key] = d
 		}
 	}
 	for _, state := range next {
@@ -195,7 +196,7 @@ var noView = &accountView{policies: policy.NewIndex(nil)}
 
 // view returns what decisions about an account go by. isFilled is false until the first relist is
 // complete.
-func (c *directoryCache) view(account string) (v *accountView, isFilled bool) {
+func (c *directoryCache) view(account cluster.Account) (v *accountView, isFilled bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	if s := c.accounts[account]; s != nil {
@@ -217,7 +218,7 @@ func (c *directoryCache) addFollower() (stop func()) {
 
 // hasVersion reports whether the cache has a document in a version at least as new, or, with the
 // version 0, does not have it. Without followers it is always true, because nobody would bring it.
-func (c *directoryCache) hasVersion(kind store.Kind, account, id string, version int64) bool {
+func (c *directoryCache) hasVersion(kind store.Kind, account cluster.Account, id string, version int64) bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	if c.followers == 0 {
@@ -235,7 +236,8 @@ func (c *directoryCache) hasVersion(kind store.Kind, account, id string, version
 
 // await waits until the cache has a document in a version at least as new; 0 for a removed one. It
 // returns at once when there are no followers, and when ctx ends or awaitLimit has passed.
-func (c *directoryCache) await(ctx context.Context, kind store.Kind, account, id string, version int64) {
+func (c *directoryCache) await(ctx context.Context, kind store.Kind, account cluster.Account, id string,
+	version int64) {
 	ctx, cancel := context.WithTimeout(ctx, awaitLimit)
 	defer cancel()
 	for {

@@ -96,7 +96,7 @@ func (g *Gateway) prove(r *http.Request) (Identity, error) {
 		}
 	}
 	arn, account := r.Header.Get(headerCallerARN), r.Header.Get(headerAccount)
-	if err := checkPrincipal(account, arn); err != nil {
+	if err := checkPrincipal(cluster.Account(account), arn); err != nil {
 		return Identity{}, refuse(InvalidGatewayIdentity, "%s and %s of the gateway: %s", headerCallerARN, headerAccount, err)
 	}
 	source, err := netip.ParseAddr(r.Header.Get(headerSourceIP))

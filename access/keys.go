@@ -49,11 +49,11 @@ var (
 
 // KeyPair is a key pair without its secret.
 type KeyPair struct {
-	AccessKeyID string    `json:"accessKeyId"`
-	Account     string    `json:"accountId"`
-	Principal   string    `json:"principalArn"`
-	Disabled    bool      `json:"disabled"`
-	CreatedAt   time.Time `json:"createdAt"`
+	AccessKeyID string          `json:"accessKeyId"`
+	Account     cluster.Account `json:"accountId"`
+	Principal   string          `json:"principalArn"`
+	Disabled    bool            `json:"disabled"`
+	CreatedAt   time.Time       `json:"createdAt"`
 	// ExpiresAt is the end of temporary credentials; zero: never.
 	ExpiresAt time.Time `json:"expiresAt,omitzero"`
 	// LastUsedAt is about a minute late; zero: never used.
@@ -130,12 +130,12 @@ var (
 
 // IsPrivileged implements Accounts.
 func (k *KeyStore) IsPrivileged(account cluster.Account) (bool, error) {
-	return k.cache.isPrivileged(string(account))
+	return k.cache.isPrivileged(account)
 }
 
 // IsProvisioned implements Accounts.
 func (k *KeyStore) IsProvisioned(account cluster.Account) bool {
-	view, isFilled := k.directory.cache.view(string(account))
+	view, isFilled := k.directory.cache.view(account)
 	return isFilled && view.isProvisioned
 }
 
@@ -172,7 +172,7 @@ func (k *KeyStore) Ready(context.Context) error { return k.cache.ready() }
 // Create creates a key pair and returns it with its secret access key, which is
 // not shown again. The account need not exist; without an account the key pair may
 // do nothing. The key pair works in this process when Create returns.
-func (k *KeyStore) Create(ctx context.Context, account, principal string) (KeyPair, string, error) {
+func (k *KeyStore) Create(ctx context.Context, account cluster.Account, principal string) (KeyPair, string, error) {
 	if err := checkPrincipal(account, principal); err != nil {
 		return KeyPair{}, "", err
 	}
@@ -181,7 +181,7 @@ func (k *KeyStore) Create(ctx context.Context, account, principal string) (KeyPa
 		if err != nil {
 			return KeyPair{}, "", err
 		}
-		pair, err := k.put(ctx, id, secret, keyPairSpec{Account: account, Principal: principal})
+		pair, err := k.put(ctx, id, secret, keyPairSpec{Account: string(account), Principal: principal})
 		if errors.Is(err, store.ErrExists) {
 			continue // the same 80 bits were drawn before
 		}
@@ -191,7 +191,8 @@ func (k *KeyStore) Create(ctx context.Context, account, principal string) (KeyPa
 
 // Import creates a key pair that NewKeyPair drew, so that its owner can store the
 // secret before the region has it. The error is store.ErrExists when the id exists.
-func (k *KeyStore) Import(ctx context.Context, id, secret, account, principal string) (KeyPair, error) {
+func (k *KeyStore) Import(ctx context.Context, id, secret string, account cluster.Account, principal string) (KeyPair,
+	error) {
 	if err := checkKeyID(id); err != nil {
 		return KeyPair{}, err
 	}
@@ -205,13 +206,13 @@ func (k *KeyStore) Import(ctx context.Context, id, secret, account, principal st
 	if err := checkPrincipal(account, principal); err != nil {
 		return KeyPair{}, err
 	}
-	return k.put(ctx, id, secret, keyPairSpec{Account: account, Principal: principal})
+	return k.put(ctx, id, secret, keyPairSpec{Account: string(account), Principal: principal})
 }
 
 // put creates the document of a key pair, and seals the secret. The error is ErrTooManyKeys when the
 // principal would have too many.
 func (k *KeyStore) put(ctx context.Context, id, secret string, spec keyPairSpec) (KeyPair, error) {
-	sealed, err := k.sealer.Seal(secret, Bound{id, spec.Account, spec.Principal})
+	sealed, err := k.sealer.Seal(secret, Bound{id, cluster.Account(spec.Account), spec.Principal})
 	if err != nil {
 		return KeyPair{}, err
 	}
@@ -282,15 +283,15 @@ func checkKeys(ctx context.Context, tx *store.Tx, of keyPairSpec) error {
 
 var emptyObject = json.RawMessage(`{}`)
 
-func checkPrincipal(account, principal string) error {
+func checkPrincipal(account cluster.Account, principal string) error {
 	m := principalPattern.FindStringSubmatch(principal)
 	switch {
-	case !accountPattern.MatchString(account):
-		return fmt.Errorf("account %s is not 12 digits: %w", quoted(account), ErrInvalid)
+	case !accountPattern.MatchString(string(account)):
+		return fmt.Errorf("account %s is not 12 digits: %w", quoted(string(account)), ErrInvalid)
 	case m == nil:
 		return fmt.Errorf("principal %s is not like arn:aws:iam::%s:user/NAME: %w", quoted(principal), account,
 			ErrInvalid)
-	case m[2] != account:
+	case cluster.Account(m[2]) != account:
 		return fmt.Errorf("principal %s is not of account %s: %w", quoted(principal), account, ErrInvalid)
 	}
 	return nil
@@ -427,7 +428,7 @@ func (k *KeyStore) PutAccount(ctx context.Context, a Account) error {
 			return nil
 		})
 		if errors.Is(err, store.ErrNotFound) {
-			if err := k.directory.removeScope(ctx, a.ID); err != nil { // an interrupted deletion has left it
+			if err := k.directory.removeScope(ctx, cluster.Account(a.ID)); err != nil { // an interrupted deletion has left it
 				return fmt.Errorf("putting account %s: %w", a.ID, err)
 			}
 			doc, err = k.store.Create(ctx, store.Document{Kind: KindAccount, ID: a.ID, Scope: a.ID, Spec: spec,
@@ -478,8 +479,13 @@ func toKeyPair(d store.Document) (KeyPair, error) {
 	if err := json.Unmarshal(d.Spec, &spec); err != nil {
 		return KeyPair{}, fmt.Errorf("reading key pair %s: %w", d.ID, err)
 	}
-	pair := KeyPair{AccessKeyID: d.ID, Account: spec.Account, Principal: spec.Principal, Disabled: spec.Disabled,
-		CreatedAt: d.CreatedAt}
+	pair := KeyPair{
+		AccessKeyID: d.ID,
+		Account:     cluster.Account(spec.Account),
+		Principal:   spec.Principal,
+		Disabled:    spec.Disabled,
+		CreatedAt:   d.CreatedAt,
+	}
 	if spec.Expires != nil {
 		pair.ExpiresAt = *spec.Expires
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"atoll.dev/client"
+	"atoll.dev/cluster"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/internal/postgres"
 	"atoll.dev/store"
@@ -326,7 +327,7 @@ func TestMalformedKeyPairsAreRefused(t *testing.T) {
 		{account, ""}, {account, "admin"}, {account, "arn:aws:iam::000000000000:user/admin"},
 		{account, "arn:aws:iam::123456789012:user/\u0000"}, {account, "arn:aws:s3:::bucket"},
 	} {
-		if _, _, err := k.Create(t.Context(), tc[0], tc[1]); !errors.Is(err, ErrInvalid) {
+		if _, _, err := k.Create(t.Context(), cluster.Account(tc[0]), tc[1]); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%q: %v", tc, err)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"time"
 
+	"atoll.dev/cluster"
 	"atoll.dev/store"
 )
 
@@ -51,20 +52,23 @@ const invalidLinkCode = "the link code was used, has expired, or is none; an adm
 
 // Link says which principal an external identity is.
 type Link struct {
-	ID, Account, Principal string
-	Issuer, Subject        string
-	CreatedAt              time.Time
-	Privileged             bool // its account is; for verification
+	ID              string
+	Account         cluster.Account
+	Principal       string
+	Issuer, Subject string
+	CreatedAt       time.Time
+	Privileged      bool // its account is; for verification
 }
 
 // LinkCode is what a code is for, without the code.
 type LinkCode struct {
-	ID                 string // of its document
-	Account, Principal string
-	Admin              bool // the principal becomes an administrator of its account
-	Expires            time.Time
-	CreatedBy          string // ARN
-	Privileged         bool   // its account is; for verification
+	ID         string // of its document
+	Account    cluster.Account
+	Principal  string
+	Admin      bool // the principal becomes an administrator of its account
+	Expires    time.Time
+	CreatedBy  string // ARN
+	Privileged bool   // its account is; for verification
 }
 
 // Links finds links for an OIDC, from memory. The errors are ErrNotReady and ErrTooOld. Several goroutines
@@ -125,24 +129,24 @@ func shortHash(of string) string {
 // linkSpec is the spec of a Link document. The sealed text has the identity again, and decides, so that a
 // writer of the database cannot link an identity.
 type linkSpec struct {
-	Account   string `json:"accountId"`
-	Principal string `json:"principalArn"`
-	Issuer    string `json:"issuer"`
-	Subject   string `json:"subject"`
-	Sealed    string `json:"sealed"`
-	CreatedBy string `json:"createdBy"`
+	Account   cluster.Account `json:"accountId"`
+	Principal string          `json:"principalArn"`
+	Issuer    string          `json:"issuer"`
+	Subject   string          `json:"subject"`
+	Sealed    string          `json:"sealed"`
+	CreatedBy string          `json:"createdBy"`
 }
 
 type sealedLink struct{ Issuer, Subject string }
 
 // linkCodeSpec is the spec of a LinkCode document. The sealed text decides.
 type linkCodeSpec struct {
-	Account   string    `json:"accountId"`
-	Principal string    `json:"principalArn"`
-	Admin     bool      `json:"admin"`
-	Expires   time.Time `json:"expiresAt"`
-	Sealed    string    `json:"sealed"`
-	CreatedBy string    `json:"createdBy"`
+	Account   cluster.Account `json:"accountId"`
+	Principal string          `json:"principalArn"`
+	Admin     bool            `json:"admin"`
+	Expires   time.Time       `json:"expiresAt"`
+	Sealed    string          `json:"sealed"`
+	CreatedBy string          `json:"createdBy"`
 }
 
 type sealedLinkCode struct {
@@ -187,7 +191,7 @@ func (d *Directory) CreateLinkCode(ctx context.Context, c LinkCode) (string, err
 }
 
 // checkLinkCodes refuses when an account has more codes than it may have. The transaction has made one.
-func checkLinkCodes(ctx context.Context, tx *store.Tx, account string) error {
+func checkLinkCodes(ctx context.Context, tx *store.Tx, account cluster.Account) error {
 	var n int
 	err := tx.QueryRow(ctx, `select count(*) from document where kind = 'LinkCode' and scope = $1 and removed_at is null
 		and (spec->>'expiresAt')::timestamptz > now()`, account).Scan(&n)
@@ -207,7 +211,7 @@ func (d *Directory) RedeemLink(ctx context.Context, caller Identity) (Link, erro
 	case of.Credential != "":
 		return Link{}, ErrLinked
 	}
-	account := string(caller.Account)
+	account := caller.Account
 	spec := linkSpec{Account: account, Principal: caller.Principal, Issuer: of.Issuer, Subject: of.Subject,
 		CreatedBy: caller.Principal}
 	id := linkID(of.Issuer, of.Subject)
@@ -258,7 +262,7 @@ func (d *Directory) useLinkCode(ctx context.Context, tx *store.Tx, caller Identi
 		return LinkCode{}, err
 	}
 	code, err := openLinkCode(d.keys.sealer, doc)
-	if err != nil || code.Account != string(caller.Account) || code.Principal != caller.Principal ||
+	if err != nil || code.Account != caller.Account || code.Principal != caller.Principal ||
 		!time.Now().Before(code.Expires) {
 		return LinkCode{}, ErrInvalidLinkCode
 	}
@@ -266,7 +270,7 @@ func (d *Directory) useLinkCode(ctx context.Context, tx *store.Tx, caller Identi
 }
 
 // putAdmin makes a principal an administrator, unless it is one. The document is empty then.
-func putAdmin(ctx context.Context, tx *store.Tx, account, principal string) (store.Document, error) {
+func putAdmin(ctx context.Context, tx *store.Tx, account cluster.Account, principal string) (store.Document, error) {
 	if _, err := tx.Get(ctx, KindAdmin, principal); !errors.Is(err, store.ErrNotFound) {
 		return store.Document{}, err
 	}
@@ -281,14 +285,14 @@ func putAdmin(ctx context.Context, tx *store.Tx, account, principal string) (sto
 }
 
 // AccountLinks returns a part of the links of an account, by id, and how many it has.
-func (d *Directory) AccountLinks(ctx context.Context, account string, w Window) ([]Link, int, error) {
+func (d *Directory) AccountLinks(ctx context.Context, account cluster.Account, w Window) ([]Link, int, error) {
 	return listIn(ctx, d, KindLink, account, w, toLink)
 }
 
 // DeleteLink removes a link: the identity is nobody in the region any more, in this process when DeleteLink
 // returns, in others within a second. Open watches of the identity end. The same transaction removes the link codes
 // that name the link's principal or that the principal created, because the person could link himself again by one.
-func (d *Directory) DeleteLink(ctx context.Context, account, id string) error {
+func (d *Directory) DeleteLink(ctx context.Context, account cluster.Account, id string) error {
 	_, err := d.inAccount(ctx, account, func(tx *store.Tx) (store.Document, error) {
 		doc, err := tx.GetForUpdate(ctx, KindLink, id)
 		if err == nil {

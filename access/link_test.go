@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"atoll.dev/cluster"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/store"
 )
@@ -338,7 +339,8 @@ func TestADismissedAdministratorHasNoLinkCodes(t *testing.T) {
 	create := func(by, of, principal string) string {
 		t.Helper()
 		code, err := d.CreateLinkCode(store.WithActor(t.Context(), store.Actor{Principal: by}),
-			LinkCode{Account: of, Principal: principal, Admin: true, Expires: time.Now().Add(time.Hour)})
+			LinkCode{Account: cluster.Account(of), Principal: principal, Admin: true,
+				Expires: time.Now().Add(time.Hour)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -353,7 +355,7 @@ func TestADismissedAdministratorHasNoLinkCodes(t *testing.T) {
 		t.Helper()
 		var got []string
 		for _, of := range []string{account, other} {
-			codes, _, err := d.AccountLinkCodes(t.Context(), of, Window{Limit: 10})
+			codes, _, err := d.AccountLinkCodes(t.Context(), cluster.Account(of), Window{Limit: 10})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -5,12 +5,13 @@ import (
 	"errors"
 	"fmt"
 
+	"atoll.dev/cluster"
 	"atoll.dev/store"
 )
 
 // AccountLinkCodes returns a part of the link codes of an account, by id, and how many it has. Expired codes stay in
 // the list for a day. No result has the code itself, which the region does not know.
-func (d *Directory) AccountLinkCodes(ctx context.Context, account string, w Window) ([]LinkCode, int, error) {
+func (d *Directory) AccountLinkCodes(ctx context.Context, account cluster.Account, w Window) ([]LinkCode, int, error) {
 	return listIn(ctx, d, KindLinkCode, account, w, d.toLinkCode)
 }
 
@@ -25,7 +26,7 @@ func (d *Directory) toLinkCode(doc store.Document) (LinkCode, error) {
 
 // DeleteLinkCode withdraws a link code by the id of its document: nobody can redeem it from then on. The error is
 // store.ErrNotFound when the account has no such code, such as one that somebody has redeemed.
-func (d *Directory) DeleteLinkCode(ctx context.Context, account, id string) error {
+func (d *Directory) DeleteLinkCode(ctx context.Context, account cluster.Account, id string) error {
 	if err := d.remove(ctx, KindLinkCode, account, id, 0, nil); err != nil {
 		return err
 	}
@@ -42,7 +43,7 @@ const codesOfAccountSQL = `select id, coalesce(spec->>'principalArn', ''), coale
 // removeLinkCodesOf removes the link codes, of any account, that name a principal or that the principal created. A
 // session of a role created its codes for the role. RedeemLink reads the code again in its transaction, so that no
 // code is good when the transaction of tx has ended.
-func removeLinkCodesOf(ctx context.Context, tx *store.Tx, account, principal string) error {
+func removeLinkCodesOf(ctx context.Context, tx *store.Tx, account cluster.Account, principal string) error {
 	ids, err := linkCodesOf(ctx, tx, account, principal)
 	if err != nil {
 		return fmt.Errorf("reading the link codes of %s: %w", principal, err)
@@ -56,7 +57,8 @@ func removeLinkCodesOf(ctx context.Context, tx *store.Tx, account, principal str
 	return nil
 }
 
-func linkCodesOf(ctx context.Context, tx *store.Tx, account, principal string) (ids []string, err error) {
+func linkCodesOf(ctx context.Context, tx *store.Tx, account cluster.Account, principal string) (ids []string,
+	err error) {
 	rows, err := tx.Query(ctx, codesOfAccountSQL, account)
 	if err != nil {
 		return nil, err

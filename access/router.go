@@ -172,7 +172,7 @@ func (rt *Router) authorize(r *http.Request, caller Identity, route Route, escal
 			}
 			q.Action, q.Audience = escalation.Action, escalation.Audience
 			if a, _ := policy.Lookup(string(q.Action)); a.On == policy.Account {
-				q.Resource = policy.Resource{Kind: a.On, ID: q.Resource.Account, Account: q.Resource.Account}
+				q.Resource = policy.Resource{Kind: a.On, ID: string(q.Resource.Account), Account: q.Resource.Account}
 			}
 			var more Grant
 			if more, e = decide(r.Context(), rt.policy, q); e != nil {

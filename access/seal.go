@@ -14,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 
+	"atoll.dev/cluster"
 	"atoll.dev/internal/atomicfile"
 )
 
@@ -153,8 +154,12 @@ func (s *Sealer) Open(sealed string, bound Bound) (string, error) {
 // Bound is the key pair that a sealed secret belongs to. A writer of the database
 // without the key file cannot give a secret to another key pair, nor a key pair to
 // another account or principal.
-type Bound struct{ AccessKeyID, Account, Principal string }
+type Bound struct {
+	AccessKeyID string
+	Account     cluster.Account
+	Principal   string
+}
 
 func (b Bound) data() []byte {
-	return []byte("atoll key pair v1\x00" + b.AccessKeyID + "\x00" + b.Account + "\x00" + b.Principal)
+	return []byte("atoll key pair v1\x00" + b.AccessKeyID + "\x00" + string(b.Account) + "\x00" + b.Principal)
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"atoll.dev/access/policy"
+	"atoll.dev/cluster"
 )
 
 // MaxSession is the longest validity of temporary credentials, as in AWS.
@@ -87,8 +88,8 @@ func SessionPrincipal(principal, name string) (string, error) {
 // CreateSession creates temporary credentials of a principal, for a time of at most MaxSession. name is
 // the name of a role's session, and empty for other principals. The secret and the token are not shown
 // again.
-func (k *KeyStore) CreateSession(ctx context.Context, account, principal, name string, of time.Duration) (Session,
-	error) {
+func (k *KeyStore) CreateSession(ctx context.Context, account cluster.Account, principal, name string,
+	of time.Duration) (Session, error) {
 	if err := checkPrincipal(account, principal); err != nil {
 		return Session{}, err
 	}
@@ -114,6 +115,7 @@ func (k *KeyStore) CreateSession(ctx context.Context, account, principal, name s
 	if err != nil {
 		return Session{}, fmt.Errorf("creating a session: %w", err)
 	}
-	pair, err := k.put(ctx, id, string(text), keyPairSpec{Account: account, Principal: principal, Expires: &expires})
+	pair, err := k.put(ctx, id, string(text), keyPairSpec{Account: string(account), Principal: principal,
+		Expires: &expires})
 	return Session{pair, s.Secret, s.Token}, err
 }

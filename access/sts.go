@@ -328,7 +328,7 @@ func readSTSAnswer(body []byte) (Identity, error) {
 	if len(of.Account) != 1 || len(of.Arn) != 1 || len(of.UserID) != 1 || len(of.UserID[0]) > maxUserID {
 		return Identity{}, errors.New("it has not one account, ARN and user id")
 	}
-	if err := checkPrincipal(of.Account[0], of.Arn[0]); err != nil {
+	if err := checkPrincipal(cluster.Account(of.Account[0]), of.Arn[0]); err != nil {
 		return Identity{}, err
 	}
 	return Identity{Principal: of.Arn[0], Account: cluster.Account(of.Account[0]),

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"atoll.dev/access/policy"
-	"atoll.dev/cluster"
 	"atoll.dev/internal/rest"
 )
 
@@ -61,7 +60,7 @@ func (v *Verifier) Identify(r *http.Request) (Identity, []byte, error) {
 		v.Used(key.AccessKeyID, v.now())
 	}
 	return Identity{
-		Principal: key.Principal, Account: cluster.Account(key.Account),
+		Principal: key.Principal, Account: key.Account,
 		AccessKeyID: key.AccessKeyID, Privileged: key.Privileged,
 		Evidence: Evidence{Method: c.method(), Credential: key.AccessKeyID, Session: sessionOf(key.Principal),
 			Until: c.until(key)},

@@ -32,9 +32,9 @@ func (p *Client) CreateAccount(ctx context.Context, r platform.AccountRequest) (
 }
 
 // Account returns one account. It is for operators.
-func (p *Client) Account(ctx context.Context, id string) (platform.Account, error) {
+func (p *Client) Account(ctx context.Context, id AccountID) (platform.Account, error) {
 	var account platform.Account
-	err := p.get(ctx, below(pathAccounts, id), nil, &account)
+	err := p.get(ctx, below(pathAccounts, string(id)), nil, &account)
 	return account, err
 }
 
@@ -49,8 +49,8 @@ func (p *Client) Accounts(ctx context.Context) ([]platform.Account, error) {
 
 // DeleteAccount deletes an account with its administrators, groups, policies and attachments. It is
 // for operators. The error has status 409 while the account has clusters.
-func (p *Client) DeleteAccount(ctx context.Context, id string) error {
-	return p.remove(ctx, below(pathAccounts, id), nil)
+func (p *Client) DeleteAccount(ctx context.Context, id AccountID) error {
+	return p.remove(ctx, below(pathAccounts, string(id)), nil)
 }
 
 // send sends body as JSON with a request, and decodes the answer into v.

@@ -1,8 +1,21 @@
 package client
 
 import (
+	"atoll.dev/api/work"
 	"atoll.dev/client/remote"
+	"atoll.dev/cluster"
 	"atoll.dev/internal/rest"
+)
+
+// The types of identifiers. The types of api/platform have the same texts as strings: convert them, as in
+// ClusterID(c.ID).
+type (
+	ClusterID             = cluster.ID
+	NodePoolID            = cluster.NodePoolID
+	CredentialID          = cluster.CredentialID
+	AccountID             = cluster.Account
+	ManagementClusterName = cluster.ManagementCluster
+	WorkID                = work.ID
 )
 
 // Error is the error of a call that the region refused or did not answer.

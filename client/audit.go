@@ -13,7 +13,7 @@ const pathAudit = "/api/v0/audit"
 // AuditQuery selects audit records. Empty members select all.
 type AuditQuery struct {
 	Scope                           AuditScope
-	Account                         string // with AuditOfRegion
+	Account                         AccountID // with AuditOfRegion
 	From, To                        time.Time
 	Principal, Action, Outcome      string
 	ResourceKind, Resource, Request string
@@ -64,7 +64,7 @@ func (p *Client) Audit(ctx context.Context, q AuditQuery) (AuditPage, error) {
 	if q.Scope == AuditOfRegion {
 		set("all", "true")
 	}
-	set("account", q.Account)
+	set("account", string(q.Account))
 	set("principal", q.Principal)
 	set("action", q.Action)
 	set("outcome", q.Outcome)

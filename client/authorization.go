@@ -19,17 +19,19 @@ const (
 // account. Its methods are safe for concurrent use.
 type Authorization struct {
 	client  *Client
-	account string
+	account AccountID
 }
 
 // Authorization returns the Authorization of an account; "" is the caller's own account. Only
 // operators may name another account: the calls of other callers fail with status 403.
-func (p *Client) Authorization(account string) *Authorization { return &Authorization{p, account} }
+func (p *Client) Authorization(account AccountID) *Authorization {
+	return &Authorization{p, account}
+}
 
 // query returns the parameter that names the account.
 func (a *Authorization) query() url.Values {
 	q := url.Values{}
-	remote.SetQuery(q, "accountId", a.account)
+	remote.SetQuery(q, "accountId", string(a.account))
 	return q
 }
 

@@ -188,10 +188,10 @@ func (p *Client) ListBundles(ctx context.Context, o remote.ListOptions) (platfor
 }
 
 // Bundle returns one resource bundle.
-func (p *Client) Bundle(ctx context.Context, id string) (platform.ResourceBundle, error) {
+func (p *Client) Bundle(ctx context.Context, id WorkID) (platform.ResourceBundle, error) {
 	var b platform.ResourceBundle
 	doc, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodGet, Path: pathPlatformBundle + "/" +
-		url.PathEscape(id)})
+		url.PathEscape(string(id))})
 	if err != nil {
 		return b, err
 	}

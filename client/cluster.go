@@ -39,8 +39,8 @@ func (p *Client) CreateCluster(ctx context.Context, r platform.ClusterRequest) (
 }
 
 // Cluster returns one cluster.
-func (p *Client) Cluster(ctx context.Context, id string) (Cluster, error) {
-	return p.cluster(ctx, remote.Request{Method: http.MethodGet, Path: below(pathCluster, id)})
+func (p *Client) Cluster(ctx context.Context, id ClusterID) (Cluster, error) {
+	return p.cluster(ctx, remote.Request{Method: http.MethodGet, Path: below(pathCluster, string(id))})
 }
 
 // ClusterQuery selects clusters of the caller's account. An empty member selects all.
@@ -63,8 +63,8 @@ func (p *Client) Clusters(ctx context.Context, q ClusterQuery) ([]platform.Clust
 
 // UpdateCluster applies a JSON merge patch, such as {"spec":{"hibernated":true}}. With an etag, the
 // error has status 412 when the cluster has changed since.
-func (p *Client) UpdateCluster(ctx context.Context, id string, patch json.RawMessage, etag string) (Cluster, error) {
-	return p.cluster(ctx, remote.Request{Method: http.MethodPatch, Path: below(pathCluster, id),
+func (p *Client) UpdateCluster(ctx context.Context, id ClusterID, patch json.RawMessage, etag string) (Cluster, error) {
+	return p.cluster(ctx, remote.Request{Method: http.MethodPatch, Path: below(pathCluster, string(id)),
 		Header: remote.MergePatch(etag),
 		Body:   patch})
 }
@@ -81,28 +81,28 @@ type Deletion struct {
 
 // DeleteCluster requests the deletion of a cluster with its node pools and credentials. The deletion is
 // complete when Cluster returns an error with status 404.
-func (p *Client) DeleteCluster(ctx context.Context, id string, d Deletion) error {
+func (p *Client) DeleteCluster(ctx context.Context, id ClusterID, d Deletion) error {
 	q := url.Values{}
 	if d.Force {
 		q.Set("force", "true")
 	}
 	remote.SetQuery(q, "reason", d.Reason)
-	_, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodDelete, Path: below(pathCluster, id), Query: q,
+	_, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodDelete, Path: below(pathCluster, string(id)), Query: q,
 		Header: remote.IfMatch(d.ETag)})
 	return err
 }
 
 // ClusterStatuses returns the reports of the region's controllers about a cluster.
-func (p *Client) ClusterStatuses(ctx context.Context, id string) (platform.ClusterStatuses, error) {
+func (p *Client) ClusterStatuses(ctx context.Context, id ClusterID) (platform.ClusterStatuses, error) {
 	var s platform.ClusterStatuses
-	err := p.get(ctx, below(pathCluster, id)+"/statuses", nil, &s)
+	err := p.get(ctx, below(pathCluster, string(id))+"/statuses", nil, &s)
 	return s, err
 }
 
 // ClusterEvents returns the events of a cluster, the oldest first.
-func (p *Client) ClusterEvents(ctx context.Context, id string) ([]platform.Event, error) {
+func (p *Client) ClusterEvents(ctx context.Context, id ClusterID) ([]platform.Event, error) {
 	var list platform.EventList
-	err := p.get(ctx, below(pathCluster, id)+"/events", nil, &list)
+	err := p.get(ctx, below(pathCluster, string(id))+"/events", nil, &list)
 	return list.Items, err
 }
 
@@ -120,13 +120,13 @@ func (p *Client) FollowClusters(ctx context.Context, o remote.WatchOptions, appl
 
 // WatchClusterEvents opens the stream of a cluster's events: the past ones, a bookmark, and the new
 // ones. The objects are platform.Events. The stream ends with the deletion of the cluster.
-func (p *Client) WatchClusterEvents(ctx context.Context, id, cursor string) (*remote.Watch, error) {
-	return p.http.Watch(ctx, below(pathCluster, id)+"/events", remote.WatchOptions{Cursor: cursor})
+func (p *Client) WatchClusterEvents(ctx context.Context, id ClusterID, cursor string) (*remote.Watch, error) {
+	return p.http.Watch(ctx, below(pathCluster, string(id))+"/events", remote.WatchOptions{Cursor: cursor})
 }
 
 // FollowClusterEvents calls apply with the past and the new events of a cluster. It returns an error
 // with status 404 when the cluster is deleted, and otherwise that of ctx or apply.
-func (p *Client) FollowClusterEvents(ctx context.Context, id string, apply func(platform.Event) error) error {
+func (p *Client) FollowClusterEvents(ctx context.Context, id ClusterID, apply func(platform.Event) error) error {
 	open := func(ctx context.Context, o remote.WatchOptions) (*remote.Watch, error) {
 		return p.WatchClusterEvents(ctx, id, o.Cursor)
 	}
@@ -148,14 +148,14 @@ const credentialWait = 25 * time.Second
 
 // CreateCredential creates a kubeconfig for a cluster. Without a certificate request the region makes
 // the key, too. It is not retried after a lost answer, because a retry would make a second key.
-func (p *Client) CreateCredential(ctx context.Context, cluster string, r platform.CredentialRequest) (
+func (p *Client) CreateCredential(ctx context.Context, cluster ClusterID, r platform.CredentialRequest) (
 	platform.Credential, error) {
 	var c platform.Credential
 	body, err := json.Marshal(r)
 	if err != nil {
 		return c, fmt.Errorf("the credential: %w", err)
 	}
-	doc, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodPost, Path: below(pathCluster, cluster) +
+	doc, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodPost, Path: below(pathCluster, string(cluster)) +
 		"/credentials",
 		Body: body, AnswerTimeout: credentialWait})
 	if err != nil {
@@ -166,9 +166,9 @@ func (p *Client) CreateCredential(ctx context.Context, cluster string, r platfor
 }
 
 // Credentials returns a cluster's credentials, without secrets.
-func (p *Client) Credentials(ctx context.Context, cluster string) ([]platform.Credential, error) {
+func (p *Client) Credentials(ctx context.Context, cluster ClusterID) ([]platform.Credential, error) {
 	var list platform.CredentialList
-	err := p.get(ctx, below(pathCluster, cluster)+"/credentials", nil, &list)
+	err := p.get(ctx, below(pathCluster, string(cluster))+"/credentials", nil, &list)
 	return list.Items, err
 }
 

@@ -29,13 +29,13 @@ func (p *Client) CreateNodePool(ctx context.Context, r platform.NodePoolRequest)
 }
 
 // NodePool returns one node pool.
-func (p *Client) NodePool(ctx context.Context, id string) (NodePool, error) {
-	return p.nodePool(ctx, remote.Request{Method: http.MethodGet, Path: below(pathNodePools, id)})
+func (p *Client) NodePool(ctx context.Context, id NodePoolID) (NodePool, error) {
+	return p.nodePool(ctx, remote.Request{Method: http.MethodGet, Path: below(pathNodePools, string(id))})
 }
 
 // NodePoolQuery selects node pools of the caller's account. An empty member selects all.
 type NodePoolQuery struct {
-	Cluster string // id
+	Cluster ClusterID // id
 	Name    string
 	Phase   platform.NodePoolPhase
 }
@@ -43,7 +43,7 @@ type NodePoolQuery struct {
 // NodePools returns all node pools that a query selects, the oldest first.
 func (p *Client) NodePools(ctx context.Context, q NodePoolQuery) ([]platform.NodePool, error) {
 	v := url.Values{}
-	remote.SetQuery(v, "clusterId", q.Cluster)
+	remote.SetQuery(v, "clusterId", string(q.Cluster))
 	remote.SetQuery(v, "name", q.Name)
 	remote.SetQuery(v, "status", string(q.Phase))
 	return sliced(ctx, func(ctx context.Context, limit, offset int) ([]platform.NodePool, error) {
@@ -55,39 +55,39 @@ func (p *Client) NodePools(ctx context.Context, q NodePoolQuery) ([]platform.Nod
 
 // UpdateNodePool applies a JSON merge patch, such as {"spec":{"replicas":3}}. With an etag, the error
 // has status 412 when the node pool has changed since.
-func (p *Client) UpdateNodePool(ctx context.Context, id string, patch json.RawMessage, etag string) (NodePool,
+func (p *Client) UpdateNodePool(ctx context.Context, id NodePoolID, patch json.RawMessage, etag string) (NodePool,
 	error) {
-	return p.nodePool(ctx, remote.Request{Method: http.MethodPatch, Path: below(pathNodePools, id),
+	return p.nodePool(ctx, remote.Request{Method: http.MethodPatch, Path: below(pathNodePools, string(id)),
 		Header: remote.MergePatch(etag),
 		Body:   patch})
 }
 
 // DeleteNodePool requests the deletion of a node pool. The deletion is complete when NodePool returns
 // an error with status 404.
-func (p *Client) DeleteNodePool(ctx context.Context, id, etag string) error {
-	_, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodDelete, Path: below(pathNodePools, id),
+func (p *Client) DeleteNodePool(ctx context.Context, id NodePoolID, etag string) error {
+	_, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodDelete, Path: below(pathNodePools, string(id)),
 		Header: remote.IfMatch(etag)})
 	return err
 }
 
 // NodePoolStatuses returns the reports of the region's controllers about a node pool.
-func (p *Client) NodePoolStatuses(ctx context.Context, id string) (platform.NodePoolStatuses, error) {
+func (p *Client) NodePoolStatuses(ctx context.Context, id NodePoolID) (platform.NodePoolStatuses, error) {
 	var s platform.NodePoolStatuses
-	err := p.get(ctx, below(pathNodePools, id)+"/status", nil, &s)
+	err := p.get(ctx, below(pathNodePools, string(id))+"/status", nil, &s)
 	return s, err
 }
 
 // WatchNodePools opens one stream of changes of the node pools of a cluster, or of the account when
 // cluster is empty. The objects of its events are platform.NodePools.
-func (p *Client) WatchNodePools(ctx context.Context, cluster string, o remote.WatchOptions) (*remote.Watch, error) {
+func (p *Client) WatchNodePools(ctx context.Context, cluster ClusterID, o remote.WatchOptions) (*remote.Watch, error) {
 	q := o.Values()
-	remote.SetQuery(q, "clusterId", cluster)
+	remote.SetQuery(q, "clusterId", string(cluster))
 	return p.http.WatchQuery(ctx, pathNodePools, q)
 }
 
 // FollowNodePools calls apply with every event of WatchNodePools, across broken streams. See
 // FollowBundles.
-func (p *Client) FollowNodePools(ctx context.Context, cluster string, o remote.WatchOptions,
+func (p *Client) FollowNodePools(ctx context.Context, cluster ClusterID, o remote.WatchOptions,
 	apply func(remote.Event) error) error {
 	return remote.Follow(ctx, o, func(ctx context.Context, o remote.WatchOptions) (*remote.Watch, error) {
 		return p.WatchNodePools(

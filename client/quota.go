@@ -16,18 +16,18 @@ func (p *Client) Quotas(ctx context.Context) (platform.QuotaList, error) {
 }
 
 // AccountQuotas returns what an account may have, and has. It is for operators.
-func (p *Client) AccountQuotas(ctx context.Context, account string) (platform.QuotaList, error) {
+func (p *Client) AccountQuotas(ctx context.Context, account AccountID) (platform.QuotaList, error) {
 	var list platform.QuotaList
-	err := p.get(ctx, below(pathAccounts, account)+"/quotas", nil, &list)
+	err := p.get(ctx, below(pathAccounts, string(account))+"/quotas", nil, &list)
 	return list, err
 }
 
 // SetAccountQuotas sets limits of an account by the names of quotas; nil is the region's default. It is for operators.
 // A limit below the use deletes nothing and admits nothing more.
-func (p *Client) SetAccountQuotas(ctx context.Context, account string, limits map[string]*int64) (platform.QuotaList,
+func (p *Client) SetAccountQuotas(ctx context.Context, account AccountID, limits map[string]*int64) (platform.QuotaList,
 	error) {
 	var list platform.QuotaList
-	err := p.send(ctx, remote.Request{Method: http.MethodPatch, Path: below(pathAccounts, account) + "/quotas"},
+	err := p.send(ctx, remote.Request{Method: http.MethodPatch, Path: below(pathAccounts, string(account)) + "/quotas"},
 		platform.QuotaRequest{Limits: limits}, &list)
 	return list, err
 }

@@ -24,10 +24,10 @@ type Work struct {
 
 // CreateWork creates a work on a management cluster from a ManifestWork in JSON. The error has status
 // 409 when another work there has the name.
-func (p *Client) CreateWork(ctx context.Context, cluster string, manifestWork json.RawMessage) (platform.WorkCreated,
-	error) {
+func (p *Client) CreateWork(ctx context.Context, cluster ManagementClusterName,
+	manifestWork json.RawMessage) (platform.WorkCreated, error) {
 	var w platform.WorkCreated
-	body, err := json.Marshal(platform.WorkRequest{ClusterID: cluster, Data: manifestWork})
+	body, err := json.Marshal(platform.WorkRequest{ClusterID: string(cluster), Data: manifestWork})
 	if err != nil {
 		return w, fmt.Errorf("the ManifestWork: %w", err)
 	}
@@ -40,15 +40,15 @@ func (p *Client) CreateWork(ctx context.Context, cluster string, manifestWork js
 }
 
 // Work returns one work.
-func (p *Client) Work(ctx context.Context, id string) (Work, error) {
-	return p.work(ctx, remote.Request{Method: http.MethodGet, Path: pathWork + "/" + url.PathEscape(id)})
+func (p *Client) Work(ctx context.Context, id WorkID) (Work, error) {
+	return p.work(ctx, remote.Request{Method: http.MethodGet, Path: pathWork + "/" + url.PathEscape(string(id))})
 }
 
 // Works returns all works of a management cluster, or of the region when cluster is empty.
-func (p *Client) Works(ctx context.Context, cluster string) ([]platform.Work, error) {
+func (p *Client) Works(ctx context.Context, cluster ManagementClusterName) ([]platform.Work, error) {
 	return pages(ctx, 500, func(ctx context.Context, page, size int) ([]platform.Work, error) {
 		q := url.Values{"page": {strconv.Itoa(page)}, "size": {strconv.Itoa(size)}}
-		remote.SetQuery(q, "cluster_id", cluster)
+		remote.SetQuery(q, "cluster_id", string(cluster))
 		doc, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodGet, Path: pathWork, Query: q})
 		if err != nil {
 			return nil, err
@@ -61,22 +61,22 @@ func (p *Client) Works(ctx context.Context, cluster string) ([]platform.Work, er
 
 // ReplaceWork replaces a work's spec and metadata. With an etag, the error has status 412 when the
 // work has changed since.
-func (p *Client) ReplaceWork(ctx context.Context, id, cluster string, manifestWork json.RawMessage, etag string) (
-	Work, error) {
-	body, err := json.Marshal(platform.WorkRequest{ClusterID: cluster, Data: manifestWork})
+func (p *Client) ReplaceWork(ctx context.Context, id WorkID, cluster ManagementClusterName,
+	manifestWork json.RawMessage, etag string) (Work, error) {
+	body, err := json.Marshal(platform.WorkRequest{ClusterID: string(cluster), Data: manifestWork})
 	if err != nil {
 		return Work{}, fmt.Errorf("the ManifestWork: %w", err)
 	}
-	return p.work(ctx, remote.Request{Method: http.MethodPut, Path: pathWork + "/" + url.PathEscape(id),
+	return p.work(ctx, remote.Request{Method: http.MethodPut, Path: pathWork + "/" + url.PathEscape(string(id)),
 		Header: remote.IfMatch(etag),
 		Body:   body})
 }
 
 // DeleteWork requests the deletion of a work. The deletion is complete when Work returns an error with
 // status 404.
-func (p *Client) DeleteWork(ctx context.Context, id, etag string) error {
-	_, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodDelete, Path: pathWork + "/" + url.PathEscape(id),
-		Header: remote.IfMatch(etag)})
+func (p *Client) DeleteWork(ctx context.Context, id WorkID, etag string) error {
+	_, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodDelete,
+		Path: pathWork + "/" + url.PathEscape(string(id)), Header: remote.IfMatch(etag)})
 	return err
 }
 
@@ -103,7 +103,8 @@ const (
 // ApplyWork creates a work, or replaces the work of the same name on the management cluster. It
 // retries after a concurrent write, while the region is unavailable, and while a work of that name
 // is being deleted, until the client's budget is spent or ctx ends.
-func (p *Client) ApplyWork(ctx context.Context, cluster string, manifestWork json.RawMessage) (Work, Outcome, error) {
+func (p *Client) ApplyWork(ctx context.Context, cluster ManagementClusterName, manifestWork json.RawMessage) (Work,
+	Outcome, error) {
 	var named struct {
 		Metadata struct {
 			Name string `json:"name"`
@@ -116,7 +117,7 @@ func (p *Client) ApplyWork(ctx context.Context, cluster string, manifestWork jso
 	deadline := time.Now().Add(p.http.Budget)
 	outcome := Outcome("")
 	for attempt := 0; ; attempt++ {
-		w, o, raced, err := p.applyOnce(ctx, string(id), cluster, manifestWork)
+		w, o, raced, err := p.applyOnce(ctx, id, cluster, manifestWork)
 		if outcome == "" || o == Created {
 			outcome = o // of the first attempt whose write the region may have executed
 		}
@@ -138,8 +139,8 @@ func (p *Client) ApplyWork(ctx context.Context, cluster string, manifestWork jso
 
 // applyOnce reads the work and then writes it. raced is true when a concurrent change of the work
 // caused the error.
-func (p *Client) applyOnce(ctx context.Context, id, cluster string, manifestWork json.RawMessage) (w Work, o Outcome,
-	raced bool, err error) {
+func (p *Client) applyOnce(ctx context.Context, id WorkID, cluster ManagementClusterName,
+	manifestWork json.RawMessage) (w Work, o Outcome, raced bool, err error) {
 	before, err := p.Work(ctx, id)
 	if remote.StatusOf(err) == http.StatusNotFound {
 		if _, err := p.CreateWork(ctx, cluster, manifestWork); err != nil {

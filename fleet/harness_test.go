@@ -207,7 +207,7 @@ func (b *testRegion) report(cluster string, generation int32, finalized string) 
 // placements; F is "-" for an unlimited resource.
 func (b *testRegion) usage(id, resource string) string {
 	b.t.Helper()
-	u, err := b.UsageOf(b.t.Context(), id)
+	u, err := b.UsageOf(b.t.Context(), cluster.ManagementClusterID(id))
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -153,7 +153,7 @@ func TestWhoMayPlace(t *testing.T) {
 	// A tenant reads no usage of management clusters.
 	_, err = mine.Usage(ctx)
 	checkError(t, "a tenant that lists usage", err, 403, codeForbidden)
-	_, err = mine.UsageOf(ctx, mc)
+	_, err = mine.UsageOf(ctx, cluster.ManagementClusterID(mc))
 	checkError(t, "a tenant that reads the usage of a management cluster", err, 403, codeForbidden)
 }
 

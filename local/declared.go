@@ -17,6 +17,7 @@ import (
 	"atoll.dev/api/platform"
 	"atoll.dev/client"
 	"atoll.dev/client/remote"
+	"atoll.dev/cluster"
 	"atoll.dev/gitops"
 )
 
@@ -55,10 +56,10 @@ func ReadDeclaration(dir, region string) (gitops.Declaration, error) {
 }
 
 // clusterNames returns the names of the management clusters of a declaration.
-func clusterNames(d gitops.Declaration) []string {
-	names := make([]string, len(d.ManagementClusters))
+func clusterNames(d gitops.Declaration) []cluster.ManagementCluster {
+	names := make([]cluster.ManagementCluster, len(d.ManagementClusters))
 	for i, c := range d.ManagementClusters {
-		names[i] = c.Name
+		names[i] = cluster.ManagementCluster(c.Name)
 	}
 	return names
 }
@@ -106,7 +107,7 @@ func (h Home) Apply(ctx context.Context, d gitops.Declaration, show func(Event),
 		if err := h.deleteCluster(ctx, api, name); err != nil {
 			return err
 		}
-		removed(name)
+		removed(string(name))
 	}
 	return nil
 }
@@ -114,11 +115,14 @@ func (h Home) Apply(ctx context.Context, d gitops.Declaration, show func(Event),
 // undeclaredClusters returns the management clusters of this machine that are not declared; clusters of other machines
 // have joined and are not ours to remove. It returns an error when one hosts clusters, or when the region does not know
 // whether it does.
-func undeclaredClusters(st State, d gitops.Declaration, registered []platform.ManagementCluster) ([]string, error) {
-	names := clusterNames(d)
+func undeclaredClusters(st State, d gitops.Declaration, registered []platform.ManagementCluster) (
+	[]cluster.ManagementCluster, error) {
+	declared := clusterNames(d)
+	isDeclared := func(name cluster.ManagementCluster) bool { return slices.Contains(declared, name) }
 	for _, mc := range registered {
+		name := cluster.ManagementCluster(mc.Name)
 		switch {
-		case slices.Contains(names, mc.Name) || !slices.Contains(st.Clusters, mc.Name):
+		case isDeclared(name) || !slices.Contains(st.Clusters, name):
 		case mc.State == "": // the lifecycle manager did not answer the Platform API
 			return nil, fmt.Errorf("the management cluster %s is not declared any more, and the region does not know how many "+
 				"clusters it hosts: apply again, or run `atoll mc delete %s`", mc.Name, mc.Name)
@@ -127,13 +131,12 @@ func undeclaredClusters(st State, d gitops.Declaration, registered []platform.Ma
 				"drain %s`, delete or move them, and apply again", mc.Name, mc.Placements, mc.Name)
 		}
 	}
-	isDeclared := func(name string) bool { return slices.Contains(names, name) }
 	return slices.DeleteFunc(slices.Clone(st.Clusters), isDeclared), nil
 }
 
 // deleteCluster deletes a management cluster at the region, when it is registered, and then stops its processes.
-func (h Home) deleteCluster(ctx context.Context, api *client.Client, name string) error {
-	err := api.DeleteManagementCluster(ctx, name)
+func (h Home) deleteCluster(ctx context.Context, api *client.Client, name cluster.ManagementCluster) error {
+	err := api.DeleteManagementCluster(ctx, string(name))
 	if err != nil && remote.StatusOf(err) != http.StatusNotFound {
 		return fmt.Errorf("removing the management cluster %s: %w", name, err)
 	}
@@ -164,7 +167,9 @@ func (h Home) removeUnregistered(ctx context.Context, opts UpOptions, removed fu
 		return ctx.Err() // Up waits until the region serves
 	}
 	for _, name := range st.Clusters {
-		isRegistered := slices.ContainsFunc(registered, func(mc platform.ManagementCluster) bool { return mc.Name == name })
+		isRegistered := slices.ContainsFunc(registered, func(mc platform.ManagementCluster) bool {
+			return mc.Name == string(name)
+		})
 		if isRegistered || slices.Contains(opts.Clusters, name) {
 			continue
 		}
@@ -172,7 +177,7 @@ func (h Home) removeUnregistered(ctx context.Context, opts UpOptions, removed fu
 		if err := h.deleteCluster(ctx, api, name); err != nil {
 			return err
 		}
-		removed(name)
+		removed(string(name))
 	}
 	return nil
 }
@@ -221,7 +226,7 @@ func (h Home) Drift(ctx context.Context, d gitops.Declaration) ([]Drift, error) 
 		add("processes", "ready", "not ready; see `atoll status`")
 		for _, name := range st.Clusters {
 			if !slices.Contains(clusterNames(d), name) {
-				add(name, "absent", "on this machine")
+				add(string(name), "absent", "on this machine")
 			}
 		}
 		return drift, nil
@@ -263,11 +268,11 @@ func clusterDrift(st State, d gitops.Declaration, registered []platform.Manageme
 		if slices.Contains(clusterNames(d), name) {
 			continue
 		}
-		state, has := running[name]
+		state, has := running[string(name)]
 		if !has {
 			state = "not registered"
 		}
-		add(name, "absent", state)
+		add(string(name), "absent", state)
 	}
 	return drift
 }

@@ -11,12 +11,13 @@ import (
 	"time"
 
 	"atoll.dev/api/platform"
+	"atoll.dev/cluster"
 	"atoll.dev/gitops"
 )
 
 func TestDeclarationsAreReadFromWhatIsRendered(t *testing.T) {
 	d, err := ReadDeclaration("../examples/deploy", "us-east-1")
-	if err != nil || d.Sector != "main" || !slices.Equal(clusterNames(d), []string{"mc01-us-east-1", "mc02-us-east-1"}) {
+	if err != nil || d.Sector != "main" || !slices.Equal(clusterNames(d), names{"mc01-us-east-1", "mc02-us-east-1"}) {
 		t.Errorf("%+v, %v", d, err)
 	}
 	dir := t.TempDir()
@@ -58,23 +59,23 @@ func TestDeclarationsAreReadFromWhatIsRendered(t *testing.T) {
 func TestAHomeHasTheDeclaredManagementClusters(t *testing.T) {
 	h := Home{Dir: filepath.Join(t.TempDir(), "home")}
 	for _, step := range []struct {
-		declared, grown, all []string
+		declared, grown, all names
 	}{
-		{[]string{"mc01-r1"}, []string{"mc01-r1"}, []string{"mc01-r1"}},
-		{[]string{"mc01-r1"}, nil, []string{"mc01-r1"}},
-		{[]string{"mc02-r1", "mc01-r1"}, []string{"mc02-r1"}, []string{"mc01-r1", "mc02-r1"}},
-		{[]string{}, nil, []string{"mc01-r1", "mc02-r1"}}, // Apply removes them by the API
+		{names{"mc01-r1"}, names{"mc01-r1"}, names{"mc01-r1"}},
+		{names{"mc01-r1"}, nil, names{"mc01-r1"}},
+		{names{"mc02-r1", "mc01-r1"}, names{"mc02-r1"}, names{"mc01-r1", "mc02-r1"}},
+		{names{}, nil, names{"mc01-r1", "mc02-r1"}}, // Apply removes them by the API
 	} {
 		st, grown, err := h.planState(UpOptions{Region: "r1", Clusters: step.declared})
 		if err != nil || !slices.Equal(grown, step.grown) || !slices.Equal(st.Clusters, step.all) {
 			t.Errorf("declared %v: %v grown, %v, %v", step.declared, grown, st.Clusters, err)
 		}
 	}
-	if _, _, err := h.planState(UpOptions{Region: "r2", Clusters: []string{}}); err == nil {
+	if _, _, err := h.planState(UpOptions{Region: "r2", Clusters: names{}}); err == nil {
 		t.Error("the home of another region was accepted")
 	}
 	empty := Home{Dir: filepath.Join(t.TempDir(), "empty")}
-	if st, _, err := empty.planState(UpOptions{Region: "r1", Clusters: []string{}}); err != nil || len(st.Clusters) != 0 {
+	if st, _, err := empty.planState(UpOptions{Region: "r1", Clusters: names{}}); err != nil || len(st.Clusters) != 0 {
 		t.Errorf("a region without management clusters has %v, %v", st.Clusters, err)
 	}
 }
@@ -139,6 +140,8 @@ func TestEachDeclaredValueIsAppliedOrShown(t *testing.T) {
 		t.Errorf("without declared values, shown are %v", none)
 	}
 }
+
+type names = []cluster.ManagementCluster
 
 // TestAKilledWriterLeavesAHomeThatStarts: the temporary file of the first region.json does not make the home a foreign
 // directory, and a later start removes it.

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"atoll.dev/cluster"
 	"atoll.dev/internal/atomicfile"
 )
 
@@ -45,11 +46,11 @@ type State struct {
 	ID     string `json:"id"`     // random; marks this home's processes
 	Region string `json:"region"` // also the region of credential scopes
 	// Environment is that of the declaration; "" in a home that `atoll up` made without one.
-	Environment string         `json:"environment,omitempty"`
-	Ports       map[string]int `json:"ports"`
-	Clusters    []string       `json:"management_clusters"`
-	Created     int            `json:"management_clusters_created"` // ever; the next one's number is one more
-	Postgres    PostgresDirs   `json:"postgres"`
+	Environment string                      `json:"environment,omitempty"`
+	Ports       map[string]int              `json:"ports"`
+	Clusters    []cluster.ManagementCluster `json:"management_clusters"`
+	Created     int                         `json:"management_clusters_created"` // ever; the next one's number is one more
+	Postgres    PostgresDirs                `json:"postgres"`
 
 	// Insecure means that Maestro and CLM also have plain listeners on loopback,
 	// without authentication.
@@ -118,8 +119,8 @@ func (h Home) CADir() string { return h.Path("pki") }
 
 // AdminKubeconfig is the kubeconfig that the plane of a local management
 // cluster wrote for its administrator.
-func (h Home) AdminKubeconfig(cluster string) string {
-	return h.Path("management", cluster, "plane", "admin.kubeconfig")
+func (h Home) AdminKubeconfig(mc cluster.ManagementCluster) string {
+	return h.Path("management", string(mc), "plane", "admin.kubeconfig")
 }
 
 // State reads the state of the region. It returns ErrNoRegion when the home has none.

@@ -1,6 +1,7 @@
 package local
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,47 +14,50 @@ import (
 	"golang.org/x/sys/unix"
 
 	"atoll.dev/api/platform"
+	"atoll.dev/cluster"
 	"atoll.dev/internal/atomicfile"
 	"atoll.dev/local/objectstore"
 )
 
-func hostingName(cluster string) string { return cluster + "-hosting" }
-func routerName(cluster string) string  { return cluster + "-router" }
+func hostingName(mc cluster.ManagementCluster) string { return string(mc + "-hosting") }
+func routerName(mc cluster.ManagementCluster) string  { return string(mc + "-router") }
 
 // hosting returns the process that runs the planes of customers on a management cluster. It has no
 // identity of the region: it calls only its own cluster and its own router. The planes outlive it;
 // their mark is its mark with /NAMESPACE/HOSTEDCLUSTER appended.
-func (t topology) hosting(cluster string) Spec {
-	dir := t.home.hostingDir(cluster)
+func (t topology) hosting(mc cluster.ManagementCluster) Spec {
+	dir := t.home.hostingDir(mc)
 	args := []string{"hosting", "--kubeconfig", filepath.Join(dir, "hosting.kubeconfig"), "--data-dir", dir,
-		"--advertise", t.address(routerName(cluster)), "--release", t.bin.KubeVersion + "=" + t.bin.Kube}
-	after := []string{planeName(cluster)}
+		"--advertise", t.address(routerName(mc)), "--release", t.bin.KubeVersion + "=" + t.bin.Kube}
+	after := []string{planeName(mc)}
 	if t.st.Backups {
 		args = append(args, "--backups", filepath.Join(t.home.backupsDir(), objectstore.StoreFile))
 		after = append(after, objectStoreName)
 	}
 	return t.service(Spec{
-		Name: hostingName(cluster), Phase: phaseEdges, After: after, Args: args,
-		Prepare: func(ctx context.Context) error { return t.bootstrapCluster(ctx, cluster, dir) },
-	}, hostingName(cluster)+"-ops")
+		Name: hostingName(mc), Phase: phaseEdges, After: after, Args: args,
+		Prepare: func(ctx context.Context) error { return t.bootstrapCluster(ctx, mc, dir) },
+	}, hostingName(mc)+"-ops")
 }
 
 // router returns the process that serves a management cluster's port for its planes.
-func (t topology) router(cluster string) Spec {
+func (t topology) router(mc cluster.ManagementCluster) Spec {
 	return t.service(Spec{
-		Name: routerName(cluster), Phase: phaseEdges, Address: "tls://" + t.address(routerName(cluster)),
-		Args: []string{"router", "--listen", t.address(routerName(cluster)),
-			"--control", filepath.Join(t.home.hostingDir(cluster), "control.sock"), "--data-dir",
-			t.home.Path("management", cluster, "router")},
-	}, routerName(cluster), routerName(cluster)+"-ops")
+		Name: routerName(mc), Phase: phaseEdges, Address: "tls://" + t.address(routerName(mc)),
+		Args: []string{"router", "--listen", t.address(routerName(mc)),
+			"--control", filepath.Join(t.home.hostingDir(mc), "control.sock"), "--data-dir",
+			t.home.Path("management", string(mc), "router")},
+	}, routerName(mc), routerName(mc)+"-ops")
 }
 
-func (h Home) hostingDir(cluster string) string { return h.Path("management", cluster, "hosting") }
+func (h Home) hostingDir(mc cluster.ManagementCluster) string {
+	return h.Path("management", string(mc), "hosting")
+}
 
 // bootstrapCluster prepares a local management cluster for its agent and its hosting. It runs once
 // for each version of the program, since a new version may need new kinds and rights.
-func (t topology) bootstrapCluster(ctx context.Context, cluster, dir string) error {
-	agent := t.home.Path("management", cluster, "agent")
+func (t topology) bootstrapCluster(ctx context.Context, mc cluster.ManagementCluster, dir string) error {
+	agent := t.home.Path("management", string(mc), "agent")
 	for _, d := range []string{dir, agent} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			return err
@@ -64,7 +68,7 @@ func (t topology) bootstrapCluster(ctx context.Context, cluster, dir string) err
 	if lastID, err := os.ReadFile(doneFile); err == nil && string(lastID) == programID && exists(kubeconfig) {
 		return nil
 	}
-	_, err := t.command(ctx, "mc", "bootstrap", "--kubeconfig", t.home.AdminKubeconfig(cluster),
+	_, err := t.command(ctx, "mc", "bootstrap", "--kubeconfig", t.home.AdminKubeconfig(mc),
 		"--out", filepath.Join(agent, "agent.kubeconfig"), "--hosting-out", kubeconfig)
 	if err != nil {
 		return err
@@ -98,12 +102,12 @@ func splitProcessName(name string) (owner string, isPlane bool) {
 
 // PlaneStatus is one of the customers' planes that run.
 type PlaneStatus struct {
-	ManagementCluster string `json:"management_cluster"`
-	Namespace         string `json:"namespace"`
-	HostedCluster     string `json:"hosted_cluster"`
-	PID               int    `json:"pid"`
-	RSSBytes          int64  `json:"rss_bytes"`
-	PSSBytes          int64  `json:"pss_bytes"` // with memory that processes share divided among them
+	ManagementCluster cluster.ManagementCluster `json:"management_cluster"`
+	Namespace         string                    `json:"namespace"`
+	HostedCluster     string                    `json:"hosted_cluster"`
+	PID               int                       `json:"pid"`
+	RSSBytes          int64                     `json:"rss_bytes"`
+	PSSBytes          int64                     `json:"pss_bytes"` // with memory that processes share divided among them
 }
 
 // planes lists the customers' planes that run, by management cluster and name. A sleeping plane has
@@ -112,16 +116,17 @@ func (h Home) planes(homeID string) []PlaneStatus {
 	list := []PlaneStatus{}
 	for name, pid := range markedProcesses(homeID) {
 		owner, isPlane := splitProcessName(name)
-		cluster, isHosting := strings.CutSuffix(owner, hostingName(""))
+		mc, isHosting := strings.CutSuffix(owner, hostingName(""))
 		if !isPlane || !isHosting {
 			continue
 		}
 		namespace, hc, _ := strings.Cut(strings.TrimPrefix(name, owner+"/"), "/")
-		list = append(list, PlaneStatus{ManagementCluster: cluster, Namespace: namespace, HostedCluster: hc,
-			PID: pid, RSSBytes: residentBytes(name, pid), PSSBytes: proportionalBytes(pid)})
+		list = append(list, PlaneStatus{ManagementCluster: cluster.ManagementCluster(mc), Namespace: namespace,
+			HostedCluster: hc, PID: pid, RSSBytes: residentBytes(name, pid), PSSBytes: proportionalBytes(pid)})
 	}
 	slices.SortFunc(list, func(a, b PlaneStatus) int {
-		return strings.Compare(a.ManagementCluster+"/"+a.HostedCluster, b.ManagementCluster+"/"+b.HostedCluster)
+		return cmp.Or(cmp.Compare(a.ManagementCluster, b.ManagementCluster),
+			cmp.Compare(a.HostedCluster, b.HostedCluster))
 	})
 	return list
 }

@@ -8,12 +8,14 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+
+	"atoll.dev/cluster"
 )
 
 // hostingWithPlanes is a process that starts two others, as hosting does: they
 // outlive it and have its mark with their names appended.
-func hostingWithPlanes(cluster string) Spec {
-	s := sleepingProcess(hostingName(cluster))
+func hostingWithPlanes(mc cluster.ManagementCluster) Spec {
+	s := sleepingProcess(hostingName(mc))
 	s.Phase = phaseEdges
 	s.Args = []string{"sh", "-c", `for hc in hc-1 hc-2; do
 		if [ ! -e "$0/$hc" ]; then
@@ -175,7 +177,7 @@ func TestCapacityLeavesRoomForTheRegion(t *testing.T) {
 // A home of a release without hosting gets the missing ports and keeps its others.
 func TestAHomeWithoutHostingGetsHosting(t *testing.T) {
 	h, st := newHome(t)
-	st.Clusters, st.Created = []string{"management-01"}, 1
+	st.Clusters, st.Created = []cluster.ManagementCluster{"management-01"}, 1
 	if err := h.assignPorts(st.Ports, []string{"pki", "mqtt", "management-01-plane",
 		"management-01-agent-ops"}); err != nil {
 		t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 	"atoll.dev/api/platform"
 	"atoll.dev/client"
 	"atoll.dev/client/remote"
+	"atoll.dev/cluster"
 	"atoll.dev/internal/atomicfile"
 )
 
@@ -69,25 +70,25 @@ func (t topology) ensureAdminKey(ctx context.Context) error {
 // cluster with the region and creates the agent's account in the cluster. Only `atoll mc
 // bootstrap`, a tool for persons, reads the administrator's kubeconfig; no process of the region
 // does.
-func (t topology) prepareAgent(ctx context.Context, cluster, dir string) error {
+func (t topology) prepareAgent(ctx context.Context, mc cluster.ManagementCluster, dir string) error {
 	if err := os.MkdirAll(filepath.Join(dir, "store"), 0o700); err != nil {
 		return err
 	}
-	if err := t.register(ctx, cluster); err != nil {
-		return fmt.Errorf("registering %s: %w", cluster, err)
+	if err := t.register(ctx, mc); err != nil {
+		return fmt.Errorf("registering %s: %w", mc, err)
 	}
 	kubeconfig := filepath.Join(dir, "agent.kubeconfig")
 	if exists(kubeconfig) {
 		return nil
 	}
-	_, err := t.command(ctx, "mc", "bootstrap", "--kubeconfig", t.home.AdminKubeconfig(cluster), "--out", kubeconfig)
+	_, err := t.command(ctx, "mc", "bootstrap", "--kubeconfig", t.home.AdminKubeconfig(mc), "--out", kubeconfig)
 	return err
 }
 
 // register registers the cluster and its limits with the region's API. For a registered cluster it
 // updates the limits: a new program runs other versions, the machine may have more memory. It
 // lowers the capacity of the other clusters of this machine to their share.
-func (t topology) register(ctx context.Context, cluster string) error {
+func (t topology) register(ctx context.Context, mc cluster.ManagementCluster) error {
 	st, err := t.home.State() // read again: the region may have more clusters than t
 	if err != nil {
 		return err
@@ -107,11 +108,11 @@ func (t topology) register(ctx context.Context, cluster string) error {
 		Versions: platform.PlaneVersions{t.bin.KubeVersion},
 	}
 	_, err = api.RegisterManagementCluster(ctx, platform.ManagementClusterRequest{
-		Name: cluster, Labels: map[string]string{"cluster_type": "management",
-			"cluster_id": cluster}, Capacity: limits.Capacity, Versions: limits.Versions,
+		Name: string(mc), Labels: map[string]string{"cluster_type": "management",
+			"cluster_id": string(mc)}, Capacity: limits.Capacity, Versions: limits.Versions,
 	})
 	if remote.StatusOf(err) == 409 {
-		_, err = api.UpdateManagementCluster(ctx, cluster, limits)
+		_, err = api.UpdateManagementCluster(ctx, string(mc), limits)
 	}
 	if err != nil || len(st.Clusters) < 2 {
 		return err
@@ -120,11 +121,12 @@ func (t topology) register(ctx context.Context, cluster string) error {
 	if err != nil {
 		return err
 	}
-	for _, mc := range registered {
-		if mc.Name == cluster || !slices.Contains(st.Clusters, mc.Name) || maps.Equal(mc.Capacity, limits.Capacity) {
+	for _, other := range registered {
+		name := cluster.ManagementCluster(other.Name)
+		if name == mc || !slices.Contains(st.Clusters, name) || maps.Equal(other.Capacity, limits.Capacity) {
 			continue
 		}
-		_, err := api.UpdateManagementCluster(ctx, mc.Name, platform.ManagementClusterUpdate{Capacity: limits.Capacity})
+		_, err := api.UpdateManagementCluster(ctx, other.Name, platform.ManagementClusterUpdate{Capacity: limits.Capacity})
 		if err != nil && remote.StatusOf(err) != 404 {
 			return err
 		}
@@ -172,12 +174,12 @@ func (h Home) MaestroAddresses() (http, grpc string, err error) {
 
 // RestartAgent stops the agent of a local management cluster; the supervisor starts it again, with
 // a join token when it needs one. It returns false when this home has no such agent.
-func (h Home) RestartAgent(cluster string) (bool, error) {
+func (h Home) RestartAgent(mc cluster.ManagementCluster) (bool, error) {
 	st, err := h.State()
-	if err != nil || !slices.Contains(st.Clusters, cluster) {
+	if err != nil || !slices.Contains(st.Clusters, mc) {
 		return false, err
 	}
-	if r, ok := h.record(agentName(cluster)); ok && r.isAlive() {
+	if r, ok := h.record(agentName(mc)); ok && r.isAlive() {
 		return true, r.signal(syscall.SIGTERM)
 	}
 	return true, nil
@@ -185,7 +187,7 @@ func (h Home) RestartAgent(cluster string) (bool, error) {
 
 // RemoveCluster stops the processes of a local management cluster that is no
 // longer registered. Its files stay until `down --purge`.
-func (h Home) RemoveCluster(name string) error {
+func (h Home) RemoveCluster(name cluster.ManagementCluster) error {
 	unlock, err := h.lock("state.lock")
 	if err != nil {
 		return err
@@ -195,7 +197,7 @@ func (h Home) RemoveCluster(name string) error {
 	if err != nil {
 		return err
 	}
-	var remaining []string
+	var remaining []cluster.ManagementCluster
 	for _, c := range st.Clusters {
 		if c != name {
 			remaining = append(remaining, c)
@@ -206,7 +208,7 @@ func (h Home) RemoveCluster(name string) error {
 	}
 	st.Clusters = remaining
 	for port := range st.Ports {
-		if strings.HasPrefix(port, name+"-") {
+		if strings.HasPrefix(port, string(name+"-")) {
 			delete(st.Ports, port)
 		}
 	}

@@ -65,7 +65,7 @@ func (t topology) adapter() Spec {
 	dir := t.home.Path("adapters")
 	env := append(t.tracing(), "ATOLL_BASE_DOMAIN=hosted."+t.st.Region+".atoll.internal")
 	if len(t.st.Clusters) > 0 { // the default management cluster of cl-maestro's clusters
-		env = append(env, "ATOLL_TARGET_CLUSTER="+t.st.Clusters[0])
+		env = append(env, string("ATOLL_TARGET_CLUSTER="+t.st.Clusters[0]))
 	}
 	args := []string{"adapter", "serve", "--dir", dir, "--mqtt", t.address("mqtt"), "--clm", t.url(clmPort),
 		"--maestro", t.url("maestro-http"), "--maestro-grpc", t.address("maestro-grpc")}

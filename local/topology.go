@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"atoll.dev/cluster"
 	"atoll.dev/internal/postgres"
 	"atoll.dev/pki"
 	"atoll.dev/plane"
@@ -39,8 +40,8 @@ const (
 	maestroDatabase  = "maestro"
 )
 
-func planeName(cluster string) string { return cluster + "-plane" }
-func agentName(cluster string) string { return cluster + "-agent" }
+func planeName(mc cluster.ManagementCluster) string { return string(mc + "-plane") }
+func agentName(mc cluster.ManagementCluster) string { return string(mc + "-agent") }
 
 // Phases of `down`: the lower stop first.
 const (
@@ -223,32 +224,32 @@ func (t topology) platform() Spec {
 	}, append(ports, "platform-ops")...), pki.ServiceName(platformName), t.home.Path("identities", platformName))
 }
 
-func (t topology) plane(cluster string) Spec {
-	cfg := t.planeConfig(cluster)
+func (t topology) plane(mc cluster.ManagementCluster) Spec {
+	cfg := t.planeConfig(mc)
 	return Spec{
-		Name: planeName(cluster), Args: append([]string{cfg.Binary}, cfg.Args()...), Address: "https://" +
-			cfg.Address, Ports: []int{t.st.Ports[planeName(cluster)]},
+		Name: planeName(mc), Args: append([]string{cfg.Binary}, cfg.Args()...), Address: "https://" +
+			cfg.Address, Ports: []int{t.st.Ports[planeName(mc)]},
 		Prepare: func(context.Context) error { return os.MkdirAll(cfg.Dir, 0o700) },
 		Ready:   cfg.Ready, Phase: phaseBases, Stop: syscall.SIGTERM,
 	}
 }
 
-func (t topology) planeConfig(cluster string) plane.Config {
+func (t topology) planeConfig(mc cluster.ManagementCluster) plane.Config {
 	return plane.Config{
-		Name: cluster, Dir: t.home.Path("management", cluster, "plane"),
-		Binary: t.bin.Kube, Address: t.address(planeName(cluster)),
+		Name: string(mc), Dir: t.home.Path("management", string(mc), "plane"),
+		Binary: t.bin.Kube, Address: t.address(planeName(mc)),
 	}
 }
 
-func (t topology) agent(cluster string) Spec {
-	dir := t.home.Path("management", cluster, "agent")
+func (t topology) agent(mc cluster.ManagementCluster) Spec {
+	dir := t.home.Path("management", string(mc), "agent")
 	return t.withIdentity(t.service(Spec{
-		Name: agentName(cluster), Phase: phaseEdges,
-		After: []string{planeName(cluster), pkiName, brokerName, maestroName, clmName, platformName},
-		Args: []string{"agent", "--consumer-name", cluster, "--kubeconfig", filepath.Join(dir, "agent.kubeconfig"),
+		Name: agentName(mc), Phase: phaseEdges,
+		After: []string{planeName(mc), pkiName, brokerName, maestroName, clmName, platformName},
+		Args: []string{"agent", "--consumer-name", string(mc), "--kubeconfig", filepath.Join(dir, "agent.kubeconfig"),
 			"--mqtt", t.address("mqtt"), "--data-dir", filepath.Join(dir, "store")},
-		Prepare: func(ctx context.Context) error { return t.prepareAgent(ctx, cluster, dir) },
-	}, agentName(cluster)+"-ops"), pki.Name(cluster), filepath.Join(dir, "identity"))
+		Prepare: func(ctx context.Context) error { return t.prepareAgent(ctx, mc, dir) },
+	}, agentName(mc)+"-ops"), pki.Name(mc), filepath.Join(dir, "identity"))
 }
 
 // service completes the spec of an Atoll service: the program, its ports (the last serves health

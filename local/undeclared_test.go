@@ -32,8 +32,8 @@ func declared(names ...string) gitops.Declaration {
 // A home belongs to one declared region: neither the region of the same name in another environment nor a region that
 // `atoll up` made is taken over, and nothing of it changes.
 func TestAHomeOfAnotherEnvironmentIsRefused(t *testing.T) {
-	staging := UpOptions{Region: "r1", Environment: "staging", Clusters: []string{"mc01-r1"}}
-	production := UpOptions{Region: "r1", Environment: "production", Clusters: []string{"mc02-r1"}}
+	staging := UpOptions{Region: "r1", Environment: "staging", Clusters: names{"mc01-r1"}}
+	production := UpOptions{Region: "r1", Environment: "production", Clusters: names{"mc02-r1"}}
 	for _, c := range []struct {
 		name        string
 		made, asked UpOptions
@@ -68,7 +68,7 @@ func TestAHomeOfAnotherEnvironmentIsRefused(t *testing.T) {
 func TestApplyRemovesClustersThatTheRegionDoesNotHave(t *testing.T) {
 	h := Home{Dir: filepath.Join(t.TempDir(), "home")}
 	st, _, err := h.planState(UpOptions{Region: "r1", Environment: "staging",
-		Clusters: []string{"declared", "registered", "never-registered"}})
+		Clusters: names{"declared", "registered", "never-registered"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +118,7 @@ func TestApplyRemovesClustersThatTheRegionDoesNotHave(t *testing.T) {
 	if err := h.removeUnregistered(t.Context(), production, note); err == nil || len(removed) != 0 {
 		t.Errorf("another environment removed %v, %v", removed, err)
 	}
-	staging := UpOptions{Region: "r1", Environment: "staging", Clusters: []string{"declared"}}
+	staging := UpOptions{Region: "r1", Environment: "staging", Clusters: names{"declared"}}
 	if err := h.removeUnregistered(t.Context(), staging, note); err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +127,7 @@ func TestApplyRemovesClustersThatTheRegionDoesNotHave(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Error("the supervisor does not read the state again")
 	}
-	if st, err = h.State(); err != nil || !slices.Equal(st.Clusters, []string{"declared", "registered"}) {
+	if st, err = h.State(); err != nil || !slices.Equal(st.Clusters, names{"declared", "registered"}) {
 		t.Errorf("the home has %v, %v", st.Clusters, err)
 	}
 	if want := []string{"never-registered"}; !slices.Equal(removed, want) || !slices.Equal(deleted, want) {
@@ -137,7 +137,7 @@ func TestApplyRemovesClustersThatTheRegionDoesNotHave(t *testing.T) {
 
 func TestUndeclaredClustersAreRemovedUnlessTheyHostOrNobodyKnows(t *testing.T) {
 	const ready = platform.ManagementClusterStateReady
-	st := State{Clusters: []string{"declared", "extra", "unregistered"}}
+	st := State{Clusters: names{"declared", "extra", "unregistered"}}
 	for _, c := range []struct {
 		name  string
 		extra platform.ManagementCluster
@@ -149,19 +149,19 @@ func TestUndeclaredClustersAreRemovedUnlessTheyHostOrNobodyKnows(t *testing.T) {
 	} {
 		registered := []platform.ManagementCluster{{Name: "declared", State: ready, Placements: 1},
 			{Name: "elsewhere", State: ready, Placements: 1}, c.extra}
-		names, err := undeclaredClusters(st, declared("declared"), registered)
+		undeclared, err := undeclaredClusters(st, declared("declared"), registered)
 		switch {
-		case c.want == "" && (err != nil || !slices.Equal(names, []string{"extra", "unregistered"})):
-			t.Errorf("%s: %v, %v", c.name, names, err)
-		case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || names != nil):
-			t.Errorf("%s: %v, %v, want %q", c.name, names, err, c.want)
+		case c.want == "" && (err != nil || !slices.Equal(undeclared, names{"extra", "unregistered"})):
+			t.Errorf("%s: %v, %v", c.name, undeclared, err)
+		case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || undeclared != nil):
+			t.Errorf("%s: %v, %v, want %q", c.name, undeclared, err, c.want)
 		}
 	}
 }
 
 func TestDriftShowsClustersThatTheRegionDoesNotHave(t *testing.T) {
 	const ready = platform.ManagementClusterStateReady
-	got := clusterDrift(State{Clusters: []string{"same", "extra", "unregistered"}}, declared("same", "missing"),
+	got := clusterDrift(State{Clusters: names{"same", "extra", "unregistered"}}, declared("same", "missing"),
 		[]platform.ManagementCluster{{Name: "same", State: ready}, {Name: "extra", State: ready},
 			{Name: "elsewhere", State: ready}})
 	want := []Drift{{"missing", "Ready", "absent"}, {"extra", "absent", "Ready"},

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"atoll.dev/cluster"
 	"atoll.dev/internal/atomicfile"
 	"atoll.dev/internal/postgres"
 )
@@ -34,7 +35,7 @@ type UpOptions struct {
 
 	// Clusters are names of management clusters that the region has at least. Unless it is nil, a new home
 	// has these and no other.
-	Clusters []string
+	Clusters []cluster.ManagementCluster
 }
 
 // Outcome is the result of `up`.
@@ -94,7 +95,7 @@ func (h Home) Up(ctx context.Context, opts UpOptions, show func(Event)) (Outcome
 }
 
 // planState creates or reads the home and adds the management clusters that opts ask for.
-func (h Home) planState(opts UpOptions) (st State, grown []string, err error) {
+func (h Home) planState(opts UpOptions) (st State, grown []cluster.ManagementCluster, err error) {
 	if err := os.MkdirAll(h.Path("run"), 0o700); err != nil {
 		return st, nil, fmt.Errorf("home: %w", err)
 	}
@@ -153,7 +154,7 @@ func (h Home) planState(opts UpOptions) (st State, grown []string, err error) {
 	}
 	for len(st.Clusters) < clusters {
 		st.Created++
-		name := fmt.Sprintf("management-%02d", st.Created)
+		name := cluster.ManagementCluster(fmt.Sprintf("management-%02d", st.Created))
 		st.Clusters, grown = append(st.Clusters, name), append(grown, name)
 	}
 	for _, name := range opts.Clusters {

@@ -132,7 +132,7 @@ type watched struct {
 	t       *testing.T
 	ctx     context.Context
 	events  chan WatchEvent
-	applied [][]string // names of the management clusters, for each apply that succeeded
+	applied []names    // names of the management clusters, for each apply that succeeded
 	fail    chan error // each fails one apply
 }
 
@@ -249,8 +249,8 @@ func TestAWatchAppliesGoodCommitsAndNothingOfOthers(t *testing.T) {
 		w.expect(Reachable, again)
 		last := r.commit("after the outage", two)
 		w.expect(Applied, last)
-		both := []string{"mc01-r1", "mc02-r1"}
-		if want := [][]string{both[:1], both, both, both[:1], both}; !slices.EqualFunc(w.applied, want, slices.Equal) {
+		both := names{"mc01-r1", "mc02-r1"}
+		if want := []names{both[:1], both, both, both[:1], both}; !slices.EqualFunc(w.applied, want, slices.Equal) {
 			t.Errorf("applied were %v, want %v", w.applied, want)
 		}
 	})

@@ -18,6 +18,7 @@ import (
 
 	"atoll.dev/api/clm"
 	api "atoll.dev/api/maestro"
+	"atoll.dev/api/work"
 	"atoll.dev/client/clmclient"
 	"atoll.dev/client/maestroclient"
 	"atoll.dev/client/remote"
@@ -214,7 +215,7 @@ func (r *rebuild) createConsumers(ctx context.Context) ([]string, error) {
 		if _, ok := have[mc.Name]; ok {
 			continue
 		}
-		_, err := r.Maestro.CreateConsumer(ctx, mc.Name, mc.Labels)
+		_, err := r.Maestro.CreateConsumer(ctx, work.Consumer(mc.Name), mc.Labels)
 		if err != nil && remote.StatusOf(err) != http.StatusConflict { // another run was faster
 			return nil, fmt.Errorf("creating the consumer %s: %w", mc.Name, err)
 		}

@@ -13,6 +13,7 @@ import (
 
 	"atoll.dev/access"
 	"atoll.dev/api/audit"
+	"atoll.dev/cluster"
 	"atoll.dev/internal/pause"
 )
 
@@ -50,20 +51,23 @@ type Denials struct {
 
 	mu       sync.Mutex
 	region   *rate.Limiter
-	accounts map[string]*rate.Limiter // by account; "" for senders without a proven identity
+	accounts map[cluster.Account]*rate.Limiter // by account; "" for senders without a proven identity
 	pending  []Record
 	sums     map[sumKey]*Record
 }
 
 // sumKey identifies a count of refused requests. The zero key is that of all requests that have no count of their own.
-type sumKey struct{ account, code string }
+type sumKey struct {
+	account cluster.Account
+	code    string
+}
 
 var _ access.Denials = (*Denials)(nil)
 
 // NewDenials returns Denials that append to a chain. The caller must call Run: nothing is written before.
 func NewDenials(chain *Chain, log *slog.Logger) *Denials {
 	return &Denials{chain: chain, log: log, woken: make(chan struct{}, 1),
-		region: rate.NewLimiter(rate.Every(regionEvery), regionBurst), accounts: map[string]*rate.Limiter{},
+		region: rate.NewLimiter(rate.Every(regionEvery), regionBurst), accounts: map[cluster.Account]*rate.Limiter{},
 		sums: map[sumKey]*Record{}}
 }
 
@@ -83,7 +87,7 @@ func (d *Denials) Record(denial access.Denial) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.allowRecord(r.Account) && len(d.pending) < maxPending {
+	if d.allowRecord(cluster.Account(r.Account)) && len(d.pending) < maxPending {
 		d.pending = append(d.pending, r)
 		d.wakeRun()
 		return
@@ -96,7 +100,7 @@ func cutPolicies(ids []string) []string { return ids[:min(len(ids), maxPolicies)
 
 // allowRecord reports whether a refused request of an account may have a record of its own. If so, it takes one record
 // from the limits of the account and of the region. The caller holds mu.
-func (d *Denials) allowRecord(account string) bool {
+func (d *Denials) allowRecord(account cluster.Account) bool {
 	limit := d.accounts[account]
 	if limit == nil {
 		if len(d.accounts) >= maxAccounts {
@@ -110,12 +114,12 @@ func (d *Denials) allowRecord(account string) bool {
 
 // count adds n refused requests like r to the count of r's account and code. The caller holds mu.
 func (d *Denials) count(r Record, n int) {
-	key := sumKey{r.Account, r.Code}
+	key := sumKey{cluster.Account(r.Account), r.Code}
 	if d.sums[key] == nil && len(d.sums) >= maxSums-1 {
 		key = sumKey{}
 	}
 	if d.sums[key] == nil {
-		d.sums[key] = &Record{Time: r.Time, Service: r.Service, Key: r.Key, Outcome: Denied, Account: key.account,
+		d.sums[key] = &Record{Time: r.Time, Service: r.Service, Key: r.Key, Outcome: Denied, Account: string(key.account),
 			Code: key.code}
 	}
 	d.sums[key].Count += n

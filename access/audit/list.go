@@ -5,13 +5,15 @@ import (
 	"fmt"
 	"time"
 
+	"atoll.dev/cluster"
+
 	"github.com/jackc/pgx/v5"
 )
 
 // Query selects records of the chain. An empty member selects all records.
 type Query struct {
 	// Account selects the changes that the account's principals made, and all changes of the account's resources.
-	Account                    string
+	Account                    cluster.Account
 	From, To                   time.Time // To is exclusive
 	Principal, Action, Outcome string
 	ResourceKind, ResourceID   string

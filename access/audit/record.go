@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"atoll.dev/api/audit"
+	"atoll.dev/cluster"
 )
 
 // Outcomes of requests.
@@ -108,12 +109,12 @@ func recordOf(service string, c audit.Change) Record {
 // ShownTo returns the entry as the principals of an account may read it. An entry of the account's own principals is
 // unchanged. An entry of an operator's change keeps the change and its time; ShownTo removes the operator's identity,
 // his address and the policies that permitted the change. Such an entry does not match its hash.
-func (e Entry) ShownTo(account string) (Entry, error) {
+func (e Entry) ShownTo(account cluster.Account) (Entry, error) {
 	var r Record
 	if err := json.Unmarshal(e.Record, &r); err != nil {
 		return Entry{}, fmt.Errorf("reading audit record %d: %w", e.Seq, err)
 	}
-	if r.Account == account {
+	if cluster.Account(r.Account) == account {
 		return e, nil
 	}
 	r.Principal, r.Account, r.ProofID, r.Source, r.UserAgent, r.Reason, r.Policies = "operator", "", "", "", "", "", nil

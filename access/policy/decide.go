@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"atoll.dev/cluster"
+
 	cedar "github.com/cedar-policy/cedar-go"
 	"github.com/cedar-policy/cedar-go/types"
 	"github.com/cedar-policy/cedar-go/x/exp/ast"
@@ -69,7 +71,7 @@ func NewIndex(attached []Attached) *Index {
 type Resource struct {
 	Kind    Kind
 	ID      string
-	Account string            // that it belongs to; "" for a resource of the region
+	Account cluster.Account   // that it belongs to; "" for a resource of the region
 	Cluster string            // id of the cluster that a node pool or a credential belongs to; "" when not known
 	Tags    map[string]string // of the cluster
 }
@@ -86,7 +88,7 @@ type Context struct {
 // Query is one question: may the principal take the action on the resource?
 type Query struct {
 	Principal string // ARN
-	Account   string
+	Account   cluster.Account
 	Groups    []string // ids of the groups that the principal, or its role, is a member of
 	Action    string
 	Resource  Resource
@@ -281,7 +283,7 @@ type request struct {
 // Get implements types.EntityGetter.
 func (r *request) Get(id types.EntityUID) (types.Entity, bool) {
 	e := types.Entity{UID: id}
-	account := uid(Account, r.q.Account)
+	account := uid(Account, string(r.q.Account))
 	switch {
 	case id.Type == actionType:
 		action, known := actionEntities[id]
@@ -301,7 +303,7 @@ func (r *request) Get(id types.EntityUID) (types.Entity, bool) {
 	case id == r.resource:
 		e.Parents, e.Tags = types.NewEntityUIDSet(r.parents()...), r.tags()
 	case r.q.Resource.Cluster != "" && id == uid(Cluster, r.q.Resource.Cluster):
-		e.Parents, e.Tags = types.NewEntityUIDSet(uid(Account, r.q.Resource.Account)), r.tags()
+		e.Parents, e.Tags = types.NewEntityUIDSet(uid(Account, string(r.q.Resource.Account))), r.tags()
 	case id.Type == namespace+types.EntityType(Group) && slices.Contains(r.q.Groups, string(id.ID)):
 		e.Parents = types.NewEntityUIDSet(account)
 	default:
@@ -317,7 +319,7 @@ func (r *request) parents() (parents []types.EntityUID) {
 	case of.Kind == Account || of.Kind == Region:
 		return nil
 	case of.Account != "":
-		parents = append(parents, uid(Account, of.Account))
+		parents = append(parents, uid(Account, string(of.Account)))
 	default:
 		parents = append(parents, uid(Region, cmp.Or(r.q.Context.Region, "-")))
 	}

@@ -17,6 +17,7 @@ import (
 	"atoll.dev/api/platform"
 	"atoll.dev/client"
 	"atoll.dev/client/remote"
+	"atoll.dev/cluster"
 	watch "atoll.dev/internal/rest"
 )
 
@@ -102,7 +103,7 @@ func (b *bench) makeCluster(ctx context.Context, nodes int) (*hosted, error) {
 // connect gets a kubeconfig for the cluster. A Ready cluster answers: there is
 // no second try, here or at its API.
 func (b *bench) connect(ctx context.Context, h *hosted) error {
-	cred, err := b.api.CreateCredential(ctx, h.id, platform.CredentialRequest{ExpirationSeconds: 7200})
+	cred, err := b.api.CreateCredential(ctx, cluster.ID(h.id), platform.CredentialRequest{ExpirationSeconds: 7200})
 	if err != nil {
 		return fmt.Errorf("cluster %s: its credential: %w", h.name, err)
 	}
@@ -179,7 +180,7 @@ func (b *bench) await(ctx context.Context, id string, is func(*platform.Cluster)
 
 // awaitPool watches until all nodes of a pool are ready.
 func (b *bench) awaitPool(ctx context.Context, p platform.NodePool) error {
-	err := b.api.FollowNodePools(ctx, p.ClusterID, remote.WatchOptions{}, func(e remote.Event) error {
+	err := b.api.FollowNodePools(ctx, cluster.ID(p.ClusterID), remote.WatchOptions{}, func(e remote.Event) error {
 		var now platform.NodePool
 		if len(e.Object) == 0 {
 			return nil
@@ -230,7 +231,7 @@ func (b *bench) remove(ctx context.Context, all ...*hosted) (time.Duration, erro
 }
 
 func (b *bench) removeOne(ctx context.Context, id string) error {
-	if err := b.api.DeleteCluster(ctx, id, client.Deletion{}); err != nil &&
+	if err := b.api.DeleteCluster(ctx, cluster.ID(id), client.Deletion{}); err != nil &&
 		remote.StatusOf(err) != http.StatusNotFound {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 
 	"atoll.dev/api/platform"
 	"atoll.dev/bench/report"
+	"atoll.dev/cluster"
 )
 
 func (b *bench) report(name string, params, figures map[string]any) error {
@@ -30,7 +31,7 @@ func (b *bench) create(ctx context.Context) error {
 		}
 		posted, ready = append(posted, h.posted), append(ready, h.ready)
 		credential, answered = append(credential, h.credential-h.ready), append(answered, h.answered)
-		events, err := b.api.ClusterEvents(ctx, h.id)
+		events, err := b.api.ClusterEvents(ctx, cluster.ID(h.id))
 		if err != nil {
 			return err
 		}
@@ -176,7 +177,7 @@ func (b *bench) hibernate(ctx context.Context) error {
 			return err
 		}
 		woken = append(woken, time.Since(begun))
-		k, err := b.api.Cluster(ctx, h.id)
+		k, err := b.api.Cluster(ctx, cluster.ID(h.id))
 		if err != nil {
 			return err
 		}
@@ -219,7 +220,7 @@ func (h *hosted) awaitEnd(ctx context.Context) error {
 func (b *bench) setHibernated(ctx context.Context, id, hibernated, power string) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	k, err := b.api.UpdateCluster(ctx, id, fmt.Appendf(nil, `{"spec":{"hibernated":%s}}`, hibernated), "")
+	k, err := b.api.UpdateCluster(ctx, cluster.ID(id), fmt.Appendf(nil, `{"spec":{"hibernated":%s}}`, hibernated), "")
 	if err != nil {
 		return err
 	}

@@ -23,6 +23,7 @@ import (
 	"atoll.dev/bench/report"
 	"atoll.dev/client"
 	"atoll.dev/client/remote"
+	"atoll.dev/cluster"
 )
 
 func main() {
@@ -147,7 +148,7 @@ func (r *road) post(ctx context.Context, i int) error {
 	r.mu.Lock()
 	r.posted[string(id)] = begun
 	r.mu.Unlock()
-	_, err := r.api.CreateWork(ctx, r.cluster, json.RawMessage(
+	_, err := r.api.CreateWork(ctx, cluster.ManagementCluster(r.cluster), json.RawMessage(
 		fmt.Sprintf(`{"apiVersion":"work.open-cluster-management.io/v1","kind":"ManifestWork",
 		"metadata":{"name":%q},"spec":{"workload":{"manifests":[{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q,"namespace":"default"},"data":{"k":"v"}}]}}}`, name, name)))
 	r.mu.Lock()
@@ -193,7 +194,7 @@ func (r *road) closedLoop(ctx context.Context, inflight, works int) {
 // next run finds the region idle.
 func (r *road) cleanUp(ctx context.Context) error {
 	for {
-		list, err := r.api.Works(ctx, r.cluster)
+		list, err := r.api.Works(ctx, cluster.ManagementCluster(r.cluster))
 		if err != nil {
 			return err
 		}
@@ -213,7 +214,7 @@ func (r *road) cleanUp(ctx context.Context) error {
 			if err := <-slots; err != nil {
 				return err
 			}
-			ordered.Go(func() { slots <- r.api.DeleteWork(ctx, w.ID, "") })
+			ordered.Go(func() { slots <- r.api.DeleteWork(ctx, work.ID(w.ID), "") })
 		}
 		ordered.Wait()
 		if left == 0 {

@@ -18,13 +18,13 @@ import (
 // caller's, or that of the flag --account.
 type authorizer struct {
 	session *terminal.Session
-	account string
+	account client.AccountID
 }
 
 // addAccountFlag gives cmd and its verbs the flag --account.
 func addAccountFlag(session *terminal.Session, cmd *cobra.Command) *authorizer {
 	a := &authorizer{session: session}
-	cmd.PersistentFlags().StringVar(&a.account, "account", "",
+	cmd.PersistentFlags().StringVar((*string)(&a.account), "account", "",
 		"account, 12 digits; for operators (default the caller's own account)")
 	return a
 }
@@ -33,7 +33,7 @@ var accountPattern = regexp.MustCompile(`^[0-9]{12}$`)
 
 // call calls f with the Authorization of the account, and explains the error that f returns.
 func (a *authorizer) call(ctx context.Context, f func(context.Context, *client.Authorization) error) error {
-	if a.account != "" && !accountPattern.MatchString(a.account) {
+	if a.account != "" && !accountPattern.MatchString(string(a.account)) {
 		return fmt.Errorf("--account %q is not 12 digits", a.account)
 	}
 	return callRegion(a.session, ctx, func(ctx context.Context, api *client.Client) error {
@@ -44,7 +44,7 @@ func (a *authorizer) call(ctx context.Context, f func(context.Context, *client.A
 // hint returns the text of a command that a message proposes, for the same account.
 func (a *authorizer) hint(command string) string {
 	if a.account != "" {
-		command += " --account " + a.account
+		command += " --account " + string(a.account)
 	}
 	return "`" + command + "`"
 }

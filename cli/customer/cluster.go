@@ -86,7 +86,7 @@ func explainError(err error) error {
 // the successor.
 func findCluster(ctx context.Context, api *client.Client, name string) (client.Cluster, error) {
 	if uuid.Validate(name) == nil {
-		found, err := api.Cluster(ctx, name)
+		found, err := api.Cluster(ctx, client.ClusterID(name))
 		if remote.StatusOf(err) == http.StatusNotFound {
 			err = fmt.Errorf("%w; `atoll cluster list` shows what there is", err)
 		}
@@ -99,12 +99,12 @@ func findCluster(ctx context.Context, api *client.Client, name string) (client.C
 	var deletingID string
 	for _, cluster := range matches {
 		if cluster.DeletedAt == nil {
-			return api.Cluster(ctx, cluster.ID)
+			return api.Cluster(ctx, client.ClusterID(cluster.ID))
 		}
 		deletingID = cluster.ID
 	}
 	if deletingID != "" {
-		return api.Cluster(ctx, deletingID)
+		return api.Cluster(ctx, client.ClusterID(deletingID))
 	}
 	return client.Cluster{},
 		fmt.Errorf("there is no cluster %q in this account; `atoll cluster list` shows what there is", name)

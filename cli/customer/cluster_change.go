@@ -32,7 +32,7 @@ func changeCluster(session *terminal.Session, ctx context.Context, api *client.C
 		return err
 	}
 	before := cluster.Generation
-	if cluster, err = api.UpdateCluster(ctx, cluster.ID, patch, ""); err != nil {
+	if cluster, err = api.UpdateCluster(ctx, client.ClusterID(cluster.ID), patch, ""); err != nil {
 		return err
 	}
 	progress := out.Progress(session)
@@ -45,7 +45,7 @@ func changeCluster(session *terminal.Session, ctx context.Context, api *client.C
 		if err := awaitCluster(session, ctx, api, cluster.Cluster, goal, f.Timeout, progress); err != nil {
 			return err
 		}
-		if cluster, err = api.Cluster(ctx, cluster.ID); err != nil {
+		if cluster, err = api.Cluster(ctx, client.ClusterID(cluster.ID)); err != nil {
 			return err
 		}
 	}

@@ -29,7 +29,7 @@ type createFlags struct {
 	release, display      string
 	hibernated, protected bool
 	tags, properties      map[string]string
-	managementCluster     string
+	managementCluster     client.ManagementClusterName
 	selector              map[string]string
 	pools                 poolFlag
 }
@@ -58,7 +58,7 @@ document of the kind Cluster, and documents of the kind NodePool; flags are stro
 	fs.BoolVar(&f.protected, "delete-protection", false, "refuse its deletion until it is unprotected")
 	fs.StringToStringVar(&f.tags, "tag", nil, "tag, k=v; repeatable")
 	fs.StringToStringVar(&f.properties, "property", nil, "property, k=v; repeatable")
-	fs.StringVar(&f.managementCluster, "management-cluster", "", "the management cluster that is to host it")
+	fs.StringVar((*string)(&f.managementCluster), "management-cluster", "", "the management cluster that is to host it")
 	fs.StringToStringVar(&f.selector, "selector", nil, "label, k=v, that its management cluster must have; repeatable")
 	wait := terminal.AddWaitFlags(cmd, "ready")
 	out := terminal.AddOutputFlag(cmd, "name")
@@ -217,7 +217,7 @@ func createCluster(session *terminal.Session, ctx context.Context, api *client.C
 		}
 		return nil
 	}
-	if cluster, err = api.Cluster(ctx, cluster.ID); err != nil {
+	if cluster, err = api.Cluster(ctx, client.ClusterID(cluster.ID)); err != nil {
 		return err
 	}
 	return out.PrintNamed(session.Out, cluster.Cluster, cluster.Name)

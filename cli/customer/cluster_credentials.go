@@ -29,7 +29,7 @@ func clusterCredentials(session *terminal.Session) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			all, err := api.Credentials(ctx, cluster.ID)
+			all, err := api.Credentials(ctx, client.ClusterID(cluster.ID))
 			if err != nil {
 				return err
 			}
@@ -96,7 +96,7 @@ func completeCredentials(session *terminal.Session, cmd *cobra.Command, args []s
 		if err != nil {
 			return err
 		}
-		all, err := api.Credentials(ctx, cluster.ID)
+		all, err := api.Credentials(ctx, client.ClusterID(cluster.ID))
 		for _, cred := range all {
 			words = append(words, cobra.CompletionWithDesc(cred.ID, cred.Username))
 		}

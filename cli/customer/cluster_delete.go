@@ -47,7 +47,8 @@ asks for the cluster's name first. With --wait it returns when nothing is left.`
 					return err
 				}
 			}
-			if err := api.DeleteCluster(ctx, cluster.ID, client.Deletion{Force: force, Reason: reason}); err != nil {
+			if err := api.DeleteCluster(ctx, client.ClusterID(cluster.ID), client.Deletion{Force: force,
+				Reason: reason}); err != nil {
 				return err
 			}
 			session.Printf("deletion of cluster %s (%s) ordered\n", cluster.Name, cluster.ID)

@@ -80,7 +80,7 @@ func awaitReady(session *terminal.Session, ctx context.Context, api *client.Clie
 	d := newDisplay(out, cluster, last)
 	limited, cancel := context.WithTimeoutCause(ctx, timeout, errTimeout)
 	defer cancel()
-	err := followCluster(limited, api, cluster.ID, func(update clusterUpdate) error {
+	err := followCluster(limited, api, client.ClusterID(cluster.ID), func(update clusterUpdate) error {
 		if update.gone {
 			return fmt.Errorf("cluster %s was deleted meanwhile", cluster.Name)
 		}

@@ -34,9 +34,9 @@ func clusterEvents(session *terminal.Session) *cobra.Command {
 				return err
 			}
 			if follow {
-				return followEvents(session, ctx, api, cluster.ID, out)
+				return followEvents(session, ctx, api, client.ClusterID(cluster.ID), out)
 			}
-			all, err := api.ClusterEvents(ctx, cluster.ID)
+			all, err := api.ClusterEvents(ctx, client.ClusterID(cluster.ID))
 			if err != nil {
 				return err
 			}
@@ -62,7 +62,7 @@ func sinceText(e platform.Event) string {
 const eventLine = "%-12s  %8s  %-7s  %-13s  %-24s  %s\n"
 
 // followEvents prints each event of a cluster until Ctrl-C or the deletion of the cluster.
-func followEvents(session *terminal.Session, ctx context.Context, api *client.Client, id string,
+func followEvents(session *terminal.Session, ctx context.Context, api *client.Client, id client.ClusterID,
 	out *terminal.Output) error {
 	if out.Format == "table" {
 		session.Printf(eventLine, "TIME", "SINCE", "TYPE", "STAGE", "REASON", "MESSAGE")

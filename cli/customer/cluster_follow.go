@@ -28,7 +28,7 @@ type clusterUpdate struct {
 // since the creation, and onTick ten times a second, both from one goroutine. It returns the first
 // error of either (errGoalReached when the caller has seen enough), the error of a stream, or the
 // cause of the end of ctx.
-func followCluster(ctx context.Context, api *client.Client, id string, onUpdate func(clusterUpdate) error,
+func followCluster(ctx context.Context, api *client.Client, id client.ClusterID, onUpdate func(clusterUpdate) error,
 	onTick func() error) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -53,7 +53,7 @@ func followCluster(ctx context.Context, api *client.Client, id string, onUpdate 
 		return err
 	})
 	streams.Go(func() error {
-		err := api.FollowClusters(ctx, remote.WatchOptions{ID: id}, clusterHandler(func(k *platform.Cluster) error {
+		err := api.FollowClusters(ctx, remote.WatchOptions{ID: string(id)}, clusterHandler(func(k *platform.Cluster) error {
 			return send(ctx, clusterUpdate{cluster: k, gone: k == nil})
 		}))
 		stop(err)

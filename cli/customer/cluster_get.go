@@ -31,7 +31,7 @@ func clusterGet(session *terminal.Session) *cobra.Command {
 			if out.Format != "table" {
 				return out.PrintNamed(session.Out, cluster.Cluster, cluster.Name)
 			}
-			pools, err := api.NodePools(ctx, client.NodePoolQuery{Cluster: cluster.ID})
+			pools, err := api.NodePools(ctx, client.NodePoolQuery{Cluster: client.ClusterID(cluster.ID)})
 			if err != nil {
 				return err
 			}

@@ -54,7 +54,7 @@ cluster until it expires or "atoll cluster credentials revoke" ends it.`,
 			if err != nil {
 				return err
 			}
-			config, cred, err := makeKubeconfig(ctx, api, cluster.ID, cluster.Name, expiration)
+			config, cred, err := makeKubeconfig(ctx, api, client.ClusterID(cluster.ID), cluster.Name, expiration)
 			if err != nil {
 				return err
 			}
@@ -92,8 +92,8 @@ func writeKubeconfig(session *terminal.Session, config *clientcmdapi.Config, cre
 
 // makeKubeconfig generates a key, requests a certificate for it, and returns a kubeconfig with one
 // context, which is named after the cluster.
-func makeKubeconfig(ctx context.Context, api *client.Client, id, name string, expiration time.Duration) (
-	*clientcmdapi.Config, platform.Credential, error) {
+func makeKubeconfig(ctx context.Context, api *client.Client, id client.ClusterID, name string,
+	expiration time.Duration) (*clientcmdapi.Config, platform.Credential, error) {
 	key, request, err := newKeyAndCSR()
 	if err != nil {
 		return nil, platform.Credential{}, err

@@ -29,7 +29,7 @@ func clusterStatuses(session *terminal.Session) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			s, err := api.ClusterStatuses(ctx, cluster.ID)
+			s, err := api.ClusterStatuses(ctx, client.ClusterID(cluster.ID))
 			if err != nil {
 				return err
 			}

@@ -54,12 +54,12 @@ a line each elsewhere. Without one it shows all clusters, and then each change. 
 
 // watchOne shows one cluster until Ctrl-C or its deletion.
 func watchOne(session *terminal.Session, ctx context.Context, api *client.Client, cluster platform.Cluster) error {
-	pools, err := api.NodePools(ctx, client.NodePoolQuery{Cluster: cluster.ID})
+	pools, err := api.NodePools(ctx, client.NodePoolQuery{Cluster: client.ClusterID(cluster.ID)})
 	if err != nil {
 		return err
 	}
 	d := newDisplay(session.Out, cluster, lastStageWith(len(pools)))
-	err = followCluster(ctx, api, cluster.ID, func(update clusterUpdate) error {
+	err = followCluster(ctx, api, client.ClusterID(cluster.ID), func(update clusterUpdate) error {
 		if update.gone {
 			d.phase = "Deleted"
 			d.show()

@@ -56,7 +56,7 @@ func completePools(session *terminal.Session, cmd *cobra.Command, args []string,
 			if err != nil {
 				return err
 			}
-			q.Cluster = cluster.ID
+			q.Cluster = client.ClusterID(cluster.ID)
 		}
 		pools, err := api.NodePools(ctx, q)
 		for _, p := range pools {
@@ -74,17 +74,17 @@ func completePools(session *terminal.Session, cmd *cobra.Command, args []string,
 
 // findPool finds a node pool by its id, or by its name in a cluster. Without a cluster the name
 // must be unique among the account's node pools.
-func findPool(ctx context.Context, api *client.Client, cluster, name string) (client.NodePool, error) {
+func findPool(ctx context.Context, api *client.Client, cluster client.ClusterID, name string) (client.NodePool, error) {
 	if uuid.Validate(name) == nil {
-		return api.NodePool(ctx, name)
+		return api.NodePool(ctx, client.NodePoolID(name))
 	}
 	q := client.NodePoolQuery{Name: name}
 	if cluster != "" {
-		owner, err := findCluster(ctx, api, cluster)
+		owner, err := findCluster(ctx, api, string(cluster))
 		if err != nil {
 			return client.NodePool{}, err
 		}
-		q.Cluster = owner.ID
+		q.Cluster = client.ClusterID(owner.ID)
 	}
 	found, err := api.NodePools(ctx, q)
 	switch {
@@ -99,10 +99,10 @@ func findPool(ctx context.Context, api *client.Client, cluster, name string) (cl
 	}
 	for _, p := range found {
 		if p.DeletedAt == nil {
-			return api.NodePool(ctx, p.ID)
+			return api.NodePool(ctx, client.NodePoolID(p.ID))
 		}
 	}
-	return api.NodePool(ctx, found[0].ID)
+	return api.NodePool(ctx, client.NodePoolID(found[0].ID))
 }
 
 // wantedReplicas returns the number of nodes that a spec requests.

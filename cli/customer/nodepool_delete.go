@@ -19,11 +19,11 @@ func poolDelete(session *terminal.Session) *cobra.Command {
 	f := terminal.AddWaitFlags(cmd, "gone")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return callRegion(session, cmd.Context(), func(ctx context.Context, api *client.Client) error {
-			p, err := findPool(ctx, api, *cluster, args[0])
+			p, err := findPool(ctx, api, client.ClusterID(*cluster), args[0])
 			if err != nil {
 				return err
 			}
-			if err := api.DeleteNodePool(ctx, p.ID, ""); err != nil {
+			if err := api.DeleteNodePool(ctx, client.NodePoolID(p.ID), ""); err != nil {
 				return err
 			}
 			session.Printf("deletion of node pool %s (%s) ordered\n", p.Name, p.ID)

@@ -21,7 +21,7 @@ func poolGet(session *terminal.Session) *cobra.Command {
 	out := terminal.AddOutputFlag(cmd, "name")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return callRegion(session, cmd.Context(), func(ctx context.Context, api *client.Client) error {
-			p, err := findPool(ctx, api, *cluster, args[0])
+			p, err := findPool(ctx, api, client.ClusterID(*cluster), args[0])
 			if err != nil {
 				return err
 			}

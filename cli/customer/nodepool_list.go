@@ -28,7 +28,7 @@ func poolList(session *terminal.Session) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				q.Cluster, clusters[owner.ID] = owner.ID, owner.Name
+				q.Cluster, clusters[owner.ID] = client.ClusterID(owner.ID), owner.Name
 			} else {
 				all, err := api.Clusters(ctx, client.ClusterQuery{})
 				if err != nil {

@@ -26,7 +26,7 @@ func poolScale(session *terminal.Session) *cobra.Command {
 			return fmt.Errorf("%q is no number of nodes", args[1])
 		}
 		return callRegion(session, cmd.Context(), func(ctx context.Context, api *client.Client) error {
-			p, err := findPool(ctx, api, *cluster, args[0])
+			p, err := findPool(ctx, api, client.ClusterID(*cluster), args[0])
 			if err != nil {
 				return err
 			}
@@ -34,8 +34,8 @@ func poolScale(session *terminal.Session) *cobra.Command {
 			if wantedReplicas(p.Spec) == int(replicas) {
 				verb = "has that already"
 			}
-			if p, err = api.UpdateNodePool(ctx, p.ID, fmt.Appendf(nil, `{"spec":{"nodePool":{"replicas":%d}}}`,
-				replicas), ""); err != nil {
+			if p, err = api.UpdateNodePool(ctx, client.NodePoolID(p.ID),
+				fmt.Appendf(nil, `{"spec":{"nodePool":{"replicas":%d}}}`, replicas), ""); err != nil {
 				return err
 			}
 			return finishPoolChange(session, ctx, api, p, verb, f, out)

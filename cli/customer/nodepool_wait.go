@@ -28,7 +28,7 @@ func finishPoolChange(session *terminal.Session, ctx context.Context, api *clien
 			return err
 		}
 		var err error
-		if p, err = api.NodePool(ctx, p.ID); err != nil {
+		if p, err = api.NodePool(ctx, client.NodePoolID(p.ID)); err != nil {
 			return err
 		}
 	}
@@ -49,7 +49,7 @@ func awaitPool(session *terminal.Session, ctx context.Context, api *client.Clien
 	start, lastText, seen := time.Now(), "", false
 	limited, cancel := context.WithTimeoutCause(ctx, timeout, errTimeout)
 	defer cancel()
-	err := api.FollowNodePools(limited, p.ClusterID, remote.WatchOptions{}, func(e remote.Event) error {
+	err := api.FollowNodePools(limited, client.ClusterID(p.ClusterID), remote.WatchOptions{}, func(e remote.Event) error {
 		var now platform.NodePool
 		if len(e.Object) > 0 {
 			if err := json.Unmarshal(e.Object, &now); err != nil {

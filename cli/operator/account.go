@@ -31,7 +31,7 @@ The root of a new account makes the first administrator with "atoll admin add".`
 
 // callAccounts calls f with a client of the Platform API, and adds the next step to the error that f
 // returns about the account id.
-func callAccounts(session *terminal.Session, ctx context.Context, id string,
+func callAccounts(session *terminal.Session, ctx context.Context, id client.AccountID,
 	f func(context.Context, *client.Client) error) error {
 	api, err := session.Client()
 	if err != nil {

@@ -24,7 +24,8 @@ need an administrator, or policies of one.`,
 		"the account's principals operate the region: management clusters, works, accounts")
 	o := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return callAccounts(session, cmd.Context(), args[0], func(ctx context.Context, api *client.Client) error {
+		account := client.AccountID(args[0])
+		return callAccounts(session, cmd.Context(), account, func(ctx context.Context, api *client.Client) error {
 			account, err := api.CreateAccount(ctx, platform.AccountRequest{AccountID: args[0], Privileged: privileged})
 			if err != nil {
 				return err

@@ -18,8 +18,9 @@ refuses it while the account has clusters, and for the caller's own account. The
 pairs of the account stay, and may do nothing.`,
 		Example: "  atoll account delete 123456789012",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return callAccounts(session, cmd.Context(), args[0], func(ctx context.Context, api *client.Client) error {
-				if err := api.DeleteAccount(ctx, args[0]); err != nil {
+			account := client.AccountID(args[0])
+			return callAccounts(session, cmd.Context(), account, func(ctx context.Context, api *client.Client) error {
+				if err := api.DeleteAccount(ctx, account); err != nil {
 					return err
 				}
 				session.Printf("account %s deleted\n", args[0])

@@ -15,8 +15,9 @@ func accountGet(session *terminal.Session) *cobra.Command {
 		Example: "  atoll account get 123456789012 -o yaml"}
 	o := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return callAccounts(session, cmd.Context(), args[0], func(ctx context.Context, api *client.Client) error {
-			account, err := api.Account(ctx, args[0])
+		account := client.AccountID(args[0])
+		return callAccounts(session, cmd.Context(), account, func(ctx context.Context, api *client.Client) error {
+			account, err := api.Account(ctx, account)
 			if err != nil {
 				return err
 			}

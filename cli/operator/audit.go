@@ -54,7 +54,7 @@ its resources. With --all, an operator lists those of every account.`,
 	}
 	flags := cmd.Flags()
 	flags.BoolVar(&isAll, "all", false, "the records of all accounts, for operators")
-	flags.StringVar(&q.Account, "account", "", "with --all: only this account's")
+	flags.StringVar((*string)(&q.Account), "account", "", "with --all: only this account's")
 	flags.DurationVar(&since, "since", 0, "only records of this last time, such as 1h")
 	flags.StringVar(&from, "since-time", "", "only records of this time or later, such as 2026-11-23T10:00:00Z")
 	flags.StringVar(&to, "until", "", "only records before this time")

@@ -12,6 +12,7 @@ import (
 
 	"atoll.dev/access"
 	"atoll.dev/cli/terminal"
+	"atoll.dev/cluster"
 )
 
 // newKey is a key pair with its secret, which is printed once.
@@ -50,7 +51,7 @@ func keyCreate(session *terminal.Session) *cobra.Command {
 					return err
 				}
 			}
-			created, err := createKey(ctx, keys, account, principal, sessionName, valid)
+			created, err := createKey(ctx, keys, cluster.Account(account), principal, sessionName, valid)
 			if err != nil {
 				return err
 			}
@@ -82,7 +83,7 @@ func keyCreate(session *terminal.Session) *cobra.Command {
 }
 
 // createKey makes a key pair, or temporary credentials when they are valid for a time only.
-func createKey(ctx context.Context, keys *access.KeyStore, account, principal, sessionName string,
+func createKey(ctx context.Context, keys *access.KeyStore, account cluster.Account, principal, sessionName string,
 	valid time.Duration) (newKey, error) {
 	if valid == 0 {
 		if sessionName != "" {

@@ -12,6 +12,7 @@ import (
 
 	"atoll.dev/access"
 	"atoll.dev/cli/terminal"
+	"atoll.dev/cluster"
 	"atoll.dev/local"
 	"atoll.dev/store"
 )
@@ -53,7 +54,7 @@ func keyImport(session *terminal.Session) *cobra.Command {
 				if err := keys.PutAccount(ctx, access.Account{ID: cred.Account, Privileged: true}); err != nil {
 					return err
 				}
-				_, err := keys.Import(ctx, cred.AccessKeyID, cred.SecretAccessKey, cred.Account, cred.Principal)
+				_, err := keys.Import(ctx, cred.AccessKeyID, cred.SecretAccessKey, cluster.Account(cred.Account), cred.Principal)
 				if errors.Is(err, store.ErrExists) {
 					return nil
 				}

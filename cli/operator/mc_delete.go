@@ -4,6 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"atoll.dev/cli/terminal"
+	"atoll.dev/cluster"
 )
 
 func mcDelete(session *terminal.Session) *cobra.Command {
@@ -29,7 +30,7 @@ processes of a local one are stopped; its data stays until "atoll down --purge".
 			if _, err := home.State(); err != nil {
 				return nil // the region is elsewhere
 			}
-			return home.RemoveCluster(args[0])
+			return home.RemoveCluster(cluster.ManagementCluster(args[0]))
 		},
 	}
 }

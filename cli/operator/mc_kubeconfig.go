@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"atoll.dev/cli/terminal"
+	"atoll.dev/cluster"
 )
 
 func mcKubeconfig(session *terminal.Session) *cobra.Command {
@@ -22,7 +23,7 @@ func mcKubeconfig(session *terminal.Session) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			data, err := os.ReadFile(home.AdminKubeconfig(args[0]))
+			data, err := os.ReadFile(home.AdminKubeconfig(cluster.ManagementCluster(args[0])))
 			if errors.Is(err, fs.ErrNotExist) {
 				return fmt.Errorf(
 					"%s is not a local management cluster of %s: the region holds no kubeconfig of any other", args[0],

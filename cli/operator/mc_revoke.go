@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"atoll.dev/cli/terminal"
+	"atoll.dev/cluster"
 	"atoll.dev/local"
 	"atoll.dev/pki"
 )
@@ -79,7 +80,7 @@ management cluster is restarted and does so by itself.`,
 			}
 			restarted, err := false, error(nil)
 			if dir == "" {
-				restarted, err = home.RestartAgent(args[0])
+				restarted, err = home.RestartAgent(cluster.ManagementCluster(args[0]))
 			}
 			switch {
 			case err != nil:

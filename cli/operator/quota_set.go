@@ -23,8 +23,8 @@ region admits nothing more until the use is below it.`,
 		Example: `  atoll quota set --account 123456789012 clusters=20 nodes=500
   atoll quota set --account 123456789012 nodes=default`,
 	}
-	return quotaCommand(session, cmd, func(ctx context.Context, api *client.Client, account string, args []string) (
-		list platform.QuotaList, err error) {
+	return quotaCommand(session, cmd, func(ctx context.Context, api *client.Client, account client.AccountID,
+		args []string) (list platform.QuotaList, err error) {
 		limits, err := readLimits(args)
 		if err != nil {
 			return list, err

@@ -74,7 +74,7 @@ func planeTable(w io.Writer, planes []local.PlaneStatus) {
 	for _, p := range planes {
 		rows = append(rows, []string{p.HostedCluster, strconv.Itoa(p.PID), terminal.Megabytes(p.RSSBytes),
 			terminal.Megabytes(p.PSSBytes),
-			p.ManagementCluster, p.Namespace})
+			string(p.ManagementCluster), p.Namespace})
 		resident, share = resident+p.RSSBytes, share+p.PSSBytes
 	}
 	if len(planes) > 1 {

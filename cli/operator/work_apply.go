@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"atoll.dev/api/platform"
+	"atoll.dev/api/work"
 	"atoll.dev/cli/terminal"
 	"atoll.dev/client"
 	"atoll.dev/client/remote"
@@ -47,7 +48,7 @@ changes nothing. With --wait it watches until every manifest is applied.`,
 			return err
 		}
 		start := time.Now()
-		w, outcome, err := api.ApplyWork(cmd.Context(), cluster, manifestWork)
+		w, outcome, err := api.ApplyWork(cmd.Context(), client.ManagementClusterName(cluster), manifestWork)
 		if err != nil {
 			return err
 		}
@@ -64,7 +65,7 @@ changes nothing. With --wait it watches until every manifest is applied.`,
 			if err := awaitApplied(ctx, api, w, progress, start); err != nil {
 				return err
 			}
-			if w, err = api.Work(cmd.Context(), w.ID); err != nil {
+			if w, err = api.Work(cmd.Context(), work.ID(w.ID)); err != nil {
 				return err
 			}
 			return o.Print(session.Out, w.Work, func(out io.Writer) { conditionsTable(out, w.Work) })

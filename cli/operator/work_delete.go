@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"atoll.dev/api/work"
 	"atoll.dev/cli/terminal"
 	"atoll.dev/client"
 	"atoll.dev/client/remote"
@@ -26,7 +27,7 @@ func workDelete(session *terminal.Session) *cobra.Command {
 				return err
 			}
 			start := time.Now()
-			if err := api.DeleteWork(cmd.Context(), args[0], ""); err != nil {
+			if err := api.DeleteWork(cmd.Context(), work.ID(args[0]), ""); err != nil {
 				return err
 			}
 			session.Printf("deletion of %s ordered\n", args[0])
@@ -36,7 +37,7 @@ func workDelete(session *terminal.Session) *cobra.Command {
 			ctx, cancel := context.WithTimeoutCause(cmd.Context(), timeout,
 				fmt.Errorf("not gone within %s; see `atoll work why %s`", timeout, args[0]))
 			defer cancel()
-			if err := awaitGone(ctx, api, args[0]); err != nil {
+			if err := awaitGone(ctx, api, work.ID(args[0])); err != nil {
 				return err
 			}
 			session.Printf("%s is gone (%s)\n", args[0], terminal.Took(time.Since(start)))
@@ -52,9 +53,9 @@ var errGone = errors.New("gone")
 
 // awaitGone watches until the work is deleted. A watch begins with the existing works: when the
 // first bookmark arrives before the work, it is deleted already.
-func awaitGone(ctx context.Context, api *client.Client, id string) error {
+func awaitGone(ctx context.Context, api *client.Client, id work.ID) error {
 	seen := false
-	err := api.FollowBundles(ctx, remote.WatchOptions{ID: id}, func(e remote.Event) error {
+	err := api.FollowBundles(ctx, remote.WatchOptions{ID: string(id)}, func(e remote.Event) error {
 		switch {
 		case e.Type == remote.Relist:
 			seen = false

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"atoll.dev/api/work"
 	"atoll.dev/cli/terminal"
 )
 
@@ -19,7 +20,7 @@ func workGet(session *terminal.Session) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		w, err := api.Work(cmd.Context(), args[0])
+		w, err := api.Work(cmd.Context(), work.ID(args[0]))
 		if err != nil {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 
 	"atoll.dev/api/platform"
 	"atoll.dev/cli/terminal"
+	"atoll.dev/client"
 )
 
 func workList(session *terminal.Session) *cobra.Command {
@@ -22,7 +23,7 @@ func workList(session *terminal.Session) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		works, err := api.Works(cmd.Context(), cluster)
+		works, err := api.Works(cmd.Context(), client.ManagementClusterName(cluster))
 		if err != nil {
 			return err
 		}

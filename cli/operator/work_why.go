@@ -12,6 +12,7 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"atoll.dev/api/platform"
+	"atoll.dev/api/work"
 	"atoll.dev/cli/terminal"
 )
 
@@ -54,7 +55,7 @@ The last two times are the management cluster's clock.`,
 		if err != nil {
 			return err
 		}
-		w, err := api.Work(cmd.Context(), args[0])
+		w, err := api.Work(cmd.Context(), work.ID(args[0]))
 		if err != nil {
 			return err
 		}

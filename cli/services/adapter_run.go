@@ -29,6 +29,7 @@ import (
 	"atoll.dev/client/clmclient"
 	"atoll.dev/client/maestroclient"
 	"atoll.dev/client/remote"
+	"atoll.dev/cluster"
 	"atoll.dev/pki"
 )
 
@@ -199,13 +200,14 @@ func (f *adapterFlags) newSharer(pair adapterPair, identity *pki.Identity) (adap
 	if err != nil {
 		return nil, err
 	}
-	return &replica{manager, pair.config.Adapter.Name, uuid.NewString()}, nil
+	return &replica{manager, cluster.Adapter(pair.config.Adapter.Name), uuid.NewString()}, nil
 }
 
 // replica implements adapter.Sharer by calls to CLM.
 type replica struct {
-	clm           *clmclient.Client
-	adapter, name string
+	clm     *clmclient.Client
+	adapter cluster.Adapter
+	name    string
 }
 
 // Renew implements adapter.Sharer.

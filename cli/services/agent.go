@@ -68,7 +68,7 @@ func (f *agentService) start(ctx context.Context, s *System) error {
 		return err
 	}
 	if f.options.DataDir == "" {
-		if f.options.DataDir, err = agentDir(string(f.options.Consumer)); err != nil {
+		if f.options.DataDir, err = agentDir(f.options.Consumer); err != nil {
 			return err
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"atoll.dev/agent"
+	"atoll.dev/api/work"
 )
 
 // addCompatibleFlags adds the flags of Open Cluster Management's agent, which Maestro's agent has,
@@ -72,10 +73,10 @@ func (f *oneOf) Set(s string) error {
 
 // agentDir returns the default directory of an agent's works. In a container it is lost with the
 // container: the new agent then requests all works again and deletes nothing.
-func agentDir(consumer string) (string, error) {
+func agentDir(consumer work.Consumer) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return "", fmt.Errorf("--data-dir is needed: %w", err)
 	}
-	return filepath.Join(cache, "atoll-agent", consumer), nil
+	return filepath.Join(cache, "atoll-agent", string(consumer)), nil
 }

@@ -17,7 +17,7 @@ const (
 
 // Place places a cluster, or tries again. A placed cluster keeps its management cluster.
 func (c *Client) Place(ctx context.Context, cluster cluster.ID) (p fleet.Placement, err error) {
-	// The key marks the request as one that may be sent twice.
+	// With the key, the client may send the request twice.
 	header := http.Header{"Idempotency-Key": {string(cluster)}}
 	return p, c.into(ctx, remote.Request{Method: http.MethodPost, Path: clusters.path(string(cluster), "placement"),
 		Header: header},
@@ -76,6 +76,6 @@ func (c *Client) Usage(ctx context.Context) ([]fleet.Usage, error) {
 }
 
 // UsageOf returns the reserved and free capacity of one management cluster by its id.
-func (c *Client) UsageOf(ctx context.Context, id string) (u fleet.Usage, err error) {
-	return u, c.into(ctx, remote.Request{Method: http.MethodGet, Path: ManagementClusters.path(id, "usage")}, &u)
+func (c *Client) UsageOf(ctx context.Context, id cluster.ManagementClusterID) (u fleet.Usage, err error) {
+	return u, c.into(ctx, remote.Request{Method: http.MethodGet, Path: ManagementClusters.path(string(id), "usage")}, &u)
 }

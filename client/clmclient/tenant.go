@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"net/http"
+
+	"atoll.dev/cluster"
 )
 
 // TenantHeader is the header that restricts a call to the resources of one account.
@@ -14,7 +16,7 @@ type tenantKey struct{}
 // WithTenant restricts the calls of a Client with this context to the resources of one account. Calls
 // without a tenant are the system's and reach all resources; therefore a call with an empty account
 // fails before it is sent.
-func WithTenant(ctx context.Context, account string) context.Context {
+func WithTenant(ctx context.Context, account cluster.Account) context.Context {
 	return context.WithValue(ctx, tenantKey{}, account)
 }
 
@@ -24,10 +26,11 @@ func setTenant(r *http.Request) error {
 	if tenant == nil {
 		return nil
 	}
-	account := tenant.(string) // a panic: without the header the request would reach every tenant's resources
+	// A tenant of another type panics: without the header, the request would reach the resources of all tenants.
+	account := tenant.(cluster.Account)
 	if account == "" {
 		return errors.New("the tenant has no account")
 	}
-	r.Header.Set(TenantHeader, account)
+	r.Header.Set(TenantHeader, string(account))
 	return nil
 }

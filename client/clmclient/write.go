@@ -10,6 +10,7 @@ import (
 
 	"atoll.dev/api/clm"
 	"atoll.dev/client/remote"
+	"atoll.dev/cluster"
 )
 
 // Create creates a resource. With an idempotency key, a call is retried after a lost answer, and all
@@ -153,8 +154,8 @@ func (c *Client) Follow(ctx context.Context, from Collection, o remote.WatchOpti
 
 // RenewMember renews the lease of a replica of an adapter. The renewal lists the slots that the
 // replica still works on.
-func (c *Client) RenewMember(ctx context.Context, adapter, member string, renewal clm.AdapterMemberRenewal) (
-	clm.AdapterMember, error) {
+func (c *Client) RenewMember(ctx context.Context, adapter cluster.Adapter, member string,
+	renewal clm.AdapterMemberRenewal) (clm.AdapterMember, error) {
 	var answer clm.AdapterMember
 	body, err := json.Marshal(renewal)
 	if err != nil {
@@ -165,11 +166,11 @@ func (c *Client) RenewMember(ctx context.Context, adapter, member string, renewa
 }
 
 // RemoveMember ends the lease of a replica of an adapter.
-func (c *Client) RemoveMember(ctx context.Context, adapter, member string) error {
+func (c *Client) RemoveMember(ctx context.Context, adapter cluster.Adapter, member string) error {
 	_, _, err := c.http.Do(ctx, remote.Request{Method: http.MethodDelete, Path: memberPath(adapter, member)})
 	return err
 }
 
-func memberPath(adapter, member string) string {
-	return pathCLM + "adapters/" + url.PathEscape(adapter) + "/members/" + url.PathEscape(member)
+func memberPath(adapter cluster.Adapter, member string) string {
+	return pathCLM + "adapters/" + url.PathEscape(string(adapter)) + "/members/" + url.PathEscape(member)
 }

@@ -124,8 +124,9 @@ const (
 
 // CreateConsumer registers a management cluster under its name. The error has status 409 when another
 // one has the name.
-func (m *Client) CreateConsumer(ctx context.Context, name string, labels map[string]string) (remote.Document, error) {
-	body, err := json.Marshal(maestro.ConsumerCreate{Name: name, Labels: labels})
+func (m *Client) CreateConsumer(ctx context.Context, name work.Consumer, labels map[string]string) (remote.Document,
+	error) {
+	body, err := json.Marshal(maestro.ConsumerCreate{Name: string(name), Labels: labels})
 	if err != nil {
 		return remote.Document{}, err
 	}
@@ -144,8 +145,8 @@ func (m *Client) Consumer(ctx context.Context, id string) (remote.Document, erro
 }
 
 // ConsumerNamed returns a maestro.Consumer by its name. The error has status 404 when there is none.
-func (m *Client) ConsumerNamed(ctx context.Context, name string) (remote.Document, error) {
-	doc, err := m.ListConsumers(ctx, remote.ListOptions{Size: 1, Search: remote.Equal("name", name)})
+func (m *Client) ConsumerNamed(ctx context.Context, name work.Consumer) (remote.Document, error) {
+	doc, err := m.ListConsumers(ctx, remote.ListOptions{Size: 1, Search: remote.Equal("name", string(name))})
 	if err != nil {
 		return remote.Document{}, err
 	}

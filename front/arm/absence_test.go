@@ -8,6 +8,7 @@ import (
 
 	apiclm "atoll.dev/api/clm"
 	"atoll.dev/client/clmclient"
+	"atoll.dev/cluster"
 	"atoll.dev/store"
 	"atoll.dev/test/testsite"
 )
@@ -18,7 +19,7 @@ func (w *world) testAbsences(t *testing.T) {
 	path := strings.Replace(demo, "demo", "absent", 1)
 	w.succeed(t, w.do(call{method: "PUT", path: path, body: clusterBody()}).want(t, 201))
 	made := w.clusterOf(t, "absent")
-	ctx := clmclient.WithTenant(t.Context(), made.Tenancy["account"])
+	ctx := clmclient.WithTenant(t.Context(), cluster.Account(made.Tenancy["account"]))
 
 	t.Run("a cluster that another API deletes while no front works leaves no document", func(t *testing.T) {
 		d, err := w.store.Get(t.Context(), kind, made.Labels["azure-document"])

@@ -22,6 +22,7 @@ import (
 	"atoll.dev/access"
 	"atoll.dev/client/clmclient"
 	"atoll.dev/client/remote"
+	"atoll.dev/cluster"
 	"atoll.dev/front/arm"
 	"atoll.dev/test/testsite"
 )
@@ -398,11 +399,11 @@ func (w *world) testCallers(t *testing.T) {
 		}
 		account := page.Items[0].Tenancy["account"]
 		d := w.keys.Directory()
-		list, _, err := d.Attachments(t.Context(), account, access.Window{Limit: 10})
+		list, _, err := d.Attachments(t.Context(), cluster.Account(account), access.Window{Limit: 10})
 		if err != nil || len(list) != 1 {
 			t.Fatalf("%+v, %v", list, err)
 		}
-		if err := d.Detach(t.Context(), account, list[0].ID); err != nil {
+		if err := d.Detach(t.Context(), cluster.Account(account), list[0].ID); err != nil {
 			t.Fatal(err)
 		}
 		w.do(call{method: "PATCH", path: demo, body: `{"tags":{"z":"1"}}`}).want(t, 403, "AuthorizationFailed")

@@ -114,7 +114,7 @@ func (f *front) deleteOrphan(ctx context.Context, kind store.Kind, id string, r 
 		}
 		return err
 	}
-	ctx = remote.WithActor(clmclient.WithTenant(ctx, r.Tenancy["account"]), remote.Actor{
+	ctx = remote.WithActor(clmclient.WithTenant(ctx, cluster.Account(r.Tenancy["account"])), remote.Actor{
 		Principal: principalOf(r.Tenancy["account"], ""), Account: r.Tenancy["account"], RequestID: id})
 	if _, err := f.clm.Delete(ctx, collectionOf(kind), r.ID, ""); remote.StatusOf(err) != http.StatusNotFound {
 		return err

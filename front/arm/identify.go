@@ -236,7 +236,7 @@ type decider struct{ *access.Directory }
 // Decide implements access.Policy. A subscription without an account has nothing to read.
 func (d decider) Decide(ctx context.Context, q access.Question) (access.Grant, error) {
 	isRead := strings.HasPrefix(string(q.Action), "List") || strings.HasPrefix(string(q.Action), "Describe")
-	if isRead && !d.Caller(string(q.Caller.Account), q.Caller.Principal).IsProvisioned {
+	if isRead && !d.Caller(q.Caller.Account, q.Caller.Principal).IsProvisioned {
 		return access.Grant{Reason: "azure"}, nil
 	}
 	switch q.Action {
@@ -252,7 +252,7 @@ type resources struct{}
 
 // Identify implements access.Resources.
 func (resources) Identify(r *http.Request, caller access.Identity, route access.Route) policy.Resource {
-	of := policy.Resource{Kind: policy.Kind(route.Kind), ID: string(caller.Account), Account: string(caller.Account)}
+	of := policy.Resource{Kind: policy.Kind(route.Kind), ID: string(caller.Account), Account: caller.Account}
 	if of.Kind != policy.Cluster && of.Kind != policy.NodePool {
 		return of
 	}

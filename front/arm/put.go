@@ -251,7 +251,8 @@ func (f *front) completePoolRelease(p *problems, releases cluster.Releases, aske
 // authorize decides about a PUT on the resource that it changes, with its tags before and after.
 func (f *front) authorize(x *exchange, have, parent *resource, next resource) error {
 	action := map[store.Kind]access.Action{kindCluster: "CreateCluster", kindPool: "CreateNodePool"}[next.kind]
-	of := policy.Resource{Kind: policy.Cluster, Account: x.subscription.Account, Tags: policyTags(next.spec.Tags)}
+	of := policy.Resource{Kind: policy.Cluster, Account: cluster.Account(x.subscription.Account),
+		Tags: policyTags(next.spec.Tags)}
 	if next.kind == kindPool {
 		of.ID, of.Tags = parent.status.Resource, policyTags(parent.spec.Tags)
 	}
@@ -277,7 +278,7 @@ func (f *front) authorize(x *exchange, have, parent *resource, next resource) er
 
 // resourceOf returns a resource as policies name it.
 func resourceOf(r resource, parent *resource) policy.Resource {
-	of := policy.Resource{Kind: policy.Cluster, ID: r.status.Resource, Account: r.spec.Account,
+	of := policy.Resource{Kind: policy.Cluster, ID: r.status.Resource, Account: cluster.Account(r.spec.Account),
 		Tags: policyTags(r.spec.Tags)}
 	if r.kind == kindPool {
 		of.Kind = policy.NodePool

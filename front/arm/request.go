@@ -14,6 +14,7 @@ import (
 
 	"atoll.dev/client/clmclient"
 	"atoll.dev/client/remote"
+	"atoll.dev/cluster"
 	"atoll.dev/internal/rest"
 	"atoll.dev/store"
 )
@@ -119,7 +120,8 @@ func (f *front) plain(serve func(*exchange) error) rest.Handler {
 func (f *front) actFor(ctx context.Context, account string, h http.Header) context.Context {
 	principal, id := principalOf(account, h.Get("X-Ms-Client-Object-Id")), rest.OperationID(ctx)
 	ctx = store.WithActor(ctx, store.Actor{Principal: principal, Account: account, RequestID: id})
-	return remote.WithActor(clmclient.WithTenant(ctx, account), remote.Actor{Principal: principal, Account: account,
+	return remote.WithActor(clmclient.WithTenant(ctx, cluster.Account(account)), remote.Actor{Principal: principal,
+		Account:   account,
 		RequestID: id})
 }
 

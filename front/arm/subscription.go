@@ -14,6 +14,7 @@ import (
 
 	"atoll.dev/access"
 	"atoll.dev/access/policy"
+	"atoll.dev/cluster"
 	"atoll.dev/internal/rest"
 	"atoll.dev/store"
 )
@@ -173,7 +174,8 @@ func (f *front) provision(ctx context.Context, s subscription) error {
 	if err := f.keys.PutAccount(ctx, access.Account{ID: s.Account}); err != nil {
 		return fmt.Errorf("creating account %s: %w", s.Account, err)
 	}
-	_, err := f.keys.Directory().Attach(ctx, access.AttachmentDocument{Document: access.Document{Account: s.Account},
+	_, err := f.keys.Directory().Attach(ctx, access.AttachmentDocument{
+		Document: access.Document{Account: cluster.Account(s.Account)},
 		PolicyID: policy.ClusterAdmin, Type: access.TargetUser, Target: roleOf(s.Account)})
 	if err != nil && !errors.Is(err, store.ErrExists) {
 		return fmt.Errorf("attaching a policy in account %s: %w", s.Account, err)

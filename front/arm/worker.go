@@ -12,6 +12,7 @@ import (
 	"atoll.dev/api/clm"
 	"atoll.dev/client/clmclient"
 	"atoll.dev/client/remote"
+	"atoll.dev/cluster"
 	"atoll.dev/ops"
 	"atoll.dev/store"
 )
@@ -37,7 +38,7 @@ func (f *front) Work(ctx context.Context, s ops.State) ops.Outcome {
 	if err != nil {
 		return failed(err)
 	}
-	ctx = remote.WithActor(clmclient.WithTenant(ctx, p.Account), remote.Actor{
+	ctx = remote.WithActor(clmclient.WithTenant(ctx, cluster.Account(p.Account)), remote.Actor{
 		Principal: principalOf(p.Account, p.Client), Account: p.Account, RequestID: s.ID})
 	switch s.Request {
 	case requestDelete:

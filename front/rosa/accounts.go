@@ -10,6 +10,7 @@ import (
 	"atoll.dev/api/platform"
 	"atoll.dev/client/clmclient"
 	"atoll.dev/client/remote"
+	"atoll.dev/cluster"
 	"atoll.dev/internal/rest"
 	"atoll.dev/store"
 )
@@ -33,7 +34,7 @@ type accountRequest struct {
 	w         http.ResponseWriter
 	r         *http.Request
 	who       access.Identity
-	account   string // that the request is about: the caller's, or that of accountId
+	account   cluster.Account // that the request is about: the caller's, or that of accountId
 	directory *access.Directory
 }
 
@@ -45,14 +46,14 @@ func (f *front) accounts(serve func(*accountRequest) error) rest.Handler {
 			return directoryUnavailable(errors.New("it is not configured"))
 		}
 		who, _ := access.FromContext(r.Context())
-		a := &accountRequest{w: w, r: r, who: who, account: string(who.Account), directory: f.directory}
+		a := &accountRequest{w: w, r: r, who: who, account: who.Account, directory: f.directory}
 		switch others := r.URL.Query()[administer.Parameter]; {
 		case len(others) > 1:
 			return rest.Errorf(http.StatusBadRequest, rest.CodeInvalid, "accountId is there more than once")
 		case len(others) == 1 && !access.IsAccountID(others[0]):
 			return rest.Errorf(http.StatusBadRequest, rest.CodeInvalid, "accountId is not 12 digits")
 		case len(others) == 1:
-			a.account = others[0]
+			a.account = cluster.Account(others[0])
 		}
 		r = r.WithContext(store.WithActor(r.Context(), store.Actor{
 			Principal: who.Principal, Account: string(who.Account), RequestID: rest.OperationID(r.Context()),
@@ -172,7 +173,7 @@ func (f *front) whoAmI(w http.ResponseWriter, r *http.Request) error {
 	shown := platform.Caller{Kind: "Caller", AccountID: string(who.Account), PrincipalArn: who.Principal,
 		Privileged: who.Privileged, Groups: []string{}}
 	if f.directory != nil {
-		known := f.directory.Caller(string(who.Account), who.Principal)
+		known := f.directory.Caller(who.Account, who.Principal)
 		shown.Provisioned, shown.Admin = known.IsProvisioned, known.IsAdmin
 		shown.Groups = append(shown.Groups, known.Groups...)
 	}
@@ -229,7 +230,7 @@ func eachShown[D, T any](documents []D, show func(D) T) []T {
 }
 
 func (f *front) getAccount(a *accountRequest) error {
-	found, err := a.directory.Account(a.r.Context(), a.r.PathValue("id"))
+	found, err := a.directory.Account(a.r.Context(), cluster.Account(a.r.PathValue("id")))
 	if err != nil {
 		return err
 	}
@@ -243,7 +244,7 @@ func (f *front) deleteAccount(a *accountRequest) error {
 	if err != nil {
 		return err
 	}
-	if _, err := a.directory.Account(a.r.Context(), id); err != nil {
+	if _, err := a.directory.Account(a.r.Context(), cluster.Account(id)); err != nil {
 		return err
 	}
 	if id == string(a.who.Account) {
@@ -252,7 +253,8 @@ func (f *front) deleteAccount(a *accountRequest) error {
 	if f.clm == nil {
 		return lifecycleUnavailable()
 	}
-	found, err := f.clm.List(clmclient.WithTenant(a.r.Context(), id), clusters, clmclient.ResourceQuery{Size: 1})
+	found, err := f.clm.List(clmclient.WithTenant(a.r.Context(), cluster.Account(id)), clusters,
+		clmclient.ResourceQuery{Size: 1})
 	if err != nil {
 		return lifecycleUnavailable().Because(err)
 	}
@@ -260,5 +262,5 @@ func (f *front) deleteAccount(a *accountRequest) error {
 		return rest.Errorf(http.StatusConflict, codeAccountInUse, "the account %s has %d clusters; delete them first",
 			id, found.Total)
 	}
-	return a.noContent(a.directory.DeleteAccount(a.r.Context(), id, version))
+	return a.noContent(a.directory.DeleteAccount(a.r.Context(), cluster.Account(id), version))
 }

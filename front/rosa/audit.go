@@ -9,6 +9,7 @@ import (
 	"atoll.dev/access"
 	"atoll.dev/access/audit"
 	request "atoll.dev/api/audit"
+	"atoll.dev/cluster"
 	"atoll.dev/internal/rest"
 )
 
@@ -49,7 +50,7 @@ func (f *front) listAudit(w http.ResponseWriter, r *http.Request) error {
 	}
 	caller, _ := access.FromContext(r.Context())
 	if !all {
-		q.Account = string(caller.Account)
+		q.Account = caller.Account
 	}
 	page, err := f.audit.List(r.Context(), q)
 	if err != nil {
@@ -64,7 +65,7 @@ func (f *front) listAudit(w http.ResponseWriter, r *http.Request) error {
 		return rest.WriteJSON(w, http.StatusOK, list)
 	}
 	for i, entry := range list.Items {
-		if list.Items[i], err = entry.ShownTo(string(caller.Account)); err != nil {
+		if list.Items[i], err = entry.ShownTo(caller.Account); err != nil {
 			return err
 		}
 	}
@@ -89,7 +90,7 @@ func readAuditQuery(values url.Values) (q audit.Query, all bool, err error) {
 	}
 	q = audit.Query{Limit: 50, Principal: values.Get("principal"), Action: values.Get("action"),
 		Outcome: values.Get("outcome"), ResourceKind: values.Get("kind"), ResourceID: values.Get("resource"),
-		RequestID: values.Get("request"), Account: values.Get("account"), Ascending: values.Has("after")}
+		RequestID: values.Get("request"), Account: cluster.Account(values.Get("account")), Ascending: values.Has("after")}
 	if q.Outcome != "" && q.Outcome != audit.Done && q.Outcome != audit.Denied {
 		return refuse("outcome", "is neither done nor denied")
 	}

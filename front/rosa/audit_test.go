@@ -9,6 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"atoll.dev/api/platform"
+	"atoll.dev/api/work"
+	"atoll.dev/cluster"
 	"atoll.dev/internal/pgtest"
 )
 
@@ -27,10 +29,10 @@ func TestEveryMutationIsMadeByItsCallerI10(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.ReplaceWork(ctx, made.ID, "", manifestWork("w", "2", 1), ""); err != nil {
+	if _, err := p.ReplaceWork(ctx, work.ID(made.ID), "", manifestWork("w", "2", 1), ""); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.DeleteWork(ctx, made.ID, ""); err != nil {
+	if err := p.DeleteWork(ctx, work.ID(made.ID), ""); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := p.CreateManagementCluster(ctx, "n", nil); err != nil {
@@ -40,7 +42,7 @@ func TestEveryMutationIsMadeByItsCallerI10(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	by := " " + operator.Principal + " " + operator.Account
+	by := " " + operator.Principal + " " + string(operator.Account)
 	recorded(t, dsn, "true",
 		"create Consumer"+by, "create Bundle"+by, "update Bundle"+by, "delete Bundle"+by, "create Consumer"+by,
 		"remove Consumer"+by)
@@ -60,16 +62,19 @@ func TestI10EveryMutationOfAClusterIsMadeByItsCaller(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pass, err := p.CreateCredential(ctx, c.ID, platform.CredentialRequest{})
+	pass, err := p.CreateCredential(ctx, cluster.ID(c.ID), platform.CredentialRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, err := range []error{
 		p.RevokeCredential(ctx, c.ID, pass.ID),
-		func() error { _, err := p.UpdateNodePool(ctx, n.ID, []byte(`{"spec":{"replicas":0}}`), ""); return err }(),
-		p.DeleteNodePool(ctx, n.ID, ""),
 		func() error {
-			_, err := p.UpdateCluster(ctx, c.ID, []byte(`{"spec":{"displayName":"x"}}`), "")
+			_, err := p.UpdateNodePool(ctx, cluster.NodePoolID(n.ID), []byte(`{"spec":{"replicas":0}}`), "")
+			return err
+		}(),
+		p.DeleteNodePool(ctx, cluster.NodePoolID(n.ID), ""),
+		func() error {
+			_, err := p.UpdateCluster(ctx, cluster.ID(c.ID), []byte(`{"spec":{"displayName":"x"}}`), "")
 			return err
 		}(),
 	} {
@@ -77,7 +82,7 @@ func TestI10EveryMutationOfAClusterIsMadeByItsCaller(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	by := " " + operator.Principal + " " + operator.Account
+	by := " " + operator.Principal + " " + string(operator.Account)
 	recorded(t, l.dsn, "principal not like 'system:%'",
 		"create Cluster"+by, "create NodePool"+by, "create Credential"+by, "delete Credential"+by, "update NodePool"+by,
 		"delete NodePool"+by, "update Cluster"+by)

@@ -74,7 +74,7 @@ func (h *customerAPI) handlersOf(area string) func(operation string, serve func(
 		return func(w http.ResponseWriter, r *http.Request) error {
 			who, _ := access.FromContext(r.Context()) // access.Router refuses a request without
 			c := &exchange{w: w, r: r, who: who, area: area + "-" + operation, visibility: h.visibility(who),
-				ctx: clmclient.WithTenant(r.Context(), string(who.Account))}
+				ctx: clmclient.WithTenant(r.Context(), who.Account)}
 			if h.clm == nil {
 				return c.unavailable(errors.New("it is not configured"))
 			}

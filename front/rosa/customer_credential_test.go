@@ -28,6 +28,7 @@ import (
 	"atoll.dev/client"
 	"atoll.dev/client/clmclient"
 	"atoll.dev/client/remote"
+	"atoll.dev/cluster"
 	"atoll.dev/front/rosa"
 	"atoll.dev/internal/rest"
 )
@@ -185,14 +186,14 @@ func TestI11KeysAreShownOnceAndKeptNowhere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = l.once(operator).CreateCredential(ctx, made.ID, platform.CredentialRequest{})
+	_, err = l.once(operator).CreateCredential(ctx, cluster.ID(made.ID), platform.CredentialRequest{})
 	if e, ok := errors.AsType[*remote.Error](err); !ok || e.Status != 503 || e.Code != "CLUSTERS-MGMT-CREDENTIAL-008" ||
 		e.RetryAfter != 2*time.Second {
 		t.Errorf("before there is a control plane: %v", err)
 	}
 	l.up(made.ID)
 	begun := time.Now()
-	c, err := p.CreateCredential(ctx, made.ID, platform.CredentialRequest{})
+	c, err := p.CreateCredential(ctx, cluster.ID(made.ID), platform.CredentialRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +221,7 @@ func TestI11KeysAreShownOnceAndKeptNowhere(t *testing.T) {
 	if err != nil || one.ID != c.ID || one.Kubeconfig != "" {
 		t.Errorf("shown again: %+v, %v", one, err)
 	}
-	all, err := p.Credentials(ctx, made.ID)
+	all, err := p.Credentials(ctx, cluster.ID(made.ID))
 	if err != nil || len(all) != 1 || all[0] != one {
 		t.Errorf("listed: %+v, %v", all, err)
 	}
@@ -248,7 +249,7 @@ func TestI11KeysAreShownOnceAndKeptNowhere(t *testing.T) {
 
 	// Who has a key keeps it.
 	own, csr := ownRequest(t)
-	c, err = p.CreateCredential(ctx, made.ID, platform.CredentialRequest{Csr: csr, ExpirationSeconds: 60})
+	c, err = p.CreateCredential(ctx, cluster.ID(made.ID), platform.CredentialRequest{Csr: csr, ExpirationSeconds: 60})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -262,7 +263,7 @@ func TestI11KeysAreShownOnceAndKeptNowhere(t *testing.T) {
 		err = p.RevokeCredential(ctx, made.ID, c.ID)
 	}
 	want(t, err, 404, "CLUSTERS-MGMT-CREDENTIAL-002", c.ID)
-	if all, err = p.Credentials(ctx, made.ID); err != nil || len(all) != 1 || all[0].ID == c.ID {
+	if all, err = p.Credentials(ctx, cluster.ID(made.ID)); err != nil || len(all) != 1 || all[0].ID == c.ID {
 		t.Errorf("after it was revoked: %+v, %v", all, err)
 	}
 	if r, err := l.system.Get(ctx, "credentials", c.ID, ""); err != nil || r.DeletedTime == nil {
@@ -282,12 +283,12 @@ func TestACredentialThatIsNotSignedIsDeleted(t *testing.T) {
 	l.up(made.ID)
 	l.endpoint, l.ca = platformOver(t, rosa.Options{Maestro: l.maestro, CLM: l.front,
 		Log: slog.New(slog.DiscardHandler), Patience: 200 * time.Millisecond})
-	_, err = l.once(operator).CreateCredential(ctx, made.ID, platform.CredentialRequest{})
+	_, err = l.once(operator).CreateCredential(ctx, cluster.ID(made.ID), platform.CredentialRequest{})
 	if e, ok := errors.AsType[*remote.Error](err); !ok || e.Status != 503 || e.Code != "CLUSTERS-MGMT-CREDENTIAL-008" ||
 		e.RetryAfter != 2*time.Second || !strings.Contains(e.Reason, "in time") {
 		t.Errorf("nobody signed: %v", err)
 	}
-	if all, err := l.as(operator).Credentials(ctx, made.ID); err != nil || len(all) != 0 {
+	if all, err := l.as(operator).Credentials(ctx, cluster.ID(made.ID)); err != nil || len(all) != 0 {
 		t.Errorf("left: %+v, %v", all, err)
 	}
 }
@@ -356,10 +357,10 @@ func TestCredentialsThatDoNotCome(t *testing.T) {
 	for how, reason := range map[string]string{"refused": "not signed by its key", "of another key": "did not sign",
 		"empty": "did not sign"} {
 		mode <- how
-		_, err := l.once(operator).CreateCredential(ctx, made.ID, platform.CredentialRequest{})
+		_, err := l.once(operator).CreateCredential(ctx, cluster.ID(made.ID), platform.CredentialRequest{})
 		want(t, err, 503, "CLUSTERS-MGMT-CREDENTIAL-008", reason)
 	}
-	if all, err := p.Credentials(ctx, made.ID); err != nil || len(all) != 0 {
+	if all, err := p.Credentials(ctx, cluster.ID(made.ID)); err != nil || len(all) != 0 {
 		t.Errorf("what did not come is listed: %+v, %v", all, err)
 	}
 	_, csr := ownRequest(t)
@@ -369,13 +370,13 @@ func TestCredentialsThatDoNotCome(t *testing.T) {
 		{ExpirationSeconds: 59}, {ExpirationSeconds: 86401}, {ExpirationSeconds: -1}, {Csr: "x"}, {Csr: csr + csr},
 		{Csr: string(pem.EncodeToMemory(block))},
 	} {
-		_, err := p.CreateCredential(ctx, made.ID, r)
+		_, err := p.CreateCredential(ctx, cluster.ID(made.ID), r)
 		want(t, err, 422, "CLUSTERS-MGMT-VALIDATION-001", "")
 	}
-	if err := p.DeleteCluster(ctx, made.ID, client.Deletion{}); err != nil {
+	if err := p.DeleteCluster(ctx, cluster.ID(made.ID), client.Deletion{}); err != nil {
 		t.Fatal(err)
 	}
-	_, err = p.CreateCredential(ctx, made.ID, platform.CredentialRequest{})
+	_, err = p.CreateCredential(ctx, cluster.ID(made.ID), platform.CredentialRequest{})
 	want(t, err, 409, "CLUSTERS-MGMT-CREDENTIAL-004", "being deleted")
 }
 

@@ -152,7 +152,7 @@ func (h *customerAPI) watchEvents(c *exchange, id cluster.ID) error {
 		return c.errorf(http.StatusBadRequest, codeUnreadable, "%s", err)
 	}
 	return rest.Watch(c.w, c.r, rest.WatchOptions{}, func(ctx context.Context, s *rest.Stream) error {
-		ctx = clmclient.WithTenant(ctx, string(c.who.Account))
+		ctx = clmclient.WithTenant(ctx, c.who.Account)
 		upstream, err := h.clm.Watch(ctx, clmclient.AllKinds, remote.WatchOptions{
 			Search: remote.Equal("id", string(id)) + " or " + remote.Equal("owner_id", string(id)), Fields: "kind,name",
 		})

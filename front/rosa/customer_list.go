@@ -137,7 +137,7 @@ func (h *customerAPI) relayWatch(c *exchange, from clmclient.Collection, o remot
 	show func(json.RawMessage) (json.RawMessage, error), sees visible) error {
 	shown := map[string]bool{}
 	return rest.Watch(c.w, c.r, rest.WatchOptions{}, func(ctx context.Context, s *rest.Stream) error {
-		upstream, err := h.clm.Watch(clmclient.WithTenant(ctx, string(c.who.Account)), from, o)
+		upstream, err := h.clm.Watch(clmclient.WithTenant(ctx, c.who.Account), from, o)
 		if err != nil {
 			return c.translate(err)
 		}

@@ -18,6 +18,7 @@ import (
 	"atoll.dev/client/maestroclient"
 	"atoll.dev/client/remote"
 	"atoll.dev/clm"
+	"atoll.dev/cluster"
 	"atoll.dev/front/rosa"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/internal/rest"
@@ -187,7 +188,7 @@ func TestAClusterLives(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if made.Name != "demo" || made.Account != operator.Account || made.CreatedBy != operator.Principal ||
+	if made.Name != "demo" || cluster.Account(made.Account) != operator.Account || made.CreatedBy != operator.Principal ||
 		made.TargetProjectID != "p1" || made.Generation != 1 ||
 		made.ETag != `"`+made.ResourceVersion+`"` || made.Status.Phase != platform.ClusterPhaseWaitingForPlacement ||
 		made.PlacementRef != nil ||
@@ -201,19 +202,19 @@ func TestAClusterLives(t *testing.T) {
 	want(t, err, 409, "CLUSTERS-MGMT-CREATE-003", "already exists")
 
 	l.report("clusters", made.ID, "placement", `{"state":"Waiting"}`, "Available=False:NoCapacity:waiting for capacity")
-	c, err := p.Cluster(ctx, made.ID)
+	c, err := p.Cluster(ctx, cluster.ID(made.ID))
 	if err != nil || c.Status.Reason != "NoCapacity" || !strings.HasPrefix(c.Status.Message,
 		"waiting for capacity: ") || c.ETag == made.ETag {
 		t.Errorf("waiting: %+v, %v", c.Status, err)
 	}
 	l.up(made.ID)
-	if c, err = p.Cluster(ctx, made.ID); err != nil || c.Status.Phase != platform.ClusterPhaseReady ||
+	if c, err = p.Cluster(ctx, cluster.ID(made.ID)); err != nil || c.Status.Phase != platform.ClusterPhaseReady ||
 		c.Status.ObservedGeneration != 1 || c.Status.Version != "1.36.3" ||
 		c.Status.Power != "Awake" || c.Status.ControlPlaneEndpoint.Port != 30001 ||
 		c.PlacementRef.ManagementCluster != "management-01" {
 		t.Errorf("up: %+v, %v", c.Status, err)
 	}
-	statuses, err := p.ClusterStatuses(ctx, made.ID)
+	statuses, err := p.ClusterStatuses(ctx, cluster.ID(made.ID))
 	if err != nil || statuses.ClusterID != made.ID || statuses.Status.Phase != platform.ClusterPhaseReady ||
 		len(statuses.ControllerStatuses) != 3 ||
 		statuses.ControllerStatuses[0].ControllerName != "hosted-cluster" ||
@@ -222,45 +223,46 @@ func TestAClusterLives(t *testing.T) {
 	}
 
 	// A stale tag is refused, a present one is not; without one the latest counts.
-	_, err = p.UpdateCluster(ctx, made.ID, json.RawMessage(`{"spec":{"hibernated":true}}`), made.ETag)
+	_, err = p.UpdateCluster(ctx, cluster.ID(made.ID), json.RawMessage(`{"spec":{"hibernated":true}}`), made.ETag)
 	want(t, err, 412, "precondition-failed", "If-Match")
-	changed, err := p.UpdateCluster(ctx, made.ID, json.RawMessage(
+	changed, err := p.UpdateCluster(ctx, cluster.ID(made.ID), json.RawMessage(
 		`{"spec":{"hibernated":true,"deleteProtection":true}}`), c.ETag)
 	if err != nil || changed.Generation != 2 || changed.Spec.Hibernated == nil || !*changed.Spec.Hibernated ||
 		changed.Spec.HostedCluster.Networking.MachineNetwork == nil {
 		t.Errorf("changed: %+v, %v", changed, err)
 	}
-	same, err := p.UpdateCluster(ctx, made.ID, json.RawMessage(`{"spec":{"hibernated":true}}`), "")
+	same, err := p.UpdateCluster(ctx, cluster.ID(made.ID), json.RawMessage(`{"spec":{"hibernated":true}}`), "")
 	if err != nil || same.ETag != changed.ETag || same.Generation != 2 {
 		t.Errorf("an equal change: %+v, %v (I3)", same, err)
 	}
-	_, err = p.UpdateCluster(ctx, made.ID, json.RawMessage(
+	_, err = p.UpdateCluster(ctx, cluster.ID(made.ID), json.RawMessage(
 		`{"name":"other","spec":{"hostedCluster":{"release":{"image":"atoll.dev/release:1.36.2"}}}}`), "")
 	want(t, err, 422, "CLUSTERS-MGMT-VALIDATION-001", "2 fields")
 
-	want(t, p.DeleteCluster(ctx, made.ID, client.Deletion{}), 409, "CLUSTERS-MGMT-DELETE-005",
+	want(t, p.DeleteCluster(ctx, cluster.ID(made.ID), client.Deletion{}), 409, "CLUSTERS-MGMT-DELETE-005",
 		`{"spec":{"deleteProtection":false}}`)
-	want(t, p.DeleteCluster(ctx, made.ID, client.Deletion{Force: true, Reason: "x"}), 409, "CLUSTERS-MGMT-DELETE-005",
-		"protected")
-	if _, err = p.UpdateCluster(ctx, made.ID, json.RawMessage(`{"spec":{"deleteProtection":null}}`), ""); err != nil {
+	want(t, p.DeleteCluster(ctx, cluster.ID(made.ID), client.Deletion{Force: true, Reason: "x"}), 409,
+		"CLUSTERS-MGMT-DELETE-005", "protected")
+	if _, err = p.UpdateCluster(ctx, cluster.ID(made.ID),
+		json.RawMessage(`{"spec":{"deleteProtection":null}}`), ""); err != nil {
 		t.Fatal(err)
 	}
-	want(t, p.DeleteCluster(ctx, made.ID, client.Deletion{ETag: made.ETag}), 412, "precondition-failed", "")
+	want(t, p.DeleteCluster(ctx, cluster.ID(made.ID), client.Deletion{ETag: made.ETag}), 412, "precondition-failed", "")
 	for range 2 {
-		if err := p.DeleteCluster(ctx, made.ID, client.Deletion{}); err != nil {
+		if err := p.DeleteCluster(ctx, cluster.ID(made.ID), client.Deletion{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if c, err = p.Cluster(ctx, made.ID); err != nil || c.DeletedAt == nil ||
+	if c, err = p.Cluster(ctx, cluster.ID(made.ID)); err != nil || c.DeletedAt == nil ||
 		c.Status.Phase != platform.ClusterPhaseDeleting || !strings.Contains(c.Status.Message, "hosted-cluster") {
 		t.Errorf("deleting: %+v, %v", c, err)
 	}
-	_, err = p.UpdateCluster(ctx, made.ID, json.RawMessage(`{"spec":{"displayName":"x"}}`), "")
+	_, err = p.UpdateCluster(ctx, cluster.ID(made.ID), json.RawMessage(`{"spec":{"displayName":"x"}}`), "")
 	want(t, err, 409, "CLUSTERS-MGMT-UPDATE-004", "being deleted")
 	l.gone("clusters", made.ID, "hosted-cluster", "pull-secret", "placement")
-	_, err = p.Cluster(ctx, made.ID)
+	_, err = p.Cluster(ctx, cluster.ID(made.ID))
 	want(t, err, 404, "CLUSTERS-MGMT-GET-002", made.ID)
-	want(t, p.DeleteCluster(ctx, made.ID, client.Deletion{}), 404, "CLUSTERS-MGMT-DELETE-002", made.ID)
+	want(t, p.DeleteCluster(ctx, cluster.ID(made.ID), client.Deletion{}), 404, "CLUSTERS-MGMT-DELETE-002", made.ID)
 	if _, err := p.CreateCluster(ctx, named("demo", "")); err != nil {
 		t.Errorf("the name is not free: %v", err)
 	}
@@ -273,17 +275,18 @@ func TestADeletionThatDoesNotEndCanBeForced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want(t, p.DeleteCluster(ctx, made.ID, client.Deletion{Force: true}), 400, "CLUSTERS-MGMT-DELETE-001", "reason")
-	want(t, p.DeleteCluster(ctx, made.ID, client.Deletion{Force: true, Reason: strings.Repeat("é", 1025)}), 400,
-		"CLUSTERS-MGMT-DELETE-001", "reason has more than 1024")
-	if c, err := p.Cluster(ctx, made.ID); err != nil || c.DeletedAt != nil {
+	want(t, p.DeleteCluster(ctx, cluster.ID(made.ID), client.Deletion{Force: true}), 400, "CLUSTERS-MGMT-DELETE-001",
+		"reason")
+	want(t, p.DeleteCluster(ctx, cluster.ID(made.ID), client.Deletion{Force: true, Reason: strings.Repeat("é", 1025)}),
+		400, "CLUSTERS-MGMT-DELETE-001", "reason has more than 1024")
+	if c, err := p.Cluster(ctx, cluster.ID(made.ID)); err != nil || c.DeletedAt != nil {
 		t.Errorf("after what was refused: %+v, %v", c.DeletedAt, err)
 	}
-	if err := p.DeleteCluster(ctx, made.ID, client.Deletion{Force: true,
+	if err := p.DeleteCluster(ctx, cluster.ID(made.ID), client.Deletion{Force: true,
 		Reason: "its management cluster is lost"}); err != nil {
 		t.Fatal(err)
 	}
-	_, err = p.Cluster(ctx, made.ID)
+	_, err = p.Cluster(ctx, cluster.ID(made.ID))
 	want(t, err, 404, "CLUSTERS-MGMT-GET-002", "")
 	records, err := l.system.History(ctx, "clusters", made.ID, 0, 10)
 	if err != nil || !strings.Contains(fmt.Sprintf("%s", records[1].Note), "lost") ||
@@ -358,7 +361,7 @@ func TestNodePoolsBelongToTheirCluster(t *testing.T) {
 		if n.ClusterID != id || *n.Spec.NodePool.Replicas != 3 || n.Spec.Replicas != nil ||
 			n.Spec.NodePool.Release.Image != "atoll.dev/release:1.36.2" ||
 			n.Status.Phase != platform.NodePoolPhaseProvisioning || !n.Status.Simulated ||
-			n.Account != operator.Account {
+			cluster.Account(n.Account) != operator.Account {
 			t.Errorf("made %+v", n)
 		}
 		pools = append(pools, n)
@@ -366,31 +369,31 @@ func TestNodePoolsBelongToTheirCluster(t *testing.T) {
 	_, err := p.CreateNodePool(ctx, platform.NodePoolRequest{ClusterID: ids[0], Name: "workers"})
 	want(t, err, 409, "NODEPOOLS-MGMT-CREATE-003", "one")
 	for i, id := range ids {
-		got, err := p.NodePools(ctx, client.NodePoolQuery{Cluster: id, Name: "workers"})
+		got, err := p.NodePools(ctx, client.NodePoolQuery{Cluster: cluster.ID(id), Name: "workers"})
 		if err != nil || len(got) != 1 || got[0].ID != pools[i].ID {
 			t.Errorf("of %s: %+v, %v", id, got, err)
 		}
 	}
-	n, err := p.UpdateNodePool(ctx, pools[0].ID, json.RawMessage(`{"spec":{"replicas":5,"labels":{"a":null}}}`),
-		pools[0].ETag)
+	n, err := p.UpdateNodePool(ctx, cluster.NodePoolID(pools[0].ID),
+		json.RawMessage(`{"spec":{"replicas":5,"labels":{"a":null}}}`), pools[0].ETag)
 	if err != nil || *n.Spec.NodePool.Replicas != 5 || len(n.Spec.Labels) != 0 || n.Generation != 2 {
 		t.Errorf("scaled: %+v, %v", n, err)
 	}
-	_, err = p.UpdateNodePool(ctx, pools[0].ID, json.RawMessage(
+	_, err = p.UpdateNodePool(ctx, cluster.NodePoolID(pools[0].ID), json.RawMessage(
 		`{"cluster_id":"`+ids[1]+`","spec":{"platform":{"aws":{"instanceType":"m5.large"}}}}`), "")
 	want(t, err, 422, "NODEPOOLS-MGMT-VALIDATION-001", "2 fields")
 	l.report("nodepools", pools[0].ID, "node-pool", `{"replicas":5,"version":"1.36.2"}`,
 		"Available=True:AsExpected:5 of 5 nodes are Ready")
-	if n, err = p.NodePool(ctx, pools[0].ID); err != nil || n.Status.Phase != platform.NodePoolPhaseReady ||
-		n.Status.Replicas != 5 || n.Status.Ready != 5 {
+	if n, err = p.NodePool(ctx, cluster.NodePoolID(pools[0].ID)); err != nil ||
+		n.Status.Phase != platform.NodePoolPhaseReady || n.Status.Replicas != 5 || n.Status.Ready != 5 {
 		t.Errorf("ready: %+v, %v", n.Status, err)
 	}
-	s, err := p.NodePoolStatuses(ctx, pools[0].ID)
+	s, err := p.NodePoolStatuses(ctx, cluster.NodePoolID(pools[0].ID))
 	if err != nil || s.NodepoolID != pools[0].ID || s.ClusterID != ids[0] || len(s.ControllerStatuses) != 1 ||
 		s.ControllerStatuses[0].NodepoolID != pools[0].ID {
 		t.Errorf("status: %+v, %v", s, err)
 	}
-	w, err := p.WatchNodePools(ctx, ids[0], remote.WatchOptions{})
+	w, err := p.WatchNodePools(ctx, cluster.ID(ids[0]), remote.WatchOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -404,23 +407,24 @@ func TestNodePoolsBelongToTheirCluster(t *testing.T) {
 		watched.Status.Phase != platform.NodePoolPhaseReady {
 		t.Errorf("watched: %s %+v, %v", e.Type, watched, err)
 	}
-	if err := p.DeleteNodePool(ctx, pools[0].ID, ""); err != nil {
+	if err := p.DeleteNodePool(ctx, cluster.NodePoolID(pools[0].ID), ""); err != nil {
 		t.Fatal(err)
 	}
-	if n, err = p.NodePool(ctx, pools[0].ID); err != nil || n.Status.Phase != platform.NodePoolPhaseDeleting {
+	if n, err = p.NodePool(ctx, cluster.NodePoolID(pools[0].ID)); err != nil ||
+		n.Status.Phase != platform.NodePoolPhaseDeleting {
 		t.Errorf("deleting: %+v, %v", n.Status, err)
 	}
 	l.gone("nodepools", pools[0].ID, "node-pool")
-	_, err = p.NodePool(ctx, pools[0].ID)
+	_, err = p.NodePool(ctx, cluster.NodePoolID(pools[0].ID))
 	want(t, err, 404, "NODEPOOLS-MGMT-GET-002", "")
-	want(t, p.DeleteNodePool(ctx, pools[0].ID, ""), 404, "NODEPOOLS-MGMT-DELETE-002", "")
+	want(t, p.DeleteNodePool(ctx, cluster.NodePoolID(pools[0].ID), ""), 404, "NODEPOOLS-MGMT-DELETE-002", "")
 	// A cluster takes its node pools with it.
-	if err := p.DeleteCluster(ctx, ids[1], client.Deletion{}); err != nil {
+	if err := p.DeleteCluster(ctx, cluster.ID(ids[1]), client.Deletion{}); err != nil {
 		t.Fatal(err)
 	}
 	_, err = p.CreateNodePool(ctx, platform.NodePoolRequest{ClusterID: ids[1], Name: "late"})
 	want(t, err, 409, "NODEPOOLS-MGMT-CREATE-004", "being deleted")
-	if n, err = p.NodePool(ctx, pools[1].ID); err != nil || n.DeletedAt == nil {
+	if n, err = p.NodePool(ctx, cluster.NodePoolID(pools[1].ID)); err != nil || n.DeletedAt == nil {
 		t.Errorf("its node pool: %+v, %v", n, err)
 	}
 }
@@ -438,42 +442,46 @@ func TestI10AccountsDoNotSeeEachOther(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if theirs, err := other.CreateCluster(ctx, named("ours", "")); err != nil || theirs.Account != neighbour.Account {
+	if theirs, err := other.CreateCluster(ctx, named("ours", "")); err != nil ||
+		cluster.Account(theirs.Account) != neighbour.Account {
 		t.Errorf("the same name in another account: %+v, %v", theirs, err)
 	}
 	patch := json.RawMessage(`{"spec":{"displayName":"x"}}`)
 	for what, call := range map[string]func() error{
-		"get":    func() error { _, err := other.Cluster(ctx, made.ID); return err },
-		"update": func() error { _, err := other.UpdateCluster(ctx, made.ID, patch, ""); return err },
-		"delete": func() error { return other.DeleteCluster(ctx, made.ID, client.Deletion{}) },
+		"get":    func() error { _, err := other.Cluster(ctx, cluster.ID(made.ID)); return err },
+		"update": func() error { _, err := other.UpdateCluster(ctx, cluster.ID(made.ID), patch, ""); return err },
+		"delete": func() error { return other.DeleteCluster(ctx, cluster.ID(made.ID), client.Deletion{}) },
 		"force": func() error {
-			return other.DeleteCluster(ctx, made.ID, client.Deletion{Force: true,
+			return other.DeleteCluster(ctx, cluster.ID(made.ID), client.Deletion{Force: true,
 				Reason: "x"})
 		},
-		"statuses": func() error { _, err := other.ClusterStatuses(ctx, made.ID); return err },
-		"events":   func() error { _, err := other.ClusterEvents(ctx, made.ID); return err },
-		"watch":    func() error { _, err := other.WatchClusterEvents(ctx, made.ID, ""); return err },
-		"pools":    func() error { _, err := other.NodePools(ctx, client.NodePoolQuery{Cluster: made.ID}); return err },
+		"statuses": func() error { _, err := other.ClusterStatuses(ctx, cluster.ID(made.ID)); return err },
+		"events":   func() error { _, err := other.ClusterEvents(ctx, cluster.ID(made.ID)); return err },
+		"watch":    func() error { _, err := other.WatchClusterEvents(ctx, cluster.ID(made.ID), ""); return err },
+		"pools": func() error {
+			_, err := other.NodePools(ctx, client.NodePoolQuery{Cluster: cluster.ID(made.ID)})
+			return err
+		},
 		"add a pool": func() error {
 			_, err := other.CreateNodePool(ctx, platform.NodePoolRequest{ClusterID: made.ID, Name: "x"})
 			return err
 		},
-		"pool":          func() error { _, err := other.NodePool(ctx, n.ID); return err },
-		"pool's status": func() error { _, err := other.NodePoolStatuses(ctx, n.ID); return err },
+		"pool":          func() error { _, err := other.NodePool(ctx, cluster.NodePoolID(n.ID)); return err },
+		"pool's status": func() error { _, err := other.NodePoolStatuses(ctx, cluster.NodePoolID(n.ID)); return err },
 		"watch its pools": func() error {
-			_, err := other.WatchNodePools(ctx, made.ID, remote.WatchOptions{})
+			_, err := other.WatchNodePools(ctx, cluster.ID(made.ID), remote.WatchOptions{})
 			return err
 		},
 		"scale": func() error {
-			_, err := other.UpdateNodePool(ctx, n.ID, json.RawMessage(`{"spec":{"replicas":0}}`), "")
+			_, err := other.UpdateNodePool(ctx, cluster.NodePoolID(n.ID), json.RawMessage(`{"spec":{"replicas":0}}`), "")
 			return err
 		},
-		"delete pool": func() error { return other.DeleteNodePool(ctx, n.ID, "") },
+		"delete pool": func() error { return other.DeleteNodePool(ctx, cluster.NodePoolID(n.ID), "") },
 		"credential": func() error {
-			_, err := other.CreateCredential(ctx, made.ID, platform.CredentialRequest{})
+			_, err := other.CreateCredential(ctx, cluster.ID(made.ID), platform.CredentialRequest{})
 			return err
 		},
-		"credentials": func() error { _, err := other.Credentials(ctx, made.ID); return err },
+		"credentials": func() error { _, err := other.Credentials(ctx, cluster.ID(made.ID)); return err },
 		"revoke":      func() error { return other.RevokeCredential(ctx, made.ID, made.ID) },
 	} {
 		if err := call(); remote.StatusOf(err) != 404 {
@@ -489,7 +497,7 @@ func TestI10AccountsDoNotSeeEachOther(t *testing.T) {
 		t.Errorf("the other watches %s %s, %v", e.Type, e.Object, err)
 	}
 	if all, err := other.Clusters(ctx, client.ClusterQuery{}); err != nil || len(all) != 1 ||
-		all[0].Account != neighbour.Account {
+		cluster.Account(all[0].Account) != neighbour.Account {
 		t.Errorf("the other lists %+v, %v", all, err)
 	}
 	if pools, err := other.NodePools(ctx, client.NodePoolQuery{}); err != nil || len(pools) != 0 {

@@ -19,6 +19,7 @@ import (
 	"atoll.dev/client"
 	"atoll.dev/client/clmclient"
 	"atoll.dev/client/remote"
+	"atoll.dev/cluster"
 	"atoll.dev/internal/rest"
 )
 
@@ -269,7 +270,7 @@ func TestChangesOfTheAccountsClustersAreWatched(t *testing.T) {
 	if _, err := other.CreateCluster(ctx, named("theirs-too", "")); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.DeleteCluster(ctx, first.ID, client.Deletion{}); err != nil {
+	if err := p.DeleteCluster(ctx, cluster.ID(first.ID), client.Deletion{}); err != nil {
 		t.Fatal(err)
 	}
 	if w, err = p.WatchClusters(ctx, remote.WatchOptions{Cursor: cursor, ID: first.ID}); err != nil {
@@ -300,7 +301,7 @@ func TestAWatchSendsEventsWhenTheyHappen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := p.WatchClusterEvents(ctx, made.ID, "")
+	w, err := p.WatchClusterEvents(ctx, cluster.ID(made.ID), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -350,7 +351,7 @@ func TestAWatchSendsEventsWhenTheyHappen(t *testing.T) {
 	l.report("nodepools", n.ID, "node-pool", `{"replicas":2}`, "Available=True:AsExpected")
 	told(w, "Normal  NodePoolReady", "Normal NodesReady NodesReady")
 
-	resumed, err := p.WatchClusterEvents(ctx, made.ID, middle)
+	resumed, err := p.WatchClusterEvents(ctx, cluster.ID(made.ID), middle)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -358,19 +359,19 @@ func TestAWatchSendsEventsWhenTheyHappen(t *testing.T) {
 	told(resumed, "Normal Ordered Ordered", "Normal PlaneStarting PlaneStarting", "Normal APIServing APIServing",
 		"Normal Ready Ready", "Normal  NodePoolReady", "Normal NodesReady NodesReady")
 
-	events, err := p.ClusterEvents(ctx, made.ID)
+	events, err := p.ClusterEvents(ctx, cluster.ID(made.ID))
 	if err != nil || len(events) != 10 || events[0].SinceMs != 0 || events[9].Stage != platform.EventStageNodesReady ||
 		events[9].SinceMs <= 0 {
 		t.Errorf("events %+v, %v", events, err)
 	}
-	_, err = p.WatchClusterEvents(ctx, made.ID, "nonsense")
+	_, err = p.WatchClusterEvents(ctx, cluster.ID(made.ID), "nonsense")
 	want(t, err, 400, "CLUSTERS-MGMT-EVENTS-001", "cursor")
 
 	// The end of the cluster is the end of the road.
 	var last platform.Event
 	ended, begun := make(chan error, 1), make(chan struct{})
 	go func() {
-		ended <- p.FollowClusterEvents(ctx, made.ID, func(e platform.Event) error {
+		ended <- p.FollowClusterEvents(ctx, cluster.ID(made.ID), func(e platform.Event) error {
 			if last.Reason == "" {
 				close(begun)
 			}
@@ -383,7 +384,7 @@ func TestAWatchSendsEventsWhenTheyHappen(t *testing.T) {
 	case <-ctx.Done():
 		t.Fatal("nothing was told")
 	}
-	if err := p.DeleteCluster(ctx, made.ID, client.Deletion{}); err != nil {
+	if err := p.DeleteCluster(ctx, cluster.ID(made.ID), client.Deletion{}); err != nil {
 		t.Fatal(err)
 	}
 	told(w, "Normal  NodePoolDeletionRequested", "Normal  DeletionRequested")
@@ -404,7 +405,7 @@ func TestACustomerHasALimitOfWatches(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	first, err := mine.WatchClusterEvents(ctx, made.ID, "")
+	first, err := mine.WatchClusterEvents(ctx, cluster.ID(made.ID), "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -128,7 +128,7 @@ func (f *front) checkAuthorization(a *accountRequest) error {
 	if err := a.readJSON(&body); err != nil {
 		return err
 	}
-	if parts := strings.Split(body.Principal, ":"); len(parts) != 6 || parts[4] != a.account {
+	if parts := strings.Split(body.Principal, ":"); len(parts) != 6 || cluster.Account(parts[4]) != a.account {
 		return rest.Errorf(http.StatusBadRequest, rest.CodeInvalid, "principal is not an ARN of the account %s", a.account)
 	}
 	action, known := policy.Lookup(body.Action)
@@ -154,7 +154,7 @@ func (f *front) checkAuthorization(a *accountRequest) error {
 	ctx.SourceIP = address
 	caller := a.directory.Caller(a.account, body.Principal)
 	grant, err := a.directory.Decide(a.r.Context(), access.Question{
-		Caller: access.Identity{Principal: body.Principal, Account: cluster.Account(a.account),
+		Caller: access.Identity{Principal: body.Principal, Account: a.account,
 			Privileged: caller.IsPrivileged},
 		Action: access.Action(body.Action), Audience: access.Customers, Resource: of, Context: ctx,
 	})
@@ -177,19 +177,19 @@ func (f *front) checkAuthorization(a *accountRequest) error {
 
 // resourceID returns the id in the ARN of a resource of a kind; "" for *. An action on a collection is
 // about the account, whatever the ARN names.
-func resourceID(arn string, kind policy.Kind, account string) (id string, ok bool) {
+func resourceID(arn string, kind policy.Kind, account cluster.Account) (id string, ok bool) {
 	if arn == "*" {
 		if kind == policy.Account {
-			return account, true
+			return string(account), true
 		}
 		return "", true
 	}
 	parts := strings.SplitN(arn, ":", 6)
-	if len(parts) != 6 || parts[0] != "arn" || parts[2] != "rosa" || parts[4] != account {
+	if len(parts) != 6 || parts[0] != "arn" || parts[2] != "rosa" || cluster.Account(parts[4]) != account {
 		return "", false
 	}
 	if kind == policy.Account {
-		return account, true
+		return string(account), true
 	}
 	noun, id, ok := strings.Cut(parts[5], "/")
 	return strings.TrimSuffix(id, "*"), ok && noun == strings.ToLower(string(kind))

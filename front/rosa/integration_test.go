@@ -145,7 +145,7 @@ func TestManagementClustersAndWork(t *testing.T) {
 	_, err = p.CreateWork(ctx, "management-02", manifestWork("w", "1", 1))
 	want(t, err, 404, "not-found", "management-02")
 
-	w, err := p.Work(ctx, made.ID)
+	w, err := p.Work(ctx, work.ID(made.ID))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,24 +164,24 @@ func TestManagementClustersAndWork(t *testing.T) {
 		t.Errorf("data %s, %v", w.Data, err)
 	}
 
-	same, err := p.ReplaceWork(ctx, w.ID, "", manifestWork("w", "1", 1), w.ETag)
+	same, err := p.ReplaceWork(ctx, work.ID(w.ID), "", manifestWork("w", "1", 1), w.ETag)
 	if err != nil || same.ETag != w.ETag || same.Generation != 1 {
 		t.Errorf("an equal PUT: %s after %s, %v (I3)", same.ETag, w.ETag, err)
 	}
-	changed, err := p.ReplaceWork(ctx, w.ID, "management-01", manifestWork("w", "2", 1), w.ETag)
+	changed, err := p.ReplaceWork(ctx, work.ID(w.ID), "management-01", manifestWork("w", "2", 1), w.ETag)
 	if err != nil || changed.ETag == w.ETag || changed.Generation != 2 || !strings.Contains(string(changed.Data),
 		`"k":"2"`) {
 		t.Errorf("a PUT: %+v, %v", changed, err)
 	}
-	_, err = p.ReplaceWork(ctx, w.ID, "management-01", manifestWork("w", "3", 1), w.ETag)
+	_, err = p.ReplaceWork(ctx, work.ID(w.ID), "management-01", manifestWork("w", "3", 1), w.ETag)
 	want(t, err, 412, "precondition-failed", "If-Match")
-	_, err = p.ReplaceWork(ctx, w.ID, "", manifestWork("v", "3", 1), "")
+	_, err = p.ReplaceWork(ctx, work.ID(w.ID), "", manifestWork("v", "3", 1), "")
 	want(t, err, 400, "invalid-manifestwork", "cannot be renamed")
-	_, err = p.ReplaceWork(ctx, w.ID, "management-02", manifestWork("w", "3", 1), "")
+	_, err = p.ReplaceWork(ctx, work.ID(w.ID), "management-02", manifestWork("w", "3", 1), "")
 	want(t, err, 400, "invalid-request", "cannot move")
 	unknown := work.BundleID(work.SourcePlatform, "management-01", "unknown")
 	for _, cluster := range []string{"", "management-01"} {
-		_, err = p.ReplaceWork(ctx, string(unknown), cluster, manifestWork("unknown", "3", 1), "")
+		_, err = p.ReplaceWork(ctx, unknown, client.ManagementClusterName(cluster), manifestWork("unknown", "3", 1), "")
 		want(t, err, 404, "not-found", string(unknown))
 	}
 
@@ -192,7 +192,7 @@ func TestManagementClustersAndWork(t *testing.T) {
 		t.Fatal(err)
 	}
 	for cluster, n := range map[string]int{"": 2, "management-01": 1, "management-03": 0} {
-		if works, err := p.Works(ctx, cluster); err != nil || len(works) != n {
+		if works, err := p.Works(ctx, client.ManagementClusterName(cluster)); err != nil || len(works) != n {
 			t.Errorf("works of %q: %d, %v", cluster, len(works), err)
 		}
 	}
@@ -204,19 +204,19 @@ func TestManagementClustersAndWork(t *testing.T) {
 	}
 
 	want(t, p.DeleteManagementCluster(ctx, "management-01"), 409, "management-cluster-in-use", "delete them")
-	want(t, p.DeleteWork(ctx, w.ID, w.ETag), 412, "precondition-failed", "If-Match")
+	want(t, p.DeleteWork(ctx, work.ID(w.ID), w.ETag), 412, "precondition-failed", "If-Match")
 	for range 2 { // the second changes nothing
-		if err := p.DeleteWork(ctx, w.ID, ""); err != nil {
+		if err := p.DeleteWork(ctx, work.ID(w.ID), ""); err != nil {
 			t.Fatal(err)
 		}
 	}
-	gone, err := p.Work(ctx, w.ID)
+	gone, err := p.Work(ctx, work.ID(w.ID))
 	if err != nil || gone.DeletedAt == nil {
 		t.Errorf("a work whose agent has not confirmed: %+v, %v", gone, err)
 	}
-	_, err = p.ReplaceWork(ctx, w.ID, "", manifestWork("w", "4", 1), "")
+	_, err = p.ReplaceWork(ctx, work.ID(w.ID), "", manifestWork("w", "4", 1), "")
 	want(t, err, 409, "maestro-6", "deletion")
-	want(t, p.DeleteWork(ctx, string(unknown), ""), 404, "not-found", string(unknown))
+	want(t, p.DeleteWork(ctx, unknown, ""), 404, "not-found", string(unknown))
 	want(t, p.DeleteManagementCluster(ctx, "management-01"), 409, "management-cluster-in-use", "delete them")
 	want(t, p.DeleteManagementCluster(ctx, "management-03"), 404, "not-found", "management-03")
 	if _, err := p.CreateManagementCluster(ctx, "management-03", nil); err != nil {

@@ -19,7 +19,6 @@ import (
 
 	"atoll.dev/access"
 	"atoll.dev/api/platform"
-	"atoll.dev/cluster"
 	"atoll.dev/front/rosa"
 	"atoll.dev/internal/rest"
 )
@@ -42,7 +41,7 @@ func TestACustomerFindsNoInventory(t *testing.T) {
 		{"", false, false},
 	} {
 		t.Run(fmt.Sprintf("%q privileged=%v", c.placement, c.privileged), func(t *testing.T) {
-			who := access.Identity{Account: cluster.Account(customer.Account), Principal: customer.Principal, Privileged: c.privileged}
+			who := access.Identity{Account: customer.Account, Principal: customer.Principal, Privileged: c.privileged}
 			s := httptest.NewServer(rosa.New(rosa.Options{
 				Maestro: l.maestro, CLM: l.front, Ops: rest.NewOps(), Placement: c.placement, Log: slog.New(
 					slog.DiscardHandler), Patience: 10 * time.Millisecond,
@@ -76,7 +75,7 @@ func TestACustomerFindsNoInventory(t *testing.T) {
 // cluster that waits for capacity, and their node pools and credentials.
 func (l *lifecycle) inhabit(inventory string) (id string) {
 	t := l.t
-	who := access.Identity{Account: cluster.Account(customer.Account), Principal: customer.Principal}
+	who := access.Identity{Account: customer.Account, Principal: customer.Principal}
 	s := httptest.NewServer(rosa.New(rosa.Options{
 		Maestro: l.maestro, CLM: l.front, Ops: rest.NewOps(), Log: slog.New(slog.DiscardHandler),
 		Identifier: fixedIdentity(who), Policy: allowAll{},

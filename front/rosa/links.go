@@ -22,12 +22,12 @@ func (f *front) createLinkCode(a *accountRequest) error {
 	ctx := a.r.Context()
 	of := a.directory.Caller(a.account, body.PrincipalArn)
 	if body.Admin || of.IsAdmin {
-		on := policy.Resource{Kind: policy.Account, ID: a.account, Account: a.account}
+		on := policy.Resource{Kind: policy.Account, ID: string(a.account), Account: a.account}
 		if err := access.AuthorityFrom(ctx).Check(ctx, "CreateAdmin", on); err != nil {
 			return err
 		}
 	}
-	if of.IsPrivileged && a.account != string(a.who.Account) {
+	if of.IsPrivileged && a.account != a.who.Account {
 		on := policy.Resource{Kind: policy.Region}
 		if err := access.AuthorityFrom(ctx).Check(ctx, "CreatePrivilegedAccount", on); err != nil {
 			return err
@@ -44,7 +44,7 @@ func (f *front) createLinkCode(a *accountRequest) error {
 		return err
 	}
 	a.w.Header().Set("Cache-Control", "no-store")
-	return a.write(http.StatusCreated, 0, platform.LinkCode{Kind: "LinkCode", Code: code, AccountID: a.account,
+	return a.write(http.StatusCreated, 0, platform.LinkCode{Kind: "LinkCode", Code: code, AccountID: string(a.account),
 		PrincipalArn: body.PrincipalArn, Admin: body.Admin, ExpiresAt: expires})
 }
 

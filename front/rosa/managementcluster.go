@@ -16,6 +16,7 @@ import (
 
 	"atoll.dev/api/clm"
 	"atoll.dev/api/platform"
+	"atoll.dev/api/work"
 	"atoll.dev/client/clmclient"
 	"atoll.dev/client/remote"
 	"atoll.dev/internal/rest"
@@ -46,7 +47,7 @@ func (f *front) registerManagementCluster(w http.ResponseWriter, r *http.Request
 	if err := f.registerAtCLM(r.Context(), req); err != nil {
 		return err
 	}
-	doc, err := f.maestro.CreateConsumer(r.Context(), req.Name, req.Labels)
+	doc, err := f.maestro.CreateConsumer(r.Context(), work.Consumer(req.Name), req.Labels)
 	if err != nil {
 		return replaceStatus(err, http.StatusConflict, rest.Errorf(http.StatusConflict, "",
 			"the management cluster %s already exists; GET %s/%s shows it", req.Name, "/api/v0/management_clusters",
@@ -313,7 +314,7 @@ func (f *front) managementCluster(r *http.Request) (remote.Document, error) {
 			return doc, err
 		}
 	}
-	doc, err := f.maestro.ConsumerNamed(r.Context(), key)
+	doc, err := f.maestro.ConsumerNamed(r.Context(), work.Consumer(key))
 	return doc, replaceStatus(err, http.StatusNotFound, missing)
 }
 

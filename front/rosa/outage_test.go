@@ -51,7 +51,7 @@ func TestWhatIsDownIs503Within2SecondsAndRecovers(t *testing.T) {
 		t.Fatal(err)
 	}
 	reads := map[string]func(int) error{
-		"get":   func(int) error { _, err := p.Work(ctx, made.ID); return err },
+		"get":   func(int) error { _, err := p.Work(ctx, work.ID(made.ID)); return err },
 		"list":  func(int) error { _, err := p.ListBundles(ctx, remote.ListOptions{}); return err },
 		"ready": func(int) error { _, err := p.Ready(ctx); return err },
 	}
@@ -61,7 +61,7 @@ func TestWhatIsDownIs503Within2SecondsAndRecovers(t *testing.T) {
 			return err
 		},
 		"put": func(n int) error {
-			_, err := p.ReplaceWork(ctx, made.ID, "m", manifestWork("w", fmt.Sprint(n), 1), "")
+			_, err := p.ReplaceWork(ctx, work.ID(made.ID), "m", manifestWork("w", fmt.Sprint(n), 1), "")
 			return err
 		},
 		"register": func(n int) error { _, err := p.CreateManagementCluster(ctx, fmt.Sprint("m", n), nil); return err },
@@ -150,10 +150,10 @@ func TestDeletedWorkIsGoneOnceItsAgentConfirms(t *testing.T) {
 	testsite.Run(t, "the agent", agent.Run)
 	testsite.Eventually(t, "the agent connects", func() error { return agent.Check(ctx) })
 
-	if err := p.DeleteWork(ctx, made.ID, ""); err != nil {
+	if err := p.DeleteWork(ctx, work.ID(made.ID), ""); err != nil {
 		t.Fatal(err)
 	}
-	if w, err := p.Work(ctx, made.ID); err != nil || w.DeletedAt == nil {
+	if w, err := p.Work(ctx, work.ID(made.ID)); err != nil || w.DeletedAt == nil {
 		t.Fatalf("before the agent confirmed: %+v, %v", w, err)
 	}
 	status, err := json.Marshal(map[string]any{"conditions": []map[string]string{{
@@ -164,7 +164,7 @@ func TestDeletedWorkIsGoneOnceItsAgentConfirms(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bundle, err := p.Bundle(ctx, made.ID)
+	bundle, err := p.Bundle(ctx, work.ID(made.ID))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,7 +188,7 @@ func TestDeletedWorkIsGoneOnceItsAgentConfirms(t *testing.T) {
 			break
 		}
 	}
-	if _, err := p.Work(ctx, made.ID); remote.StatusOf(err) != http.StatusNotFound {
+	if _, err := p.Work(ctx, work.ID(made.ID)); remote.StatusOf(err) != http.StatusNotFound {
 		t.Errorf("after the agent confirmed: %v", err)
 	}
 	if err := p.DeleteManagementCluster(ctx, "m"); err != nil {

@@ -9,6 +9,7 @@ import (
 	"atoll.dev/api/platform"
 	"atoll.dev/client/clmclient"
 	"atoll.dev/client/remote"
+	"atoll.dev/cluster"
 	"atoll.dev/internal/rest"
 )
 
@@ -18,7 +19,7 @@ import (
 // listQuotas shows the quotas of the caller's account.
 func (f *front) listQuotas(w http.ResponseWriter, r *http.Request) error {
 	who, _ := access.FromContext(r.Context())
-	found, err := f.quotas(r.Context(), string(who.Account))
+	found, err := f.quotas(r.Context(), who.Account)
 	if err != nil {
 		return err
 	}
@@ -26,11 +27,11 @@ func (f *front) listQuotas(w http.ResponseWriter, r *http.Request) error {
 }
 
 // quotas reads the quotas of an account.
-func (f *front) quotas(ctx context.Context, account string) (clm.QuotaList, error) {
+func (f *front) quotas(ctx context.Context, account cluster.Account) (clm.QuotaList, error) {
 	if f.clm == nil {
 		return clm.QuotaList{}, lifecycleUnavailable()
 	}
-	found, err := f.clm.Quotas(clmclient.WithTenant(ctx, account), account)
+	found, err := f.clm.Quotas(clmclient.WithTenant(ctx, account), string(account))
 	if err != nil {
 		return found, lifecycleUnavailable().Because(err)
 	}
@@ -48,11 +49,11 @@ func shownQuotas(found clm.QuotaList) platform.QuotaList {
 }
 
 func (f *front) getAccountQuotas(a *accountRequest) error {
-	account, err := a.directory.Account(a.r.Context(), a.r.PathValue("id"))
+	account, err := a.directory.Account(a.r.Context(), cluster.Account(a.r.PathValue("id")))
 	if err != nil {
 		return err
 	}
-	found, err := f.quotas(a.r.Context(), account.ID)
+	found, err := f.quotas(a.r.Context(), cluster.Account(account.ID))
 	if err != nil {
 		return err
 	}
@@ -69,7 +70,7 @@ func (f *front) updateAccountQuotas(a *accountRequest) error {
 	if err := a.readJSON(&body); err != nil {
 		return err
 	}
-	account, err := a.directory.Account(a.r.Context(), a.r.PathValue("id"))
+	account, err := a.directory.Account(a.r.Context(), cluster.Account(a.r.PathValue("id")))
 	if err != nil {
 		return err
 	}

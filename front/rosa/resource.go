@@ -27,7 +27,7 @@ func (f *front) Identify(r *http.Request, caller access.Identity, route access.R
 	if other := r.URL.Query()[administer.Parameter]; len(other) > 0 && isAdministered(route.Path) {
 		account = other[0]
 	}
-	of := access.ResourceOf(route, r.PathValue(route.ID), account)
+	of := access.ResourceOf(route, r.PathValue(route.ID), cluster.Account(account))
 	switch {
 	case route.Action == "CreateCluster":
 		of.Tags = tagsOf(document.Decode(peek(r)))
@@ -79,7 +79,7 @@ func (f *front) Complete(ctx context.Context, caller access.Identity, of policy.
 	if h.clm == nil {
 		return of, lifecycleUnavailable()
 	}
-	ctx = clmclient.WithTenant(ctx, string(caller.Account))
+	ctx = clmclient.WithTenant(ctx, caller.Account)
 	read := func(from clmclient.Collection, id string) (clmclient.Resource, bool, error) {
 		if !isID(id) {
 			return clmclient.Resource{}, false, nil
@@ -172,7 +172,7 @@ func recall(ctx context.Context, from clmclient.Collection, id string) (r clmcli
 
 // clusterResource returns a cluster as decisions are about it.
 func (c *exchange) clusterResource(r clmclient.Resource) policy.Resource {
-	return policy.Resource{Kind: policy.Cluster, ID: r.ID, Account: string(c.who.Account), Tags: specTags(r.Spec)}
+	return policy.Resource{Kind: policy.Cluster, ID: r.ID, Account: c.who.Account, Tags: specTags(r.Spec)}
 }
 
 // mayDescribeCluster decides about an item of a list of clusters.
@@ -195,7 +195,7 @@ func (h *customerAPI) mayDescribeNodePool(c *exchange, r clmclient.Resource) (bo
 		c.tags[owner] = tags
 	}
 	return c.allows("DescribeNodePool", policy.Resource{Kind: policy.NodePool, ID: r.ID,
-		Account: string(c.who.Account), Cluster: owner, Tags: tags})
+		Account: c.who.Account, Cluster: owner, Tags: tags})
 }
 
 // allows reports whether the caller may take an action on a resource. The error is one of the server.

@@ -63,7 +63,7 @@ func TestWatchShowsChangesAndContinues(t *testing.T) {
 		t.Fatal(err)
 	}
 	next(w, rest.Added, second.ID)
-	if _, err := p.ReplaceWork(ctx, first.ID, "", manifestWork("first", "2", 1), ""); err != nil {
+	if _, err := p.ReplaceWork(ctx, work.ID(first.ID), "", manifestWork("first", "2", 1), ""); err != nil {
 		t.Fatal(err)
 	}
 	if b := next(w, rest.Modified, first.ID); b.Version != 2 {
@@ -71,7 +71,7 @@ func TestWatchShowsChangesAndContinues(t *testing.T) {
 	}
 	_ = w.Close()
 
-	if err := p.DeleteWork(ctx, second.ID, ""); err != nil {
+	if err := p.DeleteWork(ctx, work.ID(second.ID), ""); err != nil {
 		t.Fatal(err)
 	}
 	if cursor == "" {
@@ -105,7 +105,7 @@ func TestSecretsAreNotShownAgainI11(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := p.Work(ctx, made.ID)
+	w, err := p.Work(ctx, work.ID(made.ID))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +113,7 @@ func TestSecretsAreNotShownAgainI11(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bundle, err := p.Bundle(ctx, made.ID)
+	bundle, err := p.Bundle(ctx, work.ID(made.ID))
 	if err != nil {
 		t.Fatal(err)
 	}

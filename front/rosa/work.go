@@ -57,7 +57,7 @@ func (f *front) createWork(w http.ResponseWriter, r *http.Request) error {
 func (f *front) explainRefusal(ctx context.Context, err error, b maestroclient.Bundle) error {
 	switch remote.StatusOf(err) {
 	case http.StatusBadRequest, http.StatusNotFound:
-		if _, lookup := f.maestro.ConsumerNamed(ctx, string(b.Consumer)); remote.StatusOf(lookup) == http.StatusNotFound {
+		if _, lookup := f.maestro.ConsumerNamed(ctx, b.Consumer); remote.StatusOf(lookup) == http.StatusNotFound {
 			return noManagementCluster(string(b.Consumer)).Because(err)
 		}
 		return replaceStatus(err, http.StatusBadRequest, rest.Errorf(http.StatusBadRequest, codeInvalidWork, "data: %s",

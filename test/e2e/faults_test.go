@@ -46,7 +46,7 @@ func TestI1I5I6I12KillLoop(t *testing.T) {
 				for {
 					var err error
 					if value == 0 {
-						err = api.DeleteWork(context.Background(), string(id), "")
+						err = api.DeleteWork(context.Background(), id, "")
 						if remote.StatusOf(err) == 404 {
 							err = nil
 						}
@@ -195,8 +195,8 @@ func TestI6AnAgentThatWasAwayConverges(t *testing.T) {
 	each(works, func(i int) { apply(i, 1); apply(i, 2); apply(i, 3) })
 	each(works, func(i int) {
 		if i%2 == 0 {
-			if err := api.DeleteWork(t.Context(), string(work.BundleID(work.SourcePlatform, "management-01",
-				fmt.Sprintf("away-%d", i))), ""); err != nil {
+			if err := api.DeleteWork(t.Context(), work.BundleID(work.SourcePlatform, "management-01",
+				fmt.Sprintf("away-%d", i)), ""); err != nil {
 				t.Error(err)
 			}
 		}

@@ -38,7 +38,7 @@ func TestI9ACustomersClusterIsCreatedAndDeletedWithoutRemains(t *testing.T) {
 		t.Fatal(err)
 	}
 	ready := func() error {
-		c, err := api.Cluster(ctx, cluster.ID)
+		c, err := api.Cluster(ctx, client.ClusterID(cluster.ID))
 		if err == nil && (c.Status.Phase != platform.ClusterPhaseReady || c.Status.ObservedGeneration != c.Generation) {
 			err = fmt.Errorf("%+v", c.Status)
 		}
@@ -46,7 +46,8 @@ func TestI9ACustomersClusterIsCreatedAndDeletedWithoutRemains(t *testing.T) {
 	}
 	localtest.Eventually(t, 90*time.Second, ready)
 	t.Logf("ready after %s", time.Since(begun).Round(time.Millisecond))
-	made, err := api.CreateCredential(ctx, cluster.ID, platform.CredentialRequest{ExpirationSeconds: 600})
+	made, err := api.CreateCredential(ctx, client.ClusterID(cluster.ID),
+		platform.CredentialRequest{ExpirationSeconds: 600})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,23 +75,24 @@ func TestI9ACustomersClusterIsCreatedAndDeletedWithoutRemains(t *testing.T) {
 	if out, err := use("auth", "can-i", "*", "*"); err != nil || strings.TrimSpace(out) != "yes" {
 		t.Errorf("the creator is no administrator: %s %v", out, err)
 	}
-	if _, err := api.UpdateNodePool(ctx, pool.ID, json.RawMessage(`{"spec":{"replicas":3}}`), ""); err != nil {
+	if _, err := api.UpdateNodePool(ctx, client.NodePoolID(pool.ID),
+		json.RawMessage(`{"spec":{"replicas":3}}`), ""); err != nil {
 		t.Fatal(err)
 	}
 	localtest.Eventually(t, 3*time.Minute, nodes(3))
-	if _, err := api.UpdateCluster(ctx, cluster.ID, json.RawMessage(`{"spec":{"displayName":"another"}}`),
-		""); err != nil {
+	if _, err := api.UpdateCluster(ctx, client.ClusterID(cluster.ID),
+		json.RawMessage(`{"spec":{"displayName":"another"}}`), ""); err != nil {
 		t.Fatal(err)
 	}
 	localtest.Eventually(t, 3*time.Minute, ready)
 
-	if err := api.DeleteCluster(ctx, cluster.ID, client.Deletion{}); err != nil {
+	if err := api.DeleteCluster(ctx, client.ClusterID(cluster.ID), client.Deletion{}); err != nil {
 		t.Fatal(err)
 	}
 	localtest.Kill(t, r.Process("adapter").PID)
 	begun = time.Now()
 	localtest.Eventually(t, 90*time.Second, func() error {
-		c, err := api.Cluster(ctx, cluster.ID)
+		c, err := api.Cluster(ctx, client.ClusterID(cluster.ID))
 		if remote.StatusOf(err) == 404 {
 			return nil
 		}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"atoll.dev/api/work"
 	"atoll.dev/client/remote"
 	"atoll.dev/plane/planetest"
 	"atoll.dev/test/localtest"
@@ -65,7 +66,7 @@ func TestARemoteClusterJoins(t *testing.T) {
 		t.Fatal(err)
 	}
 	localtest.Eventually(t, 3*time.Minute, func() error {
-		got, err := api.Work(t.Context(), w.ID)
+		got, err := api.Work(t.Context(), work.ID(w.ID))
 		if err != nil {
 			return err
 		}
@@ -96,30 +97,30 @@ func TestARemoteClusterJoins(t *testing.T) {
 	}
 	// The next start, with a new token, finds the old key of no use.
 	stop()
-	if got, err := api.Work(t.Context(), other.ID); err != nil || len(got.Status.Conditions) > 0 {
+	if got, err := api.Work(t.Context(), work.ID(other.ID)); err != nil || len(got.Status.Conditions) > 0 {
 		t.Errorf("a revoked cluster reports: %+v %v", got.Status.Conditions, err)
 	}
 	r.Atoll("mc", "allow", "edge-7")
 	stop = join()
 	localtest.Eventually(t, 3*time.Minute, func() error {
-		got, err := api.Work(t.Context(), other.ID)
+		got, err := api.Work(t.Context(), work.ID(other.ID))
 		if err == nil && len(got.Status.Conditions) == 0 {
 			err = errors.New("it has not come back")
 		}
 		return err
 	})
-	if err := api.DeleteWork(t.Context(), other.ID, ""); err != nil {
+	if err := api.DeleteWork(t.Context(), work.ID(other.ID), ""); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := r.Try("mc", "delete", "edge-7"); err == nil {
 		t.Error("a management cluster with works was deleted")
 	}
-	if err := api.DeleteWork(t.Context(), w.ID, ""); err != nil {
+	if err := api.DeleteWork(t.Context(), work.ID(w.ID), ""); err != nil {
 		t.Fatal(err)
 	}
 	localtest.Eventually(t, 3*time.Minute, func() error {
 		for _, id := range []string{w.ID, other.ID} {
-			if _, err := api.Work(t.Context(), id); remote.StatusOf(err) != 404 {
+			if _, err := api.Work(t.Context(), work.ID(id)); remote.StatusOf(err) != 404 {
 				return fmt.Errorf("the work is still there: %v", err)
 			}
 		}
@@ -159,17 +160,17 @@ func TestI7ALocalClusterIsRevokedAndRejoins(t *testing.T) {
 		t.Errorf("mc allow: %s", out)
 	}
 	localtest.Eventually(t, 3*time.Minute, func() error {
-		got, err := api.Work(t.Context(), w.ID)
+		got, err := api.Work(t.Context(), work.ID(w.ID))
 		if err == nil && len(got.Status.Conditions) == 0 {
 			err = errors.New("it has not come back")
 		}
 		return err
 	})
-	if err := api.DeleteWork(t.Context(), w.ID, ""); err != nil {
+	if err := api.DeleteWork(t.Context(), work.ID(w.ID), ""); err != nil {
 		t.Fatal(err)
 	}
 	localtest.Eventually(t, 3*time.Minute, func() error {
-		if _, err := api.Work(t.Context(), w.ID); remote.StatusOf(err) != 404 {
+		if _, err := api.Work(t.Context(), work.ID(w.ID)); remote.StatusOf(err) != 404 {
 			return fmt.Errorf("the work is still there: %v", err)
 		}
 		return nil

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"atoll.dev/api/work"
 	"atoll.dev/client/remote"
 	"atoll.dev/test/localtest"
 )
@@ -112,7 +113,7 @@ func TestI9ADeletedWorkLeavesNoObject(t *testing.T) {
 		"name"); strings.Contains(out, "goes") || strings.Contains(out, w.ID) {
 		t.Errorf("left on the management cluster: %s", out)
 	}
-	if _, err := api.Work(t.Context(), w.ID); remote.StatusOf(err) != 404 {
+	if _, err := api.Work(t.Context(), work.ID(w.ID)); remote.StatusOf(err) != 404 {
 		t.Errorf("the work is still known: %v", err)
 	}
 }
@@ -128,7 +129,7 @@ func TestARefusedManifestDelaysNoOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	localtest.Eventually(t, 3*time.Minute, func() error {
-		got, err := r.API().Work(t.Context(), w.ID)
+		got, err := r.API().Work(t.Context(), work.ID(w.ID))
 		if err != nil {
 			return err
 		}

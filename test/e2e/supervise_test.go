@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"atoll.dev/api/platform"
+	"atoll.dev/api/work"
 	"atoll.dev/test/localtest"
 )
 
@@ -119,7 +120,7 @@ func TestI12UpContinuesAfterAKillOfAllProcesses(t *testing.T) {
 		_, err := r.TryKubectl("management-01", "get", "configmap", "survives")
 		return err
 	})
-	if _, err := r.API().Work(t.Context(), w.ID); err != nil {
+	if _, err := r.API().Work(t.Context(), work.ID(w.ID)); err != nil {
 		t.Errorf("an acknowledged work: %v", err)
 	}
 }

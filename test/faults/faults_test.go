@@ -207,7 +207,7 @@ func statusOf(err error) int {
 func (w *world) register() {
 	for n := range clusters {
 		w.persist("registering "+consumer(n), func(ctx context.Context, m *maestroclient.Client) error {
-			_, err := m.CreateConsumer(ctx, consumer(n), nil)
+			_, err := m.CreateConsumer(ctx, work.Consumer(consumer(n)), nil)
 			if statusOf(err) == 409 {
 				return nil
 			}

@@ -18,6 +18,7 @@ import (
 	"atoll.dev/api/platform"
 	"atoll.dev/client"
 	"atoll.dev/client/remote"
+	"atoll.dev/cluster"
 )
 
 // customer owns one cluster and writes into it.
@@ -40,7 +41,8 @@ func (w *world) createCustomer(name string) *customer {
 	}
 	c := &customer{id: made.ID, name: name}
 	w.eventually("cluster "+name+" is ready", func() error { return w.ready(c.id) })
-	made2, err := w.api.CreateCredential(w.t.Context(), c.id, platform.CredentialRequest{ExpirationSeconds: 6 * 3600})
+	made2, err := w.api.CreateCredential(w.t.Context(), cluster.ID(c.id),
+		platform.CredentialRequest{ExpirationSeconds: 6 * 3600})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -59,7 +61,7 @@ func (w *world) createCustomer(name string) *customer {
 }
 
 func (w *world) ready(id string) error {
-	c, err := w.api.Cluster(context.Background(), id)
+	c, err := w.api.Cluster(context.Background(), cluster.ID(id))
 	if err != nil {
 		return err
 	}
@@ -190,7 +192,7 @@ func (w *world) churn(ctx context.Context, name string, waits func() time.Durati
 		case <-time.After(waits()):
 		}
 		again("deleting", func() error {
-			err := w.api.DeleteCluster(context.Background(), id, client.Deletion{})
+			err := w.api.DeleteCluster(context.Background(), cluster.ID(id), client.Deletion{})
 			if remote.StatusOf(err) == 404 {
 				return nil
 			}

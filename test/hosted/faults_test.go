@@ -13,6 +13,7 @@ import (
 
 	"atoll.dev/client"
 	"atoll.dev/client/remote"
+	"atoll.dev/cluster"
 	"atoll.dev/test/localtest"
 )
 
@@ -91,7 +92,7 @@ func TestI1I9I12HostedClustersUnderKills(t *testing.T) {
 
 	begun = time.Now()
 	for _, c := range customers {
-		if err := w.api.DeleteCluster(t.Context(), c.id, client.Deletion{}); err != nil {
+		if err := w.api.DeleteCluster(t.Context(), cluster.ID(c.id), client.Deletion{}); err != nil {
 			t.Error(err)
 		}
 	}

@@ -113,7 +113,7 @@ func TestI8I9ARebuildRestoresTheOrderedWorks(t *testing.T) {
 			Name: mc, Spec: json.RawMessage(`{}`)}, ""); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := w.maestro.CreateConsumer(t.Context(), mc, nil); err != nil {
+		if _, err := w.maestro.CreateConsumer(t.Context(), work.Consumer(mc), nil); err != nil {
 			t.Fatal(err)
 		}
 	}
