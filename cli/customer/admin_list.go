@@ -1,7 +1,6 @@
 package customer
 
 import (
-	"context"
 	"io"
 
 	"github.com/spf13/cobra"
@@ -11,23 +10,13 @@ import (
 )
 
 func adminList(a *authorizer) *cobra.Command {
-	cmd := &cobra.Command{Use: "list", Short: "List the administrators of the account", Args: cobra.NoArgs,
-		Example: "  atoll admin list\n  atoll admin list --account 123456789012   # an operator"}
-	o := terminal.AddOutputFlag(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return a.call(cmd.Context(), func(ctx context.Context, in *client.Authorization) error {
-			admins, err := in.Admins(ctx)
-			if err != nil {
-				return err
-			}
-			return o.Print(a.session.Out, admins, func(w io.Writer) { principalTable(w, admins) })
-		})
-	}
-	return cmd
+	return listCommand(a, &cobra.Command{Use: "list", Short: "List the administrators of the account",
+		Example: "  atoll admin list\n  atoll admin list --account 123456789012   # an operator"},
+		(*client.Authorization).Admins, printPrincipals)
 }
 
-// principalTable prints ARNs as text.
-func principalTable(w io.Writer, principals []string) {
+// printPrincipals prints ARNs as a table.
+func printPrincipals(w io.Writer, principals []string) {
 	rows := [][]string{{"PRINCIPAL"}}
 	for _, principal := range principals {
 		rows = append(rows, []string{principal})

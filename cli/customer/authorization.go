@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"regexp"
 
@@ -39,6 +40,24 @@ func (a *authorizer) call(ctx context.Context, f func(context.Context, *client.A
 	return callRegion(a.session, ctx, func(ctx context.Context, api *client.Client) error {
 		return f(ctx, api.Authorization(a.account))
 	})
+}
+
+// listCommand completes a command without arguments that reads a list of the account and prints it, as a table or with
+// --output.
+func listCommand[T any](a *authorizer, cmd *cobra.Command,
+	read func(*client.Authorization, context.Context) ([]T, error), printTable func(io.Writer, []T)) *cobra.Command {
+	cmd.Args = cobra.NoArgs
+	o := terminal.AddOutputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return a.call(cmd.Context(), func(ctx context.Context, in *client.Authorization) error {
+			list, err := read(in, ctx)
+			if err != nil {
+				return err
+			}
+			return o.Print(a.session.Out, list, func(w io.Writer) { printTable(w, list) })
+		})
+	}
+	return cmd
 }
 
 // hint returns the text of a command that a message proposes, for the same account.

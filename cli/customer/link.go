@@ -100,25 +100,16 @@ func linkRedeem(session *terminal.Session) *cobra.Command {
 }
 
 func linkList(a *authorizer) *cobra.Command {
-	cmd := &cobra.Command{Use: "list", Short: "List the links of the account", Args: cobra.NoArgs,
-		Example: "  atoll link list -o json"}
-	o := terminal.AddOutputFlag(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return a.call(cmd.Context(), func(ctx context.Context, in *client.Authorization) error {
-			links, err := in.Links(ctx)
-			if err != nil {
-				return err
-			}
-			return o.Print(a.session.Out, links, func(w io.Writer) {
-				rows := [][]string{{"LINK", "PRINCIPAL", "SUBJECT", "ISSUER", "AGE"}}
-				for _, l := range links {
-					rows = append(rows, []string{l.ID, l.PrincipalArn, l.Subject, l.Issuer, terminal.Ago(l.CreatedAt, time.Now())})
-				}
-				terminal.Table(w, rows)
-			})
-		})
+	return listCommand(a, &cobra.Command{Use: "list", Short: "List the links of the account",
+		Example: "  atoll link list -o json"}, (*client.Authorization).Links, printLinks)
+}
+
+func printLinks(w io.Writer, links []platform.Link) {
+	rows := [][]string{{"LINK", "PRINCIPAL", "SUBJECT", "ISSUER", "AGE"}}
+	for _, l := range links {
+		rows = append(rows, []string{l.ID, l.PrincipalArn, l.Subject, l.Issuer, terminal.Ago(l.CreatedAt, time.Now())})
 	}
-	return cmd
+	terminal.Table(w, rows)
 }
 
 func linkDelete(a *authorizer) *cobra.Command {

@@ -7,38 +7,30 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"atoll.dev/api/platform"
 	"atoll.dev/cli/terminal"
 	"atoll.dev/client"
 )
 
 func linkCodes(a *authorizer) *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "codes", Args: cobra.NoArgs, Short: "List the link codes of the account that nobody has redeemed",
+	return listCommand(a, &cobra.Command{
+		Use: "codes", Short: "List the link codes of the account that nobody has redeemed",
 		Long: `Lists the codes of "atoll link create" that nobody has redeemed, never the code itself. An expired code
 stays in the list for a day.`,
 		Example: `  atoll link codes
   atoll link codes -o json
   atoll link codes --account 123456789012   # an operator`,
+	}, (*client.Authorization).LinkCodes, printLinkCodes)
+}
+
+func printLinkCodes(w io.Writer, codes []platform.ListedLinkCode) {
+	answer := map[bool]string{true: "yes", false: "no"}
+	rows := [][]string{{"ID", "PRINCIPAL", "ADMIN", "EXPIRES", "CREATED BY"}}
+	for _, c := range codes {
+		rows = append(rows, []string{c.ID, c.PrincipalArn, answer[c.Admin], expiryOf(c.ExpiresAt, time.Now()),
+			c.CreatedBy})
 	}
-	o := terminal.AddOutputFlag(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return a.call(cmd.Context(), func(ctx context.Context, in *client.Authorization) error {
-			codes, err := in.LinkCodes(ctx)
-			if err != nil {
-				return err
-			}
-			return o.Print(a.session.Out, codes, func(w io.Writer) {
-				answer := map[bool]string{true: "yes", false: "no"}
-				rows := [][]string{{"ID", "PRINCIPAL", "ADMIN", "EXPIRES", "CREATED BY"}}
-				for _, c := range codes {
-					rows = append(rows, []string{c.ID, c.PrincipalArn, answer[c.Admin], expiryOf(c.ExpiresAt, time.Now()),
-						c.CreatedBy})
-				}
-				terminal.Table(w, rows)
-			})
-		})
-	}
-	return cmd
+	terminal.Table(w, rows)
 }
 
 // expiryOf shows until when a code can be redeemed.

@@ -21,27 +21,41 @@ func policyAttach(a *authorizer) *cobra.Command {
   atoll policy attach see-shop --group web-team
   atoll policy attach ReadOnly --group web-team --account 123456789012   # an operator`,
 	}
-	target := addTargetFlags(cmd)
-	cmd.MarkFlagsOneRequired("principal", "group")
 	o := terminal.AddOutputFlag(cmd)
+	return onTarget(a, cmd, func(ctx context.Context, in *client.Authorization, chosen policyOnTarget) error {
+		attachment, err := in.Attach(ctx, platform.AttachmentRequest{PolicyID: chosen.policy.PolicyID,
+			TargetType: chosen.kind, TargetID: chosen.id})
+		if err != nil {
+			return err
+		}
+		return o.Print(a.session.Out, attachment, func(w io.Writer) {
+			fmt.Fprintf(w, "policy %s attached to %s\n", chosen.policy.Name, chosen.target)
+		})
+	})
+}
+
+// policyOnTarget is what the arguments of attach and detach name: a policy, and a principal or group.
+type policyOnTarget struct {
+	policy client.Policy
+	target *policyTarget
+	kind   platform.AttachmentRequestTargetType
+	id     string // of the target
+}
+
+// onTarget completes a command with the argument POLICY and the flags of a target: it finds the two and calls do.
+func onTarget(a *authorizer, cmd *cobra.Command,
+	do func(context.Context, *client.Authorization, policyOnTarget) error) *cobra.Command {
+	chosen := policyOnTarget{target: addTargetFlags(cmd)}
+	cmd.MarkFlagsOneRequired("principal", "group")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return a.call(cmd.Context(), func(ctx context.Context, in *client.Authorization) error {
-			policy, err := a.findPolicy(ctx, in, args[0])
-			if err != nil {
+		return a.call(cmd.Context(), func(ctx context.Context, in *client.Authorization) (err error) {
+			if chosen.policy, err = a.findPolicy(ctx, in, args[0]); err != nil {
 				return err
 			}
-			kind, id, err := target.find(ctx, a, in)
-			if err != nil {
+			if chosen.kind, chosen.id, err = chosen.target.find(ctx, a, in); err != nil {
 				return err
 			}
-			attachment, err := in.Attach(ctx, platform.AttachmentRequest{PolicyID: policy.PolicyID, TargetType: kind,
-				TargetID: id})
-			if err != nil {
-				return err
-			}
-			return o.Print(a.session.Out, attachment, func(w io.Writer) {
-				fmt.Fprintf(w, "policy %s attached to %s\n", policy.Name, target)
-			})
+			return do(ctx, in, chosen)
 		})
 	}
 	return cmd

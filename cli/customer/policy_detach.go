@@ -17,35 +17,22 @@ func policyDetach(a *authorizer) *cobra.Command {
 		Example: `  atoll policy detach see-shop --principal arn:aws:iam::123456789012:user/ann
   atoll policy detach see-shop --group web-team`,
 	}
-	target := addTargetFlags(cmd)
-	cmd.MarkFlagsOneRequired("principal", "group")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return a.call(cmd.Context(), func(ctx context.Context, in *client.Authorization) error {
-			policy, err := a.findPolicy(ctx, in, args[0])
-			if err != nil {
+	return onTarget(a, cmd, func(ctx context.Context, in *client.Authorization, chosen policyOnTarget) error {
+		attachments, err := in.Attachments(ctx, client.AttachmentQuery{PolicyID: chosen.policy.PolicyID,
+			TargetType: chosen.kind, TargetID: chosen.id})
+		if err != nil {
+			return err
+		}
+		if len(attachments) == 0 {
+			return fmt.Errorf("policy %s is not attached to %s; %s shows its attachments", chosen.policy.Name,
+				chosen.target, a.hint("atoll policy get "+chosen.policy.Name))
+		}
+		for _, attachment := range attachments {
+			if err := in.Detach(ctx, attachment.AttachmentID); err != nil {
 				return err
 			}
-			kind, id, err := target.find(ctx, a, in)
-			if err != nil {
-				return err
-			}
-			attachments, err := in.Attachments(ctx, client.AttachmentQuery{PolicyID: policy.PolicyID, TargetType: kind,
-				TargetID: id})
-			if err != nil {
-				return err
-			}
-			if len(attachments) == 0 {
-				return fmt.Errorf("policy %s is not attached to %s; %s shows its attachments", policy.Name, target,
-					a.hint("atoll policy get "+policy.Name))
-			}
-			for _, attachment := range attachments {
-				if err := in.Detach(ctx, attachment.AttachmentID); err != nil {
-					return err
-				}
-			}
-			a.session.Printf("policy %s detached from %s\n", policy.Name, target)
-			return nil
-		})
-	}
-	return cmd
+		}
+		a.session.Printf("policy %s detached from %s\n", chosen.policy.Name, chosen.target)
+		return nil
+	})
 }
