@@ -17,14 +17,7 @@ func AppendConditions(b []byte, conditions []Condition) []byte {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = jsonscan.AppendString(append(b, `{"type":`...), c.Type)
-		b = jsonscan.AppendString(append(b, `,"status":`...), string(c.Status))
-		if !c.Reason.IsZero() {
-			b = jsonscan.AppendString(append(b, `,"reason":`...), c.Reason.String())
-		}
-		if !c.Message.IsZero() {
-			b = jsonscan.AppendString(append(b, `,"message":`...), c.Message.String())
-		}
+		b = appendBeginning(b, Reported{Type: c.Type, Status: c.Status, Reason: c.Reason, Message: c.Message})
 		b = strconv.AppendInt(append(b, `,"observed_generation":`...), int64(c.ObservedGeneration), 10)
 		b = jsonscan.AppendTime(append(b, `,"created_time":`...), c.CreatedTime)
 		b = jsonscan.AppendTime(append(b, `,"last_updated_time":`...), c.LastUpdatedTime)
@@ -32,6 +25,19 @@ func AppendConditions(b []byte, conditions []Condition) []byte {
 		b = append(b, '}')
 	}
 	return append(b, ']')
+}
+
+// appendBeginning appends the beginning of a condition's JSON, to its message; the caller appends times and the brace.
+func appendBeginning(b []byte, c Reported) []byte {
+	b = jsonscan.AppendString(append(b, `{"type":`...), c.Type)
+	b = jsonscan.AppendString(append(b, `,"status":`...), string(c.Status))
+	if !c.Reason.IsZero() {
+		b = jsonscan.AppendString(append(b, `,"reason":`...), c.Reason.String())
+	}
+	if !c.Message.IsZero() {
+		b = jsonscan.AppendString(append(b, `,"message":`...), c.Message.String())
+	}
+	return b
 }
 
 // ScanConditions reads what AppendConditions wrote.
@@ -83,14 +89,7 @@ func (r Report) Append(b []byte) []byte {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = jsonscan.AppendString(append(b, `{"type":`...), c.Type)
-		b = jsonscan.AppendString(append(b, `,"status":`...), string(c.Status))
-		if !c.Reason.IsZero() {
-			b = jsonscan.AppendString(append(b, `,"reason":`...), c.Reason.String())
-		}
-		if !c.Message.IsZero() {
-			b = jsonscan.AppendString(append(b, `,"message":`...), c.Message.String())
-		}
+		b = appendBeginning(b, c)
 		b = jsonscan.AppendTime(append(b, `,"last_transition_time":`...), c.LastTransitionTime)
 		b = append(b, '}')
 	}
