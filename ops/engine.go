@@ -176,6 +176,18 @@ func (e *Engine) Active(ctx context.Context, from Reader, scope, resource string
 	return decode(d)
 }
 
+// EachActive calls do with each active operation of a scope.
+func (e *Engine) EachActive(ctx context.Context, scope string, do func(State) error) error {
+	return e.each(ctx, store.Query{Kind: Kind, Scope: scope}, func(d store.Document) error {
+		s, err := decode(d)
+		if err != nil {
+			e.logUnreadable(d, err)
+			return nil
+		}
+		return do(s)
+	})
+}
+
 // Get returns an operation. A terminal one exists for the retention.
 func (e *Engine) Get(ctx context.Context, id string) (State, error) {
 	d, err := e.o.Store.Get(ctx, Kind, id)

@@ -15,6 +15,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -137,7 +138,9 @@ const (
 	clusterPath      = groupPath + clustersPath + "/{cluster}"
 	poolsPath        = clusterPath + "/nodepools"
 	poolPath         = poolsPath + "/{pool}"
-	operationsPath   = subscriptionPath + providerPath + "/locations/{location}"
+	authsPath        = clusterPath + "/externalauths"
+	rpOperationsPath = providerPath + "/operations"
+	locationPath     = subscriptionPath + providerPath + "/locations/{location}"
 )
 
 // register registers every route with the action that it takes.
@@ -161,11 +164,27 @@ func (f *front) register(router *access.Router) {
 	handle("GET", groupPath+clustersPath, "ListClusters", policy.Account, v(f.list(kindCluster)))
 	handle("GET", subscriptionPath+providerPath+clustersPath, "ListClusters", policy.Account, v(f.list(kindCluster)))
 	handle("GET", poolsPath, "ListNodePools", policy.Account, v(f.list(kindPool)))
+	handle("GET", authsPath, "DescribeCluster", policy.Cluster, v(f.listExternalAuths))
+	handle("GET", authsPath+"/{auth}", "DescribeCluster", policy.Cluster, v(f.getExternalAuth))
+	for _, method := range []string{"PUT", "PATCH"} {
+		handle(method, authsPath+"/{auth}", "UpdateCluster", policy.Cluster, v(f.putExternalAuth))
+	}
+	handle("DELETE", authsPath+"/{auth}", "UpdateCluster", policy.Cluster, v(f.deleteExternalAuth))
 	handle("POST", clusterPath+"/requestadmincredential", "CreateCredential", policy.Cluster,
 		v(f.requestAdminCredential))
-	handle("GET", operationsPath+"/hcpoperationstatuses/{operation}", actionReadOperation, policy.Account,
+	handle("POST", clusterPath+"/revokecredentials", "ListCredentials", policy.Cluster, v(f.revokeCredentials))
+	// The handler decides about each resource of the deployment.
+	handle("POST", groupPath+"/deployments/{deployment}/preflight", "ListClusters", policy.Account, f.plain(f.preflight))
+	for segment, read := range map[string]func(*exchange) ([]map[string]any, error){
+		versionsSegment: f.versionResources, roleSetsSegment: f.roleSetResources} {
+		path := locationPath + "/" + strings.ToLower(segment)
+		handle("GET", path, actionReadOffers, policy.Account, v(f.listOffered(read)))
+		handle("GET", path+"/{name}", actionReadOffers, policy.Account, v(f.getOffered(read, segment)))
+	}
+	handle("GET", rpOperationsPath, actionListOperations, policy.Account, f.plain(f.listRPOperations))
+	handle("GET", locationPath+"/hcpoperationstatuses/{operation}", actionReadOperation, policy.Account,
 		v(f.getOperationStatus))
-	handle("GET", operationsPath+"/hcpoperationresults/{operation}", actionReadOperation, policy.Account,
+	handle("GET", locationPath+"/hcpoperationresults/{operation}", actionReadOperation, policy.Account,
 		v(f.getOperationResult))
 	handle("PUT", subscriptionPath, actionPutSubscription, policy.Account, f.plain(f.putSubscription))
 	handle("GET", subscriptionPath, actionGetSubscription, policy.Account, f.plain(f.getSubscription))

@@ -3,6 +3,7 @@ package arm
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -34,14 +35,7 @@ func (f *front) requestAdminCredential(x *exchange) error {
 			"api-version %s, in which the caller sends a certificate request and keeps the private key.",
 			versions[v20260901])
 	}
-	t, err := parseTarget(x.path, kindCluster)
-	if err != nil {
-		return err
-	}
-	r, err := f.byName(x.ctx, kindCluster, x.subscription.ID, t.document)
-	if err != nil {
-		return err
-	}
+	r := x.resource
 	if r == nil {
 		return f.missing(x, kindCluster)
 	}
@@ -59,12 +53,19 @@ func (f *front) requestAdminCredential(x *exchange) error {
 	if err := invalid(p); err != nil {
 		return err
 	}
-	if state := r.status.State; state != stateSucceeded && state != stateUpdating && state != stateFailed {
-		return conflict(r.spec.Path, "Cannot request credential while resource is %q", strings.ToLower(state))
-	}
 	order := f.order(x, *r, requestCredential, func(p *parameters) { p.Request = request })
 	var op ops.State
 	err = f.store.Tx(x.ctx, func(tx *store.Tx) (err error) {
+		if err := holdCluster(x.ctx, tx, *r, "request credential"); err != nil {
+			return err
+		}
+		switch _, err := f.engine.Active(x.ctx, tx, r.scope, revocationOf(*r)); {
+		case err == nil:
+			return retryIn(revocationPause, conflict(r.spec.Path,
+				"Cannot request credential while credentials are being revoked"))
+		case !errors.Is(err, store.ErrNotFound):
+			return err
+		}
 		op, err = f.engine.Begin(x.ctx, tx, order)
 		return err
 	})
@@ -86,6 +87,10 @@ type credentialSpec struct {
 // certificate.
 func (f *front) sign(ctx context.Context, s ops.State, p parameters) ops.Outcome {
 	of, err := f.load(ctx, kindCluster, p.Document)
+	if errors.Is(err, store.ErrNotFound) {
+		return ops.Outcome{Event: ops.Event{Kind: ops.Fail, Error: &ops.Error{Code: codeResourceNotFound,
+			Message: "The cluster was deleted.", Target: p.Path}}}
+	}
 	if err != nil {
 		return failed(err)
 	}

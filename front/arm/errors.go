@@ -38,6 +38,7 @@ const (
 	codeTooManyRequests     = "TooManyRequests"
 	codeNotAllowed          = "MethodNotAllowed"
 	codeQuotaExceeded       = "QuotaExceeded"
+	codeNotImplemented      = "NotImplemented"
 )
 
 // errorDetail is one error of a body.
@@ -59,7 +60,8 @@ var codesByStatus = map[int]string{
 	http.StatusMethodNotAllowed: codeNotAllowed, http.StatusConflict: codeConflict,
 	http.StatusPreconditionFailed: codePrecondition, http.StatusRequestEntityTooLarge: codeInvalidResource,
 	http.StatusUnsupportedMediaType: codeUnsupportedMedia, http.StatusTooManyRequests: codeTooManyRequests,
-	http.StatusServiceUnavailable: codeUnavailable, http.StatusGatewayTimeout: codeUnavailable,
+	http.StatusServiceUnavailable: codeUnavailable, http.StatusNotImplemented: codeNotImplemented,
+	http.StatusGatewayTimeout: codeUnavailable,
 }
 
 // codeOf returns the code of an error as Azure's clients know it.

@@ -2,11 +2,8 @@ package arm
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
-	"sync"
 	"time"
 
 	"atoll.dev/client/clmclient"
@@ -59,7 +56,13 @@ func (f *front) handle(ctx context.Context, from clmclient.Collection, e remote.
 	}
 	f.engine.Wake(subscription, document)
 	if from == credentials {
-		return nil
+		if e.Type != rest.Deleted && r.DeletedTime == nil {
+			err = f.deleteCanceled(ctx, r, document)
+		}
+		if err != nil {
+			f.log.Warn("deleting the Credential of a canceled operation failed", "id", r.ID, "error", err)
+		}
+		return ctx.Err()
 	}
 	kind := kindCluster
 	if from == nodePools {
@@ -120,47 +123,4 @@ func (f *front) deleteOrphan(ctx context.Context, kind store.Kind, id string, r 
 		return err
 	}
 	return nil
-}
-
-// catalogue caches the releases that the region offers.
-type catalogue struct {
-	clm *clmclient.Client
-
-	mu    sync.Mutex
-	at    time.Time
-	known cluster.Releases
-}
-
-// freshness is how long the cache is used: so long a new release is refused, and a removed one accepted.
-const freshness = 2 * time.Second
-
-// releases returns the releases that the region offers. They belong to no account.
-func (c *catalogue) releases(ctx context.Context) (cluster.Releases, error) {
-	c.mu.Lock()
-	known, at := c.known, c.at
-	c.mu.Unlock()
-	if time.Since(at) < freshness && len(known) > 0 {
-		return known, nil
-	}
-	// The caller's context names a tenant, to whom the lifecycle manager shows no release.
-	system, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	defer context.AfterFunc(ctx, cancel)()
-	var found cluster.Releases
-	for v, err := range c.clm.All(system, "versions", clmclient.ResourceQuery{Order: "created_time asc"}) {
-		if err != nil {
-			return nil, err
-		}
-		var r struct{ Version, Image string }
-		if err := json.Unmarshal(v.Spec, &r); err != nil {
-			return nil, fmt.Errorf("reading version %s: %w", v.Name, err)
-		}
-		if v.DeletedTime == nil {
-			found = append(found, cluster.Release{Version: r.Version, Image: r.Image})
-		}
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.known, c.at = found, time.Now()
-	return found, nil
 }

@@ -187,6 +187,10 @@ func (f *front) Identify(r *http.Request) (access.Identity, []byte, error) {
 	if len(parts) > 2 && parts[1] == "subscriptions" {
 		id = parts[2]
 	}
+	if r.URL.Path == rpOperationsPath { // of every subscription
+		return access.Identity{Principal: string(byARM), Account: accountID(byARM), Evidence: access.Evidence{Method: byARM,
+			Credential: thumbprint}}, nil, nil
+	}
 	if _, err := uuid.Parse(id); err != nil || len(id) != 36 {
 		if len(parts) > 1 && parts[1] == "subscriptions" {
 			return access.Identity{}, nil, rest.Errorf(http.StatusBadRequest, codeInvalidSubscription,
@@ -222,12 +226,14 @@ func unavailable(err error) error {
 	return err
 }
 
-// Actions of this front that concern ARM and a subscription. The proof that ARM sends the request is
-// enough for these.
+// Actions of this front that concern ARM and a subscription, or no customer at all. The proof that ARM sends
+// the request is enough for these.
 const (
 	actionPutSubscription access.Action = "PutSubscription"
 	actionGetSubscription access.Action = "GetSubscription"
 	actionReadOperation   access.Action = "ReadOperation"
+	actionReadOffers      access.Action = "ReadOffers"
+	actionListOperations  access.Action = "ListRPOperations"
 )
 
 // decider decides by the policies of the account, except about subscriptions.
@@ -240,7 +246,9 @@ func (d decider) Decide(ctx context.Context, q access.Question) (access.Grant, e
 		return access.Grant{Reason: "azure"}, nil
 	}
 	switch q.Action {
-	case actionPutSubscription, actionGetSubscription, actionReadOperation, "":
+	case actionPutSubscription, actionGetSubscription, actionReadOperation, actionReadOffers, "":
+		return access.Grant{Reason: "azure"}, nil
+	case actionListOperations: // every subscription gets the same
 		return access.Grant{Reason: "azure"}, nil
 	}
 	return d.Directory.Decide(ctx, q)

@@ -13,7 +13,6 @@ import (
 	"atoll.dev/access"
 	"atoll.dev/access/policy"
 	"atoll.dev/cluster"
-	"atoll.dev/internal/rest"
 	"atoll.dev/ops"
 	"atoll.dev/store"
 )
@@ -24,6 +23,7 @@ const (
 	requestUpdate     ops.Request = "Update"
 	requestDelete     ops.Request = "Delete"
 	requestCredential ops.Request = "RequestCredential"
+	requestRevoke     ops.Request = "RevokeCredentials"
 )
 
 // workingWord returns the word for a running operation, in its status and in provisioningState.
@@ -404,43 +404,4 @@ func newID() string {
 		panic("arm: making an id: " + err.Error()) // the system has no randomness
 	}
 	return id.String()
-}
-
-// preconditions are the entity tags that a request names.
-type preconditions struct{ match, noneMatch string }
-
-func preconditionsOf(h http.Header) preconditions {
-	return preconditions{h.Get("If-Match"), h.Get("If-None-Match")}
-}
-
-// check refuses a request whose conditions the resource does not meet; have is nil if none exists.
-func (c preconditions) check(have *resource) error {
-	switch {
-	case c.match != "" && (have == nil || c.match != "*" && !hasTag(c.match, have.etag())),
-		c.noneMatch != "" && have != nil && (c.noneMatch == "*" || hasTag(c.noneMatch, have.etag())):
-		return preconditionFailed()
-	}
-	return nil
-}
-
-// explain turns a lost race into the answer that fits the conditions of the request.
-func (c preconditions) explain(err error) error {
-	if fault, known := store.FaultOf(err); known && fault == rest.FaultStale && c.match != "" && c.match != "*" {
-		return preconditionFailed()
-	}
-	return err
-}
-
-func hasTag(header, tag string) bool {
-	for one := range strings.SplitSeq(header, ",") {
-		if strings.TrimSpace(one) == tag {
-			return true
-		}
-	}
-	return false
-}
-
-func preconditionFailed() error {
-	return rest.Errorf(http.StatusPreconditionFailed, codePrecondition,
-		"The condition in the request header was not met; GET the resource, and decide again.")
 }

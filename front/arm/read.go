@@ -193,8 +193,11 @@ func (f *front) order(x *exchange, r resource, request ops.Request, change func(
 		change(&p)
 	}
 	id, of := newID(), r.id
-	if request == requestCredential {
+	switch request {
+	case requestCredential:
 		of = id // several credentials of one cluster can be requested at once
+	case requestRevoke:
+		of = revocationOf(r)
 	}
 	data, err := json.Marshal(p)
 	if err != nil {
@@ -307,7 +310,7 @@ func (f *front) getOperationResult(x *exchange) error {
 		return e
 	}
 	switch s.Request {
-	case requestDelete:
+	case requestDelete, requestRevoke:
 		x.w.WriteHeader(http.StatusNoContent)
 		return nil
 	case requestCredential:

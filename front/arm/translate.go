@@ -36,6 +36,13 @@ func textAt(properties map[string]any, path ...string) string {
 	return text
 }
 
+// integerAt returns the integer at a path of properties, 0 when there is none.
+func integerAt(properties map[string]any, path ...string) int {
+	number, _ := lookup(properties, path...).(json.Number)
+	n, _ := strconv.Atoi(number.String()) // the table of fields has checked it
+	return n
+}
+
 var tagName = regexp.MustCompile(`^[A-Za-z0-9_./:=+@-]{1,128}$`)
 
 // policyTags returns the tags that the region can hold: policies depend on these. Azure's tags may have

@@ -27,7 +27,7 @@ const (
 // budgets are how long operations may take.
 var budgets = map[ops.Request]time.Duration{
 	requestCreate: time.Hour, requestUpdate: time.Hour, requestDelete: 12 * time.Hour,
-	requestCredential: 5 * time.Minute,
+	requestCredential: 5 * time.Minute, requestRevoke: time.Hour,
 }
 
 // Work implements ops.Worker. It compares what the documents of this front ask for with what the
@@ -45,6 +45,8 @@ func (f *front) Work(ctx context.Context, s ops.State) ops.Outcome {
 		return f.remove(ctx, p)
 	case requestCredential:
 		return f.sign(ctx, s, p)
+	case requestRevoke:
+		return f.revoke(ctx, p)
 	}
 	return f.ensure(ctx, p)
 }
@@ -351,7 +353,7 @@ func (f *front) supersede(ctx context.Context, tx *store.Tx, r resource, by stri
 // settle ends the work on a resource in the transaction that ends the operation.
 func (f *front) settle(ctx context.Context, tx *store.Tx, s ops.State) error {
 	p, err := parametersOf(s)
-	if err != nil || s.Request == requestCredential {
+	if err != nil || s.Request == requestCredential || s.Request == requestRevoke {
 		return err
 	}
 	if s.Request == requestDelete && s.Status == ops.Succeeded {
