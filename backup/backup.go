@@ -7,8 +7,11 @@
 // Below the store's prefix:
 //
 //	NAMESPACE/NAME/CHAIN/snapshot-00000000   a part of the compressed snapshot, of at most 4 MiB
+//	NAMESPACE/NAME/CHAIN/keys                the plane's keys and certificates
 //	NAMESPACE/NAME/CHAIN/chain               Manifest; written when all parts are stored. A chain without it is none
 //	NAMESPACE/NAME/CHAIN/log-00000001        segment: the changes of a few seconds
+//	NAMESPACE/NAME/CHAIN/mark                mark: nothing changed after the last segment until a moment
+//	.deleted/NAMESPACE/NAME                  the plane's cluster was deleted at a moment
 //
 // The name of a chain begins with the time of its snapshot, so that names are in the order of time. Each object is
 // encrypted by itself (see seal) under the chain's data key, which a KMS wraps. An object that is changed, cut short,
@@ -74,6 +77,8 @@ func parseChain(name string) (time.Time, error) {
 // Names of a chain's objects.
 const (
 	manifestObject = "chain"
+	keysObject     = "keys"
+	markObject     = "mark"
 	partPrefix     = "snapshot-"
 	segmentPrefix  = "log-"
 )

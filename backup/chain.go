@@ -41,10 +41,11 @@ type chain struct {
 	compress *zstd.Encoder
 
 	// Of the log.
-	number   int    // of the next segment
-	previous []byte // checksum of the object before it
-	last     Sample // end of the log that is stored
-	size     int    // bytes of the log
+	number   int       // of the next segment
+	previous []byte    // checksum of the object before it
+	last     Sample    // end of the log that is stored
+	covered  time.Time // up to which the log and its mark are stored
+	size     int       // bytes of the log
 }
 
 func newChain(f *Follower, conn *grpc.ClientConn) *chain {
@@ -122,6 +123,9 @@ func (c *chain) takeSnapshot() error {
 	if err := c.storeParts(spool, &m); err != nil {
 		return err
 	}
+	if err := c.storeKeys(&m); err != nil {
+		return err
+	}
 	object, err := sealManifest(c.prefix+manifestObject, c.key, m)
 	if err != nil {
 		return err
@@ -129,7 +133,7 @@ func (c *chain) takeSnapshot() error {
 	if err := c.f.put(c.ctx, c.prefix+manifestObject, object); err != nil {
 		return err
 	}
-	c.number, c.previous, c.last = 1, sum(object), start
+	c.number, c.previous, c.last, c.covered = 1, sum(object), start, start.Time
 	return nil
 }
 

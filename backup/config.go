@@ -1,9 +1,7 @@
 package backup
 
 import (
-	"bufio"
-	"bytes"
-	"errors"
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -19,7 +17,7 @@ type Config struct {
 	Region   string `json:"region"`   // default us-east-1
 	Endpoint string `json:"endpoint"` // https://HOST of a store that is not AWS's
 	// CredentialsFile has aws_access_key_id, aws_secret_access_key and perhaps aws_session_token, one a line with "=",
-	// as AWS's programs keep them.
+	// as AWS's programs keep them. A change takes effect with the next request.
 	CredentialsFile string `json:"credentials_file"`
 	KeyFile         string `json:"key_file"` // see KeyFile
 	// BytesPerSecond bounds all uploads; 0: no limit.
@@ -49,47 +47,16 @@ func ReadConfig(path string) (*S3, *KeyFile, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	credentials, err := os.ReadFile(beside(c.CredentialsFile))
-	if err != nil {
-		return nil, nil, fmt.Errorf("store of backups: %w", err)
+	credentials := &credentialsFile{path: beside(c.CredentialsFile)}
+	if _, err := credentials.Retrieve(context.Background()); err != nil {
+		return nil, nil, err
 	}
-	o := S3Options{
+	store, err := NewS3(S3Options{
 		Bucket: c.Bucket, Prefix: strings.Trim(c.Prefix, "/"), Region: c.Region, Endpoint: c.Endpoint,
-		BytesPerSecond: c.BytesPerSecond,
-	}
-	if err := readCredentials(credentials, &o); err != nil {
-		return nil, nil, fmt.Errorf("store of backups: %s: %w", c.CredentialsFile, err)
-	}
-	store, err := NewS3(o)
+		Credentials: credentials, BytesPerSecond: c.BytesPerSecond,
+	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("store of backups: %s: %w", path, err)
 	}
 	return store, keys, nil
-}
-
-// readCredentials reads AWS's file of credentials; of several profiles, the first.
-func readCredentials(content []byte, o *S3Options) error {
-	lines := bufio.NewScanner(bytes.NewReader(content))
-	for profiles := 0; lines.Scan(); {
-		line := strings.TrimSpace(lines.Text())
-		if strings.HasPrefix(line, "[") {
-			if profiles++; profiles > 1 {
-				break
-			}
-		}
-		name, value, _ := strings.Cut(line, "=")
-		value = strings.TrimSpace(value)
-		switch strings.TrimSpace(name) {
-		case "aws_access_key_id":
-			o.AccessKey = value
-		case "aws_secret_access_key":
-			o.SecretKey = value
-		case "aws_session_token":
-			o.Session = value
-		}
-	}
-	if o.AccessKey == "" || o.SecretKey == "" {
-		return errors.New("it has no aws_access_key_id or no aws_secret_access_key")
-	}
-	return lines.Err()
 }

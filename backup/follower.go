@@ -34,6 +34,8 @@ type Options struct {
 	Dial  func() (*grpc.ClientConn, error)
 	Store Store
 	KMS   KMS
+	// Keys returns the plane's keys and certificates, of which each chain has a copy; nil: chains have none.
+	Keys func() (Keys, error)
 	// Spool is the directory of a temporary file that has the compressed snapshot while it is stored, so that a slow
 	// store does not keep etcd's transaction open; default the system's.
 	Spool     string

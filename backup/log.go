@@ -10,25 +10,25 @@ import (
 )
 
 const (
-	segmentEvery = 4 * time.Second  // a segment is stored so often when there are changes
-	segmentSize  = 1 << 20          // of changes, from which a segment is stored at once
-	segmentMost  = 4 << 20          // of changes, from which a segment is stored although no sample is complete
-	idleEvery    = 10 * time.Minute // an empty segment is stored so often when there are none
-	everything   = "\x00"           // key and end of a range of all keys
+	segmentEvery = 4 * time.Second // a segment is stored so often when there are changes
+	segmentSize  = 1 << 20         // of changes, from which a segment is stored at once
+	segmentMost  = 4 << 20         // of changes, from which a segment is stored although no sample is complete
+	markEvery    = 6 * time.Second // a mark is stored so often when there are none
+	everything   = "\x00"          // key and end of a range of all keys
 )
 
-// mark is the end of a revision's changes in pending events.
-type mark struct {
+// boundary is the end of a revision's changes in pending events.
+type boundary struct {
 	revision int64
 	end      int
 }
 
 // pending are the changes and samples that are in no segment yet.
 type pending struct {
-	events   []byte
-	marks    []mark
-	samples  []Sample // in order; those whose changes have all come are complete
-	received int64    // revision of the last change
+	events     []byte
+	boundaries []boundary
+	samples    []Sample // in order; those whose changes have all come are complete
+	received   int64    // revision of the last change
 }
 
 // add takes changes from the watch.
@@ -38,10 +38,10 @@ func (p *pending) add(r *pb.WatchResponse) (err error) {
 			return err
 		}
 		p.received = e.Kv.ModRevision
-		if n := len(p.marks); n > 0 && p.marks[n-1].revision == p.received {
-			p.marks[n-1].end = len(p.events)
+		if n := len(p.boundaries); n > 0 && p.boundaries[n-1].revision == p.received {
+			p.boundaries[n-1].end = len(p.events)
 		} else {
-			p.marks = append(p.marks, mark{p.received, len(p.events)})
+			p.boundaries = append(p.boundaries, boundary{p.received, len(p.events)})
 		}
 	}
 	return nil
@@ -70,11 +70,11 @@ func (p *pending) completeTo() (to Sample, ok bool) {
 // last complete sample, or else that of the stored one: every write acknowledged before that time has come. A response
 // may end within a revision, so the last one that came does not count.
 func (p *pending) addEnd(stored Sample) (to Sample, ok bool) {
-	n := len(p.marks) - 1
+	n := len(p.boundaries) - 1
 	if n < 1 {
 		return Sample{}, false
 	}
-	to = Sample{Time: stored.Time, Revision: p.marks[n-1].revision}
+	to = Sample{Time: stored.Time, Revision: p.boundaries[n-1].revision}
 	at := 0
 	for at < len(p.samples) && p.samples[at].Revision <= to.Revision {
 		to.Time = p.samples[at].Time
@@ -92,17 +92,17 @@ func (p *pending) cut(to Sample) (samples []Sample, events []byte) {
 	}
 	samples, p.samples = p.samples[:n:n], append([]Sample(nil), p.samples[n:]...)
 	end, used := 0, 0
-	for used < len(p.marks) && p.marks[used].revision <= to.Revision {
-		end = p.marks[used].end
+	for used < len(p.boundaries) && p.boundaries[used].revision <= to.Revision {
+		end = p.boundaries[used].end
 		used++
 	}
 	events = p.events[:end:end]
 	rest := append(make([]byte, 0, len(p.events)-end), p.events[end:]...)
-	marks := make([]mark, 0, len(p.marks)-used)
-	for _, m := range p.marks[used:] {
-		marks = append(marks, mark{m.revision, m.end - end})
+	boundaries := make([]boundary, 0, len(p.boundaries)-used)
+	for _, m := range p.boundaries[used:] {
+		boundaries = append(boundaries, boundary{m.revision, m.end - end})
 	}
-	p.events, p.marks = rest, marks
+	p.events, p.boundaries = rest, boundaries
 	return samples, events
 }
 
@@ -133,7 +133,7 @@ func (c *chain) keepLog() error {
 			}
 		case <-tick.C:
 		}
-		s, err := c.sample(c.last.Time)
+		s, err := c.sample(c.covered)
 		if err != nil {
 			return c.finish(p, err)
 		}
@@ -145,20 +145,22 @@ func (c *chain) keepLog() error {
 		if !ok {
 			continue
 		}
-		age := time.Since(stored)
-		isDue := to.Revision > c.last.Revision && (age >= segmentEvery || len(p.events) >= segmentSize || !isComplete)
-		if isDue || age >= idleEvery {
-			if err := c.store(p, to); err != nil {
-				return err
-			}
-			stored = time.Now()
+		age, isIdle := time.Since(stored), to.Revision == c.last.Revision
+		switch {
+		case isIdle && (age >= markEvery || !isComplete):
+			err = c.storeMark(to)
+		case !isIdle && (age >= segmentEvery || len(p.events) >= segmentSize || !isComplete):
+			err = c.store(p, to)
+		default:
+			continue
 		}
-		if to.Revision == c.last.Revision { // there is nothing that is not stored
-			c.f.stored(to.Time)
-			if !isComplete {
-				isComplete = true
-				close(c.complete)
-			}
+		if err != nil {
+			return err
+		}
+		stored = time.Now()
+		if !isComplete {
+			isComplete = true
+			close(c.complete)
 		}
 	}
 }
@@ -195,7 +197,7 @@ func (c *chain) store(p *pending, to Sample) error {
 	if err := c.f.put(c.ctx, name, object); err != nil {
 		return err
 	}
-	c.number, c.previous, c.last = c.number+1, sum(object), to
+	c.number, c.previous, c.last, c.covered = c.number+1, sum(object), to, to.Time
 	c.f.stored(to.Time)
 	before := c.size
 	if c.size += len(s.events); c.size >= chainSize && before < chainSize {

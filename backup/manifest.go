@@ -19,6 +19,7 @@ type Manifest struct {
 	Complete Sample `json:"complete"`
 	Size     int64  `json:"size"` // of the snapshot, uncompressed
 	Parts    []Part `json:"parts"`
+	Keys     *Part  `json:"keys,omitempty"` // nil: the plane's keys are not in the chain
 }
 
 // Part is one object of a snapshot.

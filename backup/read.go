@@ -20,7 +20,7 @@ type Chain struct {
 	Name     string
 	Taken    time.Time // of its name
 	Segments int
-	// Whole is false when the log was deleted and only the snapshot is kept.
+	// Whole is false when the log was deleted and only the snapshot is kept: it restores to the second of Taken.
 	Whole bool
 }
 
@@ -46,7 +46,7 @@ func Chains(ctx context.Context, store Store, plane Plane) ([]Chain, error) {
 				c.Segments++
 			}
 		}
-		c.Whole = c.Segments > 0
+		c.Whole = c.Segments > 0 || slices.Contains(o.names, markObject)
 		list = append(list, c)
 	}
 	return list, nil
@@ -85,6 +85,7 @@ type Fetched struct {
 	Snapshot string // file, for atoll-kube restore
 	Log      string // file, for atoll-kube restore
 	Sample   Sample // every write acknowledged before its time is restored
+	Keys     Keys   // of the plane, as of the snapshot; nil when the chain has none
 }
 
 // Fetch writes the files from which "atoll-kube restore" makes the plane's data as of a moment, into dir. Zero means
@@ -99,12 +100,15 @@ func Fetch(ctx context.Context, store Store, kms KMS, plane Plane, at time.Time,
 	}
 	// The chain of a moment is the last one whose snapshot was complete before. Its name has an earlier time.
 	for i := len(chains) - 1; i >= 0; i-- {
-		if !at.IsZero() && chains[i].Taken.After(at) {
+		if !at.IsZero() && chains[i].Taken.Truncate(time.Second).After(at) {
 			continue
 		}
 		r := &reader{store: store, kms: kms, prefix: plane.prefix() + chains[i].Name + "/"}
 		if err := r.open(ctx); err != nil {
 			return Fetched{}, err
+		}
+		if c := chains[i]; !c.Whole && c.Taken.Truncate(time.Second).Equal(at.Truncate(time.Second)) {
+			return r.fetch(ctx, c, r.manifest.Complete.Time, dir) // its name is the moment that a list shows
 		}
 		if !at.IsZero() && r.manifest.Complete.Time.After(at) {
 			continue
@@ -127,6 +131,9 @@ func Fetch(ctx context.Context, store Store, kms KMS, plane Plane, at time.Time,
 
 // errOlder is the error of a moment that is later than everything in a chain.
 var errOlder = errors.New("the moment is later than everything that is stored")
+
+// errMissing is the error of a segment that is not in the store.
+var errMissing = errors.New("is missing")
 
 // reader reads one chain.
 type reader struct {
@@ -152,6 +159,9 @@ func (r *reader) open(ctx context.Context) error {
 // fetch writes snapshot and log up to the first sample at or after the moment.
 func (r *reader) fetch(ctx context.Context, c Chain, at time.Time, dir string) (got Fetched, err error) {
 	got = Fetched{Chain: c.Name, Snapshot: filepath.Join(dir, "snapshot"), Log: filepath.Join(dir, "log")}
+	if got.Keys, err = r.keys(ctx); err != nil {
+		return Fetched{}, err
+	}
 	if err := r.fetchSnapshot(ctx, got.Snapshot); err != nil {
 		return Fetched{}, err
 	}
@@ -161,8 +171,26 @@ func (r *reader) fetch(ctx context.Context, c Chain, at time.Time, dir string) (
 	}
 	defer func() { err = errors.Join(err, log.Close()) }()
 	last, checksum := r.manifest.Start, r.checksum
-	for n := 1; n <= c.Segments; n++ {
+	for n := 1; ; n++ {
+		var m mark
+		if n > c.Segments {
+			// A follower may store segments meanwhile, which make the mark stale: the mark is read before the segment
+			// that may follow.
+			if m, err = r.mark(ctx); err != nil {
+				return Fetched{}, err
+			}
+		}
 		s, sealed, err := r.segment(ctx, n)
+		if errors.Is(err, errMissing) && n > c.Segments {
+			until, err := m.after(n-1, checksum)
+			if err != nil {
+				return Fetched{}, fmt.Errorf("%s%s: %w", r.prefix, markObject, err)
+			}
+			if until.After(got.Sample.Time) {
+				got.Sample = Sample{Time: until, Revision: last.Revision}
+			}
+			break
+		}
 		if err != nil {
 			return Fetched{}, err
 		}
@@ -205,15 +233,26 @@ func (r *reader) ends(ctx context.Context, c Chain) (time.Time, error) {
 	if err := r.open(ctx); err != nil || c.Segments == 0 {
 		return time.Time{}, err
 	}
-	s, _, err := r.segment(ctx, c.Segments)
-	return s.To.Time, err
+	s, sealed, err := r.segment(ctx, c.Segments)
+	if err != nil {
+		return time.Time{}, err
+	}
+	m, err := r.mark(ctx)
+	if err != nil {
+		return time.Time{}, err
+	}
+	until, err := m.after(c.Segments, sum(sealed))
+	if until.Before(s.To.Time) {
+		until = s.To.Time
+	}
+	return until, err
 }
 
 func (r *reader) segment(ctx context.Context, n int) (segment, []byte, error) {
 	name := r.prefix + segmentName(n)
 	object, err := r.store.Get(ctx, name)
 	if errors.Is(err, ErrNotFound) {
-		return segment{}, nil, fmt.Errorf("%w: %s is missing", ErrCorrupt, name)
+		return segment{}, nil, fmt.Errorf("%w: %s %w", ErrCorrupt, name, errMissing)
 	}
 	if err != nil {
 		return segment{}, nil, err
@@ -334,7 +373,9 @@ func Collect(ctx context.Context, store Store, plane Plane, r Retention, now tim
 		var err error
 		switch fate {
 		case KeepSnapshot:
-			err = remove(finished[i], func(name string) bool { return strings.HasPrefix(name, segmentPrefix) })
+			err = remove(finished[i], func(name string) bool {
+				return strings.HasPrefix(name, segmentPrefix) || name == markObject
+			})
 		case Expire:
 			if err = remove(finished[i], func(name string) bool { return name == manifestObject }); err == nil {
 				err = remove(finished[i], func(name string) bool { return name != manifestObject })

@@ -23,13 +23,12 @@ const requestLimit = 30 * time.Second
 
 // S3Options describe a bucket of an S3-compatible store.
 type S3Options struct {
-	Bucket    string
-	Prefix    string // of all objects, without a slash at the end; "" for none
-	Region    string // default us-east-1
-	Endpoint  string // https://HOST; "" for AWS's own of the region
-	AccessKey string
-	SecretKey string
-	Session   string // token of temporary credentials; "" for none
+	Bucket   string
+	Prefix   string // of all objects, without a slash at the end; "" for none
+	Region   string // default us-east-1
+	Endpoint string // https://HOST; "" for AWS's own of the region
+	// Credentials sign each request; they may change.
+	Credentials aws.CredentialsProvider
 
 	BytesPerSecond int               // of all uploads; 0: no limit
 	Transport      http.RoundTripper // default: http.DefaultTransport
@@ -44,17 +43,14 @@ type S3 struct {
 
 // NewS3 checks the options. It sends nothing.
 func NewS3(o S3Options) (*S3, error) {
-	if o.Bucket == "" || o.AccessKey == "" || o.SecretKey == "" {
-		return nil, errors.New("a store needs a bucket, an access key and a secret key")
+	if o.Bucket == "" || o.Credentials == nil {
+		return nil, errors.New("a store needs a bucket and credentials")
 	}
 	if o.Region == "" {
 		o.Region = "us-east-1"
 	}
 	options := s3.Options{
-		Region: o.Region,
-		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
-			return aws.Credentials{AccessKeyID: o.AccessKey, SecretAccessKey: o.SecretKey, SessionToken: o.Session}, nil
-		}),
+		Region: o.Region, Credentials: o.Credentials,
 		HTTPClient: &http.Client{Transport: o.Transport, Timeout: requestLimit},
 		// Followers retry, so that a failure shows at once; and other makers' stores know no trailing checksums.
 		Retryer:                    aws.NopRetryer{},

@@ -171,6 +171,43 @@ func TestAWrongConfigurationIsRefused(t *testing.T) {
 	}
 }
 
+// Credentials that rotate take effect without a restart.
+func TestChangedCredentialsAreUsed(t *testing.T) {
+	var key atomic.Pointer[string]
+	url := startS3(t, func(_ http.ResponseWriter, r *http.Request) bool {
+		_, after, _ := strings.Cut(r.Header.Get("Authorization"), "Credential=")
+		id, _, _ := strings.Cut(after, "/")
+		key.Store(&id)
+		return false
+	})
+	path := writeConfig(t, url)
+	store, _, err := ReadConfig(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(filepath.Dir(path), "credentials")
+	for _, id := range []string{"A", "ROTATED", "AGAIN"} {
+		if id != "A" {
+			content := "aws_access_key_id = " + id + "\naws_secret_access_key = T\n"
+			if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := store.Put(t.Context(), "x", []byte("y")); err != nil {
+			t.Fatal(err)
+		}
+		if got := *key.Load(); got != id {
+			t.Errorf("the request was signed by %s, want %s", got, id)
+		}
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Put(t.Context(), "x", []byte("y")); err == nil {
+		t.Error("a request without a file of credentials succeeded")
+	}
+}
+
 func putInput(s *S3, name string) *s3.PutObjectInput {
 	key := s.key(name)
 	return &s3.PutObjectInput{Bucket: &s.o.Bucket, Key: &key, Body: strings.NewReader("")}

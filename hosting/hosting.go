@@ -69,6 +69,8 @@ type Backups interface {
 	// Begin has the backup of a running plane made, until End. Both may be repeated.
 	Begin(id controlplane.ID)
 	End(id controlplane.ID)
+	// Deleted has the backups of a deleted cluster expire. It may be repeated.
+	Deleted(id controlplane.ID)
 	// State returns the state of a plane's backup; false when none is made.
 	State(id controlplane.ID) (backup.State, bool)
 }
@@ -78,6 +80,7 @@ type noBackups struct{}
 
 func (noBackups) Begin(controlplane.ID)                      {}
 func (noBackups) End(controlplane.ID)                        {}
+func (noBackups) Deleted(controlplane.ID)                    {}
 func (noBackups) State(controlplane.ID) (backup.State, bool) { return backup.State{}, false }
 
 // noRoutes are the Routes of a management cluster without a router.

@@ -110,6 +110,9 @@ type restoreReport struct {
 	Revision    int64 `json:"revision"`
 	NewRevision int64 `json:"etcd_revision"`
 	Changes     int   `json:"changes"`
+	// Keys is "restored" when the directory had no keys and has those of the backup, "kept" when it had some, and
+	// "none" when the backup has none.
+	Keys string `json:"keys"`
 }
 
 func backupRestore() *cobra.Command {
@@ -124,8 +127,9 @@ those of the backup (--bump), so that controllers list again.
 
 To restore a plane in place: stop "atoll hosting" and the plane's process, move the
 directory etcd of the plane's directory away, restore with the plane's directory as
---data-dir, and start "atoll hosting". Keys and certificates are not in a backup: the
-plane keeps those of its directory.`,
+--data-dir, and start "atoll hosting". A plane keeps the keys and certificates of its
+directory; where there are none, as on another machine, it gets those of the backup, and
+keeps its authority, its issuer and the credentials that they have signed.`,
 		Example: `  atoll backup restore clusters-0199/hc-3f2a --store /etc/atoll/backups.yaml --at 2026-11-23T05:00:00Z \
     --data-dir /var/lib/atoll/hosting/planes/clusters-0199/hc-3f2a --atoll-kube /usr/libexec/atoll-kube`,
 		Args: cobra.ExactArgs(1),
@@ -194,6 +198,21 @@ func (f *restoreFlags) restore(ctx context.Context, p backup.Plane) (report rest
 	if err := json.Unmarshal(printed, &report); err != nil {
 		return report, fmt.Errorf("%s restore printed %q: %w", f.program, printed, err)
 	}
+	if report.Keys, err = restoreKeys(got.Keys, filepath.Join(f.dir, "pki")); err != nil {
+		return report, fmt.Errorf("the keys of the plane: %w", err)
+	}
 	report.Plane, report.Chain, report.Time = p.String(), got.Chain, got.Sample.Time
 	return report, nil
+}
+
+// restoreKeys writes the keys of a backup into a plane's directory pki, unless it has keys. The result is that of
+// restoreReport.Keys.
+func restoreKeys(keys backup.Keys, pki string) (string, error) {
+	if _, err := os.Stat(pki); err == nil {
+		return "kept", nil
+	}
+	if keys == nil {
+		return "none", nil
+	}
+	return "restored", keys.Write(pki)
 }

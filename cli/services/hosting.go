@@ -107,6 +107,7 @@ func (f *hostingService) newBackups(s *System, runtime *process.Runtime) (*backu
 	}
 	return backups.New(backups.Options{
 		Store: store, KMS: keys, Spool: filepath.Join(f.planes.Dir, "spool"), Log: s.Log, Metrics: s.Ops.Registry,
+		Dir: runtime.Dir,
 		Dial: func(id controlplane.ID) (*grpc.ClientConn, error) {
 			return plane.Config{Dir: runtime.Dir(id)}.DialStore()
 		},

@@ -8,6 +8,7 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -30,6 +31,8 @@ type Options struct {
 	KMS   backup.KMS
 	// Dial returns a connection on which a plane's etcd answers reads.
 	Dial func(controlplane.ID) (*grpc.ClientConn, error)
+	// Dir returns a plane's directory, whose keys are backed up; nil: backups have no keys.
+	Dir func(controlplane.ID) string
 	// Spool is the directory for temporary files. Run creates it if it does not exist.
 	Spool string
 
@@ -47,6 +50,8 @@ type Backups struct {
 	changed   func(controlplane.ID)
 	followers map[controlplane.ID]*follower
 	early     map[controlplane.ID]bool // planes that ran before Run
+	deleted   map[controlplane.ID]bool // clusters whose deletion is not in the store yet
+	wake      chan struct{}            // holds one after a deletion
 	running   sync.WaitGroup
 }
 
@@ -63,7 +68,7 @@ func New(o Options) *Backups {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	b := &Backups{o: o, snapshots: make(chan struct{}, snapshotsAtOnce), followers: map[controlplane.ID]*follower{},
-		early: map[controlplane.ID]bool{}}
+		early: map[controlplane.ID]bool{}, deleted: map[controlplane.ID]bool{}, wake: make(chan struct{}, 1)}
 	if o.Metrics != nil {
 		o.Metrics.MustRegister(
 			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
@@ -89,6 +94,7 @@ func (b *Backups) Run(ctx context.Context, changed func(controlplane.ID)) error 
 	}
 	b.early = nil
 	b.mu.Unlock()
+	b.running.Go(func() { b.keepExpiring(ctx) })
 	<-ctx.Done()
 	b.running.Wait()
 	return nil
@@ -127,7 +133,12 @@ func (b *Backups) End(id controlplane.ID) {
 // start starts a plane's follower. The caller holds mu.
 func (b *Backups) start(id controlplane.ID) {
 	ctx, cancel := context.WithCancel(b.ctx)
+	var keys func() (backup.Keys, error)
+	if b.o.Dir != nil {
+		keys = func() (backup.Keys, error) { return backup.ReadKeys(filepath.Join(b.o.Dir(id), "pki")) }
+	}
 	f := &follower{cancel: cancel, Follower: backup.New(backup.Options{
+		Keys:  keys,
 		Plane: backup.Plane(id), Dial: func() (*grpc.ClientConn, error) { return b.o.Dial(id) },
 		Store: b.o.Store, KMS: b.o.KMS, Spool: b.o.Spool, Snapshots: b.snapshots, Log: b.o.Log,
 		Changed: func() { b.changed(id) },

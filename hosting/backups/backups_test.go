@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/johannesboyne/gofakes3"
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
 	"google.golang.org/grpc"
@@ -56,7 +57,10 @@ func TestAPlaneIsRestoredToASecond(t *testing.T) {
 	}
 	server := httptest.NewServer(gofakes3.New(memory).Server())
 	t.Cleanup(server.Close)
-	store, err := backup.NewS3(backup.S3Options{Bucket: "backups", Endpoint: server.URL, AccessKey: "A", SecretKey: "S"})
+	store, err := backup.NewS3(backup.S3Options{Bucket: "backups", Endpoint: server.URL,
+		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
+			return aws.Credentials{AccessKeyID: "A", SecretAccessKey: "S"}, nil
+		})})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +183,8 @@ func TestAPlaneIsRestoredToASecond(t *testing.T) {
 func TestAFollowerRunsWithItsPlane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := New(Options{
-			Spool: t.TempDir(), Dial: func(controlplane.ID) (*grpc.ClientConn, error) { return nil, errors.New("no plane") },
+			Store: &mapStore{}, Spool: t.TempDir(),
+			Dial: func(controlplane.ID) (*grpc.ClientConn, error) { return nil, errors.New("no plane") },
 		})
 		early, late := controlplane.ID{Name: "early"}, controlplane.ID{Name: "late"}
 		expect := func(when string, id controlplane.ID) {

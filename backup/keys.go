@@ -1,0 +1,125 @@
+package backup
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// keysLimit bounds the keys of a plane together.
+const keysLimit = 4 << 20
+
+// Keys are the keys and certificates of a plane: the content of the files in its directory pki, by name. A plane that
+// is restored elsewhere with its keys keeps its authority and its issuer, and the credentials that they have signed.
+type Keys map[string][]byte
+
+// ReadKeys reads the regular files of a plane's directory pki.
+func ReadKeys(pki string) (Keys, error) {
+	entries, err := os.ReadDir(pki)
+	if err != nil {
+		return nil, err
+	}
+	keys, size := Keys{}, 0
+	for _, e := range entries {
+		if !e.Type().IsRegular() {
+			continue
+		}
+		content, err := os.ReadFile(filepath.Join(pki, e.Name()))
+		if errors.Is(err, fs.ErrNotExist) { // a temporary file of a renewal
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if size += len(content); size > keysLimit {
+			return nil, fmt.Errorf("the files in %s have more than %d bytes", pki, keysLimit)
+		}
+		keys[e.Name()] = content
+	}
+	return keys, nil
+}
+
+// Write makes the directory pki with the keys; it must not exist. It appears in one rename.
+func (k Keys) Write(pki string) (err error) {
+	if _, err := os.Lstat(pki); !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s exists already", pki)
+	}
+	staging := pki + ".restoring"
+	if err := os.RemoveAll(staging); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(staging, 0o700); err != nil {
+		return err
+	}
+	for name, content := range k {
+		if !filepath.IsLocal(name) || filepath.Base(name) != name {
+			return fmt.Errorf("%w: a key is named %q", ErrCorrupt, name)
+		}
+		f, err := os.OpenFile(filepath.Join(staging, name), os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o600)
+		if err != nil {
+			return err
+		}
+		_, err = f.Write(content)
+		if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+			return err
+		}
+	}
+	return os.Rename(staging, pki)
+}
+
+// storeKeys stores the plane's keys and records their checksum in the manifest.
+func (c *chain) storeKeys(m *Manifest) error {
+	if c.f.o.Keys == nil {
+		return nil
+	}
+	keys, err := c.f.o.Keys()
+	if err != nil {
+		return fmt.Errorf("the plane's keys: %w", err)
+	}
+	plain, err := json.Marshal(keys)
+	if err != nil {
+		return err
+	}
+	name := c.prefix + keysObject
+	object, err := seal(c.key.data, name, plain)
+	if err != nil {
+		return err
+	}
+	if err := c.f.put(c.ctx, name, object); err != nil {
+		return err
+	}
+	m.Keys = &Part{Size: len(object), SHA256: sum(object)}
+	return nil
+}
+
+// keys returns the plane's keys as of the chain's snapshot; nil when the chain has none.
+func (r *reader) keys(ctx context.Context) (Keys, error) {
+	if r.manifest.Keys == nil {
+		return nil, nil
+	}
+	name := r.prefix + keysObject
+	object, err := r.store.Get(ctx, name)
+	if errors.Is(err, ErrNotFound) {
+		return nil, fmt.Errorf("%w: %s is missing", ErrCorrupt, name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !bytes.Equal(sum(object), r.manifest.Keys.SHA256) {
+		return nil, fmt.Errorf("%s: %w: its checksum differs", name, ErrCorrupt)
+	}
+	plain, err := open(r.key.data, name, object)
+	if err != nil {
+		return nil, err
+	}
+	var keys Keys
+	if err := json.Unmarshal(plain, &keys); err != nil {
+		return nil, fmt.Errorf("%s: %w: it is no list of keys", name, ErrCorrupt)
+	}
+	return keys, nil
+}

@@ -1,0 +1,73 @@
+package backup
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// mark is the content of the object "mark": etcd did not change between the end of a chain's last segment and a moment.
+// A follower replaces the object every few seconds while etcd is idle, so that a restore to a second in which nothing
+// happened can prove that. A mark of an earlier segment is stale and says nothing; one of a later segment shows that
+// the last segments are missing.
+type mark struct {
+	Number   int    `json:"number"`   // of the last segment; 0: there is none
+	Previous []byte `json:"previous"` // SHA-256 of the last segment's object, or of the manifest's when there is none
+	To       Sample `json:"to"`
+}
+
+// storeMark stores that nothing changed until a sample, whose revision is that of the stored log.
+func (c *chain) storeMark(to Sample) error {
+	plain, err := json.Marshal(mark{Number: c.number - 1, Previous: c.previous, To: to})
+	if err != nil {
+		return err
+	}
+	name := c.prefix + markObject
+	object, err := seal(c.key.data, name, plain)
+	if err != nil {
+		return err
+	}
+	if err := c.f.put(c.ctx, name, object); err != nil {
+		return err
+	}
+	c.covered = to.Time
+	c.f.stored(to.Time)
+	return nil
+}
+
+// mark returns the chain's mark; the zero value when there is none.
+func (r *reader) mark(ctx context.Context) (m mark, err error) {
+	name := r.prefix + markObject
+	object, err := r.store.Get(ctx, name)
+	if errors.Is(err, ErrNotFound) {
+		return mark{}, nil
+	}
+	if err != nil {
+		return mark{}, err
+	}
+	plain, err := open(r.key.data, name, object)
+	if err != nil {
+		return mark{}, err
+	}
+	if err := json.Unmarshal(plain, &m); err != nil {
+		return mark{}, fmt.Errorf("%s: %w: %w", name, ErrCorrupt, err)
+	}
+	return m, nil
+}
+
+// after returns the moment until which nothing changed after segment number, whose object has the checksum; zero when
+// the mark does not say. The error is that later segments were stored: number is not the last one.
+func (m mark) after(number int, checksum []byte) (time.Time, error) {
+	switch {
+	case m.Number > number:
+		return time.Time{}, fmt.Errorf("%w: segment %d %w", ErrCorrupt, m.Number, errMissing)
+	case m.Number < number, m.Previous == nil:
+		return time.Time{}, nil
+	case !bytes.Equal(m.Previous, checksum):
+		return time.Time{}, fmt.Errorf("%w: its mark follows another segment %d", ErrCorrupt, number)
+	}
+	return m.To.Time, nil
+}
