@@ -234,7 +234,7 @@ func TestTheLastWritesOfAPlaneAreStored(t *testing.T) {
 func TestDamageIsFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		w.etcd.padding = 200 << 10
+		w.etcd.setPadding(200 << 10)
 		w.write(40, 500*time.Millisecond)
 		sleep(10 * time.Second)
 		w.stop()

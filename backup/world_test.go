@@ -71,6 +71,13 @@ func (e *fakeEtcd) setValue(n int) {
 	e.value = n
 }
 
+// setPadding sets how many bytes each later snapshot has besides its text.
+func (e *fakeEtcd) setPadding(n int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.padding = n
+}
+
 func (e *fakeEtcd) revision() int64 {
 	e.mu.Lock()
 	defer e.mu.Unlock()
