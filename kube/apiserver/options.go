@@ -4,6 +4,7 @@ import (
 	"net"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/server/egressselector"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
@@ -50,6 +51,10 @@ func runOptions(o Options) *options.ServerRunOptions {
 	s.ProxyClientCertFile, s.ProxyClientKeyFile = o.Files.FrontProxyClient, o.Files.FrontProxyClient
 	s.KubeletConfig.TLSClientConfig.CertFile = o.Files.KubeletClient
 	s.KubeletConfig.TLSClientConfig.KeyFile = o.Files.KubeletClient
+	s.KubeletConfig.TLSClientConfig.CAFile = o.Files.CA // package kubelets approves what this authority signs for kubelets
+	// A node's name means nothing to this process. Its address is the one in the kubelet's serving certificate.
+	s.KubeletConfig.PreferredAddressTypes = []string{string(corev1.NodeInternalIP)}
+	s.Authentication.BootstrapToken.Enable = true
 
 	s.Authorization.Modes = []string{"Node", "RBAC"}
 	s.Admission.GenericAdmission.EnablePlugins = []string{"NodeRestriction"}

@@ -13,15 +13,14 @@ import (
 	"atoll.dev/kube/credentials"
 )
 
-// idle are the controllers that have nothing to do in a plane, where nobody attaches disks, assigns
-// networks to nodes or joins kubelets by bootstrap tokens, or that cost more than they give.
+// idle are the controllers that have nothing to do in a plane, where nobody attaches disks, hosting
+// assigns networks to nodes and kubelets get the plane's authority from hosting, or that cost more than they give.
 var idle = []string{
 	names.TTLController,
 	names.NodeIpamController,
 	names.PersistentVolumeAttachDetachController,
 	names.PersistentVolumeExpanderController,
 	names.BootstrapSignerController,
-	names.TokenCleanerController,
 	names.LegacyServiceAccountTokenCleanerController,
 	names.StorageVersionGarbageCollectorController,
 	// Reports type errors of admission policies, which work without it, and keeps every schema in memory for that.

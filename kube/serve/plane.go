@@ -19,6 +19,7 @@ import (
 	"atoll.dev/kube/controllers"
 	"atoll.dev/kube/credentials"
 	"atoll.dev/kube/etcd"
+	"atoll.dev/kube/kubelets"
 	"atoll.dev/kube/nodes"
 	"atoll.dev/kube/scheduler"
 )
@@ -51,7 +52,7 @@ func (p *plane) run(ctx context.Context) error {
 	defer stopServer()
 	workCtx, stopWork := context.WithCancel(context.Background())
 	defer stopWork()
-	ended := make(chan error, 4)
+	ended := make(chan error, 5)
 
 	serverDone := make(chan struct{})
 	go func() {
@@ -73,6 +74,9 @@ func (p *plane) run(ctx context.Context) error {
 		if cause = p.announce(); cause == nil {
 			go func() { ended <- ending("controller manager", controllers.Run(workCtx, p.files)) }()
 			go func() { ended <- ending("scheduler", scheduler.Run(workCtx, p.files)) }()
+			go func() {
+				ended <- ending("approver of kubelets", kubelets.Run(workCtx, p.files.ControllerManagerKubeconfig))
+			}()
 			if p.options.Simulated {
 				go func() { ended <- ending("simulated nodes", nodes.Run(workCtx, p.files.ControllerManagerKubeconfig)) }()
 			}

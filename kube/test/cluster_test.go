@@ -42,6 +42,7 @@ func TestPlaneServes(t *testing.T) {
 		"the serving certificate names its hosts":                       (*plane).hosts,
 		"only health is open to anyone":                                 (*plane).anonymous,
 		"kubectl works under both names":                                (*plane).kubectl,
+		"a kubelet joins by a token and serves logs":                    (*plane).kubelet,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
