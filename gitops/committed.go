@@ -15,7 +15,7 @@ func CompareTree(tree fs.FS, files Files) ([]Difference, error) {
 			return err
 		}
 		data, err := fs.ReadFile(tree, path)
-		if _, isExpected := files[path]; isExpected || isRendered(data) {
+		if _, isExpected := files[path]; isExpected || IsRendered(data) {
 			existing[path] = data
 		}
 		return err

@@ -255,7 +255,7 @@ func readRendered(path string) ([]byte, error) {
 	}
 	defer f.Close()
 	head, err := io.ReadAll(io.LimitReader(f, int64(markerHead)))
-	if err != nil || !isRendered(head) {
+	if err != nil || !IsRendered(head) {
 		return nil, err
 	}
 	rest, err := io.ReadAll(f)

@@ -3,7 +3,6 @@ package gitops
 import (
 	"bytes"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -188,27 +187,4 @@ func withoutAliases(n *yaml.Node) *yaml.Node {
 		c.Content[i] = withoutAliases(member)
 	}
 	return &c
-}
-
-// HasValue reports whether a file sets exactly this value at a path. file is the name that errors give it.
-func HasValue(file string, data []byte, path []string, value any) (bool, error) {
-	root, err := parse(file, data)
-	if err != nil {
-		return false, err
-	}
-	text, err := yaml.Marshal(map[string]any{"value": value})
-	if err != nil {
-		return false, err
-	}
-	want, err := parse(file, text)
-	if err != nil {
-		return false, err
-	}
-	return root.get(path...).equals(want.get("value")), nil
-}
-
-// equals reports whether two values are the same, wherever they are from. A missing value equals none.
-func (n *node) equals(other *node) bool {
-	return n != nil && other != nil && n.kind == other.kind && n.value == other.value &&
-		maps.EqualFunc(n.members, other.members, (*node).equals) && slices.EqualFunc(n.items, other.items, (*node).equals)
 }

@@ -92,7 +92,7 @@ func TestVariablesDoNotHideTheMarker(t *testing.T) {
 		"sector: main\nterraform: {global: {\"-\": \""+strings.Repeat("x", 1000)+"\", \"//\": mine}}\n", 1)
 	files := renderTree(t, tree)
 	for path, data := range files {
-		if !isRendered(data[:min(len(data), markerHead)]) {
+		if !IsRendered(data[:min(len(data), markerHead)]) {
 			t.Errorf("%s begins with %.200s", path, data)
 		}
 	}

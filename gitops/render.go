@@ -253,8 +253,8 @@ func withMarker(variables map[string]any) ([]byte, error) {
 	return fmt.Appendf(nil, "{\n  %q: %q,\n%s\n", markerKey, marker, members), nil
 }
 
-// isRendered reports whether a file that begins with head has the marker where Render puts it.
-func isRendered(head []byte) bool {
+// IsRendered reports whether a file that begins with head has the marker where Render puts it.
+func IsRendered(head []byte) bool {
 	if yaml := []byte("# " + marker); bytes.HasPrefix(head, yaml) {
 		return true
 	}

@@ -345,7 +345,7 @@ func (d *Driver) commit(ctx context.Context, r reading, s State, e Effect) (Reco
 			}
 		}
 	case Restore:
-		next.tree, edited, record.Kept, err = r.tree.Restore(r.rollout, e.Targets, record.Undo)
+		next.tree, edited, record.Kept, err = r.tree.Restore(r.rollout, e.Targets, record.Undo, e.HandEdits)
 	}
 	if err != nil {
 		return r.record, err

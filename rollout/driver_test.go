@@ -343,7 +343,7 @@ func TestADriverStopsAtABranchThatItDoesNotUnderstand(t *testing.T) {
 		"a region that left": {func(m *memory) { m.remove("config/prod/regions/r3.yaml") },
 			"r3 is in the plan and is not declared any more", "", ""},
 		"a changed region that left": {func(m *memory) { m.remove("config/prod/regions/r1.yaml") },
-			"r1 is in the plan and is not declared any more", "", ""},
+			"r1 is in the plan and is not declared any more", "", "r1.yaml:1: r1 was removed"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			m := newMemory("")
@@ -365,7 +365,11 @@ func TestADriverStopsAtABranchThatItDoesNotUnderstand(t *testing.T) {
 			if len(m.commits) != commits && name != "a rewritten history" {
 				t.Errorf("%s: %d commits were added", name, len(m.commits)-commits)
 			}
-			for command, want := range map[Command]string{Pause: c.wantPause, Revert: c.wantRevert} {
+			forced := c.wantRevert
+			if name == "a changed region that left" {
+				forced = ""
+			}
+			for command, want := range map[Command]string{Pause: c.wantPause, Revert: c.wantRevert, ForceRevert: forced} {
 				copied := &memory{commits: slices.Clone(branch)}
 				record, err := copied.driver(nil).Command(t.Context(), func(_ Plan, s State) (State, []Effect, error) {
 					return s.Command(command, "ann", time.Now())
@@ -373,7 +377,7 @@ func TestADriverStopsAtABranchThatItDoesNotUnderstand(t *testing.T) {
 				if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 					t.Errorf("%s: %s: got %v, want %q", name, command, err, want)
 				}
-				if want != "" || command != Revert {
+				if want != "" || command == Pause {
 					continue
 				}
 				if got := copied.versions(t); strings.Contains(got, "=2") {

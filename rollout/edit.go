@@ -1,7 +1,6 @@
 package rollout
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -77,57 +76,6 @@ func (t Tree) Change(r Rollout, targets []Target) (Tree, gitops.Files, Undo, err
 		return after, err
 	})
 	return tree, files, undo, err
-}
-
-// Restore undoes the change in the files of the targets. A key that somebody has set to another value since then stays,
-// and a region whose file somebody has removed stays removed; kept names both.
-func (t Tree) Restore(r Rollout, targets []Target, undo Undo) (tree Tree, files gitops.Files, kept []string,
-	err error) {
-	edits := r.Change.Edits()
-	var declared []Target
-	for _, target := range targets {
-		switch _, err := fs.Stat(t.Files, target.file(r)); {
-		case errors.Is(err, fs.ErrNotExist):
-			kept = append(kept, fmt.Sprintf("%s: its file %s was removed", target, path.Join(t.Dir, target.file(r))))
-		case err != nil:
-			return Tree{}, nil, nil, err
-		default:
-			declared = append(declared, target)
-		}
-	}
-	tree, files, err = t.edit(r, declared, func(target Target, file string, data []byte) ([]byte, error) {
-		var restored []gitops.Edit
-		keys := map[string]bool{} // whose value is still that of the rollout
-		for key, value := range edits {
-			isOurs, err := gitops.HasValue(file, data, target.path(key), value)
-			if err != nil {
-				return nil, err
-			}
-			if keys[key] = isOurs; !isOurs {
-				kept = append(kept, fmt.Sprintf("%s: %s", target, key))
-			}
-		}
-		for _, e := range undo[target] {
-			if below(target, e.Path, keys) {
-				restored = append(restored, e)
-			}
-		}
-		after, _, err := gitops.EditFile(file, data, restored)
-		return after, err
-	})
-	slices.Sort(kept)
-	return tree, files, kept, err
-}
-
-// below reports whether each key of the rollout that is at or below a path still has the value of the rollout.
-func below(target Target, at []string, keys map[string]bool) bool {
-	for key, isOurs := range keys {
-		path := target.path(key)
-		if !isOurs && len(at) <= len(path) && slices.Equal(at, path[:len(at)]) {
-			return false
-		}
-	}
-	return true
 }
 
 // path returns the path of a setting in the file of the target's region.

@@ -114,7 +114,7 @@ func TestRestoreGivesEachTargetItsEarlierValues(t *testing.T) {
 	if got := gitops.Compare(tree.load(t), changed.load(t)); len(got) != 5 { // two regions and their three clusters
 		t.Errorf("%d regions and clusters changed, want 5", len(got))
 	}
-	_, files, kept, err := changed.Restore(r, targets, undo)
+	_, files, kept, err := changed.Restore(r, targets, undo, KeepHandEdits)
 	if err != nil || len(kept) > 0 {
 		t.Fatal(kept, err)
 	}
@@ -133,7 +133,7 @@ func TestRestoreKeepsWhatSomebodyElseHasSetSince(t *testing.T) {
 	const name = "production/regions/us-east-1.yaml"
 	files[name] = []byte(strings.Replace(string(files[name]), "1.6.0", "1.6.1", 1))
 	changed := tree.with(t, files)
-	_, files, kept, err := changed.Restore(r, targets, undo)
+	_, files, kept, err := changed.Restore(r, targets, undo, KeepHandEdits)
 	if err != nil || !slices.Equal(kept, []string{"us-east-1: versions.atoll"}) {
 		t.Fatal(kept, err)
 	}
@@ -171,7 +171,7 @@ func TestARevertThroughTheRecordIsExact(t *testing.T) {
 			"versions:\n  images: {clm: x}\n",
 	} {
 		tree.Files = fstest.MapFS{"prod/regions/r1.yaml": {Data: []byte(since)}}
-		_, files, kept, err := tree.Restore(r, []Target{"r1"}, record.Undo)
+		_, files, kept, err := tree.Restore(r, []Target{"r1"}, record.Undo, RefuseHandEdits)
 		if got := string(files["prod/regions/r1.yaml"]); err != nil || len(kept) > 0 || got != want {
 			t.Errorf("reverted\n%s\nit is\n%s\nwant\n%s\nkept %v, %v", since, got, want, kept, err)
 		}

@@ -125,17 +125,14 @@ func (r Rollout) check() error {
 	}
 	refuse(r.Environment == "", "environment", "the environment is missing")
 	refuse(len(r.Change.Edits()) == 0, "change", "the change is empty; use revision, version or set")
-	for key, twice := range map[string]bool{"git.revision": r.Change.Revision != "", "versions.atoll": r.Change.Version !=
-		""} {
-		_, set := r.Change.Set[key]
-		refuse(twice && set, "change.set."+key, "the change sets this key twice")
+	for _, short := range []struct{ name, value, key string }{
+		{"revision", r.Change.Revision, "git.revision"}, {"version", r.Change.Version, "versions.atoll"},
+	} {
+		_, isSet := r.Change.Set[short.key]
+		refuse(short.value != "" && isSet, "change.set."+short.key, "change.%s sets this key too; remove one of both",
+			short.name)
 	}
-	for _, key := range slices.Sorted(maps.Keys(r.Change.Set)) {
-		top, _, _ := strings.Cut(key, ".")
-		refuse(top == "" || slices.Contains(strings.Split(key, "."), ""), "change.set."+key, "the key has an empty part")
-		refuse(top == "sector" || top == "sectors" || top == "managementClusters", "change.set."+key,
-			"a rollout sets settings only; edit the file of the region")
-	}
+	mistakes = append(mistakes, r.checkKeys()...)
 	for i, share := range r.Shares {
 		path := fmt.Sprintf("shares[%d]", i)
 		refuse(share < 1 || share > 99, path, "a share is 1 to 99 percent; the rest follows by itself")
@@ -169,6 +166,42 @@ func (r Rollout) check() error {
 	}
 	slices.SortStableFunc(mistakes, func(a, b error) int { return cmp.Compare(lineOf(a), lineOf(b)) })
 	return errors.Join(mistakes...)
+}
+
+// checkKeys returns the mistakes in the keys of the change.
+func (r Rollout) checkKeys() (mistakes []error) {
+	edits := r.Change.Edits()
+	for _, key := range slices.Sorted(maps.Keys(r.Change.Set)) {
+		at := "change.set." + key
+		top, _, _ := strings.Cut(key, ".")
+		switch within := keyAround(edits, key); {
+		case top == "" || slices.Contains(strings.Split(key, "."), ""):
+			mistakes = append(mistakes, r.errorf(at, "the key has an empty part"))
+		case top == "sector" || top == "sectors" || top == "managementClusters":
+			mistakes = append(mistakes, r.errorf(at, "a rollout sets settings only; edit the file of the region"))
+		case within != "":
+			mistakes = append(mistakes, r.errorf(at, "the change sets %s too, which this key is in", within))
+		case key == "git":
+			mistakes = append(mistakes, r.errorf(at, "write each of its keys for itself, such as git.revision"))
+		}
+	}
+	for key := range edits {
+		around := keyAround(edits, key)
+		if _, isSet := r.Change.Set[key]; !isSet && around != "" && around != "git" { // version; git is refused above
+			mistakes = append(mistakes, r.errorf("change.set."+around, "the change sets %s too, which is in this key", key))
+		}
+	}
+	return mistakes
+}
+
+// keyAround returns one of some keys that is a mapping around a key, or "".
+func keyAround(keys map[string]any, key string) string {
+	for i := len(key) - 1; i > 0; i-- {
+		if _, has := keys[key[:i]]; has && key[i] == '.' {
+			return key[:i]
+		}
+	}
+	return ""
 }
 
 // lineOf returns the line of a mistake.

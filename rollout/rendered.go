@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -46,14 +47,16 @@ func (d *Driver) differing(ctx context.Context, r reading, e Effect, before, aft
 		return nil, err
 	}
 	files := map[string][]byte{}
+	isWhole := e.HandEdits == OverwriteHandEdits // also files that the effect does not change, which somebody has edited
 	for _, region := range regions {
 		dir := path.Join(r.rollout.Environment, region)
-		isRendered, err := d.checkRendered(committed, region, e.Kind, dir, before)
+		isRendered, err := d.checkRendered(committed, region, e, dir, before)
 		if err != nil {
 			return nil, err
 		}
 		for name, data := range after {
-			if strings.HasPrefix(name, dir+"/") && (!isRendered || !bytes.Equal(data, before[name])) {
+			if strings.HasPrefix(name, dir+"/") && (isWhole || !isRendered ||
+				!bytes.Equal(data, before[name])) {
 				files[path.Join(d.Rendered, name)] = data
 			}
 		}
@@ -68,30 +71,43 @@ func (d *Driver) differing(ctx context.Context, r reading, e Effect, before, aft
 
 // checkRendered reports whether a region is rendered in the commit, in a directory below that of rendered files. It
 // refuses to change a region whose files are not what its configuration renders: the change would carry edits with it
-// that somebody has committed without rendering. A revert does not wait for that.
-func (d *Driver) checkRendered(committed fs.FS, region string, kind EffectKind, dir string, want gitops.Files) (bool,
-	error) {
-	switch _, err := fs.Stat(committed, path.Join(region, "region.yaml")); {
-	case errors.Is(err, fs.ErrNotExist):
-		return false, nil
-	case err != nil || kind != Apply:
-		return err == nil, err
+// that somebody has committed without rendering. In a region that nobody has rendered, it refuses to replace files
+// without the marker of rendered ones. A revert that does not refuse hand edits does not refuse these either.
+func (d *Driver) checkRendered(committed fs.FS, region string, e Effect, dir string, want gitops.Files) (bool, error) {
+	_, err := fs.Stat(committed, path.Join(region, "region.yaml"))
+	isRendered := err == nil
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, err
 	}
-	for name, data := range want {
-		below, found := strings.CutPrefix(name, dir+"/")
-		if !found {
+	if e.Kind == Restore && e.HandEdits != RefuseHandEdits {
+		return isRendered, nil
+	}
+	var edited error // the first difference
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		below, isOfRegion := strings.CutPrefix(name, dir+"/")
+		if !isOfRegion {
 			continue
 		}
 		have, err := fs.ReadFile(committed, path.Join(region, below))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return false, err
 		}
-		if err != nil || !bytes.Equal(have, data) {
-			return false, fmt.Errorf("%s is not what the configuration renders; run `atoll config render`, commit and "+
-				"push what it changes, and run the rollout again", path.Join(d.Rendered, name))
+		switch file := path.Join(d.Rendered, name); {
+		case edited != nil:
+		case err == nil && !gitops.IsRendered(have):
+			edited = fmt.Errorf("%s:1: this file was not rendered and is in the way of one that is", file)
+		case isRendered && !bytes.Equal(have, want[name]):
+			edited = errors.New(gitops.Difference{Path: file, Before: have, After: want[name]}.FirstLine())
 		}
 	}
-	return true, nil
+	switch {
+	case edited != nil && e.Kind == Restore:
+		return false, errors.Join(edited, ErrHandEdits)
+	case edited != nil:
+		return false, fmt.Errorf("%w; move such a file, run `atoll config render`, commit and push what it changes, and run "+
+			"the rollout again", edited)
+	}
+	return isRendered, nil
 }
 
 // regionsOf returns the regions of targets, sorted.

@@ -102,12 +102,14 @@ const (
 	Resume Command = "resume"
 	Abort  Command = "abort"
 	Revert Command = "revert"
+	// ForceRevert is a Revert that overwrites hand edits.
+	ForceRevert Command = "revert --force"
 )
 
 // Command returns the state after a command of an operator, and its effects. The error says why the present phase does
 // not permit it. A command that finds its work done changes nothing.
 func (s State) Command(c Command, by string, now time.Time) (State, []Effect, error) {
-	if s.Phase.IsEnd() && !(c == Revert && s.Phase != Reverted) {
+	if s.Phase.IsEnd() && !((c == Revert || c == ForceRevert) && s.Phase != Reverted) {
 		return s, nil, fmt.Errorf("the rollout has ended: %s", s.Phase)
 	}
 	switch c {
@@ -122,7 +124,9 @@ func (s State) Command(c Command, by string, now time.Time) (State, []Effect, er
 	case Abort:
 		s.Phase, s.Reason, s.Ended = Aborted, "aborted by "+by, now.UTC()
 	case Revert:
-		return s.revert("reverted by "+by, now)
+		return s.revert("reverted by "+by, RefuseHandEdits, now)
+	case ForceRevert:
+		return s.revert("reverted by "+by+" with --force", OverwriteHandEdits, now)
 	default:
 		return s, nil, fmt.Errorf("unknown command %q", c)
 	}

@@ -31,6 +31,8 @@ type Effect struct {
 	Kind    EffectKind `json:"kind"`
 	Targets []Target   `json:"targets,omitempty"`
 	Reason  string     `json:"reason"` // the subject of the commit
+	// HandEdits is what a Restore does with values that somebody has set since the change.
+	HandEdits HandEdits `json:"handEdits,omitempty"`
 }
 
 // EffectKind is a kind of effect.
@@ -61,7 +63,7 @@ func (p Plan) Step(s State, seen Observation, now time.Time) (State, []Effect) {
 	s.Targets = maps.Clone(s.Targets)
 	if reason := p.failure(s, seen, now); reason != "" {
 		if p.rollout.OnFailure == RevertOnFailure {
-			s, effects, _ := s.revert(reason, now)
+			s, effects, _ := s.revert(reason, KeepHandEdits, now)
 			return s, effects
 		}
 		s.Phase, s.Reason, s.Halts = Halted, reason, s.Halts+1
@@ -212,10 +214,10 @@ func (p Plan) needsApproval(sector string) bool { return slices.Contains(p.rollo
 
 // revert ends the rollout and gives all changed targets their earlier values. It changes all of them at once, also more
 // than maxInFlight: their earlier values have run there before, and each runs the change that failed.
-func (s State) revert(reason string, now time.Time) (State, []Effect, error) {
+func (s State) revert(reason string, handEdits HandEdits, now time.Time) (State, []Effect, error) {
 	targets := sortedTargets(s.Targets)
 	s.Phase, s.Reason, s.Ended, s.passedAt = Reverted, reason, now.UTC(), time.Time{}
-	return s, []Effect{{Kind: Restore, Targets: targets, Reason: "Reverted: " + reason}}, nil
+	return s, []Effect{{Kind: Restore, Targets: targets, Reason: "Reverted: " + reason, HandEdits: handEdits}}, nil
 }
 
 func sortedTargets(m map[Target]TargetState) []Target { return slices.Sorted(maps.Keys(m)) }

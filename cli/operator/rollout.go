@@ -30,7 +30,7 @@ the rollout. docs/rollouts.md describes the file of a rollout.`,
 		rolloutCommand(session, rollout.Pause, "Change no further region until resume"),
 		rolloutCommand(session, rollout.Resume, "Go on after pause, or after a gate has stopped the rollout"),
 		rolloutCommand(session, rollout.Abort, "End the rollout; the changed regions keep the change"),
-		rolloutCommand(session, rollout.Revert, "End the rollout, and give the changed regions their earlier values"))
+		rolloutRevert(session))
 	return cmd
 }
 

@@ -11,7 +11,7 @@ import (
 	"atoll.dev/rollout"
 )
 
-// rolloutCommand returns the command by which an operator pauses, resumes, aborts or reverts a rollout.
+// rolloutCommand returns the command by which an operator pauses, resumes or aborts a rollout.
 func rolloutCommand(session *terminal.Session, command rollout.Command, short string) *cobra.Command {
 	verb := string(command)
 	cmd := &cobra.Command{
@@ -23,12 +23,50 @@ func rolloutCommand(session *terminal.Session, command rollout.Command, short st
 	b := addBranchFlags(cmd)
 	o := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return commandRollout(session, cmd, o, b, args[0], func(_ rollout.Plan, s rollout.State) (rollout.State,
-			[]rollout.Effect, error) {
-			return s.Command(command, operatorName(), time.Now())
-		})
+		return runRolloutCommand(session, cmd, o, b, args[0], command)
 	}
 	return cmd
+}
+
+// rolloutRevert returns the command by which an operator reverts a rollout.
+func rolloutRevert(session *terminal.Session) *cobra.Command {
+	var force bool
+	cmd := &cobra.Command{
+		Use: "revert FILE", Args: cobra.ExactArgs(1),
+		Short: "End the rollout, and give the changed regions their earlier values",
+		Long: `Ends the rollout, and gives all regions that it has changed their earlier values, in one
+commit on the branch of the remote.
+
+It refuses hand edits, and then reverts nothing: a value of the rollout that somebody
+has set to another one since, a changed region that somebody has removed, and rendered
+files that are not what the configuration renders. The error names each with file and
+line. With --force it overwrites them; what was removed stays removed.
+
+A rollout with onFailure: revert keeps hand edits when it reverts by itself, and its
+record names them.`,
+		Example: `  atoll rollout revert rollouts/atoll-1.5.0.yaml
+  atoll rollout revert rollouts/atoll-1.5.0.yaml --force`,
+	}
+	b := addBranchFlags(cmd)
+	cmd.Flags().BoolVar(&force, "force", false, "overwrite hand edits")
+	o := terminal.AddOutputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		command := rollout.Revert
+		if force {
+			command = rollout.ForceRevert
+		}
+		return runRolloutCommand(session, cmd, o, b, args[0], command)
+	}
+	return cmd
+}
+
+// runRolloutCommand does a command of an operator.
+func runRolloutCommand(session *terminal.Session, cmd *cobra.Command, o *terminal.Output, b *rolloutBranch, file string,
+	command rollout.Command) error {
+	return commandRollout(session, cmd, o, b, file, func(_ rollout.Plan, s rollout.State) (rollout.State,
+		[]rollout.Effect, error) {
+		return s.Command(command, operatorName(), time.Now())
+	})
 }
 
 func rolloutApprove(session *terminal.Session) *cobra.Command {

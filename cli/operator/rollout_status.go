@@ -61,7 +61,7 @@ func printRecord(w io.Writer, r rollout.Recorded) {
 	}
 	terminal.Table(w, rows)
 	for _, key := range r.Kept {
-		fmt.Fprintf(w, "\nnot reverted, since somebody has set it: %s", key)
+		fmt.Fprintf(w, "\nnot reverted, since somebody has set or removed it: %s", key)
 	}
 	fmt.Fprintln(w)
 	for _, e := range r.History[max(0, len(r.History)-10):] {

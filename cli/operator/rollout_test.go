@@ -144,7 +144,19 @@ func TestARolloutIsDrivenThroughARealRepository(t *testing.T) {
 	if err != nil || !strings.Contains(string(rendered), `atoll: "2"`) {
 		t.Errorf("%s, %v", rendered, err)
 	}
-	if out, err := atoll("revert", "rollouts/next.yaml"); err != nil || !strings.Contains(out, "Reverted") {
+	write("config/prod/regions/r1.yaml", "sector: canary\nversions:\n  atoll: '2.0.1'\n")
+	git(clone, "commit", "-q", "-a", "-m", "by hand")
+	git(clone, "push", "-q", "origin", "main")
+	head = git(clone, "rev-parse", "HEAD")
+	const byHand = `config/prod/regions/r1.yaml:3: versions.atoll of r1 is "2.0.1"; the rollout had set "2"`
+	if out, err := atoll("revert", "rollouts/next.yaml"); err == nil || !strings.Contains(err.Error(), byHand) ||
+		!strings.Contains(err.Error(), "revert FILE --force") {
+		t.Errorf("a revert that meets a hand edit: %s, %v", out, err)
+	}
+	if got := git(filepath.Join(dir, "remote"), "rev-parse", "main"); got != head {
+		t.Errorf("the refused revert has pushed %s", got)
+	}
+	if out, err := atoll("revert", "rollouts/next.yaml", "--force"); err != nil || !strings.Contains(out, "Reverted") {
 		t.Fatal(out, err)
 	}
 	git(clone, "pull", "-q", "--ff-only", "origin", "main")
