@@ -157,33 +157,6 @@ func (t target) terraform() map[string]any {
 	return variables
 }
 
-// Declaration is the region's own configuration, from which a region on one machine is
-// brought up. Its form is that of region.yaml.
-type Declaration struct {
-	Environment        EnvironmentName   `json:"environment"`
-	Sector             SectorName        `json:"sector,omitempty"`
-	Region             RegionName        `json:"region"`
-	Versions           Versions          `json:"versions"`
-	Services           Services          `json:"services"`
-	ManagementClusters []DeclaredCluster `json:"managementClusters"`
-}
-
-// DeclaredCluster is a management cluster of a Declaration.
-type DeclaredCluster struct {
-	Name     string                    `json:"name"` // its consumer name
-	Settings ManagementClusterSettings `json:"settings"`
-}
-
-// Declare returns the Declaration of a region.
-func Declare(r Region) Declaration {
-	d := Declaration{Environment: r.Environment, Sector: r.Sector, Region: r.Name, Versions: r.Settings.Versions,
-		Services: r.Settings.Services, ManagementClusters: []DeclaredCluster{}}
-	for _, c := range r.Clusters {
-		d.ManagementClusters = append(d.ManagementClusters, DeclaredCluster{c.ID(), c.Settings.ManagementCluster})
-	}
-	return d
-}
-
 // encoder encodes documents as YAML, equal ones once: most clusters have the values of others, and YAML takes most of
 // the time. It may be used by several goroutines.
 type encoder struct{ known sync.Map } // YAML by JSON

@@ -12,8 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"sigs.k8s.io/yaml"
-
 	"atoll.dev/api/platform"
 	"atoll.dev/client"
 	"atoll.dev/client/remote"
@@ -45,12 +43,9 @@ func ReadDeclaration(dir, region string) (gitops.Declaration, error) {
 	if err != nil {
 		return gitops.Declaration{}, err
 	}
-	var d gitops.Declaration
-	if err := yaml.UnmarshalStrict(data, &d); err != nil {
-		return d, fmt.Errorf("%s: %w; render it again with this version of atoll", found[0], err)
-	}
-	if d.Region == "" {
-		return d, fmt.Errorf("%s names no region; render it again", found[0])
+	d, err := gitops.ParseDeclaration(found[0], data)
+	if err != nil {
+		return d, fmt.Errorf("%w\nrender the file again with this version of atoll", err)
 	}
 	return d, nil
 }

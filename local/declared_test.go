@@ -34,7 +34,8 @@ func TestDeclarationsAreReadFromWhatIsRendered(t *testing.T) {
 	if err := os.MkdirAll(own, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(own, "region.yaml"), []byte("region: r3\n"), 0o644); err != nil {
+	text := []byte("environment: three\nregion: r3\n")
+	if err := os.WriteFile(filepath.Join(own, "region.yaml"), text, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	for _, from := range []string{dir, own} {
@@ -48,7 +49,7 @@ func TestDeclarationsAreReadFromWhatIsRendered(t *testing.T) {
 	for region, want := range map[string]string{
 		"r2":     "declare the region and run `atoll config render`",
 		"r1":     "several environments have the region r1",
-		"one/r1": `one/r1/region.yaml: error unmarshaling JSON: while decoding JSON: json: unknown field "sektor"`,
+		"one/r1": "one/r1/region.yaml:2: unknown key sektor; the nearest known key is sector",
 	} {
 		if _, err := ReadDeclaration(dir, region); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %q", region, err, want)

@@ -208,7 +208,11 @@ func (d *Driver) addConfig(ctx context.Context, r *reading) error {
 	}
 	r.tree = Tree{Files: files, Dir: d.Config}
 	environment, declared, err := r.tree.Environment(r.rollout)
+	if err != nil {
+		return err
+	}
 	r.declared, r.fleet = declared, FleetOf(environment)
+	r.tree.Repository, err = d.Repository.Tree(ctx, r.commit, ".", declared.ChartDirs()...)
 	return err
 }
 
@@ -316,8 +320,8 @@ func (d *Driver) begin(ctx context.Context, r reading) (Recorded, error) {
 	if err != nil {
 		return Recorded{}, err
 	}
-	if _, _, err := changed.Environment(r.rollout); err != nil {
-		return Recorded{}, fmt.Errorf("the change is not valid: %w", err)
+	if _, err := changed.checked(r.rollout); err != nil {
+		return Recorded{}, err
 	}
 	r.record = newRecord(r.rollout.Environment, r.text, plan, time.Now())
 	reason := fmt.Sprintf("begin: %d regions, %d waves", plan.Regions, len(plan.Waves))

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -81,7 +82,7 @@ func (m *memory) ReadFile(_ context.Context, of, name string) ([]byte, error) {
 func (m *memory) Tree(_ context.Context, of, dir string, below ...string) (fs.FS, error) {
 	files := maps.Clone(m.at(of).files)
 	maps.DeleteFunc(files, func(name string, _ *fstest.MapFile) bool {
-		isBelow := func(at string) bool { return strings.HasPrefix(name, dir+"/"+at+"/") }
+		isBelow := func(at string) bool { return strings.HasPrefix(name, path.Join(dir, at)+"/") }
 		return len(below) > 0 && !slices.ContainsFunc(below, isBelow)
 	})
 	return fs.Sub(files, dir)

@@ -16,6 +16,16 @@ import (
 type Tree struct {
 	Files fs.FS  // the directory of the configuration
 	Dir   string // its name in errors
+	// Repository has the charts, whose schemas values must pass. Without it nothing checks them.
+	Repository fs.FS
+}
+
+// checkCharts refuses a fleet with values that a chart of the tree refuses.
+func (t Tree) checkCharts(fleet gitops.Fleet) error {
+	if t.Repository == nil {
+		return nil
+	}
+	return gitops.CheckCharts(fleet, t.Repository)
 }
 
 // editedFS is a tree with other contents of some files.
@@ -58,6 +68,18 @@ func (t Tree) environmentOf(r Rollout, fleet gitops.Fleet) (gitops.Environment, 
 		r.Environment, t.Dir, strings.Join(names, ", "))
 }
 
+// checked loads the fleet of a tree with the change. It refuses values that the configuration or a chart refuses.
+func (t Tree) checked(r Rollout) (gitops.Fleet, error) {
+	_, fleet, err := t.Environment(r)
+	if err == nil {
+		err = t.checkCharts(fleet)
+	}
+	if err != nil {
+		return gitops.Fleet{}, fmt.Errorf("the change is not valid: %w", err)
+	}
+	return fleet, nil
+}
+
 // Undo are the edits that give targets their earlier values.
 type Undo map[Target][]gitops.Edit
 
@@ -97,7 +119,8 @@ func (t Tree) edit(r Rollout, targets []Target, change func(target Target, file 
 	Tree, gitops.Files, error) {
 	files := gitops.Files{}
 	all := map[string][]byte{} // also of earlier edits, so that a tree never has more than one layer of them
-	tree := Tree{Files: editedFS{t.Files, all}, Dir: t.Dir}
+	tree := t
+	tree.Files = editedFS{t.Files, all}
 	if earlier, isEdited := t.Files.(editedFS); isEdited {
 		maps.Copy(all, earlier.edited)
 		tree.Files = editedFS{earlier.FS, all}
@@ -161,9 +184,9 @@ func (t Tree) Preview(r Rollout, start time.Time) (Preview, error) {
 	if err != nil {
 		return Preview{}, err
 	}
-	_, after, err := changed.Environment(r)
+	after, err := changed.checked(r)
 	if err != nil {
-		return Preview{}, fmt.Errorf("the change is not valid: %w", err)
+		return Preview{}, err
 	}
 	byTarget := map[Target][]gitops.Change{}
 	for _, c := range gitops.Compare(before, after) {

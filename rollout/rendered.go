@@ -30,6 +30,11 @@ func (d *Driver) rendered(ctx context.Context, r reading, changed Tree, e Effect
 	if err != nil {
 		return nil, gitops.Fleet{}, fmt.Errorf("the change is not valid: %w", err)
 	}
+	if e.Kind == Apply { // a revert does not wait for it: the earlier values have run
+		if err := changed.checkCharts(targetRegions(r.rollout, declared, e.Targets)); err != nil {
+			return nil, gitops.Fleet{}, fmt.Errorf("the change is not valid: %w", err)
+		}
+	}
 	after, err := render(r.rollout, declared, e.Targets)
 	if err != nil {
 		return nil, gitops.Fleet{}, err
@@ -121,6 +126,11 @@ func regionsOf(targets []Target) (regions []string) {
 
 // render renders the regions of targets.
 func render(r Rollout, fleet gitops.Fleet, targets []Target) (gitops.Files, error) {
+	return gitops.Render(targetRegions(r, fleet, targets))
+}
+
+// targetRegions returns the regions of targets alone.
+func targetRegions(r Rollout, fleet gitops.Fleet, targets []Target) gitops.Fleet {
 	isNamed := map[string]bool{}
 	for _, t := range targets {
 		isNamed[t.Region()] = true
@@ -133,5 +143,5 @@ func render(r Rollout, fleet gitops.Fleet, targets []Target) (gitops.Files, erro
 			}
 		}
 	}
-	return gitops.Render(gitops.Fleet{Environments: []gitops.Environment{some}})
+	return gitops.Fleet{Environments: []gitops.Environment{some}}
 }

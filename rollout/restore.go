@@ -91,8 +91,8 @@ func (t Tree) removal(r Rollout, target Target) (string, error) {
 	return "", err
 }
 
-// handEditsOf returns the keys of the rollout that somebody has set to another value than the rollout and the undo, each
-// with an error that has its file and line.
+// handEditsOf returns the keys of the rollout whose value in a file is neither that of the rollout nor the earlier one,
+// each with an error that has its file and line.
 func handEditsOf(r Rollout, target Target, file string, data []byte, undo []gitops.Edit) (map[string]error, error) {
 	restored, _, err := gitops.EditFile(file, data, undo)
 	if err != nil {

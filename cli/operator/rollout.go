@@ -76,5 +76,7 @@ func readRollout(session *terminal.Session, file string) (rollout.Rollout, error
 	return rollout.Parse(file, data)
 }
 
-// treeOf is the configuration in a directory, as its files are now.
-func treeOf(dir string) rollout.Tree { return rollout.Tree{Files: os.DirFS(dir), Dir: dir} }
+// treeOf is the configuration in a directory, and the charts of a repository, as their files are now.
+func treeOf(dir, repository string) rollout.Tree {
+	return rollout.Tree{Files: os.DirFS(dir), Dir: dir, Repository: os.DirFS(repository)}
+}

@@ -52,7 +52,7 @@ nor the clone has is a mistake.`,
 		if r, err = r.Resolve(cmd.Context(), branch); err != nil {
 			return err
 		}
-		preview, err := treeOf(config).Preview(r, begin)
+		preview, err := treeOf(config, branch.Dir).Preview(r, begin)
 		if err != nil {
 			return err
 		}

@@ -1,13 +1,11 @@
 package operator
 
 import (
-	"bytes"
 	"encoding/json"
 	"encoding/pem"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -26,43 +24,10 @@ func TestARolloutIsDrivenThroughARealRepository(t *testing.T) {
 		}
 	}))
 	defer region.Close()
-	for _, name := range []string{"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"} { // a hook of git has them
-		t.Setenv(name, "")
-		os.Unsetenv(name)
-	}
-	t.Setenv("GIT_CONFIG_GLOBAL", os.DevNull)
-	t.Setenv("GIT_CONFIG_SYSTEM", os.DevNull)
-	for _, who := range []string{"AUTHOR", "COMMITTER"} {
-		t.Setenv("GIT_"+who+"_NAME", "ann")
-		t.Setenv("GIT_"+who+"_EMAIL", "ann@example.com")
-	}
-	dir := t.TempDir()
-	clone := filepath.Join(dir, "clone")
-	git := func(at string, args ...string) string {
-		t.Helper()
-		out, err := exec.Command("git", append([]string{"-C", at}, args...)...).CombinedOutput()
-		if err != nil {
-			t.Fatalf("git %v: %v: %s", args, err, out)
-		}
-		return strings.TrimSpace(string(out))
-	}
-	write := func(name, text string) {
-		t.Helper()
-		file := filepath.Join(clone, name)
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
+	world := newRepository(t)
+	dir, clone, git, write := filepath.Dir(world.clone), world.clone, world.git, world.write
 	atoll := func(args ...string) (string, error) {
-		var out bytes.Buffer
-		cmd := Rollout(&terminal.Session{Out: &out, Err: &out})
-		cmd.SilenceErrors, cmd.SilenceUsage = true, true
-		cmd.SetArgs(append(args, "--repo", clone))
-		err := cmd.ExecuteContext(t.Context())
-		return out.String(), err
+		return execute(t.Context(), Rollout, terminal.Session{}, append(args, "--repo", clone)...)
 	}
 	status := func() (r rollout.Recorded) {
 		t.Helper()
@@ -81,17 +46,13 @@ func TestARolloutIsDrivenThroughARealRepository(t *testing.T) {
 	if err := os.WriteFile(ca, encoded, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	git(dir, "init", "-q", "--bare", "-b", "main", "remote")
-	git(dir, "clone", "-q", filepath.Join(dir, "remote"), "clone")
-	git(clone, "checkout", "-q", "-b", "main")
 	write("config/defaults.yaml", "git: {repository: https://example.com/p.git}\nversions: {atoll: '1'}\n")
 	write("config/prod/environment.yaml", "sectors: [canary, main]\n")
 	write("config/prod/regions/r1.yaml", "sector: canary\n")
 	write("config/prod/regions/r2.yaml", "sector: main\n")
 	write("rollouts/next.yaml", "environment: prod\nchange: {version: '2'}\nsettle: 1ms\n"+
 		"gates: [{name: api, url: '"+region.URL+"'}]\n")
-	git(clone, "add", ".")
-	git(clone, "commit", "-q", "-m", "begin")
+	world.commit("begin")
 	if _, err := atoll("run", "rollouts/next.yaml", "--ca", os.DevNull); err == nil || !strings.Contains(err.Error(),
 		"has no PEM certificate") {
 		t.Errorf("got %v", err)
@@ -145,15 +106,15 @@ func TestARolloutIsDrivenThroughARealRepository(t *testing.T) {
 		t.Errorf("%s, %v", rendered, err)
 	}
 	write("config/prod/regions/r1.yaml", "sector: canary\nversions:\n  atoll: '2.0.1'\n")
-	git(clone, "commit", "-q", "-a", "-m", "by hand")
-	git(clone, "push", "-q", "origin", "main")
+	world.commit("by hand")
+	world.push()
 	head = git(clone, "rev-parse", "HEAD")
 	const byHand = `config/prod/regions/r1.yaml:3: versions.atoll of r1 is "2.0.1"; the rollout had set "2"`
 	if out, err := atoll("revert", "rollouts/next.yaml"); err == nil || !strings.Contains(err.Error(), byHand) ||
 		!strings.Contains(err.Error(), "revert FILE --force") {
 		t.Errorf("a revert that meets a hand edit: %s, %v", out, err)
 	}
-	if got := git(filepath.Join(dir, "remote"), "rev-parse", "main"); got != head {
+	if got := git(world.remote, "rev-parse", "main"); got != head {
 		t.Errorf("the refused revert has pushed %s", got)
 	}
 	if out, err := atoll("revert", "rollouts/next.yaml", "--force"); err != nil || !strings.Contains(out, "Reverted") {
