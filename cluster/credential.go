@@ -15,8 +15,24 @@ import (
 const (
 	DefaultCredentialLifetime = 10 * time.Minute
 	MinCredentialLifetime     = time.Minute
-	MaxCredentialLifetime     = 24 * time.Hour
+	MaxCredentialLifetime     = 24 * time.Hour // unless the region configures another one
+	// LongestCredentialLifetime bounds what a region configures: a certificate cannot be taken back,
+	// only its rights.
+	LongestCredentialLifetime = 30 * 24 * time.Hour
 )
+
+// CredentialRole is what a credential allows in all namespaces of a cluster.
+type CredentialRole string
+
+// Roles of a credential.
+const (
+	CredentialView  CredentialRole = "view"  // reads everything but Secrets and access rights
+	CredentialEdit  CredentialRole = "edit"  // changes what runs, and reads Secrets
+	CredentialAdmin CredentialRole = "admin" // everything
+)
+
+// CredentialRoles are the roles, the least powerful first.
+var CredentialRoles = []CredentialRole{CredentialView, CredentialEdit, CredentialAdmin}
 
 // maxRequestBytes is more than a request for the largest key takes.
 const maxRequestBytes = 16 << 10

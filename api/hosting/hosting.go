@@ -52,8 +52,18 @@ type CredentialSpec struct {
 	// signature is right; the certificate's subject is hosting's.
 	Request           string `json:"request"`
 	ExpirationSeconds int64  `json:"expirationSeconds"`
-	Username          string `json:"username"` // common name of the certificate
+	Username          string `json:"username"` // the principal that asked for the credential
+	// Role is RoleView, RoleEdit or RoleAdmin; "" is RoleAdmin.
+	Role string `json:"role,omitempty"`
 }
+
+// Roles of a credential: the ClusterRoles of Kubernetes that its binding grants. RoleAdmin grants
+// cluster-admin, because the customer administers the cluster and not only its namespaces.
+const (
+	RoleView  = "view"
+	RoleEdit  = "edit"
+	RoleAdmin = "admin"
+)
 
 // CredentialStatus is what came of it.
 type CredentialStatus struct {
@@ -86,8 +96,12 @@ func CredentialName(credentialID string) string { return "cred-" + short(credent
 // the router finds it by, when its HostedCluster names no other.
 func ServerName(hc string) string { return hc + ".hosted.atoll.internal" }
 
+// CredentialUser is the user name of a credential in its plane, and the common name of its
+// certificate. No other credential has it.
+func CredentialUser(credentialID string) string { return "atoll:credential:" + credentialID }
+
 // CredentialGroup is the only group of a credential's certificate, and the
-// name of the ClusterRoleBinding that gives it its rights.
+// name of the ClusterRoleBinding that gives the credential its rights.
 func CredentialGroup(credentialID string) string { return "atoll:credential:" + credentialID }
 
 // short is of a hash, because the first digits of UUIDv7s are alike for weeks.

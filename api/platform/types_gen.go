@@ -102,6 +102,20 @@ const (
 	ClusterPhaseWaitingForPlacement ClusterPhase = "WaitingForPlacement"
 )
 
+// Defines values for CredentialRole.
+const (
+	CredentialRoleAdmin CredentialRole = "admin"
+	CredentialRoleEdit  CredentialRole = "edit"
+	CredentialRoleView  CredentialRole = "view"
+)
+
+// Defines values for CredentialRequestRole.
+const (
+	CredentialRequestRoleAdmin CredentialRequestRole = "admin"
+	CredentialRequestRoleEdit  CredentialRequestRole = "edit"
+	CredentialRequestRoleView  CredentialRequestRole = "view"
+)
+
 // Defines values for ErrorKind.
 const (
 	ErrorKindError ErrorKind = "Error"
@@ -694,9 +708,15 @@ type Credential struct {
 	ID        string    `json:"id"`
 
 	// Kubeconfig Only in the answer to POST; its user has a key only when the API made it.
-	Kubeconfig string `json:"kubeconfig,omitempty"`
-	Username   string `json:"username"`
+	Kubeconfig string         `json:"kubeconfig,omitempty"`
+	Role       CredentialRole `json:"role"`
+
+	// Username The principal that asked for it.
+	Username string `json:"username"`
 }
+
+// CredentialRole defines model for Credential.Role.
+type CredentialRole string
 
 // CredentialList defines model for CredentialList.
 type CredentialList struct {
@@ -706,9 +726,19 @@ type CredentialList struct {
 // CredentialRequest defines model for CredentialRequest.
 type CredentialRequest struct {
 	// Csr PEM; only its key is used. Without it the API makes a key.
-	Csr               string `json:"csr,omitempty"`
-	ExpirationSeconds int    `json:"expiration_seconds,omitempty"`
+	Csr string `json:"csr,omitempty"`
+
+	// ExpirationSeconds A region has a maximum of its own, 86400 unless its operator sets another one.
+	ExpirationSeconds int `json:"expiration_seconds,omitempty"`
+
+	// Role view reads everything but Secrets and access rights; edit changes what runs and reads Secrets, and a
+	// malicious holder can become admin with it; admin does everything.
+	Role CredentialRequestRole `json:"role,omitempty"`
 }
+
+// CredentialRequestRole view reads everything but Secrets and access rights; edit changes what runs and reads Secrets, and a
+// malicious holder can become admin with it; admin does everything.
+type CredentialRequestRole string
 
 // Delivery How far the present generation, or the deletion, has come.
 type Delivery struct {

@@ -68,13 +68,13 @@ func clusterCredentials(session *terminal.Session) *cobra.Command {
 }
 
 func credentialTable(w io.Writer, all []platform.Credential, now time.Time) {
-	rows := [][]string{{"ID", "USER", "AGE", "EXPIRES IN"}}
+	rows := [][]string{{"ID", "USER", "ROLE", "AGE", "EXPIRES IN"}}
 	for _, cred := range all {
 		remaining := "expired"
 		if cred.ExpiresAt.After(now) {
 			remaining = terminal.Ago(now, cred.ExpiresAt)
 		}
-		rows = append(rows, []string{cred.ID, cred.Username, terminal.Ago(cred.CreatedAt, now), remaining})
+		rows = append(rows, []string{cred.ID, cred.Username, string(cred.Role), terminal.Ago(cred.CreatedAt, now), remaining})
 	}
 	terminal.Table(w, rows)
 }

@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,22 +25,35 @@ import (
 	"atoll.dev/client"
 )
 
+// credentialRoles are the values of --role, the least powerful first.
+var credentialRoles = []string{"view", "edit", "admin"}
+
 func clusterKubeconfig(session *terminal.Session) *cobra.Command {
-	var file, into string
+	var file, into, role string
 	expiration := time.Hour
 	cmd := &cobra.Command{
 		Use:   "kubeconfig NAME",
 		Short: "Get a kubeconfig: a key that is made here, and a certificate for it",
 		Long: `Makes a key on this machine, has the cluster's own CA sign a certificate for it, and
 writes a kubeconfig with both: to standard output, to a file of its own, or into a
-kubeconfig that is there. The key does not travel. Whoever has it administers the
-cluster until it expires or "atoll cluster credentials revoke" ends it.`,
+kubeconfig that is there. The key does not travel. Whoever has it has the rights of
+--role in the cluster until it expires or "atoll cluster credentials revoke" ends it:
+
+  view   reads everything but Secrets and access rights
+  edit   changes what runs, and reads Secrets; no border against an attacker
+  admin  does everything`,
 		Example: `  atoll cluster kubeconfig demo --out demo.kubeconfig && kubectl --kubeconfig demo.kubeconfig get nodes
-  atoll cluster kubeconfig demo --kubeconfig ~/.kube/config && kubectl --context demo get nodes`,
+  atoll cluster kubeconfig demo --kubeconfig ~/.kube/config && kubectl --context demo get nodes
+  atoll cluster kubeconfig demo --role view --expiration 8h --out reader.kubeconfig`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: completion(session, completeClusters),
 	}
-	cmd.Flags().DurationVar(&expiration, "expiration", expiration, "how long it serves, from 1m to 24h")
+	cmd.Flags().DurationVar(&expiration, "expiration", expiration,
+		"how long it serves, from 1m to 24h, unless the region has another limit")
+	cmd.Flags().StringVar(&role, "role", string(platform.CredentialRoleAdmin),
+		"what it allows in all namespaces: view, edit or admin")
+	cmd.RegisterFlagCompletionFunc("role", cobra.FixedCompletions(
+		credentialRoles, cobra.ShellCompDirectiveNoFileComp))
 	cmd.Flags().StringVar(&file, "out", "", "file for the kubeconfig (default: print it)")
 	cmd.Flags().StringVar(&into, "kubeconfig", "",
 		"file to which it is added as a context of the cluster's name, in place of an earlier one of it, and becomes "+
@@ -49,12 +63,17 @@ cluster until it expires or "atoll cluster credentials revoke" ends it.`,
 		if expiration < time.Second { // the request has whole seconds, and 0 means the default
 			return fmt.Errorf("--expiration %s: from 1m to 24h are possible", expiration)
 		}
+		want := platform.CredentialRequest{ExpirationSeconds: int(expiration.Seconds()),
+			Role: platform.CredentialRequestRole(role)}
+		if !slices.Contains(credentialRoles, role) {
+			return fmt.Errorf("--role %s is not view, edit or admin", role)
+		}
 		return callRegion(session, cmd.Context(), func(ctx context.Context, api *client.Client) error {
 			cluster, err := findCluster(ctx, api, args[0])
 			if err != nil {
 				return err
 			}
-			config, cred, err := makeKubeconfig(ctx, api, client.ClusterID(cluster.ID), cluster.Name, expiration)
+			config, cred, err := makeKubeconfig(ctx, api, client.ClusterID(cluster.ID), cluster.Name, want)
 			if err != nil {
 				return err
 			}
@@ -90,16 +109,16 @@ func writeKubeconfig(session *terminal.Session, config *clientcmdapi.Config, cre
 	return nil
 }
 
-// makeKubeconfig generates a key, requests a certificate for it, and returns a kubeconfig with one
-// context, which is named after the cluster.
+// makeKubeconfig generates a key, requests the credential that is wanted for it, and returns a kubeconfig
+// with one context, which is named after the cluster.
 func makeKubeconfig(ctx context.Context, api *client.Client, id client.ClusterID, name string,
-	expiration time.Duration) (*clientcmdapi.Config, platform.Credential, error) {
+	want platform.CredentialRequest) (*clientcmdapi.Config, platform.Credential, error) {
 	key, request, err := newKeyAndCSR()
 	if err != nil {
 		return nil, platform.Credential{}, err
 	}
-	cred, err := api.CreateCredential(ctx, id, platform.CredentialRequest{Csr: string(request), ExpirationSeconds: int(
-		expiration.Seconds())})
+	want.Csr = string(request)
+	cred, err := api.CreateCredential(ctx, id, want)
 	if err != nil {
 		return nil, cred, err
 	}

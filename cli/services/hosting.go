@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
@@ -36,6 +37,8 @@ type hostingService struct {
 	backups    string
 	options    hosting.Options
 	planes     process.Options
+
+	credentialLifetime time.Duration
 }
 
 // Hosting returns the command of hosting.
@@ -60,12 +63,16 @@ Planes run the releases that --release names, and no others.`, f)
 		"file that names the S3-compatible store of the planes' backups (default: no backups are made)")
 	cmd.Flags().DurationVar(&f.options.Idle, "idle", 0,
 		"time without connections after which a hibernated cluster sleeps (default 10m)")
+	addCredentialLifetimeFlag(cmd, &f.credentialLifetime)
 	return cmd
 }
 
 func (f *hostingService) start(ctx context.Context, s *System) error {
 	if f.kubeconfig == "" || f.planes.Dir == "" || f.options.Advertise == "" || len(f.releases) == 0 {
 		return errors.New("--kubeconfig, --data-dir, --advertise and --release are needed")
+	}
+	if err := checkCredentialLifetime(f.credentialLifetime); err != nil {
+		return err
 	}
 	var err error
 	if f.planes.Binaries, err = parseReleases(f.releases); err != nil {
@@ -147,7 +154,8 @@ func (s *System) host(p *parts, f *hostingService) error {
 			}
 			return control.Serve(ctx, l)
 		}, func(ctx context.Context) error {
-			return credential.Run(ctx, credential.Options{Client: o.Client, Planes: h, Log: o.Log})
+			return credential.Run(ctx, credential.Options{Client: o.Client, Planes: h, Longest: f.credentialLifetime,
+				Log: o.Log})
 		}, func(ctx context.Context) error {
 			return nodepool.Run(ctx, nodepool.Options{Client: o.Client, Planes: h, Log: o.Log})
 		}, func(ctx context.Context) error {

@@ -38,6 +38,8 @@ type platformService struct {
 	proofs    proofFlags
 	azure     azureFlags
 	retention time.Duration
+
+	credentialLifetime time.Duration
 }
 
 // Platform returns the command of the Platform API.
@@ -76,6 +78,7 @@ the region's own services.`, f)
 	f.azure.addFlags(cmd)
 	cmd.Flags().DurationVar(&f.retention, "audit-retention", audit.DefaultRetention,
 		"how long audit records are kept; at least 24h")
+	addCredentialLifetimeFlag(cmd, &f.credentialLifetime)
 	for _, name := range []string{"region", "seal-key", "maestro-http", "maestro-grpc"} {
 		cmd.MarkFlagRequired(name)
 	}
@@ -90,6 +93,9 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 	}
 	if f.retention < 24*time.Hour {
 		return fmt.Errorf("--audit-retention %s is less than 24h", f.retention)
+	}
+	if err := checkCredentialLifetime(f.credentialLifetime); err != nil {
+		return err
 	}
 	dsn, err := f.database.Read()
 	if err != nil {
@@ -196,7 +202,7 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 		Maestro: s.Maestro, CLM: s.CLM, Identifier: identifier, Validity: s.Keys,
 		Directory: s.Keys.Directory(), Region: f.region, Signatures: signatures, Limiter: limiter,
 		Audit: chain, Denials: denials, Placement: rosa.Placement(f.placement), Ops: s.Ops, Log: s.Log,
-		Metrics: s.Ops.Registry,
+		Metrics: s.Ops.Registry, CredentialLifetime: f.credentialLifetime,
 	})
 	if f.operators != "" {
 		s.serve(p, operatorListener, "platform operators", identity.ServerTLS(pki.CertificateOptional),

@@ -30,6 +30,8 @@ type customerAPI struct {
 	catalogue *catalogue
 	patience  time.Duration // for a credential to be signed
 	placement Placement
+
+	credentialLifetime time.Duration // the longest that a credential gets
 }
 
 // Collections of the lifecycle manager.
@@ -43,7 +45,8 @@ const (
 const defaultPatience = 15 * time.Second
 
 func newCustomerAPI(clm *clmclient.Client) *customerAPI {
-	return &customerAPI{clm: clm, catalogue: &catalogue{clm: clm}, patience: defaultPatience}
+	return &customerAPI{clm: clm, catalogue: &catalogue{clm: clm}, patience: defaultPatience,
+		credentialLifetime: cluster.MaxCredentialLifetime}
 }
 
 // visibility returns what a caller may read of placements. Privileged accounts are

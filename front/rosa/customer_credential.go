@@ -36,6 +36,9 @@ type credentialSpec struct {
 	ExpirationSeconds int64     `json:"expiration_seconds"`
 	ExpiresAt         time.Time `json:"expires_at"`
 	Username          string    `json:"username"`
+	// Role is one of cluster.CredentialRoles. Credentials of before there were roles have none: they
+	// are admin.
+	Role cluster.CredentialRole `json:"role,omitempty"`
 }
 
 // createCredential orders a certificate and waits for it. When the request has no
@@ -50,7 +53,7 @@ func (h *customerAPI) createCredential(c *exchange) error {
 	if err != nil {
 		return err
 	}
-	want, problems, err := request.ReadCredential(body)
+	want, problems, err := request.ReadCredential(body, h.credentialLifetime)
 	if err := c.refusal(problems, err); err != nil {
 		return err
 	}
@@ -152,6 +155,7 @@ func (h *customerAPI) createCredentialResource(c *exchange, id cluster.ID, want 
 	s, err := json.Marshal(credentialSpec{
 		Request: want.CSR, ExpirationSeconds: int64(want.Lifetime / time.Second),
 		ExpiresAt: time.Now().UTC().Add(want.Lifetime).Truncate(time.Second), Username: c.who.Principal,
+		Role: want.Role,
 	})
 	if err != nil {
 		return clmclient.Resource{}, err
@@ -259,8 +263,11 @@ func toCredential(r clmclient.Resource) (platform.Credential, error) {
 	if err := json.Unmarshal(r.Spec, &s); err != nil {
 		return platform.Credential{}, fmt.Errorf("reading the spec of credential %s: %w", r.ID, err)
 	}
+	if s.Role == "" {
+		s.Role = cluster.CredentialAdmin
+	}
 	return platform.Credential{ID: r.ID, ClusterID: string(ownerOf(r)), Username: s.Username, CreatedAt: r.CreatedTime,
-		ExpiresAt: s.ExpiresAt}, nil
+		ExpiresAt: s.ExpiresAt, Role: platform.CredentialRole(s.Role)}, nil
 }
 
 func (h *customerAPI) listCredentials(c *exchange) error {

@@ -249,9 +249,17 @@ func TestI11KeysAreShownOnceAndKeptNowhere(t *testing.T) {
 
 	// Who has a key keeps it.
 	own, csr := ownRequest(t)
-	c, err = p.CreateCredential(ctx, cluster.ID(made.ID), platform.CredentialRequest{Csr: csr, ExpirationSeconds: 60})
+	if c.Role != platform.CredentialRoleAdmin {
+		t.Errorf("the role of a request without one is %q", c.Role)
+	}
+	c, err = p.CreateCredential(ctx, cluster.ID(made.ID), platform.CredentialRequest{Csr: csr, ExpirationSeconds: 60,
+		Role: platform.CredentialRequestRoleView})
 	if err != nil {
 		t.Fatal(err)
+	}
+	ordered, err := l.system.Get(ctx, "credentials", c.ID, "")
+	if err != nil || c.Role != platform.CredentialRoleView || !strings.Contains(string(ordered.Spec), `"role":"view"`) {
+		t.Errorf("role %q, ordered %s, %v", c.Role, ordered.Spec, err)
 	}
 	k = loginOf(t, c.Kubeconfig)
 	block, _ = pem.Decode(k.Users[0].User.Certificate)
@@ -368,11 +376,22 @@ func TestCredentialsThatDoNotCome(t *testing.T) {
 	block.Bytes[len(block.Bytes)-1] ^= 1
 	for _, r := range []platform.CredentialRequest{
 		{ExpirationSeconds: 59}, {ExpirationSeconds: 86401}, {ExpirationSeconds: -1}, {Csr: "x"}, {Csr: csr + csr},
-		{Csr: string(pem.EncodeToMemory(block))},
+		{Csr: string(pem.EncodeToMemory(block))}, {Role: "cluster-admin"}, {Role: "Admin"}, {Role: " view"},
 	} {
 		_, err := p.CreateCredential(ctx, cluster.ID(made.ID), r)
 		want(t, err, 422, "CLUSTERS-MGMT-VALIDATION-001", "")
 	}
+	endpoint, ca, id := l.endpoint, l.ca, cluster.ID(made.ID)
+	l.endpoint, l.ca = platformOver(t, rosa.Options{Maestro: l.maestro, CLM: l.front,
+		Log: slog.New(slog.DiscardHandler), CredentialLifetime: time.Hour})
+	_, err = l.as(operator).CreateCredential(ctx, id,
+		platform.CredentialRequest{ExpirationSeconds: 3601})
+	want(t, err, 422, "CLUSTERS-MGMT-VALIDATION-001", "")
+	longest := platform.CredentialRequest{ExpirationSeconds: 3600}
+	if c, err := l.as(operator).CreateCredential(ctx, id, longest); err != nil {
+		t.Errorf("the longest lifetime that the region allows: %+v, %v", c, err)
+	}
+	l.endpoint, l.ca = endpoint, ca
 	if err := p.DeleteCluster(ctx, cluster.ID(made.ID), client.Deletion{}); err != nil {
 		t.Fatal(err)
 	}

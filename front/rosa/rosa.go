@@ -86,6 +86,10 @@ type Options struct {
 	// default 15 s.
 	Patience time.Duration
 
+	// CredentialLifetime is the longest lifetime of a credential; default
+	// cluster.MaxCredentialLifetime.
+	CredentialLifetime time.Duration
+
 	// Placement decides who reads which management cluster hosts a cluster;
 	// default PlacementToOperators.
 	Placement Placement
@@ -139,6 +143,9 @@ func New(o Options) http.Handler {
 	}
 	if o.Patience > 0 {
 		f.customers.patience = o.Patience
+	}
+	if o.CredentialLifetime > 0 {
+		f.customers.credentialLifetime = o.CredentialLifetime
 	}
 	router := access.NewRouter(access.Options{
 		Identifier: o.Identifier, Policy: o.Policy, Resources: f, Region: o.Region, Log: o.Log, Metrics: o.Metrics,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,8 +17,9 @@ import (
 )
 
 const (
-	bindingLabel      = "atoll.dev/credential"
-	expiresAnnotation = "atoll.dev/expires"
+	bindingLabel        = "atoll.dev/credential"
+	expiresAnnotation   = "atoll.dev/expires"
+	principalAnnotation = "atoll.dev/principal" // who asked for the credential
 
 	rbacGroup = "rbac.authorization.k8s.io"
 	adminRole = "cluster-admin"
@@ -50,11 +52,15 @@ func (b bindings) resource(name string) dynamic.NamespaceableResourceInterface {
 	return b.client.Resource(schema.GroupVersionResource{Group: rbacGroup, Version: "v1", Resource: name})
 }
 
-// grant makes the group's binding. A plane that starts for the first time
-// makes its default roles a second or two after it is ready; the one that is
-// needed is created here, as Kubernetes has it, and completed by the plane.
-func (b bindings) grant(ctx context.Context, group string, expires time.Time) error {
-	_, err := b.resource("clusterroles").Get(ctx, adminRole, metav1.GetOptions{})
+// grant makes the binding of a credential. A plane that starts for the first time makes its
+// default roles a second or two after it is ready. grant makes cluster-admin itself, as Kubernetes
+// has it, and the plane completes it; the binding of another role has an effect when the plane has
+// made the role.
+func (b bindings) grant(ctx context.Context, w wanted) error {
+	_, err := b.resource("clusterroles").Get(ctx, w.role, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) && w.role != adminRole {
+		err = nil
+	}
 	if apierrors.IsNotFound(err) {
 		all := []any{"*"}
 		_, err = b.resource("clusterroles").Create(ctx, &unstructured.Unstructured{Object: map[string]any{
@@ -72,27 +78,51 @@ func (b bindings) grant(ctx context.Context, group string, expires time.Time) er
 	_, err = b.resource("clusterrolebindings").Create(ctx, &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": rbacGroup + "/v1", "kind": "ClusterRoleBinding",
 		"metadata": map[string]any{
-			"name": group, "labels": map[string]any{bindingLabel: "true"},
-			"annotations": map[string]any{expiresAnnotation: expires.Format(time.RFC3339)},
+			"name": w.group, "labels": map[string]any{bindingLabel: "true"},
+			"annotations": map[string]any{expiresAnnotation: w.expires.Format(time.RFC3339),
+				principalAnnotation: w.principal},
 		},
-		"roleRef":  map[string]any{"apiGroup": rbacGroup, "kind": "ClusterRole", "name": adminRole},
-		"subjects": []any{map[string]any{"apiGroup": rbacGroup, "kind": "Group", "name": group}},
+		"roleRef":  map[string]any{"apiGroup": rbacGroup, "kind": "ClusterRole", "name": w.role},
+		"subjects": []any{map[string]any{"apiGroup": rbacGroup, "kind": "User", "name": w.user}},
 	}}, metav1.CreateOptions{})
-	if err != nil && !apierrors.IsAlreadyExists(err) {
+	if apierrors.IsAlreadyExists(err) {
+		return b.checkRole(ctx, w)
+	}
+	if err != nil {
 		return fmt.Errorf("binding a credential: %w", err)
 	}
 	return nil
 }
 
-// awaitEffect returns when the API server lets the group do what its binding grants.
+// checkRole deletes the binding that is there when it grants another role, and returns an error then: the
+// next attempt makes the right one. It accepts the binding that an interrupted attempt made.
+func (b bindings) checkRole(ctx context.Context, w wanted) error {
+	have, err := b.resource("clusterrolebindings").Get(ctx, w.group, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("reading a credential's binding: %w", err)
+	}
+	if role, _, _ := unstructured.NestedString(have.Object, "roleRef", "name"); role != w.role {
+		return errors.Join(fmt.Errorf("a credential's binding granted the role %s instead of %s", role, w.role),
+			b.remove(ctx, w.group))
+	}
+	return nil
+}
+
+// probes are what each role allows and the next weaker one does not.
+var probes = map[string]map[string]any{
+	adminRole: {"verb": "*", "group": "*", "resource": "*"},
+	"edit":    {"verb": "create", "resource": "configmaps"},
+	"view":    {"verb": "list", "resource": "configmaps"},
+}
+
+// awaitEffect returns when the API server lets the user do what its binding grants.
 func (b bindings) awaitEffect(ctx context.Context, w wanted) error {
 	ctx, cancel := context.WithTimeout(ctx, effectLimit)
 	defer cancel()
 	review := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
 		"spec": map[string]any{
-			"user": w.username, "groups": []any{w.group},
-			"resourceAttributes": map[string]any{"verb": "*", "group": "*", "resource": "*"},
+			"user": w.user, "groups": []any{w.group}, "resourceAttributes": maps.Clone(probes[w.role]),
 		},
 	}}
 	reviews := b.client.Resource(schema.GroupVersionResource{Group: "authorization.k8s.io", Version: "v1",

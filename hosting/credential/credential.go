@@ -2,11 +2,12 @@
 // their planes: it follows the Credentials of a management cluster, and for
 // each puts a certificate in its status and a ClusterRoleBinding in the plane.
 //
-// A certificate uses only the key of its request. The common name is the Credential's
-// user. The only organization is a group of this Credential alone, which the binding
-// binds to cluster-admin. Kubernetes has no list of revoked certificates; revocation
-// deletes the binding, and a certificate without binding has no rights. The key of the
-// plane's authority stays in the plane's data directory.
+// A certificate uses only the key of its request. Its user and its only group are of this
+// Credential alone; the binding grants the ClusterRole of the Credential's role to the user.
+// Kubernetes has no list of revoked certificates; revocation deletes the binding, and takes
+// the user and the group out of all other bindings of the plane, so that the certificate has
+// no more rights than any authenticated user. The key of the plane's authority stays in the
+// plane's data directory.
 //
 // Signing needs no running plane, a binding does: the controller wakes a sleeping plane
 // to create a binding, and to delete the binding of a valid certificate. It wakes no
@@ -29,6 +30,7 @@ import (
 
 	apihosting "atoll.dev/api/hosting"
 	"atoll.dev/api/hypershift"
+	"atoll.dev/cluster"
 	"atoll.dev/hosting/controlplane"
 	"atoll.dev/hosting/loop"
 )
@@ -49,7 +51,10 @@ type Planes interface {
 type Options struct {
 	Client  dynamic.Interface // of the management cluster
 	Planes  Planes
-	Workers int          // default 32
+	Workers int // default 32
+	// Longest is the longest lifetime of a credential; default 24 h. Credentials that live longer are
+	// refused, whatever the region ordered.
+	Longest time.Duration
 	Log     *slog.Logger // default: none
 	Observe func(key loop.Key, took time.Duration, err error)
 }
@@ -84,7 +89,10 @@ func Run(ctx context.Context, o Options) error {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	i := &issuer{client: o.Client, planes: o.Planes, log: o.Log}
+	if o.Longest == 0 {
+		o.Longest = cluster.MaxCredentialLifetime
+	}
+	i := &issuer{client: o.Client, planes: o.Planes, longest: o.Longest, log: o.Log}
 	return loop.Run(ctx, loop.Options{
 		Client: o.Client, Resource: apihosting.Credentials(), Reconcile: i.reconcile,
 		Workers: o.Workers, Owner: func(o *unstructured.Unstructured) string { return clusterOf(o).String() },
@@ -99,9 +107,10 @@ func clusterOf(object *unstructured.Unstructured) controlplane.ID {
 }
 
 type issuer struct {
-	client dynamic.Interface
-	planes Planes
-	log    *slog.Logger
+	client  dynamic.Interface
+	planes  Planes
+	longest time.Duration
+	log     *slog.Logger
 }
 
 func (i *issuer) reconcile(ctx context.Context, key loop.Key, object *unstructured.Unstructured) (time.Duration,
@@ -121,7 +130,7 @@ func (i *issuer) reconcile(ctx context.Context, key loop.Key, object *unstructur
 	if object.GetDeletionTimestamp() != nil {
 		return 0, i.revoke(ctx, object, c, hc, now)
 	}
-	w, err := check(c)
+	w, err := check(c, i.longest)
 	if err != nil {
 		return 0, i.refuse(ctx, object, c, InvalidRequest, err.Error())
 	}
@@ -167,9 +176,9 @@ func (i *issuer) reconcile(ctx context.Context, key loop.Key, object *unstructur
 
 // issue makes the binding and the certificate. The certificate is not published
 // before its binding has an effect, so that it can be used at once.
-func (i *issuer) issue(ctx context.Context, cluster controlplane.ID, w wanted, admin controlplane.Admin,
+func (i *issuer) issue(ctx context.Context, of controlplane.ID, w wanted, admin controlplane.Admin,
 	hc *hypershift.HostedCluster) (apihosting.CredentialStatus, error) {
-	certificate, err := i.planes.Sign(cluster, w.certificate())
+	certificate, err := i.planes.Sign(of, w.certificate())
 	if err != nil {
 		return apihosting.CredentialStatus{}, err
 	}
@@ -177,14 +186,14 @@ func (i *issuer) issue(ctx context.Context, cluster controlplane.ID, w wanted, a
 	if err != nil {
 		return apihosting.CredentialStatus{}, err
 	}
-	if err := b.grant(ctx, w.group, w.expires); err != nil {
+	if err := b.grant(ctx, w); err != nil {
 		return apihosting.CredentialStatus{}, err
 	}
 	if err := b.awaitEffect(ctx, w); err != nil {
 		return apihosting.CredentialStatus{}, err
 	}
 	if err := b.removeExpired(ctx, time.Now()); err != nil {
-		i.log.Warn("bindings of expired credentials stay", "cluster", cluster.String(), "error", err)
+		i.log.Warn("bindings of expired credentials stay", "cluster", of.String(), "error", err)
 	}
 	serverName := admin.ServerName // in the plane's serving certificate
 	if serverName == "" {
@@ -224,7 +233,7 @@ func (i *issuer) revoke(ctx context.Context, object *unstructured.Unstructured, 
 	case serves:
 		// A webhook of the customer's may refuse the deletion for ever. An expired
 		// certificate's binding is not worth the wait.
-		if err := remove(ctx, admin, apihosting.CredentialGroup(c.Spec.ID)); err != nil && valid {
+		if err := revoke(ctx, admin, c.Spec.ID); err != nil && valid {
 			return err
 		}
 	default:
@@ -232,7 +241,7 @@ func (i *issuer) revoke(ctx context.Context, object *unstructured.Unstructured, 
 		if err != nil {
 			return err
 		}
-		if err := remove(ctx, admin, apihosting.CredentialGroup(c.Spec.ID)); err != nil {
+		if err := revoke(ctx, admin, c.Spec.ID); err != nil {
 			return err
 		}
 	}

@@ -18,8 +18,8 @@ import (
 	"atoll.dev/plane"
 )
 
-// A certificate is valid when it is published, has the user name of the service and not of the
-// request, and is refused after the deletion of its Credential.
+// A certificate is valid when it is published, is a user of its own whatever the request says, and is refused after
+// the deletion of its Credential.
 func TestACredentialIsValidUntilItsDeletion(t *testing.T) {
 	w := newWorld(t, "works")
 	key := w.order("works-1", nil)
@@ -39,9 +39,9 @@ func TestACredentialIsValidUntilItsDeletion(t *testing.T) {
 	}
 	name, _, _ := unstructured.NestedString(me.Object, "status", "userInfo", "username")
 	groups, _, _ := unstructured.NestedStringSlice(me.Object, "status", "userInfo", "groups")
-	if want := []string{"atoll:credential:works-1", "system:authenticated"}; name != c.Spec.Username ||
+	if want := []string{"atoll:credential:works-1", "system:authenticated"}; name != "atoll:credential:works-1" ||
 		!slices.Equal(groups, want) {
-		t.Errorf("its bearer is %q in %q, want %q in %q", name, groups, c.Spec.Username, want)
+		t.Errorf("its holder is %q in %q, want the credential itself in %q", name, groups, want)
 	}
 	if c.Status.TLSServerName != "localhost" {
 		t.Errorf("server name %q", c.Status.TLSServerName)
@@ -142,8 +142,9 @@ func TestASleepingPlane(t *testing.T) {
 	}
 
 	// The remains of a credential that expired while the plane slept.
-	if err := (bindings{w.admin}).grant(t.Context(), apihosting.CredentialGroup("sleeps-2"),
-		time.Now().Add(-time.Second)); err != nil {
+	if err := (bindings{w.admin}).grant(t.Context(), wanted{user: apihosting.CredentialUser("sleeps-2"),
+		group: apihosting.CredentialGroup("sleeps-2"), role: adminRole, expires: time.Now().Add(-time.Second),
+	}); err != nil {
 		t.Fatal(err)
 	}
 	w.planes.set(serving)

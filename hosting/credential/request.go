@@ -24,29 +24,35 @@ import (
 const (
 	maxRequest  = 16 << 10
 	maxUsername = 512
-	maxLife     = 24 * time.Hour
 )
 
-// wanted is the content of the certificate that a Credential orders.
+// wanted is the content of the certificate and of the binding that a Credential orders.
 type wanted struct {
-	key      crypto.PublicKey
-	username string
-	group    string // the only one, and the binding's name
-	expires  time.Time
+	key       crypto.PublicKey
+	user      string // in the plane; no other credential has it
+	group     string // the only one, and the binding's name
+	role      string // the ClusterRole that the binding grants
+	principal string // who asked for the credential
+	expires   time.Time
 }
 
 // certificate is the request to the plane's authority.
 func (w wanted) certificate() controlplane.CertificateRequest {
 	return controlplane.CertificateRequest{
-		PublicKey: w.key, CommonName: w.username, Organization: w.group, Expires: w.expires,
+		PublicKey: w.key, CommonName: w.user, Organization: w.group, Expires: w.expires,
 	}
 }
 
 // ids matches ids of credentials: what may be part of an object's name.
 var ids = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?$`)
 
-// check reads a Credential; the error is for its owner.
-func check(c *apihosting.Credential) (wanted, error) {
+// clusterRoles are the ClusterRoles of Kubernetes by the roles of credentials.
+var clusterRoles = map[string]string{
+	"": adminRole, apihosting.RoleAdmin: adminRole, apihosting.RoleEdit: "edit", apihosting.RoleView: "view",
+}
+
+// check reads a Credential that may live at most for longest; the error is for its owner.
+func check(c *apihosting.Credential, longest time.Duration) (wanted, error) {
 	s := c.Spec
 	life := time.Duration(s.ExpirationSeconds) * time.Second
 	switch {
@@ -55,8 +61,10 @@ func check(c *apihosting.Credential) (wanted, error) {
 	case c.Name != apihosting.CredentialName(s.ID):
 		// Two Credentials of one id would share a binding.
 		return wanted{}, fmt.Errorf("spec.id: the Credential of this id is called %s", apihosting.CredentialName(s.ID))
-	case s.ExpirationSeconds < 1 || s.ExpirationSeconds > int64(maxLife/time.Second):
-		return wanted{}, fmt.Errorf("spec.expirationSeconds: must be from 1 to %d", int64(maxLife/time.Second))
+	case s.ExpirationSeconds < 1 || s.ExpirationSeconds > int64(longest/time.Second):
+		return wanted{}, fmt.Errorf("spec.expirationSeconds: must be from 1 to %d", int64(longest/time.Second))
+	case clusterRoles[s.Role] == "":
+		return wanted{}, errors.New("spec.role: must be view, edit or admin")
 	}
 	if err := checkUsername(s.Username); err != nil {
 		return wanted{}, fmt.Errorf("spec.username: %w", err)
@@ -66,7 +74,8 @@ func check(c *apihosting.Credential) (wanted, error) {
 		return wanted{}, fmt.Errorf("spec.request: %w", err)
 	}
 	return wanted{
-		key: key, username: s.Username, group: apihosting.CredentialGroup(s.ID),
+		key: key, user: apihosting.CredentialUser(s.ID), group: apihosting.CredentialGroup(s.ID),
+		role: clusterRoles[s.Role], principal: s.Username,
 		// From the object's creation, so that a retry gives the same certificate.
 		expires: c.CreationTimestamp.Add(life).UTC().Truncate(time.Second),
 	}, nil

@@ -122,7 +122,7 @@ func TestACertificateEndsWithItsAuthority(t *testing.T) {
 	end := time.Now().Add(time.Hour).Truncate(time.Second).UTC()
 	dir := testAuthority(t, end)
 	key, _ := request(t)
-	w := wanted{key: &key.PublicKey, username: "u", group: "g", expires: end.Add(time.Hour)}
+	w := wanted{key: &key.PublicKey, user: "u", group: "g", expires: end.Add(time.Hour)}
 	signed, err := process.Sign(dir, w.certificate(), time.Now())
 	if err != nil {
 		t.Fatal(err)
@@ -147,7 +147,7 @@ func FuzzRequest(f *testing.F) {
 			ObjectMeta: metav1.ObjectMeta{Name: apihosting.CredentialName("id"), CreationTimestamp: metav1.Now()},
 			Spec:       apihosting.CredentialSpec{ID: "id", Request: text, ExpirationSeconds: 60, Username: "ann"},
 		}
-		w, err := check(c)
+		w, err := check(c, time.Hour)
 		if err != nil {
 			return
 		}
@@ -160,7 +160,7 @@ func FuzzRequest(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := cert.Subject.String(); got != "CN=ann,O=atoll:credential:id" || len(cert.DNSNames)+
+		if got := cert.Subject.String(); got != "CN=atoll:credential:id,O=atoll:credential:id" || len(cert.DNSNames)+
 			len(cert.IPAddresses)+len(cert.URIs)+len(cert.EmailAddresses) > 0 {
 			t.Errorf("the certificate says %q", got)
 		}
@@ -168,4 +168,55 @@ func FuzzRequest(f *testing.F) {
 			t.Error("the certificate has another key")
 		}
 	})
+}
+
+// Hosting checks the role and the lifetime itself: the region and the schema of the CRD may be older or changed.
+func TestOrdersBeyondTheLimitsAreRefused(t *testing.T) {
+	_, request := request(t)
+	for name, c := range map[string]struct {
+		change func(*apihosting.CredentialSpec)
+		good   bool
+	}{
+		"as it is":          {func(*apihosting.CredentialSpec) {}, true},
+		"the whole limit":   {func(s *apihosting.CredentialSpec) { s.ExpirationSeconds = 3600 }, true},
+		"over the limit":    {func(s *apihosting.CredentialSpec) { s.ExpirationSeconds = 3601 }, false},
+		"an overflow":       {func(s *apihosting.CredentialSpec) { s.ExpirationSeconds = 1 << 62 }, false},
+		"view":              {func(s *apihosting.CredentialSpec) { s.Role = "view" }, true},
+		"another role":      {func(s *apihosting.CredentialSpec) { s.Role = "cluster-admin" }, false},
+		"a role in capital": {func(s *apihosting.CredentialSpec) { s.Role = "View" }, false},
+		"a system role":     {func(s *apihosting.CredentialSpec) { s.Role = "system:masters" }, false},
+	} {
+		spec := apihosting.CredentialSpec{ID: "id", Request: request, ExpirationSeconds: 60, Username: "ann"}
+		c.change(&spec)
+		_, err := check(&apihosting.Credential{ObjectMeta: metav1.ObjectMeta{Name: apihosting.CredentialName("id"),
+			CreationTimestamp: metav1.Now()}, Spec: spec}, time.Hour)
+		if (err == nil) != c.good {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Certificates that an earlier hosting signed, with the principal as the user, are not signed again.
+func TestCertificatesOfEarlierVersionsStay(t *testing.T) {
+	dir := testAuthority(t, time.Now().Add(time.Hour))
+	key, request := request(t)
+	c := &apihosting.Credential{ObjectMeta: metav1.ObjectMeta{Name: apihosting.CredentialName("id"),
+		CreationTimestamp: metav1.Now()}, Spec: apihosting.CredentialSpec{ID: "id", Request: request,
+		ExpirationSeconds: 600, Username: "ann"}}
+	w, err := check(c, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Status.Conditions = []metav1.Condition{{Type: apihosting.Issued, Status: metav1.ConditionTrue}}
+	for user, stays := range map[string]bool{"ann": true, w.user: true, "bob": false, "": false} {
+		old := w.certificate()
+		old.PublicKey, old.CommonName = &key.PublicKey, user
+		signed, err := process.Sign(dir, old, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.Status.Certificate = string(signed.PEM); isIssued(c, w) != stays {
+			t.Errorf("the certificate of %q: issued is %t, want %t", user, !stays, stays)
+		}
+	}
 }

@@ -14,7 +14,9 @@ import (
 	"atoll.dev/api/hypershift"
 )
 
-// isIssued reports whether the status has the certificate that is wanted.
+// isIssued reports whether the status has the certificate that is wanted. Certificates of earlier
+// versions of hosting name the principal as their user. They stay, because their bindings are of the
+// group: another certificate would wake the plane and reach nobody.
 func isIssued(c *apihosting.Credential, w wanted) bool {
 	if !meta.IsStatusConditionTrue(c.Status.Conditions, apihosting.Issued) {
 		return false
@@ -29,7 +31,8 @@ func isIssued(c *apihosting.Credential, w wanted) bool {
 	}
 	want, err := x509.MarshalPKIXPublicKey(w.key)
 	return err == nil && bytes.Equal(cert.RawSubjectPublicKeyInfo, want) &&
-		cert.Subject.CommonName == w.username && slices.Equal(cert.Subject.Organization, []string{w.group}) &&
+		(cert.Subject.CommonName == w.user || cert.Subject.CommonName == w.principal) &&
+		slices.Equal(cert.Subject.Organization, []string{w.group}) &&
 		!cert.NotAfter.After(w.expires)
 }
 

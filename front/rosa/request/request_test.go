@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -478,10 +479,12 @@ func expectSame(t *testing.T, a, b json.RawMessage) {
 func FuzzCredential(f *testing.F) {
 	f.Add([]byte(`{"expiration_seconds":600}`))
 	f.Add([]byte(`{"csr":"-----BEGIN CERTIFICATE REQUEST-----\nMIHP\n-----END CERTIFICATE REQUEST-----\n"}`))
+	f.Add([]byte(`{"role":"view"}`))
 	f.Add([]byte(` `))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		c, p, err := ReadCredential(body)
-		if err == nil && len(p) == 0 && (c.Lifetime < time.Minute || c.Lifetime > 24*time.Hour) {
+		c, p, err := ReadCredential(body, time.Hour)
+		if err == nil && len(p) == 0 && (c.Lifetime < time.Minute || c.Lifetime > time.Hour ||
+			!slices.Contains(cluster.CredentialRoles, c.Role)) {
 			t.Errorf("%q is %+v", body, c)
 		}
 	})
