@@ -5,6 +5,8 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+
+	"atoll.dev/api/work"
 )
 
 // generationAnnotation has the generation of the resource for which an object was rendered.
@@ -127,7 +129,8 @@ func (x *execution) apply(ctx context.Context, r *resource, out *ResourceResult)
 		return &StepError{Resources, r.name, "rendering target_cluster", err}
 	}
 	applied, err := x.o.Transport.Apply(ctx, Application{
-		Resource: r.name, Object: object, Generation: generation, TargetCluster: target, Recreate: r.recreate, Event: x.event,
+		Resource: r.name, Object: object, Generation: generation, TargetCluster: work.Consumer(target),
+		Recreate: r.recreate, Event: x.event,
 		OnlyExisting: x.deleting && r.remove != nil,
 	})
 	if errors.Is(err, ErrTerminating) {
@@ -178,7 +181,8 @@ func (x *execution) remove(ctx context.Context, r *resource, out *ResourceResult
 	x.o.Observer.Deleting(id.Kind)
 	policy := r.policy
 	orString(&policy, "Background")
-	err = x.o.Transport.Delete(ctx, Deletion{Object: object, TargetCluster: target, PropagationPolicy: policy})
+	err = x.o.Transport.Delete(ctx, Deletion{Object: object, TargetCluster: work.Consumer(target),
+		PropagationPolicy: policy})
 	x.o.Observer.Deleted(id.Kind, err, x.o.Now().Sub(began))
 	if err != nil {
 		return x.resourceFailed(r.name, "deleting the object", err)
@@ -296,9 +300,11 @@ func (x *execution) whole(r *resource, rendered Object) (s Search, err error) {
 	if s, err = x.search(&r.discovery); err != nil {
 		return s, err
 	}
-	if s.TargetCluster, err = r.target.render(x.scope); err != nil {
+	target, err := r.target.render(x.scope)
+	if err != nil {
 		return s, err
 	}
+	s.TargetCluster = work.Consumer(target)
 	if rendered != nil {
 		id := identify(rendered)
 		s.APIVersion, s.Kind = id.APIVersion, id.Kind

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+
+	"atoll.dev/api/work"
 )
 
 // Object is a decoded Kubernetes object; integers are int64.
@@ -70,7 +72,7 @@ type Search struct {
 	Namespace        string // "*" is any; "" for objects without one
 	Name             string
 	Labels           map[string]string
-	TargetCluster    string // of Maestro: the consumer
+	TargetCluster    work.Consumer // of Maestro: the consumer
 }
 
 // Application is one object to apply.
@@ -78,7 +80,7 @@ type Application struct {
 	Resource      string // the resource's name in the task config
 	Object        Object // has the annotation hyperfleet.io/generation
 	Generation    int64
-	TargetCluster string          // of Maestro: the consumer
+	TargetCluster work.Consumer   // of Maestro: the consumer
 	Recreate      bool            // delete and create instead of an update
 	Options       json.RawMessage // of the transport, from the task file; may be nil
 	Event         Event           // for which resource
@@ -113,6 +115,6 @@ type Applied struct {
 // Deletion is one object to delete.
 type Deletion struct {
 	Object            Object
-	TargetCluster     string
+	TargetCluster     work.Consumer
 	PropagationPolicy string // Background, Foreground or Orphan; "" is Background
 }

@@ -16,6 +16,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"atoll.dev/clm/status"
 	"atoll.dev/internal/pause"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/internal/trace"
@@ -278,7 +279,7 @@ func repeat(t *testing.T, request func() answer) answer {
 	}
 }
 
-func (a *testAPI) report(path, adapter string, generation int, available, finalized string) answer {
+func (a *testAPI) report(path string, adapter status.Adapter, generation int, available, finalized string) answer {
 	a.t.Helper()
 	more := ""
 	if finalized != "" {

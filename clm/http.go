@@ -252,8 +252,8 @@ func (c *collection) putStatus(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	report := status.Report{Adapter: req.Adapter, Generation: req.ObservedGeneration, ObservedAt: req.ObservedTime,
-		Data: req.Data, Metadata: req.Metadata}
+	report := status.Report{Adapter: status.Adapter(req.Adapter), Generation: req.ObservedGeneration,
+		ObservedAt: req.ObservedTime, Data: req.Data, Metadata: req.Metadata}
 	for _, k := range req.Conditions {
 		report.Conditions = append(report.Conditions, status.Reported{Type: k.Type, Status: status.Value(k.Status),
 			Reason: status.TextOf(k.Reason), Message: status.TextOf(k.Message)})

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	api "atoll.dev/api/clm"
+	"atoll.dev/clm/status"
 	"atoll.dev/internal/rendezvous"
 	"atoll.dev/internal/rest"
 	"atoll.dev/store"
@@ -37,11 +38,8 @@ const memberTable = `create table adapter_share (
 	state   jsonb not null -- a sharing
 )`
 
-// adapterName and memberName name an adapter, and one of its replicas among them.
-type (
-	adapterName string
-	memberName  string
-)
+// memberName names a replica among the replicas of an adapter.
+type memberName string
 
 // sharing is the division of an adapter's slots among its replicas. Times are microseconds
 // since 1970.
@@ -129,7 +127,7 @@ func (s sharing) wanted(slot int) memberName {
 }
 
 // changeSharing changes the sharing of an adapter. Times are the database's.
-func (s *Server) changeSharing(ctx context.Context, adapter adapterName, change func(have sharing,
+func (s *Server) changeSharing(ctx context.Context, adapter status.Adapter, change func(have sharing,
 	now int64) sharing) error {
 	err := s.store.Tx(ctx, func(tx *store.Tx) error {
 		if _, err := tx.Exec(ctx, `insert into adapter_share (adapter, state) values ($1, '{}') on conflict do nothing`,
@@ -209,8 +207,8 @@ func (s *Server) deleteMember(w http.ResponseWriter, r *http.Request) error {
 }
 
 // member reads the names of the adapter and the replica from the path.
-func (s *Server) member(r *http.Request) (adapter adapterName, member memberName, err error) {
-	adapter, member = adapterName(r.PathValue("adapter")), memberName(r.PathValue("member"))
+func (s *Server) member(r *http.Request) (adapter status.Adapter, member memberName, err error) {
+	adapter, member = status.Adapter(r.PathValue("adapter")), memberName(r.PathValue("member"))
 	if len(adapter) > maxMember || len(member) > maxMember {
 		return "", "", rest.Errorf(http.StatusBadRequest, codeBadRequest, "names have at most %d bytes", maxMember)
 	}

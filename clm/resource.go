@@ -2,11 +2,11 @@ package clm
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	api "atoll.dev/api/clm"
@@ -211,9 +211,9 @@ func (o *observed) replace(r status.Report) {
 }
 
 // find returns the index of an adapter's report, or the index at which to insert it.
-func (o *observed) find(adapter string) (i int, have bool) {
-	return slices.BinarySearchFunc(o.Reports, adapter, func(r status.Report, name string) int {
-		return strings.Compare(r.Adapter, name)
+func (o *observed) find(adapter status.Adapter) (i int, have bool) {
+	return slices.BinarySearchFunc(o.Reports, adapter, func(r status.Report, name status.Adapter) int {
+		return cmp.Compare(r.Adapter, name)
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"atoll.dev/clm/status"
 	"atoll.dev/internal/pgtest"
 )
 
@@ -67,7 +68,7 @@ func TestConcurrentDeletionsOfFamilies(t *testing.T) {
 	}
 }
 
-func finalized(adapter string, generation int) string {
+func finalized(adapter status.Adapter, generation int) string {
 	return strings.Replace(statusBody(adapter, generation, time.Now(), "False"), `"conditions":[`,
 		`"conditions":[{"type":"Finalized","status":"True"},`, 1)
 }

@@ -88,7 +88,7 @@ func (e *Entity) appendTail(b []byte, d store.Document, spec declared) ([]byte, 
 		} else {
 			w.b = append(w.b, ',')
 		}
-		w.text(`{"adapter":`, a.Adapter)
+		w.text(`{"adapter":`, string(a.Adapter))
 		if a.Reported != "" {
 			w.text(`,"reported":`, string(a.Reported))
 		}

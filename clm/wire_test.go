@@ -15,7 +15,7 @@ import (
 // type, also with empty members.
 func TestTheWireFormEqualsTheContractType(t *testing.T) {
 	registry, err := NewRegistry([]Entity{{Kind: "Cluster", Plural: "clusters", NameMinLen: 3, NameMaxLen: 54,
-		RequiredAdapters: []string{"dns", "validation"}}})
+		RequiredAdapters: []status.Adapter{"dns", "validation"}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 	kubejson "k8s.io/apimachinery/pkg/util/json"
 
 	"atoll.dev/adapter"
+	"atoll.dev/api/work"
 	"atoll.dev/internal/jsonvalue"
 )
 
@@ -33,7 +34,10 @@ type Memory struct {
 }
 
 // place identifies an object.
-type place struct{ target, version, kind, namespace, name string }
+type place struct {
+	target                         work.Consumer
+	version, kind, namespace, name string
+}
 
 var (
 	_ adapter.Transport = (*Memory)(nil)
@@ -142,13 +146,13 @@ func (m *Memory) Delete(_ context.Context, d adapter.Deletion) error {
 	return nil
 }
 
-func (m *Memory) at(target string, o adapter.Object) place {
+func (m *Memory) at(target work.Consumer, o adapter.Object) place {
 	return place{target, text(o["apiVersion"]), text(o["kind"]), meta(o, "namespace"), meta(o, "name")}
 }
 
 // Change changes an object as another client would, and calls the watchers. When change
 // returns false, Change deletes the object. It returns false when the object does not exist.
-func (m *Memory) Change(target string, o adapter.Object, change func(adapter.Object) bool) bool {
+func (m *Memory) Change(target work.Consumer, o adapter.Object, change func(adapter.Object) bool) bool {
 	m.mu.Lock()
 	at := m.at(target, o)
 	have, exists := m.objects[at]

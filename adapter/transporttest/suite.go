@@ -13,12 +13,13 @@ import (
 	"time"
 
 	"atoll.dev/adapter"
+	"atoll.dev/api/work"
 )
 
 // Subject is a transport under test, with the functions by which the suite checks it.
 type Subject struct {
 	Transport adapter.Transport
-	Target    string // the TargetCluster of Application, Search and Deletion
+	Target    work.Consumer // the TargetCluster of Application, Search and Deletion
 
 	// Object returns an object that contains value. Its name is unique in the transport.
 	Object func(name, value string) adapter.Object

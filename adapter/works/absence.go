@@ -21,7 +21,7 @@ func (w *Works) Unconfirmed(ctx context.Context, s adapter.Search) (adapter.Obje
 	if foreign, err := w.isForeign(ctx); foreign || err != nil {
 		return nil, err
 	}
-	consumer := work.Consumer(cmp.Or(s.TargetCluster, s.Namespace))
+	consumer := cmp.Or(s.TargetCluster, work.Consumer(s.Namespace))
 	if consumer == "*" {
 		consumer = ""
 	}

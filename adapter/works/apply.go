@@ -22,7 +22,7 @@ const attempts = 4
 // Apply implements adapter.Transport. It leaves a work alone that has the wanted content or a higher
 // generation.
 func (w *Works) Apply(ctx context.Context, a adapter.Application) (adapter.Applied, error) {
-	consumer := work.Consumer(cmp.Or(a.TargetCluster, field(a.Object, "namespace")))
+	consumer := cmp.Or(a.TargetCluster, work.Consumer(field(a.Object, "namespace")))
 	name := field(a.Object, "name")
 	if consumer == "" || name == "" {
 		return adapter.Applied{}, errors.New("a work needs a name and a target cluster")

@@ -85,7 +85,7 @@ func (w *Works) Discover(ctx context.Context, s adapter.Search) ([]adapter.Objec
 	if err := isWork(s.APIVersion, s.Kind); err != nil {
 		return nil, err
 	}
-	consumer := work.Consumer(cmp.Or(s.TargetCluster, s.Namespace))
+	consumer := cmp.Or(s.TargetCluster, work.Consumer(s.Namespace))
 	if consumer == "*" {
 		consumer = ""
 	}
@@ -205,7 +205,7 @@ func (w *Works) unknown(ctx context.Context, consumer work.Consumer, name string
 // holds for it. The policy Orphan leaves on the cluster what the work applied.
 func (w *Works) Delete(ctx context.Context, d adapter.Deletion) error {
 	name := field(d.Object, "name")
-	consumer := work.Consumer(cmp.Or(d.TargetCluster, field(d.Object, "namespace")))
+	consumer := cmp.Or(d.TargetCluster, work.Consumer(field(d.Object, "namespace")))
 	id := cmp.Or(work.ID(field(d.Object, "uid")), w.client.BundleID(consumer, name))
 	b, etag, err := w.bundle(ctx, id)
 	if err != nil {

@@ -24,6 +24,7 @@ import (
 	"atoll.dev/bench/bed"
 	"atoll.dev/bus"
 	"atoll.dev/clm"
+	"atoll.dev/clm/status"
 	"atoll.dev/internal/postgres"
 	"atoll.dev/sentinel"
 )
@@ -175,8 +176,12 @@ func runPart() {
 
 // run serves the region's kinds on a plain listener until ctx ends, and says at which URL.
 func (p part) run(ctx context.Context) error {
+	var required []status.Adapter
+	for _, name := range p.Adapters {
+		required = append(required, status.Adapter(name))
+	}
 	registry, err := clm.NewRegistry([]clm.Entity{{Kind: "Cluster", Plural: "clusters", NameMinLen: 3, NameMaxLen: 54,
-		RequiredAdapters: p.Adapters}})
+		RequiredAdapters: required}})
 	if err != nil {
 		return err
 	}

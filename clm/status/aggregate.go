@@ -40,7 +40,7 @@ type Resource struct {
 	UpdatedAt  time.Time // of the spec, not of the conditions
 	Deleting   bool
 	Children   Children
-	Required   []string // adapters that must report
+	Required   []Adapter // adapters that must report
 }
 
 // Aggregate computes the conditions of a resource from its stored reports, in any
@@ -107,14 +107,14 @@ func (a *aggregation) reconciled() Condition {
 	for _, name := range a.Required {
 		report, ok := a.reportOf(name)
 		if ok {
-			reporting = append(reporting, name)
+			reporting = append(reporting, string(name))
 		}
 		current := ok && report.Generation == a.Generation
 		if current {
 			updated = earlier(updated, report.ObservedAt)
 		}
 		if !current || report.condition(wanted) != True {
-			missing = append(missing, name)
+			missing = append(missing, string(name))
 		}
 	}
 	if updated.IsZero() {
@@ -217,9 +217,9 @@ func (a *aggregation) adapter(r Report) Condition {
 
 // AdapterCondition returns the type of an adapter's condition: MyAdapterSuccessful for
 // "my-adapter".
-func AdapterCondition(adapter string) string {
+func AdapterCondition(adapter Adapter) string {
 	var b strings.Builder
-	for _, part := range strings.Split(adapter, "-") {
+	for _, part := range strings.Split(string(adapter), "-") {
 		if part != "" {
 			b.WriteString(strings.ToUpper(part[:1]) + part[1:])
 		}
@@ -241,7 +241,7 @@ func (a *aggregation) setTimes(c *Condition, before *Condition) {
 }
 
 // reportOf returns the report of an adapter that counts; false if there is none.
-func (a *aggregation) reportOf(adapter string) (Report, bool) {
+func (a *aggregation) reportOf(adapter Adapter) (Report, bool) {
 	i := slices.IndexFunc(a.reports, func(r Report) bool { return r.Adapter == adapter })
 	if i < 0 {
 		return Report{}, false

@@ -7,7 +7,7 @@ import (
 
 // Await is one adapter whose report a resource waits for.
 type Await struct {
-	Adapter string    `json:"adapter"`
+	Adapter Adapter   `json:"adapter"`
 	Since   time.Time `json:"since"`
 	// Reported is the adapter's value for the present generation, "" if it has not
 	// reported on it.

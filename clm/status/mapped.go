@@ -1,6 +1,7 @@
 package status
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -202,7 +203,7 @@ func textOf(v any) string {
 // sorted returns reports in the order of their adapters' names.
 func sorted(reports []Report) []Report {
 	return slices.SortedFunc(slices.Values(reports), func(a, b Report) int {
-		return strings.Compare(a.Adapter, b.Adapter)
+		return cmp.Compare(a.Adapter, b.Adapter)
 	})
 }
 
@@ -222,8 +223,8 @@ func visible(r Report) map[string]any {
 		}
 		data = masked(data)
 	}
-	return map[string]any{"adapter": r.Adapter, "observed_generation": int64(r.Generation), "conditions": conditions,
-		"data": data}
+	return map[string]any{"adapter": string(r.Adapter), "observed_generation": int64(r.Generation),
+		"conditions": conditions, "data": data}
 }
 
 const timeForm = "2006-01-02T15:04:05.999999Z07:00"

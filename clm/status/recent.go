@@ -30,7 +30,7 @@ const recentHead = 24
 // are written, so that different numbers never have one hash by rounding.
 func (r Report) digest() []byte {
 	type content struct {
-		Adapter    string
+		Adapter    Adapter
 		Generation int32
 		At         int64
 		Conditions []Reported

@@ -39,10 +39,13 @@ type Reported struct {
 	LastTransitionTime time.Time `json:"last_transition_time"`
 }
 
+// Adapter is the name of an adapter, the author of reports.
+type Adapter string
+
 // Report is one adapter's report on one resource, in its wire form. The latest report of
 // each adapter is stored.
 type Report struct {
-	Adapter    string          `json:"adapter"`
+	Adapter    Adapter         `json:"adapter"`
 	Generation int32           `json:"observed_generation"` // of the resource that the adapter saw
 	Conditions []Reported      `json:"conditions"`
 	Data       json.RawMessage `json:"data,omitempty"`     // an object

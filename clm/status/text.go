@@ -82,7 +82,7 @@ func scanText(s *jsonscan.Scanner) Text {
 
 // Append appends the stored form of a report.
 func (r Report) Append(b []byte) []byte {
-	b = jsonscan.AppendString(append(b, `{"adapter":`...), r.Adapter)
+	b = jsonscan.AppendString(append(b, `{"adapter":`...), string(r.Adapter))
 	b = strconv.AppendInt(append(b, `,"observed_generation":`...), int64(r.Generation), 10)
 	b = append(b, `,"conditions":[`...)
 	for i, c := range r.Conditions {
@@ -125,7 +125,7 @@ func ScanReport(s *jsonscan.Scanner) (r Report) {
 	s.Object(func(key string) {
 		switch key {
 		case "adapter":
-			r.Adapter = s.String()
+			r.Adapter = Adapter(s.String())
 		case "observed_generation":
 			r.Generation = int32(s.Int())
 		case "conditions":

@@ -90,8 +90,8 @@ func (c *checker) observe(d store.Document) {
 	now := sighted{version: d.Version, generation: d.Generation, removed: d.Removed, deleting: d.DeletedAt != nil,
 		reports: map[string]status.Report{}}
 	for _, r := range seen.Reports {
-		now.reports[r.Adapter] = r
-		was, ok := before.reports[r.Adapter]
+		now.reports[string(r.Adapter)] = r
+		was, ok := before.reports[string(r.Adapter)]
 		if ok && (r.Generation < was.Generation || r.Generation == was.Generation && r.ObservedAt.Before(
 			was.ObservedAt)) {
 			wrong("I1", "a status regressed from %+v to %+v", was, r)
