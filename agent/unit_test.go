@@ -1,20 +1,15 @@
 package agent
 
 import (
-	"encoding/json"
 	"math"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	workv1 "open-cluster-management.io/api/work/v1"
 	"pgregory.net/rapid"
-
-	"atoll.dev/api/work"
 )
 
 var noon = time.Date(2026, 5, 4, 12, 0, 0, 123456789, time.UTC)
@@ -277,95 +272,6 @@ func conditionText(conditions []metav1.Condition) string {
 	return strings.Join(lines, "\n")
 }
 
-func TestFeedbackValues(t *testing.T) {
-	var content map[string]any
-	deployment := `{"status":{"replicas":3,"readyReplicas":2,"ok":true,"ratio":0.5,"conditions":[{"type":"A",` +
-		`"status":"True"},{"type":"B","status":"False"}],"map":{"a":1}},"spec":{"nothing":null}}`
-	if err := json.Unmarshal([]byte(deployment), &content); err != nil {
-		t.Fatal(err)
-	}
-	content["status"].(map[string]any)["replicas"] = int64(3) // as the API's decoder gives it
-	content["status"].(map[string]any)["readyReplicas"] = int64(2)
-	gvk := schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}
-	paths := func(p ...workv1.JsonPath) []workv1.FeedbackRule {
-		return []workv1.FeedbackRule{{Type: workv1.JSONPathsType, JsonPaths: p}}
-	}
-	for _, c := range []struct {
-		name  string
-		rules []workv1.FeedbackRule
-		want  string
-		err   string
-	}{
-		{"well known", []workv1.FeedbackRule{{Type: workv1.WellKnownStatusType}},
-			"ReadyReplicas Integer 2; Replicas Integer 3", ""},
-		{"string", paths(workv1.JsonPath{Name: "b", Path: `.status.conditions[?(@.type=="B")].status`}),
-			"b String False", ""},
-		{"boolean", paths(workv1.JsonPath{Name: "ok", Path: ".status.ok"}), "ok Boolean true", ""},
-		{"object", paths(workv1.JsonPath{Name: "m", Path: ".status.map"}), `m JsonRaw {"a":1}`, ""},
-		{"list of results", paths(workv1.JsonPath{Name: "l", Path: ".status.conditions[*].type"}),
-			`l JsonRaw ["A","B"]`, ""},
-		{"number", paths(workv1.JsonPath{Name: "r", Path: ".status.ratio"}), "r JsonRaw 0.5", ""},
-		{"missing and null", paths(workv1.JsonPath{Name: "x", Path: ".status.x.y"}, workv1.JsonPath{Name: "n",
-			Path: ".spec.nothing"}), "", ""},
-		{"too long", paths(workv1.JsonPath{Name: "all", Path: ".status.conditions"}), "",
-			"the length of returned json raw string for name all is larger than the maximum length 40"},
-		{"does not parse", paths(workv1.JsonPath{Name: "bad", Path: ".status["}, workv1.JsonPath{Name: "ok",
-			Path: ".status.ok"}), "ok Boolean true", "failed to parse json path .status[ of bad"},
-		{"another version", paths(workv1.JsonPath{Name: "v", Version: "v2", Path: ".status"}), "",
-			"version set in the path v is not matched for the related resource"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			got := newRulesets(40).compiled(c.rules, nil).read(gvk, content)
-			var values []string
-			for _, v := range got.Values {
-				values = append(values, v.Name+" "+string(v.Value.Type)+" "+feedbackOf(workv1.ManifestCondition{
-					StatusFeedbacks: workv1.StatusFeedbackResult{Values: []workv1.FeedbackValue{v}}})[v.Name])
-			}
-			if diff := cmp.Diff(c.want, strings.Join(values, "; ")); diff != "" {
-				t.Error(diff)
-			}
-			if (c.err == "") != (got.Err == "") || !strings.Contains(got.Err, c.err) {
-				t.Errorf("error %q, want %q", got.Err, c.err)
-			}
-		})
-	}
-	unknown := newRulesets(40).compiled([]workv1.FeedbackRule{{Type: workv1.WellKnownStatusType}}, nil).read(
-		schema.GroupVersionKind{Version: "v1", Kind: "Secret"}, content)
-	if want := "cannot find the wellknown statuses for resource with gvk /v1, Kind=Secret"; unknown.Err != want {
-		t.Errorf("error %q, want %q", unknown.Err, want)
-	}
-	all := newRulesets(40)
-	if all.compiled(nil, nil) != nil || all.compiled(paths(workv1.JsonPath{Name: "a", Path: ".a"}), nil) != all.compiled(
-		paths(workv1.JsonPath{Name: "a", Path: ".a"}), nil) {
-		t.Error("equal rules are compiled twice, or none are something")
-	}
-}
-
-func TestManifestConfigsMatchByWildcardAndFieldByField(t *testing.T) {
-	rules := []workv1.FeedbackRule{{Type: workv1.WellKnownStatusType}}
-	options := []workv1.ManifestConfigOption{
-		{ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Namespace: "ns", Name: "other"},
-			FeedbackRules: rules},
-		{ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Namespace: "n*", Name: "a*c"},
-			UpdateStrategy: &workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeReadOnly}},
-		{ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Namespace: "*", Name: "*"},
-			FeedbackRules: rules, UpdateStrategy: &workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeCreateOnly}},
-	}
-	got := matchConfig(identity{"", "configmaps", "ns", "abc"}, options)
-	if got.UpdateStrategy.Type != workv1.UpdateStrategyTypeReadOnly || len(got.FeedbackRules) != 1 {
-		t.Errorf("%+v", got)
-	}
-	if got := matchConfig(identity{"apps", "configmaps", "ns", "abc"}, options); got.UpdateStrategy != nil {
-		t.Errorf("another group matches: %+v", got)
-	}
-	for pattern, want := range map[string]bool{"abc": true, "*": true, "a*": true, "*c": true, "a*b*c": true,
-		"ab*bc": false, "b*": false, "": false, "a": false} {
-		if matchesWildcard(pattern, "abc") != want {
-			t.Errorf("%q matches abc: %v", pattern, !want)
-		}
-	}
-}
-
 func TestOwnsObject(t *testing.T) {
 	id := identity{"apps", "deployments", "ns", "n"}
 	rule := workv1.OrphaningRule{Group: "apps", Resource: "deployments", Namespace: "ns", Name: "n"}
@@ -386,63 +292,6 @@ func TestOwnsObject(t *testing.T) {
 		if got := ownsObject(id, c.option); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
-	}
-}
-
-func TestEventsOnTheWire(t *testing.T) {
-	w := wire{consumer: "c1", source: "c1-agent", now: func() time.Time { return noon }}
-	ev, err := w.status(&statusEvent{
-		id: "w", spec: &spec{Generation: 2, Source: "maestro", Metadata: `{"name":"x"}`,
-			Received: noon}, hash: "h", seq: 7, version: 2, applied: noon,
-		status: work.Status{Conditions: []metav1.Condition{{Type: "Applied"}}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := map[string]string{
-		"clustername": "c1", "resourceid": "w", "resourceversion": "2", "originalsource": "maestro", "sequenceid": "7",
-		"statushash": "h", "metadata": `{"name":"x"}`,
-		"atollreceivedat": "2026-05-04T12:00:00.123456789Z", "atollappliedat": "2026-05-04T12:00:00.123456789Z",
-	}
-	if diff := cmp.Diff(want, ev.Extensions); diff != "" {
-		t.Error(diff)
-	}
-	if ev.Type != work.StatusUpdate || ev.Source != "c1-agent" || ev.DataContentType != "application/json" {
-		t.Errorf("%+v", ev)
-	}
-	if got, want := string(ev.Data),
-		`{"conditions":[{"type":"Applied","status":"","lastTransitionTime":null,"reason":"","message":""}]}`; got != want {
-		t.Errorf("%s\nwant\n%s", got, want)
-	}
-	re, err := w.resync([]work.SpecVersion{{ID: "w", Version: 2}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if v, ok := re.Extensions["originalsource"]; !ok || v != "" {
-		t.Error("a resync must carry an empty originalsource")
-	}
-	if got, want := string(re.Data), `{"resourceVersions":[{"resourceID":"w","resourceVersion":2}]}`; got != want {
-		t.Errorf("%s\nwant\n%s", got, want)
-	}
-	none, err := w.resync((&core{}).specVersions())
-	if err != nil || string(none.Data) != `{"resourceVersions":[]}` {
-		t.Errorf("%s, %v", none.Data, err)
-	}
-	in := re
-	in.Type, in.Source = work.SpecResyncResponse, "maestro"
-	in.Extensions = map[string]string{"clustername": "c1", "resourceid": "w", "resourceversion": "3",
-		"deletiontimestamp": "2026-05-04T12:00:00Z"}
-	in.Data = nil
-	got, err := w.decode(in, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if s := got.(evSpec).spec; s.ID != "w" || s.Generation != 3 || !s.Deleting || s.Source != "maestro" {
-		t.Errorf("a deletion without data reads as %+v", s)
-	}
-	in.Extensions["clustername"] = "c2"
-	if _, err := w.decode(in, nil); err == nil {
-		t.Error("an event for another cluster is taken")
 	}
 }
 
@@ -494,27 +343,4 @@ func TestAFingerprintCoversOnlyTheAgentsFields(t *testing.T) {
 	if fingerprint(nil, nil) != "" {
 		t.Error("there is one without fields")
 	}
-}
-
-func FuzzSpecEvents(f *testing.F) {
-	f.Add("w", "1", "", []byte(`{"manifests":[{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"}}]}`))
-	f.Add("", "x", "2026-05-04T12:00:00Z", []byte(
-		`{"manifests":[null,1,"x",{}],"deleteOption":{},"manifestConfigs":[{}]}`))
-	f.Fuzz(func(t *testing.T, id, version, deletion string, data []byte) {
-		s, err := func() (*spec, error) {
-			generation, err := strconv.ParseInt(orZero(version), 10, 64)
-			if err != nil {
-				return nil, err
-			}
-			return decodeSpec(spec{ID: work.ID(id), Generation: generation, Source: "maestro", Deleting: deletion != "",
-				Received: noon}, data)
-		}()
-		if err != nil {
-			return
-		}
-		c := newCore(coreConfig{consumer: "c", hubHash: "h", fieldManager: "work-agent", maxRaw: 100, sendWindow: 1})
-		c.step(evAMWsSynced{}, noon)
-		c.step(evSpec{spec: s}, noon)
-		c.step(evDurable{s.ID, s}, noon)
-	})
 }

@@ -2,26 +2,16 @@ package pki
 
 import (
 	"bytes"
-	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"net"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
-
-	"atoll.dev/internal/atomicfile"
-	"atoll.dev/internal/rest"
 )
 
 func options(t *testing.T, ca *CA, url string, name Name) IdentityOptions {
@@ -131,266 +121,6 @@ func handshake(t *testing.T, server, client *tls.Config) (Name, error) {
 	return s.name, errors.Join(err, s.err)
 }
 
-// pipes is a listener in memory: network I/O would keep a synctest bubble's
-// clock from moving.
-type pipes struct {
-	conns chan net.Conn
-	once  sync.Once
-	done  chan struct{}
-	down  atomic.Bool
-}
-
-func newPipes() *pipes { return &pipes{conns: make(chan net.Conn), done: make(chan struct{})} }
-
-func (p *pipes) Accept() (net.Conn, error) {
-	select {
-	case c := <-p.conns:
-		return c, nil
-	case <-p.done:
-		return nil, net.ErrClosed
-	}
-}
-
-func (p *pipes) Close() error {
-	p.once.Do(func() { close(p.done) })
-	return nil
-}
-
-func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipes", Net: "unix"} }
-
-func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
-	if p.down.Load() {
-		return nil, errors.New("the signing service is down")
-	}
-	mine, theirs := net.Pipe()
-	select {
-	case p.conns <- theirs:
-		return mine, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
-// In a virtual quarter of a year, with an outage of two days, every hour has a valid certificate.
-func TestAnIdentityIsRenewedWithoutAGap(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ca := openCA(t)
-		l := newPipes()
-		quiet := slog.New(slog.DiscardHandler)
-		ctx, cancel := context.WithCancel(context.Background())
-		var running sync.WaitGroup
-		running.Go(func() {
-			s := NewServer(ca)
-			if err := (&rest.Server{Name: "pki", Handler: s.Handler(quiet), TLS: s.TLS(), Log: quiet}).Run(
-				ctx, l); err != nil {
-				t.Error(err)
-			}
-		})
-		o := options(t, ca, "https://localhost:1", "management-01")
-		o.dial, o.Logger = l.dial, quiet
-		id, err := OpenIdentity(ctx, o)
-		if err != nil {
-			t.Fatal(err)
-		}
-		running.Go(func() {
-			if err := id.Run(ctx); err != nil {
-				t.Error(err)
-			}
-		})
-		serials, keys := map[string]bool{}, map[string]bool{}
-		for hour := range 90 * 24 {
-			l.down.Store(hour >= 100 && hour < 148)
-			timer := time.NewTimer(time.Hour)
-			<-timer.C
-			if err := id.Check(ctx); err != nil {
-				t.Fatalf("after %d hours: %v", hour+1, err)
-			}
-			if name := id.Certificate().Subject.CommonName; name != "management-01" {
-				t.Fatalf("renewed as %q", name)
-			}
-			hash, err := keyHash(id.Certificate().PublicKey)
-			if err != nil {
-				t.Fatal(err)
-			}
-			serials[id.Certificate().SerialNumber.String()], keys[hash] = true, true
-		}
-		// Two thirds of a week fit 19 times into 90 days.
-		if len(serials) < 18 || len(serials) > 21 || len(keys) != len(serials) {
-			t.Errorf("%d certificates of %d keys", len(serials), len(keys))
-		}
-		cancel()
-		running.Wait()
-	})
-}
-
-// A new connection shows the renewed certificate, although the configuration is older.
-func TestConfigurationsInUseServeARenewedCertificate(t *testing.T) {
-	ca := openCA(t)
-	url := serveCA(t, ca)
-	id, err := OpenIdentity(t.Context(), options(t, ca, url, "system:maestro"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	knowCRL(t, ca, id)
-	server, client := id.ServerTLS(CertificateRequired), id.ClientTLS("maestro")
-	before := id.Certificate().SerialNumber
-	if err := id.Renew(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if id.Certificate().SerialNumber.Cmp(before) == 0 {
-		t.Fatal("not renewed")
-	}
-	shown, err := server.GetCertificate(nil)
-	if err != nil || !bytes.Equal(shown.Certificate[0], id.Certificate().Raw) {
-		t.Errorf("the server shows another certificate: %v", err)
-	}
-	if peer, err := handshake(t, server, client); err != nil || peer != "system:maestro" {
-		t.Errorf("handshake: %q, %v", peer, err)
-	}
-}
-
-// A process that is killed at any point of its enrolment enrols when it is
-// started again, with the token that it has.
-func TestI12EnrolmentSurvivesAKillAtAnyPoint(t *testing.T) {
-	ca := openCA(t)
-	for _, point := range []string{"before the request", "before the answer", "after the certificate was saved"} {
-		t.Run(point, func(t *testing.T) {
-			ctx, kill := context.WithCancel(t.Context())
-			s := NewServer(ca)
-			inner := s.Handler(slog.New(slog.DiscardHandler))
-			var calls atomic.Int32
-			url := serve(t, s, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if calls.Add(1) == 1 && point != "after the certificate was saved" {
-					if point == "before the answer" {
-						inner.ServeHTTP(httptest.NewRecorder(), r) // redeems
-					}
-					kill()
-					panic(http.ErrAbortHandler)
-				}
-				inner.ServeHTTP(w, r)
-			}))
-			o := options(t, ca, url, "management-01")
-			token, err := os.ReadFile(o.TokenFile)
-			if err != nil {
-				t.Fatal(err)
-			}
-			o.Logger = slog.New(slog.DiscardHandler)
-			_, err = OpenIdentity(ctx, o)
-			if point == "after the certificate was saved" {
-				if err != nil {
-					t.Fatal(err)
-				}
-				// Killed before it removed the token.
-				if err := os.WriteFile(o.TokenFile, token, 0o600); err != nil {
-					t.Fatal(err)
-				}
-			} else if !errors.Is(err, context.Canceled) {
-				t.Fatalf("the killed one: %v", err)
-			}
-			if _, err := os.Stat(o.TokenFile); err != nil {
-				t.Fatalf("the token is gone before the certificate is there: %v", err)
-			}
-			if _, err := OpenIdentity(t.Context(), o); err != nil {
-				t.Errorf("started again: %v", err)
-			}
-			if _, err := os.Stat(o.TokenFile); !errors.Is(err, fs.ErrNotExist) {
-				t.Errorf("the used token is still there: %v", err)
-			}
-			kill()
-		})
-	}
-}
-
-func TestAnUnusableIdentityIsAnErrorWithTheReason(t *testing.T) {
-	ca := openCA(t)
-	url := serveCA(t, ca)
-	enrolled := func(t *testing.T) IdentityOptions {
-		o := options(t, ca, url, "management-01")
-		o.Logger = slog.New(slog.DiscardHandler)
-		if _, err := OpenIdentity(t.Context(), o); err != nil {
-			t.Fatal(err)
-		}
-		return o
-	}
-	for name, c := range map[string]struct {
-		change func(t *testing.T, o *IdentityOptions)
-		want   string
-	}{
-		"cut file": {func(t *testing.T, o *IdentityOptions) {
-			path := filepath.Join(o.Dir, identityFile)
-			data, err := os.ReadFile(path)
-			if err == nil {
-				err = os.WriteFile(path, data[:len(data)-100], 0o600)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-		}, identityFile + " is damaged"},
-		"another's name": {func(_ *testing.T, o *IdentityOptions) { o.Name = "management-02" },
-			`that of "management-01"`},
-		"another CA": {func(t *testing.T, o *IdentityOptions) { o.CAFile = openCA(t).CertFile() }, "unknown authority"},
-		"expired": {func(t *testing.T, o *IdentityOptions) {
-			short := &CA{Validity: -RenewalGrace - time.Second, dir: ca.dir, key: ca.key, cert: ca.cert}
-			key, _ := newKey()
-			der, err := short.issue(&key.PublicKey, o.Name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			data, _ := encodeKey(key)
-			if err := atomicfile.Write(filepath.Join(o.Dir, identityFile), append(data, encodeCert(der)...),
-				0o600); err != nil {
-				t.Fatal(err)
-			}
-			if Enrolled(ca.dir, o.Dir, o.Name) {
-				t.Error("an expired certificate is accepted")
-			}
-		}, "expired"},
-		"another's token": {func(t *testing.T, o *IdentityOptions) {
-			token, err := ca.CreateToken("management-03", time.Minute)
-			if err != nil {
-				t.Fatal(err)
-			}
-			o.Dir, o.Token = t.TempDir(), token
-		}, `that of "management-03"`},
-		"an unknown token": {func(t *testing.T, o *IdentityOptions) { o.Dir, o.Token = t.TempDir(), "x" },
-			"token is unknown"},
-		"no token": {func(t *testing.T, o *IdentityOptions) { o.Dir = t.TempDir() }, ErrNotEnrolled.Error()},
-		"plain HTTP": {func(t *testing.T, o *IdentityOptions) {
-			o.Dir, o.Token, o.URL = t.TempDir(), "x",
-				"http://localhost"
-		}, "not https"},
-		"no such name": {func(_ *testing.T, o *IdentityOptions) { o.Name = "system:" }, "is empty"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			o := enrolled(t)
-			c.change(t, &o)
-			_, err := OpenIdentity(t.Context(), o)
-			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), o.Dir) {
-				t.Errorf("error %v, want one with %q and %s", err, c.want, o.Dir)
-			}
-		})
-	}
-}
-
-func TestTheSigningServiceMayStartLater(t *testing.T) {
-	ca := openCA(t)
-	var up atomic.Bool
-	s := NewServer(ca)
-	inner := s.Handler(slog.New(slog.DiscardHandler))
-	url := serve(t, s, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !up.Swap(true) {
-			http.Error(w, "starting", http.StatusServiceUnavailable)
-			return
-		}
-		inner.ServeHTTP(w, r)
-	}))
-	o := options(t, ca, url, "system:maestro")
-	o.Logger = slog.New(slog.DiscardHandler)
-	if _, err := OpenIdentity(t.Context(), o); err != nil {
-		t.Error(err)
-	}
-}
-
 func TestOnlyTheOwnerReadsFiles(t *testing.T) {
 	ca := openCA(t)
 	o := options(t, ca, serveCA(t, ca), "management-01")
@@ -414,5 +144,86 @@ func TestOnlyTheOwnerReadsFiles(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// An identity of another CA enrols again with a token; without one the error names the
+// next step.
+func TestAnIdentityOfAnotherCAEnrolsAgain(t *testing.T) {
+	ca, other := openCA(t), openCA(t)
+	o := options(t, other, serveCA(t, other), "management-01")
+	before := open(t, o)
+	o.URL, o.CAFile = serveCA(t, ca), ca.CertFile()
+	if Enrolled(ca.dir, o.Dir, o.Name) {
+		t.Error("Enrolled is true for an identity of another CA")
+	}
+	if _, err := OpenIdentity(t.Context(), o); !errors.Is(err, ErrNotEnrolled) || !strings.Contains(err.Error(),
+		"not of the CA in "+o.CAFile) {
+		t.Errorf("without a token: %v", err)
+	}
+	var err error
+	if o.Token, err = ca.CreateToken("management-01", time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	after := open(t, o)
+	if bytes.Equal(before.Certificate().RawSubjectPublicKeyInfo, after.Certificate().RawSubjectPublicKeyInfo) {
+		t.Error("it kept its key")
+	}
+	o.Token = ""
+	if again := open(t, o); !again.Certificate().Equal(after.Certificate()) {
+		t.Error("it does not keep its new certificate")
+	}
+	if _, err := os.Stat(filepath.Join(o.Dir, pendingFile)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("left behind: %v", err)
+	}
+}
+
+// A mounted token, whose file cannot be removed, is used only once.
+func TestAMountedTokenIsRedeemedOnce(t *testing.T) {
+	ca := openCA(t)
+	o := options(t, ca, serveCA(t, ca), "management-01")
+	mounted, err := os.Open(o.TokenFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mounted.Close()
+	o.TokenFile = fmt.Sprintf("/proc/self/fd/%d", mounted.Fd())
+	first := open(t, o)
+	if _, err := os.ReadFile(o.TokenFile); err != nil {
+		t.Skip("it can be removed here: ", err)
+	}
+	if again := open(t, o); !again.Certificate().Equal(first.Certificate()) {
+		t.Error("each start takes a certificate")
+	}
+}
+
+// PinCA accepts only the CA with the given fingerprint, and writes no other to disk.
+func TestACAIsPinnedByItsFingerprint(t *testing.T) {
+	ca, other := openCA(t), openCA(t)
+	url := serveCA(t, ca)
+	file := filepath.Join(t.TempDir(), "new", "ca.pem")
+	for _, wrong := range []string{"", "sha256:", strings.ToUpper(Fingerprint(ca.cert)), Fingerprint(other.cert)} {
+		if err := PinCA(t.Context(), url, wrong, file); err == nil {
+			t.Errorf("%q is believed", wrong)
+		}
+	}
+	if _, err := os.Stat(file); err == nil {
+		t.Fatal("a CA that was not believed is on disk")
+	}
+	for range 2 { // fetched, and then as it is
+		if err := PinCA(t.Context(), url, Fingerprint(ca.cert), file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if have, err := os.ReadFile(file); err != nil || !bytes.Equal(have, ca.CertPEM()) {
+		t.Errorf("%q %v", have, err)
+	}
+	if err := PinCA(t.Context(), url, Fingerprint(other.cert), file); err == nil || !strings.Contains(err.Error(),
+		file) {
+		t.Errorf("a file of another CA: %v", err)
+	}
+	if err := PinCA(t.Context(), "http://localhost", Fingerprint(ca.cert), file+"2"); err == nil ||
+		!strings.Contains(err.Error(), "not https") {
+		t.Errorf("plain HTTP: %v", err)
 	}
 }
