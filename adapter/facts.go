@@ -12,8 +12,8 @@ type workView struct {
 	resource, object, ready string
 	ignoreUnversioned       bool // a condition without observedGeneration does not count
 	subject                 string
-	waiting, pending        rung
-	ladder, blockers        []rung
+	waiting, pending        reasonRule
+	taskReasons, blockers   []reasonRule
 }
 
 // workFacts is the state of a ManifestWork and its object. The zero value is that of a work that

@@ -20,9 +20,9 @@ type Report struct {
 	Work *ReportedWork `yaml:"work"`
 	// Conditions replace the standard ones.
 	Conditions ReportConditions `yaml:"conditions"`
-	// Health are rungs that make Health False after a run that succeeded.
-	Health []Rung `yaml:"health"`
-	Data   Value  `yaml:"data"`
+	// Health are rules that make Health False after a run that succeeded.
+	Health []ReasonRule `yaml:"health"`
+	Data   Value        `yaml:"data"`
 }
 
 // ReportedWork says which object of a ManifestWork the report is about, and how its state is read.
@@ -33,19 +33,19 @@ type ReportedWork struct {
 	Ready    string `yaml:"ready"`    // the object's condition that makes Available
 	// Unversioned says whether a condition without observedGeneration counts for the object's
 	// present generation: counts (default) or ignored.
-	Unversioned string `yaml:"unversioned"`
-	Subject     string `yaml:"subject"` // of messages: "it" by default
-	Waiting     *Rung  `yaml:"waiting"` // while targetCluster is ""
-	Pending     *Rung  `yaml:"pending"` // while the object has no Ready condition
-	Ladder      []Rung `yaml:"ladder"`  // rungs between the standard ones
+	Unversioned string       `yaml:"unversioned"`
+	Subject     string       `yaml:"subject"` // of messages: "it" by default
+	Waiting     *ReasonRule  `yaml:"waiting"` // while targetCluster is ""
+	Pending     *ReasonRule  `yaml:"pending"` // while the object has no Ready condition
+	Ladder      []ReasonRule `yaml:"ladder"`  // rules between the standard ones
 	// Blockers keep Finalized False. By default the work itself is the only one.
-	Blockers []Rung `yaml:"blockers"`
+	Blockers []ReasonRule `yaml:"blockers"`
 }
 
-// Rung is one step of a ladder: the first whose If holds gives a condition its reason and message.
-type Rung struct {
+// ReasonRule is one step of a ladder: the first whose If holds gives a condition its reason and message.
+type ReasonRule struct {
 	Place   Place
-	AheadOf string `yaml:"ahead_of"` // in a ladder: the standard rung that follows
+	AheadOf string `yaml:"ahead_of"` // in a ladder: the standard rule that follows
 	If      Text   `yaml:"if"`       // expression
 	Reason  Value  `yaml:"reason"`   // template, or {expression}
 	Message Value  `yaml:"message"`  // template, or {expression}
@@ -54,15 +54,15 @@ type Rung struct {
 // ReportConditions are written out where the standard ones do not fit.
 type ReportConditions struct {
 	Place     Place
-	Applied   *Rung `yaml:"Applied"`
-	Available *Rung `yaml:"Available"`
-	Health    *Rung `yaml:"Health"`
-	Finalized *Rung `yaml:"Finalized"`
+	Applied   *ReasonRule `yaml:"Applied"`
+	Available *ReasonRule `yaml:"Available"`
+	Health    *ReasonRule `yaml:"Health"`
+	Finalized *ReasonRule `yaml:"Finalized"`
 }
 
-// standardRungs are the rungs of the ladder of a ManifestWork in their order, by the names that
+// standardReasons are the rules of the ladder of a ManifestWork in their order, by the names that
 // ahead_of takes.
-var standardRungs = []string{"waiting", "failed", "refused", "ordered", "updating", "reported", "pending"}
+var standardReasons = []string{"waiting", "failed", "refused", "ordered", "updating", "reported", "pending"}
 
 // variableName is a name that expressions can write.
 var variableName = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`)
@@ -86,9 +86,9 @@ func (c *checker) report(t *Task) {
 	c.conditionOverride(r.Conditions.Available)
 	c.conditionOverride(r.Conditions.Health)
 	c.conditionOverride(r.Conditions.Finalized)
-	for _, rung := range r.Health {
-		c.rung(rung)
-		c.noPlacement(rung)
+	for _, rule := range r.Health {
+		c.checkReasonRule(rule)
+		c.noPlacement(rule)
 	}
 	w := r.Work
 	if w == nil {
@@ -114,45 +114,45 @@ func (c *checker) reportedWork(t *Task, w *ReportedWork) {
 	case !slices.ContainsFunc(t.Resources[i].Nested, func(n NestedDiscovery) bool { return n.Name == w.Object }):
 		c.add(w.Place, "object", "the resource %s has no nested discovery %q", w.Resource, w.Object)
 	}
-	for _, rung := range w.Ladder {
-		c.rung(rung)
-		c.need(rung.Place, "ahead_of", rung.AheadOf)
-		c.oneOf(rung.Place, "ahead_of", rung.AheadOf, standardRungs...)
+	for _, rule := range w.Ladder {
+		c.checkReasonRule(rule)
+		c.need(rule.Place, "ahead_of", rule.AheadOf)
+		c.oneOf(rule.Place, "ahead_of", rule.AheadOf, standardReasons...)
 	}
-	for _, rung := range w.Blockers {
-		c.rung(rung)
-		c.noPlacement(rung)
+	for _, rule := range w.Blockers {
+		c.checkReasonRule(rule)
+		c.noPlacement(rule)
 	}
-	for _, rung := range []*Rung{w.Waiting, w.Pending} {
-		if rung == nil {
+	for _, rule := range []*ReasonRule{w.Waiting, w.Pending} {
+		if rule == nil {
 			continue
 		}
-		c.noPlacement(*rung)
-		if rung.If.Value != "" {
-			c.add(rung.Place, "if", "the engine decides when this rung holds")
+		c.noPlacement(*rule)
+		if rule.If.Value != "" {
+			c.add(rule.Place, "if", "the engine decides when this rung holds")
 		}
-		if !rung.Reason.Set() {
-			c.add(rung.Place, "reason", "it is required")
+		if !rule.Reason.Set() {
+			c.add(rule.Place, "reason", "it is required")
 		}
 	}
 }
 
 // conditionOverride checks a condition that is written out.
-func (c *checker) conditionOverride(rung *Rung) {
-	if rung != nil {
-		c.rung(*rung)
-		c.noPlacement(*rung)
+func (c *checker) conditionOverride(rule *ReasonRule) {
+	if rule != nil {
+		c.checkReasonRule(*rule)
+		c.noPlacement(*rule)
 	}
 }
 
-func (c *checker) rung(r Rung) {
+func (c *checker) checkReasonRule(r ReasonRule) {
 	c.need(r.Place, "if", r.If.Value)
 	if !r.Reason.Set() {
 		c.add(r.Place, "reason", "it is required")
 	}
 }
 
-func (c *checker) noPlacement(r Rung) {
+func (c *checker) noPlacement(r ReasonRule) {
 	if r.AheadOf != "" {
 		c.add(r.Place, "ahead_of", "it belongs to rungs of ladder")
 	}

@@ -81,7 +81,7 @@ func TestLaterExpressionsReadNamesOfLet(t *testing.T) {
 	}
 }
 
-// The rungs of a task keep their places, and the first true one counts.
+// The rules of a task keep their places, and the first true one counts.
 func TestOwnRungsPrecedeTheStandardRungs(t *testing.T) {
 	for _, c := range []struct{ ladder, want string }{
 		{"{ahead_of: ordered, if: 'true', reason: Mine}", "Mine"},
@@ -117,7 +117,7 @@ func TestAFailedExpressionIsReported(t *testing.T) {
 			"a: evaluating when", "division by zero"},
 		{"when of a payload", "", "  payloads: [{name: p, when: {expression: cluster.nothing}, build: {a: '1'}}]", "",
 			"post_actions p: deciding whether to build the payload", "no such key"},
-		{"a rung", "", "", "      ladder: [{ahead_of: waiting, if: cluster.nothing, reason: R}]",
+		{"a rule", "", "", "      ladder: [{ahead_of: waiting, if: cluster.nothing, reason: R}]",
 			building, "condition Applied: "},
 		{"a reason", "", "", "      ladder: [{ahead_of: waiting, if: 'true', reason: {expression: cluster.nothing}}]",
 			building, "no such key"},

@@ -14,12 +14,12 @@ type standardReport struct {
 	now     func() time.Time
 	work    *workView // nil when the report is about no ManifestWork
 
-	applied, available, healthy, finalized *rung // conditions that the task writes out; nil for the standard ones
-	health                                 []rung
+	applied, available, healthy, finalized *reasonRule // conditions that the task writes out; nil for the standard ones
+	health                                 []reasonRule
 	data                                   node
 }
 
-type rung struct {
+type reasonRule struct {
 	aheadOf string
 	when    *expr // nil for waiting and pending
 	reason  node
@@ -43,7 +43,7 @@ func (c *compiler) report(r *Report) *standardReport {
 	c.uses(r.Place, needed)
 	s.applied, s.available = c.override(r.Conditions.Applied), c.override(r.Conditions.Available)
 	s.healthy, s.finalized = c.override(r.Conditions.Health), c.override(r.Conditions.Finalized)
-	s.health = c.rungs(r.Health)
+	s.health = c.reasonRules(r.Health)
 	if r.Data.Set() {
 		s.data = c.reportData(r.Data)
 	}
@@ -63,23 +63,23 @@ func (c *compiler) sendReport(r *Report) action {
 // reportPayload is the name of the standard report's body, as HyperFleet's files call it.
 const reportPayload = "statusPayload"
 
-func (c *compiler) override(r *Rung) *rung {
+func (c *compiler) override(r *ReasonRule) *reasonRule {
 	if r == nil {
 		return nil
 	}
-	out := c.rung(*r)
+	out := c.reasonRule(*r)
 	return &out
 }
 
-func (c *compiler) rungs(list []Rung) (out []rung) {
+func (c *compiler) reasonRules(list []ReasonRule) (out []reasonRule) {
 	for _, r := range list {
-		out = append(out, c.rung(r))
+		out = append(out, c.reasonRule(r))
 	}
 	return out
 }
 
-func (c *compiler) rung(r Rung) rung {
-	out := rung{aheadOf: r.AheadOf, reason: c.scalar(r.Reason), message: c.scalar(r.Message)}
+func (c *compiler) reasonRule(r ReasonRule) reasonRule {
+	out := reasonRule{aheadOf: r.AheadOf, reason: c.scalar(r.Reason), message: c.scalar(r.Message)}
 	if r.If.Value != "" {
 		out.when = c.expr(r.If)
 	}
@@ -110,12 +110,12 @@ func (c *compiler) workView(w *ReportedWork) *workView {
 	}
 	orString(&out.subject, "it")
 	if w.Waiting != nil {
-		out.waiting = c.rung(*w.Waiting)
+		out.waiting = c.reasonRule(*w.Waiting)
 	}
 	if w.Pending != nil {
-		out.pending = c.rung(*w.Pending)
+		out.pending = c.reasonRule(*w.Pending)
 	}
-	out.ladder, out.blockers = c.rungs(w.Ladder), c.rungs(w.Blockers)
+	out.taskReasons, out.blockers = c.reasonRules(w.Ladder), c.reasonRules(w.Blockers)
 	return out
 }
 
@@ -170,7 +170,7 @@ func (b *reportBuilder) conditions() ([]any, error) {
 	var out []any
 	for _, c := range []struct {
 		kind     string
-		override *rung
+		override *reasonRule
 		standard func() (verdict, error)
 	}{
 		{"Applied", b.applied, b.appliedVerdict},
@@ -180,7 +180,7 @@ func (b *reportBuilder) conditions() ([]any, error) {
 	} {
 		make := c.standard
 		if c.override != nil {
-			make = func() (verdict, error) { return b.written(c.override) }
+			make = func() (verdict, error) { return b.overrideVerdict(c.override) }
 		}
 		v, err := make()
 		if err != nil {
@@ -191,22 +191,22 @@ func (b *reportBuilder) conditions() ([]any, error) {
 	return out, nil
 }
 
-// written is a condition that the task writes out.
-func (b *reportBuilder) written(r *rung) (verdict, error) {
+// overrideVerdict is a condition that the task writes out.
+func (b *reportBuilder) overrideVerdict(r *reasonRule) (verdict, error) {
 	yes, err := b.holds(r)
 	if err != nil {
 		return verdict{}, err
 	}
-	return b.words(*r, statusOf(yes))
+	return b.renderVerdict(*r, statusOf(yes))
 }
 
-func (b *reportBuilder) holds(r *rung) (bool, error) {
+func (b *reportBuilder) holds(r *reasonRule) (bool, error) {
 	v, err := r.when.eval(b.ctx, b.in.vars)
 	return truth(v), err
 }
 
-// words returns the verdict with a status and with the reason and the message of a rung.
-func (b *reportBuilder) words(r rung, status string) (v verdict, err error) {
+// renderVerdict returns the verdict with a status and with the reason and the message of a rule.
+func (b *reportBuilder) renderVerdict(r reasonRule, status string) (v verdict, err error) {
 	v.status = status
 	if v.reason, err = r.reason.build(b.ctx, b.in); err != nil {
 		return v, err
@@ -215,15 +215,15 @@ func (b *reportBuilder) words(r rung, status string) (v verdict, err error) {
 	return v, err
 }
 
-// first returns the words of the first rung that holds.
-func (b *reportBuilder) first(rungs []rung) (v verdict, found bool, err error) {
-	for i := range rungs {
-		yes, err := b.holds(&rungs[i])
+// firstThatHolds returns the status, reason and message of the first rule that holds.
+func (b *reportBuilder) firstThatHolds(rules []reasonRule) (v verdict, found bool, err error) {
+	for i := range rules {
+		yes, err := b.holds(&rules[i])
 		if err != nil {
 			return v, false, err
 		}
 		if yes {
-			v, err = b.words(rungs[i], conditionTrue)
+			v, err = b.renderVerdict(rules[i], conditionTrue)
 			return v, err == nil, err
 		}
 	}
@@ -249,7 +249,7 @@ func (b *reportBuilder) appliedVerdict() (verdict, error) {
 		v.reason, v.message = "Deleting", ""
 	case b.seen.applied:
 	default:
-		state, err := b.ladder()
+		state, err := b.chooseReason()
 		if err != nil {
 			return v, err
 		}
@@ -271,7 +271,7 @@ func (b *reportBuilder) availableVerdict() (verdict, error) {
 	if b.deleting {
 		return verdict{status, "Deleting", b.work.subject + " is being deleted"}, nil
 	}
-	v, err := b.ladder()
+	v, err := b.chooseReason()
 	v.status = status
 	return v, err
 }
@@ -280,7 +280,7 @@ func (b *reportBuilder) availableVerdict() (verdict, error) {
 func (b *reportBuilder) healthVerdict() (verdict, error) {
 	adapter, _ := b.in.vars["adapter"].(map[string]any)
 	if !b.failed {
-		v, found, err := b.first(b.health)
+		v, found, err := b.firstThatHolds(b.health)
 		if found || err != nil {
 			v.status = "False"
 			return v, err
@@ -323,7 +323,7 @@ func (b *reportBuilder) finalizedVerdict() (verdict, error) {
 // blocker returns what keeps the resource from being finalized.
 func (b *reportBuilder) blocker() (verdict, bool, error) {
 	if b.deleting && len(b.work.blockers) > 0 {
-		v, found, err := b.first(b.work.blockers)
+		v, found, err := b.firstThatHolds(b.work.blockers)
 		if !found {
 			v.message = ""
 		}
@@ -335,28 +335,28 @@ func (b *reportBuilder) blocker() (verdict, bool, error) {
 	return verdict{message: ""}, false, nil
 }
 
-// ladder returns the reason and the message of the first rung that holds, in the order of
-// standardRungs with the task's own rungs ahead of those that they name.
-func (b *reportBuilder) ladder() (verdict, error) {
-	for _, name := range standardRungs {
-		own := slices.DeleteFunc(slices.Clone(b.work.ladder), func(r rung) bool { return r.aheadOf != name })
-		if v, found, err := b.first(own); found || err != nil {
+// chooseReason returns the reason and the message of the first rule that holds, in the order of
+// standardReasons with the task's own rules ahead of those that they name.
+func (b *reportBuilder) chooseReason() (verdict, error) {
+	for _, name := range standardReasons {
+		own := slices.DeleteFunc(slices.Clone(b.work.taskReasons), func(r reasonRule) bool { return r.aheadOf != name })
+		if v, found, err := b.firstThatHolds(own); found || err != nil {
 			return v, err
 		}
-		if v, holds, err := b.standardRung(name); holds || err != nil {
+		if v, holds, err := b.standardReason(name); holds || err != nil {
 			return v, err
 		}
 	}
 	return verdict{}, nil
 }
 
-func (b *reportBuilder) standardRung(name string) (v verdict, holds bool, err error) {
+func (b *reportBuilder) standardReason(name string) (v verdict, holds bool, err error) {
 	switch name {
 	case "waiting":
 		if b.target != "" {
 			return v, false, nil
 		}
-		v, err = b.words(b.work.waiting, conditionTrue)
+		v, err = b.renderVerdict(b.work.waiting, conditionTrue)
 		return v, true, err
 	case "failed":
 		v.reason, v.message = "ExecutionFailed", "the region could not look after "+b.work.subject+"; it tries again"
@@ -374,22 +374,22 @@ func (b *reportBuilder) standardRung(name string) (v verdict, holds bool, err er
 		v.reason, v.message = "Updating", b.target+" is acting on the change"
 		return v, b.work.isOutdated(b.seen), nil
 	case "reported":
-		return b.reportedRung()
+		return b.reportedReason()
 	}
-	v, err = b.words(b.work.pending, conditionTrue)
+	v, err = b.renderVerdict(b.work.pending, conditionTrue)
 	return v, true, err
 }
 
-// reportedRung returns the reason and message of the object's ready condition. A condition without a reason has that of
-// pending.
-func (b *reportBuilder) reportedRung() (v verdict, holds bool, err error) {
+// reportedReason returns the reason and message of the object's ready condition. A condition without a reason has that
+// of pending.
+func (b *reportBuilder) reportedReason() (v verdict, holds bool, err error) {
 	c := conditionOf(b.seen.conditions, b.work.ready)
 	if c == nil {
 		return v, false, nil
 	}
 	v.reason, v.message = textOf(c["reason"]), textOf(c["message"])
 	if v.reason == "" {
-		pending, err := b.words(b.work.pending, conditionTrue)
+		pending, err := b.renderVerdict(b.work.pending, conditionTrue)
 		v.reason = pending.reason
 		return v, true, err
 	}

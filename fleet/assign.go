@@ -40,7 +40,7 @@ var errChoiceStale = errors.New("the management cluster that was chosen does not
 //  3. No management cluster has room: the placement is Waiting, with the reasons.
 //  4. The cluster does not exist or is being deleted: place returns an error with status 404 or 409.
 //
-// It chooses from the board, and from the database if the board has no room, because the board may lag
+// It chooses from the inventory, and from the database if the inventory has no room, because the inventory may lag
 // behind. The transaction checks the choice against the chosen management cluster and the sum reserved
 // there, so no placement exceeds the capacity, also when several processes place (decision 054).
 func (f *Fleet) place(ctx context.Context, id cluster.ID) (d store.Document, err error) {
@@ -61,7 +61,7 @@ func (f *Fleet) place(ctx context.Context, id cluster.ID) (d store.Document, err
 		if err != nil {
 			return d, err
 		}
-		source := fromBoard
+		source := fromMemory
 		if attempt > 0 {
 			source = fromDatabase
 		}
@@ -76,7 +76,7 @@ func (f *Fleet) place(ctx context.Context, id cluster.ID) (d store.Document, err
 		}
 		if err == nil {
 			f.metrics.countOutcome(outcome)
-			f.shared.use(func(b *board) { _, err = b.apply(d, time.Now()) }) // follow applies it once more, without effect
+			f.shared.use(func(b *inventory) { _, err = b.apply(d, time.Now()) }) // follow applies it once more, without effect
 		}
 		return d, err
 	}
@@ -111,23 +111,23 @@ type choice struct {
 	name        cluster.ManagementCluster // of the management cluster; "" when none has room
 	explanation Explanation
 	message     string
-	isHeld      bool // the board holds the amounts until endHold
+	isHeld      bool // the inventory holds the amounts until endHold
 }
 
 // choiceSource is where makeChoice reads the free amounts.
 type choiceSource uint8
 
 const (
-	fromBoard    choiceSource = iota // memory, which may lag behind; then the database, if the board has no room
+	fromMemory   choiceSource = iota // memory, which may lag behind; then the database, if the inventory has no room
 	fromDatabase                     // the database's present amounts
 )
 
-// makeChoice chooses a management cluster for a demand. A choice from the board holds the amounts there, and the
+// makeChoice chooses a management cluster for a demand. A choice from the inventory holds the amounts there, and the
 // caller calls endHold after its transaction. Without room the choice has no management cluster.
 func (f *Fleet) makeChoice(ctx context.Context, d Demand, source choiceSource) (c choice, err error) {
-	if source == fromBoard {
-		var hosts []ManagementCluster // the board replaces their amounts, it never changes them
-		f.shared.use(func(b *board) {
+	if source == fromMemory {
+		var hosts []ManagementCluster // the inventory replaces their amounts, it never changes them
+		f.shared.use(func(b *inventory) {
 			hosts = b.hosts(time.Now())
 			if i := choose(d, hosts); i >= 0 {
 				c = choice{id: hosts[i].ID, name: hosts[i].Name, isHeld: true}
@@ -152,10 +152,10 @@ func (f *Fleet) makeChoice(ctx context.Context, d Demand, source choiceSource) (
 	return c, nil
 }
 
-// endHold releases the amounts that a choice holds on the board.
+// endHold releases the amounts that a choice holds on the inventory.
 func (f *Fleet) endHold(c choice, d Demand) {
 	if c.isHeld {
-		f.shared.use(func(b *board) { b.hold(c.id, d.Amounts, -1) })
+		f.shared.use(func(b *inventory) { b.hold(c.id, d.Amounts, -1) })
 	}
 }
 
@@ -265,7 +265,7 @@ func (f *Fleet) reserve(ctx context.Context, tx *store.Tx, id cluster.Management
 // host returns a management cluster from its document, with the state of its agent at now.
 func (f *Fleet) host(d store.Document, now time.Time) ManagementCluster {
 	r, changedAt := decodeMC(d), now
-	f.shared.use(func(b *board) {
+	f.shared.use(func(b *inventory) {
 		if have, ok := b.mcs[cluster.ManagementClusterID(d.ID)]; ok && have.reportTime().Equal(r.reportTime()) {
 			changedAt = have.reportMovedAt
 		}
@@ -274,7 +274,7 @@ func (f *Fleet) host(d store.Document, now time.Time) ManagementCluster {
 }
 
 // readHosts returns all management clusters from the database, with the database's sums. It reads only the
-// documents whose versions the board does not have.
+// documents whose versions the inventory does not have.
 func (f *Fleet) readHosts(ctx context.Context) (hosts []ManagementCluster, err error) {
 	now := time.Now()
 	err = f.store.Tx(ctx, func(tx *store.Tx) error {
@@ -288,7 +288,7 @@ func (f *Fleet) readHosts(ctx context.Context) (hosts []ManagementCluster, err e
 			return err
 		}
 		var changed []string
-		f.shared.use(func(b *board) {
+		f.shared.use(func(b *inventory) {
 			for id, version := range versions {
 				if m, ok := b.mcs[cluster.ManagementClusterID(id)]; ok && m.doc.Version == version {
 					hosts = append(hosts, m.withStateAt(now, m.reportMovedAt))

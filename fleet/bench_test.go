@@ -133,8 +133,8 @@ func region(b *testing.B, managementClusters, each int) *testRegion {
 		}
 	}
 	bed := startOn(b, dsn, Options{})
-	bed.eventually("the board has all placements", func() (yes bool) {
-		bed.fleet.shared.use(func(board *board) { yes = len(board.entries) > managementClusters*each })
+	bed.eventually("the inventory has all placements", func() (yes bool) {
+		bed.fleet.shared.use(func(inv *inventory) { yes = len(inv.entries) > managementClusters*each })
 		return yes
 	})
 	return bed
@@ -150,7 +150,7 @@ func alone(b *testing.B, bed *testRegion) map[string]float64 {
 		return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 	}
 	begun, before := time.Now(), used()
-	fresh := newBoard()
+	fresh := newInventory()
 	for _, kind := range []store.Kind{kindMC, KindPlacement} {
 		if err := bed.fleet.load(b.Context(), fresh, kind); err != nil {
 			b.Fatal(err)

@@ -60,24 +60,24 @@ type Fleet struct {
 	orphanPasses  atomic.Int64  // passes of checkOrphans, for tests
 }
 
-// shared guards the board.
+// shared guards the inventory.
 type shared struct {
 	mu sync.Mutex
-	b  *board
+	b  *inventory
 }
 
-// use calls f with the board locked. f does no I/O.
-func (s *shared) use(f func(*board)) {
+// use calls f with the inventory locked. f does no I/O.
+func (s *shared) use(f func(*inventory)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.b == nil {
-		s.b = newBoard()
+		s.b = newInventory()
 	}
 	f(s.b)
 }
 
-// replace replaces the board. The reservations of transactions in progress stay.
-func (s *shared) replace(b *board) {
+// replace replaces the inventory. The reservations of transactions in progress stay.
+func (s *shared) replace(b *inventory) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.b != nil {

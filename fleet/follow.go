@@ -75,16 +75,16 @@ func (f *Fleet) compareHourly(ctx context.Context) {
 	}
 }
 
-// follow subscribes to the feed, reads all management clusters and placements onto a new board, and then applies the
-// changes to it until ctx ends. It returns an error when it may have missed changes; the caller calls it again.
+// follow subscribes to the feed, reads all management clusters and placements onto a new inventory, and then applies
+// the changes to it until ctx ends. It returns an error when it may have missed changes; the caller calls it again.
 func (f *Fleet) follow(ctx context.Context) error {
 	sub := f.opts.Feed.Subscribe(func(c *store.Change) bool {
 		return c.Kind == kindMC || c.Kind == KindPlacement || c.Kind == kindCluster && c.Removed
 	})
 	defer sub.Close()
-	// Decisions use the old board while follow fills the new one. follow replaces the board, because the
+	// Decisions use the old inventory while follow fills the new one. follow replaces the inventory, because the
 	// subscription before this one may have missed removals.
-	fresh := newBoard()
+	fresh := newInventory()
 	if err := f.load(ctx, fresh, kindMC); err != nil {
 		return err
 	}
@@ -126,7 +126,7 @@ func (f *Fleet) follow(ctx context.Context) error {
 			took = time.Since(planned)
 		case <-checkTick.C:
 			waiting, stale := 0, false
-			f.shared.use(func(b *board) { waiting, stale = b.waiting, b.hasStaleReport(time.Now()) })
+			f.shared.use(func(b *inventory) { waiting, stale = b.waiting, b.hasStaleReport(time.Now()) })
 			f.setGauges()
 			f.markAllOrphaned(ctx, removed)
 			if waiting > 0 {
@@ -141,7 +141,7 @@ func (f *Fleet) follow(ctx context.Context) error {
 			}
 		case <-reportTick.C:
 			f.readReports(ctx)
-			f.shared.use((*board).dropTombstones)
+			f.shared.use((*inventory).dropTombstones)
 		}
 	}
 }
@@ -190,21 +190,21 @@ func (f *Fleet) markAllOrphaned(ctx context.Context, removed map[cluster.ID]bool
 	}
 }
 
-// orphanedPlacements returns the Orphaned placements of the board, the oldest first.
+// orphanedPlacements returns the Orphaned placements of the inventory, the oldest first.
 func (f *Fleet) orphanedPlacements() (all []orphanedPlacement) {
-	f.shared.use(func(b *board) { all = b.orphaned(time.Now()) })
+	f.shared.use(func(b *inventory) { all = b.orphaned(time.Now()) })
 	return all
 }
 
-// load reads all documents of a kind onto a board; nil is the shared one.
-func (f *Fleet) load(ctx context.Context, b *board, kind store.Kind) error {
+// load reads all documents of a kind onto an inventory; nil is the shared one.
+func (f *Fleet) load(ctx context.Context, b *inventory, kind store.Kind) error {
 	q := store.Query{Kind: kind, Limit: 5000, Bytes: 8 << 20, Deletion: store.WithDeleting}
 	for {
 		page, err := f.store.List(ctx, q)
 		if err != nil {
 			return err
 		}
-		apply := func(b *board) {
+		apply := func(b *inventory) {
 			for _, d := range page.Documents {
 				f.applyDocument(ctx, b, d)
 			}
@@ -220,9 +220,9 @@ func (f *Fleet) load(ctx context.Context, b *board, kind store.Kind) error {
 	}
 }
 
-// applyDocument applies a document to a board, and returns whether a waiting cluster may have room now. It logs and
-// skips a document that it cannot decode: a transaction checks each choice that fleet makes from the board.
-func (f *Fleet) applyDocument(ctx context.Context, b *board, d store.Document) (mayHaveRoom bool) {
+// applyDocument applies a document to an inventory, and returns whether a waiting cluster may have room now. It logs
+// and skips a document that it cannot decode: a transaction checks each choice that fleet makes from the inventory.
+func (f *Fleet) applyDocument(ctx context.Context, b *inventory, d store.Document) (mayHaveRoom bool) {
 	mayHaveRoom, err := b.apply(d, time.Now())
 	if err != nil {
 		f.log.LogAttrs(ctx, slog.LevelError, "fleet cannot decode a document; it ignores it", slog.Any("error", err))
@@ -230,11 +230,11 @@ func (f *Fleet) applyDocument(ctx context.Context, b *board, d store.Document) (
 	return mayHaveRoom
 }
 
-// applyRounds applies rounds of the feed to the board, adds removed clusters to removed, and returns whether a waiting
-// cluster may have room now.
+// applyRounds applies rounds of the feed to the inventory, adds removed clusters to removed, and returns whether a
+// waiting cluster may have room now.
 func (f *Fleet) applyRounds(ctx context.Context, rounds []store.Round,
 	removed map[cluster.ID]bool) (mayHaveRoom bool) {
-	f.shared.use(func(b *board) {
+	f.shared.use(func(b *inventory) {
 		for _, r := range rounds {
 			for _, c := range r.Changes {
 				if c.Kind != kindCluster {
@@ -252,7 +252,7 @@ func (f *Fleet) applyRounds(ctx context.Context, rounds []store.Round,
 // contains the same clusters.
 func (f *Fleet) requestWork(ctx context.Context, now time.Time) {
 	var waiting []entryWithID
-	f.shared.use(func(b *board) { waiting = b.planRequests(now) })
+	f.shared.use(func(b *inventory) { waiting = b.planRequests(now) })
 	if len(waiting) == 0 {
 		return
 	}
@@ -263,7 +263,7 @@ func (f *Fleet) requestWork(ctx context.Context, now time.Time) {
 		}
 		return
 	}
-	f.shared.use(func(b *board) {
+	f.shared.use(func(b *inventory) {
 		for _, w := range waiting {
 			b.recordRequest(w, now)
 		}
@@ -316,7 +316,7 @@ func (f *Fleet) writeRequests(ctx context.Context, waiting []entryWithID, now ti
 func (f *Fleet) setGauges() {
 	m := f.metrics
 	var hosts []ManagementCluster
-	f.shared.use(func(b *board) {
+	f.shared.use(func(b *inventory) {
 		hosts = b.sortedHosts(time.Now())
 		m.waiting.Set(float64(b.waiting))
 	})

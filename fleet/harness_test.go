@@ -158,7 +158,7 @@ func (b *testRegion) reportLost(id string) {
 	b.reportAgent(id, clm.ReportedCondition{Type: "Available", Status: "False", Reason: new("Lost")})
 }
 
-// reportAgent reports on a management cluster, and waits until fleet's board has the report.
+// reportAgent reports on a management cluster, and waits until fleet's inventory has the report.
 func (b *testRegion) reportAgent(id string, available clm.ReportedCondition) {
 	b.t.Helper()
 	at := time.Now()
@@ -174,9 +174,9 @@ func (b *testRegion) reportAgent(id string, available clm.ReportedCondition) {
 	if err != nil || !accepted {
 		b.t.Fatalf("CLM did not accept the report: %v", err)
 	}
-	b.eventually("the board has the report", func() (has bool) {
-		b.fleet.shared.use(func(board *board) {
-			has = !board.mcs[cluster.ManagementClusterID(id)].reportTime().Before(at.Truncate(time.Millisecond))
+	b.eventually("the inventory has the report", func() (has bool) {
+		b.fleet.shared.use(func(inv *inventory) {
+			has = !inv.mcs[cluster.ManagementClusterID(id)].reportTime().Before(at.Truncate(time.Millisecond))
 		})
 		return has
 	})

@@ -24,17 +24,17 @@ func (r decodedMC) reportsLost() bool {
 	return false
 }
 
-// updateLost records whether a management cluster of the board is lost.
-func (b *board) updateLost(mc cluster.ManagementClusterID) {
-	lost := b.mcs[mc].reportsLost()
-	if b.lost[mc] == lost {
+// updateLost records whether a management cluster of the inventory is lost.
+func (inv *inventory) updateLost(mc cluster.ManagementClusterID) {
+	lost := inv.mcs[mc].reportsLost()
+	if inv.lost[mc] == lost {
 		return
 	}
-	b.lostChanged = true
+	inv.lostChanged = true
 	if lost {
-		b.lost[mc] = true
+		inv.lost[mc] = true
 	} else {
-		delete(b.lost, mc)
+		delete(inv.lost, mc)
 	}
 }
 
@@ -42,24 +42,24 @@ func (b *board) updateLost(mc cluster.ManagementClusterID) {
 // because of that yet, and those with such a request whose management cluster is connected again. It compares states,
 // not changes, because one batch of the feed may contain a loss and its end in any order. Each call returns the
 // placements that have changed since the call before.
-func (b *board) lostChanges() (lost, connected []entryWithID) {
-	if !b.lostChanged {
+func (inv *inventory) lostChanges() (lost, connected []entryWithID) {
+	if !inv.lostChanged {
 		return nil, nil
 	}
-	b.lostChanged = false
-	for id, e := range b.entries {
-		isLost := !e.removed && b.lost[e.mc]
+	inv.lostChanged = false
+	for id, e := range inv.entries {
+		isLost := !e.removed && inv.lost[e.mc]
 		switch {
-		case isLost && !b.reportedLost[id]:
-			b.reportedLost[id] = true
+		case isLost && !inv.reportedLost[id]:
+			inv.reportedLost[id] = true
 			lost = append(lost, entryWithID{id, e})
-		case !isLost && b.reportedLost[id] && !e.removed:
+		case !isLost && inv.reportedLost[id] && !e.removed:
 			connected = append(connected, entryWithID{id, e})
 		}
 	}
-	for id := range b.reportedLost {
-		if e := b.entries[id]; e.removed || !b.lost[e.mc] {
-			delete(b.reportedLost, id)
+	for id := range inv.reportedLost {
+		if e := inv.entries[id]; e.removed || !inv.lost[e.mc] {
+			delete(inv.reportedLost, id)
 		}
 	}
 	return lost, connected
@@ -69,7 +69,7 @@ func (b *board) lostChanges() (lost, connected []entryWithID) {
 // not repeat a failed request, because adapters check all clusters from time to time.
 func (f *Fleet) requestLost(ctx context.Context) {
 	var lost, connected []entryWithID
-	f.shared.use(func(b *board) { lost, connected = b.lostChanges() })
+	f.shared.use(func(b *inventory) { lost, connected = b.lostChanges() })
 	request := func(clusters []entryWithID, why string) {
 		for part := range slices.Chunk(clusters, maxRequests) {
 			if err := f.writeRequests(ctx, part, time.Now(), why); err != nil {

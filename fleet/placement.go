@@ -71,14 +71,14 @@ func placementOf(d store.Document) (p placement, err error) {
 	return p, err
 }
 
-// reservation is a placement with only the members that the board keeps.
+// reservation is a placement with only the members that the inventory keeps.
 type reservation struct {
 	placementRequest
 	ManagementClusterID cluster.ManagementClusterID `json:"management_cluster_id"`
 	OrphanedTime        *time.Time                  `json:"orphaned_time"`
 }
 
-// reservationOf decodes a placement without its explanation, for the board.
+// reservationOf decodes a placement without its explanation, for the inventory.
 func reservationOf(d store.Document) (r reservation, err error) {
 	if err = json.Unmarshal(d.Spec, &r.placementRequest); err == nil {
 		err = json.Unmarshal(d.Status, &r)

@@ -56,7 +56,7 @@ type presence struct {
 	} `json:"reports"`
 }
 
-// decodedMC is a decoded document of a management cluster. The board keeps it, because each decision reads all
+// decodedMC is a decoded document of a management cluster. The inventory keeps it, because each decision reads all
 // management clusters, and few of them change between two decisions.
 type decodedMC struct {
 	doc      store.Document

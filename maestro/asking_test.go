@@ -41,7 +41,7 @@ func TestI6StatusHashesFitTheBroker(t *testing.T) {
 		}
 	}
 	all.Wait()
-	m.settled(total)
+	m.awaitAllObserved(total)
 	// The statuses that change now are lost.
 	for _, a := range agents {
 		a.fault(func() { a.mute = true })

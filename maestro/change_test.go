@@ -21,7 +21,7 @@ func TestI3AReapplyOfTheSameWorkIsNothing(t *testing.T) {
 	agent := site.agent("mc1")
 	src := m.source()
 	src.create("mc1", "w1", "one")
-	m.settled(1)
+	m.awaitAllObserved(1)
 	before := m.call("GET", "/api/maestro/v1/resource-bundles/w1", "").header.Get("Etag")
 	sent := len(firstDeliveries(agent.received(work.SpecUpdate)))
 	type counts struct{ history, version, xmin string }

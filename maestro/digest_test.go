@@ -149,7 +149,7 @@ func (i *instance) fill(agent *scriptedAgent, n int) {
 		if err != nil {
 			return err
 		}
-		if err := ledger.Want(ctx, tx, first, bundle.Spec{Source: testSource}); err != nil {
+		if err := ledger.RecordOrder(ctx, tx, first, bundle.Spec{Source: testSource}); err != nil {
 			return err
 		}
 		if _, err := tx.Exec(ctx, `update ledger set acknowledged = wanted, status_hash = 'hash-' || id where id = $1`,
@@ -260,7 +260,7 @@ func TestI6WhatAnAgentReportedWithoutABrokerIsAskedFor(t *testing.T) {
 	m.consumer("mc1")
 	agent := site.agent("mc1")
 	m.source().create("mc1", "w1", 1)
-	m.settled(1)
+	m.awaitAllObserved(1)
 	agent.stop()
 	agent.report("w1", "Changed") // nobody hears it
 	agent.start()
@@ -285,7 +285,7 @@ func TestI8WrongDigestsOnlyCostTraffic(t *testing.T) {
 	for n := range 50 {
 		src.create("mc1", work.ID(fmt.Sprintf("w%d", n)), n)
 	}
-	m.settled(50)
+	m.awaitAllObserved(50)
 	agent.mu.Lock()
 	delete(agent.works, "w3")          // lost
 	agent.works["w4"].generation = 0   // older
@@ -355,7 +355,7 @@ func TestI8AnEqualGenerationOfAnotherLifeIsNone(t *testing.T) {
 	src := m.source()
 	src.create("mc1", "w1", "first")
 	src.update("mc1", "w1", "old")
-	m.settled(1)
+	m.awaitAllObserved(1)
 	m.end()
 	agent.stop()
 
@@ -367,7 +367,7 @@ func TestI8AnEqualGenerationOfAnotherLifeIsNone(t *testing.T) {
 	src.update("mc1", "w1", "new")
 	agent.start()
 	agent.awaitValue("w1", "new")
-	m.settled(1)
+	m.awaitAllObserved(1)
 }
 
 // quiet waits until nothing has come or gone for a while.

@@ -24,9 +24,9 @@ func quickRetries(o *Options) {
 	o.RetryBase, o.RetryMax, o.DeleteMax = 100*time.Millisecond, time.Second, time.Second
 }
 
-// settled waits until every bundle of the list is observed at its version, as
+// awaitAllObserved waits until every bundle of the list is observed at its version, as
 // REST says, and nothing else is left.
-func (i *instance) settled(want int) {
+func (i *instance) awaitAllObserved(want int) {
 	i.t.Helper()
 	eventually(i.t, fmt.Sprintf("%d bundles are settled", want), func() error {
 		a, err := i.try("GET", "/api/maestro/v1/resource-bundles?size=65500", "")
@@ -91,7 +91,7 @@ func TestI6DroppedDuplicatedAndReorderedMessages(t *testing.T) {
 			src.remove("mc1", work.ID(fmt.Sprintf("w%d", n)))
 		}
 	}
-	m.settled(works - works/4)
+	m.awaitAllObserved(works - works/4)
 	for n := range works {
 		if n%4 != 0 {
 			agent.awaitValue(work.ID(fmt.Sprintf("w%d", n)), "last")
@@ -135,7 +135,7 @@ func TestI6TheBrokerRestartsInMidStream(t *testing.T) {
 			created++
 		}
 	}
-	m.settled(created)
+	m.awaitAllObserved(created)
 	if n := agent.count(); n != created {
 		t.Errorf("the agent holds %d of %d works", n, created)
 	}
@@ -153,7 +153,7 @@ func TestI6OfflineFor1000Changes(t *testing.T) {
 	for n := range 200 {
 		src.create("mc1", work.ID(fmt.Sprintf("w%d", n)), "old")
 	}
-	m.settled(200)
+	m.awaitAllObserved(200)
 	agent.stop()
 	change := func(n int) {
 		id := fmt.Sprintf("w%d", n%300)
@@ -173,7 +173,7 @@ func TestI6OfflineFor1000Changes(t *testing.T) {
 	}
 	begin := time.Now()
 	agent.start()
-	m.settled(200)
+	m.awaitAllObserved(200)
 	took := time.Since(begin)
 	t.Logf("converged in %v", took)
 	if n := agent.count(); n != 200 {
@@ -228,7 +228,7 @@ func TestI5I6TwoServersShareADatabase(t *testing.T) {
 	for n := range 100 {
 		sources[n%2].create("mc1", work.ID(fmt.Sprintf("w%d", n)), "one")
 	}
-	b.settled(100)
+	b.awaitAllObserved(100)
 	divided(t, a, b)
 	if slots := gauge(t, a, "maestro_delivery_slots") + gauge(t, b, "maestro_delivery_slots"); slots != dispatch.Slots {
 		t.Errorf("two servers deliver for %v slots of %d", slots, dispatch.Slots)
@@ -237,7 +237,7 @@ func TestI5I6TwoServersShareADatabase(t *testing.T) {
 	for n := range 100 {
 		sources[1].update("mc1", work.ID(fmt.Sprintf("w%d", n)), "two")
 	}
-	b.settled(100)
+	b.awaitAllObserved(100)
 	for n := range 100 {
 		agent.awaitValue(work.ID(fmt.Sprintf("w%d", n)), "two")
 	}
@@ -254,7 +254,7 @@ func TestI7AnAgentSpeaksForItselfOnly(t *testing.T) {
 	victim, liar := site.agent("mc1"), site.agent("mc2")
 	src := m.source()
 	src.create("mc1", "w1", 1)
-	m.settled(1)
+	m.awaitAllObserved(1)
 	src.remove("mc1", "w1")
 	victim.stop()
 	src2 := m.source()
@@ -337,7 +337,7 @@ func TestWhatIsDownIs503(t *testing.T) {
 	agent.awaitValue("w1", 1)
 	src.create("mc1", "w3", 3)
 	agent.awaitValue("w3", 3)
-	m.settled(2)
+	m.awaitAllObserved(2)
 }
 
 func not(err error) error {

@@ -37,7 +37,7 @@ func TestI6AFloodingAgentHurtsOnlyItself(t *testing.T) {
 		agents = append(agents, site.agent(work.Consumer(name)))
 		src.create(work.Consumer(name), work.ID(name+"-w"), 1)
 	}
-	m.settled(polite + each)
+	m.awaitAllObserved(polite + each)
 
 	report := func(what string) time.Duration {
 		t.Helper()

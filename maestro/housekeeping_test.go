@@ -60,7 +60,7 @@ func TestTheHistoryHasNoContentAndEnds(t *testing.T) {
 	if err := src.publish(src.event(work.SpecCreate, "mc1", "w1", 0, specData(secret))); err != nil {
 		t.Fatal(err)
 	}
-	m.settled(1)
+	m.awaitAllObserved(1)
 	for n := range 20 {
 		agent.report("w1", fmt.Sprintf("Turn%d", n))
 	}
@@ -114,7 +114,7 @@ func TestManifestsOfDeletedBundlesAreDropped(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	m.settled(3)
+	m.awaitAllObserved(3)
 	before, err := m.server.store.CurrentCursor(t.Context())
 	if err != nil {
 		t.Fatal(err)

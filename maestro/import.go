@@ -328,7 +328,7 @@ func (i *importer) compareStored(ctx context.Context, tx *store.Tx, d store.Docu
 
 // storeLedger stores the wanted generation of an imported bundle and the acknowledged one.
 func storeLedger(ctx context.Context, tx *store.Tx, d store.Document, spec bundle.Spec, status bundle.Status) error {
-	if err := ledger.Want(ctx, tx, d, spec); err != nil {
+	if err := ledger.RecordOrder(ctx, tx, d, spec); err != nil {
 		return err
 	}
 	if _, err := tx.Exec(ctx, `delete from unknown_work where consumer = $1 and id = $2`, d.Scope, d.ID); err != nil {

@@ -48,7 +48,7 @@ func TestI1I6PostgresIsKilledInMidStream(t *testing.T) {
 			return err
 		})
 	}
-	m.settled(90)
+	m.awaitAllObserved(90)
 	if n := agent.count(); n != 90 {
 		t.Errorf("the agent holds %d works", n)
 	}
@@ -199,7 +199,7 @@ func TestI5I6TheServerIsKilled(t *testing.T) {
 			live++
 		}
 	}
-	m.settled(live)
+	m.awaitAllObserved(live)
 	for id, value := range acknowledged {
 		if value != "" {
 			agent.awaitValue(id, value)

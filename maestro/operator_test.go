@@ -63,7 +63,7 @@ func TestABundleWhoseAgentNeverAnswersIsEndedByAnOperator(t *testing.T) {
 	agent := site.agent("mc1")
 	src := m.source()
 	src.create("mc1", "w1", 1)
-	m.settled(1)
+	m.awaitAllObserved(1)
 	if d := m.bundle("w1").Delivery; d.UnansweredSince != nil {
 		t.Errorf("an acknowledged bundle is unanswered since %v", d.UnansweredSince)
 	}
@@ -120,7 +120,7 @@ func TestABundleWhoseAgentNeverAnswersIsEndedByAnOperator(t *testing.T) {
 
 	src.create("mc1", "w1", "second life")
 	agent.awaitValue("w1", "second life")
-	m.settled(1)
+	m.awaitAllObserved(1)
 }
 
 // TestWhatIsNotedOfAWorkIsNotItsDeletions: the server records an attempt to send a work after the attempt. The work's
@@ -152,7 +152,7 @@ func TestWhatIsNotedOfAWorkIsNotItsDeletions(t *testing.T) {
 			return err
 		})
 		now := time.Now()
-		return ledger.Want(t.Context(), tx, store.Document{ID: "w1", Scope: "mc1", Generation: 1, DeletedAt: &now},
+		return ledger.RecordOrder(t.Context(), tx, store.Document{ID: "w1", Scope: "mc1", Generation: 1, DeletedAt: &now},
 			bundle.Spec{Source: "test"})
 	})
 	if err != nil {
@@ -195,7 +195,7 @@ func TestI8UnknownWorksAreListedAdoptedAndDeleted(t *testing.T) {
 	}
 	src.create("mc2", "x", 1)
 	src.update("mc1", "w1", "changed")
-	m.settled(6)
+	m.awaitAllObserved(6)
 	m.end()
 	one.stop()
 	two.stop()

@@ -62,7 +62,7 @@ func testReplicas(t *testing.T, n int, seed uint64) {
 			sources[0].create(agent.consumer, work.ID(fmt.Sprintf("a%d-%d", k, w)), 1)
 		}
 	}
-	servers[0].settled(len(agents) * each)
+	servers[0].awaitAllObserved(len(agents) * each)
 	for _, agent := range agents { // now they are known to compare digests
 		if agent.digests {
 			agent.sayDigest(t.Context())

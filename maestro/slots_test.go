@@ -58,7 +58,7 @@ func TestI6ServersShareDelivery(t *testing.T) {
 	for _, a := range agents {
 		a.awaitValue(work.ID(a.consumer+"-w"), "one")
 	}
-	second.settled(consumers)
+	second.awaitAllObserved(consumers)
 	for _, a := range agents { // a comparison is heard by any server
 		a.wipe()
 		a.resync(t.Context())
@@ -101,7 +101,7 @@ func TestI6ALostLeaseSessionForgetsNothing(t *testing.T) {
 	src := m.source()
 	src.create("mc1", "w1", "one")
 	agent.awaitValue("w1", "one")
-	m.settled(1)
+	m.awaitAllObserved(1)
 	divided(t, m)
 	creations := len(agent.received(work.SpecCreate))
 	for n := range 3 {
@@ -120,7 +120,7 @@ func TestI6ALostLeaseSessionForgetsNothing(t *testing.T) {
 		src.update("mc1", "w1", value)
 		agent.awaitValue("w1", value)
 	}
-	m.settled(1)
+	m.awaitAllObserved(1)
 	if now := len(agent.received(work.SpecCreate)); now != creations {
 		t.Errorf("the server sent the acknowledged work again %d times", now-creations)
 	}

@@ -24,7 +24,7 @@ func TestI8UnknownWorksStay(t *testing.T) {
 	for n := range 5 {
 		src.update("mc1", "kept", n+2)
 	}
-	m.settled(2)
+	m.awaitAllObserved(2)
 	before, _ := agent.holds("kept")
 	if before < 2 {
 		t.Fatalf("generation %d", before)
@@ -53,7 +53,7 @@ func TestI8UnknownWorksStay(t *testing.T) {
 	src = m.source()
 	src.create("mc1", "kept", "again")
 	agent.awaitValue("kept", "again")
-	m.settled(1)
+	m.awaitAllObserved(1)
 	if after, _ := agent.holds("kept"); after <= before {
 		t.Errorf("generation %d after %d", after, before)
 	}
@@ -80,7 +80,7 @@ func TestI8AnOlderDatabaseGoesAboveItsAgents(t *testing.T) {
 	src := m.source()
 	src.create("mc1", "w1", "new")
 	agent.awaitValue("w1", "new")
-	m.settled(1)
+	m.awaitAllObserved(1)
 	if generation, _ := agent.holds("w1"); generation != 10 {
 		t.Errorf("the agent has generation %d", generation)
 	}
@@ -99,12 +99,12 @@ func TestI9ABuriedWorkIsDeletedAgain(t *testing.T) {
 	agent := site.agent("mc1")
 	src := m.source()
 	src.create("mc1", "w1", 1)
-	m.settled(1)
+	m.awaitAllObserved(1)
 	agent.mu.Lock()
 	backup := *agent.works["w1"]
 	agent.mu.Unlock()
 	src.remove("mc1", "w1")
-	m.settled(0)
+	m.awaitAllObserved(0)
 	agent.mu.Lock()
 	agent.works["w1"] = &backup
 	agent.mu.Unlock()
@@ -137,7 +137,7 @@ func TestI6AWipedAgentGetsEverythingAgain(t *testing.T) {
 	for n := range 20 {
 		src.create("mc1", work.ID(fmt.Sprintf("w%d", n)), n)
 	}
-	m.settled(20)
+	m.awaitAllObserved(20)
 	agent.stop()
 	agent.wipe()
 	agent.start()

@@ -132,7 +132,7 @@ func TestABundleThatIsCreatedAgainBeginsWithVersion1(t *testing.T) {
 		if b := m.bundle("w1"); b.Version != 1 {
 			t.Errorf("version %d of a new bundle", b.Version)
 		}
-		m.settled(1)
+		m.awaitAllObserved(1)
 		if v := stream.next().Extensions[work.ExtResourceVersion]; v != "1" {
 			t.Errorf("the first status event is of version %s", v)
 		}
@@ -151,7 +151,7 @@ func TestABundleThatIsCreatedAgainBeginsWithVersion1(t *testing.T) {
 			t.Fatalf("an update of version 1: %v", err)
 		}
 		agent.awaitValue("w1", second)
-		m.settled(1)
+		m.awaitAllObserved(1)
 		b := m.bundle("w1")
 		if got := observedGenerations(t, b.Status.Conditions); got != "2" {
 			t.Errorf("conditions of generation %s at version 2", got)

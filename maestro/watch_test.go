@@ -152,7 +152,7 @@ func TestI4AWatchContinuesFromItsCursor(t *testing.T) {
 	src := m.source()
 	src.create("mc1", "gone", 1)
 	src.create("mc1", "stays", 1)
-	m.settled(2)
+	m.awaitAllObserved(2)
 	w := m.watch(t, "")
 	cursor := ""
 	for cursor == "" {
@@ -161,7 +161,7 @@ func TestI4AWatchContinuesFromItsCursor(t *testing.T) {
 	w.stop()
 	src.remove("mc1", "gone")
 	src.create("mc1", "new", 1)
-	m.settled(2)
+	m.awaitAllObserved(2)
 
 	again := m.watch(t, "&cursor="+cursor)
 	got := map[string]rest.EventType{}
@@ -215,9 +215,9 @@ func TestI4ACursorThatIsGoneIs410(t *testing.T) {
 	src := m.source()
 	cursor := lastCursor(t, m)
 	src.create("mc1", "w1", 1)
-	m.settled(1)
+	m.awaitAllObserved(1)
 	src.remove("mc1", "w1")
-	m.settled(0)
+	m.awaitAllObserved(0)
 	if _, err := m.server.store.Compact(t.Context(), time.Now().Add(time.Hour)); err != nil {
 		t.Fatal(err)
 	}

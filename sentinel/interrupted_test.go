@@ -119,7 +119,7 @@ func TestADocumentOfARestoredDatabaseIsRead(t *testing.T) {
 	s.putListed(
 		slotLoad{epoch: s.lastEpoch},
 		[]listedDocument{{key: k, slot: slotOf(k.id), change: Change{Version: 3, Generation: 1,
-			Round: 1}, unseen: true}},
+			Round: 1}, unsent: true}},
 		Routine,
 	)
 	if r := s.table.all[k]; r == nil || r.Version != 3 || r.Unsent == 0 {

@@ -158,13 +158,13 @@ func (s *Sentinel) retryLoad(ctx context.Context, l slotLoad) {
 var errSlotsLost = errors.New("the slots were lost")
 
 // tryLoad reads the resources of slots with three lists:
-//  1. the documents after the slots' saved cursors, called unseen, whose events may be unsent;
+//  1. the documents after the slots' saved cursors, called unsent: their events may be unsent;
 //  2. all documents;
 //  3. the documents that have changed since the first list began.
 //
 // The feed has the changes that happen during the lists. But the second list may have a new document before
 // the feed has it, and counts its event as sent; the third list corrects that. Without a cursor all documents
-// are unseen.
+// are unsent.
 //
 // The sentinel decides once on a document that does not change during the lists: the first list has all changes
 // before base, which the third leaves out, and putSeen leaves out versions that are in the table.
@@ -175,7 +175,7 @@ func (s *Sentinel) tryLoad(ctx context.Context, l slotLoad) error {
 	}
 	var known []int32 // slots with a cursor
 	for cursor, slots := range l.cursors {
-		if err := s.loadUnseen(ctx, l, cursor, slots); err != nil {
+		if err := s.loadUnsent(ctx, l, cursor, slots); err != nil {
 			return err
 		}
 		if cursor != "" {
@@ -186,12 +186,12 @@ func (s *Sentinel) tryLoad(ctx context.Context, l slotLoad) error {
 		for _, kind := range s.kinds {
 			q := store.Query{Kind: kind, Where: inSlots(known)}
 			if err := s.listPages(ctx, q, func(docs []store.Document) bool {
-				return s.putSeen(ctx, l, docs)
+				return s.putSent(ctx, l, docs)
 			}); err != nil {
 				return err
 			}
 		}
-		if err := s.loadUnseen(ctx, l, base, known); err != nil {
+		if err := s.loadUnsent(ctx, l, base, known); err != nil {
 			return err
 		}
 	}
@@ -260,8 +260,8 @@ func (s *Sentinel) listPages(ctx context.Context, q store.Query, each func([]sto
 	}
 }
 
-// maxUrgentUnseen is how many unseen documents are urgent; further ones are routine.
-const maxUrgentUnseen = 2000
+// maxUrgentUnsent is how many unsent documents are urgent; further ones are routine.
+const maxUrgentUnsent = 2000
 
 // listedDocument is a document of a list, with the decision on it.
 type listedDocument struct {
@@ -269,7 +269,7 @@ type listedDocument struct {
 	owner  key
 	slot   int
 	change Change
-	unseen bool // the document lies after the slot's cursor, and the rules want an event
+	unsent bool // the document lies after the slot's cursor, and the rules want an event
 	after  NextDecision
 }
 
@@ -295,9 +295,9 @@ func (s *Sentinel) decideListed(ctx context.Context, doc *store.Document, publis
 	return x, v, true
 }
 
-// putSeen puts documents into the table whose events were all sent. It leaves out documents if the table has the same
-// or a newer version, from the list of unseen documents or from the feed. It returns whether the load has a slot left.
-func (s *Sentinel) putSeen(ctx context.Context, l slotLoad, docs []store.Document) (current bool) {
+// putSent puts documents into the table whose events were all sent. It leaves out documents if the table has the same
+// or a newer version, from the list of unsent documents or from the feed. It returns whether the load has a slot left.
+func (s *Sentinel) putSent(ctx context.Context, l slotLoad, docs []store.Document) (current bool) {
 	known := make([]bool, len(docs))
 	if !s.mail.call(ctx, func() {
 		for i := range docs {
@@ -320,13 +320,13 @@ func (s *Sentinel) putSeen(ctx context.Context, l slotLoad, docs []store.Documen
 	return s.mail.call(ctx, func() { current = s.putListed(l, all, Routine) }) && current
 }
 
-// loadUnseen lists the documents and requests after a cursor of slots. It lists kind by
+// loadUnsent lists the documents and requests after a cursor of slots. It lists kind by
 // kind, in the order of an index.
-func (s *Sentinel) loadUnseen(ctx context.Context, l slotLoad, cursor store.Cursor, in []int32) error {
+func (s *Sentinel) loadUnsent(ctx context.Context, l slotLoad, cursor store.Cursor, in []int32) error {
 	count := 0
 	each := func(docs []store.Document) bool {
 		count += len(docs)
-		return s.putUnseen(ctx, l, Urgency(cursor != "" && count <= maxUrgentUnseen), docs)
+		return s.putUnsent(ctx, l, Urgency(cursor != "" && count <= maxUrgentUnsent), docs)
 	}
 	for _, kind := range s.kinds {
 		q := store.Query{Kind: kind, ChangedSince: cursor, Where: inSlots(in)}
@@ -340,8 +340,8 @@ func (s *Sentinel) loadUnseen(ctx context.Context, l slotLoad, cursor store.Curs
 	return s.listPages(ctx, store.Query{Kind: s.opts.Requests, ChangedSince: cursor}, each)
 }
 
-// putUnseen puts documents into the table whose last event may be unsent. It returns whether the load has a slot left.
-func (s *Sentinel) putUnseen(ctx context.Context, l slotLoad, urgency Urgency, docs []store.Document) (current bool) {
+// putUnsent puts documents into the table whose last event may be unsent. It returns whether the load has a slot left.
+func (s *Sentinel) putUnsent(ctx context.Context, l slotLoad, urgency Urgency, docs []store.Document) (current bool) {
 	var all []listedDocument
 	var requests []request
 	now := time.Now()
@@ -351,7 +351,7 @@ func (s *Sentinel) putUnseen(ctx context.Context, l slotLoad, urgency Urgency, d
 				requests = append(requests, req)
 			}
 		} else if x, v, ours := s.decideListed(ctx, &docs[i], 0, now); ours {
-			x.unseen = v.Wanted
+			x.unsent = v.Wanted
 			all = append(all, x)
 		}
 	}
@@ -378,8 +378,8 @@ func (s *Sentinel) putListed(l slotLoad, all []listedDocument, urgency Urgency) 
 		}
 		r := s.table.getOrAdd(x.key, x.slot)
 		s.table.setOwner(r, x.owner)
-		if x.unseen {
-			s.table.setState(r, s.policy.ApplyUnseen(r.State, x.change, urgency, now))
+		if x.unsent {
+			s.table.setState(r, s.policy.ApplyUnsent(r.State, x.change, urgency, now))
 		} else {
 			s.table.setState(r, s.policy.ApplyListed(r.State, x.change, x.after, now))
 		}

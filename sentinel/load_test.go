@@ -27,7 +27,7 @@ func TestAStartDecidesOnceOnEachResource(t *testing.T) {
 		if n := r.listDecisions.Load(); n != size {
 			t.Errorf("%s: the sentinel decided %d times on %d resources", when, n, size)
 		}
-		w.wait("the cursors are after all changes", func() bool { return w.unseenByCursors() == 0 })
+		w.wait("the cursors are after all changes", func() bool { return w.countBeyondCursors() == 0 })
 		r.stop()
 	}
 	restart("without cursors")
@@ -42,9 +42,9 @@ func TestAStartDecidesOnceOnEachResource(t *testing.T) {
 	restart("with cursors before all changes")
 }
 
-// unseenByCursors returns the number of pairs of a saved cursor and a cluster that has changed after it. A slot
+// countBeyondCursors returns the number of pairs of a saved cursor and a cluster that has changed after it. A slot
 // without a cursor has seen none.
-func (w *world) unseenByCursors() (n int) {
+func (w *world) countBeyondCursors() (n int) {
 	w.t.Helper()
 	err := w.store.Tx(w.t.Context(), func(tx *store.Tx) error {
 		return tx.QueryRow(w.t.Context(), `select count(*) from sentinel_slot s, document d

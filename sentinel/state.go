@@ -134,9 +134,9 @@ func (p Policy) ApplyChange(s State, c Change, now time.Time) State {
 	return s
 }
 
-// ApplyUnseen handles a listed document that lies after the slot's saved cursor. The last holder of the slot may not
+// ApplyUnsent handles a listed document that lies after the slot's saved cursor. The last holder of the slot may not
 // have sent its event, so the document counts as just changed, unless the state knows better.
-func (p Policy) ApplyUnseen(s State, c Change, urgency Urgency, now time.Time) State {
+func (p Policy) ApplyUnsent(s State, c Change, urgency Urgency, now time.Time) State {
 	switch {
 	case c.Version < s.Version:
 		return s // the feed had a newer version before the list

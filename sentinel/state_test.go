@@ -14,7 +14,7 @@ import (
 //
 //	advance 1s
 //	change version=2 generation=1 hash=7 round=4 [deleting]
-//	listed version=2 generation=1 [unseen] [urgent] [wanted] [true_at=30m]
+//	listed version=2 generation=1 [unsent] [urgent] [wanted] [true_at=30m]
 //	request [urgent] round=5
 //	recheck
 //	decide wanted|no|failed [after=wanted] [true_at=30m]
@@ -49,8 +49,8 @@ func TestStates(t *testing.T) {
 			case "change":
 				s = policy.ApplyChange(s, change, now)
 			case "listed":
-				if d.HasArg("unseen") {
-					s = policy.ApplyUnseen(s, change, Urgency(d.HasArg("urgent")), now)
+				if d.HasArg("unsent") {
+					s = policy.ApplyUnsent(s, change, Urgency(d.HasArg("urgent")), now)
 				} else {
 					s = policy.ApplyListed(s, change, NextDecision{d.HasArg("wanted"), trueAt()}, now)
 				}

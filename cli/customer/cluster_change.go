@@ -78,13 +78,13 @@ func awaitCluster(session *terminal.Session, ctx context.Context, api *client.Cl
 			}
 			if text != lastText {
 				lastText = text
-				fmt.Fprintf(out, "  %8s  %s\n", terminal.Took(time.Since(start)), text)
+				fmt.Fprintf(out, "  %8s  %s\n", terminal.FormatDuration(time.Since(start)), text)
 			}
 			return nil
 		}))
 	switch {
 	case errors.Is(err, errGoalReached):
-		fmt.Fprintf(out, "cluster %s is %s (%s)\n", cluster.Name, goal.name, terminal.Took(time.Since(start)))
+		fmt.Fprintf(out, "cluster %s is %s (%s)\n", cluster.Name, goal.name, terminal.FormatDuration(time.Since(start)))
 		return nil
 	case err != nil && ctx.Err() != nil:
 		fmt.Fprintf(session.Err, "cluster %s goes on without you; look on with `atoll cluster watch %s`\n",

@@ -194,7 +194,7 @@ func createCluster(session *terminal.Session, ctx context.Context, api *client.C
 	}
 	progress := out.Progress(session)
 	fmt.Fprintf(progress, "cluster %s accepted: id %s (%s)\n", cluster.Name, cluster.ID,
-		terminal.Took(time.Since(start)))
+		terminal.FormatDuration(time.Since(start)))
 	for _, p := range pools {
 		p.ClusterID = cluster.ID
 		if _, err := api.CreateNodePool(ctx, p); err != nil {

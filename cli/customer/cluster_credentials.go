@@ -72,9 +72,10 @@ func credentialTable(w io.Writer, all []platform.Credential, now time.Time) {
 	for _, cred := range all {
 		remaining := "expired"
 		if cred.ExpiresAt.After(now) {
-			remaining = terminal.Ago(now, cred.ExpiresAt)
+			remaining = terminal.FormatAge(now, cred.ExpiresAt)
 		}
-		rows = append(rows, []string{cred.ID, cred.Username, string(cred.Role), terminal.Ago(cred.CreatedAt, now), remaining})
+		rows = append(rows, []string{cred.ID, cred.Username, string(cred.Role), terminal.FormatAge(cred.CreatedAt, now),
+			remaining})
 	}
 	terminal.Table(w, rows)
 }

@@ -94,7 +94,7 @@ func awaitReady(session *terminal.Session, ctx context.Context, api *client.Clie
 	switch {
 	case errors.Is(err, errGoalReached):
 		fmt.Fprintf(out, "cluster %s is ready after %s; to use it: atoll cluster kubeconfig %s\n", cluster.Name,
-			terminal.Took(d.end(time.Now()).Sub(d.begun)), cluster.Name)
+			terminal.FormatDuration(d.end(time.Now()).Sub(d.begun)), cluster.Name)
 		return nil
 	case errors.Is(err, errTimeout):
 		why := ""

@@ -44,7 +44,7 @@ func clusterEvents(session *terminal.Session) *cobra.Command {
 				rows := [][]string{{"TIME", "SINCE", "TYPE", "STAGE", "REASON", "MESSAGE"}}
 				for _, e := range all {
 					rows = append(rows, []string{e.Time.Local().Format("15:04:05.000"), sinceText(e), string(e.Type),
-						terminal.Dash(string(e.Stage)), e.Reason, e.Message})
+						terminal.DashIfEmpty(string(e.Stage)), e.Reason, e.Message})
 				}
 				terminal.Table(w, rows)
 			})
@@ -55,7 +55,7 @@ func clusterEvents(session *terminal.Session) *cobra.Command {
 
 // sinceText returns the time from the creation of the cluster to the event.
 func sinceText(e platform.Event) string {
-	return terminal.Took(time.Duration(e.SinceMs) * time.Millisecond)
+	return terminal.FormatDuration(time.Duration(e.SinceMs) * time.Millisecond)
 }
 
 // eventLine is the format of a row of a table that is printed while it grows.
@@ -72,7 +72,7 @@ func followEvents(session *terminal.Session, ctx context.Context, api *client.Cl
 			return err
 		}
 		_, err := fmt.Fprintf(session.Out, eventLine, e.Time.Local().Format("15:04:05.000"), sinceText(e), e.Type,
-			terminal.Dash(string(e.Stage)), terminal.OneLine(e.Reason), terminal.OneLine(e.Message))
+			terminal.DashIfEmpty(string(e.Stage)), terminal.OneLine(e.Reason), terminal.OneLine(e.Message))
 		return err
 	})
 	if remote.StatusOf(err) == http.StatusNotFound {

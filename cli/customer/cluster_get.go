@@ -50,10 +50,10 @@ func clusterDetails(w io.Writer, cluster platform.Cluster, pools []platform.Node
 	}
 	fmt.Fprintln(w)
 	facts := [][]string{
-		{"created", terminal.Ago(cluster.CreatedAt, now) + " ago by " + cluster.CreatedBy},
+		{"created", terminal.FormatAge(cluster.CreatedAt, now) + " ago by " + cluster.CreatedBy},
 		{"generation", strconv.FormatInt(cluster.Generation, 10)},
 		{"release", releaseOf(cluster.Spec)},
-		{"version", terminal.Dash(cluster.Status.Version)},
+		{"version", terminal.DashIfEmpty(cluster.Status.Version)},
 		{"management cluster", managementClusterOf(cluster)},
 		{"Kubernetes API", apiURL(cluster)},
 	}
@@ -75,7 +75,7 @@ func clusterDetails(w io.Writer, cluster platform.Cluster, pools []platform.Node
 		facts = append(facts, []string{"deletion", "protected"})
 	}
 	if cluster.DeletedAt != nil {
-		facts = append(facts, []string{"being deleted", "for " + terminal.Ago(*cluster.DeletedAt, now)})
+		facts = append(facts, []string{"being deleted", "for " + terminal.FormatAge(*cluster.DeletedAt, now)})
 	}
 	terminal.Table(w, facts)
 	fmt.Fprintln(w)
@@ -100,7 +100,7 @@ func releaseOf(s platform.ClusterSpec) string {
 func conditionTable(w io.Writer, conditions []platform.Condition, now time.Time) {
 	rows := [][]string{{"CONDITION", "STATUS", "SINCE", "REASON", "MESSAGE"}}
 	for _, d := range conditions {
-		rows = append(rows, []string{d.Type, string(d.Status), terminal.Ago(d.LastTransitionTime.Time, now), d.Reason,
+		rows = append(rows, []string{d.Type, string(d.Status), terminal.FormatAge(d.LastTransitionTime.Time, now), d.Reason,
 			d.Message})
 	}
 	terminal.Table(w, rows)

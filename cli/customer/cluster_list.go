@@ -68,11 +68,11 @@ func clusterTable(w io.Writer, all []platform.Cluster, width terminal.Width, now
 		if cluster.Status.Phase == "Ready" {
 			message = ""
 		}
-		version, age := terminal.Dash(cluster.Status.Version), terminal.Ago(cluster.CreatedAt, now)
+		version, age := terminal.DashIfEmpty(cluster.Status.Version), terminal.FormatAge(cluster.CreatedAt, now)
 		if width == terminal.Wide {
 			rows = append(rows, []string{cluster.Name, cluster.ID, phaseOf(cluster), version,
 				managementClusterOf(cluster), apiURL(cluster), cluster.CreatedBy,
-				terminal.Dash(terminal.LabelText(cluster.Spec.Tags)), age, message})
+				terminal.DashIfEmpty(terminal.LabelText(cluster.Spec.Tags)), age, message})
 		} else {
 			rows = append(rows, []string{cluster.Name, phaseOf(cluster), version, age, message})
 		}

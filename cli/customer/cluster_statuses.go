@@ -45,7 +45,7 @@ func statusesTable(w io.Writer, s platform.ClusterStatuses, now time.Time) {
 	for _, cs := range s.ControllerStatuses {
 		for i, d := range cs.Conditions {
 			row := []string{cs.ControllerName, strconv.FormatInt(cs.ObservedGeneration, 10),
-				terminal.Ago(cs.LastUpdated, now) +
+				terminal.FormatAge(cs.LastUpdated, now) +
 					" ago"}
 			if i > 0 {
 				row = []string{"", "", ""}

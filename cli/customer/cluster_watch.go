@@ -100,6 +100,6 @@ func showCluster(session *terminal.Session, e remote.Event, out *terminal.Output
 	}
 	_, err := fmt.Fprintf(session.Out, clusterLine, time.Now().Format("15:04:05.000"), e.Type, cluster.Name,
 		phaseOf(cluster),
-		terminal.Dash(cluster.Status.Version), terminal.OneLine(cluster.Status.Message))
+		terminal.DashIfEmpty(cluster.Status.Version), terminal.OneLine(cluster.Status.Message))
 	return err
 }

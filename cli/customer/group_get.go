@@ -33,7 +33,7 @@ func groupGet(a *authorizer) *cobra.Command {
 			}
 			return o.Print(a.session.Out, groupWithMembers{group, members}, func(w io.Writer) {
 				rows := [][]string{{"Name", group.Name}, {"ID", group.GroupID},
-					{"Description", terminal.Dash(group.Description)}}
+					{"Description", terminal.DashIfEmpty(group.Description)}}
 				for _, member := range members {
 					rows = append(rows, []string{"Member", member})
 				}

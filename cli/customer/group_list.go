@@ -19,8 +19,8 @@ func groupList(a *authorizer) *cobra.Command {
 func printGroups(w io.Writer, groups []platform.Group) {
 	rows := [][]string{{"NAME", "ID", "AGE", "DESCRIPTION"}}
 	for _, group := range groups {
-		rows = append(rows, []string{group.Name, group.GroupID, terminal.Ago(group.CreatedAt, time.Now()),
-			terminal.Dash(group.Description)})
+		rows = append(rows, []string{group.Name, group.GroupID, terminal.FormatAge(group.CreatedAt, time.Now()),
+			terminal.DashIfEmpty(group.Description)})
 	}
 	terminal.Table(w, rows)
 }

@@ -107,7 +107,7 @@ func linkList(a *authorizer) *cobra.Command {
 func printLinks(w io.Writer, links []platform.Link) {
 	rows := [][]string{{"LINK", "PRINCIPAL", "SUBJECT", "ISSUER", "AGE"}}
 	for _, l := range links {
-		rows = append(rows, []string{l.ID, l.PrincipalArn, l.Subject, l.Issuer, terminal.Ago(l.CreatedAt, time.Now())})
+		rows = append(rows, []string{l.ID, l.PrincipalArn, l.Subject, l.Issuer, terminal.FormatAge(l.CreatedAt, time.Now())})
 	}
 	terminal.Table(w, rows)
 }

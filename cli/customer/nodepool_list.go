@@ -74,12 +74,12 @@ func poolTable(w io.Writer, pools []platform.NodePool, clusters map[string]strin
 			message = ""
 		}
 		row := []string{p.Name, string(p.Status.Phase), readyText(p), instanceTypeOf(p.Spec),
-			terminal.Ago(p.CreatedAt, now), message}
+			terminal.FormatAge(p.CreatedAt, now), message}
 		if clusters != nil {
-			row = append([]string{terminal.Dash(clusters[p.ClusterID])}, row...)
+			row = append([]string{terminal.DashIfEmpty(clusters[p.ClusterID])}, row...)
 		}
 		if width == terminal.Wide {
-			row = append(row, p.ID, terminal.Dash(terminal.LabelText(p.Spec.Labels)), fmt.Sprint(p.Status.Simulated))
+			row = append(row, p.ID, terminal.DashIfEmpty(terminal.LabelText(p.Spec.Labels)), fmt.Sprint(p.Status.Simulated))
 		}
 		rows = append(rows, row)
 	}

@@ -79,14 +79,14 @@ func awaitPool(session *terminal.Session, ctx context.Context, api *client.Clien
 		}
 		if text != lastText {
 			lastText = text
-			fmt.Fprintf(out, "  %8s  %s\n", terminal.Took(time.Since(start)), text)
+			fmt.Fprintf(out, "  %8s  %s\n", terminal.FormatDuration(time.Since(start)), text)
 		}
 		return nil
 	})
 	switch {
 	case errors.Is(err, errGoalReached),
 		goal == poolGone && remote.StatusOf(err) == http.StatusNotFound: // with its cluster
-		fmt.Fprintf(out, "node pool %s is %s (%s)\n", p.Name, goal, terminal.Took(time.Since(start)))
+		fmt.Fprintf(out, "node pool %s is %s (%s)\n", p.Name, goal, terminal.FormatDuration(time.Since(start)))
 		return nil
 	case err != nil && ctx.Err() != nil:
 		fmt.Fprintf(session.Err, "node pool %s goes on without you; look with `atoll nodepool get %s`\n", p.Name, p.ID)

@@ -41,7 +41,7 @@ func policyGet(a *authorizer) *cobra.Command {
 			}
 			return o.Print(a.session.Out, attachedPolicy{policy.Policy, attachments}, func(w io.Writer) {
 				rows := [][]string{{"Name", policy.Name}, {"ID", policy.PolicyID},
-					{"Description", terminal.Dash(policy.Description)}}
+					{"Description", terminal.DashIfEmpty(policy.Description)}}
 				for _, attachment := range attachments {
 					target := attachment.TargetID
 					if name, isGroup := groups[target]; isGroup {

@@ -39,9 +39,9 @@ lists the policies that are attached to that principal or group.`,
 						kind = "own"
 					}
 					if policy.CreatedAt != nil {
-						age = terminal.Ago(*policy.CreatedAt, time.Now())
+						age = terminal.FormatAge(*policy.CreatedAt, time.Now())
 					}
-					rows = append(rows, []string{policy.Name, policy.PolicyID, kind, age, terminal.Dash(policy.Description)})
+					rows = append(rows, []string{policy.Name, policy.PolicyID, kind, age, terminal.DashIfEmpty(policy.Description)})
 				}
 				terminal.Table(w, rows)
 			})

@@ -129,9 +129,9 @@ func (t *timeline) end(now time.Time) time.Time {
 func (t *timeline) stageLine(stage string) string {
 	i := slices.Index(clusterStages, stage)
 	from, to, _ := t.span(i, t.reached[stage].at)
-	line := fmt.Sprintf("  %8s  %-*s", terminal.Took(to.Sub(t.begun)), stageColumn, stage)
+	line := fmt.Sprintf("  %8s  %-*s", terminal.FormatDuration(to.Sub(t.begun)), stageColumn, stage)
 	if i > 0 {
-		line += "  +" + terminal.Took(to.Sub(from))
+		line += "  +" + terminal.FormatDuration(to.Sub(from))
 	}
 	if note := t.reached[stage].note; note != "" {
 		line += "  " + terminal.OneLine(note)
@@ -142,6 +142,6 @@ func (t *timeline) stageLine(stage string) string {
 // waitLine returns the reason why the current stage is not reached yet, as one line.
 func (t *timeline) waitLine(now time.Time) string {
 	stage := t.stages()[min(t.currentStage(), len(t.stages())-1)]
-	return fmt.Sprintf("  %8s  %-*s  waits: %s", terminal.Took(max(now.Sub(t.begun), 0)), stageColumn, stage,
+	return fmt.Sprintf("  %8s  %-*s  waits: %s", terminal.FormatDuration(max(now.Sub(t.begun), 0)), stageColumn, stage,
 		terminal.OneLine(t.waits))
 }

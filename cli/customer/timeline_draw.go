@@ -70,7 +70,7 @@ func (t *timeline) draw(c canvas, now time.Time) []string {
 	end := t.end(now)
 	total := max(end.Sub(t.begun), 0)
 	title := terminal.OneLine(t.name)
-	rest := fmt.Sprintf("  %s  %s", t.phase, terminal.Took(total))
+	rest := fmt.Sprintf("  %s  %s", t.phase, terminal.FormatDuration(total))
 	title = cut(title, max(c.width-cells(rest), 8))
 	lines := []string{c.paint(bold, title) + cut(rest, c.width-cells(title)), ""}
 	done, moving, later := c.marks()
@@ -79,7 +79,7 @@ func (t *timeline) draw(c canvas, now time.Time) []string {
 		from, to, ok := t.span(i, now)
 		duration, bar, note := "", "", t.reached[stage].note
 		if ok {
-			duration = terminal.Took(to.Sub(from))
+			duration = terminal.FormatDuration(to.Sub(from))
 			bar = c.drawBar(from.Sub(t.begun), to.Sub(t.begun), total)
 		}
 		mark, colour := done, green

@@ -43,6 +43,6 @@ func callerTable(w io.Writer, caller platform.Caller) {
 	terminal.Table(w, [][]string{
 		{"Principal", caller.PrincipalArn}, {"Account", caller.AccountID}, {"Provisioned", provisioned},
 		{"Privileged", answer[caller.Privileged]}, {"Administrator", answer[caller.Admin]},
-		{"Groups", terminal.Dash(strings.Join(caller.Groups, ", "))},
+		{"Groups", terminal.DashIfEmpty(strings.Join(caller.Groups, ", "))},
 	})
 }

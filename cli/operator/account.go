@@ -63,8 +63,8 @@ func accountKind(account platform.Account) string {
 func accountTable(w io.Writer, accounts ...platform.Account) {
 	rows := [][]string{{"ACCOUNT", "KIND", "CREATED BY", "AGE"}}
 	for _, account := range accounts {
-		rows = append(rows, []string{account.AccountID, accountKind(account), terminal.Dash(account.CreatedBy),
-			terminal.Ago(account.CreatedAt, time.Now())})
+		rows = append(rows, []string{account.AccountID, accountKind(account), terminal.DashIfEmpty(account.CreatedBy),
+			terminal.FormatAge(account.CreatedAt, time.Now())})
 	}
 	terminal.Table(w, rows)
 }

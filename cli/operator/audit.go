@@ -138,8 +138,8 @@ func auditTable(w io.Writer, rows []auditRow) {
 		if r.Resource.ID != "" {
 			resource += "/" + r.Resource.ID
 		}
-		table = append(table, []string{strconv.FormatInt(row.Seq, 10), r.Time, outcome, terminal.Dash(r.Principal),
-			terminal.Dash(action), terminal.Dash(resource), terminal.Dash(r.RequestID)})
+		table = append(table, []string{strconv.FormatInt(row.Seq, 10), r.Time, outcome, terminal.DashIfEmpty(r.Principal),
+			terminal.DashIfEmpty(action), terminal.DashIfEmpty(resource), terminal.DashIfEmpty(r.RequestID)})
 	}
 	terminal.Table(w, table)
 }

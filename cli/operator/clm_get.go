@@ -54,10 +54,10 @@ and KIND/ID is as good as KIND ID. With a kind alone it lists, as "atoll clm lis
 // resourceTable prints one resource as text.
 func resourceTable(w io.Writer, r clmclient.Resource, now time.Time) {
 	fmt.Fprintf(w, "%s %s (%s), generation %d\n", r.Kind, r.Name, r.ID, r.Generation)
-	fmt.Fprintf(w, "created %s ago by %s, changed %s ago by %s\n", terminal.Ago(r.CreatedTime, now), r.CreatedBy,
-		terminal.Ago(r.UpdatedTime, now), r.UpdatedBy)
+	fmt.Fprintf(w, "created %s ago by %s, changed %s ago by %s\n", terminal.FormatAge(r.CreatedTime, now), r.CreatedBy,
+		terminal.FormatAge(r.UpdatedTime, now), r.UpdatedBy)
 	if r.DeletedTime != nil {
-		fmt.Fprintf(w, "being deleted for %s, by %s\n", terminal.Ago(*r.DeletedTime, now), r.DeletedBy)
+		fmt.Fprintf(w, "being deleted for %s, by %s\n", terminal.FormatAge(*r.DeletedTime, now), r.DeletedBy)
 	}
 	if o := r.OwnerReferences; o != nil {
 		fmt.Fprintf(w, "belongs to %s %s\n", o.Kind, o.ID)
@@ -76,7 +76,7 @@ func resourceTable(w io.Writer, r clmclient.Resource, now time.Time) {
 	rows := [][]string{{"CONDITION", "STATUS", "GENERATION", "SINCE", "REASON", "MESSAGE"}}
 	for _, c := range r.Status.Conditions {
 		rows = append(rows, []string{c.Type, c.Status, strconv.Itoa(int(c.ObservedGeneration)),
-			terminal.Ago(c.LastTransitionTime, now), c.Reason, c.Message})
+			terminal.FormatAge(c.LastTransitionTime, now), c.Reason, c.Message})
 	}
 	fmt.Fprintln(w)
 	terminal.Table(w, rows)

@@ -106,9 +106,9 @@ func showList(session *terminal.Session, ctx context.Context, l *lifecycle, in c
 // resourceRow returns the row of a resource in a list.
 func resourceRow(r clm.Resource, width terminal.Width, now time.Time) []string {
 	state, since := stateOf(r)
-	row := []string{r.Name, r.ID, strconv.Itoa(int(r.Generation)), state, "-", terminal.Ago(r.CreatedTime, now)}
+	row := []string{r.Name, r.ID, strconv.Itoa(int(r.Generation)), state, "-", terminal.FormatAge(r.CreatedTime, now)}
 	if !since.IsZero() {
-		row[4] = terminal.Ago(since, now)
+		row[4] = terminal.FormatAge(since, now)
 	}
 	if width == terminal.Narrow {
 		return row

@@ -109,7 +109,7 @@ func awaitResource(session *terminal.Session, ctx context.Context, l *lifecycle,
 		}
 		if cond != nil && cond.Message != lastMessage {
 			lastMessage = cond.Message
-			fmt.Fprintf(out, "  %8s  %s\n", terminal.Took(time.Since(start)), terminal.OneLine(lastMessage))
+			fmt.Fprintf(out, "  %8s  %s\n", terminal.FormatDuration(time.Since(start)), terminal.OneLine(lastMessage))
 		}
 		if goal == resourceReconciled && cond.Status == "True" && now.Generation >= r.Generation {
 			return errGoalReached
@@ -117,7 +117,7 @@ func awaitResource(session *terminal.Session, ctx context.Context, l *lifecycle,
 		return nil
 	})
 	if errors.Is(err, errGoalReached) {
-		fmt.Fprintf(out, "%s %s is %s (%s)\n", r.Kind, r.Name, goal, terminal.Took(time.Since(start)))
+		fmt.Fprintf(out, "%s %s is %s (%s)\n", r.Kind, r.Name, goal, terminal.FormatDuration(time.Since(start)))
 		return nil
 	}
 	if cause := context.Cause(ctx); errors.Is(err, context.DeadlineExceeded) && cause != nil {

@@ -81,16 +81,16 @@ func explanationTable(out io.Writer, w explanation, in clmclient.Collection, now
 		change = "deleted"
 	}
 	fmt.Fprintf(out, "%s %s (%s), generation %d, %s %s ago by %s\n", w.Kind, w.Name, w.ID, w.Generation, change,
-		terminal.Ago(w.Changed, now), terminal.OneLine(w.ChangedBy))
+		terminal.FormatAge(w.Changed, now), terminal.OneLine(w.ChangedBy))
 	switch {
 	case w.Reconciled == "":
 		fmt.Fprintf(out, "no adapter has to do anything for a %s\n", w.Kind)
 	case w.Reconciled == "True":
-		fmt.Fprintf(out, "reconciled for %s\n", terminal.Ago(*w.Since, now))
+		fmt.Fprintf(out, "reconciled for %s\n", terminal.FormatAge(*w.Since, now))
 	default:
-		state := "not reconciled for " + terminal.Ago(*w.Since, now)
+		state := "not reconciled for " + terminal.FormatAge(*w.Since, now)
 		if w.Deleting {
-			state = "being deleted for " + terminal.Ago(w.Changed, now)
+			state = "being deleted for " + terminal.FormatAge(w.Changed, now)
 		}
 		fmt.Fprintf(out, "%s: %s\n", state, terminal.OneLine(w.Message))
 	}
@@ -107,7 +107,7 @@ func explanationTable(out io.Writer, w explanation, in clmclient.Collection, now
 			if a.Generation > 0 {
 				seen = strconv.Itoa(int(a.Generation))
 			}
-			rows = append(rows, []string{a.From, terminal.Ago(a.Since, now), seen, a.What})
+			rows = append(rows, []string{a.From, terminal.FormatAge(a.Since, now), seen, a.What})
 		}
 		fmt.Fprintln(out)
 		terminal.Table(out, rows)
@@ -118,14 +118,14 @@ func explanationTable(out io.Writer, w explanation, in clmclient.Collection, now
 		fmt.Fprintln(out)
 	}
 	if e := w.LastError; e != nil {
-		fmt.Fprintf(out, "last error: %s, %s ago: %s\n", e.From, terminal.Ago(e.Time, now), terminal.OneLine(e.Text))
+		fmt.Fprintf(out, "last error: %s, %s ago: %s\n", e.From, terminal.FormatAge(e.Time, now), terminal.OneLine(e.Text))
 	}
 	if a := w.Asked; a != nil {
 		reason := ""
 		if a.Reason != "" {
 			reason = ": " + a.Reason
 		}
-		fmt.Fprintf(out, "work was asked for %s ago by %s%s\n", terminal.Ago(a.Time, now), terminal.OneLine(a.By),
+		fmt.Fprintf(out, "work was asked for %s ago by %s%s\n", terminal.FormatAge(a.Time, now), terminal.OneLine(a.By),
 			terminal.OneLine(reason))
 	}
 	if len(w.Awaited) > 0 {

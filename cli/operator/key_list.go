@@ -28,7 +28,7 @@ func keyList(session *terminal.Session) *cobra.Command {
 				rows := [][]string{{"ACCESS KEY ID", "ACCOUNT", "PRINCIPAL", "STATE", "AGE", "LAST USED"}}
 				for _, p := range pairs {
 					rows = append(rows, []string{p.AccessKeyID, string(p.Account), p.Principal, keyState(p, time.Now()),
-						terminal.Ago(p.CreatedAt, time.Now()), terminal.Ago(p.LastUsedAt, time.Now())})
+						terminal.FormatAge(p.CreatedAt, time.Now()), terminal.FormatAge(p.LastUsedAt, time.Now())})
 				}
 				terminal.Table(w, rows)
 			})

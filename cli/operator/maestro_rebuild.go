@@ -86,7 +86,8 @@ type rebuildProgress struct {
 }
 
 func (p *rebuildProgress) showContinued(begun time.Time) {
-	fmt.Fprintf(p.out, "continues the rebuild that began %s ago, with the state before it\n", terminal.Ago(begun, time.Now()))
+	fmt.Fprintf(p.out, "continues the rebuild that began %s ago, with the state before it\n",
+		terminal.FormatAge(begun, time.Now()))
 }
 
 func (p *rebuildProgress) showConsumers(r recovery.Report) {
@@ -103,7 +104,7 @@ func (p *rebuildProgress) showResources(r recovery.Report, since time.Duration) 
 	}
 	if line != p.lastLine {
 		p.lastLine = line
-		fmt.Fprintf(p.out, "  %8s  %s\n", terminal.Took(since), line)
+		fmt.Fprintf(p.out, "  %8s  %s\n", terminal.FormatDuration(since), line)
 	}
 }
 

@@ -46,7 +46,7 @@ func unknownList(session *terminal.Session) *cobra.Command {
 func unknownTable(w io.Writer, works []api.UnknownWork, now time.Time) {
 	rows := [][]string{{"CLUSTER", "ID", "GENERATION", "KNOWN FOR", "ADOPTING FOR"}}
 	for _, u := range works {
-		rows = append(rows, []string{u.ConsumerName, u.ID, strconv.FormatInt(u.Version, 10), terminal.Ago(u.FirstSeenAt,
+		rows = append(rows, []string{u.ConsumerName, u.ID, strconv.FormatInt(u.Version, 10), terminal.FormatAge(u.FirstSeenAt,
 			now),
 			u.AdoptingFor})
 	}

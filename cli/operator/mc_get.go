@@ -35,10 +35,10 @@ func mcGet(session *terminal.Session) *cobra.Command {
 // managementClusterTable prints one management cluster as text.
 func managementClusterTable(session *terminal.Session, w io.Writer, mc platform.ManagementCluster) {
 	rows := [][]string{
-		{"Name", mc.Name}, {"ID", mc.ID}, {"State", terminal.Dash(string(mc.State))}, {"Last seen", lastSeen(mc)},
+		{"Name", mc.Name}, {"ID", mc.ID}, {"State", terminal.DashIfEmpty(string(mc.State))}, {"Last seen", lastSeen(mc)},
 		{"Registered", mc.CreatedAt.Local().Format(time.DateTime)},
-		{"Versions", terminal.Dash(strings.Join(mc.Versions, ", "))},
-		{"Labels", terminal.Dash(terminal.LabelText(mc.Labels))},
+		{"Versions", terminal.DashIfEmpty(strings.Join(mc.Versions, ", "))},
+		{"Labels", terminal.DashIfEmpty(terminal.LabelText(mc.Labels))},
 		{"Placements", fmt.Sprint(mc.Placements)},
 	}
 	if mc.UnknownWorks > 0 {

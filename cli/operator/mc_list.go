@@ -32,9 +32,9 @@ func mcList(session *terminal.Session) *cobra.Command {
 		return o.Print(session.Out, clusters, func(w io.Writer) {
 			rows := [][]string{{"NAME", "STATE", "PLANES", "MEMORY MIB", "LAST SEEN", "VERSIONS", "LABELS"}}
 			for _, mc := range clusters {
-				rows = append(rows, []string{mc.Name, terminal.Dash(string(mc.State)), reservedText(mc, "planes"),
+				rows = append(rows, []string{mc.Name, terminal.DashIfEmpty(string(mc.State)), reservedText(mc, "planes"),
 					reservedText(mc, "memory_mib"), lastSeen(mc),
-					terminal.Dash(strings.Join(mc.Versions, ",")), terminal.LabelText(mc.Labels)})
+					terminal.DashIfEmpty(strings.Join(mc.Versions, ",")), terminal.LabelText(mc.Labels)})
 			}
 			terminal.Table(w, rows)
 		})
@@ -58,5 +58,5 @@ func lastSeen(mc platform.ManagementCluster) string {
 	if mc.LastSeenAt == nil {
 		return "never"
 	}
-	return terminal.Ago(*mc.LastSeenAt, time.Now()) + " ago"
+	return terminal.FormatAge(*mc.LastSeenAt, time.Now()) + " ago"
 }

@@ -56,13 +56,13 @@ func orphanTable(w io.Writer, list []fleet.Orphan, now time.Time) {
 		for _, name := range slices.Sorted(maps.Keys(o.Size)) {
 			size = append(size, fmt.Sprintf("%s=%d", name, o.Size[name]))
 		}
-		what := terminal.Dash(strings.Join(o.What, ", "))
+		what := terminal.DashIfEmpty(strings.Join(o.What, ", "))
 		if o.EndingSince != nil {
-			what = "being deleted for " + terminal.Ago(*o.EndingSince, now) + ": " + what
+			what = "being deleted for " + terminal.FormatAge(*o.EndingSince, now) + ": " + what
 		}
-		rows = append(rows, []string{o.ManagementCluster, o.ID, string(o.Kind), terminal.Dash(o.ClusterID),
-			terminal.Ago(o.Since, now),
-			terminal.Dash(strings.Join(size, ",")), terminal.Dash(o.RemovedBy), what})
+		rows = append(rows, []string{o.ManagementCluster, o.ID, string(o.Kind), terminal.DashIfEmpty(o.ClusterID),
+			terminal.FormatAge(o.Since, now),
+			terminal.DashIfEmpty(strings.Join(size, ",")), terminal.DashIfEmpty(o.RemovedBy), what})
 	}
 	terminal.Table(w, rows)
 }

@@ -79,7 +79,7 @@ func updateMC(session *terminal.Session, ctx context.Context, name string, u pla
 		return err
 	}
 	return o.Print(session.Out, mc, func(w io.Writer) {
-		fmt.Fprintf(w, "%s is %s, with %s planes and %s MiB taken\n", mc.Name, terminal.Dash(string(mc.State)),
+		fmt.Fprintf(w, "%s is %s, with %s planes and %s MiB taken\n", mc.Name, terminal.DashIfEmpty(string(mc.State)),
 			reservedText(mc, "planes"), reservedText(mc, "memory_mib"))
 	})
 }

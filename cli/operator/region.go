@@ -77,7 +77,7 @@ func regionHome(session *terminal.Session, environment, region string) (local.Ho
 func applyRegion(ctx context.Context, session *terminal.Session, home local.Home, d gitops.Declaration) error {
 	return home.Apply(ctx, d, func(e local.Event) {
 		if e.Error == "" && e.Stage != "region" {
-			session.Printf("  %-32s %8s  %s\n", e.Stage, terminal.Took(e.Took), e.Detail)
+			session.Printf("  %-32s %8s  %s\n", e.Stage, terminal.FormatDuration(e.Took), e.Detail)
 		}
 	}, func(name string) { session.Printf("  %-32s removed\n", name) })
 }

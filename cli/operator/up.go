@@ -102,7 +102,7 @@ func startRegion(session *terminal.Session, ctx context.Context, home local.Home
 			failures[e.Stage] = e.Error
 			session.Printf("  %-24s failed: %s\n", e.Stage, e.Error)
 		case e.Stage != "region":
-			session.Printf("  %-24s %8s  %s\n", e.Stage, terminal.Took(e.Took), e.Detail)
+			session.Printf("  %-24s %8s  %s\n", e.Stage, terminal.FormatDuration(e.Took), e.Detail)
 		}
 	})
 	switch {
@@ -124,11 +124,11 @@ func startRegion(session *terminal.Session, ctx context.Context, home local.Home
 		return nil
 	case local.Grown:
 		session.Printf("region %s has more management clusters after %s\n", status.Region,
-			terminal.Took(time.Since(start)))
+			terminal.FormatDuration(time.Since(start)))
 		return nil
 	}
 	session.Printf("region %s serves at %s after %s\n", status.Region, status.Endpoints["platform_api"],
-		terminal.Took(time.Since(start)))
+		terminal.FormatDuration(time.Since(start)))
 	if file := home.AzureClient(); file != "" {
 		session.Printf("credentials for Azure's SDKs: %s\n", file)
 	}
@@ -151,6 +151,6 @@ func stopRegion(session *terminal.Session, home local.Home, data local.Data) err
 	if err := home.Down(ctx, data, func(name string) { session.Printf("  %-24s stopped\n", name) }); err != nil {
 		return fmt.Errorf("stopping the region: %w", err)
 	}
-	session.Printf("stopped after %s\n", terminal.Took(time.Since(start)))
+	session.Printf("stopped after %s\n", terminal.FormatDuration(time.Since(start)))
 	return nil
 }

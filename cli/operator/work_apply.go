@@ -57,7 +57,7 @@ changes nothing. With --wait it watches until every manifest is applied.`,
 			progress = session.Err
 		}
 		fmt.Fprintf(progress, "work %s on %s %s: id %s, generation %d (%s)\n", w.Name, w.ClusterID, outcome, w.ID,
-			w.Generation, terminal.Took(time.Since(start)))
+			w.Generation, terminal.FormatDuration(time.Since(start)))
 		if wait {
 			ctx, cancel := context.WithTimeoutCause(cmd.Context(), timeout,
 				fmt.Errorf("not applied within %s; see `atoll work why %s`", timeout, w.ID))
@@ -101,7 +101,7 @@ func awaitApplied(ctx context.Context, api *client.Client, w client.Work, out io
 			}
 			if text := fmt.Sprintf("%s=%s %s", cond.Type, cond.Status, cond.Message); text != lastText {
 				lastText = text
-				fmt.Fprintf(out, "  %8s  %s\n", terminal.Took(time.Since(start)), text)
+				fmt.Fprintf(out, "  %8s  %s\n", terminal.FormatDuration(time.Since(start)), text)
 				for _, m := range b.Status.ResourceStatus {
 					for _, mc := range m.Conditions {
 						if mc.Type == "Applied" && mc.Status == metav1.ConditionFalse {

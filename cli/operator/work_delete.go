@@ -40,7 +40,7 @@ func workDelete(session *terminal.Session) *cobra.Command {
 			if err := awaitGone(ctx, api, work.ID(args[0])); err != nil {
 				return err
 			}
-			session.Printf("%s is gone (%s)\n", args[0], terminal.Took(time.Since(start)))
+			session.Printf("%s is gone (%s)\n", args[0], terminal.FormatDuration(time.Since(start)))
 			return nil
 		},
 	}

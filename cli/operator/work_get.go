@@ -26,7 +26,7 @@ func workGet(session *terminal.Session) *cobra.Command {
 		}
 		return o.Print(session.Out, w.Work, func(out io.Writer) {
 			fmt.Fprintf(out, "%s on %s, generation %d, created %s ago\n\n", w.Name, w.ClusterID, w.Generation,
-				terminal.Ago(w.CreatedAt, time.Now()))
+				terminal.FormatAge(w.CreatedAt, time.Now()))
 			conditionsTable(out, w.Work)
 		})
 	}

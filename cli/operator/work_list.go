@@ -34,7 +34,7 @@ func workList(session *terminal.Session) *cobra.Command {
 			rows := [][]string{{"ID", "CLUSTER", "NAME", "GENERATION", "APPLIED", "AVAILABLE", "AGE"}}
 			for _, w := range works {
 				rows = append(rows, []string{w.ID, w.ClusterID, w.Name, strconv.FormatInt(w.Generation, 10),
-					condition(w, "Applied"), condition(w, "Available"), terminal.Ago(w.CreatedAt, time.Now())})
+					condition(w, "Applied"), condition(w, "Available"), terminal.FormatAge(w.CreatedAt, time.Now())})
 			}
 			terminal.Table(out, rows)
 		})

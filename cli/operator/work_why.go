@@ -75,7 +75,7 @@ func deliveryStages(w platform.Work) stages {
 	for _, st := range []stage{{Stage: "accepted", At: d.AcceptedAt}, {Stage: "sent", At: d.SentAt},
 		{Stage: "received", At: d.ReceivedAt}, {Stage: "applied", At: d.AppliedAt}} {
 		if st.At != nil && d.AcceptedAt != nil && st.Stage != "accepted" {
-			st.After = terminal.Took(st.At.Sub(*d.AcceptedAt))
+			st.After = terminal.FormatDuration(st.At.Sub(*d.AcceptedAt))
 		}
 		s.Stages = append(s.Stages, st)
 	}

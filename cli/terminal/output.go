@@ -124,8 +124,8 @@ func OneLine(text string) string {
 	}, text)
 }
 
-// Took returns a duration rounded to about three digits.
-func Took(d time.Duration) string {
+// FormatDuration returns a duration rounded to about three digits.
+func FormatDuration(d time.Duration) string {
 	switch {
 	case d < time.Millisecond:
 		return d.Round(10 * time.Microsecond).String()
@@ -136,9 +136,9 @@ func Took(d time.Duration) string {
 	}
 }
 
-// Ago returns the time from t to now in one unit: seconds, minutes, hours or days. It returns
+// FormatAge returns the time from t to now in one unit: seconds, minutes, hours or days. It returns
 // "never" for the zero time.
-func Ago(t, now time.Time) string {
+func FormatAge(t, now time.Time) string {
 	if t.IsZero() {
 		return "never"
 	}
@@ -193,8 +193,8 @@ func LabelText(labels map[string]string) string {
 	return strings.Join(parts, ",")
 }
 
-// Dash returns text, or "-" for an empty text.
-func Dash(text string) string {
+// DashIfEmpty returns text, or "-" for an empty text.
+func DashIfEmpty(text string) string {
 	if text == "" {
 		return "-"
 	}

@@ -86,7 +86,7 @@ func TestDeletionsThatNobodyAnswersDelayNothing(t *testing.T) {
 					w.Consumer, w.Deleting = "live", changes%4 == 0
 				}
 				waiting, batches = &w, 0
-				m.Want(w)
+				m.Add(w)
 			}
 			step()
 			for waiting != nil {
@@ -126,7 +126,7 @@ func TestAHundredThousandDeletions(t *testing.T) {
 	for second := range 600 {
 		now = now.Add(time.Second)
 		create := Work{Consumer: work.Consumer(fmt.Sprint("absent", second)), ID: "new", Generation: 1}
-		m.Want(create)
+		m.Add(create)
 		first := true
 		for {
 			sends := m.Next(now, 64)

@@ -18,7 +18,7 @@ type item struct {
 	inflight bool      // Next has returned it, and Sent has not been called yet
 	token    uint64    // of the Send in flight
 	resend   bool      // in flight; it is sent once more after that
-	settled  bool      // in flight and finished (acknowledged or forgotten); later Sends of its work wait for its Sent
+	finished bool      // in flight and finished (acknowledged or forgotten); later Sends of its work wait for its Sent
 	queued   bool      // in urgent or fresh
 	due      time.Time // time of the next repetition, while waiting
 	index    int       // in waiting, or -1
@@ -30,7 +30,7 @@ type lane struct {
 	items map[work.ID]*item
 	ahead int // items that count in the window
 
-	settled int // items that are settled and still in flight
+	finished int // items that are settled and still in flight
 
 	urgent  []*item // items that were sent before and count in the window already
 	fresh   []*item // items to send for the first time, in order, as the window allows
@@ -91,23 +91,23 @@ func (l *lane) drop(it *item) {
 	}
 	it.queued, it.resend = false, false // take skips it where it is queued
 	if it.inflight {
-		it.settled = true
-		l.settled++
+		it.finished = true
+		l.finished++
 		return
 	}
 	delete(l.items, it.work.ID)
 }
 
-// reopen makes a settled item unsettled, with the work w.
-func (l *lane) reopen(it *item, w Work) {
-	it.settled = false
-	l.settled--
+// reactivate makes a settled item unsettled, with the work w.
+func (l *lane) reactivate(it *item, w Work) {
+	it.finished = false
+	l.finished--
 	it.work, it.attempts = w, 0
 }
 
 // remove removes a settled item.
 func (l *lane) remove(it *item) {
-	l.settled--
+	l.finished--
 	delete(l.items, it.work.ID)
 }
 

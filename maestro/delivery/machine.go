@@ -76,16 +76,16 @@ func New(cfg Config) *Machine {
 	return &Machine{cfg: cfg, lanes: map[laneKey]*lane{}, pace: pace{rate: cfg.DeleteRate}}
 }
 
-// Want adds a work that its agent has not acknowledged. If the Machine has an earlier
+// Add adds a work that its agent has not acknowledged. If the Machine has an earlier
 // generation of the work that was not sent yet, Want replaces it. If the Machine has the
 // same or a later generation, Want returns false and changes nothing.
-func (m *Machine) Want(w Work) bool {
+func (m *Machine) Add(w Work) bool {
 	l, it := m.find(w.Consumer, w.ID)
 	switch {
 	case it == nil:
 		l, it = m.add(w)
-	case it.settled:
-		l.reopen(it, w)
+	case it.finished:
+		l.reactivate(it, w)
 	case !w.supersedes(it.work):
 		return false
 	default:
@@ -102,7 +102,7 @@ func (m *Machine) Want(w Work) bool {
 // other work is sent at once.
 func (m *Machine) Recover(now time.Time, w Work, attempts int) {
 	if _, it := m.find(w.Consumer, w.ID); it != nil || !w.Deleting || attempts == 0 {
-		m.Want(w)
+		m.Add(w)
 		return
 	}
 	l, it := m.add(w)
@@ -140,7 +140,7 @@ func (m *Machine) change(l *lane, it *item, w Work) (*lane, *item) {
 // does not remove deletions; see Forget.
 func (m *Machine) Acknowledge(consumer work.Consumer, id work.ID, generation int64) {
 	l, it := m.find(consumer, id)
-	if it == nil || it.settled || it.work.Deleting || generation < it.work.Generation {
+	if it == nil || it.finished || it.work.Deleting || generation < it.work.Generation {
 		return
 	}
 	l.drop(it)
@@ -151,7 +151,7 @@ func (m *Machine) Acknowledge(consumer work.Consumer, id work.ID, generation int
 // acknowledgement. A later state of the work, which supersedes w, stays.
 func (m *Machine) Forget(w Work) {
 	l, it := m.find(w.Consumer, w.ID)
-	if it == nil || it.settled || it.work.supersedes(w) {
+	if it == nil || it.finished || it.work.supersedes(w) {
 		return
 	}
 	l.drop(it)
@@ -165,7 +165,7 @@ func (m *Machine) Forget(w Work) {
 // with NotSent.
 func (m *Machine) IsCurrent(send Send, published Work) bool {
 	_, it := m.find(send.Consumer, send.ID)
-	return it != nil && it.inflight && !it.settled && it.token == send.token && !it.work.supersedes(published)
+	return it != nil && it.inflight && !it.finished && it.token == send.token && !it.work.supersedes(published)
 }
 
 // Resend sends a work at once, even if it was sent or acknowledged before: the agent's
@@ -175,8 +175,8 @@ func (m *Machine) Resend(w Work) {
 	switch {
 	case it == nil:
 		l, it = m.add(w)
-	case it.settled:
-		l.reopen(it, w)
+	case it.finished:
+		l.reactivate(it, w)
 	case w.supersedes(it.work):
 		l, it = m.change(l, it, w)
 	}
@@ -254,7 +254,7 @@ func (m *Machine) Sent(now time.Time, send Send, published Work, outcome Outcome
 		return
 	}
 	it.inflight = false
-	if it.settled { // acknowledged or forgotten before the carrier's answer came
+	if it.finished { // acknowledged or forgotten before the carrier's answer came
 		l.remove(it)
 		m.reschedule(l)
 		return
@@ -281,7 +281,7 @@ func (m *Machine) Sent(now time.Time, send Send, published Work, outcome Outcome
 // Pending returns the number of unacknowledged works, and how many of them were sent.
 func (m *Machine) Pending() (works, ahead int) {
 	for _, l := range m.lanes {
-		works += len(l.items) - l.settled
+		works += len(l.items) - l.finished
 		ahead += l.ahead
 	}
 	return works, ahead
@@ -291,7 +291,7 @@ func (m *Machine) Pending() (works, ahead int) {
 func (m *Machine) Lane(consumer work.Consumer) (works, ahead int) {
 	for _, c := range []class{changes, deletions} {
 		if l := m.lanes[laneKey{consumer, c}]; l != nil {
-			works, ahead = works+len(l.items)-l.settled, ahead+l.ahead
+			works, ahead = works+len(l.items)-l.finished, ahead+l.ahead
 		}
 	}
 	return works, ahead

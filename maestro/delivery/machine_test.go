@@ -88,7 +88,7 @@ func TestMachine(t *testing.T) {
 				w := parseWork(t, strings.TrimSpace(line))
 				switch d.Cmd {
 				case "want":
-					m.Want(w)
+					m.Add(w)
 				case "resend":
 					m.Resend(w)
 				case "ack":

@@ -131,7 +131,7 @@ func (w *world) change(rt *rapid.T) {
 	}
 	next := Work{Consumer: k.consumer, ID: k.id, Generation: w.last[k]}
 	w.wanted[k] = next
-	w.m.Want(next)
+	w.m.Add(next)
 }
 
 func (w *world) delete(rt *rapid.T) {
@@ -139,7 +139,7 @@ func (w *world) delete(rt *rapid.T) {
 	if old, exists := w.wanted[k]; exists {
 		old.Deleting = true
 		w.wanted[k] = old
-		w.m.Want(old)
+		w.m.Add(old)
 	}
 }
 
@@ -338,7 +338,7 @@ func (w *world) rejoin(rt *rapid.T) {
 	w.status = slices.DeleteFunc(w.status, func(s Work) bool { return s.Consumer == consumer })
 	for k, want := range w.wanted {
 		if k.consumer == consumer && (want.Deleting || w.acked[k] < want.Generation) {
-			w.m.Want(want)
+			w.m.Add(want)
 		}
 	}
 }

@@ -173,7 +173,7 @@ func (d *deliverer) applyComparison(consumer work.Consumer, c ledger.Comparison)
 		}
 		if d.served != nil {
 			for _, h := range c.Pending {
-				m.Want(delivery.Work{Consumer: consumer, ID: h.ID, Generation: h.Generation})
+				m.Add(delivery.Work{Consumer: consumer, ID: h.ID, Generation: h.Generation})
 			}
 		}
 		for _, h := range c.Received {
@@ -337,7 +337,7 @@ func (d *deliverer) applyChanges(changes []*store.Change) {
 				d.discardFresh(work.ID(doc.ID), doc.Generation)
 				continue
 			}
-			if m.Want(workOf(doc)) {
+			if m.Add(workOf(doc)) {
 				d.keepFresh(doc)
 			}
 		}

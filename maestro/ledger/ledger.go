@@ -26,9 +26,9 @@ type Ledger struct{ store *store.Store }
 // New returns the ledger in a database of Maestro.
 func New(st *store.Store) *Ledger { return &Ledger{st} }
 
-// Want records the order to an agent to apply the bundle d, or to delete it. The caller
+// RecordOrder records the order to an agent to apply the bundle d, or to delete it. The caller
 // calls it in the transaction that wrote d.
-func Want(ctx context.Context, tx *store.Tx, d store.Document, spec bundle.Spec) error {
+func RecordOrder(ctx context.Context, tx *store.Tx, d store.Document, spec bundle.Spec) error {
 	_, err := tx.Exec(
 		ctx,
 		`insert into ledger as l (id, consumer, source, wanted, deleting, version_offset) values ($1, $2, $3, $4, $5, $6)

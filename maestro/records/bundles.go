@@ -70,7 +70,7 @@ func (w *Writer) create(ctx context.Context, tx *store.Tx, r bundle.Spec) (versi
 	if r, err = bundle.SpecOf(d); err != nil {
 		return 0, err
 	}
-	if err := ledger.Want(ctx, tx, d, r); err != nil {
+	if err := ledger.RecordOrder(ctx, tx, d, r); err != nil {
 		return 0, err
 	}
 	d, err = adopt(ctx, tx, d)
@@ -119,7 +119,7 @@ func (w *Writer) updateBundle(ctx context.Context, req bundle.Request) (version 
 		if err != nil {
 			return err
 		}
-		return ledger.Want(ctx, tx, d, have)
+		return ledger.RecordOrder(ctx, tx, d, have)
 	})
 	w.count("update", err)
 	return version, err
@@ -177,7 +177,7 @@ func (w *Writer) orderDeletion(ctx context.Context, id work.ID, check func(store
 		if err != nil {
 			return err
 		}
-		return ledger.Want(ctx, tx, d, have)
+		return ledger.RecordOrder(ctx, tx, d, have)
 	})
 	w.count("delete", err)
 	return err
@@ -210,5 +210,5 @@ func RaiseGeneration(ctx context.Context, tx *store.Tx, d store.Document, above 
 	if err != nil {
 		return d, false, err
 	}
-	return d, true, ledger.Want(ctx, tx, d, spec)
+	return d, true, ledger.RecordOrder(ctx, tx, d, spec)
 }

@@ -55,7 +55,7 @@ type Comparer struct {
 	o        Options
 	log      *slog.Logger
 	queue    *fairqueue.Queue[request] // comparisons of agents to answer
-	asking   *askingQueue              // agents to ask for a comparison
+	requests *requestQueue             // agents to ask for a comparison
 	repeated *repeatedWorks            // works to ask agents about
 }
 
@@ -65,7 +65,7 @@ func New(o Options) *Comparer {
 		o:        o,
 		log:      o.Logger,
 		queue:    fairqueue.New[request](requestShares),
-		asking:   newAskingQueue(),
+		requests: newRequestQueue(),
 		repeated: newRepeatedWorks(),
 	}
 }
@@ -73,7 +73,7 @@ func New(o Options) *Comparer {
 // Run answers and asks agents until ctx ends.
 func (c *Comparer) Run(ctx context.Context) error {
 	var parts errgroup.Group
-	parts.Go(func() error { return c.runAsking(ctx) })
+	parts.Go(func() error { return c.sendRequests(ctx) })
 	parts.Go(func() error { return c.runRepeated(ctx) })
 	for range answerWorkers {
 		parts.Go(func() error { return c.runAnswers(ctx) })
@@ -82,10 +82,10 @@ func (c *Comparer) Run(ctx context.Context) error {
 }
 
 // AskAll queues a request to every agent to compare its works and statuses.
-func (c *Comparer) AskAll() { c.asking.add() }
+func (c *Comparer) AskAll() { c.requests.add() }
 
 // AskAgent queues such a request to one agent, after some of its statuses were dropped.
-func (c *Comparer) AskAgent(consumer work.Consumer) { c.asking.add(consumer) }
+func (c *Comparer) AskAgent(consumer work.Consumer) { c.requests.add(consumer) }
 
 // AskRepeated queues a request to one agent for the statuses of works that were sent to it again.
 func (c *Comparer) AskRepeated(consumer work.Consumer, ids []work.ID) { c.repeated.add(consumer, ids) }

@@ -61,23 +61,25 @@ func placementDoc(t testing.TB, owner cluster.ID, version int64, age time.Durati
 	return doc
 }
 
-func (b *board) mustApply(t testing.TB, d store.Document) bool { return b.mustApplyAt(t, d, noon) }
+func (inv *inventory) mustApply(t testing.TB, d store.Document) bool {
+	return inv.mustApplyAt(t, d, noon)
+}
 
-func (b *board) mustApplyAt(t testing.TB, d store.Document, now time.Time) bool {
+func (inv *inventory) mustApplyAt(t testing.TB, d store.Document, now time.Time) bool {
 	t.Helper()
-	mayHaveRoom, err := b.apply(d, now)
+	mayHaveRoom, err := inv.apply(d, now)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return mayHaveRoom
 }
 
-// TestBoard runs the commands of testdata/board.txt: documents of the feed, and plans of requests.
-func TestBoard(t *testing.T) {
-	b := newBoard()
+// TestInventory runs the commands of testdata/inventory.txt: documents of the feed, and plans of requests.
+func TestInventory(t *testing.T) {
+	b := newInventory()
 	now := noon
 	versions := map[string]int64{}
-	datadriven.RunTest(t, "testdata/board.txt", func(t *testing.T, d *datadriven.TestData) string {
+	datadriven.RunTest(t, "testdata/inventory.txt", func(t *testing.T, d *datadriven.TestData) string {
 		next := func(name string) int64 { versions[name]++; return versions[name] }
 		arg := func(name, def string) string {
 			if d.HasArg(name) {
@@ -136,12 +138,12 @@ func TestBoard(t *testing.T) {
 	})
 }
 
-// For any board without requests in progress: all planned clusters have room together, no older cluster is left out for
-// a younger one with an equal demand, and no cluster that has room besides them is left out.
+// For any inventory without requests in progress: all planned clusters have room together, no older cluster is left out
+// for a younger one with an equal demand, and no cluster that has room besides them is left out.
 func TestAPlanFits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		tb := &testing.T{}
-		b := newBoard()
+		b := newInventory()
 		for i := range rapid.IntRange(0, 4).Draw(t, "mcs") {
 			spec := fmt.Sprintf(`{"capacity":{"planes":%d}}`, rapid.IntRange(0, 5).Draw(t, "planes"))
 			if _, err := b.apply(mcDoc(tb, fmt.Sprintf("m%d", i), 1, spec, noon, rapid.SampledFrom(
@@ -184,7 +186,7 @@ func TestAPlanFits(t *testing.T) {
 
 // With 10,000 waiting clusters a plan has as many as there is room for, and at most maxRequests.
 func TestAPlanFor10000(t *testing.T) {
-	b := fullBoard(t, 10_000)
+	b := fullInventory(t, 10_000)
 	if plan := b.planRequests(noon); len(plan) != 0 {
 		t.Fatalf("the plan has %d clusters, and there is no room", len(plan))
 	}
@@ -199,9 +201,9 @@ func TestAPlanFor10000(t *testing.T) {
 	}
 }
 
-// fullBoard returns a board with a hundred full management clusters and n waiting clusters.
-func fullBoard(t testing.TB, n int) *board {
-	b := newBoard()
+// fullInventory returns an inventory with a hundred full management clusters and n waiting clusters.
+func fullInventory(t testing.TB, n int) *inventory {
+	b := newInventory()
 	one := Demand{Amounts: Amounts{"planes": 1, "memory_mib": 350}}
 	for i := range 100 {
 		mc := fmt.Sprintf("m%03d", i)
@@ -218,13 +220,13 @@ func fullBoard(t testing.TB, n int) *board {
 
 // BenchmarkPlan measures one plan with 100 management clusters, 10,000 placed and 10,000 waiting clusters.
 func BenchmarkPlan(b *testing.B) {
-	board := fullBoard(b, 10_000)
+	inv := fullInventory(b, 10_000)
 	for name, spec := range map[string]string{"none": `{"capacity":{"planes":100}}`,
 		"one": `{"capacity":{"planes":101}}`, "all": `{}`} {
-		board.mustApply(b, mcDoc(b, "m050", 2+int64(len(name)), spec, noon, "True"))
+		inv.mustApply(b, mcDoc(b, "m050", 2+int64(len(name)), spec, noon, "True"))
 		b.Run("room="+name, func(b *testing.B) {
 			for b.Loop() {
-				board.planRequests(noon)
+				inv.planRequests(noon)
 			}
 		})
 	}
@@ -239,7 +241,7 @@ func TestLostChangesReturnsEachClusterOnceForALossAndOnceForItsEnd(t *testing.T)
 		}
 		return s
 	}
-	b := newBoard()
+	b := newInventory()
 	check := func(lost, connected string) {
 		t.Helper()
 		g, h := b.lostChanges()

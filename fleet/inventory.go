@@ -13,11 +13,11 @@ import (
 	"atoll.dev/store"
 )
 
-// board is a copy of the management clusters and placements in memory, which follow keeps up to date from the feed.
+// inventory is a copy of the management clusters and placements in memory, which follow keeps up to date from the feed.
 // Decisions choose a management cluster from it, and planRequests finds the waiting clusters that may have room. It
 // lags behind the database, so a transaction checks each choice. Its methods take the time from their caller, who
 // holds the lock of shared.
-type board struct {
+type inventory struct {
 	mcs           map[cluster.ManagementClusterID]mcEntry // by id
 	sums          map[cluster.ManagementClusterID]sum     // reservations of entries
 	inProgress    map[cluster.ManagementClusterID]sum     // reservations of this process's transactions in progress
@@ -59,13 +59,13 @@ type entryWithID struct {
 type workRequest struct {
 	at      time.Time
 	version int64
-	times   int
+	count   int
 }
 
-// isOver reports whether a request was answered or has expired. An answer equal to the last one creates no new
+// hasEnded reports whether a request was answered or has expired. An answer equal to the last one creates no new
 // version, and adapters may be disconnected, so requests expire, each after twice the time of the one before.
-func (a workRequest) isOver(version int64, now time.Time) bool {
-	return a.version != version || now.Sub(a.at) >= min(firstExpiry<<(a.times-1), maxExpiry)
+func (a workRequest) hasEnded(version int64, now time.Time) bool {
+	return a.version != version || now.Sub(a.at) >= min(firstExpiry<<(a.count-1), maxExpiry)
 }
 
 const (
@@ -76,8 +76,8 @@ const (
 	maxExpiry   = 64 * time.Second
 )
 
-func newBoard() *board {
-	return &board{
+func newInventory() *inventory {
+	return &inventory{
 		mcs:          map[cluster.ManagementClusterID]mcEntry{},
 		sums:         map[cluster.ManagementClusterID]sum{},
 		inProgress:   map[cluster.ManagementClusterID]sum{},
@@ -90,13 +90,13 @@ func newBoard() *board {
 
 // apply records a document or its tombstone, and returns whether a waiting cluster may have room now. It ignores
 // documents of older versions, of other kinds, and a tenant's own management clusters, which host no planes.
-func (b *board) apply(d store.Document, now time.Time) (mayHaveRoom bool, err error) {
+func (inv *inventory) apply(d store.Document, now time.Time) (mayHaveRoom bool, err error) {
 	switch d.Kind {
 	case kindMC:
 		if d.Scope != "" {
 			return false, nil
 		}
-		have, known := b.mcs[cluster.ManagementClusterID(d.ID)]
+		have, known := inv.mcs[cluster.ManagementClusterID(d.ID)]
 		if known && have.doc.Version > d.Version {
 			return false, nil
 		}
@@ -105,12 +105,12 @@ func (b *board) apply(d store.Document, now time.Time) (mayHaveRoom bool, err er
 			if known && fresh.reportTime().Equal(have.reportTime()) {
 				fresh.reportMovedAt = have.reportMovedAt
 			}
-			b.mcs[cluster.ManagementClusterID(d.ID)] = fresh
+			inv.mcs[cluster.ManagementClusterID(d.ID)] = fresh
 		}
-		b.updateLost(cluster.ManagementClusterID(d.ID))
+		inv.updateLost(cluster.ManagementClusterID(d.ID))
 		return !d.Removed && (!known || have.doc.Version != d.Version), nil
 	case KindPlacement:
-		have, known := b.entries[d.ID]
+		have, known := inv.entries[d.ID]
 		if known && have.version >= d.Version {
 			return false, nil
 		}
@@ -123,8 +123,8 @@ func (b *board) apply(d store.Document, now time.Time) (mayHaveRoom bool, err er
 		if p.OrphanedTime != nil {
 			e.orphanedAt = *p.OrphanedTime
 		}
-		b.addToSum(have, -1)
-		b.addToSum(e, 1)
+		inv.addToSum(have, -1)
+		inv.addToSum(e, 1)
 		if e.isWaiting() {
 			demand, err := json.Marshal(p.Demand)
 			if err != nil {
@@ -132,17 +132,17 @@ func (b *board) apply(d store.Document, now time.Time) (mayHaveRoom bool, err er
 			}
 			e.demandKey = string(demand)
 		} else {
-			delete(b.requests, d.ID)
+			delete(inv.requests, d.ID)
 		}
 		if known && have.isWaiting() {
-			b.waiting--
+			inv.waiting--
 		}
 		if e.isWaiting() {
-			b.waiting++
+			inv.waiting++
 		}
-		b.sortedWaiting = nil
-		b.entries[d.ID] = e
-		b.lostChanged = b.lostChanged || b.lost[e.mc]
+		inv.sortedWaiting = nil
+		inv.entries[d.ID] = e
+		inv.lostChanged = inv.lostChanged || inv.lost[e.mc]
 		// Fleet may have decided that a placement waits before it had seen room that the feed has reported
 		// since.
 		return e.isWaiting() || e.removed, nil
@@ -152,56 +152,56 @@ func (b *board) apply(d store.Document, now time.Time) (mayHaveRoom bool, err er
 
 // addToSum adds a placement's reservation, multiplied by times, to the sum of its management cluster. A waiting or
 // removed placement has none.
-func (b *board) addToSum(e placementEntry, times int) {
+func (inv *inventory) addToSum(e placementEntry, times int) {
 	if e.removed || e.mc == "" {
 		return
 	}
-	s := b.sums[e.mc]
+	s := inv.sums[e.mc]
 	s = sum{s.placements + times, plus(s.reserved, e.demand.Amounts, int64(times))}
-	if b.sums[e.mc] = s; s.placements == 0 && len(s.reserved) == 0 {
-		delete(b.sums, e.mc)
+	if inv.sums[e.mc] = s; s.placements == 0 && len(s.reserved) == 0 {
+		delete(inv.sums, e.mc)
 	}
 }
 
 // hold reserves amounts in memory while a transaction is in progress, so that concurrent ones choose other
 // management clusters. times is 1 for the begin of the transaction and -1 for its end.
-func (b *board) hold(mc cluster.ManagementClusterID, amounts Amounts, times int) {
-	s := b.inProgress[mc]
+func (inv *inventory) hold(mc cluster.ManagementClusterID, amounts Amounts, times int) {
+	s := inv.inProgress[mc]
 	s = sum{s.placements + times, plus(s.reserved, amounts, int64(times))}
-	if b.inProgress[mc] = s; s.placements == 0 {
-		delete(b.inProgress, mc)
+	if inv.inProgress[mc] = s; s.placements == 0 {
+		delete(inv.inProgress, mc)
 	}
 }
 
 func (e placementEntry) isWaiting() bool { return !e.removed && e.mc == "" }
 
-// dropTombstones forgets removed documents. Until then their versions protect the board from older states that a
+// dropTombstones forgets removed documents. Until then their versions protect the inventory from older states that a
 // concurrent list may apply.
-func (b *board) dropTombstones() {
-	for id, e := range b.entries {
+func (inv *inventory) dropTombstones() {
+	for id, e := range inv.entries {
 		if e.removed {
-			delete(b.entries, id)
+			delete(inv.entries, id)
 		}
 	}
-	for id, m := range b.mcs {
+	for id, m := range inv.mcs {
 		if m.removed {
-			delete(b.mcs, id)
+			delete(inv.mcs, id)
 		}
 	}
 }
 
 // hosts returns the management clusters with their reservations, without order. The caller must not change the
-// amounts, which belong to the board.
-func (b *board) hosts(now time.Time) []ManagementCluster {
-	hosts := make([]ManagementCluster, 0, len(b.mcs))
-	for id, m := range b.mcs {
+// amounts, which belong to the inventory.
+func (inv *inventory) hosts(now time.Time) []ManagementCluster {
+	hosts := make([]ManagementCluster, 0, len(inv.mcs))
+	for id, m := range inv.mcs {
 		if m.removed {
 			continue
 		}
 		host := m.withStateAt(now, m.reportMovedAt)
-		s := b.sums[id]
+		s := inv.sums[id]
 		host.Reserved, host.Placements = s.reserved, s.placements
-		if held, ok := b.inProgress[id]; ok {
+		if held, ok := inv.inProgress[id]; ok {
 			host.Reserved, host.Placements = plus(s.reserved, held.reserved, 1), s.placements+held.placements
 		}
 		hosts = append(hosts, host)
@@ -210,19 +210,19 @@ func (b *board) hosts(now time.Time) []ManagementCluster {
 }
 
 // sortedHosts returns hosts sorted by name, with copies of the amounts.
-func (b *board) sortedHosts(now time.Time) []ManagementCluster {
-	fleet := b.hosts(now)
+func (inv *inventory) sortedHosts(now time.Time) []ManagementCluster {
+	fleet := inv.hosts(now)
 	for i := range fleet {
 		fleet[i].Reserved = maps.Clone(fleet[i].Reserved)
 	}
-	slices.SortFunc(fleet, func(a, b ManagementCluster) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(fleet, func(a, inv ManagementCluster) int { return cmp.Compare(a.Name, inv.Name) })
 	return fleet
 }
 
 // hasStaleReport reports whether a management cluster counts as lost only because its last report, which says that the
 // agent is connected, is too old. The feed has no change for the end of this state.
-func (b *board) hasStaleReport(now time.Time) bool {
-	for _, m := range b.mcs {
+func (inv *inventory) hasStaleReport(now time.Time) bool {
+	for _, m := range inv.mcs {
 		if !m.removed && m.reportsConnected() && now.Sub(m.reportMovedAt) > maxReportAge {
 			return true
 		}
@@ -231,12 +231,12 @@ func (b *board) hasStaleReport(now time.Time) bool {
 }
 
 // orphaned returns the Orphaned placements, the oldest first.
-func (b *board) orphaned(now time.Time) (all []orphanedPlacement) {
-	for _, e := range b.entries {
+func (inv *inventory) orphaned(now time.Time) (all []orphanedPlacement) {
+	for _, e := range inv.entries {
 		if e.removed || e.orphanedAt.IsZero() {
 			continue
 		}
-		m, known := b.mcs[e.mc]
+		m, known := inv.mcs[e.mc]
 		o := orphanedPlacement{cluster: e.cluster, mc: m.m.Name, since: e.orphanedAt}
 		if known && !m.removed {
 			state := m.withStateAt(now, m.reportMovedAt).State
@@ -244,8 +244,8 @@ func (b *board) orphaned(now time.Time) (all []orphanedPlacement) {
 		}
 		all = append(all, o)
 	}
-	slices.SortFunc(all, func(a, b orphanedPlacement) int {
-		return cmp.Or(a.since.Compare(b.since), cmp.Compare(a.cluster, b.cluster))
+	slices.SortFunc(all, func(a, inv orphanedPlacement) int {
+		return cmp.Or(a.since.Compare(inv.since), cmp.Compare(a.cluster, inv.cluster))
 	})
 	return all
 }
@@ -262,37 +262,37 @@ func (m *ManagementCluster) addInPlace(amounts Amounts) {
 }
 
 // waitingOldestFirst returns the waiting placements, the oldest first.
-func (b *board) waitingOldestFirst() []entryWithID {
-	if b.sortedWaiting == nil {
-		b.sortedWaiting = make([]entryWithID, 0, b.waiting)
-		for id, e := range b.entries {
+func (inv *inventory) waitingOldestFirst() []entryWithID {
+	if inv.sortedWaiting == nil {
+		inv.sortedWaiting = make([]entryWithID, 0, inv.waiting)
+		for id, e := range inv.entries {
 			if e.isWaiting() {
-				b.sortedWaiting = append(b.sortedWaiting, entryWithID{id, e})
+				inv.sortedWaiting = append(inv.sortedWaiting, entryWithID{id, e})
 			}
 		}
-		slices.SortFunc(b.sortedWaiting, func(a, b entryWithID) int {
-			return cmp.Or(a.created.Compare(b.created),
-				cmp.Compare(a.id, b.id))
+		slices.SortFunc(inv.sortedWaiting, func(a, inv entryWithID) int {
+			return cmp.Or(a.created.Compare(inv.created),
+				cmp.Compare(a.id, inv.id))
 		})
 	}
-	return b.sortedWaiting
+	return inv.sortedWaiting
 }
 
 // planRequests returns the waiting placements for which to request work, the oldest first. In order of age it gives
 // each waiting placement room in a copy of the region; it returns those that find room and have no request in
 // progress. The result and the requests in progress are at most maxRequests together.
-func (b *board) planRequests(now time.Time) (plan []entryWithID) {
-	if b.waiting == 0 {
+func (inv *inventory) planRequests(now time.Time) (plan []entryWithID) {
+	if inv.waiting == 0 {
 		return nil
 	}
-	fleet := b.sortedHosts(now)
+	fleet := inv.sortedHosts(now)
 	if !slices.ContainsFunc(fleet, func(m ManagementCluster) bool { return m.State == api.Ready && m.Unusable == "" }) {
 		return nil
 	}
 	pendingRequests := 0
 	// If a demand finds no room, an equal demand after it finds none either.
 	full := map[string]bool{}
-	for _, w := range b.waitingOldestFirst() {
+	for _, w := range inv.waitingOldestFirst() {
 		if pendingRequests+len(plan) >= maxRequests {
 			break
 		}
@@ -305,7 +305,7 @@ func (b *board) planRequests(now time.Time) (plan []entryWithID) {
 			continue
 		}
 		fleet[i].addInPlace(w.demand.Amounts)
-		if last, ok := b.requests[w.id]; ok && !last.isOver(w.version, now) {
+		if last, ok := inv.requests[w.id]; ok && !last.hasEnded(w.version, now) {
 			if now.Sub(last.at) < firstExpiry {
 				pendingRequests++
 			}
@@ -317,10 +317,10 @@ func (b *board) planRequests(now time.Time) (plan []entryWithID) {
 }
 
 // recordRequest records a request for work.
-func (b *board) recordRequest(w entryWithID, now time.Time) {
-	a := b.requests[w.id]
+func (inv *inventory) recordRequest(w entryWithID, now time.Time) {
+	a := inv.requests[w.id]
 	if a.version != w.version {
-		a.times = 0
+		a.count = 0
 	}
-	b.requests[w.id] = workRequest{now, w.version, min(a.times+1, 10)}
+	inv.requests[w.id] = workRequest{now, w.version, min(a.count+1, 10)}
 }

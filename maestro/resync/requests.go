@@ -15,8 +15,8 @@ import (
 	"atoll.dev/maestro/wire"
 )
 
-// askingQueue has the agents that runAsking must ask.
-type askingQueue struct {
+// requestQueue has the agents that runAsking must ask.
+type requestQueue struct {
 	woken chan struct{}
 
 	mu     sync.Mutex
@@ -31,12 +31,12 @@ type agentSet struct {
 
 func (s agentSet) isEmpty() bool { return !s.all && len(s.named) == 0 }
 
-func newAskingQueue() *askingQueue {
-	return &askingQueue{woken: make(chan struct{}, 1), queued: agentSet{named: map[work.Consumer]bool{}}}
+func newRequestQueue() *requestQueue {
+	return &requestQueue{woken: make(chan struct{}, 1), queued: agentSet{named: map[work.Consumer]bool{}}}
 }
 
 // add queues consumers, or all when none is named.
-func (q *askingQueue) add(consumers ...work.Consumer) {
+func (q *requestQueue) add(consumers ...work.Consumer) {
 	q.mu.Lock()
 	q.queued.all = q.queued.all || len(consumers) == 0
 	for _, name := range consumers {
@@ -50,7 +50,7 @@ func (q *askingQueue) add(consumers ...work.Consumer) {
 }
 
 // take empties the queue and returns its content.
-func (q *askingQueue) take() agentSet {
+func (q *requestQueue) take() agentSet {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	taken := q.queued
@@ -84,9 +84,9 @@ type asked struct {
 	failures int  // failed sends in a row
 }
 
-// runAsking sends the queued requests to agents until ctx ends. Statuses may be lost
+// sendRequests sends the queued requests to agents until ctx ends. Statuses may be lost
 // after an outage of the broker or the database, or the death of another server.
-func (c *Comparer) runAsking(ctx context.Context) error {
+func (c *Comparer) sendRequests(ctx context.Context) error {
 	open := map[work.Consumer]asked{}
 	lastOverflow := map[work.Consumer]time.Time{} // time of the last request to an agent because of dropped statuses
 	timer := time.NewTimer(time.Hour)
@@ -95,10 +95,10 @@ func (c *Comparer) runAsking(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-c.asking.woken:
+		case <-c.requests.woken:
 		case <-timer.C:
 		}
-		added := c.asking.take()
+		added := c.requests.take()
 		for wait := 100 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
 			err := c.plan(ctx, added, open, lastOverflow)
 			if err == nil {
