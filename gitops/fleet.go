@@ -10,8 +10,11 @@ import (
 	"maps"
 	"path"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // Names of what a tree declares. Each is a DNS label.
@@ -253,24 +256,45 @@ func decode(n *node) (Settings, error) {
 	return s, err
 }
 
+// resolution is the result of resolve.
+type resolution struct {
+	region Region
+	err    error
+}
+
+// resolveAll resolves declared regions, several at once, and returns the results in the same order.
+func resolveAll(all []declared) []resolution {
+	results := make([]resolution, len(all))
+	var group errgroup.Group
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for i, d := range all {
+		group.Go(func() error {
+			results[i].region, results[i].err = d.resolve()
+			return nil
+		})
+	}
+	_ = group.Wait() // each result has its error
+	return results
+}
+
 // newFleet resolves the declared regions and checks what only all of them together show.
 func newFleet(sectors map[EnvironmentName][]SectorName, all []declared) (Fleet, error) {
 	var mistakes []error
 	regions := map[EnvironmentName][]Region{}
 	seen := map[string]Position{}
-	for _, d := range all {
+	resolved := resolveAll(all)
+	for i, d := range all {
 		full := string(d.environment) + "/" + string(d.name)
 		if first, twice := seen[full]; twice {
 			mistakes = append(mistakes, d.at.errorf("the region %s is declared twice; first at %s", full, first))
 			continue
 		}
 		seen[full] = d.at
-		r, err := d.resolve()
-		if err != nil {
+		if err := resolved[i].err; err != nil {
 			mistakes = append(mistakes, err)
 			continue
 		}
-		regions[d.environment] = append(regions[d.environment], r)
+		regions[d.environment] = append(regions[d.environment], resolved[i].region)
 	}
 	f := Fleet{}
 	for name, order := range sectors {

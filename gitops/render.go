@@ -7,9 +7,7 @@ import (
 	"maps"
 	"path"
 	"runtime"
-	"sync"
 
-	"go.yaml.in/yaml/v3"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -41,16 +39,18 @@ const (
 //	ENVIRONMENT/REGION/management-clusters/NAME/...                the same four of each management cluster
 //
 // The bytes depend on the fleet only.
-func Render(f Fleet) (Files, error) {
+func Render(f Fleet) (Files, error) { return renderAll(f, &encoder{}) }
+
+// renderAll renders a fleet with an encoder.
+func renderAll(f Fleet, encode *encoder) (Files, error) {
 	regions := f.Regions()
 	rendered := make([]Files, len(regions))
-	var encode encoder
 	var group errgroup.Group
 	group.SetLimit(runtime.GOMAXPROCS(0))
 	for i, r := range regions {
 		group.Go(func() error {
 			rendered[i] = Files{}
-			if err := renderRegion(r, rendered[i], &encode); err != nil {
+			if err := renderRegion(r, rendered[i], encode); err != nil {
 				return fmt.Errorf("rendering region %s/%s: %w", r.Environment, r.Name, err)
 			}
 			return nil
@@ -155,64 +155,6 @@ func (t target) terraform() map[string]any {
 	variables := mergeMaps(merged(t.settings.Terraform, t.typ), own)
 	delete(variables, markerKey)
 	return variables
-}
-
-// encoder encodes documents as YAML, equal ones once: most clusters have the values of others, and YAML takes most of
-// the time. It may be used by several goroutines.
-type encoder struct{ known sync.Map } // YAML by JSON
-
-// asYAML encodes a document with sorted keys, below the marker. Nobody may change the result.
-func (e *encoder) asYAML(document any) ([]byte, error) {
-	b, err := json.Marshal(document) // by the json tags, numbers as they are
-	if err != nil {
-		return nil, err
-	}
-	if known, found := e.known.Load(string(b)); found {
-		return known.([]byte), nil
-	}
-	encoded, err := yamlOf(b)
-	if err == nil {
-		e.known.Store(string(b), encoded)
-	}
-	return encoded, err
-}
-
-// yamlOf returns a document in JSON as YAML.
-func yamlOf(b []byte) ([]byte, error) {
-	var plain any
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.UseNumber()
-	if err := d.Decode(&plain); err != nil {
-		return nil, err
-	}
-	var out bytes.Buffer
-	fmt.Fprintf(&out, "# %s\n", marker)
-	e := yaml.NewEncoder(&out)
-	e.SetIndent(2)
-	if err := e.Encode(withNumbers(plain)); err != nil {
-		return nil, err
-	}
-	return out.Bytes(), e.Close()
-}
-
-// withNumbers replaces json.Number by numbers that the YAML encoder knows.
-func withNumbers(v any) any {
-	switch v := v.(type) {
-	case map[string]any:
-		for key, member := range v {
-			v[key] = withNumbers(member)
-		}
-	case []any:
-		for i, item := range v {
-			v[i] = withNumbers(item)
-		}
-	case json.Number:
-		if n, err := v.Int64(); err == nil {
-			return n
-		}
-		return &yaml.Node{Kind: yaml.ScalarNode, Value: v.String()} // all digits, also those that no float64 has
-	}
-	return v
 }
 
 // withMarker encodes variables of Terraform as JSON. The marker is the first member, whatever the names of the
