@@ -319,7 +319,7 @@ func (c *Client) publish(conn *connection, topic string, e Event, done func(erro
 	}
 	return conn.publish(p, func(err error) {
 		if err == nil {
-			c.metrics.sent(e.Type)
+			c.metrics.countSent(e.Type)
 		}
 		done(err)
 	})

@@ -211,7 +211,7 @@ func (c *connection) handlePublish(ctx context.Context, p *packets.Publish) {
 		ack()
 		return
 	}
-	c.client.metrics.received(e.Type)
+	c.client.metrics.countReceived(e.Type)
 	c.client.o.Handler(ctx, Message{Topic: p.Topic, Event: e, Ack: ack})
 }
 

@@ -37,8 +37,10 @@ func newClientMetrics(reg prometheus.Registerer) *clientMetrics {
 	return m
 }
 
-func (m *clientMetrics) sent(kind string) { m.sentTotal.WithLabelValues(kindLabels(kind)...).Inc() }
-func (m *clientMetrics) received(kind string) {
+func (m *clientMetrics) countSent(kind string) {
+	m.sentTotal.WithLabelValues(kindLabels(kind)...).Inc()
+}
+func (m *clientMetrics) countReceived(kind string) {
 	m.receivedTotal.WithLabelValues(kindLabels(kind)...).Inc()
 }
 

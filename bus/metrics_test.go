@@ -19,8 +19,8 @@ func TestMetricsHaveBoundedLabels(t *testing.T) {
 			".status.resync_response", bundles + ".status.EVIL",
 		bundles + ".x.y.z", "evil.spec.create_request", "dev.atoll.agent.v1.seen", "", "a",
 	} {
-		m.sent(kind)
-		m.received(kind)
+		m.countSent(kind)
+		m.countReceived(kind)
 	}
 	families, err := reg.Gather()
 	if err != nil {

@@ -12,9 +12,9 @@ import (
 	"atoll.dev/store"
 )
 
-// auditedRequest returns what the audit records of a request's changes say about it; "" if its changes are not
-// audited: reports of adapters, the leases of their replicas, and other requests that a service of the region makes
-// on behalf of nobody. The history has these.
+// auditedRequest returns the description of a request for the audit records of its changes. It is "" for requests
+// whose changes only the history records: reports of adapters, the leases of their replicas, and other requests that
+// a service of the region makes for no caller.
 func auditedRequest(r *http.Request, pattern string, c Caller) string {
 	_, path, _ := strings.Cut(pattern, " ")
 	switch {

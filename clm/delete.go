@@ -64,14 +64,14 @@ func (t *tree) hasChildren() status.Children {
 	return status.NoChildren
 }
 
-// restricted returns a resource that forbids the deletion of its owner, nil if there is
+// findRestriction returns a resource that forbids the deletion of its owner, nil if there is
 // none. A resource that is being deleted already does not forbid it.
-func (t *tree) restricted() *tree {
+func (t *tree) findRestriction() *tree {
 	for _, child := range t.children {
 		if child.entity.OnParentDelete == Restrict && child.doc.DeletedAt == nil {
 			return child
 		}
-		if r := child.restricted(); r != nil {
+		if r := child.findRestriction(); r != nil {
 			return r
 		}
 	}
@@ -115,7 +115,7 @@ func (s *Server) deleteResource(ctx context.Context, a address, ifVersion int64)
 			d, err = repeatDeletions(ctx, tx, t, now)
 			return err
 		}
-		if r := t.restricted(); r != nil {
+		if r := t.findRestriction(); r != nil {
 			return rest.Errorf(http.StatusConflict, codeState, "%s %s still has %s %s; delete that first",
 				a.entity.Kind, a.id, r.entity.Kind, r.doc.ID)
 		}

@@ -70,7 +70,7 @@ func (e *Entity) checkExpiry(spec json.RawMessage) []rest.FieldError {
 }
 
 // expiries deletes expired resources for one server. Only the goroutine of run uses the
-// fields, except that other goroutines call written.
+// fields, except that other goroutines call wakeAfterWrite.
 type expiries struct {
 	s       *Server
 	kinds   []*Entity
@@ -94,8 +94,8 @@ func newExpiries(s *Server) *expiries {
 	return x
 }
 
-// written wakes run after the server has written a resource of a kind. It never blocks.
-func (x *expiries) written(e *Entity) {
+// wakeAfterWrite wakes run after the server has written a resource of a kind. It never blocks.
+func (x *expiries) wakeAfterWrite(e *Entity) {
 	if e.Expires == "" {
 		return
 	}
@@ -152,7 +152,7 @@ func (x *expiries) deleteExpired(ctx context.Context, now time.Time) (next time.
 		}
 	}
 	for _, e := range x.kinds {
-		first, err := x.first(ctx, e, waiting)
+		first, err := x.listFirst(ctx, e, waiting)
 		if err != nil {
 			return next, err
 		}
@@ -180,8 +180,8 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// first returns the resources of a kind that expire first, without those with an id in but.
-func (x *expiries) first(ctx context.Context, e *Entity, but []string) (found []expiring, err error) {
+// listFirst returns the resources of a kind that expire first, without those with an id in but.
+func (x *expiries) listFirst(ctx context.Context, e *Entity, but []string) (found []expiring, err error) {
 	column := e.expiryColumn()
 	if but == nil {
 		but = []string{}

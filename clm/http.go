@@ -157,7 +157,7 @@ func (c *collection) create(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	c.s.metrics.unreconciled(d, begun)
-	c.s.expiries.written(req.entity)
+	c.s.expiries.wakeAfterWrite(req.entity)
 	return rest.WriteBody(w, r, http.StatusCreated, d.Version, d.Wire)
 }
 
@@ -192,7 +192,7 @@ func (c *collection) patch(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	c.s.metrics.unreconciled(d, begun)
-	c.s.expiries.written(a.entity)
+	c.s.expiries.wakeAfterWrite(a.entity)
 	return rest.WriteBody(w, r, http.StatusOK, d.Version, d.Wire)
 }
 
@@ -277,7 +277,7 @@ func (c *collection) putStatus(w http.ResponseWriter, r *http.Request) error {
 		w.WriteHeader(http.StatusNoContent)
 		return nil
 	}
-	return rest.WriteJSON(w, http.StatusCreated, shown(out.report))
+	return rest.WriteJSON(w, http.StatusCreated, withoutInternals(out.report))
 }
 
 // equalTimeHeader selects the Tie for a report that has the time of the stored report and

@@ -26,7 +26,7 @@ type Setting struct {
 	value func(*Config) any
 }
 
-// Variable is the name of the environment variable.
+// Variable returns the name of the environment variable.
 func (s Setting) Variable() string {
 	return "HYPERFLEET_" + strings.ToUpper(strings.NewReplacer(".", "_", "-", "_").Replace(s.Key))
 }
@@ -197,7 +197,7 @@ var settings = []Setting{
 	{Key: "tracing.enabled", value: func(c *Config) any { return &c.Tracing.Enabled }},
 }
 
-// Settings are what variables and flags may set.
+// Settings returns the settings that variables and flags may set.
 func Settings() []Setting { return slices.Clone(settings) }
 
 // override applies environment variables, which override the file, and flags, which
@@ -239,7 +239,7 @@ func (c *Config) override(getenv func(string) string, flag func(name string) (va
 	return nil
 }
 
-// setFrom sets a key to what a file holds. Errors do not show it: it may be a
+// setFrom sets a key to the content of a file. Errors do not show the content: it may be a
 // secret.
 func (c *Config) setFrom(file, key string) error {
 	data, err := os.ReadFile(file)
@@ -397,7 +397,7 @@ func (t Tenancy) check() error {
 	return nil
 }
 
-// DSN is how the database is reached. It holds the password.
+// DSN returns the connection string of the database, with the password.
 func (c *Config) DSN() string {
 	db := c.Database
 	quote := func(s string) string { return "'" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(s) + "'" }
@@ -412,12 +412,12 @@ func (c *Config) DSN() string {
 	return dsn
 }
 
-// Address is where the API is served.
+// Address returns the address on which the API listens.
 func (c *Config) Address() string {
 	return net.JoinHostPort(c.Server.Host, strconv.Itoa(c.Server.Port))
 }
 
-// Address is where it is served; port if it names none.
+// Address returns the address on which the endpoint listens; port counts if the endpoint names none.
 func (e Endpoint) Address(port int) string {
 	return net.JoinHostPort(cmp.Or(e.Host, "localhost"), strconv.Itoa(cmp.Or(e.Port, port)))
 }

@@ -51,14 +51,14 @@ func reportsOf(d store.Document) ([]status.Report, error) {
 	}
 	reports := slices.Clone(seen.Reports)
 	for i, r := range reports {
-		reports[i] = shown(r)
+		reports[i] = withoutInternals(r)
 	}
 	return reports, nil
 }
 
-// shown returns a report without what only the server needs. The contract shows
+// withoutInternals returns a report without what only the server needs. The contract shows
 // data even when there are none.
-func shown(r status.Report) status.Report {
+func withoutInternals(r status.Report) status.Report {
 	r.Recent = nil
 	if len(r.Data) == 0 {
 		r.Data = json.RawMessage("{}")

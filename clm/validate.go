@@ -162,14 +162,14 @@ func (e *Entity) checkReferences(references api.References) (fields []rest.Field
 				constraint = "max"
 			}
 			fields = append(fields, rest.FieldError{Field: "references." + rule.Type, Constraint: constraint,
-				Message: fmt.Sprintf("has %d; %s possible", n, rule.count())})
+				Message: fmt.Sprintf("has %d; %s possible", n, rule.countText())})
 		}
 	}
 	return fields
 }
 
-// count returns the allowed number of references as words for an error.
-func (r ReferenceRule) count() string {
+// countText returns the allowed number of references as words for an error.
+func (r ReferenceRule) countText() string {
 	switch {
 	case r.Max == 0:
 		return fmt.Sprintf("at least %d are", r.Min)

@@ -27,7 +27,7 @@ func (c *collection) watch(w http.ResponseWriter, r *http.Request, q store.Query
 		return err
 	}
 	watch := store.Watch{Query: q, From: store.Cursor(cursor), Match: func(change *store.Change) bool {
-		return kindIn(q, change.Kind) && (q.Scope == "" || change.Scope == q.Scope) &&
+		return hasKind(q, change.Kind) && (q.Scope == "" || change.Scope == q.Scope) &&
 			(caller.Tenancy == nil || caller.sees(rowOf(change).spec.Tenancy))
 	}}
 	if !filter.Empty() || refType != "" {
@@ -38,7 +38,7 @@ func (c *collection) watch(w http.ResponseWriter, r *http.Request, q store.Query
 	}
 	return rest.Watch(w, r, c.s.watchOptions(r), func(ctx context.Context, stream *rest.Stream) error {
 		err := c.s.feed.Watch(ctx, watch, func() error { return stream.Open(cursor) }, func(sight store.WatchEvent) error {
-			return show(stream, sight, v)
+			return sendEvent(stream, sight, v)
 		})
 		if errors.Is(err, store.ErrTooSlow) {
 			return rest.Errorf(http.StatusServiceUnavailable, codeUnavailable,
@@ -75,7 +75,7 @@ func (c Caller) watcher() string {
 	return fmt.Sprintf("caller %q %s", c.Name, tenant)
 }
 
-func kindIn(q store.Query, kind store.Kind) bool {
+func hasKind(q store.Query, kind store.Kind) bool {
 	if len(q.Kinds) == 0 {
 		return q.Kind == kind
 	}
@@ -87,18 +87,18 @@ func kindIn(q store.Query, kind store.Kind) bool {
 	return false
 }
 
-func show(stream *rest.Stream, sight store.WatchEvent, v view) error {
+func sendEvent(stream *rest.Stream, event store.WatchEvent, v view) error {
 	kinds := map[store.WatchEventKind]rest.EventType{
 		store.Exists: rest.Added, store.Created: rest.Added, store.Updated: rest.Modified,
 		store.Gone: rest.Deleted, store.Synced: rest.Bookmark,
 	}
-	if sight.Kind == store.Progress {
-		stream.Advance(string(sight.Cursor))
+	if event.Kind == store.Progress {
+		stream.Advance(string(event.Cursor))
 		return nil
 	}
-	e := rest.Event{Type: kinds[sight.Kind], Cursor: string(sight.Cursor)}
-	if sight.Change != nil {
-		object, err := v.of(sight.Change.Document)
+	e := rest.Event{Type: kinds[event.Kind], Cursor: string(event.Cursor)}
+	if event.Change != nil {
+		object, err := v.of(event.Change.Document)
 		if err != nil {
 			return err
 		}
@@ -179,13 +179,13 @@ func (r *row) field(name string) any {
 	}
 	for _, c := range r.seen.Conditions {
 		if c.Type == path[2] {
-			return part(c, append(path, "status")[3])
+			return conditionPart(c, append(path, "status")[3])
 		}
 	}
 	return nil
 }
 
-func part(c status.Condition, name string) any {
+func conditionPart(c status.Condition, name string) any {
 	switch name {
 	case "status":
 		return string(c.Status)

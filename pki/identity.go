@@ -139,7 +139,7 @@ func openIdentity(ctx context.Context, o IdentityOptions) (*Identity, error) {
 		if refused == nil {
 			return id, id.dropToken()
 		}
-		if r, ok := errors.AsType[*refusal](refused); ok && r.final() {
+		if r, ok := errors.AsType[*refusal](refused); ok && r.isFinal() {
 			if token == "" {
 				return nil, fmt.Errorf("renewing at %s: %w", o.URL, refused)
 			}
@@ -283,7 +283,7 @@ func (id *Identity) enrol(ctx context.Context, key *ecdsa.PrivateKey, token stri
 			}
 			return id.dropToken()
 		}
-		if r, ok := errors.AsType[*refusal](err); ok && r.final() {
+		if r, ok := errors.AsType[*refusal](err); ok && r.isFinal() {
 			return fmt.Errorf("enrolling at %s: %w", id.o.URL, err)
 		}
 		id.o.Logger.LogAttrs(ctx, slog.LevelWarn, "enrolment will be tried again",

@@ -66,7 +66,7 @@ func awaitCA(ctx context.Context, url string) ([]byte, error) {
 		if err == nil {
 			return data, nil
 		}
-		if r, ok := errors.AsType[*refusal](err); ok && r.final() || !pause.For(ctx, backoff(attempt)) {
+		if r, ok := errors.AsType[*refusal](err); ok && r.isFinal() || !pause.For(ctx, backoff(attempt)) {
 			return nil, err
 		}
 	}

@@ -69,8 +69,8 @@ type revokedCert struct {
 	At time.Time `json:"at"`
 }
 
-// forgettable reports whether a certificate can neither be used nor renewed.
-func (c issuedCert) forgettable(now time.Time) bool {
+// canBeForgotten reports whether a certificate can neither be used nor renewed.
+func (c issuedCert) canBeForgotten(now time.Time) bool {
 	return now.After(c.Expires.Add(RenewalGrace + skew))
 }
 
@@ -133,10 +133,10 @@ func (ca *CA) revoke(name Name, reason string) (Revocation, error) {
 		return Revocation{}, err
 	}
 	rev := Revocation{Name: name, At: now, Certificates: []RevokedCertificate{}}
-	rec.Certificates = slices.DeleteFunc(rec.Certificates, func(c revokedCert) bool { return c.forgettable(now) })
+	rec.Certificates = slices.DeleteFunc(rec.Certificates, func(c revokedCert) bool { return c.canBeForgotten(now) })
 	for _, c := range issued.Certificates {
 		known := slices.ContainsFunc(rec.Certificates, func(r revokedCert) bool { return r.Serial == c.Serial })
-		if known || c.forgettable(now) {
+		if known || c.canBeForgotten(now) {
 			continue
 		}
 		rec.Certificates = append(rec.Certificates, revokedCert{c, now})
@@ -218,21 +218,21 @@ func (ca *CA) grant(csr *x509.CertificateRequest, authenticate func() (Name, err
 		return name, nil, err
 	}
 	now := time.Now()
-	issued.Certificates = slices.DeleteFunc(issued.Certificates, func(c issuedCert) bool { return c.forgettable(now) })
+	issued.Certificates = slices.DeleteFunc(issued.Certificates, func(c issuedCert) bool { return c.canBeForgotten(now) })
 	issued.Certificates = append(issued.Certificates, issuedCert{cert.SerialNumber.Text(16), derHash(der), hash,
 		cert.NotAfter.UTC()})
 	return name, der, writeRecord(ca.dir, issuedDir, name, issued)
 }
 
-// holder returns the name of a client certificate if it may be renewed: the CA has
+// renewableName returns the name of a client certificate if it may be renewed: the CA has
 // issued it, it is not revoked, and it is valid or was valid until at most
 // [RenewalGrace] ago. Otherwise it returns an error.
-func (ca *CA) holder(cert *x509.Certificate) (Name, error) {
-	return mayRenew(ca.dir, ca.cert, cert)
+func (ca *CA) renewableName(cert *x509.Certificate) (Name, error) {
+	return readRenewableName(ca.dir, ca.cert, cert)
 }
 
-// mayRenew is holder for the CA certificate ca and the records in dir.
-func mayRenew(dir string, ca, cert *x509.Certificate) (Name, error) {
+// readRenewableName is renewableName for the CA certificate ca and the records in dir.
+func readRenewableName(dir string, ca, cert *x509.Certificate) (Name, error) {
 	name := Name(cert.Subject.CommonName)
 	at := time.Now()
 	if late := at.Sub(cert.NotAfter); late > RenewalGrace {
@@ -325,7 +325,7 @@ func Enrolled(caDir, dir string, name Name) bool {
 	if err != nil {
 		return false
 	}
-	holder, err := mayRenew(caDir, ca, cert)
+	holder, err := readRenewableName(caDir, ca, cert)
 	return err == nil && holder == name
 }
 

@@ -53,7 +53,7 @@ func (id *Identity) Renew(ctx context.Context) error {
 	if err == nil {
 		return id.dropToken()
 	}
-	if r, ok := errors.AsType[*refusal](err); ok && r.final() {
+	if r, ok := errors.AsType[*refusal](err); ok && r.isFinal() {
 		if token, tokenErr := id.token(); tokenErr == nil && token != "" {
 			return id.enrolAnew(ctx, token, err)
 		}

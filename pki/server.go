@@ -205,7 +205,7 @@ func parseSignRequest(body []byte) (SignRequest, *x509.CertificateRequest, error
 func (s *Server) sign(r *http.Request) (SignResponse, error) {
 	holder, shown := Name(""), ErrNoPeer
 	if len(r.TLS.PeerCertificates) > 0 {
-		holder, shown = s.ca.holder(r.TLS.PeerCertificates[0])
+		holder, shown = s.ca.renewableName(r.TLS.PeerCertificates[0])
 	}
 	if shown != nil && !s.failed.allow(r.RemoteAddr) {
 		e := rest.Errorf(http.StatusTooManyRequests, "too-many-failures",
@@ -232,7 +232,7 @@ func (s *Server) sign(r *http.Request) (SignResponse, error) {
 			return s.ca.redeem(req.Token, hash, want)
 		case shown == nil:
 			// Checked again with the CA locked: it may have been revoked since.
-			holder, shown = s.ca.holder(r.TLS.PeerCertificates[0])
+			holder, shown = s.ca.renewableName(r.TLS.PeerCertificates[0])
 		}
 		if shown == nil && want != "" && want != holder {
 			return "", fmt.Errorf("%w: the certificate is that of %q, not of %q", ErrWrongName, holder, want)

@@ -27,7 +27,7 @@ func newFailures() *failures { return &failures{full: map[string]time.Time{}} }
 func (f *failures) allow(remote string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return time.Until(f.full[host(remote)]) < failureBurst*failurePace
+	return time.Until(f.full[hostOf(remote)]) < failureBurst*failurePace
 }
 
 // add counts a failed request of an address.
@@ -45,15 +45,15 @@ func (f *failures) add(remote string) {
 			return
 		}
 	}
-	t := f.full[host(remote)]
+	t := f.full[hostOf(remote)]
 	if t.Before(now) {
 		t = now
 	}
-	f.full[host(remote)] = t.Add(failurePace)
+	f.full[hostOf(remote)] = t.Add(failurePace)
 }
 
-// host returns the host of an address with port.
-func host(remote string) string {
+// hostOf returns the host of an address with port.
+func hostOf(remote string) string {
 	h, _, err := net.SplitHostPort(remote)
 	if err != nil {
 		return remote

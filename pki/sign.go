@@ -25,8 +25,8 @@ type refusal struct {
 
 func (e *refusal) Error() string { return e.code + ": " + e.reason }
 
-// final reports whether a retry cannot succeed.
-func (e *refusal) final() bool {
+// isFinal reports whether a retry cannot succeed.
+func (e *refusal) isFinal() bool {
 	return e.status >= 400 && e.status < 500 && e.status != http.StatusTooManyRequests
 }
 

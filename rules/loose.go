@@ -65,7 +65,7 @@ func (e *Env) undeclared(root ast.Expr) []string {
 	}))
 	names := slices.Sorted(maps.Keys(found))
 	return slices.DeleteFunc(names, func(name string) bool {
-		if e.has(name) {
+		if e.isDeclared(name) {
 			return true
 		}
 		_, isType := e.env.CELTypeProvider().FindIdent(name) // type(x) == int
@@ -109,7 +109,7 @@ func convertBesideFractions(tree *ast.AST) {
 		default:
 			return false
 		}
-		left, right := fraction(args[0]), fraction(args[1])
+		left, right := isFraction(args[0]), isFraction(args[1])
 		switch {
 		case left == right:
 			return false
@@ -138,8 +138,8 @@ func forgetTypes(tree *ast.AST) {
 	})
 }
 
-// fraction reports whether an expression is a literal double.
-func fraction(x ast.Expr) bool {
+// isFraction reports whether an expression is a literal double.
+func isFraction(x ast.Expr) bool {
 	if x.Kind() != ast.LiteralKind {
 		return false
 	}

@@ -33,7 +33,7 @@ func (e *Env) Params(defs []Definition) (_ *Params, err error) {
 	parsed := map[string]*cel.Ast{}
 	needs := map[string]map[string]bool{}
 	for _, d := range defs {
-		if _, twice := parsed[d.Name]; twice || e.has(d.Name) {
+		if _, twice := parsed[d.Name]; twice || e.isDeclared(d.Name) {
 			return nil, fmt.Errorf("rules: %s: the name is taken", d.Name)
 		}
 		tree, issues := e.env.Parse(d.Expression)
@@ -65,7 +65,7 @@ func (e *Env) Params(defs []Definition) (_ *Params, err error) {
 	return p, nil
 }
 
-func (e *Env) has(name string) bool {
+func (e *Env) isDeclared(name string) bool {
 	return slices.ContainsFunc(e.env.Variables(), func(v *decls.VariableDecl) bool { return v.Name() == name })
 }
 

@@ -95,22 +95,22 @@ func parseAction(text string) ([]node, error) {
 		case r == ' ' || r == '@' || r == '$': // where the walk stands anyway
 		case strings.HasPrefix(rest, "[?("):
 			p.pos += len("?(")
-			err = p.filter()
+			err = p.parseFilter()
 		case r == '[':
-			err = p.brackets()
+			err = p.parseBrackets()
 		case r == '"' || r == '\'':
-			err = p.quoted(byte(r))
+			err = p.parseQuoted(byte(r))
 		case strings.HasPrefix(rest, ".."):
 			p.pos++
-			err = p.recurse()
+			err = p.parseRecursion()
 		case r == '.':
-			p.field()
+			p.parseField()
 		case r == '+' || r == '-' || unicode.IsDigit(r):
-			p.back(r)
-			err = p.number()
+			p.unread(r)
+			err = p.parseNumber()
 		case isWord(r):
-			p.back(r)
-			err = p.word()
+			p.unread(r)
+			err = p.parseWord()
 		default:
 			err = fmt.Errorf("unrecognized character in action: %#U", r)
 		}
@@ -131,7 +131,7 @@ func (p *pathParser) next() rune {
 	return r
 }
 
-func (p *pathParser) back(r rune) {
+func (p *pathParser) unread(r rune) {
 	if r == utf8.RuneError { // possibly one bad byte
 		_, n := utf8.DecodeLastRuneInString(p.text[:p.pos])
 		p.pos -= n
@@ -150,13 +150,13 @@ func (p *pathParser) peek() rune {
 
 func isWord(r rune) bool { return r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r) }
 
-func ends(r rune) bool { return r == eof || strings.ContainsRune(" \t\r\n.,[]$@{}", r) }
+func endsName(r rune) bool { return r == eof || strings.ContainsRune(" \t\r\n.,[]$@{}", r) }
 
-// field reads a name up to what ends it; a backslash takes the next character
+// parseField reads a name up to what ends it; a backslash takes the next character
 // as it is.
-func (p *pathParser) field() {
+func (p *pathParser) parseField() {
 	start := p.pos
-	for !ends(p.peek()) {
+	for !endsName(p.peek()) {
 		if p.next() == '\\' {
 			p.next()
 		}
@@ -168,7 +168,7 @@ func (p *pathParser) field() {
 	}
 }
 
-func (p *pathParser) recurse() error {
+func (p *pathParser) parseRecursion() error {
 	if len(p.out) > 0 {
 		if _, twice := p.out[len(p.out)-1].(recurseNode); twice {
 			return errors.New("invalid multiple recursive descent")
@@ -176,14 +176,14 @@ func (p *pathParser) recurse() error {
 	}
 	p.add(recurseNode{})
 	if isWord(p.peek()) {
-		p.field()
+		p.parseField()
 	}
 	return nil
 }
 
-func (p *pathParser) word() error {
+func (p *pathParser) parseWord() error {
 	start := p.pos
-	for !ends(p.peek()) {
+	for !endsName(p.peek()) {
 		p.next()
 	}
 	switch word := p.text[start:p.pos]; word {
@@ -195,7 +195,7 @@ func (p *pathParser) word() error {
 	return nil
 }
 
-func (p *pathParser) number() error {
+func (p *pathParser) parseNumber() error {
 	start := p.pos
 	p.next()
 	for r := p.peek(); r == '.' || unicode.IsDigit(r); r = p.peek() {
@@ -212,9 +212,9 @@ func (p *pathParser) number() error {
 	return nil
 }
 
-// quoted reads a string up to its closing quote.
-func (p *pathParser) quoted(quote byte) error {
-	end := closing(p.text[p.pos:], quote)
+// parseQuoted reads a string up to its closing quote.
+func (p *pathParser) parseQuoted(quote byte) error {
+	end := closingQuote(p.text[p.pos:], quote)
 	if end < 0 {
 		return errors.New("unterminated quoted string")
 	}
@@ -227,8 +227,8 @@ func (p *pathParser) quoted(quote byte) error {
 	return nil
 }
 
-// closing is where the quote ends, -1 when it does not.
-func closing(s string, quote byte) int {
+// closingQuote is where the quote ends, -1 when it does not.
+func closingQuote(s string, quote byte) int {
 	for i := 0; i < len(s); i++ {
 		switch {
 		case s[i] == '\n':
@@ -259,8 +259,8 @@ func unquote(s string, quote byte) (string, error) {
 	return b.String(), nil
 }
 
-// until reads up to end, outside of quotes.
-func (p *pathParser) until(end string) (string, bool) {
+// readUntil reads up to end, outside of quotes.
+func (p *pathParser) readUntil(end string) (string, bool) {
 	start := p.pos
 	for p.pos < len(p.text) {
 		c := p.text[p.pos]
@@ -272,7 +272,7 @@ func (p *pathParser) until(end string) (string, bool) {
 			p.pos += len(end)
 			return text, true
 		case c == '\'' || c == '"':
-			if n := closing(p.text[p.pos+1:], c); n >= 0 {
+			if n := closingQuote(p.text[p.pos+1:], c); n >= 0 {
 				p.pos += n + 1
 			}
 		}
@@ -281,21 +281,21 @@ func (p *pathParser) until(end string) (string, bool) {
 	return "", false
 }
 
-// brackets reads an index, a slice, a key, or several of them.
-func (p *pathParser) brackets() error {
-	text, ok := p.until("]")
+// parseBrackets reads an index, a slice, a key, or several of them.
+func (p *pathParser) parseBrackets() error {
+	text, ok := p.readUntil("]")
 	if !ok {
 		return errors.New("unterminated array")
 	}
 	parts := splitUnion(text)
 	if len(parts) == 1 {
-		nodes, err := element(text)
+		nodes, err := parseElement(text)
 		p.out = append(p.out, nodes...)
 		return err
 	}
 	var u unionNode
 	for _, part := range parts {
-		nodes, err := element(strings.Trim(part, " "))
+		nodes, err := parseElement(strings.Trim(part, " "))
 		if err != nil {
 			return err
 		}
@@ -310,7 +310,7 @@ func splitUnion(text string) []string {
 	var parts []string
 	for {
 		start := p.pos
-		part, more := p.until(",")
+		part, more := p.readUntil(",")
 		if !more {
 			return append(parts, text[start:])
 		}
@@ -320,12 +320,12 @@ func splitUnion(text string) []string {
 
 var sliceForm = regexp.MustCompile(`^(-?\d*)(:-?\d*)?(:-?\d*)?$`)
 
-// element parses one thing in brackets.
-func element(text string) ([]node, error) {
+// parseElement parses one thing in brackets.
+func parseElement(text string) ([]node, error) {
 	if text == "*" {
 		text = ":"
 	}
-	if n := len(text); n >= 2 && text[0] == '"' && closing(text[1:], '"') == n-2 {
+	if n := len(text); n >= 2 && text[0] == '"' && closingQuote(text[1:], '"') == n-2 {
 		key, err := unquote(text[1:n-1], '"')
 		return []node{fieldNode{key}}, err
 	}
@@ -361,8 +361,8 @@ func element(text string) ([]node, error) {
 
 var filterForm = regexp.MustCompile(`^([^!<>=]+)([!<>=]+)(.+?)$`)
 
-func (p *pathParser) filter() error {
-	text, ok := p.until(")")
+func (p *pathParser) parseFilter() error {
+	text, ok := p.readUntil(")")
 	if !ok {
 		return errors.New("unterminated filter")
 	}
