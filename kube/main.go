@@ -18,11 +18,13 @@ import (
 
 	"atoll.dev/kube/restore"
 	"atoll.dev/kube/serve"
+	"atoll.dev/kube/walls"
 )
 
 const usage = `usage:
   atoll-kube serve --data-dir DIR --listen HOST:PORT [flags]   run a control plane
   atoll-kube restore --data-dir DIR --snapshot FILE [flags]    make etcd's data from a backup
+  atoll-kube walls [--own-network]                             print the walls that stand around this process
   atoll-kube kubectl ...                                       run kubectl
   atoll-kube version                                           print the Kubernetes version
 `
@@ -40,6 +42,8 @@ func main() {
 		os.Exit(serve.Main(os.Args[2:]))
 	case "restore":
 		os.Exit(restore.Main(os.Args[2:], os.Stdout, os.Stderr))
+	case "walls":
+		os.Exit(walls.Main(os.Args[2:], os.Stdout, os.Stderr))
 	case "kubectl":
 		os.Args = append([]string{"kubectl"}, os.Args[2:]...)
 		os.Exit(kubectl())

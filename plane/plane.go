@@ -43,7 +43,19 @@ type Config struct {
 	// SimulatedNodes makes the plane play the kubelet of Nodes that are
 	// annotated kwok.x-k8s.io/node=fake.
 	SimulatedNodes bool
+
+	// Egress decides about connections to nodes, pods and webhooks while no node's agent is connected.
+	Egress Egress
 }
+
+// Egress is how a plane reaches its cluster while no node's agent of konnectivity is connected.
+type Egress string
+
+// Kinds of egress.
+const (
+	Direct Egress = ""       // it connects by itself
+	Tunnel Egress = "tunnel" // it refuses to connect
+)
 
 // Args are the arguments of atoll-kube.
 func (c Config) Args() []string {
@@ -62,6 +74,9 @@ func (c Config) Args() []string {
 	}
 	if c.SimulatedNodes {
 		args = append(args, "--simulated-nodes")
+	}
+	if c.Egress != Direct {
+		args = append(args, "--egress", string(c.Egress))
 	}
 	return args
 }
@@ -88,6 +103,8 @@ type Readiness struct {
 	Address string `json:"address"`
 	StartMS int64  `json:"start_ms"` // from start to ready
 	Version string `json:"version"`  // of Kubernetes
+
+	Walls []string `json:"walls,omitempty"` // that stand around the process, by package kube/walls
 }
 
 // ErrNotReady is the error of a plane that does not run or is not ready yet.

@@ -25,6 +25,7 @@ type Process struct {
 	Adopted bool // this process did not start it
 
 	exited chan struct{} // closed when it has ended
+	notice *notice       // nil on a system without pidfd
 	leave  func()        // stops watching an adopted process
 	output func() string // returns the end of its output
 }
@@ -40,6 +41,8 @@ type Options struct {
 	// DieWithParent ends the plane when the thread that started it ends: for
 	// tests. The starting goroutine must be locked to a thread that lives on.
 	DieWithParent bool
+	// Walls are those that FindWalls has found for the binary.
+	Walls Walls
 }
 
 // pollEvery is the interval between two looks at a file or process that sends no
@@ -119,6 +122,11 @@ func launch(c Config, o Options, held *os.File) (*Process, error) {
 	cmd.Env = append(os.Environ(), o.Env...)
 	cmd.ExtraFiles = []*os.File{held}
 	cmd.SysProcAttr = sysProcAttr(o)
+	socket, err := o.Walls.apply(cmd, c.Address)
+	if err != nil {
+		return nil, fmt.Errorf("starting plane %s: %w", c.Dir, err)
+	}
+	defer socket.Close() // the process has a copy
 	if o.LogFile != "" {
 		log, err := os.OpenFile(o.LogFile, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 		if err != nil {
@@ -147,6 +155,7 @@ func launch(c Config, o Options, held *os.File) (*Process, error) {
 	if o.MaxFiles > 0 {
 		limitFiles(p.PID, o.MaxFiles)
 	}
+	p.notice, _ = openNotice(p.PID)
 	go p.reap(cmd)
 	return p, nil
 }
@@ -154,8 +163,8 @@ func launch(c Config, o Options, held *os.File) (*Process, error) {
 // reap waits for the end of a child without blocking a thread.
 func (p *Process) reap(cmd *exec.Cmd) {
 	defer close(p.exited)
-	if wait, _, err := exitNotice(p.PID); err == nil {
-		wait()
+	if p.notice != nil {
+		p.notice.wait()
 	}
 	_ = cmd.Wait()
 }
@@ -166,13 +175,14 @@ func adopt(c Config, o Options, pid int) *Process {
 	if o.LogFile != "" {
 		p.output = func() string { return fileTail(o.LogFile, 0) }
 	}
-	wait, leave, err := exitNotice(pid)
+	notice, err := openNotice(pid)
 	if errors.Is(err, unix.ESRCH) {
 		return nil
 	}
+	var wait func() bool
 	if err != nil { // no such notice on this system
 		left := make(chan struct{})
-		leave = sync.OnceFunc(func() { close(left) })
+		p.leave = sync.OnceFunc(func() { close(left) })
 		wait = func() bool {
 			for p.holdsDir() {
 				select {
@@ -183,11 +193,13 @@ func adopt(c Config, o Options, pid int) *Process {
 			}
 			return true
 		}
-	} else if !p.holdsDir() { // the kernel has given the id to another process
-		leave()
-		return nil
+	} else {
+		if !p.holdsDir() { // the kernel has given the id to another process
+			notice.leave()
+			return nil
+		}
+		p.notice, p.leave, wait = notice, notice.leave, notice.wait
 	}
-	p.leave = leave
 	go func() {
 		if wait() {
 			close(p.exited)
@@ -313,13 +325,16 @@ func (p *Process) Kill() error {
 	return nil
 }
 
-// signal sends a signal to this process only: the kernel may have given its id to
-// another process, but the lock on the directory is the plane's.
+// signal sends a signal to this process only, by its pidfd. Without a pidfd, the lock on the directory shows that the
+// kernel has not given the process's id to another one.
 func (p *Process) signal(s syscall.Signal) error {
 	select {
 	case <-p.exited:
 		return nil
 	default:
+	}
+	if p.notice != nil {
+		return p.notice.signal(s)
 	}
 	if p.Adopted && !p.holdsDir() {
 		return nil

@@ -19,30 +19,49 @@ func sysProcAttr(o Options) *syscall.SysProcAttr {
 	return a
 }
 
-// exitNotice returns a function that waits, without a thread, until the
-// process has ended (true) or leave is called (false).
-func exitNotice(pid int) (wait func() bool, leave func(), err error) {
+// notice is a pidfd: it names one process, also after the kernel has given the process's id to another one.
+type notice struct {
+	file  *os.File
+	conn  syscall.RawConn
+	leave func() // closes the pidfd; wait returns false
+}
+
+func openNotice(pid int) (*notice, error) {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	f := os.NewFile(uintptr(fd), "pidfd")
-	leave = sync.OnceFunc(func() { f.Close() })
-	conn, err := f.SyscallConn()
-	if err != nil {
-		leave()
-		return nil, nil, err
+	n := &notice{file: os.NewFile(uintptr(fd), "pidfd")}
+	n.leave = sync.OnceFunc(func() { n.file.Close() })
+	if n.conn, err = n.file.SyscallConn(); err != nil {
+		n.leave()
+		return nil, err
 	}
-	return func() bool {
-		defer leave()
-		ended := false
-		err := conn.Read(func(fd uintptr) bool {
-			n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
-			ended = n > 0
-			return ended || err != nil && !errors.Is(err, unix.EINTR)
-		})
-		return err == nil && ended
-	}, leave, nil
+	return n, nil
+}
+
+// wait waits, without a thread, until the process has ended (true) or leave is called (false).
+func (n *notice) wait() bool {
+	defer n.leave()
+	ended := false
+	err := n.conn.Read(func(fd uintptr) bool {
+		ready, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+		ended = ready > 0
+		return ended || err != nil && !errors.Is(err, unix.EINTR)
+	})
+	return err == nil && ended
+}
+
+// signal sends a signal. It returns nil for a process that has ended.
+func (n *notice) signal(s syscall.Signal) error {
+	var sent error
+	if err := n.conn.Control(func(fd uintptr) { sent = unix.PidfdSendSignal(int(fd), s, nil, 0) }); err != nil {
+		return nil // wait has noticed the end and closed the pidfd
+	}
+	if errors.Is(sent, unix.ESRCH) {
+		return nil
+	}
+	return sent
 }
 
 // limitFiles bounds the open files of a process. Errors are ignored: the process

@@ -9,6 +9,12 @@ import (
 
 func sysProcAttr(Options) *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
-func exitNotice(int) (func() bool, func(), error) { return nil, nil, errors.ErrUnsupported }
+type notice struct{ leave func() }
+
+func openNotice(int) (*notice, error)       { return nil, errors.ErrUnsupported }
+func (*notice) wait() bool                  { return false }
+func (*notice) signal(syscall.Signal) error { return errors.ErrUnsupported }
+
+func (Walls) setNetwork(*syscall.SysProcAttr) {}
 
 func limitFiles(int, uint64) {}

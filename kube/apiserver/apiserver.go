@@ -27,8 +27,12 @@ type Options struct {
 	Files       credentials.Files
 
 	EtcdEndpoint string
-	DialEtcd     func(ctx context.Context, network, address string) (net.Conn, error)
+	DialEtcd     Dialer
+	Egress       Dialer // dials everything outside of the plane: nodes, pods, Services, webhooks
 }
+
+// Dialer connects to an address.
+type Dialer = func(ctx context.Context, network, address string) (net.Conn, error)
 
 // Run serves until ctx is done; /readyz says when the server is ready.
 func Run(ctx context.Context, o Options) error {
@@ -40,7 +44,7 @@ func Run(ctx context.Context, o Options) error {
 	if errs := completed.Validate(); len(errs) > 0 {
 		return fmt.Errorf("the API server's options: %w", utilerrors.NewAggregate(errs))
 	}
-	config, err := app.NewConfig(completed)
+	config, err := newConfig(completed, o.Egress)
 	if err != nil {
 		return fmt.Errorf("configuring the API server: %w", err)
 	}

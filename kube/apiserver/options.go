@@ -24,6 +24,9 @@ func runOptions(o Options) *options.ServerRunOptions {
 	s.SecureServing.ServerCert.CertKey.KeyFile = o.Files.Serving
 	s.SecureServing.MinTLSVersion = "VersionTLS12"
 	s.GenericServerRunOptions.ExternalHost = o.External
+	// Without it upstream looks for the machine's default route, which a network namespace of its own has not. Nothing
+	// advertises it, see EndpointReconcilerType.
+	s.GenericServerRunOptions.AdvertiseAddress = address.IP
 	s.ServiceClusterIPRanges = o.ServiceCIDR
 	s.AllowPrivileged = true
 

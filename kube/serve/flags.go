@@ -14,6 +14,7 @@ import (
 	netutils "k8s.io/utils/net"
 
 	"atoll.dev/kube/etcd"
+	"atoll.dev/kube/konnectivity"
 )
 
 // Options are what the command line says.
@@ -26,6 +27,14 @@ type Options struct {
 	EtcdQuota     int64      // bytes of etcd's database at which it refuses writes
 	LogLevel      slog.Level // see newLog
 	Simulated     bool       // nodes that say so are simulated, see package nodes
+
+	// Egress decides about connections to the cluster while none of its nodes is connected.
+	Egress konnectivity.Egress
+
+	// Socket is the descriptor of a listening socket for Listen that the starter has opened outside of this process's
+	// network namespace; 0 for none.
+	Socket int
+	Walled bool // build the walls of package walls
 
 	host      string // of Listen
 	serviceIP net.IP // first address of ServiceCIDR
@@ -55,6 +64,18 @@ func parse(args []string, out io.Writer) (Options, error) {
 		})
 	flags.TextVar(&o.LogLevel, "log-level", slog.LevelInfo, "debug, info, warn or error; debug includes the components' own reports")
 	flags.BoolVar(&o.Simulated, "simulated-nodes", false, "play the kubelet of Nodes annotated kwok.x-k8s.io/node=fake")
+	o.Egress = konnectivity.Direct
+	flags.Func("egress", "`how` to reach nodes, pods and webhooks while no node's agent is connected: direct, or tunnel, "+
+		"which refuses (default direct)", func(how string) error {
+		o.Egress = konnectivity.Egress(how)
+		if o.Egress != konnectivity.Direct && o.Egress != konnectivity.Tunnel {
+			return errors.New("neither direct nor tunnel")
+		}
+		return nil
+	})
+	flags.IntVar(&o.Socket, "listen-fd", 0, "`descriptor` of a listening socket for --listen, opened outside of "+
+		"this process's network namespace; the plane's own parts reach it within")
+	flags.BoolVar(&o.Walled, "walled", false, "give up capabilities, and open no file outside of the data directory")
 	if err := flags.Parse(args); err != nil {
 		return Options{}, err
 	}

@@ -19,6 +19,7 @@ import (
 	"atoll.dev/kube/controllers"
 	"atoll.dev/kube/credentials"
 	"atoll.dev/kube/etcd"
+	"atoll.dev/kube/konnectivity"
 	"atoll.dev/kube/kubelets"
 	"atoll.dev/kube/nodes"
 	"atoll.dev/kube/scheduler"
@@ -32,13 +33,14 @@ const (
 
 // plane is what Run has prepared.
 type plane struct {
-	options  Options
-	log      *slog.Logger
-	started  time.Time
-	listener net.Listener
-	files    credentials.Files
-	store    *etcd.Server
-	renew    func() (credentials.Files, error)
+	options   Options
+	log       *slog.Logger
+	started   time.Time
+	listeners []net.Listener
+	files     credentials.Files
+	store     *etcd.Server
+	renew     func() (credentials.Files, error)
+	walls     []string // that stand
 
 	stopping atomic.Bool
 }
@@ -54,11 +56,23 @@ func (p *plane) run(ctx context.Context) error {
 	defer stopWork()
 	ended := make(chan error, 5)
 
+	tunnel, err := konnectivity.New(konnectivity.Options{
+		Serving: p.files.Serving, ClientCA: p.files.CA, Egress: p.options.Egress,
+		Log: p.log.With("component", "konnectivity"),
+	})
+	if err != nil {
+		return err
+	}
+	agents, clients := konnectivity.Split(p.listeners...)
+	go tunnel.Serve(agents)
+	defer tunnel.Stop()
+
 	serverDone := make(chan struct{})
 	go func() {
 		defer close(serverDone)
 		ended <- ending("API server", apiserver.Run(serverCtx, apiserver.Options{
-			Listener:     p.listener,
+			Egress:       tunnel.Dial,
+			Listener:     clients,
 			External:     p.options.local(),
 			ServiceCIDR:  p.options.ServiceCIDR,
 			Files:        p.files,
@@ -117,7 +131,8 @@ func (p *plane) wait(ctx context.Context, ended, ready <-chan error) error {
 // announce tells the world that the plane is ready.
 func (p *plane) announce() error {
 	took := time.Since(p.started).Milliseconds()
-	r := readyFile{PID: os.Getpid(), Address: p.options.local(), StartMS: took, Version: version.Get().GitVersion}
+	r := readyFile{PID: os.Getpid(), Address: p.options.local(), StartMS: took, Version: version.Get().GitVersion,
+		Walls: p.walls}
 	if err := writeReady(p.options.DataDir, r); err != nil {
 		return err
 	}

@@ -23,6 +23,8 @@ type readyFile struct {
 	Address string `json:"address"`  // HOST:PORT of the API server, as this machine reaches it
 	StartMS int64  `json:"start_ms"` // from the process's start until ready
 	Version string `json:"version"`  // of Kubernetes
+
+	Walls []string `json:"walls,omitempty"` // that stand, see package walls
 }
 
 func readyPath(dir string) string { return filepath.Join(dir, "ready") }

@@ -41,6 +41,7 @@ import (
 
 	"atoll.dev/kube/credentials"
 	"atoll.dev/kube/etcd"
+	"atoll.dev/kube/walls"
 )
 
 // Exit codes.
@@ -88,7 +89,11 @@ func Run(ctx context.Context, o Options) error {
 	if err := removeReady(o.DataDir); err != nil {
 		return err
 	}
-	listener, err := net.Listen("tcp", o.Listen)
+	standing, err := o.buildWalls()
+	if err != nil {
+		return err
+	}
+	listeners, err := o.listen()
 	if err != nil {
 		return fmt.Errorf("API server address: %w", err)
 	}
@@ -104,7 +109,8 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	p := &plane{options: o, log: log, started: started, listener: listener, files: files, store: store, renew: ensure}
+	p := &plane{options: o, log: log, started: started, listeners: listeners, files: files, store: store,
+		renew: ensure, walls: standing}
 	return p.run(ctx)
 }
 
@@ -117,4 +123,35 @@ func (o Options) credentials() credentials.Options {
 		ServiceIP: o.serviceIP,
 		Hosts:     append([]string{o.host}, o.ExternalHosts...),
 	}
+}
+
+// buildWalls returns the names of the walls that stand.
+func (o Options) buildWalls() ([]string, error) {
+	if !o.Walled {
+		return nil, nil
+	}
+	w := walls.Options{Dir: o.DataDir}
+	if o.Socket > 0 {
+		w.Network = walls.Own
+	}
+	return walls.Build(w)
+}
+
+// listen returns the listeners of the API server: its address in this network namespace, for the plane's own parts at
+// least, and the socket that the starter opened outside of it.
+func (o Options) listen() ([]net.Listener, error) {
+	l, err := net.Listen("tcp", o.Listen)
+	if err != nil {
+		return nil, err
+	}
+	if o.Socket == 0 {
+		return []net.Listener{l}, nil
+	}
+	f := os.NewFile(uintptr(o.Socket), "listener")
+	defer f.Close()
+	outside, err := net.FileListener(f)
+	if err != nil {
+		return nil, err
+	}
+	return []net.Listener{l, outside}, nil
 }

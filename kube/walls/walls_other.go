@@ -1,0 +1,9 @@
+//go:build !linux
+
+package walls
+
+import "errors"
+
+func raiseLoopback() error       { return errors.ErrUnsupported }
+func dropPrivileges() error      { return errors.ErrUnsupported }
+func restrictFiles(string) error { return errors.ErrUnsupported }
