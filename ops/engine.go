@@ -105,7 +105,10 @@ type Engine struct {
 	tasks      map[string]*task // by id: the operations that this process works on
 	queue      *queue           // of the operations that wait for a task
 	unreadable map[string]int64 // versions, by id, of operations that cannot be decoded: the log has them
-	group      sync.WaitGroup   // of the tasks
+	// elsewhere has the unfinished operations that this process does not work on, by id, with the time at which it
+	// reads them: the end of the lease that another process had, or the time of the next attempt.
+	elsewhere map[string]time.Time
+	group     sync.WaitGroup // of the tasks
 }
 
 // NewEngine returns an Engine that works on nothing until Run.
@@ -129,7 +132,7 @@ func NewEngine(o Options) *Engine {
 		o.ShareOfScope = 64
 	}
 	return &Engine{o: o, tasks: map[string]*task{}, queue: newQueue(o.AtOnce, o.ShareOfScope),
-		unreadable: map[string]int64{}}
+		unreadable: map[string]int64{}, elsewhere: map[string]time.Time{}}
 }
 
 // BusyError is the error of Begin for a resource that has an active operation.

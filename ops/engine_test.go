@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -111,73 +110,6 @@ func awaitEnd(t testing.TB, e *Engine, id string) (s State) {
 	return s
 }
 
-// A dying process is one whose connections all end at one statement.
-type dying struct {
-	mu    sync.Mutex
-	armed bool
-	left  int // statements until the end
-	after bool
-	dead  bool
-	conns []net.Conn
-	end   func() // of the process: called when it dies
-}
-
-func (d *dying) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	c, err := (&net.Dialer{}).DialContext(ctx, network, address)
-	if err != nil {
-		return nil, err
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.dead {
-		c.Close()
-		return nil, net.ErrClosed
-	}
-	d.conns = append(d.conns, c)
-	return &dyingConn{c, d}, nil
-}
-
-type dyingConn struct {
-	net.Conn
-	d *dying
-}
-
-// Write ends the process at its last statement: before the server gets it, or after.
-func (c *dyingConn) Write(p []byte) (int, error) {
-	c.d.mu.Lock()
-	defer c.d.mu.Unlock()
-	if c.d.dead {
-		return 0, net.ErrClosed
-	}
-	if c.d.armed {
-		if c.d.left--; c.d.left < 0 {
-			c.d.dead = true
-			c.d.end()
-			if c.d.after {
-				_, _ = c.Conn.Write(p)
-				_ = c.Conn.(*net.UnixConn).CloseWrite() // the server reads the statement, then the end
-			}
-			for _, other := range c.d.conns {
-				if other != c.Conn || !c.d.after {
-					other.Close()
-				}
-			}
-			return 0, net.ErrClosed
-		}
-	}
-	return c.Conn.Write(p)
-}
-
-func (c *dyingConn) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
-	c.d.mu.Lock()
-	defer c.d.mu.Unlock()
-	if c.d.dead {
-		return 0, net.ErrClosed
-	}
-	return n, err
-}
-
 // TestI5I12AKillBetweenAnyTwoStatementsLeavesNoResourceBusy kills a process at each of its statements, from
 // the acceptance of an operation to its end: before the server gets the statement and after. Then a
 // thing exists exactly if its operation does, and another process ends the operation.
@@ -192,13 +124,11 @@ func TestI5I12AKillBetweenAnyTwoStatementsLeavesNoResourceBusy(t *testing.T) {
 		for left := 0; ; left++ {
 			name := fmt.Sprintf("thing-%t-%d", after, left)
 			id := "op-" + name
-			d := &dying{left: left, after: after}
-			s := open(t, dsn, store.Hooks{Dial: d.dial})
-			e := NewEngine(Options{Store: s, Settle: settle, Holder: name})
 			ctx, cancel := context.WithCancel(t.Context())
-			d.mu.Lock()
-			d.armed, d.end = true, cancel
-			d.mu.Unlock()
+			process := pgtest.NewMortalProcess(left, pgtest.KillMoment(after), cancel)
+			s := open(t, dsn, store.Hooks{Dial: process.Dial})
+			e := NewEngine(Options{Store: s, Settle: settle, Holder: name})
+			process.Arm()
 			err := accept(ctx, e, name, order(id, name))
 			for _, event := range []Event{{Kind: Acquire, Holder: name, For: time.Second}, {Kind: Progress, Percent: 50,
 				Fence: 1}, {Kind: Succeed, Fence: 1}} {
@@ -206,9 +136,7 @@ func TestI5I12AKillBetweenAnyTwoStatementsLeavesNoResourceBusy(t *testing.T) {
 					_, err = e.commit(ctx, id, event)
 				}
 			}
-			d.mu.Lock()
-			killed := d.dead
-			d.mu.Unlock()
+			killed := process.IsDead()
 			cancel()
 			s.Close()
 			_, opErr := healthy.Get(t.Context(), Kind, id)

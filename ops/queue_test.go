@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -187,4 +188,60 @@ func TestEndedOperationsCostNothingUntilTheyAreOld(t *testing.T) {
 			t.Errorf("after the removal of old operations, %s: %v", id, err)
 		}
 	}
+}
+
+// TestAProcessReadsOnlyTheOperationsThatAreDue gives an engine operations of another process as the feed does, and
+// checks which ones it reads when time passes.
+func TestAProcessReadsOnlyTheOperationsThatAreDue(t *testing.T) {
+	s, now := open(t, pgtest.DSN(t), store.Hooks{}), time.Now()
+	clock := func() time.Time { return now }
+	other := NewEngine(Options{Store: s, Settle: settle, Holder: "other", Now: clock})
+	e := NewEngine(Options{Store: s, Settle: settle, Holder: "p", Worker: workerFunc(succeed), Now: clock})
+	commit := func(id string, event Event) {
+		t.Helper()
+		after, err := other.commit(t.Context(), id, event)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if event.Kind != Renew { // the feed has no renewals
+			e.offer(t.Context(), after)
+		}
+	}
+	for _, id := range []string{"alive", "dead", "ends"} {
+		if err := accept(t.Context(), other, id, order(id, id)); err != nil {
+			t.Fatal(err)
+		}
+		commit(id, Event{Kind: Acquire, Holder: "other", For: 10 * time.Second})
+	}
+	is := func(want ...string) {
+		t.Helper()
+		got := e.takeDue()
+		if slices.Sort(got); !slices.Equal(got, want) {
+			t.Fatalf("the process reads %v, not %v", got, want)
+		}
+		for _, id := range got {
+			e.elsewhere[id] = now
+		}
+	}
+	is()
+	now = now.Add(9 * time.Second)
+	commit("alive", Event{Kind: Renew, Fence: 1, For: 10 * time.Second})
+	commit("ends", Event{Kind: Succeed, Fence: 1})
+	is()
+	now = now.Add(2 * time.Second)
+	is("alive", "dead")
+	if err := e.readDue(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	e.group.Wait()
+	if dead, err := e.Get(t.Context(), "dead"); err != nil || dead.Status != Succeeded {
+		t.Errorf("the operation of the dead process is %s, %v", dead.Status, err)
+	}
+	is("dead") // once more, because a task may leave an operation unfinished
+	if err := e.readDue(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	is()
+	now = now.Add(10 * time.Second)
+	is("alive") // its other process has renewed it until now
 }

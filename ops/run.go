@@ -11,8 +11,12 @@ import (
 )
 
 const (
-	// comparePause is how often Run lists the active operations: it finds those whose process died.
-	comparePause = 5 * time.Second
+	// duePause is how often Run reads the operations that are due: those whose lease should have ended, because a
+	// living process renews leases without a record in the feed.
+	duePause = 5 * time.Second
+	// comparePause is how often Run lists all unfinished operations. The feed has named each of them before; the list
+	// repairs what a mistake in that record would leave without a process.
+	comparePause = 5 * time.Minute
 	// sweepPause is how often Run removes operations that are older than the retention.
 	sweepPause = time.Hour
 	// defaultAgain is when Work is called again without a Wake.
@@ -45,10 +49,14 @@ func (e *Engine) Run(ctx context.Context) error {
 		<-followed
 		e.group.Wait()
 	}()
-	swept := time.Time{}
-	for pause.For(ctx, comparePause) {
-		if err := e.compare(ctx); err != nil && ctx.Err() == nil {
-			e.o.Log.Warn("listing active operations failed", "error", err)
+	swept, compared := time.Time{}, time.Now()
+	for pause.For(ctx, duePause) {
+		read := e.readDue
+		if time.Since(compared) >= comparePause {
+			read, compared = e.compare, time.Now()
+		}
+		if err := read(ctx); err != nil && ctx.Err() == nil {
+			e.o.Log.Warn("reading unfinished operations failed", "error", err)
 		}
 		if time.Since(swept) < sweepPause {
 			continue
@@ -61,9 +69,12 @@ func (e *Engine) Run(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// compare offers every unfinished operation. An operation that cannot be decoded delays no other one.
-func (e *Engine) compare(ctx context.Context) error {
-	return e.each(ctx, unfinishedQuery, func(d store.Document) error {
+// compare offers every unfinished operation.
+func (e *Engine) compare(ctx context.Context) error { return e.offerEach(ctx, unfinishedQuery) }
+
+// offerEach offers the operations of a query. An operation that cannot be decoded delays no other one.
+func (e *Engine) offerEach(ctx context.Context, q store.Query) error {
+	return e.each(ctx, q, func(d store.Document) error {
 		s, err := decode(d)
 		if err != nil {
 			e.logUnreadable(d, err)
@@ -72,6 +83,40 @@ func (e *Engine) compare(ctx context.Context) error {
 		e.offer(ctx, s)
 		return nil
 	})
+}
+
+// readDue reads the operations that are due, and offers them.
+func (e *Engine) readDue(ctx context.Context) error {
+	ids := e.takeDue()
+	if len(ids) == 0 {
+		return nil
+	}
+	err := e.offerEach(ctx, store.Query{Kind: Kind, Deletion: store.WithDeleting, Limit: 1000,
+		Where: store.Fragment{SQL: "d.id = any($1)", Args: []any{ids}}})
+	if err != nil { // read them again
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		for _, id := range ids {
+			if _, known := e.elsewhere[id]; !known {
+				e.elsewhere[id] = e.o.Now()
+			}
+		}
+	}
+	return err
+}
+
+// takeDue removes the ids of the operations that are due from elsewhere, and returns them.
+func (e *Engine) takeDue() (ids []string) {
+	now := e.o.Now()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for id, at := range e.elsewhere {
+		if !now.Before(at) {
+			ids = append(ids, id)
+			delete(e.elsewhere, id)
+		}
+	}
+	return ids
 }
 
 // unfinishedQuery lists the operations that need a process. The subquery reads the index of the facets, and
@@ -143,8 +188,8 @@ func (t *task) signal() {
 	}
 }
 
-// offer puts an operation that no process holds and whose next attempt is due into the queue. For an
-// operation that this process works on and that has ended it wakes the task.
+// offer puts an operation that no process holds and whose next attempt is due into the queue. It notes when to
+// read another unfinished one. For an operation that this process works on and that has ended it wakes the task.
 func (e *Engine) offer(ctx context.Context, s State) {
 	now := e.o.Now()
 	e.mu.Lock()
@@ -153,7 +198,15 @@ func (e *Engine) offer(ctx context.Context, s State) {
 	if running != nil && s.Status.IsTerminal() {
 		running.signal() // another request has canceled the operation
 	}
-	if running != nil || !e.needsWork(s) || s.IsLeased(now) || now.Before(s.dueAt()) || ctx.Err() != nil {
+	delete(e.elsewhere, s.ID)
+	switch {
+	case running != nil || !e.needsWork(s) || ctx.Err() != nil:
+		return
+	case s.IsLeased(now):
+		e.elsewhere[s.ID] = s.Lease.Until
+		return
+	case now.Before(s.dueAt()):
+		e.elsewhere[s.ID] = s.dueAt()
 		return
 	}
 	e.queue.add(waiting{id: s.ID, scope: s.Scope, resource: s.Resource})
@@ -179,6 +232,7 @@ func (e *Engine) startTasks(ctx context.Context) {
 			e.mu.Lock()
 			defer e.mu.Unlock()
 			delete(e.tasks, next.id)
+			e.elsewhere[next.id] = e.o.Now() // it may be unfinished
 			e.queue.end(next.scope)
 			if ctx.Err() == nil {
 				e.startTasks(ctx)
@@ -188,13 +242,13 @@ func (e *Engine) startTasks(ctx context.Context) {
 }
 
 // perform works on an operation until it has ended, the lease is lost, the next attempt is far, or ctx
-// ends. It begins again after short pauses between failures; compare finds the operation after long ones.
+// ends. It begins again after short pauses between failures; readDue finds the operation after long ones.
 func (e *Engine) perform(ctx context.Context, t *task, id string) {
 	for {
 		s, err := e.commit(ctx, id, Event{Kind: Acquire, Holder: e.o.Holder, For: e.o.Lease})
 		if err != nil {
 			e.logFailure(ctx, "taking the lease of an operation failed", s, err)
-			return // compare finds the operation again
+			return // readDue finds the operation again
 		}
 		if s.Status.IsTerminal() {
 			s, err = e.sendNotice(ctx, s)
@@ -205,7 +259,7 @@ func (e *Engine) perform(ctx context.Context, t *task, id string) {
 			e.logFailure(ctx, "working on an operation failed", s, err)
 			return
 		}
-		if !e.needsWork(s) || s.dueAt().Sub(e.o.Now()) > comparePause || e.waitUntil(ctx, s.dueAt()) != nil {
+		if !e.needsWork(s) || s.dueAt().Sub(e.o.Now()) > duePause || e.waitUntil(ctx, s.dueAt()) != nil {
 			return
 		}
 	}

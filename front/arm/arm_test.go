@@ -117,6 +117,7 @@ func TestARMContract(t *testing.T) {
 	w.testOtherAPIs(t)
 	w.testAbsences(t)
 	w.testDeletions(t)
+	w.testKills(t)
 	w.testSubscriptions(t)
 }
 

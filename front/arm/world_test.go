@@ -52,17 +52,18 @@ const (
 
 // world is the front with a real lifecycle manager, whose adapters the test plays.
 type world struct {
-	t       *testing.T
-	dsn     string
-	system  *clmclient.Client
-	front   *clmclient.Client
-	store   *store.Store
-	servers map[arm.Mode]*httptest.Server
-	fronts  []*arm.Front
-	stops   []func() // of the work of the fronts
-	gateway tls.Certificate
-	keys    *access.KeyStore
-	pilot   sync.Mutex // held by a test while the adapters report nothing
+	t            *testing.T
+	dsn          string
+	system       *clmclient.Client
+	front        *clmclient.Client
+	store        *store.Store
+	servers      map[arm.Mode]*httptest.Server
+	fronts       []*arm.Front
+	stops        []func() // of the work of the fronts
+	gateway      tls.Certificate
+	keys         *access.KeyStore
+	certificates *arm.Certificates
+	pilot        sync.Mutex // held by a test while the adapters report nothing
 }
 
 func startWorld(t *testing.T) *world {
@@ -89,6 +90,7 @@ func startWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
+	w.certificates = certificates
 	// Two processes on one database, of which one answers strictly.
 	for _, mode := range []arm.Mode{arm.Compatible, arm.Strict} {
 		front := arm.New(arm.Options{Store: w.store, Keys: w.keys, CLM: w.front, Certificates: certificates,
