@@ -74,7 +74,9 @@ cluster with "atoll work apply".`,
 	}
 	quota := customer.Quota(session)
 	quota.AddCommand(operator.Quota(session)...)
-	add(useGroup, customer.Cluster(session), customer.NodePool(session), customer.Policy(session),
+	cluster := customer.Cluster(session)
+	cluster.AddCommand(operator.Cluster(session)...)
+	add(useGroup, cluster, customer.NodePool(session), customer.Policy(session),
 		customer.Group(session), customer.Admin(session), customer.Link(session), customer.Login(session),
 		customer.Logout(session), quota, customer.WhoAmI(session))
 	add(operateGroup, operator.Up(session), operator.Down(session), operator.Status(session), operator.Env(session),

@@ -1,0 +1,162 @@
+package operator
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"atoll.dev/api/platform"
+	"atoll.dev/cli/terminal"
+	"atoll.dev/client"
+	"atoll.dev/client/clmclient"
+	"atoll.dev/client/remote"
+	"atoll.dev/cluster"
+)
+
+// Cluster returns the commands below "atoll cluster" that operators use.
+func Cluster(session *terminal.Session) []*cobra.Command {
+	return []*cobra.Command{clusterTrace(session)}
+}
+
+// traceHistory is how many records of a cluster's history a trace reads, the latest.
+const traceHistory = 300
+
+func clusterTrace(session *terminal.Session) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "trace NAME | ID | RESOURCE-ID",
+		Short: "Show where a cluster is on its way through the region, and what happened when",
+		Long: `Follows one cluster through the region: the front that accepted it, the lifecycle manager,
+the sentinel, the adapters, Maestro's works, the agent of the management cluster, the
+HostedCluster and its control plane. The first table has the state of each of these, and
+marks the first one that the cluster waits for. The second one has all events in one order.
+It works for the clusters of every account and front; a cluster of Azure can be named by
+its resource id.
+
+Times of the agent, the HostedCluster and the plane are of the management cluster's clock.`,
+		Example: `  atoll cluster trace demo
+  atoll cluster trace 0199b3a0-5f1c-7a00-8000-0123456789ab -o json
+  atoll cluster trace /subscriptions/S/resourceGroups/G/providers/Microsoft.RedHatOpenShift/hcpOpenShiftClusters/demo`,
+		Args: cobra.ExactArgs(1),
+	}
+	call := addCLMFlags(cmd)
+	out := terminal.AddOutputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
+			r, err := l.findTraced(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			facts, err := l.collectTrace(ctx, r)
+			if err != nil {
+				return err
+			}
+			facts.readWorks(session, ctx)
+			t := traceCluster(facts)
+			return out.Print(session.Out, t, func(w io.Writer) { traceTables(w, t, facts.Now) })
+		})
+	}
+	return cmd
+}
+
+// findTraced finds a cluster by its name, its id, or its resource id in Azure.
+func (l *lifecycle) findTraced(ctx context.Context, name string) (clmclient.Resource, error) {
+	if !strings.HasPrefix(name, "/") {
+		_, r, err := l.findOne(ctx, []string{"clusters", name})
+		return r, err
+	}
+	parts := strings.Split(name, "/")
+	if len(parts) < 9 {
+		return clmclient.Resource{}, fmt.Errorf("%s is no resource id of a cluster", name)
+	}
+	for r, err := range l.All(ctx, "clusters", clmclient.ResourceQuery{Order: "created_time",
+		Search: remote.Equal("labels.azure-subscription", strings.ToLower(parts[2]))}) {
+		if err != nil {
+			return r, err
+		}
+		if strings.EqualFold(azureIDOf(r.Spec), name) {
+			return r, nil
+		}
+	}
+	return clmclient.Resource{}, fmt.Errorf("no cluster has the resource id %s; `atoll clm list clusters --search "+
+		"\"labels.azure='hcp'\"` shows those of Azure", name)
+}
+
+// azureIDOf returns the resource id in Azure that the spec of a Cluster names, "" when it names none.
+func azureIDOf(spec json.RawMessage) string {
+	var s struct {
+		Properties struct {
+			ID string `json:"azureResourceId"`
+		} `json:"properties"`
+	}
+	if json.Unmarshal(spec, &s) != nil {
+		return ""
+	}
+	return s.Properties.ID
+}
+
+// collectTrace reads what the lifecycle manager has about a cluster.
+func (l *lifecycle) collectTrace(ctx context.Context, r clmclient.Resource) (f traceFacts, err error) {
+	f = traceFacts{findings: findings{Resource: r.Resource, Now: time.Now()}}
+	if f.Reports, err = l.Statuses(ctx, "clusters", r.ID); err != nil {
+		return f, err
+	}
+	p, err := l.Placement(ctx, cluster.ID(r.ID))
+	switch status := remote.StatusOf(err); {
+	case err == nil:
+		f.Placement = &p
+	case status < 400 || status >= 500: // other 4xx: no placement, or no fleet
+		return f, err
+	}
+	f.History, err = l.History(ctx, "clusters", r.ID, 0, traceHistory)
+	if remote.StatusOf(err) == http.StatusNotFound {
+		err = nil
+	}
+	return f, err
+}
+
+// readWorks reads the works of the cluster from the Platform API. A trace without them is useful too, so that an
+// error is a part of the facts.
+func (f *traceFacts) readWorks(session *terminal.Session, ctx context.Context) {
+	target := targetOf(f.Reports)
+	if target == "" && f.Placement != nil {
+		target = f.Placement.ManagementCluster
+	}
+	if target == "" {
+		return
+	}
+	api, err := session.Client()
+	if err != nil {
+		f.WorksError = err
+		return
+	}
+	defer api.Close()
+	works, err := api.Works(ctx, client.ManagementClusterName(target))
+	if err != nil {
+		f.WorksError = err
+		return
+	}
+	for _, w := range works {
+		if workOf(w) == f.Resource.ID {
+			f.Works = append(f.Works, w)
+		}
+	}
+}
+
+// workOf returns the id of the cluster that a work belongs to, "" when it belongs to none.
+func workOf(w platform.Work) string {
+	var m struct {
+		Metadata struct {
+			Labels map[string]string `json:"labels"`
+		} `json:"metadata"`
+	}
+	if json.Unmarshal(w.Data, &m) != nil {
+		return ""
+	}
+	return m.Metadata.Labels["hyperfleet.io/cluster-id"]
+}

@@ -1,0 +1,397 @@
+package operator
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"atoll.dev/api/clm"
+	"atoll.dev/api/platform"
+	"atoll.dev/client/clmclient"
+	"atoll.dev/cluster"
+)
+
+// traceFacts are the facts of a trace.
+type traceFacts struct {
+	findings
+	Works      []platform.Work
+	WorksError error // why the works are not known
+}
+
+// trace is the output of `cluster trace`.
+type trace struct {
+	ID      string       `json:"id"`
+	Name    string       `json:"name"`
+	Account string       `json:"account,omitempty"`
+	Azure   string       `json:"azure_resource_id,omitempty"`
+	Target  string       `json:"management_cluster,omitempty"`
+	WaitsAt string       `json:"waits_at,omitempty"` // the first hop that is not done
+	Hops    []traceHop   `json:"hops"`
+	Events  []traceEvent `json:"events"` // the earliest first
+}
+
+// hopState is how far a cluster has come at one hop.
+type hopState string
+
+// The states of a hop.
+const (
+	hopDone    hopState = "done"
+	hopWaits   hopState = "waits"
+	hopFailed  hopState = "failed"
+	hopUnknown hopState = "unknown"
+)
+
+// traceHop is one part of the region that a cluster passes.
+type traceHop struct {
+	Hop    string     `json:"hop"`
+	State  hopState   `json:"state"`
+	Since  *time.Time `json:"since,omitempty"`
+	Detail string     `json:"detail,omitempty"`
+}
+
+// traceEvent is one event of a cluster.
+type traceEvent struct {
+	Time   time.Time `json:"time"`
+	Hop    string    `json:"hop"`
+	Event  string    `json:"event"`
+	Detail string    `json:"detail,omitempty"`
+}
+
+// traceCluster orders the facts about a cluster by the hops of its way, and by time.
+func traceCluster(f traceFacts) trace {
+	r := f.Resource
+	t := trace{ID: r.ID, Name: r.Name, Account: r.Tenancy["account"], Azure: azureIDOf(r.Spec), Events: []traceEvent{},
+		Target: targetOf(f.Reports)}
+	if t.Target == "" && f.Placement != nil {
+		t.Target = f.Placement.ManagementCluster
+	}
+	t.addHistory(f)
+	t.addCLM(f)
+	t.addPlacement(f)
+	t.addAdapters(f)
+	t.addWorks(f)
+	t.addHostedCluster(f)
+	slices.SortStableFunc(t.Events, func(a, b traceEvent) int { return a.Time.Compare(b.Time) })
+	for _, hop := range t.Hops {
+		if hop.State == hopDone || hop.State == hopUnknown {
+			continue
+		}
+		t.WaitsAt = hop.Hop
+		if hop.Hop != hopCLM && hop.Hop != hopSentinel { // these two wait for the later hops
+			break
+		}
+	}
+	return t
+}
+
+// The hops, in the order of the way.
+const (
+	hopFront    = "front"
+	hopCLM      = "lifecycle manager"
+	hopSentinel = "sentinel"
+	hopFleet    = "placement"
+	hopAdapter  = "adapter " // and its name
+	hopMaestro  = "maestro"
+	hopAgent    = "agent"
+	hopHosted   = "hosted cluster"
+	hopPlane    = "plane"
+)
+
+func (t *trace) hop(name string, state hopState, since time.Time, format string, args ...any) {
+	h := traceHop{Hop: name, State: state, Detail: fmt.Sprintf(format, args...)}
+	if !since.IsZero() {
+		h.Since = &since
+	}
+	t.Hops = append(t.Hops, h)
+}
+
+func (t *trace) event(at time.Time, hop, event, detail string) {
+	if !at.IsZero() {
+		t.Events = append(t.Events, traceEvent{Time: at, Hop: hop, Event: event, Detail: detail})
+	}
+}
+
+// targetOf returns the management cluster that the adapters report, "" when they report none.
+func targetOf(reports []clm.AdapterStatus) string {
+	for _, report := range reports {
+		var data struct {
+			Target  string `json:"target_cluster"`
+			Cluster string `json:"management_cluster"`
+		}
+		if json.Unmarshal(report.Data, &data) == nil {
+			if name := cmp.Or(data.Target, data.Cluster); name != "" {
+				return name
+			}
+		}
+	}
+	return ""
+}
+
+// addHistory adds what the history of the resource has: who changed it, and what the adapters reported when.
+func (t *trace) addHistory(f traceFacts) {
+	front := "Platform API"
+	if t.Azure != "" {
+		front = "Azure Resource Manager"
+	}
+	accepted, by := f.Resource.CreatedTime, f.Resource.CreatedBy
+	for _, record := range slices.Backward(f.History) {
+		actor := "by " + record.Principal
+		if record.RequestID != "" {
+			actor += ", request " + record.RequestID
+		}
+		switch {
+		case record.Action == "update" && record.Spec == nil:
+			t.addReports(record)
+		case record.Action == "reconcile":
+			t.event(record.Time, hopSentinel, "asked to reconcile", strings.Trim(whatChanged(record)+" "+actor, " "))
+		default:
+			if record.Generation > 0 {
+				actor = fmt.Sprintf("generation %d %s", record.Generation, actor)
+			}
+			t.event(record.Time, hopFront, record.Action, actor)
+			accepted, by = record.Time, record.Principal
+		}
+	}
+	t.hop(hopFront, hopDone, accepted, "%s, last change by %s", front, by)
+}
+
+// addReports adds the reports that a record of the history has.
+func (t *trace) addReports(record clm.HistoryRecord) {
+	var status struct {
+		Conditions []clm.ResourceCondition `json:"conditions"`
+		Reports    []clm.AdapterStatus     `json:"reports"`
+	}
+	if json.Unmarshal(record.Status, &status) != nil {
+		return
+	}
+	for _, report := range status.Reports {
+		t.event(record.Time, hopAdapter+report.Adapter, "reported on generation "+fmt.Sprint(report.ObservedGeneration),
+			goalText(report))
+	}
+	for _, c := range status.Conditions {
+		if c.Type == "Reconciled" && c.LastTransitionTime.Equal(c.LastUpdatedTime) {
+			t.event(record.Time, hopCLM, "Reconciled="+c.Status, c.Message)
+		}
+	}
+}
+
+// goalText returns the condition of a report that decides: Finalized of a deletion, else Available.
+func goalText(report clm.AdapterStatus) string {
+	text := ""
+	for _, c := range report.Conditions {
+		if c.Type == string(cluster.ConditionAvailable) && text == "" || c.Type == "Finalized" && c.Status == "True" {
+			text = conditionText(c)
+		}
+	}
+	return text
+}
+
+// addCLM adds the states of the lifecycle manager and of the sentinel.
+func (t *trace) addCLM(f traceFacts) {
+	r := f.Resource
+	reconciled := clmclient.Reconciled(r)
+	switch {
+	case r.DeletedTime != nil:
+		t.hop(hopCLM, hopWaits, *r.DeletedTime, "generation %d is being deleted by %s", r.Generation, r.DeletedBy)
+	case reconciled == nil:
+		t.hop(hopCLM, hopDone, r.UpdatedTime, "generation %d; no adapter is required", r.Generation)
+	case reconciled.Status == "True":
+		t.hop(hopCLM, hopDone, reconciled.LastTransitionTime, "generation %d is reconciled", r.Generation)
+	default:
+		t.hop(hopCLM, hopWaits, reconciled.LastTransitionTime, "generation %d: %s", r.Generation, reconciled.Message)
+	}
+	var waits []string
+	since := time.Time{}
+	for _, a := range r.Status.Awaiting {
+		waits = append(waits, a.Adapter)
+		if since.IsZero() || a.Since.Before(since) {
+			since = a.Since
+		}
+	}
+	if len(waits) == 0 {
+		t.hop(hopSentinel, hopDone, time.Time{}, "no adapter is awaited")
+		return
+	}
+	t.hop(hopSentinel, hopWaits, since, "it sends the event again until these report success: %s",
+		strings.Join(waits, ", "))
+}
+
+// addPlacement adds where the cluster is placed, or why it is not.
+func (t *trace) addPlacement(f traceFacts) {
+	switch p := f.Placement; {
+	case p == nil:
+		t.hop(hopFleet, hopUnknown, time.Time{}, "the fleet has no placement of it")
+	case p.ManagementCluster == "":
+		t.hop(hopFleet, hopWaits, p.DecidedTime, "%s", cmp.Or(p.Reason, p.Message))
+	default:
+		t.hop(hopFleet, hopDone, p.DecidedTime, "on %s", p.ManagementCluster)
+		t.event(p.DecidedTime, hopFleet, "placed", p.ManagementCluster)
+	}
+}
+
+// addAdapters adds the state of each adapter that has reported or is awaited.
+func (t *trace) addAdapters(f traceFacts) {
+	explained := explainResource(f.findings)
+	awaited := map[string]bool{}
+	for _, list := range [][]dependency{explained.Awaited, explained.Done} {
+		for _, d := range list {
+			if strings.Contains(d.From, " ") {
+				continue // an owned resource
+			}
+			awaited[d.From] = len(awaited) < len(explained.Awaited)
+			state := hopDone
+			if awaited[d.From] {
+				state = hopWaits
+				if e := f.errorOf(d.From); e != nil {
+					state = hopFailed
+					d.What = e.Text
+				}
+			}
+			t.hop(hopAdapter+d.From, state, d.Since, "%s", d.What)
+		}
+	}
+}
+
+// errorOf returns the error in the report of an adapter about its own work, nil when the report has none.
+func (f traceFacts) errorOf(adapter string) *lastError {
+	for _, report := range f.Reports {
+		if report.Adapter != adapter {
+			continue
+		}
+		for _, c := range report.Conditions {
+			if c.Type == "Health" && c.Status == "False" {
+				return &lastError{From: adapter, Time: report.LastReportTime, Text: conditionText(c)}
+			}
+		}
+	}
+	return nil
+}
+
+// addWorks adds the delivery of the cluster's works by Maestro and the agent.
+func (t *trace) addWorks(f traceFacts) {
+	if f.WorksError != nil {
+		t.hop(hopMaestro, hopUnknown, time.Time{}, "the works cannot be read: %v", f.WorksError)
+		return
+	}
+	if len(f.Works) == 0 {
+		state, why := hopWaits, "no work of this cluster is ordered"
+		if t.Target != "" {
+			why += " on " + t.Target
+		}
+		t.hop(hopMaestro, state, time.Time{}, "%s", why)
+		return
+	}
+	for _, w := range f.Works {
+		s := deliveryStages(w)
+		for _, stage := range s.Stages {
+			if stage.At == nil {
+				continue
+			}
+			hop := hopMaestro
+			if stage.Stage == "received" || stage.Stage == "applied" {
+				hop = hopAgent
+			}
+			t.event(*stage.At, hop, stage.Stage, fmt.Sprintf("%s, generation %d", w.Name, w.Generation))
+		}
+		d := w.Delivery
+		if d == nil {
+			d = &platform.Delivery{}
+		}
+		switch {
+		case d.SentAt == nil && d.ReceivedAt == nil && d.AppliedAt == nil:
+			t.hop(hopMaestro, hopWaits, w.UpdatedAt, "%s on %s is not sent: %s", w.Name, w.ClusterID,
+				cmp.Or(d.LastError, "Maestro sends it when the agent is connected"))
+		default:
+			t.hop(hopMaestro, hopDone, timeOf(d.SentAt), "%s on %s, generation %d, sent %d times", w.Name, w.ClusterID,
+				w.Generation, d.Attempts)
+		}
+		switch {
+		case d.UnansweredSince != nil:
+			t.hop(hopAgent, hopWaits, *d.UnansweredSince, "%s: the agent has not answered", w.Name)
+		case s.LastError != "":
+			t.hop(hopAgent, hopFailed, timeOf(d.ReceivedAt), "%s: %s", w.Name, s.LastError)
+		case d.AcknowledgedGeneration < w.Generation:
+			t.hop(hopAgent, hopWaits, timeOf(d.ReceivedAt), "%s: the agent has generation %d of %d", w.Name,
+				d.AcknowledgedGeneration, w.Generation)
+		default:
+			t.hop(hopAgent, hopDone, timeOf(d.AppliedAt), "%s: generation %d is applied", w.Name, w.Generation)
+		}
+	}
+}
+
+func timeOf(t *time.Time) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return *t
+}
+
+// addHostedCluster adds the conditions of the HostedCluster, which the agent reports with its work. Those about
+// etcd and the API server are of the plane.
+func (t *trace) addHostedCluster(f traceFacts) {
+	for _, w := range f.Works {
+		for _, m := range w.Status.ResourceStatus.Manifests {
+			if m.ResourceMeta.Kind != "HostedCluster" {
+				continue
+			}
+			var conditions []metav1.Condition
+			endpoint := ""
+			for _, v := range m.StatusFeedbacks.Values {
+				switch v.Name {
+				case "conditions":
+					_ = json.Unmarshal([]byte(feedbackText(v)), &conditions) // no conditions: the hop says so
+				case "controlPlaneEndpoint":
+					endpoint = feedbackText(v)
+				}
+			}
+			t.addConditions(m.ResourceMeta.Namespace+"/"+m.ResourceMeta.Name, endpoint, conditions)
+			return
+		}
+	}
+	t.hop(hopHosted, hopUnknown, time.Time{}, "the agent has not reported a HostedCluster")
+	t.hop(hopPlane, hopUnknown, time.Time{}, "it is known from the HostedCluster")
+}
+
+func (t *trace) addConditions(name, endpoint string, conditions []metav1.Condition) {
+	states := map[string]*traceHop{}
+	for _, c := range conditions {
+		hop := hopHosted
+		if strings.HasPrefix(c.Type, "Etcd") || strings.HasPrefix(c.Type, "KubeAPIServer") {
+			hop = hopPlane
+		}
+		text := c.Type + "=" + string(c.Status)
+		detail := c.Reason
+		if c.Message != "" {
+			detail += ": " + c.Message
+		}
+		t.event(c.LastTransitionTime.Time, hop, text, detail)
+		isGoal := c.Type == string(cluster.ConditionAvailable) || c.Type == "KubeAPIServerAvailable"
+		if isGoal {
+			at := c.LastTransitionTime.Time
+			states[hop] = &traceHop{Hop: hop, State: hopWaits, Since: &at, Detail: text + ", " + detail}
+			if c.Status == metav1.ConditionTrue {
+				states[hop].State, states[hop].Detail = hopDone, text
+			}
+		}
+	}
+	for _, hop := range []string{hopHosted, hopPlane} {
+		s := states[hop]
+		if s == nil {
+			s = &traceHop{Hop: hop, State: hopWaits, Detail: "it has no condition yet"}
+			if hosted := states[hopHosted]; hop == hopPlane && hosted != nil {
+				s.State, s.Since, s.Detail = hosted.State, hosted.Since, "as the HostedCluster"
+			}
+		}
+		if hop == hopHosted {
+			s.Detail = name + ": " + s.Detail
+		} else if endpoint != "" {
+			s.Detail += ", at " + endpoint
+		}
+		t.Hops = append(t.Hops, *s)
+	}
+}
