@@ -23,6 +23,15 @@ import (
 // mortal is the mode under which the server of a process that is to be killed is reached.
 const mortal arm.Mode = "mortal"
 
+// killPhase is what a process does when it is killed.
+type killPhase string
+
+// The phases.
+const (
+	duringRequests killPhase = "request" // it accepts requests and does not work on operations
+	duringWork     killPhase = "work"    // it does both
+)
+
 // testKills kills processes at their statements, and checks that each resource has its operation, each active
 // operation its resource, and that the other processes end every operation.
 func (w *world) testKills(t *testing.T) {
@@ -31,12 +40,13 @@ func (w *world) testKills(t *testing.T) {
 			w.stopWork()
 			kills := 0
 			for _, moment := range []pgtest.KillMoment{pgtest.BeforeStatement, pgtest.AfterStatement} {
-				for _, when := range []string{"request", "work"} {
+				for _, phase := range []killPhase{duringRequests, duringWork} {
 					// Requests are killed at every third statement, before and after it; the work at every 40th: its
 					// statements repeat.
-					for left, killed := 0, true; killed && left < 120; left += map[string]int{"request": 3, "work": 40}[when] {
-						name := fmt.Sprintf("kill-%t-%s-%d", moment, when, left)
-						if killed = w.killAt(t, name, left, moment, when == "work"); killed {
+					step := map[killPhase]int{duringRequests: 3, duringWork: 40}[phase]
+					for left, killed := 0, true; killed && left < 120; left += step {
+						name := fmt.Sprintf("kill-%t-%s-%d", moment, phase, left)
+						if killed = w.killAt(t, name, left, moment, phase); killed {
 							kills++
 						}
 					}
@@ -54,7 +64,7 @@ func (w *world) testKills(t *testing.T) {
 
 // killAt starts a process that is killed after so many statements, and lets it create, change and delete a cluster.
 // It reports whether the process was killed.
-func (w *world) killAt(t *testing.T, name string, left int, moment pgtest.KillMoment, works bool) bool {
+func (w *world) killAt(t *testing.T, name string, left int, moment pgtest.KillMoment, phase killPhase) bool {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	process := pgtest.NewMortalProcess(left, moment, cancel)
@@ -78,7 +88,7 @@ func (w *world) killAt(t *testing.T, name string, left int, moment pgtest.KillMo
 		db.Close()
 	}()
 	process.Arm()
-	if works {
+	if phase == duringWork {
 		group.Go(func() { _ = front.Run(ctx) }) // it ends with ctx only
 	}
 	path := strings.Replace(demo, "demo", name, 1)
@@ -89,7 +99,7 @@ func (w *world) killAt(t *testing.T, name string, left int, moment pgtest.KillMo
 		if process.IsDead() {
 			return true
 		}
-		if !works {
+		if phase == duringRequests {
 			continue // no process works on the operation: the next request is refused, or takes its place
 		}
 		if a.status >= 300 {
