@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"container/heap"
 	"time"
+
+	"atoll.dev/internal/indexheap"
 )
 
 // queue orders the runs of resources: at most one run for each resource, however many events come.
@@ -291,31 +293,13 @@ func (q *queue) sweep(now time.Time) {
 // countWaiting returns the number of resources that wait, due now or later.
 func (q *queue) countWaiting() int { return len(q.due[fresh]) + len(q.due[repeated]) }
 
-// dueHeap is a heap.Interface by due time, then by order of arrival.
-type dueHeap []*item
+// dueHeap is a heap of items by due time, then by order of arrival.
+type dueHeap = indexheap.Heap[*item]
 
-func (h dueHeap) Len() int { return len(h) }
-func (h dueHeap) Less(a, b int) bool {
-	return cmp.Or(h[a].dueAt.Compare(h[b].dueAt), cmp.Compare(h[a].seq, h[b].seq)) < 0
-}
-func (h dueHeap) Swap(a, b int) {
-	h[a], h[b] = h[b], h[a]
-	h[a].index, h[b].index = a, b
+// IsBefore implements indexheap.Item.
+func (i *item) IsBefore(other *item) bool {
+	return cmp.Or(i.dueAt.Compare(other.dueAt), cmp.Compare(i.seq, other.seq)) < 0
 }
 
-// Push implements heap.Interface. It records the item's index.
-func (h *dueHeap) Push(x any) {
-	i := x.(*item)
-	i.index = len(*h)
-	*h = append(*h, i)
-}
-
-// Pop implements heap.Interface. It removes the last element, as package heap requires.
-func (h *dueHeap) Pop() any {
-	old := *h
-	last := old[len(old)-1]
-	old[len(old)-1] = nil
-	*h = old[:len(old)-1]
-	last.index = -1
-	return last
-}
+// SetHeapIndex implements indexheap.Item.
+func (i *item) SetHeapIndex(index int) { i.index = index }

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"strings"
 
+	"atoll.dev/internal/indexheap"
 	"atoll.dev/store"
 )
 
@@ -48,31 +49,13 @@ type resource struct {
 }
 
 // queue is a heap of resources, ordered by the time at which they are due.
-type queue []*resource
+type queue = indexheap.Heap[*resource]
 
-func (q queue) Len() int           { return len(q) }
-func (q queue) Less(i, j int) bool { return q[i].Due < q[j].Due }
-func (q queue) Swap(i, j int) {
-	q[i], q[j] = q[j], q[i]
-	q[i].heapIndex, q[j].heapIndex = i, j
-}
+// IsBefore implements indexheap.Item.
+func (r *resource) IsBefore(other *resource) bool { return r.Due < other.Due }
 
-// Push implements heap.Interface.
-func (q *queue) Push(x any) {
-	r := x.(*resource)
-	r.heapIndex = len(*q)
-	*q = append(*q, r)
-}
-
-// Pop implements heap.Interface.
-func (q *queue) Pop() any {
-	last := len(*q) - 1
-	r := (*q)[last]
-	(*q)[last] = nil
-	*q = (*q)[:last]
-	r.heapIndex = -1
-	return r
-}
+// SetHeapIndex implements indexheap.Item.
+func (r *resource) SetHeapIndex(i int) { r.heapIndex = i }
 
 // table has the resources of this replica's slots. Only the sentinel's loop uses it.
 type table struct {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"atoll.dev/api/work"
+	"atoll.dev/internal/indexheap"
 )
 
 // item is one work of a lane. It is in exactly one place: in flight, in a
@@ -194,34 +195,16 @@ func (l *lane) begin(now time.Time, cfg *Config) {
 func (l *lane) hasDue(now time.Time) bool { return len(l.waiting) > 0 && !l.waiting[0].due.After(now) }
 
 // itemHeap orders waiting items by time.
-type itemHeap []*item
+type itemHeap = indexheap.Heap[*item]
 
-func (h itemHeap) Len() int           { return len(h) }
-func (h itemHeap) Less(i, j int) bool { return h[i].due.Before(h[j].due) }
-func (h itemHeap) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].index, h[j].index = i, j
-}
+// IsBefore implements indexheap.Item.
+func (it *item) IsBefore(other *item) bool { return it.due.Before(other.due) }
 
-// Push is for package heap.
-func (h *itemHeap) Push(x any) {
-	it := x.(*item)
-	it.index = len(*h)
-	*h = append(*h, it)
-}
+// SetHeapIndex implements indexheap.Item.
+func (it *item) SetHeapIndex(i int) { it.index = i }
 
-// Pop is for package heap.
-func (h *itemHeap) Pop() any {
-	old := *h
-	it := old[len(old)-1]
-	old[len(old)-1] = nil
-	*h = old[:len(old)-1]
-	it.index = -1
-	return it
-}
-
-// items returns the waiting items in a stable order.
-func (h itemHeap) items() []*item {
+// sortItems returns waiting items in a stable order.
+func sortItems(h itemHeap) []*item {
 	s := slices.Clone([]*item(h))
 	slices.SortFunc(s, func(a, b *item) int {
 		if c := a.due.Compare(b.due); c != 0 {
@@ -233,28 +216,10 @@ func (h itemHeap) items() []*item {
 }
 
 // laneHeap orders lanes by the time of their next repetition.
-type laneHeap []*lane
+type laneHeap = indexheap.Heap[*lane]
 
-func (h laneHeap) Len() int           { return len(h) }
-func (h laneHeap) Less(i, j int) bool { return h[i].at.Before(h[j].at) }
-func (h laneHeap) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].index, h[j].index = i, j
-}
+// IsBefore implements indexheap.Item.
+func (l *lane) IsBefore(other *lane) bool { return l.at.Before(other.at) }
 
-// Push is for package heap.
-func (h *laneHeap) Push(x any) {
-	l := x.(*lane)
-	l.index = len(*h)
-	*h = append(*h, l)
-}
-
-// Pop is for package heap.
-func (h *laneHeap) Pop() any {
-	old := *h
-	l := old[len(old)-1]
-	old[len(old)-1] = nil
-	*h = old[:len(old)-1]
-	l.index = -1
-	return l
-}
+// SetHeapIndex implements indexheap.Item.
+func (l *lane) SetHeapIndex(i int) { l.index = i }

@@ -226,7 +226,7 @@ func (m *Machine) Connect() {
 		l := m.lanes[key]
 		l.silent, l.contacted, l.left = 0, false, 0
 		l.next = time.Time{}
-		for _, it := range l.waiting.items() {
+		for _, it := range sortItems(l.waiting) {
 			if l.class == deletions {
 				l.wait(it, time.Time{})
 				continue

@@ -84,7 +84,7 @@ func (m *Machine) Hasten(now time.Time, consumer work.Consumer) {
 		if l == nil {
 			continue
 		}
-		for _, it := range l.waiting.items() {
+		for _, it := range sortItems(l.waiting) {
 			if it.due.After(now) {
 				l.wait(it, now)
 			}
