@@ -30,6 +30,10 @@ func (t target) rootApplication() object {
 	}
 }
 
+// serverSideDiff lets Argo CD compare with what the API server would make of an object. Otherwise the defaults that it
+// adds to the volume claims of a StatefulSet are a difference, and each Application is out of sync for ever.
+const serverSideDiff = "ServerSideDiff=true"
+
 // inCluster is the cluster that Argo CD runs in: each cluster configures itself.
 const inCluster = "https://kubernetes.default.svc"
 
@@ -52,7 +56,8 @@ func (t target) applicationSet() object {
 				},
 			}}},
 			"template": object{
-				"metadata": object{"name": "{{ .path.basename }}", "labels": t.labels()},
+				"metadata": object{"name": "{{ .path.basename }}", "labels": t.labels(),
+					"annotations": object{"argocd.argoproj.io/compare-options": serverSideDiff}},
 				"spec": object{
 					"project": "default",
 					"sources": []object{

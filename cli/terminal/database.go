@@ -15,15 +15,18 @@ import (
 
 // Database is the address of a PostgreSQL database, which a command takes from one of two flags:
 // --NAME with the address itself, or --NAME-file with a file that contains it. The address of --NAME
-// must have no password: every user of the machine reads it in the list of processes.
-type Database struct{ name, address, file string }
+// must have no password: every user of the machine reads it in the list of processes. The password may be
+// in a file of its own, --NAME-password-file, such as one of a Secret that a pod mounts.
+type Database struct{ name, address, file, passwordFile string }
 
-// AddDatabaseFlags adds --NAME and --NAME-file to a command, which refuses a password in --NAME before
-// it does anything else.
+// AddDatabaseFlags adds --NAME, --NAME-file and --NAME-password-file to a command, which refuses a password
+// in --NAME before it does anything else.
 func AddDatabaseFlags(cmd *cobra.Command, name, usage string) *Database {
 	d := &Database{name: name}
 	cmd.Flags().StringVar(&d.address, name, "", usage+", without a password")
 	cmd.Flags().StringVar(&d.file, name+"-file", "", "file with the address of that database, which may have a password")
+	cmd.Flags().StringVar(&d.passwordFile, name+"-password-file", "", "file with the password of that database, when "+
+		"its address has none")
 	before := cmd.PreRunE
 	cmd.PreRunE = func(cmd *cobra.Command, args []string) error {
 		if hasPassword(d.address) {
@@ -39,16 +42,51 @@ func AddDatabaseFlags(cmd *cobra.Command, name, usage string) *Database {
 
 func (d *Database) errPassword() error {
 	return fmt.Errorf("--%s has a password, which every user of this machine can read in the list of processes: "+
-		"write the address into a file and name it by --%[1]s-file, or leave the password out and write it into the "+
-		"file that PGPASSFILE names", d.name)
+		"write the address into a file and name it by --%[1]s-file, or leave the password out and write it into a file "+
+		"that --%[1]s-password-file names, or the one that PGPASSFILE names", d.name)
 }
 
 // IsGiven reports whether one of the flags is given.
 func (d *Database) IsGiven() bool { return d.address != "" || d.file != "" }
 
-// Read returns the address. The error, which contains no part of the address, is that of a missing
-// address, of both flags, of a password in an argument, or of the file.
+// Read returns the address, with the password of the password file. The error, which contains no part of
+// the address and of the password, is that of a missing address, of both flags, of a password in an
+// argument, of two passwords, or of a file.
 func (d *Database) Read() (string, error) {
+	address, err := d.readAddress()
+	if err != nil || d.passwordFile == "" {
+		return address, err
+	}
+	if hasPassword(address) {
+		return "", fmt.Errorf("the address in --%s-file has a password, and --%[1]s-password-file names another; give one",
+			d.name)
+	}
+	data, err := os.ReadFile(d.passwordFile)
+	if err != nil {
+		return "", fmt.Errorf("--%s-password-file: %w", d.name, err)
+	}
+	password := strings.TrimRight(string(data), "\r\n")
+	if password == "" {
+		return "", fmt.Errorf("--%s-password-file: the file is empty", d.name)
+	}
+	return withPassword(address, password), nil
+}
+
+// withPassword adds a password to an address, in the form that the address has.
+func withPassword(address, password string) string {
+	if scheme, _, isURL := strings.Cut(address, "://"); !isURL || strings.ContainsAny(scheme, " =") {
+		return address + " password='" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(password) + "'"
+	}
+	separator := "?"
+	if strings.Contains(address, "?") {
+		separator = "&"
+	}
+	// The driver takes + for itself, and not for a space.
+	return address + separator + "password=" + strings.ReplaceAll(url.QueryEscape(password), "+", "%20")
+}
+
+// readAddress returns the address of one of the two flags.
+func (d *Database) readAddress() (string, error) {
 	switch {
 	case !d.IsGiven():
 		return "", fmt.Errorf("--%s or --%[1]s-file is needed", d.name)

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 )
 
@@ -57,6 +58,49 @@ func TestAnAddressWithAPasswordIsReadFromAFileOnly(t *testing.T) {
 		}
 		if err != nil && (!strings.Contains(err.Error(), c.fail) || strings.Contains(err.Error(), "hunter2")) {
 			t.Errorf("%v: %v", c.args, err)
+		}
+	}
+}
+
+// TestThePasswordOfAnAddressIsReadFromAFile gives addresses with the password to the driver.
+func TestThePasswordOfAnAddressIsReadFromAFile(t *testing.T) {
+	dir := t.TempDir()
+	const password = `hunter2 '\"&?#%+=`
+	file, dsn := filepath.Join(dir, "password"), filepath.Join(dir, "dsn")
+	for name, text := range map[string]string{file: password + "\n", dsn: "postgres://clm:hunter2@db/clm"} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read := func(args ...string) (string, error) {
+		cmd := &cobra.Command{Use: "test"}
+		database := AddDatabaseFlags(cmd, "dsn", "database")
+		if err := cmd.ParseFlags(args); err != nil {
+			t.Fatal(err)
+		}
+		return database.Read()
+	}
+	for _, address := range []string{"host=db port=5432 dbname=clm user=clm", "postgres://clm@db/clm",
+		"postgres://clm@db:5432/clm?sslmode=disable", "postgresql:///clm?host=db&user=clm"} {
+		got, err := read("--dsn", address, "--dsn-password-file", file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config, err := pgconn.ParseConfig(got)
+		if err != nil || config.Password != password || config.User != "clm" || config.Host != "db" {
+			t.Errorf("%s: %v, the user %q of %q has the password %q", address, err, config.User, config.Host, config.Password)
+		}
+	}
+	for want, args := range map[string][]string{
+		"give one":             {"--dsn-file", dsn, "--dsn-password-file", file},
+		"no such file":         {"--dsn", "host=db", "--dsn-password-file", file + "x"},
+		"the file is empty":    {"--dsn", "host=db", "--dsn-password-file", os.DevNull},
+		"--dsn-file is needed": {"--dsn-password-file", file},
+		"--dsn has a password": {"--dsn", "host=db password=hunter2", "--dsn-password-file", file},
+	} {
+		if got, err := read(args...); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(),
+			"hunter2") {
+			t.Errorf("%v: %q, %v, want %q", args, got, err, want)
 		}
 	}
 }

@@ -165,7 +165,7 @@ func TestChartsRefuseBadValues(t *testing.T) {
 }
 
 // Every pod has what the restricted profile of Kubernetes demands, and probes, resources and a policy of its network;
-// no object has a secret's text or gives more rights than bootstrap does.
+// no container has a Secret in its environment; no object has a secret's text or gives more rights than bootstrap does.
 func TestPodsOfChartsAreRestricted(t *testing.T) {
 	for _, c := range chartCases(t) {
 		objects := c.render(t)
@@ -207,6 +207,15 @@ func checkPod(t *testing.T, name string, o *unstructured.Unstructured, objects [
 		must(c, false, "securityContext", "allowPrivilegeEscalation")
 		must(c, true, "securityContext", "readOnlyRootFilesystem")
 		must(c, []any{"ALL"}, "securityContext", "capabilities", "drop")
+		environment, _, _ := unstructured.NestedSlice(c, "env")
+		for _, variable := range environment {
+			if _, isSecret, _ := unstructured.NestedMap(variable.(map[string]any), "valueFrom", "secretKeyRef"); isSecret {
+				t.Errorf("%s: a Secret is in the environment of %s: %v", name, c["name"], variable)
+			}
+		}
+		if from, has := c["envFrom"]; has {
+			t.Errorf("%s: container %s has the environment %v", name, c["name"], from)
+		}
 		required := [][]string{{"resources", "requests", "cpu"}, {"resources", "limits", "memory"}}
 		if c["name"] != "metrics" { // the proxy of metrics is another project's
 			required = append(required, []string{"startupProbe"}, []string{"livenessProbe"}, []string{"readinessProbe"})

@@ -53,11 +53,13 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 {{- mergeOverwrite (deepCopy .Values.clm.config) (.Files.Get "files/clm.yaml" | fromYaml) | toYaml }}
 {{- end }}
 
-{{/* The database of a service; its password is in PGPASSWORD. */}}
+{{/* The database of a service. Its password is in a file, because each process of the container and its crash reports
+have the environment. */}}
 {{- define "atoll.dsnArg" -}}
 {{- $db := .root.Values.database -}}
 - {{ printf "--dsn=host=%s port=%v dbname=%s user=%s sslmode=%s%s" $db.host $db.port .database .database $db.sslMode
   (ternary " sslrootcert=/etc/atoll/database/ca.pem" "" (ne $db.caConfigMap "")) | quote }}
+- --dsn-password-file=/etc/atoll/database-password/password
 {{- end }}
 
 {{/* Values of another top-level key are a mistake, or those of another chart of the cluster, which otherCharts names. */}}

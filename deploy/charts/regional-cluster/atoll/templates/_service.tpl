@@ -148,13 +148,6 @@ spec:
           valueFrom:
             fieldRef:
               fieldPath: metadata.name
-        {{- if .database }}
-        - name: PGPASSWORD
-          valueFrom:
-            secretKeyRef:
-              name: {{ $full }}-database
-              key: password
-        {{- end }}
         {{- if and $traces (has .name (list "clm" "adapter" "sentinel")) }}
         - name: HYPERFLEET_TRACING_ENABLED
           value: "true"
@@ -213,6 +206,11 @@ spec:
           mountPath: /etc/atoll/join
           readOnly: true
         {{- end }}
+        {{- if .database }}
+        - name: database-password
+          mountPath: /etc/atoll/database-password
+          readOnly: true
+        {{- end }}
         {{- if and .database $root.Values.database.caConfigMap }}
         - name: database
           mountPath: /etc/atoll/database
@@ -259,6 +257,15 @@ spec:
           secretName: {{ $full }}-join
           defaultMode: 0440
           optional: true
+      {{- end }}
+      {{- if .database }}
+      - name: database-password
+        secret:
+          secretName: {{ $full }}-database
+          defaultMode: 0440
+          items:
+          - key: password
+            path: password
       {{- end }}
       {{- if and .database $root.Values.database.caConfigMap }}
       - name: database
