@@ -29,6 +29,10 @@ bin/atoll: ## Go's build cache decides what to compile
 bin/atoll-kube: ## built anew only when kube/ changed: upstream Kubernetes takes minutes
 	@kube/build.sh
 
+.PHONY: nodes
+nodes: ## bin/atoll-node, bin/node, bin/demo-image.tar: what real nodes run; the first time takes minutes
+	@node/programs/build.sh
+
 image: ## the container images as OCI layouts in bin/image; deploy/charts/README.md says how to push them
 	@scripts/image.sh
 

@@ -2,7 +2,7 @@
 # Makes sure that the named programs are on this machine; with apt-get where
 # that may be used, else it says what to install and stops.
 #
-#   scripts/ensure.sh postgres [gcc] [curl] [mosquitto] [prometheus]
+#   scripts/ensure.sh postgres [gcc] [curl] [mosquitto] [prometheus] [runc] [nft]
 set -euo pipefail
 
 have_postgres() {
@@ -19,7 +19,7 @@ have_postgres() {
 have() {
 	case $1 in
 	postgres) have_postgres ;;
-	mosquitto) [[ -n $(PATH=$PATH:/usr/local/sbin:/usr/sbin command -v mosquitto) ]] ;; # not on everybody's PATH
+	mosquitto | runc | nft) [[ -n $(PATH=$PATH:/usr/local/sbin:/usr/sbin command -v "$1") ]] ;; # not on everybody's PATH
 	*) command -v "$1" >/dev/null ;;
 	esac
 }
@@ -28,6 +28,7 @@ package() {
 	case $1 in
 	postgres) echo postgresql ;;
 	gcc) echo gcc libc6-dev ;;
+	nft) echo nftables ;;
 	*) echo "$1" ;;
 	esac
 }

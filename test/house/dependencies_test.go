@@ -15,6 +15,8 @@ func TestEachBinaryHasTheListedDependencies(t *testing.T) {
 	for binary, where := range map[string]struct{ dir, pkg string }{
 		"atoll":      {"../..", "./cmd/atoll"},
 		"atoll-kube": {"../../kube", "."},
+		"atoll-node": {"../../node/programs", "."},
+		"containerd": {"../../node/programs/runtime", "."},
 	} {
 		t.Run(binary, func(t *testing.T) {
 			cmd := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}", where.pkg)
