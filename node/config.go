@@ -25,8 +25,8 @@ type Config struct {
 	// certificates, images, volumes, logs. The supervisor removes nothing of it. Unix sockets lie below it, so it has
 	// at most 64 bytes.
 	Home string `json:"home"`
-	// Programs is the path of atoll-node. Its directory also has the directory "node", with the shim, the CNI plugins
-	// and the pause image. Default: atoll-node beside the running program.
+	// Programs is the path of atoll-node. Its directory also has the directory "node", with containerd, its shim, the CNI
+	// plugins and the pause image. Default: atoll-node beside the running program.
 	Programs string `json:"programs,omitempty"`
 
 	APIServer APIServer `json:"apiServer"`
@@ -57,9 +57,9 @@ type APIServer struct {
 	Address string `json:"address"`
 	// ServerName is the TLS server name of the API server. The router forwards by it.
 	ServerName string `json:"tlsServerName"`
-	// UnnamedAddress is HOST:PORT, dialled on this machine for connections whose TLS greeting has no server name, as
-	// those of pods to the Service kubernetes/default. The router refuses such connections, so this is an address of
-	// the plane. Default: Address.
+	// UnnamedAddress is HOST:PORT, dialled on this machine for connections to Advertised. The TLS greetings of pods have
+	// no server name, or one of the cluster, and the router refuses both, so this is an address of the plane. Default:
+	// Address.
 	UnnamedAddress string `json:"unnamedAddress,omitempty"`
 	// CA has the PEM certificates that sign the API server's certificate.
 	CA string `json:"ca"`
@@ -190,5 +190,5 @@ func (c *Config) setDefaults() error {
 	return nil
 }
 
-// ip returns the node's address on the bridge. The config is valid.
-func (n Network) ip() netip.Addr { return netip.MustParsePrefix(n.Address).Addr() }
+// IP returns the node's address on the bridge. The config is valid.
+func (n Network) IP() netip.Addr { return netip.MustParsePrefix(n.Address).Addr() }

@@ -63,8 +63,8 @@ func TestAConfigGetsTheDefaults(t *testing.T) {
 		t.Errorf("defaults: provider id %q, unnamed address %q, %d pods", c.ProviderID, c.APIServer.UnnamedAddress,
 			c.Resources.Pods)
 	}
-	if c.Network.ip().String() != "10.90.3.11" {
-		t.Errorf("the address is %s", c.Network.ip())
+	if c.Network.IP().String() != "10.90.3.11" {
+		t.Errorf("the address is %s", c.Network.IP())
 	}
 }
 

@@ -1,0 +1,92 @@
+package node
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// State is how far a node's supervisor has come.
+type State string
+
+// The states of a node. A node whose supervisor was killed has the last state that it wrote; Running tells.
+const (
+	Starting State = "Starting" // the namespaces and programs are being made
+	Up       State = "Up"       // all programs run; whether the Node is Ready, the API server knows
+	Stopping State = "Stopping"
+	Stopped  State = "Stopped" // by a request
+	Failed   State = "Failed"  // Status.Message says why; the supervisor has ended
+)
+
+// Status is the content of the file status.json in a node's home. The supervisor replaces it at each change.
+type Status struct {
+	State   State     `json:"state"`
+	Message string    `json:"message,omitempty"`
+	Since   time.Time `json:"since"`
+	// Supervisor is the process id of `atoll node run`.
+	Supervisor int `json:"supervisor"`
+	// Init is the process id, on this machine, of the first process of the node's process namespace.
+	Init     int                `json:"init,omitempty"`
+	Programs map[string]Program `json:"programs,omitempty"`
+}
+
+// Program is one program that the supervisor keeps running: containerd, kubelet, kube-proxy, konnectivity-agent.
+type Program struct {
+	PID      int    `json:"pid,omitempty"` // on this machine; 0: it does not run now
+	Restarts int    `json:"restarts"`
+	LastExit string `json:"lastExit,omitempty"` // why it ended last
+}
+
+// StatusFile returns the path of the status in a node's home.
+func StatusFile(home string) string { return filepath.Join(home, "status.json") }
+
+// ReadStatus reads the status of the node in a home. The error is fs.ErrNotExist when no supervisor has run there.
+func ReadStatus(home string) (Status, error) {
+	var s Status
+	data, err := os.ReadFile(StatusFile(home))
+	if err != nil {
+		return s, fmt.Errorf("reading the status of a node: %w", err)
+	}
+	if err := json.Unmarshal(data, &s); err != nil {
+		return s, fmt.Errorf("%s: %w", StatusFile(home), err)
+	}
+	return s, nil
+}
+
+// Running reports whether a supervisor runs the node of a home now.
+func Running(home string) (bool, error) {
+	f, err := os.Open(lockFile(home))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("finding the supervisor of a node: %w", err)
+	}
+	defer f.Close()
+	err = unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return true, nil
+	}
+	return false, err // closing releases the lock
+}
+
+// Lock makes the calling process the supervisor of the node of a home, until the file is closed or the process ends.
+func Lock(home string) (*os.File, error) {
+	f, err := os.OpenFile(lockFile(home), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("locking the home of a node: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("%s: another supervisor runs this node: %w", home, err)
+	}
+	return f, nil
+}
+
+func lockFile(home string) string { return filepath.Join(home, "lock") }

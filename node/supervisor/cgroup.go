@@ -1,0 +1,227 @@
+package supervisor
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// hierarchy is one mounted cgroup hierarchy.
+type hierarchy struct {
+	Path    string   // where it is mounted, below /sys/fs/cgroup
+	Options []string // of version 1: the controllers, or name=systemd; none: version 2
+}
+
+// hierarchies reads the cgroup hierarchies that are mounted.
+func hierarchies() ([]hierarchy, error) {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var found []hierarchy
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		before, after, _ := strings.Cut(lines.Text(), " - ")
+		fields, super := strings.Fields(before), strings.Fields(after)
+		if len(fields) < 5 || len(super) < 3 || !strings.HasPrefix(fields[4], "/sys/fs/cgroup") {
+			continue
+		}
+		h := hierarchy{Path: fields[4]}
+		switch super[0] {
+		case "cgroup2":
+		case "cgroup":
+			for option := range strings.SplitSeq(super[2], ",") {
+				if !slices.Contains([]string{"rw", "ro", "xattr", "clone_children"}, option) &&
+					!strings.HasPrefix(option, "release_agent=") {
+					h.Options = append(h.Options, option)
+				}
+			}
+		default:
+			continue
+		}
+		found = append(found, h)
+	}
+	if len(found) == 0 {
+		return nil, errors.New("no cgroup hierarchy is mounted below /sys/fs/cgroup")
+	}
+	return found, nil
+}
+
+// isUnified reports whether version 2 is the only one that is mounted.
+func isUnified(all []hierarchy) bool { return len(all) == 1 && len(all[0].Options) == 0 }
+
+// makeCgroup creates a node's cgroup in each hierarchy and limits its processors to so many thousandths.
+func makeCgroup(all []hierarchy, name string, milliCPU int64) error {
+	for _, h := range all {
+		parent := filepath.Join(h.Path, group)
+		dir := filepath.Join(h.Path, name)
+		if isUnified(all) {
+			if err := delegate(h.Path); err != nil {
+				return err
+			}
+		}
+		if err := os.MkdirAll(parent, 0o755); err != nil {
+			return err
+		}
+		if isUnified(all) {
+			if err := delegate(parent); err != nil {
+				return err
+			}
+		}
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+		if slices.Contains(h.Options, "cpuset") {
+			for _, child := range []string{parent, dir} {
+				if err := copyCPUSet(child); err != nil {
+					return err
+				}
+			}
+		}
+		if err := limitCPU(h, all, dir, milliCPU); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// delegate lets the children of a cgroup of version 2 use all controllers that it has.
+func delegate(dir string) error {
+	controllers, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
+	if err != nil {
+		return err
+	}
+	for controller := range strings.FieldsSeq(string(controllers)) {
+		if err := writeFile(filepath.Join(dir, "cgroup.subtree_control"), "+"+controller); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// copyCPUSet gives a cgroup of version 1 the processors and memory nodes of its parent; it starts with none.
+func copyCPUSet(dir string) error {
+	for _, name := range []string{"cpuset.cpus", "cpuset.mems"} {
+		value, err := os.ReadFile(filepath.Join(filepath.Dir(dir), name))
+		if err != nil {
+			return err
+		}
+		if err := writeFile(filepath.Join(dir, name), strings.TrimSpace(string(value))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// limitCPU sets the quota of a node's processors in the hierarchy that has it.
+func limitCPU(h hierarchy, all []hierarchy, dir string, milliCPU int64) error {
+	const period = 100_000 // microseconds
+	quota := strconv.FormatInt(milliCPU*period/1000, 10)
+	switch {
+	case isUnified(all):
+		return writeFile(filepath.Join(dir, "cpu.max"), quota+" "+strconv.Itoa(period))
+	case slices.Contains(h.Options, "cpu"):
+		return writeFile(filepath.Join(dir, "cpu.cfs_quota_us"), quota)
+	}
+	return nil
+}
+
+// enterCgroup moves a process into a node's cgroup.
+func enterCgroup(all []hierarchy, name string, pid int) error {
+	for _, h := range all {
+		if err := writeFile(filepath.Join(h.Path, name, "cgroup.procs"), strconv.Itoa(pid)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeWait is how long removeCgroup waits for processes that the kernel is ending.
+const removeWait = 10 * time.Second
+
+// removeCgroup removes a node's cgroup and all cgroups in it from each hierarchy. It kills the processes in them.
+func removeCgroup(all []hierarchy, name string) error {
+	var problems []error
+	for _, h := range all {
+		problems = append(problems, removeTree(filepath.Join(h.Path, name)))
+		_ = os.Remove(filepath.Join(h.Path, group)) // fails while another node is there
+	}
+	return errors.Join(problems...)
+}
+
+func removeTree(dir string) error {
+	var dirs []string
+	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.IsDir() {
+			dirs = append(dirs, path)
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("removing a cgroup: %w", err)
+	}
+	slices.Reverse(dirs) // the inner ones first
+	deadline := time.Now().Add(removeWait)
+	for _, path := range dirs {
+		for {
+			err := unix.Rmdir(path)
+			if err == nil || errors.Is(err, unix.ENOENT) {
+				break
+			}
+			if !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
+				return fmt.Errorf("removing cgroup %s: %w", path, err)
+			}
+			killAll(path)
+			time.Sleep(5 * time.Millisecond) // the end of a process in a cgroup sends no notification
+		}
+	}
+	return nil
+}
+
+// killAll kills the processes of one cgroup.
+func killAll(dir string) {
+	data, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+	if err != nil {
+		return
+	}
+	for pid := range strings.FieldsSeq(string(data)) {
+		if id, err := strconv.Atoi(pid); err == nil && id > 1 {
+			_ = unix.Kill(id, unix.SIGKILL)
+		}
+	}
+}
+
+// hasProcesses reports whether a cgroup or one in it has a process.
+func hasProcesses(dir string) bool {
+	found := false
+	_ = filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.Name() == "cgroup.procs" {
+			data, err := os.ReadFile(path)
+			found = found || err == nil && len(data) > 0
+		}
+		return nil
+	})
+	return found
+}
+
+// writeFile writes to a file of the kernel.
+func writeFile(path, value string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(value)
+	return errors.Join(err, f.Close())
+}

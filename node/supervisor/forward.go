@@ -1,0 +1,124 @@
+package supervisor
+
+import (
+	"io"
+	"log/slog"
+	"net"
+	"net/url"
+	"os"
+	"sync"
+	"time"
+)
+
+// dialTimeout bounds the dial of one forwarded connection.
+const dialTimeout = 10 * time.Second
+
+// forwarders accept connections on listeners that are in a node and dial for them on this machine.
+type forwarders struct {
+	log *slog.Logger
+
+	mu        sync.Mutex
+	closed    bool
+	listeners []net.Listener
+	conns     map[net.Conn]bool
+}
+
+// add takes over the descriptor of a listener and forwards its connections to target.
+func (f *forwarders) add(file *os.File, target string) error {
+	defer file.Close()
+	l, err := net.FileListener(file)
+	if err != nil {
+		return err
+	}
+	f.mu.Lock()
+	f.listeners = append(f.listeners, l)
+	f.mu.Unlock()
+	go f.accept(l, target)
+	return nil
+}
+
+func (f *forwarders) accept(l net.Listener, target string) {
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go f.forward(conn, target)
+	}
+}
+
+// forward copies between a connection and a new one to target until both directions have ended.
+func (f *forwarders) forward(inside net.Conn, target string) {
+	defer inside.Close()
+	outside, err := net.DialTimeout("tcp", target, dialTimeout)
+	if err != nil {
+		f.log.Warn("a connection of the node cannot be forwarded", "to", target, "error", err)
+		return
+	}
+	defer outside.Close()
+	if !f.track(inside, outside) {
+		return
+	}
+	defer f.untrack(inside, outside)
+	var back sync.WaitGroup
+	back.Go(func() { copyHalf(inside, outside) })
+	copyHalf(outside, inside)
+	back.Wait()
+}
+
+// copyHalf copies one direction to its end and passes the end on.
+func copyHalf(to, from net.Conn) {
+	_, err := io.Copy(to, from)
+	if half, ok := to.(interface{ CloseWrite() error }); err == nil && ok && half.CloseWrite() == nil {
+		return
+	}
+	to.Close() // a failed direction ends the connection
+	from.Close()
+}
+
+// track makes close end the connections; it returns false when close was called.
+func (f *forwarders) track(conns ...net.Conn) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.conns == nil {
+		f.conns = map[net.Conn]bool{}
+	}
+	for _, conn := range conns {
+		f.conns[conn] = true
+	}
+	return !f.closed
+}
+
+func (f *forwarders) untrack(conns ...net.Conn) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, conn := range conns {
+		delete(f.conns, conn)
+	}
+}
+
+// close ends all listeners and connections.
+func (f *forwarders) close() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.closed = true
+	for _, l := range f.listeners {
+		l.Close()
+	}
+	for conn := range f.conns {
+		conn.Close()
+	}
+}
+
+// mirrorAddress returns HOST:PORT of a mirror. The URL is valid.
+func mirrorAddress(mirror string) string {
+	u, err := url.Parse(mirror)
+	if err != nil {
+		return ""
+	}
+	port := u.Port()
+	if port == "" {
+		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
+	}
+	return net.JoinHostPort(u.Hostname(), port)
+}

@@ -1,0 +1,272 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// controlFD is the descriptor of init's end of the control socket.
+const controlFD = 3
+
+// Names of the listeners that init makes in the node.
+const (
+	listenAPIServer  = "api-server" // for programs of the node
+	listenAdvertised = "advertised" // for pods
+	listenMirror     = "mirror"
+)
+
+// pollEvery is the interval between two looks at a file that a program of the node makes.
+const pollEvery = 20 * time.Millisecond
+
+// stopWait is how long init waits for the ends of programs. What runs after that ends with init.
+const stopWait = 5 * time.Second
+
+// RunInit is the first process of a node's process namespace. The supervisor starts it as `atoll node init`.
+func RunInit() error {
+	if os.Getpid() != 1 {
+		return errors.New("atoll node init is started by atoll node run only")
+	}
+	own, err := newControl(os.NewFile(controlFD, "control"))
+	if err != nil {
+		return err
+	}
+	var o order
+	if _, err := own.receive(&o); err != nil {
+		return fmt.Errorf("reading the order of the supervisor: %w", err)
+	}
+	i := &initProcess{order: o, control: own, launcher: newLauncher(), stop: make(chan struct{}),
+		reports: make(chan report)}
+	if err := i.run(); err != nil {
+		return errors.Join(err, own.send(message{Failed: err.Error()}))
+	}
+	return nil
+}
+
+type initProcess struct {
+	order
+	control  *control
+	launcher *launcher
+
+	stop    chan struct{} // closed when the programs have to end
+	reports chan report
+	keepers sync.WaitGroup
+}
+
+// run makes the node, starts its programs, and keeps them running until the supervisor says stop.
+func (i *initProcess) run() error {
+	children := make(chan os.Signal, 16)
+	signal.Notify(children, syscall.SIGCHLD)
+	go i.launcher.collect(children)
+
+	if err := i.launcher.do(i.enter); err != nil {
+		return err
+	}
+	if err := i.listen(); err != nil {
+		return err
+	}
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		var m message
+		if _, err := i.control.receive(&m); err != nil {
+			os.Exit(1) // the supervisor has ended: nobody removes what remains while this process lives
+		}
+	}()
+	go i.sendReports()
+	go boundLogs(i.stop)
+
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		<-stopped
+		cancel()
+		close(i.stop)
+	}()
+	if err := i.startPrograms(ctx); err != nil && ctx.Err() == nil {
+		return err
+	}
+	<-stopped
+	ended := make(chan struct{})
+	go func() {
+		i.keepers.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(stopWait):
+	}
+	return nil
+}
+
+// enter moves this process into the node: its cgroup namespace, host name, network and file system.
+func (i *initProcess) enter() error {
+	if err := unix.Unshare(unix.CLONE_NEWCGROUP); err != nil {
+		return fmt.Errorf("making a cgroup namespace: %w", err)
+	}
+	if err := unix.Sethostname([]byte(i.Config.Name)); err != nil {
+		return fmt.Errorf("setting the host name: %w", err)
+	}
+	if err := configureNetwork(i.Config.Network, i.Config.APIServer.Advertised); err != nil {
+		return fmt.Errorf("configuring the node's network: %w", err)
+	}
+	if err := enterRoot(i.Config, i.Cgroups); err != nil {
+		return err
+	}
+	if isUnified(i.Cgroups) {
+		// A cgroup of version 2 with processes cannot have children with controllers.
+		if err := os.Mkdir("/sys/fs/cgroup/agents", 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+			return err
+		}
+		if err := writeFile("/sys/fs/cgroup/agents/cgroup.procs", strconv.Itoa(os.Getpid())); err != nil {
+			return err
+		}
+		if err := delegate("/sys/fs/cgroup"); err != nil {
+			return err
+		}
+	}
+	if err := writeEtc(i.Config); err != nil {
+		return err
+	}
+	size, err := sizeOfMachine()
+	if err != nil {
+		return err
+	}
+	files, err := settingsOf(i.order, size)
+	if err != nil {
+		return err
+	}
+	for path, text := range files {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sizeOfMachine returns what kubelet reports as capacity.
+func sizeOfMachine() (machine, error) {
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return machine{}, err
+	}
+	cpus, err := filepath.Glob("/sys/devices/system/cpu/cpu[0-9]*")
+	if err != nil || len(cpus) == 0 {
+		return machine{}, errors.New("/sys lists no processors")
+	}
+	return machine{milliCPU: int64(len(cpus)) * 1000, memory: int64(info.Totalram) * int64(info.Unit)}, nil
+}
+
+// listen makes the listeners in the node and gives them to the supervisor, which accepts their connections outside.
+func (i *initProcess) listen() error {
+	addresses := map[string]string{listenAPIServer: fmt.Sprintf("127.0.0.1:%d", apiServerPort)}
+	if i.Config.APIServer.Advertised != "" {
+		addresses[listenAdvertised] = i.Config.APIServer.Advertised
+	}
+	if i.Config.Images.Mirror != "" {
+		addresses[listenMirror] = fmt.Sprintf("127.0.0.1:%d", mirrorPort)
+	}
+	var names []string
+	var files []*os.File
+	for name, address := range addresses {
+		l, err := net.Listen("tcp", address)
+		if err != nil {
+			return err
+		}
+		f, err := l.(*net.TCPListener).File()
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		defer l.Close()
+		names, files = append(names, name), append(files, f)
+	}
+	return i.control.send(message{Listeners: names}, files...)
+}
+
+// sendReports sends the reports of programs to the supervisor.
+func (i *initProcess) sendReports() {
+	for r := range i.reports {
+		_ = i.control.send(message{Program: &r}) // fails only when the supervisor has ended
+	}
+}
+
+// startPrograms starts the programs in their order.
+func (i *initProcess) startPrograms(ctx context.Context) error {
+	c := i.Config
+	i.keep("containerd", containerd, "--config", containerdConfig)
+	if err := awaitSocket(ctx, containerdSocket); err != nil {
+		return fmt.Errorf("waiting for containerd: %w", err)
+	}
+	if err := i.launcher.run("ctr", []string{containerd, "ctr", "--namespace", "k8s.io", "images", "import",
+		programsDir + "/node/pause-image.tar"}); err != nil {
+		return err
+	}
+	args := []string{"kubelet", "--config", kubeletConfig, "--kubeconfig", kubeletKubeconfig,
+		"--bootstrap-kubeconfig", bootstrapKubeconfig, "--hostname-override", c.Name, "--node-ip", c.Network.IP().String()}
+	if len(c.Labels) > 0 {
+		args = append(args, "--node-labels", nodeLabels(c.Labels))
+	}
+	i.keep("kubelet", kubernetes, args...)
+	if err := awaitFile(ctx, kubeletCertificate); err != nil {
+		return fmt.Errorf("waiting for kubelet's certificate: %w", err)
+	}
+	i.keep("kube-proxy", kubernetes, "kube-proxy", "--config", proxyConfig)
+	if c.Konnectivity {
+		i.keep("konnectivity-agent", programsDir+"/node/konnectivity-agent",
+			"--server", fmt.Sprintf("127.0.0.1:%d", apiServerPort), "--server-name", c.APIServer.ServerName, "--ca", caFile,
+			"--certificate", kubeletCertificate, "--node", c.Name, "--address", c.Network.IP().String())
+	}
+	return i.control.send(message{Up: true})
+}
+
+// keep keeps a program running in the background.
+func (i *initProcess) keep(name, path string, args ...string) {
+	i.keepers.Go(func() { i.launcher.keep(name, append([]string{path}, args...), i.stop, i.reports) })
+}
+
+// awaitSocket returns when a Unix socket accepts connections.
+func awaitSocket(ctx context.Context, path string) error {
+	return poll(ctx, func() bool {
+		conn, err := net.Dial("unix", path)
+		if err != nil {
+			return false
+		}
+		conn.Close()
+		return true
+	})
+}
+
+// awaitFile returns when a file exists.
+func awaitFile(ctx context.Context, path string) error {
+	return poll(ctx, func() bool {
+		_, err := os.Stat(path)
+		return err == nil
+	})
+}
+
+// poll returns when done does; neither containerd nor kubelet says when it has made a file.
+func poll(ctx context.Context, done func() bool) error {
+	ticker := time.NewTicker(pollEvery)
+	defer ticker.Stop()
+	for !done() {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}

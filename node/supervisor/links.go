@@ -1,0 +1,174 @@
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"atoll.dev/node"
+)
+
+// linkInside is the name of a node's end of its link.
+const linkInside = "eth0"
+
+// lockLinks makes this process the only one that changes bridges and cgroups of nodes, until release is
+// called. The lock is that of the network namespace, so that no file is needed.
+func lockLinks() (release func(), err error) {
+	f, err := os.Open("/proc/self/ns/net")
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("locking the links of nodes: %w", err)
+	}
+	return func() { f.Close() }, nil
+}
+
+// connectBridge makes a link between the cluster's bridge and the network namespace of a process. It creates the bridge
+// when it is missing. The caller holds the lock of links.
+func connectBridge(n node.Network, link string, pid int) error {
+	bridge, err := ensureBridge(n)
+	if err != nil {
+		return fmt.Errorf("bridge %s: %w", n.Bridge, err)
+	}
+	if old, err := netlink.LinkByName(link); err == nil {
+		if err := netlink.LinkDel(old); err != nil {
+			return fmt.Errorf("removing link %s of an earlier supervisor: %w", link, err)
+		}
+	}
+	attributes := netlink.NewLinkAttrs()
+	attributes.Name, attributes.Alias = link, linkAlias
+	attributes.MasterIndex = bridge.Attrs().Index
+	pair := &netlink.Veth{LinkAttrs: attributes, PeerName: linkInside, PeerNamespace: netlink.NsPid(pid)}
+	if err := netlink.LinkAdd(pair); err != nil {
+		return fmt.Errorf("adding link %s: %w", link, err)
+	}
+	if err := netlink.LinkSetUp(pair); err != nil {
+		return fmt.Errorf("link %s: %w", link, err)
+	}
+	return nil
+}
+
+// ensureBridge returns the cluster's bridge.
+func ensureBridge(n node.Network) (netlink.Link, error) {
+	bridge, err := netlink.LinkByName(n.Bridge)
+	if err != nil {
+		attributes := netlink.NewLinkAttrs()
+		attributes.Name = n.Bridge
+		if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attributes}); err != nil {
+			return nil, err
+		}
+		if bridge, err = netlink.LinkByName(n.Bridge); err != nil {
+			return nil, err
+		}
+		if err := netlink.LinkSetAlias(bridge, linkAlias); err != nil {
+			return nil, err
+		}
+		bridge.Attrs().Alias = linkAlias
+		// Without this the kernel gives the bridge an IPv6 address, and pods reach the machine by it.
+		if err := setSysctl("ipv6/conf/"+n.Bridge+"/disable_ipv6", "1"); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, err
+		}
+	}
+	if bridge.Type() != "bridge" || bridge.Attrs().Alias != linkAlias {
+		return nil, fmt.Errorf("the machine has a link of this name that no node has made (%s)", bridge.Type())
+	}
+	if n.Gateway != "" {
+		address := netlink.Addr{IPNet: network(netip.PrefixFrom(netip.MustParseAddr(n.Gateway),
+			netip.MustParsePrefix(n.Address).Bits()))}
+		if err := netlink.AddrReplace(bridge, &address); err != nil {
+			return nil, err
+		}
+	}
+	return bridge, netlink.LinkSetUp(bridge)
+}
+
+// disconnectBridge removes a node's link, and the bridge when it has no other one. The caller holds the lock of links.
+func disconnectBridge(n node.Network, link string) error {
+	var problems []error
+	if own, err := netlink.LinkByName(link); err == nil {
+		problems = append(problems, netlink.LinkDel(own))
+	}
+	problems = append(problems, removeBridge(n.Bridge))
+	return errors.Join(problems...)
+}
+
+// removeBridge removes a bridge of nodes that has no links.
+func removeBridge(name string) error {
+	ports, err := os.ReadDir(filepath.Join("/sys/class/net", name, "brif"))
+	if err != nil || len(ports) > 0 {
+		return nil
+	}
+	bridge, err := netlink.LinkByName(name)
+	if err != nil || bridge.Attrs().Alias != linkAlias {
+		return nil
+	}
+	return netlink.LinkDel(bridge)
+}
+
+// configureNetwork gives a node, whose network namespace is the caller's, its addresses and routes. It answers on the
+// bridge for the addresses of its pods.
+func configureNetwork(n node.Network, advertised string) error {
+	loopback, err := netlink.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	if advertised != "" {
+		ip := netip.MustParseAddrPort(advertised).Addr()
+		if err := netlink.AddrAdd(loopback, &netlink.Addr{IPNet: network(netip.PrefixFrom(ip, ip.BitLen()))}); err != nil {
+			return fmt.Errorf("address %s: %w", ip, err)
+		}
+	}
+	if err := netlink.LinkSetUp(loopback); err != nil {
+		return err
+	}
+	link, err := netlink.LinkByName(linkInside)
+	if err != nil {
+		return err
+	}
+	if err := netlink.AddrAdd(link, &netlink.Addr{IPNet: network(netip.MustParsePrefix(n.Address))}); err != nil {
+		return fmt.Errorf("address %s: %w", n.Address, err)
+	}
+	for key, value := range map[string]string{
+		"ipv4/ip_forward":                           "1",
+		"ipv4/conf/" + linkInside + "/proxy_arp":    "1",
+		"ipv4/neigh/" + linkInside + "/proxy_delay": "0", // else an answer for a pod waits up to 0.8 s
+	} {
+		if err := setSysctl(key, value); err != nil {
+			return err
+		}
+	}
+	if err := netlink.LinkSetUp(link); err != nil {
+		return err
+	}
+	// Pods of other nodes answer on the bridge. Services need a route so that the kernel lets kube-proxy's rules
+	// replace their addresses.
+	for _, cidr := range []string{n.ClusterCIDR, n.ServiceCIDR} {
+		route := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: network(netip.MustParsePrefix(cidr)),
+			Scope: netlink.SCOPE_LINK}
+		if err := netlink.RouteAdd(route); err != nil {
+			return fmt.Errorf("route to %s: %w", cidr, err)
+		}
+	}
+	return nil
+}
+
+// network converts a prefix and keeps the bits of its host.
+func network(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+// setSysctl sets a value below /proc/sys/net of the caller's network namespace.
+func setSysctl(key, value string) error {
+	if err := writeFile(filepath.Join("/proc/sys/net", key), value); err != nil {
+		return fmt.Errorf("sysctl net/%s: %w", key, err)
+	}
+	return nil
+}

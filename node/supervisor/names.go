@@ -1,0 +1,37 @@
+package supervisor
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"path/filepath"
+
+	"atoll.dev/node"
+)
+
+// group is the name of the cgroup that has those of all nodes.
+const group = "atoll-nodes"
+
+// linkAlias marks the links that this package makes, so that sweeping finds them.
+const linkAlias = "atoll node"
+
+// names are what a node has on the machine. They depend on its home only.
+type names struct {
+	cgroup string // below each hierarchy
+	link   string // the machine's end of the node's link
+}
+
+func namesOf(c node.Config) names {
+	id := fmt.Sprintf("%x", sha256.Sum256([]byte(c.Home)))[:10]
+	return names{cgroup: filepath.Join(group, id), link: "an" + id}
+}
+
+// Paths in a node's root.
+const (
+	programsDir      = "/opt/atoll"
+	kubernetes       = programsDir + "/atoll-node"
+	containerd       = programsDir + "/node/containerd"
+	containerdSocket = "/run/containerd/containerd.sock"
+)
+
+// pauseImage is the image of the first process of each pod. Its archive is among the programs.
+const pauseImage = "atoll.dev/pause:v1"

@@ -1,0 +1,271 @@
+package supervisor
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"atoll.dev/node"
+)
+
+// shared are the directories of the machine that a node sees, read-only: its programs and libraries.
+var shared = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32",
+	"/etc/alternatives", "/etc/ld.so.cache", "/etc/ssl", "/etc/pki", "/etc/ca-certificates"}
+
+// devices are the machine's devices that every node has.
+var devices = []string{"null", "zero", "full", "random", "urandom", "tty", "kmsg"}
+
+// kept maps directories of a node's home to their places in its root.
+var kept = map[string]string{"kubelet": "/var/lib/kubelet", "containerd": "/var/lib/containerd", "log": "/var/log"}
+
+// tunables are settings of the whole machine that kubelet changes unless they have these values. It reads these values
+// from files of the node, and the machine's settings stay.
+var tunables = map[string]string{
+	"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1",
+	"kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",
+}
+
+// enterRoot makes the node's root file system in the caller's mount namespace and makes it the root. It uses the
+// directory "root" of the home as the place to mount it. cgroups are the machine's hierarchies; the caller is in the
+// cgroup namespace of the node.
+func enterRoot(c node.Config, cgroups []hierarchy) error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("making mounts private: %w", err)
+	}
+	root := filepath.Join(c.Home, "root")
+	if err := os.MkdirAll(root, 0o755); err != nil {
+		return err
+	}
+	if err := unix.Mount("tmpfs", root, "tmpfs", unix.MS_NODEV, "mode=755"); err != nil {
+		return fmt.Errorf("mounting %s: %w", root, err)
+	}
+	m := mounter{root: root}
+	for _, dir := range []string{"/proc", "/sys", "/dev", "/run", "/tmp", "/etc", "/var/lib/cni", "/root", programsDir} {
+		m.makeDir(dir)
+	}
+	for _, path := range shared {
+		m.share(path)
+	}
+	m.bind(c.Programs, kubernetes, unix.MS_RDONLY)
+	m.bind(filepath.Join(filepath.Dir(c.Programs), "node"), programsDir+"/node", unix.MS_RDONLY)
+	for name, path := range kept {
+		from := filepath.Join(c.Home, name)
+		if err := os.MkdirAll(from, 0o700); err != nil {
+			return err
+		}
+		m.bind(from, path, 0)
+	}
+	m.mount("tmpfs", "/run", "tmpfs", unix.MS_NODEV|unix.MS_NOSUID, "mode=755")
+	m.mount("tmpfs", "/tmp", "tmpfs", unix.MS_NODEV|unix.MS_NOSUID, "mode=1777")
+	m.mount("proc", "/proc", "proc", unix.MS_NODEV|unix.MS_NOSUID|unix.MS_NOEXEC, "")
+	m.mountSys(cgroups)
+	m.mountDev()
+	m.link("/run", "/var/run")
+	m.fixTunables()
+	if m.err != nil {
+		return fmt.Errorf("making the root of the node: %w", m.err)
+	}
+	return pivot(root)
+}
+
+// pivot makes root the root of the mount namespace and detaches the old one.
+func pivot(root string) error {
+	if err := unix.Chdir(root); err != nil {
+		return err
+	}
+	if err := unix.PivotRoot(".", "."); err != nil {
+		return fmt.Errorf("changing the root: %w", err)
+	}
+	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("detaching the machine's root: %w", err)
+	}
+	if err := unix.Chdir("/"); err != nil {
+		return err
+	}
+	// Volumes with mount propagation need shared mounts. The group of peers is within the node.
+	return unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, "")
+}
+
+// mounter makes mounts below a directory. After the first error it does nothing more.
+type mounter struct {
+	root string
+	err  error
+}
+
+func (m *mounter) path(inside string) string { return filepath.Join(m.root, inside) }
+
+func (m *mounter) fail(inside string, err error) {
+	if m.err == nil && err != nil {
+		m.err = fmt.Errorf("%s: %w", inside, err)
+	}
+}
+
+func (m *mounter) makeDir(inside string) {
+	if m.err == nil {
+		m.fail(inside, os.MkdirAll(m.path(inside), 0o755))
+	}
+}
+
+func (m *mounter) link(target, inside string) {
+	if m.err == nil {
+		m.fail(inside, os.Symlink(target, m.path(inside)))
+	}
+}
+
+func (m *mounter) write(inside, text string) {
+	if m.err == nil {
+		m.makeDir(filepath.Dir(inside))
+		m.fail(inside, os.WriteFile(m.path(inside), []byte(text), 0o600))
+	}
+}
+
+func (m *mounter) mount(source, inside, kind string, flags uintptr, data string) {
+	if m.err == nil {
+		m.makeDir(inside)
+		m.fail(inside, unix.Mount(source, m.path(inside), kind, flags, data))
+	}
+}
+
+// bind makes a file or directory of the machine visible.
+func (m *mounter) bind(from, inside string, flags uintptr) {
+	if m.err != nil {
+		return
+	}
+	info, err := os.Stat(from)
+	if err != nil {
+		m.fail(inside, err)
+		return
+	}
+	if info.IsDir() {
+		m.makeDir(inside)
+	} else if _, err := os.Lstat(m.path(inside)); errors.Is(err, fs.ErrNotExist) {
+		m.write(inside, "")
+	}
+	m.fail(inside, unix.Mount(from, m.path(inside), "", unix.MS_BIND, ""))
+	if flags != 0 {
+		m.fail(inside, unix.Mount("", m.path(inside), "", unix.MS_BIND|unix.MS_REMOUNT|flags, ""))
+	}
+}
+
+// share makes a path of the machine visible, read-only: a link as a link, and nothing if the machine has no such path.
+func (m *mounter) share(path string) {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		m.fail(path, err)
+	case info.Mode()&fs.ModeSymlink != 0:
+		target, err := os.Readlink(path)
+		m.fail(path, err)
+		m.makeDir(filepath.Dir(path))
+		m.link(target, path)
+	default:
+		m.bind(path, path, unix.MS_RDONLY)
+	}
+}
+
+// mountSys mounts sysfs and the cgroup hierarchies. In the node's cgroup namespace their roots are the node's cgroup.
+func (m *mounter) mountSys(cgroups []hierarchy) {
+	const flags = unix.MS_NODEV | unix.MS_NOSUID | unix.MS_NOEXEC
+	m.mount("sysfs", "/sys", "sysfs", flags, "")
+	if isUnified(cgroups) {
+		m.mount("cgroup2", "/sys/fs/cgroup", "cgroup2", flags, "")
+		return
+	}
+	m.mount("tmpfs", "/sys/fs/cgroup", "tmpfs", flags, "mode=755")
+	for _, h := range cgroups {
+		if len(h.Options) == 0 {
+			m.mount("cgroup2", h.Path, "cgroup2", flags, "")
+			continue
+		}
+		m.mount("cgroup", h.Path, "cgroup", flags, strings.Join(h.Options, ","))
+		for _, controller := range h.Options {
+			if name := filepath.Base(h.Path); len(h.Options) > 1 && name != controller {
+				m.link(name, filepath.Join(filepath.Dir(h.Path), controller))
+			}
+		}
+	}
+}
+
+func (m *mounter) mountDev() {
+	m.mount("tmpfs", "/dev", "tmpfs", unix.MS_NOSUID, "mode=755")
+	for _, name := range devices {
+		if _, err := os.Stat("/dev/" + name); err == nil {
+			m.bind("/dev/"+name, "/dev/"+name, 0)
+		}
+	}
+	m.mount("devpts", "/dev/pts", "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620,gid=5")
+	m.mount("tmpfs", "/dev/shm", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777")
+	m.link("pts/ptmx", "/dev/ptmx")
+	m.link("/proc/self/fd", "/dev/fd")
+	for i, name := range []string{"stdin", "stdout", "stderr"} {
+		m.link(fmt.Sprintf("/proc/self/fd/%d", i), "/dev/"+name)
+	}
+}
+
+// fixTunables hides the machine's settings that kubelet would change, and makes the others below /proc/sys read-only,
+// except those of the node's own network.
+func (m *mounter) fixTunables() {
+	m.bind(m.path("/proc/sys"), "/proc/sys", unix.MS_RDONLY)
+	m.bind(m.path("/proc/sys/net"), "/proc/sys/net", 0)
+	if m.err == nil { // the mount is a copy of one that is read-only
+		m.fail("/proc/sys/net", unix.Mount("", m.path("/proc/sys/net"), "", unix.MS_BIND|unix.MS_REMOUNT, ""))
+	}
+	for _, key := range slices.Sorted(maps.Keys(tunables)) {
+		if _, err := os.Stat("/proc/sys/" + key); err != nil {
+			continue // this kernel does not have it
+		}
+		file := "/run/tunables/" + strings.ReplaceAll(key, "/", ".")
+		m.write(file, tunables[key]+"\n")
+		m.bind(m.path(file), "/proc/sys/"+key, 0)
+	}
+	if _, err := os.Stat("/proc/sysrq-trigger"); err == nil {
+		m.bind("/dev/null", "/proc/sysrq-trigger", 0)
+	}
+}
+
+// writeEtc writes the files below /etc that programs of a node expect, into the caller's root.
+func writeEtc(c node.Config) error {
+	local := []string{"127.0.0.1", "localhost", c.APIServer.ServerName}
+	if mirror, err := url.Parse(c.Images.Mirror); err == nil && c.Images.Mirror != "" {
+		if _, err := netip.ParseAddr(mirror.Hostname()); err != nil {
+			local = append(local, mirror.Hostname())
+		}
+	}
+	hosts := fmt.Sprintf("%s\n::1 localhost\n%s %s\n", strings.Join(local, " "), c.Network.IP(), c.Name)
+	files := map[string]string{
+		"/etc/hosts":         hosts,
+		"/etc/hostname":      c.Name + "\n",
+		"/etc/resolv.conf":   "",
+		"/etc/nsswitch.conf": "hosts: files dns\n",
+		"/etc/passwd":        "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n",
+		"/etc/group":         "root:x:0:\ntty:x:5:\nnogroup:x:65534:\n",
+		"/etc/machine-id":    fmt.Sprintf("%x", sha256.Sum256([]byte(c.Home+"/"+c.Name)))[:32] + "\n",
+		"/etc/os-release":    osRelease(),
+	}
+	for path, text := range files {
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// osRelease returns the machine's description of itself, which the Node object shows.
+func osRelease() string {
+	data, err := os.ReadFile("/usr/lib/os-release")
+	if err != nil {
+		return "PRETTY_NAME=Linux\n"
+	}
+	return string(data)
+}

@@ -1,0 +1,273 @@
+package supervisor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"atoll.dev/internal/atomicfile"
+	"atoll.dev/node"
+)
+
+// endWait is how long the supervisor waits for init after it has asked it to end; init waits stopWait for the programs.
+const endWait = 2 * stopWait
+
+// supervisor runs one node.
+type supervisor struct {
+	config  node.Config
+	names   names
+	cgroups []hierarchy
+	proxy   proxyMode
+	log     *slog.Logger
+	status  node.Status
+}
+
+// Run runs a node until ctx ends, and then removes everything of it but its home. Programs that end are started again,
+// and so is the whole node when its first process ends. The error says why the node cannot run.
+func Run(ctx context.Context, c node.Config, log *slog.Logger) error {
+	if err := os.MkdirAll(c.Home, 0o700); err != nil {
+		return fmt.Errorf("node %s: %w", c.Name, err)
+	}
+	lock, err := node.Lock(c.Home)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	s := &supervisor{config: c, names: namesOf(c), log: log,
+		status: node.Status{Supervisor: os.Getpid(), Programs: map[string]node.Program{}}}
+	if err := s.setState(node.Starting, ""); err != nil {
+		return err
+	}
+	err = s.run(ctx)
+	if err != nil {
+		return errors.Join(fmt.Errorf("node %s: %w", c.Name, err), s.setState(node.Failed, err.Error()))
+	}
+	return s.setState(node.Stopped, "")
+}
+
+func (s *supervisor) run(ctx context.Context) (err error) {
+	if missing := Preflight(s.config.Programs); len(missing) > 0 {
+		return MissingError(missing)
+	}
+	if s.cgroups, err = hierarchies(); err != nil {
+		return err
+	}
+	s.proxy = chooseProxy()
+	if err := s.remove(); err != nil { // what an earlier supervisor left
+		return err
+	}
+	pause := firstPause
+	for {
+		from := time.Now()
+		err := s.runOnce(ctx)
+		err = errors.Join(err, s.remove())
+		if ctx.Err() != nil {
+			return err
+		}
+		if err == nil {
+			err = errors.New("the first process of the node has ended")
+		}
+		if time.Since(from) > longRun {
+			pause = firstPause
+		}
+		s.log.Error("the node has ended and is started again", "node", s.config.Name, "error", err, "after", pause)
+		if err := s.setState(node.Starting, err.Error()); err != nil {
+			return err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil
+		}
+		pause = min(2*pause, longPause)
+	}
+}
+
+// runOnce runs the node until its first process ends; the end of ctx ends that process.
+func (s *supervisor) runOnce(ctx context.Context) error {
+	own, inits, err := controlPair()
+	if err != nil {
+		return err
+	}
+	defer own.conn.Close()
+	cmd := exec.Command("/proc/self/exe", "node", "init")
+	cmd.ExtraFiles = []*os.File{inits} // controlFD
+	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID |
+		syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC | syscall.CLONE_NEWNET}
+	err = cmd.Start()
+	inits.Close()
+	if err != nil {
+		return fmt.Errorf("starting the first process of the node: %w", err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait()
+		close(ended)
+	}()
+	defer func() {
+		_ = cmd.Process.Kill()
+		<-ended // and with it all processes of the node
+	}()
+	if err := s.place(cmd.Process.Pid); err != nil {
+		return err
+	}
+	s.status.Init = cmd.Process.Pid
+	if err := own.send(order{Config: s.config, Cgroups: s.cgroups, Proxy: s.proxy}); err != nil {
+		return fmt.Errorf("sending the order to the first process of the node: %w", err)
+	}
+	messages := make(chan error, 1)
+	go func() { messages <- s.follow(ctx, own) }()
+	select {
+	case err := <-messages:
+		return err
+	case <-ctx.Done():
+	}
+	if err := own.send(message{Stop: true}); err != nil {
+		return nil // init has ended
+	}
+	select {
+	case <-ended:
+	case <-time.After(endWait):
+		s.log.Warn("the node did not end in time and is killed", "node", s.config.Name, "after", endWait)
+	}
+	return nil
+}
+
+// place puts the first process into the node's cgroup and its network namespace on the cluster's bridge.
+func (s *supervisor) place(pid int) error {
+	release, err := lockLinks()
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := makeCgroup(s.cgroups, s.names.cgroup, s.config.Resources.CPU.MilliValue()); err != nil {
+		return fmt.Errorf("making the node's cgroup: %w", err)
+	}
+	if err := enterCgroup(s.cgroups, s.names.cgroup, pid); err != nil {
+		return fmt.Errorf("entering the node's cgroup: %w", err)
+	}
+	return connectBridge(s.config.Network, s.names.link, pid)
+}
+
+// remove removes what the node has on the machine besides its home. No process of the node runs.
+func (s *supervisor) remove() error {
+	release, err := lockLinks()
+	if err != nil {
+		return err
+	}
+	defer release()
+	problems := []error{
+		removeCgroup(s.cgroups, s.names.cgroup),
+		disconnectBridge(s.config.Network, s.names.link),
+	}
+	s.status.Init, s.status.Programs = 0, map[string]node.Program{}
+	return errors.Join(problems...)
+}
+
+// follow reads what init sends, until init ends.
+func (s *supervisor) follow(ctx context.Context, own *control) error {
+	forwarders := &forwarders{log: s.log}
+	defer forwarders.close()
+	for {
+		var m message
+		files, err := own.receive(&m)
+		if err != nil {
+			return nil // the socket is closed: init has ended
+		}
+		switch {
+		case m.Failed != "":
+			return errors.New(m.Failed)
+		case len(m.Listeners) > 0:
+			for i, name := range m.Listeners {
+				if err := forwarders.add(files[i], s.targetOf(name)); err != nil {
+					return err
+				}
+			}
+		case m.Program != nil:
+			p := m.Program.Program
+			if p.PID != 0 {
+				p.PID = s.pidOutside(p.PID)
+			}
+			if p.LastExit != "" && p.PID == 0 && ctx.Err() == nil {
+				s.log.Warn("a program of the node has ended and is started again", "node", s.config.Name,
+					"program", m.Program.Name, "end", p.LastExit)
+			}
+			s.status.Programs[m.Program.Name] = p
+			err = s.writeStatus()
+		case m.Up:
+			err = s.setState(node.Up, "")
+			go s.preload(ctx)
+		}
+		if err != nil {
+			s.log.Error("the status of the node cannot be written", "node", s.config.Name, "error", err)
+		}
+	}
+}
+
+// targetOf returns the address on this machine to which a listener's connections go.
+func (s *supervisor) targetOf(listener string) string {
+	switch listener {
+	case listenAdvertised:
+		return s.config.APIServer.UnnamedAddress
+	case listenMirror:
+		return mirrorAddress(s.config.Images.Mirror)
+	}
+	return s.config.APIServer.Address
+}
+
+// preload imports the images of the config.
+func (s *supervisor) preload(ctx context.Context) {
+	for _, file := range s.config.Images.Preload {
+		if err := LoadImage(ctx, s.config.Home, s.config.Programs, file, os.Stderr); err != nil && ctx.Err() == nil {
+			s.log.Error("an image cannot be loaded", "node", s.config.Name, "file", file, "error", err)
+		}
+	}
+}
+
+// pidOutside returns the process id on this machine of a child of init, 0 when it has ended.
+func (s *supervisor) pidOutside(inside int) int {
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", s.status.Init))
+	for _, task := range tasks {
+		children, err := os.ReadFile(task)
+		if err != nil {
+			continue
+		}
+		for child := range strings.FieldsSeq(string(children)) {
+			status, err := os.ReadFile("/proc/" + child + "/status")
+			if err != nil {
+				continue
+			}
+			_, rest, _ := strings.Cut(string(status), "\nNSpid:")
+			line, _, _ := strings.Cut(rest, "\n")
+			ids := strings.Fields(line)
+			if len(ids) > 0 && ids[len(ids)-1] == strconv.Itoa(inside) {
+				pid, _ := strconv.Atoi(child)
+				return pid
+			}
+		}
+	}
+	return 0
+}
+
+func (s *supervisor) setState(state node.State, text string) error {
+	s.status.State, s.status.Message, s.status.Since = state, text, time.Now().UTC()
+	return s.writeStatus()
+}
+
+func (s *supervisor) writeStatus() error {
+	data, err := json.MarshalIndent(s.status, "", "  ")
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(node.StatusFile(s.config.Home), append(data, '\n'), 0o644)
+}

@@ -1,0 +1,56 @@
+package supervisor
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+
+	"github.com/vishvananda/netlink"
+)
+
+// Sweep removes the cgroups, links and bridges of nodes whose processes have ended without a supervisor that could
+// remove them, and returns their names. It does nothing to nodes that run.
+func Sweep() ([]string, error) {
+	release, err := lockLinks() // no supervisor is between making a cgroup and entering it
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	var removed []string
+	var problems []error
+	all, err := hierarchies()
+	if err != nil {
+		return nil, err
+	}
+	for _, h := range all {
+		nodes, err := os.ReadDir(filepath.Join(h.Path, group))
+		if err != nil {
+			continue
+		}
+		for _, entry := range nodes {
+			dir := filepath.Join(h.Path, group, entry.Name())
+			if !entry.IsDir() || hasProcesses(dir) {
+				continue
+			}
+			problems = append(problems, removeTree(dir))
+			removed = append(removed, dir)
+		}
+		_ = os.Remove(filepath.Join(h.Path, group)) // fails while a node is there
+	}
+	links, err := netlink.LinkList()
+	if err != nil {
+		return removed, errors.Join(append(problems, err)...)
+	}
+	for _, link := range links {
+		if link.Type() != "bridge" || link.Attrs().Alias != linkAlias {
+			continue
+		}
+		name := link.Attrs().Name
+		if ports, err := os.ReadDir(filepath.Join("/sys/class/net", name, "brif")); err != nil || len(ports) > 0 {
+			continue
+		}
+		problems = append(problems, removeBridge(name))
+		removed = append(removed, "bridge "+name)
+	}
+	return removed, errors.Join(problems...)
+}
