@@ -44,6 +44,8 @@ type Options struct {
 	Snapshots chan struct{}
 	Log       *slog.Logger
 	Changed   func() // is called after each change of State.Failing; default: nothing
+	// Listed is called with the plane's chains when they have changed; default: nothing.
+	Listed func([]Chain)
 }
 
 // State is the state of a plane's backup.
@@ -72,6 +74,9 @@ func New(o Options) *Follower {
 	}
 	if o.Changed == nil {
 		o.Changed = func() {}
+	}
+	if o.Listed == nil {
+		o.Listed = func([]Chain) {}
 	}
 	if o.Snapshots == nil {
 		o.Snapshots = make(chan struct{}, 1)
@@ -291,4 +296,10 @@ func (f *Follower) collect(ctx context.Context) {
 	if err != nil {
 		f.o.Log.Warn("expired backups could not be deleted; it is tried again with the next chain", "error", err)
 	}
+	chains, err := Chains(ctx, f.o.Store, f.o.Plane)
+	if err != nil {
+		f.o.Log.Warn("the backups of a plane could not be listed", "error", err)
+		return
+	}
+	f.o.Listed(chains)
 }

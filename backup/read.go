@@ -96,7 +96,7 @@ func Fetch(ctx context.Context, store Store, kms KMS, plane Plane, at time.Time,
 		return Fetched{}, err
 	}
 	if len(chains) == 0 {
-		return Fetched{}, fmt.Errorf("plane %s: no backup of it is in the store", plane)
+		return Fetched{}, fmt.Errorf("plane %s: no backup of it is in the store: %w", plane, ErrOutside)
 	}
 	// The chain of a moment is the last one whose snapshot was complete before. Its name has an earlier time.
 	for i := len(chains) - 1; i >= 0; i-- {
@@ -126,11 +126,15 @@ func Fetch(ctx context.Context, store Store, kms KMS, plane Plane, at time.Time,
 		}
 		return earlier.fetch(ctx, chains[i-1], at, dir)
 	}
-	return Fetched{}, fmt.Errorf("plane %s: the oldest backup is of %s", plane, chains[0].Taken.Format(time.RFC3339))
+	return Fetched{}, fmt.Errorf("plane %s: the oldest backup is of %s: %w", plane, chains[0].Taken.Format(time.RFC3339),
+		ErrOutside)
 }
 
+// ErrOutside is the error of a moment to which no backup restores.
+var ErrOutside = errors.New("no backup restores to that moment")
+
 // errOlder is the error of a moment that is later than everything in a chain.
-var errOlder = errors.New("the moment is later than everything that is stored")
+var errOlder = fmt.Errorf("%w: it is later than everything that is stored", ErrOutside)
 
 // errMissing is the error of a segment that is not in the store.
 var errMissing = errors.New("is missing")

@@ -186,6 +186,29 @@ func (p *Client) RevokeCredential(ctx context.Context, cluster, id string) error
 	return err
 }
 
+// Backups returns to which part of the past a cluster can be restored, and its last restore.
+func (p *Client) Backups(ctx context.Context, cluster ClusterID) (platform.ClusterBackups, error) {
+	var b platform.ClusterBackups
+	err := p.get(ctx, below(pathCluster, string(cluster))+"/backups", nil, &b)
+	return b, err
+}
+
+// Restore orders a restore of a cluster. A retry after a lost answer orders nothing twice.
+func (p *Client) Restore(ctx context.Context, cluster ClusterID, r platform.RestoreRequest) (platform.Restore, error) {
+	var made platform.Restore
+	body, err := json.Marshal(r)
+	if err != nil {
+		return made, fmt.Errorf("the restore: %w", err)
+	}
+	doc, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodPost, Header: onceOnly(), Body: body,
+		Path: below(pathCluster, string(cluster)) + "/restore"})
+	if err != nil {
+		return made, err
+	}
+	err = decode(doc, &made)
+	return made, err
+}
+
 // below returns the path of one document of a collection.
 func below(collection, id string) string { return collection + "/" + url.PathEscape(id) }
 

@@ -89,6 +89,8 @@ const (
 	ReasonEtcdFull         Reason = "EtcdFull"      // it refuses writes until objects are deleted
 	ReasonBackupFailing    Reason = "BackupFailing" // writes are not stored in the store of backups
 	ReasonEtcdCorrupt      Reason = "EtcdCorrupt"   // it has found damage in its data
+	ReasonRestoring        Reason = "Restoring"     // the control plane gets data from a backup
+	ReasonRestoreFailed    Reason = "RestoreFailed" // of a clone: it has no data
 	ReasonValidationFailed Reason = "ValidationFailed"
 	ReasonInvalidReplicas  Reason = "InvalidReplicas"
 	ReasonInvalidRequest   Reason = "InvalidRequest" // of a credential: no certificate will come
@@ -108,7 +110,7 @@ const ReasonLost Reason = "Lost"
 var finalReasons = []Reason{
 	ReasonRefused, ReasonVersionNotAvailable, oldVersionNotAvailable, ReasonInvalidConfiguration,
 	ReasonPlaneFailed, ReasonPortTaken, ReasonDiskFull, ReasonBinaryMissing,
-	ReasonValidationFailed, ReasonInvalidReplicas,
+	ReasonValidationFailed, ReasonInvalidReplicas, ReasonRestoreFailed,
 }
 
 // IsFinal reports whether a cluster or node pool with this reason does not
@@ -154,6 +156,20 @@ type HostedClusterData struct {
 	Degraded      string            `json:"degraded"`
 	Progressing   string            `json:"progressing"`
 	Stages        StageTimes        `json:"stages"`
+	Restore       json.RawMessage   `json:"restore"` // see RestoreReport
+	Backups       json.RawMessage   `json:"backups"` // see BackupReport
+}
+
+// RestoreReport returns the state of the last restore; a zero ID when there was none.
+func (d HostedClusterData) RestoreReport() (r RestoreData) {
+	_ = json.Unmarshal(d.Restore, &r) // what cannot be read stays empty
+	return r
+}
+
+// BackupReport returns to which part of the past the cluster can be restored; a zero From when to none.
+func (d HostedClusterData) BackupReport() (b BackupData) {
+	_ = json.Unmarshal(d.Backups, &b) // what cannot be read stays empty
+	return b
 }
 
 // Endpoint is where the API of a cluster is reached.

@@ -29,6 +29,7 @@ type hostedCluster struct {
 	secret       [sha256.Size]byte               // of the administrator's kubeconfig as last written
 	discarding   bool                            // discarding the plane was ordered
 	partsDeleted bool                            // deletion of node pools and credentials was requested
+	forgotten    string                          // order of a restore of which nothing is left
 
 	// Of Hosting.mu:
 	demand      demand
@@ -110,11 +111,15 @@ func (h *Hosting) follow(ctx context.Context, c *hostedCluster, object *unstruct
 	if s, isMade := h.o.Backups.State(c.id); isMade {
 		r.Backup = &s
 	}
+	if w, isKnown := h.o.Backups.Window(c.id); isKnown {
+		r.Window = backupStatus(w, r.Backup)
+	}
+	restoreErr := h.finishRestore(ctx, c, &r)
 	secretErr := h.writeSecret(ctx, c, hc, &r)
 	if err := h.writeStatus(ctx, c, hc, r, now); err != nil {
 		return 0, err
 	}
-	return d.Again, secretErr
+	return d.Again, errors.Join(secretErr, restoreErr)
 }
 
 // metadataOf is a HostedCluster whose spec cannot be decoded.
@@ -167,6 +172,7 @@ func (h *Hosting) gather(c *hostedCluster, hc *hypershift.HostedCluster, invalid
 	}
 	names := slices.Clone(o.LastStart.ServerNames)
 	if invalid == nil {
+		s.Restore = h.findRestore(c, hc, o.LastStart)
 		name := serverName(hc)
 		s.NameTaken = h.claimName(c.id, name, o.LastStart.ServerNames) != c.id
 		names = append(names, name)

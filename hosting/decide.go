@@ -22,8 +22,10 @@ type situation struct {
 	Plane   controlplane.Observation
 	// Refused is the runtime's last refusal to replace the running plane by the
 	// plane of the spec; nil without one.
-	Refused     *controlplane.Failure
-	NameTaken   bool // another cluster has the server name
+	Refused   *controlplane.Failure
+	NameTaken bool // another cluster has the server name
+	// Restore is the last order of a restore; nil: there is none.
+	Restore     *restore
 	Hibernation hibernation
 	Demand      demand
 	// RouteClosed: the router sends no connection to the plane any more, and Uses was
@@ -74,11 +76,11 @@ func decide(s situation, now time.Time) decision {
 	last := s.Plane.LastStart
 	wantedName := serverName(s.Cluster)
 	r, again := judgeSpec(s, wantedName, now)
-	r.Generation, r.Endpoint = s.Cluster.Generation, s.Endpoint
+	r.Generation, r.Endpoint, r.Order = s.Cluster.Generation, s.Endpoint, s.Restore
 	d := decision{Again: again}
 	d.Spec = controlplane.Spec{
 		Name: s.Cluster.Name, Release: r.Release, ServerNames: []string{wantedName},
-		ServiceCIDR: serviceCIDR(s.Cluster.Spec),
+		ServiceCIDR: serviceCIDR(s.Cluster.Spec), Data: last.Data,
 	}
 	if d.Spec.ServiceCIDR == "" {
 		d.Spec.ServiceCIDR = cluster.DefaultServiceNetwork
@@ -87,13 +89,18 @@ func decide(s situation, now time.Time) decision {
 		r.Failure = s.Refused
 		d.Again = earlier(d.Again, blockedRetry)
 	}
+	isReplaced := s.Restore.isPrepared()
 	route := wantedName
 	if len(r.Problems) > 0 || r.Refused != nil || r.Paused || r.Failure != nil {
 		d.Spec.Release, d.Spec.ServerNames = last.Release, last.ServerNames
 		r.Release = last.Release
+		isReplaced = false
 		if len(last.ServerNames) > 0 {
 			route = last.ServerNames[0]
 		}
+	}
+	if isReplaced {
+		d.Spec.Data = s.Restore.Order.ID
 	}
 	r.Image = cluster.ReleaseImage(string(r.Release))
 	dataMissing := !s.Plane.Running && !s.Plane.HasData && (last.WasReady || wasCompleted(s.Cluster.Status))
@@ -106,12 +113,17 @@ func decide(s situation, now time.Time) decision {
 	}
 
 	d.Hibernation = s.Hibernation.next(s.Cluster, now)
-	p := powerOf(s, d.Hibernation, route, now).decide(now, s.Idle)
+	demand := powerOf(s, d.Hibernation, route, now)
+	// A hibernated plane wakes for the replacement of its data, and sleeps when it has been ready.
+	demand.Hibernated = demand.Hibernated && !isReplaced && !s.Restore.isUnfinished()
+	p := demand.decide(now, s.Idle)
 	d.Again = earlier(d.Again, p.Again)
 	r.Power = p.State
-	d.Run = p.Run && d.Spec.Release != "" && !dataMissing
+	d.Run = p.Run && d.Spec.Release != "" && !dataMissing && (isReplaced || !s.Restore.isUnborn(last))
+	// Connections wait while the data is replaced.
+	shut := p.Shut || isReplaced || s.Restore.isUnfinished() && s.Plane.ReadySince.IsZero()
 	if len(last.ServerNames) > 0 || d.Spec.Release != "" { // else there was never a plane, and there is none now
-		d.Route = router.Route{ServerName: route, Backend: s.Plane.Backend, Asleep: p.Shut}
+		d.Route = router.Route{ServerName: route, Backend: s.Plane.Backend, Asleep: shut}
 	}
 	d.Report = r
 	return d

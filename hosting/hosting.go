@@ -44,6 +44,9 @@ type Options struct {
 	Idle      time.Duration     // without a connection, before a hibernated plane stops; default 10 min
 	Routes    Routes            // default: there is no router
 	Backups   Backups           // default: no backups are made
+	// Restored makes everything that is stored beside a plane agree with its restored data; the plane serves. It may
+	// be repeated; default: nothing.
+	Restored func(ctx context.Context, id controlplane.ID, admin controlplane.Admin) error
 
 	Log     *slog.Logger          // default: none
 	Metrics prometheus.Registerer // default: none
@@ -73,6 +76,13 @@ type Backups interface {
 	Deleted(id controlplane.ID)
 	// State returns the state of a plane's backup; false when none is made.
 	State(id controlplane.ID) (backup.State, bool)
+	// Window returns to which part of the past a plane can be restored; false when that is not known.
+	Window(id controlplane.ID) (controlplane.BackupWindow, bool)
+	// Prepare has the data of a restore made beside the plane's, and returns how far that is. It returns at once, and
+	// may be repeated. The runtime replaces the plane's data when its spec names the order.
+	Prepare(id controlplane.ID, o controlplane.RestoreOrder) controlplane.Preparation
+	// Forget removes what an executed or failed order has left. It may be repeated.
+	Forget(id controlplane.ID, order string)
 }
 
 // noBackups are the Backups of a hosting that makes none.
@@ -82,6 +92,17 @@ func (noBackups) Begin(controlplane.ID)                      {}
 func (noBackups) End(controlplane.ID)                        {}
 func (noBackups) Deleted(controlplane.ID)                    {}
 func (noBackups) State(controlplane.ID) (backup.State, bool) { return backup.State{}, false }
+
+func (noBackups) Window(controlplane.ID) (controlplane.BackupWindow, bool) {
+	return controlplane.BackupWindow{}, false
+}
+
+func (noBackups) Prepare(controlplane.ID, controlplane.RestoreOrder) controlplane.Preparation {
+	return controlplane.Preparation{State: controlplane.PreparationFailed,
+		Message: "this management cluster makes no backups"}
+}
+
+func (noBackups) Forget(controlplane.ID, string) {}
 
 // noRoutes are the Routes of a management cluster without a router.
 type noRoutes struct{}

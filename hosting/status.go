@@ -31,6 +31,10 @@ type report struct {
 	Endpoint hypershift.APIEndpoint
 	Backup   *backup.State // nil: none is made
 	Secret   string        // with the administrator's kubeconfig; "" before it was written
+
+	Order    *restore                 // of the annotation; nil: there is none
+	Restored string                   // order whose data the plane serves, and with which everything agrees; "" for none
+	Window   *hypershift.BackupStatus // nil: not known
 }
 
 // maxHistory is how many versions a status lists.
@@ -47,6 +51,10 @@ func decideStatus(before hypershift.HostedClusterStatus, r report, now time.Time
 		return before
 	}
 	s := before
+	s.Restore = decideRestore(before.Restore, r, now)
+	if r.Window != nil {
+		s.Backups = r.Window
+	}
 	s.Conditions = slices.Clone(before.Conditions)
 	s.Version = decideVersion(before.Version, r, now)
 	s.Power = hypershift.Power(r.Power)
@@ -247,6 +255,11 @@ func (r report) reason(failed *controlplane.Failure) (reason, message string) {
 		return reasonInvalid, strings.Join(r.Problems, "; ")
 	case r.Release == "" && r.Paused:
 		return reasonPaused, "spec.pausedUntil holds the first start up"
+	case r.Order.isUnborn(r.Plane.LastStart) && r.Order.isFailed():
+		return string(cluster.ReasonRestoreFailed), "the data of the other cluster could not be restored; " +
+			"delete this cluster and order another restore"
+	case r.Order.isUnborn(r.Plane.LastStart), r.Order.isPrepared(), r.Order.isUnfinished():
+		return string(cluster.ReasonRestoring), "the plane gets data from its backup"
 	case r.upgrading():
 		return "Upgrading", "the plane goes over to " + string(r.Release)
 	}

@@ -112,8 +112,10 @@ type HostedClusterStatus struct {
 	ControlPlaneEndpoint APIEndpoint           `json:"controlPlaneEndpoint,omitzero"`
 	Conditions           []metav1.Condition    `json:"conditions,omitempty"`
 
-	// Power is Atoll's addition.
-	Power Power `json:"power,omitempty"`
+	// Power, Restore and Backups are Atoll's additions.
+	Power   Power          `json:"power,omitempty"`
+	Restore *RestoreStatus `json:"restore,omitempty"`
+	Backups *BackupStatus  `json:"backups,omitempty"`
 }
 
 // APIEndpoint is where a plane is reached.

@@ -259,6 +259,28 @@ const (
 	ResourceBundleListKindResourceBundleList ResourceBundleListKind = "ResourceBundleList"
 )
 
+// Defines values for RestoreMode.
+const (
+	RestoreModeClone   RestoreMode = "clone"
+	RestoreModeInPlace RestoreMode = "in-place"
+)
+
+// Defines values for RestorePhase.
+const (
+	RestorePhaseCompleted RestorePhase = "Completed"
+	RestorePhaseFailed    RestorePhase = "Failed"
+	RestorePhaseOrdered   RestorePhase = "Ordered"
+	RestorePhasePreparing RestorePhase = "Preparing"
+	RestorePhaseReplacing RestorePhase = "Replacing"
+	RestorePhaseWaiting   RestorePhase = "Waiting"
+)
+
+// Defines values for RestoreRequestMode.
+const (
+	RestoreRequestModeClone   RestoreRequestMode = "clone"
+	RestoreRequestModeInPlace RestoreRequestMode = "in-place"
+)
+
 // Defines values for TaintEffect.
 const (
 	TaintEffectNoExecute        TaintEffect = "NoExecute"
@@ -553,6 +575,13 @@ type AuthorizationRequest struct {
 	ResourceTags map[string]string `json:"resourceTags,omitempty"`
 }
 
+// Backup defines model for Backup.
+type Backup struct {
+	// EverySecond Each second up to the next backup can be restored; else only that of `taken`.
+	EverySecond bool      `json:"everySecond"`
+	Taken       time.Time `json:"taken"`
+}
+
 // Caller defines model for Caller.
 type Caller struct {
 	AccountID    string     `json:"accountId"`
@@ -594,6 +623,22 @@ type Cluster struct {
 	Status          ClusterStatus `json:"status"`
 	TargetProjectID string        `json:"target_project_id,omitempty"`
 	UpdatedAt       time.Time     `json:"updated_at"`
+}
+
+// ClusterBackups defines model for ClusterBackups.
+type ClusterBackups struct {
+	ClusterID string `json:"clusterId"`
+	Count     int    `json:"count"`
+
+	// From Of the oldest backup; missing while there is none.
+	From *time.Time `json:"from,omitempty"`
+
+	// Items The oldest first.
+	Items   []Backup `json:"items"`
+	Restore *Restore `json:"restore,omitempty"`
+
+	// To The latest second that is certainly stored. It follows the present while the backup goes on.
+	To *time.Time `json:"to,omitempty"`
 }
 
 // ClusterDeletion defines model for ClusterDeletion.
@@ -1347,6 +1392,84 @@ type ResourceBundleStatus struct {
 	ResourceStatus  []ManifestCondition `json:"resourceStatus,omitempty"`
 }
 
+// Restore defines model for Restore.
+type Restore struct {
+	At      time.Time       `json:"at"`
+	Changes *RestoreChanges `json:"changes,omitempty"`
+
+	// ClusterID Of the cluster that gets the data.
+	ClusterID   string      `json:"clusterId"`
+	CompletedAt *time.Time  `json:"completedAt,omitempty"`
+	DryRun      bool        `json:"dryRun,omitempty"`
+	ID          string      `json:"id"`
+	Message     string      `json:"message,omitempty"`
+	Mode        RestoreMode `json:"mode"`
+
+	// Phase Ordered: the management cluster has not answered yet. Waiting: the backup does not reach the second yet.
+	// Preparing: the data is made, while the control plane runs. Replacing: the control plane starts with it.
+	// Failed: nothing was changed.
+	Phase RestorePhase `json:"phase"`
+
+	// RestoredTo Every write acknowledged before is restored.
+	RestoredTo *time.Time `json:"restoredTo,omitempty"`
+	StartedAt  *time.Time `json:"startedAt,omitempty"`
+}
+
+// RestoreMode defines model for Restore.Mode.
+type RestoreMode string
+
+// RestorePhase Ordered: the management cluster has not answered yet. Waiting: the backup does not reach the second yet.
+// Preparing: the data is made, while the control plane runs. Replacing: the control plane starts with it.
+// Failed: nothing was changed.
+type RestorePhase string
+
+// RestoreChanges What a restore would change. Events and leases, which change all the time, are not counted.
+type RestoreChanges struct {
+	// Created Objects that were deleted since.
+	Created int `json:"created"`
+
+	// Deleted Objects that were created since.
+	Deleted int `json:"deleted"`
+
+	// Kinds The kinds with the most changes first; at most 40.
+	Kinds []RestoreKindChanges `json:"kinds,omitempty"`
+
+	// Left Kinds that the list leaves out.
+	Left int `json:"left,omitempty"`
+
+	// Updated Objects that were changed since.
+	Updated int `json:"updated"`
+}
+
+// RestoreKindChanges defines model for RestoreKindChanges.
+type RestoreKindChanges struct {
+	Created int    `json:"created,omitempty"`
+	Deleted int    `json:"deleted,omitempty"`
+	Kind    string `json:"kind"`
+
+	// Names At most 10.
+	Names   []string `json:"names,omitempty"`
+	Updated int      `json:"updated,omitempty"`
+}
+
+// RestoreRequest defines model for RestoreRequest.
+type RestoreRequest struct {
+	// At A second that the backups have.
+	At time.Time `json:"at"`
+
+	// DryRun Nothing is restored; the answer is which objects would change.
+	DryRun bool `json:"dryRun,omitempty"`
+
+	// Mode Default in-place.
+	Mode RestoreRequestMode `json:"mode,omitempty"`
+
+	// Name Of the new cluster; with the mode clone only.
+	Name string `json:"name,omitempty"`
+}
+
+// RestoreRequestMode Default in-place.
+type RestoreRequestMode string
+
 // Taint defines model for Taint.
 type Taint struct {
 	Effect TaintEffect `json:"effect"`
@@ -1843,6 +1966,12 @@ type ListClusterEventsParams struct {
 	Cursor Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
 
+// RestoreClusterParams defines parameters for RestoreCluster.
+type RestoreClusterParams struct {
+	// IdempotencyKey Made up once for what is wanted: the same key and body get the same document, however often they are sent.
+	IdempotencyKey IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // RedeemLinkParams defines parameters for RedeemLink.
 type RedeemLinkParams struct {
 	XAtollLinkCode string `json:"X-Atoll-Link-Code"`
@@ -2005,6 +2134,9 @@ type ReplaceClusterJSONRequestBody = ClusterUpdate
 
 // CreateCredentialJSONRequestBody defines body for CreateCredential for application/json ContentType.
 type CreateCredentialJSONRequestBody = CredentialRequest
+
+// RestoreClusterJSONRequestBody defines body for RestoreCluster for application/json ContentType.
+type RestoreClusterJSONRequestBody = RestoreRequest
 
 // CreateManagementClusterJSONRequestBody defines body for CreateManagementCluster for application/json ContentType.
 type CreateManagementClusterJSONRequestBody = ManagementClusterRequest

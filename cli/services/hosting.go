@@ -114,7 +114,7 @@ func (f *hostingService) newBackups(s *System, runtime *process.Runtime) (*backu
 	}
 	return backups.New(backups.Options{
 		Store: store, KMS: keys, Spool: filepath.Join(f.planes.Dir, "spool"), Log: s.Log, Metrics: s.Ops.Registry,
-		Dir: runtime.Dir,
+		Dir: runtime.Dir, Staging: runtime.Staging, Programs: f.planes.Binaries,
 		Dial: func(id controlplane.ID) (*grpc.ClientConn, error) {
 			return plane.Config{Dir: runtime.Dir(id)}.DialStore()
 		},
@@ -140,6 +140,9 @@ func (s *System) host(p *parts, f *hostingService) error {
 	}
 	if made != nil {
 		o.Backups = made
+		o.Restored = func(ctx context.Context, id controlplane.ID, admin controlplane.Admin) error {
+			return credential.Agree(ctx, o.Client, id, admin)
+		}
 	}
 	h, err = hosting.New(o)
 	if err != nil {

@@ -95,6 +95,8 @@ const (
 	codeProtected    = "005" // the cluster is protected from deletion
 	codeKeyReused    = "006" // the Idempotency-Key was used for another request
 	codeNotReady     = "008" // the control plane does not answer (yet)
+	codeNoBackups    = "010" // the cluster has no backups (yet)
+	codeRestoring    = "011" // another restore of the cluster runs
 )
 
 // errorf returns an error with a code of the request's area.

@@ -72,6 +72,10 @@ func (f *front) endpoints() []endpoint {
 			clusters("STATUS", h.clusterStatuses)},
 		{"GET", "/clusters/{id}/events", "DescribeCluster", kindCluster, "id", customers,
 			clusters("EVENTS", h.clusterEvents)},
+		{"GET", "/clusters/{id}/backups", "ListClusterBackups", kindCluster, "id", customers,
+			clusters("BACKUPS", h.clusterBackups)},
+		{"POST", "/clusters/{id}/restore", "CreateRestore", kindCluster, "id", customers,
+			clusters("RESTORE", h.restoreCluster)},
 
 		{"POST", "/clusters/{id}/credentials", "CreateCredential", kindCluster, "id", customers,
 			clusters("CREDENTIAL", h.createCredential)},

@@ -33,6 +33,10 @@ type Options struct {
 	Dial func(controlplane.ID) (*grpc.ClientConn, error)
 	// Dir returns a plane's directory, whose keys are backed up; nil: backups have no keys.
 	Dir func(controlplane.ID) string
+	// Staging returns the directory in which the data of a restore is made, and Programs have the atoll-kube of each
+	// release that makes it; both are needed by Prepare.
+	Staging  func(id controlplane.ID, order string) string
+	Programs map[controlplane.Version]string
 	// Spool is the directory for temporary files. Run creates it if it does not exist.
 	Spool string
 
@@ -52,6 +56,9 @@ type Backups struct {
 	early     map[controlplane.ID]bool // planes that ran before Run
 	deleted   map[controlplane.ID]bool // clusters whose deletion is not in the store yet
 	wake      chan struct{}            // holds one after a deletion
+	asked     map[controlplane.ID]bool // planes whose restore was ordered before Run
+	preparing map[controlplane.ID]*preparation
+	windows   map[controlplane.ID]controlplane.BackupWindow
 	running   sync.WaitGroup
 }
 
@@ -68,7 +75,9 @@ func New(o Options) *Backups {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	b := &Backups{o: o, snapshots: make(chan struct{}, snapshotsAtOnce), followers: map[controlplane.ID]*follower{},
-		early: map[controlplane.ID]bool{}, deleted: map[controlplane.ID]bool{}, wake: make(chan struct{}, 1)}
+		early: map[controlplane.ID]bool{}, deleted: map[controlplane.ID]bool{}, wake: make(chan struct{}, 1),
+		asked: map[controlplane.ID]bool{}, preparing: map[controlplane.ID]*preparation{},
+		windows: map[controlplane.ID]controlplane.BackupWindow{}}
 	if o.Metrics != nil {
 		o.Metrics.MustRegister(
 			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
@@ -92,8 +101,12 @@ func (b *Backups) Run(ctx context.Context, changed func(controlplane.ID)) error 
 	for id := range b.early {
 		b.start(id)
 	}
-	b.early = nil
+	asked := b.asked
+	b.early, b.asked = nil, nil
 	b.mu.Unlock()
+	for id := range asked {
+		changed(id)
+	}
 	b.running.Go(func() { b.keepExpiring(ctx) })
 	<-ctx.Done()
 	b.running.Wait()
@@ -141,7 +154,7 @@ func (b *Backups) start(id controlplane.ID) {
 		Keys:  keys,
 		Plane: backup.Plane(id), Dial: func() (*grpc.ClientConn, error) { return b.o.Dial(id) },
 		Store: b.o.Store, KMS: b.o.KMS, Spool: b.o.Spool, Snapshots: b.snapshots, Log: b.o.Log,
-		Changed: func() { b.changed(id) },
+		Changed: func() { b.changed(id) }, Listed: func(chains []backup.Chain) { b.setWindow(id, chains) },
 	})}
 	b.followers[id] = f
 	b.running.Go(func() { f.Run(ctx) })

@@ -39,12 +39,15 @@ type Spec struct {
 	// ServiceCIDR is the network of Services. The first start fixes it; a later
 	// Ensure with another value keeps the first.
 	ServiceCIDR string
+	// Data names the restored data with which the plane runs: the ID of a RestoreOrder whose data was prepared; "" for
+	// a plane that was never restored. Another value than that of the last start replaces the plane's data.
+	Data string
 }
 
 // Equal reports whether a running control plane need not be replaced to follow
 // the other spec.
 func (s Spec) Equal(other Spec) bool {
-	return s.Release == other.Release && slices.Equal(s.ServerNames, other.ServerNames)
+	return s.Release == other.Release && s.Data == other.Data && slices.Equal(s.ServerNames, other.ServerNames)
 }
 
 // State is the state of a control plane. Metrics show it as a label.
@@ -103,7 +106,14 @@ type LastStart struct {
 	Release     Version // "" before the first start
 	ServerNames []string
 	ServiceCIDR string
-	WasReady    bool // has been ready once in its life
+	WasReady    bool     // has been ready once in its life
+	Data        string   // as in Spec
+	PastData    []string // earlier values of Data, the last first
+}
+
+// HasRestored reports whether a restore has replaced the plane's data, now or earlier. Such a restore never runs again.
+func (l LastStart) HasRestored(id string) bool {
+	return l.Data == id || slices.Contains(l.PastData, id)
 }
 
 // APIServer is the failing part of an API server that does not answer.

@@ -15,6 +15,8 @@ import (
 
 	apihosting "atoll.dev/api/hosting"
 	"atoll.dev/api/hypershift"
+	"atoll.dev/hosting/controlplane"
+	"atoll.dev/hosting/process"
 	"atoll.dev/plane"
 )
 
@@ -189,5 +191,39 @@ func TestAnIssuedCertificateStays(t *testing.T) {
 	after := w.await("stays-1", "AsExpected")
 	if after.Status.Certificate != before.Status.Certificate {
 		t.Error("there is another certificate")
+	}
+}
+
+// After a restore, the plane binds exactly the credentials that its cluster has now.
+func TestARestoredPlaneHasTheBindingsOfItsCredentials(t *testing.T) {
+	w := newWorld(t, "agree")
+	w.order("agree-1", nil)
+	w.await("agree-1", "AsExpected")
+	admin, err := process.AdminOf(w.planes.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := bindingsOf(admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The data is older than the credential, and newer than a revocation.
+	if err := b.remove(t.Context(), apihosting.CredentialGroup("agree-1")); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.grant(t.Context(), apihosting.CredentialGroup("revoked"), time.Now().Add(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	id := controlplane.ID{Namespace: w.namespace, Name: clusterName}
+	for range 2 {
+		if err := Agree(t.Context(), w.admin, id, admin); err != nil {
+			t.Fatal(err)
+		}
+		if !w.bound("agree-1") {
+			t.Error("a credential that was issued since has no binding")
+		}
+		if w.bound("revoked") {
+			t.Error("a credential that was revoked since has a binding")
+		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"sync"
 	"time"
 
@@ -58,6 +59,9 @@ func (p *plane) start() error {
 		p.seen.LastStart.ServiceCIDR = p.spec.ServiceCIDR
 	}
 	p.seen.LastStart.Release, p.seen.LastStart.ServerNames = p.spec.Release, p.spec.ServerNames
+	if last := &p.seen.LastStart; p.spec.Data != last.Data {
+		last.PastData, last.Data = slices.Insert(slices.Clone(last.PastData), 0, last.Data), p.spec.Data
+	}
 	serving, err := p.authority.sign(&x509.Certificate{
 		Subject: pkix.Name{CommonName: "kube-apiserver"}, DNSNames: p.spec.ServerNames,
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, NotAfter: time.Now().Add(time.Hour),

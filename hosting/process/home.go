@@ -65,8 +65,8 @@ func (h home) planes() []controlplane.ID {
 // hasData reports whether the plane's directory has data of etcd, as atoll-kube
 // stores it.
 func (h home) hasData(id controlplane.ID) bool {
-	_, err := os.Stat(filepath.Join(h.plane(id), "etcd"))
-	return !errors.Is(err, fs.ErrNotExist)
+	_, err := os.Stat(etcdDir(h.plane(id)))
+	return !errors.Is(err, fs.ErrNotExist) || isBetweenData(h.plane(id))
 }
 
 // remove deletes a plane's directory; its process must have ended.
@@ -90,10 +90,13 @@ type record struct {
 	Release     controlplane.Version `json:"release,omitempty"`      // of the last start
 	Hosts       []string             `json:"hosts,omitempty"`        // in the serving certificate, of the last start
 	Born        bool                 `json:"born,omitempty"`         // has been ready once
+	Data        string               `json:"data,omitempty"`         // restored data, of the last start
+	PastData    []string             `json:"past_data,omitempty"`    // earlier restored data, the last first
 }
 
 func (r record) lastStart() controlplane.LastStart {
-	return controlplane.LastStart{Release: r.Release, ServerNames: r.Hosts, ServiceCIDR: r.ServiceCIDR, WasReady: r.Born}
+	return controlplane.LastStart{Release: r.Release, ServerNames: r.Hosts, ServiceCIDR: r.ServiceCIDR, WasReady: r.Born,
+		Data: r.Data, PastData: r.PastData}
 }
 
 // backend is HOST:PORT of the API server, "" before a port was chosen.

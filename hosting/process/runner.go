@@ -298,6 +298,15 @@ func (x *runner) launch(ctx context.Context, spec controlplane.Spec) error {
 		}
 		next.Port = port
 	}
+	if err := replaceData(x.dir, x.record.Data, spec.Data); err != nil {
+		return err
+	}
+	if spec.Data != next.Data {
+		if next.PastData = slices.Insert(slices.Clone(next.PastData), 0, next.Data); len(next.PastData) > maxPastData {
+			next.PastData = next.PastData[:maxPastData]
+		}
+		next.Data = spec.Data
+	}
 	next.Release, next.Hosts = spec.Release, spec.ServerNames
 	if next.ServiceCIDR == "" {
 		next.ServiceCIDR = spec.ServiceCIDR
@@ -360,5 +369,5 @@ func (x *runner) halt(ctx context.Context, a action) error {
 
 // follows reports whether the process of the last start runs as spec says.
 func (r record) follows(spec controlplane.Spec) bool {
-	return r.Release == spec.Release && slices.Equal(r.Hosts, spec.ServerNames)
+	return r.Release == spec.Release && r.Data == spec.Data && slices.Equal(r.Hosts, spec.ServerNames)
 }

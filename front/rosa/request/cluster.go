@@ -62,6 +62,11 @@ func (c Clusters) Create(body []byte) (New, document.Problems, error) {
 // object.
 func (c Clusters) Change(stored Stored, change Change, body []byte) (json.RawMessage, document.Problems, error) {
 	var p document.Problems
+	spec, order, err := cluster.CutRestore(stored.Spec)
+	if err != nil {
+		return nil, nil, err
+	}
+	stored.Spec = spec
 	doc, err := readEnvelope(&p, body, stored.fixedMembers(kindCluster), stored.members(kindCluster, change), "spec")
 	if err != nil {
 		return nil, nil, err
@@ -71,7 +76,12 @@ func (c Clusters) Change(stored Stored, change Change, body []byte) (json.RawMes
 		return nil, p.Sorted(), err
 	}
 	c.rules().CheckChange(&p, before, after)
-	return encode(p, after)
+	changed, p, err := encode(p, after)
+	if err != nil || len(p) > 0 {
+		return nil, p, err
+	}
+	changed, err = cluster.AddRestore(changed, order)
+	return changed, nil, err
 }
 
 var awsKeyPattern = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9]*$`)

@@ -1,0 +1,154 @@
+package backup
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"go.etcd.io/bbolt"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"google.golang.org/grpc"
+)
+
+// Contents are the keys of an etcd at one moment, and the revision in which each was written last. A restore keeps
+// these revisions, and no revision is used twice: a key with the same revision has the same value.
+type Contents map[string]int64
+
+const (
+	// rangePage bounds the keys in one response of etcd.
+	rangePage = 2000
+	// revisionSize is the size of a revision in etcd's database: two numbers and a separator. A deletion has a byte more.
+	revisionSize = 17
+	// hashSize is the size of the checksum behind a snapshot.
+	hashSize = 32
+	page     = 512 // the size of a database is a multiple of it
+)
+
+// revisionsPerSecond is more than an etcd writes over a long time.
+const revisionsPerSecond = 10_000
+
+// NextRevision returns a revision for an etcd that is restored now: higher than any that it has had, also when it was
+// restored before. It counts time, because a restored etcd does not know which revisions came after its backup.
+func NextRevision(now time.Time) int64 {
+	epoch := time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC)
+	return max(int64(now.Sub(epoch)/time.Second), 0) * revisionsPerSecond
+}
+
+// ReadContents returns the contents of the etcd that the files of Fetch make.
+func ReadContents(snapshot, log string) (Contents, error) {
+	if err := cutHash(snapshot); err != nil {
+		return nil, err
+	}
+	c := Contents{}
+	from, err := c.addSnapshot(snapshot)
+	if err != nil {
+		return nil, fmt.Errorf("snapshot: %w", err)
+	}
+	if err := c.addLog(log, from); err != nil {
+		return nil, fmt.Errorf("log: %w", err)
+	}
+	return c, nil
+}
+
+// cutHash removes the checksum behind a snapshot, which etcd appends to its database.
+func cutHash(path string) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	if info.Size()%page == hashSize {
+		return os.Truncate(path, info.Size()-hashSize)
+	}
+	return nil
+}
+
+// addSnapshot adds the keys of etcd's database, and returns its last revision.
+func (c Contents) addSnapshot(path string) (last int64, err error) {
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{ReadOnly: true})
+	if err != nil {
+		return 0, err
+	}
+	defer db.Close()
+	return last, db.View(func(tx *bbolt.Tx) error {
+		keys := tx.Bucket([]byte("key"))
+		if keys == nil {
+			return fmt.Errorf("%w: it has no keys", ErrCorrupt)
+		}
+		return keys.ForEach(func(revision, value []byte) error { // in the order of the revisions
+			if len(revision) < revisionSize {
+				return fmt.Errorf("%w: a revision has %d bytes", ErrCorrupt, len(revision))
+			}
+			last = max(last, int64(binary.BigEndian.Uint64(revision)))
+			var kv mvccpb.KeyValue
+			if err := kv.Unmarshal(value); err != nil {
+				return fmt.Errorf("%w: %w", ErrCorrupt, err)
+			}
+			if len(revision) > revisionSize {
+				delete(c, string(kv.Key))
+			} else if len(kv.Key) > 0 { // else it is the entry by which a restore raises the revision
+				c[string(kv.Key)] = kv.ModRevision
+			}
+			return nil
+		})
+	})
+}
+
+// addLog applies the changes of a log after a revision.
+func (c Contents) addLog(path string, after int64) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	in := bufio.NewReader(f)
+	for {
+		size, err := binary.ReadUvarint(in)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil || size > maxSegment {
+			return fmt.Errorf("%w: a change of %d bytes, %w", ErrCorrupt, size, err)
+		}
+		data := make([]byte, size)
+		if _, err := io.ReadFull(in, data); err != nil {
+			return fmt.Errorf("%w: %w", ErrCorrupt, err)
+		}
+		var e mvccpb.Event
+		if err := e.Unmarshal(data); err != nil || e.Kv == nil {
+			return fmt.Errorf("%w: a change cannot be read", ErrCorrupt)
+		}
+		switch {
+		case e.Kv.ModRevision <= after: // in the snapshot
+		case e.Type == mvccpb.DELETE:
+			delete(c, string(e.Kv.Key))
+		default:
+			c[string(e.Kv.Key)] = e.Kv.ModRevision
+		}
+	}
+}
+
+// ReadLiveContents returns the contents of a running etcd.
+func ReadLiveContents(ctx context.Context, conn *grpc.ClientConn) (Contents, error) {
+	c, kv := Contents{}, pb.NewKVClient(conn)
+	request := &pb.RangeRequest{Key: []byte(everything), RangeEnd: []byte(everything), KeysOnly: true, Limit: rangePage}
+	for {
+		r, err := kv.Range(ctx, request, grpc.MaxCallRecvMsgSize(maxMessage))
+		if err != nil {
+			return nil, err
+		}
+		for _, kv := range r.Kvs {
+			c[string(kv.Key)] = kv.ModRevision
+		}
+		if !r.More || len(r.Kvs) == 0 {
+			return c, nil
+		}
+		request.Revision = r.Header.GetRevision()
+		request.Key = append(r.Kvs[len(r.Kvs)-1].Key, 0)
+	}
+}

@@ -1,0 +1,238 @@
+package backups
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"atoll.dev/backup"
+	"atoll.dev/hosting/controlplane"
+	"atoll.dev/internal/atomicfile"
+)
+
+const (
+	// reachLimit bounds the wait until the backup reaches the moment of a restore.
+	reachLimit = 2 * time.Minute
+	reachEvery = 250 * time.Millisecond
+	// prepareTries is how often the data of a restore is made before the restore fails.
+	prepareTries = 5
+	retryPrepare = 2 * time.Second // doubles with each failure
+	// preparedName is the file in a staging directory that shows that the data beside it is complete.
+	preparedName = "prepared.json"
+)
+
+// preparation makes the data of one order.
+type preparation struct {
+	order  controlplane.RestoreOrder
+	cancel context.CancelFunc
+	done   chan struct{}
+	state  controlplane.Preparation // of Backups.mu
+}
+
+// prepared is the content of the file preparedName.
+type prepared struct {
+	Restores time.Time `json:"restores"`
+	Revision int64     `json:"revision"`      // of the last change restored
+	Next     int64     `json:"next_revision"` // with which etcd starts
+}
+
+// Prepare has the data of a restore made in the plane's staging directory, and returns the state of that. It returns at
+// once; the function that Run was given is called after each change of the state. A caller may repeat it, also after a
+// restart: what is complete is not made again. An order with another ID ends the one before it.
+func (b *Backups) Prepare(id controlplane.ID, o controlplane.RestoreOrder) controlplane.Preparation {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	waits := controlplane.Preparation{State: controlplane.PreparationWaits, Message: "hosting starts"}
+	if b.ctx == nil {
+		b.asked[id] = true
+		return waits
+	}
+	if b.ctx.Err() != nil {
+		return waits
+	}
+	before := b.preparing[id]
+	if before != nil && before.order.ID == o.ID {
+		return before.state
+	}
+	ctx, cancel := context.WithCancel(b.ctx)
+	p := &preparation{order: o, cancel: cancel, done: make(chan struct{}), state: waits}
+	p.state.Message = ""
+	b.preparing[id] = p
+	if before != nil {
+		before.cancel()
+	}
+	b.running.Go(func() {
+		defer close(p.done)
+		defer cancel()
+		if before != nil {
+			<-before.done
+		}
+		b.prepare(ctx, id, p)
+	})
+	return p.state
+}
+
+// Forget ends the preparation of an order that was executed, has failed or was withdrawn, and removes what is left of
+// it. It may be repeated.
+func (b *Backups) Forget(id controlplane.ID, order string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	remove := func() {
+		if err := os.RemoveAll(b.o.Staging(id, order)); err != nil {
+			b.o.Log.Warn("the directory of a restore could not be removed", "plane", id.String(), "error", err)
+		}
+	}
+	p := b.preparing[id]
+	if p == nil || p.order.ID != order {
+		remove()
+		return
+	}
+	delete(b.preparing, id)
+	p.cancel()
+	b.running.Go(func() {
+		<-p.done
+		remove()
+	})
+}
+
+// show publishes the state of a preparation.
+func (b *Backups) show(id controlplane.ID, p *preparation, state controlplane.Preparation) {
+	b.mu.Lock()
+	p.state = state
+	b.mu.Unlock()
+	b.changed(id)
+}
+
+// prepare makes the data, or computes the changes of a dry run.
+func (b *Backups) prepare(ctx context.Context, id controlplane.ID, p *preparation) {
+	log := b.o.Log.With("plane", id.String(), "restore", p.order.ID)
+	err := b.awaitReach(ctx, id, p)
+	for try, wait := 1, retryPrepare; err == nil; try, wait = try+1, 2*wait {
+		b.show(id, p, controlplane.Preparation{State: controlplane.PreparationRuns})
+		var state controlplane.Preparation
+		if p.order.DryRun {
+			state, err = b.compare(ctx, id, p.order)
+		} else {
+			state, err = b.makeData(ctx, id, p.order)
+		}
+		if err == nil {
+			log.Info("the data of a restore is prepared", "restores", state.Restores)
+			b.show(id, p, state)
+			return
+		}
+		isFinal := errors.Is(err, backup.ErrOutside) || errors.Is(err, backup.ErrCorrupt) || try == prepareTries
+		if isFinal || ctx.Err() != nil {
+			break
+		}
+		log.Warn("the data of a restore could not be made; it is tried again", "error", err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(wait):
+		}
+		err = ctx.Err()
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	log.Warn("the data of a restore could not be made", "error", err)
+	b.show(id, p, controlplane.Preparation{State: controlplane.PreparationFailed, Message: err.Error()})
+}
+
+// awaitReach returns when the backup of a plane that runs has everything up to the moment of an order.
+func (b *Backups) awaitReach(ctx context.Context, id controlplane.ID, p *preparation) error {
+	if _, err := readPrepared(b.o.Staging(id, p.order.ID)); err == nil {
+		return nil
+	}
+	tick := time.NewTicker(reachEvery)
+	defer tick.Stop()
+	for begun := time.Now(); time.Since(begun) < reachLimit; {
+		s, isMade := b.State(p.order.Source)
+		if !isMade || !s.Stored.Before(p.order.At) {
+			return nil // the store knows how far the backup of another plane reaches
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+	s, _ := b.State(p.order.Source)
+	why := s.Failing
+	if why == "" {
+		why = "it reaches to " + s.Stored.Format(time.RFC3339)
+	}
+	return fmt.Errorf("the backup does not reach %s: %s", p.order.At.Format(time.RFC3339), why)
+}
+
+// makeData makes the data in the staging directory, unless it is there.
+func (b *Backups) makeData(ctx context.Context, id controlplane.ID, o controlplane.RestoreOrder) (
+	controlplane.Preparation, error) {
+	staging := b.o.Staging(id, o.ID)
+	made, err := readPrepared(staging)
+	if err != nil {
+		if made, err = b.restore(ctx, o, staging); err != nil {
+			return controlplane.Preparation{}, err
+		}
+	}
+	return controlplane.Preparation{State: controlplane.PreparationDone, Restores: made.Restores}, nil
+}
+
+// restore makes the data anew, and the file that shows that it is complete.
+func (b *Backups) restore(ctx context.Context, o controlplane.RestoreOrder, staging string) (made prepared, err error) {
+	if err := os.RemoveAll(staging); err != nil {
+		return prepared{}, err
+	}
+	files := filepath.Join(staging, "backup")
+	if err := os.MkdirAll(files, 0o700); err != nil {
+		return prepared{}, err
+	}
+	got, err := backup.Fetch(ctx, b.o.Store, b.o.KMS, backup.Plane(o.Source), o.At, files)
+	if err != nil {
+		return prepared{}, err
+	}
+	bump := max(backup.NextRevision(time.Now())-got.Sample.Revision, 1)
+	run := exec.CommandContext(ctx, b.o.Programs[o.Release], "restore", "--data-dir", staging, "--snapshot", got.Snapshot,
+		"--log", got.Log, "--bump", strconv.FormatInt(bump, 10))
+	printed, err := run.Output()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		return prepared{}, fmt.Errorf("making the data: %s", exit.Stderr)
+	}
+	if err != nil {
+		return prepared{}, fmt.Errorf("making the data: %w", err)
+	}
+	var result struct {
+		Revision int64 `json:"revision"`
+		Next     int64 `json:"etcd_revision"`
+	}
+	if err := json.Unmarshal(printed, &result); err != nil {
+		return prepared{}, fmt.Errorf("making the data: %w", err)
+	}
+	made = prepared{Restores: got.Sample.Time, Revision: result.Revision, Next: result.Next}
+	content, err := json.Marshal(made)
+	if err != nil {
+		return prepared{}, err
+	}
+	if err := os.RemoveAll(files); err != nil {
+		return prepared{}, err
+	}
+	return made, atomicfile.Write(filepath.Join(staging, preparedName), content, 0o600)
+}
+
+// readPrepared returns an error when the data in a staging directory is not complete.
+func readPrepared(staging string) (made prepared, err error) {
+	content, err := os.ReadFile(filepath.Join(staging, preparedName))
+	if err != nil {
+		return prepared{}, err
+	}
+	if err := json.Unmarshal(content, &made); err != nil || made.Next == 0 {
+		return prepared{}, fmt.Errorf("%s: %w", preparedName, fs.ErrInvalid)
+	}
+	return made, nil
+}

@@ -1,0 +1,38 @@
+package backups
+
+import (
+	"atoll.dev/backup"
+	"atoll.dev/hosting/controlplane"
+)
+
+// maxChains bounds the list of a window.
+const maxChains = 100
+
+// Window returns to which part of the past a plane can be restored; false when that is not known.
+func (b *Backups) Window(id controlplane.ID) (controlplane.BackupWindow, bool) {
+	b.mu.Lock()
+	w, ok := b.windows[id]
+	b.mu.Unlock()
+	if s, isMade := b.State(id); isMade && s.Stored.After(w.Stored) {
+		w.Stored = s.Stored
+	}
+	return w, ok
+}
+
+// setWindow records the chains of a plane.
+func (b *Backups) setWindow(id controlplane.ID, chains []backup.Chain) {
+	w := controlplane.BackupWindow{}
+	for _, c := range chains {
+		w.Chains = append(w.Chains, controlplane.BackupChain{Taken: c.Taken, EverySecond: c.Whole})
+	}
+	if len(w.Chains) > maxChains { // the newest are worth the most
+		w.Chains = w.Chains[len(w.Chains)-maxChains:]
+	}
+	if len(w.Chains) > 0 {
+		w.From = w.Chains[0].Taken
+	}
+	b.mu.Lock()
+	b.windows[id] = w
+	b.mu.Unlock()
+	b.changed(id)
+}

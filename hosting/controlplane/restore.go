@@ -1,0 +1,65 @@
+package controlplane
+
+import "time"
+
+// RestoreOrder orders data for a control plane from a backup.
+type RestoreOrder struct {
+	ID     string
+	Source ID        // control plane of the backup: the same one, or the one that is cloned
+	At     time.Time // every write acknowledged before is restored
+	DryRun bool      // nothing is replaced: only the changes are computed
+	// Release is the release whose program makes the data.
+	Release Version
+}
+
+// PreparationState is the state of the data of a restore.
+type PreparationState string
+
+// States of a Preparation.
+const (
+	PreparationWaits  PreparationState = "waits"  // the backup does not reach the moment yet
+	PreparationRuns   PreparationState = "runs"   // the data is read and made
+	PreparationDone   PreparationState = "done"   // the data is complete; of a dry run: the changes are known
+	PreparationFailed PreparationState = "failed" // it is not tried again
+)
+
+// Preparation is the state of one RestoreOrder. The data is made beside the plane's, while the plane runs.
+type Preparation struct {
+	State    PreparationState
+	Message  string    // why it waits or failed
+	Restores time.Time // every write acknowledged before is in the data; of a Preparation that is done
+	Changes  *Changes  // of a dry run that is done
+}
+
+// Changes are the objects of a plane that a restore would change.
+type Changes struct {
+	Created int `json:"created"` // they do not exist any more
+	Updated int `json:"updated"` // they were changed since
+	Deleted int `json:"deleted"` // they were created since
+	// Kinds lists the kinds with the most changes first. Kinds and names are bounded; the counts are complete.
+	Kinds []KindChanges `json:"kinds,omitempty"`
+	Left  int           `json:"left,omitempty"` // kinds that the list leaves out
+}
+
+// KindChanges are the changes of one kind.
+type KindChanges struct {
+	Kind    string   `json:"kind"` // plural, with the group if it has one: pods, widgets.example.com
+	Created int      `json:"created,omitempty"`
+	Updated int      `json:"updated,omitempty"`
+	Deleted int      `json:"deleted,omitempty"`
+	Names   []string `json:"names,omitempty"` // some of them: NAMESPACE/NAME, or NAME
+}
+
+// BackupWindow is the part of the past to which a plane can be restored.
+type BackupWindow struct {
+	From   time.Time // of the oldest backup; zero: there is none
+	Stored time.Time // up to which everything is stored, as last known
+	Chains []BackupChain
+}
+
+// BackupChain is one backup in the list of a plane's, the oldest first.
+type BackupChain struct {
+	Taken time.Time `json:"taken"`
+	// EverySecond: each second from Taken to the next chain can be restored; else only that of Taken.
+	EverySecond bool `json:"everySecond,omitempty"`
+}

@@ -1,0 +1,56 @@
+package credential
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
+
+	apihosting "atoll.dev/api/hosting"
+	"atoll.dev/hosting/controlplane"
+	"atoll.dev/hosting/loop"
+)
+
+// Agree makes the bindings in a plane agree with the Credentials of its cluster. After a restore the plane has the
+// bindings of an earlier moment, or of another cluster: Agree makes those of credentials that were issued since, and
+// removes those of credentials that were revoked since. It may be repeated.
+func Agree(ctx context.Context, client dynamic.Interface, id controlplane.ID, admin controlplane.Admin) error {
+	list, err := client.Resource(apihosting.Credentials()).Namespace(id.Namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("the credentials of %s: %w", id, err)
+	}
+	b, err := bindingsOf(admin)
+	if err != nil {
+		return err
+	}
+	groups, now := map[string]bool{}, time.Now()
+	for i := range list.Items {
+		c, err := loop.Decode[apihosting.Credential](&list.Items[i])
+		if err != nil || c.Spec.ClusterName != id.Name || c.DeletionTimestamp != nil || c.Status.Certificate == "" {
+			continue
+		}
+		w, err := check(c)
+		if err != nil || !now.Before(w.expires) {
+			continue
+		}
+		groups[w.group] = true
+		if err := b.grant(ctx, w.group, w.expires); err != nil {
+			return err
+		}
+	}
+	bound, err := b.resource("clusterrolebindings").List(ctx, metav1.ListOptions{LabelSelector: bindingLabel})
+	if err != nil {
+		return fmt.Errorf("the bindings of credentials: %w", err)
+	}
+	for _, binding := range bound.Items {
+		if groups[binding.GetName()] {
+			continue
+		}
+		if err := b.remove(ctx, binding.GetName()); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,113 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"atoll.dev/hosting/controlplane"
+	"atoll.dev/internal/atomicfile"
+)
+
+// maxPastData bounds the list of restores in a plane's record.
+const maxPastData = 50
+
+// Restored data of a plane waits in a directory of its own below the plane's:
+//
+//	restored-ID/etcd        the data, until it becomes the plane's
+//	restored-ID/replaced    the plane's data before, from then on
+//
+// Who prepared the data may keep other files there, and removes the directory when the plane runs with the data.
+const (
+	restoredPrefix = "restored-"
+	replacedName   = "replaced"
+)
+
+func etcdDir(dir string) string { return filepath.Join(dir, "etcd") }
+
+// Staging returns the directory in which the data of a restore waits, whether or not it exists.
+func (r *Runtime) Staging(id controlplane.ID, data string) string {
+	return filepath.Join(r.home.plane(id), restoredPrefix+data)
+}
+
+// errNoData is the error of restored data that is not there.
+var errNoData = errors.New("the restored data is not in the plane's directory")
+
+// replaceData makes the restored data want the data of a stopped plane that last ran with have. A call that was
+// interrupted anywhere is completed by the next one. When have and want are the same, it undoes what an interrupted
+// call for other data has begun: a plane must never start without its data.
+func replaceData(dir, have, want string) error {
+	if have == want {
+		return returnData(dir)
+	}
+	staging := filepath.Join(dir, restoredPrefix+want)
+	isStaged, err := exists(etcdDir(staging))
+	if err != nil {
+		return err
+	}
+	if !isStaged { // it was moved already, and only the record is missing
+		isThere, err := exists(etcdDir(dir))
+		if err == nil && isThere {
+			isThere, err = exists(staging)
+		}
+		if err != nil {
+			return err
+		}
+		if !isThere {
+			return fmt.Errorf("restore %s: %w", want, errNoData)
+		}
+		return nil
+	}
+	isThere, err := exists(etcdDir(dir))
+	if err != nil {
+		return err
+	}
+	if isThere {
+		if err := os.Rename(etcdDir(dir), filepath.Join(staging, replacedName)); err != nil {
+			return err
+		}
+	}
+	if err := os.Rename(etcdDir(staging), etcdDir(dir)); err != nil {
+		return err
+	}
+	return errors.Join(atomicfile.SyncDir(staging), atomicfile.SyncDir(dir))
+}
+
+// returnData puts data back that an interrupted replaceData has moved away.
+func returnData(dir string) error {
+	isThere, err := exists(etcdDir(dir))
+	if err != nil || isThere {
+		return err
+	}
+	moved, err := filepath.Glob(filepath.Join(dir, restoredPrefix+"*", replacedName))
+	if err != nil || len(moved) == 0 {
+		return err
+	}
+	if len(moved) > 1 {
+		return fmt.Errorf("%w: it may be any of %v", errNoData, moved)
+	}
+	if err := os.Rename(moved[0], etcdDir(dir)); err != nil {
+		return err
+	}
+	return atomicfile.SyncDir(dir)
+}
+
+// isBetweenData reports whether a plane's directory has data that replaceData moves.
+func isBetweenData(dir string) bool {
+	for _, name := range []string{"etcd", replacedName} {
+		if found, _ := filepath.Glob(filepath.Join(dir, restoredPrefix+"*", name)); len(found) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func exists(path string) (bool, error) {
+	_, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}

@@ -1,0 +1,222 @@
+package hosting
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+
+	"atoll.dev/api/hypershift"
+	"atoll.dev/backup"
+	"atoll.dev/hosting/controlplane"
+	"atoll.dev/hosting/loop"
+)
+
+// restore is the order of a HostedCluster's annotation and the state of its data.
+type restore struct {
+	Order   hypershift.RestoreOrder
+	At      time.Time
+	Invalid string // why the order cannot be executed; "" for one that can
+	// IsExecuted: the order needs nothing any more. IsUnfinished: the plane has the data, and the status does not show
+	// yet that everything agrees with it.
+	IsExecuted, IsUnfinished bool
+	Prepared                 controlplane.Preparation
+}
+
+var orderID = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+
+// parseRestore parses the annotation of an order; nil: there is none.
+func parseRestore(hc *hypershift.HostedCluster) *restore {
+	text := hc.Annotations[hypershift.RestoreAnnotation]
+	if text == "" {
+		return nil
+	}
+	r := &restore{}
+	err := json.Unmarshal([]byte(text), &r.Order)
+	if err == nil {
+		r.At, err = time.Parse(time.RFC3339, r.Order.At)
+	}
+	source := r.Order.Source
+	switch {
+	case err != nil:
+		r.Invalid = fmt.Sprintf("the annotation %s cannot be read: %s", hypershift.RestoreAnnotation, err)
+	case !orderID.MatchString(r.Order.ID):
+		r.Invalid = fmt.Sprintf("the annotation %s: the id %q is not possible", hypershift.RestoreAnnotation, r.Order.ID)
+	case source != nil && (source.Namespace == "" || source.Name == ""):
+		r.Invalid = fmt.Sprintf("the annotation %s: the source needs a namespace and a name", hypershift.RestoreAnnotation)
+	}
+	return r
+}
+
+// isClone reports whether the order makes a new plane with the data of another one.
+func (r *restore) isClone() bool { return r != nil && r.Order.Source != nil }
+
+// isPrepared reports whether the plane should go over to the data of the order.
+func (r *restore) isPrepared() bool {
+	return r != nil && !r.IsExecuted && !r.Order.DryRun && r.Prepared.State == controlplane.PreparationDone
+}
+
+// isUnborn reports whether a plane must not start before it has the data of the order: a clone without that data would
+// be empty.
+func (r *restore) isUnborn(last controlplane.LastStart) bool {
+	return r != nil && (r.isClone() || r.Invalid != "") && last.Data == "" && !last.WasReady
+}
+
+// isFailed reports whether the data of the order will not come.
+func (r *restore) isFailed() bool {
+	return r.Invalid != "" || r.IsExecuted || r.Prepared.State == controlplane.PreparationFailed
+}
+
+// isUnfinished reports whether the plane has the data of the order and the status does not show that yet.
+func (r *restore) isUnfinished() bool { return r != nil && r.IsUnfinished }
+
+// findRestore returns the order of a cluster; nil: there is none. It has the data made for an order that was not
+// executed yet.
+func (h *Hosting) findRestore(c *hostedCluster, hc *hypershift.HostedCluster, last controlplane.LastStart) *restore {
+	r := parseRestore(hc)
+	if r == nil || r.Invalid != "" {
+		return r
+	}
+	status := hc.Status.Restore
+	if c.status != nil {
+		status = c.status.Restore
+	}
+	isShown := status != nil && status.ID == r.Order.ID && status.Phase.IsFinal()
+	r.IsExecuted = isShown || last.HasRestored(r.Order.ID)
+	r.IsUnfinished = !isShown && last.Data == r.Order.ID
+	if r.IsExecuted {
+		return r
+	}
+	source := c.id
+	if from := r.Order.Source; from != nil {
+		source = controlplane.ID{Namespace: from.Namespace, Name: from.Name}
+	}
+	release := last.Release
+	if wanted, refused := h.o.Releases.pick(hc.Spec.Release.Image, release); refused == nil {
+		release = wanted
+	}
+	r.Prepared = h.o.Backups.Prepare(c.id, controlplane.RestoreOrder{
+		ID: r.Order.ID, Source: source, At: r.At, DryRun: r.Order.DryRun, Release: release,
+	})
+	return r
+}
+
+// finishRestore makes everything beside a restored plane's data agree with the data, once the plane serves, and then
+// removes what the restore has left. It does so again until the status shows the restore as completed.
+func (h *Hosting) finishRestore(ctx context.Context, c *hostedCluster, r *report) error {
+	order := r.Order
+	if order == nil || order.Invalid != "" {
+		return nil
+	}
+	if order.IsExecuted && !order.IsUnfinished && c.forgotten != order.Order.ID {
+		h.o.Backups.Forget(c.id, order.Order.ID)
+		c.forgotten = order.Order.ID
+	}
+	if !order.IsUnfinished || r.Plane.State != controlplane.Ready {
+		return nil
+	}
+	admin, err := h.o.Planes.Client(c.id)
+	if err != nil {
+		return err
+	}
+	if order.isClone() {
+		if err := removeIdentity(ctx, admin); err != nil {
+			return fmt.Errorf("what a clone has of the other cluster's identity: %w", err)
+		}
+	}
+	if h.o.Restored != nil {
+		if err := h.o.Restored(ctx, c.id, admin); err != nil {
+			return fmt.Errorf("after the restore: %w", err)
+		}
+	}
+	r.Restored = order.Order.ID
+	return nil
+}
+
+// removeIdentity removes from a new plane the authorities of the plane whose data it has: extension API servers would
+// accept clients of both. The API server writes the ConfigMap again with its own.
+func removeIdentity(ctx context.Context, admin controlplane.Admin) error {
+	config, err := admin.RESTConfig()
+	if err != nil {
+		return err
+	}
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	err = client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}).Namespace("kube-system").
+		Delete(ctx, "extension-apiserver-authentication", metav1.DeleteOptions{})
+	if err != nil && !loop.IsGone(err) {
+		return err
+	}
+	return nil
+}
+
+// decideRestore computes the status of the last order.
+func decideRestore(before *hypershift.RestoreStatus, r report, now time.Time) *hypershift.RestoreStatus {
+	order := r.Order
+	if order == nil {
+		return before
+	}
+	if before != nil && before.ID == order.Order.ID && before.Phase.IsFinal() {
+		return before
+	}
+	at := metav1.NewTime(now.Truncate(time.Second))
+	s := hypershift.RestoreStatus{ID: order.Order.ID, At: order.Order.At, DryRun: order.Order.DryRun, StartedAt: at}
+	if before != nil && before.ID == order.Order.ID {
+		s = *before
+	}
+	end := func(phase hypershift.RestorePhase, message string) {
+		s.Phase, s.Message, s.CompletedAt = phase, message, &at
+	}
+	p := order.Prepared
+	if !p.Restores.IsZero() {
+		s.RestoredTo = p.Restores.UTC().Format(time.RFC3339Nano)
+	}
+	switch {
+	case order.Invalid != "":
+		end(hypershift.RestoreFailed, order.Invalid)
+	case r.Restored == order.Order.ID:
+		end(hypershift.RestoreCompleted, "")
+	case r.Plane.LastStart.Data == order.Order.ID:
+		s.Phase, s.Message = hypershift.RestoreReplacing, "the plane starts with the restored data"
+	case r.Plane.LastStart.HasRestored(order.Order.ID):
+		end(hypershift.RestoreFailed, "this order was executed before a later one; it does not run again")
+	case p.State == controlplane.PreparationFailed:
+		end(hypershift.RestoreFailed, p.Message)
+	case p.State == controlplane.PreparationDone && order.Order.DryRun:
+		s.Changes, _ = json.Marshal(p.Changes) // numbers and strings
+		end(hypershift.RestoreCompleted, "")
+	case p.State == controlplane.PreparationDone && r.Paused:
+		s.Phase, s.Message = hypershift.RestoreWaiting, "spec.pausedUntil holds the restore up"
+	case p.State == controlplane.PreparationDone:
+		s.Phase, s.Message = hypershift.RestoreReplacing, "the plane stops and starts with the restored data"
+	case p.State == controlplane.PreparationRuns:
+		s.Phase, s.Message = hypershift.RestorePreparing, "the data is made from the backup"
+	default:
+		s.Phase, s.Message = hypershift.RestoreWaiting, "the backup does not reach the moment yet"
+		if p.Message != "" {
+			s.Message = p.Message
+		}
+	}
+	return &s
+}
+
+// backupStatus is the status of a window. It has no present time, which would change it all the time.
+// state is that of the backup; nil: none is made at present.
+func backupStatus(w controlplane.BackupWindow, state *backup.State) *hypershift.BackupStatus {
+	s := &hypershift.BackupStatus{From: w.From.UTC().Format(time.RFC3339), Chains: []hypershift.BackupChain{}}
+	if isStopped := state == nil || state.Failing != ""; isStopped && !w.Stored.IsZero() {
+		s.To = w.Stored.UTC().Format(time.RFC3339)
+	}
+	for _, c := range w.Chains {
+		s.Chains = append(s.Chains, hypershift.BackupChain{Taken: c.Taken.UTC().Format(time.RFC3339),
+			EverySecond: c.EverySecond})
+	}
+	return s
+}
