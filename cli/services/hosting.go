@@ -141,7 +141,7 @@ func (s *System) host(p *parts, f *hostingService) error {
 	if made != nil {
 		o.Backups = made
 		o.Restored = func(ctx context.Context, id controlplane.ID, admin controlplane.Admin) error {
-			return credential.Agree(ctx, o.Client, id, admin)
+			return credential.Agree(ctx, credential.Options{Client: o.Client, Longest: f.credentialLifetime}, id, admin)
 		}
 	}
 	h, err = hosting.New(o)

@@ -6,18 +6,21 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/dynamic"
 
 	apihosting "atoll.dev/api/hosting"
+	"atoll.dev/cluster"
 	"atoll.dev/hosting/controlplane"
 	"atoll.dev/hosting/loop"
 )
 
 // Agree makes the bindings in a plane agree with the Credentials of its cluster. After a restore the plane has the
 // bindings of an earlier moment, or of another cluster: Agree makes those of credentials that were issued since, and
-// removes those of credentials that were revoked since. It may be repeated.
-func Agree(ctx context.Context, client dynamic.Interface, id controlplane.ID, admin controlplane.Admin) error {
-	list, err := client.Resource(apihosting.Credentials()).Namespace(id.Namespace).List(ctx, metav1.ListOptions{})
+// removes those of credentials that were revoked since. It may be repeated. Of o it uses Client and Longest.
+func Agree(ctx context.Context, o Options, id controlplane.ID, admin controlplane.Admin) error {
+	if o.Longest == 0 {
+		o.Longest = cluster.MaxCredentialLifetime
+	}
+	list, err := o.Client.Resource(apihosting.Credentials()).Namespace(id.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return fmt.Errorf("the credentials of %s: %w", id, err)
 	}
@@ -31,12 +34,12 @@ func Agree(ctx context.Context, client dynamic.Interface, id controlplane.ID, ad
 		if err != nil || c.Spec.ClusterName != id.Name || c.DeletionTimestamp != nil || c.Status.Certificate == "" {
 			continue
 		}
-		w, err := check(c)
+		w, err := check(c, o.Longest)
 		if err != nil || !now.Before(w.expires) {
 			continue
 		}
 		groups[w.group] = true
-		if err := b.grant(ctx, w.group, w.expires); err != nil {
+		if err := b.grant(ctx, w); err != nil {
 			return err
 		}
 	}

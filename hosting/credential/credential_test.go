@@ -211,12 +211,13 @@ func TestARestoredPlaneHasTheBindingsOfItsCredentials(t *testing.T) {
 	if err := b.remove(t.Context(), apihosting.CredentialGroup("agree-1")); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.grant(t.Context(), apihosting.CredentialGroup("revoked"), time.Now().Add(time.Hour)); err != nil {
+	if err := b.grant(t.Context(), wanted{group: apihosting.CredentialGroup("revoked"), role: adminRole,
+		expires: time.Now().Add(time.Hour)}); err != nil {
 		t.Fatal(err)
 	}
 	id := controlplane.ID{Namespace: w.namespace, Name: clusterName}
 	for range 2 {
-		if err := Agree(t.Context(), w.admin, id, admin); err != nil {
+		if err := Agree(t.Context(), Options{Client: w.admin}, id, admin); err != nil {
 			t.Fatal(err)
 		}
 		if !w.bound("agree-1") {
