@@ -235,7 +235,7 @@ func TestAWrongKeyFileIsSaid(t *testing.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	if err := unusable[pair.AccessKeyID]; !errors.Is(err, ErrOtherKeyFile) {
-		t.Errorf("heard %v", unusable)
+		t.Errorf("the observer got %v", unusable)
 	}
 }
 

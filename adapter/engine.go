@@ -122,12 +122,12 @@ const (
 type Result struct {
 	Event  Event
 	Status Status
-	// Skipped says that the run skipped resources on purpose, SkipReason why.
+	// Skipped is true when the run skipped resources on purpose; SkipReason is the reason.
 	Skipped    bool
 	SkipReason string
-	// Gone says that the resource does not exist in CLM any more: the run did nothing.
+	// Gone is true when the resource does not exist in CLM any more: the run did nothing.
 	Gone bool
-	// Reported says that CLM took a status report of this run: the task's, or the engine's own.
+	// Reported is true when CLM accepted a status report of this run: the task's, or the engine's own.
 	Reported      bool
 	Params        map[string]any
 	Preconditions []PreconditionResult

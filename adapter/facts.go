@@ -7,7 +7,7 @@ import (
 	"atoll.dev/internal/jsonvalue"
 )
 
-// workView says how the state of a ManifestWork's object is read.
+// workView describes how a report reads the state of a ManifestWork's object.
 type workView struct {
 	resource, object, ready string
 	ignoreUnversioned       bool // a condition without observedGeneration does not count

@@ -22,7 +22,7 @@ type frame struct {
 	warn func(e *expr, err error)
 }
 
-// grammar says which mappings of a document are more than mappings.
+// grammar selects the mappings of a document that are expressions or values, not plain mappings.
 type grammar int
 
 const (

@@ -25,13 +25,13 @@ type Report struct {
 	Data   Value        `yaml:"data"`
 }
 
-// ReportedWork says which object of a ManifestWork the report is about, and how its state is read.
+// ReportedWork names the object of a ManifestWork that the report is about, and how the engine reads its state.
 type ReportedWork struct {
 	Place    Place
 	Resource string `yaml:"resource"` // the task's resource that is the ManifestWork
 	Object   string `yaml:"object"`   // a nested discovery of the resource
 	Ready    string `yaml:"ready"`    // the object's condition that makes Available
-	// Unversioned says whether a condition without observedGeneration counts for the object's
+	// Unversioned determines whether a condition without observedGeneration counts for the object's
 	// present generation: counts (default) or ignored.
 	Unversioned string       `yaml:"unversioned"`
 	Subject     string       `yaml:"subject"` // of messages: "it" by default

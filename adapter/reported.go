@@ -100,7 +100,7 @@ func parseStatus(body []byte) (s statusBody, ok bool) {
 		return s, false
 	}
 	if raw, there := s.members["observed_time"]; there && json.Unmarshal(raw, &s.at) != nil {
-		return s, false // CLM's answer says what is wrong
+		return s, false // CLM's answer has the reason
 	}
 	return s, true
 }

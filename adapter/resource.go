@@ -282,7 +282,7 @@ func (x *execution) search(d *discovery) (s Search, err error) {
 }
 
 // discover finds a resource's object: of several the one of the latest
-// generation. The rendered manifest, when there is one, says of which kind.
+// generation. The rendered manifest, when there is one, has the kind.
 func (x *execution) discover(ctx context.Context, r *resource, rendered Object) (Object, error) {
 	s, err := x.whole(r, rendered)
 	if err != nil {

@@ -143,7 +143,7 @@ func (s *share) renewed(slots int, open []OpenSlot, asked time.Time) (gained []i
 	return gained
 }
 
-// endIfExpired cancels all runs when the lease has expired, and says whether it has.
+// endIfExpired cancels all runs when the lease has expired, and reports whether it has.
 func (s *share) endIfExpired(now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -235,7 +235,7 @@ func TestPacedQueueKeepsItsRate(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		begun, told := time.Now(), 0
+		begun, reported := time.Now(), 0
 		q.Run(ctx, func(e Event) bool {
 			if e.Generation < 500 {
 				t.Errorf("an old generation: %v", e)
@@ -243,13 +243,13 @@ func TestPacedQueueKeepsItsRate(t *testing.T) {
 			if e.Generation%5 > 0 {
 				return false
 			}
-			if told++; told == 100 {
+			if reported++; reported == 100 {
 				cancel()
 			}
 			return true
 		})
-		if took := time.Since(begun); told != 100 || took < 1900*time.Millisecond || took > 2*time.Second {
-			t.Errorf("the watcher reported %d events in %s", told, took)
+		if took := time.Since(begun); reported != 100 || took < 1900*time.Millisecond || took > 2*time.Second {
+			t.Errorf("the watcher reported %d events in %s", reported, took)
 		}
 	})
 }

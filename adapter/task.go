@@ -182,7 +182,7 @@ type NestedDiscovery struct {
 	Discovery *Discovery `yaml:"discovery"`
 }
 
-// Lifecycle says when the engine creates and when it deletes an object.
+// Lifecycle has the conditions on which the engine creates an object and deletes it.
 type Lifecycle struct {
 	Place  Place
 	Create *struct {

@@ -77,7 +77,7 @@ func message(err error) string {
 	return err.Error()
 }
 
-// Detail says how much of a trace is written.
+// Detail is how much of a trace the engine writes.
 type Detail int
 
 const (

@@ -62,9 +62,9 @@ func reportSituations() []situation {
 		{adapter: "hosted-cluster", name: "knows from before what is not fed back now", resource: cluster(2, live),
 			cluster: []object{placed, full}, found: hosted(2, applied(5), nil)},
 		{adapter: "hosted-cluster", name: "is invalid", resource: cluster(1, live), cluster: []object{placed},
-			found: hosted(1, applied(5), said(7, "ValidConfiguration", "False", "Invalid", "networks overlap"))},
+			found: hosted(1, applied(5), feedbackConditions(7, "ValidConfiguration", "False", "Invalid", "networks overlap"))},
 		{adapter: "hosted-cluster", name: "is degraded", resource: cluster(1, live), cluster: []object{placed},
-			found: hosted(1, applied(5), said(7, "Available", "True", "AsExpected", "",
+			found: hosted(1, applied(5), feedbackConditions(7, "Available", "True", "AsExpected", "",
 				"Degraded", "True", "X", "etcd is slow", "Progressing", "True", "Y", "step 2 of 3",
 				"KubeAPIServerAvailable", "True", "AsExpected", ""))},
 		{adapter: "hosted-cluster", name: "has conditions without a generation", resource: cluster(1, live),
@@ -99,7 +99,7 @@ func reportSituations() []situation {
 			return []object{report(c.adapter, generation, object{
 				"target_cluster": "edge-01", "replicas": 4, "version": "1.36.1", "certificate": "OLD", "ca_bundle": "CA",
 				"server": "S", "tls_server_name": "N", "expires_at": "2026-01-01T00:00:00Z",
-				"conditions": said(1, c.ready, "True", "AsExpected", ""),
+				"conditions": feedbackConditions(1, c.ready, "True", "AsExpected", ""),
 			}, "Available", "True", "AsExpected", "")}
 		}
 		add := func(name string, s situation) {
@@ -117,9 +117,9 @@ func reportSituations() []situation {
 		add("is not applied yet", situation{resource: resource(live), found: found(applied(4))})
 		add("is pending", situation{resource: resource(live), found: found(applied(5))})
 		add("is not ready", situation{resource: resource(live),
-			found: found(applied(5), said(2, c.ready, "False", "Scaling", "1 of 2")...)})
+			found: found(applied(5), feedbackConditions(2, c.ready, "False", "Scaling", "1 of 2")...)})
 		add("is acting on a change", situation{resource: resource(live), own: before(3),
-			found: found(applied(5), said(1, c.ready, "True", "AsExpected", "2 of 2")...)})
+			found: found(applied(5), feedbackConditions(1, c.ready, "True", "AsExpected", "2 of 2")...)})
 		add("has a condition without a generation", situation{resource: resource(live),
 			found: found(applied(5), object{"type": c.ready, "status": "True"})})
 		add("is deleted", situation{resource: resource(deleting), own: before(2), found: found(applied(5))})

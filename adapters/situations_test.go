@@ -118,7 +118,7 @@ func applied(generation int) []object {
 	}
 }
 
-func said(generation int, conditions ...string) (list []object) {
+func feedbackConditions(generation int, conditions ...string) (list []object) {
 	for i := 0; i+3 < len(conditions); i += 4 {
 		list = append(list, object{"type": conditions[i], "status": conditions[i+1], "reason": conditions[i+2],
 			"message":            conditions[i+3],
@@ -139,7 +139,7 @@ func situations() []situation {
 		}
 		return object{"work-" + clusterID: work("work-"+clusterID, "HostedCluster", hc, ns, generation, conditions, v)}
 	}
-	ready := said(7, "Available", "True", "AsExpected", "the API answers", "KubeAPIServerAvailable", "True",
+	ready := feedbackConditions(7, "Available", "True", "AsExpected", "the API answers", "KubeAPIServerAvailable", "True",
 		"AsExpected", "", "ValidReleaseImage", "True", "AsExpected", "")
 	running := object{"controlPlaneEndpoint": "127.0.0.1", "port": 6443, "version": "1.36.3", "power": "Awake"}
 	place := "POST /clusters/" + clusterID + "/placement"
@@ -194,17 +194,17 @@ func situations() []situation {
 					"message": "Failed to apply manifest work"}}, nil, nil)},
 		{adapter: "hosted-cluster", name: "is starting", resource: cluster(1, live), cluster: []object{placed},
 			found: hosted(1, applied(5),
-				said(7, "Available", "False", "PlaneStarting", "the plane is starting", "ValidReleaseImage", "True",
+				feedbackConditions(7, "Available", "False", "PlaneStarting", "the plane is starting", "ValidReleaseImage", "True",
 					"AsExpected", ""), nil)},
 		{adapter: "hosted-cluster", name: "has an unavailable version", resource: cluster(1, live), cluster: []object{
 			placed}, found: hosted(1, applied(5),
-			said(7, "Available", "False", "VersionNotAvailable", "", "ValidReleaseImage", "False",
+			feedbackConditions(7, "Available", "False", "VersionNotAvailable", "", "ValidReleaseImage", "False",
 				"VersionNotAvailable", "this management cluster has 1.36.3, not 1.99.0"), nil)},
 		{adapter: "hosted-cluster", name: "runs", resource: cluster(1, live), cluster: []object{placed},
 			found: hosted(1, applied(5), ready, running)},
 		{adapter: "hosted-cluster", name: "runs the previous generation", resource: cluster(2, live),
 			cluster: []object{placed}, found: hosted(2, applied(5),
-				said(6, "Available", "True", "AsExpected", ""), running)},
+				feedbackConditions(6, "Available", "True", "AsExpected", ""), running)},
 		{adapter: "hosted-cluster", name: "runs with an unapplied change", resource: cluster(2, live),
 			cluster: []object{placed}, found: hosted(2, applied(4), ready, running)},
 		{adapter: "hosted-cluster", name: "was running on a lost management cluster", resource: cluster(
@@ -239,14 +239,14 @@ func situations() []situation {
 		{adapter: "pull-secret", name: "exists", resource: cluster(1, live), cluster: []object{placed, ordered},
 			found: object{"pull-secret-" + clusterID: work("pull-secret-"+clusterID,
 				"ExternalSecret", "pull-secret", ns, 1, applied(5), object{"generation": 1, "of": "1",
-					"conditions": said(1, "Ready", "True", "SecretSynced", "secret synced")})}},
+					"conditions": feedbackConditions(1, "Ready", "True", "SecretSynced", "secret synced")})}},
 
 		{adapter: "node-pool", name: "is ordered", resource: child("nodepools", "workers", live, pool),
 			cluster: []object{placed, ordered}},
 		{adapter: "node-pool", name: "has its nodes", resource: child("nodepools", "workers", live, pool),
 			cluster: []object{placed, ordered}, found: object{"nodepool-" + childID: work("nodepool-"+childID,
 				"NodePool", hc+"-workers", ns, 3, applied(5), object{"generation": 2, "of": "3", "replicas": 2,
-					"version": "1.36.3", "conditions": said(2, "Ready", "True", "AsExpected",
+					"version": "1.36.3", "conditions": feedbackConditions(2, "Ready", "True", "AsExpected",
 						"2 of 2 nodes are ready")})}},
 		{
 			adapter:  "node-pool",
@@ -264,6 +264,6 @@ func situations() []situation {
 				"Credential", key, ns, 3, applied(5), object{"generation": 1, "of": "3", "certificate": "PEM",
 					"caBundle": "CA", "server": "https://127.0.0.1:6443", "tlsServerName": hc + ".hosted.test",
 					"expires":    "2026-01-02T03:14:05Z",
-					"conditions": said(1, "Issued", "True", "Issued", "")})}},
+					"conditions": feedbackConditions(1, "Issued", "True", "Issued", "")})}},
 	}
 }

@@ -10,7 +10,7 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// strategy says how the agent writes a manifest's object.
+// strategy is how the agent writes a manifest's object.
 type strategy struct {
 	kind      workv1.UpdateStrategyType
 	conflicts conflictPolicy

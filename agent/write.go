@@ -160,7 +160,7 @@ func dropNullTimes(v any) {
 	}
 }
 
-// conflictPolicy says what a server-side apply does with the fields of other writers.
+// conflictPolicy is what a server-side apply does with the fields of other writers.
 type conflictPolicy string
 
 const (

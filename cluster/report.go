@@ -20,7 +20,7 @@ const (
 	AdapterCredential    Adapter = "credential"     // orders the certificate of a credential
 
 	// AdapterMaestro is no adapter of a task file: Maestro reports with this name
-	// whether the agent of a management cluster is heard.
+	// whether the agent of a management cluster is connected.
 	AdapterMaestro Adapter = "maestro"
 )
 

@@ -105,7 +105,7 @@ func TestWhatTheBrokerDoesNotTakeIsRefused(t *testing.T) {
 	}
 }
 
-// Brokers without shared subscriptions: every replica hears every agent. All
+// Brokers without shared subscriptions: every replica receives the events of every agent. All
 // statuses are taken, each once.
 func TestReplicasThatAllHearEverything(t *testing.T) {
 	t.Parallel()

@@ -8,7 +8,7 @@ import (
 	"atoll.dev/api/work"
 )
 
-// TestAgentsAreRecordedInOneStatement: a thousand agents that were heard are
+// TestAgentsAreRecordedInOneStatement: a thousand agents that sent an event are
 // one statement, by the database's clock whatever this server's shows, and a
 // later record is never replaced by an older one.
 func TestAgentsAreRecordedInOneStatement(t *testing.T) {

@@ -262,7 +262,7 @@ func TestI6WhatAnAgentReportedWithoutABrokerIsAskedFor(t *testing.T) {
 	m.source().create("mc1", "w1", 1)
 	m.awaitAllObserved(1)
 	agent.stop()
-	agent.report("w1", "Changed") // nobody hears it
+	agent.report("w1", "Changed") // no server receives it
 	agent.start()
 	eventually(t, "the status has arrived", func() error {
 		if b := m.bundle("w1"); !strings.Contains(fmt.Sprintf("%s", b.Status.Conditions), "Changed") {

@@ -100,7 +100,7 @@ func TestABundleWhoseAgentNeverAnswersIsEndedByAnOperator(t *testing.T) {
 		t.Errorf("removed %+v", removed)
 	}
 
-	agent.start() // it holds the work, and is told
+	agent.start() // it has the work, and receives the deletion
 	eventually(t, "the agent has deleted it", func() error {
 		if n := agent.count(); n > 0 {
 			return fmt.Errorf("it holds %d works", n)

@@ -35,7 +35,7 @@ func divided(t *testing.T, servers ...*instance) {
 
 // TestI6ServersShareDelivery: each consumer has one server that delivers to it.
 // One that stops is replaced within seconds; what was published meanwhile
-// arrives; and an agent that lacks works gets them, whoever hears of that.
+// arrives; and an agent that lacks works gets them, whichever server learns of that.
 func TestI6ServersShareDelivery(t *testing.T) {
 	site := newSite(t)
 	first := site.start()
@@ -59,7 +59,7 @@ func TestI6ServersShareDelivery(t *testing.T) {
 		a.awaitValue(work.ID(a.consumer+"-w"), "one")
 	}
 	second.awaitAllObserved(consumers)
-	for _, a := range agents { // a comparison is heard by any server
+	for _, a := range agents { // any server receives a comparison
 		a.wipe()
 		a.resync(t.Context())
 	}

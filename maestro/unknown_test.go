@@ -89,9 +89,9 @@ func TestI8AnOlderDatabaseGoesAboveItsAgents(t *testing.T) {
 	}
 }
 
-// TestI9ABuriedWorkIsDeletedAgain: an agent that brings back what was deleted,
-// from an old message or a backup, is told so.
-func TestI9ABuriedWorkIsDeletedAgain(t *testing.T) {
+// TestI9ARestoredWorkIsDeletedAgain: when an agent restores a deleted work from an old message or a
+// backup, Maestro sends the deletion again.
+func TestI9ARestoredWorkIsDeletedAgain(t *testing.T) {
 	t.Parallel()
 	site := newSite(t)
 	m := site.start()

@@ -188,7 +188,7 @@ func TestI4AWatchContinuesFromItsCursor(t *testing.T) {
 	}
 	again.stop()
 
-	// A quiet watch stands, and hears of the next change.
+	// A quiet watch stays open, and receives the next change.
 	quiet := m.watch(t, "&cursor="+lastCursor(t, m))
 	src.update("mc1", "stays", 2)
 	if _, b := quiet.next(); b.ID != "stays" {

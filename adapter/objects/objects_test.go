@@ -122,18 +122,18 @@ func TestAnObjectUnderDeletionExists(t *testing.T) {
 	if done, err := o.Apply(t.Context(), a); err != nil || done.Operation != adapter.Skipped {
 		t.Fatalf("%v, %v", done, err)
 	}
-	told := make(chan adapter.Event, 100)
-	w.watch(o, told)
+	reported := make(chan adapter.Event, 100)
+	w.watch(o, reported)
 	limit := time.After(patience)
 	select {
-	case <-told: // the first listing has the object, so the watch behind it shows its end
+	case <-reported: // the first listing has the object, so the watch behind it shows its end
 	case <-limit:
 		t.Fatal("the watch did not report the object that it found")
 	}
 	w.patch("a", `{"metadata":{"finalizers":null}}`)
 	for {
 		select {
-		case e := <-told:
+		case e := <-reported:
 			if found, err = o.Discover(t.Context(), search); err != nil {
 				t.Fatal(err)
 			}
@@ -194,11 +194,11 @@ func TestAListRemembersTheResourceOfAnObject(t *testing.T) {
 	if _, err := w.transport("one").Apply(t.Context(), a); err != nil {
 		t.Fatal(err)
 	}
-	var told []adapter.Event
+	var reported []adapter.Event
 	o := w.transport("one")
 	f := &follower{
 		objects: o, gvk: configMaps.GroupVersion().WithKind("ConfigMap"), changed: func(e adapter.Event) bool {
-			told = append(told, e)
+			reported = append(reported, e)
 			return true
 		},
 		known: map[place]known{},
@@ -214,22 +214,22 @@ func TestAListRemembersTheResourceOfAnObject(t *testing.T) {
 		o.paced.Run(calmly, f.changed)
 	}
 	list()
-	if len(told) != 1 || told[0] != a.Event {
-		t.Fatalf("the watcher reported %v", told)
+	if len(reported) != 1 || reported[0] != a.Event {
+		t.Fatalf("the watcher reported %v", reported)
 	}
 	w.patch("a", `{"metadata":{"annotations":{"`+annotationEvent+`":null}}}`)
 	list()
-	if len(told) != 2 || told[1] != a.Event {
-		t.Fatalf("the watcher reported %v", told)
+	if len(reported) != 2 || reported[1] != a.Event {
+		t.Fatalf("the watcher reported %v", reported)
 	}
 }
 
 // watch runs the transport's watch until the test ends.
-func (w *world) watch(o *Objects, told chan<- adapter.Event) {
+func (w *world) watch(o *Objects, reported chan<- adapter.Event) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup
 	done.Go(func() {
-		if err := o.Watch(ctx, func(e adapter.Event) bool { told <- e; return true }); !errors.Is(
+		if err := o.Watch(ctx, func(e adapter.Event) bool { reported <- e; return true }); !errors.Is(
 			err, context.Canceled) {
 			w.Errorf("watch: %v", err)
 		}

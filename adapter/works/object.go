@@ -186,7 +186,7 @@ func orNull(raw json.RawMessage) json.RawMessage {
 	return raw
 }
 
-// orphan makes the deletion of a bundle leave its objects on the cluster, and says whether that is
+// orphan makes the deletion of a bundle leave its objects on the cluster, and reports whether that is
 // a change.
 func orphan(b *maestroclient.Bundle) bool {
 	if o := b.Spec.DeleteOption; o != nil && o.PropagationPolicy == workv1.DeletePropagationPolicyTypeOrphan {

@@ -80,11 +80,11 @@ func TestForeignMaestroTransportPassesTheSuite(t *testing.T) {
 // reports it.
 func TestFeedbackReachesTheTransport(t *testing.T) {
 	w := newWorld(t)
-	told := make(chan adapter.Event, 1000)
+	reported := make(chan adapter.Event, 1000)
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup
 	done.Go(func() {
-		if err := w.works.Watch(ctx, func(e adapter.Event) bool { told <- e; return true }); !errors.Is(
+		if err := w.works.Watch(ctx, func(e adapter.Event) bool { reported <- e; return true }); !errors.Is(
 			err, context.Canceled) {
 			t.Errorf("watch: %v", err)
 		}
@@ -95,7 +95,7 @@ func TestFeedbackReachesTheTransport(t *testing.T) {
 	limit := time.After(testsite.HangLimit)
 	for {
 		select {
-		case e := <-told:
+		case e := <-reported:
 			if e != a.Event {
 				t.Fatalf("the watcher reported %v", e)
 			}
@@ -194,7 +194,7 @@ func TestI9AnUnknownWorkIsNotAbsent(t *testing.T) {
 		}
 		return o
 	}
-	w.eventually("the agent is heard", func() error {
+	w.eventually("Maestro has a report of the agent", func() error {
 		if o := doubt(consumer); o != nil {
 			return fmt.Errorf("the absence is unconfirmed: %v", o)
 		}
@@ -232,7 +232,7 @@ func TestI9AnUnknownWorkIsNotAbsent(t *testing.T) {
 		}
 	}
 	w.agent.Start()
-	w.eventually("the agent is heard again", func() error {
+	w.eventually("Maestro has a new report of the agent", func() error {
 		if o := doubt(consumer); o != nil {
 			return fmt.Errorf("the absence is unconfirmed: %v", o)
 		}

@@ -92,7 +92,7 @@ func NodePoolName(hc, pool string) string { return hc + "-" + pool }
 // CredentialName is the name of a credential's Credential.
 func CredentialName(credentialID string) string { return "cred-" + short(credentialID) }
 
-// ServerName is the name that a plane's serving certificate bears and that
+// ServerName is the name that a plane's serving certificate has and that
 // the router finds it by, when its HostedCluster names no other.
 func ServerName(hc string) string { return hc + ".hosted.atoll.internal" }
 

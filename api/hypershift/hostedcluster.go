@@ -124,7 +124,7 @@ type APIEndpoint struct {
 	Port int32  `json:"port"`
 }
 
-// Power says whether a plane runs.
+// Power is the requested state of a plane: running or stopped.
 type Power string
 
 // Powers.
@@ -159,7 +159,7 @@ type UpdateHistory struct {
 	Verified       bool         `json:"verified"`
 }
 
-// UpdateState says how far an update came.
+// UpdateState is how far an update came.
 type UpdateState string
 
 // States of an update.

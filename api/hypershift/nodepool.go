@@ -50,7 +50,7 @@ type RootVolume struct {
 	Type string `json:"type,omitempty"`
 }
 
-// NodePoolManagement says how nodes are kept.
+// NodePoolManagement is how the hosting service repairs and upgrades nodes.
 type NodePoolManagement struct {
 	UpgradeType string `json:"upgradeType,omitempty"` // Replace or InPlace
 	AutoRepair  bool   `json:"autoRepair,omitempty"`

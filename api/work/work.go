@@ -33,7 +33,7 @@ const (
 	// Heartbeat keeps gRPC streams alive; it has no source.
 	Heartbeat = "io.open-cluster-management.cloudevents.heartbeat"
 
-	// Seen is Atoll's addition: an agent says every 10 s that it lives.
+	// Seen is Atoll's addition: an agent publishes it every 10 s as its heartbeat.
 	// Servers that do not know it drop it.
 	Seen = "dev.atoll.agent.v1.seen"
 

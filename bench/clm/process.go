@@ -174,7 +174,7 @@ func runPart() {
 	os.Exit(0)
 }
 
-// run serves the region's kinds on a plain listener until ctx ends, and says at which URL.
+// run serves the region's kinds on a plain listener until ctx ends, and prints its URL.
 func (p part) run(ctx context.Context) error {
 	var required []status.Adapter
 	for _, name := range p.Adapters {

@@ -108,7 +108,7 @@ func (f *loginFlags) begin() (terminal.Login, error) {
 	return login, nil
 }
 
-// showPrincipal prints who the region says that the person is.
+// showPrincipal prints the principal that the region returns for the person.
 func showPrincipal(ctx context.Context, session *terminal.Session, login terminal.Login) error {
 	api, err := login.Client()
 	if err != nil {

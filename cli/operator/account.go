@@ -51,7 +51,7 @@ func callAccounts(session *terminal.Session, ctx context.Context, id client.Acco
 	return err
 }
 
-// accountKind says for a table whether an account operates the region.
+// accountKind returns for a table whether an account operates the region.
 func accountKind(account platform.Account) string {
 	if account.Privileged {
 		return "privileged"

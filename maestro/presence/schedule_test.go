@@ -43,7 +43,7 @@ func TestReportsThatAreDue(t *testing.T) {
 		// Read again, the same record gives a time that is a little later.
 		a.merge(seen, now.Add(3*time.Millisecond))
 	}
-	// From an earlier life of the server: one was heard long ago, one never was.
+	// From an earlier life of the server: one sent its last event long ago, one never sent any.
 	note(0, map[string]float64{"old": -1000, "new": 0})
 	say(1, "")
 	if !a.observe("new", at(2)) {
@@ -55,7 +55,7 @@ func TestReportsThatAreDue(t *testing.T) {
 	}
 	say(4, "")
 	say(12, "new present heard 3;")
-	say(30, "") // nothing was heard since
+	say(30, "") // no event came since
 	say(59.9, "")
 	say(60, "old absent heard -1000;")
 	say(62.9, "")
@@ -65,12 +65,12 @@ func TestReportsThatAreDue(t *testing.T) {
 		t.Error("that a lost one is back is no news")
 	}
 	say(101, "new present heard 101;")
-	// Another server hears it now; then neither does.
+	// Another server receives its events now; then no server does.
 	note(151, map[string]float64{"new": 150, "old": -1000})
 	say(170, "new present heard 150;")
 	say(209.9, "")
 	say(210, "new absent heard 150;")
-	// The other one hears it again, and says so; then it is gone, and so is the agent.
+	// The other server receives its events again, and reports that; then the server stops, and the agent too.
 	note(216, map[string]float64{"new": 215, "old": -1000})
 	say(220, "new present heard 215;")
 	say(275, "new absent heard 215;")
