@@ -86,6 +86,7 @@ const (
 	ReasonPlaneFailed      Reason = "PlaneFailed"
 	ReasonDataMissing      Reason = "DataMissing"
 	ReasonPlaneHangs       Reason = "PlaneHangs"
+	ReasonOutOfMemory      Reason = "OutOfMemory"   // it is started again
 	ReasonEtcdFull         Reason = "EtcdFull"      // it refuses writes until objects are deleted
 	ReasonBackupFailing    Reason = "BackupFailing" // writes are not stored in the store of backups
 	ReasonEtcdCorrupt      Reason = "EtcdCorrupt"   // it has found damage in its data

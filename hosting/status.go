@@ -159,12 +159,17 @@ func decideConditions(r report) []metav1.Condition {
 
 	// The plane's directory, port and program.
 	switch {
-	case failed != nil && failed.Reason != controlplane.PlaneFailed && failed.Reason != controlplane.PlaneHangs:
+	case failed != nil && failed.Reason != controlplane.PlaneFailed && failed.Reason != controlplane.PlaneHangs &&
+		failed.Reason != controlplane.OutOfMemory:
 		add(bad(hypershift.InfrastructureReady, string(failed.Reason), failed.Message))
 	case r.Plane.Backend == "":
 		add(bad(hypershift.InfrastructureReady, "WaitingOnInfrastructureReady", "the plane has no place yet"))
 	default:
-		add(good(hypershift.InfrastructureReady, "directory, port and program of the plane are there"))
+		message := "directory, port and program of the plane are there"
+		if len(r.Plane.Walls) > 0 {
+			message += "; walls: " + strings.Join(r.Plane.Walls, ", ")
+		}
+		add(good(hypershift.InfrastructureReady, message))
 	}
 
 	why, message := r.reason(failed)

@@ -17,6 +17,7 @@ import (
 	"atoll.dev/cluster"
 	"atoll.dev/internal/atomicfile"
 	"atoll.dev/local/objectstore"
+	"atoll.dev/plane"
 )
 
 func hostingName(mc cluster.ManagementCluster) string { return string(mc + "-hosting") }
@@ -108,6 +109,7 @@ type PlaneStatus struct {
 	PID               int                       `json:"pid"`
 	RSSBytes          int64                     `json:"rss_bytes"`
 	PSSBytes          int64                     `json:"pss_bytes"` // with memory that processes share divided among them
+	Walls             []string                  `json:"walls"`     // that stand around it, see docs/decisions/110
 }
 
 // planes lists the customers' planes that run, by management cluster and name. A sleeping plane has
@@ -122,13 +124,28 @@ func (h Home) planes(homeID string) []PlaneStatus {
 		}
 		namespace, hc, _ := strings.Cut(strings.TrimPrefix(name, owner+"/"), "/")
 		list = append(list, PlaneStatus{ManagementCluster: cluster.ManagementCluster(mc), Namespace: namespace,
-			HostedCluster: hc, PID: pid, RSSBytes: residentBytes(name, pid), PSSBytes: proportionalBytes(pid)})
+			HostedCluster: hc, PID: pid, RSSBytes: residentBytes(name, pid), PSSBytes: proportionalBytes(pid),
+			Walls: wallsOf(filepath.Join(h.hostingDir(cluster.ManagementCluster(mc)), "planes", namespace, hc), pid)})
 	}
 	slices.SortFunc(list, func(a, b PlaneStatus) int {
 		return cmp.Or(cmp.Compare(a.ManagementCluster, b.ManagementCluster),
 			cmp.Compare(a.HostedCluster, b.HostedCluster))
 	})
 	return list
+}
+
+// wallsOf returns the walls around a plane that is ready: those that its process reports, and "memory" when the process
+// is in a control group of hosting.
+func wallsOf(dir string, pid int) []string {
+	walls := []string{}
+	if r, err := (plane.Config{Dir: dir}).Readiness(); err == nil && r.PID == pid {
+		walls = append(walls, r.Walls...)
+	}
+	if groups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid)); err == nil &&
+		strings.Contains(string(groups), "/atoll-planes-") {
+		walls = append(walls, "memory")
+	}
+	return walls
 }
 
 // stopPlanes stops all planes of a hosting that no longer runs, all at the same time.

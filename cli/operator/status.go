@@ -1,11 +1,13 @@
 package operator
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -69,16 +71,16 @@ func planeTable(w io.Writer, planes []local.PlaneStatus) {
 	if len(planes) == 0 {
 		return
 	}
-	rows := [][]string{{"PLANE", "PID", "MEMORY", "SHARE", "MANAGEMENT CLUSTER", "NAMESPACE"}}
+	rows := [][]string{{"PLANE", "PID", "MEMORY", "SHARE", "MANAGEMENT CLUSTER", "NAMESPACE", "WALLS"}}
 	var resident, share int64
 	for _, p := range planes {
 		rows = append(rows, []string{p.HostedCluster, strconv.Itoa(p.PID), terminal.Megabytes(p.RSSBytes),
 			terminal.Megabytes(p.PSSBytes),
-			string(p.ManagementCluster), p.Namespace})
+			string(p.ManagementCluster), p.Namespace, cmp.Or(strings.Join(p.Walls, ","), "none")})
 		resident, share = resident+p.RSSBytes, share+p.PSSBytes
 	}
 	if len(planes) > 1 {
-		rows = append(rows, []string{"together", "", terminal.Megabytes(resident), terminal.Megabytes(share), "", ""})
+		rows = append(rows, []string{"together", "", terminal.Megabytes(resident), terminal.Megabytes(share), "", "", ""})
 	}
 	fmt.Fprintln(w)
 	terminal.Table(w, rows)

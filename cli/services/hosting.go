@@ -34,6 +34,7 @@ type hostingService struct {
 	kubeconfig string
 	releases   []string
 	etcdQuota  string
+	memory     string
 	backups    string
 	options    hosting.Options
 	planes     process.Options
@@ -57,6 +58,8 @@ Planes run the releases that --release names, and no others.`, f)
 	cmd.Flags().StringVar(&f.planes.Dir, "data-dir", "", "directory of the planes' data, and of the control socket")
 	cmd.Flags().StringVar(&f.options.Advertise, "advertise", "", "HOST:PORT where customers reach the router")
 	cmd.Flags().StringArrayVar(&f.releases, "release", nil, "a release that planes may run, VERSION=BINARY; repeatable")
+	cmd.Flags().StringVar(&f.memory, "plane-memory", "4Gi",
+		"memory at which the kernel ends a plane, which starts again alone; at least 512Mi, where control groups can be made")
 	cmd.Flags().StringVar(&f.etcdQuota, "etcd-quota", "",
 		"size of a plane's etcd at which it refuses writes, as 4Gi, from the plane's next start on (default 2Gi)")
 	cmd.Flags().StringVar(&f.backups, "backups", "",
@@ -83,6 +86,9 @@ func (f *hostingService) start(ctx context.Context, s *System) error {
 		return fmt.Errorf("--data-dir: %w", err)
 	}
 	if f.planes.EtcdQuota, err = parseQuota(f.etcdQuota); err != nil {
+		return err
+	}
+	if f.planes.Limits.Memory, err = parsePlaneMemory(f.memory); err != nil {
 		return err
 	}
 	p, err := s.startOps(ctx)
@@ -169,6 +175,21 @@ func (s *System) host(p *parts, f *hostingService) error {
 		})
 	})
 	return p.wait()
+}
+
+// minPlaneMemory is what the start of a plane needs, and some room.
+const minPlaneMemory = 512 << 20
+
+// parsePlaneMemory parses the value of --plane-memory.
+func parsePlaneMemory(size string) (int64, error) {
+	q, err := resource.ParseQuantity(size)
+	if err != nil {
+		return 0, fmt.Errorf("--plane-memory %q is not a size, as 4Gi", size)
+	}
+	if q.Value() < minPlaneMemory {
+		return 0, fmt.Errorf("--plane-memory %s is less than 512Mi, which the start of a plane needs", size)
+	}
+	return q.Value(), nil
 }
 
 // Quotas of a plane's etcd: a new plane has 1 to 3 MiB, and etcd recommends no more than the upper one.

@@ -85,6 +85,8 @@ type Observation struct {
 	// Unconfirmed: it ran already when the runtime was opened, and the runtime has
 	// not finished its first health check. An earlier status stays valid.
 	Unconfirmed bool
+	// Walls are the walls around a control plane that serves, by name; see docs/decisions/110.
+	Walls []string
 	// Store is the state of etcd, as far as it matters to the customer.
 	Store StoreState
 	// FailingParts are parts of the API server that fail their health check, by the
@@ -174,6 +176,7 @@ const (
 	DataMissing   = FailureReason(cluster.ReasonDataMissing)
 	PlaneFailed   = FailureReason(cluster.ReasonPlaneFailed)
 	PlaneHangs    = FailureReason(cluster.ReasonPlaneHangs)
+	OutOfMemory   = FailureReason(cluster.ReasonOutOfMemory)
 )
 
 // Error makes a Failure an error: Runtime.Ensure returns it.

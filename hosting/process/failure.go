@@ -17,6 +17,9 @@ import (
 // errHangs is the error of a plane whose process runs and does not answer.
 var errHangs = errors.New("the plane does not answer")
 
+// errOutOfMemory is the error of a plane that the kernel has ended.
+var errOutOfMemory = errors.New("the plane has used up its memory")
+
 // newFailure finds the reason of a failure from the error and from the last
 // output of the plane's process.
 func newFailure(err error) *controlplane.Failure {
@@ -30,6 +33,9 @@ func newFailure(err error) *controlplane.Failure {
 		return fail(controlplane.DiskFull, "the disk of the plane's data is full; it is tried again")
 	case errors.Is(err, unix.EADDRINUSE) || strings.Contains(text, "address already in use"):
 		return fail(controlplane.PortTaken, "somebody else listens on the plane's port; it gets another one")
+	case errors.Is(err, errOutOfMemory):
+		return fail(controlplane.OutOfMemory, text+" and was ended; it is started again: "+
+			"delete objects that the cluster does not need, and list fewer at the same time")
 	case errors.Is(err, errHangs):
 		return fail(controlplane.PlaneHangs, text)
 	case errors.Is(err, plane.ErrExited):
@@ -63,7 +69,9 @@ func backoff(f *controlplane.Failure) time.Duration {
 		return 0
 	}
 	limit := 30 * time.Second
-	if f.Reason != controlplane.PlaneFailed && f.Reason != controlplane.PlaneHangs {
+	switch f.Reason {
+	case controlplane.PlaneFailed, controlplane.PlaneHangs, controlplane.OutOfMemory:
+	default:
 		limit = 3 * time.Second // to look at a disk, a port or a file costs nothing
 	}
 	return min(limit, 100*time.Millisecond<<min(f.Count-2, 12))

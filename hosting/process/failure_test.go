@@ -32,6 +32,7 @@ func TestFailuresHaveReasons(t *testing.T) {
 		{exited("atoll-kube: data directory: it is damaged\n"), controlplane.PlaneFailed, "damaged"},
 		{exited("panic: boom\n\ngoroutine 1 [running]:\nmain.main()"), controlplane.PlaneFailed, "panic: boom"},
 		{fmt.Errorf("%w: for long", errHangs), controlplane.PlaneHangs, "for long"},
+		{fmt.Errorf("%w of 64 MiB", errOutOfMemory), controlplane.OutOfMemory, "memory of 64 MiB"},
 		{errors.New("strange"), controlplane.PlaneFailed, "strange"},
 	} {
 		f := newFailure(c.err)

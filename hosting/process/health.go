@@ -41,7 +41,7 @@ func (x *runner) watch(ctx context.Context, g goal) error {
 			}
 		case <-p.Exited():
 			x.process = nil
-			return fmt.Errorf("%w: %s", plane.ErrExited, p.LastOutput())
+			return x.exited(p)
 		case err := <-ready:
 			if err != nil {
 				continue // the process has ended, or ctx has
@@ -107,10 +107,15 @@ func (x *runner) markReady(p *plane.Process, begun time.Time) error {
 		}
 		x.record = next
 	}
+	standing := x.standingWalls(p)
+	if missing := missingWalls(standing); missing != "" && x.observation().ReadySince.IsZero() {
+		x.log.Warn("not all walls stand around a plane", "missing", missing)
+	}
 	x.show(func(o *controlplane.Observation) {
 		if o.ReadySince.IsZero() {
 			o.ReadySince = time.Now()
 		}
+		o.Walls = standing
 		o.State, o.FailingParts, o.Failure, o.Unconfirmed = controlplane.Ready, nil, nil, false
 	})
 	return nil

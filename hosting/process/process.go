@@ -33,6 +33,10 @@ type Options struct {
 	// default atoll-kube's own.
 	EtcdQuota int64
 
+	// Limits bound each plane. Default: 4 GiB of memory, 4096 threads, weight 100. They hold where this process may make
+	// control groups.
+	Limits Limits
+
 	FirstPort, LastPort int // of the planes, on loopback; default 30000 to 32767
 	Starts              int // planes that start at once; default two for each processor
 	Probes              Probes
@@ -65,6 +69,8 @@ type Runtime struct {
 	ports   *ports
 	starts  chan struct{} // a starting plane holds a place until it is ready or slow
 	metrics *metrics
+	walls   walls
+	cgroups *cgroups // nil: none can be made
 
 	mu      sync.Mutex
 	ctx     context.Context // of Open: the runners end with it
@@ -88,6 +94,7 @@ func New(o Options) (*Runtime, error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	o.Probes = o.Probes.withDefaults()
+	o.Limits = o.Limits.withDefaults()
 	return &Runtime{
 		o: o, home: home{o.Dir}, starts: make(chan struct{}, o.Starts), metrics: newMetrics(o.Metrics),
 		ports:   &ports{first: o.FirstPort, last: o.LastPort, taken: map[int]controlplane.ID{}},
@@ -107,6 +114,7 @@ func (r *Runtime) Open(ctx context.Context, changed func(controlplane.ID)) (clos
 	if err != nil {
 		return nil, fmt.Errorf("opening the planes' directory: %w", err)
 	}
+	r.openCgroups()
 	for _, id := range r.home.planes() {
 		// A damaged record is an error of Observe.
 		if record, err := readRecord(r.home.plane(id)); err == nil && record.Port != 0 {
@@ -194,6 +202,9 @@ func (r *Runtime) Discard(id controlplane.ID) (done bool, err error) {
 	delete(r.runners, id)
 	r.mu.Unlock()
 	r.ports.release(id)
+	if g, ok := r.group(id); ok {
+		g.remove()
+	}
 	return true, nil
 }
 

@@ -20,7 +20,7 @@ const (
 	stopLimit    = 10 * time.Second // after SIGTERM, before SIGKILL
 	steadyAfter  = time.Minute      // a plane that was ready for so long begins its back-off anew
 	maxOpenFiles = 16384
-	memoryLimit  = 1 << 30 // soft: Go's collector aims at it
+	memoryLimit  = 1 << 30 // soft: Go's collector aims at it; at most three quarters of Limits.Memory
 )
 
 // action is the next step of a runner with its plane.
@@ -65,6 +65,8 @@ type runner struct {
 	failures  int // consecutive
 	portTaken bool
 	holdsSlot bool // a place of Runtime.starts
+	limited   bool // the process is in the plane's control group
+	killed    int  // processes of the group that the kernel had ended before this one
 }
 
 // newRunner reads the record of an earlier runtime. It does nothing else before run.
@@ -273,6 +275,7 @@ func (x *runner) adopt(ctx context.Context) error {
 	p, err := plane.Adopt(ctx, x.config(x.currentGoal().spec), plane.Options{LogFile: logPath(x.dir)})
 	if p != nil {
 		x.log.Info("plane adopted", "pid", p.PID)
+		x.place(p)
 	}
 	x.process = p
 	return err
@@ -315,11 +318,17 @@ func (x *runner) launch(ctx context.Context, spec controlplane.Spec) error {
 		return err
 	}
 	x.record, x.portTaken = next, false
-	p, err := plane.Start(ctx, x.config(spec), plane.Options{LogFile: logPath(x.dir), Env: x.environment(),
-		MaxFiles: maxOpenFiles})
+	config := x.config(spec)
+	shut := x.runtime.walls.of(ctx, config.Binary)
+	if shut.Process { // a program that knows no walls knows no egress either
+		config.Egress = plane.Tunnel
+	}
+	p, err := plane.Start(ctx, config, plane.Options{LogFile: logPath(x.dir), Env: x.environment(),
+		MaxFiles: maxOpenFiles, Walls: shut})
 	if err != nil {
 		return err
 	}
+	x.place(p)
 	x.log.Info("plane started", "pid", p.PID, "release", spec.Release, "address", p.Config.Address)
 	x.process = p
 	return nil
@@ -329,7 +338,7 @@ func (x *runner) launch(ctx context.Context, spec controlplane.Spec) error {
 // environment. The mark of a region's processes (decision 001) gets the plane's name,
 // so that a supervisor does not take the plane for hosting itself.
 func (x *runner) environment() []string {
-	env := []string{fmt.Sprintf("GOMEMLIMIT=%d", memoryLimit)}
+	env := []string{fmt.Sprintf("GOMEMLIMIT=%d", min(memoryLimit, x.runtime.o.Limits.Memory/4*3))}
 	if mark := os.Getenv("ATOLL_PROCESS"); mark != "" {
 		env = append(env, "ATOLL_PROCESS="+mark+"/"+x.id.String())
 	}
@@ -364,6 +373,9 @@ func (x *runner) halt(ctx context.Context, a action) error {
 	}
 	x.log.Info("plane stopped", "pid", x.process.PID, "took", time.Since(begun))
 	x.process = nil
+	if g, ok := x.runtime.group(x.id); ok {
+		g.remove()
+	}
 	return nil
 }
 
