@@ -211,7 +211,8 @@ func TestARestoredPlaneHasTheBindingsOfItsCredentials(t *testing.T) {
 	if err := b.remove(t.Context(), apihosting.CredentialGroup("agree-1")); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.grant(t.Context(), wanted{group: apihosting.CredentialGroup("revoked"), role: adminRole,
+	if err := b.grant(t.Context(), wanted{group: apihosting.CredentialGroup("revoked"),
+		user: apihosting.CredentialUser("revoked"), role: adminRole,
 		expires: time.Now().Add(time.Hour)}); err != nil {
 		t.Fatal(err)
 	}
