@@ -138,6 +138,7 @@ const (
 	clusterPath      = groupPath + clustersPath + "/{cluster}"
 	poolsPath        = clusterPath + "/nodepools"
 	poolPath         = poolsPath + "/{pool}"
+	classicPath      = "/openshiftclusters"
 	authsPath        = clusterPath + "/externalauths"
 	rpOperationsPath = providerPath + "/operations"
 	locationPath     = subscriptionPath + providerPath + "/locations/{location}"
@@ -181,6 +182,7 @@ func (f *front) register(router *access.Router) {
 		handle("GET", path, actionReadOffers, policy.Account, v(f.listOffered(read)))
 		handle("GET", path+"/{name}", actionReadOffers, policy.Account, v(f.getOffered(read, segment)))
 	}
+	f.registerClassic(handle)
 	handle("GET", rpOperationsPath, actionListOperations, policy.Account, f.plain(f.listRPOperations))
 	handle("GET", locationPath+"/hcpoperationstatuses/{operation}", actionReadOperation, policy.Account,
 		v(f.getOperationStatus))
@@ -188,6 +190,27 @@ func (f *front) register(router *access.Router) {
 		v(f.getOperationResult))
 	handle("PUT", subscriptionPath, actionPutSubscription, policy.Account, f.plain(f.putSubscription))
 	handle("GET", subscriptionPath, actionGetSubscription, policy.Account, f.plain(f.getSubscription))
+}
+
+// registerClassic registers the routes of ARO classic.
+func (f *front) registerClassic(handle func(method, path string, action access.Action, kind policy.Kind,
+	h rest.Handler)) {
+	first, path := classicVersions[0], groupPath+classicPath+"/{cluster}"
+	handle("GET", subscriptionPath+providerPath+classicPath, "ListClusters", policy.Account, f.classic(first,
+		f.listClassic))
+	handle("GET", groupPath+classicPath, "ListClusters", policy.Account, f.classic(first, f.listClassic))
+	handle("GET", path, "ListClusters", policy.Account, f.classic(first, f.missingClassic))
+	handle("PUT", path, "ListClusters", policy.Account, f.classic(first, f.putClassic)) // it creates nothing
+	handle("PATCH", path, "ListClusters", policy.Account, f.classic(first, f.missingClassic))
+	handle("DELETE", path, "ListClusters", policy.Account, f.classic(first, f.deleteClassic))
+	handle("POST", path+"/listcredentials", "ListClusters", policy.Account, f.classic(first, f.missingClassic))
+	handle("POST", path+"/listadmincredentials", "ListClusters", policy.Account, f.classic("2021-09-01-preview",
+		f.missingClassic))
+	versions := locationPath + "/" + strings.ToLower(classicVersionsSegment)
+	handle("GET", versions, actionReadOffers, policy.Account, f.classic("2022-09-04",
+		f.listOffered(f.classicVersionResources)))
+	handle("GET", versions+"/{name}", actionReadOffers, policy.Account, f.classic("2022-09-04",
+		f.getOffered(f.classicVersionResources, classicVersionsSegment)))
 }
 
 var _ ops.Worker = (*front)(nil)

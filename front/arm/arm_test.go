@@ -112,6 +112,7 @@ func TestARMContract(t *testing.T) {
 	w.testOffers(t)
 	w.testExternalAuths(t)
 	w.testPreflight(t)
+	w.testClassic(t)
 	w.testLists(t)
 	w.testCallers(t)
 	w.testOtherAPIs(t)
@@ -256,7 +257,7 @@ func (w *world) testErrors(t *testing.T) {
 			{call{method: "PATCH", path: demo, body: `{"properties":{"network":{"podCidr":"10.64.0.0/14"}}}`}, 400,
 				[]string{"Forbidden: field is immutable", `"target":"properties.network.podCidr"`}},
 			{call{method: "GET", path: bad("x")}, 404, []string{"was not found."}},
-			{call{method: "GET", path: groupIn + "/openShiftClusters/x"}, 404, []string{`"code":"NotFound"`}},
+			{call{method: "GET", path: groupIn + "/closedShiftClusters/x"}, 404, []string{`"code":"NotFound"`}},
 			{call{method: "GET", path: "/subscriptions/nonsense/x"}, 400, []string{"InvalidSubscriptionID"}},
 			{call{method: "GET", path: "/other"}, 404, []string{"The requested path could not be found."}},
 		} {

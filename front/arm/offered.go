@@ -148,6 +148,12 @@ func listOperations() (list []rpOperation) {
 		"Ends the rights of all certificates that were signed for administrators of a cluster.")
 	write(clustersSegment+"/"+poolsSegment, poolsSegment, "node pools")
 	write(clustersSegment+"/"+authsSegment, authsSegment, "external authentications")
+	write(classicSegment, classicSegment, "clusters of ARO classic")
+	for action, thing := range map[string]string{"listCredentials": "the password of the administrator",
+		"listAdminCredentials": "the kubeconfig of the administrator"} {
+		add(classicSegment+"/"+action+"/action", classicSegment, "Read "+thing, "Reads "+thing+" of a cluster.")
+	}
+	read("locations/"+classicVersionsSegment, classicVersionsSegment, "versions of ARO classic")
 	for segment, thing := range map[string]string{versionsSegment: "versions", roleSetsSegment: "role sets of operators",
 		statusesSegment: "statuses of operations", resultsSegment: "results of operations"} {
 		read("locations/"+segment, segment, thing)
