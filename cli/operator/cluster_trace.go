@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -10,11 +11,14 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	workv1 "open-cluster-management.io/api/work/v1"
 
+	"atoll.dev/api/maestro"
 	"atoll.dev/api/platform"
+	"atoll.dev/api/work"
 	"atoll.dev/cli/terminal"
-	"atoll.dev/client"
 	"atoll.dev/client/clmclient"
+	"atoll.dev/client/maestroclient"
 	"atoll.dev/client/remote"
 	"atoll.dev/cluster"
 )
@@ -44,7 +48,9 @@ Times of the agent, the HostedCluster and the plane are of the management cluste
   atoll cluster trace /subscriptions/S/resourceGroups/G/providers/Microsoft.RedHatOpenShift/hcpOpenShiftClusters/demo`,
 		Args: cobra.ExactArgs(1),
 	}
-	call := addCLMFlags(cmd)
+	call, maestroURL := addCLMFlags(cmd), ""
+	cmd.Flags().StringVar(&maestroURL, "maestro-endpoint", "", "URL of Maestro's REST API; needed with --endpoint")
+	cmd.MarkFlagsRequiredTogether("endpoint", "maestro-endpoint")
 	out := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
@@ -56,7 +62,9 @@ Times of the agent, the HostedCluster and the plane are of the management cluste
 			if err != nil {
 				return err
 			}
-			facts.readWorks(session, ctx)
+			toMaestro := *call.operatorFlags
+			toMaestro.service, toMaestro.endpoint = "maestro", maestroURL
+			facts.readWorks(session, ctx, &toMaestro)
 			t := traceCluster(facts)
 			return out.Print(session.Out, t, func(w io.Writer) { traceTables(w, t, facts.Now) })
 		})
@@ -120,43 +128,58 @@ func (l *lifecycle) collectTrace(ctx context.Context, r clmclient.Resource) (f t
 	return f, err
 }
 
-// readWorks reads the works of the cluster from the Platform API. A trace without them is useful too, so that an
-// error is a part of the facts.
-func (f *traceFacts) readWorks(session *terminal.Session, ctx context.Context) {
-	target := targetOf(f.Reports)
-	if target == "" && f.Placement != nil {
-		target = f.Placement.ManagementCluster
-	}
-	if target == "" {
-		return
-	}
-	api, err := session.Client()
-	if err != nil {
-		f.WorksError = err
-		return
-	}
-	defer api.Close()
-	works, err := api.Works(ctx, client.ManagementClusterName(target))
-	if err != nil {
-		f.WorksError = err
-		return
-	}
-	for _, w := range works {
-		if workOf(w) == f.Resource.ID {
+// readWorks reads the works of the cluster from Maestro. A trace without them is useful too, so that an error is a
+// part of the facts.
+func (f *traceFacts) readWorks(session *terminal.Session, ctx context.Context, o *operatorFlags) {
+	f.WorksError = callMaestro(session, ctx, o, func(ctx context.Context, m *maestroclient.Client) error {
+		doc, err := m.ListBundles(ctx, remote.ListOptions{Size: 100, OrderBy: "created_at",
+			Search: "payload->'metadata'->'labels'->>'hyperfleet.io/cluster-id'='" + f.Resource.ID + "'"})
+		if err != nil {
+			return err
+		}
+		var list maestro.ResourceBundleList
+		if err := json.Unmarshal(doc.JSON, &list); err != nil {
+			return fmt.Errorf("reading the works: %w", err)
+		}
+		for _, item := range list.Items {
+			doc, err := m.Bundle(ctx, work.ID(item.ID)) // only this answer has the delivery
+			if remote.StatusOf(err) == http.StatusNotFound {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			w, err := workOf(doc.JSON)
+			if err != nil {
+				return err
+			}
 			f.Works = append(f.Works, w)
 		}
-	}
+		return nil
+	})
 }
 
-// workOf returns the id of the cluster that a work belongs to, "" when it belongs to none.
-func workOf(w platform.Work) string {
-	var m struct {
-		Metadata struct {
-			Labels map[string]string `json:"labels"`
+// workOf reads a resource bundle of Maestro as a work.
+func workOf(bundle []byte) (w platform.Work, err error) {
+	var b struct {
+		Name         string             `json:"name"`
+		ConsumerName string             `json:"consumer_name"`
+		Version      int64              `json:"version"`
+		UpdatedAt    time.Time          `json:"updated_at"`
+		DeletedAt    *time.Time         `json:"deleted_at"`
+		Delivery     *platform.Delivery `json:"delivery"`
+		Metadata     struct {
+			Name string `json:"name"`
 		} `json:"metadata"`
+		Status struct {
+			Manifests []workv1.ManifestCondition `json:"resourceStatus"`
+		} `json:"status"`
 	}
-	if json.Unmarshal(w.Data, &m) != nil {
-		return ""
+	if err := json.Unmarshal(bundle, &b); err != nil {
+		return w, fmt.Errorf("reading a work: %w", err)
 	}
-	return m.Metadata.Labels["hyperfleet.io/cluster-id"]
+	w = platform.Work{Name: cmp.Or(b.Metadata.Name, b.Name), ClusterID: b.ConsumerName, Generation: b.Version,
+		UpdatedAt: b.UpdatedAt, DeletedAt: b.DeletedAt, Delivery: b.Delivery}
+	w.Status.ResourceStatus.Manifests = b.Status.Manifests
+	return w, nil
 }

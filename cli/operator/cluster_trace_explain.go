@@ -62,6 +62,15 @@ type traceEvent struct {
 	Detail string    `json:"detail,omitempty"`
 }
 
+// latest returns the latest time at which the event may have been. Kubernetes writes the times of conditions in whole
+// seconds, rounded down.
+func (e traceEvent) latest() time.Time {
+	if e.Time.Nanosecond() == 0 && (e.Hop == hopHosted || e.Hop == hopPlane) {
+		return e.Time.Add(time.Second - 1)
+	}
+	return e.Time
+}
+
 // traceCluster orders the facts about a cluster by the hops of its way, and by time.
 func traceCluster(f traceFacts) trace {
 	r := f.Resource
@@ -76,13 +85,15 @@ func traceCluster(f traceFacts) trace {
 	t.addAdapters(f)
 	t.addWorks(f)
 	t.addHostedCluster(f)
-	slices.SortStableFunc(t.Events, func(a, b traceEvent) int { return a.Time.Compare(b.Time) })
+	slices.SortStableFunc(t.Events, func(a, b traceEvent) int { return a.latest().Compare(b.latest()) })
 	for _, hop := range t.Hops {
 		if hop.State == hopDone || hop.State == hopUnknown {
 			continue
 		}
 		t.WaitsAt = hop.Hop
-		if hop.Hop != hopCLM && hop.Hop != hopSentinel { // these two wait for the later hops
+		// The lifecycle manager, the sentinel and an adapter that has no error wait for the later hops.
+		isAdapter := strings.HasPrefix(hop.Hop, hopAdapter)
+		if hop.State == hopFailed || hop.Hop != hopCLM && hop.Hop != hopSentinel && !isAdapter {
 			break
 		}
 	}
@@ -279,11 +290,7 @@ func (t *trace) addWorks(f traceFacts) {
 		return
 	}
 	if len(f.Works) == 0 {
-		state, why := hopWaits, "no work of this cluster is ordered"
-		if t.Target != "" {
-			why += " on " + t.Target
-		}
-		t.hop(hopMaestro, state, time.Time{}, "%s", why)
+		t.hop(hopMaestro, hopUnknown, time.Time{}, "Maestro has no work of this cluster")
 		return
 	}
 	for _, w := range f.Works {

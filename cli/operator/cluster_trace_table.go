@@ -38,7 +38,7 @@ func traceTables(out io.Writer, t trace, now time.Time) {
 	for i, e := range t.Events {
 		after := ""
 		if i > 0 {
-			after = "+" + terminal.FormatDuration(e.Time.Sub(t.Events[i-1].Time))
+			after = "+" + terminal.FormatDuration(max(e.Time.Sub(t.Events[i-1].Time), 0))
 		}
 		rows = append(rows, []string{e.Time.Local().Format("2006-01-02 15:04:05.000"), after, e.Hop, e.Event, e.Detail})
 	}

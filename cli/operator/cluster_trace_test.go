@@ -93,7 +93,7 @@ func TestATraceNamesTheHopThatAClusterWaitsFor(t *testing.T) {
 		"a HostedCluster without conditions": {func(f *traceFacts) {
 			f.Works[0].Status.ResourceStatus.Manifests[0].StatusFeedbacks.Values = nil
 		}, hopHosted, "no condition yet"},
-		"a Platform API that does not answer": {func(f *traceFacts) {
+		"a Maestro that does not answer": {func(f *traceFacts) {
 			f.Works, f.WorksError = nil, errors.New("away")
 		}, "", ""},
 	} {
