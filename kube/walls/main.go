@@ -11,19 +11,15 @@ import (
 // Main builds the walls around this process and prints their names, so that a starter learns which ones this machine
 // has. It returns the exit code.
 func Main(args []string, out, errors io.Writer) int {
-	dir, err := os.MkdirTemp("", "atoll-walls-")
-	if err == nil {
-		defer os.Remove(dir)
-		o := Options{Dir: dir}
-		if slices.Contains(args, "--own-network") {
-			o.Network = Own
-		}
-		var standing []string
-		if standing, err = Build(o); err == nil {
-			fmt.Fprintln(out, strings.Join(standing, " "))
-			return 0
-		}
+	o := Options{Dir: os.TempDir()} // it only has to exist: a directory made here could not be removed from within
+	if slices.Contains(args, "--own-network") {
+		o.Network = Own
 	}
-	fmt.Fprintf(errors, "atoll-kube: %v\n", err)
-	return 1
+	standing, err := Build(o)
+	if err != nil {
+		fmt.Fprintf(errors, "atoll-kube: %v\n", err)
+		return 1
+	}
+	fmt.Fprintln(out, strings.Join(standing, " "))
+	return 0
 }
