@@ -61,10 +61,9 @@ await() {
 }
 
 commit() {
-	printf '$ atoll config render && git add . && git commit -m "%s"\n' "$1"
+	printf '$ atoll config render | tail -1 && git add . && git commit -m "%s"\n' "$1"
 	(cd "$dir/platform" && atoll config render | tail -1 && git add . &&
 		git -c user.name=demo -c user.email=demo@localhost commit --quiet -m "$1")
-	printf '$ atoll config render | tail -1 && git add . && git commit -m "%s"\n' "$1"
 }
 
 first=us-east-2 second=ap-southeast-2 third=eu-west-1
