@@ -195,7 +195,9 @@ func TestAClusterIsRestoredInPlaceAndCloned(t *testing.T) {
 	r.await(key, "first", hypershift.RestoreReplacing, hypershift.RestoreCompleted)
 	r.halt()
 	r.run()
-	r.await(key, "first", hypershift.RestoreCompleted)
+	if s := r.await(key, "first", hypershift.RestoreCompleted); s.Message != "" || len(s.Changes) > 0 || s.DryRun {
+		t.Errorf("the status has members of the dry run before: %+v", s)
+	}
 	if r.pid(key) == pid {
 		t.Error("the same process has other data")
 	}

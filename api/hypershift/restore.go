@@ -40,25 +40,26 @@ const (
 // IsFinal reports whether the phase is the last one of a restore.
 func (p RestorePhase) IsFinal() bool { return p == RestoreCompleted || p == RestoreFailed }
 
-// RestoreStatus is the state of the last order.
+// RestoreStatus is the state of the last order. No member is omitted: hosting merges the status into the stored one,
+// and an omitted member would keep the value of an earlier order.
 type RestoreStatus struct {
 	ID          string       `json:"id"`
 	At          string       `json:"at"`
-	DryRun      bool         `json:"dryRun,omitempty"`
+	DryRun      bool         `json:"dryRun"`
 	Phase       RestorePhase `json:"phase"`
-	Message     string       `json:"message,omitempty"`
+	Message     string       `json:"message"`
 	StartedAt   metav1.Time  `json:"startedAt"`
-	CompletedAt *metav1.Time `json:"completedAt,omitempty"`
+	CompletedAt *metav1.Time `json:"completedAt"`
 	// RestoredTo is the moment before which every acknowledged write is restored.
-	RestoredTo string          `json:"restoredTo,omitempty"`
-	Changes    json.RawMessage `json:"changes,omitempty"` // of a dry run: controlplane.Changes
+	RestoredTo string          `json:"restoredTo"`
+	Changes    json.RawMessage `json:"changes"` // of a dry run: controlplane.Changes
 }
 
 // BackupStatus is the part of the past to which a plane can be restored.
 type BackupStatus struct {
 	From string `json:"from"` // RFC 3339
 	// To is set when the backup does not go on: the plane is stopped, or the backup fails. Else it is the present.
-	To     string        `json:"to,omitempty"`
+	To     string        `json:"to"`
 	Chains []BackupChain `json:"chains"` // the oldest first
 }
 

@@ -87,7 +87,7 @@ func toRestore(id string, order cluster.RestoreOrder, report cluster.RestoreData
 		}
 	}
 	var changes platform.RestoreChanges
-	if len(report.Changes) > 0 && json.Unmarshal(report.Changes, &changes) == nil {
+	if len(report.Changes) > len("null") && json.Unmarshal(report.Changes, &changes) == nil {
 		shown.Changes = &changes
 	}
 	return shown
