@@ -3,6 +3,7 @@ package cluster
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	"atoll.dev/cluster/document"
@@ -17,10 +18,44 @@ const MaxReplicas = 500
 type NodePoolRules struct {
 	Releases Releases // that the region offers
 	Image    string   // of the release of the node pool's cluster
+	// Providers that the region offers, the default first; none means Simulated only. A spec without a
+	// provider means Simulated.
+	Providers []NodeProvider
+}
+
+// NodeProvider is what makes the nodes of a node pool. It never changes.
+type NodeProvider string
+
+const (
+	Simulated NodeProvider = "simulated" // the control plane plays the nodes: pods are scheduled, nothing is executed
+	Local     NodeProvider = "local"     // real nodes on the machine of the management cluster
+	External  NodeProvider = "external"  // machines of the customer
+)
+
+// ParseNodeProvider returns the provider of a name; Simulated for "".
+func ParseNodeProvider(name string) (NodeProvider, error) {
+	switch p := NodeProvider(name); p {
+	case "", Simulated:
+		return Simulated, nil
+	case Local, External:
+		return p, nil
+	}
+	return "", fmt.Errorf("%s is no provider of nodes; there are simulated, local and external", document.Quote(name))
+}
+
+// providerOf returns the provider in a spec of a node pool.
+func providerOf(spec map[string]any) NodeProvider {
+	name, _ := document.Lookup(spec, "provider").(string)
+	p, err := ParseNodeProvider(name)
+	if err != nil {
+		return Simulated // the rule of the spec reports it
+	}
+	return p
 }
 
 var nodePoolRule = document.Object(map[string]document.Rule{
 	"displayName": document.Text(256),
+	"provider":    document.OneOf(string(Simulated), string(Local), string(External)),
 	"labels":      document.Dictionary(50, nodeLabelKey, document.String(document.LabelValue)),
 	"taints": document.List(50, document.Object(map[string]document.Rule{
 		"key":    document.String(taintKey),
@@ -57,12 +92,18 @@ var nodePoolImmutable = [][]string{{"nodePool", "platform"}, {"nodePool", "manag
 // nodePoolKept are the paths of a spec that its replacement may leave out.
 var nodePoolKept = append([][]string{
 	{"nodePool", "release"}, {"nodePool", "replicas"},
-	{"nodePool", "management", "autoRepair"}, {"nodePool", "nodeDrainTimeout"},
+	{"nodePool", "management", "autoRepair"}, {"nodePool", "nodeDrainTimeout"}, {"provider"},
 }, nodePoolImmutable...)
 
 // Complete adds the defaults of missing members to the spec of a new node pool, and checks it.
 func (n NodePoolRules) Complete(p *document.Problems, spec map[string]any) {
 	pool := document.Ensure(spec, "nodePool")
+	if len(n.Providers) > 0 && n.Providers[0] != Simulated {
+		document.SetDefault(spec, "provider", string(n.Providers[0]))
+	}
+	if to := providerOf(spec); to != Simulated && !slices.Contains(n.Providers, to) {
+		p.Add("spec.provider", "the region offers no %s nodes", to)
+	}
 	document.SetDefault(pool, "replicas", json.Number("2"))
 	document.SetDefault(pool, "nodeDrainTimeout", "0s")
 	management, platform := document.Ensure(pool, "management"), document.Ensure(pool, "platform")
@@ -82,6 +123,9 @@ func (n NodePoolRules) CheckChange(p *document.Problems, before, after map[strin
 	for _, path := range nodePoolImmutable {
 		document.CheckUnchanged(p, "spec."+strings.Join(path, "."),
 			document.Lookup(before, path...), document.Lookup(after, path...))
+	}
+	if from, to := providerOf(before), providerOf(after); from != to {
+		p.Add("spec.provider", "cannot be changed from %s: create another node pool", from)
 	}
 	for _, path := range [][]string{{"nodePool", "replicas"}, {"nodePool", "release", "image"}} {
 		if document.Lookup(before, path...) != nil && document.Lookup(after, path...) == nil {

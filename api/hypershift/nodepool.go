@@ -7,6 +7,10 @@ import (
 // NodePoolLabel of a Node names the NodePool that it belongs to.
 const NodePoolLabel = "hypershift.openshift.io/nodePool"
 
+// NodeProviderAnnotation of a NodePool is the name of a cluster.NodeProvider. It is no part of the spec:
+// HyperShift's has no such field.
+const NodeProviderAnnotation = "hosting.atoll.dev/provider"
+
 // NodePool is a set of like nodes of a hosted cluster.
 type NodePool struct {
 	metav1.TypeMeta   `json:",inline"`

@@ -1205,9 +1205,15 @@ type NodePoolSpec struct {
 	NodeDrainTimeout string              `json:"nodeDrainTimeout,omitempty"`
 	NodePool         *HyperShiftNodePool `json:"nodePool,omitempty"`
 	Platform         *NodePoolPlatform   `json:"platform,omitempty"`
-	Release          *Release            `json:"release,omitempty"`
-	Replicas         *int32              `json:"replicas,omitempty"`
-	Taints           []Taint             `json:"taints,omitempty"`
+
+	// Provider What makes the nodes: the control plane plays them (`simulated`), the machine of the management cluster
+	// runs them (`local`), or they are machines of the customer (`external`). It never changes.
+	// Default: the region's; a spec without it has simulated nodes. A region refuses a provider that it does not
+	// offer.
+	Provider string   `json:"provider,omitempty"`
+	Release  *Release `json:"release,omitempty"`
+	Replicas *int32   `json:"replicas,omitempty"`
+	Taints   []Taint  `json:"taints,omitempty"`
 }
 
 // NodePoolStatus defines model for NodePoolStatus.

@@ -191,6 +191,7 @@ func parsePool(text string) (poolOrder, error) {
 type poolSettings struct {
 	replicas                  *int32
 	instanceType, displayName string
+	provider                  string
 	labels                    map[string]string
 	taints                    []map[string]any
 	autoRepair                *bool
@@ -216,6 +217,9 @@ func (s *poolSettings) spec() map[string]any {
 	spec := map[string]any{}
 	if s.displayName != "" {
 		spec["displayName"] = s.displayName
+	}
+	if s.provider != "" {
+		spec["provider"] = s.provider
 	}
 	if s.replicas != nil {
 		spec["replicas"] = *s.replicas

@@ -9,6 +9,7 @@ import (
 	"atoll.dev/api/platform"
 	"atoll.dev/cli/terminal"
 	"atoll.dev/client"
+	region "atoll.dev/cluster"
 	"atoll.dev/internal/instancetype"
 )
 
@@ -20,12 +21,19 @@ func poolCreate(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "create NAME --cluster CLUSTER", Short: "Create a node pool", Args: cobra.ExactArgs(1),
 		Example: `  atoll nodepool create workers --cluster demo --replicas 3 --instance-type m6a.2xlarge --wait
-  atoll nodepool create gpu --cluster demo --replicas 1 --label tier=gpu --taint gpu=true:NoSchedule`,
+  atoll nodepool create gpu --cluster demo --replicas 1 --label tier=gpu --taint gpu=true:NoSchedule
+  atoll nodepool create tests --cluster demo --replicas 20 --provider simulated`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	cluster := addClusterFlag(session, cmd)
 	cmd.MarkFlagRequired("cluster")
 	cmd.Flags().Int32Var(&replicas, "replicas", 2, "nodes")
+	cmd.Flags().StringVar(&s.provider, "provider", "",
+		"what makes the nodes, of what the region offers: simulated, local (real, on the region's machine) or external "+
+			"(the customer's machines); it cannot be changed (default: the region's)")
+	_ = cmd.RegisterFlagCompletionFunc("provider", cobra.FixedCompletions(
+		[]string{string(region.Simulated), string(region.Local), string(region.External)},
+		cobra.ShellCompDirectiveNoFileComp))
 	cmd.Flags().StringVar(&s.instanceType, "instance-type", "",
 		"what machines they would be, such as m6a.xlarge (default: the region's)")
 	_ = cmd.RegisterFlagCompletionFunc("instance-type", cobra.FixedCompletions(instancetype.Names(),

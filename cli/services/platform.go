@@ -40,6 +40,7 @@ type platformService struct {
 	retention time.Duration
 
 	credentialLifetime time.Duration
+	providers          []string // of nodes
 }
 
 // Platform returns the command of the Platform API.
@@ -76,6 +77,8 @@ the region's own services.`, f)
 		"requests that run at the same time, a quarter of them of one account; from 80 % on, reads are refused")
 	f.proofs.addFlags(cmd)
 	f.azure.addFlags(cmd)
+	cmd.Flags().StringSliceVar(&f.providers, "node-providers", []string{string(cluster.Simulated)},
+		"what can make the nodes of a node pool, of simulated, local and external; the first is the default")
 	cmd.Flags().DurationVar(&f.retention, "audit-retention", audit.DefaultRetention,
 		"how long audit records are kept; at least 24h")
 	addCredentialLifetimeFlag(cmd, &f.credentialLifetime)
@@ -95,6 +98,10 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 		return fmt.Errorf("--audit-retention %s is less than 24h", f.retention)
 	}
 	if err := checkCredentialLifetime(f.credentialLifetime); err != nil {
+		return err
+	}
+	providers, err := parseProviders(f.providers)
+	if err != nil {
 		return err
 	}
 	dsn, err := f.database.Read()
@@ -203,6 +210,7 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 		Directory: s.Keys.Directory(), Region: f.region, Signatures: signatures, Limiter: limiter,
 		Audit: chain, Denials: denials, Placement: rosa.Placement(f.placement), Ops: s.Ops, Log: s.Log,
 		Metrics: s.Ops.Registry, CredentialLifetime: f.credentialLifetime,
+		NodeProviders: providers,
 	})
 	if f.operators != "" {
 		s.serve(p, operatorListener, "platform operators", identity.ServerTLS(pki.CertificateOptional),
@@ -217,6 +225,19 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 	s.serve(p, l, "platform", identity.ServerTLS(pki.CertificateOptional),
 		rest.Server{Handler: handler, Limits: f.limits})
 	return p.wait()
+}
+
+// parseProviders parses the value of --node-providers.
+func parseProviders(names []string) ([]cluster.NodeProvider, error) {
+	var providers []cluster.NodeProvider
+	for _, name := range names {
+		p, err := cluster.ParseNodeProvider(name)
+		if err != nil {
+			return nil, fmt.Errorf("--node-providers: %w", err)
+		}
+		providers = append(providers, p)
+	}
+	return providers, nil
 }
 
 // operatorLimits returns the limits of connections of the listener of operators: those of the other

@@ -31,7 +31,8 @@ type customerAPI struct {
 	patience  time.Duration // for a credential to be signed
 	placement Placement
 
-	credentialLifetime time.Duration // the longest that a credential gets
+	credentialLifetime time.Duration          // the longest that a credential gets
+	providers          []cluster.NodeProvider // that the region offers
 }
 
 // Collections of the lifecycle manager.

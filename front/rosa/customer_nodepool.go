@@ -63,7 +63,7 @@ func (h *customerAPI) nodePoolRequests(c *exchange, owner clmclient.Resource) (r
 	if err != nil {
 		return request.NodePools{}, err
 	}
-	read := request.NodePools{Releases: releases}
+	read := request.NodePools{Releases: releases, Providers: h.providers}
 	var s platform.ClusterSpec
 	if len(owner.Spec) > 0 {
 		if err := json.Unmarshal(owner.Spec, &s); err != nil {

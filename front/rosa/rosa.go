@@ -34,6 +34,7 @@ import (
 	"atoll.dev/client/clmclient"
 	"atoll.dev/client/maestroclient"
 	"atoll.dev/client/remote"
+	"atoll.dev/cluster"
 	"atoll.dev/internal/rest"
 )
 
@@ -64,6 +65,9 @@ type Options struct {
 
 	// Denials gets refused requests, for the audit; nil: the log alone has them.
 	Denials access.Denials
+
+	// NodeProviders that the region offers, as in cluster.NodePoolRules.
+	NodeProviders []cluster.NodeProvider
 
 	// Region is the region's name, as policies may depend on it.
 	Region string
@@ -131,7 +135,7 @@ func New(o Options) http.Handler {
 	}
 	f := newFront(o.Maestro, o.Ops)
 	f.clm, f.customers = o.CLM, newCustomerAPI(o.CLM)
-	f.customers.placement = o.Placement
+	f.customers.placement, f.customers.providers = o.Placement, o.NodeProviders
 	f.directory, f.region, f.audit = o.Directory, o.Region, o.Audit
 	if o.Policy == nil && o.Directory != nil {
 		o.Policy = o.Directory

@@ -35,8 +35,16 @@ func nodePoolStatus(r clm.Resource, visibility progress.Visibility) platform.Nod
 	return platform.NodePoolStatus{
 		Phase: platform.NodePoolPhase(s.Phase), Reason: s.Reason, Message: s.Message,
 		ObservedGeneration: s.ObservedGeneration, Conditions: resourceConditions(s.Conditions),
-		LastUpdateTime: s.LastUpdate, Replicas: s.Ready, Ready: s.Ready, Version: s.Version, Simulated: true,
+		LastUpdateTime: s.LastUpdate, Replicas: s.Ready, Ready: s.Ready, Version: s.Version,
+		Simulated: hasSimulatedNodes(r.Spec),
 	}
+}
+
+// hasSimulatedNodes reports whether the nodes of a node pool with this spec are simulated.
+func hasSimulatedNodes(spec json.RawMessage) bool {
+	var s struct{ Provider cluster.NodeProvider }
+	_ = json.Unmarshal(spec, &s) // the lifecycle manager stores objects only
+	return s.Provider == "" || s.Provider == cluster.Simulated
 }
 
 // resourceConditions gives the conditions of a resource the shape of the wire.

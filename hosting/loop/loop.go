@@ -31,6 +31,7 @@ type Options struct {
 	Client    dynamic.Interface
 	Resource  schema.GroupVersionResource
 	Namespace string // default: all
+	Bound     *Bound // default: all objects are trusted and kept whole
 
 	// Reconcile brings the world nearer to an object's spec. The object is the
 	// callee's own copy, without managed fields; nil when it does not exist. It is
@@ -97,6 +98,8 @@ type Loop struct {
 	calls   map[string]int                     // calls in progress, by owner
 	parked  map[string]map[Key]struct{}        // wait for the end of one of their owner's
 	synced  chan struct{}                      // closed after the first listing
+
+	full sync.Once // reports that objects are dropped
 }
 
 // New makes a loop that does nothing before Run.

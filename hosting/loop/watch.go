@@ -27,11 +27,14 @@ func (l *Loop) watch(ctx context.Context) {
 	note := l.outages()
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			list, err := c.List(ctx, o)
+			list, err := l.list(ctx, c, o)
 			note(ctx, err)
 			return list, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			if l.o.Bound != nil {
+				o.LabelSelector = l.o.Bound.Selector
+			}
 			w, err := c.Watch(ctx, o)
 			note(ctx, err)
 			return w, err
@@ -39,9 +42,21 @@ func (l *Loop) watch(ctx context.Context) {
 	}
 	// After an outage of the API server the watch begins again within 2 s.
 	backoff := &wait.Backoff{Duration: 50 * time.Millisecond, Cap: 2 * time.Second, Factor: 2, Steps: 8, Jitter: 0.5}
-	r := cache.NewReflectorWithOptions(lw, nil, sink{l}, cache.ReflectorOptions{Name: "hosting",
+	var lister cache.ListerWatcher = lw
+	if l.o.Bound != nil {
+		lister = pagedLists{lw}
+	}
+	r := cache.NewReflectorWithOptions(lister, nil, sink{l}, cache.ReflectorOptions{Name: "hosting",
 		TypeDescription: l.o.Resource.String(), Backoff: backoff})
 	r.RunWithContext(klog.NewContext(ctx, logr.Discard())) // outages are logged once, not at every try
+}
+
+func (l *Loop) list(ctx context.Context, c dynamic.ResourceInterface, o metav1.ListOptions) (
+	*unstructured.UnstructuredList, error) {
+	if l.o.Bound != nil {
+		return l.o.Bound.listBounded(ctx, c)
+	}
+	return c.List(ctx, o)
 }
 
 // outages returns a function that logs when the watch begins to fail and when it
@@ -77,8 +92,13 @@ func (s sink) put(object any) error {
 	if err != nil {
 		return err
 	}
-	u.SetManagedFields(nil) // half of an object's size, and unused
+	trim(u, s.o.Bound)
 	s.mu.Lock()
+	if s.isFull(key) {
+		s.mu.Unlock()
+		s.reportFull(key)
+		return nil
+	}
 	s.objects[key] = u
 	s.mu.Unlock()
 	s.queue.Add(key)
@@ -106,7 +126,9 @@ func (s sink) Replace(list []any, _ string) error {
 		if err != nil {
 			return err
 		}
-		u.SetManagedFields(nil)
+		if s.o.Bound == nil { // else the list is trimmed
+			trim(u, nil)
+		}
 		objects[key] = u
 	}
 	s.mu.Lock()

@@ -51,7 +51,7 @@ func (s *sites) open(cluster controlplane.ID, admin controlplane.Admin) *site {
 		return x
 	}
 	x.nodes = loop.New(loop.Options{Client: x.client, Resource: nodeResource(), Reconcile: x.changed, Workers: 2,
-		Log: s.keeper.o.Log})
+		Bound: nodesBound(), Log: s.keeper.o.Log})
 	s.wg.Go(func() { _ = x.nodes.Run(ctx) })
 	return x
 }

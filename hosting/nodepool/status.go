@@ -38,6 +38,7 @@ const (
 	UpdatingNodes          = "Updating"
 	NetworkFull            = "NetworkFull"
 	Paused                 = "ReconciliationPaused"
+	ProviderUnavailable    = "ProviderUnavailable"
 )
 
 // conditionsOf computes the pool's conditions from its nodes.

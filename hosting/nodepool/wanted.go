@@ -17,6 +17,7 @@ const (
 
 // wanted is a pool's spec, decoded and checked.
 type wanted struct {
+	provider     cluster.NodeProvider
 	replicas     int
 	version      string // of Kubernetes, without v
 	instance     instancetype.Type
@@ -46,6 +47,12 @@ func read(pool *hypershift.NodePool, hc *hypershift.HostedCluster, control strin
 		labels: s.NodeLabels, disk: 120}
 	fail := func(condition, reason string, err error) {
 		w.invalid = append(w.invalid, problem{condition, reason, err.Error()})
+	}
+	var err error
+	if w.provider, err = cluster.ParseNodeProvider(pool.Annotations[hypershift.NodeProviderAnnotation]); err != nil {
+		fail(ValidPlatformConfig, ValidationFailed, err)
+	} else if w.provider != cluster.Simulated {
+		fail(ValidPlatformConfig, ProviderUnavailable, fmt.Errorf("this management cluster makes no %s nodes", w.provider))
 	}
 	if s.Replicas != nil {
 		w.replicas = int(*s.Replicas)

@@ -10,12 +10,13 @@ import (
 
 // NodePools reads the bodies of requests for the node pools of one cluster.
 type NodePools struct {
-	Releases cluster.Releases
-	Image    string // of the cluster's release
+	Releases  cluster.Releases
+	Image     string                 // of the cluster's release
+	Providers []cluster.NodeProvider // as cluster.NodePoolRules
 }
 
 func (n NodePools) rules() cluster.NodePoolRules {
-	return cluster.NodePoolRules{Releases: n.Releases, Image: n.Image}
+	return cluster.NodePoolRules{Releases: n.Releases, Image: n.Image, Providers: n.Providers}
 }
 
 // ReadClusterID returns the id of the cluster that the body of a request to

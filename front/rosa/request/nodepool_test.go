@@ -9,7 +9,7 @@ import (
 	"atoll.dev/cluster"
 )
 
-var pool = NodePools{older.Releases, "atoll.dev/release:1.36.3"}
+var pool = NodePools{Releases: older.Releases, Image: "atoll.dev/release:1.36.3"}
 
 const poolDefaults = `"management":{"autoRepair":true,"upgradeType":"Replace"},"platform":{"type":"AWS","aws":{"instanceType":"m6a.xlarge"}},"release":{"image":"atoll.dev/release:1.36.3"},"nodeDrainTimeout":"0s"`
 
