@@ -25,6 +25,7 @@ type Options struct {
 	External    string       // host that clients reach the server under
 	ServiceCIDR string
 	Files       credentials.Files
+	AuditDir    string // of the audit log and its policy
 
 	EtcdEndpoint string
 	DialEtcd     Dialer
@@ -36,6 +37,9 @@ type Dialer = func(ctx context.Context, network, address string) (net.Conn, erro
 
 // Run serves until ctx is done; /readyz says when the server is ready.
 func Run(ctx context.Context, o Options) error {
+	if err := writeAuditPolicy(o.AuditDir); err != nil {
+		return fmt.Errorf("the policy of the audit log: %w", err)
+	}
 	options := runOptions(o)
 	completed, err := options.Complete(ctx)
 	if err != nil {
@@ -67,6 +71,7 @@ func Run(ctx context.Context, o Options) error {
 	if err := server.GenericAPIServer.AddReadyzChecks(namespacesCheck(config.KubeAPIs.ControlPlane.VersionedInformers)); err != nil {
 		return err
 	}
+	server.GenericAPIServer.Handler.NonGoRestfulMux.Handle(AuditPath, auditHandler{o.AuditDir})
 	prepared, err := server.PrepareRun()
 	if err != nil {
 		return fmt.Errorf("preparing the API server: %w", err)

@@ -2,11 +2,13 @@ package apiserver
 
 import (
 	"net"
+	"path/filepath"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/server/egressselector"
+	auditoptions "k8s.io/apiserver/pkg/server/options"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
 )
@@ -38,6 +40,7 @@ func runOptions(o Options) *options.ServerRunOptions {
 	s.Etcd.StorageConfig.Transport.EgressLookup = func(egressselector.NetworkContext) (utilnet.DialFunc, error) {
 		return o.DialEtcd, nil
 	}
+	s.Etcd.EncryptionProviderConfigFilepath = o.Files.Encryption
 	s.Etcd.StorageConfig.DBMetricPollInterval = 0
 	s.Etcd.StorageConfig.CountMetricPollPeriod = 0
 
@@ -61,6 +64,13 @@ func runOptions(o Options) *options.ServerRunOptions {
 
 	s.Authorization.Modes = []string{"Node", "RBAC"}
 	s.Admission.GenericAdmission.EnablePlugins = []string{"NodeRestriction"}
+
+	s.Audit.PolicyFile = filepath.Join(o.AuditDir, auditPolicyFile)
+	s.Audit.LogOptions.Path = filepath.Join(o.AuditDir, auditLogFile)
+	s.Audit.LogOptions.MaxSize, s.Audit.LogOptions.MaxBackups, s.Audit.LogOptions.MaxAge = auditFileMiB, auditOldFiles, auditDays
+	// A write waits for no disk; a crash loses what the last second brought.
+	s.Audit.LogOptions.BatchOptions.Mode = auditoptions.ModeBatch
+	s.Audit.LogOptions.BatchOptions.BatchConfig.BufferSize = 2000
 
 	s.Features.EnableProfiling = false
 	s.EventTTL = time.Hour

@@ -44,10 +44,13 @@ type Files struct {
 	FrontProxyCA      string // authority of the aggregator's identity towards extension API servers
 	FrontProxyClient  string // that identity: certificate and key
 	ServiceAccountKey string // signs service account tokens
+	Encryption        string // upstream's EncryptionConfiguration, with the keys of the Secrets in etcd
 
 	AdminKubeconfig             string
 	ControllerManagerKubeconfig string
 	SchedulerKubeconfig         string
+
+	encryptedMark string
 }
 
 // Masters is the group that authorization lets do everything, before any role exists. The controller
@@ -73,6 +76,10 @@ func Ensure(o Options, now time.Time) (Files, error) {
 		AdminKubeconfig:             filepath.Join(o.Dir, "admin.kubeconfig"),
 		ControllerManagerKubeconfig: filepath.Join(o.Dir, "controller-manager.kubeconfig"),
 		SchedulerKubeconfig:         filepath.Join(o.Dir, "scheduler.kubeconfig"),
+	}
+	f.Encryption, f.encryptedMark = encryptionFiles(o.Dir)
+	if err := ensureEncryption(f); err != nil {
+		return Files{}, err
 	}
 	ca, err := loadAuthority(f.CA, f.CAKey, "atoll-"+o.Name, now)
 	if err != nil {

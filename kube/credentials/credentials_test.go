@@ -60,7 +60,7 @@ func TestCertificatesAreRenewedBeforeTheyEnd(t *testing.T) {
 			t.Errorf("%s was not renewed", name)
 		}
 	}
-	for _, name := range []string{"ca.crt", "ca.key", "front-proxy-ca.crt", "service-account.key"} {
+	for _, name := range []string{"ca.crt", "ca.key", "front-proxy-ca.crt", "service-account.key", "encryption.yaml"} {
 		if !bytes.Equal(first[name], second[name]) {
 			t.Errorf("%s changed", name)
 		}
@@ -127,8 +127,39 @@ func TestAnInterruptedFirstStartIsCompleted(t *testing.T) {
 	}
 }
 
+// A plane of before there was encryption gets a key; one whose Secrets are encrypted gets no other.
+func TestAKeyOfSecretsIsNeverReplaced(t *testing.T) {
+	o := options(t.TempDir())
+	files, first := ensure(t, o, epoch)
+	if info, err := os.Stat(files.Encryption); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the file of the key: %v, %v", info, err)
+	}
+	key, err := files.EncryptionKey()
+	if err != nil || len(key) != 8 || bytes.Contains(first["encryption.yaml"], []byte("secret: \"\"")) {
+		t.Errorf("key %q, %v", key, err)
+	}
+	os.Remove(files.Encryption)
+	files, second := ensure(t, o, epoch)
+	if bytes.Equal(first["encryption.yaml"], second["encryption.yaml"]) {
+		t.Error("two planes have the same key")
+	}
+	if err := os.Mkdir(filepath.Join(o.Dir, "etcd"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := files.MarkEncrypted("key-1"); err != nil {
+		t.Fatal(err)
+	}
+	os.Remove(files.Encryption)
+	if _, err := Ensure(o, epoch); !errors.Is(err, ErrDamaged) {
+		t.Errorf("without the key of its Secrets: %v, want ErrDamaged", err)
+	}
+	if _, err := os.Stat(files.Encryption); err == nil {
+		t.Error("there is another key")
+	}
+}
+
 func TestDamageIsReported(t *testing.T) {
-	for _, name := range []string{"ca.crt", "ca.key", "serving.pem", "admin.pem", "service-account.key"} {
+	for _, name := range []string{"ca.crt", "ca.key", "serving.pem", "admin.pem", "service-account.key", "encryption.yaml"} {
 		t.Run(name, func(t *testing.T) {
 			o := options(t.TempDir())
 			ensure(t, o, epoch)

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
 	"sync/atomic"
 	"time"
 
@@ -23,6 +24,7 @@ import (
 	"atoll.dev/kube/kubelets"
 	"atoll.dev/kube/nodes"
 	"atoll.dev/kube/scheduler"
+	"atoll.dev/kube/secrets"
 )
 
 const (
@@ -76,6 +78,7 @@ func (p *plane) run(ctx context.Context) error {
 			External:     p.options.local(),
 			ServiceCIDR:  p.options.ServiceCIDR,
 			Files:        p.files,
+			AuditDir:     filepath.Join(p.options.DataDir, "audit"),
 			EtcdEndpoint: etcd.Endpoint,
 			DialEtcd:     p.store.Dial,
 		}))
@@ -95,6 +98,7 @@ func (p *plane) run(ctx context.Context) error {
 				go func() { ended <- ending("simulated nodes", nodes.Run(workCtx, p.files.ControllerManagerKubeconfig)) }()
 			}
 			go p.keepCredentials(workCtx)
+			go secrets.Run(workCtx, p.files, p.log)
 			go giveBack(workCtx)
 			cause = p.wait(ctx, ended, nil)
 		}
