@@ -41,6 +41,7 @@ type platformService struct {
 
 	credentialLifetime time.Duration
 	providers          []string // of nodes
+	gateway            gatewayFlags
 }
 
 // Platform returns the command of the Platform API.
@@ -82,6 +83,7 @@ the region's own services.`, f)
 	cmd.Flags().DurationVar(&f.retention, "audit-retention", audit.DefaultRetention,
 		"how long audit records are kept; at least 24h")
 	addCredentialLifetimeFlag(cmd, &f.credentialLifetime)
+	f.gateway.addFlags(cmd)
 	for _, name := range []string{"region", "seal-key", "maestro-http", "maestro-grpc"} {
 		cmd.MarkFlagRequired(name)
 	}
@@ -101,6 +103,10 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 		return err
 	}
 	providers, err := parseProviders(f.providers)
+	if err != nil {
+		return err
+	}
+	gateway, err := f.gateway.open(s.Log)
 	if err != nil {
 		return err
 	}
@@ -213,7 +219,8 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 		NodeProviders: providers,
 	})
 	if f.operators != "" {
-		s.serve(p, operatorListener, "platform operators", identity.ServerTLS(pki.CertificateOptional),
+		s.serve(p, gateway.listener(operatorListener), "platform operators",
+			gateway.config(identity.ServerTLS(pki.CertificateOptional)),
 			rest.Server{Handler: handler, Limits: f.operatorLimits(s)})
 		handler = access.WithoutOperators(handler)
 	}
@@ -222,7 +229,7 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 			return err
 		}
 	}
-	s.serve(p, l, "platform", identity.ServerTLS(pki.CertificateOptional),
+	s.serve(p, gateway.listener(l), "platform", gateway.config(identity.ServerTLS(pki.CertificateOptional)),
 		rest.Server{Handler: handler, Limits: f.limits})
 	return p.wait()
 }

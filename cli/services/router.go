@@ -61,12 +61,9 @@ func (f *routerService) start(ctx context.Context, s *System) error {
 	if f.addr == "" || f.options.Control == "" || f.options.Dir == "" {
 		return errors.New("--listen, --control and --data-dir are needed")
 	}
-	for _, text := range f.proxies {
-		network, err := netip.ParsePrefix(text)
-		if err != nil {
-			return fmt.Errorf("--proxy-from %s is no network like 10.0.0.0/24", text)
-		}
-		f.options.Limits.Proxies = append(f.options.Limits.Proxies, network.Masked())
+	var err error
+	if f.options.Limits.Proxies, err = parseProxies(f.proxies); err != nil {
+		return err
 	}
 	p, err := s.startOps(ctx)
 	if err != nil {
@@ -83,4 +80,16 @@ func (f *routerService) start(ctx context.Context, s *System) error {
 	r := router.New(f.options)
 	p.run(func(ctx context.Context) error { return r.Run(ctx, l) })
 	return p.wait()
+}
+
+// parseProxies parses the values of --proxy-from.
+func parseProxies(texts []string) (networks []netip.Prefix, err error) {
+	for _, text := range texts {
+		network, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, fmt.Errorf("--proxy-from %s is no network like 10.0.0.0/24", text)
+		}
+		networks = append(networks, network.Masked())
+	}
+	return networks, nil
 }

@@ -156,14 +156,14 @@ func New(o Options) http.Handler {
 		Signatures: o.Signatures, Validity: o.Validity, Limiter: o.Limiter, Denials: o.Denials,
 	})
 	f.register(router)
-	return rest.Observe(rest.Options{
+	return rest.SecurityHeaders(rest.Observe(rest.Options{
 		Log:       o.Log,
 		ErrorBody: rest.PlatformError,
 		Classify:  classify,
 		// AWS's clients show the second; an API gateway sets the third.
 		IDHeaders: []string{"X-Operation-Id", "X-Amzn-Requestid", "X-Amz-Apigw-Id"},
 		Metrics:   o.Metrics,
-	}, rest.Compress(withReadAhead(router)))
+	}, rest.Compress(withReadAhead(router))))
 }
 
 func newFront(m *maestroclient.Client, ops *rest.Ops) *front {

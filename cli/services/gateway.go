@@ -1,0 +1,61 @@
+package services
+
+import (
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net"
+	"net/netip"
+
+	"github.com/spf13/cobra"
+
+	"atoll.dev/internal/certfile"
+	"atoll.dev/internal/rest"
+)
+
+// gatewayFlags are the flags of what lies between the Platform API and its clients: load balancers, and a
+// certificate that the clients trust without the region's CA.
+type gatewayFlags struct {
+	proxies          []string
+	certificate, key string // files
+}
+
+func (f *gatewayFlags) addFlags(cmd *cobra.Command) {
+	cmd.Flags().StringSliceVar(&f.proxies, "proxy-from", nil,
+		"networks of load balancers, which send a PROXY protocol header (v1 or v2) before each connection")
+	cmd.Flags().StringVar(&f.certificate, "public-certificate", "",
+		"PEM file of a certificate and its chain, shown to clients that connect by one of its names; the file is read "+
+			"again when it changes (default: the certificate of the region's CA only)")
+	cmd.Flags().StringVar(&f.key, "public-key-file", "", "PEM file of the key of --public-certificate")
+}
+
+// gateway is what gatewayFlags configure.
+type gateway struct {
+	proxies []netip.Prefix
+	public  *certfile.Pair // nil: none
+}
+
+func (f *gatewayFlags) open(log *slog.Logger) (g gateway, err error) {
+	if g.proxies, err = parseProxies(f.proxies); err != nil {
+		return g, err
+	}
+	switch {
+	case f.certificate == "" && f.key == "":
+		return g, nil
+	case f.certificate == "" || f.key == "":
+		return g, errors.New("--public-certificate and --public-key-file need each other")
+	}
+	g.public, err = certfile.Open(f.certificate, f.key, log)
+	return g, err
+}
+
+// listener returns l with the clients that load balancers name.
+func (g gateway) listener(l net.Listener) net.Listener { return rest.WithProxyHeaders(l, g.proxies) }
+
+// config returns the configuration of a server with the public certificate.
+func (g gateway) config(server *tls.Config) *tls.Config {
+	if g.public == nil {
+		return server
+	}
+	return g.public.Config(server)
+}
