@@ -53,12 +53,12 @@ func TestOnlyLoadBalancersNameTheClientsOfTheirConnections(t *testing.T) {
 	defer silent.Close()
 
 	for name, c := range map[string]struct{ from, beginning, source string }{
-		"a load balancer names a client":         {"127.0.0.2", "PROXY TCP4 192.0.2.7 127.0.0.1 1234 443\r\n", "192.0.2.7/32"},
+		"a load balancer names a client":         {"127.0.0.2", "PROXY TCP4 192.0.2.7 127.0.0.1 1 2\r\n", "192.0.2.7/32"},
 		"over IPv6":                              {"127.0.0.2", "PROXY TCP6 2001:db8::1 ::1 1234 443\r\n", "2001:db8::/64"},
 		"its own health check":                   {"127.0.0.2", "PROXY UNKNOWN\r\n", "127.0.0.2/32"},
 		"a load balancer without a header":       {"127.0.0.2", "", ""},
 		"with a malformed one":                   {"127.0.0.2", "PROXY TCP4 192.0.2.999 127.0.0.1 1 2\r\n", ""},
-		"with two":                               {"127.0.0.2", strings.Repeat("PROXY TCP4 192.0.2.7 127.0.0.1 1 2\r\n", 2), ""},
+		"with two":                               {"127.0.0.2", strings.Repeat("PROXY UNKNOWN\r\n", 2), ""},
 		"somebody else without a header":         {"127.0.0.1", "", "127.0.0.1/32"},
 		"somebody else names a client":           {"127.0.0.1", "PROXY TCP4 192.0.2.7 127.0.0.1 1 2\r\n", ""},
 		"somebody else next to the network does": {"127.0.0.3", "PROXY TCP4 127.0.0.2 127.0.0.1 1 2\r\n", ""},

@@ -67,7 +67,8 @@ func runOptions(o Options) *options.ServerRunOptions {
 
 	s.Audit.PolicyFile = filepath.Join(o.AuditDir, auditPolicyFile)
 	s.Audit.LogOptions.Path = filepath.Join(o.AuditDir, auditLogFile)
-	s.Audit.LogOptions.MaxSize, s.Audit.LogOptions.MaxBackups, s.Audit.LogOptions.MaxAge = auditFileMiB, auditOldFiles, auditDays
+	s.Audit.LogOptions.MaxSize, s.Audit.LogOptions.MaxBackups = auditFileMiB, auditOldFiles
+	s.Audit.LogOptions.MaxAge = auditDays
 	// A write waits for no disk; a crash loses what the last second brought.
 	s.Audit.LogOptions.BatchOptions.Mode = auditoptions.ModeBatch
 	s.Audit.LogOptions.BatchOptions.BatchConfig.BufferSize = 2000

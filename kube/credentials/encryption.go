@@ -71,13 +71,14 @@ func ensureEncryption(f Files) error {
 	}
 	content, err := yaml.Marshal(apiserver.EncryptionConfiguration{
 		TypeMeta: metav1.TypeMeta{APIVersion: apiserver.SchemeGroupVersion.String(), Kind: "EncryptionConfiguration"},
-		Resources: []apiserver.ResourceConfiguration{{Resources: []string{"secrets"}, Providers: []apiserver.ProviderConfiguration{
-			{Secretbox: &apiserver.SecretboxConfiguration{Keys: []apiserver.Key{{
-				Name: hex.EncodeToString(name), Secret: base64.StdEncoding.EncodeToString(secret),
-			}}}},
-			// Reads the Secrets that were written before the plane had a key.
-			{Identity: &apiserver.IdentityConfiguration{}},
-		}}},
+		Resources: []apiserver.ResourceConfiguration{{Resources: []string{"secrets"},
+			Providers: []apiserver.ProviderConfiguration{
+				{Secretbox: &apiserver.SecretboxConfiguration{Keys: []apiserver.Key{{
+					Name: hex.EncodeToString(name), Secret: base64.StdEncoding.EncodeToString(secret),
+				}}}},
+				// Reads the Secrets that were written before the plane had a key.
+				{Identity: &apiserver.IdentityConfiguration{}},
+			}}},
 	})
 	if err != nil {
 		return err
@@ -92,7 +93,8 @@ func readEncryption(path string) (apiserver.EncryptionConfiguration, error) {
 	if err != nil {
 		return config, err
 	}
-	if yaml.UnmarshalStrict(content, &config) != nil || len(config.Resources) == 0 || len(config.Resources[0].Providers) == 0 {
+	if yaml.UnmarshalStrict(content, &config) != nil || len(config.Resources) == 0 ||
+		len(config.Resources[0].Providers) == 0 {
 		return config, damaged(path, errors.New("no EncryptionConfiguration with a provider in it"))
 	}
 	return config, nil

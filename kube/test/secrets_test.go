@@ -120,7 +120,8 @@ func TestSecretsAreEncryptedAtRest(t *testing.T) {
 		t.Errorf("%d Secrets in the store, want 120", len(values))
 	}
 	for name, value := range values {
-		if !bytes.HasPrefix(value, []byte("k8s:enc:secretbox:v1:"+string(key)+":")) || bytes.Contains(value, []byte(content)) {
+		if !bytes.HasPrefix(value, []byte("k8s:enc:secretbox:v1:"+string(key)+":")) ||
+			bytes.Contains(value, []byte(content)) {
 			t.Errorf("%s is not encrypted with the plane's key %s", name, key)
 		}
 	}
@@ -135,7 +136,8 @@ func TestSecretsAreEncryptedAtRest(t *testing.T) {
 	if err := os.Remove(config); err != nil {
 		t.Fatal(err)
 	}
-	if said := start(t, dir, listen).complaint(); !strings.Contains(said, "encryption.yaml") || !strings.Contains(said, "damaged") {
+	if said := start(t, dir, listen).complaint(); !strings.Contains(said, "encryption.yaml") ||
+		!strings.Contains(said, "damaged") {
 		t.Errorf("without the key of its Secrets the plane says %q", said)
 	}
 }
@@ -190,7 +192,8 @@ func (p *plane) auditLogIsForAdmins(t *testing.T) {
 		}
 	}
 	_, err := client.RESTClient().Post().AbsPath(auditPath).DoRaw(background)
-	if status, ok := errors.AsType[*apierrors.StatusError](err); !ok || status.Status().Code != http.StatusMethodNotAllowed {
+	status, ok := errors.AsType[*apierrors.StatusError](err)
+	if !ok || status.Status().Code != http.StatusMethodNotAllowed {
 		t.Errorf("POST %s: %v", auditPath, err)
 	}
 }
