@@ -159,7 +159,8 @@ func TestAKeyOfSecretsIsNeverReplaced(t *testing.T) {
 }
 
 func TestDamageIsReported(t *testing.T) {
-	for _, name := range []string{"ca.crt", "ca.key", "serving.pem", "admin.pem", "service-account.key", "encryption.yaml"} {
+	for _, name := range []string{"ca.crt", "ca.key", "serving.pem", "admin.pem", "service-account.key",
+		"encryption.yaml"} {
 		t.Run(name, func(t *testing.T) {
 			o := options(t.TempDir())
 			ensure(t, o, epoch)
