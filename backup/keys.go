@@ -9,6 +9,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"atoll.dev/internal/atomicfile"
 )
 
 // keysLimit bounds the keys of a plane together.
@@ -70,6 +72,23 @@ func (k Keys) Write(pki string) (err error) {
 		}
 	}
 	return os.Rename(staging, pki)
+}
+
+// Names of the files of the encryption of Secrets, as atoll-kube has them: in a plane's directory pki, and in its
+// directory etcd beside restored data.
+const (
+	encryptionFile   = "encryption.yaml"
+	restoredKeysFile = "secrets.keys"
+)
+
+// WriteEncryption writes the keys that encrypt Secrets into the directory etcd of restored data, so that every plane
+// that starts with the data reads its Secrets. A backup of before Secrets were encrypted has no such keys.
+func (k Keys) WriteEncryption(etcd string) error {
+	content, isThere := k[encryptionFile]
+	if !isThere {
+		return nil
+	}
+	return atomicfile.Write(filepath.Join(etcd, restoredKeysFile), content, 0o600)
 }
 
 // storeKeys stores the plane's keys and records their checksum in the manifest.

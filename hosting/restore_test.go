@@ -152,6 +152,7 @@ func TestAClusterIsRestoredInPlaceAndCloned(t *testing.T) {
 	r.keep(c, "before")
 	r.keep(c, "removed")
 	r.setData(c, "before", "good")
+	r.keepSecret(c)
 	at := time.Now().Add(time.Second).Truncate(time.Second) // the journal ends here
 	for time.Since(at) < 2*time.Second {                    // a sample of the log each second
 		<-time.After(100 * time.Millisecond)
@@ -284,6 +285,16 @@ func (r *restoreWorld) clone(name string, o hypershift.RestoreOrder) controlplan
 	return key
 }
 
+// keepSecret creates a Secret, which the plane encrypts with a key of its own.
+func (r *restoreWorld) keepSecret(c dynamic.Interface) {
+	r.Helper()
+	if _, err := c.Resource(secrets()).Namespace("default").Create(r.Context(), &unstructured.Unstructured{
+		Object: map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"name": "secret"},
+			"stringData": map[string]any{"is": "readable"}}}, metav1.CreateOptions{}); err != nil {
+		r.Fatal(err)
+	}
+}
+
 // isAsOfThen checks that a plane has the objects of the moment to which it was restored.
 func (r *restoreWorld) isAsOfThen(c dynamic.Interface) {
 	r.Helper()
@@ -295,6 +306,9 @@ func (r *restoreWorld) isAsOfThen(c dynamic.Interface) {
 	}
 	if value, _, _ := unstructured.NestedString(before.Object, "data", "is"); value != "good" {
 		r.Errorf("the object is %q, want good", value)
+	}
+	if _, err := c.Resource(secrets()).Namespace("default").Get(r.Context(), "secret", metav1.GetOptions{}); err != nil {
+		r.Errorf("the Secret cannot be read: %v", err)
 	}
 	if _, err := configs.Get(r.Context(), "after", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		r.Errorf("an object that was created later: %v", err)

@@ -198,6 +198,9 @@ func (f *restoreFlags) restore(ctx context.Context, p backup.Plane) (report rest
 	if err := json.Unmarshal(printed, &report); err != nil {
 		return report, fmt.Errorf("%s restore printed %q: %w", f.program, printed, err)
 	}
+	if err := got.Keys.WriteEncryption(filepath.Join(f.dir, "etcd")); err != nil {
+		return report, fmt.Errorf("the keys of the plane's Secrets: %w", err)
+	}
 	if report.Keys, err = restoreKeys(got.Keys, filepath.Join(f.dir, "pki")); err != nil {
 		return report, fmt.Errorf("the keys of the plane: %w", err)
 	}

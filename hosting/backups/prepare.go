@@ -214,6 +214,9 @@ func (b *Backups) restore(ctx context.Context, o controlplane.RestoreOrder, stag
 	if err := json.Unmarshal(printed, &result); err != nil {
 		return prepared{}, fmt.Errorf("making the data: %w", err)
 	}
+	if err := got.Keys.WriteEncryption(filepath.Join(staging, "etcd")); err != nil {
+		return prepared{}, fmt.Errorf("the keys of the Secrets: %w", err)
+	}
 	made = prepared{Restores: got.Sample.Time, Revision: result.Revision, Next: result.Next}
 	content, err := json.Marshal(made)
 	if err != nil {

@@ -50,7 +50,7 @@ type Files struct {
 	ControllerManagerKubeconfig string
 	SchedulerKubeconfig         string
 
-	encryptedMark string
+	encryptedMark, restoredKeys string
 }
 
 // Masters is the group that authorization lets do everything, before any role exists. The controller
@@ -77,7 +77,7 @@ func Ensure(o Options, now time.Time) (Files, error) {
 		ControllerManagerKubeconfig: filepath.Join(o.Dir, "controller-manager.kubeconfig"),
 		SchedulerKubeconfig:         filepath.Join(o.Dir, "scheduler.kubeconfig"),
 	}
-	f.Encryption, f.encryptedMark = encryptionFiles(o.Dir)
+	f.Encryption, f.encryptedMark, f.restoredKeys = encryptionFiles(o.Dir)
 	if err := ensureEncryption(f); err != nil {
 		return Files{}, err
 	}

@@ -158,6 +158,40 @@ func TestAKeyOfSecretsIsNeverReplaced(t *testing.T) {
 	}
 }
 
+// A plane that starts with the data of another one reads its Secrets, and encrypts them with its own key.
+func TestKeysOfRestoredDataAreAddedOnce(t *testing.T) {
+	_, other := ensure(t, options(t.TempDir()), epoch)
+	o := options(t.TempDir())
+	if err := os.Mkdir(filepath.Join(o.Dir, "etcd"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	restored := filepath.Join(o.Dir, "etcd", "secrets.keys")
+	if err := os.WriteFile(restored, other["encryption.yaml"], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	files, first := ensure(t, o, epoch)
+	config, err := readEncryption(files.Encryption)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := config.Resources[0].Providers[0].Secretbox.Keys
+	if len(keys) != 2 || !bytes.Contains(other["encryption.yaml"], []byte(keys[1].Secret)) {
+		t.Fatalf("%d keys; the second one must be that of the data", len(keys))
+	}
+	if key, err := files.EncryptionKey(); err != nil || key != keys[0].Name {
+		t.Errorf("key %q, %v; want the plane's own", key, err)
+	}
+	if _, second := ensure(t, o, epoch); !bytes.Equal(first["encryption.yaml"], second["encryption.yaml"]) {
+		t.Error("the next start changes the keys")
+	}
+	if err := os.WriteFile(restored, []byte("damage"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Ensure(o, epoch); !errors.Is(err, ErrDamaged) {
+		t.Errorf("with damaged keys of the data: %v, want ErrDamaged", err)
+	}
+}
+
 func TestDamageIsReported(t *testing.T) {
 	for _, name := range []string{"ca.crt", "ca.key", "serving.pem", "admin.pem", "service-account.key",
 		"encryption.yaml"} {

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apiserver "k8s.io/apiserver/pkg/apis/apiserver/v1"
@@ -18,6 +19,10 @@ import (
 // encryptedMark is a file in the directory of etcd. Package secrets writes it when all Secrets there are
 // encrypted. It lies beside the data, so that a restore of other data does not have it.
 const encryptedMark = "secrets.encrypted"
+
+// restoredKeys is a file in the directory of etcd: the configuration of the encryption of Secrets that the plane of the
+// data had. A restore writes it, because the data may be of another plane, or of before a change of the key.
+const restoredKeys = "secrets.keys"
 
 // Encrypted reports with which key the Secrets in the store are encrypted, all of them; "" is none.
 func (f Files) Encrypted() (key string, err error) {
@@ -55,6 +60,9 @@ func (f Files) EncryptionKey() (string, error) {
 // configuration that is there stays: with another key no Secret can be read any more.
 func ensureEncryption(f Files) error {
 	if _, err := readEncryption(f.Encryption); !errors.Is(err, fs.ErrNotExist) {
+		if err == nil {
+			err = addRestoredKeys(f)
+		}
 		return err
 	}
 	if key, err := f.Encrypted(); err != nil {
@@ -83,8 +91,53 @@ func ensureEncryption(f Files) error {
 	if err != nil {
 		return err
 	}
+	if err := WriteFile(f.Encryption, content, 0o600); err != nil {
+		return err
+	}
+	return addRestoredKeys(f)
+}
+
+// addRestoredKeys adds the keys that came with restored data to the configuration, after the plane's own. They only
+// decrypt: package secrets encrypts everything with the plane's own key. Keys that are there already change nothing.
+func addRestoredKeys(f Files) error {
+	restored, err := readEncryption(f.restoredKeys)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	own, err := readEncryption(f.Encryption)
+	if err != nil {
+		return err
+	}
+	providers := own.Resources[0].Providers
+	at := slices.IndexFunc(providers, isSecretbox)
+	if at < 0 {
+		return nil // somebody has configured another encryption
+	}
+	box, count := providers[at].Secretbox, len(providers[at].Secretbox.Keys)
+	for _, provider := range restored.Resources[0].Providers {
+		if !isSecretbox(provider) {
+			continue
+		}
+		for _, key := range provider.Secretbox.Keys {
+			if !slices.Contains(box.Keys, key) {
+				box.Keys = append(box.Keys, key)
+			}
+		}
+	}
+	if len(box.Keys) == count {
+		return nil
+	}
+	content, err := yaml.Marshal(own)
+	if err != nil {
+		return err
+	}
 	return WriteFile(f.Encryption, content, 0o600)
 }
+
+func isSecretbox(p apiserver.ProviderConfiguration) bool { return p.Secretbox != nil }
 
 // readEncryption reads a configuration. Errors never contain its content: it is a key.
 func readEncryption(path string) (apiserver.EncryptionConfiguration, error) {
@@ -101,6 +154,8 @@ func readEncryption(path string) (apiserver.EncryptionConfiguration, error) {
 }
 
 // encryptionFiles are the paths of the encryption of Secrets, below the plane's directory.
-func encryptionFiles(dir string) (config, mark string) {
-	return filepath.Join(dir, "pki", "encryption.yaml"), filepath.Join(dir, "etcd", encryptedMark)
+func encryptionFiles(dir string) (config, mark, restored string) {
+	etcd := filepath.Join(dir, "etcd")
+	return filepath.Join(dir, "pki", "encryption.yaml"), filepath.Join(etcd, encryptedMark),
+		filepath.Join(etcd, restoredKeys)
 }
