@@ -185,11 +185,13 @@ func (r *Runtime) Discard(id controlplane.ID) (done bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	p := m.planes[id]
-	if p == nil || p.goal == discard && !p.seen.Running {
+	if p == nil || p.goal == discard && p.isStopped {
 		delete(m.planes, id)
 		return true, nil
 	}
-	p.goal = discard
+	if p.goal != discard {
+		p.goal, p.isStopped = discard, false
+	}
 	m.enqueue(id)
 	return false, nil
 }
@@ -264,6 +266,7 @@ func (r *Runtime) pursue(id controlplane.ID, p *plane) {
 	switch {
 	case p.goal != run:
 		r.show(id, func() {
+			p.isStopped = true
 			p.seen = controlplane.Observation{
 				State: controlplane.Down, LastStart: p.seen.LastStart, Backend: p.seen.Backend,
 			}

@@ -38,6 +38,7 @@ const (
 // plane is one control plane. Machine.mu guards it.
 type plane struct {
 	goal      goal
+	isStopped bool                  // the worker has carried out the order to discard the plane
 	spec      controlplane.Spec     // of the last Ensure
 	runs      controlplane.Spec     // of the server
 	fault     *controlplane.Failure // of every start
