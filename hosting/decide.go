@@ -103,7 +103,8 @@ func decide(s situation, now time.Time) decision {
 		d.Spec.Data = s.Restore.Order.ID
 	}
 	r.Image = cluster.ReleaseImage(string(r.Release))
-	dataMissing := !s.Plane.Running && !s.Plane.HasData && (last.WasReady || wasCompleted(s.Cluster.Status))
+	dataMissing := !isReplaced && !s.Plane.Running && !s.Plane.HasData &&
+		(last.WasReady || wasCompleted(s.Cluster.Status))
 	if dataMissing { // a new plane would be empty and call itself available
 		r.Failure = &controlplane.Failure{
 			Reason:  controlplane.DataMissing,

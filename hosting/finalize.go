@@ -74,6 +74,9 @@ func (h *Hosting) discard(c *hostedCluster) (done bool, err error) {
 	h.mu.Lock()
 	c.stopping = true
 	h.mu.Unlock()
+	if !h.o.Backups.Abandon(c.id) { // a restore would make data in the plane's directory again
+		return false, nil
+	}
 	if done, err := h.o.Planes.Discard(c.id); !done || err != nil {
 		return false, err
 	}

@@ -83,6 +83,9 @@ type Backups interface {
 	Prepare(id controlplane.ID, o controlplane.RestoreOrder) controlplane.Preparation
 	// Forget removes what an executed or failed order has left. It may be repeated.
 	Forget(id controlplane.ID, order string)
+	// Abandon ends the preparation for a plane that is deleted, and reports whether it has ended. It may be repeated;
+	// hosting is notified when it has.
+	Abandon(id controlplane.ID) (done bool)
 }
 
 // noBackups are the Backups of a hosting that makes none.
@@ -103,6 +106,8 @@ func (noBackups) Prepare(controlplane.ID, controlplane.RestoreOrder) controlplan
 }
 
 func (noBackups) Forget(controlplane.ID, string) {}
+
+func (noBackups) Abandon(controlplane.ID) bool { return true }
 
 // noRoutes are the Routes of a management cluster without a router.
 type noRoutes struct{}

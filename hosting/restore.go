@@ -106,6 +106,10 @@ func (h *Hosting) findRestore(c *hostedCluster, hc *hypershift.HostedCluster, la
 	return r
 }
 
+// agreeLimit bounds the calls to a restored plane in one reconciliation: a customer's slow webhook must not keep the
+// status from being written.
+const agreeLimit = 5 * time.Second
+
 // finishRestore makes everything beside a restored plane's data agree with the data, once the plane serves, and then
 // removes what the restore has left. It does so again until the status shows the restore as completed.
 func (h *Hosting) finishRestore(ctx context.Context, c *hostedCluster, r *report) error {
@@ -124,6 +128,8 @@ func (h *Hosting) finishRestore(ctx context.Context, c *hostedCluster, r *report
 	if err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, agreeLimit)
+	defer cancel()
 	if order.isClone() {
 		if err := removeIdentity(ctx, admin); err != nil {
 			return fmt.Errorf("what a clone has of the other cluster's identity: %w", err)

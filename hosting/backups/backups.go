@@ -25,6 +25,9 @@ const endLimit = 10 * time.Second
 // snapshotsAtOnce bounds the snapshots that are taken at the same time on one machine.
 const snapshotsAtOnce = 2
 
+// preparationsAtOnce bounds the restores whose data is made at the same time on one machine.
+const preparationsAtOnce = 2
+
 // Options describe Backups. Store, KMS, Dial and Spool are required.
 type Options struct {
 	Store backup.Store
@@ -59,7 +62,9 @@ type Backups struct {
 	asked     map[controlplane.ID]bool // planes whose restore was ordered before Run
 	preparing map[controlplane.ID]*preparation
 	windows   map[controlplane.ID]controlplane.BackupWindow
-	running   sync.WaitGroup
+	// preparations has a place for each order whose data is made now.
+	preparations chan struct{}
+	running      sync.WaitGroup
 }
 
 // follower is one plane's follower.
@@ -77,7 +82,7 @@ func New(o Options) *Backups {
 	b := &Backups{o: o, snapshots: make(chan struct{}, snapshotsAtOnce), followers: map[controlplane.ID]*follower{},
 		early: map[controlplane.ID]bool{}, deleted: map[controlplane.ID]bool{}, wake: make(chan struct{}, 1),
 		asked: map[controlplane.ID]bool{}, preparing: map[controlplane.ID]*preparation{},
-		windows: map[controlplane.ID]controlplane.BackupWindow{}}
+		windows: map[controlplane.ID]controlplane.BackupWindow{}, preparations: make(chan struct{}, preparationsAtOnce)}
 	if o.Metrics != nil {
 		o.Metrics.MustRegister(
 			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
@@ -95,6 +100,15 @@ func New(o Options) *Backups {
 func (b *Backups) Run(ctx context.Context, changed func(controlplane.ID)) error {
 	if err := os.MkdirAll(b.o.Spool, 0o700); err != nil {
 		return err
+	}
+	interrupted, err := filepath.Glob(filepath.Join(b.o.Spool, comparePrefix+"*"))
+	if err != nil {
+		return err
+	}
+	for _, dir := range interrupted { // of dry runs that a kill ended: they have a customer's data
+		if err := os.RemoveAll(dir); err != nil {
+			return err
+		}
 	}
 	b.mu.Lock()
 	b.ctx, b.changed = ctx, changed
@@ -160,13 +174,22 @@ func (b *Backups) start(id controlplane.ID) {
 	b.running.Go(func() { f.Run(ctx) })
 }
 
-// remove ends a follower.
+// remove ends a follower. The plane's window keeps the moment up to which everything is stored.
 func (b *Backups) remove(id controlplane.ID, f *follower) {
+	stored := f.State().Stored
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	f.cancel()
 	if b.followers[id] == f {
 		delete(b.followers, id)
+	}
+	w, isKnown := b.windows[id]
+	if isKnown && stored.After(w.Stored) {
+		w.Stored = stored
+		b.windows[id] = w
+	}
+	b.mu.Unlock()
+	if isKnown {
+		b.changed(id)
 	}
 }
 

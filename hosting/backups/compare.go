@@ -14,12 +14,14 @@ import (
 const (
 	changedKinds = 40 // in a list of changes
 	changedNames = 10 // of one kind
+
+	comparePrefix = "compare-" // of directories in the spool
 )
 
 // compare computes which objects a restore would change.
 func (b *Backups) compare(ctx context.Context, id controlplane.ID, o controlplane.RestoreOrder) (
 	controlplane.Preparation, error) {
-	dir, err := os.MkdirTemp(b.o.Spool, "compare-*")
+	dir, err := os.MkdirTemp(b.o.Spool, comparePrefix+"*")
 	if err != nil {
 		return controlplane.Preparation{}, err
 	}

@@ -34,6 +34,8 @@ type preparation struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 	state  controlplane.Preparation // of Backups.mu
+
+	isAbandoned bool // of Backups.mu
 }
 
 // prepared is the content of the file preparedName.
@@ -102,6 +104,32 @@ func (b *Backups) Forget(id controlplane.ID, order string) {
 	})
 }
 
+// Abandon ends the preparation for a plane that is deleted, and reports whether it has ended: afterwards nothing makes
+// data in the plane's directory. The function that Run was given is called when it has.
+func (b *Backups) Abandon(id controlplane.ID) (done bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.asked, id)
+	if p := b.preparing[id]; p != nil {
+		select {
+		case <-p.done:
+			delete(b.preparing, id)
+		default:
+			if !p.isAbandoned {
+				p.isAbandoned = true
+				p.cancel()
+				b.running.Go(func() {
+					<-p.done
+					b.changed(id)
+				})
+			}
+			return false
+		}
+	}
+	delete(b.windows, id)
+	return true
+}
+
 // show publishes the state of a preparation.
 func (b *Backups) show(id controlplane.ID, p *preparation, state controlplane.Preparation) {
 	b.mu.Lock()
@@ -114,6 +142,14 @@ func (b *Backups) show(id controlplane.ID, p *preparation, state controlplane.Pr
 func (b *Backups) prepare(ctx context.Context, id controlplane.ID, p *preparation) {
 	log := b.o.Log.With("plane", id.String(), "restore", p.order.ID)
 	err := b.awaitReach(ctx, id, p)
+	if err == nil {
+		select {
+		case b.preparations <- struct{}{}:
+			defer func() { <-b.preparations }()
+		case <-ctx.Done():
+			return
+		}
+	}
 	for try, wait := 1, retryPrepare; err == nil; try, wait = try+1, 2*wait {
 		b.show(id, p, controlplane.Preparation{State: controlplane.PreparationRuns})
 		var state controlplane.Preparation
@@ -142,7 +178,21 @@ func (b *Backups) prepare(ctx context.Context, id controlplane.ID, p *preparatio
 		return
 	}
 	log.Warn("the data of a restore could not be made", "error", err)
-	b.show(id, p, controlplane.Preparation{State: controlplane.PreparationFailed, Message: err.Error()})
+	b.show(id, p, controlplane.Preparation{State: controlplane.PreparationFailed, Message: failureMessage(err)})
+}
+
+// errReach is the error of a backup that does not reach the moment of a restore in time.
+var errReach = errors.New("the backup does not reach it")
+
+// failureMessage returns why a restore failed, for the cluster's owner: no path, object or key of the region.
+func failureMessage(err error) string {
+	switch {
+	case errors.Is(err, backup.ErrOutside), errors.Is(err, errReach):
+		return err.Error()
+	case errors.Is(err, backup.ErrCorrupt):
+		return "the backup is damaged; the log of the management cluster's hosting has the details"
+	}
+	return "the data could not be made; the log of the management cluster's hosting has the reason"
 }
 
 // awaitReach returns when the backup of a plane that runs has everything up to the moment of an order.
@@ -168,7 +218,7 @@ func (b *Backups) awaitReach(ctx context.Context, id controlplane.ID, p *prepara
 	if why == "" {
 		why = "it reaches to " + s.Stored.Format(time.RFC3339)
 	}
-	return fmt.Errorf("the backup does not reach %s: %s", p.order.At.Format(time.RFC3339), why)
+	return fmt.Errorf("restoring to %s: %w: %s", p.order.At.Format(time.RFC3339), errReach, why)
 }
 
 // makeData makes the data in the staging directory, unless it is there.

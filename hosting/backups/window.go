@@ -32,6 +32,7 @@ func (b *Backups) setWindow(id controlplane.ID, chains []backup.Chain) {
 		w.From = w.Chains[0].Taken
 	}
 	b.mu.Lock()
+	w.Stored = b.windows[id].Stored
 	b.windows[id] = w
 	b.mu.Unlock()
 	b.changed(id)

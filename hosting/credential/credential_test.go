@@ -1,6 +1,7 @@
 package credential
 
 import (
+	"context"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -216,6 +217,22 @@ func TestARestoredPlaneHasTheBindingsOfItsCredentials(t *testing.T) {
 		expires: time.Now().Add(time.Hour)}); err != nil {
 		t.Fatal(err)
 	}
+	// The holder of the revoked one, and that of the living one, had bound themselves.
+	own := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": rbacGroup + "/v1", "kind": "ClusterRoleBinding", "metadata": map[string]any{"name": "own"},
+		"roleRef": map[string]any{"apiGroup": rbacGroup, "kind": "ClusterRole", "name": adminRole},
+		"subjects": []any{
+			map[string]any{"apiGroup": rbacGroup, "kind": "User", "name": apihosting.CredentialUser("revoked")},
+			map[string]any{"apiGroup": rbacGroup, "kind": "User", "name": apihosting.CredentialUser("agree-1")},
+		}}}
+	if _, err := b.resource("clusterrolebindings").Create(t.Context(), own, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.remove(context.Background(), "own"); err != nil {
+			t.Error(err)
+		}
+	})
 	id := controlplane.ID{Namespace: w.namespace, Name: clusterName}
 	for range 2 {
 		if err := Agree(t.Context(), Options{Client: w.admin}, id, admin); err != nil {
@@ -227,5 +244,13 @@ func TestARestoredPlaneHasTheBindingsOfItsCredentials(t *testing.T) {
 		if w.bound("revoked") {
 			t.Error("a credential that was revoked since has a binding")
 		}
+	}
+	own, err = b.resource("clusterrolebindings").Get(t.Context(), "own", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	subjects, _, _ := unstructured.NestedSlice(own.Object, "subjects")
+	if len(subjects) != 1 || subjects[0].(map[string]any)["name"] != apihosting.CredentialUser("agree-1") {
+		t.Errorf("a binding that holders have made has the subjects %v", subjects)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,7 +34,7 @@ func revoke(ctx context.Context, admin controlplane.Admin, id string) error {
 		return err
 	}
 	for range revokePasses {
-		changed, err := b.removeSubject(ctx, id)
+		changed, err := b.removeSubjects(ctx, func(credential string) (bool, error) { return credential == id, nil })
 		if err != nil || !changed {
 			return err
 		}
@@ -41,9 +42,10 @@ func revoke(ctx context.Context, admin controlplane.Admin, id string) error {
 	return errors.New("somebody binds a revoked credential again and again")
 }
 
-// removeSubject takes the user and the group of a credential out of all bindings of the plane, and reports
-// whether a binding had one of them.
-func (b bindings) removeSubject(ctx context.Context, id string) (changed bool, err error) {
+// removeSubjects takes the users and groups of credentials that isRevoked names out of all bindings of the plane, and
+// reports whether a binding had one of them.
+func (b bindings) removeSubjects(ctx context.Context, isRevoked func(credential string) (bool, error)) (changed bool,
+	err error) {
 	for _, kind := range []string{"clusterrolebindings", "rolebindings"} {
 		page := metav1.ListOptions{Limit: bindingPage}
 		for {
@@ -52,11 +54,15 @@ func (b bindings) removeSubject(ctx context.Context, id string) (changed bool, e
 				return changed, fmt.Errorf("reading the bindings of a revoked credential: %w", err)
 			}
 			for i := range list.Items {
-				if !dropSubject(&list.Items[i], id) {
+				dropped, err := dropSubjects(&list.Items[i], isRevoked)
+				if err != nil {
+					return changed, err
+				}
+				if !dropped {
 					continue
 				}
 				changed = true
-				_, err := b.resource(kind).Namespace(list.Items[i].GetNamespace()).Update(ctx, &list.Items[i],
+				_, err = b.resource(kind).Namespace(list.Items[i].GetNamespace()).Update(ctx, &list.Items[i],
 					metav1.UpdateOptions{})
 				if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // the next pass reads it again
 					return changed, fmt.Errorf("removing a revoked credential from a binding: %w", err)
@@ -70,23 +76,39 @@ func (b bindings) removeSubject(ctx context.Context, id string) (changed bool, e
 	return changed, nil
 }
 
-// dropSubject removes the user and the group of a credential from the subjects of a binding, and reports
-// whether the binding had one of them.
-func dropSubject(binding *unstructured.Unstructured, id string) bool {
+// dropSubjects removes the users and groups of revoked credentials from the subjects of a binding, and reports whether
+// the binding had one of them.
+func dropSubjects(binding *unstructured.Unstructured, isRevoked func(credential string) (bool, error)) (bool, error) {
 	subjects, _, _ := unstructured.NestedSlice(binding.Object, "subjects")
 	var kept []any
 	for _, s := range subjects {
-		fields, _ := s.(map[string]any)
-		kind, name := fields["kind"], fields["name"]
-		if kind == "User" && name == apihosting.CredentialUser(id) ||
-			kind == "Group" && name == apihosting.CredentialGroup(id) {
-			continue
+		if credential, ours := credentialOf(s); ours {
+			revoked, err := isRevoked(credential)
+			if err != nil {
+				return false, err
+			}
+			if revoked {
+				continue
+			}
 		}
 		kept = append(kept, s)
 	}
 	if len(kept) == len(subjects) {
-		return false
+		return false, nil
 	}
 	binding.Object["subjects"] = kept
-	return true
+	return true, nil
+}
+
+// credentialOf returns the id of the credential whose user or group a subject is.
+func credentialOf(subject any) (id string, ours bool) {
+	fields, _ := subject.(map[string]any)
+	name, _ := fields["name"].(string)
+	switch fields["kind"] {
+	case "User":
+		return strings.CutPrefix(name, apihosting.CredentialUser(""))
+	case "Group":
+		return strings.CutPrefix(name, apihosting.CredentialGroup(""))
+	}
+	return "", false
 }

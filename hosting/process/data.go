@@ -94,14 +94,11 @@ func returnData(dir string) error {
 	return atomicfile.SyncDir(dir)
 }
 
-// isBetweenData reports whether a plane's directory has data that replaceData moves.
+// isBetweenData reports whether replaceData has moved the data of a plane away. Restored data that only waits is not the
+// plane's.
 func isBetweenData(dir string) bool {
-	for _, name := range []string{"etcd", replacedName} {
-		if found, _ := filepath.Glob(filepath.Join(dir, restoredPrefix+"*", name)); len(found) > 0 {
-			return true
-		}
-	}
-	return false
+	found, _ := filepath.Glob(filepath.Join(dir, restoredPrefix+"*", replacedName))
+	return len(found) > 0
 }
 
 func exists(path string) (bool, error) {
