@@ -1,7 +1,9 @@
 package plane
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -39,8 +41,9 @@ const (
 )
 
 // FindWalls runs the binary to find which walls stand on this machine: it starts at most two processes, one after the
-// other. A binary that knows no walls has none.
-func FindWalls(ctx context.Context, binary string) Walls {
+// other. A binary that knows no walls has none. A search that did not end, or could not start a process, is an error: it
+// says nothing about the machine.
+func FindWalls(ctx context.Context, binary string) (Walls, error) {
 	ways := []NetworkWall{ByUser, NoNetworkWall}
 	if os.Geteuid() == 0 {
 		ways = []NetworkWall{ByRoot, ByUser, NoNetworkWall}
@@ -55,11 +58,18 @@ func FindWalls(ctx context.Context, binary string) Walls {
 		cmd.Env = []string{"TMPDIR=" + os.TempDir()} // and not the mark of the region's process that looks
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 		w.setNetwork(cmd.SysProcAttr)
-		if out, err := cmd.Output(); err == nil && strings.Contains(string(out), WallPrivileges) {
-			return w
+		out, err := cmd.Output()
+		if err == nil && strings.Contains(string(out), WallPrivileges) {
+			return w, nil
+		}
+		_, hasRun := errors.AsType[*exec.ExitError](err)
+		isRefused := errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSYS) || errors.Is(err, syscall.EINVAL) ||
+			errors.Is(err, syscall.ENOSPC) // a kernel's answer to a namespace that it does not permit
+		if ctx.Err() != nil || err != nil && !hasRun && !isRefused {
+			return Walls{}, fmt.Errorf("finding the walls of this machine: %w", cmp.Or(ctx.Err(), err))
 		}
 	}
-	return Walls{}
+	return Walls{}, nil
 }
 
 // apply makes the command of a plane start behind the walls. The socket is open until the command has started.

@@ -319,7 +319,10 @@ func (x *runner) launch(ctx context.Context, spec controlplane.Spec) error {
 	}
 	x.record, x.portTaken = next, false
 	config := x.config(spec)
-	shut := x.runtime.walls.of(ctx, config.Binary)
+	shut, err := x.runtime.walls.of(ctx, config.Binary)
+	if err != nil {
+		return err
+	}
 	if shut.Process { // a program that knows no walls knows no egress either
 		config.Egress = plane.Tunnel
 	}

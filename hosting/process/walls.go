@@ -3,7 +3,9 @@ package process
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 	"sync"
@@ -28,22 +30,25 @@ type walls struct {
 	found map[string]plane.Walls // by path of the program
 }
 
-func (w *walls) of(ctx context.Context, binary string) plane.Walls {
+func (w *walls) of(ctx context.Context, binary string) (plane.Walls, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if found, ok := w.found[binary]; ok {
-		return found
+		return found, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, probeLimit)
 	defer cancel()
-	found := plane.FindWalls(ctx, binary)
+	found, err := plane.FindWalls(ctx, binary)
+	if err != nil {
+		return plane.Walls{}, err // a plane must not start without walls because a search failed
+	}
 	if found.Process { // otherwise the next start looks again: the program may be another one then
 		if w.found == nil {
 			w.found = map[string]plane.Walls{}
 		}
 		w.found[binary] = found
 	}
-	return found
+	return found, nil
 }
 
 // missingWalls names the walls that do not stand, for a log line.
@@ -76,7 +81,13 @@ func (x *runner) place(p *plane.Process) {
 	if !ok {
 		return
 	}
-	if err := g.place(p.PID, x.runtime.o.Limits); err != nil {
+	err := g.place(p.PID, x.runtime.o.Limits)
+	if errors.Is(err, fs.ErrNotExist) { // another runtime has removed the empty directory of the groups
+		if err = x.runtime.cgroups.open(); err == nil {
+			err = g.place(p.PID, x.runtime.o.Limits)
+		}
+	}
+	if err != nil {
 		x.log.Warn("a plane has no memory limit", "error", err)
 		return
 	}

@@ -15,6 +15,9 @@ import (
 // chunk is how many bytes of a connection one packet to an agent has at most.
 const chunk = 16 << 10
 
+// maxCloses bounds the connections of an agent that wait to be closed.
+const maxCloses = 256
+
 var errAgentLeft = errors.New("the node's agent has disconnected")
 
 // agent is the stream of one connected agent.
@@ -23,6 +26,7 @@ type agent struct {
 	identifiers []string
 	stream      grpc.ServerStream
 	out         chan *pb.Packet // to the goroutine that sends
+	closes      chan int64      // numbers of connections to close, to the same goroutine
 	left        chan struct{}   // closed when the stream has ended
 
 	mu       sync.Mutex
@@ -40,7 +44,7 @@ type dialed struct {
 func newAgent(node string, identifiers []string, stream grpc.ServerStream) *agent {
 	return &agent{
 		node: node, identifiers: identifiers, stream: stream,
-		out: make(chan *pb.Packet), left: make(chan struct{}),
+		out: make(chan *pb.Packet), closes: make(chan int64, maxCloses), left: make(chan struct{}),
 		dials: map[int64]chan<- dialed{}, conns: map[int64]*conn{},
 	}
 }
@@ -65,13 +69,16 @@ func (a *agent) serve() error {
 
 func (a *agent) sendAll() {
 	for {
+		var p *pb.Packet
 		select {
 		case <-a.left:
 			return
-		case p := <-a.out:
-			if a.stream.SendMsg(p) != nil {
-				return // the stream has ended, which receiveAll notices, too
-			}
+		case p = <-a.out:
+		case id := <-a.closes:
+			p = closeRequest(id)
+		}
+		if a.stream.SendMsg(p) != nil {
+			return // the stream has ended, which receiveAll notices, too
 		}
 	}
 }
@@ -167,7 +174,11 @@ func (a *agent) finishDial(r *pb.DialResponse) {
 	id := r.GetConnectID()
 	answer := a.takeDial(r.GetRandom())
 	if answer == nil {
-		go a.sendClose(id)
+		a.requestClose(id)
+		return
+	}
+	if id == 0 {
+		answer <- dialed{err: errors.New("the agent gave the connection no number")}
 		return
 	}
 	c := newConn(a, id)
@@ -177,7 +188,7 @@ func (a *agent) finishDial(r *pb.DialResponse) {
 		a.conns[id] = c
 	}
 	a.mu.Unlock()
-	if taken || id == 0 {
+	if taken {
 		answer <- dialed{err: fmt.Errorf("the agent gave the connection the number %d, which another one has", id)}
 		return
 	}
@@ -191,7 +202,7 @@ func (a *agent) deliver(id int64, data []byte) {
 	a.mu.Unlock()
 	if c != nil && !c.receive(data) {
 		a.takeConn(id)
-		go a.sendClose(id)
+		a.requestClose(id)
 	}
 }
 
@@ -204,8 +215,19 @@ func (a *agent) takeConn(id int64) *conn {
 	return c
 }
 
-func (a *agent) sendClose(id int64) {
-	_ = a.send(context.Background(), &pb.Packet{Type: pb.PacketType_CLOSE_REQ, Payload: &pb.Packet_CloseRequest{
+func (a *agent) sendClose(id int64) { _ = a.send(context.Background(), closeRequest(id)) }
+
+// requestClose has a connection closed that the agent has and the API server has not. An agent that leaves very many of
+// these requests unread keeps connections open on its node only.
+func (a *agent) requestClose(id int64) {
+	select {
+	case a.closes <- id:
+	default:
+	}
+}
+
+func closeRequest(id int64) *pb.Packet {
+	return &pb.Packet{Type: pb.PacketType_CLOSE_REQ, Payload: &pb.Packet_CloseRequest{
 		CloseRequest: &pb.CloseRequest{ConnectID: id},
-	}})
+	}}
 }

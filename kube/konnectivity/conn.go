@@ -13,8 +13,10 @@ const (
 	// maxUnread bounds the bytes of a connection that the API server has not read. More of them block the agent, with
 	// all connections of its node: the protocol has no flow control for one connection.
 	maxUnread = 2 << 20
-	// stallLimit ends a connection whose reader takes nothing while it blocks the agent.
+	// stallLimit ends a connection whose reader has blocked the agent for so long, with short breaks at most.
 	stallLimit = 20 * time.Second
+	// perPacket is what a packet costs beside its bytes.
+	perPacket = 64
 )
 
 // conn is one connection through an agent. The API server has the other end of its pipe.
@@ -23,11 +25,12 @@ type conn struct {
 	id    int64
 	pipe  net.Conn
 
-	mu     sync.Mutex
-	unread [][]byte
-	size   int // of unread
-	ended  bool
-	change chan struct{} // closed and replaced after each change of the fields above
+	mu      sync.Mutex
+	unread  [][]byte
+	size    int // of unread
+	ended   bool
+	change  chan struct{} // closed and replaced after each change of the fields above
+	blocked time.Duration // for which the reader has blocked the agent since it was ahead
 }
 
 func newConn(a *agent, id int64) *conn { return &conn{agent: a, id: id, change: make(chan struct{})} }
@@ -87,7 +90,7 @@ func (c *conn) next() ([]byte, bool) {
 		if len(c.unread) > 0 {
 			b := c.unread[0]
 			c.unread = c.unread[1:]
-			c.size -= len(b)
+			c.size -= len(b) + perPacket
 			c.notify()
 			return b, true
 		}
@@ -98,17 +101,24 @@ func (c *conn) next() ([]byte, bool) {
 	}
 }
 
-// receive stores bytes for the reader. It waits while there is no room, and returns false for a reader that took
-// nothing for stallLimit.
+// receive stores bytes for the reader. It waits while there is no room, and returns false for a reader that has blocked
+// the agent for stallLimit.
 func (c *conn) receive(b []byte) bool {
+	if len(b) == 0 {
+		return true
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for c.size > 0 && c.size+len(b) > maxUnread && !c.ended {
-		before := c.size
-		timer := time.NewTimer(stallLimit)
+	if c.size < maxUnread/2 {
+		c.blocked = 0
+	}
+	for c.size > 0 && c.size+len(b)+perPacket > maxUnread && !c.ended {
+		begun := time.Now()
+		timer := time.NewTimer(stallLimit - c.blocked)
 		c.await(timer.C)
-		expired := !timer.Stop()
-		if expired && c.size == before && !c.ended {
+		timer.Stop()
+		c.blocked += time.Since(begun)
+		if c.blocked >= stallLimit && !c.ended {
 			c.ended, c.unread, c.size = true, nil, 0
 			c.notify()
 			c.pipe.Close()
@@ -117,7 +127,7 @@ func (c *conn) receive(b []byte) bool {
 	}
 	if !c.ended {
 		c.unread = append(c.unread, b)
-		c.size += len(b)
+		c.size += len(b) + perPacket
 		c.notify()
 	}
 	return true

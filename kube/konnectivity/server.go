@@ -36,6 +36,8 @@ const (
 	pongLimit = 15 * time.Second
 	minPing   = 10 * time.Second // an agent that pings more often is disconnected
 	maxPacket = 1 << 20
+	// maxHeaders bounds what an agent says about itself.
+	maxHeaders = 16 << 10
 )
 
 // Egress decides what happens to dials while no agent is connected.
@@ -90,7 +92,7 @@ func New(o Options) (*Server, error) {
 		})),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingEvery, Timeout: pongLimit}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
-		grpc.MaxRecvMsgSize(maxPacket), grpc.MaxConcurrentStreams(4), grpc.SharedWriteBuffer(true),
+		grpc.MaxRecvMsgSize(maxPacket), grpc.MaxHeaderListSize(maxHeaders), grpc.MaxConcurrentStreams(4), grpc.SharedWriteBuffer(true),
 		grpc.ConnectionTimeout(helloLimit),
 	)
 	s.grpc.RegisterService(&grpc.ServiceDesc{

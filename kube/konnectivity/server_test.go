@@ -165,22 +165,34 @@ func TestMalformedPacketsHarmNothing(t *testing.T) {
 			check(t, stream.SendMsg(p))
 		}
 	}
-	// Two dials, which get one number: the first is served, the second refused.
 	results := make(chan error, 2)
-	for range 2 {
-		go func() {
-			_, err := w.server.Dial(t.Context(), "tcp", "10.0.0.1:1")
-			results <- err
-		}()
+	dial := func() {
+		_, err := w.server.Dial(t.Context(), "tcp", "10.0.0.1:1")
+		results <- err
 	}
-	for range 2 {
+	answer := func(number int64) {
 		var p *pb.Packet
 		for p == nil || p.Type != pb.PacketType_DIAL_REQ {
 			p = new(pb.Packet)
 			check(t, stream.RecvMsg(p))
 		}
 		check(t, stream.SendMsg(&pb.Packet{Type: pb.PacketType_DIAL_RSP, Payload: &pb.Packet_DialResponse{
-			DialResponse: &pb.DialResponse{ConnectID: 8, Random: p.GetDialRequest().Random}}}))
+			DialResponse: &pb.DialResponse{ConnectID: number, Random: p.GetDialRequest().Random}}}))
+	}
+	// A connection without a number is refused, and what comes for it blocks nothing.
+	go dial()
+	answer(0)
+	for range 4 {
+		check(t, stream.SendMsg(&pb.Packet{Type: pb.PacketType_DATA,
+			Payload: &pb.Packet_Data{Data: &pb.Data{Data: make([]byte, maxPacket-64)}}}))
+	}
+	if err := <-results; err == nil {
+		t.Error("a connection without a number is served")
+	}
+	// Two dials, which get one number: the first is served, the second refused.
+	for range 2 {
+		go dial()
+		answer(8)
 	}
 	if a, b := <-results, <-results; (a == nil) == (b == nil) {
 		t.Errorf("two connections with one number: %v, %v", a, b)

@@ -45,6 +45,8 @@ func dropPrivileges() error {
 
 // onAllThreads makes a system call on every thread. The error is errors.ErrUnsupported where the program, or the
 // kernel, cannot.
+//
+//go:uintptrescapes
 func onAllThreads(number, a, b, c uintptr) error {
 	_, _, errno := syscall.AllThreadsSyscall6(number, a, b, c, 0, 0, 0)
 	switch errno {
