@@ -93,6 +93,20 @@ func toRestore(id string, order cluster.RestoreOrder, report cluster.RestoreData
 	return shown
 }
 
+// orderNamespace is the namespace of the version 5 UUIDs of orders.
+var orderNamespace = uuid.MustParse("5df4da64-18f2-4e17-8d7f-3cd183e7ac8e")
+
+// newOrderID returns the id of the order that the request makes for a cluster. Requests of one
+// caller with one Idempotency-Key make one order: a try after a lost answer has the id of the first.
+func (c *exchange) newOrderID(id cluster.ID) string {
+	key := c.r.Header.Get("Idempotency-Key")
+	if key == "" {
+		return uuid.NewString()
+	}
+	return uuid.NewSHA1(orderNamespace,
+		[]byte(string(c.who.Account)+"\x00"+c.who.Principal+"\x00"+key+"\x00"+string(id))).String()
+}
+
 // restoreCluster orders a restore, in place or as a new cluster.
 func (h *customerAPI) restoreCluster(c *exchange) error {
 	id, err := c.readClusterID()
@@ -110,7 +124,7 @@ func (h *customerAPI) restoreCluster(c *exchange) error {
 	if want.Mode == platform.RestoreRequestModeClone {
 		return h.cloneCluster(c, id, want)
 	}
-	order := cluster.RestoreOrder{ID: uuid.NewString(), At: want.At, DryRun: want.DryRun}
+	order := cluster.RestoreOrder{ID: c.newOrderID(id), At: want.At, DryRun: want.DryRun}
 	to := target{clusters, string(id), nounCluster, ""}
 	err = h.retryOnConflict(c, to, func(have clmclient.Resource) error {
 		if err := c.checkChange("CreateRestore", policy.Cluster, have, have); err != nil {
@@ -118,6 +132,9 @@ func (h *customerAPI) restoreCluster(c *exchange) error {
 		}
 		have, err := h.clm.GetWithStatuses(c.ctx, clusters, string(id))
 		if err != nil {
+			return err
+		}
+		if isStored, err := c.isStored(have, order); isStored || err != nil {
 			return err
 		}
 		spec, running, err := c.checkRestorable(have, want)
@@ -149,6 +166,22 @@ func (h *customerAPI) restoreCluster(c *exchange) error {
 	return c.write(http.StatusAccepted, "", toRestore(string(id), order, cluster.RestoreData{}))
 }
 
+// isStored reports whether the cluster's spec has the order already, also after the end of its
+// restore. A restore to another moment under the same Idempotency-Key is an error.
+func (c *exchange) isStored(have clmclient.Resource, order cluster.RestoreOrder) (bool, error) {
+	_, stored, err := cluster.CutRestore(have.Spec)
+	switch {
+	case err != nil:
+		return false, fmt.Errorf("cluster %s: %w", have.ID, err)
+	case stored == nil || stored.ID != order.ID:
+		return false, nil
+	case !stored.At.Equal(order.At) || stored.DryRun != order.DryRun:
+		return false, c.errorf(http.StatusUnprocessableEntity, codeKeyReused,
+			"this Idempotency-Key was used for another restore of the cluster %s; take a new one", have.Name)
+	}
+	return true, nil
+}
+
 // cloneCluster creates a cluster that begins with the data of another one.
 func (h *customerAPI) cloneCluster(c *exchange, id cluster.ID, want platform.RestoreRequest) error {
 	have, err := h.clm.GetWithStatuses(c.ctx, clusters, string(id))
@@ -167,7 +200,7 @@ func (h *customerAPI) cloneCluster(c *exchange, id cluster.ID, want platform.Res
 	if err != nil {
 		return err
 	}
-	order := cluster.RestoreOrder{ID: uuid.NewString(), At: want.At, Source: &cluster.RestoreSource{
+	order := cluster.RestoreOrder{ID: c.newOrderID(id), At: want.At, Source: &cluster.RestoreSource{
 		Namespace: apihosting.Namespace(have.ID), Name: apihosting.HostedClusterName(have.ID)}}
 	if spec, err = c.cloneSpec(spec, order); err != nil {
 		return err

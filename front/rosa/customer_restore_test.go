@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,7 +14,7 @@ import (
 )
 
 // A customer sees his backups, orders a restore in place, one at a time, and makes a clone. The order is stored in the
-// cluster's spec, which customers neither see nor change.
+// cluster's spec, which customers neither see nor change. A request that is sent again makes no second order or clone.
 func TestACustomerOrdersRestores(t *testing.T) {
 	l := startLifecycle(t)
 	ctx, p := t.Context(), l.as(operator)
@@ -115,4 +116,39 @@ func TestACustomerOrdersRestores(t *testing.T) {
 		order.Source.Namespace != "clusters-"+made.ID {
 		t.Errorf("the order of the clone: %+v", order)
 	}
+
+	send := func(key, body string) (r platform.Restore) {
+		t.Helper()
+		answer, status := l.curl(t, "POST", "/prod/api/v0/clusters/"+made.ID+"/restore", body, "Idempotency-Key: "+key)
+		if err := json.Unmarshal(answer, &r); err != nil || status != 202 {
+			t.Errorf("%s with the key %s: %d %s, %v", body, key, status, answer, err)
+		}
+		return r
+	}
+	t.Run("a repeated request in place orders nothing", func(t *testing.T) {
+		body := fmt.Sprintf(`{"at":%q}`, at.Format(time.RFC3339))
+		ordered := send("k1", body)
+		report(fmt.Sprintf(`{"id":%q,"phase":"Completed"}`, ordered.ID))
+		if again := send("k1", body); again.ID != ordered.ID || !again.At.Equal(at) {
+			t.Errorf("repeated: %+v, want %+v", again, ordered)
+		}
+		if order := orderOf(made.ID); order == nil || order.ID != ordered.ID {
+			t.Errorf("a repeated request changed the stored order %s: %+v", ordered.ID, order)
+		}
+		answer, status := l.curl(t, "POST", "/prod/api/v0/clusters/"+made.ID+"/restore",
+			fmt.Sprintf(`{"at":%q,"dryRun":true}`, at.Format(time.RFC3339)), "Idempotency-Key: k1")
+		if status != 422 || !strings.Contains(string(answer), "CLUSTERS-MGMT-RESTORE-006") {
+			t.Errorf("another body with the same key: %d %s", status, answer)
+		}
+		if next := send("k2", body); next.ID == ordered.ID || orderOf(made.ID).ID != next.ID {
+			t.Errorf("another key: %+v, want an order other than %s", next, ordered.ID)
+		}
+	})
+	t.Run("a repeated clone is the same cluster", func(t *testing.T) {
+		body := fmt.Sprintf(`{"at":%q,"mode":"clone","name":"twin"}`, at.Format(time.RFC3339))
+		twin := send("k3", body)
+		if again := send("k3", body); again.ID != twin.ID || again.ClusterID != twin.ClusterID {
+			t.Errorf("repeated: %+v, want %+v", again, twin)
+		}
+	})
 }
