@@ -41,8 +41,8 @@ const (
 )
 
 // FindWalls runs the binary to find which walls stand on this machine: it starts at most two processes, one after the
-// other. A binary that knows no walls has none. A search that did not end, or could not start a process, is an error: it
-// says nothing about the machine.
+// other. A binary that knows no walls has none. A search that did not end, or could not start a process, is an error:
+// it says nothing about the machine.
 func FindWalls(ctx context.Context, binary string) (Walls, error) {
 	ways := []NetworkWall{ByUser, NoNetworkWall}
 	if os.Geteuid() == 0 {

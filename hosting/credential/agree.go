@@ -17,7 +17,8 @@ import (
 
 // Agree makes the bindings in a plane agree with the Credentials of its cluster. After a restore the plane has the
 // bindings of an earlier moment, or of another cluster: Agree makes those of credentials that were issued since, and
-// takes credentials that were revoked since, or are another cluster's, out of all bindings. It may be repeated. Of o it uses Client and Longest.
+// takes credentials that were revoked since, or are another cluster's, out of all bindings. It may be repeated. Of o it
+// uses Client and Longest.
 func Agree(ctx context.Context, o Options, id controlplane.ID, admin controlplane.Admin) error {
 	if o.Longest == 0 {
 		o.Longest = cluster.MaxCredentialLifetime

@@ -94,8 +94,8 @@ func returnData(dir string) error {
 	return atomicfile.SyncDir(dir)
 }
 
-// isBetweenData reports whether replaceData has moved the data of a plane away. Restored data that only waits is not the
-// plane's.
+// isBetweenData reports whether replaceData has moved the data of a plane away. Restored data that only waits is not
+// the plane's.
 func isBetweenData(dir string) bool {
 	found, _ := filepath.Glob(filepath.Join(dir, restoredPrefix+"*", replacedName))
 	return len(found) > 0

@@ -92,8 +92,8 @@ func New(o Options) (*Server, error) {
 		})),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingEvery, Timeout: pongLimit}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
-		grpc.MaxRecvMsgSize(maxPacket), grpc.MaxHeaderListSize(maxHeaders), grpc.MaxConcurrentStreams(4), grpc.SharedWriteBuffer(true),
-		grpc.ConnectionTimeout(helloLimit),
+		grpc.MaxRecvMsgSize(maxPacket), grpc.MaxHeaderListSize(maxHeaders), grpc.MaxConcurrentStreams(4),
+		grpc.SharedWriteBuffer(true), grpc.ConnectionTimeout(helloLimit),
 	)
 	s.grpc.RegisterService(&grpc.ServiceDesc{
 		ServiceName: "AgentService",
