@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
@@ -59,17 +60,25 @@ func TestAFullPlaneRefusesWritesAndRecovers(t *testing.T) {
 	}
 	isFull := func() bool { return strings.Contains(strings.Join(status().Errors, " "), "NOSPACE") }
 	n := 0
-	p.eventually("a full plane", func() error { // the plane finds room a few times before it is full for good
+	// The plane finds room a few times before it is full for good: with more than 9/10 of the quota in use after the
+	// compaction, which follows the alarm within 10 s.
+	var full time.Time // since when it has been full
+	p.eventually("a full plane", func() error {
 		for {
 			err := create(n)
 			if err == nil {
 				n++
+				full = time.Time{}
 				continue
 			}
 			if !strings.Contains(err.Error(), "database space exceeded") {
 				t.Fatalf("write %d: %v", n, err)
 			}
-			if s := status(); isFull() && s.DbSizeInUse > s.DbSizeQuota/100*93 {
+			if s := status(); !isFull() || s.DbSizeInUse <= s.DbSizeQuota/10*9 {
+				full = time.Time{}
+			} else if full.IsZero() {
+				full = time.Now()
+			} else if time.Since(full) > 15*time.Second {
 				return nil
 			}
 			return err
