@@ -41,7 +41,9 @@ func (p *plane) kubelet(t *testing.T) {
 	}
 
 	joined := p.as(rest.TLSClientConfig{CertData: pair.cert, KeyData: pair.key}, "")
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	// The taint keeps the daemon sets of the other subtests away.
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{
+		Taints: []corev1.Taint{{Key: "kubelets-test", Effect: corev1.TaintEffectNoSchedule}}}}
 	if _, err := joined.CoreV1().Nodes().Create(background, node, metav1.CreateOptions{}); err != nil {
 		t.Fatal("a node cannot register itself:", err)
 	}
