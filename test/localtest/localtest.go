@@ -136,6 +136,7 @@ func (s *slot) forTest(t *testing.T) *Region {
 // region returns the slot's region for the test, and starts one when there is none.
 func (s *slot) region(t *testing.T) *Region {
 	t.Helper()
+	Bin(t)
 	s.Lock()
 	defer s.Unlock()
 	if s.r == nil {
@@ -208,6 +209,7 @@ func New(t *testing.T, args ...string) *Region {
 // NewIn is New with a home that was prepared.
 func NewIn(t *testing.T, prepare func(home string), args ...string) *Region {
 	t.Helper()
+	Bin(t)
 	home, err := os.MkdirTemp("", "atoll-e2e-")
 	if err != nil {
 		t.Fatal(err)
