@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -67,11 +69,7 @@ func markedProcesses(homeID string) map[string]int {
 	byPID := map[int]string{}
 	for _, dir := range dirs {
 		pid, _ := strconv.Atoi(filepath.Base(dir))
-		env, err := os.ReadFile(dir + "/environ")
-		if err != nil {
-			continue
-		}
-		for v := range bytes.SplitSeq(env, []byte{0}) {
+		for v := range bytes.SplitSeq(environment(pid), []byte{0}) {
 			if name, ok := bytes.CutPrefix(v, prefix); ok {
 				if st, err := readStat(pid); err == nil && st.state != 'Z' {
 					byPID[pid] = string(name)
@@ -85,6 +83,38 @@ func markedProcesses(homeID string) map[string]int {
 		}
 	}
 	return found
+}
+
+// environment returns the environment of a process, as /proc shows it. It returns nil for a process that has none, has
+// ended, or may not be read.
+//
+// While a process executes a program (execve), the kernel shows its environment empty or cut. A process that the
+// supervisor has just started, or the child of one, would then appear to have no mark, and "down" would leave it. So
+// environment reads again until the environment is complete, for at most 10 s.
+func environment(pid int) []byte {
+	dir := fmt.Sprintf("/proc/%d", pid)
+	var before []byte
+	emptyReads := 0
+	for end := time.Now().Add(10 * time.Second); emptyReads < 10 && time.Now().Before(end); {
+		env, err := os.ReadFile(dir + "/environ")
+		if err != nil {
+			return nil
+		}
+		// A program may have written its title there, so that it does not end in a zero byte.
+		if len(env) > 0 && (env[len(env)-1] == 0 || bytes.Equal(env, before)) {
+			return env
+		}
+		before = env
+		if _, err := os.Readlink(dir + "/exe"); err != nil { // a kernel thread or a zombie
+			return nil
+		}
+		// A process with an empty environment has arguments. One that executes a program shows none.
+		if args, _ := os.ReadFile(dir + "/cmdline"); len(env) == 0 && len(args) > 0 {
+			emptyReads++
+		}
+		runtime.Gosched()
+	}
+	return nil
 }
 
 // waitExit returns when the process has ended. The process need not be a child of this one.
