@@ -158,6 +158,8 @@ type Preview struct {
 type Step struct {
 	Wave
 	Period
+	Expected Duration        `json:"expected"` // without soak and freezes
+	Longest  Duration        `json:"longest"`  // the same, when each region needs its whole deadline
 	Changes  []gitops.Change `json:"changes"`
 	Restarts []string        `json:"restarts"` // what restarts in each of them
 }
@@ -198,6 +200,7 @@ func (t Tree) Preview(r Rollout, start time.Time) (Preview, error) {
 		Expected: schedule.Expected, Longest: schedule.Longest, Frozen: schedule.Frozen}
 	for i, w := range plan.Waves {
 		step := Step{Wave: w, Changes: []gitops.Change{}, Restarts: []string{}}
+		step.Expected, step.Longest = plan.Durations(w)
 		if i < len(schedule.Waves) {
 			step.Period = schedule.Waves[i]
 		}

@@ -40,6 +40,11 @@ approval: [main]`)
 	}
 	var names [][]string
 	for _, step := range p.Steps {
+		if targets := Duration(len(step.Targets)); step.Expected != targets*Duration(10*time.Minute) ||
+			step.Longest != targets*Duration(time.Hour) || !step.Latest.After(step.End) {
+			t.Errorf("%v takes %v, at the longest %v, until %v or %v", step.Targets, step.Expected, step.Longest, step.End,
+				step.Latest)
+		}
 		var of []string
 		for _, c := range step.Changes {
 			of = append(of, strings.Trim(string(c.Region)+"/"+string(c.Cluster), "/"))

@@ -22,7 +22,8 @@ type Rollout struct {
 	MaxInFlight int `yaml:"maxInFlight"`
 	// How long gates must pass after a wave and after a sector before the next begins.
 	Soak Soak `yaml:"soak"`
-	// How long a region usually needs until its gates pass. The plan calculates with it. Without it 10m.
+	// How long a region usually needs until its gates pass. The plan calculates with it. Without it 10m, or settle where
+	// that is longer.
 	Expected time.Duration `yaml:"expected"`
 	// How long after its change a region is not healthy yet, whatever its gates read: until then they may read its old
 	// state. Argo CD looks for a new commit every 3 minutes. Without it 10m.

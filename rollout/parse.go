@@ -39,9 +39,9 @@ func Parse(file string, data []byte) (Rollout, error) {
 		return Rollout{}, err
 	}
 	r.MaxInFlight = cmp.Or(r.MaxInFlight, 1)
-	r.Expected = cmp.Or(r.Expected, 10*time.Minute)
 	r.Settle = cmp.Or(r.Settle, 10*time.Minute)
 	r.Deadline = cmp.Or(r.Deadline, time.Hour)
+	r.Expected = cmp.Or(r.Expected, min(max(10*time.Minute, r.Settle), r.Deadline))
 	r.OnFailure = cmp.Or(r.OnFailure, StopOnFailure)
 	if err := r.check(); err != nil {
 		return Rollout{}, err
@@ -149,6 +149,8 @@ func (r Rollout) check() error {
 		refuse(d < 0, path, "a duration is not negative")
 	}
 	refuse(r.Deadline <= r.Settle, "deadline", "the deadline %s is not longer than settle, %s", r.Deadline, r.Settle)
+	refuse(r.Expected > r.Deadline, "expected", "the expected duration %s is longer than the deadline, %s", r.Expected,
+		r.Deadline)
 	refuse(r.OnFailure != StopOnFailure && r.OnFailure != RevertOnFailure, "onFailure", "%q is neither stop nor revert",
 		r.OnFailure)
 	for i, f := range r.Freeze {

@@ -221,20 +221,34 @@ type Schedule struct {
 type Period struct {
 	Begin time.Time `json:"begin"`
 	End   time.Time `json:"end"`
+	// Latest is when the wave ends if each region of this wave and of the waves before needs its whole deadline.
+	Latest time.Time `json:"latest"`
 }
 
 // Schedule returns when the waves of the plan begin and end if the rollout begins at start. Frozen is set when a wave
-// never begins, because freezes have no end. Longest has no bound for time of waiting for approvals, of pauses, and of
-// gates that cannot be read during a soak.
+// never begins, because freezes have no end. Latest and Longest do not count the time of waiting for approvals, of
+// pauses, and of gates that cannot be read during a soak.
 func (p Plan) Schedule(start time.Time) Schedule {
 	s := Schedule{}
-	var end time.Time
-	end, s.Waves, s.Frozen = p.walk(start, p.rollout.Expected)
-	s.Expected = Duration(end.Sub(start))
-	end, _, _ = p.walk(start, p.rollout.Deadline)
-	s.Longest = Duration(end.Sub(start))
+	end, expected, frozen := p.walk(start, p.rollout.expected())
+	latestEnd, longest, _ := p.walk(start, p.rollout.Deadline)
+	for i := range min(len(expected), len(longest)) {
+		expected[i].Latest = longest[i].End
+	}
+	s.Waves, s.Frozen = expected, frozen
+	s.Expected, s.Longest = Duration(end.Sub(start)), Duration(latestEnd.Sub(start))
 	return s
 }
+
+// Durations returns how long a wave is expected to take, and how long it takes when each region needs its whole
+// deadline: without its soak, and without time in freezes.
+func (p Plan) Durations(w Wave) (expected, longest Duration) {
+	batches := (len(w.Targets) + p.rollout.MaxInFlight - 1) / p.rollout.MaxInFlight
+	return Duration(batches) * Duration(p.rollout.expected()), Duration(batches) * Duration(p.rollout.Deadline)
+}
+
+// expected returns how long a region usually needs. It is never healthy before settle.
+func (r Rollout) expected() time.Duration { return max(r.Expected, r.Settle) }
 
 // walk goes through the waves when each batch of targets takes the duration each.
 func (p Plan) walk(start time.Time, each time.Duration) (end time.Time, waves []Period, frozen bool) {

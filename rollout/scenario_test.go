@@ -113,8 +113,11 @@ func (s *scenario) parse(d *datadriven.TestData) string {
 			fmt.Fprint(&out, "; approval")
 		}
 		if i < len(schedule.Waves) {
-			fmt.Fprintf(&out, "; %s to %s", schedule.Waves[i].Begin.UTC().Format("Mon 15:04"), schedule.Waves[i].End.UTC().
-				Format("Mon 15:04"))
+			period := schedule.Waves[i]
+			expected, longest := s.plan.Durations(w)
+			fmt.Fprintf(&out, "; %s to %s (%s), at the latest %s (%s)", period.Begin.UTC().Format("Mon 15:04"),
+				period.End.UTC().Format("Mon 15:04"), time.Duration(expected), period.Latest.UTC().Format("Mon 15:04"),
+				time.Duration(longest))
 		}
 		fmt.Fprintln(&out)
 	}

@@ -21,9 +21,10 @@ func rolloutPlan(session *terminal.Session) *cobra.Command {
 		Use: "plan FILE", Args: cobra.ExactArgs(1),
 		Short: "Show each step of a rollout before anything runs",
 		Long: `Shows the steps of a rollout: which regions and management clusters change, what
-changes in each, what restarts, and how long it takes: as expected, and at the
-longest. It reads the files as they are now, and changes nothing. "run" uses the
-same plan.
+changes in each, what restarts, and how long each step and the whole take: as
+expected, and at the longest, when each region needs its whole deadline. The time
+until an approval, of a pause and of gates that cannot be read is not in it. It
+reads the files as they are now, and changes nothing. "run" uses the same plan.
 
 A revision in the change is shown as the commit that it names in the remote now;
 "run" resolves it once, when the rollout begins. A revision that neither the remote
@@ -74,6 +75,11 @@ func printPreview(w io.Writer, p rollout.Preview) {
 		if !step.Begin.IsZero() {
 			fmt.Fprintf(w, "; %s to %s", step.Begin.UTC().Format("2006-01-02 15:04"),
 				step.End.UTC().Format("2006-01-02 15:04 MST"))
+		}
+		fmt.Fprintln(w)
+		fmt.Fprintf(w, "   expected %s, longest %s", time.Duration(step.Expected), time.Duration(step.Longest))
+		if !step.Latest.IsZero() {
+			fmt.Fprintf(w, ", at the latest until %s", step.Latest.UTC().Format("2006-01-02 15:04 MST"))
 		}
 		fmt.Fprintln(w)
 		if step.Approval {

@@ -69,7 +69,8 @@ func TestARolloutIsDrivenThroughARealRepository(t *testing.T) {
 	plan := []string{"plan", filepath.Join(clone, "charts.yaml"), "--config", filepath.Join(clone, "config")}
 	head := git(clone, "rev-parse", "HEAD")
 	if out, err := atoll(plan...); err != nil || !strings.Contains(out, "the revision main is the commit "+head) ||
-		!strings.Contains(out, `git.revision: (none) -> "`+head+`"`) {
+		!strings.Contains(out, `git.revision: (none) -> "`+head+`"`) ||
+		strings.Count(out, "   expected 10m0s, longest 1h0m0s, at the latest until ") != 2 {
 		t.Errorf("the plan is %s, %v", out, err)
 	}
 	write("charts.yaml", "environment: prod\nchange: {revision: maine}\ngates: [{name: api, url: '"+region.URL+"'}]\n")
