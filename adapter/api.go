@@ -27,8 +27,8 @@ type apiClient struct {
 	config APIConfig
 	base   *url.URL
 	now    func() time.Time
-	// single makes each call once.
-	single bool
+	// noRetries makes each call once.
+	noRetries bool
 
 	mu     sync.Mutex
 	token  string
@@ -77,9 +77,9 @@ func (e *APIError) Error() string {
 
 func (e *APIError) Unwrap() error { return e.Err }
 
-// gone reports whether CLM knows the route, but not the resource. A route that it does not know is a
+// isResourceMissing reports whether CLM knows the route, but not the resource. A route that it does not know is a
 // mistake in the config.
-func (e *APIError) gone() bool {
+func (e *APIError) isResourceMissing() bool {
 	return e.Status == http.StatusNotFound && e.Code != "" && !strings.HasSuffix(e.Code, "NTF-000")
 }
 
@@ -90,11 +90,11 @@ func newAPIClient(o Options) (*apiClient, error) {
 	if err != nil {
 		return nil, fmt.Errorf("clients.hyperfleet_api.base_url: %w", err)
 	}
-	return &apiClient{doer: o.API, config: o.Config.Clients.API, base: base, now: o.Now, single: o.single}, nil
+	return &apiClient{doer: o.API, config: o.Config.Clients.API, base: base, now: o.Now, noRetries: o.noRetries}, nil
 }
 
-// prefix is the path of CLM's API.
-func (a *apiClient) prefix() string { return "/api/hyperfleet/" + a.config.Version }
+// apiPath is the path of CLM's API.
+func (a *apiClient) apiPath() string { return "/api/hyperfleet/" + a.config.Version }
 
 // resolve makes a URL of a task absolute: a path below api/ is relative to the server, any other
 // path to the API.
@@ -111,7 +111,7 @@ func (a *apiClient) resolve(text string) (*url.URL, error) {
 	}
 	clean := strings.TrimPrefix(path.Clean("/"+u.Path), "/")
 	if clean != "api" && !strings.HasPrefix(clean, "api/") {
-		clean = strings.TrimPrefix(path.Join(a.prefix(), clean), "/")
+		clean = strings.TrimPrefix(path.Join(a.apiPath(), clean), "/")
 	}
 	out := *a.base
 	out.Path, out.RawPath = strings.TrimSuffix(a.base.Path, "/")+"/"+clean, ""
@@ -162,32 +162,32 @@ func (a *apiClient) send(ctx context.Context, r apiRequest) (*answer, error) {
 		return nil, &APIError{Method: c.method, URL: u.String(), Err: errors.New("the adapter has no client of CLM")}
 	}
 	attempts, timeout := c.attempts, c.timeout
-	or(&attempts, max(a.config.RetryAttempts, 1))
-	or(&timeout, a.config.Timeout)
+	setDefault(&attempts, max(a.config.RetryAttempts, 1))
+	setDefault(&timeout, a.config.Timeout)
 	for n := 1; ; n++ {
-		out, wait, err := a.once(ctx, r, timeout)
+		out, wait, err := a.attempt(ctx, r, timeout)
 		if err == nil && out.status < 300 {
 			return out, nil
 		}
 		failure := &APIError{Method: c.method, URL: u.String(), Attempts: n, Err: err}
 		if out != nil {
 			failure.Status = out.status
-			failure.Code, failure.Detail = problem(out.body)
+			failure.Code, failure.Detail = decodeProblem(out.body)
 		}
-		if a.single || n >= attempts || ctx.Err() != nil || !retryable(c.method, failure) {
+		if a.noRetries || n >= attempts || ctx.Err() != nil || !mayRetry(c.method, failure) {
 			return out, failure
 		}
 		select {
 		case <-ctx.Done():
 			return out, failure
-		case <-time.After(max(wait, a.pause(c, n))):
+		case <-time.After(max(wait, a.retryPause(c, n))):
 		}
 	}
 }
 
-// retryable reports whether to retry a failed call: not when the answer would be the same, and a POST
+// mayRetry reports whether to retry a failed call: not when the answer would be the same, and a POST
 // not when the server may have executed the first attempt.
-func retryable(method string, e *APIError) bool {
+func mayRetry(method string, e *APIError) bool {
 	switch e.Status {
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable, http.StatusInsufficientStorage:
 		return true
@@ -200,10 +200,10 @@ func retryable(method string, e *APIError) bool {
 	return false
 }
 
-// pause returns how long to wait after the nth attempt.
-func (a *apiClient) pause(c *call, n int) time.Duration {
+// retryPause returns how long to wait after the nth attempt.
+func (a *apiClient) retryPause(c *call, n int) time.Duration {
 	backoff := c.backoff
-	orString(&backoff, a.config.RetryBackoff)
+	setDefaultText(&backoff, a.config.RetryBackoff)
 	d := a.config.BaseDelay
 	switch backoff {
 	case "linear":
@@ -219,8 +219,8 @@ func (a *apiClient) pause(c *call, n int) time.Duration {
 	return d - time.Duration(rand.Int64N(int64(d)/5+1)) // jitter, so that callers do not retry together
 }
 
-// once makes one attempt. It also returns the pause that the server asks for.
-func (a *apiClient) once(ctx context.Context, r apiRequest, timeout time.Duration) (*answer, time.Duration, error) {
+// attempt makes one attempt. It also returns the pause that the server asks for.
+func (a *apiClient) attempt(ctx context.Context, r apiRequest, timeout time.Duration) (*answer, time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, r.call.method, r.url.String(), bytes.NewReader(r.body))
@@ -234,12 +234,12 @@ func (a *apiClient) once(ctx context.Context, r apiRequest, timeout time.Duratio
 		for name, value := range a.config.DefaultHeaders {
 			req.Header.Set(name, value)
 		}
-		if token, err := a.bearer(); err != nil {
+		if token, err := a.readToken(); err != nil {
 			return nil, 0, err
 		} else if token != "" {
 			req.Header.Set("Authorization", "Bearer "+token)
 		}
-		if statusReport(r.call.method, r.url.Path) {
+		if isStatusReport(r.call.method, r.url.Path) {
 			// Task files write times to the second; of two reports in one second the later one
 			// counts.
 			req.Header.Set("X-Atoll-Equal-Time", "replace")
@@ -266,9 +266,9 @@ func (a *apiClient) once(ctx context.Context, r apiRequest, timeout time.Duratio
 	return &answer{r.url.String(), resp.StatusCode, data, date}, wait, nil
 }
 
-// bearer returns the token of the file and reads the file again when the token is older than its
+// readToken returns the token of the file and reads the file again when the token is older than its
 // TTL. A file that cannot be read leaves the last token in use.
-func (a *apiClient) bearer() (string, error) {
+func (a *apiClient) readToken() (string, error) {
 	if a.config.Auth == nil {
 		return "", nil
 	}
@@ -292,9 +292,9 @@ func (a *apiClient) bearer() (string, error) {
 	return a.token, nil
 }
 
-// problem reads code and detail of problem+json.
-func problem(body []byte) (code, detail string) {
-	m, err := jsonObject(body)
+// decodeProblem reads code and detail of problem+json.
+func decodeProblem(body []byte) (code, detail string) {
+	m, err := decodeObject(body)
 	if err != nil {
 		return "", ""
 	}
@@ -303,8 +303,8 @@ func problem(body []byte) (code, detail string) {
 	return code, detail
 }
 
-// jsonObject reads a JSON object; whole numbers are int64.
-func jsonObject(body []byte) (map[string]any, error) {
+// decodeObject reads a JSON object; whole numbers are int64.
+func decodeObject(body []byte) (map[string]any, error) {
 	var v any
 	if err := utiljson.Unmarshal(body, &v); err != nil {
 		return nil, err

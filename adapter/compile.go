@@ -74,8 +74,8 @@ func (c *compiler) warn(at Place, format string, args ...any) {
 	c.lintFindings[len(c.lintFindings)-1].Warning = true
 }
 
-// uses checks the names that a text reads.
-func (c *compiler) uses(at Place, names []string) {
+// checkNames checks the names that a text reads.
+func (c *compiler) checkNames(at Place, names []string) {
 	if c.anyName {
 		return
 	}
@@ -89,8 +89,8 @@ func (c *compiler) uses(at Place, names []string) {
 
 var envName = regexp.MustCompile(`\benv(?:\.\??|\[\??["'])([A-Za-z_][A-Za-z0-9_]*)`)
 
-// variables records the environment's variables that a text names; expressions see no others.
-func (c *compiler) variables(text string) {
+// recordVariables records the environment's variables that a text names; expressions see no others.
+func (c *compiler) recordVariables(text string) {
 	for _, m := range envName.FindAllStringSubmatch(text, -1) {
 		c.envs[m[1]] = true
 	}
@@ -104,13 +104,13 @@ type expr struct {
 
 var celPlace = regexp.MustCompile(`<input>:(\d+):(\d+): (.*)`)
 
-func (c *compiler) expr(t Text) *expr {
+func (c *compiler) compileExpr(t Text) *expr {
 	out := &expr{place: t.Place}
 	if strings.TrimSpace(t.Value) == "" { // the structure's check has reported it
 		return out
 	}
-	c.variables(t.Value)
-	c.objects(t)
+	c.recordVariables(t.Value)
+	c.checkObjectNames(t)
 	program, undeclared, err := c.env.CompileLoose(strings.TrimSpace(t.Value))
 	if wrong, ok := errors.AsType[*rules.CompileError](err); ok {
 		at, message := t.Place, wrong.Summary()
@@ -125,17 +125,17 @@ func (c *compiler) expr(t Text) *expr {
 		c.fail(t.Place, err.Error())
 		return out
 	}
-	c.uses(t.Place, undeclared)
+	c.checkNames(t.Place, undeclared)
 	out.program = program
 	return out
 }
 
-// when compiles a condition; nil without one.
-func (c *compiler) when(w *When) *expr {
+// compileWhen compiles a condition; nil without one.
+func (c *compiler) compileWhen(w *When) *expr {
 	if w == nil {
 		return nil
 	}
-	return c.expr(w.Expression)
+	return c.compileExpr(w.Expression)
 }
 
 // eval evaluates the expression. The error names the expression's place.
@@ -156,7 +156,7 @@ type field struct {
 
 var dotted = regexp.MustCompile(`^\.?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$`)
 
-func (c *compiler) field(t Text) *field {
+func (c *compiler) compileField(t Text) *field {
 	text := strings.TrimSpace(t.Value)
 	out := &field{text: text}
 	if text == "" { // the structure's check has reported it

@@ -172,17 +172,17 @@ func ParseConfig(file string, data []byte, env func(string) string) (*Config, er
 	c := &Config{File: file}
 	findings := decode(file, data, c)
 	if env != nil {
-		findings = append(findings, c.override(env)...)
+		findings = append(findings, c.applyVariables(env)...)
 	}
 	findings = append(findings, c.check()...)
-	c.defaults()
+	c.setDefaults()
 	if err := findings.err(); err != nil {
 		return nil, err
 	}
 	return c, nil
 }
 
-func (c *Config) override(env func(string) string) (found Findings) {
+func (c *Config) applyVariables(env func(string) string) (found Findings) {
 	for _, o := range overrides() {
 		text := env(o[1])
 		if text == "" {
@@ -264,26 +264,26 @@ func (c *Config) check() (found Findings) {
 	return found
 }
 
-func (c *Config) defaults() {
-	orString(&c.Log.Level, "info")
-	orString(&c.Log.Format, "json")
-	orString(&c.Log.Output, "stdout")
+func (c *Config) setDefaults() {
+	setDefaultText(&c.Log.Level, "info")
+	setDefaultText(&c.Log.Format, "json")
+	setDefaultText(&c.Log.Output, "stdout")
 	a := &c.Clients.API
-	orString(&a.Version, "v1")
-	orString(&a.RetryBackoff, "exponential")
-	or(&a.Timeout, 10*time.Second)
-	or(&a.RetryAttempts, 3)
-	or(&a.BaseDelay, time.Second)
-	or(&a.MaxDelay, 30*time.Second)
+	setDefaultText(&a.Version, "v1")
+	setDefaultText(&a.RetryBackoff, "exponential")
+	setDefault(&a.Timeout, 10*time.Second)
+	setDefault(&a.RetryAttempts, 3)
+	setDefault(&a.BaseDelay, time.Second)
+	setDefault(&a.MaxDelay, 30*time.Second)
 	if a.Auth != nil {
-		or(&a.Auth.TokenCacheTTL, 30*time.Second)
+		setDefault(&a.Auth.TokenCacheTTL, 30*time.Second)
 	}
-	or(&c.Clients.Kubernetes.QPS, 100)
-	or(&c.Clients.Kubernetes.Burst, 200)
+	setDefault(&c.Clients.Kubernetes.QPS, 100)
+	setDefault(&c.Clients.Kubernetes.Burst, 200)
 	if m := c.Clients.Maestro; m != nil {
-		or(&m.Timeout, 10*time.Second)
-		or(&m.ServerHealthinessTimeout, maestroHealthiness)
-		or(&m.RetryAttempts, maestroAttempts)
+		setDefault(&m.Timeout, 10*time.Second)
+		setDefault(&m.ServerHealthinessTimeout, maestroHealthiness)
+		setDefault(&m.RetryAttempts, maestroAttempts)
 	}
 }
 
@@ -322,14 +322,14 @@ const (
 	maestroHealthiness = 20 * time.Second
 )
 
-func or[T comparable](v *T, d T) {
+func setDefault[T comparable](v *T, d T) {
 	var zero T
 	if *v == zero {
 		*v = d
 	}
 }
 
-func orString(v *string, d string) { or(v, d) }
+func setDefaultText(v *string, d string) { setDefault(v, d) }
 
 // Redacted returns the config by the keys of its file, for logs and /config: without paths of keys
 // and tokens, and without the values of headers.
@@ -343,8 +343,8 @@ func (c *Config) Redacted() map[string]any {
 	}).(map[string]any)
 }
 
-// visible returns the config as task files see it: config.a.b.
-func (c *Config) visible() map[string]any {
+// forTasks returns the config as task files see it: config.a.b.
+func (c *Config) forTasks() map[string]any {
 	return mapOf(reflect.ValueOf(c).Elem(), func(string) bool { return false }).(map[string]any)
 }
 

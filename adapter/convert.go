@@ -121,8 +121,8 @@ func kindOf(v any) string {
 	return "number"
 }
 
-// empty reports whether a value is null, "", [] or {}.
-func empty(v any) bool {
+// isEmpty reports whether a value is null, "", [] or {}.
+func isEmpty(v any) bool {
 	switch v := v.(type) {
 	case nil:
 		return true
@@ -136,11 +136,11 @@ func empty(v any) bool {
 	return false
 }
 
-// truth converts an expression's value to a condition: a bool is itself, any other value is true
+// isTrue converts an expression's value to a condition: a bool is itself, any other value is true
 // unless it is empty.
-func truth(v any) bool {
+func isTrue(v any) bool {
 	if b, ok := v.(bool); ok {
 		return b
 	}
-	return !empty(v)
+	return !isEmpty(v)
 }

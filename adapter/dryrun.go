@@ -96,14 +96,14 @@ func (d DryRun) Run(ctx context.Context) (*Trace, error) {
 	}
 	if len(bytes.TrimSpace(d.Discovery)) > 0 {
 		if err := utiljson.Unmarshal(d.Discovery, &stage.found); err != nil {
-			return nil, fmt.Errorf("reading what is discovered: %w", err)
+			return nil, fmt.Errorf("reading the file of discovered objects: %w", err)
 		}
 	}
 	config := *d.Config
 	config.Clients.API.Auth = nil
 	e, err := New(Options{
 		Config: &config, Task: d.Task, Transport: stage, API: api, LookupEnv: d.LookupEnv, Now: d.Now,
-		Log: slog.New(slog.DiscardHandler), single: true,
+		Log: slog.New(slog.DiscardHandler), noRetries: true,
 	})
 	if err != nil {
 		return nil, err
@@ -215,7 +215,7 @@ func (s *stage) Discover(_ context.Context, q Search) (out []Object, _ error) {
 	for _, o := range s.applied {
 		id := identify(o)
 		if id.Kind == q.Kind && id.APIVersion == q.APIVersion && matches(q, o) {
-			out = append(out, s.seen(o))
+			out = append(out, s.discovered(o))
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.found)) {
@@ -229,8 +229,8 @@ func (s *stage) Discover(_ context.Context, q Search) (out []Object, _ error) {
 	return out, nil
 }
 
-// seen returns the object of the discoveries' file with the name of o, else o.
-func (s *stage) seen(o Object) Object {
+// discovered returns the object of the discoveries' file with the name of o, else o.
+func (s *stage) discovered(o Object) Object {
 	if over, ok := s.found[identify(o).Name]; ok {
 		return over
 	}
@@ -242,7 +242,7 @@ func (s *stage) Apply(_ context.Context, a Application) (Applied, error) {
 	id := identify(a.Object)
 	op := Created
 	i := slices.IndexFunc(s.applied, func(o Object) bool { return identify(o) == id })
-	_, there := s.given(id)
+	_, there := s.findGiven(id)
 	if a.OnlyExisting && !there && i < 0 {
 		return Applied{Operation: Skipped, Reason: "its resource is being deleted: it is not made again"}, nil
 	}
@@ -258,11 +258,11 @@ func (s *stage) Apply(_ context.Context, a Application) (Applied, error) {
 		s.applied = append(s.applied, a.Object)
 	}
 	s.record(TraceOperation{"apply", id.Kind, id.Namespace, id.Name, op, a.Object})
-	return Applied{op, "dry-run " + string(op), s.seen(a.Object)}, nil
+	return Applied{op, "dry-run " + string(op), s.discovered(a.Object)}, nil
 }
 
-// given finds an object in the discoveries' file.
-func (s *stage) given(id identity) (name string, ok bool) {
+// findGiven finds an object in the discoveries' file.
+func (s *stage) findGiven(id identity) (name string, ok bool) {
 	for name, o := range s.found {
 		if identify(o) == id {
 			return name, true
@@ -290,7 +290,7 @@ func (s *stage) Delete(_ context.Context, d Deletion) error {
 				s.applied[i] = mark(o)
 			}
 		}
-		if name, ok := s.given(id); ok {
+		if name, ok := s.findGiven(id); ok {
 			s.found[name] = mark(s.found[name])
 		}
 		return nil

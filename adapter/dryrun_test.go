@@ -123,7 +123,7 @@ func TestADryRunPrintsTheOriginalsTrace(t *testing.T) {
 		if err := json.Unmarshal(readTestdata(t, c.trace+".golden.json"), &doc); err != nil {
 			t.Fatal(err)
 		}
-		v := dig(doc, c.path)
+		v := valueAt(doc, c.path)
 		if got := fmt.Sprint(v); got != c.want {
 			t.Errorf("%s: %s is %s, want %s", c.trace, c.path, got, c.want)
 		}

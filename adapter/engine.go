@@ -30,7 +30,7 @@ type Options struct {
 	Log       *slog.Logger     // slog.Default by default
 	Observer  Observer
 
-	single bool // calls are not retried
+	noRetries bool // calls are not retried
 }
 
 // Observer has callbacks for metrics. Each may be nil.
@@ -75,7 +75,7 @@ func New(o Options) (*Engine, error) {
 			env[name] = value
 		}
 	}
-	return &Engine{o: o, task: p, api: api, env: env, config: o.Config.visible()}, nil
+	return &Engine{o: o, task: p, api: api, env: env, config: o.Config.forTasks()}, nil
 }
 
 func (o Options) withDefaults() Options {

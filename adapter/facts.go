@@ -27,19 +27,19 @@ type workFacts struct {
 	object     any      // the object with its feedback
 }
 
-// facts reads the state from the objects that the run found. It errs when the conditions that were
-// fed back are no JSON.
-func (w *workView) facts(vars map[string]any) (f workFacts, err error) {
+// readFacts reads the state from the objects that the run found. The error is about feedback with conditions that
+// is no JSON.
+func (w *workView) readFacts(vars map[string]any) (f workFacts, err error) {
 	resources, _ := vars["resources"].(map[string]any)
 	work, found := resources[w.resource].(map[string]any)
 	f.object = resources[w.object]
 	f.ordered = found
-	f.applied = hasPresent(work, "Applied", "True") && feedback(f.object, "of") == toText(vars["generation"])
-	if hasPresent(work, "Applied", "False") {
-		f.refused = refusals(work)
+	f.applied = hasCurrentCondition(work, "Applied", "True") && feedbackText(f.object, "of") == toText(vars["generation"])
+	if hasCurrentCondition(work, "Applied", "False") {
+		f.refused = refusalMessages(work)
 	}
-	f.generation = feedback(f.object, "generation")
-	conditions, err := fromJSON(feedback(f.object, "conditions"))
+	f.generation = feedbackText(f.object, "generation")
+	conditions, err := fromJSON(feedbackText(f.object, "conditions"))
 	if err != nil {
 		return f, fmt.Errorf("the conditions of %s: %w", w.object, err)
 	}
@@ -47,8 +47,8 @@ func (w *workView) facts(vars map[string]any) (f workFacts, err error) {
 	return f, nil
 }
 
-// document is the facts as expressions see them under the name work.
-func (f workFacts) document() map[string]any {
+// forExpressions is the facts as expressions see them under the name work.
+func (f workFacts) forExpressions() map[string]any {
 	refused := []any{}
 	for _, text := range f.refused {
 		refused = append(refused, text)
@@ -63,28 +63,28 @@ func (f workFacts) document() map[string]any {
 	}
 }
 
-// hasPresent reports whether a work has a condition of that status about its present content.
-func hasPresent(work map[string]any, kind, status string) bool {
-	list, _ := dig(work, "status.conditions").([]any)
+// hasCurrentCondition reports whether a work has a condition of that status about its present content.
+func hasCurrentCondition(work map[string]any, kind, status string) bool {
+	list, _ := valueAt(work, "status.conditions").([]any)
 	for _, x := range list {
 		c, _ := x.(map[string]any)
 		observed, there := c["observedGeneration"]
 		if !there {
 			observed = int64(0)
 		}
-		if c["type"] == kind && c["status"] == status && jsonvalue.Equal(observed, dig(work, "metadata.generation")) {
+		if c["type"] == kind && c["status"] == status && jsonvalue.Equal(observed, valueAt(work, "metadata.generation")) {
 			return true
 		}
 	}
 	return false
 }
 
-// refusals are the messages of the manifests that were not applied.
-func refusals(work map[string]any) (out []string) {
-	manifests, _ := dig(work, "status.resourceStatus.manifests").([]any)
+// refusalMessages are the messages of the manifests that were not applied.
+func refusalMessages(work map[string]any) (out []string) {
+	manifests, _ := valueAt(work, "status.resourceStatus.manifests").([]any)
 	for _, m := range manifests {
-		kind, _ := dig(m, "resourceMeta.kind").(string)
-		list, _ := dig(m, "conditions").([]any)
+		kind, _ := valueAt(m, "resourceMeta.kind").(string)
+		list, _ := valueAt(m, "conditions").([]any)
 		var messages []string
 		for _, x := range list {
 			if c, _ := x.(map[string]any); c["type"] == "Applied" && c["status"] == "False" {

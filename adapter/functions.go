@@ -47,7 +47,7 @@ func functions(now func() time.Time) []rules.Function {
 			return jsonvalue.Merge(args[0], args[1]), nil
 		}},
 		{Name: "sha256", Params: []rules.Type{rules.String}, Result: rules.String, Do: func(args []any) (any, error) {
-			return hash(args[0].(string)), nil
+			return sha256Hex(args[0].(string)), nil
 		}},
 		{Name: "reportOf", Params: []rules.Type{rules.Any, rules.String}, Result: rules.Any,
 			Do: func(args []any) (any, error) { return reportOf(args[0], args[1].(string)), nil }},
@@ -57,7 +57,7 @@ func functions(now func() time.Time) []rules.Function {
 		}},
 		{Name: "dig", Params: []rules.Type{rules.Any, rules.String}, Result: rules.Any, Do: func(args []any) (
 			any, error) {
-			return dig(args[0], args[1].(string)), nil
+			return valueAt(args[0], args[1].(string)), nil
 		}},
 		{Name: "conditionStatus", Params: []rules.Type{rules.List, rules.String}, Result: rules.String,
 			Do: func(args []any) (any, error) {
@@ -74,7 +74,7 @@ func functions(now func() time.Time) []rules.Function {
 			}},
 		{Name: "statusFeedbackValue", Params: []rules.Type{rules.Any, rules.String}, Result: rules.String,
 			Do: func(args []any) (any, error) {
-				return feedback(args[0], args[1].(string)), nil
+				return feedbackText(args[0], args[1].(string)), nil
 			}},
 		{Name: "triState", Params: []rules.Type{rules.Bool, rules.Bool}, Result: rules.String, Do: func(args []any) (
 			any, error) {
@@ -89,9 +89,9 @@ func functions(now func() time.Time) []rules.Function {
 	}
 }
 
-// reportOf is an adapter's report in an answer of GET .../statuses; {} when there is none.
+// reportOf returns an adapter's report in an answer of GET .../statuses; {} when there is none.
 func reportOf(statuses any, adapter string) any {
-	list, _ := dig(statuses, "items").([]any)
+	list, _ := valueAt(statuses, "items").([]any)
 	for _, x := range list {
 		if report, ok := x.(map[string]any); ok && report["adapter"] == adapter {
 			return report
@@ -100,8 +100,8 @@ func reportOf(statuses any, adapter string) any {
 	return map[string]any{}
 }
 
-// dig follows a dotted path of members and indices; nil when a step does not exist.
-func dig(v any, path string) any {
+// valueAt follows a dotted path of members and indices; nil when a step does not exist.
+func valueAt(v any, path string) any {
 	for name := range strings.SplitSeq(strings.TrimSpace(path), ".") {
 		switch at := v.(type) {
 		case map[string]any:
@@ -137,10 +137,10 @@ func conditionStatus(list []any, kind string) string {
 	return "Unknown"
 }
 
-// feedback returns a feedback value of a ManifestWork's manifest as a text, "" without one. v is
+// feedbackText returns a feedback value of a ManifestWork's manifest as a text, "" without one. v is
 // {"values":[{"name":...,"fieldValue":{"string":...}}]}, or an object with that as its
 // statusFeedback.
-func feedback(v any, name string) string {
+func feedbackText(v any, name string) string {
 	m, _ := v.(map[string]any)
 	if inner, ok := m["statusFeedback"].(map[string]any); ok && m["values"] == nil {
 		m = inner
@@ -177,8 +177,8 @@ func fromJSON(text string) (v any, err error) {
 	return v, utiljson.Unmarshal([]byte(text), &v)
 }
 
-// hash returns the SHA-256 sum in hexadecimal digits.
-func hash(text string) string {
+// sha256Hex returns the SHA-256 sum in hexadecimal digits.
+func sha256Hex(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:])
 }

@@ -9,7 +9,7 @@ import (
 type identity struct{ APIVersion, Kind, Namespace, Name string }
 
 func identify(o Object) identity {
-	text := func(path string) string { s, _ := dig(o, path).(string); return s }
+	text := func(path string) string { s, _ := valueAt(o, path).(string); return s }
 	return identity{text("apiVersion"), text("kind"), text("metadata.namespace"), text("metadata.name")}
 }
 
@@ -22,7 +22,7 @@ func matches(s Search, o Object) bool {
 	if s.Name != "" {
 		return s.Name == id.Name
 	}
-	labels, _ := dig(o, "metadata.labels").(map[string]any)
+	labels, _ := valueAt(o, "metadata.labels").(map[string]any)
 	for key, value := range s.Labels {
 		if labels[key] != value {
 			return false
@@ -45,7 +45,7 @@ func latest(objects []Object) Object {
 
 // generationOf reads the annotation, which every manifest must have.
 func generationOf(o Object) (int64, error) {
-	annotations, _ := dig(o, "metadata.annotations").(map[string]any)
+	annotations, _ := valueAt(o, "metadata.annotations").(map[string]any)
 	text, ok := annotations[generationAnnotation].(string)
 	if !ok {
 		return 0, fmt.Errorf("%s has no annotation %s", nameOf(o), generationAnnotation)

@@ -43,11 +43,11 @@ type binding struct {
 	expr *expr
 }
 
-// let compiles named expressions and makes each name known to what follows.
-func (c *compiler) let(l Let) []binding {
+// compileLet compiles named expressions and makes each name known to what follows.
+func (c *compiler) compileLet(l Let) []binding {
 	var out []binding
 	for _, x := range l {
-		out = append(out, binding{x.Name, c.expr(x.Expression)})
+		out = append(out, binding{x.Name, c.compileExpr(x.Expression)})
 		c.known[x.Name] = true
 	}
 	return out
@@ -66,19 +66,19 @@ func (x *execution) evaluateLet(ctx context.Context, phase Phase, bindings []bin
 	return nil
 }
 
-// letEntry checks an entry of params that is a Let.
-func (c *checker) letEntry(p Param, seen map[string]int) {
+// checkLetEntry checks an entry of params that is a Let.
+func (c *checker) checkLetEntry(p Param, seen map[string]int) {
 	if p.Name != "" || p.Source.Place.File != "" || p.Type != "" || p.Default.Set() || p.When != nil || p.Required {
 		c.add(p.Place, "let", "an entry with let has nothing else")
 	}
-	c.let(p.Let, seen)
+	c.checkLet(p.Let, seen)
 }
 
-// let checks the names of a Let.
-func (c *checker) let(l Let, seen map[string]int) {
+// checkLet checks the names of a Let.
+func (c *checker) checkLet(l Let, seen map[string]int) {
 	for _, x := range l {
-		c.own(x.Place, x.Name)
-		c.unique(seen, x.Place, x.Name)
+		c.rejectReserved(x.Place, x.Name)
+		c.rejectDuplicate(seen, x.Place, x.Name)
 		if !variableName.MatchString(x.Name) {
 			c.add(x.Place, "", "%q is no name that expressions can write", x.Name)
 		}

@@ -42,10 +42,10 @@ func Lint(names []string, read func(string) ([]byte, error)) Findings {
 	}
 	for _, name := range sortedKeys(tasks) {
 		task, wrong := parseTask(name, tasks[name], read)
-		c := newCompiler(beside(name, configs), task, time.Now)
+		c := newCompiler(configFor(name, configs), task, time.Now)
 		c.compile()
-		c.transports()
-		c.reports()
+		c.checkTransports()
+		c.checkReports()
 		found = append(append(append(found, wrong...), c.errors...), c.lintFindings...)
 	}
 	slices.SortStableFunc(found, func(a, b Finding) int {
@@ -77,8 +77,8 @@ func isConfig(name string, data []byte) bool {
 	return false
 }
 
-// beside returns the config for a task file; nil without exactly one.
-func beside(task string, configs map[string]*Config) *Config {
+// configFor returns the config for a task file; nil without exactly one.
+func configFor(task string, configs map[string]*Config) *Config {
 	var near []*Config
 	for _, name := range sortedKeys(configs) {
 		if filepath.Dir(name) == filepath.Dir(task) || len(configs) == 1 {
@@ -93,8 +93,8 @@ func beside(task string, configs map[string]*Config) *Config {
 
 var objectName = regexp.MustCompile(`\bresources(?:\.\??|\[\??["'])([A-Za-z_][A-Za-z0-9_]*)`)
 
-// objects checks resources.<name> in an expression.
-func (c *compiler) objects(t Text) {
+// checkObjectNames checks resources.<name> in an expression.
+func (c *compiler) checkObjectNames(t Text) {
 	for _, m := range objectName.FindAllStringSubmatch(t.Value, -1) {
 		if !c.found[m[1]] {
 			c.lintf(t.Place, "there is no resource %q", m[1])
@@ -102,8 +102,8 @@ func (c *compiler) objects(t Text) {
 	}
 }
 
-// url checks a call's URL up to its first template.
-func (c *compiler) url(method string, t Text) {
+// checkURL checks a call's URL up to its first template.
+func (c *compiler) checkURL(method string, t Text) {
 	known, _, _ := strings.Cut(t.Value, "{{")
 	u, err := url.Parse(known)
 	switch {
@@ -119,14 +119,14 @@ func (c *compiler) url(method string, t Text) {
 	case strings.Contains(u.Path, "/../"):
 		c.lintf(t.Place, "the URL leads upwards")
 	}
-	if method != "PUT" && statusReport(method, t.Value) {
+	if method != "PUT" && isStatusReport(method, t.Value) {
 		c.lintf(t.Place, "CLM takes status reports by PUT, not by %s", method)
 	}
 }
 
-// manifest checks a manifest that is a mapping, and the manifests in a ManifestWork.
-func (c *compiler) manifest(at Place, m map[string]any, within string) {
-	say := func(format string, args ...any) {
+// checkManifest checks a manifest that is a mapping, and the manifests in a ManifestWork.
+func (c *compiler) checkManifest(at Place, m map[string]any, within string) {
+	report := func(format string, args ...any) {
 		p := at
 		if within != "" {
 			p.Path = strictyaml.Join(p.Path, within)
@@ -135,29 +135,29 @@ func (c *compiler) manifest(at Place, m map[string]any, within string) {
 	}
 	if m == nil {
 		if at.File != "" {
-			say("a manifest is a mapping, a text, or {ref: FILE}")
+			report("a manifest is a mapping, a text, or {ref: FILE}")
 		}
 		return
 	}
 	for _, key := range []string{"apiVersion", "kind", "metadata.name"} {
-		if s, _ := dig(m, key).(string); s == "" {
-			say("the manifest has no %s", key)
+		if s, _ := valueAt(m, key).(string); s == "" {
+			report("the manifest has no %s", key)
 		}
 	}
-	annotations, _ := dig(m, "metadata.annotations").(map[string]any)
+	annotations, _ := valueAt(m, "metadata.annotations").(map[string]any)
 	if _, ok := annotations[generationAnnotation].(string); !ok {
-		say("the manifest has no annotation %s, which must be a string", generationAnnotation)
+		report("the manifest has no annotation %s, which must be a string", generationAnnotation)
 	}
-	if inner, ok := dig(m, "spec.workload.manifests").([]any); ok && within == "" {
+	if inner, ok := valueAt(m, "spec.workload.manifests").([]any); ok && within == "" {
 		for i, v := range inner {
 			o, _ := v.(map[string]any)
-			c.manifest(at, o, fmt.Sprintf("spec.workload.manifests[%d]", i))
+			c.checkManifest(at, o, fmt.Sprintf("spec.workload.manifests[%d]", i))
 		}
 	}
 }
 
-// transports checks that resources name the transport that the config sets up.
-func (c *compiler) transports() {
+// checkTransports checks that resources name the transport that the config sets up.
+func (c *compiler) checkTransports() {
 	if c.config == nil {
 		return
 	}
@@ -173,22 +173,22 @@ func (c *compiler) transports() {
 	}
 }
 
-// reports checks the payloads of status reports.
-func (c *compiler) reports() {
+// checkReports checks the payloads of status reports.
+func (c *compiler) checkReports() {
 	for _, a := range c.task.Post.Actions {
-		if a.APICall == nil || !statusReport(strings.ToUpper(a.APICall.Method), a.APICall.URL.Value) {
+		if a.APICall == nil || !isStatusReport(strings.ToUpper(a.APICall.Method), a.APICall.URL.Value) {
 			continue
 		}
 		for _, p := range c.task.Post.Payloads {
 			if build, ok := p.Build.Value.(map[string]any); ok && strings.Contains(a.APICall.Body.Value, "."+p.Name) {
-				c.reportOf(p, build)
+				c.checkReportPayload(p, build)
 			}
 		}
 	}
 }
 
-// reportOf checks one status report: its members and its conditions.
-func (c *compiler) reportOf(p Payload, build map[string]any) {
+// checkReportPayload checks one status report: its members and its conditions.
+func (c *compiler) checkReportPayload(p Payload, build map[string]any) {
 	deletes := slices.ContainsFunc(c.task.Resources, func(r Resource) bool {
 		return r.Lifecycle != nil && r.Lifecycle.Delete != nil
 	})

@@ -6,9 +6,9 @@ import (
 	"fmt"
 )
 
-// manifest renders a resource's object, and checks what every one must have.
-func (x *execution) manifest(ctx context.Context, r *resource) (Object, int64, error) {
-	v, err := x.rendered(ctx, r)
+// renderManifest renders a resource's object, and checks the members that every object must have.
+func (x *execution) renderManifest(ctx context.Context, r *resource) (Object, int64, error) {
+	v, err := x.renderObject(ctx, r)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -16,7 +16,7 @@ func (x *execution) manifest(ctx context.Context, r *resource) (Object, int64, e
 	if !ok {
 		return nil, 0, fmt.Errorf("it is a %s and no mapping", kindOf(v))
 	}
-	if err := complete(object); err != nil {
+	if err := checkRequiredMembers(object); err != nil {
 		return nil, 0, err
 	}
 	generation, err := generationOf(object)
@@ -29,7 +29,7 @@ func (x *execution) manifest(ctx context.Context, r *resource) (Object, int64, e
 	if !isWork(object) {
 		return nil, 0, fmt.Errorf("%s is no ManifestWork, as maestro needs it", nameOf(object))
 	}
-	manifests, _ := dig(object, "spec.workload.manifests").([]any)
+	manifests, _ := valueAt(object, "spec.workload.manifests").([]any)
 	if len(manifests) == 0 {
 		return nil, 0, errors.New("spec.workload.manifests is empty")
 	}
@@ -38,7 +38,7 @@ func (x *execution) manifest(ctx context.Context, r *resource) (Object, int64, e
 		if !ok {
 			return nil, 0, fmt.Errorf("spec.workload.manifests[%d] is a %s and no mapping", i, kindOf(m))
 		}
-		err := complete(inner)
+		err := checkRequiredMembers(inner)
 		if err == nil {
 			_, err = generationOf(inner)
 		}
@@ -49,7 +49,7 @@ func (x *execution) manifest(ctx context.Context, r *resource) (Object, int64, e
 	return object, generation, nil
 }
 
-func (x *execution) rendered(ctx context.Context, r *resource) (any, error) {
+func (x *execution) renderObject(ctx context.Context, r *resource) (any, error) {
 	if r.text == nil {
 		return r.manifest.build(ctx, x.frame(ctx))
 	}
@@ -77,8 +77,8 @@ func nameOf(o Object) string {
 	return id.Kind + " " + id.Name
 }
 
-// complete errs when an object lacks a required member.
-func complete(o Object) error {
+// checkRequiredMembers returns an error when an object lacks a required member.
+func checkRequiredMembers(o Object) error {
 	id := identify(o)
 	for _, f := range []struct{ name, value string }{{"apiVersion", id.APIVersion}, {"kind", id.Kind},
 		{"metadata.name", id.Name}} {

@@ -54,12 +54,12 @@ func NewMetrics(r prometheus.Registerer, name, version string) *Metrics {
 	return m
 }
 
-func (m *Metrics) processed(s Status, took time.Duration) {
+func (m *Metrics) countRun(s Status, took time.Duration) {
 	m.events.WithLabelValues(string(s)).Inc()
 	m.duration.Observe(took.Seconds())
 }
 
-func (m *Metrics) failed(what string) { m.errors.WithLabelValues(what).Inc() }
+func (m *Metrics) countError(what string) { m.errors.WithLabelValues(what).Inc() }
 
 // Observer returns callbacks that count an engine's deletions.
 func (m *Metrics) Observer() Observer {

@@ -18,8 +18,8 @@ func TestMetricsHaveTheirNames(t *testing.T) {
 	for _, name := range []string{"one", "two"} {
 		m := NewMetrics(registry, name, "v1")
 		m.up.Set(1)
-		m.processed(Success, time.Millisecond)
-		m.failed(string(Resources))
+		m.countRun(Success, time.Millisecond)
+		m.countError(string(Resources))
 		m.Observer().Deleting("ConfigMap")
 		m.Observer().Deleted("ConfigMap", errors.New("refused"), time.Millisecond)
 	}

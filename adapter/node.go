@@ -117,12 +117,12 @@ func jsonable(v any) any {
 	return v
 }
 
-// document compiles a value. A mapping at its top is a mapping in every grammar.
-func (c *compiler) document(v Value, g grammar) node {
+// compileDocument compiles a value. A mapping at its top is a mapping in every grammar.
+func (c *compiler) compileDocument(v Value, g grammar) node {
 	if m, ok := v.Value.(map[string]any); ok {
-		return c.mapping(v, m, "", g)
+		return c.compileMapping(v, m, "", g)
 	}
-	return c.node(v, v.Value, "", g)
+	return c.compileNode(v, v.Value, "", g)
 }
 
 // placeIn is the place of a part of a value.
@@ -137,37 +137,37 @@ func (v Value) placeIn(path string) Place {
 	return place
 }
 
-func (c *compiler) node(v Value, at any, path string, g grammar) node {
+func (c *compiler) compileNode(v Value, at any, path string, g grammar) node {
 	switch at := at.(type) {
 	case string:
-		return text{c.template(Text{at, v.placeIn(path)})}
+		return text{c.compileTemplate(Text{at, v.placeIn(path)})}
 	case []any:
 		out := make(list, len(at))
 		for i, x := range at {
-			out[i] = c.node(v, x, fmt.Sprintf("%s[%d]", path, i), g)
+			out[i] = c.compileNode(v, x, fmt.Sprintf("%s[%d]", path, i), g)
 		}
 		return out
 	case map[string]any:
-		if n, is := c.definition(v, at, path, g); is {
+		if n, is := c.compileDefinition(v, at, path, g); is {
 			return n
 		}
-		return c.mapping(v, at, path, g)
+		return c.compileMapping(v, at, path, g)
 	}
 	return literal{at}
 }
 
-func (c *compiler) mapping(v Value, m map[string]any, path string, g grammar) node {
+func (c *compiler) compileMapping(v Value, m map[string]any, path string, g grammar) node {
 	var out object
 	for _, key := range sortedKeys(m) {
-		name := c.template(Text{key, v.placeIn(path)})
-		out = append(out, entry{name, c.node(v, m[key], strictyaml.Join(path, key), g)})
+		name := c.compileTemplate(Text{key, v.placeIn(path)})
+		out = append(out, entry{name, c.compileNode(v, m[key], strictyaml.Join(path, key), g)})
 	}
 	return out
 }
 
-// definition compiles a mapping that is computed: {expression, default}, {field, default}, and in
+// compileDefinition compiles a mapping that is computed: {expression, default}, {field, default}, and in
 // reports {feedback, default} and {since}.
-func (c *compiler) definition(v Value, m map[string]any, path string, g grammar) (node, bool) {
+func (c *compiler) compileDefinition(v Value, m map[string]any, path string, g grammar) (node, bool) {
 	if g == templates {
 		return nil, false
 	}
@@ -200,13 +200,13 @@ func (c *compiler) definition(v Value, m map[string]any, path string, g grammar)
 	}
 	switch used[0] {
 	case "expression":
-		n.expr = c.expr(t)
+		n.expr = c.compileExpr(t)
 		return n, true
 	case "field":
-		n.field = c.field(t)
+		n.field = c.compileField(t)
 		return n, true
 	case "feedback":
-		return c.feedback(t, path, n.fallback), true
+		return c.compileFeedback(t, path, n.fallback), true
 	}
-	return firstSeen{c.expr(t), c.dataPath(t.Place, path), c.now}, true
+	return firstSeen{c.compileExpr(t), c.dataPath(t.Place, path), c.now}, true
 }

@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// report is the last phase: it builds the payloads and runs the post actions. When these could not
+// runPostPhase is the last phase: it builds the payloads and runs the post actions. When these could not
 // report, the engine reports the failure itself.
-func (x *execution) report(ctx context.Context) *StepError {
+func (x *execution) runPostPhase(ctx context.Context) *StepError {
 	x.built = x.o.Now()
 	err := x.runPostActions(ctx)
 	if x.overtaken {
@@ -25,7 +25,7 @@ func (x *execution) report(ctx context.Context) *StepError {
 	if x.result.Reported || err == nil && !lost {
 		return err
 	}
-	if err != nil && (!x.preventsReport(err) || !lost && !x.reports()) {
+	if err != nil && (!x.preventsReport(err) || !lost && !x.hasReportAction()) {
 		return err
 	}
 	first := err
@@ -48,10 +48,10 @@ func (x *execution) preventsReport(err *StepError) bool {
 	return !ok || api.Status == http.StatusBadRequest || api.Status == http.StatusUnprocessableEntity
 }
 
-// reports reports whether the task has an action that reports a status.
-func (x *execution) reports() bool {
+// hasReportAction reports whether the task has an action that reports a status.
+func (x *execution) hasReportAction() bool {
 	for _, a := range x.task.actions {
-		if a.call != nil && statusReport(a.call.method, a.call.url.text) {
+		if a.call != nil && isStatusReport(a.call.method, a.call.url.text) {
 			return true
 		}
 	}
@@ -70,7 +70,7 @@ func (x *execution) runPostActions(ctx context.Context) *StepError {
 	for i := range x.task.payloads {
 		p := &x.task.payloads[i]
 		if p.when != nil {
-			yes, err := x.decided(ctx, p.when)
+			yes, err := x.evaluateCondition(ctx, p.when)
 			if err != nil {
 				return &StepError{PostActions, p.name, "deciding whether to build the payload", err}
 			}
@@ -92,8 +92,8 @@ func (x *execution) runPostActions(ctx context.Context) *StepError {
 		x.scope[p.name] = string(bytes.TrimSuffix(b.Bytes(), []byte("\n")))
 	}
 	for i := range x.task.actions {
-		r, err := x.do(ctx, &x.task.actions[i], left)
-		gone := x.isMissing(err)
+		r, err := x.runPostAction(ctx, &x.task.actions[i], left)
+		gone := x.isSubjectMissing(err)
 		switch {
 		case gone:
 			r.Status, r.SkipReason = Skip, "ResourceNotFound: "+err.Error()
@@ -101,7 +101,7 @@ func (x *execution) runPostActions(ctx context.Context) *StepError {
 			r.Status, r.Err = Failed, err
 		}
 		x.result.PostActions = append(x.result.PostActions, r)
-		if gone && !x.ownError(err) {
+		if gone && !x.isResourceMissing(err) {
 			return nil // as the original: its subject does not exist, so the following actions are skipped
 		}
 		if err != nil {
@@ -111,20 +111,20 @@ func (x *execution) runPostActions(ctx context.Context) *StepError {
 	return nil
 }
 
-// isMissing reports whether a post action failed because its subject does not exist. A 404 without a
+// isSubjectMissing reports whether a post action failed because its subject does not exist. A 404 without a
 // code does not come from CLM; a dry run counts it all the same, as the original does.
-func (x *execution) isMissing(err error) bool {
+func (x *execution) isSubjectMissing(err error) bool {
 	api, ok := errors.AsType[*APIError](err)
-	return ok && (api.gone() || x.api.single && api.Status == http.StatusNotFound && api.Code == "")
+	return ok && (api.isResourceMissing() || x.api.noRetries && api.Status == http.StatusNotFound && api.Code == "")
 }
 
-// ownError reports whether a call failed because the event's resource does not exist.
-func (x *execution) ownError(err error) bool {
+// isResourceMissing reports whether a call failed because the event's resource does not exist.
+func (x *execution) isResourceMissing(err error) bool {
 	api, ok := errors.AsType[*APIError](err)
-	return ok && api.gone() && x.concernsResource(api.URL)
+	return ok && api.isResourceMissing() && x.concernsResource(api.URL)
 }
 
-func (x *execution) do(ctx context.Context, a *action, left map[string]bool) (PostActionResult, error) {
+func (x *execution) runPostAction(ctx context.Context, a *action, left map[string]bool) (PostActionResult, error) {
 	r := PostActionResult{Name: a.name, Status: Success}
 	skip := func(reason string) (PostActionResult, error) {
 		r.Status, r.SkipReason = Skip, reason
@@ -138,7 +138,7 @@ func (x *execution) do(ctx context.Context, a *action, left map[string]bool) (Po
 		}
 	}
 	if a.when != nil {
-		yes, err := x.decided(ctx, a.when)
+		yes, err := x.evaluateCondition(ctx, a.when)
 		if err != nil {
 			return r, err
 		}
@@ -155,7 +155,7 @@ func (x *execution) do(ctx context.Context, a *action, left map[string]bool) (Po
 	if err != nil {
 		return r, err
 	}
-	send, reports := x.api.send, statusReport(a.call.method, request.url.Path)
+	send, reports := x.api.send, isStatusReport(a.call.method, request.url.Path)
 	if reports {
 		send = x.sendReport
 	}

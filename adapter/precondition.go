@@ -17,7 +17,7 @@ func (x *execution) checkPreconditions(ctx context.Context) *StepError {
 	for i := range x.task.preconditions {
 		p := &x.task.preconditions[i]
 		r := PreconditionResult{Name: p.name, Status: Success}
-		why, err := x.check(ctx, p, &r)
+		why, err := x.checkPrecondition(ctx, p, &r)
 		if err != nil {
 			r.Status, r.Err = Failed, err
 		}
@@ -27,7 +27,7 @@ func (x *execution) checkPreconditions(ctx context.Context) *StepError {
 		case err == nil:
 			x.skip(fmt.Sprintf("precondition '%s' not met: %s", p.name, why))
 			return nil
-		case api != nil && api.gone() && !x.concernsResource(api.URL): // another resource does not exist
+		case api != nil && api.isResourceMissing() && !x.concernsResource(api.URL): // another resource does not exist
 			x.result.Preconditions[i].Status, x.result.Preconditions[i].Err = Success, nil
 			x.skip("ResourceNotFound: " + api.Error())
 			return nil
@@ -38,8 +38,12 @@ func (x *execution) checkPreconditions(ctx context.Context) *StepError {
 	return nil
 }
 
-// check evaluates a precondition. For an unmet one, why names the unmet part.
-func (x *execution) check(ctx context.Context, p *precondition, r *PreconditionResult) (why string, err error) {
+// checkPrecondition evaluates a precondition. For an unmet one, why names the unmet part.
+func (x *execution) checkPrecondition(
+	ctx context.Context,
+	p *precondition,
+	r *PreconditionResult,
+) (why string, err error) {
 	x.log(ctx, p.log)
 	seen := x.scope
 	if p.call != nil {
@@ -54,11 +58,11 @@ func (x *execution) check(ctx context.Context, p *precondition, r *PreconditionR
 			maps.Copy(seen, answer)
 		}
 	}
-	if err := x.capture(ctx, p.captures, seen, r); err != nil {
+	if err := x.bindCaptures(ctx, p.captures, seen, r); err != nil {
 		return "", err
 	}
 	if p.expr != nil {
-		return x.decide(ctx, p.expr, r)
+		return x.evaluatePrecondition(ctx, p.expr, r)
 	}
 	var unmet []string
 	for _, c := range p.conditions {
@@ -66,12 +70,12 @@ func (x *execution) check(ctx context.Context, p *precondition, r *PreconditionR
 		if err != nil && !errors.Is(err, errNotFound) {
 			return "", err
 		}
-		met, err := holds(c.operator, v, c.wanted)
+		met, err := applyOperator(c.operator, v, c.wanted)
 		if err != nil {
 			return "", fmt.Errorf("%s %s: %w", c.field.text, c.operator, err)
 		}
 		if !met {
-			unmet = append(unmet, strings.TrimSpace(fmt.Sprintf("%s %s %v", c.field.text, c.operator, or0(c.wanted)))+
+			unmet = append(unmet, strings.TrimSpace(fmt.Sprintf("%s %s %v", c.field.text, c.operator, numberOrZero(c.wanted)))+
 				fmt.Sprintf(" (actual: %v)", v))
 		}
 	}
@@ -79,16 +83,16 @@ func (x *execution) check(ctx context.Context, p *precondition, r *PreconditionR
 	return strings.Join(unmet, "; "), nil
 }
 
-func or0(v any) any {
+func numberOrZero(v any) any {
 	if v == nil {
 		return ""
 	}
 	return v
 }
 
-// decide evaluates the expression of a precondition. One that fails is not met; the reason for
+// evaluatePrecondition evaluates the expression of a precondition. One that fails is not met; the reason for
 // skipping, which Health reports, has its error.
-func (x *execution) decide(ctx context.Context, e *expr, r *PreconditionResult) (string, error) {
+func (x *execution) evaluatePrecondition(ctx context.Context, e *expr, r *PreconditionResult) (string, error) {
 	v, err := e.eval(ctx, x.scope)
 	switch {
 	case errors.Is(err, rules.ErrInterrupted):
@@ -96,12 +100,17 @@ func (x *execution) decide(ctx context.Context, e *expr, r *PreconditionResult) 
 	case err != nil:
 		return "CEL error: " + err.Error(), nil
 	}
-	r.Matched = truth(v)
+	r.Matched = isTrue(v)
 	return fmt.Sprintf("%s is %v", e.program, v), nil
 }
 
-// capture binds the values of captures. A field that is absent is not bound.
-func (x *execution) capture(ctx context.Context, captures []capture, seen map[string]any, r *PreconditionResult) error {
+// bindCaptures binds the values of captures. A field that is absent is not bound.
+func (x *execution) bindCaptures(
+	ctx context.Context,
+	captures []capture,
+	seen map[string]any,
+	r *PreconditionResult,
+) error {
 	found := map[string]any{}
 	for _, c := range captures {
 		var v any
@@ -138,13 +147,13 @@ var operators = []string{
 	"lessThanOrEqual", "exists", "notExists",
 }
 
-// holds applies an operator to a field's value (nil when it is absent) and the wanted value.
-func holds(operator string, v, wanted any) (bool, error) {
+// applyOperator applies an operator to a field's value (nil when it is absent) and the wanted value.
+func applyOperator(operator string, v, wanted any) (bool, error) {
 	switch operator {
 	case "exists":
-		return !empty(v), nil
+		return !isEmpty(v), nil
 	case "notExists":
-		return empty(v), nil
+		return isEmpty(v), nil
 	case "equals":
 		return jsonvalue.Equal(v, wanted), nil
 	case "notEquals":
@@ -159,8 +168,8 @@ func holds(operator string, v, wanted any) (bool, error) {
 	case "contains":
 		return contains(v, wanted)
 	}
-	a, okA := number(v)
-	b, okB := number(wanted)
+	a, okA := toNumber(v)
+	b, okB := toNumber(wanted)
 	if !okA || !okB {
 		return false, fmt.Errorf("a %s and a %s cannot be compared as numbers", kindOf(v), kindOf(wanted))
 	}

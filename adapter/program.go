@@ -118,13 +118,13 @@ type action struct {
 func (c *compiler) compile() *program {
 	t, p := c.task, &program{}
 	for _, x := range t.Params {
-		p.params = append(p.params, c.param(x))
+		p.params = append(p.params, c.compileParam(x))
 	}
 	for _, x := range t.Preconditions {
-		p.preconditions = append(p.preconditions, c.precondition(x))
+		p.preconditions = append(p.preconditions, c.compilePrecondition(x))
 	}
 	for _, x := range t.Resources {
-		r := c.resource(x)
+		r := c.compileResource(x)
 		p.lifecycle = p.lifecycle || r.create != nil || r.remove != nil
 		p.resources = append(p.resources, r)
 	}
@@ -133,36 +133,36 @@ func (c *compiler) compile() *program {
 			c.known[name] = true
 		}
 	}
-	p.let = c.let(t.Post.Let)
+	p.let = c.compileLet(t.Post.Let)
 	for _, x := range t.Post.Payloads {
-		p.payloads = append(p.payloads, payload{x.Name, c.when(x.When), c.document(x.Build, definitions)})
+		p.payloads = append(p.payloads, payload{x.Name, c.compileWhen(x.When), c.compileDocument(x.Build, definitions)})
 		c.known[x.Name] = true
 	}
 	for _, x := range t.Post.Actions {
-		p.actions = append(p.actions, action{x.Name, c.when(x.When), c.log(x.Log), c.call(x.APICall)})
+		p.actions = append(p.actions, action{x.Name, c.compileWhen(x.When), c.compileLog(x.Log), c.compileCall(x.APICall)})
 	}
 	if r := t.Post.Report; r != nil {
-		s := c.report(r)
+		s := c.compileReport(r)
 		c.known[reportPayload] = true
 		p.work, p.reports = s.work, true
 		p.payloads = append(p.payloads, payload{name: reportPayload, build: s})
-		p.actions = append(p.actions, c.sendReport(r))
+		p.actions = append(p.actions, c.compileReportAction(r))
 	}
 	p.envs = slices.Sorted(maps.Keys(c.envs))
 	return p
 }
 
-func (c *compiler) param(x Param) param {
+func (c *compiler) compileParam(x Param) param {
 	if x.Let != nil {
-		return param{Param: x, let: c.let(x.Let)}
+		return param{Param: x, let: c.compileLet(x.Let)}
 	}
-	out := param{Param: x, call: c.call(x.Source.APICall)}
-	out.when = c.when(x.When)
+	out := param{Param: x, call: c.compileCall(x.Source.APICall)}
+	out.when = c.compileWhen(x.When)
 	if x.Source.Expression.Value != "" {
-		out.expr = c.expr(x.Source.Expression)
+		out.expr = c.compileExpr(x.Source.Expression)
 	}
 	if from := x.Source.From.Value; from != "" {
-		c.source(x.Source.From.Place, from)
+		c.checkSource(x.Source.From.Place, from)
 	}
 	if x.Default.Set() {
 		if _, err := convert(x.Default.Value, x.Type); err != nil {
@@ -180,13 +180,13 @@ func (c *compiler) param(x Param) param {
 var eventFields = []string{"id", "kind", "href", "generation", "owner_references", "owner_references.id",
 	"owner_references.kind", "owner_references.href"}
 
-func (c *compiler) source(at Place, from string) {
+func (c *compiler) checkSource(at Place, from string) {
 	first, rest, _ := strings.Cut(from, ".")
 	switch {
 	case first == "event" && !slices.Contains(eventFields, rest):
 		c.lintf(at, "an event has no %q; it has %s", rest, strings.Join(eventFields, ", "))
 	case first == "config" && c.config != nil:
-		if _, err := (&field{names: strings.Split(rest, "."), text: from}).find(c.config.visible()); err != nil {
+		if _, err := (&field{names: strings.Split(rest, "."), text: from}).find(c.config.forTasks()); err != nil {
 			c.lintf(at, "the adapter's config has no %s", rest)
 		}
 	case first == "secret" || first == "configmap":
@@ -197,30 +197,30 @@ func (c *compiler) source(at Place, from string) {
 	}
 }
 
-func (c *compiler) call(a *APICall) *call {
+func (c *compiler) compileCall(a *APICall) *call {
 	if a == nil {
 		return nil
 	}
 	out := &call{
-		method: strings.ToUpper(a.Method), url: c.template(a.URL), body: c.template(a.Body),
+		method: strings.ToUpper(a.Method), url: c.compileTemplate(a.URL), body: c.compileTemplate(a.Body),
 		timeout: a.Timeout, attempts: a.RetryAttempts, backoff: a.RetryBackoff,
 	}
 	for _, h := range a.Headers {
-		out.headers = append(out.headers, header{h.Name, c.template(h.Value)})
+		out.headers = append(out.headers, header{h.Name, c.compileTemplate(h.Value)})
 	}
-	c.url(out.method, a.URL)
+	c.checkURL(out.method, a.URL)
 	return out
 }
 
-func (c *compiler) log(l *LogAction) *logAction {
+func (c *compiler) compileLog(l *LogAction) *logAction {
 	if l == nil {
 		return nil
 	}
-	return &logAction{c.template(l.Message), strings.ToLower(l.Level)}
+	return &logAction{c.compileTemplate(l.Message), strings.ToLower(l.Level)}
 }
 
-func (c *compiler) precondition(x Precondition) precondition {
-	out := precondition{name: x.Name, log: c.log(x.Log), call: c.call(x.APICall)}
+func (c *compiler) compilePrecondition(x Precondition) precondition {
+	out := precondition{name: x.Name, log: c.compileLog(x.Log), call: c.compileCall(x.APICall)}
 	if x.APICall != nil {
 		c.warn(x.APICall.Place, "api_call of a precondition is deprecated; use a param with source.api_call")
 		c.known[x.Name] = true
@@ -229,9 +229,9 @@ func (c *compiler) precondition(x Precondition) precondition {
 	for _, y := range x.Capture {
 		k := capture{name: y.Name, absent: y.Default}
 		if y.Expression.Value != "" {
-			k.expr = c.expr(y.Expression)
+			k.expr = c.compileExpr(y.Expression)
 		} else {
-			k.field = c.field(y.Field)
+			k.field = c.compileField(y.Field)
 		}
 		out.captures = append(out.captures, k)
 	}
@@ -240,45 +240,49 @@ func (c *compiler) precondition(x Precondition) precondition {
 		c.known[y.Name] = true
 	}
 	for _, y := range x.Conditions {
-		f := c.field(y.Field)
+		f := c.compileField(y.Field)
 		if f.names != nil {
-			c.uses(y.Field.Place, f.names[:1])
+			c.checkNames(y.Field.Place, f.names[:1])
 		}
 		out.conditions = append(out.conditions, condition{f, y.Operator, y.wanted()})
 	}
 	if x.Expression.Value != "" {
-		out.expr = c.expr(x.Expression)
+		out.expr = c.compileExpr(x.Expression)
 	}
 	return out
 }
 
-func (c *compiler) resource(x Resource) resource {
+func (c *compiler) compileResource(x Resource) resource {
 	out := resource{name: x.Name, recreate: x.RecreateOnChange}
 	if t := x.Transport; t != nil && t.Client == "maestro" && t.Maestro != nil {
-		out.maestro, out.target = true, c.template(t.Maestro.TargetCluster)
+		out.maestro, out.target = true, c.compileTemplate(t.Maestro.TargetCluster)
 	}
 	body, isText := x.RefText, x.RefText.Value != ""
 	if s, ok := x.Manifest.Value.(string); ok {
 		body, isText = Text{s, x.Manifest.Place}, true
 	}
 	if isText {
-		out.text = c.template(body)
-		out.version, out.kind = c.scan(body, "apiVersion"), c.scan(body, "kind")
+		out.text = c.compileTemplate(body)
+		out.version, out.kind = c.compileTopLevelKey(body, "apiVersion"), c.compileTopLevelKey(body, "kind")
 		if !strings.Contains(body.Value, "{{") {
-			c.staticManifest(body)
+			c.checkStaticManifest(body)
 		}
 	} else {
 		m, _ := x.Manifest.Value.(map[string]any)
 		if _, unread := refOf(x.Manifest.Value); !unread {
-			c.manifest(x.Manifest.Place, m, "")
+			c.checkManifest(x.Manifest.Place, m, "")
 		}
-		out.manifest = c.document(x.Manifest, templates)
+		out.manifest = c.compileDocument(x.Manifest, templates)
 		version, _ := m["apiVersion"].(string)
 		kind, _ := m["kind"].(string)
-		out.version, out.kind = c.template(Text{version, x.Manifest.Place}), c.template(Text{kind, x.Manifest.Place})
+		out.version, out.kind = c.compileTemplate(
+			Text{version, x.Manifest.Place},
+		), c.compileTemplate(
+			Text{kind, x.Manifest.Place},
+		)
 	}
 	if x.Discovery != nil {
-		out.discovery = c.discovery(x.Discovery)
+		out.discovery = c.compileDiscovery(x.Discovery)
 	}
 	for _, n := range x.Nested {
 		if n.Name == x.Name {
@@ -286,22 +290,22 @@ func (c *compiler) resource(x Resource) resource {
 			continue
 		}
 		if n.Discovery != nil {
-			out.nested = append(out.nested, nested{n.Name, c.discovery(n.Discovery)})
+			out.nested = append(out.nested, nested{n.Name, c.compileDiscovery(n.Discovery)})
 		}
 	}
 	if l := x.Lifecycle; l != nil {
 		if l.Create != nil {
-			out.create = c.when(l.Create.When)
+			out.create = c.compileWhen(l.Create.When)
 		}
 		if l.Delete != nil {
-			out.remove, out.policy = c.when(l.Delete.When), l.Delete.PropagationPolicy
+			out.remove, out.policy = c.compileWhen(l.Delete.When), l.Delete.PropagationPolicy
 		}
 	}
 	return out
 }
 
-// staticManifest checks a manifest's text without templates.
-func (c *compiler) staticManifest(body Text) {
+// checkStaticManifest checks a manifest's text without templates.
+func (c *compiler) checkStaticManifest(body Text) {
 	var v Value
 	if found := decodeValue(body.Place.File, []byte(body.Value), &v); found != nil {
 		for _, f := range found {
@@ -311,20 +315,20 @@ func (c *compiler) staticManifest(body Text) {
 		return
 	}
 	m, _ := v.Value.(map[string]any)
-	c.manifest(body.Place, m, "")
+	c.checkManifest(body.Place, m, "")
 }
 
-// scan finds a top-level key in a manifest's text, which cannot be parsed before it is rendered.
-func (c *compiler) scan(body Text, key string) *tmpl {
-	value, ok := scan(body.Value, key)
+// compileTopLevelKey finds a top-level key in a manifest's text, which cannot be parsed before it is rendered.
+func (c *compiler) compileTopLevelKey(body Text, key string) *tmpl {
+	value, ok := findTopLevelKey(body.Value, key)
 	if !ok {
 		c.lintf(body.Place, "the manifest has no %s", key)
 		return &tmpl{}
 	}
-	return c.template(Text{value, body.Place})
+	return c.compileTemplate(Text{value, body.Place})
 }
 
-func scan(manifest, key string) (value string, ok bool) {
+func findTopLevelKey(manifest, key string) (value string, ok bool) {
 	m := regexp.MustCompile(`(?m)^` + key + `:[ \t]*(.*?)[ \t]*(?:#.*)?$`).FindStringSubmatch(manifest)
 	if m == nil {
 		return "", false
@@ -337,15 +341,15 @@ func scan(manifest, key string) (value string, ok bool) {
 	return value, true
 }
 
-func (c *compiler) discovery(d *Discovery) discovery {
-	out := discovery{namespace: c.template(d.Namespace)}
+func (c *compiler) compileDiscovery(d *Discovery) discovery {
+	out := discovery{namespace: c.compileTemplate(d.Namespace)}
 	if d.BySelectors == nil {
-		out.byName = c.template(d.ByName)
+		out.byName = c.compileTemplate(d.ByName)
 		return out
 	}
 	for _, key := range sortedKeys(d.BySelectors.LabelSelector) {
 		value := d.BySelectors.LabelSelector[key]
-		out.labels = append(out.labels, [2]*tmpl{c.template(Text{key, value.Place}), c.template(value)})
+		out.labels = append(out.labels, [2]*tmpl{c.compileTemplate(Text{key, value.Place}), c.compileTemplate(value)})
 	}
 	return out
 }

@@ -70,25 +70,25 @@ var variableName = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`)
 // engineNames are bound by the engine for the phase after the resources of a task with a report.
 var engineNames = []string{"work", "failed"}
 
-// report checks the structure of a standard report.
-func (c *checker) report(t *Task) {
+// checkReport checks the structure of a standard report.
+func (c *checker) checkReport(t *Task) {
 	r := t.Post.Report
 	if r == nil {
 		return
 	}
-	c.need(r.Place, "url", r.URL.Value)
+	c.require(r.Place, "url", r.URL.Value)
 	for _, name := range t.boundNames() {
 		if slices.Contains(engineNames, name) {
 			c.add(r.Place, "", "the engine binds %q for the report; name the task's own otherwise", name)
 		}
 	}
-	c.conditionOverride(r.Conditions.Applied)
-	c.conditionOverride(r.Conditions.Available)
-	c.conditionOverride(r.Conditions.Health)
-	c.conditionOverride(r.Conditions.Finalized)
+	c.checkConditionOverride(r.Conditions.Applied)
+	c.checkConditionOverride(r.Conditions.Available)
+	c.checkConditionOverride(r.Conditions.Health)
+	c.checkConditionOverride(r.Conditions.Finalized)
 	for _, rule := range r.Health {
 		c.checkReasonRule(rule)
-		c.noPlacement(rule)
+		c.rejectAheadOf(rule)
 	}
 	w := r.Work
 	if w == nil {
@@ -97,13 +97,13 @@ func (c *checker) report(t *Task) {
 		}
 		return
 	}
-	c.reportedWork(t, w)
+	c.checkReportedWork(t, w)
 }
 
-func (c *checker) reportedWork(t *Task, w *ReportedWork) {
-	c.need(w.Place, "ready", w.Ready)
-	c.need(w.Place, "object", w.Object)
-	c.oneOf(w.Place, "unversioned", w.Unversioned, "counts", "ignored")
+func (c *checker) checkReportedWork(t *Task, w *ReportedWork) {
+	c.require(w.Place, "ready", w.Ready)
+	c.require(w.Place, "object", w.Object)
+	c.requireOneOf(w.Place, "unversioned", w.Unversioned, "counts", "ignored")
 	if w.Waiting == nil || w.Pending == nil {
 		c.add(w.Place, "", "waiting and pending are required")
 	}
@@ -116,18 +116,18 @@ func (c *checker) reportedWork(t *Task, w *ReportedWork) {
 	}
 	for _, rule := range w.Ladder {
 		c.checkReasonRule(rule)
-		c.need(rule.Place, "ahead_of", rule.AheadOf)
-		c.oneOf(rule.Place, "ahead_of", rule.AheadOf, standardReasons...)
+		c.require(rule.Place, "ahead_of", rule.AheadOf)
+		c.requireOneOf(rule.Place, "ahead_of", rule.AheadOf, standardReasons...)
 	}
 	for _, rule := range w.Blockers {
 		c.checkReasonRule(rule)
-		c.noPlacement(rule)
+		c.rejectAheadOf(rule)
 	}
 	for _, rule := range []*ReasonRule{w.Waiting, w.Pending} {
 		if rule == nil {
 			continue
 		}
-		c.noPlacement(*rule)
+		c.rejectAheadOf(*rule)
 		if rule.If.Value != "" {
 			c.add(rule.Place, "if", "the engine decides when this rung holds")
 		}
@@ -137,22 +137,22 @@ func (c *checker) reportedWork(t *Task, w *ReportedWork) {
 	}
 }
 
-// conditionOverride checks a condition that is written out.
-func (c *checker) conditionOverride(rule *ReasonRule) {
+// checkConditionOverride checks a condition that is written out.
+func (c *checker) checkConditionOverride(rule *ReasonRule) {
 	if rule != nil {
 		c.checkReasonRule(*rule)
-		c.noPlacement(*rule)
+		c.rejectAheadOf(*rule)
 	}
 }
 
 func (c *checker) checkReasonRule(r ReasonRule) {
-	c.need(r.Place, "if", r.If.Value)
+	c.require(r.Place, "if", r.If.Value)
 	if !r.Reason.Set() {
 		c.add(r.Place, "reason", "it is required")
 	}
 }
 
-func (c *checker) noPlacement(r ReasonRule) {
+func (c *checker) rejectAheadOf(r ReasonRule) {
 	if r.AheadOf != "" {
 		c.add(r.Place, "ahead_of", "it belongs to rungs of ladder")
 	}

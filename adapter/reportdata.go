@@ -25,7 +25,7 @@ type firstSeen struct {
 	now  func() time.Time
 }
 
-func (c *compiler) reportData(v Value) node { return c.document(v, reportValues) }
+func (c *compiler) compileReportData(v Value) node { return c.compileDocument(v, reportValues) }
 
 // dataPath is the place of a value in the report's data.
 func (c *compiler) dataPath(at Place, path string) []string {
@@ -35,11 +35,11 @@ func (c *compiler) dataPath(at Place, path string) []string {
 	return strings.Split(path, ".")
 }
 
-// feedback compiles {feedback: NAME}. The manifest of the work must ask for that feedback.
-func (c *compiler) feedback(t Text, path string, fallback Value) node {
+// compileFeedback compiles {feedback: NAME}. The manifest of the work must ask for that feedback.
+func (c *compiler) compileFeedback(t Text, path string, fallback Value) node {
 	out := fedBack{name: t.Value, path: c.dataPath(t.Place, path), fallback: fallback.Value}
 	if !fallback.Set() {
-		c.fail(t.Place, "feedback needs a default, which also says the type")
+		c.fail(t.Place, "feedback needs a default, which also sets the type")
 	}
 	r := c.task.Post.Report
 	if r == nil || r.Work == nil {
@@ -70,27 +70,27 @@ func hasFeedbackRule(manifest, name string) bool {
 
 func (n fedBack) build(_ context.Context, in frame) (any, error) {
 	resources, _ := in.vars["resources"].(map[string]any)
-	if raw := feedback(resources[n.object], n.name); raw != "" {
+	if raw := feedbackText(resources[n.object], n.name); raw != "" {
 		v, err := asTypeOf(n.fallback, raw)
 		if err != nil {
 			return nil, fmt.Errorf("feedback %s: %w", n.name, err)
 		}
-		if !empty(v) {
+		if !isEmpty(v) {
 			return v, nil
 		}
 	}
-	if v := lastData(in.vars, n.path); !empty(v) {
+	if v := lastData(in.vars, n.path); !isEmpty(v) {
 		return v, nil
 	}
 	return n.fallback, nil
 }
 
 func (n firstSeen) build(ctx context.Context, in frame) (any, error) {
-	if v := lastData(in.vars, n.path); !empty(v) {
+	if v := lastData(in.vars, n.path); !isEmpty(v) {
 		return v, nil
 	}
 	v, err := n.when.eval(ctx, in.vars)
-	if err != nil || !truth(v) {
+	if err != nil || !isTrue(v) {
 		return "", err
 	}
 	return n.now().UTC().Format(microseconds), nil

@@ -52,8 +52,8 @@ type storedTime struct{ at, learned time.Time }
 // rememberReportsFor is how long storedTimes keeps an entry.
 const rememberReportsFor = time.Hour
 
-// after returns t, or the time one microsecond after the stored report when t is not after that.
-func (s *storedTimes) after(k reportKey, t time.Time) time.Time {
+// reportTime returns t, or the time one microsecond after the stored report when t is not after that.
+func (s *storedTimes) reportTime(k reportKey, t time.Time) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if stored, ok := s.at[k]; ok && !t.After(stored.at) {
@@ -62,8 +62,8 @@ func (s *storedTimes) after(k reportKey, t time.Time) time.Time {
 	return t
 }
 
-// learn records the time of a stored report.
-func (s *storedTimes) learn(k reportKey, at time.Time) {
+// recordStored records the time of a stored report.
+func (s *storedTimes) recordStored(k reportKey, at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now() // its monotonic part is right also when the clock is set
@@ -78,8 +78,8 @@ func (s *storedTimes) learn(k reportKey, at time.Time) {
 	s.at[k] = storedTime{at, now}
 }
 
-// taken records the time of a report that CLM has stored.
-func (s *storedTimes) taken(k reportKey, at time.Time) {
+// recordAccepted records the time of a report that CLM has stored.
+func (s *storedTimes) recordAccepted(k reportKey, at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if stored, ok := s.at[k]; ok && at.After(stored.at) {
@@ -105,8 +105,8 @@ func parseStatus(body []byte) (s statusBody, ok bool) {
 	return s, true
 }
 
-// observedAt returns the body with another observed_time.
-func (s *statusBody) observedAt(t time.Time) ([]byte, error) {
+// withTime returns the body with another observed_time.
+func (s *statusBody) withTime(t time.Time) ([]byte, error) {
 	s.at = t.UTC().Truncate(time.Microsecond)
 	raw, err := json.Marshal(s.at)
 	if err != nil {
@@ -120,7 +120,7 @@ func (s *statusBody) observedAt(t time.Time) ([]byte, error) {
 // report of a later time instead.
 func (x *execution) sendReport(ctx context.Context, r apiRequest) (*answer, error) {
 	s, ok := parseStatus(r.body)
-	if !ok || x.api.single {
+	if !ok || x.api.noRetries {
 		return x.api.send(ctx, r)
 	}
 	key := reportKey{r.url.Path, s.Adapter}
@@ -129,17 +129,17 @@ func (x *execution) sendReport(ctx context.Context, r apiRequest) (*answer, erro
 	if at.Equal(x.built.Truncate(time.Second)) {
 		at = x.built
 	}
-	if next := x.stored.after(key, at); !at.IsZero() && !next.Equal(s.at) {
+	if next := x.stored.reportTime(key, at); !at.IsZero() && !next.Equal(s.at) {
 		var err error
-		if r.body, err = s.observedAt(next); err != nil {
+		if r.body, err = s.withTime(next); err != nil {
 			return nil, err
 		}
 	}
 	out, err := x.api.send(ctx, r)
-	if date, wrong := s.refusedFor(out); wrong {
+	if date, wrong := s.clockOfRefusal(out); wrong {
 		x.o.Log.WarnContext(ctx, "this machine's clock is wrong; the report has the lifecycle manager's time",
 			slog.String("id", x.event.ID), slog.Time("observed", s.at), slog.Time("date", date))
-		if r.body, err = s.observedAt(x.stored.after(key, date)); err != nil {
+		if r.body, err = s.withTime(x.stored.reportTime(key, date)); err != nil {
 			return out, err
 		}
 		out, err = x.api.send(ctx, r)
@@ -147,22 +147,22 @@ func (x *execution) sendReport(ctx context.Context, r apiRequest) (*answer, erro
 	if err != nil {
 		return out, err
 	}
-	stored, err := x.keptInstead(ctx, r.url, s, out)
+	stored, err := x.timeOfKeptReport(ctx, r.url, s, out)
 	switch {
 	case err != nil:
 		return out, err
 	case stored.IsZero():
-		x.stored.taken(key, s.at)
+		x.stored.recordAccepted(key, s.at)
 		return out, nil
 	}
-	x.stored.learn(key, stored)
+	x.stored.recordStored(key, stored)
 	x.overtaken = true
 	return out, errOvertaken
 }
 
-// refusedFor reports whether CLM refused a report because its time is too far from CLM's clock, and
+// clockOfRefusal reports whether CLM refused a report because its time is too far from CLM's clock, and
 // returns the time of that clock.
-func (s *statusBody) refusedFor(out *answer) (date time.Time, wrong bool) {
+func (s *statusBody) clockOfRefusal(out *answer) (date time.Time, wrong bool) {
 	if out == nil || out.status != http.StatusBadRequest || out.date.IsZero() || s.at.IsZero() {
 		return time.Time{}, false
 	}
@@ -170,10 +170,10 @@ func (s *statusBody) refusedFor(out *answer) (date time.Time, wrong bool) {
 	return out.date, ahead > maxAhead-dateError || ahead < -(maxBehind-dateError)
 }
 
-// keptInstead returns the time of the report that CLM kept instead of s, according to its answer to
+// timeOfKeptReport returns the time of the report that CLM kept instead of s, according to its answer to
 // s. It returns zero when CLM stored s or did not have to, and an error when CLM has neither
 // report.
-func (x *execution) keptInstead(ctx context.Context, statuses *url.URL, s statusBody, out *answer) (none time.Time,
+func (x *execution) timeOfKeptReport(ctx context.Context, statuses *url.URL, s statusBody, out *answer) (none time.Time,
 	err error) {
 	if out.status != http.StatusNoContent {
 		var kept lastReport
@@ -209,7 +209,7 @@ func (x *execution) keptInstead(ctx context.Context, statuses *url.URL, s status
 // sameConditions reports whether two reports have the same statuses and reasons.
 func (r *lastReport) sameConditions(other lastReport) bool {
 	if len(r.Conditions) != len(other.Conditions) {
-		return len(r.Conditions) == 0 || len(other.Conditions) == 0 // what has none shows nothing
+		return len(r.Conditions) == 0 || len(other.Conditions) == 0 // a report without conditions cannot be compared
 	}
 	for _, c := range other.Conditions {
 		if was := r.condition(c.Type); was == nil || was.Status != c.Status || was.Reason != c.Reason {

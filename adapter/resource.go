@@ -55,7 +55,7 @@ func (x *execution) discoverAll(ctx context.Context) *StepError {
 		r := &x.task.resources[i]
 		object, err := x.discover(ctx, r, nil)
 		if err != nil {
-			return x.resourceFailed(r.name, "finding the object beforehand", err)
+			return x.recordResourceFailure(r.name, "finding the object beforehand", err)
 		}
 		if object != nil {
 			x.bind(r, object)
@@ -64,19 +64,19 @@ func (x *execution) discoverAll(ctx context.Context) *StepError {
 		}
 	}
 	for _, r := range absent {
-		if yes, err := x.decided(ctx, r.remove); err != nil || !yes {
+		if yes, err := x.evaluateCondition(ctx, r.remove); err != nil || !yes {
 			continue // reconcile reports the error
 		}
-		if err := x.notFound(ctx, r, &ResourceResult{}); err != nil {
+		if err := x.endDeletion(ctx, r, &ResourceResult{}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// resourceFailed records the failure of a call for a resource. Failures of templates and
+// recordResourceFailure records the failure of a call for a resource. Failures of templates and
 // expressions are recorded by failed alone.
-func (x *execution) resourceFailed(name, op string, err error) *StepError {
+func (x *execution) recordResourceFailure(name, op string, err error) *StepError {
 	e := &StepError{Resources, name, op, err}
 	x.adapter["resourceErrors"].(map[string]any)[name] = e.document()
 	if x.adapter["executionError"] == nil {
@@ -88,7 +88,7 @@ func (x *execution) resourceFailed(name, op string, err error) *StepError {
 // reconcile applies one object or deletes it.
 func (x *execution) reconcile(ctx context.Context, r *resource, out *ResourceResult) (deleting bool, _ *StepError) {
 	if r.remove != nil { // before create.when: an object to delete must not count as skipped
-		yes, err := x.decided(ctx, r.remove)
+		yes, err := x.evaluateCondition(ctx, r.remove)
 		if err != nil {
 			out.Operation = Deleted
 			return true, &StepError{Resources, r.name, "evaluating lifecycle.delete.when", err}
@@ -99,7 +99,7 @@ func (x *execution) reconcile(ctx context.Context, r *resource, out *ResourceRes
 		}
 	}
 	if r.create != nil && x.resources[r.name] == nil {
-		yes, err := x.decided(ctx, r.create)
+		yes, err := x.evaluateCondition(ctx, r.create)
 		if err != nil {
 			return false, &StepError{Resources, r.name, "evaluating lifecycle.create.when", err}
 		}
@@ -112,13 +112,13 @@ func (x *execution) reconcile(ctx context.Context, r *resource, out *ResourceRes
 	return false, x.apply(ctx, r, out)
 }
 
-func (x *execution) decided(ctx context.Context, e *expr) (bool, error) {
+func (x *execution) evaluateCondition(ctx context.Context, e *expr) (bool, error) {
 	v, err := e.eval(ctx, x.scope)
-	return truth(v), err
+	return isTrue(v), err
 }
 
 func (x *execution) apply(ctx context.Context, r *resource, out *ResourceResult) *StepError {
-	object, generation, err := x.manifest(ctx, r)
+	object, generation, err := x.renderManifest(ctx, r)
 	if err != nil {
 		return &StepError{Resources, r.name, "rendering the manifest", err}
 	}
@@ -141,20 +141,20 @@ func (x *execution) apply(ctx context.Context, r *resource, out *ResourceResult)
 		return nil
 	}
 	if err != nil {
-		return x.resourceFailed(r.name, "applying the object", err)
+		return x.recordResourceFailure(r.name, "applying the object", err)
 	}
 	out.Operation, out.Reason = applied.Operation, applied.Reason
 	found, err := x.discover(ctx, r, object)
 	if err != nil {
-		return x.resourceFailed(r.name, "finding the object", err)
+		return x.recordResourceFailure(r.name, "finding the object", err)
 	}
 	if found == nil && x.deleting && applied.Object == nil {
 		x.unbind(r) // it does not exist, and was not created again
 		return nil
 	}
 	if found == nil { // reads may be behind the write
-		if found = applied.Object; found == nil || !x.meant(r, found) {
-			return x.resourceFailed(r.name, "finding the object", errors.New("it is not there after it was applied"))
+		if found = applied.Object; found == nil || !x.isFoundByDiscovery(r, found) {
+			return x.recordResourceFailure(r.name, "finding the object", errors.New("it is not there after it was applied"))
 		}
 	}
 	x.bind(r, found)
@@ -165,11 +165,11 @@ func (x *execution) apply(ctx context.Context, r *resource, out *ResourceResult)
 func (x *execution) remove(ctx context.Context, r *resource, out *ResourceResult) *StepError {
 	object, err := x.discover(ctx, r, nil)
 	if err != nil {
-		return x.resourceFailed(r.name, "finding the object to delete", err)
+		return x.recordResourceFailure(r.name, "finding the object to delete", err)
 	}
 	if object == nil {
 		out.Reason = "resource not found, already deleted"
-		return x.notFound(ctx, r, out)
+		return x.endDeletion(ctx, r, out)
 	}
 	id := identify(object)
 	out.Kind, out.Namespace, out.ObjectName, out.DiscoveredState = id.Kind, id.Namespace, id.Name, object
@@ -180,12 +180,12 @@ func (x *execution) remove(ctx context.Context, r *resource, out *ResourceResult
 	began := x.o.Now()
 	x.o.Observer.Deleting(id.Kind)
 	policy := r.policy
-	orString(&policy, "Background")
+	setDefaultText(&policy, "Background")
 	err = x.o.Transport.Delete(ctx, Deletion{Object: object, TargetCluster: work.Consumer(target),
 		PropagationPolicy: policy})
 	x.o.Observer.Deleted(id.Kind, err, x.o.Now().Sub(began))
 	if err != nil {
-		return x.resourceFailed(r.name, "deleting the object", err)
+		return x.recordResourceFailure(r.name, "deleting the object", err)
 	}
 	out.Reason = "lifecycle.delete.when evaluated to true"
 	left, err := x.discover(ctx, r, nil)
@@ -195,27 +195,27 @@ func (x *execution) remove(ctx context.Context, r *resource, out *ResourceResult
 			slog.String("resource", r.name), slog.Any("error", err))
 		x.bind(r, object)
 	case left == nil: // or Maestro has lost its database in between
-		return x.notFound(ctx, r, out)
+		return x.endDeletion(ctx, r, out)
 	default:
 		x.bind(r, left)
 	}
 	return nil
 }
 
-// notFound ends the deletion of an object that is not found, unless its absence is unconfirmed.
-func (x *execution) notFound(ctx context.Context, r *resource, out *ResourceResult) *StepError {
+// endDeletion ends the deletion of an object that is not found, unless its absence is unconfirmed.
+func (x *execution) endDeletion(ctx context.Context, r *resource, out *ResourceResult) *StepError {
 	x.unbind(r)
 	checker, ok := x.o.Transport.(AbsenceChecker)
 	if !ok {
 		return nil
 	}
-	s, err := x.whole(r, nil)
+	s, err := x.renderResourceSearch(r, nil)
 	var object Object
 	if err == nil {
 		object, err = checker.Unconfirmed(ctx, s)
 	}
 	if err != nil {
-		return x.resourceFailed(r.name, "finding out whether the object to delete is gone", err)
+		return x.recordResourceFailure(r.name, "finding out whether the object to delete is gone", err)
 	}
 	if object != nil {
 		x.bind(r, object)
@@ -234,7 +234,7 @@ func (x *execution) bind(r *resource, object Object) {
 	}
 	with := maps.Clone(object)
 	for _, n := range r.nested {
-		found := x.inside(n.discovery, object)
+		found := x.findNested(n.discovery, object)
 		if found == nil {
 			continue
 		}
@@ -255,8 +255,8 @@ func (x *execution) unbind(r *resource) {
 	}
 }
 
-// search renders a discovery into a search.
-func (x *execution) search(d *discovery) (s Search, err error) {
+// renderSearch renders a discovery into a search.
+func (x *execution) renderSearch(d *discovery) (s Search, err error) {
 	if s.Namespace, err = d.namespace.render(x.scope); err != nil {
 		return s, err
 	}
@@ -267,7 +267,7 @@ func (x *execution) search(d *discovery) (s Search, err error) {
 		}
 		return s, err
 	}
-	orString(&s.Namespace, "*")
+	setDefaultText(&s.Namespace, "*")
 	s.Labels = make(map[string]string, len(d.labels))
 	for _, l := range d.labels {
 		key, err := l[0].render(x.scope)
@@ -284,7 +284,7 @@ func (x *execution) search(d *discovery) (s Search, err error) {
 // discover finds a resource's object: of several the one of the latest
 // generation. The rendered manifest, when there is one, has the kind.
 func (x *execution) discover(ctx context.Context, r *resource, rendered Object) (Object, error) {
-	s, err := x.whole(r, rendered)
+	s, err := x.renderResourceSearch(r, rendered)
 	if err != nil {
 		return nil, err
 	}
@@ -295,9 +295,9 @@ func (x *execution) discover(ctx context.Context, r *resource, rendered Object) 
 	return latest(found), nil
 }
 
-// whole renders a resource's discovery with all that the transport needs.
-func (x *execution) whole(r *resource, rendered Object) (s Search, err error) {
-	if s, err = x.search(&r.discovery); err != nil {
+// renderResourceSearch renders a resource's discovery with all that the transport needs.
+func (x *execution) renderResourceSearch(r *resource, rendered Object) (s Search, err error) {
+	if s, err = x.renderSearch(&r.discovery); err != nil {
 		return s, err
 	}
 	target, err := r.target.render(x.scope)
@@ -317,21 +317,21 @@ func (x *execution) whole(r *resource, rendered Object) (s Search, err error) {
 	return s, err
 }
 
-// meant reports whether the resource's discovery finds an object.
-func (x *execution) meant(r *resource, object Object) bool {
-	s, err := x.search(&r.discovery)
+// isFoundByDiscovery reports whether the resource's discovery finds an object.
+func (x *execution) isFoundByDiscovery(r *resource, object Object) bool {
+	s, err := x.renderSearch(&r.discovery)
 	return err == nil && matches(s, object)
 }
 
-// inside finds a manifest in a ManifestWork and adds what came back of it:
+// findNested finds a manifest in a ManifestWork and adds its observed state:
 // statusFeedback and conditions.
-func (x *execution) inside(d discovery, work Object) Object {
-	s, err := x.search(&d)
+func (x *execution) findNested(d discovery, work Object) Object {
+	s, err := x.renderSearch(&d)
 	if err != nil {
 		return nil
 	}
 	var found []Object
-	manifests, _ := dig(work, "spec.workload.manifests").([]any)
+	manifests, _ := valueAt(work, "spec.workload.manifests").([]any)
 	for _, m := range manifests {
 		if object, ok := m.(map[string]any); ok && matches(s, object) {
 			found = append(found, object)
@@ -343,9 +343,9 @@ func (x *execution) inside(d discovery, work Object) Object {
 	}
 	out := maps.Clone(best) // the work stays as it is
 	id := identify(best)
-	states, _ := dig(work, "status.resourceStatus.manifests").([]any)
+	states, _ := valueAt(work, "status.resourceStatus.manifests").([]any)
 	for _, state := range states {
-		of, _ := dig(state, "resourceMeta").(map[string]any)
+		of, _ := valueAt(state, "resourceMeta").(map[string]any)
 		name, _ := of["name"].(string)
 		namespace, _ := of["namespace"].(string)
 		kind, _ := of["kind"].(string)

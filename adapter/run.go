@@ -84,34 +84,34 @@ func (ev Event) document() map[string]any {
 
 func (x *execution) run(ctx context.Context) {
 	if err := x.evaluateParams(ctx); err != nil {
-		if x.endIfGone(err) {
+		if x.endIfResourceMissing(err) {
 			return
 		}
-		x.failed(err, "ParameterExtractionFailed")
+		x.recordFailure(err, "ParameterExtractionFailed")
 		x.skip("ParameterExtractionFailed: " + err.Err.Error())
 	} else if err := x.checkPreconditions(ctx); err != nil {
-		if x.endIfGone(err) {
+		if x.endIfResourceMissing(err) {
 			return
 		}
-		x.failed(err, "PreconditionFailed")
+		x.recordFailure(err, "PreconditionFailed")
 		x.skip(err.Error())
 	}
 	if !x.result.Skipped {
 		if err := x.applyResources(ctx); err != nil {
-			x.failed(err, "ResourceFailed")
+			x.recordFailure(err, "ResourceFailed")
 		}
 	}
-	if err := x.report(ctx); err != nil {
-		if x.endIfGone(err) {
+	if err := x.runPostPhase(ctx); err != nil {
+		if x.endIfResourceMissing(err) {
 			return
 		}
-		x.failed(err, "PostActionFailed")
+		x.recordFailure(err, "PostActionFailed")
 	}
 }
 
-// failed records the failure of a phase in the result and for expressions, where the first failure
+// recordFailure records the failure of a phase in the result and for expressions, where the first failure
 // counts.
-func (x *execution) failed(err *StepError, reason string) {
+func (x *execution) recordFailure(err *StepError, reason string) {
 	x.result.Status = Failed
 	x.result.Errors[err.Phase] = err
 	x.adapter["executionStatus"] = string(Failed)
@@ -139,10 +139,10 @@ func (x *execution) skip(reason string) {
 	}
 }
 
-// endIfGone ends the run when the failure is that the resource does not exist in CLM any more.
-func (x *execution) endIfGone(err *StepError) bool {
+// endIfResourceMissing ends the run when the failure is that the resource does not exist in CLM any more.
+func (x *execution) endIfResourceMissing(err *StepError) bool {
 	api, ok := errors.AsType[*APIError](err.Err)
-	if !ok || !api.gone() || !x.concernsResource(api.URL) {
+	if !ok || !api.isResourceMissing() || !x.concernsResource(api.URL) {
 		return false
 	}
 	x.result.Gone = true
@@ -173,12 +173,12 @@ func (x *execution) finish() {
 	r := x.result
 	r.Params = maps.Clone(x.scope)
 	delete(r.Params, "resources")
-	r.Seen = x.seen()
+	r.Seen = x.resourcesOfTask()
 	r.Params["adapter"] = map[string]any{"name": x.adapter["name"], "version": x.adapter["version"]}
 }
 
-// seen returns the objects of the task's resources, each with its nested objects.
-func (x *execution) seen() map[string]any {
+// resourcesOfTask returns the objects of the task's resources, each with its nested objects.
+func (x *execution) resourcesOfTask() map[string]any {
 	seen := map[string]any{}
 	for i := range x.task.resources {
 		if name := x.task.resources[i].name; x.resources[name] != nil {
@@ -204,7 +204,13 @@ func (x *execution) log(ctx context.Context, l *logAction) {
 			slog.Any("error", err))
 		return
 	}
-	x.o.Log.Log(ctx, level, "the task says", slog.String("message", message), slog.String("id", x.event.ID))
+	x.o.Log.Log(
+		ctx,
+		level,
+		"message of a log action of the task",
+		slog.String("message", message),
+		slog.String("id", x.event.ID),
+	)
 }
 
 // evaluateParams is the first phase: it binds the params.
@@ -228,7 +234,7 @@ func (x *execution) evaluateParams(ctx context.Context) *StepError {
 // expression that fails for another reason than absence fails the phase.
 func (x *execution) evaluateParam(ctx context.Context, p *param) *StepError {
 	if p.when != nil {
-		yes, err := x.decided(ctx, p.when)
+		yes, err := x.evaluateCondition(ctx, p.when)
 		if err != nil {
 			return &StepError{ParamExtraction, p.Name, "evaluating when", err}
 		}
@@ -237,8 +243,8 @@ func (x *execution) evaluateParam(ctx context.Context, p *param) *StepError {
 			return nil
 		}
 	}
-	v, err := x.take(ctx, p)
-	if err == nil && !set(v) && p.Default.Set() {
+	v, err := x.readSource(ctx, p)
+	if err == nil && !isGiven(v) && p.Default.Set() {
 		v = p.Default.Value
 	}
 	if err == nil && v != nil && p.call == nil && p.expr == nil { // answers and expressions keep their types
@@ -268,8 +274,8 @@ func (x *execution) evaluateParam(ctx context.Context, p *param) *StepError {
 	return nil
 }
 
-// set reports whether a source gave a value; "" counts as none, so that the default replaces it.
-func set(v any) bool { return v != nil && v != "" }
+// isGiven reports whether a source gave a value; "" counts as none, so that the default replaces it.
+func isGiven(v any) bool { return v != nil && v != "" }
 
 func (s Source) describe() string {
 	switch {
@@ -283,7 +289,7 @@ func (s Source) describe() string {
 	return s.From.Value
 }
 
-func (x *execution) take(ctx context.Context, p *param) (any, error) {
+func (x *execution) readSource(ctx context.Context, p *param) (any, error) {
 	switch {
 	case p.call != nil:
 		return x.callObject(ctx, p.call)
@@ -307,14 +313,14 @@ func (x *execution) take(ctx context.Context, p *param) (any, error) {
 		return v, nil
 	case "event", "config":
 		doc, _ := x.scope[first].(map[string]any)
-		return member(doc, strings.Split(rest, "."))
+		return lookupPath(doc, strings.Split(rest, "."))
 	}
 	path := strings.Split(p.Source.From.Value, ".")
 	if _, ok := x.scope[first]; ok {
-		return member(x.scope, path)
+		return lookupPath(x.scope, path)
 	}
 	event, _ := x.scope["event"].(map[string]any) // old files write id for event.id
-	return member(event, path)
+	return lookupPath(event, path)
 }
 
 // callObject makes an api_call and decodes its answer. It notes when the answer is the event's
@@ -324,15 +330,15 @@ func (x *execution) callObject(ctx context.Context, c *call) (map[string]any, er
 	if err != nil {
 		return nil, err
 	}
-	object, err := jsonObject(out.body)
-	if err == nil && x.event.ID != "" && object["id"] == x.event.ID && set(object["deleted_time"]) {
+	object, err := decodeObject(out.body)
+	if err == nil && x.event.ID != "" && object["id"] == x.event.ID && isGiven(object["deleted_time"]) {
 		x.deleting = true
 	}
 	return object, err
 }
 
-// statusReport reports whether a call sends a status report.
-func statusReport(method, url string) bool {
+// isStatusReport reports whether a call sends a status report.
+func isStatusReport(method, url string) bool {
 	url, _, _ = strings.Cut(url, "?")
 	return (method == http.MethodPut || method == http.MethodPost || method == http.MethodPatch) &&
 		strings.HasSuffix(strings.TrimSuffix(url, "/"), "/statuses")

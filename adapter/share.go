@@ -56,9 +56,9 @@ type share struct {
 type holding int
 
 const (
-	foreign   holding = iota // another replica holds it, or may hold it
-	owned                    // work may begin
-	suspended                // the lease has expired, and perhaps no other replica took the slot
+	heldByOther holding = iota // another replica holds it, or may hold it
+	heldHere                   // work may begin
+	suspended                  // the lease has expired, and perhaps no other replica took the slot
 )
 
 // holds reports whether this replica holds a resource's slot.
@@ -66,16 +66,16 @@ func (s *share) holds(id string, now time.Time) holding {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.slots == 0 {
-		return owned
+		return heldHere
 	}
 	slot := bus.SlotOf(id, s.slots)
 	switch {
 	case s.open[slot] && now.Before(s.until):
-		return owned
+		return heldHere
 	case s.open[slot] || s.since[slot] != 0:
 		return suspended
 	}
-	return foreign
+	return heldByOther
 }
 
 // begin begins work on a resource when this replica holds its slot. The context ends with the
@@ -102,9 +102,9 @@ func (s *share) begin(ctx context.Context, id string, now time.Time) (_ context.
 	}, true
 }
 
-// keep returns the slots in which work is in progress or may begin before the answer to a renewal
+// slotsToKeep returns the slots in which work is in progress or may begin before the answer to a renewal
 // arrives; the answer may be lost. So one renewal closes a slot and the next one gives it up.
-func (s *share) keep() (slots []int) {
+func (s *share) slotsToKeep() (slots []int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for slot, n := range s.busy {
@@ -115,10 +115,10 @@ func (s *share) keep() (slots []int) {
 	return slots
 }
 
-// renewed takes the answer to a renewal that was sent at asked. It returns the slots in which
+// applyRenewal takes the answer to a renewal that was sent at asked. It returns the slots in which
 // another replica may have worked since they were open here. Slots that open again after the lease
 // expired, and that no other replica held meanwhile, are not among them.
-func (s *share) renewed(slots int, open []OpenSlot, asked time.Time) (gained []int) {
+func (s *share) applyRenewal(slots int, open []OpenSlot, asked time.Time) (gained []int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.slots != slots { // the first answer
@@ -170,8 +170,8 @@ func (s *share) slotsOfReplica() (slots []int, of int) {
 	return slots, s.slots
 }
 
-// count returns how many slots there are; 0 when the resources are not shared.
-func (s *share) count() int {
+// slotCount returns how many slots there are; 0 when the resources are not shared.
+func (s *share) slotCount() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.slots
@@ -243,12 +243,12 @@ func (w *Worker) renew(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	slots, open, err := w.o.Sharer.Renew(ctx, w.o.Lease, w.share.keep())
+	slots, open, err := w.o.Sharer.Renew(ctx, w.o.Lease, w.share.slotsToKeep())
 	if err != nil {
 		return fmt.Errorf("renewing the lease: %w", err)
 	}
 	w.share.endIfExpired(asked)
-	if gained := w.share.renewed(slots, open, asked); len(gained) > 0 {
+	if gained := w.share.applyRenewal(slots, open, asked); len(gained) > 0 {
 		w.o.Log.Info("this replica holds slots", "slots", len(open), "of", slots, "gained", len(gained))
 		w.queueResync(gained)
 	}

@@ -29,12 +29,12 @@ func TestASlotIsClosedBeforeItsRelease(t *testing.T) {
 	s := &share{lease: time.Minute}
 	keeps := func(what string, want ...int) {
 		t.Helper()
-		if got := s.keep(); !slices.Equal(got, want) {
+		if got := s.slotsToKeep(); !slices.Equal(got, want) {
 			t.Errorf("%s it keeps %v, want %v", what, got, want)
 		}
 	}
 	keeps("at first")
-	s.renewed(4, since(1, 0, 1, 3), now)
+	s.applyRenewal(4, since(1, 0, 1, 3), now)
 	keeps("with nothing under way", 0, 1, 3)
 	id := "a"
 	for bus.SlotOf(id, 4) != 3 {
@@ -44,7 +44,7 @@ func TestASlotIsClosedBeforeItsRelease(t *testing.T) {
 	if !ok {
 		t.Fatal("it may not begin")
 	}
-	s.renewed(4, since(1, 0), now) // the others are to be another's
+	s.applyRenewal(4, since(1, 0), now) // the others are to be another's
 	keeps("while a run is under way", 0, 3)
 	if _, _, ok := s.begin(t.Context(), id, now); ok {
 		t.Error("more is begun")
@@ -64,7 +64,7 @@ func TestSlotsAreGainedAfterAnotherHolder(t *testing.T) {
 	s := &share{lease: time.Minute}
 	gains := func(what string, open []OpenSlot, want ...int) {
 		t.Helper()
-		if got := s.renewed(4, open, now); !slices.Equal(got, want) {
+		if got := s.applyRenewal(4, open, now); !slices.Equal(got, want) {
 			t.Errorf("%s: gained %v, want %v", what, got, want)
 		}
 	}

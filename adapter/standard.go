@@ -29,8 +29,8 @@ type reasonRule struct {
 // verdict is the status, reason and message of a condition.
 type verdict struct{ status, reason, message any }
 
-// report compiles the standard report, which is the payload statusPayload.
-func (c *compiler) report(r *Report) *standardReport {
+// compileReport compiles the standard report, which is the payload statusPayload.
+func (c *compiler) compileReport(r *Report) *standardReport {
 	s := &standardReport{now: c.now, data: literal{map[string]any{}}}
 	if c.config != nil {
 		s.adapter = c.config.Adapter.Name
@@ -38,61 +38,61 @@ func (c *compiler) report(r *Report) *standardReport {
 	needed := []string{"generation", "is_deleting"}
 	if r.Work != nil {
 		needed = append(needed, "targetCluster", "before")
-		s.work = c.workView(r.Work)
+		s.work = c.compileWorkView(r.Work)
 	}
-	c.uses(r.Place, needed)
-	s.applied, s.available = c.override(r.Conditions.Applied), c.override(r.Conditions.Available)
-	s.healthy, s.finalized = c.override(r.Conditions.Health), c.override(r.Conditions.Finalized)
-	s.health = c.reasonRules(r.Health)
+	c.checkNames(r.Place, needed)
+	s.applied, s.available = c.compileOverride(r.Conditions.Applied), c.compileOverride(r.Conditions.Available)
+	s.healthy, s.finalized = c.compileOverride(r.Conditions.Health), c.compileOverride(r.Conditions.Finalized)
+	s.health = c.compileReasonRules(r.Health)
 	if r.Data.Set() {
-		s.data = c.reportData(r.Data)
+		s.data = c.compileReportData(r.Data)
 	}
 	return s
 }
 
-// sendReport is the post action that sends the standard report.
-func (c *compiler) sendReport(r *Report) action {
+// compileReportAction is the post action that sends the standard report.
+func (c *compiler) compileReportAction(r *Report) action {
 	send := &call{
-		method: "PUT", url: c.template(r.URL), body: c.template(Text{"{{ .statusPayload }}", r.Place}),
-		headers: []header{{"Content-Type", c.template(Text{"application/json", r.Place})}},
+		method: "PUT", url: c.compileTemplate(r.URL), body: c.compileTemplate(Text{"{{ .statusPayload }}", r.Place}),
+		headers: []header{{"Content-Type", c.compileTemplate(Text{"application/json", r.Place})}},
 	}
-	c.url(send.method, r.URL)
+	c.checkURL(send.method, r.URL)
 	return action{name: "updateStatus", call: send}
 }
 
 // reportPayload is the name of the standard report's body, as HyperFleet's files call it.
 const reportPayload = "statusPayload"
 
-func (c *compiler) override(r *ReasonRule) *reasonRule {
+func (c *compiler) compileOverride(r *ReasonRule) *reasonRule {
 	if r == nil {
 		return nil
 	}
-	out := c.reasonRule(*r)
+	out := c.compileReasonRule(*r)
 	return &out
 }
 
-func (c *compiler) reasonRules(list []ReasonRule) (out []reasonRule) {
+func (c *compiler) compileReasonRules(list []ReasonRule) (out []reasonRule) {
 	for _, r := range list {
-		out = append(out, c.reasonRule(r))
+		out = append(out, c.compileReasonRule(r))
 	}
 	return out
 }
 
-func (c *compiler) reasonRule(r ReasonRule) reasonRule {
-	out := reasonRule{aheadOf: r.AheadOf, reason: c.scalar(r.Reason), message: c.scalar(r.Message)}
+func (c *compiler) compileReasonRule(r ReasonRule) reasonRule {
+	out := reasonRule{aheadOf: r.AheadOf, reason: c.compileScalar(r.Reason), message: c.compileScalar(r.Message)}
 	if r.If.Value != "" {
-		out.when = c.expr(r.If)
+		out.when = c.compileExpr(r.If)
 	}
 	return out
 }
 
-// scalar compiles a template or an {expression}; an absent value is "".
-func (c *compiler) scalar(v Value) node {
+// compileScalar compiles a template or an {expression}; an absent value is "".
+func (c *compiler) compileScalar(v Value) node {
 	if !v.Set() {
 		return literal{""}
 	}
 	if m, ok := v.Value.(map[string]any); ok {
-		if n, is := c.definition(v, m, "", reportValues); is {
+		if n, is := c.compileDefinition(v, m, "", reportValues); is {
 			return n
 		}
 	}
@@ -100,22 +100,22 @@ func (c *compiler) scalar(v Value) node {
 		c.fail(v.Place, "a text or {expression: ...} is expected")
 		return literal{""}
 	}
-	return c.document(v, templates)
+	return c.compileDocument(v, templates)
 }
 
-func (c *compiler) workView(w *ReportedWork) *workView {
+func (c *compiler) compileWorkView(w *ReportedWork) *workView {
 	out := &workView{
 		resource: w.Resource, object: w.Object, ready: w.Ready, ignoreUnversioned: w.Unversioned == "ignored",
 		subject: w.Subject,
 	}
-	orString(&out.subject, "it")
+	setDefaultText(&out.subject, "it")
 	if w.Waiting != nil {
-		out.waiting = c.reasonRule(*w.Waiting)
+		out.waiting = c.compileReasonRule(*w.Waiting)
 	}
 	if w.Pending != nil {
-		out.pending = c.reasonRule(*w.Pending)
+		out.pending = c.compileReasonRule(*w.Pending)
 	}
-	out.taskReasons, out.blockers = c.reasonRules(w.Ladder), c.reasonRules(w.Blockers)
+	out.taskReasons, out.blockers = c.compileReasonRules(w.Ladder), c.compileReasonRules(w.Blockers)
 	return out
 }
 
@@ -132,7 +132,7 @@ func (s *standardReport) build(ctx context.Context, in frame) (any, error) {
 			return nil, errors.New("the report has no targetCluster: the parameter is not set")
 		}
 		var err error
-		if b.seen, err = s.work.facts(in.vars); err != nil {
+		if b.seen, err = s.work.readFacts(in.vars); err != nil {
 			return nil, err
 		}
 	}
@@ -202,7 +202,7 @@ func (b *reportBuilder) overrideVerdict(r *reasonRule) (verdict, error) {
 
 func (b *reportBuilder) holds(r *reasonRule) (bool, error) {
 	v, err := r.when.eval(b.ctx, b.in.vars)
-	return truth(v), err
+	return isTrue(v), err
 }
 
 // renderVerdict returns the verdict with a status and with the reason and the message of a rule.
@@ -289,10 +289,10 @@ func (b *reportBuilder) healthVerdict() (verdict, error) {
 	}
 	why, _ := adapter["executionError"].(map[string]any)
 	phase, _ := why["phase"].(string)
-	orString(&phase, "unknown")
+	setDefaultText(&phase, "unknown")
 	step, _ := why["step"].(string)
 	message, _ := why["message"].(string)
-	orString(&message, "no details")
+	setDefaultText(&message, "no details")
 	if step != "" { // a template or an expression fails without a step
 		message = step + ": " + message
 	}

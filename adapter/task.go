@@ -35,9 +35,9 @@ type Param struct {
 	Default     Value  `yaml:"default"`
 	Description string `yaml:"description"`
 	// When decides whether the source is used. When it is false the param is its default, or null,
-	// also when it is required. An addition of ours.
+	// also when it is required. An addition to HyperFleet's language.
 	When *When `yaml:"when"`
-	// Let takes the place of everything else in an entry: named expressions. An addition of ours.
+	// Let takes the place of everything else in an entry: named expressions. An addition to HyperFleet's language.
 	Let Let `yaml:"let"`
 }
 
@@ -68,7 +68,7 @@ type APICall struct {
 	Body          Text          `yaml:"body"` // template
 }
 
-// Header is one of a request.
+// Header is a header of a request.
 type Header struct {
 	Name  string `yaml:"name"`
 	Value Text   `yaml:"value"` // template
@@ -144,8 +144,8 @@ func (r *Resource) Kind() (apiVersion, kind string, ok bool) {
 		kind, _ = m["kind"].(string)
 	}
 	if text != "" {
-		apiVersion, _ = scan(text, "apiVersion")
-		kind, _ = scan(text, "kind")
+		apiVersion, _ = findTopLevelKey(text, "apiVersion")
+		kind, _ = findTopLevelKey(text, "kind")
 	}
 	return apiVersion, kind, apiVersion != "" && kind != "" && !strings.Contains(apiVersion+kind, "{{")
 }
@@ -202,10 +202,10 @@ type When struct {
 
 // Post is the last phase.
 type Post struct {
-	Let      Let          `yaml:"let"` // before the payloads; an addition of ours
+	Let      Let          `yaml:"let"` // before the payloads; an addition to HyperFleet's language
 	Payloads []Payload    `yaml:"payloads"`
 	Actions  []PostAction `yaml:"post_actions"`
-	Report   *Report      `yaml:"report"` // after the post actions; an addition of ours
+	Report   *Report      `yaml:"report"` // after the post actions; an addition to HyperFleet's language
 }
 
 // Payload is a document whose JSON becomes a param.

@@ -30,13 +30,13 @@ type part struct {
 	path []string
 }
 
-// template compiles a text. Errors are findings.
-func (c *compiler) template(t Text) *tmpl {
+// compileTemplate compiles a text. Errors are findings.
+func (c *compiler) compileTemplate(t Text) *tmpl {
 	out := &tmpl{text: t.Value, place: t.Place}
 	if !strings.Contains(t.Value, "{{") {
 		return out
 	}
-	c.variables(t.Value)
+	c.recordVariables(t.Value)
 	full, err := template.New("").Funcs(c.funcs).Option("missingkey=error").Parse(t.Value)
 	if err != nil {
 		c.fail(t.Place, templateError(err))
@@ -46,15 +46,15 @@ func (c *compiler) template(t Text) *tmpl {
 		out.text = ""
 		return out
 	}
-	c.uses(t.Place, fieldsOf(full.Root))
-	if out.parts = simple(full.Root); out.parts == nil {
+	c.checkNames(t.Place, fieldsOf(full.Root))
+	if out.parts = partsOf(full.Root); out.parts == nil {
 		out.full = full
 	}
 	return out
 }
 
-// simple returns a template as parts; nil when it has more than text and names.
-func simple(root *parse.ListNode) []part {
+// partsOf returns a template as parts; nil when it has more than text and names.
+func partsOf(root *parse.ListNode) []part {
 	parts := []part{}
 	for _, n := range root.Nodes {
 		switch n := n.(type) {
@@ -85,7 +85,7 @@ func (t *tmpl) render(scope map[string]any) (string, error) {
 	switch {
 	case t.full != nil:
 		if err := t.full.Execute(&b, scope); err != nil {
-			return "", t.wrong(err)
+			return "", t.wrapError(err)
 		}
 	case t.parts != nil:
 		for _, p := range t.parts {
@@ -93,9 +93,9 @@ func (t *tmpl) render(scope map[string]any) (string, error) {
 				b.WriteString(p.text)
 				continue
 			}
-			v, err := member(scope, p.path)
+			v, err := lookupPath(scope, p.path)
 			if err != nil {
-				return "", t.wrong(err)
+				return "", t.wrapError(err)
 			}
 			if s, ok := v.(string); ok {
 				b.WriteString(s)
@@ -109,7 +109,7 @@ func (t *tmpl) render(scope map[string]any) (string, error) {
 	return b.String(), nil
 }
 
-func (t *tmpl) wrong(err error) error {
+func (t *tmpl) wrapError(err error) error {
 	return fmt.Errorf("template in line %d of %s: %s", t.place.Line, t.place.File, templateError(err))
 }
 
@@ -121,7 +121,7 @@ func printable(v any) any {
 	return v
 }
 
-func member(scope map[string]any, path []string) (any, error) {
+func lookupPath(scope map[string]any, path []string) (any, error) {
 	var v any = scope
 	for i, name := range path {
 		m, ok := v.(map[string]any)
@@ -321,8 +321,8 @@ func printf(format string, args ...any) string {
 
 // compare orders numbers, and strings.
 func compare(a, b any) (int, bool) {
-	x, ok := number(a)
-	y, ok2 := number(b)
+	x, ok := toNumber(a)
+	y, ok2 := toNumber(b)
 	switch {
 	case ok && ok2 && x < y:
 		return -1, true
@@ -336,7 +336,7 @@ func compare(a, b any) (int, bool) {
 	return strings.Compare(s, t), ok && ok2
 }
 
-func number(v any) (float64, bool) {
+func toNumber(v any) (float64, bool) {
 	switch v := v.(type) {
 	case int:
 		return float64(v), true

@@ -68,7 +68,7 @@ func TestOperators(t *testing.T) {
 		{"notExists", nil, nil, true, false}, {"notExists", "x", "", false, false},
 		{"like", "a", "a", false, true},
 	} {
-		met, err := holds(c.operator, c.v, c.wanted)
+		met, err := applyOperator(c.operator, c.v, c.wanted)
 		if met != c.met || (err != nil) != c.fails {
 			t.Errorf("%v %s %v: %v %v", c.v, c.operator, c.wanted, met, err)
 		}
@@ -134,7 +134,7 @@ func TestAPayloadKeepsItsForm(t *testing.T) {
 			t.Skip(found)
 		}
 		c := newCompiler(nil, &Task{}, today)
-		built, err := c.document(v, definitions).build(t.Context(), frame{vars: map[string]any{}})
+		built, err := c.compileDocument(v, definitions).build(t.Context(), frame{vars: map[string]any{}})
 		if err != nil || c.errors != nil {
 			t.Fatal(err, c.errors)
 		}

@@ -40,7 +40,7 @@ func substitute(e *expr, fallback Value, err error, warn func(*expr, error)) (an
 	return fallback.Value, nil
 }
 
-// bindReportNames binds what the engine adds to a task with a standard report: failed, and work
+// bindReportNames binds the names that the engine adds to a task with a standard report: failed, and work
 // when the report is about one.
 func (x *execution) bindReportNames() *StepError {
 	if !x.task.reports {
@@ -50,7 +50,7 @@ func (x *execution) bindReportNames() *StepError {
 	if x.task.work == nil {
 		return nil
 	}
-	facts, err := x.task.work.facts(x.scope)
+	facts, err := x.task.work.readFacts(x.scope)
 	if err != nil {
 		return &StepError{PostActions, reportPayload, "reading the work", err}
 	}
@@ -58,7 +58,7 @@ func (x *execution) bindReportNames() *StepError {
 	if x.scope["failed"] == true {
 		available = wasAvailable(x.scope)
 	}
-	work := facts.document()
+	work := facts.forExpressions()
 	work["available"] = available
 	x.scope["work"] = work
 	return nil

@@ -183,7 +183,7 @@ func (w *Worker) resyncSlots(ctx context.Context) {
 			return
 		case <-w.more:
 		}
-		slots, of := w.takeSlotsToResync(), w.share.count()
+		slots, of := w.takeSlotsToResync(), w.share.slotCount()
 		if len(slots) == 0 {
 			continue
 		}
@@ -209,7 +209,7 @@ func (w *Worker) watch(ctx context.Context) {
 			return
 		}
 		w.o.Log.Error("the watch of the adapter's objects ended; it is begun again", "error", err)
-		w.o.Metrics.failed("watch")
+		w.o.Metrics.countError("watch")
 		select {
 		case <-ctx.Done():
 		case <-time.After(watchAgain):
@@ -225,7 +225,7 @@ func (w *Worker) take(_ context.Context, m bus.Message) {
 	if err := json.Unmarshal(m.Event.Data, &e); err != nil || e.ID == "" {
 		w.o.Log.Warn("an event without a resource was dropped", "topic", m.Topic, "type", m.Event.Type, "id",
 			m.Event.ID, "error", err)
-		w.o.Metrics.failed("event")
+		w.o.Metrics.countError("event")
 		return
 	}
 	w.enqueue(hint{task: task{Event: e, trace: m.Event.Extensions["traceparent"]}})
@@ -235,7 +235,7 @@ func (w *Worker) take(_ context.Context, m bus.Message) {
 // lease has expired it keeps the event for the renewal.
 func (w *Worker) enqueue(e hint) (taken bool) {
 	switch w.share.holds(e.ID, time.Now()) {
-	case owned:
+	case heldHere:
 		w.pool.enqueue(e)
 	case suspended:
 		w.deferHint(e)
@@ -323,14 +323,14 @@ func (w *Worker) run(ctx context.Context, t task) ending {
 	case result.Skipped || result.Gone:
 		status = Skip
 	}
-	w.o.Metrics.processed(status, took)
+	w.o.Metrics.countRun(status, took)
 	attrs := []slog.Attr{
 		slog.String("kind", t.Kind), slog.String("id", t.ID), slog.Int64("generation", t.Generation),
 		slog.String("status", string(status)), slog.Duration("waited", begun.Sub(t.since)), slog.Duration("took", took),
 	}
 	switch {
 	case err != nil:
-		w.o.Metrics.failed(string(phaseOf(result)))
+		w.o.Metrics.countError(string(phaseOf(result)))
 		w.o.Log.LogAttrs(ctx, slog.LevelWarn, "a run failed", append(attrs, slog.Any("error", err))...)
 	case result.Skipped:
 		w.o.Log.LogAttrs(ctx, slog.LevelDebug, "a run ended",

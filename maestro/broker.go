@@ -47,17 +47,17 @@ func (s *Server) onConnected(ctx context.Context) {
 	s.dispatch.Disconnect()
 }
 
-// accepting refuses writes when the broker is down for longer than BrokerGrace.
+// checkAccepting refuses writes when the broker is down for longer than BrokerGrace.
 // They could be stored, but their delivery could take any time.
-func (s *Server) accepting() error {
+func (s *Server) checkAccepting() error {
 	if s.bus != nil && s.bus.DownFor() > s.opts.BrokerGrace {
 		return apierror.Unavailable("the message broker is unavailable; try again")
 	}
 	return nil
 }
 
-// toBroker is the dispatch.Send for agents that connect by MQTT.
-func (s *Server) toBroker(
+// sendToBroker is the dispatch.Send for agents that connect by MQTT.
+func (s *Server) sendToBroker(
 	ctx context.Context,
 	consumer work.Consumer,
 	encode func() (bus.Event, error),
@@ -126,8 +126,8 @@ func (s *Server) checkSize(r bundle.Spec) error {
 	return wire.CheckSize(r, s.opts.SourceID, s.specTopic(r.Consumer), s.bus.Limit())
 }
 
-// room returns how many bytes of data the broker accepts in the message m to a consumer, besides m's own bytes.
-func (s *Server) room(consumer work.Consumer, m bus.Event) (int, error) {
+// roomForData returns how many bytes of data the broker accepts in the message m to a consumer, besides m's own bytes.
+func (s *Server) roomForData(consumer work.Consumer, m bus.Event) (int, error) {
 	if s.bus == nil || s.bus.Limit() == 0 {
 		return math.MaxInt, nil
 	}

@@ -308,7 +308,7 @@ func TestWhatIsDownIs503(t *testing.T) {
 	}
 	// The broker: what changes is refused, what reads is not.
 	site.broker.stop()
-	eventually(t, "the broker's absence counts", func() error { return not(m.server.accepting()) })
+	eventually(t, "the broker's absence counts", func() error { return not(m.server.checkAccepting()) })
 	within(func() (answer, error) { return m.try("POST", "/api/maestro/v1/consumers", `{"name":"mc2"}`) })
 	within(func() (answer, error) { return m.try("DELETE", "/api/maestro/v1/resource-bundles/w1", "") })
 	if err := src.publish(src.event(work.SpecCreate, "mc1", "w2", 0, specData(configMap("x", 1)))); !isCode(
@@ -320,7 +320,7 @@ func TestWhatIsDownIs503(t *testing.T) {
 		t.Errorf("missing %v", missing)
 	}
 	site.broker.start()
-	eventually(t, "writes are taken again", m.server.accepting)
+	eventually(t, "writes are taken again", m.server.checkAccepting)
 
 	// PostgreSQL, killed.
 	pg.Kill()

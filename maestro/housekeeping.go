@@ -27,7 +27,7 @@ create table housekeeping (
 
 const (
 	housekeepingEvery = 10 * time.Minute
-	housekeepingTick  = time.Minute // between two looks at the tasks
+	housekeepingTick  = time.Minute // between two checks of the tasks
 	purgeBatch        = 2000        // rows of one transaction
 	manifestBatch     = 200         // bundles of one transaction; one may have 500 KB
 	purgePause        = 100 * time.Millisecond

@@ -88,9 +88,9 @@ func Import(ctx context.Context, o ImportOptions) (ImportReport, error) {
 	defer st.Close()
 	i := &importer{o: o, from: from, store: st, report: &report}
 	ctx = store.WithActor(ctx, store.Actor{Principal: "atoll maestro import"})
-	err = i.table(ctx, "consumers", &report.Consumers, i.consumer)
+	err = i.importTable(ctx, "consumers", &report.Consumers, i.importConsumer)
 	if err == nil {
-		err = i.table(ctx, "resources", &report.Bundles, i.bundle)
+		err = i.importTable(ctx, "resources", &report.Bundles, i.importBundle)
 	}
 	if err != nil {
 		return report, fmt.Errorf("import: %w", err)
@@ -105,20 +105,25 @@ type importer struct {
 	report *ImportReport
 }
 
-// rowFate is the result of one row.
-type rowFate struct {
+// rowResult is the result of one row.
+type rowResult struct {
 	present, deleting bool
 	refused           string // why
 	notes             []string
 }
 
-func refuse(format string, args ...any) rowFate {
-	return rowFate{refused: fmt.Sprintf(format, args...)}
+func refuse(format string, args ...any) rowResult {
+	return rowResult{refused: fmt.Sprintf(format, args...)}
 }
 
-// table reads a table in the order of its ids and calls take for each row.
-func (i *importer) table(ctx context.Context, name string, count *ImportCount, take func(context.Context, *store.Tx,
-	json.RawMessage) (rowFate, error)) error {
+// importTable reads a table in the order of its ids and calls take for each row.
+func (i *importer) importTable(
+	ctx context.Context,
+	name string,
+	count *ImportCount,
+	take func(context.Context, *store.Tx,
+		json.RawMessage) (rowResult, error),
+) error {
 	last := ""
 	for {
 		// Rows are read as JSON, so further columns of other versions do not matter.
@@ -141,7 +146,7 @@ func (i *importer) table(ctx context.Context, name string, count *ImportCount, t
 		if len(batch) == 0 {
 			return nil
 		}
-		fates := make([]rowFate, len(batch))
+		fates := make([]rowResult, len(batch))
 		err = i.store.Tx(ctx, func(tx *store.Tx) error {
 			for n, r := range batch {
 				var err error
@@ -151,7 +156,7 @@ func (i *importer) table(ctx context.Context, name string, count *ImportCount, t
 			}
 			return nil
 		})
-		if err != nil && fatal(ctx, err) {
+		if err != nil && isFatal(ctx, err) {
 			return err
 		}
 		if err != nil {
@@ -161,7 +166,7 @@ func (i *importer) table(ctx context.Context, name string, count *ImportCount, t
 					fates[n], err = take(ctx, tx, r.row)
 					return err
 				})
-				if err != nil && fatal(ctx, err) {
+				if err != nil && isFatal(ctx, err) {
 					return err
 				}
 				if err != nil {
@@ -170,7 +175,7 @@ func (i *importer) table(ctx context.Context, name string, count *ImportCount, t
 			}
 		}
 		for n, r := range batch {
-			i.note(name, r.id, count, fates[n])
+			i.countRow(name, r.id, count, fates[n])
 		}
 		last = batch[len(batch)-1].id
 		if i.o.Progress != nil {
@@ -179,10 +184,10 @@ func (i *importer) table(ctx context.Context, name string, count *ImportCount, t
 	}
 }
 
-// fatal reports whether an error is about the database and not about one row.
-func fatal(ctx context.Context, err error) bool { return store.IsTransient(err) || ctx.Err() != nil }
+// isFatal reports whether an error is about the database and not about one row.
+func isFatal(ctx context.Context, err error) bool { return store.IsTransient(err) || ctx.Err() != nil }
 
-func (i *importer) note(table, id string, count *ImportCount, o rowFate) {
+func (i *importer) countRow(table, id string, count *ImportCount, o rowResult) {
 	count.Read++
 	remark := func(list *[]ImportRemark, reason string) {
 		if len(*list) < maxRemarks {
@@ -206,9 +211,9 @@ func (i *importer) note(table, id string, count *ImportCount, o rowFate) {
 	}
 }
 
-func (i *importer) consumer(ctx context.Context, tx *store.Tx, raw json.RawMessage) (rowFate, error) {
+func (i *importer) importConsumer(ctx context.Context, tx *store.Tx, raw json.RawMessage) (rowResult, error) {
 	var row struct {
-		theirRow
+		originalRow
 		Name   string            `json:"name"`
 		Labels map[string]string `json:"labels"`
 	}
@@ -225,16 +230,16 @@ func (i *importer) consumer(ctx context.Context, tx *store.Tx, raw json.RawMessa
 	have, err := tx.GetByName(ctx, bundle.ConsumerKind, "", row.Name)
 	switch {
 	case err == nil && have.ID == row.ID:
-		return rowFate{present: true}, nil
+		return rowResult{present: true}, nil
 	case err == nil:
-		return rowFate{present: true, notes: []string{fmt.Sprintf("consumer %s is here with the id %s, and stays so",
+		return rowResult{present: true, notes: []string{fmt.Sprintf("consumer %s is here with the id %s, and stays so",
 			row.Name, have.ID)}}, nil
 	case !errors.Is(err, store.ErrNotFound):
-		return rowFate{}, err
+		return rowResult{}, err
 	}
 	spec, err := bundle.Marshal(bundle.Consumer{Labels: row.Labels})
 	if err != nil {
-		return rowFate{}, err
+		return rowResult{}, err
 	}
 	created, updated := row.times()
 	_, err = tx.Import(
@@ -245,11 +250,11 @@ func (i *importer) consumer(ctx context.Context, tx *store.Tx, raw json.RawMessa
 	if exists, ok := errors.AsType[*store.ExistsError](err); ok && !exists.ByName {
 		return refuse("the id is, or was, another consumer's here"), nil
 	}
-	return rowFate{}, err
+	return rowResult{}, err
 }
 
-func (i *importer) bundle(ctx context.Context, tx *store.Tx, raw json.RawMessage) (rowFate, error) {
-	var row theirResource
+func (i *importer) importBundle(ctx context.Context, tx *store.Tx, raw json.RawMessage) (rowResult, error) {
+	var row originalResource
 	if err := json.Unmarshal(raw, &row); err != nil {
 		return refuse("the row cannot be read: %s", err), nil
 	}
@@ -263,20 +268,20 @@ func (i *importer) bundle(ctx context.Context, tx *store.Tx, raw json.RawMessage
 			rest.Shorten(row.Name, 100)))
 	}
 	if err := ledger.LockConsumerForBundle(ctx, tx, work.Consumer(row.Consumer)); err != nil {
-		return rowFate{}, err
+		return rowResult{}, err
 	}
 	if _, err := tx.GetByName(ctx, bundle.ConsumerKind, "", row.Consumer); errors.Is(err, store.ErrNotFound) {
 		return refuse("its consumer %q is not here", rest.Shorten(row.Consumer, 100)), nil
 	} else if err != nil {
-		return rowFate{}, err
+		return rowResult{}, err
 	}
 	d := store.Document{Kind: bundle.Kind, ID: row.ID, Scope: row.Consumer, Generation: row.Version}
 	if d.Spec, err = bundle.Marshal(spec); err != nil {
-		return rowFate{}, err
+		return rowResult{}, err
 	}
 	if !status.IsEmpty() {
 		if d.Status, err = bundle.Marshal(status); err != nil {
-			return rowFate{}, err
+			return rowResult{}, err
 		}
 	}
 	d.CreatedAt, d.UpdatedAt = row.times()
@@ -290,32 +295,32 @@ func (i *importer) bundle(ctx context.Context, tx *store.Tx, raw json.RawMessage
 	case errors.Is(err, store.ErrInvalid):
 		return refuse("%s", err), nil
 	case err != nil:
-		return rowFate{}, err
+		return rowResult{}, err
 	}
 	if err := storeLedger(ctx, tx, d, spec, status); err != nil {
-		return rowFate{}, err
+		return rowResult{}, err
 	}
-	return rowFate{deleting: d.DeletedAt != nil, notes: notes}, nil
+	return rowResult{deleting: d.DeletedAt != nil, notes: notes}, nil
 }
 
 // compareStored decides about a row whose bundle this database has already: equal and older rows change nothing, and
 // different ones are refused.
-func (i *importer) compareStored(ctx context.Context, tx *store.Tx, d store.Document, spec bundle.Spec) (rowFate,
+func (i *importer) compareStored(ctx context.Context, tx *store.Tx, d store.Document, spec bundle.Spec) (rowResult,
 	error) {
 	have, err := tx.Get(ctx, bundle.Kind, d.ID)
 	if errors.Is(err, store.ErrNotFound) {
-		return refuse("it was here and was deleted; what was deleted does not come back by an import"), nil
+		return refuse("it was deleted in this database; an import does not create deleted bundles again"), nil
 	}
 	if err != nil {
-		return rowFate{}, err
+		return rowResult{}, err
 	}
 	ours, err := bundle.SpecOf(have)
 	if err != nil {
-		return rowFate{}, err
+		return rowResult{}, err
 	}
 	version := ours.VersionAt(have.Generation)
 	if version > d.Generation {
-		return rowFate{present: true, notes: []string{fmt.Sprintf("it is here with the later version %d, and stays so",
+		return rowResult{present: true, notes: []string{fmt.Sprintf("it is here with the later version %d, and stays so",
 			version)}}, nil
 	}
 	if version < d.Generation || have.Scope != d.Scope || !jsonvalue.EqualOptional(ours.Data, spec.Data) ||
@@ -323,7 +328,7 @@ func (i *importer) compareStored(ctx context.Context, tx *store.Tx, d store.Docu
 		return refuse("it is here with other content, version %d on consumer %s; nothing is overwritten", version,
 			have.Scope), nil
 	}
-	return rowFate{present: true}, nil
+	return rowResult{present: true}, nil
 }
 
 // storeLedger stores the wanted generation of an imported bundle and the acknowledged one.

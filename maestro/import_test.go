@@ -208,7 +208,7 @@ func TestAnImportAppliesNothingAgain(t *testing.T) {
 	}
 	slices.Sort(reasons)
 	wantReasons := []string{
-		"going: it was here and was deleted; what was deleted does not come back by an import",
+		"going: it was deleted in this database; an import does not create deleted bundles again",
 		"w00: it is here with the later version 2, and stays so",
 		"w01: it is here with other content, version 2 on consumer mc1; nothing is overwritten",
 	}

@@ -10,10 +10,10 @@ import (
 	"atoll.dev/maestro/bundle"
 )
 
-// theirTime is a time in a table of openshift-online/maestro, with or without a zone.
-type theirTime struct{ time.Time }
+// originalTime is a time in a table of openshift-online/maestro, with or without a zone.
+type originalTime struct{ time.Time }
 
-func (t *theirTime) UnmarshalJSON(data []byte) (err error) {
+func (t *originalTime) UnmarshalJSON(data []byte) (err error) {
 	var text string
 	if err := json.Unmarshal(data, &text); err != nil || text == "" {
 		return err
@@ -24,17 +24,17 @@ func (t *theirTime) UnmarshalJSON(data []byte) (err error) {
 	return err
 }
 
-// theirRow has the columns that all tables of openshift-online/maestro have.
-type theirRow struct {
-	ID        string     `json:"id"`
-	CreatedAt *theirTime `json:"created_at"`
-	UpdatedAt *theirTime `json:"updated_at"`
-	DeletedAt *theirTime `json:"deleted_at"`
+// originalRow has the columns that all tables of openshift-online/maestro have.
+type originalRow struct {
+	ID        string        `json:"id"`
+	CreatedAt *originalTime `json:"created_at"`
+	UpdatedAt *originalTime `json:"updated_at"`
+	DeletedAt *originalTime `json:"deleted_at"`
 }
 
 // times returns the times of a row. A missing time of creation is now; a missing time of the last
 // update is that of the creation.
-func (r theirRow) times() (created, updated time.Time) {
+func (r originalRow) times() (created, updated time.Time) {
 	created = time.Now()
 	if r.CreatedAt != nil && !r.CreatedAt.IsZero() {
 		created = r.CreatedAt.Time
@@ -46,9 +46,9 @@ func (r theirRow) times() (created, updated time.Time) {
 	return created, updated
 }
 
-// theirResource is a bundle in the table resources. Payload and status are whole CloudEvents.
-type theirResource struct {
-	theirRow
+// originalResource is a bundle in the table resources. Payload and status are whole CloudEvents.
+type originalResource struct {
+	originalRow
 	Name     string                     `json:"name"`
 	Source   string                     `json:"source"`
 	Consumer string                     `json:"consumer_name"`
@@ -58,8 +58,8 @@ type theirResource struct {
 }
 
 // spec converts the payload to a bundle's spec.
-func (r *theirResource) spec() (bundle.Spec, error) {
-	e := theirEvent(r.Payload)
+func (r *originalResource) spec() (bundle.Spec, error) {
+	e := originalEvent(r.Payload)
 	s := bundle.Spec{
 		EventID: e.text("id"), Source: r.Source, SpecVersion: "1.0", Type: e.text(
 			"type"), Time: e.time(), ContentType: "application/json",
@@ -101,8 +101,8 @@ func (r *theirResource) spec() (bundle.Spec, error) {
 
 // status converts their status. For a status that cannot be used it returns the zero
 // record and a note; the agent reports that status again.
-func (r *theirResource) status() (bundle.Status, []string) {
-	e := theirEvent(r.Status)
+func (r *originalResource) status() (bundle.Status, []string) {
+	e := originalEvent(r.Status)
 	if len(e) == 0 || len(e["data"]) == 0 || string(e["data"]) == "null" {
 		return bundle.Status{}, nil
 	}
@@ -124,11 +124,11 @@ func (r *theirResource) status() (bundle.Status, []string) {
 	return s, nil
 }
 
-// theirEvent is a CloudEvent as one JSON object.
-type theirEvent map[string]json.RawMessage
+// originalEvent is a CloudEvent as one JSON object.
+type originalEvent map[string]json.RawMessage
 
 // text returns a member that is a string, and "" for every other member.
-func (e theirEvent) text(name string) string {
+func (e originalEvent) text(name string) string {
 	var s string
 	if json.Unmarshal(e[name], &s) != nil {
 		return ""
@@ -137,7 +137,7 @@ func (e theirEvent) text(name string) string {
 }
 
 // number returns a member that is a number, or a string with a number.
-func (e theirEvent) number(name string) (n int64, err error) {
+func (e originalEvent) number(name string) (n int64, err error) {
 	raw := e[name]
 	if s := e.text(name); s != "" {
 		raw = json.RawMessage(s)
@@ -146,7 +146,7 @@ func (e theirEvent) number(name string) (n int64, err error) {
 	return n, err
 }
 
-func (e theirEvent) time() *time.Time {
+func (e originalEvent) time() *time.Time {
 	t, err := time.Parse(time.RFC3339Nano, e.text("time"))
 	if err != nil {
 		return nil

@@ -12,7 +12,7 @@
 // Its packages: bundle has the types of bundles and consumers, and decides how an update, a deletion
 // or a status changes them; records stores these changes; restapi is the REST API and rpcapi the gRPC
 // API; ledger has the rows of delivery; delivery decides which work is sent at which time, and dispatch
-// sends it over MQTT or gRPC; intake stores the statuses of agents; resync compares what agents hold
+// sends it over MQTT or gRPC; intake stores the statuses of agents; resync compares the works that agents hold
 // with the ledger; wire encodes and decodes CloudEvents; fairqueue queues events of agents until they
 // are handled; presence reports to CLM which agents are connected; rpcauth authenticates and
 // authorizes gRPC callers; apierror has the errors that clients
@@ -66,7 +66,7 @@ type Server struct {
 	watches  *rest.WatchLimits
 	auth     *rpcauth.Authorizer
 	dispatch *dispatch.Dispatcher // sends works to agents
-	comparer *resync.Comparer     // compares what agents hold with the ledger
+	comparer *resync.Comparer     // compares the agents' works with the ledger
 	intake   *intake.Intake       // stores the statuses of agents
 	contacts *presence.Tracker
 	instance string        // this server's name among the servers of the database
@@ -117,7 +117,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	s.records = records.New(records.Options{
 		Store:          st,
 		Agents:         agentOrders{s},
-		Accepting:      s.accepting,
+		Accepting:      s.checkAccepting,
 		CheckSize:      s.checkSize,
 		Count:          s.metrics.processed,
 		UnknownChanged: s.unknownChanged,
@@ -191,7 +191,7 @@ func (s *Server) dispatchOptions() dispatch.Options {
 		Logger:  s.log,
 	}
 	if s.bus != nil {
-		o.Broker = s.toBroker
+		o.Broker = s.sendToBroker
 	}
 	return o
 }
@@ -205,7 +205,7 @@ func (s *Server) resyncOptions() resync.Options {
 		Agents:         s.dispatch,
 		SourceID:       s.opts.SourceID,
 		Life:           s.life,
-		Room:           s.room,
+		Room:           s.roomForData,
 		UnknownChanged: s.unknownChanged,
 		Dropped:        s.metrics.dropped,
 		Took:           s.metrics.resync,

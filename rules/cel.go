@@ -86,7 +86,7 @@ const (
 	maxRange = 100_000
 )
 
-// NewEnv returns an environment. It errs when names are no identifiers or clash.
+// NewEnv returns an environment. It returns an error when names are no identifiers or clash.
 func NewEnv(o Options) (*Env, error) {
 	if o.Cost == 0 {
 		o.Cost = 100_000

@@ -12,5 +12,5 @@
 // other. A [Path] is a JSONPath as kubectl reads it.
 //
 // The package is a tool: it knows nothing of agents, sentinels or adapters,
-// and imports none of ours.
+// and imports no other package of Atoll.
 package rules

@@ -16,7 +16,7 @@ import (
 //
 //   - undeclared names are variables of any type; it returns them, sorted. An evaluation that reads
 //     one
-//     without a value errs with ErrAbsent.
+//     without a value fails with ErrAbsent.
 //   - the arms of a condition may be of different types.
 //   - whole numbers and literal fractions may be mixed in arithmetic.
 //

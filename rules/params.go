@@ -26,7 +26,7 @@ type param struct {
 	program *Program
 }
 
-// Params compiles definitions. It errs when a name comes twice, hides a
+// Params compiles definitions. It returns an error when a name comes twice, hides a
 // variable, or depends on itself; the error names the definition.
 func (e *Env) Params(defs []Definition) (_ *Params, err error) {
 	defer recovered(&err)

@@ -12,7 +12,7 @@
 // The services clm and maestro declare their lists as a Schema: fields, types, operators, columns,
 // limits and orders. Schema.Parse does the first two steps at once.
 //
-// It is a tool: it knows no service and imports no other package of ours but internal ones.
+// It is a tool: it knows no service and imports only internal packages of Atoll.
 package search
 
 import (

@@ -65,7 +65,7 @@ func (t *Objects) apply(ctx context.Context, a adapter.Application) (adapter.App
 	if err != nil {
 		return adapter.Applied{}, err
 	}
-	t.use(gvk)
+	t.watchKind(gvk)
 	at := place{k.resource, want.GetNamespace(), want.GetName()}
 	if !k.namespaced {
 		at.namespace = ""
@@ -74,7 +74,7 @@ func (t *Objects) apply(ctx context.Context, a adapter.Application) (adapter.App
 		at.namespace = metav1.NamespaceDefault // as kubectl and the original's client do
 		want.SetNamespace(at.namespace)
 	}
-	have, err := t.at(at.GroupVersionResource, at.namespace).Get(ctx, at.name, metav1.GetOptions{})
+	have, err := t.clientFor(at.GroupVersionResource, at.namespace).Get(ctx, at.name, metav1.GetOptions{})
 	switch {
 	case a.OnlyExisting && (apierrors.IsNotFound(err) || err == nil && have.GetDeletionTimestamp() != nil):
 		return adapter.Applied{Operation: adapter.Skipped,
@@ -91,7 +91,7 @@ func (t *Objects) apply(ctx context.Context, a adapter.Application) (adapter.App
 	case was > a.Generation:
 		return adapter.Applied{Operation: adapter.Skipped, Reason: fmt.Sprintf(
 			"generation %d is applied, which is newer than %d", was, a.Generation), Object: have.Object}, nil
-	case t.unchanged(at, hash, have.GetResourceVersion()):
+	case t.isUnchanged(at, hash, have.GetResourceVersion()):
 		return adapter.Applied{Operation: adapter.Skipped, Reason: fmt.Sprintf("generation %d is applied and unchanged",
 			was), Object: have.Object}, nil
 	case a.Recreate && was != a.Generation && !a.OnlyExisting:
@@ -103,7 +103,7 @@ func (t *Objects) apply(ctx context.Context, a adapter.Application) (adapter.App
 	}
 	done, err := t.write(ctx, at, want, have, hash, adapter.Updated, reason)
 	if a.Recreate && !a.OnlyExisting && apierrors.IsInvalid(err) { // a field that others set cannot be set back
-		return t.recreate(ctx, at, want, have, hash, "it cannot be changed to what is wanted")
+		return t.recreate(ctx, at, want, have, hash, "it cannot be changed to the wanted content")
 	}
 	return done, err
 }
@@ -147,8 +147,8 @@ func generationOf(o *unstructured.Unstructured) int64 {
 	return n
 }
 
-// unchanged reports whether the object still has the version and the manifest of the last Apply.
-func (t *Objects) unchanged(at place, hash, version string) bool {
+// isUnchanged reports whether the object still has the version and the manifest of the last Apply.
+func (t *Objects) isUnchanged(at place, hash, version string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	a := t.applied[at]
@@ -172,17 +172,17 @@ func (t *Objects) write(ctx context.Context, at place, want, have *unstructured.
 		return adapter.Applied{}, err
 	}
 	force := true
-	t.begin(at)
-	got, err := t.at(at.GroupVersionResource, at.namespace).Patch(ctx, at.name, types.ApplyPatchType, data,
+	t.beginWrite(at)
+	got, err := t.clientFor(at.GroupVersionResource, at.namespace).Patch(ctx, at.name, types.ApplyPatchType, data,
 		metav1.PatchOptions{FieldManager: t.manager, Force: &force})
 	if err != nil {
-		t.end(at, hash, "")
+		t.endWrite(at, hash, "")
 		if apierrors.IsNotFound(err) {
 			t.kinds.forget(want.GroupVersionKind())
 		}
 		return adapter.Applied{}, err
 	}
-	t.end(at, hash, got.GetResourceVersion())
+	t.endWrite(at, hash, got.GetResourceVersion())
 	if have != nil && have.GetUID() == got.GetUID() && have.GetResourceVersion() == got.GetResourceVersion() {
 		return adapter.Applied{Operation: adapter.Skipped, Reason: fmt.Sprintf("generation %d is applied and unchanged",
 			generationOf(got)), Object: got.Object}, nil
@@ -201,8 +201,8 @@ func keepEvent(want, have *unstructured.Unstructured) {
 	}
 }
 
-// begin notes that a write is in progress: a change that a watch sees meanwhile may be this write.
-func (t *Objects) begin(at place) {
+// beginWrite notes that a write is in progress: a change that a watch sees meanwhile may be this write.
+func (t *Objects) beginWrite(at place) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	a := t.applied[at]
@@ -210,9 +210,9 @@ func (t *Objects) begin(at place) {
 	t.applied[at] = a
 }
 
-// end records the version that the write made, and reports the change that a watch saw meanwhile
+// endWrite records the version that the write made, and reports the change that a watch saw meanwhile
 // unless it was this write.
-func (t *Objects) end(at place, hash, version string) {
+func (t *Objects) endWrite(at place, hash, version string) {
 	t.mu.Lock()
 	a := t.applied[at]
 	a.writing--
@@ -241,17 +241,17 @@ func (t *Objects) recreate(ctx context.Context, at place, want, have *unstructur
 	if err := t.remove(ctx, at.GroupVersionResource, at.namespace, at.name, have.GetUID(), ""); err != nil {
 		return adapter.Applied{}, fmt.Errorf("deleting it to create it again: %w", err)
 	}
-	if err := t.awaitGone(ctx, at, have.GetUID()); err != nil {
+	if err := t.awaitDeletion(ctx, at, have.GetUID()); err != nil {
 		return adapter.Applied{}, fmt.Errorf("creating it again: %w", err)
 	}
 	return t.write(ctx, at, want, nil, hash, adapter.Recreated, reason)
 }
 
-// awaitGone watches until this instance does not exist any more.
-func (t *Objects) awaitGone(ctx context.Context, at place, uid types.UID) error {
+// awaitDeletion watches until this instance does not exist any more.
+func (t *Objects) awaitDeletion(ctx context.Context, at place, uid types.UID) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, t.wait, errors.New("the old one is still being deleted"))
 	defer cancel()
-	in := t.at(at.GroupVersionResource, at.namespace)
+	in := t.clientFor(at.GroupVersionResource, at.namespace)
 	for {
 		live, err := in.Get(ctx, at.name, metav1.GetOptions{})
 		switch {

@@ -127,13 +127,13 @@ func New(o Options) (*Objects, error) {
 		watched: map[schema.GroupVersionKind]bool{}, newKind: make(chan struct{}, 1),
 	}
 	for _, k := range o.Kinds {
-		t.use(k)
+		t.watchKind(k)
 	}
 	return t, nil
 }
 
-// use makes Watch watch objects of the kind.
-func (t *Objects) use(k schema.GroupVersionKind) {
+// watchKind makes Watch watch objects of the kind.
+func (t *Objects) watchKind(k schema.GroupVersionKind) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.watched[k] {
@@ -167,7 +167,7 @@ func (t *Objects) Discover(ctx context.Context, s adapter.Search) ([]adapter.Obj
 		namespace = ""
 	}
 	if s.Name != "" && (namespace != "" || !k.namespaced) {
-		o, err := t.at(k.resource, namespace).Get(ctx, s.Name, metav1.GetOptions{})
+		o, err := t.clientFor(k.resource, namespace).Get(ctx, s.Name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil, nil
 		}
@@ -185,7 +185,7 @@ func (t *Objects) Discover(ctx context.Context, s adapter.Search) ([]adapter.Obj
 	}
 	var found []adapter.Object
 	for {
-		list, err := t.at(k.resource, namespace).List(ctx, o)
+		list, err := t.clientFor(k.resource, namespace).List(ctx, o)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", what, err)
 		}
@@ -205,8 +205,8 @@ func (t *Objects) Discover(ctx context.Context, s adapter.Search) ([]adapter.Obj
 	return found, nil
 }
 
-// at returns the client for objects of a namespace, or for objects without one.
-func (t *Objects) at(r schema.GroupVersionResource, namespace string) dynamic.ResourceInterface {
+// clientFor returns the client for objects of a namespace, or for objects without one.
+func (t *Objects) clientFor(r schema.GroupVersionResource, namespace string) dynamic.ResourceInterface {
 	if namespace == "" {
 		return t.dynamic.Resource(r)
 	}
@@ -244,7 +244,7 @@ func (t *Objects) remove(ctx context.Context, r schema.GroupVersionResource, nam
 	if uid != "" {
 		o.Preconditions = &metav1.Preconditions{UID: &uid}
 	}
-	err := t.at(r, namespace).Delete(ctx, name, o)
+	err := t.clientFor(r, namespace).Delete(ctx, name, o)
 	if apierrors.IsNotFound(err) {
 		return nil
 	}

@@ -164,7 +164,7 @@ func (f *follower) follow(ctx context.Context) error {
 			return err
 		}
 		begun := time.Now()
-		version, err = f.drain(w, k, version)
+		version, err = f.handleEvents(w, k, version)
 		w.Stop()
 		if err != nil {
 			return err
@@ -191,7 +191,7 @@ func (f *follower) list(ctx context.Context, in dynamic.ResourceInterface, k kin
 			return "", err
 		}
 		for i := range list.Items {
-			at, is := f.look(k, &list.Items[i])
+			at, is := f.stateOf(k, &list.Items[i])
 			if is.event.ID == "" {
 				is.event = f.known[at].event // another writer removed the annotation; that is drift, too
 			}
@@ -206,7 +206,7 @@ func (f *follower) list(ctx context.Context, in dynamic.ResourceInterface, k kin
 		f.listed = true
 		var quiet []adapter.Event
 		for at, is := range now {
-			if !f.objects.own(at, is.version) {
+			if !f.objects.isOwnWrite(at, is.version) {
 				quiet = append(quiet, is.event)
 			}
 		}
@@ -230,13 +230,13 @@ func (f *follower) list(ctx context.Context, in dynamic.ResourceInterface, k kin
 	return version, nil
 }
 
-// look returns the identity and the state of an object.
-func (f *follower) look(k kindOf, o *unstructured.Unstructured) (place, known) {
+// stateOf returns the identity and the state of an object.
+func (f *follower) stateOf(k kindOf, o *unstructured.Unstructured) (place, known) {
 	return place{k.resource, o.GetNamespace(), o.GetName()}, known{eventOf(o.GetAnnotations()), o.GetResourceVersion()}
 }
 
-// drain handles the events of one watch and returns the last version.
-func (f *follower) drain(w watch.Interface, k kindOf, version string) (string, error) {
+// handleEvents handles the events of one watch and returns the last version.
+func (f *follower) handleEvents(w watch.Interface, k kindOf, version string) (string, error) {
 	for e := range w.ResultChan() {
 		if e.Type == watch.Error {
 			err := apierrors.FromObject(e.Object)
@@ -258,7 +258,7 @@ func (f *follower) drain(w watch.Interface, k kindOf, version string) (string, e
 
 // take compares an object with its last known state.
 func (f *follower) take(what watch.EventType, k kindOf, o *unstructured.Unstructured) {
-	at, is := f.look(k, o)
+	at, is := f.stateOf(k, o)
 	was, there := f.known[at]
 	if is.event.ID == "" {
 		is.event = was.event // another writer removed the annotation; that is drift, too
@@ -282,7 +282,7 @@ func (f *follower) take(what watch.EventType, k kindOf, o *unstructured.Unstruct
 // reportUnlessOwn reports a change unless Apply made it. During a write it waits for the write's
 // version.
 func (f *follower) reportUnlessOwn(at place, is known) {
-	if !f.objects.own(at, is.version) && !f.objects.hold(at, is.version, func() { f.report(is.event) }) {
+	if !f.objects.isOwnWrite(at, is.version) && !f.objects.holdDuringWrite(at, is.version, func() { f.report(is.event) }) {
 		f.report(is.event)
 	}
 }
@@ -294,16 +294,16 @@ func (f *follower) report(e adapter.Event) {
 	}
 }
 
-// own reports whether Apply made this version of the object.
-func (t *Objects) own(at place, version string) bool {
+// isOwnWrite reports whether Apply made this version of the object.
+func (t *Objects) isOwnWrite(at place, version string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.applied[at].version == version
 }
 
-// hold keeps a change until the write in progress has ended. It returns false when no write is in
+// holdDuringWrite keeps a change until the write in progress has ended. It returns false when no write is in
 // progress.
-func (t *Objects) hold(at place, version string, report func()) bool {
+func (t *Objects) holdDuringWrite(at place, version string, report func()) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	a := t.applied[at]

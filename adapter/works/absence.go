@@ -18,7 +18,7 @@ import (
 // which works an agent holds until the agent has reported them. The absence of works by labels is also
 // unconfirmed while an agent holds works of which Maestro knows only the ids.
 func (w *Works) Unconfirmed(ctx context.Context, s adapter.Search) (adapter.Object, error) {
-	if foreign, err := w.isForeign(ctx); foreign || err != nil {
+	if foreign, err := w.lacksAdditions(ctx); foreign || err != nil {
 		return nil, err
 	}
 	consumer := cmp.Or(s.TargetCluster, work.Consumer(s.Namespace))
@@ -91,7 +91,7 @@ func (w *Works) isUnreported(ctx context.Context, consumer work.Consumer) (unrep
 func (w *Works) consumers(ctx context.Context, o remote.ListOptions) ([]maestro.Consumer, error) {
 	doc, err := w.client.ListConsumers(ctx, o)
 	if err != nil {
-		return nil, fmt.Errorf("asking whether it is known what agents hold: %w", err)
+		return nil, fmt.Errorf("reading which agents have reported their works: %w", err)
 	}
 	var list maestro.ConsumerList
 	if err := json.Unmarshal(doc.JSON, &list); err != nil {
@@ -106,10 +106,10 @@ func (w *Works) consumers(ctx context.Context, o remote.ListOptions) ([]maestro.
 func (w *Works) discoverAgain(ctx context.Context, consumer work.Consumer, s adapter.Search) (adapter.Object, error) {
 	if s.Name != "" && consumer != "" {
 		id := w.client.BundleID(consumer, s.Name)
-		if object, err := w.unknown(ctx, consumer, s.Name, id); err != nil || object != nil {
+		if object, err := w.readUnknown(ctx, consumer, s.Name, id); err != nil || object != nil {
 			return object, err
 		}
-		b, _, err := w.bundle(ctx, id)
+		b, _, err := w.readBundle(ctx, id)
 		if err != nil || b == nil {
 			return nil, err
 		}

@@ -22,8 +22,8 @@ const attempts = 4
 // Apply implements adapter.Transport. It leaves a work alone that has the wanted content or a higher
 // generation.
 func (w *Works) Apply(ctx context.Context, a adapter.Application) (adapter.Applied, error) {
-	consumer := cmp.Or(a.TargetCluster, work.Consumer(field(a.Object, "namespace")))
-	name := field(a.Object, "name")
+	consumer := cmp.Or(a.TargetCluster, work.Consumer(metadataText(a.Object, "namespace")))
+	name := metadataText(a.Object, "name")
 	if consumer == "" || name == "" {
 		return adapter.Applied{}, errors.New("a work needs a name and a target cluster")
 	}
@@ -33,7 +33,7 @@ func (w *Works) Apply(ctx context.Context, a adapter.Application) (adapter.Appli
 	}
 	var done adapter.Applied
 	for range attempts {
-		done, err = w.try(ctx, a, want)
+		done, err = w.applyOnce(ctx, a, want)
 		if status := remote.StatusOf(err); status != http.StatusPreconditionFailed && status != http.StatusConflict {
 			break
 		}
@@ -44,9 +44,13 @@ func (w *Works) Apply(ctx context.Context, a adapter.Application) (adapter.Appli
 	return done, nil
 }
 
-// try reads the work and creates, updates or leaves it.
-func (w *Works) try(ctx context.Context, a adapter.Application, want maestroclient.Bundle) (adapter.Applied, error) {
-	b, etag, err := w.bundle(ctx, want.ID)
+// applyOnce reads the work and creates, updates or leaves it.
+func (w *Works) applyOnce(
+	ctx context.Context,
+	a adapter.Application,
+	want maestroclient.Bundle,
+) (adapter.Applied, error) {
+	b, etag, err := w.readBundle(ctx, want.ID)
 	switch {
 	case err != nil:
 		return adapter.Applied{}, err
@@ -67,7 +71,7 @@ func (w *Works) try(ctx context.Context, a adapter.Application, want maestroclie
 	case was > a.Generation:
 		return adapter.Applied{Operation: adapter.Skipped, Reason: fmt.Sprintf(
 			"generation %d is applied, which is newer than %d", was, a.Generation), Object: mustObject(b)}, nil
-	case same(want, have):
+	case isPublished(want, have):
 		return adapter.Applied{Operation: adapter.Skipped, Reason: fmt.Sprintf("generation %d is applied and unchanged",
 			was), Object: mustObject(b)}, nil
 	case a.Recreate && was != a.Generation && !a.OnlyExisting:
@@ -78,9 +82,9 @@ func (w *Works) try(ctx context.Context, a adapter.Application, want maestroclie
 		reason = fmt.Sprintf("it was not as generation %d wants it", was)
 	}
 	want.IfMatch = etag
-	w.expect(work.ID(b.ID), b.Version+1)
+	w.recordAppliedVersion(work.ID(b.ID), b.Version+1)
 	if _, err := w.client.UpdateBundle(ctx, want); err != nil {
-		w.expect(work.ID(b.ID), b.Version)
+		w.recordAppliedVersion(work.ID(b.ID), b.Version)
 		return adapter.Applied{}, err
 	}
 	b.Version++
@@ -90,9 +94,9 @@ func (w *Works) try(ctx context.Context, a adapter.Application, want maestroclie
 func (w *Works) create(ctx context.Context, want maestroclient.Bundle, op adapter.Operation, reason string) (
 	adapter.Applied,
 	error) {
-	w.expect(want.ID, 1)
+	w.recordAppliedVersion(want.ID, 1)
 	if _, err := w.client.CreateBundle(ctx, want); err != nil {
-		w.expect(want.ID, 0)
+		w.recordAppliedVersion(want.ID, 0)
 		return adapter.Applied{}, err
 	}
 	now := time.Now()
@@ -101,15 +105,15 @@ func (w *Works) create(ctx context.Context, want maestroclient.Bundle, op adapte
 		want, op, reason)
 }
 
-// expect records the version that Apply is about to make, so that Watch does not report it; 0 removes the
+// recordAppliedVersion records the version that Apply is about to make, so that Watch does not report it; 0 removes the
 // record.
-func (w *Works) expect(id work.ID, version int64) {
+func (w *Works) recordAppliedVersion(id work.ID, version int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if version == 0 {
-		delete(w.made, id)
+		delete(w.appliedVersions, id)
 	} else {
-		w.made[id] = version
+		w.appliedVersions[id] = version
 	}
 }
 
@@ -151,17 +155,17 @@ func (w *Works) recreate(ctx context.Context, b *maestro.ResourceBundle, etag st
 	if err := w.remove(ctx, b, etag, ""); err != nil {
 		return adapter.Applied{}, err
 	}
-	if err := w.awaitGone(ctx, work.ID(b.ID)); err != nil {
+	if err := w.awaitDeletion(ctx, work.ID(b.ID)); err != nil {
 		return adapter.Applied{}, err
 	}
 	return w.create(ctx, want, adapter.Recreated, fmt.Sprintf("generation %d became %d", was, wants))
 }
 
-func (w *Works) awaitGone(ctx context.Context, id work.ID) error {
+func (w *Works) awaitDeletion(ctx context.Context, id work.ID) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, w.wait, ErrUnderDeletion)
 	defer cancel()
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {
-		b, _, err := w.bundle(ctx, id)
+		b, _, err := w.readBundle(ctx, id)
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)

@@ -12,15 +12,16 @@ import (
 	"atoll.dev/client/remote"
 )
 
-// isForeign finds out whether the server lacks Atoll's additions; it retries until the server answers. A
-// watch is no probe: the original answers it with a list, or breaks.
-func (w *Works) isForeign(ctx context.Context) (bool, error) {
+// lacksAdditions reports whether the server is the original Maestro, which lacks Atoll's additions. It retries
+// until the server answers. It reads the list of unknown works; a watch would not do, because the original
+// answers a watch with a list, or fails.
+func (w *Works) lacksAdditions(ctx context.Context) (bool, error) {
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
 		_, err := w.client.UnknownWorks(ctx, remote.ListOptions{Size: 1})
 		switch status := remote.StatusOf(err); {
 		case err == nil:
 			w.mu.Lock()
-			w.foreign = false // it may have been replaced
+			w.withoutAdditions = false // it may have been replaced
 			w.mu.Unlock()
 			return false, nil
 		case status == http.StatusNotFound:

@@ -110,7 +110,7 @@ func unknownObject(u *maestro.UnknownWork, name string) adapter.Object {
 // wanted returns the bundle for a task's object.
 func (w *Works) wanted(a adapter.Application, consumer work.Consumer) (maestroclient.Bundle, error) {
 	var b maestroclient.Bundle
-	if err := isWork(text(a.Object["apiVersion"]), text(a.Object["kind"])); err != nil {
+	if err := isWork(textOf(a.Object["apiVersion"]), textOf(a.Object["kind"])); err != nil {
 		return b, err
 	}
 	data, err := json.Marshal(a.Object)
@@ -186,9 +186,9 @@ func orNull(raw json.RawMessage) json.RawMessage {
 	return raw
 }
 
-// orphan makes the deletion of a bundle leave its objects on the cluster, and reports whether that is
+// setOrphan makes the deletion of a bundle leave its objects on the cluster, and reports whether that is
 // a change.
-func orphan(b *maestroclient.Bundle) bool {
+func setOrphan(b *maestroclient.Bundle) bool {
 	if o := b.Spec.DeleteOption; o != nil && o.PropagationPolicy == workv1.DeletePropagationPolicyTypeOrphan {
 		return false
 	}
@@ -196,10 +196,10 @@ func orphan(b *maestroclient.Bundle) bool {
 	return true
 }
 
-// same reports whether the wanted bundle is published already. It does not compare the executor,
+// isPublished reports whether the wanted bundle is published already. It does not compare the executor,
 // which cannot be read. Within one generation it does not compare annotations of the work and of
 // its manifests either: tasks put the time into them, and such a work would change with each run.
-func same(want, have maestroclient.Bundle) bool {
+func isPublished(want, have maestroclient.Bundle) bool {
 	sameManifest := jsonvalue.EqualOptional
 	sameGeneration := generationOf(want.Metadata.Annotations) == generationOf(have.Metadata.Annotations)
 	if sameGeneration {
@@ -207,7 +207,7 @@ func same(want, have maestroclient.Bundle) bool {
 	}
 	if !maps.Equal(want.Metadata.Labels, have.Metadata.Labels) ||
 		!sameGeneration && !maps.Equal(withoutEvent(want), withoutEvent(have)) ||
-		owner(want) != owner(have) ||
+		ownerOf(want) != ownerOf(have) ||
 		len(want.Spec.Manifests) != len(have.Spec.Manifests) {
 		return false
 	}
@@ -249,8 +249,8 @@ func withoutEvent(b maestroclient.Bundle) map[string]string {
 	return a
 }
 
-// owner returns the id of the resource for which a bundle was applied.
-func owner(b maestroclient.Bundle) string {
+// ownerOf returns the id of the resource for which a bundle was applied.
+func ownerOf(b maestroclient.Bundle) string {
 	e, _ := eventOf(b.Metadata.Annotations)
 	return e.ID
 }
@@ -280,22 +280,22 @@ func decode(data []byte, into *any) error {
 	return d.Decode(into)
 }
 
-func text(v any) string {
+func textOf(v any) string {
 	s, _ := v.(string)
 	return s
 }
 
-// field returns a text of an object's metadata.
-func field(o adapter.Object, name string) string {
+// metadataText returns a text of an object's metadata.
+func metadataText(o adapter.Object, name string) string {
 	meta, _ := o["metadata"].(map[string]any)
-	return text(meta[name])
+	return textOf(meta[name])
 }
 
 func hasLabels(o adapter.Object, want map[string]string) bool {
 	meta, _ := o["metadata"].(map[string]any)
 	labels, _ := meta["labels"].(map[string]any)
 	for k, v := range want {
-		if text(labels[k]) != v {
+		if textOf(labels[k]) != v {
 			return false
 		}
 	}

@@ -17,8 +17,8 @@ import (
 	"atoll.dev/internal/rest"
 )
 
-// seen is the last observed state of a work.
-type seen struct {
+// observedWork is the last observed state of a work.
+type observedWork struct {
 	event    adapter.Event
 	version  int64
 	status   uint64 // hash of the status and of the deletion
@@ -33,17 +33,23 @@ type watching struct {
 	seed  maphash.Seed
 	paced *adapter.PacedQueue
 
-	mu         sync.Mutex // guards the following against Recall; only Watch writes them
-	changed    func(adapter.Event) bool
-	known      map[work.ID]seen // by bundle
-	listing    int              // counts listings; the first complete one reports nothing, later ones the differences
-	listed     bool             // the present listing is complete
-	listedOnce bool             // a listing was complete
-	cursor     string           // position of known once a listing is complete; the original server has none
+	mu      sync.Mutex // guards the following against Recall; only Watch writes them
+	changed func(adapter.Event) bool
+	known   map[work.ID]observedWork // by bundle
+	// counts listings; the first complete one reports nothing, later ones the differences
+	listing    int
+	listed     bool   // the present listing is complete
+	listedOnce bool   // a listing was complete
+	cursor     string // position of known once a listing is complete; the original server has none
 }
 
 func newWatching(w *Works, pace float64) *watching {
-	return &watching{works: w, seed: maphash.MakeSeed(), paced: adapter.NewPacedQueue(pace), known: map[work.ID]seen{}}
+	return &watching{
+		works: w,
+		seed:  maphash.MakeSeed(),
+		paced: adapter.NewPacedQueue(pace),
+		known: map[work.ID]observedWork{},
+	}
 }
 
 // relist begins a listing. Known works that it does not contain are deleted.
@@ -82,7 +88,7 @@ func (w *Works) Watch(ctx context.Context, changed func(adapter.Event) (taken bo
 		s.paced.Run(ctx, changed)
 	}()
 	defer func() { cancel(); <-done }()
-	foreign, err := w.isForeign(ctx)
+	foreign, err := w.lacksAdditions(ctx)
 	switch {
 	case err != nil:
 	case foreign:
@@ -147,7 +153,7 @@ func (s *watching) observe(b bundleMeta) {
 	if !ours {
 		return // of the same source, but not made by an adapter
 	}
-	now := seen{event: event, version: b.Version, status: s.statusOf(b), listings: s.listing}
+	now := observedWork{event: event, version: b.Version, status: s.statusOf(b), listings: s.listing}
 	before, known := s.known[b.ID]
 	first := !s.listedOnce
 	now.quiet = before.quiet || first
@@ -156,7 +162,7 @@ func (s *watching) observe(b bundleMeta) {
 		return
 	}
 	s.works.mu.Lock()
-	made := s.works.made[b.ID]
+	made := s.works.appliedVersions[b.ID]
 	s.works.mu.Unlock()
 	// The version that Apply made is no news, its status is.
 	if known && before.status == now.status && (now.version == before.version || now.version == made) || !known &&
@@ -192,7 +198,7 @@ func (s *watching) observeDeletion(id work.ID) {
 		return
 	}
 	delete(s.known, id)
-	s.works.expect(id, 0)
+	s.works.recordAppliedVersion(id, 0)
 	s.changed(before.event)
 }
 

@@ -1,9 +1,9 @@
 // Package works is the adapter's transport by Maestro: an object of a task is a
-// ManifestWork, which Maestro ships to a management cluster, and what became of
-// it there shows in the work's status.
+// ManifestWork, which Maestro delivers to a management cluster. The work's status
+// has the state of its objects there.
 //
-// It speaks what Maestro's sources speak, REST to read and gRPC to write, so it
-// works with the original, too. Atoll's additions (watches, entity tags, works
+// It uses the protocols of Maestro's sources, REST to read and gRPC to write, so it
+// works with the original Maestro, too. Atoll's additions (watches, entity tags, works
 // that only agents know) are used where the server has them.
 package works
 
@@ -49,9 +49,9 @@ type Works struct {
 	wait     time.Duration
 	clusters func(context.Context) ([]work.Consumer, error) // Options.Clusters
 
-	mu      sync.Mutex
-	made    map[work.ID]int64 // by bundle: the version that Apply made last, which a watch does not report
-	foreign bool              // the server has no unknown works: it is not Atoll's
+	mu               sync.Mutex
+	appliedVersions  map[work.ID]int64 // by bundle: the version that Apply made last, which a watch does not report
+	withoutAdditions bool              // the server has no list of unknown works: it is the original Maestro
 
 	watching *watching
 }
@@ -68,7 +68,7 @@ func New(o Options) *Works {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	w := &Works{
-		client: o.Client, log: o.Log, made: map[work.ID]int64{},
+		client: o.Client, log: o.Log, appliedVersions: map[work.ID]int64{},
 		wait: cmp.Or(o.RecreateWait, 5*time.Second), clusters: o.Clusters,
 	}
 	w.watching = newWatching(w, cmp.Or(o.Pace, 50))
@@ -90,7 +90,7 @@ func (w *Works) Discover(ctx context.Context, s adapter.Search) ([]adapter.Objec
 		consumer = ""
 	}
 	if s.Name != "" && consumer != "" {
-		return w.byName(ctx, consumer, s)
+		return w.discoverByName(ctx, consumer, s)
 	}
 	search := remote.Equal("source", w.client.Source())
 	if consumer != "" {
@@ -128,8 +128,11 @@ func (w *Works) Discover(ctx context.Context, s adapter.Search) ([]adapter.Objec
 		}
 	}
 	slices.SortFunc(found, func(a, b adapter.Object) int {
-		return cmp.Or(cmp.Compare(field(a, "namespace"), field(b, "namespace")), cmp.Compare(field(a, "name"),
-			field(b, "name")))
+		return cmp.Or(
+			cmp.Compare(metadataText(a, "namespace"), metadataText(b, "namespace")),
+			cmp.Compare(metadataText(a, "name"),
+				metadataText(b, "name")),
+		)
 	})
 	return found, nil
 }
@@ -139,15 +142,19 @@ const pageSize = 400
 
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
 
-func (w *Works) byName(ctx context.Context, consumer work.Consumer, s adapter.Search) ([]adapter.Object, error) {
+func (w *Works) discoverByName(
+	ctx context.Context,
+	consumer work.Consumer,
+	s adapter.Search,
+) ([]adapter.Object, error) {
 	id := w.client.BundleID(consumer, s.Name)
-	b, _, err := w.bundle(ctx, id)
+	b, _, err := w.readBundle(ctx, id)
 	if err != nil {
 		return nil, fmt.Errorf("reading the work %s of %s: %w", s.Name, consumer, err)
 	}
 	var object adapter.Object
 	if b == nil {
-		object, err = w.unknown(ctx, consumer, s.Name, id)
+		object, err = w.readUnknown(ctx, consumer, s.Name, id)
 	} else {
 		object, err = objectOf(b)
 	}
@@ -157,8 +164,8 @@ func (w *Works) byName(ctx context.Context, consumer work.Consumer, s adapter.Se
 	return []adapter.Object{object}, nil
 }
 
-// bundle reads one; nil when there is none.
-func (w *Works) bundle(ctx context.Context, id work.ID) (*maestro.ResourceBundle, string, error) {
+// readBundle reads a bundle and its entity tag; nil when Maestro has no bundle of the id.
+func (w *Works) readBundle(ctx context.Context, id work.ID) (*maestro.ResourceBundle, string, error) {
 	doc, err := w.client.Bundle(ctx, id)
 	if remote.StatusOf(err) == http.StatusNotFound {
 		return nil, "", nil
@@ -173,26 +180,31 @@ func (w *Works) bundle(ctx context.Context, id work.ID) (*maestro.ResourceBundle
 	return b, doc.ETag, nil
 }
 
-// unknown looks whether the agent holds what Maestro lost. While it does, the
-// work is not gone.
-func (w *Works) unknown(ctx context.Context, consumer work.Consumer, name string, id work.ID) (adapter.Object, error) {
+// readUnknown returns a stand-in for a work that Maestro lost and the agent still holds, so that the work
+// does not count as deleted; nil when the agent holds no such work.
+func (w *Works) readUnknown(
+	ctx context.Context,
+	consumer work.Consumer,
+	name string,
+	id work.ID,
+) (adapter.Object, error) {
 	w.mu.Lock()
-	foreign := w.foreign
+	original := w.withoutAdditions
 	w.mu.Unlock()
-	if foreign {
+	if original {
 		return nil, nil
 	}
 	list, err := w.client.UnknownWorks(ctx, remote.ListOptions{Size: 1, Search: remote.Equal("id", string(id)) + " and " +
 		remote.Equal("consumer_name", string(consumer))})
 	if remote.StatusOf(err) == http.StatusNotFound {
 		w.mu.Lock()
-		w.foreign = true
+		w.withoutAdditions = true
 		w.mu.Unlock()
-		w.log.Info("this Maestro does not tell what its agents hold beyond its works")
+		w.log.Info("this Maestro has no list of unknown works: works that only agents hold are not found")
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("asking whether the agent of %s holds the work %s: %w", consumer, name, err)
+		return nil, fmt.Errorf("reading whether the agent of %s holds the work %s: %w", consumer, name, err)
 	}
 	if len(list.Items) == 0 {
 		return nil, nil
@@ -200,19 +212,19 @@ func (w *Works) unknown(ctx context.Context, consumer work.Consumer, name string
 	return unknownObject(&list.Items[0], name), nil
 }
 
-// Delete has the work deleted; it is there until its agent has confirmed. Of
-// one that only the agent holds Maestro gets a bundle first, so that the same
-// holds for it. The policy Orphan leaves on the cluster what the work applied.
+// Delete orders the deletion of a work. Discover finds the work until its agent has confirmed the deletion.
+// For a work that only the agent holds, Delete first creates a bundle, so that the agent confirms this
+// deletion, too. With the policy Orphan the objects of the work stay on the cluster.
 func (w *Works) Delete(ctx context.Context, d adapter.Deletion) error {
-	name := field(d.Object, "name")
-	consumer := cmp.Or(d.TargetCluster, work.Consumer(field(d.Object, "namespace")))
-	id := cmp.Or(work.ID(field(d.Object, "uid")), w.client.BundleID(consumer, name))
-	b, etag, err := w.bundle(ctx, id)
+	name := metadataText(d.Object, "name")
+	consumer := cmp.Or(d.TargetCluster, work.Consumer(metadataText(d.Object, "namespace")))
+	id := cmp.Or(work.ID(metadataText(d.Object, "uid")), w.client.BundleID(consumer, name))
+	b, etag, err := w.readBundle(ctx, id)
 	if err != nil {
 		return fmt.Errorf("deleting the work %s of %s: %w", name, consumer, err)
 	}
 	if b == nil {
-		unknown, err := w.unknown(ctx, consumer, name, id)
+		unknown, err := w.readUnknown(ctx, consumer, name, id)
 		if err != nil || unknown == nil {
 			return err
 		}
@@ -223,7 +235,7 @@ func (w *Works) Delete(ctx context.Context, d adapter.Deletion) error {
 		if err != nil {
 			return fmt.Errorf("adopting the work %s of %s to delete it: %w", name, consumer, err)
 		}
-		if b, etag, err = w.bundle(ctx, id); err != nil || b == nil {
+		if b, etag, err = w.readBundle(ctx, id); err != nil || b == nil {
 			return err
 		}
 	}
@@ -241,10 +253,10 @@ func (w *Works) remove(ctx context.Context, b *maestro.ResourceBundle, etag, pol
 	if err != nil {
 		return err
 	}
-	if policy == "Orphan" && orphan(&own) {
+	if policy == "Orphan" && setOrphan(&own) {
 		own.IfMatch = etag
 		if _, err := w.client.UpdateBundle(ctx, own); err != nil {
-			return fmt.Errorf("having it orphan what it applied: %w", err)
+			return fmt.Errorf("setting its delete option to Orphan: %w", err)
 		}
 		own.IfMatch = ""
 	}

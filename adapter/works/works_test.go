@@ -150,7 +150,7 @@ func TestI8ALostWorkIsDeletedBeforeItCountsAsAbsent(t *testing.T) {
 		t.Fatalf("found %v", found)
 	}
 	// An adapter that did not find the work gets an event when the agent reports it later.
-	w.works.foreign = true // as if the server had been another
+	w.works.withoutAdditions = true // as if the server had been another
 	o, err := w.works.Unconfirmed(t.Context(), adapter.Search{APIVersion: apiVersion, Kind: kind, Name: "a",
 		TargetCluster: consumer})
 	if err != nil || o == nil {
@@ -206,8 +206,11 @@ func TestI9AnUnknownWorkIsNotAbsent(t *testing.T) {
 		t.Error("without any consumer the absence is confirmed")
 	}
 	w.register()
-	if o := doubt(consumer); o == nil || field(o, "name") != "a" || work.ID(field(o, "uid")) != w.client.BundleID(consumer,
-		"a") {
+	if o := doubt(
+		consumer,
+	); o == nil || metadataText(o, "name") != "a" ||
+		work.ID(metadataText(o, "uid")) != w.client.BundleID(consumer,
+			"a") {
 		t.Errorf("without a word of the agent there is %v", o)
 	}
 	if o := doubt("never-was"); o != nil {

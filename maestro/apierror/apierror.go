@@ -90,7 +90,7 @@ func Body(ctx context.Context, e *rest.Error) any {
 	return d
 }
 
-// wireCode gives errors that package rest made a code of ours.
+// wireCode returns Maestro's code for an error that package rest made.
 func wireCode(e *rest.Error) string {
 	if strings.HasPrefix(e.Code, "maestro-") {
 		return e.Code

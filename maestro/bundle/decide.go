@@ -139,7 +139,7 @@ func DecideStatus(d store.Document, have Status, sequence string, ev StatusEvent
 	}
 	// This rule is also for resync responses: a later status may overtake the
 	// response, which must not replace it. An agent that lost its store may begin below
-	// its own last sequence; the next request for statuses tells it that sequence
+	// its own last sequence; the next request for statuses carries that sequence
 	// (docs/decisions/075).
 	if !IsNewer(ev.Record.Sequence, sequence) {
 		return Verdict{Drop: DropStale}

@@ -49,7 +49,7 @@ func TestDeletionsThatNobodyAnswersDelayNothing(t *testing.T) {
 		step := func() {
 			sends := m.Next(now, batch)
 			for _, s := range sends {
-				m.Sent(now, s, s.Work, Published)
+				m.EndSend(now, s, s.Work, Published)
 				if waiting != nil && s.Work == *waiting {
 					m.Acknowledge(s.Consumer, s.ID, s.Generation)
 					if s.Deleting {
@@ -134,7 +134,7 @@ func TestAHundredThousandDeletions(t *testing.T) {
 				break
 			}
 			for _, s := range sends {
-				m.Sent(now, s, s.Work, Published)
+				m.EndSend(now, s, s.Work, Published)
 				if s.Work == create {
 					m.Acknowledge(s.Consumer, s.ID, s.Generation)
 					if !first {
@@ -171,7 +171,7 @@ func TestThePaceOfDeletionsHoldsNoLaneBack(t *testing.T) {
 		now := start.Add(time.Duration(second) * time.Second)
 		for _, s := range m.Next(now, 64) {
 			repeated[string(s.ID)] = true
-			m.Sent(now, s, s.Work, Published)
+			m.EndSend(now, s, s.Work, Published)
 		}
 	}
 	if len(repeated) != works {

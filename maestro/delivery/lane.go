@@ -16,10 +16,10 @@ type item struct {
 	work     Work
 	attempts int       // attempts since the work's last change
 	ahead    bool      // was sent and not acknowledged: counts in the window
-	inflight bool      // Next has returned it, and Sent has not been called yet
+	inflight bool      // Next has returned it, and EndSend has not been called yet
 	token    uint64    // of the Send in flight
 	resend   bool      // in flight; it is sent once more after that
-	finished bool      // in flight and finished (acknowledged or forgotten); later Sends of its work wait for its Sent
+	finished bool      // in flight and finished (acknowledged or forgotten); later Sends of its work wait for its EndSend
 	queued   bool      // in urgent or fresh
 	due      time.Time // time of the next repetition, while waiting
 	index    int       // in waiting, or -1
@@ -31,7 +31,7 @@ type lane struct {
 	items map[work.ID]*item
 	ahead int // items that count in the window
 
-	finished int // items that are settled and still in flight
+	finished int // items that are finished and still in flight
 
 	urgent  []*item // items that were sent before and count in the window already
 	fresh   []*item // items to send for the first time, in order, as the window allows
@@ -80,8 +80,8 @@ func (l *lane) wait(it *item, due time.Time) {
 	}
 }
 
-// drop removes an item. An item in flight stays in the lane, settled, until Sent is
-// called for it.
+// drop removes an item. An item in flight stays in the lane, finished, until EndSend
+// is called for it.
 func (l *lane) drop(it *item) {
 	if it.index >= 0 {
 		heap.Remove(&l.waiting, it.index)
@@ -99,14 +99,14 @@ func (l *lane) drop(it *item) {
 	delete(l.items, it.work.ID)
 }
 
-// reactivate makes a settled item unsettled, with the work w.
+// reactivate gives a finished item in flight the work w, which must be sent after the one in flight.
 func (l *lane) reactivate(it *item, w Work) {
 	it.finished = false
 	l.finished--
 	it.work, it.attempts = w, 0
 }
 
-// remove removes a settled item.
+// remove removes a finished item.
 func (l *lane) remove(it *item) {
 	l.finished--
 	delete(l.items, it.work.ID)

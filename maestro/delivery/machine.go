@@ -77,10 +77,10 @@ func New(cfg Config) *Machine {
 }
 
 // Add adds a work that its agent has not acknowledged. If the Machine has an earlier
-// generation of the work that was not sent yet, Want replaces it. If the Machine has the
-// same or a later generation, Want returns false and changes nothing.
+// generation of the work that was not sent yet, Add replaces it. If the Machine has the
+// same or a later generation, Add returns false and changes nothing.
 func (m *Machine) Add(w Work) bool {
-	l, it := m.find(w.Consumer, w.ID)
+	l, it := m.findItem(w.Consumer, w.ID)
 	switch {
 	case it == nil:
 		l, it = m.add(w)
@@ -101,7 +101,7 @@ func (m *Machine) Add(w Work) bool {
 // was created. A deletion that was sent before waits for the pace of deletions; every
 // other work is sent at once.
 func (m *Machine) Recover(now time.Time, w Work, attempts int) {
-	if _, it := m.find(w.Consumer, w.ID); it != nil || !w.Deleting || attempts == 0 {
+	if _, it := m.findItem(w.Consumer, w.ID); it != nil || !w.Deleting || attempts == 0 {
 		m.Add(w)
 		return
 	}
@@ -114,7 +114,7 @@ func (m *Machine) Recover(now time.Time, w Work, attempts int) {
 
 // add creates an item in the lane of its work, in no queue yet.
 func (m *Machine) add(w Work) (*lane, *item) {
-	l := m.lane(w)
+	l := m.laneOf(w)
 	it := &item{work: w, index: -1}
 	l.items[w.ID] = it
 	return l, it
@@ -139,7 +139,7 @@ func (m *Machine) change(l *lane, it *item, w Work) (*lane, *item) {
 // Acknowledge removes a work whose agent has acknowledged its generation or a later one. It
 // does not remove deletions; see Forget.
 func (m *Machine) Acknowledge(consumer work.Consumer, id work.ID, generation int64) {
-	l, it := m.find(consumer, id)
+	l, it := m.findItem(consumer, id)
 	if it == nil || it.finished || it.work.Deleting || generation < it.work.Generation {
 		return
 	}
@@ -150,7 +150,7 @@ func (m *Machine) Acknowledge(consumer work.Consumer, id work.ID, generation int
 // Forget removes the work w: its bundle is removed, or another server has stored its
 // acknowledgement. A later state of the work, which supersedes w, stays.
 func (m *Machine) Forget(w Work) {
-	l, it := m.find(w.Consumer, w.ID)
+	l, it := m.findItem(w.Consumer, w.ID)
 	if it == nil || it.finished || it.work.supersedes(w) {
 		return
 	}
@@ -164,14 +164,14 @@ func (m *Machine) Forget(w Work) {
 // the lane was dropped since Next. The caller does not publish a stale Send, and ends it
 // with NotSent.
 func (m *Machine) IsCurrent(send Send, published Work) bool {
-	_, it := m.find(send.Consumer, send.ID)
+	_, it := m.findItem(send.Consumer, send.ID)
 	return it != nil && it.inflight && !it.finished && it.token == send.token && !it.work.supersedes(published)
 }
 
 // Resend sends a work at once, even if it was sent or acknowledged before: the agent's
 // list shows that the agent lacks it.
 func (m *Machine) Resend(w Work) {
-	l, it := m.find(w.Consumer, w.ID)
+	l, it := m.findItem(w.Consumer, w.ID)
 	switch {
 	case it == nil:
 		l, it = m.add(w)
@@ -185,10 +185,10 @@ func (m *Machine) Resend(w Work) {
 	m.reschedule(l)
 }
 
-// Received postpones the next repetition of a work: the agent's list shows that the agent
+// Postpone postpones the next repetition of a work: the agent's list shows that the agent
 // holds this generation. Its status has not arrived, so the work stays unacknowledged.
-func (m *Machine) Received(now time.Time, consumer work.Consumer, id work.ID, generation int64) {
-	l, it := m.find(consumer, id)
+func (m *Machine) Postpone(now time.Time, consumer work.Consumer, id work.ID, generation int64) {
+	l, it := m.findItem(consumer, id)
 	if it == nil || it.work.Deleting || generation < it.work.Generation || it.inflight {
 		return
 	}
@@ -245,11 +245,11 @@ func compareLanes(a, b laneKey) int {
 // Disconnect notes that the carrier is not connected. Next returns no works until Connect.
 func (m *Machine) Disconnect() { m.connected = false }
 
-// Sent ends a Send: published is the work that the message had, possibly a later state
+// EndSend ends a Send: published is the work that the message had, possibly a later state
 // than that of the Send, and outcome is how the publish ended. Sent changes nothing when
 // the lane was dropped since the Send.
-func (m *Machine) Sent(now time.Time, send Send, published Work, outcome Outcome) {
-	l, it := m.find(send.Consumer, send.ID)
+func (m *Machine) EndSend(now time.Time, send Send, published Work, outcome Outcome) {
+	l, it := m.findItem(send.Consumer, send.ID)
 	if it == nil || !it.inflight || it.token != send.token {
 		return
 	}
@@ -287,8 +287,8 @@ func (m *Machine) Pending() (works, ahead int) {
 	return works, ahead
 }
 
-// Lane returns the numbers of Pending for one consumer.
-func (m *Machine) Lane(consumer work.Consumer) (works, ahead int) {
+// PendingOf returns the numbers of Pending for one consumer.
+func (m *Machine) PendingOf(consumer work.Consumer) (works, ahead int) {
 	for _, c := range []class{changes, deletions} {
 		if l := m.lanes[laneKey{consumer, c}]; l != nil {
 			works, ahead = works+len(l.items)-l.finished, ahead+l.ahead
@@ -324,7 +324,7 @@ func (m *Machine) DropIf(drop func(consumer work.Consumer) bool) {
 	}
 }
 
-func (m *Machine) lane(w Work) *lane {
+func (m *Machine) laneOf(w Work) *lane {
 	key := laneKey{w.Consumer, classOf(w)}
 	l := m.lanes[key]
 	if l == nil {
@@ -334,7 +334,7 @@ func (m *Machine) lane(w Work) *lane {
 	return l
 }
 
-func (m *Machine) find(consumer work.Consumer, id work.ID) (*lane, *item) {
+func (m *Machine) findItem(consumer work.Consumer, id work.ID) (*lane, *item) {
 	for _, c := range []class{changes, deletions} {
 		if l := m.lanes[laneKey{consumer, c}]; l != nil && l.items[id] != nil {
 			return l, l.items[id]

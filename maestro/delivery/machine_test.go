@@ -55,7 +55,7 @@ func TestMachine(t *testing.T) {
 				m.Disconnect()
 				return ""
 			case "wake":
-				at, ok := m.Wake()
+				at, ok := m.NextWake()
 				if !ok {
 					return "nothing to wait for\n"
 				}
@@ -74,9 +74,9 @@ func TestMachine(t *testing.T) {
 				for _, s := range sends {
 					switch how {
 					case "ok":
-						m.Sent(now, s, s.Work, Published)
+						m.EndSend(now, s, s.Work, Published)
 					case "error":
-						m.Sent(now, s, s.Work, NotSent)
+						m.EndSend(now, s, s.Work, NotSent)
 					}
 				}
 				if out.Len() == 0 {
@@ -94,13 +94,13 @@ func TestMachine(t *testing.T) {
 				case "ack":
 					m.Acknowledge(w.Consumer, w.ID, w.Generation)
 				case "received":
-					m.Received(now, w.Consumer, w.ID, w.Generation)
+					m.Postpone(now, w.Consumer, w.ID, w.Generation)
 				case "forget":
 					m.Forget(w)
 				case "heard":
 					m.RecordContact(w.Consumer)
 				case "published":
-					m.Sent(now, open[string(w.Consumer)+"/"+string(w.ID)], w, Published)
+					m.EndSend(now, open[string(w.Consumer)+"/"+string(w.ID)], w, Published)
 				default:
 					d.Fatalf(t, "unknown command %s", d.Cmd)
 				}

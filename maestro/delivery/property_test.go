@@ -170,7 +170,7 @@ func (w *world) publishAt(i int) {
 		return
 	}
 	if !w.m.IsCurrent(f.Send, f.Work) {
-		w.m.Sent(w.now, f.Send, f.Work, NotSent)
+		w.m.EndSend(w.now, f.Send, f.Work, NotSent)
 		w.inflight = slices.Delete(w.inflight, i, i+1)
 		return
 	}
@@ -187,11 +187,11 @@ func (w *world) finish(rt *rapid.T) {
 	w.inflight = slices.Delete(w.inflight, i, i+1)
 	switch {
 	case !f.published:
-		w.m.Sent(w.now, f.Send, f.Work, NotSent)
+		w.m.EndSend(w.now, f.Send, f.Work, NotSent)
 	case rapid.Bool().Draw(rt, "acknowledged"):
-		w.m.Sent(w.now, f.Send, f.Work, Published)
+		w.m.EndSend(w.now, f.Send, f.Work, Published)
 	default:
-		w.m.Sent(w.now, f.Send, f.Work, Lost)
+		w.m.EndSend(w.now, f.Send, f.Work, Lost)
 	}
 }
 
@@ -322,7 +322,7 @@ func (w *world) wipe(rt *rapid.T) {
 func (w *world) rejoin(rt *rapid.T) {
 	consumer := w.drawKey(rt).consumer
 	w.m.Drop(consumer)
-	if works, ahead := w.m.Lane(consumer); works != 0 || ahead != 0 {
+	if works, ahead := w.m.PendingOf(consumer); works != 0 || ahead != 0 {
 		rt.Fatalf("%d works, %d ahead after a drop", works, ahead)
 	}
 	for i := len(w.inflight) - 1; i >= 0; i-- { // their publishers look once more, and end
@@ -330,7 +330,7 @@ func (w *world) rejoin(rt *rapid.T) {
 			if !f.published && w.m.IsCurrent(f.Send, f.Work) {
 				rt.Fatalf("%v is current after its lane was dropped", f)
 			}
-			w.m.Sent(w.now, f.Send, f.Work, NotSent)
+			w.m.EndSend(w.now, f.Send, f.Work, NotSent)
 			w.inflight = slices.Delete(w.inflight, i, i+1)
 		}
 	}
@@ -355,7 +355,7 @@ func (w *world) resyncConsumer(consumer work.Consumer) {
 			w.acked[k] = min(w.acked[k], have.Generation)
 			w.m.Resend(want)
 		} else {
-			w.m.Received(w.now, consumer, k.id, have.Generation)
+			w.m.Postpone(w.now, consumer, k.id, have.Generation)
 		}
 	}
 	for k, have := range w.agents { // what was deleted before, as far as the ledger knows

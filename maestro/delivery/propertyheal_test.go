@@ -12,7 +12,7 @@ import (
 func (w *world) check(*rapid.T) {
 	for n := 1; n <= propConsumers; n++ {
 		consumer := fmt.Sprintf("mc%d", n)
-		works, ahead := w.m.Lane(work.Consumer(consumer))
+		works, ahead := w.m.PendingOf(work.Consumer(consumer))
 		if ahead > 2*propWindow+propIDs || ahead > works { // changes and deletions have a window each
 			w.rt.Fatalf("%s: %d works ahead of %d", consumer, ahead, works)
 		}
@@ -34,7 +34,7 @@ func (w *world) heal() {
 			w.publishAt(i)
 		}
 		for _, f := range w.inflight {
-			w.m.Sent(w.now, f.Send, f.Work, map[bool]Outcome{true: Published, false: NotSent}[f.published])
+			w.m.EndSend(w.now, f.Send, f.Work, map[bool]Outcome{true: Published, false: NotSent}[f.published])
 		}
 		w.inflight = nil
 		for _, f := range w.stale {
@@ -56,7 +56,7 @@ func (w *world) heal() {
 		if len(w.inflight) > 0 {
 			continue
 		}
-		at, waits := w.m.Wake()
+		at, waits := w.m.NextWake()
 		if next := compared.Add(compareEvery); !waits || next.Before(at) {
 			if !waits && compared.After(time.Unix(0, 0)) && w.agrees() == "" {
 				break

@@ -56,8 +56,8 @@ func (m *Machine) repeat(now time.Time) {
 	}
 }
 
-// Wake returns the time at which the caller must call Next even without an event; false: no such time.
-func (m *Machine) Wake() (at time.Time, ok bool) {
+// NextWake returns the time at which the caller must call Next even without an event; false: no such time.
+func (m *Machine) NextWake() (at time.Time, ok bool) {
 	if !m.connected {
 		return time.Time{}, false
 	}
@@ -76,9 +76,9 @@ func (m *Machine) Wake() (at time.Time, ok bool) {
 	return at, ok
 }
 
-// Hasten makes all waiting works of a consumer due, since its agent lacks works. The
+// MakeDue makes all waiting works of a consumer due, since its agent lacks works. The
 // lane's pace still limits the repetitions.
-func (m *Machine) Hasten(now time.Time, consumer work.Consumer) {
+func (m *Machine) MakeDue(now time.Time, consumer work.Consumer) {
 	for _, c := range []class{changes, deletions} {
 		l := m.lanes[laneKey{consumer, c}]
 		if l == nil {

@@ -26,10 +26,10 @@ import (
 // the database for the holder. To agents that subscribed by gRPC, the server that has their
 // stream delivers, through a second deliverer; see streams.
 type deliverer struct {
-	o     Options
-	send  Send
-	woken chan struct{}
-	slots chan struct{} // has a token for each publisher that runs
+	o          Options
+	send       Send
+	woken      chan struct{}
+	publishing chan struct{} // has a token for each publisher that runs
 
 	mu      sync.Mutex
 	machine *delivery.Machine
@@ -38,9 +38,9 @@ type deliverer struct {
 	served  map[work.Consumer]bool     // consumers with a stream; nil: the consumers of leased, or all
 	leased  *heldSlots                 // slots of the broker's deliverer; nil for the deliverer to streams
 
-	compareNow  chan struct{} // has a token when a comparison is requested
-	compareAll  bool
-	compareSome map[work.Consumer]bool
+	reloadNow  chan struct{} // has a token when a reload is requested
+	reloadAll  bool
+	reloadSome map[work.Consumer]bool
 
 	attempts chan ledger.Attempt
 }
@@ -49,16 +49,16 @@ const (
 	deliverBatch      = 64       // most works of one publisher
 	publishers        = 8        // most publishers at the same time
 	freshBytes        = 32 << 20 // most bytes of documents from the feed in memory
-	compareEvery      = 30 * time.Second
-	compareRetry      = 250 * time.Millisecond // pause after a failed comparison; doubles
+	reloadEvery       = 30 * time.Second
+	reloadRetry       = 250 * time.Millisecond // pause after a failed reload; doubles
 	attemptFlushEvery = 100 * time.Millisecond
 )
 
 func newDeliverer(o Options, send Send) *deliverer {
 	return &deliverer{
-		o: o, send: send, woken: make(chan struct{}, 1), slots: make(chan struct{}, publishers),
+		o: o, send: send, woken: make(chan struct{}, 1), publishing: make(chan struct{}, publishers),
 		machine: delivery.New(o.Times), fresh: map[work.ID]store.Document{},
-		attempts: make(chan ledger.Attempt, 4096), compareNow: make(chan struct{}, 1), compareSome: map[work.Consumer]bool{},
+		attempts: make(chan ledger.Attempt, 4096), reloadNow: make(chan struct{}, 1), reloadSome: map[work.Consumer]bool{},
 	}
 }
 
@@ -148,8 +148,8 @@ func (d *deliverer) serves(consumer work.Consumer) bool {
 // maySend reports whether the deliverer's lease allows to send now. The caller has the lock.
 func (d *deliverer) maySend() bool { return d.leased == nil || time.Now().Before(d.leased.until) }
 
-// pending counts the unacknowledged works and those of them that were sent.
-func (d *deliverer) pending() (works, ahead int) {
+// countPending counts the unacknowledged works and those of them that were sent.
+func (d *deliverer) countPending() (works, ahead int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.machine.Pending()
@@ -164,7 +164,7 @@ func (d *deliverer) reaches(consumer work.Consumer) bool {
 
 // applyComparison passes the result of a resync comparison to the machine. The lane of a new
 // subscription is empty, so applyComparison first adds the works that the agent holds
-// and has not acknowledged; then Received can postpone their repetition.
+// and has not acknowledged; then Postpone can postpone their repetition.
 func (d *deliverer) applyComparison(consumer work.Consumer, c ledger.Comparison) {
 	now := time.Now()
 	d.update(func(m *delivery.Machine) {
@@ -177,7 +177,7 @@ func (d *deliverer) applyComparison(consumer work.Consumer, c ledger.Comparison)
 			}
 		}
 		for _, h := range c.Received {
-			m.Received(now, consumer, h.ID, h.Generation)
+			m.Postpone(now, consumer, h.ID, h.Generation)
 		}
 		for _, h := range c.Send {
 			m.Resend(delivery.Work{Consumer: consumer, ID: h.ID, Generation: h.Generation, Deleting: h.Deleting})
@@ -192,12 +192,12 @@ func (d *deliverer) run(ctx context.Context) error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
-		for d.dispatch(ctx, &group) {
+		for d.startPublisher(ctx, &group) {
 		}
 		d.mu.Lock()
-		at, ok := d.machine.Wake()
+		at, ok := d.machine.NextWake()
 		d.mu.Unlock()
-		if !ok || len(d.slots) == cap(d.slots) { // a publisher that ends wakes this loop
+		if !ok || len(d.publishing) == cap(d.publishing) { // a publisher that ends wakes this loop
 			at = time.Now().Add(time.Hour)
 		}
 		timer.Reset(time.Until(at))
@@ -210,10 +210,10 @@ func (d *deliverer) run(ctx context.Context) error {
 	}
 }
 
-// dispatch starts one publisher, if a work is due and a slot is free. It reports whether it did.
-func (d *deliverer) dispatch(ctx context.Context, group *errgroup.Group) bool {
+// startPublisher starts one publisher, if a work is due and a slot is free. It reports whether it did.
+func (d *deliverer) startPublisher(ctx context.Context, group *errgroup.Group) bool {
 	select {
-	case d.slots <- struct{}{}:
+	case d.publishing <- struct{}{}:
 	default:
 		return false // a publisher that ends wakes run
 	}
@@ -228,12 +228,12 @@ func (d *deliverer) dispatch(ctx context.Context, group *errgroup.Group) bool {
 	}
 	d.mu.Unlock()
 	if len(sends) == 0 {
-		<-d.slots
+		<-d.publishing
 		return false
 	}
 	group.Go(func() error {
 		defer d.wake()
-		defer func() { <-d.slots }()
+		defer func() { <-d.publishing }()
 		d.publish(ctx, sends, docs)
 		return nil
 	})
@@ -244,18 +244,18 @@ func (d *deliverer) dispatch(ctx context.Context, group *errgroup.Group) bool {
 var errStale = errors.New("the work has changed, or another server delivers it")
 
 // runFollow fills the machine until ctx ends: first with the unacknowledged works of the
-// ledger, then with changes from the feed. Every compareEvery it reads the ledger again,
+// ledger, then with changes from the feed. Every reloadEvery it reads the ledger again,
 // in case a change was lost between the two. After an error of the ledger or the feed the
 // machine keeps its works, and runFollow starts again.
 func (d *deliverer) runFollow(ctx context.Context) error {
-	for wait := compareRetry; ; wait = min(2*wait, compareEvery) {
+	for wait := reloadRetry; ; wait = min(2*wait, reloadEvery) {
 		begun := time.Now()
 		err := d.follow(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
-		if time.Since(begun) > compareEvery {
-			wait = compareRetry
+		if time.Since(begun) > reloadEvery {
+			wait = reloadRetry
 		}
 		d.o.Logger.LogAttrs(ctx, slog.LevelWarn, "following the feed for delivery failed; comparing with the ledger again",
 			slog.Any("error", err))
@@ -265,26 +265,27 @@ func (d *deliverer) runFollow(ctx context.Context) error {
 	}
 }
 
-// follow applies changes from the feed, and compares with the ledger when asked and every compareEvery.
+// follow applies changes from the feed. When a reload is requested, and every reloadEvery, it reads the
+// unacknowledged works from the ledger.
 func (d *deliverer) follow(ctx context.Context) error {
 	sub := d.o.Feed.Subscribe(func(c *store.Change) bool { return c.Kind == bundle.Kind })
 	defer sub.Close()
-	if err := d.compare(ctx); err != nil {
+	if err := d.loadPending(ctx); err != nil {
 		return err
 	}
-	tick := time.NewTicker(compareEvery)
+	tick := time.NewTicker(reloadEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			if err := d.compare(ctx); err != nil {
+			if err := d.loadPending(ctx); err != nil {
 				return err
 			}
-		case <-d.compareNow:
-			if err := d.compareRequested(ctx); err != nil {
-				d.requestCompare() // a request must not get lost
+		case <-d.reloadNow:
+			if err := d.reloadRequested(ctx); err != nil {
+				d.requestReload() // a request must not get lost
 				return err
 			}
 		case <-sub.Woken():
@@ -299,9 +300,9 @@ func (d *deliverer) follow(ctx context.Context) error {
 	}
 }
 
-// compare adds the ledger's unacknowledged works to the machine: of the named
-// consumers, or of all when none is named.
-func (d *deliverer) compare(ctx context.Context, consumers ...work.Consumer) error {
+// loadPending reads unacknowledged works from the ledger and adds them to the machine: those of the
+// named consumers, or of all when none is named.
+func (d *deliverer) loadPending(ctx context.Context, consumers ...work.Consumer) error {
 	return d.o.Ledger.PendingWorks(ctx, func(page []ledger.PendingWork) {
 		d.update(func(m *delivery.Machine) {
 			now := time.Now()

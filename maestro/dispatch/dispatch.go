@@ -119,8 +119,8 @@ func (d *Dispatcher) deliverers() []*deliverer {
 	return ds
 }
 
-// carrierOf returns the deliverer for a consumer: the one of its stream, else the
-// one of the broker, which may be nil.
+// carrierOf returns the deliverer for a consumer: that of its stream, else that of
+// the broker, which may be nil.
 func (d *Dispatcher) carrierOf(consumer work.Consumer) *deliverer {
 	if d.streams != nil {
 		if s := d.streams.delivery; s.reaches(consumer) {
@@ -220,7 +220,7 @@ func (d *Dispatcher) Unsubscribe(consumer work.Consumer, s *Stream) {
 
 // SendPending sends the unacknowledged works of the ledger to a consumer that has a stream.
 func (d *Dispatcher) SendPending(ctx context.Context, consumer work.Consumer) error {
-	return d.streams.delivery.compare(ctx, consumer)
+	return d.streams.delivery.loadPending(ctx, consumer)
 }
 
 const gaugeInterval = 5 * time.Second
@@ -232,7 +232,7 @@ func (d *Dispatcher) runGauges(ctx context.Context) error {
 	for {
 		works, ahead := 0, 0
 		for _, each := range d.deliverers() {
-			w, a := each.pending()
+			w, a := each.countPending()
 			works, ahead = works+w, ahead+a
 		}
 		d.o.Metrics.Pending.Set(float64(works))

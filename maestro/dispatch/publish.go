@@ -33,7 +33,7 @@ func (d *deliverer) publish(ctx context.Context, sends []delivery.Send, docs map
 			slog.Any("error", err))
 		d.update(func(m *delivery.Machine) {
 			for _, send := range sends {
-				m.Sent(time.Now(), send, send.Work, delivery.NotSent)
+				m.EndSend(time.Now(), send, send.Work, delivery.NotSent)
 			}
 		})
 		return
@@ -44,7 +44,7 @@ func (d *deliverer) publish(ctx context.Context, sends []delivery.Send, docs map
 		if !ok {
 			d.update(func(m *delivery.Machine) {
 				m.Forget(finished[send.ID])
-				m.Sent(time.Now(), send, send.Work, delivery.NotSent)
+				m.EndSend(time.Now(), send, send.Work, delivery.NotSent)
 			})
 			continue
 		}
@@ -148,7 +148,7 @@ func (d *deliverer) handleSent(send delivery.Send, doc store.Document, begun tim
 	default:
 		d.o.Metrics.Republished.Inc()
 	}
-	d.update(func(m *delivery.Machine) { m.Sent(now, send, workOf(doc), outcome) })
+	d.update(func(m *delivery.Machine) { m.EndSend(now, send, workOf(doc), outcome) })
 	d.recordAttempt(doc, begun, err)
 }
 
@@ -163,7 +163,7 @@ func (d *deliverer) handleUnsent(send delivery.Send, doc store.Document, begun t
 			outcome = delivery.NotSent
 		}
 	}
-	d.update(func(m *delivery.Machine) { m.Sent(time.Now(), send, workOf(doc), outcome) })
+	d.update(func(m *delivery.Machine) { m.EndSend(time.Now(), send, workOf(doc), outcome) })
 	if !errors.Is(err, errStale) {
 		d.recordAttempt(doc, begun, err)
 	}

@@ -153,7 +153,7 @@ func TestI9AStaleCreateNeverFollowsItsDeletion(t *testing.T) {
 				if got := carrier.kinds(); len(got) < len(over.want) {
 					return fmt.Errorf("%q left", got)
 				}
-				if n := len(d.slots); n > 0 {
+				if n := len(d.publishing); n > 0 {
 					return fmt.Errorf("%d publishers run", n)
 				}
 				return nil

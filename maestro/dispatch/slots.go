@@ -178,21 +178,21 @@ func (l *slotLease) refresh(ctx context.Context, conn *pgx.Conn) error {
 			for _, slot := range give {
 				holders[slot] = 0
 			}
-			l.d.broker.setHeldSlots(l.held(holders), begun.Add(slotValid))
+			l.d.broker.setHeldSlots(l.ownSlots(holders), begun.Add(slotValid))
 		}
 		if holders, err = l.exchangeSlots(ctx, conn); err != nil {
 			return fmt.Errorf("dividing delivery: %w", err)
 		}
 	}
-	l.d.broker.setHeldSlots(l.held(holders), begun.Add(slotValid))
+	l.d.broker.setHeldSlots(l.ownSlots(holders), begun.Add(slotValid))
 	if len(hints) > 0 {
-		l.d.broker.requestCompare(hints...)
+		l.d.broker.requestReload(hints...)
 	}
 	return nil
 }
 
-// held returns the slots of which this server is the holder.
-func (l *slotLease) held(holders []int64) []int {
+// ownSlots returns the slots of which this server is the holder.
+func (l *slotLease) ownSlots(holders []int64) []int {
 	held := []int{}
 	for slot, holder := range holders {
 		if holder == l.key {
@@ -323,46 +323,46 @@ func (d *deliverer) setHeldSlots(slots []int, until time.Time) {
 	})
 	d.o.Metrics.Slots.Set(float64(len(slots)))
 	if gained {
-		d.requestCompare()
+		d.requestReload()
 		d.o.Gained()
 	}
 }
 
-// requestCompare makes follow read the unacknowledged works of the named consumers from
+// requestReload makes follow read the unacknowledged works of the named consumers from
 // the ledger, or of all consumers when none is named. It does not wait.
-func (d *deliverer) requestCompare(consumers ...work.Consumer) {
+func (d *deliverer) requestReload(consumers ...work.Consumer) {
 	d.mu.Lock()
-	d.compareAll = d.compareAll || len(consumers) == 0
+	d.reloadAll = d.reloadAll || len(consumers) == 0
 	for _, consumer := range consumers {
-		d.compareSome[consumer] = true
+		d.reloadSome[consumer] = true
 	}
 	d.mu.Unlock()
 	select {
-	case d.compareNow <- struct{}{}:
+	case d.reloadNow <- struct{}{}:
 	default:
 	}
 }
 
-// compareRequested carries out the requests of requestCompare. The works of named
+// reloadRequested carries out the requests of requestReload. The works of named
 // consumers become due at once, unless all consumers are requested, too.
-func (d *deliverer) compareRequested(ctx context.Context) error {
+func (d *deliverer) reloadRequested(ctx context.Context) error {
 	d.mu.Lock()
-	all, some := d.compareAll, slices.Sorted(maps.Keys(d.compareSome))
-	d.compareAll = false
-	clear(d.compareSome)
+	all, some := d.reloadAll, slices.Sorted(maps.Keys(d.reloadSome))
+	d.reloadAll = false
+	clear(d.reloadSome)
 	d.mu.Unlock()
 	if all {
-		return d.compare(ctx)
+		return d.loadPending(ctx)
 	}
 	if len(some) == 0 {
 		return nil
 	}
-	if err := d.compare(ctx, some...); err != nil {
+	if err := d.loadPending(ctx, some...); err != nil {
 		return err
 	}
 	d.update(func(m *delivery.Machine) {
 		for _, consumer := range some {
-			m.Hasten(time.Now(), consumer)
+			m.MakeDue(time.Now(), consumer)
 		}
 	})
 	return nil

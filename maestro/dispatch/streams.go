@@ -179,10 +179,10 @@ func (st *Stream) Reason() error {
 	return st.reason
 }
 
-// run passes changes from the feed to the machine, and every compareEvery the
-// ledger's unacknowledged works, in case a change was lost between the two.
+// run passes changes from the feed to the machine. Every reloadEvery it adds the unacknowledged works of
+// the ledger, in case a change was lost between the two.
 func (a *streams) run(ctx context.Context) error {
-	tick := time.NewTicker(compareEvery)
+	tick := time.NewTicker(reloadEvery)
 	defer tick.Stop()
 	for ctx.Err() == nil {
 		if err := a.follow(ctx, tick.C); err != nil {
@@ -193,13 +193,13 @@ func (a *streams) run(ctx context.Context) error {
 	return nil
 }
 
-// follow applies changes of the feed until ctx ends, and fails when the feed or a comparison does.
+// follow applies changes of the feed until ctx ends, and fails when the feed or a reload does.
 func (a *streams) follow(ctx context.Context, tick <-chan time.Time) error {
 	sub := a.o.Feed.Subscribe(
 		func(c *store.Change) bool { return c.Kind == bundle.Kind && a.delivery.reaches(work.Consumer(c.Scope)) },
 	)
 	defer sub.Close()
-	if err := a.compare(ctx); err != nil {
+	if err := a.loadPending(ctx); err != nil {
 		return err
 	}
 	for {
@@ -207,7 +207,7 @@ func (a *streams) follow(ctx context.Context, tick <-chan time.Time) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick:
-			if err := a.compare(ctx); err != nil {
+			if err := a.loadPending(ctx); err != nil {
 				return err
 			}
 		case <-sub.Woken():
@@ -222,13 +222,13 @@ func (a *streams) follow(ctx context.Context, tick <-chan time.Time) error {
 	}
 }
 
-// compare adds the unacknowledged works of all subscribed consumers to the machine.
-func (a *streams) compare(ctx context.Context) error {
+// loadPending adds the unacknowledged works of all subscribed consumers to the machine.
+func (a *streams) loadPending(ctx context.Context) error {
 	names := a.subscribed()
 	if len(names) == 0 {
 		return nil
 	}
-	return a.delivery.compare(ctx, names...)
+	return a.delivery.loadPending(ctx, names...)
 }
 
 // startServing begins a consumer's lane anew and empty. The caller then fills the lane from the ledger.

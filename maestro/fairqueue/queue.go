@@ -11,7 +11,7 @@ import (
 	"atoll.dev/api/work"
 )
 
-// Queue holds what agents have sent until a worker takes it. Each consumer
+// Queue holds the events of agents until a worker takes them. Each consumer
 // has a queue of its own with a bounded share, and the queues are served in turn,
 // so that an agent that floods the server delays and loses its own events only.
 // While a worker has events of a consumer no other worker gets any of it: events

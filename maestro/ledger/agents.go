@@ -64,7 +64,7 @@ func (l *Ledger) HoldingsOf(ctx context.Context, life string, names ...work.Cons
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("reading what agents hold: %w", err)
+		return nil, fmt.Errorf("reading the holdings of agents: %w", err)
 	}
 	return found, nil
 }

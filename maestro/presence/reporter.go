@@ -230,7 +230,7 @@ func reportOf(w dueReport, ref clusterRef, now time.Time, skew time.Duration) cl
 	}
 	if w.state == absent {
 		available = clm.ReportedCondition{Type: "Available", Status: "False", Reason: new("Lost"),
-			Message: new("nothing is heard of its agent")}
+			Message: new("no event of its agent arrives")}
 		report.ObservedTime = now.Add(skew)
 		// Marshal cannot fail.
 		report.Data, _ = json.Marshal(map[string]time.Time{"last_seen": w.lastSeen.Add(skew).UTC().Truncate(

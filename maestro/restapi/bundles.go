@@ -114,7 +114,7 @@ func reasonFrom(q url.Values, what string) (string, error) {
 	reason := strings.TrimSpace(q.Get("reason"))
 	switch {
 	case reason == "":
-		return "", apierror.Invalid("reason is missing; it says in the record why %s", what)
+		return "", apierror.Invalid("reason is missing; the record has to have why %s", what)
 	case len(reason) > records.MaxReason:
 		return "", apierror.Invalid("reason has %d bytes, at most %d are possible", len(reason), records.MaxReason)
 	}

@@ -124,12 +124,12 @@ func (c *Comparer) plan(ctx context.Context, added agentSet, open map[work.Consu
 	if len(open) == 0 && added.isEmpty() {
 		return nil
 	}
-	speakers, err := c.o.Ledger.DigestAgents(ctx)
+	digestTimes, err := c.o.Ledger.DigestAgents(ctx)
 	if err != nil {
 		return err
 	}
 	for name, a := range open {
-		if at, speaks := speakers[name]; !a.lists && (!speaks || at.After(a.at)) && a.tries > 0 {
+		if at, usesDigests := digestTimes[name]; !a.lists && (!usesDigests || at.After(a.at)) && a.tries > 0 {
 			delete(open, name)
 		}
 	}
@@ -141,8 +141,8 @@ func (c *Comparer) plan(ctx context.Context, added agentSet, open map[work.Consu
 		}
 		clear(open)
 		for _, name := range names {
-			_, speaks := speakers[name]
-			open[name] = asked{due: now, lists: !speaks}
+			_, usesDigests := digestTimes[name]
+			open[name] = asked{due: now, lists: !usesDigests}
 		}
 	}
 	for name, at := range lastOverflow {
@@ -159,8 +159,8 @@ func (c *Comparer) plan(ctx context.Context, added agentSet, open map[work.Consu
 			due = at.Add(overflowPause)
 		}
 		lastOverflow[name] = due
-		_, speaks := speakers[name]
-		open[name] = asked{due: due, lists: !speaks}
+		_, usesDigests := digestTimes[name]
+		open[name] = asked{due: due, lists: !usesDigests}
 	}
 	return nil
 }

@@ -36,7 +36,7 @@ const (
 	Clusters Scope = "clusters"
 )
 
-// Trust says which rights a client certificate gives on a port.
+// Trust is how far a port trusts client certificates.
 type Trust int
 
 const (

@@ -188,7 +188,7 @@ type rulesFile struct {
 	rules rules
 }
 
-// rulesInterval is the time between two looks at the file.
+// rulesInterval is the time between two reads of the file.
 const rulesInterval = time.Second
 
 // openRules reads a file of rules.
