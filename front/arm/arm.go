@@ -26,6 +26,7 @@ import (
 	"atoll.dev/client/clmclient"
 	"atoll.dev/internal/rest"
 	"atoll.dev/ops"
+	"atoll.dev/release"
 	"atoll.dev/store"
 )
 
@@ -69,7 +70,7 @@ type front struct {
 	keys         *access.KeyStore
 	clm          *clmclient.Client
 	certificates *Certificates
-	catalogue    *catalogue
+	releases     *release.Cache
 	engine       *ops.Engine
 	notifier     *ops.Notifier
 	location     string
@@ -94,7 +95,7 @@ func New(o Options) *Front {
 		o.Mode = Compatible
 	}
 	f := &front{store: o.Store, keys: o.Keys, clm: o.CLM, certificates: o.Certificates, notifier: o.Notifier,
-		catalogue: &catalogue{clm: o.CLM}, location: o.Location, mode: o.Mode, retryAfter: o.RetryAfter,
+		releases: release.NewCache(o.CLM), location: o.Location, mode: o.Mode, retryAfter: o.RetryAfter,
 		referers: o.Referers, log: o.Log}
 	f.engine = ops.NewEngine(ops.Options{Store: o.Store, Worker: f, Settle: f.settle, Holder: o.Holder,
 		Notifier: o.Notifier, NoticeOf: f.noticeOf, Log: o.Log})

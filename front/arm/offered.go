@@ -8,6 +8,7 @@ import (
 	semver "k8s.io/apimachinery/pkg/util/version"
 
 	"atoll.dev/internal/rest"
+	"atoll.dev/release"
 )
 
 // Segments of the resources below a location that say what the region offers.
@@ -35,12 +36,12 @@ func (f *front) locatedResource(x *exchange, segment, name string, properties an
 // versionResources returns the releases that the region offers, the oldest first. A node pool's version.id is
 // the name of one; a cluster's version.id is its first two numbers.
 func (f *front) versionResources(x *exchange) ([]map[string]any, error) {
-	offers, err := f.catalogue.offers(x.ctx)
+	offers, err := f.releases.Offers(x.ctx)
 	if err != nil {
 		return nil, err
 	}
 	offers = slices.Clone(offers)
-	slices.SortStableFunc(offers, func(a, b offer) int {
+	slices.SortStableFunc(offers, func(a, b release.Offer) int {
 		one, errOne := semver.ParseSemantic(a.Version)
 		if other, err := semver.ParseSemantic(b.Version); err == nil && errOne == nil {
 			order, _ := one.Compare(other.String()) // both were read
@@ -50,7 +51,7 @@ func (f *front) versionResources(x *exchange) ([]map[string]any, error) {
 	})
 	list := make([]map[string]any, len(offers))
 	for i, o := range offers {
-		list[i] = f.locatedResource(x, versionsSegment, o.Version, map[string]any{"channelGroup": o.channel,
+		list[i] = f.locatedResource(x, versionsSegment, o.Version, map[string]any{"channelGroup": o.Channel,
 			"enabled": true})
 	}
 	return list, nil

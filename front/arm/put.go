@@ -130,7 +130,7 @@ func (f *front) next(x *exchange, named target, have, parent *resource, body map
 	if identity := body["identity"]; identity != nil {
 		next.spec.Identity = identity
 	}
-	releases, err := f.catalogue.releases(x.ctx)
+	releases, err := f.releases.Releases(x.ctx)
 	if err != nil {
 		return next, err
 	}

@@ -191,7 +191,7 @@ func (f *front) ensure(ctx context.Context, p parameters) ops.Outcome {
 
 // specOf returns the completed spec of a resource, and the id of the Cluster of a node pool.
 func (f *front) specOf(ctx context.Context, r resource) (spec map[string]any, parent string, err error) {
-	releases, err := f.catalogue.releases(ctx)
+	releases, err := f.releases.Releases(ctx)
 	if err != nil {
 		return nil, "", err
 	}

@@ -19,6 +19,7 @@ import (
 	"atoll.dev/cluster/document"
 	"atoll.dev/cluster/progress"
 	"atoll.dev/internal/rest"
+	"atoll.dev/release"
 )
 
 // customerAPI serves customers' clusters, node pools and credentials, which the
@@ -27,7 +28,7 @@ import (
 // privileged accounts as well.
 type customerAPI struct {
 	clm       *clmclient.Client // nil: the region has none
-	catalogue *catalogue
+	releases  *release.Cache
 	patience  time.Duration // for a credential to be signed
 	placement Placement
 
@@ -40,13 +41,14 @@ const (
 	clusters    clmclient.Collection = "clusters"
 	nodePools   clmclient.Collection = "nodepools"
 	credentials clmclient.Collection = "credentials"
+	versions    clmclient.Collection = "versions"
 )
 
 // defaultPatience is how long a POST of a credential waits for the certificate.
 const defaultPatience = 15 * time.Second
 
 func newCustomerAPI(clm *clmclient.Client) *customerAPI {
-	return &customerAPI{clm: clm, catalogue: &catalogue{clm: clm}, patience: defaultPatience,
+	return &customerAPI{clm: clm, releases: release.NewCache(clm), patience: defaultPatience,
 		credentialLifetime: cluster.MaxCredentialLifetime}
 }
 

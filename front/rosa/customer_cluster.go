@@ -49,7 +49,7 @@ func (h *customerAPI) createCluster(c *exchange) error {
 	if err != nil {
 		return err
 	}
-	releases, err := h.catalogue.releases(c.r.Context())
+	releases, err := h.releases.Releases(c.r.Context())
 	if err != nil {
 		return err
 	}
@@ -102,7 +102,7 @@ func (h *customerAPI) changeCluster(c *exchange, change request.Change) error {
 	if err != nil {
 		return err
 	}
-	releases, err := h.catalogue.releases(c.r.Context())
+	releases, err := h.releases.Releases(c.r.Context())
 	if err != nil {
 		return err
 	}

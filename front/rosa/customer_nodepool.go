@@ -59,7 +59,7 @@ func (h *customerAPI) showNodePool(c *exchange, status int, id cluster.NodePoolI
 
 // nodePoolRequests returns the reader of requests for node pools of a cluster.
 func (h *customerAPI) nodePoolRequests(c *exchange, owner clmclient.Resource) (request.NodePools, error) {
-	releases, err := h.catalogue.releases(c.r.Context())
+	releases, err := h.releases.Releases(c.r.Context())
 	if err != nil {
 		return request.NodePools{}, err
 	}
