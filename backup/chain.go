@@ -87,6 +87,9 @@ func (c *chain) sample(after time.Time) (Sample, error) {
 	return Sample{Time: at, Revision: r.Header.GetRevision()}, nil
 }
 
+// snapshotLimit bounds a snapshot: etcd's largest quota is 8 GiB, and a plane must not fill the disk of the spool.
+const snapshotLimit = 10 << 30
+
 // takeSnapshot stores the snapshot and the manifest.
 func (c *chain) takeSnapshot() error {
 	select {
@@ -167,7 +170,9 @@ func (c *chain) spool(spool io.Writer, m *Manifest) error {
 				return err
 			}
 		}
-		m.Size += int64(len(r.Blob))
+		if m.Size += int64(len(r.Blob)); m.Size > snapshotLimit {
+			return fmt.Errorf("the snapshot has more than %d GiB", snapshotLimit>>30)
+		}
 		if _, err := c.compress.Write(r.Blob); err != nil {
 			return err
 		}

@@ -96,7 +96,8 @@ func TestAFailingStoreShowsInAnIdlePlane(t *testing.T) {
 
 // A chain has the keys of its plane, encrypted, and a restore elsewhere writes them.
 func TestAChainHasTheKeysOfThePlane(t *testing.T) {
-	pki := filepath.Join(t.TempDir(), "pki")
+	dir := t.TempDir()
+	pki := filepath.Join(dir, "pki")
 	if err := os.Mkdir(pki, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -104,11 +105,16 @@ func TestAChainHasTheKeysOfThePlane(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(pki, "ca.key"), []byte(secret), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	foreign := filepath.Join(t.TempDir(), "foreign.key") // a link of a plane that was taken over
+	if err := errors.Join(os.WriteFile(foreign, []byte("foreign"), 0o600),
+		os.Symlink(foreign, filepath.Join(pki, "other.key"))); err != nil {
+		t.Fatal(err)
+	}
 	synctest.Test(t, func(t *testing.T) {
 		etcd, dial, stopEtcd := startEtcd()
 		w := &world{t: t, etcd: etcd, store: newMemoryStore(), stopEtcd: stopEtcd}
 		w.f = New(Options{Plane: testPlane, Dial: dial, Store: w.store, KMS: testKeys(t), Spool: t.TempDir(),
-			Keys: func() (Keys, error) { return ReadKeys(pki) }})
+			Keys: func() (Keys, error) { return ReadKeys(dir) }})
 		w.run()
 		t.Cleanup(func() { w.stop(); stopEtcd() })
 		w.write(3, time.Second)
@@ -122,14 +128,14 @@ func TestAChainHasTheKeysOfThePlane(t *testing.T) {
 				t.Errorf("%s has the key as it is", name)
 			}
 		}
-		other := filepath.Join(t.TempDir(), "pki")
-		if err := r.Keys.Write(other); err != nil {
+		other := t.TempDir()
+		if err := r.Keys.Write(filepath.Join(other, "pki")); err != nil {
 			t.Fatal(err)
 		}
 		if again, err := ReadKeys(other); err != nil || string(again["ca.key"]) != secret {
 			t.Errorf("%v, %v", again, err)
 		}
-		if err := r.Keys.Write(other); err == nil {
+		if err := r.Keys.Write(filepath.Join(other, "pki")); err == nil {
 			t.Error("keys were written over others")
 		}
 		for _, name := range names {

@@ -11,37 +11,41 @@ import (
 	"path/filepath"
 
 	"atoll.dev/internal/atomicfile"
+	"atoll.dev/internal/beneath"
 )
 
 // keysLimit bounds the keys of a plane together.
 const keysLimit = 4 << 20
 
+// maxKeys bounds their number.
+const maxKeys = 1000
+
 // Keys are the keys and certificates of a plane: the content of the files in its directory pki, by name. A plane that
 // is restored elsewhere with its keys keeps its authority and its issuer, and the credentials that they have signed.
 type Keys map[string][]byte
 
-// ReadKeys reads the regular files of a plane's directory pki.
-func ReadKeys(pki string) (Keys, error) {
-	entries, err := os.ReadDir(pki)
+// ReadKeys reads the regular files of the directory pki of a plane's directory. The plane writes there while they are
+// read, so no link is followed: the backup of a plane must never get a file of somebody else.
+func ReadKeys(dir string) (Keys, error) {
+	const pki = "pki"
+	names, err := beneath.List(dir, pki, maxKeys)
 	if err != nil {
 		return nil, err
 	}
 	keys, size := Keys{}, 0
-	for _, e := range entries {
-		if !e.Type().IsRegular() {
+	for _, name := range names {
+		content, err := beneath.Read(dir, filepath.Join(pki, name), int64(keysLimit-size))
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, beneath.ErrKind) { // a temporary file of a renewal; a link
 			continue
 		}
-		content, err := os.ReadFile(filepath.Join(pki, e.Name()))
-		if errors.Is(err, fs.ErrNotExist) { // a temporary file of a renewal
-			continue
+		if errors.Is(err, beneath.ErrTooLarge) {
+			return nil, fmt.Errorf("the files in %s have more than %d bytes", filepath.Join(dir, pki), keysLimit)
 		}
 		if err != nil {
 			return nil, err
 		}
-		if size += len(content); size > keysLimit {
-			return nil, fmt.Errorf("the files in %s have more than %d bytes", pki, keysLimit)
-		}
-		keys[e.Name()] = content
+		size += len(content)
+		keys[name] = content
 	}
 	return keys, nil
 }

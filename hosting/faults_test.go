@@ -30,11 +30,11 @@ func TestFaultsOfTheMachineAreReportedAndRepaired(t *testing.T) {
 
 	t.Log("a full disk, and then no program")
 	key := controlplane.ID{Namespace: w.prefix + "-one", Name: "hc-one"}
-	dir := w.dir(key)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	dir, state := w.dir(key), w.runtime.StateDir(key)
+	if err := os.MkdirAll(state, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	full := filepath.Join(dir, "hosting.json") + ".tmp"
+	full := filepath.Join(state, "hosting.json") + ".tmp"
 	if err := os.Symlink("/dev/full", full); err != nil {
 		t.Fatal(err)
 	}

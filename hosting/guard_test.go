@@ -35,7 +35,7 @@ func TestI9ADamagedRecordBlocksNoOtherCluster(t *testing.T) {
 	w.stop()
 	bad := w.create("bad", nil)
 	w.create("good", map[string]any{"pausedUntil": "true"})
-	dir := w.dir(bad)
+	dir := w.runtime.StateDir(bad)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -200,7 +200,7 @@ func TestAHibernatedClusterSleepsUntilAConnectionWakesIt(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if log, err := os.ReadFile(filepath.Join(w.dir(key), "plane.log")); err != nil || len(log) == 0 {
+	if log, err := os.ReadFile(filepath.Join(w.runtime.StateDir(key), "plane.log")); err != nil || len(log) == 0 {
 		t.Errorf("the plane's log: %d bytes, %v", len(log), err)
 	}
 	if now := w.get(key); now.Generation != hc.Generation ||

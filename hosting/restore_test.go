@@ -226,9 +226,9 @@ func TestAClusterIsRestoredInPlaceAndCloned(t *testing.T) {
 	if revision(t, later) <= revision(t, last) {
 		t.Errorf("the resource version went back from %s to %s", last.GetResourceVersion(), later.GetResourceVersion())
 	}
-	if left, _ := filepath.Glob(filepath.Join(r.dir(key), "restored-*")); len(left) > 0 {
+	if left, _ := filepath.Glob(filepath.Join(r.runtime.StateDir(key), "restored-*")); len(left) > 0 {
 		r.wait("the removal of what the restore left", func() error {
-			if left, _ := filepath.Glob(filepath.Join(r.dir(key), "restored-*")); len(left) > 0 {
+			if left, _ := filepath.Glob(filepath.Join(r.runtime.StateDir(key), "restored-*")); len(left) > 0 {
 				return fmt.Errorf("%v", left)
 			}
 			return nil

@@ -179,7 +179,7 @@ func recordOf(name string, pid int) Record {
 
 // planeLogs returns the paths of the logs of customers' planes, by the name of the HostedCluster.
 func (h Home) planeLogs() map[string]string {
-	paths, _ := filepath.Glob(h.Path("management", "*", "hosting", "planes", "*", "*", "plane.log"))
+	paths, _ := filepath.Glob(h.Path("management", "*", "hosting", "state", "*", "*", "plane.log"))
 	logs := map[string]string{}
 	for _, p := range paths {
 		logs[filepath.Base(filepath.Dir(p))] = p

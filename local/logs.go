@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"atoll.dev/internal/logfile"
 )
@@ -21,6 +22,10 @@ const (
 	// old ones stay.
 	logLimit = 16 << 20
 	logsKept = 3
+	// readLimit bounds what Logs reads of a log, and lineLimit the part of a line that it keeps until the line is
+	// complete: the process of a customer's plane can make its log as long as it likes.
+	readLimit = 4 * logLimit
+	lineLimit = 1 << 20
 )
 
 // rotateLogs bounds the logs of the region's own processes. Hosting bounds those
@@ -64,7 +69,7 @@ func (h Home) Logs(ctx context.Context, o LogOptions, line func(process, text st
 	path := func(name string) string { return cmp.Or(planes[name], h.LogPath(name)) }
 	logs := make([]*tailed, len(o.Processes))
 	for i, name := range o.Processes {
-		data, err := os.ReadFile(path(name))
+		data, from, err := readEnd(path(name))
 		if err != nil {
 			return fmt.Errorf("no log of %q: %w; see `atoll status` for the processes", name, err)
 		}
@@ -72,9 +77,9 @@ func (h Home) Logs(ctx context.Context, o LogOptions, line func(process, text st
 		lines := strings.SplitAfter(string(whole), "\n")
 		lines = lines[:len(lines)-1]
 		for _, l := range lines[max(0, len(lines)-o.Tail):] {
-			line(name, strings.TrimSuffix(l, "\n"))
+			line(name, printable(strings.TrimSuffix(l, "\n")))
 		}
-		logs[i] = &tailed{name: name, offset: int64(len(whole))}
+		logs[i] = &tailed{name: name, offset: from + int64(len(whole))}
 	}
 	ticker := time.NewTicker(100 * time.Millisecond)
 	defer ticker.Stop()
@@ -97,10 +102,39 @@ func (h Home) Logs(ctx context.Context, o LogOptions, line func(process, text st
 			l.offset += int64(len(data))
 			lines := strings.SplitAfter(l.part+string(data), "\n")
 			for _, text := range lines[:len(lines)-1] {
-				line(l.name, strings.TrimSuffix(text, "\n"))
+				line(l.name, printable(strings.TrimSuffix(text, "\n")))
 			}
-			l.part = lines[len(lines)-1]
+			if l.part = lines[len(lines)-1]; len(l.part) > lineLimit {
+				l.part = l.part[len(l.part)-lineLimit:]
+			}
 		}
 	}
 	return nil
+}
+
+// readEnd returns the last bytes of a log, at most readLimit, and where they begin.
+func readEnd(path string) (data []byte, from int64, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, 0, err
+	}
+	from = max(0, info.Size()-readLimit)
+	data, err = io.ReadAll(io.NewSectionReader(f, from, readLimit))
+	return data, from, err
+}
+
+// printable replaces control characters: a customer's text in the log of a plane must not control the reader's
+// terminal.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) && r != '\t' {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, text)
 }

@@ -21,11 +21,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"atoll.dev/internal/beneath"
 )
 
 // Config describes a plane.
@@ -88,9 +92,13 @@ func (c Config) Command() *exec.Cmd { return exec.Command(c.Binary, c.Args()...)
 // It exists once the plane has been ready.
 func (c Config) AdminKubeconfig() string { return filepath.Join(c.Dir, "admin.kubeconfig") }
 
-// RESTConfig returns a client configuration with all rights in the plane.
+// RESTConfig returns a client configuration with all rights in the plane, from Kubeconfig.
 func (c Config) RESTConfig() (*rest.Config, error) {
-	cfg, err := clientcmd.BuildConfigFromFlags("", c.AdminKubeconfig())
+	kubeconfig, err := c.Kubeconfig()
+	if err != nil {
+		return nil, err
+	}
+	cfg, err := clientcmd.RESTConfigFromKubeConfig(kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("plane %s: %w", c.Dir, err)
 	}
@@ -139,7 +147,8 @@ func (c Config) Health(ctx context.Context) (failing []string, err error) {
 		return nil, fmt.Errorf("plane %s: %w", c.Dir, err)
 	}
 	// A transport of its own: client-go never closes the transports that it makes.
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: tls, DisableKeepAlives: true}}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: tls, DisableKeepAlives: true},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, cfg.Host+"/readyz?verbose", nil)
 	if err != nil {
 		return nil, fmt.Errorf("plane %s: %w", c.Dir, err)
@@ -165,10 +174,15 @@ func (c Config) Health(ctx context.Context) (failing []string, err error) {
 	return failing, nil
 }
 
-// Readiness reads the file that the plane wrote when it became ready.
+const readinessLimit = 16 << 10 // bytes of the file
+
+var versionForm = regexp.MustCompile(`^v[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}([-+][-+.0-9A-Za-z]{1,60})?$`)
+
+// Readiness reads the file that the plane wrote when it became ready. A version that is none is an error, and names
+// that are not those of walls are left out: the file is the plane's word, and others print it.
 func (c Config) Readiness() (Readiness, error) {
 	var r Readiness
-	data, err := os.ReadFile(filepath.Join(c.Dir, "ready"))
+	data, err := beneath.Read(c.Dir, "ready", readinessLimit)
 	if errors.Is(err, os.ErrNotExist) {
 		return r, fmt.Errorf("plane %s: %w", c.Dir, ErrNotReady)
 	}
@@ -176,7 +190,11 @@ func (c Config) Readiness() (Readiness, error) {
 		return r, fmt.Errorf("plane %s: %w", c.Dir, err)
 	}
 	if err := json.Unmarshal(data, &r); err != nil {
-		return r, fmt.Errorf("plane %s: %w: %w", c.Dir, ErrNotReady, err)
+		return Readiness{}, fmt.Errorf("plane %s: %w: %w", c.Dir, ErrNotReady, err)
 	}
+	if !versionForm.MatchString(r.Version) {
+		return Readiness{}, fmt.Errorf("plane %s: %w: its version is none", c.Dir, ErrNotReady)
+	}
+	r.Walls = slices.DeleteFunc(r.Walls, func(wall string) bool { return !slices.Contains(knownWalls, wall) })
 	return r, nil
 }

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"atoll.dev/internal/beneath"
 )
 
 // Process is a running plane.
@@ -55,6 +57,9 @@ const lockTimeout = 30 * time.Second
 
 // ErrExited is the error of a plane that ended before it was ready.
 var ErrExited = errors.New("the plane ended")
+
+// ErrUnnamed is the error of a plane whose process exists and does not say which one it is. KillStrays ends it.
+var ErrUnnamed = errors.New("another process has started it, and it has not locked its directory")
 
 // Start returns the plane's running process, or starts a new one. It does not wait
 // until the plane is ready. The process outlives ctx: the end of ctx ends only the wait
@@ -107,8 +112,7 @@ func Adopt(ctx context.Context, c Config, o Options) (*Process, error) {
 			return nil, fmt.Errorf("plane %s: waiting until its process has locked its directory: %w", c.Dir,
 				context.Cause(ctx))
 		case <-timeout.C:
-			return nil, fmt.Errorf("plane %s: another process has started it, and it has not locked its directory for %s",
-				c.Dir, lockTimeout)
+			return nil, fmt.Errorf("plane %s: %w for %s", c.Dir, ErrUnnamed, lockTimeout)
 		}
 	}
 }
@@ -128,7 +132,7 @@ func launch(c Config, o Options, held *os.File) (*Process, error) {
 	}
 	defer socket.Close() // the process has a copy
 	if o.LogFile != "" {
-		log, err := os.OpenFile(o.LogFile, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+		log, err := os.OpenFile(o.LogFile, os.O_CREATE|os.O_WRONLY|os.O_APPEND|syscall.O_NOFOLLOW, 0o600)
 		if err != nil {
 			return nil, fmt.Errorf("starting plane %s: %w", c.Dir, err)
 		}
@@ -215,7 +219,7 @@ func (p *Process) holdsDir() bool {
 
 // lockProcessFile locks the file "process". The lock shows that a process exists, or is being started.
 func lockProcessFile(dir string) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(dir, "process"), os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := beneath.OpenFile(dir, "process", os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -232,7 +236,7 @@ func Alive(dir string) bool {
 	if _, ok := Running(dir); ok {
 		return true
 	}
-	f, err := os.Open(filepath.Join(dir, "process"))
+	f, err := beneath.Open(dir, "process")
 	if err != nil {
 		return false
 	}
@@ -240,9 +244,10 @@ func Alive(dir string) bool {
 	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK)
 }
 
-// Running returns the process that holds the data directory.
+// Running returns the process that holds the data directory. The file that names it is the plane's word, so the process
+// counts only when its command line is that of a plane with this directory: a caller may send signals to it.
 func Running(dir string) (pid int, ok bool) {
-	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR, 0)
+	f, err := beneath.Open(dir, "lock")
 	if err != nil {
 		return 0, false
 	}
@@ -255,7 +260,7 @@ func Running(dir string) (pid int, ok bool) {
 		return 0, false
 	}
 	pid, err = strconv.Atoi(strings.TrimSpace(string(content)))
-	return pid, err == nil && pid > 1
+	return pid, err == nil && pid > 1 && servesFrom(pid, dir)
 }
 
 // Exited is closed when the process has ended.

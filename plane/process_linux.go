@@ -2,7 +2,11 @@ package plane
 
 import (
 	"errors"
+	"fmt"
+	"io"
 	"os"
+	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 
@@ -68,4 +72,52 @@ func (n *notice) signal(s syscall.Signal) error {
 // has ended, or this process may not set the bound.
 func limitFiles(pid int, most uint64) {
 	_ = unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: most, Max: most}, nil)
+}
+
+// KillStrays ends the processes among these that were started as the plane of a directory, whatever its lock says, and
+// those that isOurs reports. It signals through a descriptor that was open before the process was examined. It does not
+// wait for the end.
+func KillStrays(dir string, pids []int, isOurs func(pid int) bool) error {
+	var errs []error
+	for _, pid := range pids {
+		fd, err := unix.PidfdOpen(pid, 0)
+		if err != nil {
+			continue // it has ended
+		}
+		if isOurs(pid) || servesFrom(pid, dir) {
+			if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+				errs = append(errs, fmt.Errorf("plane %s: ending process %d: %w", dir, pid, err))
+			}
+		}
+		unix.Close(fd)
+	}
+	return errors.Join(errs...)
+}
+
+// servesFrom reports whether a process was started as the plane of a directory. A process writes its command line
+// itself, so no other process can make it say this.
+func servesFrom(pid int, dir string) bool {
+	f, err := os.Open(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	line, err := io.ReadAll(io.LimitReader(f, 64<<10))
+	if err != nil {
+		return false
+	}
+	args := strings.Split(string(line), "\x00")
+	if len(args) < 4 || args[1] != "serve" || args[2] != "--data-dir" {
+		return false
+	}
+	path := args[3]
+	if !filepath.IsAbs(path) {
+		path = fmt.Sprintf("/proc/%d/cwd/%s", pid, path)
+	}
+	theirs, err := os.Stat(path)
+	if err != nil {
+		return false
+	}
+	ours, err := os.Stat(dir)
+	return err == nil && os.SameFile(theirs, ours)
 }

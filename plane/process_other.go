@@ -18,3 +18,9 @@ func (*notice) signal(syscall.Signal) error { return errors.ErrUnsupported }
 func (Walls) setNetwork(*syscall.SysProcAttr) {}
 
 func limitFiles(int, uint64) {}
+
+// KillStrays does nothing: this system has no pidfd.
+func KillStrays(string, []int, func(int) bool) error { return nil }
+
+// servesFrom reports true: this system does not show the command line of a process.
+func servesFrom(int, string) bool { return true }

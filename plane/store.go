@@ -4,12 +4,13 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"os"
 	"strings"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"atoll.dev/internal/beneath"
 )
 
 // socketName is the Unix socket in a plane's directory on which its etcd answers reads.
@@ -31,24 +32,12 @@ type StoreStatus struct {
 func (c Config) DialStore() (*grpc.ClientConn, error) {
 	conn, err := grpc.NewClient("passthrough:///etcd", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithSharedWriteBuffer(true), grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			return c.dialSocket(ctx)
+			return beneath.DialUnix(ctx, c.Dir, socketName)
 		}))
 	if err != nil {
 		return nil, fmt.Errorf("plane %s: %w", c.Dir, err)
 	}
 	return conn, nil
-}
-
-// dialSocket connects to the socket. The kernel gets the name of an open directory instead of the path, which may be
-// longer than the name of a socket.
-func (c Config) dialSocket(ctx context.Context) (net.Conn, error) {
-	dir, err := os.Open(c.Dir)
-	if err != nil {
-		return nil, err
-	}
-	defer dir.Close()
-	var d net.Dialer
-	return d.DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), socketName))
 }
 
 // StoreStatus asks the plane's etcd for its state.

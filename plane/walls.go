@@ -40,6 +40,9 @@ const (
 	WallFiles      = "files"
 )
 
+// knownWalls are the walls that a process reports.
+var knownWalls = []string{WallNetwork, WallPrivileges, WallFiles}
+
 // FindWalls runs the binary to find which walls stand on this machine: it starts at most two processes, one after the
 // other. A binary that knows no walls has none. A search that did not end, or could not start a process, is an error:
 // it says nothing about the machine.

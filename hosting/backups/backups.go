@@ -162,7 +162,7 @@ func (b *Backups) start(id controlplane.ID) {
 	ctx, cancel := context.WithCancel(b.ctx)
 	var keys func() (backup.Keys, error)
 	if b.o.Dir != nil {
-		keys = func() (backup.Keys, error) { return backup.ReadKeys(filepath.Join(b.o.Dir(id), "pki")) }
+		keys = func() (backup.Keys, error) { return backup.ReadKeys(b.o.Dir(id)) }
 	}
 	f := &follower{cancel: cancel, Follower: backup.New(backup.Options{
 		Keys:  keys,

@@ -13,6 +13,7 @@ import (
 	"crypto"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"time"
 
@@ -140,7 +141,20 @@ func (a Admin) RESTConfig() (*rest.Config, error) {
 		return nil, fmt.Errorf("kubeconfig of a control plane: %w", err)
 	}
 	config.QPS = -1
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return redirectRefuser{next} })
 	return config, nil
+}
+
+// redirectRefuser refuses redirections: a control plane chooses their target, and hosting may reach more than it.
+type redirectRefuser struct{ next http.RoundTripper }
+
+func (r redirectRefuser) RoundTrip(request *http.Request) (*http.Response, error) {
+	response, err := r.next.RoundTrip(request)
+	if err == nil && response.StatusCode >= 300 && response.StatusCode < 400 && response.Header.Get("Location") != "" {
+		response.Body.Close()
+		return nil, errors.New("the control plane redirects the request, which no API server does")
+	}
+	return response, err
 }
 
 // CertificateRequest describes a client certificate.

@@ -8,12 +8,11 @@ import (
 	"encoding/pem"
 	"fmt"
 	"math/big"
-	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
 	"atoll.dev/hosting/controlplane"
+	"atoll.dev/internal/beneath"
 	"atoll.dev/plane"
 )
 
@@ -29,7 +28,7 @@ func (r *Runtime) Client(id controlplane.ID) (controlplane.Admin, error) {
 	if o.State != controlplane.Ready {
 		return controlplane.Admin{}, fmt.Errorf("plane %s is %s: %w", id, o.State, controlplane.ErrNotServing)
 	}
-	admin, err := AdminOf(plane.Config{Dir: x.dir, ExternalHosts: o.LastStart.ServerNames})
+	admin, err := AdminOf(plane.Config{Dir: x.dir, Address: o.Backend, ExternalHosts: o.LastStart.ServerNames})
 	if err != nil {
 		return controlplane.Admin{}, fmt.Errorf("plane %s: %w", id, err)
 	}
@@ -39,7 +38,7 @@ func (r *Runtime) Client(id controlplane.ID) (controlplane.Admin, error) {
 // AdminOf reads the administrator's kubeconfig and the version of a plane from its
 // data directory. The plane must have been ready once.
 func AdminOf(config plane.Config) (controlplane.Admin, error) {
-	kubeconfig, err := os.ReadFile(config.AdminKubeconfig())
+	kubeconfig, err := config.Kubeconfig()
 	if err != nil {
 		return controlplane.Admin{}, err
 	}
@@ -91,10 +90,13 @@ type authority struct {
 	key  *ecdsa.PrivateKey
 }
 
+const authorityLimit = 64 << 10 // bytes of a file
+
+// readAuthority reads the files without following links: the plane wrote them.
 func readAuthority(dir string) (authority, error) {
 	var a authority
 	var err error
-	if a.pem, err = os.ReadFile(filepath.Join(dir, "pki", "ca.crt")); err != nil {
+	if a.pem, err = beneath.Read(dir, "pki/ca.crt", authorityLimit); err != nil {
 		return authority{}, fmt.Errorf("the plane's authority: %w", err)
 	}
 	block, _ := pem.Decode(a.pem)
@@ -104,7 +106,7 @@ func readAuthority(dir string) (authority, error) {
 	if a.cert, err = x509.ParseCertificate(block.Bytes); err != nil {
 		return authority{}, fmt.Errorf("the plane's authority in %s: %w", dir, err)
 	}
-	content, err := os.ReadFile(filepath.Join(dir, "pki", "ca.key"))
+	content, err := beneath.Read(dir, "pki/ca.key", authorityLimit)
 	if err != nil {
 		return authority{}, fmt.Errorf("the plane's authority: %w", err)
 	}

@@ -189,6 +189,31 @@ func (g group) add(pid int) error {
 	return nil
 }
 
+// processes returns the ids of the group's processes.
+func (g group) processes() (pids []int) {
+	content, err := os.ReadFile(filepath.Join(g.dir("memory"), "cgroup.procs"))
+	if err != nil {
+		return nil
+	}
+	for line := range strings.Lines(string(content)) {
+		if pid, err := strconv.Atoi(strings.TrimSpace(line)); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// processes returns the ids of all processes of this machine.
+func processes() (pids []int) {
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, dir := range dirs {
+		if pid, err := strconv.Atoi(filepath.Base(dir)); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
 // killed counts the processes of the group that the kernel has ended for want of memory.
 func (g group) killed() int {
 	file := "memory.events"

@@ -14,7 +14,8 @@ import (
 // maxPastData bounds the list of restores in a plane's record.
 const maxPastData = 50
 
-// Restored data of a plane waits in a directory of its own below the plane's:
+// Restored data of a plane waits in a directory of its own below that of the plane's state, where no plane can replace
+// what hosting prepares:
 //
 //	restored-ID/etcd        the data, until it becomes the plane's
 //	restored-ID/replaced    the plane's data before, from then on
@@ -29,20 +30,20 @@ func etcdDir(dir string) string { return filepath.Join(dir, "etcd") }
 
 // Staging returns the directory in which the data of a restore waits, whether or not it exists.
 func (r *Runtime) Staging(id controlplane.ID, data string) string {
-	return filepath.Join(r.home.plane(id), restoredPrefix+data)
+	return filepath.Join(r.home.state(id), restoredPrefix+data)
 }
 
 // errNoData is the error of restored data that is not there.
-var errNoData = errors.New("the restored data is not in the plane's directory")
+var errNoData = errors.New("the restored data is not in the directory of the plane's state")
 
 // replaceData makes the restored data want the data of a stopped plane that last ran with have. A call that was
 // interrupted anywhere is completed by the next one. When have and want are the same, it undoes what an interrupted
 // call for other data has begun: a plane must never start without its data.
-func replaceData(dir, have, want string) error {
+func replaceData(dir, state, have, want string) error {
 	if have == want {
-		return returnData(dir)
+		return returnData(dir, state)
 	}
-	staging := filepath.Join(dir, restoredPrefix+want)
+	staging := filepath.Join(state, restoredPrefix+want)
 	isStaged, err := exists(etcdDir(staging))
 	if err != nil {
 		return err
@@ -76,12 +77,12 @@ func replaceData(dir, have, want string) error {
 }
 
 // returnData puts data back that an interrupted replaceData has moved away.
-func returnData(dir string) error {
+func returnData(dir, state string) error {
 	isThere, err := exists(etcdDir(dir))
 	if err != nil || isThere {
 		return err
 	}
-	moved, err := filepath.Glob(filepath.Join(dir, restoredPrefix+"*", replacedName))
+	moved, err := filepath.Glob(filepath.Join(state, restoredPrefix+"*", replacedName))
 	if err != nil || len(moved) == 0 {
 		return err
 	}
@@ -91,13 +92,13 @@ func returnData(dir string) error {
 	if err := os.Rename(moved[0], etcdDir(dir)); err != nil {
 		return err
 	}
-	return atomicfile.SyncDir(dir)
+	return errors.Join(atomicfile.SyncDir(filepath.Dir(moved[0])), atomicfile.SyncDir(dir))
 }
 
 // isBetweenData reports whether replaceData has moved the data of a plane away. Restored data that only waits is not
 // the plane's.
-func isBetweenData(dir string) bool {
-	found, _ := filepath.Glob(filepath.Join(dir, restoredPrefix+"*", replacedName))
+func isBetweenData(state string) bool {
+	found, _ := filepath.Glob(filepath.Join(state, restoredPrefix+"*", replacedName))
 	return len(found) > 0
 }
 

@@ -36,16 +36,20 @@ func TestTheReplacementOfDataCanBeInterrupted(t *testing.T) {
 		"the restored data is not there": {etcd: own, want: "x", has: own, err: errNoData},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
+			top := t.TempDir()
+			dir, state := filepath.Join(top, "plane"), filepath.Join(top, "state")
+			if err := os.Mkdir(dir, 0o700); err != nil {
+				t.Fatal(err)
+			}
 			for path, content := range map[string]string{
-				"etcd": c.etcd, "restored-x/etcd": c.staged, "restored-x/replaced": c.replaced,
+				"plane/etcd": c.etcd, "state/restored-x/etcd": c.staged, "state/restored-x/replaced": c.replaced,
 			} {
 				if content != "" {
-					write(t, filepath.Join(dir, path), content)
+					write(t, filepath.Join(top, path), content)
 				}
 			}
 			for range 2 { // the second call changes nothing
-				if err := replaceData(dir, "", c.want); !errors.Is(err, c.err) {
+				if err := replaceData(dir, state, "", c.want); !errors.Is(err, c.err) {
 					t.Fatalf("error %v, want %v", err, c.err)
 				}
 				content, err := os.ReadFile(filepath.Join(dir, "etcd", "db"))

@@ -87,3 +87,25 @@ func TestALogStaysBounded(t *testing.T) {
 		t.Errorf("%d bytes and %d set aside", now.Size(), old.Size())
 	}
 }
+
+// A plane can make its log as long as it likes without writing that much.
+func TestAHugeLogIsNotCopied(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "plane.log")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(path, 1<<40); err != nil {
+		t.Fatal(err)
+	}
+	if err := boundLog(path); err != nil {
+		t.Fatal(err)
+	}
+	now, err := os.Stat(path)
+	old, oldErr := os.Stat(path + ".1")
+	if err := errors.Join(err, oldErr); err != nil {
+		t.Fatal(err)
+	}
+	if now.Size() != 0 || old.Size() != 4*logLimit {
+		t.Errorf("%d bytes and %d set aside", now.Size(), old.Size())
+	}
+}

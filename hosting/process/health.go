@@ -56,7 +56,7 @@ func (x *runner) watch(ctx context.Context, g goal) error {
 				x.show(func(o *controlplane.Observation) { o.Unconfirmed = false })
 			}
 		case <-probe.C:
-			if err := boundLog(logPath(x.dir)); err != nil {
+			if err := boundLog(logPath(x.state)); err != nil {
 				x.log.Warn("a plane's log could not be cut", "error", err)
 			}
 			if x.observation().ReadySince.IsZero() {
@@ -102,7 +102,7 @@ func (x *runner) markReady(p *plane.Process, begun time.Time) error {
 	if !x.record.Born {
 		next := x.record
 		next.Born = true
-		if err := next.write(x.dir); err != nil {
+		if err := next.write(x.state); err != nil {
 			return err
 		}
 		x.record = next

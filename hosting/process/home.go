@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -18,16 +19,31 @@ import (
 // home is the data directory of all planes:
 //
 //	hosting.lock                         locked by the runtime that is open
-//	planes/NAMESPACE/NAME/               a plane's data directory, of atoll-kube
-//	planes/NAMESPACE/NAME/hosting.json   record
-//	planes/NAMESPACE/NAME/plane.log, plane.log.1
+//	layout                               see migrate
+//	planes/NAMESPACE/NAME/               a plane's data directory, of atoll-kube: the plane writes there
+//	state/NAMESPACE/NAME/                what the runtime keeps about a plane: no plane writes there
+//	state/NAMESPACE/NAME/hosting.json    record
+//	state/NAMESPACE/NAME/plane.log, plane.log.1
+//	state/NAMESPACE/NAME/restored-ID/    see replaceData
+//
+// The runtime has more rights than a plane. So it opens what is below planes with package beneath only, and believes
+// nothing that it reads there.
 type home struct{ dir string }
 
+const (
+	planesName = "planes"
+	stateName  = "state"
+)
+
 func (h home) plane(id controlplane.ID) string {
-	return filepath.Join(h.dir, "planes", id.Namespace, id.Name)
+	return filepath.Join(h.dir, planesName, id.Namespace, id.Name)
 }
 
-func logPath(dir string) string { return filepath.Join(dir, "plane.log") }
+func (h home) state(id controlplane.ID) string {
+	return filepath.Join(h.dir, stateName, id.Namespace, id.Name)
+}
+
+func logPath(state string) string { return filepath.Join(state, "plane.log") }
 
 // ErrLocked is the error of a second runtime in the same directory.
 var ErrLocked = errors.New("another hosting uses the data directory")
@@ -35,8 +51,10 @@ var ErrLocked = errors.New("another hosting uses the data directory")
 // lock makes the directory and locks it until unlock is called or this process
 // ends.
 func (h home) lock() (unlock func(), err error) {
-	if err := os.MkdirAll(filepath.Join(h.dir, "planes"), 0o700); err != nil {
-		return nil, err
+	for _, name := range []string{planesName, stateName} {
+		if err := os.MkdirAll(filepath.Join(h.dir, name), 0o700); err != nil {
+			return nil, err
+		}
 	}
 	f, err := os.OpenFile(filepath.Join(h.dir, "hosting.lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -52,12 +70,18 @@ func (h home) lock() (unlock func(), err error) {
 	return func() { f.Close() }, nil
 }
 
-// planes lists the planes that have a directory.
+// planes lists the planes that have a directory of either kind.
 func (h home) planes() []controlplane.ID {
-	paths, _ := filepath.Glob(filepath.Join(h.dir, "planes", "*", "*"))
+	paths, _ := filepath.Glob(filepath.Join(h.dir, planesName, "*", "*"))
+	more, _ := filepath.Glob(filepath.Join(h.dir, stateName, "*", "*"))
 	ids := make([]controlplane.ID, 0, len(paths))
-	for _, p := range paths {
-		ids = append(ids, controlplane.ID{Namespace: filepath.Base(filepath.Dir(p)), Name: filepath.Base(p)})
+	seen := map[controlplane.ID]bool{}
+	for _, p := range slices.Concat(paths, more) {
+		id := controlplane.ID{Namespace: filepath.Base(filepath.Dir(p)), Name: filepath.Base(p)}
+		if !seen[id] {
+			seen[id] = true
+			ids = append(ids, id)
+		}
 	}
 	return ids
 }
@@ -65,25 +89,27 @@ func (h home) planes() []controlplane.ID {
 // hasData reports whether the plane's directory has data of etcd, as atoll-kube
 // stores it.
 func (h home) hasData(id controlplane.ID) bool {
-	_, err := os.Stat(etcdDir(h.plane(id)))
-	return !errors.Is(err, fs.ErrNotExist) || isBetweenData(h.plane(id))
+	_, err := os.Lstat(etcdDir(h.plane(id)))
+	return !errors.Is(err, fs.ErrNotExist) || isBetweenData(h.state(id))
 }
 
-// remove deletes a plane's directory; its process must have ended.
+// remove deletes a plane's directories; its process must have ended. The state goes last: as long as it is there, the
+// plane is listed.
 func (h home) remove(id controlplane.ID) error {
-	dir := h.plane(id)
-	if err := os.RemoveAll(dir); err != nil {
-		return err
-	}
-	err := os.Remove(filepath.Dir(dir))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {
-		return err
+	for _, dir := range []string{h.plane(id), h.state(id)} {
+		if err := os.RemoveAll(dir); err != nil {
+			return err
+		}
+		err := os.Remove(filepath.Dir(dir))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {
+			return err
+		}
 	}
 	return nil
 }
 
-// record is the content of hosting.json, beside a plane's data. The runtime writes it
-// before each start, so it describes every running process.
+// record is the content of hosting.json. The runtime writes it before each start, so it
+// describes every running process.
 type record struct {
 	Port        int                  `json:"port"`
 	ServiceCIDR string               `json:"service_cidr,omitempty"` // fixed by the first start
@@ -107,12 +133,12 @@ func (r record) backend() string {
 	return address(r.Port)
 }
 
-func recordPath(dir string) string { return filepath.Join(dir, "hosting.json") }
+func recordPath(state string) string { return filepath.Join(state, "hosting.json") }
 
 // readRecord returns an empty record when there is no file.
-func readRecord(dir string) (record, error) {
+func readRecord(state string) (record, error) {
 	var r record
-	data, err := os.ReadFile(recordPath(dir))
+	data, err := os.ReadFile(recordPath(state))
 	if errors.Is(err, fs.ErrNotExist) {
 		return r, nil
 	}
@@ -120,22 +146,22 @@ func readRecord(dir string) (record, error) {
 		return r, err
 	}
 	if err := json.Unmarshal(data, &r); err != nil {
-		return r, fmt.Errorf("%s: %w", recordPath(dir), err)
+		return r, fmt.Errorf("%s: %w", recordPath(state), err)
 	}
 	return r, nil
 }
 
 // write replaces the file. It is on disk when write returns: an old record
 // beside newer data could start the data with an older release.
-func (r record) write(dir string) error {
+func (r record) write(state string) error {
 	data, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := os.MkdirAll(state, 0o700); err != nil {
 		return err
 	}
-	temporary := recordPath(dir) + ".tmp" // one name: a test puts a full disk there
+	temporary := recordPath(state) + ".tmp" // one name: a test puts a full disk there
 	f, err := os.OpenFile(temporary, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
@@ -150,10 +176,10 @@ func (r record) write(dir string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.Rename(temporary, recordPath(dir)); err != nil {
+	if err := os.Rename(temporary, recordPath(state)); err != nil {
 		return err
 	}
-	return atomicfile.SyncDir(dir)
+	return atomicfile.SyncDir(state)
 }
 
 // logLimit is the size at which a plane's log is set aside; one old log stays.

@@ -114,10 +114,14 @@ func (r *Runtime) Open(ctx context.Context, changed func(controlplane.ID)) (clos
 	if err != nil {
 		return nil, fmt.Errorf("opening the planes' directory: %w", err)
 	}
+	if err := r.home.migrate(); err != nil {
+		unlock()
+		return nil, fmt.Errorf("the planes' directory gets its present form: %w", err)
+	}
 	r.openCgroups()
 	for _, id := range r.home.planes() {
 		// A damaged record is an error of Observe.
-		if record, err := readRecord(r.home.plane(id)); err == nil && record.Port != 0 {
+		if record, err := readRecord(r.home.state(id)); err == nil && record.Port != 0 {
 			r.ports.claim(id, record.Port)
 		}
 	}
@@ -133,8 +137,11 @@ func (r *Runtime) Open(ctx context.Context, changed func(controlplane.ID)) (clos
 // List returns the planes that have a directory.
 func (r *Runtime) List() []controlplane.ID { return r.home.planes() }
 
-// Dir is the data directory of a plane, whether or not it exists.
+// Dir is the data directory of a plane, whether or not it exists. The plane writes there.
 func (r *Runtime) Dir(id controlplane.ID) string { return r.home.plane(id) }
+
+// StateDir is the directory of what the runtime keeps about a plane, whether or not it exists.
+func (r *Runtime) StateDir(id controlplane.ID) string { return r.home.state(id) }
 
 // Observe returns the last observation of a plane. It returns an error if the plane's record is damaged.
 func (r *Runtime) Observe(id controlplane.ID) (controlplane.Observation, error) {
@@ -180,7 +187,7 @@ func (r *Runtime) Sleep(id controlplane.ID) error {
 func (r *Runtime) Discard(id controlplane.ID) (done bool, err error) {
 	x, err := r.runner(id)
 	if err != nil { // the damaged record is deleted with everything else
-		if err := os.Remove(recordPath(r.home.plane(id))); err != nil {
+		if err := os.Remove(recordPath(r.home.state(id))); err != nil {
 			return false, err
 		}
 		if x, err = r.runner(id); err != nil {

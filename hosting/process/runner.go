@@ -46,7 +46,8 @@ func (g goal) equal(other goal) bool { return g.action == other.action && g.spec
 type runner struct {
 	runtime *Runtime
 	id      controlplane.ID
-	dir     string
+	dir     string // of the plane
+	state   string // directory of what the runtime keeps about the plane
 	log     *slog.Logger
 	poke    chan struct{} // holds one after a change of the goal
 	done    chan struct{} // closed when run has returned
@@ -71,8 +72,8 @@ type runner struct {
 
 // newRunner reads the record of an earlier runtime. It does nothing else before run.
 func newRunner(r *Runtime, id controlplane.ID) (*runner, error) {
-	dir := r.home.plane(id)
-	record, err := readRecord(dir)
+	dir, state := r.home.plane(id), r.home.state(id)
+	record, err := readRecord(state)
 	if err != nil {
 		return nil, fmt.Errorf("plane %s: %w", id, err)
 	}
@@ -80,7 +81,7 @@ func newRunner(r *Runtime, id controlplane.ID) (*runner, error) {
 		record.Port = 0
 	}
 	x := &runner{
-		runtime: r, id: id, dir: dir, log: r.o.Log.With("plane", id.String()), record: record,
+		runtime: r, id: id, dir: dir, state: state, log: r.o.Log.With("plane", id.String()), record: record,
 		poke: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	x.seen = controlplane.Observation{State: controlplane.Down, LastStart: record.lastStart(), Backend: record.backend()}
@@ -272,13 +273,27 @@ func (x *runner) adopt(ctx context.Context) error {
 	if x.process != nil {
 		return nil
 	}
-	p, err := plane.Adopt(ctx, x.config(x.currentGoal().spec), plane.Options{LogFile: logPath(x.dir)})
+	p, err := plane.Adopt(ctx, x.config(x.currentGoal().spec), plane.Options{LogFile: logPath(x.state)})
 	if p != nil {
 		x.log.Info("plane adopted", "pid", p.PID)
 		x.place(p)
 	}
 	x.process = p
+	if errors.Is(err, plane.ErrUnnamed) {
+		err = errors.Join(err, x.killStrays())
+	}
 	return err
+}
+
+// killStrays ends the plane's processes when the plane's lock names none of them: a plane that was taken over may write
+// anything there, and must not live on for that.
+func (x *runner) killStrays() error {
+	isOurs := func(int) bool { return false }
+	if g, ok := x.runtime.group(x.id); ok {
+		isOurs = func(pid int) bool { return slices.Contains(g.processes(), pid) }
+	}
+	x.log.Warn("the lock of a plane names no process of the plane; all of its processes are ended")
+	return plane.KillStrays(x.dir, processes(), isOurs)
 }
 
 // launch starts a new process. The record is written before, so that it
@@ -287,8 +302,10 @@ func (x *runner) launch(ctx context.Context, spec controlplane.Spec) error {
 	if err := checkRunnable(x.runtime.o.Binaries[spec.Release]); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(x.dir, 0o700); err != nil {
-		return err
+	for _, dir := range []string{x.dir, x.state} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
 	}
 	next := x.record
 	if next.Port != 0 && !x.portTaken && !isFree(next.Port) {
@@ -301,7 +318,7 @@ func (x *runner) launch(ctx context.Context, spec controlplane.Spec) error {
 		}
 		next.Port = port
 	}
-	if err := replaceData(x.dir, x.record.Data, spec.Data); err != nil {
+	if err := replaceData(x.dir, x.state, x.record.Data, spec.Data); err != nil {
 		return err
 	}
 	if spec.Data != next.Data {
@@ -314,7 +331,7 @@ func (x *runner) launch(ctx context.Context, spec controlplane.Spec) error {
 	if next.ServiceCIDR == "" {
 		next.ServiceCIDR = spec.ServiceCIDR
 	}
-	if err := next.write(x.dir); err != nil {
+	if err := next.write(x.state); err != nil {
 		return err
 	}
 	x.record, x.portTaken = next, false
@@ -326,7 +343,7 @@ func (x *runner) launch(ctx context.Context, spec controlplane.Spec) error {
 	if shut.Process { // a program that knows no walls knows no egress either
 		config.Egress = plane.Tunnel
 	}
-	p, err := plane.Start(ctx, config, plane.Options{LogFile: logPath(x.dir), Env: x.environment(),
+	p, err := plane.Start(ctx, config, plane.Options{LogFile: logPath(x.state), Env: x.environment(),
 		MaxFiles: maxOpenFiles, Walls: shut})
 	if err != nil {
 		return err

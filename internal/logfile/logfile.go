@@ -12,9 +12,10 @@ import (
 	"os"
 )
 
-// Bound copies a log of more than limit bytes to NAME.1 and truncates it. It keeps the latest copies as
-// NAME.1 to NAME.kept. A line that the process writes between the copy and the truncation is lost. A
-// smaller log, or none, is no error and stays as it is.
+// Bound copies a log of more than limit bytes to NAME.1 and truncates it. Of a log that is much larger
+// it copies the last 4 times limit bytes. It keeps the latest copies as NAME.1 to NAME.kept. A line
+// that the process writes between the copy and the truncation is lost. A smaller log, or none, is no
+// error and stays as it is.
 func Bound(path string, limit int64, kept int) error {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -29,22 +30,28 @@ func Bound(path string, limit int64, kept int) error {
 			return err
 		}
 	}
-	if err := copyTo(path+".1", path); err != nil {
+	if err := copyTo(path+".1", path, 4*limit); err != nil {
 		return err
 	}
 	return os.Truncate(path, 0)
 }
 
-func copyTo(to, from string) error {
+// copyTo copies the last bytes of a file, at most limit. The process whose log it is can make the log as long as it
+// likes without writing that much.
+func copyTo(to, from string, limit int64) error {
 	src, err := os.Open(from)
 	if err != nil {
 		return err
 	}
 	defer src.Close()
+	info, err := src.Stat()
+	if err != nil {
+		return err
+	}
 	dst, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(dst, src)
+	_, err = io.Copy(dst, io.NewSectionReader(src, max(0, info.Size()-limit), limit))
 	return errors.Join(err, dst.Close())
 }

@@ -19,9 +19,15 @@ func claim(dir string) (release func(), err error) {
 	if err := os.Chmod(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("data directory cannot be made private: %w", err)
 	}
-	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	// An earlier process of the plane may have left a link or a pipe under this name.
+	const flags = os.O_RDWR | os.O_CREATE | syscall.O_NOFOLLOW | syscall.O_NONBLOCK
+	lock, err := os.OpenFile(filepath.Join(dir, "lock"), flags, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("data directory is not writable: %w", err)
+	}
+	if info, err := lock.Stat(); err != nil || !info.Mode().IsRegular() {
+		lock.Close()
+		return nil, fmt.Errorf("%s is no file: remove it", lock.Name())
 	}
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		defer lock.Close()

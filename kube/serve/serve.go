@@ -82,16 +82,18 @@ func Run(ctx context.Context, o Options) error {
 	if err := setGates(); err != nil {
 		return err
 	}
+	// The walls come before the first look into the directory: what an earlier process of the plane has left there must
+	// not make this one touch a file of somebody else.
+	standing, err := o.buildWalls()
+	if err != nil {
+		return err
+	}
 	release, err := claim(o.DataDir)
 	if err != nil {
 		return err
 	}
 	defer release()
 	if err := removeReady(o.DataDir); err != nil {
-		return err
-	}
-	standing, err := o.buildWalls()
-	if err != nil {
 		return err
 	}
 	listeners, err := o.listen()
@@ -130,6 +132,9 @@ func (o Options) credentials() credentials.Options {
 func (o Options) buildWalls() ([]string, error) {
 	if !o.Walled {
 		return nil, nil
+	}
+	if err := os.MkdirAll(o.DataDir, 0o700); err != nil {
+		return nil, fmt.Errorf("data directory cannot be made: %w", err)
 	}
 	w := walls.Options{Dir: o.DataDir}
 	if o.Socket > 0 {

@@ -1,0 +1,56 @@
+package beneath
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// open opens name below dir in one call that follows no link.
+func open(dir, name string, flags int, perm fs.FileMode) (*os.File, error) {
+	parent, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(parent)
+	how := unix.OpenHow{Flags: uint64(flags) | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS}
+	if flags&os.O_CREATE != 0 {
+		how.Mode = uint64(perm.Perm())
+	}
+	for {
+		fd, err := unix.Openat2(parent, name, &how)
+		if errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) {
+			continue // a rename elsewhere made the kernel unsure
+		}
+		if err != nil {
+			return nil, err
+		}
+		return os.NewFile(uintptr(fd), filepath.Join(dir, name)), nil
+	}
+}
+
+// DialUnix connects to a Unix socket below dir. The kernel gets the opened socket instead of a path: so no link is
+// followed, and the path may be longer than the name of a socket.
+func DialUnix(ctx context.Context, dir, name string) (net.Conn, error) {
+	f, err := open(dir, name, unix.O_PATH, 0)
+	if err != nil {
+		return nil, pathError(dir, name, err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err == nil && info.Mode().Type() != fs.ModeSocket {
+		err = ErrKind
+	}
+	if err != nil {
+		return nil, pathError(dir, name, err)
+	}
+	var d net.Dialer
+	return d.DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
+}
