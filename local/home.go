@@ -62,6 +62,10 @@ type State struct {
 	// Backups means that customers' planes are backed up to an object store, which is a process of the region.
 	Backups bool `json:"backups,omitempty"`
 
+	// Nodes is the default provider of the nodes of node pools: "local" when the region runs real nodes, else
+	// "simulated" or "".
+	Nodes string `json:"nodes,omitempty"`
+
 	// Traces is the URL of an OTLP/HTTP collector that gets the spans of the
 	// lifecycle manager and its adapters; "" is none.
 	Traces string `json:"traces,omitempty"`

@@ -35,6 +35,7 @@ func (t topology) hosting(mc cluster.ManagementCluster) Spec {
 		args = append(args, "--backups", filepath.Join(t.home.backupsDir(), objectstore.StoreFile))
 		after = append(after, objectStoreName)
 	}
+	args = append(args, t.nodeArgs(mc)...)
 	return t.service(Spec{
 		Name: hostingName(mc), Phase: phaseEdges, After: after, Args: args,
 		Prepare: func(ctx context.Context) error { return t.bootstrapCluster(ctx, mc, dir) },

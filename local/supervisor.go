@@ -7,9 +7,11 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"time"
 
+	"atoll.dev/cluster"
 	"atoll.dev/internal/pause"
 )
 
@@ -145,10 +147,24 @@ func (s *supervisor) reconcile(ctx context.Context, specs []Spec) {
 	}
 }
 
-// retirePlanes stops the planes of a hosting that was removed. Other processes have no planes.
+// retirePlanes stops the planes and the real nodes of a hosting that was removed. Other processes have none.
 func (s *supervisor) retirePlanes(ctx context.Context, hosting string) {
+	if mc, isHosting := strings.CutSuffix(hosting, hostingName("")); isHosting {
+		s.retireNodes(ctx, cluster.ManagementCluster(mc))
+	}
 	if err := stopPlanes(ctx, s.homeID, hosting); err != nil {
 		s.log.Error("planes not stopped", "process", hosting, "error", err)
+	}
+}
+
+// retireNodes stops the real nodes of a management cluster that was removed.
+func (s *supervisor) retireNodes(ctx context.Context, mc cluster.ManagementCluster) {
+	st, err := s.home.State()
+	if err == nil {
+		err = newTopology(s.home, st, Binaries{}).stopNodes(ctx, []cluster.ManagementCluster{mc}, func(string) {})
+	}
+	if err != nil {
+		s.log.Error("real nodes not stopped", "management_cluster", string(mc), "error", err)
 	}
 }
 

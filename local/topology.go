@@ -214,6 +214,9 @@ func (t topology) platform() Spec {
 	args := []string{"platform", "--region", t.st.Region, "--dsn", t.db.DSN(platformDatabase, platformDatabase),
 		"--seal-key", t.sealKey(), "--listen", t.address("platform"),
 		"--maestro-http", t.url("maestro-http"), "--maestro-grpc", t.address("maestro-grpc"), "--clm", t.url(clmPort)}
+	if t.st.Nodes == string(cluster.Local) {
+		args = append(args, "--node-providers", string(cluster.Local)+","+string(cluster.Simulated))
+	}
 	after, ports := []string{postgresName, pkiName, maestroName}, []string{"platform"}
 	if t.st.Azure {
 		args, after, ports = append(args, t.azureArgs()...), append(after, azureGatewayName), append(ports, azurePort)

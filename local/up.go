@@ -31,6 +31,7 @@ type UpOptions struct {
 	Azure              *bool   // State.Azure, nil as it is
 	Backups            *bool   // State.Backups, nil as it is
 	Traces             *string // State.Traces, nil as it is
+	Nodes              *string // State.Nodes, nil as it is
 	ManagementClusters int     // at least so many; 0 leaves an existing home as it is and gives a new one 1
 
 	// Clusters are names of management clusters that the region has at least. Unless it is nil, a new home
@@ -57,6 +58,11 @@ func (h Home) Up(ctx context.Context, opts UpOptions, show func(Event)) (Outcome
 	}
 	if _, err := postgres.Find(); err != nil {
 		return "", err
+	}
+	if opts.Nodes != nil {
+		if err := checkNodes(*opts.Nodes, bin); err != nil {
+			return "", err
+		}
 	}
 	st, grown, err := h.planState(opts)
 	if err != nil {
@@ -151,6 +157,12 @@ func (h Home) planState(opts UpOptions) (st State, grown []cluster.ManagementClu
 				errors.New("the region runs, and --traces takes effect at its start: run `atoll down` first")
 		}
 		st.Traces = *opts.Traces
+	}
+	if opts.Nodes != nil && *opts.Nodes != st.Nodes {
+		if _, running := h.supervisor(); running {
+			return st, nil, errors.New("the region runs, and --nodes takes effect at its start: run `atoll down` first")
+		}
+		st.Nodes = *opts.Nodes
 	}
 	for len(st.Clusters) < clusters {
 		st.Created++
@@ -401,10 +413,14 @@ func (h Home) Down(ctx context.Context, data Data, stopped func(name string)) er
 	if err := h.stopAll(ctx, st.ID, stopped); err != nil {
 		return err
 	}
+	t := newTopology(h, st, Binaries{})
+	if err := t.stopNodes(ctx, st.Clusters, stopped); err != nil {
+		return err
+	}
 	if data == KeepData {
 		return nil
 	}
-	for _, dir := range []string{st.Postgres.Dir, st.Postgres.SocketDir, h.Dir} {
+	for _, dir := range []string{st.Postgres.Dir, st.Postgres.SocketDir, t.outerNodesDir(), h.Dir} {
 		if err := os.RemoveAll(dir); err != nil {
 			return fmt.Errorf("purging: %w", err)
 		}

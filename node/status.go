@@ -82,11 +82,21 @@ func Lock(home string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("locking the home of a node: %w", err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("%s: another supervisor runs this node: %w", home, err)
+	deadline := time.Now().Add(lockPatience)
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return f, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(deadline) {
+			f.Close()
+			return nil, fmt.Errorf("%s: another supervisor runs this node: %w", home, err)
+		}
+		time.Sleep(lockPatience / 50)
 	}
-	return f, nil
 }
+
+// lockPatience is how long Lock tries: each call of Running has the lock for a moment.
+const lockPatience = 500 * time.Millisecond
 
 func lockFile(home string) string { return filepath.Join(home, "lock") }

@@ -17,7 +17,7 @@ const stopLimit = 15 * time.Second
 func Up(session *terminal.Session) *cobra.Command {
 	var opts local.UpOptions
 	var detach, insecure, azure, backups bool
-	var traces string
+	var traces, nodes string
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Start a region on this machine, or go on where an earlier start stopped",
@@ -30,6 +30,7 @@ Everything is kept below --home and found again by the next "atoll up".`,
 		Example: `  atoll up
   atoll up --detach --management-clusters 2
   atoll up --home /tmp/r1 --region eu-north-9
+  atoll up --nodes local                       # nodes that run pods; as root
   atoll up --azure                             # for programs of Azure's SDKs
   atoll up --backups                           # see: atoll backup --help`,
 		Args: cobra.NoArgs,
@@ -53,6 +54,9 @@ Everything is kept below --home and found again by the next "atoll up".`,
 			if cmd.Flags().Changed("traces") {
 				opts.Traces = &traces
 			}
+			if cmd.Flags().Changed("nodes") {
+				opts.Nodes = &nodes
+			}
 			as := attached
 			if detach {
 				as = detached
@@ -74,6 +78,11 @@ Everything is kept below --home and found again by the next "atoll up".`,
 		"clusters are backed up continuously to an object store on this machine, which is lost with the machine: in "+
 			"production, atoll hosting --backups names a real store in another account (default: as it is, no in a new "+
 			"region)")
+	cmd.Flags().StringVar(&nodes, "nodes", "",
+		"what makes the nodes of a node pool that names no provider: simulated, or local, which runs pods and needs root "+
+			"and make nodes: see atoll node preflight (default: as it is, simulated in a new region)")
+	_ = cmd.RegisterFlagCompletionFunc("nodes", cobra.FixedCompletions([]string{"simulated", "local"},
+		cobra.ShellCompDirectiveNoFileComp))
 	cmd.Flags().StringVar(&traces, "traces", "",
 		"URL of an OTLP/HTTP collector for the traces of the lifecycle manager and its adapters (default: as it is, "+
 			"none in a new region)")

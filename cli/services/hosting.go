@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -22,6 +23,7 @@ import (
 	"atoll.dev/hosting/backups"
 	"atoll.dev/hosting/controlplane"
 	"atoll.dev/hosting/credential"
+	"atoll.dev/hosting/localnodes"
 	"atoll.dev/hosting/nodepool"
 	"atoll.dev/hosting/process"
 	"atoll.dev/hosting/router"
@@ -36,6 +38,8 @@ type hostingService struct {
 	etcdQuota  string
 	memory     string
 	backups    string
+	nodes      []string // programs of real nodes
+	machines   localnodes.Options
 	options    hosting.Options
 	planes     process.Options
 
@@ -64,6 +68,13 @@ Planes run the releases that --release names, and no others.`, f)
 		"size of a plane's etcd at which it refuses writes, as 4Gi, from the plane's next start on (default 2Gi)")
 	cmd.Flags().StringVar(&f.backups, "backups", "",
 		"file that names the S3-compatible store of the planes' backups (default: no backups are made)")
+	cmd.Flags().StringArrayVar(&f.nodes, "node-programs", nil,
+		"programs of real nodes of a release, VERSION=ATOLL-NODE; repeatable (default: all nodes are simulated)")
+	cmd.Flags().StringVar(&f.machines.Dir, "node-dir", "",
+		"directory of the homes of real nodes, at most 55 bytes (default: nodes in the data directory)")
+	cmd.Flags().StringArrayVar(&f.machines.Images, "node-image", nil,
+		"archive of images that every real node imports at its start; repeatable")
+	cmd.Flags().IntVar(&f.machines.Most, "max-nodes", 0, "most real nodes on this machine (default 20)")
 	cmd.Flags().DurationVar(&f.options.Idle, "idle", 0,
 		"time without connections after which a hibernated cluster sleeps (default 10m)")
 	addCredentialLifetimeFlag(cmd, &f.credentialLifetime)
@@ -78,7 +89,10 @@ func (f *hostingService) start(ctx context.Context, s *System) error {
 		return err
 	}
 	var err error
-	if f.planes.Binaries, err = parseReleases(f.releases); err != nil {
+	if f.planes.Binaries, err = parseReleases("--release", f.releases); err != nil {
+		return err
+	}
+	if f.machines.Programs, err = parseReleases("--node-programs", f.nodes); err != nil {
 		return err
 	}
 	f.options.Releases = slices.Sorted(maps.Keys(f.planes.Binaries))
@@ -127,6 +141,35 @@ func (f *hostingService) newBackups(s *System, runtime *process.Runtime) (*backu
 	}), nil
 }
 
+// newMachines returns the real nodes of this machine; nil when it has no programs for them.
+func (f *hostingService) newMachines(s *System) (nodepool.Machines, error) {
+	o := f.machines
+	if len(o.Programs) == 0 {
+		return nil, nil
+	}
+	if o.Dir == "" {
+		o.Dir = filepath.Join(f.planes.Dir, "nodes")
+	}
+	var err error
+	if o.Dir, err = filepath.Abs(o.Dir); err != nil {
+		return nil, fmt.Errorf("--node-dir: %w", err)
+	}
+	for i, image := range o.Images {
+		if o.Images[i], err = filepath.Abs(image); err != nil {
+			return nil, fmt.Errorf("--node-image: %w", err)
+		}
+	}
+	if o.Atoll, err = os.Executable(); err != nil {
+		return nil, fmt.Errorf("finding this program: %w", err)
+	}
+	o.Log = s.Log
+	machines, err := localnodes.New(o)
+	if err != nil {
+		return nil, fmt.Errorf("--node-dir: %w", err)
+	}
+	return machines, nil
+}
+
 // host runs hosting and its side of the router's control socket.
 func (s *System) host(p *parts, f *hostingService) error {
 	o, planes := f.options, f.planes
@@ -140,6 +183,10 @@ func (s *System) host(p *parts, f *hostingService) error {
 		return err
 	}
 	o.Planes = runtime
+	pools := nodepool.Options{Client: o.Client, Log: o.Log, Router: o.Advertise}
+	if pools.Machines, err = f.newMachines(s); err != nil {
+		return err
+	}
 	made, err := f.newBackups(s, runtime)
 	if err != nil {
 		return err
@@ -154,6 +201,7 @@ func (s *System) host(p *parts, f *hostingService) error {
 	if err != nil {
 		return err
 	}
+	pools.Planes = h
 	s.Ops.Check("hostedclusters", h.Ready)
 	p.run(func(ctx context.Context) error {
 		return h.Run(ctx, func(ctx context.Context) error {
@@ -166,7 +214,7 @@ func (s *System) host(p *parts, f *hostingService) error {
 			return credential.Run(ctx, credential.Options{Client: o.Client, Planes: h, Longest: f.credentialLifetime,
 				Log: o.Log})
 		}, func(ctx context.Context) error {
-			return nodepool.Run(ctx, nodepool.Options{Client: o.Client, Planes: h, Log: o.Log})
+			return nodepool.Run(ctx, pools)
 		}, func(ctx context.Context) error {
 			if made == nil {
 				return nil
@@ -210,20 +258,20 @@ func parseQuota(size string) (int64, error) {
 	return q.Value(), nil
 }
 
-// parseReleases parses the values of --release, VERSION=BINARY.
-func parseReleases(releases []string) (map[controlplane.Version]string, error) {
+// parseReleases parses the values of a flag, VERSION=BINARY.
+func parseReleases(flag string, releases []string) (map[controlplane.Version]string, error) {
 	binaries := map[controlplane.Version]string{}
 	for _, r := range releases {
 		v, binary, ok := strings.Cut(r, "=")
 		if !ok || release.CheckVersion(v) != nil || binary == "" {
-			return nil, fmt.Errorf("--release %q is not VERSION=BINARY, as 1.36.3=/usr/libexec/atoll-kube", r)
+			return nil, fmt.Errorf("%s %q is not VERSION=BINARY, as 1.36.3=/usr/libexec/atoll-kube", flag, r)
 		}
 		if _, isDuplicate := binaries[controlplane.Version(v)]; isDuplicate {
-			return nil, fmt.Errorf("--release names %s twice", v)
+			return nil, fmt.Errorf("%s names %s twice", flag, v)
 		}
 		path, err := filepath.Abs(binary)
 		if err != nil {
-			return nil, fmt.Errorf("--release %q: %w", r, err)
+			return nil, fmt.Errorf("%s %q: %w", flag, r, err)
 		}
 		binaries[controlplane.Version(v)] = path
 	}

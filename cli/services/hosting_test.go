@@ -8,14 +8,14 @@ import (
 )
 
 func TestReleasesOfTheCommandLine(t *testing.T) {
-	got, err := parseReleases([]string{"1.36.3=/opt/atoll-kube", "1.37.0-rc.1=/opt/a=b"})
+	got, err := parseReleases("--release", []string{"1.36.3=/opt/atoll-kube", "1.37.0-rc.1=/opt/a=b"})
 	want := map[controlplane.Version]string{"1.36.3": "/opt/atoll-kube", "1.37.0-rc.1": "/opt/a=b"}
 	if err != nil || !maps.Equal(got, want) {
 		t.Errorf("%v, %v; want %v", got, err, want)
 	}
 	for _, wrong := range [][]string{{"1.36.3"}, {"=/opt/x"}, {"v1.36.3=/opt/x"}, {"1.36=/opt/x"}, {"1.36.3="}, {"1.36.3+x=/a"},
 		{"1.36.3=/a", "1.36.3=/b"}} {
-		if c, err := parseReleases(wrong); err == nil {
+		if c, err := parseReleases("--release", wrong); err == nil {
 			t.Errorf("%q was taken as %v", wrong, c)
 		}
 	}

@@ -15,10 +15,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"atoll.dev/api/hypershift"
+	"atoll.dev/cluster"
 )
 
 const (
 	simulatedLabel    = "atoll.dev/simulated"
+	providerLabel     = "atoll.dev/node-provider" // of a real node
 	instanceTypeLabel = "node.kubernetes.io/instance-type"
 
 	// appliedAnnotation of a Node holds the labels and taints that the pool set, so
@@ -158,52 +160,73 @@ func (w wanted) build(pool *hypershift.NodePool, name string, place int) (*unstr
 		labels = map[string]string{}
 	}
 	maps.Copy(labels, map[string]string{
-		hypershift.NodePoolLabel: pool.Name, simulatedLabel: "true", instanceTypeLabel: w.instance.Name,
+		hypershift.NodePoolLabel: pool.Name, instanceTypeLabel: w.instance.Name,
 		"kubernetes.io/arch": w.instance.Arch, "kubernetes.io/os": "linux", "kubernetes.io/hostname": name,
 		"node-role.kubernetes.io/worker": "",
 	})
-	resources := func(cpu, memory, disk string) map[string]any {
-		return map[string]any{"cpu": cpu, "memory": memory, "ephemeral-storage": disk, "pods": strconv.Itoa(maxPods)}
+	annotations := map[string]any{appliedAnnotation: w.applied()}
+	if w.provider == cluster.Simulated {
+		labels[simulatedLabel] = "true"
+		annotations["kwok.x-k8s.io/node"] = "fake"
+	} else {
+		delete(labels, simulatedLabel)
+		labels[providerLabel] = string(w.provider)
 	}
 	taints := make([]any, 0, len(w.taints))
 	for _, t := range w.taints {
 		taints = append(taints, map[string]any{"key": t.Key, "value": t.Value, "effect": t.Effect})
 	}
-	return &unstructured.Unstructured{Object: map[string]any{
+	object := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "v1", "kind": "Node",
-		"metadata": map[string]any{
-			"name": name, "labels": anyMap(labels),
-			"annotations": map[string]any{"kwok.x-k8s.io/node": "fake", appliedAnnotation: w.applied()},
-		},
+		"metadata": map[string]any{"name": name, "labels": anyMap(labels), "annotations": annotations},
 		"spec": map[string]any{
 			"podCIDR": pods.String(), "podCIDRs": []any{pods.String()}, "taints": taints,
-			"providerID": "atoll-simulated:///" + pool.Namespace + "/" + name,
+			"providerID": providerID(pool, w.provider, name),
 		},
-		"status": map[string]any{
-			"capacity": resources(strconv.Itoa(w.instance.CPU), fmt.Sprintf("%dMi", w.instance.MemoryMiB),
-				fmt.Sprintf("%dGi", w.disk)),
-			"allocatable": resources(fmt.Sprintf("%dm", w.instance.CPU*1000-kubeReservedMilliCPU),
-				fmt.Sprintf("%dMi", w.instance.MemoryMiB-kubeReservedMemoryMiB), fmt.Sprintf("%dGi", w.disk*9/10)),
-			"addresses": []any{
-				map[string]any{"type": "InternalIP", "address": ip.String()},
-				map[string]any{"type": "Hostname", "address": name},
-			},
-			"nodeInfo": map[string]any{
-				"kubeletVersion": "v" + w.version, "kubeProxyVersion": "v" + w.version, "architecture": w.instance.Arch,
-				"operatingSystem": "linux",
-				"osImage":         "simulated by KWOK", "kernelVersion": "none",
-				"containerRuntimeVersion": "simulated://kwok",
-				"machineID":               "", "systemUUID": "", "bootID": "",
-			},
+	}}
+	status := w.simulatedStatus(name, ip)
+	if w.provider != cluster.Simulated {
+		// Kubelet replaces all of it. Until then the node has a version, and room for the pods of an earlier node of its
+		// name.
+		delete(status, "addresses")
+		status["nodeInfo"] = w.nodeInfo("", "", "")
+	}
+	object.Object["status"] = status
+	return object, nil
+}
+
+// nodeInfo returns status.nodeInfo of a new Node.
+func (w wanted) nodeInfo(osImage, kernel, runtime string) map[string]any {
+	return map[string]any{
+		"kubeletVersion": "v" + w.version, "kubeProxyVersion": "v" + w.version, "architecture": w.instance.Arch,
+		"operatingSystem": "linux", "osImage": osImage, "kernelVersion": kernel, "containerRuntimeVersion": runtime,
+		"machineID": "", "systemUUID": "", "bootID": "",
+	}
+}
+
+// simulatedStatus returns the status of a Node that no kubelet fills in.
+func (w wanted) simulatedStatus(name string, ip netip.Addr) map[string]any {
+	resources := func(cpu, memory, disk string) map[string]any {
+		return map[string]any{"cpu": cpu, "memory": memory, "ephemeral-storage": disk, "pods": strconv.Itoa(maxPods)}
+	}
+	return map[string]any{
+		"capacity": resources(strconv.Itoa(w.instance.CPU), fmt.Sprintf("%dMi", w.instance.MemoryMiB),
+			fmt.Sprintf("%dGi", w.disk)),
+		"allocatable": resources(fmt.Sprintf("%dm", w.instance.CPU*1000-kubeReservedMilliCPU),
+			fmt.Sprintf("%dMi", w.instance.MemoryMiB-kubeReservedMemoryMiB), fmt.Sprintf("%dGi", w.disk*9/10)),
+		"addresses": []any{
+			map[string]any{"type": "InternalIP", "address": ip.String()},
+			map[string]any{"type": "Hostname", "address": name},
 		},
-	}}, nil
+		"nodeInfo": w.nodeInfo("simulated by KWOK", "none", "simulated://kwok"),
+	}
 }
 
 // refit returns a merge patch of metadata and spec that sets the pool's labels and
 // taints on a node, and removes earlier ones; nil when the node has them.
 func (w wanted) refit(n *node) map[string]any {
-	if n.Metadata.Annotations[appliedAnnotation] == w.applied() {
-		return nil
+	if n.Metadata.Annotations[appliedAnnotation] == w.applied() || len(n.Spec.Taints) >= mostTaints {
+		return nil // of so many taints only a part is known here, and a patch replaces all
 	}
 	var before applied
 	_ = json.Unmarshal([]byte(n.Metadata.Annotations[appliedAnnotation]), &before) // a text that is no JSON counts as none
@@ -236,8 +259,8 @@ func (w wanted) refit(n *node) map[string]any {
 // reserved reports whether build sets a label.
 func reserved(key string) bool {
 	switch key {
-	case hypershift.NodePoolLabel, simulatedLabel, instanceTypeLabel, "kubernetes.io/arch", "kubernetes.io/os",
-		"kubernetes.io/hostname", "node-role.kubernetes.io/worker":
+	case hypershift.NodePoolLabel, simulatedLabel, providerLabel, instanceTypeLabel, "kubernetes.io/arch",
+		"kubernetes.io/os", "kubernetes.io/hostname", "node-role.kubernetes.io/worker":
 		return true
 	}
 	return false

@@ -1,8 +1,10 @@
 // Package nodepool makes the nodes of hosted clusters: it follows the NodePools of
 // a management cluster and keeps, in each customer's plane, as many Nodes as its
-// pools order, with their version, machine type, labels and taints. The nodes are
-// simulated: the plane's own process plays their kubelet (KWOK, see kube/nodes);
-// labels of the nodes and a condition of the pool show this.
+// pools order, with their version, machine type, labels and taints. The nodes of most
+// pools are simulated: the plane's own process plays their kubelet (KWOK, see
+// kube/nodes). Those of a pool with the provider local are real: each Node gets a
+// machine of package localnodes. Labels of the nodes and a condition of the pool show
+// which they are.
 //
 // The pure function plan decides, from the ordered pool and the existing Nodes. A
 // node is drained before it is removed, when its pool shrinks, changes its version
@@ -32,6 +34,7 @@ import (
 	"atoll.dev/api/hypershift"
 	"atoll.dev/cluster"
 	"atoll.dev/hosting/controlplane"
+	"atoll.dev/hosting/localnodes"
 	"atoll.dev/hosting/loop"
 )
 
@@ -53,8 +56,12 @@ type Options struct {
 	// not serve, and for pods that a disruption budget keeps although no other pool
 	// can take them. Default 30 s.
 	Patience time.Duration
-	Log      *slog.Logger // default: none
-	Observe  func(key loop.Key, took time.Duration, err error)
+	// Machines run the nodes of pools with the provider local; default: there are none.
+	Machines Machines
+	// Router is HOST:PORT where this machine reaches the planes by their server names; Machines need it.
+	Router  string
+	Log     *slog.Logger // default: none
+	Observe func(key loop.Key, took time.Duration, err error)
 }
 
 const finalizer = "hosting.atoll.dev/nodepool"
@@ -86,6 +93,9 @@ func Run(ctx context.Context, o Options) error {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
+	if o.Machines == nil {
+		o.Machines = noMachines{}
+	}
 	k := &keeper{o: o, client: o.Client, awaySince: map[controlplane.ID]time.Time{}}
 	k.sites = newSites(ctx, k)
 	k.pools = loop.New(loop.Options{
@@ -95,6 +105,13 @@ func Run(ctx context.Context, o Options) error {
 	})
 	k.clusters = loop.New(loop.Options{Client: o.Client, Resource: hypershift.HostedClusters(),
 		Reconcile: k.clusterChanged, Log: o.Log})
+	closeMachines, err := o.Machines.Open(ctx, func(p localnodes.Pool) {
+		k.pools.Trigger(loop.Key{Namespace: p.Cluster.Namespace, Name: p.Name})
+	})
+	if err != nil {
+		return err
+	}
+	defer closeMachines()
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = k.clusters.Run(ctx) })
 	wg.Go(func() { _ = k.pools.Run(ctx) })
@@ -216,6 +233,10 @@ func (k *keeper) reconcile(ctx context.Context, key loop.Key, object *unstructur
 		patience -= k.awayFor(cluster, now)
 	}
 	switch {
+	case rests(hc):
+		k.o.Machines.Sleep(poolOf(pool))
+	}
+	switch {
 	case deleting && (hc == nil || !serves && (asleep || patience <= 0)):
 		// The plane's data is deleted with the cluster. The nodes of a plane that
 		// sleeps, or does not come, are removed as orphans when it serves again.
@@ -241,6 +262,8 @@ func (k *keeper) reconcile(ctx context.Context, key loop.Key, object *unstructur
 		return 0, k.releaseWhenOverdue(ctx, object, cluster, pool, err)
 	}
 	w := read(pool, hc, string(admin.Version))
+	w.checkMachines(k.o.Machines)
+	w.awakeSince = awakeSince(k.o.Machines.Of(poolOf(pool)))
 	again, paused := pausedFor(pool, now)
 	if paused && !deleting {
 		w.paused = true
@@ -261,6 +284,9 @@ func (k *keeper) reconcile(ctx context.Context, key loop.Key, object *unstructur
 	}
 	if deleting && len(nodes) == 0 {
 		return 0, k.releasePool(ctx, object)
+	}
+	if err := k.runMachines(ctx, site, pool, &w, nodes, admin); err != nil {
+		return 0, errors.Join(err, k.report(ctx, pool, conditionsOf(pool, w, nodes), w, nodes))
 	}
 	if !deleting {
 		if err := k.report(ctx, pool, conditionsOf(pool, w, nodes), w, nodes); err != nil {

@@ -21,7 +21,7 @@ func plan(w wanted, nodes []*node, now time.Time, unhealthyAfter time.Duration) 
 	var d decision
 	var live []*node
 	for _, n := range nodes {
-		left := unhealthyAfter - now.Sub(n.readySince())
+		left := unhealthyAfter - now.Sub(latest(n.readySince(), w.awakeSince[n.Metadata.UID]))
 		switch {
 		case n.Metadata.DeletionTimestamp != nil:
 		case n.draining():

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"atoll.dev/api/hypershift"
+	"atoll.dev/cluster"
 	"atoll.dev/hosting/controlplane"
 	"atoll.dev/hosting/loop"
 )
@@ -109,16 +111,19 @@ type site struct {
 
 	mu     sync.Mutex
 	places map[string]int // of created nodes that the watch may not have brought yet
+
+	services   netip.Prefix // of the cluster; invalid: not read yet
+	advertised string       // the address to which the Service kubernetes leads
 }
 
 // changed is called for each change of a node.
 func (s *site) changed(ctx context.Context, key loop.Key, object *unstructured.Unstructured) (time.Duration, error) {
 	if object == nil {
 		s.keeper.triggerPools(s.cluster) // the pool of a deleted node is not known
-		return 0, nil
+		return 0, s.removeOrphanMachines(ctx)
 	}
 	pool := loop.Key{Namespace: s.cluster.Namespace, Name: object.GetLabels()[hypershift.NodePoolLabel]}
-	if pool.Name == "" || object.GetLabels()[simulatedLabel] != "true" {
+	if pool.Name == "" || object.GetLabels()[simulatedLabel] != "true" && object.GetLabels()[providerLabel] == "" {
 		return 0, nil
 	}
 	if s.keeper.pools.Get(pool) != nil {
@@ -187,6 +192,9 @@ func (s *site) execute(ctx context.Context, pool *hypershift.NodePool, w wanted,
 	}
 	var full error
 	for _, name := range freeNames(nodePrefix(pool), nodes, d.create) {
+		if s.keeper.isEnding(poolOf(pool), name, nodes) {
+			continue // the end of the machine reconciles the pool
+		}
 		err := s.create(ctx, pool, w, name)
 		if _, isFull := errors.AsType[*networkFull](err); isFull {
 			full = err
@@ -241,13 +249,41 @@ func (s *site) create(ctx context.Context, pool *hypershift.NodePool, w wanted, 
 		return err
 	}
 	_, err = s.client.Resource(nodeResource()).Create(ctx, object, metav1.CreateOptions{})
-	if err != nil && !apierrors.IsAlreadyExists(err) { // the watch is a little behind
+	if apierrors.IsAlreadyExists(err) {
+		return s.removeStray(ctx, pool, w, name)
+	}
+	if err != nil {
 		if isNew && isRefusal(err) {
 			s.freePlace(name)
 		}
 		return fmt.Errorf("making node %s of %s/%s: %w", name, pool.Namespace, pool.Name, err)
 	}
 	return nil
+}
+
+// removeStray removes a Node that a kubelet has created again, after somebody had deleted it, before its machine ended.
+// Such a Node has the provider's id and no label of the pool. Other Nodes stay: the watch is a little behind.
+func (s *site) removeStray(ctx context.Context, pool *hypershift.NodePool, w wanted, name string) error {
+	if w.provider != cluster.Local {
+		return nil
+	}
+	object, err := s.client.Resource(nodeResource()).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("reading node %s of %s: %w", name, s.cluster, err)
+	}
+	_, isMachine := s.keeper.o.Machines.Of(poolOf(pool))[object.GetUID()]
+	id, _, _ := unstructured.NestedString(object.Object, "spec", "providerID")
+	if isMachine || object.GetLabels()[hypershift.NodePoolLabel] != "" || id != providerID(pool, w.provider, name) {
+		return nil
+	}
+	n, err := loop.Decode[node](object)
+	if err != nil {
+		return err
+	}
+	if err := s.remove(ctx, n); err != nil {
+		return err
+	}
+	return fmt.Errorf("node %s of %s was registered by an ended machine and is removed", name, s.cluster)
 }
 
 // isRefusal reports whether an API server has answered that it did not create an

@@ -16,6 +16,7 @@ import (
 
 	"atoll.dev/api/hypershift"
 	"atoll.dev/cluster"
+	"atoll.dev/hosting/localnodes"
 	"atoll.dev/hosting/loop"
 )
 
@@ -72,8 +73,7 @@ func conditionsOf(pool *hypershift.NodePool, w wanted, nodes []*node) []hypershi
 		newCondition(hypershift.UpdatingVersion, statusOf(outdated > 0), AsExpected, ""),
 		newCondition(hypershift.AllMachinesReady, statusOf(live >= w.replicas), AsExpected, ""),
 		newCondition(hypershift.AllNodesHealthy, statusOf(ready == live), AsExpected, ""),
-		newCondition(Simulated, metav1.ConditionTrue, "KWOK", "the nodes are simulated: pods are scheduled and said to "+
-			"run, nothing is executed"),
+		simulation(w.provider),
 	}
 	set := func(condition, reason, message string) {
 		for i := range conditions {
@@ -95,9 +95,27 @@ func conditionsOf(pool *hypershift.NodePool, w wanted, nodes []*node) []hypershi
 		set(hypershift.AllMachinesReady, NetworkFull, w.full.Error())
 	}
 	if ready < live {
-		set(hypershift.AllNodesHealthy, NodesNotReady, fmt.Sprintf("%d of %d nodes are ready", ready, live))
+		set(hypershift.AllNodesHealthy, NodesNotReady, w.countReady(ready, live))
 	}
 	return append(conditions, readiness(w, live, ready, outdated, leaving))
+}
+
+// simulation is the condition that tells real nodes from simulated ones.
+func simulation(provider cluster.NodeProvider) hypershift.NodePoolCondition {
+	if provider == cluster.Local {
+		return newCondition(Simulated, metav1.ConditionFalse, "Local", "the nodes run on the management cluster's machine")
+	}
+	return newCondition(Simulated, metav1.ConditionTrue, "KWOK", "the nodes are simulated: pods are scheduled and said "+
+		"to run, nothing is executed")
+}
+
+// countReady says how many nodes are ready, and why a machine does not run.
+func (w wanted) countReady(ready, live int) string {
+	text := fmt.Sprintf("%d of %d nodes are ready", ready, live)
+	if w.trouble != "" {
+		text += "; " + w.trouble
+	}
+	return text
 }
 
 // readiness computes the condition Ready: the pool is as its spec orders.
@@ -113,7 +131,7 @@ func readiness(w wanted, live, ready, outdated, leaving int) hypershift.NodePool
 	case live < w.replicas:
 		return no(ScalingUp, fmt.Sprintf("%d of %d nodes are there", live, w.replicas))
 	case ready < live:
-		return no(NodesNotReady, fmt.Sprintf("%d of %d nodes are ready", ready, live))
+		return no(NodesNotReady, w.countReady(ready, live))
 	case outdated > 0:
 		return no(UpdatingNodes, fmt.Sprintf("%d nodes are still as they were before", outdated))
 	case live > w.replicas || leaving > 0:
@@ -228,9 +246,13 @@ func (k *keeper) holdPool(ctx context.Context, object *unstructured.Unstructured
 	return k.finalizers(ctx, object, append(slices.Clone(object.GetFinalizers()), finalizer))
 }
 
-// releasePool removes the finalizer.
+// releasePool removes the finalizer when the pool has no machine. The end of the last machine reconciles the pool
+// again.
 func (k *keeper) releasePool(ctx context.Context, object *unstructured.Unstructured) error {
 	if !isHeld(object) {
+		return nil
+	}
+	if !k.endMachines(localnodes.Pool{Cluster: clusterOf(object), Name: object.GetName()}) {
 		return nil
 	}
 	return k.finalizers(ctx, object, slices.DeleteFunc(slices.Clone(object.GetFinalizers()), func(f string) bool {

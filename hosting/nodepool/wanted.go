@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"atoll.dev/api/hypershift"
 	"atoll.dev/cluster"
 	"atoll.dev/internal/instancetype"
@@ -17,15 +19,18 @@ const (
 
 // wanted is a pool's spec, decoded and checked.
 type wanted struct {
-	provider     cluster.NodeProvider
-	replicas     int
-	version      string // of Kubernetes, without v
-	instance     instancetype.Type
-	disk         int64 // GiB
-	labels       map[string]string
-	taints       []taint
-	autoRepair   bool
-	paused       bool // spec.pausedUntil: nodes stay as they are
+	provider   cluster.NodeProvider
+	replicas   int
+	version    string // of Kubernetes, without v
+	instance   instancetype.Type
+	disk       int64 // GiB
+	labels     map[string]string
+	taints     []taint
+	autoRepair bool
+	paused     bool // spec.pausedUntil: nodes stay as they are
+	hibernated bool // its machines do not run
+	// awakeSince is when the machine of a Node was started after a pause, in which the Node was not ready.
+	awakeSince   map[types.UID]time.Time
 	inPlace      bool
 	drainTimeout time.Duration // 0: none
 	pods         netip.Prefix  // network of all pods, of which each node gets one of hostBits
@@ -33,6 +38,7 @@ type wanted struct {
 	machines     netip.Prefix // network of the nodes
 
 	invalid []problem    // reasons why no node can be made
+	trouble string       // why a machine does not run; "" when there is no reason
 	full    *networkFull // why the last try made fewer nodes than the pool needs; nil: it made all
 }
 
@@ -51,8 +57,14 @@ func read(pool *hypershift.NodePool, hc *hypershift.HostedCluster, control strin
 	var err error
 	if w.provider, err = cluster.ParseNodeProvider(pool.Annotations[hypershift.NodeProviderAnnotation]); err != nil {
 		fail(ValidPlatformConfig, ValidationFailed, err)
-	} else if w.provider != cluster.Simulated {
+	} else if w.provider == cluster.External {
 		fail(ValidPlatformConfig, ProviderUnavailable, fmt.Errorf("this management cluster makes no %s nodes", w.provider))
+	}
+	if w.provider != cluster.Simulated {
+		w.inPlace = false // a real node is replaced
+	}
+	if w.hibernated = rests(hc); w.hibernated && w.provider != cluster.Simulated {
+		w.autoRepair = false
 	}
 	if s.Replicas != nil {
 		w.replicas = int(*s.Replicas)

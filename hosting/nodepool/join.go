@@ -1,0 +1,151 @@
+package nodepool
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// tokenLife is how long a bootstrap token is valid. A kubelet uses it within seconds.
+const tokenLife = 15 * time.Minute
+
+// fieldManager owns what hosting applies in a plane.
+const fieldManager = "atoll-hosting"
+
+// serviceNetwork returns the network of the cluster's Services, which the plane's first start has fixed.
+func (s *site) serviceNetwork(ctx context.Context) (netip.Prefix, error) {
+	s.mu.Lock()
+	known := s.services
+	s.mu.Unlock()
+	if known.IsValid() {
+		return known, nil
+	}
+	resource := schema.GroupVersionResource{Group: "networking.k8s.io", Version: "v1", Resource: "servicecidrs"}
+	object, err := s.client.Resource(resource).Get(ctx, "kubernetes", metav1.GetOptions{})
+	if err != nil {
+		return netip.Prefix{}, fmt.Errorf("reading the network of Services: %w", err)
+	}
+	cidrs, _, _ := unstructured.NestedStringSlice(object.Object, "spec", "cidrs")
+	if len(cidrs) == 0 {
+		return netip.Prefix{}, errors.New("the plane has no network of Services")
+	}
+	network, err := netip.ParsePrefix(cidrs[0])
+	if err != nil {
+		return netip.Prefix{}, fmt.Errorf("the network of Services: %w", err)
+	}
+	s.mu.Lock()
+	s.services = network
+	s.mu.Unlock()
+	return network, nil
+}
+
+// prepareJoin gives kubelets the rights that they need in the plane and returns a bootstrap token for one node. Whoever
+// has the token may join as that node and as no other (package kube/kubelets).
+func (s *site) prepareJoin(ctx context.Context, n *node) (token string, err error) {
+	for _, object := range []map[string]any{
+		groupBinding("atoll:node-bootstrapper", "system:bootstrappers", "system:node-bootstrapper"),
+		groupBinding("atoll:node-proxier", "system:nodes", "system:node-proxier"),
+	} {
+		if err := s.apply(ctx, bindingResource(), "", object); err != nil {
+			return "", err
+		}
+	}
+	id := fmt.Sprintf("%x", sha256.Sum256([]byte(n.Metadata.UID)))[:6] // one token for each Node
+	random := make([]byte, 8)
+	_, _ = rand.Read(random) // it never fails
+	secret := fmt.Sprintf("%x", random)
+	object := map[string]any{
+		"apiVersion": "v1", "kind": "Secret", "type": "bootstrap.kubernetes.io/token",
+		"metadata": map[string]any{"name": "bootstrap-token-" + id, "namespace": "kube-system"},
+		"stringData": map[string]any{
+			"token-id": id, "token-secret": secret, "usage-bootstrap-authentication": "true",
+			"expiration":        time.Now().Add(tokenLife).UTC().Format(time.RFC3339),
+			"auth-extra-groups": "system:bootstrappers:atoll:node:" + n.Metadata.Name,
+			"description":       "lets the node " + n.Metadata.Name + " join",
+		},
+	}
+	if err := s.apply(ctx, secretResource(), "kube-system", object); err != nil {
+		return "", err
+	}
+	return id + "." + secret, nil
+}
+
+// advertise makes the Service kubernetes lead to the address under which pods reach the API server.
+func (s *site) advertise(ctx context.Context, at string) error {
+	s.mu.Lock()
+	done := s.advertised == at
+	s.mu.Unlock()
+	if done {
+		return nil
+	}
+	host, portText, err := net.SplitHostPort(at)
+	if err != nil {
+		return err
+	}
+	port, err := strconv.Atoi(portText)
+	if err != nil {
+		return err
+	}
+	resource := schema.GroupVersionResource{Group: "discovery.k8s.io", Version: "v1", Resource: "endpointslices"}
+	err = s.apply(ctx, resource, "default", map[string]any{
+		"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+		"metadata": map[string]any{"name": "kubernetes", "namespace": "default", "labels": map[string]any{
+			"kubernetes.io/service-name": "kubernetes", "endpointslice.kubernetes.io/managed-by": "hosting.atoll.dev"}},
+		"endpoints": []any{map[string]any{"addresses": []any{host}, "conditions": map[string]any{"ready": true}}},
+		"ports":     []any{map[string]any{"name": "https", "port": port, "protocol": "TCP"}},
+	})
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.advertised = at
+	s.mu.Unlock()
+	return nil
+}
+
+func bindingResource() schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterrolebindings"}
+}
+
+func secretResource() schema.GroupVersionResource {
+	return schema.GroupVersionResource{Version: "v1", Resource: "secrets"}
+}
+
+// groupBinding returns a ClusterRoleBinding of a group.
+func groupBinding(name, group, role string) map[string]any {
+	const rbac = "rbac.authorization.k8s.io"
+	return map[string]any{
+		"apiVersion": rbac + "/v1", "kind": "ClusterRoleBinding", "metadata": map[string]any{"name": name},
+		"roleRef":  map[string]any{"apiGroup": rbac, "kind": "ClusterRole", "name": role},
+		"subjects": []any{map[string]any{"apiGroup": rbac, "kind": "Group", "name": group}},
+	}
+}
+
+// apply applies an object in the plane.
+func (s *site) apply(ctx context.Context, resource schema.GroupVersionResource, namespace string,
+	object map[string]any) error {
+	text, err := json.Marshal(object)
+	if err != nil {
+		return err
+	}
+	name := object["metadata"].(map[string]any)["name"].(string)
+	force := true
+	_, err = s.client.Resource(resource).Namespace(namespace).Patch(ctx, name, types.ApplyPatchType, text,
+		metav1.PatchOptions{FieldManager: fieldManager, Force: &force})
+	if err != nil {
+		return fmt.Errorf("applying %s %s in %s: %w", object["kind"], name, s.cluster, err)
+	}
+	return nil
+}

@@ -1,0 +1,345 @@
+package nodepool
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"net/url"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"atoll.dev/api/hypershift"
+	"atoll.dev/cluster"
+	"atoll.dev/hosting/controlplane"
+	"atoll.dev/hosting/localnodes"
+	"atoll.dev/hosting/loop"
+	realnode "atoll.dev/node"
+)
+
+// Machines run the nodes of pools with the provider local; localnodes.Machines implements it. All methods return at
+// once, and may be repeated.
+type Machines interface {
+	// Open finds the machines of an earlier process. It calls changed after each change of a pool's machines, from any
+	// goroutine. Machines run on after the end of ctx; closeMachines waits for the end of this process's work.
+	Open(ctx context.Context, changed func(localnodes.Pool)) (closeMachines func(), err error)
+	// Missing returns what this machine lacks for real nodes, nil when it has all.
+	Missing() error
+	// Runs reports whether the machine has the programs of a release.
+	Runs(version controlplane.Version) bool
+	Releases() []controlplane.Version
+	// BridgeOf returns the name of a cluster's bridge.
+	BridgeOf(cluster controlplane.ID) string
+	// Pools lists the pools that have machines.
+	Pools() []localnodes.Pool
+	// Of lists the machines of a pool by the UID of their Nodes.
+	Of(pool localnodes.Pool) map[types.UID]localnodes.Machine
+	// Start has a machine run. It gives one that exists a new token or another way to the API server.
+	Start(order localnodes.Order) error
+	// Sleep stops the machines of a pool and keeps their homes.
+	Sleep(pool localnodes.Pool)
+	// Remove stops a machine and deletes its home.
+	Remove(uid types.UID)
+}
+
+// noMachines are the Machines of a management cluster that makes no real nodes.
+type noMachines struct{}
+
+var errNoMachines = errors.New("this management cluster makes no local nodes")
+
+func (noMachines) Open(context.Context, func(localnodes.Pool)) (closeMachines func(), err error) {
+	return func() {}, nil
+}
+
+func (noMachines) Missing() error                                      { return errNoMachines }
+func (noMachines) Runs(controlplane.Version) bool                      { return false }
+func (noMachines) Releases() []controlplane.Version                    { return nil }
+func (noMachines) BridgeOf(controlplane.ID) string                     { return "" }
+func (noMachines) Pools() []localnodes.Pool                            { return nil }
+func (noMachines) Of(localnodes.Pool) map[types.UID]localnodes.Machine { return nil }
+func (noMachines) Start(localnodes.Order) error                        { return errNoMachines }
+func (noMachines) Sleep(localnodes.Pool)                               {}
+func (noMachines) Remove(types.UID)                                    {}
+
+// surge is the number of nodes that a pool may have more than ordered, while one replaces another.
+const surge = 1
+
+// poolOf returns the key of a pool's machines.
+func poolOf(pool *hypershift.NodePool) localnodes.Pool {
+	return localnodes.Pool{Cluster: controlplane.ID{Namespace: pool.Namespace, Name: pool.Spec.ClusterName},
+		Name: pool.Name}
+}
+
+// checkMachines adds the reasons why no real node of the pool can be made.
+func (w *wanted) checkMachines(m Machines) {
+	if w.provider != cluster.Local {
+		return
+	}
+	add := func(condition, reason, format string, args ...any) {
+		w.invalid = append(w.invalid, problem{condition, reason, fmt.Sprintf(format, args...)})
+	}
+	if err := m.Missing(); err != nil {
+		add(ValidPlatformConfig, ProviderUnavailable, "%s", err)
+	} else if w.version != "" && !m.Runs(controlplane.Version(w.version)) {
+		add(hypershift.ValidReleaseImage, ValidationFailed,
+			"spec.release.image: this management cluster has the programs of real nodes of %v only", m.Releases())
+	}
+	if !w.pods.Addr().Is4() || !w.machines.Addr().Is4() {
+		add(ValidPlatformConfig, ValidationFailed, "real nodes need IPv4 networks")
+	}
+}
+
+// runMachines makes the machines of a pool with the provider local agree with its Nodes: each Node has a machine, and
+// each machine a Node.
+func (k *keeper) runMachines(ctx context.Context, s *site, pool *hypershift.NodePool, w *wanted, nodes []*node,
+	admin controlplane.Admin) error {
+	if w.provider != cluster.Local {
+		return nil
+	}
+	machines := k.o.Machines.Of(poolOf(pool))
+	if err := s.removeLost(ctx, pool.Name, machines, nodes); err != nil {
+		return err
+	}
+	if w.invalid != nil || w.hibernated {
+		return nil
+	}
+	var problems []error
+	for _, n := range entitled(nodes, machines, w.replicas) {
+		m, exists := machines[n.Metadata.UID]
+		if m.Removing {
+			continue
+		}
+		order, err := s.order(ctx, pool, *w, n, admin)
+		if err != nil {
+			return err
+		}
+		if err := s.advertise(ctx, order.Config.APIServer.Advertised); err != nil {
+			return err
+		}
+		if !exists || m.NeedsToken {
+			if order.Config.BootstrapToken, err = s.prepareJoin(ctx, n); err != nil {
+				return err
+			}
+		}
+		if err := k.o.Machines.Start(order); err != nil {
+			problems = append(problems, err)
+		}
+	}
+	for _, uid := range slices.Sorted(maps.Keys(machines)) {
+		if m := machines[uid]; m.Message != "" {
+			w.trouble = m.Node + ": " + m.Message
+		}
+	}
+	if err := errors.Join(problems...); err != nil {
+		w.trouble = err.Error()
+		return err
+	}
+	return nil
+}
+
+// entitled returns the Nodes that get machines. A customer's administrator can create Nodes with a pool's label: not
+// more machines run for them than the pool may have.
+func entitled(nodes []*node, machines map[types.UID]localnodes.Machine, replicas int) []*node {
+	has := func(n *node) int {
+		if _, ok := machines[n.Metadata.UID]; ok {
+			return 0
+		}
+		return 1
+	}
+	limit := replicas + surge
+	var found []*node
+	for _, n := range nodes {
+		if n.Metadata.DeletionTimestamp != nil {
+			continue
+		}
+		found = append(found, n)
+		if n.draining() && has(n) == 0 {
+			limit++
+		}
+	}
+	slices.SortStableFunc(found, func(a, b *node) int {
+		return cmp.Or(cmp.Compare(has(a), has(b)), cmp.Compare(a.index(), b.index()))
+	})
+	with := 0
+	for with < len(found) && has(found[with]) == 0 {
+		with++
+	}
+	return found[:min(len(found), max(with, limit))]
+}
+
+// removeLost removes the machines whose Nodes do not exist. A Node that has only lost the label of its pool gets it
+// back.
+func (s *site) removeLost(ctx context.Context, pool string, machines map[types.UID]localnodes.Machine,
+	nodes []*node) error {
+	exists := map[types.UID]bool{}
+	for _, n := range nodes {
+		exists[n.Metadata.UID] = true
+	}
+	for uid, m := range machines {
+		if exists[uid] || m.Removing {
+			continue
+		}
+		object, err := s.client.Resource(nodeResource()).Get(ctx, m.Node, metav1.GetOptions{})
+		switch {
+		case err != nil && !loop.IsGone(err):
+			return fmt.Errorf("reading node %s of %s: %w", m.Node, s.cluster, err)
+		case err == nil && object.GetUID() == uid && object.GetLabels()[hypershift.NodePoolLabel] == pool:
+			continue // the watch is a little behind
+		case err == nil && object.GetUID() == uid:
+			n := &node{Metadata: metav1.ObjectMeta{Name: m.Node}}
+			patch := map[string]any{"metadata": map[string]any{"uid": string(uid), "labels": map[string]any{
+				hypershift.NodePoolLabel: pool, providerLabel: string(cluster.Local)}}}
+			if err := s.patch(ctx, n, patch); err != nil && !apierrors.IsConflict(err) {
+				return err
+			}
+		default:
+			s.keeper.o.Machines.Remove(uid)
+		}
+	}
+	return nil
+}
+
+// removeOrphanMachines removes the machines of pools that do not exist, as far as their Nodes do not exist either.
+func (s *site) removeOrphanMachines(ctx context.Context) error {
+	for _, pool := range s.keeper.o.Machines.Pools() {
+		key := loop.Key{Namespace: pool.Cluster.Namespace, Name: pool.Name}
+		if pool.Cluster != s.cluster || s.keeper.pools.Get(key) != nil {
+			continue
+		}
+		_, err := s.keeper.client.Resource(hypershift.NodePools()).Namespace(key.Namespace).Get(ctx, key.Name,
+			metav1.GetOptions{})
+		if !loop.IsGone(err) {
+			continue
+		}
+		nodes, err := s.nodesOf(ctx, pool.Name)
+		if err != nil {
+			return err
+		}
+		if err := s.removeLost(ctx, pool.Name, s.keeper.o.Machines.Of(pool), nodes); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// endMachines removes all machines of a pool, and reports whether none is left.
+func (k *keeper) endMachines(pool localnodes.Pool) (ended bool) {
+	machines := k.o.Machines.Of(pool)
+	for uid := range machines {
+		k.o.Machines.Remove(uid)
+	}
+	return len(machines) == 0
+}
+
+// isEnding reports whether a machine of an earlier Node with this name is still there.
+func (k *keeper) isEnding(pool localnodes.Pool, name string, nodes []*node) bool {
+	for uid, m := range k.o.Machines.Of(pool) {
+		if m.Node == name && !slices.ContainsFunc(nodes, func(n *node) bool { return n.Metadata.UID == uid }) {
+			return true
+		}
+	}
+	return false
+}
+
+// order returns the machine of a Node.
+func (s *site) order(ctx context.Context, pool *hypershift.NodePool, w wanted, n *node, admin controlplane.Admin) (
+	localnodes.Order, error,
+) {
+	fail := func(err error) (localnodes.Order, error) {
+		return localnodes.Order{}, fmt.Errorf("node %s of %s: %w", n.Metadata.Name, s.cluster, err)
+	}
+	place, ok := placeOf(w.pods, n.Spec.PodCIDR)
+	ip, fits := offset(w.machines, firstMachine+place)
+	if !ok || !fits {
+		return fail(fmt.Errorf("its podCIDR %q is not one of the cluster's", n.Spec.PodCIDR))
+	}
+	config, err := admin.RESTConfig()
+	if err != nil {
+		return fail(err)
+	}
+	direct, err := url.Parse(config.Host)
+	if err != nil {
+		return fail(err)
+	}
+	services, err := s.serviceNetwork(ctx)
+	if err != nil {
+		return fail(err)
+	}
+	dns, _ := offset(services, dnsService)
+	return localnodes.Order{
+		Pool: poolOf(pool), UID: n.Metadata.UID, Version: controlplane.Version(w.version),
+		Config: realnode.Config{
+			Name: n.Metadata.Name, ProviderID: providerID(pool, w.provider, n.Metadata.Name),
+			APIServer: realnode.APIServer{
+				Address: s.keeper.o.Router, ServerName: admin.ServerName, CA: string(config.CAData),
+				UnnamedAddress: direct.Host, Advertised: advertised(services, w.pods, w.machines),
+			},
+			Labels: map[string]string{instanceTypeLabel: w.instance.Name},
+			Network: realnode.Network{
+				ClusterCIDR: w.pods.String(), ServiceCIDR: services.String(), ClusterDNS: dns.String(),
+				PodCIDR: n.Spec.PodCIDR, Bridge: s.keeper.o.Machines.BridgeOf(s.cluster),
+				Address: netip.PrefixFrom(ip, w.machines.Bits()).String(),
+			},
+			Resources: realnode.Resources{
+				CPU:    *resource.NewQuantity(int64(w.instance.CPU), resource.DecimalSI),
+				Memory: *resource.NewQuantity(int64(w.instance.MemoryMiB)<<20, resource.BinarySI),
+				Pods:   maxPods,
+			},
+			Konnectivity: true,
+		},
+	}, nil
+}
+
+// providerID returns spec.providerID of a Node.
+func providerID(pool *hypershift.NodePool, provider cluster.NodeProvider, name string) string {
+	return "atoll-" + string(provider) + ":///" + pool.Namespace + "/" + name
+}
+
+// dnsService is the number of the address of the Service of DNS in the network of Services.
+const dnsService = 10
+
+// advertisedAddresses are the addresses under which pods may reach their API server: that of HyperShift first.
+var advertisedAddresses = []string{"172.20.0.1", "192.168.255.1", "100.127.255.1", "10.255.255.1"}
+
+// advertised returns the address under which the pods of a cluster reach its API server: the first one that no network
+// of the cluster has.
+func advertised(networks ...netip.Prefix) string {
+	for _, text := range advertisedAddresses {
+		at := netip.MustParseAddr(text)
+		if !slices.ContainsFunc(networks, func(p netip.Prefix) bool { return p.Contains(at) }) {
+			return netip.AddrPortFrom(at, apiServerPort).String()
+		}
+	}
+	return netip.AddrPortFrom(netip.MustParseAddr(advertisedAddresses[0]), apiServerPort).String()
+}
+
+const apiServerPort = 6443
+
+// rests reports whether the pool's machines must not run: the cluster hibernates. Nodes would keep their plane awake.
+func rests(hc *hypershift.HostedCluster) bool {
+	return hc != nil && hc.Annotations[hypershift.HibernatedAnnotation] == "true"
+}
+
+// awakeSince returns when each machine was started after a pause, by the UID of its Node.
+func awakeSince(machines map[types.UID]localnodes.Machine) map[types.UID]time.Time {
+	since := map[types.UID]time.Time{}
+	for uid, m := range machines {
+		since[uid] = m.AwakeSince
+	}
+	return since
+}
+
+// latest returns the later of two times.
+func latest(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
