@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -23,92 +21,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// thing is the kind of the resources of these tests. Its status is {"busy":"OPERATION"} or {}.
-const thing store.Kind = "Thing"
-
-const (
-	scope = "s"
-	busy  = `{"busy":true}`
-	free  = `{"busy":false}`
-)
-
-func open(t testing.TB, dsn string, hooks store.Hooks) *store.Store {
-	t.Helper()
-	s, err := store.Open(t.Context(), store.Options{DSN: dsn, Kinds: []store.KindSpec{{Kind: thing}, StoreKind()},
-		Hooks: hooks, AcquireTimeout: time.Minute, ResolveTimeout: 100 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Close)
-	return s
-}
-
-func order(id, resource string) Order {
-	return Order{ID: id, Scope: scope, Resource: resource, Request: "Create", Budget: time.Hour}
-}
-
-// accept creates a thing together with its operation.
-func accept(ctx context.Context, e *Engine, name string, o Order) error {
-	return e.o.Store.Tx(ctx, func(tx *store.Tx) error {
-		if _, err := tx.Create(ctx, store.Document{Kind: thing, ID: name, Scope: scope, Spec: json.RawMessage(`{}`),
-			Status: json.RawMessage(busy)}); err != nil {
-			return err
-		}
-		_, err := e.Begin(ctx, tx, o)
-		return err
-	})
-}
-
-// settle frees the thing of an operation.
-func settle(ctx context.Context, tx *store.Tx, s State) error {
-	_, _, err := tx.Update(ctx, thing, s.Resource, 0, func(d *store.Document) error {
-		d.Status = json.RawMessage(free)
-		return nil
-	})
-	return err
-}
-
-func isBusy(t testing.TB, s *store.Store, name string) bool {
-	t.Helper()
-	d, err := s.Get(t.Context(), thing, name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return strings.Contains(string(d.Status), "true")
-}
-
-type workerFunc func(context.Context, State) Outcome
-
 func (f workerFunc) Work(ctx context.Context, s State) Outcome { return f(ctx, s) }
-
-func succeed(context.Context, State) Outcome { return Outcome{Event: Event{Kind: Succeed}} }
-
-// run runs an engine until the end of the test, or until stop.
-func run(t testing.TB, e *Engine) (stop func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = e.Run(ctx)
-	}()
-	stop = sync.OnceFunc(func() {
-		cancel()
-		<-done
-	})
-	t.Cleanup(stop)
-	return stop
-}
-
-func awaitEnd(t testing.TB, e *Engine, id string) (s State) {
-	t.Helper()
-	testsite.Eventually(t, "the operation "+id+" ends", func() (err error) {
-		if s, err = e.Get(t.Context(), id); err == nil && !s.Status.IsTerminal() {
-			err = fmt.Errorf("it is %s", s.Status)
-		}
-		return err
-	})
-	return s
-}
 
 // TestI5I12AKillBetweenAnyTwoStatementsLeavesNoResourceBusy kills a process at each of its statements, from
 // the acceptance of an operation to its end: before the server gets the statement and after. Then a
@@ -340,65 +253,6 @@ func TestAStoppedProcessGivesItsLeasesUp(t *testing.T) {
 	run(t, second)
 	if s := awaitEnd(t, second, "op"); s.Status != Succeeded || s.Fence != 2 {
 		t.Errorf("%+v", s)
-	}
-}
-
-// TestANotificationReachesPermittedHostsOnly sends notifications, of which the first attempt fails.
-func TestANotificationReachesPermittedHostsOnly(t *testing.T) {
-	bodies := make(chan string, 10)
-	var attempts atomic.Int32
-	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if attempts.Add(1) == 1 {
-			w.WriteHeader(http.StatusServiceUnavailable)
-			return
-		}
-		var body struct{ Status string }
-		_ = json.NewDecoder(r.Body).Decode(&body)
-		bodies <- body.Status
-	}))
-	t.Cleanup(receiver.Close)
-	n := &Notifier{Hosts: []string{"127.0.0.1", ".azure.example"}, Loopback: true}
-	e := NewEngine(Options{Store: open(t, pgtest.DSN(t), store.Hooks{}), Settle: settle, Holder: "p", Notifier: n,
-		Worker: workerFunc(succeed), NoticeOf: func(s State) any { return s.ViewAsARM("id", "Working") }})
-	o := order("op", "a")
-	o.NotificationURI = receiver.URL + "/notify"
-	if err := accept(t.Context(), e, "a", o); err != nil {
-		t.Fatal(err)
-	}
-	run(t, e)
-	select {
-	case status := <-bodies:
-		if status != string(Succeeded) {
-			t.Errorf("the notification has the status %q", status)
-		}
-	case <-time.After(testsite.HangLimit):
-		t.Fatal("no notification")
-	}
-	testsite.Eventually(t, "the notification is not pending", func() error {
-		s, err := e.Get(t.Context(), "op")
-		if err == nil && s.Notification.Pending {
-			err = errors.New("it is pending")
-		}
-		return err
-	})
-
-	strict := &Notifier{Hosts: []string{"127.0.0.1", "localhost", ".azure.example"}}
-	for uri, want := range map[string]bool{
-		"https://a.azure.example/x": true, "https://azure.example/": false, "https://evil.example/": false,
-		"http://a.azure.example/": false, "https://u:p@a.azure.example/": false, "file:///etc/passwd": false,
-		"https://a.azure.example.evil.example/": false,
-	} {
-		if strict.Permits(uri) != want {
-			t.Errorf("%s: permitted is %v", uri, !want)
-		}
-	}
-	before := attempts.Load()
-	if err := strict.Send(t.Context(), strings.Replace(receiver.URL, "http:", "https:", 1), nil); err == nil ||
-		!strings.Contains(err.Error(), "not public") {
-		t.Errorf("a notification to this machine: %v", err)
-	}
-	if attempts.Load() != before {
-		t.Error("the receiver on this machine was reached")
 	}
 }
 
