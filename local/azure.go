@@ -30,7 +30,7 @@ func (t topology) azureGateway() Spec {
 	return t.withIdentity(t.service(Spec{
 		Name: azureGatewayName, Address: t.url(azureGatewayName), Phase: phaseEdges, After: []string{pkiName},
 		Args: []string{"azure-gateway", "--listen", t.address(azureGatewayName), "--endpoint", t.url(azureGatewayName),
-			"--backend", t.url(azurePort), "--dir", t.home.azureDir()},
+			"--backend", t.url(azurePort), "--location", t.st.Region, "--dir", t.home.azureDir()},
 	}, azureGatewayName, azureGatewayName+"-ops"), pki.ServiceName(azureGatewayName),
 		t.home.Path("identities", azureGatewayName))
 }

@@ -15,6 +15,7 @@ type azureGatewayService struct {
 	addr     string
 	endpoint string
 	backend  string
+	location string
 	dir      string
 	identity identityFlags
 }
@@ -30,6 +31,7 @@ for Azure Resource Manager, to which it proves itself with a client certificate.
 	cmd.Flags().StringVar(&f.addr, "listen", "127.0.0.1:8445", "address for programs of Azure's SDKs")
 	cmd.Flags().StringVar(&f.endpoint, "endpoint", "", "URL at which programs reach that address")
 	cmd.Flags().StringVar(&f.backend, "backend", "", "URL of --azure-listen of atoll platform")
+	cmd.Flags().StringVar(&f.location, "location", "", "the region's name in Azure, for client.json")
 	cmd.Flags().StringVar(&f.dir, "dir", "", "directory of client.json, metadata.json and the keys; made on first use")
 	for _, name := range []string{"endpoint", "backend", "dir"} {
 		cmd.MarkFlagRequired(name)
@@ -51,7 +53,8 @@ func (f *azureGatewayService) start(ctx context.Context, s *System) error {
 	if err != nil {
 		return err
 	}
-	gateway, err := azure.New(azure.Options{Dir: f.dir, Endpoint: f.endpoint, CA: f.identity.caFile, Backend: f.backend,
+	gateway, err := azure.New(azure.Options{Dir: f.dir, Endpoint: f.endpoint, Location: f.location,
+		CA: f.identity.caFile, Backend: f.backend,
 		TLS: identity.ClientTLS("platform"), Log: s.Log})
 	if err != nil {
 		return err

@@ -47,11 +47,20 @@ func main() {
 type account struct {
 	Tenant       string `json:"tenantId"`
 	Subscription string `json:"subscriptionId"`
+	Location     string `json:"location"`
 	ID           string `json:"clientId"`
 	Secret       string `json:"clientSecret"`
 	Authority    string `json:"authorityHost"`
 	Endpoint     string `json:"resourceManager"`
 	CA           string `json:"caFile"`
+}
+
+func readAccount(file string) (a account, err error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return a, err
+	}
+	return a, json.Unmarshal(data, &a)
 }
 
 // client sends requests through the SDK.
@@ -60,10 +69,11 @@ type client struct {
 	pipeline runtime.Pipeline
 }
 
-func newClient(a account) (*client, error) {
+// connect returns what the clients of the SDK need: a credential, and where ARM and Entra are.
+func (a account) connect() (azcore.TokenCredential, *arm.ClientOptions, error) {
 	ca, err := os.ReadFile(a.CA)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(ca)
@@ -75,11 +85,15 @@ func newClient(a account) (*client, error) {
 	}
 	credential, err := azidentity.NewClientSecretCredential(a.Tenant, a.ID, a.Secret,
 		&azidentity.ClientSecretCredentialOptions{ClientOptions: options, DisableInstanceDiscovery: true})
+	return credential, &arm.ClientOptions{ClientOptions: options, DisableRPRegistration: true}, err
+}
+
+func newClient(a account) (*client, error) {
+	credential, options, err := a.connect()
 	if err != nil {
 		return nil, err
 	}
-	sdk, err := arm.NewClient("example", "v0.1.0", credential, &arm.ClientOptions{ClientOptions: options,
-		DisableRPRegistration: true})
+	sdk, err := arm.NewClient("example", "v0.1.0", credential, options)
 	if err != nil {
 		return nil, err
 	}
@@ -131,13 +145,17 @@ type resource struct {
 	Properties map[string]any    `json:"properties"`
 }
 
+// newCluster returns the body of the PUT of a cluster in a resource group.
+func newCluster(location, group string) resource {
+	network := group + "/providers/Microsoft.Network"
+	return resource{Location: location, Properties: map[string]any{
+		"platform": map[string]any{"subnetId": network + "/virtualNetworks/v/subnets/s",
+			"networkSecurityGroupId": network + "/networkSecurityGroups/g"}}}
+}
+
 func run(ctx context.Context, file string) error {
-	data, err := os.ReadFile(file)
+	a, err := readAccount(file)
 	if err != nil {
-		return err
-	}
-	var a account
-	if err := json.Unmarshal(data, &a); err != nil {
 		return err
 	}
 	c, err := newClient(a)
@@ -145,15 +163,12 @@ func run(ctx context.Context, file string) error {
 		return err
 	}
 	group := "/subscriptions/" + a.Subscription + "/resourceGroups/example"
-	network := group + "/providers/Microsoft.Network"
 	list := c.endpoint + group + "/providers/Microsoft.RedHatOpenShift/hcpOpenShiftClusters"
 	cluster := list + "/demo"
 	step := func(format string, args ...any) { fmt.Printf(format+"\n", args...) }
 
 	start := time.Now()
-	answer, err := c.send(ctx, http.MethodPut, cluster, resource{Location: "local", Properties: map[string]any{
-		"platform": map[string]any{"subnetId": network + "/virtualNetworks/v/subnets/s",
-			"networkSecurityGroupId": network + "/networkSecurityGroups/g"}}}, http.StatusCreated, http.StatusOK)
+	answer, err := c.send(ctx, http.MethodPut, cluster, newCluster(a.Location, group), http.StatusCreated, http.StatusOK)
 	if err != nil {
 		return err
 	}
@@ -165,7 +180,7 @@ func run(ctx context.Context, file string) error {
 	step("created   %s in %.1f s: %s, API at %s", made.Name, time.Since(start).Seconds(),
 		made.Properties["provisioningState"], api["url"])
 
-	answer, err = c.send(ctx, http.MethodPut, cluster+"/nodePools/workers", resource{Location: "local",
+	answer, err = c.send(ctx, http.MethodPut, cluster+"/nodePools/workers", resource{Location: a.Location,
 		Properties: map[string]any{"platform": map[string]any{"vmSize": "Standard_D4s_v3"}, "replicas": 2}},
 		http.StatusCreated, http.StatusOK)
 	if err != nil {
@@ -187,21 +202,7 @@ func run(ctx context.Context, file string) error {
 	}
 	step("patched   tags are %v", made.Tags)
 
-	pager := runtime.NewPager(runtime.PagingHandler[page]{
-		More: func(p page) bool { return p.NextLink != "" },
-		Fetcher: func(ctx context.Context, last *page) (next page, err error) {
-			url := list + "?$top=1"
-			if last != nil {
-				url = last.NextLink
-			}
-			answer, err := c.send(ctx, http.MethodGet, url, nil, http.StatusOK)
-			if err != nil {
-				return next, err
-			}
-			return next, runtime.UnmarshalAsJSON(answer, &next)
-		},
-	})
-	for pager.More() {
+	for pager := c.pager(list + "?$top=1"); pager.More(); {
 		p, err := pager.NextPage(ctx)
 		if err != nil {
 			return err
@@ -236,6 +237,24 @@ func run(ctx context.Context, file string) error {
 type page struct {
 	Value    []resource `json:"value"`
 	NextLink string     `json:"nextLink"`
+}
+
+// pager follows the links of a list from a URL on.
+func (c *client) pager(first string) *runtime.Pager[page] {
+	return runtime.NewPager(runtime.PagingHandler[page]{
+		More: func(p page) bool { return p.NextLink != "" },
+		Fetcher: func(ctx context.Context, last *page) (next page, err error) {
+			url := first
+			if last != nil {
+				url = last.NextLink
+			}
+			answer, err := c.send(ctx, http.MethodGet, url, nil, http.StatusOK)
+			if err != nil {
+				return next, err
+			}
+			return next, runtime.UnmarshalAsJSON(answer, &next)
+		},
+	})
 }
 
 // credentials is the result of requestAdminCredential.

@@ -43,6 +43,7 @@ const (
 type Client struct {
 	Tenant       string `json:"tenantId"`
 	Subscription string `json:"subscriptionId"`
+	Location     string `json:"location"` // the region's name in Azure
 	ID           string `json:"clientId"`
 	Secret       string `json:"clientSecret"`
 	Authority    string `json:"authorityHost"`   // of Entra
@@ -60,9 +61,10 @@ type secrets struct {
 	tokenKey *ecdsa.PrivateKey
 }
 
-// openSecrets reads the files of the stand-in, and makes those that are missing. endpoint and ca are
-// written into the file of the client.
-func openSecrets(dir, endpoint, ca string) (s secrets, err error) {
+// openSecrets reads the files of the stand-in, and makes those that are missing. It writes endpoint, location and CA
+// into the file of the client.
+func openSecrets(o Options) (s secrets, err error) {
+	dir := o.Dir
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return s, err
 	}
@@ -84,7 +86,7 @@ func openSecrets(dir, endpoint, ca string) (s secrets, err error) {
 			return s, fmt.Errorf("reading %s: %w", ClientFile, err)
 		}
 	}
-	s.client.Authority, s.client.Endpoint, s.client.CA = endpoint, endpoint, ca
+	s.client.Authority, s.client.Endpoint, s.client.Location, s.client.CA = o.Endpoint, o.Endpoint, o.Location, o.CA
 	if err := writeJSON(filepath.Join(dir, ClientFile), s.client); err != nil {
 		return s, err
 	}

@@ -26,6 +26,7 @@ import (
 type Options struct {
 	Dir      string      // of its files
 	Endpoint string      // URL at which programs reach it
+	Location string      // the region's name in Azure, for programs
 	CA       string      // file of the CA that signs its server certificate, for programs
 	Backend  string      // URL of the region's API for ARM
 	TLS      *tls.Config // how the region's API proves itself to the gateway
@@ -43,7 +44,7 @@ type Gateway struct {
 
 // New returns a Gateway. It makes the files that are missing in the directory.
 func New(o Options) (*Gateway, error) {
-	s, err := openSecrets(o.Dir, o.Endpoint, o.CA)
+	s, err := openSecrets(o)
 	if err != nil {
 		return nil, fmt.Errorf("the stand-in for Azure: %w", err)
 	}

@@ -10,4 +10,4 @@ import (
 	"atoll.dev/test/localtest"
 )
 
-func TestMain(m *testing.M) { os.Exit(localtest.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(localtest.Main(m, "--azure")) }

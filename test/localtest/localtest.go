@@ -80,6 +80,7 @@ func Services(t testing.TB) string {
 // slot holds a region that several tests of a package use one after the other.
 type slot struct {
 	sync.Mutex
+	args      []string // of `up`
 	r         *Region
 	isStopped bool // a test has stopped the region's processes
 }
@@ -152,7 +153,7 @@ func (s *slot) region(t *testing.T) *Region {
 				}
 			}
 		}()
-		r.Up()
+		r.Up(s.args...)
 		s.r = r
 	}
 	r := *s.r
@@ -186,10 +187,12 @@ func purge(home string) error {
 	return nil
 }
 
-// Main runs the tests with a configuration directory of their own and then ends the shared regions; use it in TestMain:
+// Main runs the tests with a configuration directory of their own and then ends the shared regions. args are those of
+// `up` for the region of Shared. Use it in TestMain:
 //
 //	func TestMain(m *testing.M) { os.Exit(localtest.Main(m)) }
-func Main(m *testing.M) int {
+func Main(m *testing.M, args ...string) int {
+	shared.args = args
 	os.Unsetenv("ATOLL_HOME")
 	os.Unsetenv("ATOLL_ENDPOINT")
 	code := testsite.WithOwnConfig(m.Run)

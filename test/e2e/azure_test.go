@@ -1,0 +1,24 @@
+package e2e
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"atoll.dev/test/localtest"
+)
+
+// The programs of examples/azure-sdk use a region through Azure's SDK for Go, as they would use Azure.
+func TestProgramsOfAzuresSDK(t *testing.T) {
+	r := localtest.Shared(t)
+	cmd := exec.CommandContext(t.Context(), "go", "test", "-trimpath", "-count=1", "-v", ".")
+	cmd.Dir = "../../examples/azure-sdk"
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "ATOLL_AZURE_CLIENT="+filepath.Join(r.Home, "azure",
+		"client.json"))
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v:\n%s", err, out)
+	}
+	t.Logf("%s", out)
+}
