@@ -168,24 +168,12 @@ func (o *OIDC) verify(ctx context.Context, token string, now time.Time) (oidcCla
 	if len(token) > maxOIDCToken {
 		return bad("it has more than %d bytes", maxOIDCToken)
 	}
-	signed, err := jose.ParseSignedCompact(token, oidcAlgorithms)
-	if err != nil || len(signed.Signatures) != 1 {
-		return bad("it is not a token that is signed with a key pair")
-	}
-	header := signed.Signatures[0].Protected
-	if problem := headerProblem(header); problem != "" {
+	payload, problem, err := o.keys.payload(ctx, token)
+	if problem != "" {
 		return bad("%s", problem)
 	}
-	key, err := o.keys.find(ctx, header.KeyID)
 	if err != nil {
 		return oidcClaims{}, err
-	}
-	if key.Algorithm != "" && key.Algorithm != header.Algorithm {
-		return bad("its algorithm is not that of the key %s", quoted(header.KeyID))
-	}
-	payload, err := signed.Verify(key)
-	if err != nil {
-		return bad("its signature is not of the key %s", quoted(header.KeyID))
 	}
 	var c struct {
 		Issuer    string           `json:"iss"`

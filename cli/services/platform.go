@@ -225,7 +225,8 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 		handler = access.WithoutOperators(handler)
 	}
 	if azure != nil {
-		if err := f.azure.start(p, s, azure, db, f.region, denials, f.limits, identity); err != nil {
+		if err := f.azure.start(p, s, azure, db, f.region, denials, signatures, f.limits,
+			identity); err != nil {
 			return err
 		}
 	}

@@ -30,6 +30,7 @@ type azureFlags struct {
 	retryAfter time.Duration
 	referers   []string
 	notify     []string
+	tokens     azureTokenFlags
 }
 
 func (f *azureFlags) addFlags(cmd *cobra.Command) {
@@ -46,6 +47,7 @@ func (f *azureFlags) addFlags(cmd *cobra.Command) {
 		"hosts that the Referer of a request may name; URLs in answers then begin with it")
 	cmd.Flags().StringSliceVar(&f.notify, "azure-notify-host", nil, "hosts that get notifications about ended "+
 		"operations: management.azure.com, or .azure.com for all below (default none)")
+	f.tokens.addFlags(cmd)
 }
 
 // open opens the listener for Azure Resource Manager; it is nil without --azure-listen.
@@ -60,18 +62,25 @@ func (f *azureFlags) open() (net.Listener, error) {
 	case f.retryAfter < time.Second:
 		return nil, fmt.Errorf("--azure-retry-after %s is less than 1s", f.retryAfter)
 	}
+	if err := f.tokens.check(f.addr); err != nil {
+		return nil, err
+	}
 	return listen(f.addr)
 }
 
 // start serves the API for Azure Resource Manager.
 func (f *azureFlags) start(p *parts, s *System, l net.Listener, db *store.Store, region string, denials access.Denials,
-	limits rest.ConnLimits, identity *pki.Identity) error {
+	signatures access.Signatures, limits rest.ConnLimits, identity *pki.Identity) error {
 	if s.CLM == nil {
 		return errors.New("--azure-listen needs --clm")
 	}
 	certificates, err := arm.NewCertificates(p.ctx, f.metadata, s.Log)
 	if err != nil {
 		return fmt.Errorf("--azure-metadata: %w", err)
+	}
+	tokens, err := f.tokens.open(signatures, s.Log)
+	if err != nil {
+		return err
 	}
 	host, err := os.Hostname()
 	if err != nil {
@@ -81,7 +90,7 @@ func (f *azureFlags) start(p *parts, s *System, l net.Listener, db *store.Store,
 	if len(f.notify) > 0 {
 		notifier = &ops.Notifier{Hosts: lowerCase(f.notify)}
 	}
-	front := arm.New(arm.Options{Store: db, Keys: s.Keys, CLM: s.CLM, Certificates: certificates,
+	front := arm.New(arm.Options{Store: db, Keys: s.Keys, CLM: s.CLM, Certificates: certificates, Tokens: tokens,
 		Location: cmp.Or(f.location, region), Holder: host + "/" + uuid.NewString(), Mode: arm.Mode(f.mode),
 		RetryAfter: f.retryAfter, Referers: lowerCase(f.referers), Notifier: notifier, Denials: denials, Log: s.Log})
 	p.run(func(ctx context.Context) error { // it ends with ctx only
@@ -89,7 +98,7 @@ func (f *azureFlags) start(p *parts, s *System, l net.Listener, db *store.Store,
 		return nil
 	})
 	limits.Metrics = nil // the Platform API's listener has them
-	s.serve(p, l, "azure", arm.ClientTLS(identity.ServerTLS(pki.CertificateOptional)),
+	s.serve(p, l, "azure", front.ServerTLS(identity.ServerTLS(pki.CertificateOptional)),
 		rest.Server{Handler: front, Limits: limits})
 	return nil
 }

@@ -32,15 +32,16 @@ func openAccount(t *testing.T) account {
 	return a
 }
 
-// TestTheProgram runs the program: create, poll, list, patch, a kubeconfig that the cluster's API server takes, delete.
+// TestTheProgram runs the program: create, poll, list, patch, a kubeconfig that the cluster's API
+// server takes, delete.
 func TestTheProgram(t *testing.T) {
 	if err := run(t.Context(), clientFile(t)); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// TestPagesAndCancellation lists two clusters page by page, and deletes a third one while it is created, which cancels
-// the creation.
+// TestPagesAndCancellation lists two clusters page by page, and deletes a third one while it is
+// created, which cancels the creation.
 func TestPagesAndCancellation(t *testing.T) {
 	ctx, a := t.Context(), openAccount(t)
 	c, err := newClient(a)
@@ -97,8 +98,8 @@ func TestPagesAndCancellation(t *testing.T) {
 	}
 }
 
-// TestClassicClient uses the generated client of ARO classic. The region has no installer, so it answers a creation with
-// 501, and the other requests as a region without clusters.
+// TestClassicClient uses the generated client of ARO classic. The region has no installer, so it
+// answers a creation with 501, and the other requests as a region without clusters.
 func TestClassicClient(t *testing.T) {
 	ctx, a := t.Context(), openAccount(t)
 	credential, options, err := a.connect()

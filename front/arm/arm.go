@@ -45,6 +45,7 @@ type Options struct {
 	Keys         *access.KeyStore
 	CLM          *clmclient.Client
 	Certificates *Certificates
+	Tokens       *Tokens // nil: only certificates prove that a sender is ARM
 
 	Location   string        // the region's name in Azure
 	Holder     string        // names this process; unique among processes
@@ -71,6 +72,7 @@ type front struct {
 	clm          *clmclient.Client
 	certificates *Certificates
 	releases     *release.Cache
+	tokens       *Tokens
 	engine       *ops.Engine
 	notifier     *ops.Notifier
 	location     string
@@ -94,8 +96,8 @@ func New(o Options) *Front {
 	if o.Mode == "" {
 		o.Mode = Compatible
 	}
-	f := &front{store: o.Store, keys: o.Keys, clm: o.CLM, certificates: o.Certificates, notifier: o.Notifier,
-		releases: release.NewCache(o.CLM), location: o.Location, mode: o.Mode, retryAfter: o.RetryAfter,
+	f := &front{store: o.Store, keys: o.Keys, clm: o.CLM, certificates: o.Certificates, tokens: o.Tokens,
+		notifier: o.Notifier, releases: release.NewCache(o.CLM), location: o.Location, mode: o.Mode, retryAfter: o.RetryAfter,
 		referers: o.Referers, log: o.Log}
 	f.engine = ops.NewEngine(ops.Options{Store: o.Store, Worker: f, Settle: f.settle, Holder: o.Holder,
 		Notifier: o.Notifier, NoticeOf: f.noticeOf, Log: o.Log})
@@ -126,6 +128,9 @@ func (a *Front) Run(ctx context.Context) error {
 			a.f.log.Warn("reading ARM's certificates ended", "error", err)
 		}
 	})
+	if a.f.tokens != nil {
+		group.Go(func() { _ = a.f.tokens.Run(ctx) }) // it ends with ctx only
+	}
 	group.Wait()
 	return context.Cause(ctx)
 }

@@ -108,11 +108,21 @@ func TestARMContract(t *testing.T) {
 	w.testClassic(t)
 	w.testLists(t)
 	w.testCallers(t)
+	w.testTokens(t)
 	w.testOtherAPIs(t)
 	w.testAbsences(t)
 	w.testDeletions(t)
 	w.testKills(t)
 	w.testSubscriptions(t)
+}
+
+// clusterBody returns the body of a PUT of a cluster; more are further properties.
+func clusterBody(more ...string) string {
+	return fmt.Sprintf(`{"location":"Atoll Test","tags":{"a":"1"},"properties":{"platform":{`+
+		`"subnetId":"/subscriptions/%[1]s/resourceGroups/n/providers/Microsoft.Network/virtualNetworks/v/subnets/s",`+
+		`"networkSecurityGroupId":"/subscriptions/%[1]s/resourceGroups/n/providers/Microsoft.Network/`+
+		`networkSecurityGroups/g"}%[2]s}}`,
+		sub, strings.Join(append([]string{""}, more...), ","))
 }
 
 func poolBody(more string) string {

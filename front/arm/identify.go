@@ -160,27 +160,68 @@ func (c *Certificates) thumbprintOf(cert *x509.Certificate, now time.Time) (thum
 	return "", false
 }
 
-// ClientTLS returns a configuration with the certificate of server that asks for a client certificate of
-// any authority: Identify compares it with the published ones, and the handshake proves that the sender
-// has its key.
-func ClientTLS(server *tls.Config) *tls.Config {
+// ServerTLS returns a configuration with the certificate of server that asks for a client
+// certificate of any authority: Identify compares it with the published ones, and the handshake
+// proves that the sender has its key. A sender that ARM's tokens can prove needs none.
+func (a *Front) ServerTLS(server *tls.Config) *tls.Config {
+	asks := tls.RequireAnyClientCert
+	if a.f.tokens != nil {
+		asks = tls.RequestClientCert
+	}
 	return &tls.Config{MinVersion: tls.VersionTLS12, Certificates: server.Certificates,
-		GetCertificate: server.GetCertificate, ClientAuth: tls.RequireAnyClientCert, SessionTicketsDisabled: true}
+		GetCertificate: server.GetCertificate, ClientAuth: asks, SessionTicketsDisabled: true}
+}
+
+// proveARM returns how the sender of a request has proved that it is ARM: by a token that is bound
+// to a key of ARM, or by a certificate that ARM publishes, and the body of the request. A token
+// that is sent and does not verify is refused, whatever certificate came with it.
+func (f *front) proveARM(r *http.Request, path string) (access.Evidence, []byte, error) {
+	refused := func(format string, args ...any) (access.Evidence, []byte, error) {
+		return access.Evidence{}, nil, rest.Errorf(http.StatusUnauthorized, codeUnauthenticated, format, args...)
+	}
+	isBearer := false
+	if f.tokens != nil && len(r.Header.Values("Authorization")) > 0 {
+		proof, err := f.tokens.verify(r, path, time.Now())
+		if e, isAnswer := errors.AsType[*rest.Error](err); isAnswer {
+			if e.Status != http.StatusUnauthorized {
+				return access.Evidence{}, nil, unavailable(err)
+			}
+			return refused("The token is not one of Azure Resource Manager for this region: its key is unknown.")
+		}
+		if err != nil {
+			return refused("The token is not one of Azure Resource Manager for this region: %s.", err)
+		}
+		if proof.isBound || f.tokens.o.Binding == BindingOptional {
+			body, err := rest.ReadBody(r, maxBody)
+			if err == nil && !proof.isOfBody(body) {
+				return refused("The token is not one of Azure Resource Manager for this region: it is of another body.")
+			}
+			return access.Evidence{Method: byToken, Credential: proof.application, Until: proof.until}, body, err
+		}
+		isBearer = true
+	}
+	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
+		if isBearer {
+			return refused("A bearer token does not prove its sender: sign the request (PoP), or send a " +
+				"certificate that Azure Resource Manager publishes.")
+		}
+		return refused("The request has no client certificate.")
+	}
+	thumbprint, published := f.certificates.thumbprintOf(r.TLS.PeerCertificates[0], time.Now())
+	if !published {
+		return refused("The client certificate is none that Azure Resource Manager publishes.")
+	}
+	body, err := rest.ReadBody(r, maxBody)
+	return access.Evidence{Method: byARM, Credential: thumbprint}, body, err
 }
 
 // Identify implements access.Identifier: the sender is ARM, and acts for the account of the subscription
 // that the path names. Only after that proof are ARM's headers read.
 func (f *front) Identify(r *http.Request) (access.Identity, []byte, error) {
 	q := requestOf(r.Context())
-	refused := func(format string, args ...any) error {
-		return rest.Errorf(http.StatusUnauthorized, codeUnauthenticated, format, args...)
-	}
-	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
-		return access.Identity{}, nil, refused("The request has no client certificate.")
-	}
-	thumbprint, published := f.certificates.thumbprintOf(r.TLS.PeerCertificates[0], time.Now())
-	if !published {
-		return access.Identity{}, nil, refused("The client certificate is none that Azure Resource Manager publishes.")
+	evidence, body, err := f.proveARM(r, q.path)
+	if err != nil {
+		return access.Identity{}, nil, err
 	}
 	parts := strings.Split(r.URL.Path, "/")
 	id := ""
@@ -188,8 +229,7 @@ func (f *front) Identify(r *http.Request) (access.Identity, []byte, error) {
 		id = parts[2]
 	}
 	if r.URL.Path == rpOperationsPath { // of every subscription
-		return access.Identity{Principal: string(byARM), Account: accountID(byARM), Evidence: access.Evidence{Method: byARM,
-			Credential: thumbprint}}, nil, nil
+		return access.Identity{Principal: string(byARM), Account: accountID(byARM), Evidence: evidence}, body, nil
 	}
 	if _, err := uuid.Parse(id); err != nil || len(id) != 36 {
 		if len(parts) > 1 && parts[1] == "subscriptions" {
@@ -198,10 +238,6 @@ func (f *front) Identify(r *http.Request) (access.Identity, []byte, error) {
 		}
 		return access.Identity{}, nil, rest.Errorf(http.StatusNotFound, codeNotFound,
 			"The requested path could not be found.")
-	}
-	body, err := rest.ReadBody(r, maxBody)
-	if err != nil {
-		return access.Identity{}, nil, err
 	}
 	if q.subscription, err = f.subscription(r.Context(), id); err != nil {
 		return access.Identity{}, nil, unavailable(err)
@@ -213,10 +249,9 @@ func (f *front) Identify(r *http.Request) (access.Identity, []byte, error) {
 	if account == "" {
 		account = accountOf(id, 0) // to be registered
 	}
+	evidence.Subject, evidence.Issuer = r.Header.Get("X-Ms-Client-Principal-Name"), r.Header.Get("X-Ms-Home-Tenant-Id")
 	return access.Identity{Principal: principalOf(account, r.Header.Get("X-Ms-Client-Object-Id")),
-		Account: accountID(account), Evidence: access.Evidence{Method: byARM, Credential: thumbprint,
-			Subject: r.Header.Get("X-Ms-Client-Principal-Name"), Issuer: r.Header.Get("X-Ms-Home-Tenant-Id")},
-	}, body, nil
+		Account: accountID(account), Evidence: evidence}, body, nil
 }
 
 func unavailable(err error) error {

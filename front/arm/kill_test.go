@@ -77,7 +77,7 @@ func (w *world) killAt(t *testing.T, name string, left int, moment pgtest.KillMo
 	front := arm.New(arm.Options{Store: db, Keys: w.keys, CLM: w.front, Certificates: w.certificates,
 		Location: "atolltest", Holder: name, RetryAfter: time.Second, Referers: []string{public}, Log: testsite.Log(t)})
 	server := httptest.NewUnstartedServer(front)
-	server.TLS = arm.ClientTLS(&tls.Config{MinVersion: tls.VersionTLS12})
+	server.TLS = front.ServerTLS(&tls.Config{MinVersion: tls.VersionTLS12})
 	server.StartTLS()
 	w.servers[mortal] = server
 	var group sync.WaitGroup

@@ -35,6 +35,7 @@ import (
 	"atoll.dev/internal/rest"
 	"atoll.dev/ops"
 	"atoll.dev/store"
+	"atoll.dev/test/testissuer"
 	"atoll.dev/test/testsite"
 	"atoll.dev/test/testworld"
 )
@@ -63,7 +64,8 @@ type world struct {
 	gateway      tls.Certificate
 	keys         *access.KeyStore
 	certificates *arm.Certificates
-	pilot        sync.Mutex // held by a test while the adapters report nothing
+	entra        *testissuer.Issuer // of ARM's tokens
+	pilot        sync.Mutex         // held by a test while the adapters report nothing
 }
 
 func startWorld(t *testing.T) *world {
@@ -91,15 +93,26 @@ func startWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	w.certificates = certificates
-	// Two processes on one database, of which one answers strictly.
+	var roots *x509.CertPool
+	w.entra, roots = startEntra(t)
+	tokens, err := arm.NewTokens(arm.TokenOptions{Issuer: w.entra.URL, Tenant: tenant, Audiences: []string{armAudience},
+		Applications: []string{armApplication}, Used: access.NewUsedSignatures(w.store), Roots: roots, Log: testsite.Log(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Two processes on one database, of which one answers strictly and takes tokens.
 	for _, mode := range []arm.Mode{arm.Compatible, arm.Strict} {
-		front := arm.New(arm.Options{Store: w.store, Keys: w.keys, CLM: w.front, Certificates: certificates,
+		options := arm.Options{Store: w.store, Keys: w.keys, CLM: w.front, Certificates: certificates,
 			Location: "atolltest", Holder: string(mode), Mode: mode, RetryAfter: time.Second,
 			Referers: []string{public}, Notifier: &ops.Notifier{Hosts: []string{"127.0.0.1"}, Loopback: true},
-			Log: testsite.Log(t)})
+			Log: testsite.Log(t)}
+		if mode == arm.Strict {
+			options.Tokens = tokens
+		}
+		front := arm.New(options)
 		w.fronts = append(w.fronts, front)
 		server := httptest.NewUnstartedServer(front)
-		server.TLS = arm.ClientTLS(&tls.Config{MinVersion: tls.VersionTLS12})
+		server.TLS = front.ServerTLS(&tls.Config{MinVersion: tls.VersionTLS12})
 		server.StartTLS()
 		t.Cleanup(server.Close)
 		w.servers[mode] = server
@@ -381,13 +394,4 @@ func (w *world) register(t *testing.T, id, state string) answer {
 	t.Helper()
 	return w.do(call{method: "PUT", path: "/subscriptions/" + id, version: "2.0", body: fmt.Sprintf(
 		`{"state":%q,"registrationDate":"2026-01-01T00:00:00Z","properties":{"tenantId":%q}}`, state, tenant)}).want(t, 200)
-}
-
-// clusterBody returns the body of a PUT of a cluster; more are further properties.
-func clusterBody(more ...string) string {
-	return fmt.Sprintf(`{"location":"Atoll Test","tags":{"a":"1"},"properties":{"platform":{`+
-		`"subnetId":"/subscriptions/%[1]s/resourceGroups/n/providers/Microsoft.Network/virtualNetworks/v/subnets/s",`+
-		`"networkSecurityGroupId":"/subscriptions/%[1]s/resourceGroups/n/providers/Microsoft.Network/`+
-		`networkSecurityGroups/g"}%[2]s}}`,
-		sub, strings.Join(append([]string{""}, more...), ","))
 }

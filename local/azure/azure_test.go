@@ -28,14 +28,16 @@ func TestTheStandInProvesItselfAndItsCallers(t *testing.T) {
 	defer backend.Close()
 	roots := x509.NewCertPool()
 	roots.AddCert(backend.Certificate())
-	options := Options{Dir: t.TempDir(), Endpoint: "https://arm.example", Location: "here", CA: "ca.pem", Backend: backend.URL,
+	options := Options{Dir: t.TempDir(), Endpoint: "https://arm.example", Location: "here", CA: "ca.pem",
+		Backend: backend.URL,
 		TLS: &tls.Config{RootCAs: roots}, Log: slog.New(slog.DiscardHandler)}
 	g, err := New(options)
 	if err != nil {
 		t.Fatal(err)
 	}
 	again, err := New(options)
-	if err != nil || again.client != g.client || again.client.Location != "here" || !bytes.Equal(again.gateway.Certificate[0], g.gateway.Certificate[0]) {
+	if err != nil || again.client != g.client || again.client.Location != "here" ||
+		!bytes.Equal(again.gateway.Certificate[0], g.gateway.Certificate[0]) {
 		t.Fatalf("a second start makes other secrets: %v", err)
 	}
 	if info, err := os.Stat(filepath.Join(options.Dir, ClientFile)); err != nil || info.Mode().Perm() != 0o600 {
