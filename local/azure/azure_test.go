@@ -30,7 +30,7 @@ func TestTheStandInProvesItselfAndItsCallers(t *testing.T) {
 	roots.AddCert(backend.Certificate())
 	options := Options{Dir: t.TempDir(), Endpoint: "https://arm.example", Location: "here", CA: "ca.pem",
 		Backend: backend.URL,
-		TLS: &tls.Config{RootCAs: roots}, Log: slog.New(slog.DiscardHandler)}
+		TLS:     &tls.Config{RootCAs: roots}, Log: slog.New(slog.DiscardHandler)}
 	g, err := New(options)
 	if err != nil {
 		t.Fatal(err)
