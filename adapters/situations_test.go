@@ -44,6 +44,23 @@ func cluster(generation int, phase phase) object {
 	return c
 }
 
+// withIssuers adds two issuers of tokens to a cluster, one with certificates of its own.
+func withIssuers(cluster object) object {
+	spec := cluster["spec"].(object)
+	spec["hostedCluster"].(object)["configuration"] = object{"apiServer": object{"audit": object{"profile": "None"}},
+		"authentication": object{"type": "OIDC", "oidcProviders": []object{{"name": "mine"}}}}
+	spec["authentication"] = object{"issuers": []object{
+		{"url": "https://login.example.com", "audiences": []string{"atoll"}, "claimMappings": object{
+			"username": object{"claim": "email", "prefixPolicy": "NoPrefix"}}},
+		{"url": "https://sso.example.com/a", "audiences": []string{"kubectl", "web"},
+			"certificateAuthority": "-----BEGIN CERTIFICATE-----\nMII\n-----END CERTIFICATE-----\n",
+			"claimMappings": object{"username": object{"claim": "sub", "prefix": "https://sso.example.com/a#"},
+				"groups": object{"claim": "groups", "prefix": "sso:"}},
+			"claimValidationRules": []object{{"claim": "tenant", "requiredValue": "blue"}}},
+	}}
+	return cluster
+}
+
 // awaited returns a cluster with the adapters whose reports CLM awaits.
 func awaited(cluster object, adapters ...string) object {
 	var list []object
@@ -184,6 +201,8 @@ func situations() []situation {
 			cluster(2, deleting), "placement"), cluster: []object{placed,
 			report("hosted-cluster", 2, nil, "Finalized", "True", "Gone", "")}},
 
+		{adapter: "hosted-cluster", name: "trusts issuers", resource: withIssuers(cluster(1, live)),
+			cluster: []object{placed}},
 		{adapter: "hosted-cluster", name: "waits for its place", resource: cluster(1, live), cluster: []object{
 			report("placement", 1, object{"management_cluster": ""}, "Available", "False", "NoCapacity",
 				"waiting for capacity: management-01 is full")}},

@@ -79,25 +79,26 @@ const (
 
 // Reasons that hosting chooses and adapters pass on.
 const (
-	ReasonAsExpected       Reason = "AsExpected"
-	ReasonPortTaken        Reason = "PortTaken"
-	ReasonDiskFull         Reason = "DiskFull"
-	ReasonBinaryMissing    Reason = "BinaryMissing"
-	ReasonPlaneFailed      Reason = "PlaneFailed"
-	ReasonDataMissing      Reason = "DataMissing"
-	ReasonPlaneHangs       Reason = "PlaneHangs"
-	ReasonOutOfMemory      Reason = "OutOfMemory"   // it is started again
-	ReasonEtcdFull         Reason = "EtcdFull"      // it refuses writes until objects are deleted
-	ReasonBackupFailing    Reason = "BackupFailing" // writes are not stored in the store of backups
-	ReasonEtcdCorrupt      Reason = "EtcdCorrupt"   // it has found damage in its data
-	ReasonRestoring        Reason = "Restoring"     // the control plane gets data from a backup
-	ReasonRestoreFailed    Reason = "RestoreFailed" // of a clone: it has no data
-	ReasonValidationFailed Reason = "ValidationFailed"
-	ReasonInvalidReplicas  Reason = "InvalidReplicas"
-	ReasonInvalidRequest   Reason = "InvalidRequest" // of a credential: no certificate will come
-	ReasonExpired          Reason = "Expired"        // of a credential: no certificate will come
-	ReasonAsleep           Reason = "Asleep"
-	ReasonWaking           Reason = "Waking"
+	ReasonAsExpected        Reason = "AsExpected"
+	ReasonPortTaken         Reason = "PortTaken"
+	ReasonDiskFull          Reason = "DiskFull"
+	ReasonBinaryMissing     Reason = "BinaryMissing"
+	ReasonPlaneFailed       Reason = "PlaneFailed"
+	ReasonDataMissing       Reason = "DataMissing"
+	ReasonPlaneHangs        Reason = "PlaneHangs"
+	ReasonOutOfMemory       Reason = "OutOfMemory"       // it is started again
+	ReasonEtcdFull          Reason = "EtcdFull"          // it refuses writes until objects are deleted
+	ReasonBackupFailing     Reason = "BackupFailing"     // writes are not stored in the store of backups
+	ReasonEtcdCorrupt       Reason = "EtcdCorrupt"       // it has found damage in its data
+	ReasonRestoring         Reason = "Restoring"         // the control plane gets data from a backup
+	ReasonRestoreFailed     Reason = "RestoreFailed"     // of a clone: it has no data
+	ReasonIssuerUnreachable Reason = "IssuerUnreachable" // the keys of an issuer cannot be read
+	ReasonValidationFailed  Reason = "ValidationFailed"
+	ReasonInvalidReplicas   Reason = "InvalidReplicas"
+	ReasonInvalidRequest    Reason = "InvalidRequest" // of a credential: no certificate will come
+	ReasonExpired           Reason = "Expired"        // of a credential: no certificate will come
+	ReasonAsleep            Reason = "Asleep"
+	ReasonWaking            Reason = "Waking"
 
 	// oldVersionNotAvailable is how hosting wrote ReasonVersionNotAvailable
 	// before this list. Stored reports may have it.

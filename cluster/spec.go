@@ -46,7 +46,8 @@ var clusterMembers = map[string]document.Rule{
 		"managementCluster": Name(maxHostNameLength),
 		"selector":          document.Dictionary(20, document.LabelKey, document.String(document.LabelValue)),
 	}),
-	"hibernated": document.Boolean,
+	"hibernated":     document.Boolean,
+	"authentication": authenticationRule,
 }
 
 // hostedClusterMembers are the fields of HyperShift's HostedClusterSpec.
@@ -124,6 +125,7 @@ const imageField = "spec.hostedCluster.release.image"
 // the newest release and the default networks.
 func (c ClusterRules) Complete(p *document.Problems, spec map[string]any) {
 	document.DropNulls(spec)
+	completeAuthentication(spec)
 	c.checkMembers(p, spec)
 	hosted := document.Ensure(spec, "hostedCluster")
 	release := document.Ensure(hosted, "release")
@@ -140,6 +142,7 @@ func (c ClusterRules) Complete(p *document.Problems, spec map[string]any) {
 
 // CheckChange checks a spec that takes the place of another.
 func (c ClusterRules) CheckChange(p *document.Problems, before, after map[string]any) {
+	completeAuthentication(after)
 	c.checkMembers(p, after)
 	for _, path := range c.immutable() {
 		document.CheckUnchanged(p, "spec."+strings.Join(path, "."),
@@ -181,6 +184,7 @@ func (c ClusterRules) checkMembers(p *document.Problems, spec map[string]any) {
 		members[name] = rule
 	}
 	document.Object(members)(p, "spec", spec)
+	checkAuthentication(p, spec)
 }
 
 // checkUpgradePolicy checks the version of an upgrade policy, if it changes.

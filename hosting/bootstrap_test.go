@@ -99,6 +99,14 @@ func TestBootstrapGivesHostingExactlyTheRequiredRights(t *testing.T) {
 			t.Errorf("reading secret %s/%s: %v, want forbidden", s[0], s[1], err)
 		}
 	}
+	_, err = hosting.Resource(configMaps()).Namespace("default").Get(t.Context(), "kube-root-ca.crt", metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		t.Errorf("reading a ConfigMap: %v", err)
+	}
+	_, err = hosting.Resource(configMaps()).Namespace("default").List(t.Context(), metav1.ListOptions{})
+	if !apierrors.IsForbidden(err) {
+		t.Errorf("listing ConfigMaps: %v, want forbidden", err)
+	}
 	if _, err := hosting.Resource(namespaces()).List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("listing namespaces: %v, want forbidden", err)
 	}

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"atoll.dev/api/hypershift"
+	"atoll.dev/cluster"
 	"atoll.dev/hosting/controlplane"
 	"atoll.dev/hosting/loop"
 	"atoll.dev/hosting/router"
@@ -30,6 +31,7 @@ type hostedCluster struct {
 	discarding   bool                            // discarding the plane was ordered
 	partsDeleted bool                            // deletion of node pools and credentials was requested
 	forgotten    string                          // order of a restore of which nothing is left
+	issuers      []cluster.Issuer                // as last applied; nil before
 
 	// Of Hosting.mu:
 	demand      demand
@@ -114,12 +116,13 @@ func (h *Hosting) follow(ctx context.Context, c *hostedCluster, object *unstruct
 	if w, isKnown := h.o.Backups.Window(c.id); isKnown {
 		r.Window = backupStatus(w, r.Backup)
 	}
+	issuersErr := h.applyIssuers(ctx, c, hc, &r)
 	restoreErr := h.finishRestore(ctx, c, &r)
 	secretErr := h.writeSecret(ctx, c, hc, &r)
 	if err := h.writeStatus(ctx, c, hc, r, now); err != nil {
 		return 0, err
 	}
-	return d.Again, errors.Join(secretErr, restoreErr)
+	return d.Again, errors.Join(secretErr, restoreErr, issuersErr)
 }
 
 // metadataOf is a HostedCluster whose spec cannot be decoded.

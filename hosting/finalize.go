@@ -71,6 +71,7 @@ func (h *Hosting) forget(id controlplane.ID) error {
 func (h *Hosting) discard(c *hostedCluster) (done bool, err error) {
 	c.discarding = true
 	h.o.Backups.End(c.id)
+	h.o.Issuers.Forget(c.id)
 	h.mu.Lock()
 	c.stopping = true
 	h.mu.Unlock()

@@ -30,6 +30,7 @@ import (
 
 	"atoll.dev/api/hypershift"
 	"atoll.dev/backup"
+	"atoll.dev/cluster"
 	"atoll.dev/hosting/controlplane"
 	"atoll.dev/hosting/loop"
 	"atoll.dev/hosting/router"
@@ -44,6 +45,7 @@ type Options struct {
 	Idle      time.Duration     // without a connection, before a hibernated plane stops; default 10 min
 	Routes    Routes            // default: there is no router
 	Backups   Backups           // default: no backups are made
+	Issuers   Issuers           // default: planes trust no issuer of tokens
 	// Restored makes everything that is stored beside a plane agree with its restored data; the plane serves. It may
 	// be repeated; default: nothing.
 	Restored func(ctx context.Context, id controlplane.ID, admin controlplane.Admin) error
@@ -87,6 +89,27 @@ type Backups interface {
 	// hosting is notified when it has.
 	Abandon(id controlplane.ID) (done bool)
 }
+
+// Issuers gives planes the issuers of tokens that their customers trust; issuer.Keeper implements it.
+type Issuers interface {
+	// Apply makes issuers those of a plane, whether or not it runs, and says for the customer which of them cannot be
+	// used. It returns at once and may be repeated; hosting is notified when there are other keys or problems.
+	Apply(id controlplane.ID, issuers []cluster.Issuer) (problems []string, err error)
+	// Forget ends the work for a plane that is deleted. It may be repeated.
+	Forget(id controlplane.ID)
+}
+
+// noIssuers are the Issuers of a hosting whose planes trust none.
+type noIssuers struct{}
+
+func (noIssuers) Apply(_ controlplane.ID, issuers []cluster.Issuer) ([]string, error) {
+	if len(issuers) == 0 {
+		return nil, nil
+	}
+	return []string{"this management cluster accepts no tokens of issuers"}, nil
+}
+
+func (noIssuers) Forget(controlplane.ID) {}
 
 // noBackups are the Backups of a hosting that makes none.
 type noBackups struct{}
@@ -152,6 +175,9 @@ func New(o Options) (*Hosting, error) {
 	}
 	if o.Backups == nil {
 		o.Backups = noBackups{}
+	}
+	if o.Issuers == nil {
+		o.Issuers = noIssuers{}
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -262,6 +288,9 @@ func (h *Hosting) lookup(id controlplane.ID) *hostedCluster {
 
 // BackupChanged reconciles the cluster of a plane whose backup began or ceased to fail.
 func (h *Hosting) BackupChanged(id controlplane.ID) { h.clusters.Trigger(loop.Key(id)) }
+
+// IssuersChanged reconciles the cluster of a plane with other keys or problems of its issuers.
+func (h *Hosting) IssuersChanged(id controlplane.ID) { h.clusters.Trigger(loop.Key(id)) }
 
 // planeChanged wakes all waiters, and reconciles the plane's cluster.
 func (h *Hosting) planeChanged(id controlplane.ID) {

@@ -62,6 +62,9 @@ func problems(spec hypershift.HostedClusterSpec, fixed string) []string {
 			found = append(found, fmt.Sprintf("spec.kubeAPIServerDNSName: %q: %s", name, message))
 		}
 	}
+	for _, p := range issuerProblems(spec) {
+		found = append(found, p.Field+": "+p.Message)
+	}
 	return found
 }
 

@@ -35,6 +35,9 @@ type report struct {
 	Order    *restore                 // of the annotation; nil: there is none
 	Restored string                   // order whose data the plane serves, and with which everything agrees; "" for none
 	Window   *hypershift.BackupStatus // nil: not known
+
+	HasIssuers     bool     // of tokens
+	IssuerProblems []string // with the keys of some of them
 }
 
 // maxHistory is how many versions a status lists.
@@ -66,6 +69,9 @@ func decideStatus(before hypershift.HostedClusterStatus, r report, now time.Time
 	}
 	if r.Secret != "" {
 		s.KubeConfig = &hypershift.LocalObject{Name: r.Secret}
+	}
+	if !r.HasIssuers {
+		meta.RemoveStatusCondition(&s.Conditions, hypershift.ValidIDPConfiguration)
 	}
 	for _, c := range decideConditions(r) {
 		c.ObservedGeneration = r.Generation
@@ -230,8 +236,19 @@ func decideConditions(r report) []metav1.Condition {
 	case r.Backup != nil && r.Backup.Failing != "":
 		add(metav1.Condition{Type: hypershift.Degraded, Status: metav1.ConditionTrue,
 			Reason: string(cluster.ReasonBackupFailing), Message: "the backup fails: " + r.Backup.Failing})
+	case len(r.IssuerProblems) > 0:
+		add(metav1.Condition{Type: hypershift.Degraded, Status: metav1.ConditionTrue,
+			Reason: string(cluster.ReasonIssuerUnreachable), Message: strings.Join(r.IssuerProblems, "; ")})
 	default:
 		add(bad(hypershift.Degraded, reasonAsExpected, "nothing is wrong"))
+	}
+	switch {
+	case !r.HasIssuers:
+	case len(r.IssuerProblems) > 0:
+		add(bad(hypershift.ValidIDPConfiguration, string(cluster.ReasonIssuerUnreachable),
+			strings.Join(r.IssuerProblems, "; ")))
+	default:
+		add(good(hypershift.ValidIDPConfiguration, "the keys of all issuers are known"))
 	}
 	switch { // a backup that has stored nothing yet, and does not fail, changes nothing
 	case r.Backup == nil:

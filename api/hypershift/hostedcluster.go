@@ -56,6 +56,7 @@ type HostedClusterSpec struct {
 	KubeAPIServerDNSName string            `json:"kubeAPIServerDNSName,omitempty"`
 	PullSecret           LocalObject       `json:"pullSecret,omitzero"`
 	IssuerURL            string            `json:"issuerURL,omitempty"`
+	Configuration        Configuration     `json:"configuration,omitzero"`
 	FIPS                 bool              `json:"fips,omitempty"`
 
 	ControllerAvailabilityPolicy     string `json:"controllerAvailabilityPolicy,omitempty"`
@@ -64,6 +65,75 @@ type HostedClusterSpec struct {
 	// PausedUntil is "true", "false" or a time of RFC 3339: until then nothing
 	// about the plane is changed.
 	PausedUntil *string `json:"pausedUntil,omitempty"`
+}
+
+// Configuration has OpenShift's configuration objects; Atoll reads one of them.
+type Configuration struct {
+	Authentication Authentication `json:"authentication,omitzero"`
+}
+
+// Authentication is OpenShift's AuthenticationSpec.
+type Authentication struct {
+	Type          string         `json:"type,omitempty"` // AuthenticationOIDC, or another that Atoll does not follow
+	OIDCProviders []OIDCProvider `json:"oidcProviders,omitempty"`
+}
+
+// AuthenticationOIDC is the type of an Authentication by tokens of OIDCProviders.
+const AuthenticationOIDC = "OIDC"
+
+// OIDCProvider is an issuer of tokens.
+type OIDCProvider struct {
+	Name                 string                `json:"name"`
+	Issuer               TokenIssuer           `json:"issuer"`
+	ClaimMappings        TokenClaimMappings    `json:"claimMappings,omitzero"`
+	ClaimValidationRules []TokenValidationRule `json:"claimValidationRules,omitempty"`
+}
+
+// TokenIssuer names an issuer and the clients whose tokens count.
+type TokenIssuer struct {
+	URL       string   `json:"issuerURL"`
+	Audiences []string `json:"audiences"`
+	// CertificateAuthority names a ConfigMap with the certificates, below CABundleKey, that verify the issuer's server.
+	CertificateAuthority LocalObject `json:"issuerCertificateAuthority,omitzero"`
+}
+
+// CABundleKey is the key of certificates in a ConfigMap.
+const CABundleKey = "ca-bundle.crt"
+
+// TokenClaimMappings make names of claims.
+type TokenClaimMappings struct {
+	Username UsernameClaimMapping `json:"username,omitzero"`
+	Groups   GroupsClaimMapping   `json:"groups,omitzero"`
+}
+
+// UsernameClaimMapping makes the name of the user.
+type UsernameClaimMapping struct {
+	Claim        string         `json:"claim"`
+	PrefixPolicy string         `json:"prefixPolicy,omitempty"` // Prefix or NoPrefix
+	Prefix       UsernamePrefix `json:"prefix,omitzero"`
+}
+
+// UsernamePrefix is the prefix of users, with the policy Prefix.
+type UsernamePrefix struct {
+	PrefixString string `json:"prefixString"`
+}
+
+// GroupsClaimMapping makes the names of groups.
+type GroupsClaimMapping struct {
+	Claim  string `json:"claim,omitempty"`
+	Prefix string `json:"prefix,omitempty"`
+}
+
+// TokenValidationRule is a rule that tokens follow.
+type TokenValidationRule struct {
+	Type          string        `json:"type"` // RequiredClaim
+	RequiredClaim RequiredClaim `json:"requiredClaim,omitzero"`
+}
+
+// RequiredClaim is a claim that tokens have, with this value.
+type RequiredClaim struct {
+	Claim         string `json:"claim"`
+	RequiredValue string `json:"requiredValue"`
 }
 
 // Release is a version to run, as an image.
@@ -183,4 +253,5 @@ const (
 	ReconciliationActive    = "ReconciliationActive"
 	ReconciliationSucceeded = "ReconciliationSucceeded"
 	ClusterVersionAvailable = "ClusterVersionAvailable"
+	ValidIDPConfiguration   = "ValidIDPConfiguration" // the keys of all issuers of tokens are known
 )

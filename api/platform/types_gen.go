@@ -300,6 +300,12 @@ const (
 	UpgradePolicyUpdateTypeUserInitiated    UpgradePolicyUpdateType = "UserInitiated"
 )
 
+// Defines values for UsernameMappingPrefixPolicy.
+const (
+	UsernameMappingPrefixPolicyNoPrefix UsernameMappingPrefixPolicy = "NoPrefix"
+	UsernameMappingPrefixPolicyPrefix   UsernameMappingPrefixPolicy = "Prefix"
+)
+
 // Defines values for WatchEventType.
 const (
 	WatchEventTypeADDED    WatchEventType = "ADDED"
@@ -534,6 +540,12 @@ type AuditRecord struct {
 // AuditRecordOutcome defines model for AuditRecord.Outcome.
 type AuditRecordOutcome string
 
+// AuthenticationSpec Who may use the cluster besides the holders of credentials. It can change, and takes effect without a restart
+// of the control plane.
+type AuthenticationSpec struct {
+	Issuers []TokenIssuer `json:"issuers,omitempty"`
+}
+
 // AuthorizationContext defines model for AuthorizationContext.
 type AuthorizationContext struct {
 	Mfa       *bool      `json:"mfa,omitempty"`
@@ -599,6 +611,19 @@ type CallerKind string
 // Capacity How much there is of what clusters take: `planes`, `memory_mib`, and what an operator counts besides. What is
 // not named is not limited.
 type Capacity map[string]int64
+
+// ClaimMappings How claims become a user and groups. A prefix cannot begin as the reserved names system: and atoll: do, and a
+// token that gives such a name is refused.
+type ClaimMappings struct {
+	Groups   *GroupsMapping   `json:"groups,omitempty"`
+	Username *UsernameMapping `json:"username,omitempty"`
+}
+
+// ClaimValidationRule A claim that a token must have, with this value.
+type ClaimValidationRule struct {
+	Claim         string `json:"claim"`
+	RequiredValue string `json:"requiredValue"`
+}
 
 // Cluster defines model for Cluster.
 type Cluster struct {
@@ -677,6 +702,8 @@ type ClusterRequest struct {
 
 // ClusterSpec defines model for ClusterSpec.
 type ClusterSpec struct {
+	Authentication *AuthenticationSpec `json:"authentication,omitempty"`
+
 	// AWS What the installation in AWS names, flat: region, vpcId, privateSubnetIds, workerInstanceProfileName,
 	// workerSecurityGroupId, the roles' ARNs, and so on. Cannot change.
 	AWS                       map[string]string `json:"aws,omitempty"`
@@ -888,6 +915,12 @@ type GroupListKind string
 type GroupRequest struct {
 	Description string `json:"description,omitempty"`
 	Name        string `json:"name"`
+}
+
+// GroupsMapping Absent, tokens bring no groups. Claim and prefix are needed together.
+type GroupsMapping struct {
+	Claim  string `json:"claim,omitempty"`
+	Prefix string `json:"prefix,omitempty"`
 }
 
 // Health defines model for Health.
@@ -1486,6 +1519,23 @@ type Taint struct {
 // TaintEffect defines model for Taint.Effect.
 type TaintEffect string
 
+// TokenIssuer An OpenID Connect issuer of the customer. The control plane accepts its tokens as bearer tokens; what their
+// users may do follows from bindings in the cluster. The region reads the issuer's public keys each minute, from
+// public addresses only. While it cannot, the cluster is Degraded with the reason IssuerUnreachable, and the last
+// keys are used for an hour.
+type TokenIssuer struct {
+	// Audiences Client ids; a token has at least one of them in its claim aud.
+	Audiences []string `json:"audiences"`
+
+	// CertificateAuthority Certificates in PEM that verify the issuer's server; absent, the public authorities do.
+	CertificateAuthority string                `json:"certificateAuthority,omitempty"`
+	ClaimMappings        *ClaimMappings        `json:"claimMappings,omitempty"`
+	ClaimValidationRules []ClaimValidationRule `json:"claimValidationRules,omitempty"`
+
+	// URL An https URL without user, query and fragment, exactly as the tokens' claim iss.
+	URL string `json:"url"`
+}
+
 // UpgradePolicy defines model for UpgradePolicy.
 type UpgradePolicy struct {
 	NextRun *time.Time `json:"nextRun,omitempty"`
@@ -1503,6 +1553,21 @@ type UpgradePolicyScheduleType string
 
 // UpgradePolicyUpdateType defines model for UpgradePolicy.UpdateType.
 type UpgradePolicyUpdateType string
+
+// UsernameMapping defines model for UsernameMapping.
+type UsernameMapping struct {
+	// Claim Default sub
+	Claim string `json:"claim,omitempty"`
+
+	// Prefix Stands before the claim's value; by default the issuer's URL and a number sign.
+	Prefix string `json:"prefix,omitempty"`
+
+	// PrefixPolicy NoPrefix is possible for the claim email only.
+	PrefixPolicy UsernameMappingPrefixPolicy `json:"prefixPolicy,omitempty"`
+}
+
+// UsernameMappingPrefixPolicy NoPrefix is possible for the claim email only.
+type UsernameMappingPrefixPolicy string
 
 // WatchEvent defines model for WatchEvent.
 type WatchEvent struct {

@@ -32,6 +32,7 @@ type createFlags struct {
 	managementCluster     client.ManagementClusterName
 	selector              map[string]string
 	pools                 poolFlag
+	issuer                issuerFlags
 }
 
 func clusterCreate(session *terminal.Session) *cobra.Command {
@@ -60,6 +61,7 @@ document of the kind Cluster, and documents of the kind NodePool; flags are stro
 	fs.StringToStringVar(&f.properties, "property", nil, "property, k=v; repeatable")
 	fs.StringVar((*string)(&f.managementCluster), "management-cluster", "", "the management cluster that is to host it")
 	fs.StringToStringVar(&f.selector, "selector", nil, "label, k=v, that its management cluster must have; repeatable")
+	addIssuerFlags(cmd, &f.issuer)
 	wait := terminal.AddWaitFlags(cmd, "ready")
 	out := terminal.AddOutputFlag(cmd, "name")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -97,6 +99,15 @@ func buildOrder(session *terminal.Session, f createFlags, args []string) (o clus
 	image := ""
 	if f.release != "" {
 		image = release.Image(f.release)
+	}
+	issuer, err := f.issuer.issuer(session)
+	if err != nil {
+		return o, err
+	}
+	if issuer != nil {
+		if err := set(o.spec, []any{issuer}, "authentication", "issuers"); err != nil {
+			return o, fmt.Errorf("%s: spec: %w", f.file, err)
+		}
 	}
 	err = errors.Join(
 		setNonZero(o.spec, f.display, "displayName"),

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,6 +24,7 @@ import (
 	"atoll.dev/hosting/backups"
 	"atoll.dev/hosting/controlplane"
 	"atoll.dev/hosting/credential"
+	"atoll.dev/hosting/issuer"
 	"atoll.dev/hosting/localnodes"
 	"atoll.dev/hosting/nodepool"
 	"atoll.dev/hosting/process"
@@ -40,6 +42,7 @@ type hostingService struct {
 	backups    string
 	nodes      []string // programs of real nodes
 	machines   localnodes.Options
+	networks   []string // that issuers may have besides public ones
 	options    hosting.Options
 	planes     process.Options
 
@@ -77,6 +80,8 @@ Planes run the releases that --release names, and no others.`, f)
 	cmd.Flags().IntVar(&f.machines.Most, "max-nodes", 0, "most real nodes on this machine (default 20)")
 	cmd.Flags().DurationVar(&f.options.Idle, "idle", 0,
 		"time without connections after which a hibernated cluster sleeps (default 10m)")
+	cmd.Flags().StringSliceVar(&f.networks, "issuer-networks", nil,
+		"private networks, as 10.1.0.0/16, in which customers' issuers of tokens may be (default: public addresses only)")
 	addCredentialLifetimeFlag(cmd, &f.credentialLifetime)
 	return cmd
 }
@@ -197,6 +202,12 @@ func (s *System) host(p *parts, f *hostingService) error {
 			return credential.Agree(ctx, credential.Options{Client: o.Client, Longest: f.credentialLifetime}, id, admin)
 		}
 	}
+	networks, err := parseNetworks(f.networks)
+	if err != nil {
+		return err
+	}
+	issuers := issuer.New(issuer.Options{Dir: runtime.Dir, Networks: networks, Log: s.Log, Metrics: s.Ops.Registry})
+	o.Issuers = issuers
 	h, err = hosting.New(o)
 	if err != nil {
 		return err
@@ -216,6 +227,8 @@ func (s *System) host(p *parts, f *hostingService) error {
 		}, func(ctx context.Context) error {
 			return nodepool.Run(ctx, pools)
 		}, func(ctx context.Context) error {
+			return issuers.Run(ctx, h.IssuersChanged)
+		}, func(ctx context.Context) error {
 			if made == nil {
 				return nil
 			}
@@ -223,6 +236,18 @@ func (s *System) host(p *parts, f *hostingService) error {
 		})
 	})
 	return p.wait()
+}
+
+// parseNetworks parses the values of --issuer-networks.
+func parseNetworks(texts []string) (networks []netip.Prefix, err error) {
+	for _, text := range texts {
+		n, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, fmt.Errorf("--issuer-networks %q is not a network, as 10.1.0.0/16", text)
+		}
+		networks = append(networks, n.Masked())
+	}
+	return networks, nil
 }
 
 // minPlaneMemory is what the start of a plane needs, and some room.

@@ -17,6 +17,7 @@ import (
 	schedulingrest "k8s.io/kubernetes/pkg/registry/scheduling/rest"
 
 	"atoll.dev/kube/credentials"
+	"atoll.dev/kube/issuers"
 )
 
 // Options are what a plane's API server needs to know.
@@ -26,6 +27,9 @@ type Options struct {
 	ServiceCIDR string
 	Files       credentials.Files
 	AuditDir    string // of the audit log and its policy
+
+	// Issuers authenticates tokens of the customer's issuers.
+	Issuers *issuers.Authenticator
 
 	EtcdEndpoint string
 	DialEtcd     Dialer
@@ -52,6 +56,7 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return fmt.Errorf("configuring the API server: %w", err)
 	}
+	admitIssuers(config, o.Issuers)
 	openHealth(config)
 	late, err := deferHooks(config)
 	if err != nil {

@@ -20,6 +20,7 @@ import (
 	"atoll.dev/kube/controllers"
 	"atoll.dev/kube/credentials"
 	"atoll.dev/kube/etcd"
+	"atoll.dev/kube/issuers"
 	"atoll.dev/kube/konnectivity"
 	"atoll.dev/kube/kubelets"
 	"atoll.dev/kube/nodes"
@@ -69,11 +70,15 @@ func (p *plane) run(ctx context.Context) error {
 	go tunnel.Serve(agents)
 	defer tunnel.Stop()
 
+	trusted := issuers.New(filepath.Join(p.options.DataDir, issuers.File), []string{apiserver.Issuer},
+		p.log.With("component", "issuers"))
+	go trusted.Run(workCtx)
 	serverDone := make(chan struct{})
 	go func() {
 		defer close(serverDone)
 		ended <- ending("API server", apiserver.Run(serverCtx, apiserver.Options{
 			Egress:       tunnel.Dial,
+			Issuers:      trusted,
 			Listener:     clients,
 			External:     p.options.local(),
 			ServiceCIDR:  p.options.ServiceCIDR,

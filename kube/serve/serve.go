@@ -19,6 +19,7 @@
 //	admin.kubeconfig        full rights, 0600; rewritten on each start for the address given
 //	controller-manager.kubeconfig, scheduler.kubeconfig
 //	pki/                    see package credentials
+//	authentication.json     the customer's issuers of tokens: see package issuers; written by who runs the plane
 //	audit/                  the audit log, and its policy: see package apiserver
 //	etcd/, etcd.unfinished  see package etcd
 //	etcd.sock               reads of etcd for backups: Range, Watch, Status and Snapshot of its gRPC API

@@ -1,0 +1,126 @@
+package issuer
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"atoll.dev/cluster"
+)
+
+// fileName is the name of the file in a plane's directory; package issuers of atoll-kube reads it.
+const fileName = "authentication.json"
+
+// file is the content of the file.
+type file struct {
+	Issuers []trusted `json:"issuers"`
+}
+
+// trusted is an issuer in the file.
+type trusted struct {
+	URL            string          `json:"url"`
+	Audiences      []string        `json:"audiences"`
+	Username       mapping         `json:"username"`
+	Groups         mapping         `json:"groups,omitzero"`
+	RequiredClaims []required      `json:"requiredClaims,omitempty"`
+	Keys           json.RawMessage `json:"keys,omitempty"`
+	// ReadAt is when Keys were read first, and Authority the certificates by which; the plane ignores both.
+	ReadAt    time.Time `json:"readAt,omitzero"`
+	Authority string    `json:"authority,omitempty"`
+}
+
+// mapping makes a name of a claim.
+type mapping struct {
+	Claim  string `json:"claim,omitempty"`
+	Prefix string `json:"prefix,omitempty"`
+}
+
+// required is a claim that tokens have, with this value.
+type required struct {
+	Claim string `json:"claim"`
+	Value string `json:"value"`
+}
+
+// maxFile bounds the file that a plane may make hosting read.
+const maxFile = 8 << 20
+
+// readFile returns the content of a plane's file; nil without one. The plane can change its directory: a link, a pipe
+// or a huge file there is taken for no file, and the next write replaces it.
+func readFile(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO) {
+		return []byte{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() || info.Size() > maxFile {
+		return []byte{}, err
+	}
+	return io.ReadAll(io.LimitReader(f, maxFile))
+}
+
+// compose returns the file of a plane, and the problems for its customer. have is its present file, whose keys are
+// used while none was read since hosting began.
+func (k *Keeper) compose(issuers []cluster.Issuer, have file, now time.Time) (want file, problems []string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, i := range issuers {
+		t := trusted{
+			URL: i.URL, Audiences: i.Audiences,
+			Username:  mapping{i.ClaimMappings.Username.Claim, i.ClaimMappings.Username.Prefix},
+			Groups:    mapping{i.ClaimMappings.Groups.Claim, i.ClaimMappings.Groups.Prefix},
+			Authority: i.CertificateAuthority,
+		}
+		for _, r := range i.ClaimValidationRules {
+			t.RequiredClaims = append(t.RequiredClaims, required{r.Claim, r.RequiredValue})
+		}
+		of := k.sources[sourceOf(i)]
+		keySet, readAt := of.set, of.readAt
+		before := find(have, i)
+		if keySet == nil {
+			keySet, readAt = before.Keys, before.ReadAt
+		}
+		isOld := of.err != nil && now.Sub(readAt) > keysTrusted
+		if keySet != nil && !isOld {
+			t.Keys, t.ReadAt = keySet, before.ReadAt
+			if string(keySet) != string(before.Keys) || of.err == nil && now.Sub(before.ReadAt) > keysTrusted/4 {
+				t.ReadAt = readAt.UTC().Truncate(time.Second)
+			}
+		}
+		if of.err != nil {
+			problems = append(problems, problem(i.URL, of.err, t.Keys))
+		}
+		want.Issuers = append(want.Issuers, t)
+	}
+	return want, problems
+}
+
+// find returns the entry of an issuer in a file; the zero value if there is none.
+func find(f file, i cluster.Issuer) trusted {
+	for _, t := range f.Issuers {
+		if t.URL == i.URL && t.Authority == i.CertificateAuthority {
+			return t
+		}
+	}
+	return trusted{}
+}
+
+// problem returns the sentence for a customer about an issuer whose last read failed; keys are those in use.
+func problem(url string, err error, keys json.RawMessage) string {
+	outcome := "its tokens are refused"
+	if keys != nil {
+		outcome = "its last keys are used for an hour"
+	}
+	return fmt.Sprintf("the keys of the issuer %s cannot be read, and %s: %v", url, outcome, err)
+}
