@@ -76,7 +76,7 @@ cluster with "atoll work apply".`,
 	quota.AddCommand(operator.Quota(session)...)
 	cluster := customer.Cluster(session)
 	cluster.AddCommand(operator.Cluster(session)...)
-	add(useGroup, cluster, customer.NodePool(session), customer.Policy(session),
+	add(useGroup, cluster, customer.NodePool(session), customer.Image(session), customer.Policy(session),
 		customer.Group(session), customer.Admin(session), customer.Link(session), customer.Login(session),
 		customer.Logout(session), quota, customer.WhoAmI(session))
 	add(operateGroup, operator.Up(session), operator.Down(session), operator.Status(session), operator.Env(session),

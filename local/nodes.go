@@ -97,3 +97,20 @@ func (t topology) stopNodes(ctx context.Context, clusters []cluster.ManagementCl
 	wg.Wait()
 	return errors.Join(problems...)
 }
+
+// NodePrograms returns the path of atoll-node and the directories of the real nodes of this region.
+func (h Home) NodePrograms() (programs string, dirs []string, err error) {
+	st, err := h.State()
+	if err != nil {
+		return "", nil, err
+	}
+	bin, err := FindBinaries()
+	if err != nil {
+		return "", nil, err
+	}
+	t := newTopology(h, st, bin)
+	for _, mc := range st.Clusters {
+		dirs = append(dirs, t.nodesDir(mc))
+	}
+	return nodePrograms(bin), dirs, nil
+}

@@ -16,10 +16,30 @@ scripts/ensure.sh postgres curl
 say "Build (the first time takes some minutes: upstream Kubernetes is compiled)"
 make --no-print-directory build
 export PATH=$PWD/bin:$PATH
+
+# Real nodes run pods. They need root, cgroups, overlayfs and runc, and programs that take minutes to compile once.
+nodes=simulated image=registry.k8s.io/pause:3.10
+if [[ ${ATOLL_DEMO_NODES:-} == simulated ]]; then
+	why='ATOLL_DEMO_NODES is simulated'
+elif ((EUID != 0)); then
+	why='real nodes need root'
+elif ! why=$(scripts/ensure.sh runc nft 2>&1) ||
+	! { echo 'Programs of real nodes (the first time takes some minutes) ...' && why=$(make --no-print-directory nodes 2>&1); }; then
+	why=$(tail -1 <<<"$why")
+elif ! why=$(atoll node preflight 2>&1); then
+	:
+elif atoll status >/dev/null 2>&1 && ! grep -q '"nodes": "local"' "$(atoll status -o json |
+	sed -n 's/^  "home": "\(.*\)",$/\1/p')/region.json"; then
+	why='the region that runs here was started without them: atoll down, then once more'
+else
+	nodes=local image=atoll.dev/demo:v1
+fi
+say "Nodes of this demonstration: $nodes"
+[[ $nodes == local ]] || printf '%s\n' "$why"
 begun=$SECONDS
 
 say "A region: database, CA, broker, lifecycle manager, API; a management cluster that hosts planes, and its agent"
-run atoll up --detach
+if [[ $nodes == local ]]; then run atoll up --detach --nodes local; else run atoll up --detach; fi
 eval "$(atoll env)"
 
 say "A signed request, by a client that is not ours"
@@ -41,12 +61,20 @@ run atoll cluster create "$name" --node-pool name=workers,replicas=2,instance-ty
 say "A kubeconfig: the key is made here, the cluster's CA signs for it where it lives"
 kubeconfig=bin/$name.kubeconfig
 run atoll cluster kubeconfig "$name" --out "$kubeconfig"
-run kubectl --kubeconfig "$kubeconfig" get nodes -L node.kubernetes.io/instance-type,atoll.dev/simulated
+run kubectl --kubeconfig "$kubeconfig" get nodes -L node.kubernetes.io/instance-type,atoll.dev/simulated,atoll.dev/node-provider
 
-say "A deployment in the customer's cluster (its nodes are simulated: no container runs)"
-run kubectl --kubeconfig "$kubeconfig" create deployment hello --image=registry.k8s.io/pause:3.10 --replicas=3
+if [[ $nodes == local ]]; then
+	say "A deployment in the customer's cluster: its nodes run the containers"
+else
+	say "A deployment in the customer's cluster (its nodes are simulated: no container runs)"
+fi
+run kubectl --kubeconfig "$kubeconfig" create deployment hello --image="$image" --replicas=3
 run kubectl --kubeconfig "$kubeconfig" rollout status deployment/hello --timeout=60s
 run kubectl --kubeconfig "$kubeconfig" get pods -o wide
+if [[ $nodes == local ]]; then
+	run kubectl --kubeconfig "$kubeconfig" logs deployment/hello
+	run kubectl --kubeconfig "$kubeconfig" exec deployment/hello -- /demo hostname
+fi
 
 say "Where its control plane lives: on a management cluster, which the customer does not see"
 run atoll cluster get "$name"

@@ -28,7 +28,7 @@ func poolGet(session *terminal.Session) *cobra.Command {
 			if out.Format != "table" {
 				return out.PrintNamed(session.Out, p.NodePool, p.ID)
 			}
-			simulated := ""
+			simulated := ", nodes are real (provider " + p.Spec.Provider + ")"
 			if p.Status.Simulated {
 				simulated = ", nodes are simulated"
 			}

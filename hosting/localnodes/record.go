@@ -3,7 +3,9 @@ package localnodes
 import (
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -68,4 +70,27 @@ func writeConfig(home string, c node.Config) error {
 func hasJoined(home string) bool {
 	_, err := os.Lstat(filepath.Join(home, "kubelet", "pki", "kubelet-client-current.pem"))
 	return err == nil
+}
+
+// Homes returns the homes of the nodes of a cluster, whose HostedCluster is in a namespace, by the names of the nodes.
+// It reads the directory of Options.Dir, also while hosting runs.
+func Homes(dir, namespace string) (map[string]string, error) {
+	paths, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil {
+		return nil, err
+	}
+	homes := map[string]string{}
+	for _, home := range paths {
+		r, err := readRecord(home)
+		if errors.Is(err, fs.ErrNotExist) { // it is being made or removed
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if r.Namespace == namespace {
+			homes[r.Node] = home
+		}
+	}
+	return homes, nil
 }
