@@ -269,6 +269,19 @@ func compare(before, after store.Document) store.Difference {
 	return store.ObservedLater
 }
 
+// sameStoredSpec reports whether two states of a resource have the same spec. Most changed specs have another time of
+// their update, which shows the difference without reading the JSON.
+func sameStoredSpec(before, after store.Document) (bool, error) {
+	if identical(before.Spec, after.Spec) {
+		return true, nil
+	}
+	a, b := decodedOf(before), decodedOf(after)
+	if a != nil && b != nil && !a.spec.UpdatedTime.Equal(b.spec.UpdatedTime) {
+		return false, nil
+	}
+	return store.SameJSON(before.Spec, after.Spec)
+}
+
 // recorded returns the part of a changed status that the history keeps: changed reports,
 // conditions that changed in more than their time of update, and always Reconciled.
 func recorded(before, after store.Document) json.RawMessage {

@@ -61,11 +61,7 @@ func hashSpec(text json.RawMessage) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
-	canonical, err := json.Marshal(v)
-	if err != nil {
-		return "", fmt.Errorf("%w: %w", ErrInvalid, err)
-	}
-	sum := sha256.Sum256(canonical)
+	sum := sha256.Sum256(jsonvalue.AppendCanonical(nil, v))
 	return hex.EncodeToString(sum[:]), nil
 }
 

@@ -42,7 +42,7 @@ func (k *KindSpec) change(ctx context.Context, cur Document, token int64, goal g
 		next.DeletedAt = &t
 	}
 	var spec, status json.RawMessage
-	if equal, err := SameJSON(cur.Spec, next.Spec); err != nil {
+	if equal, err := k.sameSpec(cur, next); err != nil {
 		return cur, w, false, err
 	} else if !equal {
 		spec = next.Spec
@@ -98,6 +98,14 @@ func (k *KindSpec) change(ctx context.Context, cur Document, token int64, goal g
 		return cur, w, false, err
 	}
 	return next, w, true, nil
+}
+
+// sameSpec compares the specs of two states of a document.
+func (k *KindSpec) sameSpec(cur, next Document) (bool, error) {
+	if k.SameSpec != nil {
+		return k.SameSpec(cur, next)
+	}
+	return SameJSON(cur.Spec, next.Spec)
 }
 
 // difference compares the statuses of two states of a document.

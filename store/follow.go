@@ -128,7 +128,7 @@ func (s *Store) Follow(ctx context.Context, o FollowOptions, apply func(ctx cont
 			continue
 		}
 		f.save(ctx, whenDue)
-		if wait := s.opts.FeedInterval - time.Since(started); wait > 0 && !pause.For(ctx, wait) {
+		if wait := s.feedPause(time.Since(started)); wait > 0 && !pause.For(ctx, wait) {
 			return context.Cause(ctx)
 		}
 		poll := time.NewTimer(s.opts.PollInterval)

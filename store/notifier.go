@@ -17,7 +17,7 @@ import (
 const channel = "atoll_store"
 
 // notifier notifies other processes of commits. It sends NOTIFY on a connection of its own after
-// the commits, at most every FeedInterval, because a NOTIFY inside the writing transaction would
+// the commits, with a pause of feedPause after each, because a NOTIFY inside the writing transaction would
 // hold a server-wide lock until that commit is on disk. A notification may be lost: followers poll,
 // too.
 type notifier struct {
@@ -70,8 +70,9 @@ func (n *notifier) run(ctx context.Context) {
 			return
 		case <-n.wakeup:
 		}
+		started := time.Now()
 		conn = n.notifyPending(ctx, conn)
-		pause.For(ctx, n.s.opts.FeedInterval)
+		pause.For(ctx, n.s.feedPause(time.Since(started)))
 	}
 }
 

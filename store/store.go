@@ -117,6 +117,9 @@ type KindSpec struct {
 	// Observed for kinds that can compare faster than by reading all JSON. Nil: SameJSON and
 	// Observed.
 	Compare func(before, after Document) Difference
+	// SameSpec reports whether the specs of two states of a document have the same content. It replaces
+	// SameJSON for kinds that can compare faster than by reading all JSON. Nil: SameJSON.
+	SameSpec func(before, after Document) (bool, error)
 	// Recorded returns the part of a changed status that the history keeps. The history then keeps
 	// this part and the spec packed, and no search reads them. Nil: the history keeps the spec and the
 	// whole status, as JSON.
@@ -177,7 +180,7 @@ type Options struct {
 	ResolveTimeout   time.Duration // for resolving a commit whose answer was lost; default 1.5 s
 	PollInterval     time.Duration // how often followers read without a notification; default 1 s
 	// FeedInterval is the shortest time between two reads of one follower, and between two
-	// notifications; default 5 ms.
+	// notifications; default 5 ms. After a slow read the pause is longer: see feedPause.
 	FeedInterval time.Duration
 	ChunkSize    int // documents per batch; default 500. A batch has at most about 8 MB, too
 

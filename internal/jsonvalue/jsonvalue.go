@@ -8,26 +8,11 @@ package jsonvalue
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
-	"io"
 	"maps"
 	"reflect"
 	"strconv"
 	"strings"
 )
-
-// Decode decodes one JSON value. Malformed JSON, and text after the value, are errors.
-func Decode(data []byte) (v any, err error) {
-	d := json.NewDecoder(bytes.NewReader(data))
-	d.UseNumber()
-	if err := d.Decode(&v); err != nil {
-		return nil, fmt.Errorf("decoding JSON: %w", err)
-	}
-	if _, err := d.Token(); err != io.EOF {
-		return nil, fmt.Errorf("decoding JSON: there is text after the value")
-	}
-	return v, nil
-}
 
 // EqualTexts reports whether two JSON texts mean the same to PostgreSQL's jsonb: white space, the order of members,
 // earlier duplicates of members, and the notation of numbers do not matter.
