@@ -2,6 +2,7 @@ package maestro
 
 import (
 	"context"
+	"encoding/json"
 	"strings"
 	"sync"
 	"testing"
@@ -10,8 +11,11 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"atoll.dev/api/work"
+	"atoll.dev/bus"
+	"atoll.dev/internal/digest"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/maestro/ledger"
+	"atoll.dev/maestro/resync"
 	"atoll.dev/store"
 )
 
@@ -84,4 +88,77 @@ func TestAReadIsOneRoundTrip(t *testing.T) {
 			t.Errorf("%s sends %d statements: %q", name, len(sent), sent)
 		}
 	}
+}
+
+// TestAComparisonHasOneTransaction counts the transactions and round trips by which a server without
+// differences answers an agent's digest and its list of works. After an outage of the broker all agents
+// compare at the same time, and the answers wait for round trips.
+func TestAComparisonHasOneTransaction(t *testing.T) {
+	t.Parallel()
+	counter := &statementCounter{}
+	o := storeOptions(pgtest.DSN(t), 0, testLog(t))
+	o.Tracer = counter
+	o.PollInterval = time.Hour
+	st, err := store.Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	l := ledger.New(st)
+	comparer := resync.New(resync.Options{Store: st, Ledger: l, Agents: silentAgents{},
+		Life: func() string { return "life" }, UnknownChanged: func() {}, Logger: testLog(t)})
+	held := []work.WorkState{{ID: "w1", Version: 1, Status: "0123456789abcdef", Life: "life"}}
+	exec := func(sql string) {
+		if err := st.Tx(t.Context(), func(tx *store.Tx) error {
+			_, err := tx.Exec(t.Context(), sql)
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	answer := func(kind string, content any) {
+		data, err := json.Marshal(content)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := comparer.Answer(t.Context(), "mc1", bus.Event{Type: kind, Data: data}, time.Now()); err != nil {
+			t.Fatalf("%s: %v", kind, err)
+		}
+	}
+	exec(`insert into ledger (id, consumer, source, wanted, acknowledged, status_hash)
+		values ('w1', 'mc1', 's', 1, 1, '0123456789abcdef0')`)
+	works := work.BucketWorks{Buckets: []int{0}, Works: held}
+	for kind, content := range map[string]any{
+		work.AgentDigest: work.Digest{Works: 1, Root: digest.Root(digest.Works(held))},
+		work.AgentWorks:  works,
+	} {
+		counter.take()
+		answer(kind, content)
+		sent, commits := counter.take(), 0
+		for _, sql := range sent {
+			if sql == "commit" {
+				commits++
+			}
+		}
+		// The first statement of a transaction goes with "begin" and is not counted.
+		if commits != 1 || len(sent) > 5 {
+			t.Errorf("the answer to %s has %d transactions and sends %d statements: %q", kind, commits, len(sent), sent)
+		}
+	}
+	// The agent held an unknown work, and holds it no more: the comparison removes its record.
+	exec(`insert into unknown_work (consumer, id, generation) values ('mc1', 'stranger', 1)`)
+	answer(work.AgentWorks, works)
+	if holdings, err := l.HoldingsOf(t.Context(), "life", "mc1"); err != nil || holdings["mc1"].Unknown != 0 ||
+		holdings["mc1"].ComparedAt == nil {
+		t.Errorf("after the comparison the ledger has %+v, %v", holdings["mc1"], err)
+	}
+}
+
+// silentAgents is resync.Agents without any agent.
+type silentAgents struct{}
+
+func (silentAgents) Publish(context.Context, work.Consumer, bus.Event) error { return nil }
+
+func (silentAgents) ApplyComparison(context.Context, work.Consumer, ledger.Comparison) error {
+	return nil
 }

@@ -39,6 +39,17 @@ func (l *Ledger) MarkCompared(ctx context.Context, consumer work.Consumer, life 
 	return l.recordComparison(ctx, comparedSQL, consumer, life)
 }
 
+// agreementSQL is digestUseSQL and comparedSQL. Its commit waits for the disk only if comparedSQL writes.
+const agreementSQL = `with o as materialized (select set_config('synchronous_commit', case
+		when exists (select from agent_compared where consumer = $1 and life = $2) then 'off'
+		else current_setting('synchronous_commit') end, true)),
+	d as (` + digestUseSQL + `) ` + comparedSQL
+
+// RecordAgreement is RecordDigestUse and MarkCompared in one transaction.
+func (l *Ledger) RecordAgreement(ctx context.Context, consumer work.Consumer, life string) error {
+	return l.recordComparison(ctx, agreementSQL, consumer, life)
+}
+
 // HoldingsOf reads the holdings of the named consumers, by name.
 func (l *Ledger) HoldingsOf(ctx context.Context, life string, names ...work.Consumer) (map[work.Consumer]Holdings,
 	error) {

@@ -34,7 +34,10 @@ type request struct {
 	ack      func()
 }
 
-const answerWorkers = 4
+const (
+	answerWorkers = 4
+	digestBytes   = 1024 // at most, of a queued digest
+)
 
 // requestShares is room for the answer of one agent to a comparison of all its
 // buckets, in messages of 96 KB.
@@ -44,8 +47,10 @@ var requestShares = fairqueue.Shares{Items: 64, Bytes: 32 << 20, AllItems: 16 <<
 // is called once, when the message is answered or superseded, or when the queue has no room
 // for it. For a malformed message it returns an error and does not call ack.
 //
-// A comparison of all works of an agent replaces an earlier one. After a message without
-// room runAnswers asks the agent to compare again, when it has answered the others.
+// A comparison of all works of an agent replaces an earlier one. But a list replaces no digest:
+// an agent that compares by digests sends a list because its digest has no answer yet, and after
+// an outage the digests of all agents wait. After a message without room runAnswers asks the agent
+// to compare again, when it has answered the others.
 func (c *Comparer) Enqueue(consumer work.Consumer, m bus.Event, ack func()) error {
 	r, err := decode(consumer, m, time.Now())
 	if err != nil {
@@ -53,14 +58,23 @@ func (c *Comparer) Enqueue(consumer work.Consumer, m bus.Event, ack func()) erro
 	}
 	r.ack = ack
 	key := ""
-	if r.kind == work.SpecResync || r.kind == work.AgentDigest {
+	switch {
+	case r.kind == work.AgentDigest || r.kind == work.SpecResync && r.digests:
+		key = work.AgentDigest
+	case r.kind == work.SpecResync:
 		key = r.kind
 	}
-	old, ok := c.queue.Put(consumer, key, len(m.Data)+512, r, func(request) bool { return true })
+	always := func(request) bool { return true }
+	old, ok := c.queue.Put(consumer, key, len(m.Data)+512, r, always)
+	if old != nil && old.kind == work.AgentDigest && r.kind == work.SpecResync {
+		// The digest takes its place again. If a worker has taken the list meanwhile, the worker answers both.
+		r = *old
+		old, ok = c.queue.Put(consumer, key, digestBytes, r, always)
+	}
 	switch {
 	case !ok:
 		c.o.Dropped.WithLabelValues("overflow").Inc()
-		ack()
+		r.ack()
 	case old != nil:
 		c.o.Dropped.WithLabelValues("superseded").Inc()
 		old.ack()
@@ -166,7 +180,7 @@ func (c *Comparer) answer(ctx context.Context, r request) error {
 	if err := record(ctx, r.consumer); err != nil {
 		return err
 	}
-	if err := c.reconcile(ctx, r.consumer, r.at, r.versions, nil, nil); err != nil {
+	if _, err := c.reconcile(ctx, r.consumer, r.at, r.versions, nil, nil); err != nil {
 		return err
 	}
 	if err := c.o.Ledger.MarkCompared(ctx, r.consumer, c.o.Life()); err != nil || r.digests || len(r.versions) == 0 {
@@ -178,13 +192,13 @@ func (c *Comparer) answer(ctx context.Context, r request) error {
 	return c.askConsumer(ctx, r.consumer, nil)
 }
 
-// reconcile compares an agent's list with the ledger, and sends the differing works.
-// The list arrived at the time at. With a scope, the list and the ledger are compared
+// reconcile compares an agent's list with the ledger, sends the differing works, and returns
+// the comparison. The list arrived at the time at. With a scope, the list and the ledger are compared
 // for the ids of the scope only. other has the works that the agent received before the
 // database was lost or restored: their content may differ at an equal generation, so
 // reconcile gives such bundles a higher generation.
 func (c *Comparer) reconcile(ctx context.Context, consumer work.Consumer, at time.Time, theirs []work.SpecVersion,
-	other map[work.ID]bool, scope *ledger.Scope) error {
+	other map[work.ID]bool, scope *ledger.Scope) (ledger.Comparison, error) {
 	var found ledger.Comparison
 	var tombstones []ledger.Work
 	versions := make(map[work.ID]int64, len(theirs))
@@ -203,18 +217,21 @@ func (c *Comparer) reconcile(ctx context.Context, consumer work.Consumer, at tim
 		if found, err = raiseAhead(ctx, tx, found, ours, versions, other); err != nil {
 			return err
 		}
-		if tombstones, err = ledger.TombstonesAmong(ctx, tx, consumer, found.Unknown); err != nil {
-			return err
+		tombstones = nil
+		if len(found.Unknown) > 0 {
+			if tombstones, err = ledger.TombstonesAmong(ctx, tx, consumer, found.Unknown); err != nil {
+				return err
+			}
 		}
 		found.Unknown = found.WithoutTombstones(tombstones)
 		return ledger.ReplaceUnknown(ctx, tx, consumer, found.Unknown, versions, scope)
 	})
 	if err != nil {
-		return err
+		return found, err
 	}
 	if len(found.Unknown) > 0 {
 		if err := c.askAdoptions(ctx, consumer); err != nil {
-			return err
+			return found, err
 		}
 		c.log.LogAttrs(ctx, slog.LevelWarn, "agent holds works without a bundle; they stay applied",
 			slog.String("consumer", string(consumer)),
@@ -229,10 +246,10 @@ func (c *Comparer) reconcile(ctx context.Context, consumer work.Consumer, at tim
 		if err := c.o.Agents.Publish(ctx, consumer, m); err != nil {
 			// No server asks the agent again, but the agent sends a new request when
 			// the broker is back.
-			return errors.Join(errAnswerUnsent, store.ErrUnavailable, err)
+			return found, errors.Join(errAnswerUnsent, store.ErrUnavailable, err)
 		}
 	}
-	return c.o.Agents.ApplyComparison(ctx, consumer, found)
+	return found, c.o.Agents.ApplyComparison(ctx, consumer, found)
 }
 
 // raiseAhead gives bundles that the agent holds at a later generation than the store,

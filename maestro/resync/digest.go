@@ -23,9 +23,6 @@ import (
 // answerDigest compares the agent's digest with the ledger. It answers that both are
 // equal, or it sends the hashes of all buckets, by which the agent finds the different ones.
 func (c *Comparer) answerDigest(ctx context.Context, consumer work.Consumer, at time.Time, theirs work.Digest) error {
-	if err := c.o.Ledger.RecordDigestUse(ctx, consumer); err != nil {
-		return err
-	}
 	var ours []work.WorkState
 	err := c.o.Store.Read(ctx, func(ctx context.Context, conn *pgx.Conn) (err error) {
 		ours, err = ledger.States(ctx, conn, consumer, c.o.Life(), nil)
@@ -48,9 +45,12 @@ func (c *Comparer) answerDigest(ctx context.Context, consumer work.Consumer, at 
 		a.Buckets = digest.Buckets(items, a.Bits)
 	}
 	if a.Same || theirs.Works == 0 {
-		if err := c.o.Ledger.MarkCompared(ctx, consumer, c.o.Life()); err != nil {
-			return err
-		}
+		err = c.o.Ledger.RecordAgreement(ctx, consumer, c.o.Life())
+	} else {
+		err = c.o.Ledger.RecordDigestUse(ctx, consumer)
+	}
+	if err != nil {
+		return err
 	}
 	if err := c.SendDigest(ctx, consumer, a); err != nil {
 		// When the broker is back, the server asks all agents to compare.
@@ -84,15 +84,21 @@ func (c *Comparer) answerWorks(ctx context.Context, consumer work.Consumer, at t
 		states = append(states, w)
 		other[w.ID] = w.Life != c.o.Life()
 	}
-	if err := c.reconcile(ctx, consumer, at, versions, other, scope); err != nil {
+	found, err := c.reconcile(ctx, consumer, at, versions, other, scope)
+	if err != nil {
 		return err
 	}
-	var ask []work.StatusHash
-	err := c.o.Store.Tx(ctx, func(tx *store.Tx) error {
-		if err := ledger.RecordUnknownStatuses(ctx, tx, consumer, states); err != nil {
+	if len(found.Unknown) > 0 {
+		err := c.o.Store.Tx(ctx, func(tx *store.Tx) error {
+			return ledger.RecordUnknownStatuses(ctx, tx, consumer, states)
+		})
+		if err != nil {
 			return err
 		}
-		ours, err := ledger.States(ctx, tx, consumer, c.o.Life(), scope)
+	}
+	var ask []work.StatusHash
+	err = c.o.Store.Read(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		ours, err := ledger.States(ctx, conn, consumer, c.o.Life(), scope)
 		ask = differingStatuses(ours, states)
 		return err
 	})
