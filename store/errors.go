@@ -135,7 +135,7 @@ func sentinelOf(err error) error {
 		return ErrTimeout
 	case "40001", "40P01": // serialization failure, deadlock
 		return ErrConflict
-	case "55P03", "25P03", // a lock, or an idle transaction, took too long
+	case lockNotAvailable, "25P03", // a lock, or an idle transaction, took too long
 		"57P01", "57P02", "57P03", "57P05", // server stops, crashed, starts; session idle for too long
 		"3D000", "42501": // no such database, no rights: a restore that is in progress has not made them yet
 		return ErrUnavailable

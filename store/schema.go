@@ -3,9 +3,15 @@ package store
 import (
 	"context"
 	_ "embed"
+	"errors"
 	"fmt"
+	"strconv"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"atoll.dev/internal/pause"
 )
 
 //go:embed schema.sql
@@ -192,6 +198,42 @@ var migrations = []string{
 // schemaLock is the advisory lock under which schemas change and incarnations begin.
 const schemaLock = 0x61746f6c6c // "atoll"
 
+// A migration that waits for the lock of a table makes all later writers of the table wait behind it. So it waits for
+// migrationLockTimeout, a third of the writers' LockTimeout, rolls back, and tries again after migrationPause.
+const (
+	migrationLockTimeout = 500 * time.Millisecond
+	migrationPause       = 2 * time.Second
+	migrationTries       = 100
+)
+
+// withSchemaLock runs f in a transaction that holds schemaLock. It runs f again while another transaction holds the
+// lock of a table that f needs, up to migrationTries times.
+func (s *Store) withSchemaLock(ctx context.Context, conn *pgx.Conn, f func(tx pgx.Tx) error) error {
+	for try := 1; ; try++ {
+		err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock($1)", int64(schemaLock)); err != nil {
+				return err
+			}
+			if _, err := tx.Exec(ctx, "select set_config('lock_timeout', $1, true)",
+				strconv.FormatInt(migrationLockTimeout.Milliseconds(), 10)); err != nil {
+				return err
+			}
+			return f(tx)
+		})
+		pgErr, ok := errors.AsType[*pgconn.PgError](err)
+		if !ok || pgErr.Code != lockNotAvailable || try == migrationTries {
+			return err
+		}
+		s.log.Warn("the migration of the schema waits for a transaction that uses its tables", "error", err)
+		if !pause.For(ctx, migrationPause) {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// lockNotAvailable is PostgreSQL's error code for a statement that waited for a lock for lock_timeout.
+const lockNotAvailable = "55P03"
+
 // migrate brings the schema up to date, in one transaction: all of it or nothing.
 func (s *Store) migrate(ctx context.Context) error {
 	conn, err := s.connect(ctx)
@@ -202,10 +244,7 @@ func (s *Store) migrate(ctx context.Context) error {
 	if current, err := s.isCurrent(ctx, conn); err != nil || current {
 		return classify(ctx, err)
 	}
-	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock($1)", int64(schemaLock)); err != nil {
-			return err
-		}
+	err = s.withSchemaLock(ctx, conn, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(
 			ctx, `create table if not exists schema_version (part text primary key, version int not null)`); err != nil {
 			return err
@@ -234,10 +273,7 @@ func (s *Store) Migrate(ctx context.Context, part string, steps []string) error 
 		&have); err == nil && have == len(steps) {
 		return nil // it only read: a disk may be full
 	}
-	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock($1)", int64(schemaLock)); err != nil {
-			return err
-		}
+	err = s.withSchemaLock(ctx, conn, func(tx pgx.Tx) error {
 		return migratePart(ctx, tx, part, steps)
 	})
 	if err != nil {

@@ -1,8 +1,10 @@
 package store
 
 import (
+	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -79,5 +81,69 @@ func TestADatabaseOfAnEarlierSchemaIsOpened(t *testing.T) {
 		if err != nil || string(d.Status) != `{"b": [1, 2]}` || string(d.Wire) != "wire" {
 			t.Errorf("from step %d: %+v, %v", have, d, err)
 		}
+	}
+}
+
+// TestAMigrationThatWaitsForALockStopsNoWriter: a transaction that writes documents stays open while another process
+// makes an index. The process waits for it, but other writers go on, and the index is made after its end.
+func TestAMigrationThatWaitsForALockStopsNoWriter(t *testing.T) {
+	dsn, ctx := pgtest.DSN(t), t.Context()
+	// On a busy machine PostgreSQL ends waits late, so the writers wait longer than those of a service.
+	s, err := Open(ctx, Options{DSN: dsn, Kinds: []KindSpec{{Kind: "A", History: true}}, LockTimeout: 10 * time.Second,
+		StatementTimeout: 20 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	blocker, err := conn.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := blocker.Exec(ctx, `delete from document where kind = 'A' and id = 'none'`); err != nil {
+		t.Fatal(err)
+	}
+	opened := make(chan error, 1)
+	go func() {
+		later, err := Open(ctx, Options{DSN: dsn, Kinds: []KindSpec{{Kind: "A", History: true,
+			Indexes: []Index{{Name: "age", On: "btree (created_at)"}}}}})
+		if err == nil {
+			later.Close()
+		}
+		opened <- err
+	}()
+	waits := func() (waits bool) {
+		if err := s.pool.QueryRow(ctx, `select exists (select from pg_locks where not granted
+			and relation = 'document'::regclass)`).Scan(&waits); err != nil {
+			t.Fatal(err)
+		}
+		return waits
+	}
+	for !waits() {
+		select {
+		case err := <-opened:
+			t.Fatalf("the migration ended before the transaction: %v", err)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	for n := range 3 {
+		if _, err := s.Create(ctx, Document{Kind: "A", ID: fmt.Sprint(n)}); err != nil {
+			t.Errorf("a creation beside the waiting migration: %v", err)
+		}
+	}
+	if err := blocker.Rollback(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-opened; err != nil {
+		t.Fatal(err)
+	}
+	var exists bool
+	if err := s.pool.QueryRow(ctx, `select to_regclass('"document_A_age"') is not null`).Scan(&exists); err != nil ||
+		!exists {
+		t.Errorf("the index exists: %t, %v", exists, err)
 	}
 }
