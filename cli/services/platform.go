@@ -15,6 +15,7 @@ import (
 	"atoll.dev/client/clmclient"
 	"atoll.dev/client/maestroclient"
 	"atoll.dev/cluster"
+	"atoll.dev/front/arm"
 	"atoll.dev/front/rosa"
 	"atoll.dev/internal/rest"
 	"atoll.dev/pki"
@@ -218,6 +219,10 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 		Metrics: s.Ops.Registry, CredentialLifetime: f.credentialLifetime,
 		NodeProviders: providers,
 	})
+	if azure != nil {
+		handler = arm.WithClustersService(arm.ClustersServiceOptions{Store: db, CLM: s.CLM, Identifier: identifier,
+			Region: f.region, Limiter: limiter, Denials: denials, Log: s.Log}, handler)
+	}
 	if f.operators != "" {
 		s.serve(p, gateway.listener(operatorListener), "platform operators",
 			gateway.config(identity.ServerTLS(pki.CertificateOptional)),

@@ -109,6 +109,7 @@ func TestARMContract(t *testing.T) {
 	w.testLists(t)
 	w.testCallers(t)
 	w.testTokens(t)
+	w.testClustersService(t)
 	w.testOtherAPIs(t)
 	w.testAbsences(t)
 	w.testDeletions(t)

@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"atoll.dev/test/localtest"
@@ -21,4 +22,9 @@ func TestProgramsOfAzuresSDK(t *testing.T) {
 		t.Fatalf("%v:\n%s", err, out)
 	}
 	t.Logf("%s", out)
+	status, _, body := r.Curl("/api/clusters_mgmt/v1/clusters", "-G", "--data-urlencode",
+		"search=azure.subscription_id='s' and azure.resource_group_name='example'")
+	if status != 200 || !strings.Contains(body, `"total":0`) {
+		t.Errorf("the view of Clusters Service: %d %s", status, body)
+	}
 }
