@@ -220,7 +220,7 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 		NodeProviders: providers,
 	})
 	if azure != nil {
-		handler = arm.WithClustersService(arm.ClustersServiceOptions{Store: db, CLM: s.CLM, Identifier: identifier,
+		handler = arm.WithOperatorAPIs(arm.OperatorOptions{Store: db, CLM: s.CLM, Identifier: identifier,
 			Region: f.region, Limiter: limiter, Denials: denials, Log: s.Log}, handler)
 	}
 	if f.operators != "" {

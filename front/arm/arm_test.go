@@ -110,6 +110,7 @@ func TestARMContract(t *testing.T) {
 	w.testCallers(t)
 	w.testTokens(t)
 	w.testClustersService(t)
+	w.testAdminAPI(t)
 	w.testOtherAPIs(t)
 	w.testAbsences(t)
 	w.testDeletions(t)
@@ -329,8 +330,12 @@ func (w *world) testLists(t *testing.T) {
 
 func (w *world) testSubscriptions(t *testing.T) {
 	t.Run("14 the state of a subscription decides about requests", func(t *testing.T) {
+		w.register(t, sub, "Warned")
+		w.do(call{method: "PUT", path: strings.Replace(demo, "demo", "new", 1), body: clusterBody()}).want(t, 409, "Warned")
+		w.do(call{method: "POST", path: demo + "/requestAdminCredential", body: `{}`}).want(t, 409, "Warned")
 		w.register(t, sub, "Suspended")
 		w.do(call{method: "GET", path: demo}).want(t, 200)
+		w.succeed(t, w.do(call{method: "DELETE", path: strings.Replace(demo, "Shop", "other", 1)}).want(t, 202))
 		w.do(call{method: "PATCH", path: demo, body: `{}`}).want(t, 409, "InvalidSubscriptionState", "Suspended")
 		w.register(t, sub, "Unregistered")
 		w.do(call{method: "GET", path: demo}).want(t, 404)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -15,12 +16,13 @@ import (
 	"atoll.dev/client/remote"
 	"atoll.dev/cluster"
 	"atoll.dev/internal/rest"
+	"atoll.dev/release"
 	"atoll.dev/search"
 	"atoll.dev/store"
 )
 
-// ClustersServiceOptions are what the view of Clusters Service needs.
-type ClustersServiceOptions struct {
+// OperatorOptions are what the APIs for operators need.
+type OperatorOptions struct {
 	Store      *store.Store // of the database platform, opened with StoreKinds too
 	CLM        *clmclient.Client
 	Identifier access.Identifier // of the Platform API
@@ -31,22 +33,25 @@ type ClustersServiceOptions struct {
 	Metrics    prometheus.Registerer // gets the metrics of requests
 }
 
-// clustersService answers the queries with which operators of ARO HCP look for a cluster: which cluster of the region
-// is a resource of Azure, and which management cluster hosts it. It reads, and it has no route for customers.
+// clustersService answers the queries with which operators of ARO HCP look for a cluster: which
+// cluster of the region is a resource of Azure, and which management cluster hosts it. It reads,
+// and it has no route for customers.
 type clustersService struct {
 	store  *store.Store
 	clm    *clmclient.Client
 	region string
 }
 
-// Paths of Clusters Service. Both APIs have the same clusters.
+// Paths of Clusters Service, where both APIs have the same clusters, and of the admin API.
 const (
 	clustersMgmtPath = "/api/clusters_mgmt/v1"
 	aroHCPPath       = "/api/aro_hcp/v1alpha1"
+	adminPath        = "/admin"
 )
 
-// WithClustersService returns a handler of the view of Clusters Service below its paths, and of next elsewhere.
-func WithClustersService(o ClustersServiceOptions, next http.Handler) http.Handler {
+// WithOperatorAPIs returns a handler of the view of Clusters Service and of the admin API of ARO
+// classic below their paths, and of next elsewhere.
+func WithOperatorAPIs(o OperatorOptions, next http.Handler) http.Handler {
 	s := &clustersService{store: o.Store, clm: o.CLM, region: o.Region}
 	router := access.NewRouter(access.Options{Identifier: o.Identifier, Policy: access.PrivilegedOnly{}, Region: o.Region,
 		Limiter: o.Limiter, Denials: o.Denials, Log: o.Log})
@@ -62,6 +67,11 @@ func WithClustersService(o ClustersServiceOptions, next http.Handler) http.Handl
 				Audience: access.Operators}, serve)
 		}
 	}
+	adminRouter := access.NewRouter(access.Options{Identifier: sentPath{o.Identifier}, Policy: access.PrivilegedOnly{},
+		Region: o.Region, Limiter: o.Limiter, Denials: o.Denials, Log: o.Log})
+	(&adminAPI{release.NewCache(o.CLM)}).register(adminRouter)
+	admin := rest.SecurityHeaders(rest.Observe(rest.Options{Log: o.Log, ErrorBody: errorBodyOf, Classify: classify,
+		IDHeaders: []string{"X-Ms-Request-Id"}}, inLowerCase(adminRouter)))
 	handler := rest.SecurityHeaders(rest.Observe(rest.Options{Log: o.Log, Classify: classify,
 		IDHeaders: []string{"X-Operation-Id"}, Metrics: o.Metrics}, router))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -69,8 +79,35 @@ func WithClustersService(o ClustersServiceOptions, next http.Handler) http.Handl
 			handler.ServeHTTP(w, r)
 			return
 		}
+		if strings.HasPrefix(strings.ToLower(r.URL.Path), adminPath+"/") {
+			admin.ServeHTTP(w, r)
+			return
+		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+type sentURLKey struct{}
+
+// inLowerCase returns a handler whose requests have a path in lower case: names in Azure have no case.
+func inLowerCase(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		lower := r.Clone(context.WithValue(r.Context(), sentURLKey{}, r.URL))
+		lower.URL.Path, lower.URL.RawPath = strings.ToLower(r.URL.Path), ""
+		next.ServeHTTP(w, lower)
+	})
+}
+
+// sentPath proves the identity of a sender with the path as it was sent, which a signature has.
+type sentPath struct{ access.Identifier }
+
+// Identify implements access.Identifier.
+func (s sentPath) Identify(r *http.Request) (access.Identity, []byte, error) {
+	if sent, isLower := r.Context().Value(sentURLKey{}).(*url.URL); isLower {
+		r = r.WithContext(r.Context())
+		r.URL = sent
+	}
+	return s.Identifier.Identify(r)
 }
 
 // apiOf returns the path of the API that a request came to.
@@ -96,8 +133,9 @@ func (c found) id() string {
 }
 
 // clusterStates are the states of Clusters Service by provisioningState.
-var clusterStates = map[string]string{stateAccepted: "pending", stateProvisioning: "installing", stateUpdating: "updating",
-	stateDeleting: "uninstalling", stateSucceeded: "ready", stateFailed: "error", stateCanceled: "error"}
+var clusterStates = map[string]string{stateAccepted: "pending", stateProvisioning: "installing",
+	stateUpdating: "updating", stateDeleting: "uninstalling", stateSucceeded: "ready",
+	stateFailed: "error", stateCanceled: "error"}
 
 // stateSQL is the state of Clusters Service in SQL.
 func stateSQL() string {
@@ -208,8 +246,9 @@ func (s *clustersService) show(api string, c found) map[string]any {
 	status := statusOf(c)
 	shown := map[string]any{
 		"kind": "Cluster", "id": c.id(), "href": api + "/clusters/" + c.id(), "name": strings.ToLower(c.spec.Name),
-		"state": status["state"], "status": status, "azure": azure, "creation_timestamp": c.created.UTC().Format(time.RFC3339),
-		"cloud_provider": map[string]any{"id": "azure"}, "product": map[string]any{"id": "aro"},
+		"state": status["state"], "status": status, "azure": azure,
+		"creation_timestamp": c.created.UTC().Format(time.RFC3339),
+		"cloud_provider":     map[string]any{"id": "azure"}, "product": map[string]any{"id": "aro"},
 		"region": map[string]any{"id": s.region}, "hypershift": map[string]any{"enabled": true},
 		"properties": map[string]any{"azure_resource_id": c.spec.Path, "account": c.spec.Account},
 	}
@@ -249,7 +288,8 @@ func (s *clustersService) provisionShard(r *http.Request, c found) (map[string]a
 		return nil, rest.Errorf(http.StatusNotFound, "not-found", "the cluster %s has no management cluster yet; see: "+
 			"atoll cluster trace", c.id())
 	}
-	return map[string]any{"kind": "ProvisionShard", "id": name, "href": apiOf(r) + "/clusters/" + c.id() + "/provision_shard",
+	return map[string]any{"kind": "ProvisionShard", "id": name,
+		"href":   apiOf(r) + "/clusters/" + c.id() + "/provision_shard",
 		"status": "active", "management_cluster": name, "region": map[string]any{"id": s.region},
 		"azure_shard": map[string]any{"aks_management_cluster_name": name}}, nil
 }

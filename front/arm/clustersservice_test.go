@@ -20,12 +20,13 @@ func (o operator) Identify(*http.Request) (access.Identity, []byte, error) {
 		Privileged: o.isPrivileged}, nil, nil
 }
 
+func (w *world) operatorAPIs(o operator) http.Handler {
+	return arm.WithOperatorAPIs(arm.OperatorOptions{Store: w.store, CLM: w.front, Identifier: o, Region: "atolltest"},
+		http.NotFoundHandler())
+}
+
 // testClustersService asks what operators of ARO HCP ask when they look for a cluster, with their queries.
 func (w *world) testClustersService(t *testing.T) {
-	handlerOf := func(o operator) http.Handler {
-		return arm.WithClustersService(arm.ClustersServiceOptions{Store: w.store, CLM: w.front, Identifier: o,
-			Region: "atolltest"}, http.NotFoundHandler())
-	}
 	get := func(h http.Handler, path, search string) (int, map[string]any, string) {
 		t.Helper()
 		if search != "" {
@@ -38,7 +39,7 @@ func (w *world) testClustersService(t *testing.T) {
 		return recorder.Code, body, recorder.Body.String()
 	}
 	const list, other = "/api/clusters_mgmt/v1/clusters", "/api/aro_hcp/v1alpha1/clusters"
-	operators := handlerOf(operator{isPrivileged: true})
+	operators := w.operatorAPIs(operator{isPrivileged: true})
 	inGroup := "azure.subscription_id='" + sub + "' and azure.resource_group_name='Shop'"
 	t.Run("clusters are found by subscription, resource group and resource name", func(t *testing.T) {
 		for search, wanted := range map[string]bool{
@@ -74,8 +75,10 @@ func (w *world) testClustersService(t *testing.T) {
 			t.Errorf("%d %s", status, text)
 		}
 		id := c["id"].(string)
-		for path, want := range map[string]string{href: `"url":"https://127.0.0.1:30001"`, href + "/status": `"state":"ready"`,
-			other + "/" + id: `"href":"` + other + "/" + id + `"`, other + "/" + id + "/node_pools": `"vm_size":"Standard_D4s_v3"`,
+		for path, want := range map[string]string{href: `"url":"https://127.0.0.1:30001"`,
+			href + "/status":                      `"state":"ready"`,
+			other + "/" + id:                      `"href":"` + other + "/" + id + `"`,
+			other + "/" + id + "/node_pools":      `"vm_size":"Standard_D4s_v3"`,
 			other + "/" + id + "/provision_shard": `"id":"management-01"`} {
 			if status, _, text := get(operators, path, ""); status != 200 || !strings.Contains(text, want) {
 				t.Errorf("%s: %d %s", path, status, text)
@@ -87,7 +90,7 @@ func (w *world) testClustersService(t *testing.T) {
 	})
 	t.Run("customers see nothing of it", func(t *testing.T) {
 		for _, path := range []string{list, other, list + "/x/provision_shard"} {
-			if status, _, text := get(handlerOf(operator{}), path, ""); status != 403 {
+			if status, _, text := get(w.operatorAPIs(operator{}), path, ""); status != 403 {
 				t.Errorf("%s: %d %s", path, status, text)
 			}
 			if status, _, text := get(access.WithoutOperators(operators), path, ""); status != 404 {

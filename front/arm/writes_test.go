@@ -145,4 +145,12 @@ func (w *world) testDeletions(t *testing.T) {
 	t.Run("6 DELETE of an absent resource is 204", func(t *testing.T) {
 		w.do(call{method: "DELETE", path: path}).want(t, 204)
 	})
+	t.Run("20 move and checkNameAvailability are optional and answered as unknown paths", func(t *testing.T) {
+		body := `{"name":"demo","type":"Microsoft.RedHatOpenShift/hcpOpenShiftClusters"}`
+		w.do(call{method: "POST", path: "/subscriptions/" + sub +
+			"/providers/Microsoft.RedHatOpenShift/checkNameAvailability", body: body}).want(t, 404,
+			"The requested path could not be found.")
+		w.do(call{method: "POST", path: strings.Split(groupIn, "/providers")[0] + "/moveResources", body: `{}`}).want(t, 404,
+			`"code":"NotFound"`)
+	})
 }
