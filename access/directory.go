@@ -127,69 +127,6 @@ type Directory struct {
 
 var _ Policy = (*Directory)(nil)
 
-// Account returns an account.
-func (d *Directory) Account(ctx context.Context, id cluster.Account) (AccountDocument, error) {
-	doc, err := d.store.Get(ctx, KindAccount, string(id))
-	if err != nil {
-		return AccountDocument{}, err
-	}
-	return toAccount(doc)
-}
-
-// CreateAccount provisions an account. The error is store.ErrExists when it exists. Documents that an
-// interrupted deletion has left are removed first.
-func (d *Directory) CreateAccount(ctx context.Context, a Account) (AccountDocument, error) {
-	if err := checkAccount(cluster.Account(a.ID)); err != nil {
-		return AccountDocument{}, err
-	}
-	if _, err := d.store.Get(ctx, KindAccount, a.ID); errors.Is(err, store.ErrNotFound) {
-		if err := d.removeScope(ctx, cluster.Account(a.ID)); err != nil {
-			return AccountDocument{}, err
-		}
-	}
-	spec := accountSpec{a, store.ActorFrom(ctx).Principal}
-	doc, err := d.store.Create(ctx, document(KindAccount, a.ID, cluster.Account(a.ID), "", spec))
-	if err != nil {
-		return AccountDocument{}, err
-	}
-	d.cache.await(ctx, KindAccount, cluster.Account(a.ID), a.ID, doc.Version)
-	return toAccount(doc)
-}
-
-// DeleteAccount removes an account with everything that it has here. Its principals may do nothing
-// any more as soon as the account is removed.
-func (d *Directory) DeleteAccount(ctx context.Context, id cluster.Account, ifVersion int64) error {
-	if err := d.store.Remove(ctx, KindAccount, string(id), ifVersion); err != nil {
-		return err
-	}
-	d.cache.await(ctx, KindAccount, id, string(id), 0)
-	return d.removeScope(ctx, id)
-}
-
-// removeScope removes the documents of an account.
-func (d *Directory) removeScope(ctx context.Context, account cluster.Account) error {
-	if err := checkAccount(account); err != nil {
-		return err // the store takes an empty scope for all scopes
-	}
-	for _, kind := range []store.Kind{KindLink, KindLinkCode, KindAttachment, KindAdmin, KindPolicy, KindGroup} {
-		for {
-			page, err := d.store.List(ctx, store.Query{Kind: kind, Scope: string(account), Limit: 500})
-			if err != nil {
-				return err
-			}
-			for _, doc := range page.Documents {
-				if err := d.store.Remove(ctx, kind, doc.ID, 0); err != nil && !errors.Is(err, store.ErrNotFound) {
-					return err
-				}
-			}
-			if page.Next == "" {
-				break
-			}
-		}
-	}
-	return nil
-}
-
 // Admins is every administrator of an account, by ARN.
 func (d *Directory) Admins(ctx context.Context, account cluster.Account) (arns []string, err error) {
 	if err := checkAccount(account); err != nil {

@@ -2,13 +2,19 @@ package access
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
+	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"atoll.dev/client"
+	"atoll.dev/internal/pgtest"
 	"atoll.dev/internal/rest"
+	"atoll.dev/store"
 )
 
 // A watch ends with the proof of its caller, and its last event says which proof.
@@ -161,4 +167,107 @@ func TestAWatchEndsWithItsTokenOrLink(t *testing.T) {
 	k.cache.endWatchers(k.cache.refusalOf) // as after each change
 	k.cache.mu.Unlock()
 	wantEnd("another principal", next, NotLinked)
+}
+
+// watchOf starts a front whose only route is a watch, and opens one with a key.
+func watchOf(t *testing.T, k *KeyStore, c client.Credentials) (*http.Response, func() (rest.Event, error)) {
+	t.Helper()
+	return watchBy(t, k, &Verifier{Region: testRegion, Keys: k}, func(r *http.Request) error {
+		return client.Sign(r, nil, c, time.Now())
+	})
+}
+
+// watchBy starts a front whose only route is a watch, and opens one with a request that prove has completed.
+func watchBy(t *testing.T, k *KeyStore, identifier Identifier, prove func(*http.Request) error) (*http.Response,
+	func() (rest.Event, error)) {
+	t.Helper()
+	rt := NewRouter(Options{Log: quiet, Identifier: identifier, Validity: k})
+	rt.Handle(Route{"GET", "/watch", "ListThings", "Region", "", Customers}, func(w http.ResponseWriter,
+		r *http.Request) error {
+		return rest.Watch(w, r, rest.WatchOptions{}, func(ctx context.Context, s *rest.Stream) error {
+			if err := s.Open("c1"); err != nil {
+				return err
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		})
+	})
+	server := httptest.NewServer(rest.Observe(rest.Options{Log: quiet, ErrorBody: rest.PlatformError}, rt))
+	t.Cleanup(server.Close)
+	r, err := http.NewRequestWithContext(t.Context(), "GET", server.URL+"/watch", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := prove(r); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := server.Client().Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { answer.Body.Close() })
+	events := json.NewDecoder(answer.Body)
+	return answer, func() (e rest.Event, err error) { err = events.Decode(&e); return e, err }
+}
+
+// Disabling or deleting a key in one process ends the watches of the key in another one.
+func TestAWatchEndsWithItsKey(t *testing.T) {
+	dsn, file := pgtest.DSN(t), filepath.Join(t.TempDir(), "key")
+	here := runKeys(t, openStore(t, dsn, store.Hooks{}), file, CacheObserver{})
+	there := runKeys(t, openStore(t, dsn, store.Hooks{}), file, CacheObserver{})
+	if err := here.PutAccount(t.Context(), Account{account, true}); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		end  func(id string) error
+		code Code
+	}{
+		"disabled": {func(id string) error { _, err := here.Disable(t.Context(), id); return err }, DisabledKey},
+		"deleted":  {func(id string) error { return here.Delete(t.Context(), id) }, DeletedKey},
+	} {
+		pair, secret, err := here.Create(t.Context(), account, principal)
+		if err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, there, "the key is known", func() bool {
+			key, known, _ := there.Lookup(pair.AccessKeyID)
+			return known && key.Privileged
+		})
+		answer, next := watchOf(t, there, client.Credentials{AccessKeyID: pair.AccessKeyID, SecretAccessKey: secret,
+			Region: testRegion})
+		if answer.StatusCode != http.StatusOK {
+			t.Fatalf("%s: %s", name, answer.Status)
+		}
+		if err := tc.end(pair.AccessKeyID); err != nil {
+			t.Fatal(err)
+		}
+		e, err := next()
+		if err != nil || e.Type != rest.Failed || !strings.Contains(string(e.Object), `"`+string(tc.code)+`"`) {
+			t.Errorf("%s: %+v %v", name, e, err)
+		}
+		if _, err := next(); err == nil {
+			t.Errorf("%s: the stream goes on", name)
+		}
+	}
+	there.cache.mu.Lock()
+	defer there.cache.mu.Unlock()
+	if len(there.cache.watchers) != 0 {
+		t.Errorf("watchers are left: %v", there.cache.watchers)
+	}
+}
+
+// A watch of temporary credentials ends when they expire.
+func TestAWatchEndsWhenItsCredentialsExpire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		l := newWatchLease()
+		defer l.end()
+		begun := time.Now()
+		l.open(nil, Identity{Evidence: Evidence{Until: begun.Add(time.Hour)}}, cancel)
+		l.open(nil, Identity{Evidence: Evidence{Until: begun.Add(time.Hour)}}, cancel) // the second changes nothing
+		<-ctx.Done()
+		if after := time.Since(begun); after != time.Hour || codeOf(context.Cause(ctx)) != ExpiredCredentials {
+			t.Errorf("after %s: %v", after, context.Cause(ctx))
+		}
+	})
 }
