@@ -3,9 +3,11 @@ package apiserver
 import (
 	_ "embed"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -46,6 +48,10 @@ func (h auditHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "GET reads the audit log", http.StatusMethodNotAllowed)
 		return
 	}
+	if problem := checkAuditQuery(r.URL.RawQuery); problem != "" {
+		http.Error(w, problem, http.StatusBadRequest)
+		return
+	}
 	files, err := openAuditLog(h.dir)
 	defer func() {
 		for _, f := range files {
@@ -64,6 +70,21 @@ func (h auditHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return // the client went away
 		}
 	}
+}
+
+// checkAuditQuery returns the problem of a query, or "". A parameter that would select events is refused: whoever sends
+// it must not take the whole log for the selection.
+func checkAuditQuery(query string) string {
+	parameters, err := url.ParseQuery(query)
+	if err != nil {
+		return "the query cannot be read"
+	}
+	for name := range parameters {
+		if name != "timeout" { // client-go sends its time limit
+			return fmt.Sprintf("the parameter %q is unknown: the audit log is read as a whole", name)
+		}
+	}
+	return ""
 }
 
 // openAuditLog opens the files of the log, the oldest first. Files that are renamed or removed after that are
