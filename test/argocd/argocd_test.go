@@ -4,7 +4,6 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 )
 
@@ -30,10 +29,10 @@ func TestArgoCDSyncsWhatIsRendered(t *testing.T) {
 	first := w.commit("one")
 	w.kubectl("", "apply", "-f", filepath.Join(w.repo, "deploy/prod/r1/regional-cluster/root.yaml"))
 	w.awaitSynced(first)
-	w.checkReplicas("2")
+	w.awaitReplicas("2")
 	w.write(region, "sector: main\nservices: {replicas: {clm: 3}}\n")
 	w.awaitSynced(w.commit("two"))
-	w.checkReplicas("3")
+	w.awaitReplicas("3")
 }
 
 // awaitSynced waits until the root Application and that of the chart, which the ApplicationSet makes, are in sync with
@@ -50,10 +49,11 @@ func (w *world) awaitSynced(commit string) {
 	}
 }
 
-func (w *world) checkReplicas(want string) {
+// awaitReplicas waits until the service of the chart has so many replicas. Their number is in the ApplicationSet. The
+// Application may read the commit first, and is in sync with it until the ApplicationSet has changed it.
+func (w *world) awaitReplicas(want string) {
 	w.t.Helper()
-	if got := w.kubectl("", "get", "statefulset", "atoll-clm", "-n", "atoll", "-o",
-		"jsonpath={.spec.replicas}"); strings.TrimSpace(got) != want {
-		w.t.Errorf("atoll-clm has %s replicas, want %s", got, want)
-	}
+	w.await(want+" replicas of atoll-clm", func() bool {
+		return w.kubectl("", "get", "statefulset", "atoll-clm", "-n", "atoll", "-o", "jsonpath={.spec.replicas}") == want
+	})
 }

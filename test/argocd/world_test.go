@@ -54,6 +54,9 @@ func newWorld(t *testing.T) *world {
 		"tmp"), "KUBECONFIG="+w.kubeconfig, "GIT_CONFIG_GLOBAL="+os.DevNull, "GIT_AUTHOR_NAME=ann",
 		"GIT_AUTHOR_EMAIL=ann@example.com", "GIT_COMMITTER_NAME=ann", "GIT_COMMITTER_EMAIL=ann@example.com",
 		"ARGOCD_FAKE_IN_CLUSTER=true", // the cluster of the kubeconfig is the one that Argo CD is in
+		// The manifests of Argo CD set these two by timeout.reconciliation of argocd-cm; without them a commit is seen after
+		// up to six minutes.
+		"ARGOCD_RECONCILIATION_TIMEOUT=10s", "ARGOCD_RECONCILIATION_JITTER=0s",
 		"ARGOCD_GPG_ENABLED=false", "ARGOCD_TLS_DATA_PATH="+home, "ARGOCD_SSH_DATA_PATH="+home)
 
 	w.start(filepath.Join(root, "bin/atoll-kube"), "serve", "--data-dir", filepath.Join(dir, "plane"), "--listen",
@@ -89,7 +92,6 @@ metadata: {name: argocd}
 apiVersion: v1
 kind: ConfigMap
 metadata: {name: argocd-cm, namespace: argocd, labels: {app.kubernetes.io/part-of: argocd}}
-data: {timeout.reconciliation: 10s, timeout.reconciliation.jitter: 0s}
 ---
 apiVersion: v1
 kind: Secret
