@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -14,22 +15,47 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
+// Repository has the charts that values are checked by.
+type Repository struct {
+	// Files has the charts of the commit that the fleet is of, in git.charts.
+	Files fs.FS
+	// Pinned returns the files at and below some paths in the commit of a git.revision. The error is fs.ErrNotExist when
+	// the repository does not have the commit. Without Pinned, nothing pinned is checked.
+	Pinned func(revision string, paths []string) (fs.FS, error)
+}
+
 // CheckCharts checks the values of each cluster by the schemas of its charts, as Helm will: the values of the chart
-// with those of the configuration over them. repository has the directory of the charts, git.charts; a chart that is
-// not there, or that has no schema, checks nothing. A cluster with a git.revision is not checked: its charts are those
-// of another commit. The error joins all mistakes, each at the file and line that set the value.
-func CheckCharts(f Fleet, repository fs.FS) error {
-	c := chartChecker{repository: repository, charts: map[string][]chart{}, known: map[string]bool{}}
+// with those of the configuration over them. A chart that is not there, or that has no schema, checks nothing. A
+// cluster with a git.revision is checked twice: its values by the charts beside them, since a later pin takes both, and
+// what it runs by checkPinned. unchecked names each revision that the repository does not have. The error joins all
+// mistakes, each at the file and line that set the value.
+func (r Repository) CheckCharts(f Fleet) (unchecked []string, err error) {
+	c := newChartChecker(r.Files)
 	var mistakes []error
-	for _, r := range f.Regions() {
-		regional := target{region: r, typ: regionalCluster, id: r.regionalID(), settings: r.Settings}
-		mistakes = append(mistakes, c.check(regional, r.settings, r.at))
-		for _, cluster := range r.Clusters {
-			t := target{region: r, typ: managementCluster, id: cluster.ID(), settings: cluster.Settings}
-			mistakes = append(mistakes, c.check(t, cluster.settings, cluster.at))
+	pinned := map[string][]pinnedTarget{} // by revision
+	for _, region := range f.Regions() {
+		targets := []pinnedTarget{{target{region: region, typ: regionalCluster, id: region.regionalID(),
+			dir: path.Join(region.Dir(), regionalCluster), settings: region.Settings}, region.settings, region.at}}
+		for _, cluster := range region.Clusters {
+			targets = append(targets, pinnedTarget{target{region: region, typ: managementCluster, id: cluster.ID(),
+				dir: region.clusterDir(cluster), settings: cluster.Settings}, cluster.settings, cluster.at})
+		}
+		for _, t := range targets {
+			mistakes = append(mistakes, c.check(t.target, t.own, t.at))
+			if revision := t.settings.Git.Revision; revision != "" && r.Pinned != nil {
+				pinned[revision] = append(pinned[revision], t)
+			}
 		}
 	}
-	return errors.Join(mistakes...)
+	for _, revision := range slices.Sorted(maps.Keys(pinned)) {
+		err := r.checkPinned(revision, pinned[revision])
+		if errors.Is(err, errNoPin) {
+			unchecked = append(unchecked, err.Error())
+			continue
+		}
+		mistakes = append(mistakes, err)
+	}
+	return unchecked, errors.Join(mistakes...)
 }
 
 // ChartDirs returns the directories of the repository that have the charts of the fleet, sorted.
@@ -58,33 +84,42 @@ type chartChecker struct {
 	known      map[string]bool    // values that were checked, with their type of cluster, or mistakes that were found
 }
 
+func newChartChecker(files fs.FS) *chartChecker {
+	return &chartChecker{repository: files, charts: map[string][]chart{}, known: map[string]bool{}}
+}
+
 // check returns the mistakes in the values of one cluster. settings are those of the cluster, which is declared at a
 // position.
 func (c *chartChecker) check(t target, settings *node, at Position) error {
-	if t.settings.Git.Revision != "" {
-		return nil
-	}
 	own := merged(t.settings.Values, t.typ)
 	encoded, err := json.Marshal(own)
 	if err != nil {
 		return err
 	}
-	key := t.typ + " " + t.settings.Git.Charts + " " + string(encoded)
+	return c.checkOnce(t, own, string(encoded), func(chart string, mistake *jsonschema.ValidationError) error {
+		return positionOf(settings, t.typ, mistake.InstanceLocation, at).errorf("the chart %s refuses %s", chart,
+			textOfMistake(mistake))
+	})
+}
+
+// checkOnce returns the mistakes of a cluster whose values have an encoding that was not checked before, each as a text
+// that describe makes. Equal texts are returned once.
+func (c *chartChecker) checkOnce(t target, own map[string]any, encoded string,
+	describe func(chart string, mistake *jsonschema.ValidationError) error) error {
+	key := t.typ + " " + t.settings.Git.Charts + " " + encoded
 	if c.known[key] {
 		return nil
 	}
 	c.known[key] = true
 	var mistakes []error
-	for _, folder := range []string{t.typ, "shared"} {
-		charts, err := c.in(path.Join(t.settings.Git.Charts, folder))
+	for _, dir := range t.chartDirs() {
+		charts, err := c.in(dir)
 		if err != nil {
 			return err
 		}
 		for _, chart := range charts {
 			for _, mistake := range chart.mistakes(mergeMaps(own, map[string]any{"global": t.identity()})) {
-				text := positionOf(settings, t.typ, mistake.InstanceLocation, at).errorf("the chart %s refuses %s", chart.name,
-					textOfMistake(mistake))
-				if !c.known[text.Error()] {
+				if text := describe(chart.name, mistake); !c.known[text.Error()] {
 					c.known[text.Error()] = true
 					mistakes = append(mistakes, text)
 				}
@@ -92,6 +127,11 @@ func (c *chartChecker) check(t target, settings *node, at Position) error {
 		}
 	}
 	return errors.Join(mistakes...)
+}
+
+// chartDirs returns the directories whose charts the cluster installs.
+func (t target) chartDirs() []string {
+	return []string{path.Join(t.settings.Git.Charts, t.typ), path.Join(t.settings.Git.Charts, "shared")}
 }
 
 // in returns the charts with a schema in a directory of the repository.

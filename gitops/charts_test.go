@@ -32,7 +32,7 @@ func TestValuesThatAChartRefusesAreShownWithTheirLine(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = CheckCharts(f, charts)
+		_, err = Repository{Files: charts}.CheckCharts(f)
 		var got []string
 		if err != nil {
 			got = strings.Split(err.Error(), "\n")
@@ -56,7 +56,8 @@ func TestValuesThatAChartRefusesAreShownWithTheirLine(t *testing.T) {
 	check("config/p/sectors/main.yaml:3: "+regional+"the value replicas: minimum:",
 		"config/p/regions/r1.yaml:6: ")
 	tree["p/sectors/main.yaml"] = "git: {revision: abcdef0}\nvalues:\n  regional-cluster:\n    replicas: 0\n"
-	check() // the charts of another commit
+	check("config/p/sectors/main.yaml:4: "+regional+"the value replicas: minimum:", // a later pin takes both
+		"config/p/regions/r1.yaml:6: ")
 	tree["p/sectors/main.yaml"] = "values:\n  regional-cluster:\n    host: null\n"
 	tree["p/regions/r1.yaml"] = "sector: main\n"
 	check("config/p/regions/r1.yaml:1: " + regional + "the values: missing property 'host'")
@@ -65,10 +66,10 @@ func TestValuesThatAChartRefusesAreShownWithTheirLine(t *testing.T) {
 // TestTheExamplesPassTheSchemasOfTheCharts checks the worked tree by the charts of this repository,
 // which refuse a mistake.
 func TestTheExamplesPassTheSchemasOfTheCharts(t *testing.T) {
-	if err := CheckCharts(example(t), os.DirFS("..")); err != nil {
+	if _, err := (Repository{Files: os.DirFS("..")}).CheckCharts(example(t)); err != nil {
 		t.Error(err)
 	}
-	c := chartChecker{repository: os.DirFS(".."), charts: map[string][]chart{}}
+	c := newChartChecker(os.DirFS(".."))
 	for _, typ := range []string{regionalCluster, managementCluster} {
 		charts, err := c.in("deploy/charts/" + typ)
 		if err != nil || len(charts) != 1 || len(charts[0].mistakes(map[string]any{"global": "no mapping"})) == 0 {

@@ -32,6 +32,9 @@ type ValueChange struct {
 	Key    string `json:"key"`
 	Before any    `json:"before,omitempty"`
 	After  any    `json:"after,omitempty"`
+	// Pinned is the git.revision afterwards, of a value of Helm: the cluster has the values of that commit, so the change
+	// has no effect there before another git.revision.
+	Pinned string `json:"pinned,omitempty"`
 }
 
 // Compare returns what differs between two fleets, by environment, region and cluster.
@@ -118,7 +121,11 @@ func compareValues(before, after values) (changed []ValueChange) {
 	slices.Sort(keys)
 	for _, key := range keys {
 		if !reflect.DeepEqual(before[key], after[key]) {
-			changed = append(changed, ValueChange{strings.ReplaceAll(key, separator, "."), before[key], after[key]})
+			change := ValueChange{Key: strings.ReplaceAll(key, separator, "."), Before: before[key], After: after[key]}
+			if strings.HasPrefix(key, "values"+separator) {
+				change.Pinned, _ = after["git"+separator+"revision"].(string)
+			}
+			changed = append(changed, change)
 		}
 	}
 	return changed

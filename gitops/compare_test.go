@@ -57,6 +57,37 @@ sector: main
 	}
 }
 
+// TestValuesOfAPinnedClusterHaveNoEffect: the pin of the sector keeps values of Helm, and nothing else.
+func TestValuesOfAPinnedClusterHaveNoEffect(t *testing.T) {
+	tree := func(level, version, pin string) Fleet {
+		return loadTree(t, fmt.Sprintf(`
+-- defaults.yaml --
+git: {repository: r}
+values: {global: {level: %s}}
+versions: {atoll: "%s"}
+-- p/environment.yaml --
+sectors: [main]
+-- p/sectors/main.yaml --
+git: {revision: %s}
+-- p/regions/r1.yaml --
+sector: main
+managementClusters: {mc01: {git: {revision: null}}}
+`, level, version, pin))
+	}
+	changes := Compare(tree("info", "1", "v1"), tree("debug", "2", "v2"))
+	var lines []string
+	for _, c := range changes {
+		for _, v := range c.Values {
+			lines = append(lines, fmt.Sprintf("%s%s %s %q", c.Region, c.Cluster, v.Key, v.Pinned))
+		}
+	}
+	want := []string{`r1 git.revision ""`, `r1 values.global.level "v2"`, `r1 versions.atoll ""`,
+		`r1mc01 values.global.level ""`, `r1mc01 versions.atoll ""`}
+	if !reflect.DeepEqual(lines, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(lines, "\n"), strings.Join(want, "\n"))
+	}
+}
+
 // TestMergeLaws: merging is associative unless the level in the middle deletes, merging nothing
 // changes nothing, and a value of the more specific level always counts. Where a level deletes a
 // mapping, what a later level sets replaces it: {a: {b: 1}}, {a: null}, {a: {}} give {a: {}}, and

@@ -124,7 +124,8 @@ func TestKeysWithPoints(t *testing.T) {
 		t.Errorf("%v: %v", e, err)
 	}
 	want := []ValueChange{
-		{"values.regional-cluster.p.q", int64(2), int64(1)}, {"values.regional-cluster.p.q", int64(1), int64(2)},
+		{Key: "values.regional-cluster.p.q", Before: int64(2), After: int64(1)},
+		{Key: "values.regional-cluster.p.q", Before: int64(1), After: int64(2)},
 	}
 	for range 20 { // maps have another order each time
 		if changes := Compare(before, after); len(changes) != 2 || !reflect.DeepEqual(changes[0].Values, want) {

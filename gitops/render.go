@@ -78,12 +78,16 @@ type target struct {
 // Dir returns the directory of a region's files, below the directory of rendered files.
 func (r Region) Dir() string { return path.Join(string(r.Environment), string(r.Name)) }
 
+// clusterDir returns the directory of the files of a management cluster, below the directory of rendered files.
+func (r Region) clusterDir(c Cluster) string {
+	return path.Join(r.Dir(), "management-clusters", string(c.Name))
+}
+
 func renderRegion(r Region, files Files, encode *encoder) error {
 	dir := r.Dir()
 	targets := []target{{r, regionalCluster, r.regionalID(), path.Join(dir, regionalCluster), r.Settings}}
 	for _, c := range r.Clusters {
-		targets = append(targets, target{r, managementCluster, c.ID(), path.Join(dir, "management-clusters",
-			string(c.Name)), c.Settings})
+		targets = append(targets, target{r, managementCluster, c.ID(), r.clusterDir(c), c.Settings})
 	}
 	for _, t := range targets {
 		documents := map[string]any{

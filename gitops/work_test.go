@@ -52,7 +52,7 @@ func TestARenderReadsEachFileOnce(t *testing.T) {
 	}}
 	fleet, err := Load(config, "config")
 	if err == nil {
-		err = CheckCharts(fleet, charts)
+		_, err = Repository{Files: charts}.CheckCharts(fleet)
 	}
 	if err != nil {
 		t.Fatal(err)

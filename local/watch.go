@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -208,7 +209,10 @@ func (w *Watch) applyCommit(ctx context.Context, commit string) (WatchResult, er
 	if err != nil {
 		return Failed, err
 	}
-	if err := gitops.CheckCharts(fleet, charts); err != nil {
+	repository := gitops.Repository{Files: charts, Pinned: func(revision string, paths []string) (fs.FS, error) {
+		return w.Branch.PinnedTree(ctx, revision, paths)
+	}}
+	if _, err := repository.CheckCharts(fleet); err != nil {
 		return Refused, err
 	}
 	if result, err := w.checkRendered(ctx, commit, fleet); err != nil {

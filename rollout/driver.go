@@ -24,8 +24,8 @@ var (
 	ErrNotBegun = errors.New("the rollout has not begun; begin it with `atoll rollout run`")
 )
 
-// Repository is a branch of the repository that has the configuration. gitrepo.Branch is one. Its six methods are one
-// concern: to read a commit, and to add the next one.
+// Repository is a branch of the repository that has the configuration. gitrepo.Branch is one. Its seven methods are
+// one concern: to read a commit, and to add the next one.
 type Repository interface {
 	// Head returns the newest commit of the branch.
 	Head(ctx context.Context) (string, error)
@@ -37,6 +37,8 @@ type Repository interface {
 	ReadFile(ctx context.Context, commit, name string) ([]byte, error)
 	// Tree returns the files of a directory of a commit, or those below some paths in it.
 	Tree(ctx context.Context, commit, dir string, below ...string) (fs.FS, error)
+	// PinnedTree returns the files at and below some paths in the commit of a revision, or fs.ErrNotExist.
+	PinnedTree(ctx context.Context, revision string, paths []string) (fs.FS, error)
 	// Add adds a commit to the branch if parent is its newest commit, and returns gitrepo.ErrStale otherwise. The error
 	// is gitrepo.ErrRefused when another try has the same answer.
 	Add(ctx context.Context, parent string, files map[string][]byte, message string) (string, error)
@@ -212,7 +214,10 @@ func (d *Driver) addConfig(ctx context.Context, r *reading) error {
 		return err
 	}
 	r.declared, r.fleet = declared, FleetOf(environment)
-	r.tree.Repository, err = d.Repository.Tree(ctx, r.commit, ".", declared.ChartDirs()...)
+	r.tree.Repository.Pinned = func(revision string, paths []string) (fs.FS, error) {
+		return d.Repository.PinnedTree(ctx, revision, paths)
+	}
+	r.tree.Repository.Files, err = d.Repository.Tree(ctx, r.commit, ".", declared.ChartDirs()...)
 	return err
 }
 
@@ -320,8 +325,12 @@ func (d *Driver) begin(ctx context.Context, r reading) (Recorded, error) {
 	if err != nil {
 		return Recorded{}, err
 	}
-	if _, err := changed.checked(r.rollout); err != nil {
+	_, unchecked, err := changed.checked(r.rollout, all)
+	if err != nil {
 		return Recorded{}, err
+	}
+	for _, text := range unchecked {
+		d.show(text)
 	}
 	r.record = newRecord(r.rollout.Environment, r.text, plan, time.Now())
 	reason := fmt.Sprintf("begin: %d regions, %d waves", plan.Regions, len(plan.Waves))

@@ -82,10 +82,18 @@ func (m *memory) ReadFile(_ context.Context, of, name string) ([]byte, error) {
 func (m *memory) Tree(_ context.Context, of, dir string, below ...string) (fs.FS, error) {
 	files := maps.Clone(m.at(of).files)
 	maps.DeleteFunc(files, func(name string, _ *fstest.MapFile) bool {
-		isBelow := func(at string) bool { return strings.HasPrefix(name, path.Join(dir, at)+"/") }
+		isBelow := func(at string) bool { return strings.HasPrefix(name+"/", path.Join(dir, at)+"/") }
 		return len(below) > 0 && !slices.ContainsFunc(below, isBelow)
 	})
 	return fs.Sub(files, dir)
+}
+
+func (m *memory) PinnedTree(ctx context.Context, revision string, paths []string) (fs.FS, error) {
+	var i int
+	if _, err := fmt.Sscan(revision, &i); err != nil || i >= len(m.commits) {
+		return nil, fs.ErrNotExist
+	}
+	return m.Tree(ctx, fmt.Sprint(i), ".", paths...)
 }
 
 func (m *memory) Add(_ context.Context, parent string, files map[string][]byte, message string) (string, error) {
@@ -491,55 +499,4 @@ func TestADriverForgetsItsSoakWhenAGateHasFailed(t *testing.T) {
 	if got := d.continued(r).Soaked; got != 0 {
 		t.Errorf("after a failed gate the soak is %s", time.Duration(got))
 	}
-}
-
-// TestTheRevisionOfARolloutIsOneCommit drives a rollout of a branch that moves: all regions get the commit of the
-// beginning, also by another driver, and a revert takes it away again.
-func TestTheRevisionOfARolloutIsOneCommit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := newMemory("")
-		text := "environment: prod\nchange: {revision: %s}\ngates: [{name: api, url: 'https://$region/ready'}]\n"
-		m.write(rolloutFile, fmt.Sprintf(text, "realease"))
-		_, err := m.driver(healthy{}).Run(t.Context())
-		if err == nil || !strings.Contains(err.Error(), rolloutFile+":2: ") || !strings.Contains(err.Error(), "realease") {
-			t.Errorf("got %v", err)
-		}
-		inSet := strings.Replace(text, "revision: %s", "set: {git.revision: %s}", 1)
-		m.write(rolloutFile, fmt.Sprintf(inSet, "realease"))
-		_, err = m.driver(healthy{}).Run(t.Context())
-		if err == nil || !strings.Contains(err.Error(), rolloutFile+":2: ") || !strings.Contains(err.Error(), "realease") {
-			t.Errorf("a git.revision in change.set: got %v", err)
-		}
-		m.write(rolloutFile, fmt.Sprintf(text, "release"))
-		ctx, cancel := context.WithCancel(t.Context())
-		first := m.driver(healthy{})
-		first.Show = func(e Event) {
-			if strings.Contains(e.What, "change r1") {
-				cancel()
-			}
-		}
-		if _, err := first.Run(ctx); !errors.Is(err, context.Canceled) {
-			t.Fatal(err)
-		}
-		record, err := m.driver(healthy{}).Run(t.Context())
-		if err != nil || record.State.Phase != Done || record.Revision != fmt.Sprintf("%040d", 1) {
-			t.Fatal(record, err)
-		}
-		files := m.at(fmt.Sprint(len(m.commits) - 1)).files
-		for _, region := range []string{"r1", "r2", "r3"} {
-			if config := string(files["config/prod/regions/"+region+".yaml"].Data); !strings.Contains(config, record.Revision) {
-				t.Errorf("%s has\n%s", region, config)
-			}
-		}
-		if first := m.subjects()[3]; !strings.Contains(first, "the revision release is "+record.Revision) {
-			t.Errorf("the first commit is %s", first)
-		}
-		_, err = m.driver(healthy{}).Command(t.Context(), func(_ Plan, s State) (State, []Effect, error) {
-			return s.Command(Revert, "ann", time.Now())
-		})
-		files = m.at(fmt.Sprint(len(m.commits) - 1)).files
-		if config := string(files["config/prod/regions/r1.yaml"].Data); err != nil || strings.Contains(config, "revision") {
-			t.Errorf("after the revert r1 has\n%s%v", config, err)
-		}
-	})
 }

@@ -16,16 +16,17 @@ import (
 type Tree struct {
 	Files fs.FS  // the directory of the configuration
 	Dir   string // its name in errors
-	// Repository has the charts, whose schemas values must pass. Without it nothing checks them.
-	Repository fs.FS
+	// Repository has the charts, whose schemas values must pass. Without files nothing checks them.
+	Repository gitops.Repository
 }
 
-// checkCharts refuses a fleet with values that a chart of the tree refuses.
-func (t Tree) checkCharts(fleet gitops.Fleet) error {
-	if t.Repository == nil {
-		return nil
+// checkCharts refuses a fleet with values that a chart of the tree, or of a git.revision, refuses. It returns a text
+// for each git.revision that the repository does not have.
+func (t Tree) checkCharts(fleet gitops.Fleet) (unchecked []string, err error) {
+	if t.Repository.Files == nil {
+		return nil, nil
 	}
-	return gitops.CheckCharts(fleet, t.Repository)
+	return t.Repository.CheckCharts(fleet)
 }
 
 // editedFS is a tree with other contents of some files.
@@ -68,16 +69,17 @@ func (t Tree) environmentOf(r Rollout, fleet gitops.Fleet) (gitops.Environment, 
 		r.Environment, t.Dir, strings.Join(names, ", "))
 }
 
-// checked loads the fleet of a tree with the change. It refuses values that the configuration or a chart refuses.
-func (t Tree) checked(r Rollout) (gitops.Fleet, error) {
-	_, fleet, err := t.Environment(r)
+// checked loads the fleet of a tree with the change in some targets. It refuses values of them that the configuration
+// or a chart refuses.
+func (t Tree) checked(r Rollout, targets []Target) (fleet gitops.Fleet, unchecked []string, err error) {
+	_, fleet, err = t.Environment(r)
 	if err == nil {
-		err = t.checkCharts(fleet)
+		unchecked, err = t.checkCharts(targetRegions(r, fleet, targets))
 	}
 	if err != nil {
-		return gitops.Fleet{}, fmt.Errorf("the change is not valid: %w", err)
+		return gitops.Fleet{}, nil, fmt.Errorf("the change is not valid: %w", err)
 	}
-	return fleet, nil
+	return fleet, unchecked, nil
 }
 
 // Undo are the edits that give targets their earlier values.
@@ -152,6 +154,7 @@ type Preview struct {
 	Frozen      bool      `json:"frozen,omitempty"`
 	Approvals   int       `json:"approvals"`
 	Unchanged   []Target  `json:"unchanged,omitempty"` // they have the values already
+	Unchecked   []string  `json:"unchecked,omitempty"` // a text for each git.revision whose charts are not at hand
 }
 
 // Step is a wave of a Preview.
@@ -186,7 +189,7 @@ func (t Tree) Preview(r Rollout, start time.Time) (Preview, error) {
 	if err != nil {
 		return Preview{}, err
 	}
-	after, err := changed.checked(r)
+	after, unchecked, err := changed.checked(r, all)
 	if err != nil {
 		return Preview{}, err
 	}
@@ -197,7 +200,8 @@ func (t Tree) Preview(r Rollout, start time.Time) (Preview, error) {
 	}
 	schedule := plan.Schedule(start)
 	p := Preview{Environment: r.Environment, Begin: start.UTC(), Regions: plan.Regions, Clusters: plan.Clusters,
-		Expected: schedule.Expected, Longest: schedule.Longest, Frozen: schedule.Frozen}
+		Expected: schedule.Expected, Longest: schedule.Longest, Frozen: schedule.Frozen,
+		Unchecked: unchecked}
 	for i, w := range plan.Waves {
 		step := Step{Wave: w, Changes: []gitops.Change{}, Restarts: []string{}}
 		step.Expected, step.Longest = plan.Durations(w)

@@ -31,7 +31,7 @@ func (d *Driver) rendered(ctx context.Context, r reading, changed Tree, e Effect
 		return nil, gitops.Fleet{}, fmt.Errorf("the change is not valid: %w", err)
 	}
 	if e.Kind == Apply { // a revert does not wait for it: the earlier values have run
-		if err := changed.checkCharts(targetRegions(r.rollout, declared, e.Targets)); err != nil {
+		if _, err := changed.checkCharts(targetRegions(r.rollout, declared, e.Targets)); err != nil {
 			return nil, gitops.Fleet{}, fmt.Errorf("the change is not valid: %w", err)
 		}
 	}

@@ -30,7 +30,7 @@ func restarts(changes []gitops.Change) []string {
 	all := []string{}
 	for _, c := range changes {
 		for _, v := range c.Values {
-			if what := restartOf(v.Key); what != "" && !slices.Contains(all, what) {
+			if what := restartOf(v.Key); what != "" && v.Pinned == "" && !slices.Contains(all, what) {
 				all = append(all, what)
 			}
 		}

@@ -55,6 +55,12 @@ var badInput = []struct {
 	{"a value that the schema of a chart refuses", map[string]string{"config/prod/sectors/main.yaml": "values:\n" +
 		"  global:\n    level: loud\n"},
 		"config/prod/sectors/main.yaml:3: the chart deploy/charts/shared/log refuses the value level: "},
+	{"a revision whose charts refuse its values", map[string]string{"config/prod/sectors/main.yaml": "git: {revision: " +
+		"strict}\n"}, "config/prod/sectors/main.yaml:1: in the git.revision strict the chart deploy/charts/shared/log " +
+		"refuses the value level: "},
+	{"a revision in which the region is not rendered", map[string]string{"config/prod/regions/r3.yaml": "sector: main\n" +
+		"git: {revision: good}\n"}, "config/prod/regions/r3.yaml:2: the git.revision good has no " +
+		"deploy/prod/r3/regional-cluster/values.yaml"},
 }
 
 // TestBadInputIsRefusedWithFileAndLine gives each mistake to `config render`, `region watch` and `rollout run`. Each of
@@ -163,8 +169,15 @@ func newWatchedWorld(t *testing.T) *watchedWorld {
 	if err != nil {
 		t.Fatal(out, err)
 	}
+	const schema = "deploy/charts/shared/log/values.schema.json"
+	w.write(schema, `{"properties": {"level": {"enum": ["debug"]}}}`)
+	w.commit("strict")
+	w.git(w.clone, "tag", "strict")
+	w.write(schema, goodConfig[schema])
 	w.commit("good")
+	w.git(w.clone, "tag", "good")
 	w.push()
+	w.push("--tags")
 	w.good = w.git(w.clone, "rev-parse", "HEAD")
 	if w.home, err = local.OpenHome(filepath.Join(t.TempDir(), "r1")); err != nil {
 		t.Fatal(err)

@@ -74,10 +74,19 @@ func printChanges(w io.Writer, changes []gitops.Change) {
 		}
 		fmt.Fprintf(w, "%s %s\n", c.Kind, name)
 		for _, v := range c.Values {
-			fmt.Fprintf(w, "  %s: %s -> %s\n", v.Key, shownValue(v.Before), shownValue(v.After))
+			fmt.Fprintf(w, "  %s\n", shownChange(v))
 		}
 	}
 	fmt.Fprintf(w, "%d regions and clusters differ\n", len(changes))
+}
+
+// shownChange shows a value before and after, and whether a git.revision keeps it from having an effect.
+func shownChange(v gitops.ValueChange) string {
+	text := fmt.Sprintf("%s: %s -> %s", v.Key, shownValue(v.Before), shownValue(v.After))
+	if v.Pinned != "" {
+		text += fmt.Sprintf(" (no effect: the git.revision %s has the values)", v.Pinned)
+	}
+	return text
 }
 
 // shownValue shows a value, or that there is none.

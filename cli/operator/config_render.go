@@ -11,6 +11,7 @@ import (
 
 	"atoll.dev/cli/terminal"
 	"atoll.dev/gitops"
+	"atoll.dev/internal/gitrepo"
 )
 
 // errNotRendered is the error of --check.
@@ -36,7 +37,9 @@ nothing renders any more, and touches no other file. Equal configuration gives
 equal bytes.
 
 Run it at the top of the repository: values that the schema of a chart in git.charts
-refuses are mistakes, except for clusters whose git.revision has other charts.
+refuses are mistakes. For a cluster with a git.revision, what it runs is checked too:
+the charts and the rendered values of that commit. It names each revision that the
+clone does not have, and does not check it.
 
 With --check it writes nothing, shows the difference, and fails if there is one.`,
 		Example: `  atoll config render
@@ -51,8 +54,12 @@ With --check it writes nothing, shows the difference, and fails if there is one.
 		if err != nil {
 			return err
 		}
-		if err := gitops.CheckCharts(fleet, os.DirFS(".")); err != nil {
+		unchecked, err := checkoutOf(cmd.Context(), gitrepo.Branch{Dir: "."}).CheckCharts(fleet)
+		if err != nil {
 			return err
+		}
+		for _, text := range unchecked {
+			fmt.Fprintln(session.Err, text)
 		}
 		files, err := gitops.Render(fleet)
 		if err != nil {

@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"context"
 	"fmt"
 	"io/fs"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"atoll.dev/cli/terminal"
+	"atoll.dev/gitops"
 	"atoll.dev/internal/gitrepo"
 	"atoll.dev/rollout"
 )
@@ -76,7 +78,15 @@ func readRollout(session *terminal.Session, file string) (rollout.Rollout, error
 	return rollout.Parse(file, data)
 }
 
-// treeOf is the configuration in a directory, and the charts of a repository, as their files are now.
-func treeOf(dir, repository string) rollout.Tree {
-	return rollout.Tree{Files: os.DirFS(dir), Dir: dir, Repository: os.DirFS(repository)}
+// treeOf is the configuration in a directory, and the charts of a checkout, as their files are now.
+func treeOf(ctx context.Context, dir string, clone gitrepo.Branch) rollout.Tree {
+	return rollout.Tree{Files: os.DirFS(dir), Dir: dir, Repository: checkoutOf(ctx, clone)}
+}
+
+// checkoutOf returns the charts of a checkout as its files are now, and those of its commits. A clone with a remote
+// asks it for the names of branches and tags.
+func checkoutOf(ctx context.Context, clone gitrepo.Branch) gitops.Repository {
+	return gitops.Repository{Files: os.DirFS(clone.Dir), Pinned: func(revision string, paths []string) (fs.FS, error) {
+		return clone.PinnedTree(ctx, revision, paths)
+	}}
 }

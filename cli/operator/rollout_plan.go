@@ -53,7 +53,7 @@ nor the clone has is a mistake.`,
 		if r, err = r.Resolve(cmd.Context(), branch); err != nil {
 			return err
 		}
-		preview, err := treeOf(config, branch.Dir).Preview(r, begin)
+		preview, err := treeOf(cmd.Context(), config, branch).Preview(r, begin)
 		if err != nil {
 			return err
 		}
@@ -105,6 +105,9 @@ func printPreview(w io.Writer, p rollout.Preview) {
 	if p.Frozen {
 		fmt.Fprintln(w, "the freezes have no end: the steps without a time never begin")
 	}
+	for _, text := range p.Unchecked {
+		fmt.Fprintln(w, text)
+	}
 }
 
 // printStepChanges prints the changes of a step. Regions and clusters with the same changes share a line.
@@ -114,7 +117,7 @@ func printStepChanges(w io.Writer, changes []gitops.Change) {
 	for _, c := range changes {
 		var values []string
 		for _, v := range c.Values {
-			values = append(values, fmt.Sprintf("%s: %s -> %s", v.Key, shownValue(v.Before), shownValue(v.After)))
+			values = append(values, shownChange(v))
 		}
 		name := string(c.Region)
 		if c.Cluster != "" {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"path"
+	"slices"
 	"strings"
 )
 
@@ -39,12 +40,7 @@ func (b Branch) Tree(ctx context.Context, commit, dir string, below ...string) (
 		}
 		tree += ":" + dir
 	}
-	args := append([]string{"ls-tree", "--full-tree", "-r", "-z", tree, "--"}, below...)
-	listed, err := b.git(ctx, nil, args...)
-	if err != nil {
-		return nil, err
-	}
-	entries, err := entriesOf(string(listed))
+	entries, err := b.list(ctx, tree, below)
 	if err != nil {
 		return nil, err
 	}
@@ -57,6 +53,33 @@ func (b Branch) Tree(ctx context.Context, commit, dir string, below ...string) (
 		return nil, err
 	}
 	return archiveOf(entries, bufio.NewReader(bytes.NewReader(blobs)))
+}
+
+// pathsAtOnce is how many paths one command of git gets: the system limits the length of its arguments.
+const pathsAtOnce = 1000
+
+// list returns the files of a tree, or those at and below some paths.
+func (b Branch) list(ctx context.Context, tree string, below []string) (all []entry, err error) {
+	parts := slices.Collect(slices.Chunk(below, pathsAtOnce))
+	if len(parts) == 0 {
+		parts = [][]string{nil} // all files
+	}
+	for _, part := range parts {
+		listed, err := b.git(ctx, nil, append([]string{"ls-tree", "--full-tree", "-r", "-z", tree, "--"}, part...)...)
+		if err != nil {
+			return nil, err
+		}
+		entries, err := entriesOf(string(listed))
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, entries...)
+	}
+	if len(parts) > 1 { // a file may be at or below paths of several parts
+		slices.SortFunc(all, func(a, b entry) int { return strings.Compare(a.name, b.name) })
+		all = slices.CompactFunc(all, func(a, b entry) bool { return a.name == b.name })
+	}
+	return all, nil
 }
 
 // entry is a file of a tree.

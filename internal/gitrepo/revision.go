@@ -67,3 +67,46 @@ func (b Branch) Resolve(ctx context.Context, revision string) (string, error) {
 	return "", fmt.Errorf("%w %s: not in %s, and no commit in %s; push it, or run git fetch", ErrNoRevision, revision,
 		b.Remote, b.Dir)
 }
+
+// PinnedTree returns the files at and below some paths in the commit of a revision. The error is fs.ErrNotExist when
+// the clone does not have the commit. Without a remote it asks none: the revision is a tag of the clone, a branch of
+// its remote origin or of its own, or a hash.
+func (b Branch) PinnedTree(ctx context.Context, revision string, paths []string) (fs.FS, error) {
+	commit, err := b.pinnedCommit(ctx, revision)
+	switch {
+	case err != nil:
+		return nil, err
+	case commit == "":
+		return nil, fmt.Errorf("the revision %s in %s: %w", revision, b.Dir, fs.ErrNotExist)
+	}
+	return b.Tree(ctx, commit, ".", paths...)
+}
+
+// pinnedCommit returns the commit of a revision, and "" when the clone does not have it.
+func (b Branch) pinnedCommit(ctx context.Context, revision string) (string, error) {
+	isFullHash := hashForm.MatchString(revision) && len(revision) >= 40
+	names := []string{"refs/tags/" + revision, "refs/remotes/origin/" + revision, "refs/heads/" + revision}
+	if b.Remote != "" && !isFullHash {
+		commit, err := b.Resolve(ctx, revision)
+		if errors.Is(err, ErrNoRevision) {
+			return "", nil
+		}
+		if err != nil {
+			return "", err
+		}
+		revision, names = commit, nil
+	}
+	if hashForm.MatchString(revision) {
+		names = append(names, revision)
+	}
+	for _, name := range names {
+		commit, err := b.resolve(ctx, name)
+		if err == nil {
+			return commit, nil
+		}
+		if ctx.Err() != nil {
+			return "", ctx.Err()
+		}
+	}
+	return "", nil
+}
