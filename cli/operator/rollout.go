@@ -84,7 +84,7 @@ func treeOf(ctx context.Context, dir string, clone gitrepo.Branch) rollout.Tree 
 }
 
 // checkoutOf returns the charts of a checkout as its files are now, and those of its commits. A clone with a remote
-// asks it for the names of branches and tags.
+// asks it for names that the clone does not have.
 func checkoutOf(ctx context.Context, clone gitrepo.Branch) gitops.Repository {
 	return gitops.Repository{Files: os.DirFS(clone.Dir), Pinned: func(revision string, paths []string) (fs.FS, error) {
 		return clone.PinnedTree(ctx, revision, paths)

@@ -1,6 +1,7 @@
 package gitrepo
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -68,9 +69,9 @@ func (b Branch) Resolve(ctx context.Context, revision string) (string, error) {
 		b.Remote, b.Dir)
 }
 
-// PinnedTree returns the files at and below some paths in the commit of a revision. The error is fs.ErrNotExist when
-// the clone does not have the commit. Without a remote it asks none: the revision is a tag of the clone, a branch of
-// its remote origin or of its own, or a hash.
+// PinnedTree returns the files at and below some paths in the commit of a revision: a tag, a branch, or a hash. The
+// error is fs.ErrNotExist when the clone does not have the commit. It asks the remote, if there is one, only for a name
+// that the clone does not have; a remote that does not answer has no such name.
 func (b Branch) PinnedTree(ctx context.Context, revision string, paths []string) (fs.FS, error) {
 	commit, err := b.pinnedCommit(ctx, revision)
 	switch {
@@ -84,29 +85,23 @@ func (b Branch) PinnedTree(ctx context.Context, revision string, paths []string)
 
 // pinnedCommit returns the commit of a revision, and "" when the clone does not have it.
 func (b Branch) pinnedCommit(ctx context.Context, revision string) (string, error) {
-	isFullHash := hashForm.MatchString(revision) && len(revision) >= 40
-	names := []string{"refs/tags/" + revision, "refs/remotes/origin/" + revision, "refs/heads/" + revision}
-	if b.Remote != "" && !isFullHash {
-		commit, err := b.Resolve(ctx, revision)
-		if errors.Is(err, ErrNoRevision) {
-			return "", nil
-		}
-		if err != nil {
-			return "", err
-		}
-		revision, names = commit, nil
-	}
+	remote := cmp.Or(b.Remote, "origin")
+	names := []string{"refs/tags/" + revision, "refs/remotes/" + remote + "/" + revision, "refs/heads/" + revision}
 	if hashForm.MatchString(revision) {
 		names = append(names, revision)
 	}
 	for _, name := range names {
-		commit, err := b.resolve(ctx, name)
-		if err == nil {
+		if commit, err := b.resolve(ctx, name); err == nil {
 			return commit, nil
 		}
-		if ctx.Err() != nil {
-			return "", ctx.Err()
+	}
+	isFullHash := hashForm.MatchString(revision) && len(revision) >= 40
+	if b.Remote != "" && !isFullHash {
+		if commit, err := b.Resolve(ctx, revision); err == nil {
+			if _, err := b.resolve(ctx, commit); err == nil {
+				return commit, nil
+			}
 		}
 	}
-	return "", nil
+	return "", ctx.Err()
 }
