@@ -48,7 +48,7 @@ bench: build ## the figures of bench/README.md, as JSON lines
 
 check: ## what CI checks before the tests
 	@test -z "$$(git ls-files '*.go' | xargs gofmt -l)" || { echo 'not gofmt-ed:'; git ls-files '*.go' | xargs gofmt -l; exit 1; }
-	@$(GO) vet ./...
+	@$(GO) vet $(VETFLAGS) ./...
 
 vuln: ## known vulnerabilities in what the binaries call; needs the vulnerability database
 	@scripts/vuln.sh

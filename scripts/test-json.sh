@@ -12,9 +12,10 @@
 # a control group gives less processor time than the cores have, fewer run at once:
 # the limits of a service's requests are for a machine that runs one region.
 #
-# scripts/test.sh runs go vet over the root module beside this, so go test does not
-# run it once more for the race detector's build. No test needs the linker's
-# debugging information.
+# scripts/test.sh runs go vet over the root module before this, so go test does not
+# run it once more. No test needs the linker's debugging information. Before its
+# tests, each package runs those that depend on -short with -short
+# (scripts/short-first.sh), so that "make quick" stays green.
 set -uo pipefail
 first=(./test/e2e ./maestro ./agent ./test/hosted ./cli ./store ./clm ./test/faults ./front/rosa ./bus
 	./test/lifecycle ./hosting ./sentinel ./test/rebuild)
@@ -61,7 +62,7 @@ for p in "${first[@]}"; do
 done
 # A package that is named twice is tested once, where it is named first.
 go test -json -race -vet=off -ldflags=-w -count=1 -timeout 80m -p "$at_once" -parallel "$parallel" \
-	"$@" "${packages[@]}" ./... || failed=1
+	-exec "$PWD/scripts/short-first.sh" "$@" "${packages[@]}" ./... || failed=1
 wait $kube || failed=1
 cat "$out/kube"
 wait $interop || failed=1
