@@ -24,7 +24,7 @@ import (
 const usage = `usage:
   atoll-kube serve --data-dir DIR --listen HOST:PORT [flags]   run a control plane
   atoll-kube restore --data-dir DIR --snapshot FILE [flags]    make etcd's data from a backup
-  atoll-kube walls [--own-network]                             print the walls that stand around this process
+  atoll-kube walls [--own-network] [--own-mounts] [--user ID]  print the walls that stand around this process
   atoll-kube kubectl ...                                       run kubectl
   atoll-kube version                                           print the Kubernetes version
 `

@@ -15,7 +15,7 @@ func openNotice(int) (*notice, error)       { return nil, errors.ErrUnsupported 
 func (*notice) wait() bool                  { return false }
 func (*notice) signal(syscall.Signal) error { return errors.ErrUnsupported }
 
-func (Walls) setNetwork(*syscall.SysProcAttr) {}
+func (Walls) setNamespaces(*syscall.SysProcAttr) {}
 
 func limitFiles(int, uint64) {}
 

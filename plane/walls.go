@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -18,6 +19,13 @@ type Walls struct {
 	// Network is how the process gets a network namespace with nothing but loopback. It serves on a socket that its
 	// starter opens outside.
 	Network NetworkWall
+	// Mounts says that the process gets a mount namespace of its own, in which it narrows its file tree.
+	Mounts bool
+	// User is the user id that the process takes, which must own its directory; 0: that of its starter. Only root can
+	// give one, and only where HasUser.
+	User int
+	// HasUser says that the process can take another user id.
+	HasUser bool
 	// Process says that the process gives up its capabilities and opens no file outside of its directory, as far as the
 	// kernel lets it.
 	Process bool
@@ -38,31 +46,42 @@ const (
 	WallNetwork    = "network"
 	WallPrivileges = "privileges"
 	WallFiles      = "files"
+	WallMounts     = "mounts"
+	WallUser       = "user"
+	WallCalls      = "syscalls"
 )
 
 // knownWalls are the walls that a process reports.
-var knownWalls = []string{WallNetwork, WallPrivileges, WallFiles}
+var knownWalls = []string{WallNetwork, WallMounts, WallUser, WallPrivileges, WallFiles, WallCalls}
 
-// FindWalls runs the binary to find which walls stand on this machine: it starts at most two processes, one after the
-// other. A binary that knows no walls has none. A search that did not end, or could not start a process, is an error:
-// it says nothing about the machine.
+// FirstUser is the first of the 2^27 user ids that planes get, and the one with which FindWalls tries: no system gives
+// these to users or containers.
+const (
+	FirstUser = 0x70000000
+	Users     = 1 << 27
+)
+
+// FindWalls runs the binary to find which walls stand on this machine: it starts at most five processes, one after the
+// other; where everything stands, one. A binary that knows no walls has none. A search that did not end, or could not
+// start a process, is an error: it says nothing about the machine.
 func FindWalls(ctx context.Context, binary string) (Walls, error) {
-	ways := []NetworkWall{ByUser, NoNetworkWall}
+	ways := []Walls{{Network: ByUser, Mounts: true}, {Network: ByUser}, {}}
 	if os.Geteuid() == 0 {
-		ways = []NetworkWall{ByRoot, ByUser, NoNetworkWall}
+		ways = append([]Walls{{Network: ByRoot, Mounts: true, User: FirstUser}, {Network: ByRoot}}, ways...)
 	}
-	for _, way := range ways {
-		w := Walls{Network: way, Process: true}
-		args := []string{"walls"}
-		if way != NoNetworkWall {
-			args = append(args, "--own-network")
-		}
+	for _, w := range ways {
+		w.Process = true
+		args := append([]string{"walls"}, w.args()...)
 		cmd := exec.CommandContext(ctx, binary, args...)
 		cmd.Env = []string{"TMPDIR=" + os.TempDir()} // and not the mark of the region's process that looks
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-		w.setNetwork(cmd.SysProcAttr)
+		w.setNamespaces(cmd.SysProcAttr)
 		out, err := cmd.Output()
-		if err == nil && strings.Contains(string(out), WallPrivileges) {
+		if standing := strings.Fields(string(out)); err == nil && slices.Contains(standing, WallPrivileges) {
+			// An earlier program knows fewer walls.
+			w.Mounts = slices.Contains(standing, WallMounts)
+			// In the tree of others, a user of its own may not reach its directory.
+			w.User, w.HasUser = 0, w.Mounts && slices.Contains(standing, WallUser)
 			return w, nil
 		}
 		_, hasRun := errors.AsType[*exec.ExitError](err)
@@ -80,8 +99,15 @@ func (w Walls) apply(cmd *exec.Cmd, address string) (socket *os.File, err error)
 	if w.Process {
 		cmd.Args = append(cmd.Args, "--walled")
 	}
+	w.setNamespaces(cmd.SysProcAttr)
 	if w.Network == NoNetworkWall {
 		return nil, nil
+	}
+	if w.Mounts {
+		cmd.Args = append(cmd.Args, "--own-mounts")
+	}
+	if w.User != 0 {
+		cmd.Args = append(cmd.Args, "--user", strconv.Itoa(w.User))
 	}
 	l, err := net.Listen("tcp", address)
 	if err != nil {
@@ -94,6 +120,19 @@ func (w Walls) apply(cmd *exec.Cmd, address string) (socket *os.File, err error)
 	cmd.ExtraFiles = append(cmd.ExtraFiles, socket)
 	const firstExtra = 3
 	cmd.Args = append(cmd.Args, "--listen-fd", strconv.Itoa(firstExtra+len(cmd.ExtraFiles)-1))
-	w.setNetwork(cmd.SysProcAttr)
 	return socket, nil
+}
+
+// args are the arguments of the command "walls".
+func (w Walls) args() (args []string) {
+	if w.Network != NoNetworkWall {
+		args = append(args, "--own-network")
+	}
+	if w.Mounts {
+		args = append(args, "--own-mounts")
+	}
+	if w.User != 0 {
+		args = append(args, "--user", strconv.Itoa(w.User))
+	}
+	return args
 }

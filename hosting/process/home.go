@@ -118,6 +118,7 @@ type record struct {
 	Born        bool                 `json:"born,omitempty"`         // has been ready once
 	Data        string               `json:"data,omitempty"`         // restored data, of the last start
 	PastData    []string             `json:"past_data,omitempty"`    // earlier restored data, the last first
+	User        int                  `json:"user,omitempty"`         // id of the plane's own user; 0: that of hosting
 }
 
 func (r record) lastStart() controlplane.LastStart {

@@ -70,6 +70,7 @@ type Runtime struct {
 	starts  chan struct{} // a starting plane holds a place until it is ready or slow
 	metrics *metrics
 	walls   walls
+	users   users
 	cgroups *cgroups // nil: none can be made
 
 	mu      sync.Mutex
@@ -123,6 +124,9 @@ func (r *Runtime) Open(ctx context.Context, changed func(controlplane.ID)) (clos
 		// A damaged record is an error of Observe.
 		if record, err := readRecord(r.home.state(id)); err == nil && record.Port != 0 {
 			r.ports.claim(id, record.Port)
+			if record.User != 0 {
+				r.users.choose(r.o.Dir, id, record.User)
+			}
 		}
 	}
 	r.mu.Lock()
@@ -209,6 +213,7 @@ func (r *Runtime) Discard(id controlplane.ID) (done bool, err error) {
 	delete(r.runners, id)
 	r.mu.Unlock()
 	r.ports.release(id)
+	r.users.release(id)
 	if g, ok := r.group(id); ok {
 		g.remove()
 	}

@@ -285,6 +285,15 @@ func (x *runner) adopt(ctx context.Context) error {
 	return err
 }
 
+// own gives the plane's directory to the user of its next process; 0 is root. Where this process is not root, all files
+// are its own.
+func (x *runner) own(user int) error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	return own(x.dir, user)
+}
+
 // killStrays ends the plane's processes when the plane's lock names none of them: a plane that was taken over may write
 // anything there, and must not live on for that.
 func (x *runner) killStrays() error {
@@ -327,7 +336,17 @@ func (x *runner) launch(ctx context.Context, spec controlplane.Spec) error {
 		}
 		next.Data = spec.Data
 	}
-	next.Release, next.Hosts = spec.Release, spec.ServerNames
+	shut, err := x.runtime.walls.of(ctx, x.runtime.o.Binaries[spec.Release])
+	if err != nil {
+		return err
+	}
+	if shut.HasUser {
+		shut.User = x.runtime.users.choose(x.runtime.o.Dir, x.id, next.User)
+	}
+	if err := x.own(shut.User); err != nil {
+		return fmt.Errorf("the owner of the plane's files: %w", err)
+	}
+	next.Release, next.Hosts, next.User = spec.Release, spec.ServerNames, shut.User
 	if next.ServiceCIDR == "" {
 		next.ServiceCIDR = spec.ServiceCIDR
 	}
@@ -336,10 +355,6 @@ func (x *runner) launch(ctx context.Context, spec controlplane.Spec) error {
 	}
 	x.record, x.portTaken = next, false
 	config := x.config(spec)
-	shut, err := x.runtime.walls.of(ctx, config.Binary)
-	if err != nil {
-		return err
-	}
 	if shut.Process { // a program that knows no walls knows no egress either
 		config.Egress = plane.Tunnel
 	}

@@ -19,7 +19,8 @@ import (
 const WallMemory = "memory"
 
 // allWalls are the walls of a plane that is shut in completely.
-var allWalls = []string{plane.WallNetwork, plane.WallPrivileges, plane.WallFiles, WallMemory}
+var allWalls = []string{plane.WallNetwork, plane.WallMounts, plane.WallUser, plane.WallPrivileges, plane.WallFiles,
+	plane.WallCalls, WallMemory}
 
 // probeLimit bounds the search for the walls of a machine that is very busy.
 const probeLimit = time.Minute

@@ -35,6 +35,8 @@ type Options struct {
 	// network namespace; 0 for none.
 	Socket int
 	Walled bool // build the walls of package walls
+	Mounts bool // the starter has made a mount namespace for this process
+	User   int  // the user id that this process, started as root, takes
 
 	host      string // of Listen
 	serviceIP net.IP // first address of ServiceCIDR
@@ -76,6 +78,9 @@ func parse(args []string, out io.Writer) (Options, error) {
 	flags.IntVar(&o.Socket, "listen-fd", 0, "`descriptor` of a listening socket for --listen, opened outside of "+
 		"this process's network namespace; the plane's own parts reach it within")
 	flags.BoolVar(&o.Walled, "walled", false, "give up capabilities, and open no file outside of the data directory")
+	flags.BoolVar(&o.Mounts, "own-mounts", false, "with --walled: narrow the file tree of this process, which is in a "+
+		"mount namespace of its own")
+	flags.IntVar(&o.User, "user", 0, "with --walled: become this `user id`, which owns the data directory")
 	if err := flags.Parse(args); err != nil {
 		return Options{}, err
 	}

@@ -137,7 +137,10 @@ func (o Options) buildWalls() ([]string, error) {
 	if err := os.MkdirAll(o.DataDir, 0o700); err != nil {
 		return nil, fmt.Errorf("data directory cannot be made: %w", err)
 	}
-	w := walls.Options{Dir: o.DataDir}
+	w := walls.Options{Dir: o.DataDir, User: o.User}
+	if o.Mounts {
+		w.Mounts = walls.Own
+	}
 	if o.Socket > 0 {
 		w.Network = walls.Own
 	}

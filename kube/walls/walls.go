@@ -12,6 +12,9 @@ const (
 	Network    = "network"    // the process is in a network namespace with nothing but loopback
 	Privileges = "privileges" // it has no capabilities, and no program that it starts can get any
 	Files      = "files"      // it opens only what is below its data directory, and starts no program (Landlock)
+	Mounts     = "mounts"     // it sees no file tree but its own: no sockets, no files of others, no programs
+	User       = "user"       // it has a user id that no other process has
+	Calls      = "syscalls"   // it makes no system call that no plane needs (seccomp)
 )
 
 // ErrNoLoopback says that the loopback interface of the network namespace cannot be used.
@@ -21,12 +24,14 @@ var ErrNoLoopback = errors.New("the loopback interface is down and cannot be bro
 type Options struct {
 	Dir     string // the only directory that stays open for reading and writing
 	Network Namespace
+	Mounts  Namespace // Own: the file tree is narrowed
+	User    int       // the process, root until now, becomes this user and group; 0: it stays who it is
 }
 
-// Namespace says in whose network namespace the process is.
+// Namespace says in whose namespace the process is.
 type Namespace int
 
-// Network namespaces.
+// Namespaces.
 const (
 	Shared Namespace = iota // the machine's
 	Own                     // made by the starter for this process alone
@@ -41,6 +46,19 @@ func Build(o Options) (standing []string, err error) {
 		}
 		standing = append(standing, Network)
 	}
+	if o.Mounts == Own {
+		if err := narrowView(o.Dir); err == nil {
+			standing = append(standing, Mounts)
+		} else if !errors.Is(err, errors.ErrUnsupported) {
+			return nil, fmt.Errorf("narrowing the file tree: %w", err)
+		}
+	}
+	if o.User != 0 {
+		if err := becomeUser(o.User); err != nil {
+			return nil, fmt.Errorf("becoming user %d: %w", o.User, err)
+		}
+		standing = append(standing, User)
+	}
 	if err := dropPrivileges(); err == nil {
 		standing = append(standing, Privileges)
 	} else if !errors.Is(err, errors.ErrUnsupported) {
@@ -50,6 +68,11 @@ func Build(o Options) (standing []string, err error) {
 		standing = append(standing, Files)
 	} else if !errors.Is(err, errors.ErrUnsupported) {
 		return nil, fmt.Errorf("restricting files: %w", err)
+	}
+	if err := restrictCalls(); err == nil {
+		standing = append(standing, Calls)
+	} else if !errors.Is(err, errors.ErrUnsupported) {
+		return nil, fmt.Errorf("restricting system calls: %w", err)
 	}
 	return standing, nil
 }

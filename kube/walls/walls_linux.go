@@ -30,6 +30,17 @@ func raiseLoopback() error {
 	return unix.IoctlIfreq(s, unix.SIOCSIFFLAGS, lo)
 }
 
+// becomeUser gives all threads a user and group, and no further groups.
+func becomeUser(id int) error {
+	if err := syscall.Setgroups(nil); err != nil {
+		return err
+	}
+	if err := syscall.Setresgid(id, id, id); err != nil {
+		return err
+	}
+	return syscall.Setresuid(id, id, id)
+}
+
 // dropPrivileges gives up all capabilities of all threads, for this process and every program that it starts.
 func dropPrivileges() error {
 	if err := onAllThreads(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0); err != nil {
@@ -116,9 +127,12 @@ func restrictFiles(dir string) error {
 	}
 	for path, rights := range map[string]uint64{
 		// Names of hosts, certificates and time zones; the process's own figures; memory and boot time.
-		"/etc": readFile | readDir, "/usr/share/zoneinfo": readFile | readDir,
-		"/usr/share/ca-certificates": readFile | readDir,
-		"/proc/self":                 readFile | readDir, "/proc/stat": readFile, "/proc/meminfo": readFile,
+		"/etc/hosts": readFile, "/etc/nsswitch.conf": readFile, "/etc/resolv.conf": readFile, "/etc/localtime": readFile,
+		"/etc/passwd": readFile, "/etc/ssl/certs": readFile | readDir, "/etc/ssl/cert.pem": readFile,
+		"/etc/pki/tls/certs": readFile | readDir, "/etc/pki/ca-trust/extracted": readFile | readDir,
+		"/etc/ca-certificates": readFile | readDir, "/usr/share/ca-certificates": readFile | readDir,
+		"/usr/share/zoneinfo": readFile | readDir,
+		"/proc/self":          readFile | readDir, "/proc/stat": readFile, "/proc/meminfo": readFile,
 		"/proc/sys/net/core/somaxconn": readFile,
 		"/sys/devices/system/cpu":      readFile | readDir, "/sys/kernel/mm/transparent_hugepage": readFile | readDir,
 		"/dev/null": readFile | writeFile, "/dev/urandom": readFile,

@@ -1,3 +1,5 @@
+//go:build amd64 || arm64
+
 package walls
 
 import (
@@ -15,9 +17,19 @@ import (
 )
 
 // inside makes the test binary build walls around itself; walls never come down again.
-const inside = "ATOLL_TEST_INSIDE"
+const (
+	inside     = "ATOLL_TEST_INSIDE"
+	insideView = "ATOLL_TEST_INSIDE_VIEW"
+)
 
 func TestMain(m *testing.M) {
+	if dir := os.Getenv(insideView); dir != "" {
+		if err := lookAtView(dir); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if dir := os.Getenv(inside); dir != "" {
 		if err := lookAround(dir); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -59,6 +71,11 @@ func lookAround(dir string) error {
 		"the environment of another process": environment} {
 		if !errors.Is(err, fs.ErrPermission) {
 			return fmt.Errorf("%s: %w", what, err)
+		}
+	}
+	if slices.Contains(standing, Calls) {
+		if err := tryCalls(); err != nil {
+			return err
 		}
 	}
 	if err := syscall.Kill(os.Getppid(), 0); !errors.Is(err, syscall.EPERM) && hasScopes() {

@@ -1,0 +1,129 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"atoll.dev/hosting/controlplane"
+	"atoll.dev/plane"
+)
+
+// users assigns user ids, each to one plane. The zero value is ready.
+type users struct {
+	mu    sync.Mutex
+	taken map[int]controlplane.ID
+}
+
+// choose reserves an id for a plane: the one that it had, unless another plane has that, otherwise one that follows
+// from the home and the plane. So the planes of two homes on one machine get different ids, but for one chance in 2^27.
+func (u *users) choose(home string, id controlplane.ID, had int) int {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.taken == nil {
+		u.taken = map[int]controlplane.ID{}
+	}
+	u.remove(id)
+	h := fnv.New32a()
+	h.Write([]byte(home + "\x00" + id.String()))
+	user := had
+	if user < plane.FirstUser || user >= plane.FirstUser+plane.Users {
+		user = plane.FirstUser + int(h.Sum32()%plane.Users)
+	}
+	for {
+		if user == plane.FirstUser { // for trials
+			user++
+		}
+		if holder, isTaken := u.taken[user]; !isTaken || holder == id {
+			u.taken[user] = id
+			return user
+		}
+		user = plane.FirstUser + (user-plane.FirstUser+1)%plane.Users
+	}
+}
+
+// release gives a plane's id back.
+func (u *users) release(id controlplane.ID) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.remove(id)
+}
+
+// remove gives a plane's id back. The caller holds mu.
+func (u *users) remove(id controlplane.ID) {
+	for user, holder := range u.taken {
+		if holder == id {
+			delete(u.taken, user)
+		}
+	}
+}
+
+const (
+	ownLimit = 200_000 // files and directories of a plane
+	ownDepth = 64
+)
+
+// own gives a directory and everything in it to a user. No process of the plane may run. It follows no link, may be
+// interrupted and repeated, and ends with the directory itself. It changes nothing that is right already.
+func own(dir string, user int) error {
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &os.PathError{Op: "open", Path: dir, Err: err}
+	}
+	f := os.NewFile(uintptr(fd), dir)
+	defer f.Close()
+	left := ownLimit
+	if err := ownBelow(f, user, ownDepth, &left); err != nil {
+		return err
+	}
+	if err := errors.Join(f.Chown(user, user), f.Chmod(0o700)); err != nil {
+		return err
+	}
+	return nil
+}
+
+// ownBelow gives what is in a directory to a user.
+func ownBelow(dir *os.File, user, depth int, left *int) error {
+	if depth == 0 {
+		return fmt.Errorf("%s: its directories are deeper than any that a plane makes", dir.Name())
+	}
+	names, err := dir.Readdirnames(*left + 1)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	if *left -= len(names); *left < 0 {
+		return fmt.Errorf("%s: it has more than %d files", dir.Name(), ownLimit)
+	}
+	for _, name := range names {
+		path := filepath.Join(dir.Name(), name)
+		var stat unix.Stat_t
+		if err := unix.Fstatat(int(dir.Fd()), name, &stat, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			return &os.PathError{Op: "stat", Path: path, Err: err}
+		}
+		if stat.Mode&unix.S_IFMT == unix.S_IFDIR {
+			fd, err := unix.Openat(int(dir.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+			if err != nil {
+				return &os.PathError{Op: "open", Path: path, Err: err}
+			}
+			below := os.NewFile(uintptr(fd), path)
+			err = ownBelow(below, user, depth-1, left)
+			below.Close()
+			if err != nil {
+				return err
+			}
+		}
+		if int(stat.Uid) == user && int(stat.Gid) == user {
+			continue
+		}
+		if err := unix.Fchownat(int(dir.Fd()), name, user, user, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			return &os.PathError{Op: "chown", Path: path, Err: err}
+		}
+	}
+	return nil
+}
