@@ -23,17 +23,17 @@ import (
 type Options struct {
 	// Consumer is the management cluster's name: its place in topics.
 	Consumer work.Consumer
-	// Kube leads to the management cluster. Its rate limits are replaced.
+	// Kube connects to the management cluster. Its rate limits are replaced.
 	Kube *rest.Config
-	// Bus leads to the region: address, TLS, credentials. Client id, topics
+	// Bus connects to the region: address, TLS, credentials. Client id, topics
 	// and handlers are the agent's own.
 	Bus bus.ClientOptions
 	// Topics are where the agent and its server meet over Bus; default Maestro's.
 	Topics bus.Topics
-	// GRPC leads to the region in place of Bus.
+	// GRPC connects to the region in place of Bus.
 	GRPC *GRPCOptions
 	// BrokerHost is the broker's address exactly as configured. Its hash names
-	// the agent's AppliedManifestWorks: to change it is to become another agent.
+	// the agent's AppliedManifestWorks: with another address it is another agent.
 	BrokerHost string
 	// AgentID is written into AppliedManifestWorks. Default: the hash of BrokerHost.
 	AgentID string

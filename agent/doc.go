@@ -1,6 +1,6 @@
-// Package agent is the region's hands inside a management cluster: it applies
-// the ManifestWorks that Maestro sends, prunes and deletes them, mends drift,
-// and reports what became of them, with outbound connections only.
+// Package agent works for the region inside a management cluster: it applies
+// the ManifestWorks that Maestro sends, prunes and deletes them, repairs drift,
+// and reports their status, with outbound connections only.
 //
 // The decisions are one pure state machine, [core]: events and the clock go
 // in, effects come out; it does no I/O and starts no goroutine. The shell

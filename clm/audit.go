@@ -24,7 +24,7 @@ func auditedRequest(r *http.Request, pattern string, c Caller) string {
 		return ""
 	}
 	request := c.Proof
-	if request.Action != "" { // a front has said all
+	if request.Action != "" { // a front has sent all members
 		return request.Encode()
 	}
 	request.Proof, request.Method, request.Route = cmp.Or(request.Proof, audit.Unproven), r.Method, path

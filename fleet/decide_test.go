@@ -164,14 +164,14 @@ func TestTheReasonsAgainstEach(t *testing.T) {
 		Candidates: []api.Candidate{
 			{Name: "b", Fits: true},
 			{Name: "c", Reasons: []string{"cordoned"}},
-			{Name: "d", Reasons: []string{"lost: its agent was last heard 2026-11-21T10:00:00Z"}},
+			{Name: "d", Reasons: []string{"lost: the last event of its agent was at 2026-11-21T10:00:00Z"}},
 			{Name: "g", Reasons: []string{"its spec cannot be read: x"}},
 			{Name: "a", Reasons: []string{"memory_mib: 300 of 1000 free, 350 needed", "planes: 0 of 2 free, 1 needed"}},
 		},
 		Objections: []api.Objection{
 			{Reason: "cordoned", Count: 1}, {Reason: "it cannot run the version", Count: 1},
 			{Reason: "it has another value of label zone", Count: 1},
-			{Reason: "it has no label zone", Count: 1}, {Reason: "its agent was never heard", Count: 1},
+			{Reason: "it has no label zone", Count: 1}, {Reason: "its agent has never connected", Count: 1},
 			{Reason: "its declaration cannot be used", Count: 1},
 			{Reason: "lost", Count: 1}, {Reason: "not enough free of memory_mib", Count: 1},
 			{Reason: "not enough free of planes", Count: 1},

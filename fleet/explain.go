@@ -31,11 +31,11 @@ type objection struct {
 // Kinds of objections.
 const (
 	kindUnusable   = "its declaration cannot be used"
-	kindNeverSeen  = "its agent was never heard"
+	kindNeverSeen  = "its agent has never connected"
 	kindLost       = "lost"
 	kindCordoned   = "cordoned"
 	kindDraining   = "draining"
-	kindOther      = "not the one that is asked for"
+	kindOther      = "not the requested management cluster"
 	kindUnlabeled  = "it has no label "
 	kindMislabeled = "it has another value of label "
 	kindVersion    = "it cannot run the version"
@@ -100,7 +100,7 @@ func (o objection) text(m *ManagementCluster, d Demand) string {
 	case kindUnusable:
 		return m.Unusable
 	case kindLost:
-		return "lost: its agent was last heard " + m.LastSeen.UTC().Format(time.RFC3339)
+		return "lost: the last event of its agent was at " + m.LastSeen.UTC().Format(time.RFC3339)
 	case kindOther:
 		return "the cluster is for " + string(d.Named)
 	case kindMislabeled:

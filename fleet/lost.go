@@ -80,5 +80,5 @@ func (f *Fleet) requestLost(ctx context.Context) {
 		}
 	}
 	request(lost, "the management cluster was lost")
-	request(connected, "the management cluster is heard again")
+	request(connected, "the management cluster is connected again")
 }

@@ -95,7 +95,7 @@ func TestWhyAClusterWaits(t *testing.T) {
 		got = append(got, c.Name+": "+c.Reasons[0][:12])
 	}
 	checkEqual(t, "the reasons", fmt.Sprint(got),
-		"[lost: lost: its ag silent: its agent wa small: planes: 0 of strange: its spec can]")
+		"[lost: lost: the la silent: its agent ha small: planes: 0 of strange: its spec can]")
 	checkEqual(t, "the reason in words", p.Message, "the region has no room for the cluster at present")
 	usage, err := b.Usage(t.Context())
 	if err != nil {

@@ -15,7 +15,8 @@ import (
 // State is how far a node's supervisor has come.
 type State string
 
-// The states of a node. A node whose supervisor was killed has the last state that it wrote; Running tells.
+// The states of a node. A node whose supervisor was killed has the last state that it wrote; Running
+// reports whether it runs.
 const (
 	Starting State = "Starting" // the namespaces and programs are being made
 	Up       State = "Up"       // all programs run; whether the Node is Ready, the API server knows

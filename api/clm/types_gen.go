@@ -95,7 +95,7 @@ type Awaited struct {
 	// Reported its Available, or Finalized while deleting; absent when it has not reported on this generation
 	Reported string `json:"reported,omitempty"`
 
-	// Since when the generation was made; of an adapter that has reported on it, since when it says what it says
+	// Since when the generation was made; for an adapter that has reported on it, the time since which its report has this status
 	Since time.Time `json:"since"`
 }
 
@@ -121,10 +121,10 @@ type HistoryRecord struct {
 	RequestID  string          `json:"request_id,omitempty"`
 	Seq        int64           `json:"seq"`
 
-	// Spec as it was from then on; absent when the change did not touch it
+	// Spec after the change; absent when the change did not touch it
 	Spec json.RawMessage `json:"spec,omitempty"`
 
-	// Status of an update, what it changed: its reports, the conditions that say something else, and Reconciled; absent when the change did not touch it
+	// Status of an update, its difference: its reports, the changed conditions, and Reconciled; absent when the change did not touch it
 	Status json.RawMessage `json:"status,omitempty"`
 	Time   time.Time       `json:"time"`
 }
@@ -185,7 +185,7 @@ type Quota struct {
 
 // QuotaExcess additive: the quota that the request exceeds
 type QuotaExcess struct {
-	// Asked what the request needs besides
+	// Asked the additional amount that the request needs
 	Asked int64  `json:"asked"`
 	Limit int64  `json:"limit"`
 	Name  string `json:"name"`
@@ -261,7 +261,7 @@ type Resource struct {
 	Spec            json.RawMessage  `json:"spec"`
 	Status          ResourceStatus   `json:"status"`
 
-	// Statuses additive: what its adapters reported, with the parameter statuses
+	// Statuses additive: the reports of its adapters, with the parameter statuses
 	Statuses    []AdapterStatus   `json:"statuses,omitempty"`
 	Tenancy     map[string]string `json:"tenancy"`
 	UpdatedBy   string            `json:"updated_by"`
@@ -407,7 +407,7 @@ type ListResourcesParams struct {
 	// Fields comma list, such as name,spec.*; id is always there
 	Fields *Fields `form:"fields,omitempty" json:"fields,omitempty"`
 
-	// Statuses additive: show with each resource its version, and what its adapters reported
+	// Statuses additive: show with each resource its version, and the reports of its adapters
 	Statuses *Statuses `form:"statuses,omitempty" json:"statuses,omitempty"`
 
 	// RefType with ref_target_id; resources that refer to it
@@ -449,7 +449,7 @@ type GetResourceParams struct {
 	// Fields comma list, such as name,spec.*; id is always there
 	Fields *Fields `form:"fields,omitempty" json:"fields,omitempty"`
 
-	// Statuses additive: show with each resource its version, and what its adapters reported
+	// Statuses additive: show with each resource its version, and the reports of its adapters
 	Statuses *Statuses `form:"statuses,omitempty" json:"statuses,omitempty"`
 }
 

@@ -99,11 +99,11 @@ type Decision struct {
 	// Considered How many management clusters there were.
 	Considered int `json:"considered"`
 
-	// Objections What speaks against how many of them, the most frequent first, at most ten.
+	// Objections The reasons against management clusters, each with their number, the most frequent first, at most ten.
 	Objections []Objection `json:"objections"`
 }
 
-// ManagementClusterState What was declared, unless its agent is not connected: Unheard before it ever was, Lost when it was.
+// ManagementClusterState The declared state while its agent is connected; else Lost, or Unheard if its agent has never connected.
 type ManagementClusterState string
 
 // Objection defines model for Objection.
@@ -114,7 +114,7 @@ type Objection struct {
 
 // Orphan defines model for Orphan.
 type Orphan struct {
-	// ClusterID of the cluster that is gone
+	// ClusterID of the removed cluster
 	ClusterID string `json:"cluster_id,omitempty"`
 
 	// EndingSince When its deletion was ordered.
@@ -122,7 +122,7 @@ type Orphan struct {
 	ID          string     `json:"id"`
 
 	// Kind Work: Maestro has an order for it. UnknownWork: an agent holds it without an order. Reservation: only its room
-	// is held, until the management cluster is heard and has nothing of it.
+	// is reserved, until the management cluster connects and has nothing of it.
 	Kind              OrphanKind `json:"kind"`
 	ManagementCluster string     `json:"management_cluster"`
 
@@ -143,7 +143,7 @@ type Orphan struct {
 }
 
 // OrphanKind Work: Maestro has an order for it. UnknownWork: an agent holds it without an order. Reservation: only its room
-// is held, until the management cluster is heard and has nothing of it.
+// is reserved, until the management cluster connects and has nothing of it.
 type OrphanKind string
 
 // OrphanList defines model for OrphanList.
@@ -171,13 +171,13 @@ type Placement struct {
 	// Reserved Amounts of named resources, such as planes and memory_mib.
 	Reserved Amounts `json:"reserved"`
 
-	// State Orphaned: the cluster is gone from CLM by a forced deletion, and its management cluster has not said that nothing
-	// is left of it. It reserves what it did.
+	// State Orphaned: a forced deletion removed the cluster from CLM, and its management cluster has not confirmed that it has
+	// nothing of the cluster any more. The placement keeps its reservation.
 	State PlacementState `json:"state"`
 }
 
-// PlacementState Orphaned: the cluster is gone from CLM by a forced deletion, and its management cluster has not said that nothing
-// is left of it. It reserves what it did.
+// PlacementState Orphaned: a forced deletion removed the cluster from CLM, and its management cluster has not confirmed that it has
+// nothing of the cluster any more. The placement keeps its reservation.
 type PlacementState string
 
 // Usage defines model for Usage.
@@ -185,12 +185,12 @@ type Usage struct {
 	// Capacity Amounts of named resources, such as planes and memory_mib.
 	Capacity Amounts `json:"capacity"`
 
-	// Free Of each resource that the capacity names; what it does not name is not limited.
+	// Free Of each resource that the capacity names; other resources are not limited.
 	Free   Amounts           `json:"free"`
 	ID     string            `json:"id"`
 	Labels map[string]string `json:"labels"`
 
-	// LastSeenTime When its agent was last heard.
+	// LastSeenTime The time of the last event of its agent.
 	LastSeenTime *time.Time `json:"last_seen_time,omitempty"`
 	Name         string     `json:"name"`
 
@@ -200,7 +200,7 @@ type Usage struct {
 	// Reserved Amounts of named resources, such as planes and memory_mib.
 	Reserved Amounts `json:"reserved"`
 
-	// State What was declared, unless its agent is not connected: Unheard before it ever was, Lost when it was.
+	// State The declared state while its agent is connected; else Lost, or Unheard if its agent has never connected.
 	State ManagementClusterState `json:"state"`
 
 	// Versions Kubernetes versions that it can run; absent when it declares none, which limits nothing.

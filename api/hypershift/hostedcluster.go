@@ -1,5 +1,5 @@
 // Package hypershift holds the custom resources by which a management cluster
-// is told what to host: HostedCluster and NodePool of
+// gets its orders: HostedCluster and NodePool of
 // hypershift.openshift.io/v1beta1, with the JSON of HyperShift's own, and
 // their CustomResourceDefinitions.
 //

@@ -72,7 +72,7 @@ type Collection struct {
 
 // Consumer defines model for Consumer.
 type Consumer struct {
-	// ComparedAt additive, with X-Atoll-Extensions; since when it is known what its agent holds, in the present life of the database. While it is absent, a work that is not here may be there
+	// ComparedAt additive, with X-Atoll-Extensions; since when the server has compared all works that its agent holds, in the present life of the database. While it is absent, the agent may hold works that the server does not have
 	ComparedAt *time.Time        `json:"compared_at,omitempty"`
 	CreatedAt  time.Time         `json:"created_at"`
 	Href       string            `json:"href"`
@@ -80,7 +80,7 @@ type Consumer struct {
 	Kind       string            `json:"kind"`
 	Labels     map[string]string `json:"labels,omitempty"`
 
-	// LastSeenAt additive, with X-Atoll-Extensions; when its agent was last heard
+	// LastSeenAt additive, with X-Atoll-Extensions; the time of the last event of its agent
 	LastSeenAt *time.Time `json:"last_seen_at,omitempty"`
 
 	// Name immutable; the consumer's name in topics and in its certificate
@@ -174,7 +174,7 @@ type ResourceBundle struct {
 	Metadata json.RawMessage `json:"metadata,omitempty"`
 	Name     string          `json:"name"`
 
-	// Status what the agent reported last
+	// Status the last report of the agent
 	Status    *ResourceBundleStatus `json:"status,omitempty"`
 	UpdatedAt time.Time             `json:"updated_at"`
 
@@ -191,7 +191,7 @@ type ResourceBundleList struct {
 	Total int64            `json:"total"`
 }
 
-// ResourceBundleStatus what the agent reported last
+// ResourceBundleStatus the last report of the agent
 type ResourceBundleStatus struct {
 	ObservedVersion int64  `json:"ObservedVersion,omitempty"`
 	SequenceID      string `json:"SequenceID,omitempty"`
@@ -203,7 +203,7 @@ type ResourceBundleStatus struct {
 	ResourceStatus []json.RawMessage `json:"resourceStatus,omitempty"`
 }
 
-// UnknownWork a work that an agent holds and no bundle is there for; it stays applied
+// UnknownWork a work that an agent holds and that has no bundle; it stays applied
 type UnknownWork struct {
 	// AdoptingFor the source for which it is to be adopted
 	AdoptingFor  string    `json:"adopting_for,omitempty"`
@@ -265,6 +265,16 @@ type Search = string
 
 // Size defines model for size.
 type Size = int
+
+// ListAuditRecordsParams defines parameters for ListAuditRecords.
+type ListAuditRecordsParams struct {
+	// After the cursor of the page before
+	After *string `form:"after,omitempty" json:"after,omitempty"`
+	Limit *int    `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Wait seconds
+	Wait *int `form:"wait,omitempty" json:"wait,omitempty"`
+}
 
 // ListConsumersParams defines parameters for ListConsumers.
 type ListConsumersParams struct {
@@ -354,7 +364,7 @@ type ListResourceBundlesParams struct {
 
 // DeleteResourceBundleParams defines parameters for DeleteResourceBundle.
 type DeleteResourceBundleParams struct {
-	// Force additive; the bundle goes now, without its agent's confirmation. A tombstone stays, so that the agent is told when it is heard again. It is for clusters that do not come back.
+	// Force additive; the bundle is removed now, without its agent's confirmation. A tombstone stays, so that the agent gets the order to delete the work when it connects again. It is for clusters that do not come back.
 	Force *bool `form:"force,omitempty" json:"force,omitempty"`
 
 	// Reason additive; why, for the record; needed with force

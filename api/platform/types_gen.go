@@ -608,8 +608,8 @@ type Caller struct {
 // CallerKind defines model for Caller.Kind.
 type CallerKind string
 
-// Capacity How much there is of what clusters take: `planes`, `memory_mib`, and what an operator counts besides. What is
-// not named is not limited.
+// Capacity The amount of each resource that clusters take: `planes`, `memory_mib`, and others that an operator counts. A
+// resource that is not named is not limited.
 type Capacity map[string]int64
 
 // ClaimMappings How claims become a user and groups. A prefix cannot begin as the reserved names system: and atoll: do, and a
@@ -1031,8 +1031,8 @@ type ListedLinkCodeKind string
 
 // ManagementCluster A consumer, as Maestro shows it.
 type ManagementCluster struct {
-	// Capacity How much there is of what clusters take: `planes`, `memory_mib`, and what an operator counts besides. What is
-	// not named is not limited.
+	// Capacity The amount of each resource that clusters take: `planes`, `memory_mib`, and others that an operator counts. A
+	// resource that is not named is not limited.
 	Capacity  Capacity              `json:"capacity,omitempty"`
 	CreatedAt time.Time             `json:"created_at"`
 	Href      string                `json:"href"`
@@ -1040,7 +1040,7 @@ type ManagementCluster struct {
 	Kind      ManagementClusterKind `json:"kind"`
 	Labels    map[string]string     `json:"labels,omitempty"`
 
-	// LastSeenAt When its agent was last heard of.
+	// LastSeenAt Time of the last event of its agent.
 	LastSeenAt *time.Time `json:"last_seen_at,omitempty"`
 	Name       string     `json:"name"`
 
@@ -1050,8 +1050,8 @@ type ManagementCluster struct {
 	// Reserved What the clusters that are placed there take.
 	Reserved Capacity `json:"reserved,omitempty"`
 
-	// State What was declared, unless its agent is not connected: Unheard before it ever was, Lost when it was. Clusters are
-	// placed on those that are Ready. With what follows it is absent while the lifecycle manager does not answer.
+	// State The declared state while its agent is connected; else Lost, or Unheard if its agent has never connected. Clusters
+	// are placed on Ready ones only. It and the following members are absent while the lifecycle manager does not answer.
 	State ManagementClusterState `json:"state,omitempty"`
 
 	// UnknownWorks Works that its agent holds and the region does not know; they are left alone.
@@ -1065,8 +1065,8 @@ type ManagementCluster struct {
 // ManagementClusterKind defines model for ManagementCluster.Kind.
 type ManagementClusterKind string
 
-// ManagementClusterState What was declared, unless its agent is not connected: Unheard before it ever was, Lost when it was. Clusters are
-// placed on those that are Ready. With what follows it is absent while the lifecycle manager does not answer.
+// ManagementClusterState The declared state while its agent is connected; else Lost, or Unheard if its agent has never connected. Clusters
+// are placed on Ready ones only. It and the following members are absent while the lifecycle manager does not answer.
 type ManagementClusterState string
 
 // ManagementClusterList defines model for ManagementClusterList.
@@ -1085,8 +1085,8 @@ type ManagementClusterListKind string
 
 // ManagementClusterRequest defines model for ManagementClusterRequest.
 type ManagementClusterRequest struct {
-	// Capacity How much there is of what clusters take: `planes`, `memory_mib`, and what an operator counts besides. What is
-	// not named is not limited.
+	// Capacity The amount of each resource that clusters take: `planes`, `memory_mib`, and others that an operator counts. A
+	// resource that is not named is not limited.
 	Capacity Capacity          `json:"capacity,omitempty"`
 	Labels   map[string]string `json:"labels,omitempty"`
 	Name     string            `json:"name"`
@@ -1097,8 +1097,8 @@ type ManagementClusterRequest struct {
 
 // ManagementClusterUpdate defines model for ManagementClusterUpdate.
 type ManagementClusterUpdate struct {
-	// Capacity How much there is of what clusters take: `planes`, `memory_mib`, and what an operator counts besides. What is
-	// not named is not limited.
+	// Capacity The amount of each resource that clusters take: `planes`, `memory_mib`, and others that an operator counts. A
+	// resource that is not named is not limited.
 	Capacity Capacity `json:"capacity,omitempty"`
 
 	// State Cordoned takes no more clusters; Draining is to be emptied.
@@ -1351,7 +1351,7 @@ type Quota struct {
 	// are two for a cluster, one for a node pool and one for a credential.
 	Name string `json:"name"`
 
-	// Used Resources that are being deleted count until they are gone.
+	// Used Resources that are being deleted count until they are removed.
 	Used int64 `json:"used"`
 }
 
@@ -2000,7 +2000,8 @@ type ListClustersParams struct {
 
 // CreateClusterParams defines parameters for CreateCluster.
 type CreateClusterParams struct {
-	// IdempotencyKey Made up once for what is wanted: the same key and body get the same document, however often they are sent.
+	// IdempotencyKey A key that the client makes for one request: the same key and body get the same document, however often the
+	// client sends them.
 	IdempotencyKey IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
@@ -2039,7 +2040,8 @@ type ListClusterEventsParams struct {
 
 // RestoreClusterParams defines parameters for RestoreCluster.
 type RestoreClusterParams struct {
-	// IdempotencyKey Made up once for what is wanted: the same key and body get the same document, however often they are sent.
+	// IdempotencyKey A key that the client makes for one request: the same key and body get the same document, however often the
+	// client sends them.
 	IdempotencyKey IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
@@ -2083,7 +2085,8 @@ type ListNodePoolsParams struct {
 
 // CreateNodePoolParams defines parameters for CreateNodePool.
 type CreateNodePoolParams struct {
-	// IdempotencyKey Made up once for what is wanted: the same key and body get the same document, however often they are sent.
+	// IdempotencyKey A key that the client makes for one request: the same key and body get the same document, however often the
+	// client sends them.
 	IdempotencyKey IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 

@@ -86,9 +86,9 @@ func (f *loginFlags) begin() (terminal.Login, error) {
 	}
 	switch {
 	case login.Issuer == "" || login.ClientID == "":
-		return login, errors.New("--issuer and --client-id say where to sign in; ask an operator of the region for them")
+		return login, errors.New("--issuer and --client-id are needed; ask an operator of the region for them")
 	case login.Endpoint == "":
-		return login, errors.New("--url says which region to sign in to, such as https://eu-1.example.com")
+		return login, errors.New("--url is missing: the region's address, such as https://eu-1.example.com")
 	}
 	if err := login.CheckAddresses(); err != nil {
 		return login, err

@@ -11,9 +11,9 @@ import (
 func clmDelete(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "delete KIND ID|NAME",
-		Short: "Delete a resource and what belongs to it",
-		Long: `Asks for the deletion of a resource. It is gone when its adapters have said that they
-have cleaned up; "atoll clm why" says who has not.`,
+		Short: "Delete a resource and the resources below it",
+		Long: `Requests the deletion of a resource. It is removed when its adapters have reported that
+they have cleaned up; "atoll clm why" lists the adapters that have not.`,
 		Example: "  atoll clm delete clusters my-cluster --wait",
 		Args:    requireResource,
 	}

@@ -32,7 +32,7 @@ reason goes into the history.`,
 			if err := l.ForceDelete(ctx, in, r.ID, reason); err != nil {
 				return err
 			}
-			session.Printf("%s %s (%s) is gone; what was made for it may still be there\n", r.Kind, r.Name, r.ID)
+			session.Printf("%s %s (%s) is removed; objects that adapters made for it may still exist\n", r.Kind, r.Name, r.ID)
 			return nil
 		})
 	}

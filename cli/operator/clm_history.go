@@ -22,9 +22,9 @@ func clmHistory(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "history KIND [ID|NAME]",
 		Short: "Show who changed a resource, when, and what",
-		Long: `Shows the changes of a resource, or of all of a kind, the latest first. With the kind
-and the id, what became of a resource that is gone is shown, too. -o wide says what the
-change made of it; -o json has all.`,
+		Long: `Shows the changes of a resource, or of all of a kind, the latest first. The kind and
+the id also show the history of a removed resource. -o wide has the resource after each
+change; -o json has all.`,
 		Example: `  atoll clm history clusters my-cluster
   atoll clm history nodepools ID --limit 500 -o json
   atoll clm history all`,
@@ -32,7 +32,7 @@ change made of it; -o json has all.`,
 	}
 	call := addCLMFlags(cmd)
 	cmd.Flags().IntVar(&limit, "limit", limit, "at most so many records")
-	cmd.Flags().Int64Var(&before, "before", 0, "only records before the one of this number")
+	cmd.Flags().Int64Var(&before, "before", 0, "only records before the record of this number")
 	out := terminal.AddOutputFlag(cmd, "wide")
 	cmd.ValidArgsFunction = completeResources(session, call)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -67,7 +67,7 @@ change made of it; -o json has all.`,
 	return cmd
 }
 
-// historyScope says which resources a history covers.
+// historyScope selects the resources of a history.
 type historyScope uint8
 
 const (

@@ -16,8 +16,8 @@ func clmPatch(session *terminal.Session) *cobra.Command {
 		Use:   "patch KIND ID|NAME",
 		Short: "Change a resource's spec, labels or references",
 		Long: `Merges a patch into a resource (RFC 7396: members of the patch are set, null removes
-them). With --replace each of spec, labels and references that the patch has replaces the
-one that is there. A change that changes nothing makes no generation.`,
+them). With --replace each of spec, labels and references in the patch replaces the stored
+one. A change that changes nothing makes no generation.`,
 		Example: `  atoll clm patch clusters my-cluster -p '{"spec":{"nodes":3},"labels":{"env":null}}' --wait
   atoll clm patch clusters my-cluster -f spec.yaml --replace`,
 		Args: requireResource,

@@ -18,8 +18,8 @@ func clmWatch(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "watch KIND [ID|NAME]",
 		Short: "Show resources as they change, until Ctrl-C",
-		Long: `Shows what exists, and then every change as it happens. The watch goes on when the
-connection breaks; where changes may have been missed it says so and begins anew. With
+		Long: `Shows existing resources, and then every change as it happens. The watch goes on when the
+connection breaks; after a gap it prints a notice and begins anew. With
 -o json each line is an event with a cursor, from where --cursor continues later.`,
 		Example: `  atoll clm watch clusters
   atoll clm watch all --changes --search "status.conditions.Reconciled='False'"

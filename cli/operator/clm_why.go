@@ -22,9 +22,9 @@ func clmWhy(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "why ID | KIND ID|NAME",
 		Short: "Show what a resource waits for, from whom, since when, and the last error",
-		Long: `Shows whether a resource is reconciled, and if not, which adapters have not done their
-part of the present generation, what they said last and since when they are awaited; of a
-deletion also what belongs to the resource and is still there.`,
+		Long: `Shows whether a resource is reconciled, and if not, which adapters have not reported
+success at the present generation, their last reports and since when the resource waits
+for them; for a deletion also the remaining resources below it.`,
 		Example: "  atoll clm why 0199b3a0-5f1c-7a00-8000-0123456789ab\n  atoll clm why clusters my-cluster",
 		Args:    cobra.RangeArgs(1, 2),
 	}

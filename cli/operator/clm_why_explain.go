@@ -74,7 +74,7 @@ func explainResource(f findings) explanation {
 		Deleting: r.DeletedTime != nil, Awaited: []dependency{}, Done: []dependency{}, Placement: f.Placement,
 	}
 	var missing []string
-	since := map[string]time.Time{} // as the server says it
+	since := map[string]time.Time{} // as the server reports it
 	for _, a := range r.Status.Awaiting {
 		missing, since[a.Adapter] = append(missing, a.Adapter), a.Since
 	}

@@ -108,7 +108,7 @@ func azureIDOf(spec json.RawMessage) string {
 	return s.Properties.ID
 }
 
-// collectTrace reads what the lifecycle manager has about a cluster.
+// collectTrace reads the lifecycle manager's documents about a cluster.
 func (l *lifecycle) collectTrace(ctx context.Context, r clmclient.Resource) (f traceFacts, err error) {
 	f = traceFacts{findings: findings{Resource: r.Resource, Now: time.Now()}}
 	if f.Reports, err = l.Statuses(ctx, "clusters", r.ID); err != nil {

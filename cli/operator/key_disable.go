@@ -36,7 +36,7 @@ func keyDelete(session *terminal.Session) *cobra.Command {
 	})
 }
 
-// keyChange completes a command that changes one key pair. done says in one word what change did.
+// keyChange completes a command that changes one key pair. done names the change in one word.
 func keyChange(session *terminal.Session, cmd *cobra.Command, done string,
 	change func(*access.KeyStore, context.Context, string) (access.KeyPair, error)) *cobra.Command {
 	cmd.Args = cobra.ExactArgs(1)

@@ -16,8 +16,8 @@ func maestroForceDelete(session *terminal.Session) *cobra.Command {
 		Use:   "force-delete ID",
 		Short: "End a resource bundle whose agent does not answer",
 		Long: `Ends a bundle without the confirmation of its agent, for a management cluster that
-does not come back. What the bundle applied there is not touched; should the agent
-be heard again, it is told to delete it. The reason goes into the history.`,
+does not come back. The bundle's objects there are not touched; if the agent
+connects again, it gets the order to delete them. The reason goes into the history.`,
 		Example: `  atoll maestro force-delete ID --reason "management-07 burnt down"`,
 		Args:    cobra.ExactArgs(1),
 	}
@@ -29,7 +29,7 @@ be heard again, it is told to delete it. The reason goes into the history.`,
 			if err := m.ForceDeleteBundle(ctx, work.ID(args[0]), reason); err != nil {
 				return err
 			}
-			session.Printf("%s is ended; its agent is told when it is heard again\n", args[0])
+			session.Printf("%s is ended; its agent gets the order to delete the work when it connects again\n", args[0])
 			return nil
 		})
 	}

@@ -15,13 +15,12 @@ func maestroImport(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "import", Short: "Import the database of openshift-online/maestro", Args: cobra.NoArgs,
 		Long: `Copies consumers and resource bundles from the database of openshift-online/maestro,
-version by version: agents that go on with this server hold what is wanted of
-them already, and nothing is applied again. Bundles under deletion are imported
-so. Stop the other server before, so that nothing changes behind the import.
+version by version: agents that go on with this server hold their works
+already, and apply nothing again. Bundles under deletion stay under deletion. Stop the
+other server before, so that nothing changes during the import.
 
-It may be stopped and run again: what is here already is left as it is. Rows that
-cannot be understood are refused, with the reason, and the others imported; the
-command fails then.`,
+It may be stopped and run again: existing rows stay as they are. It refuses rows that
+it cannot read, with the reason, and imports the others; the command fails then.`,
 		Example: `  atoll maestro import --from postgres://maestro@old/maestro --dsn postgres://maestro@new/maestro
   atoll maestro import --from-file their-database.txt --dsn postgres://maestro@new/maestro`,
 	}

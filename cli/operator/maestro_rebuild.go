@@ -22,14 +22,14 @@ func maestroRebuild(session *terminal.Session) *cobra.Command {
 		Use:   "rebuild",
 		Short: "Restore Maestro's database, which was lost, from the lifecycle manager",
 		Long: `Restores what an emptied database of Maestro lost: the consumers, from the lifecycle
-manager's ManagementClusters, and the works, by having all adapters look at all of their
+manager's ManagementClusters, and the works, by having all adapters handle all of their
 resources again. They order the same works under the same ids, agents hold them already,
 and nothing on a management cluster is deleted or made anew. Deletions that were under way
 go on.
 
-It waits until every resource has been looked at and is as reconciled as it was, shows
-what it waits for, and lists works that agents hold and no source has ordered again. It
-changes nothing that is there and may be stopped and run again at any time. Until it is
+It waits until every resource was handled and is as reconciled as before, shows the
+resources that it waits for, and lists works that agents hold and no source has ordered
+again. It changes no existing record and may be stopped and run again at any time. Until it is
 complete it keeps the state before the loss in a file: a later run continues with that
 state. To compare with the present state instead, delete the file.`,
 		Example: `  atoll maestro rebuild

@@ -18,8 +18,9 @@ func maestroUnknown(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "unknown", Args: terminal.RefuseUnknownVerb, RunE: terminal.ShowHelp, Short: "Works that agents hold " +
 			"and no source has",
-		Long: `After Maestro's database was lost, what agents hold stays applied. Sources take their
-works over when they order them again; what is left is adopted for a source, or deleted.`,
+		Long: `After Maestro's database was lost, the works that agents hold stay applied. Sources take
+their works over when they order them again; an operator has each other work adopted for
+a source, or deleted.`,
 	}
 	cmd.AddCommand(unknownList(session), unknownAdopt(session), unknownDelete(session))
 	return cmd
@@ -57,7 +58,7 @@ func unknownAdopt(session *terminal.Session) *cobra.Command {
 	var source, reason string
 	cmd := &cobra.Command{
 		Use:   "adopt CLUSTER ID",
-		Short: "Make a bundle of what the cluster's agent holds",
+		Short: "Make a bundle of a work that the cluster's agent holds",
 		Long: `Asks the agent for the work and makes a bundle of it that belongs to a source. Nothing
 changes on the cluster. Only Atoll's agents support it.`,
 		Example: "  atoll maestro unknown adopt management-01 ID --source " + work.SourcePlatform,
@@ -75,7 +76,7 @@ changes on the cluster. Only Atoll's agents support it.`,
 			case adopted:
 				session.Printf("%s on %s belongs to %s\n", args[1], args[0], source)
 			default:
-				session.Printf("%s on %s is adopted for %s when its agent has said what it holds\n", args[1], args[0],
+				session.Printf("%s on %s will be adopted for %s when its agent has sent the work\n", args[1], args[0],
 					source)
 			}
 			return nil

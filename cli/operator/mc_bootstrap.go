@@ -25,7 +25,7 @@ func mcBootstrap(session *terminal.Session) *cobra.Command {
 		Use:   "bootstrap",
 		Short: "Prepare a cluster for its agent: CRD, service account, bounded rights",
 		Long: `Run once, by a person with administrator rights in the cluster (and by "atoll up"
-for its local ones). Installs what the agent needs and writes a kubeconfig for the
+for its local ones). Installs the objects that the agent needs and writes a kubeconfig for the
 agent, whose rights are bounded by a list of API groups: there it may do everything,
 and elsewhere nothing, so that a manifest of another group is reported as
 Applied=False. Running it again is safe, and changes the list to the one given.
@@ -55,7 +55,7 @@ clusters get. A cluster that has HyperShift needs none of it.`,
 			}
 			if kubeconfig == "" {
 				return errors.New(
-					"name the administrator's kubeconfig with --kubeconfig, or look at what would be applied with " +
+					"name the administrator's kubeconfig with --kubeconfig, or print the objects with " +
 						"--show")
 			}
 			config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)

@@ -15,7 +15,7 @@ import (
 )
 
 func mcGet(session *terminal.Session) *cobra.Command {
-	cmd := &cobra.Command{Use: "get NAME", Short: "Show a management cluster: what it takes and what is placed there",
+	cmd := &cobra.Command{Use: "get NAME", Short: "Show a management cluster: its capacity and its clusters",
 		Args: cobra.ExactArgs(1)}
 	o := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -14,7 +14,7 @@ import (
 
 func mcList(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{Use: "list",
-		Short: "List management clusters: their state, what is placed there, when their agents were last heard of",
+		Short: "List management clusters: their state, their clusters, the time of their agents' last events",
 		Args:  cobra.NoArgs}
 	o := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -22,10 +22,10 @@ func mcOrphans(session *terminal.Session) *cobra.Command {
 		Short: "List what runs, or holds room, on management clusters without an owner",
 		Long: `Lists works on management clusters whose cluster the lifecycle manager does not have
 any more, works that only an agent knows, and room that a forced deletion left
-reserved: what it is, where, since when and which size.
+reserved: kind, management cluster, age and size.
 
-They come from "atoll clm force-delete", or from a database that was put back. Their
-room is free when the management cluster has confirmed that they are gone.`,
+They come from "atoll clm force-delete", or from a database that was restored. Their
+room is free when the management cluster has confirmed their deletion.`,
 		Example: "  atoll mc orphans\n  atoll mc orphans edge-7 -o json\n  atoll mc orphans end edge-7 ID --reason " +
 			"\"the customer has left\"",
 		Args: cobra.MaximumNArgs(1),
@@ -72,7 +72,7 @@ func mcOrphansEnd(session *terminal.Session) *cobra.Command {
 	var free bool
 	cmd := &cobra.Command{
 		Use:   "end MC ID",
-		Short: "Have a management cluster delete what has no owner",
+		Short: "Have a management cluster delete an orphan",
 		Long: `Orders the deletion of an orphan, by its id or by that of the cluster that is gone, then
 of all that is left of it. The room is free when the management cluster has confirmed it.
 

@@ -17,7 +17,7 @@ func mcRegister(session *terminal.Session) *cobra.Command {
 		Short: "Make a management cluster known to the region",
 		Long: `Registers a management cluster under a name that never changes: the name is its
 certificate's common name and its place in the bus's topics. Clusters are placed on
-it as soon as its agent is heard.`,
+it as soon as its agent is connected.`,
 		Example: "  atoll mc register edge-7 --label zone=north --capacity planes=40 --version 1.36.3",
 		Args:    cobra.ExactArgs(1),
 	}

@@ -21,7 +21,7 @@ type capacityFlags struct {
 func addCapacityFlags(cmd *cobra.Command) *capacityFlags {
 	o := &capacityFlags{}
 	cmd.Flags().StringToInt64Var(&o.capacity, "capacity", nil,
-		"how much there is of a resource: planes=40,memory_mib=16000; what is not named is not limited. A control "+
+		"amount of each resource: planes=40,memory_mib=16000; others are not limited. A control "+
 			"plane takes 1 of planes and 350 of memory_mib")
 	cmd.Flags().StringSliceVar(&o.versions, "version", nil,
 		"a Kubernetes version that it can run, as 1.36.3; repeatable (default: any)")
@@ -31,11 +31,11 @@ func addCapacityFlags(cmd *cobra.Command) *capacityFlags {
 func mcUpdate(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "update NAME",
-		Short: "Change what a management cluster takes",
-		Long: `Changes a management cluster's capacity or versions; what is given takes the place of all
-that was said before. Clusters that wait for room are tried again at once; what is
-placed there stays, also when it is more than the new capacity. The capacity of a
-local one is decided by "atoll up", each time its agent starts.`,
+		Short: "Change the capacity or the versions of a management cluster",
+		Long: `Changes a management cluster's capacity or versions; a given flag replaces the whole stored
+value. Clusters that wait for room are tried again at once; placed clusters stay, also
+when they need more than the new capacity. "atoll up" sets the capacity of a local
+management cluster each time its agent starts.`,
 		Example: "  atoll mc update edge-7 --capacity planes=60",
 		Args:    cobra.ExactArgs(1),
 	}
@@ -51,13 +51,13 @@ local one is decided by "atoll up", each time its agent starts.`,
 
 func mcState(session *terminal.Session, verb string, state platform.ManagementClusterUpdateState) *cobra.Command {
 	short := map[string]string{
-		"cordon":   "Place no more clusters on a management cluster; those that are there stay",
+		"cordon":   "Place no more clusters on a management cluster; its clusters stay",
 		"uncordon": "Place clusters on a management cluster again",
 		"drain":    "Mark a management cluster as one to be emptied, and place no more clusters there",
 	}[verb]
 	long := short + "."
 	if verb == "drain" {
-		long += "\nNothing is moved yet: the clusters that are there stay until they are deleted."
+		long += "\nNothing is moved yet: its clusters stay until they are deleted."
 	}
 	cmd := &cobra.Command{Use: verb + " NAME", Short: short, Long: long, Args: cobra.ExactArgs(1)}
 	o := terminal.AddOutputFlag(cmd)

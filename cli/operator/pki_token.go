@@ -13,8 +13,8 @@ func PKIToken(session *terminal.Session) *cobra.Command {
 		Use:   "token NAME",
 		Short: "Make a one-time join token for system:SERVICE",
 		Long: `Makes a token by which one key gets one certificate with this common name. Run it
-where the CA's directory is. For a management cluster, "atoll mc join-token" says
-what to do with the token, too.`,
+where the CA's directory is. For a management cluster, "atoll mc join-token" also
+shows the agent's command.`,
 		Example: "  atoll pki token system:maestro --dir /var/lib/atoll/pki --out token",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {

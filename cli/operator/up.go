@@ -25,8 +25,8 @@ func Up(session *terminal.Session) *cobra.Command {
 management-01, management-02, ... It shows a line per stage and serves until
 Ctrl-C, which is "atoll down"; with --detach it returns when the region serves.
 
-On a running region it says so; with a larger --management-clusters it adds some.
-Everything is kept below --home and found again by the next "atoll up".`,
+On a running region it changes nothing; with a larger --management-clusters it adds
+some. All files are below --home, where the next "atoll up" uses them again.`,
 		Example: `  atoll up
   atoll up --detach --management-clusters 2
   atoll up --home /tmp/r1 --region eu-north-9
@@ -90,7 +90,7 @@ Everything is kept below --home and found again by the next "atoll up".`,
 	return cmd
 }
 
-// attachment says whether a region runs as long as the command that started it.
+// attachment is whether a region runs as long as the command that started it.
 type attachment uint8
 
 const (

@@ -24,7 +24,7 @@ func workApply(session *terminal.Session) *cobra.Command {
 	timeout := 2 * time.Minute
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE --cluster NAME",
-		Short: "Create a work, or make it what the file says",
+		Short: "Create a work, or update it from the file",
 		Long: `Posts the ManifestWork in a file (YAML or JSON, "-" for standard input) for a
 management cluster. A work of that name is updated; applying the same file twice
 changes nothing. With --wait it watches until every manifest is applied.`,

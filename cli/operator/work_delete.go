@@ -19,7 +19,7 @@ func workDelete(session *terminal.Session) *cobra.Command {
 	timeout := 2 * time.Minute
 	cmd := &cobra.Command{
 		Use:   "delete ID",
-		Short: "Delete a work and, as its delete option says, what it applied",
+		Short: "Delete a work and, by its delete option, its objects",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			api, err := session.Client()

@@ -45,11 +45,11 @@ type regionAddresses struct{ clm, maestro, maestroGRPC string }
 func Adapter(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "adapter",
-		Short: "Adapters: what is done for a resource, as a task config says",
+		Short: "Adapters: programs that do the work of a task config for each resource",
 		Args:  terminal.RefuseUnknownVerb,
 		RunE:  terminal.ShowHelp,
-		Long: `An adapter does one kind of work for the resources of one kind, and reports what
-came of it. What it does is in two YAML files, as hyperfleet-adapter reads them.`,
+		Long: `An adapter does one kind of work for the resources of one kind, and reports the
+result. Two YAML files define the work, in hyperfleet-adapter's formats.`,
 	}
 	cmd.AddCommand(adapterServe(session), adapterLint(session), adapterConfigDump(session), adapterVersion(session))
 	return cmd
@@ -70,7 +70,7 @@ config.yaml and task.yaml.
 
 With --identity, the region's broker, CLM and Maestro are called with the region's
 certificates; a config that names no server means those of --clm and --maestro.
-Servers that a config names otherwise are called as it says.`, m)
+Other servers that a config names are called with the config's own settings.`, m)
 	cmd.Use = "serve"
 	cmd.Example = `  atoll adapter serve --config cl-maestro/config.yaml --task-config cl-maestro/task.yaml --mqtt 127.0.0.1:8883 \
     --clm https://127.0.0.1:8000 --pki https://127.0.0.1:8443 --ca ca.pem --identity identity/`
@@ -138,7 +138,7 @@ func (f *adapterFlags) add(cmd *cobra.Command) {
 		"its task config; as often as --config (default: HYPERFLEET_TASK_CONFIG)")
 	fl.StringVar(&f.dir, "dir", "", "directory with one directory for each adapter")
 	fl.StringSliceVar(&f.bundled, "bundled", nil,
-		"an adapter that comes with this program, such as hosted-cluster; one of its name in --dir takes its place")
+		"an adapter that is part of this program, such as hosted-cluster; an adapter of the same name in --dir replaces it")
 	f.settings = map[string]*string{}
 	for path, name := range settingFlags() {
 		value := new(string)
@@ -196,7 +196,7 @@ func (f *adapterFlags) load(changed func(string) bool) ([]adapterPair, error) {
 		if names[name] {
 			return nil,
 				fmt.Errorf(
-					"%s: there is another adapter named %s, and CLM could not tell their reports apart; rename one",
+					"%s: there is another adapter named %s, and CLM could not distinguish their reports; rename one",
 					configs[i], name)
 		}
 		names[name] = true

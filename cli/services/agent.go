@@ -50,9 +50,9 @@ run inside the cluster (without --kubeconfig) or anywhere that reaches its API.`
 		"events per second to the region, for brokers with a quota (default 200)")
 	cmd.Flags().IntVar(&f.options.PublishBurst, "publish-burst", 0,
 		"burst of events to the region (default five times --publish-rate)")
-	cmd.Flags().StringVar(&f.driver, "workload-source-driver", "mqtt", "how works come: mqtt or grpc")
+	cmd.Flags().StringVar(&f.driver, "workload-source-driver", "mqtt", "protocol of works: mqtt or grpc")
 	cmd.Flags().StringVar(&f.source, "workload-source-config", "",
-		"file that says where works come from; with mqtt, instead of --mqtt: brokerHost, username, password, caFile, "+
+		"file about the source of works; with mqtt, instead of --mqtt: brokerHost, username, password, caFile, "+
 			"clientCertFile, clientKeyFile, topics; with grpc: url, caFile, clientCertFile, clientKeyFile, "+
 			"tokenFile, keepAliveConfig; without caFile and without --identity the connection is plain")
 	addCompatibleFlags(cmd, &f.options)
@@ -112,7 +112,7 @@ func (s *System) workSource(p *parts, o *agent.Options, driver, file string, add
 	}
 	var identityTLS *tls.Config // the agent's identity towards its server
 	switch {
-	case config.CAFile+config.CAData != "": // the file says all
+	case config.CAFile+config.CAData != "": // the file has all
 	case s.identity.isEmpty():
 		s.Log.Warn(
 			"the connection to the server is plain: the configuration file names no caFile, and there is no --identity",

@@ -38,8 +38,8 @@ type fleetFlags struct {
 
 func (f *fleetFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.maestro, "maestro", "",
-		"URL of Maestro's REST API, which says what management clusters run; without it, what a forced deletion left "+
-			"behind holds its room until an operator frees it")
+		"URL of Maestro's REST API, which has the works of management clusters; without it, an orphan of a forced "+
+			"deletion keeps its room until an operator frees it")
 	cmd.Flags().DurationVar(&f.endOrphans, "end-orphans-after", 0,
 		"end what a forced deletion left on a management cluster after this time; 0 leaves that to operators (atoll "+
 			"mc orphans)")

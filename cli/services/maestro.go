@@ -72,7 +72,7 @@ With mqtt that port may be open, too; an agent comes the one way or the other.`,
 	fl := cmd.Flags()
 	m.flags.database = terminal.AddDatabaseFlags(cmd, "dsn", "PostgreSQL database of Maestro alone")
 	fl.StringVar(&m.flags.clm, "clm", "",
-		"URL of the region's lifecycle manager, which is told which agents are heard; it places clusters by that")
+		"URL of the region's lifecycle manager, which gets reports of connected agents and places clusters by them")
 	fl.IntVar(&m.options.WatchesPerCaller, "watches-per-caller", 100,
 		"watches over REST that an account has open at the same time; 0: any number")
 	fl.StringVar(&m.options.Broker, "mqtt", "127.0.0.1:8883", "the broker")
@@ -80,7 +80,7 @@ With mqtt that port may be open, too; an agent comes the one way or the other.`,
 		`YAML file about the broker, as Maestro and OCM's agents read it: brokerHost, username,
 password, caFile, clientCertFile, clientKeyFile, topics and so on. Instead of --mqtt`)
 	fl.StringVar(&m.flags.subscription, "subscription-type", "shared",
-		"how replicas hear agents: shared (each hears some), or broadcast (each hears all; for brokers without "+
+		"how replicas get the agents' events: shared (each gets some), or broadcast (each gets all; for brokers without "+
 			"shared subscriptions)")
 	fl.StringVar(&m.options.BrokerClientID, "client-id", "",
 		`MQTT client id; each replica needs its own, the region's brokers want "maestro-..." (default: maestro- `+
@@ -90,7 +90,7 @@ password, caFile, clientCertFile, clientKeyFile, topics and so on. Instead of --
 		"events that one of them publishes in a second, for brokers that take no more (AWS IoT Core: 100); 0 is any "+
 			"number")
 	fl.IntVar(&m.options.MaxMessage, "max-message-size", 0,
-		"bytes that the broker takes, for one that does not say so (AWS IoT Core: 131072, Azure Event Grid: 524288); "+
+		"largest message in bytes, for brokers that do not announce it (AWS IoT Core: 131072, Azure Event Grid: 524288); "+
 			"larger works are refused")
 	fl.StringVar(&m.options.SourceID, "source-id", "maestro", "source id in topics and events")
 	fl.StringVar(&m.flags.http, "http", "127.0.0.1:8000", "address of the REST API")
@@ -99,10 +99,10 @@ password, caFile, clientCertFile, clientKeyFile, topics and so on. Instead of --
 	fl.StringVar(&m.flags.grpc, "grpc", "127.0.0.1:8090", "address of the gRPC API for sources")
 	fl.StringVar(&m.flags.agents, "grpc-broker", "",
 		"address of the gRPC API for agents (with --message-broker-type grpc: 127.0.0.1:8091)")
-	fl.StringVar(&m.flags.messages, "message-broker-type", "mqtt", "how agents are reached: mqtt or grpc")
+	fl.StringVar(&m.flags.messages, "message-broker-type", "mqtt", "protocol to agents: mqtt or grpc")
 	fl.StringVar(&m.flags.authn, "grpc-authn-type", "mtls",
 		`who may call over gRPC: mtls (certificates), token (bearer tokens of a Kubernetes,
-and certificates), mock (nobody is asked; only with --insecure-listen, and then nothing else is opened)`)
+and certificates), mock (no check; only with --insecure-listen, and without other ports)`)
 	fl.StringVar(&m.options.RulesFile, "grpc-authorizer-config", "",
 		"YAML file of the rules by which others than the region's services may call over gRPC")
 	fl.StringVar(&m.flags.tokens.Server, "kube-api-server", "",

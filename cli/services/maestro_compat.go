@@ -55,7 +55,7 @@ func (f *originalFlags) apply(target *maestroFlags, o *maestro.Options) error {
 		o.DSN = dsn
 		return err
 	case target.database.IsGiven():
-		return errors.New("--dsn and --db-host-file say the same; give one")
+		return errors.New("--dsn and --db-host-file exclude each other; give one")
 	}
 	var text [5]string
 	for i, path := range []string{f.dbHost, f.dbPort, f.dbName, f.dbUser, f.pw} {

@@ -28,7 +28,7 @@ func Node() *cobra.Command {
 		Args:  terminal.RefuseUnknownVerb, RunE: terminal.ShowHelp,
 		Long: `A real node is kubelet, kube-proxy and containerd in namespaces and a cgroup of
 its own. It needs root, cgroups, overlayfs, runc and nft or iptables:
-"atoll node preflight" says what is missing.`,
+"atoll node preflight" lists the missing parts.`,
 	}
 	image := &cobra.Command{Use: "image", Short: "Images of one node", Args: terminal.RefuseUnknownVerb,
 		RunE: terminal.ShowHelp}

@@ -40,7 +40,7 @@ func (f *azureFlags) addFlags(cmd *cobra.Command) {
 		"Resource Manager publishes; read again every 5 s, or every 10 minutes")
 	cmd.Flags().StringVar(&f.location, "azure-location", "", "the region's name in Azure (default that of --region)")
 	cmd.Flags().StringVar(&f.mode, "azure-mode", string(arm.Compatible),
-		"compatible (as ARO HCP answers) or strict (as the contract for resource providers says)")
+		"compatible (as ARO HCP answers) or strict (by the contract for resource providers)")
 	cmd.Flags().DurationVar(&f.retryAfter, "azure-retry-after", 10*time.Second,
 		"when clients ask again about an operation, at least 1s")
 	cmd.Flags().StringSliceVar(&f.referers, "azure-referer", []string{"management.azure.com"},

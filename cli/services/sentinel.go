@@ -28,7 +28,7 @@ type sentinelFlags struct {
 // add gives a command the flags. prefix separates them from CLM's flags of the same name.
 func (f *sentinelFlags) add(cmd *cobra.Command, prefix string) {
 	fl := cmd.Flags()
-	fl.StringVar(&f.broker, "mqtt", "", "the region's broker, host:port, to which the sentinel says what needs work")
+	fl.StringVar(&f.broker, "mqtt", "", "the region's broker, host:port, to which the sentinel sends events")
 	fl.StringVar(&f.brokerConfig, "message-broker-config-file", "",
 		"YAML file about another broker: brokerHost, username, password, caFile, clientCertFile, clientKeyFile and "+
 			"so on")
@@ -36,9 +36,10 @@ func (f *sentinelFlags) add(cmd *cobra.Command, prefix string) {
 		"YAML file of hyperfleet-sentinel for one kind; may be repeated (default: HyperFleet's rules for each kind "+
 			"that has required adapters)")
 	fl.StringVar(&f.name, prefix+"name", "",
-		"tells replicas apart, the same after a restart (default: the host's name)")
+		"name of this replica, the same after a restart (default: the host's name)")
 	fl.StringVar(&f.fleet, prefix+"fleet", "",
-		"tells apart sentinels of one database that look after different resources (default: default)")
+		"name of a group of replicas; sentinels of one database that handle different resources need different names "+
+			"(default: default)")
 }
 
 // isWanted reports whether a sentinel runs in the process of CLM.
@@ -143,8 +144,8 @@ type sentinelService struct {
 func sentinelServer(name string) *cobra.Command {
 	m := &sentinelService{flags: &sentinelFlags{}, clm: &clmFlags{}}
 	cmd := serviceCommand("sentinel", "The sentinel, when it does not run in CLM's process",
-		`Decides, from CLM's change feed and the clock, which resources need work, and says
-so to the adapters. "atoll clm" has it inside; apart it works on the same
+		`Decides, from CLM's change feed and the clock, which resources need work, and sends
+events to the adapters. "atoll clm" has it inside; apart it works on the same
 database, with the same entities. Replicas share the resources; each has a
 --name.
 

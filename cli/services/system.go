@@ -45,7 +45,7 @@ type System struct {
 	logLevel string
 }
 
-// identityFlags say where a service finds its key and certificate.
+// identityFlags are the places of a service's key and certificate.
 type identityFlags struct{ dir, url, caFile, caHash, tokenFile string }
 
 // starter is a service: its parsed flags, and how it starts. start sets the subsystems of s, runs until one of them
@@ -177,7 +177,7 @@ func (p *parts) serveOps(describe func(*rest.Server), s *System, l net.Listener)
 	})
 }
 
-// tracing says whether a service's configuration enables tracing.
+// tracing is whether a service's configuration enables tracing.
 type tracing bool
 
 const tracingOff tracing = false

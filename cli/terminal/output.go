@@ -83,7 +83,7 @@ func (o *Output) PrintEvent(w io.Writer, event any) (printed bool, err error) {
 	return false, nil
 }
 
-// Width says how many columns a table has.
+// Width is the number of columns of a table.
 type Width uint8
 
 // Widths of tables.

@@ -30,7 +30,7 @@ func (s signedCredential) check(key crypto.PublicKey) error {
 		return errors.New("the certificate is about another key")
 	}
 	if s.Server == "" || s.CABundle == "" {
-		return errors.New("it is not said where the control plane is, or who signed its certificate")
+		return errors.New("the report has no address of the control plane, or no CA of its certificate")
 	}
 	return nil
 }

@@ -13,7 +13,7 @@ import (
 var payloadMember = regexp.MustCompile(`(?i)\bpayload\b(?:\s*->>?\s*'([a-z_]+)')?`)
 
 // checkSearch refuses a search or an order that reads the manifests of bundles: their Secrets are
-// masked in answers, and whether a bundle is found would tell their values (I11). It knows the
+// masked in answers, and the results of a search would reveal their values (I11). It knows the
 // word payload only, so it also refuses a text with that word. Other members of the payload,
 // such as metadata, stay searchable.
 func checkSearch(r *http.Request) error {

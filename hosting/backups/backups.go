@@ -1,7 +1,7 @@
 // Package backups runs one follower (package backup) for each running control plane. The follower makes the backup.
 //
-// Hosting tells it which planes run, and shows the state of their backups. The package knows no HostedCluster. Only cli
-// makes a Backups, and only hosting uses it.
+// Hosting passes the running planes to it, and shows the state of their backups. The package knows no
+// HostedCluster. Only cli makes a Backups, and only hosting uses it.
 package backups
 
 import (

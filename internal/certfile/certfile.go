@@ -27,7 +27,7 @@ type Pair struct {
 }
 
 // contents are a hash of the content of both files. The zero value means that they cannot be read. Sizes and
-// times of files do not tell each change: two renewals can have the same.
+// times of files do not show each change: two renewals can have the same.
 type contents [sha256.Size]byte
 
 // checkEvery bounds how often the files are read.

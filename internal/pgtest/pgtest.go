@@ -131,7 +131,7 @@ func startShared() (*postgres.Cluster, error) {
 // newCluster initialises a cluster in a temporary directory that lives as long as this process.
 func newCluster(settings map[string]string) (*postgres.Cluster, error) {
 	sweep()
-	// The name says whose it is, so that a later process can tell that the owner is dead.
+	// The name has the owner, so that a later process can find that the owner is dead.
 	dir, err := os.MkdirTemp("", fmt.Sprintf("%s%d-%s-", prefix, os.Getpid(), startTime(os.Getpid())))
 	if err != nil {
 		return nil, err
@@ -217,7 +217,7 @@ func sweep() {
 	}
 }
 
-// startTime tells a process from a later one with the same pid; "" when there is no such process.
+// startTime distinguishes a process from a later process with the same pid; "" when there is no such process.
 func startTime(pid int) string {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

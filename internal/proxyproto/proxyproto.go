@@ -25,7 +25,7 @@ const (
 	maxBinary = 2 << 10 // bytes of a header of version 2 after its length: addresses and TLVs
 )
 
-// prefixLength is how many bytes tell the two versions apart. No header is shorter.
+// prefixLength is how many bytes distinguish the two versions. No header is shorter.
 const prefixLength = 12
 
 var (

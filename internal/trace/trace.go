@@ -92,7 +92,7 @@ func newExporter(ctx context.Context) (sdk.SpanExporter, error) {
 	return otlptrace.New(ctx, client)
 }
 
-// logged logs what cannot be exported, which the provider would tell a global
+// logged logs the errors of an export, which the provider would pass to a global
 // handler.
 type logged struct {
 	sdk.SpanExporter

@@ -26,7 +26,7 @@ import (
 	"sigs.k8s.io/apiserver-network-proxy/pkg/agent"
 )
 
-// protocol is the ALPN protocol by which the plane tells agents from clients of the API server.
+// protocol is the ALPN protocol by which the plane distinguishes agents from clients of the API server.
 const protocol = "konnectivity"
 
 // pingEvery is the interval of pings. The server ends connections that ping more often than every 10 s.
