@@ -225,16 +225,49 @@ func TestNoTestSleeps(t *testing.T) {
 	})
 }
 
-func TestGoFilesHaveAtMost600Lines(t *testing.T) {
+// mostLines is the greatest length of a Go file and of its tests, in lines. Generated files may be longer.
+const mostLines = 400
+
+// longerFiles are the files that were longer when the rule was tightened, with the lines that they may have.
+// Split one by its subjects when you change it; no number grows.
+var longerFiles = map[string]int{
+	"hosting/process/runner.go": 430,
+	"local/up.go":               440,
+	"rollout/driver.go":         440,
+	"rollout/driver_test.go":    550,
+}
+
+func TestGoFilesHaveAtMost400Lines(t *testing.T) {
 	walkGo(t, func(path string, src []byte) {
-		if strings.HasSuffix(path, "_test.go") || strings.HasSuffix(path, "_gen.go") ||
-			strings.HasSuffix(path, ".pb.go") {
+		if strings.HasSuffix(path, "_gen.go") || strings.HasSuffix(path, ".pb.go") {
 			return
 		}
-		if n := bytes.Count(src, []byte("\n")); n > 600 {
-			t.Errorf("%s has %d lines: is it still one idea?", path, n)
+		name, err := filepath.Rel("../..", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		most := max(mostLines, longerFiles[filepath.ToSlash(name)])
+		if n := bytes.Count(src, []byte("\n")); n > most {
+			t.Errorf("%s has %d lines, %d allowed: is it still one idea?", path, n, most)
 		}
 	})
+}
+
+// The engine does what all adapters repeat, so that a task file has only the adapter's own decisions.
+func TestTaskFilesHaveAtMost150Lines(t *testing.T) {
+	files, err := filepath.Glob("../../adapters/*/task.yaml")
+	if err != nil || len(files) < 7 {
+		t.Fatalf("%d task files, %v", len(files), err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := bytes.Count(text, []byte("\n")); n > 150 {
+			t.Errorf("%s has %d lines, 150 allowed", file, n)
+		}
+	}
 }
 
 func walkGo(t *testing.T, visit func(path string, src []byte)) {
