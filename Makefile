@@ -35,7 +35,7 @@ nodes: ## bin/atoll-node, bin/node, bin/demo-image.tar: what real nodes run; the
 
 .PHONY: test-nodes
 test-nodes: nodes bin/atoll-kube ## real nodes and pods on this machine, as root; not part of make test yet
-	@ATOLL_KUBE_BIN=$(CURDIR)/bin/atoll-kube $(GO) test -trimpath -tags realnodes -count=1 ./node/supervisor
+	@ATOLL_KUBE_BIN=$(CURDIR)/bin/atoll-kube $(GO) test -trimpath -tags realnodes -count=1 ./node/supervisor ./test/realnodes
 
 image: ## the container images as OCI layouts in bin/image; deploy/charts/README.md says how to push them
 	@scripts/image.sh
