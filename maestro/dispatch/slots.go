@@ -112,7 +112,7 @@ func (d *Dispatcher) runSlots(ctx context.Context) error {
 			d.broker.setHeldSlots(nil, time.Time{})
 			return nil
 		}
-		// The server stops sending when slotValid has passed, and keeps its works in
+		// The server sends nothing until it holds slots again, and keeps its works in
 		// memory. Alone, it holds the same slots again a moment later.
 		d.o.Logger.LogAttrs(ctx, slog.LevelWarn, "delivery is interrupted: the lease's session ended",
 			slog.Any("error", err))
@@ -132,6 +132,8 @@ func (l *slotLease) session(ctx context.Context) error {
 		return err
 	}
 	defer func() {
+		// The end of the session frees the lease, and another server may take the slots at once.
+		l.d.broker.stopSending()
 		bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
 		conn.Close(bye)
@@ -173,6 +175,9 @@ func (l *slotLease) refresh(ctx context.Context, conn *pgx.Conn) error {
 	if err != nil {
 		return fmt.Errorf("reading the division of delivery: %w", err)
 	}
+	if len(hints) > 0 { // the database has deleted them, so the rest of refresh may fail
+		defer l.d.broker.requestReload(hints...)
+	}
 	if give, take := divide(l.key, live, holders); len(give)+len(take) > 0 || len(holders) < Slots {
 		if len(give) > 0 { // stop sending to the consumers of a slot before giving it back
 			for _, slot := range give {
@@ -185,9 +190,6 @@ func (l *slotLease) refresh(ctx context.Context, conn *pgx.Conn) error {
 		}
 	}
 	l.d.broker.setHeldSlots(l.ownSlots(holders), begun.Add(slotValid))
-	if len(hints) > 0 {
-		l.d.broker.requestReload(hints...)
-	}
 	return nil
 }
 
@@ -294,6 +296,12 @@ type heldSlots struct {
 }
 
 func (h *heldSlots) serves(consumer work.Consumer) bool { return h.held[slotOf(consumer)] }
+
+// stopSending makes the deliverer send nothing until setHeldSlots sets a later time. The deliverer keeps its slots
+// and its works.
+func (d *deliverer) stopSending() {
+	d.update(func(*delivery.Machine) { d.leased.until = time.Time{} })
+}
 
 // setHeldSlots sets the slots of the deliverer and the time until which it may send to
 // their consumers. It drops the works of lost slots. When it gained a slot, it requests the
