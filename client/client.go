@@ -120,7 +120,7 @@ func (p *Client) RegisterManagementCluster(ctx context.Context, r platform.Manag
 	return p.changeManagementCluster(ctx, http.MethodPost, pathClusters, r)
 }
 
-// UpdateManagementCluster changes state, capacity and versions of a management cluster, which it
+// UpdateManagementCluster changes state, labels, capacity and versions of a management cluster, which it
 // finds by id or name. Absent members stay unchanged.
 func (p *Client) UpdateManagementCluster(ctx context.Context, idOrName string, u platform.ManagementClusterUpdate) (
 	platform.ManagementCluster, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"path"
@@ -59,7 +60,7 @@ func clusterNames(d gitops.Declaration) []cluster.ManagementCluster {
 	return names
 }
 
-// Apply starts the region of the home as declared. In a running region it adds, cordons, uncordons and removes
+// Apply starts the region of the home as declared. In a running region it adds, labels, cordons, uncordons and removes
 // management clusters until the region is as declared.
 //
 // It refuses to remove a management cluster that hosts clusters; then it removes none, and keeps those that it has
@@ -91,11 +92,12 @@ func (h Home) Apply(ctx context.Context, d gitops.Declaration, show func(Event),
 		return err
 	}
 	for _, mc := range registered {
-		if state := stateToSet(d, mc); state != "" {
-			_, err := api.UpdateManagementCluster(ctx, mc.Name, platform.ManagementClusterUpdate{State: state})
-			if err != nil {
-				return fmt.Errorf("management cluster %s: %w", mc.Name, err)
-			}
+		change := platform.ManagementClusterUpdate{State: stateToSet(d, mc), Labels: labelsToSet(d, mc)}
+		if change.State == "" && change.Labels == nil {
+			continue
+		}
+		if _, err := api.UpdateManagementCluster(ctx, mc.Name, change); err != nil {
+			return fmt.Errorf("management cluster %s: %w", mc.Name, err)
 		}
 	}
 	for _, name := range extra {
@@ -192,9 +194,37 @@ func stateToSet(d gitops.Declaration, mc platform.ManagementCluster) platform.Ma
 	return ""
 }
 
+// labelsOf returns the labels that a management cluster is to have: the declared ones, and those that every management
+// cluster of this machine has, unless the declaration has other values for them.
+func labelsOf(c gitops.DeclaredCluster) map[string]string {
+	labels := ownLabels(c.Name)
+	maps.Copy(labels, c.Settings.Labels)
+	return labels
+}
+
+// labelsToSet returns all labels that the declaration has for a management cluster, and nil when it has them already,
+// or is not declared.
+func labelsToSet(d gitops.Declaration, mc platform.ManagementCluster) map[string]string {
+	for _, c := range d.ManagementClusters {
+		if labels := labelsOf(c); c.Name == mc.Name && !maps.Equal(labels, mc.Labels) {
+			return labels
+		}
+	}
+	return nil
+}
+
+// labelsText returns labels as a=b,c=d, sorted.
+func labelsText(labels map[string]string) string {
+	var text []string
+	for _, name := range slices.Sorted(maps.Keys(labels)) {
+		text = append(text, name+"="+labels[name])
+	}
+	return strings.Join(text, ",")
+}
+
 // Drift is a difference between the declared and the running region.
 type Drift struct {
-	What     string `json:"what"` // region, a management cluster
+	What     string `json:"what"` // region, a management cluster, "NAME labels"
 	Declared string `json:"declared"`
 	Running  string `json:"running"`
 }
@@ -245,8 +275,9 @@ func clusterDrift(st State, d gitops.Declaration, registered []platform.Manageme
 		}
 	}
 	running := map[string]string{}
+	labels := map[string]map[string]string{}
 	for _, mc := range registered {
-		running[mc.Name] = string(mc.State)
+		running[mc.Name], labels[mc.Name] = string(mc.State), mc.Labels
 	}
 	for _, c := range d.ManagementClusters {
 		state, has := running[c.Name]
@@ -258,6 +289,9 @@ func clusterDrift(st State, d gitops.Declaration, registered []platform.Manageme
 			state = "absent"
 		}
 		add(c.Name, want, state)
+		if has {
+			add(c.Name+" labels", labelsText(labelsOf(c)), labelsText(labels[c.Name]))
+		}
 	}
 	for _, name := range st.Clusters {
 		if slices.Contains(clusterNames(d), name) {

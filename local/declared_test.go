@@ -103,9 +103,54 @@ func TestCordonsFollowTheDeclarationAndLeaveDrainedClusters(t *testing.T) {
 	}
 }
 
+func TestLabelsFollowTheDeclaration(t *testing.T) {
+	own := map[string]string{"cluster_type": "management", "cluster_id": "mc01-r1"}
+	with := func(name, value string) map[string]string {
+		labels := maps.Clone(own)
+		labels[name] = value
+		return labels
+	}
+	for _, c := range []struct {
+		name                    string
+		declared, running, want map[string]string
+		drift                   string
+	}{
+		{"none", nil, own, nil, ""},
+		{"added", map[string]string{"zone": "a"}, own, with("zone", "a"),
+			"cluster_id=mc01-r1,cluster_type=management,zone=a"},
+		{"same", map[string]string{"zone": "a"}, with("zone", "a"), nil, ""},
+		{"changed", map[string]string{"zone": "b"}, with("zone", "a"), with("zone", "b"),
+			"cluster_id=mc01-r1,cluster_type=management,zone=b"},
+		{"removed", nil, with("zone", "a"), own, "cluster_id=mc01-r1,cluster_type=management"},
+		{"own label", map[string]string{"cluster_type": "edge"}, own, with("cluster_type", "edge"),
+			"cluster_id=mc01-r1,cluster_type=edge"},
+	} {
+		d := gitops.Declaration{ManagementClusters: []gitops.DeclaredCluster{{Name: "mc01-r1",
+			Settings: gitops.ManagementClusterSettings{Labels: c.declared}}}}
+		mc := platform.ManagementCluster{Name: "mc01-r1", State: platform.ManagementClusterStateReady, Labels: c.running}
+		got := labelsToSet(d, mc)
+		if (got == nil) != (c.want == nil) || !maps.Equal(got, c.want) {
+			t.Errorf("%s: set %v, want %v", c.name, got, c.want)
+		}
+		var want []Drift
+		if c.drift != "" {
+			want = []Drift{{"mc01-r1 labels", c.drift, labelsText(c.running)}}
+		}
+		drift := clusterDrift(State{Clusters: names{"mc01-r1"}}, d, []platform.ManagementCluster{mc})
+		if !slices.Equal(drift, want) {
+			t.Errorf("%s: drift %v, want %v", c.name, drift, want)
+		}
+		mc.Name = "elsewhere"
+		if got := labelsToSet(d, mc); got != nil {
+			t.Errorf("%s: set %v on a cluster that is not declared", c.name, got)
+		}
+	}
+}
+
 // TestEachDeclaredValueIsAppliedOrShown sets each value of a declaration. Without a row here a new key has no effect.
 func TestEachDeclaredValueIsAppliedOrShown(t *testing.T) {
-	isApplied := []string{"environment", "sector", "region", "managementClusters.name", "managementClusters.cordoned"}
+	isApplied := []string{"environment", "sector", "region", "managementClusters.name", "managementClusters.cordoned",
+		"managementClusters.labels"}
 	d := gitops.Declaration{Environment: "e", Sector: "s", Region: "r",
 		Versions: gitops.Versions{Atoll: "1", Images: map[string]string{"clm": "2"}, Charts: map[string]string{"c": "1"},
 			Releases: []string{"1.36"}},
@@ -123,7 +168,7 @@ func TestEachDeclaredValueIsAppliedOrShown(t *testing.T) {
 	}
 	want := map[string]string{"versions.atoll": `"1"`, "versions.images": `{"clm":"2"}`, "versions.charts": `{"c":"1"}`,
 		"versions.releases": `["1.36"]`, "services.replicas.clm": "2", "services.broker": `"b:1"`,
-		"services.traces": `"http://t"`, "services.placementShownTo": `"customers"`, "mc01-r labels": `{"a":"b"}`,
+		"services.traces": `"http://t"`, "services.placementShownTo": `"customers"`,
 		"mc01-r capacity": `{"planes":1}`, "mc01-r releases": `["1.36"]`}
 	if !maps.Equal(shown, want) {
 		t.Errorf("shown are %v, want %v", shown, want)
@@ -132,7 +177,7 @@ func TestEachDeclaredValueIsAppliedOrShown(t *testing.T) {
 	for _, typ := range []reflect.Type{reflect.TypeFor[gitops.Versions](), reflect.TypeFor[gitops.Services]()} {
 		fields += typ.NumField()
 	}
-	fields += reflect.TypeFor[gitops.ManagementClusterSettings]().NumField() - 1 // without cordoned
+	fields += reflect.TypeFor[gitops.ManagementClusterSettings]().NumField() - 2 // without cordoned and labels
 	if known := len(isApplied) + len(want); known != fields {
 		t.Errorf("a declaration has %d values, of which %d are applied or shown", fields, known)
 	}

@@ -85,6 +85,11 @@ func (t topology) prepareAgent(ctx context.Context, mc cluster.ManagementCluster
 	return err
 }
 
+// ownLabels returns the labels that a management cluster of this machine has without a declaration.
+func ownLabels(name string) map[string]string {
+	return map[string]string{"cluster_type": "management", "cluster_id": name}
+}
+
 // register registers the cluster and its limits with the region's API. For a registered cluster it
 // updates the limits: a new program runs other versions, the machine may have more memory. It
 // lowers the capacity of the other clusters of this machine to their share.
@@ -108,8 +113,7 @@ func (t topology) register(ctx context.Context, mc cluster.ManagementCluster) er
 		Versions: platform.PlaneVersions{t.bin.KubeVersion},
 	}
 	_, err = api.RegisterManagementCluster(ctx, platform.ManagementClusterRequest{
-		Name: string(mc), Labels: map[string]string{"cluster_type": "management",
-			"cluster_id": string(mc)}, Capacity: limits.Capacity, Versions: limits.Versions,
+		Name: string(mc), Labels: ownLabels(string(mc)), Capacity: limits.Capacity, Versions: limits.Versions,
 	})
 	if remote.StatusOf(err) == 409 {
 		_, err = api.UpdateManagementCluster(ctx, string(mc), limits)

@@ -47,7 +47,6 @@ func UnappliedValues(d gitops.Declaration) []Unapplied {
 		add("services.placementShownTo", s.PlacementShownTo, "the names of management clusters are shown to operators")
 	}
 	for _, c := range d.ManagementClusters {
-		add(c.Name+" labels", c.Settings.Labels, "the API of a region sets no labels")
 		add(c.Name+" capacity", c.Settings.Capacity, "it has a share of this machine")
 		add(c.Name+" releases", c.Settings.Releases, "it runs the release of this program")
 	}

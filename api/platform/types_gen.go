@@ -1101,6 +1101,9 @@ type ManagementClusterUpdate struct {
 	// resource that is not named is not limited.
 	Capacity Capacity `json:"capacity,omitempty"`
 
+	// Labels All labels; stored ones that are not named are removed.
+	Labels map[string]string `json:"labels,omitempty"`
+
 	// State Cordoned takes no more clusters; Draining is to be emptied.
 	State ManagementClusterUpdateState `json:"state,omitempty"`
 

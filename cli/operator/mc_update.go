@@ -31,20 +31,23 @@ func addCapacityFlags(cmd *cobra.Command) *capacityFlags {
 func mcUpdate(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "update NAME",
-		Short: "Change the capacity or the versions of a management cluster",
-		Long: `Changes a management cluster's capacity or versions; a given flag replaces the whole stored
-value. Clusters that wait for room are tried again at once; placed clusters stay, also
+		Short: "Change the labels, the capacity or the versions of a management cluster",
+		Long: `Changes a management cluster's labels, capacity or versions; a given flag replaces the whole
+stored value. Clusters that wait for room are tried again at once; placed clusters stay, also
 when they need more than the new capacity. "atoll up" sets the capacity of a local
 management cluster each time its agent starts.`,
-		Example: "  atoll mc update edge-7 --capacity planes=60",
-		Args:    cobra.ExactArgs(1),
+		Example: `  atoll mc update edge-7 --capacity planes=60
+  atoll mc update edge-7 --label zone=north --label class=shared`,
+		Args: cobra.ExactArgs(1),
 	}
+	labels := map[string]string{}
+	cmd.Flags().StringToStringVar(&labels, "label", nil, "label, k=v; repeatable. Labels that are not named are removed")
 	limits := addCapacityFlags(cmd)
-	cmd.MarkFlagsOneRequired("capacity", "version")
+	cmd.MarkFlagsOneRequired("label", "capacity", "version")
 	o := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return updateMC(session, cmd.Context(), args[0], platform.ManagementClusterUpdate{Capacity: limits.capacity,
-			Versions: limits.versions}, o)
+		return updateMC(session, cmd.Context(), args[0], platform.ManagementClusterUpdate{Labels: labels,
+			Capacity: limits.capacity, Versions: limits.versions}, o)
 	}
 	return cmd
 }

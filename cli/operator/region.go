@@ -86,8 +86,8 @@ func regionApply(session *terminal.Session, from *string) *cobra.Command {
 	return &cobra.Command{
 		Use: "apply REGION", Args: cobra.ExactArgs(1),
 		Short: "Bring a region up as it is declared, or change it until it is so",
-		Long: `Starts the region, and adds, cordons, uncordons and removes management clusters until
-they are as declared. It refuses to remove a management cluster that hosts clusters.
+		Long: `Starts the region, and adds, labels, cordons, uncordons and removes management clusters
+until they are as declared. It refuses to remove a management cluster that hosts clusters.
 The region goes on when the command ends. The capacity of a local management cluster
 is its share of this machine, whatever is declared.`,
 		Example: `  atoll config render && atoll region apply eu-west-1
@@ -124,7 +124,7 @@ func regionStatus(session *terminal.Session, from *string) *cobra.Command {
 		Short: "Compare what is declared with what runs; fails when they differ",
 		Long: `Shows what differs between the declaration and what runs, and fails if something does.
 After that it shows the declared values that have no effect on one machine, such as
-replicas and labels; they are no difference.`,
+replicas and capacity; they are no difference.`,
 		Example: `  atoll region status eu-west-1
   atoll region status eu-west-1 -o json | jq .drift`,
 	}

@@ -94,8 +94,8 @@ func checkCapacity(capacity platform.Capacity, versions platform.PlaneVersions) 
 	return nil
 }
 
-// updateManagementCluster changes state, capacity and versions, by which the
-// lifecycle manager places clusters. It registers a management cluster at the
+// updateManagementCluster changes state, labels, capacity and versions, by which the
+// lifecycle manager places clusters. Maestro's consumer has the labels, too. It registers a management cluster at the
 // lifecycle manager that was registered before there was one.
 func (f *front) updateManagementCluster(w http.ResponseWriter, r *http.Request) error {
 	body, err := rest.ReadBody(r, maxBody)
@@ -127,6 +127,11 @@ func (f *front) updateManagementCluster(w http.ResponseWriter, r *http.Request) 
 	if err := f.updateAtCLM(r.Context(), mc, req); err != nil {
 		return err
 	}
+	if req.Labels != nil {
+		if doc, err = f.maestro.SetConsumerLabels(r.Context(), mc.ID, req.Labels, ""); err != nil {
+			return err
+		}
+	}
 	if doc.JSON, err = withUsage(doc.JSON, f.shownUsage(r.Context())); err != nil {
 		return err
 	}
@@ -157,26 +162,34 @@ func (f *front) updateAtCLM(ctx context.Context, mc platform.ManagementCluster,
 	if err != nil {
 		return clmError(err, http.StatusNotFound) // the lifecycle manager has no such kind
 	}
-	// The patch replaces the members that it names; capacity is replaced as a
-	// whole, so that resources that the new capacity does not name are removed.
 	if old := (struct {
 		Capacity map[string]int64 `json:"capacity"`
 	}{}); req.Capacity != nil && json.Unmarshal(known.Spec, &old) == nil {
-		merged := map[string]any{}
-		for name := range old.Capacity {
-			merged[name] = nil
-		}
-		for name, n := range req.Capacity {
-			merged[name] = n
-		}
-		spec["capacity"] = merged
+		spec["capacity"] = replacingPatch(old.Capacity, req.Capacity)
 	}
-	patch, err := json.Marshal(map[string]any{"spec": spec})
+	change := map[string]any{"spec": spec}
+	if req.Labels != nil {
+		change["labels"] = replacingPatch(known.Labels, req.Labels)
+	}
+	patch, err := json.Marshal(change)
 	if err != nil {
 		return err
 	}
 	_, err = f.clm.Merge(ctx, managementClusters, known.ID, patch, "")
 	return clmError(err)
+}
+
+// replacingPatch returns the merge patch that replaces a whole map: the members of the new map, and null for each of
+// the old map that the new one does not have.
+func replacingPatch[V any](before, after map[string]V) map[string]any {
+	patch := map[string]any{}
+	for name := range before {
+		patch[name] = nil
+	}
+	for name, value := range after {
+		patch[name] = value
+	}
+	return patch
 }
 
 func (f *front) listManagementClusters(w http.ResponseWriter, r *http.Request) error {
