@@ -160,7 +160,7 @@ func TestEachDeclaredValueIsAppliedOrShown(t *testing.T) {
 			Labels: map[string]string{"a": "b"}, Capacity: map[string]int64{"planes": 1}, Releases: []string{"1.36"},
 			Cordoned: true}}}}
 	shown := map[string]string{}
-	for _, v := range UnappliedValues(d) {
+	for _, v := range UnappliedValues(d, "1.36.3") {
 		if v.Reason == "" {
 			t.Errorf("%s has no reason", v.What)
 		}
@@ -182,8 +182,35 @@ func TestEachDeclaredValueIsAppliedOrShown(t *testing.T) {
 		t.Errorf("a declaration has %d values, of which %d are applied or shown", fields, known)
 	}
 	builtIn := gitops.Declaration{Services: gitops.Services{PlacementShownTo: "operators"}}
-	if none := UnappliedValues(builtIn); len(none) > 0 {
+	if none := UnappliedValues(builtIn, "1.36.3"); len(none) > 0 {
 		t.Errorf("without declared values, shown are %v", none)
+	}
+}
+
+func TestReleasesThatThisMachineLacksAreShown(t *testing.T) {
+	for _, c := range []struct {
+		declared      []string
+		own           string
+		lacks, reason string // "" for nothing
+	}{
+		{nil, "1.36.3", "", ""},
+		{[]string{"1.36.3"}, "1.36.3", "", ""},
+		{[]string{"1.36.3", "1.35.7"}, "1.36.3", `["1.35.7"]`, "this machine has the program of 1.36.3 only"},
+		{[]string{"1.37.0"}, "1.36.3", `["1.37.0"]`,
+			"this machine has the program of 1.36.3 only, which is offered although it is not declared"},
+		{[]string{"1.36.3"}, "", `["1.36.3"]`, "this machine has no program of Kubernetes"},
+	} {
+		d := gitops.Declaration{Versions: gitops.Versions{Releases: c.declared},
+			Services: gitops.Services{PlacementShownTo: "operators"},
+			ManagementClusters: []gitops.DeclaredCluster{{Name: "mc01-r1",
+				Settings: gitops.ManagementClusterSettings{Releases: c.declared}}}}
+		want := []Unapplied{{"versions.releases", c.lacks, c.reason}, {"mc01-r1 releases", c.lacks, c.reason}}
+		if c.lacks == "" {
+			want = []Unapplied{}
+		}
+		if got := UnappliedValues(d, c.own); !slices.Equal(got, want) {
+			t.Errorf("declared %v, own %s: shown %v, want %v", c.declared, c.own, got, want)
+		}
 	}
 }
 

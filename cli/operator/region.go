@@ -101,7 +101,7 @@ is its share of this machine, whatever is declared.`,
 				return err
 			}
 			session.Printf("region %s is as declared (home %s)\n", d.Region, home.Dir)
-			if n := len(local.UnappliedValues(d)); n > 0 {
+			if n := len(local.UnappliedValues(d, local.OwnRelease())); n > 0 {
 				session.Printf("declared values that have no effect on this machine: %d; `atoll region status` shows them\n", n)
 			}
 			return nil
@@ -138,7 +138,7 @@ replicas and capacity; they are no difference.`,
 		if err != nil {
 			return err
 		}
-		notApplied := local.UnappliedValues(d)
+		notApplied := local.UnappliedValues(d, local.OwnRelease())
 		err = o.Print(session.Out, regionDrift{string(d.Region), home.Dir, drift, notApplied}, func(w io.Writer) {
 			defer printNotApplied(w, notApplied)
 			rows := [][]string{{"WHAT", "DECLARED", "RUNNING"}}
