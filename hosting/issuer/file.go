@@ -7,11 +7,13 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"atoll.dev/cluster"
+	"atoll.dev/internal/atomicfile"
 )
 
 // fileName is the name of the file in a plane's directory; package issuers of atoll-kube reads it.
@@ -68,6 +70,45 @@ func readFile(path string) ([]byte, error) {
 		return []byte{}, err
 	}
 	return io.ReadAll(io.LimitReader(f, maxFile))
+}
+
+// writeFile replaces a plane's file. The file belongs to the owner of the directory: the user of the plane, or root
+// before the first start. A start at the same time gives the directory, and then the files in it, to the plane; a file
+// that comes after its list of files gets the owner here.
+func writeFile(path string, content []byte) error {
+	f, err := atomicfile.New(path, 0o600)
+	if err != nil {
+		return err
+	}
+	if _, err = f.Write(content); err == nil {
+		err = shareOwner(f.File, filepath.Dir(path))
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("writing %s: %w", path, err), f.Abort())
+	}
+	if err := f.Replace(); err != nil {
+		return err
+	}
+	return errors.Join(shareOwner(f.File, filepath.Dir(path)), f.Close())
+}
+
+// hasOwner reports whether a file belongs to the owner of a directory.
+func hasOwner(path, dir string) bool {
+	var file, of unix.Stat_t
+	err := errors.Join(unix.Lstat(path, &file), unix.Lstat(dir, &of))
+	return err == nil && file.Uid == of.Uid && file.Gid == of.Gid
+}
+
+// shareOwner gives a file to the owner of a directory.
+func shareOwner(f *os.File, dir string) error {
+	var file, of unix.Stat_t
+	if err := errors.Join(unix.Fstat(int(f.Fd()), &file), unix.Lstat(dir, &of)); err != nil {
+		return fmt.Errorf("the owner of %s: %w", dir, err)
+	}
+	if file.Uid == of.Uid && file.Gid == of.Gid {
+		return nil
+	}
+	return f.Chown(int(of.Uid), int(of.Gid))
 }
 
 // compose returns the file of a plane, and the problems for its customer. have is its present file, whose keys are

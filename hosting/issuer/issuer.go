@@ -27,7 +27,6 @@ import (
 
 	"atoll.dev/cluster"
 	"atoll.dev/hosting/controlplane"
-	"atoll.dev/internal/atomicfile"
 )
 
 const (
@@ -134,10 +133,10 @@ func (k *Keeper) Apply(id controlplane.ID, issuers []cluster.Issuer) (problems [
 	}
 	want, problems := k.compose(issuers, have, time.Now())
 	after, err := json.Marshal(want)
-	if err != nil || bytes.Equal(before, after) {
+	if err != nil || bytes.Equal(before, after) && hasOwner(path, dir) {
 		return problems, err
 	}
-	if err := atomicfile.Write(path, after, 0o600); err != nil {
+	if err := writeFile(path, after); err != nil {
 		return problems, fmt.Errorf("the issuers of plane %s: %w", id, err)
 	}
 	return problems, nil

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 
 	"atoll.dev/cluster"
 	"atoll.dev/hosting/controlplane"
+	"atoll.dev/plane"
 )
 
 func TestOnlyPublicAddressesAreConnectedTo(t *testing.T) {
@@ -215,5 +217,30 @@ func TestPlanesShareTheReadsOfAnIssuer(t *testing.T) {
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
+	}
+}
+
+// A plane has a user of its own, to whom its directory belongs.
+func TestAPlaneCanReadTheFileOfItsIssuers(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root gives files away")
+	}
+	dir := t.TempDir()
+	k := New(Options{Dir: func(controlplane.ID) string { return dir }})
+	issuers := []cluster.Issuer{{URL: "https://login.example.com", Audiences: []string{"a"}}}
+	for _, user := range []int{plane.FirstUser + 5, plane.FirstUser + 6, 0} {
+		if err := os.Chown(dir, user, user); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := k.Apply(controlplane.ID{Name: "one"}, issuers); err != nil { // the same content each time
+			t.Fatal(err)
+		}
+		info, err := os.Stat(filepath.Join(dir, fileName))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s := info.Sys().(*syscall.Stat_t); int(s.Uid) != user || int(s.Gid) != user || info.Mode().Perm() != 0o600 {
+			t.Errorf("the file belongs to %d:%d with mode %v, want user %d", s.Uid, s.Gid, info.Mode(), user)
+		}
 	}
 }

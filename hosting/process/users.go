@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -70,7 +71,8 @@ const (
 )
 
 // own gives a directory and everything in it to a user. No process of the plane may run. It follows no link, may be
-// interrupted and repeated, and ends with the directory itself. It changes nothing that is right already.
+// interrupted and repeated, and changes nothing that is right already. The directory itself is the first: hosting may
+// write the plane's issuers meanwhile, and gives that file to the owner of the directory.
 func own(dir string, user int) error {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -78,17 +80,15 @@ func own(dir string, user int) error {
 	}
 	f := os.NewFile(uintptr(fd), dir)
 	defer f.Close()
-	left := ownLimit
-	if err := ownBelow(f, user, ownDepth, &left); err != nil {
-		return err
-	}
 	if err := errors.Join(f.Chown(user, user), f.Chmod(0o700)); err != nil {
 		return err
 	}
-	return nil
+	left := ownLimit
+	return ownBelow(f, user, ownDepth, &left)
 }
 
-// ownBelow gives what is in a directory to a user.
+// ownBelow gives what is in a directory to a user. A name that somebody removes or renames meanwhile is left out:
+// hosting replaces the plane's issuers by a rename.
 func ownBelow(dir *os.File, user, depth int, left *int) error {
 	if depth == 0 {
 		return fmt.Errorf("%s: its directories are deeper than any that a plane makes", dir.Name())
@@ -103,7 +103,11 @@ func ownBelow(dir *os.File, user, depth int, left *int) error {
 	for _, name := range names {
 		path := filepath.Join(dir.Name(), name)
 		var stat unix.Stat_t
-		if err := unix.Fstatat(int(dir.Fd()), name, &stat, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		err := unix.Fstatat(int(dir.Fd()), name, &stat, unix.AT_SYMLINK_NOFOLLOW)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
 			return &os.PathError{Op: "stat", Path: path, Err: err}
 		}
 		if stat.Mode&unix.S_IFMT == unix.S_IFDIR {
@@ -121,7 +125,8 @@ func ownBelow(dir *os.File, user, depth int, left *int) error {
 		if int(stat.Uid) == user && int(stat.Gid) == user {
 			continue
 		}
-		if err := unix.Fchownat(int(dir.Fd()), name, user, user, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		err = unix.Fchownat(int(dir.Fd()), name, user, user, unix.AT_SYMLINK_NOFOLLOW)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return &os.PathError{Op: "chown", Path: path, Err: err}
 		}
 	}

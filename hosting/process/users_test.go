@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"atoll.dev/hosting/controlplane"
+	"atoll.dev/internal/atomicfile"
 	"atoll.dev/plane"
 )
 
@@ -82,5 +83,38 @@ func TestFilesBecomeThePlanesAndLinksAreNotFollowed(t *testing.T) {
 	}
 	if err := own(filepath.Join(dir, "directory"), user); err == nil {
 		t.Error("a link was followed")
+	}
+}
+
+// Hosting replaces the plane's issuers while the plane starts.
+func TestFilesMayBeReplacedWhileTheyBecomeThePlanes(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root gives files away")
+	}
+	dir := t.TempDir()
+	end, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		for {
+			select {
+			case <-end:
+				ended <- nil
+				return
+			default:
+			}
+			if err := atomicfile.Write(filepath.Join(dir, "authentication.json"), nil, 0o600); err != nil {
+				ended <- err
+				return
+			}
+		}
+	}()
+	for n := range 300 {
+		if err := own(dir, plane.FirstUser+1+n%2); err != nil {
+			t.Error(err)
+			break
+		}
+	}
+	close(end)
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }

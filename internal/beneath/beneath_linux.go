@@ -24,7 +24,7 @@ func open(dir, name string, flags int, perm fs.FileMode) (*os.File, error) {
 	if flags&os.O_CREATE != 0 {
 		how.Mode = uint64(perm.Perm())
 	}
-	for {
+	for range attempts {
 		fd, err := unix.Openat2(parent, name, &how)
 		if errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) {
 			continue // a rename elsewhere made the kernel unsure
@@ -34,7 +34,11 @@ func open(dir, name string, flags int, perm fs.FileMode) (*os.File, error) {
 		}
 		return os.NewFile(uintptr(fd), filepath.Join(dir, name)), nil
 	}
+	return nil, fmt.Errorf("%w: the kernel does not open it now", ErrKind)
 }
+
+// attempts bounds the calls for one file: a lease of another process on the file (F_SETLEASE) gives EAGAIN each time.
+const attempts = 32
 
 // DialUnix connects to a Unix socket below dir. The kernel gets the opened socket instead of a path: so no link is
 // followed, and the path may be longer than the name of a socket.
