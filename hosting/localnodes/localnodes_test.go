@@ -185,6 +185,43 @@ func TestASupervisorOutlivesHostingAndIsStartedAgain(t *testing.T) {
 	}
 }
 
+// A supervisor whose start hosting's end interrupted was found by nobody, and stayed.
+func TestASupervisorThatIsBeingStartedIsFound(t *testing.T) {
+	s := newSite(t)
+	o := order(t, "w0")
+	home := filepath.Join(s.dir, hashOf(string(o.UID)))
+	for range 5 {
+		_ = os.Remove(logPath(home))
+		if err := s.all.Start(o); err != nil {
+			t.Fatal(err)
+		}
+		testsite.Eventually(t, "the start of the supervisor begins", func() error {
+			_, err := os.Stat(logPath(home))
+			return err
+		})
+		s.stop()
+		if err := node.Stop(t.Context(), home); err != nil {
+			t.Fatal(err)
+		}
+		if pids := processesOf(home); len(pids) > 0 {
+			t.Fatalf("processes %v are left", pids)
+		}
+		s.open()
+	}
+}
+
+// processesOf returns the ids of the supervisors of a home, whether or not they have its lock.
+func processesOf(home string) (pids []string) {
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, file := range files {
+		line, _ := os.ReadFile(file)
+		if strings.Contains(string(line), configFile(home)) {
+			pids = append(pids, filepath.Base(filepath.Dir(file)))
+		}
+	}
+	return pids
+}
+
 func TestAMachineSleepsWakesAndIsRemoved(t *testing.T) {
 	s := newSite(t)
 	o := order(t, "w0")

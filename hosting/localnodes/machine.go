@@ -233,8 +233,12 @@ func (x *machine) serve(ctx context.Context) (ended bool, err error) {
 
 func logPath(home string) string { return filepath.Join(home, "supervisor.log") }
 
-// start starts the supervisor, in a session of its own, and returns when it has written its first status.
+// start starts the supervisor, in a session of its own, and returns when it has written its first status. It waits for
+// that also when ctx ends meanwhile: without its status nobody finds a supervisor, and `atoll down` would leave it.
 func (x *machine) start(ctx context.Context) (*node.Process, error) {
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
 	if err := logfile.Bound(logPath(x.home), logLimit, 1); err != nil {
 		return nil, err
 	}
@@ -261,12 +265,17 @@ func (x *machine) start(ctx context.Context) (*node.Process, error) {
 	}()
 	ticker := time.NewTicker(startPoll)
 	defer ticker.Stop()
+	limit := time.NewTimer(startLimit)
+	defer limit.Stop()
 	for {
 		select {
 		case <-ended:
 			return nil, fmt.Errorf("the supervisor ended at its start (%s): see %s", cmd.ProcessState, logPath(x.home))
-		case <-ctx.Done():
-			return nil, ctx.Err()
+		case <-limit.C:
+			_ = cmd.Process.Kill()
+			<-ended
+			return nil, fmt.Errorf("the supervisor wrote no status within %s and was killed: see %s", startLimit,
+				logPath(x.home))
 		case <-ticker.C:
 		}
 		if status, err := node.ReadStatus(x.home); err != nil || status.Supervisor != cmd.Process.Pid {
@@ -279,8 +288,10 @@ func (x *machine) start(ctx context.Context) (*node.Process, error) {
 	}
 }
 
-// startPoll is the interval between two looks for the first status of a supervisor.
-const startPoll = 10 * time.Millisecond
+const (
+	startPoll  = 10 * time.Millisecond // between two looks for the first status of a supervisor
+	startLimit = 20 * time.Second      // for that status; a supervisor writes it first of all
+)
 
 // remove stops the supervisor and deletes the home.
 func (x *machine) remove(ctx context.Context) error {
