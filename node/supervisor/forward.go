@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -10,17 +11,29 @@ import (
 	"time"
 )
 
-// dialTimeout bounds the dial of one forwarded connection.
-const dialTimeout = 10 * time.Second
+const (
+	dialTimeout = 10 * time.Second // of one forwarded connection
+	// maxForwarded bounds the connections that are forwarded at once. More wait in the listener's queue: pods of one
+	// customer do not use up the descriptors of this process.
+	maxForwarded = 400
+	acceptPause  = 100 * time.Millisecond // after an error of the listener, such as no free descriptor
+)
 
-// forwarders accept connections on listeners that are in a node and dial for them on this machine.
+// forwarders accept connections on listeners that are in a node and dial for them on this machine. Use newForwarders.
 type forwarders struct {
-	log *slog.Logger
+	log   *slog.Logger
+	slots chan struct{} // holds one for each connection that is forwarded
+	ended chan struct{} // closed by close
 
 	mu        sync.Mutex
 	closed    bool
 	listeners []net.Listener
 	conns     map[net.Conn]bool
+}
+
+func newForwarders(log *slog.Logger) *forwarders {
+	return &forwarders{log: log, slots: make(chan struct{}, maxForwarded), ended: make(chan struct{}),
+		conns: map[net.Conn]bool{}}
 }
 
 // add takes over the descriptor of a listener and forwards its connections to target.
@@ -37,13 +50,32 @@ func (f *forwarders) add(file *os.File, target string) error {
 	return nil
 }
 
+// accept forwards the connections of a listener until that or the forwarders are closed.
 func (f *forwarders) accept(l net.Listener, target string) {
 	for {
-		conn, err := l.Accept()
-		if err != nil {
+		select {
+		case f.slots <- struct{}{}:
+		case <-f.ended:
 			return
 		}
-		go f.forward(conn, target)
+		conn, err := l.Accept()
+		if err == nil {
+			go func() {
+				defer func() { <-f.slots }()
+				f.forward(conn, target)
+			}()
+			continue
+		}
+		<-f.slots
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		f.log.Warn("a connection of the node cannot be accepted", "error", err)
+		select {
+		case <-time.After(acceptPause):
+		case <-f.ended:
+			return
+		}
 	}
 }
 
@@ -80,9 +112,6 @@ func copyHalf(to, from net.Conn) {
 func (f *forwarders) track(conns ...net.Conn) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.conns == nil {
-		f.conns = map[net.Conn]bool{}
-	}
 	for _, conn := range conns {
 		f.conns[conn] = true
 	}
@@ -101,6 +130,9 @@ func (f *forwarders) untrack(conns ...net.Conn) {
 func (f *forwarders) close() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if !f.closed {
+		close(f.ended)
+	}
 	f.closed = true
 	for _, l := range f.listeners {
 		l.Close()

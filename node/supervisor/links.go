@@ -61,17 +61,14 @@ func ensureBridge(n node.Network) (netlink.Link, error) {
 	bridge, err := netlink.LinkByName(n.Bridge)
 	if err != nil {
 		attributes := netlink.NewLinkAttrs()
-		attributes.Name = n.Bridge
+		// The kernel makes bridge and alias at once: nobody would adopt a bridge without the alias.
+		attributes.Name, attributes.Alias = n.Bridge, linkAlias
 		if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attributes}); err != nil {
 			return nil, err
 		}
 		if bridge, err = netlink.LinkByName(n.Bridge); err != nil {
 			return nil, err
 		}
-		if err := netlink.LinkSetAlias(bridge, linkAlias); err != nil {
-			return nil, err
-		}
-		bridge.Attrs().Alias = linkAlias
 		// Without this the kernel gives the bridge an IPv6 address, and pods reach the machine by it.
 		if err := setSysctl("ipv6/conf/"+n.Bridge+"/disable_ipv6", "1"); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return nil, err

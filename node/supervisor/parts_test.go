@@ -24,7 +24,7 @@ func TestAListenerOfANodeForwardsToItsTarget(t *testing.T) {
 		defer conn.Close()
 		_, _ = io.Copy(conn, conn)
 	}()
-	f := &forwarders{log: testsite.Log(t)}
+	f := newForwarders(testsite.Log(t))
 	defer f.close()
 	inside := testsite.Listen(t)
 	file, err := inside.(*net.TCPListener).File()

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -98,6 +99,8 @@ func (s *supervisor) runOnce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var following sync.WaitGroup
+	defer following.Wait() // it writes the status, too
 	defer own.conn.Close()
 	cmd := exec.Command("/proc/self/exe", "node", "init")
 	cmd.ExtraFiles = []*os.File{inits} // controlFD
@@ -126,7 +129,7 @@ func (s *supervisor) runOnce(ctx context.Context) error {
 		return fmt.Errorf("sending the order to the first process of the node: %w", err)
 	}
 	messages := make(chan error, 1)
-	go func() { messages <- s.follow(ctx, own) }()
+	following.Go(func() { messages <- s.follow(ctx, own) })
 	select {
 	case err := <-messages:
 		return err
@@ -176,8 +179,12 @@ func (s *supervisor) remove() error {
 
 // follow reads what init sends, until init ends.
 func (s *supervisor) follow(ctx context.Context, own *control) error {
-	forwarders := &forwarders{log: s.log}
+	forwarders := newForwarders(s.log)
 	defer forwarders.close()
+	var loads sync.WaitGroup
+	defer loads.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	for {
 		var m message
 		files, err := own.receive(&m)
@@ -187,9 +194,14 @@ func (s *supervisor) follow(ctx context.Context, own *control) error {
 		switch {
 		case m.Failed != "":
 			return errors.New(m.Failed)
+		case len(m.Listeners) != len(files):
+			closeAll(files)
+			return fmt.Errorf("the first process of the node sent %d listeners and %d descriptors", len(m.Listeners),
+				len(files))
 		case len(m.Listeners) > 0:
 			for i, name := range m.Listeners {
 				if err := forwarders.add(files[i], s.targetOf(name)); err != nil {
+					closeAll(files[i:])
 					return err
 				}
 			}
@@ -206,11 +218,17 @@ func (s *supervisor) follow(ctx context.Context, own *control) error {
 			err = s.writeStatus()
 		case m.Up:
 			err = s.setState(node.Up, "")
-			go s.preload(ctx)
+			loads.Go(func() { s.preload(ctx) })
 		}
 		if err != nil {
 			s.log.Error("the status of the node cannot be written", "node", s.config.Name, "error", err)
 		}
+	}
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		f.Close()
 	}
 }
 
