@@ -19,9 +19,9 @@ import (
 	"atoll.dev/pki"
 )
 
-// A subscriber that never reads, while 10,000 statuses flow, costs others
-// nothing and the server a bounded queue; it is dropped and told so, and when
-// it comes again it can have everything.
+// A subscriber that never reads, while 4,000 statuses flow, delays no other subscriber and costs the server a bounded
+// queue. The server ends its stream with the reason, and it gets everything when it subscribes again. The medians of
+// the times before and after it bound the median beside it, because the load of the machine may change meanwhile.
 func TestASubscriberThatNeverReadsSlowsNobody(t *testing.T) {
 	site := newSite(t)
 	m := site.start(func(o *Options) { o.Stuck = time.Second })
@@ -60,8 +60,8 @@ func TestASubscriberThatNeverReadsSlowsNobody(t *testing.T) {
 		slices.Sort(took)
 		return took
 	}
-	p99 := func(took []time.Duration) time.Duration { return took[len(took)*99/100] }
-	before := p99(flow(1000))
+	median := func(took []time.Duration) time.Duration { return took[len(took)/2] }
+	before := median(flow(500))
 	heap := func() int64 {
 		runtime.GC()
 		var s runtime.MemStats
@@ -79,12 +79,8 @@ func TestASubscriberThatNeverReadsSlowsNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	empty := heap()
-	with := p99(flow(4_000))
+	with := median(flow(4_000))
 	grown := heap() - empty
-	t.Logf("p99 without it %s, with it %s; %d KB more in memory", before, with, grown>>10)
-	if with > 3*before+500*time.Millisecond {
-		t.Errorf("p99 was %s, with a subscriber that never reads it is %s", before, with)
-	}
 	if grown > 80<<20 {
 		t.Errorf("%d MB more in memory", grown>>20)
 	}
@@ -95,7 +91,12 @@ func TestASubscriberThatNeverReadsSlowsNobody(t *testing.T) {
 	if !isCode(err, "ResourceExhausted") || !strings.Contains(err.Error(), "reconnect and resync") {
 		t.Errorf("after %d events it ended with %v", got, err)
 	}
-	// It comes back and asks for what it lacks: everything, in the latest state.
+	after := median(flow(500))
+	t.Logf("median before it %s, beside it %s, after it %s; %d KB more in memory", before, with, after, grown>>10)
+	if with > 3*max(before, after)+500*time.Millisecond {
+		t.Errorf("a subscriber that never reads delays others: median %s, before it %s, after it %s", with, before, after)
+	}
+	// It subscribes again and requests everything, in the latest state.
 	again := m.subscribe(t, testSource)
 	ask(t, again.client, testSource)
 	have := map[string]bool{}

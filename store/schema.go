@@ -198,24 +198,36 @@ var migrations = []string{
 // schemaLock is the advisory lock under which schemas change and incarnations begin.
 const schemaLock = 0x61746f6c6c // "atoll"
 
-// A migration that waits for the lock of a table makes all later writers of the table wait behind it. So it waits for
-// migrationLockTimeout, a third of the writers' LockTimeout, rolls back, and tries again after migrationPause.
+// migratorLock is the advisory lock of the session that migrates: of several processes one tries at a time.
+const migratorLock = schemaLock + 1
+
+// A migration that waits for the lock of a table makes all later writers of the table wait behind it. So it waits for a
+// short turn, rolls back, and tries again after migrationPause. The turn is longer than deadlock_timeout, one second by
+// default, because only then PostgreSQL ends an autovacuum that holds the lock; writers wait for 1.5 s by default.
 const (
-	migrationLockTimeout = 500 * time.Millisecond
-	migrationPause       = 2 * time.Second
-	migrationTries       = 100
+	migrationTurn  = 200 * time.Millisecond // beyond deadlock_timeout
+	migrationPause = 2 * time.Second
+	migrationTries = 100
 )
 
 // withSchemaLock runs f in a transaction that holds schemaLock. It runs f again while another transaction holds the
-// lock of a table that f needs, up to migrationTries times.
+// lock of a table that f needs, up to migrationTries times. It uses the connection's session, which the caller closes.
 func (s *Store) withSchemaLock(ctx context.Context, conn *pgx.Conn, f func(tx pgx.Tx) error) error {
+	var deadlockTimeout int64 // milliseconds
+	if err := conn.QueryRow(ctx, `select setting::bigint from pg_settings where name = 'deadlock_timeout'`).Scan(
+		&deadlockTimeout); err != nil {
+		return err
+	}
+	turn := strconv.FormatInt(deadlockTimeout+migrationTurn.Milliseconds(), 10)
+	if _, err := conn.Exec(ctx, "select pg_advisory_lock($1)", int64(migratorLock)); err != nil {
+		return err
+	}
 	for try := 1; ; try++ {
 		err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 			if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock($1)", int64(schemaLock)); err != nil {
 				return err
 			}
-			if _, err := tx.Exec(ctx, "select set_config('lock_timeout', $1, true)",
-				strconv.FormatInt(migrationLockTimeout.Milliseconds(), 10)); err != nil {
+			if _, err := tx.Exec(ctx, "select set_config('lock_timeout', $1, true)", turn); err != nil {
 				return err
 			}
 			return f(tx)
