@@ -107,7 +107,7 @@ type platformError struct {
 	Quota   *QuotaExcess `json:"quota,omitempty"`
 }
 
-// Fail answers r with err and logs errors of status 5xx. Handlers return errors and need
+// Fail answers r with err and logs errors of status 5xx, at the level of levelOf. Handlers return errors and need
 // not call it; middleware that runs before them calls it. If a part of an answer has been
 // sent already, Fail panics with http.ErrAbortHandler, which closes the connection.
 func Fail(w http.ResponseWriter, r *http.Request, err error) {
@@ -115,12 +115,7 @@ func Fail(w http.ResponseWriter, r *http.Request, err error) {
 	e := c.classify(r, err)
 	c.failed = e.Code
 	if e.Status >= http.StatusInternalServerError {
-		level := slog.LevelError
-		switch e.Status {
-		case http.StatusServiceUnavailable, http.StatusGatewayTimeout, http.StatusInsufficientStorage:
-			level = slog.LevelWarn // a dependency is down, slow or full; its owner logs why
-		}
-		c.opts.Log.LogAttrs(r.Context(), level, "request failed",
+		c.opts.Log.LogAttrs(r.Context(), levelOf(e.Status), "request failed",
 			slog.String("operation_id", c.id), slog.String("method", r.Method),
 			slog.String("path", Shorten(r.URL.Path, 256)), slog.Int("status", e.Status),
 			slog.String("code", e.Code), slog.Any("error", err))
@@ -147,6 +142,17 @@ func Fail(w http.ResponseWriter, r *http.Request, err error) {
 		c.opts.Log.LogAttrs(r.Context(), slog.LevelDebug, "error answer not delivered",
 			slog.String("operation_id", c.id), slog.Any("error", err))
 	}
+}
+
+// levelOf returns the level at which an answer of status 5xx is logged.
+func levelOf(status int) slog.Level {
+	switch status {
+	case http.StatusNotImplemented:
+		return slog.LevelInfo // the service does not have what the client wants, and nothing has failed
+	case http.StatusServiceUnavailable, http.StatusGatewayTimeout, http.StatusInsufficientStorage:
+		return slog.LevelWarn // a dependency is down, slow or full; its owner logs why
+	}
+	return slog.LevelError
 }
 
 // statusGone is nginx's status for a client that has closed the connection. No client

@@ -41,6 +41,7 @@ func TestErrorsHaveStatusAndCode(t *testing.T) {
 		"GET /down":    fmt.Errorf("reading: %w", errDown),
 		"GET /unknown": errors.New("SECRET"),
 		"GET /late":    context.DeadlineExceeded,
+		"GET /absent":  Errorf(501, "absent", "not in this version"),
 		"GET /big":     &http.MaxBytesError{Limit: 5},
 	} {
 		mux.Handle(pattern, func(w http.ResponseWriter, _ *http.Request) error {
@@ -81,6 +82,7 @@ func TestErrorsHaveStatusAndCode(t *testing.T) {
 		{"/big", 413,
 			`{"kind":"Error","code":"body-too-large","reason":"the request body is larger than 5 bytes; send less"}`,
 			0},
+		{"/absent", 501, `{"kind":"Error","code":"absent","reason":"not in this version"}`, 1},
 		{"/nowhere", 404, `{"kind":"Error","code":"not-found","reason":"there is nothing at /nowhere"}`, 0},
 	} {
 		log.Reset()
@@ -96,6 +98,13 @@ func TestErrorsHaveStatusAndCode(t *testing.T) {
 		}
 		if got := w.Header().Get("X-Operation-ID"); got != "op-1" {
 			t.Errorf("%s: operation id %q", tc.target, got)
+		}
+	}
+	for target, level := range map[string]string{"/down": "WARN", "/late": "WARN", "/unknown": "ERROR",
+		"/absent": "INFO"} {
+		log.Reset()
+		if do(h, "GET", target); !strings.Contains(log.String(), `"level":"`+level+`"`) {
+			t.Errorf("%s is not logged as %s: %s", target, level, &log)
 		}
 	}
 	if got := do(h, "GET", "/down").Header().Get("Retry-After"); got != "2" {
