@@ -3,8 +3,10 @@ package arm
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -137,15 +139,16 @@ var clusterStates = map[string]string{stateAccepted: "pending", stateProvisionin
 	stateUpdating: "updating", stateDeleting: "uninstalling", stateSucceeded: "ready",
 	stateFailed: "error", stateCanceled: "error"}
 
-// stateSQL is the state of Clusters Service in SQL.
-func stateSQL() string {
+// stateSQL is the state of Clusters Service in SQL. Its text is always the same: databases and connections
+// keep a statement by its text.
+var stateSQL = func() string {
 	var s strings.Builder
 	s.WriteString("case d.status->>'provisioningState'")
-	for of, state := range clusterStates {
-		s.WriteString(" when '" + of + "' then '" + state + "'")
+	for _, of := range slices.Sorted(maps.Keys(clusterStates)) {
+		s.WriteString(" when '" + of + "' then '" + clusterStates[of] + "'")
 	}
 	return s.String() + " end"
-}
+}()
 
 // clusterSearch declares by what clusters can be searched. Names of Azure have no case.
 func clusterSearch() search.Schema {
@@ -161,9 +164,9 @@ func clusterSearch() search.Schema {
 			sql := azure[parts[0]]
 			return search.Field{SQL: sql, Type: search.Text, Equal: sql + " = lower(%s)"}, true
 		}},
-		"state": {SQL: stateSQL(), Type: search.Text},
+		"state": {SQL: stateSQL, Type: search.Text},
 		"status": {Within: func(parts []string) (search.Field, bool) {
-			return search.Field{SQL: stateSQL(), Type: search.Text}, len(parts) == 1 && parts[0] == "state"
+			return search.Field{SQL: stateSQL, Type: search.Text}, len(parts) == 1 && parts[0] == "state"
 		}},
 	}}
 }
@@ -172,6 +175,8 @@ func clusterSearch() search.Schema {
 const (
 	servicePageSize    = 100
 	maxServicePageSize = 500
+	// maxServiceOffset bounds how many clusters the database passes over before a page.
+	maxServiceOffset = 100_000
 )
 
 func (s *clustersService) list(w http.ResponseWriter, r *http.Request) error {
@@ -189,6 +194,10 @@ func (s *clustersService) list(w http.ResponseWriter, r *http.Request) error {
 		return min(n, most)
 	}
 	page, size := number("page", 1, 1_000_000), number("size", servicePageSize, maxServicePageSize)
+	if (page-1)*size > maxServiceOffset {
+		return rest.Errorf(http.StatusBadRequest, rest.CodeInvalid, "page %d of %d clusters each begins after the first "+
+			"%d clusters; narrow the list with: search=azure.subscription_id='SUBSCRIPTION'", page, size, maxServiceOffset)
+	}
 	list, err := s.store.List(r.Context(), store.Query{Kind: kindCluster, Where: store.Fragment(filter.SQL()), Limit: size,
 		Offset: (page - 1) * size, Count: true, OrderBy: []store.Order{{Expr: "d.created_at", Type: "timestamptz"}}})
 	if err != nil {

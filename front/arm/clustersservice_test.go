@@ -57,6 +57,12 @@ func (w *world) testClustersService(t *testing.T) {
 		if status, _, text := get(operators, list, "azure.color='red'"); status != 400 {
 			t.Errorf("an unknown field: %d %s", status, text)
 		}
+		for page, want := range map[string]int{"?page=1001&size=100": 200, "?page=1002&size=100": 400,
+			"?page=1000000&size=500": 400, "?page=99999999999999999999": 200} {
+			if status, _, text := get(operators, list+page, ""); status != want {
+				t.Errorf("%s: %d %s", page, status, text)
+			}
+		}
 	})
 	t.Run("the href of a cluster leads to its management cluster", func(t *testing.T) {
 		_, body, text := get(operators, list, inGroup+" and azure.resource_name='demo'")
