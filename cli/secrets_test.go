@@ -22,7 +22,7 @@ var filesByAnotherName = []string{"key", "kubeconfig", "pull-secret", "seal-key"
 
 // describeTokens are flags that say which tokens are accepted. None of them takes a token.
 var describeTokens = []string{"azure-token-issuer", "azure-token-tenant", "azure-token-audience",
-	"azure-token-application", "azure-token-binding"}
+	"azure-token-application", "azure-token-host", "azure-token-binding"}
 
 var databases = []string{"dsn", "from"}
 

@@ -172,31 +172,49 @@ func (a *Front) ServerTLS(server *tls.Config) *tls.Config {
 		GetCertificate: server.GetCertificate, ClientAuth: asks, SessionTicketsDisabled: true}
 }
 
+// armProof is how the sender of a request has proved that it is ARM.
+type armProof struct {
+	evidence access.Evidence
+	request  requestDigest // of a signed request; zero for every other one
+}
+
+func (p armProof) isOfSignedRequest() bool { return p.request != requestDigest{} }
+
+func refuseSender(format string, args ...any) *rest.Error {
+	return rest.Errorf(http.StatusUnauthorized, codeUnauthenticated, format, args...)
+}
+
+// notOfARM returns the answer to a token with a problem.
+func notOfARM(problem error) *rest.Error {
+	return refuseSender("The token is not one of Azure Resource Manager for this region: %s.", problem)
+}
+
 // proveARM returns how the sender of a request has proved that it is ARM: by a token that is bound
 // to a key of ARM, or by a certificate that ARM publishes, and the body of the request. A token
 // that is sent and does not verify is refused, whatever certificate came with it.
-func (f *front) proveARM(r *http.Request, path string) (access.Evidence, []byte, error) {
-	refused := func(format string, args ...any) (access.Evidence, []byte, error) {
-		return access.Evidence{}, nil, rest.Errorf(http.StatusUnauthorized, codeUnauthenticated, format, args...)
+func (f *front) proveARM(r *http.Request, path string) (armProof, []byte, error) {
+	refused := func(format string, args ...any) (armProof, []byte, error) {
+		return armProof{}, nil, refuseSender(format, args...)
 	}
 	isBearer := false
 	if f.tokens != nil && len(r.Header.Values("Authorization")) > 0 {
 		proof, err := f.tokens.verify(r, path, time.Now())
 		if e, isAnswer := errors.AsType[*rest.Error](err); isAnswer {
 			if e.Status != http.StatusUnauthorized {
-				return access.Evidence{}, nil, unavailable(err)
+				return armProof{}, nil, unavailable(err)
 			}
-			return refused("The token is not one of Azure Resource Manager for this region: its key is unknown.")
+			return armProof{}, nil, notOfARM(errors.New("its key is unknown"))
 		}
 		if err != nil {
-			return refused("The token is not one of Azure Resource Manager for this region: %s.", err)
+			return armProof{}, nil, notOfARM(err)
 		}
 		if proof.isBound || f.tokens.o.Binding == BindingOptional {
 			body, err := rest.ReadBody(r, maxBody)
 			if err == nil && !proof.isOfBody(body) {
-				return refused("The token is not one of Azure Resource Manager for this region: it is of another body.")
+				err = notOfARM(errors.New("it is of another body"))
 			}
-			return access.Evidence{Method: byToken, Credential: proof.application, Until: proof.until}, body, err
+			return armProof{access.Evidence{Method: byToken, Credential: proof.application, Until: proof.until},
+				proof.request}, body, err
 		}
 		isBearer = true
 	}
@@ -212,38 +230,55 @@ func (f *front) proveARM(r *http.Request, path string) (access.Evidence, []byte,
 		return refused("The client certificate is none that Azure Resource Manager publishes.")
 	}
 	body, err := rest.ReadBody(r, maxBody)
-	return access.Evidence{Method: byARM, Credential: thumbprint}, body, err
+	return armProof{evidence: access.Evidence{Method: byARM, Credential: thumbprint}}, body, err
 }
 
 // Identify implements access.Identifier: the sender is ARM, and acts for the account of the subscription
-// that the path names. Only after that proof are ARM's headers read.
+// that the path names. Only after that proof are ARM's headers read. A signed request that a later try can
+// bring further is forgotten, so that its sender may send it again.
 func (f *front) Identify(r *http.Request) (access.Identity, []byte, error) {
-	q := requestOf(r.Context())
-	evidence, body, err := f.proveARM(r, q.path)
-	if err != nil {
-		return access.Identity{}, nil, err
+	proof, body, err := f.proveARM(r, requestOf(r.Context()).path)
+	var identity access.Identity
+	if err == nil {
+		identity, err = f.identityOf(r, proof.evidence)
 	}
+	if err == nil && proof.isOfSignedRequest() {
+		err = f.tokens.recordUse(r.Context(), r.Method, proof.request, identity.Account)
+	}
+	if err == nil {
+		return identity, body, nil
+	}
+	if proof.isOfSignedRequest() && isTemporary(err) {
+		f.tokens.nonces.forget(proof.request)
+	}
+	return access.Identity{}, nil, err
+}
+
+// identityOf returns the account of the subscription that the path of ARM's request names, and who acts for it.
+func (f *front) identityOf(r *http.Request, evidence access.Evidence) (access.Identity, error) {
+	q := requestOf(r.Context())
 	parts := strings.Split(r.URL.Path, "/")
 	id := ""
 	if len(parts) > 2 && parts[1] == "subscriptions" {
 		id = parts[2]
 	}
 	if r.URL.Path == rpOperationsPath { // of every subscription
-		return access.Identity{Principal: string(byARM), Account: accountID(byARM), Evidence: evidence}, body, nil
+		return access.Identity{Principal: string(byARM), Account: accountID(byARM), Evidence: evidence}, nil
 	}
 	if _, err := uuid.Parse(id); err != nil || len(id) != 36 {
 		if len(parts) > 1 && parts[1] == "subscriptions" {
-			return access.Identity{}, nil, rest.Errorf(http.StatusBadRequest, codeInvalidSubscription,
+			return access.Identity{}, rest.Errorf(http.StatusBadRequest, codeInvalidSubscription,
 				"The provided subscription identifier '%s' is malformed or invalid.", id)
 		}
-		return access.Identity{}, nil, rest.Errorf(http.StatusNotFound, codeNotFound,
+		return access.Identity{}, rest.Errorf(http.StatusNotFound, codeNotFound,
 			"The requested path could not be found.")
 	}
+	var err error
 	if q.subscription, err = f.subscription(r.Context(), id); err != nil {
-		return access.Identity{}, nil, unavailable(err)
+		return access.Identity{}, unavailable(err)
 	}
 	if err := f.findResource(r.Context(), q, id, r.URL.Path); err != nil {
-		return access.Identity{}, nil, unavailable(err)
+		return access.Identity{}, unavailable(err)
 	}
 	account := q.subscription.Account
 	if account == "" {
@@ -251,7 +286,7 @@ func (f *front) Identify(r *http.Request) (access.Identity, []byte, error) {
 	}
 	evidence.Subject, evidence.Issuer = r.Header.Get("X-Ms-Client-Principal-Name"), r.Header.Get("X-Ms-Home-Tenant-Id")
 	return access.Identity{Principal: principalOf(account, r.Header.Get("X-Ms-Client-Object-Id")),
-		Account: accountID(account), Evidence: evidence}, body, nil
+		Account: accountID(account), Evidence: evidence}, nil
 }
 
 func unavailable(err error) error {

@@ -1,6 +1,7 @@
 package arm
 
 import (
+	"cmp"
 	"context"
 	"crypto"
 	"crypto/ecdsa"
@@ -12,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -44,7 +46,11 @@ const (
 	// popLifetime is how long a signed request is valid after its time.
 	popLifetime = 5 * time.Minute
 	maxNonce    = 256
-	minRSABits  = 2048
+	// Bounds of RSA keys of senders. The cost of a check grows with the size of the key.
+	minRSABits     = 2048
+	maxRSABits     = 4096
+	minRSAExponent = 3
+	maxRSAExponent = 1<<31 - 1
 )
 
 // popAlgorithms are the algorithms of signatures of requests. All are asymmetric.
@@ -56,7 +62,10 @@ type TokenOptions struct {
 	Tenant       string   // the claim tid
 	Audiences    []string // the claim aud has one of them
 	Applications []string // the claim appid or azp is one of them
-	Binding      Binding  // default BindingRequired
+	// Hosts are the names of the region. A signed request names one of them, or it is for another region.
+	// A name without a port permits every port.
+	Hosts   []string
+	Binding Binding // default BindingRequired
 	// Used remembers signed requests that change something, for all processes of the region; nil:
 	// each process alone does.
 	Used  access.Signatures
@@ -81,10 +90,19 @@ func NewTokens(o TokenOptions) (*Tokens, error) {
 	case o.Tenant == "" || len(o.Audiences) == 0 || len(o.Applications) == 0:
 		return nil, errors.New("ARM's tokens need a tenant, an audience and the ids of ARM's applications: other " +
 			"applications get tokens of the same issuer")
+	case len(o.Hosts) == 0:
+		return nil, errors.New("ARM's tokens need the names of the region's hosts: a signed request names the " +
+			"host that it is for")
+	case hasBlank(o.Audiences) || hasBlank(o.Applications) || hasBlank(o.Hosts):
+		return nil, errors.New("the audiences, applications and hosts of ARM's tokens must not have an empty element")
 	case o.Binding == "":
 		o.Binding = BindingRequired
 	}
 	return &Tokens{o: o, keys: access.NewIssuerKeys(o.Issuer, o.Roots, o.Log), nonces: newNonces(time.Now)}, nil
+}
+
+func hasBlank(list []string) bool {
+	return slices.ContainsFunc(list, func(one string) bool { return strings.TrimSpace(one) == "" })
 }
 
 // Run reads the keys of the issuer until ctx ends, and returns its cause.
@@ -96,6 +114,7 @@ type tokenProof struct {
 	until       time.Time // the end of the token
 	isBound     bool      // the sender holds the key to which the token is bound
 	body        string    // the digest of the body that was signed; "": none was
+	request     requestDigest
 }
 
 // isOfBody reports whether a body is the signed one, if one was signed.
@@ -188,7 +207,7 @@ func (t *Tokens) accessToken(ctx context.Context, token string, now time.Time) (
 		return c, fmt.Errorf("its tenant is %q", c.Tenant)
 	case c.AppID != "" && c.Party != "" && c.AppID != c.Party:
 		return c, errors.New("it names two applications")
-	case !has(t.o.Applications, c.application()):
+	case c.application() == "" || !has(t.o.Applications, c.application()):
 		return c, fmt.Errorf("its application is %q", c.application())
 	case c.Expiry == nil:
 		return c, errors.New("it never expires")
@@ -239,9 +258,7 @@ func (t *Tokens) signedRequest(r *http.Request, token, path string, now time.Tim
 	if err != nil {
 		return none, errors.New("its key cannot be read")
 	}
-	if _, err := signed.Verify(key); err != nil {
-		return none, errors.New("its signature is not of its key")
-	}
+	// The sender chooses its key: only a key to which Entra has bound a token may cost the check of a signature.
 	claims, err := t.accessToken(r.Context(), c.Token, now)
 	if err != nil {
 		return none, fmt.Errorf("the token in it: %w", err)
@@ -251,28 +268,52 @@ func (t *Tokens) signedRequest(r *http.Request, token, path string, now time.Tim
 	if bound == nil || (bound.Thumbprint != thumbprint && (bound.Thumbprint != "" || bound.KeyID != thumbprint)) {
 		return none, errors.New("the token in it is not bound to the key of the signature")
 	}
-	if err := c.checkRequest(r, path, now); err != nil {
+	if _, err := signed.Verify(key); err != nil {
+		return none, errors.New("its signature is not of its key")
+	}
+	if err := c.checkRequest(r, path, t.o.Hosts, now); err != nil {
 		return none, err
 	}
-	if err := t.useOnce(r, thumbprint, c, now); err != nil {
+	request := requestDigest(sha256.Sum256([]byte(thumbprint + "\x00" + c.Nonce)))
+	if err := t.nonces.use(request); err != nil {
 		return none, err
 	}
-	return tokenProof{application: claims.application(), until: claims.until(), isBound: true, body: c.Body}, nil
+	return tokenProof{application: claims.application(), until: claims.until(), isBound: true, body: c.Body,
+		request: request}, nil
 }
 
-// isStrongPublicKey reports whether a key is a public one that can prove something.
+// isStrongPublicKey reports whether a key is a public one that can prove something, at a bounded cost.
 func isStrongPublicKey(key jose.JSONWebKey) bool {
 	switch k := key.Key.(type) {
 	case *rsa.PublicKey:
-		return k.N.BitLen() >= minRSABits
+		return k.N.BitLen() >= minRSABits && k.N.BitLen() <= maxRSABits &&
+			k.E >= minRSAExponent && k.E <= maxRSAExponent && k.E%2 == 1
 	case *ecdsa.PublicKey:
 		return key.Valid()
 	}
 	return false
 }
 
-// checkRequest returns an error when the claims are of another request, or of another time.
-func (c popClaims) checkRequest(r *http.Request, path string, now time.Time) error {
+// isHostOf reports whether a signed host has a name of the region. A name with a port needs that port.
+func isHostOf(names []string, host string) bool {
+	of, port := splitHost(host)
+	return slices.ContainsFunc(names, func(one string) bool {
+		name, needed := splitHost(one)
+		return of != "" && strings.EqualFold(of, name) && (needed == "" || needed == cmp.Or(port, "443"))
+	})
+}
+
+// splitHost returns the name or address of a host and its port, which is empty when the host has none.
+func splitHost(host string) (name, port string) {
+	if name, port, err := net.SplitHostPort(host); err == nil {
+		return name, port
+	}
+	return strings.TrimSuffix(strings.TrimPrefix(host, "["), "]"), ""
+}
+
+// checkRequest returns an error when the claims are of another request, of a host that is none of
+// hosts, or of another time. The sender chooses the header Host, so that header proves nothing.
+func (c popClaims) checkRequest(r *http.Request, path string, hosts []string, now time.Time) error {
 	at := time.Unix(c.Time, 0)
 	signedPath, err := url.PathUnescape(c.Path)
 	switch {
@@ -283,8 +324,8 @@ func (c popClaims) checkRequest(r *http.Request, path string, now time.Time) err
 			now.UTC().Format(time.RFC3339))
 	case c.Method != r.Method:
 		return fmt.Errorf("it is of the method %q", c.Method)
-	case c.Host == "" || !strings.EqualFold(strings.TrimSuffix(c.Host, ":443"), strings.TrimSuffix(r.Host, ":443")):
-		return fmt.Errorf("it is for the host %q", c.Host)
+	case !isHostOf(hosts, c.Host):
+		return fmt.Errorf("it is for the host %q, which is none of this region", c.Host)
 	case err != nil || signedPath != path:
 		return fmt.Errorf("it is for the path %q", c.Path)
 	case c.Nonce == "" || len(c.Nonce) > maxNonce:
@@ -321,21 +362,4 @@ func checkQuery(claim json.RawMessage, query string) error {
 		return errors.New("it is for another query")
 	}
 	return nil
-}
-
-// useOnce refuses a signed request that was used before: a read by this process, a change by all processes.
-func (t *Tokens) useOnce(r *http.Request, thumbprint string, c popClaims, now time.Time) error {
-	digest := sha256.Sum256([]byte(thumbprint + "\x00" + c.Nonce))
-	if !t.nonces.use(digest) {
-		return errors.New("it was used before")
-	}
-	if t.o.Used == nil || r.Method == http.MethodGet {
-		return nil
-	}
-	err := t.o.Used.Use(r.Context(), access.Proof{Signature: digest, Account: accountID(byToken),
-		ValidUntil: now.Add(popLifetime + tokenLeeway)})
-	if errors.Is(err, access.ErrUsed) {
-		return errors.New("it was used before")
-	}
-	return unavailable(err)
 }

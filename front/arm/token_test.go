@@ -1,6 +1,7 @@
 package arm_test
 
 import (
+	"context"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -10,26 +11,65 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
 
+	"atoll.dev/access"
+	"atoll.dev/client/clmclient"
+	"atoll.dev/client/remote"
 	"atoll.dev/front/arm"
 	"atoll.dev/test/testissuer"
+	"atoll.dev/test/testsite"
 )
 
 // The application of ARM, and the audience of its tokens for this region.
 const (
 	armApplication = "797f4846-ba00-4fd7-ba43-dac1f8f63013"
 	armAudience    = "https://rp.example"
+	armHost        = "127.0.0.1" // of the region
 )
+
+// failingSignatures remembers signed requests, or returns an error.
+type failingSignatures struct {
+	access.Signatures
+	mu  sync.Mutex
+	err error        // nil: none
+	of  access.Proof // the last one
+}
+
+// fail makes Use return an error, or nil to use the signatures.
+func (s *failingSignatures) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.err = err
+}
+
+func (s *failingSignatures) last() access.Proof {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.of
+}
+
+func (s *failingSignatures) Use(ctx context.Context, p access.Proof) error {
+	s.mu.Lock()
+	err := s.err
+	s.of = p
+	s.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return s.Signatures.Use(ctx, p)
+}
 
 // startEntra starts an issuer of tokens for ARM.
 func startEntra(t *testing.T) (*testissuer.Issuer, *x509.CertPool) {
@@ -43,6 +83,21 @@ func startEntra(t *testing.T) (*testissuer.Issuer, *x509.CertPool) {
 	roots := x509.NewCertPool()
 	roots.AddCert(server.Certificate())
 	return issuer, roots
+}
+
+// newTokens starts an issuer and returns a verifier of its tokens.
+func (w *world) newTokens(t *testing.T) *arm.Tokens {
+	t.Helper()
+	var roots *x509.CertPool
+	w.entra, roots = startEntra(t)
+	w.used = &failingSignatures{Signatures: access.NewUsedSignatures(w.store)}
+	tokens, err := arm.NewTokens(arm.TokenOptions{Issuer: w.entra.URL, Tenant: tenant, Audiences: []string{armAudience},
+		Applications: []string{armApplication}, Hosts: []string{armHost, "localhost:1"}, Used: w.used, Roots: roots,
+		Log: testsite.Log(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tokens
 }
 
 func newKey(t *testing.T) jose.JSONWebKey {
@@ -124,6 +179,61 @@ func (w *world) testTokens(t *testing.T) {
 		patch.header["Authorization"] = "PoP " + sign(request(map[string]any{"m": "PATCH", "b": digestOf("{}")}))
 		w.do(patch).want(t, 401, "another body")
 	})
+	patchWith := func(nonce string) call {
+		return call{mode: arm.Strict, method: "PATCH", path: demo, cert: none, body: `{"tags":{"pop":"2"}}`,
+			header: map[string]string{"Authorization": "PoP " + sign(request(map[string]any{"m": "PATCH", "nonce": nonce}))}}
+	}
+	t.Run("a signed request that cannot be recorded is answered 429 or 503 and may be sent again", func(t *testing.T) {
+		patch := patchWith("again")
+		for _, c := range []struct {
+			err    error
+			status int
+			after  string
+		}{{access.ErrAccountFull, 429, "60"}, {access.ErrFull, 503, "1"}, {access.ErrClock, 503, "1"},
+			{context.DeadlineExceeded, 503, "1"}, {errors.New("SECRET"), 503, "1"}} {
+			w.used.fail(c.err)
+			a := w.do(patch).want(t, c.status)
+			if strings.Contains(a.raw, "SECRET") || a.header.Get("Retry-After") != c.after {
+				t.Errorf("%v: Retry-After %q, %s", c.err, a.header.Get("Retry-After"), a.raw)
+			}
+		}
+		w.used.fail(nil)
+		w.succeed(t, w.do(patch).want(t, 202))
+		w.do(patch).want(t, 401, "used before")
+		w.used.fail(access.ErrUsed) // by another process
+		w.do(patchWith("elsewhere")).want(t, 401, "used before")
+		w.used.fail(nil)
+	})
+	t.Run("a signed request counts in the share of the account of its subscription", func(t *testing.T) {
+		page, err := w.system.List(t.Context(), "clusters", clmclient.ResourceQuery{Search: remote.Equal(
+			"labels.azure-subscription", sub)})
+		if err != nil || len(page.Items) == 0 {
+			t.Fatalf("%+v, %v", page, err)
+		}
+		if got, want := string(w.used.last().Account), page.Items[0].Tenancy["account"]; got != want {
+			t.Errorf("the account is %q, not %q", got, want)
+		}
+	})
+	t.Run("a signed request is for a name of the region, whatever the header Host says", func(t *testing.T) {
+		for signed, isOfRegion := range map[string]bool{armHost: true, armHost + ":443": true, armHost + ":9": true,
+			"localhost:1": true, "LOCALHOST:1": true, "localhost": false, "localhost:443": false, "other.example": false,
+			"x" + armHost: false, armHost + ".example": false, "": false, ":443": false} {
+			for _, sent := range []string{"", signed} {
+				a := w.do(call{mode: arm.Strict, method: "GET", path: demo, cert: none, host: sent, header: map[string]string{
+					"Authorization": "PoP " + sign(request(map[string]any{"u": signed}))}})
+				if isOfRegion != (a.status == 200) || !isOfRegion && a.status != 401 && a.status != 400 {
+					t.Errorf("signed for %q, sent to %q: %d %s", signed, sent, a.status, a.raw)
+				}
+			}
+		}
+	})
+	t.Run("a key that Entra has not bound costs no check of a signature", func(t *testing.T) {
+		foreign, stranger := testissuer.New(w.entra.URL, armAudience), newKey(t)
+		send("PoP "+testissuer.Sign(jose.ES256, otherKey, request(map[string]any{"at": foreign.Token(claims)}), headers),
+			none).want(t, 401, "the token in it")
+		send("PoP "+testissuer.Sign(jose.ES256, otherKey, request(map[string]any{"cnf": map[string]any{
+			"jwk": stranger.Public()}}), headers), none).want(t, 401, "not bound to the key")
+	})
 	t.Run("every other token proves nothing", func(t *testing.T) {
 		good := sign(request(nil))
 		send("PoP "+good, none).want(t, 200)
@@ -201,15 +311,19 @@ func (w *world) testTokens(t *testing.T) {
 // TestTokensNeedAnApplicationOfARM checks that no part of the check of tokens can be left out by mistake.
 func TestTokensNeedAnApplicationOfARM(t *testing.T) {
 	good := arm.TokenOptions{Issuer: "https://sts.example/x", Tenant: tenant, Audiences: []string{armAudience},
-		Applications: []string{armApplication}}
+		Applications: []string{armApplication}, Hosts: []string{armHost}}
 	if _, err := arm.NewTokens(good); err != nil {
 		t.Fatal(err)
 	}
 	for name, change := range map[string]func(*arm.TokenOptions){
-		"http":           func(o *arm.TokenOptions) { o.Issuer = "http://sts.example" },
-		"no tenant":      func(o *arm.TokenOptions) { o.Tenant = "" },
-		"no audience":    func(o *arm.TokenOptions) { o.Audiences = nil },
-		"no application": func(o *arm.TokenOptions) { o.Applications = nil },
+		"http":                 func(o *arm.TokenOptions) { o.Issuer = "http://sts.example" },
+		"no tenant":            func(o *arm.TokenOptions) { o.Tenant = "" },
+		"no audience":          func(o *arm.TokenOptions) { o.Audiences = nil },
+		"no application":       func(o *arm.TokenOptions) { o.Applications = nil },
+		"no host":              func(o *arm.TokenOptions) { o.Hosts = nil },
+		"an empty audience":    func(o *arm.TokenOptions) { o.Audiences = []string{armAudience, ""} },
+		"an empty application": func(o *arm.TokenOptions) { o.Applications = []string{"", armApplication} },
+		"an empty host":        func(o *arm.TokenOptions) { o.Hosts = []string{" "} },
 	} {
 		o := good
 		change(&o)

@@ -2,6 +2,7 @@ package arm_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -65,6 +66,7 @@ type world struct {
 	keys         *access.KeyStore
 	certificates *arm.Certificates
 	entra        *testissuer.Issuer // of ARM's tokens
+	used         *failingSignatures // of requests with ARM's tokens
 	pilot        sync.Mutex         // held by a test while the adapters report nothing
 }
 
@@ -93,13 +95,7 @@ func startWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	w.certificates = certificates
-	var roots *x509.CertPool
-	w.entra, roots = startEntra(t)
-	tokens, err := arm.NewTokens(arm.TokenOptions{Issuer: w.entra.URL, Tenant: tenant, Audiences: []string{armAudience},
-		Applications: []string{armApplication}, Used: access.NewUsedSignatures(w.store), Roots: roots, Log: testsite.Log(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	tokens := w.newTokens(t)
 	// Two processes on one database, of which one answers strictly and takes tokens.
 	for _, mode := range []arm.Mode{arm.Compatible, arm.Strict} {
 		options := arm.Options{Store: w.store, Keys: w.keys, CLM: w.front, Certificates: certificates,
@@ -259,6 +255,7 @@ type call struct {
 	version string // default latest; "-" for none
 	body    string
 	header  map[string]string
+	host    string           // the header Host; default that of the server
 	cert    *tls.Certificate // default that of the gateway
 }
 
@@ -304,6 +301,7 @@ func (w *world) do(c call) answer {
 	for name, value := range c.header {
 		r.Header.Set(name, value)
 	}
+	r.Host = cmp.Or(c.host, r.Host)
 	transport := server.Client().Transport.(*http.Transport).Clone()
 	defer transport.CloseIdleConnections()
 	if c.cert == nil {
