@@ -61,13 +61,14 @@ const (
 	Users     = 1 << 27
 )
 
-// FindWalls runs the binary to find which walls stand on this machine: it starts at most five processes, one after the
+// FindWalls runs the binary to find which walls stand on this machine: it starts at most six processes, one after the
 // other; where everything stands, one. A binary that knows no walls has none. A search that did not end, or could not
 // start a process, is an error: it says nothing about the machine.
 func FindWalls(ctx context.Context, binary string) (Walls, error) {
 	ways := []Walls{{Network: ByUser, Mounts: true}, {Network: ByUser}, {}}
 	if os.Geteuid() == 0 {
-		ways = append([]Walls{{Network: ByRoot, Mounts: true, User: FirstUser}, {Network: ByRoot}}, ways...)
+		ways = append([]Walls{{Network: ByRoot, Mounts: true, User: FirstUser}, {Network: ByRoot, Mounts: true},
+			{Network: ByRoot}}, ways...)
 	}
 	for _, w := range ways {
 		w.Process = true

@@ -80,8 +80,9 @@ type Authenticator struct {
 	issuers atomic.Pointer[[]authenticator.Token]
 
 	// Of the goroutine that reads the file.
-	seen fileState
-	end  context.CancelFunc // of the issuers that are in use
+	seen   fileState          // of the last file that was read
+	failed string             // why the last attempt to read the file failed
+	end    context.CancelFunc // of the issuers that are in use
 }
 
 // fileState distinguishes the versions of a file.
@@ -163,19 +164,19 @@ func (a *Authenticator) read() {
 		return
 	}
 	if err != nil {
-		a.log.Error("the file of issuers cannot be read", "error", err)
+		a.showFailure(err)
 		return
 	}
 	state := fileState{info.ModTime(), info.Size()}
 	if state == a.seen {
 		return
 	}
-	a.seen = state
 	config, err := readConfig(a.path)
 	if err != nil {
-		a.log.Error("the file of issuers cannot be read", "error", err)
+		a.showFailure(err)
 		return
 	}
+	a.seen, a.failed = state, ""
 	ctx, end := context.WithCancel(context.Background())
 	var issuers []authenticator.Token
 	for _, i := range config.Issuers {
@@ -188,6 +189,15 @@ func (a *Authenticator) read() {
 	}
 	a.replace(issuers, end)
 	a.log.Info("the plane has read its issuers", "issuers", len(issuers))
+}
+
+// showFailure logs why the file cannot be read, once for each reason. The next attempt is a second later, also when the
+// file stays as it is: its owner or permissions may change.
+func (a *Authenticator) showFailure(err error) {
+	if reason := err.Error(); reason != a.failed {
+		a.failed = reason
+		a.log.Error("the file of issuers cannot be read", "error", err)
+	}
 }
 
 func (a *Authenticator) replace(issuers []authenticator.Token, end context.CancelFunc) {

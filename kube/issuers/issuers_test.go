@@ -81,6 +81,31 @@ func write(t *testing.T, path string, config any) {
 	}
 }
 
+// damageFor damages a file during a call; afterwards its content, size and time are as before.
+func damageFor(t *testing.T, path string, call func()) {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		content []byte
+		after   func()
+	}{{[]byte(strings.Repeat("x", len(content))), call}, {content, func() {}}} {
+		if err := os.WriteFile(path, step.content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(path, info.ModTime(), info.ModTime()); err != nil {
+			t.Fatal(err)
+		}
+		step.after()
+	}
+}
+
 func TestTokensOfTheIssuersAndNoOthersLetPeopleIn(t *testing.T) {
 	key, stranger := newKey(t, "a"), newKey(t, "a")
 	config := Config{Issuers: []Issuer{
@@ -182,6 +207,7 @@ func TestAChangedFileOfIssuersTakesEffect(t *testing.T) {
 		{"two keys", func() { write(t, path, with(first, second)) }, true, true},
 		{"a withdrawn key", func() { write(t, path, with(second)) }, false, true},
 		{"a damaged file", func() { write(t, path, "nonsense") }, false, true},
+		{"a file that was read too early", func() { write(t, path, with(first)); damageFor(t, path, a.read) }, true, false},
 		{"a removed file", func() { os.Remove(path) }, false, false},
 	} {
 		step.change()

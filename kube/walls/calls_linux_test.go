@@ -5,6 +5,7 @@ package walls
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,6 +27,10 @@ func tryCalls() error {
 		"clone of a namespace":      {unix.SYS_CLONE, unix.CLONE_NEWUSER | uintptr(unix.SIGCHLD)},
 		"a socket of packets":       {unix.SYS_SOCKET, unix.AF_PACKET, unix.SOCK_RAW},
 		"a socket to the host":      {unix.SYS_SOCKET, unix.AF_VSOCK, unix.SOCK_STREAM},
+		"a process":                 {unix.SYS_CLONE, uintptr(unix.SIGCHLD)},
+		"shared memory":             {unix.SYS_SHMGET, 0, 4096, 0o600},
+		"a socket for firewalls":    {unix.SYS_SOCKET, unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_NETFILTER},
+		"a socket of Multipath TCP": {unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_MPTCP},
 		"a call of the 32-bit form": {otherCalls + unix.SYS_GETPID},
 	} {
 		if _, _, errno := syscall.Syscall(call[0], call[1], call[2], call[3]); errno != syscall.EPERM {
@@ -35,12 +40,17 @@ func tryCalls() error {
 	if _, _, errno := syscall.Syscall(unix.SYS_CLONE3, 0, 0, 0); errno != syscall.ENOSYS {
 		return fmt.Errorf("clone3: %w", errno)
 	}
-	for _, family := range families {
-		fd, err := syscall.Socket(int(family), syscall.SOCK_DGRAM, 0)
+	for _, s := range sockets {
+		fd, err := syscall.Socket(int(s.family), syscall.SOCK_DGRAM, 0)
 		if err != nil {
-			return fmt.Errorf("a socket of family %d: %w", family, err)
+			return fmt.Errorf("a socket of family %d: %w", s.family, err)
 		}
 		syscall.Close(fd)
+	}
+	if l, err := net.Listen("tcp", "127.0.0.1:0"); err != nil { // with Multipath TCP, if the kernel has it
+		return err
+	} else if err := l.Close(); err != nil {
+		return err
 	}
 	started := make(chan struct{}) // threads are still made
 	go func() { close(started) }()
@@ -57,23 +67,37 @@ func TestTheFilterDecides(t *testing.T) {
 	for _, c := range []struct {
 		name               string
 		arch, number, word uint32
+		protocol           uint32
 		want               uint32
 	}{
-		{"read", arch, unix.SYS_READ, 0, permit},
-		{"a thread", arch, unix.SYS_CLONE, unix.CLONE_VM | unix.CLONE_FS | unix.CLONE_THREAD, permit},
-		{"a user namespace", arch, unix.SYS_CLONE, unix.CLONE_NEWUSER, refuse},
-		{"a mount namespace", arch, unix.SYS_CLONE, unix.CLONE_VM | unix.CLONE_NEWNS, refuse},
-		{"clone3", arch, unix.SYS_CLONE3, 0, notThere},
-		{"execve", arch, unix.SYS_EXECVE, 0, refuse},
-		{"the last of the list", arch, denied[len(denied)-1], 0, refuse},
-		{"a Unix socket", arch, unix.SYS_SOCKET, unix.AF_UNIX, permit},
-		{"a socket for keys of the kernel", arch, unix.SYS_SOCKET, unix.AF_ALG, refuse},
-		{"another kind of machine", arch + 1, unix.SYS_READ, 0, refuse},
-		{"x32", arch, otherCalls + unix.SYS_READ, 0, refuse},
+		{"read", arch, unix.SYS_READ, 0, 0, permit},
+		{"a thread", arch, unix.SYS_CLONE, unix.CLONE_VM | unix.CLONE_FS | unix.CLONE_THREAD, 0, permit},
+		{"a user namespace", arch, unix.SYS_CLONE, unix.CLONE_NEWUSER, 0, refuse},
+		{"a mount namespace", arch, unix.SYS_CLONE, unix.CLONE_VM | unix.CLONE_NEWNS, 0, refuse},
+		{"a thread in a namespace", arch, unix.SYS_CLONE, unix.CLONE_THREAD | unix.CLONE_NEWNET, 0, refuse},
+		{"a process", arch, unix.SYS_CLONE, uint32(unix.SIGCHLD), 0, refuse},
+		{"a process with the same memory", arch, unix.SYS_CLONE, unix.CLONE_VM | unix.CLONE_VFORK, 0, refuse},
+		{"clone3", arch, unix.SYS_CLONE3, 0, 0, notThere},
+		{"execve", arch, unix.SYS_EXECVE, 0, 0, refuse},
+		{"the last of the list", arch, denied[len(denied)-1], 0, 0, refuse},
+		{"a Unix socket", arch, unix.SYS_SOCKET, unix.AF_UNIX, 0, permit},
+		{"a socket for keys of the kernel", arch, unix.SYS_SOCKET, unix.AF_ALG, 0, refuse},
+		{"a Unix socket with a protocol", arch, unix.SYS_SOCKET, unix.AF_UNIX, 1, refuse},
+		{"TCP", arch, unix.SYS_SOCKET, unix.AF_INET, unix.IPPROTO_TCP, permit},
+		{"UDP", arch, unix.SYS_SOCKET, unix.AF_INET6, unix.IPPROTO_UDP, permit},
+		{"SCTP", arch, unix.SYS_SOCKET, unix.AF_INET, unix.IPPROTO_SCTP, refuse},
+		{"Multipath TCP", arch, unix.SYS_SOCKET, unix.AF_INET6, unix.IPPROTO_MPTCP, refuse},
+		{"the list of interfaces", arch, unix.SYS_SOCKET, unix.AF_NETLINK, unix.NETLINK_ROUTE, permit},
+		{"the firewall", arch, unix.SYS_SOCKET, unix.AF_NETLINK, unix.NETLINK_NETFILTER, refuse},
+		{"two Unix sockets", arch, unix.SYS_SOCKETPAIR, unix.AF_UNIX, 0, permit},
+		{"two sockets of TIPC", arch, unix.SYS_SOCKETPAIR, unix.AF_TIPC, 0, refuse},
+		{"shared memory", arch, unix.SYS_SHMGET, 0, 0, refuse},
+		{"another kind of machine", arch + 1, unix.SYS_READ, 0, 0, refuse},
+		{"x32", arch, otherCalls + unix.SYS_READ, 0, 0, refuse},
 	} {
 		// The interpreter reads big-endian words.
 		data := make([]byte, 64)
-		for at, word := range map[int]uint32{numberAt: c.number, archAt: c.arch, argumentAt: c.word} {
+		for at, word := range map[int]uint32{numberAt: c.number, archAt: c.arch, argumentAt: c.word, protocolAt: c.protocol} {
 			data[at], data[at+1], data[at+2], data[at+3] = byte(word>>24), byte(word>>16), byte(word>>8), byte(word)
 		}
 		if got, err := vm.Run(data); err != nil || uint32(got) != c.want {
@@ -87,6 +111,7 @@ func TestTheFilterDecides(t *testing.T) {
 
 // lookAtView narrows the file tree of this process, which is in a mount namespace of its own, and looks around.
 func lookAtView(dir string) error {
+	unix.Umask(0o077) // as the starter may have it
 	standing, err := Build(Options{Dir: dir, Mounts: Own, User: 0x70000001})
 	if err != nil {
 		return err

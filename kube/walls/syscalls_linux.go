@@ -31,6 +31,10 @@ var denied = append([]uint32{
 	// keys, page faults, requests by rings
 	unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY, unix.SYS_KEYCTL, unix.SYS_USERFAULTFD,
 	unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER,
+	// memory, semaphores and queues that the processes of a machine share
+	unix.SYS_SHMGET, unix.SYS_SHMAT, unix.SYS_SHMCTL, unix.SYS_SEMGET, unix.SYS_SEMOP, unix.SYS_SEMTIMEDOP,
+	unix.SYS_SEMCTL, unix.SYS_MSGGET, unix.SYS_MSGSND, unix.SYS_MSGRCV, unix.SYS_MSGCTL, unix.SYS_MQ_OPEN,
+	unix.SYS_MQ_UNLINK,
 	// the machine
 	unix.SYS_REBOOT, unix.SYS_ACCT, unix.SYS_SETTIMEOFDAY, unix.SYS_CLOCK_SETTIME, unix.SYS_CLOCK_ADJTIME,
 	unix.SYS_ADJTIMEX,
@@ -38,8 +42,17 @@ var denied = append([]uint32{
 	unix.SYS_LOOKUP_DCOOKIE, unix.SYS_NFSSERVCTL,
 }, deniedHere...)
 
-// families are the kinds of sockets that a plane makes: netlink to list the interfaces, the others to serve.
-var families = []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK}
+// sockets are the kinds of sockets that a plane makes, each with its protocols: netlink to list the interfaces, the
+// others to serve.
+var sockets = []struct {
+	family    uint32
+	protocols []uint32
+}{
+	{unix.AF_UNIX, []uint32{0}},
+	{unix.AF_INET, []uint32{0, unix.IPPROTO_TCP, unix.IPPROTO_UDP}},
+	{unix.AF_INET6, []uint32{0, unix.IPPROTO_TCP, unix.IPPROTO_UDP}},
+	{unix.AF_NETLINK, []uint32{unix.NETLINK_ROUTE}},
+}
 
 const namespaceFlags = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC |
 	unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWTIME
@@ -49,6 +62,7 @@ const (
 	numberAt   = 0
 	archAt     = 4
 	argumentAt = 16 // low half of the first argument, on machines of either kind that begin with it
+	protocolAt = argumentAt + 2*8
 )
 
 const (
@@ -76,16 +90,25 @@ func filter() []bpf.Instruction {
 		program = append(program, bpf.JumpIf{Cond: bpf.JumpEqual, Val: number, SkipFalse: 1}, bpf.RetConstant{Val: refuse})
 	}
 	program = append(program,
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.SYS_CLONE, SkipFalse: 4},
+		// Threads, and no processes: a process could outlive the plane.
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.SYS_CLONE, SkipFalse: 5},
 		bpf.LoadAbsolute{Off: argumentAt, Size: 4},
-		bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: namespaceFlags, SkipFalse: 1},
+		bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: namespaceFlags, SkipTrue: 2},
+		bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: unix.CLONE_THREAD, SkipFalse: 1},
+		bpf.RetConstant{Val: permit},
 		bpf.RetConstant{Val: refuse},
-		bpf.RetConstant{Val: permit},
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.SYS_SOCKET, SkipTrue: 1},
-		bpf.RetConstant{Val: permit},
-		bpf.LoadAbsolute{Off: argumentAt, Size: 4})
-	for _, family := range families {
-		program = append(program, bpf.JumpIf{Cond: bpf.JumpEqual, Val: family, SkipFalse: 1}, bpf.RetConstant{Val: permit})
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.SYS_SOCKET, SkipTrue: 2},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.SYS_SOCKETPAIR, SkipTrue: 1},
+		bpf.RetConstant{Val: permit})
+	for _, s := range sockets {
+		program = append(program, bpf.LoadAbsolute{Off: argumentAt, Size: 4},
+			bpf.JumpIf{Cond: bpf.JumpEqual, Val: s.family, SkipFalse: uint8(2*len(s.protocols) + 2)},
+			bpf.LoadAbsolute{Off: protocolAt, Size: 4})
+		for _, protocol := range s.protocols {
+			program = append(program, bpf.JumpIf{Cond: bpf.JumpEqual, Val: protocol, SkipFalse: 1},
+				bpf.RetConstant{Val: permit})
+		}
+		program = append(program, bpf.RetConstant{Val: refuse})
 	}
 	return append(program, bpf.RetConstant{Val: refuse})
 }
@@ -105,8 +128,9 @@ func restrictCalls() error {
 		uintptr(unsafe.Pointer(&program)))
 	runtime.KeepAlive(instructions)
 	switch {
-	case errno == unix.ENOSYS || errno == unix.EINVAL:
-		return errors.ErrUnsupported
+	case errno == unix.ENOSYS, errno == unix.EINVAL, // not in this kernel
+		errno == unix.EPERM, errno == unix.EACCES, errno == unix.ESRCH: // not where this process runs
+		return fmt.Errorf("%w: seccomp: %w", errors.ErrUnsupported, errno)
 	case errno != 0:
 		return fmt.Errorf("seccomp: %w", errno)
 	case thread != 0:

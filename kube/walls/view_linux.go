@@ -39,6 +39,7 @@ type mountAt struct {
 // mount namespace of its own. No socket, device or program of the machine is in the tree. The error is
 // errors.ErrUnsupported where the kernel cannot, and then nothing has changed.
 func narrowView(dir string) error {
+	defer unix.Umask(unix.Umask(0o022)) // another user must be able to read the new tree
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
 	}
@@ -124,7 +125,8 @@ func emptyTree() (int, error) {
 		return 0, fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
 	}
 	defer unix.Close(fs)
-	for key, value := range map[string]string{"mode": "0755", "size": "64k"} {
+	// The tree has about 20 files and directories; a file takes a page, which has up to 64 KiB.
+	for key, value := range map[string]string{"mode": "0755", "size": "1m"} {
 		if err := unix.FsconfigSetString(fs, key, value); err != nil {
 			return 0, fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
 		}
