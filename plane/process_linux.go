@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -92,6 +93,49 @@ func KillStrays(dir string, pids []int, isOurs func(pid int) bool) error {
 		unix.Close(fd)
 	}
 	return errors.Join(errs...)
+}
+
+// EndProcesses kills those of some processes that belongs reports, waits until they have ended, and returns their
+// number. It signals through a descriptor that was open before the process was examined.
+func EndProcesses(pids []int, belongs func(pid int) bool, limit time.Duration) (ended int, err error) {
+	until := time.Now().Add(limit)
+	var fds []int
+	defer func() {
+		for _, fd := range fds {
+			unix.Close(fd)
+		}
+	}()
+	for _, pid := range pids {
+		fd, err := unix.PidfdOpen(pid, 0)
+		if err != nil {
+			continue // it has ended
+		}
+		if hasEnded(fd, 0) || !belongs(pid) {
+			unix.Close(fd)
+			continue
+		}
+		fds = append(fds, fd)
+		if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+			return 0, fmt.Errorf("ending process %d: %w", pid, err)
+		}
+	}
+	for _, fd := range fds {
+		if !hasEnded(fd, time.Until(until)) {
+			return 0, fmt.Errorf("%d processes do not end after SIGKILL: %v", len(fds), pids)
+		}
+	}
+	return len(fds), nil
+}
+
+// hasEnded reports whether all threads of a process end within a time, whether or not its parent has noticed.
+func hasEnded(pidfd int, limit time.Duration) bool {
+	for until := time.Now().Add(limit); ; {
+		wait := max(0, time.Until(until).Milliseconds())
+		ready, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, int(wait))
+		if !errors.Is(err, unix.EINTR) {
+			return ready > 0
+		}
+	}
 }
 
 // servesFrom reports whether a process was started as the plane of a directory. A process writes its command line

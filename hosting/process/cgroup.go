@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -213,6 +214,9 @@ func processes() (pids []int) {
 	}
 	return pids
 }
+
+// paths returns the group's directories.
+func (g group) paths() []string { return slices.Collect(maps.Values(g.dirs)) }
 
 // killed counts the processes of the group that the kernel has ended for want of memory.
 func (g group) killed() int {

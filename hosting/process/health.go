@@ -2,6 +2,7 @@ package process
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -41,7 +42,11 @@ func (x *runner) watch(ctx context.Context, g goal) error {
 			}
 		case <-p.Exited():
 			x.process = nil
-			return x.exited(p)
+			cause := x.exited(p)
+			if err := x.endRest(); err != nil {
+				return errors.Join(cause, err)
+			}
+			return cause
 		case err := <-ready:
 			if err != nil {
 				continue // the process has ended, or ctx has

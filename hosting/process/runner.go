@@ -311,6 +311,9 @@ func (x *runner) launch(ctx context.Context, spec controlplane.Spec) error {
 	if err := checkRunnable(x.runtime.o.Binaries[spec.Release]); err != nil {
 		return err
 	}
+	if err := x.endRest(); err != nil {
+		return err
+	}
 	for _, dir := range []string{x.dir, x.state} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err
@@ -384,14 +387,17 @@ func (x *runner) environment() []string {
 func (x *runner) kill(cause error) error {
 	err := x.process.Kill()
 	x.process = nil
-	return errors.Join(cause, err)
+	return errors.Join(cause, err, x.endRest())
 }
 
-// halt ends the process, if there is one. It goes on when ctx ends: a plane is
+// halt ends the process, if there is one, and what it has left behind. It goes on when ctx ends: a plane is
 // never left half stopped.
 func (x *runner) halt(ctx context.Context, a action) error {
-	if err := x.adopt(ctx); err != nil || x.process == nil {
+	if err := x.adopt(ctx); err != nil {
 		return err
+	}
+	if x.process == nil {
+		return x.endRest()
 	}
 	x.show(func(o *controlplane.Observation) {
 		o.State, o.Running, o.ReadySince, o.Unconfirmed = controlplane.Stopping, true, time.Time{}, false
@@ -408,6 +414,9 @@ func (x *runner) halt(ctx context.Context, a action) error {
 	}
 	x.log.Info("plane stopped", "pid", x.process.PID, "took", time.Since(begun))
 	x.process = nil
+	if err := x.endRest(); err != nil {
+		return err
+	}
 	if g, ok := x.runtime.group(x.id); ok {
 		g.remove()
 	}

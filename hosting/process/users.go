@@ -49,6 +49,14 @@ func (u *users) choose(home string, id controlplane.ID, had int) int {
 	}
 }
 
+// isHeld reports whether an id is that of a plane.
+func (u *users) isHeld(user int, id controlplane.ID) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	holder, isTaken := u.taken[user]
+	return isTaken && holder == id
+}
+
 // release gives a plane's id back.
 func (u *users) release(id controlplane.ID) {
 	u.mu.Lock()
