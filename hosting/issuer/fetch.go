@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	requestLimit = 10 * time.Second // of one request to an issuer
-	maxAnswer    = 256 << 10
+	readLimit = 10 * time.Second // of both requests to an issuer
+	maxAnswer = 256 << 10
 )
 
 // newClient returns a client that connects to public addresses, and those of networks, only. It follows no redirect
@@ -31,13 +31,13 @@ func newClient(authority string, networks []netip.Prefix) *http.Client {
 		config.RootCAs.AppendCertsFromPEM([]byte(authority))
 	}
 	// The check is of the address that is connected to, after the name was resolved: no answer of DNS passes it by.
-	dialer := &net.Dialer{Timeout: requestLimit, Control: func(_, address string, _ syscall.RawConn) error {
+	dialer := &net.Dialer{Timeout: readLimit, Control: func(_, address string, _ syscall.RawConn) error {
 		return checkAddress(address, networks)
 	}}
 	return &http.Client{
-		Timeout: requestLimit,
+		Timeout: readLimit,
 		Transport: &http.Transport{
-			DialContext: dialer.DialContext, TLSClientConfig: config, TLSHandshakeTimeout: requestLimit,
+			DialContext: dialer.DialContext, TLSClientConfig: config, TLSHandshakeTimeout: readLimit,
 			MaxResponseHeaderBytes: 64 << 10,
 			DisableCompression:     true, // a small answer could become a large one
 			DisableKeepAlives:      true, // one request in a minute
@@ -66,7 +66,7 @@ func checkAddress(address string, networks []netip.Prefix) error {
 	}
 	ip := at.Addr().Unmap()
 	if ip.Zone() != "" {
-		return fmt.Errorf("the address %s is not public", ip)
+		return notPublicError{ip}
 	}
 	for _, n := range networks {
 		if n.Contains(ip) {
@@ -78,13 +78,15 @@ func checkAddress(address string, networks []netip.Prefix) error {
 		isPublic = isPublic && !n.Contains(ip)
 	}
 	if !isPublic {
-		return fmt.Errorf("the address %s is not public", ip)
+		return notPublicError{ip}
 	}
 	return nil
 }
 
 // fetch reads the keys of an issuer as OpenID Connect Discovery describes: the URL of the keys, then the keys.
 func fetch(ctx context.Context, client *http.Client, issuer string) (json.RawMessage, error) {
+	ctx, cancel := context.WithTimeout(ctx, readLimit)
+	defer cancel()
 	var described struct {
 		Issuer string `json:"issuer"`
 		Keys   string `json:"jwks_uri"`
@@ -141,22 +143,42 @@ func get(ctx context.Context, client *http.Client, at string) ([]byte, error) {
 	return data, nil
 }
 
-// reason returns an error without the parts that change from one attempt to the next, such as local ports.
+// notPublicError is the error of an address to which the client does not connect.
+type notPublicError struct{ ip netip.Addr }
+
+func (e notPublicError) Error() string { return fmt.Sprintf("the address %s is not public", e.ip) }
+
+// failure is the error of a read. Its text is for the customer: it is the same after each attempt, and shows no address
+// of this network. The cause is for the log.
+type failure struct {
+	text  string
+	cause error
+}
+
+func (f failure) Error() string { return f.text }
+func (f failure) Unwrap() error { return f.cause }
+
+// reason returns the failure of a request.
 func reason(err error) error {
-	if name, ok := errors.AsType[*net.DNSError](err); ok {
-		return fmt.Errorf("its name %s cannot be resolved", name.Name)
+	if _, ok := errors.AsType[*net.DNSError](err); ok {
+		return failure{noPublicAddress, err}
 	}
-	if refused, ok := errors.AsType[*net.OpError](err); ok {
-		if refused.Timeout() {
-			return errors.New("it does not answer in time")
-		}
-		return refused.Err
+	if _, ok := errors.AsType[notPublicError](err); ok {
+		return failure{noPublicAddress, err} // an unknown name reads the same
+	}
+	if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok && invalid.Reason == x509.Expired {
+		return failure{"its certificate has expired or is not valid yet", err} // the cause has the present time
 	}
 	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() {
-		return errors.New("it does not answer in time")
+		return failure{"it does not answer in time", err}
+	}
+	if refused, ok := errors.AsType[*net.OpError](err); ok {
+		return failure{refused.Err.Error(), err} // without ports, which change
 	}
 	if wrapped, ok := errors.AsType[*url.Error](err); ok {
-		return wrapped.Err
+		return failure{wrapped.Err.Error(), err}
 	}
 	return err
 }
+
+const noPublicAddress = "it has no public address"

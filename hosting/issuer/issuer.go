@@ -16,7 +16,9 @@ import (
 	"io/fs"
 	"log/slog"
 	"math/rand/v2"
+	"net/http"
 	"net/netip"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -30,10 +32,12 @@ import (
 )
 
 const (
-	readEvery   = time.Minute // between two reads of an issuer's keys
-	retryAfter  = 10 * time.Second
+	readEvery   = time.Minute      // between two reads of an issuer's keys
+	retryAfter  = 10 * time.Second // after the first failed read; twice as long after each further one
+	retryLimit  = 5 * time.Minute
 	keysTrusted = time.Hour // for so long the keys of the last read are used
 	readsAtOnce = 16
+	readsOfHost = 2 // at once, of one host's issuers
 )
 
 // Options describe a Keeper. Dir is required.
@@ -57,6 +61,7 @@ type Keeper struct {
 	ctx     context.Context // of Run; nil before
 	changed func(controlplane.ID)
 	sources map[source]*keys
+	hosts   map[string]*hostReads // of the sources that are read
 	plans   map[controlplane.ID][]source
 	running sync.WaitGroup
 }
@@ -80,6 +85,7 @@ func New(o Options) *Keeper {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	k := &Keeper{o: o, reads: make(chan struct{}, readsAtOnce), sources: map[source]*keys{},
+		hosts: map[string]*hostReads{},
 		plans: map[controlplane.ID][]source{},
 		fails: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "atoll_issuer_read_failures_total",
@@ -196,22 +202,18 @@ func (k *Keeper) start(s source, of *keys) {
 // follow reads the keys of a source until ctx ends.
 func (k *Keeper) follow(ctx context.Context, s source, of *keys) {
 	client := newClient(s.authority, k.o.Networks)
-	for {
-		select {
-		case k.reads <- struct{}{}:
-		case <-ctx.Done():
-			return
-		}
-		set, err := fetch(ctx, client, s.url)
-		<-k.reads
+	host := k.joinHost(s.url)
+	defer k.leaveHost(s.url)
+	for failures := 0; ; {
+		set, err := k.read(ctx, client, s.url, host)
 		if ctx.Err() != nil {
 			return
 		}
 		k.finish(s, of, set, err)
-		pause := readEvery
-		if err != nil {
-			pause = retryAfter
+		if failures++; err == nil {
+			failures = 0
 		}
+		pause := pauseAfter(failures)
 		timer := time.NewTimer(pause + rand.N(pause/10))
 		select {
 		case <-ctx.Done():
@@ -220,6 +222,65 @@ func (k *Keeper) follow(ctx context.Context, s source, of *keys) {
 		case <-timer.C:
 		}
 	}
+}
+
+// read reads the keys of an issuer when a place among the reads of its host, and then among all reads, is free.
+func (k *Keeper) read(ctx context.Context, client *http.Client, issuer string, host *hostReads) (
+	json.RawMessage, error) {
+	for _, places := range []chan struct{}{host.places, k.reads} {
+		select {
+		case places <- struct{}{}:
+			defer func() { <-places }()
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	return fetch(ctx, client, issuer)
+}
+
+// pauseAfter returns the time between two reads of an issuer of which the last so many have failed.
+func pauseAfter(failures int) time.Duration {
+	if failures == 0 {
+		return readEvery
+	}
+	return min(retryAfter<<min(failures-1, 10), retryLimit)
+}
+
+// hostReads bounds the reads of the issuers of one host: one that does not answer must not hold up all others.
+type hostReads struct {
+	places  chan struct{}
+	sources int
+}
+
+// joinHost returns the bound of an issuer's host. leaveHost follows.
+func (k *Keeper) joinHost(issuer string) *hostReads {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	host := k.hosts[hostOf(issuer)]
+	if host == nil {
+		host = &hostReads{places: make(chan struct{}, readsOfHost)}
+		k.hosts[hostOf(issuer)] = host
+	}
+	host.sources++
+	return host
+}
+
+func (k *Keeper) leaveHost(issuer string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	host := k.hosts[hostOf(issuer)]
+	if host.sources--; host.sources == 0 {
+		delete(k.hosts, hostOf(issuer))
+	}
+}
+
+// hostOf returns the host of an issuer's URL.
+func hostOf(issuer string) string {
+	u, err := url.Parse(issuer)
+	if err != nil {
+		return issuer
+	}
+	return u.Hostname()
 }
 
 // finish records the result of a read.
@@ -234,7 +295,8 @@ func (k *Keeper) finish(s source, of *keys, set json.RawMessage, err error) {
 	} else {
 		k.fails.Inc()
 		if isNew {
-			k.o.Log.Warn("the keys of an issuer cannot be read", "issuer", s.url, "planes", len(of.planes), "error", err)
+			k.o.Log.Warn("the keys of an issuer cannot be read", "issuer", s.url, "planes", len(of.planes), "error", err,
+				"cause", errors.Unwrap(err))
 		}
 	}
 	if !isNew {

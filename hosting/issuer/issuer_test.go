@@ -2,12 +2,16 @@ package issuer
 
 import (
 	"context"
+	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -93,7 +97,7 @@ func TestAMisbehavingIssuerHasNoKeys(t *testing.T) {
 				t.Error("a server that no authority has signed is read")
 			}
 			_, err = fetch(context.Background(), newClient(authority, nil), server.URL)
-			if err == nil || !strings.Contains(err.Error(), "127.0.0.1 is not public") {
+			if err == nil || err.Error() != noPublicAddress || !strings.Contains(errors.Unwrap(err).Error(), "127.0.0.1") {
 				t.Errorf("a server on this machine: %v", err)
 			}
 		})
@@ -242,5 +246,68 @@ func TestAPlaneCanReadTheFileOfItsIssuers(t *testing.T) {
 		if s := info.Sys().(*syscall.Stat_t); int(s.Uid) != user || int(s.Gid) != user || info.Mode().Perm() != 0o600 {
 			t.Errorf("the file belongs to %d:%d with mode %v, want user %d", s.Uid, s.Gid, info.Mode(), user)
 		}
+	}
+}
+
+// A status is written when the text of a problem changes. It tells a customer nothing about the names and addresses of
+// the network of hosting.
+func TestTheReasonOfAFailedReadStaysTheSame(t *testing.T) {
+	for _, c := range []struct {
+		first, second error
+		want          string
+	}{
+		{&net.DNSError{Err: "no such host", Name: "a.internal", IsNotFound: true},
+			&net.OpError{Op: "dial", Err: notPublicError{netip.MustParseAddr("10.0.0.1")}}, noPublicAddress},
+		{x509.CertificateInvalidError{Reason: x509.Expired, Detail: "current time 12:00 is after 11:00"},
+			x509.CertificateInvalidError{Reason: x509.Expired, Detail: "current time 12:01 is after 11:00"},
+			"its certificate has expired or is not valid yet"},
+	} {
+		for _, err := range []error{c.first, c.second} {
+			got := reason(&url.Error{Op: "Get", URL: "https://a.internal", Err: err})
+			if got.Error() != c.want || !errors.Is(got, err) && errors.Unwrap(got) == nil {
+				t.Errorf("%v is shown as %q, want %q", err, got, c.want)
+			}
+		}
+	}
+}
+
+// An issuer that fails is read more and more rarely, and the issuers of a host that hangs hold few of all places.
+func TestFailingIssuersHoldUpNoOthers(t *testing.T) {
+	for failures, want := range map[int]time.Duration{0: readEvery, 1: retryAfter, 2: 2 * retryAfter, 6: retryLimit,
+		1000: retryLimit} {
+		if got := pauseAfter(failures); got != want {
+			t.Errorf("after %d failures the pause is %s, want %s", failures, got, want)
+		}
+	}
+	connected, end := make(chan struct{}, 100), make(chan struct{})
+	hanging, authority := serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		connected <- struct{}{}
+		<-end
+	}))
+	dir := t.TempDir()
+	k := New(Options{Dir: func(controlplane.ID) string { return dir }, Networks: local})
+	ctx, cancel := context.WithCancel(context.Background())
+	var issuers []cluster.Issuer
+	for n := range readsAtOnce {
+		issuers = append(issuers, cluster.Issuer{URL: fmt.Sprintf("%s/%d", hanging.URL, n), CertificateAuthority: authority})
+	}
+	if _, err := k.Apply(controlplane.ID{Name: "one"}, issuers); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- k.Run(ctx, func(controlplane.ID) {}) }()
+	for range readsOfHost {
+		<-connected
+	}
+	if held := len(k.reads); held > readsOfHost {
+		t.Errorf("the issuers of one host hold %d places, want at most %d", held, readsOfHost)
+	}
+	cancel()
+	close(end)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if len(k.hosts) > 0 {
+		t.Errorf("%d hosts are kept", len(k.hosts))
 	}
 }
