@@ -3,6 +3,7 @@ package beneath
 import (
 	"errors"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -27,5 +28,23 @@ func TestALeaseOnAFileBlocksNobody(t *testing.T) {
 	}
 	if got, err := Read(dir, "file", 100); err != nil || string(got) != "content" {
 		t.Errorf("after the lease: %q, %v", got, err)
+	}
+}
+
+func TestAKernelWithoutOpenat2OpensFilesWithoutLinks(t *testing.T) {
+	real := openat2
+	defer func() { openat2 = real }()
+	for _, answer := range []syscall.Errno{unix.ENOSYS, unix.EPERM} {
+		calls := 0
+		openat2 = func(int, string, *unix.OpenHow) (int, error) { calls++; return 0, answer }
+		t.Run(answer.Error(), func(t *testing.T) {
+			t.Run("files", TestFilesAreOpenedWithoutLinks)
+			t.Run("sizes", TestTheSizeOfAFileIsLimited)
+			t.Run("sockets", TestASocketIsReachedWithoutLinks)
+			t.Run("leases", TestALeaseOnAFileBlocksNobody)
+		})
+		if calls == 0 {
+			t.Error("openat2 was not called")
+		}
 	}
 }
