@@ -1,8 +1,9 @@
 // Package localnodes runs the real nodes of hosted clusters on this machine: one supervisor (`atoll node run`) for each
 // node of a node pool with the provider local.
 //
-// Package nodepool orders a Machine for each Node object, by the object's UID. A Machine has a directory, which is the
-// home of its node, and a goroutine, which starts the supervisor, adopts one that runs already, starts it again when it
+// Package nodepool orders a Machine for each Node object, by its cluster and the object's UID: a cluster that was made
+// from the data of another one has Nodes with the same UIDs. A Machine has a directory, which is the home of its node,
+// and a goroutine, which starts the supervisor, adopts one that runs already, starts it again when it
 // ends, and at last stops it and deletes the directory. Supervisors outlive this process.
 //
 // Only packages below hosting and cli import it.
@@ -63,6 +64,7 @@ type Machine struct {
 	UID        types.UID
 	Node       string     // name
 	Removing   bool       // Remove was called, and something is left
+	Joined     bool       // the node has its own certificate, and does not need its bootstrap token any more
 	NeedsToken bool       // the node has not joined, and its bootstrap token has expired or will soon
 	AwakeSince time.Time  // when this process began to run the machine, or Start ended its sleep
 	State      node.State // of the supervisor; "" before its first start
@@ -79,7 +81,13 @@ type Machines struct {
 	wg      sync.WaitGroup
 
 	mu  sync.Mutex
-	all map[types.UID]*machine
+	all map[key]*machine
+}
+
+// key identifies a machine. The API server of another cluster may have a Node with the same UID.
+type key struct {
+	cluster controlplane.ID
+	uid     types.UID
 }
 
 // New checks the options; nothing happens before Open.
@@ -100,7 +108,7 @@ func New(o Options) (*Machines, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Machines{o: o, all: map[types.UID]*machine{}}, nil
+	return &Machines{o: o, all: map[key]*machine{}}, nil
 }
 
 // Open finds the machines of an earlier process and begins to look after them. It calls changed after each change of a
@@ -122,13 +130,16 @@ func (m *Machines) Open(ctx context.Context, changed func(Pool)) (closeMachines 
 	defer m.mu.Unlock()
 	for _, entry := range entries {
 		home := filepath.Join(m.o.Dir, entry.Name())
-		r, err := readRecord(home)
-		if errors.Is(err, os.ErrNotExist) { // made by a process that ended before it wrote the record
-			_ = os.RemoveAll(home)
+		if isUnfinished(entry.Name()) { // an earlier process ended while it made or deleted the home
+			if err := os.RemoveAll(home); err != nil {
+				m.o.Log.Warn("a part of a home of a node cannot be deleted", "path", home, "error", err)
+			}
 			continue
 		}
-		if err != nil {
-			m.o.Log.Warn("the record of a node cannot be read, and the node is left alone", "home", home, "error", err)
+		r, err := readRecord(home)
+		if err != nil { // hosting did not make the directory, or somebody has changed it
+			m.o.Log.Warn("a directory has no record of a node that can be read, and stays as it is", "path", home,
+				"error", err)
 			continue
 		}
 		m.begin(home, r)
@@ -157,9 +168,9 @@ func (m *Machines) Of(pool Pool) map[types.UID]Machine {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	found := map[types.UID]Machine{}
-	for uid, x := range m.all {
+	for k, x := range m.all {
 		if x.pool() == pool {
-			found[uid] = x.observe()
+			found[k.uid] = x.observe()
 		}
 	}
 	return found
@@ -181,32 +192,43 @@ func (m *Machines) Pools() []Pool {
 // ErrFull is the error of Start when this machine runs as many nodes as it may.
 var ErrFull = errors.New("this machine has no room for another real node")
 
+// Room returns the error that Start would return for a machine that does not exist yet: ErrFull, or what Missing
+// returns. It is nil when there is room.
+func (m *Machines) Room() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.room()
+}
+
+// room is Room. The caller holds mu.
+func (m *Machines) room() error {
+	if m.missing == nil && len(m.all) >= m.o.Most {
+		return fmt.Errorf("%w (it runs %d)", ErrFull, len(m.all))
+	}
+	return m.missing
+}
+
 // Start has a machine run, until Sleep or Remove. It may be repeated. A machine whose way to the API server has changed
-// is started again; no other change of a config reaches a machine that exists.
+// is started again; no other change of a config reaches a machine that exists. A machine stays in its pool: the error
+// of another order names the pool.
 func (m *Machines) Start(o Order) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if x := m.all[o.UID]; x != nil {
+	if x := m.all[key{o.Pool.Cluster, o.UID}]; x != nil {
 		return x.renew(o)
 	}
-	if m.missing != nil {
-		return m.missing
+	if err := m.room(); err != nil {
+		return err
 	}
-	if len(m.all) >= m.o.Most {
-		return fmt.Errorf("%w (it runs %d)", ErrFull, len(m.all))
-	}
-	home := filepath.Join(m.o.Dir, hashOf(string(o.UID)))
+	home := filepath.Join(m.o.Dir, homeName(o.Pool.Cluster, o.UID))
 	config := o.Config
 	config.Home, config.Programs, config.Images.Preload = home, m.o.Programs[o.Version], m.o.Images
 	if err := config.Validate(); err != nil {
 		return fmt.Errorf("node %s: %w", config.Name, err)
 	}
-	if err := os.MkdirAll(home, 0o700); err != nil {
-		return fmt.Errorf("node %s: %w", config.Name, err)
-	}
 	r := record{Namespace: o.Pool.Cluster.Namespace, Cluster: o.Pool.Cluster.Name, Pool: o.Pool.Name, Node: config.Name,
 		UID: o.UID}
-	if err := errors.Join(writeConfig(home, config), r.write(home)); err != nil {
+	if err := makeHome(home, config, r); err != nil {
 		return fmt.Errorf("node %s: %w", config.Name, err)
 	}
 	m.begin(home, r)
@@ -224,12 +246,12 @@ func (m *Machines) Sleep(pool Pool) {
 	}
 }
 
-// Remove stops a machine and deletes everything of it. It returns at once; the machine is gone when Of does not have it
-// any more. It may be repeated.
-func (m *Machines) Remove(uid types.UID) {
+// Remove stops a machine of a pool and deletes everything of it. It returns at once; the machine is gone when Of does
+// not have it any more. It may be repeated.
+func (m *Machines) Remove(pool Pool, uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if x := m.all[uid]; x != nil {
+	if x := m.all[key{pool.Cluster, uid}]; x != nil && x.pool() == pool {
 		x.set(removed)
 	}
 }
@@ -238,14 +260,14 @@ func (m *Machines) Remove(uid types.UID) {
 func (m *Machines) begin(home string, r record) {
 	x := &machine{machines: m, home: home, record: r, poke: make(chan struct{}, 1), awakeSince: time.Now(),
 		log: m.o.Log.With("node", r.Node, "cluster", r.Cluster)}
-	m.all[r.UID] = x
+	m.all[x.key()] = x
 	m.wg.Go(func() { x.run(m.ctx) })
 }
 
 // forget ends a removed machine.
 func (m *Machines) forget(x *machine) {
 	m.mu.Lock()
-	delete(m.all, x.record.UID)
+	delete(m.all, x.key())
 	m.mu.Unlock()
 	m.changed(x.pool())
 }

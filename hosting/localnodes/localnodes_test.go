@@ -131,12 +131,17 @@ func testCA(t *testing.T) string {
 	return string(cert)
 }
 
+// home returns the home of a machine of testPool.
+func (s *site) home(uid types.UID) string {
+	return filepath.Join(s.dir, homeName(testPool.Cluster, uid))
+}
+
 // running waits until the supervisor of a machine runs, and returns it.
 func (s *site) running(uid types.UID, not int) int {
 	s.t.Helper()
 	pid := 0
 	testsite.Eventually(s.t, "the supervisor runs", func() error {
-		p, err := node.FindProcess(filepath.Join(s.dir, hashOf(string(uid))))
+		p, err := node.FindProcess(s.home(uid))
 		if err != nil {
 			return err
 		}
@@ -178,7 +183,7 @@ func TestASupervisorOutlivesHostingAndIsStartedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.running(o.UID, pid)
-	config, err := node.ReadConfig(configFile(filepath.Join(s.dir, hashOf(string(o.UID)))))
+	config, err := node.ReadConfig(configFile(s.home(o.UID)))
 	if err != nil || config.BootstrapToken != "token" || config.APIServer.UnnamedAddress != "127.0.0.1:7443" {
 		t.Errorf("the config has token %q and address %q, error %v", config.BootstrapToken,
 			config.APIServer.UnnamedAddress, err)
@@ -189,7 +194,7 @@ func TestASupervisorOutlivesHostingAndIsStartedAgain(t *testing.T) {
 func TestASupervisorThatIsBeingStartedIsFound(t *testing.T) {
 	s := newSite(t)
 	o := order(t, "w0")
-	home := filepath.Join(s.dir, hashOf(string(o.UID)))
+	home := s.home(o.UID)
 	for range 5 {
 		_ = os.Remove(logPath(home))
 		if err := s.all.Start(o); err != nil {
@@ -228,7 +233,7 @@ func TestAMachineSleepsWakesAndIsRemoved(t *testing.T) {
 	if err := s.all.Start(o); err != nil {
 		t.Fatal(err)
 	}
-	home := filepath.Join(s.dir, hashOf(string(o.UID)))
+	home := s.home(o.UID)
 	pid := s.running(o.UID, 0)
 	s.all.Sleep(testPool)
 	testsite.Eventually(t, "the supervisor ends", func() error {
@@ -245,7 +250,7 @@ func TestAMachineSleepsWakesAndIsRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.running(o.UID, pid)
-	s.all.Remove(o.UID)
+	s.all.Remove(testPool, o.UID)
 	if err := s.all.Start(o); err != nil { // too late
 		t.Fatal(err)
 	}
@@ -283,5 +288,79 @@ func TestAMachineThatIsNotStartedSaysWhy(t *testing.T) {
 	t.Cleanup(closeMachines)
 	if err := s.all.Start(order(t, "w3")); err == nil || !strings.Contains(err.Error(), "runc") {
 		t.Errorf("a machine without runc: error %v", err)
+	}
+}
+
+// The Nodes of a cluster that was made from the data of another one have the same UIDs. One machine served both.
+func TestEachClusterHasItsOwnMachineForAUID(t *testing.T) {
+	s := newSite(t)
+	first, second := order(t, "w0"), order(t, "w0")
+	second.Pool = Pool{Cluster: controlplane.ID{Namespace: "clusters-2", Name: "hc-2"}, Name: "hc-2-workers"}
+	second.Config.APIServer.UnnamedAddress, second.Config.BootstrapToken = "127.0.0.1:7443", "second"
+	for _, o := range []Order{first, second, first} {
+		if err := s.all.Start(o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, o := range []Order{first, second} {
+		if found := s.all.Of(o.Pool); len(found) != 1 || found[o.UID].Node != "w0" {
+			t.Errorf("pool %v has machines %v", o.Pool, found)
+		}
+		home := filepath.Join(s.dir, homeName(o.Pool.Cluster, o.UID))
+		config, err := node.ReadConfig(configFile(home))
+		if err != nil || config.BootstrapToken != o.Config.BootstrapToken || config.APIServer.UnnamedAddress !=
+			o.Config.APIServer.UnnamedAddress {
+			t.Errorf("the machine of pool %v has token %q and address %q, error %v", o.Pool, config.BootstrapToken,
+				config.APIServer.UnnamedAddress, err)
+		}
+	}
+	other := first
+	other.Pool.Name = "hc-1-others"
+	if err := s.all.Start(other); err == nil || !strings.Contains(err.Error(), "hc-1-workers") {
+		t.Errorf("the order of another pool of the cluster: error %v", err)
+	}
+	s.all.Remove(other.Pool, other.UID)
+	s.all.Remove(second.Pool, second.UID)
+	testsite.Eventually(t, "the machine of the second cluster is gone", func() error {
+		if left := s.all.Of(second.Pool); len(left) > 0 {
+			return fmt.Errorf("machines %v", left)
+		}
+		return nil
+	})
+	if m, ok := s.all.Of(first.Pool)[first.UID]; !ok || m.Removing {
+		t.Errorf("the machine of the first cluster: %+v", m)
+	}
+}
+
+// Hosting deleted each directory that it had not made.
+func TestOpenDeletesOnlyWhatHostingHasBegun(t *testing.T) {
+	s := newSite(t)
+	s.stop()
+	kept := filepath.Join(s.dir, "mine", "config.json")
+	deleted := filepath.Join(s.dir, "0123abcd"+unfinished, "config.json")
+	bare := filepath.Join(s.dir, "0123abcd", "containerd")
+	for _, file := range []string{kept, deleted, bare} {
+		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte("{}"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.open()
+	for _, file := range []string{kept, bare} {
+		if _, err := os.Stat(file); err != nil {
+			t.Errorf("a file in a directory that hosting has not made: %v", err)
+		}
+	}
+	if _, err := os.Stat(filepath.Dir(deleted)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a home that an earlier process did not finish: error %v", err)
+	}
+	if left := s.all.Pools(); len(left) > 0 {
+		t.Errorf("pools %v", left)
+	}
+	homes, err := Homes(s.dir, testPool.Cluster.Namespace)
+	if err != nil || len(homes) > 0 {
+		t.Errorf("homes %v, error %v", homes, err)
 	}
 }

@@ -59,6 +59,8 @@ func (x *machine) pool() Pool {
 	return Pool{Cluster: controlplane.ID{Namespace: x.record.Namespace, Name: x.record.Cluster}, Name: x.record.Pool}
 }
 
+func (x *machine) key() key { return key{x.pool().Cluster, x.record.UID} }
+
 // observe reads the state of the machine.
 func (x *machine) observe() Machine {
 	x.mu.Lock()
@@ -71,7 +73,8 @@ func (x *machine) observe() Machine {
 		o.Message = x.failure.Error()
 	}
 	if info, err := os.Stat(configFile(x.home)); err == nil {
-		o.NeedsToken = !hasJoined(x.home) && time.Since(info.ModTime()) > tokenLife
+		o.Joined = hasJoined(x.home)
+		o.NeedsToken = !o.Joined && time.Since(info.ModTime()) > tokenLife
 	}
 	return o
 }
@@ -101,6 +104,10 @@ func (x *machine) wakeUp() {
 
 // renew wakes the machine, and gives it a new way to the API server or a new token.
 func (x *machine) renew(o Order) error {
+	if pool := x.pool(); o.Pool != pool {
+		return fmt.Errorf("node %s of cluster %s: its machine belongs to pool %s, not to %s", x.record.Node, pool.Cluster,
+			pool.Name, o.Pool.Name)
+	}
 	x.set(awake)
 	config, err := node.ReadConfig(configFile(x.home))
 	if err != nil {
@@ -303,8 +310,8 @@ func (x *machine) remove(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := os.RemoveAll(x.home); err != nil {
-		return fmt.Errorf("deleting the home of a node: %w", err)
+	if err := deleteHome(x.home); err != nil {
+		return err
 	}
 	x.log.Info("a real node is removed")
 	return nil

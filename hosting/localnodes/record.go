@@ -12,6 +12,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"atoll.dev/hosting/controlplane"
 	"atoll.dev/internal/atomicfile"
 	"atoll.dev/node"
 )
@@ -25,8 +26,52 @@ func hashOf(texts ...string) string {
 	return fmt.Sprintf("%x", sum)[:idLength]
 }
 
-// record is the content of hosting.json in a home: whose node it is. It is written after the config, so that a home
-// with a record has a config.
+// homeName returns the name of the home of a Node's machine.
+func homeName(cluster controlplane.ID, uid types.UID) string {
+	return hashOf(cluster.String(), string(uid))
+}
+
+// unfinished ends the name of a home that a process is making or deleting.
+const unfinished = ".tmp"
+
+// isUnfinished reports whether a process was making or deleting the home with a name. Nothing in it is needed.
+func isUnfinished(name string) bool {
+	id, ok := strings.CutSuffix(name, unfinished)
+	return ok && len(id) == idLength && strings.Trim(id, "0123456789abcdef") == ""
+}
+
+// makeHome makes the home of a node with its config and its record, all at once: there is no home without a record. It
+// changes no directory that exists.
+func makeHome(home string, c node.Config, r record) error {
+	made := home + unfinished
+	if err := os.RemoveAll(made); err != nil {
+		return err
+	}
+	if err := os.Mkdir(made, 0o700); err != nil {
+		return err
+	}
+	if err := errors.Join(writeConfig(made, c), r.write(made)); err != nil {
+		return err
+	}
+	return os.Rename(made, home) // fails when there is a directory with content
+}
+
+// deleteHome deletes the home of a node. It may be repeated.
+func deleteHome(home string) error {
+	rest := home + unfinished
+	if err := os.RemoveAll(rest); err != nil {
+		return fmt.Errorf("deleting the home of a node: %w", err)
+	}
+	if err := os.Rename(home, rest); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("deleting the home of a node: %w", err)
+	}
+	if err := os.RemoveAll(rest); err != nil {
+		return fmt.Errorf("deleting the home of a node: %w", err)
+	}
+	return nil
+}
+
+// record is the content of hosting.json in a home: whose node it is.
 type record struct {
 	Namespace string    `json:"namespace"`
 	Cluster   string    `json:"cluster"`
@@ -81,8 +126,11 @@ func Homes(dir, namespace string) (map[string]string, error) {
 	}
 	homes := map[string]string{}
 	for _, home := range paths {
+		if isUnfinished(filepath.Base(home)) {
+			continue
+		}
 		r, err := readRecord(home)
-		if errors.Is(err, fs.ErrNotExist) { // it is being made or removed
+		if errors.Is(err, fs.ErrNotExist) { // hosting did not make it, or is removing it
 			continue
 		}
 		if err != nil {

@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+
+	"atoll.dev/hosting/loop"
 )
 
 // tokenLife is how long a bootstrap token is valid. A kubelet uses it within seconds.
@@ -62,13 +64,13 @@ func (s *site) prepareJoin(ctx context.Context, n *node) (token string, err erro
 			return "", err
 		}
 	}
-	id := fmt.Sprintf("%x", sha256.Sum256([]byte(n.Metadata.UID)))[:6] // one token for each Node
+	id := tokenID(n.Metadata.UID)
 	random := make([]byte, 8)
 	_, _ = rand.Read(random) // it never fails
 	secret := fmt.Sprintf("%x", random)
 	object := map[string]any{
 		"apiVersion": "v1", "kind": "Secret", "type": "bootstrap.kubernetes.io/token",
-		"metadata": map[string]any{"name": "bootstrap-token-" + id, "namespace": "kube-system"},
+		"metadata": map[string]any{"name": tokenSecret(n.Metadata.UID), "namespace": "kube-system"},
 		"stringData": map[string]any{
 			"token-id": id, "token-secret": secret, "usage-bootstrap-authentication": "true",
 			"expiration":        time.Now().Add(tokenLife).UTC().Format(time.RFC3339),
@@ -80,6 +82,42 @@ func (s *site) prepareJoin(ctx context.Context, n *node) (token string, err erro
 		return "", err
 	}
 	return id + "." + secret, nil
+}
+
+// tokenID returns the first part of the bootstrap token of a Node. Each Node has one token.
+func tokenID(uid types.UID) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(uid)))[:6] }
+
+// tokenSecret returns the name of the Secret of a Node's bootstrap token.
+func tokenSecret(uid types.UID) string { return "bootstrap-token-" + tokenID(uid) }
+
+// deleteToken deletes the bootstrap token of a Node from the plane.
+func (s *site) deleteToken(ctx context.Context, uid types.UID) error {
+	s.mu.Lock()
+	delete(s.joined, uid)
+	s.mu.Unlock()
+	err := s.client.Resource(secretResource()).Namespace("kube-system").Delete(ctx, tokenSecret(uid),
+		metav1.DeleteOptions{})
+	if err != nil && !loop.IsGone(err) {
+		return fmt.Errorf("deleting a bootstrap token of %s: %w", s.cluster, err)
+	}
+	return nil
+}
+
+// deleteTokenOnce deletes the bootstrap token of a Node that has joined. Only the first call does.
+func (s *site) deleteTokenOnce(ctx context.Context, uid types.UID) error {
+	s.mu.Lock()
+	done := s.joined[uid]
+	s.mu.Unlock()
+	if done {
+		return nil
+	}
+	if err := s.deleteToken(ctx, uid); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.joined[uid] = true
+	s.mu.Unlock()
+	return nil
 }
 
 // advertise makes the Service kubernetes lead to the address under which pods reach the API server.

@@ -41,12 +41,14 @@ type Machines interface {
 	Pools() []localnodes.Pool
 	// Of lists the machines of a pool by the UID of their Nodes.
 	Of(pool localnodes.Pool) map[types.UID]localnodes.Machine
+	// Room returns why no further machine can be started, nil when one can: localnodes.ErrFull, or what Missing returns.
+	Room() error
 	// Start has a machine run. It gives one that exists a new token or another way to the API server.
 	Start(order localnodes.Order) error
 	// Sleep stops the machines of a pool and keeps their homes.
 	Sleep(pool localnodes.Pool)
-	// Remove stops a machine and deletes its home.
-	Remove(uid types.UID)
+	// Remove stops a machine of a pool and deletes its home.
+	Remove(pool localnodes.Pool, uid types.UID)
 }
 
 // noMachines are the Machines of a management cluster that makes no real nodes.
@@ -64,12 +66,19 @@ func (noMachines) Releases() []controlplane.Version                    { return 
 func (noMachines) BridgeOf(controlplane.ID) string                     { return "" }
 func (noMachines) Pools() []localnodes.Pool                            { return nil }
 func (noMachines) Of(localnodes.Pool) map[types.UID]localnodes.Machine { return nil }
+func (noMachines) Room() error                                         { return errNoMachines }
 func (noMachines) Start(localnodes.Order) error                        { return errNoMachines }
 func (noMachines) Sleep(localnodes.Pool)                               {}
-func (noMachines) Remove(types.UID)                                    {}
+func (noMachines) Remove(localnodes.Pool, types.UID)                   {}
 
-// surge is the number of nodes that a pool may have more than ordered, while one replaces another.
-const surge = 1
+const (
+	// surge is the number of nodes that a pool may have more than ordered, while one replaces another.
+	surge = 1
+	// mostLeaving is the number of machines that a pool may have beyond that, while others are drained or stopped.
+	mostLeaving = 2
+	// roomRetry is the pause before a pool tries again to get machines for which there was no room.
+	roomRetry = 10 * time.Second
+)
 
 // poolOf returns the key of a pool's machines.
 func poolOf(pool *hypershift.NodePool) localnodes.Pool {
@@ -85,6 +94,7 @@ func (w *wanted) checkMachines(m Machines) {
 	add := func(condition, reason, format string, args ...any) {
 		w.invalid = append(w.invalid, problem{condition, reason, fmt.Sprintf(format, args...)})
 	}
+	w.noRoom = m.Room()
 	if err := m.Missing(); err != nil {
 		add(ValidPlatformConfig, ProviderUnavailable, "%s", err)
 	} else if w.version != "" && !m.Runs(controlplane.Version(w.version)) {
@@ -97,86 +107,111 @@ func (w *wanted) checkMachines(m Machines) {
 }
 
 // runMachines makes the machines of a pool with the provider local agree with its Nodes: each Node has a machine, and
-// each machine a Node.
+// each machine a Node. It makes no machine for a pool that is paused, invalid or being deleted; those that exist run. A
+// problem with one machine does not stop the others. It returns after which time to call it again; 0: never.
 func (k *keeper) runMachines(ctx context.Context, s *site, pool *hypershift.NodePool, w *wanted, nodes []*node,
-	admin controlplane.Admin) error {
+	admin controlplane.Admin) (again time.Duration, err error) {
 	if w.provider != cluster.Local {
-		return nil
+		return 0, nil
 	}
 	machines := k.o.Machines.Of(poolOf(pool))
-	if err := s.removeLost(ctx, pool.Name, machines, nodes); err != nil {
-		return err
-	}
-	if w.invalid != nil || w.hibernated {
-		return nil
-	}
 	var problems []error
+	if !w.paused {
+		problems = append(problems, s.removeLost(ctx, poolOf(pool), machines, nodes))
+	}
+	if w.hibernated {
+		return 0, errors.Join(problems...)
+	}
+	mayMake := w.invalid == nil && !w.paused && pool.DeletionTimestamp == nil
+	var noRoom error
 	for _, n := range entitled(nodes, machines, w.replicas) {
-		m, exists := machines[n.Metadata.UID]
-		if m.Removing {
+		_, exists := machines[n.Metadata.UID]
+		if !exists && !mayMake {
 			continue
 		}
-		order, err := s.order(ctx, pool, *w, n, admin)
-		if err != nil {
-			return err
+		err := k.runMachine(ctx, s, pool, w, n, machines, admin)
+		if errors.Is(err, localnodes.ErrFull) {
+			noRoom, again = err, roomRetry
+			continue
 		}
-		if err := s.advertise(ctx, order.Config.APIServer.Advertised); err != nil {
-			return err
-		}
-		if !exists || m.NeedsToken {
-			if order.Config.BootstrapToken, err = s.prepareJoin(ctx, n); err != nil {
-				return err
-			}
-		}
-		if err := k.o.Machines.Start(order); err != nil {
-			problems = append(problems, err)
-		}
+		problems = append(problems, err)
 	}
 	for _, uid := range slices.Sorted(maps.Keys(machines)) {
 		if m := machines[uid]; m.Message != "" {
 			w.trouble = m.Node + ": " + m.Message
 		}
 	}
-	if err := errors.Join(problems...); err != nil {
-		w.trouble = err.Error()
+	err = errors.Join(problems...)
+	if trouble := cmp.Or(err, noRoom); trouble != nil {
+		w.trouble = trouble.Error()
+	}
+	return again, err
+}
+
+// runMachine has the machine of a Node run. It gives the machine a bootstrap token when it needs one, and deletes the
+// token from the plane when the node has joined.
+func (k *keeper) runMachine(ctx context.Context, s *site, pool *hypershift.NodePool, w *wanted, n *node,
+	machines map[types.UID]localnodes.Machine, admin controlplane.Admin) error {
+	uid := n.Metadata.UID
+	m, exists := machines[uid]
+	if !exists { // before the plane gets a token that no machine would use
+		if err := k.o.Machines.Room(); err != nil {
+			return err
+		}
+	}
+	order, err := s.order(ctx, pool, *w, n, admin)
+	if err != nil {
 		return err
+	}
+	if err := s.advertise(ctx, order.Config.APIServer.Advertised); err != nil {
+		return err
+	}
+	if !exists || m.NeedsToken {
+		if order.Config.BootstrapToken, err = s.prepareJoin(ctx, n); err != nil {
+			return err
+		}
+	}
+	if err := k.o.Machines.Start(order); err != nil {
+		if !exists {
+			err = errors.Join(err, s.deleteToken(ctx, uid))
+		}
+		return err
+	}
+	if m.Joined {
+		return s.deleteTokenOnce(ctx, uid)
 	}
 	return nil
 }
 
-// entitled returns the Nodes that get machines. A customer's administrator can create Nodes with a pool's label: not
-// more machines run for them than the pool may have.
+// entitled returns the Nodes whose machines run: those that have a machine, and as many others as the pool may have
+// machines. A customer's administrator can create Nodes with a pool's label, and can keep deleted or drained Nodes for
+// ever: each machine counts, whatever its Node is like.
 func entitled(nodes []*node, machines map[types.UID]localnodes.Machine, replicas int) []*node {
-	has := func(n *node) int {
-		if _, ok := machines[n.Metadata.UID]; ok {
-			return 0
-		}
-		return 1
-	}
-	limit := replicas + surge
-	var found []*node
+	var found, others []*node
+	leaving := len(machines)
 	for _, n := range nodes {
-		if n.Metadata.DeletionTimestamp != nil {
-			continue
-		}
-		found = append(found, n)
-		if n.draining() && has(n) == 0 {
-			limit++
+		m, has := machines[n.Metadata.UID]
+		switch {
+		case n.Metadata.DeletionTimestamp != nil || m.Removing:
+		case has:
+			found = append(found, n)
+			if !n.draining() {
+				leaving--
+			}
+		case !n.draining():
+			others = append(others, n)
 		}
 	}
-	slices.SortStableFunc(found, func(a, b *node) int {
-		return cmp.Or(cmp.Compare(has(a), has(b)), cmp.Compare(a.index(), b.index()))
-	})
-	with := 0
-	for with < len(found) && has(found[with]) == 0 {
-		with++
-	}
-	return found[:min(len(found), max(with, limit))]
+	byIndex := func(a, b *node) int { return cmp.Compare(a.index(), b.index()) }
+	slices.SortStableFunc(found, byIndex)
+	slices.SortStableFunc(others, byIndex)
+	room := replicas + surge + min(leaving, mostLeaving) - len(machines)
+	return append(found, others[:max(0, min(len(others), room))]...)
 }
 
 // removeLost removes the machines whose Nodes do not exist. A Node that has only lost the label of its pool gets it
 // back.
-func (s *site) removeLost(ctx context.Context, pool string, machines map[types.UID]localnodes.Machine,
+func (s *site) removeLost(ctx context.Context, pool localnodes.Pool, machines map[types.UID]localnodes.Machine,
 	nodes []*node) error {
 	exists := map[types.UID]bool{}
 	for _, n := range nodes {
@@ -190,17 +225,20 @@ func (s *site) removeLost(ctx context.Context, pool string, machines map[types.U
 		switch {
 		case err != nil && !loop.IsGone(err):
 			return fmt.Errorf("reading node %s of %s: %w", m.Node, s.cluster, err)
-		case err == nil && object.GetUID() == uid && object.GetLabels()[hypershift.NodePoolLabel] == pool:
+		case err == nil && object.GetUID() == uid && object.GetLabels()[hypershift.NodePoolLabel] == pool.Name:
 			continue // the watch is a little behind
 		case err == nil && object.GetUID() == uid:
 			n := &node{Metadata: metav1.ObjectMeta{Name: m.Node}}
 			patch := map[string]any{"metadata": map[string]any{"uid": string(uid), "labels": map[string]any{
-				hypershift.NodePoolLabel: pool, providerLabel: string(cluster.Local)}}}
+				hypershift.NodePoolLabel: pool.Name, providerLabel: string(cluster.Local)}}}
 			if err := s.patch(ctx, n, patch); err != nil && !apierrors.IsConflict(err) {
 				return err
 			}
 		default:
-			s.keeper.o.Machines.Remove(uid)
+			s.keeper.o.Machines.Remove(pool, uid)
+			if err := s.deleteToken(ctx, uid); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -222,7 +260,7 @@ func (s *site) removeOrphanMachines(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := s.removeLost(ctx, pool.Name, s.keeper.o.Machines.Of(pool), nodes); err != nil {
+		if err := s.removeLost(ctx, pool, s.keeper.o.Machines.Of(pool), nodes); err != nil {
 			return err
 		}
 	}
@@ -233,7 +271,7 @@ func (s *site) removeOrphanMachines(ctx context.Context) error {
 func (k *keeper) endMachines(pool localnodes.Pool) (ended bool) {
 	machines := k.o.Machines.Of(pool)
 	for uid := range machines {
-		k.o.Machines.Remove(uid)
+		k.o.Machines.Remove(pool, uid)
 	}
 	return len(machines) == 0
 }

@@ -29,11 +29,14 @@ type machinesInMemory struct {
 	missing error
 	orders  map[types.UID]localnodes.Order
 	ending  map[types.UID]bool
+	joined  map[types.UID]bool
+	most    int    // machines; 0: any number
 	state   string // awake or asleep
 }
 
 func newMachinesInMemory() *machinesInMemory {
-	return &machinesInMemory{orders: map[types.UID]localnodes.Order{}, ending: map[types.UID]bool{}}
+	return &machinesInMemory{orders: map[types.UID]localnodes.Order{}, ending: map[types.UID]bool{},
+		joined: map[types.UID]bool{}}
 }
 
 func (m *machinesInMemory) Open(_ context.Context, changed func(localnodes.Pool)) (closeMachines func(), err error) {
@@ -66,10 +69,20 @@ func (m *machinesInMemory) Of(pool localnodes.Pool) map[types.UID]localnodes.Mac
 	found := map[types.UID]localnodes.Machine{}
 	for uid, o := range m.orders {
 		if o.Pool == pool {
-			found[uid] = localnodes.Machine{UID: uid, Node: o.Config.Name, Removing: m.ending[uid]}
+			found[uid] = localnodes.Machine{UID: uid, Node: o.Config.Name, Removing: m.ending[uid],
+				Joined: m.joined[uid]}
 		}
 	}
 	return found
+}
+
+func (m *machinesInMemory) Room() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.missing == nil && m.most > 0 && len(m.orders) >= m.most {
+		return localnodes.ErrFull
+	}
+	return m.missing
 }
 
 func (m *machinesInMemory) Start(o localnodes.Order) error {
@@ -89,7 +102,7 @@ func (m *machinesInMemory) Sleep(localnodes.Pool) {
 	m.state = "asleep"
 }
 
-func (m *machinesInMemory) Remove(uid types.UID) {
+func (m *machinesInMemory) Remove(_ localnodes.Pool, uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.ending[uid] = true
@@ -228,8 +241,10 @@ func TestEachNodeOfALocalPoolHasAMachine(t *testing.T) {
 		}
 		hibernate("true")
 		await("asleep")
+		w.change("a", map[string]any{"pausedUntil": "true"}) // the machines of a paused pool run
 		hibernate(nil)
 		await("awake")
+		w.change("a", map[string]any{"pausedUntil": nil})
 	})
 	t.Run("a deleted pool waits for its machines", func(t *testing.T) {
 		w.delete("a")
@@ -264,6 +279,25 @@ func TestNoMoreMachinesRunThanAPoolMayHave(t *testing.T) {
 	nodes[2].Metadata.Annotations = map[string]string{drainingAnnotation: "2026-11-23T10:00:00Z"} // a-7
 	if got, want := names(), []string{"a-7", "a-8", "a-0", "a-1"}; !slices.Equal(got, want) {
 		t.Errorf("with a draining node machines for %v, want %v", got, want)
+	}
+	// A finalizer keeps deleted Nodes, and a disruption budget keeps drained ones: their machines count.
+	machines, nodes = map[types.UID]localnodes.Machine{}, nodes[:0]
+	for i := range 20 {
+		n := &node{}
+		n.Metadata.Name, n.Metadata.UID = fmt.Sprintf("a-%d", i), types.UID(fmt.Sprintf("u%d", i))
+		switch i % 3 {
+		case 0:
+			n.Metadata.DeletionTimestamp = new(metav1.Now())
+		case 1:
+			n.Metadata.Annotations = map[string]string{drainingAnnotation: "2026-11-23T10:00:00Z"}
+		}
+		nodes = append(nodes, n)
+		if i < 12 {
+			machines[n.Metadata.UID] = localnodes.Machine{}
+		}
+	}
+	if got, want := names(), []string{"a-1", "a-2", "a-4", "a-5", "a-7", "a-8", "a-10", "a-11"}; !slices.Equal(got, want) {
+		t.Errorf("with many machines of nodes that leave, machines for %v, want %v", got, want)
 	}
 }
 

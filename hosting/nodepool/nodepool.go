@@ -263,37 +263,32 @@ func (k *keeper) reconcile(ctx context.Context, key loop.Key, object *unstructur
 	}
 	w := read(pool, hc, string(admin.Version))
 	w.checkMachines(k.o.Machines)
-	w.awakeSince = awakeSince(k.o.Machines.Of(poolOf(pool)))
 	again, paused := pausedFor(pool, now)
-	if paused && !deleting {
-		w.paused = true
-		return again, k.report(ctx, pool, conditionsOf(pool, w, nodes), w, nodes)
-	}
+	w.paused = paused && !deleting
 	if deleting {
 		w.replicas, w.invalid = 0, nil
 		w.drainTimeout = k.lastDrain(cluster, pool)
+	}
+	// Machines first: they run also when the pool's Nodes must not be changed, or cannot.
+	more, machinesErr := k.runMachines(ctx, site, pool, &w, nodes, admin)
+	w.awakeSince = awakeSince(k.o.Machines.Of(poolOf(pool)))
+	if w.paused {
+		return sooner(again, more), errors.Join(machinesErr, k.report(ctx, pool, conditionsOf(pool, w, nodes), w, nodes))
 	}
 	d := plan(w, nodes, now, k.o.UnhealthyAfter)
 	wait, err := site.execute(ctx, pool, w, d, nodes, now)
 	if full, isFull := errors.AsType[*networkFull](err); isFull {
 		w.full = full
-		return 0, errors.Join(err, k.report(ctx, pool, conditionsOf(pool, w, nodes), w, nodes))
-	}
-	if err != nil {
-		return 0, k.releaseWhenOverdue(ctx, object, cluster, pool, err)
+	} else if err != nil {
+		return 0, k.releaseWhenOverdue(ctx, object, cluster, pool, errors.Join(err, machinesErr))
 	}
 	if deleting && len(nodes) == 0 {
 		return 0, k.releasePool(ctx, object)
 	}
-	if err := k.runMachines(ctx, site, pool, &w, nodes, admin); err != nil {
-		return 0, errors.Join(err, k.report(ctx, pool, conditionsOf(pool, w, nodes), w, nodes))
-	}
 	if !deleting {
-		if err := k.report(ctx, pool, conditionsOf(pool, w, nodes), w, nodes); err != nil {
-			return 0, err
-		}
+		err = errors.Join(err, k.report(ctx, pool, conditionsOf(pool, w, nodes), w, nodes))
 	}
-	return sooner(d.again, wait), nil
+	return sooner(sooner(d.again, wait), more), errors.Join(err, machinesErr)
 }
 
 // releaseWhenOverdue lets a pool go that is being deleted for longer than its drain may

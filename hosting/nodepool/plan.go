@@ -26,6 +26,8 @@ func plan(w wanted, nodes []*node, now time.Time, unhealthyAfter time.Duration) 
 		case n.Metadata.DeletionTimestamp != nil:
 		case n.draining():
 			d.drain = append(d.drain, n)
+		case w.autoRepair && !n.ready() && w.waitsForRoom(n): // as would a node in its place
+			live = append(live, n)
 		case w.autoRepair && !n.ready() && left <= 0:
 			d.abandon = append(d.abandon, n)
 		default:

@@ -47,7 +47,8 @@ func (s *sites) open(cluster controlplane.ID, admin controlplane.Admin) *site {
 		old.stop()
 	}
 	ctx, cancel := context.WithCancel(s.ctx)
-	x := &site{cluster: cluster, kubeconfig: admin.Kubeconfig, keeper: s.keeper, stop: cancel, places: map[string]int{}}
+	x := &site{cluster: cluster, kubeconfig: admin.Kubeconfig, keeper: s.keeper, stop: cancel, places: map[string]int{},
+		joined: map[types.UID]bool{}}
 	s.all[cluster] = x
 	if x.client, x.err = nodesClient(cluster, admin); x.err != nil {
 		return x
@@ -111,6 +112,8 @@ type site struct {
 
 	mu     sync.Mutex
 	places map[string]int // of created nodes that the watch may not have brought yet
+
+	joined map[types.UID]bool // Nodes with a machine whose bootstrap token was deleted after they joined
 
 	services   netip.Prefix // of the cluster; invalid: not read yet
 	advertised string       // the address to which the Service kubernetes leads

@@ -38,6 +38,7 @@ type wanted struct {
 	machines     netip.Prefix // network of the nodes
 
 	invalid []problem    // reasons why no node can be made
+	noRoom  error        // why no further machine of a real node can be started; nil: one can
 	trouble string       // why a machine does not run; "" when there is no reason
 	full    *networkFull // why the last try made fewer nodes than the pool needs; nil: it made all
 }
@@ -181,6 +182,12 @@ func (w *wanted) readNetworks(hc *hypershift.HostedCluster) error {
 // current reports whether a node is as a new node of the pool would be.
 func (w wanted) current(n *node) bool {
 	return w.sameMachine(n) && n.Status.NodeInfo.KubeletVersion == "v"+w.version
+}
+
+// waitsForRoom reports whether a node cannot be ready because there is no room for its machine.
+func (w wanted) waitsForRoom(n *node) bool {
+	_, exists := w.awakeSince[n.Metadata.UID]
+	return w.noRoom != nil && !exists
 }
 
 func (w wanted) sameMachine(n *node) bool {
