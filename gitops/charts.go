@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -19,43 +18,29 @@ import (
 type Repository struct {
 	// Files has the charts of the commit that the fleet is of, in git.charts.
 	Files fs.FS
-	// Pinned returns the files at and below some paths in the commit of a git.revision. The error is fs.ErrNotExist when
-	// the repository does not have the commit. Without Pinned, nothing pinned is checked.
-	Pinned func(revision string, paths []string) (fs.FS, error)
+	// Pinned returns the files at and below some paths in the commit of a git.revision. note, if there is one, continues
+	// the sentence "the revision is". files is nil when the repository does not have the commit, and note says why. The
+	// error is one of reading; another try may succeed. Without Pinned, nothing pinned is checked.
+	Pinned func(revision string, paths []string) (files fs.FS, note string, err error)
 }
 
 // CheckCharts checks the values of each cluster by the schemas of its charts, as Helm will: the values of the chart
 // with those of the configuration over them. A chart that is not there, or that has no schema, checks nothing. A
 // cluster with a git.revision is checked twice: its values by the charts beside them, since a later pin takes both, and
-// what it runs by checkPinned. unchecked names each revision that the repository does not have. The error joins all
-// mistakes, each at the file and line that set the value.
+// what it runs by CheckPins. The error joins all mistakes, each at the file and line that set the value; without
+// mistakes it is that of CheckPins.
 func (r Repository) CheckCharts(f Fleet) (unchecked []string, err error) {
 	c := newChartChecker(r.Files)
 	var mistakes []error
-	pinned := map[string][]pinnedTarget{} // by revision
-	for _, region := range f.Regions() {
-		targets := []pinnedTarget{{target{region: region, typ: regionalCluster, id: region.regionalID(),
-			dir: path.Join(region.Dir(), regionalCluster), settings: region.Settings}, region.settings, region.at}}
-		for _, cluster := range region.Clusters {
-			targets = append(targets, pinnedTarget{target{region: region, typ: managementCluster, id: cluster.ID(),
-				dir: region.clusterDir(cluster), settings: cluster.Settings}, cluster.settings, cluster.at})
-		}
-		for _, t := range targets {
-			mistakes = append(mistakes, c.check(t.target, t.own, t.at))
-			if revision := t.settings.Git.Revision; revision != "" && r.Pinned != nil {
-				pinned[revision] = append(pinned[revision], t)
-			}
-		}
+	for _, t := range f.pinnedTargets() {
+		mistakes = append(mistakes, c.check(t.target, t.own, t.at))
 	}
-	for _, revision := range slices.Sorted(maps.Keys(pinned)) {
-		err := r.checkPinned(revision, pinned[revision])
-		if errors.Is(err, errNoPin) {
-			unchecked = append(unchecked, err.Error())
-			continue
-		}
-		mistakes = append(mistakes, err)
+	err = errors.Join(mistakes...)
+	unchecked, pins := r.CheckPins(f)
+	if err != nil && errors.Is(pins, ErrPinUnreadable) {
+		return unchecked, err
 	}
-	return unchecked, errors.Join(mistakes...)
+	return unchecked, errors.Join(err, pins)
 }
 
 // ChartDirs returns the directories of the repository that have the charts of the fleet, sorted.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 
@@ -11,8 +12,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// errNoPin: the repository does not have the commit of a git.revision.
-var errNoPin = errors.New("is not in this clone, so its charts are not checked; push it, or run git fetch")
+// ErrPinUnreadable: reading the commit of a git.revision has failed. It is no mistake of the configuration.
+var ErrPinUnreadable = errors.New("reading the git.revision")
 
 // pinnedTarget is a cluster with the settings that it has, and the position where it is declared.
 type pinnedTarget struct {
@@ -32,29 +33,66 @@ func (t pinnedTarget) revisionAt() Position {
 // valuesFile returns the path of the cluster's rendered values in the repository.
 func (t target) valuesFile() string { return path.Join(t.settings.Git.Rendered, t.dir, "values.yaml") }
 
-// checkPinned checks clusters that have one git.revision as Helm will: by the charts of that commit, with the values
-// that are rendered in that commit, and with what the configuration knows of the cluster now. Mistakes are at the line
-// of the git.revision. The error is errNoPin when the repository does not have the commit.
-func (r Repository) checkPinned(revision string, targets []pinnedTarget) error {
-	var paths []string
+// pinnedTargets returns the clusters of the fleet.
+func (f Fleet) pinnedTargets() (targets []pinnedTarget) {
+	for _, region := range f.Regions() {
+		targets = append(targets, pinnedTarget{target{region: region, typ: regionalCluster, id: region.regionalID(),
+			dir: path.Join(region.Dir(), regionalCluster), settings: region.Settings}, region.settings, region.at})
+		for _, cluster := range region.Clusters {
+			targets = append(targets, pinnedTarget{target{region: region, typ: managementCluster, id: cluster.ID(),
+				dir: region.clusterDir(cluster), settings: cluster.Settings}, cluster.settings, cluster.at})
+		}
+	}
+	return targets
+}
+
+// CheckPins checks the clusters that have a git.revision as Helm will: by the charts of that commit, with the values
+// that are rendered in that commit, and with what the configuration knows of the cluster now. unchecked has a text for
+// each revision that is not checked, or not as the remote has it. The error joins all mistakes, each at the line of the
+// git.revision. Without mistakes it is an ErrPinUnreadable when a commit cannot be read.
+func (r Repository) CheckPins(f Fleet) (unchecked []string, err error) {
+	if r.Pinned == nil {
+		return nil, nil
+	}
+	pinned := map[string][]pinnedTarget{} // by revision
+	for _, t := range f.pinnedTargets() {
+		if revision := t.settings.Git.Revision; revision != "" {
+			pinned[revision] = append(pinned[revision], t)
+		}
+	}
+	var mistakes, unreadable []error
+	for _, revision := range slices.Sorted(maps.Keys(pinned)) {
+		targets := pinned[revision]
+		files, note, err := r.Pinned(revision, pathsOf(targets))
+		if err != nil {
+			unreadable = append(unreadable, fmt.Errorf("%w %s: %w", ErrPinUnreadable, revision, err))
+			continue
+		}
+		if note != "" {
+			unchecked = append(unchecked, fmt.Sprintf("%s: the git.revision %s is %s", targets[0].revisionAt(), revision, note))
+		}
+		if files == nil {
+			continue
+		}
+		c := newChartChecker(files)
+		for _, t := range targets {
+			mistakes = append(mistakes, c.checkPinned(t))
+		}
+	}
+	if err := errors.Join(mistakes...); err != nil {
+		return unchecked, err
+	}
+	return unchecked, errors.Join(unreadable...)
+}
+
+// pathsOf returns what a check of clusters with one git.revision reads of its commit, sorted.
+func pathsOf(targets []pinnedTarget) (paths []string) {
 	for _, t := range targets {
 		paths = append(paths, t.valuesFile())
 		paths = append(paths, t.chartDirs()...)
 	}
 	slices.Sort(paths)
-	files, err := r.Pinned(revision, slices.Compact(paths))
-	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%s: the git.revision %s %w", targets[0].revisionAt(), revision, errNoPin)
-	}
-	if err != nil {
-		return fmt.Errorf("reading the git.revision %s: %w", revision, err)
-	}
-	c := newChartChecker(files)
-	mistakes := make([]error, 0, len(targets))
-	for _, t := range targets {
-		mistakes = append(mistakes, c.checkPinned(t))
-	}
-	return errors.Join(mistakes...)
+	return slices.Compact(paths)
 }
 
 // checkPinned returns the mistakes of one cluster with the charts and the rendered values of its git.revision. A

@@ -28,12 +28,12 @@ func TestAPinnedClusterIsCheckedByTheChartsAndValuesOfItsRevision(t *testing.T) 
 		"no-charts":  {},
 	}
 	var asked []string
-	repository := Repository{Files: fstest.MapFS{}, Pinned: func(revision string, paths []string) (fs.FS, error) {
+	repository := Repository{Files: fstest.MapFS{}, Pinned: func(revision string, paths []string) (fs.FS, string, error) {
 		asked = append(asked, paths...)
 		if commits[revision] == nil {
-			return nil, fs.ErrNotExist
+			return nil, "not checked: nobody has it", nil
 		}
-		return commits[revision], nil
+		return commits[revision], "", nil
 	}}
 	tree := mapFS{"defaults.yaml": "git: {repository: r}\n", "p/environment.yaml": "sectors: [main]\n",
 		"p/regions/r1.yaml": "sector: main\n"}
@@ -46,7 +46,7 @@ func TestAPinnedClusterIsCheckedByTheChartsAndValuesOfItsRevision(t *testing.T) 
 		{"unrendered", "the git.revision unrendered has no " + of + ", without which Argo CD installs no chart in the " +
 			"cluster regional-r1: name a commit in which it is rendered", ""},
 		{"no-charts", "", ""},
-		{"v9", "", "the git.revision v9 is not in this clone, so its charts are not checked; push it, or run git fetch"},
+		{"v9", "", "the git.revision v9 is not checked: nobody has it"},
 	} {
 		for _, level := range []string{"defaults.yaml", "p/environment.yaml", "p/sectors/main.yaml", "p/regions/r1.yaml"} {
 			pinned := mapFS{}
@@ -88,14 +88,38 @@ func TestAPinnedClusterIsCheckedByTheChartsAndValuesOfItsRevision(t *testing.T) 
 	if diff := cmp.Diff(want, asked[:len(want)]); diff != "" {
 		t.Errorf("the paths in the revision (-want +got):\n%s", diff)
 	}
+}
+
+// TestAReadErrorOfAPinIsNoMistake has a commit that cannot be read beside one that can: a mistake in the second, and
+// one beside the pins, have precedence. A commit that is checked although the remote does not answer has its note.
+func TestAReadErrorOfAPinIsNoMistake(t *testing.T) {
 	broken := errors.New("the disk is broken")
-	repository.Pinned = func(string, []string) (fs.FS, error) { return nil, broken }
-	tree["p/sectors/main.yaml"] = "git: {revision: v1}\n"
-	f, err := Load(tree.files(), "config")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := repository.CheckCharts(f); !errors.Is(err, broken) {
-		t.Errorf("a repository that cannot be read: %v", err)
+	mistake := fstest.MapFS{"deploy/charts/shared/a/Chart.yaml": {}} // no values are rendered
+	note := "checked at the clone's commit 0123"
+	for _, c := range []struct {
+		schema string // of a chart beside the pins
+		v2     fs.FS
+		isRead bool
+	}{{`{}`, fstest.MapFS{}, true}, {`{}`, mistake, false}, {`{"required": ["b"]}`, fstest.MapFS{}, false}} {
+		repository := Repository{Files: fstest.MapFS{"deploy/charts/shared/a/values.schema.json": {Data: []byte(c.schema)}},
+			Pinned: func(revision string, _ []string) (fs.FS, string, error) {
+				if revision == "v1" {
+					return nil, "", broken
+				}
+				return c.v2, note, nil
+			}}
+		f, err := Load(mapFS{"defaults.yaml": "git: {repository: r}\n", "p/environment.yaml": "sectors: [main]\n",
+			"p/regions/r1.yaml": "sector: main\ngit: {revision: v1}\n",
+			"p/regions/r2.yaml": "sector: main\ngit: {revision: v2}\n"}.files(), "config")
+		if err != nil {
+			t.Fatal(err)
+		}
+		unchecked, err := repository.CheckCharts(f)
+		if err == nil || errors.Is(err, ErrPinUnreadable) != c.isRead || errors.Is(err, broken) != c.isRead {
+			t.Errorf("%s: %v", c.schema, err)
+		}
+		if want := []string{"config/p/regions/r2.yaml:2: the git.revision v2 is " + note}; !cmp.Equal(unchecked, want) {
+			t.Errorf("unchecked is %q, want %q", unchecked, want)
+		}
 	}
 }

@@ -38,7 +38,7 @@ type WatchResult string
 // Results of a watch.
 const (
 	Applied     WatchResult = "applied"
-	Refused     WatchResult = "refused"     // the commit has a mistake; only another commit helps
+	Refused     WatchResult = "refused"     // the commit has a mistake; only another commit, or a moved pin, helps
 	PassedOver  WatchResult = "passed-over" // a newer commit arrived with it; it is neither checked nor applied
 	Undeclared  WatchResult = "undeclared"  // the commit does not declare the region
 	Failed      WatchResult = "failed"      // applying the commit failed; the watch tries again
@@ -54,11 +54,14 @@ type WatchEvent struct {
 	Commit  string      `json:"commit,omitempty"`
 	Subject string      `json:"subject,omitempty"` // of the commit's message
 	Error   string      `json:"error,omitempty"`   // a line for each mistake, with file and line
+	// Unchecked has a line for each git.revision of the region that was not checked, or not as the repository has it.
+	Unchecked string `json:"unchecked,omitempty"`
 }
 
 // Watch follows a branch and applies its newest commit. Before that it checks the whole commit: the configuration has
 // no mistake, the charts of the commit take its values, the rendered files are those of the configuration, and the
-// commit is a descendant of the applied one. It shows a commit that fails a check, and applies nothing of it.
+// commit is a descendant of the applied one. Of pins it checks those of its region. It shows a commit that fails a
+// check, and applies nothing of it.
 type Watch struct {
 	Branch   gitrepo.Branch
 	Region   string // REGION or ENVIRONMENT/REGION
@@ -72,11 +75,15 @@ type Watch struct {
 	Apply func(context.Context, gitops.Declaration) error
 	Show  func(WatchEvent)
 
-	handled string    // the newest commit that was applied, refused or tried
-	retryAt time.Time // when to try handled again; zero: never
-	outage  string    // the error with which the repository was unreachable; "": it was reachable
-	shown   WatchEvent
+	handled   string    // the newest commit that was applied, refused or tried
+	retryAt   time.Time // when to try handled again; zero: never
+	unchecked []string  // pins of the region that were not checked in handled
+	outage    string    // the error with which the repository was unreachable; "": it was reachable
+	shown     WatchEvent
 }
+
+// pinMistake is a mistake of a git.revision. A pinned branch may move to a commit without it.
+type pinMistake struct{ error }
 
 // OpenWatch returns the watch of a branch of a repository, a directory or a URL, for the region of the home. One watch
 // at a time runs for a home; unlock ends its right.
@@ -139,15 +146,16 @@ func (w *Watch) observe(ctx context.Context) {
 		return
 	}
 	w.showPassedOver(ctx, commit)
+	w.unchecked = nil
 	result, err := w.applyCommit(ctx, commit)
 	if ctx.Err() != nil {
 		return // the next watch applies the commit again
 	}
 	w.handled, w.retryAt = commit, time.Time{}
-	if result == Failed {
+	if _, isPin := errors.AsType[pinMistake](err); isPin || result == Failed {
 		w.retryAt = time.Now().Add(applyRetry)
 	}
-	e := WatchEvent{Result: result, Commit: commit}
+	e := WatchEvent{Result: result, Commit: commit, Unchecked: strings.Join(w.unchecked, "\n")}
 	if err != nil {
 		e.Error = err.Error()
 	}
@@ -209,16 +217,18 @@ func (w *Watch) applyCommit(ctx context.Context, commit string) (WatchResult, er
 	if err != nil {
 		return Failed, err
 	}
-	repository := gitops.Repository{Files: charts, Pinned: func(revision string, paths []string) (fs.FS, error) {
-		return w.Branch.PinnedTree(ctx, revision, paths)
-	}}
-	if _, err := repository.CheckCharts(fleet); err != nil {
+	if _, err := (gitops.Repository{Files: charts}).CheckCharts(fleet); err != nil {
 		return Refused, err
+	}
+	region, err := fleet.Region(w.Region)
+	if err == nil {
+		if result, err := w.checkPins(ctx, region); err != nil {
+			return result, err
+		}
 	}
 	if result, err := w.checkRendered(ctx, commit, fleet); err != nil {
 		return result, err
 	}
-	region, err := fleet.Region(w.Region)
 	switch {
 	case errors.Is(err, gitops.ErrNoRegion) && applied != "":
 		return Undeclared, fmt.Errorf("%w any more; what runs of it goes on and nothing is purged (to remove it: `atoll "+
@@ -235,6 +245,23 @@ func (w *Watch) applyCommit(ctx context.Context, commit string) (WatchResult, er
 		return Failed, err
 	}
 	w.Accept = ""
+	return Applied, nil
+}
+
+// checkPins refuses a region with a git.revision whose charts or rendered values have a mistake.
+func (w *Watch) checkPins(ctx context.Context, region gitops.Region) (WatchResult, error) {
+	repository := gitops.Repository{Pinned: func(revision string, paths []string) (fs.FS, string, error) {
+		return w.Branch.PinnedTree(ctx, revision, paths)
+	}}
+	alone := gitops.Environment{Name: region.Environment, Regions: []gitops.Region{region}}
+	unchecked, err := repository.CheckPins(gitops.Fleet{Environments: []gitops.Environment{alone}})
+	w.unchecked = unchecked
+	switch {
+	case errors.Is(err, gitops.ErrPinUnreadable):
+		return Failed, err
+	case err != nil:
+		return Refused, pinMistake{err}
+	}
 	return Applied, nil
 }
 

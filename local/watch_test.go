@@ -3,6 +3,7 @@ package local
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"os/exec"
@@ -296,4 +297,57 @@ func TestAWatchContinuesAfterARestart(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "--repo") {
 		t.Errorf("a path without a repository: %v", err)
 	}
+}
+
+// stopGit puts a git before that of the system that is killed once when it lists a commit.
+func stopGit(t *testing.T, commit string) {
+	t.Helper()
+	real, err := exec.LookPath("git")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin := t.TempDir()
+	script := fmt.Sprintf("#!/bin/sh\ncase \"$*\" in\n*ls-tree*%s*)\n\tmkdir %s/stopped && kill -9 $$ ;;\nesac\n"+
+		"exec %s \"$@\"\n", commit, bin, real)
+	if err := os.WriteFile(filepath.Join(bin, "git"), []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+}
+
+// TestAWatchChecksThePinsOfItsRegion has a pinned branch whose commit has a chart and no values of the region, a git
+// that is killed, and pins of nothing.
+func TestAWatchChecksThePinsOfItsRegion(t *testing.T) {
+	r := newWatchedRepository(t)
+	home := Home{Dir: filepath.Join(t.TempDir(), "r1")}
+	chart := map[string][]byte{"deploy/charts/shared/a/Chart.yaml": []byte("name: a\n")}
+	bad := r.commit("a chart alone", chart)
+	_, rendered := r.tree(oneCluster)
+	maps.Copy(rendered, chart)
+	good := r.commit("the chart and the region", rendered)
+	stopGit(t, good)
+	synctest.Test(t, func(t *testing.T) {
+		r.t = t
+		r.git("branch", "release", bad)
+		r.config["config/production/regions/r0.yaml"] = append(r.config["config/production/regions/r0.yaml"],
+			"git: {revision: release}\n"...)
+		_, other := r.tree(oneCluster)
+		first := r.commit("another region is pinned", other)
+		w, stop := r.watch(t, home, "")
+		defer stop()
+		w.expect(Applied, first)
+		_, pinned := r.tree(oneCluster + "git: {revision: release}\n")
+		second := r.commit("the region is pinned", pinned)
+		w.expect(Refused, second, regionFile+":6: the git.revision release has no deploy/production/r1/")
+		r.git("branch", "-f", "release", good)
+		w.expect(Failed, second, "reading the git.revision release", "killed")
+		w.expect(Applied, second)
+		_, nowhere := r.tree(oneCluster + "git: {revision: nowhere}\n")
+		third := r.commit("a pin of nothing", nowhere)
+		e := <-w.events
+		want := regionFile + ":6: the git.revision nowhere is not checked: origin has no such tag or branch"
+		if e.Commit != third || e.Result != Applied || !strings.HasPrefix(e.Unchecked, want) {
+			t.Errorf("got %+v, want %q", e, want)
+		}
+	})
 }

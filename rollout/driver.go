@@ -37,8 +37,9 @@ type Repository interface {
 	ReadFile(ctx context.Context, commit, name string) ([]byte, error)
 	// Tree returns the files of a directory of a commit, or those below some paths in it.
 	Tree(ctx context.Context, commit, dir string, below ...string) (fs.FS, error)
-	// PinnedTree returns the files at and below some paths in the commit of a revision, or fs.ErrNotExist.
-	PinnedTree(ctx context.Context, revision string, paths []string) (fs.FS, error)
+	// PinnedTree returns the files at and below some paths in the commit of a revision. note continues the sentence "the
+	// revision is", and has the reason when files is nil, since nobody has the commit.
+	PinnedTree(ctx context.Context, revision string, paths []string) (files fs.FS, note string, err error)
 	// Add adds a commit to the branch if parent is its newest commit, and returns gitrepo.ErrStale otherwise. The error
 	// is gitrepo.ErrRefused when another try has the same answer.
 	Add(ctx context.Context, parent string, files map[string][]byte, message string) (string, error)
@@ -214,7 +215,7 @@ func (d *Driver) addConfig(ctx context.Context, r *reading) error {
 		return err
 	}
 	r.declared, r.fleet = declared, FleetOf(environment)
-	r.tree.Repository.Pinned = func(revision string, paths []string) (fs.FS, error) {
+	r.tree.Repository.Pinned = func(revision string, paths []string) (fs.FS, string, error) {
 		return d.Repository.PinnedTree(ctx, revision, paths)
 	}
 	r.tree.Repository.Files, err = d.Repository.Tree(ctx, r.commit, ".", declared.ChartDirs()...)
@@ -329,10 +330,8 @@ func (d *Driver) begin(ctx context.Context, r reading) (Recorded, error) {
 	if err != nil {
 		return Recorded{}, err
 	}
-	for _, text := range unchecked {
-		d.show(text)
-	}
 	r.record = newRecord(r.rollout.Environment, r.text, plan, time.Now())
+	r.record.Unchecked = d.showUnchecked(nil, unchecked)
 	reason := fmt.Sprintf("begin: %d regions, %d waves", plan.Regions, len(plan.Waves))
 	if r.record.Revision = r.rollout.Change.Revision; r.record.Revision != named {
 		reason += fmt.Sprintf("; the revision %s is %s", named, r.record.Revision)
@@ -365,9 +364,12 @@ func (d *Driver) commit(ctx context.Context, r reading, s State, e Effect) (Reco
 	}
 	files := map[string][]byte{}
 	if len(edited) > 0 {
-		if files, next.declared, err = d.rendered(ctx, r, next.tree, e); err != nil {
+		change, err := d.rendered(ctx, r, next.tree, e)
+		if err != nil {
 			return r.record, err
 		}
+		files, next.declared = change.files, change.declared
+		record.Unchecked = d.showUnchecked(record.Unchecked, change.unchecked)
 	}
 	for name, data := range edited {
 		files[path.Join(d.Config, name)] = data

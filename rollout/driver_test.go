@@ -27,6 +27,9 @@ type memory struct {
 	broken  int    // so many readings of the head fail
 	refusal error  // of each Add
 
+	note       string // of each PinnedTree
+	unreadable int    // so many calls of PinnedTree fail
+
 	resolved int // calls of Resolve that found a commit
 }
 
@@ -88,12 +91,22 @@ func (m *memory) Tree(_ context.Context, of, dir string, below ...string) (fs.FS
 	return fs.Sub(files, dir)
 }
 
-func (m *memory) PinnedTree(ctx context.Context, revision string, paths []string) (fs.FS, error) {
-	var i int
-	if _, err := fmt.Sscan(revision, &i); err != nil || i >= len(m.commits) {
-		return nil, fs.ErrNotExist
+func (m *memory) PinnedTree(ctx context.Context, revision string, paths []string) (fs.FS, string, error) {
+	m.mu.Lock()
+	commits, note, broken := len(m.commits), m.note, m.unreadable > 0
+	if broken {
+		m.unreadable--
 	}
-	return m.Tree(ctx, fmt.Sprint(i), ".", paths...)
+	m.mu.Unlock()
+	if broken {
+		return nil, "", errors.New("git was killed")
+	}
+	var i int
+	if _, err := fmt.Sscan(revision, &i); err != nil || i >= commits {
+		return nil, "not checked: no such commit", nil
+	}
+	files, err := m.Tree(ctx, fmt.Sprint(i), ".", paths...)
+	return files, note, err
 }
 
 func (m *memory) Add(_ context.Context, parent string, files map[string][]byte, message string) (string, error) {

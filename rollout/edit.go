@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -21,12 +22,20 @@ type Tree struct {
 }
 
 // checkCharts refuses a fleet with values that a chart of the tree, or of a git.revision, refuses. It returns a text
-// for each git.revision that the repository does not have.
+// for each git.revision that is not checked, or not as the remote has it. Another try may read a git.revision that this
+// one could not read.
 func (t Tree) checkCharts(fleet gitops.Fleet) (unchecked []string, err error) {
 	if t.Repository.Files == nil {
 		return nil, nil
 	}
-	return t.Repository.CheckCharts(fleet)
+	unchecked, err = t.Repository.CheckCharts(fleet)
+	switch {
+	case errors.Is(err, gitops.ErrPinUnreadable):
+		return nil, unreachableError{err}
+	case err != nil:
+		return nil, fmt.Errorf("the change is not valid: %w", err)
+	}
+	return unchecked, nil
 }
 
 // editedFS is a tree with other contents of some files.
@@ -72,14 +81,11 @@ func (t Tree) environmentOf(r Rollout, fleet gitops.Fleet) (gitops.Environment, 
 // checked loads the fleet of a tree with the change in some targets. It refuses values of them that the configuration
 // or a chart refuses.
 func (t Tree) checked(r Rollout, targets []Target) (fleet gitops.Fleet, unchecked []string, err error) {
-	_, fleet, err = t.Environment(r)
-	if err == nil {
-		unchecked, err = t.checkCharts(targetRegions(r, fleet, targets))
-	}
-	if err != nil {
+	if _, fleet, err = t.Environment(r); err != nil {
 		return gitops.Fleet{}, nil, fmt.Errorf("the change is not valid: %w", err)
 	}
-	return fleet, unchecked, nil
+	unchecked, err = t.checkCharts(targetRegions(r, fleet, targets))
+	return fleet, unchecked, err
 }
 
 // Undo are the edits that give targets their earlier values.
@@ -154,7 +160,7 @@ type Preview struct {
 	Frozen      bool      `json:"frozen,omitempty"`
 	Approvals   int       `json:"approvals"`
 	Unchanged   []Target  `json:"unchanged,omitempty"` // they have the values already
-	Unchecked   []string  `json:"unchecked,omitempty"` // a text for each git.revision whose charts are not at hand
+	Unchecked   []string  `json:"unchecked,omitempty"` // a text for each git.revision whose charts are not at hand, or old
 }
 
 // Step is a wave of a Preview.

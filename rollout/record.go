@@ -26,7 +26,9 @@ type Recorded struct {
 	Radius   Radius   `json:"radius"` // how many regions and clusters have been changed
 	Undo     Undo     `json:"undo,omitempty"`
 	Kept     []string `json:"kept,omitempty"` // what a revert has left: somebody had set it, or removed its region
-	History  []Event  `json:"history"`
+	// Unchecked has a text for each git.revision that was not checked, or not as the remote had it.
+	Unchecked []string `json:"unchecked,omitempty"`
+	History   []Event  `json:"history"`
 }
 
 // Event is a step in the history of a record.

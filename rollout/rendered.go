@@ -14,33 +14,54 @@ import (
 	"atoll.dev/gitops"
 )
 
-// rendered returns the rendered files of the targets' regions that differ after the edits of an effect, and the fleet
-// after them. A region that nobody has rendered yet gets all its files. The cost is that of these regions.
-func (d *Driver) rendered(ctx context.Context, r reading, changed Tree, e Effect) (map[string][]byte, gitops.Fleet,
-	error) {
+// renderedChange is what an effect changes in the rendered files (nil removes one), the fleet after it, and a text for
+// each git.revision that is not checked, or not as the remote has it.
+type renderedChange struct {
+	files     map[string][]byte
+	declared  gitops.Fleet
+	unchecked []string
+}
+
+// rendered returns what the edits of an effect change in the rendered files of the targets' regions. A region that
+// nobody has rendered yet gets all its files. The cost is that of these regions.
+func (d *Driver) rendered(ctx context.Context, r reading, changed Tree, e Effect) (c renderedChange, err error) {
 	before, err := render(r.rollout, r.declared, e.Targets)
 	if err != nil {
-		return nil, gitops.Fleet{}, err
+		return c, err
 	}
 	names := make([]gitops.RegionName, 0, len(e.Targets))
 	for _, region := range regionsOf(e.Targets) {
 		names = append(names, gitops.RegionName(region))
 	}
-	declared, err := r.declared.Reload(changed.Files, changed.Dir, gitops.EnvironmentName(r.rollout.Environment), names)
+	c.declared, err = r.declared.Reload(changed.Files, changed.Dir, gitops.EnvironmentName(r.rollout.Environment), names)
 	if err != nil {
-		return nil, gitops.Fleet{}, fmt.Errorf("the change is not valid: %w", err)
+		return c, fmt.Errorf("the change is not valid: %w", err)
 	}
 	if e.Kind == Apply { // a revert does not wait for it: the earlier values have run
-		if _, err := changed.checkCharts(targetRegions(r.rollout, declared, e.Targets)); err != nil {
-			return nil, gitops.Fleet{}, fmt.Errorf("the change is not valid: %w", err)
+		if c.unchecked, err = changed.checkCharts(targetRegions(r.rollout, c.declared, e.Targets)); err != nil {
+			return c, err
 		}
 	}
-	after, err := render(r.rollout, declared, e.Targets)
+	after, err := render(r.rollout, c.declared, e.Targets)
 	if err != nil {
-		return nil, gitops.Fleet{}, err
+		return c, err
 	}
-	files, err := d.differing(ctx, r, e, before, after)
-	return files, declared, err
+	c.files, err = d.differing(ctx, r, e, before, after)
+	return c, err
+}
+
+// showUnchecked shows the texts about revisions that are not among the known ones, and returns all. Texts that differ
+// in file and line only are about the same revision: each region has the pin of a rollout in its own file.
+func (d *Driver) showUnchecked(known, texts []string) []string {
+	known = slices.Clone(known)
+	for _, text := range texts {
+		_, about, _ := strings.Cut(text, ": ")
+		if !slices.ContainsFunc(known, func(k string) bool { return strings.HasSuffix(k, ": "+about) }) {
+			d.show(text)
+			known = append(known, text)
+		}
+	}
+	return known
 }
 
 // differing returns what an effect changes in the rendered files of its targets' regions; nil removes a file.

@@ -75,3 +75,29 @@ func TestARevisionWithoutTheValuesOfARegionIsRefused(t *testing.T) {
 		t.Errorf("got %v with %d commits more, want %q", err, len(m.commits)-before, want)
 	}
 }
+
+// TestARolloutShowsAPinThatItCannotCheckAndTriesAReadErrorAgain: git is killed twice, the first time when the rollout
+// begins. Then the pinned commit is that of the clone, and the output and the record say so once.
+func TestARolloutShowsAPinThatItCannotCheckAndTriesAReadErrorAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory("")
+		m.write(rolloutFile, "environment: prod\nchange: {revision: release}\n"+
+			"gates: [{name: api, url: 'https://$region/ready'}]\n")
+		for range 3 { // so that there are as many commits as tries
+			m.write("README.md", "")
+		}
+		m.note, m.unreadable = "checked at the clone's commit 1", 2
+		d, shown := m.driver(healthy{}), ""
+		d.Show = func(e Event) { shown += e.What + "\n" }
+		record, err := d.Run(t.Context())
+		if err != nil || record.State.Phase != Done {
+			t.Fatal(record, err)
+		}
+		if !strings.Contains(shown, "git was killed") || strings.Count(shown, m.note) != 1 {
+			t.Errorf("shown was\n%s", shown)
+		}
+		if len(record.Unchecked) != 1 || !strings.HasSuffix(record.Unchecked[0], " is "+m.note) {
+			t.Errorf("the record has %q", record.Unchecked)
+		}
+	})
+}

@@ -55,8 +55,8 @@ var badInput = []struct {
 	{"a value that the schema of a chart refuses", map[string]string{"config/prod/sectors/main.yaml": "values:\n" +
 		"  global:\n    level: loud\n"},
 		"config/prod/sectors/main.yaml:3: the chart deploy/charts/shared/log refuses the value level: "},
-	{"a revision whose charts refuse its values", map[string]string{"config/prod/sectors/main.yaml": "git: {revision: " +
-		"strict}\n"}, "config/prod/sectors/main.yaml:1: in the git.revision strict the chart deploy/charts/shared/log " +
+	{"a revision whose charts refuse its values", map[string]string{"config/prod/sectors/canary.yaml": "git: {revision: " +
+		"strict}\n"}, "config/prod/sectors/canary.yaml:1: in the git.revision strict the chart deploy/charts/shared/log " +
 		"refuses the value level: "},
 	{"a revision in which the region is not rendered", map[string]string{"config/prod/regions/r3.yaml": "sector: main\n" +
 		"git: {revision: good}\n"}, "config/prod/regions/r3.yaml:2: the git.revision good has no " +
@@ -90,7 +90,11 @@ func TestBadInputIsRefusedWithFileAndLine(t *testing.T) {
 			if _, err := w.rollout("run"); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("rollout run: %v, want %q", err, c.want)
 			}
-			if line := w.refusal(); !strings.Contains(line, bad[:12]) || !strings.Contains(line, c.want) {
+			region := "r1"
+			if c.files["config/prod/regions/r3.yaml"] != "" { // a watch checks the pins of its own region only
+				region = "r3"
+			}
+			if line := w.refusal(region); !strings.Contains(line, bad[:12]) || !strings.Contains(line, c.want) {
 				t.Errorf("region watch: %s, want %q", line, c.want)
 			}
 			w.checkNothingDone(bad)
@@ -146,7 +150,7 @@ func TestABranchThatIsNotTheCheckoutIsRefused(t *testing.T) {
 	rewritten := w.git(w.clone, "rev-parse", "HEAD")
 	want := fmt.Sprintf("the history of main was rewritten: %.12s is no descendant of %.12s, which is applied", rewritten,
 		w.good)
-	if line := w.refusal(); !strings.Contains(line, want) || !strings.Contains(line, "--accept "+rewritten[:12]) {
+	if line := w.refusal("r1"); !strings.Contains(line, want) || !strings.Contains(line, "--accept "+rewritten[:12]) {
 		t.Errorf("a force-push: %s, want %q", line, want)
 	}
 	w.checkNothingDone(rewritten)
@@ -200,8 +204,8 @@ func (w *watchedWorld) rollout(verb string) (string, error) {
 	return execute(w.t.Context(), Rollout, terminal.Session{}, verb, "rollouts/next.yaml", "--repo", w.clone)
 }
 
-// refusal runs a watch until it has refused a commit, and returns what it printed of that.
-func (w *watchedWorld) refusal() string {
+// refusal runs a watch of a region until it has refused a commit, and returns what it printed of that.
+func (w *watchedWorld) refusal(region string) string {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), 5*time.Minute)
 	defer cancel()
@@ -209,7 +213,7 @@ func (w *watchedWorld) refusal() string {
 	session := &terminal.Session{HomeDir: w.home.Dir, HomeIsGiven: true, Out: out, Err: out}
 	cmd := Region(session)
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
-	cmd.SetArgs([]string{"watch", "r1", "--repo", w.remote, "-o", "json"})
+	cmd.SetArgs([]string{"watch", region, "--repo", w.remote, "-o", "json"})
 	if err := cmd.ExecuteContext(ctx); err != nil {
 		w.t.Error(err)
 	}

@@ -38,8 +38,9 @@ equal bytes.
 
 Run it at the top of the repository: values that the schema of a chart in git.charts
 refuses are mistakes. For a cluster with a git.revision, what it runs is checked too:
-the charts and the rendered values of that commit. It names each revision that the
-clone does not have, and does not check it.
+the charts and the rendered values of that commit. It asks no remote: it names the
+commit of the clone for each tag and branch, and does not check a revision that the
+clone does not have.
 
 With --check it writes nothing, shows the difference, and fails if there is one.`,
 		Example: `  atoll config render

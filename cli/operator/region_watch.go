@@ -32,10 +32,12 @@ Of several commits that arrive together it applies the newest; each of the other
 a line with passed-over (at most 100), and is neither checked nor applied.
 
 A commit is applied as a whole or not at all. Refused is one whose configuration has
-a mistake, whose values a chart's schema refuses, whose rendered files are not those of its configuration, or that is no
-descendant of the applied commit (a force-push). The line names file and line, and the
-watch goes on with the next commit. A region that is not declared any more goes on.
-An apply that fails is repeated every 30 seconds.`,
+a mistake, whose values a chart's schema refuses, whose rendered files are not those
+of its configuration, or that is no descendant of the applied commit (a force-push).
+The line names file and line, and the watch goes on with the next commit. A region
+that is not declared any more goes on. An apply that fails is repeated every 30
+seconds, and so is the check of a git.revision that was refused: its branch may move.
+A git.revision of another region stops nothing.`,
 		Example: `  atoll region watch eu-west-1 --repo ~/platform
   atoll region watch eu-west-1 --repo https://github.com/example/platform.git --branch main -o json
   atoll region watch production/us-east-1 --repo . --config examples/config --from examples/deploy`,
@@ -80,8 +82,10 @@ An apply that fails is repeated every 30 seconds.`,
 				return
 			}
 			session.Printf("%s  %-12.12s  %-11s  %s\n", e.At.Local().Format("15:04:05"), e.Commit, e.Result, e.Subject)
-			for line := range strings.Lines(e.Error) {
-				session.Printf("    %s\n", strings.TrimSuffix(line, "\n"))
+			for _, text := range []string{e.Error, e.Unchecked} {
+				for line := range strings.Lines(text) {
+					session.Printf("    %s\n", strings.TrimSuffix(line, "\n"))
+				}
 			}
 		}
 		if o.Format == "table" {

@@ -83,10 +83,11 @@ func treeOf(ctx context.Context, dir string, clone gitrepo.Branch) rollout.Tree 
 	return rollout.Tree{Files: os.DirFS(dir), Dir: dir, Repository: checkoutOf(ctx, clone)}
 }
 
-// checkoutOf returns the charts of a checkout as its files are now, and those of its commits. A clone with a remote
-// asks it for names that the clone does not have.
+// checkoutOf returns the charts of a checkout as its files are now, and those of its commits. Tags and branches are
+// those of the remote, if the clone has one.
 func checkoutOf(ctx context.Context, clone gitrepo.Branch) gitops.Repository {
-	return gitops.Repository{Files: os.DirFS(clone.Dir), Pinned: func(revision string, paths []string) (fs.FS, error) {
+	return gitops.Repository{Files: os.DirFS(clone.Dir), Pinned: func(revision string, paths []string) (fs.FS,
+		string, error) {
 		return clone.PinnedTree(ctx, revision, paths)
 	}}
 }

@@ -63,6 +63,9 @@ func printRecord(w io.Writer, r rollout.Recorded) {
 	for _, key := range r.Kept {
 		fmt.Fprintf(w, "\nnot reverted, since somebody has set or removed it: %s", key)
 	}
+	for _, text := range r.Unchecked {
+		fmt.Fprintf(w, "\n%s", terminal.OneLine(text))
+	}
 	fmt.Fprintln(w)
 	for _, e := range r.History[max(0, len(r.History)-10):] {
 		fmt.Fprintf(w, "%s  %s\n", e.At.Format(time.RFC3339), terminal.OneLine(e.What))

@@ -13,8 +13,9 @@ import (
 )
 
 const (
-	gitLimit = 10 * time.Minute // for one command, which may fetch a large repository
-	gitGrace = 10 * time.Second // for a command to remove its locks when it is stopped
+	gitLimit  = 10 * time.Minute // for one command, which may fetch a large repository
+	listLimit = 30 * time.Second // for a remote to list references, which needs no more than an answer
+	gitGrace  = 10 * time.Second // for a command to remove its locks when it is stopped
 )
 
 // git runs git in the clone and returns its output. It never asks for a password.
@@ -31,6 +32,9 @@ func (b Branch) git(ctx context.Context, input []byte, args ...string) ([]byte, 
 	var text bytes.Buffer
 	cmd.Stderr = &text
 	out, err := cmd.Output()
+	if err != nil && ctx.Err() != nil {
+		err = fmt.Errorf("%w: %w", ctx.Err(), err)
+	}
 	if err != nil {
 		return out, fmt.Errorf("git %s in %s: %w: %s", args[0], b.Dir, err, strings.TrimSpace(text.String()))
 	}

@@ -1,13 +1,13 @@
 package gitrepo
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -42,13 +42,34 @@ func AtRevision(ctx context.Context, dir, revision string) (fs.FS, error) {
 // hashForm is the form of a commit, which may be abbreviated.
 var hashForm = regexp.MustCompile(`^[0-9a-f]{4,64}$`)
 
+// isFullHash reports whether a revision is a whole hash, by SHA-1 or SHA-256. Git refuses such a name for a branch.
+func isFullHash(revision string) bool {
+	return hashForm.MatchString(revision) && (len(revision) == 40 || len(revision) == 64)
+}
+
 // Resolve returns the commit of a tag or a branch of the remote, or of a hash, which may be abbreviated. A tag counts
 // before a branch, and both before a hash. The error is ErrNoRevision when there is none.
 func (b Branch) Resolve(ctx context.Context, revision string) (string, error) {
+	_, commit, err := b.remoteCommit(ctx, revision)
+	if err == nil && commit == "" {
+		commit, err = b.commitOfHash(ctx, revision)
+	}
+	if err == nil && commit == "" {
+		err = fmt.Errorf("%w %s: not in %s, and no commit in %s; push it, or run git fetch", ErrNoRevision, revision,
+			b.Remote, b.Dir)
+	}
+	return commit, err
+}
+
+// remoteCommit returns the commit of a tag or a branch of the remote, with its reference. Both are "" when the remote
+// has none of that name.
+func (b Branch) remoteCommit(ctx context.Context, revision string) (reference, commit string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, listLimit)
+	defer cancel()
 	tag, branch := "refs/tags/"+revision, "refs/heads/"+revision
 	listed, err := b.git(ctx, nil, "ls-remote", "--", b.Remote, tag, tag+"^{}", branch)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	commits := map[string]string{}
 	for line := range strings.Lines(string(listed)) {
@@ -57,51 +78,39 @@ func (b Branch) Resolve(ctx context.Context, revision string) (string, error) {
 	}
 	for _, name := range []string{tag + "^{}", tag, branch} { // the first is the commit of an annotated tag
 		if commit := commits[name]; commit != "" {
-			return commit, nil
+			return strings.TrimSuffix(name, "^{}"), commit, nil
 		}
 	}
-	if hashForm.MatchString(revision) {
-		if commit, err := b.resolve(ctx, revision); err == nil {
-			return commit, nil
-		}
-	}
-	return "", fmt.Errorf("%w %s: not in %s, and no commit in %s; push it, or run git fetch", ErrNoRevision, revision,
-		b.Remote, b.Dir)
+	return "", "", nil
 }
 
-// PinnedTree returns the files at and below some paths in the commit of a revision: a tag, a branch, or a hash. The
-// error is fs.ErrNotExist when the clone does not have the commit. It asks the remote, if there is one, only for a name
-// that the clone does not have; a remote that does not answer has no such name.
-func (b Branch) PinnedTree(ctx context.Context, revision string, paths []string) (fs.FS, error) {
-	commit, err := b.pinnedCommit(ctx, revision)
-	switch {
-	case err != nil:
-		return nil, err
-	case commit == "":
-		return nil, fmt.Errorf("the revision %s in %s: %w", revision, b.Dir, fs.ErrNotExist)
+// commitOfHash returns the commit of the clone that a hash names, which may be abbreviated. It is "" when the clone has
+// none, or several. A branch whose name looks like a hash does not count.
+func (b Branch) commitOfHash(ctx context.Context, hash string) (string, error) {
+	if !hashForm.MatchString(hash) {
+		return "", nil
 	}
-	return b.Tree(ctx, commit, ".", paths...)
-}
-
-// pinnedCommit returns the commit of a revision, and "" when the clone does not have it.
-func (b Branch) pinnedCommit(ctx context.Context, revision string) (string, error) {
-	remote := cmp.Or(b.Remote, "origin")
-	names := []string{"refs/tags/" + revision, "refs/remotes/" + remote + "/" + revision, "refs/heads/" + revision}
-	if hashForm.MatchString(revision) {
-		names = append(names, revision)
+	listed, err := b.git(ctx, nil, "rev-parse", "--disambiguate="+hash)
+	if err != nil {
+		return "", err
 	}
-	for _, name := range names {
-		if commit, err := b.resolve(ctx, name); err == nil {
-			return commit, nil
+	var objects strings.Builder
+	for object := range strings.FieldsSeq(string(listed)) {
+		fmt.Fprintln(&objects, object+"^{commit}")
+	}
+	checked, err := b.git(ctx, []byte(objects.String()), "cat-file", "--batch-check=%(objectname)")
+	if err != nil {
+		return "", err
+	}
+	var commits []string
+	for line := range strings.Lines(string(checked)) {
+		if fields := strings.Fields(line); len(fields) == 1 { // another object is "missing"
+			commits = append(commits, fields[0])
 		}
 	}
-	isFullHash := hashForm.MatchString(revision) && len(revision) >= 40
-	if b.Remote != "" && !isFullHash {
-		if commit, err := b.Resolve(ctx, revision); err == nil {
-			if _, err := b.resolve(ctx, commit); err == nil {
-				return commit, nil
-			}
-		}
+	slices.Sort(commits)
+	if commits = slices.Compact(commits); len(commits) != 1 {
+		return "", nil
 	}
-	return "", ctx.Err()
+	return commits[0], nil
 }
