@@ -44,7 +44,7 @@ func connectBridge(n node.Network, link string, pid int) error {
 		}
 	}
 	attributes := netlink.NewLinkAttrs()
-	attributes.Name, attributes.Alias = link, linkAlias
+	attributes.Name = link
 	attributes.MasterIndex = bridge.Attrs().Index
 	pair := &netlink.Veth{LinkAttrs: attributes, PeerName: linkInside, PeerNamespace: netlink.NsPid(pid)}
 	if err := netlink.LinkAdd(pair); err != nil {
@@ -61,12 +61,14 @@ func ensureBridge(n node.Network) (netlink.Link, error) {
 	bridge, err := netlink.LinkByName(n.Bridge)
 	if err != nil {
 		attributes := netlink.NewLinkAttrs()
-		// The kernel makes bridge and alias at once: nobody would adopt a bridge without the alias.
-		attributes.Name, attributes.Alias = n.Bridge, linkAlias
+		attributes.Name, attributes.Group = n.Bridge, linkGroup
 		if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attributes}); err != nil {
 			return nil, err
 		}
 		if bridge, err = netlink.LinkByName(n.Bridge); err != nil {
+			return nil, err
+		}
+		if err := netlink.LinkSetAlias(bridge, linkAlias); err != nil {
 			return nil, err
 		}
 		// Without this the kernel gives the bridge an IPv6 address, and pods reach the machine by it.
@@ -74,7 +76,7 @@ func ensureBridge(n node.Network) (netlink.Link, error) {
 			return nil, err
 		}
 	}
-	if bridge.Type() != "bridge" || bridge.Attrs().Alias != linkAlias {
+	if !isNodesBridge(bridge) {
 		return nil, fmt.Errorf("the machine has a link of this name that no node has made (%s)", bridge.Type())
 	}
 	if n.Gateway != "" {
@@ -85,6 +87,11 @@ func ensureBridge(n node.Network) (netlink.Link, error) {
 		}
 	}
 	return bridge, netlink.LinkSetUp(bridge)
+}
+
+// isNodesBridge reports whether a link is a bridge that this package has made.
+func isNodesBridge(l netlink.Link) bool {
+	return l.Type() == "bridge" && (l.Attrs().Group == linkGroup || l.Attrs().Alias == linkAlias)
 }
 
 // disconnectBridge removes a node's link, and the bridge when it has no other one. The caller holds the lock of links.
@@ -104,7 +111,7 @@ func removeBridge(name string) error {
 		return nil
 	}
 	bridge, err := netlink.LinkByName(name)
-	if err != nil || bridge.Attrs().Alias != linkAlias {
+	if err != nil || !isNodesBridge(bridge) {
 		return nil
 	}
 	return netlink.LinkDel(bridge)

@@ -11,8 +11,12 @@ import (
 // group is the name of the cgroup that has those of all nodes.
 const group = "atoll-nodes"
 
-// linkAlias marks the links that this package makes, so that sweeping finds them.
-const linkAlias = "atoll node"
+// The bridges that this package makes have a group, which the kernel sets when it makes them, so that sweeping finds
+// them whenever their supervisor was killed. The alias is for people, and marks the bridges of earlier versions.
+const (
+	linkGroup = 0x61746f6c // "atol"
+	linkAlias = "atoll node"
+)
 
 // names are what a node has on the machine. They depend on its home only.
 type names struct {

@@ -42,7 +42,7 @@ func Sweep() ([]string, error) {
 		return removed, errors.Join(append(problems, err)...)
 	}
 	for _, link := range links {
-		if link.Type() != "bridge" || link.Attrs().Alias != linkAlias {
+		if !isNodesBridge(link) {
 			continue
 		}
 		name := link.Attrs().Name
