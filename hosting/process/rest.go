@@ -54,8 +54,11 @@ func (x *runner) endRest() error {
 }
 
 // userOf returns the effective user of a process; -1 for a process that has ended.
-func userOf(pid int) int {
-	info, err := os.Stat(fmt.Sprintf("/proc/%d", pid))
+func userOf(pid int) int { return ownerOf(fmt.Sprintf("/proc/%d", pid)) }
+
+// ownerOf returns the user to whom a file belongs; -1 for no file.
+func ownerOf(path string) int {
+	info, err := os.Lstat(path)
 	if err != nil {
 		return -1
 	}

@@ -285,15 +285,6 @@ func (x *runner) adopt(ctx context.Context) error {
 	return err
 }
 
-// own gives the plane's directory to the user of its next process; 0 is root. Where this process is not root, all files
-// are its own.
-func (x *runner) own(user int) error {
-	if os.Geteuid() != 0 {
-		return nil
-	}
-	return own(x.dir, user)
-}
-
 // killStrays ends the plane's processes when the plane's lock names none of them: a plane that was taken over may write
 // anything there, and must not live on for that.
 func (x *runner) killStrays() error {
@@ -346,7 +337,7 @@ func (x *runner) launch(ctx context.Context, spec controlplane.Spec) error {
 	if shut.HasUser {
 		shut.User = x.runtime.users.choose(x.runtime.o.Dir, x.id, next.User)
 	}
-	if err := x.own(shut.User); err != nil {
+	if shut.User, err = x.giveFiles(shut.User); err != nil {
 		return fmt.Errorf("the owner of the plane's files: %w", err)
 	}
 	next.Release, next.Hosts, next.User = spec.Release, spec.ServerNames, shut.User

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -78,6 +79,10 @@ const (
 	ownDepth = 64
 )
 
+// errNoOwners says that root can give nothing away: the file system keeps no owners, or a user namespace has no such
+// user. Nothing has changed then.
+var errNoOwners = errors.New("files there cannot get another owner")
+
 // own gives a directory and everything in it to a user. No process of the plane may run. It follows no link, may be
 // interrupted and repeated, and changes nothing that is right already. The directory itself is the first: hosting may
 // write the plane's issuers meanwhile, and gives that file to the owner of the directory.
@@ -88,11 +93,32 @@ func own(dir string, user int) error {
 	}
 	f := os.NewFile(uintptr(fd), dir)
 	defer f.Close()
-	if err := errors.Join(f.Chown(user, user), f.Chmod(0o700)); err != nil {
+	if err := f.Chown(user, user); err != nil {
+		if slices.ContainsFunc([]error{unix.EPERM, unix.ENOTSUP, unix.ENOSYS, unix.EINVAL},
+			func(answer error) bool { return errors.Is(err, answer) }) {
+			return fmt.Errorf("%w: %w", errNoOwners, err)
+		}
+		return err
+	}
+	if err := f.Chmod(0o700); err != nil {
 		return err
 	}
 	left := ownLimit
 	return ownBelow(f, user, ownDepth, &left)
+}
+
+// giveFiles gives the plane's directory to the user of its next process, 0 is root, and returns that user. Where this
+// process is not root, all files are its own. Where files get no other owner, the plane runs as root.
+func (x *runner) giveFiles(user int) (int, error) {
+	if os.Geteuid() != 0 {
+		return user, nil
+	}
+	err := own(x.dir, user)
+	if errors.Is(err, errNoOwners) && ownerOf(x.dir) == 0 { // root without capabilities can use no other directory
+		x.log.Warn("a plane runs without a user of its own", "error", err)
+		return 0, nil
+	}
+	return user, err
 }
 
 // ownBelow gives what is in a directory to a user. A name that somebody removes or renames meanwhile is left out:

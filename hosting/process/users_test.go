@@ -2,10 +2,13 @@ package process
 
 import (
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"atoll.dev/hosting/controlplane"
 	"atoll.dev/internal/atomicfile"
@@ -116,5 +119,47 @@ func TestFilesMayBeReplacedWhileTheyBecomeThePlanes(t *testing.T) {
 	close(end)
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+}
+
+// A file system without owners costs a plane the wall "user", and not its start: own reports it before it changes a
+// file.
+func TestAFileSystemWithoutOwnersIsReportedFirst(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root gives files away")
+	}
+	const immutable = 0x10 // FS_IMMUTABLE_FL of the kernel
+	dir := t.TempDir()
+	writeFiles(t, dir, map[string]string{"file": "x"})
+	f, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	flags, err := unix.IoctlGetInt(int(f.Fd()), unix.FS_IOC_GETFLAGS)
+	if err == nil { // the kernel answers for an immutable directory as such a file system does
+		err = unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, flags|immutable)
+	}
+	if err != nil {
+		t.Skipf("this file system has no immutable directories: %v", err)
+	}
+	defer func() {
+		if err := unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, flags); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := own(dir, plane.FirstUser+5); !errors.Is(err, errNoOwners) {
+		t.Errorf("error %v, want %v", err, errNoOwners)
+	}
+	x := &runner{dir: dir, log: slog.New(slog.DiscardHandler)}
+	if user, err := x.giveFiles(plane.FirstUser + 5); user != 0 || err != nil {
+		t.Errorf("the plane gets user %d, %v; want root", user, err)
+	}
+	info, err := os.Lstat(filepath.Join(dir, "file"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := info.Sys().(*syscall.Stat_t); s.Uid != 0 {
+		t.Errorf("the file belongs to %d", s.Uid)
 	}
 }
