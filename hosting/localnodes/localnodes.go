@@ -258,7 +258,7 @@ func (m *Machines) Remove(pool Pool, uid types.UID) {
 
 // begin adds a machine and starts its goroutine. The caller holds mu.
 func (m *Machines) begin(home string, r record) {
-	x := &machine{machines: m, home: home, record: r, poke: make(chan struct{}, 1), awakeSince: time.Now(),
+	x := &machine{machines: m, home: home, record: r, poke: make(chan struct{}, 1), goal: r.Goal, awakeSince: time.Now(),
 		log: m.o.Log.With("node", r.Node, "cluster", r.Cluster)}
 	m.all[x.key()] = x
 	m.wg.Go(func() { x.run(m.ctx) })

@@ -246,6 +246,11 @@ func TestAMachineSleepsWakesAndIsRemoved(t *testing.T) {
 	if _, err := os.Stat(configFile(home)); err != nil {
 		t.Errorf("a sleeping machine lost its home: %v", err)
 	}
+	s.stop()
+	s.open() // the next process started the supervisor
+	if m := s.all.all[key{testPool.Cluster, o.UID}]; m == nil || m.goal != asleep {
+		t.Errorf("the next process finds %+v", m)
+	}
 	if err := s.all.Start(o); err != nil {
 		t.Fatal(err)
 	}

@@ -20,12 +20,12 @@ import (
 )
 
 // goal is what becomes of a machine.
-type goal uint8
+type goal string
 
 const (
-	awake   goal = iota // its supervisor runs
-	asleep              // its supervisor does not run; the home stays
-	removed             // nothing of it is left
+	awake   goal = ""        // its supervisor runs
+	asleep  goal = "Asleep"  // its supervisor does not run; the home stays
+	removed goal = "Removed" // nothing of it is left
 )
 
 const (
@@ -35,6 +35,7 @@ const (
 
 	tokenLife = 10 * time.Minute // of a bootstrap token, as far as this package counts on it
 	logLimit  = 1 << 20          // bytes of a supervisor's log
+	logPause  = time.Minute      // between two looks at the size of that log
 )
 
 // markVariable marks the processes of a region. A supervisor with it would count as a plane.
@@ -85,6 +86,11 @@ func (x *machine) set(g goal) {
 	changed := x.goal != g && x.goal != removed
 	if changed {
 		x.goal = g
+		r := x.record
+		r.Goal = g
+		if err := r.write(x.home); err != nil {
+			x.log.Warn("a later process does not find whether a real node runs", "error", err)
+		}
 		if g == awake {
 			x.awakeSince = time.Now()
 		}
@@ -224,18 +230,27 @@ func (x *machine) serve(ctx context.Context) (ended bool, err error) {
 		<-result
 		p.Close()
 	}()
-	select {
-	case err := <-result:
-		result <- err
-		if ctx.Err() != nil {
-			return false, ctx.Err()
+	bound := time.NewTicker(logPause)
+	defer bound.Stop()
+	for {
+		select {
+		case <-bound.C:
+			if err := logfile.Bound(logPath(x.home), logLimit, 1); err != nil {
+				x.log.Warn("the log of a supervisor cannot be bounded", "error", err)
+			}
+			continue
+		case err := <-result:
+			result <- err
+			if ctx.Err() != nil {
+				return false, ctx.Err()
+			}
+			x.log.Warn("the supervisor of a real node has ended", "supervisor", p.PID, "log", logPath(x.home))
+			return true, err
+		case <-x.poke:
+		case <-ctx.Done():
 		}
-		x.log.Warn("the supervisor of a real node has ended", "supervisor", p.PID, "log", logPath(x.home))
-		return true, err
-	case <-x.poke:
-	case <-ctx.Done():
+		return false, ctx.Err()
 	}
-	return false, ctx.Err()
 }
 
 func logPath(home string) string { return filepath.Join(home, "supervisor.log") }

@@ -78,6 +78,7 @@ type record struct {
 	Pool      string    `json:"pool"`
 	Node      string    `json:"node"`
 	UID       types.UID `json:"uid"`
+	Goal      goal      `json:"goal,omitempty"` // a later process pursues it
 }
 
 func readRecord(home string) (record, error) {

@@ -15,8 +15,8 @@ const (
 	// orphanDrain is the drain limit of nodes whose pool does not exist or is being
 	// deleted, when the pool orders none.
 	orphanDrain = 10 * time.Minute
-	// evictedRetry is how soon a drain looks again for evicted pods, refusedRetry for
-	// pods that a disruption budget keeps.
+	// evictedRetry is how soon a new drain looks again for evicted pods, refusedRetry how
+	// soon an old one does, and how soon a drain looks for pods that a disruption budget keeps.
 	evictedRetry = 50 * time.Millisecond
 	refusedRetry = 2 * time.Second
 )
@@ -46,15 +46,18 @@ func (s *site) drain(ctx context.Context, n *node, timeout time.Duration, now ti
 		return 0, err
 	}
 	var again time.Duration
+	pause := evictedPause(now.Sub(n.drainingSince(now)))
 	for _, p := range pods {
 		if !mustMove(&p) {
 			continue
 		}
-		wait := evictedRetry
+		wait := pause
 		if p.GetDeletionTimestamp() == nil {
-			if wait, err = s.evict(ctx, &p); err != nil {
+			refused, err := s.evict(ctx, &p)
+			if err != nil {
 				return 0, err
 			}
+			wait = max(wait, refused)
 		}
 		again = sooner(again, wait)
 	}
@@ -90,7 +93,13 @@ func mustMove(pod *unstructured.Unstructured) bool {
 	return owner == nil || owner.Kind != "DaemonSet"
 }
 
-// evict evicts a pod and returns after which time to look for it.
+// evictedPause returns after which time a drain of some age looks again for evicted pods: the containers of a real node
+// take the time to end that their pods give them, or for ever.
+func evictedPause(age time.Duration) time.Duration {
+	return min(max(age/10, evictedRetry), refusedRetry)
+}
+
+// evict evicts a pod and returns after which time to try again when a disruption budget keeps it, else 0.
 func (s *site) evict(ctx context.Context, pod *unstructured.Unstructured) (time.Duration, error) {
 	eviction := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "policy/v1", "kind": "Eviction", "metadata": map[string]any{"name": pod.GetName(),
@@ -104,7 +113,7 @@ func (s *site) evict(ctx context.Context, pod *unstructured.Unstructured) (time.
 	case err != nil && !apierrors.IsNotFound(err):
 		return 0, fmt.Errorf("evicting %s/%s: %w", pod.GetNamespace(), pod.GetName(), err)
 	}
-	return evictedRetry, nil
+	return 0, nil
 }
 
 // remove deletes a node and its remaining pods, which no kubelet would end.

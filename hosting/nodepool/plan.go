@@ -24,7 +24,12 @@ func plan(w wanted, nodes []*node, now time.Time, unhealthyAfter time.Duration) 
 		left := unhealthyAfter - now.Sub(latest(n.readySince(), w.awakeSince[n.Metadata.UID]))
 		switch {
 		case n.Metadata.DeletionTimestamp != nil:
+		case n.draining() && w.isDead(n) && left <= 0: // its kubelet ends no pod
+			d.abandon = append(d.abandon, n)
 		case n.draining():
+			if w.isDead(n) {
+				d.again = sooner(d.again, left)
+			}
 			d.drain = append(d.drain, n)
 		case w.autoRepair && !n.ready() && w.waitsForRoom(n): // as would a node in its place
 			live = append(live, n)

@@ -108,3 +108,28 @@ func TestANodeThatCanHaveNoMachineStopsNoOther(t *testing.T) {
 	w.awaitTokens(joined, 0)
 	w.deleteLocalPool(m, "o")
 }
+
+// A drain of real nodes polled 20 times a second, possibly for ever.
+func TestAnOldDrainPollsLessAndEndsWithoutItsKubelet(t *testing.T) {
+	for age, want := range map[time.Duration]time.Duration{0: evictedRetry, 5 * time.Second: 500 * time.Millisecond,
+		time.Hour: refusedRetry} {
+		if got := evictedPause(age); got != want {
+			t.Errorf("after %s a drain pauses for %s, want %s", age, got, want)
+		}
+	}
+	n := testNode(0, "1.36.3", metav1.ConditionFalse)
+	n.Metadata.UID = "u0"
+	n.Metadata.Annotations = map[string]string{drainingAnnotation: epoch.Format(time.RFC3339)}
+	w := want(0, "1.36.3")
+	w.provider, w.awakeSince = cluster.Local, map[types.UID]time.Time{"u0": epoch}
+	if d := plan(w, []*node{n}, epoch.Add(50*time.Second), time.Minute); len(d.drain) != 1 || d.again != 10*time.Second {
+		t.Errorf("a draining node that has just become unready: %+v", d)
+	}
+	if d := plan(w, []*node{n}, epoch.Add(time.Hour), time.Minute); len(d.abandon) != 1 || len(d.drain) > 0 {
+		t.Errorf("a draining node without a kubelet: %+v", d)
+	}
+	w.hibernated = true
+	if d := plan(w, []*node{n}, epoch.Add(time.Hour), time.Minute); len(d.abandon) > 0 {
+		t.Errorf("a draining node of a hibernated cluster: %+v", d)
+	}
+}

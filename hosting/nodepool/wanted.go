@@ -184,6 +184,11 @@ func (w wanted) current(n *node) bool {
 	return w.sameMachine(n) && n.Status.NodeInfo.KubeletVersion == "v"+w.version
 }
 
+// isDead reports whether a node is real and not ready although its machine should run.
+func (w wanted) isDead(n *node) bool {
+	return w.provider == cluster.Local && !w.hibernated && !n.ready()
+}
+
 // waitsForRoom reports whether a node cannot be ready because there is no room for its machine.
 func (w wanted) waitsForRoom(n *node) bool {
 	_, exists := w.awakeSince[n.Metadata.UID]
