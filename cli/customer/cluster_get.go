@@ -45,8 +45,8 @@ func clusterGet(session *terminal.Session) *cobra.Command {
 // clusterDetails prints one cluster with its conditions and node pools as text.
 func clusterDetails(w io.Writer, cluster platform.Cluster, pools []platform.NodePool, now time.Time) {
 	fmt.Fprintf(w, "%s (%s): %s", terminal.OneLine(cluster.Name), cluster.ID, phaseOf(cluster))
-	if cluster.Status.Message != "" && cluster.Status.Phase != "Ready" {
-		fmt.Fprintf(w, ": %s", terminal.OneLine(cluster.Status.Message))
+	if message := messageOf(cluster); message != "" {
+		fmt.Fprintf(w, ": %s", terminal.OneLine(message))
 	}
 	fmt.Fprintln(w)
 	facts := [][]string{

@@ -64,10 +64,7 @@ func clusterTable(w io.Writer, all []platform.Cluster, width terminal.Width, now
 	}
 	rows := [][]string{head}
 	for _, cluster := range all {
-		message := cluster.Status.Message
-		if cluster.Status.Phase == "Ready" {
-			message = ""
-		}
+		message := messageOf(cluster)
 		version, age := terminal.DashIfEmpty(cluster.Status.Version), terminal.FormatAge(cluster.CreatedAt, now)
 		if width == terminal.Wide {
 			rows = append(rows, []string{cluster.Name, cluster.ID, phaseOf(cluster), version,
