@@ -144,8 +144,8 @@ func phaseOf(cluster platform.Cluster) string {
 	return phase
 }
 
-// messageOf returns the message of a cluster's status that its owner needs. A Ready cluster has one only while a part of
-// it is degraded, such as an issuer of tokens whose keys cannot be read.
+// messageOf returns the message of a cluster's status that its owner needs. A Ready cluster has one only while a part
+// of it is degraded, such as an issuer of tokens whose keys cannot be read.
 func messageOf(cluster platform.Cluster) string {
 	if cluster.Status.Phase == platform.ClusterPhaseReady && cluster.Status.Reason != "Degraded" {
 		return ""

@@ -236,7 +236,8 @@ type popClaims struct {
 }
 
 // signedRequest verifies a signed request: Entra has bound the token in it to a key, that key has
-// signed the request, the signature is of this request and new, and no process has taken it before.
+// signed the request, the signature is of this request and new, and this process has not taken it
+// before. The caller checks the body, and that no other process has taken the request (recordUse).
 func (t *Tokens) signedRequest(r *http.Request, token, path string, now time.Time) (tokenProof, error) {
 	none := tokenProof{}
 	signed, err := jose.ParseSignedCompact(token, popAlgorithms)

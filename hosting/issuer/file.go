@@ -32,7 +32,8 @@ type trusted struct {
 	Groups         mapping         `json:"groups,omitzero"`
 	RequiredClaims []required      `json:"requiredClaims,omitempty"`
 	Keys           json.RawMessage `json:"keys,omitempty"`
-	// ReadAt is when Keys were read first, and Authority the certificates by which; the plane ignores both.
+	// ReadAt is when Keys were last read. It may be a quarter of keysTrusted too early, so that the file need not change
+	// each minute. Authority is the certificates that verified the issuer's server. The plane ignores both.
 	ReadAt    time.Time `json:"readAt,omitzero"`
 	Authority string    `json:"authority,omitempty"`
 }
@@ -52,8 +53,8 @@ type required struct {
 // maxFile bounds the file that a plane may make hosting read.
 const maxFile = 8 << 20
 
-// readFile returns the content of a plane's file; nil without one. The plane can change its directory: a link, a pipe
-// or a huge file there is taken for no file, and the next write replaces it.
+// readFile returns the content of a plane's file: nil when there is no file; empty and not nil when there is something
+// that cannot be used, such as a link, a pipe or a huge file, which the caller replaces or removes.
 func readFile(path string) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -161,7 +162,7 @@ func find(f file, i cluster.Issuer) trusted {
 func problem(url string, err error, keys json.RawMessage) string {
 	outcome := "its tokens are refused"
 	if keys != nil {
-		outcome = "its last keys are used for an hour"
+		outcome = "its last keys are used until an hour after they were read"
 	}
 	return fmt.Sprintf("the keys of the issuer %s cannot be read, and %s: %v", url, outcome, err)
 }

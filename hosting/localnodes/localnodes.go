@@ -150,8 +150,8 @@ func (m *Machines) Open(ctx context.Context, changed func(Pool)) (closeMachines 
 // Missing returns an error with what this machine lacks for real nodes, nil when it has all.
 func (m *Machines) Missing() error { return m.missing }
 
-// Runs reports whether this machine has the programs of a release.
-func (m *Machines) Runs(version controlplane.Version) bool { return m.o.Programs[version] != "" }
+// CanRun reports whether this machine has the programs of a release.
+func (m *Machines) CanRun(version controlplane.Version) bool { return m.o.Programs[version] != "" }
 
 // Releases lists the releases whose programs this machine has.
 func (m *Machines) Releases() []controlplane.Version {
@@ -192,15 +192,15 @@ func (m *Machines) Pools() []Pool {
 // ErrFull is the error of Start when this machine runs as many nodes as it may.
 var ErrFull = errors.New("this machine has no room for another real node")
 
-// Room returns the error that Start would return for a machine that does not exist yet: ErrFull, or what Missing
+// CheckRoom returns the error that Start would return for a machine that does not exist yet: ErrFull, or what Missing
 // returns. It is nil when there is room.
-func (m *Machines) Room() error {
+func (m *Machines) CheckRoom() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.room()
 }
 
-// room is Room. The caller holds mu.
+// room is CheckRoom. The caller holds mu.
 func (m *Machines) room() error {
 	if m.missing == nil && len(m.all) >= m.o.Most {
 		return fmt.Errorf("%w (it runs %d)", ErrFull, len(m.all))

@@ -19,7 +19,7 @@ import (
 	"atoll.dev/node/supervisor"
 )
 
-// goal is what becomes of a machine.
+// goal is the state that a machine should be in.
 type goal string
 
 const (
@@ -31,7 +31,7 @@ const (
 const (
 	firstPause = 500 * time.Millisecond // before the second start of a supervisor that has ended
 	longPause  = 30 * time.Second
-	longRun    = time.Minute // after it the next pause is the first one again
+	longRun    = time.Minute // a try that took longer resets the pause
 
 	tokenLife = 10 * time.Minute // of a bootstrap token, as far as this package counts on it
 	logLimit  = 1 << 20          // bytes of a supervisor's log
@@ -89,7 +89,7 @@ func (x *machine) set(g goal) {
 		r := x.record
 		r.Goal = g
 		if err := r.write(x.home); err != nil {
-			x.log.Warn("a later process does not find whether a real node runs", "error", err)
+			x.log.Warn("the goal of a real node was not saved; a restarted hosting begins with the old one", "error", err)
 		}
 		if g == awake {
 			x.awakeSince = time.Now()
@@ -97,18 +97,18 @@ func (x *machine) set(g goal) {
 	}
 	x.mu.Unlock()
 	if changed {
-		x.wakeUp()
+		x.nudge()
 	}
 }
 
-func (x *machine) wakeUp() {
+func (x *machine) nudge() {
 	select {
 	case x.poke <- struct{}{}:
 	default:
 	}
 }
 
-// renew wakes the machine, and gives it a new way to the API server or a new token.
+// renew wakes the machine. It gives it other settings of the API server or a new token, and then restarts it.
 func (x *machine) renew(o Order) error {
 	if pool := x.pool(); o.Pool != pool {
 		return fmt.Errorf("node %s of cluster %s: its machine belongs to pool %s, not to %s", x.record.Node, pool.Cluster,
@@ -133,7 +133,7 @@ func (x *machine) renew(o Order) error {
 	x.mu.Lock()
 	x.restart = true
 	x.mu.Unlock()
-	x.wakeUp()
+	x.nudge()
 	return nil
 }
 
@@ -143,7 +143,6 @@ func (x *machine) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		x.mu.Lock()
 		g, restart := x.goal, x.restart
-		x.restart = false
 		x.mu.Unlock()
 		from := time.Now()
 		var err error
@@ -155,17 +154,20 @@ func (x *machine) run(ctx context.Context) {
 			}
 		case g == asleep:
 			if err = node.Stop(ctx, x.home); err == nil {
-				x.fail(nil)
+				x.setFailure(nil)
 				x.wait(ctx, 0)
 				continue
 			}
 		case restart:
-			if err = node.Stop(ctx, x.home); err == nil {
+			if err = node.Stop(ctx, x.home); err == nil { // the next start reads the changed config
+				x.mu.Lock()
+				x.restart = false
+				x.mu.Unlock()
 				continue
 			}
 		default:
 			var ended bool
-			if ended, err = x.serve(ctx); err == nil && !ended {
+			if ended, err = x.supervise(ctx); err == nil && !ended {
 				continue // the goal has changed
 			}
 		}
@@ -175,7 +177,7 @@ func (x *machine) run(ctx context.Context) {
 		if err != nil {
 			x.log.Warn("a real node cannot be started or stopped; hosting tries again", "error", err, "after", pause)
 		}
-		x.fail(err)
+		x.setFailure(err)
 		if time.Since(from) > longRun {
 			pause = firstPause
 		}
@@ -184,8 +186,9 @@ func (x *machine) run(ctx context.Context) {
 	}
 }
 
-// fail records the error of the last try, and has the pool show it.
-func (x *machine) fail(err error) {
+// setFailure records the error of the last try, nil for a success. It notifies the pool when tries begin or cease to
+// fail.
+func (x *machine) setFailure(err error) {
 	x.mu.Lock()
 	same := (err == nil) == (x.failure == nil)
 	x.failure = err
@@ -208,8 +211,8 @@ func (x *machine) wait(ctx context.Context, limit time.Duration) {
 	}
 }
 
-// serve adopts or starts the supervisor, and returns when it has ended, the goal changes or ctx ends.
-func (x *machine) serve(ctx context.Context) (ended bool, err error) {
+// supervise adopts or starts the supervisor, and returns when it has ended, the goal changes or ctx ends.
+func (x *machine) supervise(ctx context.Context) (ended bool, err error) {
 	p, err := node.FindProcess(x.home)
 	switch {
 	case errors.Is(err, node.ErrNotRunning):
@@ -221,7 +224,7 @@ func (x *machine) serve(ctx context.Context) (ended bool, err error) {
 	default:
 		x.log.Info("a real node is adopted", "supervisor", p.PID)
 	}
-	x.fail(nil)
+	x.setFailure(nil)
 	waiting, cancel := context.WithCancel(ctx)
 	result := make(chan error, 1)
 	go func() { result <- p.Wait(waiting) }()
@@ -321,7 +324,7 @@ func (x *machine) remove(ctx context.Context) error {
 		return err
 	}
 	if status, err := node.ReadStatus(x.home); err == nil && status.State != node.Stopped {
-		if _, err := supervisor.Sweep(); err != nil { // the supervisor was killed
+		if _, err := supervisor.Sweep(); err != nil { // the supervisor was killed before it had removed everything
 			return err
 		}
 	}

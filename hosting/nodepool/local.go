@@ -32,8 +32,8 @@ type Machines interface {
 	Open(ctx context.Context, changed func(localnodes.Pool)) (closeMachines func(), err error)
 	// Missing returns what this machine lacks for real nodes, nil when it has all.
 	Missing() error
-	// Runs reports whether the machine has the programs of a release.
-	Runs(version controlplane.Version) bool
+	// CanRun reports whether the machine has the programs of a release.
+	CanRun(version controlplane.Version) bool
 	Releases() []controlplane.Version
 	// BridgeOf returns the name of a cluster's bridge.
 	BridgeOf(cluster controlplane.ID) string
@@ -41,8 +41,9 @@ type Machines interface {
 	Pools() []localnodes.Pool
 	// Of lists the machines of a pool by the UID of their Nodes.
 	Of(pool localnodes.Pool) map[types.UID]localnodes.Machine
-	// Room returns why no further machine can be started, nil when one can: localnodes.ErrFull, or what Missing returns.
-	Room() error
+	// CheckRoom returns why no further machine can be started, nil when one can: localnodes.ErrFull, or the error of
+	// Missing.
+	CheckRoom() error
 	// Start has a machine run. It gives one that exists a new token or another way to the API server.
 	Start(order localnodes.Order) error
 	// Sleep stops the machines of a pool and keeps their homes.
@@ -61,12 +62,12 @@ func (noMachines) Open(context.Context, func(localnodes.Pool)) (closeMachines fu
 }
 
 func (noMachines) Missing() error                                      { return errNoMachines }
-func (noMachines) Runs(controlplane.Version) bool                      { return false }
+func (noMachines) CanRun(controlplane.Version) bool                    { return false }
 func (noMachines) Releases() []controlplane.Version                    { return nil }
 func (noMachines) BridgeOf(controlplane.ID) string                     { return "" }
 func (noMachines) Pools() []localnodes.Pool                            { return nil }
 func (noMachines) Of(localnodes.Pool) map[types.UID]localnodes.Machine { return nil }
-func (noMachines) Room() error                                         { return errNoMachines }
+func (noMachines) CheckRoom() error                                    { return errNoMachines }
 func (noMachines) Start(localnodes.Order) error                        { return errNoMachines }
 func (noMachines) Sleep(localnodes.Pool)                               {}
 func (noMachines) Remove(localnodes.Pool, types.UID)                   {}
@@ -86,18 +87,18 @@ func poolOf(pool *hypershift.NodePool) localnodes.Pool {
 		Name: pool.Name}
 }
 
-// checkMachines adds the reasons why no real node of the pool can be made.
-func (w *wanted) checkMachines(m Machines) {
+// checkHost adds the reasons why no real node of the pool can be made.
+func (w *wanted) checkHost(m Machines) {
 	if w.provider != cluster.Local {
 		return
 	}
 	add := func(condition, reason, format string, args ...any) {
 		w.invalid = append(w.invalid, problem{condition, reason, fmt.Sprintf(format, args...)})
 	}
-	w.noRoom = m.Room()
+	w.noRoom = m.CheckRoom()
 	if err := m.Missing(); err != nil {
 		add(ValidPlatformConfig, ProviderUnavailable, "%s", err)
-	} else if w.version != "" && !m.Runs(controlplane.Version(w.version)) {
+	} else if w.version != "" && !m.CanRun(controlplane.Version(w.version)) {
 		add(hypershift.ValidReleaseImage, ValidationFailed,
 			"spec.release.image: this management cluster has the programs of real nodes of %v only", m.Releases())
 	}
@@ -117,14 +118,14 @@ func (k *keeper) runMachines(ctx context.Context, s *site, pool *hypershift.Node
 	machines := k.o.Machines.Of(poolOf(pool))
 	var problems []error
 	if !w.paused {
-		problems = append(problems, s.removeLost(ctx, poolOf(pool), machines, nodes))
+		problems = append(problems, s.removeWithoutNode(ctx, poolOf(pool), machines, nodes))
 	}
 	if w.hibernated {
 		return 0, errors.Join(problems...)
 	}
 	mayMake := w.invalid == nil && !w.paused && pool.DeletionTimestamp == nil
 	var noRoom error
-	for _, n := range entitled(nodes, machines, w.replicas) {
+	for _, n := range nodesToRun(nodes, machines, w.replicas) {
 		_, exists := machines[n.Metadata.UID]
 		if !exists && !mayMake {
 			continue
@@ -155,11 +156,11 @@ func (k *keeper) runMachine(ctx context.Context, s *site, pool *hypershift.NodeP
 	uid := n.Metadata.UID
 	m, exists := machines[uid]
 	if !exists { // before the plane gets a token that no machine would use
-		if err := k.o.Machines.Room(); err != nil {
+		if err := k.o.Machines.CheckRoom(); err != nil {
 			return err
 		}
 	}
-	order, err := s.order(ctx, pool, *w, n, admin)
+	order, err := s.orderFor(ctx, pool, *w, n, admin)
 	if err != nil {
 		return err
 	}
@@ -183,10 +184,10 @@ func (k *keeper) runMachine(ctx context.Context, s *site, pool *hypershift.NodeP
 	return nil
 }
 
-// entitled returns the Nodes whose machines run: those that have a machine, and as many others as the pool may have
-// machines. A customer's administrator can create Nodes with a pool's label, and can keep deleted or drained Nodes for
-// ever: each machine counts, whatever its Node is like.
-func entitled(nodes []*node, machines map[types.UID]localnodes.Machine, replicas int) []*node {
+// nodesToRun returns the Nodes whose machines are to be started or kept up to date now: those that have a machine, and
+// as many others as the pool may have machines. A customer's administrator can create Nodes with a pool's label, and
+// can keep deleted or drained Nodes for ever: each machine counts, whatever its Node is like.
+func nodesToRun(nodes []*node, machines map[types.UID]localnodes.Machine, replicas int) []*node {
 	var found, others []*node
 	leaving := len(machines)
 	for _, n := range nodes {
@@ -209,9 +210,9 @@ func entitled(nodes []*node, machines map[types.UID]localnodes.Machine, replicas
 	return append(found, others[:max(0, min(len(others), room))]...)
 }
 
-// removeLost removes the machines whose Nodes do not exist. A Node that has only lost the label of its pool gets it
-// back.
-func (s *site) removeLost(ctx context.Context, pool localnodes.Pool, machines map[types.UID]localnodes.Machine,
+// removeWithoutNode removes the machines whose Nodes do not exist. A Node that has only lost the label of its pool gets
+// it back.
+func (s *site) removeWithoutNode(ctx context.Context, pool localnodes.Pool, machines map[types.UID]localnodes.Machine,
 	nodes []*node) error {
 	exists := map[types.UID]bool{}
 	for _, n := range nodes {
@@ -260,7 +261,7 @@ func (s *site) removeOrphanMachines(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := s.removeLost(ctx, pool, s.keeper.o.Machines.Of(pool), nodes); err != nil {
+		if err := s.removeWithoutNode(ctx, pool, s.keeper.o.Machines.Of(pool), nodes); err != nil {
 			return err
 		}
 	}
@@ -276,8 +277,8 @@ func (k *keeper) endMachines(pool localnodes.Pool) (ended bool) {
 	return len(machines) == 0
 }
 
-// isEnding reports whether a machine of an earlier Node with this name is still there.
-func (k *keeper) isEnding(pool localnodes.Pool, name string, nodes []*node) bool {
+// nameInUse reports whether a machine of an earlier Node with this name is still there.
+func (k *keeper) nameInUse(pool localnodes.Pool, name string, nodes []*node) bool {
 	for uid, m := range k.o.Machines.Of(pool) {
 		if m.Node == name && !slices.ContainsFunc(nodes, func(n *node) bool { return n.Metadata.UID == uid }) {
 			return true
@@ -286,8 +287,8 @@ func (k *keeper) isEnding(pool localnodes.Pool, name string, nodes []*node) bool
 	return false
 }
 
-// order returns the machine of a Node.
-func (s *site) order(ctx context.Context, pool *hypershift.NodePool, w wanted, n *node, admin controlplane.Admin) (
+// orderFor returns the machine of a Node.
+func (s *site) orderFor(ctx context.Context, pool *hypershift.NodePool, w wanted, n *node, admin controlplane.Admin) (
 	localnodes.Order, error,
 ) {
 	fail := func(err error) (localnodes.Order, error) {
@@ -360,8 +361,9 @@ func advertised(networks ...netip.Prefix) string {
 
 const apiServerPort = 6443
 
-// rests reports whether the pool's machines must not run: the cluster hibernates. Nodes would keep their plane awake.
-func rests(hc *hypershift.HostedCluster) bool {
+// isHibernated reports whether the pool's machines must not run: the cluster hibernates, and Nodes would keep its plane
+// awake.
+func isHibernated(hc *hypershift.HostedCluster) bool {
 	return hc != nil && hc.Annotations[hypershift.HibernatedAnnotation] == "true"
 }
 

@@ -50,9 +50,9 @@ func (m *machinesInMemory) Missing() error {
 	return m.missing
 }
 
-func (m *machinesInMemory) Runs(version controlplane.Version) bool  { return version == "1.36.3" }
-func (m *machinesInMemory) Releases() []controlplane.Version        { return []controlplane.Version{"1.36.3"} }
-func (m *machinesInMemory) BridgeOf(cluster controlplane.ID) string { return "atoll-test" }
+func (m *machinesInMemory) CanRun(version controlplane.Version) bool { return version == "1.36.3" }
+func (m *machinesInMemory) Releases() []controlplane.Version         { return []controlplane.Version{"1.36.3"} }
+func (m *machinesInMemory) BridgeOf(cluster controlplane.ID) string  { return "atoll-test" }
 func (m *machinesInMemory) Pools() []localnodes.Pool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -76,7 +76,7 @@ func (m *machinesInMemory) Of(pool localnodes.Pool) map[types.UID]localnodes.Mac
 	return found
 }
 
-func (m *machinesInMemory) Room() error {
+func (m *machinesInMemory) CheckRoom() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.missing == nil && m.most > 0 && len(m.orders) >= m.most {
@@ -268,7 +268,7 @@ func TestNoMoreMachinesRunThanAPoolMayHave(t *testing.T) {
 	}
 	machines := map[types.UID]localnodes.Machine{"u7": {}, "u8": {}}
 	names := func() (names []string) {
-		for _, n := range entitled(nodes, machines, 2) {
+		for _, n := range nodesToRun(nodes, machines, 2) {
 			names = append(names, n.Metadata.Name)
 		}
 		return names

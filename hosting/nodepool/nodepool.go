@@ -233,7 +233,7 @@ func (k *keeper) reconcile(ctx context.Context, key loop.Key, object *unstructur
 		patience -= k.awayFor(cluster, now)
 	}
 	switch {
-	case rests(hc):
+	case isHibernated(hc):
 		k.o.Machines.Sleep(poolOf(pool))
 	}
 	switch {
@@ -262,7 +262,7 @@ func (k *keeper) reconcile(ctx context.Context, key loop.Key, object *unstructur
 		return 0, k.releaseWhenOverdue(ctx, object, cluster, pool, err)
 	}
 	w := read(pool, hc, string(admin.Version))
-	w.checkMachines(k.o.Machines)
+	w.checkHost(k.o.Machines)
 	again, paused := pausedFor(pool, now)
 	w.paused = paused && !deleting
 	if deleting {

@@ -195,7 +195,7 @@ func (s *site) execute(ctx context.Context, pool *hypershift.NodePool, w wanted,
 	}
 	var full error
 	for _, name := range freeNames(nodePrefix(pool), nodes, d.create) {
-		if s.keeper.isEnding(poolOf(pool), name, nodes) {
+		if s.keeper.nameInUse(poolOf(pool), name, nodes) {
 			continue // the end of the machine reconciles the pool
 		}
 		err := s.create(ctx, pool, w, name)

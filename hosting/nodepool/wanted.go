@@ -64,7 +64,7 @@ func read(pool *hypershift.NodePool, hc *hypershift.HostedCluster, control strin
 	if w.provider != cluster.Simulated {
 		w.inPlace = false // a real node is replaced
 	}
-	if w.hibernated = rests(hc); w.hibernated && w.provider != cluster.Simulated {
+	if w.hibernated = isHibernated(hc); w.hibernated && w.provider != cluster.Simulated {
 		w.autoRepair = false
 	}
 	if s.Replicas != nil {
