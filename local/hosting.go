@@ -35,6 +35,9 @@ func (t topology) hosting(mc cluster.ManagementCluster) Spec {
 		args = append(args, "--backups", filepath.Join(t.home.backupsDir(), objectstore.StoreFile))
 		after = append(after, objectStoreName)
 	}
+	if t.st.Azure {
+		args = append(args, "--issuer-networks", "127.0.0.0/8") // the stand-in for Entra is an issuer, too
+	}
 	args = append(args, t.nodeArgs(mc)...)
 	return t.service(Spec{
 		Name: hostingName(mc), Phase: phaseEdges, After: after, Args: args,

@@ -212,11 +212,17 @@ func run(ctx context.Context, file string) error {
 		}
 	}
 
-	version, err := c.askVersion(ctx, cluster)
+	version, config, err := c.askVersion(ctx, cluster)
 	if err != nil {
 		return err
 	}
 	step("asked     its API is Kubernetes %s", version)
+
+	user, err := c.trustEntra(ctx, a, cluster, config)
+	if err != nil {
+		return err
+	}
+	step("trusted   its API takes tokens of Entra: the user is %s", user)
 
 	answer, err = c.send(ctx, http.MethodDelete, cluster, nil, http.StatusAccepted, http.StatusNoContent)
 	if err != nil {
@@ -264,55 +270,55 @@ type credentials struct {
 }
 
 // askVersion requests a credential for a key that stays here, and asks the cluster's API for its version.
-func (c *client) askVersion(ctx context.Context, cluster string) (string, error) {
+func (c *client) askVersion(ctx context.Context, cluster string) (version string, config kubeconfig, err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return "", err
+		return "", config, err
 	}
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{
 		CommonName: "system:customer-break-glass:system-admin", Organization: []string{"system:masters"}}}, key)
 	if err != nil {
-		return "", err
+		return "", config, err
 	}
 	answer, err := c.send(ctx, http.MethodPost, cluster+"/requestAdminCredential", map[string]string{
 		"certificateSigningRequest": string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))},
 		http.StatusAccepted)
 	if err != nil {
-		return "", err
+		return "", config, err
 	}
 	got, err := await[credentials](ctx, c, answer, runtime.FinalStateViaLocation)
 	if err != nil {
-		return "", err
+		return "", config, err
 	}
-	config, err := readKubeconfig(got.Kubeconfig)
+	config, err = readKubeconfig(got.Kubeconfig)
 	if err != nil {
-		return "", err
+		return "", config, err
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(config.ca)
 	block, _ := pem.Decode(config.certificate)
 	if block == nil {
-		return "", errors.New("the kubeconfig has no certificate")
+		return "", config, errors.New("the kubeconfig has no certificate")
 	}
 	api := &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{
 		RootCAs: roots, ServerName: config.serverName,
 		Certificates: []tls.Certificate{{Certificate: [][]byte{block.Bytes}, PrivateKey: key}}}}}
-	version, err := api.Get(config.server + "/version")
+	answered, err := api.Get(config.server + "/version")
 	if err != nil {
-		return "", err
+		return "", config, err
 	}
-	defer version.Body.Close()
+	defer answered.Body.Close()
 	var v struct{ GitVersion string }
-	if err := json.NewDecoder(version.Body).Decode(&v); err != nil {
-		return "", err
+	if err := json.NewDecoder(answered.Body).Decode(&v); err != nil {
+		return "", config, err
 	}
 	nodes, err := api.Get(config.server + "/api/v1/nodes")
 	if err != nil {
-		return "", err
+		return "", config, err
 	}
 	defer nodes.Body.Close()
 	if nodes.StatusCode != http.StatusOK {
-		return "", fmt.Errorf("the cluster answers %s to a request for its nodes", nodes.Status)
+		return "", config, fmt.Errorf("the cluster answers %s to a request for its nodes", nodes.Status)
 	}
-	return v.GitVersion, nil
+	return v.GitVersion, config, nil
 }

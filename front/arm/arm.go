@@ -171,12 +171,12 @@ func (f *front) register(router *access.Router) {
 	handle("GET", groupPath+clustersPath, "ListClusters", policy.Account, v(f.list(kindCluster)))
 	handle("GET", subscriptionPath+providerPath+clustersPath, "ListClusters", policy.Account, v(f.list(kindCluster)))
 	handle("GET", poolsPath, "ListNodePools", policy.Account, v(f.list(kindPool)))
-	handle("GET", authsPath, "DescribeCluster", policy.Cluster, v(f.listExternalAuths))
-	handle("GET", authsPath+"/{auth}", "DescribeCluster", policy.Cluster, v(f.getExternalAuth))
+	handle("GET", authsPath, "DescribeCluster", policy.Cluster, v(f.list(kindAuth)))
+	handle("GET", authsPath+"/{auth}", "DescribeCluster", policy.Cluster, v(f.get(kindAuth)))
 	for _, method := range []string{"PUT", "PATCH"} {
-		handle(method, authsPath+"/{auth}", "UpdateCluster", policy.Cluster, v(f.putExternalAuth))
+		handle(method, authsPath+"/{auth}", "UpdateCluster", policy.Cluster, v(f.put(kindAuth)))
 	}
-	handle("DELETE", authsPath+"/{auth}", "UpdateCluster", policy.Cluster, v(f.deleteExternalAuth))
+	handle("DELETE", authsPath+"/{auth}", "UpdateCluster", policy.Cluster, v(f.delete(kindAuth)))
 	handle("POST", clusterPath+"/requestadmincredential", "CreateCredential", policy.Cluster,
 		v(f.requestAdminCredential))
 	handle("POST", clusterPath+"/revokecredentials", "ListCredentials", policy.Cluster, v(f.revokeCredentials))

@@ -17,6 +17,7 @@ const (
 	kindSubscription store.Kind = "ArmSubscription"
 	kindCluster      store.Kind = "ArmCluster"
 	kindPool         store.Kind = "ArmNodePool"
+	kindAuth         store.Kind = "ArmExternalAuth"
 )
 
 // StoreKinds returns the kinds with which the database of this front is opened.
@@ -36,14 +37,15 @@ func StoreKinds() []store.KindSpec {
 		return p.Account
 	}
 	specs := []store.KindSpec{operations}
-	for _, kind := range []store.Kind{kindSubscription, kindCluster, kindPool} {
+	for _, kind := range []store.Kind{kindSubscription, kindCluster, kindPool, kindAuth} {
 		specs = append(specs, store.KindSpec{Kind: kind, History: true, Owner: owner})
 	}
 	return specs
 }
 
 // resourceSpec is what a customer asked for. Its document has the subscription as scope, and as name the
-// path of the resource below it in lower case. Its id never names another resource.
+// path of the resource below it in lower case; that of an external authentication has the name of its cluster,
+// so that a cluster has one at most. Its id never names another resource.
 type resourceSpec struct {
 	Account    string         `json:"account"`
 	Path       string         `json:"path"` // the id of the resource in Azure, with the case of its first PUT
@@ -124,6 +126,18 @@ func (r resource) store(d *store.Document) (err error) {
 	return nil
 }
 
+// authOperand follows the id of a cluster's document in the name of what operations on its external authentication
+// work on: a change of the Cluster wakes these operations.
+const authOperand = "/" + authsSegment
+
+// operand returns what the operations on a resource work on.
+func (r resource) operand() string {
+	if r.kind == kindAuth {
+		return r.spec.Parent + authOperand
+	}
+	return r.id
+}
+
 // etag returns the entity tag of a state of the resource.
 func (r resource) etag() string { return fmt.Sprintf("%q", fmt.Sprint(r.version)) }
 
@@ -146,16 +160,22 @@ func clusterNameOf(r resource) string {
 
 // resourceTypeOf returns the type of a kind of resources.
 func resourceTypeOf(kind store.Kind) string {
-	if kind == kindPool {
+	switch kind {
+	case kindPool:
 		return namespace + "/" + clustersSegment + "/" + poolsSegment
+	case kindAuth:
+		return namespace + "/" + clustersSegment + "/" + authsSegment
 	}
 	return namespace + "/" + clustersSegment
 }
 
 // fieldsOf returns the fields of the properties of a kind of resources.
 func fieldsOf(kind store.Kind) []field {
-	if kind == kindPool {
+	switch kind {
+	case kindPool:
 		return poolFields
+	case kindAuth:
+		return authFields
 	}
 	return clusterFields
 }
@@ -169,8 +189,10 @@ func (r resource) show(v version) map[string]any {
 		properties["api"] = merge(api, map[string]any{"url": seen.URL})
 	}
 	shown := map[string]any{
-		"id": r.spec.Path, "name": r.spec.Name, "type": resourceTypeOf(r.kind), "location": r.spec.Location,
-		"properties": properties,
+		"id": r.spec.Path, "name": r.spec.Name, "type": resourceTypeOf(r.kind), "properties": properties,
+	}
+	if r.kind != kindAuth {
+		shown["location"] = r.spec.Location
 	}
 	if len(r.spec.Tags) > 0 {
 		shown["tags"] = r.spec.Tags

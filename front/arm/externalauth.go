@@ -1,53 +1,56 @@
 package arm
 
 import (
+	"context"
+	"encoding/json"
 	"net/http"
 	"net/url"
-	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
+	"atoll.dev/cluster"
+	"atoll.dev/cluster/progress"
 	"atoll.dev/internal/rest"
 )
 
-// authsSegment is the segment of external authentications, and authsType their type.
-const (
-	authsSegment = "externalAuths"
-	authsType    = namespace + "/" + clustersSegment + "/" + authsSegment
-)
+// authsSegment is the segment of external authentications.
+const authsSegment = "externalAuths"
 
-var authName = regexp.MustCompile(`^[a-zA-Z]([-a-zA-Z0-9]{0,13}[a-zA-Z0-9])?$`)
+// noClients is why the region refuses clients: they sign people in to a console, which its clusters do not have.
+const noClients = "the clusters of this region have no component that signs people in; the audiences of the issuer " +
+	"are the client ids whose tokens the cluster accepts"
+
+// Policies of the prefix of user names, as ARM names them.
+const (
+	policyNone     = "None" // the default of Kubernetes: none for the claim email, and otherwise the issuer's URL and #
+	policyPrefix   = "Prefix"
+	policyNoPrefix = "NoPrefix"
+)
 
 // authFields are the properties of externalAuths.
 var authFields = []field{
 	{name: "issuer", kind: object, since: always, required: true, members: []field{
 		{name: "url", since: always, required: true, check: httpsURL},
-		{name: "audiences", kind: list, since: always, required: true, check: all(minItems(1), maxItems(10))},
+		{name: "audiences", kind: list, since: always, required: true, check: all(minItems(1), maxItems(10), ofTexts)},
 		{name: "ca", since: always},
 	}},
-	{name: "clients", kind: list, since: always, check: maxItems(20), members: []field{
-		{name: "component", kind: object, since: always, required: true, members: []field{
-			{name: "name", since: always, required: true, check: maxLength(256)},
-			{name: "authClientNamespace", since: always, required: true, check: maxLength(63)},
-		}},
-		{name: "clientId", since: always, required: true},
-		{name: "extraScopes", kind: list, since: always},
-		{name: "type", since: always, required: true, check: oneOf("Confidential", "Public")},
-	}},
+	{name: "clients", kind: list, since: always, check: empty(noClients)},
 	{name: "claim", kind: object, since: always, required: true, members: []field{
 		{name: "mappings", kind: object, since: always, required: true, members: []field{
 			{name: "username", kind: object, since: always, required: true, members: []field{
 				{name: "claim", since: always, required: true, check: maxLength(256)},
 				{name: "prefix", since: always},
-				{name: "prefixPolicy", since: always, check: oneOf("None", "Prefix", "NoPrefix")},
+				{name: "prefixPolicy", since: always, check: oneOf(policyNone, policyPrefix, policyNoPrefix)},
 			}},
 			{name: "groups", kind: object, since: always, members: []field{
 				{name: "claim", since: always, check: maxLength(256)}, {name: "prefix", since: always},
 			}},
 		}},
 		{name: "validationRules", kind: list, since: always, members: []field{
-			{name: "type", since: always, check: oneOf("RequiredClaim")},
-			{name: "requiredClaim", kind: object, since: always, members: []field{
+			{name: "type", since: always, fallback: "RequiredClaim", check: oneOf("RequiredClaim")},
+			{name: "requiredClaim", kind: object, since: always, required: true, members: []field{
 				{name: "claim", since: always, required: true}, {name: "requiredValue", since: always, required: true},
 			}},
 		}},
@@ -70,93 +73,163 @@ func minItems(n int) func(any) string {
 	}
 }
 
+func ofTexts(value any) string {
+	for _, item := range value.([]any) {
+		if _, isText := item.(string); !isText {
+			return "Invalid value: must be a list of strings"
+		}
+	}
+	return ""
+}
+
 // notImplemented returns the answer to a valid request for what the region cannot carry out yet.
 func notImplemented(format string, args ...any) *rest.Error {
 	return rest.Errorf(http.StatusNotImplemented, codeNotImplemented, format, args...)
 }
 
-// noExternalAuth is why the region stores no external authentication: a customer who reads one back relies on it.
-const noExternalAuth = "The body is valid, but the API servers of this region take no tokens of other issuers yet. " +
-	"Nothing was stored. Use requestAdminCredential, whose certificates the API servers take."
-
-// putExternalAuth serves PUT and PATCH of an external authentication. It checks the request as the resource type
-// requires, and refuses what is valid because no control plane can carry it out.
-func (f *front) putExternalAuth(x *exchange) error {
-	if err := x.subscription.admit(x.r.Method); err != nil {
-		return err
-	}
-	if _, err := f.parentOf(x); err != nil {
-		return err
-	}
-	if x.r.Method == http.MethodPatch {
-		return f.missingExternalAuth(x)
-	}
-	body, err := x.readBody()
-	if err != nil {
-		return err
-	}
-	var p problems
-	name := x.path[strings.LastIndex(x.path, "/")+1:]
-	if !authName.MatchString(name) {
-		return rest.Errorf(http.StatusBadRequest, codeInvalidName, "The resource name '%s' is invalid.", name)
-	}
-	if given, isText := body["name"].(string); isText && !strings.EqualFold(given, name) {
-		p.add("name", "name must match resourceID path: %s", x.path)
-	}
-	checkExternalAuth(&p, x.version, body)
-	if err := invalid(p); err != nil {
-		return err
-	}
-	return notImplemented(noExternalAuth)
-}
-
-// checkExternalAuth checks the properties of an external authentication.
-func checkExternalAuth(p *problems, v version, body map[string]any) {
-	properties, _ := body["properties"].(map[string]any)
-	a := acceptance{version: v, isNew: true}
-	stored := a.object("properties.", authFields, properties, nil)
-	*p = append(*p, a.problems...)
-	issuer, _ := stored["issuer"].(map[string]any)
-	audiences, _ := issuer["audiences"].([]any)
-	clients, _ := stored["clients"].([]any)
-	for _, client := range clients {
-		c, _ := client.(map[string]any)
-		if id, isText := c["clientId"].(string); isText && !slices.Contains(audiences, any(id)) {
-			p.add("properties.clients", "Invalid value: %q: must be one of the audiences of the issuer", id)
+// completeExternalAuth sets the prefix policy that follows from the prefix, and checks what the external
+// authentication asks for by the rules of issuers that all fronts share.
+func completeExternalAuth(p *problems, properties map[string]any) {
+	username, _ := lookup(properties, "claim", "mappings", "username").(map[string]any)
+	prefix := textAt(username, "prefix")
+	if username != nil && username["prefixPolicy"] == nil {
+		username["prefixPolicy"] = policyNone
+		if prefix != "" {
+			username["prefixPolicy"] = policyPrefix
 		}
 	}
+	const mappings = "properties.claim.mappings"
+	if prefix != "" && textAt(username, "prefixPolicy") != policyPrefix {
+		p.add(mappings+".username.prefix", "Forbidden: prefixPolicy is not Prefix")
+		return
+	}
+	if groups := lookup(properties, "claim", "mappings", "groups"); groups != nil &&
+		textAt(properties, "claim", "mappings", "groups", "prefix") == "" {
+		p.add(mappings+".groups.prefix", "Required value: groups of an issuer have a prefix in this region, such as oidc:")
+		return
+	}
+	for _, found := range cluster.CheckIssuers("", []cluster.Issuer{issuerOf(properties)}) {
+		p.add(authTargetOf(strings.TrimPrefix(found.Field, "[0].")), "Invalid value: %s", found.Message)
+	}
 }
 
-// missingExternalAuth answers about an external authentication: none exists.
-func (f *front) missingExternalAuth(x *exchange) error {
-	t, err := parseTarget(x.path, kindCluster)
+// authTargets are the fields of an external authentication by the beginning of the fields of an issuer.
+var authTargets = []struct{ path, target string }{
+	{"url", "issuer.url"}, {"audiences", "issuer.audiences"}, {"certificateAuthority", "issuer.ca"},
+	{"claimMappings", "claim.mappings"},
+}
+
+// authTargetOf returns the field of an external authentication that a field of an issuer comes from.
+func authTargetOf(field string) string {
+	for _, t := range authTargets {
+		if rest, found := strings.CutPrefix(field, t.path); found {
+			return "properties." + t.target + rest
+		}
+	}
+	if rest, found := strings.CutPrefix(field, "claimValidationRules"); found {
+		return "properties.claim.validationRules" + strings.Replace(rest, "].", "].requiredClaim.", 1)
+	}
+	return "properties.issuer"
+}
+
+// issuerOf returns the issuer of tokens that a checked external authentication stands for.
+func issuerOf(properties map[string]any) cluster.Issuer {
+	issuer := cluster.Issuer{URL: textAt(properties, "issuer", "url"),
+		CertificateAuthority: textAt(properties, "issuer", "ca")}
+	audiences, _ := lookup(properties, "issuer", "audiences").([]any)
+	for _, a := range audiences {
+		text, _ := a.(string)
+		issuer.Audiences = append(issuer.Audiences, text)
+	}
+	at := func(path ...string) string {
+		return textAt(properties, append([]string{"claim", "mappings"}, path...)...)
+	}
+	username := cluster.UsernameMapping{Claim: at("username", "claim"), Prefix: at("username", "prefix")}
+	switch policy := at("username", "prefixPolicy"); {
+	case policy == policyNoPrefix, policy == policyNone && username.Claim == "email":
+		username.PrefixPolicy = cluster.NoPrefix
+	case policy == policyNone:
+		username.Prefix = issuer.URL + "#"
+	}
+	issuer.ClaimMappings = cluster.ClaimMappings{Username: username,
+		Groups: cluster.GroupsMapping{Claim: at("groups", "claim"), Prefix: at("groups", "prefix")}}
+	rules, _ := lookup(properties, "claim", "validationRules").([]any)
+	for _, r := range rules {
+		rule, _ := r.(map[string]any)
+		issuer.ClaimValidationRules = append(issuer.ClaimValidationRules, cluster.ClaimRule{
+			Claim: textAt(rule, "requiredClaim", "claim"), RequiredValue: textAt(rule, "requiredClaim", "requiredValue")})
+	}
+	return issuer
+}
+
+// refuseSecondAuth refuses an external authentication beside one with another name: a cluster has one at most. Two
+// requests at once cannot both pass, since the document of each has the name of the cluster.
+func (f *front) refuseSecondAuth(x *exchange, named target) error {
+	other, err := f.byName(x.ctx, kindAuth, x.subscription.ID, named.document)
+	if err != nil || other == nil || strings.EqualFold(other.spec.Name, named.name) {
+		return err
+	}
+	return secondAuth()
+}
+
+// secondAuth returns the answer to a request for a second external authentication of a cluster.
+func secondAuth() error {
+	return invalid(problems{{"name", "Forbidden: There are other external auths on the cluster. Only one external auth " +
+		"is allowed per cluster."}})
+}
+
+// authCondition is how the control plane of a cluster trusts the issuer of an external authentication.
+type authCondition struct {
+	Type               string `json:"type"`
+	Status             string `json:"status"`
+	LastTransitionTime string `json:"lastTransitionTime,omitempty"`
+	Reason             string `json:"reason"`
+	Message            string `json:"message"`
+}
+
+// addCondition adds to the view of an external authentication how its cluster trusts the issuer now. The view of a
+// resource that an operation works on has no condition.
+func (f *front) addCondition(ctx context.Context, v version, r resource, shown map[string]any) {
+	if !isTerminal(r.status.State) || r.status.Resource == "" {
+		return
+	}
+	condition := f.conditionOf(ctx, r)
+	properties := shown["properties"].(map[string]any)
+	if v < v20260630 {
+		properties["condition"] = condition
+		return
+	}
+	properties["status"] = map[string]any{"conditions": []authCondition{condition}}
+}
+
+// conditionOf reads from the lifecycle manager how a cluster trusts the issuer of an external authentication.
+func (f *front) conditionOf(ctx context.Context, r resource) authCondition {
+	have, err := f.clm.GetWithStatuses(ctx, clusters, r.status.Resource)
 	if err != nil {
-		return err
+		f.log.Warn("reading the Cluster of an external authentication failed", "document", r.id, "error", err)
+		return authCondition{Type: "Available", Status: "Unknown", Reason: "Unknown",
+			Message: "the lifecycle manager does not answer"}
 	}
-	return rest.Errorf(http.StatusNotFound, codeResourceNotFound,
-		"The resource '%s/%s/%s' under resource group '%s' was not found.", authsType, t.cluster,
-		x.path[strings.LastIndex(x.path, "/")+1:], t.group)
-}
-
-func (f *front) getExternalAuth(x *exchange) error {
-	if _, err := f.parentOf(x); err != nil {
-		return err
+	url := textAt(r.spec.Properties, "issuer", "url")
+	now := progress.OfCluster(have.Resource, progress.HidePlacement)
+	condition := authCondition{LastTransitionTime: now.LastUpdate.UTC().Format(time.RFC3339)}
+	var spec struct {
+		Authentication struct{ Issuers []cluster.Issuer }
 	}
-	return f.missingExternalAuth(x)
-}
-
-// listExternalAuths serves the list of a cluster's external authentications, which is empty.
-func (f *front) listExternalAuths(x *exchange) error {
-	if _, err := f.parentOf(x); err != nil {
-		return err
+	if json.Unmarshal(have.Spec, &spec) != nil || !slices.ContainsFunc(spec.Authentication.Issuers,
+		func(i cluster.Issuer) bool { return i.URL == url }) {
+		condition.Type, condition.Status, condition.Reason = "Available", "False", "Distrusted"
+		condition.Message = "another API of the region has removed the issuer from the cluster; " +
+			"PUT this resource again, or delete it"
+		return condition
 	}
-	return x.write(http.StatusOK, map[string]any{"value": []any{}})
-}
-
-func (f *front) deleteExternalAuth(x *exchange) error {
-	if err := x.subscription.admit(x.r.Method); err != nil {
-		return err
+	if now.Reason == "Degraded" && strings.Contains(now.Message, url) {
+		condition.Type, condition.Status, condition.Reason = "Degraded", "True", string(cluster.ReasonIssuerUnreachable)
+		condition.Message = now.Message
+		return condition
 	}
-	x.w.WriteHeader(http.StatusNoContent)
-	return nil
+	condition.Type, condition.Status, condition.Reason = "Available", "True", string(cluster.ReasonAsExpected)
+	condition.Message = "the control plane takes tokens of the issuer for " +
+		strconv.Itoa(len(issuerOf(r.spec.Properties).Audiences)) + " audiences"
+	return condition
 }

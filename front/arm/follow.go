@@ -55,6 +55,7 @@ func (f *front) handle(ctx context.Context, from clmclient.Collection, e remote.
 		return nil
 	}
 	f.engine.Wake(subscription, document)
+	f.engine.Wake(subscription, document+authOperand)
 	if from == credentials {
 		if e.Type != rest.Deleted && r.DeletedTime == nil {
 			err = f.deleteCanceled(ctx, r, document)
@@ -94,6 +95,11 @@ func (f *front) dropDocument(ctx context.Context, kind store.Kind, id, resource 
 		_, err = f.engine.Active(ctx, tx, now.scope, now.id)
 		if err == nil || !errors.Is(err, store.ErrNotFound) || now.status.Resource != resource {
 			return err
+		}
+		if kind == kindCluster {
+			if err := f.dropExternalAuth(ctx, tx, now); err != nil {
+				return err
+			}
 		}
 		return tx.Remove(ctx, kind, id, 0)
 	})

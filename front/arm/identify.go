@@ -336,6 +336,8 @@ func (resources) Identify(r *http.Request, caller access.Identity, route access.
 	}
 	if q := requestOf(r.Context()); q.resource != nil {
 		return resourceOf(*q.resource, q.parent)
+	} else if of.Kind == policy.Cluster && q.parent != nil { // a missing part of a cluster
+		return resourceOf(*q.parent, nil)
 	}
 	of.ID = "" // it does not exist
 	return of

@@ -53,25 +53,6 @@ func (w *world) testOffers(t *testing.T) {
 	})
 }
 
-func (w *world) testExternalAuths(t *testing.T) {
-	t.Run("an external authentication is checked and not stored", func(t *testing.T) {
-		path := demo + "/externalAuths/entra"
-		body := `{"properties":{"issuer":{"url":"https://login.example/t","audiences":["a"]},"clients":[{"component":` +
-			`{"name":"console","authClientNamespace":"n"},"clientId":%q,"type":"Public"}],` +
-			`"claim":{"mappings":{"username":{"claim":"sub"}}}}}`
-		w.do(call{method: "PUT", path: path, body: `{"properties":{"issuer":{"url":"http://x"}}}`}).want(t, 400,
-			`"target":"properties.issuer.url"`, `"target":"properties.issuer.audiences"`, `"target":"properties.claim"`)
-		w.do(call{method: "PUT", path: path, body: fmt.Sprintf(body, "b")}).want(t, 400, "one of the audiences")
-		w.do(call{method: "PUT", path: path, body: fmt.Sprintf(body, "a")}).want(t, 501, "NotImplemented")
-		w.do(call{method: "GET", path: path}).want(t, 404, "ResourceNotFound")
-		w.do(call{method: "GET", path: demo + "/externalAuths"}).want(t, 200, `"value":[]`)
-		w.do(call{method: "DELETE", path: path}).want(t, 204)
-		absent := strings.Replace(path, "demo", "absent", 1)
-		w.do(call{method: "PUT", path: absent, body: fmt.Sprintf(body, "a")}).want(t, 404, "ParentResourceNotFound")
-		w.do(call{method: "GET", path: strings.TrimSuffix(absent, "/entra")}).want(t, 404, "ParentResourceNotFound")
-	})
-}
-
 func (w *world) testPreflight(t *testing.T) {
 	path := groupIn + "/deployments/d/preflight"
 	cluster := `{"type":"Microsoft.RedHatOpenShift/hcpOpenShiftClusters","apiVersion":"` + latest + `","name":"planned",` +
@@ -98,6 +79,12 @@ func (w *world) testPreflight(t *testing.T) {
 			`"network":{"hostPrefix":30},"platform":{`, 1))
 		check([]string{"MultipleErrorsOccurred", "2 errors occurred"}, pool("planned/a", 2), pool("planned/b", 2))
 		check([]string{"twice"}, cluster, cluster)
+		auth := `{"type":"Microsoft.RedHatOpenShift/hcpOpenShiftClusters/externalAuths","apiVersion":"` + latest +
+			`","name":"planned/entra",` + authBody("https://login.example/t", "")[1:]
+		check(succeeds, auth, cluster)
+		check([]string{"exists neither"}, auth)
+		check([]string{`"target":"properties.clients"`}, cluster, strings.Replace(auth, `"claim":{`,
+			`"clients":[{}],"claim":{`, 1))
 		check(succeeds, pool("demo/Workers", 3)) // exists
 		w.do(call{method: "GET", path: strings.Replace(demo, "demo", "planned", 1)}).want(t, 404)
 	})

@@ -27,7 +27,7 @@ func (f *front) preflight(x *exchange) error {
 		check.group = parts[4] // with its case
 	}
 	// A node pool may come before its cluster in the list.
-	for _, kind := range []store.Kind{kindCluster, kindPool} {
+	for _, kind := range []store.Kind{kindCluster, kindPool, kindAuth} {
 		for _, item := range resources {
 			if err := check.add(kind, item); err != nil {
 				return err
@@ -72,6 +72,11 @@ func (c *preflightCheck) add(kind store.Kind, item any) error {
 		path = strings.TrimSuffix(path, name) + clusterName + "/" + poolsSegment + "/" + poolName
 		body["name"] = poolName
 	}
+	if kind == kindAuth {
+		clusterName, authName, _ := strings.Cut(name, "/")
+		path = strings.TrimSuffix(path, name) + clusterName + "/" + authsSegment + "/" + authName
+		body["name"] = authName
+	}
 	err := c.plan(kind, v, path, body)
 	e, isAnswer := errors.AsType[*rest.Error](err)
 	if !isAnswer || e.Status >= http.StatusInternalServerError {
@@ -98,8 +103,8 @@ func (c *preflightCheck) plan(kind store.Kind, v version, path string, body map[
 		return err
 	}
 	var parent *resource
-	if kind == kindPool {
-		name := named.document[:strings.LastIndex(named.document, "/")]
+	if kind != kindCluster {
+		name := strings.ToLower(named.group + "/" + named.cluster)
 		if parent = c.planned[name]; parent == nil {
 			if parent, err = c.f.byName(c.x.ctx, kindCluster, c.x.subscription.ID, name); err != nil {
 				return err
@@ -121,10 +126,17 @@ func (c *preflightCheck) plan(kind store.Kind, v version, path string, body map[
 	if err := c.f.authorize(c.x, have, parent, next); err != nil {
 		return err
 	}
-	if c.planned[named.document] != nil {
+	key := named.document
+	if kind == kindAuth { // whose document has the name of the cluster's
+		key += "/" + authsSegment
+		if have != nil && !strings.EqualFold(have.spec.Name, named.name) {
+			return secondAuth()
+		}
+	}
+	if c.planned[key] != nil {
 		return rest.Errorf(http.StatusBadRequest, codeInvalidContent, "The deployment has the resource twice.")
 	}
-	c.planned[named.document] = &next
+	c.planned[key] = &next
 	for i, n := range quotaUse(&next) {
 		c.needs[i] += n
 	}
@@ -149,7 +161,7 @@ var quotaNames = [4]string{"clusters", "node_pools", "nodes", "works"}
 // quotaUse returns what a resource uses of each quota; nil uses nothing.
 func quotaUse(r *resource) [4]int64 {
 	switch {
-	case r == nil:
+	case r == nil, r.kind == kindAuth:
 		return [4]int64{}
 	case r.kind == kindCluster:
 		return [4]int64{1, 0, 0, 2}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
-	"reflect"
 	"strings"
 
 	"github.com/google/uuid"
@@ -12,6 +11,7 @@ import (
 	"atoll.dev/access"
 	"atoll.dev/access/policy"
 	"atoll.dev/cluster"
+	"atoll.dev/internal/jsonvalue"
 	"atoll.dev/ops"
 	"atoll.dev/store"
 )
@@ -36,7 +36,7 @@ func workingWord(request ops.Request) string {
 	return stateDeleting
 }
 
-// put serves PUT and PATCH of a cluster or node pool.
+// put serves PUT and PATCH of a cluster, node pool or external authentication.
 func (f *front) put(kind store.Kind) func(*exchange) error {
 	return func(x *exchange) error {
 		if err := x.subscription.admit(x.r.Method); err != nil {
@@ -60,8 +60,13 @@ func (f *front) put(kind store.Kind) func(*exchange) error {
 			return err
 		}
 		var parent *resource
-		if kind == kindPool {
+		if kind != kindCluster {
 			if parent, err = f.parentOf(x); err != nil {
+				return err
+			}
+		}
+		if kind == kindAuth {
+			if err := f.refuseSecondAuth(x, named); err != nil {
 				return err
 			}
 		}
@@ -123,6 +128,12 @@ func (f *front) next(x *exchange, named target, have, parent *resource, body map
 	}
 	next.spec.Properties = a.object("properties.", fieldsOf(named.kind), properties, next.spec.Properties)
 	p = append(p, a.problems...)
+	if next.kind == kindAuth {
+		if len(p) == 0 {
+			completeExternalAuth(&p, next.spec.Properties)
+		}
+		return next, invalid(p)
+	}
 	if tags, given := body["tags"]; given && tags != nil {
 		next.spec.Tags = readTags(&p, tags)
 	}
@@ -155,6 +166,7 @@ func (f *front) checkEnvelope(p *problems, next resource, body map[string]any) {
 	}
 	location, _ := body["location"].(string)
 	switch {
+	case next.kind == kindAuth: // it is where its cluster is
 	case location == "":
 		p.add("location", "Required value")
 	case f.mode == Strict && !strings.EqualFold(strings.ReplaceAll(location, " ", ""), f.location):
@@ -191,6 +203,10 @@ func readTags(p *problems, value any) map[string]any {
 // authorize decides about a PUT on the resource that it changes, with its tags before and after.
 func (f *front) authorize(x *exchange, have, parent *resource, next resource) error {
 	action := map[store.Kind]access.Action{kindCluster: "CreateCluster", kindPool: "CreateNodePool"}[next.kind]
+	authority := access.AuthorityFrom(x.r.Context())
+	if next.kind == kindAuth {
+		return authority.Check(x.r.Context(), "UpdateCluster", resourceOf(*parent, nil))
+	}
 	of := policy.Resource{Kind: policy.Cluster, Account: cluster.Account(x.subscription.Account),
 		Tags: policyTags(next.spec.Tags)}
 	if next.kind == kindPool {
@@ -200,11 +216,10 @@ func (f *front) authorize(x *exchange, have, parent *resource, next resource) er
 		action = map[store.Kind]access.Action{kindCluster: "UpdateCluster", kindPool: "UpdateNodePool"}[next.kind]
 		of = resourceOf(*have, parent)
 	}
-	authority := access.AuthorityFrom(x.r.Context())
 	if err := authority.Check(x.r.Context(), action, of); err != nil {
 		return err
 	}
-	if have == nil || next.kind == kindPool || reflect.DeepEqual(have.spec.Tags, next.spec.Tags) {
+	if have == nil || next.kind == kindPool || jsonvalue.Equal(have.spec.Tags, next.spec.Tags) {
 		return nil
 	}
 	for _, tags := range []map[string]any{have.spec.Tags, next.spec.Tags} {
@@ -216,8 +231,11 @@ func (f *front) authorize(x *exchange, have, parent *resource, next resource) er
 	return nil
 }
 
-// resourceOf returns a resource as policies name it.
+// resourceOf returns a resource as policies name it. An external authentication is a part of its cluster.
 func resourceOf(r resource, parent *resource) policy.Resource {
+	if r.kind == kindAuth && parent != nil {
+		r = *parent
+	}
 	of := policy.Resource{Kind: policy.Cluster, ID: r.status.Resource, Account: cluster.Account(r.spec.Account),
 		Tags: policyTags(r.spec.Tags)}
 	if r.kind == kindPool {
@@ -259,12 +277,13 @@ func (f *front) create(x *exchange, next resource, parent *resource) error {
 }
 
 // change commits a change of a resource together with its operation. A PUT that changes nothing of a
-// resource that is as it should be begins no operation.
+// resource that is as it should be begins no operation, except of an external authentication: another API may have
+// removed its issuer, which the operation adds again.
 func (f *front) change(x *exchange, have, next resource, parent *resource, pre preconditions) error {
 	if !isTerminal(have.status.State) {
 		return conflict(have.spec.Path, "Cannot update resource while resource is %q", strings.ToLower(have.status.State))
 	}
-	if have.status.State == stateSucceeded && sameSpec(have.spec, next.spec) {
+	if have.kind != kindAuth && have.status.State == stateSucceeded && sameSpec(have.spec, next.spec) {
 		return f.answer(x, http.StatusOK, have)
 	}
 	stamp(&next, x.r.Header)

@@ -17,13 +17,27 @@ import (
 // answer answers with a resource.
 func (f *front) answer(x *exchange, status int, r resource) error {
 	x.w.Header().Set("ETag", r.etag())
-	return x.write(status, r.show(x.version))
+	return x.write(status, f.view(x, r))
 }
 
-// get serves GET of a cluster or node pool.
+// view returns a resource as the api-version of a request shows it.
+func (f *front) view(x *exchange, r resource) map[string]any {
+	shown := r.show(x.version)
+	if r.kind == kindAuth {
+		f.addCondition(x.ctx, x.version, r, shown)
+	}
+	return shown
+}
+
+// get serves GET of a cluster, node pool or external authentication.
 func (f *front) get(kind store.Kind) func(*exchange) error {
 	return func(x *exchange) error {
 		if x.resource == nil || x.subscription.state() == unregistered {
+			if kind == kindAuth && x.subscription.state() != unregistered {
+				if _, err := f.parentOf(x); err != nil {
+					return err
+				}
+			}
 			return f.missing(x, kind)
 		}
 		return f.answer(x, http.StatusOK, *x.resource)
@@ -36,7 +50,8 @@ const (
 	maxPageSize = 100
 )
 
-// list serves the lists of clusters of a subscription or resource group, and of node pools of a cluster.
+// list serves the lists of clusters of a subscription or resource group, and of node pools and external
+// authentications of a cluster.
 func (f *front) list(kind store.Kind) func(*exchange) error {
 	return func(x *exchange) error {
 		q := store.Query{Kind: kind, Scope: x.subscription.ID, Limit: pageSize,
@@ -46,7 +61,7 @@ func (f *front) list(kind store.Kind) func(*exchange) error {
 		switch {
 		case x.subscription.state() == unregistered:
 			return x.write(http.StatusOK, map[string]any{"value": []any{}})
-		case kind == kindPool:
+		case kind != kindCluster:
 			var err error
 			if parent, err = f.parentOf(x); err != nil {
 				return err
@@ -79,7 +94,7 @@ func (f *front) list(kind store.Kind) func(*exchange) error {
 				return err
 			}
 			if may {
-				value = append(value, r.show(x.version))
+				value = append(value, f.view(x, r))
 			}
 		}
 		body := map[string]any{"value": value}
@@ -96,7 +111,8 @@ func (f *front) list(kind store.Kind) func(*exchange) error {
 
 // mayDescribe decides about an item of a list.
 func (f *front) mayDescribe(x *exchange, r resource, parent *resource) (bool, error) {
-	action := map[store.Kind]access.Action{kindCluster: "DescribeCluster", kindPool: "DescribeNodePool"}[r.kind]
+	action := map[store.Kind]access.Action{kindCluster: "DescribeCluster", kindPool: "DescribeNodePool",
+		kindAuth: "DescribeCluster"}[r.kind]
 	err := access.AuthorityFrom(x.r.Context()).Check(x.r.Context(), action, resourceOf(r, parent))
 	if e, isAnswer := errors.AsType[*rest.Error](err); isAnswer && e.Status == http.StatusForbidden {
 		return false, nil
@@ -104,7 +120,7 @@ func (f *front) mayDescribe(x *exchange, r resource, parent *resource) (bool, er
 	return err == nil, err
 }
 
-// delete serves DELETE of a cluster or node pool.
+// delete serves DELETE of a cluster, node pool or external authentication.
 func (f *front) delete(kind store.Kind) func(*exchange) error {
 	return func(x *exchange) error {
 		if err := x.subscription.admit(x.r.Method); err != nil {
@@ -131,7 +147,7 @@ func (f *front) delete(kind store.Kind) func(*exchange) error {
 func (f *front) beginDelete(x *exchange, have resource, pre preconditions) (op ops.State, err error) {
 	if have.status.State == stateDeleting {
 		if f.mode == Strict {
-			return f.engine.Active(x.ctx, f.store, have.scope, have.id)
+			return f.engine.Active(x.ctx, f.store, have.scope, have.operand())
 		}
 		return op, conflict(have.spec.Path, "Resource is already deleting")
 	}
@@ -192,7 +208,7 @@ func (f *front) order(x *exchange, r resource, request ops.Request, change func(
 	if change != nil {
 		change(&p)
 	}
-	id, of := newID(), r.id
+	id, of := newID(), r.operand()
 	switch request {
 	case requestCredential:
 		of = id // several credentials of one cluster can be requested at once

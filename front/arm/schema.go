@@ -3,8 +3,9 @@ package arm
 import (
 	"encoding/json"
 	"fmt"
-	"reflect"
 	"strconv"
+
+	"atoll.dev/internal/jsonvalue"
 )
 
 // visibility is who writes a field, and when.
@@ -134,7 +135,7 @@ func (a *acceptance) object(path string, fields []field, body, old map[string]an
 			}
 		}
 		after[f.name] = value
-		if existed && reflect.DeepEqual(value, was) {
+		if existed && jsonvalue.Equal(value, was) {
 			continue
 		}
 		if wrong := f.wrong(value); wrong != "" {

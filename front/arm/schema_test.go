@@ -13,7 +13,7 @@ import (
 // TestEveryAPIVersionKeepsTheFieldsOfOthers writes random properties with one api-version, and puts back
 // with each api-version what that shows: the stored properties stay.
 func TestEveryAPIVersionKeepsTheFieldsOfOthers(t *testing.T) {
-	for _, kind := range []store.Kind{kindCluster, kindPool} {
+	for _, kind := range []store.Kind{kindCluster, kindPool, kindAuth} {
 		rapid.Check(t, func(t *rapid.T) {
 			fields := fieldsOf(kind)
 			created := acceptance{version: version(rapid.IntRange(0, len(versions)-1).Draw(t, "version")), isNew: true}

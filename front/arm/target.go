@@ -12,7 +12,7 @@ import (
 	"atoll.dev/store"
 )
 
-// target is the cluster or node pool that a path names.
+// target is the cluster, node pool or external authentication that a path names.
 type target struct {
 	kind     store.Kind
 	group    string
@@ -24,11 +24,12 @@ type target struct {
 
 var groupName = regexp.MustCompile(`^[-\w.()]{0,89}[-\w()]$`)
 
-// parseTarget reads the path of a cluster or node pool. The fixed parts of the id get their own case.
+// parseTarget reads the path of a cluster, node pool or external authentication. The fixed parts of the id get
+// their own case.
 func parseTarget(path string, kind store.Kind) (target, error) {
-	// "", subscriptions, S, resourceGroups, G, providers, P, hcpOpenShiftClusters, C, nodePools, N
+	// "", subscriptions, S, resourceGroups, G, providers, P, hcpOpenShiftClusters, C, nodePools or externalAuths, N
 	parts := strings.Split(path, "/")
-	if len(parts) < 9 || kind == kindPool && len(parts) < 11 {
+	if len(parts) < 9 || kind != kindCluster && len(parts) < 11 {
 		return target{}, rest.Errorf(http.StatusNotFound, codeNotFound, "The requested path could not be found.")
 	}
 	t := target{kind: kind, group: parts[4], cluster: parts[8], name: parts[8]}
@@ -52,10 +53,18 @@ func parseTarget(path string, kind store.Kind) (target, error) {
 			return t, wrong(codeInvalidName, t.name, "resource name")
 		}
 	}
+	if kind == kindAuth {
+		t.name = parts[10]
+		t.path += "/" + authsSegment + "/" + t.name
+		if !poolName.MatchString(t.name) { // the same rule
+			return t, wrong(codeInvalidName, t.name, "resource name")
+		}
+	}
 	return t, nil
 }
 
-// findResource reads the cluster or node pool that a path in lower case names, if there is one.
+// findResource reads the cluster, node pool or external authentication that a path in lower case names, if there is
+// one.
 func (f *front) findResource(ctx context.Context, q *request, subscription, path string) error {
 	parts := strings.Split(path, "/")
 	if len(parts) < 9 || parts[3] != "resourcegroups" || parts[7] != strings.ToLower(clustersSegment) {
@@ -65,13 +74,19 @@ func (f *front) findResource(ctx context.Context, q *request, subscription, path
 	if len(parts) == 11 && parts[9] == strings.ToLower(poolsSegment) {
 		kind, name = kindPool, name+"/"+parts[10]
 	}
+	if len(parts) == 11 && parts[9] == strings.ToLower(authsSegment) {
+		kind = kindAuth
+	}
 	var err error
-	if kind == kindPool {
+	if kind != kindCluster {
 		if q.parent, err = f.byName(ctx, kindCluster, subscription, parts[4]+"/"+parts[8]); err != nil {
 			return err
 		}
 	}
 	q.resource, err = f.byName(ctx, kind, subscription, name)
+	if kind == kindAuth && q.resource != nil && !strings.EqualFold(q.resource.spec.Name, parts[10]) {
+		q.resource = nil // the cluster has one with another name
+	}
 	return err
 }
 
@@ -95,14 +110,14 @@ func (f *front) missing(x *exchange, kind store.Kind) error {
 		return err
 	}
 	name := t.cluster
-	if kind == kindPool {
+	if kind != kindCluster {
 		name += "/" + t.name
 	}
 	return rest.Errorf(http.StatusNotFound, codeResourceNotFound,
 		"The resource '%s/%s' under resource group '%s' was not found.", resourceTypeOf(kind), name, t.group)
 }
 
-// parentOf reads the cluster of the node pools in a path.
+// parentOf reads the cluster of the node pools or external authentications in a path.
 func (f *front) parentOf(x *exchange) (*resource, error) {
 	t, err := parseTarget(x.path, kindCluster)
 	if err != nil {

@@ -40,13 +40,17 @@ func (f *front) Work(ctx context.Context, s ops.State) ops.Outcome {
 	}
 	ctx = remote.WithActor(clmclient.WithTenant(ctx, cluster.Account(p.Account)), remote.Actor{
 		Principal: principalOf(p.Account, p.Client), Account: p.Account, RequestID: s.ID})
-	switch s.Request {
-	case requestDelete:
+	switch {
+	case s.Request == requestDelete && p.Kind == kindAuth:
+		return f.distrust(ctx, p)
+	case s.Request == requestDelete:
 		return f.remove(ctx, p)
-	case requestCredential:
+	case s.Request == requestCredential:
 		return f.sign(ctx, s, p)
-	case requestRevoke:
+	case s.Request == requestRevoke:
 		return f.revoke(ctx, p)
+	case p.Kind == kindAuth:
+		return f.trust(ctx, p)
 	}
 	return f.ensure(ctx, p)
 }
@@ -259,10 +263,10 @@ func editing(d *store.Document, change func(*resource)) error {
 }
 
 // remove deletes what the lifecycle manager has of a document, and waits until it is gone. The node
-// pools of a cluster go with it.
+// pools of a cluster and its external authentication go with it.
 func (f *front) remove(ctx context.Context, p parameters) ops.Outcome {
 	if p.Kind == kindCluster {
-		if err := f.eachPool(ctx, p.Document, func(pool resource) error { return f.abandon(ctx, pool) }); err != nil {
+		if err := f.eachChild(ctx, p.Document, func(child resource) error { return f.abandon(ctx, child) }); err != nil {
 			return failed(err)
 		}
 	}
@@ -276,8 +280,8 @@ func (f *front) remove(ctx context.Context, p parameters) ops.Outcome {
 	}
 	if !found {
 		if p.Kind == kindCluster {
-			if err := f.eachPool(ctx, p.Document, func(pool resource) error {
-				return f.store.Remove(ctx, kindPool, pool.id, 0)
+			if err := f.eachChild(ctx, p.Document, func(child resource) error {
+				return f.store.Remove(ctx, child.kind, child.id, 0)
 			}); err != nil {
 				return failed(err)
 			}
@@ -294,10 +298,15 @@ func (f *front) remove(ctx context.Context, p parameters) ops.Outcome {
 	return progressed(stateDeleting, 50)
 }
 
-// eachPool calls do with each node pool of a cluster.
-func (f *front) eachPool(ctx context.Context, cluster string, do func(resource) error) error {
-	return f.eachDocument(ctx, store.Query{Kind: kindPool,
-		Where: store.Fragment{SQL: "d.spec->>'parent' = $1", Args: []any{cluster}}}, do)
+// eachChild calls do with each node pool and external authentication of a cluster.
+func (f *front) eachChild(ctx context.Context, cluster string, do func(resource) error) error {
+	for _, kind := range []store.Kind{kindPool, kindAuth} {
+		if err := f.eachDocument(ctx, store.Query{Kind: kind,
+			Where: store.Fragment{SQL: "d.spec->>'parent' = $1", Args: []any{cluster}}}, do); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // eachDocument calls do with each resource of a query. It goes on after a resource that was removed.
@@ -322,18 +331,18 @@ func (f *front) eachDocument(ctx context.Context, q store.Query, do func(resourc
 	}
 }
 
-// abandon cancels the operation of a node pool whose cluster is being deleted.
-func (f *front) abandon(ctx context.Context, pool resource) error {
-	if pool.status.State == stateDeleting && pool.status.Operation == "" {
+// abandon cancels the operation of a node pool or external authentication whose cluster is being deleted.
+func (f *front) abandon(ctx context.Context, child resource) error {
+	if child.status.State == stateDeleting && child.status.Operation == "" {
 		return nil
 	}
 	return f.store.Tx(ctx, func(tx *store.Tx) error {
-		if _, _, err := tx.Update(ctx, kindPool, pool.id, 0, func(d *store.Document) error {
+		if _, _, err := tx.Update(ctx, child.kind, child.id, 0, func(d *store.Document) error {
 			return editing(d, func(now *resource) { now.status.State, now.status.Operation = stateDeleting, "" })
 		}); err != nil {
 			return err
 		}
-		return f.supersede(ctx, tx, pool, "")
+		return f.supersede(ctx, tx, child, "")
 	})
 }
 
@@ -343,7 +352,7 @@ func (f *front) supersede(ctx context.Context, tx *store.Tx, r resource, by stri
 	if by != "" {
 		why.Message = fmt.Sprintf("The operation was superseded by the operation %s.", by)
 	}
-	_, err := f.engine.Supersede(ctx, tx, r.scope, r.id, why)
+	_, err := f.engine.Supersede(ctx, tx, r.scope, r.operand(), why)
 	if errors.Is(err, store.ErrNotFound) {
 		return nil
 	}
@@ -372,5 +381,8 @@ func (f *front) settle(ctx context.Context, tx *store.Tx, s ops.State) error {
 			}
 		})
 	})
+	if p.Kind == kindAuth && errors.Is(err, store.ErrNotFound) {
+		return nil // its cluster was deleted by another API
+	}
 	return err
 }
