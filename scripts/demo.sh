@@ -80,6 +80,9 @@ run kubectl --kubeconfig "$kubeconfig" get pods -o wide
 if [[ $nodes == local ]]; then
 	run kubectl --kubeconfig "$kubeconfig" logs deployment/hello
 	run kubectl --kubeconfig "$kubeconfig" exec deployment/hello -- /demo hostname
+	run kubectl --kubeconfig "$kubeconfig" expose deployment hello --port 80 --target-port 8080
+	run kubectl --kubeconfig "$kubeconfig" -n kube-system rollout status deployment/coredns --timeout=60s
+	run kubectl --kubeconfig "$kubeconfig" exec deployment/hello -- /demo fetch http://hello/
 fi
 
 say "Where its control plane lives: on a management cluster, which the customer does not see"

@@ -137,6 +137,9 @@ func (k *keeper) runMachines(ctx context.Context, s *site, pool *hypershift.Node
 		}
 		problems = append(problems, err)
 	}
+	if mayMake {
+		problems = append(problems, s.applyDNS(ctx, time.Now()))
+	}
 	for _, uid := range slices.Sorted(maps.Keys(machines)) {
 		if m := machines[uid]; m.Message != "" {
 			w.trouble = m.Node + ": " + m.Message
@@ -340,9 +343,6 @@ func (s *site) orderFor(ctx context.Context, pool *hypershift.NodePool, w wanted
 func providerID(pool *hypershift.NodePool, provider cluster.NodeProvider, name string) string {
 	return "atoll-" + string(provider) + ":///" + pool.Namespace + "/" + name
 }
-
-// dnsService is the number of the address of the Service of DNS in the network of Services.
-const dnsService = 10
 
 // advertisedAddresses are the addresses under which pods may reach their API server: that of HyperShift first.
 var advertisedAddresses = []string{"172.20.0.1", "192.168.255.1", "100.127.255.1", "10.255.255.1"}

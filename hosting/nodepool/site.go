@@ -117,6 +117,7 @@ type site struct {
 
 	services   netip.Prefix // of the cluster; invalid: not read yet
 	advertised string       // the address to which the Service kubernetes leads
+	dnsApplied time.Time    // when DNS was applied
 }
 
 // changed is called for each change of a node.

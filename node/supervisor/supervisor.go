@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -243,9 +244,14 @@ func (s *supervisor) targetOf(listener string) string {
 	return s.config.APIServer.Address
 }
 
-// preload imports the images of the config.
+// preload imports the image of DNS, where the node's programs have it, and the images of the config.
 func (s *supervisor) preload(ctx context.Context) {
-	for _, file := range s.config.Images.Preload {
+	files := slices.Clone(s.config.Images.Preload)
+	dns := filepath.Join(filepath.Dir(s.config.Programs), "node", "dns-image.tar")
+	if _, err := os.Stat(dns); err == nil { // programs of earlier versions have none
+		files = append(files, dns)
+	}
+	for _, file := range files {
 		if err := LoadImage(ctx, s.config.Home, s.config.Programs, file, os.Stderr); err != nil && ctx.Err() == nil {
 			s.log.Error("an image cannot be loaded", "node", s.config.Name, "file", file, "error", err)
 		}

@@ -17,6 +17,7 @@ func TestEachBinaryHasTheListedDependencies(t *testing.T) {
 		"atoll-kube": {"../../kube", "."},
 		"atoll-node": {"../../node/programs", "."},
 		"containerd": {"../../node/programs/runtime", "."},
+		"coredns":    {"../../node/programs/dns", "."},
 	} {
 		t.Run(binary, func(t *testing.T) {
 			cmd := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}", where.pkg)

@@ -4,6 +4,7 @@ package realnodes
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,6 +14,7 @@ import (
 // TestBehavioursOfKubernetesOnRealNodes starts one cluster, creates the objects of all behaviours, and then tries each.
 func TestBehavioursOfKubernetesOnRealNodes(t *testing.T) {
 	w := newWorld(t)
+	behaviours := slices.Concat(behaviours, dnsBehaviours)
 	var all []string
 	for _, b := range behaviours {
 		all = append(all, b.manifests)

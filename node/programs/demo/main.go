@@ -26,6 +26,9 @@ const usage = `usage:
   demo write FILE TEXT        write a file
   demo fetch URL              print the answer to a GET request
   demo resolve NAME           print the addresses of a DNS name
+  demo cname NAME             print the canonical name of a DNS name
+  demo srv NAME               print the ports and hosts of a DNS name's SRV records
+  demo ptr ADDRESS            print the DNS names of an address
   demo id                     print the user and group
   demo echo TEXT              print a line
   demo copy                   copy the standard input to the standard output
@@ -63,6 +66,9 @@ var commands = map[string]struct {
 	"write":    {2, func(args []string) error { return os.WriteFile(args[0], []byte(args[1]), 0o644) }},
 	"fetch":    {1, fetch},
 	"resolve":  {1, resolve},
+	"cname":    {1, printCanonicalName},
+	"srv":      {1, printServers},
+	"ptr":      {1, printNamesOf},
 	"id":       {0, func([]string) error { return printLine(fmt.Sprintf("%d:%d", os.Getuid(), os.Getgid())) }},
 	"echo":     {1, func(args []string) error { return printLine(strings.Join(args, " ")) }},
 	"copy":     {0, func([]string) error { _, err := io.Copy(os.Stdout, os.Stdin); return err }},
@@ -160,14 +166,50 @@ func fetch(args []string) error {
 	return nil
 }
 
+// lookupLimit bounds each question to DNS.
+const lookupLimit = 10 * time.Second
+
 func resolve(args []string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), lookupLimit)
 	defer cancel()
 	addresses, err := net.DefaultResolver.LookupHost(ctx, args[0])
 	if err != nil {
 		return err
 	}
 	return printLine(strings.Join(addresses, " "))
+}
+
+func printCanonicalName(args []string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), lookupLimit)
+	defer cancel()
+	name, err := net.DefaultResolver.LookupCNAME(ctx, args[0])
+	if err != nil {
+		return err
+	}
+	return printLine(name)
+}
+
+func printServers(args []string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), lookupLimit)
+	defer cancel()
+	_, records, err := net.DefaultResolver.LookupSRV(ctx, "", "", args[0])
+	if err != nil {
+		return err
+	}
+	for _, record := range records {
+		fmt.Println(record.Port, record.Target)
+	}
+	return nil
+}
+
+func printNamesOf(args []string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), lookupLimit)
+	defer cancel()
+	names, err := net.DefaultResolver.LookupAddr(ctx, args[0])
+	if err != nil {
+		return err
+	}
+	return printLine(strings.Join(names, " "))
 }
 
 func sleep(args []string) error {
