@@ -151,16 +151,32 @@ func (l *slotLease) session(ctx context.Context) error {
 		!held {
 		return fmt.Errorf("taking the lock of a lease: %w", cmp.Or(err, store.ErrConflict))
 	}
-	tick := time.NewTicker(slotEvery)
-	defer tick.Stop()
 	for {
 		if err := l.refresh(ctx, conn); err != nil {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if err := waitInSession(ctx, conn, slotEvery); err != nil {
+			return fmt.Errorf("waiting in the session of a lease: %w", err)
+		}
+		if ctx.Err() != nil {
 			return nil
-		case <-tick.C:
+		}
+	}
+}
+
+// waitInSession waits for the given time or for the end of ctx, and returns nil. When PostgreSQL ends the session or
+// the connection breaks, waitInSession returns the error at once: the lease is free then, and another server may send.
+func waitInSession(ctx context.Context, conn *pgx.Conn, wait time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	for {
+		_, err := conn.WaitForNotification(ctx) // nothing notifies this session
+		switch {
+		case err == nil:
+		case ctx.Err() != nil && !conn.IsClosed():
+			return nil
+		default:
+			return err
 		}
 	}
 }
