@@ -3,7 +3,9 @@ package presence
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
+	"net/http"
 	"sync"
 	"time"
 
@@ -142,7 +144,8 @@ func (r *reporter) read(ctx context.Context) error {
 
 // sendDue sends the reports that are due, a few at a time, and takes no longer than
 // passTimeout. It ends with the first call that the lifecycle manager does not
-// answer: the other calls would fail, too.
+// answer: the other calls would fail, too. An error in the answer to one report ends no
+// other; sendDue returns such errors after the pass, and the next pass repeats these reports.
 func (r *reporter) sendDue(ctx context.Context, now time.Time) error {
 	scope := newContactsHere
 	if r.Leads() {
@@ -155,13 +158,29 @@ func (r *reporter) sendDue(ctx context.Context, now time.Time) error {
 	defer cancel()
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(maxCalls)
-	for _, w := range reports {
+	failures := make([]error, len(reports))
+	for i, w := range reports {
 		if ctx.Err() != nil {
 			break
 		}
-		g.Go(func() error { return r.sendOne(ctx, w, now) })
+		g.Go(func() error {
+			err := r.sendOne(ctx, w, now)
+			if concernsOneReport(err) {
+				failures[i] = err
+				return nil
+			}
+			return err
+		})
 	}
-	return g.Wait()
+	err := g.Wait()
+	return errors.Join(err, errors.Join(failures...))
+}
+
+// concernsOneReport reports whether the lifecycle manager answered a report with an error that it need not return for
+// other reports: one resource may be damaged.
+func concernsOneReport(err error) bool {
+	status := remote.StatusOf(err)
+	return status >= 500 && status != http.StatusServiceUnavailable && status != http.StatusGatewayTimeout
 }
 
 // sendOne sends a report and passes the result to the schedule. It returns only errors after which the
