@@ -52,7 +52,7 @@ func Open(ctx context.Context, o DatabaseOptions) (*Database, error) {
 	for i, e := range o.Registry.entities {
 		indexes := []store.Index{
 			{Name: "age", On: "btree (created_at, id)", Live: true},
-			{Name: "labels", On: "gin ((spec->'labels') jsonb_path_ops)"},
+			labelIndex,
 		}
 		if e.parent != nil {
 			indexes = append(indexes, store.Index{Name: "siblings", On: "btree (scope, created_at, id)", Live: true})
@@ -119,7 +119,16 @@ func (d *Database) Close() {
 }
 
 // migrations are the steps of CLM's own tables and indexes; add only to the end.
-var migrations = []string{sideTables, instant, memberTable, deletingIndex, withoutStatusIndexes, quotaTable}
+var migrations = []string{sideTables, instant, memberTable, deletingIndex, withoutStatusIndexes, quotaTable,
+	withoutLabelIndexes}
+
+// withoutLabelIndexes drops the indexes on the labels of each kind that labelIndex replaces.
+const withoutLabelIndexes = `do $$ declare old text; begin
+	for old in select c.relname from pg_index i join pg_class c on c.oid = i.indexrelid
+		where i.indrelid = 'document'::regclass and c.relname ~ '^document_[A-Za-z0-9]+_labels$' loop
+		execute format('drop index %I', old);
+	end loop;
+end $$`
 
 // withoutStatusIndexes drops two indexes that read the status: with them, no change of a status was written in place.
 const withoutStatusIndexes = `drop index if exists "document_Placement_host", "document_Placement_state"`

@@ -32,14 +32,19 @@ func (r *Registry) newSchema() search.Schema {
 		"updated_time": {SQL: "greatest((d.spec->>'updated_time')::timestamptz, " +
 			"(d.status->>'deletion_repeated')::timestamptz)", Type: search.Time},
 		"deleted_time": {SQL: "d.deleted_at", Type: search.Time},
-		"labels": {SQL: "d.spec->'labels'", Type: search.JSON, Dotted: true, Flat: true, StringMaps: [][]string{
-			{}}, Positive: true},
+		"labels": {SQL: labelsSQL, Type: search.JSON, Dotted: true, Flat: true, StringMaps: [][]string{{}}, Pairs: true,
+			Positive: true},
 		"spec":    {SQL: "d.spec->'spec'", Type: search.JSON, Dotted: true},
 		"tenancy": {SQL: "d.spec->'tenancy'", Type: search.JSON},
 		"status":  {SQL: "d.status", Type: search.JSON, Within: conditionField},
 	}
 	return s
 }
+
+// labelsSQL is the expression of the labels. labelIndex serves searches by them.
+const labelsSQL = "d.spec->'labels'"
+
+var labelIndex = store.Index{Name: "pairs", On: "gin (" + search.PairsSQL("spec->'labels'") + ")"}
 
 // hrefSQL returns the SQL of a resource's path, which is not stored: the path of its owner, its
 // collection, and its id. Kinds and plurals consist of letters.

@@ -46,7 +46,7 @@ func TestSearchesReadAnIndex(t *testing.T) {
 	}
 	removed := regexp.MustCompile(`Rows Removed by [^:]*: (\d+)`)
 	for _, search := range []string{
-		"status.conditions.Reconciled='True'", "spec.plan='p7'", "spec.zone.name='z7'", "labels.n='n7'",
+		"status.conditions.Reconciled='True'", "spec.plan='p7'", "spec.zone.name='z7'", "labels.n='n7'", `labels@>'{"n":"n7"}'`,
 		"status.conditions.Reconciled='True' and labels.n='n0'", "spec.plan='p7' and status.conditions.Reconciled='False'",
 	} {
 		got := a.do("GET", "/clusters?search="+url.QueryEscape(search), "").want(200)
@@ -76,6 +76,9 @@ func TestSearchesReadAnIndex(t *testing.T) {
 		}
 		if strings.Contains(plan, "Seq Scan") || useless > want {
 			t.Errorf("%s: reads %d rows that it does not find:\n%s", search, useless, plan)
+		}
+		if strings.Contains(search, "labels") && !strings.Contains(plan, "string_to_array") {
+			t.Errorf("%s: reads the labels of each row that the index finds again:\n%s", search, plan)
 		}
 	}
 }

@@ -143,6 +143,10 @@ func (r *renderer) writePair(object fieldRef, key string, values []any) {
 		if i > 0 {
 			r.write(" or ")
 		}
+		if pair, ok := pairText(key, v); ok && object.definition.Pairs {
+			r.writePairs(object, []string{pair})
+			continue
+		}
 		doc, err := json.Marshal(map[string]any{key: v})
 		if err != nil {
 			panic("search: a pair of strings: " + err.Error())
@@ -150,6 +154,11 @@ func (r *renderer) writePair(object fieldRef, key string, values []any) {
 		r.write(object.sql(r), " @> ", r.bindArg(string(doc), "jsonb"))
 	}
 	r.write(")")
+}
+
+// writePairs writes the condition that an object of strings has all pairs.
+func (r *renderer) writePairs(object fieldRef, pairs []string) {
+	r.write(PairsSQL(object.sql(r)), " @> ", r.bindArg(pairs, "text[]"))
 }
 
 // writeEqual writes the condition that a field equals one of the values, with Field.Equal.
@@ -201,6 +210,12 @@ func (n boundPattern) render(r *renderer, p polarity) {
 }
 
 func (n boundContains) render(r *renderer, p polarity) {
+	if object, ok := n.left.(fieldRef); ok && p == positive && object.definition.Pairs && object.isStringMap() {
+		if pairs, ok := pairTexts(n.value); ok {
+			r.writePairs(object, pairs)
+			return
+		}
+	}
 	r.write(n.left.sql(r), " @> ", r.bindArg(n.text, "jsonb"))
 }
 
