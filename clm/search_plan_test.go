@@ -46,7 +46,8 @@ func TestSearchesReadAnIndex(t *testing.T) {
 	}
 	removed := regexp.MustCompile(`Rows Removed by [^:]*: (\d+)`)
 	for _, search := range []string{
-		"status.conditions.Reconciled='True'", "spec.plan='p7'", "spec.zone.name='z7'", "labels.n='n7'", `labels@>'{"n":"n7"}'`,
+		"status.conditions.Reconciled='True'", "spec.plan='p7'", "spec.zone.name='z7'", "labels.n='n7'",
+		`labels@>'{"n":"n7"}'`,
 		"status.conditions.Reconciled='True' and labels.n='n0'", "spec.plan='p7' and status.conditions.Reconciled='False'",
 	} {
 		got := a.do("GET", "/clusters?search="+url.QueryEscape(search), "").want(200)
