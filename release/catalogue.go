@@ -71,12 +71,12 @@ func (p *Publisher) Run(ctx context.Context) error {
 }
 
 // Publish creates the missing Versions, and deletes the Versions that an earlier Publisher created and
-// the list no longer has. It leaves Versions of other authors alone, and does nothing at a lifecycle
-// manager without the kind Channel.
+// the list no longer has; an empty list withdraws all of these. It leaves Versions of other authors
+// alone, and does nothing at a lifecycle manager without the kind Channel.
 func (p *Publisher) Publish(ctx context.Context) error {
 	channel, err := p.ensureStableChannel(ctx)
 	if remote.StatusOf(err) == http.StatusNotFound {
-		return nil // this lifecycle manager has no channels
+		return nil // this lifecycle manager has no channels, or none yet and no version for it
 	}
 	if err != nil {
 		return fmt.Errorf("channel %s: %w", stableChannel, err)
@@ -107,10 +107,11 @@ func (p *Publisher) Publish(ctx context.Context) error {
 	return nil
 }
 
-// ensureStableChannel returns the channel. It creates the channel if it does not exist.
+// ensureStableChannel returns the channel. It creates the channel if it does not exist and there is a
+// version for it.
 func (p *Publisher) ensureStableChannel(ctx context.Context) (clmclient.Resource, error) {
 	channel, err := p.CLM.Named(ctx, channels, stableChannel)
-	if remote.StatusOf(err) != http.StatusNotFound {
+	if remote.StatusOf(err) != http.StatusNotFound || len(p.Versions) == 0 {
 		return channel, err
 	}
 	channel, err = p.CLM.Create(ctx, channels, api.ResourceCreate{Kind: "Channel", Name: stableChannel,

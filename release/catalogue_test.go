@@ -3,12 +3,14 @@ package release_test
 import (
 	"encoding/json"
 	"log/slog"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
 
 	api "atoll.dev/api/clm"
 	"atoll.dev/client/clmclient"
+	"atoll.dev/client/remote"
 	"atoll.dev/release"
 	"atoll.dev/test/testsite"
 	"atoll.dev/test/testworld"
@@ -19,8 +21,8 @@ const (
 	versions clmclient.Collection = "versions"
 )
 
-// TestPublish publishes three lists, one after another. Versions of an earlier list go, and a Version
-// that somebody else made stays.
+// TestPublish publishes lists, one after another. Versions of an earlier list go, also when the next
+// list is empty, and a Version that somebody else made stays.
 func TestPublish(t *testing.T) {
 	c := testworld.StartCLM(testsite.New(t), testworld.CLMOptions{}).Dial()
 	offered := func() string {
@@ -46,6 +48,10 @@ func TestPublish(t *testing.T) {
 			}
 		}
 	}
+	publish()
+	if _, err := c.Named(t.Context(), channels, "stable"); remote.StatusOf(err) != http.StatusNotFound {
+		t.Errorf("an empty list created a channel: %v", err)
+	}
 	publish("1.36.3", "1.35.7")
 	if got, want := offered(), version("1.35.7")+"\n"+version("1.36.3"); got != want {
 		t.Errorf("the catalogue is\n%s\nwant\n%s", got, want)
@@ -62,6 +68,10 @@ func TestPublish(t *testing.T) {
 	want := `1-30-0 {"version":"1.30.0","image":"mine"}` + "\n" + version("1.36.3") + "\n" + version("1.37.0")
 	if got := offered(); got != want {
 		t.Errorf("the catalogue is\n%s\nwant\n%s", got, want)
+	}
+	publish()
+	if got, want := offered(), `1-30-0 {"version":"1.30.0","image":"mine"}`; got != want {
+		t.Errorf("without releases the catalogue is\n%s\nwant\n%s", got, want)
 	}
 }
 

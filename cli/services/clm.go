@@ -57,12 +57,13 @@ or none, and then whoever has no token must come from this machine.`, m)
 	cmd.Flags().StringVar(&m.flags.insecure, "insecure-listen", "",
 		"one more listener, plain and without identity, on loopback only")
 	cmd.Flags().StringSliceVar(&m.flags.releases, "release", nil,
-		"a release that clusters can have, as 1.36.3; may be repeated. It is published as a Version of the channel "+
-			"stable")
+		"a release that clusters can have, as 1.36.3; may be repeated. Each is published as a Version of the channel "+
+			"stable, and one that was published earlier is withdrawn")
 	cmd.Flags().BoolVar(&m.flags.sentinel.on, "sentinel", true,
 		"run the sentinel in this process, too, where a broker is named")
 	m.flags.sentinel.add(cmd, "sentinel-")
 	m.flags.fleet.add(cmd)
+	m.flags.replica.add(cmd)
 	m.flags.add(cmd)
 	return cmd
 }
@@ -147,12 +148,13 @@ func (f *clmFlags) serve(s *System, p *parts, config *clm.Config) error {
 }
 
 // publish publishes the releases through the process's own API, so that they are validated and
-// recorded as all resources are.
+// recorded as all resources are. Without --release it withdraws those that an earlier process
+// published. Without an identity of the region nothing is published.
 func (f *clmFlags) publish(s *System, p *parts, o *clm.Options) error {
-	if len(f.releases) == 0 {
+	switch {
+	case f.registered == nil && len(f.releases) == 0:
 		return nil
-	}
-	if f.registered == nil {
+	case f.registered == nil:
 		return fmt.Errorf("--release: %w", errNoIdentity)
 	}
 	c, err := clmclient.New(clmclient.Options{Endpoint: "https://" + o.HTTP.Addr().String(),
@@ -247,14 +249,14 @@ func (f *clmFlags) listen(s *System, p *parts, config *clm.Config, o *clm.Option
 		if err := requireLoopback(f.insecure); err != nil {
 			return fmt.Errorf("--insecure-listen %s: %w", f.insecure, err)
 		}
-		if o.Plain, err = listen(f.insecure); err != nil {
+		if o.Plain, err = f.replica.listen(f.insecure); err != nil {
 			return err
 		}
 		identify.Open, identify.Trusting = true, true
 		s.Log.Warn("listening without TLS and without identity", "address", f.insecure)
 	}
 	if address != "" {
-		o.HTTP, err = listen(address)
+		o.HTTP, err = f.replica.listen(address)
 	}
 	return err
 }

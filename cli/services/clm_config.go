@@ -29,6 +29,7 @@ type clmFlags struct {
 	sentinel sentinelFlags
 	fleet    fleetFlags
 	releases []string // that clusters can have
+	replica  replicaFlags
 
 	registered *pki.Identity // nil without an identity of the region
 }

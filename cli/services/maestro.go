@@ -36,6 +36,7 @@ type maestroFlags struct {
 	subscription       string // shared or broadcast
 	enforceOwnership   bool
 	clm                string // URL
+	replica            replicaFlags
 }
 
 // certFiles are a server's certificate and the CA of its clients.
@@ -75,6 +76,7 @@ With mqtt that port may be open, too; an agent comes the one way or the other.`,
 		"URL of the region's lifecycle manager, which gets reports of connected agents and places clusters by them")
 	fl.IntVar(&m.options.WatchesPerCaller, "watches-per-caller", 100,
 		"watches over REST that an account has open at the same time; 0: any number")
+	m.flags.replica.add(cmd)
 	fl.StringVar(&m.options.Broker, "mqtt", "127.0.0.1:8883", "the broker")
 	fl.StringVar(&m.flags.brokerConfig, "message-broker-config-file", "",
 		`YAML file about the broker, as Maestro and OCM's agents read it: brokerHost, username,
@@ -230,16 +232,16 @@ func (f *maestroFlags) apply(s *System, p *parts, o *maestro.Options) error {
 	if o.GRPCTLS, o.ForeignGRPC, err = f.sources.tls(identity, rule); err != nil {
 		return fmt.Errorf("--grpc-tls-cert-file: %w", err)
 	}
-	if o.HTTP, err = listen(f.http); err != nil {
+	if o.HTTP, err = f.replica.listen(f.http); err != nil {
 		return err
 	}
-	if o.GRPC, err = listen(f.grpc); err != nil || f.agents == "" {
+	if o.GRPC, err = f.replica.listen(f.grpc); err != nil || f.agents == "" {
 		return err
 	}
 	if o.AgentsTLS, o.ForeignAgents, err = f.broker.tls(identity, rule); err != nil {
 		return fmt.Errorf("--grpc-broker-tls-cert-file: %w", err)
 	}
-	o.Agents, err = listen(f.agents)
+	o.Agents, err = f.replica.listen(f.agents)
 	return err
 }
 
@@ -289,7 +291,7 @@ func (f *maestroFlags) listenPlain(s *System, o *maestro.Options) error {
 		if err != nil {
 			return fmt.Errorf("--insecure-listen %s=%s: %w", name, addr, err)
 		}
-		if *listener, err = listen(addr); err != nil {
+		if *listener, err = f.replica.listen(addr); err != nil {
 			return err
 		}
 		s.Log.Warn("listening without TLS and without identity", "port", name, "address", addr)

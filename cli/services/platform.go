@@ -32,6 +32,7 @@ type platformService struct {
 	placement string
 	maestro   maestroclient.Options
 	identity  identityFlags
+	replica   replicaFlags
 	limits    rest.ConnLimits
 	rates     map[string]string
 	exempt    []string
@@ -85,6 +86,7 @@ the region's own services.`, f)
 		"how long audit records are kept; at least 24h")
 	addCredentialLifetimeFlag(cmd, &f.credentialLifetime)
 	f.gateway.addFlags(cmd)
+	f.replica.add(cmd)
 	for _, name := range []string{"region", "seal-key", "maestro-http", "maestro-grpc"} {
 		cmd.MarkFlagRequired(name)
 	}
@@ -120,17 +122,17 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 	if err != nil {
 		return err
 	}
-	l, err := listen(f.addr)
+	l, err := f.replica.listen(f.addr)
 	if err != nil {
 		return err
 	}
 	var operatorListener net.Listener
 	if f.operators != "" {
-		if operatorListener, err = listen(f.operators); err != nil {
+		if operatorListener, err = f.replica.listen(f.operators); err != nil {
 			return err
 		}
 	}
-	azure, err := f.azure.open()
+	azure, err := f.azure.open(&f.replica)
 	if err != nil {
 		return err
 	}

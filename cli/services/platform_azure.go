@@ -51,7 +51,7 @@ func (f *azureFlags) addFlags(cmd *cobra.Command) {
 }
 
 // open opens the listener for Azure Resource Manager; it is nil without --azure-listen.
-func (f *azureFlags) open() (net.Listener, error) {
+func (f *azureFlags) open(replica *replicaFlags) (net.Listener, error) {
 	switch {
 	case f.addr == "" && f.metadata == "":
 		return nil, nil
@@ -65,7 +65,7 @@ func (f *azureFlags) open() (net.Listener, error) {
 	if err := f.tokens.check(f.addr); err != nil {
 		return nil, err
 	}
-	return listen(f.addr)
+	return replica.listen(f.addr)
 }
 
 // start serves the API for Azure Resource Manager.
