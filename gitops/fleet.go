@@ -109,6 +109,8 @@ func (r Region) Cluster(name string) (Cluster, error) {
 var (
 	nameForm    = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 	accountForm = regexp.MustCompile(`^[0-9]{12}$`)
+	tagForm     = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
+	releaseForm = regexp.MustCompile(`^[0-9]+\.[0-9]+\.[0-9]+(-[0-9a-z.-]+)?$`) // as package release has it
 	commitForm  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/-]{0,199}$`)
 )
 
@@ -223,6 +225,17 @@ func checkSettings(n *node, s Settings) error {
 	shown := s.Services.PlacementShownTo
 	check(shown == "operators" || shown == "customers", shown, "it must be operators or customers", "services",
 		"placementShownTo")
+	check(tagForm.MatchString(s.Versions.Atoll), s.Versions.Atoll, "it must be the tag of an image", "versions", "atoll")
+	checkReleases := func(releases []string, path ...string) {
+		for i, r := range releases {
+			if !releaseForm.MatchString(r) {
+				mistakes = append(mistakes, n.get(path...).items[i].at.errorf("%s has %q; a release is like 1.36.3",
+					strings.Join(path, "."), r))
+			}
+		}
+	}
+	checkReleases(s.Versions.Releases, "versions", "releases")
+	checkReleases(s.ManagementCluster.Releases, "managementCluster", "releases")
 	for _, resource := range slices.Sorted(maps.Keys(s.ManagementCluster.Capacity)) {
 		n := s.ManagementCluster.Capacity[resource]
 		check(n >= 0, fmt.Sprint(n), "it must not be negative", "managementCluster", "capacity", resource)
@@ -304,10 +317,33 @@ func newFleet(sectors map[EnvironmentName][]SectorName, all []declared) (Fleet, 
 	}
 	slices.SortFunc(f.Environments, func(a, b Environment) int { return cmp.Compare(a.Name, b.Name) })
 	mistakes = append(mistakes, f.checkAccounts())
-	if err := errors.Join(mistakes...); err != nil {
+	if err := joinDistinct(mistakes); err != nil {
 		return Fleet{}, err
 	}
 	return f, nil
+}
+
+// joinDistinct joins errors, each once. All regions below a level have its mistakes.
+func joinDistinct(all []error) error {
+	var distinct []error
+	seen := map[string]bool{}
+	var add func(error)
+	add = func(err error) {
+		if joined, ok := err.(interface{ Unwrap() []error }); ok {
+			for _, each := range joined.Unwrap() {
+				add(each)
+			}
+			return
+		}
+		if err != nil && !seen[err.Error()] {
+			seen[err.Error()] = true
+			distinct = append(distinct, err)
+		}
+	}
+	for _, err := range all {
+		add(err)
+	}
+	return errors.Join(distinct...)
 }
 
 // checkAccounts refuses an account that two regions share: a region is an island, and
