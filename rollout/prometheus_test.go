@@ -22,6 +22,7 @@ import (
 type exporter struct {
 	*httptest.Server
 	clients atomic.Int64 // value of atoll_broker_clients
+	stuck   atomic.Int64 // of clusters that are not Reconciled for long
 }
 
 func newExporter(t *testing.T) *exporter {
@@ -29,6 +30,10 @@ func newExporter(t *testing.T) *exporter {
 	e.clients.Store(3)
 	e.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprintf(w, "# TYPE atoll_broker_clients gauge\natoll_broker_clients{region=\"r1\"} %d\n", e.clients.Load())
+		fmt.Fprintf(w, "hyperfleet_api_resource_pending_reconciliation_stuck{region=\"r1\",kind=\"Cluster\"} %d\n"+
+			"hyperfleet_api_resource_pending_reconciliation_stuck{region=\"r1\",kind=\"NodePool\"} 0\n", e.stuck.Load())
+		fmt.Fprint(w, "hyperfleet_api_build_info{region=\"r1\",version=\"1.4.2\",replica=\"1\"} 1\n"+
+			"hyperfleet_api_build_info{region=\"r1\",version=\"1.5.0\",replica=\"2\"} 1\n")
 	}))
 	t.Cleanup(e.Close)
 	return e
@@ -155,6 +160,11 @@ func TestGatesReadARealPrometheus(t *testing.T) {
 		})
 	}
 
+	reconciled := Gate{Name: "reconciled", AtMost: &zero,
+		Query: `sum(hyperfleet_api_resource_pending_reconciliation_stuck{region="$region"})`}
+	version := Gate{Name: "version", AtLeast: &one, Query: `count(hyperfleet_api_build_info{region="$region",` +
+		`version="1.5.0"}) / count(hyperfleet_api_build_info{region="$region"})`}
+
 	await("agents are connected", Passing, "", agents, up)
 	for _, c := range []struct {
 		name   string
@@ -170,6 +180,8 @@ func TestGatesReadARealPrometheus(t *testing.T) {
 		{"a wrong query", Gate{Name: "g", Query: "sum(", AtMost: &one}, "r1", Unreadable, "parse error"},
 		{"a part of the data", Gate{Name: "g", Query: `sum(up{storage="remote"}) or vector(0)`, AtMost: &one}, "r1",
 			Unreadable, "not complete"},
+		{"clusters are Reconciled", reconciled, "r1", Passing, ""},
+		{"the new version runs on a part of the replicas", version, "r1", Failing, "0.5 is less than 1"},
 		{"both windows burn", burn, "burns", Failing, "the limit is 0.0144"},
 		{"the short window alone burns", burn, "peak", Passing, ""},
 		{"the long window alone burns", burn, "recovered", Passing, ""},
@@ -181,6 +193,10 @@ func TestGatesReadARealPrometheus(t *testing.T) {
 		}
 	}
 
+	region.stuck.Store(2)
+	await("clusters are not Reconciled", Failing, "gate reconciled: 2 is more than 0", reconciled)
+	region.stuck.Store(0)
+	await("clusters are Reconciled again", Passing, "", reconciled)
 	region.clients.Store(0)
 	await("agents have lost their connection", Failing, "gate agents: 0 is less than 1", agents)
 	region.clients.Store(2)
