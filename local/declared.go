@@ -60,14 +60,15 @@ func clusterNames(d gitops.Declaration) []cluster.ManagementCluster {
 	return names
 }
 
-// Apply starts the region of the home as declared. In a running region it adds, labels, cordons, uncordons and removes
-// management clusters until the region is as declared.
+// Apply starts the region of the home as declared. In a running region it replaces each process whose settings have
+// changed, and adds, limits, labels, cordons, uncordons and removes management clusters until it is as declared.
 //
 // It refuses to remove a management cluster that hosts clusters; then it removes none, and keeps those that it has
 // added. It calls removed with the name of each removed management cluster. After an error, the caller may call Apply
 // again. It refuses the home of another environment, and a home that `atoll up` made.
 func (h Home) Apply(ctx context.Context, d gitops.Declaration, show func(Event), removed func(name string)) error {
-	opts := UpOptions{Region: string(d.Region), Environment: string(d.Environment), Clusters: clusterNames(d)}
+	opts := UpOptions{Region: string(d.Region), Environment: string(d.Environment), Clusters: clusterNames(d),
+		Settings: settingsOf(d)}
 	// Up would wait for a cluster that never registers, although it is not declared any more.
 	if err := h.removeUnregistered(ctx, opts, removed); err != nil {
 		return err
@@ -91,9 +92,14 @@ func (h Home) Apply(ctx context.Context, d gitops.Declaration, show func(Event),
 	if err != nil {
 		return err
 	}
+	memory, err := machineMemory()
+	if err != nil {
+		return err
+	}
 	for _, mc := range registered {
-		change := platform.ManagementClusterUpdate{State: stateToSet(d, mc), Labels: labelsToSet(d, mc)}
-		if change.State == "" && change.Labels == nil {
+		change := limitsToSet(d, mc, st.limitsOf(cluster.ManagementCluster(mc.Name), memory, h.Programs()))
+		change.State, change.Labels = stateToSet(d, mc), labelsToSet(d, mc)
+		if change.State == "" && change.Labels == nil && change.Capacity == nil && change.Versions == nil {
 			continue
 		}
 		if _, err := api.UpdateManagementCluster(ctx, mc.Name, change); err != nil {
@@ -213,95 +219,18 @@ func labelsToSet(d gitops.Declaration, mc platform.ManagementCluster) map[string
 	return nil
 }
 
-// labelsText returns labels as a=b,c=d, sorted.
-func labelsText(labels map[string]string) string {
-	var text []string
-	for _, name := range slices.Sorted(maps.Keys(labels)) {
-		text = append(text, name+"="+labels[name])
+// limitsToSet returns the capacity and the releases that a management cluster is to have and has not. Both are nil when
+// it has them, or is not declared.
+func limitsToSet(d gitops.Declaration, mc platform.ManagementCluster, limits platform.ManagementClusterUpdate) (
+	change platform.ManagementClusterUpdate) {
+	if !slices.Contains(clusterNames(d), cluster.ManagementCluster(mc.Name)) {
+		return change
 	}
-	return strings.Join(text, ",")
-}
-
-// Drift is a difference between the declared and the running region.
-type Drift struct {
-	What     string `json:"what"` // region, a management cluster, "NAME labels"
-	Declared string `json:"declared"`
-	Running  string `json:"running"`
-}
-
-// Drift compares the declaration of a region with what runs.
-func (h Home) Drift(ctx context.Context, d gitops.Declaration) ([]Drift, error) {
-	st, err := h.State()
-	if err != nil {
-		return nil, err
+	if !maps.Equal(limits.Capacity, mc.Capacity) {
+		change.Capacity = limits.Capacity
 	}
-	drift := []Drift{}
-	add := func(what, declared, running string) {
-		if declared != running {
-			drift = append(drift, Drift{what, declared, running})
-		}
+	if !slices.Equal(limits.Versions, mc.Versions) {
+		change.Versions = limits.Versions
 	}
-	add("region", string(d.Region), st.Region)
-	add("environment", string(d.Environment), st.Environment)
-	status, err := h.Status(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if !status.Ready {
-		add("processes", "ready", "not ready; see `atoll status`")
-		for _, name := range st.Clusters {
-			if !slices.Contains(clusterNames(d), name) {
-				add(string(name), "absent", "on this machine")
-			}
-		}
-		return drift, nil
-	}
-	api, err := h.Client()
-	if err != nil {
-		return nil, err
-	}
-	registered, err := api.ManagementClusters(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return append(drift, clusterDrift(st, d, registered)...), nil
-}
-
-// clusterDrift compares the declared management clusters with the registered ones and those of this machine.
-func clusterDrift(st State, d gitops.Declaration, registered []platform.ManagementCluster) (drift []Drift) {
-	add := func(what, declared, running string) {
-		if declared != running {
-			drift = append(drift, Drift{what, declared, running})
-		}
-	}
-	running := map[string]string{}
-	labels := map[string]map[string]string{}
-	for _, mc := range registered {
-		running[mc.Name], labels[mc.Name] = string(mc.State), mc.Labels
-	}
-	for _, c := range d.ManagementClusters {
-		state, has := running[c.Name]
-		want := string(platform.ManagementClusterStateReady)
-		if c.Settings.Cordoned {
-			want = string(platform.ManagementClusterStateCordoned)
-		}
-		if !has {
-			state = "absent"
-		}
-		add(c.Name, want, state)
-		if has {
-			add(c.Name+" labels", labelsText(labelsOf(c)), labelsText(labels[c.Name]))
-		}
-	}
-	for _, name := range st.Clusters {
-		if slices.Contains(clusterNames(d), name) {
-			continue
-		}
-		state, has := running[string(name)]
-		if !has {
-			state = "not registered"
-		}
-		add(string(name), "absent", state)
-	}
-	return drift
+	return change
 }

@@ -4,7 +4,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -132,84 +131,20 @@ func TestLabelsFollowTheDeclaration(t *testing.T) {
 		if (got == nil) != (c.want == nil) || !maps.Equal(got, c.want) {
 			t.Errorf("%s: set %v, want %v", c.name, got, c.want)
 		}
-		var want []Drift
+		want := []Drift{}
 		if c.drift != "" {
-			want = []Drift{{"mc01-r1 labels", c.drift, labelsText(c.running)}}
+			want = []Drift{{"mc01-r1 labels", "", c.drift, mapText(c.running)}}
 		}
-		drift := clusterDrift(State{Clusters: names{"mc01-r1"}}, d, []platform.ManagementCluster{mc})
+		running := values{}
+		running.addCluster(mc.Name, mc.Labels, platform.ManagementClusterUpdate{})
+		drift := compareValues(nil, values{"mc01-r1 labels": mapText(labelsOf(d.ManagementClusters[0]))}, values{
+			"mc01-r1 labels": running["mc01-r1 labels"]})
 		if !slices.Equal(drift, want) {
 			t.Errorf("%s: drift %v, want %v", c.name, drift, want)
 		}
 		mc.Name = "elsewhere"
 		if got := labelsToSet(d, mc); got != nil {
 			t.Errorf("%s: set %v on a cluster that is not declared", c.name, got)
-		}
-	}
-}
-
-// TestEachDeclaredValueIsAppliedOrShown sets each value of a declaration. Without a row here a new key has no effect.
-func TestEachDeclaredValueIsAppliedOrShown(t *testing.T) {
-	isApplied := []string{"environment", "sector", "region", "managementClusters.name", "managementClusters.cordoned",
-		"managementClusters.labels"}
-	d := gitops.Declaration{Environment: "e", Sector: "s", Region: "r",
-		Versions: gitops.Versions{Atoll: "1", Images: map[string]string{"clm": "2"}, Charts: map[string]string{"c": "1"},
-			Releases: []string{"1.36"}},
-		Services: gitops.Services{Broker: "b:1", Replicas: map[string]int64{"clm": 2, "platform": 1}, Traces: "http://t",
-			PlacementShownTo: "customers"},
-		ManagementClusters: []gitops.DeclaredCluster{{Name: "mc01-r", Settings: gitops.ManagementClusterSettings{
-			Labels: map[string]string{"a": "b"}, Capacity: map[string]int64{"planes": 1}, Releases: []string{"1.36"},
-			Cordoned: true}}}}
-	shown := map[string]string{}
-	for _, v := range UnappliedValues(d, "1.36.3") {
-		if v.Reason == "" {
-			t.Errorf("%s has no reason", v.What)
-		}
-		shown[v.What] = v.Declared
-	}
-	want := map[string]string{"versions.atoll": `"1"`, "versions.images": `{"clm":"2"}`, "versions.charts": `{"c":"1"}`,
-		"versions.releases": `["1.36"]`, "services.replicas.clm": "2", "services.broker": `"b:1"`,
-		"services.traces": `"http://t"`, "services.placementShownTo": `"customers"`,
-		"mc01-r capacity": `{"planes":1}`, "mc01-r releases": `["1.36"]`}
-	if !maps.Equal(shown, want) {
-		t.Errorf("shown are %v, want %v", shown, want)
-	}
-	fields := len(isApplied)
-	for _, typ := range []reflect.Type{reflect.TypeFor[gitops.Versions](), reflect.TypeFor[gitops.Services]()} {
-		fields += typ.NumField()
-	}
-	fields += reflect.TypeFor[gitops.ManagementClusterSettings]().NumField() - 2 // without cordoned and labels
-	if known := len(isApplied) + len(want); known != fields {
-		t.Errorf("a declaration has %d values, of which %d are applied or shown", fields, known)
-	}
-	builtIn := gitops.Declaration{Services: gitops.Services{PlacementShownTo: "operators"}}
-	if none := UnappliedValues(builtIn, "1.36.3"); len(none) > 0 {
-		t.Errorf("without declared values, shown are %v", none)
-	}
-}
-
-func TestReleasesThatThisMachineLacksAreShown(t *testing.T) {
-	for _, c := range []struct {
-		declared      []string
-		own           string
-		lacks, reason string // "" for nothing
-	}{
-		{nil, "1.36.3", "", ""},
-		{[]string{"1.36.3"}, "1.36.3", "", ""},
-		{[]string{"1.36.3", "1.35.7"}, "1.36.3", `["1.35.7"]`, "this machine has the program of 1.36.3 only"},
-		{[]string{"1.37.0"}, "1.36.3", `["1.37.0"]`,
-			"this machine has the program of 1.36.3 only, which is offered although it is not declared"},
-		{[]string{"1.36.3"}, "", `["1.36.3"]`, "this machine has no program of Kubernetes"},
-	} {
-		d := gitops.Declaration{Versions: gitops.Versions{Releases: c.declared},
-			Services: gitops.Services{PlacementShownTo: "operators"},
-			ManagementClusters: []gitops.DeclaredCluster{{Name: "mc01-r1",
-				Settings: gitops.ManagementClusterSettings{Releases: c.declared}}}}
-		want := []Unapplied{{"versions.releases", c.lacks, c.reason}, {"mc01-r1 releases", c.lacks, c.reason}}
-		if c.lacks == "" {
-			want = []Unapplied{}
-		}
-		if got := UnappliedValues(d, c.own); !slices.Equal(got, want) {
-			t.Errorf("declared %v, own %s: shown %v, want %v", c.declared, c.own, got, want)
 		}
 	}
 }

@@ -52,6 +52,9 @@ type State struct {
 	Created     int                         `json:"management_clusters_created"` // ever; the next one's number is one more
 	Postgres    PostgresDirs                `json:"postgres"`
 
+	// Settings are those of the declaration; nil in a home that `atoll up` made without one.
+	Settings *Settings `json:"settings,omitempty"`
+
 	// Insecure means that Maestro and CLM also have plain listeners on loopback,
 	// without authentication.
 	Insecure bool `json:"insecure_listen,omitempty"`

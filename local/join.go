@@ -92,7 +92,7 @@ func ownLabels(name string) map[string]string {
 
 // register registers the cluster and its limits with the region's API. For a registered cluster it
 // updates the limits: a new program runs other versions, the machine may have more memory. It
-// lowers the capacity of the other clusters of this machine to their share.
+// sets the capacity of the other clusters of this machine, whose shares of the machine have become smaller.
 func (t topology) register(ctx context.Context, mc cluster.ManagementCluster) error {
 	st, err := t.home.State() // read again: the region may have more clusters than t
 	if err != nil {
@@ -108,10 +108,7 @@ func (t topology) register(ctx context.Context, mc cluster.ManagementCluster) er
 	if err != nil {
 		return err
 	}
-	limits := platform.ManagementClusterUpdate{
-		Capacity: capacityShare(memory, len(st.Clusters)),
-		Versions: platform.PlaneVersions{t.bin.KubeVersion},
-	}
+	limits := st.limitsOf(mc, memory, t.bin)
 	_, err = api.RegisterManagementCluster(ctx, platform.ManagementClusterRequest{
 		Name: string(mc), Labels: ownLabels(string(mc)), Capacity: limits.Capacity, Versions: limits.Versions,
 	})
@@ -127,10 +124,11 @@ func (t topology) register(ctx context.Context, mc cluster.ManagementCluster) er
 	}
 	for _, other := range registered {
 		name := cluster.ManagementCluster(other.Name)
-		if name == mc || !slices.Contains(st.Clusters, name) || maps.Equal(other.Capacity, limits.Capacity) {
+		capacity := st.limitsOf(name, memory, t.bin).Capacity
+		if name == mc || !slices.Contains(st.Clusters, name) || maps.Equal(other.Capacity, capacity) {
 			continue
 		}
-		_, err := api.UpdateManagementCluster(ctx, other.Name, platform.ManagementClusterUpdate{Capacity: limits.Capacity})
+		_, err := api.UpdateManagementCluster(ctx, other.Name, platform.ManagementClusterUpdate{Capacity: capacity})
 		if err != nil && remote.StatusOf(err) != 404 {
 			return err
 		}

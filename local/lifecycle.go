@@ -29,24 +29,23 @@ const CLMConfig = `server:
     dimensions: [{header: ` + clmclient.TenantHeader + `, key: account, required: true}]
 `
 
-// clm returns the process of the lifecycle manager: its API, and the sentinel.
-func (t topology) clm() Spec {
+// clm returns a process of the lifecycle manager: its API, and the sentinel.
+func (t topology) clm(r replica) Spec {
 	config := t.home.Path("clm.yaml")
 	args := []string{"clm", "--config", config, "--dsn", t.db.DSN(clmDatabase, clmDatabase), "--http",
-		t.address(clmPort), "--mqtt", t.address("mqtt"), "--sentinel-name", "region",
+		t.address(clmPort), "--mqtt", t.address("mqtt"), "--sentinel-name", strings.Replace(r.name(), clmName, "region", 1),
 		"--maestro", t.url("maestro-http")}
-	if t.bin.KubeVersion != "" {
-		args = append(args, "--release", t.bin.KubeVersion)
+	for _, release := range selectReleases(t.st.declaredSettings().Releases, t.bin.releases()) {
+		args = append(args, "--release", release)
 	}
 	ports := []string{clmPort}
 	if t.st.Insecure {
 		args, ports = append(args, "--insecure-listen", t.address(plainCLM)), append(ports, plainCLM)
 	}
-	return t.withIdentity(t.service(Spec{
-		Name: clmName, Address: t.url(clmPort), Phase: phaseServices, After: []string{postgresName, pkiName,
-			brokerName}, Args: args, Env: t.tracing(),
-		Prepare: func(context.Context) error { return t.writeCLMConfig(config) },
-	}, append(ports, "clm-ops")...), pki.ServiceName(clmName), t.home.Path("identities", clmName))
+	return t.withIdentity(t.sharingPorts(t.service(Spec{
+		Name: r.name(), Address: t.url(clmPort), Phase: phaseServices, After: r.after(postgresName, pkiName, brokerName),
+		Args: args, Env: t.tracing(), Prepare: func(context.Context) error { return t.writeCLMConfig(config) },
+	}, append(ports, r.opsPort())...)), pki.ServiceName(clmName), t.home.Path("identities", r.name()))
 }
 
 // writeCLMConfig writes CLM's configuration. A file entities.yaml in the home, with the key
@@ -59,9 +58,9 @@ func (t topology) writeCLMConfig(file string) error {
 	return atomicfile.Write(file, append([]byte(CLMConfig), entities...), 0o600)
 }
 
-// adapter returns the process that runs the region's adapters: the bundled ones, and those in the
+// adapter returns a process that runs the region's adapters: the bundled ones, and those in the
 // home's directory adapters.
-func (t topology) adapter() Spec {
+func (t topology) adapter(r replica) Spec {
 	dir := t.home.Path("adapters")
 	env := append(t.tracing(), "ATOLL_BASE_DOMAIN=hosted."+t.st.Region+".atoll.internal")
 	if len(t.st.Clusters) > 0 { // the default management cluster of cl-maestro's clusters
@@ -73,18 +72,19 @@ func (t topology) adapter() Spec {
 		args = append(args, "--bundled", strings.Join(names, ","))
 	}
 	return t.withIdentity(t.service(Spec{
-		Name: adapterName, Phase: phaseEdges, After: []string{pkiName, brokerName, maestroName, clmName}, Env: env,
+		Name: r.name(), Phase: phaseEdges, After: r.after(pkiName, brokerName, maestroName, clmName), Env: env,
 		Args:    args,
 		Prepare: func(context.Context) error { return os.MkdirAll(dir, 0o700) },
-	}, "adapter-ops"), pki.ServiceName(adapterName), t.home.Path("identities", adapterName))
+	}, r.opsPort()), pki.ServiceName(adapterName), t.home.Path("identities", r.name()))
 }
 
 // tracing returns the environment variables that send the spans of a service to the collector.
 func (t topology) tracing() []string {
-	if t.st.Traces == "" {
+	collector := t.st.traces()
+	if collector == "" {
 		return nil
 	}
-	return []string{"HYPERFLEET_TRACING_ENABLED=true", "OTEL_EXPORTER_OTLP_ENDPOINT=" + t.st.Traces,
+	return []string{"HYPERFLEET_TRACING_ENABLED=true", "OTEL_EXPORTER_OTLP_ENDPOINT=" + collector,
 		"OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"}
 }
 

@@ -135,7 +135,7 @@ func TestPlainListenersAreReported(t *testing.T) {
 			t.Fatal(err)
 		}
 		t := newTopology(h, st, Binaries{Atoll: "atoll"})
-		return strings.Join(append(t.maestro().Args, t.clm().Args...), " ")
+		return strings.Join(append(t.maestro(replica{maestroName, 1}).Args, t.clm(replica{clmName, 1}).Args...), " ")
 	}
 	if _, _, err := h.planState(UpOptions{}); err != nil {
 		t.Fatal(err)
@@ -174,7 +174,8 @@ func TestTheTraceCollectorIsStoredAndReported(t *testing.T) {
 			t.Fatal(err)
 		}
 		topology := newTopology(h, st, Binaries{Atoll: "atoll"})
-		clm, adapter := strings.Join(topology.clm().Env, " "), strings.Join(topology.adapter().Env, " ")
+		clm := strings.Join(topology.clm(replica{clmName, 1}).Env, " ")
+		adapter := strings.Join(topology.adapter(replica{adapterName, 1}).Env, " ")
 		if !strings.HasPrefix(adapter, clm) {
 			t.Errorf("clm has %q, the adapter %q", clm, adapter)
 		}
@@ -200,7 +201,7 @@ func TestTheTraceCollectorIsStoredAndReported(t *testing.T) {
 func TestI9BundledAdaptersRunWhereTheyAreRequired(t *testing.T) {
 	h, st := newHome(t)
 	run := func() string {
-		args := newTopology(h, st, Binaries{Atoll: "atoll"}).adapter().Args
+		args := newTopology(h, st, Binaries{Atoll: "atoll"}).adapter(replica{adapterName, 1}).Args
 		i := slices.Index(args, "--bundled")
 		if i < 0 {
 			return ""
@@ -296,7 +297,7 @@ func TestTheHolderOfAPortIsNamed(t *testing.T) {
 	}
 	defer l.Close()
 	port := l.Addr().(*net.TCPAddr).Port
-	if isPortFree(port) {
+	if isPortFree(port, oneProcess) {
 		t.Error("a port that is listened on is said to be free")
 	}
 	if holder := portHolder(port); !strings.Contains(holder, strconv.Itoa(os.Getpid())) {

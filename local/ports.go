@@ -95,15 +95,33 @@ func freePort(assigned map[string]string) (int, error) {
 		if _, isTaken := assigned[strconv.Itoa(port)]; isTaken {
 			continue
 		}
-		if isPortFree(port) {
+		if isPortFree(port, oneProcess) {
 			return port, nil
 		}
 	}
 	return 0, fmt.Errorf("no free port between %d and %d", firstPort, lastPort)
 }
 
-func isPortFree(port int) bool {
-	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+// portUse says who may listen on a port.
+type portUse uint8
+
+const (
+	oneProcess  portUse = iota
+	allReplicas         // processes of this user that share it
+)
+
+// isPortFree reports whether a process can listen on a port.
+func isPortFree(port int, use portUse) bool {
+	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
+		if use == oneProcess {
+			return nil
+		}
+		controlErr := c.Control(func(fd uintptr) {
+			err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
+		})
+		return errors.Join(controlErr, err)
+	}}
+	l, err := config.Listen(context.Background(), "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 	if err != nil {
 		return false
 	}
@@ -111,14 +129,29 @@ func isPortFree(port int) bool {
 	return true
 }
 
+// takenPort returns the first port of a process on which it cannot listen, 0 when it can on all.
+func (s Spec) takenPort(isFree func(int, portUse) bool) int {
+	for _, port := range s.Ports {
+		if !isFree(port, oneProcess) {
+			return port
+		}
+	}
+	for _, port := range s.SharedPorts {
+		if !isFree(port, allReplicas) {
+			return port
+		}
+	}
+	return 0
+}
+
 // awaitPortFree waits up to two seconds until a port is free: a killed process holds its ports
 // until the kernel has freed its memory. It returns false when the port stays taken or ctx ends.
-func awaitPortFree(ctx context.Context, port int) bool {
+func awaitPortFree(ctx context.Context, port int, use portUse) bool {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	ticker := time.NewTicker(readyPoll)
 	defer ticker.Stop()
-	for !isPortFree(port) {
+	for !isPortFree(port, use) {
 		select {
 		case <-ctx.Done():
 			return false

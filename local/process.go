@@ -20,8 +20,10 @@ type Spec struct {
 	Env     []string // added to a small fixed environment
 	Dir     string   // working directory; "" is the home
 	Address string   // where it serves, for people
-	Ports   []int    // loopback ports that it will listen on
+	Ports   []int    // loopback ports that it alone will listen on
 	User    *syscall.Credential
+
+	SharedPorts []int // loopback ports that it and other replicas will listen on
 
 	After   []string                    // processes that must be ready before the first start
 	Prepare func(context.Context) error // before each start; idempotent
@@ -36,18 +38,21 @@ const stopTimeout = 5 * time.Second
 
 // Record is the state of a process, saved in run/NAME.json.
 type Record struct {
-	Name     string    `json:"name"`
-	PID      int       `json:"pid"`
-	Start    uint64    `json:"start"` // clock ticks after boot
-	Boot     string    `json:"boot"`
-	Args     []string  `json:"args"`
-	Binary   string    `json:"binary"` // what file it runs: device, inode, time
-	Started  time.Time `json:"started"`
-	Restarts int       `json:"restarts"`
-	Backoff  string    `json:"backoff,omitempty"` // why it is not running, when it is not
-	Address  string    `json:"address,omitempty"`
-	Phase    int       `json:"phase"`
-	Stop     int       `json:"stop"`
+	Name  string   `json:"name"`
+	PID   int      `json:"pid"`
+	Start uint64   `json:"start"` // clock ticks after boot
+	Boot  string   `json:"boot"`
+	Args  []string `json:"args"`
+	// Invocation is Spec.invocationID, "" in a record of an earlier program.
+	Invocation string    `json:"invocation,omitempty"`
+	Binary     string    `json:"binary"` // what file it runs: device, inode, time
+	Started    time.Time `json:"started"`
+	Restarts   int       `json:"restarts"`
+	Backoff    string    `json:"backoff,omitempty"` // why it is not running, when it is not
+	Address    string    `json:"address,omitempty"`
+	Phase      int       `json:"phase"`
+	Stop       int       `json:"stop"`
+	Programs   *Binaries `json:"programs,omitempty"` // of the supervisor: what it starts
 }
 
 func (h Home) recordPath(name string) string { return h.Path("run", name+".json") }
@@ -79,10 +84,8 @@ func (h Home) LogPath(name string) string { return h.Path("logs", name+".log") }
 // start launches the process in a session of its own, so that it outlives its
 // supervisor and no terminal's Ctrl-C reaches it.
 func (h Home) start(homeID string, s Spec, restarts int) (Record, *exec.Cmd, error) {
-	for _, port := range s.Ports {
-		if !isPortFree(port) {
-			return Record{}, nil, fmt.Errorf("%s: port %d is taken by %s", s.Name, port, portHolder(port))
-		}
+	if port := s.takenPort(isPortFree); port != 0 {
+		return Record{}, nil, fmt.Errorf("%s: port %d is taken by %s", s.Name, port, portHolder(port))
 	}
 	log, err := os.OpenFile(h.LogPath(s.Name), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -107,8 +110,9 @@ func (h Home) start(homeID string, s Spec, restarts int) (Record, *exec.Cmd, err
 		return Record{}, nil, fmt.Errorf("%s: %w", s.Name, err)
 	}
 	return Record{
-		Name: s.Name, PID: cmd.Process.Pid, Start: st.start, Boot: bootID(), Args: s.Args, Binary: binaryID(s.Args[0]),
-		Started: time.Now().UTC(), Restarts: restarts, Address: s.Address, Phase: s.Phase, Stop: int(s.Stop),
+		Name: s.Name, PID: cmd.Process.Pid, Start: st.start, Boot: bootID(), Args: s.Args, Invocation: s.invocationID(),
+		Binary: binaryID(s.Args[0]), Started: time.Now().UTC(), Restarts: restarts, Address: s.Address, Phase: s.Phase,
+		Stop: int(s.Stop),
 	}, cmd, nil
 }
 
@@ -138,9 +142,17 @@ func binaryID(path string) string {
 	return fmt.Sprintf("%x:%x:%x", st.Dev, st.Ino, info.ModTime().UnixNano())
 }
 
+// hasInvocation reports whether the recorded process has the arguments and variables of s.
+func (r Record) hasInvocation(s Spec) bool {
+	if r.Invocation == "" {
+		return slices.Equal(r.Args, s.Args)
+	}
+	return r.Invocation == s.invocationID()
+}
+
 // matches reports whether the recorded process is as s would start it.
 func (r Record) matches(s Spec) bool {
-	return slices.Equal(r.Args, s.Args) && r.Binary == binaryID(s.Args[0])
+	return r.hasInvocation(s) && r.Binary == binaryID(s.Args[0])
 }
 
 // stop sends the process its stop signal, waits, and kills it when it has not ended after

@@ -95,8 +95,8 @@ func specNames(specs []Spec) []string {
 	return names
 }
 
-// reconcile begins to supervise each process that is new in specs, and stops each process that
-// specs no longer has.
+// reconcile begins to supervise each process that is new in specs, replaces each process whose arguments or variables
+// have changed, one after another in the order of specs, and stops each process that specs no longer has.
 func (s *supervisor) reconcile(ctx context.Context, specs []Spec) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,15 +105,25 @@ func (s *supervisor) reconcile(ctx context.Context, specs []Spec) {
 		names[spec.Name] = true
 	}
 	markedPIDs := markedProcesses(s.homeID)
+	var replaced *supervisedProcess // the last of this call
 	for _, spec := range specs {
-		if s.processes[spec.Name] != nil {
+		previous := s.processes[spec.Name]
+		if previous != nil && previous.spec.runsAs(spec) {
 			continue
 		}
 		keepCtx, cancel := context.WithCancel(ctx)
 		process := &supervisedProcess{spec: spec, ready: make(chan struct{}), cancel: cancel, done: make(chan struct{})}
 		s.processes[spec.Name] = process
+		turn := replaced
+		if previous != nil {
+			replaced = process
+		}
 		s.wg.Go(func() {
 			defer close(process.done)
+			if previous != nil {
+				s.replace(keepCtx, previous, process, turn, markedPIDs[spec.Name])
+				return
+			}
 			s.keep(keepCtx, process, markedPIDs[spec.Name])
 		})
 	}
@@ -217,8 +227,8 @@ func (s *supervisor) keep(ctx context.Context, process *supervisedProcess, marke
 				}
 				s.log.Error("process not started", "process", spec.Name, "error", err)
 				s.events.failed(spec.Name, err)
-				s.save(Record{Name: spec.Name, Restarts: restarts, Backoff: err.Error(), Address: spec.Address,
-					Phase: spec.Phase, Stop: int(spec.Stop)})
+				s.save(Record{Name: spec.Name, Invocation: spec.invocationID(), Restarts: restarts, Backoff: err.Error(),
+					Address: spec.Address, Phase: spec.Phase, Stop: int(spec.Stop)})
 				pause.For(ctx, backoff)
 				backoff = min(2*backoff, maxBackoff)
 				continue
@@ -296,74 +306,6 @@ func (s *supervisor) prepareAndStart(ctx context.Context, spec Spec, restarts in
 	s.save(record)
 	s.log.Info("process started", "process", spec.Name, "pid", record.PID, "restarts", restarts)
 	return record, cmd, nil
-}
-
-// awaitReady waits until each of the named processes has been ready once. It returns false when ctx
-// ends first.
-func (s *supervisor) awaitReady(ctx context.Context, names []string) bool {
-	for _, name := range names {
-		s.mu.Lock()
-		process := s.processes[name]
-		s.mu.Unlock()
-		if process == nil {
-			continue
-		}
-		select {
-		case <-ctx.Done():
-			return false
-		case <-process.ready:
-		}
-	}
-	return true
-}
-
-// awaitServing probes the process until it serves and its Finish has succeeded. It returns false
-// when the process or ctx ends first.
-func (s *supervisor) awaitServing(ctx context.Context, spec Spec, exited chan error) bool {
-	if spec.Ready == nil {
-		return true
-	}
-	ticker := time.NewTicker(readyPoll)
-	defer ticker.Stop()
-	// A probe that hangs ends with the process.
-	probing, stop := context.WithCancel(ctx)
-	watching := make(chan struct{})
-	defer func() { <-watching }()
-	go func() {
-		defer close(watching)
-		select {
-		case <-probing.Done():
-		case err := <-exited:
-			exited <- err
-			stop()
-		}
-	}()
-	defer stop()
-	limit := firstProbe
-	for {
-		err := within(probing, limit, spec.Ready)
-		switch {
-		case errors.Is(err, context.DeadlineExceeded):
-			limit = min(2*limit, maxProbe)
-		case err == nil && spec.Finish != nil:
-			err = within(probing, finishLimit, spec.Finish)
-		}
-		if err == nil {
-			return true
-		}
-		select {
-		case <-probing.Done(): // ctx ended, or the process
-			return false
-		case <-ticker.C:
-		}
-	}
-}
-
-// within calls f with a context that ends after limit.
-func within(ctx context.Context, limit time.Duration, f func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	return f(ctx)
 }
 
 func (s *supervisor) save(r Record) {

@@ -98,8 +98,12 @@ func newTopology(h Home, st State, bin Binaries) topology {
 // portNames lists every port that the processes of st listen on.
 func portNames(st State) []string {
 	names := []string{
-		"pki", "pki-ops", "mqtt", "broker-ops", "maestro-http", "maestro-grpc", "maestro-ops",
-		clmPort, "clm-ops", "adapter-ops", "platform", "platform-ops",
+		"pki", "pki-ops", "mqtt", "broker-ops", "maestro-http", "maestro-grpc", clmPort, "platform",
+	}
+	for _, service := range replicatedServices {
+		for number := range st.declaredSettings().replicas(service) {
+			names = append(names, replica{service, number + 1}.opsPort())
+		}
 	}
 	if st.Insecure {
 		names = append(names, plainHTTP, plainGRPC, plainCLM)
@@ -125,16 +129,18 @@ func (t topology) url(port string) string { return "https://" + t.address(port) 
 
 // specs lists the processes; each comes after the processes that it depends on.
 func (t topology) specs() []Spec {
-	specs := []Spec{t.postgres(), t.pki(), t.broker(), t.maestro(), t.clm()}
+	specs := []Spec{t.postgres(), t.pki(), t.broker()}
+	specs = append(specs, t.replicas(maestroName, t.maestro)...)
+	specs = append(specs, t.replicas(clmName, t.clm)...)
 	if t.st.Azure {
 		specs = append(specs, t.azureGateway())
 	}
 	if t.st.Backups {
 		specs = append(specs, t.objectStore())
 	}
-	specs = append(specs, t.platform())
+	specs = append(specs, t.replicas(platformName, t.platform)...)
 	if t.runsAdapters() {
-		specs = append(specs, t.adapter())
+		specs = append(specs, t.replicas(adapterName, t.adapter)...)
 	}
 	for _, c := range t.st.Clusters {
 		specs = append(specs, t.plane(c), t.agent(c), t.hosting(c), t.router(c))
@@ -194,7 +200,7 @@ const (
 	plainGRPC = "maestro-grpc-plain"
 )
 
-func (t topology) maestro() Spec {
+func (t topology) maestro(r replica) Spec {
 	args := []string{"maestro", "--dsn", t.db.DSN(maestroDatabase, maestroDatabase),
 		"--http", t.address("maestro-http"), "--grpc", t.address("maestro-grpc"), "--mqtt", t.address("mqtt"), "--clm",
 		t.url(clmPort)}
@@ -203,28 +209,30 @@ func (t topology) maestro() Spec {
 		args = append(args, "--insecure-listen", "rest="+t.address(plainHTTP)+",grpc="+t.address(plainGRPC))
 		ports = append(ports, plainHTTP, plainGRPC)
 	}
-	return t.withIdentity(t.service(Spec{
-		Name: maestroName, Address: t.url("maestro-http"), Phase: phaseServices, After: []string{postgresName, pkiName,
-			brokerName},
-		Args: args,
-	}, append(ports, "maestro-ops")...), pki.ServiceName(maestroName), t.home.Path("identities", maestroName))
+	return t.withIdentity(t.sharingPorts(t.service(Spec{
+		Name: r.name(), Address: t.url("maestro-http"), Phase: phaseServices,
+		After: r.after(postgresName, pkiName, brokerName), Args: args,
+	}, append(ports, r.opsPort())...)), pki.ServiceName(maestroName), t.home.Path("identities", r.name()))
 }
 
-func (t topology) platform() Spec {
+func (t topology) platform(r replica) Spec {
 	args := []string{"platform", "--region", t.st.Region, "--dsn", t.db.DSN(platformDatabase, platformDatabase),
 		"--seal-key", t.sealKey(), "--listen", t.address("platform"),
 		"--maestro-http", t.url("maestro-http"), "--maestro-grpc", t.address("maestro-grpc"), "--clm", t.url(clmPort)}
 	if t.st.Nodes == string(cluster.Local) {
 		args = append(args, "--node-providers", string(cluster.Local)+","+string(cluster.Simulated))
 	}
-	after, ports := []string{postgresName, pkiName, maestroName}, []string{"platform"}
+	if shown := t.st.declaredSettings().PlacementShownTo; shown != "" {
+		args = append(args, "--placement-shown-to", shown)
+	}
+	after, ports := r.after(postgresName, pkiName, maestroName), []string{"platform"}
 	if t.st.Azure {
 		args, after, ports = append(args, t.azureArgs()...), append(after, azureGatewayName), append(ports, azurePort)
 	}
-	return t.withIdentity(t.service(Spec{
-		Name: platformName, Address: t.url("platform"), Phase: phaseEdges, After: after, Args: args,
+	return t.withIdentity(t.sharingPorts(t.service(Spec{
+		Name: r.name(), Address: t.url("platform"), Phase: phaseEdges, After: after, Args: args,
 		Prepare: t.ensureAdminKey,
-	}, append(ports, "platform-ops")...), pki.ServiceName(platformName), t.home.Path("identities", platformName))
+	}, append(ports, r.opsPort())...)), pki.ServiceName(platformName), t.home.Path("identities", r.name()))
 }
 
 func (t topology) plane(mc cluster.ManagementCluster) Spec {

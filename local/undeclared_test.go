@@ -158,15 +158,3 @@ func TestUndeclaredClustersAreRemovedUnlessTheyHostOrNobodyKnows(t *testing.T) {
 		}
 	}
 }
-
-func TestDriftShowsClustersThatTheRegionDoesNotHave(t *testing.T) {
-	const ready = platform.ManagementClusterStateReady
-	got := clusterDrift(State{Clusters: names{"same", "extra", "unregistered"}}, declared("same", "missing"),
-		[]platform.ManagementCluster{{Name: "same", State: ready, Labels: ownLabels("same")}, {Name: "extra", State: ready},
-			{Name: "elsewhere", State: ready}})
-	want := []Drift{{"missing", "Ready", "absent"}, {"extra", "absent", "Ready"},
-		{"unregistered", "absent", "not registered"}}
-	if difference := cmp.Diff(want, got); difference != "" {
-		t.Errorf("drift (-want +got):\n%s", difference)
-	}
-}

@@ -37,6 +37,8 @@ type UpOptions struct {
 	// Clusters are names of management clusters that the region has at least. Unless it is nil, a new home
 	// has these and no other.
 	Clusters []cluster.ManagementCluster
+
+	Settings *Settings // of the declaration; nil leaves those of the home
 }
 
 // Outcome is the result of `up`.
@@ -47,6 +49,7 @@ const (
 	Started        Outcome = "started"
 	AlreadyRunning Outcome = "already running"
 	Grown          Outcome = "grown"
+	Changed        Outcome = "changed"
 )
 
 // Up starts the region, or continues an interrupted start, and returns when the region serves. It
@@ -68,8 +71,16 @@ func (h Home) Up(ctx context.Context, opts UpOptions, show func(Event)) (Outcome
 	if err != nil {
 		return "", err
 	}
+	t := newTopology(h, st, bin)
 	if r, running := h.supervisor(); running {
+		if r.Programs != nil {
+			t.bin = *r.Programs
+		}
+		outcome := Grown
 		if len(grown) == 0 {
+			outcome = Changed
+		}
+		if len(grown) == 0 && h.runsAs(t.specs()) {
 			if status, err := h.Status(ctx); err == nil && status.Ready {
 				return AlreadyRunning, nil
 			}
@@ -79,9 +90,8 @@ func (h Home) Up(ctx context.Context, opts UpOptions, show func(Event)) (Outcome
 		if err := r.signal(syscall.SIGHUP); err != nil {
 			return "", err
 		}
-		return Grown, h.awaitRegion(ctx, offset, nil, show)
+		return outcome, h.awaitRegion(ctx, offset, nil, show)
 	}
-	t := newTopology(h, st, bin)
 	note, err := t.checkAdapters()
 	if err != nil {
 		return "", err
@@ -174,6 +184,9 @@ func (h Home) planState(opts UpOptions) (st State, grown []cluster.ManagementClu
 			st.Clusters, grown = append(st.Clusters, name), append(grown, name)
 		}
 	}
+	if opts.Settings != nil {
+		st.Settings = opts.Settings
+	}
 	if err := h.assignPorts(st.Ports, portNames(st)); err != nil {
 		return st, nil, err
 	}
@@ -210,14 +223,12 @@ func (h Home) checkPorts(ctx context.Context, t topology) error {
 		if runningPIDs[s.Name] != 0 {
 			continue
 		}
-		for _, port := range s.Ports {
-			if !awaitPortFree(ctx, port) {
-				if ctx.Err() != nil {
-					return ctx.Err()
-				}
-				return fmt.Errorf("%s: port %d is taken by %s; stop that, then `atoll up` again", s.Name, port,
-					portHolder(port))
-			}
+		port := s.takenPort(func(port int, use portUse) bool { return awaitPortFree(ctx, port, use) })
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if port != 0 {
+			return fmt.Errorf("%s: port %d is taken by %s; stop that, then `atoll up` again", s.Name, port, portHolder(port))
 		}
 	}
 	return nil
@@ -337,16 +348,16 @@ func (h Home) Supervise(ctx context.Context, log *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("supervisor: %w", err)
 	}
+	bin, err := FindBinaries()
+	if err != nil {
+		return err
+	}
 	record := Record{Name: supervisorName, PID: os.Getpid(), Start: self.start, Boot: bootID(), Args: os.Args,
-		Started: time.Now().UTC(), Stop: int(syscall.SIGTERM)}
+		Started: time.Now().UTC(), Stop: int(syscall.SIGTERM), Programs: &bin}
 	if err := writeJSON(h.recordPath(supervisorName), record); err != nil {
 		return err
 	}
 	st, err := h.State()
-	if err != nil {
-		return err
-	}
-	bin, err := FindBinaries()
 	if err != nil {
 		return err
 	}

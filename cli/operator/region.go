@@ -3,8 +3,6 @@ package operator
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
 	"path"
 
 	"github.com/spf13/cobra"
@@ -14,9 +12,6 @@ import (
 	"atoll.dev/gitops"
 	"atoll.dev/local"
 )
-
-// errDrift is the error of `region status` when something differs.
-var errDrift = errors.New("the region differs from its declaration: run `atoll region apply`")
 
 // Region is the command of regions on this machine that are declared in Git.
 func Region(session *terminal.Session) *cobra.Command {
@@ -86,10 +81,11 @@ func regionApply(session *terminal.Session, from *string) *cobra.Command {
 	return &cobra.Command{
 		Use: "apply REGION", Args: cobra.ExactArgs(1),
 		Short: "Bring a region up as it is declared, or change it until it is so",
-		Long: `Starts the region, and adds, labels, cordons, uncordons and removes management clusters
-until they are as declared. It refuses to remove a management cluster that hosts clusters.
-The region goes on when the command ends. The capacity of a local management cluster
-is its share of this machine, whatever is declared.`,
+		Long: `Starts the region. In a running one it replaces each process whose settings have changed
+(replicas, releases, traces, placementShownTo), one after another, and adds, labels,
+limits, cordons, uncordons and removes management clusters until they are as declared.
+It refuses to remove a management cluster that hosts clusters. The region goes on when
+the command ends. "atoll region status" shows which declared values have no effect here.`,
 		Example: `  atoll config render && atoll region apply eu-west-1
   atoll region apply production/us-east-1 --from examples/deploy --home /tmp/us-east-1`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -101,73 +97,10 @@ is its share of this machine, whatever is declared.`,
 				return err
 			}
 			session.Printf("region %s is as declared (home %s)\n", d.Region, home.Dir)
-			if n := len(local.UnappliedValues(d, local.OwnRelease())); n > 0 {
+			if n := len(local.UnappliedValues(d, home.Programs())); n > 0 {
 				session.Printf("declared values that have no effect on this machine: %d; `atoll region status` shows them\n", n)
 			}
 			return nil
 		},
 	}
-}
-
-// regionDrift is the output of `region status`.
-type regionDrift struct {
-	Region string        `json:"region"`
-	Home   string        `json:"home"`
-	Drift  []local.Drift `json:"drift"`
-	// NotApplied are declared values that have no effect on this machine. They are no drift.
-	NotApplied []local.Unapplied `json:"notApplied"`
-}
-
-func regionStatus(session *terminal.Session, from *string) *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "status REGION", Args: cobra.ExactArgs(1),
-		Short: "Compare what is declared with what runs; fails when they differ",
-		Long: `Shows what differs between the declaration and what runs, and fails if something does.
-After that it shows the declared values that have no effect on one machine, such as
-replicas and capacity; they are no difference.`,
-		Example: `  atoll region status eu-west-1
-  atoll region status eu-west-1 -o json | jq .drift`,
-	}
-	o := terminal.AddOutputFlag(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		d, home, err := declaredRegion(session, *from, args[0])
-		if err != nil {
-			return err
-		}
-		drift, err := home.Drift(cmd.Context(), d)
-		if err != nil {
-			return err
-		}
-		notApplied := local.UnappliedValues(d, local.OwnRelease())
-		err = o.Print(session.Out, regionDrift{string(d.Region), home.Dir, drift, notApplied}, func(w io.Writer) {
-			defer printNotApplied(w, notApplied)
-			rows := [][]string{{"WHAT", "DECLARED", "RUNNING"}}
-			for _, x := range drift {
-				rows = append(rows, []string{x.What, x.Declared, x.Running})
-			}
-			if len(drift) > 0 {
-				terminal.Table(w, rows)
-				return
-			}
-			fmt.Fprintf(w, "region %s is as declared (home %s)\n", d.Region, home.Dir)
-		})
-		if err == nil && len(drift) > 0 {
-			return errDrift
-		}
-		return err
-	}
-	return cmd
-}
-
-// printNotApplied prints the declared values that have no effect on this machine.
-func printNotApplied(w io.Writer, values []local.Unapplied) {
-	if len(values) == 0 {
-		return
-	}
-	rows := [][]string{{"NOT APPLIED HERE", "DECLARED", "SINCE"}}
-	for _, v := range values {
-		rows = append(rows, []string{v.What, v.Declared, v.Reason})
-	}
-	fmt.Fprintln(w)
-	terminal.Table(w, rows)
 }
