@@ -159,7 +159,8 @@ func (f *Fleet) readReports(ctx context.Context) {
 }
 
 // markAllOrphaned handles the placements of removed clusters, at most 100 in one call, and deletes
-// these clusters from removed. After an error they stay there for the next call.
+// these clusters from removed. Without the database they stay there for the next call. It leaves a damaged placement
+// to compareHourly, and goes on with the others.
 func (f *Fleet) markAllOrphaned(ctx context.Context, removed map[cluster.ID]bool) {
 	const most = 100
 	ids := make([]string, 0, min(most, len(removed)))
@@ -174,8 +175,14 @@ func (f *Fleet) markAllOrphaned(ctx context.Context, removed map[cluster.ID]bool
 	page, err := f.store.List(ctx, store.Query{Kind: KindPlacement, Where: store.Fragment{SQL: "d.id = any($1)",
 		Args: []any{ids}}, Limit: most})
 	for _, d := range page.Documents {
-		if err == nil {
-			err = f.markOrphaned(ctx, clusterOf(d.ID))
+		err = f.markOrphaned(ctx, clusterOf(d.ID))
+		if store.IsTransient(err) {
+			break
+		}
+		if err != nil {
+			f.log.LogAttrs(ctx, slog.LevelError, "fleet cannot mark the placement of a removed cluster",
+				slog.String("placement", d.ID), slog.Any("error", err))
+			err = nil
 		}
 	}
 	if err != nil {

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -143,6 +144,7 @@ func TestFleetRequestsOnlyClustersThatHaveRoom(t *testing.T) {
 }
 
 // compare finds a placement without a cluster, and a sum that differs from the placements, without changes of the feed.
+// A placement that fleet cannot decode, which comes before the other one, delays no repair.
 func TestCompareRepairsMissedChanges(t *testing.T) {
 	b := start(t)
 	ctx := t.Context()
@@ -160,6 +162,14 @@ func TestCompareRepairsMissedChanges(t *testing.T) {
 		if _, err := tx.Create(ctx, d); err != nil {
 			return err
 		}
+		d.ID = placementID("damaged")
+		d.Spec = bytes.ReplaceAll(d.Spec, []byte(`"gone"`), []byte(`"damaged"`))
+		if _, err := tx.Create(ctx, d); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, `update document set status = '{"state": 5}' where id = $1`, d.ID); err != nil {
+			return err
+		}
 		return errors.Join(
 			setSum(ctx, tx, cluster.ManagementClusterID(one), sum{9, Amounts{"planes": 4, "memory_mib": 350}}),
 			setSum(ctx, tx, cluster.ManagementClusterID(two), sum{1, Amounts{"planes": 1}}))
@@ -167,8 +177,8 @@ func TestCompareRepairsMissedChanges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := b.fleet.compare(ctx); err != nil {
-		t.Fatal(err)
+	if err := b.fleet.compare(ctx); err == nil || !strings.Contains(err.Error(), placementID("damaged")) {
+		t.Fatalf("compare with a damaged placement: %v", err)
 	}
 	// The works of the removed cluster may still run, so its reservation stays.
 	checkEqual(t, "one", b.usage(one, "planes"), "3 free, 2 reserved by 2")

@@ -16,19 +16,23 @@ import (
 
 // compare repairs differences that a lost change of the feed leaves: it marks placements of removed clusters as
 // Orphaned, and corrects sums that differ from the placements. It reads all placements, so it runs only when follow
-// subscribes to the feed again, and once an hour.
+// subscribes to the feed again, and once an hour. A damaged placement or sum prevents no other repair: compare goes on
+// and returns the errors at the end. Without the database it ends at once.
 func (f *Fleet) compare(ctx context.Context) error {
 	found, err := f.survey(ctx)
 	if err != nil {
 		return fmt.Errorf("reading placements without a cluster: %w", err)
 	}
+	var failed []error
 	for _, cluster := range found.ownerless {
-		if err := f.markOrphaned(ctx, cluster); err != nil {
+		err := f.markOrphaned(ctx, cluster)
+		if store.IsTransient(err) {
 			return err
 		}
+		failed = append(failed, err)
 	}
 	_, err = f.correctSums(ctx, found.sums)
-	return err
+	return errors.Join(append(failed, err)...)
 }
 
 // markOrphaned handles the placement of a removed cluster. There are four outcomes, none of them an error: the cluster
@@ -110,6 +114,7 @@ func (f *Fleet) correctSums(
 		}
 		wrong = slices.DeleteFunc(wrong, func(id cluster.ManagementClusterID) bool { return !slices.Contains(still, id) })
 	}
+	var failed []error
 	for _, id := range wrong {
 		err := f.store.Tx(ctx, func(tx *store.Tx) error {
 			if _, err := tx.Exec(
@@ -140,11 +145,15 @@ func (f *Fleet) correctSums(
 					found.placements))
 			return setSum(ctx, tx, id, found)
 		})
-		if err != nil {
+		if store.IsTransient(err) {
 			return fail(err)
 		}
+		failed = append(failed, err)
 	}
 	f.metrics.corrected.Add(float64(corrected))
+	if err := errors.Join(failed...); err != nil {
+		return fail(err)
+	}
 	return corrected, nil
 }
 
