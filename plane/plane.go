@@ -50,6 +50,10 @@ type Config struct {
 
 	// Egress decides about connections to nodes, pods and webhooks while no node's agent is connected.
 	Egress Egress
+
+	// EmulatedVersion is the minor version, as 1.35, whose APIs, features and form of stored objects the plane has; ""
+	// is its own.
+	EmulatedVersion string
 }
 
 // Egress is how a plane reaches its cluster while no node's agent of konnectivity is connected.
@@ -81,6 +85,9 @@ func (c Config) Args() []string {
 	}
 	if c.Egress != Direct {
 		args = append(args, "--egress", string(c.Egress))
+	}
+	if c.EmulatedVersion != "" {
+		args = append(args, "--emulated-version", c.EmulatedVersion)
 	}
 	return args
 }

@@ -31,6 +31,10 @@ type Options struct {
 	// Egress decides about connections to the cluster while none of its nodes is connected.
 	Egress konnectivity.Egress
 
+	// EmulatedVersion is the minor version, as 1.35, whose APIs, features and form of stored objects the components have;
+	// "" is their own. Objects that they store can be read by a control plane of that version.
+	EmulatedVersion string
+
 	// Socket is the descriptor of a listening socket for Listen that the starter has opened outside of this process's
 	// network namespace; 0 for none.
 	Socket int
@@ -75,6 +79,8 @@ func parse(args []string, out io.Writer) (Options, error) {
 		}
 		return nil
 	})
+	flags.StringVar(&o.EmulatedVersion, "emulated-version", "", "minor `version`, as 1.35, whose APIs, features and "+
+		"form of stored objects to keep, so that a control plane of that version can use the data (default: its own)")
 	flags.IntVar(&o.Socket, "listen-fd", 0, "`descriptor` of a listening socket for --listen, opened outside of "+
 		"this process's network namespace; the plane's own parts reach it within")
 	flags.BoolVar(&o.Walled, "walled", false, "give up capabilities, and open no file outside of the data directory")

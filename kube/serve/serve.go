@@ -80,7 +80,7 @@ func Run(ctx context.Context, o Options) error {
 	tuneRuntime()
 	log := newLog(os.Stderr, o.LogLevel)
 	captureComponents(log)
-	if err := setGates(); err != nil {
+	if err := setGates(o.EmulatedVersion); err != nil {
 		return err
 	}
 	// The walls come before the first look into the directory: what an earlier process of the plane has left there must
