@@ -92,6 +92,8 @@ const (
 	ReasonEtcdCorrupt       Reason = "EtcdCorrupt"       // it has found damage in its data
 	ReasonRestoring         Reason = "Restoring"         // the control plane gets data from a backup
 	ReasonRestoreFailed     Reason = "RestoreFailed"     // of a clone: it has no data
+	ReasonUpgradeFailed     Reason = "UpgradeFailed"     // the control plane runs the release before
+	ReasonRollbackFailed    Reason = "RollbackFailed"    // the control plane runs the release that it should leave
 	ReasonIssuerUnreachable Reason = "IssuerUnreachable" // the keys of an issuer cannot be read
 	ReasonValidationFailed  Reason = "ValidationFailed"
 	ReasonInvalidReplicas   Reason = "InvalidReplicas"
@@ -112,7 +114,7 @@ const ReasonLost Reason = "Lost"
 var finalReasons = []Reason{
 	ReasonRefused, ReasonVersionNotAvailable, oldVersionNotAvailable, ReasonInvalidConfiguration,
 	ReasonPlaneFailed, ReasonPortTaken, ReasonDiskFull, ReasonBinaryMissing,
-	ReasonValidationFailed, ReasonInvalidReplicas, ReasonRestoreFailed,
+	ReasonValidationFailed, ReasonInvalidReplicas, ReasonRestoreFailed, ReasonUpgradeFailed, ReasonRollbackFailed,
 }
 
 // IsFinal reports whether a cluster or node pool with this reason does not
@@ -153,13 +155,14 @@ type HostedClusterData struct {
 	HostedCluster string            `json:"hosted_cluster"`
 	ServerName    string            `json:"server_name"`
 	Endpoint      Endpoint          `json:"endpoint"`
-	Version       string            `json:"version"` // of Kubernetes, that the control plane runs
+	Version       string            `json:"version"` // of Kubernetes, with which the control plane was ready last
 	Power         string            `json:"power"`   // Awake, Asleep or Waking
 	Degraded      string            `json:"degraded"`
 	Progressing   string            `json:"progressing"`
 	Stages        StageTimes        `json:"stages"`
 	Restore       json.RawMessage   `json:"restore"` // see RestoreReport
 	Backups       json.RawMessage   `json:"backups"` // see BackupReport
+	Upgrade       json.RawMessage   `json:"upgrade"` // see UpgradeReport
 }
 
 // RestoreReport returns the state of the last restore; a zero ID when there was none.

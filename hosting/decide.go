@@ -25,7 +25,10 @@ type situation struct {
 	Refused   *controlplane.Failure
 	NameTaken bool // another cluster has the server name
 	// Restore is the last order of a restore; nil: there is none.
-	Restore     *restore
+	Restore *restore
+	// Upgrade is the last upgrade as the status shows it; nil: there was none.
+	Upgrade     *hypershift.UpgradeStatus
+	Upgrades    Upgrades
 	Hibernation hibernation
 	Demand      demand
 	// RouteClosed: the router sends no connection to the plane any more, and Uses was
@@ -85,23 +88,34 @@ func decide(s situation, now time.Time) decision {
 	if d.Spec.ServiceCIDR == "" {
 		d.Spec.ServiceCIDR = cluster.DefaultServiceNetwork
 	}
-	if len(r.Problems) == 0 && r.Refused == nil && !r.Paused && s.Refused != nil {
+	wanted := r.Release
+	if len(r.Problems) > 0 || r.Refused != nil || r.Paused {
+		wanted = ""
+	} else if s.Refused != nil {
 		r.Failure = s.Refused
 		d.Again = earlier(d.Again, blockedRetry)
 	}
 	isReplaced := s.Restore.isPrepared()
 	route := wantedName
-	if len(r.Problems) > 0 || r.Refused != nil || r.Paused || r.Failure != nil {
+	next := nextUpgrade(s.Upgrade, wanted, s.Plane, s.Upgrades, now)
+	// Before a change of the upgrade is in the status, the plane does not get the names either: the runtime may refuse the
+	// release.
+	isHeld := r.Failure != nil || !sameUpgrade(s.Upgrade, next)
+	if len(r.Problems) > 0 || r.Refused != nil || r.Paused || isHeld {
 		d.Spec.Release, d.Spec.ServerNames = last.Release, last.ServerNames
-		r.Release = last.Release
+		d.Spec.EmulatedVersion = last.EmulatedVersion
 		isReplaced = false
 		if len(last.ServerNames) > 0 {
 			route = last.ServerNames[0]
 		}
 	}
+	d.Report = r
+	d.orderUpgrade(s, next, now)
 	if isReplaced {
 		d.Spec.Data = s.Restore.Order.ID
 	}
+	r = d.Report
+	r.Release = d.Spec.Release
 	r.Image = cluster.ReleaseImage(string(r.Release))
 	dataMissing := !isReplaced && !s.Plane.Running && !s.Plane.HasData &&
 		(last.WasReady || wasCompleted(s.Cluster.Status))
@@ -143,9 +157,9 @@ func judgeSpec(s situation, wantedName string, now time.Time) (r report, again t
 		r.Problems = append(r.Problems, fmt.Sprintf("spec.kubeAPIServerDNSName: %s is another cluster's", wantedName))
 	}
 	r.Paused, again, r.PauseError = paused(s.Cluster.Spec.PausedUntil, now)
-	var dataOf controlplane.Version
-	if last.WasReady {
-		dataOf = last.Release
+	dataOf := last.Served
+	if canGoBack(s.Upgrade) && s.Cluster.Spec.Release.Image == cluster.ReleaseImage(s.Upgrade.From) {
+		dataOf = ""
 	}
 	r.Release, r.Refused = s.Releases.pick(s.Cluster.Spec.Release.Image, dataOf)
 	return r, again

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cockroachdb/datadriven"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"atoll.dev/api/hypershift"
 	"atoll.dev/cluster"
@@ -50,6 +51,7 @@ func newSituation() situation {
 	return situation{
 		Cluster: hc, Plane: controlplane.Observation{State: controlplane.Down}, Uses: map[string]use{},
 		Releases: Releases{"1.36.3", "1.36.4", "1.37.0", "1.38.0"}, Idle: idleInTests,
+		Upgrades: Upgrades{}.withDefaults(),
 	}
 }
 
@@ -80,10 +82,11 @@ func (s *situation) describe(word string) error {
 	case "started": // with this release once, and ready then
 		s.Plane.LastStart = controlplane.LastStart{
 			Release: controlplane.Version(value), ServerNames: []string{"a.example"}, ServiceCIDR: "10.96.0.0/16", WasReady: true,
+			Served: controlplane.Version(value),
 		}
 		s.Plane.Backend, s.Plane.HasData = "127.0.0.1:30000", true
 	case "never-ready":
-		s.Plane.LastStart.WasReady = false
+		s.Plane.LastStart.WasReady, s.Plane.LastStart.Served = false, ""
 	case "started-names":
 		s.Plane.LastStart.ServerNames = strings.Split(value, ",")
 	case "running":
@@ -93,6 +96,33 @@ func (s *situation) describe(word string) error {
 		s.Plane.ReadySince = powerZero.Add(-time.Hour)
 	case "data-missing":
 		s.Plane.HasData = false
+	case "upgrade": // PHASE:FROM:TO, begun ten minutes ago
+		parts := strings.Split(value, ":")
+		soak := metav1.NewTime(powerZero.Add(time.Hour))
+		s.Upgrade = &hypershift.UpgradeStatus{Phase: hypershift.UpgradePhase(parts[0]), From: parts[1], To: parts[2],
+			StartedAt: metav1.NewTime(powerZero.Add(-10 * time.Minute)), SoakUntil: &soak, Copy: "upgrade-1"}
+		if from := controlplane.Version(parts[1]); minorOf(from) != minorOf(controlplane.Version(parts[2])) {
+			s.Upgrade.EmulatedVersion = minorOf(from)
+		}
+	case "soaked":
+		s.Upgrade.SoakUntil = &metav1.Time{Time: powerZero}
+	case "launched":
+		ago, err := time.ParseDuration(value)
+		s.Upgrade.LaunchedAt = &metav1.Time{Time: powerZero.Add(-ago)}
+		return err
+	case "copy-used":
+		s.Upgrade.CopyUsed = true
+	case "served": // an earlier release; that of started was not ready yet
+		s.Plane.LastStart.Served = controlplane.Version(value)
+	case "has-copy":
+		s.Plane.LastStart.Copy = "upgrade-1"
+	case "failing": // RELEASE:COUNT
+		release, text, _ := strings.Cut(value, ":")
+		count, err := strconv.Atoi(text)
+		s.Plane.State, s.Plane.Running = controlplane.Failing, false
+		s.Plane.Failure = &controlplane.Failure{Reason: controlplane.PlaneFailed, Message: "it ended", Count: count,
+			Release: controlplane.Version(release)}
+		return err
 	// The rest.
 	case "refused":
 		s.Refused = &controlplane.Failure{Reason: controlplane.BinaryMissing, Message: "no program"}
@@ -133,6 +163,13 @@ func show(d decision) string {
 			d.Spec.ServiceCIDR,
 		)
 	}
+	for _, part := range []struct{ name, value string }{
+		{"emulating", d.Spec.EmulatedVersion}, {"copy", strings.TrimRight(d.Spec.Copy, "0123456789")}, {"data", d.Spec.Data},
+	} {
+		if part.value != "" {
+			order += ", " + part.name + " " + part.value
+		}
+	}
 	fmt.Fprintln(&b, order)
 	if d.Route.ServerName == "" {
 		fmt.Fprintln(&b, "route none")
@@ -164,6 +201,16 @@ func show(d decision) string {
 		fmt.Fprintf(&b, " failure=%s", r.Failure.Reason)
 	}
 	fmt.Fprintln(&b)
+	if u := r.Upgrade; u != nil {
+		fmt.Fprintf(&b, "upgrade %s from %s to %s", u.Phase, u.From, u.To)
+		if u.CopyUsed {
+			fmt.Fprint(&b, " with the copy")
+		}
+		if u.Message != "" {
+			fmt.Fprintf(&b, ": %s", u.Message)
+		}
+		fmt.Fprintln(&b)
+	}
 	if d.Hibernation.Wanted && !d.Hibernation.Ordered.IsZero() {
 		fmt.Fprintf(&b, "hibernation ordered %s ago\n", powerZero.Sub(d.Hibernation.Ordered))
 	}

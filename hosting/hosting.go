@@ -43,6 +43,7 @@ type Options struct {
 	Releases  Releases          // that Planes can run
 	Advertise string            // HOST:PORT of the router, where customers reach all planes
 	Idle      time.Duration     // without a connection, before a hibernated plane stops; default 10 min
+	Upgrades  Upgrades          // limits of upgrades
 	Routes    Routes            // default: there is no router
 	Backups   Backups           // default: no backups are made
 	Issuers   Issuers           // default: planes trust no issuer of tokens
@@ -170,6 +171,7 @@ func New(o Options) (*Hosting, error) {
 	if o.Idle == 0 {
 		o.Idle = 10 * time.Minute
 	}
+	o.Upgrades = o.Upgrades.withDefaults()
 	if o.Routes == nil {
 		o.Routes = noRoutes{}
 	}

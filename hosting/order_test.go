@@ -235,6 +235,11 @@ func TestARefusedSpecNeverChangesTheRoute(t *testing.T) {
 		t.Fatalf("route %+v", want)
 	}
 	l.hc.Spec.KubeAPIServerDNSName, l.hc.Spec.Release.Image = "b.example", cluster.ReleaseImage("1.36.4")
+	begun, err := l.h.decideAndOrder(l.c, l.hc, nil, nil, time.Now())
+	if err != nil || l.c.route != want {
+		t.Errorf("before the upgrade is in the status: %v; route %+v", err, l.c.route)
+	}
+	l.hc.Status.Upgrade = begun.Report.Upgrade
 	var refused *controlplane.Failure
 	if _, err := l.h.decideAndOrder(l.c, l.hc, nil, nil, time.Now()); !errors.As(err, &refused) {
 		t.Fatalf("the runtime does not refuse a release that it lacks: %v", err)

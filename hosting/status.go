@@ -32,9 +32,10 @@ type report struct {
 	Backup   *backup.State // nil: none is made
 	Secret   string        // with the administrator's kubeconfig; "" before it was written
 
-	Order    *restore                 // of the annotation; nil: there is none
-	Restored string                   // order whose data the plane serves, and with which everything agrees; "" for none
-	Window   *hypershift.BackupStatus // nil: not known
+	Order    *restore                  // of the annotation; nil: there is none
+	Restored string                    // order whose data the plane serves, and with which everything agrees; "" for none
+	Window   *hypershift.BackupStatus  // nil: not known
+	Upgrade  *hypershift.UpgradeStatus // the last one; nil: there was none
 
 	HasIssuers     bool     // of tokens
 	IssuerProblems []string // with the keys of some of them
@@ -57,6 +58,9 @@ func decideStatus(before hypershift.HostedClusterStatus, r report, now time.Time
 	s.Restore = decideRestore(before.Restore, r, now)
 	if r.Window != nil {
 		s.Backups = r.Window
+	}
+	if r.Upgrade != nil {
+		s.Upgrade = r.Upgrade
 	}
 	s.Conditions = slices.Clone(before.Conditions)
 	s.Version = decideVersion(before.Version, r, now)

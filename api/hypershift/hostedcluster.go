@@ -182,10 +182,11 @@ type HostedClusterStatus struct {
 	ControlPlaneEndpoint APIEndpoint           `json:"controlPlaneEndpoint,omitzero"`
 	Conditions           []metav1.Condition    `json:"conditions,omitempty"`
 
-	// Power, Restore and Backups are Atoll's additions.
+	// Power, Restore, Backups and Upgrade are Atoll's additions.
 	Power   Power          `json:"power,omitempty"`
 	Restore *RestoreStatus `json:"restore,omitempty"`
 	Backups *BackupStatus  `json:"backups,omitempty"`
+	Upgrade *UpgradeStatus `json:"upgrade,omitempty"` // the last one; none before the first
 }
 
 // APIEndpoint is where a plane is reached.

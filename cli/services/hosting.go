@@ -80,6 +80,10 @@ Planes run the releases that --release names, and no others.`, f)
 	cmd.Flags().IntVar(&f.machines.Most, "max-nodes", 0, "most real nodes on this machine (default 20)")
 	cmd.Flags().DurationVar(&f.options.Idle, "idle", 0,
 		"time without connections after which a hibernated cluster sleeps (default 10m)")
+	cmd.Flags().DurationVar(&f.options.Upgrades.Soak, "upgrade-soak", 0,
+		"time after an upgrade in which a cluster can go back to the release before; negative for none (default 24h)")
+	cmd.Flags().DurationVar(&f.options.Upgrades.ReadyLimit, "upgrade-limit", 0,
+		"time in which a plane must be ready with another release, before it goes back by itself (default 3m)")
 	cmd.Flags().StringSliceVar(&f.networks, "issuer-networks", nil,
 		"private networks, as 10.1.0.0/16, in which customers' issuers of tokens may be (default: public addresses only)")
 	addCredentialLifetimeFlag(cmd, &f.credentialLifetime)

@@ -43,12 +43,19 @@ type Spec struct {
 	// Data names the restored data with which the plane runs: the ID of a RestoreOrder whose data was prepared; "" for
 	// a plane that was never restored. Another value than that of the last start replaces the plane's data.
 	Data string
+	// EmulatedVersion is the minor version, as 1.35, whose APIs and features the plane offers, and in whose form it stores
+	// objects; "" is that of Release. So the program of that version can read the data.
+	EmulatedVersion string
+	// Copy names the copy of the data that the runtime makes before the first start with another release, and keeps
+	// while the orders name it; "" for none. It is used as restored data: by Data.
+	Copy string
 }
 
 // Equal reports whether a running control plane need not be replaced to follow
 // the other spec.
 func (s Spec) Equal(other Spec) bool {
-	return s.Release == other.Release && s.Data == other.Data && slices.Equal(s.ServerNames, other.ServerNames)
+	return s.Release == other.Release && s.Data == other.Data && s.EmulatedVersion == other.EmulatedVersion &&
+		slices.Equal(s.ServerNames, other.ServerNames)
 }
 
 // State is the state of a control plane. Metrics show it as a label.
@@ -112,6 +119,12 @@ type LastStart struct {
 	WasReady    bool     // has been ready once in its life
 	Data        string   // as in Spec
 	PastData    []string // earlier values of Data, the last first
+
+	// Served is the release with which the plane was ready last: the version of record. It differs from Release while an
+	// upgrade is not ready yet. "" before the plane was ready once.
+	Served          Version
+	EmulatedVersion string // as in Spec
+	Copy            string // the copy of the data that exists, as Spec.Copy names it; "" for none
 }
 
 // HasRestored reports whether a restore has replaced the plane's data, now or earlier. Such a restore never runs again.
@@ -176,7 +189,8 @@ type Certificate struct {
 type Failure struct {
 	Reason  FailureReason
 	Message string
-	Count   int // consecutive failures, without a minute of readiness between them
+	Count   int     // consecutive failures of one release, without a minute of readiness between them
+	Release Version // that failed; "" when none was started
 }
 
 // FailureReason is the reason of a condition.

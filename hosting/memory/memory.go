@@ -291,8 +291,8 @@ func (r *Runtime) start(id controlplane.ID, p *plane) {
 	}
 	if failure != nil {
 		shown := *failure
-		shown.Count = 1
-		if p.seen.Failure != nil {
+		shown.Count, shown.Release = 1, p.spec.Release
+		if p.seen.Failure != nil && p.seen.Failure.Release == shown.Release {
 			shown.Count += p.seen.Failure.Count
 		}
 		r.show(id, func() {
@@ -306,7 +306,8 @@ func (r *Runtime) start(id controlplane.ID, p *plane) {
 		return
 	}
 	r.show(id, func() {
-		p.seen.State, p.seen.ReadySince, p.seen.Failure, p.seen.LastStart.WasReady = controlplane.Ready, time.Now(), nil, true
+		p.seen.State, p.seen.ReadySince, p.seen.Failure = controlplane.Ready, time.Now(), nil
+		p.seen.LastStart.WasReady, p.seen.LastStart.Served = true, p.spec.Release
 	})
 }
 

@@ -104,9 +104,9 @@ func (x *runner) markReady(p *plane.Process, begun time.Time) error {
 	if !p.Adopted && x.observation().ReadySince.IsZero() {
 		x.runtime.metrics.starts.Observe(time.Since(begun).Seconds())
 	}
-	if !x.record.Born {
+	if !x.record.Born || x.record.Served != x.record.Release {
 		next := x.record
-		next.Born = true
+		next.Born, next.Served = true, next.Release
 		if err := next.write(x.state); err != nil {
 			return err
 		}

@@ -24,7 +24,7 @@ import (
 //	state/NAMESPACE/NAME/                what the runtime keeps about a plane: no plane writes there
 //	state/NAMESPACE/NAME/hosting.json    record
 //	state/NAMESPACE/NAME/plane.log, plane.log.1
-//	state/NAMESPACE/NAME/restored-ID/    see replaceData
+//	state/NAMESPACE/NAME/restored-ID/    see replaceData and copyData
 //
 // The runtime has more rights than a plane. So it opens what is below planes with package beneath only, and believes
 // nothing that it reads there.
@@ -119,11 +119,21 @@ type record struct {
 	Data        string               `json:"data,omitempty"`         // restored data, of the last start
 	PastData    []string             `json:"past_data,omitempty"`    // earlier restored data, the last first
 	User        int                  `json:"user,omitempty"`         // id of the plane's own user; 0: that of hosting
+
+	Served   controlplane.Version `json:"served,omitempty"`   // release with which the plane was ready last
+	Emulated string               `json:"emulated,omitempty"` // minor version, of the last start
+	Copy     string               `json:"copy,omitempty"`     // copy of the data of Served
 }
 
 func (r record) lastStart() controlplane.LastStart {
 	return controlplane.LastStart{Release: r.Release, ServerNames: r.Hosts, ServiceCIDR: r.ServiceCIDR, WasReady: r.Born,
-		Data: r.Data, PastData: r.PastData}
+		Data: r.Data, PastData: r.PastData, Served: r.Served, EmulatedVersion: r.Emulated, Copy: r.Copy}
+}
+
+// follows reports whether the process of the last start runs as spec says.
+func (r record) follows(spec controlplane.Spec) bool {
+	return r.Release == spec.Release && r.Data == spec.Data && r.Emulated == spec.EmulatedVersion &&
+		slices.Equal(r.Hosts, spec.ServerNames)
 }
 
 // backend is HOST:PORT of the API server, "" before a port was chosen.
@@ -148,6 +158,9 @@ func readRecord(state string) (record, error) {
 	}
 	if err := json.Unmarshal(data, &r); err != nil {
 		return r, fmt.Errorf("%s: %w", recordPath(state), err)
+	}
+	if r.Born && r.Served == "" { // written before records had it
+		r.Served = r.Release
 	}
 	return r, nil
 }

@@ -39,7 +39,9 @@ type goal struct {
 }
 
 // equal reports whether a runner that pursues g need not begin anew for other.
-func (g goal) equal(other goal) bool { return g.action == other.action && g.spec.Equal(other.spec) }
+func (g goal) equal(other goal) bool {
+	return g.action == other.action && g.spec.Copy == other.spec.Copy && g.spec.Equal(other.spec)
+}
 
 // runner owns a plane's process: it starts, adopts, watches, restarts and stops
 // it, as its goal says. It leaves the process running when its context ends.
@@ -63,7 +65,8 @@ type runner struct {
 	process   *plane.Process
 	record    record
 	shownPID  int // of the process that seen describes
-	failures  int // consecutive
+	failures  int // consecutive, of the release failed
+	failed    controlplane.Version
 	portTaken bool
 	holdsSlot bool // a place of Runtime.starts
 	limited   bool // the process is in the plane's control group
@@ -163,7 +166,7 @@ func (x *runner) run(ctx context.Context) {
 			x.wait(ctx, 0)
 		}
 		if err != nil && ctx.Err() == nil {
-			x.wait(ctx, x.fail(err))
+			x.wait(ctx, x.fail(err, g))
 		}
 	}
 }
@@ -191,15 +194,19 @@ func (x *runner) wait(ctx context.Context, limit time.Duration) {
 	}
 }
 
-// fail shows a failure and returns the time until the next start; never 0.
-func (x *runner) fail(err error) time.Duration {
+// fail shows a failure in the pursuit of g and returns the time until the next start; never 0. Another release begins
+// its count anew.
+func (x *runner) fail(err error, g goal) time.Duration {
 	before := x.observation()
+	if x.failed != g.spec.Release {
+		x.failed, x.failures = g.spec.Release, 0
+	}
 	if !before.ReadySince.IsZero() && time.Since(before.ReadySince) > steadyAfter {
 		x.failures = 0
 	}
 	x.failures++
 	f := newFailure(err)
-	f.Count = x.failures
+	f.Count, f.Release = x.failures, g.spec.Release
 	x.portTaken = x.portTaken || f.Reason == controlplane.PortTaken
 	x.log.Warn("a plane failed and is started again", "reason", f.Reason, "failures", f.Count, "error", err)
 	x.runtime.metrics.failures.WithLabelValues(string(f.Reason)).Inc()
@@ -229,6 +236,9 @@ func (x *runner) serve(ctx context.Context, g goal) error {
 		if err := x.launch(ctx, g.spec); err != nil {
 			return err
 		}
+	}
+	if err := x.dropCopy(g.spec.Copy); err != nil {
+		x.log.Warn("the copy of a plane's data could not be removed", "error", err)
 	}
 	return x.watch(ctx, g)
 }
@@ -264,7 +274,7 @@ func (x *runner) config(spec controlplane.Spec) plane.Config {
 	return plane.Config{
 		Name: spec.Name, Dir: x.dir, Binary: x.runtime.o.Binaries[spec.Release], Address: x.record.backend(),
 		ExternalHosts: spec.ServerNames, ServiceCIDR: x.record.ServiceCIDR, SimulatedNodes: true,
-		EtcdQuota: x.runtime.o.EtcdQuota,
+		EtcdQuota: x.runtime.o.EtcdQuota, EmulatedVersion: spec.EmulatedVersion,
 	}
 }
 
@@ -324,6 +334,9 @@ func (x *runner) launch(ctx context.Context, spec controlplane.Spec) error {
 	if err := replaceData(x.dir, x.state, x.record.Data, spec.Data); err != nil {
 		return err
 	}
+	if err := x.copyData(&next, spec); err != nil {
+		return fmt.Errorf("copying the data before the upgrade: %w", err)
+	}
 	if spec.Data != next.Data {
 		if next.PastData = slices.Insert(slices.Clone(next.PastData), 0, next.Data); len(next.PastData) > maxPastData {
 			next.PastData = next.PastData[:maxPastData]
@@ -341,6 +354,7 @@ func (x *runner) launch(ctx context.Context, spec controlplane.Spec) error {
 		return fmt.Errorf("the owner of the plane's files: %w", err)
 	}
 	next.Release, next.Hosts, next.User = spec.Release, spec.ServerNames, shut.User
+	next.Emulated = spec.EmulatedVersion
 	if next.ServiceCIDR == "" {
 		next.ServiceCIDR = spec.ServiceCIDR
 	}
@@ -412,9 +426,4 @@ func (x *runner) halt(ctx context.Context, a action) error {
 		g.remove()
 	}
 	return nil
-}
-
-// follows reports whether the process of the last start runs as spec says.
-func (r record) follows(spec controlplane.Spec) bool {
-	return r.Release == spec.Release && r.Data == spec.Data && slices.Equal(r.Hosts, spec.ServerNames)
 }
