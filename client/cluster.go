@@ -257,3 +257,9 @@ func sliced[T any](ctx context.Context, get func(ctx context.Context, limit, off
 		}
 	}
 }
+
+// Rollback returns a cluster to the release before its last upgrade. The error has status 409 when it cannot go back.
+func (p *Client) Rollback(ctx context.Context, cluster ClusterID) (Cluster, error) {
+	return p.cluster(ctx, remote.Request{Method: http.MethodPost, Path: below(pathCluster, string(cluster)) + "/rollback",
+		Header: onceOnly()})
+}

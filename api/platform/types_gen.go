@@ -102,6 +102,17 @@ const (
 	ClusterPhaseWaitingForPlacement ClusterPhase = "WaitingForPlacement"
 )
 
+// Defines values for ClusterUpgradePhase.
+const (
+	ClusterUpgradePhaseCompleted      ClusterUpgradePhase = "Completed"
+	ClusterUpgradePhaseFailed         ClusterUpgradePhase = "Failed"
+	ClusterUpgradePhaseRollbackFailed ClusterUpgradePhase = "RollbackFailed"
+	ClusterUpgradePhaseRolledBack     ClusterUpgradePhase = "RolledBack"
+	ClusterUpgradePhaseRollingBack    ClusterUpgradePhase = "RollingBack"
+	ClusterUpgradePhaseSoaking        ClusterUpgradePhase = "Soaking"
+	ClusterUpgradePhaseUpgrading      ClusterUpgradePhase = "Upgrading"
+)
+
 // Defines values for CredentialRole.
 const (
 	CredentialRoleAdmin CredentialRole = "admin"
@@ -741,7 +752,11 @@ type ClusterStatus struct {
 	Power  string `json:"power,omitempty"`
 	Reason string `json:"reason"`
 
-	// Version The Kubernetes version that the control plane runs.
+	// Upgrade The last upgrade; absent before the first.
+	Upgrade *ClusterUpgrade `json:"upgrade,omitempty"`
+
+	// Version The Kubernetes version of the control plane. During an upgrade it is the version before until the control
+	// plane was ready with the new one.
 	Version string `json:"version,omitempty"`
 }
 
@@ -756,6 +771,42 @@ type ClusterStatuses struct {
 type ClusterUpdate struct {
 	Spec *ClusterSpec `json:"spec,omitempty"`
 }
+
+// ClusterUpgrade defines model for ClusterUpgrade.
+type ClusterUpgrade struct {
+	// CanRollBack A rollback is accepted. It keeps all data.
+	CanRollBack bool       `json:"canRollBack"`
+	CompletedAt *time.Time `json:"completedAt,omitempty"`
+
+	// EmulatedVersion The minor version whose APIs and features the control plane has until `soakUntil`, so that it can go back
+	// without a restore. Absent when `from` has the same minor version.
+	EmulatedVersion string `json:"emulatedVersion,omitempty"`
+
+	// From The Kubernetes version before.
+	From string `json:"from"`
+
+	// LostAfter Set when `from` could not use the data that the failed release had changed, and got the copy of before the
+	// upgrade: writes after this moment are lost.
+	LostAfter *time.Time `json:"lostAfter,omitempty"`
+
+	// Message Why it failed.
+	Message string `json:"message,omitempty"`
+
+	// Phase Upgrading: the control plane was not ready with `to` yet. Soaking: it serves with `to` and can go back.
+	// Completed: it does not go back. Failed: it did not become ready with `to` and went back to `from` by
+	// itself. RollingBack, RolledBack: it goes, or went, back to `from` because of a rollback. RollbackFailed: it
+	// did not become ready with `from` and serves with `to`.
+	Phase     ClusterUpgradePhase `json:"phase"`
+	SoakUntil *time.Time          `json:"soakUntil,omitempty"`
+	StartedAt *time.Time          `json:"startedAt,omitempty"`
+	To        string              `json:"to"`
+}
+
+// ClusterUpgradePhase Upgrading: the control plane was not ready with `to` yet. Soaking: it serves with `to` and can go back.
+// Completed: it does not go back. Failed: it did not become ready with `to` and went back to `from` by
+// itself. RollingBack, RolledBack: it goes, or went, back to `from` because of a rollback. RollbackFailed: it
+// did not become ready with `from` and serves with `to`.
+type ClusterUpgradePhase string
 
 // Condition A condition of metav1.
 type Condition = metav1.Condition

@@ -32,7 +32,8 @@ simulated nodes. NAME is a cluster's name or its id.`,
 	cmd.AddCommand(
 		clusterCreate(session), clusterList(session), clusterGet(session), clusterWatch(session), clusterEvents(session),
 		clusterStatuses(session), clusterKubeconfig(session), clusterCredentials(session), clusterHibernate(session),
-		clusterWake(session), clusterUpgrade(session), clusterProtect(session), clusterUnprotect(session),
+		clusterWake(session), clusterUpgrade(session), clusterRollback(session),
+		clusterProtect(session), clusterUnprotect(session),
 		clusterTrust(session), clusterDistrust(session), clusterBackups(session), clusterRestore(session),
 		clusterDelete(session),
 	)

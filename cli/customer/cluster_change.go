@@ -18,6 +18,8 @@ import (
 type clusterGoal struct {
 	name    string
 	reached func(platform.Cluster) bool
+	// failed returns why the goal will not be reached, "" while it may be; nil: it may always be.
+	failed func(platform.Cluster) string
 }
 
 // changeCluster merges spec into a cluster's spec. With --wait it then waits for the goal.
@@ -75,6 +77,11 @@ func awaitCluster(session *terminal.Session, ctx context.Context, api *client.Cl
 			}
 			if goal.reached != nil && now.Status.ObservedGeneration >= cluster.Generation && goal.reached(*now) {
 				return errGoalReached
+			}
+			if goal.failed != nil && now.Status.ObservedGeneration >= cluster.Generation {
+				if why := goal.failed(*now); why != "" {
+					return fmt.Errorf("cluster %s is not %s: %s", cluster.Name, goal.name, why)
+				}
 			}
 			if text != lastText {
 				lastText = text

@@ -54,6 +54,7 @@ func clusterDetails(w io.Writer, cluster platform.Cluster, pools []platform.Node
 		{"generation", strconv.FormatInt(cluster.Generation, 10)},
 		{"release", releaseOf(cluster.Spec)},
 		{"version", terminal.DashIfEmpty(cluster.Status.Version)},
+		{"upgrade", terminal.OneLine(upgradeText(cluster))},
 		{"management cluster", managementClusterOf(cluster)},
 		{"Kubernetes API", apiURL(cluster)},
 	}
@@ -104,4 +105,24 @@ func conditionTable(w io.Writer, conditions []platform.Condition, now time.Time)
 			d.Message})
 	}
 	terminal.Table(w, rows)
+}
+
+// upgradeText describes the last upgrade of a cluster and whether the cluster can go back.
+func upgradeText(cluster platform.Cluster) string {
+	u := cluster.Status.Upgrade
+	if u == nil {
+		return "-"
+	}
+	text := fmt.Sprintf("from %s to %s: %s", u.From, u.To, u.Phase)
+	if u.Phase == platform.ClusterUpgradePhaseSoaking && u.SoakUntil != nil && u.CanRollBack {
+		text += fmt.Sprintf(" until %s; it can go back without a loss: atoll cluster rollback %s",
+			u.SoakUntil.UTC().Format(time.RFC3339), cluster.Name)
+	}
+	if u.EmulatedVersion != "" {
+		text += "; until then it has the APIs and features of " + u.EmulatedVersion
+	}
+	if u.Message != "" {
+		text += "; " + u.Message
+	}
+	return text
 }

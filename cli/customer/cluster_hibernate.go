@@ -40,7 +40,7 @@ const (
 // powerCommand completes a command that orders a cluster's power state.
 func powerCommand(session *terminal.Session, order power, cmd *cobra.Command) *cobra.Command {
 	cmd.Args, cmd.ValidArgsFunction = cobra.ExactArgs(1), completion(session, completeClusters)
-	goal := clusterGoal{strings.ToLower(string(order)), func(cluster platform.Cluster) bool {
+	goal := clusterGoal{name: strings.ToLower(string(order)), reached: func(cluster platform.Cluster) bool {
 		return cluster.Status.Power == string(order) && cluster.Status.Phase == platform.ClusterPhaseReady
 	}}
 	f := terminal.AddWaitFlags(cmd, goal.name)

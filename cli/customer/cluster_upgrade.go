@@ -17,8 +17,12 @@ func clusterUpgrade(session *terminal.Session) *cobra.Command {
 		Use: "upgrade NAME --release V", Short: "Upgrade a cluster's control plane", Args: cobra.ExactArgs(1),
 		Long: `Upgrades a cluster's control plane to another version of Kubernetes. Its API is away for
 the second or two of the restart. A version that its management cluster does not have is
-refused, and shown as its condition.`,
-		Example:           "  atoll cluster upgrade demo --release 1.36.3 --wait",
+refused, and shown as its condition. When the control plane does not become ready with the
+new version, it goes back to the old one by itself; "atoll cluster get" shows why. For a time
+after the upgrade (24 h unless the region has another; "atoll cluster get" shows the end)
+"atoll cluster rollback" returns to the old version.`,
+		Example: `  atoll cluster upgrade demo --release 1.36.3 --wait
+  atoll cluster rollback demo --wait`,
 		ValidArgsFunction: completion(session, completeClusters),
 	}
 	cmd.Flags().StringVar(&version, "release", "", "Kubernetes version, such as 1.36.3")
@@ -29,12 +33,28 @@ refused, and shown as its condition.`,
 		return callRegion(session, cmd.Context(), func(ctx context.Context, api *client.Client) error {
 			spec := map[string]any{"hostedCluster": map[string]any{"release": map[string]any{
 				"image": release.Image(version)}}}
-			return changeCluster(session, ctx, api, args[0], spec, f, out, clusterGoal{
-				"upgraded to " + version, func(cluster platform.Cluster) bool {
-					return cluster.Status.Version == version && cluster.Status.Phase == platform.ClusterPhaseReady
-				},
-			})
+			return changeCluster(session, ctx, api, args[0], spec, f, out, versionGoal("upgraded to ", version))
 		})
 	}
 	return cmd
+}
+
+// versionGoal is a cluster that is ready with a version of Kubernetes. A cluster whose control plane has gone to
+// another version fails.
+func versionGoal(verb, version string) clusterGoal {
+	return clusterGoal{
+		name: verb + version,
+		reached: func(cluster platform.Cluster) bool {
+			return cluster.Status.Version == version && cluster.Status.Phase == platform.ClusterPhaseReady
+		},
+		failed: func(cluster platform.Cluster) string {
+			u := cluster.Status.Upgrade
+			isLeft := u != nil && (u.Phase == platform.ClusterUpgradePhaseFailed && u.To == version ||
+				u.Phase == platform.ClusterUpgradePhaseRollbackFailed && u.From == version)
+			if !isLeft || cluster.Status.Phase != platform.ClusterPhaseFailed {
+				return ""
+			}
+			return terminal.OneLine(u.Message)
+		},
+	}
 }

@@ -32,6 +32,7 @@ type narrator struct {
 	power           string
 	version         string
 	degraded        string
+	upgrade         string // phase
 	deleting        bool
 	finalized       map[cluster.Adapter]bool
 	pools           map[string]*poolState
@@ -248,15 +249,38 @@ func (n *narrator) readLife(plane clm.AdapterCondition, data cluster.HostedClust
 		n.power = data.Power
 	}
 	if data.Version != "" && data.Version != n.version {
-		if n.version != "" {
+		switch u := data.UpgradeReport(); {
+		case n.version == "":
+		case u.From == data.Version && u.To == n.version:
+			n.addNormal("RolledBack", "from %s to %s", n.version, data.Version)
+		default:
 			n.addNormal("Upgraded", "from %s to %s", n.version, data.Version)
 		}
 		n.version = data.Version
 	}
+	n.readUpgrade(data.UpgradeReport())
 	if data.Degraded != n.degraded {
 		if n.degraded = data.Degraded; n.degraded != "" {
 			n.addWarning("Degraded", n.degraded)
 		}
+	}
+}
+
+// readUpgrade adds the events of an upgrade that the version does not show.
+func (n *narrator) readUpgrade(u cluster.UpgradeData) {
+	if u.Phase == n.upgrade {
+		return
+	}
+	n.upgrade = u.Phase
+	switch u.Phase {
+	case cluster.UpgradeFailed, cluster.UpgradeRollbackFailed:
+		n.addWarning(u.Phase, u.Message)
+	case cluster.UpgradeSoaks:
+		if u.SoakUntil != nil {
+			n.addNormal("Soaking", "the control plane can go back to %s until %s", u.From, u.SoakUntil.Format(time.RFC3339))
+		}
+	case cluster.UpgradeCompleted:
+		n.addNormal("UpgradeCompleted", "the control plane does not go back to %s any more", u.From)
 	}
 }
 

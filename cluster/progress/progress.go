@@ -43,6 +43,7 @@ type ClusterStatus struct {
 	Power             string            // Awake, Asleep or Waking; "" while unknown
 	Version           string            // of Kubernetes; "" while unknown
 	ManagementCluster cluster.ManagementCluster
+	Upgrade           cluster.UpgradeData // the last one
 }
 
 // NodePoolStatus is the status of a node pool.
@@ -59,7 +60,8 @@ func OfCluster(r clm.Resource, visibility Visibility) ClusterStatus {
 	f := newFilter(visibility, nil, r.Statuses)
 	reports := f.reports(r.Statuses)
 	plane := reports.HostedCluster()
-	s := ClusterStatus{Status: commonStatus(r, f), Power: plane.Power, Version: plane.Version}
+	s := ClusterStatus{Status: commonStatus(r, f), Power: plane.Power, Version: plane.Version,
+		Upgrade: plane.UpgradeReport()}
 	if plane.Endpoint.Host != "" {
 		s.Endpoint = &plane.Endpoint
 	}

@@ -100,6 +100,7 @@ const (
 	codeNotReady     = "008" // the control plane does not answer (yet)
 	codeNoBackups    = "010" // the cluster has no backups (yet)
 	codeRestoring    = "011" // another restore of the cluster runs
+	codeNoWayBack    = "012" // the cluster cannot go back to the release before
 )
 
 // errorf returns an error with a code of the request's area.

@@ -76,6 +76,8 @@ func (f *front) endpoints() []endpoint {
 			clusters("BACKUPS", h.clusterBackups)},
 		{"POST", "/clusters/{id}/restore", "CreateRestore", kindCluster, "id", customers,
 			clusters("RESTORE", h.restoreCluster)},
+		{"POST", "/clusters/{id}/rollback", "CreateRollback", kindCluster, "id", customers,
+			clusters("ROLLBACK", h.rollbackCluster)},
 
 		{"POST", "/clusters/{id}/credentials", "CreateCredential", kindCluster, "id", customers,
 			clusters("CREDENTIAL", h.createCredential)},

@@ -2,6 +2,7 @@ package rosa
 
 import (
 	"encoding/json"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -18,7 +19,7 @@ func clusterStatus(r clm.Resource, visibility progress.Visibility) (platform.Clu
 	shown := platform.ClusterStatus{
 		Phase: platform.ClusterPhase(s.Phase), Reason: s.Reason, Message: s.Message,
 		ObservedGeneration: s.ObservedGeneration, Conditions: resourceConditions(s.Conditions),
-		LastUpdateTime: s.LastUpdate, Power: s.Power, Version: s.Version,
+		LastUpdateTime: s.LastUpdate, Power: s.Power, Version: s.Version, Upgrade: shownUpgrade(s.Upgrade, time.Now()),
 	}
 	if e := s.Endpoint; e != nil {
 		shown.ControlPlaneEndpoint = &platform.Endpoint{Host: e.Host, Port: e.Port}

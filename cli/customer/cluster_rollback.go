@@ -1,0 +1,55 @@
+package customer
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"atoll.dev/cli/terminal"
+	"atoll.dev/client"
+)
+
+func clusterRollback(session *terminal.Session) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "rollback NAME", Short: "Return a cluster to the version before its last upgrade", Args: cobra.ExactArgs(1),
+		Long: `Returns a cluster's control plane to the version before its last upgrade, with all of its
+data. "atoll cluster get" shows until when that is possible. Its API is away for the second or
+two of the restart. After an upgrade that failed, the control plane runs the old version already;
+rollback gives the spec that version again.`,
+		Example: `  atoll cluster rollback demo --wait
+  atoll cluster rollback demo -o json`,
+		ValidArgsFunction: completion(session, completeClusters),
+	}
+	f := terminal.AddWaitFlags(cmd, "returned")
+	out := terminal.AddOutputFlag(cmd, "name")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return callRegion(session, cmd.Context(), func(ctx context.Context, api *client.Client) error {
+			cluster, err := findCluster(ctx, api, args[0])
+			if err != nil {
+				return err
+			}
+			before := cluster.Generation
+			if cluster, err = api.Rollback(ctx, client.ClusterID(cluster.ID)); err != nil {
+				return err
+			}
+			version, progress := releaseOf(cluster.Spec), out.Progress(session)
+			outcome := "returns to"
+			if cluster.Generation == before {
+				outcome = "has that already:"
+			}
+			fmt.Fprintf(progress, "cluster %s %s %s: generation %d\n", cluster.Name, outcome, version, cluster.Generation)
+			if f.Wait {
+				goal := versionGoal("returned to ", version)
+				if err := awaitCluster(session, ctx, api, cluster.Cluster, goal, f.Timeout, progress); err != nil {
+					return err
+				}
+				if cluster, err = api.Cluster(ctx, client.ClusterID(cluster.ID)); err != nil {
+					return err
+				}
+			}
+			return out.PrintNamed(session.Out, cluster.Cluster, cluster.Name)
+		})
+	}
+	return cmd
+}
