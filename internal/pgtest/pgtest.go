@@ -149,9 +149,13 @@ func newCluster(settings map[string]string) (*postgres.Cluster, error) {
 	c := &postgres.Cluster{DataDir: filepath.Join(dir, "data"), SocketDir: filepath.Join(dir, "s"), Settings: all}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
+	if err := copyTemplate(c); err != nil {
+		return nil, err
+	}
 	if err := c.Init(ctx); err != nil {
 		return nil, err
 	}
+	keepTemplate(c)
 	return c, nil
 }
 

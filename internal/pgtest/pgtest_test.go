@@ -47,3 +47,17 @@ func TestAPrivateServerKeepsItsDataAfterAKill(t *testing.T) {
 		t.Fatal(got)
 	}
 }
+
+func TestTheSecondServerStartsFromTheTemplateOfTheFirst(t *testing.T) {
+	cache := t.TempDir()
+	t.Setenv("XDG_CACHE_HOME", cache)
+	t.Setenv("HOME", cache) // where XDG_CACHE_HOME means nothing
+	identifier := func() string {
+		s := pgtest.Server(t)
+		return query(t, pgtest.Database(t, s.Cluster), "select system_identifier::text from pg_control_system()")
+	}
+	// initdb gives each data directory another identifier.
+	if first, second := identifier(), identifier(); first != second {
+		t.Fatalf("initdb made both servers: %s, %s", first, second)
+	}
+}
