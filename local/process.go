@@ -117,10 +117,10 @@ func (h Home) start(homeID string, s Spec, restarts int) (Record, *exec.Cmd, err
 }
 
 // plainEnv is the environment that every process gets, whatever the caller's:
-// nothing of the shell that ran `up` changes how a region behaves.
+// nothing of the shell that ran `up` changes how a region behaves. Tests set GOCOVERDIR and GORACE.
 func plainEnv() []string {
 	env := []string{"PATH=" + os.Getenv("PATH"), "LANG=C.UTF-8", "TZ=UTC"}
-	for _, name := range []string{"HOME", "USER", "TMPDIR", "GOCOVERDIR"} {
+	for _, name := range []string{"HOME", "USER", "TMPDIR", "GOCOVERDIR", "GORACE"} {
 		if v, ok := os.LookupEnv(name); ok {
 			env = append(env, name+"="+v)
 		}

@@ -12,6 +12,12 @@ export GOFLAGS="${GOFLAGS:+$GOFLAGS }-trimpath"
 make --no-print-directory build
 go build -race -trimpath -ldflags=-w -o bin/race/atoll ./cmd/atoll
 export ATOLL_KUBE_BIN=$PWD/bin/atoll-kube ATOLL_BIN=$PWD/bin/race/atoll
+# A program with the race detector waits for a second before it ends, in case another goroutine races at that moment. The
+# suite starts some thousand such programs: one for each command of a script.
+export GORACE="${GORACE:-atexit_sleep_ms=10}"
+# Processor time is what the suite lacks, and not memory. A control plane collects garbage whenever its heap has grown by
+# half (kube/serve); here its start costs a third less. The linker and the tests take this value, too.
+export GOGC="${GOGC:-200}"
 
 # Vet with the race detector's build tag uses packages as the tests use them, so each is compiled once for both; without
 # it Go would compile 225 more. It runs before the tests: beside them, both would compile the same packages. Packages with
