@@ -248,6 +248,14 @@ func (w *world) testVersions(t *testing.T) {
 			"a release does not go back", `"target":"properties.version.id"`)
 		w.succeed(t, w.do(call{method: "DELETE", path: path}).want(t, 202))
 	})
+	t.Run("a newer api-version puts a cluster that an older one has created", func(t *testing.T) {
+		path := strings.Replace(demo, "demo", "older", 1)
+		w.succeed(t, w.do(call{method: "PUT", path: path, version: oldest, body: clusterBody()}).want(t, 201))
+		w.succeed(t, w.do(call{method: "PUT", path: path, body: clusterBody()}).want(t, 200, `"cryptoRestrictions":"None"`))
+		w.do(call{method: "PATCH", path: path, body: `{"properties":{"cryptoRestrictions":"FIPS"}}`}).want(t, 400,
+			"Forbidden: field is immutable")
+		w.succeed(t, w.do(call{method: "DELETE", path: path}).want(t, 202))
+	})
 }
 
 func (w *world) testPools(t *testing.T) {
@@ -270,26 +278,6 @@ func (w *world) testPools(t *testing.T) {
 		if err != nil || len(page.Items) != 1 || page.Items[0].Name != "workers" || !strings.Contains(
 			string(page.Items[0].Spec), `"m6a.xlarge"`) || !strings.Contains(string(page.Items[0].Spec), `"tier"`) {
 			t.Errorf("%+v, %v", page.Items, err)
-		}
-	})
-}
-
-func (w *world) testCredentials(t *testing.T) {
-	t.Run("18 an action answers 202 and its result 200", func(t *testing.T) {
-		path := demo + "/requestAdminCredential"
-		body := fmt.Sprintf(`{"certificateSigningRequest":%q}`, request(t))
-		w.do(call{method: "POST", path: path, version: oldest, body: body}).want(t, 404, latest)
-		w.do(call{method: "POST", path: path, body: `{}`}).want(t, 400, "Required value")
-		w.do(call{method: "POST", path: path, body: `{"certificateSigningRequest":"x"}`}).want(t, 400, "Invalid value")
-		a := w.do(call{method: "POST", path: path, body: body}).want(t, 202)
-		if a.raw != "" {
-			t.Errorf("the answer has a body: %s", a.raw)
-		}
-		w.succeed(t, a)
-		result := w.do(call{method: "GET", path: a.header.Get("Location"), version: "-"}).want(t, 200, "kubeconfig",
-			"expirationTimestamp", "client-certificate-data")
-		if strings.Contains(result.raw, "client-key-data") {
-			t.Error("the result has a private key")
 		}
 	})
 }

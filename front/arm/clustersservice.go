@@ -219,10 +219,16 @@ func (s *clustersService) list(w http.ResponseWriter, r *http.Request) error {
 func (s *clustersService) ofCluster(serve func(*http.Request, found) (map[string]any, error)) rest.Handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		id := r.PathValue("id")
-		page, err := s.store.List(r.Context(), store.Query{Kind: kindCluster, Limit: 1, Where: store.Fragment{
-			SQL: "(d.status->>'resource' = $1 or d.id = $1)", Args: []any{id}}})
-		if err != nil {
-			return err
+		var page store.Page
+		for _, sql := range []string{ofClusterSQL, ofOldClusterSQL} {
+			if len(page.Documents) > 0 {
+				break
+			}
+			var err error
+			if page, err = s.store.List(r.Context(), store.Query{Kind: kindCluster, Limit: 1, Where: store.Fragment{SQL: sql,
+				Args: []any{id}}}); err != nil {
+				return err
+			}
 		}
 		if len(page.Documents) == 0 {
 			return rest.Errorf(http.StatusNotFound, "not-found", "no resource of Azure has the cluster %q; list them "+
@@ -319,7 +325,7 @@ func (s *clustersService) reports(ctx context.Context, c found) (cluster.Reports
 // pools returns the node pools of a cluster.
 func (s *clustersService) pools(r *http.Request, c found) (map[string]any, error) {
 	items := []any{}
-	q := store.Query{Kind: kindPool, Where: store.Fragment{SQL: "d.spec->>'parent' = $1", Args: []any{c.resource.id}}}
+	q := store.Query{Kind: kindPool, Where: store.Fragment{SQL: ofParentSQL, Args: []any{c.resource.id}}}
 	for {
 		page, err := s.store.List(r.Context(), q)
 		if err != nil {

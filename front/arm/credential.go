@@ -15,7 +15,6 @@ import (
 	"atoll.dev/client/clmclient"
 	"atoll.dev/client/remote"
 	"atoll.dev/cluster"
-	"atoll.dev/internal/rest"
 	"atoll.dev/ops"
 	"atoll.dev/store"
 )
@@ -25,35 +24,26 @@ const credentialLifetime = 24 * time.Hour
 
 // requestAdminCredential accepts a certificate request of the customer. The private key never leaves the
 // customer, so nothing in the operation and its result is secret. Api-versions before 2026-09-01 have no
-// certificate request: the service would have to store a private key, and does not serve them.
+// certificate request: the service makes a private key then, and stores it sealed (decision 106).
 func (f *front) requestAdminCredential(x *exchange) error {
 	if err := x.subscription.admit(x.r.Method); err != nil {
 		return err
-	}
-	if x.version < v20260901 {
-		return rest.Errorf(http.StatusNotFound, codeResourceNotFound, "The action requestAdminCredential needs the "+
-			"api-version %s, in which the caller sends a certificate request and keeps the private key.",
-			versions[v20260901])
 	}
 	r := x.resource
 	if r == nil {
 		return f.missing(x, kindCluster)
 	}
-	body, err := x.readBody()
+	var key sealedKey
+	var err error
+	if x.version < v20260901 {
+		key, err = newSealedKey()
+	} else {
+		key.request, err = x.readCertificateRequest()
+	}
 	if err != nil {
 		return err
 	}
-	var p problems
-	request, _ := body["certificateSigningRequest"].(string)
-	if request == "" {
-		p.add("certificateSigningRequest", "Required value")
-	} else if wrong := cluster.CheckCertificateRequest(request); wrong != "" {
-		p.add("certificateSigningRequest", "Invalid value: %s", wrong)
-	}
-	if err := invalid(p); err != nil {
-		return err
-	}
-	order := f.order(x, *r, requestCredential, func(p *parameters) { p.Request = request })
+	order := f.order(x, *r, requestCredential, func(p *parameters) { p.Request, p.Sealed = key.request, key.sealed })
 	var op ops.State
 	err = f.store.Tx(x.ctx, func(tx *store.Tx) (err error) {
 		if err := holdCluster(x.ctx, tx, *r, "request credential"); err != nil {
@@ -72,7 +62,24 @@ func (f *front) requestAdminCredential(x *exchange) error {
 	if err != nil {
 		return err
 	}
+	x.opener = key.opener
 	return f.accepted(x, http.StatusAccepted, op, nil)
+}
+
+// readCertificateRequest reads the body of requestAdminCredential.
+func (x *exchange) readCertificateRequest() (string, error) {
+	body, err := x.readBody()
+	if err != nil {
+		return "", err
+	}
+	var p problems
+	request, _ := body["certificateSigningRequest"].(string)
+	if request == "" {
+		p.add("certificateSigningRequest", "Required value")
+	} else if wrong := cluster.CheckCertificateRequest(request); wrong != "" {
+		p.add("certificateSigningRequest", "Invalid value: %s", wrong)
+	}
+	return request, invalid(p)
 }
 
 // credentialSpec is the spec of a Credential at the lifecycle manager.

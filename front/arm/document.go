@@ -20,6 +20,37 @@ const (
 	kindAuth         store.Kind = "ArmExternalAuth"
 )
 
+// indexes are by what Clusters Service and the worker find documents besides their names.
+var indexes = map[store.Kind][]store.Index{
+	kindCluster: {{Name: "azure_name", On: "btree (lower(spec->>'name'))", Live: true}},
+	kindPool:    {{Name: "parent", On: "btree ((spec->>'parent'))", Live: true}},
+	kindAuth:    {{Name: "parent", On: "btree ((spec->>'parent'))", Live: true}},
+}
+
+// ofParentSQL finds the node pools and external authentications of a cluster by the id of its document.
+const ofParentSQL = "d.spec->>'parent' = $1"
+
+// resourceFacet and the id that a cluster has at the lifecycle manager are the facet of its document: an index on the
+// status would end that statuses are written in place.
+const resourceFacet = "resource="
+
+// The document of a cluster by its id at the lifecycle manager or by its own: by the facet, and for documents that were
+// written before there was one, by their status.
+const (
+	ofClusterSQL = "(d.id = $1 or d.id = any(array(select f.id from feed f where f.kind = 'ArmCluster' and f.facets @> " +
+		"array['" + resourceFacet + "' || $1])))"
+	ofOldClusterSQL = "d.status->>'resource' = $1"
+)
+
+// facetsOf returns the facets of the document of a cluster.
+func facetsOf(d store.Document) []string {
+	var status resourceStatus
+	if json.Unmarshal(d.Status, &status) != nil || status.Resource == "" {
+		return nil
+	}
+	return []string{resourceFacet + status.Resource}
+}
+
 // StoreKinds returns the kinds with which the database of this front is opened.
 func StoreKinds() []store.KindSpec {
 	owner := func(d store.Document) string {
@@ -38,7 +69,11 @@ func StoreKinds() []store.KindSpec {
 	}
 	specs := []store.KindSpec{operations}
 	for _, kind := range []store.Kind{kindSubscription, kindCluster, kindPool, kindAuth} {
-		specs = append(specs, store.KindSpec{Kind: kind, History: true, Owner: owner})
+		of := store.KindSpec{Kind: kind, History: true, Owner: owner, Indexes: indexes[kind]}
+		if kind == kindCluster {
+			of.Facets = facetsOf
+		}
+		specs = append(specs, of)
 	}
 	return specs
 }

@@ -66,7 +66,7 @@ func (f *front) list(kind store.Kind) func(*exchange) error {
 			if parent, err = f.parentOf(x); err != nil {
 				return err
 			}
-			q.Where = store.Fragment{SQL: "d.spec->>'parent' = $1", Args: []any{parent.id}}
+			q.Where = store.Fragment{SQL: ofParentSQL, Args: []any{parent.id}}
 		case group != "":
 			q.Where = store.Fragment{SQL: "split_part(d.name, '/', 1) = $1", Args: []any{group}}
 		}
@@ -193,6 +193,7 @@ type parameters struct {
 	Tenant   string     `json:"tenant,omitempty"` // of the caller; only he reads the operation
 	Client   string     `json:"client,omitempty"`
 	Request  string     `json:"request,omitempty"` // PEM of a certificate request
+	Sealed   []byte     `json:"sealed,omitempty"`  // private key for the certificate, if the service has made it
 	Version  version    `json:"version"`
 }
 
@@ -241,13 +242,13 @@ const (
 // accepted answers with an accepted operation. PUT answers with the resource and the URL of the
 // operation; the other requests with the URL of the result, too. The strict mode sends no body with 202.
 func (f *front) accepted(x *exchange, status int, op ops.State, r *resource) error {
-	link := func(view string) string {
-		return x.base + f.operationPath(op.Scope, view, op.ID) + "?api-version=" + versions[x.version]
+	link := func(view, opener string) string {
+		return x.base + f.operationPath(op.Scope, view, op.ID) + "?" + x.resultQuery(opener)
 	}
 	h := x.w.Header()
-	h.Set("Azure-AsyncOperation", link(statusesSegment))
+	h.Set("Azure-AsyncOperation", link(statusesSegment, ""))
 	if status == http.StatusAccepted {
-		h.Set("Location", link(resultsSegment))
+		h.Set("Location", link(resultsSegment, x.opener))
 	}
 	f.setRetryAfter(h)
 	if op.NotificationURI != "" {
@@ -309,7 +310,7 @@ func (f *front) getOperationResult(x *exchange) error {
 		return err
 	}
 	if !s.Status.IsTerminal() {
-		x.w.Header().Set("Location", x.base+x.path+"?api-version="+versions[x.version])
+		x.w.Header().Set("Location", x.base+x.path+"?"+x.resultQuery(x.r.URL.Query().Get(resultKey)))
 		f.setRetryAfter(x.w.Header())
 		x.w.WriteHeader(http.StatusAccepted)
 		return nil
@@ -330,7 +331,7 @@ func (f *front) getOperationResult(x *exchange) error {
 		x.w.WriteHeader(http.StatusNoContent)
 		return nil
 	case requestCredential:
-		return x.write(http.StatusOK, s.Result)
+		return x.showCredential(s.Result, p.Sealed)
 	}
 	d, err := f.store.Get(x.ctx, p.Kind, p.Document)
 	if errors.Is(err, store.ErrNotFound) {

@@ -87,6 +87,8 @@ type exchange struct {
 	w   http.ResponseWriter
 	r   *http.Request
 	ctx context.Context // names the tenant and the actor of calls to the lifecycle manager
+
+	opener string // opens the private key in the result of the operation that the request begins; "" if there is none
 }
 
 // versioned returns the handler of a route that needs an api-version.

@@ -118,12 +118,13 @@ func (a *acceptance) object(path string, fields []field, body, old map[string]an
 			}
 			continue
 		}
+		isDefault := false // of a field that a PUT leaves out
 		if value == nil {
 			switch {
 			case f.kept && existed, isFixed && existed && !a.isNew && !given:
 				value = was
 			case f.fallback != nil:
-				value = f.fallback
+				value, isDefault = f.fallback, true
 			case f.required:
 				a.problems.add(target, "Required value")
 				continue
@@ -140,7 +141,7 @@ func (a *acceptance) object(path string, fields []field, body, old map[string]an
 		}
 		if wrong := f.wrong(value); wrong != "" {
 			a.problems.add(target, "%s", wrong)
-		} else if isFixed && !a.isNew {
+		} else if isFixed && !a.isNew && (existed || !isDefault) { // a newer api-version adds a field with its default
 			a.problems.add(target, "Forbidden: field is immutable")
 		}
 		if items, isList := value.([]any); isList && len(f.members) > 0 {

@@ -302,7 +302,7 @@ func (f *front) remove(ctx context.Context, p parameters) ops.Outcome {
 func (f *front) eachChild(ctx context.Context, cluster string, do func(resource) error) error {
 	for _, kind := range []store.Kind{kindPool, kindAuth} {
 		if err := f.eachDocument(ctx, store.Query{Kind: kind,
-			Where: store.Fragment{SQL: "d.spec->>'parent' = $1", Args: []any{cluster}}}, do); err != nil {
+			Where: store.Fragment{SQL: ofParentSQL, Args: []any{cluster}}}, do); err != nil {
 			return err
 		}
 	}
