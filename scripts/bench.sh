@@ -10,7 +10,7 @@ commit=$(git describe --always --dirty)
 programs=$(mktemp -d)
 home=$(mktemp -d)
 trap 'bin/atoll down --purge --home "$home" >/dev/null 2>&1 || true; rm -rf "$programs" "$home"' EXIT
-go build -o "$programs" ./bench/hosted ./bench/store ./bench/clm ./bench/lifecycle ./bench/maestro ./bench/fleet ./bench/agent ./bench/road
+go build -o "$programs" ./bench/hosted ./bench/store ./bench/clm ./bench/lifecycle ./bench/maestro ./bench/fleet ./bench/agent ./bench/road ./bench/azure
 
 millis() { echo $(($(date +%s%N) / 1000000)); }
 begun=$(millis)
@@ -34,6 +34,7 @@ unset ATOLL_HOME ATOLL_ENDPOINT ATOLL_CA
 "$programs/clm"
 "$programs/lifecycle"
 "$programs/lifecycle" -stored 10000
+"$programs/azure"
 "$programs/maestro"
 "$programs/maestro" -broker mosquitto -only delivery,status,update,deletion,sustained
 "$programs/fleet"

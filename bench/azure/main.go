@@ -1,0 +1,186 @@
+// Command azure measures how long the region's API for Azure Resource Manager (ARM) takes for GET and PUT of
+// clusters at a steady pace: `-rate` requests a second, whether the earlier ones are answered or not.
+//
+// PostgreSQL, which has its default durability, is a process of its own. The API with the work on its operations, a
+// lifecycle manager, and the load generator are in this process. The adapters are played by a follower that reports
+// each cluster as carried out. A PUT of a new cluster answers when the cluster and its operation are committed; the
+// work on the operations goes on during the measurement.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime/pprof"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"atoll.dev/bench/report"
+	"atoll.dev/internal/postgres"
+)
+
+var (
+	rate     = flag.Float64("rate", 200, "requests per second")
+	duration = flag.Duration("for", 20*time.Second, "of each kind of request")
+	stored   = flag.Int("stored", 1000, "clusters that are there before anything is measured")
+	profile  = flag.String("profile", "", "write a profile of the processor to this file during the measurement")
+)
+
+// subscriptions are how many subscriptions, and accounts of the region, the clusters belong to.
+const subscriptions = 20
+
+const apiVersion = "2026-09-01-preview"
+
+func main() {
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM) // what was started is ended
+	err := run(ctx)
+	stop()
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context) (err error) {
+	dir, err := os.MkdirTemp("", "atoll-bench-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if err := os.Chmod(dir, 0o755); err != nil { // PostgreSQL's user may be another
+		return err
+	}
+	cluster := &postgres.Cluster{DataDir: filepath.Join(dir, "data"), SocketDir: filepath.Join(dir, "s")}
+	if err := cluster.Init(ctx); err != nil {
+		return err
+	}
+	server, err := cluster.Start(ctx, io.Discard)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, server.Stop()) }()
+	r, err := startRegion(ctx, cluster, dir)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	for i := range subscriptions {
+		if err := r.register(ctx, i); err != nil {
+			return err
+		}
+	}
+	if err := r.storeClusters(ctx, *stored); err != nil {
+		return fmt.Errorf("storing clusters: %w", err)
+	}
+	if *profile != "" {
+		file, err := os.Create(*profile)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		if err := pprof.StartCPUProfile(file); err != nil {
+			return err
+		}
+		defer pprof.StopCPUProfile()
+	}
+	return measure(ctx, r)
+}
+
+// measure measures each kind of request, and prints the figures.
+func measure(ctx context.Context, r *region) error {
+	n := int(*rate * duration.Seconds())
+	figures := map[string]any{"requests": n}
+	for _, m := range []struct {
+		name string
+		call func(i int) error
+	}{
+		{"get", func(i int) error {
+			return r.send(ctx, http.MethodGet, clusterPath(i%*stored, "old"), "", http.StatusOK)
+		}},
+		{"put_same", func(i int) error {
+			return r.send(ctx, http.MethodPut, clusterPath(i%*stored, "old"), clusterBody(i%*stored), http.StatusOK)
+		}},
+		{"put_new", func(i int) error {
+			return r.send(ctx, http.MethodPut, clusterPath(i, "new"), clusterBody(i), http.StatusCreated)
+		}},
+	} {
+		took, err := callAtRate(ctx, n, m.call)
+		if err != nil {
+			return fmt.Errorf("%s: %w", m.name, err)
+		}
+		report.Percentiles(figures, m.name, took)
+	}
+	begun := time.Now()
+	if err := r.awaitSucceeded(ctx, *stored+n); err != nil {
+		return fmt.Errorf("waiting until all operations have ended: %w", err)
+	}
+	figures["new_succeeded_after_seconds"] = time.Since(begun).Seconds()
+	report.Percentiles(figures, "available_to_succeeded", r.lags())
+	load, _ := os.ReadFile("/proc/loadavg")
+	figures["load"], _, _ = strings.Cut(string(load), " ")
+	return report.Line(os.Stdout, "azure", map[string]any{"per_second": *rate, "seconds": duration.Seconds(),
+		"stored": *stored}, figures)
+}
+
+// callAtRate calls f for 0 to n-1 at -rate, and returns how long each call took since its time had come. Slow
+// calls run concurrently.
+func callAtRate(ctx context.Context, n int, f func(i int) error) (took []time.Duration, err error) {
+	took = make([]time.Duration, n)
+	begun := time.Now()
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	for i := range n {
+		due := begun.Add(time.Duration(float64(i) / *rate * float64(time.Second)))
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(time.Until(due)):
+		}
+		all.Go(func() {
+			callErr := f(i)
+			took[i] = time.Since(due)
+			if callErr != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				err = cmpOr(err, callErr)
+			}
+		})
+	}
+	all.Wait()
+	slices.Sort(took)
+	return took, err
+}
+
+// cmpOr returns the first error.
+func cmpOr(first, second error) error {
+	if first != nil {
+		return first
+	}
+	return second
+}
+
+func subscriptionID(i int) string {
+	return fmt.Sprintf("0a1b2c3d-0000-4000-8000-%012d", i%subscriptions)
+}
+
+func clusterPath(i int, name string) string {
+	return fmt.Sprintf("/subscriptions/%s/resourceGroups/bench/providers/Microsoft.RedHatOpenShift/"+
+		"hcpOpenShiftClusters/%s-%d", subscriptionID(i), name, i)
+}
+
+// clusterBody returns the body of the PUT of a cluster.
+func clusterBody(i int) string {
+	network := "/subscriptions/" + subscriptionID(i) + "/resourceGroups/bench/providers/Microsoft.Network"
+	return fmt.Sprintf(`{"location":"bench","tags":{"team":"shop"},"properties":{"platform":{"subnetId":`+
+		`"%[1]s/virtualNetworks/v/subnets/s","networkSecurityGroupId":"%[1]s/networkSecurityGroups/g"}}}`, network)
+}
