@@ -1,7 +1,6 @@
 package backup
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -28,40 +27,20 @@ type Part struct {
 	SHA256 []byte `json:"sha256"` // of the object
 }
 
-// envelope is the content of the object "chain": a line of JSON with the wrapped key, then the sealed manifest.
-type envelope struct {
-	Format int        `json:"format"`
-	Key    WrappedKey `json:"key"`
-}
-
-const envelopeFormat = 1
-
 // sealManifest returns the object "chain", whose name is given.
 func sealManifest(name string, key chainKey, m Manifest) ([]byte, error) {
-	head, err := json.Marshal(envelope{Format: envelopeFormat, Key: key.wrapped})
-	if err != nil {
-		return nil, err
-	}
 	body, err := json.Marshal(m)
 	if err != nil {
 		return nil, err
 	}
-	sealed, err := seal(key.data, name, body)
-	if err != nil {
-		return nil, err
-	}
-	return append(append(head, '\n'), sealed...), nil
+	return key.sealSelfDescribing(name, body)
 }
 
 // openManifest opens the object "chain".
 func openManifest(ctx context.Context, kms KMS, name string, object []byte) (m Manifest, key chainKey, err error) {
-	head, sealed, ok := bytes.Cut(object, []byte("\n"))
-	var e envelope
-	if !ok || json.Unmarshal(head, &e) != nil {
-		return m, key, fmt.Errorf("%s: %w: it is no manifest", name, ErrCorrupt)
-	}
-	if e.Format != envelopeFormat {
-		return m, key, fmt.Errorf("%s: format %d is unknown; a newer Atoll wrote it", name, e.Format)
+	e, sealed, err := parseEnvelope(name, object)
+	if err != nil {
+		return m, key, err
 	}
 	key.wrapped = e.Key
 	if key.data, err = kms.Unwrap(ctx, e.Key); err != nil {
