@@ -52,7 +52,9 @@ func DefaultSettings() map[string]string {
 		// recycled WAL files, so that a full disk stops data files first (53100), not WAL (a panic)
 		"min_wal_size":    "128MB",
 		"wal_compression": "on",
-		"log_timezone":    "UTC",
+		// WAL that a copy of the region has not stored yet, at most: then the copy begins again, and the disk stays free
+		"max_slot_wal_keep_size": "4GB",
+		"log_timezone":           "UTC",
 		// Logs go to stderr as they come. Terse, and without parameters, so that no document's content gets into them.
 		"logging_collector":                 "off",
 		"log_destination":                   "stderr",
