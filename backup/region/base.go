@@ -1,0 +1,236 @@
+package region
+
+import (
+	"archive/tar"
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// partSize is the size of the parts of a base backup, compressed, in bytes.
+const partSize = 4 << 20
+
+// takeBases makes a base backup when the archive has none, and then one each day. It returns an error when one fails,
+// and nil when ctx ends.
+func (s *session) takeBases(ctx context.Context) error {
+	for {
+		wait := time.Until(s.c.lastBase().Add(baseEvery))
+		if s.c.lastBase().IsZero() {
+			wait = 0
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(wait):
+		}
+		began, err := s.takeBase(ctx)
+		if err != nil {
+			return err
+		}
+		s.c.noteBase(began)
+		s.c.noteProblem("base backup", nil)
+	}
+}
+
+// takeBase makes a base backup and returns when it began, by the server's clock.
+func (s *session) takeBase(ctx context.Context) (began time.Time, err error) {
+	start, err := s.sample(ctx)
+	if err != nil {
+		return began, err
+	}
+	prefix := s.prefix() + basePrefix + start.Time.Format(timeFormat) + "/"
+	m := Manifest{Region: s.c.o.Region, Version: s.version, Timeline: s.timeline, SegmentSize: s.segmentSize}
+	parts := &partWriter{put: func(n int, text []byte) error {
+		return s.put(ctx, prefix+partName(n), text)
+	}}
+	if err := s.runBaseBackup(ctx, parts, &m); err != nil {
+		return began, err
+	}
+	if err := parts.close(); err != nil {
+		return began, err
+	}
+	m.Parts = parts.n
+	if m.Complete, err = s.sample(ctx); err != nil {
+		return began, err
+	}
+	text, err := json.Marshal(m)
+	if err != nil {
+		return began, err
+	}
+	if err := s.put(ctx, prefix+manifestObject, text); err != nil {
+		return began, err
+	}
+	s.c.o.Log.Info("made a base backup of the region's databases", "archive", string(s.c.archive), "bytes", m.Size)
+	return start.Time, nil
+}
+
+func partName(n int) string { return fmt.Sprintf("%s%08d", partPrefix, n) }
+
+// runBaseBackup runs pg_basebackup, writes its output compressed to w, and notes size and start in the manifest.
+func (s *session) runBaseBackup(ctx context.Context, w io.Writer, m *Manifest) error {
+	compress, err := newCompressor()
+	if err != nil {
+		return err
+	}
+	compress.Reset(w)
+	defer compress.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	address, password, err := splitPassword(s.c.o.Server)
+	if err != nil {
+		return err
+	}
+	// The WAL is copied besides, so none is in the base backup; a fast checkpoint begins it at once.
+	cmd := exec.CommandContext(ctx, s.c.o.BaseBackup, "-d", address, "-D", "-", "-F", "tar", "-X", "none",
+		"-c", "fast", "--no-manifest", "--no-password")
+	if password != "" {
+		cmd.Env = append(os.Environ(), "PGPASSWORD="+password)
+	}
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	cmd.WaitDelay = 5 * time.Second
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("starting %s: %w", s.c.o.BaseBackup, err)
+	}
+	copied := io.TeeReader(out, compress)
+	m.Start, m.Size, err = readTar(copied)
+	if err != nil {
+		cancel()
+		return errors.Join(err, cmd.Wait(), messageOf(&stderr))
+	}
+	if err := cmd.Wait(); err != nil {
+		return errors.Join(fmt.Errorf("pg_basebackup: %w", err), messageOf(&stderr))
+	}
+	return compress.Close()
+}
+
+// splitPassword takes the password out of a connection string, since every user of a machine reads the arguments of all
+// programs.
+func splitPassword(server string) (address, password string, err error) {
+	config, err := pgconn.ParseConfig(server)
+	if err != nil {
+		return "", "", fmt.Errorf("the server's address: %w", err)
+	}
+	u, err := url.Parse(server)
+	if err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql" {
+		if strings.Contains(server, "password") {
+			return "", "", errors.New("the server's address has a password: write it as a URL, postgres://USER:PASSWORD@HOST/")
+		}
+		return server, config.Password, nil
+	}
+	u.User = url.User(config.User)
+	query := u.Query()
+	query.Del("password")
+	u.RawQuery = query.Encode()
+	return u.String(), config.Password, nil
+}
+
+// messageOf returns what a program has written to its standard error as an error; nil when that is nothing.
+func messageOf(stderr *bytes.Buffer) error {
+	if text := strings.TrimSpace(stderr.String()); text != "" {
+		return errors.New(text)
+	}
+	return nil
+}
+
+// readTar reads a base backup to its end. It returns where recovery from it begins, and its size.
+func readTar(r io.Reader) (start LSN, size int64, err error) {
+	count := &counter{r: r}
+	for files := tar.NewReader(count); ; {
+		file, err := files.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return 0, 0, fmt.Errorf("the base backup: %w", err)
+		}
+		if file.Name == "backup_label" {
+			if start, err = readLabel(files); err != nil {
+				return 0, 0, err
+			}
+		}
+	}
+	if _, err := io.Copy(io.Discard, count); err != nil { // the padding after the last file
+		return 0, 0, err
+	}
+	if start == 0 {
+		return 0, 0, errors.New("the base backup has no backup_label")
+	}
+	return start, count.n, nil
+}
+
+// readLabel returns the position in a backup_label: "START WAL LOCATION: 0/2000028 (file 000000010000000000000002)".
+func readLabel(r io.Reader) (LSN, error) {
+	for lines := bufio.NewScanner(r); lines.Scan(); {
+		rest, isStart := strings.CutPrefix(lines.Text(), "START WAL LOCATION: ")
+		if isStart {
+			position, _, _ := strings.Cut(rest, " ")
+			return pglogrepl.ParseLSN(position)
+		}
+	}
+	return 0, errors.New("the backup_label of the base backup names no position")
+}
+
+// counter counts the bytes that are read from r.
+type counter struct {
+	r io.Reader
+	n int64
+}
+
+func (c *counter) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	c.n += int64(n)
+	return n, err
+}
+
+// partWriter cuts what is written to it into parts.
+type partWriter struct {
+	put  func(n int, part []byte) error
+	part []byte
+	n    int // parts that were put
+}
+
+func (w *partWriter) Write(p []byte) (int, error) {
+	for rest := p; len(rest) > 0; {
+		n := min(partSize-len(w.part), len(rest))
+		w.part, rest = append(w.part, rest[:n]...), rest[n:]
+		if len(w.part) == partSize {
+			if err := w.flush(); err != nil {
+				return 0, err
+			}
+		}
+	}
+	return len(p), nil
+}
+
+func (w *partWriter) flush() error {
+	if err := w.put(w.n, w.part); err != nil {
+		return err
+	}
+	w.n, w.part = w.n+1, w.part[:0]
+	return nil
+}
+
+// close puts the last part.
+func (w *partWriter) close() error {
+	if len(w.part) == 0 {
+		return nil
+	}
+	return w.flush()
+}

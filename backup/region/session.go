@@ -1,0 +1,289 @@
+package region
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"atoll.dev/backup"
+)
+
+// session copies over one pair of connections.
+type session struct {
+	c           *Copier
+	box         *backup.Box
+	replication *pgconn.PgConn // of the goroutine of copyWAL
+
+	sqlMu sync.Mutex
+	sql   *pgx.Conn // guarded by sqlMu
+
+	timeline    int32
+	version     int // major
+	segmentSize int64
+}
+
+// prefix is that of the objects of the session's archive.
+func (s *session) prefix() string { return regionPrefix(s.c.o.Region) + string(s.c.archive) + "/" }
+
+// query runs a statement that returns one row.
+func (s *session) query(ctx context.Context, sql string, args []any, targets ...any) error {
+	s.sqlMu.Lock()
+	defer s.sqlMu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	return s.sql.QueryRow(ctx, sql, args...).Scan(targets...)
+}
+
+// sample reads the server's clock, and then how far the server has written its WAL.
+func (s *session) sample(ctx context.Context) (Sample, error) {
+	var at time.Time
+	var flushed string
+	err := s.query(ctx, `with clock as materialized (select clock_timestamp() as at)
+		select at, pg_current_wal_flush_lsn()::text from clock`, nil, &at, &flushed)
+	if err != nil {
+		return Sample{}, fmt.Errorf("reading the server's position: %w", err)
+	}
+	position, err := pglogrepl.ParseLSN(flushed)
+	return Sample{at.UTC().Truncate(time.Millisecond), position}, err
+}
+
+// identify reads what the archive depends on.
+func (s *session) identify(ctx context.Context) error {
+	system, err := pglogrepl.IdentifySystem(ctx, s.replication)
+	if err != nil {
+		return fmt.Errorf("identifying the server: %w", err)
+	}
+	s.timeline = system.Timeline
+	err = s.query(ctx, `select current_setting('server_version_num')::int / 10000,
+		(select setting::bigint from pg_settings where name = 'wal_segment_size')`, nil, &s.version, &s.segmentSize)
+	if err != nil {
+		return fmt.Errorf("reading the server's settings: %w", err)
+	}
+	return nil
+}
+
+// findArchive continues the archive that the server has a slot for, or begins one.
+func (s *session) findArchive(ctx context.Context) error {
+	if s.c.archive == "" {
+		names, err := s.c.o.Store.List(ctx, regionPrefix(s.c.o.Region))
+		if err != nil {
+			return err
+		}
+		archives, _ := sortContents(s.c.o.Region, names)
+		for _, a := range slices.Backward(archives) {
+			if len(a.pieces) == 0 || a.pieces[0].Timeline != s.timeline {
+				continue
+			}
+			var based time.Time
+			if len(a.bases) > 0 {
+				if based, err = timeOf(a.bases[len(a.bases)-1], basePrefix); err != nil {
+					return err
+				}
+			}
+			s.c.archive, s.c.end = a.name, endOf(a.pieces)
+			s.c.noteBase(based)
+			isKept, err := s.isKept(ctx)
+			if err != nil {
+				return err
+			}
+			if isKept {
+				return nil
+			}
+		}
+	} else if isKept, err := s.isKept(ctx); err != nil || isKept {
+		return err
+	}
+	return s.beginArchive(ctx)
+}
+
+// endOf returns how far pieces reach from the first one on without a gap.
+func endOf(pieces []Piece) LSN {
+	end := pieces[0].End
+	for _, p := range pieces {
+		if p.Start <= end {
+			end = max(end, p.End)
+		}
+	}
+	return end
+}
+
+// isKept reports whether the server still has all WAL after the archive's end.
+func (s *session) isKept(ctx context.Context) (bool, error) {
+	var restart pgtype.Text
+	err := s.query(ctx, `select restart_lsn::text from pg_replication_slots
+		where slot_name = $1 and wal_status <> 'lost'`, []any{s.c.archive.slot()}, &restart)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("reading the replication slot: %w", err)
+	}
+	if !restart.Valid {
+		return false, nil
+	}
+	position, err := pglogrepl.ParseLSN(restart.String)
+	return err == nil && position <= s.c.end, err
+}
+
+// beginArchive makes the slot of a new archive, and drops the slots of earlier ones.
+func (s *session) beginArchive(ctx context.Context) error {
+	random := make([]byte, 4)
+	rand.Read(random)
+	s.c.archive = archive(archivePrefix + time.Now().UTC().Format(timeFormat) + "-" + hex.EncodeToString(random))
+	s.c.noteBase(time.Time{})
+	var restart string
+	err := s.query(ctx, `select (pg_create_physical_replication_slot($1, true)).lsn::text`,
+		[]any{s.c.archive.slot()}, &restart)
+	if err == nil {
+		s.c.end, err = pglogrepl.ParseLSN(restart)
+	}
+	if err != nil {
+		s.c.archive = ""
+		return fmt.Errorf("creating a replication slot: %w", err)
+	}
+	s.c.end = segmentStart(s.c.end, s.segmentSize)
+	var dropped int
+	err = s.query(ctx, `select count(pg_drop_replication_slot(slot_name)) from pg_replication_slots
+		where starts_with(slot_name, $1) and slot_name <> $2 and not active`,
+		[]any{slotPrefix, s.c.archive.slot()}, &dropped)
+	if err != nil {
+		return fmt.Errorf("dropping the replication slots of earlier archives: %w", err)
+	}
+	s.c.o.Log.Info("a new archive of the region begins", "archive", string(s.c.archive), "dropped_slots", dropped)
+	return nil
+}
+
+// put seals and stores an object of the session's archive.
+func (s *session) put(ctx context.Context, name string, text []byte) error {
+	object, err := s.box.Seal(name, text)
+	if err != nil {
+		return err
+	}
+	return s.c.o.Store.Put(ctx, name, object)
+}
+
+// collect deletes what is not kept any more, every hour.
+func (s *session) collect(ctx context.Context) error {
+	for {
+		n, err := collect(ctx, s.c.o, s.c.archive, time.Now())
+		if err != nil {
+			return err
+		}
+		s.c.noteProblem("retention", nil)
+		if n > 0 {
+			s.c.o.Log.Info("deleted expired parts of the region's copy", "objects", n)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(collectEvery):
+		}
+	}
+}
+
+// collect deletes the base backups, WAL and files that no restore to a moment within o.Keep needs. It returns how many
+// objects it has deleted, and the last error of those that it could not delete.
+func collect(ctx context.Context, o Options, current archive, now time.Time) (n int, err error) {
+	names, err := o.Store.List(ctx, regionPrefix(o.Region))
+	if err != nil {
+		return 0, err
+	}
+	archives, files := sortContents(o.Region, names)
+	oldest := now.Add(-o.Keep)
+	var expired []string
+	opener := backup.NewOpener(o.KMS)
+	for i, a := range archives {
+		// An archive is needed until a later one has a base backup from before the oldest moment.
+		isReplaced := a.name != current && slices.ContainsFunc(archives[i+1:], func(later content) bool {
+			return isBasedBefore(later, oldest)
+		})
+		if isReplaced {
+			expired = append(expired, manifestsFirst(a.all)...)
+			continue
+		}
+		more, err := expireWithin(ctx, o.Store, opener, regionPrefix(o.Region)+string(a.name)+"/", a, oldest)
+		if err != nil {
+			return 0, err
+		}
+		expired = append(expired, more...)
+	}
+	for i := 0; i+1 < len(files); i++ {
+		next, err := timeOf(files[i+1], regionPrefix(o.Region)+filesPrefix)
+		if err == nil && next.Before(oldest) {
+			expired = append(expired, files[i])
+		}
+	}
+	for _, name := range expired {
+		if failed := o.Store.Delete(ctx, name); failed != nil { // a lock of the store: the others expire
+			err = failed
+			continue
+		}
+		n++
+	}
+	return n, err
+}
+
+func isBasedBefore(a content, t time.Time) bool {
+	if len(a.bases) == 0 {
+		return false
+	}
+	at, err := timeOf(a.bases[0], basePrefix)
+	return err == nil && at.Before(t)
+}
+
+// expireWithin returns the objects of an archive that are older than what its oldest needed base backup needs.
+func expireWithin(ctx context.Context, store backup.Store, opener *backup.Opener, prefix string, a content,
+	oldest time.Time) (expired []string, err error) {
+	first := 0
+	for i, base := range a.bases {
+		if at, err := timeOf(base, basePrefix); err == nil && at.Before(oldest) {
+			first = i
+		}
+	}
+	if first == 0 {
+		return nil, nil
+	}
+	m, err := readManifest(ctx, store, opener, prefix+a.bases[first]+"/")
+	if err != nil {
+		return nil, err
+	}
+	for _, base := range a.bases[:first] {
+		for _, name := range manifestsFirst(a.all) {
+			if strings.HasPrefix(name, prefix+base+"/") {
+				expired = append(expired, name)
+			}
+		}
+	}
+	for _, p := range a.pieces {
+		if p.End <= segmentStart(m.Start, m.SegmentSize) {
+			expired = append(expired, prefix+p.name())
+		}
+	}
+	return expired, nil
+}
+
+// manifestsFirst returns the names with those of manifests first: a base backup that is half deleted is none.
+func manifestsFirst(names []string) []string {
+	sorted := slices.Clone(names)
+	slices.SortStableFunc(sorted, func(a, b string) int {
+		switch isA, isB := strings.HasSuffix(a, "/"+manifestObject), strings.HasSuffix(b, "/"+manifestObject); {
+		case isA == isB:
+			return 0
+		case isA:
+			return -1
+		}
+		return 1
+	})
+	return sorted
+}
