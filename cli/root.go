@@ -92,7 +92,8 @@ cluster with "atoll work apply".`,
 	add(serviceGroup, authority, services.Broker(), maestro, manager, services.Sentinel(session),
 		services.Adapter(session),
 		services.Platform(), services.Agent(),
-		services.Hosting(), services.Router(), services.Node(), services.AzureGateway(), services.ObjectStore())
+		services.Hosting(), services.Router(), services.Node(), services.AzureGateway(), services.ObjectStore(),
+		services.RegionBackup())
 	root.AddCommand(services.Supervise(session), services.Probe(session))
 	return root
 }

@@ -3,6 +3,7 @@ package local
 import (
 	"path/filepath"
 
+	"atoll.dev/internal/postgres"
 	"atoll.dev/local/objectstore"
 )
 
@@ -26,4 +27,23 @@ func (t topology) objectStore() Spec {
 		Name: objectStoreName, Address: "http://" + t.address(objectStoreName), Phase: phaseBases,
 		Args: []string{"object-store", "--listen", t.address(objectStoreName), "--dir", t.home.backupsDir()},
 	}, objectStoreName, objectStoreName+"-ops")
+}
+
+const regionBackupName = "region-backup"
+
+// regionFiles are the names in the home that a copy of the region has besides its databases. Services enrol again when
+// they have no identity; management clusters are elsewhere.
+var regionFiles = []string{"region.json", "credentials.json", "ca.pem", "pki", "platform", "azure", "adapters",
+	"entities.yaml"}
+
+// regionBackup returns the process that copies the databases and the files of the region to the store.
+func (t topology) regionBackup() Spec {
+	args := []string{"region-backup", "--region", t.st.Region, "--store",
+		filepath.Join(t.home.backupsDir(), objectstore.StoreFile), "--dsn", t.db.DSN("postgres", postgres.Superuser)}
+	for _, name := range regionFiles {
+		args = append(args, "--file", name+"="+t.home.Path(name))
+	}
+	return t.service(Spec{
+		Name: regionBackupName, Phase: phaseBases, After: []string{postgresName, objectStoreName}, Args: args,
+	}, regionBackupName+"-ops")
 }

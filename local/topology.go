@@ -112,7 +112,7 @@ func portNames(st State) []string {
 		names = append(names, azurePort, azureGatewayName, azureGatewayName+"-ops")
 	}
 	if st.Backups {
-		names = append(names, objectStoreName, objectStoreName+"-ops")
+		names = append(names, objectStoreName, objectStoreName+"-ops", regionBackupName+"-ops")
 	}
 	for _, c := range st.Clusters {
 		names = append(names, planeName(c), agentName(c)+"-ops", hostingName(c)+"-ops", routerName(c),
@@ -136,7 +136,7 @@ func (t topology) specs() []Spec {
 		specs = append(specs, t.azureGateway())
 	}
 	if t.st.Backups {
-		specs = append(specs, t.objectStore())
+		specs = append(specs, t.objectStore(), t.regionBackup())
 	}
 	specs = append(specs, t.replicas(platformName, t.platform)...)
 	if t.runsAdapters() {

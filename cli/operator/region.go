@@ -30,7 +30,8 @@ HOME-regions/ENVIRONMENT.REGION where another environment has a region of the na
 		}
 		return pflag.NormalizedName(name)
 	})
-	cmd.AddCommand(regionApply(session, &from), regionStatus(session, &from), regionWatch(session, &from))
+	cmd.AddCommand(regionApply(session, &from), regionStatus(session, &from), regionWatch(session, &from),
+		regionRestore(session), regionBackups())
 	return cmd
 }
 

@@ -10,4 +10,7 @@ import (
 	"atoll.dev/test/localtest"
 )
 
-func TestMain(m *testing.M) { os.Exit(localtest.Main(m, "--azure")) }
+func TestMain(m *testing.M) {
+	localtest.StartRestartedWith("--backups")
+	os.Exit(localtest.Main(m, "--azure"))
+}

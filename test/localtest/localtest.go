@@ -87,6 +87,9 @@ type slot struct {
 
 var shared, restarted slot
 
+// StartRestartedWith sets the arguments of `up` for the region of Restarted. A package calls it before Main.
+func StartRestartedWith(args ...string) { restarted.args = args }
+
 // Shared is one region for all tests of a package that leave no trace in it but
 // their own works. The package must use Main.
 func Shared(t *testing.T) *Region {

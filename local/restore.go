@@ -1,0 +1,238 @@
+package local
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"atoll.dev/backup"
+	"atoll.dev/backup/region"
+	"atoll.dev/cluster"
+	"atoll.dev/internal/atomicfile"
+	"atoll.dev/internal/postgres"
+	"atoll.dev/local/objectstore"
+)
+
+// RestoreOptions say which copy of a region Restore takes.
+type RestoreOptions struct {
+	Store  string    // file that names the store; "" is that of the home's own backups
+	Region string    // "" when the store has one region
+	At     time.Time // zero: the latest moment that the store has
+}
+
+// Restored describes a region that was restored.
+type Restored struct {
+	Region string `json:"region"`
+	// Moment is that of the databases: every change that was acknowledged before it is there.
+	Moment time.Time `json:"moment"`
+}
+
+// Restore makes the region of a home that has none from the copy in a store: databases, certificate authority, keys,
+// and the region's state. It starts nothing; Up does. Management clusters whose files the home still has go on with the
+// restored region. After an error or a kill the caller calls it again. It calls show with each step.
+func (h Home) Restore(ctx context.Context, o RestoreOptions, show func(step string)) (r Restored, err error) {
+	if _, err := h.State(); !errors.Is(err, ErrNoRegion) {
+		if err == nil {
+			err = fmt.Errorf("home %s holds a region: stop it and remove its %s first, or name another home with --home",
+				h.Dir, "region.json")
+		}
+		return r, err
+	}
+	if err := os.MkdirAll(h.Path("run"), 0o700); err != nil {
+		return r, fmt.Errorf("home: %w", err)
+	}
+	unlock, err := h.lock("state.lock")
+	if err != nil {
+		return r, fmt.Errorf("%w: another atoll changes this home; wait until it ends", err)
+	}
+	defer unlock()
+	if o.Store == "" {
+		o.Store = filepath.Join(h.backupsDir(), objectstore.StoreFile)
+	}
+	closeStore, err := serveOwnStore(o.Store)
+	if err != nil {
+		return r, err
+	}
+	defer closeStore()
+	store, kms, err := backup.ReadConfig(o.Store)
+	if err != nil {
+		return r, err
+	}
+	if o.Region == "" {
+		if o.Region, err = onlyRegion(ctx, store); err != nil {
+			return r, err
+		}
+	}
+	if err := h.removeStaging(); err != nil {
+		return r, fmt.Errorf("removing what an earlier restore left: %w", err)
+	}
+	show("reading the copy of region " + o.Region)
+	dirs, err := h.makeStaging()
+	if err != nil {
+		return r, err
+	}
+	fetched, err := region.Fetch(ctx, store, kms, o.Region, o.At, dirs)
+	if err != nil {
+		return r, err
+	}
+	st, err := h.stagedState(dirs.Files)
+	if err != nil {
+		return r, err
+	}
+	show("applying the changes since the base backup of " + fetched.Manifest.Complete.Time.Format(time.RFC3339))
+	if err := h.recoverDatabase(ctx, st, dirs, o.At); err != nil {
+		return r, err
+	}
+	if err := h.placeFiles(dirs.Files, st); err != nil {
+		return r, err
+	}
+	if err := h.removeStaging(); err != nil {
+		return r, err
+	}
+	r = Restored{Region: st.Region, Moment: fetched.Covered}
+	if !o.At.IsZero() {
+		r.Moment = o.At
+	}
+	return r, nil
+}
+
+// serveOwnStore serves the object store whose file is given until end, when its directory is that of a home on this
+// machine: the process that served it belongs to the lost region.
+func serveOwnStore(file string) (end func(), err error) {
+	dir := filepath.Dir(file)
+	if _, err := os.Stat(filepath.Join(dir, "objects")); err != nil {
+		return func() {}, nil
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("serving the object store: %w", err)
+	}
+	s, err := objectstore.New(objectstore.Options{Dir: dir, Endpoint: "http://" + l.Addr().String(),
+		Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		l.Close()
+		return nil, err
+	}
+	server := &http.Server{Handler: s, ReadHeaderTimeout: 10 * time.Second}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = server.Serve(l) // ends with Close
+	}()
+	return func() {
+		server.Close()
+		<-done
+	}, nil
+}
+
+func onlyRegion(ctx context.Context, store backup.Store) (string, error) {
+	names, err := region.Regions(ctx, store)
+	switch {
+	case err != nil:
+		return "", err
+	case len(names) == 0:
+		return "", fmt.Errorf("the store has no copy of a region; `atoll up --backups` makes one")
+	case len(names) > 1:
+		return "", fmt.Errorf("the store has the regions %s: name one", strings.Join(names, ", "))
+	}
+	return names[0], nil
+}
+
+// Names of a restore's directories in the home, and of the file there that names the data directory that it makes.
+const (
+	stagedFiles   = "restoring"
+	stagedDataDir = "restoring.data-directory"
+)
+
+// databaseStaging is the directory in which the databases are recovered. PostgreSQL's user can reach it.
+func (h Home) databaseStaging() string {
+	sum := sha256.Sum256([]byte(h.Dir))
+	return h.postgresDirs("restoring-" + hex.EncodeToString(sum[:6])).Dir
+}
+
+func (h Home) makeStaging() (region.Dirs, error) {
+	staging := h.databaseStaging()
+	if err := os.MkdirAll(staging, 0o755); err != nil {
+		return region.Dirs{}, err
+	}
+	return region.Dirs{Data: filepath.Join(staging, "data"), WAL: filepath.Join(staging, "wal"),
+		Files: h.Path(stagedFiles)}, nil
+}
+
+// removeStaging removes the directories of a restore that did not end, and the data directory that it made.
+func (h Home) removeStaging() error {
+	dataDir, err := os.ReadFile(h.Path(stagedDataDir))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if _, err := h.State(); len(dataDir) > 0 && errors.Is(err, ErrNoRegion) {
+		if err := os.RemoveAll(string(dataDir)); err != nil {
+			return err
+		}
+	}
+	return errors.Join(removeIfExists(h.Path(stagedDataDir)), os.RemoveAll(h.Path(stagedFiles)),
+		os.RemoveAll(h.databaseStaging()))
+}
+
+// stagedState reads the state of the copied region and adapts it to this home.
+func (h Home) stagedState(files string) (State, error) {
+	st, err := Home{Dir: files}.State()
+	if err != nil {
+		return st, fmt.Errorf("the copy: %w", err)
+	}
+	for name := range markedProcesses(st.ID) {
+		isOf := func(mc cluster.ManagementCluster) bool { return strings.HasPrefix(name, string(mc)) }
+		if !slices.ContainsFunc(st.Clusters, isOf) {
+			return st, fmt.Errorf("process %s of the region runs on this machine: stop it first", name)
+		}
+	}
+	st.Postgres = h.postgresDirs(st.ID)
+	return st, nil
+}
+
+func (h Home) recoverDatabase(ctx context.Context, st State, dirs region.Dirs, at time.Time) error {
+	db := databaseOf(st)
+	if _, err := os.Lstat(db.DataDir); !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s exists already: move it away, if it is not needed", db.DataDir)
+	}
+	if err := atomicfile.Write(h.Path(stagedDataDir), []byte(db.DataDir), 0o600); err != nil {
+		return err
+	}
+	return db.Recover(ctx, postgres.Recovery{Data: dirs.Data, WAL: dirs.WAL, Until: at})
+}
+
+// placeFiles moves the copied files into the home; region.json, which makes it a region's home, comes last.
+func (h Home) placeFiles(files string, st State) error {
+	entries, err := os.ReadDir(files)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.Name() == "region.json" {
+			continue
+		}
+		if err := os.RemoveAll(h.Path(e.Name())); err != nil {
+			return err
+		}
+		if err := os.Rename(filepath.Join(files, e.Name()), h.Path(e.Name())); err != nil {
+			return err
+		}
+	}
+	for _, dir := range []string{"logs", "identities", "management"} {
+		if err := os.MkdirAll(h.Path(dir), 0o700); err != nil {
+			return err
+		}
+	}
+	return h.saveState(st)
+}
