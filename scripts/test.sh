@@ -16,7 +16,7 @@ export ATOLL_KUBE_BIN=$PWD/bin/atoll-kube ATOLL_BIN=$PWD/bin/race/atoll
 # suite starts some thousand such programs: one for each command of a script.
 export GORACE="${GORACE:-atexit_sleep_ms=10}"
 # Processor time is what the suite lacks, and not memory. A control plane collects garbage whenever its heap has grown by
-# half (kube/serve); here its start costs a third less. The linker and the tests take this value, too.
+# half (kube/serve); with this value its start costs a quarter less. The linker and the tests take the value, too.
 export GOGC="${GOGC:-200}"
 
 # Vet with the race detector's build tag uses packages as the tests use them, so each is compiled once for both; without
