@@ -37,6 +37,12 @@ nodes: ## bin/atoll-node, bin/node, bin/demo-image.tar: what real nodes run; the
 test-nodes: nodes bin/atoll-kube ## real nodes and pods on this machine, as root; not part of make test yet
 	@ATOLL_KUBE_BIN=$(CURDIR)/bin/atoll-kube $(GO) test -trimpath -tags realnodes -count=1 ./node/supervisor ./test/realnodes
 
+.PHONY: test-versions
+test-versions: bin/atoll-kube ## upgrades and rollbacks between two versions of Kubernetes; builds the second: minutes
+	@kube/previous.sh
+	@ATOLL_KUBE_BIN=$(CURDIR)/bin/atoll-kube ATOLL_KUBE_PREVIOUS_BIN=$(CURDIR)/bin/previous/atoll-kube \
+		$(GO) test -trimpath -tags versions -count=1 -run TwoVersions ./hosting
+
 image: ## the container images as OCI layouts in bin/image; deploy/charts/README.md says how to push them
 	@scripts/image.sh
 

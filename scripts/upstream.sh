@@ -1,5 +1,5 @@
-# Builds programs of upstream projects, which takes minutes, only when bin/ and a cache lack them. kube/build.sh and
-# node/programs/build.sh source this file and then call build_upstream.
+# Builds programs of upstream projects, which takes minutes, only when bin/ and a cache lack them. kube/build.sh,
+# kube/previous.sh and node/programs/build.sh source this file and then call build_upstream.
 #
 # What decides is one hash, of the Go files, go.mod, go.sum, the Go version and the flags. bin/.PROGRAM.sum keeps
 # that of the files in bin/; finished files are also kept by hash in ${XDG_CACHE_HOME:-~/.cache}/atoll/NAME, for
@@ -24,9 +24,10 @@ export CGO_ENABLED=0 GOWORK=off GOFLAGS=-mod=readonly GOAMD64=v1
 
 # stamp_version prints the linker's flags that give a Kubernetes version to a program.
 stamp_version() {
-	local package
+	local package minor=${version#v1.}
+	minor=${minor%%.*}
 	for package in k8s.io/component-base/version k8s.io/client-go/pkg/version; do
-		printf ' %s' "-X $package.gitVersion=$version -X $package.gitMajor=1 -X $package.gitMinor=36"
+		printf ' %s' "-X $package.gitVersion=$version -X $package.gitMajor=1 -X $package.gitMinor=$minor"
 		printf ' %s' "-X $package.gitCommit=unknown -X $package.gitTreeState=clean"
 		printf ' %s' "-X $package.buildDate=2026-07-22T18:07:38Z" # of the release, so that a build says the same tomorrow
 	done
