@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	_ "embed"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,6 +24,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 	workv1 "open-cluster-management.io/api/work/v1"
 	"sigs.k8s.io/yaml"
+
+	"atoll.dev/internal/accounttoken"
 )
 
 // appliedWorksCRD is Open Cluster Management's definition of AppliedManifestWork,
@@ -73,12 +74,16 @@ func (o BootstrapOptions) withDefaults() BootstrapOptions {
 	return o
 }
 
+// renewal ends the name of the Role by which the agent renews its token.
+const renewal = "-renewal"
+
 // bootstrapManager is the field manager of the objects that Bootstrap applies.
 const bootstrapManager = "atoll-bootstrap"
 
 // Bootstrap prepares a management cluster for its agent, with the rights of an
 // administrator, and returns the agent's kubeconfig. It is idempotent: a further run
-// changes only objects that differ and returns the same token.
+// changes only objects that differ and returns a new token, which is valid for a day; the
+// agent renews it (package accounttoken). The token of earlier versions, which never expired, ends.
 func Bootstrap(ctx context.Context, admin *rest.Config, o BootstrapOptions) (kubeconfig []byte, err error) {
 	o = o.withDefaults()
 	dyn, err := dynamic.NewForConfig(admin)
@@ -98,14 +103,16 @@ func Bootstrap(ctx context.Context, admin *rest.Config, o BootstrapOptions) (kub
 		established); err != nil {
 		return nil, fmt.Errorf("bootstrapping: waiting for the kind AppliedManifestWork: %w", err)
 	}
-	var token, ca []byte
-	secrets := dyn.Resource(schema.GroupVersionResource{Version: "v1", Resource: "secrets"}).Namespace(o.Namespace)
-	err = awaitObject(ctx, secrets, o.Name+"-token", func(s *unstructured.Unstructured) bool {
-		token, ca = secretData(s, "token"), secretData(s, "ca.crt")
-		return len(token) > 0
-	})
+	if err := deleteFormerToken(ctx, dyn, o); err != nil {
+		return nil, fmt.Errorf("bootstrapping: deleting the agent's former token: %w", err)
+	}
+	token, err := accounttoken.Request(ctx, dyn, o.Namespace, o.Name)
 	if err != nil {
-		return nil, fmt.Errorf("bootstrapping: waiting for the agent's token: %w", err)
+		return nil, fmt.Errorf("bootstrapping: %w", err)
+	}
+	ca, err := clusterCA(ctx, admin, dyn, o.Namespace)
+	if err != nil {
+		return nil, fmt.Errorf("bootstrapping: reading the cluster's CA: %w", err)
 	}
 	kubeconfig, err = agentKubeconfig(admin, o, token, ca)
 	if err != nil {
@@ -209,11 +216,15 @@ func bootstrapObjects(o BootstrapOptions) ([]bootstrapObject, error) {
 			"roleRef":  map[string]any{"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": o.Name},
 			"subjects": []any{map[string]any{"kind": "ServiceAccount", "name": o.Name, "namespace": o.Namespace}},
 		}),
-		object(schema.GroupVersionResource{Version: "v1", Resource: "secrets"}, "Secret", o.Name+"-token", o.Namespace,
-			map[string]any{
-				"type":        "kubernetes.io/service-account-token",
-				"annotations": map[string]any{"kubernetes.io/service-account.name": o.Name},
-			}),
+		// A process outside the cluster renews its own token, whatever the API groups are.
+		object(rbac("roles"), "Role", o.Name+renewal, o.Namespace, map[string]any{"rules": []any{map[string]any{
+			"apiGroups": []any{""}, "resources": []any{"serviceaccounts/token"}, "resourceNames": []any{o.Name},
+			"verbs": []any{"create"}}}}),
+		object(rbac("rolebindings"), "RoleBinding", o.Name+renewal, o.Namespace, map[string]any{
+			"roleRef": map[string]any{"apiGroup": "rbac.authorization.k8s.io", "kind": "Role",
+				"name": o.Name + renewal},
+			"subjects": []any{map[string]any{"kind": "ServiceAccount", "name": o.Name, "namespace": o.Namespace}},
+		}),
 	}
 	for _, ns := range slices.Sorted(maps.Keys(executors)) {
 		if ns == "" {
@@ -319,32 +330,45 @@ func established(crd *unstructured.Unstructured) bool {
 	})
 }
 
-func secretData(s *unstructured.Unstructured, key string) []byte {
-	encoded, _, _ := unstructured.NestedString(s.Object, "data", key)
-	data, err := base64.StdEncoding.DecodeString(encoded)
-	if err != nil {
+// deleteFormerToken deletes the Secret in which earlier versions kept a token that never expired. The token ends with
+// it.
+func deleteFormerToken(ctx context.Context, dyn dynamic.Interface, o BootstrapOptions) error {
+	secrets := dyn.Resource(schema.GroupVersionResource{Version: "v1", Resource: "secrets"}).Namespace(o.Namespace)
+	err := secrets.Delete(ctx, o.Name+"-token", metav1.DeleteOptions{})
+	if apierrors.IsNotFound(err) {
 		return nil
 	}
-	return data
+	return err
 }
 
-func agentKubeconfig(admin *rest.Config, o BootstrapOptions, token, ca []byte) ([]byte, error) {
-	if len(admin.CAData) > 0 {
-		ca = admin.CAData // the CA that the administrator trusts; behind a proxy it may be another
-	} else if admin.CAFile != "" {
-		loaded := rest.CopyConfig(admin)
-		if err := rest.LoadTLSFiles(loaded); err != nil {
-			return nil, fmt.Errorf("bootstrapping: %w", err)
-		}
-		ca = loaded.CAData
+// clusterCA returns the certificates that sign the API server's: those that the administrator trusts, because a proxy
+// may have others than the cluster, or else those that the cluster publishes in a namespace.
+func clusterCA(ctx context.Context, admin *rest.Config, dyn dynamic.Interface, namespace string) (ca []byte,
+	err error) {
+	trusted := rest.CopyConfig(admin)
+	if err := rest.LoadTLSFiles(trusted); err != nil {
+		return nil, err
 	}
+	if len(trusted.CAData) > 0 {
+		return trusted.CAData, nil
+	}
+	configMaps := dyn.Resource(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}).Namespace(namespace)
+	err = awaitObject(ctx, configMaps, "kube-root-ca.crt", func(o *unstructured.Unstructured) bool {
+		text, _, _ := unstructured.NestedString(o.Object, "data", "ca.crt")
+		ca = []byte(text)
+		return text != ""
+	})
+	return ca, err
+}
+
+func agentKubeconfig(admin *rest.Config, o BootstrapOptions, token string, ca []byte) ([]byte, error) {
 	if admin.Host == "" {
 		return nil, errors.New("bootstrapping: the administrator's configuration names no server")
 	}
 	cfg := api.NewConfig()
 	cfg.Clusters[o.ClusterName] = &api.Cluster{Server: admin.Host, CertificateAuthorityData: ca,
 		TLSServerName: admin.ServerName}
-	cfg.AuthInfos[o.Name] = &api.AuthInfo{Token: string(token)}
+	cfg.AuthInfos[o.Name] = &api.AuthInfo{Token: token}
 	cfg.Contexts[o.Name] = &api.Context{Cluster: o.ClusterName, AuthInfo: o.Name, Namespace: o.Namespace}
 	cfg.CurrentContext = o.Name
 	return clientcmd.Write(*cfg)

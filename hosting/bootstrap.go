@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -24,6 +25,7 @@ import (
 
 	apihosting "atoll.dev/api/hosting"
 	"atoll.dev/api/hypershift"
+	"atoll.dev/internal/accounttoken"
 )
 
 //go:embed bootstrap.yaml
@@ -55,8 +57,9 @@ func Manifests() []byte {
 }
 
 // Bootstrap prepares a management cluster for hosting, with the rights of an
-// administrator, and returns hosting's kubeconfig. It may be run again at any
-// time: it changes what differs and returns the same token.
+// administrator, and returns hosting's kubeconfig, whose token is valid for a day. Hosting renews the token
+// (package accounttoken). It may be run again at any time: it changes what differs and returns a new token. The token
+// of earlier versions, which never expired, ends.
 func Bootstrap(ctx context.Context, admin *rest.Config, o BootstrapOptions) (kubeconfig []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, bootstrapTimeout)
 	defer cancel()
@@ -71,11 +74,14 @@ func Bootstrap(ctx context.Context, admin *rest.Config, o BootstrapOptions) (kub
 	if err := b.pullSecret(ctx, o.PullSecret); err != nil {
 		return nil, fmt.Errorf("bootstrapping hosting: the pull secret: %w", err)
 	}
-	token, ca, err := b.token(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("bootstrapping hosting: its token: %w", err)
+	if err := b.deleteFormerToken(ctx); err != nil {
+		return nil, fmt.Errorf("bootstrapping hosting: deleting its former token: %w", err)
 	}
-	if kubeconfig, err = accountKubeconfig(admin, o.ClusterName, token, ca); err != nil {
+	token, err := accounttoken.Request(ctx, dyn, apihosting.SystemNamespace, account)
+	if err != nil {
+		return nil, fmt.Errorf("bootstrapping hosting: %w", err)
+	}
+	if kubeconfig, err = b.kubeconfig(ctx, admin, o.ClusterName, token); err != nil {
 		return nil, fmt.Errorf("bootstrapping hosting: %w", err)
 	}
 	if err := awaitRights(ctx, kubeconfig); err != nil {
@@ -88,6 +94,14 @@ type bootstrapping struct{ dyn dynamic.Interface }
 
 func secrets() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Version: "v1", Resource: "secrets"}
+}
+
+func configMaps() schema.GroupVersionResource {
+	return schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
+}
+
+func admission(resource string) schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: "admissionregistration.k8s.io", Version: "v1", Resource: resource}
 }
 
 func customResources() schema.GroupVersionResource {
@@ -147,6 +161,10 @@ func (b bootstrapping) apply(ctx context.Context, object *unstructured.Unstructu
 		gvr = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
 	case "ServiceAccount":
 		gvr = schema.GroupVersionResource{Version: "v1", Resource: "serviceaccounts"}
+	case "ValidatingAdmissionPolicy":
+		gvr = admission("validatingadmissionpolicies")
+	case "ValidatingAdmissionPolicyBinding":
+		gvr = admission("validatingadmissionpolicybindings")
 	case "Secret":
 		gvr = secrets()
 	case "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding":
@@ -222,17 +240,30 @@ func (b bootstrapping) awaitKind(ctx context.Context, name string) error {
 	})
 }
 
-func (b bootstrapping) token(ctx context.Context) (token, ca []byte, err error) {
+// deleteFormerToken deletes the Secret in which earlier versions kept a token that never expired. The token ends with
+// it.
+func (b bootstrapping) deleteFormerToken(ctx context.Context) error {
+	err := b.dyn.Resource(secrets()).Namespace(apihosting.SystemNamespace).Delete(ctx, account+"-token",
+		metav1.DeleteOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// authority returns the certificates that sign the API server's, as the cluster publishes them.
+func (b bootstrapping) authority(ctx context.Context) (ca []byte, err error) {
 	err = await(ctx, func() (bool, error) {
-		s, err := b.dyn.Resource(secrets()).Namespace(apihosting.SystemNamespace).Get(ctx, account+"-token",
+		object, err := b.dyn.Resource(configMaps()).Namespace(apihosting.SystemNamespace).Get(ctx, "kube-root-ca.crt",
 			metav1.GetOptions{})
 		if err != nil {
-			return true, err
+			return !apierrors.IsNotFound(err), err
 		}
-		token, ca = secretValue(s, "token"), secretValue(s, "ca.crt")
-		return len(token) > 0, nil
+		text, _, _ := unstructured.NestedString(object.Object, "data", "ca.crt")
+		ca = []byte(text)
+		return true, nil
 	})
-	return token, ca, err
+	return ca, err
 }
 
 // secretValue returns a value of a Secret; nil when the Secret has no such key.
@@ -245,13 +276,19 @@ func secretValue(s *unstructured.Unstructured, key string) []byte {
 	return value
 }
 
-func accountKubeconfig(admin *rest.Config, cluster string, token, ca []byte) ([]byte, error) {
+// kubeconfig returns a kubeconfig with a token. It has the administrator's own CA, since a proxy may have another than
+// the cluster.
+func (b bootstrapping) kubeconfig(ctx context.Context, admin *rest.Config, cluster, token string) ([]byte, error) {
 	trusted := rest.CopyConfig(admin)
 	if err := rest.LoadTLSFiles(trusted); err != nil {
 		return nil, err
 	}
-	if len(trusted.CAData) > 0 {
-		ca = trusted.CAData // the administrator's own CA; a proxy may have another
+	ca := trusted.CAData
+	if len(ca) == 0 {
+		var err error
+		if ca, err = b.authority(ctx); err != nil {
+			return nil, fmt.Errorf("reading the cluster's CA: %w", err)
+		}
 	}
 	if admin.Host == "" {
 		return nil, errors.New("the administrator's configuration names no server")
@@ -262,14 +299,14 @@ func accountKubeconfig(admin *rest.Config, cluster string, token, ca []byte) ([]
 	cfg := api.NewConfig()
 	cfg.Clusters[cluster] = &api.Cluster{Server: admin.Host, CertificateAuthorityData: ca,
 		TLSServerName: admin.ServerName}
-	cfg.AuthInfos[account] = &api.AuthInfo{Token: string(token)}
+	cfg.AuthInfos[account] = &api.AuthInfo{Token: token}
 	cfg.Contexts[account] = &api.Context{Cluster: cluster, AuthInfo: account, Namespace: apihosting.SystemNamespace}
 	cfg.CurrentContext = account
 	return clientcmd.Write(*cfg)
 }
 
-// awaitRights returns when the kubeconfig works: the API server learns a token, its
-// rights and new kinds with a delay.
+// awaitRights returns when the kubeconfig works and its limits stand: the API server learns a token, its
+// rights, new kinds and policies with a delay.
 func awaitRights(ctx context.Context, kubeconfig []byte) error {
 	cfg, err := clientcmd.RESTConfigFromKubeConfig(kubeconfig)
 	if err != nil {
@@ -290,5 +327,24 @@ func awaitRights(ctx context.Context, kubeconfig []byte) error {
 			return err
 		}
 	}
-	return nil
+	return await(ctx, func() (bool, error) { return isPolicyEnforced(ctx, dyn) })
+}
+
+// isPolicyEnforced reports whether the policy refuses hosting what RBAC permits: a Secret in its own namespace, which
+// this call would not make either way.
+func isPolicyEnforced(ctx context.Context, hosting dynamic.Interface) (bool, error) {
+	secret := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Secret",
+		"metadata": map[string]any{"name": "a-test-of-the-policy"}}}
+	_, err := hosting.Resource(secrets()).Namespace(apihosting.SystemNamespace).Create(ctx, secret,
+		metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	switch {
+	case err == nil:
+		return false, errors.New("the admission policy " + account + " does not stand yet")
+	case apierrors.IsForbidden(err):
+		if strings.Contains(err.Error(), "ValidatingAdmissionPolicy") {
+			return true, nil
+		}
+		return false, err // RBAC
+	}
+	return true, err
 }

@@ -8,16 +8,11 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"atoll.dev/api/hypershift"
 	"atoll.dev/hosting/controlplane"
 	"atoll.dev/plane"
 )
-
-func configMaps() schema.GroupVersionResource {
-	return schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
-}
 
 // The life of a hosted cluster from the first request to its end, with the
 // faults and changes that it meets between.

@@ -10,11 +10,13 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"atoll.dev/api/platform"
 	"atoll.dev/cluster"
+	"atoll.dev/internal/accounttoken"
 	"atoll.dev/internal/atomicfile"
 	"atoll.dev/local/objectstore"
 	"atoll.dev/plane"
@@ -60,7 +62,8 @@ func (h Home) hostingDir(mc cluster.ManagementCluster) string {
 }
 
 // bootstrapCluster prepares a local management cluster for its agent and its hosting. It runs once
-// for each version of the program, since a new version may need new kinds and rights.
+// for each version of the program, since a new version may need new kinds and rights, and when the
+// region was stopped for so long that a token has expired.
 func (t topology) bootstrapCluster(ctx context.Context, mc cluster.ManagementCluster, dir string) error {
 	agent := t.home.Path("management", string(mc), "agent")
 	for _, d := range []string{dir, agent} {
@@ -70,7 +73,8 @@ func (t topology) bootstrapCluster(ctx context.Context, mc cluster.ManagementClu
 	}
 	kubeconfig, doneFile := filepath.Join(dir, "hosting.kubeconfig"), filepath.Join(dir, "bootstrapped-by")
 	programID := binaryID(t.bin.Atoll)
-	if lastID, err := os.ReadFile(doneFile); err == nil && string(lastID) == programID && exists(kubeconfig) {
+	if lastID, err := os.ReadFile(doneFile); err == nil && string(lastID) == programID && hasValidToken(kubeconfig) &&
+		hasValidToken(filepath.Join(agent, "agent.kubeconfig")) {
 		return nil
 	}
 	_, err := t.command(ctx, "mc", "bootstrap", "--kubeconfig", t.home.AdminKubeconfig(mc),
@@ -79,6 +83,14 @@ func (t topology) bootstrapCluster(ctx context.Context, mc cluster.ManagementClu
 		return err
 	}
 	return atomicfile.Write(doneFile, []byte(programID), 0o600)
+}
+
+// hasValidToken reports whether a kubeconfig exists whose token will be valid for some hours. The process that uses the
+// file replaces it whenever half of a token's life has passed (package accounttoken).
+func hasValidToken(kubeconfig string) bool {
+	const margin = 6 * time.Hour
+	info, err := os.Stat(kubeconfig)
+	return err == nil && time.Since(info.ModTime()) < accounttoken.Life-margin
 }
 
 // capacityShare returns the capacity of one of the management clusters that share a machine: the

@@ -78,7 +78,7 @@ func (t topology) prepareAgent(ctx context.Context, mc cluster.ManagementCluster
 		return fmt.Errorf("registering %s: %w", mc, err)
 	}
 	kubeconfig := filepath.Join(dir, "agent.kubeconfig")
-	if exists(kubeconfig) {
+	if hasValidToken(kubeconfig) {
 		return nil
 	}
 	_, err := t.command(ctx, "mc", "bootstrap", "--kubeconfig", t.home.AdminKubeconfig(mc), "--out", kubeconfig)

@@ -30,6 +30,9 @@ agent, whose rights are bounded by a list of API groups: there it may do everyth
 and elsewhere nothing, so that a manifest of another group is reported as
 Applied=False. Running it again is safe, and changes the list to the one given.
 
+The token in a kubeconfig is valid for a day, and the process that uses the file replaces it.
+Tokens of earlier versions, which never expired, end: give the agent and hosting the new files.
+
 An agent that runs in its cluster is installed, with the same rights, by the Helm
 chart deploy/charts/agent; it needs no bootstrap.
 

@@ -8,11 +8,11 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
 	"atoll.dev/agent"
 	"atoll.dev/bus"
+	"atoll.dev/internal/accounttoken"
 	"atoll.dev/pki"
 )
 
@@ -73,9 +73,12 @@ func (f *agentService) start(ctx context.Context, s *System) error {
 		}
 	}
 	klog.SetSlogLogger(s.Log) // client-go's own lines, in our form
-	if f.options.Kube, err = clientcmd.BuildConfigFromFlags("", f.kubeconfig); err != nil {
+	account, err := accounttoken.Open(f.kubeconfig)
+	if err != nil {
 		return fmt.Errorf("--kubeconfig: %w", err)
 	}
+	f.options.Kube = account.RESTConfig()
+	p.run(func(ctx context.Context) error { return account.Renew(ctx, s.Log) })
 	if err := s.workSource(p, &f.options, f.driver, f.source, &f.broker); err != nil {
 		return err
 	}

@@ -16,7 +16,6 @@ import (
 	"google.golang.org/grpc"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
 	"atoll.dev/backup"
@@ -29,6 +28,7 @@ import (
 	"atoll.dev/hosting/nodepool"
 	"atoll.dev/hosting/process"
 	"atoll.dev/hosting/router"
+	"atoll.dev/internal/accounttoken"
 	"atoll.dev/plane"
 	"atoll.dev/release"
 )
@@ -119,10 +119,12 @@ func (f *hostingService) start(ctx context.Context, s *System) error {
 		return err
 	}
 	klog.SetSlogLogger(s.Log) // client-go's own lines, in our form
-	config, err := clientcmd.BuildConfigFromFlags("", f.kubeconfig)
+	account, err := accounttoken.Open(f.kubeconfig)
 	if err != nil {
 		return fmt.Errorf("--kubeconfig: %w", err)
 	}
+	p.run(func(ctx context.Context) error { return account.Renew(ctx, s.Log) })
+	config := account.RESTConfig()
 	config.QPS, config.Burst = 200, 400
 	if f.options.Client, err = dynamic.NewForConfig(config); err != nil {
 		return fmt.Errorf("--kubeconfig: %w", err)

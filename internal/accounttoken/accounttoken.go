@@ -1,0 +1,205 @@
+// Package accounttoken keeps the token of a service account valid. A kubeconfig file has a token that expires after a
+// day; the process that uses the file requests the next token with the present one, and replaces the file.
+//
+// Bootstrapping makes the first token with Request, and writes the file. The service account needs the right to create
+// serviceaccounts/token for itself, and no others. A process that was stopped for longer than Life needs a new file.
+//
+// It imports atomicfile and none of our other packages.
+package accounttoken
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/clientcmd/api"
+
+	"atoll.dev/internal/atomicfile"
+)
+
+// Life is how long a token is valid.
+const Life = 24 * time.Hour
+
+// Pauses between tries to renew a token.
+const (
+	firstPause = time.Second
+	longPause  = 5 * time.Minute
+)
+
+// Request requests a token of a service account that is valid for Life. Each call returns another token.
+func Request(ctx context.Context, client dynamic.Interface, namespace, name string) (string, error) {
+	resource := schema.GroupVersionResource{Version: "v1", Resource: "serviceaccounts"}
+	object := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "metadata": map[string]any{"name": name},
+		"spec": map[string]any{"expirationSeconds": int64(Life / time.Second)},
+	}}
+	answer, err := client.Resource(resource).Namespace(namespace).Create(ctx, object, metav1.CreateOptions{}, "token")
+	if err != nil {
+		return "", fmt.Errorf("requesting a token of the service account %s/%s: %w", namespace, name, err)
+	}
+	token, _, _ := unstructured.NestedString(answer.Object, "status", "token")
+	if token == "" {
+		return "", fmt.Errorf("the token of the service account %s/%s is empty", namespace, name)
+	}
+	return token, nil
+}
+
+// claims are what a token says of itself.
+type claims struct {
+	Issued     int64 `json:"iat"` // seconds since 1970
+	Expires    int64 `json:"exp"`
+	Kubernetes struct {
+		Namespace      string `json:"namespace"`
+		ServiceAccount struct {
+			Name string `json:"name"`
+		} `json:"serviceaccount"`
+	} `json:"kubernetes.io"`
+}
+
+// readClaims reads a token without checking its signature. ok is false for a token that is not a bound token of a
+// service account, which cannot be renewed.
+func readClaims(token string) (c claims, ok bool) {
+	parts := strings.Split(token, ".")
+	if len(parts) != 3 {
+		return c, false
+	}
+	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil || json.Unmarshal(payload, &c) != nil {
+		return c, false
+	}
+	return c, c.Expires > c.Issued && c.Kubernetes.ServiceAccount.Name != ""
+}
+
+// Account is a kubeconfig file whose token this process renews.
+type Account struct {
+	file   string
+	config *api.Config
+	user   string // of config
+	rest   *rest.Config
+	token  atomic.Pointer[string] // the present one; nil: the file has no token that can be renewed
+}
+
+// Open reads a kubeconfig file; without one it takes what a kubelet gives to this pod. A configuration with another
+// proof than a bound token, such as a certificate or a token file, is used as it is.
+func Open(file string) (*Account, error) {
+	if file == "" {
+		config, err := rest.InClusterConfig()
+		return &Account{rest: config}, err
+	}
+	config, err := clientcmd.LoadFromFile(file)
+	if err != nil {
+		return nil, err
+	}
+	if err := clientcmd.ResolveLocalPaths(config); err != nil {
+		return nil, err
+	}
+	a := &Account{file: file, config: config}
+	if a.rest, err = clientcmd.NewDefaultClientConfig(*config, nil).ClientConfig(); err != nil {
+		return nil, err
+	}
+	if current := config.Contexts[config.CurrentContext]; current != nil {
+		a.user = current.AuthInfo
+	}
+	if _, ok := readClaims(a.rest.BearerToken); !ok || config.AuthInfos[a.user] == nil || a.rest.BearerTokenFile != "" {
+		return a, nil
+	}
+	token := a.rest.BearerToken
+	a.token.Store(&token)
+	a.rest.BearerToken = ""
+	a.rest.Wrap(func(next http.RoundTripper) http.RoundTripper { return bearer{a, next} })
+	return a, nil
+}
+
+// RESTConfig returns a configuration whose clients send the present token. The caller may change it.
+func (a *Account) RESTConfig() *rest.Config { return rest.CopyConfig(a.rest) }
+
+// bearer adds the present token to requests.
+type bearer struct {
+	account *Account
+	next    http.RoundTripper
+}
+
+func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+*b.account.token.Load())
+	return b.next.RoundTrip(r)
+}
+
+// Renew replaces the token whenever half of its life has passed, until ctx ends. A try that fails is repeated.
+func (a *Account) Renew(ctx context.Context, log *slog.Logger) error {
+	pause := firstPause
+	for {
+		wait, ok := a.untilRenewal(time.Now())
+		if !ok {
+			<-ctx.Done()
+			return nil
+		}
+		if wait <= 0 {
+			err := a.renewNow(ctx)
+			if ctx.Err() != nil {
+				return nil
+			}
+			if err == nil {
+				pause = firstPause
+				continue
+			}
+			log.Warn("the token of the service account was not renewed; see its kubeconfig", "kubeconfig", a.file,
+				"error", err, "retry", pause)
+			wait, pause = pause, min(2*pause, longPause)
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// untilRenewal returns when half of the present token's life has passed. ok is false when it cannot be renewed.
+func (a *Account) untilRenewal(now time.Time) (wait time.Duration, ok bool) {
+	token := a.token.Load()
+	if token == nil {
+		return 0, false
+	}
+	c, ok := readClaims(*token)
+	return time.Unix(c.Issued+(c.Expires-c.Issued)/2, 0).Sub(now), ok
+}
+
+// renewNow requests the next token, uses it from now on, and replaces the file. A file that cannot be replaced is an
+// error, and the token is used all the same.
+func (a *Account) renewNow(ctx context.Context) error {
+	c, ok := readClaims(*a.token.Load())
+	if !ok {
+		return errors.New("the kubeconfig has no token that can be renewed")
+	}
+	client, err := dynamic.NewForConfig(a.rest)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	token, err := Request(ctx, client, c.Kubernetes.Namespace, c.Kubernetes.ServiceAccount.Name)
+	if err != nil {
+		return err
+	}
+	a.token.Store(&token)
+	a.config.AuthInfos[a.user].Token = token
+	data, err := clientcmd.Write(*a.config)
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(a.file, data, 0o600)
+}
