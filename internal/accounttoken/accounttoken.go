@@ -138,33 +138,32 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return b.next.RoundTrip(r)
 }
 
-// Renew replaces the token whenever half of its life has passed, until ctx ends. A try that fails is repeated.
+// Renew replaces the token whenever half of its life has passed, until ctx ends. A try that fails is repeated. The
+// first renewal follows the times in the token; later ones follow this process's own clock, so that a clock that
+// differs from the API server's does not make it renew again and again.
 func (a *Account) Renew(ctx context.Context, log *slog.Logger) error {
-	pause := firstPause
-	for {
-		wait, ok := a.untilRenewal(time.Now())
-		if !ok {
-			<-ctx.Done()
-			return nil
-		}
-		if wait <= 0 {
-			err := a.renewNow(ctx)
-			if ctx.Err() != nil {
-				return nil
-			}
-			if err == nil {
-				pause = firstPause
-				continue
-			}
-			log.Warn("the token of the service account was not renewed; see its kubeconfig", "kubeconfig", a.file,
-				"error", err, "retry", pause)
-			wait, pause = pause, min(2*pause, longPause)
-		}
+	wait, ok := a.untilRenewal(time.Now())
+	if !ok {
+		<-ctx.Done()
+		return nil
+	}
+	for pause := firstPause; ; {
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
 			return nil
 		}
+		err := a.renewNow(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err == nil:
+			wait, pause = a.halfLife(), firstPause
+			continue
+		}
+		log.Warn("the token of the service account was not renewed; see its kubeconfig", "kubeconfig", a.file,
+			"error", err, "retry", pause)
+		wait, pause = pause, min(2*pause, longPause)
 	}
 }
 
@@ -175,7 +174,13 @@ func (a *Account) untilRenewal(now time.Time) (wait time.Duration, ok bool) {
 		return 0, false
 	}
 	c, ok := readClaims(*token)
-	return time.Unix(c.Issued+(c.Expires-c.Issued)/2, 0).Sub(now), ok
+	return time.Unix(c.Issued, 0).Add(a.halfLife()).Sub(now), ok
+}
+
+// halfLife returns half of the present token's life, a minute at least.
+func (a *Account) halfLife() time.Duration {
+	c, _ := readClaims(*a.token.Load())
+	return max(time.Duration(c.Expires-c.Issued)*time.Second/2, time.Minute)
 }
 
 // renewNow requests the next token, uses it from now on, and replaces the file. A file that cannot be replaced is an

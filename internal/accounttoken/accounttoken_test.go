@@ -156,3 +156,14 @@ func TestOnlyBoundTokensAreRenewed(t *testing.T) {
 		}
 	}
 }
+
+// A clock that is a day ahead of the API server's must not make each new token look old.
+func TestTheNextRenewalDoesNotDependOnTheClock(t *testing.T) {
+	a, err := Open(writeKubeconfig(t, "https://127.0.0.1:1", tokenOf(time.Now().Add(-24*time.Hour), Life)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := a.halfLife(); got != Life/2 {
+		t.Errorf("the next renewal is after %s, want %s", got, Life/2)
+	}
+}
