@@ -34,6 +34,9 @@ var bootstrapManifests []byte
 //go:embed externalsecrets.crd.yaml
 var externalSecretsCRD []byte
 
+//go:embed managedclusters.crd.yaml
+var managedClustersCRD []byte
+
 // BootstrapOptions describe what Bootstrap makes in a management cluster.
 type BootstrapOptions struct {
 	// PullSecret has the registry credentials that hosted clusters get: the
@@ -53,7 +56,7 @@ const (
 // Manifests returns the YAML that Bootstrap applies, without the pull secret.
 func Manifests() []byte {
 	return bytes.Join([][]byte{hypershift.HostedClusterCRD, hypershift.NodePoolCRD, apihosting.CredentialCRD,
-		externalSecretsCRD, bootstrapManifests}, []byte("---\n"))
+		externalSecretsCRD, managedClustersCRD, bootstrapManifests}, []byte("---\n"))
 }
 
 // Bootstrap prepares a management cluster for hosting, with the rights of an
@@ -138,9 +141,10 @@ func (b bootstrapping) applyAll(ctx context.Context) error {
 	return nil
 }
 
-// foreign reports whether External Secrets Operator has installed its own kind.
+// foreign reports whether External Secrets Operator or Open Cluster Management has installed its own kind.
 func (b bootstrapping) foreign(ctx context.Context, crd *unstructured.Unstructured) (bool, error) {
-	if group, _, _ := unstructured.NestedString(crd.Object, "spec", "group"); group != externalSecrets().Group {
+	group, _, _ := unstructured.NestedString(crd.Object, "spec", "group")
+	if group != externalSecrets().Group && group != managedClusters().Group {
 		return false, nil
 	}
 	there, err := b.dyn.Resource(customResources()).Get(ctx, crd.GetName(), metav1.GetOptions{})

@@ -32,6 +32,7 @@ type hostedCluster struct {
 	partsDeleted bool                            // deletion of node pools and credentials was requested
 	forgotten    string                          // order of a restore of which nothing is left
 	issuers      []cluster.Issuer                // as last applied; nil before
+	managed      [sha256.Size]byte               // of the ManagedCluster as last written
 
 	// Of Hosting.mu:
 	demand      demand
@@ -122,7 +123,7 @@ func (h *Hosting) follow(ctx context.Context, c *hostedCluster, object *unstruct
 	if err := h.writeStatus(ctx, c, hc, r, now); err != nil {
 		return 0, err
 	}
-	return d.Again, errors.Join(secretErr, restoreErr, issuersErr)
+	return d.Again, errors.Join(secretErr, restoreErr, issuersErr, h.writeManagedCluster(ctx, c, hc))
 }
 
 // metadataOf is a HostedCluster whose spec cannot be decoded.

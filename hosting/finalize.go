@@ -37,6 +37,9 @@ func (h *Hosting) finalize(ctx context.Context, id controlplane.ID, object *unst
 	if err := h.deleteSecret(ctx, id); err != nil {
 		return err
 	}
+	if err := h.deleteManagedCluster(ctx, id, object); err != nil {
+		return err
+	}
 	h.o.Backups.Deleted(id)
 	h.o.Log.Info("plane deleted", "plane", id.String())
 	rest := slices.DeleteFunc(object.GetFinalizers(), func(f string) bool { return f == finalizer })

@@ -153,7 +153,8 @@ type Hosting struct {
 	hosted  map[controlplane.ID]*hostedCluster
 	seen    map[controlplane.ID]struct{} // HostedClusters that were reconciled at least once
 	names   map[string]controlplane.ID   // TLS server names, and the clusters that hold them
-	changes chan struct{}                // closed and replaced when a plane changes
+	managed managedUse
+	changes chan struct{} // closed and replaced when a plane changes
 
 	publishing sync.Mutex // held while a table is given to Routes, so that tables stay in order
 }

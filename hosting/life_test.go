@@ -20,7 +20,7 @@ func TestTheLifeOfAHostedCluster(t *testing.T) {
 	w := newWorld(t, "life")
 	begun := time.Now()
 	key := w.create("one", map[string]any{
-		"kubeAPIServerDNSName": "one.hosted.test.atoll.internal",
+		"kubeAPIServerDNSName": "one.hosted.test.atoll.internal", "clusterID": w.prefix,
 		"networking": map[string]any{
 			"clusterNetwork": []any{map[string]any{"cidr": "10.132.0.0/14"}}, "serviceNetwork": []any{
 				map[string]any{"cidr": "172.31.0.0/16"}},
@@ -47,6 +47,7 @@ func TestTheLifeOfAHostedCluster(t *testing.T) {
 			t.Errorf("%s is not False: %+v", kind, meta.FindStatusCondition(hc.Status.Conditions, kind))
 		}
 	}
+	w.managed(hc)
 	v := hc.Status.Version
 	if v == nil || v.Desired.Version != "1.36.3" || len(v.History) != 1 || v.History[0].State != hypershift.Completed ||
 		v.History[0].CompletionTime == nil {
@@ -138,4 +139,5 @@ func TestTheLifeOfAHostedCluster(t *testing.T) {
 	t.Log("deleted, it leaves nothing")
 	w.delete(key)
 	w.gone(key, pid)
+	w.unmanaged()
 }

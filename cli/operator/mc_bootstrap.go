@@ -37,9 +37,9 @@ An agent that runs in its cluster is installed, with the same rights, by the Hel
 chart deploy/charts/agent; it needs no bootstrap.
 
 With --hosting-out the cluster is prepared for hosting, too ("atoll hosting"): the kinds
-HostedCluster, NodePool, Credential and ExternalSecret, the namespace atoll-hosting
-with hosting's service account, its bounded rights, and the pull secret that hosted
-clusters get. A cluster that has HyperShift needs none of it.`,
+HostedCluster, NodePool, Credential, ExternalSecret and ManagedCluster, the namespace
+atoll-hosting with hosting's service account, its bounded rights, and the pull secret
+that hosted clusters get. A cluster that has HyperShift needs none of it.`,
 		Example: `  atoll mc bootstrap --kubeconfig admin.kubeconfig --out agent.kubeconfig
   atoll mc bootstrap --kubeconfig admin.kubeconfig --api-groups=,apps,batch --out agent.kubeconfig
   atoll mc bootstrap --kubeconfig admin.kubeconfig --out agent.kubeconfig --hosting-out hosting.kubeconfig --pull-secret pull.json
