@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"atoll.dev/internal/atomicfile"
 	"atoll.dev/internal/pgsession"
 )
 
@@ -21,6 +22,8 @@ type Recovery struct {
 	// Until is the moment of the recovery, by the clock of the copied server: transactions that committed before it are
 	// there, later ones are not. Zero means the end of the WAL.
 	Until time.Time
+	// End is the end of the WAL. A server that stops before, at WAL that it cannot read, is an error.
+	End uint64
 }
 
 // Recover makes the data directory of c, which must not exist, from a base backup: a server applies the WAL, begins a
@@ -67,6 +70,9 @@ func (c *Cluster) Recover(ctx context.Context, r Recovery) error {
 	if err := os.Rename(r.Data, c.DataDir); err != nil {
 		return fmt.Errorf("recovering postgres: %w", err)
 	}
+	if err := atomicfile.SyncDir(filepath.Dir(c.DataDir)); err != nil {
+		return fmt.Errorf("recovering postgres: %w", err)
+	}
 	return nil
 }
 
@@ -84,7 +90,8 @@ func (c *Cluster) applyWAL(ctx context.Context, a account, r Recovery) error {
 		return err
 	}
 	log := &bytes.Buffer{}
-	err := c.promote(ctx, log)
+	applied, err := c.promote(ctx, log)
+	isAtEnd := r.Until.IsZero()
 	// The server refuses to end before it has seen a transaction after the moment. When the WAL has none, all of it is
 	// from before the moment.
 	const endedBefore = "recovery ended before configured recovery target"
@@ -95,7 +102,12 @@ func (c *Cluster) applyWAL(ctx context.Context, a account, r Recovery) error {
 			return err
 		}
 		log.Reset()
-		err = c.promote(ctx, log)
+		applied, err = c.promote(ctx, log)
+		isAtEnd = true
+	}
+	if err == nil && isAtEnd && applied+maxRecord < r.End {
+		err = fmt.Errorf("the WAL is damaged at %X/%08X: it ends at %X/%08X, and changes after the damage would be lost; "+
+			"restore to an earlier moment", applied>>32, uint32(applied), r.End>>32, uint32(r.End))
 	}
 	if err != nil {
 		return fmt.Errorf("%w\n%s", err, log)
@@ -103,38 +115,46 @@ func (c *Cluster) applyWAL(ctx context.Context, a account, r Recovery) error {
 	return nil
 }
 
-// promote starts the server, waits until it is out of recovery, and stops it.
-func (c *Cluster) promote(ctx context.Context, log *bytes.Buffer) error {
+// maxRecord is more than the size of any record that PostgreSQL writes for Atoll, in bytes. The last record of a copy
+// may be incomplete; no acknowledged transaction needs it.
+const maxRecord = 1 << 20
+
+// promote starts the server, waits until it is out of recovery, and stops it. It returns up to where the server has
+// applied the WAL.
+func (c *Cluster) promote(ctx context.Context, log *bytes.Buffer) (applied uint64, err error) {
 	p, err := c.Start(ctx, log)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	for {
-		isInRecovery, err := c.isInRecovery(ctx)
+		isInRecovery, applied, err := c.readRecovery(ctx)
 		if err == nil && !isInRecovery {
-			return p.Stop()
+			return applied, p.Stop()
 		}
 		select {
 		case <-p.Done():
-			return errors.New("the server ended during recovery")
+			return 0, errors.New("the server ended during recovery")
 		case <-ctx.Done():
 			p.Kill()
-			return ctx.Err()
+			return 0, ctx.Err()
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }
 
-func (c *Cluster) isInRecovery(ctx context.Context) (is bool, err error) {
+// readRecovery reads whether the server still recovers, and up to where it has applied the WAL.
+func (c *Cluster) readRecovery(ctx context.Context) (isInRecovery bool, applied uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	conn, err := pgsession.Connect(ctx, c.DSN("postgres", Superuser))
 	if err != nil {
-		return false, err
+		return false, 0, err
 	}
 	defer conn.Close(ctx)
-	err = conn.QueryRow(ctx, "select pg_is_in_recovery()").Scan(&is)
-	return is, err
+	var position int64
+	err = conn.QueryRow(ctx, `select pg_is_in_recovery(), (coalesce(pg_last_wal_replay_lsn(), '0/0') - '0/0')::bigint`).
+		Scan(&isInRecovery, &position)
+	return isInRecovery, uint64(position), err
 }
 
 // own gives a file, or a directory and everything below it, to the account.
