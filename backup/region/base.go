@@ -136,6 +136,9 @@ func splitPassword(server string) (address, password string, err error) {
 	}
 	u.User = url.User(config.User)
 	query := u.Query()
+	if query.Has("sslpassword") {
+		return "", "", errors.New("the server's address has sslpassword: use a key file without a password")
+	}
 	query.Del("password")
 	u.RawQuery = query.Encode()
 	return u.String(), config.Password, nil

@@ -60,10 +60,14 @@ type Copier struct {
 	end     LSN     // of the WAL that is stored; of the goroutine that copies the WAL
 	// storedFiles is the checksum of the files that are stored; of the goroutine that copies them.
 	storedFiles [sha256.Size]byte
+	// foundFiles has the names of the files that were there before; of the same goroutine.
+	foundFiles map[string]bool
 }
 
 // New returns a Copier, which does nothing before Run.
-func New(o Options) *Copier { return &Copier{o: o, problems: map[string]error{}} }
+func New(o Options) *Copier {
+	return &Copier{o: o, problems: map[string]error{}, foundFiles: map[string]bool{}}
+}
 
 // Check returns nil while the copy is at most 30 s behind and nothing else fails, and otherwise an error with the
 // reason.
@@ -92,14 +96,14 @@ func (c *Copier) Age() (age time.Duration, isComplete bool) {
 	return time.Since(c.asOf), !c.asOf.IsZero()
 }
 
-// noteCovered records that the copy has everything before a moment.
-func (c *Copier) noteCovered(covered time.Time) {
+// noteCovered records that the copy has everything before a moment, which was read from the server at asOf.
+func (c *Copier) noteCovered(covered, asOf time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.based.IsZero() {
 		return // without a base backup the WAL restores nothing
 	}
-	c.covered, c.asOf, c.err = covered, time.Now(), nil
+	c.covered, c.asOf, c.err = covered, asOf, nil
 }
 
 // noteProblem records the last attempt of a part; nil means that it went well.

@@ -118,7 +118,9 @@ func sortContents(region string, names []string) (archives []content, files []st
 			continue
 		}
 		if strings.HasPrefix(rest, filesPrefix) {
-			files = append(files, name)
+			if _, err := timeOf(rest, filesPrefix); err == nil {
+				files = append(files, name)
+			}
 			continue
 		}
 		first, object, _ := strings.Cut(rest, "/")
@@ -133,8 +135,7 @@ func sortContents(region string, names []string) (archives []content, files []st
 		c.all = append(c.all, name)
 		if p, ok := parsePiece(object); ok {
 			c.pieces = append(c.pieces, p)
-		} else if base, isManifest := strings.CutSuffix(object, "/"+manifestObject); isManifest &&
-			strings.HasPrefix(base, basePrefix) {
+		} else if base, isManifest := strings.CutSuffix(object, "/"+manifestObject); isManifest && isBase(base) {
 			c.bases = append(c.bases, base)
 		}
 	}
@@ -146,6 +147,12 @@ func sortContents(region string, names []string) (archives []content, files []st
 	slices.SortFunc(archives, func(a, b content) int { return strings.Compare(string(a.name), string(b.name)) })
 	slices.Sort(files)
 	return archives, files
+}
+
+// isBase reports whether a name is that of a base backup, "base-TIME".
+func isBase(name string) bool {
+	_, err := timeOf(name, basePrefix)
+	return err == nil && strings.HasPrefix(name, basePrefix)
 }
 
 // timeOf returns the time in the name of a base backup or of files.

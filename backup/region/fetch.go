@@ -1,6 +1,7 @@
 package region
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -36,6 +37,7 @@ type Dirs struct {
 // Fetched describes what Fetch has written.
 type Fetched struct {
 	Manifest Manifest  // of the base backup
+	End      LSN       // of the WAL
 	Covered  time.Time // recovery to the end of the WAL has every transaction acknowledged before
 }
 
@@ -54,62 +56,102 @@ func Regions(ctx context.Context, store backup.Store) (regions []string, err err
 	return regions, nil
 }
 
-// Windows returns the times to which a region can be restored, one for each archive, the oldest first.
+// Windows returns the times to which a region can be restored, the oldest archive first. Base backups that are damaged
+// restore nothing; the error is that of one when no other is left.
 func Windows(ctx context.Context, store backup.Store, kms backup.KMS, region string) (all []Window, err error) {
 	names, err := store.List(ctx, regionPrefix(region))
 	if err != nil {
 		return nil, err
 	}
-	opener := backup.NewOpener(kms)
 	archives, _ := sortContents(region, names)
+	r := &restorer{store: store, opener: backup.NewOpener(kms), region: region}
+	var damaged error
 	for _, a := range archives {
-		if len(a.bases) == 0 {
-			continue
-		}
-		prefix := regionPrefix(region) + string(a.name) + "/"
-		m, err := readManifest(ctx, store, opener, prefix+a.bases[0]+"/")
+		k, err := r.readMark(ctx, a)
 		if err != nil {
 			return nil, err
 		}
-		end, covered, err := coverage(ctx, store, opener, prefix, a.pieces, m)
-		if err != nil {
-			return nil, err
+		var w *Window
+		for _, base := range a.bases {
+			m, err := r.readManifest(ctx, a, base)
+			if errors.Is(err, backup.ErrCorrupt) {
+				damaged = err
+				continue
+			}
+			if err != nil {
+				return nil, err
+			}
+			end, covered := coverage(a.pieces, k, m)
+			switch {
+			case end < m.Complete.Position || covered.Before(m.Complete.Time):
+			case w != nil && !m.Complete.Time.After(w.To):
+				w.To = laterOf(w.To, covered)
+			default:
+				all = append(all, Window{region, m.Complete.Time, covered})
+				w = &all[len(all)-1]
+			}
 		}
-		if end >= m.Complete.Position && !covered.Before(m.Complete.Time) {
-			all = append(all, Window{region, m.Complete.Time, covered})
-		}
+	}
+	if len(all) == 0 {
+		return nil, damaged
 	}
 	return all, nil
 }
 
+// readMark reads the mark of an archive. It returns a zero mark when there is none, or a damaged one: the WAL has all
+// transactions without it.
+func (r *restorer) readMark(ctx context.Context, a content) (k mark, err error) {
+	name := r.prefixOf(a) + markObject
+	object, err := r.store.Get(ctx, name)
+	if errors.Is(err, backup.ErrNotFound) {
+		return mark{}, nil
+	}
+	if err != nil {
+		return mark{}, err
+	}
+	text, err := r.opener.Open(ctx, name, object)
+	if err == nil && json.Unmarshal(text, &k) != nil {
+		err = backup.ErrCorrupt
+	}
+	if errors.Is(err, backup.ErrCorrupt) {
+		return mark{}, nil
+	}
+	return k, err
+}
+
+func (r *restorer) readManifest(ctx context.Context, a content, base string) (Manifest, error) {
+	return readManifest(ctx, r.store, r.opener, r.prefixOf(a)+base+"/")
+}
+
+// prefixOf returns the prefix of the objects of an archive.
+func (r *restorer) prefixOf(a content) string { return regionPrefix(r.region) + string(a.name) + "/" }
+
 // coverage returns how far the WAL reaches from a base backup on without a gap, and the moment that it covers.
-func coverage(ctx context.Context, store backup.Store, opener *backup.Opener, prefix string, pieces []Piece,
-	m Manifest) (end LSN, covered time.Time, err error) {
+func coverage(pieces []Piece, k mark, m Manifest) (end LSN, covered time.Time) {
 	end = segmentStart(m.Start, m.SegmentSize)
 	for _, p := range pieces {
 		if p.Timeline == m.Timeline && p.Start <= end && p.End > end {
 			end, covered = p.End, laterOf(covered, p.Covered)
 		}
 	}
-	object, err := store.Get(ctx, prefix+markObject)
-	if errors.Is(err, backup.ErrNotFound) {
-		return end, covered, nil
-	}
-	if err != nil {
-		return 0, covered, err
-	}
-	text, err := opener.Open(ctx, prefix+markObject, object)
-	if err != nil {
-		return 0, covered, err
-	}
-	var k mark
-	if err := json.Unmarshal(text, &k); err != nil {
-		return 0, covered, fmt.Errorf("%s: %w: %w", prefix+markObject, backup.ErrCorrupt, err)
-	}
 	if k.Position <= end {
 		covered = laterOf(covered, k.Time)
 	}
-	return end, covered, nil
+	return end, covered
+}
+
+// hasAfter reports whether there is WAL after a position.
+func hasAfter(pieces []Piece, position LSN) bool {
+	return slices.ContainsFunc(pieces, func(p Piece) bool { return p.End > position })
+}
+
+// lastMoment returns the latest moment that the pieces and the mark of an archive name.
+func lastMoment(pieces []Piece, k mark) time.Time {
+	last := k.Time
+	for _, p := range pieces {
+		last = laterOf(last, p.Covered)
+	}
+	return last
 }
 
 func laterOf(a, b time.Time) time.Time {
@@ -129,12 +171,11 @@ func Fetch(ctx context.Context, store backup.Store, kms backup.KMS, region strin
 		return f, err
 	}
 	archives, files := sortContents(region, names)
-	opener := backup.NewOpener(kms)
-	r := &restorer{store: store, opener: opener}
-	if err := r.choose(ctx, region, archives, at); err != nil {
+	r := &restorer{store: store, opener: backup.NewOpener(kms), region: region}
+	if err := r.choose(ctx, archives, at); err != nil {
 		return f, err
 	}
-	f = Fetched{Manifest: r.manifest, Covered: r.covered}
+	f = Fetched{Manifest: r.manifest, End: r.end, Covered: r.covered}
 	for _, d := range []string{dirs.Data, dirs.WAL, dirs.Files} {
 		if err := os.Mkdir(d, 0o700); err != nil {
 			return f, err
@@ -146,16 +187,17 @@ func Fetch(ctx context.Context, store backup.Store, kms backup.KMS, region strin
 	if err := r.fetchWAL(ctx, dirs.WAL); err != nil {
 		return f, fmt.Errorf("WAL: %w", err)
 	}
-	if err := r.fetchFiles(ctx, region, files, at, dirs.Files); err != nil {
+	if err := r.fetchFiles(ctx, files, at, dirs.Files); err != nil {
 		return f, fmt.Errorf("files: %w", err)
 	}
 	return f, nil
 }
 
-// restorer reads one base backup and the WAL after it.
+// restorer reads the copies of a region. The fields after region are those that choose sets.
 type restorer struct {
 	store    backup.Store
 	opener   *backup.Opener
+	region   string
 	prefix   string // of the archive
 	base     string // "base-TIME"
 	pieces   []Piece
@@ -164,35 +206,84 @@ type restorer struct {
 	covered  time.Time
 }
 
-// choose finds the latest base backup that restores to a moment.
-func (r *restorer) choose(ctx context.Context, region string, archives []content, at time.Time) error {
+// choose finds the latest base backup that restores to a moment. A damaged base backup is not chosen; the error is that
+// of one when no other restores to the moment.
+func (r *restorer) choose(ctx context.Context, archives []content, at time.Time) error {
 	var first, last time.Time
-	for _, a := range slices.Backward(archives) {
-		r.prefix, r.pieces = regionPrefix(region)+string(a.name)+"/", a.pieces
+	var damaged error
+	archives, marks, err := r.sortByMoment(ctx, archives)
+	if err != nil {
+		return err
+	}
+	for _, a := range archives {
 		for _, base := range slices.Backward(a.bases) {
-			m, err := readManifest(ctx, r.store, r.opener, r.prefix+base+"/")
+			m, err := r.readManifest(ctx, a, base)
+			if errors.Is(err, backup.ErrCorrupt) {
+				damaged = err
+				continue
+			}
 			if err != nil {
 				return err
 			}
-			end, covered, err := coverage(ctx, r.store, r.opener, r.prefix, a.pieces, m)
-			if err != nil {
-				return err
+			end, covered := coverage(a.pieces, marks[a.name], m)
+			if first.IsZero() || m.Complete.Time.Before(first) {
+				first = m.Complete.Time
 			}
-			first, last = m.Complete.Time, laterOf(last, covered)
+			last = laterOf(last, covered)
 			if end < m.Complete.Position { // its own WAL is not stored yet
 				continue
 			}
+			if at.IsZero() && hasAfter(a.pieces, end) {
+				return fmt.Errorf("%w: the WAL from %s on is missing, and the store has later WAL; name a moment before %s",
+					backup.ErrCorrupt, end, covered.Format(time.RFC3339))
+			}
 			if at.IsZero() || !at.Before(m.Complete.Time) && !at.After(covered) {
+				r.prefix, r.pieces = r.prefixOf(a), a.pieces
 				r.base, r.manifest, r.end, r.covered = base, m, end, covered
 				return nil
 			}
 		}
+		if at.IsZero() && damaged != nil { // another archive ends at an earlier moment
+			break
+		}
 	}
-	if first.IsZero() {
-		return fmt.Errorf("%s: %w", region, ErrNoCopy)
+	switch {
+	case damaged != nil:
+		return damaged
+	case first.IsZero():
+		return fmt.Errorf("%s: %w", r.region, ErrNoCopy)
 	}
-	return fmt.Errorf("%w: the copies of %s are from %s to %s, perhaps with gaps", backup.ErrOutside, region,
+	return fmt.Errorf("%w: the copies of %s are from %s to %s, perhaps with gaps", backup.ErrOutside, r.region,
 		first.Format(time.RFC3339), last.Format(time.RFC3339))
+}
+
+// sameMoment is how far apart the last moments of two archives may be that servers still write.
+const sameMoment = time.Minute
+
+// sortByMoment returns the archives with the one first that has the latest moment, and their marks. An archive that
+// began later does not come before one that went on longer: a region that was restored for a test, for example. Of
+// those that end at the same moment, the one that began last is first.
+func (r *restorer) sortByMoment(ctx context.Context, archives []content) ([]content, map[archive]mark, error) {
+	marks, moments := map[archive]mark{}, map[archive]time.Time{}
+	var latest time.Time
+	for _, a := range archives {
+		k, err := r.readMark(ctx, a)
+		if err != nil {
+			return nil, nil, err
+		}
+		marks[a.name], moments[a.name] = k, lastMoment(a.pieces, k)
+		latest = laterOf(latest, moments[a.name])
+	}
+	for name, moment := range moments {
+		if latest.Sub(moment) < sameMoment {
+			moments[name] = latest
+		}
+	}
+	sorted := slices.Clone(archives)
+	slices.SortFunc(sorted, func(a, b content) int {
+		return cmp.Or(moments[b.name].Compare(moments[a.name]), strings.Compare(string(b.name), string(a.name)))
+	})
+	return sorted, marks, nil
 }
 
 // fetchBase writes the data of the base backup.
@@ -253,10 +344,10 @@ func (r *restorer) fetchWAL(ctx context.Context, dir string) error {
 }
 
 // fetchFiles writes the files as of a moment, or the first that were stored when those came later.
-func (r *restorer) fetchFiles(ctx context.Context, region string, names []string, at time.Time, dir string) error {
+func (r *restorer) fetchFiles(ctx context.Context, names []string, at time.Time, dir string) error {
 	chosen := ""
 	for _, name := range names {
-		stored, err := timeOf(name, regionPrefix(region)+filesPrefix)
+		stored, err := timeOf(name, regionPrefix(r.region)+filesPrefix)
 		if err != nil {
 			return fmt.Errorf("%w: %s", backup.ErrCorrupt, name)
 		}

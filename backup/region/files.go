@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -25,6 +26,9 @@ const maxFiles = 64 << 20
 // copyFiles stores the files whenever one has changed. It returns an error when that fails, and nil when ctx ends.
 func (s *session) copyFiles(ctx context.Context) error {
 	for {
+		if err := s.c.findFiles(); err != nil {
+			return err
+		}
 		text, err := packFiles(s.c.o.Files)
 		if err != nil {
 			return err
@@ -44,6 +48,22 @@ func (s *session) copyFiles(ctx context.Context) error {
 	}
 }
 
+// findFiles returns an error when files are missing that were there before: a copy without them must not be the latest.
+func (c *Copier) findFiles() error {
+	for _, name := range slices.Sorted(maps.Keys(c.o.Files)) {
+		_, err := os.Lstat(c.o.Files[name])
+		switch {
+		case err == nil:
+			c.foundFiles[name] = true
+		case errors.Is(err, fs.ErrNotExist) && c.foundFiles[name]:
+			return fmt.Errorf("%s was there before: put it back, or start region-backup again if nothing needs it", err)
+		case !errors.Is(err, fs.ErrNotExist):
+			return err
+		}
+	}
+	return nil
+}
+
 func (s *session) storeFiles(ctx context.Context, text []byte) error {
 	at, err := s.sample(ctx)
 	if err != nil {
@@ -60,14 +80,9 @@ func (s *session) storeFiles(ctx context.Context, text []byte) error {
 // packFiles returns files and directories as a tar, each below its name. The same content gives the same bytes. What
 // is missing, and temporary files, are left out.
 func packFiles(files map[string]string) ([]byte, error) {
-	names := make([]string, 0, len(files))
-	for name := range files {
-		names = append(names, name)
-	}
-	slices.Sort(names)
 	var packed bytes.Buffer
 	w := tar.NewWriter(&packed)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(files)) {
 		root := files[name]
 		err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 			if errors.Is(err, fs.ErrNotExist) {
@@ -80,13 +95,16 @@ func packFiles(files map[string]string) ([]byte, error) {
 			if err != nil {
 				return err
 			}
-			return packFile(w, filepath.Join(name, below), path, entry)
+			if err := packFile(w, filepath.Join(name, below), path, entry); err != nil {
+				return err
+			}
+			if packed.Len() > maxFiles {
+				return errTooLarge
+			}
+			return nil
 		})
 		if err != nil {
 			return nil, fmt.Errorf("reading the files of the region: %w", err)
-		}
-		if packed.Len() > maxFiles {
-			return nil, fmt.Errorf("the files of the region have more than %d MiB", maxFiles>>20)
 		}
 	}
 	if err := w.Close(); err != nil {
@@ -95,6 +113,8 @@ func packFiles(files map[string]string) ([]byte, error) {
 	return packed.Bytes(), nil
 }
 
+var errTooLarge = fmt.Errorf("they have more than %d MiB: name less with --file", maxFiles>>20)
+
 func packFile(w *tar.Writer, name, path string, entry fs.DirEntry) error {
 	if entry.IsDir() {
 		return w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: name + "/", Mode: 0o700})
@@ -102,14 +122,17 @@ func packFile(w *tar.Writer, name, path string, entry fs.DirEntry) error {
 	if !entry.Type().IsRegular() || atomicfile.IsTemp(entry.Name()) {
 		return nil
 	}
-	text, err := os.ReadFile(path)
+	info, err := entry.Info()
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	info, err := entry.Info()
+	if info.Size() > maxFiles {
+		return errTooLarge
+	}
+	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

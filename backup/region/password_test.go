@@ -13,7 +13,10 @@ func TestNoProgramGetsThePasswordAsAnArgument(t *testing.T) {
 			t.Errorf("%s becomes %q and %q, %v", test.server, address, password, err)
 		}
 	}
-	if _, _, err := splitPassword("host=db user=copy password=s3cret sslmode=disable"); err == nil {
-		t.Error("a password in a connection string that is no URL was taken")
+	for _, server := range []string{"host=db user=copy password=s3cret sslmode=disable",
+		"postgres://copy@db/a?sslpassword=s3cret&sslmode=disable"} {
+		if address, _, err := splitPassword(server); err == nil {
+			t.Errorf("%s was taken, as %s", server, address)
+		}
 	}
 }

@@ -3,28 +3,18 @@ package region
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
-	"encoding/base64"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/johannesboyne/gofakes3"
-	"github.com/johannesboyne/gofakes3/backend/s3mem"
 
 	"atoll.dev/backup"
 	"atoll.dev/internal/postgres"
-	"atoll.dev/test/testsite"
 )
 
 // TestARegionIsRestoredToAMoment writes a journal of acknowledged rows while a Copier copies the server, ends, begins
@@ -57,6 +47,7 @@ func TestARegionIsRestoredToAMoment(t *testing.T) {
 	w.process.Kill()
 	w.startServer(t)
 	j.write(t, w.server, 100)
+	w.fillWAL(t)
 	writeFile(t, filepath.Join(w.files, "ca.pem"), "second")
 	w.isStoreDown.Store(false)
 	w.awaitCopied(t, j)
@@ -68,6 +59,7 @@ func TestARegionIsRestoredToAMoment(t *testing.T) {
 	})
 	stop()
 
+	w.checkIsKept(t)
 	for _, at := range []time.Time{early, late, {}} {
 		f, dirs := w.restore(t, at)
 		limit := at
@@ -84,7 +76,47 @@ func TestARegionIsRestoredToAMoment(t *testing.T) {
 		}
 		w.discard(t)
 	}
+	w.checkDamagedWAL(t)
 	w.checkFaults(t)
+}
+
+// fillWAL writes 2.4 MB of WAL.
+func (w *world) fillWAL(t *testing.T) {
+	conn, err := pgx.Connect(t.Context(), w.server.DSN("postgres", postgres.Superuser))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	_, err = conn.Exec(t.Context(),
+		`select pg_logical_emit_message(false, 'filler', repeat('x', 8000)) from generate_series(1, 300)`)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// checkDamagedWAL checks that a recovery is an error when the server cannot read WAL 1.5 MiB before the end: PostgreSQL
+// takes it for the end of the WAL.
+func (w *world) checkDamagedWAL(t *testing.T) {
+	restored := newServer(t)
+	dirs := dirsBelow(filepath.Dir(restored.DataDir))
+	f, err := Fetch(t.Context(), w.store, w.kms, w.region, time.Time{}, dirs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at, size := f.End-3<<19, f.Manifest.SegmentSize
+	start := segmentStart(at, size)
+	file, err := os.OpenFile(filepath.Join(dirs.WAL, segmentFile(f.Manifest.Timeline, start, size)), os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = file.WriteAt([]byte("damaged"), int64(at-start))
+	if err := errors.Join(err, file.Close()); err != nil {
+		t.Fatal(err)
+	}
+	err = restored.Recover(t.Context(), postgres.Recovery{Data: dirs.Data, WAL: dirs.WAL, End: uint64(f.End)})
+	if err == nil || !strings.Contains(err.Error(), "the WAL is damaged") {
+		t.Errorf("a recovery that ended before the end of the WAL: %v", err)
+	}
 }
 
 // checkFaults checks the errors of moments and objects from which nothing can be restored.
@@ -126,165 +158,21 @@ func (w *world) checkFaults(t *testing.T) {
 	}
 }
 
-// world is a PostgreSQL server, a store, and a Copier between them.
-type world struct {
-	region      string
-	server      *postgres.Cluster
-	process     *postgres.Process
-	copier      *Copier
-	files       string // directory
-	store       backup.Store
-	kms         backup.KMS
-	isStoreDown atomic.Bool
-
-	restored        *postgres.Cluster
-	restoredProcess *postgres.Process
-}
-
-func startWorld(t *testing.T) *world {
-	w := &world{region: "region-1", files: t.TempDir()}
-	writeFile(t, filepath.Join(w.files, "ca.pem"), "first")
-	memory := s3mem.New()
-	if err := memory.CreateBucket("backups"); err != nil {
-		t.Fatal(err)
-	}
-	s3 := gofakes3.New(memory).Server()
-	l := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		if w.isStoreDown.Load() {
-			http.Error(rw, "down", http.StatusServiceUnavailable)
-			return
-		}
-		s3.ServeHTTP(rw, r)
-	}))
-	t.Cleanup(l.Close)
-	dir := t.TempDir()
-	key := make([]byte, 32)
-	rand.Read(key)
-	writeFile(t, filepath.Join(dir, "keys"), "k1 "+base64.StdEncoding.EncodeToString(key)+"\n")
-	writeFile(t, filepath.Join(dir, "credentials"), "aws_access_key_id = A\naws_secret_access_key = S\n")
-	writeFile(t, filepath.Join(dir, "store.yaml"),
-		"bucket: backups\nendpoint: "+l.URL+"\ncredentials_file: credentials\nkey_file: keys\n")
-	var err error
-	if w.store, w.kms, err = backup.ReadConfig(filepath.Join(dir, "store.yaml")); err != nil {
-		t.Fatal(err)
-	}
-	w.server = newServer(t)
-	if err := w.server.Init(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	w.startServer(t)
-	return w
-}
-
-// newServer describes a server in a directory that its user can reach.
-func newServer(t *testing.T) *postgres.Cluster {
-	dir, err := os.MkdirTemp("", "atoll-region-")
+// checkIsKept checks which archives a server continues: not one with WAL that the server does not have, as after a
+// reset of its disk.
+func (w *world) checkIsKept(t *testing.T) {
+	conn, err := pgx.Connect(t.Context(), w.server.DSN("postgres", postgres.Superuser))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
+	defer conn.Close(context.Background())
+	s := &session{c: &Copier{archive: w.copier.archive, end: w.copier.end}, sql: conn}
+	if isKept, err := s.isKept(t.Context()); !isKept || err != nil {
+		t.Errorf("the server's own archive is not continued: %v", err)
 	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return &postgres.Cluster{DataDir: filepath.Join(dir, "data"), SocketDir: filepath.Join(dir, "run")}
-}
-
-func (w *world) startServer(t *testing.T) {
-	var err error
-	if w.process, err = w.server.Start(t.Context(), io.Discard); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { w.process.Kill() })
-}
-
-// startCopier starts a Copier, which ends with stop.
-func (w *world) startCopier(t *testing.T) (stop func()) {
-	w.copier = New(Options{
-		Region: w.region, Server: w.server.DSN("postgres", postgres.Superuser),
-		BaseBackup: w.server.Binaries.Path("pg_basebackup"), Files: map[string]string{"pki": w.files},
-		Store: w.store, KMS: w.kms, Keep: 7 * 24 * time.Hour, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
-	})
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		w.copier.Run(ctx)
-		close(done)
-	}()
-	stop = func() {
-		cancel()
-		<-done
-	}
-	t.Cleanup(stop)
-	return stop
-}
-
-func (w *world) names(t *testing.T) []string {
-	names, err := w.store.List(t.Context(), regionPrefix(w.region))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return names
-}
-
-func (w *world) fileNames(t *testing.T) []string {
-	_, files := sortContents(w.region, w.names(t))
-	return files
-}
-
-func (w *world) put(t *testing.T, name string, object []byte) {
-	if err := w.store.Put(t.Context(), name, object); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// awaitCopied waits until the copy has every row of the journal.
-func (w *world) awaitCopied(t *testing.T, j *journal) {
-	last := j.rows[len(j.rows)-1].acknowledged
-	w.await(t, "a copy of the last row", func() bool {
-		w.copier.mu.Lock()
-		defer w.copier.mu.Unlock()
-		return w.copier.covered.After(last)
-	})
-}
-
-func (w *world) await(t *testing.T, what string, isTrue func() bool) {
-	t.Helper()
-	testsite.EventuallyWithin(t, what, 3*time.Minute, func() error {
-		if !isTrue() {
-			return fmt.Errorf("not yet; the copier: %v", w.copier.Check(t.Context()))
-		}
-		return nil
-	})
-}
-
-// restore recovers the region to a moment on a server of its own.
-func (w *world) restore(t *testing.T, at time.Time) (Fetched, Dirs) {
-	w.restored = newServer(t)
-	dirs := dirsBelow(filepath.Dir(w.restored.DataDir))
-	f, err := Fetch(t.Context(), w.store, w.kms, w.region, at, dirs)
-	if err != nil {
-		t.Fatal(err)
-	}
-	recovery := postgres.Recovery{Data: dirs.Data, WAL: dirs.WAL, Until: at}
-	if err := w.restored.Recover(t.Context(), recovery); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.restored.Init(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if w.restoredProcess, err = w.restored.Start(t.Context(), io.Discard); err != nil {
-		t.Fatal(err)
-	}
-	return f, dirs
-}
-
-func dirsBelow(dir string) Dirs {
-	return Dirs{filepath.Join(dir, "fetched"), filepath.Join(dir, "wal"), filepath.Join(dir, "files")}
-}
-
-func (w *world) discard(t *testing.T) {
-	if err := w.restoredProcess.Stop(); err != nil {
-		t.Error(err)
+	s.c.end += 1 << 30
+	if isKept, err := s.isKept(t.Context()); isKept || err != nil {
+		t.Errorf("an archive that ends after the server's WAL is continued: %v", err)
 	}
 }
 

@@ -6,8 +6,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -95,6 +95,7 @@ func (s *session) findArchive(ctx context.Context) error {
 			s.c.noteBase(based)
 			isKept, err := s.isKept(ctx)
 			if err != nil {
+				s.c.archive = ""
 				return err
 			}
 			if isKept {
@@ -118,11 +119,13 @@ func endOf(pieces []Piece) LSN {
 	return end
 }
 
-// isKept reports whether the server still has all WAL after the archive's end.
+// isKept reports whether the server still has all WAL after the archive's end. A server whose WAL ends before is not
+// the one that wrote the archive: its disk was reset to an earlier state, and what it writes there now differs.
 func (s *session) isKept(ctx context.Context) (bool, error) {
 	var restart pgtype.Text
 	err := s.query(ctx, `select restart_lsn::text from pg_replication_slots
-		where slot_name = $1 and wal_status <> 'lost'`, []any{s.c.archive.slot()}, &restart)
+		where slot_name = $1 and wal_status <> 'lost' and pg_current_wal_flush_lsn() >= $2::text::pg_lsn`,
+		[]any{s.c.archive.slot(), s.c.end.String()}, &restart)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return false, nil
 	}
@@ -173,6 +176,23 @@ func (s *session) put(ctx context.Context, name string, text []byte) error {
 	return s.c.o.Store.Put(ctx, name, object)
 }
 
+// putUntilStored is put, again and again until it succeeds or ctx ends.
+func (s *session) putUntilStored(ctx context.Context, name string, text []byte) error {
+	for pause := time.Second; ; pause = min(2*pause, longest) {
+		err := s.put(ctx, name, text)
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		s.c.noteError(fmt.Errorf("WAL: %w", err))
+		s.c.o.Log.Warn("copying the region", slog.String("part", "WAL"), slog.Any("error", err))
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(pause):
+		}
+	}
+}
+
 // collect deletes what is not kept any more, every hour.
 func (s *session) collect(ctx context.Context) error {
 	for {
@@ -190,100 +210,4 @@ func (s *session) collect(ctx context.Context) error {
 		case <-time.After(collectEvery):
 		}
 	}
-}
-
-// collect deletes the base backups, WAL and files that no restore to a moment within o.Keep needs. It returns how many
-// objects it has deleted, and the last error of those that it could not delete.
-func collect(ctx context.Context, o Options, current archive, now time.Time) (n int, err error) {
-	names, err := o.Store.List(ctx, regionPrefix(o.Region))
-	if err != nil {
-		return 0, err
-	}
-	archives, files := sortContents(o.Region, names)
-	oldest := now.Add(-o.Keep)
-	var expired []string
-	opener := backup.NewOpener(o.KMS)
-	for i, a := range archives {
-		// An archive is needed until a later one has a base backup from before the oldest moment.
-		isReplaced := a.name != current && slices.ContainsFunc(archives[i+1:], func(later content) bool {
-			return isBasedBefore(later, oldest)
-		})
-		if isReplaced {
-			expired = append(expired, manifestsFirst(a.all)...)
-			continue
-		}
-		more, err := expireWithin(ctx, o.Store, opener, regionPrefix(o.Region)+string(a.name)+"/", a, oldest)
-		if err != nil {
-			return 0, err
-		}
-		expired = append(expired, more...)
-	}
-	for i := 0; i+1 < len(files); i++ {
-		next, err := timeOf(files[i+1], regionPrefix(o.Region)+filesPrefix)
-		if err == nil && next.Before(oldest) {
-			expired = append(expired, files[i])
-		}
-	}
-	for _, name := range expired {
-		if failed := o.Store.Delete(ctx, name); failed != nil { // a lock of the store: the others expire
-			err = failed
-			continue
-		}
-		n++
-	}
-	return n, err
-}
-
-func isBasedBefore(a content, t time.Time) bool {
-	if len(a.bases) == 0 {
-		return false
-	}
-	at, err := timeOf(a.bases[0], basePrefix)
-	return err == nil && at.Before(t)
-}
-
-// expireWithin returns the objects of an archive that are older than what its oldest needed base backup needs.
-func expireWithin(ctx context.Context, store backup.Store, opener *backup.Opener, prefix string, a content,
-	oldest time.Time) (expired []string, err error) {
-	first := 0
-	for i, base := range a.bases {
-		if at, err := timeOf(base, basePrefix); err == nil && at.Before(oldest) {
-			first = i
-		}
-	}
-	if first == 0 {
-		return nil, nil
-	}
-	m, err := readManifest(ctx, store, opener, prefix+a.bases[first]+"/")
-	if err != nil {
-		return nil, err
-	}
-	for _, base := range a.bases[:first] {
-		for _, name := range manifestsFirst(a.all) {
-			if strings.HasPrefix(name, prefix+base+"/") {
-				expired = append(expired, name)
-			}
-		}
-	}
-	for _, p := range a.pieces {
-		if p.End <= segmentStart(m.Start, m.SegmentSize) {
-			expired = append(expired, prefix+p.name())
-		}
-	}
-	return expired, nil
-}
-
-// manifestsFirst returns the names with those of manifests first: a base backup that is half deleted is none.
-func manifestsFirst(names []string) []string {
-	sorted := slices.Clone(names)
-	slices.SortStableFunc(sorted, func(a, b string) int {
-		switch isA, isB := strings.HasSuffix(a, "/"+manifestObject), strings.HasSuffix(b, "/"+manifestObject); {
-		case isA == isB:
-			return 0
-		case isA:
-			return -1
-		}
-		return 1
-	})
-	return sorted
 }

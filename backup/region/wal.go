@@ -32,6 +32,7 @@ type walStream struct {
 	buffer   []byte    // WAL up to position that is not stored
 	position LSN       // of the WAL that has come
 	due      *Sample   // the WAL is stored when it has come so far
+	dueRead  time.Time // of this process's clock, when due was read
 	covered  time.Time // of the last piece or mark
 }
 
@@ -64,12 +65,14 @@ func (s *session) copyWAL(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			w.due = &sample
+			w.due, w.dueRead = &sample, now
 		}
 		if len(w.buffer) >= maxPiece || w.due != nil && w.position >= w.due.Position {
+			begun := time.Now()
 			if err := w.store(ctx); err != nil {
 				return err
 			}
+			lastMessage = lastMessage.Add(time.Since(begun)) // meanwhile nothing was received
 		}
 	}
 }
@@ -149,12 +152,12 @@ func (w *walStream) store(ctx context.Context) error {
 	if p.Covered.IsZero() {
 		p.Covered = time.UnixMilli(0)
 	}
-	if err := w.s.put(ctx, w.s.prefix()+p.name(), w.compress.EncodeAll(w.buffer, nil)); err != nil {
+	if err := w.put(ctx, w.s.prefix()+p.name(), w.compress.EncodeAll(w.buffer, nil)); err != nil {
 		return err
 	}
 	w.s.c.end, w.buffer = w.position, w.buffer[:0]
 	if isCovered {
-		w.s.c.noteCovered(w.covered)
+		w.s.c.noteCovered(w.covered, w.dueRead)
 	}
 	return w.confirm(ctx)
 }
@@ -167,9 +170,30 @@ func (w *walStream) storeMark(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := w.s.put(ctx, w.s.prefix()+markObject, text); err != nil {
+	if err := w.put(ctx, w.s.prefix()+markObject, text); err != nil {
 		return err
 	}
-	w.s.c.noteCovered(w.covered)
+	w.s.c.noteCovered(w.covered, w.dueRead)
 	return w.confirm(ctx)
+}
+
+// put stores an object of the stream, and tries until the store has it. A store that fails does not end the session,
+// which would end the base backup, too. Meanwhile it confirms what is stored, so that the server keeps the connection.
+func (w *walStream) put(ctx context.Context, name string, text []byte) error {
+	ctx, cancel := context.WithCancel(ctx)
+	stored := make(chan error, 1)
+	go func() { stored <- w.s.putUntilStored(ctx, name, text) }()
+	defer cancel()
+	for {
+		select {
+		case err := <-stored:
+			return err
+		case <-time.After(storeEvery):
+			if err := w.confirm(ctx); err != nil {
+				cancel()
+				<-stored
+				return err
+			}
+		}
+	}
 }

@@ -1,0 +1,355 @@
+package region
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"atoll.dev/backup"
+)
+
+// memoryStore is a backup.Store in memory. Names in failing fail to be stored that often, and to be deleted.
+type memoryStore struct {
+	mu      sync.Mutex
+	objects map[string][]byte
+	failing map[string]int
+}
+
+func newMemoryStore() *memoryStore {
+	return &memoryStore{objects: map[string][]byte{}, failing: map[string]int{}}
+}
+
+var errDown = errors.New("the store is down")
+
+func (m *memoryStore) Put(_ context.Context, name string, content []byte) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.failing[name] > 0 {
+		m.failing[name]--
+		return errDown
+	}
+	m.objects[name] = bytes.Clone(content)
+	return nil
+}
+
+func (m *memoryStore) Get(_ context.Context, name string) ([]byte, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	object, isThere := m.objects[name]
+	if !isThere {
+		return nil, backup.ErrNotFound
+	}
+	return bytes.Clone(object), nil
+}
+
+func (m *memoryStore) List(_ context.Context, prefix string) ([]string, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var names []string
+	for name := range m.objects {
+		if strings.HasPrefix(name, prefix) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+func (m *memoryStore) Delete(_ context.Context, name string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.failing[name] > 0 {
+		return errDown
+	}
+	delete(m.objects, name)
+	return nil
+}
+
+// plainKMS wraps a data key as it is.
+type plainKMS struct{}
+
+func (plainKMS) Wrap(_ context.Context, key []byte) (backup.WrappedKey, error) {
+	return backup.WrappedKey{KeyID: "k1", Ciphertext: key}, nil
+}
+
+func (plainKMS) Unwrap(_ context.Context, w backup.WrappedKey) ([]byte, error) {
+	return w.Ciphertext, nil
+}
+
+// copies writes the objects of archives of a region into a store.
+type copies struct {
+	t     *testing.T
+	store *memoryStore
+	box   *backup.Box
+}
+
+func newCopies(t *testing.T) *copies {
+	box, err := backup.NewBox(t.Context(), plainKMS{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &copies{t, newMemoryStore(), box}
+}
+
+var noon = time.Date(2027, 1, 20, 12, 0, 0, 0, time.UTC)
+
+// day returns noon of a day; negative ones are past.
+func day(n float64) time.Time { return noon.Add(time.Duration(n * float64(24*time.Hour))) }
+
+const segment = 16 << 20
+
+// archive returns the prefix of an archive that began on a day.
+func (c *copies) archive(began float64, id string) string {
+	return ".regions/r1/archive-" + day(began).Format(timeFormat) + "-" + id + "/"
+}
+
+func (c *copies) put(name string, text []byte) {
+	object, err := c.box.Seal(name, text)
+	if err == nil {
+		err = c.store.Put(c.t.Context(), name, object)
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// base writes a base backup that begins at a segment of the WAL, and returns its prefix.
+func (c *copies) base(archive string, began, complete float64, at int) string {
+	prefix := archive + basePrefix + day(began).Format(timeFormat) + "/"
+	text, err := json.Marshal(Manifest{Region: "r1", Version: 15, Timeline: 1, SegmentSize: segment,
+		Start: LSN(at*segment + 40), Complete: Sample{day(complete), LSN(at*segment + 300)}, Parts: 1})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.put(prefix+partName(0), []byte("part"))
+	c.put(prefix+manifestObject, text)
+	return prefix
+}
+
+// wal writes the piece that is a segment, and returns its name.
+func (c *copies) wal(archive string, covered float64, at int) string {
+	name := archive + Piece{1, LSN(at * segment), LSN((at + 1) * segment), day(covered)}.name()
+	c.put(name, []byte("wal"))
+	return name
+}
+
+func (c *copies) damage(name string) { c.store.objects[name] = []byte("damaged") }
+
+// collect deletes what is expired after a week, at noon of day 0. It returns the names of the deleted objects.
+func (c *copies) collect(current string) (deleted []string, err error) {
+	before := maps.Clone(c.store.objects)
+	name := archive(strings.TrimSuffix(strings.TrimPrefix(current, ".regions/r1/"), "/"))
+	_, err = collect(c.t.Context(), Options{Region: "r1", Store: c.store, KMS: plainKMS{}, Keep: 7 * 24 * time.Hour},
+		name, noon)
+	for _, object := range slices.Sorted(maps.Keys(before)) {
+		if _, isThere := c.store.objects[object]; !isThere {
+			deleted = append(deleted, object)
+		}
+	}
+	return deleted, err
+}
+
+func (c *copies) choose(at time.Time) (*restorer, error) {
+	names, err := c.store.List(c.t.Context(), regionPrefix("r1"))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	archives, _ := sortContents("r1", names)
+	r := &restorer{store: c.store, opener: backup.NewOpener(plainKMS{}), region: "r1"}
+	return r, r.choose(c.t.Context(), archives, at)
+}
+
+func TestCollectKeepsWhatAnyMomentNeeds(t *testing.T) {
+	const id, other = "00000001", "00000002"
+	for _, test := range []struct {
+		name  string
+		write func(c *copies) (current string, want []string)
+	}{
+		{"the base backup that was complete a week ago", func(c *copies) (string, []string) {
+			a := c.archive(-20, id)
+			first, wal := c.base(a, -9, -8.9, 1), c.wal(a, -8.5, 1)
+			c.base(a, -8, -7.9, 2)
+			c.wal(a, -1, 2)
+			return a, []string{first + manifestObject, first + partName(0), wal}
+		}},
+		{"the base backup before one that took until after the oldest moment", func(c *copies) (string, []string) {
+			a := c.archive(-20, id)
+			c.base(a, -8, -7.9, 1)
+			c.wal(a, -7.1, 1)
+			c.base(a, -7.1, -6.5, 2)
+			c.wal(a, -1, 2)
+			return a, nil
+		}},
+		{"parts of the base backup in progress, but not of one that failed", func(c *copies) (string, []string) {
+			a := c.archive(-3, id)
+			failed := a + basePrefix + day(-2.9).Format(timeFormat) + "/" + partName(0)
+			c.put(failed, nil)
+			c.base(a, -2, -1.9, 1)
+			c.wal(a, -1, 1)
+			c.put(a+basePrefix+day(-1).Format(timeFormat)+"/"+partName(0), nil)
+			return a, []string{failed}
+		}},
+		{"an archive until a later one restores to all moments", func(c *copies) (string, []string) {
+			a, b := c.archive(-20, id), c.archive(-6, other)
+			c.base(a, -9, -8.9, 1)
+			c.wal(a, -6.1, 1)
+			c.base(b, -6, -5.9, 1)
+			c.wal(b, -1, 1)
+			return b, nil
+		}},
+		{"an archive that another server still writes", func(c *copies) (string, []string) {
+			a, b := c.archive(-20, id), c.archive(-9, other)
+			c.base(a, -9, -8.9, 1)
+			c.wal(a, -0.1, 1)
+			c.base(b, -9, -8.9, 1)
+			c.wal(b, 0, 1)
+			return b, nil
+		}},
+		{"an archive that ends with a mark", func(c *copies) (string, []string) {
+			a, b := c.archive(-20, id), c.archive(-9, other)
+			c.base(a, -9, -8.9, 1)
+			c.wal(a, -8, 1)
+			text, _ := json.Marshal(mark{day(-0.1), 2 * segment})
+			c.put(a+markObject, text)
+			c.base(b, -9, -8.9, 1)
+			c.wal(b, 0, 1)
+			return b, nil
+		}},
+		{"no archive that has ended before the oldest moment", func(c *copies) (string, []string) {
+			a, b := c.archive(-20, id), c.archive(-9, other)
+			base, wal := c.base(a, -19, -18.9, 1), c.wal(a, -10, 1)
+			c.base(b, -9, -8.9, 1)
+			c.wal(b, 0, 1)
+			return b, []string{base + manifestObject, base + partName(0), wal}
+		}},
+		{"the files of the oldest moment", func(c *copies) (string, []string) {
+			names := []string{}
+			for _, at := range []float64{-9, -8, -6} {
+				names = append(names, regionPrefix("r1")+filesPrefix+day(at).Format(timeFormat))
+				c.put(names[len(names)-1], nil)
+			}
+			return c.archive(-1, id), names[:1]
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			c := newCopies(t)
+			current, want := test.write(c)
+			slices.Sort(want)
+			if deleted, err := c.collect(current); err != nil || !slices.Equal(deleted, want) {
+				t.Errorf("deleted %q, %v; want %q", deleted, err, want)
+			}
+		})
+	}
+}
+
+func TestCollectGoesOnAfterAFailure(t *testing.T) {
+	c := newCopies(t)
+	a := c.archive(-20, "00000001")
+	first := c.base(a, -10, -9.9, 1)
+	locked := c.wal(a, -9.5, 1)
+	c.base(a, -9, -8.9, 2)
+	c.wal(a, -8.5, 2)
+	c.damage(c.base(a, -8, -7.9, 3) + manifestObject)
+	c.wal(a, -1, 3)
+	c.store.failing[locked] = 1
+	deleted, err := c.collect(a)
+	if want := []string{first + manifestObject, first + partName(0)}; !errors.Is(err, errDown) ||
+		!slices.Equal(deleted, want) {
+		t.Errorf("deleted %q, %v; want %q", deleted, err, want)
+	}
+}
+
+func TestARestoreChoosesTheArchiveThatHasTheMoment(t *testing.T) {
+	c := newCopies(t)
+	region, drill := c.archive(-20, "00000001"), c.archive(-5, "00000002")
+	first := c.base(region, -4, -3.9, 1)
+	c.wal(region, -3, 1)
+	second := c.base(region, -2, -1.9, 2)
+	c.wal(region, -1, 2)
+	c.base(drill, -5, -4.9, 1) // another server of the region's name, begun later, ended earlier
+	c.wal(drill, -3.5, 1)
+	expect := func(at time.Time, want string) {
+		t.Helper()
+		r, err := c.choose(at)
+		if got := r.prefix + r.base + "/"; err != nil || got != want {
+			t.Errorf("for %v: %s, %v; want %s", at, got, err, want)
+		}
+	}
+	expect(time.Time{}, second)
+	expect(day(-1.5), second)
+	expect(day(-3.7), first)
+	if windows, err := Windows(t.Context(), c.store, plainKMS{}, "r1"); err != nil || len(windows) != 2 ||
+		!windows[0].From.Equal(day(-3.9)) || !windows[0].To.Equal(day(-1)) {
+		t.Errorf("the windows are %v, %v", windows, err)
+	}
+
+	c.damage(second + manifestObject)
+	expect(time.Time{}, first) // which has the same WAL after it
+	c.damage(first + manifestObject)
+	if _, err := c.choose(time.Time{}); !errors.Is(err, backup.ErrCorrupt) {
+		t.Errorf("instead of the archive that is damaged, another one is restored: %v", err)
+	}
+	if _, err := c.choose(day(-20)); err == nil {
+		t.Error("a moment before all copies was restored")
+	}
+}
+
+func TestWindowsShowAGap(t *testing.T) {
+	c := newCopies(t)
+	a := c.archive(-20, "00000001")
+	c.base(a, -4, -3.9, 1)
+	c.wal(a, -3, 1)
+	missing := c.wal(a, -2.5, 2)
+	c.base(a, -2, -1.9, 3)
+	c.wal(a, -1, 3)
+	delete(c.store.objects, missing)
+	windows, err := Windows(t.Context(), c.store, plainKMS{}, "r1")
+	if err != nil || len(windows) != 2 || !windows[0].To.Equal(day(-3)) || !windows[1].From.Equal(day(-1.9)) {
+		t.Errorf("the windows are %v, %v", windows, err)
+	}
+	if _, err := c.choose(day(-2.2)); !errors.Is(err, backup.ErrOutside) {
+		t.Errorf("a moment after the missing piece: %v", err)
+	}
+	if _, err := c.choose(time.Time{}); err != nil {
+		t.Errorf("the latest moment, with a base backup after the missing piece: %v", err)
+	}
+	c.wal(a, -0.5, 5)
+	if _, err := c.choose(time.Time{}); !errors.Is(err, backup.ErrCorrupt) {
+		t.Errorf("the latest moment, with a piece missing before it: %v", err)
+	}
+}
+
+func TestAStoreThatFailsEndsNoSession(t *testing.T) {
+	c := newCopies(t)
+	s := &session{c: New(Options{Region: "r1", Store: c.store, Log: slog.New(slog.DiscardHandler)}), box: c.box}
+	s.c.archive = "archive-20270120T120000.000Z-00000001"
+	name := s.prefix() + markObject
+	c.store.failing[name] = 1
+	if err := (&walStream{s: s}).put(t.Context(), name, []byte("text")); err != nil {
+		t.Errorf("a store that failed once ended the session: %v", err)
+	}
+	if _, err := c.store.Get(t.Context(), name); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestFilesThatWereThereAreNotMissingFromACopy(t *testing.T) {
+	dir := t.TempDir()
+	c := New(Options{Files: map[string]string{"a": dir + "/a", "never": dir + "/never"}})
+	writeFile(t, dir+"/a", "text")
+	if err := c.findFiles(); err != nil {
+		t.Errorf("with a file that was never there: %v", err)
+	}
+	c.o.Files["a"] = dir + "/removed"
+	if err := c.findFiles(); err == nil {
+		t.Error("a file that was there is missing, and the copy goes on without it")
+	}
+}
