@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"time"
 
@@ -41,7 +42,8 @@ The role of --dsn needs the right to replicate and to create replication slots, 
 has. A managed PostgreSQL has backups of its own: use those, and keep the files by other means.
 One process at a time copies a server. /readyz fails while the copy is more than 30 s behind.`, f)
 	cmd.Example = `  atoll region-backup --region eu-west-1 --store /etc/atoll/backups.yaml \
-    --dsn-file /etc/atoll/superuser.dsn --file pki=/var/lib/atoll/pki --file platform=/var/lib/atoll/platform`
+    --dsn-file /etc/atoll/superuser.dsn --file region.json=/var/lib/atoll/region.json \
+    --file pki=/var/lib/atoll/pki --file platform=/var/lib/atoll/platform`
 	fl := cmd.Flags()
 	fl.StringVar(&f.region, "region", "", "name of the region (required)")
 	fl.StringVar(&f.store, "store", "", "file that names the store, as for atoll hosting --backups (required)")
@@ -55,9 +57,14 @@ One process at a time copies a server. /readyz fails while the copy is more than
 	return cmd
 }
 
+var regionName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+
 func (f *regionBackupService) start(ctx context.Context, s *System) error {
 	if f.keep < 24*time.Hour {
 		return errors.New("--keep: a day at least, because a base backup is made each day")
+	}
+	if !regionName.MatchString(f.region) {
+		return fmt.Errorf("--region %q: use lower-case letters, digits and '-', at most 63", f.region)
 	}
 	for _, name := range slices.Sorted(maps.Keys(f.files)) {
 		if !filepath.IsLocal(name) {
