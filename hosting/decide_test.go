@@ -100,7 +100,10 @@ func (s *situation) describe(word string) error {
 		parts := strings.Split(value, ":")
 		soak := metav1.NewTime(powerZero.Add(time.Hour))
 		s.Upgrade = &hypershift.UpgradeStatus{Phase: hypershift.UpgradePhase(parts[0]), From: parts[1], To: parts[2],
-			StartedAt: metav1.NewTime(powerZero.Add(-10 * time.Minute)), SoakUntil: &soak, Copy: "upgrade-1"}
+			StartedAt: metav1.NewTime(powerZero.Add(-10 * time.Minute)), Copy: "upgrade-1"}
+		if p := s.Upgrade.Phase; p != hypershift.UpgradeRuns && p != hypershift.UpgradeFailed {
+			s.Upgrade.SoakUntil = &soak
+		}
 		if from := controlplane.Version(parts[1]); minorOf(from) != minorOf(controlplane.Version(parts[2])) {
 			s.Upgrade.EmulatedVersion = minorOf(from)
 		}
@@ -110,6 +113,12 @@ func (s *situation) describe(word string) error {
 		ago, err := time.ParseDuration(value)
 		s.Upgrade.LaunchedAt = &metav1.Time{Time: powerZero.Add(-ago)}
 		return err
+	case "no-copy":
+		s.Upgrade.Copy = ""
+	case "data":
+		s.Plane.LastStart.Data = value
+	case "past-data":
+		s.Plane.LastStart.PastData = []string{value}
 	case "copy-used":
 		s.Upgrade.CopyUsed = true
 	case "served": // an earlier release; that of started was not ready yet
@@ -203,8 +212,13 @@ func show(d decision) string {
 	fmt.Fprintln(&b)
 	if u := r.Upgrade; u != nil {
 		fmt.Fprintf(&b, "upgrade %s from %s to %s", u.Phase, u.From, u.To)
-		if u.CopyUsed {
+		switch {
+		case u.CopyUsed:
 			fmt.Fprint(&b, " with the copy")
+		case u.Copy == "":
+			fmt.Fprint(&b, " without a copy")
+		case u.Copy != "upgrade-1":
+			fmt.Fprint(&b, " with a new copy")
 		}
 		if u.Message != "" {
 			fmt.Fprintf(&b, ": %s", u.Message)

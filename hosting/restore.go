@@ -82,9 +82,9 @@ func (h *Hosting) findRestore(c *hostedCluster, hc *hypershift.HostedCluster, la
 	if r == nil || r.Invalid != "" {
 		return r
 	}
-	status := hc.Status.Restore
+	status, upgrade := hc.Status.Restore, hc.Status.Upgrade
 	if c.status != nil {
-		status = c.status.Restore
+		status, upgrade = c.status.Restore, c.status.Upgrade
 	}
 	isShown := status != nil && status.ID == r.Order.ID && status.Phase.IsFinal()
 	r.IsExecuted = isShown || last.HasRestored(r.Order.ID)
@@ -97,7 +97,9 @@ func (h *Hosting) findRestore(c *hostedCluster, hc *hypershift.HostedCluster, la
 		source = controlplane.ID{Namespace: from.Namespace, Name: from.Name}
 	}
 	release := last.Release
-	if wanted, refused := h.o.Releases.pick(hc.Spec.Release.Image, release); refused == nil {
+	if upgrade != nil && !upgrade.Phase.IsFinal() {
+		release = releaseOf(upgrade) // after a failed upgrade the spec has a release that does not work
+	} else if wanted, refused := h.o.Releases.pick(hc.Spec.Release.Image, release); refused == nil {
 		release = wanted
 	}
 	r.Prepared = h.o.Backups.Prepare(c.id, controlplane.RestoreOrder{

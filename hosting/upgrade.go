@@ -43,7 +43,7 @@ func nextUpgrade(stored *hypershift.UpgradeStatus, wanted controlplane.Version, 
 	now time.Time) *hypershift.UpgradeStatus {
 	next := stored
 	if wanted != "" && p.LastStart.Served != "" {
-		next = followSpec(stored, wanted, p.LastStart.Served, l, now)
+		next = followSpec(stored, wanted, p.LastStart, l, now)
 	}
 	if next == nil || next.Phase.IsFinal() {
 		return next
@@ -53,11 +53,14 @@ func nextUpgrade(stored *hypershift.UpgradeStatus, wanted controlplane.Version, 
 	return &after
 }
 
-// followSpec returns the upgrade after the spec's release was read. served is the version of record.
-func followSpec(u *hypershift.UpgradeStatus, wanted, served controlplane.Version, l Upgrades, now time.Time,
-) *hypershift.UpgradeStatus {
+// followSpec returns the upgrade after the spec's release was read.
+func followSpec(u *hypershift.UpgradeStatus, wanted controlplane.Version, last controlplane.LastStart, l Upgrades,
+	now time.Time) *hypershift.UpgradeStatus {
+	served := last.Served // the version of record
 	isOpen := u != nil && !u.Phase.IsFinal()
 	goesBack := isOpen && (u.Phase == hypershift.UpgradeRollsBack || u.Phase == hypershift.RollbackFailed)
+	// From, started again, may have accepted writes that the copy lacks: the next upgrade makes another copy.
+	keepsCopy := isOpen && hasPresentCopy(u) && last.Release != served
 	switch {
 	case isOpen && string(wanted) == u.From && !goesBack:
 		return withPhase(u, hypershift.UpgradeRollsBack)
@@ -65,16 +68,16 @@ func followSpec(u *hypershift.UpgradeStatus, wanted, served controlplane.Version
 		return u
 	case isOpen && string(wanted) == u.To && goesBack && served == wanted && u.SoakUntil != nil:
 		return withPhase(u, hypershift.UpgradeSoaks)
-	case isOpen && string(wanted) == u.To && goesBack:
+	case isOpen && string(wanted) == u.To && goesBack && (served == wanted || keepsCopy):
 		return withPhase(u, hypershift.UpgradeRuns)
-	case isOpen && string(wanted) == u.To, wanted == served:
+	case isOpen && string(wanted) == u.To && !goesBack, wanted == served:
 		return u
 	}
 	begun := &hypershift.UpgradeStatus{
 		From: string(served), To: string(wanted), Phase: hypershift.UpgradeRuns,
 		StartedAt: metav1.NewTime(now.Truncate(time.Second)), Copy: fmt.Sprintf("upgrade-%d", now.UnixMilli()),
 	}
-	if isOpen && u.From == string(served) { // To was not ready: its copy is that of the data of served
+	if keepsCopy && u.From == string(served) {
 		begun.StartedAt, begun.Copy = u.StartedAt, u.Copy
 	}
 	if minor := minorOf(served); l.Soak > 0 && minor != minorOf(wanted) {
@@ -89,11 +92,20 @@ func withPhase(u *hypershift.UpgradeStatus, phase hypershift.UpgradePhase) *hype
 	return &next
 }
 
+// hasPresentCopy reports whether the status shows no ready plane since the copy was made: the copy lacks no write that
+// a ready plane has accepted.
+func hasPresentCopy(u *hypershift.UpgradeStatus) bool {
+	return u.Copy != "" && !u.CopyUsed && u.SoakUntil == nil
+}
+
 // advance changes an upgrade that has not ended as the plane and the clock demand.
 func advance(u *hypershift.UpgradeStatus, p controlplane.Observation, l Upgrades, now time.Time) {
 	at := metav1.NewTime(now.Truncate(time.Second))
 	runs := releaseOf(u)
 	u.Served = string(p.LastStart.Served)
+	if p.State == controlplane.Down { // asleep, or after a restart of the machine: the next start gets the whole limit
+		u.LaunchedAt = nil
+	}
 	hasFailed := p.Failure != nil && p.Failure.Release == runs
 	if u.LaunchedAt == nil && (p.Running && p.LastStart.Release == runs || hasFailed) {
 		u.LaunchedAt = &at
@@ -124,10 +136,13 @@ func advance(u *hypershift.UpgradeStatus, p controlplane.Observation, l Upgrades
 			u.To, u.From, failure))
 	case u.Phase == hypershift.UpgradeSoaks && !now.Before(u.SoakUntil.Time):
 		u.Phase, u.CompletedAt, u.EmulatedVersion = hypershift.UpgradeCompleted, &at, ""
-	case u.Phase == hypershift.UpgradeFailed && isReady && u.CompletedAt == nil:
+	case u.Phase == hypershift.UpgradeFailed && isReady && (u.CompletedAt == nil || u.Copy != "" && !u.CopyUsed):
 		u.CompletedAt = &at
-	case runs == controlplane.Version(u.From) && p.LastStart.Served == runs && isEnding && !isReady && !u.CopyUsed &&
-		p.LastStart.Copy == u.Copy && p.Failure.Reason == controlplane.PlaneFailed:
+		if !u.CopyUsed { // the plane accepts writes from now on, which the copy lacks
+			u.Copy = ""
+		}
+	case runs == controlplane.Version(u.From) && p.LastStart.Served == runs && isEnding && !isReady &&
+		hasPresentCopy(u) && p.LastStart.Copy == u.Copy && p.Failure.Reason == controlplane.PlaneFailed:
 		// The failed release has changed the data so that the release before cannot use it. A slow start is no such sign.
 		u.CopyUsed, u.LaunchedAt = true, nil
 		u.Message = strings.TrimPrefix(fmt.Sprintf("%s; %s could not use the data any more and got a copy of before the "+
@@ -198,7 +213,7 @@ func (d *decision) orderUpgrade(s situation, next *hypershift.UpgradeStatus, now
 		if d.Spec.Release == controlplane.Version(u.To) {
 			d.Spec.EmulatedVersion = u.EmulatedVersion
 		}
-		if u.CopyUsed {
+		if u.CopyUsed && !last.HasRestored(u.Copy) { // once: a later restore replaces the copy
 			d.Spec.Data = u.Copy
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"atoll.dev/api/hypershift"
+	"atoll.dev/cluster"
 	"atoll.dev/hosting/controlplane"
 )
 
@@ -56,6 +57,54 @@ func versions(hc *hypershift.HostedCluster) string {
 		list = append(list, h.Version+mark)
 	}
 	return strings.Join(list, " ")
+}
+
+// The limit until a plane is ready begins anew after a stop: a plane that was put to sleep during an upgrade, or whose
+// machine was off, has not failed.
+func TestTheLimitOfAnUpgradeBeginsAnewAfterAStop(t *testing.T) {
+	now, limits := powerZero, Upgrades{}.withDefaults()
+	o := controlplane.Observation{State: controlplane.Starting, Running: true,
+		LastStart: controlplane.LastStart{Release: "1.36.4", Served: "1.36.3"}}
+	u := nextUpgrade(nil, "1.36.4", o, limits, now)
+	o.State, o.Running = controlplane.Down, false
+	now = now.Add(time.Hour)
+	u = nextUpgrade(u, "1.36.4", o, limits, now)
+	o.State, o.Running = controlplane.Starting, true
+	if u = nextUpgrade(u, "1.36.4", o, limits, now); u.Phase != hypershift.UpgradeRuns {
+		t.Fatalf("after a stop of an hour the upgrade is %s: %s", u.Phase, u.Message)
+	}
+	if u = nextUpgrade(u, "1.36.4", o, limits, now.Add(limits.ReadyLimit)); u.Phase != hypershift.UpgradeFailed {
+		t.Errorf("a plane that is not ready after %s is %s", limits.ReadyLimit, u.Phase)
+	}
+}
+
+// orderedBackups records the last order of a restore.
+type orderedBackups struct {
+	noBackups
+	order controlplane.RestoreOrder
+}
+
+func (b *orderedBackups) Prepare(_ controlplane.ID, o controlplane.RestoreOrder) controlplane.Preparation {
+	b.order = o
+	return controlplane.Preparation{}
+}
+
+// After a failed upgrade the spec has the release that does not work. The data of a restore is made with the other one.
+func TestARestoreAfterAFailedUpgradeUsesTheReleaseThatRuns(t *testing.T) {
+	b := &orderedBackups{}
+	h := &Hosting{o: Options{Backups: b, Releases: Releases{"1.36.3", "1.36.4"}}}
+	hc := newSituation().Cluster
+	hc.Spec.Release.Image = cluster.ReleaseImage("1.36.4")
+	hc.Annotations = map[string]string{hypershift.RestoreAnnotation: `{"id":"r1","at":"2026-01-01T00:00:00Z"}`}
+	for phase, want := range map[hypershift.UpgradePhase]controlplane.Version{
+		hypershift.UpgradeFailed: "1.36.3", hypershift.UpgradeSoaks: "1.36.4", hypershift.UpgradeRolledBack: "1.36.4",
+	} {
+		hc.Status.Upgrade = &hypershift.UpgradeStatus{Phase: phase, From: "1.36.3", To: "1.36.4"}
+		h.findRestore(&hostedCluster{}, hc, controlplane.LastStart{Release: "1.36.3"})
+		if b.order.Release != want {
+			t.Errorf("%s: the data is made with %s, want %s", phase, b.order.Release, want)
+		}
+	}
 }
 
 // A release whose program ends at once, and one whose plane never becomes ready, cost a cluster some seconds: it serves

@@ -38,8 +38,8 @@ type UpgradeStatus struct {
 	// EmulatedVersion is the minor version whose APIs, features and form of stored objects the plane keeps until the end
 	// of the soak; "" when From has the same minor version.
 	EmulatedVersion string `json:"emulatedVersion"`
-	// Copy names the copy of the data of before the upgrade, and CopyUsed is true when the plane went back with it:
-	// writes after StartedAt are lost then.
+	// Copy names the copy of the data of before the upgrade; "" once From was ready again after a failure. CopyUsed is
+	// true when the plane went back with it: writes after StartedAt are lost then.
 	Copy     string `json:"copy"`
 	CopyUsed bool   `json:"copyUsed"`
 }

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
 	"atoll.dev/hosting/controlplane"
 	"atoll.dev/internal/atomicfile"
 	"atoll.dev/internal/beneath"
@@ -19,6 +21,8 @@ const (
 	copyDepth = 4
 	copyFiles = 4096
 	copyBytes = 16 << 30
+	// copyReserve is the space that a copy leaves to the other planes on the disk: etcd ends when it cannot write.
+	copyReserve = 1 << 30
 )
 
 // copyData copies the data of a stopped plane before its first start with another release than that of record, as
@@ -50,6 +54,18 @@ func (x *runner) copyData(next *record, spec controlplane.Spec) error {
 		}
 	}
 	next.Copy = spec.Copy
+	return nil
+}
+
+// checkSpace returns ENOSPC unless the disk of a directory has room for a file and for reserve bytes more.
+func checkSpace(dir string, size int64, reserve uint64) error {
+	var disk unix.Statfs_t
+	if err := unix.Statfs(dir, &disk); err != nil {
+		return err
+	}
+	if free := disk.Bavail * uint64(disk.Bsize); free < uint64(size)+reserve {
+		return fmt.Errorf("a file of %d MiB leaves less than %d MiB free: %w", size>>20, reserve>>20, unix.ENOSPC)
+	}
 	return nil
 }
 
@@ -122,6 +138,12 @@ func (c *copier) copyFile(name string) error {
 		return err
 	}
 	defer in.Close()
+	if info, err = in.Stat(); err == nil {
+		err = checkSpace(c.to, info.Size(), copyReserve)
+	}
+	if err != nil {
+		return err
+	}
 	out, err := os.OpenFile(filepath.Join(c.to, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
