@@ -103,9 +103,6 @@ func Bootstrap(ctx context.Context, admin *rest.Config, o BootstrapOptions) (kub
 		established); err != nil {
 		return nil, fmt.Errorf("bootstrapping: waiting for the kind AppliedManifestWork: %w", err)
 	}
-	if err := deleteFormerToken(ctx, dyn, o); err != nil {
-		return nil, fmt.Errorf("bootstrapping: deleting the agent's former token: %w", err)
-	}
 	token, err := accounttoken.Request(ctx, dyn, o.Namespace, o.Name)
 	if err != nil {
 		return nil, fmt.Errorf("bootstrapping: %w", err)
@@ -120,6 +117,9 @@ func Bootstrap(ctx context.Context, admin *rest.Config, o BootstrapOptions) (kub
 	}
 	if err := awaitRights(ctx, kubeconfig); err != nil {
 		return nil, fmt.Errorf("bootstrapping: waiting for the agent's rights: %w", err)
+	}
+	if err := deleteFormerToken(ctx, dyn, o); err != nil { // last: an agent that runs needs it until there is another
+		return nil, fmt.Errorf("bootstrapping: deleting the agent's former token: %w", err)
 	}
 	return kubeconfig, nil
 }

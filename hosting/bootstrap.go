@@ -77,9 +77,6 @@ func Bootstrap(ctx context.Context, admin *rest.Config, o BootstrapOptions) (kub
 	if err := b.pullSecret(ctx, o.PullSecret); err != nil {
 		return nil, fmt.Errorf("bootstrapping hosting: the pull secret: %w", err)
 	}
-	if err := b.deleteFormerToken(ctx); err != nil {
-		return nil, fmt.Errorf("bootstrapping hosting: deleting its former token: %w", err)
-	}
 	token, err := accounttoken.Request(ctx, dyn, apihosting.SystemNamespace, account)
 	if err != nil {
 		return nil, fmt.Errorf("bootstrapping hosting: %w", err)
@@ -89,6 +86,9 @@ func Bootstrap(ctx context.Context, admin *rest.Config, o BootstrapOptions) (kub
 	}
 	if err := awaitRights(ctx, kubeconfig); err != nil {
 		return nil, fmt.Errorf("bootstrapping hosting: waiting for its rights: %w", err)
+	}
+	if err := b.deleteFormerToken(ctx); err != nil { // last: a hosting that runs needs it until there is another
+		return nil, fmt.Errorf("bootstrapping hosting: deleting its former token: %w", err)
 	}
 	return kubeconfig, nil
 }
@@ -129,7 +129,11 @@ func (b bootstrapping) applyAll(ctx context.Context) error {
 			}
 			kinds = append(kinds, object.GetName())
 		}
-		if err := b.apply(ctx, object); err != nil {
+		err := b.apply(ctx, object)
+		if apierrors.IsNotFound(err) && object.GetKind() == "ValidatingAdmissionPolicy" {
+			err = fmt.Errorf("a management cluster needs Kubernetes 1.30: %w", err)
+		}
+		if err != nil {
 			return fmt.Errorf("%s %s: %w", object.GetKind(), object.GetName(), err)
 		}
 	}

@@ -2,7 +2,8 @@
 // day; the process that uses the file requests the next token with the present one, and replaces the file.
 //
 // Bootstrapping makes the first token with Request, and writes the file. The service account needs the right to create
-// serviceaccounts/token for itself, and no others. A process that was stopped for longer than Life needs a new file.
+// serviceaccounts/token for itself, and no others. A process that was stopped for longer than Life needs a new file;
+// one that runs takes the new token from it.
 //
 // It imports atomicfile and none of our other packages.
 package accounttoken
@@ -38,6 +39,10 @@ const (
 	firstPause = time.Second
 	longPause  = 5 * time.Minute
 )
+
+// clockPause is the time between two looks at the clock while a token is valid. A timer for half a day would stand
+// still while the machine is suspended, and the token would expire meanwhile.
+const clockPause = time.Minute
 
 // Request requests a token of a service account that is valid for Life. Each call returns another token.
 func Request(ctx context.Context, client dynamic.Interface, namespace, name string) (string, error) {
@@ -139,8 +144,9 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // Renew replaces the token whenever half of its life has passed, until ctx ends. A try that fails is repeated. The
-// first renewal follows the times in the token; later ones follow this process's own clock, so that a clock that
-// differs from the API server's does not make it renew again and again.
+// first renewal follows the times in the token; later ones follow this machine's own clock, so that a clock that
+// differs from the API server's does not make it renew again and again. When a renewal fails, it looks for a newer
+// token in the file.
 func (a *Account) Renew(ctx context.Context, log *slog.Logger) error {
 	wait, ok := a.untilRenewal(time.Now())
 	if !ok {
@@ -148,9 +154,7 @@ func (a *Account) Renew(ctx context.Context, log *slog.Logger) error {
 		return nil
 	}
 	for pause := firstPause; ; {
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
+		if !sleep(ctx, wait) {
 			return nil
 		}
 		err := a.renewNow(ctx)
@@ -160,11 +164,48 @@ func (a *Account) Renew(ctx context.Context, log *slog.Logger) error {
 		case err == nil:
 			wait, pause = a.halfLife(), firstPause
 			continue
+		case a.readNewer(): // of another bootstrap
+			wait, pause = firstPause, firstPause
+			continue
 		}
 		log.Warn("the token of the service account was not renewed; see its kubeconfig", "kubeconfig", a.file,
 			"error", err, "retry", pause)
 		wait, pause = pause, min(2*pause, longPause)
 	}
+}
+
+// sleep returns true when a time has passed, by the timer or by the machine's clock, and false when ctx has ended.
+func sleep(ctx context.Context, wait time.Duration) bool {
+	begun := time.Now()
+	for {
+		now := time.Now()
+		left := wait - max(now.Sub(begun), now.Round(0).Sub(begun.Round(0))) // Round removes the timer's reading
+		if left <= 0 {
+			return ctx.Err() == nil
+		}
+		select {
+		case <-time.After(min(left, clockPause)):
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// readNewer takes the token of the file when that is valid for longer than the present one.
+func (a *Account) readNewer() (isNewer bool) {
+	config, err := clientcmd.LoadFromFile(a.file)
+	if err != nil || config.AuthInfos[a.user] == nil {
+		return false
+	}
+	token := config.AuthInfos[a.user].Token
+	read, ok := readClaims(token)
+	present, _ := readClaims(*a.token.Load())
+	if !ok || read.Expires <= present.Expires {
+		return false
+	}
+	a.token.Store(&token)
+	a.config = config
+	return true
 }
 
 // untilRenewal returns when half of the present token's life has passed. ok is false when it cannot be renewed.

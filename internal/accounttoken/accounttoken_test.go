@@ -167,3 +167,48 @@ func TestTheNextRenewalDoesNotDependOnTheClock(t *testing.T) {
 		t.Errorf("the next renewal is after %s, want %s", got, Life/2)
 	}
 }
+
+// A machine was suspended until the token had expired: the process takes the token of the next bootstrap from the file.
+func TestAProcessWithAnExpiredTokenTakesANewerOneFromItsFile(t *testing.T) {
+	old, next := tokenOf(time.Now().Add(-48*time.Hour), Life), tokenOf(time.Now(), Life)
+	refused := make(chan struct{})
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") == "Bearer "+old {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		w.WriteHeader(http.StatusServiceUnavailable)
+		select {
+		case <-refused:
+		default:
+			close(refused)
+		}
+	}))
+	defer server.Close()
+	file := writeKubeconfig(t, server.URL, old)
+	a, err := Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.readNewer() {
+		t.Error("the same token counts as newer")
+	}
+	newer, err := os.ReadFile(writeKubeconfig(t, server.URL, next))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, newer, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- a.Renew(ctx, slog.New(slog.DiscardHandler)) }()
+	<-refused // a request with the newer token
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if *a.token.Load() != next {
+		t.Error("the process has another token than that of the file")
+	}
+}
