@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -18,10 +19,18 @@ func kubeconfigSecret(id controlplane.ID) string { return id.Name + "-admin-kube
 
 // deleteSecret deletes the Secret with the administrator's kubeconfig. The Secret
 // has an owner, too, but the garbage collector may take half a minute to learn a
-// kind that is new in the management cluster.
+// kind that is new in the management cluster. A Secret that hosting may not delete
+// stays: somebody has made it again, for example from a backup of the management
+// cluster, and the HostedCluster must not stay because of it.
 func (h *Hosting) deleteSecret(ctx context.Context, id controlplane.ID) error {
 	secrets := h.o.Client.Resource(secrets()).Namespace(id.Namespace)
-	if err := secrets.Delete(ctx, kubeconfigSecret(id), metav1.DeleteOptions{}); err != nil && !loop.IsGone(err) {
+	err := secrets.Delete(ctx, kubeconfigSecret(id), metav1.DeleteOptions{})
+	if apierrors.IsForbidden(err) {
+		h.o.Log.Warn("hosting may not delete the Secret of a deleted cluster, which stays", "plane", id.String(),
+			"secret", kubeconfigSecret(id), "error", err)
+		return nil
+	}
+	if err != nil && !loop.IsGone(err) {
 		return fmt.Errorf("the kubeconfig of %s: %w", id, err)
 	}
 	return nil

@@ -123,7 +123,12 @@ func (h *Hosting) follow(ctx context.Context, c *hostedCluster, object *unstruct
 	if err := h.writeStatus(ctx, c, hc, r, now); err != nil {
 		return 0, err
 	}
-	return d.Again, errors.Join(secretErr, restoreErr, issuersErr, h.writeManagedCluster(ctx, c, hc))
+	again := d.Again
+	if err := h.writeManagedCluster(ctx, c, hc); err != nil { // a view of the cluster; its failure delays nothing else
+		h.o.Log.Warn("a ManagedCluster was not written and is tried again", "plane", c.id.String(), "error", err)
+		again = earlier(again, managedRetry)
+	}
+	return again, errors.Join(secretErr, restoreErr, issuersErr)
 }
 
 // metadataOf is a HostedCluster whose spec cannot be decoded.

@@ -8,6 +8,7 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -26,6 +27,9 @@ const (
 	managedJoined    = "ManagedClusterJoined"
 	managedAvailable = "ManagedClusterConditionAvailable"
 )
+
+// managedRetry is the time until a ManagedCluster that could not be written is tried again.
+const managedRetry = 30 * time.Second
 
 func managedClusters() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: "cluster.open-cluster-management.io", Version: "v1",

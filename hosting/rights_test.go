@@ -2,6 +2,7 @@ package hosting
 
 import (
 	"crypto/rand"
+	"log/slog"
 	"strings"
 	"testing"
 
@@ -12,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
+	"atoll.dev/hosting/controlplane"
 	"atoll.dev/internal/accounttoken"
 )
 
@@ -76,6 +78,15 @@ func TestHostingIsRefusedTokensAndSecretsOfOthers(t *testing.T) {
 		if !apierrors.IsForbidden(err) {
 			t.Errorf("%s: %v, want forbidden", what, err)
 		}
+	}
+	h := &Hosting{o: Options{Client: hosting, Log: slog.New(slog.DiscardHandler)}}
+	foreign = &unstructured.Unstructured{Object: secret("hc-admin-kubeconfig", "Opaque")}
+	if _, err := admin.Resource(secrets()).Namespace(namespace).Create(t.Context(), foreign,
+		metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.deleteSecret(t.Context(), controlplane.ID{Namespace: namespace, Name: "hc"}); err != nil {
+		t.Errorf("the deletion of a cluster waits for the Secret of somebody else: %v", err)
 	}
 	if _, err := accounttoken.Request(t.Context(), hosting, "atoll-hosting", account); err != nil {
 		t.Errorf("renewing its own token: %v", err)
