@@ -35,7 +35,8 @@ const dnsInterval = 5 * time.Minute
 var managedByHosting = map[string]string{"app.kubernetes.io/managed-by": "hosting.atoll.dev"}
 
 // applyDNS applies CoreDNS in the plane of a cluster with real nodes. It changes nothing in a cluster that has a
-// Service kube-dns of its own, and no object of which somebody has changed a field that hosting would set.
+// Service kube-dns of its own, or another Service with the address of DNS, and no object of which somebody has changed
+// a field that hosting would set.
 func (s *site) applyDNS(ctx context.Context, now time.Time) error {
 	s.mu.Lock()
 	recent := now.Sub(s.dnsApplied) < dnsInterval
@@ -57,7 +58,11 @@ func (s *site) applyDNS(ctx context.Context, now time.Time) error {
 	}
 	if !foreign {
 		for _, object := range objects {
-			if err := s.applyUnlessChanged(ctx, object); err != nil {
+			err := s.applyUnlessChanged(ctx, object)
+			if apierrors.IsInvalid(err) && object.GetKind() == "Service" {
+				break // the address of DNS is that of a Service of the customer
+			}
+			if err != nil {
 				return err
 			}
 		}

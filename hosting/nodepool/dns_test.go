@@ -49,6 +49,20 @@ func TestDNSIsAppliedAndKeepsTheChangesOfTheCustomer(t *testing.T) {
 	}
 
 	remove(core("services"), "kube-dns")
+	services, err := s.serviceNetwork(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	taken, _ := offset(services, dnsService)
+	w.create(core("services"), "kube-system", map[string]any{"apiVersion": "v1", "kind": "Service",
+		"metadata": map[string]any{"name": "mine"}, "spec": map[string]any{"clusterIP": taken.String(),
+			"ports": []any{map[string]any{"port": int64(53), "protocol": "UDP"}}}})
+	apply()
+	if _, err := get(core("configmaps"), "coredns"); !apierrors.IsNotFound(err) {
+		t.Errorf("beside the customer's DNS at its address hosting has made CoreDNS: %v", err)
+	}
+
+	remove(core("services"), "mine")
 	apply()
 	service, err := get(core("services"), "kube-dns")
 	if err != nil {
