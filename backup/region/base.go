@@ -26,9 +26,13 @@ const partSize = 4 << 20
 // and nil when ctx ends.
 func (s *session) takeBases(ctx context.Context) error {
 	for {
-		wait := time.Until(s.c.lastBase().Add(baseEvery))
-		if s.c.lastBase().IsZero() {
-			wait = 0
+		wait := time.Duration(0)
+		if last := s.c.lastBase(); !last.IsZero() {
+			now, err := s.sample(ctx)
+			if err != nil {
+				return err
+			}
+			wait = last.Add(baseEvery).Sub(now.Time)
 		}
 		select {
 		case <-ctx.Done():

@@ -141,12 +141,16 @@ func (s *session) isKept(ctx context.Context) (bool, error) {
 
 // beginArchive makes the slot of a new archive, and drops the slots of earlier ones.
 func (s *session) beginArchive(ctx context.Context) error {
+	now, err := s.sample(ctx)
+	if err != nil {
+		return err
+	}
 	random := make([]byte, 4)
 	rand.Read(random)
-	s.c.archive = archive(archivePrefix + time.Now().UTC().Format(timeFormat) + "-" + hex.EncodeToString(random))
+	s.c.archive = archive(archivePrefix + now.Time.Format(timeFormat) + "-" + hex.EncodeToString(random))
 	s.c.noteBase(time.Time{})
 	var restart string
-	err := s.query(ctx, `select (pg_create_physical_replication_slot($1, true)).lsn::text`,
+	err = s.query(ctx, `select (pg_create_physical_replication_slot($1, true)).lsn::text`,
 		[]any{s.c.archive.slot()}, &restart)
 	if err == nil {
 		s.c.end, err = pglogrepl.ParseLSN(restart)
@@ -193,10 +197,14 @@ func (s *session) putUntilStored(ctx context.Context, name string, text []byte) 
 	}
 }
 
-// collect deletes what is not kept any more, every hour.
+// collect deletes what is not kept any more, every hour. All times are by the server's clock.
 func (s *session) collect(ctx context.Context) error {
 	for {
-		n, err := collect(ctx, s.c.o, s.c.archive, time.Now())
+		now, err := s.sample(ctx)
+		if err != nil {
+			return err
+		}
+		n, err := collect(ctx, s.c.o, s.c.archive, now.Time)
 		if err != nil {
 			return err
 		}
