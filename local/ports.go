@@ -110,23 +110,30 @@ const (
 	allReplicas         // processes of this user that share it
 )
 
-// isPortFree reports whether a process can listen on a port.
+// isPortFree reports whether a process can listen on a port. It only binds a port that replicas share: the kernel would
+// give it connections to the replicas that listen there.
 func isPortFree(port int, use portUse) bool {
-	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
-		if use == oneProcess {
-			return nil
-		}
-		controlErr := c.Control(func(fd uintptr) {
-			err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
-		})
-		return errors.Join(controlErr, err)
-	}}
-	l, err := config.Listen(context.Background(), "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	if use == allReplicas {
+		return canShare(port)
+	}
+	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 	if err != nil {
 		return false
 	}
 	l.Close()
 	return true
+}
+
+// canShare reports whether a process can bind a port that processes of this user share.
+func canShare(port int) bool {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	err = errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1))
+	return err == nil && unix.Bind(fd, &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}) == nil
 }
 
 // takenPort returns the first port of a process on which it cannot listen, 0 when it can on all.

@@ -41,20 +41,26 @@ func (h Home) runsAs(specs []Spec) bool {
 }
 
 // replace supervises next in the place of previous, whose arguments or variables have changed. The old process runs on
-// until the turn of next: until the process of turn, which is replaced before, serves or is not supervised any more. A
-// nil turn is over. So of several replicas one at a time is away, and a change with which the first process does not
-// serve stops there.
-func (s *supervisor) replace(ctx context.Context, previous, next, turn *supervisedProcess, markedPID int) {
-	if turn != nil {
-		select {
-		case <-ctx.Done():
-		case <-turn.ready:
-		case <-turn.done:
-		}
+// until the turn of next: until the process named before, which is replaced before it, serves or is not supervised any
+// more. "" is none. So of several replicas one at a time is away, and a change with which the first process does not
+// serve stops there. If a newer change replaces next before its turn, the old process runs on, and next never starts.
+func (s *supervisor) replace(ctx context.Context, previous, next *supervisedProcess, before string) {
+	if before != "" {
+		s.awaitReady(ctx, []string{before})
+	}
+	if !s.isNewest(next) {
+		<-ctx.Done() // the newer change ends next when its own turn comes
 	}
 	previous.cancel()
 	<-previous.done
 	if ctx.Err() == nil {
-		s.keep(ctx, next, markedPID)
+		s.keep(ctx, next, markedProcesses(s.homeID)[next.spec.Name]) // the process may have another pid than before the wait
 	}
+}
+
+// isNewest reports whether no newer change has replaced or removed a process.
+func (s *supervisor) isNewest(process *supervisedProcess) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.processes[process.spec.Name] == process
 }

@@ -78,6 +78,47 @@ func TestTheSupervisorReplacesChangedProcessesOneAfterAnother(t *testing.T) {
 	}
 }
 
+// While a change waits, because its first process does not serve, the change is taken back: the second process, whose
+// turn had not come, runs on.
+func TestAChangeThatIsTakenBackReplacesNoFurtherProcess(t *testing.T) {
+	h, st := newHome(t)
+	var specs atomic.Pointer[[]Spec]
+	sleep := func(name, seconds string, ready func(context.Context) error) Spec {
+		s := sleepingProcess(name)
+		s.Args[1], s.Ready = seconds, ready
+		return s
+	}
+	serve := func(context.Context) error { return nil }
+	specs.Store(&[]Spec{sleep("first", "300", serve), sleep("second", "300", serve)})
+	reload, _ := supervise(t, h, st, func() []Spec { return *specs.Load() })
+	var begin Record
+	eventually(t, "both run", func() bool {
+		_, isRunning := running(h, "first")
+		var otherRuns bool
+		begin, otherRuns = running(h, "second")
+		return isRunning && otherRuns
+	})
+	var asked, settled atomic.Bool
+	specs.Store(&[]Spec{sleep("first", "301", func(context.Context) error {
+		asked.Store(true)
+		return errors.New("it does not serve")
+	}), sleep("second", "301", serve)})
+	reload <- syscall.SIGHUP
+	eventually(t, "the first is replaced", asked.Load)
+	specs.Store(&[]Spec{sleep("first", "300", serve), sleep("second", "300", func(context.Context) error {
+		settled.Store(true)
+		return nil
+	})})
+	reload <- syscall.SIGHUP
+	eventually(t, "the supervisor keeps the second process again", settled.Load)
+	if now, isRunning := running(h, "second"); !isRunning || now.PID != begin.PID {
+		t.Errorf("the second process was replaced: pid %d, begun as %d", now.PID, begin.PID)
+	}
+	if first, isRunning := running(h, "first"); !isRunning || first.Args[1] != "300" {
+		t.Errorf("the first process runs as %v", first.Args)
+	}
+}
+
 func TestSpecsOfOneStateAreTheSameProcesses(t *testing.T) {
 	h, st := newHome(t)
 	st.Clusters, st.Azure, st.Backups = names{"mc01-r1"}, true, true

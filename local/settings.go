@@ -1,9 +1,7 @@
 package local
 
 import (
-	"bytes"
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -39,14 +37,6 @@ func settingsOf(d gitops.Declaration) *Settings {
 		s.Clusters[cluster.ManagementCluster(c.Name)] = ClusterSettings{c.Settings.Capacity, c.Settings.Releases}
 	}
 	return s
-}
-
-// equals reports whether both settings are written in the same way.
-func (s *Settings) equals(other *Settings) bool {
-	// A struct of maps, lists and texts has no error.
-	a, _ := json.Marshal(s)
-	b, _ := json.Marshal(other)
-	return bytes.Equal(a, b)
 }
 
 // declaredSettings returns the settings of the declaration, and empty ones for a region that `atoll up` made.

@@ -105,7 +105,7 @@ func (s *supervisor) reconcile(ctx context.Context, specs []Spec) {
 		names[spec.Name] = true
 	}
 	markedPIDs := markedProcesses(s.homeID)
-	var replaced *supervisedProcess // the last of this call
+	replaced := "" // the name of the last of this call
 	for _, spec := range specs {
 		previous := s.processes[spec.Name]
 		if previous != nil && previous.spec.runsAs(spec) {
@@ -114,14 +114,14 @@ func (s *supervisor) reconcile(ctx context.Context, specs []Spec) {
 		keepCtx, cancel := context.WithCancel(ctx)
 		process := &supervisedProcess{spec: spec, ready: make(chan struct{}), cancel: cancel, done: make(chan struct{})}
 		s.processes[spec.Name] = process
-		turn := replaced
+		before := replaced
 		if previous != nil {
-			replaced = process
+			replaced = spec.Name
 		}
 		s.wg.Go(func() {
 			defer close(process.done)
 			if previous != nil {
-				s.replace(keepCtx, previous, process, turn, markedPIDs[spec.Name])
+				s.replace(keepCtx, previous, process, before)
 				return
 			}
 			s.keep(keepCtx, process, markedPIDs[spec.Name])
