@@ -346,32 +346,36 @@ func joinDistinct(all []error) error {
 	return errors.Join(distinct...)
 }
 
-// checkAccounts refuses an account that two regions share: a region is an island, and
-// its accounts are its walls.
+// checkAccounts refuses an account that two clusters share: a region is an island, and its accounts are its walls. A
+// management cluster in the account of the regional cluster could take its rights.
 func (f Fleet) checkAccounts() error {
 	type owner struct {
-		region string
-		at     Position
+		region, cluster string
+		at              Position
 	}
 	var mistakes []error
 	owners := map[string]owner{}
-	use := func(region string, n *node, account string) {
+	use := func(region, cluster string, n *node, account string) {
 		if account == "" {
 			return
 		}
 		at := n.get("aws", "accountId").at
-		if first, taken := owners[account]; taken && first.region != region {
+		switch first, taken := owners[account]; {
+		case !taken:
+			owners[account] = owner{region, cluster, at}
+		case first.region != region:
 			mistakes = append(mistakes, at.errorf("the account %s is of the region %s, at %s; a region shares no account",
 				account, first.region, first.at))
-			return
+		default:
+			mistakes = append(mistakes, at.errorf("the account %s is of the %s, at %s; each cluster has an account of its own",
+				account, first.cluster, first.at))
 		}
-		owners[account] = owner{region, at}
 	}
 	for _, r := range f.Regions() {
 		full := string(r.Environment) + "/" + string(r.Name)
-		use(full, r.settings, r.Settings.AWS.AccountID)
+		use(full, "regional cluster", r.settings, r.Settings.AWS.AccountID)
 		for _, c := range r.Clusters {
-			use(full, c.settings, c.Settings.AWS.AccountID)
+			use(full, "management cluster "+string(c.Name), c.settings, c.Settings.AWS.AccountID)
 		}
 	}
 	return errors.Join(mistakes...)
