@@ -142,6 +142,31 @@ func FuzzNetworks(f *testing.F) {
 	})
 }
 
+// A cluster goes on when the region withdraws its release: it can get node pools of this release, and of no other that
+// the region does not offer.
+func TestNodePoolsOfAClusterWhoseReleaseIsWithdrawn(t *testing.T) {
+	const own, offered = cluster.ReleaseRepository + ":1.36.3", cluster.ReleaseRepository + ":1.37.0"
+	rules := cluster.NodePoolRules{Releases: cluster.Releases{{Version: "1.37.0", Image: offered}}, Image: own}
+	for image, want := range map[string]string{
+		"": "", own: "", offered: "upgrade that first",
+		cluster.ReleaseRepository + ":1.35.1": "is not a release of this region",
+	} {
+		spec := map[string]any{}
+		if image != "" {
+			spec["nodePool"] = map[string]any{"release": map[string]any{"image": image}}
+		}
+		var p document.Problems
+		rules.Complete(&p, spec)
+		found := ""
+		if len(p) > 0 {
+			found = p[0].Message
+		}
+		if len(p) > 1 || want == "" && found != "" || !strings.Contains(found, want) {
+			t.Errorf("%q: %v, want %q", image, p, want)
+		}
+	}
+}
+
 func TestProblemsAreSortedAndUnique(t *testing.T) {
 	var p document.Problems
 	p.Add("b", "is %s", "missing")

@@ -146,8 +146,9 @@ func (n NodePoolRules) check(p *document.Problems, before, spec map[string]any) 
 	const field = "spec.nodePool.release.image"
 	from, _ := document.Lookup(before, "nodePool", "release", "image").(string)
 	image, ok := document.Lookup(spec, "nodePool", "release", "image").(string)
-	if ok && image != from && n.Releases.checkOffered(p, field, image) {
-		err := CheckNodeVersion(n.Releases.versionOf(from), n.Releases.versionOf(image), n.Releases.versionOf(n.Image))
+	// The cluster may have a release that the region offers no more.
+	if ok && image != from && (image == n.Image || n.Releases.checkOffered(p, field, image)) {
+		err := CheckNodeVersion(n.Releases.VersionOf(from), n.Releases.VersionOf(image), n.Releases.VersionOf(n.Image))
 		if err != nil {
 			p.Add(field, "%s", err)
 		}

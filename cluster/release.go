@@ -121,9 +121,9 @@ func (r Releases) hasVersion(v string) bool {
 	return slices.ContainsFunc(r, func(release Release) bool { return release.Version == v })
 }
 
-// versionOf returns the version of an image: by the releases, else by the
+// VersionOf returns the version of an image: by the releases, else by the
 // image's tag, because a cluster may run a release that is offered no more.
-func (r Releases) versionOf(image string) string {
+func (r Releases) VersionOf(image string) string {
 	if release, ok := r.ByImage(image); ok {
 		return release.Version
 	}
@@ -150,7 +150,7 @@ func (r Releases) checkUpgrade(p *document.Problems, path, from, to string) {
 	if from == to || !r.checkOffered(p, path, to) {
 		return
 	}
-	if err := CheckUpgrade(r.versionOf(from), r.versionOf(to)); err != nil {
+	if err := CheckUpgrade(r.VersionOf(from), r.VersionOf(to)); err != nil {
 		p.Add(path, "%s", err)
 	}
 }

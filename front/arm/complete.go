@@ -50,9 +50,8 @@ func (f *front) completeRelease(p *problems, releases cluster.Releases, asked st
 
 func (f *front) completePoolRelease(p *problems, releases cluster.Releases, asked string, parent, next *resource,
 	v map[string]any) {
-	if asked == "" {
-		release, _ := releases.ByImage(parent.spec.Image)
-		v["id"], next.spec.Image = release.Version, parent.spec.Image
+	if own := releases.VersionOf(parent.spec.Image); asked == "" || asked == own {
+		v["id"], next.spec.Image = own, parent.spec.Image
 		return
 	}
 	var offered []string
