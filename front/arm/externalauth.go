@@ -223,13 +223,20 @@ func (f *front) conditionOf(ctx context.Context, r resource) authCondition {
 			"PUT this resource again, or delete it"
 		return condition
 	}
-	if now.Reason == "Degraded" && strings.Contains(now.Message, url) {
+	switch {
+	case now.Phase != progress.Ready:
+		condition.Type, condition.Status, condition.Reason = "Available", "False", now.Reason
+		condition.Message = "the control plane does not serve: " + now.Message
+	case now.ObservedGeneration < int64(have.Generation):
+		condition.Type, condition.Status, condition.Reason = "Progressing", "True", string(cluster.ReasonUpdating)
+		condition.Message = "the control plane serves; the latest change of the cluster is under way"
+	case now.Reason == "Degraded" && strings.Contains(now.Message, url):
 		condition.Type, condition.Status, condition.Reason = "Degraded", "True", string(cluster.ReasonIssuerUnreachable)
 		condition.Message = now.Message
-		return condition
+	default:
+		condition.Type, condition.Status, condition.Reason = "Available", "True", string(cluster.ReasonAsExpected)
+		condition.Message = "the control plane takes tokens of the issuer for " +
+			strconv.Itoa(len(issuerOf(r.spec.Properties).Audiences)) + " audiences"
 	}
-	condition.Type, condition.Status, condition.Reason = "Available", "True", string(cluster.ReasonAsExpected)
-	condition.Message = "the control plane takes tokens of the issuer for " +
-		strconv.Itoa(len(issuerOf(r.spec.Properties).Audiences)) + " audiences"
 	return condition
 }

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
+	apiclm "atoll.dev/api/clm"
 	"atoll.dev/client/clmclient"
 	"atoll.dev/client/remote"
 	"atoll.dev/cluster"
@@ -114,6 +116,7 @@ func (w *world) testExternalAuths(t *testing.T) {
 		report("")
 		w.changeIssuers(t, own)
 		w.do(call{method: "GET", path: path}).want(t, 200, `"type":"Available","status":"False"`, "Distrusted")
+		w.testConditionWithoutPlane(t, path, func() { w.changeIssuers(t, own, second) })
 		w.succeed(t, w.do(call{method: "PUT", path: path, body: authBody(second, "")}).want(t, 200))
 		w.do(call{method: "GET", path: path}).want(t, 200, `"type":"Available","status":"True"`)
 	})
@@ -159,6 +162,25 @@ func (w *world) testExternalAuths(t *testing.T) {
 			})
 		}
 	})
+}
+
+// testConditionWithoutPlane checks the condition of an external authentication while its control plane does not have a
+// change of the cluster, and while it does not serve.
+func (w *world) testConditionWithoutPlane(t *testing.T, path string, change func()) {
+	t.Helper()
+	w.pilot.Lock()
+	defer w.pilot.Unlock()
+	change()
+	w.do(call{method: "GET", path: path}).want(t, 200, `"type":"Progressing","status":"True"`, `"reason":"Updating"`)
+	made := w.clusterOf(t, "demo")
+	if _, err := w.system.Report(t.Context(), "clusters", made.ID, apiclm.AdapterStatusCreate{Adapter: "hosted-cluster",
+		Conditions: []apiclm.ReportedCondition{{Type: "Applied", Status: "True"}, {Type: "Health", Status: "True"},
+			{Type: "Available", Status: "False", Reason: new("Restarting")}},
+		ObservedGeneration: made.Generation, ObservedTime: time.Now(),
+		Data: json.RawMessage(`{"target_cluster":"management-01"}`)}); err != nil {
+		t.Error(err)
+	}
+	w.do(call{method: "GET", path: path}).want(t, 200, `"type":"Available","status":"False"`, `"reason":"Restarting"`)
 }
 
 // changeIssuers makes issuers those of the Cluster of demo, as the Platform API does.
