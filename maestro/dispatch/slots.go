@@ -152,10 +152,12 @@ func (l *slotLease) session(ctx context.Context) error {
 		return fmt.Errorf("taking the lock of a lease: %w", cmp.Or(err, store.ErrConflict))
 	}
 	for {
+		begun := time.Now()
 		if err := l.refresh(ctx, conn); err != nil {
 			return err
 		}
-		if err := waitInSession(ctx, conn, slotEvery); err != nil {
+		// The held slots are valid for slotValid from begun on: a slow refresh leaves no time to wait.
+		if err := waitInSession(ctx, conn, slotEvery-time.Since(begun)); err != nil {
 			return fmt.Errorf("waiting in the session of a lease: %w", err)
 		}
 		if ctx.Err() != nil {

@@ -99,7 +99,8 @@ func (r *reporter) run(ctx context.Context) error {
 				read = now
 			}
 		}
-		if now.Sub(failed) >= every/2 { // after a failure, not again for each event
+		// Without a first read the clock of the database is unknown. After a failure, not again for each event.
+		if !read.IsZero() && now.Sub(failed) >= every/2 {
 			if err := r.sendDue(ctx, now); err != nil && ctx.Err() == nil {
 				failed = now
 				r.Logger.LogAttrs(ctx, slog.LevelDebug, "presence of agents not reported", slog.Any("error", err))
