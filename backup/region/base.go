@@ -9,14 +9,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
 	"os"
 	"os/exec"
 	"strings"
 	"time"
 
 	"github.com/jackc/pglogrepl"
-	"github.com/jackc/pgx/v5/pgconn"
+
+	"atoll.dev/internal/pgsession"
 )
 
 // partSize is the size of the parts of a base backup, compressed, in bytes.
@@ -92,7 +92,7 @@ func (s *session) runBaseBackup(ctx context.Context, w io.Writer, m *Manifest) e
 	defer compress.Close()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	address, password, err := splitPassword(s.c.o.Server)
+	address, password, err := pgsession.SplitPassword(s.c.o.Server)
 	if err != nil {
 		return err
 	}
@@ -122,30 +122,6 @@ func (s *session) runBaseBackup(ctx context.Context, w io.Writer, m *Manifest) e
 		return errors.Join(fmt.Errorf("pg_basebackup: %w", err), messageOf(&stderr))
 	}
 	return compress.Close()
-}
-
-// splitPassword takes the password out of a connection string, since every user of a machine reads the arguments of all
-// programs.
-func splitPassword(server string) (address, password string, err error) {
-	config, err := pgconn.ParseConfig(server)
-	if err != nil {
-		return "", "", fmt.Errorf("the server's address: %w", err)
-	}
-	u, err := url.Parse(server)
-	if err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql" {
-		if strings.Contains(server, "password") {
-			return "", "", errors.New("the server's address has a password: write it as a URL, postgres://USER:PASSWORD@HOST/")
-		}
-		return server, config.Password, nil
-	}
-	u.User = url.User(config.User)
-	query := u.Query()
-	if query.Has("sslpassword") {
-		return "", "", errors.New("the server's address has sslpassword: use a key file without a password")
-	}
-	query.Del("password")
-	u.RawQuery = query.Encode()
-	return u.String(), config.Password, nil
 }
 
 // messageOf returns what a program has written to its standard error as an error; nil when that is nothing.

@@ -11,10 +11,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
-
 	"atoll.dev/backup"
+	"atoll.dev/internal/pgsession"
 )
 
 const (
@@ -170,7 +168,7 @@ var errAnother = errors.New("another process copies this server already")
 func (c *Copier) copy(ctx context.Context) (err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	sql, err := pgx.Connect(ctx, c.o.Server)
+	sql, err := pgsession.Connect(ctx, c.o.Server)
 	if err != nil {
 		return fmt.Errorf("connecting to the server: %w", err)
 	}
@@ -182,7 +180,7 @@ func (c *Copier) copy(ctx context.Context) (err error) {
 	if !isLocked {
 		return errAnother
 	}
-	replication, err := connectReplication(ctx, c.o.Server)
+	replication, err := pgsession.ConnectReplication(ctx, c.o.Server)
 	if err != nil {
 		return err
 	}
@@ -228,18 +226,4 @@ func (c *Copier) repeat(ctx context.Context, what string, f func(context.Context
 		case <-time.After(pause):
 		}
 	}
-}
-
-// connectReplication opens a connection for commands of the replication protocol.
-func connectReplication(ctx context.Context, server string) (*pgconn.PgConn, error) {
-	config, err := pgconn.ParseConfig(server)
-	if err != nil {
-		return nil, fmt.Errorf("the server's address: %w", err)
-	}
-	config.RuntimeParams["replication"] = "true"
-	conn, err := pgconn.ConnectConfig(ctx, config)
-	if err != nil {
-		return nil, fmt.Errorf("connecting for replication: %w", err)
-	}
-	return conn, nil
 }

@@ -1,8 +1,12 @@
 package pgsession
 
 import (
+	"errors"
+	"fmt"
 	"maps"
+	"net/url"
 	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -22,4 +26,28 @@ func HasPassword(address string) bool {
 	allowed := slices.AppendSeq(slices.Clone(parameters), maps.Keys(config.RuntimeParams))
 	_, err = pgconn.ParseConfigWithOptions(address, pgconn.ParseConfigOptions{ConnStringAllowedKeys: allowed})
 	return err != nil
+}
+
+// SplitPassword takes the password out of a connection string, for a program that takes the address as an
+// argument: every user of a machine reads the arguments of all programs.
+func SplitPassword(server string) (address, password string, err error) {
+	config, err := pgconn.ParseConfig(server)
+	if err != nil {
+		return "", "", fmt.Errorf("the server's address: %w", err)
+	}
+	u, err := url.Parse(server)
+	if err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql" {
+		if strings.Contains(server, "password") {
+			return "", "", errors.New("the server's address has a password: write it as a URL, postgres://USER:PASSWORD@HOST/")
+		}
+		return server, config.Password, nil
+	}
+	u.User = url.User(config.User)
+	query := u.Query()
+	if query.Has("sslpassword") {
+		return "", "", errors.New("the server's address has sslpassword: use a key file without a password")
+	}
+	query.Del("password")
+	u.RawQuery = query.Encode()
+	return u.String(), config.Password, nil
 }

@@ -121,3 +121,18 @@ func Connect(ctx context.Context, dsn string) (*pgx.Conn, error) {
 	Prepare(config, nil)
 	return pgx.ConnectConfig(ctx, config)
 }
+
+// ConnectReplication opens a connection that takes the commands of PostgreSQL's replication protocol, and no SQL that
+// depends on a session's settings.
+func ConnectReplication(ctx context.Context, dsn string) (*pgconn.PgConn, error) {
+	config, err := pgconn.ParseConfig(dsn)
+	if err != nil {
+		return nil, fmt.Errorf("the server's address: %w", err)
+	}
+	config.RuntimeParams["replication"] = "true"
+	conn, err := pgconn.ConnectConfig(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("connecting for replication: %w", err)
+	}
+	return conn, nil
+}
