@@ -83,7 +83,7 @@ func TestEveryInvariantHasTestsAndTheDocNamesThem(t *testing.T) {
 			t.Errorf("there is no invariant I%d: %v", n, tests[n])
 			continue
 		}
-		fmt.Fprintf(&b, "\n## I%d\n\n%s.\n\n", n, invariants[n-1])
+		fmt.Fprintf(&b, "\n## I%d\n\n%s.\n\n", n, wrap(invariants[n-1], 140))
 		slices.Sort(tests[n])
 		for _, name := range tests[n] {
 			fmt.Fprintf(&b, "- %s\n", name)
@@ -124,4 +124,24 @@ func TestTheNumbersInANameAreFound(t *testing.T) {
 			t.Errorf("numbers(%s) = %s, want %s", name, got, want)
 		}
 	}
+}
+
+// wrap breaks a text into lines of at most width characters, where its words allow it.
+func wrap(text string, width int) string {
+	var b strings.Builder
+	column := 0
+	for i, word := range strings.Fields(text) {
+		switch {
+		case i == 0:
+		case column+1+len(word) > width:
+			b.WriteByte('\n')
+			column = 0
+		default:
+			b.WriteByte(' ')
+			column++
+		}
+		b.WriteString(word)
+		column += len(word)
+	}
+	return b.String()
 }
