@@ -209,6 +209,23 @@ func (p *Client) Restore(ctx context.Context, cluster ClusterID, r platform.Rest
 	return made, err
 }
 
+// RotateKey orders a step of the rotation of a cluster's key. A retry after a lost answer orders nothing twice.
+func (p *Client) RotateKey(ctx context.Context, cluster ClusterID, r platform.RotationRequest) (
+	platform.Rotation, error) {
+	var made platform.Rotation
+	body, err := json.Marshal(r)
+	if err != nil {
+		return made, fmt.Errorf("the rotation: %w", err)
+	}
+	doc, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodPost, Header: onceOnly(), Body: body,
+		Path: below(pathCluster, string(cluster)) + "/rotate"})
+	if err != nil {
+		return made, err
+	}
+	err = decode(doc, &made)
+	return made, err
+}
+
 // below returns the path of one document of a collection.
 func below(collection, id string) string { return collection + "/" + url.PathEscape(id) }
 

@@ -160,9 +160,10 @@ type HostedClusterData struct {
 	Degraded      string            `json:"degraded"`
 	Progressing   string            `json:"progressing"`
 	Stages        StageTimes        `json:"stages"`
-	Restore       json.RawMessage   `json:"restore"` // see RestoreReport
-	Backups       json.RawMessage   `json:"backups"` // see BackupReport
-	Upgrade       json.RawMessage   `json:"upgrade"` // see UpgradeReport
+	Restore       json.RawMessage   `json:"restore"`   // see RestoreReport
+	Backups       json.RawMessage   `json:"backups"`   // see BackupReport
+	Upgrade       json.RawMessage   `json:"upgrade"`   // see UpgradeReport
+	Rotations     json.RawMessage   `json:"rotations"` // see RotationReports
 }
 
 // RestoreReport returns the state of the last restore; a zero ID when there was none.
@@ -175,6 +176,12 @@ func (d HostedClusterData) RestoreReport() (r RestoreData) {
 func (d HostedClusterData) BackupReport() (b BackupData) {
 	_ = json.Unmarshal(d.Backups, &b) // what cannot be read stays empty
 	return b
+}
+
+// RotationReports returns the states of the last rotations, by kind of key.
+func (d HostedClusterData) RotationReports() (r map[RotatedKey]RotationData) {
+	_ = json.Unmarshal(d.Rotations, &r) // what cannot be read stays empty
+	return r
 }
 
 // Endpoint is where the API of a cluster is reached.

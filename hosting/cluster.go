@@ -119,16 +119,17 @@ func (h *Hosting) follow(ctx context.Context, c *hostedCluster, object *unstruct
 	}
 	issuersErr := h.applyIssuers(ctx, c, hc, &r)
 	restoreErr := h.finishRestore(ctx, c, &r)
+	again, rotationErr := h.finishRotations(ctx, c, &r)
 	secretErr := h.writeSecret(ctx, c, hc, &r)
 	if err := h.writeStatus(ctx, c, hc, r, now); err != nil {
 		return 0, err
 	}
-	again := d.Again
+	again = earlier(d.Again, again)
 	if err := h.writeManagedCluster(ctx, c, hc); err != nil { // a view of the cluster; its failure delays nothing else
 		h.o.Log.Warn("a ManagedCluster was not written and is tried again", "plane", c.id.String(), "error", err)
 		again = earlier(again, managedRetry)
 	}
-	return again, errors.Join(secretErr, restoreErr, issuersErr)
+	return again, errors.Join(secretErr, restoreErr, rotationErr, issuersErr)
 }
 
 // metadataOf is a HostedCluster whose spec cannot be decoded.
@@ -186,6 +187,9 @@ func (h *Hosting) gather(c *hostedCluster, hc *hypershift.HostedCluster, invalid
 	names := slices.Clone(o.LastStart.ServerNames)
 	if invalid == nil {
 		s.Restore = h.findRestore(c, hc, o.LastStart)
+		if s.Rotations, err = h.findRotations(c, hc); err != nil {
+			return situation{}, err
+		}
 		name := serverName(hc)
 		s.NameTaken = h.claimName(c.id, name, o.LastStart.ServerNames) != c.id
 		names = append(names, name)

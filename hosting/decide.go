@@ -25,7 +25,8 @@ type situation struct {
 	Refused   *controlplane.Failure
 	NameTaken bool // another cluster has the server name
 	// Restore is the last order of a restore; nil: there is none.
-	Restore *restore
+	Restore   *restore
+	Rotations []rotation // the last orders of rotations
 	// Upgrade is the last upgrade as the status shows it; nil: there was none.
 	Upgrade     *hypershift.UpgradeStatus
 	Upgrades    Upgrades
@@ -80,10 +81,11 @@ func decide(s situation, now time.Time) decision {
 	wantedName := serverName(s.Cluster)
 	r, again := judgeSpec(s, wantedName, now)
 	r.Generation, r.Endpoint, r.Order = s.Cluster.Generation, s.Endpoint, s.Restore
+	r.Rotations = s.Rotations
 	d := decision{Again: again}
 	d.Spec = controlplane.Spec{
 		Name: s.Cluster.Name, Release: r.Release, ServerNames: []string{wantedName},
-		ServiceCIDR: serviceCIDR(s.Cluster.Spec), Data: last.Data,
+		ServiceCIDR: serviceCIDR(s.Cluster.Spec), Data: last.Data, Rotations: last.Rotations,
 	}
 	if d.Spec.ServiceCIDR == "" {
 		d.Spec.ServiceCIDR = cluster.DefaultServiceNetwork
@@ -96,15 +98,24 @@ func decide(s situation, now time.Time) decision {
 		d.Again = earlier(d.Again, blockedRetry)
 	}
 	isReplaced := s.Restore.isPrepared()
+	isRotating := areUnfinished(s.Rotations, last.Rotations)
+	// The copy of an upgrade may need every key of before it, so no step of a rotation begins until the upgrade has ended.
+	isRotated := last.WasReady && !isReplaced && !s.Restore.isUnfinished() && !isOpen(s.Upgrade)
+	isDelayed := isRotating && !isOpen(s.Upgrade) && wanted != "" && wanted != last.Served
+	if isDelayed { // and no upgrade begins until a step that has begun is done
+		r.Delayed = fmt.Sprintf("the upgrade to %s waits until a step of the rotation of a key is done", wanted)
+		wanted = ""
+	}
 	route := wantedName
 	next := nextUpgrade(s.Upgrade, wanted, s.Plane, s.Upgrades, now)
 	// Before a change of the upgrade is in the status, the plane does not get the names either: the runtime may refuse the
 	// release.
 	isHeld := r.Failure != nil || !sameUpgrade(s.Upgrade, next)
-	if len(r.Problems) > 0 || r.Refused != nil || r.Paused || isHeld {
+	isHeld = isHeld || len(r.Problems) > 0 || r.Refused != nil || r.Paused
+	if isHeld || isDelayed {
 		d.Spec.Release, d.Spec.ServerNames = last.Release, last.ServerNames
 		d.Spec.EmulatedVersion = last.EmulatedVersion
-		isReplaced = false
+		isReplaced, isRotated = isReplaced && !isHeld, false
 		if len(last.ServerNames) > 0 {
 			route = last.ServerNames[0]
 		}
@@ -113,6 +124,9 @@ func decide(s situation, now time.Time) decision {
 	d.orderUpgrade(s, next, now)
 	if isReplaced {
 		d.Spec.Data = s.Restore.Order.ID
+	}
+	if isRotated {
+		d.Spec.Rotations = nextRotations(s.Rotations, last.Rotations)
 	}
 	r = d.Report
 	r.Release = d.Spec.Release
@@ -129,14 +143,16 @@ func decide(s situation, now time.Time) decision {
 
 	d.Hibernation = s.Hibernation.next(s.Cluster, now)
 	demand := powerOf(s, d.Hibernation, route, now)
-	// A hibernated plane wakes for the replacement of its data, and sleeps when it has been ready.
-	demand.Hibernated = demand.Hibernated && !isReplaced && !s.Restore.isUnfinished()
+	// A hibernated plane wakes for the replacement of its data or keys, and sleeps when it has been ready.
+	isChanged := isReplaced || d.Spec.Rotations != last.Rotations
+	isUnfinished := s.Restore.isUnfinished() || isRotating
+	demand.Hibernated = demand.Hibernated && !isChanged && !isUnfinished
 	p := demand.decide(now, s.Idle)
 	d.Again = earlier(d.Again, p.Again)
 	r.Power = p.State
 	d.Run = p.Run && d.Spec.Release != "" && !dataMissing && (isReplaced || !s.Restore.isUnborn(last))
-	// Connections wait while the data is replaced.
-	shut := p.Shut || isReplaced || s.Restore.isUnfinished() && s.Plane.ReadySince.IsZero()
+	// Connections wait while the data or keys are replaced.
+	shut := p.Shut || isChanged || isUnfinished && s.Plane.ReadySince.IsZero()
 	if len(last.ServerNames) > 0 || d.Spec.Release != "" { // else there was never a plane, and there is none now
 		d.Route = router.Route{ServerName: route, Backend: s.Plane.Backend, Asleep: shut}
 	}
@@ -158,7 +174,7 @@ func judgeSpec(s situation, wantedName string, now time.Time) (r report, again t
 	}
 	r.Paused, again, r.PauseError = paused(s.Cluster.Spec.PausedUntil, now)
 	dataOf := last.Served
-	if canGoBack(s.Upgrade) && s.Cluster.Spec.Release.Image == cluster.ReleaseImage(s.Upgrade.From) {
+	if isOpen(s.Upgrade) && s.Cluster.Spec.Release.Image == cluster.ReleaseImage(s.Upgrade.From) {
 		dataOf = ""
 	}
 	r.Release, r.Refused = s.Releases.pick(s.Cluster.Spec.Release.Image, dataOf)

@@ -38,7 +38,9 @@ func TestDecide(t *testing.T) {
 					d.Fatalf(t, "%s: %v", word, err)
 				}
 			}
-			return show(decide(s, powerZero))
+			decided := decide(s, powerZero)
+			decided.Report.Plane = s.Plane
+			return show(decided)
 		})
 	})
 }
@@ -132,6 +134,20 @@ func (s *situation) describe(word string) error {
 		s.Plane.Failure = &controlplane.Failure{Reason: controlplane.PlaneFailed, Message: "it ended", Count: count,
 			Release: controlplane.Version(release)}
 		return err
+	// Rotations of keys: KEY:ID:STEP.
+	case "rotated": // by the last start
+		kind, of, err := splitRotation(value)
+		s.Plane.LastStart.Rotations = s.Plane.LastStart.Rotations.With(kind, of)
+		return err
+	case "rotate": // ordered
+		kind, of, err := splitRotation(value)
+		s.Rotations = append(s.Rotations, rotation{Key: kind,
+			Order: hypershift.RotationOrder{ID: of.ID, Step: hypershift.RotationStep(of.Step)}})
+		return err
+	case "shown": // phase of the last ordered rotation in the status
+		r := &s.Rotations[len(s.Rotations)-1]
+		r.Shown = hypershift.RotationPhase(value)
+		r.CanComplete = r.Shown == hypershift.RotationPrepared
 	// The rest.
 	case "refused":
 		s.Refused = &controlplane.Failure{Reason: controlplane.BinaryMissing, Message: "no program"}
@@ -161,6 +177,16 @@ func (s *situation) describe(word string) error {
 	return nil
 }
 
+// splitRotation splits a text such as encryption:r1:prepare.
+func splitRotation(text string) (controlplane.Key, controlplane.Rotation, error) {
+	parts := strings.Split(text, ":")
+	if len(parts) != 3 {
+		return "", controlplane.Rotation{}, fmt.Errorf("%q is no rotation", text)
+	}
+	return controlplane.Key(parts[0]), controlplane.Rotation{ID: parts[1],
+		Step: controlplane.RotationStep(parts[2])}, nil
+}
+
 func show(d decision) string {
 	var b strings.Builder
 	order := "sleep"
@@ -171,6 +197,11 @@ func show(d decision) string {
 			strings.Join(d.Spec.ServerNames, ","),
 			d.Spec.ServiceCIDR,
 		)
+		for _, k := range controlplane.Keys {
+			if r := d.Spec.Rotations.Of(k); r.ID != "" {
+				order += fmt.Sprintf(", %s key of %s %s", k, r.ID, r.Step)
+			}
+		}
 	}
 	for _, part := range []struct{ name, value string }{
 		{"emulating", d.Spec.EmulatedVersion}, {"copy", strings.TrimRight(d.Spec.Copy, "0123456789")}, {"data", d.Spec.Data},
@@ -206,6 +237,9 @@ func show(d decision) string {
 	if r.PauseError != nil {
 		fmt.Fprintf(&b, " pause-error=%q", r.PauseError)
 	}
+	if r.Delayed != "" {
+		fmt.Fprintf(&b, " delayed=%q", r.Delayed)
+	}
 	if r.Failure != nil {
 		fmt.Fprintf(&b, " failure=%s", r.Failure.Reason)
 	}
@@ -224,6 +258,12 @@ func show(d decision) string {
 			fmt.Fprintf(&b, ": %s", u.Message)
 		}
 		fmt.Fprintln(&b)
+	}
+	for _, order := range r.Rotations {
+		before := hypershift.RotationStatus{ID: order.Order.ID, Phase: order.Shown}
+		if s := order.decide(before, r, powerZero); isOpen(r.Upgrade) {
+			fmt.Fprintf(&b, "rotation of the %s key %s: %s\n", order.Key, s.Phase, s.Message)
+		}
 	}
 	if d.Hibernation.Wanted && !d.Hibernation.Ordered.IsZero() {
 		fmt.Fprintf(&b, "hibernation ordered %s ago\n", powerZero.Sub(d.Hibernation.Ordered))

@@ -46,6 +46,8 @@ type Access interface {
 	// Sign signs a client certificate with the plane's authority. The plane must
 	// have been ready once; it need not run.
 	Sign(id controlplane.ID, request controlplane.CertificateRequest) (controlplane.Certificate, error)
+	// EncryptedBy returns the ID of the rotation whose key encrypts all Secrets of a plane; "" while none does.
+	EncryptedBy(id controlplane.ID) (rotation string, err error)
 }
 
 // Inventory is the part of a runtime that Run uses once.

@@ -36,6 +36,10 @@ type report struct {
 	Restored string                    // order whose data the plane serves, and with which everything agrees; "" for none
 	Window   *hypershift.BackupStatus  // nil: not known
 	Upgrade  *hypershift.UpgradeStatus // the last one; nil: there was none
+	Delayed  string                    // why the next upgrade does not begin yet; "" otherwise
+
+	Rotations []rotation                // the last orders
+	Rotated   map[controlplane.Key]bool // the step with which the plane has started is done
 
 	HasIssuers     bool     // of tokens
 	IssuerProblems []string // with the keys of some of them
@@ -56,6 +60,7 @@ func decideStatus(before hypershift.HostedClusterStatus, r report, now time.Time
 	}
 	s := before
 	s.Restore = decideRestore(before.Restore, r, now)
+	s.Rotations = decideRotations(before.Rotations, r, now)
 	if r.Window != nil {
 		s.Backups = r.Window
 	}
@@ -217,6 +222,9 @@ func decideConditions(r report) []metav1.Condition {
 			reason, text = r.Refused.Reason, r.Refused.Message
 		}
 		add(bad(hypershift.Progressing, reason, "the plane stays as it is: "+text))
+	case r.Delayed != "":
+		add(metav1.Condition{Type: hypershift.Progressing, Status: metav1.ConditionTrue, Reason: "Upgrading",
+			Message: r.Delayed})
 	case r.Power == asleep, r.serves(), r.Plane.State == controlplane.Unready:
 		add(bad(hypershift.Progressing, reasonAsExpected, "nothing is going on"))
 	default:

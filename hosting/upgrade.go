@@ -164,8 +164,8 @@ func releaseOf(u *hypershift.UpgradeStatus) controlplane.Version {
 	return controlplane.Version(u.To)
 }
 
-// canGoBack reports whether the upgrade allows the spec to name the release before.
-func canGoBack(u *hypershift.UpgradeStatus) bool { return u != nil && !u.Phase.IsFinal() }
+// isOpen reports whether the upgrade has not ended: the spec may name the release before, and no key is rotated.
+func isOpen(u *hypershift.UpgradeStatus) bool { return u != nil && !u.Phase.IsFinal() }
 
 // minorOf returns 1.35 of 1.35.4, and "" of text that is no version.
 func minorOf(v controlplane.Version) string {

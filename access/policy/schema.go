@@ -60,7 +60,7 @@ var actions = slices.Concat(
 	in([]string{ReadOnly, ClusterAdmin}, on(Cluster, "ListCredentials", "ListClusterBackups"),
 		on(Credential, "DescribeCredential")),
 	in([]string{ClusterAdmin}, on(Cluster, "CreateCluster", "UpdateCluster", "DeleteCluster", "TagCluster",
-		"CreateCredential", "CreateRestore", "CreateRollback"), on(Credential, "DeleteCredential")),
+		"CreateCredential", "CreateRestore", "CreateRollback", "CreateRotation"), on(Credential, "DeleteCredential")),
 	in([]string{ClusterAdmin, NodePoolAdmin}, on(Cluster, "CreateNodePool"),
 		on(NodePool, "UpdateNodePool", "DeleteNodePool")),
 	in([]string{ReadOnly, PolicyAdmin}, on(Account, "ListPolicies", "ListGroups", "ListAttachments", "ListAdmins"),

@@ -182,11 +182,12 @@ type HostedClusterStatus struct {
 	ControlPlaneEndpoint APIEndpoint           `json:"controlPlaneEndpoint,omitzero"`
 	Conditions           []metav1.Condition    `json:"conditions,omitempty"`
 
-	// Power, Restore, Backups and Upgrade are Atoll's additions.
-	Power   Power          `json:"power,omitempty"`
-	Restore *RestoreStatus `json:"restore,omitempty"`
-	Backups *BackupStatus  `json:"backups,omitempty"`
-	Upgrade *UpgradeStatus `json:"upgrade,omitempty"` // the last one; none before the first
+	// Power, Restore, Backups, Upgrade and Rotations, by kind of key, are Atoll's additions.
+	Power     Power                     `json:"power,omitempty"`
+	Restore   *RestoreStatus            `json:"restore,omitempty"`
+	Backups   *BackupStatus             `json:"backups,omitempty"`
+	Upgrade   *UpgradeStatus            `json:"upgrade,omitempty"` // the last one; none before the first
+	Rotations map[string]RotationStatus `json:"rotations,omitempty"`
 }
 
 // APIEndpoint is where a plane is reached.

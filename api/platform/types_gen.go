@@ -292,6 +292,27 @@ const (
 	RestoreRequestModeInPlace RestoreRequestMode = "in-place"
 )
 
+// Defines values for RotatedKey.
+const (
+	RotatedKeyEncryption     RotatedKey = "encryption"
+	RotatedKeyServiceAccount RotatedKey = "service-account"
+)
+
+// Defines values for RotationPhase.
+const (
+	RotationPhaseCompleted  RotationPhase = "Completed"
+	RotationPhaseCompleting RotationPhase = "Completing"
+	RotationPhaseFailed     RotationPhase = "Failed"
+	RotationPhasePrepared   RotationPhase = "Prepared"
+	RotationPhasePreparing  RotationPhase = "Preparing"
+)
+
+// Defines values for RotationRequestStep.
+const (
+	RotationRequestStepComplete RotationRequestStep = "complete"
+	RotationRequestStepPrepare  RotationRequestStep = "prepare"
+)
+
 // Defines values for TaintEffect.
 const (
 	TaintEffectNoExecute        TaintEffect = "NoExecute"
@@ -751,6 +772,9 @@ type ClusterStatus struct {
 	// Power Awake, Asleep or Waking; absent while unknown.
 	Power  string `json:"power,omitempty"`
 	Reason string `json:"reason"`
+
+	// Rotations The last rotation of each key that was ever rotated.
+	Rotations []Rotation `json:"rotations,omitempty"`
 
 	// Upgrade The last upgrade; absent before the first.
 	Upgrade *ClusterUpgrade `json:"upgrade,omitempty"`
@@ -1563,6 +1587,37 @@ type RestoreRequest struct {
 // RestoreRequestMode Default in-place.
 type RestoreRequestMode string
 
+// RotatedKey defines model for RotatedKey.
+type RotatedKey string
+
+// Rotation defines model for Rotation.
+type Rotation struct {
+	CompletedAt  *time.Time `json:"completedAt,omitempty"`
+	CompletingAt *time.Time `json:"completingAt,omitempty"`
+	ID           string     `json:"id"`
+	Key          RotatedKey `json:"key"`
+	Message      string     `json:"message,omitempty"`
+
+	// Phase Prepared: the new key is used, the old one still accepted. Completed: the old key is gone. Failed: the
+	// management cluster has refused the order, and the keys are as before.
+	Phase       RotationPhase `json:"phase"`
+	PreparedAt  *time.Time    `json:"preparedAt,omitempty"`
+	PreparingAt *time.Time    `json:"preparingAt,omitempty"`
+}
+
+// RotationPhase Prepared: the new key is used, the old one still accepted. Completed: the old key is gone. Failed: the
+// management cluster has refused the order, and the keys are as before.
+type RotationPhase string
+
+// RotationRequest defines model for RotationRequest.
+type RotationRequest struct {
+	Key  RotatedKey          `json:"key"`
+	Step RotationRequestStep `json:"step"`
+}
+
+// RotationRequestStep defines model for RotationRequest.Step.
+type RotationRequestStep string
+
 // Taint defines model for Taint.
 type Taint struct {
 	Effect TaintEffect `json:"effect"`
@@ -2265,6 +2320,9 @@ type CreateCredentialJSONRequestBody = CredentialRequest
 
 // RestoreClusterJSONRequestBody defines body for RestoreCluster for application/json ContentType.
 type RestoreClusterJSONRequestBody = RestoreRequest
+
+// RotateClusterKeyJSONRequestBody defines body for RotateClusterKey for application/json ContentType.
+type RotateClusterKeyJSONRequestBody = RotationRequest
 
 // CreateManagementClusterJSONRequestBody defines body for CreateManagementCluster for application/json ContentType.
 type CreateManagementClusterJSONRequestBody = ManagementClusterRequest

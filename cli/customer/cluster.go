@@ -22,7 +22,7 @@ import (
 func Cluster(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "cluster", Aliases: []string{"clusters"}, Args: terminal.RefuseUnknownVerb, RunE: terminal.ShowHelp,
-		Short: "Clusters: create, watch, use, hibernate, upgrade, restore, trust, protect, delete",
+		Short: "Clusters: create, watch, use, hibernate, upgrade, restore, rotate, trust, protect, delete",
 		Long: `Kubernetes clusters that the region hosts for the caller's account: real control planes,
 simulated nodes. NAME is a cluster's name or its id.`,
 		Example: `  atoll cluster create demo --node-pool name=workers,replicas=2,instance-type=m6a.xlarge --wait
@@ -35,7 +35,7 @@ simulated nodes. NAME is a cluster's name or its id.`,
 		clusterWake(session), clusterUpgrade(session), clusterRollback(session),
 		clusterProtect(session), clusterUnprotect(session),
 		clusterTrust(session), clusterDistrust(session), clusterBackups(session), clusterRestore(session),
-		clusterDelete(session),
+		clusterRotate(session), clusterDelete(session),
 	)
 	return cmd
 }

@@ -75,6 +75,9 @@ func clusterDetails(w io.Writer, cluster platform.Cluster, pools []platform.Node
 	if cluster.Spec.DeleteProtection {
 		facts = append(facts, []string{"deletion", "protected"})
 	}
+	for _, r := range cluster.Status.Rotations {
+		facts = append(facts, []string{string(r.Key) + " key", rotationText(r)})
+	}
 	if cluster.DeletedAt != nil {
 		facts = append(facts, []string{"being deleted", "for " + terminal.FormatAge(*cluster.DeletedAt, now)})
 	}

@@ -101,6 +101,7 @@ const (
 	codeNoBackups    = "010" // the cluster has no backups (yet)
 	codeRestoring    = "011" // another restore of the cluster runs
 	codeNoWayBack    = "012" // the cluster cannot go back to the release before
+	codeOutOfOrder   = "013" // the step of the rotation is not the next one
 )
 
 // errorf returns an error with a code of the request's area.

@@ -221,7 +221,7 @@ func (c *exchange) cloneSpec(spec json.RawMessage, order cluster.RestoreOrder) (
 	if err := json.Unmarshal(spec, &members); err != nil {
 		return nil, fmt.Errorf("reading the spec: %w", err)
 	}
-	for _, name := range []string{"deleteProtection", "expirationTimestamp", "hibernated", "displayName"} {
+	for _, name := range []string{"deleteProtection", "expirationTimestamp", "hibernated", "displayName", "rotations"} {
 		delete(members, name)
 	}
 	members["creatorARN"] = c.who.Principal

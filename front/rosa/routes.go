@@ -78,6 +78,8 @@ func (f *front) endpoints() []endpoint {
 			clusters("RESTORE", h.restoreCluster)},
 		{"POST", "/clusters/{id}/rollback", "CreateRollback", kindCluster, "id", customers,
 			clusters("ROLLBACK", h.rollbackCluster)},
+		{"POST", "/clusters/{id}/rotate", "CreateRotation", kindCluster, "id", customers,
+			clusters("ROTATE", h.rotateClusterKey)},
 
 		{"POST", "/clusters/{id}/credentials", "CreateCredential", kindCluster, "id", customers,
 			clusters("CREDENTIAL", h.createCredential)},

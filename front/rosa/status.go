@@ -24,6 +24,7 @@ func clusterStatus(r clm.Resource, visibility progress.Visibility) (platform.Clu
 	if e := s.Endpoint; e != nil {
 		shown.ControlPlaneEndpoint = &platform.Endpoint{Host: e.Host, Port: e.Port}
 	}
+	shown.Rotations = toRotations(r)
 	if s.ManagementCluster == "" {
 		return shown, nil
 	}

@@ -81,6 +81,9 @@ func TestUnavailableLifecycleManagerIs503Within2Seconds(t *testing.T) {
 			if strings.HasSuffix(path, "/restore") {
 				w = call(t, h, method, path, `{"at":"2026-01-01T00:00:00Z"}`)
 			}
+			if strings.HasSuffix(path, "/rotate") {
+				w = call(t, h, method, path, `{"key":"encryption","step":"prepare"}`)
+			}
 			if w.Code != http.StatusServiceUnavailable || codeIn(t, w) != codeNoLifecycle ||
 				w.Header().Get("Retry-After") != "1" || strings.Contains(w.Body.String(), "127.0.0.1") {
 				t.Errorf("%s: %s: %d, Retry-After %q, %s", name, route, w.Code, w.Header().Get("Retry-After"), w.Body)

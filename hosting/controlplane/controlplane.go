@@ -49,13 +49,16 @@ type Spec struct {
 	// Copy names the copy of the data that the runtime makes before the first start with another release, and keeps
 	// while the orders name it; "" for none. It is used as restored data: by Data.
 	Copy string
+	// Rotations are the rotations of the plane's keys. Other values than those of the last start change the keys while
+	// the plane is stopped.
+	Rotations Rotations
 }
 
 // Equal reports whether a running control plane need not be replaced to follow
 // the other spec.
 func (s Spec) Equal(other Spec) bool {
 	return s.Release == other.Release && s.Data == other.Data && s.EmulatedVersion == other.EmulatedVersion &&
-		slices.Equal(s.ServerNames, other.ServerNames)
+		s.Rotations == other.Rotations && slices.Equal(s.ServerNames, other.ServerNames)
 }
 
 // State is the state of a control plane. Metrics show it as a label.
@@ -125,6 +128,7 @@ type LastStart struct {
 	Served          Version
 	EmulatedVersion string // as in Spec
 	Copy            string // the copy of the data that exists, as Spec.Copy names it; "" for none
+	Rotations       Rotations
 }
 
 // HasRestored reports whether a restore has replaced the plane's data, now or earlier. Such a restore never runs again.

@@ -235,6 +235,17 @@ func (r *Runtime) Sign(id controlplane.ID, request controlplane.CertificateReque
 	return controlplane.Certificate{PEM: certificate, CAPEM: p.authority.pem}, err
 }
 
+// EncryptedBy implements hosting.Access.
+func (r *Runtime) EncryptedBy(id controlplane.ID) (rotation string, err error) {
+	m := r.machine
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if p := m.planes[id]; p != nil && p.seen.State == controlplane.Ready {
+		return p.seen.LastStart.Rotations.Encryption.ID, nil
+	}
+	return "", nil
+}
+
 // work carries orders out until ctx ends.
 func (r *Runtime) work(ctx context.Context) {
 	defer close(r.done)

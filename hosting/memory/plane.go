@@ -61,6 +61,7 @@ func (p *plane) start() error {
 	}
 	p.seen.LastStart.Release, p.seen.LastStart.ServerNames = p.spec.Release, p.spec.ServerNames
 	p.seen.LastStart.EmulatedVersion, p.seen.LastStart.Copy = p.spec.EmulatedVersion, p.spec.Copy
+	p.seen.LastStart.Rotations = p.spec.Rotations
 	if last := &p.seen.LastStart; p.spec.Data != last.Data {
 		last.PastData, last.Data = slices.Insert(slices.Clone(last.PastData), 0, last.Data), p.spec.Data
 	}

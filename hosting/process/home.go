@@ -120,20 +120,22 @@ type record struct {
 	PastData    []string             `json:"past_data,omitempty"`    // earlier restored data, the last first
 	User        int                  `json:"user,omitempty"`         // id of the plane's own user; 0: that of hosting
 
-	Served   controlplane.Version `json:"served,omitempty"`   // release with which the plane was ready last
-	Emulated string               `json:"emulated,omitempty"` // minor version, of the last start
-	Copy     string               `json:"copy,omitempty"`     // copy of the data of Served
+	Served    controlplane.Version   `json:"served,omitempty"`   // release with which the plane was ready last
+	Emulated  string                 `json:"emulated,omitempty"` // minor version, of the last start
+	Copy      string                 `json:"copy,omitempty"`     // copy of the data of Served
+	Rotations controlplane.Rotations `json:"rotations,omitzero"` // of keys, of the last start
 }
 
 func (r record) lastStart() controlplane.LastStart {
 	return controlplane.LastStart{Release: r.Release, ServerNames: r.Hosts, ServiceCIDR: r.ServiceCIDR, WasReady: r.Born,
-		Data: r.Data, PastData: r.PastData, Served: r.Served, EmulatedVersion: r.Emulated, Copy: r.Copy}
+		Data: r.Data, PastData: r.PastData, Served: r.Served, EmulatedVersion: r.Emulated, Copy: r.Copy,
+		Rotations: r.Rotations}
 }
 
 // follows reports whether the process of the last start runs as spec says.
 func (r record) follows(spec controlplane.Spec) bool {
 	return r.Release == spec.Release && r.Data == spec.Data && r.Emulated == spec.EmulatedVersion &&
-		slices.Equal(r.Hosts, spec.ServerNames)
+		r.Rotations == spec.Rotations && slices.Equal(r.Hosts, spec.ServerNames)
 }
 
 // backend is HOST:PORT of the API server, "" before a port was chosen.

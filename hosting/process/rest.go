@@ -86,3 +86,10 @@ func isInOtherGroup(pid int, g group) bool {
 	}
 	return false
 }
+
+// kill ends a process that hangs; cause is why.
+func (x *runner) kill(cause error) error {
+	err := x.process.Kill()
+	x.process = nil
+	return errors.Join(cause, err, x.endRest())
+}

@@ -343,6 +343,10 @@ func (x *runner) launch(ctx context.Context, spec controlplane.Spec) error {
 		}
 		next.Data = spec.Data
 	}
+	if err := rotateKeys(x.dir, next.Rotations, spec.Rotations); err != nil {
+		return err
+	}
+	next.Rotations = spec.Rotations
 	shut, err := x.runtime.walls.of(ctx, x.runtime.o.Binaries[spec.Release])
 	if err != nil {
 		return err
@@ -386,13 +390,6 @@ func (x *runner) environment() []string {
 		env = append(env, "ATOLL_PROCESS="+mark+"/"+x.id.String())
 	}
 	return env
-}
-
-// kill ends a process that hangs; cause is why.
-func (x *runner) kill(cause error) error {
-	err := x.process.Kill()
-	x.process = nil
-	return errors.Join(cause, err, x.endRest())
 }
 
 // halt ends the process, if there is one, and what it has left behind. It goes on when ctx ends: a plane is

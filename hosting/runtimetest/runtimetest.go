@@ -104,9 +104,10 @@ func Run(t *testing.T, newRuntime func(*testing.T) hosting.Planes) {
 	s.ready()
 	s.has("first")
 
-	t.Log("another release and name replace it, with its data")
+	t.Log("another release, name and keys replace it, with its data")
 	s.spec.Release, s.spec.ServerNames = Releases[1], []string{"hc-renamed.example"}
 	s.spec.ServiceCIDR = "172.16.0.0/16"
+	s.spec.Rotations = controlplane.Rotations{Encryption: controlplane.Rotation{ID: "r1", Step: controlplane.Prepare}}
 	s.must(s.planes.Ensure(s.id, s.spec))
 	s.await("the replacement", func(o controlplane.Observation) bool {
 		return o.State == controlplane.Ready && o.LastStart.Release == s.spec.Release
@@ -116,6 +117,10 @@ func Run(t *testing.T, newRuntime func(*testing.T) hosting.Planes) {
 	}
 	s.serves("hc-renamed.example")
 	s.has("first")
+	if o := s.observe(); o.LastStart.Rotations != s.spec.Rotations {
+		t.Errorf("the rotations are %+v", o.LastStart.Rotations)
+	}
+	s.encryptedBy("r1")
 	replaced := s.observe()
 
 	t.Log("it outlives its runtime; two runtimes are never open")
@@ -190,6 +195,22 @@ func (s *suite) must(err error) {
 	s.Helper()
 	if err != nil {
 		s.Fatal(err)
+	}
+}
+
+// encryptedBy waits until the key of a rotation encrypts all Secrets of the plane.
+func (s *suite) encryptedBy(rotation string) {
+	s.Helper()
+	for end := time.Now().Add(limit); ; {
+		by, err := s.planes.EncryptedBy(s.id)
+		s.must(err)
+		if by == rotation {
+			return
+		}
+		if time.Now().After(end) {
+			s.Fatalf("Secrets are encrypted by %q, want %q", by, rotation)
+		}
+		<-time.After(10 * time.Millisecond)
 	}
 }
 

@@ -62,7 +62,11 @@ func (c Clusters) Create(body []byte) (New, document.Problems, error) {
 // object.
 func (c Clusters) Change(stored Stored, change Change, body []byte) (json.RawMessage, document.Problems, error) {
 	var p document.Problems
-	spec, order, err := cluster.CutRestore(stored.Spec)
+	spec, restore, err := cluster.CutRestore(stored.Spec)
+	if err != nil {
+		return nil, nil, err
+	}
+	spec, rotations, err := cluster.CutRotations(spec)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -80,7 +84,10 @@ func (c Clusters) Change(stored Stored, change Change, body []byte) (json.RawMes
 	if err != nil || len(p) > 0 {
 		return nil, p, err
 	}
-	changed, err = cluster.AddRestore(changed, order)
+	if changed, err = cluster.AddRestore(changed, restore); err != nil {
+		return nil, nil, err
+	}
+	changed, err = cluster.AddRotations(changed, rotations)
 	return changed, nil, err
 }
 

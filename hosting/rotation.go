@@ -1,0 +1,255 @@
+package hosting
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"atoll.dev/api/hypershift"
+	"atoll.dev/hosting/controlplane"
+)
+
+// rotationRetry is the time to the next look at a plane that encrypts its Secrets with a new key.
+const rotationRetry = time.Second
+
+// rotation is the last order of a HostedCluster's annotation for one kind of key.
+type rotation struct {
+	Key     controlplane.Key
+	Order   hypershift.RotationOrder
+	Invalid string // why the order cannot be executed; "" for one that can
+	// Shown is the phase of this order's rotation in the status; "" before the first.
+	Shown hypershift.RotationPhase
+	// CanComplete: everything is prepared, now, so that the plane can lose the old keys.
+	CanComplete bool
+}
+
+// parseRotations parses the annotation of orders, in the order of controlplane.Keys.
+func parseRotations(hc *hypershift.HostedCluster) (list []rotation) {
+	text := hc.Annotations[hypershift.RotationsAnnotation]
+	if text == "" {
+		return nil
+	}
+	var orders map[controlplane.Key]hypershift.RotationOrder
+	err := json.Unmarshal([]byte(text), &orders)
+	for _, k := range controlplane.Keys {
+		order, isOrdered := orders[k]
+		r := rotation{Key: k, Order: order}
+		switch {
+		case err != nil: // nobody knows which kinds the annotation orders
+			return nil
+		case !isOrdered:
+			continue
+		case !orderID.MatchString(order.ID):
+			r.Invalid = fmt.Sprintf("the annotation %s: the id %q is not possible", hypershift.RotationsAnnotation, order.ID)
+		case order.Step != hypershift.RotationPrepare && order.Step != hypershift.RotationComplete:
+			r.Invalid = fmt.Sprintf("the annotation %s: the step %q is neither prepare nor complete",
+				hypershift.RotationsAnnotation, order.Step)
+		}
+		list = append(list, r)
+	}
+	return list
+}
+
+// findRotations returns the orders of a cluster with what is known about them.
+func (h *Hosting) findRotations(c *hostedCluster, hc *hypershift.HostedCluster) ([]rotation, error) {
+	status := hc.Status.Rotations
+	if c.status != nil {
+		status = c.status.Rotations
+	}
+	list := parseRotations(hc)
+	for i := range list {
+		r := &list[i]
+		if s, isKnown := status[string(r.Key)]; isKnown && s.ID == r.Order.ID {
+			r.Shown = s.Phase
+		}
+		r.CanComplete = r.Shown == hypershift.RotationPrepared || r.Shown == hypershift.RotationCompleting
+		if r.Key == controlplane.EncryptionKey && r.CanComplete {
+			by, err := h.o.Planes.EncryptedBy(c.id)
+			if err != nil {
+				return nil, err
+			}
+			r.CanComplete = by == r.Order.ID // restored data may have Secrets of earlier keys
+		}
+	}
+	return list, nil
+}
+
+// next returns the rotation with which the plane should start, from that of its last start. refused is why the order
+// cannot be executed, "" otherwise.
+func (r rotation) next(last controlplane.Rotation) (next controlplane.Rotation, refused string) {
+	isLast := last.ID == r.Order.ID
+	switch {
+	case r.Invalid != "":
+		return last, r.Invalid
+	case r.Order.Step == hypershift.RotationPrepare && !isLast:
+		return controlplane.Rotation{ID: r.Order.ID, Step: controlplane.Prepare}, ""
+	case r.Order.Step == hypershift.RotationComplete && !isLast:
+		return last, "this rotation was not prepared on this management cluster; prepare another one"
+	case r.Order.Step == hypershift.RotationComplete && r.CanComplete:
+		return controlplane.Rotation{ID: r.Order.ID, Step: controlplane.Complete}, ""
+	}
+	return last, ""
+}
+
+// isUnfinished reports whether the plane has the keys of the order's rotation and the status does not show that yet.
+func (r rotation) isUnfinished(last controlplane.Rotation) bool {
+	if last.ID != r.Order.ID {
+		return false
+	}
+	if last.Step == controlplane.Complete {
+		return r.Shown != hypershift.RotationCompleted
+	}
+	return r.Shown == "" || r.Shown == hypershift.RotationPreparing
+}
+
+// nextRotations returns the rotations with which the plane should start.
+func nextRotations(list []rotation, last controlplane.Rotations) controlplane.Rotations {
+	next := last
+	for _, r := range list {
+		rotation, _ := r.next(last.Of(r.Key))
+		next = next.With(r.Key, rotation)
+	}
+	return next
+}
+
+// areUnfinished reports whether isUnfinished is true for one of the orders.
+func areUnfinished(list []rotation, last controlplane.Rotations) bool {
+	for _, r := range list {
+		if r.isUnfinished(last.Of(r.Key)) {
+			return true
+		}
+	}
+	return false
+}
+
+// finishRotations makes what depends on the keys of a plane that serves follow them, and records in the report which
+// steps have ended. again is the time to the next call while a plane encrypts its Secrets; 0 otherwise.
+func (h *Hosting) finishRotations(ctx context.Context, c *hostedCluster, r *report) (again time.Duration, err error) {
+	last := r.Plane.LastStart.Rotations
+	r.Rotated = map[controlplane.Key]bool{}
+	if r.Plane.State != controlplane.Ready {
+		return 0, nil
+	}
+	for _, order := range r.Rotations {
+		of := last.Of(order.Key)
+		if !order.isUnfinished(of) {
+			continue
+		}
+		isComplete := of.Step == controlplane.Complete
+		switch {
+		case order.Key == controlplane.ServiceAccountKey && isComplete: // the plane refuses the stored ones now
+			if err := h.renewTokens(ctx, c); err != nil {
+				return 0, fmt.Errorf("tokens of service accounts in Secrets: %w", err)
+			}
+		case order.Key == controlplane.EncryptionKey && !isComplete:
+			by, err := h.o.Planes.EncryptedBy(c.id)
+			if err != nil {
+				return 0, err
+			}
+			if by != of.ID {
+				again = rotationRetry
+				continue
+			}
+		}
+		r.Rotated[order.Key] = true
+	}
+	return again, nil
+}
+
+// renewTokens replaces the tokens of service accounts that are stored in Secrets and signed with an earlier key.
+func (h *Hosting) renewTokens(ctx context.Context, c *hostedCluster) error {
+	admin, err := h.o.Planes.Client(c.id)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, agreeLimit)
+	defer cancel()
+	return renewStoredTokens(ctx, admin)
+}
+
+// decideRotations computes the status of the last rotations.
+func decideRotations(before map[string]hypershift.RotationStatus, r report,
+	now time.Time) map[string]hypershift.RotationStatus {
+	if len(r.Rotations) == 0 {
+		return before
+	}
+	after := maps.Clone(before)
+	if after == nil {
+		after = map[string]hypershift.RotationStatus{}
+	}
+	for _, order := range r.Rotations {
+		after[string(order.Key)] = order.decide(before[string(order.Key)], r, now)
+	}
+	return after
+}
+
+// decide computes the status of one rotation.
+func (r rotation) decide(before hypershift.RotationStatus, of report, now time.Time) hypershift.RotationStatus {
+	at := metav1.NewTime(now.Truncate(time.Second))
+	s := hypershift.RotationStatus{ID: r.Order.ID}
+	if before.ID == r.Order.ID {
+		s = before
+	}
+	last := of.Plane.LastStart.Rotations.Of(r.Key)
+	_, refused := r.next(last)
+	reach := func(phase hypershift.RotationPhase, since **metav1.Time, message string) {
+		s.Phase, s.Message = phase, message
+		if *since == nil {
+			*since = &at
+		}
+	}
+	isCompleted := s.Phase == hypershift.RotationCompleted
+	switch {
+	case isCompleted:
+	case refused != "":
+		s.Phase, s.Message = hypershift.RotationFailed, refused
+	case last.ID == r.Order.ID && last.Step == controlplane.Complete && of.Rotated[r.Key]:
+		reach(hypershift.RotationCompleted, &s.CompletedAt, "")
+	case r.Order.Step == hypershift.RotationComplete:
+		reach(hypershift.RotationCompleting, &s.CompletingAt, r.waitsFor(of, last))
+	case last.ID == r.Order.ID && of.Rotated[r.Key]:
+		reach(hypershift.RotationPrepared, &s.PreparedAt, r.advice())
+	case s.Phase == hypershift.RotationPrepared:
+	default:
+		reach(hypershift.RotationPreparing, &s.PreparingAt, r.waitsFor(of, last))
+	}
+	return s
+}
+
+// waitsFor returns what a step of the rotation waits for.
+func (r rotation) waitsFor(of report, last controlplane.Rotation) string {
+	isStarted := last.ID == r.Order.ID && string(last.Step) == string(r.Order.Step)
+	switch {
+	case of.Paused && !isStarted:
+		return "spec.pausedUntil holds the rotation up"
+	case isOpen(of.Upgrade) && !isStarted:
+		return fmt.Sprintf("the upgrade to %s has the phase %s; the rotation waits until it is %s or %s", of.Upgrade.To,
+			of.Upgrade.Phase, hypershift.UpgradeCompleted, hypershift.UpgradeRolledBack)
+	case !of.Plane.LastStart.WasReady:
+		return "the plane has not been ready yet"
+	case last.ID == r.Order.ID && !r.CanComplete && r.Order.Step == hypershift.RotationComplete && !isStarted:
+		return "the plane still encrypts Secrets with the new key"
+	case !isStarted:
+		return "the plane stops and starts with other keys"
+	case of.Plane.State != controlplane.Ready:
+		return "the plane starts with other keys"
+	case r.Key == controlplane.EncryptionKey && r.Order.Step == hypershift.RotationPrepare:
+		return "the plane encrypts all Secrets with the new key; a webhook that refuses changes of Secrets delays this"
+	case r.Key == controlplane.ServiceAccountKey && r.Order.Step == hypershift.RotationComplete:
+		return "tokens of service accounts in Secrets are made again"
+	}
+	return ""
+}
+
+// advice says what to do between the two steps.
+func (r rotation) advice() string {
+	if r.Key == controlplane.EncryptionKey {
+		return "all Secrets are encrypted with the new key; complete the rotation"
+	}
+	return "tokens are signed with the new key; complete the rotation when pods and programs have new tokens: " +
+		"kubelets renew those of pods within an hour"
+}
