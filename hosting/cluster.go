@@ -119,7 +119,7 @@ func (h *Hosting) follow(ctx context.Context, c *hostedCluster, object *unstruct
 	}
 	issuersErr := h.applyIssuers(ctx, c, hc, &r)
 	restoreErr := h.finishRestore(ctx, c, &r)
-	again, rotationErr := h.finishRotations(ctx, c, &r)
+	again, rotationErr := h.finishRotationSteps(ctx, c, &r)
 	secretErr := h.writeSecret(ctx, c, hc, &r)
 	if err := h.writeStatus(ctx, c, hc, r, now); err != nil {
 		return 0, err

@@ -98,7 +98,7 @@ func decide(s situation, now time.Time) decision {
 		d.Again = earlier(d.Again, blockedRetry)
 	}
 	isReplaced := s.Restore.isPrepared()
-	isRotating := areUnfinished(s.Rotations, last.Rotations)
+	isRotating := haveUnreportedStep(s.Rotations, last.Rotations)
 	// The copy of an upgrade may need every key of before it, so no step of a rotation begins until the upgrade has ended.
 	isRotated := last.WasReady && !isReplaced && !s.Restore.isUnfinished() && !isOpen(s.Upgrade)
 	isDelayed := isRotating && !isOpen(s.Upgrade) && wanted != "" && wanted != last.Served
@@ -126,7 +126,7 @@ func decide(s situation, now time.Time) decision {
 		d.Spec.Data = s.Restore.Order.ID
 	}
 	if isRotated {
-		d.Spec.Rotations = nextRotations(s.Rotations, last.Rotations)
+		d.Spec.Rotations = rotationsAtNextStart(s.Rotations, last.Rotations)
 	}
 	r = d.Report
 	r.Release = d.Spec.Release

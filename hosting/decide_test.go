@@ -261,7 +261,7 @@ func show(d decision) string {
 	}
 	for _, order := range r.Rotations {
 		before := hypershift.RotationStatus{ID: order.Order.ID, Phase: order.Shown}
-		if s := order.decide(before, r, powerZero); isOpen(r.Upgrade) {
+		if s := order.status(before, r, powerZero); isOpen(r.Upgrade) {
 			fmt.Fprintf(&b, "rotation of the %s key %s: %s\n", order.Key, s.Phase, s.Message)
 		}
 	}

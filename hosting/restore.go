@@ -98,7 +98,7 @@ func (h *Hosting) findRestore(c *hostedCluster, hc *hypershift.HostedCluster, la
 	}
 	release := last.Release
 	if upgrade != nil && !upgrade.Phase.IsFinal() {
-		release = releaseOf(upgrade) // after a failed upgrade the spec has a release that does not work
+		release = orderedRelease(upgrade) // after a failed upgrade the spec has a release that does not work
 	} else if wanted, refused := h.o.Releases.pick(hc.Spec.Release.Image, release); refused == nil {
 		release = wanted
 	}

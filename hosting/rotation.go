@@ -23,11 +23,13 @@ type rotation struct {
 	Invalid string // why the order cannot be executed; "" for one that can
 	// Shown is the phase of this order's rotation in the status; "" before the first.
 	Shown hypershift.RotationPhase
-	// CanComplete: everything is prepared, now, so that the plane can lose the old keys.
+	// CanComplete: the status shows Prepared or Completing, and the new key encrypts all Secrets now, so that the plane
+	// can lose the old keys.
 	CanComplete bool
 }
 
-// parseRotations parses the annotation of orders, in the order of controlplane.Keys.
+// parseRotations returns the orders of the annotation, sorted as controlplane.Keys; nil when its text is no JSON. It
+// ignores unknown kinds of keys.
 func parseRotations(hc *hypershift.HostedCluster) (list []rotation) {
 	text := hc.Annotations[hypershift.RotationsAnnotation]
 	if text == "" {
@@ -72,15 +74,15 @@ func (h *Hosting) findRotations(c *hostedCluster, hc *hypershift.HostedCluster) 
 			if err != nil {
 				return nil, err
 			}
-			r.CanComplete = by == r.Order.ID // restored data may have Secrets of earlier keys
+			r.CanComplete = by == r.Order.ID // restored data may have Secrets that an earlier key encrypts
 		}
 	}
 	return list, nil
 }
 
-// next returns the rotation with which the plane should start, from that of its last start. refused is why the order
-// cannot be executed, "" otherwise.
-func (r rotation) next(last controlplane.Rotation) (next controlplane.Rotation, refused string) {
+// atNextStart returns the rotation that the plane should have at its next start: last, that of its last start, when the
+// order changes nothing or is refused. refused is why the order cannot be executed, "" otherwise.
+func (r rotation) atNextStart(last controlplane.Rotation) (next controlplane.Rotation, refused string) {
 	isLast := last.ID == r.Order.ID
 	switch {
 	case r.Invalid != "":
@@ -95,8 +97,9 @@ func (r rotation) next(last controlplane.Rotation) (next controlplane.Rotation, 
 	return last, ""
 }
 
-// isUnfinished reports whether the plane has the keys of the order's rotation and the status does not show that yet.
-func (r rotation) isUnfinished(last controlplane.Rotation) bool {
+// hasUnreportedStep reports whether the plane has started with a step of the order, and the status does not show the
+// end of that step.
+func (r rotation) hasUnreportedStep(last controlplane.Rotation) bool {
 	if last.ID != r.Order.ID {
 		return false
 	}
@@ -106,29 +109,31 @@ func (r rotation) isUnfinished(last controlplane.Rotation) bool {
 	return r.Shown == "" || r.Shown == hypershift.RotationPreparing
 }
 
-// nextRotations returns the rotations with which the plane should start.
-func nextRotations(list []rotation, last controlplane.Rotations) controlplane.Rotations {
+// rotationsAtNextStart returns the rotations with which the plane should start.
+func rotationsAtNextStart(list []rotation, last controlplane.Rotations) controlplane.Rotations {
 	next := last
 	for _, r := range list {
-		rotation, _ := r.next(last.Of(r.Key))
+		rotation, _ := r.atNextStart(last.Of(r.Key))
 		next = next.With(r.Key, rotation)
 	}
 	return next
 }
 
-// areUnfinished reports whether isUnfinished is true for one of the orders.
-func areUnfinished(list []rotation, last controlplane.Rotations) bool {
+// haveUnreportedStep reports whether at least one of the orders has an unreported step.
+func haveUnreportedStep(list []rotation, last controlplane.Rotations) bool {
 	for _, r := range list {
-		if r.isUnfinished(last.Of(r.Key)) {
+		if r.hasUnreportedStep(last.Of(r.Key)) {
 			return true
 		}
 	}
 	return false
 }
 
-// finishRotations makes what depends on the keys of a plane that serves follow them, and records in the report which
-// steps have ended. again is the time to the next call while a plane encrypts its Secrets; 0 otherwise.
-func (h *Hosting) finishRotations(ctx context.Context, c *hostedCluster, r *report) (again time.Duration, err error) {
+// finishRotationSteps renews the stored tokens of a Ready plane after its signing key was replaced, checks that the new
+// key encrypts all Secrets, and records in the report which steps have ended. again is the time to the next call while
+// a plane encrypts its Secrets; 0 otherwise.
+func (h *Hosting) finishRotationSteps(ctx context.Context, c *hostedCluster, r *report) (again time.Duration,
+	err error) {
 	last := r.Plane.LastStart.Rotations
 	r.Rotated = map[controlplane.Key]bool{}
 	if r.Plane.State != controlplane.Ready {
@@ -136,7 +141,7 @@ func (h *Hosting) finishRotations(ctx context.Context, c *hostedCluster, r *repo
 	}
 	for _, order := range r.Rotations {
 		of := last.Of(order.Key)
-		if !order.isUnfinished(of) {
+		if !order.hasUnreportedStep(of) {
 			continue
 		}
 		isComplete := of.Step == controlplane.Complete
@@ -171,8 +176,8 @@ func (h *Hosting) renewTokens(ctx context.Context, c *hostedCluster) error {
 	return renewStoredTokens(ctx, admin)
 }
 
-// decideRotations computes the status of the last rotations.
-func decideRotations(before map[string]hypershift.RotationStatus, r report,
+// rotationStatuses returns the new status of each ordered rotation, and keeps the status of other kinds of keys.
+func rotationStatuses(before map[string]hypershift.RotationStatus, r report,
 	now time.Time) map[string]hypershift.RotationStatus {
 	if len(r.Rotations) == 0 {
 		return before
@@ -182,20 +187,20 @@ func decideRotations(before map[string]hypershift.RotationStatus, r report,
 		after = map[string]hypershift.RotationStatus{}
 	}
 	for _, order := range r.Rotations {
-		after[string(order.Key)] = order.decide(before[string(order.Key)], r, now)
+		after[string(order.Key)] = order.status(before[string(order.Key)], r, now)
 	}
 	return after
 }
 
-// decide computes the status of one rotation.
-func (r rotation) decide(before hypershift.RotationStatus, of report, now time.Time) hypershift.RotationStatus {
+// status returns the new status of one rotation.
+func (r rotation) status(before hypershift.RotationStatus, of report, now time.Time) hypershift.RotationStatus {
 	at := metav1.NewTime(now.Truncate(time.Second))
 	s := hypershift.RotationStatus{ID: r.Order.ID}
 	if before.ID == r.Order.ID {
 		s = before
 	}
 	last := of.Plane.LastStart.Rotations.Of(r.Key)
-	_, refused := r.next(last)
+	_, refused := r.atNextStart(last)
 	reach := func(phase hypershift.RotationPhase, since **metav1.Time, message string) {
 		s.Phase, s.Message = phase, message
 		if *since == nil {
@@ -210,18 +215,18 @@ func (r rotation) decide(before hypershift.RotationStatus, of report, now time.T
 	case last.ID == r.Order.ID && last.Step == controlplane.Complete && of.Rotated[r.Key]:
 		reach(hypershift.RotationCompleted, &s.CompletedAt, "")
 	case r.Order.Step == hypershift.RotationComplete:
-		reach(hypershift.RotationCompleting, &s.CompletingAt, r.waitsFor(of, last))
+		reach(hypershift.RotationCompleting, &s.CompletingAt, r.waitMessage(of, last))
 	case last.ID == r.Order.ID && of.Rotated[r.Key]:
 		reach(hypershift.RotationPrepared, &s.PreparedAt, r.advice())
 	case s.Phase == hypershift.RotationPrepared:
 	default:
-		reach(hypershift.RotationPreparing, &s.PreparingAt, r.waitsFor(of, last))
+		reach(hypershift.RotationPreparing, &s.PreparingAt, r.waitMessage(of, last))
 	}
 	return s
 }
 
-// waitsFor returns what a step of the rotation waits for.
-func (r rotation) waitsFor(of report, last controlplane.Rotation) string {
+// waitMessage returns what a step of the rotation waits for, as text; "" for nothing.
+func (r rotation) waitMessage(of report, last controlplane.Rotation) string {
 	isStarted := last.ID == r.Order.ID && string(last.Step) == string(r.Order.Step)
 	switch {
 	case of.Paused && !isStarted:

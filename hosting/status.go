@@ -60,7 +60,7 @@ func decideStatus(before hypershift.HostedClusterStatus, r report, now time.Time
 	}
 	s := before
 	s.Restore = decideRestore(before.Restore, r, now)
-	s.Rotations = decideRotations(before.Rotations, r, now)
+	s.Rotations = rotationStatuses(before.Rotations, r, now)
 	if r.Window != nil {
 		s.Backups = r.Window
 	}

@@ -35,8 +35,8 @@ func (u Upgrades) withDefaults() Upgrades {
 }
 
 // nextUpgrade returns the state of a plane's upgrade at now; nil: there was none. stored is the state that the status
-// shows, and wanted the release of the spec; "" while the spec changes nothing. The result may be stored, which is
-// never changed.
+// shows, and wanted the release of the spec; "" while the spec changes nothing. The function may return the
+// pointer stored, and never changes what it points to.
 //
 // The caller acts on a phase only when it is stored: a kill of hosting at any moment continues the same upgrade.
 func nextUpgrade(stored *hypershift.UpgradeStatus, wanted controlplane.Version, p controlplane.Observation, l Upgrades,
@@ -60,7 +60,7 @@ func followSpec(u *hypershift.UpgradeStatus, wanted controlplane.Version, last c
 	isOpen := u != nil && !u.Phase.IsFinal()
 	goesBack := isOpen && (u.Phase == hypershift.UpgradeRollsBack || u.Phase == hypershift.RollbackFailed)
 	// From, started again, may have accepted writes that the copy lacks: the next upgrade makes another copy.
-	keepsCopy := isOpen && hasPresentCopy(u) && last.Release != served
+	keepsCopy := isOpen && copyLacksNoWrites(u) && last.Release != served
 	switch {
 	case isOpen && string(wanted) == u.From && !goesBack:
 		return withPhase(u, hypershift.UpgradeRollsBack)
@@ -92,16 +92,16 @@ func withPhase(u *hypershift.UpgradeStatus, phase hypershift.UpgradePhase) *hype
 	return &next
 }
 
-// hasPresentCopy reports whether the status shows no ready plane since the copy was made: the copy lacks no write that
-// a ready plane has accepted.
-func hasPresentCopy(u *hypershift.UpgradeStatus) bool {
+// copyLacksNoWrites reports whether the status shows no ready plane since the copy was made: then the copy has every
+// write that was acknowledged.
+func copyLacksNoWrites(u *hypershift.UpgradeStatus) bool {
 	return u.Copy != "" && !u.CopyUsed && u.SoakUntil == nil
 }
 
 // advance changes an upgrade that has not ended as the plane and the clock demand.
 func advance(u *hypershift.UpgradeStatus, p controlplane.Observation, l Upgrades, now time.Time) {
 	at := metav1.NewTime(now.Truncate(time.Second))
-	runs := releaseOf(u)
+	runs := orderedRelease(u)
 	u.Served = string(p.LastStart.Served)
 	if p.State == controlplane.Down { // asleep, or after a restart of the machine: the next start gets the whole limit
 		u.LaunchedAt = nil
@@ -111,12 +111,12 @@ func advance(u *hypershift.UpgradeStatus, p controlplane.Observation, l Upgrades
 		u.LaunchedAt = &at
 	}
 	isReady := p.State == controlplane.Ready && p.LastStart.Release == runs && p.LastStart.Served == runs
-	isEnding := hasFailed && p.Failure.Count >= upgradeTries && p.Failure.Reason != controlplane.PortTaken
+	triesUsedUp := hasFailed && p.Failure.Count >= upgradeTries && p.Failure.Reason != controlplane.PortTaken
 	isLate := u.LaunchedAt != nil && !now.Before(u.LaunchedAt.Add(l.ReadyLimit)) && p.State != controlplane.Down
 	failure := ""
 	switch {
 	case isReady || p.State == controlplane.Unready:
-	case isEnding:
+	case triesUsedUp:
 		failure = p.Failure.Message
 	case isLate:
 		failure = fmt.Sprintf("it was not ready within %s", l.ReadyLimit)
@@ -124,7 +124,7 @@ func advance(u *hypershift.UpgradeStatus, p controlplane.Observation, l Upgrades
 			failure += ": " + p.Failure.Message
 		}
 	}
-	goBack := func(phase hypershift.UpgradePhase, message string) {
+	giveUp := func(phase hypershift.UpgradePhase, message string) {
 		u.Phase, u.Message, u.LaunchedAt = phase, message, nil
 	}
 	switch {
@@ -132,7 +132,7 @@ func advance(u *hypershift.UpgradeStatus, p controlplane.Observation, l Upgrades
 		until := metav1.NewTime(at.Add(max(l.Soak, 0)))
 		u.Phase, u.SoakUntil, u.LaunchedAt = hypershift.UpgradeSoaks, &until, nil
 	case u.Phase == hypershift.UpgradeRuns && failure != "":
-		goBack(hypershift.UpgradeFailed, fmt.Sprintf("the upgrade to %s failed, and the control plane went back to %s: %s",
+		giveUp(hypershift.UpgradeFailed, fmt.Sprintf("the upgrade to %s failed, and the control plane went back to %s: %s",
 			u.To, u.From, failure))
 	case u.Phase == hypershift.UpgradeSoaks && !now.Before(u.SoakUntil.Time):
 		u.Phase, u.CompletedAt, u.EmulatedVersion = hypershift.UpgradeCompleted, &at, ""
@@ -141,8 +141,8 @@ func advance(u *hypershift.UpgradeStatus, p controlplane.Observation, l Upgrades
 		if !u.CopyUsed { // the plane accepts writes from now on, which the copy lacks
 			u.Copy = ""
 		}
-	case runs == controlplane.Version(u.From) && p.LastStart.Served == runs && isEnding && !isReady &&
-		hasPresentCopy(u) && p.LastStart.Copy == u.Copy && p.Failure.Reason == controlplane.PlaneFailed:
+	case runs == controlplane.Version(u.From) && p.LastStart.Served == runs && triesUsedUp && !isReady &&
+		copyLacksNoWrites(u) && p.LastStart.Copy == u.Copy && p.Failure.Reason == controlplane.PlaneFailed:
 		// The failed release has changed the data so that the release before cannot use it. A slow start is no such sign.
 		u.CopyUsed, u.LaunchedAt = true, nil
 		u.Message = strings.TrimPrefix(fmt.Sprintf("%s; %s could not use the data any more and got a copy of before the "+
@@ -150,13 +150,13 @@ func advance(u *hypershift.UpgradeStatus, p controlplane.Observation, l Upgrades
 	case u.Phase == hypershift.UpgradeRollsBack && isReady:
 		u.Phase, u.CompletedAt = hypershift.UpgradeRolledBack, &at
 	case u.Phase == hypershift.UpgradeRollsBack && failure != "" && string(p.LastStart.Served) == u.To:
-		goBack(hypershift.RollbackFailed, fmt.Sprintf("%s did not become ready, and the control plane went on with %s: %s",
+		giveUp(hypershift.RollbackFailed, fmt.Sprintf("%s did not become ready, and the control plane went on with %s: %s",
 			u.From, u.To, failure))
 	}
 }
 
-// releaseOf returns the release that the plane runs in the phase of an upgrade.
-func releaseOf(u *hypershift.UpgradeStatus) controlplane.Version {
+// orderedRelease returns the release that hosting orders the plane to run in the phase of an upgrade.
+func orderedRelease(u *hypershift.UpgradeStatus) controlplane.Version {
 	switch u.Phase {
 	case hypershift.UpgradeFailed, hypershift.UpgradeRollsBack, hypershift.UpgradeRolledBack:
 		return controlplane.Version(u.From)
@@ -184,8 +184,8 @@ func sameUpgrade(a, b *hypershift.UpgradeStatus) bool {
 	return a.From == b.From && a.To == b.To && a.Phase == b.Phase && a.CopyUsed == b.CopyUsed && a.Copy == b.Copy
 }
 
-// upgradeAgain returns the time to the next decision about an upgrade; 0: after the next change.
-func upgradeAgain(u *hypershift.UpgradeStatus, l Upgrades, now time.Time) time.Duration {
+// timeToNextUpgradeDecision returns the time to the next decision about an upgrade; 0: only a change leads to it.
+func timeToNextUpgradeDecision(u *hypershift.UpgradeStatus, l Upgrades, now time.Time) time.Duration {
 	switch {
 	case u == nil || u.Phase.IsFinal():
 		return 0
@@ -201,7 +201,7 @@ func upgradeAgain(u *hypershift.UpgradeStatus, l Upgrades, now time.Time) time.D
 func (d *decision) orderUpgrade(s situation, next *hypershift.UpgradeStatus, now time.Time) {
 	u, last := s.Upgrade, s.Plane.LastStart
 	d.Report.Upgrade = next
-	d.Again = earlier(d.Again, upgradeAgain(next, s.Upgrades, now))
+	d.Again = earlier(d.Again, timeToNextUpgradeDecision(next, s.Upgrades, now))
 	if !sameUpgrade(u, next) {
 		d.Again = earlier(d.Again, confirmInterval) // after the status has it
 	}
@@ -209,7 +209,7 @@ func (d *decision) orderUpgrade(s situation, next *hypershift.UpgradeStatus, now
 	case s.Refused != nil: // the plane goes on as it was
 		d.Spec.Copy = last.Copy
 	case u != nil && !u.Phase.IsFinal():
-		d.Spec.Release, d.Spec.EmulatedVersion, d.Spec.Copy = releaseOf(u), "", u.Copy
+		d.Spec.Release, d.Spec.EmulatedVersion, d.Spec.Copy = orderedRelease(u), "", u.Copy
 		if d.Spec.Release == controlplane.Version(u.To) {
 			d.Spec.EmulatedVersion = u.EmulatedVersion
 		}

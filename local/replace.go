@@ -14,14 +14,14 @@ func (s Spec) invocationID() string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// runsAs reports whether two specs start the same process: the same arguments and variables.
-func (s Spec) runsAs(other Spec) bool {
+// hasSameInvocation reports whether two specs start the same process: the same arguments and variables.
+func (s Spec) hasSameInvocation(other Spec) bool {
 	return slices.Equal(s.Args, other.Args) && slices.Equal(s.Env, other.Env)
 }
 
-// runsAs reports whether the running processes of the home are those of the specs, with these arguments and variables.
-// A process that is being restarted counts.
-func (h Home) runsAs(specs []Spec) bool {
+// matchesSpecs reports whether each of the specs has a record with its arguments and variables, and no other process
+// but the supervisor is alive. A process that is being restarted has a record.
+func (h Home) matchesSpecs(specs []Spec) bool {
 	known := map[string]Record{}
 	for _, r := range h.records() {
 		known[r.Name] = r
@@ -40,13 +40,13 @@ func (h Home) runsAs(specs []Spec) bool {
 	return true
 }
 
-// replace supervises next in the place of previous, whose arguments or variables have changed. The old process runs on
-// until the turn of next: until the process named before, which is replaced before it, serves or is not supervised any
-// more. "" is none. So of several replicas one at a time is away, and a change with which the first process does not
-// serve stops there. If a newer change replaces next before its turn, the old process runs on, and next never starts.
-func (s *supervisor) replace(ctx context.Context, previous, next *supervisedProcess, before string) {
-	if before != "" {
-		s.awaitReady(ctx, []string{before})
+// replace supervises next in the place of previous, whose arguments or variables have changed. It first waits until the
+// process named after serves or is not supervised any more; "" means no wait. So only one replica is stopped at a time,
+// and if the first new process does not serve, the others keep their old processes. If a newer change replaces or
+// removes next before its turn, next never starts, and the old process runs until ctx ends.
+func (s *supervisor) replace(ctx context.Context, previous, next *supervisedProcess, after string) {
+	if after != "" {
+		s.awaitReady(ctx, []string{after})
 	}
 	if !s.isNewest(next) {
 		<-ctx.Done() // the newer change ends next when its own turn comes
@@ -54,7 +54,7 @@ func (s *supervisor) replace(ctx context.Context, previous, next *supervisedProc
 	previous.cancel()
 	<-previous.done
 	if ctx.Err() == nil {
-		s.keep(ctx, next, markedProcesses(s.homeID)[next.spec.Name]) // the process may have another pid than before the wait
+		s.keep(ctx, next, markedProcesses(s.homeID)[next.spec.Name]) // its pid may have changed during the wait
 	}
 }
 

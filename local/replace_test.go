@@ -128,7 +128,7 @@ func TestSpecsOfOneStateAreTheSameProcesses(t *testing.T) {
 	bin := Binaries{Atoll: "atoll", Kube: "atoll-kube", KubeVersion: "1.36.3"}
 	first, second := newTopology(h, st, bin).specs(), newTopology(h, st, bin).specs()
 	for i, spec := range first {
-		if !spec.runsAs(second[i]) || spec.invocationID() != second[i].invocationID() {
+		if !spec.hasSameInvocation(second[i]) || spec.invocationID() != second[i].invocationID() {
 			t.Errorf("%s differs from itself: %v and %v", spec.Name, spec, second[i])
 		}
 	}

@@ -108,7 +108,7 @@ func (s *supervisor) reconcile(ctx context.Context, specs []Spec) {
 	replaced := "" // the name of the last of this call
 	for _, spec := range specs {
 		previous := s.processes[spec.Name]
-		if previous != nil && previous.spec.runsAs(spec) {
+		if previous != nil && previous.spec.hasSameInvocation(spec) {
 			continue
 		}
 		keepCtx, cancel := context.WithCancel(ctx)

@@ -80,7 +80,7 @@ func (h Home) Up(ctx context.Context, opts UpOptions, show func(Event)) (Outcome
 		if len(grown) == 0 {
 			outcome = Changed
 		}
-		if len(grown) == 0 && h.runsAs(t.specs()) {
+		if len(grown) == 0 && h.matchesSpecs(t.specs()) {
 			if status, err := h.Status(ctx); err == nil && status.Ready {
 				return AlreadyRunning, nil
 			}

@@ -190,17 +190,17 @@ func (c *Copier) copy(ctx context.Context) (err error) {
 		return fmt.Errorf("a key for the copy: %w", err)
 	}
 	s := &session{c: c, box: box, sql: sql, replication: replication}
-	if err := s.identify(ctx); err != nil {
+	if err := s.readServerFacts(ctx); err != nil {
 		return err
 	}
-	if err := s.findArchive(ctx); err != nil {
+	if err := s.continueOrBeginArchive(ctx); err != nil {
 		return err
 	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel(nil)
 	for what, f := range map[string]func(context.Context) error{
-		"base backup": s.takeBases, "files": s.copyFiles, "retention": s.collect,
+		"base backup": s.takeBases, "files": s.copyFiles, "retention": s.deleteExpiredHourly,
 	} {
 		wg.Go(func() { c.repeat(ctx, what, f) })
 	}

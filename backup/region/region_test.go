@@ -167,11 +167,11 @@ func (w *world) checkIsKept(t *testing.T) {
 	}
 	defer conn.Close(context.Background())
 	s := &session{c: &Copier{archive: w.copier.archive, end: w.copier.end}, sql: conn}
-	if isKept, err := s.isKept(t.Context()); !isKept || err != nil {
+	if isKept, err := s.canContinueArchive(t.Context()); !isKept || err != nil {
 		t.Errorf("the server's own archive is not continued: %v", err)
 	}
 	s.c.end += 1 << 30
-	if isKept, err := s.isKept(t.Context()); isKept || err != nil {
+	if isKept, err := s.canContinueArchive(t.Context()); isKept || err != nil {
 		t.Errorf("an archive that ends after the server's WAL is continued: %v", err)
 	}
 }

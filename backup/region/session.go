@@ -19,7 +19,7 @@ import (
 	"atoll.dev/backup"
 )
 
-// session copies over one pair of connections.
+// session holds one connection for replication and one for SQL, over which a Copier copies a region.
 type session struct {
 	c           *Copier
 	box         *backup.Box
@@ -58,8 +58,8 @@ func (s *session) sample(ctx context.Context) (Sample, error) {
 	return Sample{at.UTC().Truncate(time.Millisecond), position}, err
 }
 
-// identify reads what the archive depends on.
-func (s *session) identify(ctx context.Context) error {
+// readServerFacts reads the timeline, the major version and the size of WAL segments of the server.
+func (s *session) readServerFacts(ctx context.Context) error {
 	system, err := pglogrepl.IdentifySystem(ctx, s.replication)
 	if err != nil {
 		return fmt.Errorf("identifying the server: %w", err)
@@ -73,8 +73,8 @@ func (s *session) identify(ctx context.Context) error {
 	return nil
 }
 
-// findArchive continues the archive that the server has a slot for, or begins one.
-func (s *session) findArchive(ctx context.Context) error {
+// continueOrBeginArchive continues the archive that the server has a slot for, or begins one.
+func (s *session) continueOrBeginArchive(ctx context.Context) error {
 	if s.c.archive == "" {
 		names, err := s.c.o.Store.List(ctx, regionPrefix(s.c.o.Region))
 		if err != nil {
@@ -93,7 +93,7 @@ func (s *session) findArchive(ctx context.Context) error {
 			}
 			s.c.archive, s.c.end = a.name, endOf(a.pieces)
 			s.c.noteBase(based)
-			isKept, err := s.isKept(ctx)
+			isKept, err := s.canContinueArchive(ctx)
 			if err != nil {
 				s.c.archive = ""
 				return err
@@ -102,13 +102,13 @@ func (s *session) findArchive(ctx context.Context) error {
 				return nil
 			}
 		}
-	} else if isKept, err := s.isKept(ctx); err != nil || isKept {
+	} else if isKept, err := s.canContinueArchive(ctx); err != nil || isKept {
 		return err
 	}
 	return s.beginArchive(ctx)
 }
 
-// endOf returns how far pieces reach from the first one on without a gap.
+// endOf returns how far pieces, which are sorted by their starts, reach from the first one on without a gap.
 func endOf(pieces []Piece) LSN {
 	end := pieces[0].End
 	for _, p := range pieces {
@@ -119,9 +119,10 @@ func endOf(pieces []Piece) LSN {
 	return end
 }
 
-// isKept reports whether the server still has all WAL after the archive's end. A server whose WAL ends before is not
-// the one that wrote the archive: its disk was reset to an earlier state, and what it writes there now differs.
-func (s *session) isKept(ctx context.Context) (bool, error) {
+// canContinueArchive reports whether the server has the slot of the archive, all WAL after the archive's end, and has
+// written at least up to that end. A server whose WAL ends before is not the one that wrote the archive: its disk was
+// reset to an earlier state, and what it writes there now differs.
+func (s *session) canContinueArchive(ctx context.Context) (bool, error) {
 	var restart pgtype.Text
 	err := s.query(ctx, `select restart_lsn::text from pg_replication_slots
 		where slot_name = $1 and wal_status <> 'lost' and pg_current_wal_flush_lsn() >= $2::text::pg_lsn`,
@@ -139,7 +140,7 @@ func (s *session) isKept(ctx context.Context) (bool, error) {
 	return err == nil && position <= s.c.end, err
 }
 
-// beginArchive makes the slot of a new archive, and drops the slots of earlier ones.
+// beginArchive names a new archive, makes its slot, and drops the inactive slots of earlier archives.
 func (s *session) beginArchive(ctx context.Context) error {
 	now, err := s.sample(ctx)
 	if err != nil {
@@ -171,7 +172,7 @@ func (s *session) beginArchive(ctx context.Context) error {
 	return nil
 }
 
-// put seals and stores an object of the session's archive.
+// put seals an object and stores it under its whole name.
 func (s *session) put(ctx context.Context, name string, text []byte) error {
 	object, err := s.box.Seal(name, text)
 	if err != nil {
@@ -180,8 +181,8 @@ func (s *session) put(ctx context.Context, name string, text []byte) error {
 	return s.c.o.Store.Put(ctx, name, object)
 }
 
-// putUntilStored is put, again and again until it succeeds or ctx ends.
-func (s *session) putUntilStored(ctx context.Context, name string, text []byte) error {
+// putWALUntilStored is put, again and again until it succeeds or ctx ends.
+func (s *session) putWALUntilStored(ctx context.Context, name string, text []byte) error {
 	for pause := time.Second; ; pause = min(2*pause, longest) {
 		err := s.put(ctx, name, text)
 		if err == nil || ctx.Err() != nil {
@@ -197,8 +198,9 @@ func (s *session) putUntilStored(ctx context.Context, name string, text []byte) 
 	}
 }
 
-// collect deletes what is not kept any more, every hour. All times are by the server's clock.
-func (s *session) collect(ctx context.Context) error {
+// deleteExpiredHourly deletes expired objects every hour, until ctx ends or a deletion fails. It compares their times
+// with the server's clock.
+func (s *session) deleteExpiredHourly(ctx context.Context) error {
 	for {
 		now, err := s.sample(ctx)
 		if err != nil {

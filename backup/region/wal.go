@@ -182,7 +182,7 @@ func (w *walStream) storeMark(ctx context.Context) error {
 func (w *walStream) put(ctx context.Context, name string, text []byte) error {
 	ctx, cancel := context.WithCancel(ctx)
 	stored := make(chan error, 1)
-	go func() { stored <- w.s.putUntilStored(ctx, name, text) }()
+	go func() { stored <- w.s.putWALUntilStored(ctx, name, text) }()
 	defer cancel()
 	for {
 		select {
