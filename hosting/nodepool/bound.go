@@ -41,7 +41,7 @@ func trimNode(u *unstructured.Unstructured) {
 		}
 	}
 	annotations := map[string]any{}
-	for _, key := range []string{appliedAnnotation, drainingAnnotation} {
+	for _, key := range []string{appliedAnnotation, drainingAnnotation, poolUIDAnnotation} {
 		if value, ok := u.GetAnnotations()[key]; ok && len(value) <= mostAnnotation {
 			annotations[key] = value
 		}
@@ -49,7 +49,7 @@ func trimNode(u *unstructured.Unstructured) {
 	metadata["labels"], metadata["annotations"] = labels, annotations
 	spec, status := map[string]any{}, map[string]any{}
 	if s, ok := whole["spec"].(map[string]any); ok {
-		for _, key := range []string{"podCIDR", "unschedulable", "taints"} {
+		for _, key := range []string{"podCIDR", "providerID", "unschedulable", "taints"} {
 			if value, ok := s[key]; ok {
 				spec[key] = value
 			}

@@ -28,6 +28,8 @@ const (
 	appliedAnnotation = "atoll.dev/applied"
 	// drainingAnnotation of a Node is when its drain began; a drain is never undone.
 	drainingAnnotation = "atoll.dev/draining-since"
+	// poolUIDAnnotation of a Node is the UID of its NodePool: the record of deleted pools names UIDs.
+	poolUIDAnnotation = "atoll.dev/node-pool-uid"
 
 	kubeReservedMilliCPU  = 500
 	kubeReservedMemoryMiB = 1024
@@ -43,6 +45,7 @@ type node struct {
 	Metadata metav1.ObjectMeta `json:"metadata"`
 	Spec     struct {
 		PodCIDR       string  `json:"podCIDR"`
+		ProviderID    string  `json:"providerID"`
 		Unschedulable bool    `json:"unschedulable"`
 		Taints        []taint `json:"taints"`
 	} `json:"spec"`
@@ -164,7 +167,7 @@ func (w wanted) build(pool *hypershift.NodePool, name string, place int) (*unstr
 		"kubernetes.io/arch": w.instance.Arch, "kubernetes.io/os": "linux", "kubernetes.io/hostname": name,
 		"node-role.kubernetes.io/worker": "",
 	})
-	annotations := map[string]any{appliedAnnotation: w.applied()}
+	annotations := map[string]any{appliedAnnotation: w.applied(), poolUIDAnnotation: string(pool.UID)}
 	if w.provider == cluster.Simulated {
 		labels[simulatedLabel] = "true"
 		annotations["kwok.x-k8s.io/node"] = "fake"

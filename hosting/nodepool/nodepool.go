@@ -13,7 +13,9 @@
 // again; with auto-repair, a node that is not ready for long is replaced.
 //
 // Nodes are watched, not polled. No plane is woken: the changes to a sleeping
-// plane's nodes are made when it wakes, and orphaned nodes are removed then.
+// plane's nodes are made when it wakes, and the nodes of deleted pools are removed
+// then. A pool that is not found deletes nothing: the HostedCluster has a record of
+// the pools whose deletion was seen.
 //
 // Only cli imports it. It reaches the planes by the interface Planes, which hosting
 // implements.
@@ -172,7 +174,7 @@ func (k *keeper) clusterChanged(_ context.Context, key loop.Key, object *unstruc
 		return 0, nil
 	}
 	if admin, serves := k.clientOf(cluster); serves {
-		k.sites.open(cluster, admin) // also without a pool: the plane may have orphaned nodes
+		k.sites.open(cluster, admin) // also without a pool: the plane may have nodes of deleted pools
 		return 0, nil
 	}
 	k.sites.close(cluster)
@@ -204,14 +206,14 @@ func (k *keeper) reconcile(ctx context.Context, key loop.Key, object *unstructur
 	time.Duration, error,
 ) {
 	if object == nil {
-		k.sites.triggerOrphans(key)
+		k.sites.triggerNodesOf(key)
 		return 0, nil
 	}
 	pool, err := loop.Decode[hypershift.NodePool](object)
 	deleting := object.GetDeletionTimestamp() != nil
 	if err != nil {
 		if deleting {
-			return 0, k.releasePool(ctx, object) // its nodes become orphans, which are removed
+			return 0, k.releasePool(ctx, object) // its remaining nodes are removed by the record
 		}
 		k.o.Log.Warn("a NodePool cannot be read and is left alone", "namespace", key.Namespace, "name", key.Name,
 			"error", err)
@@ -238,8 +240,8 @@ func (k *keeper) reconcile(ctx context.Context, key loop.Key, object *unstructur
 	}
 	switch {
 	case deleting && (hc == nil || !serves && (asleep || patience <= 0)):
-		// The plane's data is deleted with the cluster. The nodes of a plane that
-		// sleeps, or does not come, are removed as orphans when it serves again.
+		// The plane's data is deleted with the cluster. The nodes of a plane that sleeps,
+		// or does not come, are removed by the record when it serves again.
 		return 0, k.releasePool(ctx, object)
 	case deleting && !isHeld(object):
 		return 0, nil
@@ -293,8 +295,8 @@ func (k *keeper) reconcile(ctx context.Context, key loop.Key, object *unstructur
 
 // releaseWhenOverdue lets a pool go that is being deleted for longer than its drain may
 // take, although its plane fails or refuses to delete its nodes: a webhook of the
-// customer's may refuse for ever. The nodes become orphans, which are removed when
-// that is possible.
+// customer's may refuse for ever. The nodes are removed by the record of deleted pools
+// when that is possible.
 func (k *keeper) releaseWhenOverdue(ctx context.Context, object *unstructured.Unstructured, cluster controlplane.ID,
 	pool *hypershift.NodePool, err error) error {
 	at := object.GetDeletionTimestamp()

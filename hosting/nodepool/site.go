@@ -69,8 +69,8 @@ func (s *sites) close(cluster controlplane.ID) {
 	}
 }
 
-// triggerOrphans reconciles the nodes of a pool that no longer exists.
-func (s *sites) triggerOrphans(pool loop.Key) {
+// triggerNodesOf reconciles the nodes of a pool that is not found.
+func (s *sites) triggerNodesOf(pool loop.Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for cluster, x := range s.all {
@@ -130,20 +130,19 @@ func (s *site) changed(ctx context.Context, key loop.Key, object *unstructured.U
 	if pool.Name == "" || object.GetLabels()[simulatedLabel] != "true" && object.GetLabels()[providerLabel] == "" {
 		return 0, nil
 	}
-	if s.keeper.pools.Get(pool) != nil {
-		s.keeper.pools.Trigger(pool)
-		return 0, nil
-	}
-	_, err := s.keeper.client.Resource(hypershift.NodePools()).Namespace(pool.Namespace).Get(ctx, pool.Name,
-		metav1.GetOptions{})
-	if !loop.IsGone(err) {
-		return time.Second, err // the watch is about to bring it
-	}
 	n, err := loop.Decode[node](object)
 	if err != nil {
 		return 0, err
 	}
-	s.keeper.o.Log.Info("a node whose pool is gone is removed", "namespace", s.cluster.Namespace, "cluster",
+	if s.keeper.pools.Get(pool) != nil && !isForeign(n, s.cluster) {
+		s.keeper.pools.Trigger(pool)
+		return 0, nil
+	}
+	end, again, err := s.isRecordedAsDeleted(ctx, pool, n)
+	if err != nil || !end {
+		return again, err
+	}
+	s.keeper.o.Log.Info("a node of a deleted pool is removed", "namespace", s.cluster.Namespace, "cluster",
 		s.cluster.Name, "node", key.Name)
 	now := time.Now()
 	if err := s.cordon(ctx, n, now); err != nil {
@@ -174,7 +173,9 @@ func (s *site) nodesOf(ctx context.Context, pool string) ([]*node, error) {
 		if err != nil {
 			return nil, err
 		}
-		mine = append(mine, n)
+		if !isForeign(n, s.cluster) {
+			mine = append(mine, n)
+		}
 	}
 	return mine, nil
 }
@@ -185,7 +186,14 @@ func (s *site) nodesOf(ctx context.Context, pool string) ([]*node, error) {
 func (s *site) execute(ctx context.Context, pool *hypershift.NodePool, w wanted, d decision, nodes []*node,
 	now time.Time) (time.Duration, error) {
 	for _, n := range nodes {
-		if w.invalid != nil || n.Metadata.DeletionTimestamp != nil {
+		if n.Metadata.DeletionTimestamp != nil {
+			continue
+		}
+		adopted, err := s.adopt(ctx, pool, n)
+		if err != nil {
+			return 0, err
+		}
+		if w.invalid != nil || adopted { // the watch brings the adopted Node
 			continue
 		}
 		if patch := w.refit(n); patch != nil {

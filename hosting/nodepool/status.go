@@ -246,14 +246,17 @@ func (k *keeper) holdPool(ctx context.Context, object *unstructured.Unstructured
 	return k.finalizers(ctx, object, append(slices.Clone(object.GetFinalizers()), finalizer))
 }
 
-// releasePool removes the finalizer when the pool has no machine. The end of the last machine reconciles the pool
-// again.
+// releasePool records that the pool is deleted and removes the finalizer, when the pool has no machine. The end of the
+// last machine reconciles the pool again.
 func (k *keeper) releasePool(ctx context.Context, object *unstructured.Unstructured) error {
 	if !isHeld(object) {
 		return nil
 	}
 	if !k.endMachines(localnodes.Pool{Cluster: clusterOf(object), Name: object.GetName()}) {
 		return nil
+	}
+	if err := k.recordDeletion(ctx, object); err != nil {
+		return err
 	}
 	return k.finalizers(ctx, object, slices.DeleteFunc(slices.Clone(object.GetFinalizers()), func(f string) bool {
 		return f == finalizer

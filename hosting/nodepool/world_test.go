@@ -41,6 +41,8 @@ type world struct {
 	planes    *onePlane
 	namespace string
 	cluster   string
+	options   Options
+	stop      func() // ends Run
 }
 
 // onePlane is the shared plane as the plane of every HostedCluster. The plane cannot be stopped
@@ -94,16 +96,14 @@ func newWorld(t *testing.T, o Options) *world {
 			}},
 	})
 	o.Client, o.Planes = dynamicFor(t, hostingConfig), w.planes
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if err := Run(ctx, o); err != nil {
-			t.Error(err)
-		}
-	}()
-	t.Cleanup(func() { cancel(); <-done })
+	w.options = o
+	w.start()
 	return w
+}
+
+// start starts Run with the options of the world.
+func (w *world) start() {
+	w.stop = testsite.Run(w.t, "node pools", func(ctx context.Context) error { return Run(ctx, w.options) })
 }
 
 func dynamicFor(t *testing.T, config *rest.Config) dynamic.Interface {
