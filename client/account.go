@@ -15,8 +15,8 @@ const (
 	pathWhoAmI   = "/api/v0/whoami"
 )
 
-// WhoAmI returns the caller's principal and what that principal is in its account. Every caller with
-// a key pair may ask, also one of an account that is not provisioned.
+// WhoAmI returns the caller's principal, its account, and whether it is an administrator. Every caller with
+// a key pair may call it, also a caller whose account is not provisioned.
 func (p *Client) WhoAmI(ctx context.Context) (platform.Caller, error) {
 	var caller platform.Caller
 	err := p.get(ctx, pathWhoAmI, nil, &caller)
@@ -34,13 +34,13 @@ func (p *Client) CreateAccount(ctx context.Context, r platform.AccountRequest) (
 // Account returns one account. It is for operators.
 func (p *Client) Account(ctx context.Context, id AccountID) (platform.Account, error) {
 	var account platform.Account
-	err := p.get(ctx, below(pathAccounts, string(id)), nil, &account)
+	err := p.get(ctx, pathOf(pathAccounts, string(id)), nil, &account)
 	return account, err
 }
 
 // Accounts returns all accounts by id. It is for operators.
 func (p *Client) Accounts(ctx context.Context) ([]platform.Account, error) {
-	return sliced(ctx, func(ctx context.Context, limit, offset int) ([]platform.Account, error) {
+	return allByOffset(ctx, func(ctx context.Context, limit, offset int) ([]platform.Account, error) {
 		var list platform.AccountList
 		err := p.list(ctx, pathAccounts, nil, limit, offset, &list)
 		return list.Items, err
@@ -50,7 +50,7 @@ func (p *Client) Accounts(ctx context.Context) ([]platform.Account, error) {
 // DeleteAccount deletes an account with its administrators, groups, policies and attachments. It is
 // for operators. The error has status 409 while the account has clusters.
 func (p *Client) DeleteAccount(ctx context.Context, id AccountID) error {
-	return p.remove(ctx, below(pathAccounts, string(id)), nil)
+	return p.sendDelete(ctx, pathOf(pathAccounts, string(id)), nil)
 }
 
 // send sends body as JSON with a request, and decodes the answer into v.
@@ -65,8 +65,8 @@ func (p *Client) send(ctx context.Context, r remote.Request, body, v any) (err e
 	return decode(doc, v)
 }
 
-// remove sends a DELETE.
-func (p *Client) remove(ctx context.Context, path string, q url.Values) error {
+// sendDelete sends a DELETE.
+func (p *Client) sendDelete(ctx context.Context, path string, q url.Values) error {
 	_, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodDelete, Path: path, Query: q})
 	return err
 }

@@ -46,5 +46,5 @@ const (
 	Deleted  = rest.Deleted  // the object was deleted, or the watch does not select it any more
 	Bookmark = rest.Bookmark // no change: a later watch can continue from Cursor
 	Failed   = rest.Failed   // the stream ends with this error
-	Relist   = remote.Relist // Follow functions only: changes may have been missed; what exists follows as Added
+	Relist   = remote.Relist // Follow functions only: changes may be missing; all existing objects come next, as Added
 )

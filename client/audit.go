@@ -39,14 +39,14 @@ type AuditEntry struct {
 	Record       json.RawMessage `json:"record"` // a platform.AuditRecord
 }
 
-// AuditAnchor is a place in the chain.
+// AuditAnchor names one record of the chain: its sequence number and its hash.
 type AuditAnchor struct {
 	Seq  int64  `json:"seq"`
 	Hash string `json:"hash"`
 }
 
-// AuditPage is a part of the audit records. Head and Anchor are there with AuditOfRegion only: the last record, and the
-// one before the first that is kept.
+// AuditPage is one page of audit records. With AuditOfRegion only, Head names the last record of the chain, and Anchor
+// the record before the first one that the region keeps.
 type AuditPage struct {
 	Items  []AuditEntry `json:"items"`
 	Head   AuditAnchor  `json:"head"`

@@ -51,14 +51,13 @@ func (a *Authorization) AddAdmin(ctx context.Context, principal string) (platfor
 	return admin, err
 }
 
-// RemoveAdmin makes a principal an ordinary one again. The error has status 409 for the last
-// administrator of a privileged account.
+// RemoveAdmin ends a principal's rights of an administrator; policies decide for it again. The error has status 409
+// for the last administrator of a privileged account.
 func (a *Authorization) RemoveAdmin(ctx context.Context, principal string) error {
-	return a.client.remove(ctx, below(pathAdmins, principal), a.query())
+	return a.client.sendDelete(ctx, pathOf(pathAdmins, principal), a.query())
 }
 
-// Check returns the decision that a request of another principal of the account would get. Nothing is
-// executed.
+// Check returns the decision that a request of a principal of the account would get. It executes nothing.
 func (a *Authorization) Check(ctx context.Context, r platform.AuthorizationRequest) (platform.AuthorizationDecision,
 	error) {
 	var decision platform.AuthorizationDecision

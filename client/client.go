@@ -67,7 +67,9 @@ func New(o Options) (*Client, error) {
 	if o.Budget > 0 {
 		c.Budget = o.Budget
 	}
-	c.Prepare = func(r *http.Request, body []byte) error { return signOnce(r, body, o.Credentials, time.Now()) }
+	c.Prepare = func(r *http.Request, body []byte) error {
+		return signWithInvocationID(r, body, o.Credentials, time.Now())
+	}
 	if o.Token != nil {
 		c.Prepare = func(r *http.Request, _ []byte) error {
 			token, err := o.Token(r.Context())
@@ -102,9 +104,9 @@ func (p *Client) Ready(ctx context.Context) (platform.Health, error) {
 }
 
 const (
-	pathClusters       = "/api/v0/management_clusters"
-	pathWork           = "/api/v0/work"
-	pathPlatformBundle = "/api/v0/resource_bundles"
+	pathManagementClusters = "/api/v0/management_clusters"
+	pathWork               = "/api/v0/work"
+	pathPlatformBundle     = "/api/v0/resource_bundles"
 )
 
 // CreateManagementCluster registers a management cluster. The error has status 409 when another one
@@ -117,14 +119,14 @@ func (p *Client) CreateManagementCluster(ctx context.Context, name string, label
 // RegisterManagementCluster registers a management cluster with its capacity and versions.
 func (p *Client) RegisterManagementCluster(ctx context.Context, r platform.ManagementClusterRequest) (
 	platform.ManagementCluster, error) {
-	return p.changeManagementCluster(ctx, http.MethodPost, pathClusters, r)
+	return p.changeManagementCluster(ctx, http.MethodPost, pathManagementClusters, r)
 }
 
 // UpdateManagementCluster changes state, labels, capacity and versions of a management cluster, which it
 // finds by id or name. Absent members stay unchanged.
 func (p *Client) UpdateManagementCluster(ctx context.Context, idOrName string, u platform.ManagementClusterUpdate) (
 	platform.ManagementCluster, error) {
-	return p.changeManagementCluster(ctx, http.MethodPatch, pathClusters+"/"+url.PathEscape(idOrName), u)
+	return p.changeManagementCluster(ctx, http.MethodPatch, pathOf(pathManagementClusters, idOrName), u)
 }
 
 func (p *Client) changeManagementCluster(ctx context.Context, method, path string, v any) (
@@ -144,8 +146,7 @@ func (p *Client) changeManagementCluster(ctx context.Context, method, path strin
 // ManagementCluster returns a management cluster by its id or name.
 func (p *Client) ManagementCluster(ctx context.Context, idOrName string) (platform.ManagementCluster, error) {
 	var mc platform.ManagementCluster
-	doc, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodGet, Path: pathClusters + "/" + url.PathEscape(
-		idOrName)})
+	doc, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodGet, Path: pathOf(pathManagementClusters, idOrName)})
 	if err != nil {
 		return mc, err
 	}
@@ -155,9 +156,9 @@ func (p *Client) ManagementCluster(ctx context.Context, idOrName string) (platfo
 
 // ManagementClusters returns all management clusters.
 func (p *Client) ManagementClusters(ctx context.Context) ([]platform.ManagementCluster, error) {
-	return pages(ctx, 100, func(ctx context.Context, page, size int) ([]platform.ManagementCluster, error) {
+	return allByPage(ctx, 100, func(ctx context.Context, page, size int) ([]platform.ManagementCluster, error) {
 		var list platform.ManagementClusterList
-		doc, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodGet, Path: pathClusters,
+		doc, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodGet, Path: pathManagementClusters,
 			Query: remote.ListOptions{Page: page,
 				Size: size}.Values()})
 		if err != nil {
@@ -171,9 +172,7 @@ func (p *Client) ManagementClusters(ctx context.Context) ([]platform.ManagementC
 // DeleteManagementCluster removes a management cluster by its id or name. The error has status 409
 // while the management cluster has works.
 func (p *Client) DeleteManagementCluster(ctx context.Context, idOrName string) error {
-	_, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodDelete, Path: pathClusters + "/" + url.PathEscape(
-		idOrName)})
-	return err
+	return p.sendDelete(ctx, pathOf(pathManagementClusters, idOrName), nil)
 }
 
 // ListBundles returns one page of the resource bundles of all sources.
@@ -211,8 +210,8 @@ func (p *Client) FollowBundles(ctx context.Context, o remote.WatchOptions, apply
 	return remote.Follow(ctx, o, p.WatchBundles, apply)
 }
 
-// pages returns the items of all pages of a list.
-func pages[T any](ctx context.Context, size int, get func(ctx context.Context, page, size int) ([]T, error)) (
+// allByPage returns all items of a list whose pages get reads by number, from 1.
+func allByPage[T any](ctx context.Context, size int, get func(ctx context.Context, page, size int) ([]T, error)) (
 	[]T, error) {
 	var all []T
 	for page := 1; ; page++ {

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	pathCluster   = "/api/v0/clusters"
+	pathClusters  = "/api/v0/clusters"
 	pathNodePools = "/api/v0/nodepools"
 )
 
@@ -35,12 +35,13 @@ func (p *Client) CreateCluster(ctx context.Context, r platform.ClusterRequest) (
 	if err != nil {
 		return Cluster{}, fmt.Errorf("the cluster: %w", err)
 	}
-	return p.cluster(ctx, remote.Request{Method: http.MethodPost, Path: pathCluster, Header: onceOnly(), Body: body})
+	return p.cluster(ctx, remote.Request{Method: http.MethodPost, Path: pathClusters, Header: idempotencyKey(),
+		Body: body})
 }
 
 // Cluster returns one cluster.
 func (p *Client) Cluster(ctx context.Context, id ClusterID) (Cluster, error) {
-	return p.cluster(ctx, remote.Request{Method: http.MethodGet, Path: below(pathCluster, string(id))})
+	return p.cluster(ctx, remote.Request{Method: http.MethodGet, Path: pathOf(pathClusters, string(id))})
 }
 
 // ClusterQuery selects clusters of the caller's account. An empty member selects all.
@@ -54,9 +55,9 @@ func (p *Client) Clusters(ctx context.Context, q ClusterQuery) ([]platform.Clust
 	v := url.Values{}
 	remote.SetQuery(v, "name", q.Name)
 	remote.SetQuery(v, "status", string(q.Phase))
-	return sliced(ctx, func(ctx context.Context, limit, offset int) ([]platform.Cluster, error) {
+	return allByOffset(ctx, func(ctx context.Context, limit, offset int) ([]platform.Cluster, error) {
 		var list platform.ClusterList
-		err := p.list(ctx, pathCluster, v, limit, offset, &list)
+		err := p.list(ctx, pathClusters, v, limit, offset, &list)
 		return list.Items, err
 	})
 }
@@ -64,14 +65,14 @@ func (p *Client) Clusters(ctx context.Context, q ClusterQuery) ([]platform.Clust
 // UpdateCluster applies a JSON merge patch, such as {"spec":{"hibernated":true}}. With an etag, the
 // error has status 412 when the cluster has changed since.
 func (p *Client) UpdateCluster(ctx context.Context, id ClusterID, patch json.RawMessage, etag string) (Cluster, error) {
-	return p.cluster(ctx, remote.Request{Method: http.MethodPatch, Path: below(pathCluster, string(id)),
+	return p.cluster(ctx, remote.Request{Method: http.MethodPatch, Path: pathOf(pathClusters, string(id)),
 		Header: remote.MergePatch(etag),
 		Body:   patch})
 }
 
 // Deletion has the options of DeleteCluster.
 type Deletion struct {
-	ETag string // delete only this version; another one is 412
+	ETag string // the only version to delete: the error has status 412 when the cluster has another; "": any version
 
 	// Force removes the record of a cluster whose deletion does not end. It needs
 	// a reason, and a privileged caller.
@@ -87,29 +88,29 @@ func (p *Client) DeleteCluster(ctx context.Context, id ClusterID, d Deletion) er
 		q.Set("force", "true")
 	}
 	remote.SetQuery(q, "reason", d.Reason)
-	_, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodDelete, Path: below(pathCluster, string(id)), Query: q,
-		Header: remote.IfMatch(d.ETag)})
+	_, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodDelete, Path: pathOf(pathClusters, string(id)),
+		Query: q, Header: remote.IfMatch(d.ETag)})
 	return err
 }
 
 // ClusterStatuses returns the reports of the region's controllers about a cluster.
 func (p *Client) ClusterStatuses(ctx context.Context, id ClusterID) (platform.ClusterStatuses, error) {
 	var s platform.ClusterStatuses
-	err := p.get(ctx, below(pathCluster, string(id))+"/statuses", nil, &s)
+	err := p.get(ctx, pathOf(pathClusters, string(id))+"/statuses", nil, &s)
 	return s, err
 }
 
 // ClusterEvents returns the events of a cluster, the oldest first.
 func (p *Client) ClusterEvents(ctx context.Context, id ClusterID) ([]platform.Event, error) {
 	var list platform.EventList
-	err := p.get(ctx, below(pathCluster, string(id))+"/events", nil, &list)
+	err := p.get(ctx, pathOf(pathClusters, string(id))+"/events", nil, &list)
 	return list.Items, err
 }
 
 // WatchClusters opens one stream of changes of the account's clusters, or of the cluster o.ID. The
 // objects of its events are platform.Clusters.
 func (p *Client) WatchClusters(ctx context.Context, o remote.WatchOptions) (*remote.Watch, error) {
-	return p.http.Watch(ctx, pathCluster, o)
+	return p.http.Watch(ctx, pathClusters, o)
 }
 
 // FollowClusters calls apply with every event of WatchClusters, across broken streams. See
@@ -121,7 +122,7 @@ func (p *Client) FollowClusters(ctx context.Context, o remote.WatchOptions, appl
 // WatchClusterEvents opens the stream of a cluster's events: the past ones, a bookmark, and the new
 // ones. The objects are platform.Events. The stream ends with the deletion of the cluster.
 func (p *Client) WatchClusterEvents(ctx context.Context, id ClusterID, cursor string) (*remote.Watch, error) {
-	return p.http.Watch(ctx, below(pathCluster, string(id))+"/events", remote.WatchOptions{Cursor: cursor})
+	return p.http.Watch(ctx, pathOf(pathClusters, string(id))+"/events", remote.WatchOptions{Cursor: cursor})
 }
 
 // FollowClusterEvents calls apply with the past and the new events of a cluster. It returns an error
@@ -155,7 +156,7 @@ func (p *Client) CreateCredential(ctx context.Context, cluster ClusterID, r plat
 	if err != nil {
 		return c, fmt.Errorf("the credential: %w", err)
 	}
-	doc, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodPost, Path: below(pathCluster, string(cluster)) +
+	doc, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodPost, Path: pathOf(pathClusters, string(cluster)) +
 		"/credentials",
 		Body: body, AnswerTimeout: credentialWait})
 	if err != nil {
@@ -168,40 +169,41 @@ func (p *Client) CreateCredential(ctx context.Context, cluster ClusterID, r plat
 // Credentials returns a cluster's credentials, without secrets.
 func (p *Client) Credentials(ctx context.Context, cluster ClusterID) ([]platform.Credential, error) {
 	var list platform.CredentialList
-	err := p.get(ctx, below(pathCluster, string(cluster))+"/credentials", nil, &list)
+	err := p.get(ctx, pathOf(pathClusters, string(cluster))+"/credentials", nil, &list)
 	return list.Items, err
 }
 
 // Credential returns one of a cluster's credentials, without secrets.
 func (p *Client) Credential(ctx context.Context, cluster, id string) (platform.Credential, error) {
 	var c platform.Credential
-	err := p.get(ctx, below(pathCluster, cluster)+below("/credentials", id), nil, &c)
+	err := p.get(ctx, pathOf(pathClusters, cluster)+pathOf("/credentials", id), nil, &c)
 	return c, err
 }
 
 // RevokeCredential revokes a credential before it expires.
 func (p *Client) RevokeCredential(ctx context.Context, cluster, id string) error {
-	_, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodDelete, Path: below(pathCluster, cluster) + below(
+	_, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodDelete, Path: pathOf(pathClusters, cluster) + pathOf(
 		"/credentials", id)})
 	return err
 }
 
-// Backups returns to which part of the past a cluster can be restored, and its last restore.
+// Backups returns the times to which a cluster can be restored, and its last restore.
 func (p *Client) Backups(ctx context.Context, cluster ClusterID) (platform.ClusterBackups, error) {
 	var b platform.ClusterBackups
-	err := p.get(ctx, below(pathCluster, string(cluster))+"/backups", nil, &b)
+	err := p.get(ctx, pathOf(pathClusters, string(cluster))+"/backups", nil, &b)
 	return b, err
 }
 
-// Restore orders a restore of a cluster. A retry after a lost answer orders nothing twice.
+// Restore requests a restore of a cluster. When an answer is lost, the client retries, and the region still starts one
+// restore only.
 func (p *Client) Restore(ctx context.Context, cluster ClusterID, r platform.RestoreRequest) (platform.Restore, error) {
 	var made platform.Restore
 	body, err := json.Marshal(r)
 	if err != nil {
 		return made, fmt.Errorf("the restore: %w", err)
 	}
-	doc, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodPost, Header: onceOnly(), Body: body,
-		Path: below(pathCluster, string(cluster)) + "/restore"})
+	doc, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodPost, Header: idempotencyKey(), Body: body,
+		Path: pathOf(pathClusters, string(cluster)) + "/restore"})
 	if err != nil {
 		return made, err
 	}
@@ -209,7 +211,8 @@ func (p *Client) Restore(ctx context.Context, cluster ClusterID, r platform.Rest
 	return made, err
 }
 
-// RotateKey orders a step of the rotation of a cluster's key. A retry after a lost answer orders nothing twice.
+// RotateKey requests a step of the rotation of a cluster's key. When an answer is lost, the client retries, and the
+// region still starts the step once only.
 func (p *Client) RotateKey(ctx context.Context, cluster ClusterID, r platform.RotationRequest) (
 	platform.Rotation, error) {
 	var made platform.Rotation
@@ -217,8 +220,8 @@ func (p *Client) RotateKey(ctx context.Context, cluster ClusterID, r platform.Ro
 	if err != nil {
 		return made, fmt.Errorf("the rotation: %w", err)
 	}
-	doc, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodPost, Header: onceOnly(), Body: body,
-		Path: below(pathCluster, string(cluster)) + "/rotate"})
+	doc, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodPost, Header: idempotencyKey(), Body: body,
+		Path: pathOf(pathClusters, string(cluster)) + "/rotate"})
 	if err != nil {
 		return made, err
 	}
@@ -226,11 +229,11 @@ func (p *Client) RotateKey(ctx context.Context, cluster ClusterID, r platform.Ro
 	return made, err
 }
 
-// below returns the path of one document of a collection.
-func below(collection, id string) string { return collection + "/" + url.PathEscape(id) }
+// pathOf returns the URL path of one document of a collection.
+func pathOf(collection, id string) string { return collection + "/" + url.PathEscape(id) }
 
-// onceOnly returns a header with which a repeated POST has one effect.
-func onceOnly() http.Header { return http.Header{"Idempotency-Key": {uuid.NewString()}} }
+// idempotencyKey returns the header Idempotency-Key with a random value: a retried POST then has one effect.
+func idempotencyKey() http.Header { return http.Header{"Idempotency-Key": {uuid.NewString()}} }
 
 func (p *Client) cluster(ctx context.Context, r remote.Request) (Cluster, error) {
 	doc, _, err := p.http.Do(ctx, r)
@@ -260,8 +263,9 @@ func (p *Client) list(ctx context.Context, path string, q url.Values, limit, off
 	return p.get(ctx, path, page, v)
 }
 
-// sliced returns all items of a list that is read by limit and offset.
-func sliced[T any](ctx context.Context, get func(ctx context.Context, limit, offset int) ([]T, error)) ([]T, error) {
+// allByOffset returns all items of a list whose pages get reads by limit and offset.
+func allByOffset[T any](ctx context.Context, get func(ctx context.Context, limit, offset int) ([]T, error)) (
+	[]T, error) {
 	const limit = 100
 	all := []T{}
 	for {
@@ -277,6 +281,6 @@ func sliced[T any](ctx context.Context, get func(ctx context.Context, limit, off
 
 // Rollback returns a cluster to the release before its last upgrade. The error has status 409 when it cannot go back.
 func (p *Client) Rollback(ctx context.Context, cluster ClusterID) (Cluster, error) {
-	return p.cluster(ctx, remote.Request{Method: http.MethodPost, Path: below(pathCluster, string(cluster)) + "/rollback",
-		Header: onceOnly()})
+	return p.cluster(ctx, remote.Request{Method: http.MethodPost, Header: idempotencyKey(),
+		Path: pathOf(pathClusters, string(cluster)) + "/rollback"})
 }

@@ -20,7 +20,7 @@ func (a *Authorization) CreateGroup(ctx context.Context, r platform.GroupRequest
 
 // Groups returns all groups of the account by name.
 func (a *Authorization) Groups(ctx context.Context) ([]platform.Group, error) {
-	return sliced(ctx, func(ctx context.Context, limit, offset int) ([]platform.Group, error) {
+	return allByOffset(ctx, func(ctx context.Context, limit, offset int) ([]platform.Group, error) {
 		var list platform.GroupList
 		err := a.client.list(ctx, pathGroups, a.query(), limit, offset, &list)
 		return list.Items, err
@@ -43,13 +43,13 @@ func (a *Authorization) FindGroup(ctx context.Context, idOrName string) (platfor
 
 // DeleteGroup deletes a group by its id. The error has status 409 while a policy is attached to it.
 func (a *Authorization) DeleteGroup(ctx context.Context, id string) error {
-	return a.client.remove(ctx, below(pathGroups, id), a.query())
+	return a.client.sendDelete(ctx, pathOf(pathGroups, id), a.query())
 }
 
 // Members returns the ARNs of the members of a group.
 func (a *Authorization) Members(ctx context.Context, id string) ([]string, error) {
 	var list platform.MemberList
-	err := a.client.get(ctx, below(pathGroups, id)+"/members", a.query(), &list)
+	err := a.client.get(ctx, pathOf(pathGroups, id)+"/members", a.query(), &list)
 	return list.Items, err
 }
 
@@ -58,7 +58,7 @@ func (a *Authorization) Members(ctx context.Context, id string) ([]string, error
 func (a *Authorization) UpdateMembers(ctx context.Context, id string, u platform.MemberUpdate) (platform.MemberList,
 	error) {
 	var list platform.MemberList
-	err := a.client.send(ctx, remote.Request{Method: http.MethodPut, Path: below(pathGroups, id) + "/members",
+	err := a.client.send(ctx, remote.Request{Method: http.MethodPut, Path: pathOf(pathGroups, id) + "/members",
 		Query: a.query()}, u, &list)
 	return list, err
 }

@@ -14,8 +14,8 @@ const (
 	pathAccountLinks = "/api/v0/authz/links"
 )
 
-// RedeemLink links the identity of the client's token to the principal of a code, which is used up. The
-// error has status 403 for a code that is not good, and 409 when the identity is linked already.
+// RedeemLink links the identity of the client's token to the principal of a link code, and so uses up the code.
+// The error has status 403 for a code that the region does not accept, and 409 when the identity is linked already.
 func (p *Client) RedeemLink(ctx context.Context, code string) (platform.Link, error) {
 	var link platform.Link
 	doc, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodPost, Path: pathLinks,
@@ -37,7 +37,7 @@ func (a *Authorization) CreateLinkCode(ctx context.Context, r platform.LinkCodeR
 // LinkCodes returns the link codes of the account that nobody has redeemed, without the codes themselves. Expired codes
 // stay in the list for a day.
 func (a *Authorization) LinkCodes(ctx context.Context) ([]platform.ListedLinkCode, error) {
-	return sliced(ctx, func(ctx context.Context, limit, offset int) ([]platform.ListedLinkCode, error) {
+	return allByOffset(ctx, func(ctx context.Context, limit, offset int) ([]platform.ListedLinkCode, error) {
 		var list platform.LinkCodeList
 		err := a.client.list(ctx, pathLinkCodes, a.query(), limit, offset, &list)
 		return list.Items, err
@@ -46,19 +46,19 @@ func (a *Authorization) LinkCodes(ctx context.Context) ([]platform.ListedLinkCod
 
 // DeleteLinkCode withdraws a link code by its id: nobody can redeem it from then on.
 func (a *Authorization) DeleteLinkCode(ctx context.Context, id string) error {
-	return a.client.remove(ctx, below(pathLinkCodes, id), a.query())
+	return a.client.sendDelete(ctx, pathOf(pathLinkCodes, id), a.query())
 }
 
 // Links returns the links of the account.
 func (a *Authorization) Links(ctx context.Context) ([]platform.Link, error) {
-	return sliced(ctx, func(ctx context.Context, limit, offset int) ([]platform.Link, error) {
+	return allByOffset(ctx, func(ctx context.Context, limit, offset int) ([]platform.Link, error) {
 		var list platform.LinkList
 		err := a.client.list(ctx, pathAccountLinks, a.query(), limit, offset, &list)
 		return list.Items, err
 	})
 }
 
-// DeleteLink removes a link: its identity is nobody in the region any more.
+// DeleteLink removes a link: the region then refuses requests with tokens of its identity.
 func (a *Authorization) DeleteLink(ctx context.Context, id string) error {
-	return a.client.remove(ctx, below(pathAccountLinks, id), a.query())
+	return a.client.sendDelete(ctx, pathOf(pathAccountLinks, id), a.query())
 }

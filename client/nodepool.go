@@ -25,12 +25,13 @@ func (p *Client) CreateNodePool(ctx context.Context, r platform.NodePoolRequest)
 	if err != nil {
 		return NodePool{}, fmt.Errorf("the node pool: %w", err)
 	}
-	return p.nodePool(ctx, remote.Request{Method: http.MethodPost, Path: pathNodePools, Header: onceOnly(), Body: body})
+	return p.nodePool(ctx, remote.Request{Method: http.MethodPost, Path: pathNodePools, Header: idempotencyKey(),
+		Body: body})
 }
 
 // NodePool returns one node pool.
 func (p *Client) NodePool(ctx context.Context, id NodePoolID) (NodePool, error) {
-	return p.nodePool(ctx, remote.Request{Method: http.MethodGet, Path: below(pathNodePools, string(id))})
+	return p.nodePool(ctx, remote.Request{Method: http.MethodGet, Path: pathOf(pathNodePools, string(id))})
 }
 
 // NodePoolQuery selects node pools of the caller's account. An empty member selects all.
@@ -46,7 +47,7 @@ func (p *Client) NodePools(ctx context.Context, q NodePoolQuery) ([]platform.Nod
 	remote.SetQuery(v, "clusterId", string(q.Cluster))
 	remote.SetQuery(v, "name", q.Name)
 	remote.SetQuery(v, "status", string(q.Phase))
-	return sliced(ctx, func(ctx context.Context, limit, offset int) ([]platform.NodePool, error) {
+	return allByOffset(ctx, func(ctx context.Context, limit, offset int) ([]platform.NodePool, error) {
 		var list platform.NodePoolList
 		err := p.list(ctx, pathNodePools, v, limit, offset, &list)
 		return list.Items, err
@@ -57,7 +58,7 @@ func (p *Client) NodePools(ctx context.Context, q NodePoolQuery) ([]platform.Nod
 // has status 412 when the node pool has changed since.
 func (p *Client) UpdateNodePool(ctx context.Context, id NodePoolID, patch json.RawMessage, etag string) (NodePool,
 	error) {
-	return p.nodePool(ctx, remote.Request{Method: http.MethodPatch, Path: below(pathNodePools, string(id)),
+	return p.nodePool(ctx, remote.Request{Method: http.MethodPatch, Path: pathOf(pathNodePools, string(id)),
 		Header: remote.MergePatch(etag),
 		Body:   patch})
 }
@@ -65,7 +66,7 @@ func (p *Client) UpdateNodePool(ctx context.Context, id NodePoolID, patch json.R
 // DeleteNodePool requests the deletion of a node pool. The deletion is complete when NodePool returns
 // an error with status 404.
 func (p *Client) DeleteNodePool(ctx context.Context, id NodePoolID, etag string) error {
-	_, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodDelete, Path: below(pathNodePools, string(id)),
+	_, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodDelete, Path: pathOf(pathNodePools, string(id)),
 		Header: remote.IfMatch(etag)})
 	return err
 }
@@ -73,7 +74,7 @@ func (p *Client) DeleteNodePool(ctx context.Context, id NodePoolID, etag string)
 // NodePoolStatuses returns the reports of the region's controllers about a node pool.
 func (p *Client) NodePoolStatuses(ctx context.Context, id NodePoolID) (platform.NodePoolStatuses, error) {
 	var s platform.NodePoolStatuses
-	err := p.get(ctx, below(pathNodePools, string(id))+"/status", nil, &s)
+	err := p.get(ctx, pathOf(pathNodePools, string(id))+"/status", nil, &s)
 	return s, err
 }
 

@@ -31,7 +31,7 @@ func (a *Authorization) CreatePolicy(ctx context.Context, r platform.PolicyReque
 // an etag, the error has status 412 when the policy has changed since.
 func (a *Authorization) ReplacePolicy(ctx context.Context, id string, r platform.PolicyRequest, etag string) (Policy,
 	error) {
-	return a.writePolicy(ctx, remote.Request{Method: http.MethodPut, Path: below(pathPolicies, id),
+	return a.writePolicy(ctx, remote.Request{Method: http.MethodPut, Path: pathOf(pathPolicies, id),
 		Header: remote.IfMatch(etag)}, r)
 }
 
@@ -58,12 +58,12 @@ func (a *Authorization) policy(ctx context.Context, r remote.Request) (Policy, e
 
 // Policy returns a policy by its id. The id of a managed policy is its name.
 func (a *Authorization) Policy(ctx context.Context, id string) (Policy, error) {
-	return a.policy(ctx, remote.Request{Method: http.MethodGet, Path: below(pathPolicies, id)})
+	return a.policy(ctx, remote.Request{Method: http.MethodGet, Path: pathOf(pathPolicies, id)})
 }
 
 // Policies returns all policies of the account, the managed ones first.
 func (a *Authorization) Policies(ctx context.Context) ([]platform.Policy, error) {
-	return sliced(ctx, func(ctx context.Context, limit, offset int) ([]platform.Policy, error) {
+	return allByOffset(ctx, func(ctx context.Context, limit, offset int) ([]platform.Policy, error) {
 		var list platform.PolicyList
 		err := a.client.list(ctx, pathPolicies, a.query(), limit, offset, &list)
 		return list.Items, err
@@ -88,7 +88,7 @@ func (a *Authorization) FindPolicy(ctx context.Context, idOrName string) (Policy
 // DeletePolicy deletes a policy by its id. The error has status 409 and the code policy-in-use while
 // the policy is attached.
 func (a *Authorization) DeletePolicy(ctx context.Context, id string) error {
-	return a.client.remove(ctx, below(pathPolicies, id), a.query())
+	return a.client.sendDelete(ctx, pathOf(pathPolicies, id), a.query())
 }
 
 // Attach attaches a policy to a principal or a group. The error has status 409 when the policy is
@@ -113,7 +113,7 @@ func (a *Authorization) Attachments(ctx context.Context, q AttachmentQuery) ([]p
 	remote.SetQuery(v, "policyId", q.PolicyID)
 	remote.SetQuery(v, "targetType", string(q.TargetType))
 	remote.SetQuery(v, "targetId", q.TargetID)
-	return sliced(ctx, func(ctx context.Context, limit, offset int) ([]platform.Attachment, error) {
+	return allByOffset(ctx, func(ctx context.Context, limit, offset int) ([]platform.Attachment, error) {
 		var list platform.AttachmentList
 		err := a.client.list(ctx, pathAttachments, v, limit, offset, &list)
 		return list.Items, err
@@ -122,5 +122,5 @@ func (a *Authorization) Attachments(ctx context.Context, q AttachmentQuery) ([]p
 
 // Detach deletes an attachment by its id.
 func (a *Authorization) Detach(ctx context.Context, id string) error {
-	return a.client.remove(ctx, below(pathAttachments, id), a.query())
+	return a.client.sendDelete(ctx, pathOf(pathAttachments, id), a.query())
 }

@@ -38,7 +38,8 @@ func (c Credentials) String() string {
 // GoString hides the secret from %#v.
 func (c Credentials) GoString() string { return c.String() }
 
-func (c Credentials) check() error {
+// validate returns an error that names the variables of the environment when a required member is empty.
+func (c Credentials) validate() error {
 	switch {
 	case c.AccessKeyID == "" || c.SecretAccessKey == "":
 		return errors.New(
@@ -54,7 +55,7 @@ func (c Credentials) check() error {
 // 15 minutes from now, and for one change only: a mutation that is sent again is signed again, with
 // another date or another value of a signed header.
 func Sign(req *http.Request, body []byte, creds Credentials, now time.Time) error {
-	if err := creds.check(); err != nil {
+	if err := creds.validate(); err != nil {
 		return fmt.Errorf("signing %s %s: %w", req.Method, req.URL.Path, err)
 	}
 	sum := sha256.Sum256(body)
@@ -72,10 +73,10 @@ func Sign(req *http.Request, body []byte, creds Credentials, now time.Time) erro
 	return nil
 }
 
-// signOnce is Sign, with a random header that is signed. Dates have seconds, and a region accepts
-// each signature for one change: the header makes the signatures of two equal requests in one
-// second differ. AWS's SDKs send and sign the same header.
-func signOnce(req *http.Request, body []byte, creds Credentials, now time.Time) error {
+// signWithInvocationID signs a request as Sign does, after it has set the header Amz-Sdk-Invocation-Id to a random
+// text. A signature's date has seconds, and a region accepts each signature for one change: the header makes the
+// signatures of two equal requests in one second differ. AWS's SDKs send and sign the same header.
+func signWithInvocationID(req *http.Request, body []byte, creds Credentials, now time.Time) error {
 	req.Header.Set("Amz-Sdk-Invocation-Id", rand.Text())
 	return Sign(req, body, creds, now)
 }
@@ -90,7 +91,7 @@ type SigningTransport struct {
 
 // RoundTrip implements http.RoundTripper.
 func (t *SigningTransport) RoundTrip(req *http.Request) (*http.Response, error) {
-	body, err := takeBody(req)
+	body, err := readBody(req)
 	if err != nil {
 		return nil, fmt.Errorf("signing %s %s: %w", req.Method, req.URL.Path, err)
 	}
@@ -106,7 +107,7 @@ func (t *SigningTransport) RoundTrip(req *http.Request) (*http.Response, error) 
 	if t.Now != nil {
 		now = t.Now
 	}
-	if err := signOnce(signed, body, t.Credentials, now()); err != nil {
+	if err := signWithInvocationID(signed, body, t.Credentials, now()); err != nil {
 		return nil, err
 	}
 	base := t.Base
@@ -123,8 +124,8 @@ func (t *SigningTransport) CloseIdleConnections() {
 	}
 }
 
-// takeBody reads and closes the request's body.
-func takeBody(req *http.Request) ([]byte, error) {
+// readBody reads and closes the request's body.
+func readBody(req *http.Request) ([]byte, error) {
 	if req.Body == nil || req.Body == http.NoBody {
 		return nil, nil
 	}

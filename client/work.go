@@ -46,7 +46,7 @@ func (p *Client) Work(ctx context.Context, id WorkID) (Work, error) {
 
 // Works returns all works of a management cluster, or of the region when cluster is empty.
 func (p *Client) Works(ctx context.Context, cluster ManagementClusterName) ([]platform.Work, error) {
-	return pages(ctx, 500, func(ctx context.Context, page, size int) ([]platform.Work, error) {
+	return allByPage(ctx, 500, func(ctx context.Context, page, size int) ([]platform.Work, error) {
 		q := url.Values{"page": {strconv.Itoa(page)}, "size": {strconv.Itoa(size)}}
 		remote.SetQuery(q, "cluster_id", string(cluster))
 		doc, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodGet, Path: pathWork, Query: q})
@@ -117,7 +117,7 @@ func (p *Client) ApplyWork(ctx context.Context, cluster ManagementClusterName, m
 	deadline := time.Now().Add(p.http.Budget)
 	outcome := Outcome("")
 	for attempt := 0; ; attempt++ {
-		w, o, raced, err := p.applyOnce(ctx, id, cluster, manifestWork)
+		w, o, raced, err := p.tryApply(ctx, id, cluster, manifestWork)
 		if outcome == "" || o == Created {
 			outcome = o // of the first attempt whose write the region may have executed
 		}
@@ -126,7 +126,7 @@ func (p *Client) ApplyWork(ctx context.Context, cluster ManagementClusterName, m
 		}
 		e, _ := errors.AsType[*remote.Error](err)
 		wait := remote.Backoff(attempt)
-		if !raced && (e == nil || !e.IsRetryable(remote.SendAgain)) || time.Now().Add(wait).After(deadline) {
+		if !raced && (e == nil || !e.IsRetryable(remote.Repeatable)) || time.Now().Add(wait).After(deadline) {
 			return Work{}, "", err
 		}
 		select {
@@ -137,9 +137,9 @@ func (p *Client) ApplyWork(ctx context.Context, cluster ManagementClusterName, m
 	}
 }
 
-// applyOnce reads the work and then writes it. raced is true when a concurrent change of the work
-// caused the error.
-func (p *Client) applyOnce(ctx context.Context, id WorkID, cluster ManagementClusterName,
+// tryApply is one attempt of ApplyWork: it reads the work and then writes it. raced is true when a concurrent
+// change of the work caused the error, so that another attempt may succeed.
+func (p *Client) tryApply(ctx context.Context, id WorkID, cluster ManagementClusterName,
 	manifestWork json.RawMessage) (w Work, o Outcome, raced bool, err error) {
 	before, err := p.Work(ctx, id)
 	if remote.StatusOf(err) == http.StatusNotFound {

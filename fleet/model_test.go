@@ -94,7 +94,7 @@ func TestPlacementsAgainstAModel(t *testing.T) {
 					left = api.Orphaned // until an operator releases it
 				}
 				b.eventually("fleet handles the placement", func() bool { return b.placementState(id) == left })
-				check("freeing", b.Free(ctx, cluster.ID(id), "a test"))
+				check("freeing", b.ReleaseByForce(ctx, cluster.ID(id), "a test"))
 			}
 			delete(places, id)
 			ids = slices.Delete(ids, i, i+1)

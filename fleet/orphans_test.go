@@ -156,15 +156,15 @@ func TestI9AForcedDeletionKeepsItsRoomUntilItsWorksAreGone(t *testing.T) {
 		t.Fatalf("fleet placed another cluster while the orphan runs: %+v", p)
 	}
 	checkError(t, "releasing an orphan without a reason", b.Release(ctx, cluster.ID(id)), 409, codeState)
-	checkError(t, "deleting a work that has an owner", b.EndOrphan(ctx, "one", "w-kept", "no"), 409, codeState)
-	checkError(t, "deleting an unknown work", b.EndOrphan(ctx, "one", "nothing", "no"), 404, codeNotFound)
-	checkError(t, "deleting a work without a reason", b.EndOrphan(ctx, "one", "w-1", ""), 400, codeInvalid)
+	checkError(t, "deleting a work that has an owner", b.DeleteOrphan(ctx, "one", "w-kept", "no"), 409, codeState)
+	checkError(t, "deleting an unknown work", b.DeleteOrphan(ctx, "one", "nothing", "no"), 404, codeNotFound)
+	checkError(t, "deleting a work without a reason", b.DeleteOrphan(ctx, "one", "w-1", ""), 400, codeInvalid)
 	tenant := b.as("mine")
 	_, err := tenant.Orphans(ctx, "")
 	checkError(t, "a tenant that lists orphans", err, 403, codeForbidden)
-	checkError(t, "a tenant that deletes a work", tenant.EndOrphan(ctx, "one", "w-1", "x"), 403, codeForbidden)
+	checkError(t, "a tenant that deletes a work", tenant.DeleteOrphan(ctx, "one", "w-1", "x"), 403, codeForbidden)
 
-	if err := b.EndOrphan(ctx, "one", "w-1", "nobody needs it"); err != nil {
+	if err := b.DeleteOrphan(ctx, "one", "w-1", "nobody needs it"); err != nil {
 		t.Fatal(err)
 	}
 	if o := b.orphans(); len(o) != 1 || o[0].EndingSince == nil {

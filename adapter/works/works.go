@@ -260,5 +260,5 @@ func (w *Works) remove(ctx context.Context, b *maestro.ResourceBundle, etag, pol
 		}
 		own.IfMatch = ""
 	}
-	return w.client.RemoveBundle(ctx, own)
+	return w.client.PublishDeletion(ctx, own)
 }

@@ -87,13 +87,13 @@ without its word. Who did it and why is in the cluster's history.`,
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
 			if free {
-				if err := l.Free(ctx, cluster.ID(args[1]), reason); err != nil {
+				if err := l.ReleaseByForce(ctx, cluster.ID(args[1]), reason); err != nil {
 					return err
 				}
 				session.Printf("the room of cluster %s on %s is free\n", args[1], args[0])
 				return nil
 			}
-			if err := l.EndOrphan(ctx, cluster.ManagementCluster(args[0]), args[1], reason); err != nil {
+			if err := l.DeleteOrphan(ctx, cluster.ManagementCluster(args[0]), args[1], reason); err != nil {
 				return err
 			}
 			session.Printf("deletion of %s on %s ordered; `atoll mc orphans %s` shows it until it is confirmed\n",

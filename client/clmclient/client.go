@@ -132,12 +132,12 @@ func (c *Client) Kinds(ctx context.Context) ([]ResourceKind, error) {
 	if err != nil {
 		return nil, err
 	}
-	return kindsOf(doc.JSON)
+	return parseKinds(doc.JSON)
 }
 
-// kindsOf finds the kinds in an OpenAPI document by the ids of their list operations: the id of the
+// parseKinds finds the kinds in an OpenAPI document by the ids of their list operations: the id of the
 // operation that lists all resources, followed by the kind, or by the owner's kind and the kind.
-func kindsOf(document []byte) ([]ResourceKind, error) {
+func parseKinds(document []byte) ([]ResourceKind, error) {
 	var openapi struct {
 		Paths map[string]struct {
 			Get struct {
@@ -218,7 +218,7 @@ type ResourcePage struct {
 func (c *Client) List(ctx context.Context, from Collection, q ResourceQuery) (ResourcePage, error) {
 	var page ResourcePage
 	var list clm.ResourceList
-	if err := c.into(ctx, remote.Request{Method: http.MethodGet, Path: from.path(), Query: q.values()},
+	if err := c.doInto(ctx, remote.Request{Method: http.MethodGet, Path: from.path(), Query: q.values()},
 		&list); err != nil {
 		return page, err
 	}
@@ -261,12 +261,12 @@ func (c *Client) All(ctx context.Context, from Collection, q ResourceQuery) iter
 func (c *Client) Get(ctx context.Context, from Collection, id, fields string) (Resource, error) {
 	q := url.Values{}
 	remote.SetQuery(q, "fields", fields)
-	return c.one(ctx, remote.Request{Method: http.MethodGet, Path: from.path(id), Query: q})
+	return c.doResource(ctx, remote.Request{Method: http.MethodGet, Path: from.path(id), Query: q})
 }
 
 // GetWithStatuses returns one resource with the reports of its adapters in Resource.Statuses.
 func (c *Client) GetWithStatuses(ctx context.Context, from Collection, id string) (Resource, error) {
-	return c.one(ctx, remote.Request{Method: http.MethodGet, Path: from.path(id), Query: url.Values{
+	return c.doResource(ctx, remote.Request{Method: http.MethodGet, Path: from.path(id), Query: url.Values{
 		"statuses": {"true"}}})
 }
 
@@ -288,8 +288,8 @@ func (c *Client) Named(ctx context.Context, from Collection, name string) (Resou
 		"%d in %s are named %q; give an id", page.Total, from, name)}
 }
 
-// into sends a request and decodes the answer.
-func (c *Client) into(ctx context.Context, r remote.Request, v any) error {
+// doInto sends a request and decodes the JSON of the answer into v.
+func (c *Client) doInto(ctx context.Context, r remote.Request, v any) error {
 	doc, _, err := c.http.Do(ctx, r)
 	if err != nil {
 		return err
@@ -300,8 +300,8 @@ func (c *Client) into(ctx context.Context, r remote.Request, v any) error {
 	return nil
 }
 
-// one sends a request that is answered with a resource.
-func (c *Client) one(ctx context.Context, r remote.Request) (Resource, error) {
+// doResource sends a request and returns the resource of the answer.
+func (c *Client) doResource(ctx context.Context, r remote.Request) (Resource, error) {
 	doc, _, err := c.http.Do(ctx, r)
 	if err != nil {
 		return Resource{}, err

@@ -15,11 +15,12 @@ const (
 	ManagementClusters Collection = "managementclusters"
 )
 
-// Place places a cluster, or tries again. A placed cluster keeps its management cluster.
+// Place chooses a management cluster for a cluster and reserves capacity there. A placed cluster keeps its management
+// cluster; a cluster that found no room gets another attempt.
 func (c *Client) Place(ctx context.Context, cluster cluster.ID) (p fleet.Placement, err error) {
 	// With the key, the client may send the request twice.
 	header := http.Header{"Idempotency-Key": {string(cluster)}}
-	return p, c.into(ctx, remote.Request{Method: http.MethodPost, Path: clusters.path(string(cluster), "placement"),
+	return p, c.doInto(ctx, remote.Request{Method: http.MethodPost, Path: clusters.path(string(cluster), "placement"),
 		Header: header},
 		&p)
 }
@@ -27,19 +28,20 @@ func (c *Client) Place(ctx context.Context, cluster cluster.ID) (p fleet.Placeme
 // Placement returns the management cluster of a cluster, or why the cluster waits for one. The error
 // has status 404 when nobody has called Place for the cluster.
 func (c *Client) Placement(ctx context.Context, cluster cluster.ID) (p fleet.Placement, err error) {
-	return p, c.into(ctx, remote.Request{Method: http.MethodGet, Path: clusters.path(string(cluster), "placement")}, &p)
+	return p, c.doInto(ctx, remote.Request{Method: http.MethodGet, Path: clusters.path(string(cluster), "placement")}, &p)
 }
 
-// Release ends the reservation of a cluster's placement, if there is one.
+// Release ends the reservation of a cluster's placement, if there is one. The error has status 409 while a placed
+// cluster is not being deleted, and for a cluster that an operator has removed by force: see ReleaseByForce.
 func (c *Client) Release(ctx context.Context, cluster cluster.ID) error {
 	_, _, err := c.http.Do(ctx, remote.Request{Method: http.MethodDelete, Path: clusters.path(string(cluster),
 		"placement")})
 	return err
 }
 
-// Free ends the reservation of a cluster that was removed by force, without a confirmation of its
-// management cluster. The history keeps the reason.
-func (c *Client) Free(ctx context.Context, cluster cluster.ID, reason string) error {
+// ReleaseByForce ends the reservation of a cluster that an operator has removed by force, without the confirmation of
+// its management cluster. The history keeps the reason.
+func (c *Client) ReleaseByForce(ctx context.Context, cluster cluster.ID, reason string) error {
 	_, _, err := c.http.Do(ctx, remote.Request{Method: http.MethodDelete, Path: clusters.path(string(cluster),
 		"placement"),
 		Query: url.Values{"reason": {reason}}})
@@ -54,14 +56,15 @@ func (c *Client) Orphans(ctx context.Context, managementCluster cluster.Manageme
 		q.Set("management_cluster", string(managementCluster))
 	}
 	var list fleet.OrphanList
-	err := c.into(ctx, remote.Request{Method: http.MethodGet, Path: ManagementClusters.path("orphans"), Query: q},
+	err := c.doInto(ctx, remote.Request{Method: http.MethodGet, Path: ManagementClusters.path("orphans"), Query: q},
 		&list)
 	return list.Items, err
 }
 
-// EndOrphan orders a management cluster to delete an orphan. id is the orphan's, or that of the
+// DeleteOrphan orders a management cluster to delete an orphan. id is the orphan's, or that of the
 // deleted cluster. The history keeps the reason.
-func (c *Client) EndOrphan(ctx context.Context, managementCluster cluster.ManagementCluster, id, reason string) error {
+func (c *Client) DeleteOrphan(ctx context.Context, managementCluster cluster.ManagementCluster,
+	id, reason string) error {
 	q := url.Values{"management_cluster": {string(managementCluster)}, "reason": {reason}}
 	_, _, err := c.http.Do(ctx, remote.Request{Method: http.MethodDelete, Path: ManagementClusters.path("orphans", id),
 		Query: q})
@@ -71,11 +74,11 @@ func (c *Client) EndOrphan(ctx context.Context, managementCluster cluster.Manage
 // Usage returns the reserved and free capacity of all management clusters, ordered by name.
 func (c *Client) Usage(ctx context.Context) ([]fleet.Usage, error) {
 	var list fleet.UsageList
-	err := c.into(ctx, remote.Request{Method: http.MethodGet, Path: ManagementClusters.path("usage")}, &list)
+	err := c.doInto(ctx, remote.Request{Method: http.MethodGet, Path: ManagementClusters.path("usage")}, &list)
 	return list.Items, err
 }
 
 // UsageOf returns the reserved and free capacity of one management cluster by its id.
 func (c *Client) UsageOf(ctx context.Context, id cluster.ManagementClusterID) (u fleet.Usage, err error) {
-	return u, c.into(ctx, remote.Request{Method: http.MethodGet, Path: ManagementClusters.path(string(id), "usage")}, &u)
+	return u, c.doInto(ctx, remote.Request{Method: http.MethodGet, Path: ManagementClusters.path(string(id), "usage")}, &u)
 }

@@ -12,9 +12,9 @@ import (
 
 const accounts Collection = "accounts"
 
-// Quotas returns what an account may have, and has. A tenant may name its own account only.
+// Quotas returns the limit and the use of each quota of an account. A tenant may name its own account only.
 func (c *Client) Quotas(ctx context.Context, account string) (q clm.QuotaList, err error) {
-	return q, c.into(ctx, remote.Request{Method: http.MethodGet, Path: accounts.path(account, "quotas")}, &q)
+	return q, c.doInto(ctx, remote.Request{Method: http.MethodGet, Path: accounts.path(account, "quotas")}, &q)
 }
 
 // SetQuotas sets limits of an account by the names of quotas; nil is the region's default. ifVersion is the only
@@ -28,5 +28,5 @@ func (c *Client) SetQuotas(ctx context.Context, account string, limits map[strin
 	if r.Body, err = json.Marshal(clm.QuotaPatch{Limits: limits}); err != nil {
 		return q, err
 	}
-	return q, c.into(ctx, r, &q)
+	return q, c.doInto(ctx, r, &q)
 }

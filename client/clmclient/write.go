@@ -24,28 +24,28 @@ func (c *Client) Create(ctx context.Context, in Collection, r clm.ResourceCreate
 	if key != "" {
 		header = http.Header{"Idempotency-Key": {key}}
 	}
-	return c.one(ctx, remote.Request{Method: http.MethodPost, Path: in.path(), Header: header, Body: body})
+	return c.doResource(ctx, remote.Request{Method: http.MethodPost, Path: in.path(), Header: header, Body: body})
 }
 
 // Replace replaces those of spec, labels and references that the JSON object body has. etag may be
 // ""; a stale one is 412.
 func (c *Client) Replace(ctx context.Context, in Collection, id string, body json.RawMessage, etag string) (Resource,
 	error) {
-	return c.one(ctx, remote.Request{Method: http.MethodPatch, Path: in.path(id), Header: remote.IfMatch(etag),
+	return c.doResource(ctx, remote.Request{Method: http.MethodPatch, Path: in.path(id), Header: remote.IfMatch(etag),
 		Body: body})
 }
 
 // Merge applies a JSON merge patch (RFC 7396) of spec, labels and references.
 func (c *Client) Merge(ctx context.Context, in Collection, id string, patch json.RawMessage, etag string) (Resource,
 	error) {
-	return c.one(ctx, remote.Request{Method: http.MethodPatch, Path: in.path(id), Header: remote.MergePatch(etag),
+	return c.doResource(ctx, remote.Request{Method: http.MethodPatch, Path: in.path(id), Header: remote.MergePatch(etag),
 		Body: patch})
 }
 
 // Delete orders the deletion of a resource and returns its state after that. The deletion of a
 // resource without adapters is complete at once; a repeated call is 404 then.
 func (c *Client) Delete(ctx context.Context, in Collection, id, etag string) (Resource, error) {
-	return c.one(ctx, remote.Request{Method: http.MethodDelete, Path: in.path(id), Header: remote.IfMatch(etag)})
+	return c.doResource(ctx, remote.Request{Method: http.MethodDelete, Path: in.path(id), Header: remote.IfMatch(etag)})
 }
 
 // ForceDelete removes a resource under deletion, with its children, without waiting for adapters.
@@ -65,7 +65,7 @@ func (c *Client) Statuses(ctx context.Context, in Collection, id string) ([]clm.
 	for page := 1; ; page++ {
 		var list clm.AdapterStatusList
 		q := url.Values{"page": {strconv.Itoa(page)}, "size": {"100"}}
-		if err := c.into(ctx, remote.Request{Method: http.MethodGet, Path: in.path(id, "statuses"), Query: q},
+		if err := c.doInto(ctx, remote.Request{Method: http.MethodGet, Path: in.path(id, "statuses"), Query: q},
 			&list); err != nil {
 			return nil, err
 		}
@@ -75,7 +75,7 @@ func (c *Client) Statuses(ctx context.Context, in Collection, id string) ([]clm.
 	}
 }
 
-// Report sends an adapter's report. taken is false when the server has a newer one and ignores it.
+// Report sends an adapter's report. taken is false when the server has a newer report and ignores this one.
 func (c *Client) Report(ctx context.Context, in Collection, id string, report clm.AdapterStatusCreate) (taken bool,
 	err error) {
 	body, err := json.Marshal(report)
@@ -103,7 +103,7 @@ func (c *Client) History(ctx context.Context, of Collection, id string, before i
 		if id != "" {
 			path = of.path(id, "history")
 		}
-		if err := c.into(ctx, remote.Request{Method: http.MethodGet, Path: path, Query: q}, &h); err != nil {
+		if err := c.doInto(ctx, remote.Request{Method: http.MethodGet, Path: path, Query: q}, &h); err != nil {
 			return nil, err
 		}
 		if records = append(records, h.Items...); len(h.Items) < size {
@@ -161,7 +161,7 @@ func (c *Client) RenewMember(ctx context.Context, adapter cluster.Adapter, membe
 	if err != nil {
 		return answer, err
 	}
-	err = c.into(ctx, remote.Request{Method: http.MethodPut, Path: memberPath(adapter, member), Body: body}, &answer)
+	err = c.doInto(ctx, remote.Request{Method: http.MethodPut, Path: memberPath(adapter, member), Body: body}, &answer)
 	return answer, err
 }
 

@@ -12,7 +12,7 @@ import (
 	"atoll.dev/client/remote"
 )
 
-const pathUnknown = "/api/maestro/v1/unknown-works"
+const pathUnknownWorks = "/api/maestro/v1/unknown-works"
 
 // ForceDeleteBundle deletes a bundle without its agent's acknowledgement. Maestro records the reason.
 // A bundle that does not exist is no error.
@@ -27,7 +27,7 @@ func (m *Client) ForceDeleteBundle(ctx context.Context, id work.ID, reason strin
 // UnknownWorks returns one page of the works that agents have and Maestro has no bundle for.
 func (m *Client) UnknownWorks(ctx context.Context, o remote.ListOptions) (maestro.UnknownWorkList, error) {
 	var list maestro.UnknownWorkList
-	doc, err := m.get(ctx, pathUnknown, o.Values())
+	doc, err := m.get(ctx, pathUnknownWorks, o.Values())
 	if err != nil {
 		return list, err
 	}
@@ -66,7 +66,7 @@ func (m *Client) AdoptUnknownWork(ctx context.Context, consumer work.Consumer, i
 	if err != nil {
 		return false, err
 	}
-	doc, _, err := m.rest.Do(ctx, remote.Request{Method: http.MethodPost, Path: unknownPath(consumer, id) + "/adopt",
+	doc, _, err := m.rest.Do(ctx, remote.Request{Method: http.MethodPost, Path: unknownWorkPath(consumer, id) + "/adopt",
 		Body: body})
 	if err != nil {
 		return false, err
@@ -80,12 +80,12 @@ func (m *Client) AdoptUnknownWork(ctx context.Context, consumer work.Consumer, i
 
 // DeleteUnknownWork orders the agent to delete a work. A work that does not exist is no error.
 func (m *Client) DeleteUnknownWork(ctx context.Context, consumer work.Consumer, id work.ID, reason string) error {
-	_, _, err := m.rest.Do(ctx, remote.Request{Method: http.MethodDelete, Path: unknownPath(consumer, id),
+	_, _, err := m.rest.Do(ctx, remote.Request{Method: http.MethodDelete, Path: unknownWorkPath(consumer, id),
 		Query: url.Values{
 			"reason": {reason}}})
 	return err
 }
 
-func unknownPath(consumer work.Consumer, id work.ID) string {
-	return pathUnknown + "/" + url.PathEscape(string(consumer)) + "/" + url.PathEscape(string(id))
+func unknownWorkPath(consumer work.Consumer, id work.ID) string {
+	return pathUnknownWorks + "/" + url.PathEscape(string(consumer)) + "/" + url.PathEscape(string(id))
 }

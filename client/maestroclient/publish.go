@@ -59,9 +59,9 @@ func (m *Client) UpdateBundle(ctx context.Context, b Bundle) (etag string, err e
 	return m.publish(ctx, work.SpecUpdate, b)
 }
 
-// RemoveBundle publishes the deletion of a bundle, as OCM's sources do. It uses ID, Consumer, Metadata
+// PublishDeletion publishes the deletion of a bundle, as OCM's sources do. It uses ID, Consumer, Metadata
 // and IfMatch of b. An unknown bundle is no error.
-func (m *Client) RemoveBundle(ctx context.Context, b Bundle) error {
+func (m *Client) PublishDeletion(ctx context.Context, b Bundle) error {
 	_, err := m.publish(ctx, work.SpecDelete, b)
 	return err
 }

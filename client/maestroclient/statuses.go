@@ -26,11 +26,11 @@ type BundleStatus struct {
 }
 
 // FollowStatuses subscribes to the statuses of the source's bundles, as OCM's source clients do, until
-// ctx ends or a function fails, and returns that error. A stream sends later changes only: subscribed
-// is called after each subscription, and must read the earlier ones.
+// ctx ends or a function fails, and returns that error. A stream has only changes after the subscription:
+// FollowStatuses calls subscribed after each subscription, and subscribed must read the present statuses.
 func (m *Client) FollowStatuses(ctx context.Context, subscribed func() error, apply func(BundleStatus) error) error {
 	for attempt := 0; ; attempt++ {
-		progress, err := m.statuses(ctx, subscribed, apply)
+		progress, err := m.applyStatuses(ctx, subscribed, apply)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -48,10 +48,10 @@ func (m *Client) FollowStatuses(ctx context.Context, subscribed func() error, ap
 	}
 }
 
-// statuses applies the messages of one stream. progress is true when Maestro has accepted the
+// applyStatuses applies the messages of one stream. progress is true when Maestro has accepted the
 // subscription.
-func (m *Client) statuses(ctx context.Context, subscribed func() error, apply func(BundleStatus) error) (progress bool,
-	err error) {
+func (m *Client) applyStatuses(ctx context.Context, subscribed func() error, apply func(BundleStatus) error) (
+	progress bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	stream, err := m.events.Subscribe(ctx, &cloudevents.SubscriptionRequest{Source: m.source})

@@ -27,7 +27,7 @@ type Error struct {
 	Unsent bool
 	Err    error
 
-	Body []byte // as it was answered
+	Body []byte // of the answer
 }
 
 // CodeUnreachable is the code of an Error that no service answered.

@@ -36,10 +36,10 @@ type Service struct {
 	// Prepare adds headers to a request before each attempt: a signature, the actor.
 	Prepare func(r *http.Request, body []byte) error
 
-	AnswerTimeout time.Duration // until the answer begins
-	bodyTimeout   time.Duration // from then until it is complete
-	Budget        time.Duration // until the answer begins, with all further attempts
-	MaxRetryAfter time.Duration // after an answer with a longer Retry-After there is no further attempt
+	AnswerTimeout time.Duration // of one attempt, until the answer begins
+	bodyTimeout   time.Duration // from the beginning of the answer to its end
+	Budget        time.Duration // of all attempts together, until the last answer begins
+	MaxRetryAfter time.Duration // Do does not retry after an answer with a longer Retry-After
 }
 
 // Request is one call.
@@ -150,7 +150,7 @@ func (c *Service) Open(ctx context.Context, r Request, wait time.Duration) (*htt
 		limit.Stop()
 		cause := context.Cause(ctx)
 		cancel(nil)
-		return nil, c.failure(cause, err)
+		return nil, c.transportError(cause, err)
 	}
 	isStream := strings.Contains(resp.Header.Get("Content-Type"), "stream=watch")
 	if isStream || !limit.Reset(c.bodyTimeout) {
@@ -165,9 +165,9 @@ func (c *Service) Open(ctx context.Context, r Request, wait time.Duration) (*htt
 	return resp, nil
 }
 
-// failure turns an error of the transport into an Error. It returns the cause unchanged
+// transportError turns an error of the transport into an Error. It returns the cause unchanged
 // when the caller has cancelled the call.
-func (c *Service) failure(cause, err error) error {
+func (c *Service) transportError(cause, err error) error {
 	if cause != nil && !errors.Is(cause, ErrNoAnswer) {
 		return fmt.Errorf("calling %s: %w", c.Name, cause)
 	}
@@ -186,15 +186,15 @@ func (c *Service) failure(cause, err error) error {
 // ErrNoAnswer is the reason when a service has not answered within the time limit.
 var ErrNoAnswer = errors.New("no answer in time")
 
-// limitedBody releases the request's context when it is closed.
+// limitedBody is the body of an answer. Its Close also ends the request's time limit and its context.
 type limitedBody struct {
 	io.ReadCloser
-	release func()
+	releaseContext func()
 }
 
 func (b *limitedBody) Close() error {
 	err := b.ReadCloser.Close()
-	b.release()
+	b.releaseContext()
 	return err
 }
 
@@ -203,8 +203,8 @@ func (b *limitedBody) Close() error {
 type Repeatability uint8
 
 const (
-	SendOnce  Repeatability = iota // a second execution would differ from the first
-	SendAgain                      // a second execution has the same result
+	NotRepeatable Repeatability = iota // a second execution could have another result than the first
+	Repeatable                         // a second execution has the same result
 )
 
 // repeatability returns whether the request may be sent again.
@@ -219,9 +219,9 @@ func (r Request) repeatability() Repeatability {
 		again = r.Header.Get("Idempotency-Key") != ""
 	}
 	if again {
-		return SendAgain
+		return Repeatable
 	}
-	return SendOnce
+	return NotRepeatable
 }
 
 // retry calls f until it succeeds, its error is not retryable, or the budget is spent.
@@ -256,7 +256,7 @@ func (c *Service) retry(ctx context.Context, of Repeatability, f func(left time.
 
 // IsRetryable reports whether a request that failed with e may be sent once more.
 func (e *Error) IsRetryable(of Repeatability) bool {
-	repeatable := of == SendAgain
+	repeatable := of == Repeatable
 	switch {
 	case e.Unsent:
 		return true

@@ -68,6 +68,7 @@ func (c *Service) Watch(ctx context.Context, path string, o WatchOptions) (*Watc
 	return c.WatchQuery(ctx, path, o.Values())
 }
 
+// WatchQuery opens a stream as Watch does, with any parameters of the URL.
 func (c *Service) WatchQuery(ctx context.Context, path string, q url.Values) (*Watch, error) {
 	resp, err := c.Open(ctx, Request{Method: http.MethodGet, Path: path, Query: q}, c.AnswerTimeout)
 	if err != nil {
@@ -120,7 +121,7 @@ func (w *Watch) Close() error {
 // it with that error.
 func Follow(ctx context.Context, o WatchOptions, open func(context.Context, WatchOptions) (*Watch, error),
 	apply func(Event) error) error {
-	known := o.Cursor != "" // the caller has objects that may be out of date
+	known := o.Cursor != "" // the caller has objects; without a cursor to continue from they may be out of date
 	for attempt := 0; ; attempt++ {
 		w, err := open(ctx, o)
 		if err == nil {
@@ -131,7 +132,7 @@ func Follow(ctx context.Context, o WatchOptions, open func(context.Context, Watc
 				}
 			}
 			var progress bool
-			progress, err = drain(ctx, w, &o.Cursor, apply)
+			progress, err = applyStream(ctx, w, &o.Cursor, apply)
 			if progress {
 				attempt, known = 0, true
 			}
@@ -161,8 +162,9 @@ type ApplyError struct{ Err error }
 
 func (e *ApplyError) Error() string { return e.Err.Error() }
 
-// drain applies the events of one stream. progress is true when there was one.
-func drain(ctx context.Context, w *Watch, cursor *string, apply func(Event) error) (progress bool, err error) {
+// applyStream calls apply with the events of one stream, and keeps the last cursor. progress is true when there was an
+// event.
+func applyStream(ctx context.Context, w *Watch, cursor *string, apply func(Event) error) (progress bool, err error) {
 	defer w.Close()
 	defer context.AfterFunc(ctx, func() { _ = w.Close() })()
 	for {

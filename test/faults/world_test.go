@@ -218,6 +218,6 @@ func (w *world) remove(n int, id string) {
 	w.changes++
 	w.mu.Unlock()
 	w.persist("deleting "+id, func(ctx context.Context, m *maestroclient.Client) error {
-		return m.RemoveBundle(ctx, bundle(n, id, ""))
+		return m.PublishDeletion(ctx, bundle(n, id, ""))
 	})
 }
