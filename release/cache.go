@@ -21,8 +21,8 @@ type Offer struct {
 }
 
 // Cache has the releases that a region offers, as its lifecycle manager stores them. A read may return
-// releases that were read up to freshness earlier: for so long a new release is still refused, and a
-// removed release still accepted. Its methods may be called concurrently.
+// releases that were read up to cacheTime earlier: for so long the region still refuses a new release, and still
+// accepts a removed one. Several goroutines may call its methods.
 type Cache struct {
 	clm *clmclient.Client
 
@@ -31,7 +31,8 @@ type Cache struct {
 	known  []Offer
 }
 
-const freshness = 2 * time.Second
+// cacheTime is the longest time that Offers returns the releases of an earlier read.
+const cacheTime = 2 * time.Second
 
 // NewCache returns a cache that reads from clm, which the caller closes.
 func NewCache(clm *clmclient.Client) *Cache { return &Cache{clm: clm} }
@@ -56,14 +57,14 @@ func (c *Cache) Offers(ctx context.Context) ([]Offer, error) {
 	c.mu.Lock()
 	known, readAt := c.known, c.readAt
 	c.mu.Unlock()
-	if time.Since(readAt) < freshness && len(known) > 0 {
+	if time.Since(readAt) < cacheTime && len(known) > 0 {
 		return known, nil
 	}
 	// Releases belong to no account, so the read must not have the tenant that ctx may name.
 	system, cancel := context.WithCancel(trace.WithParent(context.Background(), trace.Parent(ctx)))
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()
-	found, err := c.read(system)
+	found, err := c.readOffers(system)
 	if err != nil {
 		return nil, err
 	}
@@ -73,8 +74,8 @@ func (c *Cache) Offers(ctx context.Context) ([]Offer, error) {
 	return found, nil
 }
 
-// read reads the channels and the versions. A lifecycle manager without the kind Channel has no channels.
-func (c *Cache) read(ctx context.Context) (found []Offer, err error) {
+// readOffers reads the channels and the versions. A lifecycle manager without the kind Channel has no channels.
+func (c *Cache) readOffers(ctx context.Context) (found []Offer, err error) {
 	oldestFirst := clmclient.ResourceQuery{Order: "created_time asc"}
 	names := map[string]string{} // of channels, by id
 	for r, err := range c.clm.All(ctx, channels, oldestFirst) {

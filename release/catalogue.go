@@ -26,7 +26,7 @@ const (
 	stableChannel = "stable"
 )
 
-// madeByLabel is on all resources that a Publisher created. It deletes no others.
+// madeByLabel is a label on all resources that a Publisher created. A Publisher deletes no other resources.
 const madeByLabel, publisherName = "atoll.dev/made-by", "clm"
 
 // Publisher makes the catalogue of a region equal to a list of versions. Several replicas may
@@ -47,8 +47,8 @@ func (p *Publisher) Check(context.Context) error {
 	return nil
 }
 
-// Run publishes the versions, tries again every 200 ms until it succeeded, and returns. A cancelled
-// ctx ends it without an error.
+// Run publishes the versions once: it retries every 200 ms until it succeeds, and returns nil. When ctx ends, Run
+// also returns nil.
 func (p *Publisher) Run(ctx context.Context) error {
 	defer p.CLM.Close()
 	tick := time.NewTicker(200 * time.Millisecond)
