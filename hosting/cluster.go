@@ -194,11 +194,11 @@ func (h *Hosting) gather(c *hostedCluster, hc *hypershift.HostedCluster, invalid
 		s.NameTaken = h.claimName(c.id, name, o.LastStart.ServerNames) != c.id
 		names = append(names, name)
 	}
-	// The order matters: demand before Settled, Settled before Activity.
+	// The order matters: demand before RouterIsCurrent, RouterIsCurrent before Activity.
 	h.mu.Lock()
 	s.Demand, s.RouteClosed = c.demand, c.routeClosed
 	h.mu.Unlock()
-	s.RouteClosed = s.RouteClosed && h.o.Routes.Settled()
+	s.RouteClosed = s.RouteClosed && h.o.Routes.RouterIsCurrent()
 	for _, n := range names {
 		open, last := h.o.Routes.Activity(n)
 		s.Uses[n] = use{Open: open, Last: last}

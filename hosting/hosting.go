@@ -62,9 +62,9 @@ type Routes interface {
 	// Activity returns how many connections a server name has, and when the last
 	// of them ended.
 	Activity(serverName string) (open int, last time.Time)
-	// Settled reports whether the router has confirmed the last table, and
+	// RouterIsCurrent reports whether the router has confirmed the last table, and
 	// Activity's answers are newer than that.
-	Settled() bool
+	RouterIsCurrent() bool
 	// OnIdle sets the function that is called when the last connection of a server
 	// name has ended.
 	OnIdle(func(serverName string))
@@ -138,7 +138,7 @@ type noRoutes struct{}
 
 func (noRoutes) Set([]router.Route)               {}
 func (noRoutes) Activity(string) (int, time.Time) { return 0, time.Time{} }
-func (noRoutes) Settled() bool                    { return true }
+func (noRoutes) RouterIsCurrent() bool            { return true }
 func (noRoutes) OnIdle(func(string))              {}
 
 // Hosting is the service. Use New.

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// rate is how many tokens a bucket gets in a second, and how many it holds.
+// rate is how many tokens a bucket gets in a second, and how many it can hold at most.
 type rate struct {
 	perSecond float64
 	burst     float64
@@ -18,17 +18,17 @@ type bucket struct {
 	filled int64 // nanoseconds since 1970; 0: never used
 }
 
-// take takes a token. It returns false when there is none.
-func (b *bucket) take(r rate, now time.Time) bool {
-	if !b.has(r, now) {
+// takeToken takes a token. It returns false when there is none.
+func (b *bucket) takeToken(r rate, now time.Time) bool {
+	if !b.refill(r, now) {
 		return false
 	}
 	b.tokens--
 	return true
 }
 
-// has fills the bucket, and reports whether it has a token.
-func (b *bucket) has(r rate, now time.Time) bool {
+// refill adds the tokens of the time since the last call, and reports whether the bucket then has a token.
+func (b *bucket) refill(r rate, now time.Time) bool {
 	at := now.UnixNano()
 	switch passed := at - b.filled; {
 	case b.filled == 0:
@@ -56,12 +56,12 @@ func newSourceBuckets(r rate) *sourceBuckets {
 	return &sourceBuckets{rate: r, seed: maphash.MakeSeed()}
 }
 
-// take takes a token of a source. It returns false when the source has none.
-func (s *sourceBuckets) take(source netip.Prefix, now time.Time) bool {
-	return s.of(source).take(s.rate, now)
+// takeToken takes a token of a source. It returns false when the source has none.
+func (s *sourceBuckets) takeToken(source netip.Prefix, now time.Time) bool {
+	return s.bucketOf(source).takeToken(s.rate, now)
 }
 
-// of returns the bucket of a source.
-func (s *sourceBuckets) of(source netip.Prefix) *bucket {
+// bucketOf returns the bucket of a source.
+func (s *sourceBuckets) bucketOf(source netip.Prefix) *bucket {
 	return &s.slots[maphash.Comparable(s.seed, source)%sourceSlots]
 }

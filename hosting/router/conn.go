@@ -24,35 +24,35 @@ var (
 // keepAlive closes a connection within a minute when its peer does not answer.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 10 * time.Second, Count: 3}
 
-// chunk is how many bytes are copied before the metrics count them; a watch may
-// stay open for days.
+// chunk is how many bytes the router copies before its metrics count them. A connection is counted in parts, because
+// a watch may stay open for days.
 const chunk = 1 << 20
 
-// serve serves one connection until it ends. The connection holds its place among the unnamed
-// until its server name is known.
-func (r *Router) serve(ctx context.Context, p *place) outcome {
-	client := p.conn
+// serve reads the server name of a client's connection, connects to the plane of that name, and copies until the
+// connection ends. The connection has a place in Router.unnamed until its server name is known.
+func (r *Router) serve(ctx context.Context, c *clientConn) outcome {
+	client := c.conn
 	if tcp, ok := client.(*net.TCPConn); ok {
 		_ = tcp.SetKeepAliveConfig(keepAlive) // without it, the kernel closes such a connection later
 	}
 	_ = client.SetDeadline(time.Now().Add(helloTimeout))
-	if result := r.readProxyHeader(p); result != outcomeRouted {
+	if result := r.readProxyHeader(c); result != outcomeRouted {
 		return result
 	}
 	hello, err := sni.Read(client)
 	if err != nil {
-		if r.isEvicted(p) {
+		if r.isEvicted(c) {
 			return outcomeCrowded
 		}
 		return refuse(client, outcomeOfHello(err), alertUnrecognizedName)
 	}
-	route, result := r.beginUse(p, hello.ServerName)
+	route, result := r.beginUse(c, hello.ServerName)
 	if result != outcomeRouted {
 		return refuse(client, result, alertUnrecognizedName)
 	}
-	defer r.endUse(p, hello.ServerName)
+	defer r.endUse(c, hello.ServerName)
 	_ = client.SetDeadline(time.Time{})
-	backend, result := r.connect(ctx, route, p.source)
+	backend, result := r.connect(ctx, route, c.source)
 	if backend == nil {
 		return refuse(client, result, alertInternalError)
 	}
@@ -75,13 +75,13 @@ func (r *Router) serve(ctx context.Context, p *place) outcome {
 // readProxyHeader reads the PROXY header of a connection from a load balancer, and applies the limits
 // of the client that the header names. The outcome is outcomeRouted when the connection may go on,
 // also when it is from no load balancer.
-func (r *Router) readProxyHeader(p *place) outcome {
-	if !p.isProxied {
+func (r *Router) readProxyHeader(c *clientConn) outcome {
+	if !c.isProxied {
 		return outcomeRouted
 	}
-	client, err := proxyproto.Read(p.conn)
+	client, err := proxyproto.Read(c.conn)
 	switch {
-	case r.isEvicted(p):
+	case r.isEvicted(c):
 		return outcomeCrowded
 	case errors.Is(err, proxyproto.ErrMalformed):
 		return outcomeNoHeader
@@ -89,7 +89,7 @@ func (r *Router) readProxyHeader(p *place) outcome {
 		return outcomeSlow
 	case err != nil:
 		return outcomeHungUp
-	case !r.admitProxied(p, client.Addr().WithZone("")):
+	case !r.admitProxied(c, client.Addr().WithZone("")):
 		return outcomeSource
 	}
 	return outcomeRouted
@@ -108,8 +108,8 @@ func outcomeOfHello(err error) outcome {
 	return outcomeHungUp
 }
 
-// refuse sends an alert and waits a moment for the client to read it: closing a
-// connection with unread bytes would reset it and lose the alert.
+// refuse sends a TLS alert, waits at most alertTimeout for the client to read it, and returns why. Without the wait the
+// kernel would reset a connection that has unread bytes, and the client would not get the alert.
 func refuse(client net.Conn, why outcome, alert []byte) outcome {
 	if why == outcomeHungUp {
 		return why
@@ -136,9 +136,9 @@ func (r *Router) connect(ctx context.Context, route Route, source netip.Prefix) 
 	backend, err := r.wake(ctx, route, source)
 	switch {
 	case errors.Is(err, errNameBudget), errors.Is(err, errSourceBudget):
-		return nil, outcomeWakes
+		return nil, outcomeWakeBudget
 	case err != nil:
-		return nil, outcomeAsleep
+		return nil, outcomeNotWoken
 	}
 	conn, err := dialer.DialContext(ctx, "tcp", backend)
 	if err != nil {

@@ -20,25 +20,25 @@ import (
 //
 //	GET /routes     a stream of lines, each the whole table {"revision","routes"}; the
 //	                first when hosting has set one, an empty line every few seconds
-//	POST /wake      {"server_name"} -> 200 {"backend"} when it serves; 503 {"error"}
-//	                when it cannot; 404 {"error"} for a name without a route
+//	POST /wake      {"server_name"} -> 200 {"backend"} when the plane serves there; 503 {"error"}
+//	                when hosting cannot wake the plane; 404 {"error"} for a name without a route
 //	POST /activity  a stream of lines {"revision","names":{NAME:{"open","idle_ms"}}}:
 //	                the revision that the router uses, and the names with connections;
 //	                the stream ends with the router
 type Control struct {
 	wake func(ctx context.Context, serverName string) (backend string, err error)
-	idle func(serverName string)
+	idle func(serverName string) // see OnIdle
 
-	mu      sync.Mutex
-	table   table
-	isSet   bool
-	changed chan struct{} // closed and replaced when the table changes
-	known   map[string]use
-	reports int   // number of streams of activity so far; the last one is the present router's
-	taken   int64 // the revision that the router uses; 0 when no router is connected
+	mu              sync.Mutex
+	table           table
+	isSet           bool
+	changed         chan struct{} // closed and replaced when the table changes
+	known           map[string]use
+	activityStreams int   // number of streams of activity so far; the last one is the present router's
+	routerRevision  int64 // the revision that the router uses; 0 when no router is connected
 }
 
-// use is the use of a server name by connections.
+// use counts the open connections of a server name.
 type use struct {
 	open int
 	last time.Time // the end of the last connection, or a time before which nothing is known
@@ -79,7 +79,7 @@ func (c *Control) OnIdle(f func(serverName string)) { c.idle = f }
 // disk, so the first table must be complete: the router refuses names that are not in
 // the table. Open connections stay.
 func (c *Control) Set(routes []Route) {
-	routes = normal(routes)
+	routes = normalizeRoutes(routes)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.isSet && slices.Equal(c.table.Routes, routes) {
@@ -112,13 +112,13 @@ func (c *Control) Activity(serverName string) (open int, last time.Time) {
 	return u.open, u.last
 }
 
-// Settled reports whether the router uses the table of the last Set, and Activity's
+// RouterIsCurrent reports whether the router uses the table of the last Set, and Activity's
 // values are newer than that. Without a connected router it is true: a router that
 // starts later gets the last table first, and calls wake for sleeping routes.
-func (c *Control) Settled() bool {
+func (c *Control) RouterIsCurrent() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.taken == 0 || c.taken == c.table.Revision
+	return c.routerRevision == 0 || c.routerRevision == c.table.Revision
 }
 
 // Serve answers the router on l until ctx ends. It owns l.
@@ -220,8 +220,8 @@ func (c *Control) awaitRoutes(ctx context.Context) bool {
 
 func (c *Control) serveActivity(w http.ResponseWriter, r *http.Request) {
 	c.mu.Lock()
-	c.reports++
-	mine := c.reports
+	c.activityStreams++
+	mine := c.activityStreams
 	c.mu.Unlock()
 	defer func() { c.applyReport(mine, activityLine{}, time.Now()) }() // its connections ended with it
 	for lines := json.NewDecoder(r.Body); ; {
@@ -238,11 +238,11 @@ func (c *Control) serveActivity(w http.ResponseWriter, r *http.Request) {
 func (c *Control) applyReport(stream int, line activityLine, now time.Time) {
 	var idle []string
 	c.mu.Lock()
-	if c.reports != stream {
+	if c.activityStreams != stream {
 		c.mu.Unlock()
 		return
 	}
-	c.taken = line.Revision
+	c.routerRevision = line.Revision
 	for name, u := range c.known {
 		reported, ok := line.Names[name]
 		switch {

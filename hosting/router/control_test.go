@@ -67,7 +67,7 @@ func TestAWakeThatFailsClosesTheHeldConnections(t *testing.T) {
 		t.Errorf("%x", got)
 	}
 	eventually(t, "it is counted", func() bool {
-		return w.connectionsWith(outcomeAsleep) == 1 && value(w.router.metrics.wakes.WithLabelValues("failed")) == 1
+		return w.connectionsWith(outcomeNotWoken) == 1 && value(w.router.metrics.wakes.WithLabelValues("failed")) == 1
 	})
 }
 
@@ -144,9 +144,9 @@ func TestHostingCountsConnections(t *testing.T) {
 	eventually(t, "the router has taken the table", func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return c.taken != 0 && c.taken == c.table.Revision
+		return c.routerRevision != 0 && c.routerRevision == c.table.Revision
 	})
-	if !c.Settled() {
+	if !c.RouterIsCurrent() {
 		t.Error("the router has taken the last table")
 	}
 	conn := w.send(append(helloFor("a.example"), 'x'))
@@ -172,7 +172,7 @@ func TestHostingCountsConnections(t *testing.T) {
 		return open == 0 && !last.Before(before)
 	})
 	eventually(t, "its end is reported", func() bool { return idle.Load() == 2 })
-	if c.Set(nil); !c.Settled() {
+	if c.Set(nil); !c.RouterIsCurrent() {
 		t.Error("without a router nothing is awaited of it")
 	}
 }

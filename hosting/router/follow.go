@@ -20,8 +20,7 @@ const maxTable = 16 << 20
 // controlURL has a host because a URL needs one; the client connects to the socket.
 const controlURL = "http://hosting"
 
-// retryStream runs one stream of the control socket, again after each end, until
-// ctx ends.
+// retryStream runs one stream of the control socket, and opens it again after each end, until ctx ends.
 func (r *Router) retryStream(ctx context.Context, stream string, run func(context.Context) error) {
 	const firstPause, longestPause = 20 * time.Millisecond, 500 * time.Millisecond
 	pause, logged := firstPause, ""
@@ -46,8 +45,8 @@ func (r *Router) retryStream(ctx context.Context, stream string, run func(contex
 	}
 }
 
-// followRoutes uses every table that hosting sends. It returns when hosting ends, or
-// sends nothing for three heartbeats.
+// followRoutes reads the stream of tables from hosting, stores each table, and routes by it. It returns an error when
+// the stream ends, or has no line for three heartbeats.
 func (r *Router) followRoutes(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -78,9 +77,9 @@ func (r *Router) followRoutes(ctx context.Context) error {
 		if err := json.Unmarshal(lines.Bytes(), &t); err != nil {
 			return fmt.Errorf("routes: %w", err)
 		}
-		t.Routes = normal(t.Routes)
+		t.Routes = normalizeRoutes(t.Routes)
 		if err := writeTable(r.tablePath(), t); err != nil {
-			r.log.Error("routes not kept", slog.Any("error", err))
+			r.log.Error("cannot store the routes for the next start", slog.Any("error", err))
 		}
 		r.useTable(t) // the next report confirms it to hosting
 	}
@@ -177,7 +176,7 @@ func (r *Router) wake(ctx context.Context, route Route, source netip.Prefix) (st
 		isFirst := false // this connection makes the request
 		waiting := r.wakes.DoChan(route.ServerName, func() (any, error) {
 			isFirst = true
-			return r.wakeOnce(ctx, route, source)
+			return r.requestWake(ctx, route, source)
 		})
 		select {
 		case <-ctx.Done():
@@ -192,10 +191,11 @@ func (r *Router) wake(ctx context.Context, route Route, source netip.Prefix) (st
 	}
 }
 
-// wakeOnce makes the request of a wake. It ends with the router or the limit.
-func (r *Router) wakeOnce(ctx context.Context, route Route, source netip.Prefix) (string, error) {
+// requestWake takes the wake from the budgets, requests it from hosting, and logs a failure. It returns at the latest
+// after Options.WakeLimit, or when the router stops.
+func (r *Router) requestWake(ctx context.Context, route Route, source netip.Prefix) (string, error) {
 	if route.Asleep {
-		if err := r.takeWake(source, route.ServerName); err != nil {
+		if err := r.takeFromWakeBudgets(source, route.ServerName); err != nil {
 			r.logFailedWake(route.ServerName, err)
 			return "", err
 		}
@@ -203,7 +203,7 @@ func (r *Router) wakeOnce(ctx context.Context, route Route, source netip.Prefix)
 	begun := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, r.o.WakeLimit)
 	defer cancel()
-	backend, err := r.askWake(ctx, route.ServerName)
+	backend, err := r.retryWakeRequest(ctx, route.ServerName)
 	r.metrics.observeWake(time.Since(begun), err)
 	if err != nil {
 		r.logFailedWake(route.ServerName, err)
@@ -221,10 +221,12 @@ func (r *Router) logFailedWake(name string, err error) {
 // errRefused is hosting's answer that a plane cannot be woken.
 var errRefused = errors.New("hosting refuses")
 
-func (r *Router) askWake(ctx context.Context, name string) (string, error) {
+// retryWakeRequest requests a wake until hosting answers, or ctx ends. An answer that the plane cannot be woken is
+// errRefused.
+func (r *Router) retryWakeRequest(ctx context.Context, name string) (string, error) {
 	const again = 50 * time.Millisecond
 	for {
-		backend, err := r.askOnce(ctx, name)
+		backend, err := r.sendWakeRequest(ctx, name)
 		if err == nil || errors.Is(err, errRefused) {
 			return backend, err
 		}
@@ -236,7 +238,8 @@ func (r *Router) askWake(ctx context.Context, name string) (string, error) {
 	}
 }
 
-func (r *Router) askOnce(ctx context.Context, name string) (string, error) {
+// sendWakeRequest sends one POST /wake and returns the backend of the answer.
+func (r *Router) sendWakeRequest(ctx context.Context, name string) (string, error) {
 	body, err := json.Marshal(wakeRequest{ServerName: name})
 	if err != nil {
 		return "", err

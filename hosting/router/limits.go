@@ -26,19 +26,19 @@ type Limits struct {
 	Proxies []netip.Prefix
 }
 
-// The last eighth of all connections is for names with few connections: so no small number of names
-// takes all.
+// The last eighth (reserveDivisor) of Limits.Connections is for server names that have fewer than fewConnections: so a
+// few names cannot use up all connections.
 const (
-	reservePart = 8
-	fewOfName   = 16
+	reserveDivisor = 8
+	fewConnections = 16
 )
 
-// handshakeSeconds is for how many seconds of its rate a source may begin connections at once.
+// A source that was idle may begin handshakeSeconds times Limits.Handshakes connections at once.
 const handshakeSeconds = 20
 
-// descriptors is how many file descriptors a connection takes: two sockets, and a pipe in each
+// descriptorsPerConn is how many file descriptors a connection takes: two sockets, and a pipe in each
 // direction through which the kernel copies.
-const descriptors = 6
+const descriptorsPerConn = 6
 
 func (l Limits) withDefaults() Limits {
 	l.Unnamed = cmp.Or(l.Unnamed, 1024)
@@ -56,7 +56,7 @@ func (l Limits) withDefaults() Limits {
 // connections and the router's own files.
 func connectionsForFiles(files, unnamed int) int {
 	const own = 128
-	return max(64, (files-unnamed-own)/descriptors)
+	return max(64, (files-unnamed-own)/descriptorsPerConn)
 }
 
 // openFiles returns this process's limit of open files.
@@ -93,16 +93,16 @@ func sourceOf(addr netip.Addr) netip.Prefix {
 	return source
 }
 
-// admit gives a new connection a place among the unnamed ones. It returns false when the source of
-// the connection begins too many connections. Of a connection from a load balancer, admit checks
-// only whether there is a place: see admitProxied.
-func (r *Router) admit(p *place) bool {
+// admit gives a new connection a place among the unnamed ones, and closes another connection if no place is free. It
+// returns false when the source of the connection begins too many connections. For a connection from a load balancer
+// it does not check the source, which is not known yet: see admitProxied.
+func (r *Router) admit(c *clientConn) bool {
 	r.mu.Lock()
-	if !p.isProxied && !r.handshakes.take(p.source, r.o.now()) {
+	if !c.isProxied && !r.handshakes.takeToken(c.source, r.o.now()) {
 		r.mu.Unlock()
 		return false
 	}
-	evicted := r.unnamed.add(p)
+	evicted := r.unnamed.add(c)
 	r.mu.Unlock()
 	if evicted != nil {
 		evicted.conn.Close()
@@ -110,58 +110,58 @@ func (r *Router) admit(p *place) bool {
 	return true
 }
 
-// admitProxied moves a connection from a load balancer to the source that its PROXY header names.
-// The load balancer itself is the source of a connection without a client. The result is as that
-// of admit.
-func (r *Router) admitProxied(p *place, client netip.Addr) bool {
+// admitProxied moves a connection from a load balancer to the source that its PROXY header names, and checks that
+// source as admit does. A header without a client (a health check) leaves the load balancer as the source. It returns
+// false as admit does, and when the connection was evicted.
+func (r *Router) admitProxied(c *clientConn, client netip.Addr) bool {
 	r.mu.Lock()
-	r.unnamed.remove(p)
-	p.isProxied = false
+	r.unnamed.remove(c)
+	c.isProxied = false
 	if client.IsValid() {
-		p.source = sourceOf(client)
+		c.source = sourceOf(client)
 	}
-	isEvicted := p.evicted
+	isEvicted := c.evicted
 	r.mu.Unlock()
-	return !isEvicted && r.admit(p)
+	return !isEvicted && r.admit(c)
 }
 
 // releasePlace frees a connection's place, if it still has one.
-func (r *Router) releasePlace(p *place) {
+func (r *Router) releasePlace(c *clientConn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.unnamed.remove(p)
+	r.unnamed.remove(c)
 }
 
-// isEvicted reports whether a connection has given its place up to another one.
-func (r *Router) isEvicted(p *place) bool {
+// isEvicted reports whether another connection has got this connection's place.
+func (r *Router) isEvicted(c *clientConn) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return p.evicted
+	return c.evicted
 }
 
 // beginUse counts a connection to the plane of a name, and frees its place among the unnamed ones.
 // The outcome is outcomeRouted when the name has a route and the limits have room; else nothing is
 // counted.
-func (r *Router) beginUse(p *place, name string) (Route, outcome) {
+func (r *Router) beginUse(c *clientConn, name string) (Route, outcome) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	route, ok := r.routes[name]
 	u := r.names[name]
 	switch {
-	case p.evicted:
+	case c.evicted:
 		return Route{}, outcomeCrowded
 	case !ok:
 		return Route{}, outcomeUnknown
 	case u.open >= r.limits.PerName:
 		return Route{}, outcomeLimited
-	case r.bySource[p.source] >= r.limits.PerSource:
+	case r.bySource[c.source] >= r.limits.PerSource:
 		return Route{}, outcomeSource
 	case r.open >= r.limits.Connections,
-		r.open >= r.limits.Connections-r.limits.Connections/reservePart && u.open >= fewOfName:
+		r.open >= r.limits.Connections-r.limits.Connections/reserveDivisor && u.open >= fewConnections:
 		return Route{}, outcomeFull
 	}
-	r.unnamed.remove(p)
-	r.bySource[p.source]++
+	r.unnamed.remove(c)
+	r.bySource[c.source]++
 	r.open++
 	u.open++
 	r.names[name] = u
@@ -170,12 +170,12 @@ func (r *Router) beginUse(p *place, name string) (Route, outcome) {
 }
 
 // endUse ends what beginUse began.
-func (r *Router) endUse(p *place, name string) {
+func (r *Router) endUse(c *clientConn, name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.open--
-	if r.bySource[p.source]--; r.bySource[p.source] <= 0 {
-		delete(r.bySource, p.source)
+	if r.bySource[c.source]--; r.bySource[c.source] <= 0 {
+		delete(r.bySource, c.source)
 	}
 	u := r.names[name]
 	u.open--
@@ -193,23 +193,23 @@ type wakeState struct {
 	logged time.Time // of the last line about a failed wake
 }
 
-// takeWake takes a wake from the budgets of a source and of a name. The error is
+// takeFromWakeBudgets takes a wake from the budgets of a source and of a name. The error is
 // errSourceBudget or errNameBudget when one of them is used up; then it takes nothing: a name whose
 // budget is used up costs its clients no wakes of other names.
-func (r *Router) takeWake(source netip.Prefix, name string) error {
+func (r *Router) takeFromWakeBudgets(source netip.Prefix, name string) error {
 	now := r.o.now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	hourly := float64(r.limits.WakesPerName)
 	ofName := rate{perSecond: hourly / time.Hour.Seconds(), burst: hourly}
 	budget := &r.wakeStateOf(name).budget
-	if !r.wakesBySource.of(source).has(r.wakesBySource.rate, now) {
+	if !r.wakesBySource.bucketOf(source).refill(r.wakesBySource.rate, now) {
 		return errSourceBudget
 	}
-	if !budget.take(ofName, now) {
+	if !budget.takeToken(ofName, now) {
 		return errNameBudget
 	}
-	r.wakesBySource.take(source, now)
+	r.wakesBySource.takeToken(source, now)
 	return nil
 }
 

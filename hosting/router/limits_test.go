@@ -213,7 +213,7 @@ func TestABudgetBoundsTheWakesOfANameAndOfASource(t *testing.T) {
 			t.Errorf("%s to %s: served %t", c.source, c.name, got)
 		}
 	}
-	eventually(t, "the refused are counted", func() bool { return w.connectionsWith(outcomeWakes) == 3 })
+	eventually(t, "the refused are counted", func() bool { return w.connectionsWith(outcomeWakeBudget) == 3 })
 }
 
 // A connection that waits for a wake by another source does not share the other source's refusal.
@@ -229,7 +229,7 @@ func TestTheBudgetOfOneSourceDoesNotRefuseAnother(t *testing.T) {
 	refused := r.wakes.DoChan(route.ServerName, func() (any, error) { // as wake runs it for poor
 		close(begun)
 		<-end
-		return r.wakeOnce(t.Context(), route, poor)
+		return r.requestWake(t.Context(), route, poor)
 	})
 	<-begun
 	answer := make(chan error, 1)
@@ -298,7 +298,7 @@ func TestABucketFillsWithTime(t *testing.T) {
 		{-time.Hour, false}, // the clock was set back
 		{time.Hour, true}, {time.Hour, true}, {time.Hour, true}, {time.Hour, false},
 	} {
-		if got := b.take(r, start.Add(c.at)); got != c.want {
+		if got := b.takeToken(r, start.Add(c.at)); got != c.want {
 			t.Errorf("%d: take after %s is %t", i, c.at, got)
 		}
 	}

@@ -21,15 +21,15 @@ const (
 	outcomeSource      outcome = "source"      // too many connections, or new ones, of one source
 	outcomeFull        outcome = "full"        // too many connections of all names
 	outcomeNoHeader    outcome = "no_header"   // a load balancer's connection without a PROXY header
-	outcomeWakes       outcome = "wake_budget" // the plane sleeps, and a budget of wakes is used up
-	outcomeAsleep      outcome = "not_woken"   // the plane could not be woken
+	outcomeWakeBudget  outcome = "wake_budget" // the plane sleeps, and a budget of wakes is used up
+	outcomeNotWoken    outcome = "not_woken"   // the plane could not be woken
 	outcomeUnreachable outcome = "unreachable" // the plane does not take connections
 	outcomeStopped     outcome = "stopped"     // the router stops
 )
 
 var outcomes = []outcome{outcomeRouted, outcomeGarbage, outcomeNoName, outcomeUnknown, outcomeSlow, outcomeHungUp,
-	outcomeCrowded, outcomeLimited, outcomeSource, outcomeFull, outcomeNoHeader, outcomeWakes,
-	outcomeAsleep, outcomeUnreachable, outcomeStopped}
+	outcomeCrowded, outcomeLimited, outcomeSource, outcomeFull, outcomeNoHeader, outcomeWakeBudget,
+	outcomeNotWoken, outcomeUnreachable, outcomeStopped}
 
 // direction is the direction of bytes through the router.
 type direction string

@@ -37,7 +37,7 @@ const (
 	dialTimeout = 2 * time.Second
 	// alertTimeout bounds the alert to a refused client.
 	alertTimeout = time.Second
-	// heartbeat is the longest time that each side of the control socket sends nothing.
+	// heartbeat is the longest pause between two lines that a side of the control socket sends.
 	heartbeat = 5 * time.Second
 	// reportPace is the shortest time between two reports of activity.
 	reportPace = 100 * time.Millisecond
@@ -117,7 +117,7 @@ func New(o Options) *Router {
 	}
 	t, err := readTable(r.tablePath())
 	if err != nil {
-		r.log.Warn("kept routes not read", slog.Any("error", err))
+		r.log.Warn("cannot read the stored routes; hosting sends them again", slog.Any("error", err))
 	}
 	r.useTable(t)
 	return r
@@ -153,7 +153,7 @@ func (r *Router) accept(ctx context.Context, l net.Listener) error {
 		switch {
 		case err == nil:
 			pause = firstPause
-			r.begin(ctx, conn)
+			r.startServing(ctx, conn)
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, net.ErrClosed):
@@ -169,20 +169,20 @@ func (r *Router) accept(ctx context.Context, l net.Listener) error {
 	}
 }
 
-// begin starts to serve a connection, unless its source begins too many.
-func (r *Router) begin(ctx context.Context, conn net.Conn) {
+// startServing starts a goroutine that serves a connection. It closes the connection when its source begins too many.
+func (r *Router) startServing(ctx context.Context, conn net.Conn) {
 	addr := addressOf(conn)
-	p := &place{conn: conn, source: sourceOf(addr), isProxied: r.limits.isProxy(addr)}
-	if !r.admit(p) {
+	c := &clientConn{conn: conn, source: sourceOf(addr), isProxied: r.limits.isProxy(addr)}
+	if !r.admit(c) {
 		r.metrics.countEnd(outcomeSource)
 		conn.Close()
 		return
 	}
 	r.wg.Go(func() {
-		defer r.releasePlace(p)
+		defer r.releasePlace(c)
 		outcome := outcomeStopped
 		if r.track(conn) {
-			outcome = r.serve(ctx, p)
+			outcome = r.serve(ctx, c)
 			r.untrack(conn)
 		}
 		r.metrics.countEnd(outcome)

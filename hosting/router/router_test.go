@@ -69,7 +69,7 @@ func TestASlowHelloIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := New(Options{Dir: t.TempDir()})
 		client, server := net.Pipe()
-		p := &place{conn: server}
+		p := &clientConn{conn: server}
 		r.admit(p)
 		done := make(chan outcome, 1)
 		begun := time.Now()

@@ -20,7 +20,7 @@ func ListenControl(path string) (net.Listener, error) {
 		return nil, fmt.Errorf("control socket: %w", err)
 	}
 	var l net.Listener
-	err := shortened(path, func(short string) (err error) {
+	err := withShortPath(path, func(short string) (err error) {
 		l, err = net.Listen("unix", short)
 		return err
 	})
@@ -39,16 +39,16 @@ func ListenControl(path string) (net.Listener, error) {
 // dialControl connects to the control socket.
 func dialControl(ctx context.Context, path string) (conn net.Conn, err error) {
 	var d net.Dialer
-	err = shortened(path, func(short string) (err error) {
+	err = withShortPath(path, func(short string) (err error) {
 		conn, err = d.DialContext(ctx, "unix", short)
 		return err
 	})
 	return conn, err
 }
 
-// shortened calls f with a path of the same socket that fits into a socket address:
+// withShortPath calls f with a path of the same socket that fits into a socket address:
 // the path of a home may be too long.
-func shortened(path string, f func(string) error) error {
+func withShortPath(path string, f func(string) error) error {
 	if len(path) <= maxSocketPath {
 		return f(path)
 	}

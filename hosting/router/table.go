@@ -22,12 +22,13 @@ type Route struct {
 // table is all routes of a management cluster at one moment. It is a line of the
 // answer to GET /routes, and the content of the router's file.
 type table struct {
-	Revision int64   `json:"revision"` // another with each change, over restarts of hosting, too
+	Revision int64   `json:"revision"` // grows with each change, also across restarts of hosting
 	Routes   []Route `json:"routes"`   // by name
 }
 
-// normal returns the routes by lower-case name; of two with one name the last stands.
-func normal(routes []Route) []Route {
+// normalizeRoutes returns the routes with names in lower case, ordered by name. Of several routes of one name it
+// returns the last.
+func normalizeRoutes(routes []Route) []Route {
 	byName := map[string]Route{}
 	for _, r := range routes {
 		r.ServerName = strings.ToLower(r.ServerName)
