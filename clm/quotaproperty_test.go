@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"pgregory.net/rapid"
 
@@ -39,19 +38,49 @@ func TestI13WrongCountsAreCorrected(t *testing.T) {
 				a.tenantOf("b").do("POST", "/clusters", clusterBody(fmt.Sprintf("d%d-%d", round, i))).want(201)
 			})
 		}
-		a.server.quotasChecked = time.Time{}
-		if err := a.server.checkQuotas(t.Context(), time.Now()); err != nil {
+		if err := a.server.correctQuotas(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		all.Wait()
 		is(t, "the use", a.use("a"), "20 0 0 40")
 	}
-	a.server.quotasChecked = time.Time{}
-	if err := a.server.checkQuotas(t.Context(), time.Now()); err != nil {
+	if err := a.server.correctQuotas(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	is(t, "the use", a.use("b"), "40 0 0 80")
 	a.agree()
+}
+
+// An account whose row another session keeps locked is named in the error, and the accounts after it are corrected.
+func TestI13AnAccountThatCannotBeCountedHindersNoOther(t *testing.T) {
+	a := startQuotas(t, pgtest.DSN(t), map[string]int64{QuotaClusters: 1000})
+	a.tenantOf("a").do("POST", "/clusters", clusterBody("c")).want(201)
+	a.tenantOf("b").do("POST", "/clusters", clusterBody("c")).want(201)
+	inTx := func(do func(*store.Tx) error) {
+		t.Helper()
+		if err := a.server.store.Tx(t.Context(), do); err != nil {
+			t.Fatal(err)
+		}
+	}
+	inTx(func(tx *store.Tx) error {
+		_, err := tx.Exec(t.Context(), `update quota set used = '{7,0,0,0}' where account in ('a', 'b')`)
+		return err
+	})
+	inTx(func(tx *store.Tx) error {
+		if _, err := tx.Exec(t.Context(), `select from quota where account = 'a' for update`); err != nil {
+			return err
+		}
+		err := a.server.correctQuotas(t.Context())
+		if err == nil || !strings.Contains(err.Error(), "account a:") {
+			t.Errorf("the error does not name the locked account: %v", err)
+		}
+		return nil
+	})
+	is(t, "the use of the other account", a.use("b"), "1 0 0 2")
+	if err := a.server.correctQuotas(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	is(t, "the use of the account", a.use("a"), "1 0 0 2")
 }
 
 // For every sequence of changes the server admits exactly what the limits allow, and counts exactly what is stored.

@@ -1,6 +1,7 @@
 package clm
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -175,24 +176,41 @@ func limitsOf(limits map[string]int64) []*int64 {
 // checkQuotasEvery is the pause between two checks of the counted use by one server.
 const checkQuotasEvery = time.Hour
 
-// checkQuotas counts the use of all accounts, and corrects rows that differ. Each transaction commits a document with
-// its count, so one query never sees one without the other: rows differ only after a restore without triggers, or after
-// a change by hand.
+// checkQuotas runs correctQuotas when checkQuotasEvery has passed since the last time.
 func (s *Server) checkQuotas(ctx context.Context, now time.Time) error {
 	if now.Sub(s.quotasChecked) < checkQuotasEvery {
 		return nil
 	}
+	s.quotasChecked = now
+	return s.correctQuotas(ctx)
+}
+
+// correctQuotas counts the use of all accounts, and corrects rows that differ. Each transaction commits a document with
+// its count, so one query never sees one without the other: rows differ only after a restore without triggers, or after
+// a change by hand. An account that cannot be counted, for example because its row stays locked, hinders no other: the
+// error names the first such account, and the next check counts it again.
+func (s *Server) correctQuotas(ctx context.Context) error {
 	wrong, err := s.wrongQuotas(ctx)
 	if err != nil {
 		return err
 	}
+	var first error
+	failures := 0
 	for _, account := range wrong {
-		if err := s.countAgain(ctx, account); err != nil {
-			return err
+		err := s.countAgain(ctx, account)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil:
+			failures++
+			first = cmp.Or(first, err)
+		default:
+			s.log.Warn("the counted use of an account's quotas was wrong; the server has corrected it", "account", account)
 		}
-		s.log.Warn("the counted use of an account's quotas was wrong; the server has corrected it", "account", account)
 	}
-	s.quotasChecked = now
+	if first != nil {
+		return fmt.Errorf("%d of %d wrong counts were not corrected; the first: %w", failures, len(wrong), first)
+	}
 	return nil
 }
 
