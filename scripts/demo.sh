@@ -82,7 +82,15 @@ if [[ $nodes == local ]]; then
 	run kubectl --kubeconfig "$kubeconfig" exec deployment/hello -- /demo hostname
 	run kubectl --kubeconfig "$kubeconfig" expose deployment hello --port 80 --target-port 8080
 	run kubectl --kubeconfig "$kubeconfig" -n kube-system rollout status deployment/coredns --timeout=60s
-	run kubectl --kubeconfig "$kubeconfig" exec deployment/hello -- /demo fetch http://hello/
+	# A node refuses connections to a new Service until its kube-proxy has the Service's endpoints.
+	fetch=(kubectl --kubeconfig "$kubeconfig" exec deployment/hello -- /demo fetch http://hello/)
+	printf '$ %s\n' "${fetch[*]}"
+	for ((tries = 60; tries > 0; tries--)); do
+		answer=$("${fetch[@]}" 2>&1) && break
+		sleep 0.5
+	done
+	printf '%s\n' "$answer"
+	((tries > 0))
 fi
 
 say "Where its control plane lives: on a management cluster, which the customer does not see"
