@@ -79,21 +79,64 @@ func (s *Store) connect(ctx context.Context) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// acquire returns a connection of the pool, or ErrUnavailable after AcquireTimeout.
+// acquire returns a connection of the pool. While all connections are in use and the database answers the statements of
+// others, it waits for QueueTimeout. The error is ErrUnavailable after that, and after AcquireTimeout without an answer
+// of the database (decision 127). The caller gives the connection back with release.
 func (s *Store) acquire(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
-	bounded, cancel := context.WithTimeout(ctx, s.opts.AcquireTimeout)
-	defer cancel()
-	conn, err := pool.Acquire(bounded)
-	if err != nil {
-		if err := ctx.Err(); err != nil {
+	waiting, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	timer := s.limitWait(giveUp)
+	defer timer.Stop()
+	for {
+		answered := s.answered.Load()
+		conn, err := pool.Acquire(waiting)
+		switch {
+		case err == nil:
+			return conn, nil
+		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
-		}
-		if sentinel := sentinelOf(err); sentinel == nil {
+		case waiting.Err() != nil:
+			return nil, fmt.Errorf("%w: %w", ErrUnavailable, context.Cause(waiting))
+		case isSlow(err) && s.answered.Load() != answered:
+			continue // a new connection took longer than AcquireTimeout, and the database answers on the others
+		case sentinelOf(err) == nil:
 			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
 		return nil, classify(ctx, err)
 	}
-	return conn, nil
+}
+
+// limitWait calls giveUp with the reason when a wait for a connection has become too long. The caller stops the timer.
+func (s *Store) limitWait(giveUp context.CancelCauseFunc) *time.Timer {
+	begun, answered := time.Now(), s.answered.Load()
+	var timer *time.Timer
+	check := func() {
+		now, left := s.answered.Load(), s.opts.QueueTimeout-time.Since(begun)
+		switch {
+		case now == answered:
+			giveUp(fmt.Errorf("no connection within %s, and no answer of the database", s.opts.AcquireTimeout))
+		case left <= 0:
+			giveUp(fmt.Errorf("all connections are in use: none was free within %s", s.opts.QueueTimeout))
+		default:
+			answered = now
+			timer.Reset(min(s.opts.AcquireTimeout, left))
+		}
+	}
+	timer = time.AfterFunc(time.Hour, check)
+	timer.Reset(s.opts.AcquireTimeout) // timer is assigned before check may use it
+	return timer
+}
+
+// isSlow reports whether an error of the driver is the end of a limit of time.
+func isSlow(err error) bool { return errors.Is(err, context.DeadlineExceeded) || pgconn.Timeout(err) }
+
+// release gives a connection back. An open connection has answered its last statement, because a limit of time closes
+// the connection.
+func (s *Store) release(conn *pgxpool.Conn) {
+	if !conn.Conn().IsClosed() {
+		s.answered.Add(1)
+	}
+	conn.Release()
 }
 
 // read runs f, which must only read, on a connection of the pool. When the connection is broken,
@@ -109,7 +152,7 @@ func (s *Store) read(ctx context.Context, pool *pgxpool.Pool, f func(context.Con
 		err = f(bounded, conn.Conn())
 		cancel()
 		lost := broken(conn.Conn(), err)
-		conn.Release()
+		s.release(conn)
 		if err == nil {
 			return nil
 		}

@@ -18,8 +18,8 @@ type reader struct {
 	s    *Store
 	pool *pgxpool.Pool
 	// turns has room for a token of each read that may run at once. A read waits for room until its
-	// context ends. When turns is nil, a read waits for a connection of the pool instead, at most
-	// AcquireTimeout.
+	// context ends. When turns is nil, a read waits for a connection of the pool instead, as long as
+	// acquire does.
 	turns     chan struct{}
 	documents int // the most documents in a chunk
 	bytes     int // a chunk ends with the document that exceeds this size
@@ -181,7 +181,7 @@ func (r *reader) runOn(ctx context.Context, opened openedBefore, f func(context.
 	if err != nil {
 		return err
 	}
-	defer conn.Release()
+	defer r.s.release(conn)
 	if limit := time.Time(opened); !limit.IsZero() && sessionOf(conn.Conn()).openedAt.After(limit) {
 		return errReconnected
 	}

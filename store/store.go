@@ -170,10 +170,14 @@ type Options struct {
 
 	// MaxConns is the maximum number of connections of writers and readers; default 16. Followers
 	// use at most FollowConns further connections, watches ReplayConns, and the store itself two.
-	MaxConns         int
-	FollowConns      int           // default 4
-	ReplayConns      int           // for watches whose cursor is older than what a Broadcast remembers; default 2
-	AcquireTimeout   time.Duration // for getting a connection, connecting included; default 1.5 s
+	MaxConns    int
+	FollowConns int // default 4
+	ReplayConns int // for watches whose cursor is older than what a Broadcast remembers; default 2
+	// AcquireTimeout is how long a caller waits for a connection, connecting included, while the database answers
+	// nothing; default 1.5 s. QueueTimeout is how long it waits while the database answers the statements of others;
+	// default 10 s.
+	AcquireTimeout, QueueTimeout time.Duration
+
 	StatementTimeout time.Duration // default 5 s
 	LockTimeout      time.Duration // default 1.5 s
 	IdleInTxTimeout  time.Duration // default 10 s: the server ends a transaction that is idle for longer
@@ -216,6 +220,7 @@ func (o Options) withDefaults() Options {
 		}
 	}
 	setDefault(&o.AcquireTimeout, 1500*time.Millisecond)
+	setDefault(&o.QueueTimeout, 10*time.Second)
 	setDefault(&o.StatementTimeout, 5*time.Second)
 	setDefault(&o.LockTimeout, 1500*time.Millisecond)
 	setDefault(&o.IdleInTxTimeout, 10*time.Second)
@@ -264,6 +269,7 @@ type Store struct {
 	streams chan struct{} // holds a token for each stream that holds a connection
 	turns   keyedLocks    // locks by document, for updaters that conflict again and again
 
+	answered    atomic.Uint64 // how many statements and transactions the database has answered
 	changeCount atomic.Uint64 // how many documents this process created and removed
 	foldNow     chan struct{} // has a token when foldTally should fold
 
@@ -340,12 +346,20 @@ func (s *Store) Close() {
 	s.closePools()
 }
 
-// Ping returns nil when the database answers; otherwise ErrUnavailable, after about AcquireTimeout.
+// Ping returns nil when the database answers; otherwise ErrUnavailable, after about AcquireTimeout. While all
+// connections are in use, the answers to their statements count.
 func (s *Store) Ping(ctx context.Context) error {
-	return s.read(ctx, s.pool, func(ctx context.Context, c *pgx.Conn) error {
+	answered := s.answered.Load()
+	bounded, cancel := context.WithTimeoutCause(ctx, s.opts.AcquireTimeout, ErrUnavailable)
+	defer cancel()
+	err := s.read(bounded, s.pool, func(ctx context.Context, c *pgx.Conn) error {
 		_, err := c.Exec(ctx, "select 1")
 		return err
 	})
+	if err != nil && bounded.Err() != nil && ctx.Err() == nil && s.answered.Load() != answered {
+		return nil
+	}
+	return err
 }
 
 // Read runs f, which must only read, on a connection, for example for metrics. When the connection

@@ -33,8 +33,7 @@ type Extent struct {
 //   - an error of begin or batch, unchanged: Stream stopped there.
 //   - ErrInvalid: the query has After, or a kind that is not one of the store's. begin was not
 //     called.
-//   - ErrUnavailable: no connection was free within AcquireTimeout, or too many long streams are in
-//     progress.
+//   - ErrUnavailable: no connection was free (Options.QueueTimeout), or too many long streams are in progress.
 //   - another error of the store. If it comes after begin, the caller has a part of the page.
 //
 // Stream reads the next batch while batch runs, and releases its connection before the last call of
@@ -132,7 +131,7 @@ func (s *Store) readParts(ctx context.Context, q Query, parts chan<- part, stop 
 		release := func() {
 			if !released {
 				released = true
-				conn.Release()
+				s.release(conn)
 			}
 		}
 		r := &pageReader{s: s, conn: conn.Conn(), query: q, send: send, release: release, permitted: permitted}
