@@ -14,9 +14,9 @@
 //	.deleted/NAMESPACE/NAME                  the plane's cluster was deleted at a moment
 //
 // The name of a chain begins with the time of its snapshot, so that names are in the order of time. Each object is
-// encrypted by itself (see seal) under the chain's data key, which a KMS wraps. An object that is changed, cut short,
-// or stored under another name cannot be opened; the manifest has a checksum of each part, and each segment one of the
-// object before it, so that a missing object shows.
+// encrypted by itself (package envelope) under the chain's data key, which a KMS wraps. An object that is changed,
+// cut short, or stored under another name cannot be opened; the manifest has a checksum of each part, and each
+// segment one of the object before it, so that a missing object shows.
 //
 // Time. A sample is a moment and the revision that etcd had after it. Every write that was acknowledged before the
 // moment is in the revision, and every write that began after etcd answered is not. The log has one sample for each
@@ -33,13 +33,15 @@ import (
 	"regexp"
 	"strings"
 	"time"
+
+	"atoll.dev/envelope"
 )
 
 // ErrNotFound is the error of an object that the store does not have.
 var ErrNotFound = errors.New("no such object")
 
 // ErrCorrupt is the error of an object whose content is not the one that was stored under its name.
-var ErrCorrupt = errors.New("the backup is damaged")
+var ErrCorrupt = envelope.ErrCorrupt
 
 // Store keeps objects. Its methods may be called by many goroutines.
 type Store interface {

@@ -13,6 +13,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
+
+	"atoll.dev/envelope"
 )
 
 const (
@@ -37,7 +39,7 @@ type chain struct {
 
 	prefix   string // of its objects
 	name     string
-	key      chainKey
+	key      envelope.DataKey
 	compress *zstd.Encoder
 
 	// Of the log.
@@ -60,7 +62,7 @@ func (c *chain) run() (err error) {
 		return err
 	}
 	defer c.compress.Close()
-	if c.key, err = newChainKey(c.ctx, c.f.o.KMS); err != nil {
+	if c.key, err = envelope.NewDataKey(c.ctx, c.f.o.KMS); err != nil {
 		return err
 	}
 	if err := c.takeSnapshot(); err != nil {
@@ -192,7 +194,7 @@ func (c *chain) storeParts(spool io.Reader, m *Manifest) error {
 			return err
 		}
 		name := c.prefix + partName(n)
-		object, err := seal(c.key.data, name, part[:size])
+		object, err := c.key.Seal(name, part[:size])
 		if err != nil {
 			return err
 		}

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"sigs.k8s.io/yaml"
+
+	"atoll.dev/envelope"
 )
 
 // Config is the file that names a store: YAML, every other key is an error. Paths are relative to the file.
@@ -19,13 +21,13 @@ type Config struct {
 	// CredentialsFile has aws_access_key_id, aws_secret_access_key and perhaps aws_session_token, one a line with "=",
 	// as AWS's programs keep them. A change takes effect with the next request.
 	CredentialsFile string `json:"credentials_file"`
-	KeyFile         string `json:"key_file"` // see KeyFile
+	KeyFile         string `json:"key_file"` // see envelope.KeyFile
 	// BytesPerSecond bounds all uploads; 0: no limit.
 	BytesPerSecond int `json:"bytes_per_second"`
 }
 
 // ReadConfig reads the file at path, the credentials and the keys that it names.
-func ReadConfig(path string) (*S3, *KeyFile, error) {
+func ReadConfig(path string) (*S3, *envelope.KeyFile, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {
 		return nil, nil, fmt.Errorf("store of backups: %w", err)
@@ -43,7 +45,7 @@ func ReadConfig(path string) (*S3, *KeyFile, error) {
 		}
 		return filepath.Join(filepath.Dir(path), name)
 	}
-	keys, err := ReadKeyFile(beside(c.KeyFile))
+	keys, err := envelope.ReadKeyFile(beside(c.KeyFile))
 	if err != nil {
 		return nil, nil, err
 	}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+
+	"atoll.dev/envelope"
 )
 
 const (
@@ -33,7 +35,7 @@ type Options struct {
 	// Dial returns a connection on which the plane's etcd answers reads.
 	Dial  func() (*grpc.ClientConn, error)
 	Store Store
-	KMS   KMS
+	KMS   envelope.KMS
 	// Keys returns the plane's keys and certificates, of which each chain has a copy; nil: chains have none.
 	Keys func() (Keys, error)
 	// Spool is the directory of a temporary file that has the compressed snapshot while it is stored, so that a slow

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"atoll.dev/envelope"
 )
 
 // acknowledged is an entry of a writer's journal.
@@ -279,8 +281,8 @@ func flip(b []byte, i int) []byte {
 	return b
 }
 
-func mustKeys(t *testing.T, name string) *KeyFile {
-	k, err := parseKeys(fmt.Appendf(nil, "%s %sQUE=\n", name, strings.Repeat("QUFB", 10)))
+func mustKeys(t *testing.T, name string) *envelope.KeyFile {
+	k, err := envelope.ParseKeys(fmt.Appendf(nil, "%s %sQUE=\n", name, strings.Repeat("QUFB", 10)))
 	if err != nil {
 		t.Fatal(err)
 	}

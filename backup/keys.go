@@ -109,7 +109,7 @@ func (c *chain) storeKeys(m *Manifest) error {
 		return err
 	}
 	name := c.prefix + keysObject
-	object, err := seal(c.key.data, name, plain)
+	object, err := c.key.Seal(name, plain)
 	if err != nil {
 		return err
 	}
@@ -136,7 +136,7 @@ func (r *reader) keys(ctx context.Context) (Keys, error) {
 	if !bytes.Equal(sum(object), r.manifest.Keys.SHA256) {
 		return nil, fmt.Errorf("%s: %w: its checksum differs", name, ErrCorrupt)
 	}
-	plain, err := open(r.key.data, name, object)
+	plain, err := r.key.Open(name, object)
 	if err != nil {
 		return nil, err
 	}

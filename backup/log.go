@@ -190,7 +190,7 @@ func (c *chain) store(p *pending, to Sample) error {
 		return err
 	}
 	name := c.prefix + segmentName(s.Number)
-	object, err := seal(c.key.data, name, plain)
+	object, err := c.key.Seal(name, plain)
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,8 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+
+	"atoll.dev/envelope"
 )
 
 // Manifest describes a chain.
@@ -28,25 +30,25 @@ type Part struct {
 }
 
 // sealManifest returns the object "chain", whose name is given.
-func sealManifest(name string, key chainKey, m Manifest) ([]byte, error) {
+func sealManifest(name string, key envelope.DataKey, m Manifest) ([]byte, error) {
 	body, err := json.Marshal(m)
 	if err != nil {
 		return nil, err
 	}
-	return key.sealSelfDescribing(name, body)
+	return key.SealDescribed(name, body)
 }
 
 // openManifest opens the object "chain".
-func openManifest(ctx context.Context, kms KMS, name string, object []byte) (m Manifest, key chainKey, err error) {
-	e, sealed, err := parseEnvelope(name, object)
+func openManifest(ctx context.Context, kms envelope.KMS, name string, object []byte) (m Manifest,
+	key envelope.DataKey, err error) {
+	wrapped, sealed, err := envelope.Split(name, object)
 	if err != nil {
 		return m, key, err
 	}
-	key.wrapped = e.Key
-	if key.data, err = kms.Unwrap(ctx, e.Key); err != nil {
+	if key, err = envelope.OpenDataKey(ctx, kms, wrapped); err != nil {
 		return m, key, fmt.Errorf("%s: %w", name, err)
 	}
-	body, err := open(key.data, name, sealed)
+	body, err := key.Open(name, sealed)
 	if err != nil {
 		return m, key, err
 	}
@@ -54,20 +56,6 @@ func openManifest(ctx context.Context, kms KMS, name string, object []byte) (m M
 		return m, key, fmt.Errorf("%s: %w: %w", name, ErrCorrupt, err)
 	}
 	return m, key, nil
-}
-
-// chainKey is the data key of a chain.
-type chainKey struct {
-	data    []byte
-	wrapped WrappedKey
-}
-
-func newChainKey(ctx context.Context, kms KMS) (key chainKey, err error) {
-	if key.data, err = newDataKey(); err != nil {
-		return key, err
-	}
-	key.wrapped, err = kms.Wrap(ctx, key.data)
-	return key, err
 }
 
 func sum(object []byte) []byte {

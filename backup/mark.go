@@ -26,7 +26,7 @@ func (c *chain) storeMark(to Sample) error {
 		return err
 	}
 	name := c.prefix + markObject
-	object, err := seal(c.key.data, name, plain)
+	object, err := c.key.Seal(name, plain)
 	if err != nil {
 		return err
 	}
@@ -48,7 +48,7 @@ func (r *reader) mark(ctx context.Context) (m mark, err error) {
 	if err != nil {
 		return mark{}, err
 	}
-	plain, err := open(r.key.data, name, object)
+	plain, err := r.key.Open(name, object)
 	if err != nil {
 		return mark{}, err
 	}

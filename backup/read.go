@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/zstd"
+
+	"atoll.dev/envelope"
 )
 
 // Chain is a chain as its objects show it.
@@ -90,7 +92,7 @@ type Fetched struct {
 
 // Fetch writes the files from which "atoll-kube restore" makes the plane's data as of a moment, into dir. Zero means
 // the latest moment that is stored. Every object is checked; the error is ErrCorrupt when one is damaged or missing.
-func Fetch(ctx context.Context, store Store, kms KMS, plane Plane, at time.Time, dir string) (Fetched, error) {
+func Fetch(ctx context.Context, store Store, kms envelope.KMS, plane Plane, at time.Time, dir string) (Fetched, error) {
 	chains, err := Chains(ctx, store, plane)
 	if err != nil {
 		return Fetched{}, err
@@ -136,16 +138,13 @@ var ErrOutside = errors.New("no backup restores to that moment")
 // errOlder is the error of a moment that is later than everything in a chain.
 var errOlder = fmt.Errorf("%w: it is later than everything that is stored", ErrOutside)
 
-// errMissing is the error of a segment that is not in the store.
-var errMissing = errors.New("is missing")
-
 // reader reads one chain.
 type reader struct {
 	store    Store
-	kms      KMS
+	kms      envelope.KMS
 	prefix   string
 	manifest Manifest
-	key      chainKey
+	key      envelope.DataKey
 	checksum []byte // of the manifest's object
 }
 
@@ -261,7 +260,7 @@ func (r *reader) segment(ctx context.Context, n int) (segment, []byte, error) {
 	if err != nil {
 		return segment{}, nil, err
 	}
-	plain, err := open(r.key.data, name, object)
+	plain, err := r.key.Open(name, object)
 	if err != nil {
 		return segment{}, nil, err
 	}
@@ -319,7 +318,7 @@ func (p *partReader) Read(b []byte) (int, error) {
 		if !bytes.Equal(sum(object), p.r.manifest.Parts[p.next].SHA256) {
 			return 0, fmt.Errorf("%s: %w: its checksum differs", name, ErrCorrupt)
 		}
-		if p.rest, err = open(p.r.key.data, name, object); err != nil {
+		if p.rest, err = p.r.key.Open(name, object); err != nil {
 			return 0, err
 		}
 		p.next++

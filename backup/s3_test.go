@@ -19,6 +19,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/johannesboyne/gofakes3"
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
+
+	"atoll.dev/envelope"
 )
 
 // startS3 returns the URL of an S3 server with the bucket "backups". Each request passes spoil first, which may answer
@@ -160,7 +162,7 @@ func TestAWrongConfigurationIsRefused(t *testing.T) {
 	if _, _, err := ReadConfig(path); err != nil {
 		t.Errorf("a key file of the group: %v", err)
 	}
-	if _, err := parseKeys([]byte("c2VjcmV0 k1\n")); err == nil || strings.Contains(err.Error(), "c2VjcmV0") {
+	if _, err := envelope.ParseKeys([]byte("c2VjcmV0 k1\n")); err == nil || strings.Contains(err.Error(), "c2VjcmV0") {
 		t.Errorf("a key before its name: %v", err)
 	}
 	if err := os.Chmod(keys, 0o644); err != nil {

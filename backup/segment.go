@@ -4,12 +4,16 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/klauspost/compress/zstd"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
+
+// errMissing is the error of a segment that is not in the store.
+var errMissing = errors.New("is missing")
 
 // Sample is a moment, and the revision of etcd after it.
 type Sample struct {

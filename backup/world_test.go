@@ -20,6 +20,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/test/bufconn"
+
+	"atoll.dev/envelope"
 )
 
 // fakeEtcd answers the three calls of etcd that a Follower makes. Its snapshot is the last revision, as text.
@@ -233,9 +235,9 @@ func (m *memoryStore) Delete(ctx context.Context, name string) error {
 
 var testPlane = Plane{"clusters-a", "hc-a"}
 
-func testKeys(t testing.TB) *KeyFile {
+func testKeys(t testing.TB) *envelope.KeyFile {
 	t.Helper()
-	k, err := parseKeys([]byte("k1 " + strings.Repeat("QUFB", 10) + "QUE=\n"))
+	k, err := envelope.ParseKeys([]byte("k1 " + strings.Repeat("QUFB", 10) + "QUE=\n"))
 	if err != nil {
 		t.Fatal(err)
 	}

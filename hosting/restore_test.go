@@ -28,6 +28,7 @@ import (
 
 	"atoll.dev/api/hypershift"
 	"atoll.dev/backup"
+	"atoll.dev/envelope"
 	"atoll.dev/hosting/backups"
 	"atoll.dev/hosting/controlplane"
 	"atoll.dev/plane"
@@ -37,7 +38,7 @@ import (
 type restoreWorld struct {
 	*world
 	store   backup.Store
-	keys    backup.KMS
+	keys    envelope.KMS
 	backups *backups.Backups
 	halt    func() // hosting and its backups, as a kill ends them: planes run on
 }
@@ -61,7 +62,7 @@ func newRestoreWorld(t *testing.T) *restoreWorld {
 	if err := os.WriteFile(keyFile, []byte("k1 "+strings.Repeat("QUFB", 10)+"QUE=\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if r.keys, err = backup.ReadKeyFile(keyFile); err != nil {
+	if r.keys, err = envelope.ReadKeyFile(keyFile); err != nil {
 		t.Fatal(err)
 	}
 	r.world = newWorld(t, "restore")

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"atoll.dev/backup"
+	"atoll.dev/envelope"
 	"atoll.dev/internal/pgsession"
 )
 
@@ -36,7 +37,7 @@ type Options struct {
 	// Files are the files and directories that are copied, by the names under which Fetch writes them.
 	Files map[string]string
 	Store backup.Store
-	KMS   backup.KMS
+	KMS   envelope.KMS
 	Keep  time.Duration // a moment longer ago cannot be restored
 	Log   *slog.Logger
 }
@@ -185,7 +186,7 @@ func (c *Copier) copy(ctx context.Context) (err error) {
 		return err
 	}
 	defer replication.Close(context.WithoutCancel(ctx))
-	box, err := backup.NewBox(ctx, c.o.KMS)
+	box, err := envelope.NewBox(ctx, c.o.KMS)
 	if err != nil {
 		return fmt.Errorf("a key for the copy: %w", err)
 	}

@@ -13,10 +13,10 @@
 //	.regions/NAME/archive-TIME-ID/base-TIME/manifest              Manifest; a base backup without it is none
 //	.regions/NAME/files-TIME                                      the files, compressed
 //
-// An archive has the WAL of one server and timeline without a gap, from its first piece on. A server that was restored
-// has another timeline, and a server elsewhere another slot, so each begins an archive of its own and overwrites
-// nothing. Each object is encrypted by itself (backup.Box), and nobody can open it under another name. A piece that is
-// missing shows, because its neighbours name their positions.
+// An archive has the WAL of one server and timeline without a gap, from its first piece on. A server that was
+// restored has another timeline, and a server elsewhere another slot, so each begins an archive of its own and
+// overwrites nothing. Each object is encrypted by itself (envelope.Box), and nobody can open it under another name. A
+// missing piece shows, because its neighbours name their positions.
 //
 // Time. COVERED is a moment by the server's clock: every transaction that the server acknowledged before it is in the
 // WAL up to END. Recovery to a moment has every transaction acknowledged before the moment, and none that committed

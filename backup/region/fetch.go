@@ -15,6 +15,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"atoll.dev/backup"
+	"atoll.dev/envelope"
 )
 
 // ErrNoCopy is the error of a region of which the store has no base backup.
@@ -58,13 +59,13 @@ func Regions(ctx context.Context, store backup.Store) (regions []string, err err
 
 // Windows returns the times to which a region can be restored, the oldest archive first. Base backups that are damaged
 // restore nothing; the error is that of one when no other is left.
-func Windows(ctx context.Context, store backup.Store, kms backup.KMS, region string) (all []Window, err error) {
+func Windows(ctx context.Context, store backup.Store, kms envelope.KMS, region string) (all []Window, err error) {
 	names, err := store.List(ctx, regionPrefix(region))
 	if err != nil {
 		return nil, err
 	}
 	archives, _ := sortContents(region, names)
-	r := &restorer{store: store, opener: backup.NewOpener(kms), region: region}
+	r := &restorer{store: store, opener: envelope.NewOpener(kms), region: region}
 	var damaged error
 	for _, a := range archives {
 		k, err := r.readMark(ctx, a)
@@ -164,14 +165,14 @@ func laterOf(a, b time.Time) time.Time {
 // Fetch writes a base backup, the WAL after it and the files into directories that do not exist yet, for a restore to a
 // moment; zero means the latest that is stored. Every object is checked: the error is backup.ErrCorrupt when one is
 // damaged or missing, backup.ErrOutside when no base backup restores to the moment, and ErrNoCopy when there is none.
-func Fetch(ctx context.Context, store backup.Store, kms backup.KMS, region string, at time.Time, dirs Dirs) (
+func Fetch(ctx context.Context, store backup.Store, kms envelope.KMS, region string, at time.Time, dirs Dirs) (
 	f Fetched, err error) {
 	names, err := store.List(ctx, regionPrefix(region))
 	if err != nil {
 		return f, err
 	}
 	archives, files := sortContents(region, names)
-	r := &restorer{store: store, opener: backup.NewOpener(kms), region: region}
+	r := &restorer{store: store, opener: envelope.NewOpener(kms), region: region}
 	if err := r.choose(ctx, archives, at); err != nil {
 		return f, err
 	}
@@ -196,7 +197,7 @@ func Fetch(ctx context.Context, store backup.Store, kms backup.KMS, region strin
 // restorer reads the copies of a region. The fields after region are those that choose sets.
 type restorer struct {
 	store    backup.Store
-	opener   *backup.Opener
+	opener   *envelope.Opener
 	region   string
 	prefix   string // of the archive
 	base     string // "base-TIME"

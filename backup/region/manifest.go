@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"atoll.dev/backup"
+	"atoll.dev/envelope"
 )
 
 // Sample is a moment by the server's clock, and a position: every transaction that the server acknowledged before the
@@ -32,7 +33,7 @@ type Manifest struct {
 }
 
 // readManifest reads the manifest of a base backup of an archive.
-func readManifest(ctx context.Context, store backup.Store, opener *backup.Opener, prefix string) (
+func readManifest(ctx context.Context, store backup.Store, opener *envelope.Opener, prefix string) (
 	m Manifest, err error) {
 	text, err := readObject(ctx, store, opener, prefix+manifestObject)
 	if err != nil {
@@ -49,7 +50,7 @@ func readManifest(ctx context.Context, store backup.Store, opener *backup.Opener
 }
 
 // readObject reads and opens an object that must exist.
-func readObject(ctx context.Context, store backup.Store, opener *backup.Opener, name string) ([]byte, error) {
+func readObject(ctx context.Context, store backup.Store, opener *envelope.Opener, name string) ([]byte, error) {
 	object, err := store.Get(ctx, name)
 	if errors.Is(err, backup.ErrNotFound) {
 		return nil, fmt.Errorf("%w: %s is missing", backup.ErrCorrupt, name)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"atoll.dev/backup"
+	"atoll.dev/envelope"
 )
 
 // collect deletes the base backups, WAL and files that no restore to a moment within o.Keep needs. It returns how many
@@ -21,7 +22,7 @@ func collect(ctx context.Context, o Options, current archive, now time.Time) (n 
 	archives, files := sortContents(o.Region, names)
 	oldest := now.Add(-o.Keep)
 	var expired []string
-	r := &restorer{store: o.Store, opener: backup.NewOpener(o.KMS), region: o.Region}
+	r := &restorer{store: o.Store, opener: envelope.NewOpener(o.KMS), region: o.Region}
 	for i, a := range archives {
 		isExpired, failed := false, error(nil)
 		if a.name != current {

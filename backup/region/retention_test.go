@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"atoll.dev/backup"
+	"atoll.dev/envelope"
 )
 
 // memoryStore is a backup.Store in memory. Names in failing fail to be stored that often, and to be deleted.
@@ -76,11 +77,11 @@ func (m *memoryStore) Delete(_ context.Context, name string) error {
 // plainKMS wraps a data key as it is.
 type plainKMS struct{}
 
-func (plainKMS) Wrap(_ context.Context, key []byte) (backup.WrappedKey, error) {
-	return backup.WrappedKey{KeyID: "k1", Ciphertext: key}, nil
+func (plainKMS) Wrap(_ context.Context, key []byte) (envelope.WrappedKey, error) {
+	return envelope.WrappedKey{KeyID: "k1", Ciphertext: key}, nil
 }
 
-func (plainKMS) Unwrap(_ context.Context, w backup.WrappedKey) ([]byte, error) {
+func (plainKMS) Unwrap(_ context.Context, w envelope.WrappedKey) ([]byte, error) {
 	return w.Ciphertext, nil
 }
 
@@ -88,11 +89,11 @@ func (plainKMS) Unwrap(_ context.Context, w backup.WrappedKey) ([]byte, error) {
 type copies struct {
 	t     *testing.T
 	store *memoryStore
-	box   *backup.Box
+	box   *envelope.Box
 }
 
 func newCopies(t *testing.T) *copies {
-	box, err := backup.NewBox(t.Context(), plainKMS{})
+	box, err := envelope.NewBox(t.Context(), plainKMS{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +164,7 @@ func (c *copies) choose(at time.Time) (*restorer, error) {
 		c.t.Fatal(err)
 	}
 	archives, _ := sortContents("r1", names)
-	r := &restorer{store: c.store, opener: backup.NewOpener(plainKMS{}), region: "r1"}
+	r := &restorer{store: c.store, opener: envelope.NewOpener(plainKMS{}), region: "r1"}
 	return r, r.choose(c.t.Context(), archives, at)
 }
 

@@ -16,13 +16,13 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"atoll.dev/backup"
+	"atoll.dev/envelope"
 )
 
 // session holds one connection for replication and one for SQL, over which a Copier copies a region.
 type session struct {
 	c           *Copier
-	box         *backup.Box
+	box         *envelope.Box
 	replication *pgconn.PgConn // of the goroutine of copyWAL
 
 	sqlMu sync.Mutex

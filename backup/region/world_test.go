@@ -19,6 +19,7 @@ import (
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
 
 	"atoll.dev/backup"
+	"atoll.dev/envelope"
 	"atoll.dev/internal/postgres"
 	"atoll.dev/test/testsite"
 )
@@ -31,7 +32,7 @@ type world struct {
 	copier      *Copier
 	files       string // directory
 	store       backup.Store
-	kms         backup.KMS
+	kms         envelope.KMS
 	isStoreDown atomic.Bool
 
 	restored        *postgres.Cluster

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 
 	"atoll.dev/backup"
+	"atoll.dev/envelope"
 	"atoll.dev/hosting/controlplane"
 )
 
@@ -31,7 +32,7 @@ const preparationsAtOnce = 2
 // Options describe Backups. Store, KMS, Dial and Spool are required.
 type Options struct {
 	Store backup.Store
-	KMS   backup.KMS
+	KMS   envelope.KMS
 	// Dial returns a connection on which a plane's etcd answers reads.
 	Dial func(controlplane.ID) (*grpc.ClientConn, error)
 	// Dir returns a plane's directory, whose keys are backed up; nil: backups have no keys.

@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"atoll.dev/backup"
+	"atoll.dev/envelope"
 	"atoll.dev/hosting/controlplane"
 	"atoll.dev/plane"
 	"atoll.dev/plane/planetest"
@@ -68,7 +69,7 @@ func TestAPlaneIsRestoredToASecond(t *testing.T) {
 	if err := os.WriteFile(keyFile, []byte("k1 "+strings.Repeat("QUFB", 10)+"QUE=\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	keys, err := backup.ReadKeyFile(keyFile)
+	keys, err := envelope.ReadKeyFile(keyFile)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -44,11 +44,6 @@ func openKeyPair(path string) (keyPair, error) {
 	return p, nil
 }
 
-// newKeyFile returns the content of a file with a new key that encrypts backups (see backup.KeyFile).
-func newKeyFile() []byte {
-	return fmt.Appendf(nil, "k1 %s\n", base64.StdEncoding.EncodeToString(randomBytes(32)))
-}
-
 func randomBytes(n int) []byte {
 	b := make([]byte, n)
 	rand.Read(b)

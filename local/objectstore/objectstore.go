@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"sync"
 
+	"atoll.dev/envelope"
 	"atoll.dev/internal/atomicfile"
 )
 
@@ -94,5 +95,5 @@ func (s *Server) ensureKeyFile(path string) error {
 		return fmt.Errorf("%s is missing, and without it nobody can read the backups in %s: put it back, or remove them",
 			path, s.objects)
 	}
-	return atomicfile.Write(path, newKeyFile(), 0o600)
+	return atomicfile.Write(path, envelope.NewKeyLine("k1"), 0o600)
 }

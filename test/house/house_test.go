@@ -62,7 +62,7 @@ func packages(t *testing.T) map[string]pkg {
 
 var (
 	tools = []string{"store", "backup", "bus", "pki", "search", "rules", "plane", "sni", "ops", "cluster", "release",
-		"client", "gitops", "node"}
+		"client", "gitops", "node", "envelope"}
 	services = []string{"access", "clm", "fleet", "maestro", "sentinel", "adapter", "agent", "hosting",
 		"rollout", "recovery", "front"}
 )

@@ -1,4 +1,4 @@
-package backup
+package envelope
 
 import (
 	"bytes"

@@ -1,0 +1,108 @@
+package envelope
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+)
+
+// A self-describing object is a line of JSON with the wrapped key, the envelope, and then the content, sealed with that
+// key under the object's name.
+type envelope struct {
+	Format int        `json:"format"`
+	Key    WrappedKey `json:"key"`
+}
+
+const envelopeFormat = 1
+
+// SealDescribed returns the self-describing object of a content.
+func (k DataKey) SealDescribed(name string, content []byte) ([]byte, error) {
+	head, err := json.Marshal(envelope{Format: envelopeFormat, Key: k.wrapped})
+	if err != nil {
+		return nil, err
+	}
+	sealed, err := k.Seal(name, content)
+	if err != nil {
+		return nil, err
+	}
+	return append(append(head, '\n'), sealed...), nil
+}
+
+// Split returns the wrapped data key of a self-describing object, and the content that is sealed with it.
+func Split(name string, object []byte) (key WrappedKey, sealed []byte, err error) {
+	var e envelope
+	head, sealed, ok := bytes.Cut(object, []byte("\n"))
+	if !ok || json.Unmarshal(head, &e) != nil {
+		return key, nil, fmt.Errorf("%s: %w: it does not begin with its key", name, ErrCorrupt)
+	}
+	if e.Format != envelopeFormat {
+		return key, nil, fmt.Errorf("%s: format %d is unknown; a newer Atoll wrote it", name, e.Format)
+	}
+	return e.Key, sealed, nil
+}
+
+// Box seals objects that describe themselves, all with one data key. An Opener opens them with nothing but the KMS.
+// Many goroutines may use a Box.
+type Box struct{ key DataKey }
+
+// NewBox returns a Box with a new data key, which the KMS wraps.
+func NewBox(ctx context.Context, kms KMS) (*Box, error) {
+	key, err := NewDataKey(ctx, kms)
+	if err != nil {
+		return nil, err
+	}
+	return &Box{key}, nil
+}
+
+// Seal returns the object in which the content is encrypted. Nobody can open it under another name.
+func (b *Box) Seal(name string, content []byte) ([]byte, error) {
+	return b.key.SealDescribed(name, content)
+}
+
+// openerKeys bounds the data keys that an Opener remembers. A Box is made by each start of a process.
+const openerKeys = 4096
+
+// Opener opens objects of any Box whose key the KMS has. It asks the KMS once for each data key, and again for one that
+// it had no room to remember. Many goroutines may use an Opener.
+type Opener struct {
+	kms  KMS
+	mu   sync.Mutex
+	keys map[string]DataKey // by the identifier and the ciphertext of the wrapped key
+}
+
+// NewOpener returns an Opener.
+func NewOpener(kms KMS) *Opener { return &Opener{kms: kms, keys: map[string]DataKey{}} }
+
+// Open returns the content of an object. The error is ErrCorrupt when the object is not the one that was sealed under
+// the name.
+func (o *Opener) Open(ctx context.Context, name string, object []byte) ([]byte, error) {
+	wrapped, sealed, err := Split(name, object)
+	if err != nil {
+		return nil, err
+	}
+	key, err := o.key(ctx, wrapped)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return key.Open(name, sealed)
+}
+
+func (o *Opener) key(ctx context.Context, wrapped WrappedKey) (DataKey, error) {
+	id := wrapped.KeyID + "\x00" + string(wrapped.Ciphertext)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if key, isKnown := o.keys[id]; isKnown {
+		return key, nil
+	}
+	key, err := OpenDataKey(ctx, o.kms, wrapped)
+	if err != nil {
+		return key, err
+	}
+	if len(o.keys) >= openerKeys {
+		clear(o.keys)
+	}
+	o.keys[id] = key
+	return key, nil
+}

@@ -1,0 +1,51 @@
+// Package envelope encrypts content with data keys that a KMS wraps: backups, and the sensitive values of databases.
+//
+// A DataKey seals content under a name, and nobody can open the result under another one. A Box makes results that
+// carry their wrapped data key, so that an Opener needs nothing but the KMS. KeyFile is the KMS of a region that has
+// no other: keys in a file.
+//
+// Tools and services import it; it imports nothing of ours.
+package envelope
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+)
+
+// ErrCorrupt is the error of content that is not what was sealed under its name.
+var ErrCorrupt = errors.New("the sealed content is damaged")
+
+// DataKey seals content. Its zero value has no key. Many goroutines may use one.
+type DataKey struct {
+	plain   []byte
+	wrapped WrappedKey
+}
+
+// NewDataKey returns a new data key, which the KMS wraps with its current key.
+func NewDataKey(ctx context.Context, kms KMS) (k DataKey, err error) {
+	k.plain = make([]byte, keySize)
+	if _, err = rand.Read(k.plain); err != nil {
+		return k, err
+	}
+	k.wrapped, err = kms.Wrap(ctx, k.plain)
+	return k, err
+}
+
+// OpenDataKey returns the data key that the KMS wrapped.
+func OpenDataKey(ctx context.Context, kms KMS, wrapped WrappedKey) (DataKey, error) {
+	plain, err := kms.Unwrap(ctx, wrapped)
+	if err == nil && len(plain) != keySize {
+		err = fmt.Errorf("%w: its data key has %d bytes", ErrCorrupt, len(plain))
+	}
+	return DataKey{plain: plain, wrapped: wrapped}, err
+}
+
+// Seal encrypts content under a name. The result does not have the wrapped key.
+func (k DataKey) Seal(name string, content []byte) ([]byte, error) {
+	return seal(k.plain, name, content)
+}
+
+// Open decrypts what Seal returned for the same name. The error is ErrCorrupt when anything differs.
+func (k DataKey) Open(name string, sealed []byte) ([]byte, error) { return open(k.plain, name, sealed) }

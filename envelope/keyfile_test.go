@@ -1,0 +1,80 @@
+package envelope
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestAKeyFileIsReadAgainWhileItIsUsed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "keys")
+		write := func(content []byte) {
+			if err := os.WriteFile(path, content, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			<-time.After(rereadAfter + time.Nanosecond)
+		}
+		first, second := NewKeyLine("k1"), NewKeyLine("k2")
+		write(first)
+		keys, err := ReadKeyFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wrap := func(want string) WrappedKey {
+			w, err := keys.Wrap(context.Background(), make([]byte, keySize))
+			if err != nil || w.KeyID != want {
+				t.Fatalf("wrapped with %q, want %q: %v", w.KeyID, want, err)
+			}
+			return w
+		}
+		old := wrap("k1")
+		write(slices.Concat(second, first))
+		wrap("k2")
+		write([]byte("nonsense")) // a file that is being written
+		wrap("k2")
+		if _, err := keys.Unwrap(context.Background(), old); err != nil {
+			t.Errorf("the first key does not open: %v", err)
+		}
+		write(second)
+		if _, err := keys.Unwrap(context.Background(), old); err == nil {
+			t.Error("a key that was removed from the file opens")
+		}
+	})
+}
+
+func TestAnOpenerOpensWhatAnyBoxSealed(t *testing.T) {
+	keys, err := ParseKeys(NewKeyLine("k1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	opener := NewOpener(keys)
+	for range openerKeys + 1 { // more data keys than it remembers
+		box, err := NewBox(t.Context(), keys)
+		if err != nil {
+			t.Fatal(err)
+		}
+		object, err := box.Seal("a", []byte("content"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := opener.Open(t.Context(), "a", object); err != nil || string(got) != "content" {
+			t.Fatalf("%q, %v", got, err)
+		}
+		if _, err := opener.Open(t.Context(), "b", object); !errors.Is(err, ErrCorrupt) {
+			t.Fatalf("under another name: %v", err)
+		}
+		if bytes.Contains(object, []byte("content")) {
+			t.Fatal("the object has its content in clear")
+		}
+	}
+	if len(opener.keys) > openerKeys {
+		t.Errorf("it remembers %d data keys", len(opener.keys))
+	}
+}
