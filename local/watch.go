@@ -278,8 +278,15 @@ func (w *Watch) checkHistory(ctx context.Context, applied, commit string) (Watch
 	if applied == "" {
 		return "", nil
 	}
-	return Refused, fmt.Errorf("the history of %s was rewritten: %.12s is no descendant of %.12s, which is applied; "+
-		"push a descendant of that, or stop the watch and run it again with --accept %.12s", w.Branch.Name, commit,
+	at := w.Branch.FirstChange(ctx, applied+".."+commit, w.Config)
+	if at == "" {
+		at = w.Branch.FirstChange(ctx, applied+".."+commit)
+	}
+	if at != "" {
+		at += ": "
+	}
+	return Refused, fmt.Errorf("%sthe history of %s was rewritten: %.12s is no descendant of %.12s, which is applied; "+
+		"push a descendant of that, or stop the watch and run it again with --accept %.12s", at, w.Branch.Name, commit,
 		applied, commit)
 }
 

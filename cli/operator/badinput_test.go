@@ -133,13 +133,13 @@ func TestABranchThatIsNotTheCheckoutIsRefused(t *testing.T) {
 	w := newWatchedWorld(t)
 	w.write("config/prod/regions/r1.yaml", goodConfig["config/prod/regions/r1.yaml"]+"# mine\n")
 	if _, err := w.rollout("run"); err == nil || !strings.Contains(err.Error(),
-		"config/prod/regions/r1.yaml is not committed; commit and push it first") {
+		"config/prod/regions/r1.yaml:6: the checkout differs from the branch: this is not committed") {
 		t.Errorf("a dirty repository: %v", err)
 	}
 	w.checkNothingDone(w.good)
 	w.commit("mine")
-	if _, err := w.rollout("run"); err == nil || !strings.Contains(err.Error(), "is not in main of origin; push it, or "+
-		"rebase it") {
+	if _, err := w.rollout("run"); err == nil || !strings.Contains(err.Error(), "config/prod/regions/r1.yaml:6: ") ||
+		!strings.Contains(err.Error(), "is not in main of origin; push it, or rebase it") {
 		t.Errorf("a diverged repository: %v", err)
 	}
 	w.checkNothingDone(w.good)

@@ -79,7 +79,7 @@ func TestARolloutIsDrivenThroughARealRepository(t *testing.T) {
 	}
 	write("config/prod/regions/r2.yaml", "sector: main # not committed\n")
 	if _, err := atoll("run", "rollouts/next.yaml"); err == nil || !strings.Contains(err.Error(),
-		"config/prod/regions/r2.yaml is not committed") {
+		"config/prod/regions/r2.yaml:1: the checkout differs from the branch: this is not committed") {
 		t.Errorf("got %v", err)
 	}
 	git(clone, "checkout", "-q", "--", ".")

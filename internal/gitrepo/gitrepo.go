@@ -167,34 +167,3 @@ func isLocked(text string) bool {
 	return slices.ContainsFunc([]string{"failed to update ref", "cannot lock ref", "failed to lock"},
 		func(part string) bool { return strings.Contains(text, part) })
 }
-
-// CheckCheckout refuses a checkout whose files differ from head, the newest commit of the branch, in a way that the
-// branch will not have: with changes that are not committed below the paths, or with commits that are not pushed. A
-// bare clone has no checkout.
-func (b Branch) CheckCheckout(ctx context.Context, head string, paths ...string) error {
-	bare, err := b.git(ctx, nil, "rev-parse", "--is-bare-repository")
-	if err != nil || strings.TrimSpace(string(bare)) == "true" {
-		return err
-	}
-	args := []string{"status", "--porcelain", "--"}
-	for _, name := range paths {
-		args = append(args, ":(top,literal)"+name)
-	}
-	changed, err := b.git(ctx, nil, args...)
-	if err != nil {
-		return err
-	}
-	if first, _, _ := strings.Cut(string(changed), "\n"); first != "" {
-		return fmt.Errorf("%w: %s is not committed; commit and push it first", ErrDirty, strings.TrimSpace(first[2:]))
-	}
-	local, err := b.resolve(ctx, "HEAD")
-	if err != nil {
-		return err
-	}
-	pushed, err := b.IsAncestor(ctx, local, head)
-	if err == nil && !pushed {
-		err = fmt.Errorf("%w: the commit %.12s is not in %s of %s; push it, or rebase it on the branch first", ErrDirty,
-			local, b.Name, b.Remote)
-	}
-	return err
-}
