@@ -94,6 +94,7 @@ cluster with "atoll work apply".`,
 		services.Platform(), services.Agent(),
 		services.Hosting(), services.Router(), services.Node(), services.AzureGateway(), services.ObjectStore(),
 		services.RegionBackup())
-	root.AddCommand(services.Supervise(session), services.Probe(session))
+	root.AddCommand(services.Supervise(session), services.Probe(session),
+		services.DescribeProgram(session))
 	return root
 }

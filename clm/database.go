@@ -122,6 +122,9 @@ func (d *Database) Close() {
 var migrations = []string{sideTables, instant, memberTable, deletingIndex, withoutStatusIndexes, quotaTable,
 	withoutLabelIndexes}
 
+// SchemaVersion returns the version of the schema of CLM's tables that this program knows.
+func SchemaVersion() int { return len(migrations) }
+
 // withoutLabelIndexes drops the indexes on the labels of each kind that labelIndex replaces.
 const withoutLabelIndexes = `do $$ declare old text; begin
 	for old in select c.relname from pg_index i join pg_class c on c.oid = i.indexrelid

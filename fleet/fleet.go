@@ -127,9 +127,15 @@ func New(ctx context.Context, o Options) (*Fleet, error) {
 	}, nil
 }
 
+// migrations make fleet's table of reservations; add only to the end.
+var migrations = []string{reservationTable}
+
+// SchemaVersion returns the version of the schema of fleet's table that this program knows.
+func SchemaVersion() int { return len(migrations) }
+
 // Migrate migrates the schema of fleet's table of reservations.
 func Migrate(ctx context.Context, s *store.Store) error {
-	if err := s.Migrate(ctx, "fleet", []string{reservationTable}); err != nil {
+	if err := s.Migrate(ctx, "fleet", migrations); err != nil {
 		return fmt.Errorf("fleet: %w", err)
 	}
 	return nil

@@ -29,6 +29,9 @@ const (
 	managementCluster = "management-cluster"
 )
 
+// managementClusters is the directory of the files of all management clusters, below that of their region.
+const managementClusters = "management-clusters"
+
 // Render returns the files of a fleet:
 //
 //	ENVIRONMENT/REGION/region.yaml                                 the region's own configuration
@@ -80,7 +83,7 @@ func (r Region) Dir() string { return path.Join(string(r.Environment), string(r.
 
 // clusterDir returns the directory of the files of a management cluster, below the directory of rendered files.
 func (r Region) clusterDir(c Cluster) string {
-	return path.Join(r.Dir(), "management-clusters", string(c.Name))
+	return path.Join(r.Dir(), managementClusters, string(c.Name))
 }
 
 func renderRegion(r Region, files Files, encode *encoder) error {

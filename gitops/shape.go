@@ -45,7 +45,9 @@ func shapeOf(t reflect.Type) *shape {
 	case reflect.Struct:
 		s := &shape{kind: mapping, members: map[string]*shape{}}
 		for f := range t.Fields() {
-			s.members[strings.Split(f.Tag.Get("json"), ",")[0]] = shapeOf(f.Type)
+			if name := strings.Split(f.Tag.Get("json"), ",")[0]; f.IsExported() && name != "-" {
+				s.members[name] = shapeOf(f.Type)
+			}
 		}
 		return s
 	case reflect.Map:

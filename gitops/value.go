@@ -26,6 +26,9 @@ type Value struct {
 
 // Value returns what the document sets at a path.
 func (d Document) Value(path []string) Value {
+	if d.root == nil {
+		return Value{}
+	}
 	v := Value{At: d.root.at, node: d.root.get(path...)}
 	for i := range path {
 		if around := d.root.get(path[:i+1]...); around != nil {
@@ -33,6 +36,27 @@ func (d Document) Value(path []string) Value {
 		}
 	}
 	return v
+}
+
+// Leaves returns the paths of all values that are no mappings, sorted.
+func (d Document) Leaves() (paths [][]string) {
+	if d.root == nil {
+		return nil
+	}
+	return d.root.leaves(nil)
+}
+
+func (n *node) leaves(path []string) (paths [][]string) {
+	switch n.kind {
+	case deleted:
+		return nil
+	case mapping:
+		for _, key := range n.keys() {
+			paths = append(paths, n.members[key].leaves(append(slices.Clone(path), key))...)
+		}
+		return paths
+	}
+	return [][]string{path}
 }
 
 // ValueOf returns a Go value as a document has it.
@@ -47,6 +71,9 @@ func ValueOf(value any) (Value, error) {
 	}
 	return d.Value([]string{"value"}), nil
 }
+
+// Plain returns the value as encoding/json has it, nil where it is missing.
+func (v Value) Plain() any { return v.node.plain() }
 
 // IsMissing reports whether the document sets no value at the path. null is a value.
 func (v Value) IsMissing() bool { return v.node == nil }

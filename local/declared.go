@@ -40,11 +40,8 @@ func ReadDeclaration(dir, region string) (gitops.Declaration, error) {
 		return gitops.Declaration{}, fmt.Errorf("several environments have the region %s: name one of %s", region,
 			strings.Join(found, ", "))
 	}
-	data, err := os.ReadFile(found[0])
-	if err != nil {
-		return gitops.Declaration{}, err
-	}
-	d, err := gitops.ParseDeclaration(found[0], data)
+	own := filepath.Dir(found[0])
+	d, err := gitops.ReadRegion(os.DirFS(own), own)
 	if err != nil {
 		return d, fmt.Errorf("%w\nrender the file again with this version of atoll", err)
 	}
@@ -60,20 +57,37 @@ func clusterNames(d gitops.Declaration) []cluster.ManagementCluster {
 	return names
 }
 
+// ApplyOptions are the parameters of Apply.
+type ApplyOptions struct {
+	Programs string            // directory with programs of other versions; "": as it is in the home
+	Show     func(Event)       // gets each stage of the start
+	Removed  func(name string) // gets each management cluster that was removed
+}
+
 // Apply starts the region of the home as declared. In a running region it replaces each process whose settings have
 // changed, and adds, limits, labels, cordons, uncordons and removes management clusters until it is as declared.
 //
 // It refuses to remove a management cluster that hosts clusters; then it removes none, and keeps those that it has
-// added. It calls removed with the name of each removed management cluster. After an error, the caller may call Apply
-// again. It refuses the home of another environment, and a home that `atoll up` made.
-func (h Home) Apply(ctx context.Context, d gitops.Declaration, show func(Event), removed func(name string)) error {
+// added. After an error, the caller may call Apply again. It refuses the home of another environment, and a home that
+// `atoll up` made. Before it changes anything it refuses a version without programs, a version that is older than the
+// region, and values of Helm that a region on one machine reads and cannot have.
+func (h Home) Apply(ctx context.Context, d gitops.Declaration, o ApplyOptions) error {
+	settings, err := settingsOf(d)
+	if err != nil {
+		return err
+	}
+	programs, err := h.choosePrograms(ctx, d, o.Programs)
+	if err != nil {
+		return err
+	}
 	opts := UpOptions{Region: string(d.Region), Environment: string(d.Environment), Clusters: clusterNames(d),
-		Settings: settingsOf(d)}
+		Settings: settings, Programs: &programs}
+	removed := o.Removed
 	// Up would wait for a cluster that never registers, although it is not declared any more.
 	if err := h.removeUnregistered(ctx, opts, removed); err != nil {
 		return err
 	}
-	if _, err := h.Up(ctx, opts, show); err != nil {
+	if _, err := h.Up(ctx, opts, o.Show); err != nil {
 		return err
 	}
 	api, err := h.Client()

@@ -37,6 +37,17 @@ func TestDeclarationsAreReadFromWhatIsRendered(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(own, "region.yaml"), text, 0o644); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := ReadDeclaration(own, "three/r3"); err == nil || !strings.Contains(err.Error(),
+		"three/r3/regional-cluster/values.yaml") {
+		t.Errorf("without values of Helm: %v", err)
+	}
+	values := filepath.Join(own, "regional-cluster", "values.yaml")
+	if err := os.Mkdir(filepath.Dir(values), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(values, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
 	for _, from := range []string{dir, own} {
 		if d, err := ReadDeclaration(from, "three/r3"); err != nil || d.Region != "r3" {
 			t.Errorf("from %s: %v, %v", from, d, err)

@@ -39,13 +39,19 @@ func (h Home) Drift(ctx context.Context, tree *gitops.Declaration, rendered gito
 	bin := h.Programs()
 	var declared values
 	if tree != nil {
-		declared = declaredValues(*tree, memory, bin)
+		if declared, err = declaredValues(*tree, memory, bin); err != nil {
+			return nil, err
+		}
+	}
+	wanted, err := declaredValues(rendered, memory, bin)
+	if err != nil {
+		return nil, err
 	}
 	running, err := h.runningValues(ctx, rendered, bin)
 	if err != nil {
 		return nil, err
 	}
-	return compareValues(declared, declaredValues(rendered, memory, bin), running), nil
+	return compareValues(declared, wanted, running), nil
 }
 
 // compareValues returns the values in which two sides differ, sorted by their names. A nil side is not compared. A
@@ -88,8 +94,12 @@ func (v values) text(what string) string {
 const processPrefix = "process "
 
 // declaredValues returns what a region on this machine has when it is as declared.
-func declaredValues(d gitops.Declaration, memoryMiB int64, bin Binaries) values {
-	st := State{Region: string(d.Region), Environment: string(d.Environment), Settings: settingsOf(d),
+func declaredValues(d gitops.Declaration, memoryMiB int64, bin Binaries) (values, error) {
+	settings, err := settingsOf(d)
+	if err != nil {
+		return nil, err
+	}
+	st := State{Region: string(d.Region), Environment: string(d.Environment), Settings: settings,
 		Clusters: clusterNames(d)}
 	v := st.settingValues(bin)
 	for _, c := range d.ManagementClusters {
@@ -98,18 +108,23 @@ func declaredValues(d gitops.Declaration, memoryMiB int64, bin Binaries) values 
 			v[c.Name] = string(platform.ManagementClusterStateCordoned)
 		}
 		v.addCluster(c.Name, labelsOf(c), st.limitsOf(cluster.ManagementCluster(c.Name), memoryMiB, bin))
+		v[c.Name+" values"] = settings.Clusters[cluster.ManagementCluster(c.Name)].text()
 	}
-	return v
+	return v, nil
 }
 
 // settingValues returns the values of the settings that the region's processes have.
 func (st State) settingValues(bin Binaries) values {
 	s := st.declaredSettings()
 	v := values{"region": st.Region, "environment": st.Environment, "services.traces": s.Traces,
+		"versions.atoll": s.Atoll, "values.adapter.baseDomain": s.BaseDomain,
 		"versions.releases":         strings.Join(selectReleases(s.Releases, bin.releases()), ", "),
 		"services.placementShownTo": s.PlacementShownTo}
 	for _, service := range replicatedServices {
 		v["services.replicas."+service] = fmt.Sprint(s.replicas(service))
+	}
+	for _, service := range chartServices {
+		v["values."+service] = s.Processes[service].text()
 	}
 	return v
 }
@@ -165,6 +180,7 @@ func (v values) addRegistered(st State, d gitops.Declaration, registered []platf
 		if slices.Contains(st.Clusters, name) || slices.Contains(clusterNames(d), name) {
 			v[mc.Name] = string(mc.State)
 			v.addCluster(mc.Name, mc.Labels, platform.ManagementClusterUpdate{Capacity: mc.Capacity, Versions: mc.Versions})
+			v[mc.Name+" values"] = st.declaredSettings().Clusters[name].text()
 		}
 	}
 }
@@ -187,8 +203,12 @@ func (h Home) addProcesses(v values, specs []Spec, status Status) {
 	}
 }
 
-// Programs returns the programs that the region of the home runs. When it does not run, they are those of this program.
+// Programs returns the programs that the region of the home runs. When it does not run, they are those of this program,
+// unless the declaration names others.
 func (h Home) Programs() Binaries {
+	if st, err := h.State(); err == nil && st.Programs.Chosen != nil {
+		return *st.Programs.Chosen
+	}
 	if r, isRunning := h.supervisor(); isRunning && r.Programs != nil {
 		return *r.Programs
 	}

@@ -52,11 +52,19 @@ func TestEachDeclaredValueIsAppliedOrShown(t *testing.T) {
 		"mc01-r releases": func(d *gitops.Declaration) { d.ManagementClusters[0].Settings.Releases = nil },
 		"mc01-r":          func(d *gitops.Declaration) { d.ManagementClusters[0].Settings.Cordoned = false },
 	}
-	have := declaredValues(fullDeclaration(), machine, ownPrograms)
+	valuesOf := func(d gitops.Declaration) values {
+		t.Helper()
+		v, err := declaredValues(d, machine, ownPrograms)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	have := valuesOf(fullDeclaration())
 	for what, change := range changes {
 		d := fullDeclaration()
 		change(&d)
-		drift := compareValues(nil, declaredValues(d, machine, ownPrograms), have)
+		drift := compareValues(nil, valuesOf(d), have)
 		unapplied := UnappliedValues(d, ownPrograms)
 		isApplied := slices.ContainsFunc(drift, func(x Drift) bool { return x.What == what })
 		isShown := slices.ContainsFunc(unapplied, func(x Unapplied) bool { return x.What == what && x.Reason != "" })
@@ -64,8 +72,9 @@ func TestEachDeclaredValueIsAppliedOrShown(t *testing.T) {
 			t.Errorf("%s: drift %v, shown %v", what, drift, unapplied)
 		}
 	}
-	known := fields(gitops.Declaration{}) - 3 /* its structs */ + fields(gitops.Versions{}) + fields(gitops.Services{}) +
-		fields(gitops.DeclaredCluster{}) - 1 + fields(gitops.ManagementClusterSettings{})
+	// helmvalues_test.go is about the values of Helm.
+	known := fields(gitops.Declaration{}) - 5 /* its structs */ + fields(gitops.Versions{}) + fields(gitops.Services{}) +
+		fields(gitops.DeclaredCluster{}) - 2 + fields(gitops.ManagementClusterSettings{})
 	const rest = 2 // the sector has no effect in a region, and a cluster of another name is another one
 	if len(changes)+rest != known {
 		t.Errorf("a declaration has %d values; %d are changed here", known, len(changes)+rest)
@@ -80,7 +89,7 @@ func TestValuesWithoutEffectOnOneMachineAreShown(t *testing.T) {
 		}
 		shown[v.What] = v.Declared
 	}
-	want := map[string]string{"versions.atoll": `"1"`, "versions.images": `{"clm":"2"}`, "versions.charts": `{"c":"1"}`,
+	want := map[string]string{"versions.images": `{"clm":"2"}`, "versions.charts": `{"c":"1"}`,
 		"versions.releases": `["1.35.7"]`, "services.replicas.adapter": "9", "services.replicas.x": "2",
 		"services.broker": `"b:1"`, "mc01-r releases": `["1.35.7"]`}
 	if !maps.Equal(shown, want) {
@@ -145,7 +154,11 @@ func TestRunningClustersAreThoseOfTheMachineAndTheDeclaration(t *testing.T) {
 // readers of placements; an own port of health for each replica, and shared ports of the API.
 func TestADeclarationSetsTheProcessesOfARegion(t *testing.T) {
 	h, st := newHome(t)
-	st.Settings, st.Clusters = settingsOf(fullDeclaration()), names{"mc01-r"}
+	settings, err := settingsOf(fullDeclaration())
+	if err != nil {
+		t.Fatal(err)
+	}
+	st.Settings, st.Clusters = settings, names{"mc01-r"}
 	if err := h.assignPorts(st.Ports, portNames(st)); err != nil {
 		t.Fatal(err)
 	}

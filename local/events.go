@@ -111,3 +111,11 @@ func (h Home) readEvents(offset int64, show func(Event) bool) (int64, error) {
 		}
 	}
 }
+
+func (h Home) eventsSize() int64 {
+	info, err := os.Stat(h.eventsPath())
+	if err != nil {
+		return 0
+	}
+	return info.Size()
+}

@@ -55,6 +55,9 @@ type State struct {
 	// Settings are those of the declaration; nil in a home that `atoll up` made without one.
 	Settings *Settings `json:"settings,omitempty"`
 
+	// Programs are those that the declaration names.
+	Programs RegionPrograms `json:"programs,omitzero"`
+
 	// Insecure means that Maestro and CLM also have plain listeners on loopback,
 	// without authentication.
 	Insecure bool `json:"insecure_listen,omitempty"`

@@ -31,7 +31,13 @@ func routerName(mc cluster.ManagementCluster) string  { return string(mc + "-rou
 func (t topology) hosting(mc cluster.ManagementCluster) Spec {
 	dir := t.home.hostingDir(mc)
 	args := []string{"hosting", "--kubeconfig", filepath.Join(dir, "hosting.kubeconfig"), "--data-dir", dir,
-		"--advertise", t.address(routerName(mc)), "--release", t.bin.KubeVersion + "=" + t.bin.Kube}
+		"--advertise", t.address(routerName(mc))}
+	for _, release := range t.bin.releases() {
+		args = append(args, "--release", release+"="+cmp.Or(t.bin.Kubes[release], t.bin.Kube))
+	}
+	if idle := t.st.declaredSettings().Clusters[mc].Idle; idle != "" {
+		args = append(args, "--idle", idle)
+	}
 	after := []string{planeName(mc)}
 	if t.st.Backups {
 		args = append(args, "--backups", filepath.Join(t.home.backupsDir(), objectstore.StoreFile))

@@ -1,6 +1,7 @@
 package local
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -62,7 +63,8 @@ func (t topology) writeCLMConfig(file string) error {
 // home's directory adapters.
 func (t topology) adapter(r replica) Spec {
 	dir := t.home.Path("adapters")
-	env := append(t.tracing(), "ATOLL_BASE_DOMAIN=hosted."+t.st.Region+".atoll.internal")
+	domain := cmp.Or(t.st.declaredSettings().BaseDomain, "hosted."+t.st.Region+".atoll.internal")
+	env := append(t.tracing(), "ATOLL_BASE_DOMAIN="+domain)
 	if len(t.st.Clusters) > 0 { // the default management cluster of cl-maestro's clusters
 		env = append(env, string("ATOLL_TARGET_CLUSTER="+t.st.Clusters[0]))
 	}

@@ -138,3 +138,9 @@ func printable(text string) string {
 		return r
 	}, text)
 }
+
+func (h Home) lastLogLine(name string) string {
+	last := "see `atoll logs " + name + "`"
+	h.Logs(context.Background(), LogOptions{Processes: []string{name}, Tail: 1}, func(_, text string) { last = text })
+	return last
+}

@@ -19,8 +19,13 @@ type Unapplied struct {
 
 // UnappliedValues returns the declared values that Apply does not apply, so that nobody takes them for applied. Values
 // that the configuration sets for every region are among them. Of declared releases these are all whose program is not
-// among those of bin.
+// among those of bin. Of the values of Helm these are all that nothing here reads. A declaration with a mistake has no
+// values of Helm here: Apply refuses it.
 func UnappliedValues(d gitops.Declaration, bin Binaries) []Unapplied {
+	settings, err := settingsOf(d)
+	if err != nil {
+		settings = &Settings{Replicas: d.Services.Replicas, Releases: d.Versions.Releases}
+	}
 	all := []Unapplied{}
 	add := func(what string, declared any, reason string) {
 		text, err := json.Marshal(declared)
@@ -32,19 +37,17 @@ func UnappliedValues(d gitops.Declaration, bin Binaries) []Unapplied {
 		}
 		all = append(all, Unapplied{what, string(text), reason})
 	}
-	const ownVersion = "the region runs the versions of this program"
 	v, s := d.Versions, d.Services
-	add("versions.atoll", v.Atoll, ownVersion)
-	add("versions.images", v.Images, ownVersion)
+	add("versions.images", v.Images, "the region runs the programs of versions.atoll, not images")
 	add("versions.charts", v.Charts, "no chart is installed")
 	own := bin.releases()
 	addReleases := func(what string, declared []string) {
 		lacking := slices.DeleteFunc(slices.Clone(declared), func(r string) bool { return slices.Contains(own, r) })
 		add(what, lacking, reasonOfLackedReleases(own))
 	}
-	addReleases("versions.releases", v.Releases)
-	for _, name := range slices.Sorted(maps.Keys(s.Replicas)) {
-		switch n := s.Replicas[name]; {
+	addReleases("versions.releases", settings.Releases)
+	for _, name := range slices.Sorted(maps.Keys(settings.Replicas)) {
+		switch n := settings.Replicas[name]; {
 		case !slices.Contains(replicatedServices, name):
 			add("services.replicas."+name, n, "no service of this name has replicas")
 		case n > maxReplicas:
@@ -52,8 +55,14 @@ func UnappliedValues(d gitops.Declaration, bin Binaries) []Unapplied {
 		}
 	}
 	add("services.broker", s.Broker, "the region runs its own broker")
+	values := newHelmValues(d.Values)
+	values.applyRegion(&Settings{})
+	all = append(all, values.unapplied("values.")...)
 	for _, c := range d.ManagementClusters {
 		addReleases(c.Name+" releases", c.Settings.Releases)
+		values := newHelmValues(c.Values)
+		values.applyCluster(&ClusterSettings{})
+		all = append(all, values.unapplied(c.Name+" values.")...)
 	}
 	return all
 }

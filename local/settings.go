@@ -2,6 +2,7 @@ package local
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,29 +15,51 @@ import (
 // maxReplicas is the largest number of processes of a service on one machine: each has about 70 MiB.
 const maxReplicas = 4
 
-// Settings are the declared settings of the region's processes and management clusters.
+// Settings are the declared settings of the region's processes and management clusters: those of the declaration, and
+// those of the values of Helm that have a meaning on one machine.
 type Settings struct {
+	Atoll            string                                        `json:"atoll,omitempty"`    // the version
 	Releases         []string                                      `json:"releases,omitempty"` // [] is the own release
 	Replicas         map[string]int64                              `json:"replicas,omitempty"` // by service
 	Traces           string                                        `json:"traces,omitempty"`
 	PlacementShownTo string                                        `json:"placement_shown_to,omitempty"`
+	BaseDomain       string                                        `json:"base_domain,omitempty"` // of hosted clusters
+	Processes        map[string]ProcessSettings                    `json:"processes,omitempty"`   // by service
 	Clusters         map[cluster.ManagementCluster]ClusterSettings `json:"management_clusters,omitempty"`
 }
 
-// ClusterSettings are the declared limits of a management cluster.
+// ClusterSettings are the declared settings of a management cluster.
 type ClusterSettings struct {
-	Capacity map[string]int64 `json:"capacity,omitempty"`
-	Releases []string         `json:"releases,omitempty"` // [] is the own release
+	Capacity  map[string]int64           `json:"capacity,omitempty"`
+	Releases  []string                   `json:"releases,omitempty"`  // [] is the own release
+	Idle      string                     `json:"idle,omitempty"`      // until a plane sleeps; "" is hosting's default
+	Processes map[string]ProcessSettings `json:"processes,omitempty"` // agent, hosting, router
 }
 
-// settingsOf returns the settings of a declaration.
-func settingsOf(d gitops.Declaration) *Settings {
-	s := &Settings{Releases: d.Versions.Releases, Replicas: d.Services.Replicas, Traces: d.Services.Traces,
-		PlacementShownTo: d.Services.PlacementShownTo, Clusters: map[cluster.ManagementCluster]ClusterSettings{}}
+// ProcessSettings are the settings that each process of a service has.
+type ProcessSettings struct {
+	LogLevel    string `json:"log_level,omitempty"`
+	MemoryBytes int64  `json:"memory_bytes,omitempty"` // its garbage collector keeps below that, where it can; 0: no limit
+	Processors  int64  `json:"processors,omitempty"`   // that it uses at once; 0: all
+}
+
+// settingsOf returns the settings of a declaration. The error joins all values of Helm that cannot be applied, each
+// with its file and line.
+func settingsOf(d gitops.Declaration) (*Settings, error) {
+	s := &Settings{Atoll: d.Versions.Atoll, Releases: d.Versions.Releases, Replicas: maps.Clone(d.Services.Replicas),
+		Traces: d.Services.Traces, PlacementShownTo: d.Services.PlacementShownTo,
+		Clusters: map[cluster.ManagementCluster]ClusterSettings{}}
+	values := newHelmValues(d.Values)
+	values.applyRegion(s)
+	mistakes := values.mistakes
 	for _, c := range d.ManagementClusters {
-		s.Clusters[cluster.ManagementCluster(c.Name)] = ClusterSettings{c.Settings.Capacity, c.Settings.Releases}
+		own := ClusterSettings{Capacity: c.Settings.Capacity, Releases: c.Settings.Releases}
+		values := newHelmValues(c.Values)
+		values.applyCluster(&own)
+		mistakes = append(mistakes, values.mistakes...)
+		s.Clusters[cluster.ManagementCluster(c.Name)] = own
 	}
-	return s
+	return s, errors.Join(mistakes...)
 }
 
 // declaredSettings returns the settings of the declaration, and empty ones for a region that `atoll up` made.
@@ -52,6 +75,9 @@ var replicatedServices = []string{maestroName, clmName, platformName, adapterNam
 
 // replicas returns the number of processes of a service.
 func (s Settings) replicas(service string) int {
+	if !slices.Contains(replicatedServices, service) {
+		return 1
+	}
 	return int(min(max(s.Replicas[service], 1), maxReplicas))
 }
 
@@ -104,6 +130,9 @@ func (st State) traces() string { return cmp.Or(st.declaredSettings().Traces, st
 
 // releases returns the releases whose program this machine has.
 func (b Binaries) releases() []string {
+	if len(b.Kubes) > 0 {
+		return slices.Sorted(maps.Keys(b.Kubes))
+	}
 	if b.KubeVersion == "" {
 		return nil
 	}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -53,10 +54,13 @@ const (
 
 // Binaries are the programs that a region runs.
 type Binaries struct {
-	Atoll string // this program
+	Atoll string // this program, or that of another version
 	Kube  string // atoll-kube
 
 	KubeVersion string // of Kubernetes in it, as 1.36.3
+
+	Version string            `json:",omitempty"` // of Atoll, where the declaration of the region names one
+	Kubes   map[string]string `json:",omitempty"` // other programs atoll-kube and Kube, by their KubeVersion
 }
 
 // FindBinaries locates atoll-kube beside this program, as `make build` puts it.
@@ -75,12 +79,11 @@ func FindBinaries() (Binaries, error) {
 	if _, err := os.Stat(kube); err != nil {
 		return Binaries{}, fmt.Errorf("%w; build it with `make build`", err)
 	}
-	output, err := exec.Command(kube, "version").Output()
+	release, err := kubeVersion(context.Background(), kube)
 	if err != nil {
-		return Binaries{}, fmt.Errorf("%s version: %w", kube, err)
+		return Binaries{}, err
 	}
-	return Binaries{Atoll: self, Kube: kube, KubeVersion: strings.TrimPrefix(strings.TrimSpace(string(output)), "v")},
-		nil
+	return Binaries{Atoll: self, Kube: kube, KubeVersion: release}, nil
 }
 
 // topology derives the processes of a region from the state of its home.
@@ -144,6 +147,10 @@ func (t topology) specs() []Spec {
 	}
 	for _, c := range t.st.Clusters {
 		specs = append(specs, t.plane(c), t.agent(c), t.hosting(c), t.router(c))
+	}
+	settings := t.st.declaredSettings().processSettings()
+	for i, s := range specs {
+		specs[i] = s.with(settings[s.Name])
 	}
 	return specs
 }
@@ -269,6 +276,9 @@ func (t topology) service(s Spec, ports ...string) Spec {
 	ops := t.address(ports[len(ports)-1])
 	s.Args = append(append([]string{t.bin.Atoll}, s.Args...), "--ops", ops)
 	s.Stop = syscall.SIGTERM
+	if t.bin.Version != "" { // the program may have been replaced in its place
+		s.Env = append(slices.Clone(s.Env), "ATOLL_VERSION="+t.bin.Version)
+	}
 	for _, p := range ports {
 		s.Ports = append(s.Ports, t.st.Ports[p])
 	}

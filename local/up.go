@@ -38,7 +38,8 @@ type UpOptions struct {
 	// has these and no other.
 	Clusters []cluster.ManagementCluster
 
-	Settings *Settings // of the declaration; nil leaves those of the home
+	Settings *Settings       // of the declaration; nil leaves those of the home
+	Programs *RegionPrograms // of the declaration; nil leaves those of the home
 }
 
 // Outcome is the result of `up`.
@@ -71,10 +72,13 @@ func (h Home) Up(ctx context.Context, opts UpOptions, show func(Event)) (Outcome
 	if err != nil {
 		return "", err
 	}
-	t := newTopology(h, st, bin)
+	t := newTopology(h, st, st.programs(bin))
+	if err := t.bin.checkFiles(); err != nil {
+		return "", err
+	}
 	if r, running := h.supervisor(); running {
 		if r.Programs != nil {
-			t.bin = *r.Programs
+			t.bin = st.programs(*r.Programs)
 		}
 		outcome := Grown
 		if len(grown) == 0 {
@@ -187,6 +191,9 @@ func (h Home) planState(opts UpOptions) (st State, grown []cluster.ManagementClu
 	if opts.Settings != nil {
 		st.Settings = opts.Settings
 	}
+	if opts.Programs != nil {
+		st.Programs = *opts.Programs
+	}
 	if err := h.assignPorts(st.Ports, portNames(st)); err != nil {
 		return st, nil, err
 	}
@@ -248,14 +255,6 @@ func (h Home) spawnSupervisor(bin Binaries, homeID string) (exited <-chan error,
 	exit := make(chan error, 1)
 	go func() { exit <- waitProcess(Record{}, cmd) }()
 	return exit, nil
-}
-
-func (h Home) eventsSize() int64 {
-	info, err := os.Stat(h.eventsPath())
-	if err != nil {
-		return 0
-	}
-	return info.Size()
 }
 
 // errNoProgress ends awaitRegion.
@@ -327,12 +326,6 @@ func (h Home) describeFailure(last Event) string {
 	return strings.Join(problems, ", ")
 }
 
-func (h Home) lastLogLine(name string) string {
-	last := "see `atoll logs " + name + "`"
-	h.Logs(context.Background(), LogOptions{Processes: []string{name}, Tail: 1}, func(_, text string) { last = text })
-	return last
-}
-
 // Supervise runs the supervisor: it keeps the processes of the home running until ctx ends, and
 // leaves them running then.
 func (h Home) Supervise(ctx context.Context, log *slog.Logger) error {
@@ -382,7 +375,7 @@ func (h Home) Supervise(ctx context.Context, log *slog.Logger) error {
 		if err != nil {
 			return nil, err
 		}
-		return newTopology(h, st, bin).specs(), nil
+		return newTopology(h, st, st.programs(bin)).specs(), nil
 	}, reload)
 }
 

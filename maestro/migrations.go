@@ -7,6 +7,9 @@ import (
 	"atoll.dev/maestro/restapi"
 )
 
+// SchemaVersion returns the version of the schema of Maestro's tables that this program knows.
+func SchemaVersion() int { return len(migrations()) }
+
 // Migrations make the side tables.
 func migrations() []string {
 	return []string{

@@ -42,10 +42,17 @@ trap clean_up EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
+# add_version adds programs of a version: those of this tree, built with its number.
+add_version() {
+	mkdir -p "$dir/programs/$1"
+	run go build -trimpath -ldflags "-X atoll.dev/cli/terminal.Version=$1" -o "$dir/programs/$1/atoll" ./cmd/atoll
+	ln -s "$PWD/bin/atoll-kube" "$dir/programs/$1/atoll-kube"
+}
+
 # follow starts the watch of a region.
 follow() {
-	printf '$ atoll region watch %s --repo platform --home %s &\n' "$1" "$1"
-	exec {output}< <(exec atoll region watch "$1" --repo "$dir/platform" --home "$dir/$1" 2>&1)
+	printf '$ atoll region watch %s --repo platform --home %s --programs programs &\n' "$1" "$1"
+	exec {output}< <(exec atoll region watch "$1" --repo "$dir/platform" --home "$dir/$1" --programs "$dir/programs" 2>&1)
 	watch[$1]=$! lines[$1]=$output
 }
 
@@ -72,6 +79,10 @@ say "A repository with the configuration of all regions; $first is in the sector
 git init --quiet -b main "$dir/platform"
 cp -r examples/config "$dir/platform/config"
 commit "All regions"
+
+say "The programs of the versions that the repository names: 1.5.0 of the canary, and 1.4.2"
+add_version 1.4.2
+add_version 1.5.0
 
 say "Each region has a watch, which brings it up: with a database, a CA, an API and ports of its own"
 follow $first

@@ -187,7 +187,7 @@ func New(ctx context.Context, o Options) (*Sentinel, error) {
 			return nil, fmt.Errorf("sentinel: %w", err)
 		}
 	}
-	if err := o.Store.Migrate(ctx, "sentinel", []string{tables}); err != nil {
+	if err := o.Store.Migrate(ctx, "sentinel", migrations); err != nil {
 		return nil, fmt.Errorf("sentinel: %w", err)
 	}
 	client := o.Bus

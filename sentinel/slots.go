@@ -14,6 +14,12 @@ import (
 	"atoll.dev/store"
 )
 
+// migrations make the sentinel's tables; add only to the end.
+var migrations = []string{tables}
+
+// SchemaVersion returns the version of the schema of the sentinel's tables that this program knows.
+func SchemaVersion() int { return len(migrations) }
+
 // tables are the sentinel's tables in the database of CLM. A member is a replica; each process has a new
 // session. The lease of a session ends at lease_until, by the database's clock. A slot belongs to the
 // session in holder while the lease of that session has not ended. The holder has sent, or need not

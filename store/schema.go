@@ -195,6 +195,9 @@ var migrations = []string{
 	auditRecords,
 }
 
+// SchemaVersion returns the version of the store's own schema that this program knows. It refuses a newer one.
+func SchemaVersion() int { return len(migrations) }
+
 // schemaLock is the advisory lock under which schemas change and incarnations begin.
 const schemaLock = 0x61746f6c6c // "atoll"
 

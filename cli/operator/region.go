@@ -69,39 +69,68 @@ func regionHome(session *terminal.Session, environment, region string) (local.Ho
 	return plain, nil
 }
 
-// applyRegion brings a region up as it is declared, and prints each stage.
-func applyRegion(ctx context.Context, session *terminal.Session, home local.Home, d gitops.Declaration) error {
-	return home.Apply(ctx, d, func(e local.Event) {
+// applyRegion brings a region up as it is declared, and prints each stage. programs is a directory of programs; "" is
+// that of the home.
+func applyRegion(ctx context.Context, session *terminal.Session, home local.Home, d gitops.Declaration,
+	programs string) error {
+	return home.Apply(ctx, d, local.ApplyOptions{Programs: programs, Show: func(e local.Event) {
 		if e.Error == "" && e.Stage != "region" {
 			session.Printf("  %-32s %8s  %s\n", e.Stage, terminal.FormatDuration(e.Took), e.Detail)
 		}
-	}, func(name string) { session.Printf("  %-32s removed\n", name) })
+	}, Removed: func(name string) { session.Printf("  %-32s removed\n", name) }})
+}
+
+// programsFlag adds the flag --programs to a command that applies declarations. It returns what reads the directory.
+func programsFlag(cmd *cobra.Command) func() (string, error) {
+	var dir string
+	cmd.Flags().StringVar(&dir, "programs", "",
+		"directory with VERSION/atoll and VERSION/atoll-kube of each version that the region may run besides this "+
+			"program's (default: that of an earlier apply)")
+	return func() (string, error) {
+		if dir == "" {
+			return "", nil
+		}
+		return local.ProgramsDir(dir)
+	}
 }
 
 func regionApply(session *terminal.Session, from *string) *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use: "apply REGION", Args: cobra.ExactArgs(1),
 		Short: "Bring a region up as it is declared, or change it until it is so",
 		Long: `Starts the region. In a running one it replaces each process whose settings have changed
-(replicas, releases, traces, placementShownTo), one after another, and adds, labels,
-limits, cordons, uncordons and removes management clusters until they are as declared.
-It refuses to remove a management cluster that hosts clusters. The region goes on when
-the command ends. "atoll region status" shows which declared values have no effect here.`,
+(version, replicas, releases, traces, log level, limits), one after another, and adds,
+labels, limits, cordons, uncordons and removes management clusters until they are as
+declared. It refuses to remove a management cluster that hosts clusters. The region goes
+on when the command ends. "atoll region status" shows which declared values have no
+effect here.
+
+versions.atoll chooses the programs of the region: this one when it has the version,
+else those in the directory that --programs names, which the home remembers. A version
+that is not there, or is older than the region's databases, is refused before anything
+changes.`,
 		Example: `  atoll config render && atoll region apply eu-west-1
+  atoll region apply eu-west-1 --programs ~/atoll-versions    # has 1.4.2/atoll, 1.4.2/atoll-kube, 1.5.0/...
   atoll region apply production/us-east-1 --from examples/deploy --home /tmp/us-east-1`,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			d, home, err := declaredRegion(session, *from, args[0])
-			if err != nil {
-				return err
-			}
-			if err := applyRegion(cmd.Context(), session, home, d); err != nil {
-				return err
-			}
-			session.Printf("region %s is as declared (home %s)\n", d.Region, home.Dir)
-			if n := len(local.UnappliedValues(d, home.Programs())); n > 0 {
-				session.Printf("declared values that have no effect on this machine: %d; `atoll region status` shows them\n", n)
-			}
-			return nil
-		},
 	}
+	programs := programsFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		dir, err := programs()
+		if err != nil {
+			return err
+		}
+		d, home, err := declaredRegion(session, *from, args[0])
+		if err != nil {
+			return err
+		}
+		if err := applyRegion(cmd.Context(), session, home, d, dir); err != nil {
+			return err
+		}
+		session.Printf("region %s is as declared (home %s)\n", d.Region, home.Dir)
+		if n := len(local.UnappliedValues(d, home.Programs())); n > 0 {
+			session.Printf("declared values without effect on this machine: %d; `atoll region status` shows them\n", n)
+		}
+		return nil
+	}
+	return cmd
 }

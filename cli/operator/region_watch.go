@@ -49,10 +49,15 @@ A git.revision of another region stops nothing.`,
 	cmd.Flags().DurationVar(&interval, "interval", 0,
 		"time between two looks at the branch (default 1s for a directory, 30s for a URL)")
 	_ = cmd.MarkFlagRequired("repo") // the flag exists
+	programs := programsFlag(cmd)
 	o := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if accept != "" && !commitForm.MatchString(accept) {
 			return errors.New("--accept is a commit of at least 7 hexadecimal digits")
+		}
+		dir, err := programs()
+		if err != nil {
+			return err
 		}
 		environment, region, isFull := strings.Cut(args[0], "/")
 		if !isFull {
@@ -73,9 +78,9 @@ A git.revision of another region stops nothing.`,
 		}
 		w.Apply = func(ctx context.Context, d gitops.Declaration) error {
 			if o.Format != "table" {
-				return home.Apply(ctx, d, func(local.Event) {}, func(string) {})
+				return home.Apply(ctx, d, local.ApplyOptions{Programs: dir, Show: func(local.Event) {}, Removed: func(string) {}})
 			}
-			return applyRegion(ctx, session, home, d)
+			return applyRegion(ctx, session, home, d, dir)
 		}
 		w.Show = func(e local.WatchEvent) {
 			if printed, _ := o.PrintEvent(session.Out, e); printed {

@@ -1,0 +1,34 @@
+package services
+
+import (
+	"encoding/json"
+
+	"github.com/spf13/cobra"
+
+	"atoll.dev/access"
+	"atoll.dev/cli/terminal"
+	"atoll.dev/clm"
+	"atoll.dev/fleet"
+	"atoll.dev/local"
+	"atoll.dev/maestro"
+	"atoll.dev/sentinel"
+	"atoll.dev/store"
+)
+
+// DescribeProgram returns the command by which `atoll region apply` asks the program of another version what it is.
+func DescribeProgram(session *terminal.Session) *cobra.Command {
+	return &cobra.Command{
+		Use: "describe-program", Hidden: true, Args: cobra.NoArgs,
+		Short: "Print the version of this program and of the schemas of its databases, as JSON",
+		RunE: func(*cobra.Command, []string) error {
+			return json.NewEncoder(session.Out).Encode(local.ProgramDescription{
+				Version: terminal.Version,
+				Schemas: map[string]int{
+					"store": store.SchemaVersion(), "clm": clm.SchemaVersion(), "fleet": fleet.SchemaVersion(),
+					"sentinel": sentinel.SchemaVersion(), "maestro": maestro.SchemaVersion(),
+					"platform": len(access.Migrations()),
+				},
+			})
+		},
+	}
+}
