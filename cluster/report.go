@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"atoll.dev/api/clm"
+	"atoll.dev/api/rotation"
 )
 
 // Adapter is the name of an adapter: of its directory below adapters/, of its
@@ -179,7 +180,7 @@ func (d HostedClusterData) BackupReport() (b BackupData) {
 }
 
 // RotationReports returns the states of the last rotations, by kind of key.
-func (d HostedClusterData) RotationReports() (r map[RotatedKey]RotationData) {
+func (d HostedClusterData) RotationReports() (r map[rotation.Key]RotationData) {
 	_ = json.Unmarshal(d.Rotations, &r) // what cannot be read stays empty
 	return r
 }

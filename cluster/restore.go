@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"encoding/json"
-	"fmt"
 	"time"
 )
 
@@ -61,21 +60,7 @@ const restoreMember = "restore"
 
 // CutRestore returns a stored spec without the order of a restore, and the order; nil: there is none.
 func CutRestore(spec json.RawMessage) (json.RawMessage, *RestoreOrder, error) {
-	var members map[string]json.RawMessage
-	if err := json.Unmarshal(spec, &members); err != nil {
-		return nil, nil, fmt.Errorf("reading the stored spec: %w", err)
-	}
-	text := members[restoreMember]
-	if text == nil {
-		return spec, nil, nil
-	}
-	delete(members, restoreMember)
-	var order RestoreOrder
-	if err := json.Unmarshal(text, &order); err != nil {
-		return nil, nil, fmt.Errorf("reading the order of a restore: %w", err)
-	}
-	rest, err := json.Marshal(members)
-	return rest, &order, err
+	return cutOrder[RestoreOrder](spec, restoreMember)
 }
 
 // AddRestore returns a spec with the order of a restore; nil changes nothing.
@@ -83,14 +68,5 @@ func AddRestore(spec json.RawMessage, order *RestoreOrder) (json.RawMessage, err
 	if order == nil {
 		return spec, nil
 	}
-	var members map[string]json.RawMessage
-	if err := json.Unmarshal(spec, &members); err != nil {
-		return nil, fmt.Errorf("reading the spec: %w", err)
-	}
-	text, err := json.Marshal(order)
-	if err != nil {
-		return nil, err
-	}
-	members[restoreMember] = text
-	return json.Marshal(members)
+	return addOrder(spec, restoreMember, order)
 }

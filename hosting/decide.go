@@ -26,7 +26,7 @@ type situation struct {
 	NameTaken bool // another cluster has the server name
 	// Restore is the last order of a restore; nil: there is none.
 	Restore   *restore
-	Rotations []rotation // the last orders of rotations
+	Rotations []orderedRotation // the last orders of rotations
 	// Upgrade is the last upgrade as the status shows it; nil: there was none.
 	Upgrade     *hypershift.UpgradeStatus
 	Upgrades    Upgrades

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"atoll.dev/api/hypershift"
+	"atoll.dev/api/rotation"
 	"atoll.dev/cluster"
 	"atoll.dev/hosting/controlplane"
 )
@@ -141,13 +142,13 @@ func (s *situation) describe(word string) error {
 		return err
 	case "rotate": // ordered
 		kind, of, err := splitRotation(value)
-		s.Rotations = append(s.Rotations, rotation{Key: kind,
-			Order: hypershift.RotationOrder{ID: of.ID, Step: hypershift.RotationStep(of.Step)}})
+		s.Rotations = append(s.Rotations, orderedRotation{Key: kind,
+			Order: rotation.Order{ID: of.ID, Step: rotation.Step(of.Step)}})
 		return err
 	case "shown": // phase of the last ordered rotation in the status
 		r := &s.Rotations[len(s.Rotations)-1]
-		r.Shown = hypershift.RotationPhase(value)
-		r.CanComplete = r.Shown == hypershift.RotationPrepared
+		r.Shown = rotation.Phase(value)
+		r.CanComplete = r.Shown == rotation.Prepared
 	// The rest.
 	case "refused":
 		s.Refused = &controlplane.Failure{Reason: controlplane.BinaryMissing, Message: "no program"}
@@ -178,13 +179,13 @@ func (s *situation) describe(word string) error {
 }
 
 // splitRotation splits a text such as encryption:r1:prepare.
-func splitRotation(text string) (controlplane.Key, controlplane.Rotation, error) {
+func splitRotation(text string) (rotation.Key, rotation.Order, error) {
 	parts := strings.Split(text, ":")
 	if len(parts) != 3 {
-		return "", controlplane.Rotation{}, fmt.Errorf("%q is no rotation", text)
+		return "", rotation.Order{}, fmt.Errorf("%q is no rotation", text)
 	}
-	return controlplane.Key(parts[0]), controlplane.Rotation{ID: parts[1],
-		Step: controlplane.RotationStep(parts[2])}, nil
+	return rotation.Key(parts[0]), rotation.Order{ID: parts[1],
+		Step: rotation.Step(parts[2])}, nil
 }
 
 func show(d decision) string {
@@ -197,7 +198,7 @@ func show(d decision) string {
 			strings.Join(d.Spec.ServerNames, ","),
 			d.Spec.ServiceCIDR,
 		)
-		for _, k := range controlplane.Keys {
+		for _, k := range rotation.Keys {
 			if r := d.Spec.Rotations.Of(k); r.ID != "" {
 				order += fmt.Sprintf(", %s key of %s %s", k, r.ID, r.Step)
 			}

@@ -10,36 +10,37 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"atoll.dev/api/hypershift"
+	"atoll.dev/api/rotation"
 	"atoll.dev/hosting/controlplane"
 )
 
 // rotationRetry is the time to the next look at a plane that encrypts its Secrets with a new key.
 const rotationRetry = time.Second
 
-// rotation is the last order of a HostedCluster's annotation for one kind of key.
-type rotation struct {
-	Key     controlplane.Key
-	Order   hypershift.RotationOrder
+// orderedRotation is the last order of a HostedCluster's annotation for one kind of key.
+type orderedRotation struct {
+	Key     rotation.Key
+	Order   rotation.Order
 	Invalid string // why the order cannot be executed; "" for one that can
 	// Shown is the phase of this order's rotation in the status; "" before the first.
-	Shown hypershift.RotationPhase
+	Shown rotation.Phase
 	// CanComplete: the status shows Prepared or Completing, and the new key encrypts all Secrets now, so that the plane
 	// can lose the old keys.
 	CanComplete bool
 }
 
-// parseRotations returns the orders of the annotation, sorted as controlplane.Keys; nil when its text is no JSON. It
+// parseRotations returns the orders of the annotation, sorted as rotation.Keys; nil when its text is no JSON. It
 // ignores unknown kinds of keys.
-func parseRotations(hc *hypershift.HostedCluster) (list []rotation) {
+func parseRotations(hc *hypershift.HostedCluster) (list []orderedRotation) {
 	text := hc.Annotations[hypershift.RotationsAnnotation]
 	if text == "" {
 		return nil
 	}
-	var orders map[controlplane.Key]hypershift.RotationOrder
+	var orders map[rotation.Key]rotation.Order
 	err := json.Unmarshal([]byte(text), &orders)
-	for _, k := range controlplane.Keys {
+	for _, k := range rotation.Keys {
 		order, isOrdered := orders[k]
-		r := rotation{Key: k, Order: order}
+		r := orderedRotation{Key: k, Order: order}
 		switch {
 		case err != nil: // nobody knows which kinds the annotation orders
 			return nil
@@ -47,7 +48,7 @@ func parseRotations(hc *hypershift.HostedCluster) (list []rotation) {
 			continue
 		case !orderID.MatchString(order.ID):
 			r.Invalid = fmt.Sprintf("the annotation %s: the id %q is not possible", hypershift.RotationsAnnotation, order.ID)
-		case order.Step != hypershift.RotationPrepare && order.Step != hypershift.RotationComplete:
+		case order.Step != rotation.Prepare && order.Step != rotation.Complete:
 			r.Invalid = fmt.Sprintf("the annotation %s: the step %q is neither prepare nor complete",
 				hypershift.RotationsAnnotation, order.Step)
 		}
@@ -57,7 +58,7 @@ func parseRotations(hc *hypershift.HostedCluster) (list []rotation) {
 }
 
 // findRotations returns the orders of a cluster with what is known about them.
-func (h *Hosting) findRotations(c *hostedCluster, hc *hypershift.HostedCluster) ([]rotation, error) {
+func (h *Hosting) findRotations(c *hostedCluster, hc *hypershift.HostedCluster) ([]orderedRotation, error) {
 	status := hc.Status.Rotations
 	if c.status != nil {
 		status = c.status.Rotations
@@ -68,8 +69,8 @@ func (h *Hosting) findRotations(c *hostedCluster, hc *hypershift.HostedCluster) 
 		if s, isKnown := status[string(r.Key)]; isKnown && s.ID == r.Order.ID {
 			r.Shown = s.Phase
 		}
-		r.CanComplete = r.Shown == hypershift.RotationPrepared || r.Shown == hypershift.RotationCompleting
-		if r.Key == controlplane.EncryptionKey && r.CanComplete {
+		r.CanComplete = r.Shown == rotation.Prepared || r.Shown == rotation.Completing
+		if r.Key == rotation.EncryptionKey && r.CanComplete {
 			by, err := h.o.Planes.EncryptedBy(c.id)
 			if err != nil {
 				return nil, err
@@ -82,45 +83,45 @@ func (h *Hosting) findRotations(c *hostedCluster, hc *hypershift.HostedCluster) 
 
 // atNextStart returns the rotation that the plane should have at its next start: last, that of its last start, when the
 // order changes nothing or is refused. refused is why the order cannot be executed, "" otherwise.
-func (r rotation) atNextStart(last controlplane.Rotation) (next controlplane.Rotation, refused string) {
+func (r orderedRotation) atNextStart(last rotation.Order) (next rotation.Order, refused string) {
 	isLast := last.ID == r.Order.ID
 	switch {
 	case r.Invalid != "":
 		return last, r.Invalid
-	case r.Order.Step == hypershift.RotationPrepare && !isLast:
-		return controlplane.Rotation{ID: r.Order.ID, Step: controlplane.Prepare}, ""
-	case r.Order.Step == hypershift.RotationComplete && !isLast:
+	case r.Order.Step == rotation.Prepare && !isLast:
+		return rotation.Order{ID: r.Order.ID, Step: rotation.Prepare}, ""
+	case r.Order.Step == rotation.Complete && !isLast:
 		return last, "this rotation was not prepared on this management cluster; prepare another one"
-	case r.Order.Step == hypershift.RotationComplete && r.CanComplete:
-		return controlplane.Rotation{ID: r.Order.ID, Step: controlplane.Complete}, ""
+	case r.Order.Step == rotation.Complete && r.CanComplete:
+		return rotation.Order{ID: r.Order.ID, Step: rotation.Complete}, ""
 	}
 	return last, ""
 }
 
 // hasUnreportedStep reports whether the plane has started with a step of the order, and the status does not show the
 // end of that step.
-func (r rotation) hasUnreportedStep(last controlplane.Rotation) bool {
+func (r orderedRotation) hasUnreportedStep(last rotation.Order) bool {
 	if last.ID != r.Order.ID {
 		return false
 	}
-	if last.Step == controlplane.Complete {
-		return r.Shown != hypershift.RotationCompleted
+	if last.Step == rotation.Complete {
+		return r.Shown != rotation.Completed
 	}
-	return r.Shown == "" || r.Shown == hypershift.RotationPreparing
+	return r.Shown == "" || r.Shown == rotation.Preparing
 }
 
 // rotationsAtNextStart returns the rotations with which the plane should start.
-func rotationsAtNextStart(list []rotation, last controlplane.Rotations) controlplane.Rotations {
+func rotationsAtNextStart(list []orderedRotation, last controlplane.Rotations) controlplane.Rotations {
 	next := last
 	for _, r := range list {
-		rotation, _ := r.atNextStart(last.Of(r.Key))
-		next = next.With(r.Key, rotation)
+		order, _ := r.atNextStart(last.Of(r.Key))
+		next = next.With(r.Key, order)
 	}
 	return next
 }
 
 // haveUnreportedStep reports whether at least one of the orders has an unreported step.
-func haveUnreportedStep(list []rotation, last controlplane.Rotations) bool {
+func haveUnreportedStep(list []orderedRotation, last controlplane.Rotations) bool {
 	for _, r := range list {
 		if r.hasUnreportedStep(last.Of(r.Key)) {
 			return true
@@ -135,7 +136,7 @@ func haveUnreportedStep(list []rotation, last controlplane.Rotations) bool {
 func (h *Hosting) finishRotationSteps(ctx context.Context, c *hostedCluster, r *report) (again time.Duration,
 	err error) {
 	last := r.Plane.LastStart.Rotations
-	r.Rotated = map[controlplane.Key]bool{}
+	r.Rotated = map[rotation.Key]bool{}
 	if r.Plane.State != controlplane.Ready {
 		return 0, nil
 	}
@@ -144,13 +145,13 @@ func (h *Hosting) finishRotationSteps(ctx context.Context, c *hostedCluster, r *
 		if !order.hasUnreportedStep(of) {
 			continue
 		}
-		isComplete := of.Step == controlplane.Complete
+		isComplete := of.Step == rotation.Complete
 		switch {
-		case order.Key == controlplane.ServiceAccountKey && isComplete: // the plane refuses the stored ones now
+		case order.Key == rotation.ServiceAccountKey && isComplete: // the plane refuses the stored ones now
 			if err := h.renewTokens(ctx, c); err != nil {
 				return 0, fmt.Errorf("tokens of service accounts in Secrets: %w", err)
 			}
-		case order.Key == controlplane.EncryptionKey && !isComplete:
+		case order.Key == rotation.EncryptionKey && !isComplete:
 			by, err := h.o.Planes.EncryptedBy(c.id)
 			if err != nil {
 				return 0, err
@@ -193,7 +194,7 @@ func rotationStatuses(before map[string]hypershift.RotationStatus, r report,
 }
 
 // status returns the new status of one rotation.
-func (r rotation) status(before hypershift.RotationStatus, of report, now time.Time) hypershift.RotationStatus {
+func (r orderedRotation) status(before hypershift.RotationStatus, of report, now time.Time) hypershift.RotationStatus {
 	at := metav1.NewTime(now.Truncate(time.Second))
 	s := hypershift.RotationStatus{ID: r.Order.ID}
 	if before.ID == r.Order.ID {
@@ -201,33 +202,33 @@ func (r rotation) status(before hypershift.RotationStatus, of report, now time.T
 	}
 	last := of.Plane.LastStart.Rotations.Of(r.Key)
 	_, refused := r.atNextStart(last)
-	reach := func(phase hypershift.RotationPhase, since **metav1.Time, message string) {
+	reach := func(phase rotation.Phase, since **metav1.Time, message string) {
 		s.Phase, s.Message = phase, message
 		if *since == nil {
 			*since = &at
 		}
 	}
-	isCompleted := s.Phase == hypershift.RotationCompleted
+	isCompleted := s.Phase == rotation.Completed
 	switch {
 	case isCompleted:
 	case refused != "":
-		s.Phase, s.Message = hypershift.RotationFailed, refused
-	case last.ID == r.Order.ID && last.Step == controlplane.Complete && of.Rotated[r.Key]:
-		reach(hypershift.RotationCompleted, &s.CompletedAt, "")
-	case r.Order.Step == hypershift.RotationComplete:
-		reach(hypershift.RotationCompleting, &s.CompletingAt, r.waitMessage(of, last))
+		s.Phase, s.Message = rotation.Failed, refused
+	case last.ID == r.Order.ID && last.Step == rotation.Complete && of.Rotated[r.Key]:
+		reach(rotation.Completed, &s.CompletedAt, "")
+	case r.Order.Step == rotation.Complete:
+		reach(rotation.Completing, &s.CompletingAt, r.waitMessage(of, last))
 	case last.ID == r.Order.ID && of.Rotated[r.Key]:
-		reach(hypershift.RotationPrepared, &s.PreparedAt, r.advice())
-	case s.Phase == hypershift.RotationPrepared:
+		reach(rotation.Prepared, &s.PreparedAt, r.advice())
+	case s.Phase == rotation.Prepared:
 	default:
-		reach(hypershift.RotationPreparing, &s.PreparingAt, r.waitMessage(of, last))
+		reach(rotation.Preparing, &s.PreparingAt, r.waitMessage(of, last))
 	}
 	return s
 }
 
 // waitMessage returns what a step of the rotation waits for, as text; "" for nothing.
-func (r rotation) waitMessage(of report, last controlplane.Rotation) string {
-	isStarted := last.ID == r.Order.ID && string(last.Step) == string(r.Order.Step)
+func (r orderedRotation) waitMessage(of report, last rotation.Order) string {
+	isStarted := last.ID == r.Order.ID && last.Step == r.Order.Step
 	switch {
 	case of.Paused && !isStarted:
 		return "spec.pausedUntil holds the rotation up"
@@ -236,23 +237,23 @@ func (r rotation) waitMessage(of report, last controlplane.Rotation) string {
 			of.Upgrade.Phase, hypershift.UpgradeCompleted, hypershift.UpgradeRolledBack)
 	case !of.Plane.LastStart.WasReady:
 		return "the plane has not been ready yet"
-	case last.ID == r.Order.ID && !r.CanComplete && r.Order.Step == hypershift.RotationComplete && !isStarted:
+	case last.ID == r.Order.ID && !r.CanComplete && r.Order.Step == rotation.Complete && !isStarted:
 		return "the plane still encrypts Secrets with the new key"
 	case !isStarted:
 		return "the plane stops and starts with other keys"
 	case of.Plane.State != controlplane.Ready:
 		return "the plane starts with other keys"
-	case r.Key == controlplane.EncryptionKey && r.Order.Step == hypershift.RotationPrepare:
+	case r.Key == rotation.EncryptionKey && r.Order.Step == rotation.Prepare:
 		return "the plane encrypts all Secrets with the new key; a webhook that refuses changes of Secrets delays this"
-	case r.Key == controlplane.ServiceAccountKey && r.Order.Step == hypershift.RotationComplete:
+	case r.Key == rotation.ServiceAccountKey && r.Order.Step == rotation.Complete:
 		return "tokens of service accounts in Secrets are made again"
 	}
 	return ""
 }
 
 // advice says what to do between the two steps.
-func (r rotation) advice() string {
-	if r.Key == controlplane.EncryptionKey {
+func (r orderedRotation) advice() string {
+	if r.Key == rotation.EncryptionKey {
 		return "all Secrets are encrypted with the new key; complete the rotation"
 	}
 	return "tokens are signed with the new key; complete the rotation when pods and programs have new tokens: " +

@@ -16,11 +16,12 @@ import (
 	"k8s.io/client-go/rest"
 
 	"atoll.dev/api/hypershift"
+	"atoll.dev/api/rotation"
 	"atoll.dev/hosting/controlplane"
 )
 
 // rotate orders steps of rotations of a cluster.
-func (w *world) rotate(key controlplane.ID, orders map[controlplane.Key]hypershift.RotationOrder) {
+func (w *world) rotate(key controlplane.ID, orders map[rotation.Key]rotation.Order) {
 	w.Helper()
 	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{
 		hypershift.RotationsAnnotation: marshal(w.T, orders)}}})
@@ -31,8 +32,8 @@ func (w *world) rotate(key controlplane.ID, orders map[controlplane.Key]hypershi
 }
 
 // rotated waits until a rotation has one of the phases.
-func (w *world) rotated(key controlplane.ID, kind controlplane.Key, id string,
-	phases ...hypershift.RotationPhase) hypershift.RotationStatus {
+func (w *world) rotated(key controlplane.ID, kind rotation.Key, id string,
+	phases ...rotation.Phase) hypershift.RotationStatus {
 	w.Helper()
 	var s hypershift.RotationStatus
 	w.wait(fmt.Sprintf("rotation %s of the %s key to be %v", id, kind, phases), func() error {
@@ -116,16 +117,16 @@ func TestThePlanesKeysAreRotatedInTwoSteps(t *testing.T) {
 	serviceAccounts := filepath.Join(w.dir(key), "pki", "service-account.key")
 	encryption := filepath.Join(w.dir(key), "pki", "encryption.yaml")
 	oldSigning, oldEncryption := string(readFile(t, serviceAccounts)), string(readFile(t, encryption))
-	const first, second = hypershift.RotationPrepare, hypershift.RotationComplete
-	kinds := []controlplane.Key{controlplane.ServiceAccountKey, controlplane.EncryptionKey}
-	order := func(id string, step hypershift.RotationStep, phase hypershift.RotationPhase) {
+	const first, second = rotation.Prepare, rotation.Complete
+	kinds := []rotation.Key{rotation.ServiceAccountKey, rotation.EncryptionKey}
+	order := func(id string, step rotation.Step, phase rotation.Phase) {
 		t.Helper()
-		orders := map[controlplane.Key]hypershift.RotationOrder{}
+		orders := map[rotation.Key]rotation.Order{}
 		for _, k := range kinds {
-			orders[k] = hypershift.RotationOrder{ID: id, Step: step}
+			orders[k] = rotation.Order{ID: id, Step: step}
 		}
 		w.rotate(key, orders)
-		w.rotated(key, kinds[0], id, hypershift.RotationPreparing, hypershift.RotationCompleting, phase)
+		w.rotated(key, kinds[0], id, rotation.Preparing, rotation.Completing, phase)
 		w.stop() // as a kill: the plane runs on
 		w.start()
 		for _, k := range kinds {
@@ -134,13 +135,13 @@ func TestThePlanesKeysAreRotatedInTwoSteps(t *testing.T) {
 	}
 
 	pid := w.pid(key)
-	w.rotate(key, map[controlplane.Key]hypershift.RotationOrder{controlplane.EncryptionKey: {ID: "none", Step: second}})
-	s := w.rotated(key, controlplane.EncryptionKey, "none", hypershift.RotationFailed)
+	w.rotate(key, map[rotation.Key]rotation.Order{rotation.EncryptionKey: {ID: "none", Step: second}})
+	s := w.rotated(key, rotation.EncryptionKey, "none", rotation.Failed)
 	if !strings.Contains(s.Message, "was not prepared") || w.pid(key) != pid {
 		t.Errorf("the second step without the first: %+v", s)
 	}
 
-	order("r1", first, hypershift.RotationPrepared)
+	order("r1", first, rotation.Prepared)
 	if w.pid(key) == pid {
 		t.Fatal("the plane was not started with other keys")
 	}
@@ -157,7 +158,7 @@ func TestThePlanesKeysAreRotatedInTwoSteps(t *testing.T) {
 		t.Errorf("the times of the first step: %+v", s)
 	}
 
-	order("r1", second, hypershift.RotationCompleted)
+	order("r1", second, rotation.Completed)
 	_, c = w.available(key)
 	if w.isAccepted(key, old) || w.isAccepted(key, stored) {
 		t.Error("after the second step, a token of the old key is accepted")
@@ -186,7 +187,7 @@ func TestThePlanesKeysAreRotatedInTwoSteps(t *testing.T) {
 	}
 
 	pid = w.pid(key)
-	order("r1", first, hypershift.RotationCompleted)
+	order("r1", first, rotation.Completed)
 	if w.pid(key) != pid {
 		t.Error("a step of a completed rotation was executed again")
 	}

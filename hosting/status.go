@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"atoll.dev/api/hypershift"
+	"atoll.dev/api/rotation"
 	"atoll.dev/backup"
 	"atoll.dev/cluster"
 	"atoll.dev/hosting/controlplane"
@@ -38,8 +39,8 @@ type report struct {
 	Upgrade  *hypershift.UpgradeStatus // the last one; nil: there was none
 	Delayed  string                    // why the next upgrade does not begin yet; "" otherwise
 
-	Rotations []rotation                // the last orders
-	Rotated   map[controlplane.Key]bool // the step with which the plane has started is done
+	Rotations []orderedRotation     // the last orders
+	Rotated   map[rotation.Key]bool // the step with which the plane has started is done
 
 	HasIssuers     bool     // of tokens
 	IssuerProblems []string // with the keys of some of them

@@ -7,7 +7,7 @@
 // passes through: the schemas keep unknown fields, and whoever changes an
 // object does so with a patch, never by writing back what was decoded here.
 //
-// It contains no logic and imports nothing of ours.
+// It contains no logic and imports only contracts of ours.
 package hypershift
 
 import (

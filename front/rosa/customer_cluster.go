@@ -148,13 +148,18 @@ func (h *customerAPI) updateSpec(c *exchange, to target,
 		if err != nil {
 			return err
 		}
-		body, err := json.Marshal(map[string]json.RawMessage{"spec": after})
-		if err != nil {
-			return err
-		}
-		_, err = h.clm.Replace(c.ctx, to.in, to.id, body, have.ETag)
-		return err
+		return h.replaceSpec(c, to, have, after)
 	})
+}
+
+// replaceSpec replaces the spec of a document. The error of another version than the one that was read is 412.
+func (h *customerAPI) replaceSpec(c *exchange, to target, have clmclient.Resource, spec json.RawMessage) error {
+	body, err := json.Marshal(map[string]json.RawMessage{"spec": spec})
+	if err != nil {
+		return err
+	}
+	_, err = h.clm.Replace(c.ctx, to.in, to.id, body, have.ETag)
+	return err
 }
 
 // retryOnConflict reads a document and calls do with it, and does so again, at

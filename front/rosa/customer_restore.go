@@ -16,7 +16,6 @@ import (
 	"atoll.dev/client/clmclient"
 	"atoll.dev/cluster"
 	"atoll.dev/cluster/document"
-	"atoll.dev/internal/rest"
 )
 
 // storedWithin is how far the store of backups is behind a cluster at most while its backup goes on.
@@ -79,13 +78,8 @@ func toRestore(id string, order cluster.RestoreOrder, report cluster.RestoreData
 		return shown
 	}
 	shown.Phase, shown.Message = platform.RestorePhase(report.Phase), report.Message
-	for text, to := range map[string]**time.Time{
-		report.StartedAt: &shown.StartedAt, report.CompletedAt: &shown.CompletedAt, report.RestoredTo: &shown.RestoredTo,
-	} {
-		if at, err := time.Parse(time.RFC3339, text); err == nil {
-			*to = &at
-		}
-	}
+	shown.StartedAt, shown.CompletedAt = timeOf(report.StartedAt), timeOf(report.CompletedAt)
+	shown.RestoredTo = timeOf(report.RestoredTo)
 	var changes platform.RestoreChanges
 	if len(report.Changes) > len("null") && json.Unmarshal(report.Changes, &changes) == nil {
 		shown.Changes = &changes
@@ -109,16 +103,8 @@ func (c *exchange) newOrderID(id cluster.ID) string {
 
 // restoreCluster orders a restore, in place or as a new cluster.
 func (h *customerAPI) restoreCluster(c *exchange) error {
-	id, err := c.readClusterID()
+	id, want, err := readOrder(c, parseRestore)
 	if err != nil {
-		return err
-	}
-	body, err := c.readBody()
-	if err != nil {
-		return err
-	}
-	want, problems, err := readRestore(body)
-	if err := c.refusal(problems, err); err != nil {
 		return err
 	}
 	if want.Mode == platform.RestoreRequestModeClone {
@@ -153,12 +139,7 @@ func (h *customerAPI) restoreCluster(c *exchange) error {
 		if spec, err = cluster.AddRestore(spec, &order); err != nil {
 			return err
 		}
-		body, err := json.Marshal(map[string]json.RawMessage{"spec": spec})
-		if err != nil {
-			return err
-		}
-		_, err = h.clm.Replace(c.ctx, clusters, string(id), body, have.ETag)
-		return err
+		return h.replaceSpec(c, to, have, spec)
 	})
 	if err != nil {
 		return err
@@ -232,21 +213,14 @@ func (c *exchange) cloneSpec(spec json.RawMessage, order cluster.RestoreOrder) (
 	return cluster.AddRestore(spec, &order)
 }
 
-// readRestore reads the body of an order.
-func readRestore(body []byte) (want platform.RestoreRequest, p document.Problems, err error) {
-	decoded, err := document.Decode(body)
-	if err != nil {
-		return want, nil, err
-	}
-	document.Object(map[string]document.Rule{
+// parseRestore reads the body of an order.
+func parseRestore(body []byte) (want platform.RestoreRequest, p document.Problems, err error) {
+	want, p, err = parseOrder[platform.RestoreRequest](body, "a restore", map[string]document.Rule{
 		"at": document.Time, "mode": document.OneOf("in-place", "clone"), "name": cluster.Name(cluster.MaxNameLength),
 		"dryRun": document.Boolean,
-	})(&p, "", decoded)
-	if len(p) > 0 {
-		return want, p.Sorted(), nil
-	}
-	if err := json.Unmarshal(body, &want); err != nil {
-		return want, nil, rest.Errorf(http.StatusBadRequest, rest.CodeInvalid, "the body is no order of a restore: %s", err)
+	})
+	if err != nil || len(p) > 0 {
+		return want, p, err
 	}
 	isClone := want.Mode == platform.RestoreRequestModeClone
 	switch {

@@ -4,33 +4,24 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"time"
 
 	"atoll.dev/access/policy"
 	"atoll.dev/api/clm"
 	"atoll.dev/api/platform"
+	"atoll.dev/api/rotation"
 	"atoll.dev/client/clmclient"
 	"atoll.dev/cluster"
 	"atoll.dev/cluster/document"
-	"atoll.dev/internal/rest"
 )
 
 // rotateClusterKey orders a step of the rotation of a key.
 func (h *customerAPI) rotateClusterKey(c *exchange) error {
-	id, err := c.readClusterID()
+	id, want, err := readOrder(c, parseRotation)
 	if err != nil {
 		return err
 	}
-	body, err := c.readBody()
-	if err != nil {
-		return err
-	}
-	want, problems, err := readRotation(body)
-	if err := c.refusal(problems, err); err != nil {
-		return err
-	}
-	key := cluster.RotatedKey(want.Key)
-	var order cluster.RotationOrder
+	key := rotation.Key(want.Key)
+	var order rotation.Order
 	var report cluster.RotationData
 	to := target{clusters, string(id), nounCluster, ""}
 	err = h.updateSpec(c, to, func(have clmclient.Resource) (json.RawMessage, error) {
@@ -63,28 +54,28 @@ func (h *customerAPI) rotateClusterKey(c *exchange) error {
 
 // nextRotation returns the order that a request makes after the last one for the same key. The error is the answer to a
 // step out of order. A repeated request makes the last order again.
-func (c *exchange) nextRotation(have clmclient.Resource, want platform.RotationRequest, last cluster.RotationOrder,
-	report cluster.RotationData) (cluster.RotationOrder, error) {
+func (c *exchange) nextRotation(have clmclient.Resource, want platform.RotationRequest, last rotation.Order,
+	report cluster.RotationData) (rotation.Order, error) {
 	if report.ID != last.ID { // the management cluster has not answered to the last order yet
 		report = cluster.RotationData{}
 	}
 	isPrepare := want.Step == platform.RotationRequestStepPrepare
-	isOver := last.ID == "" || report.Phase == cluster.RotationFailed ||
-		last.Step == cluster.RotationComplete && report.Phase == cluster.RotationCompleted
+	isOver := last.ID == "" || report.Phase == rotation.Failed ||
+		last.Step == rotation.Complete && report.Phase == rotation.Completed
 	made := c.newOrderID(cluster.ID(have.ID))
 	switch {
 	case isPrepare && last.ID == made: // a try after a lost answer
 		return last, nil
 	case isPrepare && isOver:
-		return cluster.RotationOrder{ID: made, Step: cluster.RotationPrepare}, nil
+		return rotation.Order{ID: made, Step: rotation.Prepare}, nil
 	case isPrepare:
 		return last, c.errorf(http.StatusConflict, codeOutOfOrder,
 			"the last rotation of the %s key of the cluster %s is %s; complete it before another one",
 			want.Key, have.Name, phaseOf(last, report))
-	case last.ID != "" && last.Step == cluster.RotationComplete && report.Phase != cluster.RotationFailed:
+	case last.ID != "" && last.Step == rotation.Complete && report.Phase != rotation.Failed:
 		return last, nil
-	case report.Phase == cluster.RotationPrepared:
-		return cluster.RotationOrder{ID: last.ID, Step: cluster.RotationComplete}, nil
+	case report.Phase == rotation.Prepared:
+		return rotation.Order{ID: last.ID, Step: rotation.Complete}, nil
 	case isOver:
 		return last, c.errorf(http.StatusConflict, codeOutOfOrder,
 			"no rotation of the %s key of the cluster %s is prepared; order the step prepare first", want.Key, have.Name)
@@ -95,11 +86,11 @@ func (c *exchange) nextRotation(have clmclient.Resource, want platform.RotationR
 }
 
 // phaseOf returns the phase of a rotation. Before the management cluster has answered, the order decides it.
-func phaseOf(order cluster.RotationOrder, report cluster.RotationData) platform.RotationPhase {
+func phaseOf(order rotation.Order, report cluster.RotationData) platform.RotationPhase {
 	isReported := report.ID == order.ID
 	switch {
-	case isReported && report.IsFinal():
-	case order.Step == cluster.RotationComplete:
+	case isReported && report.Phase.IsFinal():
+	case order.Step == rotation.Complete:
 		return platform.RotationPhaseCompleting
 	case !isReported || report.Phase == "":
 		return platform.RotationPhasePreparing
@@ -114,7 +105,7 @@ func toRotations(r clm.Resource) (list []platform.Rotation) {
 		return nil
 	}
 	reports := cluster.Reports(r.Statuses).HostedCluster().RotationReports()
-	for _, key := range cluster.RotatedKeys {
+	for _, key := range rotation.Keys {
 		if order, isOrdered := orders[key]; isOrdered {
 			list = append(list, toRotation(key, order, reports[key]))
 		}
@@ -123,43 +114,27 @@ func toRotations(r clm.Resource) (list []platform.Rotation) {
 }
 
 // toRotation gives an order, and the report on it if there is one, the shape of the wire.
-func toRotation(key cluster.RotatedKey, order cluster.RotationOrder, report cluster.RotationData) platform.Rotation {
+func toRotation(key rotation.Key, order rotation.Order, report cluster.RotationData) platform.Rotation {
 	shown := platform.Rotation{ID: order.ID, Key: platform.RotatedKey(key), Phase: phaseOf(order, report)}
 	if report.ID != order.ID {
 		return shown
 	}
-	if string(shown.Phase) == report.Phase {
+	if shown.Phase == platform.RotationPhase(report.Phase) {
 		shown.Message = report.Message
 	}
-	for _, at := range []struct {
-		text string
-		to   **time.Time
-	}{
-		{report.PreparingAt, &shown.PreparingAt}, {report.PreparedAt, &shown.PreparedAt},
-		{report.CompletingAt, &shown.CompletingAt}, {report.CompletedAt, &shown.CompletedAt},
-	} {
-		if t, err := time.Parse(time.RFC3339, at.text); err == nil {
-			*at.to = &t
-		}
-	}
+	shown.PreparingAt, shown.PreparedAt = timeOf(report.PreparingAt), timeOf(report.PreparedAt)
+	shown.CompletingAt, shown.CompletedAt = timeOf(report.CompletingAt), timeOf(report.CompletedAt)
 	return shown
 }
 
-// readRotation reads the body of an order.
-func readRotation(body []byte) (want platform.RotationRequest, p document.Problems, err error) {
-	decoded, err := document.Decode(body)
-	if err != nil {
-		return want, nil, err
-	}
-	document.Object(map[string]document.Rule{
-		"key":  document.OneOf(string(cluster.ServiceAccountKey), string(cluster.EncryptionKey)),
-		"step": document.OneOf(string(cluster.RotationPrepare), string(cluster.RotationComplete)),
-	})(&p, "", decoded)
-	if len(p) > 0 {
-		return want, p.Sorted(), nil
-	}
-	if err := json.Unmarshal(body, &want); err != nil {
-		return want, nil, rest.Errorf(http.StatusBadRequest, rest.CodeInvalid, "the body is no order of a rotation: %s", err)
+// parseRotation reads the body of an order.
+func parseRotation(body []byte) (want platform.RotationRequest, p document.Problems, err error) {
+	want, p, err = parseOrder[platform.RotationRequest](body, "a rotation", map[string]document.Rule{
+		"key":  document.OneOf(string(rotation.ServiceAccountKey), string(rotation.EncryptionKey)),
+		"step": document.OneOf(string(rotation.Prepare), string(rotation.Complete)),
+	})
+	if err != nil || len(p) > 0 {
+		return want, p, err
 	}
 	if want.Key == "" {
 		p.Add("key", "is missing: service-account or encryption")

@@ -15,6 +15,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"atoll.dev/api/rotation"
 	"atoll.dev/hosting/controlplane"
 	"atoll.dev/internal/atomicfile"
 	"atoll.dev/internal/beneath"
@@ -39,8 +40,8 @@ var errUnprepared = errors.New("the rotation is not prepared")
 func rotateKeys(dir string, have, want controlplane.Rotations) error {
 	for _, k := range []struct {
 		file       string
-		have, want controlplane.Rotation
-		change     func(dir string, content []byte, r controlplane.Rotation) ([]byte, error)
+		have, want rotation.Order
+		change     func(dir string, content []byte, r rotation.Order) ([]byte, error)
 	}{
 		{serviceAccountFile, have.ServiceAccount, want.ServiceAccount, rotateServiceAccountKey},
 		{encryptionFile, have.Encryption, want.Encryption, rotateEncryptionKey},
@@ -89,7 +90,7 @@ const (
 // rotateServiceAccountKey returns the next content of the file of the keys of service accounts; nil when it is right
 // already. The first step keeps only the public half of the earlier keys: nobody signs with them any more. Errors never
 // contain the content.
-func rotateServiceAccountKey(_ string, content []byte, r controlplane.Rotation) ([]byte, error) {
+func rotateServiceAccountKey(_ string, content []byte, r rotation.Order) ([]byte, error) {
 	var blocks []*pem.Block
 	for block, rest := pem.Decode(content); block != nil; block, rest = pem.Decode(rest) {
 		blocks = append(blocks, block)
@@ -98,7 +99,7 @@ func rotateServiceAccountKey(_ string, content []byte, r controlplane.Rotation) 
 		return nil, errors.New("the file does not begin with an EC private key")
 	}
 	isNew := blocks[0].Headers[rotationHeader] == r.ID
-	if r.Step == controlplane.Complete {
+	if r.Step == rotation.Complete {
 		if !isNew {
 			return nil, errUnprepared
 		}
@@ -172,7 +173,7 @@ type secretboxKey struct {
 // rotateEncryptionKey returns the next content of the encryption's configuration; nil when it is right already. The
 // new key has the name of the rotation, so that the plane's mark shows when it encrypts all Secrets. The second step
 // also removes the keys that came with restored data. Errors never contain the content.
-func rotateEncryptionKey(dir string, content []byte, r controlplane.Rotation) ([]byte, error) {
+func rotateEncryptionKey(dir string, content []byte, r rotation.Order) ([]byte, error) {
 	var config encryption
 	if yaml.UnmarshalStrict(content, &config) != nil || len(config.Resources) == 0 ||
 		len(config.Resources[0].Providers) == 0 {
@@ -181,7 +182,7 @@ func rotateEncryptionKey(dir string, content []byte, r controlplane.Rotation) ([
 	providers := &config.Resources[0].Providers
 	first := (*providers)[0].Secretbox
 	isNew := first != nil && len(first.Keys) > 0 && first.Keys[0].Name == r.ID
-	if r.Step == controlplane.Complete {
+	if r.Step == rotation.Complete {
 		if !isNew {
 			return nil, errUnprepared
 		}

@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/client-go/util/keyutil"
 
+	"atoll.dev/api/rotation"
 	"atoll.dev/hosting/controlplane"
 )
 
@@ -67,12 +68,12 @@ func publicKeys(t *testing.T, content string) int {
 func TestKeyFilesAreRotatedOnce(t *testing.T) {
 	dir, read := keyFiles(t)
 	none := controlplane.Rotations{}
-	prepare := controlplane.Rotations{ServiceAccount: controlplane.Rotation{ID: "r1", Step: controlplane.Prepare},
-		Encryption: controlplane.Rotation{ID: "r1", Step: controlplane.Prepare}}
-	complete := controlplane.Rotations{ServiceAccount: controlplane.Rotation{ID: "r1", Step: controlplane.Complete},
-		Encryption: controlplane.Rotation{ID: "r1", Step: controlplane.Complete}}
+	prepare := controlplane.Rotations{ServiceAccount: rotation.Order{ID: "r1", Step: rotation.Prepare},
+		Encryption: rotation.Order{ID: "r1", Step: rotation.Prepare}}
+	complete := controlplane.Rotations{ServiceAccount: rotation.Order{ID: "r1", Step: rotation.Complete},
+		Encryption: rotation.Order{ID: "r1", Step: rotation.Complete}}
 	oldSigning, oldConfig := read(serviceAccountFile), read(encryptionFile)
-	for _, k := range controlplane.Keys {
+	for _, k := range rotation.Keys {
 		if err := rotateKeys(dir, none, none.With(k, complete.Of(k))); !errors.Is(err, errUnprepared) {
 			t.Errorf("the second step of %s without the first: %v", k, err)
 		}
@@ -101,7 +102,7 @@ func TestKeyFilesAreRotatedOnce(t *testing.T) {
 		t.Errorf("the new key is not before the old one:\n%s", config)
 	}
 
-	onlyEncryption := prepare.With(controlplane.EncryptionKey, complete.Encryption)
+	onlyEncryption := prepare.With(rotation.EncryptionKey, complete.Encryption)
 	if err := rotateKeys(dir, prepare, onlyEncryption); err == nil || read(encryptionFile) != config {
 		t.Errorf("the second step before all Secrets are encrypted: %v", err)
 	}
@@ -135,7 +136,7 @@ func TestKeyFilesAreRotatedOnce(t *testing.T) {
 
 // A plane that was taken over puts a link in the place of a key file, or of its directory: nothing outside changes.
 func TestKeyFilesOfOthersAreNotRotated(t *testing.T) {
-	prepare := controlplane.Rotations{ServiceAccount: controlplane.Rotation{ID: "r1", Step: controlplane.Prepare}}
+	prepare := controlplane.Rotations{ServiceAccount: rotation.Order{ID: "r1", Step: rotation.Prepare}}
 	for _, name := range []string{serviceAccountFile, "pki"} {
 		dir, _ := keyFiles(t)
 		other, read := keyFiles(t)

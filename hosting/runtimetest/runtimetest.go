@@ -27,6 +27,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 
+	"atoll.dev/api/rotation"
 	"atoll.dev/hosting"
 	"atoll.dev/hosting/controlplane"
 )
@@ -107,7 +108,7 @@ func Run(t *testing.T, newRuntime func(*testing.T) hosting.Planes) {
 	t.Log("another release, name and keys replace it, with its data")
 	s.spec.Release, s.spec.ServerNames = Releases[1], []string{"hc-renamed.example"}
 	s.spec.ServiceCIDR = "172.16.0.0/16"
-	s.spec.Rotations = controlplane.Rotations{Encryption: controlplane.Rotation{ID: "r1", Step: controlplane.Prepare}}
+	s.spec.Rotations = controlplane.Rotations{Encryption: rotation.Order{ID: "r1", Step: rotation.Prepare}}
 	s.must(s.planes.Ensure(s.id, s.spec))
 	s.await("the replacement", func(o controlplane.Observation) bool {
 		return o.State == controlplane.Ready && o.LastStart.Release == s.spec.Release
