@@ -117,7 +117,7 @@ func openStore(dir string, consumer work.Consumer, log *slog.Logger) (*store, er
 		aside := fmt.Sprintf("%s.damaged-%d", s.path, time.Now().UnixNano())
 		log.Error("the store is damaged: it is set aside and everything is asked for again; nothing is deleted",
 			"file", s.path, "aside", aside, "error", err)
-		if err := os.Rename(s.path, aside); err != nil {
+		if err := os.Rename(s.path, aside); err != nil { // the rewrite below syncs the directory
 			return nil, fmt.Errorf("setting the damaged store aside: %w", err)
 		}
 		s.works = map[work.ID]savedWork{} // the ceiling that was read stays valid

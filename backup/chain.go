@@ -111,7 +111,7 @@ func (c *chain) takeSnapshot() error {
 	c.name = start.Time.Format(chainTime) + "-" + hex.EncodeToString(random)
 	c.prefix = c.f.o.Plane.prefix() + c.name + "/"
 	m := Manifest{Plane: c.f.o.Plane.String(), Chain: c.name, Start: start}
-	spool, err := os.CreateTemp(c.f.o.Spool, "snapshot-*")
+	spool, err := os.CreateTemp(c.f.o.Spool, "snapshot-*") // is never given a name
 	if err != nil {
 		return err
 	}

@@ -66,16 +66,14 @@ func (k Keys) Write(pki string) (err error) {
 		if !filepath.IsLocal(name) || filepath.Base(name) != name {
 			return fmt.Errorf("%w: a key is named %q", ErrCorrupt, name)
 		}
-		f, err := os.OpenFile(filepath.Join(staging, name), os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o600)
-		if err != nil {
-			return err
-		}
-		_, err = f.Write(content)
-		if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		if err := atomicfile.Write(filepath.Join(staging, name), content, 0o600); err != nil {
 			return err
 		}
 	}
-	return os.Rename(staging, pki)
+	if err := os.Rename(staging, pki); err != nil { // a directory, which atomicfile does not write
+		return err
+	}
+	return atomicfile.SyncDir(filepath.Dir(pki))
 }
 
 // Names of the files of the encryption of Secrets, as atoll-kube has them: in a plane's directory pki, and in its

@@ -280,6 +280,9 @@ func (h Home) placeFiles(files string, st State) error {
 			return err
 		}
 	}
+	if err := atomicfile.SyncDir(h.Dir); err != nil {
+		return err
+	}
 	// From here on no restore may remove the data directory.
 	dataDir := databaseOf(st).DataDir
 	if err := errors.Join(removeIfExists(filepath.Join(dataDir, ownerFile)), atomicfile.SyncDir(dataDir)); err != nil {

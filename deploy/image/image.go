@@ -88,7 +88,7 @@ func write(o options) ([]written, error) {
 	if err := os.RemoveAll(o.out); err != nil {
 		return nil, err
 	}
-	return all, os.Rename(temp, o.out)
+	return all, os.Rename(temp, o.out) // a directory; after a crash it is built again
 }
 
 // findPlatforms returns the platform of each directory linux-ARCH. Each must have a static atoll for its architecture,

@@ -53,7 +53,8 @@ func makeHome(home string, c node.Config, r record) error {
 	if err := errors.Join(writeConfig(made, c), r.write(made)); err != nil {
 		return err
 	}
-	return os.Rename(made, home) // fails when there is a directory with content
+	// The rename of a directory, whose files are on disk, fails when there is a directory with content.
+	return errors.Join(os.Rename(made, home), atomicfile.SyncDir(filepath.Dir(home)))
 }
 
 // deleteHome deletes the home of a node. It may be repeated.

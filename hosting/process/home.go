@@ -177,25 +177,7 @@ func (r record) write(state string) error {
 	if err := os.MkdirAll(state, 0o700); err != nil {
 		return err
 	}
-	temporary := recordPath(state) + ".tmp" // one name: a test puts a full disk there
-	f, err := os.OpenFile(temporary, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	if err == nil {
-		err = f.Sync()
-	}
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err != nil {
-		return err
-	}
-	if err := os.Rename(temporary, recordPath(state)); err != nil {
-		return err
-	}
-	return atomicfile.SyncDir(state)
+	return atomicfile.Rewrite(recordPath(state), data, 0o600)
 }
 
 // logLimit is the size at which a plane's log is set aside; one old log stays.

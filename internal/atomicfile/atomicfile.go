@@ -44,6 +44,23 @@ func Write(path string, data []byte, perm fs.FileMode) error {
 	return f.Close()
 }
 
+// Rewrite is Write for a file that has one writer at a time. The temporary file is PATH.tmp, so a killed writer leaves
+// at most that one, and the next call overwrites it: the directory needs no SweepTemp.
+func Rewrite(path string, data []byte, perm fs.FileMode) error {
+	opened, err := os.OpenFile(path+".tmp", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, perm)
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", path, err)
+	}
+	f := &File{opened, path}
+	if _, err := f.Write(data); err != nil {
+		return errors.Join(fmt.Errorf("writing %s: %w", path, err), f.Close())
+	}
+	if err := f.Replace(); err != nil {
+		return err
+	}
+	return f.Close()
+}
+
 // Create creates a file that must not exist yet. Of any number of concurrent calls
 // one succeeds. The others return an error that is fs.ErrExist, and then the file
 // has the complete content of the successful call.

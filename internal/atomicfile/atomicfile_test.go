@@ -50,6 +50,37 @@ func TestWriteReplacesContentAndPermissions(t *testing.T) {
 	}
 }
 
+// A rewrite that fails leaves the old content and its one temporary file, and the next call uses that.
+func TestRewriteUsesOneTemporaryFile(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "f")
+	if err := Rewrite(path, []byte("old"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	full := path + ".tmp"
+	if err := os.Symlink("/dev/full", full); err != nil {
+		t.Fatal(err)
+	}
+	if err := Rewrite(path, []byte("new"), 0o600); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("a full disk: %v", err)
+	}
+	if got, _ := os.ReadFile(path); string(got) != "old" {
+		t.Errorf("after a full disk the file has %q", got)
+	}
+	if err := os.Remove(full); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(full, []byte("of a killed writer"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := Rewrite(path, []byte("new"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := os.ReadFile(path); string(got) != "new" || len(names(t, dir)) != 1 {
+		t.Errorf("the file has %q, the directory %v", got, names(t, dir))
+	}
+}
+
 // Readers see the old content or the new one, never a part.
 func TestReadersSeeWholeContent(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")

@@ -24,7 +24,7 @@ func Bound(path string, limit int64, kept int) error {
 	if err != nil || info.Size() <= limit {
 		return err
 	}
-	for i := kept; i > 1; i-- {
+	for i := kept; i > 1; i-- { // without a sync: a crash may lose a part of an old log
 		err := os.Rename(fmt.Sprintf("%s.%d", path, i-1), fmt.Sprintf("%s.%d", path, i))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err

@@ -196,7 +196,10 @@ func (c *Cluster) initdb(ctx context.Context, a account) error {
 	if err := c.writeSettings(a, newDir); err != nil {
 		return err
 	}
-	return os.Rename(newDir, c.DataDir)
+	if err := os.Rename(newDir, c.DataDir); err != nil || c.Settings["fsync"] == "off" {
+		return err
+	}
+	return atomicfile.SyncDir(filepath.Dir(c.DataDir)) // so that a crash does not lose the directory
 }
 
 func (c *Cluster) writeSettings(a account, dir string) error {
