@@ -7,23 +7,22 @@ import (
 	"path/filepath"
 	"strings"
 
-	"sigs.k8s.io/yaml"
-
 	"atoll.dev/envelope"
+	"atoll.dev/internal/strictyaml"
 )
 
 // Config is the file that names a store: YAML, every other key is an error. Paths are relative to the file.
 type Config struct {
-	Bucket   string `json:"bucket"`
-	Prefix   string `json:"prefix"`   // of all objects; several regions may share a bucket
-	Region   string `json:"region"`   // default us-east-1
-	Endpoint string `json:"endpoint"` // https://HOST of a store that is not AWS's
+	Bucket   string `yaml:"bucket"`
+	Prefix   string `yaml:"prefix"`   // of all objects; several regions may share a bucket
+	Region   string `yaml:"region"`   // default us-east-1
+	Endpoint string `yaml:"endpoint"` // https://HOST of a store that is not AWS's
 	// CredentialsFile has aws_access_key_id, aws_secret_access_key and perhaps aws_session_token, one a line with "=",
 	// as AWS's programs keep them. A change takes effect with the next request.
-	CredentialsFile string `json:"credentials_file"`
-	KeyFile         string `json:"key_file"` // see envelope.KeyFile
+	CredentialsFile string `yaml:"credentials_file"`
+	KeyFile         string `yaml:"key_file"` // see envelope.KeyFile
 	// BytesPerSecond bounds all uploads; 0: no limit.
-	BytesPerSecond int `json:"bytes_per_second"`
+	BytesPerSecond int `yaml:"bytes_per_second"`
 }
 
 // ReadConfig reads the file at path, the credentials and the keys that it names.
@@ -33,8 +32,8 @@ func ReadConfig(path string) (*S3, *envelope.KeyFile, error) {
 		return nil, nil, fmt.Errorf("store of backups: %w", err)
 	}
 	var c Config
-	if err := yaml.UnmarshalStrict(content, &c); err != nil {
-		return nil, nil, fmt.Errorf("store of backups: %s: %w", path, err)
+	if err := strictyaml.Decode(path, content, &c, strictyaml.Options{}); err != nil {
+		return nil, nil, fmt.Errorf("store of backups: %w", err)
 	}
 	if c.KeyFile == "" || c.CredentialsFile == "" {
 		return nil, nil, fmt.Errorf("store of backups: %s: key_file and credentials_file are needed", path)

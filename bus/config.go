@@ -8,9 +8,12 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"atoll.dev/internal/strictyaml"
 )
 
 // Config is the configuration file of Maestro and OCM's agents for their broker
@@ -78,16 +81,15 @@ func errorAt(n *yaml.Node, format string, args ...any) error {
 // or joins several.
 func ParseConfig(data []byte) (Config, error) {
 	var c Config
-	var document yaml.Node
-	if err := yaml.Unmarshal(data, &document); err != nil {
-		// The library's text names the line; only its first line is kept, since others may quote
-		// the file.
-		return c, &ConfigError{Reason: "this is no YAML: " + firstLineOf(err)}
+	root, err := strictyaml.Document("", data)
+	if mistake, ok := errors.AsType[*strictyaml.Mistake](err); ok {
+		// Of the library's text only the first line is kept, since others may quote the file.
+		reason, _, _ := strings.Cut(mistake.Text, "\n")
+		return c, &ConfigError{Line: mistake.Line, Reason: reason}
 	}
-	if len(document.Content) == 0 {
+	if root == nil {
 		return c, &ConfigError{Reason: "the file is empty; brokerHost is needed"}
 	}
-	root := document.Content[0]
 	fields := map[string]func(*yaml.Node) error{
 		"brokerHost": scalar(&c.BrokerHost), "username": scalar(&c.Username), "password": scalar(&c.Password),
 		"caFile": scalar(&c.Keys.CAFile), "clientCertFile": scalar(&c.Keys.CertFile), "clientKeyFile": scalar(
@@ -115,17 +117,6 @@ func ParseConfig(data []byte) (Config, error) {
 func isPort(s string) bool {
 	n, err := strconv.ParseUint(s, 10, 16)
 	return err == nil && n > 0
-}
-
-// firstLineOf returns the first line of an error's text.
-func firstLineOf(err error) string {
-	reason := err.Error()
-	for i, r := range reason {
-		if r == '\n' {
-			return reason[:i]
-		}
-	}
-	return reason
 }
 
 // readMapping reads a mapping with the reader of each key in fields. An unknown key and a

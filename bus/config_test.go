@@ -65,7 +65,7 @@ func TestConfigMistakes(t *testing.T) {
 			"sources/a/consumers/+/agentevents\n": "line 3",
 		"brokerHost: h:1\ntopics:\n  sourceEvents: sources/a/consumers/+/sourceevents\n  agentEvents: " +
 			"sources/a/consumers/+/agentevents\n  x: y\n": "line 5",
-		"a: b: c\n": "no YAML",
+		"a: b: c\n": "not YAML",
 		"- x\n":     "no mapping",
 	} {
 		_, err := ParseConfig([]byte(text))

@@ -32,7 +32,7 @@ func EditFile(file string, data []byte, edits []Edit) (after []byte, undo []Edit
 	}
 	var document yaml.Node
 	if err := yaml.Unmarshal(data, &document); err != nil {
-		return nil, nil, yamlError(file, err)
+		return nil, nil, fmt.Errorf("%s: %w", file, err)
 	}
 	if document.Kind == 0 || document.Content[0].Tag == "!!null" {
 		document = yaml.Node{Kind: yaml.DocumentNode, Content: []*yaml.Node{{Kind: yaml.MappingNode, Tag: "!!map"}}}

@@ -3,12 +3,12 @@ package gitops
 import (
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
-	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"atoll.dev/internal/strictyaml"
 )
 
 // Position is a place in a file of the tree: config/defaults.yaml:7.
@@ -71,27 +71,15 @@ type fileParser struct {
 // an empty mapping. The error joins all mistakes, each with its position.
 func parse(file string, data []byte) (root *node, err error) {
 	root = &node{kind: mapping, at: Position{file, 1}}
-	var document, second yaml.Node
-	d := yaml.NewDecoder(strings.NewReader(string(data)))
-	defer func() { // the library panics on some documents
-		if r := recover(); r != nil {
-			err = root.at.errorf("this is not YAML: %v", r)
-		}
-	}()
-	if err := d.Decode(&document); err != nil {
-		if errors.Is(err, io.EOF) {
-			return root, nil
-		}
-		return nil, yamlError(file, err)
-	}
-	switch err := d.Decode(&second); {
-	case err == nil:
-		return nil, Position{file, second.Line}.errorf("there is more than one document; write one file for each")
-	case !errors.Is(err, io.EOF): // a second document that is malformed
-		return nil, yamlError(file, err)
+	document, err := strictyaml.Document(file, data)
+	switch {
+	case err != nil:
+		return nil, err
+	case document == nil:
+		return root, nil
 	}
 	p := fileParser{file: file, expanded: map[*yaml.Node]bool{}}
-	root = p.node(document.Content[0])
+	root = p.node(document)
 	switch {
 	case len(p.mistakes) > 0:
 		return nil, errors.Join(p.mistakes...)
@@ -101,17 +89,6 @@ func parse(file string, data []byte) (root *node, err error) {
 		return nil, root.at.errorf("the file is %s; it must be a mapping of keys", root.kind)
 	}
 	return root, nil
-}
-
-// yamlError gives an error of the library the form FILE:LINE: TEXT.
-func yamlError(file string, err error) error {
-	var line int
-	text := strings.TrimPrefix(err.Error(), "yaml: ")
-	if n, _ := fmt.Sscanf(text, "line %d:", &line); n == 1 {
-		_, text, _ = strings.Cut(text, ": ")
-		return Position{file, line}.errorf("this is not YAML: %s", text)
-	}
-	return fmt.Errorf("%s: this is not YAML: %s", file, text)
 }
 
 func (p *fileParser) mistake(y *yaml.Node, format string, args ...any) *node {

@@ -113,7 +113,7 @@ func TestMistakesNameTheFileAndTheLine(t *testing.T) {
 			"message_data: line 4: x:"},
 		"data is a list": {"resource_type: clusters\nmessage_data:\n  id: [1]\n", "line 3: id: this is no CEL"},
 		"null":           {"resource_type: clusters\nmessage_data:\n  id:\n", "line 3: id: this is no CEL"},
-		"no YAML":        {"{", "sentinel.yaml"},
+		"no YAML":        {"{", "sentinel.yaml:1: this is not YAML"},
 		"two documents":  {"resource_type: clusters\n---\nresource_type: x\n", "more than one document"},
 	} {
 		if _, err := readText(t, c.text, noEnvironment); err == nil || !strings.Contains(err.Error(), c.want) ||

@@ -83,8 +83,8 @@ func buildOrder(session *terminal.Session, f createFlags, args []string) (o clus
 		if err != nil {
 			return o, err
 		}
-		if o, err = parseOrder(data); err != nil {
-			return o, fmt.Errorf("%s: %w", f.file, err)
+		if o, err = parseOrder(f.file, data); err != nil {
+			return o, err
 		}
 	}
 	if len(args) > 0 {

@@ -1,18 +1,13 @@
 package customer
 
 import (
-	"bufio"
-	"bytes"
-	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
 
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
-	"sigs.k8s.io/yaml"
+	"atoll.dev/internal/strictyaml"
 )
 
 // clusterOrder is what `cluster create` requests: a cluster and its node pools, as the Platform API
@@ -31,61 +26,39 @@ type poolOrder struct {
 
 // orderDocument is one document of a file for `cluster create -f`.
 type orderDocument struct {
-	Kind            string         `json:"kind"`
-	Name            string         `json:"name"`
-	TargetProjectID string         `json:"target_project_id"`
-	Spec            map[string]any `json:"spec"`
+	Kind            string            `yaml:"kind"`
+	Name            string            `yaml:"name"`
+	TargetProjectID string            `yaml:"target_project_id"`
+	Spec            strictyaml.Object `yaml:"spec"`
 }
 
 // parseOrder reads the file of a cluster: one document of the kind Cluster, and documents of the
 // kind NodePool. A file with one document may omit the kind. parseOrder does not validate the
 // specs; the region does.
-func parseOrder(data []byte) (clusterOrder, error) {
-	var o clusterOrder
+func parseOrder(file string, data []byte) (o clusterOrder, err error) {
+	documents, err := strictyaml.DecodeAll[orderDocument](file, data, strictyaml.Options{})
+	if err != nil {
+		return o, err
+	}
 	clusters := 0
-	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
-	for n := 1; ; n++ {
-		text, err := documents.Read()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return o, fmt.Errorf("document %d: %w", n, err)
-		}
-		if isEmpty(text) {
-			continue
-		}
-		var d orderDocument
-		if err := yaml.UnmarshalStrict(text, &d); err != nil {
-			return o, fmt.Errorf("document %d: %w", n, err)
-		}
+	for i, d := range documents {
 		switch d.Kind {
 		case "Cluster", "":
 			clusters++
 			o.name, o.project, o.spec = d.Name, d.TargetProjectID, d.Spec
 		case "NodePool":
 			if d.TargetProjectID != "" {
-				return o, fmt.Errorf("document %d: target_project_id is a cluster's", n)
+				return o, fmt.Errorf("%s: document %d: target_project_id is a cluster's", file, i+1)
 			}
 			o.pools = append(o.pools, poolOrder{d.Name, d.Spec})
 		default:
-			return o, fmt.Errorf("document %d: kind %q: use Cluster or NodePool", n, d.Kind)
+			return o, fmt.Errorf("%s: document %d: kind %q: use Cluster or NodePool", file, i+1, d.Kind)
 		}
 	}
 	if clusters != 1 {
-		return o, fmt.Errorf("%d documents of the kind Cluster; there must be one", clusters)
+		return o, fmt.Errorf("%s: %d documents of the kind Cluster; there must be one", file, clusters)
 	}
 	return o, nil
-}
-
-// isEmpty reports whether a document has only comments and blank lines.
-func isEmpty(text []byte) bool {
-	for line := range bytes.Lines(text) {
-		if line = bytes.TrimSpace(line); len(line) > 0 && line[0] != '#' && !bytes.Equal(line, []byte("---")) {
-			return false
-		}
-	}
-	return true
 }
 
 // set sets a member of a spec by its path and creates the objects on the path that are missing.

@@ -79,7 +79,7 @@ func FuzzClusterFile(f *testing.F) {
 	f.Add(example)
 	f.Add([]byte("name: a\nspec: {tags: {k: v}}\n---\nkind: NodePool\nname: w\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		o, err := parseOrder(data)
+		o, err := parseOrder("cluster.yaml", data)
 		if err != nil {
 			return
 		}

@@ -47,12 +47,19 @@ func newMistake(file, text string) *Mistake {
 	return m
 }
 
+// unreadable returns the mistake of a text that the library cannot read.
+func unreadable(file string, err error) *Mistake {
+	m := newMistake(file, err.Error())
+	m.Text = "this is not YAML: " + m.Text
+	return m
+}
+
 // Document returns the root of the only document of a file, and nil when the file has no value. An error is a
 // *Mistake.
 func Document(file string, data []byte) (root *yaml.Node, err error) {
 	defer func() { // the library panics on some documents
 		if r := recover(); r != nil {
-			root, err = nil, newMistake(file, fmt.Sprintf("this is no YAML: %v", r))
+			root, err = nil, newMistake(file, fmt.Sprintf("this is not YAML: %v", r))
 		}
 	}()
 	reader := yaml.NewDecoder(bytes.NewReader(data))
@@ -60,12 +67,12 @@ func Document(file string, data []byte) (root *yaml.Node, err error) {
 	if err := reader.Decode(&doc); errors.Is(err, io.EOF) {
 		return nil, nil
 	} else if err != nil {
-		return nil, newMistake(file, err.Error())
+		return nil, unreadable(file, err)
 	}
 	if err := reader.Decode(&more); err == nil {
 		return nil, &Mistake{File: file, Line: more.Line, Text: "the file has more than one document"}
 	} else if !errors.Is(err, io.EOF) {
-		return nil, newMistake(file, err.Error())
+		return nil, unreadable(file, err)
 	}
 	if doc.Kind != yaml.DocumentNode || len(doc.Content) != 1 {
 		return nil, nil

@@ -2,8 +2,9 @@
 // twice and values of another type are errors that name the file and the line. Set parses the text of an environment
 // variable or a flag that overrides a value of the struct.
 //
-// Decode is for files whose values need no line after they are decoded. Document and Walker are below it, for decoders
-// that need the line of each value: the adapter's task files, which have expressions, and the rules of gRPC.
+// Decode and DecodeAll are for files whose values need no line after they are decoded. Document and Walker are below
+// them, for decoders that need the line of each value: the adapter's task files, which have expressions, the rules of
+// gRPC, the configuration of all regions in Git, and the file of a broker.
 //
 // It imports nothing of Atoll.
 package strictyaml
@@ -11,8 +12,10 @@ package strictyaml
 import (
 	"bytes"
 	"encoding"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"reflect"
 	"regexp"
 	"strconv"
@@ -35,7 +38,7 @@ func Decode(file string, data []byte, into any, o Options) (err error) {
 	d := decoder{file: file, hints: o.Hints, keys: map[string][]string{}, forms: map[string]string{}}
 	defer func() { // the library panics on some documents
 		if r := recover(); r != nil {
-			err = d.explain(fmt.Sprintf("this is no YAML: %v", r))
+			err = d.explain(fmt.Sprintf("this is not YAML: %v", r))
 		}
 	}()
 	root, err := Document(file, data)
@@ -47,16 +50,64 @@ func Decode(file string, data []byte, into any, o Options) (err error) {
 	if err = reader.Decode(into); err == nil {
 		return nil
 	}
-	d.collect(reflect.TypeOf(into))
-	texts := []string{err.Error()}
-	if e, ok := errors.AsType[*yaml.TypeError](err); ok {
-		texts = e.Errors
+	return d.mistakes(reflect.TypeOf(into), err)
+}
+
+// DecodeAll decodes each document of a file that has a value. Otherwise it is as Decode.
+func DecodeAll[T any](file string, data []byte, o Options) (documents []T, err error) {
+	d := decoder{file: file, hints: o.Hints, keys: map[string][]string{}, forms: map[string]string{}}
+	defer func() { // the library panics on some documents
+		if r := recover(); r != nil {
+			documents, err = nil, d.explain(fmt.Sprintf("this is not YAML: %v", r))
+		}
+	}()
+	nodes, reader := yaml.NewDecoder(bytes.NewReader(data)), yaml.NewDecoder(bytes.NewReader(data))
+	reader.KnownFields(true)
+	var all []error
+	for {
+		var root yaml.Node
+		if err := nodes.Decode(&root); errors.Is(err, io.EOF) {
+			return documents, errors.Join(all...)
+		} else if err != nil { // the rest of the file cannot be read
+			return nil, errors.Join(append(all, unreadable(file, err))...)
+		}
+		var document T
+		if err := reader.Decode(&document); err != nil {
+			all = append(all, d.mistakes(reflect.TypeFor[T](), err))
+		}
+		if len(root.Content) == 1 && !IsNull(root.Content[0]) {
+			documents = append(documents, document)
+		}
 	}
-	all := make([]error, len(texts))
-	for i, text := range texts {
-		all[i] = d.explain(text)
+}
+
+// Object is a JSON object that is written as YAML: its keys are text, and so are its dates.
+type Object map[string]any
+
+// UnmarshalYAML decodes the object.
+func (o *Object) UnmarshalYAML(n *yaml.Node) error {
+	asJSON(n)
+	if err := n.Decode((*map[string]any)(o)); err != nil {
+		return err
 	}
-	return errors.Join(all...)
+	if _, err := json.Marshal(*o); err != nil { // JSON has neither .nan nor .inf
+		return fmt.Errorf("line %d: this cannot be JSON: %w", n.Line, err)
+	}
+	return nil
+}
+
+// asJSON gives keys and dates the tag of text. It does not follow aliases.
+func asJSON(n *yaml.Node) {
+	if n.Tag == "!!timestamp" {
+		n.Tag = "!!str"
+	}
+	for i, c := range n.Content {
+		isKey := n.Kind == yaml.MappingNode && i%2 == 0
+		if isKey && c.Kind == yaml.ScalarNode && c.Tag != "!!merge" {
+			c.Tag = "!!str"
+		}
+		asJSON(c)
+	}
 }
 
 type decoder struct {
@@ -72,6 +123,21 @@ var (
 	typeForm    = regexp.MustCompile("^cannot unmarshal (?:!!\\w+ )?(`[^`]*`|!!\\w+) into (.*)$")
 	nodeNames   = strings.NewReplacer("!!seq", "a list", "!!map", "a mapping", "!!null", "null")
 )
+
+// mistakes returns the mistakes that the library has found in a value for a type.
+func (d *decoder) mistakes(t reflect.Type, err error) error {
+	d.collect(t)
+	d.forms["map[string]interface {}"] = "a mapping" // of an Object
+	texts := []string{err.Error()}
+	if e, ok := errors.AsType[*yaml.TypeError](err); ok {
+		texts = e.Errors
+	}
+	all := make([]error, len(texts))
+	for i, text := range texts {
+		all[i] = d.explain(text)
+	}
+	return errors.Join(all...)
+}
 
 // explain returns the mistake for an error of the library.
 func (d *decoder) explain(text string) error {

@@ -1,6 +1,7 @@
 package strictyaml
 
 import (
+	"encoding/json"
 	"errors"
 	"strings"
 	"testing"
@@ -47,7 +48,7 @@ func TestMistakesNameFileAndLineAndTheNearestKey(t *testing.T) {
 		"rules:\n- x":                   "f.yaml:2: `x` is not a mapping",
 		"server: []":                    "f.yaml:1: a list is not a mapping",
 		"limit: []":                     "f.yaml:1: a list is not a number",
-		"{":                             "f.yaml:1: did not find expected node content",
+		"{":                             "f.yaml:1: this is not YAML: did not find expected node content",
 		"zebra: 1\nserver: {port: x}":   "f.yaml:1: unknown key zebra\nf.yaml:2: `x` is not a number",
 		"server: {port: 1, on: true}\nlimit: 2\n": "",
 		"": "",
@@ -105,4 +106,40 @@ func FuzzDecode(f *testing.F) {
 		var c config
 		_ = Decode("f", data, &c, Options{})
 	})
+}
+
+func TestEachDocumentIsDecoded(t *testing.T) {
+	type document struct {
+		Name string `yaml:"name"`
+		Spec Object `yaml:"spec"`
+	}
+	got, err := DecodeAll[document]("f.yaml", []byte(`# a comment
+---
+name: a
+spec: {at: 2027-01-02, 1: {yes: "2", n: 3}, list: [2027-01-02T03:04:05Z, null, 1.5, true]}
+---
+# nothing
+---
+name: b
+`), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(got)
+	want := `[{"Name":"a","Spec":{"1":{"n":3,"yes":"2"},"at":"2027-01-02",` +
+		`"list":["2027-01-02T03:04:05Z",null,1.5,true]}},{"Name":"b","Spec":null}]`
+	if err != nil || string(text) != want {
+		t.Errorf("%s, %v, want %s", text, err, want)
+	}
+	for text, want := range map[string]string{
+		"name: a\n---\nnmae: b\n---\nspec: 1\n": "f.yaml:3: unknown key nmae; the nearest known key is name\n" +
+			"f.yaml:5: `1` is not a mapping",
+		"name: a\n---\n{":    "f.yaml:3: this is not YAML: did not find expected node content",
+		"spec: {a: .nan}":    "f.yaml:1: this cannot be JSON: json: unsupported value: NaN",
+		"spec: {a: 1, a: 2}": `f.yaml:1: mapping key "a" already defined at line 1`,
+	} {
+		if _, err := DecodeAll[document]("f.yaml", []byte(text), Options{}); errorText(err) != want {
+			t.Errorf("%q: %q, want %q", text, errorText(err), want)
+		}
+	}
 }
