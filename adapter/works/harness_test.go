@@ -1,4 +1,4 @@
-package works
+package works_test
 
 import (
 	"encoding/json"
@@ -14,11 +14,18 @@ import (
 
 	"atoll.dev/adapter"
 	"atoll.dev/adapter/transporttest"
+	"atoll.dev/adapter/works"
 	"atoll.dev/agent"
 	"atoll.dev/client/maestroclient"
 	"atoll.dev/plane/planetest"
 	"atoll.dev/test/testsite"
 	"atoll.dev/test/testworld"
+)
+
+// Each work is an object of this kind.
+const (
+	apiVersion = "work.open-cluster-management.io/v1"
+	kind       = "ManifestWork"
 )
 
 var configMaps = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
@@ -30,7 +37,7 @@ type world struct {
 	agent  *testworld.Agent
 	admin  dynamic.Interface
 	ns     string
-	works  *Works
+	works  *works.Works
 	client *maestroclient.Client
 }
 
@@ -42,7 +49,7 @@ func newWorld(t *testing.T) *world {
 	w.startAgent(site)
 	w.client = w.server.DialPatiently("", source)
 	w.register()
-	w.works = New(Options{Client: w.client, RecreateWait: testsite.HangLimit})
+	w.works = works.New(works.Options{Client: w.client, RecreateWait: testsite.HangLimit})
 	return w
 }
 
@@ -121,7 +128,7 @@ func value(o adapter.Object) string {
 
 func (w *world) application(name, value string, generation int64) adapter.Application {
 	o := w.object(name, value)
-	o["metadata"].(map[string]any)["annotations"] = map[string]any{annotationGeneration: fmt.Sprint(generation)}
+	o["metadata"].(map[string]any)["annotations"] = map[string]any{works.AnnotationGeneration: fmt.Sprint(generation)}
 	return adapter.Application{
 		Resource: "work", Object: o, Generation: generation, TargetCluster: consumer, Event: adapter.Event{ID: name,
 			Kind: "Cluster", Generation: generation},
@@ -135,7 +142,7 @@ func (w *world) apply(a adapter.Application) {
 	}
 }
 
-func (w *world) discover(t *Works, name string) []adapter.Object {
+func (w *world) discover(t *works.Works, name string) []adapter.Object {
 	w.Helper()
 	found, err := t.Discover(w.Context(), adapter.Search{APIVersion: apiVersion, Kind: kind, Name: name,
 		TargetCluster: consumer})
@@ -159,7 +166,7 @@ func feedbackOf(o adapter.Object) string {
 	return s
 }
 
-func (w *world) subject(t *Works) transporttest.Subject {
+func (w *world) subject(t *works.Works) transporttest.Subject {
 	other := func(name string) maestroclient.Bundle {
 		w.Helper()
 		doc, err := w.client.Bundle(w.Context(), w.client.BundleID(consumer, name))

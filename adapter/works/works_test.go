@@ -1,4 +1,4 @@
-package works
+package works_test
 
 import (
 	"context"
@@ -19,6 +19,7 @@ import (
 
 	"atoll.dev/adapter"
 	"atoll.dev/adapter/transporttest"
+	"atoll.dev/adapter/works"
 	"atoll.dev/api/work"
 	"atoll.dev/client/maestroclient"
 	"atoll.dev/client/remote"
@@ -72,8 +73,8 @@ func TestForeignMaestroTransportPassesTheSuite(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = client.Close() })
-	works := New(Options{Client: client, RecreateWait: testsite.HangLimit})
-	transporttest.Run(t, func(t *testing.T) transporttest.Subject { return w.subject(works) })
+	foreign := works.New(works.Options{Client: client, RecreateWait: testsite.HangLimit})
+	transporttest.Run(t, func(t *testing.T) transporttest.Subject { return w.subject(foreign) })
 }
 
 // The agent's feedback arrives in the work, in the form that task configs read, and the watch
@@ -150,7 +151,7 @@ func TestI8ALostWorkIsDeletedBeforeItCountsAsAbsent(t *testing.T) {
 		t.Fatalf("found %v", found)
 	}
 	// An adapter that did not find the work gets an event when the agent reports it later.
-	w.works.withoutAdditions = true // as if the server had been another
+	w.works.AssumeOriginal() // as if the server had been another
 	o, err := w.works.Unconfirmed(t.Context(), adapter.Search{APIVersion: apiVersion, Kind: kind, Name: "a",
 		TargetCluster: consumer})
 	if err != nil || o == nil {
@@ -208,8 +209,8 @@ func TestI9AnUnknownWorkIsNotAbsent(t *testing.T) {
 	w.register()
 	if o := doubt(
 		consumer,
-	); o == nil || metadataText(o, "name") != "a" ||
-		work.ID(metadataText(o, "uid")) != w.client.BundleID(consumer,
+	); o == nil || works.MetadataText(o, "name") != "a" ||
+		work.ID(works.MetadataText(o, "uid")) != w.client.BundleID(consumer,
 			"a") {
 		t.Errorf("without a word of the agent there is %v", o)
 	}
@@ -217,7 +218,7 @@ func TestI9AnUnknownWorkIsNotAbsent(t *testing.T) {
 		t.Errorf("of a consumer that never was there is %v", o)
 	}
 	// Some of CLM's consumers may not be registered again yet.
-	knows := New(Options{Client: w.client, Clusters: func(context.Context) ([]work.Consumer, error) {
+	knows := works.New(works.Options{Client: w.client, Clusters: func(context.Context) ([]work.Consumer, error) {
 		return []work.Consumer{consumer, "soon"}, nil
 	}})
 	for target, want := range map[string]bool{"soon": true, "never-was": false} {
