@@ -14,7 +14,6 @@ import (
 	"atoll.dev/client/remote"
 	"atoll.dev/internal/rest"
 	"atoll.dev/pki"
-	"atoll.dev/test/lifecycle"
 )
 
 // crash measures how long a region needs after kill -9 of one of its processes until all agree again, and that no
@@ -22,7 +21,7 @@ import (
 // when each watcher and each event of the sentinel has the acknowledged generation of each changed cluster, and
 // fleet has placed a new cluster.
 type crash struct {
-	region *lifecycle.Region
+	region *region
 	ids    []string // of the clusters
 
 	mu           sync.Mutex
@@ -47,9 +46,9 @@ const (
 
 // newCrash connects the watchers and an adapter that only receives events, and waits until each watcher has all
 // clusters.
-func newCrash(ctx context.Context, o lifecycle.Options, clusters int) (c *crash, err error) {
+func newCrash(ctx context.Context, o regionOptions, clusters int) (c *crash, err error) {
 	c = &crash{acknowledged: map[string]int64{}, events: map[string]int64{}}
-	if c.region, err = lifecycle.Connect(o); err != nil {
+	if c.region, err = connectRegion(o); err != nil {
 		return c, err // Close ends what is there
 	}
 	for i := range watchers {
@@ -61,7 +60,7 @@ func newCrash(ctx context.Context, o lifecycle.Options, clusters int) (c *crash,
 	if err := c.receiveEvents(ctx); err != nil {
 		return c, err
 	}
-	err = lifecycle.Await(ctx, func() error {
+	err = await(ctx, func() error {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		for i, all := range c.watched {
@@ -105,7 +104,7 @@ func (c *crash) noteGeneration(e remote.Event, in map[string]int64) error {
 	if e.Type != rest.Added && e.Type != rest.Modified {
 		return nil
 	}
-	var r lifecycle.Resource
+	var r resource
 	if err := json.Unmarshal(e.Object, &r); err != nil {
 		return err
 	}
@@ -125,7 +124,7 @@ func (c *crash) receiveEvents(ctx context.Context) error {
 		Subscriptions: []string{bus.EventFilter("bench", "clusters")},
 		Handler: func(_ context.Context, m bus.Message) {
 			defer m.Ack()
-			var r lifecycle.Resource
+			var r resource
 			if json.Unmarshal(m.Event.Data, &r) == nil {
 				c.mu.Lock()
 				defer c.mu.Unlock()
@@ -134,7 +133,7 @@ func (c *crash) receiveEvents(ctx context.Context) error {
 		},
 	})
 	c.region.Background(ctx, listener.Run)
-	return lifecycle.Await(ctx, func() error { return listener.Check(ctx) })
+	return await(ctx, func() error { return listener.Check(ctx) })
 }
 
 // measure kills a victim and adds the figures: seconds from the kill until the process is ready, until fleet has placed
@@ -163,7 +162,7 @@ func (c *crash) measure(ctx context.Context, v victim, figures map[string]any) e
 	figures[v.name+"_placed_seconds"] = time.Since(began).Seconds()
 	stop()
 	writer.Wait()
-	if err := lifecycle.Await(ctx, c.checkAgreement); err != nil {
+	if err := await(ctx, c.checkAgreement); err != nil {
 		return err
 	}
 	figures[v.name+"_agree_seconds"], figures[v.name+"_changes"] = time.Since(began).Seconds(), c.count()-before
@@ -177,7 +176,7 @@ func (c *crash) count() int {
 }
 
 func (c *crash) awaitChanges(ctx context.Context, n int) error {
-	return lifecycle.Await(ctx, func() error {
+	return await(ctx, func() error {
 		if have := c.count(); have < n {
 			return fmt.Errorf("%d changes were acknowledged, not %d", have, n)
 		}
@@ -193,7 +192,7 @@ func (c *crash) write(ctx context.Context) {
 	for i := c.count(); ctx.Err() == nil; i++ {
 		id := c.ids[i%len(c.ids)]
 		for ctx.Err() == nil {
-			var r lifecycle.Resource
+			var r resource
 			call, cancel := context.WithTimeout(ctx, 5*time.Second)
 			err := c.region.Call(call, "PATCH", "/clusters/"+id, map[string]any{"spec": map[string]any{
 				"hostedCluster": map[string]any{"release": map[string]any{"image": "atoll.dev/release:1.36.3"}},
@@ -224,7 +223,7 @@ func waitTick(ctx context.Context, t *time.Ticker) {
 
 // placeNew creates a cluster and has it placed, once the agent of the management cluster is reported as connected.
 func (c *crash) placeNew(ctx context.Context, name string) error {
-	var hosts struct{ Items []lifecycle.Resource }
+	var hosts struct{ Items []resource }
 	if err := c.region.Call(ctx, "GET", "/managementclusters", nil, &hosts); err != nil {
 		return err
 	}
@@ -233,7 +232,7 @@ func (c *crash) placeNew(ctx context.Context, name string) error {
 			return err
 		}
 	}
-	var r lifecycle.Resource
+	var r resource
 	if err := c.region.Call(ctx, "POST", "/clusters", map[string]any{"kind": "Cluster", "name": name,
 		"spec": map[string]any{}}, &r); err != nil {
 		return err
@@ -262,7 +261,7 @@ func (c *crash) checkAgreement() error {
 // checkStored reads each changed cluster: an older generation than the acknowledged one is a lost change.
 func (c *crash) checkStored(ctx context.Context) error {
 	for id, generation := range c.acknowledged {
-		var r lifecycle.Resource
+		var r resource
 		if err := c.region.Call(ctx, "GET", "/clusters/"+id, nil, &r); err != nil {
 			return err
 		}

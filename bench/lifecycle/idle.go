@@ -19,7 +19,6 @@ import (
 	"atoll.dev/bench/report"
 	"atoll.dev/clm"
 	"atoll.dev/internal/postgres"
-	"atoll.dev/test/lifecycle"
 )
 
 // idle measures a region at rest: -idle clusters with two node pools each, all placed and reconciled,
@@ -152,7 +151,7 @@ func wait(ctx context.Context, d time.Duration) error {
 // storeIdle makes one cluster with two node pools through the API, has all their adapters report, and
 // copies all rows about them in the database, under other ids.
 func storeIdle(ctx context.Context, dsn string, n int) error {
-	region, err := lifecycle.Start(ctx, lifecycle.Options{DSN: dsn, Entities: string(clm.DefaultEntities), Fleet: true})
+	region, err := startRegion(ctx, regionOptions{DSN: dsn, Entities: string(clm.DefaultEntities), Fleet: true})
 	if err != nil {
 		return err
 	}
@@ -163,7 +162,7 @@ func storeIdle(ctx context.Context, dsn string, n int) error {
 	defer conn.Close(ctx)
 	sample, err := makeSample(ctx, region)
 	if err == nil {
-		err = lifecycle.Await(ctx, func() error { return saveCursors(ctx, region, sample.host, conn) })
+		err = await(ctx, func() error { return saveCursors(ctx, region, sample.host, conn) })
 	}
 	if err = errors.Join(err, region.Close()); err != nil {
 		return err
@@ -173,7 +172,7 @@ func storeIdle(ctx context.Context, dsn string, n int) error {
 
 // saveCursors returns an error until the sentinel's saved cursors are after all changes of the sample, as in a region
 // at rest. It changes the management cluster, because a cursor moves with the changes that follow.
-func saveCursors(ctx context.Context, r *lifecycle.Region, host string, conn *pgx.Conn) error {
+func saveCursors(ctx context.Context, r *region, host string, conn *pgx.Conn) error {
 	err := r.Call(ctx, "PATCH", "/managementclusters/"+host, map[string]any{"labels": map[string]string{
 		"changed": strconv.FormatInt(time.Now().UnixNano(), 10)}}, nil)
 	if err != nil {
@@ -198,8 +197,8 @@ type sample struct {
 	host string // the management cluster
 }
 
-func makeSample(ctx context.Context, r *lifecycle.Region) (s sample, err error) {
-	var made lifecycle.Resource
+func makeSample(ctx context.Context, r *region) (s sample, err error) {
+	var made resource
 	post := func(path string, body any) {
 		if err == nil {
 			err = r.Call(ctx, "POST", path, body, &made)
@@ -239,14 +238,14 @@ func makeSample(ctx context.Context, r *lifecycle.Region) (s sample, err error) 
 }
 
 // reportAgent reports the agent of a management cluster as connected, as Maestro does.
-func reportAgent(ctx context.Context, r *lifecycle.Region, managementCluster string) error {
+func reportAgent(ctx context.Context, r *region, managementCluster string) error {
 	return r.Call(ctx, "PUT", "/managementclusters/"+managementCluster+"/statuses", idleReport("maestro"), nil)
 }
 
 // place places a cluster. The error is not nil when it finds no room: fleet may not have read the report of the
 // management cluster yet.
-func place(ctx context.Context, r *lifecycle.Region, cluster string) error {
-	return lifecycle.Await(ctx, func() error {
+func place(ctx context.Context, r *region, cluster string) error {
+	return await(ctx, func() error {
 		var placed struct{ State, Message string }
 		err := r.Call(ctx, "POST", "/clusters/"+cluster+"/placement", map[string]any{}, &placed)
 		if err == nil && placed.State != "Placed" {

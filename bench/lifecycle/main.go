@@ -24,7 +24,6 @@ import (
 	"atoll.dev/adapter/transporttest"
 	"atoll.dev/bench/report"
 	"atoll.dev/internal/postgres"
-	"atoll.dev/test/lifecycle"
 )
 
 var (
@@ -147,11 +146,11 @@ func run(ctx context.Context) (err error) {
 	if *idleClusters > 0 {
 		return idle(ctx, cluster, running)
 	}
-	o := lifecycle.Options{DSN: cluster.DSN("clm", "clm"), Entities: entities}
+	o := regionOptions{DSN: cluster.DSN("clm", "clm"), Entities: entities}
 	if *verbose {
 		o.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	}
-	region, err := lifecycle.Start(ctx, o)
+	region, err := startRegion(ctx, o)
 	if err != nil {
 		return err
 	}
@@ -163,7 +162,7 @@ func run(ctx context.Context) (err error) {
 
 // bench records the times of a cluster's steps.
 type bench struct {
-	region *lifecycle.Region
+	region *region
 
 	mu                                                       sync.Mutex
 	postedAt, eventAt, reconciledAt, deleteSentAt, removedAt map[string]time.Time // by id
@@ -171,7 +170,7 @@ type bench struct {
 
 func (b *bench) run(ctx context.Context) error {
 	for _, name := range []string{"one", "two"} {
-		err := b.region.Run(ctx, lifecycle.Adapter{
+		err := b.region.Run(ctx, adapterFiles{
 			Config: fmt.Appendf(nil, config, name), Task: fmt.Appendf(nil, task,
 				name), Transport: transporttest.NewMemory(),
 		})
@@ -215,7 +214,7 @@ func (b *bench) run(ctx context.Context) error {
 
 func (b *bench) create(ctx context.Context, name string) (string, error) {
 	begun := time.Now()
-	var r lifecycle.Resource
+	var r resource
 	err := b.region.Call(ctx, "POST", "/clusters", map[string]any{"kind": "Cluster", "name": name,
 		"spec": map[string]any{"size": 3}}, &r)
 	b.mu.Lock()

@@ -10,7 +10,6 @@ import (
 	"atoll.dev/client/remote"
 	"atoll.dev/internal/rest"
 	"atoll.dev/pki"
-	"atoll.dev/test/lifecycle"
 )
 
 // follow records the times of a watch of CLM's clusters, and of the events that an adapter receives.
@@ -45,12 +44,12 @@ func (b *bench) follow(ctx context.Context) error {
 		},
 	})
 	b.region.Background(ctx, listener.Run)
-	return lifecycle.Await(ctx, func() error { return listener.Check(ctx) })
+	return await(ctx, func() error { return listener.Check(ctx) })
 }
 
 // handleEvent records when a cluster is reconciled or removed.
 func (b *bench) handleEvent(e remote.Event) error {
-	var r lifecycle.Resource
+	var r resource
 	switch e.Type {
 	case rest.Added, rest.Modified, rest.Deleted:
 		if err := json.Unmarshal(e.Object, &r); err != nil {

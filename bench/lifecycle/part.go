@@ -16,7 +16,6 @@ import (
 	profile "runtime/pprof"
 
 	"atoll.dev/clm"
-	"atoll.dev/test/lifecycle"
 )
 
 // part is a lifecycle manager in a process of its own.
@@ -31,8 +30,8 @@ const partVariable = "ATOLL_BENCH_IDLE"
 
 // partOptions returns the options of a part that can start again: with a directory for its CA, which the caller
 // removes, and with its own ports.
-func partOptions(dsn string) (o lifecycle.Options, err error) {
-	o = lifecycle.Options{DSN: dsn, Entities: string(clm.DefaultEntities), Fleet: true}
+func partOptions(dsn string) (o regionOptions, err error) {
+	o = regionOptions{DSN: dsn, Entities: string(clm.DefaultEntities), Fleet: true}
 	for _, into := range []*string{&o.HTTP, &o.Broker} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
@@ -46,7 +45,7 @@ func partOptions(dsn string) (o lifecycle.Options, err error) {
 }
 
 // startPart starts this program again as a part, and waits until the part is ready.
-func startPart(ctx context.Context, o lifecycle.Options) (*part, error) {
+func startPart(ctx context.Context, o regionOptions) (*part, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -100,7 +99,7 @@ func (p *part) kill() {
 // runPart is the process that startPart starts. It prints a line when it is ready, and one when it has read
 // everything. It ends with its standard input.
 func runPart(ctx context.Context, options string) error {
-	o := lifecycle.Options{}
+	o := regionOptions{}
 	if err := json.Unmarshal([]byte(options), &o); err != nil {
 		return err
 	}
@@ -118,12 +117,12 @@ func runPart(ctx context.Context, options string) error {
 		}
 	}
 	o.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	region, err := lifecycle.Start(ctx, o)
+	region, err := startRegion(ctx, o)
 	if err != nil {
 		return err
 	}
 	fmt.Println("ready")
-	err = lifecycle.Await(ctx, func() error { return checkComplete(region) })
+	err = await(ctx, func() error { return checkComplete(region) })
 	profile.StopCPUProfile()
 	if err == nil {
 		fmt.Println("complete")
@@ -134,7 +133,7 @@ func runPart(ctx context.Context, options string) error {
 
 // checkComplete returns an error until fleet has read the placements, and the figures of pending resources are there.
 // Readiness waits for the sentinel, but not for these.
-func checkComplete(r *lifecycle.Region) error {
+func checkComplete(r *region) error {
 	families, err := r.Ops.Registry.Gather()
 	if err != nil {
 		return err

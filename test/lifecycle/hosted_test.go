@@ -1,8 +1,10 @@
 package lifecycle
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -13,92 +15,66 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
-	"atoll.dev/adapter/works"
 	apihosting "atoll.dev/api/hosting"
 	"atoll.dev/api/hypershift"
 	"atoll.dev/api/work"
-	"atoll.dev/client/maestroclient"
+	"atoll.dev/client/clmclient"
 	"atoll.dev/client/remote"
-	"atoll.dev/clm"
+	"atoll.dev/cluster"
 	"atoll.dev/hosting"
-	"atoll.dev/internal/pgtest"
+	"atoll.dev/plane/planetest"
+	"atoll.dev/test/testworld"
 )
 
 // road is a region with the adapters of hosted clusters, and one management cluster whose hosting
 // is the test itself: the test reports the state of a plane.
 type road struct {
-	*world
-	dial                  func(source string) *maestroclient.Client
-	stopAgent, startAgent func()
-	operator              *maestroclient.Client
+	*testworld.World
+	mc *testworld.Cluster
 }
 
 func newRoad(t *testing.T) *road {
 	t.Helper()
-	shipping := pgtest.DSN(t)
-	region, err := Start(t.Context(), Options{DSN: pgtest.DSN(t), Entities: string(clm.DefaultEntities), Fleet: true,
-		Log: testLog(t)})
+	admin, err := planetest.Shared(t).Config.RESTConfig()
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &road{world: &world{T: t, Region: region}}
-	t.Cleanup(func() {
-		if err := region.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	w.dial = w.startMaestro(shipping)
-	cluster := w.cluster()
-	if _, err := hosting.Bootstrap(t.Context(), cluster, hosting.BootstrapOptions{}); err != nil {
+	if _, err := hosting.Bootstrap(t.Context(), admin, hosting.BootstrapOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	w.operator = w.dial("operator")
-	w.await("the consumer", func() error {
-		_, err := w.operator.CreateConsumer(t.Context(), consumer, nil)
-		if remote.StatusOf(err) == 409 {
-			return nil
-		}
-		return err
-	})
-	w.stopAgent, w.startAgent = w.agent(cluster)
-	for _, name := range []string{"placement", "pull-secret", "hosted-cluster", "node-pool", "credential"} {
-		a := Adapter{Env: map[string]string{"ATOLL_BASE_DOMAIN": "hosted.test"}}
-		if name != "placement" {
-			a.Transport = works.New(works.Options{Client: w.dial(name), Log: w.log})
-		}
-		w.adapter(name, a)
-	}
-	return w
+	w := testworld.Start(t, testworld.Options{Fleet: true, Clusters: []work.Consumer{consumer},
+		Adapters: []string{"placement", "pull-secret", "hosted-cluster", "node-pool", "credential"},
+		Env:      map[string]string{"ATOLL_BASE_DOMAIN": "hosted.test"}})
+	return &road{w, w.Clusters[consumer]}
 }
 
 // join makes the management cluster known to the lifecycle manager.
 func (w *road) join(planes int) {
-	w.Helper()
-	w.call("POST", "/managementclusters", map[string]any{"kind": "ManagementCluster", "name": consumer,
-		"spec": map[string]any{
-			"capacity": map[string]any{"planes": planes}, "versions": []string{"1.36.3"}}})
+	w.T.Helper()
+	w.Create("managementclusters", "ManagementCluster", consumer,
+		fmt.Sprintf(`{"capacity":{"planes":%d},"versions":["1.36.3"]}`, planes), nil)
 }
 
-func (w *road) create(name string) (cluster Resource, path string) {
-	w.Helper()
-	cluster = w.call("POST", "/clusters", map[string]any{"kind": "Cluster", "name": name, "spec": map[string]any{
-		"hostedCluster": map[string]any{"release": map[string]any{"image": "atoll.dev/release:1.36.3"}}}})
-	return cluster, "/clusters/" + cluster.ID
+// create creates a cluster.
+func (w *road) create(name string) clmclient.Resource {
+	w.T.Helper()
+	return w.Create(clusters, "Cluster", name, `{"hostedCluster":{"release":{"image":"atoll.dev/release:1.36.3"}}}`, nil)
 }
 
-// hosted returns the existing object of a kind for a cluster.
-func (w *road) hosted(kind schema.GroupVersionResource, cluster, name string,
-	o **unstructured.Unstructured) func() error {
-	return func() (err error) {
-		*o, err = w.object(kind, apihosting.Namespace(cluster), name)
+// awaitHosted waits until a cluster has an object of a kind, and returns it.
+func (w *road) awaitHosted(kind schema.GroupVersionResource, cluster, name string) (o *unstructured.Unstructured) {
+	w.T.Helper()
+	w.Await(kind.Resource+" "+name+" is there", func() (err error) {
+		o, err = w.mc.Object(kind, apihosting.Namespace(cluster), name)
 		return err
-	}
+	})
+	return o
 }
 
-// says writes hosting's status of an object.
+// report writes hosting's status of an object.
 func (w *road) report(kind schema.GroupVersionResource, o *unstructured.Unstructured, generation int64,
 	status map[string]any, conditions ...string) {
-	w.Helper()
+	w.T.Helper()
 	var list []any
 	for i := 0; i+3 < len(conditions); i += 4 {
 		list = append(list, map[string]any{"type": conditions[i], "status": conditions[i+1], "reason": conditions[i+2],
@@ -109,33 +85,15 @@ func (w *road) report(kind schema.GroupVersionResource, o *unstructured.Unstruct
 		status = map[string]any{}
 	}
 	status["conditions"] = list
-	w.await("hosting reports on "+o.GetName(), func() error {
-		now, err := w.admin.Resource(kind).Namespace(o.GetNamespace()).Get(w.Context(), o.GetName(),
-			metav1.GetOptions{})
+	w.Await("hosting reports on "+o.GetName(), func() error {
+		now, err := w.mc.Object(kind, o.GetNamespace(), o.GetName())
 		if err != nil {
 			return err
 		}
 		now.Object["status"] = status
-		_, err = w.admin.Resource(kind).Namespace(o.GetNamespace()).UpdateStatus(w.Context(), now,
-			metav1.UpdateOptions{})
+		_, err = w.mc.In(kind, o.GetNamespace()).UpdateStatus(w.T.Context(), now, metav1.UpdateOptions{})
 		return err
 	})
-}
-
-// condition waits until the mirrored condition of an adapter has the value.
-func (w *road) condition(path, kind, status, reason string) func() error {
-	return func() error {
-		var r Resource
-		if err := w.Call(w.Context(), "GET", path, nil, &r); err != nil {
-			return err
-		}
-		for _, c := range r.Status.Conditions {
-			if c.Type == kind && c.Status == status && (reason == "" || c.Reason == reason) {
-				return nil
-			}
-		}
-		return fmt.Errorf("%+v", r.Status.Conditions)
-	}
 }
 
 func externalSecrets() schema.GroupVersionResource {
@@ -144,53 +102,57 @@ func externalSecrets() schema.GroupVersionResource {
 
 // edit changes an object as hosting does, which sets finalizers.
 func (w *road) edit(kind schema.GroupVersionResource, o *unstructured.Unstructured, patch string) {
-	w.Helper()
-	_, err := w.admin.Resource(kind).Namespace(o.GetNamespace()).Patch(w.Context(), o.GetName(), types.MergePatchType,
+	w.T.Helper()
+	_, err := w.mc.In(kind, o.GetNamespace()).Patch(w.T.Context(), o.GetName(), types.MergePatchType,
 		[]byte(patch), metav1.PatchOptions{FieldManager: "hosting"})
 	if err != nil {
-		w.Fatal(err)
+		w.T.Fatal(err)
 	}
 }
 
-// markDeleted waits until an object is to be deleted.
-func (w *road) markDeleted(kind schema.GroupVersionResource, o *unstructured.Unstructured) func() error {
-	return func() error {
-		now, err := w.object(kind, o.GetNamespace(), o.GetName())
-		if err == nil && now.GetDeletionTimestamp() == nil {
-			err = errors.New("nobody has asked for its deletion")
-		}
-		return err
+// checkDeleting returns an error unless an object is being deleted.
+func (w *road) checkDeleting(kind schema.GroupVersionResource, o *unstructured.Unstructured) error {
+	now, err := w.mc.Object(kind, o.GetNamespace(), o.GetName())
+	if err == nil && now.GetDeletionTimestamp() == nil {
+		err = errors.New("nobody has asked for its deletion")
 	}
+	return err
 }
 
-func (w *road) delete(path string) {
-	w.Helper()
-	if err := w.Call(w.Context(), "DELETE", path, nil, nil); err != nil {
-		w.Fatal(err)
-	}
+// awaitDeleting waits until the deletion of an object was requested.
+func (w *road) awaitDeleting(kind schema.GroupVersionResource, o *unstructured.Unstructured) {
+	w.T.Helper()
+	w.Await(kind.Resource+" "+o.GetName()+" is being deleted", func() error { return w.checkDeleting(kind, o) })
 }
 
-// hasNothing is left of a cluster: no resource, place, namespace, or work.
-func (w *road) hasNothing(cluster string) func() error {
-	return func() error {
-		path := "/clusters/" + cluster
-		if err := w.gone(path)(); err != nil {
-			return err
-		}
-		if err := w.Call(w.Context(), "GET", path+"/placement", nil, nil); !errors.Is(err, ErrNotFound) {
+// awaitNothing waits until nothing is left of a cluster: no resource, place, namespace, or work.
+func (w *road) awaitNothing(id string) {
+	w.T.Helper()
+	operator := w.Dial("operator")
+	w.AwaitGone(clusters, id)
+	w.Await("nothing is left of "+id, func() error {
+		if _, err := w.Client.Placement(w.T.Context(), cluster.ID(id)); remote.StatusOf(err) != http.StatusNotFound {
 			return fmt.Errorf("it has a place: %v", err)
 		}
-		if _, err := w.object(namespaces, "", apihosting.Namespace(cluster)); !apierrors.IsNotFound(err) {
+		if _, err := w.mc.Object(namespaces, "", apihosting.Namespace(id)); !apierrors.IsNotFound(err) {
 			return fmt.Errorf("the namespace is there: %v", err)
 		}
-		doc, err := w.operator.ListBundles(w.Context(), remote.ListOptions{Size: 400})
+		doc, err := operator.ListBundles(w.T.Context(), remote.ListOptions{Size: 400})
 		if err != nil {
 			return err
 		}
-		if strings.Contains(string(doc.JSON), cluster) {
+		if strings.Contains(string(doc.JSON), id) {
 			return fmt.Errorf("there are works: %s", doc.JSON)
 		}
 		return nil
+	})
+}
+
+// checkPlaced fails the test unless a cluster has its place.
+func (w *road) checkPlaced(id string) {
+	w.T.Helper()
+	if p, err := w.Client.Placement(w.T.Context(), cluster.ID(id)); err != nil || p.State != "Placed" {
+		w.T.Errorf("the place was given back before the control plane was gone: %v, %v", p, err)
 	}
 }
 
@@ -200,44 +162,32 @@ func (w *road) hasNothing(cluster string) func() error {
 func TestI9AClusterConvergesFromEveryStep(t *testing.T) {
 	w := newRoad(t)
 	w.join(3)
-	first, path := w.create("first")
-	pool := w.call("POST", path+"/nodepools", map[string]any{"kind": "NodePool", "name": "workers",
-		"spec": map[string]any{
-			"labels": map[string]any{"a": "b"}, "nodePool": map[string]any{"replicas": 2, "release": map[string]any{
-				"image": "atoll.dev/release:1.36.3"},
-				"platform": map[string]any{"type": "AWS", "aws": map[string]any{"instanceType": "m6a.xlarge"}}}}})
-	credential := w.call("POST", path+"/credentials", map[string]any{"kind": "Credential", "name": "c1",
-		"spec": map[string]any{
-			"request": "PEM", "expiration_seconds": 600, "username": "ada", "expires_at": time.Now().Add(
-				time.Hour).UTC().Format(time.RFC3339)}})
+	first := w.create("first")
+	pools, credentials := clusters.Below(first.ID, "nodepools"), clusters.Below(first.ID, "credentials")
+	pool := w.Create(pools, "NodePool", "workers", `{"labels":{"a":"b"},"nodePool":{"replicas":2,
+		"release":{"image":"atoll.dev/release:1.36.3"},
+		"platform":{"type":"AWS","aws":{"instanceType":"m6a.xlarge"}}}}`, nil)
+	credential := w.Create(credentials, "Credential", "c1", fmt.Sprintf(`{"request":"PEM","expiration_seconds":600,
+		"username":"ada","expires_at":%q}`, time.Now().Add(time.Hour).UTC().Format(time.RFC3339)), nil)
 
 	hc := apihosting.HostedClusterName(first.ID)
-	var plane, secret, nodes, key *unstructured.Unstructured
-	w.await("POST until the HostedCluster is there", w.hosted(hypershift.HostedClusters(), first.ID, hc, &plane))
-	w.await("the ExternalSecret", w.hosted(externalSecrets(), first.ID, "pull-secret", &secret))
-	w.await("the NodePool", w.hosted(hypershift.NodePools(), first.ID, apihosting.NodePoolName(hc, "workers"), &nodes))
-	w.await("the Credential", w.hosted(apihosting.Credentials(), first.ID, apihosting.CredentialName(credential.ID),
-		&key))
+	plane := w.awaitHosted(hypershift.HostedClusters(), first.ID, hc)
+	secret := w.awaitHosted(externalSecrets(), first.ID, "pull-secret")
+	nodes := w.awaitHosted(hypershift.NodePools(), first.ID, apihosting.NodePoolName(hc, "workers"))
+	key := w.awaitHosted(apihosting.Credentials(), first.ID, apihosting.CredentialName(credential.ID))
 
-	second, secondPath := w.create("second") // its plane only ever starts
-	third, thirdPath := w.create("third")
-	w.await("the region is full", func() error {
-		return errors.Join(w.condition(secondPath, "PlacementSuccessful", "True", "Placed")(),
-			w.condition(thirdPath, "PlacementSuccessful", "True", "Placed")())
-	})
-	homeless, homelessPath := w.create("homeless")
-	next, nextPath := w.create("next")
-	w.await("who finds no place says so", func() error {
-		return errors.Join(w.condition(homelessPath, "HostedClusterSuccessful", "False", "NoCapacity")(),
-			w.condition(nextPath, "PlacementSuccessful", "False", "NoCapacity")())
-	})
-	w.delete(homelessPath)
-	w.await("deleted before it had a place", w.hasNothing(homeless.ID))
+	second, third := w.create("second"), w.create("third") // the plane of the second only ever starts
+	w.AwaitCondition(clusters, second.ID, "PlacementSuccessful", "True", "Placed")
+	w.AwaitCondition(clusters, third.ID, "PlacementSuccessful", "True", "Placed")
+	homeless, next := w.create("homeless"), w.create("next") // the region is full
+	w.AwaitCondition(clusters, homeless.ID, "HostedClusterSuccessful", "False", "NoCapacity")
+	w.AwaitCondition(clusters, next.ID, "PlacementSuccessful", "False", "NoCapacity")
+	w.Delete(clusters, homeless.ID)
+	w.awaitNothing(homeless.ID) // deleted before it had a place
 
 	w.report(hypershift.HostedClusters(), plane, 1, nil, "Available", "False", "PlaneStarting", "the plane is starting",
 		"ValidReleaseImage", "True", "AsExpected", "")
-	w.await("the customer sees that the plane starts", w.condition(path, "HostedClusterSuccessful", "False",
-		"PlaneStarting"))
+	w.AwaitCondition(clusters, first.ID, "HostedClusterSuccessful", "False", "PlaneStarting")
 	running := map[string]any{"controlPlaneEndpoint": map[string]any{"host": "127.0.0.1", "port": int64(6443)},
 		"power": "Awake"}
 	w.report(hypershift.HostedClusters(), plane, 1, running, "Available", "True", "AsExpected", "the API answers",
@@ -248,48 +198,55 @@ func TestI9AClusterConvergesFromEveryStep(t *testing.T) {
 	w.report(apihosting.Credentials(), key, 1, map[string]any{"certificate": "CERT", "caBundle": "CA",
 		"server": "https://127.0.0.1:6443", "tlsServerName": hc + ".hosted.test"},
 		"Issued", "True", "Issued", "")
-	w.await("the cluster is Reconciled", w.reconciled(path, 1))
-	w.await("the node pool is Reconciled", w.reconciled(path+"/nodepools/"+pool.ID, 1))
-	w.await("the credential is Reconciled", w.reconciled(path+"/credentials/"+credential.ID, 1))
-	var reports struct {
-		Items []struct{ Data map[string]any }
+	w.AwaitReconciled(clusters, first.ID, 1)
+	w.AwaitReconciled(pools, pool.ID, 1)
+	w.AwaitReconciled(credentials, credential.ID, 1)
+	var data struct{ Certificate string }
+	reports, err := w.Client.Statuses(t.Context(), credentials, credential.ID)
+	if err == nil && len(reports) == 1 {
+		err = json.Unmarshal(reports[0].Data, &data)
 	}
-	if err := w.Call(t.Context(), "GET", path+"/credentials/"+credential.ID+"/statuses", nil, &reports); err != nil ||
-		len(reports.Items) != 1 || reports.Items[0].Data["certificate"] != "CERT" {
+	if err != nil || data.Certificate != "CERT" {
 		t.Errorf("the credential's report: %v, %v", reports, err)
 	}
 
 	// Hosting's status of the previous generation does not count for this one.
-	w.call("PATCH", path, map[string]any{"spec": map[string]any{"hibernated": true, "hostedCluster": map[string]any{
-		"pausedUntil": "true", "release": map[string]any{"image": "atoll.dev/release:1.36.3"}}}})
-	w.await("the change is at the HostedCluster", func() error {
-		o, err := w.object(hypershift.HostedClusters(), plane.GetNamespace(), hc)
-		if paused, _, _ := unstructured.NestedString(o.Object, "spec", "pausedUntil"); err == nil &&
-			(paused != "true" || o.GetAnnotations()[hypershift.HibernatedAnnotation] != "true") {
-			err = fmt.Errorf("%v", o.Object)
+	w.Replace(clusters, first.ID, `{"spec":{"hibernated":true,"hostedCluster":{"pausedUntil":"true",
+		"release":{"image":"atoll.dev/release:1.36.3"}}}}`)
+	w.Await("the change is at the HostedCluster", func() error {
+		o, err := w.mc.Object(hypershift.HostedClusters(), plane.GetNamespace(), hc)
+		if err != nil {
+			return err
 		}
-		return err
+		if paused, _, _ := unstructured.NestedString(o.Object, "spec", "pausedUntil"); paused != "true" ||
+			o.GetAnnotations()[hypershift.HibernatedAnnotation] != "true" {
+			return fmt.Errorf("%v", o.Object)
+		}
+		return nil
 	})
-	w.await("and counts as not done", w.condition(path, "HostedClusterSuccessful", "False", "Updating"))
+	w.AwaitCondition(clusters, first.ID, "HostedClusterSuccessful", "False", "Updating")
 	w.report(hypershift.HostedClusters(), plane, 2, running, "Available", "True", "Asleep", "")
-	w.await("until hosting has seen it", w.reconciled(path, 2))
-	w.call("PATCH", path+"/nodepools/"+pool.ID, map[string]any{"spec": map[string]any{"nodePool": map[string]any{
-		"replicas": 5}}})
-	w.await("the pool's replicas are at the NodePool", func() error {
-		o, err := w.object(hypershift.NodePools(), nodes.GetNamespace(), nodes.GetName())
-		if n, _, _ := unstructured.NestedInt64(o.Object, "spec", "replicas"); err == nil && n != 5 {
-			err = fmt.Errorf("%d", n)
+	w.AwaitReconciled(clusters, first.ID, 2) // hosting has seen the change
+	w.Replace(pools, pool.ID, `{"spec":{"nodePool":{"replicas":5}}}`)
+	w.Await("the pool's replicas are at the NodePool", func() error {
+		o, err := w.mc.Object(hypershift.NodePools(), nodes.GetNamespace(), nodes.GetName())
+		if err != nil {
+			return err
 		}
-		return err
+		if n, _, _ := unstructured.NestedInt64(o.Object, "spec", "replicas"); n != 5 {
+			return fmt.Errorf("%d", n)
+		}
+		return nil
 	})
 
 	// While the management cluster is away deletions wait, and keep the place.
-	w.stopAgent()
-	w.delete(secondPath)
-	w.delete(thirdPath)
-	w.await("who is deleted waits for the management cluster", func() error {
-		for _, cluster := range []string{second.ID, third.ID} {
-			doc, err := w.operator.Bundle(t.Context(), work.BundleID("hosted-cluster", consumer, "work-"+cluster))
+	w.mc.Agent.Stop()
+	w.Delete(clusters, second.ID)
+	w.Delete(clusters, third.ID)
+	operator := w.Dial("operator")
+	w.Await("deleted clusters wait for the management cluster", func() error {
+		for _, id := range []string{second.ID, third.ID} {
+			doc, err := operator.Bundle(t.Context(), work.BundleID("hosted-cluster", consumer, "work-"+id))
 			if err != nil {
 				return err
 			}
@@ -299,36 +256,29 @@ func TestI9AClusterConvergesFromEveryStep(t *testing.T) {
 		}
 		return nil
 	})
-	for _, p := range []string{secondPath, thirdPath} {
-		var place struct{ State string }
-		if err := w.Call(t.Context(), "GET", p+"/placement", nil, &place); err != nil || place.State != "Placed" {
-			t.Errorf("the place was given back before the control plane was gone: %v, %v", place, err)
-		}
-	}
-	w.startAgent()
+	w.checkPlaced(second.ID)
+	w.checkPlaced(third.ID)
+	w.mc.Agent.Start()
 
 	// Node pools are deleted first, then the HostedCluster, then the place. A credential that cannot
 	// be revoked, because its plane does not start, delays nothing.
 	w.edit(apihosting.Credentials(), key, `{"metadata":{"finalizers":["hosting.atoll.dev/credential"]}}`)
 	w.edit(hypershift.NodePools(), nodes, `{"metadata":{"finalizers":["hosting.atoll.dev/drain"]}}`)
 	w.edit(hypershift.HostedClusters(), plane, `{"metadata":{"finalizers":["hosting.atoll.dev/plane"]}}`)
-	w.delete(path)
-	w.await("the NodePool is to go", w.markDeleted(hypershift.NodePools(), nodes))
-	w.await("the Credential is to go", w.markDeleted(apihosting.Credentials(), key))
-	w.await("the cluster waits for what is below it", w.condition(path, "HostedClusterSuccessful", "False", "Deleting"))
-	if err := w.markDeleted(hypershift.HostedClusters(), plane)(); err == nil {
+	w.Delete(clusters, first.ID)
+	w.awaitDeleting(hypershift.NodePools(), nodes)
+	w.awaitDeleting(apihosting.Credentials(), key)
+	w.AwaitCondition(clusters, first.ID, "HostedClusterSuccessful", "False", "Deleting")
+	if err := w.checkDeleting(hypershift.HostedClusters(), plane); err == nil {
 		t.Error("the HostedCluster is to go while there are nodes")
 	}
 	w.edit(hypershift.NodePools(), nodes, `{"metadata":{"finalizers":null}}`)
-	w.await("then the HostedCluster", w.markDeleted(hypershift.HostedClusters(), plane))
+	w.awaitDeleting(hypershift.HostedClusters(), plane)
 	w.edit(apihosting.Credentials(), key, `{"metadata":{"finalizers":null}}`)
-	if err := w.Call(t.Context(), "GET", path+"/placement", nil, nil); err != nil {
-		t.Errorf("the place was given back before the control plane was gone: %v", err)
-	}
+	w.checkPlaced(first.ID)
 	w.edit(hypershift.HostedClusters(), plane, `{"metadata":{"finalizers":null}}`)
-	for _, cluster := range []string{first.ID, second.ID, third.ID} {
-		w.await("nothing is left of "+cluster, w.hasNothing(cluster))
+	for _, id := range []string{first.ID, second.ID, third.ID} {
+		w.awaitNothing(id)
 	}
-	w.await("who waited for a place has it", w.hosted(hypershift.HostedClusters(), next.ID,
-		apihosting.HostedClusterName(next.ID), &plane))
+	w.awaitHosted(hypershift.HostedClusters(), next.ID, apihosting.HostedClusterName(next.ID)) // it waited for a place
 }

@@ -1,7 +1,6 @@
 package lifecycle
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,7 +8,7 @@ import (
 	"testing"
 
 	"atoll.dev/adapter/transporttest"
-	"atoll.dev/internal/pgtest"
+	"atoll.dev/test/testworld"
 )
 
 // lostTask needs a file, and cannot report without it. Its times have whole
@@ -37,71 +36,36 @@ post:
 // CLM shows a missing required parameter; when it is set, the next run's report counts, also within
 // the same second.
 func TestAMissingParameterIsReportedUntilItIsSet(t *testing.T) {
-	r, err := Start(t.Context(), Options{
-		DSN: pgtest.DSN(t), Log: testLog(t),
-		Entities: strings.Replace(entities, "cl-maestro, cl-namespace", "cl-lost", 1),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := r.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	w := testworld.Start(t, testworld.Options{
+		Entities: strings.Replace(entities, "cl-maestro, cl-namespace", "cl-lost", 1)})
 	file := filepath.Join(t.TempDir(), "token")
-	if err := r.Run(t.Context(), Adapter{
+	w.StartAdapter(testworld.AdapterOptions{
 		Config:    []byte("adapter: {name: cl-lost}\nclients: {broker: {subscription_id: cl-lost, topic: clusters}}\n"),
 		Task:      []byte(strings.Replace(lostTask, "FILE", file, 1)),
 		Transport: transporttest.NewMemory(),
-	}); err != nil {
-		t.Fatal(err)
-	}
-	var cluster Resource
-	if err := r.Call(t.Context(), "POST", "/clusters", map[string]any{"kind": "Cluster", "name": "lost",
-		"spec": map[string]any{}}, &cluster); err != nil {
-		t.Fatal(err)
-	}
-	path := "/clusters/" + cluster.ID
-	if err := Await(t.Context(), func() error {
-		var statuses struct {
-			Items []struct {
-				Adapter    string      `json:"adapter"`
-				Conditions []Condition `json:"conditions"`
-			} `json:"items"`
-		}
-		if err := r.Call(t.Context(), "GET", path+"/statuses", nil, &statuses); err != nil {
+	})
+	cluster := w.Create(clusters, "Cluster", "lost", `{}`, nil)
+	w.Await("the missing file is reported", func() error {
+		statuses, err := w.Client.Statuses(t.Context(), clusters, cluster.ID)
+		if err != nil {
 			return err
 		}
-		if len(statuses.Items) != 1 || statuses.Items[0].Adapter != "cl-lost" ||
-			len(statuses.Items[0].Conditions) != 3 {
-			return fmt.Errorf("statuses %+v", statuses.Items)
+		if len(statuses) != 1 || statuses[0].Adapter != "cl-lost" || len(statuses[0].Conditions) != 3 {
+			return fmt.Errorf("statuses %+v", statuses)
 		}
-		for _, c := range statuses.Items[0].Conditions {
+		for _, c := range statuses[0].Conditions {
 			if c.Status != "False" || c.Reason != "ParameterExtractionFailed" ||
 				!strings.Contains(c.Message, "no such file") {
 				return fmt.Errorf("condition %+v", c)
 			}
 		}
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
 	if err := os.WriteFile(file, []byte("t0ken"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Call(t.Context(), "POST", path+"/reconcile", nil, nil); err != nil {
+	if err := w.Client.Reconcile(t.Context(), clusters, cluster.ID, "the file is there"); err != nil {
 		t.Fatal(err)
 	}
-	if err := Await(t.Context(), func() error {
-		if err := r.Call(t.Context(), "GET", path, nil, &cluster); err != nil {
-			return err
-		}
-		if !cluster.Reconciled() {
-			return errors.New("not reconciled")
-		}
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	w.AwaitReconciled(clusters, cluster.ID, 1)
 }

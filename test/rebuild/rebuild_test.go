@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -32,44 +31,22 @@ const clusters clmclient.Collection = "clusters"
 
 // create makes a cluster and waits until it is reconciled.
 func (w *world) create(name, mc string) string {
-	w.Helper()
-	r, err := w.clm.Create(w.Context(), clusters, apiclm.ResourceCreate{
-		Kind: "Cluster", Name: name, Spec: json.RawMessage(`{}`), Labels: apiclm.Labels{
-			"atoll.dev/management-cluster": mc},
-	}, name)
-	if err != nil {
-		w.Fatal(err)
-	}
-	w.reconciled(r.ID)
+	w.T.Helper()
+	r := w.Create(clusters, "Cluster", name, `{}`, apiclm.Labels{"atoll.dev/management-cluster": mc})
+	w.AwaitReconciled(clusters, r.ID, 1)
 	return r.ID
-}
-
-func (w *world) reconciled(id string) {
-	w.Helper()
-	w.eventually("cluster "+id+" is reconciled", func() error {
-		r, err := w.clm.Get(w.Context(), clusters, id, "")
-		if err != nil {
-			return err
-		}
-		for _, c := range r.Status.Conditions {
-			if c.Type == "Reconciled" && c.Status == "True" {
-				return nil
-			}
-		}
-		return fmt.Errorf("%s", r.JSON)
-	})
 }
 
 // applied returns the uid and resourceVersion of each applied object of the clusters, given by
 // management cluster, and of the source's own work. An object that was created again or written to
 // since has others.
 func (w *world) applied(ids map[string]string) map[string]string {
-	w.Helper()
+	w.T.Helper()
 	found := map[string]string{}
 	note := func(mc string, resource schema.GroupVersionResource, ns, name string) {
-		o, err := w.clusters[mc].admin.Resource(resource).Namespace(ns).Get(w.Context(), name, metav1.GetOptions{})
+		o, err := w.Clusters[work.Consumer(mc)].Object(resource, ns, name)
 		if err != nil {
-			w.Fatal(err)
+			w.T.Fatal(err)
 		}
 		found[resource.Resource+" "+ns+"/"+name] = string(o.GetUID()) + " " + o.GetResourceVersion()
 	}
@@ -83,12 +60,12 @@ func (w *world) applied(ids map[string]string) map[string]string {
 
 // rebuild runs "atoll maestro rebuild" and returns its exit code, its report, and its standard error.
 func (w *world) rebuild(timeout string) (code int, report rebuilt, stderr string) {
-	w.Helper()
+	w.T.Helper()
 	var out, errs bytes.Buffer
-	code = cli.Main([]string{"maestro", "rebuild", "--endpoint", "http://" + w.server.HTTP, "--clm-endpoint",
-		w.manager.URL, "-o", "json", "--timeout", timeout}, strings.NewReader(""), &out, &errs)
+	code = cli.Main([]string{"maestro", "rebuild", "--endpoint", "http://" + w.Maestro.HTTP, "--clm-endpoint",
+		w.CLM.URL, "-o", "json", "--timeout", timeout}, strings.NewReader(""), &out, &errs)
 	if err := json.Unmarshal(out.Bytes(), &report); err != nil {
-		w.Fatalf("%v in %s; %s", err, out.String(), errs.String())
+		w.T.Fatalf("%v in %s; %s", err, out.String(), errs.String())
 	}
 	return code, report, errs.String()
 }
@@ -109,16 +86,10 @@ type rebuilt struct {
 func TestI8I9ARebuildRestoresTheOrderedWorks(t *testing.T) {
 	w := newWorld(t)
 	for _, mc := range []string{mc1, mc2} {
-		if _, err := w.clm.Create(t.Context(), "managementclusters", apiclm.ResourceCreate{Kind: "ManagementCluster",
-			Name: mc, Spec: json.RawMessage(`{}`)}, ""); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := w.maestro.CreateConsumer(t.Context(), work.Consumer(mc), nil); err != nil {
-			t.Fatal(err)
-		}
+		w.Create("managementclusters", "ManagementCluster", mc, `{}`, nil)
 	}
 	one, two, doomed := w.create("one", mc1), w.create("two", mc2), w.create("doomed", mc2)
-	direct := w.dial("somebody")
+	direct := w.Dial("somebody")
 	if _, err := direct.CreateBundle(t.Context(), maestroclient.Bundle{
 		ID: direct.BundleID(mc1, "direct"), Consumer: mc1, Metadata: metav1.ObjectMeta{Name: "direct"},
 		Spec: work.Bundle{Manifests: []json.RawMessage{
@@ -127,17 +98,15 @@ func TestI8I9ARebuildRestoresTheOrderedWorks(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	w.eventually("the work of a source is applied", func() error {
-		_, err := w.clusters[mc1].admin.Resource(configMaps).Namespace("default").Get(t.Context(), "direct",
-			metav1.GetOptions{})
+	w.Await("the work of a source is applied", func() error {
+		_, err := w.Clusters[mc1].Object(configMaps, "default", "direct")
 		return err
 	})
-	w.clusters[mc2].agent.Stop()
-	if _, err := w.clm.Delete(t.Context(), clusters, doomed, ""); err != nil {
-		t.Fatal(err)
-	}
-	w.eventually("the deletion has reached Maestro", func() error {
-		doc, err := w.maestro.Bundle(t.Context(), work.BundleID("cl-maestro", mc2, "cl-maestro-"+doomed))
+	w.Clusters[mc2].Agent.Stop()
+	w.Delete(clusters, doomed)
+	operator := w.Dial("operator")
+	w.Await("the deletion has reached Maestro", func() error {
+		doc, err := operator.Bundle(t.Context(), work.BundleID("cl-maestro", mc2, "cl-maestro-"+doomed))
 		if err != nil {
 			return err
 		}
@@ -159,11 +128,11 @@ func TestI8I9ARebuildRestoresTheOrderedWorks(t *testing.T) {
 		!waits["Cluster doomed"] {
 		t.Fatalf("with one agent away: %d, %+v; %s", code, report, stderr)
 	}
-	if _, err := w.clm.Get(t.Context(), clusters, doomed, ""); err != nil {
+	if _, err := w.Client.Get(t.Context(), clusters, doomed, ""); err != nil {
 		t.Fatalf("the cluster was deleted before its agent connected: %v", err)
 	}
 
-	w.clusters[mc2].agent.Start()
+	w.Clusters[mc2].Agent.Start()
 	code, report, stderr = w.rebuild(testsite.HangLimit.String())
 	if code != 0 || !report.Done || report.Consumers.Created != 0 || report.Consumers.Known != 2 ||
 		len(report.Waiting) != 0 {
@@ -173,18 +142,18 @@ func TestI8I9ARebuildRestoresTheOrderedWorks(t *testing.T) {
 		report.Works.Present != 2 {
 		t.Errorf("works: %+v", report)
 	}
-	if _, err := w.clm.Get(t.Context(), clusters, doomed, ""); remote.StatusOf(err) != http.StatusNotFound {
+	if _, err := w.Client.Get(t.Context(), clusters, doomed, ""); remote.StatusOf(err) != http.StatusNotFound {
 		t.Errorf("the cluster that was being deleted: %v", err)
 	}
-	w.eventually("its namespace is being deleted", func() error {
-		ns, err := w.clusters[mc2].admin.Resource(namespaces).Get(t.Context(), "clusters-"+doomed, metav1.GetOptions{})
+	w.Await("its namespace is being deleted", func() error {
+		ns, err := w.Clusters[mc2].Object(namespaces, "", "clusters-"+doomed)
 		if err == nil && ns.GetDeletionTimestamp() == nil {
 			return errors.New("it is not being deleted")
 		}
 		return nil
 	})
-	w.reconciled(one)
-	w.reconciled(two)
+	w.AwaitReconciled(clusters, one, 1)
+	w.AwaitReconciled(clusters, two, 1)
 
 	// The database is lost once more while the agents stay connected.
 	w.loseDatabase()

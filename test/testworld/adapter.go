@@ -1,57 +1,88 @@
 package testworld
 
 import (
-	"io/fs"
+	"context"
 	"net/http"
 	"os"
+	"path"
 	"time"
 
 	"atoll.dev/adapter"
+	"atoll.dev/adapter/objects"
+	"atoll.dev/adapter/works"
 	"atoll.dev/adapters"
+	"atoll.dev/api/work"
 	"atoll.dev/pki"
 	"atoll.dev/test/testsite"
 )
 
 // AdapterOptions say which adapter StartAdapter starts.
 type AdapterOptions struct {
-	Name      string // of its directory in package adapters
-	CLM       *CLM
-	Broker    *testsite.Broker
-	Transport adapter.Transport
+	Config, Task []byte            // the content of its two files
+	Transport    adapter.Transport // default: the one that Config asks for
 }
 
-// StartAdapter starts an adapter with the files that Atoll brings along, and waits until it receives events.
-func StartAdapter(s *testsite.Site, o AdapterOptions) {
-	s.T.Helper()
-	read := func(file string) []byte {
-		data, err := fs.ReadFile(adapters.Files, o.Name+"/"+file)
-		if err != nil {
-			s.T.Fatal(err)
+// BundledAdapter returns the options of an adapter of Atoll, by its directory in package adapters.
+func (w *World) BundledAdapter(name string) (o AdapterOptions) {
+	w.T.Helper()
+	for file, into := range map[string]*[]byte{"config.yaml": &o.Config, "task.yaml": &o.Task} {
+		var err error
+		if *into, err = adapters.Files.ReadFile(path.Join(name, file)); err != nil {
+			w.T.Fatal(err)
 		}
-		return data
 	}
-	config, err := adapter.ParseConfig("config.yaml", read("config.yaml"), nil)
+	return o
+}
+
+// StartAdapter starts an adapter and waits until it receives events.
+func (w *World) StartAdapter(o AdapterOptions) {
+	w.T.Helper()
+	config, err := adapter.ParseConfig("config.yaml", o.Config, nil)
 	if err != nil {
-		s.T.Fatal(err)
+		w.T.Fatal(err)
 	}
-	task, err := adapter.ParseTask("task.yaml", read("task.yaml"), os.ReadFile)
+	task, err := adapter.ParseTask("task.yaml", o.Task, os.ReadFile)
 	if err != nil {
-		s.T.Fatal(err)
+		w.T.Fatal(err)
 	}
-	config.Clients.API.BaseURL = o.CLM.URL
-	calls := &http.Transport{}
-	s.T.Cleanup(calls.CloseIdleConnections)
-	log := s.Log.With("part", "adapter "+o.Name)
+	name := config.Adapter.Name
+	config.Clients.API.BaseURL = "https://" + w.CLM.Secure
+	calls := &http.Transport{TLSClientConfig: w.ClientTLS(pki.ServiceName("adapter"), "clm"), MaxIdleConnsPerHost: 64}
+	w.T.Cleanup(calls.CloseIdleConnections)
+	if o.Transport == nil {
+		o.Transport = w.transport(config, task)
+	}
+	log := w.Log.With("part", "adapter "+name)
 	engine, err := adapter.New(adapter.Options{Config: config, Task: task, Transport: o.Transport,
-		API: &http.Client{Transport: calls, Timeout: time.Minute}, Log: log})
+		API: &http.Client{Transport: calls, Timeout: time.Minute}, Log: log,
+		LookupEnv: func(name string) (string, bool) { v, ok := w.options.Env[name]; return v, ok }})
 	if err != nil {
-		s.T.Fatal(err)
+		w.T.Fatal(err)
 	}
-	options := adapter.WorkerOptions{Name: config.Adapter.Name, Subscription: config.Clients.Broker.SubscriptionID,
-		Topic: config.Clients.Broker.Topic, Engine: engine, Log: log,
-		Bus: o.Broker.ClientOptions(pki.ServiceName("adapter"))}
+	options := adapter.WorkerOptions{Name: name, Subscription: config.Clients.Broker.SubscriptionID,
+		Topic: config.Clients.Broker.Topic, Engine: engine, Log: log, Grace: 2 * time.Second,
+		Bus: w.Broker.ClientOptions(pki.ServiceName("adapter"))}
 	options.Watcher, _ = o.Transport.(adapter.Watcher)
 	worker := adapter.NewWorker(options)
-	testsite.Run(s.T, "the adapter "+o.Name, worker.Run)
-	testsite.Eventually(s.T, "the adapter "+o.Name+" is ready", func() error { return worker.Ready(s.T.Context()) })
+	testsite.Run(w.T, "the adapter "+name, worker.Run)
+	testsite.Eventually(w.T, "the adapter "+name+" is ready", func() error { return worker.Ready(w.T.Context()) })
+}
+
+// transport returns the transport that the files of an adapter ask for: works of Maestro, objects of the first
+// management cluster, or nil for a task that only calls the lifecycle manager.
+func (w *World) transport(config *adapter.Config, task *adapter.Task) adapter.Transport {
+	w.T.Helper()
+	switch {
+	case config.Clients.Maestro != nil:
+		return works.New(works.Options{Client: w.Dial(config.Clients.Maestro.SourceID), Log: w.Log,
+			Clusters: func(context.Context) ([]work.Consumer, error) { return w.options.Clusters, nil }})
+	case len(task.Resources) == 0:
+		return nil
+	}
+	transport, err := objects.New(objects.Options{Config: w.Clusters[w.options.Clusters[0]].Admin,
+		Adapter: config.Adapter.Name, Log: w.Log})
+	if err != nil {
+		w.T.Fatal(err)
+	}
+	return transport
 }

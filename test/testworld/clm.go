@@ -6,6 +6,7 @@ import (
 	"atoll.dev/access"
 	"atoll.dev/client/clmclient"
 	"atoll.dev/clm"
+	"atoll.dev/fleet"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/internal/rest"
 	"atoll.dev/pki"
@@ -18,6 +19,7 @@ import (
 type CLMOptions struct {
 	DSN      string             // default: a new database
 	Entities string             // YAML; default clm.DefaultEntities
+	Fleet    bool               // it places clusters, as in a region
 	Tenancy  clm.Tenancy        // with it, the plain listener believes the tenant that a caller names
 	Change   func(*clm.Options) // last, before the server starts; may be nil
 }
@@ -46,7 +48,11 @@ func StartCLM(s *testsite.Site, o CLMOptions) *CLM {
 		s.T.Fatal(err)
 	}
 	log := s.Log.With("part", "CLM")
-	db, err := clm.Open(s.T.Context(), clm.DatabaseOptions{DSN: o.DSN, Registry: registry, Logger: log})
+	opening := clm.DatabaseOptions{DSN: o.DSN, Registry: registry, Logger: log}
+	if o.Fleet {
+		opening.Kinds = fleet.Kinds()
+	}
+	db, err := clm.Open(s.T.Context(), opening)
 	if err != nil {
 		s.T.Fatal(err)
 	}
@@ -56,6 +62,14 @@ func StartCLM(s *testsite.Site, o CLMOptions) *CLM {
 		Open: true, Trusting: o.Tenancy.Enabled, Tenancy: o.Tenancy}
 	options := clm.Options{Database: db, Identify: identity.Identify, Plain: plain, HTTP: secure,
 		HTTPTLS: s.ServerTLS("clm"), Logger: log, ShutdownGrace: time.Second}
+	if o.Fleet {
+		f, err := fleet.New(s.T.Context(), fleet.Options{Store: db.Store, Feed: db.Feed, Logger: log})
+		if err != nil {
+			s.T.Fatal(err)
+		}
+		options.Extension = f
+		testsite.Run(s.T, "fleet", f.Run)
+	}
 	if o.Change != nil {
 		o.Change(&options)
 	}

@@ -17,6 +17,7 @@ import (
 type MaestroOptions struct {
 	DSN    string           // default: a new database
 	Broker *testsite.Broker // nil: agents connect by gRPC only
+	CLM    *CLM             // receives the presence of agents; nil: no reports
 
 	// Plain has REST, gRPC and the agents' gRPC without TLS: callers need no identity.
 	Plain bool
@@ -63,6 +64,9 @@ func (m *Maestro) Start() {
 	if m.o.Broker != nil {
 		o.Broker = m.o.Broker.Address
 		o.BrokerTLS = s.ClientTLS(pki.ServiceName("maestro"), "broker")
+	}
+	if m.o.CLM != nil {
+		o.CLM = m.o.CLM.DialAs("maestro")
 	}
 	if m.o.Plain {
 		o.Plain.HTTP, o.Plain.GRPC, o.Plain.Agents = listen(m.HTTP), listen(m.GRPC), listen(m.Agents)

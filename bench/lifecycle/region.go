@@ -1,8 +1,4 @@
-// Package lifecycle composes what brings clusters to life, in one process: CLM,
-// its sentinel, a broker, adapters. It is for the end-to-end test beside it and
-// for the measurements of bench/lifecycle; all parts are the real ones, and
-// talk to each other as in a region, by HTTP and MQTT with certificates.
-package lifecycle
+package main
 
 import (
 	"bytes"
@@ -36,8 +32,8 @@ import (
 	"atoll.dev/store"
 )
 
-// Options are those of Start.
-type Options struct {
+// regionOptions are those of startRegion.
+type regionOptions struct {
 	DSN      string // an empty database for CLM
 	Entities string // YAML, as CLM's configuration has it
 	Fleet    bool   // places clusters, as in a region's CLM
@@ -48,8 +44,10 @@ type Options struct {
 	Dir, HTTP, Broker string
 }
 
-// Region is what runs.
-type Region struct {
+// region is CLM, its sentinel, a broker and adapters in this process. All parts are the real ones, and call each
+// other as in a region, by HTTP and MQTT with certificates. Tests take the same parts from test/testworld; a
+// measurement has no testing.TB that ends them.
+type region struct {
 	URL    string       // of CLM
 	HTTP   *http.Client // to CLM, as the Platform API
 	Broker string       // host:port
@@ -60,10 +58,10 @@ type Region struct {
 	closers []func() error
 }
 
-// Start starts CLM, its sentinel and a broker, and waits until they are ready.
+// startRegion starts CLM, its sentinel and a broker, and waits until they are ready.
 // Close ends them.
-func Start(ctx context.Context, o Options) (r *Region, err error) {
-	r = &Region{Ops: rest.NewOps(), log: o.Log}
+func startRegion(ctx context.Context, o regionOptions) (r *region, err error) {
+	r = &region{Ops: rest.NewOps(), log: o.Log}
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
 	}
@@ -104,7 +102,7 @@ func Start(ctx context.Context, o Options) (r *Region, err error) {
 	if err := r.sentinel(ctx, db); err != nil {
 		return r, err
 	}
-	return r, Await(ctx, func() error {
+	return r, await(ctx, func() error {
 		if missing := r.Ops.Missing(ctx); len(missing) > 0 {
 			return fmt.Errorf("missing: %v", missing)
 		}
@@ -112,10 +110,10 @@ func Start(ctx context.Context, o Options) (r *Region, err error) {
 	})
 }
 
-// Connect returns a region that another process has started with the same Dir, HTTP and Broker. Close ends what
+// connectRegion returns a region that another process has started with the same Dir, HTTP and Broker. Close ends what
 // the caller has started in it.
-func Connect(o Options) (r *Region, err error) {
-	r = &Region{URL: "https://" + o.HTTP, Broker: o.Broker, Ops: rest.NewOps(), log: slog.New(slog.DiscardHandler)}
+func connectRegion(o regionOptions) (r *region, err error) {
+	r = &region{URL: "https://" + o.HTTP, Broker: o.Broker, Ops: rest.NewOps(), log: slog.New(slog.DiscardHandler)}
 	if r.ca, err = pki.OpenCA(filepath.Join(o.Dir, "ca")); err != nil {
 		return r, err
 	}
@@ -124,10 +122,10 @@ func Connect(o Options) (r *Region, err error) {
 }
 
 // OnClose has f called by Close, before what was there earlier ends.
-func (r *Region) OnClose(f func() error) { r.closers = append(r.closers, f) }
+func (r *region) OnClose(f func() error) { r.closers = append(r.closers, f) }
 
 // Close ends everything, the latest first.
-func (r *Region) Close() error {
+func (r *region) Close() error {
 	var errs []error
 	for i := len(r.closers) - 1; i >= 0; i-- {
 		errs = append(errs, r.closers[i]())
@@ -137,15 +135,15 @@ func (r *Region) Close() error {
 }
 
 // Background runs f until Close.
-func (r *Region) Background(ctx context.Context, f func(context.Context) error) {
+func (r *region) Background(ctx context.Context, f func(context.Context) error) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	done := make(chan error, 1)
 	go func() { done <- f(ctx) }()
 	r.OnClose(func() error { cancel(); return <-done })
 }
 
-// Await asks until there is no error, for five minutes: only a hang takes as long.
-func Await(ctx context.Context, check func() error) error {
+// await asks until there is no error, for five minutes: only a hang takes as long.
+func await(ctx context.Context, check func() error) error {
 	limit := time.After(5 * time.Minute)
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -165,7 +163,7 @@ func Await(ctx context.Context, check func() error) error {
 }
 
 // Certificate makes a key, and has it signed for name.
-func (r *Region) Certificate(name pki.Name) (tls.Certificate, error) {
+func (r *region) Certificate(name pki.Name) (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return tls.Certificate{}, err
@@ -186,7 +184,7 @@ func (r *Region) Certificate(name pki.Name) (tls.Certificate, error) {
 }
 
 // ServerTLS is how a service listens.
-func (r *Region) ServerTLS(service string) (*tls.Config, error) {
+func (r *region) ServerTLS(service string) (*tls.Config, error) {
 	cert, err := r.Certificate(pki.ServiceName(service))
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{
@@ -195,14 +193,14 @@ func (r *Region) ServerTLS(service string) (*tls.Config, error) {
 }
 
 // ClientTLS is how name connects to a service.
-func (r *Region) ClientTLS(name pki.Name, service string) (*tls.Config, error) {
+func (r *region) ClientTLS(name pki.Name, service string) (*tls.Config, error) {
 	cert, err := r.Certificate(name)
 	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert}, RootCAs: r.ca.Pool(),
 		ServerName: service}, err
 }
 
 // client makes an HTTP client that calls CLM as one of the region's services.
-func (r *Region) client(service string) (*http.Client, error) {
+func (r *region) client(service string) (*http.Client, error) {
 	config, err := r.ClientTLS(pki.ServiceName(service), "clm")
 	if err != nil {
 		return nil, err
@@ -212,7 +210,7 @@ func (r *Region) client(service string) (*http.Client, error) {
 	return &http.Client{Transport: t, Timeout: time.Minute}, nil
 }
 
-func (r *Region) broker(ctx context.Context, o Options) error {
+func (r *region) broker(ctx context.Context, o regionOptions) error {
 	config, err := r.ServerTLS("broker")
 	if err != nil {
 		return err
@@ -230,7 +228,7 @@ func (r *Region) broker(ctx context.Context, o Options) error {
 	return nil
 }
 
-func (r *Region) api(ctx context.Context, db *clm.Database, options Options) error {
+func (r *region) api(ctx context.Context, db *clm.Database, options regionOptions) error {
 	config, err := r.ServerTLS("clm")
 	if err != nil {
 		return err
@@ -262,7 +260,7 @@ func (r *Region) api(ctx context.Context, db *clm.Database, options Options) err
 	return err
 }
 
-func (r *Region) sentinel(ctx context.Context, db *clm.Database) error {
+func (r *region) sentinel(ctx context.Context, db *clm.Database) error {
 	config, err := r.ClientTLS(pki.ServiceName("clm"), "broker")
 	if err != nil {
 		return err
@@ -286,16 +284,15 @@ func (r *Region) sentinel(ctx context.Context, db *clm.Database) error {
 	return nil
 }
 
-// Adapter is one that is to run: the content of its two files, and where it
+// adapterFiles is one that is to run: the content of its two files, and where it
 // applies.
-type Adapter struct {
+type adapterFiles struct {
 	Config, Task []byte
 	Transport    adapter.Transport
-	Env          map[string]string
 }
 
 // Run runs an adapter until Close, and waits until events come to it.
-func (r *Region) Run(ctx context.Context, a Adapter) error {
+func (r *region) Run(ctx context.Context, a adapterFiles) error {
 	config, err := adapter.ParseConfig("config.yaml", a.Config, nil)
 	if err != nil {
 		return err
@@ -312,7 +309,6 @@ func (r *Region) Run(ctx context.Context, a Adapter) error {
 	log := r.log.With("adapter", config.Adapter.Name)
 	engine, err := adapter.New(adapter.Options{
 		Config: config, Task: task, Transport: a.Transport, API: api, Log: log,
-		LookupEnv: func(name string) (string, bool) { v, ok := a.Env[name]; return v, ok },
 	})
 	if err != nil {
 		return err
@@ -329,20 +325,20 @@ func (r *Region) Run(ctx context.Context, a Adapter) error {
 	o.Watcher, _ = a.Transport.(adapter.Watcher)
 	w := adapter.NewWorker(o)
 	r.Background(ctx, w.Run)
-	return Await(ctx, func() error { return w.Ready(ctx) })
+	return await(ctx, func() error { return w.Ready(ctx) })
 }
 
-// Resource is what callers read of one.
-type Resource struct {
+// resource is what callers read of one.
+type resource struct {
 	ID         string `json:"id"`
 	Generation int64  `json:"generation"`
 	Status     struct {
-		Conditions []Condition `json:"conditions"`
+		Conditions []condition `json:"conditions"`
 	} `json:"status"`
 }
 
-// Condition is one of a resource.
-type Condition struct {
+// condition is one of a resource.
+type condition struct {
 	Type               string `json:"type"`
 	Status             string `json:"status"`
 	Reason             string `json:"reason"`
@@ -351,7 +347,7 @@ type Condition struct {
 }
 
 // Reconciled says whether the resource is as its present generation wants it.
-func (r Resource) Reconciled() bool {
+func (r resource) Reconciled() bool {
 	for _, c := range r.Status.Conditions {
 		if c.Type == "Reconciled" {
 			return c.Status == "True" && c.ObservedGeneration == r.Generation
@@ -360,11 +356,8 @@ func (r Resource) Reconciled() bool {
 	return false
 }
 
-// ErrNotFound is the error of a resource that does not exist, or not any more.
-var ErrNotFound = errors.New("not found")
-
 // Call calls CLM; path is below /api/hyperfleet/v1.
-func (r *Region) Call(ctx context.Context, method, path string, body, into any) error {
+func (r *region) Call(ctx context.Context, method, path string, body, into any) error {
 	var data []byte
 	if body != nil {
 		var err error
@@ -388,8 +381,6 @@ func (r *Region) Call(ctx context.Context, method, path string, body, into any) 
 	switch {
 	case err != nil:
 		return err
-	case res.StatusCode == http.StatusNotFound:
-		return ErrNotFound
 	case res.StatusCode >= 300:
 		return fmt.Errorf("%s %s: %s: %s", method, path, res.Status, answer)
 	case into != nil:
