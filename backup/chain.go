@@ -25,12 +25,13 @@ const (
 	callLimit   = 10 * time.Second // of one call of etcd
 )
 
-// chain makes one chain. Its goroutine owns it, but for the channels.
+// chain makes one chain of a backup: a snapshot, and the log of the changes after it. Only the goroutine of run uses
+// its members, except the channels and stop.
 type chain struct {
 	f    *Follower
 	conn *grpc.ClientConn
 	ctx  context.Context
-	stop context.CancelFunc // ends it; everything stored stays
+	stop context.CancelFunc // ends run; the stored objects stay
 
 	complete chan struct{} // closed when the chain can replace the one before it
 	ended    chan struct{} // closed when run has returned err
@@ -43,11 +44,11 @@ type chain struct {
 	compress *zstd.Encoder
 
 	// Of the log.
-	number   int       // of the next segment
-	previous []byte    // checksum of the object before it
-	last     Sample    // end of the log that is stored
-	covered  time.Time // up to which the log and its mark are stored
-	size     int       // bytes of the log
+	number      int       // of the next segment
+	previous    []byte    // checksum of the object before it
+	last        Sample    // end of the log that is stored
+	storedUntil time.Time // up to which the log and its mark are stored
+	size        int       // bytes of the log
 }
 
 func newChain(f *Follower, conn *grpc.ClientConn) *chain {
@@ -55,7 +56,8 @@ func newChain(f *Follower, conn *grpc.ClientConn) *chain {
 		large: make(chan struct{})}
 }
 
-// run takes the snapshot and keeps the log, until ctx ends or something fails that a new chain may mend.
+// run stores the snapshot, and then the log, until ctx ends or an error occurs. After an error the follower begins a
+// new chain.
 func (c *chain) run() (err error) {
 	if c.compress, err = zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1),
 		zstd.WithWindowSize(windowSize), zstd.WithLowerEncoderMem(true)); err != nil {
@@ -74,8 +76,8 @@ func (c *chain) run() (err error) {
 	return nil
 }
 
-// sample asks etcd for its revision.
-func (c *chain) sample(after time.Time) (Sample, error) {
+// takeSample reads etcd's revision. The sample has the time before the request, or after when that is later.
+func (c *chain) takeSample(after time.Time) (Sample, error) {
 	ctx, cancel := context.WithTimeout(c.ctx, callLimit)
 	defer cancel()
 	at := time.Now().UTC().Round(0)
@@ -100,7 +102,7 @@ func (c *chain) takeSnapshot() error {
 	case c.f.o.Snapshots <- struct{}{}:
 		defer func() { <-c.f.o.Snapshots }()
 	}
-	start, err := c.sample(time.Time{})
+	start, err := c.takeSample(time.Time{})
 	if err != nil {
 		return err
 	}
@@ -119,7 +121,7 @@ func (c *chain) takeSnapshot() error {
 	if err := os.Remove(spool.Name()); err != nil { // a kill leaves nothing
 		return err
 	}
-	if err := c.spool(spool, &m); err != nil {
+	if err := c.spoolSnapshot(spool, &m); err != nil {
 		return err
 	}
 	if _, err := spool.Seek(0, io.SeekStart); err != nil {
@@ -138,12 +140,12 @@ func (c *chain) takeSnapshot() error {
 	if err := c.f.put(c.ctx, c.prefix+manifestObject, object); err != nil {
 		return err
 	}
-	c.number, c.previous, c.last, c.covered = 1, sum(object), start, start.Time
+	c.number, c.previous, c.last, c.storedUntil = 1, sha256Of(object), start, start.Time
 	return nil
 }
 
-// spool copies the snapshot, compressed, into a file.
-func (c *chain) spool(spool io.Writer, m *Manifest) error {
+// spoolSnapshot copies the snapshot, compressed, into a file.
+func (c *chain) spoolSnapshot(spool io.Writer, m *Manifest) error {
 	ctx, cancel := context.WithCancel(c.ctx)
 	defer cancel()
 	stream, err := pb.NewMaintenanceClient(c.conn).Snapshot(ctx, &pb.SnapshotRequest{},
@@ -152,7 +154,7 @@ func (c *chain) spool(spool io.Writer, m *Manifest) error {
 		return err
 	}
 	c.compress.Reset(spool)
-	// The place among the snapshots is every plane's: an etcd that stalls must not keep it.
+	// All planes share the places of Options.Snapshots: an etcd that sends nothing must not keep one.
 	stall := time.AfterFunc(callLimit, cancel)
 	defer stall.Stop()
 	for {
@@ -168,7 +170,7 @@ func (c *chain) spool(spool io.Writer, m *Manifest) error {
 			return err
 		}
 		if m.Size == 0 { // etcd has begun its transaction: the snapshot has nothing later than this sample
-			if m.Complete, err = c.sample(m.Start.Time); err != nil {
+			if m.Complete, err = c.takeSample(m.Start.Time); err != nil {
 				return err
 			}
 		}
@@ -201,6 +203,6 @@ func (c *chain) storeParts(spool io.Reader, m *Manifest) error {
 		if err := c.f.put(c.ctx, name, object); err != nil {
 			return err
 		}
-		m.Parts = append(m.Parts, Part{Size: len(object), SHA256: sum(object)})
+		m.Parts = append(m.Parts, Part{Size: len(object), SHA256: sha256Of(object)})
 	}
 }

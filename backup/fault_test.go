@@ -40,13 +40,13 @@ func TestALongOutageOfTheStoreBecomesSmallSegments(t *testing.T) {
 		if err != nil || len(chains) != 1 {
 			t.Fatalf("%d chains, %v", len(chains), err)
 		}
-		r := &reader{store: w.store, kms: keys, prefix: testPlane.prefix() + chains[0].Name + "/"}
-		if err := r.open(t.Context()); err != nil {
+		r := &chainReader{store: w.store, kms: keys, prefix: testPlane.prefix() + chains[0].Name + "/"}
+		if err := r.readManifest(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		for n := 1; n <= chains[0].Segments; n++ {
-			s, _, err := r.segment(t.Context(), n)
-			if err != nil || len(s.events) > segmentMost+3<<20 { // and one response of etcd
+			s, _, err := r.readSegment(t.Context(), n)
+			if err != nil || len(s.events) > segmentMax+3<<20 { // and one response of etcd
 				t.Errorf("segment %d: %d bytes, %v", n, len(s.events), err)
 			}
 		}
@@ -192,7 +192,7 @@ func TestAStrayObjectHindersNothing(t *testing.T) {
 		if _, err := fetch(t, w.store, time.Time{}); err != nil {
 			t.Error(err)
 		}
-		if _, err := Collect(t.Context(), w.store, testPlane, DefaultRetention(), time.Now()); err != nil {
+		if _, err := DeleteExpired(t.Context(), w.store, testPlane, DefaultRetention(), time.Now()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -211,7 +211,7 @@ func TestALockedChainDoesNotKeepTheOthers(t *testing.T) {
 		}
 		return nil
 	})
-	n, err := Collect(t.Context(), store, testPlane, DefaultRetention(), now)
+	n, err := DeleteExpired(t.Context(), store, testPlane, DefaultRetention(), now)
 	if n < 70 || err == nil || !strings.Contains(err.Error(), "locked") {
 		t.Errorf("%d objects were deleted, %v", n, err)
 	}

@@ -17,16 +17,16 @@ const (
 	chainAge  = time.Hour // of a chain, before the next begins
 	chainSize = 256 << 20 // of a chain's log, before the next begins
 
-	retryFirst = time.Second
-	retryLast  = 15 * time.Second
-	// replaceLast bounds the wait between attempts to replace a chain that goes on.
-	replaceLast = 5 * time.Minute
-	// collectLimit bounds one collection: a slow store must not delay the next chain for long.
-	collectLimit = 10 * time.Minute
-	// isSlow is why a backup fails when no attempt has failed yet.
-	isSlow = "the store or the plane's etcd is slow"
-	// lateAfter is the age of the last stored moment from which a backup counts as failing.
-	lateAfter = 30 * time.Second
+	retryMin = time.Second
+	retryMax = 15 * time.Second
+	// replaceRetryMax bounds the wait between two attempts to begin the next chain.
+	replaceRetryMax = 5 * time.Minute
+	// deleteExpiredLimit bounds one collection: a slow store must not delay the next chain for long.
+	deleteExpiredLimit = 10 * time.Minute
+	// reasonSlow is the text of State.Failing when no attempt has failed yet.
+	reasonSlow = "the store or the plane's etcd is slow"
+	// failingAfter is the age of the last stored moment from which a backup counts as failing.
+	failingAfter = 30 * time.Second
 )
 
 // Options describe a Follower. Store, KMS and Dial are required.
@@ -104,30 +104,30 @@ func (f *Follower) Run(ctx context.Context) {
 	f.mu.Unlock()
 	ctx, cancel := context.WithCancel(ctx)
 	var judging sync.WaitGroup
-	judging.Go(func() { f.keepJudging(ctx) })
+	judging.Go(func() { f.keepUpdatingFailing(ctx) })
 	defer judging.Wait()
 	defer cancel()
-	for wait := retryFirst; ctx.Err() == nil; {
+	for wait := retryMin; ctx.Err() == nil; {
 		before := f.State().Stored
-		err := f.follow(ctx)
+		err := f.keepChains(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		f.note(err)
+		f.recordFailure(err)
 		f.o.Log.Warn("the backup of a plane was interrupted; it begins a new chain", "error", err)
 		if f.State().Stored.After(before) {
-			wait = retryFirst
+			wait = retryMin
 		}
 		if pause(ctx, wait) != nil {
 			return
 		}
-		wait = min(2*wait, retryLast)
+		wait = min(2*wait, retryMax)
 	}
 }
 
-// follow keeps a chain of the plane up to date, and the next one after an hour. The old chain goes on until the new
-// one has everything that the old one has. follow returns the first error.
-func (f *Follower) follow(ctx context.Context) error {
+// keepChains runs a chain, and replaces it by a new chain after an hour, or earlier when its log is large. It runs the
+// old chain until the new chain is complete. The error is that of the chain that ended.
+func (f *Follower) keepChains(ctx context.Context) error {
 	conn, err := f.o.Dial()
 	if err != nil {
 		return err
@@ -156,7 +156,7 @@ func (f *Follower) follow(ctx context.Context) error {
 	}
 	for age := firstAge(f.o.Plane); ; age = chainAge {
 		due := time.NewTimer(age)
-		f.collect(ctx)
+		f.deleteExpired(ctx)
 		select {
 		case <-current.ended:
 			due.Stop()
@@ -165,7 +165,7 @@ func (f *Follower) follow(ctx context.Context) error {
 		case <-current.large:
 			due.Stop()
 		}
-		next, err := f.replace(ctx, current, begin)
+		next, err := f.replaceChain(ctx, current, begin)
 		if err != nil {
 			return err
 		}
@@ -173,11 +173,11 @@ func (f *Follower) follow(ctx context.Context) error {
 	}
 }
 
-// replace begins the next chain, waits until it is complete, and then ends the current one. A next chain that fails is
-// begun again, and the current one goes on meanwhile: a full disk for snapshots must not end a log that can be stored.
-// The error is the current chain's.
-func (f *Follower) replace(ctx context.Context, current *chain, begin func() *chain) (*chain, error) {
-	for wait := retryFirst; ; wait = min(2*wait, replaceLast) {
+// replaceChain begins the next chain, waits until it is complete, and then stops the current chain. When the next chain
+// fails, replaceChain begins another one, and the current chain goes on meanwhile: a full disk for snapshots must not
+// end a log that can be stored. The error is that of the current chain.
+func (f *Follower) replaceChain(ctx context.Context, current *chain, begin func() *chain) (*chain, error) {
+	for wait := retryMin; ; wait = min(2*wait, replaceRetryMax) {
 		next := begin()
 		select {
 		case <-current.ended:
@@ -203,34 +203,34 @@ func firstAge(p Plane) time.Duration {
 	return chainAge/2 + time.Duration(h.Sum64()%uint64(chainAge/2))
 }
 
-// stored records that everything before a moment is in the store.
-func (f *Follower) stored(at time.Time) {
+// recordStored records that everything before a moment is in the store.
+func (f *Follower) recordStored(at time.Time) {
 	f.mu.Lock()
 	if at.After(f.state.Stored) {
 		f.state.Stored = at
 	}
 	f.err = nil
 	f.mu.Unlock()
-	f.judge()
+	f.updateFailing()
 }
 
-// note records a failed attempt.
-func (f *Follower) note(err error) {
+// recordFailure records a failed attempt.
+func (f *Follower) recordFailure(err error) {
 	f.mu.Lock()
 	f.err = err
 	f.mu.Unlock()
-	f.judge()
+	f.updateFailing()
 }
 
-// keepJudging judges the backup as time passes.
-func (f *Follower) keepJudging(ctx context.Context) {
+// keepUpdatingFailing calls updateFailing every 5 seconds: a backup also fails when nothing happens.
+func (f *Follower) keepUpdatingFailing(ctx context.Context) {
 	for pause(ctx, 5*time.Second) == nil {
-		f.judge()
+		f.updateFailing()
 	}
 }
 
-// judge decides whether the backup fails: nothing was stored for half a minute.
-func (f *Follower) judge() {
+// updateFailing sets State.Failing: the backup fails when the follower has stored nothing for failingAfter.
+func (f *Follower) updateFailing() {
 	f.mu.Lock()
 	before := f.state.Failing
 	since := f.state.Stored
@@ -238,14 +238,14 @@ func (f *Follower) judge() {
 		since = f.started
 	}
 	switch {
-	case time.Since(since) <= lateAfter:
+	case time.Since(since) <= failingAfter:
 		f.state.Failing = ""
-	case before != "" && before != isSlow:
+	case before != "" && before != reasonSlow:
 		// The first reason stays: others may have addresses that differ with each attempt.
 	case f.err != nil:
 		f.state.Failing = f.err.Error()
 	default:
-		f.state.Failing = isSlow
+		f.state.Failing = reasonSlow
 	}
 	changed := f.state.Failing != before
 	f.mu.Unlock()
@@ -256,7 +256,7 @@ func (f *Follower) judge() {
 
 // put stores an object, and tries again until it is stored or ctx ends.
 func (f *Follower) put(ctx context.Context, name string, object []byte) error {
-	for wait := retryFirst; ; wait = min(2*wait, retryLast) {
+	for wait := retryMin; ; wait = min(2*wait, retryMax) {
 		err := f.o.Store.Put(ctx, name, object)
 		if err == nil {
 			return nil
@@ -264,7 +264,7 @@ func (f *Follower) put(ctx context.Context, name string, object []byte) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		f.note(err)
+		f.recordFailure(err)
 		f.o.Log.Warn("an object of a backup could not be stored; it is tried again", "object", name, "error", err)
 		if err := pause(ctx, wait); err != nil {
 			return err
@@ -287,11 +287,11 @@ func pause(ctx context.Context, d time.Duration) error {
 // errCompacted is the error of a log that etcd has compacted before it was stored.
 var errCompacted = errors.New("etcd has compacted changes that were not stored yet; a new snapshot has them")
 
-// collect deletes what the plane's retention does not keep. What fails is tried again with the next chain.
-func (f *Follower) collect(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, collectLimit)
+// deleteExpired deletes what the plane's retention does not keep. What fails is tried again with the next chain.
+func (f *Follower) deleteExpired(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, deleteExpiredLimit)
 	defer cancel()
-	n, err := Collect(ctx, f.o.Store, f.o.Plane, f.o.Retention, time.Now())
+	n, err := DeleteExpired(ctx, f.o.Store, f.o.Plane, f.o.Retention, time.Now())
 	if n > 0 {
 		f.o.Log.Info("expired backups were deleted", "objects", n)
 	}

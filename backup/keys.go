@@ -114,12 +114,12 @@ func (c *chain) storeKeys(m *Manifest) error {
 	if err := c.f.put(c.ctx, name, object); err != nil {
 		return err
 	}
-	m.Keys = &Part{Size: len(object), SHA256: sum(object)}
+	m.Keys = &Part{Size: len(object), SHA256: sha256Of(object)}
 	return nil
 }
 
-// keys returns the plane's keys as of the chain's snapshot; nil when the chain has none.
-func (r *reader) keys(ctx context.Context) (Keys, error) {
+// readKeys returns the plane's keys as of the chain's snapshot; nil when the chain has none.
+func (r *chainReader) readKeys(ctx context.Context) (Keys, error) {
 	if r.manifest.Keys == nil {
 		return nil, nil
 	}
@@ -131,7 +131,7 @@ func (r *reader) keys(ctx context.Context) (Keys, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !bytes.Equal(sum(object), r.manifest.Keys.SHA256) {
+	if !bytes.Equal(sha256Of(object), r.manifest.Keys.SHA256) {
 		return nil, fmt.Errorf("%s: %w: its checksum differs", name, ErrCorrupt)
 	}
 	plain, err := r.key.Open(name, object)

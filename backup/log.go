@@ -12,9 +12,9 @@ import (
 const (
 	segmentEvery = 4 * time.Second // a segment is stored so often when there are changes
 	segmentSize  = 1 << 20         // of changes, from which a segment is stored at once
-	segmentMost  = 4 << 20         // of changes, from which a segment is stored although no sample is complete
+	segmentMax   = 4 << 20         // of changes, from which a segment is stored although no sample is complete
 	markEvery    = 6 * time.Second // a mark is stored so often when there are none
-	everything   = "\x00"          // key and end of a range of all keys
+	allKeys      = "\x00"          // key and end of a range of all keys
 )
 
 // boundary is the end of a revision's changes in pending events.
@@ -23,16 +23,16 @@ type boundary struct {
 	end      int
 }
 
-// pending are the changes and samples that are in no segment yet.
-type pending struct {
+// pendingLog are the changes and samples that are in no segment yet.
+type pendingLog struct {
 	events     []byte
 	boundaries []boundary
 	samples    []Sample // in order; those whose changes have all come are complete
 	received   int64    // revision of the last change
 }
 
-// add takes changes from the watch.
-func (p *pending) add(r *pb.WatchResponse) (err error) {
+// addChanges takes changes from the watch.
+func (p *pendingLog) addChanges(r *pb.WatchResponse) (err error) {
 	for _, e := range r.Events {
 		if p.events, err = appendEvent(p.events, e); err != nil {
 			return err
@@ -48,7 +48,7 @@ func (p *pending) add(r *pb.WatchResponse) (err error) {
 }
 
 // addSample adds a sample. Of consecutive samples with one revision the first and the last stay.
-func (p *pending) addSample(s Sample) {
+func (p *pendingLog) addSample(s Sample) {
 	if n := len(p.samples); n > 1 && p.samples[n-1].Revision == s.Revision && p.samples[n-2].Revision == s.Revision {
 		p.samples[n-1] = s
 		return
@@ -56,8 +56,8 @@ func (p *pending) addSample(s Sample) {
 	p.samples = append(p.samples, s)
 }
 
-// completeTo returns the last sample all of whose changes have come.
-func (p *pending) completeTo() (to Sample, ok bool) {
+// lastCompleteSample returns the last sample all of whose changes have come.
+func (p *pendingLog) lastCompleteSample() (to Sample, ok bool) {
 	for i := len(p.samples) - 1; i >= 0; i-- {
 		if p.samples[i].Revision <= p.received {
 			return p.samples[i], true
@@ -66,10 +66,10 @@ func (p *pending) completeTo() (to Sample, ok bool) {
 	return Sample{}, false
 }
 
-// addEnd adds a sample with the last revision all of whose changes have come, and returns it. Its time is that of the
-// last complete sample, or else that of the stored one: every write acknowledged before that time has come. A response
-// may end within a revision, so the last one that came does not count.
-func (p *pending) addEnd(stored Sample) (to Sample, ok bool) {
+// addSampleAtBoundary adds a sample with the last revision all of whose changes have come, and returns it. Its time is
+// that of the last complete sample, or else that of the sample stored: etcd has sent every write that it acknowledged
+// before that time. A response may end within a revision, so the last revision that came does not count.
+func (p *pendingLog) addSampleAtBoundary(stored Sample) (to Sample, ok bool) {
 	n := len(p.boundaries) - 1
 	if n < 1 {
 		return Sample{}, false
@@ -84,8 +84,8 @@ func (p *pending) addEnd(stored Sample) (to Sample, ok bool) {
 	return to, true
 }
 
-// cut removes everything up to a sample and returns it.
-func (p *pending) cut(to Sample) (samples []Sample, events []byte) {
+// cutUpTo removes the samples and changes up to a sample from p, and returns them.
+func (p *pendingLog) cutUpTo(to Sample) (samples []Sample, events []byte) {
 	n := 0
 	for n < len(p.samples) && !p.samples[n].Time.After(to.Time) && p.samples[n].Revision <= to.Revision {
 		n++
@@ -106,15 +106,15 @@ func (p *pending) cut(to Sample) (samples []Sample, events []byte) {
 	return samples, events
 }
 
-// keepLog stores all changes after the snapshot, until ctx ends or etcd does.
+// keepLog stores all changes after the snapshot, in segments, until ctx or etcd ends. It always returns an error.
 func (c *chain) keepLog() error {
 	ctx, cancel := context.WithCancel(c.ctx)
 	defer cancel()
 	responses := make(chan *pb.WatchResponse) // unbuffered: while the store is slow, etcd keeps the changes
 	ended := make(chan error, 1)
-	go func() { ended <- watch(ctx, c.conn, c.last.Revision+1, responses) }()
+	go func() { ended <- watchChanges(ctx, c.conn, c.last.Revision+1, responses) }()
 
-	p := &pending{received: c.last.Revision}
+	p := &pendingLog{received: c.last.Revision}
 	tick := time.NewTicker(sampleEvery)
 	defer tick.Stop()
 	stored, isComplete := time.Now(), false
@@ -123,24 +123,24 @@ func (c *chain) keepLog() error {
 		case <-c.ctx.Done():
 			return c.ctx.Err()
 		case err := <-ended:
-			return c.finish(p, err)
+			return c.storeRest(p, err)
 		case r := <-responses:
-			if err := p.add(r); err != nil {
+			if err := p.addChanges(r); err != nil {
 				return err
 			}
-			if len(p.events) < segmentSize || len(p.events) < segmentMost && len(p.samples) > 0 {
+			if len(p.events) < segmentSize || len(p.events) < segmentMax && len(p.samples) > 0 {
 				continue
 			}
 		case <-tick.C:
 		}
-		s, err := c.sample(c.covered)
+		s, err := c.takeSample(c.storedUntil)
 		if err != nil {
-			return c.finish(p, err)
+			return c.storeRest(p, err)
 		}
 		p.addSample(s)
-		to, ok := p.completeTo()
-		if len(p.events) >= segmentMost && (!ok || to.Revision == c.last.Revision) {
-			to, ok = p.addEnd(c.last) // etcd delivers much at once, and the next sample is at its end
+		to, ok := p.lastCompleteSample()
+		if len(p.events) >= segmentMax && (!ok || to.Revision == c.last.Revision) {
+			to, ok = p.addSampleAtBoundary(c.last) // etcd delivers much at once, and the next sample is at its end
 		}
 		if !ok {
 			continue
@@ -150,7 +150,7 @@ func (c *chain) keepLog() error {
 		case isIdle && (age >= markEvery || !isComplete):
 			err = c.storeMark(to)
 		case !isIdle && (age >= segmentEvery || len(p.events) >= segmentSize || !isComplete):
-			err = c.store(p, to)
+			err = c.storeSegment(p, to)
 		default:
 			continue
 		}
@@ -165,26 +165,27 @@ func (c *chain) keepLog() error {
 	}
 }
 
-// finish stores the changes that have come when etcd or its process has ended. There is no sample for the last of them:
-// they get the moment of the last one, before which every acknowledged write is certainly among them.
-func (c *chain) finish(p *pending, cause error) error {
+// storeRest stores, when etcd or its process has ended, the changes that etcd has sent. No sample was taken after the
+// last changes: their segment gets the time of the last complete sample, before which no acknowledged write is missing.
+// storeRest returns cause, or the error of the store.
+func (c *chain) storeRest(p *pendingLog, cause error) error {
 	at := c.last.Time
-	if to, ok := p.completeTo(); ok {
+	if to, ok := p.lastCompleteSample(); ok {
 		at = to.Time
 	}
 	if p.received > c.last.Revision {
 		p.samples = append(p.samples[:0:0], Sample{Time: at, Revision: p.received})
-		if err := c.store(p, p.samples[0]); err != nil {
+		if err := c.storeSegment(p, p.samples[0]); err != nil {
 			return err
 		}
 	}
 	return cause
 }
 
-// store stores the segment that ends with a sample.
-func (c *chain) store(p *pending, to Sample) error {
+// storeSegment stores the segment that ends with a sample.
+func (c *chain) storeSegment(p *pendingLog, to Sample) error {
 	s := segment{Number: c.number, Previous: c.previous, From: c.last, To: to}
-	s.Samples, s.events = p.cut(to)
+	s.Samples, s.events = p.cutUpTo(to)
 	plain, err := s.encode(c.compress)
 	if err != nil {
 		return err
@@ -197,8 +198,8 @@ func (c *chain) store(p *pending, to Sample) error {
 	if err := c.f.put(c.ctx, name, object); err != nil {
 		return err
 	}
-	c.number, c.previous, c.last, c.covered = c.number+1, sum(object), to, to.Time
-	c.f.stored(to.Time)
+	c.number, c.previous, c.last, c.storedUntil = c.number+1, sha256Of(object), to, to.Time
+	c.f.recordStored(to.Time)
 	before := c.size
 	if c.size += len(s.events); c.size >= chainSize && before < chainSize {
 		close(c.large)
@@ -206,15 +207,15 @@ func (c *chain) store(p *pending, to Sample) error {
 	return nil
 }
 
-// watch sends all changes from a revision on, until ctx or etcd ends.
-func watch(ctx context.Context, conn *grpc.ClientConn, from int64, to chan<- *pb.WatchResponse) error {
+// watchChanges sends all changes from a revision on, until ctx or etcd ends.
+func watchChanges(ctx context.Context, conn *grpc.ClientConn, from int64, to chan<- *pb.WatchResponse) error {
 	stream, err := pb.NewWatchClient(conn).Watch(ctx, grpc.MaxCallRecvMsgSize(maxMessage))
 	if err != nil {
 		return err
 	}
 	if err := stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{
 		CreateRequest: &pb.WatchCreateRequest{
-			Key: []byte(everything), RangeEnd: []byte(everything), StartRevision: from, Fragment: true,
+			Key: []byte(allKeys), RangeEnd: []byte(allKeys), StartRevision: from, Fragment: true,
 		},
 	}}); err != nil {
 		return err

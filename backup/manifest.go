@@ -58,7 +58,7 @@ func openManifest(ctx context.Context, kms envelope.KMS, name string, object []b
 	return m, key, nil
 }
 
-func sum(object []byte) []byte {
+func sha256Of(object []byte) []byte {
 	h := sha256.Sum256(object)
 	return h[:]
 }

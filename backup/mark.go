@@ -33,13 +33,13 @@ func (c *chain) storeMark(to Sample) error {
 	if err := c.f.put(c.ctx, name, object); err != nil {
 		return err
 	}
-	c.covered = to.Time
-	c.f.stored(to.Time)
+	c.storedUntil = to.Time
+	c.f.recordStored(to.Time)
 	return nil
 }
 
-// mark returns the chain's mark; the zero value when there is none.
-func (r *reader) mark(ctx context.Context) (m mark, err error) {
+// readMark returns the chain's mark; the zero value when there is none.
+func (r *chainReader) readMark(ctx context.Context) (m mark, err error) {
 	name := r.prefix + markObject
 	object, err := r.store.Get(ctx, name)
 	if errors.Is(err, ErrNotFound) {
@@ -58,9 +58,9 @@ func (r *reader) mark(ctx context.Context) (m mark, err error) {
 	return m, nil
 }
 
-// after returns the moment until which nothing changed after segment number, whose object has the checksum; zero when
-// the mark does not say. The error is that later segments were stored: number is not the last one.
-func (m mark) after(number int, checksum []byte) (time.Time, error) {
+// idleUntil returns the moment until which nothing changed after the segment with this number and checksum; zero when
+// the mark is of an earlier segment. The error says that the mark is of a later segment, which is missing.
+func (m mark) idleUntil(number int, checksum []byte) (time.Time, error) {
 	switch {
 	case m.Number > number:
 		return time.Time{}, fmt.Errorf("%w: segment %d %w", ErrCorrupt, m.Number, errMissing)

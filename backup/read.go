@@ -105,8 +105,8 @@ func Fetch(ctx context.Context, store Store, kms envelope.KMS, plane Plane, at t
 		if !at.IsZero() && chains[i].Taken.Truncate(time.Second).After(at) {
 			continue
 		}
-		r := &reader{store: store, kms: kms, prefix: plane.prefix() + chains[i].Name + "/"}
-		if err := r.open(ctx); err != nil {
+		r := &chainReader{store: store, kms: kms, prefix: plane.prefix() + chains[i].Name + "/"}
+		if err := r.readManifest(ctx); err != nil {
 			return Fetched{}, err
 		}
 		if c := chains[i]; !c.Whole && c.Taken.Truncate(time.Second).Equal(at.Truncate(time.Second)) {
@@ -117,12 +117,12 @@ func Fetch(ctx context.Context, store Store, kms envelope.KMS, plane Plane, at t
 		}
 		got, err := r.fetch(ctx, chains[i], at, dir)
 		isFound := err == nil && !at.IsZero()
-		if isFound || i == 0 || err != nil && !errors.Is(err, errOlder) {
+		if isFound || i == 0 || err != nil && !errors.Is(err, errAfterChain) {
 			return got, err
 		}
 		// While a chain begins, the one before it goes on. When the follower was killed then, that one has more.
-		earlier := &reader{store: store, kms: kms, prefix: plane.prefix() + chains[i-1].Name + "/"}
-		ends, endsErr := earlier.ends(ctx, chains[i-1])
+		earlier := &chainReader{store: store, kms: kms, prefix: plane.prefix() + chains[i-1].Name + "/"}
+		ends, endsErr := earlier.storedUntil(ctx, chains[i-1])
 		if endsErr != nil || !ends.After(got.Sample.Time) || ends.Before(at) {
 			return got, err
 		}
@@ -135,11 +135,11 @@ func Fetch(ctx context.Context, store Store, kms envelope.KMS, plane Plane, at t
 // ErrOutside is the error of a moment to which no backup restores.
 var ErrOutside = errors.New("no backup restores to that moment")
 
-// errOlder is the error of a moment that is later than everything in a chain.
-var errOlder = fmt.Errorf("%w: it is later than everything that is stored", ErrOutside)
+// errAfterChain is the error of a restore to a moment that is later than the end of a chain's log.
+var errAfterChain = fmt.Errorf("%w: it is later than everything that is stored", ErrOutside)
 
-// reader reads one chain.
-type reader struct {
+// chainReader reads one chain.
+type chainReader struct {
 	store    Store
 	kms      envelope.KMS
 	prefix   string
@@ -148,21 +148,22 @@ type reader struct {
 	checksum []byte // of the manifest's object
 }
 
-func (r *reader) open(ctx context.Context) error {
+// readManifest reads the chain's manifest and its data key. It comes before all other methods.
+func (r *chainReader) readManifest(ctx context.Context) error {
 	name := r.prefix + manifestObject
 	object, err := r.store.Get(ctx, name)
 	if err != nil {
 		return err
 	}
 	r.manifest, r.key, err = openManifest(ctx, r.kms, name, object)
-	r.checksum = sum(object)
+	r.checksum = sha256Of(object)
 	return err
 }
 
 // fetch writes snapshot and log up to the first sample at or after the moment.
-func (r *reader) fetch(ctx context.Context, c Chain, at time.Time, dir string) (got Fetched, err error) {
+func (r *chainReader) fetch(ctx context.Context, c Chain, at time.Time, dir string) (got Fetched, err error) {
 	got = Fetched{Chain: c.Name, Snapshot: filepath.Join(dir, "snapshot"), Log: filepath.Join(dir, "log")}
-	if got.Keys, err = r.keys(ctx); err != nil {
+	if got.Keys, err = r.readKeys(ctx); err != nil {
 		return Fetched{}, err
 	}
 	if err := r.fetchSnapshot(ctx, got.Snapshot); err != nil {
@@ -179,13 +180,13 @@ func (r *reader) fetch(ctx context.Context, c Chain, at time.Time, dir string) (
 		if n > c.Segments {
 			// A follower may store segments meanwhile, which make the mark stale: the mark is read before the segment
 			// that may follow.
-			if m, err = r.mark(ctx); err != nil {
+			if m, err = r.readMark(ctx); err != nil {
 				return Fetched{}, err
 			}
 		}
-		s, sealed, err := r.segment(ctx, n)
+		s, sealed, err := r.readSegment(ctx, n)
 		if errors.Is(err, errMissing) && n > c.Segments {
-			until, err := m.after(n-1, checksum)
+			until, err := m.idleUntil(n-1, checksum)
 			if err != nil {
 				return Fetched{}, fmt.Errorf("%s%s: %w", r.prefix, markObject, err)
 			}
@@ -197,10 +198,10 @@ func (r *reader) fetch(ctx context.Context, c Chain, at time.Time, dir string) (
 		if err != nil {
 			return Fetched{}, err
 		}
-		if err := s.follows(n, last, checksum); err != nil {
+		if err := s.checkFollows(n, last, checksum); err != nil {
 			return Fetched{}, fmt.Errorf("%s%s: %w", r.prefix, segmentName(n), err)
 		}
-		last, checksum = s.To, sum(sealed)
+		last, checksum = s.To, sha256Of(sealed)
 		got.Sample = s.To
 		i := slices.IndexFunc(s.Samples, func(x Sample) bool {
 			return !x.Time.Before(at) && !x.Time.Before(r.manifest.Complete.Time)
@@ -226,32 +227,35 @@ func (r *reader) fetch(ctx context.Context, c Chain, at time.Time, dir string) (
 	if at.After(got.Sample.Time) {
 		return Fetched{Sample: got.Sample}, fmt.Errorf("chain %s restores to %s at the latest, which is before %s: "+
 			"name that moment, or none for the latest of all chains: %w", c.Name,
-			got.Sample.Time.Format(time.RFC3339Nano), at.Format(time.RFC3339), errOlder)
+			got.Sample.Time.Format(time.RFC3339Nano), at.Format(time.RFC3339), errAfterChain)
 	}
 	return got, nil
 }
 
-// ends opens the chain and returns the time up to which it is stored; zero when it has no log.
-func (r *reader) ends(ctx context.Context, c Chain) (time.Time, error) {
-	if err := r.open(ctx); err != nil || c.Segments == 0 {
+// storedUntil reads the manifest and the end of the log, and returns the last moment to which the chain restores; zero
+// when it has no log.
+func (r *chainReader) storedUntil(ctx context.Context, c Chain) (time.Time, error) {
+	if err := r.readManifest(ctx); err != nil || c.Segments == 0 {
 		return time.Time{}, err
 	}
-	s, sealed, err := r.segment(ctx, c.Segments)
+	s, sealed, err := r.readSegment(ctx, c.Segments)
 	if err != nil {
 		return time.Time{}, err
 	}
-	m, err := r.mark(ctx)
+	m, err := r.readMark(ctx)
 	if err != nil {
 		return time.Time{}, err
 	}
-	until, err := m.after(c.Segments, sum(sealed))
+	until, err := m.idleUntil(c.Segments, sha256Of(sealed))
 	if until.Before(s.To.Time) {
 		until = s.To.Time
 	}
 	return until, err
 }
 
-func (r *reader) segment(ctx context.Context, n int) (segment, []byte, error) {
+// readSegment returns a segment and its sealed object. The error of a segment that the store does not have is
+// errMissing.
+func (r *chainReader) readSegment(ctx context.Context, n int) (segment, []byte, error) {
 	name := r.prefix + segmentName(n)
 	object, err := r.store.Get(ctx, name)
 	if errors.Is(err, ErrNotFound) {
@@ -272,7 +276,7 @@ func (r *reader) segment(ctx context.Context, n int) (segment, []byte, error) {
 }
 
 // fetchSnapshot writes the snapshot, uncompressed.
-func (r *reader) fetchSnapshot(ctx context.Context, path string) (err error) {
+func (r *chainReader) fetchSnapshot(ctx context.Context, path string) (err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
@@ -296,7 +300,7 @@ func (r *reader) fetchSnapshot(ctx context.Context, path string) (err error) {
 
 // partReader reads the parts of a snapshot one after the other.
 type partReader struct {
-	r    *reader
+	r    *chainReader
 	ctx  context.Context
 	next int
 	rest []byte
@@ -315,7 +319,7 @@ func (p *partReader) Read(b []byte) (int, error) {
 		if err != nil {
 			return 0, err
 		}
-		if !bytes.Equal(sum(object), p.r.manifest.Parts[p.next].SHA256) {
+		if !bytes.Equal(sha256Of(object), p.r.manifest.Parts[p.next].SHA256) {
 			return 0, fmt.Errorf("%s: %w: its checksum differs", name, ErrCorrupt)
 		}
 		if p.rest, err = p.r.key.Open(name, object); err != nil {
@@ -328,10 +332,10 @@ func (p *partReader) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// Collect deletes what a plane's retention does not keep, and chains that were begun more than a day ago and never
-// finished. It deletes a chain's manifest first: a chain that is half deleted is none. It returns how many objects it
-// has deleted.
-func Collect(ctx context.Context, store Store, plane Plane, r Retention, now time.Time) (n int, err error) {
+// DeleteExpired deletes the objects that a plane's retention does not keep, and chains that began more than a day ago
+// and have no manifest. It deletes the manifest of an expired chain first, so that a half-deleted chain is in no list.
+// It returns the number of objects that it has deleted.
+func DeleteExpired(ctx context.Context, store Store, plane Plane, r Retention, now time.Time) (n int, err error) {
 	objects, err := listChains(ctx, store, plane)
 	if err != nil {
 		return 0, err
@@ -372,9 +376,9 @@ func Collect(ctx context.Context, store Store, plane Plane, r Retention, now tim
 			}
 		}
 	}
-	for i, fate := range r.Decide(taken, now) {
+	for i, decision := range r.Decide(taken, now) {
 		var err error
-		switch fate {
+		switch decision {
 		case KeepSnapshot:
 			err = remove(finished[i], func(name string) bool {
 				return strings.HasPrefix(name, segmentPrefix) || name == markObject

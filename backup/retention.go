@@ -19,24 +19,24 @@ func DefaultRetention() Retention {
 	return Retention{Whole: 24 * time.Hour, Hourly: 48, Daily: 7, Weekly: 4}
 }
 
-// Fate is what becomes of a chain.
-type Fate int
+// Decision is what DeleteExpired does with a chain.
+type Decision int
 
-// Fates of a chain.
+// Decisions about a chain.
 const (
-	KeepWhole    Fate = iota // snapshot and log
-	KeepSnapshot             // the log is deleted
-	Expire                   // everything is deleted
+	KeepWhole    Decision = iota // keep the snapshot and the log
+	KeepSnapshot                 // keep the snapshot, delete the log
+	Expire                       // delete everything
 )
 
-// Decide returns the fate of each chain by the times of their snapshots, which are in order, at now. It is a pure
+// Decide returns the decision of each chain by the times of their snapshots, which are in order, at now. It is a pure
 // function. The last chain is always kept whole, and so is every chain with a time after now: a clock was set back,
 // and no backup ends for that.
 //
 // The oldest snapshot of a period is the one that is kept for it: it stays the same when later ones come, so that a
 // snapshot that is daily was hourly before.
-func (r Retention) Decide(taken []time.Time, now time.Time) []Fate {
-	fates := make([]Fate, len(taken))
+func (r Retention) Decide(taken []time.Time, now time.Time) []Decision {
+	decisions := make([]Decision, len(taken))
 	kept := func(period time.Duration, n int) map[int]bool {
 		keep, buckets := map[int]bool{}, map[int64]bool{}
 		for i, t := range taken {
@@ -52,12 +52,12 @@ func (r Retention) Decide(taken []time.Time, now time.Time) []Fate {
 	for i, t := range taken {
 		switch {
 		case i == len(taken)-1, t.After(now), taken[i+1].After(now.Add(-r.Whole)):
-			fates[i] = KeepWhole
+			decisions[i] = KeepWhole
 		case slices.ContainsFunc(periods, func(keep map[int]bool) bool { return keep[i] }):
-			fates[i] = KeepSnapshot
+			decisions[i] = KeepSnapshot
 		default:
-			fates[i] = Expire
+			decisions[i] = Expire
 		}
 	}
-	return fates
+	return decisions
 }

@@ -17,10 +17,10 @@ func TestTheRetentionKeepsASnapshotOfEachPeriod(t *testing.T) {
 	for hour := range 24 * 60 {
 		now := begin.Add(time.Duration(hour) * time.Hour)
 		kept = append(kept, now)
-		fates := rule.Decide(kept, now.Add(time.Minute))
+		decisions := rule.Decide(kept, now.Add(time.Minute))
 		var next []time.Time
 		whole := 0
-		for i, f := range fates {
+		for i, f := range decisions {
 			if f != Expire {
 				next = append(next, kept[i])
 			}
@@ -67,13 +67,13 @@ func TestTheRetentionNeverExpiresTheLastChain(t *testing.T) {
 			Whole:  time.Duration(rapid.IntRange(0, 48).Draw(t, "whole")) * time.Hour,
 			Hourly: rapid.IntRange(0, 48).Draw(t, "hourly"), Daily: rapid.IntRange(0, 7).Draw(t, "daily"),
 		}
-		fates := rule.Decide(taken, now)
-		if fates[len(fates)-1] != KeepWhole {
+		decisions := rule.Decide(taken, now)
+		if decisions[len(decisions)-1] != KeepWhole {
 			t.Fatal("the last chain is not whole")
 		}
-		for i, f := range fates {
+		for i, f := range decisions {
 			if taken[i].After(now) && f != KeepWhole {
-				t.Fatalf("a chain of the future has fate %d", f)
+				t.Fatalf("a chain of the future has decision %d", f)
 			}
 		}
 	})

@@ -84,7 +84,7 @@ func (s *S3) Put(ctx context.Context, name string, content []byte) error {
 		Bucket: &s.o.Bucket, Key: &key, Body: bytes.NewReader(content), ContentLength: aws.Int64(int64(len(content))),
 	})
 	if err != nil {
-		return s.failed("storing", name, err)
+		return s.requestError("storing", name, err)
 	}
 	stored, err := s.Get(ctx, name)
 	if errors.Is(err, ErrNotFound) || err == nil && !bytes.Equal(stored, content) {
@@ -104,12 +104,12 @@ func (s *S3) Get(ctx context.Context, name string) ([]byte, error) {
 	key := s.key(name)
 	r, err := s.client.GetObject(ctx, &s3.GetObjectInput{Bucket: &s.o.Bucket, Key: &key})
 	if err != nil {
-		return nil, s.failed("reading", name, err)
+		return nil, s.requestError("reading", name, err)
 	}
 	defer r.Body.Close()
 	content, err := io.ReadAll(io.LimitReader(r.Body, objectLimit))
 	if err != nil {
-		return nil, s.failed("reading", name, err)
+		return nil, s.requestError("reading", name, err)
 	}
 	if r.ContentLength != nil && int64(len(content)) != *r.ContentLength {
 		return nil, fmt.Errorf("reading %s: %d of %d bytes came", name, len(content), *r.ContentLength)
@@ -130,7 +130,7 @@ func (s *S3) List(ctx context.Context, prefix string) (names []string, err error
 	for pages.HasMorePages() {
 		page, err := pages.NextPage(ctx)
 		if err != nil {
-			return nil, s.failed("listing", prefix, err)
+			return nil, s.requestError("listing", prefix, err)
 		}
 		for _, o := range page.Contents {
 			names = append(names, strings.TrimPrefix(aws.ToString(o.Key), root))
@@ -146,14 +146,14 @@ func (s *S3) List(ctx context.Context, prefix string) (names []string, err error
 func (s *S3) Delete(ctx context.Context, name string) error {
 	key := s.key(name)
 	if _, err := s.client.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &s.o.Bucket, Key: &key}); err != nil {
-		return s.failed("deleting", name, err)
+		return s.requestError("deleting", name, err)
 	}
 	return nil
 }
 
-// failed returns the error of a request, without the ids of the request, which differ each time: a status that shows
+// requestError returns the error of a request without the request's ids, which differ each time: a status that shows
 // the error should not change with every retry.
-func (s *S3) failed(doing, name string, err error) error {
+func (s *S3) requestError(doing, name string, err error) error {
 	if _, missing := errors.AsType[*types.NoSuchKey](err); missing {
 		return fmt.Errorf("%s: %w", name, ErrNotFound)
 	}

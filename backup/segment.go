@@ -69,8 +69,9 @@ func decodeSegment(compressed []byte) (s segment, err error) {
 	return s, nil
 }
 
-// follows returns an error unless s is the next segment after previous, whose object has the checksum.
-func (s segment) follows(number int, from Sample, checksum []byte) error {
+// checkFollows returns an error unless s has this number, begins at the sample from, and names the checksum of the
+// object before it.
+func (s segment) checkFollows(number int, from Sample, checksum []byte) error {
 	switch {
 	case s.Number != number:
 		return fmt.Errorf("%w: it has number %d, not %d", ErrCorrupt, s.Number, number)

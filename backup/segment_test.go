@@ -9,7 +9,7 @@ import (
 func TestASegmentFollowsOnlyTheOneBeforeIt(t *testing.T) {
 	from := Sample{Time: time.Unix(10, 0), Revision: 5}
 	good := segment{Number: 2, Previous: []byte("sum"), From: from, To: Sample{Time: time.Unix(11, 0), Revision: 6}}
-	if err := good.follows(2, from, []byte("sum")); err != nil {
+	if err := good.checkFollows(2, from, []byte("sum")); err != nil {
 		t.Error(err)
 	}
 	for what, change := range map[string]func(*segment){
@@ -20,7 +20,7 @@ func TestASegmentFollowsOnlyTheOneBeforeIt(t *testing.T) {
 	} {
 		s := good
 		change(&s)
-		if err := s.follows(2, from, []byte("sum")); !errors.Is(err, ErrCorrupt) {
+		if err := s.checkFollows(2, from, []byte("sum")); !errors.Is(err, ErrCorrupt) {
 			t.Errorf("another %s: %v", what, err)
 		}
 	}

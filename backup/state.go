@@ -25,12 +25,13 @@ const (
 	rangePage = 2000
 	// revisionSize is the size of a revision in etcd's database: two numbers and a separator. A deletion has a byte more.
 	revisionSize = 17
-	// hashSize is the size of the checksum behind a snapshot.
-	hashSize = 32
-	page     = 512 // the size of a database is a multiple of it
+	// checksumSize is the size of the checksum behind a snapshot.
+	checksumSize = 32
+	// databasePage divides the size of every database of etcd: what is left over is the checksum.
+	databasePage = 512
 )
 
-// revisionsPerSecond is more than an etcd writes over a long time.
+// revisionsPerSecond is more than an etcd can write in each second for long.
 const revisionsPerSecond = 10_000
 
 // NextRevision returns a revision for an etcd that is restored now: higher than any that it has had, also when it was
@@ -42,7 +43,7 @@ func NextRevision(now time.Time) int64 {
 
 // ReadContents returns the contents of the etcd that the files of Fetch make.
 func ReadContents(snapshot, log string) (Contents, error) {
-	if err := cutHash(snapshot); err != nil {
+	if err := cutChecksum(snapshot); err != nil {
 		return nil, err
 	}
 	c := Contents{}
@@ -56,14 +57,14 @@ func ReadContents(snapshot, log string) (Contents, error) {
 	return c, nil
 }
 
-// cutHash removes the checksum behind a snapshot, which etcd appends to its database.
-func cutHash(path string) error {
+// cutChecksum removes the checksum behind a snapshot, which etcd appends to its database.
+func cutChecksum(path string) error {
 	info, err := os.Stat(path)
 	if err != nil {
 		return err
 	}
-	if info.Size()%page == hashSize {
-		return os.Truncate(path, info.Size()-hashSize)
+	if info.Size()%databasePage == checksumSize {
+		return os.Truncate(path, info.Size()-checksumSize)
 	}
 	return nil
 }
@@ -136,7 +137,7 @@ func (c Contents) addLog(path string, after int64) error {
 // ReadLiveContents returns the contents of a running etcd.
 func ReadLiveContents(ctx context.Context, conn *grpc.ClientConn) (Contents, error) {
 	c, kv := Contents{}, pb.NewKVClient(conn)
-	request := &pb.RangeRequest{Key: []byte(everything), RangeEnd: []byte(everything), KeysOnly: true, Limit: rangePage}
+	request := &pb.RangeRequest{Key: []byte(allKeys), RangeEnd: []byte(allKeys), KeysOnly: true, Limit: rangePage}
 	for {
 		r, err := kv.Range(ctx, request, grpc.MaxCallRecvMsgSize(maxMessage))
 		if err != nil {

@@ -17,7 +17,7 @@ type envelope struct {
 
 const envelopeFormat = 1
 
-// SealDescribed returns the self-describing object of a content.
+// SealDescribed encrypts a content, and returns it with its envelope: a self-describing object.
 func (k DataKey) SealDescribed(name string, content []byte) ([]byte, error) {
 	head, err := json.Marshal(envelope{Format: envelopeFormat, Key: k.wrapped})
 	if err != nil {

@@ -84,15 +84,15 @@ func objectCipher(dataKey, salt []byte, name string) (cipher.AEAD, error) {
 	return cipher.NewGCM(block)
 }
 
-// place is the place of a chunk in its object.
-type place byte
+// chunkPosition is the place of a chunk in its object.
+type chunkPosition byte
 
 const (
-	inner place = 0
-	last  place = 1
+	inner chunkPosition = 0
+	last  chunkPosition = 1
 )
 
-func nonce(chunk int, at place) []byte {
+func nonce(chunk int, at chunkPosition) []byte {
 	n := make([]byte, 12)
 	binary.BigEndian.PutUint64(n[3:], uint64(chunk))
 	n[11] = byte(at)
