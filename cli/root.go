@@ -40,6 +40,9 @@ func Main(args []string, in io.Reader, out, errw io.Writer) int {
 	}
 }
 
+// The groups of commands in the help of atoll, by the people or programs that run them.
+const useGroup, operateGroup, serviceGroup = "use", "operate", "services"
+
 func newRoot(session *terminal.Session) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "atoll",
@@ -62,7 +65,6 @@ cluster with "atoll work apply".`,
 		}
 		return nil
 	}
-	const useGroup, operateGroup, serviceGroup = "use", "operate", "services"
 	root.AddGroup(&cobra.Group{ID: useGroup, Title: "Use a region:"}, &cobra.Group{ID: operateGroup,
 		Title: "Operate a region:"},
 		&cobra.Group{ID: serviceGroup, Title: "Services of a region:"})

@@ -23,8 +23,8 @@ func Cluster(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "cluster", Aliases: []string{"clusters"}, Args: terminal.RefuseUnknownVerb, RunE: terminal.ShowHelp,
 		Short: "Clusters: create, watch, use, hibernate, upgrade, restore, rotate, trust, protect, delete",
-		Long: `Kubernetes clusters that the region hosts for the caller's account: real control planes,
-simulated nodes. NAME is a cluster's name or its id.`,
+		Long: `Kubernetes clusters that the region hosts for the caller's account: each has a control
+plane of its own. NAME is a cluster's name or its id.`,
 		Example: `  atoll cluster create demo --node-pool name=workers,replicas=2,instance-type=m6a.xlarge --wait
   atoll cluster kubeconfig demo --out demo.kubeconfig && kubectl --kubeconfig demo.kubeconfig get nodes
   atoll cluster delete demo --wait`,

@@ -15,7 +15,7 @@ import (
 
 func clusterBackups(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "backups NAME", Short: "Show to which part of the past a cluster can be restored", Args: cobra.ExactArgs(1),
+		Use: "backups NAME", Short: "Show the times to which a cluster can be restored", Args: cobra.ExactArgs(1),
 		Long: `Lists the backups of a cluster's control plane, the oldest first, and its last restore.
 Most backups restore to every second up to the next one.`,
 		Example:           "  atoll cluster backups demo\n  atoll cluster backups demo -o json",

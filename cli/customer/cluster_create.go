@@ -39,11 +39,11 @@ func clusterCreate(session *terminal.Session) *cobra.Command {
 	var f createFlags
 	cmd := &cobra.Command{
 		Use:   "create [NAME]",
-		Short: "Create a cluster, and node pools with it",
-		Long: `Asks the region for a cluster. It returns when the region has taken the request, with
---wait when the cluster can be used, its nodes included. Ctrl-C ends the waiting, not
+		Short: "Create a cluster, with node pools if wanted",
+		Long: `Requests a cluster. It returns when the region has accepted the request; with --wait
+it returns when the cluster can be used, its nodes included. Ctrl-C ends the waiting, not
 the cluster. With -f the request is in a file (YAML or JSON, "-" for standard input): a
-document of the kind Cluster, and documents of the kind NodePool; flags are stronger.`,
+document of the kind Cluster, and documents of the kind NodePool; a flag overrides the file.`,
 		Example: `  atoll cluster create demo --node-pool name=workers,replicas=2,instance-type=m6a.xlarge --wait
   atoll cluster create -f examples/cluster.yaml --wait
   atoll cluster create spare --hibernated --tag team=web --release 1.36.3`,
@@ -55,11 +55,12 @@ document of the kind Cluster, and documents of the kind NodePool; flags are stro
 		"a node pool: name=N,replicas=R,instance-type=T,label=K=V,taint=K=V:EFFECT,auto-repair=BOOL; repeatable")
 	fs.StringVar(&f.release, "release", "", "Kubernetes version, such as 1.36.3 (default: the region's newest)")
 	fs.StringVar(&f.display, "display-name", "", "a name for people")
-	fs.BoolVar(&f.hibernated, "hibernated", false, "asleep until somebody connects")
-	fs.BoolVar(&f.protected, "delete-protection", false, "refuse its deletion until it is unprotected")
+	fs.BoolVar(&f.hibernated, "hibernated", false, "begin asleep: the first connection starts the control plane")
+	fs.BoolVar(&f.protected, "delete-protection", false, "refuse the cluster's deletion until atoll cluster unprotect")
 	fs.StringToStringVar(&f.tags, "tag", nil, "tag, k=v; repeatable")
 	fs.StringToStringVar(&f.properties, "property", nil, "property, k=v; repeatable")
-	fs.StringVar((*string)(&f.managementCluster), "management-cluster", "", "the management cluster that is to host it")
+	fs.StringVar((*string)(&f.managementCluster), "management-cluster", "",
+		"name of the management cluster that must host the cluster (default: the region chooses)")
 	fs.StringToStringVar(&f.selector, "selector", nil, "label, k=v, that its management cluster must have; repeatable")
 	addIssuerFlags(cmd, &f.issuer)
 	wait := terminal.AddWaitFlags(cmd, "ready")

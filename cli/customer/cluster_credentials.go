@@ -16,10 +16,13 @@ func clusterCredentials(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "credentials", Aliases: []string{"credential"}, Args: terminal.RefuseUnknownVerb, RunE: terminal.ShowHelp,
 		Short: "Credentials of a cluster: list, revoke",
+		Example: `  atoll cluster credentials list demo
+  atoll cluster credentials revoke demo 019abc...`,
 	}
 	list := &cobra.Command{
 		Use: "list NAME", Aliases: []string{
-			"ls"}, Short: "List who may use a cluster, and until when", Args: cobra.ExactArgs(1),
+			"ls"}, Short: "List a cluster's credentials: who may use it, and until when", Args: cobra.ExactArgs(1),
+		Example:           "  atoll cluster credentials list demo -o json",
 		ValidArgsFunction: completion(session, completeClusters),
 	}
 	out := terminal.AddOutputFlag(list, "name")
@@ -45,7 +48,7 @@ func clusterCredentials(session *terminal.Session) *cobra.Command {
 	}
 	revoke := &cobra.Command{
 		Use:               "revoke NAME CREDENTIAL",
-		Short:             "Take away what a credential may do, before it expires",
+		Short:             "End a credential before it expires",
 		Args:              cobra.ExactArgs(2),
 		Example:           "  atoll cluster credentials revoke demo 019abc...",
 		ValidArgsFunction: completion(session, completeCredentials),

@@ -21,7 +21,7 @@ func clusterDelete(session *terminal.Session) *cobra.Command {
 	var yes, force bool
 	var reason string
 	cmd := &cobra.Command{
-		Use: "delete NAME", Short: "Delete a cluster with all that is in it",
+		Use: "delete NAME", Short: "Delete a cluster, its node pools and its data, for good",
 		Long: `Deletes a cluster for good: its node pools, its control plane, its data. On a terminal it
 asks for the cluster's name first. With --wait it returns when nothing is left.`,
 		Example: `  atoll cluster delete demo --wait
@@ -29,11 +29,11 @@ asks for the cluster's name first. With --wait it returns when nothing is left.`
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: completion(session, completeClusters),
 	}
-	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask for the cluster's name")
 	cmd.Flags().BoolVar(&force, "force", false,
-		"for privileged callers: remove the record of a cluster whose deletion does not end; what was made for it "+
-			"may stay")
-	cmd.Flags().StringVar(&reason, "reason", "", "with --force: why, for the record")
+		"for privileged callers: remove the record of a cluster whose deletion does not end; objects on its management "+
+			"cluster may stay")
+	cmd.Flags().StringVar(&reason, "reason", "", "with --force: why; the region records it")
 	cmd.MarkFlagsRequiredTogether("force", "reason")
 	f := terminal.AddWaitFlags(cmd, "gone")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

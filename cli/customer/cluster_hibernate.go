@@ -13,7 +13,7 @@ import (
 
 func clusterHibernate(session *terminal.Session) *cobra.Command {
 	return powerCommand(session, powerAsleep, &cobra.Command{
-		Use: "hibernate NAME", Short: "Let a cluster sleep whenever nobody is connected",
+		Use: "hibernate NAME", Short: "Stop a cluster's control plane whenever no client is connected",
 		Long: `Stops a cluster's control plane and keeps its data. A connection wakes it, within
 seconds, and it sleeps again after ten minutes without a connection.`,
 		Example: "  atoll cluster hibernate demo --wait",
@@ -22,7 +22,7 @@ seconds, and it sleeps again after ten minutes without a connection.`,
 
 func clusterWake(session *terminal.Session) *cobra.Command {
 	return powerCommand(session, powerAwake, &cobra.Command{
-		Use: "wake NAME", Short: "Keep a cluster awake from now on",
+		Use: "wake NAME", Short: "Keep a cluster's control plane running, also without connections",
 		Long: `Keeps a cluster's control plane running. Without this, a hibernated control plane runs
 from a connection until ten minutes after the last.`,
 		Example: "  atoll cluster wake demo --wait",

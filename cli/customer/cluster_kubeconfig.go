@@ -33,15 +33,16 @@ func clusterKubeconfig(session *terminal.Session) *cobra.Command {
 	expiration := time.Hour
 	cmd := &cobra.Command{
 		Use:   "kubeconfig NAME",
-		Short: "Get a kubeconfig: a key that is made here, and a certificate for it",
-		Long: `Makes a key on this machine, has the cluster's own CA sign a certificate for it, and
-writes a kubeconfig with both: to standard output, to a file of its own, or into a
-kubeconfig that is there. The key does not travel. Whoever has it has the rights of
---role in the cluster until it expires or "atoll cluster credentials revoke" ends it:
+		Short: "Get a kubeconfig with a new key and a certificate of the cluster",
+		Long: `Makes a key on this machine, requests a certificate for it from the cluster's own CA, and
+writes a kubeconfig with both: to standard output, to a new file (--out), or into an existing
+kubeconfig (--kubeconfig). The key never leaves this machine. Everybody who has the file has
+the rights of --role in the cluster, until the certificate expires or "atoll cluster
+credentials revoke" ends it:
 
-  view   reads everything but Secrets and access rights
-  edit   changes what runs, and reads Secrets; no border against an attacker
-  admin  does everything`,
+  view   may read everything except Secrets and access rights
+  edit   may change workloads and read Secrets; an attacker can get more rights from there
+  admin  may do everything`,
 		Example: `  atoll cluster kubeconfig demo --out demo.kubeconfig && kubectl --kubeconfig demo.kubeconfig get nodes
   atoll cluster kubeconfig demo --kubeconfig ~/.kube/config && kubectl --context demo get nodes
   atoll cluster kubeconfig demo --role view --expiration 8h --out reader.kubeconfig`,
@@ -49,15 +50,15 @@ kubeconfig that is there. The key does not travel. Whoever has it has the rights
 		ValidArgsFunction: completion(session, completeClusters),
 	}
 	cmd.Flags().DurationVar(&expiration, "expiration", expiration,
-		"how long it serves, from 1m to 24h, unless the region has another limit")
+		"time until it expires, from 1m to 24h, unless the region has another limit")
 	cmd.Flags().StringVar(&role, "role", string(platform.CredentialRoleAdmin),
-		"what it allows in all namespaces: view, edit or admin")
+		"its rights in all namespaces: view, edit or admin")
 	cmd.RegisterFlagCompletionFunc("role", cobra.FixedCompletions(
 		credentialRoles, cobra.ShellCompDirectiveNoFileComp))
 	cmd.Flags().StringVar(&file, "out", "", "file for the kubeconfig (default: print it)")
 	cmd.Flags().StringVar(&into, "kubeconfig", "",
-		"file to which it is added as a context of the cluster's name, in place of an earlier one of it, and becomes "+
-			"the present one")
+		"existing kubeconfig: add a context of the cluster's name, or replace the earlier one, and make it the current "+
+			"context")
 	cmd.MarkFlagsMutuallyExclusive("out", "kubeconfig")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if expiration < time.Second { // the request has whole seconds, and 0 means the default

@@ -11,14 +11,14 @@ import (
 
 func clusterProtect(session *terminal.Session) *cobra.Command {
 	return protectionCommand(session, protectionOn, &cobra.Command{
-		Use: "protect NAME", Short: "Refuse a cluster's deletion until unprotect",
+		Use: "protect NAME", Short: "Make the region refuse a cluster's deletion until unprotect",
 		Example: "  atoll cluster protect demo",
 	})
 }
 
 func clusterUnprotect(session *terminal.Session) *cobra.Command {
 	return protectionCommand(session, protectionOff, &cobra.Command{
-		Use: "unprotect NAME", Short: "Let a cluster be deleted again",
+		Use: "unprotect NAME", Short: "Allow a cluster's deletion again, after protect",
 		Example: "  atoll cluster unprotect demo && atoll cluster delete demo",
 	})
 }

@@ -92,7 +92,7 @@ func clusterTrust(session *terminal.Session) *cobra.Command {
 	var f issuerFlags
 	cmd := &cobra.Command{
 		Use:   "trust NAME --oidc-issuer URL --oidc-client-id ID",
-		Short: "Let people into a cluster by tokens of an OpenID Connect issuer",
+		Short: "Make a cluster accept the tokens of an OpenID Connect issuer",
 		Long: `Makes the cluster accept the tokens of an issuer, in place of what it had for the same URL.
 The region reads the issuer's keys; "atoll cluster get NAME -o json" says in status.message when it
 cannot. A token's user has no rights until a binding in the cluster names the user or one of its groups:
@@ -128,7 +128,7 @@ cannot. A token's user has no rights until a binding in the cluster names the us
 func clusterDistrust(session *terminal.Session) *cobra.Command {
 	var url string
 	cmd := &cobra.Command{
-		Use: "distrust NAME --oidc-issuer URL", Short: "Accept an issuer's tokens no longer",
+		Use: "distrust NAME --oidc-issuer URL", Short: "Stop accepting the tokens of an OpenID Connect issuer",
 		Example: "  atoll cluster distrust demo --oidc-issuer https://sso.example.com",
 		Args:    cobra.ExactArgs(1), ValidArgsFunction: completion(session, completeClusters),
 	}

@@ -22,7 +22,7 @@ func Link(session *terminal.Session) *cobra.Command {
 		Use: "link", Aliases: []string{"links"}, Args: terminal.RefuseUnknownVerb, RunE: terminal.ShowHelp,
 		Short: "Links of people of the issuer to principals of an account: create, codes, withdraw, redeem, list, delete",
 		Long: `A person who signs in with "atoll login" is the principal that a link names. An administrator makes a code
-for a principal, and the person redeems it, once. Without a link a token is good for nothing.`,
+for a principal, and the person redeems it, once. The region refuses the token of a person without a link.`,
 		Example: `  atoll link create --principal arn:aws:iam::123456789012:user/ann > code   # an administrator
   atoll login && atoll link redeem < code                                     # ann
   atoll link codes                                                            # codes that nobody has redeemed`,
@@ -36,9 +36,9 @@ func linkCreate(a *authorizer) *cobra.Command {
 	var r platform.LinkCodeRequest
 	var valid time.Duration
 	cmd := &cobra.Command{
-		Use: "create", Args: cobra.NoArgs, Short: "Make a code that links one person to a principal, once",
-		Long: `Prints the code, which is not shown again. Whoever redeems it first is the principal: give it to the
-person on a way that nobody else reads.`,
+		Use: "create", Args: cobra.NoArgs, Short: "Make a code with which one person links to a principal, once",
+		Long: `Makes a code and prints it; it is not shown again. The first person who redeems it acts as the principal from
+then on: send it to that person over a channel that nobody else can read.`,
 		Example: `  atoll link create --principal arn:aws:iam::123456789012:user/ann
   atoll link create --account 123456789012 --principal arn:aws:iam::123456789012:user/boss --admin   # an operator`,
 	}
@@ -114,7 +114,7 @@ func printLinks(w io.Writer, links []platform.Link) {
 
 func linkDelete(a *authorizer) *cobra.Command {
 	return &cobra.Command{
-		Use: "delete LINK", Short: "Remove a link: its person is nobody in the region any more", Args: cobra.ExactArgs(1),
+		Use: "delete LINK", Short: "Remove a link: the region then refuses the person's tokens", Args: cobra.ExactArgs(1),
 		Long: `Removes a link. Requests with a token of the person are refused within a second, and open watches end.
 The principal keeps its policies, and its key pairs if it has some. Link codes that name it or that it
 created are withdrawn.`,

@@ -19,9 +19,12 @@ func NodePool(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "nodepool", Aliases: []string{"nodepools"}, Args: terminal.RefuseUnknownVerb, RunE: terminal.ShowHelp,
 		Short: "Node pools of clusters: create, list, scale, delete",
-		Long: `Node pools of the account's clusters. Their nodes are simulated: pods are scheduled to
-them and reported as running, and no container runs. NAME is a node pool's name, with
---cluster, or its id.`,
+		Long: `Node pools of the account's clusters. The provider of a node pool makes its nodes:
+  simulated  pods are scheduled to the nodes and reported as running; no container runs
+  local      real nodes on the region's machine, which run pods
+  external   machines of the customer, which join by themselves
+The region chooses the provider when a node pool names none. NAME is a node pool's name,
+with --cluster, or its id.`,
 		Example: `  atoll nodepool create workers --cluster demo --replicas 3 --instance-type m6a.2xlarge
   atoll nodepool scale workers 5 --cluster demo --wait`,
 	}

@@ -35,7 +35,7 @@ func poolCreate(session *terminal.Session) *cobra.Command {
 		[]string{string(region.Simulated), string(region.Local), string(region.External)},
 		cobra.ShellCompDirectiveNoFileComp))
 	cmd.Flags().StringVar(&s.instanceType, "instance-type", "",
-		"what machines they would be, such as m6a.xlarge (default: the region's)")
+		"type of the nodes' machines, such as m6a.xlarge; simulated nodes get its size (default: the region's)")
 	_ = cmd.RegisterFlagCompletionFunc("instance-type", cobra.FixedCompletions(instancetype.Names(),
 		cobra.ShellCompDirectiveNoFileComp))
 	cmd.Flags().StringToStringVar(&s.labels, "label", nil, "label of the nodes, k=v; repeatable")

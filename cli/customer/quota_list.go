@@ -11,7 +11,7 @@ import (
 )
 
 func quotaList(session *terminal.Session) *cobra.Command {
-	cmd := &cobra.Command{Use: "list", Short: "Show what your account may have, and has", Args: cobra.NoArgs,
+	cmd := &cobra.Command{Use: "list", Short: "Show the limits and the use of your account", Args: cobra.NoArgs,
 		Example: "  atoll quota list -o json"}
 	o := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

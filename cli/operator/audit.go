@@ -55,7 +55,7 @@ its resources. With --all, an operator lists those of every account.`,
 	flags := cmd.Flags()
 	flags.BoolVar(&isAll, "all", false, "the records of all accounts, for operators")
 	flags.StringVar((*string)(&q.Account), "account", "", "with --all: only this account's")
-	flags.DurationVar(&since, "since", 0, "only records of this last time, such as 1h")
+	flags.DurationVar(&since, "since", 0, "only records of the last such time, such as 1h")
 	flags.StringVar(&from, "since-time", "", "only records of this time or later, such as 2026-11-23T10:00:00Z")
 	flags.StringVar(&to, "until", "", "only records before this time")
 	flags.StringVar(&q.Principal, "principal", "", "only this principal's")
@@ -64,7 +64,7 @@ its resources. With --all, an operator lists those of every account.`,
 	flags.StringVar(&q.ResourceKind, "kind", "", "only resources of this kind, such as Cluster")
 	flags.StringVar(&q.Resource, "resource", "", "only the resource with this id")
 	flags.StringVar(&q.Request, "request", "", "only the request with this id")
-	flags.Int64Var(&q.Before, "before", 0, "only records with a smaller number, to read on")
+	flags.Int64Var(&q.Before, "before", 0, "only records with a smaller number: the next page of a longer list")
 	flags.IntVar(&q.Limit, "limit", 50, "at most this many records, up to 500")
 	o := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {

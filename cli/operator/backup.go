@@ -24,9 +24,10 @@ import (
 func Backup() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "backup",
-		Short: "Lists and restores the backups of hosted control planes",
+		Short: "Backups of hosted control planes: list, restore",
 		Long: `Reads the backups that "atoll hosting --backups FILE" makes, from the store that FILE
-names. It needs nothing of the region: neither services nor the machine of the plane.`,
+names. It needs neither the region's services nor the machine of the plane.`,
+		Example: `  atoll backup list clusters-0199/hc-3f2a --store /etc/atoll/backups.yaml`,
 	}
 	cmd.AddCommand(backupList(), backupRestore())
 	return cmd
@@ -46,7 +47,7 @@ func backupList() *cobra.Command {
 	var config string
 	cmd := &cobra.Command{
 		Use:     "list NAMESPACE/NAME",
-		Short:   "Lists the backups of a control plane, the oldest first",
+		Short:   "List the backups of a control plane, the oldest first",
 		Example: `  atoll backup list clusters-0199/hc-3f2a --store /etc/atoll/backups.yaml`,
 		Args:    cobra.ExactArgs(1),
 	}
@@ -119,7 +120,7 @@ func backupRestore() *cobra.Command {
 	f := &restoreFlags{}
 	cmd := &cobra.Command{
 		Use:   "restore NAMESPACE/NAME",
-		Short: "Makes the data of a control plane from its backup",
+		Short: "Make the data of a control plane from its backup",
 		Long: `Makes the directory etcd below --data-dir, which must not exist there, from the backup of
 a control plane: every write that was acknowledged before --at is in it. Everything is
 checked, and the directory appears only when it is complete. Resource versions go on above

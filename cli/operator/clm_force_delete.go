@@ -20,7 +20,7 @@ reason goes into the history.`,
 		Args:    requireResource,
 	}
 	call := addCLMFlags(cmd)
-	cmd.Flags().StringVar(&reason, "reason", "", "why, for the record")
+	cmd.Flags().StringVar(&reason, "reason", "", "why; the region records it")
 	cmd.MarkFlagRequired("reason")
 	cmd.ValidArgsFunction = completeResources(session, call)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

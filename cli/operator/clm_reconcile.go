@@ -21,7 +21,7 @@ at a pace. It is in the resource's history.`,
 		Args: cobra.RangeArgs(1, 2),
 	}
 	call := addCLMFlags(cmd)
-	cmd.Flags().StringVar(&reason, "reason", "", "why, for the record")
+	cmd.Flags().StringVar(&reason, "reason", "", "why; the region records it")
 	cmd.ValidArgsFunction = completeResources(session, call)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {

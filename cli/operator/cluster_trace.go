@@ -34,7 +34,7 @@ const traceHistory = 300
 func clusterTrace(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "trace NAME | ID | RESOURCE-ID",
-		Short: "Show where a cluster is on its way through the region, and what happened when",
+		Short: "Show which part of the region a cluster waits for, and all its events",
 		Long: `Follows one cluster through the region: the front that accepted it, the lifecycle manager,
 the sentinel, the adapters, Maestro's works, the agent of the management cluster, the
 HostedCluster and its control plane. The first table has the state of each of these, and

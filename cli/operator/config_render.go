@@ -29,7 +29,7 @@ func configRender(session *terminal.Session, tree *configTree) *cobra.Command {
 	var check bool
 	cmd := &cobra.Command{
 		Use: "render", Args: cobra.NoArgs,
-		Short: "Write what the clusters are deployed from",
+		Short: "Write the files from which Argo CD, Helm and Terraform deploy the clusters",
 		Long: `Writes for each regional cluster and each management cluster its Argo CD root
 application and application set, its Helm values and its Terraform variables, and
 for each region its own Atoll configuration. It removes rendered files that

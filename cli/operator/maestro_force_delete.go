@@ -21,7 +21,7 @@ connects again, it gets the order to delete them. The reason goes into the histo
 		Example: `  atoll maestro force-delete ID --reason "management-07 burnt down"`,
 		Args:    cobra.ExactArgs(1),
 	}
-	cmd.Flags().StringVar(&reason, "reason", "", "why, for the record")
+	cmd.Flags().StringVar(&reason, "reason", "", "why; the region records it")
 	cmd.MarkFlagRequired("reason")
 	o := addMaestroFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -16,11 +16,13 @@ import (
 
 func maestroUnknown(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "unknown", Args: terminal.RefuseUnknownVerb, RunE: terminal.ShowHelp, Short: "Works that agents hold " +
-			"and no source has",
-		Long: `After Maestro's database was lost, the works that agents hold stay applied. Sources take
-their works over when they order them again; an operator has each other work adopted for
-a source, or deleted.`,
+		Use: "unknown", Args: terminal.RefuseUnknownVerb, RunE: terminal.ShowHelp,
+		Short: "Works that agents have and Maestro does not know: list, adopt, delete",
+		Long: `After a loss of Maestro's database, agents keep the objects of works that Maestro does not
+know any more. When a source publishes such a work again, Maestro knows it. For every other
+work an operator decides: "adopt" makes it a bundle of a source, "delete" removes its objects.`,
+		Example: `  atoll maestro unknown list
+  atoll maestro unknown adopt management-01 ID --source ` + work.SourcePlatform,
 	}
 	cmd.AddCommand(unknownList(session), unknownAdopt(session), unknownDelete(session))
 	return cmd
@@ -28,7 +30,8 @@ a source, or deleted.`,
 
 func unknownList(session *terminal.Session) *cobra.Command {
 	var cluster string
-	cmd := &cobra.Command{Use: "list", Short: "List unknown works", Args: cobra.NoArgs}
+	cmd := &cobra.Command{Use: "list", Short: "List unknown works", Args: cobra.NoArgs,
+		Example: "  atoll maestro unknown list --cluster management-01"}
 	cmd.Flags().StringVar(&cluster, "cluster", "", "only of this management cluster")
 	out := terminal.AddOutputFlag(cmd)
 	o := addMaestroFlags(cmd)
@@ -58,14 +61,14 @@ func unknownAdopt(session *terminal.Session) *cobra.Command {
 	var source, reason string
 	cmd := &cobra.Command{
 		Use:   "adopt CLUSTER ID",
-		Short: "Make a bundle of a work that the cluster's agent holds",
+		Short: "Make an unknown work a bundle of a source; its objects stay",
 		Long: `Asks the agent for the work and makes a bundle of it that belongs to a source. Nothing
 changes on the cluster. Only Atoll's agents support it.`,
 		Example: "  atoll maestro unknown adopt management-01 ID --source " + work.SourcePlatform,
 		Args:    cobra.ExactArgs(2),
 	}
 	cmd.Flags().StringVar(&source, "source", work.SourcePlatform, "source that is to own the bundle")
-	cmd.Flags().StringVar(&reason, "reason", "", "why, for the record")
+	cmd.Flags().StringVar(&reason, "reason", "", "why; the region records it")
 	o := addMaestroFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return callMaestro(session, cmd.Context(), o, func(ctx context.Context, m *maestroclient.Client) error {
@@ -88,11 +91,12 @@ changes on the cluster. Only Atoll's agents support it.`,
 func unknownDelete(session *terminal.Session) *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
-		Use:   "delete CLUSTER ID",
-		Short: "Have the cluster's agent delete an unknown work",
-		Args:  cobra.ExactArgs(2),
+		Use:     "delete CLUSTER ID",
+		Short:   "Order the cluster's agent to delete an unknown work",
+		Example: `  atoll maestro unknown delete management-01 ID --reason "its cluster was deleted"`,
+		Args:    cobra.ExactArgs(2),
 	}
-	cmd.Flags().StringVar(&reason, "reason", "", "why, for the record")
+	cmd.Flags().StringVar(&reason, "reason", "", "why; the region records it")
 	cmd.MarkFlagRequired("reason")
 	o := addMaestroFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -10,7 +10,11 @@ import (
 func ManagementCluster(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{Use: "mc", Aliases: []string{"management-cluster"}, Args: terminal.RefuseUnknownVerb,
 		RunE:  terminal.ShowHelp,
-		Short: "Management clusters: register, join, cordon, drain, revoke, list, delete"}
+		Short: "Management clusters: register, join, cordon, drain, revoke, list, delete",
+		Example: `  atoll mc list
+  atoll mc register edge-7 --label zone=north --capacity planes=40
+  atoll mc join-token edge-7 --mqtt mqtt.r1.example:8883 --pki https://pki.r1.example:8443
+  atoll mc cordon edge-7`}
 	cmd.AddCommand(mcList(session), mcGet(session), mcOrphans(session), mcRegister(session), mcUpdate(session),
 		mcDelete(session),
 		mcState(session, "cordon", platform.ManagementClusterUpdateStateCordoned), mcState(session, "uncordon",

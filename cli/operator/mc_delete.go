@@ -11,9 +11,11 @@ func mcDelete(session *terminal.Session) *cobra.Command {
 	return &cobra.Command{
 		Use:   "delete NAME",
 		Short: "Remove a management cluster; refused while works exist on it",
-		Long: `Removes a management cluster from the region; refused while works exist on it. The
-processes of a local one are stopped; its data stays until "atoll down --purge".`,
-		Args: cobra.ExactArgs(1),
+		Long: `Removes a management cluster from the region; the region refuses it while works exist on
+it. The command stops the processes of a local management cluster; its data stays until
+"atoll down --purge".`,
+		Example: "  atoll mc delete edge-7",
+		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			api, err := session.Client()
 			if err != nil {

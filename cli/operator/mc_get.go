@@ -16,7 +16,7 @@ import (
 
 func mcGet(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{Use: "get NAME", Short: "Show a management cluster: its capacity and its clusters",
-		Args: cobra.ExactArgs(1)}
+		Example: "  atoll mc get edge-7 -o json", Args: cobra.ExactArgs(1)}
 	o := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		api, err := session.Client()

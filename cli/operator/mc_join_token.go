@@ -30,7 +30,7 @@ func mcJoinToken(session *terminal.Session) *cobra.Command {
 	ttl := pki.TokenLife
 	cmd := &cobra.Command{
 		Use:   "join-token NAME",
-		Short: "Make a one-time join token and say how to run the agent with it",
+		Short: "Make a one-time join token, and print the commands that run the agent with it",
 		Long: `Makes a token by which one key gets one certificate of the management cluster
 NAME, within 15 minutes, and prints the commands that run its agent: a shell script
 that holds the token, so send it over a safe channel. The agent makes its key where

@@ -14,8 +14,8 @@ import (
 
 func mcList(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{Use: "list",
-		Short: "List management clusters: their state, their clusters, the time of their agents' last events",
-		Args:  cobra.NoArgs}
+		Short:   "List management clusters: their state, their clusters, the time of their agents' last events",
+		Example: "  atoll mc list -o json", Args: cobra.NoArgs}
 	o := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		api, err := session.Client()

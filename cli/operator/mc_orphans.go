@@ -19,7 +19,7 @@ import (
 func mcOrphans(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "orphans [MC]",
-		Short: "List what runs, or holds room, on management clusters without an owner",
+		Short: "List works and reserved capacity of clusters that no longer exist",
 		Long: `Lists works on management clusters whose cluster the lifecycle manager does not have
 any more, works that only an agent knows, and room that a forced deletion left
 reserved: kind, management cluster, age and size.
@@ -72,16 +72,20 @@ func mcOrphansEnd(session *terminal.Session) *cobra.Command {
 	var free bool
 	cmd := &cobra.Command{
 		Use:   "end MC ID",
-		Short: "Have a management cluster delete an orphan",
-		Long: `Orders the deletion of an orphan, by its id or by that of the cluster that is gone, then
-of all that is left of it. The room is free when the management cluster has confirmed it.
+		Short: "Order a management cluster to delete an orphan",
+		Long: `Orders a management cluster to delete an orphan. ID is that of one orphan, or of a cluster
+that no longer exists: then all of its orphans are deleted. Their capacity is free again when
+the management cluster has confirmed the deletion.
 
-For a management cluster that does not come back, --free gives the room of a cluster back
-without its word. Who did it and why is in the cluster's history.`,
+When the management cluster will not come back, --free frees the reserved capacity of a
+cluster at once and orders nothing. The cluster's history keeps who did it and why.`,
+		Example: `  atoll mc orphans end edge-7 ID --reason "the customer has left"
+  atoll mc orphans end edge-7 CLUSTER-ID --free --reason "edge-7 has burnt"`,
 		Args: cobra.ExactArgs(2),
 	}
-	cmd.Flags().StringVar(&reason, "reason", "", "why, for the record")
-	cmd.Flags().BoolVar(&free, "free", false, "give the room of a cluster that is gone back now, and order nothing")
+	cmd.Flags().StringVar(&reason, "reason", "", "why; the region records it")
+	cmd.Flags().BoolVar(&free, "free", false,
+		"free the capacity that is reserved for a cluster that no longer exists, and order nothing")
 	cmd.MarkFlagRequired("reason")
 	call := addCLMFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

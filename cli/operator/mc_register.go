@@ -14,7 +14,7 @@ func mcRegister(session *terminal.Session) *cobra.Command {
 	labels := map[string]string{}
 	cmd := &cobra.Command{
 		Use:   "register NAME",
-		Short: "Make a management cluster known to the region",
+		Short: "Register a management cluster in the region under a name",
 		Long: `Registers a management cluster under a name that never changes: the name is its
 certificate's common name and its place in the bus's topics. Clusters are placed on
 it as soon as its agent is connected.`,

@@ -16,7 +16,7 @@ func mcRevoke(session *terminal.Session) *cobra.Command {
 	var dir, reason string
 	cmd := &cobra.Command{
 		Use:   "revoke NAME",
-		Short: "Make a management cluster's certificates worthless and keep it out",
+		Short: "Revoke a management cluster's certificates, and refuse it new ones",
 		Long: `Revokes all certificates and open join tokens of NAME, and bars the name: nothing is
 signed for it until "atoll mc allow NAME". The region's own broker and services cut
 its connections off within seconds; for another broker see docs/identity.md. What the
@@ -47,7 +47,7 @@ Run it where the CA's directory is. To revoke again is no error.`,
 		})
 	}
 	cmd.Flags().StringVar(&dir, "dir", "", "directory of the CA (default: that of the region below --home)")
-	cmd.Flags().StringVar(&reason, "reason", "", "why, for the record")
+	cmd.Flags().StringVar(&reason, "reason", "", "why; the region records it")
 	return cmd
 }
 
@@ -56,9 +56,9 @@ func mcAllow(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "allow NAME",
 		Short: "Let a revoked management cluster join again",
-		Long: `Lifts the bar that "atoll mc revoke" set. What was revoked stays revoked: the cluster
-joins again with a new key and a new "atoll mc join-token". The agent of a local
-management cluster is restarted and does so by itself.`,
+		Long: `Ends the effect of "atoll mc revoke" on the name of the management cluster. Certificates
+that were revoked stay revoked: the cluster joins again with a new key and a new
+"atoll mc join-token". The agent of a local management cluster restarts and joins by itself.`,
 		Example: "  atoll mc allow edge-7 && atoll mc join-token edge-7",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {

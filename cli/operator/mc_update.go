@@ -56,13 +56,14 @@ func mcState(session *terminal.Session, verb string, state platform.ManagementCl
 	short := map[string]string{
 		"cordon":   "Place no more clusters on a management cluster; its clusters stay",
 		"uncordon": "Place clusters on a management cluster again",
-		"drain":    "Mark a management cluster as one to be emptied, and place no more clusters there",
+		"drain":    "Place no more clusters on a management cluster, and mark it for emptying",
 	}[verb]
 	long := short + "."
 	if verb == "drain" {
-		long += "\nNothing is moved yet: its clusters stay until they are deleted."
+		long += "\nThe command moves no cluster: the clusters stay there until somebody deletes them."
 	}
-	cmd := &cobra.Command{Use: verb + " NAME", Short: short, Long: long, Args: cobra.ExactArgs(1)}
+	cmd := &cobra.Command{Use: verb + " NAME", Short: short, Long: long, Args: cobra.ExactArgs(1),
+		Example: "  atoll mc " + verb + " edge-7"}
 	o := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return updateMC(session, cmd.Context(), args[0], platform.ManagementClusterUpdate{State: state}, o)

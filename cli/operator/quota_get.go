@@ -11,7 +11,7 @@ import (
 )
 
 func quotaGet(session *terminal.Session) *cobra.Command {
-	cmd := &cobra.Command{Use: "get --account ID", Short: "Show what an account may have, and has; for operators",
+	cmd := &cobra.Command{Use: "get --account ID", Short: "Show the limits and the use of an account; for operators",
 		Args: cobra.NoArgs, Example: "  atoll quota get --account 123456789012 -o json"}
 	return quotaCommand(session, cmd, func(ctx context.Context, api *client.Client, account client.AccountID, _ []string) (
 		platform.QuotaList, error) {

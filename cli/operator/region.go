@@ -18,10 +18,12 @@ func Region(session *terminal.Session) *cobra.Command {
 	var from string
 	cmd := &cobra.Command{
 		Use: "region", Args: terminal.RefuseUnknownVerb, RunE: terminal.ShowHelp,
-		Short: "A region on this machine as its declaration in Git says",
-		Long: `Brings up a region on this machine from what "atoll config render" wrote for it. Each
-region has a home of its own: --home, or HOME-regions/REGION beside the default home, or
-HOME-regions/ENVIRONMENT.REGION where another environment has a region of the name there.`,
+		Short: "Regions on this machine as declared in Git: apply, status, watch, backups, restore",
+		Long: `Starts a region on this machine from the files that "atoll config render" wrote for it.
+Each region has a home of its own: --home, or HOME-regions/REGION beside the default home, or
+HOME-regions/ENVIRONMENT.REGION where another environment has a region of the same name.`,
+		Example: `  atoll config render && atoll region apply eu-west-1
+  atoll region status eu-west-1`,
 	}
 	cmd.PersistentFlags().StringVar(&from, "from", "deploy", "directory of the rendered files")
 	cmd.SetGlobalNormalizationFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
@@ -97,7 +99,7 @@ func programsFlag(cmd *cobra.Command) func() (string, error) {
 func regionApply(session *terminal.Session, from *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "apply REGION", Args: cobra.ExactArgs(1),
-		Short: "Bring a region up as it is declared, or change it until it is so",
+		Short: "Start a region as Git declares it, or change a running one until it is so",
 		Long: `Starts the region. In a running one it replaces each process whose settings have changed
 (version, replicas, releases, traces, log level, limits), one after another, and adds,
 labels, limits, cordons, uncordons and removes management clusters until they are as

@@ -18,7 +18,7 @@ func regionRestore(session *terminal.Session) *cobra.Command {
 	at := ""
 	cmd := &cobra.Command{
 		Use:   "restore [REGION]",
-		Short: "Makes a lost region from its backup",
+		Short: "Make a lost region anew from its backup",
 		Long: `Makes the region of a home that has none from the copy that "atoll region-backup" keeps in
 an object store: databases, certificate authority, keys and state, as of --at or as late as the
 store has them. Then "atoll up" starts it. Without REGION it takes the one that the store has.
@@ -65,7 +65,7 @@ func regionBackups() *cobra.Command {
 	config := ""
 	cmd := &cobra.Command{
 		Use:     "backups [REGION]",
-		Short:   "Lists the times to which regions can be restored",
+		Short:   "List the times to which regions can be restored",
 		Example: `  atoll region backups --store /etc/atoll/backups.yaml`,
 		Args:    cobra.MaximumNArgs(1),
 	}

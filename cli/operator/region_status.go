@@ -40,7 +40,7 @@ func regionStatus(session *terminal.Session, from *string) *cobra.Command {
 	var config string
 	cmd := &cobra.Command{
 		Use: "status REGION", Args: cobra.ExactArgs(1),
-		Short: "Compare what is declared, rendered and running; fails when they differ",
+		Short: "Compare the declared, the rendered and the running region; fail when they differ",
 		Long: `Compares three sides: what the configuration declares, what was rendered of it, and
 what runs. It shows each value in which two of them differ, and each rendered file of
 the region that is not as the configuration renders it, and fails if there is one.

@@ -47,7 +47,7 @@ A git.revision of another region stops nothing.`,
 	cmd.Flags().StringVar(&config, "config", "config", "directory of the configuration, in the repository")
 	cmd.Flags().StringVar(&accept, "accept", "", "commit of a rewritten history: apply it and its descendants")
 	cmd.Flags().DurationVar(&interval, "interval", 0,
-		"time between two looks at the branch (default 1s for a directory, 30s for a URL)")
+		"time between two reads of the branch (default 1s for a directory, 30s for a URL)")
 	_ = cmd.MarkFlagRequired("repo") // the flag exists
 	programs := programsFlag(cmd)
 	o := terminal.AddOutputFlag(cmd)

@@ -26,6 +26,9 @@ func Rollout(session *terminal.Session) *cobra.Command {
 sector after sector, and in each sector canaries first, then shares of its regions,
 then the rest. Gates read the health of each changed region; a failing gate stops
 the rollout. docs/rollouts.md describes the file of a rollout.`,
+		Example: `  atoll rollout plan rollouts/atoll-1.5.0.yaml
+  atoll rollout run rollouts/atoll-1.5.0.yaml
+  atoll rollout status rollouts/atoll-1.5.0.yaml`,
 	}
 	cmd.AddCommand(rolloutPlan(session), rolloutSchema(session), rolloutRun(session), rolloutStatus(session),
 		rolloutApprove(session),

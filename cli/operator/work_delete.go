@@ -18,9 +18,10 @@ func workDelete(session *terminal.Session) *cobra.Command {
 	var wait bool
 	timeout := 2 * time.Minute
 	cmd := &cobra.Command{
-		Use:   "delete ID",
-		Short: "Delete a work and, by its delete option, its objects",
-		Args:  cobra.ExactArgs(1),
+		Use:     "delete ID",
+		Short:   "Delete a work; its delete option decides whether its objects are deleted, too",
+		Example: "  atoll work delete ID --wait",
+		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			api, err := session.Client()
 			if err != nil {

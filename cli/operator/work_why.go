@@ -43,11 +43,12 @@ const forceDeleteHintAfter = 10 * time.Minute
 func workWhy(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "why ID",
-		Short: "Show how far a work has come, and what holds it up",
-		Long: `Shows when the work's present generation was accepted by the region, sent to the
-management cluster, received and applied there, and the last error on its way.
-The last two times are the management cluster's clock.`,
-		Args: cobra.ExactArgs(1),
+		Short: "Show how far a work has come, and the error that stops it",
+		Long: `Shows when the region accepted the work's present generation and sent it to the management
+cluster, when the agent there received and applied it, and the last error of these steps.
+The last two times are of the management cluster's clock.`,
+		Example: "  atoll work why ID -o json",
+		Args:    cobra.ExactArgs(1),
 	}
 	o := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

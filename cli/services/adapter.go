@@ -45,7 +45,7 @@ type regionAddresses struct{ clm, maestro, maestroGRPC string }
 func Adapter(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "adapter",
-		Short: "Adapters: programs that do the work of a task config for each resource",
+		Short: "Adapters do one task for each resource: serve, lint, config-dump",
 		Args:  terminal.RefuseUnknownVerb,
 		RunE:  terminal.ShowHelp,
 		Long: `An adapter does one kind of work for the resources of one kind, and reports the

@@ -24,7 +24,7 @@ import (
 func Node() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "node",
-		Short: "Real nodes on this machine",
+		Short: "Real nodes on this machine: run, status, image, preflight, sweep",
 		Args:  terminal.RefuseUnknownVerb, RunE: terminal.ShowHelp,
 		Long: `A real node is kubelet, kube-proxy and containerd in namespaces and a cgroup of
 its own. It needs root, cgroups, overlayfs, runc and nft or iptables:
@@ -71,7 +71,7 @@ func nodeInit() *cobra.Command {
 func nodePreflight() *cobra.Command {
 	var programs string
 	cmd := &cobra.Command{
-		Use: "preflight", Short: "Say what this machine lacks for real nodes", Args: cobra.NoArgs,
+		Use: "preflight", Short: "List what this machine lacks for real nodes", Args: cobra.NoArgs,
 		Long:    "Says what this machine lacks for real nodes. It fails when something is missing.",
 		Example: "  atoll node preflight -o json",
 	}
@@ -113,7 +113,7 @@ func addProgramsFlag(cmd *cobra.Command, programs *string) {
 
 func nodeSweep() *cobra.Command {
 	return &cobra.Command{
-		Use: "sweep", Short: "Remove what killed nodes have left", Args: cobra.NoArgs,
+		Use: "sweep", Short: "Remove cgroups and bridges of nodes that were killed", Args: cobra.NoArgs,
 		Long: `Removes the cgroups and bridges of nodes whose processes have ended without their
 supervisor. A supervisor does this for its own node when it starts. Nodes that
 run are not touched.`,

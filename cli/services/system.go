@@ -90,7 +90,8 @@ func addIdentityFlags(cmd *cobra.Command, f *identityFlags) {
 	cmd.Flags().StringVar(&f.caFile, "ca", "", "PEM file of the region's CA")
 	cmd.Flags().StringVar(&f.caHash, "ca-hash", "",
 		"fingerprint of the region's CA, sha256:HEX; fetches the file of --ca when it is not there")
-	cmd.Flags().StringVar(&f.tokenFile, "token-file", "", "file with a join token, until there is a certificate")
+	cmd.Flags().StringVar(&f.tokenFile, "token-file", "",
+		"file with a join token, needed until the service has a certificate")
 	for _, name := range []string{"identity", "pki", "ca"} {
 		cmd.MarkFlagRequired(name)
 	}

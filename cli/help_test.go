@@ -1,0 +1,43 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"atoll.dev/cli/terminal"
+)
+
+// TestCommandsOfPeopleHaveAnExample checks the help of every command that a customer or an operator types: it has an
+// example, and a command that lists or shows something has the flag -o.
+func TestCommandsOfPeopleHaveAnExample(t *testing.T) {
+	root := newRoot(&terminal.Session{})
+	checked := 0
+	var check func(cmd *cobra.Command)
+	check = func(cmd *cobra.Command) {
+		if cmd.Hidden {
+			return
+		}
+		checked++
+		if cmd.Example == "" {
+			t.Errorf("%s: its help has no example", cmd.CommandPath())
+		}
+		verb, _, _ := strings.Cut(cmd.Short, " ")
+		isStream := cmd.Name() == "logs"
+		if (verb == "List" || verb == "Show") && !isStream && cmd.Flags().Lookup("output") == nil {
+			t.Errorf("%s: it shows something and has no flag -o", cmd.CommandPath())
+		}
+		for _, sub := range cmd.Commands() {
+			check(sub)
+		}
+	}
+	for _, cmd := range root.Commands() {
+		if cmd.GroupID == useGroup || cmd.GroupID == operateGroup {
+			check(cmd)
+		}
+	}
+	if checked < 100 {
+		t.Errorf("%d commands were checked; the groups of the root command have more", checked)
+	}
+}
