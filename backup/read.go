@@ -148,7 +148,7 @@ type chainReader struct {
 	checksum []byte // of the manifest's object
 }
 
-// readManifest reads the chain's manifest and its data key. It comes before all other methods.
+// readManifest reads the manifest and the data key; other methods need them.
 func (r *chainReader) readManifest(ctx context.Context) error {
 	name := r.prefix + manifestObject
 	object, err := r.store.Get(ctx, name)
@@ -232,8 +232,7 @@ func (r *chainReader) fetch(ctx context.Context, c Chain, at time.Time, dir stri
 	return got, nil
 }
 
-// storedUntil reads the manifest and the end of the log, and returns the last moment to which the chain restores; zero
-// when it has no log.
+// storedUntil reads the manifest and returns the last moment to which the chain restores; zero when it has no log.
 func (r *chainReader) storedUntil(ctx context.Context, c Chain) (time.Time, error) {
 	if err := r.readManifest(ctx); err != nil || c.Segments == 0 {
 		return time.Time{}, err
@@ -253,8 +252,7 @@ func (r *chainReader) storedUntil(ctx context.Context, c Chain) (time.Time, erro
 	return until, err
 }
 
-// readSegment returns a segment and its sealed object. The error of a segment that the store does not have is
-// errMissing.
+// readSegment returns a segment and its sealed object. A missing segment is errMissing.
 func (r *chainReader) readSegment(ctx context.Context, n int) (segment, []byte, error) {
 	name := r.prefix + segmentName(n)
 	object, err := r.store.Get(ctx, name)
