@@ -57,22 +57,22 @@ type agentWork struct {
 }
 
 func (s *site) agent(consumer work.Consumer) *scriptedAgent {
-	return s.agentAt(consumer, s.broker.addr)
+	return s.agentAt(consumer, s.broker.Address)
 }
 
 // agentAt connects by way of an address.
 func (s *site) agentAt(consumer work.Consumer, addr string) *scriptedAgent {
-	a := &scriptedAgent{t: s.t, site: s, consumer: consumer, addr: addr, works: map[work.ID]*agentWork{},
+	a := &scriptedAgent{t: s.T, site: s, consumer: consumer, addr: addr, works: map[work.ID]*agentWork{},
 		sequence: time.Now().UnixMilli() << 22}
 	a.start()
-	s.t.Cleanup(func() { a.stop() })
+	s.T.Cleanup(func() { a.stop() })
 	return a
 }
 
 func (a *scriptedAgent) start() {
 	name := a.consumer + "-agent"
 	a.client = bus.NewClient(bus.ClientOptions{
-		Addr: a.addr, TLS: a.site.clientTLS(pki.Name(a.consumer), "broker"), ClientID: string(name) + "-client",
+		Addr: a.addr, TLS: a.site.ClientTLS(pki.Name(a.consumer), "broker"), ClientID: string(name) + "-client",
 		Subscriptions: []string{bus.Topic{Source: "maestro", Consumer: a.consumer, Kind: bus.SourceEvents}.String()},
 		Handler: func(ctx context.Context, m bus.Message) {
 			a.take(ctx, m.Event)

@@ -38,8 +38,8 @@ func TestI6TheRoadOverMosquitto(t *testing.T) {
 		}
 	}
 	restart := func() {
-		site.broker.stop()
-		site.broker.start()
+		site.broker.Stop()
+		site.broker.Start()
 		m.awaitReady()
 	}
 	observed := func(version int64) {

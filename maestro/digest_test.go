@@ -76,10 +76,10 @@ type meter struct {
 }
 
 func (s *site) meter() *meter {
-	s.t.Helper()
+	s.T.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	m := &meter{addr: l.Addr().String()}
 	var group sync.WaitGroup
@@ -90,11 +90,11 @@ func (s *site) meter() *meter {
 			if err != nil {
 				return
 			}
-			group.Go(func() { m.pass(ctx, in, s.broker.addr) })
+			group.Go(func() { m.pass(ctx, in, s.broker.Address) })
 		}
 	})
 	m.stop = sync.OnceFunc(func() { l.Close(); cancel(); group.Wait() })
-	s.t.Cleanup(m.stop)
+	s.T.Cleanup(m.stop)
 	return m
 }
 

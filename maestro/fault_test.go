@@ -121,8 +121,8 @@ func TestI6TheBrokerRestartsInMidStream(t *testing.T) {
 	for round := range 3 {
 		for range 50 {
 			if round > 0 && created%50 == 25 {
-				site.broker.stop()
-				site.broker.start()
+				site.broker.Stop()
+				site.broker.Start()
 			}
 			id := fmt.Sprintf("w%d", created)
 			eventually(t, "the work is taken", func() error {
@@ -307,7 +307,7 @@ func TestWhatIsDownIs503(t *testing.T) {
 		}
 	}
 	// The broker: what changes is refused, what reads is not.
-	site.broker.stop()
+	site.broker.Stop()
 	eventually(t, "the broker's absence counts", func() error { return not(m.server.checkAccepting()) })
 	within(func() (answer, error) { return m.try("POST", "/api/maestro/v1/consumers", `{"name":"mc2"}`) })
 	within(func() (answer, error) { return m.try("DELETE", "/api/maestro/v1/resource-bundles/w1", "") })
@@ -319,7 +319,7 @@ func TestWhatIsDownIs503(t *testing.T) {
 	if missing := m.ops.Missing(t.Context()); len(missing) != 1 || missing[0].Name != "broker" {
 		t.Errorf("missing %v", missing)
 	}
-	site.broker.start()
+	site.broker.Start()
 	eventually(t, "writes are taken again", m.server.checkAccepting)
 
 	// PostgreSQL, killed.

@@ -1,8 +1,8 @@
 package maestro
 
 import (
+	"atoll.dev/test/testsite"
 	"context"
-	"net"
 	"sync"
 	"testing"
 	"time"
@@ -21,11 +21,7 @@ import (
 // withAgents opens the agents' port; alone takes the broker away.
 func withAgents(s *site) func(*Options) {
 	return func(o *Options) {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		o.Agents, o.AgentsTLS = l, s.serverTLS("maestro")
+		o.Agents, o.AgentsTLS = testsite.Listen(s.T), s.ServerTLS("maestro")
 	}
 }
 
@@ -35,7 +31,7 @@ func (i *instance) agentsTarget() string { return i.server.opts.Agents.Addr().St
 
 func dialAs(t testing.TB, s *site, name pki.Name, target string) cloudevents.CloudEventServiceClient {
 	t.Helper()
-	conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(credentials.NewTLS(s.clientTLS(name, "maestro"))))
+	conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(credentials.NewTLS(s.ClientTLS(name, "maestro"))))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +69,7 @@ func (a *scriptedAgent) moveTo(i *instance) {
 func (a *scriptedAgent) startGRPC() {
 	l := a.link
 	conn, err := grpc.NewClient(l.target, grpc.WithTransportCredentials(
-		credentials.NewTLS(a.site.clientTLS(pki.Name(a.consumer), "maestro"))))
+		credentials.NewTLS(a.site.ClientTLS(pki.Name(a.consumer), "maestro"))))
 	if err != nil {
 		a.t.Fatal(err)
 	}
@@ -86,7 +82,7 @@ func (a *scriptedAgent) startGRPC() {
 		for ctx.Err() == nil {
 			err := a.subscribeGRPC(ctx, func() { once.Do(func() { close(subscribed) }) })
 			if ctx.Err() == nil {
-				a.site.log.Info("the agent's stream ended", "consumer", a.consumer, "error", err)
+				a.site.Log.Info("the agent's stream ended", "consumer", a.consumer, "error", err)
 			}
 			pause.For(ctx, 20*time.Millisecond)
 		}

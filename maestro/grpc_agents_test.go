@@ -46,7 +46,7 @@ func (i *instance) unknown(t *testing.T) int {
 func TestI6AnAgentByGRPCNeedsNoBroker(t *testing.T) {
 	t.Parallel()
 	site := newSite(t)
-	site.broker.stop()
+	site.broker.Stop()
 	m := site.start(withAgents(site), alone, func(o *Options) { o.Heartbeat = 20 * time.Millisecond })
 	m.consumer("mc1")
 	src := m.source()

@@ -82,7 +82,7 @@ func (ca *foreignCA) client(user string, groups ...string) tls.Certificate {
 // dialWith dials with any certificate, or none.
 func (i *instance) dialWith(target string, certs ...tls.Certificate) cloudevents.CloudEventServiceClient {
 	i.t.Helper()
-	config := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: i.site.ca.Pool(), ServerName: "maestro",
+	config := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: i.site.CA.Pool(), ServerName: "maestro",
 		Certificates: certs}
 	conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(credentials.NewTLS(config)))
 	if err != nil {
@@ -144,7 +144,7 @@ rules:
   verbs: [sub]
 `)
 	m := site.start(withAgents(site), func(o *Options) {
-		config := site.serverTLS("maestro")
+		config := site.ServerTLS("maestro")
 		config.ClientCAs = ca.pool()
 		o.GRPCTLS, o.ForeignGRPC, o.AgentsTLS, o.ForeignAgents = config, true, config, true
 		o.RulesFile, o.Recheck = path, 50*time.Millisecond
@@ -284,7 +284,7 @@ func TestPlainListenersStayOnLoopback(t *testing.T) {
 		kind = e.GetType()
 	}
 	// The other listeners are as closed as before.
-	if _, err := (&http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: site.ca.Pool(),
+	if _, err := (&http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: site.CA.Pool(),
 		ServerName: "maestro"}}}).Get(m.url + "/api/maestro/v1/consumers"); err == nil {
 		t.Error("a caller without a certificate was answered")
 	}

@@ -99,7 +99,7 @@ func TestI10TokensAreReviewedByAKubernetes(t *testing.T) {
 	}
 	site := newSite(t)
 	m := site.start(withAgents(site), func(o *Options) {
-		optional := site.serverTLS("maestro")
+		optional := site.ServerTLS("maestro")
 		optional.ClientAuth = tls.VerifyClientCertIfGiven
 		o.GRPCTLS, o.AgentsTLS = optional, optional
 		o.Tokens = &rpcauth.KubeOptions{Server: kube.url, CAFile: caFile, TokenFile: tokenFile}

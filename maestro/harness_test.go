@@ -1,22 +1,12 @@
 package maestro
 
 import (
-	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"io"
-	"log/slog"
-	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -27,8 +17,6 @@ import (
 	"atoll.dev/api/cloudevents"
 	api "atoll.dev/api/maestro"
 	"atoll.dev/api/work"
-	"atoll.dev/bus"
-	"atoll.dev/internal/mosquitto"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/internal/rest"
 	"atoll.dev/pki"
@@ -39,161 +27,29 @@ import (
 // unless it is broken.
 const patience = 3 * time.Minute
 
-// site is what servers and agents of a test share: a CA, a database, a broker.
+// site is what servers and agents of a test share: certificates, a log, a database, a broker.
 type site struct {
-	t      testing.TB
-	ca     *pki.CA
+	*testsite.Site
 	dsn    string
-	broker *brokerProcess
-	log    *slog.Logger
+	broker *testsite.Broker
 }
 
 func newSite(t testing.TB) *site { return newSiteOn(t, pgtest.DSN(t)) }
+
+func newSiteOn(t testing.TB, dsn string) *site {
+	t.Helper()
+	s := &site{Site: testsite.New(t), dsn: dsn}
+	s.broker = s.StartBroker()
+	return s
+}
 
 // newMosquittoSite is newSite with a broker that is not ours. maxPacket of 0 is
 // MQTT's own limit.
 func newMosquittoSite(t testing.TB, maxPacket int) *site {
 	t.Helper()
-	s := newSite(t)
-	s.broker.stop()
-	own := s.certificate(pki.ServiceName("broker"))
-	key, err := x509.MarshalPKCS8PrivateKey(own.PrivateKey)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.broker.foreign, err = mosquitto.Start(mosquitto.Options{
-		CA: s.ca.CertPEM(), Cert: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: own.Certificate[0]}),
-		Key: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}), MaxPacket: maxPacket,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.broker.addr = s.broker.foreign.Addr
-	t.Cleanup(func() {
-		if err := s.broker.foreign.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	s := &site{Site: testsite.New(t), dsn: pgtest.DSN(t)}
+	s.broker = s.StartMosquitto(maxPacket)
 	return s
-}
-
-func newSiteOn(t testing.TB, dsn string) *site {
-	t.Helper()
-	ca, err := pki.OpenCA(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &site{t: t, ca: ca, dsn: dsn, log: testLog(t)}
-	s.broker = &brokerProcess{site: s}
-	s.broker.start()
-	t.Cleanup(s.broker.stop)
-	return s
-}
-
-// testLog shows warnings of a test that failed.
-func testLog(t testing.TB) *slog.Logger {
-	var mu sync.Mutex
-	var buf bytes.Buffer
-	t.Cleanup(func() {
-		mu.Lock()
-		defer mu.Unlock()
-		if t.Failed() {
-			t.Logf("log:\n%s", buf.String())
-		}
-	})
-	return slog.New(slog.NewTextHandler(writerFunc(func(p []byte) (int, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		return buf.Write(p)
-	}), &slog.HandlerOptions{Level: slog.LevelInfo}))
-}
-
-type writerFunc func([]byte) (int, error)
-
-func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
-
-// certificate makes a key and has it signed for name.
-func (s *site) certificate(name pki.Name) tls.Certificate {
-	s.t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	cert, err := s.ca.Sign(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), name)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	pair, err := tls.X509KeyPair(cert, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return pair
-}
-
-func (s *site) serverTLS(service string) *tls.Config {
-	return &tls.Config{
-		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{s.certificate(pki.ServiceName(service))},
-		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: s.ca.Pool(),
-	}
-}
-
-func (s *site) clientTLS(name pki.Name, service string) *tls.Config {
-	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{s.certificate(name)},
-		RootCAs: s.ca.Pool(), ServerName: service}
-}
-
-// brokerProcess is the embedded broker, or Mosquitto, which can be taken away
-// and come back at the same address.
-type brokerProcess struct {
-	site    *site
-	addr    string
-	end     func()
-	foreign *mosquitto.Broker
-}
-
-func (b *brokerProcess) start() {
-	b.site.t.Helper()
-	if b.foreign != nil {
-		if err := b.foreign.Start(); err != nil {
-			b.site.t.Fatal(err)
-		}
-		return
-	}
-	l := testsite.ListenOn(b.site.t, b.addr)
-	b.addr = l.Addr().String()
-	broker, err := bus.NewBroker(bus.BrokerOptions{TLS: b.site.serverTLS("broker"),
-		Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		b.site.t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if err := broker.Serve(ctx, l); err != nil {
-			b.site.t.Errorf("broker: %v", err)
-		}
-	}()
-	b.end = func() { cancel(); <-done }
-}
-
-func (b *brokerProcess) stop() {
-	if b.foreign != nil {
-		b.foreign.Kill()
-		return
-	}
-	if b.end != nil {
-		b.end()
-		b.end = nil
-	}
 }
 
 // instance is one running server.
@@ -211,56 +67,40 @@ type instance struct {
 
 // start starts a server and waits until it is ready.
 func (s *site) start(change ...func(*Options)) *instance {
-	s.t.Helper()
+	s.T.Helper()
 	i := s.startUnready(change...)
 	i.awaitReady()
 	return i
 }
 
 func (s *site) startUnready(change ...func(*Options)) *instance {
-	s.t.Helper()
-	listen := func() net.Listener {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		return l
-	}
+	s.T.Helper()
 	ops := rest.NewOps()
 	o := Options{
-		DSN: s.dsn, Broker: s.broker.addr, BrokerTLS: s.clientTLS(pki.ServiceName("maestro"), "broker"),
-		HTTP: listen(), GRPC: listen(), HTTPTLS: s.serverTLS("maestro"), GRPCTLS: s.serverTLS("maestro"),
+		DSN: s.dsn, Broker: s.broker.Address, BrokerTLS: s.ClientTLS(pki.ServiceName("maestro"), "broker"),
+		HTTP: testsite.Listen(s.T), GRPC: testsite.Listen(s.T),
+		HTTPTLS: s.ServerTLS("maestro"), GRPCTLS: s.ServerTLS("maestro"),
 		MayCall: func(peer string) bool { return strings.HasPrefix(peer, "system:") || peer == "operator" },
-		Logger:  s.log, Metrics: ops.Registry, Ops: ops, ShutdownGrace: 2 * time.Second,
+		Logger:  s.Log, Metrics: ops.Registry, Ops: ops, ShutdownGrace: 2 * time.Second,
 	}
 	for _, f := range change {
 		f(&o)
 	}
 	server, err := New(context.Background(), o)
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if err := server.Run(ctx); err != nil {
-			s.t.Errorf("server: %v", err)
-		}
-	}()
 	i := &instance{
-		t: s.t, site: s, server: server, url: "https://" + o.HTTP.Addr().String(), target: o.GRPC.Addr().String(),
+		t: s.T, site: s, server: server, url: "https://" + o.HTTP.Addr().String(), target: o.GRPC.Addr().String(),
 		http: s.client(pki.ServiceName("platform-api")), reg: ops.Registry, ops: ops,
 	}
-	var once sync.Once
-	i.end = func() { once.Do(func() { cancel(); <-done }) }
-	s.t.Cleanup(i.end)
+	i.end = testsite.Run(s.T, "Maestro", server.Run)
 	return i
 }
 
 func (s *site) client(name pki.Name) *http.Client {
-	transport := &http.Transport{TLSClientConfig: s.clientTLS(name, "maestro"), MaxIdleConnsPerHost: 64}
-	s.t.Cleanup(transport.CloseIdleConnections)
+	transport := &http.Transport{TLSClientConfig: s.ClientTLS(name, "maestro"), MaxIdleConnsPerHost: 64}
+	s.T.Cleanup(transport.CloseIdleConnections)
 	return &http.Client{Transport: transport}
 }
 
@@ -349,7 +189,7 @@ func (i *instance) bundle(id work.ID) api.ResourceBundle {
 func (i *instance) dial(name pki.Name) cloudevents.CloudEventServiceClient {
 	i.t.Helper()
 	conn, err := grpc.NewClient(i.target, grpc.WithTransportCredentials(
-		credentials.NewTLS(i.site.clientTLS(name, "maestro"))))
+		credentials.NewTLS(i.site.ClientTLS(name, "maestro"))))
 	if err != nil {
 		i.t.Fatal(err)
 	}

@@ -98,10 +98,10 @@ func (d *theirs) resource(id string, consumer work.Consumer, version int, state 
 }
 
 func (s *site) importFrom(d *theirs, batch int) ImportReport {
-	s.t.Helper()
+	s.T.Helper()
 	r, err := Import(context.Background(), ImportOptions{From: d.dsn, To: s.dsn, Batch: batch})
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	return r
 }
@@ -121,7 +121,7 @@ func TestAnImportAppliesNothingAgain(t *testing.T) {
 	site := newSite(t)
 	// The server runs while it is imported to, which is harder than before.
 	m := site.start()
-	agent := &scriptedAgent{t: t, site: site, consumer: "mc1", addr: site.broker.addr, works: map[work.ID]*agentWork{},
+	agent := &scriptedAgent{t: t, site: site, consumer: "mc1", addr: site.broker.Address, works: map[work.ID]*agentWork{},
 		sequence: time.Now().UnixMilli() << 22}
 	for n := range 25 {
 		id := work.ID(fmt.Sprintf("w%02d", n))

@@ -2,18 +2,13 @@ package maestro
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
-	"io"
+	"log/slog"
 	"math/rand/v2"
-	"net"
 	"os"
-	"os/exec"
 	"runtime"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -22,6 +17,7 @@ import (
 	"atoll.dev/api/work"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/pki"
+	"atoll.dev/test/testsite"
 )
 
 // TestI1I6PostgresIsKilledInMidStream kills the database again and again while
@@ -54,22 +50,17 @@ func TestI1I6PostgresIsKilledInMidStream(t *testing.T) {
 	}
 }
 
-// childConfig is what a server in a process of its own needs.
+// childConfig is what a server in a process of its own needs. Its addresses are those of the test.
 type childConfig struct {
-	DSN, Broker, Dir string
+	DSN, Broker, HTTP, GRPC string
 }
-
-const childEnv = "ATOLL_TEST_MAESTRO"
 
 // TestMain lets this binary be the server that TestI5I6TheServerIsKilled kills.
 func TestMain(m *testing.M) {
-	if text := os.Getenv(childEnv); text != "" {
-		if err := child(text); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
-	}
+	os.Exit(testsite.Main(func() int { return runTests(m) }, runChild))
+}
+
+func runTests(m *testing.M) int {
 	// Most tests wait most of the time: for retries, leases, processes. More of them than there are cores run at once,
 	// each with a database and a broker of its own. Those that measure time or memory run before them, alone.
 	flag.Parse()
@@ -85,76 +76,39 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
 	}
-	os.Exit(code)
+	return code
 }
 
-func child(text string) error {
-	var c childConfig
-	if err := json.Unmarshal([]byte(text), &c); err != nil {
-		return err
-	}
-	tlsOf, err := childTLS(c.Dir)
+func runChild(ctx context.Context, c childConfig, id testsite.Identity, log *slog.Logger, up func()) error {
+	http, err := testsite.ListenAgain(c.HTTP)
 	if err != nil {
 		return err
 	}
-	listen := func() net.Listener {
-		l, lerr := net.Listen("tcp", "127.0.0.1:0")
-		err = errors.Join(err, lerr)
-		return l
-	}
-	o := Options{
-		DSN: c.DSN, Broker: c.Broker, BrokerTLS: tlsOf("broker"), HTTP: listen(), GRPC: listen(), HTTPTLS: tlsOf(
-			""), GRPCTLS: tlsOf(""),
-		MayCall: func(string) bool {
-			return true
-		}, RetryBase: 200 * time.Millisecond, RetryMax: time.Second, DeleteMax: time.Second,
-	}
+	grpc, err := testsite.ListenAgain(c.GRPC)
 	if err != nil {
 		return err
 	}
-	s, err := New(context.Background(), o)
+	s, err := New(ctx, Options{
+		DSN: c.DSN, Broker: c.Broker, BrokerTLS: id.ClientTLS("broker"), HTTP: http, GRPC: grpc, HTTPTLS: id.ServerTLS(),
+		GRPCTLS: id.ServerTLS(), MayCall: func(string) bool { return true },
+		RetryBase: 200 * time.Millisecond, RetryMax: time.Second, DeleteMax: time.Second, Logger: log,
+	})
 	if err != nil {
 		return err
 	}
-	fmt.Printf("%s %s\n", o.HTTP.Addr(), o.GRPC.Addr())
-	return s.Run(context.Background())
+	up()
+	return s.Run(ctx)
 }
 
-// spawn starts a server as a process, which is killed when the test ends.
-func (s *site) spawn() (*instance, *exec.Cmd) {
-	s.t.Helper()
-	dir := s.t.TempDir()
-	s.writeChildTLS(dir)
-	config, err := json.Marshal(childConfig{DSN: s.dsn, Broker: s.broker.addr, Dir: dir})
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	cmd := exec.Command(os.Args[0], "-test.run=^$")
-	cmd.Env = append(os.Environ(), childEnv+"="+string(config))
-	cmd.Stderr = os.Stderr
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		s.t.Fatal(err)
-	}
-	s.t.Cleanup(func() { kill(cmd) })
-	line := make([]byte, 256)
-	n, err := io.ReadAtLeast(out, line, 1)
-	if err != nil {
-		s.t.Fatalf("the server said nothing: %v", err)
-	}
-	rest, grpc, _ := strings.Cut(strings.TrimSpace(string(line[:n])), " ")
-	return &instance{t: s.t, site: s, url: "https://" + rest, target: grpc,
-		http: s.client(pki.ServiceName("platform-api"))}, cmd
-}
-
-func kill(cmd *exec.Cmd) {
-	if cmd.ProcessState == nil {
-		cmd.Process.Kill()
-		cmd.Wait()
-	}
+// spawn starts a server as a process, which the test kills and starts again at the same addresses.
+func (s *site) spawn() (*instance, *testsite.Process) {
+	s.T.Helper()
+	c := childConfig{DSN: s.dsn, Broker: s.broker.Address, HTTP: testsite.FreeAddress(s.T),
+		GRPC: testsite.FreeAddress(s.T)}
+	process := s.Process("Maestro", pki.ServiceName("maestro"), c)
+	process.Start()
+	return &instance{t: s.T, site: s, url: "https://" + c.HTTP, target: c.GRPC,
+		http: s.client(pki.ServiceName("platform-api"))}, process
 }
 
 // TestI5I6TheServerIsKilled kills the server, as a process, with SIGKILL while
@@ -174,8 +128,8 @@ func TestI5I6TheServerIsKilled(t *testing.T) {
 	for n := range 120 {
 		if n%40 == 20 {
 			// In the middle: some works are on their way.
-			kill(process)
-			m, process = site.spawn()
+			process.Kill()
+			process.Start()
 			src = m.source()
 		}
 		id, value := fmt.Sprintf("w%d", n), fmt.Sprint(random.IntN(1000))

@@ -21,14 +21,14 @@ import (
 // filled returns a server whose database has n bundles of about size bytes.
 // They are copies of one, made in the database, before the server follows it.
 func (s *site) filled(n, size int, change ...func(*Options)) *instance {
-	s.t.Helper()
+	s.T.Helper()
 	first := s.start()
 	first.consumer("mc1")
 	first.source().create("mc1", "w0", 1)
 	first.end()
 	conn, err := pgx.Connect(context.Background(), s.dsn)
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	defer conn.Close(context.Background())
 	if _, err := conn.Exec(context.Background(), `
@@ -36,10 +36,10 @@ func (s *site) filled(n, size int, change ...func(*Options)) *instance {
 		select kind, 'copy-' || lpad(n::text, 6, '0'), scope, name, version, generation, jsonb_set(spec, '{metadata,labels}', jsonb_build_object('n', (n % 1000)::text, 'all', 'x')), status,
 			convert_to(replace(replace(convert_from(wire, 'UTF8'), '"w0"', '"copy-' || n || '"'), '"value":"1"', '"value":"' || repeat('x', $2) || '"'), 'UTF8'), created_at + n * interval '1 ms', updated_at, n
 		from document, generate_series(1, $1) n where kind = 'Bundle' and id = 'w0'`, n, size); err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	if _, err := conn.Exec(context.Background(), "analyze document"); err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	return s.start(change...)
 }

@@ -1,6 +1,7 @@
 package maestro
 
 import (
+	"atoll.dev/test/testsite"
 	"context"
 	"encoding/json"
 	"strings"
@@ -52,7 +53,7 @@ func (c *statementCounter) take() []string {
 func TestAReadIsOneRoundTrip(t *testing.T) {
 	t.Parallel()
 	counter := &statementCounter{}
-	o := storeOptions(pgtest.DSN(t), 0, testLog(t))
+	o := storeOptions(pgtest.DSN(t), 0, testsite.Log(t))
 	o.Tracer = counter
 	o.PollInterval = time.Hour
 	st, err := store.Open(t.Context(), o)
@@ -96,7 +97,7 @@ func TestAReadIsOneRoundTrip(t *testing.T) {
 func TestAComparisonHasOneTransaction(t *testing.T) {
 	t.Parallel()
 	counter := &statementCounter{}
-	o := storeOptions(pgtest.DSN(t), 0, testLog(t))
+	o := storeOptions(pgtest.DSN(t), 0, testsite.Log(t))
 	o.Tracer = counter
 	o.PollInterval = time.Hour
 	st, err := store.Open(t.Context(), o)
@@ -106,7 +107,7 @@ func TestAComparisonHasOneTransaction(t *testing.T) {
 	defer st.Close()
 	l := ledger.New(st)
 	comparer := resync.New(resync.Options{Store: st, Ledger: l, Agents: silentAgents{},
-		Life: func() string { return "life" }, UnknownChanged: func() {}, Logger: testLog(t)})
+		Life: func() string { return "life" }, UnknownChanged: func() {}, Logger: testsite.Log(t)})
 	held := []work.WorkState{{ID: "w1", Version: 1, Status: "0123456789abcdef", Life: "life"}}
 	exec := func(sql string) {
 		if err := st.Tx(t.Context(), func(tx *store.Tx) error {

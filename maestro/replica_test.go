@@ -1,11 +1,11 @@
 package maestro
 
 import (
+	"atoll.dev/test/testsite"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"strconv"
 	"sync"
 	"testing"
@@ -34,14 +34,14 @@ func TestI5I6AReplicaIsKilled(t *testing.T) {
 // replica is a server in a process of its own.
 type replica struct {
 	*instance
-	process *exec.Cmd
+	process *testsite.Process
 }
 
 func testReplicas(t *testing.T, n int, seed uint64) {
 	site := newSite(t)
 	spawn := func() replica {
-		i, cmd := site.spawn()
-		return replica{i, cmd}
+		i, process := site.spawn()
+		return replica{i, process}
 	}
 	var servers []replica
 	for range n {
@@ -108,7 +108,7 @@ func testReplicas(t *testing.T, n int, seed uint64) {
 		})
 		moment := time.NewTimer(time.Duration(300+random.IntN(400)) * time.Millisecond)
 		<-moment.C
-		kill(victim.process)
+		victim.process.Kill()
 		killed := time.Now()
 		close(dead)
 		servers = servers[1:]

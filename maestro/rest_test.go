@@ -267,7 +267,7 @@ func TestNobodyCallsWithoutAnIdentity(t *testing.T) {
 		}
 		m.refuse(http.StatusForbidden, "maestro-4", method, strings.ReplaceAll(path, "{id}", "x"), "")
 	}
-	bare := site.clientTLS("mc1", "maestro")
+	bare := site.ClientTLS("mc1", "maestro")
 	bare.Certificates = nil
 	m.http = &http.Client{Transport: &http.Transport{TLSClientConfig: bare}}
 	if a, err := m.try("GET", "/api/maestro", ""); err == nil {

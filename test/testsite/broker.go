@@ -4,15 +4,17 @@ import (
 	"context"
 
 	"atoll.dev/bus"
+	"atoll.dev/internal/mosquitto"
 	"atoll.dev/pki"
 )
 
-// Broker is the embedded broker, on a port that it keeps when the test stops it and starts it again.
+// Broker is the embedded broker, or Mosquitto, on a port that it keeps when the test stops it and starts it again.
 type Broker struct {
 	Address string // host:port
 
-	site *Site
-	stop func()
+	site      *Site
+	stop      func()
+	mosquitto *mosquitto.Broker // nil: the embedded broker
 }
 
 // StartBroker starts a broker that accepts the identities of the site. It ends with the test.
@@ -25,9 +27,32 @@ func (s *Site) StartBroker() *Broker {
 	return b
 }
 
+// StartMosquitto starts Mosquitto, a broker that is not ours, with the access rules of docs/brokers.md. It accepts the
+// identities of the site. maxPacket is the limit of a message in bytes; 0 is MQTT's own limit.
+func (s *Site) StartMosquitto(maxPacket int) *Broker {
+	s.T.Helper()
+	cert, key := s.CertificatePEM(pki.ServiceName("broker"))
+	m, err := mosquitto.Start(mosquitto.Options{CA: s.CA.CertPEM(), Cert: cert, Key: key, MaxPacket: maxPacket})
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	s.T.Cleanup(func() {
+		if err := m.Close(); err != nil {
+			s.T.Error(err)
+		}
+	})
+	return &Broker{Address: m.Addr, site: s, stop: m.Kill, mosquitto: m}
+}
+
 // Start starts the broker again after Stop.
 func (b *Broker) Start() {
 	b.site.T.Helper()
+	if b.mosquitto != nil {
+		if err := b.mosquitto.Start(); err != nil {
+			b.site.T.Fatal(err)
+		}
+		return
+	}
 	l, err := ListenAgain(b.Address)
 	if err != nil {
 		b.site.T.Fatal(err)
@@ -41,7 +66,7 @@ func (b *Broker) Start() {
 	b.stop = Run(b.site.T, "the broker", func(ctx context.Context) error { return broker.Serve(ctx, l) })
 }
 
-// Stop stops the broker and waits for its end. All connections break.
+// Stop stops the broker, Mosquitto with SIGKILL, and waits for its end. All connections break.
 func (b *Broker) Stop() { b.stop() }
 
 // ClientOptions returns the options with which name connects.

@@ -140,6 +140,9 @@ func (p *Process) Start() {
 // Running reports whether the process was started and not killed since.
 func (p *Process) Running() bool { return p.cmd != nil }
 
+// PID returns the process id of the running process.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
 // Kill ends the process with SIGKILL and waits for its end. It does nothing if the process does not run.
 func (p *Process) Kill() {
 	if p.cmd == nil {
