@@ -1,19 +1,9 @@
 package agent
 
 import (
-	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/json"
 	"log/slog"
-	"math/big"
-	"net"
 	"os"
-	"sync"
 	"testing"
 	"time"
 
@@ -21,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"atoll.dev/api/work"
-	"atoll.dev/bus"
+	"atoll.dev/pki"
 	"atoll.dev/test/testsite"
 )
 
@@ -33,109 +23,19 @@ var (
 	deployments = schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}
 )
 
-// certificates of a test's own authority.
-type authority struct {
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-	pool *x509.CertPool
-}
-
-func newAuthority(t testing.TB) *authority {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tmpl := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	a := &authority{key: key, pool: x509.NewCertPool()}
-	if a.cert, err = x509.ParseCertificate(der); err != nil {
-		t.Fatal(err)
-	}
-	a.pool.AddCert(a.cert)
-	return a
-}
-
-func (a *authority) config(t testing.TB, name string) *tls.Config {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tmpl := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(
-			time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth,
-			x509.ExtKeyUsageServerAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, a.cert, key.Public(), a.key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &tls.Config{
-		Certificates: []tls.Certificate{{Certificate: [][]byte{der},
-			PrivateKey: key}}, RootCAs: a.pool, ClientCAs: a.pool, MinVersion: tls.VersionTLS13,
-	}
-}
-
-// broker is the embedded broker, which can be killed and started again.
-type broker struct {
-	t    testing.TB
-	ca   *authority
-	addr string
-	stop func()
-}
-
-func startBroker(t testing.TB) *broker {
-	t.Helper()
-	b := &broker{t: t, ca: newAuthority(t)}
-	b.start()
-	t.Cleanup(func() { b.stop() })
-	return b
-}
-
-func (b *broker) start() {
-	b.t.Helper()
-	cfg := b.ca.config(b.t, "system:broker")
-	cfg.ClientAuth = tls.RequireAndVerifyClientCert
-	br, err := bus.NewBroker(bus.BrokerOptions{TLS: cfg})
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	l := testsite.ListenOn(b.t, b.addr)
-	b.addr = l.Addr().String()
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = br.Serve(ctx, l)
-	}()
-	b.stop = sync.OnceFunc(func() { cancel(); <-done })
-}
-
-func (b *broker) client(t testing.TB, name string) bus.ClientOptions {
-	return bus.ClientOptions{Addr: b.addr, TLS: b.ca.config(t, name)}
-}
-
 // running is an agent that serves.
 type running struct {
 	*Agent
 	stop func()
 }
 
-func agentOptions(t testing.TB, c *cluster, b *broker, consumer work.Consumer, dir string) Options {
+func agentOptions(t testing.TB, c *cluster, b *testsite.Broker, consumer work.Consumer, dir string) Options {
 	level := slog.LevelWarn
 	if os.Getenv("AGENT_TEST_DEBUG") != "" {
 		level = slog.LevelDebug
 	}
 	return Options{
-		Consumer: consumer, Kube: c.agent, Bus: b.client(t, string(consumer)), BrokerHost: "broker.test:" +
+		Consumer: consumer, Kube: c.agent, Bus: b.ClientOptions(pki.Name(consumer)), BrokerHost: "broker.test:" +
 			string(consumer), DataDir: dir,
 		Log:       slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: level})),
 		ListAfter: 20 * time.Millisecond, // the test's server compares no digests
@@ -152,35 +52,34 @@ func startAgent(t testing.TB, o Options, change ...func(*Agent)) *running {
 	for _, c := range change {
 		c(a)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if err := a.Run(ctx); err != nil {
-			t.Error(err)
-		}
-	}()
-	r := &running{Agent: a, stop: sync.OnceFunc(func() { cancel(); <-done })}
-	t.Cleanup(r.stop)
-	return r
+	return &running{Agent: a, stop: testsite.Run(t, "the agent", a.Run)}
 }
 
-// world is one of everything.
+// world is an agent, its cluster, and a broker with the test's server of its works.
 type world struct {
 	*cluster
+	site     *testsite.Site
 	ns       string
 	consumer work.Consumer
-	broker   *broker
+	broker   *testsite.Broker
 	server   *server
 	dir      string
 	agent    *running
 }
 
+// newSite returns a world of a cluster without an agent.
+func newSite(t *testing.T, c *cluster, ns string, consumer work.Consumer) *world {
+	t.Helper()
+	w := &world{cluster: c, site: testsite.New(t), ns: ns, consumer: consumer, dir: t.TempDir()}
+	w.broker = w.site.StartBroker()
+	w.server = startServer(t, w.broker, consumer)
+	return w
+}
+
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	c, ns := sharedCluster(t)
-	w := &world{cluster: c, ns: ns, consumer: work.Consumer(ns), broker: startBroker(t), dir: t.TempDir()}
-	w.server = startServer(t, w.broker, w.consumer)
+	w := newSite(t, c, ns, work.Consumer(ns))
 	w.agent = startAgent(t, agentOptions(t, c, w.broker, w.consumer, w.dir))
 	t.Cleanup(func() {
 		if t.Failed() {

@@ -2,21 +2,12 @@ package agent
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"os"
-	"os/exec"
-	"os/signal"
-	"path/filepath"
-	"runtime"
 	"slices"
-	"syscall"
 	"testing"
 	"time"
 
@@ -27,112 +18,44 @@ import (
 
 	"atoll.dev/api/work"
 	"atoll.dev/bus"
+	"atoll.dev/pki"
 	"atoll.dev/plane/planetest"
+	"atoll.dev/test/testsite"
 )
 
-// childEnv makes this test binary an agent: a process that can be killed.
-const childEnv = "ATOLL_AGENT_TEST_CHILD"
-
+// TestMain makes this test binary an agent, too: a process that can be killed.
 func TestMain(m *testing.M) {
-	if file := os.Getenv(childEnv); file != "" {
-		if err := serveChild(file); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
-	}
-	os.Exit(planetest.Main(m))
+	os.Exit(testsite.Main(func() int { return planetest.Main(m) }, serveChild))
 }
 
 type childConfig struct {
-	Consumer, Addr, BrokerHost, Dir string
-	Host, Token                     string
-	KubeCA, CA, Cert, Key           []byte
+	Consumer                      work.Consumer
+	Broker, BrokerHost, Dir, Host string
+	Token                         string
+	KubeCA                        []byte
 }
 
-func serveChild(file string) error {
+// serveChild runs the agent. It is up at once: a kill may come before the agent has opened its store.
+func serveChild(ctx context.Context, c childConfig, id testsite.Identity, log *slog.Logger, up func()) error {
+	up()
 	FitProcess()
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
-	var c childConfig
-	if err := json.Unmarshal(data, &c); err != nil {
-		return err
-	}
-	pair, err := tls.X509KeyPair(c.Cert, c.Key)
-	if err != nil {
-		return err
-	}
-	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(c.CA)
 	a, err := New(Options{
-		Consumer: work.Consumer(c.Consumer), BrokerHost: c.BrokerHost, DataDir: c.Dir,
+		Consumer: c.Consumer, BrokerHost: c.BrokerHost, DataDir: c.Dir,
 		Kube: &rest.Config{Host: c.Host, BearerToken: c.Token, TLSClientConfig: rest.TLSClientConfig{CAData: c.KubeCA}},
-		Bus: bus.ClientOptions{Addr: c.Addr, TLS: &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: pool,
-			MinVersion: tls.VersionTLS13}},
-		Log: slog.New(slog.DiscardHandler),
+		Bus:  bus.ClientOptions{Addr: c.Broker, TLS: id.ClientTLS("broker")}, Log: log,
 	})
 	if err != nil {
 		return err
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer stop()
 	return a.Run(ctx)
 }
 
-// child is an agent in a process of its own, which dies with the test.
-type child struct {
-	cmd  *exec.Cmd
-	done chan struct{}
-}
-
-func startChild(t *testing.T, w *world) *child {
-	t.Helper()
-	cfg := w.broker.ca.config(t, string(w.consumer))
-	key, err := x509.MarshalPKCS8PrivateKey(cfg.Certificates[0].PrivateKey)
-	if err != nil {
-		t.Fatal(err)
-	}
-	encode := func(kind string, der []byte) []byte { return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}) }
-	data, err := json.Marshal(childConfig{
-		Consumer: string(w.consumer), Addr: w.broker.addr, BrokerHost: "broker.test:" + string(w.consumer), Dir: w.dir,
+// child returns the agent of the world as a process.
+func (w *world) child() *testsite.Process {
+	return w.site.Process("the agent", pki.Name(w.consumer), childConfig{
+		Consumer: w.consumer, Broker: w.broker.Address, BrokerHost: "broker.test:" + string(w.consumer), Dir: w.dir,
 		Host: w.cluster.agent.Host, Token: w.cluster.agent.BearerToken, KubeCA: w.cluster.agent.CAData,
-		CA: encode("CERTIFICATE", w.broker.ca.cert.Raw), Cert: encode("CERTIFICATE",
-			cfg.Certificates[0].Certificate[0]), Key: encode("PRIVATE KEY", key),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(t.TempDir(), "agent.json")
-	if err := os.WriteFile(file, data, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	c := &child{cmd: exec.Command(os.Args[0], "-test.run=^$"), done: make(chan struct{})}
-	c.cmd.Env = append(os.Environ(), childEnv+"="+file)
-	c.cmd.Stderr = t.Output()
-	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	started := make(chan error, 1)
-	go func() { // the thread that starts it must live as long as it
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := c.cmd.Start()
-		started <- err
-		if err == nil {
-			_ = c.cmd.Wait()
-		}
-		close(c.done)
-	}()
-	if err := <-started; err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.kill)
-	return c
-}
-
-func (c *child) kill() {
-	_ = c.cmd.Process.Kill()
-	<-c.done
 }
 
 // After kills of the agent at any moment the cluster converges to exactly the ordered works,
@@ -142,8 +65,7 @@ func TestI12TheAgentConvergesAfterKills(t *testing.T) {
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
 	c, ns := sharedCluster(t)
-	w := &world{cluster: c, ns: ns, consumer: work.Consumer(ns), broker: startBroker(t), dir: t.TempDir()}
-	w.server = startServer(t, w.broker, w.consumer)
+	w := newSite(t, c, ns, work.Consumer(ns))
 
 	ordered := map[string]map[string]string{} // objects of each work, with their value
 	value := 0
@@ -175,8 +97,9 @@ func TestI12TheAgentConvergesAfterKills(t *testing.T) {
 		ordered[id] = objects
 		w.server.apply(work.ID(id), bundle)
 	}
+	agent := w.child()
 	for range 15 {
-		agent := startChild(t, w)
+		agent.Start()
 		w.server.mu.Lock()
 		until := w.server.statuses + r.IntN(25)
 		resyncs := len(w.server.resyncs)
@@ -198,9 +121,9 @@ func TestI12TheAgentConvergesAfterKills(t *testing.T) {
 				waiting = false
 			}
 		}
-		agent.kill()
+		agent.Kill()
 	}
-	startChild(t, w)
+	agent.Start()
 	want := map[string]string{}
 	for id, objects := range ordered {
 		maps.Copy(want, objects)

@@ -13,6 +13,7 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"atoll.dev/api/work"
+	"atoll.dev/test/testsite"
 )
 
 // The memory of the agent's process with 10,000 objects, and its peak, during the apply and after a
@@ -21,10 +22,9 @@ func TestMemoryOf10000Objects(t *testing.T) {
 	for name, rules := range map[string]bool{"metadata": false, "feedback": true} {
 		t.Run(name, func(t *testing.T) {
 			c, ns := sharedCluster(t)
-			w := &world{cluster: c, ns: ns, consumer: work.Consumer(ns[max(0, len(ns)-40):]), broker: startBroker(t),
-				dir: t.TempDir()}
-			w.server = startServer(t, w.broker, w.consumer)
-			agent := startChild(t, w)
+			w := newSite(t, c, ns, work.Consumer(ns[max(0, len(ns)-40):]))
+			agent := w.child()
+			agent.Start()
 			const works, each = 1000, 10
 			filler := strings.Repeat("x", 400)
 			began := time.Now()
@@ -49,32 +49,32 @@ func TestMemoryOf10000Objects(t *testing.T) {
 				w.server.awaitApplied(work.ID(fmt.Sprint("work-", i)))
 			}
 			t.Logf("%d objects in %v", works*each, time.Since(began))
-			agent.check(t, "applied")
-			agent.kill()
-			agent = startChild(t, w)
+			checkMemory(t, agent, "applied")
+			agent.Kill()
+			agent.Start()
 			w.server.apply("last", withFeedbackOf(ns, "last"))
 			w.server.awaitApplied("last")
 			w.server.await("the restart", func() bool { return w.server.reportedValue("last", "k") == "1" })
-			agent.check(t, "restarted")
+			checkMemory(t, agent, "restarted")
 		})
 	}
 }
 
 const mostResident = 150 << 20
 
-func (c *child) check(t *testing.T, when string) {
+func checkMemory(t *testing.T, p *testsite.Process, when string) {
 	t.Helper()
-	now, peak := c.memory(t, "VmRSS"), c.memory(t, "VmHWM")
+	now, peak := memoryOf(t, p, "VmRSS"), memoryOf(t, p, "VmHWM")
 	t.Logf("%s: %d MB resident, %d MB at most", when, now>>20, peak>>20)
 	if now > mostResident {
 		t.Errorf("%s: %d MB are resident, want at most %d", when, now>>20, mostResident>>20)
 	}
 }
 
-// memory reads a figure of the process, in bytes.
-func (c *child) memory(t *testing.T, name string) int {
+// memoryOf reads a figure of the process, in bytes.
+func memoryOf(t *testing.T, p *testsite.Process, name string) int {
 	t.Helper()
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", c.cmd.Process.Pid))
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID()))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,13 +16,14 @@ import (
 	"atoll.dev/api/work"
 	"atoll.dev/bus"
 	"atoll.dev/plane/planetest"
+	"atoll.dev/test/testsite"
 )
 
 func TestABrokerRestartLosesNoStatus(t *testing.T) {
 	w := newWorld(t)
 	w.server.apply("one", manifests(configMap(w.ns, "a", "k", "1")))
 	w.server.awaitApplied("one")
-	w.broker.stop()
+	w.broker.Stop()
 	w.server.apply("one", manifests(configMap(w.ns, "a", "k", "2")))
 	w.server.apply("two", manifests(configMap(w.ns, "b", "k", "1")))
 	patch := []byte(`{"data":{"k":"drift"}}`) // the agent repairs without a connection
@@ -31,12 +32,12 @@ func TestABrokerRestartLosesNoStatus(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.awaitObject(t, configMaps, w.ns, "a", func(u *unstructured.Unstructured) bool { return dataOf(u, "k") == "1" })
-	w.broker.start()
+	w.broker.Start()
 	w.server.awaitApplied("one")
 	w.server.awaitApplied("two")
-	w.broker.stop()
+	w.broker.Stop()
 	w.server.delete("one")
-	w.broker.start()
+	w.broker.Start()
 	w.server.awaitGone("one")
 	w.awaitGone(t, configMaps, w.ns, "a")
 }
@@ -44,8 +45,7 @@ func TestABrokerRestartLosesNoStatus(t *testing.T) {
 func TestTheAgentSurvivesARestartOfTheAPIServer(t *testing.T) {
 	p := planetest.Start(t)
 	c := bootstrap(t, p)
-	w := &world{cluster: c, ns: "default", consumer: "killed", broker: startBroker(t), dir: t.TempDir()}
-	w.server = startServer(t, w.broker, w.consumer)
+	w := newSite(t, c, "default", "killed")
 	w.agent = startAgent(t, agentOptions(t, c, w.broker, w.consumer, w.dir))
 	w.server.apply("one", manifests(configMap(w.ns, "a", "k", "1")))
 	w.server.apply("gone", manifests(configMap(w.ns, "b", "k", "1")))
@@ -239,7 +239,7 @@ func TestAStatusResyncComparesHashes(t *testing.T) {
 
 func TestTheAgentPublishesHeartbeats(t *testing.T) {
 	c, ns := sharedCluster(t)
-	b := startBroker(t)
+	b := testsite.New(t).StartBroker()
 	s := startServer(t, b, work.Consumer(ns))
 	o := agentOptions(t, c, b, work.Consumer(ns), t.TempDir())
 	o.SeenEvery = 10 * time.Millisecond

@@ -54,8 +54,7 @@ func (w *world) awaitLogNote(t *testing.T, note string) {
 // The agent ends with its context, and continues when the disk has room again.
 func TestAFullDiskDelaysOnlyNewWorks(t *testing.T) {
 	c, ns := sharedCluster(t)
-	w := &world{cluster: c, ns: ns, consumer: work.Consumer(ns), broker: startBroker(t), dir: t.TempDir()}
-	w.server = startServer(t, w.broker, w.consumer)
+	w := newSite(t, c, ns, work.Consumer(ns))
 	var full atomic.Bool
 	refuse := func(a *Agent) {
 		a.store.refuse = func() error {
@@ -156,8 +155,7 @@ func TestRecordsWaitForTheDiskOncePerWork(t *testing.T) {
 // waits. Neither delays the cluster, and the agent sends dropped events again.
 func TestAnUnacknowledgedPublishDelaysNothingElse(t *testing.T) {
 	c, ns := sharedCluster(t)
-	w := &world{cluster: c, ns: ns, consumer: work.Consumer(ns), broker: startBroker(t), dir: t.TempDir()}
-	w.server = startServer(t, w.broker, w.consumer)
+	w := newSite(t, c, ns, work.Consumer(ns))
 	broker := &moodyLink{}
 	w.agent = startAgent(t, agentOptions(t, c, w.broker, w.consumer, w.dir), func(a *Agent) {
 		broker.link = a.link

@@ -16,6 +16,8 @@ import (
 
 	"atoll.dev/api/work"
 	"atoll.dev/bus"
+	"atoll.dev/pki"
+	"atoll.dev/test/testsite"
 )
 
 // server is a correct fake of Maestro's side of the wire: it stores the orders and the last status
@@ -53,14 +55,14 @@ type bundle struct {
 	first      time.Time // of the first status of this generation
 }
 
-func startServer(t testing.TB, b *broker, consumer work.Consumer) *server {
+func startServer(t testing.TB, b *testsite.Broker, consumer work.Consumer) *server {
 	t.Helper()
 	s := &server{
 		t: t, consumer: consumer, changed: make(
 			chan struct{}), bundles: map[string]*bundle{}, names: map[string]string{}, gone: map[string]int{},
 		topic: bus.Topic{Source: "maestro", Consumer: consumer, Kind: bus.SourceEvents}.String(),
 	}
-	o := b.client(t, "system:maestro")
+	o := b.ClientOptions(pki.ServiceName("maestro"))
 	o.ClientID = "maestro"
 	o.Subscriptions = []string{bus.Topic{Source: "maestro", Consumer: consumer, Kind: bus.AgentEvents}.String()}
 	o.Handler = s.receive

@@ -112,9 +112,7 @@ func TestAWorkDoesNotTakeTheNameOfAnother(t *testing.T) {
 // last of them gives it up.
 func TestTwoAgentsWithDifferentHubsShareAnObject(t *testing.T) {
 	first := newWorld(t)
-	second := &world{cluster: first.cluster, ns: first.ns, consumer: first.consumer[:40] + "-2", broker: startBroker(t),
-		dir: t.TempDir()}
-	second.server = startServer(t, second.broker, second.consumer)
+	second := newSite(t, first.cluster, first.ns, first.consumer[:40]+"-2")
 	second.agent = startAgent(t, agentOptions(t, second.cluster, second.broker, second.consumer, second.dir))
 	second.agent.stop() // the other one is not known when this one first applies
 	shared := func(extra string) json.RawMessage { return configMap(first.ns, "shared", "k", "1", "extra", extra) }
