@@ -119,7 +119,7 @@ func (p RegionPrograms) find(ctx context.Context, version string, known []Binari
 	for _, bin := range known {
 		// The program of a supervisor may be gone since it was started.
 		if d, err = describeProgram(ctx, bin.Atoll); err == nil && (version == "" || d.Version == version) {
-			bin.Version, bin.Kubes = d.Version, kubesOf(ctx, bin, p.Dir)
+			bin.Version, bin.Kubes = version, kubesOf(ctx, bin, p.Dir)
 			return bin, d, nil
 		}
 	}

@@ -4,7 +4,7 @@
 // takes 13 s of processor time with the race detector, so tests share one where
 // they can: Shared and Restarted.
 //
-// ATOLL_BIN names the atoll whose `up` is tested, and so the services
+// ATOLL_BIN names the atoll whose `up` and `region` are tested, and so the services
 // (scripts/test.sh builds it with the race detector); the other commands are
 // bin/atoll's. atoll-kube and kubectl are those of ATOLL_KUBE_BIN's directory.
 // It is imported by tests only.
@@ -215,12 +215,20 @@ func New(t *testing.T, args ...string) *Region {
 // NewIn is New with a home that was prepared.
 func NewIn(t *testing.T, prepare func(home string), args ...string) *Region {
 	t.Helper()
+	r := Undeclared(t)
+	prepare(r.Home)
+	r.Up(args...)
+	return r
+}
+
+// Undeclared is an empty home, for a test that starts the region by its declaration. The region goes with the test.
+func Undeclared(t *testing.T) *Region {
+	t.Helper()
 	Bin(t)
 	home, err := os.MkdirTemp("", "atoll-e2e-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	prepare(home)
 	r := &Region{T: t, Home: home}
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -230,14 +238,13 @@ func NewIn(t *testing.T, prepare func(home string), args ...string) *Region {
 			t.Error(err)
 		}
 	})
-	r.Up(args...)
 	return r
 }
 
 // Command is a command in a region, not started.
 func Command(home string, args ...string) *exec.Cmd {
 	program := binaries.atoll
-	if args[0] == "up" {
+	if args[0] == "up" || args[0] == "region" {
 		program = binaries.services
 	}
 	cmd := exec.Command(program, append(args, "--home", home)...)
