@@ -134,7 +134,8 @@ func mergeValues(base, over *node) *node {
 		return over
 	}
 	merged := *over
-	merged.members = maps.Clone(base.members)
+	merged.members = map[string]*node{}
+	maps.Copy(merged.members, base.members) // which may be nil
 	for key, value := range over.members {
 		merged.members[key] = mergeValues(base.members[key], value)
 	}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/fstest"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -54,6 +55,27 @@ func TestWhatIsRenderedDeclaresTheTree(t *testing.T) {
 	} {
 		if c.got.String() != c.want {
 			t.Errorf("a value is at %s, want %s", c.got, c.want)
+		}
+	}
+}
+
+// TestAShardOfOneTypeDeclaresARegion: the seed's file has values of one type of clusters only, or none.
+func TestAShardOfOneTypeDeclaresARegion(t *testing.T) {
+	fleet, err := Load(fstest.MapFS{shardsFile: {Data: []byte(`git: {repository: https://git.example.com/p.git}
+shards:
+- {region: r1, environment: e, values: {management-cluster: {hypershift: {a: b}}}}
+- {region: r2, environment: e}
+`)}}, "config")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Render(fleet); err != nil {
+		t.Error(err)
+	}
+	for i, want := range []int{1, 0} {
+		d := Declare(fleet.Regions()[i])
+		if got := d.ManagementClusters[0].Values.Leaves(); len(got) != want || len(d.Values.Leaves()) != 0 {
+			t.Errorf("%s declares the values %v and %v", d.Region, d.Values.Leaves(), got)
 		}
 	}
 }

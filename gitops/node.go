@@ -207,7 +207,8 @@ func mergeInto(base, over *node, path string, mistakes *[]error) *node {
 	case base.kind == mapping && over.kind == mapping:
 		merged := *over
 		merged.replaced = base
-		merged.members = maps.Clone(base.members)
+		merged.members = make(map[string]*node, len(base.members)+len(over.members))
+		maps.Copy(merged.members, base.members) // which may be nil
 		for key, value := range over.members {
 			merged.members[key] = mergeInto(base.members[key], value, join(path, key), mistakes)
 		}
