@@ -12,6 +12,8 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"sigs.k8s.io/yaml"
+
+	"atoll.dev/internal/jsonvalue"
 )
 
 // Repository has the charts that values are checked by.
@@ -103,7 +105,7 @@ func (c *chartChecker) checkOnce(t target, own map[string]any, encoded string,
 			return err
 		}
 		for _, chart := range charts {
-			for _, mistake := range chart.mistakes(mergeMaps(own, map[string]any{"global": t.identity()})) {
+			for _, mistake := range chart.mistakes(jsonvalue.Overlay(own, map[string]any{"global": t.identity()})) {
 				if text := describe(chart.name, mistake); !c.known[text.Error()] {
 					c.known[text.Error()] = true
 					mistakes = append(mistakes, text)
@@ -171,7 +173,7 @@ func (c *chartChecker) read(file string) (chart, error) {
 
 // mistakes returns what the schema of the chart refuses in values that are over those of the chart.
 func (c chart) mistakes(own map[string]any) []*jsonschema.ValidationError {
-	encoded, err := json.Marshal(mergeMaps(c.values, own))
+	encoded, err := json.Marshal(jsonvalue.Overlay(c.values, own))
 	if err != nil {
 		return nil // own was encoded before
 	}

@@ -9,6 +9,8 @@ import (
 	"runtime"
 
 	"golang.org/x/sync/errgroup"
+
+	"atoll.dev/internal/jsonvalue"
 )
 
 // Files are the rendered files by their paths below the directory of rendered files.
@@ -122,22 +124,7 @@ func merged(d ByClusterType, typ string) map[string]any {
 	if typ == managementCluster {
 		own = d.ManagementCluster
 	}
-	return mergeMaps(d.Global, own)
-}
-
-// mergeMaps merges mappings key by key; everything else of over replaces what base has.
-func mergeMaps(base, over map[string]any) map[string]any {
-	m := map[string]any{}
-	maps.Copy(m, base)
-	for key, value := range over {
-		b, isMap := m[key].(map[string]any)
-		o, alsoMap := value.(map[string]any)
-		if isMap && alsoMap {
-			value = mergeMaps(b, o)
-		}
-		m[key] = value
-	}
-	return m
+	return jsonvalue.Overlay(d.Global, own)
 }
 
 // terraform returns the variables of a cluster. What identifies the cluster cannot be
@@ -159,7 +146,7 @@ func (t target) terraform() map[string]any {
 		}
 		own["management_cluster_account_ids"] = accounts
 	}
-	variables := mergeMaps(merged(t.settings.Terraform, t.typ), own)
+	variables := jsonvalue.Overlay(merged(t.settings.Terraform, t.typ), own)
 	delete(variables, markerKey)
 	return variables
 }

@@ -18,6 +18,8 @@ import (
 	"github.com/google/uuid"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+
+	"atoll.dev/internal/jsonvalue"
 )
 
 // fakeAPI is an API server with ConfigMaps and AppliedManifestWorks in memory. It has the verbs that the agent uses:
@@ -289,7 +291,7 @@ func fieldsOf(v any) map[string]any {
 }
 
 func (f *fakeAPI) merge(resource, key string, stored map[string]any, r *http.Request) map[string]any {
-	next := merged(stored, body(r))
+	next := jsonvalue.Merge(stored, body(r)).(map[string]any)
 	md := next["metadata"].(map[string]any)
 	finalizers, _ := md["finalizers"].([]any)
 	if md["deletionTimestamp"] != nil && len(finalizers) == 0 {
@@ -302,37 +304,17 @@ func (f *fakeAPI) merge(resource, key string, stored map[string]any, r *http.Req
 	return next
 }
 
-// merged applies a merge patch to a copy.
-func merged(to, patch map[string]any) map[string]any {
-	out := maps.Clone(to)
-	if out == nil {
-		out = map[string]any{}
-	}
-	for k, v := range patch {
-		switch v := v.(type) {
-		case nil:
-			delete(out, k)
-		case map[string]any:
-			inner, _ := out[k].(map[string]any)
-			out[k] = merged(inner, v)
-		default:
-			out[k] = v
-		}
-	}
-	return out
-}
-
 func (f *fakeAPI) delete(resource, key string, stored map[string]any) {
 	md := stored["metadata"].(map[string]any)
 	if finalizers, _ := md["finalizers"].([]any); len(finalizers) > 0 {
 		if md["deletionTimestamp"] == nil {
-			next := merged(stored, map[string]any{"metadata": map[string]any{
-				"deletionTimestamp": time.Now().UTC().Format(time.RFC3339)}})
+			next := jsonvalue.Merge(stored, map[string]any{"metadata": map[string]any{
+				"deletionTimestamp": time.Now().UTC().Format(time.RFC3339)}}).(map[string]any)
 			f.objects[resource][key] = next
 			f.publishChange("MODIFIED", resource, next)
 		}
 		return
 	}
 	delete(f.objects[resource], key)
-	f.publishChange("DELETED", resource, merged(stored, nil))
+	f.publishChange("DELETED", resource, maps.Clone(stored))
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net/http"
 	"os"
 	"slices"
@@ -20,6 +19,7 @@ import (
 	"atoll.dev/cli/terminal"
 	"atoll.dev/client"
 	"atoll.dev/client/remote"
+	"atoll.dev/internal/jsonvalue"
 	"atoll.dev/release"
 )
 
@@ -132,7 +132,7 @@ func buildOrder(session *terminal.Session, f createFlags, args []string) (o clus
 		merged := false
 		for i, q := range o.pools {
 			if q.name == p.name {
-				o.pools[i].spec = mergeSpecs(q.spec, p.spec)
+				o.pools[i].spec = jsonvalue.Overlay(q.spec, p.spec)
 				merged = true
 			}
 		}
@@ -149,24 +149,6 @@ func setNonZero[T comparable](spec map[string]any, value T, path ...string) erro
 		return nil
 	}
 	return set(spec, value, path...)
-}
-
-// mergeSpecs returns a copy of under in which the members of over replace those of the same name.
-// Objects are merged member by member.
-func mergeSpecs(under, over map[string]any) map[string]any {
-	merged := maps.Clone(under)
-	if merged == nil {
-		merged = map[string]any{}
-	}
-	for k, v := range over {
-		a, isObject := merged[k].(map[string]any)
-		b, bothObjects := v.(map[string]any)
-		if isObject && bothObjects {
-			v = mergeSpecs(a, b)
-		}
-		merged[k] = v
-	}
-	return merged
 }
 
 // readFile reads a file, or standard input.

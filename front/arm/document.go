@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strings"
 
+	"atoll.dev/internal/jsonvalue"
 	"atoll.dev/ops"
 	"atoll.dev/store"
 )
@@ -221,7 +222,7 @@ func (r resource) show(v version) map[string]any {
 	properties["provisioningState"] = r.status.State
 	if seen := r.status.Observed; seen != nil && seen.URL != "" && r.kind == kindCluster {
 		api, _ := properties["api"].(map[string]any)
-		properties["api"] = merge(api, map[string]any{"url": seen.URL})
+		properties["api"] = jsonvalue.Overlay(api, map[string]any{"url": seen.URL})
 	}
 	shown := map[string]any{
 		"id": r.spec.Path, "name": r.spec.Name, "type": resourceTypeOf(r.kind), "properties": properties,

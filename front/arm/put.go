@@ -93,7 +93,7 @@ func patched(v version, have resource, patch map[string]any) map[string]any {
 	shown := have.show(v)
 	properties, _ := patch["properties"].(map[string]any)
 	body := map[string]any{"location": have.spec.Location, "identity": have.spec.Identity,
-		"properties": merge(shown["properties"].(map[string]any), properties)}
+		"properties": jsonvalue.Overlay(shown["properties"].(map[string]any), properties)}
 	for _, name := range []string{"name", "id", "type", "location", "tags", "identity"} {
 		if value, given := patch[name]; given {
 			body[name] = value

@@ -196,21 +196,3 @@ func (f field) wrong(value any) string {
 	}
 	return f.check(value)
 }
-
-// merge applies an RFC 7396 merge patch to a JSON object.
-func merge(target map[string]any, patch map[string]any) map[string]any {
-	merged := map[string]any{}
-	for name, value := range target {
-		merged[name] = value
-	}
-	for name, value := range patch {
-		inner, isObject := value.(map[string]any)
-		if !isObject {
-			merged[name] = value // a null stays: it says that the field was given
-			continue
-		}
-		before, _ := merged[name].(map[string]any)
-		merged[name] = merge(before, inner)
-	}
-	return merged
-}

@@ -3,7 +3,6 @@ package arm
 import (
 	"encoding/json"
 	"fmt"
-	"reflect"
 	"slices"
 	"testing"
 
@@ -98,16 +97,6 @@ func draw(t *rapid.T, fields []field) map[string]any {
 		}
 	}
 	return values
-}
-
-// TestAMergePatchKeepsNulls merges as RFC 7396, but leaves nulls for the checks after it.
-func TestAMergePatchKeepsNulls(t *testing.T) {
-	got := merge(map[string]any{"a": map[string]any{"b": "1", "c": "2"}, "d": "3"},
-		map[string]any{"a": map[string]any{"b": nil}, "d": map[string]any{"e": "4"}})
-	want := map[string]any{"a": map[string]any{"b": nil, "c": "2"}, "d": map[string]any{"e": "4"}}
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("%v", got)
-	}
 }
 
 // TestSizesOfAzureBecomeInstanceTypes checks sizes with and without suffixes.

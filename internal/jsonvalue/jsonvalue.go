@@ -155,6 +155,22 @@ func Merge(target, patch any) any {
 	return merged
 }
 
+// Overlay returns base with the members of over in the place of those of the same name; objects are merged member by
+// member. Unlike in a merge patch, null is a value. It changes neither of them; the result may share parts with both.
+func Overlay(base, over map[string]any) map[string]any {
+	merged := map[string]any{}
+	maps.Copy(merged, base)
+	for name, value := range over {
+		below, isObject := merged[name].(map[string]any)
+		above, areObjects := value.(map[string]any)
+		if isObject && areObjects {
+			value = Overlay(below, above)
+		}
+		merged[name] = value
+	}
+	return merged
+}
+
 // MergeTexts applies a merge patch to a JSON text.
 func MergeTexts(target, patch []byte) (json.RawMessage, error) {
 	t, err := Decode(target)

@@ -2,6 +2,7 @@ package jsonvalue
 
 import (
 	"encoding/json"
+	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -103,5 +104,21 @@ func TestAMergeChangesNeitherSide(t *testing.T) {
 	want := map[string]any{"a": map[string]any{"b": json.Number("1")}}
 	if diff := cmp.Diff(want, target); diff != "" {
 		t.Error(diff)
+	}
+}
+
+func TestAnOverlayKeepsNulls(t *testing.T) {
+	base, over := map[string]any{"a": map[string]any{"b": "1", "c": "2"}, "d": "3"},
+		map[string]any{"a": map[string]any{"b": nil}, "d": map[string]any{"e": "4"}, "f": []any{"5"}}
+	before := []string{fmt.Sprint(base), fmt.Sprint(over)}
+	want := map[string]any{"a": map[string]any{"b": nil, "c": "2"}, "d": map[string]any{"e": "4"}, "f": []any{"5"}}
+	if got := Overlay(base, over); !Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	if fmt.Sprint(base) != before[0] || fmt.Sprint(over) != before[1] {
+		t.Errorf("Overlay has changed %v or %v", base, over)
+	}
+	if got := Overlay(nil, map[string]any{"a": nil}); !Equal(got, map[string]any{"a": nil}) {
+		t.Errorf("over nothing: %v", got)
 	}
 }
