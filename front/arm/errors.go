@@ -132,15 +132,17 @@ func classify(err error) *rest.Error {
 	}
 	if fault, known := store.FaultOf(err); known {
 		switch fault {
-		case rest.FaultStale, rest.FaultExists, rest.FaultBusy:
+		case rest.FaultStale, rest.FaultExists: // 409 in ARM's contract
 			return again(http.StatusConflict, codeConflict, "The resource was modified by another request. Please retry.",
 				time.Second)
 		case rest.FaultInvalid:
 			return rest.Errorf(http.StatusBadRequest, codeInvalidContent, "The resource definition is invalid.").Because(err)
 		case rest.FaultNotFound:
 			return nil
+		case rest.FaultFull:
+			return fault.Errorf(codeUnavailable, "The service cannot write now; try again later.").Because(err)
 		}
-		return again(http.StatusServiceUnavailable, codeUnavailable, "The service is unavailable; try again.", time.Second)
+		return fault.Errorf(codeUnavailable, "The service is unavailable; try again.").Because(err)
 	}
 	if remote.StatusOf(err) != 0 {
 		return again(http.StatusServiceUnavailable, codeUnavailable,
