@@ -28,7 +28,7 @@ type cache struct {
 	mu        sync.RWMutex
 	filled    bool
 	state     cached
-	followers int
+	followers followers
 	changed   chan struct{}                // apply closes and replaces it
 	readAt    time.Time                    // the state has every change that was committed before
 	watchers  map[string]map[*watcher]bool // by access key id or watchedLink
@@ -189,18 +189,6 @@ func (c *cache) ready() error {
 	return nil
 }
 
-// addFollower counts a follower that keeps the cache up to date, until stop is
-// called.
-func (c *cache) addFollower() (stop func()) {
-	count := func(n int) {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.followers += n
-	}
-	count(1)
-	return func() { count(-1) }
-}
-
 // awaitLimit bounds how long a change waits until the cache has it. When a
 // notification is lost, the feed is polled every second.
 const awaitLimit = 2 * time.Second
@@ -224,7 +212,7 @@ func (c *cache) awaitState(ctx context.Context, holds func(*cached) bool) {
 	defer cancel()
 	for {
 		c.mu.RLock()
-		isCached := c.followers == 0 || holds(&c.state)
+		isCached := c.followers.count.Load() == 0 || holds(&c.state)
 		changed := c.changed
 		c.mu.RUnlock()
 		if isCached {

@@ -17,7 +17,7 @@ type directoryCache struct {
 	mu        sync.RWMutex
 	filled    bool
 	accounts  map[cluster.Account]*accountState
-	followers int
+	followers followers
 	changed   chan struct{} // apply closes and replaces it
 
 	relist map[cluster.Account]*accountState // the state that a relist fills; only apply uses it
@@ -57,13 +57,13 @@ func (c *directoryCache) init() {
 
 // refuseAll stands for an attached policy that is missing or cannot be read, because that policy may
 // have forbidden something.
-var refuseAll = func() *policy.Policy {
+var refuseAll = sync.OnceValue(func() *policy.Policy {
 	p, err := policy.Parse(`forbid (principal, action, resource);`)
 	if err != nil {
 		panic(err)
 	}
 	return p
-}()
+})
 
 // apply adds a batch of the feed to the cache. A relist is collected in c.relist, which replaces
 // c.accounts with its last batch.
@@ -162,7 +162,7 @@ func (s *accountState) rebuild() {
 			at.Policy = m.Policy
 		}
 		if at.Policy == nil {
-			at.Policy = refuseAll
+			at.Policy = refuseAll()
 		}
 		if a.Type == TargetGroup {
 			at.Group = a.Target
@@ -180,14 +180,14 @@ func (s *accountState) rebuild() {
 func (s *accountState) parse(d store.Document) parsedPolicy {
 	var spec policySpec
 	if json.Unmarshal(d.Spec, &spec) != nil {
-		return parsedPolicy{policy: refuseAll}
+		return parsedPolicy{policy: refuseAll()}
 	}
 	if had, ok := s.parsed[d.ID]; ok && had.text == spec.Text {
 		return had
 	}
 	p, err := policy.Parse(spec.Text)
 	if err != nil {
-		p = refuseAll
+		p = refuseAll()
 	}
 	return parsedPolicy{spec.Text, p}
 }
@@ -205,23 +205,12 @@ func (c *directoryCache) view(account cluster.Account) (v *accountView, isFilled
 	return noView, c.filled
 }
 
-// addFollower counts a follower that keeps the cache up to date, until stop is called.
-func (c *directoryCache) addFollower() (stop func()) {
-	count := func(n int) {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.followers += n
-	}
-	count(1)
-	return func() { count(-1) }
-}
-
 // hasVersion reports whether the cache has a document in a version at least as new, or, with the
 // version 0, does not have it. Without followers it is always true, because nobody would bring it.
 func (c *directoryCache) hasVersion(kind store.Kind, account cluster.Account, id string, version int64) bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	if c.followers == 0 {
+	if c.followers.count.Load() == 0 {
 		return true
 	}
 	var known store.Document

@@ -153,8 +153,8 @@ func (k *KeyStore) Lookup(accessKeyID string) (Key, bool, error) { return k.cach
 
 // Run follows the store until ctx ends, and returns its cause.
 func (k *KeyStore) Run(ctx context.Context) error {
-	defer k.cache.addFollower()()
-	defer k.directory.cache.addFollower()()
+	defer k.cache.followers.add()()
+	defer k.directory.cache.followers.add()()
 	defer k.cache.stopLapse()
 	kinds := append([]store.Kind{KindKeyPair, KindLink, KindLinkCode}, directoryKinds...)
 	o := store.FollowOptions{Kinds: kinds, UpToDate: k.cache.confirm}

@@ -84,7 +84,7 @@ func Check(text string) error {
 	}
 	var wrong []error
 	for i, s := range p.statements {
-		if err := validator.Policy("", s.source); err != nil {
+		if err := validator().Policy("", s.source); err != nil {
 			at := s.source.Position
 			wrong = append(wrong, fmt.Errorf("statement %d, at line %d column %d: %s", i+1, at.Line, at.Column,
 				strings.ReplaceAll(err.Error(), "\n", "; ")))

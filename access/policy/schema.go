@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/cedar-policy/cedar-go/types"
 	"github.com/cedar-policy/cedar-go/x/exp/schema"
@@ -189,7 +190,8 @@ func uid(kind Kind, id string) types.EntityUID {
 	return types.NewEntityUID(types.EntityType(namespace+kind), types.String(id))
 }
 
-var validator = func() *validate.Validator {
+// validator checks policies by the schema. It is made when the first policy is read: most commands read none.
+var validator = sync.OnceValue(func() *validate.Validator {
 	var s schema.Schema
 	s.SetFilename("schema")
 	if err := s.UnmarshalCedar([]byte(Schema())); err != nil {
@@ -200,7 +202,7 @@ var validator = func() *validate.Validator {
 		panic("policy: the schema is wrong: " + err.Error())
 	}
 	return validate.New(resolved)
-}()
+})
 
 // actionEntities are the actions with their groups as parents.
 var actionEntities = func() types.EntityMap {

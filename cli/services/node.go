@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"atoll.dev/cli/terminal"
+	"atoll.dev/internal/coldstart"
 	"atoll.dev/node"
 	"atoll.dev/node/supervisor"
 )
@@ -46,6 +47,7 @@ ends every process of the node and removes everything of it but its home.
 The file is JSON, with mode 0600; docs/nodes.md describes it.`,
 		Example: "  atoll node run --config /var/lib/atoll/nodes/w1.json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			coldstart.End()
 			config, err := node.ReadConfig(file)
 			if err != nil {
 				return err

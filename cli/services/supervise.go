@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"atoll.dev/cli/terminal"
+	"atoll.dev/internal/coldstart"
 )
 
 // Supervise returns the command of the supervisor, which `up` starts.
@@ -17,6 +18,7 @@ func Supervise(session *terminal.Session) *cobra.Command {
 		Use: "supervise", Hidden: true, Args: cobra.NoArgs,
 		Short: "Keep the processes of a home running (started by up)",
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			coldstart.End()
 			home, err := session.Home()
 			if err != nil {
 				return err

@@ -20,6 +20,7 @@ import (
 	"atoll.dev/client/clmclient"
 	"atoll.dev/client/maestroclient"
 	"atoll.dev/clm"
+	"atoll.dev/internal/coldstart"
 	"atoll.dev/internal/rest"
 	"atoll.dev/internal/trace"
 	"atoll.dev/pki"
@@ -56,10 +57,12 @@ type starter interface {
 
 // serviceCommand returns the subcommand of a service. The caller adds the service's own flags to it.
 func serviceCommand(name, short, long string, service starter) *cobra.Command {
-	s := &System{Name: name, Ops: rest.NewOps()}
+	s := &System{Name: name}
 	cmd := &cobra.Command{
 		Use: name, Short: short, Long: long, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			coldstart.End()
+			s.Ops = rest.NewOps() // not before: its collectors cost two milliseconds, and every command makes all commands
 			var level slog.Level
 			if err := level.UnmarshalText([]byte(s.logLevel)); err != nil {
 				return fmt.Errorf("--log-level: %w", err)
