@@ -6,12 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -22,6 +20,7 @@ import (
 	"atoll.dev/api/cloudevents"
 	"atoll.dev/api/work"
 	"atoll.dev/bus"
+	"atoll.dev/internal/reconnect"
 )
 
 // GRPCOptions configure the connection to a Maestro's gRPC port for agents.
@@ -71,7 +70,6 @@ type grpcLink struct {
 	receive   func(context.Context, bus.Message)
 	connected func(context.Context)
 	log       *slog.Logger
-	lostLog   *rate.Limiter
 	window    chan struct{}
 	calls     sync.WaitGroup
 
@@ -85,7 +83,7 @@ func newGRPCLink(o GRPCOptions, consumer work.Consumer, receive func(context.Con
 	connected func(context.Context), log *slog.Logger) *grpcLink {
 	return &grpcLink{
 		o: o.withDefaults(), consumer: consumer, receive: receive, connected: connected, log: log,
-		lostLog: rate.NewLimiter(rate.Every(30*time.Second), 3), window: make(chan struct{},
+		window: make(chan struct{},
 			grpcWindow), why: errors.New("not connected yet"),
 	}
 }
@@ -93,31 +91,9 @@ func newGRPCLink(o GRPCOptions, consumer work.Consumer, receive func(context.Con
 // Run subscribes and stays subscribed until ctx ends.
 func (l *grpcLink) Run(ctx context.Context) error {
 	defer l.calls.Wait()
-	backoff := l.o.MinBackoff
-	for {
-		begun := time.Now()
-		err := l.serve(ctx)
-		if ctx.Err() != nil {
-			return nil
-		}
-		lived := time.Since(begun) > l.o.MaxBackoff
-		if lived {
-			backoff = l.o.MinBackoff
-		}
-		level := slog.LevelDebug
-		if l.lostLog.Allow() || lived {
-			level = slog.LevelWarn
-		}
-		l.log.Log(ctx, level, "server connection lost", "server", l.o.URL, "error", err, "retry_in", backoff.String())
-		timer := time.NewTimer(backoff/2 + rand.N(backoff))
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return nil
-		case <-timer.C:
-		}
-		backoff = min(2*backoff, l.o.MaxBackoff)
-	}
+	reconnect.Run(ctx, reconnect.Options{MinBackoff: l.o.MinBackoff, MaxBackoff: l.o.MaxBackoff, Log: l.log,
+		Message: "server connection lost", Attrs: []any{"server", l.o.URL}}, l.serve)
+	return nil
 }
 
 // serve subscribes once, on a new connection so that a renewed certificate is used, and

@@ -268,16 +268,25 @@ func (s *kindSink) observe(key objectKey, obj any, m metav1.Object) *observed {
 	return s.w.kube.registry.observe(key, m, content, gvk)
 }
 
-// show posts an object that exists to the core, if it is registered.
-func (s *kindSink) show(obj any) {
+// noteChange returns key and metadata of an object that has changed; ok is false for a value that is no object. A
+// changed CustomResourceDefinition may give the agent other kinds.
+func (s *kindSink) noteChange(obj any) (key objectKey, m metav1.Object, ok bool) {
 	m, err := meta.Accessor(obj)
 	if err != nil {
-		return
+		return key, nil, false
 	}
 	if s.gvr == customResources {
 		s.w.kindChanged()
 	}
-	key := objectKey{s.gvr, m.GetNamespace(), m.GetName()}
+	return objectKey{s.gvr, m.GetNamespace(), m.GetName()}, m, true
+}
+
+// show posts an object that exists to the core, if it is registered.
+func (s *kindSink) show(obj any) {
+	key, m, ok := s.noteChange(obj)
+	if !ok {
+		return
+	}
 	if obs := s.observe(key, obj, m); obs != nil {
 		s.w.post(evObject{key, obs})
 	}
@@ -285,14 +294,10 @@ func (s *kindSink) show(obj any) {
 
 // showDeleted posts to the core that an object does not exist any more, if it is registered.
 func (s *kindSink) showDeleted(obj any) {
-	m, err := meta.Accessor(obj)
-	if err != nil {
+	key, m, ok := s.noteChange(obj)
+	if !ok {
 		return
 	}
-	if s.gvr == customResources {
-		s.w.kindChanged()
-	}
-	key := objectKey{s.gvr, m.GetNamespace(), m.GetName()}
 	if _, wanted := s.w.kube.registry.rules(s.gvr, nameKey{key.Namespace, key.Name}); wanted {
 		s.w.post(evObject{key, &observed{rv: version(m.GetResourceVersion()), uid: m.GetUID()}})
 	}

@@ -6,12 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
+
+	"atoll.dev/internal/reconnect"
 )
 
 var (
@@ -122,7 +123,6 @@ type Client struct {
 	o       ClientOptions
 	metrics *clientMetrics
 	badLog  *rate.Limiter // limits the log lines about undecodable messages
-	lostLog *rate.Limiter // limits the log lines about lost connections
 
 	keysEvery time.Duration // interval at which the keys on disk are read
 
@@ -138,40 +138,16 @@ func NewClient(o ClientOptions) *Client {
 	o = o.withDefaults()
 	return &Client{
 		o: o, lastErr: errors.New("not connected yet"), lostAt: time.Now(), badLog: rate.NewLimiter(
-			1, 5), lostLog: rate.NewLimiter(rate.Every(30*time.Second), 3),
+			1, 5),
 		metrics: newClientMetrics(o.Registerer), keysEvery: keysInterval,
 	}
 }
 
 // Run connects and stays connected until ctx ends.
 func (c *Client) Run(ctx context.Context) error {
-	backoff := c.o.MinBackoff
-	for {
-		begun := time.Now()
-		err := c.serve(ctx)
-		if ctx.Err() != nil {
-			return nil
-		}
-		wasConnected := time.Since(begun) > c.o.MaxBackoff
-		if wasConnected {
-			backoff = c.o.MinBackoff
-		}
-		// An outage can be long: its beginning is a warning, and then one attempt in 30 seconds.
-		level := slog.LevelDebug
-		if c.lostLog.Allow() || wasConnected {
-			level = slog.LevelWarn
-		}
-		c.o.Logger.Log(ctx, level, "broker connection lost", "broker", c.o.Addr, "error", err, "retry_in",
-			backoff.String())
-		timer := time.NewTimer(backoff/2 + rand.N(backoff))
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return nil
-		case <-timer.C:
-		}
-		backoff = min(2*backoff, c.o.MaxBackoff)
-	}
+	reconnect.Run(ctx, reconnect.Options{MinBackoff: c.o.MinBackoff, MaxBackoff: c.o.MaxBackoff, Log: c.o.Logger,
+		Message: "broker connection lost", Attrs: []any{"broker", c.o.Addr}}, c.serve)
+	return nil
 }
 
 // serve connects once and returns when the connection has ended.

@@ -50,6 +50,18 @@ func callRegion(session *terminal.Session, ctx context.Context, f func(context.C
 	return explainError(f(ctx, api))
 }
 
+// callCluster finds a cluster by its id or its name and calls f with it, as callRegion.
+func callCluster(session *terminal.Session, ctx context.Context, name string,
+	f func(context.Context, *client.Client, client.Cluster) error) error {
+	return callRegion(session, ctx, func(ctx context.Context, api *client.Client) error {
+		cluster, err := findCluster(ctx, api, name)
+		if err != nil {
+			return err
+		}
+		return f(ctx, api, cluster)
+	})
+}
+
 // explainError adds to an error of the Platform API every field that is wrong and the next step for
 // the caller. Other errors are returned unchanged.
 func explainError(err error) error {

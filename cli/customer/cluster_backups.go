@@ -23,11 +23,8 @@ Most backups restore to every second up to the next one.`,
 	}
 	out := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return callRegion(session, cmd.Context(), func(ctx context.Context, api *client.Client) error {
-			cluster, err := findCluster(ctx, api, args[0])
-			if err != nil {
-				return err
-			}
+		return callCluster(session, cmd.Context(), args[0], func(ctx context.Context, api *client.Client,
+			cluster client.Cluster) error {
 			b, err := api.Backups(ctx, client.ClusterID(cluster.ID))
 			if err != nil {
 				return err

@@ -27,11 +27,8 @@ func clusterCredentials(session *terminal.Session) *cobra.Command {
 	}
 	out := terminal.AddOutputFlag(list, "name")
 	list.RunE = func(cmd *cobra.Command, args []string) error {
-		return callRegion(session, cmd.Context(), func(ctx context.Context, api *client.Client) error {
-			cluster, err := findCluster(ctx, api, args[0])
-			if err != nil {
-				return err
-			}
+		return callCluster(session, cmd.Context(), args[0], func(ctx context.Context, api *client.Client,
+			cluster client.Cluster) error {
 			all, err := api.Credentials(ctx, client.ClusterID(cluster.ID))
 			if err != nil {
 				return err
@@ -53,11 +50,8 @@ func clusterCredentials(session *terminal.Session) *cobra.Command {
 		Example:           "  atoll cluster credentials revoke demo 019abc...",
 		ValidArgsFunction: completion(session, completeCredentials),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return callRegion(session, cmd.Context(), func(ctx context.Context, api *client.Client) error {
-				cluster, err := findCluster(ctx, api, args[0])
-				if err != nil {
-					return err
-				}
+			return callCluster(session, cmd.Context(), args[0], func(ctx context.Context, api *client.Client,
+				cluster client.Cluster) error {
 				if err := api.RevokeCredential(ctx, cluster.ID, args[1]); err != nil {
 					return err
 				}

@@ -37,11 +37,8 @@ asks for the cluster's name first. With --wait it returns when nothing is left.`
 	cmd.MarkFlagsRequiredTogether("force", "reason")
 	f := terminal.AddWaitFlags(cmd, "gone")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return callRegion(session, cmd.Context(), func(ctx context.Context, api *client.Client) error {
-			cluster, err := findCluster(ctx, api, args[0])
-			if err != nil {
-				return err
-			}
+		return callCluster(session, cmd.Context(), args[0], func(ctx context.Context, api *client.Client,
+			cluster client.Cluster) error {
 			if !yes && cluster.DeletedAt == nil {
 				if err := confirm(session, ctx, cluster.Cluster); err != nil {
 					return err

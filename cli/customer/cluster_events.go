@@ -28,11 +28,8 @@ func clusterEvents(session *terminal.Session) *cobra.Command {
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "show further events until Ctrl-C or the cluster is gone")
 	out := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return callRegion(session, cmd.Context(), func(ctx context.Context, api *client.Client) error {
-			cluster, err := findCluster(ctx, api, args[0])
-			if err != nil {
-				return err
-			}
+		return callCluster(session, cmd.Context(), args[0], func(ctx context.Context, api *client.Client,
+			cluster client.Cluster) error {
 			if follow {
 				return followEvents(session, ctx, api, client.ClusterID(cluster.ID), out)
 			}

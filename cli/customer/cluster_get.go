@@ -23,11 +23,8 @@ func clusterGet(session *terminal.Session) *cobra.Command {
 	}
 	out := terminal.AddOutputFlag(cmd, "name")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return callRegion(session, cmd.Context(), func(ctx context.Context, api *client.Client) error {
-			cluster, err := findCluster(ctx, api, args[0])
-			if err != nil {
-				return err
-			}
+		return callCluster(session, cmd.Context(), args[0], func(ctx context.Context, api *client.Client,
+			cluster client.Cluster) error {
 			if out.Format != "table" {
 				return out.PrintNamed(session.Out, cluster.Cluster, cluster.Name)
 			}

@@ -69,11 +69,8 @@ credentials revoke" ends it:
 		if !slices.Contains(credentialRoles, role) {
 			return fmt.Errorf("--role %s is not view, edit or admin", role)
 		}
-		return callRegion(session, cmd.Context(), func(ctx context.Context, api *client.Client) error {
-			cluster, err := findCluster(ctx, api, args[0])
-			if err != nil {
-				return err
-			}
+		return callCluster(session, cmd.Context(), args[0], func(ctx context.Context, api *client.Client,
+			cluster client.Cluster) error {
 			config, cred, err := makeKubeconfig(ctx, api, client.ClusterID(cluster.ID), cluster.Name, want)
 			if err != nil {
 				return err

@@ -56,11 +56,8 @@ would change, and changes nothing.`,
 		if as != "" {
 			request.Mode = platform.RestoreRequestModeClone
 		}
-		return callRegion(session, cmd.Context(), func(ctx context.Context, api *client.Client) error {
-			cluster, err := findCluster(ctx, api, args[0])
-			if err != nil {
-				return err
-			}
+		return callCluster(session, cmd.Context(), args[0], func(ctx context.Context, api *client.Client,
+			cluster client.Cluster) error {
 			restore, err := api.Restore(ctx, client.ClusterID(cluster.ID), request)
 			if err != nil {
 				return err

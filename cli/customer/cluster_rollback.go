@@ -24,13 +24,11 @@ rollback gives the spec that version again.`,
 	f := terminal.AddWaitFlags(cmd, "returned")
 	out := terminal.AddOutputFlag(cmd, "name")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return callRegion(session, cmd.Context(), func(ctx context.Context, api *client.Client) error {
-			cluster, err := findCluster(ctx, api, args[0])
-			if err != nil {
-				return err
-			}
+		return callCluster(session, cmd.Context(), args[0], func(ctx context.Context, api *client.Client,
+			cluster client.Cluster) error {
 			before := cluster.Generation
-			if cluster, err = api.Rollback(ctx, client.ClusterID(cluster.ID)); err != nil {
+			cluster, err := api.Rollback(ctx, client.ClusterID(cluster.ID))
+			if err != nil {
 				return err
 			}
 			version, progress := releaseOf(cluster.Spec), out.Progress(session)

@@ -48,11 +48,8 @@ control plane once: connections wait for some seconds.
 	out := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		request := platform.RotationRequest{Key: platform.RotatedKey(key), Step: platform.RotationRequestStep(step)}
-		return callRegion(session, cmd.Context(), func(ctx context.Context, api *client.Client) error {
-			cluster, err := findCluster(ctx, api, args[0])
-			if err != nil {
-				return err
-			}
+		return callCluster(session, cmd.Context(), args[0], func(ctx context.Context, api *client.Client,
+			cluster client.Cluster) error {
 			rotation, err := api.RotateKey(ctx, client.ClusterID(cluster.ID), request)
 			if err != nil {
 				return err

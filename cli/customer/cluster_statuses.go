@@ -24,11 +24,8 @@ func clusterStatuses(session *terminal.Session) *cobra.Command {
 	}
 	out := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return callRegion(session, cmd.Context(), func(ctx context.Context, api *client.Client) error {
-			cluster, err := findCluster(ctx, api, args[0])
-			if err != nil {
-				return err
-			}
+		return callCluster(session, cmd.Context(), args[0], func(ctx context.Context, api *client.Client,
+			cluster client.Cluster) error {
 			s, err := api.ClusterStatuses(ctx, client.ClusterID(cluster.ID))
 			if err != nil {
 				return err

@@ -42,11 +42,8 @@ the command then. It runs on the machine of the region, as root.`,
 	cluster := addClusterFlag(session, cmd)
 	cmd.MarkFlagRequired("cluster")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return callRegion(session, cmd.Context(), func(ctx context.Context, api *client.Client) error {
-			owner, err := findCluster(ctx, api, *cluster)
-			if err != nil {
-				return err
-			}
+		return callCluster(session, cmd.Context(), *cluster, func(ctx context.Context, api *client.Client,
+			owner client.Cluster) error {
 			return loadImage(session, ctx, owner.ID, owner.Name, args[0])
 		})
 	}

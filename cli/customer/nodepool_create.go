@@ -54,11 +54,8 @@ func poolCreate(session *terminal.Session) *cobra.Command {
 				return fmt.Errorf("--taint: %w", err)
 			}
 		}
-		return callRegion(session, cmd.Context(), func(ctx context.Context, api *client.Client) error {
-			owner, err := findCluster(ctx, api, *cluster)
-			if err != nil {
-				return err
-			}
+		return callCluster(session, cmd.Context(), *cluster, func(ctx context.Context, api *client.Client,
+			owner client.Cluster) error {
 			request := platform.NodePoolRequest{ClusterID: owner.ID, Name: args[0]}
 			if err := decodeStrict(s.spec(), &request.Spec); err != nil {
 				return err

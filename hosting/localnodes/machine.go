@@ -15,6 +15,7 @@ import (
 
 	"atoll.dev/hosting/controlplane"
 	"atoll.dev/internal/logfile"
+	"atoll.dev/internal/pause"
 	"atoll.dev/node"
 	"atoll.dev/node/supervisor"
 )
@@ -139,7 +140,7 @@ func (x *machine) renew(o Order) error {
 
 // run pursues the goal until ctx ends or the machine is removed.
 func (x *machine) run(ctx context.Context) {
-	pause := firstPause
+	backoff := firstPause
 	for ctx.Err() == nil {
 		x.mu.Lock()
 		g, restart := x.goal, x.restart
@@ -155,7 +156,7 @@ func (x *machine) run(ctx context.Context) {
 		case g == asleep:
 			if err = node.Stop(ctx, x.home); err == nil {
 				x.setFailure(nil)
-				x.wait(ctx, 0)
+				pause.ForWake(ctx, x.poke, 0)
 				continue
 			}
 		case restart:
@@ -175,14 +176,14 @@ func (x *machine) run(ctx context.Context) {
 			return
 		}
 		if err != nil {
-			x.log.Warn("a real node cannot be started or stopped; hosting tries again", "error", err, "after", pause)
+			x.log.Warn("a real node cannot be started or stopped; hosting tries again", "error", err, "after", backoff)
 		}
 		x.setFailure(err)
 		if time.Since(from) > longRun {
-			pause = firstPause
+			backoff = firstPause
 		}
-		x.wait(ctx, pause)
-		pause = min(2*pause, longPause)
+		pause.ForWake(ctx, x.poke, backoff)
+		backoff = min(2*backoff, longPause)
 	}
 }
 
@@ -195,19 +196,6 @@ func (x *machine) setFailure(err error) {
 	x.mu.Unlock()
 	if !same {
 		x.machines.changed(x.pool())
-	}
-}
-
-// wait returns after a change of the goal, at the end of ctx, or after limit when that is not 0.
-func (x *machine) wait(ctx context.Context, limit time.Duration) {
-	var timer <-chan time.Time
-	if limit > 0 {
-		timer = time.After(limit)
-	}
-	select {
-	case <-ctx.Done():
-	case <-x.poke:
-	case <-timer:
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"atoll.dev/hosting/controlplane"
+	"atoll.dev/internal/pause"
 	"atoll.dev/plane"
 )
 
@@ -163,10 +164,10 @@ func (x *runner) run(ctx context.Context) {
 			err = x.serve(ctx, g)
 		} else if err = x.halt(ctx, g.action); err == nil {
 			x.showDown(g.action)
-			x.wait(ctx, 0)
+			pause.ForWake(ctx, x.poke, 0)
 		}
 		if err != nil && ctx.Err() == nil {
-			x.wait(ctx, x.fail(err, g))
+			pause.ForWake(ctx, x.poke, x.fail(err, g))
 		}
 	}
 }
@@ -178,20 +179,6 @@ func (x *runner) showDown(a action) {
 	x.mu.Unlock()
 	x.shownPID = 0
 	x.show(func(o *controlplane.Observation) { *o = controlplane.Observation{State: controlplane.Down} })
-}
-
-// wait returns after a change of the goal, at the end of ctx, or after limit
-// when that is not 0.
-func (x *runner) wait(ctx context.Context, limit time.Duration) {
-	var timer <-chan time.Time
-	if limit > 0 {
-		timer = time.After(limit)
-	}
-	select {
-	case <-ctx.Done():
-	case <-x.poke:
-	case <-timer:
-	}
 }
 
 // fail shows a failure in the pursuit of g and returns the time until the next start; never 0. Another release begins

@@ -21,3 +21,26 @@ func TestForWaitsForTheTimeOrTheEndOfTheContext(t *testing.T) {
 		}
 	})
 }
+
+func TestForWakeWaitsForTheWakeUpTheTimeOrTheEndOfTheContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun := time.Now()
+		passed := func(what string, want time.Duration) {
+			t.Helper()
+			if took := time.Since(begun); took != want {
+				t.Errorf("%s: the pause ended after %s, want %s", what, took, want)
+			}
+			begun = time.Now()
+		}
+		woken := make(chan struct{}, 1)
+		ForWake(t.Context(), woken, time.Minute)
+		passed("the time", time.Minute)
+		time.AfterFunc(time.Second, func() { woken <- struct{}{} })
+		ForWake(t.Context(), woken, time.Minute)
+		passed("the wake-up", time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		ForWake(ctx, woken, 0)
+		passed("the end of the context, without a limit", time.Hour)
+	})
+}
