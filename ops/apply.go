@@ -161,6 +161,12 @@ func (s *State) advance(e Event, now time.Time) {
 	}
 }
 
+// alreadyHas reports whether an event is progress that the state has, so that its commit would change nothing.
+func (s State) alreadyHas(e Event) bool {
+	return e.Kind == Progress && e.Phase == s.Phase && min(e.Percent, 99) <= s.Percent && s.Attempts == 0 &&
+		s.NotBefore.IsZero() && e.Step == nil
+}
+
 // retry ends an attempt: the next one begins after a pause that doubles with each failure.
 func (s State) retry(e Event, now time.Time) (State, []Effect, error) {
 	s.Attempts++

@@ -69,6 +69,9 @@ type Outcome struct {
 	Event Event
 	// Again is when the engine calls Work again without a Wake; 0: after 15 s.
 	Again time.Duration
+	// Change changes the resource in the transaction of the event; nil: it stays as it is. The transaction is rolled
+	// back when another process has the lease. The engine may call Change several times.
+	Change func(ctx context.Context, tx *store.Tx) error
 }
 
 // Settle changes the resource of an operation that ends, in the transaction of the end. A store error
@@ -103,6 +106,7 @@ type Engine struct {
 
 	mu         sync.Mutex
 	tasks      map[string]*task // by id: the operations that this process works on
+	byResource map[resourceKey][]*task
 	queue      *queue           // of the operations that wait for a task
 	unreadable map[string]int64 // versions, by id, of operations that cannot be decoded: the log has them
 	// elsewhere has the unfinished operations that this process does not work on, by id, with the time at which it
@@ -131,8 +135,8 @@ func NewEngine(o Options) *Engine {
 	if o.ShareOfScope == 0 {
 		o.ShareOfScope = 64
 	}
-	return &Engine{o: o, tasks: map[string]*task{}, queue: newQueue(o.AtOnce, o.ShareOfScope),
-		unreadable: map[string]int64{}, elsewhere: map[string]time.Time{}}
+	return &Engine{o: o, tasks: map[string]*task{}, byResource: map[resourceKey][]*task{},
+		queue: newQueue(o.AtOnce, o.ShareOfScope), unreadable: map[string]int64{}, elsewhere: map[string]time.Time{}}
 }
 
 // BusyError is the error of Begin for a resource that has an active operation.
@@ -217,8 +221,20 @@ func (e *Engine) Cancel(ctx context.Context, id string, why *Error) (State, erro
 }
 
 // commit applies an event in a transaction of its own.
-func (e *Engine) commit(ctx context.Context, id string, event Event) (s State, err error) {
+func (e *Engine) commit(ctx context.Context, id string, event Event) (State, error) {
+	return e.commitWith(ctx, id, event, nil)
+}
+
+// commitWith applies an event in a transaction of its own, after a change of the resource; nil: none. It locks resource
+// and operation in the order of the requests, which change the resource and then begin or cancel an operation.
+func (e *Engine) commitWith(ctx context.Context, id string, event Event,
+	change func(context.Context, *store.Tx) error) (s State, err error) {
 	err = e.o.Store.Tx(ctx, func(tx *store.Tx) error {
+		if change != nil {
+			if err := change(ctx, tx); err != nil {
+				return err
+			}
+		}
 		s, err = e.apply(ctx, tx, id, event, e.o.Settle)
 		return err
 	})

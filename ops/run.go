@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"atoll.dev/internal/pause"
@@ -25,9 +26,13 @@ const (
 
 // task is an operation that this process works on.
 type task struct {
-	resource string        // scope and resource
-	wake     chan struct{} // a token calls Work at once
+	of    resourceKey
+	wake  chan struct{} // a token calls Work at once
+	ended chan struct{} // closed when another request has ended the operation
 }
+
+// resourceKey names the resource of an operation.
+type resourceKey struct{ scope, resource string }
 
 // Run works on operations until ctx ends: on new ones when the feed shows them, on those of other
 // processes when their leases have expired.
@@ -170,15 +175,15 @@ func (e *Engine) each(ctx context.Context, q store.Query, f func(store.Document)
 	}
 }
 
-// Wake makes the worker look at a resource at once, if this process works on an operation of it.
-func (e *Engine) Wake(scope, resource string) {
+// Wake makes the worker look at a resource at once, and reports whether this process works on an operation of it.
+func (e *Engine) Wake(scope, resource string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, t := range e.tasks {
-		if t.resource == scope+"/"+resource {
-			t.signal()
-		}
+	tasks := e.byResource[resourceKey{scope, resource}]
+	for _, t := range tasks {
+		t.signal()
 	}
+	return len(tasks) > 0
 }
 
 func (t *task) signal() {
@@ -188,15 +193,25 @@ func (t *task) signal() {
 	}
 }
 
+// end ends the waits of a task. The caller holds the engine's mu.
+func (t *task) end() {
+	select {
+	case <-t.ended:
+	default:
+		close(t.ended)
+	}
+}
+
 // offer puts an operation that no process holds and whose next attempt is due into the queue. It notes when to
-// read another unfinished one. For an operation that this process works on and that has ended it wakes the task.
+// read another unfinished one. For an operation that this process works on and that has ended it ends the waits of
+// the task.
 func (e *Engine) offer(ctx context.Context, s State) {
 	now := e.o.Now()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	running := e.tasks[s.ID]
 	if running != nil && s.Status.IsTerminal() {
-		running.signal() // another request has canceled the operation
+		running.end() // by this task, or because another request has canceled the operation
 	}
 	delete(e.elsewhere, s.ID)
 	switch {
@@ -225,13 +240,16 @@ func (e *Engine) startTasks(ctx context.Context) {
 		if !found {
 			return
 		}
-		t := &task{resource: next.scope + "/" + next.resource, wake: make(chan struct{}, 1)}
+		t := &task{of: resourceKey{next.scope, next.resource}, wake: make(chan struct{}, 1),
+			ended: make(chan struct{})}
 		e.tasks[next.id] = t
+		e.byResource[t.of] = append(e.byResource[t.of], t)
 		e.group.Go(func() {
 			e.perform(ctx, t, next.id)
 			e.mu.Lock()
 			defer e.mu.Unlock()
 			delete(e.tasks, next.id)
+			e.forget(t)
 			e.elsewhere[next.id] = e.o.Now() // it may be unfinished
 			e.queue.end(next.scope)
 			if ctx.Err() == nil {
@@ -284,25 +302,35 @@ func (e *Engine) waitUntil(ctx context.Context, at time.Time) error {
 	return nil
 }
 
+// forget removes a task from the tasks of its resource. The caller holds e.mu.
+func (e *Engine) forget(t *task) {
+	others := slices.DeleteFunc(e.byResource[t.of], func(other *task) bool { return other == t })
+	if e.byResource[t.of] = others; len(others) == 0 {
+		delete(e.byResource, t.of)
+	}
+}
+
 // workOn calls the worker until the operation has ended or an attempt has failed, and renews the lease
-// meanwhile. It returns the state after its last event.
+// meanwhile. It returns the state after its last event. Progress that changes nothing is not committed.
 func (e *Engine) workOn(ctx context.Context, t *task, s State) (State, error) {
 	renew := time.NewTicker(e.o.Lease / 3)
 	defer renew.Stop()
 	for {
-		leased, cancel := context.WithTimeout(ctx, e.o.Lease*2/3)
+		leased, cancel := context.WithTimeout(ctx, s.Lease.Until.Sub(e.o.Now())-e.o.Lease/6)
 		outcome := e.o.Worker.Work(leased, s)
 		cancel()
 		if ctx.Err() != nil {
 			return s, e.release(ctx, s)
 		}
-		outcome.Event.Fence = s.Fence
-		after, err := e.commit(ctx, s.ID, outcome.Event)
-		if err != nil {
-			return s, err
-		}
-		if s = after; s.Status.IsTerminal() || s.Lease == nil {
-			return s, nil
+		if !s.alreadyHas(outcome.Event) || outcome.Change != nil {
+			outcome.Event.Fence = s.Fence
+			after, err := e.commitWith(ctx, s.ID, outcome.Event, outcome.Change)
+			if err != nil {
+				return s, err
+			}
+			if s = after; s.Status.IsTerminal() || s.Lease == nil {
+				return s, nil
+			}
 		}
 		again := outcome.Again
 		if again == 0 {
@@ -314,11 +342,17 @@ func (e *Engine) workOn(ctx context.Context, t *task, s State) (State, error) {
 			case <-ctx.Done():
 				timer.Stop()
 				return s, e.release(ctx, s)
+			case <-t.ended:
+				timer.Stop()
+				return s, nil
 			case <-t.wake:
 				waits = false
 			case <-timer.C:
 				waits = false
 			case <-renew.C:
+			}
+			if s.Lease.Until.Sub(e.o.Now()) > e.o.Lease*2/3 {
+				continue // the lease is long enough for a call of the worker
 			}
 			after, err := e.commit(ctx, s.ID, Event{Kind: Renew, Fence: s.Fence, For: e.o.Lease})
 			if err != nil || after.Status.IsTerminal() {

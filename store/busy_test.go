@@ -91,3 +91,37 @@ func TestADatabaseThatAnswersNothingIsDown(t *testing.T) {
 		t.Errorf("Get returned %v", err)
 	}
 }
+
+// Work in the background leaves half of the connections to requests.
+func TestWorkInTheBackgroundLeavesConnections(t *testing.T) {
+	t.Parallel()
+	s := open(t, pgtest.DSN(t), func(o *store.Options) {
+		o.MaxConns, o.AcquireTimeout, o.QueueTimeout = 4, time.Minute, time.Hour
+	})
+	holding, release := make(chan struct{}, 8), make(chan struct{})
+	var held sync.WaitGroup
+	for range 8 {
+		held.Go(func() {
+			err := s.Read(store.InBackground(t.Context()), func(context.Context, *pgx.Conn) error {
+				holding <- struct{}{}
+				<-release
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	<-holding
+	<-holding
+	for range 10 {
+		if err := errors.Join(readSlowly(t.Context(), s, 2)...); err != nil { // with the other two connections
+			t.Error(err)
+		}
+	}
+	if n := len(holding); n != 0 {
+		t.Errorf("work in the background has %d connections of 4", 2+n)
+	}
+	close(release)
+	held.Wait()
+}

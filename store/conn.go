@@ -82,11 +82,27 @@ func (s *Store) connect(ctx context.Context) (*pgx.Conn, error) {
 // acquire returns a connection of the pool. While all connections are in use and the database answers the statements of
 // others, it waits for QueueTimeout. The error is ErrUnavailable after that, and after AcquireTimeout without an answer
 // of the database (decision 127). The caller gives the connection back with release.
-func (s *Store) acquire(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
+func (s *Store) acquire(ctx context.Context, pool *pgxpool.Pool) (l lent, err error) {
 	waiting, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
 	timer := s.limitWait(giveUp)
 	defer timer.Stop()
+	l = lent{s: s, inBackground: pool == s.pool && isInBackground(ctx)}
+	if l.inBackground {
+		select {
+		case s.background <- struct{}{}:
+		case <-waiting.Done():
+			l.inBackground = false
+		}
+	}
+	if l.pooled, err = s.acquireWithin(ctx, waiting, pool); err != nil && l.inBackground {
+		<-s.background
+	}
+	return l, err
+}
+
+// acquireWithin returns a connection of the pool, unless waiting ends before.
+func (s *Store) acquireWithin(ctx, waiting context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
 	for {
 		answered := s.answered.Load()
 		conn, err := pool.Acquire(waiting)
@@ -130,14 +146,37 @@ func (s *Store) limitWait(giveUp context.CancelCauseFunc) *time.Timer {
 // isSlow reports whether an error of the driver is the end of a limit of time.
 func isSlow(err error) bool { return errors.Is(err, context.DeadlineExceeded) || pgconn.Timeout(err) }
 
+// lent is a connection of a pool that a caller has.
+type lent struct {
+	s            *Store
+	pooled       *pgxpool.Conn
+	inBackground bool // it counts in the share of the background
+}
+
+// Conn returns the driver's connection.
+func (l lent) Conn() *pgx.Conn { return l.pooled.Conn() }
+
 // release gives a connection back. An open connection has answered its last statement, because a limit of time closes
 // the connection.
-func (s *Store) release(conn *pgxpool.Conn) {
-	if !conn.Conn().IsClosed() {
-		s.answered.Add(1)
+func (l lent) release() {
+	if !l.Conn().IsClosed() {
+		l.s.answered.Add(1)
 	}
-	conn.Release()
+	l.pooled.Release()
+	if l.inBackground {
+		<-l.s.background
+	}
 }
+
+type backgroundKey struct{}
+
+// InBackground returns a context for work that nobody waits for. Calls with such contexts use at most half of the
+// connections of a store at once, so a process that has much such work still answers requests.
+func InBackground(ctx context.Context) context.Context {
+	return context.WithValue(ctx, backgroundKey{}, true)
+}
+
+func isInBackground(ctx context.Context) bool { return ctx.Value(backgroundKey{}) != nil }
 
 // read runs f, which must only read, on a connection of the pool. When the connection is broken,
 // read runs f again on a new one, at most twice: after a restart of the server all connections of
@@ -152,7 +191,7 @@ func (s *Store) read(ctx context.Context, pool *pgxpool.Pool, f func(context.Con
 		err = f(bounded, conn.Conn())
 		cancel()
 		lost := broken(conn.Conn(), err)
-		s.release(conn)
+		conn.release()
 		if err == nil {
 			return nil
 		}

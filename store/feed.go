@@ -181,7 +181,7 @@ func (r *reader) runOn(ctx context.Context, opened openedBefore, f func(context.
 	if err != nil {
 		return err
 	}
-	defer r.s.release(conn)
+	defer conn.release()
 	if limit := time.Time(opened); !limit.IsZero() && sessionOf(conn.Conn()).openedAt.After(limit) {
 		return errReconnected
 	}

@@ -267,7 +267,9 @@ type Store struct {
 	notifier  *notifier
 
 	streams chan struct{} // holds a token for each stream that holds a connection
-	turns   keyedLocks    // locks by document, for updaters that conflict again and again
+	// background holds a token for each connection that works in the background; see InBackground.
+	background chan struct{}
+	turns      keyedLocks // locks by document, for updaters that conflict again and again
 
 	answered    atomic.Uint64 // how many statements and transactions the database has answered
 	changeCount atomic.Uint64 // how many documents this process created and removed
@@ -293,7 +295,7 @@ var (
 func Open(ctx context.Context, o Options) (*Store, error) {
 	o = o.withDefaults()
 	s := &Store{opts: o, kinds: map[Kind]*KindSpec{}, log: o.Logger, streams: make(chan struct{}, max(1, o.MaxConns/2)),
-		foldNow: make(chan struct{}, 1)}
+		foldNow: make(chan struct{}, 1), background: make(chan struct{}, max(1, o.MaxConns/2))}
 	for _, k := range o.Kinds {
 		if !kindPattern.MatchString(string(k.Kind)) || s.kinds[k.Kind] != nil {
 			return nil, fmt.Errorf("opening store: kind %q is malformed or named twice", k.Kind)

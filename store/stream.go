@@ -131,7 +131,7 @@ func (s *Store) readParts(ctx context.Context, q Query, parts chan<- part, stop 
 		release := func() {
 			if !released {
 				released = true
-				s.release(conn)
+				conn.release()
 			}
 		}
 		r := &pageReader{s: s, conn: conn.Conn(), query: q, send: send, release: release, permitted: permitted}

@@ -47,7 +47,7 @@ func (s *Store) tryTx(ctx context.Context, f func(tx *Tx) error) error {
 	if err != nil {
 		return err
 	}
-	defer s.release(conn)
+	defer conn.release()
 	c := conn.Conn()
 	tx := &Tx{s: s, conn: c, token: newToken()}
 	finished := false

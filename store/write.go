@@ -261,7 +261,7 @@ func (s *Store) autocommit(ctx context.Context, w write, token int64) (hit bool,
 	hit, _, err = send(wctx, conn.Conn(), w)
 	cancel()
 	isBroken, session := broken(conn.Conn(), err), sessionOf(conn.Conn())
-	s.release(conn)
+	conn.release()
 	switch {
 	case err == nil:
 		if hit && !w.isSilent {

@@ -25,6 +25,7 @@ import (
 	"syscall"
 	"time"
 
+	"atoll.dev/bench/bed"
 	"atoll.dev/bench/report"
 	"atoll.dev/internal/postgres"
 )
@@ -93,13 +94,24 @@ func run(ctx context.Context) (err error) {
 		}
 		defer pprof.StopCPUProfile()
 	}
-	return measure(ctx, r)
+	return measure(ctx, r, server)
+}
+
+// processorTime returns the processor time that this process and PostgreSQL have used.
+func processorTime(server *postgres.Process) (own, database time.Duration, err error) {
+	var used syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
+		return 0, 0, err
+	}
+	database, err = bed.ProcessorTime(server.PID())
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano()), database, err
 }
 
 // measure measures each kind of request, and prints the figures.
-func measure(ctx context.Context, r *region) error {
+func measure(ctx context.Context, r *region, server *postgres.Process) error {
 	n := int(*rate * duration.Seconds())
 	figures := map[string]any{"requests": n}
+	var own, database time.Duration
 	for _, m := range []struct {
 		name string
 		call func(i int) error
@@ -114,6 +126,10 @@ func measure(ctx context.Context, r *region) error {
 			return r.send(ctx, http.MethodPut, clusterPath(i, "new"), clusterBody(i), http.StatusCreated)
 		}},
 	} {
+		var err error
+		if own, database, err = processorTime(server); err != nil {
+			return err
+		}
 		took, err := callAtRate(ctx, n, m.call)
 		if err != nil {
 			return fmt.Errorf("%s: %w", m.name, err)
@@ -126,6 +142,12 @@ func measure(ctx context.Context, r *region) error {
 	}
 	figures["new_succeeded_after_seconds"] = time.Since(begun).Seconds()
 	report.Percentiles(figures, "available_to_succeeded", r.lags())
+	ownAfter, databaseAfter, err := processorTime(server)
+	if err != nil {
+		return err
+	}
+	figures["new_processor_ms"] = (ownAfter - own).Seconds() * 1000 / float64(n)
+	figures["new_postgres_processor_ms"] = (databaseAfter - database).Seconds() * 1000 / float64(n)
 	load, _ := os.ReadFile("/proc/loadavg")
 	figures["load"], _, _ = strings.Cut(string(load), " ")
 	return report.Line(os.Stdout, "azure", map[string]any{"per_second": *rate, "seconds": duration.Seconds(),

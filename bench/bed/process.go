@@ -74,10 +74,10 @@ func Memory(p Process) (now, most float64, err error) {
 	return field("VmRSS"), field("VmHWM"), nil
 }
 
-// ProcessorTime returns the processor time that a process and its children have used. Children that
+// ProcessorTime returns the processor time that the process with a pid and its children have used. Children that
 // have ended count when their parent has waited for them, as PostgreSQL's first process does.
-func ProcessorTime(p Process) (time.Duration, error) {
-	fields, err := processFields(p.Pid())
+func ProcessorTime(pid int) (time.Duration, error) {
+	fields, err := processFields(pid)
 	if err != nil {
 		return 0, err
 	}
@@ -85,7 +85,7 @@ func ProcessorTime(p Process) (time.Duration, error) {
 	all, _ := filepath.Glob("/proc/[0-9]*")
 	for _, dir := range all {
 		child, _ := strconv.Atoi(filepath.Base(dir))
-		if fields, err := processFields(child); err == nil && fields[1] == strconv.Itoa(p.Pid()) {
+		if fields, err := processFields(child); err == nil && fields[1] == strconv.Itoa(pid) {
 			used += ticksOf(fields[11:13])
 		}
 	}

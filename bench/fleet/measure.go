@@ -18,7 +18,7 @@ func (f *fleet) measureRest(ctx context.Context) error {
 	before := map[string]time.Duration{}
 	for name, p := range parts {
 		var err error
-		if before[name], err = bed.ProcessorTime(p); err != nil {
+		if before[name], err = bed.ProcessorTime(p.Pid()); err != nil {
 			return err
 		}
 	}
@@ -28,7 +28,7 @@ func (f *fleet) measureRest(ctx context.Context) error {
 	}
 	figures := map[string]any{"seconds": seconds(begun)}
 	for name, p := range parts {
-		used, err := bed.ProcessorTime(p)
+		used, err := bed.ProcessorTime(p.Pid())
 		if err != nil {
 			return err
 		}

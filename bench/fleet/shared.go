@@ -107,7 +107,7 @@ func (f *fleet) measureShared(ctx context.Context) error {
 
 // measureChanges measures how many changed works are delivered and acknowledged in a second.
 func (f *fleet) measureChanges(ctx context.Context, works []int, servers string, figures map[string]any) error {
-	before, err := bed.ProcessorTime(f.bed.Server)
+	before, err := bed.ProcessorTime(f.bed.Server.Pid())
 	if err != nil {
 		return err
 	}
@@ -115,7 +115,7 @@ func (f *fleet) measureChanges(ctx context.Context, works []int, servers string,
 	if err != nil {
 		return err
 	}
-	after, err := bed.ProcessorTime(f.bed.Server)
+	after, err := bed.ProcessorTime(f.bed.Server.Pid())
 	if err != nil {
 		return err
 	}

@@ -74,6 +74,7 @@ type front struct {
 	releases     *release.Cache
 	tokens       *Tokens
 	engine       *ops.Engine
+	orphans      orphans
 	notifier     *ops.Notifier
 	location     string
 	mode         Mode
@@ -98,7 +99,7 @@ func New(o Options) *Front {
 	}
 	f := &front{store: o.Store, keys: o.Keys, clm: o.CLM, certificates: o.Certificates, tokens: o.Tokens,
 		notifier: o.Notifier, releases: release.NewCache(o.CLM), location: o.Location, mode: o.Mode, retryAfter: o.RetryAfter,
-		referers: o.Referers, log: o.Log}
+		referers: o.Referers, log: o.Log, orphans: make(orphans, waitingOrphans)}
 	f.engine = ops.NewEngine(ops.Options{Store: o.Store, Worker: f, Settle: f.settle, Holder: o.Holder,
 		Notifier: o.Notifier, NoticeOf: f.noticeOf, Log: o.Log})
 	router := access.NewRouter(access.Options{Identifier: f, Policy: decider{o.Keys.Directory()}, Resources: resources{},
@@ -114,7 +115,7 @@ func (a *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.handler.Se
 
 // Run works on the operations and follows the lifecycle manager until ctx ends.
 func (a *Front) Run(ctx context.Context) error {
-	ctx = store.WithActor(ctx, store.Actor{Principal: "system:platform"})
+	ctx = store.InBackground(store.WithActor(ctx, store.Actor{Principal: "system:platform"}))
 	var group sync.WaitGroup
 	group.Go(func() { _ = a.f.engine.Run(ctx) }) // it ends with ctx only
 	for _, kind := range []store.Kind{kindCluster, kindPool} {
@@ -122,6 +123,7 @@ func (a *Front) Run(ctx context.Context) error {
 		group.Go(func() { a.f.follow(ctx, collectionOf(kind), begun) })
 		group.Go(func() { a.f.compareDocuments(ctx, kind, begun) })
 	}
+	group.Go(func() { a.f.deleteOrphans(ctx) })
 	group.Go(func() { a.f.follow(ctx, credentials, nil) })
 	group.Go(func() {
 		if err := a.f.certificates.Run(ctx); err != nil && !errors.Is(err, context.Canceled) {

@@ -3,12 +3,10 @@ package arm
 import (
 	"context"
 	"errors"
-	"net/http"
 	"time"
 
 	"atoll.dev/client/clmclient"
 	"atoll.dev/client/remote"
-	"atoll.dev/cluster"
 	"atoll.dev/internal/pause"
 	"atoll.dev/internal/rest"
 	"atoll.dev/store"
@@ -54,8 +52,8 @@ func (f *front) handle(ctx context.Context, from clmclient.Collection, e remote.
 	if document == "" || subscription == "" {
 		return nil
 	}
-	f.engine.Wake(subscription, document)
-	f.engine.Wake(subscription, document+authOperand)
+	isBusy := f.engine.Wake(subscription, document)
+	isBusy = f.engine.Wake(subscription, document+authOperand) || isBusy
 	if from == credentials {
 		if e.Type != rest.Deleted && r.DeletedTime == nil {
 			err = f.deleteCanceled(ctx, r, document)
@@ -71,8 +69,8 @@ func (f *front) handle(ctx context.Context, from clmclient.Collection, e remote.
 	}
 	if e.Type == rest.Deleted {
 		err = f.dropDocument(ctx, kind, document, r.ID)
-	} else if r.DeletedTime == nil {
-		err = f.deleteOrphan(ctx, kind, document, r)
+	} else if r.DeletedTime == nil && (e.Type == rest.Added || !isBusy) { // a busy document exists
+		f.orphans.check(ctx, suspect{kind, document, r})
 	}
 	if err != nil {
 		f.log.Warn("comparing with the lifecycle manager failed", "document", document, "error", err)
@@ -107,26 +105,4 @@ func (f *front) dropDocument(ctx context.Context, kind store.Kind, id, resource 
 		return nil
 	}
 	return err
-}
-
-// deleteOrphan deletes a resource whose document a customer has deleted: a request to create it arrived
-// at the lifecycle manager after the request to delete it. The tombstone proves the deletion; a document
-// that is absent without one proves nothing.
-func (f *front) deleteOrphan(ctx context.Context, kind store.Kind, id string, r clmclient.Resource) error {
-	if _, err := f.store.Get(ctx, kind, id); !errors.Is(err, store.ErrNotFound) {
-		return err
-	}
-	if _, err := f.store.Tombstone(ctx, kind, id); err != nil {
-		if errors.Is(err, store.ErrNotFound) {
-			f.log.Warn("a resource of the lifecycle manager has no document; it stays", "id", r.ID, "document", id)
-			return nil
-		}
-		return err
-	}
-	ctx = remote.WithActor(clmclient.WithTenant(ctx, cluster.Account(r.Tenancy["account"])), remote.Actor{
-		Principal: principalOf(r.Tenancy["account"], ""), Account: r.Tenancy["account"], RequestID: id})
-	if _, err := f.clm.Delete(ctx, collectionOf(kind), r.ID, ""); remote.StatusOf(err) != http.StatusNotFound {
-		return err
-	}
-	return nil
 }

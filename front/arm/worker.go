@@ -6,10 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strings"
 	"time"
 
-	"atoll.dev/api/clm"
 	"atoll.dev/client/clmclient"
 	"atoll.dev/client/remote"
 	"atoll.dev/cluster"
@@ -52,7 +50,7 @@ func (f *front) Work(ctx context.Context, s ops.State) ops.Outcome {
 	case p.Kind == kindAuth:
 		return f.trust(ctx, p)
 	}
-	return f.ensure(ctx, p)
+	return f.ensure(ctx, s, p)
 }
 
 // quotaAtCLM is the lifecycle manager's code for a creation that exceeds a quota of the account.
@@ -125,132 +123,6 @@ func (f *front) load(ctx context.Context, kind store.Kind, id string) (resource,
 		return resource{}, err
 	}
 	return toResource(d)
-}
-
-// ensure makes the lifecycle manager have what a document asks for, and waits until it is carried out.
-// It reads the lifecycle manager first and the document afterwards: a write with the entity tag of that
-// read cannot overwrite what a newer document has asked for.
-func (f *front) ensure(ctx context.Context, p parameters) ops.Outcome {
-	known, err := f.load(ctx, p.Kind, p.Document)
-	if err != nil {
-		return failed(err)
-	}
-	have, found, err := f.read(ctx, p.Kind, p.Document, known.status.Resource)
-	if err != nil {
-		return failed(err)
-	}
-	want, err := f.load(ctx, p.Kind, p.Document)
-	if err != nil {
-		return failed(err)
-	}
-	if want.status.State == stateDeleting {
-		return progressed("Superseded", 0) // the cancel of this operation is on its way
-	}
-	spec, parent, err := f.specOf(ctx, want)
-	if err != nil {
-		return failed(err)
-	}
-	if !found {
-		if have, err = f.createAtCLM(ctx, want, parent, spec); err != nil {
-			return failed(err)
-		}
-	} else {
-		after, err := update(have.Spec, spec)
-		if err != nil {
-			return failed(err)
-		}
-		same, err := store.SameJSON(have.Spec, after)
-		if err == nil && !same {
-			var body []byte
-			if body, err = json.Marshal(map[string]json.RawMessage{"spec": after}); err == nil {
-				have, err = f.clm.Replace(ctx, collectionOf(p.Kind), have.ID, body, have.ETag)
-			}
-		}
-		if err != nil {
-			return failed(err)
-		}
-	}
-	if err := f.note(ctx, want, have.ID); err != nil {
-		return failed(err)
-	}
-	if len(have.Statuses) == 0 {
-		return progressed("Ordered", 5)
-	}
-	now := readStatus(have, want)
-	switch {
-	case have.DeletedTime != nil:
-		return failed(&remote.Error{Status: http.StatusConflict, Reason: "the resource is being deleted by another API"})
-	case now.isDone:
-		seen, err := json.Marshal(now.seen)
-		if err != nil {
-			return failed(err)
-		}
-		return ops.Outcome{Event: ops.Event{Kind: ops.Succeed, Result: seen}}
-	case now.isFailed:
-		return ops.Outcome{Event: ops.Event{Kind: ops.Fail, Error: &ops.Error{Code: now.reason, Message: now.message,
-			Target: want.spec.Path}}}
-	}
-	return progressed(now.reason, percentOf(now.phase))
-}
-
-// specOf returns the completed spec of a resource, and the id of the Cluster of a node pool.
-func (f *front) specOf(ctx context.Context, r resource) (spec map[string]any, parent string, err error) {
-	releases, err := f.releases.Releases(ctx)
-	if err != nil {
-		return nil, "", err
-	}
-	var owner *resource
-	if r.kind == kindPool {
-		of, err := f.load(ctx, kindCluster, r.spec.Parent)
-		if err != nil {
-			return nil, "", err
-		}
-		owner, parent = &of, of.status.Resource
-	}
-	var p problems
-	return checkSpec(&p, releases, owner, nil, r), parent, nil // the request was checked; CLM checks again
-}
-
-// createAtCLM creates a Cluster or NodePool. It may be called again with the same document.
-func (f *front) createAtCLM(ctx context.Context, r resource, parent string, spec map[string]any) (clmclient.Resource,
-	error) {
-	data, err := json.Marshal(spec)
-	if err != nil {
-		return clmclient.Resource{}, err
-	}
-	in, body := clusters, clm.ResourceCreate{Kind: "Cluster", Name: clusterNameOf(r), Labels: labelsOf(r), Spec: data}
-	if r.kind == kindPool {
-		if parent == "" {
-			return clmclient.Resource{}, &remote.Error{Status: http.StatusConflict, Reason: "the cluster is not created yet"}
-		}
-		in, body.Kind, body.Name = clusters.Below(parent, nodePools), "NodePool", strings.ToLower(r.spec.Name)
-	}
-	made, err := f.clm.Create(ctx, in, body, r.id)
-	if remote.StatusOf(err) == http.StatusConflict {
-		if before, found, readErr := f.read(ctx, r.kind, r.id, ""); readErr == nil && found {
-			return before, nil // an earlier attempt has created it
-		}
-	}
-	return made, err
-}
-
-// note stores the id that a resource has at the lifecycle manager.
-func (f *front) note(ctx context.Context, r resource, id string) error {
-	if r.status.Resource == id {
-		return nil
-	}
-	return f.edit(ctx, r.kind, r.id, func(now *resource) {
-		now.status.Resource = id
-		if now.status.State == stateAccepted {
-			now.status.State = stateProvisioning
-		}
-	})
-}
-
-// edit changes a document.
-func (f *front) edit(ctx context.Context, kind store.Kind, id string, change func(*resource)) error {
-	_, _, err := f.store.Update(ctx, kind, id, 0, func(d *store.Document) error { return editing(d, change) })
-	return err
 }
 
 func editing(d *store.Document, change func(*resource)) error {
