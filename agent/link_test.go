@@ -13,7 +13,6 @@ import (
 
 	"atoll.dev/api/work"
 	"atoll.dev/bus"
-	"atoll.dev/internal/mosquitto"
 	"atoll.dev/test/testsite"
 )
 
@@ -85,15 +84,7 @@ func TestTheTopicsOfAnAgent(t *testing.T) {
 // source's requests to all agents on the other; it sends statuses to their source. The broker is
 // Mosquitto: ours has no broadcasts.
 func TestAnAgentBroadcasts(t *testing.T) {
-	broker, err := mosquitto.Start(mosquitto.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := broker.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	broker := testsite.StartOpenMosquitto(t)
 	run := func(c interface{ Run(context.Context) error }) {
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan struct{})
@@ -110,14 +101,14 @@ func TestAnAgentBroadcasts(t *testing.T) {
 		}
 	}
 	received, up := make(chan string, 10), make(chan string, 1)
-	source := bus.NewClient(bus.ClientOptions{Addr: broker.Addr, ClientID: "source", Subscriptions: []string{
+	source := bus.NewClient(bus.ClientOptions{Addr: broker, ClientID: "source", Subscriptions: []string{
 		"sources/+/clusters/+/agentevents", "clusters/+/agentbroadcast"},
 		Handler:     func(_ context.Context, m bus.Message) { m.Ack(); received <- m.Topic + " " + m.Event.Type },
 		OnConnected: func(context.Context) { up <- "" }})
 	run(source)
 	await(up)
 
-	config, err := bus.ParseConfig([]byte("brokerHost: " + broker.Addr + `
+	config, err := bus.ParseConfig([]byte("brokerHost: " + broker + `
 topics:
   sourceEvents: sources/other/clusters/+/sourceevents
   agentEvents: sources/other/clusters/+/agentevents

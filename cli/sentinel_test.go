@@ -13,7 +13,6 @@ import (
 
 	"atoll.dev/bus"
 	"atoll.dev/cli/terminal"
-	"atoll.dev/internal/mosquitto"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/test/testsite"
 )
@@ -21,15 +20,7 @@ import (
 // The sentinel sends events for resources that need work, in CLM's process and in its own, over a
 // foreign broker, by HyperFleet's files.
 func TestTheSentinelRunsInCLMAndApart(t *testing.T) {
-	broker, err := mosquitto.Start(mosquitto.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := broker.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	broker := testsite.StartOpenMosquitto(t)
 	dir := t.TempDir()
 	file := func(name, text string) string {
 		t.Helper()
@@ -39,14 +30,14 @@ func TestTheSentinelRunsInCLMAndApart(t *testing.T) {
 		}
 		return path
 	}
-	brokerFile := file("broker.yaml", "brokerHost: "+broker.Addr+"\n")
+	brokerFile := file("broker.yaml", "brokerHost: "+broker+"\n")
 	rules := file("sentinel.yaml", "resource_type: clusters\nclients: {broker: {topic: fleet}}\n")
 
 	heard := make(chan string, 100)
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	adapter := bus.NewClient(bus.ClientOptions{
-		Addr: broker.Addr, ClientID: "listener", Subscriptions: []string{bus.EventFilter("x", "clusters"),
+		Addr: broker, ClientID: "listener", Subscriptions: []string{bus.EventFilter("x", "clusters"),
 			bus.EventFilter("x", "fleet")},
 		Handler: func(_ context.Context, m bus.Message) {
 			m.Ack()

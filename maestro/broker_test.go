@@ -13,7 +13,7 @@ import (
 
 	"atoll.dev/api/work"
 	"atoll.dev/bus"
-	"atoll.dev/internal/mosquitto"
+	"atoll.dev/test/testsite"
 )
 
 // The whole road over a broker that is not ours, by three connections, while
@@ -228,16 +228,8 @@ func TestI6AListThatIsLateTakesNothingBack(t *testing.T) {
 func TestOtherTopicsAndABroadcast(t *testing.T) {
 	t.Parallel()
 	site := newSite(t)
-	broker, err := mosquitto.Start(mosquitto.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := broker.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	config, err := bus.ParseConfig([]byte("brokerHost: " + broker.Addr + `
+	broker := testsite.StartOpenMosquitto(t)
+	config, err := bus.ParseConfig([]byte("brokerHost: " + broker + `
 topics:
   sourceEvents: sources/maestro/clusters/+/sourceevents
   agentEvents: $share/servers/sources/maestro/clusters/+/agentevents
@@ -246,10 +238,10 @@ topics:
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := site.start(func(o *Options) { o.Broker, o.BrokerTLS, o.Topics = broker.Addr, nil, config.Topics })
+	m := site.start(func(o *Options) { o.Broker, o.BrokerTLS, o.Topics = broker, nil, config.Topics })
 	m.consumer("mc1")
 	specs := make(chan bus.Event, 100)
-	agent := bus.NewClient(bus.ClientOptions{Addr: broker.Addr, ClientID: "mc1", Subscriptions: []string{
+	agent := bus.NewClient(bus.ClientOptions{Addr: broker, ClientID: "mc1", Subscriptions: []string{
 		"sources/maestro/clusters/mc1/sourceevents"},
 		Handler: func(_ context.Context, e bus.Message) {
 			e.Ack()

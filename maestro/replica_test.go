@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -21,11 +19,7 @@ import (
 // has come. Within ten seconds nothing is missing: every status that an agent
 // sent last is there, and every work that was taken has arrived.
 func TestI5I6AReplicaIsKilled(t *testing.T) {
-	seed := rand.Uint64()
-	if text := os.Getenv("ATOLL_SEED"); text != "" {
-		seed, _ = strconv.ParseUint(text, 10, 64)
-	}
-	t.Logf("seed %d", seed)
+	seed := testsite.Seed(t)
 	for _, n := range []int{2, 3} {
 		t.Run(fmt.Sprint(n, " servers"), func(t *testing.T) { testReplicas(t, n, seed) })
 	}

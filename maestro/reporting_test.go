@@ -14,6 +14,7 @@ import (
 	lifecycle "atoll.dev/clm"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/maestro/presence"
+	"atoll.dev/test/testsite"
 )
 
 // manager is a real lifecycle manager of a test.
@@ -41,15 +42,7 @@ func manager(t *testing.T) *clmclient.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
+	testsite.Run(t, "CLM", s.Run)
 	c, err := clmclient.New(clmclient.Options{Endpoint: "http://" + l.Addr().String()})
 	if err != nil {
 		t.Fatal(err)

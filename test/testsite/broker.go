@@ -2,6 +2,7 @@ package testsite
 
 import (
 	"context"
+	"testing"
 
 	"atoll.dev/bus"
 	"atoll.dev/internal/mosquitto"
@@ -27,20 +28,32 @@ func (s *Site) StartBroker() *Broker {
 	return b
 }
 
+// StartOpenMosquitto starts a Mosquitto that accepts every client, without TLS, on every topic. It ends with the test.
+func StartOpenMosquitto(t testing.TB) (address string) {
+	t.Helper()
+	return startMosquitto(t, mosquitto.Options{}).Addr
+}
+
+func startMosquitto(t testing.TB, o mosquitto.Options) *mosquitto.Broker {
+	t.Helper()
+	m, err := mosquitto.Start(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return m
+}
+
 // StartMosquitto starts Mosquitto, a broker that is not ours, with the access rules of docs/brokers.md. It accepts the
 // identities of the site. maxPacket is the limit of a message in bytes; 0 is MQTT's own limit.
 func (s *Site) StartMosquitto(maxPacket int) *Broker {
 	s.T.Helper()
 	cert, key := s.CertificatePEM(pki.ServiceName("broker"))
-	m, err := mosquitto.Start(mosquitto.Options{CA: s.CA.CertPEM(), Cert: cert, Key: key, MaxPacket: maxPacket})
-	if err != nil {
-		s.T.Fatal(err)
-	}
-	s.T.Cleanup(func() {
-		if err := m.Close(); err != nil {
-			s.T.Error(err)
-		}
-	})
+	m := startMosquitto(s.T, mosquitto.Options{CA: s.CA.CertPEM(), Cert: cert, Key: key, MaxPacket: maxPacket})
 	return &Broker{Address: m.Addr, site: s, stop: m.Kill, mosquitto: m}
 }
 
