@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -39,21 +37,7 @@ const (
 //
 // The faults go on for 20 s, or for ATOLL_SOAK. ATOLL_SEED repeats a run's choices.
 func TestI1I2I3I4I5I9I12TheLifecycleManagerKeepsItsInvariantsUnderFaults(t *testing.T) {
-	seed := rand.Uint64()
-	if text := os.Getenv("ATOLL_SEED"); text != "" {
-		var err error
-		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatal(err)
-		}
-	}
-	span := lightTime
-	if text := os.Getenv("ATOLL_SOAK"); text != "" {
-		var err error
-		if span, err = time.ParseDuration(text); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Logf("seed %d; ATOLL_SEED=%[1]d repeats it", seed)
+	seed, span := testsite.Seed(t), testsite.Soak(t, lightTime)
 	w := newWorld(t, seed)
 	w.runFaults(span)
 	begun := time.Now()

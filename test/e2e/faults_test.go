@@ -15,6 +15,7 @@ import (
 	"atoll.dev/api/work"
 	"atoll.dev/client/remote"
 	"atoll.dev/test/localtest"
+	"atoll.dev/test/testsite"
 )
 
 // Kill -9 of any process at any time, under load: every acknowledged work is applied in its latest
@@ -23,7 +24,7 @@ func TestI1I5I6I12KillLoop(t *testing.T) {
 	rng := localtest.Seed(t)
 	r := localtest.Restarted(t)
 	api := r.API()
-	ctx, stop := context.WithTimeout(t.Context(), localtest.Soak(t, 30*time.Second))
+	ctx, stop := context.WithTimeout(t.Context(), testsite.Soak(t, 30*time.Second))
 	defer stop()
 
 	const works = 12

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"os"
 	"slices"
 	"strconv"
@@ -16,6 +15,7 @@ import (
 	"atoll.dev/api/work"
 	"atoll.dev/client/remote"
 	"atoll.dev/internal/pgtest"
+	"atoll.dev/test/testsite"
 )
 
 const (
@@ -45,21 +45,7 @@ const (
 // It takes half a minute, or the duration in ATOLL_SOAK; ATOLL_SEED repeats the random
 // choices of a run.
 func TestI6I7I8I12ClustersHoldTheRequestedWorks(t *testing.T) {
-	seed := rand.Uint64()
-	if text := os.Getenv("ATOLL_SEED"); text != "" {
-		var err error
-		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatal(err)
-		}
-	}
-	span := lightTime
-	if text := os.Getenv("ATOLL_SOAK"); text != "" {
-		var err error
-		if span, err = time.ParseDuration(text); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Logf("seed %d; ATOLL_SEED=%[1]d repeats it", seed)
+	seed, span := testsite.Seed(t), testsite.Soak(t, lightTime)
 	var w *world
 	t.Cleanup(func() { // the last one, after the logs of all processes
 		if t.Failed() && w != nil {

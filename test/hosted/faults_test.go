@@ -15,6 +15,7 @@ import (
 	"atoll.dev/client/remote"
 	"atoll.dev/cluster"
 	"atoll.dev/test/localtest"
+	"atoll.dev/test/testsite"
 )
 
 const (
@@ -46,7 +47,7 @@ func (w *world) eventually(what string, f func() error) {
 // write exists, every cluster converges to its order, and deleted ones leave nothing.
 func TestI1I9I12HostedClustersUnderKills(t *testing.T) {
 	rng := localtest.Seed(t)
-	span := localtest.Soak(t, lightTime)
+	span := testsite.Soak(t, lightTime)
 	r := localtest.Restarted(t)
 	w := &world{t: t, r: r, api: r.API()}
 	var customers []*customer

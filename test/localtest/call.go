@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -117,28 +116,8 @@ func Kill(t testing.TB, pid int) {
 	}
 }
 
-// Seed is printed, and taken from ATOLL_SEED when that is set.
+// Seed returns the random choices of a test, by testsite.Seed.
 func Seed(t testing.TB) *rand.Rand {
-	n := uint64(time.Now().UnixNano())
-	if s := os.Getenv("ATOLL_SEED"); s != "" {
-		var err error
-		if n, err = strconv.ParseUint(s, 10, 64); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Logf("ATOLL_SEED=%d", n)
-	return rand.New(rand.NewPCG(n, 0))
-}
-
-// Soak is how long a loop of faults goes on: ATOLL_SOAK, or else usual.
-func Soak(t testing.TB, usual time.Duration) time.Duration {
-	s := os.Getenv("ATOLL_SOAK")
-	if s == "" {
-		return usual
-	}
-	d, err := time.ParseDuration(s)
-	if err != nil {
-		t.Fatalf("ATOLL_SOAK: %v", err)
-	}
-	return d
+	t.Helper()
+	return rand.New(rand.NewPCG(testsite.Seed(t), 0))
 }
