@@ -3,7 +3,6 @@ package clm
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -20,6 +19,7 @@ import (
 	"atoll.dev/internal/pause"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/internal/trace"
+	"atoll.dev/test/testsite"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -104,14 +104,9 @@ func startAs(t testing.TB, dsn, entities string, adapt func(*Options)) (a *testA
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
+	end := testsite.Run(t, "CLM", s.Run)
 	stop = sync.OnceFunc(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("the server ended: %v", err)
-		}
+		end()
 		http.DefaultClient.CloseIdleConnections()
 		db.Close()
 	})

@@ -1,7 +1,6 @@
 package clm
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"strings"
@@ -11,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"atoll.dev/internal/pgtest"
+	"atoll.dev/test/testsite"
 )
 
 // figures are the metrics of a registry: name and labels without component and
@@ -64,15 +64,7 @@ func TestMetricsHaveTheNamesOfHyperFleet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
+	testsite.Run(t, "CLM", s.Run)
 	a := &testAPI{t: t, server: s, base: "http://" + l.Addr().String(), caller: Caller{Name: "tester@example.com"}}
 
 	one, two := a.cluster("one"), a.cluster("two")

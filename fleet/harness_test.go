@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,6 +24,7 @@ import (
 	"atoll.dev/cluster"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/store"
+	"atoll.dev/test/testsite"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -73,10 +75,7 @@ func startOn(t testing.TB, dsn string, o Options) *testRegion {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan error, 2)
-	go func() { done <- s.Run(ctx) }()
-	go func() { done <- f.Run(ctx) }()
+	endServer, endFleet := testsite.Run(t, "CLM", s.Run), testsite.Run(t, "fleet", f.Run)
 	b := &testRegion{t: t, fleet: f, url: "http://" + l.Addr().String()}
 	b.as = func(tenant string) *clmclient.Client {
 		c, err := clmclient.New(clmclient.Options{Endpoint: b.url, Token: tenant})
@@ -87,21 +86,12 @@ func startOn(t testing.TB, dsn string, o Options) *testRegion {
 		return c
 	}
 	b.Client = b.as("")
-	ended := false
-	b.end = func() {
-		if ended {
-			return
-		}
-		ended = true
+	b.end = sync.OnceFunc(func() {
 		b.Client.Close()
-		stop()
-		for range 2 {
-			if err := <-done; err != nil {
-				t.Errorf("a service ended with an error: %v", err)
-			}
-		}
+		endFleet()
+		endServer()
 		db.Close()
-	}
+	})
 	t.Cleanup(b.end)
 	return b
 }

@@ -153,15 +153,9 @@ func newWorld(t *testing.T, namespace string) *world {
 		t.Fatal(err)
 	}
 
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if err := Run(ctx, Options{Client: client(t, hostingConfig), Planes: w.planes}); err != nil {
-			t.Error(err)
-		}
-	}()
-	t.Cleanup(func() { cancel(); <-done })
+	testsite.Run(t, "credentials", func(ctx context.Context) error {
+		return Run(ctx, Options{Client: client(t, hostingConfig), Planes: w.planes})
+	})
 	return w
 }
 

@@ -19,6 +19,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"atoll.dev/sni"
+	"atoll.dev/test/testsite"
 )
 
 // patience is far more than anything takes on a machine that has much else to do.
@@ -54,7 +55,7 @@ func (w *world) start(change func(*Options)) {
 		w.t.Fatal(err)
 	}
 	w.router, w.address = New(o), l.Addr().String()
-	w.stop = running(w.t, func(ctx context.Context) error { return w.router.Run(ctx, l) })
+	w.stop = testsite.Run(w.t, "the router", func(ctx context.Context) error { return w.router.Run(ctx, l) })
 }
 
 // serveControl begins to serve c on the control socket.
@@ -64,22 +65,7 @@ func (w *world) serveControl(c *Control) (stop func()) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return running(w.t, func(ctx context.Context) error { return c.Serve(ctx, l) })
-}
-
-// running runs f until stop is called, or the test ends.
-func running(t *testing.T, f func(context.Context) error) (stop func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- f(ctx) }()
-	stop = sync.OnceFunc(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
-	t.Cleanup(stop)
-	return stop
+	return testsite.Run(w.t, "the control socket", func(ctx context.Context) error { return c.Serve(ctx, l) })
 }
 
 // awaitRoutes waits until the router has taken a table with this many routes.
