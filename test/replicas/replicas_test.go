@@ -50,12 +50,8 @@ type world struct {
 }
 
 func newWorld(t *testing.T) *world {
-	site := testsite.New(t)
-	w := &world{T: t, broker: site.StartBroker(), working: map[string]work{}, runs: map[string]int{}}
-	manager := testworld.StartCLM(site, testworld.CLMOptions{Entities: entities})
-	manager.StartSentinel(w.broker)
-	w.clm = manager.Dial()
-	return w
+	region := testworld.Start(t, testworld.Options{Entities: entities})
+	return &world{T: t, broker: region.Broker, clm: region.CLM.Dial(), working: map[string]work{}, runs: map[string]int{}}
 }
 
 // leases renews the leases of one replica with the lifecycle manager.
