@@ -39,37 +39,52 @@ func (r *Router) serve(ctx context.Context, c *clientConn) outcome {
 	if result := r.readProxyHeader(c); result != outcomeRouted {
 		return result
 	}
-	hello, err := sni.Read(client)
+	want, err := readWish(client)
 	if err != nil {
 		if r.isEvicted(c) {
 			return outcomeCrowded
 		}
 		return refuse(client, outcomeOfHello(err), alertUnrecognizedName)
 	}
-	route, result := r.beginUse(c, hello.ServerName)
+	route, result := r.beginUse(c, want.serverName)
 	if result != outcomeRouted {
-		return refuse(client, result, alertUnrecognizedName)
+		return refuse(client, result, want.unknownName())
 	}
-	defer r.endUse(c, hello.ServerName)
+	defer r.endUse(c, want.serverName)
 	_ = client.SetDeadline(time.Time{})
 	backend, result := r.connect(ctx, route, c.source)
 	if backend == nil {
-		return refuse(client, result, alertInternalError)
+		return refuse(client, result, want.noBackend())
 	}
 	if !r.track(backend) {
 		return outcomeStopped
 	}
 	defer r.untrack(backend)
-	_ = backend.SetWriteDeadline(time.Now().Add(dialTimeout))
-	if _, err := backend.Write(hello.Raw); err != nil {
-		return refuse(client, outcomeUnreachable, alertInternalError)
+	if !r.pass(want, client, backend) {
+		return refuse(client, outcomeUnreachable, want.noBackend())
 	}
-	_ = backend.SetWriteDeadline(time.Time{})
-	r.metrics.countBytes(toPlane, int64(len(hello.Raw)))
 	r.metrics.open.Inc()
 	defer r.metrics.open.Dec()
 	r.copyBothWays(client, backend)
 	return outcomeRouted
+}
+
+// pass gives each side what it needs before bytes are copied: the plane the hello that was read, or the client of a
+// CONNECT its answer.
+func (r *Router) pass(want wish, client, backend net.Conn) (ok bool) {
+	to, text := backend, want.hello
+	if want.isConnect() {
+		to, text = client, connected
+	}
+	_ = to.SetWriteDeadline(time.Now().Add(dialTimeout))
+	if _, err := to.Write(text); err != nil {
+		return false
+	}
+	_ = to.SetWriteDeadline(time.Time{})
+	if !want.isConnect() {
+		r.metrics.countBytes(toPlane, int64(len(text)))
+	}
+	return true
 }
 
 // readProxyHeader reads the PROXY header of a connection from a load balancer, and applies the limits
@@ -98,7 +113,7 @@ func (r *Router) readProxyHeader(c *clientConn) outcome {
 // outcomeOfHello maps an error of sni.Read.
 func outcomeOfHello(err error) outcome {
 	switch {
-	case errors.Is(err, sni.ErrMalformed):
+	case errors.Is(err, sni.ErrMalformed), errors.Is(err, errConnect):
 		return outcomeGarbage
 	case errors.Is(err, sni.ErrNoName):
 		return outcomeNoName
