@@ -2,6 +2,7 @@ package node
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -61,6 +62,9 @@ type APIServer struct {
 	// no server name, or one of the cluster, and the router refuses both, so this is an address of the plane. Default:
 	// Address.
 	UnnamedAddress string `json:"unnamedAddress,omitempty"`
+	// UnnamedPlane is the server name that the router at UnnamedAddress gets before such a connection, by a CONNECT of
+	// HTTP/1.1. Default: none, UnnamedAddress is no router.
+	UnnamedPlane string `json:"unnamedPlane,omitempty"`
 	// CA has the PEM certificates that sign the API server's certificate.
 	CA string `json:"ca"`
 	// Advertised is the address, IP:PORT, under which pods of this node reach the API server. The supervisor gives the
@@ -192,3 +196,8 @@ func (c *Config) setDefaults() error {
 
 // IP returns the node's address on the bridge. The config is valid.
 func (n Network) IP() netip.Addr { return netip.MustParsePrefix(n.Address).Addr() }
+
+// BridgeName returns the name of the bridge of a node that shares it with no other node, by the node's home.
+func BridgeName(home string) string {
+	return fmt.Sprintf("atoll-%x", sha256.Sum256([]byte(home)))[:len("atoll-")+8]
+}

@@ -77,6 +77,9 @@ func (s APIServer) validate(add func(member, format string, args ...any)) {
 	if len(utilvalidation.IsDNS1123Subdomain(s.ServerName)) > 0 {
 		add("apiServer.tlsServerName", "%q is not a DNS name", s.ServerName)
 	}
+	if s.UnnamedPlane != "" && len(utilvalidation.IsDNS1123Subdomain(s.UnnamedPlane)) > 0 {
+		add("apiServer.unnamedPlane", "%q is not a DNS name", s.UnnamedPlane)
+	}
 	if !hasCertificates(s.CA) {
 		add("apiServer.ca", "is not PEM certificates")
 	}

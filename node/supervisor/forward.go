@@ -1,12 +1,15 @@
 package supervisor
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/url"
 	"os"
+	"strings"
 	"sync"
 	"time"
 )
@@ -36,8 +39,15 @@ func newForwarders(log *slog.Logger) *forwarders {
 		conns: map[net.Conn]bool{}}
 }
 
+// target is where the connections of a listener go.
+type target struct {
+	address string // HOST:PORT, dialled on this machine
+	// plane is the server name that the router at the address gets by a CONNECT before anything else; "": no CONNECT.
+	plane string
+}
+
 // add takes over the descriptor of a listener and forwards its connections to target.
-func (f *forwarders) add(file *os.File, target string) error {
+func (f *forwarders) add(file *os.File, target target) error {
 	defer file.Close()
 	l, err := net.FileListener(file)
 	if err != nil {
@@ -51,7 +61,7 @@ func (f *forwarders) add(file *os.File, target string) error {
 }
 
 // accept forwards the connections of a listener until that or the forwarders are closed.
-func (f *forwarders) accept(l net.Listener, target string) {
+func (f *forwarders) accept(l net.Listener, target target) {
 	for {
 		select {
 		case f.slots <- struct{}{}:
@@ -80,11 +90,11 @@ func (f *forwarders) accept(l net.Listener, target string) {
 }
 
 // forward copies between a connection and a new one to target until both directions have ended.
-func (f *forwarders) forward(inside net.Conn, target string) {
+func (f *forwarders) forward(inside net.Conn, target target) {
 	defer inside.Close()
-	outside, err := net.DialTimeout("tcp", target, dialTimeout)
+	outside, err := target.dial()
 	if err != nil {
-		f.log.Warn("a connection of the node cannot be forwarded", "to", target, "error", err)
+		f.log.Warn("a connection of the node cannot be forwarded", "to", target.address, "error", err)
 		return
 	}
 	defer outside.Close()
@@ -96,6 +106,48 @@ func (f *forwarders) forward(inside net.Conn, target string) {
 	back.Go(func() { copyHalf(inside, outside) })
 	copyHalf(outside, inside)
 	back.Wait()
+}
+
+// dial connects to the target.
+func (t target) dial() (net.Conn, error) {
+	conn, err := net.DialTimeout("tcp", t.address, dialTimeout)
+	if err != nil || t.plane == "" {
+		return conn, err
+	}
+	_ = conn.SetDeadline(time.Now().Add(dialTimeout))
+	err = connectTo(conn, t.plane)
+	_ = conn.SetDeadline(time.Time{})
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// maxAnswer bounds the answer to a CONNECT, in bytes.
+const maxAnswer = 1 << 10
+
+// connectTo asks a router for a plane. It reads to the end of the answer and no byte further.
+func connectTo(conn io.ReadWriter, plane string) error {
+	name := net.JoinHostPort(plane, "443")
+	if _, err := fmt.Fprintf(conn, "CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n", name, name); err != nil {
+		return fmt.Errorf("asking the router for %s: %w", plane, err)
+	}
+	var answer []byte
+	one := make([]byte, 1)
+	for !bytes.HasSuffix(answer, []byte("\r\n\r\n")) {
+		if len(answer) == maxAnswer {
+			return fmt.Errorf("the router's answer about %s is too long", plane)
+		}
+		if _, err := io.ReadFull(conn, one); err != nil {
+			return fmt.Errorf("reading the router's answer about %s: %w", plane, err)
+		}
+		answer = append(answer, one[0])
+	}
+	if line, _, _ := strings.Cut(string(answer), "\r\n"); line != "HTTP/1.1 200 OK" {
+		return fmt.Errorf("the router refuses the plane %s: %s", plane, line)
+	}
+	return nil
 }
 
 // copyHalf copies one direction to its end and passes the end on.

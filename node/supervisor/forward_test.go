@@ -3,6 +3,7 @@ package supervisor
 import (
 	"io"
 	"net"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -45,7 +46,7 @@ func TestAForwarderOutlivesErrorsAndBoundsItsConnections(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		f.accept(&failingListener{inside, 2}, target.Addr().String())
+		f.accept(&failingListener{inside, 2}, targetAt(target))
 	}()
 	var conns []net.Conn
 	for range 2 {
@@ -73,4 +74,48 @@ func TestAForwarderOutlivesErrorsAndBoundsItsConnections(t *testing.T) {
 	inside.Close()
 	f.close()
 	<-ended
+}
+
+// targetAt returns a listener as a target without a plane.
+func targetAt(l net.Listener) target { return target{address: l.Addr().String()} }
+
+// Pods name no plane, so the supervisor of a machine that has only the router asks the router for the plane first.
+func TestATargetBehindARouterIsAskedForItsPlane(t *testing.T) {
+	for _, c := range []struct{ answer, want string }{
+		{"HTTP/1.1 200 OK\r\n\r\nhello", ""},
+		{"HTTP/1.1 404 Not Found\r\n\r\n", "the router refuses the plane hc-a.test: HTTP/1.1 404 Not Found"},
+		{"HTTP/1.1 20", "reading the router's answer about hc-a.test: EOF"},
+		{strings.Repeat("x", maxAnswer), "the router's answer about hc-a.test is too long"},
+	} {
+		l := testsite.Listen(t)
+		asked := make(chan string, 1)
+		go func() {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			defer conn.Close()
+			question := make([]byte, len("CONNECT hc-a.test:443 HTTP/1.1\r\nHost: hc-a.test:443\r\n\r\n"))
+			_, _ = io.ReadFull(conn, question)
+			asked <- string(question)
+			_, _ = io.WriteString(conn, c.answer)
+		}()
+		conn, err := target{address: l.Addr().String(), plane: "hc-a.test"}.dial()
+		if got := <-asked; got != "CONNECT hc-a.test:443 HTTP/1.1\r\nHost: hc-a.test:443\r\n\r\n" {
+			t.Errorf("the router is asked %q", got)
+		}
+		if c.want != "" {
+			if err == nil || err.Error() != c.want {
+				t.Errorf("after the answer %.20q: error %v, want %s", c.answer, err, c.want)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		rest, err := io.ReadAll(conn)
+		if conn.Close(); err != nil || string(rest) != "hello" {
+			t.Errorf("after the answer the connection has %q, %v", rest, err)
+		}
+	}
 }

@@ -50,7 +50,7 @@ func TestAListenerOfANodeForwardsToItsTarget(t *testing.T) {
 	if err != nil || len(files) != 1 || len(m.Listeners) != 1 || m.Listeners[0] != listenAPIServer {
 		t.Fatalf("received %+v with %d files, error %v", m, len(files), err)
 	}
-	if err := f.add(files[0], target.Addr().String()); err != nil {
+	if err := f.add(files[0], targetAt(target)); err != nil {
 		t.Fatal(err)
 	}
 	address := inside.Addr().String()

@@ -233,15 +233,16 @@ func closeAll(files []*os.File) {
 	}
 }
 
-// targetOf returns the address on this machine to which a listener's connections go.
-func (s *supervisor) targetOf(listener string) string {
-	switch listener {
-	case listenAdvertised:
-		return s.config.APIServer.UnnamedAddress
-	case listenMirror:
-		return mirrorAddress(s.config.Images.Mirror)
+// targetOf returns where the connections of a listener go.
+func (s *supervisor) targetOf(listener string) target {
+	switch api := s.config.APIServer; {
+	case listener == listenMirror:
+		return target{address: mirrorAddress(s.config.Images.Mirror)}
+	case listener == listenAdvertised:
+		return target{address: api.UnnamedAddress, plane: api.UnnamedPlane}
+	default:
+		return target{address: api.Address}
 	}
-	return s.config.APIServer.Address
 }
 
 // preload imports the image of DNS, where the node's programs have it, and the images of the config.
