@@ -1,0 +1,214 @@
+package join
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"atoll.dev/node"
+)
+
+const (
+	followEvery = 10 * time.Second
+	// goneAfter is how long the router may not know the cluster before the machine stops. A router without its table and
+	// a deleted cluster give the same answer, and the machine loses nothing by stopping: its home stays.
+	goneAfter = 15 * time.Minute
+)
+
+// ErrRemoved is the error of Follow when the cluster does not have the machine any more.
+var ErrRemoved = errors.New("this machine is not a node of its cluster any more")
+
+// presence is one observation of the machine's Node.
+type presence int
+
+const (
+	unknown  presence = iota // the cluster did not answer
+	present                  // the Node exists
+	removed                  // the cluster answered that the Node does not exist, or is another one
+	unrouted                 // the router answered that it knows no such cluster
+)
+
+// observe looks for the machine's Node.
+func (r *record) observe(ctx context.Context, home string) (presence, error) {
+	client, err := r.withCertificate(home)
+	if err != nil {
+		return unknown, err
+	}
+	name := r.Invitation.Node()
+	object, err := client.Resource(nodes()).Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case err == nil && object.GetUID() == r.UID:
+		return present, nil
+	case err == nil, isGone(err, name):
+		return removed, nil
+	case strings.Contains(err.Error(), "unrecognized name"): // the alert of the router; crypto/tls exports no value of it
+		return unrouted, err
+	}
+	return unknown, err
+}
+
+// isGone reports whether an API server answered that an object of a name does not exist.
+func isGone(err error, name string) bool {
+	var status apierrors.APIStatus
+	if !apierrors.IsNotFound(err) || !errors.As(err, &status) {
+		return false
+	}
+	details := status.Status().Details
+	return details != nil && details.Name == name
+}
+
+// judge decides after an observation whether the machine must stop. gone is since when the router has known no such
+// cluster, zero when it knows it.
+func judge(p presence, gone, now time.Time) (reason string, since time.Time) {
+	switch p {
+	case removed:
+		return "the cluster has removed this machine: its node, its node pool or the whole cluster was deleted", gone
+	case unrouted:
+		if gone.IsZero() {
+			gone = now
+		}
+		if now.Sub(gone) >= goneAfter {
+			return fmt.Sprintf("the router has known no such cluster for %s: the cluster was deleted", goneAfter), gone
+		}
+		return "", gone
+	case present:
+		return "", time.Time{}
+	}
+	return "", gone
+}
+
+// Follow returns an ErrRemoved with the reason when the cluster does not have this machine's Node any more, and nil
+// when ctx ends. A cluster that does not answer is no reason. The home keeps the reason: a further Join is refused.
+func Follow(ctx context.Context, home string, tell func(format string, args ...any)) error {
+	r, err := readRecord(home)
+	if err != nil {
+		return err
+	}
+	if r == nil {
+		return fmt.Errorf("%s has no record of a join", home)
+	}
+	ticker := time.NewTicker(followEvery)
+	defer ticker.Stop()
+	var gone time.Time
+	wasAway := false
+	for {
+		p, err := r.observe(ctx, home)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if away := p == unknown || p == unrouted; away != wasAway {
+			wasAway = away
+			if away {
+				tell("the cluster does not answer; this machine continues without it: %v", err)
+			} else {
+				tell("the cluster answers again")
+			}
+		}
+		var reason string
+		if reason, gone = judge(p, gone, time.Now()); reason != "" {
+			r.Removed = reason
+			return errors.Join(fmt.Errorf("%w: %s", ErrRemoved, reason), r.write(home))
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// Leave has the cluster drain and delete this machine's Node, ends the node's programs, and deletes the home. A machine
+// that the cluster does not have any more, or that has not joined, only deletes its home. When ctx ends, the Node is
+// still being drained, and Leave may be repeated.
+func Leave(ctx context.Context, home string, tell func(format string, args ...any)) error {
+	r, err := readRecord(home)
+	if err != nil {
+		return err
+	}
+	if r == nil {
+		return fmt.Errorf("%s has no record of a join: there is nothing to leave", home)
+	}
+	if r.Removed == "" && hasCertificate(home) {
+		if err := r.awaitRemoval(ctx, home, tell); err != nil {
+			return err
+		}
+	}
+	return Forget(ctx, home)
+}
+
+// awaitRemoval asks the cluster to remove the machine's Node, and returns when that is done.
+func (r *record) awaitRemoval(ctx context.Context, home string, tell func(format string, args ...any)) error {
+	client, err := r.withCertificate(home)
+	if err != nil {
+		return err
+	}
+	name := r.Invitation.Node()
+	if r.UID == "" { // a join was killed before it had read its Node
+		object, err := client.Resource(nodes()).Get(ctx, name, metav1.GetOptions{})
+		if isGone(err, name) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("reading node %s from %s: %w", name, r.Invitation.Address, err)
+		}
+		r.UID = object.GetUID()
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": r.UID,
+		"annotations": map[string]any{node.LeavingAnnotation: "true"}}})
+	if err != nil {
+		return err
+	}
+	_, err = client.Resource(nodes()).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+	if err != nil && !isGone(err, name) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("asking the cluster to drain node %s (with --force the machine leaves without it): %w", name, err)
+	}
+	tell("the cluster drains node %s", name)
+	ticker := time.NewTicker(askEvery)
+	defer ticker.Stop()
+	for {
+		p, err := r.observe(ctx, home)
+		if p == removed {
+			return nil
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return fmt.Errorf("node %s is still being drained; repeat the command, or leave at once with --force: %w", name,
+				errors.Join(context.Cause(ctx), err))
+		}
+	}
+}
+
+// Forget ends the node's programs and deletes the home, whatever the cluster knows.
+func Forget(ctx context.Context, home string) error {
+	if r, err := readRecord(home); err != nil || r == nil {
+		return errors.Join(err, fmt.Errorf("%s has no record of a join", home))
+	}
+	if err := node.Stop(ctx, home); err != nil {
+		return err
+	}
+	if running, err := node.Running(home); err != nil || running {
+		return errors.Join(err, fmt.Errorf("the node of %s still runs", home))
+	}
+	if err := os.RemoveAll(home); err != nil {
+		return fmt.Errorf("deleting the home of the node: %w", err)
+	}
+	return nil
+}
+
+func memoryOfMachine() (int64, error) {
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return 0, err
+	}
+	return int64(info.Totalram) * int64(info.Unit), nil
+}

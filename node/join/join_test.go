@@ -1,0 +1,145 @@
+package join
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"atoll.dev/node"
+)
+
+func TestAJoinContinuesWithItsOwnKeyAndToken(t *testing.T) {
+	home := t.TempDir()
+	i := node.Invitation{Pool: "edge", Token: "abc123.0123456789abcdef"}
+	if _, err := begin(Options{Home: home}); err == nil || !strings.Contains(err.Error(), "no join to continue") {
+		t.Errorf("without a token: %v", err)
+	}
+	first, err := begin(Options{Home: home, Invitation: &i})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(recordFile(home)); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the record with the key: %v, %v", info, err)
+	}
+	name, csr, err := first.request()
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, _ := pem.Decode(csr)
+	request, err := x509.ParseCertificateRequest(block.Bytes)
+	if err != nil || request.Subject.String() != "CN=system:node:edge-abc123,O=system:nodes" {
+		t.Errorf("the request is for %v, %v", request.Subject, err)
+	}
+	for _, again := range []*node.Invitation{nil, &i} {
+		r, err := begin(Options{Home: home, Invitation: again})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if other, _, err := r.request(); err != nil || r.Key != first.Key || other != name {
+			t.Errorf("the join continues with request %s, %v, want %s", other, err, name)
+		}
+	}
+	other := node.Invitation{Pool: "edge", Token: "zzz999.0123456789abcdef"}
+	if _, err := begin(Options{Home: home, Invitation: &other}); err == nil ||
+		!strings.Contains(err.Error(), "node edge-abc123 already") {
+		t.Errorf("another token: %v", err)
+	}
+	first.Removed = "it was deleted"
+	if err := first.write(home); err != nil {
+		t.Fatal(err)
+	}
+	_, err = begin(Options{Home: home, Invitation: &i})
+	if err == nil || !strings.Contains(err.Error(), "it was deleted") {
+		t.Errorf("after the removal: %v", err)
+	}
+}
+
+// Kubelet replaces its certificate's link when it renews; it refuses a file in the place of the link.
+func TestTheFirstCertificateIsALinkThatKubeletCanReplace(t *testing.T) {
+	home := t.TempDir()
+	r, err := newRecord(node.Invitation{Pool: "edge", Token: "abc123.0123456789abcdef"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // a killed join repeats it
+		if err := r.storeCertificate(home, []byte("certificate\n")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	target, err := os.Readlink(certificateFile(home))
+	if err != nil || filepath.IsAbs(target) { // an absolute path would be another one in the node
+		t.Errorf("the link leads to %q, %v", target, err)
+	}
+	data, err := os.ReadFile(certificateFile(home))
+	if err != nil || string(data) != "certificate\n"+r.Key {
+		t.Errorf("it has %q, %v", data, err)
+	}
+	if !hasCertificate(home) {
+		t.Error("the machine does not find its certificate")
+	}
+}
+
+func TestOnlyAClearAnswerStopsAMachine(t *testing.T) {
+	start := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
+	type step struct {
+		p     presence
+		after time.Duration
+		stops bool
+	}
+	for name, steps := range map[string][]step{
+		"the Node is gone": {{present, 0, false},
+			{removed, 10 * time.Second, true}},
+		"the cluster does not answer": {{present, 0, false},
+			{unknown, time.Second, false}, {unknown, 72 * time.Hour, false}},
+		"the router knows no such cluster": {{unrouted, 0, false},
+			{unrouted, goneAfter - time.Second, false}, {unrouted, goneAfter, true}},
+		"the router knows it again": {{unrouted, 0, false},
+			{present, time.Minute, false}, {unrouted, goneAfter, false}},
+		"it is unknown, and away, and unknown again": {{unrouted, 0, false},
+			{unknown, time.Minute, false}, {unrouted, goneAfter, true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var gone time.Time
+			for i, s := range steps {
+				var reason string
+				if reason, gone = judge(s.p, gone, start.Add(s.after)); (reason != "") != s.stops {
+					t.Errorf("step %d: reason %q", i, reason)
+				}
+			}
+		})
+	}
+	named := apierrors.NewNotFound(schema.GroupResource{Resource: "nodes"}, "edge-abc123")
+	if !isGone(named, "edge-abc123") || isGone(named, "edge-zzz999") || isGone(errors.New("not found"), "edge-abc123") ||
+		isGone(&tls.CertificateVerificationError{}, "edge-abc123") {
+		t.Error("an answer about another object, or none, is taken for the end of the Node")
+	}
+}
+
+func TestNothingButAHomeOfAJoinIsDeleted(t *testing.T) {
+	home := t.TempDir()
+	if err := os.WriteFile(filepath.Join(home, "mine"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tell := func(string, ...any) {}
+	for _, leave := range []func() error{
+		func() error { return Leave(context.Background(), home, tell) },
+		func() error { return Forget(context.Background(), home) },
+	} {
+		if err := leave(); err == nil || !strings.Contains(err.Error(), "no record of a join") {
+			t.Errorf("leaving a directory of somebody else: %v", err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(home, "mine")); err != nil {
+		t.Error(err)
+	}
+}
