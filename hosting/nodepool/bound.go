@@ -7,6 +7,7 @@ import (
 
 	"atoll.dev/api/hypershift"
 	"atoll.dev/hosting/loop"
+	realnode "atoll.dev/node"
 )
 
 // Limits of what is kept of the Nodes of one plane. A Node that is trimmed has at most a few KiB, unless the customer
@@ -41,7 +42,8 @@ func trimNode(u *unstructured.Unstructured) {
 		}
 	}
 	annotations := map[string]any{}
-	for _, key := range []string{appliedAnnotation, drainingAnnotation, poolUIDAnnotation} {
+	for _, key := range []string{appliedAnnotation, drainingAnnotation, poolUIDAnnotation, realnode.KeyAnnotation,
+		realnode.LeavingAnnotation} {
 		if value, ok := u.GetAnnotations()[key]; ok && len(value) <= mostAnnotation {
 			annotations[key] = value
 		}
@@ -59,8 +61,10 @@ func trimNode(u *unstructured.Unstructured) {
 		}
 	}
 	if s, ok := whole["status"].(map[string]any); ok {
-		if version, ok, _ := unstructured.NestedString(s, "nodeInfo", "kubeletVersion"); ok {
-			status["nodeInfo"] = map[string]any{"kubeletVersion": version}
+		version, _, _ := unstructured.NestedString(s, "nodeInfo", "kubeletVersion")
+		runtime, _, _ := unstructured.NestedString(s, "nodeInfo", "containerRuntimeVersion")
+		if version != "" || runtime != "" {
+			status["nodeInfo"] = map[string]any{"kubeletVersion": version, "containerRuntimeVersion": runtime}
 		}
 		status["conditions"] = readyConditions(s)
 	}

@@ -56,13 +56,8 @@ func (s *site) serviceNetwork(ctx context.Context) (netip.Prefix, error) {
 // prepareJoin gives kubelets the rights that they need in the plane and returns a bootstrap token for one node. Whoever
 // has the token may join as that node and as no other (package kube/kubelets).
 func (s *site) prepareJoin(ctx context.Context, n *node) (token string, err error) {
-	for _, object := range []map[string]any{
-		groupBinding("atoll:node-bootstrapper", "system:bootstrappers", "system:node-bootstrapper"),
-		groupBinding("atoll:node-proxier", "system:nodes", "system:node-proxier"),
-	} {
-		if err := s.apply(ctx, bindingResource(), "", object); err != nil {
-			return "", err
-		}
+	if err := s.grantKubelets(ctx); err != nil {
+		return "", err
 	}
 	id := tokenID(n.Metadata.UID)
 	random := make([]byte, 8)
@@ -84,6 +79,19 @@ func (s *site) prepareJoin(ctx context.Context, n *node) (token string, err erro
 	return id + "." + secret, nil
 }
 
+// grantKubelets gives kubelets and joining machines the rights that they need in the plane.
+func (s *site) grantKubelets(ctx context.Context) error {
+	for _, object := range []map[string]any{
+		groupBinding("atoll:node-bootstrapper", "system:bootstrappers", "system:node-bootstrapper"),
+		groupBinding("atoll:node-proxier", "system:nodes", "system:node-proxier"),
+	} {
+		if err := s.apply(ctx, bindingResource(), "", object); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // tokenID returns the first part of the bootstrap token of a Node. Each Node has one token.
 func tokenID(uid types.UID) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(uid)))[:6] }
 
@@ -95,23 +103,27 @@ func (s *site) deleteToken(ctx context.Context, uid types.UID) error {
 	s.mu.Lock()
 	delete(s.joined, uid)
 	s.mu.Unlock()
-	err := s.client.Resource(secretResource()).Namespace("kube-system").Delete(ctx, tokenSecret(uid),
-		metav1.DeleteOptions{})
+	return s.deleteTokenSecret(ctx, tokenSecret(uid))
+}
+
+// deleteTokenSecret deletes the Secret of a bootstrap token from the plane.
+func (s *site) deleteTokenSecret(ctx context.Context, name string) error {
+	err := s.client.Resource(secretResource()).Namespace("kube-system").Delete(ctx, name, metav1.DeleteOptions{})
 	if err != nil && !loop.IsGone(err) {
 		return fmt.Errorf("deleting a bootstrap token of %s: %w", s.cluster, err)
 	}
 	return nil
 }
 
-// deleteTokenOnce deletes the bootstrap token of a Node that has joined. Only the first call does.
-func (s *site) deleteTokenOnce(ctx context.Context, uid types.UID) error {
+// deleteTokenOnce deletes the bootstrap token, in a Secret, of a Node that has joined. Only the first call does.
+func (s *site) deleteTokenOnce(ctx context.Context, uid types.UID, secret string) error {
 	s.mu.Lock()
 	done := s.joined[uid]
 	s.mu.Unlock()
 	if done {
 		return nil
 	}
-	if err := s.deleteToken(ctx, uid); err != nil {
+	if err := s.deleteTokenSecret(ctx, secret); err != nil {
 		return err
 	}
 	s.mu.Lock()

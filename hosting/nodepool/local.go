@@ -89,11 +89,17 @@ func poolOf(pool *hypershift.NodePool) localnodes.Pool {
 
 // checkHost adds the reasons why no real node of the pool can be made.
 func (w *wanted) checkHost(m Machines) {
-	if w.provider != cluster.Local {
+	if w.provider == cluster.Simulated {
 		return
 	}
 	add := func(condition, reason, format string, args ...any) {
 		w.invalid = append(w.invalid, problem{condition, reason, fmt.Sprintf(format, args...)})
+	}
+	if !w.pods.Addr().Is4() || !w.machines.Addr().Is4() {
+		add(ValidPlatformConfig, ValidationFailed, "real nodes need IPv4 networks")
+	}
+	if w.provider == cluster.External {
+		return
 	}
 	w.noRoom = m.CheckRoom()
 	if err := m.Missing(); err != nil {
@@ -101,9 +107,6 @@ func (w *wanted) checkHost(m Machines) {
 	} else if w.version != "" && !m.CanRun(controlplane.Version(w.version)) {
 		add(hypershift.ValidReleaseImage, ValidationFailed,
 			"spec.release.image: this management cluster has the programs of real nodes of %v only", m.Releases())
-	}
-	if !w.pods.Addr().Is4() || !w.machines.Addr().Is4() {
-		add(ValidPlatformConfig, ValidationFailed, "real nodes need IPv4 networks")
 	}
 }
 
@@ -182,7 +185,7 @@ func (k *keeper) runMachine(ctx context.Context, s *site, pool *hypershift.NodeP
 		return err
 	}
 	if m.Joined {
-		return s.deleteTokenOnce(ctx, uid)
+		return s.deleteTokenOnce(ctx, uid, tokenSecret(uid))
 	}
 	return nil
 }
@@ -297,11 +300,11 @@ func (s *site) orderFor(ctx context.Context, pool *hypershift.NodePool, w wanted
 	fail := func(err error) (localnodes.Order, error) {
 		return localnodes.Order{}, fmt.Errorf("node %s of %s: %w", n.Metadata.Name, s.cluster, err)
 	}
-	place, ok := placeOf(w.pods, n.Spec.PodCIDR)
-	ip, fits := offset(w.machines, firstMachine+place)
-	if !ok || !fits {
-		return fail(fmt.Errorf("its podCIDR %q is not one of the cluster's", n.Spec.PodCIDR))
+	network, advertised, err := s.networkOf(ctx, w, n.Spec.PodCIDR)
+	if err != nil {
+		return fail(err)
 	}
+	network.Bridge = s.keeper.o.Machines.BridgeOf(s.cluster)
 	config, err := admin.RESTConfig()
 	if err != nil {
 		return fail(err)
@@ -310,25 +313,16 @@ func (s *site) orderFor(ctx context.Context, pool *hypershift.NodePool, w wanted
 	if err != nil {
 		return fail(err)
 	}
-	services, err := s.serviceNetwork(ctx)
-	if err != nil {
-		return fail(err)
-	}
-	dns, _ := offset(services, dnsService)
 	return localnodes.Order{
 		Pool: poolOf(pool), UID: n.Metadata.UID, Version: controlplane.Version(w.version),
 		Config: realnode.Config{
 			Name: n.Metadata.Name, ProviderID: providerID(pool, w.provider, n.Metadata.Name),
 			APIServer: realnode.APIServer{
 				Address: s.keeper.o.Router, ServerName: admin.ServerName, CA: string(config.CAData),
-				UnnamedAddress: direct.Host, Advertised: advertised(services, w.pods, w.machines),
+				UnnamedAddress: direct.Host, Advertised: advertised,
 			},
-			Labels: map[string]string{instanceTypeLabel: w.instance.Name},
-			Network: realnode.Network{
-				ClusterCIDR: w.pods.String(), ServiceCIDR: services.String(), ClusterDNS: dns.String(),
-				PodCIDR: n.Spec.PodCIDR, Bridge: s.keeper.o.Machines.BridgeOf(s.cluster),
-				Address: netip.PrefixFrom(ip, w.machines.Bits()).String(),
-			},
+			Labels:  map[string]string{instanceTypeLabel: w.instance.Name},
+			Network: network,
 			Resources: realnode.Resources{
 				CPU:    *resource.NewQuantity(int64(w.instance.CPU), resource.DecimalSI),
 				Memory: *resource.NewQuantity(int64(w.instance.MemoryMiB)<<20, resource.BinarySI),
@@ -337,6 +331,26 @@ func (s *site) orderFor(ctx context.Context, pool *hypershift.NodePool, w wanted
 			Konnectivity: true,
 		},
 	}, nil
+}
+
+// networkOf returns a real node's place in the networks of its cluster, without a bridge, and the address under which
+// its pods reach the API server. podCIDR is the node's.
+func (s *site) networkOf(ctx context.Context, w wanted, podCIDR string) (n realnode.Network, toAPIServer string,
+	err error) {
+	place, ok := placeOf(w.pods, podCIDR)
+	ip, fits := offset(w.machines, firstMachine+place)
+	if !ok || !fits {
+		return n, "", fmt.Errorf("the podCIDR %q of the node is not one of the cluster's", podCIDR)
+	}
+	services, err := s.serviceNetwork(ctx)
+	if err != nil {
+		return n, "", err
+	}
+	dns, _ := offset(services, dnsService)
+	return realnode.Network{
+		ClusterCIDR: w.pods.String(), ServiceCIDR: services.String(), ClusterDNS: dns.String(), PodCIDR: podCIDR,
+		Address: netip.PrefixFrom(ip, w.machines.Bits()).String(),
+	}, advertised(services, w.pods, w.machines), nil
 }
 
 // providerID returns spec.providerID of a Node.

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"atoll.dev/api/hypershift"
+	"atoll.dev/cluster"
 	"atoll.dev/hosting/controlplane"
 	"atoll.dev/hosting/localnodes"
 )
@@ -149,13 +150,13 @@ func (w *world) awaitMachines(m *machinesInMemory, want ...string) {
 	})
 }
 
-// localPool creates a pool with the provider local.
-func (w *world) localPool(name string, replicas int) {
+// realPool creates a pool with a provider of real nodes.
+func (w *world) realPool(name string, provider cluster.NodeProvider, replicas int) {
 	w.t.Helper()
 	w.create(hypershift.NodePools(), w.namespace, map[string]any{
 		"apiVersion": hypershift.Group + "/" + hypershift.Version, "kind": "NodePool",
 		"metadata": map[string]any{"name": w.cluster + "-" + name,
-			"annotations": map[string]any{hypershift.NodeProviderAnnotation: "local"}},
+			"annotations": map[string]any{hypershift.NodeProviderAnnotation: string(provider)}},
 		"spec": map[string]any{"clusterName": w.cluster, "replicas": int64(replicas),
 			"release":    map[string]any{"image": "atoll.dev/release:1.36.3"},
 			"platform":   map[string]any{"type": "AWS", "aws": map[string]any{"instanceType": "m6a.large"}},
@@ -167,7 +168,7 @@ func TestEachNodeOfALocalPoolHasAMachine(t *testing.T) {
 	m := newMachinesInMemory()
 	w := newWorld(t, Options{Machines: m, Router: "127.0.0.1:6443"})
 	m.missing = errors.New("this machine cannot run real nodes: runc is missing")
-	w.localPool("a", 2)
+	w.realPool("a", cluster.Local, 2)
 	w.await("a", ValidPlatformConfig, metav1.ConditionFalse, ProviderUnavailable)
 	m.mu.Lock()
 	m.missing = nil

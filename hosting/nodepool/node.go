@@ -16,6 +16,7 @@ import (
 
 	"atoll.dev/api/hypershift"
 	"atoll.dev/cluster"
+	realnode "atoll.dev/node"
 )
 
 const (
@@ -53,6 +54,7 @@ type node struct {
 		Conditions []condition `json:"conditions"`
 		NodeInfo   struct {
 			KubeletVersion string `json:"kubeletVersion"`
+			Runtime        string `json:"containerRuntimeVersion"` // set by a kubelet
 		} `json:"nodeInfo"`
 	} `json:"status"`
 }
@@ -99,6 +101,12 @@ func (n *node) drainingSince(now time.Time) time.Time {
 	}
 	return at
 }
+
+// leaving reports whether the node's machine has asked to leave the cluster.
+func (n *node) leaving() bool { return n.Metadata.Annotations[realnode.LeavingAnnotation] != "" }
+
+// hasKubelet reports whether a kubelet has ever reported the node's status.
+func (n *node) hasKubelet() bool { return n.Status.NodeInfo.Runtime != "" }
 
 // index is the number in the node's name, -1 when there is none.
 func (n *node) index() int {
@@ -175,6 +183,10 @@ func (w wanted) build(pool *hypershift.NodePool, name string, place int) (*unstr
 		delete(labels, simulatedLabel)
 		labels[providerLabel] = string(w.provider)
 	}
+	if w.provider == cluster.External { // its kubelet says what the machine is
+		delete(labels, instanceTypeLabel)
+		delete(labels, "kubernetes.io/arch")
+	}
 	taints := make([]any, 0, len(w.taints))
 	for _, t := range w.taints {
 		taints = append(taints, map[string]any{"key": t.Key, "value": t.Value, "effect": t.Effect})
@@ -187,6 +199,9 @@ func (w wanted) build(pool *hypershift.NodePool, name string, place int) (*unstr
 			"providerID": providerID(pool, w.provider, name),
 		},
 	}}
+	if w.provider == cluster.External {
+		return object, nil
+	}
 	status := w.simulatedStatus(name, ip)
 	if w.provider != cluster.Simulated {
 		// Kubelet replaces all of it. Until then the node has a version, and room for the pods of an earlier node of its

@@ -1,10 +1,9 @@
-// Package nodepool makes the nodes of hosted clusters: it follows the NodePools of
-// a management cluster and keeps, in each customer's plane, as many Nodes as its
-// pools order, with their version, machine type, labels and taints. The nodes of most
-// pools are simulated: the plane's own process plays their kubelet (KWOK, see
-// kube/nodes). Those of a pool with the provider local are real: each Node gets a
-// machine of package localnodes. Labels of the nodes and a condition of the pool show
-// which they are.
+// Package nodepool makes the nodes of hosted clusters: it follows the NodePools of a management cluster and keeps, in
+// each customer's plane, as many Nodes as its pools order, with their version, machine type, labels and taints. The
+// nodes of most pools are simulated: the plane's own process plays their kubelet (KWOK, see kube/nodes). Those of a
+// pool with the provider local are real: each Node gets a machine of package localnodes. Those of a pool with the
+// provider external are made when a machine of the customer asks to join, as many as the pool orders. Labels of the
+// nodes and a condition of the pool show which they are.
 //
 // The pure function plan decides, from the ordered pool and the existing Nodes. A
 // node is drained before it is removed, when its pool shrinks, changes its version
@@ -273,6 +272,7 @@ func (k *keeper) reconcile(ctx context.Context, key loop.Key, object *unstructur
 	}
 	// Machines first: they run also when the pool's Nodes must not be changed, or cannot.
 	more, machinesErr := k.runMachines(ctx, site, pool, &w, nodes, admin)
+	machinesErr = errors.Join(machinesErr, site.admitMachines(ctx, pool, w, nodes))
 	w.awakeSince = awakeSince(k.o.Machines.Of(poolOf(pool)))
 	if w.paused {
 		return sooner(again, more), errors.Join(machinesErr, k.report(ctx, pool, conditionsOf(pool, w, nodes), w, nodes))

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	"atoll.dev/cluster"
 )
 
 // decision is the next change of a pool's nodes. Every part may be executed twice,
@@ -26,6 +28,15 @@ func plan(w wanted, nodes []*node, now time.Time, unhealthyAfter time.Duration) 
 		case n.Metadata.DeletionTimestamp != nil:
 		case n.draining() && w.isDead(n) && left <= 0: // its kubelet ends no pod
 			d.abandon = append(d.abandon, n)
+		case w.isLost(n):
+			if age := now.Sub(n.Metadata.CreationTimestamp.Time); age < unhealthyAfter {
+				d.again = sooner(d.again, unhealthyAfter-age)
+				live = append(live, n)
+			} else {
+				d.abandon = append(d.abandon, n)
+			}
+		case w.provider == cluster.External && n.leaving() && !n.draining():
+			d.drain = append(d.drain, n)
 		case n.draining():
 			if w.isDead(n) {
 				d.again = sooner(d.again, left)
@@ -56,6 +67,7 @@ func plan(w wanted, nodes []*node, now time.Time, unhealthyAfter time.Duration) 
 		}
 	}
 	switch excess := len(live) - w.replicas; {
+	case excess < 0 && w.provider == cluster.External: // machines join by themselves
 	case excess < 0:
 		d.create = -excess
 	case excess == 0 && outdated > 0:

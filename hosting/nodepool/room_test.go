@@ -51,7 +51,7 @@ func TestANodeWithoutRoomGetsNoTokenAndTokensAreDeleted(t *testing.T) {
 	m := newMachinesInMemory()
 	m.most = 1
 	w := newWorld(t, Options{Machines: m, Router: "127.0.0.1:6443"})
-	w.localPool("r", 2)
+	w.realPool("r", cluster.Local, 2)
 	w.awaitNodes("r", "r-0", "r-1")
 	w.eventually("the pool having no room", func() error {
 		pool := w.await("r", hypershift.AllNodesHealthy, metav1.ConditionFalse, NodesNotReady)
@@ -96,7 +96,7 @@ func TestANodeThatCanHaveNoMachineStopsNoOther(t *testing.T) {
 	w.create(nodeResource(), "", map[string]any{"apiVersion": "v1", "kind": "Node", "metadata": map[string]any{
 		"name": "o-0", "labels": map[string]any{hypershift.NodePoolLabel: w.cluster + "-o",
 			instanceTypeLabel: "m6a.large"}}})
-	w.localPool("o", 2)
+	w.realPool("o", cluster.Local, 2)
 	w.awaitMachines(m, "o-1")
 	joined := w.nodes("o")[1].GetUID()
 	w.awaitTokens(joined, 1)

@@ -48,7 +48,7 @@ func (s *sites) open(cluster controlplane.ID, admin controlplane.Admin) *site {
 	}
 	ctx, cancel := context.WithCancel(s.ctx)
 	x := &site{cluster: cluster, kubeconfig: admin.Kubeconfig, keeper: s.keeper, stop: cancel, places: map[string]int{},
-		joined: map[types.UID]bool{}}
+		joined: map[types.UID]bool{}, joining: map[string]bool{}}
 	s.all[cluster] = x
 	if x.client, x.err = nodesClient(cluster, admin); x.err != nil {
 		return x
@@ -56,6 +56,7 @@ func (s *sites) open(cluster controlplane.ID, admin controlplane.Admin) *site {
 	x.nodes = loop.New(loop.Options{Client: x.client, Resource: nodeResource(), Reconcile: x.changed, Workers: 2,
 		Bound: nodesBound(), Log: s.keeper.o.Log})
 	s.wg.Go(func() { _ = x.nodes.Run(ctx) })
+	x.followJoins = func() { s.wg.Go(func() { _ = x.joinLoop().Run(ctx) }) }
 	return x
 }
 
@@ -109,6 +110,8 @@ type site struct {
 	err        error // why there is no client
 	nodes      *loop.Loop
 	stop       func()
+	// followJoins begins to watch the requests of machines that join. It is called once.
+	followJoins func()
 
 	mu     sync.Mutex
 	places map[string]int // of created nodes that the watch may not have brought yet
@@ -118,6 +121,10 @@ type site struct {
 	services   netip.Prefix // of the cluster; invalid: not read yet
 	advertised string       // the address to which the Service kubernetes leads
 	dnsApplied time.Time    // when DNS was applied
+
+	granted bool            // grantKubelets has succeeded
+	joins   sync.Once       // starts the loop of requests of machines that join
+	joining map[string]bool // names of Nodes of joined machines that the watch may not have brought yet
 }
 
 // changed is called for each change of a node.

@@ -40,6 +40,7 @@ const (
 	NetworkFull            = "NetworkFull"
 	Paused                 = "ReconciliationPaused"
 	ProviderUnavailable    = "ProviderUnavailable"
+	WaitingForMachines     = "WaitingForMachines"
 )
 
 // conditionsOf computes the pool's conditions from its nodes.
@@ -88,7 +89,10 @@ func conditionsOf(pool *hypershift.NodePool, w wanted, nodes []*node) []hypershi
 	if w.paused {
 		set(hypershift.ReconciliationActive, Paused, "spec.pausedUntil is set")
 	}
-	if live < w.replicas {
+	switch {
+	case live < w.replicas && w.provider == cluster.External:
+		set(hypershift.AllMachinesReady, WaitingForMachines, w.countJoined(live))
+	case live < w.replicas:
 		set(hypershift.AllMachinesReady, ScalingUp, fmt.Sprintf("%d of %d nodes are there", live, w.replicas))
 	}
 	if w.full != nil && live < w.replicas {
@@ -102,6 +106,9 @@ func conditionsOf(pool *hypershift.NodePool, w wanted, nodes []*node) []hypershi
 
 // simulation is the condition that tells real nodes from simulated ones.
 func simulation(provider cluster.NodeProvider) hypershift.NodePoolCondition {
+	if provider == cluster.External {
+		return newCondition(Simulated, metav1.ConditionFalse, "External", "the nodes run on machines of the customer")
+	}
 	if provider == cluster.Local {
 		return newCondition(Simulated, metav1.ConditionFalse, "Local", "the nodes run on the management cluster's machine")
 	}
@@ -128,7 +135,7 @@ func readiness(w wanted, live, ready, outdated, leaving int) hypershift.NodePool
 		return no(w.invalid[0].reason, w.invalid[0].message)
 	case w.full != nil:
 		return no(NetworkFull, w.full.Error())
-	case live < w.replicas:
+	case live < w.replicas && w.provider != cluster.External:
 		return no(ScalingUp, fmt.Sprintf("%d of %d nodes are there", live, w.replicas))
 	case ready < live:
 		return no(NodesNotReady, w.countReady(ready, live))
@@ -137,7 +144,15 @@ func readiness(w wanted, live, ready, outdated, leaving int) hypershift.NodePool
 	case live > w.replicas || leaving > 0:
 		return no(ScalingDown, fmt.Sprintf("%d nodes are being drained", live-w.replicas+leaving))
 	}
+	if live < w.replicas { // of an external pool: a region cannot wait for machines that it does not make
+		return newCondition(hypershift.Ready, metav1.ConditionTrue, AsExpected, w.countJoined(live))
+	}
 	return newCondition(hypershift.Ready, metav1.ConditionTrue, AsExpected, "")
+}
+
+// countJoined says how many machines of the customer have joined, of those that may.
+func (w wanted) countJoined(joined int) string {
+	return fmt.Sprintf("%d of %d machines have joined; for another one: atoll nodepool join-token", joined, w.replicas)
 }
 
 func autoscaling(pool *hypershift.NodePool) string {

@@ -58,11 +58,12 @@ func read(pool *hypershift.NodePool, hc *hypershift.HostedCluster, control strin
 	var err error
 	if w.provider, err = cluster.ParseNodeProvider(pool.Annotations[hypershift.NodeProviderAnnotation]); err != nil {
 		fail(ValidPlatformConfig, ValidationFailed, err)
-	} else if w.provider == cluster.External {
-		fail(ValidPlatformConfig, ProviderUnavailable, fmt.Errorf("this management cluster makes no %s nodes", w.provider))
 	}
 	if w.provider != cluster.Simulated {
 		w.inPlace = false // a real node is replaced
+	}
+	if w.provider == cluster.External {
+		w.autoRepair = false // hosting has no machine in place of a customer's
 	}
 	if w.hibernated = isHibernated(hc); w.hibernated && w.provider != cluster.Simulated {
 		w.autoRepair = false
@@ -179,14 +180,15 @@ func (w *wanted) readNetworks(hc *hypershift.HostedCluster) error {
 	return nil
 }
 
-// current reports whether a node is as a new node of the pool would be.
+// current reports whether a node is as a new node of the pool would be. A machine of the customer is what its owner has
+// installed.
 func (w wanted) current(n *node) bool {
-	return w.sameMachine(n) && n.Status.NodeInfo.KubeletVersion == "v"+w.version
+	return w.provider == cluster.External || w.sameMachine(n) && n.Status.NodeInfo.KubeletVersion == "v"+w.version
 }
 
 // isDead reports whether a node is real and not ready although its machine should run.
 func (w wanted) isDead(n *node) bool {
-	return w.provider == cluster.Local && !w.hibernated && !n.ready()
+	return w.provider != cluster.Simulated && !w.hibernated && !n.ready()
 }
 
 // waitsForRoom reports whether a node cannot be ready because there is no room for its machine.
