@@ -226,9 +226,11 @@ func (t topology) platform(r replica) Spec {
 	args := []string{"platform", "--region", t.st.Region, "--dsn", t.db.DSN(platformDatabase, platformDatabase),
 		"--seal-key", t.sealKey(), "--listen", t.address("platform"),
 		"--maestro-http", t.url("maestro-http"), "--maestro-grpc", t.address("maestro-grpc"), "--clm", t.url(clmPort)}
+	providers := []string{string(cluster.Simulated), string(cluster.External)}
 	if t.st.Nodes == string(cluster.Local) {
-		args = append(args, "--node-providers", string(cluster.Local)+","+string(cluster.Simulated))
+		providers = append([]string{string(cluster.Local)}, providers...)
 	}
+	args = append(args, "--node-providers", strings.Join(providers, ","))
 	if shown := t.st.declaredSettings().PlacementShownTo; shown != "" {
 		args = append(args, "--placement-shown-to", shown)
 	}

@@ -18,17 +18,18 @@ import (
 func NodePool(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "nodepool", Aliases: []string{"nodepools"}, Args: terminal.RefuseUnknownVerb, RunE: terminal.ShowHelp,
-		Short: "Node pools of clusters: create, list, scale, delete",
+		Short: "Node pools of clusters: create, list, scale, delete, join-token",
 		Long: `Node pools of the account's clusters. The provider of a node pool makes its nodes:
   simulated  pods are scheduled to the nodes and reported as running; no container runs
   local      real nodes on the region's machine, which run pods
-  external   machines of the customer, which join by themselves
+  external   machines of the customer, which join with a token
 The region chooses the provider when a node pool names none. NAME is a node pool's name,
 with --cluster, or its id.`,
 		Example: `  atoll nodepool create workers --cluster demo --replicas 3 --instance-type m6a.2xlarge
   atoll nodepool scale workers 5 --cluster demo --wait`,
 	}
-	cmd.AddCommand(poolCreate(session), poolList(session), poolGet(session), poolScale(session), poolDelete(session))
+	cmd.AddCommand(poolCreate(session), poolList(session), poolGet(session), poolScale(session), poolDelete(session),
+		poolJoinToken(session))
 	return cmd
 }
 

@@ -25,7 +25,7 @@ import (
 func Node() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "node",
-		Short: "Real nodes on this machine: run, status, image, preflight, sweep",
+		Short: "Real nodes on this machine: join, leave, run, status, image, preflight, sweep",
 		Args:  terminal.RefuseUnknownVerb, RunE: terminal.ShowHelp,
 		Long: `A real node is kubelet, kube-proxy and containerd in namespaces and a cgroup of
 its own. It needs root, cgroups, overlayfs, runc and nft or iptables:
@@ -34,7 +34,7 @@ its own. It needs root, cgroups, overlayfs, runc and nft or iptables:
 	image := &cobra.Command{Use: "image", Short: "Images of one node", Args: terminal.RefuseUnknownVerb,
 		RunE: terminal.ShowHelp}
 	image.AddCommand(nodeImageLoad())
-	cmd.AddCommand(nodeRun(), nodeInit(), nodePreflight(), nodeSweep(), nodeStatus(), image)
+	cmd.AddCommand(nodeRun(), nodeInit(), nodeJoin(), nodeLeave(), nodePreflight(), nodeSweep(), nodeStatus(), image)
 	return cmd
 }
 
