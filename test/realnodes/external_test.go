@@ -1,0 +1,113 @@
+//go:build realnodes
+
+package realnodes
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"atoll.dev/api/hypershift"
+	"atoll.dev/node/join"
+	"atoll.dev/test/testsite"
+)
+
+// A customer's machine has a route to the router only. It joins by a token, survives kills in the middle, runs pods,
+// and leaves; others are refused; a machine whose pool is deleted stops.
+func TestAMachineOfACustomerJoinsAndLeaves(t *testing.T) {
+	s := newSite(t)
+	s.apply(fmt.Sprintf(`
+apiVersion: v1
+kind: Namespace
+metadata: {name: %[1]s}
+---
+apiVersion: %[3]s/%[4]s
+kind: HostedCluster
+metadata: {name: %[2]s, namespace: %[1]s}
+spec:
+  release: {image: "atoll.dev/release:1.36.3"}
+  platform: {type: AWS}
+  networking: {clusterNetwork: [{cidr: 10.132.0.0/14}], machineNetwork: [{cidr: 10.90.0.0/16}]}
+---
+apiVersion: %[3]s/%[4]s
+kind: NodePool
+metadata: {name: %[2]s-e, namespace: %[1]s, annotations: {hosting.atoll.dev/provider: external}}
+spec:
+  clusterName: %[2]s
+  replicas: 1
+  release: {image: "atoll.dev/release:1.36.3"}
+  platform: {type: AWS, aws: {instanceType: m6a.large}}
+  management: {upgradeType: Replace, autoRepair: true}
+`, namespace, cluster, hypershift.Group, hypershift.Version))
+
+	good := s.token("m00001", time.Hour)
+	wrong := s.invitation
+	wrong.Token = "m00001.ffffffffffffffff"
+	s.refused("a wrong token", s.encode(wrong), "the token is wrong, was used, or has expired")
+	s.refused("an expired token", s.token("m00000", -time.Minute), "the token is wrong, was used, or has expired")
+	s.refused("no token", "", "has no join to continue")
+	s.refused("a word", "token", "this is no token of a node pool")
+
+	home := s.home()
+	s.join(home, good).killWhen("join.json")
+	s.join(home, good).killWhen("kubelet/pki/kubelet-client-current.pem")
+	s.join(home, "").killWhen("status.json")
+	m := s.join(home, "")
+	s.awaitPool(1)
+	s.refused("another machine with the token", good, "atoll: ") // its Node is there, or its token deleted
+	testsite.EventuallyWithin(t, "the token of a machine that is Ready is worth nothing", limit, func() error {
+		said, err := s.join(s.home(), good).await()
+		if err == nil || !strings.Contains(said, "the token is wrong, was used") {
+			return fmt.Errorf("%w, %q", err, said)
+		}
+		return nil
+	})
+	s.refused("a machine more than the pool has", s.token("m00002", time.Hour), "node pool e is full: 1 of 1 machines")
+	s.try("e-m00001", "get", "nodes", "-o", "name")
+
+	s.apply(`
+apiVersion: v1
+kind: Pod
+metadata: {name: server}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers: [{name: demo, image: "atoll.dev/demo:v1", imagePullPolicy: Never}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: once}
+spec:
+  restartPolicy: Never
+  containers: [{name: demo, image: "atoll.dev/demo:v1", imagePullPolicy: Never, args: [echo, hello from a customer]}]
+`)
+	s.try("Running", "get", "pod", "server", "-o", "jsonpath={.status.phase}")
+	s.try("server", "exec", "server", "--", "/demo", "hostname")
+	s.try("hello from a customer", "logs", "once")
+	// CoreDNS reads the cluster through the router, to which it cannot name the plane.
+	s.try("10.96.0.1", "exec", "server", "--", "/demo", "resolve", "kubernetes.default.svc.cluster.local")
+
+	_, err := s.run("", "delete", "pod", "server", "once", "--now")
+	if err != nil {
+		t.Error(err)
+	}
+	s.leave(home)
+	if said, err := m.await(); err != nil && !strings.Contains(said, join.ErrRemoved.Error()) {
+		t.Errorf("the machine that has left ends with %v:\n%s", err, said)
+	}
+	s.awaitPool(0)
+
+	home = s.home()
+	m = s.join(home, s.token("m00003", time.Hour))
+	s.awaitPool(1)
+	if _, err := s.run("", "delete", "nodepool", "-n", namespace, cluster+"-e"); err != nil {
+		t.Fatal(err)
+	}
+	if said, err := m.await(); err == nil || !strings.Contains(said, join.ErrRemoved.Error()) {
+		t.Errorf("a machine whose pool is deleted ends with %v:\n%s", err, said)
+	}
+	if said, err := s.join(home, "").await(); err == nil || !strings.Contains(said, "atoll node leave") {
+		t.Errorf("a removed machine that joins again: %v, %q", err, said)
+	}
+	s.leave(home)
+}
