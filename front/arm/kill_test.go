@@ -37,8 +37,12 @@ const (
 func (w *world) testKills(t *testing.T) {
 	t.Run("4 a process that is killed at any statement leaves no resource without operation and none busy",
 		func(t *testing.T) {
+			const prepared = 40 // clusters whose external authentications are changed
+			for i := range prepared {
+				w.succeed(t, w.do(call{method: "PUT", path: authClusterPath(i), body: clusterBody()}).want(t, 201))
+			}
 			w.stopWork()
-			kills := 0
+			kills, authKills := 0, 0
 			for _, moment := range []pgtest.KillMoment{pgtest.BeforeStatement, pgtest.AfterStatement} {
 				for _, phase := range []killPhase{duringRequests, duringWork} {
 					// Requests are killed at every third statement, before and after it; the work at every 40th: its
@@ -46,14 +50,23 @@ func (w *world) testKills(t *testing.T) {
 					step := map[killPhase]int{duringRequests: 3, duringWork: 40}[phase]
 					for left, killed := 0, true; killed && left < 120; left += step {
 						name := fmt.Sprintf("kill-%t-%s-%d", moment, phase, left)
-						if killed = w.killAt(t, name, left, moment, phase); killed {
+						if killed = w.killAt(t, name, left, moment, phase, clusterCalls(name)); killed {
 							kills++
+						}
+					}
+					for left, killed := 0, true; killed && authKills < prepared; left += step {
+						name := fmt.Sprintf("auth-%t-%s-%d", moment, phase, left)
+						if killed = w.killAt(t, name, left, moment, phase, authCalls(authKills)); killed {
+							authKills++ // the next kill has a cluster without operation
 						}
 					}
 				}
 			}
-			if t.Logf("%d kills", kills); kills < 14 {
-				t.Errorf("%d kills: the test misses statements", kills)
+			if t.Logf("%d kills with clusters, %d with external authentications", kills, authKills); kills < 14 {
+				t.Errorf("%d kills with clusters: the test misses statements", kills)
+			}
+			if authKills < 6 {
+				t.Errorf("%d kills with external authentications: the test misses statements", authKills)
 			}
 			w.checkOperations(t)
 			w.startWork()
@@ -62,9 +75,29 @@ func (w *world) testKills(t *testing.T) {
 		})
 }
 
-// killAt starts a process that is killed after so many statements, and lets it create, change and delete a cluster.
-// It reports whether the process was killed.
-func (w *world) killAt(t *testing.T, name string, left int, moment pgtest.KillMoment, phase killPhase) bool {
+// clusterCalls create, change and delete a cluster.
+func clusterCalls(name string) []call {
+	path := strings.Replace(demo, "demo", name, 1)
+	return []call{{method: "PUT", path: path, body: clusterBody()},
+		{method: "PATCH", path: path, body: `{"tags":{"b":"2"}}`}, {method: "DELETE", path: path}}
+}
+
+func authClusterPath(i int) string {
+	return strings.Replace(demo, "demo", fmt.Sprintf("auth-%d", i), 1)
+}
+
+// authCalls create, change and delete the external authentication of a cluster.
+func authCalls(i int) []call {
+	path := authClusterPath(i) + "/externalAuths/entra"
+	return []call{{method: "PUT", path: path, body: authBody("https://login.example/t", "")},
+		{method: "PATCH", path: path, body: `{"properties":{"issuer":{"url":"https://login.example/u"}}}`},
+		{method: "DELETE", path: path}}
+}
+
+// killAt starts a process that is killed after so many statements, and lets it answer the calls. It reports whether the
+// process was killed.
+func (w *world) killAt(t *testing.T, name string, left int, moment pgtest.KillMoment, phase killPhase,
+	calls []call) bool {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	process := pgtest.NewMortalProcess(left, moment, cancel)
@@ -91,10 +124,8 @@ func (w *world) killAt(t *testing.T, name string, left int, moment pgtest.KillMo
 	if phase == duringWork {
 		group.Go(func() { _ = front.Run(ctx) }) // it ends with ctx only
 	}
-	path := strings.Replace(demo, "demo", name, 1)
-	for _, c := range []call{{method: "PUT", body: clusterBody()}, {method: "PATCH", body: `{"tags":{"b":"2"}}`},
-		{method: "DELETE"}} {
-		c.mode, c.path = mortal, path
+	for _, c := range calls {
+		c.mode = mortal
 		a := w.do(c)
 		if process.IsDead() {
 			return true
@@ -103,7 +134,7 @@ func (w *world) killAt(t *testing.T, name string, left int, moment pgtest.KillMo
 			continue // no process works on the operation: the next request is refused, or takes its place
 		}
 		if a.status >= 300 {
-			t.Fatalf("%s %s: %d %s", c.method, path, a.status, a.raw)
+			t.Fatalf("%s %s: %d %s", c.method, c.path, a.status, a.raw)
 		}
 		link := a.header.Get("Azure-AsyncOperation")
 		testsite.Eventually(t, "the operation ends or the process", func() error {
@@ -137,8 +168,8 @@ func (w *world) each(t *testing.T, kind store.Kind, do func(store.Document)) {
 	}
 }
 
-// checkOperations checks that a busy cluster has exactly one active operation, and that an active operation has
-// its cluster.
+// checkOperations checks that a busy cluster or external authentication has exactly one active operation, and that an
+// active operation has its resource.
 func (w *world) checkOperations(t *testing.T) {
 	t.Helper()
 	active := map[string]string{} // operations by resource
@@ -147,31 +178,41 @@ func (w *world) checkOperations(t *testing.T) {
 			active[d.Name] = d.ID
 		}
 	})
-	clusters := 0
-	w.each(t, "ArmCluster", func(d store.Document) {
-		clusters++
+	resources := 0
+	check := func(d store.Document, operand string) {
+		resources++
 		var status struct{ ProvisioningState, Operation string }
 		if err := json.Unmarshal(d.Status, &status); err != nil {
 			t.Fatal(err)
 		}
 		isBusy := status.ProvisioningState != "Succeeded"
-		if operation, has := active[d.ID]; has != isBusy || has && operation != status.Operation {
-			t.Errorf("the cluster %s is %s by the operation %s, and the operation %q is active", d.Name,
+		if operation, has := active[operand]; has != isBusy || has && operation != status.Operation {
+			t.Errorf("%s %s is %s by the operation %s, and the operation %q is active", d.Kind, d.Name,
 				status.ProvisioningState, status.Operation, operation)
 		}
-		delete(active, d.ID)
+		delete(active, operand)
+	}
+	w.each(t, "ArmCluster", func(d store.Document) { check(d, d.ID) })
+	w.each(t, "ArmExternalAuth", func(d store.Document) {
+		var spec struct{ Parent string }
+		if err := json.Unmarshal(d.Spec, &spec); err != nil {
+			t.Fatal(err)
+		}
+		check(d, spec.Parent+"/externalAuths")
 	})
-	if len(active) > 0 || clusters == 0 {
-		t.Errorf("active operations without a cluster: %v; %d clusters", active, clusters)
+	if len(active) > 0 || resources == 0 {
+		t.Errorf("active operations without a resource: %v; %d resources", active, resources)
 	}
 }
 
-// findBusy returns an error that names a busy cluster, nil when there is none.
+// findBusy returns an error that names a busy cluster or external authentication, nil when there is none.
 func (w *world) findBusy(t *testing.T) (err error) {
-	w.each(t, "ArmCluster", func(d store.Document) {
-		if !strings.Contains(string(d.Status), `"Succeeded"`) {
-			err = fmt.Errorf("%s is %s", d.Name, d.Status)
-		}
-	})
+	for _, kind := range []store.Kind{"ArmCluster", "ArmExternalAuth"} {
+		w.each(t, kind, func(d store.Document) {
+			if !strings.Contains(string(d.Status), `"Succeeded"`) {
+				err = fmt.Errorf("%s %s is %s", d.Kind, d.Name, d.Status)
+			}
+		})
+	}
 	return err
 }
