@@ -113,6 +113,11 @@ func (c *chain) takeSnapshot() error {
 	c.name = start.Time.Format(chainTime) + "-" + hex.EncodeToString(random)
 	c.prefix = c.f.o.Plane.prefix() + c.name + "/"
 	m := Manifest{Plane: c.f.o.Plane.String(), Chain: c.name, Start: start}
+	if c.f.o.Restores != nil {
+		if m.Restores, err = c.f.o.Restores(); err != nil {
+			return fmt.Errorf("the restores of the plane: %w", err)
+		}
+	}
 	spool, err := os.CreateTemp(c.f.o.Spool, "snapshot-*") // is never given a name
 	if err != nil {
 		return err

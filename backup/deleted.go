@@ -24,6 +24,16 @@ func MarkDeleted(ctx context.Context, store Store, p Plane, now time.Time) error
 	return store.Put(ctx, name, []byte(now.UTC().Format(time.RFC3339)))
 }
 
+// Exists reports whether the store has a backup of a plane whose cluster was not deleted. A tombstone means that a
+// cluster of the same name is another one.
+func Exists(ctx context.Context, store Store, p Plane) (bool, error) {
+	if _, err := store.Get(ctx, deletedPrefix+p.String()); !errors.Is(err, ErrNotFound) {
+		return false, err
+	}
+	chains, err := Chains(ctx, store, p)
+	return len(chains) > 0, err
+}
+
 // RemoveDeleted removes the backups of all clusters that were deleted more than KeepDeleted before now. Where isUsed
 // reports that a cluster of the name exists again, it removes the tombstone instead. It returns how many planes lost
 // their backups.

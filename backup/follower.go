@@ -38,6 +38,8 @@ type Options struct {
 	KMS   envelope.KMS
 	// Keys returns the plane's keys and certificates, of which each chain has a copy; nil: chains have none.
 	Keys func() (Keys, error)
+	// Restores returns the orders of restores that the plane has executed, which each chain lists; nil: chains list none.
+	Restores func() ([]string, error)
 	// Spool is the directory of a temporary file that has the compressed snapshot while it is stored, so that a slow
 	// store does not keep etcd's transaction open; default the system's.
 	Spool     string

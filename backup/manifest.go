@@ -21,6 +21,8 @@ type Manifest struct {
 	Size     int64  `json:"size"` // of the snapshot, uncompressed
 	Parts    []Part `json:"parts"`
 	Keys     *Part  `json:"keys,omitempty"` // nil: the plane's keys are not in the chain
+	// Restores are the orders of restores whose data the plane has, or had before: they never run again.
+	Restores []string `json:"restores,omitempty"`
 }
 
 // Part is one object of a snapshot.

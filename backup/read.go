@@ -84,10 +84,11 @@ func listChains(ctx context.Context, store Store, plane Plane) (list []chainObje
 // Fetched is what Fetch has written.
 type Fetched struct {
 	Chain    string
-	Snapshot string // file, for atoll-kube restore
-	Log      string // file, for atoll-kube restore
-	Sample   Sample // every write acknowledged before its time is restored
-	Keys     Keys   // of the plane, as of the snapshot; nil when the chain has none
+	Snapshot string   // file, for atoll-kube restore
+	Log      string   // file, for atoll-kube restore
+	Sample   Sample   // every write acknowledged before its time is restored
+	Keys     Keys     // of the plane, as of the snapshot; nil when the chain has none
+	Restores []string // orders that the plane had executed when the snapshot was taken
 }
 
 // Fetch writes the files from which "atoll-kube restore" makes the plane's data as of a moment, into dir. Zero means
@@ -162,7 +163,8 @@ func (r *chainReader) readManifest(ctx context.Context) error {
 
 // fetch writes snapshot and log up to the first sample at or after the moment.
 func (r *chainReader) fetch(ctx context.Context, c Chain, at time.Time, dir string) (got Fetched, err error) {
-	got = Fetched{Chain: c.Name, Snapshot: filepath.Join(dir, "snapshot"), Log: filepath.Join(dir, "log")}
+	got = Fetched{Chain: c.Name, Snapshot: filepath.Join(dir, "snapshot"), Log: filepath.Join(dir, "log"),
+		Restores: r.manifest.Restores}
 	if got.Keys, err = r.readKeys(ctx); err != nil {
 		return Fetched{}, err
 	}

@@ -240,6 +240,13 @@ func (w *world) create(name string, spec map[string]any) controlplane.ID {
 	w.Helper()
 	key := controlplane.ID{Namespace: w.prefix + "-" + name, Name: "hc-" + name}
 	makeNamespace(w.T, w.admin, key.Namespace)
+	w.createAt(key, spec)
+	return key
+}
+
+// createAt creates a HostedCluster in a namespace that exists.
+func (w *world) createAt(key controlplane.ID, spec map[string]any) {
+	w.Helper()
 	if spec == nil {
 		spec = map[string]any{}
 	}
@@ -254,7 +261,6 @@ func (w *world) create(name string, spec map[string]any) controlplane.ID {
 		metav1.CreateOptions{}); err != nil {
 		w.Fatal(err)
 	}
-	return key
 }
 
 func (w *world) get(key controlplane.ID) *hypershift.HostedCluster {

@@ -124,7 +124,10 @@ func (noBackups) Window(controlplane.ID) (controlplane.BackupWindow, bool) {
 	return controlplane.BackupWindow{}, false
 }
 
-func (noBackups) Prepare(controlplane.ID, controlplane.RestoreOrder) controlplane.Preparation {
+func (noBackups) Prepare(_ controlplane.ID, o controlplane.RestoreOrder) controlplane.Preparation {
+	if o.ID == controlplane.Recovery {
+		return controlplane.Preparation{State: controlplane.PreparationNone}
+	}
 	return controlplane.Preparation{State: controlplane.PreparationFailed,
 		Message: "this management cluster makes no backups"}
 }

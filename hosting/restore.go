@@ -13,6 +13,7 @@ import (
 
 	"atoll.dev/api/hypershift"
 	"atoll.dev/backup"
+	"atoll.dev/cluster"
 	"atoll.dev/hosting/controlplane"
 	"atoll.dev/hosting/loop"
 )
@@ -25,7 +26,9 @@ type restore struct {
 	// IsExecuted: the order needs nothing any more. IsUnfinished: the plane has the data, and the status does not show
 	// yet that everything agrees with it.
 	IsExecuted, IsUnfinished bool
-	Prepared                 controlplane.Preparation
+	// IsRecovery: hosting itself has ordered it, for a plane that was lost with its management cluster.
+	IsRecovery bool
+	Prepared   controlplane.Preparation
 }
 
 var orderID = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
@@ -61,10 +64,10 @@ func (r *restore) isPrepared() bool {
 	return r != nil && !r.IsExecuted && !r.Order.DryRun && r.Prepared.State == controlplane.PreparationDone
 }
 
-// isUnborn reports whether a plane must not start before it has the data of the order: a clone without that data would
-// be empty.
+// isUnborn reports whether a plane must not start before it has the data of the order: without that data a clone or a
+// lost plane would be empty.
 func (r *restore) isUnborn(last controlplane.LastStart) bool {
-	return r != nil && (r.isClone() || r.Invalid != "") && last.Data == "" && !last.WasReady
+	return r != nil && (r.isClone() || r.IsRecovery || r.Invalid != "") && last.Data == "" && !last.WasReady
 }
 
 // isFailed reports whether the data of the order will not come.
@@ -72,12 +75,60 @@ func (r *restore) isFailed() bool {
 	return r.Invalid != "" || r.IsExecuted || r.Prepared.State == controlplane.PreparationFailed
 }
 
+// recoveryReason returns why a lost plane does not serve yet. Most new clusters are here for a moment, while hosting asks
+// the store for a backup.
+func (r *restore) recoveryReason() (reason, message string) {
+	switch p := r.Prepared; {
+	case p.State == controlplane.PreparationFailed:
+		return string(cluster.ReasonRestoreFailed), "the management cluster of before was lost, and the data could not be " +
+			"recovered: " + p.Message
+	case p.State != controlplane.PreparationWaits:
+		return string(cluster.ReasonRestoring), "the management cluster of before was lost; the plane gets its data from " +
+			"its backup"
+	case p.Message != "":
+		return string(cluster.ReasonPlaneStarting), "the plane waits: " + p.Message
+	}
+	return string(cluster.ReasonPlaneStarting), "the plane starts"
+}
+
 // isUnfinished reports whether the plane has the data of the order and the status does not show that yet.
 func (r *restore) isUnfinished() bool { return r != nil && r.IsUnfinished }
 
+// findRecovery returns the recovery of a plane that never ran on this machine and has a backup; nil: there is none, or
+// nothing of it is left to do. The plane was lost with its management cluster, and the region has ordered it here anew.
+//
+// A plane whose HostedCluster shows that it was ready is another case: its data is missing (DataMissing), and may be on
+// a disk that is not mounted. Then a person decides.
+func (h *Hosting) findRecovery(c *hostedCluster, hc *hypershift.HostedCluster, last controlplane.LastStart) *restore {
+	r := &restore{Order: hypershift.RestoreOrder{ID: controlplane.Recovery}, IsRecovery: true}
+	if last.Data == controlplane.Recovery {
+		if c.forgotten == controlplane.Recovery {
+			return nil
+		}
+		r.IsExecuted, r.IsUnfinished = true, true
+		return r
+	}
+	if last.Release != "" || wasCompleted(hc.Status) {
+		return nil
+	}
+	release, refused := h.o.Releases.pick(hc.Spec.Release.Image, "")
+	if refused != nil {
+		return nil // nor does the plane start
+	}
+	r.Prepared = h.o.Backups.Prepare(c.id, controlplane.RestoreOrder{ID: controlplane.Recovery, Source: c.id,
+		Release: release})
+	if r.Prepared.State == controlplane.PreparationNone {
+		return nil
+	}
+	return r
+}
+
 // findRestore returns the order of a cluster; nil: there is none. It has the data made for an order that was not
-// executed yet.
+// executed yet. The recovery of a lost plane goes first: the backup lists the orders that the plane had executed.
 func (h *Hosting) findRestore(c *hostedCluster, hc *hypershift.HostedCluster, last controlplane.LastStart) *restore {
+	if r := h.findRecovery(c, hc, last); r != nil {
+		return r
+	}
 	r := parseRestore(hc)
 	if r == nil || r.Invalid != "" {
 		return r
@@ -142,6 +193,11 @@ func (h *Hosting) finishRestore(ctx context.Context, c *hostedCluster, r *report
 			return fmt.Errorf("after the restore: %w", err)
 		}
 	}
+	if order.IsRecovery {
+		h.o.Backups.Forget(c.id, order.Order.ID)
+		c.forgotten, order.IsUnfinished = order.Order.ID, false
+		return nil
+	}
 	r.Restored = order.Order.ID
 	return nil
 }
@@ -168,7 +224,7 @@ func removeIdentity(ctx context.Context, admin controlplane.Admin) error {
 // decideRestore computes the status of the last order.
 func decideRestore(before *hypershift.RestoreStatus, r report, now time.Time) *hypershift.RestoreStatus {
 	order := r.Order
-	if order == nil {
+	if order == nil || order.IsRecovery {
 		return before
 	}
 	if before != nil && before.ID == order.Order.ID && before.Phase.IsFinal() {

@@ -79,6 +79,10 @@ func (r *restoreWorld) run() {
 		Store: r.store, KMS: r.keys, Spool: filepath.Join(r.planes.Dir, "spool"), Programs: r.planes.Binaries,
 		Dir:     func(id controlplane.ID) string { return r.runtime.Dir(id) },
 		Staging: func(id controlplane.ID, order string) string { return r.runtime.Staging(id, order) },
+		Restores: func(id controlplane.ID) ([]string, error) {
+			o, err := r.runtime.Observe(id)
+			return o.LastStart.Restores(), err
+		},
 		Dial: func(id controlplane.ID) (*grpc.ClientConn, error) {
 			return plane.Config{Dir: r.runtime.Dir(id)}.DialStore()
 		},
@@ -273,6 +277,13 @@ func (r *restoreWorld) clone(name string, o hypershift.RestoreOrder) controlplan
 	r.Helper()
 	key := controlplane.ID{Namespace: r.prefix + "-" + name, Name: "hc-" + name}
 	makeNamespace(r.T, r.admin, key.Namespace)
+	r.createOrdered(key, o)
+	return key
+}
+
+// createOrdered creates a HostedCluster that has the order of a restore from the beginning.
+func (r *restoreWorld) createOrdered(key controlplane.ID, o hypershift.RestoreOrder) {
+	r.Helper()
 	_, err := r.admin.Resource(hypershift.HostedClusters()).Namespace(key.Namespace).Create(r.Context(),
 		&unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "hypershift.openshift.io/v1beta1", "kind": "HostedCluster",
@@ -283,7 +294,6 @@ func (r *restoreWorld) clone(name string, o hypershift.RestoreOrder) controlplan
 	if err != nil {
 		r.Fatal(err)
 	}
-	return key
 }
 
 // keepSecret creates a Secret, which the plane encrypts with a key of its own.

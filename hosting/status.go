@@ -290,6 +290,8 @@ func (r report) reason(failed *controlplane.Failure) (reason, message string) {
 		return reasonInvalid, strings.Join(r.Problems, "; ")
 	case r.Release == "" && r.Paused:
 		return reasonPaused, "spec.pausedUntil holds the first start up"
+	case r.Order.isUnborn(r.Plane.LastStart) && r.Order.IsRecovery:
+		return r.Order.recoveryReason()
 	case r.Order.isUnborn(r.Plane.LastStart) && r.Order.isFailed():
 		return string(cluster.ReasonRestoreFailed), "the data of the other cluster could not be restored; " +
 			"delete this cluster and order another restore"

@@ -39,7 +39,9 @@ type Options struct {
 	Dir func(controlplane.ID) string
 	// Staging returns the directory in which the data of a restore is made, and Programs have the atoll-kube of each
 	// release that makes it; both are needed by Prepare.
-	Staging  func(id controlplane.ID, order string) string
+	Staging func(id controlplane.ID, order string) string
+	// Restores returns the orders of restores that a plane has executed; nil: backups list none.
+	Restores func(controlplane.ID) ([]string, error)
 	Programs map[controlplane.Version]string
 	// Spool is the directory for temporary files. Run creates it if it does not exist.
 	Spool string
@@ -132,6 +134,9 @@ func (b *Backups) Run(ctx context.Context, changed func(controlplane.ID)) error 
 func (b *Backups) Begin(id controlplane.ID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if p := b.preparing[id]; p != nil && p.state.State == controlplane.PreparationNone {
+		delete(b.preparing, id) // the plane has started without a recovery
+	}
 	f := b.followers[id]
 	switch {
 	case b.ctx == nil:
@@ -165,8 +170,12 @@ func (b *Backups) start(id controlplane.ID) {
 	if b.o.Dir != nil {
 		keys = func() (backup.Keys, error) { return backup.ReadKeys(b.o.Dir(id)) }
 	}
+	var restores func() ([]string, error)
+	if b.o.Restores != nil {
+		restores = func() ([]string, error) { return b.o.Restores(id) }
+	}
 	f := &follower{cancel: cancel, Follower: backup.New(backup.Options{
-		Keys:  keys,
+		Keys: keys, Restores: restores,
 		Plane: backup.Plane(id), Dial: func() (*grpc.ClientConn, error) { return b.o.Dial(id) },
 		Store: b.o.Store, KMS: b.o.KMS, Spool: b.o.Spool, Snapshots: b.snapshots, Log: b.o.Log,
 		Changed: func() { b.changed(id) }, Listed: func(chains []backup.Chain) { b.setWindow(id, chains) },

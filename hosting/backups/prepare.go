@@ -24,6 +24,9 @@ const (
 	// prepareTries is how often the data of a restore is made before the restore fails.
 	prepareTries = 5
 	retryPrepare = 2 * time.Second // doubles with each failure
+	// answerLimit bounds one question to the store whether it has a plane, retryStoreLast the wait between two of them.
+	answerLimit    = 30 * time.Second
+	retryStoreLast = 15 * time.Second
 	// preparedName is the file in a staging directory that shows that the data beside it is complete.
 	preparedName = "prepared.json"
 )
@@ -141,6 +144,9 @@ func (b *Backups) show(id controlplane.ID, p *preparation, state controlplane.Pr
 // prepare makes the data, or computes the changes of a dry run.
 func (b *Backups) prepare(ctx context.Context, id controlplane.ID, p *preparation) {
 	log := b.o.Log.With("plane", id.String(), "restore", p.order.ID)
+	if p.order.ID == controlplane.Recovery && !b.isLost(ctx, id, p) {
+		return
+	}
 	err := b.awaitReach(ctx, id, p)
 	if err == nil {
 		select {
@@ -179,6 +185,38 @@ func (b *Backups) prepare(ctx context.Context, id controlplane.ID, p *preparatio
 	}
 	log.Warn("the data of a restore could not be made", "error", err)
 	b.show(id, p, controlplane.Preparation{State: controlplane.PreparationFailed, Message: failureMessage(err)})
+}
+
+// isLost asks the store until it answers whether a plane that has no data on this machine has a backup. If it has none,
+// isLost shows PreparationNone. It returns false when there is nothing to recover, or ctx has ended.
+func (b *Backups) isLost(ctx context.Context, id controlplane.ID, p *preparation) bool {
+	if _, err := readPrepared(b.o.Staging(id, p.order.ID)); err == nil {
+		return true
+	}
+	for wait := retryPrepare; ; wait = min(2*wait, retryStoreLast) {
+		attempt, cancel := context.WithTimeout(ctx, answerLimit)
+		exists, err := backup.Exists(attempt, b.o.Store, backup.Plane(p.order.Source))
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+			return false
+		case err == nil && !exists:
+			b.show(id, p, controlplane.Preparation{State: controlplane.PreparationNone})
+			return false
+		case err == nil:
+			b.o.Log.Info("a plane without data has a backup, from which it is recovered", "plane", id.String())
+			return true
+		}
+		b.o.Log.Warn("the store of the backups does not answer whether it has a plane; it is asked again",
+			"plane", id.String(), "error", err)
+		b.show(id, p, controlplane.Preparation{State: controlplane.PreparationWaits,
+			Message: "the store of the backups does not answer whether it has data of this cluster"})
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(wait):
+		}
+	}
 }
 
 // errReach is the error of a backup that does not reach the moment of a restore in time.
@@ -227,15 +265,30 @@ func (b *Backups) makeData(ctx context.Context, id controlplane.ID, o controlpla
 	staging := b.o.Staging(id, o.ID)
 	made, err := readPrepared(staging)
 	if err != nil {
-		if made, err = b.restore(ctx, o, staging); err != nil {
+		if made, err = b.restore(ctx, id, o, staging); err != nil {
 			return controlplane.Preparation{}, err
 		}
 	}
 	return controlplane.Preparation{State: controlplane.PreparationDone, Restores: made.Restores}, nil
 }
 
+// stageIdentity writes what a plane that was lost needs beside its data. A clone gets none of it.
+func stageIdentity(staging string, got backup.Fetched) error {
+	if len(got.Keys) > 0 {
+		if err := got.Keys.Write(filepath.Join(staging, controlplane.StagedKeys)); err != nil {
+			return err
+		}
+	}
+	past, err := json.Marshal(got.Restores)
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(filepath.Join(staging, controlplane.StagedPast), past, 0o600)
+}
+
 // restore makes the data anew, and the file that shows that it is complete.
-func (b *Backups) restore(ctx context.Context, o controlplane.RestoreOrder, staging string) (made prepared, err error) {
+func (b *Backups) restore(ctx context.Context, id controlplane.ID, o controlplane.RestoreOrder, staging string) (
+	made prepared, err error) {
 	if err := os.RemoveAll(staging); err != nil {
 		return prepared{}, err
 	}
@@ -266,6 +319,11 @@ func (b *Backups) restore(ctx context.Context, o controlplane.RestoreOrder, stag
 	}
 	if err := got.Keys.WriteEncryption(filepath.Join(staging, "etcd")); err != nil {
 		return prepared{}, fmt.Errorf("the keys of the Secrets: %w", err)
+	}
+	if id == o.Source {
+		if err := stageIdentity(staging, got); err != nil {
+			return prepared{}, fmt.Errorf("the keys of the plane: %w", err)
+		}
 	}
 	made = prepared{Restores: got.Sample.Time, Revision: result.Revision, Next: result.Next}
 	content, err := json.Marshal(made)

@@ -136,6 +136,11 @@ func (l LastStart) HasRestored(id string) bool {
 	return l.Data == id || slices.Contains(l.PastData, id)
 }
 
+// Restores returns the orders of all restores that have replaced the plane's data, the last first.
+func (l LastStart) Restores() []string {
+	return slices.DeleteFunc(append([]string{l.Data}, l.PastData...), func(id string) bool { return id == "" })
+}
+
 // APIServer is the failing part of an API server that does not answer.
 const APIServer = "kube-apiserver"
 

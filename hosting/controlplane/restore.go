@@ -2,11 +2,15 @@ package controlplane
 
 import "time"
 
+// Recovery is the ID of the RestoreOrder with which hosting recovers a plane that was lost together with its management
+// cluster. It is not possible as the ID of a customer's order.
+const Recovery = "recovery.latest"
+
 // RestoreOrder orders data for a control plane from a backup.
 type RestoreOrder struct {
-	ID     string
+	ID     string    // Recovery: a plane without a backup needs no data
 	Source ID        // control plane of the backup: the same one, or the one that is cloned
-	At     time.Time // every write acknowledged before is restored
+	At     time.Time // every write acknowledged before is restored; zero: the latest moment that is stored
 	DryRun bool      // nothing is replaced: only the changes are computed
 	// Release is the release whose program makes the data.
 	Release Version
@@ -21,6 +25,17 @@ const (
 	PreparationRuns   PreparationState = "runs"   // the data is read and made
 	PreparationDone   PreparationState = "done"   // the data is complete; of a dry run: the changes are known
 	PreparationFailed PreparationState = "failed" // it is not tried again
+	PreparationNone   PreparationState = "none"   // of a Recovery: the plane has no backup, so it was not lost
+)
+
+// Names in the staging directory of a restore. The directory "etcd" has the data.
+const (
+	// StagedKeys is a directory with the keys and certificates of the plane. A plane that has none takes them with the
+	// data.
+	StagedKeys = "pki"
+	// StagedPast is a file with a JSON list of the orders that the plane had executed before. The runtime adds them to
+	// those that it knows, so that none of them runs again.
+	StagedPast = "past.json"
 )
 
 // Preparation is the state of one RestoreOrder. The data is made beside the plane's, while the plane runs.

@@ -1,11 +1,13 @@
 package process
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"atoll.dev/hosting/controlplane"
 	"atoll.dev/internal/atomicfile"
@@ -19,6 +21,8 @@ const maxPastData = 50
 //
 //	restored-ID/etcd        the data, until it becomes the plane's
 //	restored-ID/replaced    the plane's data before, from then on
+//	restored-ID/pki         optional: controlplane.StagedKeys
+//	restored-ID/past.json   optional: controlplane.StagedPast
 //
 // Who prepared the data may keep other files there, and removes the directory when the plane runs with the data.
 const (
@@ -74,6 +78,45 @@ func replaceData(dir, state, have, want string) error {
 		return err
 	}
 	return errors.Join(atomicfile.SyncDir(staging), atomicfile.SyncDir(dir))
+}
+
+// takeKeys moves the keys that wait beside restored data into the directory of a plane that has none: it was lost with
+// the machine on which it ran, and its credentials must go on. A plane that has keys keeps them.
+func takeKeys(dir, staging string) error {
+	staged, pki := filepath.Join(staging, controlplane.StagedKeys), filepath.Join(dir, "pki")
+	if isStaged, err := exists(staged); err != nil || !isStaged {
+		return err
+	}
+	if hasKeys, err := exists(pki); err != nil || hasKeys {
+		return err
+	}
+	if err := os.Rename(staged, pki); err != nil {
+		return err
+	}
+	return errors.Join(atomicfile.SyncDir(staging), atomicfile.SyncDir(dir))
+}
+
+// addPast returns the list of a plane's earlier restores, the last first, with those that came with restored data, and
+// without any twice. It has maxPastData entries at most.
+func addPast(past []string, staging string) ([]string, error) {
+	path := filepath.Join(staging, controlplane.StagedPast)
+	content, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return past[:min(len(past), maxPastData)], nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var more []string
+	if err := json.Unmarshal(content, &more); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	for _, order := range more {
+		if !slices.Contains(past, order) {
+			past = append(past, order)
+		}
+	}
+	return past[:min(len(past), maxPastData)], nil
 }
 
 // returnData puts data back that an interrupted replaceData has moved away.

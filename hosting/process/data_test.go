@@ -2,8 +2,11 @@ package process
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 )
 
@@ -58,5 +61,72 @@ func TestTheReplacementOfDataCanBeInterrupted(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A plane takes the keys that wait beside restored data only when it has none: wherever that is interrupted, the next
+// start completes it.
+func TestAPlaneWithoutKeysTakesThoseOfItsBackup(t *testing.T) {
+	for name, c := range map[string]struct{ own, staged, has, left string }{
+		"a lost plane":            {staged: "backup", has: "backup"},
+		"a plane that has keys":   {own: "own", staged: "backup", has: "own", left: "backup"},
+		"moved before a kill":     {own: "backup", has: "backup"},
+		"a backup without keys":   {},
+		"no backup, and own keys": {own: "own", has: "own"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, staging := t.TempDir(), t.TempDir()
+			for pki, content := range map[string]string{dir: c.own, staging: c.staged} {
+				if content == "" {
+					continue
+				}
+				if err := os.Mkdir(filepath.Join(pki, "pki"), 0o700); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(filepath.Join(pki, "pki", "ca.key"), []byte(content), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for range 2 {
+				if err := takeKeys(dir, staging); err != nil {
+					t.Fatal(err)
+				}
+				for pki, want := range map[string]string{dir: c.has, staging: c.left} {
+					content, err := os.ReadFile(filepath.Join(pki, "pki", "ca.key"))
+					if string(content) != want || (err == nil) != (want != "") {
+						t.Errorf("%s has %q, %v, want %q", pki, content, err, want)
+					}
+				}
+			}
+		})
+	}
+}
+
+// The orders that came with restored data are added behind the known ones, none twice, and the list is bounded.
+func TestThePastOfRestoredDataIsAdded(t *testing.T) {
+	staging := t.TempDir()
+	is := func(past, want []string) {
+		t.Helper()
+		got, err := addPast(past, staging)
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("%q, %v, want %q", got, err, want)
+		}
+	}
+	is([]string{"b"}, []string{"b"})
+	path := filepath.Join(staging, "past.json")
+	if err := os.WriteFile(path, []byte(`["c","b","a"]`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	is([]string{"b"}, []string{"b", "c", "a"})
+	long := make([]string, maxPastData+5)
+	for i := range long {
+		long[i] = fmt.Sprint(i)
+	}
+	is(long, long[:maxPastData])
+	if err := os.WriteFile(path, []byte(`{`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := addPast(nil, staging); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("a file that cannot be read: %v", err)
 	}
 }

@@ -1,0 +1,154 @@
+package hosting
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"atoll.dev/api/hypershift"
+	"atoll.dev/backup"
+	"atoll.dev/hosting/controlplane"
+)
+
+// lose ends hosting, kills a plane, and removes its HostedCluster and everything that hosting had on its disk.
+func (r *restoreWorld) lose(key controlplane.ID) {
+	r.Helper()
+	r.halt()
+	dir, pid := r.dir(key), r.pid(key)
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		r.Fatal(err)
+	}
+	r.wait("the end of the plane's process", func() error {
+		if r.pid(key) == pid {
+			return errStill
+		}
+		return nil
+	})
+	r.forget()
+	for _, lost := range []string{dir, r.runtime.StateDir(key)} {
+		if err := os.RemoveAll(lost); err != nil {
+			r.Fatal(err)
+		}
+	}
+}
+
+// stored waits until the backup of a plane has everything that was acknowledged before the call.
+func (r *restoreWorld) stored(key controlplane.ID) {
+	r.Helper()
+	now := time.Now()
+	r.wait("the backup of "+key.String(), func() error {
+		if s, isMade := r.backups.State(key); !isMade || s.Stored.Before(now) {
+			return errStill
+		}
+		return nil
+	})
+}
+
+// A management cluster is lost with everything on it, and the region orders the same cluster on another one. Its plane
+// gets data and keys from its backup, and executes no restore again that it has executed before.
+func TestI1ALostPlaneIsRecoveredFromItsBackup(t *testing.T) {
+	r := newRestoreWorld(t)
+	key := r.create("lost", nil)
+	_, c := r.available(key)
+	authority := readFile(t, filepath.Join(r.dir(key), "pki", "ca.crt"))
+	r.keep(c, "before")
+	r.keepSecret(c)
+	r.stored(key)
+	order := hypershift.RestoreOrder{ID: "first", At: time.Now().UTC().Format(time.RFC3339)}
+	r.order(key, order)
+	r.await(key, "first", hypershift.RestoreCompleted)
+	_, c = r.available(key)
+	r.keep(c, "later")
+	r.stored(key)
+
+	for range 2 { // the second time from the backup of a plane that was recovered
+		r.lose(key)
+		r.createOrdered(key, order)
+		r.run()
+		r.await(key, "first", hypershift.RestoreFailed) // it was executed, and never runs again
+		hc, c := r.available(key)
+		r.hasConfigMap(c, "before")
+		r.hasConfigMap(c, "later")
+		if _, err := c.Resource(secrets()).Namespace("default").Get(t.Context(), "secret", metav1.GetOptions{}); err != nil {
+			t.Errorf("the Secret cannot be read: %v", err)
+		}
+		if !bytes.Equal(readFile(t, filepath.Join(r.dir(key), "pki", "ca.crt")), authority) {
+			t.Error("the plane has another authority, so all credentials of its customers have ended")
+		}
+		if !strings.Contains(hc.Status.Restore.Message, "does not run again") {
+			t.Errorf("the status of the order: %+v", hc.Status.Restore)
+		}
+		r.wait("the removal of what the recovery left", func() error {
+			if left, _ := filepath.Glob(filepath.Join(r.runtime.StateDir(key), "restored-*")); len(left) > 0 {
+				return errStill
+			}
+			return nil
+		})
+		r.stored(key)
+	}
+
+	// A deleted cluster is not lost: another cluster of the name begins empty.
+	r.delete(key)
+	r.gone(key)
+	r.wait("the tombstone in the store", func() error {
+		exists, err := backup.Exists(t.Context(), r.store, backup.Plane(key))
+		if exists {
+			err = errStill
+		}
+		return err
+	})
+	r.createAt(key, nil)
+	_, c = r.available(key)
+	if _, err := c.Resource(configMaps()).Namespace("default").Get(t.Context(), "later", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("a new cluster has an object of the deleted one of its name: %v", err)
+	}
+}
+
+// silentStore is a store that refuses to list while it is silent.
+type silentStore struct {
+	backup.Store
+	isSilent atomic.Bool
+}
+
+func (s *silentStore) List(ctx context.Context, prefix string) ([]string, error) {
+	if s.isSilent.Load() {
+		return nil, errors.New("the store does not answer")
+	}
+	return s.Store.List(ctx, prefix)
+}
+
+// While the store does not answer, no plane begins empty that may have a backup.
+func TestI1NoPlaneBeginsEmptyWhileTheStoreIsSilent(t *testing.T) {
+	r := newRestoreWorld(t)
+	silent := &silentStore{Store: r.store}
+	silent.isSilent.Store(true)
+	r.halt()
+	r.store = silent
+	r.run()
+	key := r.create("new", nil)
+	hc := r.condition(key, hypershift.Available, "False", "PlaneStarting")
+	r.wait("the reason in the status", func() error {
+		hc = r.get(key)
+		for _, c := range hc.Status.Conditions {
+			if c.Type == hypershift.Available && strings.Contains(c.Message, "the store of the backups does not answer") {
+				return nil
+			}
+		}
+		return errStill
+	})
+	if o := r.observe(key); o.Running || o.HasData {
+		t.Errorf("the plane has started: %+v", o)
+	}
+	silent.isSilent.Store(false)
+	r.available(key)
+}
