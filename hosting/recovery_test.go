@@ -109,7 +109,8 @@ func TestI1ALostPlaneIsRecoveredFromItsBackup(t *testing.T) {
 	})
 	r.createAt(key, nil)
 	_, c = r.available(key)
-	if _, err := c.Resource(configMaps()).Namespace("default").Get(t.Context(), "later", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+	_, err := c.Resource(configMaps()).Namespace("default").Get(t.Context(), "later", metav1.GetOptions{})
+	if !apierrors.IsNotFound(err) {
 		t.Errorf("a new cluster has an object of the deleted one of its name: %v", err)
 	}
 }

@@ -75,13 +75,13 @@ func (r *restore) isFailed() bool {
 	return r.Invalid != "" || r.IsExecuted || r.Prepared.State == controlplane.PreparationFailed
 }
 
-// recoveryReason returns why a lost plane does not serve yet. Most new clusters are here for a moment, while hosting asks
-// the store for a backup.
+// recoveryReason returns why a lost plane does not serve yet. Most new clusters are here for a moment, while hosting
+// asks the store for a backup.
 func (r *restore) recoveryReason() (reason, message string) {
 	switch p := r.Prepared; {
 	case p.State == controlplane.PreparationFailed:
-		return string(cluster.ReasonRestoreFailed), "the management cluster of before was lost, and the data could not be " +
-			"recovered: " + p.Message
+		return string(cluster.ReasonRestoreFailed), "the management cluster of before was lost, and the data could " +
+			"not be recovered: " + p.Message
 	case p.State != controlplane.PreparationWaits:
 		return string(cluster.ReasonRestoring), "the management cluster of before was lost; the plane gets its data from " +
 			"its backup"

@@ -40,6 +40,26 @@ func (r *Runtime) Staging(id controlplane.ID, data string) string {
 // errNoData is the error of restored data that is not there.
 var errNoData = errors.New("the restored data is not in the directory of the plane's state")
 
+// takeData makes restored data, its keys and its past those of a stopped plane, and puts them into its next record.
+func (x *runner) takeData(next *record, data string) error {
+	if data == next.Data {
+		return replaceData(x.dir, x.state, next.Data, data)
+	}
+	staging := x.runtime.Staging(x.id, data)
+	if err := takeKeys(x.dir, staging); err != nil {
+		return fmt.Errorf("the keys of a lost plane: %w", err)
+	}
+	if err := replaceData(x.dir, x.state, next.Data, data); err != nil {
+		return err
+	}
+	past, err := addPast(slices.Insert(slices.Clone(next.PastData), 0, next.Data), staging)
+	if err != nil {
+		return err
+	}
+	next.Data, next.PastData = data, past
+	return nil
+}
+
 // replaceData makes the restored data want the data of a stopped plane that last ran with have. A call that was
 // interrupted anywhere is completed by the next one. When have and want are the same, it undoes what an interrupted
 // call for other data has begun: a plane must never start without its data.

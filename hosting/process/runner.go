@@ -318,24 +318,11 @@ func (x *runner) launch(ctx context.Context, spec controlplane.Spec) error {
 		}
 		next.Port = port
 	}
-	staging := x.runtime.Staging(x.id, spec.Data)
-	if spec.Data != next.Data {
-		if err := takeKeys(x.dir, staging); err != nil {
-			return fmt.Errorf("the keys of the lost plane: %w", err)
-		}
-	}
-	if err := replaceData(x.dir, x.state, x.record.Data, spec.Data); err != nil {
+	if err := x.takeData(&next, spec.Data); err != nil {
 		return err
 	}
 	if err := x.copyData(&next, spec); err != nil {
 		return fmt.Errorf("copying the data before the upgrade: %w", err)
-	}
-	if spec.Data != next.Data {
-		var err error
-		if next.PastData, err = addPast(slices.Insert(slices.Clone(next.PastData), 0, next.Data), staging); err != nil {
-			return err
-		}
-		next.Data = spec.Data
 	}
 	if err := rotateKeys(x.dir, next.Rotations, spec.Rotations); err != nil {
 		return err
