@@ -31,6 +31,7 @@ type hostedCluster struct {
 	discarding   bool                            // discarding the plane was ordered
 	partsDeleted bool                            // deletion of node pools and credentials was requested
 	forgotten    string                          // order of a restore of which nothing is left
+	isNew        bool                            // the store of the backups has none of the plane
 	issuers      []cluster.Issuer                // as last applied; nil before
 	managed      [sha256.Size]byte               // of the ManagedCluster as last written
 

@@ -108,7 +108,7 @@ func (h *Hosting) findRecovery(c *hostedCluster, hc *hypershift.HostedCluster, l
 		r.IsExecuted, r.IsUnfinished = true, true
 		return r
 	}
-	if last.Release != "" || wasCompleted(hc.Status) {
+	if c.isNew || last.Release != "" || wasCompleted(hc.Status) {
 		return nil
 	}
 	release, refused := h.o.Releases.pick(hc.Spec.Release.Image, "")
@@ -118,6 +118,7 @@ func (h *Hosting) findRecovery(c *hostedCluster, hc *hypershift.HostedCluster, l
 	r.Prepared = h.o.Backups.Prepare(c.id, controlplane.RestoreOrder{ID: controlplane.Recovery, Source: c.id,
 		Release: release})
 	if r.Prepared.State == controlplane.PreparationNone {
+		c.isNew = true // Backups keeps the state of one order, and a clone has another one
 		return nil
 	}
 	return r
