@@ -1,7 +1,10 @@
 package backup
 
 import (
+	"context"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -60,4 +63,73 @@ func (r Retention) Decide(taken []time.Time, now time.Time) []Decision {
 		}
 	}
 	return decisions
+}
+
+// DeleteExpired deletes the objects that a plane's retention does not keep, and chains that began more than a day ago
+// and have no manifest. It deletes the manifest of an expired chain first, so that a half-deleted chain is in no list.
+// It returns the number of objects that it has deleted.
+func DeleteExpired(ctx context.Context, store Store, plane Plane, r Retention, now time.Time) (n int, err error) {
+	objects, err := listChains(ctx, store, plane)
+	if err != nil {
+		return 0, err
+	}
+	var finished []chainObjects
+	var taken []time.Time
+	remove := func(o chainObjects, is func(name string) bool) error {
+		for _, name := range o.names {
+			if !is(name) {
+				continue
+			}
+			if err := store.Delete(ctx, plane.prefix()+o.chain+"/"+name); err != nil {
+				return err
+			}
+			n++
+		}
+		return nil
+	}
+	anything := func(string) bool { return true }
+	// What cannot be deleted, as under a lock of the store, must not keep everything else.
+	var first error
+	failed := 0
+	note := func(err error) {
+		if failed++; first == nil {
+			first = err
+		}
+	}
+	for _, o := range objects {
+		at, err := parseChain(o.chain)
+		if err != nil {
+			return n, err
+		}
+		if slices.Contains(o.names, manifestObject) {
+			finished, taken = append(finished, o), append(taken, at)
+		} else if now.Sub(at) > 24*time.Hour {
+			if err := remove(o, anything); err != nil {
+				note(err)
+			}
+		}
+	}
+	for i, decision := range r.Decide(taken, now) {
+		var err error
+		switch decision {
+		case KeepSnapshot:
+			err = remove(finished[i], func(name string) bool {
+				return strings.HasPrefix(name, segmentPrefix) || name == markObject
+			})
+		case Expire:
+			if err = remove(finished[i], func(name string) bool { return name == manifestObject }); err == nil {
+				err = remove(finished[i], func(name string) bool { return name != manifestObject })
+			}
+		}
+		if err != nil {
+			note(err)
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	if failed > 0 {
+		return n, fmt.Errorf("%d chains, the first: %w", failed, first)
+	}
+	return n, nil
 }
