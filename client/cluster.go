@@ -174,16 +174,19 @@ func (p *Client) Credentials(ctx context.Context, cluster ClusterID) ([]platform
 }
 
 // Credential returns one of a cluster's credentials, without secrets.
-func (p *Client) Credential(ctx context.Context, cluster, id string) (platform.Credential, error) {
+func (p *Client) Credential(ctx context.Context, cluster ClusterID, id CredentialID) (platform.Credential, error) {
 	var c platform.Credential
-	err := p.get(ctx, pathOf(pathClusters, cluster)+pathOf("/credentials", id), nil, &c)
+	err := p.get(ctx, credentialPath(cluster, id), nil, &c)
 	return c, err
 }
 
+func credentialPath(cluster ClusterID, id CredentialID) string {
+	return pathOf(pathClusters, string(cluster)) + pathOf("/credentials", string(id))
+}
+
 // RevokeCredential revokes a credential before it expires.
-func (p *Client) RevokeCredential(ctx context.Context, cluster, id string) error {
-	_, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodDelete, Path: pathOf(pathClusters, cluster) + pathOf(
-		"/credentials", id)})
+func (p *Client) RevokeCredential(ctx context.Context, cluster ClusterID, id CredentialID) error {
+	_, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodDelete, Path: credentialPath(cluster, id)})
 	return err
 }
 

@@ -74,7 +74,7 @@ func (b *bench) credentials(ctx context.Context) error {
 		}
 		used = append(used, time.Since(begun))
 		begun = time.Now()
-		if err := b.api.RevokeCredential(ctx, h.id, h.credID); err != nil {
+		if err := b.api.RevokeCredential(ctx, cluster.ID(h.id), cluster.CredentialID(h.credID)); err != nil {
 			return err
 		}
 		if err := h.refused(ctx); err != nil {

@@ -52,7 +52,7 @@ func clusterCredentials(session *terminal.Session) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return callCluster(session, cmd.Context(), args[0], func(ctx context.Context, api *client.Client,
 				cluster client.Cluster) error {
-				if err := api.RevokeCredential(ctx, cluster.ID, args[1]); err != nil {
+				if err := api.RevokeCredential(ctx, client.ClusterID(cluster.ID), client.CredentialID(args[1])); err != nil {
 					return err
 				}
 				session.Printf("credential %s of cluster %s is being revoked\n", args[1], cluster.Name)

@@ -107,7 +107,7 @@ func makeJoinToken(ctx context.Context, api *client.Client, cluster client.Clust
 	}
 	made.Cluster = owner.Name
 	// The credential was for this call. It expires also when the region cannot be told.
-	_ = api.RevokeCredential(ctx, owner.ID, cred.ID)
+	_ = api.RevokeCredential(ctx, client.ClusterID(owner.ID), client.CredentialID(cred.ID))
 	return made, nil
 }
 

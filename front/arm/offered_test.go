@@ -14,6 +14,9 @@ import (
 	"atoll.dev/test/testsite"
 )
 
+// accountID is cluster.Account where a test has a cluster of that name.
+type accountID = cluster.Account
+
 const located = "/subscriptions/" + sub + "/providers/Microsoft.RedHatOpenShift/locations/atolltest"
 
 func (w *world) testOffers(t *testing.T) {
@@ -93,7 +96,7 @@ func (w *world) testPreflight(t *testing.T) {
 		if err != nil || len(page.Items) == 0 {
 			t.Fatalf("%+v, %v", page, err)
 		}
-		account, limit := page.Items[0].Tenancy["account"], int64(4)
+		account, limit := accountID(page.Items[0].Tenancy["account"]), int64(4)
 		if _, err := w.system.SetQuotas(t.Context(), account, map[string]*int64{"nodes": &limit}, 0); err != nil {
 			t.Fatal(err)
 		}

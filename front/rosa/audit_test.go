@@ -67,7 +67,7 @@ func TestI10EveryMutationOfAClusterIsMadeByItsCaller(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, err := range []error{
-		p.RevokeCredential(ctx, c.ID, pass.ID),
+		p.RevokeCredential(ctx, cluster.ID(c.ID), cluster.CredentialID(pass.ID)),
 		func() error {
 			_, err := p.UpdateNodePool(ctx, cluster.NodePoolID(n.ID), []byte(`{"spec":{"replicas":0}}`), "")
 			return err

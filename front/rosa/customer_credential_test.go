@@ -70,7 +70,7 @@ func TestI11KeysAreShownOnceAndKeptNowhere(t *testing.T) {
 		t.Errorf("cluster %+v", at)
 	}
 
-	one, err := p.Credential(ctx, made.ID, c.ID)
+	one, err := p.Credential(ctx, client.ClusterID(made.ID), client.CredentialID(c.ID))
 	if err != nil || one.ID != c.ID || one.Kubeconfig != "" {
 		t.Errorf("shown again: %+v, %v", one, err)
 	}
@@ -121,7 +121,7 @@ func TestI11KeysAreShownOnceAndKeptNowhere(t *testing.T) {
 		t.Errorf("with a request of one's own: %v\n%s", err, c.Kubeconfig)
 	}
 	for range 2 {
-		err = p.RevokeCredential(ctx, made.ID, c.ID)
+		err = p.RevokeCredential(ctx, client.ClusterID(made.ID), client.CredentialID(c.ID))
 	}
 	want(t, err, 404, "CLUSTERS-MGMT-CREDENTIAL-002", c.ID)
 	if all, err = p.Credentials(ctx, cluster.ID(made.ID)); err != nil || len(all) != 1 || all[0].ID == c.ID {

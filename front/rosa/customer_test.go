@@ -314,7 +314,9 @@ func TestI10AccountsDoNotSeeEachOther(t *testing.T) {
 			return err
 		},
 		"credentials": func() error { _, err := other.Credentials(ctx, cluster.ID(made.ID)); return err },
-		"revoke":      func() error { return other.RevokeCredential(ctx, made.ID, made.ID) },
+		"revoke": func() error {
+			return other.RevokeCredential(ctx, cluster.ID(made.ID), cluster.CredentialID(made.ID))
+		},
 	} {
 		if err := call(); remote.StatusOf(err) != 404 {
 			t.Errorf("%s of another account's: %v, want 404", what, err)

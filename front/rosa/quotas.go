@@ -31,7 +31,7 @@ func (f *front) quotas(ctx context.Context, account cluster.Account) (clm.QuotaL
 	if f.clm == nil {
 		return clm.QuotaList{}, lifecycleUnavailable()
 	}
-	found, err := f.clm.Quotas(clmclient.WithTenant(ctx, account), string(account))
+	found, err := f.clm.Quotas(clmclient.WithTenant(ctx, account), account)
 	if err != nil {
 		return found, lifecycleUnavailable().Because(err)
 	}
@@ -77,7 +77,7 @@ func (f *front) updateAccountQuotas(a *accountRequest) error {
 	if f.clm == nil {
 		return lifecycleUnavailable()
 	}
-	found, err := f.clm.SetQuotas(a.r.Context(), account.ID, body.Limits, version)
+	found, err := f.clm.SetQuotas(a.r.Context(), cluster.Account(account.ID), body.Limits, version)
 	switch remote.StatusOf(err) {
 	case 0:
 	case http.StatusBadRequest:
