@@ -1,6 +1,8 @@
 package arm_test
 
 import (
+	"bytes"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -13,10 +15,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"go.uber.org/goleak"
 
 	"atoll.dev/client/clmclient"
 	"atoll.dev/client/remote"
+	"atoll.dev/store"
 	"atoll.dev/test/testsite"
 )
 
@@ -316,7 +320,44 @@ func (w *world) testLists(t *testing.T) {
 	})
 }
 
+// testDeletionBeside changes a subscription to Deleted while a creation that was admitted before is on its way.
+func (w *world) testDeletionBeside(t *testing.T) {
+	const leaving = "0a1b2c3d-0000-4000-8000-00000000dead"
+	const kind store.Kind = "ArmSubscription"
+	w.register(t, leaving, "Registered")
+	answers := make(chan answer, 1)
+	err := w.store.Tx(t.Context(), func(tx *store.Tx) error {
+		if _, err := tx.GetForUpdate(t.Context(), kind, leaving); err != nil {
+			return err
+		}
+		go func() {
+			answers <- w.do(call{method: "PUT", path: strings.Replace(demo, sub, leaving, 1), body: clusterBody()})
+		}()
+		testsite.Eventually(t, "the creation waits for the subscription, or is answered", func() error {
+			var waiting int
+			err := w.store.Read(t.Context(), func(ctx context.Context, c *pgx.Conn) error {
+				return c.QueryRow(ctx, `select count(*) from pg_stat_activity where wait_event_type = 'Lock'
+					and datname = current_database()`).Scan(&waiting)
+			})
+			if err == nil && waiting == 0 && len(answers) == 0 {
+				err = errors.New("neither")
+			}
+			return err
+		})
+		_, _, err := tx.Update(t.Context(), kind, leaving, 0, func(d *store.Document) error {
+			d.Spec = bytes.ReplaceAll(d.Spec, []byte(`"Registered"`), []byte(`"Deleted"`))
+			return nil
+		})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	(<-answers).want(t, 400, "Deleted")
+}
+
 func (w *world) testSubscriptions(t *testing.T) {
+	t.Run("14 no cluster is accepted when its subscription has been deleted", w.testDeletionBeside)
 	t.Run("14 the state of a subscription decides about requests", func(t *testing.T) {
 		w.register(t, sub, "Warned")
 		w.do(call{method: "PUT", path: strings.Replace(demo, "demo", "new", 1), body: clusterBody()}).want(t, 409, "Warned")

@@ -137,8 +137,9 @@ func classify(err error) *rest.Error {
 				time.Second)
 		case rest.FaultInvalid:
 			return rest.Errorf(http.StatusBadRequest, codeInvalidContent, "The resource definition is invalid.").Because(err)
-		case rest.FaultNotFound:
-			return nil
+		case rest.FaultNotFound: // a handler answers what it has not found; this was removed after it was read
+			return again(http.StatusConflict, codeConflict, "The resource was deleted by another request. Please retry.",
+				time.Second)
 		case rest.FaultFull:
 			return fault.Errorf(codeUnavailable, "The service cannot write now; try again later.").Because(err)
 		}

@@ -257,6 +257,11 @@ func (f *front) create(x *exchange, next resource, parent *resource) error {
 		if err := f.holdParent(x.ctx, tx, parent, "create"); err != nil {
 			return err
 		}
+		if parent == nil {
+			if err := f.holdSubscription(x, tx); err != nil {
+				return err
+			}
+		}
 		order := f.order(x, next, requestCreate, nil)
 		next.status.Operation = order.ID
 		d := store.Document{Kind: next.kind, ID: next.id, Scope: next.scope, Name: next.name}

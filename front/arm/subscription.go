@@ -80,6 +80,20 @@ func (f *front) subscription(ctx context.Context, id string) (subscription, erro
 	return s, nil
 }
 
+// holdSubscription locks the subscription of a request until the transaction ends, and refuses the request if ARM has
+// changed the state meanwhile. So the deletion of a subscription finds every cluster that was accepted before.
+func (f *front) holdSubscription(x *exchange, tx *store.Tx) error {
+	d, err := tx.GetForUpdate(x.ctx, kindSubscription, x.subscription.ID)
+	if err != nil {
+		return err
+	}
+	now := subscription{ID: d.ID}
+	if err := decodeNumbers(d.Spec, &now); err != nil {
+		return fmt.Errorf("reading subscription %s: %w", d.ID, err)
+	}
+	return now.admit(x.r.Method)
+}
+
 // putSubscription stores what ARM says about a subscription, in any order of states, and creates its
 // account. It answers with the subscription only when the account exists.
 func (f *front) putSubscription(x *exchange) error {
@@ -212,7 +226,7 @@ func (f *front) deleteAll(x *exchange, s subscription) error {
 			if err == nil {
 				_, err = f.beginDelete(x, r, preconditions{})
 			}
-			if err != nil {
+			if err != nil && !errors.Is(err, store.ErrNotFound) { // another API has just deleted it
 				if e, isAnswer := errors.AsType[*rest.Error](err); !isAnswer || e.Status != http.StatusConflict {
 					return err
 				}

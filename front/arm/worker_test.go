@@ -2,10 +2,13 @@ package arm
 
 import (
 	"errors"
+	"fmt"
+	"net/http"
 	"testing"
 
 	"atoll.dev/client/remote"
 	"atoll.dev/ops"
+	"atoll.dev/store"
 )
 
 // TestARefusalOfTheLifecycleManagerEndsAnOperation checks which answers end an operation, and with which code.
@@ -38,5 +41,14 @@ func TestARefusalOfTheLifecycleManagerEndsAnOperation(t *testing.T) {
 	}
 	if event := failed(errors.New("secret")).Event; event.Kind != ops.Retry || event.Error.Code != codeInternal {
 		t.Errorf("another error: %+v", event)
+	}
+}
+
+// TestAResourceThatIsRemovedDuringARequestIsAConflict checks the answer to a write whose resource another request or
+// another API has removed after the read: it was an internal error.
+func TestAResourceThatIsRemovedDuringARequestIsAConflict(t *testing.T) {
+	e := classify(fmt.Errorf("updating ArmCluster a: %w", store.ErrNotFound))
+	if e == nil || e.Status != http.StatusConflict || e.RetryAfter == 0 {
+		t.Errorf("%+v", e)
 	}
 }
