@@ -11,7 +11,7 @@ import (
 	"atoll.dev/client"
 )
 
-func adminAdd(a *authorizer) *cobra.Command {
+func adminAdd(a *accountCaller) *cobra.Command {
 	cmd := &cobra.Command{Use: "add ARN", Short: "Make a principal an administrator", Args: cobra.ExactArgs(1),
 		Example: "  atoll admin add arn:aws:iam::123456789012:user/ann"}
 	o := terminal.AddOutputFlag(cmd)

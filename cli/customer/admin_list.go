@@ -9,7 +9,7 @@ import (
 	"atoll.dev/client"
 )
 
-func adminList(a *authorizer) *cobra.Command {
+func adminList(a *accountCaller) *cobra.Command {
 	return listCommand(a, &cobra.Command{Use: "list", Short: "List the administrators of the account",
 		Example: "  atoll admin list\n  atoll admin list --account 123456789012   # an operator"},
 		(*client.Authorization).Admins, printPrincipals)

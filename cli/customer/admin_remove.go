@@ -8,7 +8,7 @@ import (
 	"atoll.dev/client"
 )
 
-func adminRemove(a *authorizer) *cobra.Command {
+func adminRemove(a *accountCaller) *cobra.Command {
 	return &cobra.Command{
 		Use: "remove ARN", Short: "Make an administrator an ordinary principal again", Args: cobra.ExactArgs(1),
 		Long: `Makes an administrator an ordinary principal again: policies decide what it may do. The

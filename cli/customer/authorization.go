@@ -15,16 +15,16 @@ import (
 	"atoll.dev/client/remote"
 )
 
-// authorizer calls the Platform API about the administrators, groups and policies of one account: the
+// accountCaller calls the Platform API about the administrators, groups and policies of one account: the
 // caller's, or that of the flag --account.
-type authorizer struct {
+type accountCaller struct {
 	session *terminal.Session
 	account client.AccountID
 }
 
 // addAccountFlag gives cmd and its verbs the flag --account.
-func addAccountFlag(session *terminal.Session, cmd *cobra.Command) *authorizer {
-	a := &authorizer{session: session}
+func addAccountFlag(session *terminal.Session, cmd *cobra.Command) *accountCaller {
+	a := &accountCaller{session: session}
 	cmd.PersistentFlags().StringVar((*string)(&a.account), "account", "",
 		"account, 12 digits; for operators (default the caller's own account)")
 	return a
@@ -33,7 +33,7 @@ func addAccountFlag(session *terminal.Session, cmd *cobra.Command) *authorizer {
 var accountPattern = regexp.MustCompile(`^[0-9]{12}$`)
 
 // call calls f with the Authorization of the account, and explains the error that f returns.
-func (a *authorizer) call(ctx context.Context, f func(context.Context, *client.Authorization) error) error {
+func (a *accountCaller) call(ctx context.Context, f func(context.Context, *client.Authorization) error) error {
 	if a.account != "" && !accountPattern.MatchString(string(a.account)) {
 		return fmt.Errorf("--account %q is not 12 digits", a.account)
 	}
@@ -44,7 +44,7 @@ func (a *authorizer) call(ctx context.Context, f func(context.Context, *client.A
 
 // listCommand completes a command without arguments that reads a list of the account and prints it, as a table or with
 // --output.
-func listCommand[T any](a *authorizer, cmd *cobra.Command,
+func listCommand[T any](a *accountCaller, cmd *cobra.Command,
 	read func(*client.Authorization, context.Context) ([]T, error), printTable func(io.Writer, []T)) *cobra.Command {
 	cmd.Args = cobra.NoArgs
 	o := terminal.AddOutputFlag(cmd)
@@ -60,8 +60,8 @@ func listCommand[T any](a *authorizer, cmd *cobra.Command,
 	return cmd
 }
 
-// hint returns the text of a command that a message proposes, for the same account.
-func (a *authorizer) hint(command string) string {
+// withAccountFlag returns the text of a command that a message proposes, for the same account.
+func (a *accountCaller) withAccountFlag(command string) string {
 	if a.account != "" {
 		command += " --account " + string(a.account)
 	}
@@ -69,24 +69,24 @@ func (a *authorizer) hint(command string) string {
 }
 
 // adviseNotFound adds to an error with status 404 the command that lists what exists.
-func (a *authorizer) adviseNotFound(err error, command string) error {
+func (a *accountCaller) adviseNotFound(err error, command string) error {
 	if remote.StatusOf(err) != http.StatusNotFound {
 		return err
 	}
-	return fmt.Errorf("%w; %s shows what there is", err, a.hint(command))
+	return fmt.Errorf("%w; %s shows what there is", err, a.withAccountFlag(command))
 }
 
 // findPolicy finds a policy by its id or name.
-func (a *authorizer) findPolicy(ctx context.Context, in *client.Authorization, name string) (client.Policy, error) {
+func (a *accountCaller) findPolicy(ctx context.Context, in *client.Authorization, name string) (client.Policy, error) {
 	policy, err := in.FindPolicy(ctx, name)
 	return policy, a.adviseNotFound(err, "atoll policy list")
 }
 
 // adviseInUse adds to the error of a policy or group that is in use the commands that end the use.
-func (a *authorizer) adviseInUse(err error, show, detach string) error {
+func (a *accountCaller) adviseInUse(err error, show, detach string) error {
 	e, ok := errors.AsType[*remote.Error](err)
 	if !ok || e.Code != "policy-in-use" && e.Code != "group-in-use" {
 		return err
 	}
-	return fmt.Errorf("%w: %s shows them, %s deletes one", err, a.hint(show), a.hint(detach))
+	return fmt.Errorf("%w: %s shows them, %s deletes one", err, a.withAccountFlag(show), a.withAccountFlag(detach))
 }

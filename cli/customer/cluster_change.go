@@ -61,7 +61,7 @@ func awaitCluster(session *terminal.Session, ctx context.Context, api *client.Cl
 	goal clusterGoal,
 	timeout time.Duration, out io.Writer) error {
 	start, lastText := time.Now(), ""
-	limited, cancel := context.WithTimeoutCause(ctx, timeout, errTimeout)
+	limited, cancel := context.WithTimeoutCause(ctx, timeout, errWaitTimeout)
 	defer cancel()
 	err := api.FollowClusters(limited, remote.WatchOptions{ID: cluster.ID},
 		clusterHandler(func(now *platform.Cluster) error {
@@ -97,7 +97,7 @@ func awaitCluster(session *terminal.Session, ctx context.Context, api *client.Cl
 		fmt.Fprintf(session.Err, "cluster %s goes on without you; look on with `atoll cluster watch %s`\n",
 			cluster.Name, cluster.Name)
 		return ctx.Err()
-	case errors.Is(context.Cause(limited), errTimeout):
+	case errors.Is(context.Cause(limited), errWaitTimeout):
 		return fmt.Errorf("cluster %s is not %s within %s%s; it goes on: look with `atoll cluster get %s`",
 			cluster.Name,
 			goal.name, timeout, lastStateText(lastText), cluster.Name)

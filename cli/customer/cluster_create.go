@@ -66,7 +66,7 @@ document of the kind Cluster, and documents of the kind NodePool; a flag overrid
 	wait := terminal.AddWaitFlags(cmd, "ready")
 	out := terminal.AddOutputFlag(cmd, "name")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		o, err := buildOrder(session, f, args)
+		o, err := buildRequest(session, f, args)
 		if err != nil {
 			return err
 		}
@@ -77,14 +77,14 @@ document of the kind Cluster, and documents of the kind NodePool; a flag overrid
 	return cmd
 }
 
-// buildOrder builds the order from the file, the arguments and the flags. Flags override the file.
-func buildOrder(session *terminal.Session, f createFlags, args []string) (o clusterOrder, err error) {
+// buildRequest builds the request of `cluster create` from the file, the argument and the flags. Flags override the file.
+func buildRequest(session *terminal.Session, f createFlags, args []string) (o clusterRequest, err error) {
 	if f.file != "" {
 		data, err := readFile(session, f.file)
 		if err != nil {
 			return o, err
 		}
-		if o, err = parseOrder(f.file, data); err != nil {
+		if o, err = parseRequest(f.file, data); err != nil {
 			return o, err
 		}
 	}
@@ -106,7 +106,7 @@ func buildOrder(session *terminal.Session, f createFlags, args []string) (o clus
 		return o, err
 	}
 	if issuer != nil {
-		if err := set(o.spec, []any{issuer}, "authentication", "issuers"); err != nil {
+		if err := setMember(o.spec, []any{issuer}, "authentication", "issuers"); err != nil {
 			return o, fmt.Errorf("%s: spec: %w", f.file, err)
 		}
 	}
@@ -119,11 +119,11 @@ func buildOrder(session *terminal.Session, f createFlags, args []string) (o clus
 	)
 	for path, pairs := range map[string]map[string]string{"tags": f.tags, "properties": f.properties} {
 		for k, v := range pairs {
-			err = errors.Join(err, set(o.spec, v, path, k))
+			err = errors.Join(err, setMember(o.spec, v, path, k))
 		}
 	}
 	for k, v := range f.selector {
-		err = errors.Join(err, set(o.spec, v, "placement", "selector", k))
+		err = errors.Join(err, setMember(o.spec, v, "placement", "selector", k))
 	}
 	if err != nil {
 		return o, fmt.Errorf("%s: spec: %w", f.file, err)
@@ -148,7 +148,7 @@ func setNonZero[T comparable](spec map[string]any, value T, path ...string) erro
 	if value == *new(T) {
 		return nil
 	}
-	return set(spec, value, path...)
+	return setMember(spec, value, path...)
 }
 
 // readFile reads a file, or standard input.
@@ -161,7 +161,7 @@ func readFile(session *terminal.Session, name string) ([]byte, error) {
 
 // createCluster creates the cluster and its node pools, and waits for them with --wait. It checks
 // the specs of all of them before the first request.
-func createCluster(session *terminal.Session, ctx context.Context, api *client.Client, o clusterOrder,
+func createCluster(session *terminal.Session, ctx context.Context, api *client.Client, o clusterRequest,
 	wait *terminal.WaitFlags,
 	out *terminal.Output) error {
 	// All specs are decoded and checked before the first request: a mistake creates nothing.

@@ -40,7 +40,7 @@ asks for the cluster's name first. With --wait it returns when nothing is left.`
 		return callCluster(session, cmd.Context(), args[0], func(ctx context.Context, api *client.Client,
 			cluster client.Cluster) error {
 			if !yes && cluster.DeletedAt == nil {
-				if err := confirm(session, ctx, cluster.Cluster); err != nil {
+				if err := confirmDeletion(session, ctx, cluster.Cluster); err != nil {
 					return err
 				}
 			}
@@ -58,9 +58,9 @@ asks for the cluster's name first. With --wait it returns when nothing is left.`
 	return cmd
 }
 
-// confirm asks for the name of the cluster when the input is a terminal, and returns an error
+// confirmDeletion asks for the name of the cluster when the input is a terminal, and returns an error
 // unless the answer is that name. When the input is no terminal it does not ask.
-func confirm(session *terminal.Session, ctx context.Context, cluster platform.Cluster) error {
+func confirmDeletion(session *terminal.Session, ctx context.Context, cluster platform.Cluster) error {
 	in, ok := session.In.(*os.File)
 	if !ok || !term.IsTerminal(int(in.Fd())) {
 		return nil

@@ -13,8 +13,8 @@ import (
 	"atoll.dev/client"
 )
 
-// display shows a timeline: redrawn in place on a terminal, as lines elsewhere.
-type display struct {
+// progressDisplay shows a timeline: redrawn in place on a terminal, as lines elsewhere.
+type progressDisplay struct {
 	timeline
 	screen   *screen // nil: lines
 	out      io.Writer
@@ -24,8 +24,8 @@ type display struct {
 }
 
 // newDisplay returns a display of a cluster's progress up to the stage last.
-func newDisplay(out io.Writer, cluster platform.Cluster, last lastStage) *display {
-	return &display{
+func newDisplay(out io.Writer, cluster platform.Cluster, last lastStage) *progressDisplay {
+	return &progressDisplay{
 		timeline: timeline{
 			name: cluster.Name, phase: string(cluster.Status.Phase), begun: cluster.CreatedAt, last: last,
 		},
@@ -34,20 +34,20 @@ func newDisplay(out io.Writer, cluster platform.Cluster, last lastStage) *displa
 }
 
 // apply records an update and prints the line of a newly reached stage when there is no screen.
-func (d *display) apply(update clusterUpdate) {
+func (d *progressDisplay) apply(update clusterUpdate) {
 	switch {
 	// warnings repeat the message of the cluster, which the next case handles
 	case update.event != nil && update.event.Type == platform.EventTypeNormal:
-		if d.reach(string(update.event.Stage), update.event.Time, update.event.Message) && d.screen == nil {
+		if d.recordStage(string(update.event.Stage), update.event.Time, update.event.Message) && d.screen == nil {
 			fmt.Fprintln(d.out, d.stageLine(string(update.event.Stage)))
 		}
 	case update.cluster != nil:
-		before := d.waits
-		d.phase, d.waits = string(update.cluster.Status.Phase), update.cluster.Status.Message
+		before := d.waitReason
+		d.phase, d.waitReason = string(update.cluster.Status.Phase), update.cluster.Status.Message
 		if d.phase == "Ready" {
-			d.waits = "the nodes of its node pools"
+			d.waitReason = "the nodes of its node pools"
 		}
-		if d.waits != before {
+		if d.waitReason != before {
 			d.since = time.Now()
 		}
 	}
@@ -57,7 +57,7 @@ func (d *display) apply(update clusterUpdate) {
 const waitLineDelay = 2 * time.Second
 
 // show redraws the screen, or prints a line with the cause of the wait.
-func (d *display) show() {
+func (d *progressDisplay) show() {
 	now := time.Now()
 	if d.screen != nil {
 		if c, ok := d.screen.canvas(len(clusterStages) + 2); ok {
@@ -68,8 +68,8 @@ func (d *display) show() {
 		}
 		d.screen = nil // the terminal became too small: print lines from now on
 	}
-	if d.waits != "" && d.waits != d.lastWait && now.Sub(d.since) > waitLineDelay && !d.done() {
-		d.lastWait = d.waits
+	if d.waitReason != "" && d.waitReason != d.lastWait && now.Sub(d.since) > waitLineDelay && !d.isDone() {
+		d.lastWait = d.waitReason
 		fmt.Fprintln(d.out, d.waitLine(now))
 	}
 }
@@ -78,14 +78,14 @@ func (d *display) show() {
 func awaitReady(session *terminal.Session, ctx context.Context, api *client.Client, cluster platform.Cluster,
 	last lastStage, timeout time.Duration, out io.Writer) error {
 	d := newDisplay(out, cluster, last)
-	limited, cancel := context.WithTimeoutCause(ctx, timeout, errTimeout)
+	limited, cancel := context.WithTimeoutCause(ctx, timeout, errWaitTimeout)
 	defer cancel()
 	err := followCluster(limited, api, client.ClusterID(cluster.ID), func(update clusterUpdate) error {
 		if update.gone {
 			return fmt.Errorf("cluster %s was deleted meanwhile", cluster.Name)
 		}
 		d.apply(update)
-		if d.phase == "Ready" && d.done() {
+		if d.phase == "Ready" && d.isDone() {
 			d.show()
 			return errGoalReached
 		}
@@ -94,12 +94,12 @@ func awaitReady(session *terminal.Session, ctx context.Context, api *client.Clie
 	switch {
 	case errors.Is(err, errGoalReached):
 		fmt.Fprintf(out, "cluster %s is ready after %s; to use it: atoll cluster kubeconfig %s\n", cluster.Name,
-			terminal.FormatDuration(d.end(time.Now()).Sub(d.begun)), cluster.Name)
+			terminal.FormatDuration(d.endTime(time.Now()).Sub(d.begun)), cluster.Name)
 		return nil
-	case errors.Is(err, errTimeout):
+	case errors.Is(err, errWaitTimeout):
 		why := ""
-		if d.waits != "" {
-			why = ": " + terminal.OneLine(d.waits)
+		if d.waitReason != "" {
+			why = ": " + terminal.OneLine(d.waitReason)
 		}
 		return fmt.Errorf(
 			"cluster %s is not ready within %s%s; it goes on: look with `atoll cluster watch %s`, `atoll cluster "+

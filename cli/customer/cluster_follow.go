@@ -106,8 +106,8 @@ func clusterHandler(onState func(*platform.Cluster) error) func(remote.Event) er
 	}
 }
 
-// errTimeout is the cause of the end of a wait that took longer than --timeout.
-var errTimeout = errors.New("too late")
+// errWaitTimeout is the cause of the end of a wait that took longer than --timeout.
+var errWaitTimeout = errors.New("too late")
 
 // errGoalReached ends a watch when the goal of the command is reached.
 var errGoalReached = errors.New("reached")

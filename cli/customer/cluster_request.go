@@ -10,33 +10,33 @@ import (
 	"atoll.dev/internal/strictyaml"
 )
 
-// clusterOrder is what `cluster create` requests: a cluster and its node pools, as the Platform API
+// clusterRequest is what `cluster create` requests: a cluster and its node pools, as the Platform API
 // takes them. Specs are JSON objects.
-type clusterOrder struct {
+type clusterRequest struct {
 	name, project string
 	spec          map[string]any
-	pools         []poolOrder
+	pools         []poolRequest
 }
 
-// poolOrder is a node pool of a clusterOrder.
-type poolOrder struct {
+// poolRequest is a node pool of a clusterRequest.
+type poolRequest struct {
 	name string
 	spec map[string]any
 }
 
-// orderDocument is one document of a file for `cluster create -f`.
-type orderDocument struct {
+// requestDocument is one document of a file for `cluster create -f`.
+type requestDocument struct {
 	Kind            string            `yaml:"kind"`
 	Name            string            `yaml:"name"`
 	TargetProjectID string            `yaml:"target_project_id"`
 	Spec            strictyaml.Object `yaml:"spec"`
 }
 
-// parseOrder reads the file of a cluster: one document of the kind Cluster, and documents of the
+// parseRequest reads the file of a cluster: one document of the kind Cluster, and documents of the
 // kind NodePool. A file with one document may omit the kind. parseOrder does not validate the
 // specs; the region does.
-func parseOrder(file string, data []byte) (o clusterOrder, err error) {
-	documents, err := strictyaml.DecodeAll[orderDocument](file, data, strictyaml.Options{})
+func parseRequest(file string, data []byte) (o clusterRequest, err error) {
+	documents, err := strictyaml.DecodeAll[requestDocument](file, data, strictyaml.Options{})
 	if err != nil {
 		return o, err
 	}
@@ -50,7 +50,7 @@ func parseOrder(file string, data []byte) (o clusterOrder, err error) {
 			if d.TargetProjectID != "" {
 				return o, fmt.Errorf("%s: document %d: target_project_id is a cluster's", file, i+1)
 			}
-			o.pools = append(o.pools, poolOrder{d.Name, d.Spec})
+			o.pools = append(o.pools, poolRequest{d.Name, d.Spec})
 		default:
 			return o, fmt.Errorf("%s: document %d: kind %q: use Cluster or NodePool", file, i+1, d.Kind)
 		}
@@ -61,8 +61,8 @@ func parseOrder(file string, data []byte) (o clusterOrder, err error) {
 	return o, nil
 }
 
-// set sets a member of a spec by its path and creates the objects on the path that are missing.
-func set(spec map[string]any, value any, path ...string) error {
+// setMember sets a member of a spec by its path and creates the objects on the path that are missing.
+func setMember(spec map[string]any, value any, path ...string) error {
 	for i, p := range path[:len(path)-1] {
 		next, ok := spec[p].(map[string]any)
 		if !ok {
@@ -79,7 +79,7 @@ func set(spec map[string]any, value any, path ...string) error {
 }
 
 // poolFlag is the flag --node-pool, which is repeatable.
-type poolFlag struct{ pools []poolOrder }
+type poolFlag struct{ pools []poolRequest }
 
 func (f *poolFlag) Type() string { return "name=N,replicas=R,..." }
 func (f *poolFlag) String() string {
@@ -95,7 +95,7 @@ func (f *poolFlag) Set(text string) error {
 	if err != nil {
 		return err
 	}
-	if slices.ContainsFunc(f.pools, func(q poolOrder) bool { return q.name == p.name }) {
+	if slices.ContainsFunc(f.pools, func(q poolRequest) bool { return q.name == p.name }) {
 		return fmt.Errorf("%s is there twice", p.name)
 	}
 	f.pools = append(f.pools, p)
@@ -107,17 +107,17 @@ var poolKeys = []string{"name", "replicas", "instance-type", "label", "taint", "
 
 // parsePool reads name=workers,replicas=2,instance-type=m6a.xlarge,
 // label=K=V,taint=K=V:EFFECT,auto-repair=true. The keys label and taint may be repeated.
-func parsePool(text string) (poolOrder, error) {
+func parsePool(text string) (poolRequest, error) {
 	s := poolSettings{labels: map[string]string{}}
 	var name string
 	seen := map[string]bool{}
 	for part := range strings.SplitSeq(text, ",") {
 		key, value, ok := strings.Cut(part, "=")
 		if !ok || value == "" || !slices.Contains(poolKeys, key) {
-			return poolOrder{}, fmt.Errorf("%q: give KEY=VALUE with one of %s", part, strings.Join(poolKeys, ", "))
+			return poolRequest{}, fmt.Errorf("%q: give KEY=VALUE with one of %s", part, strings.Join(poolKeys, ", "))
 		}
 		if seen[key] && key != "label" && key != "taint" {
-			return poolOrder{}, fmt.Errorf("%s is there twice", key)
+			return poolRequest{}, fmt.Errorf("%s is there twice", key)
 		}
 		seen[key] = true
 		var err error
@@ -142,7 +142,7 @@ func parsePool(text string) (poolOrder, error) {
 			}
 			s.labels[k] = v
 		case "taint":
-			err = s.taint(value)
+			err = s.addTaint(value)
 		case "auto-repair":
 			b, parseErr := strconv.ParseBool(value)
 			if parseErr != nil {
@@ -151,13 +151,13 @@ func parsePool(text string) (poolOrder, error) {
 			s.autoRepair = &b
 		}
 		if err != nil {
-			return poolOrder{}, err
+			return poolRequest{}, err
 		}
 	}
 	if name == "" {
-		return poolOrder{}, fmt.Errorf("%q has no name; give name=N", text)
+		return poolRequest{}, fmt.Errorf("%q has no name; give name=N", text)
 	}
-	return poolOrder{name, s.spec()}, nil
+	return poolRequest{name, s.spec()}, nil
 }
 
 // poolSettings are the settings of a node pool that flags give.
@@ -170,8 +170,8 @@ type poolSettings struct {
 	autoRepair                *bool
 }
 
-// taint adds a taint, KEY[=VALUE]:EFFECT.
-func (s *poolSettings) taint(text string) error {
+// addTaint adds a taint, KEY[=VALUE]:EFFECT.
+func (s *poolSettings) addTaint(text string) error {
 	pair, effect, ok := strings.Cut(text, ":")
 	key, value, _ := strings.Cut(pair, "=")
 	if !ok || key == "" || effect == "" {

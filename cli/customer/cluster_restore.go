@@ -78,7 +78,7 @@ would change, and changes nothing.`,
 // failed, or that the timeout has passed.
 func awaitRestore(ctx context.Context, api *client.Client, restore platform.Restore, timeout time.Duration,
 	out io.Writer) (platform.Restore, error) {
-	limited, cancel := context.WithTimeoutCause(ctx, timeout, errTimeout)
+	limited, cancel := context.WithTimeoutCause(ctx, timeout, errWaitTimeout)
 	defer cancel()
 	tick := time.NewTicker(restorePoll)
 	defer tick.Stop()

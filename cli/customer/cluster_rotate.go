@@ -70,7 +70,7 @@ control plane once: connections wait for some seconds.
 // failed, or that the timeout has passed.
 func awaitRotation(ctx context.Context, api *client.Client, of platform.Cluster, rotation platform.Rotation,
 	timeout time.Duration, out io.Writer) (platform.Rotation, error) {
-	limited, cancel := context.WithTimeoutCause(ctx, timeout, errTimeout)
+	limited, cancel := context.WithTimeoutCause(ctx, timeout, errWaitTimeout)
 	defer cancel()
 	tick := time.NewTicker(rotationPoll)
 	defer tick.Stop()

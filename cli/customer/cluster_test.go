@@ -79,7 +79,7 @@ func FuzzClusterFile(f *testing.F) {
 	f.Add(example)
 	f.Add([]byte("name: a\nspec: {tags: {k: v}}\n---\nkind: NodePool\nname: w\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		o, err := parseOrder("cluster.yaml", data)
+		o, err := parseRequest("cluster.yaml", data)
 		if err != nil {
 			return
 		}
@@ -112,7 +112,7 @@ spec: {replicas: 1, nodePool: {platform: {aws: {instanceType: m6a.large}}}}
 			t.Fatal(err)
 		}
 	}
-	o, err := buildOrder(&terminal.Session{}, f, []string{"by-flag"})
+	o, err := buildRequest(&terminal.Session{}, f, []string{"by-flag"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,7 +27,7 @@ decides for all of them. NAME is a group's name or its id.`,
 }
 
 // findGroup finds a group by its id or name.
-func (a *authorizer) findGroup(ctx context.Context, in *client.Authorization, name string) (platform.Group, error) {
+func (a *accountCaller) findGroup(ctx context.Context, in *client.Authorization, name string) (platform.Group, error) {
 	group, err := in.FindGroup(ctx, name)
 	return group, a.adviseNotFound(err, "atoll group list")
 }

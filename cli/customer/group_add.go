@@ -12,7 +12,7 @@ import (
 	"atoll.dev/client"
 )
 
-func groupAdd(a *authorizer) *cobra.Command {
+func groupAdd(a *accountCaller) *cobra.Command {
 	cmd := &cobra.Command{Use: "add NAME ARN...", Short: "Add principals of the account to a group",
 		Args:    cobra.MinimumNArgs(2),
 		Example: "  atoll group add web-team arn:aws:iam::123456789012:user/ann"}
@@ -24,7 +24,7 @@ func groupAdd(a *authorizer) *cobra.Command {
 }
 
 // updateMembers changes the members of a group, and prints the members afterwards.
-func (a *authorizer) updateMembers(ctx context.Context, name string, u platform.MemberUpdate,
+func (a *accountCaller) updateMembers(ctx context.Context, name string, u platform.MemberUpdate,
 	o *terminal.Output) error {
 	return a.call(ctx, func(ctx context.Context, in *client.Authorization) error {
 		group, err := a.findGroup(ctx, in, name)

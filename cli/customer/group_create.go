@@ -12,7 +12,7 @@ import (
 	"atoll.dev/client"
 )
 
-func groupCreate(a *authorizer) *cobra.Command {
+func groupCreate(a *accountCaller) *cobra.Command {
 	var description string
 	cmd := &cobra.Command{Use: "create NAME", Short: "Create a group without members", Args: cobra.ExactArgs(1),
 		Example: `  atoll group create web-team --description "who runs the shop"`}

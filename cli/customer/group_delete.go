@@ -8,7 +8,7 @@ import (
 	"atoll.dev/client"
 )
 
-func groupDelete(a *authorizer) *cobra.Command {
+func groupDelete(a *accountCaller) *cobra.Command {
 	return &cobra.Command{
 		Use: "delete NAME", Short: "Delete a group; refused while a policy is attached to it", Args: cobra.ExactArgs(1),
 		Example: "  atoll group delete web-team",

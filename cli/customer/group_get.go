@@ -17,7 +17,7 @@ type groupWithMembers struct {
 	Members []string `json:"members"`
 }
 
-func groupGet(a *authorizer) *cobra.Command {
+func groupGet(a *accountCaller) *cobra.Command {
 	cmd := &cobra.Command{Use: "get NAME", Short: "Show a group and its members", Args: cobra.ExactArgs(1),
 		Example: "  atoll group get web-team -o yaml"}
 	o := terminal.AddOutputFlag(cmd)

@@ -11,7 +11,7 @@ import (
 	"atoll.dev/client"
 )
 
-func groupList(a *authorizer) *cobra.Command {
+func groupList(a *accountCaller) *cobra.Command {
 	return listCommand(a, &cobra.Command{Use: "list", Short: "List the groups of the account",
 		Example: "  atoll group list"}, (*client.Authorization).Groups, printGroups)
 }

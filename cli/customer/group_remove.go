@@ -7,7 +7,7 @@ import (
 	"atoll.dev/cli/terminal"
 )
 
-func groupRemove(a *authorizer) *cobra.Command {
+func groupRemove(a *accountCaller) *cobra.Command {
 	cmd := &cobra.Command{Use: "remove NAME ARN...", Short: "Remove principals from a group", Args: cobra.MinimumNArgs(2),
 		Example: "  atoll group remove web-team arn:aws:iam::123456789012:user/ann"}
 	o := terminal.AddOutputFlag(cmd)

@@ -32,7 +32,7 @@ for a principal, and the person redeems it, once. The region refuses the token o
 	return cmd
 }
 
-func linkCreate(a *authorizer) *cobra.Command {
+func linkCreate(a *accountCaller) *cobra.Command {
 	var r platform.LinkCodeRequest
 	var valid time.Duration
 	cmd := &cobra.Command{
@@ -99,7 +99,7 @@ func linkRedeem(session *terminal.Session) *cobra.Command {
 	return cmd
 }
 
-func linkList(a *authorizer) *cobra.Command {
+func linkList(a *accountCaller) *cobra.Command {
 	return listCommand(a, &cobra.Command{Use: "list", Short: "List the links of the account",
 		Example: "  atoll link list -o json"}, (*client.Authorization).Links, printLinks)
 }
@@ -112,7 +112,7 @@ func printLinks(w io.Writer, links []platform.Link) {
 	terminal.Table(w, rows)
 }
 
-func linkDelete(a *authorizer) *cobra.Command {
+func linkDelete(a *accountCaller) *cobra.Command {
 	return &cobra.Command{
 		Use: "delete LINK", Short: "Remove a link: the region then refuses the person's tokens", Args: cobra.ExactArgs(1),
 		Long: `Removes a link. Requests with a token of the person are refused within a second, and open watches end.

@@ -12,7 +12,7 @@ import (
 	"atoll.dev/client"
 )
 
-func linkCodes(a *authorizer) *cobra.Command {
+func linkCodes(a *accountCaller) *cobra.Command {
 	return listCommand(a, &cobra.Command{
 		Use: "codes", Short: "List the link codes of the account that nobody has redeemed",
 		Long: `Lists the codes of "atoll link create" that nobody has redeemed, never the code itself. An expired code
@@ -41,7 +41,7 @@ func expiryOf(expires, now time.Time) string {
 	return expires.Format(time.RFC3339)
 }
 
-func linkWithdraw(a *authorizer) *cobra.Command {
+func linkWithdraw(a *accountCaller) *cobra.Command {
 	return &cobra.Command{
 		Use: "withdraw ID", Short: "Withdraw a link code: nobody can redeem it any more", Args: cobra.ExactArgs(1),
 		Long: `Withdraws a link code by the id that "atoll link codes" shows. A code that somebody has redeemed is a link:

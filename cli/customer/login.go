@@ -42,7 +42,7 @@ the file atoll/login.json of your configuration directory, which only you may re
 	cmd.Flags().StringVar(&f.issuerCA, "issuer-ca", "", "PEM file of the CA of the issuer (default the system's CAs)")
 	cmd.Flags().BoolVar(&f.device, "device", false, "show a code to enter in a browser anywhere, for machines without one")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		login, err := f.begin()
+		login, err := f.newLogin()
 		if err != nil {
 			return err
 		}
@@ -67,8 +67,8 @@ the file atoll/login.json of your configuration directory, which only you may re
 	return cmd
 }
 
-// begin returns a login without tokens, by the flags, the variables and the last login.
-func (f *loginFlags) begin() (terminal.Login, error) {
+// newLogin returns a login without tokens, by the flags, the variables and the last login.
+func (f *loginFlags) newLogin() (terminal.Login, error) {
 	last, err := terminal.ReadLogin()
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return terminal.Login{}, err

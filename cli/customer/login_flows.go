@@ -37,7 +37,7 @@ func signInByDevice(ctx context.Context, session *terminal.Session, login *termi
 	if err != nil {
 		return fmt.Errorf("signing in: %w", err)
 	}
-	return login.Take(ctx, provider, tokens, "")
+	return login.AcceptTokens(ctx, provider, tokens, "")
 }
 
 // signInByBrowser sends a browser of this machine to the issuer and waits until it comes back with a code, which it
@@ -52,7 +52,7 @@ func signInByBrowser(ctx context.Context, session *terminal.Session, login *term
 	defer cancel()
 	config := provider.Config
 	config.RedirectURL = "http://" + l.Addr().String() + callbackPath
-	back := callback{host: l.Addr().String(), state: rand.Text(), issuer: login.Issuer, answer: make(chan answer, 1)}
+	back := callback{host: l.Addr().String(), state: rand.Text(), issuer: login.Issuer, answer: make(chan signInAnswer, 1)}
 	server := &http.Server{Handler: &back, ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 64 << 10}
 	serving := make(chan struct{})
 	go func() {
@@ -82,14 +82,14 @@ func signInByBrowser(ctx context.Context, session *terminal.Session, login *term
 		if err != nil {
 			return fmt.Errorf("signing in: %w", err)
 		}
-		return login.Take(ctx, provider, tokens, nonce)
+		return login.AcceptTokens(ctx, provider, tokens, nonce)
 	}
 }
 
 const callbackPath = "/callback"
 
-// answer is what the browser brings from the issuer.
-type answer struct {
+// signInAnswer is the result of a sign-in that the issuer sends by the browser: a code, or an error.
+type signInAnswer struct {
 	code string
 	err  error
 }
@@ -97,7 +97,7 @@ type answer struct {
 // callback serves the address to which the issuer sends the browser. The first request with the right state counts.
 type callback struct {
 	host, state, issuer string
-	answer              chan answer
+	answer              chan signInAnswer
 }
 
 func (c *callback) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -112,7 +112,7 @@ func (c *callback) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "This is no answer to the sign-in that runs.", http.StatusBadRequest)
 		return
 	}
-	var a answer
+	var a signInAnswer
 	switch {
 	case q.Has("iss") && q.Get("iss") != c.issuer:
 		a.err = fmt.Errorf("the answer is of another issuer: %s", terminal.OneLine(q.Get("iss")))

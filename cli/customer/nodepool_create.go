@@ -50,7 +50,7 @@ func poolCreate(session *terminal.Session) *cobra.Command {
 			s.autoRepair = &repair
 		}
 		for _, t := range taints {
-			if err := s.taint(t); err != nil {
+			if err := s.addTaint(t); err != nil {
 				return fmt.Errorf("--taint: %w", err)
 			}
 		}

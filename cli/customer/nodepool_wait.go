@@ -47,7 +47,7 @@ const (
 func awaitPool(session *terminal.Session, ctx context.Context, api *client.Client, p platform.NodePool, goal poolGoal,
 	timeout time.Duration, out io.Writer) error {
 	start, lastText, seen := time.Now(), "", false
-	limited, cancel := context.WithTimeoutCause(ctx, timeout, errTimeout)
+	limited, cancel := context.WithTimeoutCause(ctx, timeout, errWaitTimeout)
 	defer cancel()
 	err := api.FollowNodePools(limited, client.ClusterID(p.ClusterID), remote.WatchOptions{}, func(e remote.Event) error {
 		var now platform.NodePool
@@ -91,7 +91,7 @@ func awaitPool(session *terminal.Session, ctx context.Context, api *client.Clien
 	case err != nil && ctx.Err() != nil:
 		fmt.Fprintf(session.Err, "node pool %s goes on without you; look with `atoll nodepool get %s`\n", p.Name, p.ID)
 		return ctx.Err()
-	case errors.Is(context.Cause(limited), errTimeout):
+	case errors.Is(context.Cause(limited), errWaitTimeout):
 		return fmt.Errorf("node pool %s is not %s within %s%s; it goes on: look with `atoll nodepool get %s`", p.Name,
 			goal, timeout, lastStateText(lastText), p.ID)
 	}

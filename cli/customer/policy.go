@@ -33,7 +33,7 @@ policy's name or its id.`,
 }
 
 // readPolicyFile reads the statements of a policy.
-func (a *authorizer) readPolicyFile(file string) (string, error) {
+func (a *accountCaller) readPolicyFile(file string) (string, error) {
 	text, err := a.session.ReadFile(file)
 	return string(text), err
 }
@@ -59,7 +59,7 @@ func addTargetFlags(cmd *cobra.Command) *policyTarget {
 }
 
 // find returns the type and the id of the target.
-func (t *policyTarget) find(ctx context.Context, a *authorizer, in *client.Authorization) (
+func (t *policyTarget) find(ctx context.Context, a *accountCaller, in *client.Authorization) (
 	kind platform.AttachmentRequestTargetType, id string, err error) {
 	if t.group == "" {
 		return platform.AttachmentRequestTargetTypeUser, t.principal, nil

@@ -12,7 +12,7 @@ import (
 	"atoll.dev/client"
 )
 
-func policyAttach(a *authorizer) *cobra.Command {
+func policyAttach(a *accountCaller) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "attach NAME --principal ARN | --group NAME", Args: cobra.ExactArgs(1),
 		Short:                 "Attach a policy to a principal or a group; it has an effect within a second",
@@ -43,7 +43,7 @@ type policyOnTarget struct {
 }
 
 // onTarget completes a command with the argument POLICY and the flags of a target: it finds the two and calls do.
-func onTarget(a *authorizer, cmd *cobra.Command,
+func onTarget(a *accountCaller, cmd *cobra.Command,
 	do func(context.Context, *client.Authorization, policyOnTarget) error) *cobra.Command {
 	chosen := policyOnTarget{target: addTargetFlags(cmd)}
 	cmd.MarkFlagsOneRequired("principal", "group")

@@ -15,7 +15,7 @@ import (
 	"atoll.dev/client"
 )
 
-func policyCheck(a *authorizer) *cobra.Command {
+func policyCheck(a *accountCaller) *cobra.Command {
 	var question platform.AuthorizationRequest
 	var cluster string
 	cmd := &cobra.Command{
@@ -67,7 +67,8 @@ decisions. With --cluster, the question is about that cluster and its tags; with
 }
 
 // askAboutCluster completes a question with a cluster of the caller's account and its tags.
-func (a *authorizer) askAboutCluster(ctx context.Context, question *platform.AuthorizationRequest, name string) error {
+func (a *accountCaller) askAboutCluster(ctx context.Context, question *platform.AuthorizationRequest,
+	name string) error {
 	return callRegion(a.session, ctx, func(ctx context.Context, api *client.Client) error {
 		found, err := findCluster(ctx, api, name)
 		if err != nil {

@@ -12,7 +12,7 @@ import (
 	"atoll.dev/client"
 )
 
-func policyCreate(a *authorizer) *cobra.Command {
+func policyCreate(a *accountCaller) *cobra.Command {
 	var file, description string
 	cmd := &cobra.Command{
 		Use: "create NAME", Short: "Create a policy from a file with statements of Cedar", Args: cobra.ExactArgs(1),

@@ -8,7 +8,7 @@ import (
 	"atoll.dev/client"
 )
 
-func policyDelete(a *authorizer) *cobra.Command {
+func policyDelete(a *accountCaller) *cobra.Command {
 	return &cobra.Command{
 		Use: "delete NAME", Short: "Delete a policy; refused while it is attached", Args: cobra.ExactArgs(1),
 		Example: "  atoll policy delete see-shop",

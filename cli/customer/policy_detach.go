@@ -9,7 +9,7 @@ import (
 	"atoll.dev/client"
 )
 
-func policyDetach(a *authorizer) *cobra.Command {
+func policyDetach(a *accountCaller) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "detach NAME --principal ARN | --group NAME", Args: cobra.ExactArgs(1),
 		Short:                 "Detach a policy from a principal or a group; its effect ends within a second",
@@ -25,7 +25,7 @@ func policyDetach(a *authorizer) *cobra.Command {
 		}
 		if len(attachments) == 0 {
 			return fmt.Errorf("policy %s is not attached to %s; %s shows its attachments", chosen.policy.Name,
-				chosen.target, a.hint("atoll policy get "+chosen.policy.Name))
+				chosen.target, a.withAccountFlag("atoll policy get "+chosen.policy.Name))
 		}
 		for _, attachment := range attachments {
 			if err := in.Detach(ctx, attachment.AttachmentID); err != nil {

@@ -19,7 +19,7 @@ type attachedPolicy struct {
 	Attachments []platform.Attachment `json:"attachments"`
 }
 
-func policyGet(a *authorizer) *cobra.Command {
+func policyGet(a *accountCaller) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "get NAME", Short: "Show a policy, its statements, and whom it is attached to", Args: cobra.ExactArgs(1),
 		Example: "  atoll policy get see-shop\n  atoll policy get see-shop -o json | jq -r .policy",

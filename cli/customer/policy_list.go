@@ -13,7 +13,7 @@ import (
 	"atoll.dev/client"
 )
 
-func policyList(a *authorizer) *cobra.Command {
+func policyList(a *accountCaller) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list", Short: "List the policies of the account, the managed ones first", Args: cobra.NoArgs,
 		Long: `Lists the policies of the account, the managed ones first. With --principal or --group it
@@ -26,7 +26,7 @@ lists the policies that are attached to that principal or group.`,
 		return a.call(cmd.Context(), func(ctx context.Context, in *client.Authorization) error {
 			policies, err := in.Policies(ctx)
 			if err == nil && *target != (policyTarget{}) {
-				policies, err = a.attachedTo(ctx, in, target, policies)
+				policies, err = a.policiesAttachedTo(ctx, in, target, policies)
 			}
 			if err != nil {
 				return err
@@ -50,8 +50,8 @@ lists the policies that are attached to that principal or group.`,
 	return cmd
 }
 
-// attachedTo returns those of some policies that are attached to a target.
-func (a *authorizer) attachedTo(ctx context.Context, in *client.Authorization, target *policyTarget,
+// policiesAttachedTo returns those of some policies that are attached to a target.
+func (a *accountCaller) policiesAttachedTo(ctx context.Context, in *client.Authorization, target *policyTarget,
 	policies []platform.Policy) ([]platform.Policy, error) {
 	kind, id, err := target.find(ctx, a, in)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"atoll.dev/client"
 )
 
-func policyUpdate(a *authorizer) *cobra.Command {
+func policyUpdate(a *accountCaller) *cobra.Command {
 	var file, description string
 	cmd := &cobra.Command{
 		Use: "update NAME", Short: "Replace the statements of a policy, also while it is attached",

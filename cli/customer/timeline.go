@@ -35,7 +35,7 @@ type timeline struct {
 	begun       time.Time // when the region accepted it
 	last        lastStage
 	reached     map[string]arrival
-	waits       string // why the current stage is not reached yet; "" when unknown
+	waitReason  string // why the current stage is not reached yet; "" when unknown
 }
 
 // arrival is the time at which a stage was reached, with a note.
@@ -44,9 +44,9 @@ type arrival struct {
 	note string
 }
 
-// reach records that a stage was reached, and reports whether it was not recorded before. Later
+// recordStage records that a stage was reached, and reports whether it was not recorded before. Later
 // times of the same stage are ignored: they belong to the life of the cluster after its creation.
-func (t *timeline) reach(stage string, at time.Time, note string) bool {
+func (t *timeline) recordStage(stage string, at time.Time, note string) bool {
 	if t.reached == nil {
 		t.reached = map[string]arrival{}
 	}
@@ -68,8 +68,8 @@ func (t *timeline) stages() []string {
 	return clusterStages[:len(clusterStages)-1]
 }
 
-// done reports whether every stage was reached.
-func (t *timeline) done() bool {
+// isDone reports whether every stage was reached.
+func (t *timeline) isDone() bool {
 	stages := t.stages()
 	return t.currentStage() == len(stages)
 }
@@ -85,9 +85,9 @@ func (t *timeline) currentStage() int {
 	return 0
 }
 
-// span returns when a stage began and ended. The current stage ends now. ok is false for a stage
+// stageSpan returns when a stage began and ended. The current stage ends now. ok is false for a stage
 // that was not observed and is not the current one.
-func (t *timeline) span(i int, now time.Time) (from, to time.Time, ok bool) {
+func (t *timeline) stageSpan(i int, now time.Time) (from, to time.Time, ok bool) {
 	stages := t.stages()
 	from = t.begun
 	for _, s := range stages[:i] {
@@ -110,9 +110,9 @@ func (t *timeline) span(i int, now time.Time) (from, to time.Time, ok bool) {
 	return from, to, true
 }
 
-// end returns the time of the last stage when all are reached, and now otherwise.
-func (t *timeline) end(now time.Time) time.Time {
-	if !t.done() {
+// endTime returns the time of the last stage when all are reached, and now otherwise.
+func (t *timeline) endTime(now time.Time) time.Time {
+	if !t.isDone() {
 		return now
 	}
 	last := t.begun
@@ -128,7 +128,7 @@ func (t *timeline) end(now time.Time) time.Time {
 // stage, and its duration.
 func (t *timeline) stageLine(stage string) string {
 	i := slices.Index(clusterStages, stage)
-	from, to, _ := t.span(i, t.reached[stage].at)
+	from, to, _ := t.stageSpan(i, t.reached[stage].at)
 	line := fmt.Sprintf("  %8s  %-*s", terminal.FormatDuration(to.Sub(t.begun)), stageColumn, stage)
 	if i > 0 {
 		line += "  +" + terminal.FormatDuration(to.Sub(from))
@@ -143,5 +143,5 @@ func (t *timeline) stageLine(stage string) string {
 func (t *timeline) waitLine(now time.Time) string {
 	stage := t.stages()[min(t.currentStage(), len(t.stages())-1)]
 	return fmt.Sprintf("  %8s  %-*s  waits: %s", terminal.FormatDuration(max(now.Sub(t.begun), 0)), stageColumn, stage,
-		terminal.OneLine(t.waits))
+		terminal.OneLine(t.waitReason))
 }

@@ -39,8 +39,8 @@ var (
 	asciiSpinner = []string{"|", "/", "-", `\`}
 )
 
-// marks returns the marks of a stage that was reached, of the current one and of a later one.
-func (c canvas) marks() (done, moving, later string) {
+// stageMarks returns the marks of a stage that was reached, of the current one and of a later one.
+func (c canvas) stageMarks() (done, moving, later string) {
 	if c.ascii {
 		return "x", asciiSpinner[c.tick%len(asciiSpinner)], "."
 	}
@@ -54,8 +54,8 @@ const (
 	fixedCells  = 2 + 1 + 1 + stageColumn + 2 + tookColumn + 2 // up to the bar
 )
 
-// bar returns the width of the bars in cells, 0 when they would leave no room for notes.
-func (c canvas) bar() int {
+// barWidth returns the width of the bars in cells, 0 when they would leave no room for notes.
+func (c canvas) barWidth() int {
 	switch {
 	case c.width >= 100:
 		return 24
@@ -67,16 +67,16 @@ func (c canvas) bar() int {
 
 // draw returns the lines of the timeline at a time. No line is wider than the canvas.
 func (t *timeline) draw(c canvas, now time.Time) []string {
-	end := t.end(now)
+	end := t.endTime(now)
 	total := max(end.Sub(t.begun), 0)
 	title := terminal.OneLine(t.name)
 	rest := fmt.Sprintf("  %s  %s", t.phase, terminal.FormatDuration(total))
-	title = cut(title, max(c.width-cells(rest), 8))
-	lines := []string{c.paint(bold, title) + cut(rest, c.width-cells(title)), ""}
-	done, moving, later := c.marks()
+	title = truncate(title, max(c.width-cellWidth(rest), 8))
+	lines := []string{c.paint(bold, title) + truncate(rest, c.width-cellWidth(title)), ""}
+	done, moving, later := c.stageMarks()
 	current := t.currentStage()
 	for i, stage := range t.stages() {
-		from, to, ok := t.span(i, now)
+		from, to, ok := t.stageSpan(i, now)
 		duration, bar, note := "", "", t.reached[stage].note
 		if ok {
 			duration = terminal.FormatDuration(to.Sub(from))
@@ -85,7 +85,7 @@ func (t *timeline) draw(c canvas, now time.Time) []string {
 		mark, colour := done, green
 		switch {
 		case i == current:
-			mark, colour, note = moving, yellow, t.waits
+			mark, colour, note = moving, yellow, t.waitReason
 			if t.phase == "Failed" {
 				colour = red
 			}
@@ -97,19 +97,19 @@ func (t *timeline) draw(c canvas, now time.Time) []string {
 			head = " " + stage
 		}
 		body := ""
-		if width := c.bar(); width > 0 && bar+note != "" {
-			body = c.paint(colour, bar) + strings.Repeat(" ", width-cells(bar)+1)
+		if width := c.barWidth(); width > 0 && bar+note != "" {
+			body = c.paint(colour, bar) + strings.Repeat(" ", width-cellWidth(bar)+1)
 		}
 		room := c.width - fixedCells
-		if c.bar() > 0 {
-			room -= c.bar() + 1
+		if c.barWidth() > 0 {
+			room -= c.barWidth() + 1
 		}
 		lines = append(lines, strings.TrimRight("  "+c.paint(colour, mark)+head+body+c.paint(
-			faint, cut(terminal.OneLine(note), room)), " "))
+			faint, truncate(terminal.OneLine(note), room)), " "))
 	}
 	for i, l := range lines {
 		if !c.colour {
-			lines[i] = cut(l, c.width)
+			lines[i] = truncate(l, c.width)
 		}
 	}
 	return lines
@@ -117,7 +117,7 @@ func (t *timeline) draw(c canvas, now time.Time) []string {
 
 // drawBar draws the part from..to of the whole duration as a bar.
 func (c canvas) drawBar(from, to, total time.Duration) string {
-	width := c.bar()
+	width := c.barWidth()
 	if width == 0 || total <= 0 {
 		return ""
 	}
@@ -134,9 +134,9 @@ func (c canvas) drawBar(from, to, total time.Duration) string {
 	return strings.Repeat(" ", begin) + strings.Repeat(full, min(length, width-begin))
 }
 
-// cells returns the number of terminal cells that a text takes. The estimate errs on the wide side:
+// cellWidth returns the number of terminal cells that a text takes. The estimate errs on the wide side:
 // characters beyond western alphabets count as two cells.
-func cells(text string) int {
+func cellWidth(text string) int {
 	n := 0
 	for _, r := range text {
 		n += runeCells(r)
@@ -151,9 +151,9 @@ func runeCells(r rune) int {
 	return 1
 }
 
-// cut shortens a text to a number of cells, with an ellipsis.
-func cut(text string, width int) string {
-	if cells(text) <= width {
+// truncate shortens a text to a number of cells, with an ellipsis.
+func truncate(text string, width int) string {
+	if cellWidth(text) <= width {
 		return text
 	}
 	if width < 2 {

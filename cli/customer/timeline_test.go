@@ -39,17 +39,17 @@ func TestTimeline(t *testing.T) {
 			if err := yaml.UnmarshalStrict([]byte(d.Input), &s); err != nil {
 				d.Fatalf(t, "%v", err)
 			}
-			tl := timeline{name: s.Name, phase: s.Phase, last: stageReady, waits: s.Waits}
+			tl := timeline{name: s.Name, phase: s.Phase, last: stageReady, waitReason: s.Waits}
 			if s.Nodes {
 				tl.last = stageNodes
 			}
 			var printed []string
 			for _, r := range s.Reached {
-				if tl.reach(r.Stage, atMS(r.MS), r.Note) {
+				if tl.recordStage(r.Stage, atMS(r.MS), r.Note) {
 					printed = append(printed, tl.stageLine(r.Stage))
 				}
 			}
-			if tl.waits != "" {
+			if tl.waitReason != "" {
 				printed = append(printed, tl.waitLine(atMS(s.Now)))
 			}
 			if d.Cmd == "tell" {
@@ -66,9 +66,9 @@ func TestTimeline(t *testing.T) {
 func TestTimelineFitsItsTerminal(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		tl := timeline{name: rapid.String().Draw(t, "name"), phase: "Provisioning", last: stageNodes,
-			waits: rapid.String().Draw(t, "waits")}
+			waitReason: rapid.String().Draw(t, "waits")}
 		for range rapid.IntRange(0, 9).Draw(t, "events") {
-			tl.reach(rapid.SampledFrom(clusterStages).Draw(t, "stage"),
+			tl.recordStage(rapid.SampledFrom(clusterStages).Draw(t, "stage"),
 				atMS(rapid.IntRange(-5000, 600000).Draw(t, "at")), rapid.String().Draw(t, "note"))
 		}
 		c := canvas{width: rapid.IntRange(20, 200).Draw(t, "width"), tick: rapid.IntRange(0, 99).Draw(t, "tick"),
@@ -78,8 +78,8 @@ func TestTimelineFitsItsTerminal(t *testing.T) {
 			t.Fatalf("%d lines", len(lines))
 		}
 		for _, l := range lines {
-			if cells(l) > c.width {
-				t.Fatalf("%d cells on a terminal of %d: %q", cells(l), c.width, l)
+			if cellWidth(l) > c.width {
+				t.Fatalf("%d cells on a terminal of %d: %q", cellWidth(l), c.width, l)
 			}
 		}
 	})

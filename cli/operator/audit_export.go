@@ -37,7 +37,7 @@ file has records already, for example of an interrupted export, it goes on after
 			return err
 		}
 		defer file.Close()
-		last, err := lastExported(file)
+		last, err := lastExportedRecord(file)
 		if err != nil {
 			return fmt.Errorf("%s: %w", to, err)
 		}
@@ -80,9 +80,9 @@ file has records already, for example of an interrupted export, it goes on after
 // maxAuditLine is more than the longest line of an export.
 const maxAuditLine = 64 << 10
 
-// lastExported returns the last whole record of a file, and makes the file end after it. Without records it is the zero
-// entry.
-func lastExported(file *os.File) (last client.AuditEntry, err error) {
+// lastExportedRecord returns the last complete record of a file, and cuts off what follows it. A file without records
+// has the zero entry.
+func lastExportedRecord(file *os.File) (last client.AuditEntry, err error) {
 	end, err := file.Seek(0, io.SeekEnd)
 	if err != nil || end == 0 {
 		return last, err

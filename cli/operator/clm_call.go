@@ -29,36 +29,36 @@ func CLM(session *terminal.Session) []*cobra.Command {
 	}
 }
 
-// clmCaller are the flags that select a lifecycle manager and the identity of its caller.
-type clmCaller struct {
+// clmFlags are the flags that select a lifecycle manager and the identity of its caller.
+type clmFlags struct {
 	*operatorFlags
 	token string // file
 }
 
-// addCLMFlags gives cmd the flags of a clmCaller.
-func addCLMFlags(cmd *cobra.Command) *clmCaller {
-	o := &clmCaller{operatorFlags: addOperatorFlags(cmd, "clm", "CLM's REST API")}
+// addCLMFlags gives cmd the flags of clmFlags.
+func addCLMFlags(cmd *cobra.Command) *clmFlags {
+	o := &clmFlags{operatorFlags: addOperatorFlags(cmd, "clm", "CLM's REST API")}
 	cmd.Flags().StringVar(&o.token, "token-file", "",
 		"with --endpoint: file with a bearer token, instead of a certificate")
 	return o
 }
 
-// lifecycle is an open connection to CLM, with the kinds that it has.
-type lifecycle struct {
+// clmConnection is an open connection to CLM, with the kinds that it has.
+type clmConnection struct {
 	*clmclient.Client
 	kinds []clmclient.ResourceKind
 }
 
 // callCLM calls f with a client of CLM, and explains the error that f returns.
-func callCLM(session *terminal.Session, ctx context.Context, o *clmCaller,
-	f func(context.Context, *lifecycle) error) error {
+func callCLM(session *terminal.Session, ctx context.Context, o *clmFlags,
+	f func(context.Context, *clmConnection) error) error {
 	m, err := dialCLM(session, o)
 	if err != nil {
 		return err
 	}
 	defer m.Close()
 	ctx = asOperator(ctx)
-	l := &lifecycle{Client: m}
+	l := &clmConnection{Client: m}
 	if l.kinds, err = m.Kinds(ctx); err == nil {
 		err = f(ctx, l)
 	}
@@ -66,7 +66,7 @@ func callCLM(session *terminal.Session, ctx context.Context, o *clmCaller,
 }
 
 // dialCLM returns a client of the CLM that the flags name, by default that of the home.
-func dialCLM(session *terminal.Session, o *clmCaller) (*clmclient.Client, error) {
+func dialCLM(session *terminal.Session, o *clmFlags) (*clmclient.Client, error) {
 	options := clmclient.Options{Endpoint: o.endpoint, Budget: 3 * time.Second}
 	if o.endpoint == "" {
 		home, err := session.Home()
@@ -127,7 +127,7 @@ func explainError(err error) error {
 }
 
 // collection returns the collection of a kind, which is given by its name or its plural.
-func (l *lifecycle) collection(word string) (clmclient.Collection, error) {
+func (l *clmConnection) collection(word string) (clmclient.Collection, error) {
 	if word == "all" || word == string(clmclient.AllKinds) {
 		return clmclient.AllKinds, nil
 	}
@@ -141,8 +141,8 @@ func (l *lifecycle) collection(word string) (clmclient.Collection, error) {
 	return "", fmt.Errorf("there is no kind %q here; there are %s, and all", word, strings.Join(names, ", "))
 }
 
-// kind returns the kind of a collection, "" for all kinds.
-func (l *lifecycle) kind(plural clmclient.Collection) string {
+// kindOf returns the kind of a collection, "" for all kinds.
+func (l *clmConnection) kindOf(plural clmclient.Collection) string {
 	for _, k := range l.kinds {
 		if k.Plural == plural {
 			return k.Kind
@@ -151,8 +151,8 @@ func (l *lifecycle) kind(plural clmclient.Collection) string {
 	return ""
 }
 
-// plural returns the collection of a kind, all kinds for an unknown one.
-func (l *lifecycle) plural(kind string) clmclient.Collection {
+// pluralOf returns the collection of a kind, all kinds for an unknown one.
+func (l *clmConnection) pluralOf(kind string) clmclient.Collection {
 	for _, k := range l.kinds {
 		if k.Kind == kind {
 			return k.Plural
@@ -163,7 +163,7 @@ func (l *lifecycle) plural(kind string) clmclient.Collection {
 
 // parseTarget splits the arguments that name a resource: KIND ID, KIND NAME, or either with a slash
 // between. name is "" when the arguments have a kind only.
-func (l *lifecycle) parseTarget(args []string) (in clmclient.Collection, name string, err error) {
+func (l *clmConnection) parseTarget(args []string) (in clmclient.Collection, name string, err error) {
 	kind, name, _ := strings.Cut(args[0], "/")
 	if len(args) > 1 {
 		if name != "" {
@@ -176,7 +176,7 @@ func (l *lifecycle) parseTarget(args []string) (in clmclient.Collection, name st
 }
 
 // findOne finds the resource that the arguments of a command name.
-func (l *lifecycle) findOne(ctx context.Context, args []string) (clmclient.Collection, clmclient.Resource, error) {
+func (l *clmConnection) findOne(ctx context.Context, args []string) (clmclient.Collection, clmclient.Resource, error) {
 	in, name, err := l.parseTarget(args)
 	if err != nil {
 		return in, clmclient.Resource{}, err
@@ -190,13 +190,13 @@ func (l *lifecycle) findOne(ctx context.Context, args []string) (clmclient.Colle
 		err = fmt.Errorf("%w; `atoll clm list %s` shows what there is", err, in)
 	}
 	if err == nil && in == clmclient.AllKinds {
-		in = l.plural(r.Kind)
+		in = l.pluralOf(r.Kind)
 	}
 	return in, r, err
 }
 
 // find finds a resource by its id or by its name.
-func (l *lifecycle) find(ctx context.Context, in clmclient.Collection, name string) (clmclient.Resource, error) {
+func (l *clmConnection) find(ctx context.Context, in clmclient.Collection, name string) (clmclient.Resource, error) {
 	if uuid.Validate(name) == nil {
 		return l.Get(ctx, in, name, "")
 	}
@@ -212,12 +212,12 @@ func requireResource(_ *cobra.Command, args []string) error {
 }
 
 // completeResources completes KIND and then NAME.
-func completeResources(session *terminal.Session, o *clmCaller) cobra.CompletionFunc {
+func completeResources(session *terminal.Session, o *clmFlags) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		ctx, cancel := context.WithTimeout(cmd.Context(), 2*time.Second)
 		defer cancel()
 		var words []cobra.Completion
-		err := callCLM(session, ctx, o, func(ctx context.Context, l *lifecycle) error {
+		err := callCLM(session, ctx, o, func(ctx context.Context, l *clmConnection) error {
 			switch len(args) {
 			case 0:
 				for _, k := range l.kinds {

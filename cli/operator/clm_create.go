@@ -42,7 +42,7 @@ and labels and references where there are some. What belongs to another resource
 		if err := strict.Decode(&body); err != nil {
 			return fmt.Errorf("%s: %w", file, err)
 		}
-		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
+		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *clmConnection) error {
 			in, err := l.collection(body.Kind)
 			if err != nil {
 				return fmt.Errorf("%s: kind: %w", file, err)

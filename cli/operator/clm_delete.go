@@ -21,7 +21,7 @@ they have cleaned up; "atoll clm why" lists the adapters that have not.`,
 	wait := terminal.AddWaitFlags(cmd, "gone")
 	cmd.ValidArgsFunction = completeResources(session, call)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
+		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *clmConnection) error {
 			in, r, err := l.findOne(ctx, args)
 			if err != nil {
 				return err

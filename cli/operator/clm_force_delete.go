@@ -24,7 +24,7 @@ reason goes into the history.`,
 	cmd.MarkFlagRequired("reason")
 	cmd.ValidArgsFunction = completeResources(session, call)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
+		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *clmConnection) error {
 			in, r, err := l.findOne(ctx, args)
 			if err != nil {
 				return err

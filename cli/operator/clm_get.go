@@ -30,7 +30,7 @@ and KIND/ID is as good as KIND ID. With a kind alone it lists, as "atoll clm lis
 	out := terminal.AddOutputFlag(cmd, "wide", "name")
 	cmd.ValidArgsFunction = completeResources(session, call)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
+		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *clmConnection) error {
 			if in, name, err := l.parseTarget(args); err != nil || name == "" {
 				if err != nil {
 					return err

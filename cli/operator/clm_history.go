@@ -36,7 +36,7 @@ change; -o json has all.`,
 	out := terminal.AddOutputFlag(cmd, "wide")
 	cmd.ValidArgsFunction = completeResources(session, call)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
+		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *clmConnection) error {
 			in, id, err := l.parseTarget(args)
 			if err != nil {
 				return err

@@ -36,7 +36,7 @@ that are being deleted are listed until they are gone. Of one resource it is its
 	out := terminal.AddOutputFlag(cmd, "wide", "name")
 	cmd.ValidArgsFunction = completeResources(session, call)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
+		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *clmConnection) error {
 			in, name, err := l.parseTarget(args)
 			if err != nil {
 				return err
@@ -65,7 +65,7 @@ func withID(id, search string) string {
 }
 
 // showList prints the resources that a query finds, at most limit of them; 0 is no limit.
-func showList(session *terminal.Session, ctx context.Context, l *lifecycle, in clmclient.Collection,
+func showList(session *terminal.Session, ctx context.Context, l *clmConnection, in clmclient.Collection,
 	q clmclient.ResourceQuery, limit int, out *terminal.Output) error {
 	found := []clmclient.Resource{}
 	for r, err := range l.All(ctx, in, q) {
@@ -78,7 +78,7 @@ func showList(session *terminal.Session, ctx context.Context, l *lifecycle, in c
 	}
 	if out.Format == "name" {
 		for _, r := range found {
-			session.Printf("%s/%s\n", l.plural(r.Kind), r.ID)
+			session.Printf("%s/%s\n", l.pluralOf(r.Kind), r.ID)
 		}
 		return nil
 	}

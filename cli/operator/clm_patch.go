@@ -40,7 +40,7 @@ one. A change that changes nothing makes no generation.`,
 		if err != nil {
 			return err
 		}
-		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
+		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *clmConnection) error {
 			in, r, err := l.findOne(ctx, args)
 			if err != nil {
 				return err

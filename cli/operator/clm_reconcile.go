@@ -24,13 +24,13 @@ at a pace. It is in the resource's history.`,
 	cmd.Flags().StringVar(&reason, "reason", "", "why; the region records it")
 	cmd.ValidArgsFunction = completeResources(session, call)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
+		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *clmConnection) error {
 			in, name, err := l.parseTarget(args)
 			if err != nil {
 				return err
 			}
 			if name == "" {
-				if err := l.ReconcileAll(ctx, l.kind(in), reason); err != nil {
+				if err := l.ReconcileAll(ctx, l.kindOf(in), reason); err != nil {
 					return err
 				}
 				session.Printf("asked for work on all %s\n", in)

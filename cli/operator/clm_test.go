@@ -17,7 +17,7 @@ import (
 func TestWhy(t *testing.T) {
 	datadriven.Walk(t, "testdata/why", func(t *testing.T, path string) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
-			var f findings
+			var f resourceFacts
 			if err := yaml.UnmarshalStrict([]byte(d.Input), &f); err != nil {
 				d.Fatalf(t, "%v", err)
 			}

@@ -17,7 +17,7 @@ import (
 )
 
 // finishChange reports a change, waits with --wait, and prints the resource.
-func finishChange(session *terminal.Session, ctx context.Context, l *lifecycle, in clmclient.Collection,
+func finishChange(session *terminal.Session, ctx context.Context, l *clmConnection, in clmclient.Collection,
 	r clmclient.Resource, verb string, f *terminal.WaitFlags, out *terminal.Output) error {
 	progress := out.Progress(session)
 	fmt.Fprintf(progress, "%s %s %s: id %s, generation %d\n", r.Kind, r.Name, verb, r.ID, r.Generation)
@@ -47,7 +47,7 @@ func clmWait(session *terminal.Session) *cobra.Command {
 	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "how long to wait")
 	cmd.ValidArgsFunction = completeResources(session, call)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
+		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *clmConnection) error {
 			in, r, err := l.findOne(ctx, args)
 			if deleted && remote.StatusOf(err) == http.StatusNotFound {
 				session.Printf("%s is not there\n", args[len(args)-1])
@@ -79,7 +79,7 @@ const (
 
 // awaitResource watches a resource until the generation of r reaches the goal. It prints each new
 // message of the Reconciled condition.
-func awaitResource(session *terminal.Session, ctx context.Context, l *lifecycle, in clmclient.Collection,
+func awaitResource(session *terminal.Session, ctx context.Context, l *clmConnection, in clmclient.Collection,
 	r clmclient.Resource, goal resourceGoal, timeout time.Duration, out io.Writer) error {
 	start, lastMessage, seen := time.Now(), "", false
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout,

@@ -34,7 +34,7 @@ connection breaks; after a gap it prints a notice and begins anew. With
 	out := terminal.AddOutputFlag(cmd, "name")
 	cmd.ValidArgsFunction = completeResources(session, call)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
+		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *clmConnection) error {
 			in, name, err := l.parseTarget(args)
 			if err != nil {
 				return err
@@ -67,7 +67,7 @@ connection breaks; after a gap it prints a notice and begins anew. With
 const watchLine = "%-12s  %-8s  %-17s  %-24s  %-36s  %4s  %-10s  %s\n"
 
 // showEvent prints one event of a watch.
-func showEvent(session *terminal.Session, e remote.Event, l *lifecycle, out *terminal.Output) error {
+func showEvent(session *terminal.Session, e remote.Event, l *clmConnection, out *terminal.Output) error {
 	if printed, err := out.PrintEvent(session.Out, e); printed || err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func showEvent(session *terminal.Session, e remote.Event, l *lifecycle, out *ter
 		return err
 	}
 	if out.Format == "name" {
-		_, err := fmt.Fprintf(session.Out, "%s %s/%s\n", e.Type, l.plural(r.Kind), r.ID)
+		_, err := fmt.Fprintf(session.Out, "%s %s/%s\n", e.Type, l.pluralOf(r.Kind), r.ID)
 		return err
 	}
 	state, _ := stateOf(r.Resource)

@@ -35,12 +35,12 @@ for them; for a deletion also the remaining resources below it.`,
 		if len(args) == 1 && !strings.Contains(args[0], "/") {
 			args = []string{"all", args[0]}
 		}
-		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
+		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *clmConnection) error {
 			in, r, err := l.findOne(ctx, args)
 			if err != nil {
 				return err
 			}
-			f := findings{Resource: r.Resource, Now: time.Now()}
+			f := resourceFacts{Resource: r.Resource, Now: time.Now()}
 			if f.Reports, err = l.Statuses(ctx, in, r.ID); err != nil {
 				return err
 			}

@@ -13,8 +13,8 @@ import (
 	"atoll.dev/client/clmclient"
 )
 
-// findings are the facts that explain the state of a resource.
-type findings struct {
+// resourceFacts are the facts that explain the state of a resource.
+type resourceFacts struct {
 	Resource clm.Resource
 	Reports  []clm.AdapterStatus
 	Children []clm.Resource      // set when the resource is being deleted
@@ -67,7 +67,7 @@ type reconcileRequest struct {
 }
 
 // explainResource explains a resource's state.
-func explainResource(f findings) explanation {
+func explainResource(f resourceFacts) explanation {
 	r := f.Resource
 	w := explanation{
 		ID: r.ID, Kind: r.Kind, Name: r.Name, Generation: r.Generation, Changed: r.UpdatedTime, ChangedBy: r.UpdatedBy,

@@ -53,7 +53,7 @@ Times of the agent, the HostedCluster and the plane are of the management cluste
 	cmd.MarkFlagsRequiredTogether("endpoint", "maestro-endpoint")
 	out := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
+		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *clmConnection) error {
 			r, err := l.findTraced(ctx, args[0])
 			if err != nil {
 				return err
@@ -73,7 +73,7 @@ Times of the agent, the HostedCluster and the plane are of the management cluste
 }
 
 // findTraced finds a cluster by its name, its id, or its resource id in Azure.
-func (l *lifecycle) findTraced(ctx context.Context, name string) (clmclient.Resource, error) {
+func (l *clmConnection) findTraced(ctx context.Context, name string) (clmclient.Resource, error) {
 	if !strings.HasPrefix(name, "/") {
 		_, r, err := l.findOne(ctx, []string{"clusters", name})
 		return r, err
@@ -109,8 +109,8 @@ func azureIDOf(spec json.RawMessage) string {
 }
 
 // collectTrace reads the lifecycle manager's documents about a cluster.
-func (l *lifecycle) collectTrace(ctx context.Context, r clmclient.Resource) (f traceFacts, err error) {
-	f = traceFacts{findings: findings{Resource: r.Resource, Now: time.Now()}}
+func (l *clmConnection) collectTrace(ctx context.Context, r clmclient.Resource) (f traceFacts, err error) {
+	f = traceFacts{resourceFacts: resourceFacts{Resource: r.Resource, Now: time.Now()}}
 	if f.Reports, err = l.Statuses(ctx, "clusters", r.ID); err != nil {
 		return f, err
 	}

@@ -16,21 +16,21 @@ import (
 
 // traceFacts are the facts of a trace.
 type traceFacts struct {
-	findings
+	resourceFacts
 	Works      []platform.Work
 	WorksError error // why the works are not known
 }
 
 // trace is the output of `cluster trace`.
 type trace struct {
-	ID      string       `json:"id"`
-	Name    string       `json:"name"`
-	Account string       `json:"account,omitempty"`
-	Azure   string       `json:"azure_resource_id,omitempty"`
-	Target  string       `json:"management_cluster,omitempty"`
-	WaitsAt string       `json:"waits_at,omitempty"` // the first hop that is not done
-	Hops    []traceHop   `json:"hops"`
-	Events  []traceEvent `json:"events"` // the earliest first
+	ID                string       `json:"id"`
+	Name              string       `json:"name"`
+	Account           string       `json:"account,omitempty"`
+	Azure             string       `json:"azure_resource_id,omitempty"`
+	ManagementCluster string       `json:"management_cluster,omitempty"`
+	WaitsAt           string       `json:"waits_at,omitempty"` // the first hop that is not done
+	Hops              []traceHop   `json:"hops"`
+	Events            []traceEvent `json:"events"` // the earliest first
 }
 
 // hopState is how far a cluster has come at one hop.
@@ -73,9 +73,9 @@ func (e traceEvent) latest() time.Time {
 func traceCluster(f traceFacts) trace {
 	r := f.Resource
 	t := trace{ID: r.ID, Name: r.Name, Account: r.Tenancy["account"], Azure: azureIDOf(r.Spec), Events: []traceEvent{},
-		Target: targetOf(f.Reports)}
-	if t.Target == "" && f.Placement != nil {
-		t.Target = f.Placement.ManagementCluster
+		ManagementCluster: managementClusterOf(f.Reports)}
+	if t.ManagementCluster == "" && f.Placement != nil {
+		t.ManagementCluster = f.Placement.ManagementCluster
 	}
 	t.addHistory(f)
 	t.addCLM(f)
@@ -111,7 +111,8 @@ const (
 	hopPlane    = "plane"
 )
 
-func (t *trace) hop(name string, state hopState, since time.Time, format string, args ...any) {
+// addHop appends a hop. A zero since means that the time is unknown.
+func (t *trace) addHop(name string, state hopState, since time.Time, format string, args ...any) {
 	h := traceHop{Hop: name, State: state, Detail: fmt.Sprintf(format, args...)}
 	if !since.IsZero() {
 		h.Since = &since
@@ -119,14 +120,15 @@ func (t *trace) hop(name string, state hopState, since time.Time, format string,
 	t.Hops = append(t.Hops, h)
 }
 
-func (t *trace) event(at time.Time, hop, event, detail string) {
+// addEvent appends an event, unless its time is unknown.
+func (t *trace) addEvent(at time.Time, hop, event, detail string) {
 	if !at.IsZero() {
 		t.Events = append(t.Events, traceEvent{Time: at, Hop: hop, Event: event, Detail: detail})
 	}
 }
 
-// targetOf returns the management cluster that the adapters report, "" when they report none.
-func targetOf(reports []clm.AdapterStatus) string {
+// managementClusterOf returns the management cluster that the adapters report, "" when they report none.
+func managementClusterOf(reports []clm.AdapterStatus) string {
 	for _, report := range reports {
 		var data struct {
 			Target  string `json:"target_cluster"`
@@ -157,16 +159,16 @@ func (t *trace) addHistory(f traceFacts) {
 		case record.Action == "update" && record.Spec == nil:
 			t.addReports(record)
 		case record.Action == "reconcile":
-			t.event(record.Time, hopSentinel, "asked to reconcile", strings.Trim(whatChanged(record)+" "+actor, " "))
+			t.addEvent(record.Time, hopSentinel, "asked to reconcile", strings.Trim(whatChanged(record)+" "+actor, " "))
 		default:
 			if record.Generation > 0 {
 				actor = fmt.Sprintf("generation %d %s", record.Generation, actor)
 			}
-			t.event(record.Time, hopFront, record.Action, actor)
+			t.addEvent(record.Time, hopFront, record.Action, actor)
 			accepted, by = record.Time, record.Principal
 		}
 	}
-	t.hop(hopFront, hopDone, accepted, "%s, last change by %s", front, by)
+	t.addHop(hopFront, hopDone, accepted, "%s, last change by %s", front, by)
 }
 
 // addReports adds the reports that a record of the history has.
@@ -179,12 +181,12 @@ func (t *trace) addReports(record clm.HistoryRecord) {
 		return
 	}
 	for _, report := range status.Reports {
-		t.event(record.Time, hopAdapter+report.Adapter, "reported on generation "+fmt.Sprint(report.ObservedGeneration),
+		t.addEvent(record.Time, hopAdapter+report.Adapter, "reported on generation "+fmt.Sprint(report.ObservedGeneration),
 			goalText(report))
 	}
 	for _, c := range status.Conditions {
 		if c.Type == "Reconciled" && c.LastTransitionTime.Equal(c.LastUpdatedTime) {
-			t.event(record.Time, hopCLM, "Reconciled="+c.Status, c.Message)
+			t.addEvent(record.Time, hopCLM, "Reconciled="+c.Status, c.Message)
 		}
 	}
 }
@@ -206,13 +208,13 @@ func (t *trace) addCLM(f traceFacts) {
 	reconciled := clmclient.Reconciled(r)
 	switch {
 	case r.DeletedTime != nil:
-		t.hop(hopCLM, hopWaits, *r.DeletedTime, "generation %d is being deleted by %s", r.Generation, r.DeletedBy)
+		t.addHop(hopCLM, hopWaits, *r.DeletedTime, "generation %d is being deleted by %s", r.Generation, r.DeletedBy)
 	case reconciled == nil:
-		t.hop(hopCLM, hopDone, r.UpdatedTime, "generation %d; no adapter is required", r.Generation)
+		t.addHop(hopCLM, hopDone, r.UpdatedTime, "generation %d; no adapter is required", r.Generation)
 	case reconciled.Status == "True":
-		t.hop(hopCLM, hopDone, reconciled.LastTransitionTime, "generation %d is reconciled", r.Generation)
+		t.addHop(hopCLM, hopDone, reconciled.LastTransitionTime, "generation %d is reconciled", r.Generation)
 	default:
-		t.hop(hopCLM, hopWaits, reconciled.LastTransitionTime, "generation %d: %s", r.Generation, reconciled.Message)
+		t.addHop(hopCLM, hopWaits, reconciled.LastTransitionTime, "generation %d: %s", r.Generation, reconciled.Message)
 	}
 	var waits []string
 	since := time.Time{}
@@ -223,10 +225,10 @@ func (t *trace) addCLM(f traceFacts) {
 		}
 	}
 	if len(waits) == 0 {
-		t.hop(hopSentinel, hopDone, time.Time{}, "no adapter is required")
+		t.addHop(hopSentinel, hopDone, time.Time{}, "no adapter is required")
 		return
 	}
-	t.hop(hopSentinel, hopWaits, since, "it sends the event again until these report success: %s",
+	t.addHop(hopSentinel, hopWaits, since, "it sends the event again until these report success: %s",
 		strings.Join(waits, ", "))
 }
 
@@ -234,18 +236,18 @@ func (t *trace) addCLM(f traceFacts) {
 func (t *trace) addPlacement(f traceFacts) {
 	switch p := f.Placement; {
 	case p == nil:
-		t.hop(hopFleet, hopUnknown, time.Time{}, "the fleet has no placement of it")
+		t.addHop(hopFleet, hopUnknown, time.Time{}, "the fleet has no placement of it")
 	case p.ManagementCluster == "":
-		t.hop(hopFleet, hopWaits, p.DecidedTime, "%s", cmp.Or(p.Reason, p.Message))
+		t.addHop(hopFleet, hopWaits, p.DecidedTime, "%s", cmp.Or(p.Reason, p.Message))
 	default:
-		t.hop(hopFleet, hopDone, p.DecidedTime, "on %s", p.ManagementCluster)
-		t.event(p.DecidedTime, hopFleet, "placed", p.ManagementCluster)
+		t.addHop(hopFleet, hopDone, p.DecidedTime, "on %s", p.ManagementCluster)
+		t.addEvent(p.DecidedTime, hopFleet, "placed", p.ManagementCluster)
 	}
 }
 
 // addAdapters adds the state of each adapter that has reported or that the cluster waits for.
 func (t *trace) addAdapters(f traceFacts) {
-	explained := explainResource(f.findings)
+	explained := explainResource(f.resourceFacts)
 	awaited := map[string]bool{}
 	for _, list := range [][]dependency{explained.Awaited, explained.Done} {
 		for _, d := range list {
@@ -261,7 +263,7 @@ func (t *trace) addAdapters(f traceFacts) {
 					d.What = e.Text
 				}
 			}
-			t.hop(hopAdapter+d.From, state, d.Since, "%s", d.What)
+			t.addHop(hopAdapter+d.From, state, d.Since, "%s", d.What)
 		}
 	}
 }

@@ -11,8 +11,8 @@ import (
 // traceTables prints a trace as text.
 func traceTables(out io.Writer, t trace, now time.Time) {
 	fmt.Fprintf(out, "cluster %s (%s) of account %s", t.Name, t.ID, terminal.DashIfEmpty(t.Account))
-	if t.Target != "" {
-		fmt.Fprintf(out, " on %s", t.Target)
+	if t.ManagementCluster != "" {
+		fmt.Fprintf(out, " on %s", t.ManagementCluster)
 	}
 	fmt.Fprintln(out)
 	if t.Azure != "" {

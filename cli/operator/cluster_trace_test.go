@@ -23,7 +23,7 @@ func traceAt(seconds int) time.Time { return traceStart.Add(time.Duration(second
 func tracedCluster(t *testing.T) traceFacts {
 	t.Helper()
 	at := func(seconds int) *time.Time { v := traceAt(seconds); return &v }
-	f := traceFacts{findings: findings{Now: traceAt(100)}}
+	f := traceFacts{resourceFacts: resourceFacts{Now: traceAt(100)}}
 	f.Resource = clm.Resource{ID: "c1", Kind: "Cluster", Name: "demo", Generation: 1, CreatedTime: traceAt(0),
 		CreatedBy: "ann", Tenancy: map[string]string{"account": "123456789012"},
 		Spec: json.RawMessage(`{"properties":{"azureResourceId":"/subscriptions/s/x"}}`),
@@ -130,7 +130,7 @@ func TestATraceHasTheEventsOfAllHopsInOneOrder(t *testing.T) {
 	if strings.Join(events, "|") != want {
 		t.Errorf("the events are %s", strings.Join(events, "|"))
 	}
-	if got.Target != "management-01" || got.Azure != "/subscriptions/s/x" || got.Account != "123456789012" {
+	if got.ManagementCluster != "management-01" || got.Azure != "/subscriptions/s/x" || got.Account != "123456789012" {
 		t.Errorf("%+v", got)
 	}
 }

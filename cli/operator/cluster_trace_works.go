@@ -16,11 +16,11 @@ import (
 // addWorks adds the delivery of the cluster's works by Maestro and the agent.
 func (t *trace) addWorks(f traceFacts) {
 	if f.WorksError != nil {
-		t.hop(hopMaestro, hopUnknown, time.Time{}, "the works cannot be read: %v", f.WorksError)
+		t.addHop(hopMaestro, hopUnknown, time.Time{}, "the works cannot be read: %v", f.WorksError)
 		return
 	}
 	if len(f.Works) == 0 {
-		t.hop(hopMaestro, hopUnknown, time.Time{}, "Maestro has no work of this cluster")
+		t.addHop(hopMaestro, hopUnknown, time.Time{}, "Maestro has no work of this cluster")
 		return
 	}
 	for _, w := range f.Works {
@@ -33,7 +33,7 @@ func (t *trace) addWorks(f traceFacts) {
 			if stage.Stage == "received" || stage.Stage == "applied" {
 				hop = hopAgent
 			}
-			t.event(*stage.At, hop, stage.Stage, fmt.Sprintf("%s, generation %d", w.Name, w.Generation))
+			t.addEvent(*stage.At, hop, stage.Stage, fmt.Sprintf("%s, generation %d", w.Name, w.Generation))
 		}
 		d := w.Delivery
 		if d == nil {
@@ -41,22 +41,22 @@ func (t *trace) addWorks(f traceFacts) {
 		}
 		switch {
 		case d.SentAt == nil && d.ReceivedAt == nil && d.AppliedAt == nil:
-			t.hop(hopMaestro, hopWaits, w.UpdatedAt, "%s on %s is not sent: %s", w.Name, w.ClusterID,
+			t.addHop(hopMaestro, hopWaits, w.UpdatedAt, "%s on %s is not sent: %s", w.Name, w.ClusterID,
 				cmp.Or(d.LastError, "Maestro sends it when the agent is connected"))
 		default:
-			t.hop(hopMaestro, hopDone, timeOf(d.SentAt), "%s on %s, generation %d, sent %d times", w.Name, w.ClusterID,
+			t.addHop(hopMaestro, hopDone, timeOf(d.SentAt), "%s on %s, generation %d, sent %d times", w.Name, w.ClusterID,
 				w.Generation, d.Attempts)
 		}
 		switch {
 		case d.UnansweredSince != nil:
-			t.hop(hopAgent, hopWaits, *d.UnansweredSince, "%s: the agent has not answered", w.Name)
+			t.addHop(hopAgent, hopWaits, *d.UnansweredSince, "%s: the agent has not answered", w.Name)
 		case s.LastError != "":
-			t.hop(hopAgent, hopFailed, timeOf(d.ReceivedAt), "%s: %s", w.Name, s.LastError)
+			t.addHop(hopAgent, hopFailed, timeOf(d.ReceivedAt), "%s: %s", w.Name, s.LastError)
 		case d.AcknowledgedGeneration < w.Generation:
-			t.hop(hopAgent, hopWaits, timeOf(d.ReceivedAt), "%s: the agent has generation %d of %d", w.Name,
+			t.addHop(hopAgent, hopWaits, timeOf(d.ReceivedAt), "%s: the agent has generation %d of %d", w.Name,
 				d.AcknowledgedGeneration, w.Generation)
 		default:
-			t.hop(hopAgent, hopDone, timeOf(d.AppliedAt), "%s: generation %d is applied", w.Name, w.Generation)
+			t.addHop(hopAgent, hopDone, timeOf(d.AppliedAt), "%s: generation %d is applied", w.Name, w.Generation)
 		}
 	}
 }
@@ -90,8 +90,8 @@ func (t *trace) addHostedCluster(f traceFacts) {
 			return
 		}
 	}
-	t.hop(hopHosted, hopUnknown, time.Time{}, "the agent has not reported a HostedCluster")
-	t.hop(hopPlane, hopUnknown, time.Time{}, "it is known from the HostedCluster")
+	t.addHop(hopHosted, hopUnknown, time.Time{}, "the agent has not reported a HostedCluster")
+	t.addHop(hopPlane, hopUnknown, time.Time{}, "it is known from the HostedCluster")
 }
 
 func (t *trace) addConditions(name, endpoint string, conditions []metav1.Condition) {
@@ -106,7 +106,7 @@ func (t *trace) addConditions(name, endpoint string, conditions []metav1.Conditi
 		if c.Message != "" {
 			detail += ": " + c.Message
 		}
-		t.event(c.LastTransitionTime.Time, hop, text, detail)
+		t.addEvent(c.LastTransitionTime.Time, hop, text, detail)
 		isGoal := c.Type == string(cluster.ConditionAvailable) || c.Type == "KubeAPIServerAvailable"
 		if isGoal {
 			at := c.LastTransitionTime.Time

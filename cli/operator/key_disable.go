@@ -14,21 +14,21 @@ import (
 )
 
 func keyDisable(session *terminal.Session) *cobra.Command {
-	return keyChange(session, &cobra.Command{
+	return keyChangeCommand(session, &cobra.Command{
 		Use:   "disable ACCESS_KEY_ID",
 		Short: "Disable a key pair; within a second the region refuses its signatures and ends its watches",
 	}, "disabled", (*access.KeyStore).Disable)
 }
 
 func keyEnable(session *terminal.Session) *cobra.Command {
-	return keyChange(session, &cobra.Command{
+	return keyChangeCommand(session, &cobra.Command{
 		Use:   "enable ACCESS_KEY_ID",
 		Short: "Enable a disabled key pair",
 	}, "enabled", (*access.KeyStore).Enable)
 }
 
 func keyDelete(session *terminal.Session) *cobra.Command {
-	return keyChange(session, &cobra.Command{
+	return keyChangeCommand(session, &cobra.Command{
 		Use:   "delete ACCESS_KEY_ID",
 		Short: "Delete a key pair, with the effect of disable",
 	}, "deleted", func(keys *access.KeyStore, ctx context.Context, id string) (access.KeyPair, error) {
@@ -36,8 +36,8 @@ func keyDelete(session *terminal.Session) *cobra.Command {
 	})
 }
 
-// keyChange completes a command that changes one key pair. done names the change in one word.
-func keyChange(session *terminal.Session, cmd *cobra.Command, done string,
+// keyChangeCommand completes a command that changes one key pair. done names the change in one word.
+func keyChangeCommand(session *terminal.Session, cmd *cobra.Command, done string,
 	change func(*access.KeyStore, context.Context, string) (access.KeyPair, error)) *cobra.Command {
 	cmd.Args = cobra.ExactArgs(1)
 	cmd.Example = "  atoll key " + cmd.Name() + " AKIAIOSFODNN7EXAMPLE"

@@ -54,8 +54,8 @@ state. To compare with the present state instead, delete the file.`,
 		toCLM := *o
 		toCLM.service, toCLM.endpoint = "clm", lifecycleURL
 		return callMaestro(session, cmd.Context(), o, func(ctx context.Context, m *maestroclient.Client) error {
-			return callCLM(session, ctx, &clmCaller{operatorFlags: &toCLM}, func(ctx context.Context,
-				l *lifecycle) error {
+			return callCLM(session, ctx, &clmFlags{operatorFlags: &toCLM}, func(ctx context.Context,
+				l *clmConnection) error {
 				progress := &rebuildProgress{out: cmd.ErrOrStderr()}
 				report, err := recovery.Rebuild(ctx, recovery.Options{Maestro: m, CLM: l.Client, Timeout: timeout,
 					StateFile: stateFile, Continued: progress.showContinued,

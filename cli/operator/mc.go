@@ -17,9 +17,9 @@ func ManagementCluster(session *terminal.Session) *cobra.Command {
   atoll mc cordon edge-7`}
 	cmd.AddCommand(mcList(session), mcGet(session), mcOrphans(session), mcRegister(session), mcUpdate(session),
 		mcDelete(session),
-		mcState(session, "cordon", platform.ManagementClusterUpdateStateCordoned), mcState(session, "uncordon",
+		mcStateCommand(session, "cordon", platform.ManagementClusterUpdateStateCordoned), mcStateCommand(session, "uncordon",
 			platform.ManagementClusterUpdateStateReady),
-		mcState(session, "drain", platform.ManagementClusterUpdateStateDraining), mcKubeconfig(session), mcBootstrap(
+		mcStateCommand(session, "drain", platform.ManagementClusterUpdateStateDraining), mcKubeconfig(session), mcBootstrap(
 			session),
 		mcJoinToken(session), mcRevoke(session), mcAllow(session))
 	return cmd

@@ -34,7 +34,7 @@ room is free when the management cluster has confirmed their deletion.`,
 	out := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		mc := strings.Join(args, "")
-		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
+		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *clmConnection) error {
 			list, err := l.Orphans(ctx, cluster.ManagementCluster(mc))
 			if err != nil {
 				return err
@@ -89,7 +89,7 @@ cluster at once and orders nothing. The cluster's history keeps who did it and w
 	cmd.MarkFlagRequired("reason")
 	call := addCLMFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
+		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *clmConnection) error {
 			if free {
 				if err := l.ReleaseByForce(ctx, cluster.ID(args[1]), reason); err != nil {
 					return err

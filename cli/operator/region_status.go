@@ -62,7 +62,7 @@ no difference.`,
 		s := regionDrift{Region: string(d.Region), Home: home.Dir, NotRendered: []string{},
 			NotApplied: local.UnappliedValues(d, home.Programs())}
 		var tree *gitops.Declaration
-		if s.Tree = treeBeside(*from, config); s.Tree != "" {
+		if s.Tree = findTree(*from, config); s.Tree != "" {
 			if tree, s.NotRendered, err = readTree(s.Tree, *from, d); err != nil {
 				return err
 			}
@@ -79,9 +79,9 @@ no difference.`,
 	return cmd
 }
 
-// treeBeside returns the directory of the configuration: the named one, or config beside the rendered files if it is
+// findTree returns the directory of the configuration: the named one, or config beside the rendered files if it is
 // there, or "".
-func treeBeside(from, named string) string {
+func findTree(from, named string) string {
 	switch named {
 	case "none":
 		return ""

@@ -24,7 +24,7 @@ func TestStatusComparesTheTreeWithTheRenderedFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := treeBeside(deploy, ""); got != "" {
+	if got := findTree(deploy, ""); got != "" {
 		t.Errorf("a tree that is not there: %q", got)
 	}
 	write("defaults.yaml", "git: {repository: https://example.com/p.git}\n")
@@ -34,7 +34,7 @@ func TestStatusComparesTheTreeWithTheRenderedFiles(t *testing.T) {
 	for _, c := range []struct{ from, named, want string }{
 		{deploy, "", config}, {deploy, "none", ""}, {"x", config, config},
 	} {
-		if got := treeBeside(c.from, c.named); got != c.want {
+		if got := findTree(c.from, c.named); got != c.want {
 			t.Errorf("the tree beside %s, named %q, is %q", c.from, c.named, got)
 		}
 	}

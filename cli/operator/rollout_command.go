@@ -60,10 +60,10 @@ record names them.`,
 	return cmd
 }
 
-// runRolloutCommand does a command of an operator.
+// runRolloutCommand records an operator's command in the record of a rollout, and prints the record.
 func runRolloutCommand(session *terminal.Session, cmd *cobra.Command, o *terminal.Output, b *rolloutBranch, file string,
 	command rollout.Command) error {
-	return commandRollout(session, cmd, o, b, file, func(_ rollout.Plan, s rollout.State) (rollout.State,
+	return changeRecord(session, cmd, o, b, file, func(_ rollout.Plan, s rollout.State) (rollout.State,
 		[]rollout.Effect, error) {
 		return s.Command(command, operatorName(), time.Now())
 	})
@@ -80,7 +80,7 @@ name of the user who runs the command.`,
 	b := addBranchFlags(cmd)
 	o := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return commandRollout(session, cmd, o, b, args[0], func(p rollout.Plan, s rollout.State) (rollout.State,
+		return changeRecord(session, cmd, o, b, args[0], func(p rollout.Plan, s rollout.State) (rollout.State,
 			[]rollout.Effect, error) {
 			return p.Approve(s, args[1], operatorName(), time.Now())
 		})
@@ -88,8 +88,8 @@ name of the user who runs the command.`,
 	return cmd
 }
 
-// commandRollout changes the record of a rollout and prints it.
-func commandRollout(session *terminal.Session, cmd *cobra.Command, o *terminal.Output, b *rolloutBranch, file string,
+// changeRecord changes the record of a rollout in the repository, and prints it.
+func changeRecord(session *terminal.Session, cmd *cobra.Command, o *terminal.Output, b *rolloutBranch, file string,
 	do func(rollout.Plan, rollout.State) (rollout.State, []rollout.Effect, error)) error {
 	d, err := b.driver(file)
 	if err != nil {

@@ -34,7 +34,7 @@ func workList(session *terminal.Session) *cobra.Command {
 			rows := [][]string{{"ID", "CLUSTER", "NAME", "GENERATION", "APPLIED", "AVAILABLE", "AGE"}}
 			for _, w := range works {
 				rows = append(rows, []string{w.ID, w.ClusterID, w.Name, strconv.FormatInt(w.Generation, 10),
-					condition(w, "Applied"), condition(w, "Available"), terminal.FormatAge(w.CreatedAt, time.Now())})
+					conditionStatus(w, "Applied"), conditionStatus(w, "Available"), terminal.FormatAge(w.CreatedAt, time.Now())})
 			}
 			terminal.Table(out, rows)
 		})
@@ -42,8 +42,8 @@ func workList(session *terminal.Session) *cobra.Command {
 	return cmd
 }
 
-// condition returns the status of a condition, "-" when it is of an earlier generation or missing.
-func condition(w platform.Work, kind string) string {
+// conditionStatus returns the status of a condition, "-" when it is of an earlier generation or missing.
+func conditionStatus(w platform.Work, kind string) string {
 	if w.DeletedAt != nil {
 		return "deleting"
 	}

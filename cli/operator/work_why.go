@@ -16,22 +16,22 @@ import (
 	"atoll.dev/cli/terminal"
 )
 
-// stages is the output of `work why`: the progress of the present generation.
-type stages struct {
-	ID         string  `json:"id"`
-	Name       string  `json:"name"`
-	Cluster    string  `json:"cluster"`
-	Generation int64   `json:"generation"`
-	Deleting   bool    `json:"deleting,omitempty"`
-	Stages     []stage `json:"stages"`
-	Attempts   int     `json:"attempts"`
-	LastError  string  `json:"last_error,omitempty"`
+// deliveryProgress is the output of `work why`: the progress of the present generation.
+type deliveryProgress struct {
+	ID         string          `json:"id"`
+	Name       string          `json:"name"`
+	Cluster    string          `json:"cluster"`
+	Generation int64           `json:"generation"`
+	Deleting   bool            `json:"deleting,omitempty"`
+	Stages     []deliveryStage `json:"stages"`
+	Attempts   int             `json:"attempts"`
+	LastError  string          `json:"last_error,omitempty"`
 	// UnansweredSince is the time of the first sending. It is nil once the agent has acknowledged.
 	UnansweredSince *time.Time `json:"unanswered_since,omitempty"`
 }
 
-// stage is one step of the delivery.
-type stage struct {
+// deliveryStage is one step of the delivery.
+type deliveryStage struct {
 	Stage string     `json:"stage"`
 	At    *time.Time `json:"at,omitempty"`
 	After string     `json:"after,omitempty"` // since it was accepted
@@ -67,13 +67,14 @@ The last two times are of the management cluster's clock.`,
 }
 
 // deliveryStages returns the stages that the delivery of a work has reached.
-func deliveryStages(w platform.Work) stages {
-	s := stages{ID: w.ID, Name: w.Name, Cluster: w.ClusterID, Generation: w.Generation, Deleting: w.DeletedAt != nil}
+func deliveryStages(w platform.Work) deliveryProgress {
+	s := deliveryProgress{ID: w.ID, Name: w.Name, Cluster: w.ClusterID, Generation: w.Generation,
+		Deleting: w.DeletedAt != nil}
 	d := w.Delivery
 	if d == nil {
 		d = &platform.Delivery{}
 	}
-	for _, st := range []stage{{Stage: "accepted", At: d.AcceptedAt}, {Stage: "sent", At: d.SentAt},
+	for _, st := range []deliveryStage{{Stage: "accepted", At: d.AcceptedAt}, {Stage: "sent", At: d.SentAt},
 		{Stage: "received", At: d.ReceivedAt}, {Stage: "applied", At: d.AppliedAt}} {
 		if st.At != nil && d.AcceptedAt != nil && st.Stage != "accepted" {
 			st.After = terminal.FormatDuration(st.At.Sub(*d.AcceptedAt))
@@ -91,7 +92,7 @@ func deliveryStages(w platform.Work) stages {
 	return s
 }
 
-func whyTable(out io.Writer, s stages) {
+func whyTable(out io.Writer, s deliveryProgress) {
 	what := ""
 	if s.Deleting {
 		what = ", being deleted"
@@ -100,7 +101,7 @@ func whyTable(out io.Writer, s stages) {
 	rows := [][]string{{"STAGE", "AT", "AFTER"}}
 	for i, st := range s.Stages {
 		at := "not yet"
-		switch wasReached := func(l stage) bool { return l.At != nil }; {
+		switch wasReached := func(l deliveryStage) bool { return l.At != nil }; {
 		case st.At != nil:
 			at = st.At.Format("15:04:05.000 MST")
 		case slices.ContainsFunc(s.Stages[i:], wasReached):

@@ -225,7 +225,7 @@ func (f *adapterFlags) loadBundled(name string, changed func(string) bool) (pair
 		os.Getenv); err != nil {
 		return pair, err
 	}
-	if err := f.set(pair.config, changed); err != nil {
+	if err := f.overrideSettings(pair.config, changed); err != nil {
 		return pair, err
 	}
 	task, err := read("task.yaml")
@@ -273,11 +273,11 @@ func (f *adapterFlags) config(file string, changed func(string) bool) (*adapter.
 	if err != nil {
 		return nil, err
 	}
-	return config, f.set(config, changed)
+	return config, f.overrideSettings(config, changed)
 }
 
-// set overrides settings of a config by the flags that were given.
-func (f *adapterFlags) set(config *adapter.Config, changed func(string) bool) error {
+// overrideSettings overrides settings of a config by the flags that were given.
+func (f *adapterFlags) overrideSettings(config *adapter.Config, changed func(string) bool) error {
 	for path, name := range settingFlags() {
 		if value := *f.settings[path]; changed(name) && value != "" {
 			if err := config.Set(path, value); err != nil {

@@ -11,8 +11,8 @@ import (
 	"atoll.dev/cli/terminal"
 )
 
-// dryRun are the flags of an execution without a world.
-type dryRun struct {
+// dryRunFlags are the flags of an execution without CLM, broker and clusters: files have their answers.
+type dryRunFlags struct {
 	event, responses, discovery string
 	verbose, fail               bool
 	output                      string
@@ -22,7 +22,7 @@ type dryRun struct {
 // action when an event is given. load reads the files of the adapter.
 func addDryRunFlags(session *terminal.Session, cmd *cobra.Command, load func() (*adapter.Config, *adapter.Task,
 	error)) {
-	d := &dryRun{}
+	d := &dryRunFlags{}
 	fl := cmd.Flags()
 	fl.StringVar(&d.event, "dry-run-event", "",
 		"file with a CloudEvent: execute the task for it once, without CLM, broker and clusters, and show what it does")
@@ -51,7 +51,7 @@ func addDryRunFlags(session *terminal.Session, cmd *cobra.Command, load func() (
 	}
 }
 
-func (d *dryRun) run(cmd *cobra.Command, out io.Writer, config *adapter.Config, task *adapter.Task) error {
+func (d *dryRunFlags) run(cmd *cobra.Command, out io.Writer, config *adapter.Config, task *adapter.Task) error {
 	if d.output != "text" && d.output != "json" {
 		return fmt.Errorf("--dry-run-output is text or json, not %s", d.output)
 	}

@@ -123,7 +123,7 @@ func (f *clmFlags) serve(s *System, p *parts, config *clm.Config) error {
 	}
 	defer s.Database.Close() // after wait
 	o.Database = s.Database
-	works, closeWorks, err := f.fleet.works(f.registered)
+	works, closeWorks, err := f.fleet.openWorks(f.registered)
 	if err != nil {
 		return err
 	}
@@ -140,17 +140,17 @@ func (f *clmFlags) serve(s *System, p *parts, config *clm.Config) error {
 			return err
 		}
 	}
-	if err := f.publish(s, p, &o); err != nil {
+	if err := f.publishReleases(s, p, &o); err != nil {
 		return err
 	}
 	p.run(server.Run)
 	return p.wait()
 }
 
-// publish publishes the releases through the process's own API, so that they are validated and
+// publishReleases publishes the releases through the process's own API, so that they are validated and
 // recorded as all resources are. Without --release it withdraws those that an earlier process
 // published. Without an identity of the region nothing is published.
-func (f *clmFlags) publish(s *System, p *parts, o *clm.Options) error {
+func (f *clmFlags) publishReleases(s *System, p *parts, o *clm.Options) error {
 	switch {
 	case f.registered == nil && len(f.releases) == 0:
 		return nil

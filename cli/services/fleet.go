@@ -45,9 +45,9 @@ func (f *fleetFlags) add(cmd *cobra.Command) {
 			"mc orphans)")
 }
 
-// works returns the client of Maestro that the fleet uses, and the function that closes it. The
+// openWorks returns the client of Maestro that the fleet uses, and the function that closes it. The
 // client is nil without --maestro.
-func (f *fleetFlags) works(identity *pki.Identity) (fleet.Works, func(), error) {
+func (f *fleetFlags) openWorks(identity *pki.Identity) (fleet.Works, func(), error) {
 	if f.maestro == "" {
 		return nil, func() {}, nil
 	}

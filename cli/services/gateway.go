@@ -49,8 +49,10 @@ func (f *gatewayFlags) open(log *slog.Logger) (g gateway, err error) {
 	return g, err
 }
 
-// listener returns l with the clients that load balancers name.
-func (g gateway) listener(l net.Listener) net.Listener { return rest.WithProxyHeaders(l, g.proxies) }
+// withProxyHeaders returns l with the clients that load balancers name.
+func (g gateway) withProxyHeaders(l net.Listener) net.Listener {
+	return rest.WithProxyHeaders(l, g.proxies)
+}
 
 // config returns the configuration of a server with the public certificate.
 func (g gateway) config(server *tls.Config) *tls.Config {

@@ -131,7 +131,7 @@ func (f *hostingService) start(ctx context.Context, s *System) error {
 	}
 	f.options.Log, f.options.Metrics = s.Log, s.Ops.Registry
 	f.planes.Log, f.planes.Metrics = s.Log, s.Ops.Registry
-	return s.host(p, f)
+	return s.runHosting(p, f)
 }
 
 // newBackups returns the backups of the planes of a runtime; nil when none are made.
@@ -185,8 +185,8 @@ func (f *hostingService) newMachines(s *System) (nodepool.Machines, error) {
 	return machines, nil
 }
 
-// host runs hosting and its side of the router's control socket.
-func (s *System) host(p *parts, f *hostingService) error {
+// runHosting runs hosting and its side of the router's control socket.
+func (s *System) runHosting(p *parts, f *hostingService) error {
 	o, planes := f.options, f.planes
 	var h *hosting.Hosting
 	control := router.NewControl(func(ctx context.Context, serverName string) (string, error) {

@@ -226,7 +226,7 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 			Region: f.region, Limiter: limiter, Denials: denials, Log: s.Log}, handler)
 	}
 	if f.operators != "" {
-		s.serve(p, gateway.listener(operatorListener), "platform operators",
+		s.serve(p, gateway.withProxyHeaders(operatorListener), "platform operators",
 			gateway.config(identity.ServerTLS(pki.CertificateOptional)),
 			rest.Server{Handler: handler, Limits: f.operatorLimits(s)})
 		handler = access.WithoutOperators(handler)
@@ -237,7 +237,7 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 			return err
 		}
 	}
-	s.serve(p, gateway.listener(l), "platform", gateway.config(identity.ServerTLS(pki.CertificateOptional)),
+	s.serve(p, gateway.withProxyHeaders(l), "platform", gateway.config(identity.ServerTLS(pki.CertificateOptional)),
 		rest.Server{Handler: handler, Limits: f.limits})
 	return p.wait()
 }

@@ -15,12 +15,12 @@ import (
 )
 
 // WritePrivate replaces a file atomically; only its owner may read it.
-func WritePrivate(path string, data []byte) error { return writeWhole(path, data, 0o600) }
+func WritePrivate(path string, data []byte) error { return writeAtomically(path, data, 0o600) }
 
-// writeWhole replaces or creates a file atomically. It follows a symbolic link. It writes into
+// writeAtomically replaces or creates a file atomically. It follows a symbolic link. It writes into
 // anything that is no regular file, such as /dev/stdout or a pipe: root could replace such a file,
 // which would break the machine.
-func writeWhole(path string, data []byte, mode fs.FileMode) error {
+func writeAtomically(path string, data []byte, mode fs.FileMode) error {
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		path = target
 	}
@@ -36,7 +36,7 @@ func writeWhole(path string, data []byte, mode fs.FileMode) error {
 }
 
 // WritePublic replaces a file atomically; everybody may read it.
-func WritePublic(path string, data []byte) error { return writeWhole(path, data, 0o644) }
+func WritePublic(path string, data []byte) error { return writeAtomically(path, data, 0o644) }
 
 // ReadFile reads a file, or standard input for "-".
 func (session *Session) ReadFile(file string) ([]byte, error) {

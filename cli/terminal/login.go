@@ -131,7 +131,7 @@ func (l Login) CheckAddresses() error {
 		return err
 	}
 	for what, address := range map[string]string{"region's API": l.Endpoint, "issuer": l.Issuer} {
-		if !isSafe(address) {
+		if !isSafeAddress(address) {
 			return fmt.Errorf("the address of the %s, %s, is not like https://HOST: others could read your token", what,
 				OneLine(address))
 		}
@@ -177,7 +177,7 @@ func (l Login) Discover(ctx context.Context) (context.Context, *Provider, error)
 		return ctx, nil, fmt.Errorf("reading %s: %w", l.Issuer, err)
 	}
 	for _, address := range []string{keys.Address, endpoint.AuthURL, endpoint.TokenURL, endpoint.DeviceAuthURL} {
-		if address != "" && !isSafe(address) {
+		if address != "" && !isSafeAddress(address) {
 			return ctx, nil, fmt.Errorf("the issuer's address %s is not https", address)
 		}
 	}
@@ -185,8 +185,8 @@ func (l Login) Discover(ctx context.Context) (context.Context, *Provider, error)
 		Scopes: l.scopes(provider)}}, nil
 }
 
-// isSafe reports whether nobody on the way reads what is sent to an address.
-func isSafe(address string) bool {
+// isSafeAddress reports whether others cannot read the traffic to a URL: it is https, or http on loopback.
+func isSafeAddress(address string) bool {
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" {
 		return false
@@ -211,9 +211,9 @@ func (l Login) scopes(provider *oidc.Provider) []string {
 	return scopes
 }
 
-// Take verifies the tokens of an answer of the issuer and puts them into the login. nonce is what the request has
-// sent; "" for none.
-func (l *Login) Take(ctx context.Context, provider *Provider, tokens *oauth2.Token, nonce string) error {
+// AcceptTokens verifies the tokens of the issuer's answer and stores them in the login. nonce is the one that the
+// request sent; "" for none.
+func (l *Login) AcceptTokens(ctx context.Context, provider *Provider, tokens *oauth2.Token, nonce string) error {
 	raw, _ := tokens.Extra("id_token").(string)
 	if raw == "" {
 		return fmt.Errorf("%s sent no ID token", l.Issuer)
@@ -239,18 +239,18 @@ func (l Login) Client() (*client.Client, error) {
 	if err := l.CheckAddresses(); err != nil {
 		return nil, err
 	}
-	tokens := &loginTokens{login: l}
+	tokens := &tokenSource{login: l}
 	return client.New(client.Options{Endpoint: l.Endpoint, CAFile: l.CA, Token: tokens.token})
 }
 
-// isOf reports whether a login is of the same person, client and region as another.
-func (l Login) isOf(other Login) bool {
+// isSameAs reports whether two logins are of the same person, client and region.
+func (l Login) isSameAs(other Login) bool {
 	return l.Endpoint == other.Endpoint && l.Issuer == other.Issuer && l.ClientID == other.ClientID &&
 		l.Subject == other.Subject
 }
 
-// loginTokens gives out the ID token of a login. Several goroutines may use it.
-type loginTokens struct {
+// tokenSource gives out the ID token of a login. Several goroutines may use it.
+type tokenSource struct {
 	mu    sync.Mutex
 	login Login
 }
@@ -259,7 +259,7 @@ type loginTokens struct {
 const tokenMargin = 20 * time.Second
 
 // token returns a token that is valid now.
-func (t *loginTokens) token(ctx context.Context) (string, error) {
+func (t *tokenSource) token(ctx context.Context) (string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if time.Until(t.login.Expires) > tokenMargin {
@@ -276,7 +276,7 @@ func (t *loginTokens) token(ctx context.Context) (string, error) {
 		return "", errors.New("you have signed out meanwhile; sign in again with: atoll login")
 	case err != nil:
 		return "", err
-	case !saved.isOf(t.login):
+	case !saved.isSameAs(t.login):
 		return "", errors.New("you have signed in elsewhere, or as somebody else, meanwhile; run the command again")
 	}
 	t.login = saved // another process may have new tokens already; a refresh token is often good once only
@@ -300,7 +300,7 @@ func (l *Login) refresh(ctx context.Context) error {
 	}
 	tokens, err := provider.Config.TokenSource(ctx, &oauth2.Token{RefreshToken: l.RefreshToken}).Token()
 	if err == nil {
-		err = l.Take(ctx, provider, tokens, "")
+		err = l.AcceptTokens(ctx, provider, tokens, "")
 	}
 	if err != nil {
 		return fmt.Errorf("the login cannot be extended: %w; sign in again with: atoll login", err)

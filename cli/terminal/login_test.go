@@ -46,7 +46,7 @@ func signIn(t *testing.T, issuer *testissuer.Issuer, l Login, subject string) Lo
 		tokens, err = provider.Config.DeviceAccessToken(ctx, device)
 	}
 	if err == nil {
-		err = l.Take(ctx, provider, tokens, "")
+		err = l.AcceptTokens(ctx, provider, tokens, "")
 	}
 	l.Expires = time.Now().Add(-time.Minute)
 	if err == nil {
@@ -66,7 +66,7 @@ func TestAnExpiredLoginIsExtendedOnce(t *testing.T) {
 	var extending sync.WaitGroup
 	for range 6 {
 		extending.Go(func() {
-			process := &loginTokens{login: l}
+			process := &tokenSource{login: l}
 			if token, err := process.token(t.Context()); err != nil || token == "" || token == l.IDToken {
 				t.Errorf("%q, %v", token, err)
 			}
@@ -78,7 +78,7 @@ func TestAnExpiredLoginIsExtendedOnce(t *testing.T) {
 		t.Errorf("%v until %s, %v", saved, saved.Expires, err)
 	}
 
-	old := &loginTokens{login: l}
+	old := &tokenSource{login: l}
 	bob := l
 	bob.Subject = ""
 	bob = signIn(t, issuer, bob, "bob")
@@ -159,7 +159,7 @@ func TestTokensAreSentToTheirAddressesOnly(t *testing.T) {
 		})
 	})
 	l = signIn(t, issuer, l, "ann")
-	if _, err := (&loginTokens{login: l}).token(t.Context()); err == nil || strings.Contains(err.Error(), l.RefreshToken) {
+	if _, err := (&tokenSource{login: l}).token(t.Context()); err == nil || strings.Contains(err.Error(), l.RefreshToken) {
 		t.Errorf("after a redirect: %v", err)
 	}
 	if len(reached) > 0 {
