@@ -63,21 +63,21 @@ type Driver struct {
 	// Show is called with each step, and with errors of the network, which the next observation repeats.
 	Show func(Event)
 
-	last  string // the newest commit that this driver has seen
-	text  []byte // of the record at that commit
-	state State  // after the last observation
-	known reading
+	last        string // the newest commit that this driver has seen
+	lastText    []byte // of the record at that commit
+	state       State  // after the last observation
+	lastReading reading
 }
 
 // reading is what a driver reads of one commit.
 type reading struct {
-	commit  string
-	rollout Rollout
-	text    []byte // of the rollout's file
-	record  Recorded
-	begun   bool
-	raw     []byte // of the record
-	tree    Tree
+	commit     string
+	rollout    Rollout
+	text       []byte // of the rollout's file
+	record     Recorded
+	begun      bool
+	recordText []byte // of the record
+	tree       Tree
 	// declared is what the tree declares, and fleet the part of it that the plan depends on.
 	declared gitops.Fleet
 	fleet    Fleet
@@ -91,7 +91,7 @@ func (d *Driver) Run(ctx context.Context) (Recorded, error) {
 		d.Interval = 30 * time.Second
 	}
 	for ctx.Err() == nil {
-		r, err := d.observe(ctx)
+		r, err := d.observeAndStep(ctx)
 		switch unreachable := (unreachableError{}); {
 		case errors.Is(err, gitrepo.ErrStale):
 			continue // read again at once: another has written
@@ -118,8 +118,9 @@ func (d *Driver) show(what string) {
 	}
 }
 
-// observe reads the branch and the gates, and does one step.
-func (d *Driver) observe(ctx context.Context) (Recorded, error) {
+// observeAndStep reads the branch and the gates, and commits the effect of one step, if it has one. It begins a rollout
+// that has no record.
+func (d *Driver) observeAndStep(ctx context.Context) (Recorded, error) {
 	r, err := d.read(ctx)
 	if err != nil {
 		return Recorded{}, err
@@ -127,32 +128,32 @@ func (d *Driver) observe(ctx context.Context) (Recorded, error) {
 	if !r.begun {
 		return d.begin(ctx, r)
 	}
-	plan, s := r.record.Plan(r.rollout), d.continued(r)
+	plan, s := r.record.Plan(r.rollout), d.stateWithObservations(r)
 	if err := r.checkTargets(s); err != nil {
 		return r.record, err
 	}
 	seen := d.Health.Read(ctx, r.rollout, r.fleet, sortedTargets(s.Targets))
 	if err := ctx.Err(); err != nil {
-		return r.record, err // an observation that was cut short says nothing
+		return r.record, err // the observation is incomplete
 	}
 	next, effects := plan.Step(s, seen, time.Now())
 	if len(effects) == 0 {
-		d.last, d.text, d.state = r.commit, r.raw, next
+		d.last, d.lastText, d.state = r.commit, r.recordText, next
 		r.record.State = next
 		return r.record, nil
 	}
 	return d.commit(ctx, r, next, effects[0])
 }
 
-// continued returns the state of the record, with what this driver has observed since it wrote or read the record.
-func (d *Driver) continued(r reading) State {
-	if d.text != nil && bytes.Equal(d.text, r.raw) {
+// stateWithObservations returns the state of the record, with what this driver has observed since it read the record.
+func (d *Driver) stateWithObservations(r reading) State {
+	if d.lastText != nil && bytes.Equal(d.lastText, r.recordText) {
 		return d.state
 	}
 	s := r.record.State
-	s.saved = s.Soaked
+	s.savedSoak = s.Soaked
 	// An operator has written, or another driver.
-	if d.text != nil && d.state.Wave == s.Wave && d.state.Halts == s.Halts && s.Phase == Running {
+	if d.lastText != nil && d.state.Wave == s.Wave && d.state.Halts == s.Halts && s.Phase == Running {
 		s.Soaked, s.passedAt = max(s.Soaked, d.state.Soaked), d.state.passedAt
 	}
 	return s
@@ -164,15 +165,15 @@ func (d *Driver) read(ctx context.Context) (reading, error) {
 	switch {
 	case err != nil:
 		return reading{}, unreachableError{fmt.Errorf("reading the branch: %w", err)}
-	case commit == d.known.commit:
-		return d.known, nil
+	case commit == d.lastReading.commit:
+		return d.lastReading, nil
 	}
 	if err := d.checkFollows(ctx, d.last, commit); err != nil {
 		return reading{}, err
 	}
 	r, err := d.readCommit(ctx, commit)
 	if err == nil {
-		d.known = r
+		d.lastReading = r
 	}
 	return r, err
 }
@@ -191,7 +192,7 @@ func (d *Driver) readRecord(ctx context.Context) (r reading, err error) {
 
 // addRecord adds the record of the commit to a reading, if it has one.
 func (d *Driver) addRecord(ctx context.Context, r *reading) (err error) {
-	r.raw, err = d.Repository.ReadFile(ctx, r.commit, RecordPath(d.File))
+	r.recordText, err = d.Repository.ReadFile(ctx, r.commit, RecordPath(d.File))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -199,7 +200,7 @@ func (d *Driver) addRecord(ctx context.Context, r *reading) (err error) {
 		return err
 	}
 	r.begun = true
-	r.record, err = decodeRecord(RecordPath(d.File), r.raw)
+	r.record, err = decodeRecord(RecordPath(d.File), r.recordText)
 	return err
 }
 
@@ -276,8 +277,8 @@ func (r reading) checkTargets(s State) error {
 	return nil
 }
 
-// checkAlone refuses to begin while another rollout beside this one changes the same environment.
-func (d *Driver) checkAlone(ctx context.Context, r reading) error {
+// checkNoOtherRollout refuses to begin while another rollout beside this one changes the same environment.
+func (d *Driver) checkNoOtherRollout(ctx context.Context, r reading) error {
 	files, err := d.Repository.Tree(ctx, r.commit, path.Dir(d.File))
 	if err != nil {
 		return err
@@ -306,7 +307,7 @@ func (d *Driver) checkAlone(ctx context.Context, r reading) error {
 
 // begin commits the record of a new rollout.
 func (d *Driver) begin(ctx context.Context, r reading) (Recorded, error) {
-	if err := d.checkAlone(ctx, r); err != nil {
+	if err := d.checkNoOtherRollout(ctx, r); err != nil {
 		return Recorded{}, err
 	}
 	plan, err := NewPlan(r.rollout, r.fleet)
@@ -326,7 +327,7 @@ func (d *Driver) begin(ctx context.Context, r reading) (Recorded, error) {
 	if err != nil {
 		return Recorded{}, err
 	}
-	_, unchecked, err := changed.checked(r.rollout, all)
+	_, unchecked, err := changed.loadWithChange(r.rollout, all)
 	if err != nil {
 		return Recorded{}, err
 	}
@@ -342,7 +343,7 @@ func (d *Driver) begin(ctx context.Context, r reading) (Recorded, error) {
 // commit does an effect: it adds one commit with the edited configuration, what is rendered of it, and the record.
 func (d *Driver) commit(ctx context.Context, r reading, s State, e Effect) (Recorded, error) {
 	now := time.Now()
-	record := r.record.with(s, e, r.commit, now)
+	record := r.record.afterStep(s, e, r.commit, now)
 	next := r
 	var edited gitops.Files
 	var err error
@@ -364,7 +365,7 @@ func (d *Driver) commit(ctx context.Context, r reading, s State, e Effect) (Reco
 	}
 	files := map[string][]byte{}
 	if len(edited) > 0 {
-		change, err := d.rendered(ctx, r, next.tree, e)
+		change, err := d.renderEffect(ctx, r, next.tree, e)
 		if err != nil {
 			return r.record, err
 		}
@@ -379,17 +380,17 @@ func (d *Driver) commit(ctx context.Context, r reading, s State, e Effect) (Reco
 		return r.record, err
 	}
 	files[RecordPath(d.File)] = raw
-	commit, err := d.Repository.Add(ctx, r.commit, files, record.message(d.File, e))
+	commit, err := d.Repository.Add(ctx, r.commit, files, record.commitMessage(d.File, e))
 	switch {
 	case errors.Is(err, gitrepo.ErrStale), errors.Is(err, gitrepo.ErrRefused):
 		return r.record, err
 	case err != nil:
 		return r.record, unreachableError{err} // perhaps the commit is there: the next reading shows it
 	}
-	d.last, d.text, d.state = commit, raw, s
+	d.last, d.lastText, d.state = commit, raw, s
 	if r.text != nil { // nobody needs to read what this driver has written
-		next.commit, next.record, next.begun, next.raw = commit, record, true, raw
-		d.known = next
+		next.commit, next.record, next.begun, next.recordText = commit, record, true, raw
+		d.lastReading = next
 	}
 	d.show(e.Reason)
 	return record, nil

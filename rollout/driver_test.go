@@ -115,7 +115,7 @@ func TestTwoDriversNeverActAtOnce(t *testing.T) {
 		d.Interval = time.Second
 		var meet func()
 		meet = func() { // before each commit of d, the other does the same step first
-			if _, err := other.observe(t.Context()); err != nil && !errors.Is(err, gitrepo.ErrStale) {
+			if _, err := other.observeAndStep(t.Context()); err != nil && !errors.Is(err, gitrepo.ErrStale) {
 				t.Error(err)
 			}
 		}
@@ -294,13 +294,13 @@ func TestRolloutsOfOneEnvironmentFollowEachOther(t *testing.T) {
 func TestADriverForgetsItsSoakWhenAGateHasFailed(t *testing.T) {
 	s := NewState(time.Now())
 	s.Soaked = Duration(time.Hour)
-	d := &Driver{text: []byte("{}"), state: s}
-	r := reading{raw: []byte("{ }"), record: Recorded{State: NewState(time.Now())}}
-	if got := d.continued(r).Soaked; got != s.Soaked {
+	d := &Driver{lastText: []byte("{}"), state: s}
+	r := reading{recordText: []byte("{ }"), record: Recorded{State: NewState(time.Now())}}
+	if got := d.stateWithObservations(r).Soaked; got != s.Soaked {
 		t.Errorf("after a command the soak is %s", time.Duration(got))
 	}
 	r.record.State.Halts = 1
-	if got := d.continued(r).Soaked; got != 0 {
+	if got := d.stateWithObservations(r).Soaked; got != 0 {
 		t.Errorf("after a failed gate the soak is %s", time.Duration(got))
 	}
 }

@@ -78,9 +78,9 @@ func (t Tree) environmentOf(r Rollout, fleet gitops.Fleet) (gitops.Environment, 
 		r.Environment, t.Dir, strings.Join(names, ", "))
 }
 
-// checked loads the fleet of a tree with the change in some targets. It refuses values of them that the configuration
-// or a chart refuses.
-func (t Tree) checked(r Rollout, targets []Target) (fleet gitops.Fleet, unchecked []string, err error) {
+// loadWithChange loads the fleet of a tree with the change in some targets. The error names their values that the
+// configuration or a chart refuses.
+func (t Tree) loadWithChange(r Rollout, targets []Target) (fleet gitops.Fleet, unchecked []string, err error) {
 	if _, fleet, err = t.Environment(r); err != nil {
 		return gitops.Fleet{}, nil, fmt.Errorf("the change is not valid: %w", err)
 	}
@@ -96,10 +96,10 @@ type Undo map[Target][]gitops.Edit
 func (t Tree) Change(r Rollout, targets []Target) (Tree, gitops.Files, Undo, error) {
 	undo := Undo{}
 	edits := r.Change.Edits()
-	tree, files, err := t.edit(r, targets, func(target Target, file string, data []byte) ([]byte, error) {
+	tree, files, err := t.editFiles(r, targets, func(target Target, file string, data []byte) ([]byte, error) {
 		var all []gitops.Edit
 		for _, key := range slices.Sorted(maps.Keys(edits)) {
-			all = append(all, gitops.Edit{Path: target.path(key), Value: edits[key]})
+			all = append(all, gitops.Edit{Path: target.settingPath(key), Value: edits[key]})
 		}
 		after, before, err := gitops.EditFile(file, data, all)
 		undo[target] = before
@@ -108,8 +108,8 @@ func (t Tree) Change(r Rollout, targets []Target) (Tree, gitops.Files, Undo, err
 	return tree, files, undo, err
 }
 
-// path returns the path of a setting in the file of the target's region.
-func (t Target) path(key string) []string {
+// settingPath returns the path of a setting in the file of the target's region.
+func (t Target) settingPath(key string) []string {
 	path := strings.Split(key, ".")
 	if t.Cluster() != "" {
 		path = append([]string{"managementClusters", t.Cluster()}, path...)
@@ -117,13 +117,14 @@ func (t Target) path(key string) []string {
 	return path
 }
 
-// file returns the path of the file of the target's region, below the directory of the configuration.
-func (t Target) file(r Rollout) string {
+// regionFile returns the path of the file of the target's region, below the directory of the configuration.
+func (t Target) regionFile(r Rollout) string {
 	return path.Join(r.Environment, "regions", t.Region()+".yaml")
 }
 
-// edit calls change with the file of each target's region, and gathers what it returns.
-func (t Tree) edit(r Rollout, targets []Target, change func(target Target, file string, data []byte) ([]byte, error)) (
+// editFiles calls change with the file of each target's region, and gathers what it returns.
+func (t Tree) editFiles(r Rollout, targets []Target,
+	change func(target Target, file string, data []byte) ([]byte, error)) (
 	Tree, gitops.Files, error) {
 	files := gitops.Files{}
 	all := map[string][]byte{} // also of earlier edits, so that a tree never has more than one layer of them
@@ -134,7 +135,7 @@ func (t Tree) edit(r Rollout, targets []Target, change func(target Target, file 
 		tree.Files = editedFS{earlier.FS, all}
 	}
 	for _, target := range targets {
-		name := target.file(r)
+		name := target.regionFile(r)
 		data, err := fs.ReadFile(tree.Files, name)
 		if err != nil {
 			return Tree{}, nil, fmt.Errorf("the region %s is not declared any more: %w", target.Region(), err)
@@ -195,7 +196,7 @@ func (t Tree) Preview(r Rollout, start time.Time) (Preview, error) {
 	if err != nil {
 		return Preview{}, err
 	}
-	after, unchecked, err := changed.checked(r, all)
+	after, unchecked, err := changed.loadWithChange(r, all)
 	if err != nil {
 		return Preview{}, err
 	}

@@ -12,12 +12,12 @@ import (
 type window struct {
 	zone   *time.Location
 	period time.Duration // a day or a week; 0: the window comes once
-	from   wall
-	to     wall
+	from   wallTime
+	to     wallTime
 }
 
-// wall is what a clock on the wall shows: an instant of a once-window, or a weekday and minute.
-type wall struct {
+// wallTime is a local time without a zone: a date of a window that comes once, or a weekday, hour and minute.
+type wallTime struct {
 	date    time.Time // of a once-window, as if in UTC
 	weekday time.Weekday
 	hour    int
@@ -60,9 +60,9 @@ func (f Freeze) window() (window, error) {
 	return w, nil
 }
 
-func parseWall(text string) (w wall, period time.Duration, err error) {
+func parseWall(text string) (w wallTime, period time.Duration, err error) {
 	if t, err := time.Parse(onceLayout, text); err == nil {
-		return wall{date: t, hour: t.Hour(), minute: t.Minute()}, 0, nil
+		return wallTime{date: t, hour: t.Hour(), minute: t.Minute()}, 0, nil
 	}
 	period = day
 	clock := text
@@ -81,8 +81,8 @@ func parseWall(text string) (w wall, period time.Duration, err error) {
 	return w, period, nil
 }
 
-// end returns when the window that t is in ends. ok is false when t is in none.
-func (w window) end(t time.Time) (end time.Time, ok bool) {
+// endAfter returns when the window that t is in ends. ok is false when t is in none.
+func (w window) endAfter(t time.Time) (end time.Time, ok bool) {
 	if w.period == 0 {
 		begin, _ := w.instants(w.from.date)
 		_, end := w.instants(w.to.date)
@@ -104,17 +104,17 @@ func (w window) end(t time.Time) (end time.Time, ok bool) {
 	return time.Time{}, false
 }
 
-// length returns how long a window of a period is on the wall.
+// length returns how long a window of a period is in local time.
 func (w window) length() time.Duration {
-	minutes := func(x wall) time.Duration {
+	minutes := func(x wallTime) time.Duration {
 		return time.Duration(x.weekday)*day + time.Duration(x.hour)*time.Hour + time.Duration(x.minute)*time.Minute
 	}
 	return (minutes(w.to) - minutes(w.from) + w.period) % w.period
 }
 
-// instants returns the first and the last instant at which the wall of the zone shows t. When the clocks are set back,
-// the wall shows an hour twice. When they are set forward, it never shows an hour: then they are the instants that the
-// clock before and the clock after the change give, so that a window is never shorter than its file says.
+// instants returns the first and the last instant that have the local time t in the zone. When the clocks are set back,
+// an hour of local time comes twice. When they are set forward, an hour does not exist: then the instants are those by
+// the offset before and by the offset after the change, so that a window is never shorter than its file says.
 func (w window) instants(t time.Time) (first, last time.Time) {
 	var shown, all []time.Time
 	for _, near := range []time.Duration{-day, day} {
@@ -147,15 +147,15 @@ func (r Rollout) freezes() (all freezes) {
 	return all
 }
 
-// maxFreezes bounds how many windows one after another thawed passes. Windows that cover all time have no end.
-const maxFreezes = 1000
+// maxFreezePasses bounds how many windows one after another thawed passes. Windows that cover all time have no end.
+const maxFreezePasses = 1000
 
-// thawed returns the first instant from t on at which no window is. ok is false when there is none.
-func (f freezes) thawed(t time.Time) (thawed time.Time, ok bool) {
-	for range maxFreezes {
+// firstUnfrozen returns the first instant from t on that is in no window. ok is false when there is none.
+func (f freezes) firstUnfrozen(t time.Time) (thawed time.Time, ok bool) {
+	for range maxFreezePasses {
 		moved := false
 		for _, w := range f {
-			if end, in := w.end(t); in {
+			if end, in := w.endAfter(t); in {
 				t, moved = end, true
 			}
 		}

@@ -46,7 +46,7 @@ func TestFreezesFollowTheClockOfTheirZone(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := ""
-		if end, in := w.end(at); in {
+		if end, in := w.endAfter(at); in {
 			got = end.UTC().Format(time.RFC3339)
 		}
 		if got != c.want {
@@ -57,7 +57,7 @@ func TestFreezesFollowTheClockOfTheirZone(t *testing.T) {
 
 func TestFreezesWithoutAnEndAreFound(t *testing.T) {
 	r := Rollout{Freeze: []Freeze{{From: "08:00", To: "20:00"}, {From: "20:00", To: "08:00"}}}
-	if at, ok := r.freezes().thawed(time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)); ok {
+	if at, ok := r.freezes().firstUnfrozen(time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)); ok {
 		t.Errorf("thawed at %s", at)
 	}
 }

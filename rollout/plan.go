@@ -230,8 +230,8 @@ type Period struct {
 // pauses, and of gates that cannot be read during a soak.
 func (p Plan) Schedule(start time.Time) Schedule {
 	s := Schedule{}
-	end, expected, frozen := p.walk(start, p.rollout.expected())
-	latestEnd, longest, _ := p.walk(start, p.rollout.Deadline)
+	end, expected, frozen := p.simulate(start, p.rollout.expected())
+	latestEnd, longest, _ := p.simulate(start, p.rollout.Deadline)
 	for i := range min(len(expected), len(longest)) {
 		expected[i].Latest = longest[i].End
 	}
@@ -250,13 +250,14 @@ func (p Plan) Durations(w Wave) (expected, longest Duration) {
 // expected returns how long a region usually needs. It is never healthy before settle.
 func (r Rollout) expected() time.Duration { return max(r.Expected, r.Settle) }
 
-// walk goes through the waves when each batch of targets takes the duration each.
-func (p Plan) walk(start time.Time, each time.Duration) (end time.Time, waves []Period, frozen bool) {
+// simulate returns when each wave begins and ends if the rollout begins at start and every batch of MaxInFlight targets
+// takes the duration each. frozen is true when a freeze has no end.
+func (p Plan) simulate(start time.Time, each time.Duration) (end time.Time, waves []Period, frozen bool) {
 	t := start
 	for i, w := range p.Waves {
 		var period Period
 		for done := 0; done < len(w.Targets); done += p.rollout.MaxInFlight {
-			begin, ok := p.freezes.thawed(t)
+			begin, ok := p.freezes.firstUnfrozen(t)
 			if !ok {
 				return t, waves, true
 			}

@@ -106,7 +106,7 @@ func (h *history) step(t *rapid.T, s State, now time.Time) State {
 	case 1:
 		s, _, _ = h.plan.Approve(s, rapid.SampledFrom(h.fleet.Sectors).Draw(t, "approved"), "ann", now)
 	case 2:
-		s.passedAt, s.saved = time.Time{}, s.Soaked // a new driver
+		s.passedAt, s.savedSoak = time.Time{}, s.Soaked // a new driver
 	}
 	seen, worst := Observation{}, Passing
 	for _, target := range sortedTargets(s.Targets) {
@@ -163,11 +163,11 @@ func (h *history) checkApply(t *rapid.T, s State, e Effect, worst Verdict, now t
 	if s.Phase != Running || worst != Passing {
 		t.Fatalf("%v changed in phase %s while gates are %s", e.Targets, s.Phase, worst)
 	}
-	if _, thawed := h.plan.freezes.thawed(now); !thawed {
+	if _, thawed := h.plan.freezes.firstUnfrozen(now); !thawed {
 		t.Fatal("changed in a freeze without an end")
 	}
 	for _, w := range h.plan.freezes {
-		if _, in := w.end(now); in {
+		if _, in := w.endAfter(now); in {
 			t.Fatalf("%v changed in a freeze at %s", e.Targets, now)
 		}
 	}

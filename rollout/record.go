@@ -92,8 +92,8 @@ func (r Recorded) Plan(rollout Rollout) Plan {
 	return p
 }
 
-// with returns the record after a step.
-func (r Recorded) with(s State, e Effect, base string, now time.Time) Recorded {
+// afterStep returns the record after a step.
+func (r Recorded) afterStep(s State, e Effect, base string, now time.Time) Recorded {
 	r.State, r.Base = s, base
 	r.Undo = maps.Clone(r.Undo)
 	if r.Undo == nil {
@@ -103,8 +103,8 @@ func (r Recorded) with(s State, e Effect, base string, now time.Time) Recorded {
 	return r
 }
 
-// message returns the message of the commit of a step.
-func (r Recorded) message(file string, e Effect) string {
+// commitMessage returns the message of the commit of a step.
+func (r Recorded) commitMessage(file string, e Effect) string {
 	subject := fmt.Sprintf("rollout %s: %s", strings.TrimSuffix(path.Base(file), path.Ext(file)), e.Reason)
 	return fmt.Sprintf("%s\n\nPhase %s; %d regions and %d management clusters have been changed.\n",
 		strings.Join(strings.Fields(subject), " "), r.State.Phase, r.Radius.Regions, r.Radius.Clusters)

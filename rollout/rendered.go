@@ -22,9 +22,9 @@ type renderedChange struct {
 	unchecked []string
 }
 
-// rendered returns what the edits of an effect change in the rendered files of the targets' regions. A region that
+// renderEffect returns what the edits of an effect change in the rendered files of the targets' regions. A region that
 // nobody has rendered yet gets all its files. The cost is that of these regions.
-func (d *Driver) rendered(ctx context.Context, r reading, changed Tree, e Effect) (c renderedChange, err error) {
+func (d *Driver) renderEffect(ctx context.Context, r reading, changed Tree, e Effect) (c renderedChange, err error) {
 	before, err := render(r.rollout, r.declared, e.Targets)
 	if err != nil {
 		return c, err
@@ -46,7 +46,7 @@ func (d *Driver) rendered(ctx context.Context, r reading, changed Tree, e Effect
 	if err != nil {
 		return c, err
 	}
-	c.files, err = d.differing(ctx, r, e, before, after)
+	c.files, err = d.changedFiles(ctx, r, e, before, after)
 	return c, err
 }
 
@@ -64,8 +64,8 @@ func (d *Driver) showUnchecked(known, texts []string) []string {
 	return known
 }
 
-// differing returns what an effect changes in the rendered files of its targets' regions; nil removes a file.
-func (d *Driver) differing(ctx context.Context, r reading, e Effect, before, after gitops.Files) (map[string][]byte,
+// changedFiles returns what an effect changes in the rendered files of its targets' regions; nil removes a file.
+func (d *Driver) changedFiles(ctx context.Context, r reading, e Effect, before, after gitops.Files) (map[string][]byte,
 	error) {
 	regions := regionsOf(e.Targets)
 	committed, err := d.Repository.Tree(ctx, r.commit, path.Join(d.Rendered, r.rollout.Environment), regions...)

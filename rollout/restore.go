@@ -37,17 +37,17 @@ func (t Tree) Restore(r Rollout, targets []Target, undo Undo, handEdits HandEdit
 	var declared []Target
 	var found []error // hand edits
 	for _, target := range targets {
-		switch at, err := t.removal(r, target); {
+		switch at, err := t.removalText(r, target); {
 		case err != nil:
 			return Tree{}, nil, nil, err
 		case at != "":
 			kept = append(kept, fmt.Sprintf("%s: %s", target, at))
-			found = append(found, fmt.Errorf("%s:1: %s was removed", path.Join(t.Dir, target.file(r)), target))
+			found = append(found, fmt.Errorf("%s:1: %s was removed", path.Join(t.Dir, target.regionFile(r)), target))
 		default:
 			declared = append(declared, target)
 		}
 	}
-	tree, files, err = t.edit(r, declared, func(target Target, file string, data []byte) ([]byte, error) {
+	tree, files, err = t.editFiles(r, declared, func(target Target, file string, data []byte) ([]byte, error) {
 		edited, err := handEditsOf(r, target, file, data, undo[target])
 		if err != nil {
 			return nil, err
@@ -74,10 +74,10 @@ func (t Tree) Restore(r Rollout, targets []Target, undo Undo, handEdits HandEdit
 	return tree, files, kept, err
 }
 
-// removal returns how somebody has removed a target from the configuration, and "" when it is declared.
-func (t Tree) removal(r Rollout, target Target) (string, error) {
-	file := path.Join(t.Dir, target.file(r))
-	data, err := fs.ReadFile(t.Files, target.file(r))
+// removalText returns how somebody has removed a target from the configuration, and "" when it is declared.
+func (t Tree) removalText(r Rollout, target Target) (string, error) {
+	file := path.Join(t.Dir, target.regionFile(r))
+	data, err := fs.ReadFile(t.Files, target.regionFile(r))
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Sprintf("its file %s was removed", file), nil
 	}
@@ -112,7 +112,7 @@ func handEditsOf(r Rollout, target Target, file string, data []byte, undo []gito
 		if err != nil {
 			return nil, err
 		}
-		have, before := now.Value(target.path(key)), earlier.Value(target.path(key))
+		have, before := now.Value(target.settingPath(key)), earlier.Value(target.settingPath(key))
 		if !have.Equals(set) && !have.Equals(before) {
 			edited[key] = fmt.Errorf("%s: %s of %s is %s; the rollout had set %s, and before that it was %s",
 				have.At, key, target, have, set, before)
@@ -124,7 +124,7 @@ func handEditsOf(r Rollout, target Target, file string, data []byte, undo []gito
 // isAround reports whether an edit sets one of some keys, or a mapping around it.
 func isAround[T any](target Target, at []string, keys map[string]T) bool {
 	for key := range keys {
-		path := target.path(key)
+		path := target.settingPath(key)
 		if len(at) <= len(path) && slices.Equal(at, path[:len(at)]) {
 			return true
 		}

@@ -50,7 +50,7 @@ func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
 	case "step":
 		return s.step(d)
 	case "restart":
-		s.state.passedAt, s.state.saved = time.Time{}, s.state.Soaked
+		s.state.passedAt, s.state.savedSoak = time.Time{}, s.state.Soaked
 		return s.show(nil)
 	case "approve":
 		sector := ""

@@ -37,8 +37,8 @@ type State struct {
 	Begun     time.Time           `json:"begun"`
 	Ended     time.Time           `json:"ended,omitzero"`
 
-	passedAt time.Time // when all gates passed last in this soak; not in the record: time without a driver is no soak
-	saved    Duration  // of Soaked, in the last commit
+	passedAt  time.Time // when all gates passed last in this soak; not in the record: time without a driver is no soak
+	savedSoak Duration  // of Soaked, in the last commit
 }
 
 // TargetState is the state of a changed target.

@@ -45,8 +45,9 @@ const (
 	Record  EffectKind = "record"  // commit the record only
 )
 
-// longestGap is the longest time between two observations that counts as observed. A driver observes each 30 seconds.
-const longestGap = 5 * time.Minute
+// maxObservationGap is the longest time between two observations that counts as a part of a soak. A driver observes
+// every 30 seconds.
+const maxObservationGap = 5 * time.Minute
 
 // savedShare is the part of a soak after which the driver commits how long it has soaked, so that the next driver after
 // a crash repeats a quarter of the soak at most.
@@ -61,26 +62,26 @@ func (p Plan) Step(s State, seen Observation, now time.Time) (State, []Effect) {
 		return s, nil
 	}
 	s.Targets = maps.Clone(s.Targets)
-	if reason := p.failure(s, seen, now); reason != "" {
+	if reason := p.failureReason(s, seen, now); reason != "" {
 		if p.rollout.OnFailure == RevertOnFailure {
 			s, effects, _ := s.revert(reason, KeepHandEdits, now)
 			return s, effects
 		}
 		s.Phase, s.Reason, s.Halts = Halted, reason, s.Halts+1
-		s.Soaked, s.saved, s.passedAt = 0, 0, time.Time{} // what passed before says nothing about what follows
+		s.Soaked, s.savedSoak, s.passedAt = 0, 0, time.Time{} // what passed before says nothing about what follows
 		return s, []Effect{{Kind: Record, Reason: "Halted: " + reason}}
 	}
-	s, recovered := p.noteHealthy(s, seen, now)
+	s, recovered := p.markHealthy(s, seen, now)
 	if s.Phase == Paused {
 		s.passedAt = time.Time{}
 		return s, recovered
 	}
 	unreadable := firstUnreadable(s, seen)
-	s, soaked := p.soak(s, unreadable == "", now)
+	s, soaked := p.addSoak(s, unreadable == "", now)
 	if s.Phase == Done {
 		return s, soaked
 	}
-	s, applied := p.apply(s, unreadable, now)
+	s, applied := p.changeNextTargets(s, unreadable, now)
 	switch {
 	case len(applied) > 0:
 		return s, applied // its commit has the whole state
@@ -90,8 +91,8 @@ func (p Plan) Step(s State, seen Observation, now time.Time) (State, []Effect) {
 	return s, recovered
 }
 
-// failure returns why the rollout stops: a failing gate, or a target that is not healthy within the deadline.
-func (p Plan) failure(s State, seen Observation, now time.Time) string {
+// failureReason returns why the rollout stops: a failing gate, or a target that is not healthy within the deadline.
+func (p Plan) failureReason(s State, seen Observation, now time.Time) string {
 	for _, t := range sortedTargets(s.Targets) {
 		state := s.Targets[t]
 		if h := seen[t]; h.Verdict == Failing {
@@ -104,8 +105,8 @@ func (p Plan) failure(s State, seen Observation, now time.Time) string {
 	return ""
 }
 
-// noteHealthy marks the targets in flight whose gates pass, once their change had time to arrive.
-func (p Plan) noteHealthy(s State, seen Observation, now time.Time) (State, []Effect) {
+// markHealthy marks the targets in flight whose gates pass, once their change had time to arrive.
+func (p Plan) markHealthy(s State, seen Observation, now time.Time) (State, []Effect) {
 	var healthy []Target
 	for t, state := range s.Targets {
 		if state.Healthy.IsZero() && seen[t].Verdict == Passing && now.Sub(state.Changed) >= p.rollout.Settle {
@@ -118,7 +119,7 @@ func (p Plan) noteHealthy(s State, seen Observation, now time.Time) (State, []Ef
 		return s, nil
 	}
 	slices.Sort(healthy)
-	return s, []Effect{{Kind: Record, Targets: healthy, Reason: fmt.Sprintf("%s healthy", named(healthy))}}
+	return s, []Effect{{Kind: Record, Targets: healthy, Reason: fmt.Sprintf("%s healthy", targetsText(healthy))}}
 }
 
 // firstUnreadable returns a changed target whose gates this observation could not read, or "".
@@ -132,13 +133,13 @@ func firstUnreadable(s State, seen Observation) Target {
 	return first
 }
 
-// soak adds the time since the last observation to the soak of a complete wave, and goes on to the next wave when the
-// soak is over.
-func (p Plan) soak(s State, allPass bool, now time.Time) (State, []Effect) {
+// addSoak adds the time since the last observation to the soak of a complete wave, and makes the next wave the present
+// one when the soak is over.
+func (p Plan) addSoak(s State, allPass bool, now time.Time) (State, []Effect) {
 	var effects []Effect
 	for s.Wave < len(p.Waves) && p.isHealthy(s, p.Waves[s.Wave]) {
 		w := p.Waves[s.Wave]
-		if !s.passedAt.IsZero() && allPass && now.Sub(s.passedAt) <= longestGap {
+		if !s.passedAt.IsZero() && allPass && now.Sub(s.passedAt) <= maxObservationGap {
 			s.Soaked += Duration(max(now.Sub(s.passedAt), 0))
 		}
 		if s.passedAt = now; !allPass {
@@ -146,14 +147,14 @@ func (p Plan) soak(s State, allPass bool, now time.Time) (State, []Effect) {
 			return s, effects
 		}
 		if s.Soaked < w.Soak {
-			if s.Soaked-s.saved >= max(w.Soak/savedShare, 1) {
-				s.saved = s.Soaked
+			if s.Soaked-s.savedSoak >= max(w.Soak/savedShare, 1) {
+				s.savedSoak = s.Soaked
 				effects = append(effects, Effect{Kind: Record, Reason: fmt.Sprintf("sector %s, %s: soaked %s of %s",
 					w.Sector, w.Name, time.Duration(s.Soaked), time.Duration(w.Soak))})
 			}
 			return s, effects
 		}
-		s.Wave, s.Soaked, s.saved, s.passedAt = s.Wave+1, 0, 0, time.Time{}
+		s.Wave, s.Soaked, s.savedSoak, s.passedAt = s.Wave+1, 0, 0, time.Time{}
 		effects = []Effect{{Kind: Record, Reason: fmt.Sprintf("sector %s, %s: complete", w.Sector, w.Name)}}
 	}
 	if s.Wave == len(p.Waves) {
@@ -173,8 +174,9 @@ func (p Plan) isHealthy(s State, w Wave) bool {
 	return true
 }
 
-// apply changes further targets of the present wave, if nothing holds it. Otherwise it sets the reason.
-func (p Plan) apply(s State, unreadable Target, now time.Time) (State, []Effect) {
+// changeNextTargets changes further targets of the present wave. It sets State.Reason instead when a freeze, a missing
+// approval or an unreadable gate forbids that.
+func (p Plan) changeNextTargets(s State, unreadable Target, now time.Time) (State, []Effect) {
 	w := p.Waves[s.Wave]
 	var next []Target
 	free := p.rollout.MaxInFlight - s.InFlight()
@@ -183,7 +185,7 @@ func (p Plan) apply(s State, unreadable Target, now time.Time) (State, []Effect)
 			next = append(next, t)
 		}
 	}
-	end, thawed := p.freezes.thawed(now)
+	end, thawed := p.freezes.firstUnfrozen(now)
 	_, isApproved := s.Approvals[w.Sector]
 	switch {
 	case len(next) == 0:
@@ -205,9 +207,9 @@ func (p Plan) apply(s State, unreadable Target, now time.Time) (State, []Effect)
 	for _, t := range next {
 		s.Targets[t] = TargetState{Changed: now.UTC()}
 	}
-	s.Reason, s.saved = "", s.Soaked
+	s.Reason, s.savedSoak = "", s.Soaked
 	return s, []Effect{{Kind: Apply, Targets: next, Reason: fmt.Sprintf("sector %s, %s: change %s", w.Sector, w.Name,
-		named(next))}}
+		targetsText(next))}}
 }
 
 func (p Plan) needsApproval(sector string) bool { return slices.Contains(p.rollout.Approval, sector) }
@@ -222,8 +224,8 @@ func (s State) revert(reason string, handEdits HandEdits, now time.Time) (State,
 
 func sortedTargets(m map[Target]TargetState) []Target { return slices.Sorted(maps.Keys(m)) }
 
-// named returns the first of some targets, and how many more there are.
-func named(targets []Target) string {
+// targetsText returns the first of some targets, and how many more there are.
+func targetsText(targets []Target) string {
 	if len(targets) == 1 {
 		return string(targets[0])
 	}
