@@ -77,7 +77,7 @@ document of the kind Cluster, and documents of the kind NodePool; a flag overrid
 	return cmd
 }
 
-// buildRequest builds the request of `cluster create` from the file, the argument and the flags. Flags override the file.
+// buildRequest builds the request from the file, the argument and the flags. Flags override the file.
 func buildRequest(session *terminal.Session, f createFlags, args []string) (o clusterRequest, err error) {
 	if f.file != "" {
 		data, err := readFile(session, f.file)

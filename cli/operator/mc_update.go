@@ -52,7 +52,8 @@ management cluster each time its agent starts.`,
 	return cmd
 }
 
-func mcStateCommand(session *terminal.Session, verb string, state platform.ManagementClusterUpdateState) *cobra.Command {
+func mcStateCommand(session *terminal.Session, verb string,
+	state platform.ManagementClusterUpdateState) *cobra.Command {
 	short := map[string]string{
 		"cordon":   "Place no more clusters on a management cluster; its clusters stay",
 		"uncordon": "Place clusters on a management cluster again",
