@@ -12,7 +12,7 @@ import (
 )
 
 // An Invitation lets one machine of a customer join a node pool with the provider external, once. `atoll nodepool
-// join-token` prints it as the value of `atoll node join --token`.
+// join-token` prints it as the input of `atoll node join --token-file -`.
 type Invitation struct {
 	Address    string `json:"address"`       // HOST:PORT of the router, the only address that the machine dials
 	ServerName string `json:"tlsServerName"` // of the cluster's API server

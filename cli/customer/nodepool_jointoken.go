@@ -69,7 +69,7 @@ credential of five minutes: it does not travel through the region.`,
 			return out.Print(session.Out, made, func(w io.Writer) {
 				fmt.Fprintf(session.Err, "for one machine, until %s; it becomes node %s. Run there, as root:\n",
 					made.ExpiresAt.Local().Format("2006-01-02 15:04:05 MST"), made.Node)
-				fmt.Fprintf(w, "atoll node join --token %s\n", made.Token)
+				fmt.Fprintf(w, "echo %s | atoll node join --token-file -\n", made.Token)
 			})
 		})
 	}

@@ -23,21 +23,21 @@ import (
 const joinedHome = "/var/lib/atoll/node"
 
 func nodeJoin() *cobra.Command {
-	var token, home, programs, cpu, memory string
+	var tokenFile, home, programs, cpu, memory string
 	var images []string
 	cmd := &cobra.Command{
-		Use: "join --token TOKEN", Short: "Make this machine a node of a cluster, until SIGTERM", Args: cobra.NoArgs,
+		Use: "join --token-file FILE", Short: "Make this machine a node of a cluster, until SIGTERM", Args: cobra.NoArgs,
 		Long: `Makes this machine a node of the node pool whose token "atoll nodepool join-token" has
 printed, and runs it until SIGTERM. The machine needs root and what "atoll node
 preflight" lists; it dials the cluster's endpoint only, and nobody dials it. A token
 is for one machine. After a kill or a restart the same command continues, also
 without the token. When the cluster has removed the machine, the command ends with
 an error that says so; "atoll node leave" removes what is left.`,
-		Example: `  atoll node join --token eyJhZGRyZXNzIjoi...
-  atoll node join --token - < token.txt
+		Example: `  echo eyJhZGRyZXNzIjoi... | atoll node join --token-file -
   atoll node join`,
 	}
-	cmd.Flags().StringVar(&token, "token", "", "token of the node pool; - reads it from standard input")
+	cmd.Flags().StringVar(&tokenFile, "token-file", "",
+		"file with the token of the node pool; - is the standard input")
 	cmd.Flags().StringVar(&home, "home", joinedHome, "directory for all that the node keeps, at most 64 bytes long")
 	cmd.Flags().StringVar(&cpu, "cpu", "", "processors of the node (default: the machine's)")
 	cmd.Flags().StringVar(&memory, "memory", "", "memory of the node (default: the machine's, less 512Mi)")
@@ -55,7 +55,7 @@ an error that says so; "atoll node leave" removes what is left.`,
 		if o.Resources, err = sizeOfNode(cpu, memory); err != nil {
 			return err
 		}
-		if o.Invitation, err = readInvitation(token, cmd.InOrStdin()); err != nil {
+		if o.Invitation, err = readInvitation(tokenFile, cmd.InOrStdin()); err != nil {
 			return err
 		}
 		config, err := join.Join(ctx, o)
@@ -106,19 +106,25 @@ func sizeOfNode(cpu, memory string) (node.Resources, error) {
 	return size, nil
 }
 
-// readInvitation returns nil when there is no token.
-func readInvitation(token string, in io.Reader) (*node.Invitation, error) {
-	if token == "-" {
-		const most = 64 << 10
-		data, err := io.ReadAll(io.LimitReader(in, most))
-		if err != nil {
-			return nil, fmt.Errorf("reading the token: %w", err)
-		}
-		token = string(data)
-	} else if token == "" {
+// readInvitation reads the file with the token; it returns nil when there is none.
+func readInvitation(file string, in io.Reader) (*node.Invitation, error) {
+	if file == "" {
 		return nil, nil
 	}
-	i, err := node.ParseInvitation(token)
+	if file != "-" {
+		f, err := os.Open(file)
+		if err != nil {
+			return nil, fmt.Errorf("--token-file: %w", err)
+		}
+		defer f.Close()
+		in = f
+	}
+	const most = 128 << 10 // ParseInvitation accepts less
+	data, err := io.ReadAll(io.LimitReader(in, most))
+	if err != nil {
+		return nil, fmt.Errorf("--token-file: %w", err)
+	}
+	i, err := node.ParseInvitation(string(data))
 	return &i, err
 }
 

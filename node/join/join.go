@@ -95,7 +95,7 @@ func begin(o Options) (*record, error) {
 	case err != nil:
 		return nil, err
 	case r == nil && o.Invitation == nil:
-		return nil, fmt.Errorf("%s has no join to continue: give the token of `atoll nodepool join-token` with --token",
+		return nil, fmt.Errorf("%s has no join to continue: give the token of `atoll nodepool join-token` with --token-file",
 			o.Home)
 	case r == nil:
 		if r, err = newRecord(*o.Invitation); err != nil {

@@ -218,9 +218,10 @@ func (s *site) join(home, token string) *machine {
 	args := []string{"--net=" + s.space, s.atoll, "node", "join", "--home", home, "--programs", s.programs,
 		"--image", filepath.Join(filepath.Dir(s.programs), "demo-image.tar"), "--cpu", "2", "--memory", "2Gi"}
 	if token != "" {
-		args = append(args, "--token", token)
+		args = append(args, "--token-file", "-")
 	}
 	m := &machine{site: s, home: home, cmd: exec.Command("nsenter", args...), ended: make(chan error, 1)}
+	m.cmd.Stdin = strings.NewReader(token)
 	m.cmd.Stdout, m.cmd.Stderr = &m.out, &m.out
 	if err := m.cmd.Start(); err != nil {
 		s.t.Fatal(err)
