@@ -76,7 +76,7 @@ func (h Home) Apply(ctx context.Context, d gitops.Declaration, o ApplyOptions) e
 	if err != nil {
 		return err
 	}
-	programs, err := h.choosePrograms(ctx, d, o.Programs)
+	programs, description, err := h.choosePrograms(ctx, d, o.Programs)
 	if err != nil {
 		return err
 	}
@@ -88,6 +88,9 @@ func (h Home) Apply(ctx context.Context, d gitops.Declaration, o ApplyOptions) e
 		return err
 	}
 	if _, err := h.Up(ctx, opts, o.Show); err != nil {
+		return err
+	}
+	if err := h.noteServing(description); err != nil {
 		return err
 	}
 	api, err := h.Client()

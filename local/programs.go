@@ -9,15 +9,21 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"k8s.io/apimachinery/pkg/util/version"
 
 	"atoll.dev/gitops"
+	"atoll.dev/internal/pgsession"
 )
+
+// schemaLimit bounds the time in which the databases of a running region say their schemas.
+const schemaLimit = 10 * time.Second
 
 // describeLimit bounds the time in which a program says what it is. It is for a program that hangs.
 const describeLimit = time.Minute
@@ -63,7 +69,7 @@ var versionForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
 type RegionPrograms struct {
 	Dir    string       `json:"dir,omitempty"`    // VERSION/atoll and VERSION/atoll-kube of each version
 	Chosen *Binaries    `json:"chosen,omitempty"` // nil: those of the supervisor
-	Newest *Predecessor `json:"newest,omitempty"` // nil: no apply has chosen a version
+	Newest *Predecessor `json:"newest,omitempty"` // that has served; nil: no apply has chosen a version
 }
 
 // Predecessor is what the databases and the management clusters of a region are of. Nothing goes back behind it.
@@ -73,44 +79,109 @@ type Predecessor struct {
 	Kubernetes string         `json:"kubernetes"`
 }
 
-// choosePrograms returns the programs that the home is to have for a declaration. dir is the directory of programs; ""
-// is that of the home. It changes nothing.
-func (h Home) choosePrograms(ctx context.Context, d gitops.Declaration, dir string) (RegionPrograms, error) {
+// choosePrograms returns the programs that the home is to have for a declaration, and what they are, nil when that does
+// not matter. dir is the directory of programs; "" is that of the home. It changes nothing.
+func (h Home) choosePrograms(ctx context.Context, d gitops.Declaration, dir string) (RegionPrograms, *Predecessor,
+	error) {
 	st, err := h.State()
 	if err != nil && !errors.Is(err, ErrNoRegion) {
-		return RegionPrograms{}, err
+		return RegionPrograms{}, nil, err
 	}
 	if dir != "" {
 		st.Programs.Dir = dir
 	}
 	if d.Versions.Atoll == "" && st.Programs.Dir == "" && st.Programs.Newest == nil {
-		return st.Programs, nil
+		return st.Programs, nil, nil
 	}
 	own, err := FindBinaries()
 	if err != nil {
-		return RegionPrograms{}, err
+		return RegionPrograms{}, nil, err
 	}
 	known := []Binaries{own}
 	if r, isRunning := h.supervisor(); isRunning && r.Programs != nil && r.Programs.Atoll != own.Atoll {
 		known = []Binaries{*r.Programs, own}
 	}
-	return st.Programs.choose(ctx, d, known)
+	newest := st.Programs.Newest
+	if schemas, err := h.readSchemas(ctx, st); err == nil && len(schemas) > 0 {
+		// A version that did not serve may have changed no database, or some.
+		read := Predecessor{Schemas: schemas}
+		if newest != nil {
+			read.Version, read.Kubernetes = newest.Version, newest.Kubernetes
+		}
+		newest = &read
+	}
+	next, description, err := st.Programs.choose(ctx, d, newest, known)
+	if err == nil && st.Nodes != "" {
+		err = checkNodes(st.Nodes, *next.Chosen)
+	}
+	return next, description, err
 }
 
-// choose returns the programs of the declared version: the first of the known ones that has it, else those in the
-// directory of programs. When no version is declared, it is the first known one. The error has the file and line of the
-// version, when its programs are not there or are older than those that the region has had.
-func (p RegionPrograms) choose(ctx context.Context, d gitops.Declaration, known []Binaries) (RegionPrograms, error) {
+// readSchemas returns the versions of the schemas in the databases of a region whose PostgreSQL runs.
+func (h Home) readSchemas(ctx context.Context, st State) (map[string]int, error) {
+	if r, has := h.record(postgresName); !has || !r.isAlive() {
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, schemaLimit)
+	defer cancel()
+	schemas := map[string]int{}
+	for _, database := range []string{platformDatabase, clmDatabase, maestroDatabase} {
+		conn, err := pgsession.Connect(ctx, databaseOf(st).DSN(database, database))
+		if err != nil {
+			return nil, err
+		}
+		rows, err := conn.Query(ctx, `select part, version from schema_version`)
+		if err == nil {
+			var part string
+			var version int
+			_, err = pgx.ForEachRow(rows, []any{&part, &version}, func() error {
+				if part == "service" { // the service's own tables
+					part = database
+				}
+				schemas[part] = max(schemas[part], version)
+				return nil
+			})
+		}
+		if err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))); err != nil {
+			return nil, err
+		}
+	}
+	return schemas, nil
+}
+
+// noteServing records that programs serve the region: nothing goes back behind them.
+func (h Home) noteServing(programs *Predecessor) error {
+	if programs == nil {
+		return nil
+	}
+	unlock, err := h.lock("state.lock")
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	st, err := h.State()
+	if err != nil || reflect.DeepEqual(st.Programs.Newest, programs) {
+		return err
+	}
+	st.Programs.Newest = programs
+	return h.saveState(st)
+}
+
+// choose returns the programs of the declared version, and what they are: the first of the known ones that has the
+// version, else those in the directory of programs. When no version is declared, it is the first known one. The error
+// has the file and line of the version, when its programs are not there or are older than the newest ones.
+func (p RegionPrograms) choose(ctx context.Context, d gitops.Declaration, newest *Predecessor, known []Binaries) (
+	RegionPrograms, *Predecessor, error) {
 	version := d.Versions.Atoll
 	bin, description, err := p.find(ctx, version, known)
-	if err == nil && p.Newest != nil {
-		err = p.Newest.isAhead(bin, description)
+	if err == nil && newest != nil {
+		err = newest.isAhead(bin, description)
 	}
 	if err != nil {
-		return p, fmt.Errorf("%s: versions.atoll is %q: %w", d.At("versions", "atoll"), version, err)
+		return p, nil, fmt.Errorf("%s: versions.atoll is %q: %w", d.At("versions", "atoll"), version, err)
 	}
-	p.Chosen, p.Newest = &bin, &Predecessor{description.Version, description.Schemas, bin.KubeVersion}
-	return p, nil
+	p.Chosen = &bin
+	return p, &Predecessor{description.Version, description.Schemas, bin.KubeVersion}, nil
 }
 
 // find finds the programs of a version; "" is any.
@@ -202,10 +273,9 @@ func kubesOf(ctx context.Context, bin Binaries, dir string) map[string]string {
 // management clusters would refuse their data. An earlier version without another schema is permitted.
 func (p Predecessor) isAhead(bin Binaries, d ProgramDescription) error {
 	for _, part := range slices.Sorted(maps.Keys(p.Schemas)) {
-		if d.Schemas[part] < p.Schemas[part] {
-			return fmt.Errorf("the databases of the region are of %s, and do not go back: the schema %s has the version %d, "+
-				"and %s knows %d; declare %s or a newer version", p.Version, part, p.Schemas[part], d.Version,
-				d.Schemas[part], p.Version)
+		if knows, has := d.Schemas[part]; has && knows < p.Schemas[part] {
+			return fmt.Errorf("the databases of the region do not go back: their schema %s has the version %d, and %s knows "+
+				"%d; declare %sa newer version", part, p.Schemas[part], d.Version, knows, p.orNewer())
 		}
 	}
 	have, err := version.ParseGeneric(p.Kubernetes)
@@ -213,10 +283,18 @@ func (p Predecessor) isAhead(bin Binaries, d ProgramDescription) error {
 		return nil // it is not known
 	}
 	if next, err := version.ParseGeneric(bin.KubeVersion); err == nil && next.LessThan(have) {
-		return fmt.Errorf("the management clusters of the region have data of Kubernetes %s, of %s, and %s has %s; declare "+
-			"%s or a newer version", p.Kubernetes, p.Version, d.Version, bin.KubeVersion, p.Version)
+		return fmt.Errorf("the management clusters of the region have data of Kubernetes %s, and %s has %s; declare %sa newer "+
+			"version", p.Kubernetes, d.Version, bin.KubeVersion, p.orNewer())
 	}
 	return nil
+}
+
+// orNewer begins the name of a version that is permitted, if one is known.
+func (p Predecessor) orNewer() string {
+	if p.Version == "" {
+		return ""
+	}
+	return p.Version + " or "
 }
 
 // programs returns the programs that the region of a state runs. own are those of its supervisor.

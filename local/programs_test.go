@@ -78,19 +78,22 @@ func TestTheDeclaredVersionChoosesThePrograms(t *testing.T) {
 			"name DIR with --programs"},
 		{"1.7.0", dir, nil, "put atoll and atoll-kube of 1.7.0 into " + filepath.Join(dir, "1.7.0") + " (" + dir +
 			" has 1.4.2, 1.4.9, 1.5.1, 1.6.0, mistaken, silent)"},
-		{"1.4.2", dir, newest, "the databases of the region are of 1.5.0, and do not go back: the schema clm has the " +
-			"version 7, and 1.4.2 knows 6; declare 1.5.0 or a newer version"},
-		{"1.5.1", dir, newest, "have data of Kubernetes 1.36.3, of 1.5.0, and 1.5.1 has 1.35.7"},
+		{"1.4.2", dir, newest, "the databases of the region do not go back: their schema clm has the version 7, and 1.4.2 " +
+			"knows 6; declare 1.5.0 or a newer version"},
+		{"1.4.2", dir, &Predecessor{Schemas: map[string]int{"clm": 7}}, "knows 6; declare a newer version"},
+		{"1.5.1", dir, newest, "have data of Kubernetes 1.36.3, and 1.5.1 has 1.35.7; declare 1.5.0 or a newer version"},
 		{"mistaken", dir, nil, "has the version 1.4.2: put the programs of mistaken into"},
 		{"silent", dir, nil, "does not say its version"},
 		{"../own", dir, nil, "that is no version"},
 		{"..", dir, nil, "that is no version"},
 	} {
-		before := RegionPrograms{Dir: c.dir, Newest: c.newest}
-		after, err := before.choose(t.Context(), declaredVersion(t, c.version), []Binaries{own})
+		before := RegionPrograms{Dir: c.dir}
+		after, is, err := before.choose(t.Context(), declaredVersion(t, c.version), c.newest, []Binaries{own})
 		switch {
 		case filepath.IsAbs(c.want) && (err != nil || after.Chosen.Atoll != c.want || after.Dir != c.dir):
 			t.Errorf("%s: %+v, %v, want %s", c.version, after.Chosen, err, c.want)
+		case filepath.IsAbs(c.want) && (is.Schemas["clm"] == 0 || is.Kubernetes != after.Chosen.KubeVersion):
+			t.Errorf("%s: the programs are %+v", c.version, is)
 		case !filepath.IsAbs(c.want) && (err == nil || !strings.Contains(err.Error(), c.want) ||
 			!strings.HasPrefix(err.Error(), "deploy/e/r/region.yaml:3: versions.atoll is ")):
 			t.Errorf("%s: %v, want %s", c.version, err, c.want)
@@ -100,7 +103,7 @@ func TestTheDeclaredVersionChoosesThePrograms(t *testing.T) {
 			}
 		}
 	}
-	after, err := RegionPrograms{Dir: dir}.choose(t.Context(), declaredVersion(t, "1.6.0"), []Binaries{own})
+	after, _, err := RegionPrograms{Dir: dir}.choose(t.Context(), declaredVersion(t, "1.6.0"), nil, []Binaries{own})
 	if err != nil {
 		t.Fatal(err)
 	}

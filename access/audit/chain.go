@@ -50,10 +50,17 @@ create table audit_cursor (
 // the head for its transaction, so that each record follows the one before it.
 type Chain struct{ store *store.Store }
 
+// SchemaVersion returns the version of the schema of the chain's tables that this program knows.
+func SchemaVersion() int { return len(migrations()) }
+
+// migrations make the tables of the chain; add only to the end.
+func migrations() []string {
+	return []string{chainTables + fmt.Sprintf("\ninsert into audit_head values (true, 0, '%s', 0, '%s')", noHash, noHash)}
+}
+
 // OpenChain makes the tables of the chain in the database of s. The caller closes s.
 func OpenChain(ctx context.Context, s *store.Store) (*Chain, error) {
-	first := chainTables + fmt.Sprintf("\ninsert into audit_head values (true, 0, '%s', 0, '%s')", noHash, noHash)
-	if err := s.Migrate(ctx, "audit", []string{first}); err != nil {
+	if err := s.Migrate(ctx, "audit", migrations()); err != nil {
 		return nil, err
 	}
 	return &Chain{s}, nil

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"atoll.dev/access"
+	"atoll.dev/access/audit"
 	"atoll.dev/cli/terminal"
 	"atoll.dev/clm"
 	"atoll.dev/fleet"
@@ -26,7 +27,7 @@ func DescribeProgram(session *terminal.Session) *cobra.Command {
 				Schemas: map[string]int{
 					"store": store.SchemaVersion(), "clm": clm.SchemaVersion(), "fleet": fleet.SchemaVersion(),
 					"sentinel": sentinel.SchemaVersion(), "maestro": maestro.SchemaVersion(),
-					"platform": len(access.Migrations()),
+					"platform": len(access.Migrations()), "audit": audit.SchemaVersion(),
 				},
 			})
 		},

@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -11,6 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
+	"atoll.dev/internal/pgsession"
 	"atoll.dev/local"
 	"atoll.dev/test/localtest"
 	"atoll.dev/test/testsite"
@@ -165,6 +169,31 @@ func (d declaredRegion) follow(args ...string) (next func() local.WatchEvent) {
 	}
 }
 
+// schemas returns the names of the schemas in the databases of the region, as `describe-program` names them.
+func (d declaredRegion) schemas() (parts []string) {
+	d.T.Helper()
+	address, _, err := local.Home{Dir: d.Home}.PlatformStore()
+	if err != nil {
+		d.T.Fatal(err)
+	}
+	for _, database := range []string{"platform", "clm", "maestro"} {
+		conn, err := pgsession.Connect(d.T.Context(), strings.ReplaceAll(address, "platform", database))
+		if err != nil {
+			d.T.Fatal(err)
+		}
+		rows, err := conn.Query(d.T.Context(), "select replace(part, 'service', $1) from schema_version", database)
+		if err != nil {
+			d.T.Fatal(err)
+		}
+		of, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err := errors.Join(err, conn.Close(d.T.Context())); err != nil {
+			d.T.Fatal(err)
+		}
+		parts = append(parts, of...)
+	}
+	return parts
+}
+
 // writeVersion adds programs of a version to a directory of programs: they are those of the test, and say that they
 // are of the version. Of the schemas of their databases they know what change makes of them.
 func (d declaredRegion) writeVersion(dir, version string, change func(schemas map[string]int)) {
@@ -182,6 +211,11 @@ func (d declaredRegion) writeVersion(dir, version string, change func(schemas ma
 	described, err = json.Marshal(description)
 	if err != nil {
 		d.T.Fatal(err)
+	}
+	for _, part := range d.schemas() {
+		if description.Schemas[part] == 0 {
+			d.T.Errorf("describe-program does not say the version of the schema %s: %v", part, description.Schemas)
+		}
 	}
 	below := filepath.Join(dir, version)
 	if err := os.MkdirAll(below, 0o755); err != nil {
