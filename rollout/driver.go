@@ -20,6 +20,8 @@ var (
 	ErrRewritten = errors.New("the history of the branch was rewritten")
 	// ErrHalted: a gate has stopped the rollout.
 	ErrHalted = errors.New("the rollout has stopped")
+	// ErrUndone: the rollout has ended, and not all of its targets have the change.
+	ErrUndone = errors.New("the rollout has ended without all of its changes")
 	// ErrNotBegun: the rollout has no record yet.
 	ErrNotBegun = errors.New("the rollout has not begun; begin it with `atoll rollout run`")
 )
@@ -84,7 +86,7 @@ type reading struct {
 }
 
 // Run drives the rollout until it ends. It begins the rollout if nobody has. The error is ErrHalted when a gate stops
-// it. Errors of the network are shown and tried again; a changed file of the rollout, a rewritten history, a
+// it, and ErrUndone when it was reverted, also by itself, or aborted. Errors of the network are shown and tried again; a changed file of the rollout, a rewritten history, a
 // configuration with mistakes and a remote that refuses the commit end Run, and nothing is half done.
 func (d *Driver) Run(ctx context.Context) (Recorded, error) {
 	if d.Interval <= 0 {
@@ -101,8 +103,10 @@ func (d *Driver) Run(ctx context.Context) (Recorded, error) {
 			return r, err
 		case r.State.Phase == Halted:
 			return r, fmt.Errorf("%w: %s", ErrHalted, r.State.Reason)
-		case r.State.Phase.IsEnd():
+		case r.State.Phase == Done:
 			return r, nil
+		case r.State.Phase.IsEnd():
+			return r, fmt.Errorf("%w: %s: %s", ErrUndone, r.State.Phase, r.State.Reason)
 		}
 		pause.For(ctx, d.Interval)
 	}

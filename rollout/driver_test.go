@@ -3,6 +3,7 @@ package rollout
 import (
 	"context"
 	"errors"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -80,7 +81,8 @@ func TestAFailedGateStopsTheRolloutAndReverts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory("onFailure: revert\n")
 		record, err := m.driver(healthy{"r2": Failing}).Run(t.Context())
-		if err != nil || record.State.Phase != Reverted || record.Radius != (Radius{2, 2}) {
+		if !errors.Is(err, ErrUndone) || !strings.Contains(err.Error(), "Reverted: r2: gate api: 503") ||
+			record.State.Phase != Reverted || record.Radius != (Radius{2, 2}) {
 			t.Fatal(record.State, record.Radius, err)
 		}
 		if got := m.versions(t); got != "r1=1 r2=1 r3=1" {
@@ -104,6 +106,24 @@ func TestAFailedGateStopsTheRolloutAndReverts(t *testing.T) {
 			t.Error(got)
 		}
 	})
+}
+
+// TestACommandThatFindsItsWorkDoneWritesNothing: a second pause and a second resume leave record and deadlines alone.
+func TestACommandThatFindsItsWorkDoneWritesNothing(t *testing.T) {
+	begun := time.Unix(1_000_000, 0)
+	s := NewState(begun)
+	s.Targets = map[Target]TargetState{"r1": {Changed: begun}}
+	for _, c := range []struct {
+		phase   Phase
+		command Command
+		effects int
+	}{{Running, Resume, 0}, {Running, Pause, 1}, {Paused, Pause, 0}, {Paused, Resume, 1}, {Halted, Resume, 1}} {
+		s.Phase = c.phase
+		next, effects, err := s.Command(c.command, "ann", begun.Add(time.Hour))
+		if err != nil || len(effects) != c.effects || c.effects == 0 && !reflect.DeepEqual(next, s) {
+			t.Errorf("%s of a rollout that is %s: %+v, %v, %v", c.command, c.phase, next, effects, err)
+		}
+	}
 }
 
 // TestTwoDriversNeverActAtOnce runs two drivers. Each region is changed by one commit.

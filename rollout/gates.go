@@ -88,6 +88,8 @@ func (g Gates) verdict(ctx context.Context, gate Gate, prometheus string, t Targ
 		return Failing, fmt.Sprintf("%g is less than %g", value, *gate.AtLeast)
 	case gate.AtMost != nil && value > *gate.AtMost:
 		return Failing, fmt.Sprintf("%g is more than %g", value, *gate.AtMost)
+	case math.IsInf(value, 0): // a division by zero is beyond each limit, and says nothing
+		return Unreadable, fmt.Sprintf("the query has the infinite value %g", value)
 	}
 	return Passing, fmt.Sprintf("%g", value)
 }

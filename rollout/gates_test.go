@@ -71,6 +71,8 @@ func TestGatesPassOnlyByWhatTheyRead(t *testing.T) {
 		{atLeast("scalar"), "r1", Passing, ""},
 		{atLeast("cluster $cluster"), "r1/mc01", Passing, ""},
 		{atLeast("value(NaN)"), "r1", Unreadable, "no number"},
+		{atLeast("value(+Inf)"), "r1", Unreadable, "infinite value +Inf"},
+		{atMost("value(-Inf)"), "r1", Unreadable, "infinite value -Inf"},
 		{atLeast("none"), "r1", Unreadable, "the query has 0 values"},
 		{atLeast("two"), "r1", Unreadable, "the query has 2 values"},
 		{atLeast("matrix"), "r1", Unreadable, "type \"matrix\""},

@@ -114,11 +114,17 @@ func (s State) Command(c Command, by string, now time.Time) (State, []Effect, er
 	}
 	switch c {
 	case Pause:
-		if s.Phase == Halted {
+		switch s.Phase {
+		case Paused:
+			return s, nil, nil
+		case Halted:
 			return s, nil, fmt.Errorf("the rollout has stopped by itself already: %s", s.Reason)
 		}
 		s.Phase, s.Reason = Paused, "paused by "+by
 	case Resume:
+		if s.Phase == Running {
+			return s, nil, nil
+		}
 		s = s.withFreshDeadlines(now)
 		s.Phase, s.Reason = Running, ""
 	case Abort:

@@ -28,8 +28,8 @@ is not touched.
 Stop it at any time and run it again, here or elsewhere: it continues from the
 record. Several may run: the remote takes each step from one of them.
 
-It fails when a gate stops the rollout, when the checkout has changes that are not
-pushed, and when the history of the branch was rewritten.`,
+It fails when a gate stops the rollout, when the rollout was reverted, also by itself,
+or aborted, when the checkout has changes that are not pushed, and when the history of the branch was rewritten.`,
 		Example: `  atoll rollout run rollouts/atoll-1.5.0.yaml
   atoll rollout run rollouts/atoll-1.5.0.yaml --repo ~/platform --branch main -o json
   atoll rollout run rollouts/local.yaml --ca ~/.local/share/atoll-regions/production/eu-west-1/ca.pem`,
