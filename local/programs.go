@@ -283,8 +283,8 @@ func (p Predecessor) isAhead(bin Binaries, d ProgramDescription) error {
 		return nil // it is not known
 	}
 	if next, err := version.ParseGeneric(bin.KubeVersion); err == nil && next.LessThan(have) {
-		return fmt.Errorf("the management clusters of the region have data of Kubernetes %s, and %s has %s; declare %sa newer "+
-			"version", p.Kubernetes, d.Version, bin.KubeVersion, p.orNewer())
+		return fmt.Errorf("the management clusters of the region have data of Kubernetes %s, and %s has %s; declare "+
+			"%sa newer version", p.Kubernetes, d.Version, bin.KubeVersion, p.orNewer())
 	}
 	return nil
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"path"
 	"time"
 
@@ -86,8 +85,9 @@ type reading struct {
 }
 
 // Run drives the rollout until it ends. It begins the rollout if nobody has. The error is ErrHalted when a gate stops
-// it, and ErrUndone when it was reverted, also by itself, or aborted. Errors of the network are shown and tried again; a changed file of the rollout, a rewritten history, a
-// configuration with mistakes and a remote that refuses the commit end Run, and nothing is half done.
+// it, and ErrUndone when it was reverted, also by itself, or aborted. Errors of the network are shown and tried again;
+// a changed file of the rollout, a rewritten history, a configuration with mistakes and a remote that refuses the
+// commit end Run, and nothing is half done.
 func (d *Driver) Run(ctx context.Context) (Recorded, error) {
 	if d.Interval <= 0 {
 		d.Interval = 30 * time.Second
@@ -433,11 +433,4 @@ func (d *Driver) Command(ctx context.Context, do func(Plan, State) (State, []Eff
 			return record, err
 		}
 	}
-}
-
-// InFlight returns the targets that are changed and not healthy yet, sorted.
-func (r Recorded) InFlight() []Target {
-	healthy := maps.Clone(r.State.Targets)
-	maps.DeleteFunc(healthy, func(_ Target, s TargetState) bool { return !s.Healthy.IsZero() })
-	return sortedTargets(healthy)
 }

@@ -109,3 +109,10 @@ func (r Recorded) commitMessage(file string, e Effect) string {
 	return fmt.Sprintf("%s\n\nPhase %s; %d regions and %d management clusters have been changed.\n",
 		strings.Join(strings.Fields(subject), " "), r.State.Phase, r.Radius.Regions, r.Radius.Clusters)
 }
+
+// InFlight returns the targets that are changed and not healthy yet, sorted.
+func (r Recorded) InFlight() []Target {
+	healthy := maps.Clone(r.State.Targets)
+	maps.DeleteFunc(healthy, func(_ Target, s TargetState) bool { return !s.Healthy.IsZero() })
+	return sortedTargets(healthy)
+}
