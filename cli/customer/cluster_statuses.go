@@ -38,12 +38,11 @@ func clusterStatuses(session *terminal.Session) *cobra.Command {
 
 // statusesTable prints one row for each condition that a controller reports.
 func statusesTable(w io.Writer, s platform.ClusterStatuses, now time.Time) {
-	rows := [][]string{{"CONTROLLER", "GENERATION", "HEARD", "CONDITION", "STATUS", "REASON", "MESSAGE"}}
+	rows := [][]string{{"CONTROLLER", "GENERATION", "REPORTED", "CONDITION", "STATUS", "REASON", "MESSAGE"}}
 	for _, cs := range s.ControllerStatuses {
 		for i, d := range cs.Conditions {
 			row := []string{cs.ControllerName, strconv.FormatInt(cs.ObservedGeneration, 10),
-				terminal.FormatAge(cs.LastUpdated, now) +
-					" ago"}
+				terminal.FormatAge(cs.LastUpdated, now) + " ago"}
 			if i > 0 {
 				row = []string{"", "", ""}
 			}

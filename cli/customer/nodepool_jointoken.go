@@ -106,7 +106,7 @@ func makeJoinToken(ctx context.Context, api *client.Client, cluster client.Clust
 		return joinToken{}, err
 	}
 	made.Cluster = owner.Name
-	// The credential was for this call. It expires also when the region cannot be told.
+	// The credential was for this call. It expires also when this request fails.
 	_ = api.RevokeCredential(ctx, client.ClusterID(owner.ID), client.CredentialID(cred.ID))
 	return made, nil
 }

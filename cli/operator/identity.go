@@ -86,11 +86,7 @@ func readCertPool(caFile string) (*x509.CertPool, error) {
 
 // localOperator signs a certificate of an operator with the CA of the region on this machine.
 func localOperator(session *terminal.Session, service string) (*tls.Config, error) {
-	home, err := session.Home()
-	if err != nil {
-		return nil, err
-	}
-	ca, err := openCA(home, "")
+	ca, err := openCAOf(session, "")
 	if err != nil {
 		return nil, err
 	}

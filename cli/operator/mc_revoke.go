@@ -28,11 +28,7 @@ Run it where the CA's directory is. To revoke again is no error.`,
 	}
 	o := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
-		home, err := session.Home()
-		if err != nil {
-			return err
-		}
-		ca, err := openCA(home, dir)
+		ca, err := openCAOf(session, dir)
 		if err != nil {
 			return err
 		}
@@ -95,6 +91,15 @@ that were revoked stay revoked: the cluster joins again with a new key and a new
 	}
 	cmd.Flags().StringVar(&dir, "dir", "", "directory of the CA (default: that of the region below --home)")
 	return cmd
+}
+
+// openCAOf opens the CA in a directory; "" is that of the region in the session's home.
+func openCAOf(session *terminal.Session, dir string) (*pki.CA, error) {
+	home, err := session.Home()
+	if err != nil {
+		return nil, err
+	}
+	return openCA(home, dir)
 }
 
 // openCA opens the CA in dir, by default that of the region on this machine. It returns an error

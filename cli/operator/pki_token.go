@@ -18,11 +18,7 @@ shows the agent's command.`,
 		Example: "  atoll pki token system:maestro --dir /var/lib/atoll/pki --out token",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			home, err := session.Home()
-			if err != nil {
-				return err
-			}
-			ca, err := openCA(home, dir)
+			ca, err := openCAOf(session, dir)
 			if err != nil {
 				return err
 			}
