@@ -17,7 +17,6 @@ import (
 	"atoll.dev/adapter/works"
 	"atoll.dev/agent"
 	"atoll.dev/client/maestroclient"
-	"atoll.dev/plane/planetest"
 	"atoll.dev/test/testsite"
 	"atoll.dev/test/testworld"
 )
@@ -72,20 +71,10 @@ func (w *world) loseDatabase() {
 // which a broker's name distinguishes their agents.
 func (w *world) startAgent(site *testsite.Site) {
 	w.Helper()
-	admin, err := planetest.Shared(w.T).Config.RESTConfig()
-	if err != nil {
-		w.Fatal(err)
-	}
-	if w.admin, err = dynamic.NewForConfig(admin); err != nil {
-		w.Fatal(err)
-	}
-	namespace := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace",
-		"metadata": map[string]any{"name": w.ns}}}
-	if _, err := w.admin.Resource(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}).Create(
-		w.Context(), namespace, metav1.CreateOptions{}); err != nil {
-		w.Fatal(err)
-	}
-	w.agent = testworld.StartAgent(site, testworld.AgentOptions{Consumer: consumer, Admin: admin,
+	mc := testworld.SharedCluster(w.T)
+	mc.CreateNamespace(w.ns)
+	w.admin = mc.Objects
+	w.agent = testworld.StartAgent(site, testworld.AgentOptions{Consumer: consumer, Admin: mc.Admin,
 		GRPC: &agent.GRPCOptions{URL: w.server.Agents},
 		Change: func(o *agent.Options) {
 			o.BrokerHost += w.ns

@@ -21,22 +21,20 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	apihosting "atoll.dev/api/hosting"
 	"atoll.dev/api/hypershift"
-	"atoll.dev/hosting"
 	"atoll.dev/hosting/controlplane"
 	"atoll.dev/hosting/loop"
 	"atoll.dev/hosting/process"
 	"atoll.dev/plane"
 	"atoll.dev/plane/planetest"
 	"atoll.dev/test/testsite"
+	"atoll.dev/test/testworld"
 )
 
 func TestMain(m *testing.M) { os.Exit(planetest.Main(m)) }
@@ -45,6 +43,7 @@ func TestMain(m *testing.M) { os.Exit(planetest.Main(m)) }
 // both.
 type world struct {
 	t         *testing.T
+	mc        *testworld.Cluster
 	admin     dynamic.Interface
 	planes    *onePlane
 	namespace string
@@ -119,32 +118,18 @@ const clusterName = "hc-0123456789ab"
 
 func newWorld(t *testing.T, namespace string) *world {
 	t.Helper()
-	config := planetest.Shared(t).Config
-	adminConfig, err := config.RESTConfig()
-	if err != nil {
-		t.Fatal(err)
-	}
-	adminConfig.QPS = -1
-	kubeconfig, err := hosting.Bootstrap(t.Context(), adminConfig, hosting.BootstrapOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	hostingConfig, err := clientcmd.RESTConfigFromKubeConfig(kubeconfig)
-	if err != nil {
-		t.Fatal(err)
-	}
-	hostingConfig.QPS = -1
+	mc := testworld.SharedCluster(t)
+	hostingConfig := mc.AddHosting()
 	namespace += "-" + strings.ToLower(rand.Text()[:8]) // tests may be run more than once on one plane
-	w := &world{t: t, admin: client(t, adminConfig), planes: &onePlane{config: config}, namespace: namespace}
-	w.create(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}, "", map[string]any{"apiVersion": "v1",
-		"kind": "Namespace", "metadata": map[string]any{"name": namespace}})
-	w.create(hypershift.HostedClusters(), namespace, map[string]any{
+	w := &world{t: t, mc: mc, admin: mc.Objects, planes: &onePlane{config: mc.Plane}, namespace: namespace}
+	mc.CreateNamespace(namespace)
+	w.mc.Create(hypershift.HostedClusters(), namespace, map[string]any{
 		"apiVersion": hypershift.Group + "/" + hypershift.Version, "kind": "HostedCluster", "metadata": map[string]any{
 			"name": clusterName},
 		"spec": map[string]any{"release": map[string]any{"image": "atoll.dev/release:1.36.3"},
 			"kubeAPIServerDNSName": "localhost", "platform": map[string]any{"type": "AWS"}},
 	})
-	host, portText, _ := net.SplitHostPort(config.Address)
+	host, portText, _ := net.SplitHostPort(mc.Plane.Address)
 	port, _ := strconv.Atoi(portText)
 	status, _ := json.Marshal(map[string]any{"status": map[string]any{"controlPlaneEndpoint": map[string]any{
 		"host": host, "port": port}}})
@@ -168,18 +153,6 @@ func client(t *testing.T, config *rest.Config) dynamic.Interface {
 	return c
 }
 
-func (w *world) create(resource schema.GroupVersionResource, namespace string, object map[string]any) {
-	w.t.Helper()
-	w.eventually("making "+resource.Resource, func() error {
-		_, err := w.admin.Resource(resource).Namespace(namespace).Create(w.t.Context(), &unstructured.Unstructured{
-			Object: object}, metav1.CreateOptions{})
-		if apierrors.IsInvalid(err) {
-			w.t.Fatal(err)
-		}
-		return err
-	})
-}
-
 // order makes a Credential and returns its key.
 func (w *world) order(id string, change func(spec map[string]any)) *ecdsa.PrivateKey {
 	w.t.Helper()
@@ -189,7 +162,7 @@ func (w *world) order(id string, change func(spec map[string]any)) *ecdsa.Privat
 	if change != nil {
 		change(spec)
 	}
-	w.create(apihosting.Credentials(), w.namespace, map[string]any{
+	w.mc.Create(apihosting.Credentials(), w.namespace, map[string]any{
 		"apiVersion": apihosting.Group + "/" + apihosting.Version, "kind": "Credential", "metadata": map[string]any{
 			"name": apihosting.CredentialName(id)}, "spec": spec,
 	})

@@ -124,7 +124,7 @@ func TestNodesOfAnotherClustersDataAreRemoved(t *testing.T) {
 	w.pool("c", 1, nil)
 	w.ready("c")
 	foreign := func(name, pool, provider string) {
-		w.create(nodeResource(), "", map[string]any{"apiVersion": "v1", "kind": "Node",
+		w.mc.Create(nodeResource(), "", map[string]any{"apiVersion": "v1", "kind": "Node",
 			"metadata": map[string]any{"name": name, "labels": map[string]any{hypershift.NodePoolLabel: pool,
 				simulatedLabel: "true"}},
 			"spec": map[string]any{"providerID": provider}})

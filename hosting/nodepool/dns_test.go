@@ -40,7 +40,7 @@ func TestDNSIsAppliedAndKeepsTheChangesOfTheCustomer(t *testing.T) {
 		w.eventually("DNS being applied", func() error { return s.applyDNS(t.Context(), now) })
 	}
 
-	w.create(core("services"), "kube-system", map[string]any{"apiVersion": "v1", "kind": "Service",
+	w.mc.Create(core("services"), "kube-system", map[string]any{"apiVersion": "v1", "kind": "Service",
 		"metadata": map[string]any{"name": "kube-dns"}, "spec": map[string]any{"ports": []any{map[string]any{
 			"port": int64(53), "protocol": "UDP"}}}})
 	apply()
@@ -54,7 +54,7 @@ func TestDNSIsAppliedAndKeepsTheChangesOfTheCustomer(t *testing.T) {
 		t.Fatal(err)
 	}
 	taken, _ := offset(services, dnsService)
-	w.create(core("services"), "kube-system", map[string]any{"apiVersion": "v1", "kind": "Service",
+	w.mc.Create(core("services"), "kube-system", map[string]any{"apiVersion": "v1", "kind": "Service",
 		"metadata": map[string]any{"name": "mine"}, "spec": map[string]any{"clusterIP": taken.String(),
 			"ports": []any{map[string]any{"port": int64(53), "protocol": "UDP"}}}})
 	apply()

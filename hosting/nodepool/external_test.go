@@ -234,7 +234,7 @@ func (w *world) joinAs(id, secret, node string, key *ecdsa.PrivateKey) (refused 
 // token makes the token of an invitation.
 func (w *world) token(id, pool string, expires time.Time) {
 	w.t.Helper()
-	w.create(secretResource(), "kube-system", map[string]any{
+	w.mc.Create(secretResource(), "kube-system", map[string]any{
 		"apiVersion": "v1", "kind": "Secret", "type": "bootstrap.kubernetes.io/token",
 		"metadata": map[string]any{"name": "bootstrap-token-" + id},
 		"stringData": map[string]any{"token-id": id, "token-secret": "0123456789abcdef",

@@ -153,7 +153,7 @@ func (w *world) awaitMachines(m *machinesInMemory, want ...string) {
 // realPool creates a pool with a provider of real nodes.
 func (w *world) realPool(name string, provider cluster.NodeProvider, replicas int) {
 	w.t.Helper()
-	w.create(hypershift.NodePools(), w.namespace, map[string]any{
+	w.mc.Create(hypershift.NodePools(), w.namespace, map[string]any{
 		"apiVersion": hypershift.Group + "/" + hypershift.Version, "kind": "NodePool",
 		"metadata": map[string]any{"name": w.cluster + "-" + name,
 			"annotations": map[string]any{hypershift.NodeProviderAnnotation: string(provider)}},

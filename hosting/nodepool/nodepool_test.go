@@ -80,7 +80,7 @@ func TestADrainWaitsForDisruptionBudgetsUntilItsTimeIsOver(t *testing.T) {
 	w.ready("d")
 	w.deploy("d", 1)
 	w.awaitPods(1, "d-0")
-	w.create(schema.GroupVersionResource{Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"}, w.namespace,
+	w.mc.Create(schema.GroupVersionResource{Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"}, w.namespace,
 		map[string]any{
 			"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": map[string]any{"name": "d"},
 			"spec": map[string]any{"minAvailable": int64(1), "selector": map[string]any{"matchLabels": map[string]any{
@@ -232,7 +232,7 @@ func TestI9APoolIsDeletedWhateverItsPlaneAnswers(t *testing.T) {
 	w.ready("e")
 	w.deploy("e", 1)
 	w.awaitPods(1, "e-0")
-	w.create(schema.GroupVersionResource{Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"}, w.namespace,
+	w.mc.Create(schema.GroupVersionResource{Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"}, w.namespace,
 		map[string]any{
 			"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": map[string]any{"name": "e"},
 			"spec": map[string]any{"minAvailable": int64(1), "selector": map[string]any{"matchLabels": map[string]any{
@@ -264,7 +264,7 @@ func TestI9APoolIsDeletedWhateverItsPlaneAnswers(t *testing.T) {
 	w.ready("h")
 	webhooks := schema.GroupVersionResource{Group: "admissionregistration.k8s.io", Version: "v1",
 		Resource: "validatingwebhookconfigurations"}
-	w.create(webhooks, "", map[string]any{
+	w.mc.Create(webhooks, "", map[string]any{
 		"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
 		"metadata": map[string]any{"name": w.cluster},
 		"webhooks": []any{map[string]any{

@@ -93,7 +93,7 @@ func TestPlanKeepsANodeThatWaitsForRoom(t *testing.T) {
 func TestANodeThatCanHaveNoMachineStopsNoOther(t *testing.T) {
 	m := newMachinesInMemory()
 	w := newWorld(t, Options{Machines: m, Router: "127.0.0.1:6443"})
-	w.create(nodeResource(), "", map[string]any{"apiVersion": "v1", "kind": "Node", "metadata": map[string]any{
+	w.mc.Create(nodeResource(), "", map[string]any{"apiVersion": "v1", "kind": "Node", "metadata": map[string]any{
 		"name": "o-0", "labels": map[string]any{hypershift.NodePoolLabel: w.cluster + "-o",
 			instanceTypeLabel: "m6a.large"}}})
 	w.realPool("o", cluster.Local, 2)

@@ -19,16 +19,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"atoll.dev/api/hypershift"
-	"atoll.dev/hosting"
 	"atoll.dev/hosting/controlplane"
 	"atoll.dev/hosting/loop"
 	"atoll.dev/hosting/process"
 	"atoll.dev/plane"
 	"atoll.dev/plane/planetest"
 	"atoll.dev/test/testsite"
+	"atoll.dev/test/testworld"
 )
 
 func TestMain(m *testing.M) { os.Exit(planetest.Main(m)) }
@@ -37,6 +36,7 @@ func TestMain(m *testing.M) { os.Exit(planetest.Main(m)) }
 // another, because each owns all nodes.
 type world struct {
 	t         *testing.T
+	mc        *testworld.Cluster
 	admin     dynamic.Interface
 	planes    *onePlane
 	namespace string
@@ -66,27 +66,13 @@ func (p *onePlane) Client(cluster controlplane.ID) (controlplane.Admin, error) {
 
 func newWorld(t *testing.T, o Options) *world {
 	t.Helper()
-	config := planetest.Shared(t).Config
-	adminConfig, err := config.RESTConfig()
-	if err != nil {
-		t.Fatal(err)
-	}
-	adminConfig.QPS = -1
-	kubeconfig, err := hosting.Bootstrap(t.Context(), adminConfig, hosting.BootstrapOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	hostingConfig, err := clientcmd.RESTConfigFromKubeConfig(kubeconfig)
-	if err != nil {
-		t.Fatal(err)
-	}
-	hostingConfig.QPS = -1
+	mc := testworld.SharedCluster(t)
+	hostingConfig := mc.AddHosting()
 	id := strings.ToLower(rand.Text()[:8]) // tests may be run more than once on one plane
-	w := &world{t: t, admin: dynamicFor(t, adminConfig), planes: &onePlane{config: config, namespace: "pools-" + id},
+	w := &world{t: t, mc: mc, admin: mc.Objects, planes: &onePlane{config: mc.Plane, namespace: "pools-" + id},
 		namespace: "pools-" + id, cluster: "hc-" + id}
-	w.create(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}, "", map[string]any{"apiVersion": "v1",
-		"kind": "Namespace", "metadata": map[string]any{"name": w.namespace}})
-	w.create(hypershift.HostedClusters(), w.namespace, map[string]any{
+	mc.CreateNamespace(w.namespace)
+	w.mc.Create(hypershift.HostedClusters(), w.namespace, map[string]any{
 		"apiVersion": hypershift.Group + "/" + hypershift.Version, "kind": "HostedCluster", "metadata": map[string]any{
 			"name": w.cluster},
 		"spec": map[string]any{"release": map[string]any{"image": "atoll.dev/release:1.36.3"},
@@ -115,19 +101,6 @@ func dynamicFor(t *testing.T, config *rest.Config) dynamic.Interface {
 	return c
 }
 
-// create waits for the prerequisites of the object: a kind, a namespace, an account.
-func (w *world) create(resource schema.GroupVersionResource, namespace string, object map[string]any) {
-	w.t.Helper()
-	w.eventually("making "+resource.Resource, func() error {
-		_, err := w.admin.Resource(resource).Namespace(namespace).Create(w.t.Context(), &unstructured.Unstructured{
-			Object: object}, metav1.CreateOptions{})
-		if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) {
-			w.t.Fatal(err)
-		}
-		return err
-	})
-}
-
 func (w *world) pool(name string, replicas int, change func(spec map[string]any)) {
 	w.t.Helper()
 	spec := map[string]any{
@@ -139,7 +112,7 @@ func (w *world) pool(name string, replicas int, change func(spec map[string]any)
 	if change != nil {
 		change(spec)
 	}
-	w.create(hypershift.NodePools(), w.namespace, map[string]any{
+	w.mc.Create(hypershift.NodePools(), w.namespace, map[string]any{
 		"apiVersion": hypershift.Group + "/" + hypershift.Version, "kind": "NodePool", "metadata": map[string]any{
 			"name": w.cluster + "-" + name}, "spec": spec,
 	})
@@ -275,7 +248,7 @@ func (w *world) reportPower(power hypershift.Power) {
 // deploy runs pods in the world's namespace, on a pool's nodes.
 func (w *world) deploy(pool string, replicas int) {
 	w.t.Helper()
-	w.create(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}, w.namespace,
+	w.mc.Create(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}, w.namespace,
 		map[string]any{
 			"apiVersion": "apps/v1", "kind": "Deployment", "metadata": map[string]any{"name": pool},
 			"spec": map[string]any{"replicas": int64(replicas), "selector": map[string]any{

@@ -21,8 +21,6 @@ import (
 	"atoll.dev/client/clmclient"
 	"atoll.dev/client/remote"
 	"atoll.dev/cluster"
-	"atoll.dev/hosting"
-	"atoll.dev/plane/planetest"
 	"atoll.dev/test/testworld"
 )
 
@@ -35,14 +33,7 @@ type road struct {
 
 func newRoad(t *testing.T) *road {
 	t.Helper()
-	admin, err := planetest.Shared(t).Config.RESTConfig()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := hosting.Bootstrap(t.Context(), admin, hosting.BootstrapOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	w := testworld.Start(t, testworld.Options{Fleet: true, Clusters: []work.Consumer{consumer},
+	w := testworld.Start(t, testworld.Options{Fleet: true, Clusters: []work.Consumer{consumer}, Hosting: true,
 		Adapters: []string{"placement", "pull-secret", "hosted-cluster", "node-pool", "credential"},
 		Env:      map[string]string{"ATOLL_BASE_DOMAIN": "hosted.test"}})
 	return &road{w, w.Clusters[consumer]}

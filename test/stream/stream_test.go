@@ -19,7 +19,6 @@ import (
 	"google.golang.org/grpc/credentials"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/dynamic"
 
 	"atoll.dev/agent"
 	"atoll.dev/api/cloudevents"
@@ -129,15 +128,7 @@ func TestI6OurAgentByGRPC(t *testing.T) {
 	if code, body := r.call("POST", "/consumers", `{"name":"mc1"}`); code != http.StatusCreated {
 		t.Fatalf("%d %s", code, body)
 	}
-	p := planetest.Shared(t)
-	admin, err := p.Config.RESTConfig()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cluster, err := dynamic.NewForConfig(admin)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cluster := testworld.SharedCluster(t)
 	dir := t.TempDir()
 	cert, key := r.site.CertificatePEM("mc1")
 	for name, data := range map[string][]byte{"ca.pem": r.site.CA.CertPEM(), "tls.crt": cert, "tls.key": key} {
@@ -155,10 +146,10 @@ func TestI6OurAgentByGRPC(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := testworld.StartAgent(r.site, testworld.AgentOptions{Consumer: "mc1", Admin: admin, GRPC: &options})
+	a := testworld.StartAgent(r.site, testworld.AgentOptions{Consumer: "mc1", Admin: cluster.Admin, GRPC: &options})
 	value := func(name string) string {
 		t.Helper()
-		o, err := cluster.Resource(configMaps).Namespace("default").Get(t.Context(), name, metav1.GetOptions{})
+		o, err := cluster.Object(configMaps, "default", name)
 		if err != nil {
 			return err.Error()
 		}

@@ -6,18 +6,11 @@ import (
 	"testing"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/rest"
-
 	"atoll.dev/agent"
 	"atoll.dev/api/work"
 	"atoll.dev/client/clmclient"
 	"atoll.dev/client/maestroclient"
 	"atoll.dev/client/remote"
-	"atoll.dev/plane"
 	"atoll.dev/plane/planetest"
 	"atoll.dev/test/testsite"
 )
@@ -30,6 +23,7 @@ type Options struct {
 	// Clusters are management clusters, each an API server with an agent. With one or more there is a Maestro. The first
 	// API server is that of planetest.Shared: the package must use planetest.Main.
 	Clusters []work.Consumer
+	Hosting  bool                 // they have the kinds of hosting, which the test plays
 	Plain    bool                 // Maestro has listeners without identity, for a command that has no certificate
 	Agent    func(*agent.Options) // changes the options of each agent; may be nil
 
@@ -51,26 +45,20 @@ type World struct {
 	options Options
 }
 
-// Cluster is a management cluster.
-type Cluster struct {
-	Admin   *rest.Config
-	Objects dynamic.Interface // of the administrator
-	Agent   *Agent
-
-	t testing.TB
-}
-
 // Start starts a region. When it returns, its services are ready, its adapters receive events, its management clusters
 // are consumers of Maestro, and their agents run. All ends with the test.
 func Start(t testing.TB, o Options) *World {
 	t.Helper()
 	w := &World{Site: testsite.New(t), Clusters: map[work.Consumer]*Cluster{}, options: o}
 	for i, name := range o.Clusters { // a test that -short leaves out ends here
-		start := planetest.Start
 		if i == 0 {
-			start = planetest.Shared
+			w.Clusters[name] = SharedCluster(t)
+		} else {
+			w.Clusters[name] = newCluster(t, planetest.Start(t))
 		}
-		w.Clusters[name] = newCluster(t, start(t))
+		if o.Hosting {
+			w.Clusters[name].AddHosting()
+		}
 	}
 	w.Broker = w.StartBroker()
 	w.CLM = StartCLM(w.Site, CLMOptions{Entities: o.Entities, Fleet: o.Fleet})
@@ -102,20 +90,6 @@ func Start(t testing.TB, o Options) *World {
 	return w
 }
 
-func newCluster(t testing.TB, p *plane.Process) *Cluster {
-	t.Helper()
-	c := &Cluster{t: t}
-	var err error
-	if c.Admin, err = p.Config.RESTConfig(); err != nil {
-		t.Fatal(err)
-	}
-	c.Admin.QPS, c.Admin.Burst = 1000, 1000
-	if c.Objects, err = dynamic.NewForConfig(c.Admin); err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
 // Dial returns a client of Maestro for the works of a source. Only a hang ends its calls.
 func (w *World) Dial(source string) *maestroclient.Client {
 	return w.Maestro.DialPatiently("adapter", source)
@@ -127,17 +101,4 @@ func (w *World) Await(what string, check func() error) {
 	begun := time.Now()
 	testsite.Eventually(w.T, what, check)
 	w.T.Logf("%-60s %8.1f ms", what, float64(time.Since(begun).Microseconds())/1000)
-}
-
-// Object returns an object of a management cluster; namespace is "" for one outside of namespaces.
-func (c *Cluster) Object(kind schema.GroupVersionResource, namespace, name string) (*unstructured.Unstructured, error) {
-	return c.In(kind, namespace).Get(c.t.Context(), name, metav1.GetOptions{})
-}
-
-// In returns the objects of a kind in a namespace, or outside of namespaces if namespace is "".
-func (c *Cluster) In(kind schema.GroupVersionResource, namespace string) dynamic.ResourceInterface {
-	if namespace == "" {
-		return c.Objects.Resource(kind)
-	}
-	return c.Objects.Resource(kind).Namespace(namespace)
 }
