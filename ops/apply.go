@@ -87,7 +87,7 @@ func (s State) Apply(e Event, now time.Time) (State, []Effect, error) {
 		if s.Status.IsTerminal() {
 			return s, nil, ErrEnded
 		}
-		return s.end(Canceled, e.Error, now)
+		return s.finish(Canceled, e.Error, now)
 	}
 	if s.Lease == nil || e.Fence != s.Fence || !now.Before(s.Lease.Until) {
 		if s.Status.IsTerminal() && s.Notification == nil {
@@ -97,7 +97,7 @@ func (s State) Apply(e Event, now time.Time) (State, []Effect, error) {
 	}
 	switch e.Kind {
 	case Notified, NotifyFailed:
-		return s.notify(e, now)
+		return s.recordNotice(e, now)
 	case Release:
 		s.Lease = nil
 		return s, []Effect{ForgetHolding}, nil
@@ -116,12 +116,12 @@ func (s State) Apply(e Event, now time.Time) (State, []Effect, error) {
 		s.advance(e, now)
 		return s.checkBudget(now, nil)
 	case Retry:
-		return s.retry(e, now)
+		return s.endAttempt(e, now)
 	case Succeed:
 		s.Result = e.Result
-		return s.end(Succeeded, nil, now)
+		return s.finish(Succeeded, nil, now)
 	case Fail:
-		return s.end(Failed, e.Error, now)
+		return s.finish(Failed, e.Error, now)
 	}
 	return s, nil, fmt.Errorf("the event %q is unknown", e.Kind)
 }
@@ -167,8 +167,8 @@ func (s State) alreadyHas(e Event) bool {
 		s.NotBefore.IsZero() && e.Step == nil
 }
 
-// retry ends an attempt: the next one begins after a pause that doubles with each failure.
-func (s State) retry(e Event, now time.Time) (State, []Effect, error) {
+// endAttempt ends an attempt: the next one begins after a pause that doubles with each failure.
+func (s State) endAttempt(e Event, now time.Time) (State, []Effect, error) {
 	s.Attempts++
 	s.NotBefore = now.Add(min(firstPause<<min(s.Attempts-1, 10), longestPause))
 	if e.Error != nil {
@@ -195,11 +195,11 @@ func (s State) checkBudget(now time.Time, last *Error) (State, []Effect, error) 
 	case s.Phase != "":
 		e.Message += "; it waited for " + s.Phase
 	}
-	return s.end(Failed, e, now)
+	return s.finish(Failed, e, now)
 }
 
-// end makes the operation terminal. The lease ends with it, unless a notification needs it no more.
-func (s State) end(status Status, e *Error, now time.Time) (State, []Effect, error) {
+// finish makes the operation terminal and ends its lease. If it has a NotificationURI, a notification is then due.
+func (s State) finish(status Status, e *Error, now time.Time) (State, []Effect, error) {
 	s.Status, s.Error, s.ChangedAt, s.EndedAt = status, e, now, now
 	s.Lease, s.NotBefore, s.Attempts, s.Failure = nil, time.Time{}, 0, ""
 	effects := []Effect{FreeResource, ForgetHolding}
@@ -213,8 +213,8 @@ func (s State) end(status Status, e *Error, now time.Time) (State, []Effect, err
 	return s, effects, nil
 }
 
-// notify stores the outcome of an attempt to send the notification.
-func (s State) notify(e Event, now time.Time) (State, []Effect, error) {
+// recordNotice stores the outcome of an attempt to send the notification.
+func (s State) recordNotice(e Event, now time.Time) (State, []Effect, error) {
 	if s.Notification == nil || !s.Notification.Pending {
 		return s, nil, ErrEnded
 	}

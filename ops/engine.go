@@ -109,10 +109,10 @@ type Engine struct {
 	byResource map[resourceKey][]*task
 	queue      *queue           // of the operations that wait for a task
 	unreadable map[string]int64 // versions, by id, of operations that cannot be decoded: the log has them
-	// elsewhere has the unfinished operations that this process does not work on, by id, with the time at which it
+	// heldElsewhere has the unfinished operations that this process does not work on, by id, with the time at which it
 	// reads them: the end of the lease that another process had, or the time of the next attempt.
-	elsewhere map[string]time.Time
-	group     sync.WaitGroup // of the tasks
+	heldElsewhere map[string]time.Time
+	group         sync.WaitGroup // of the tasks
 }
 
 // NewEngine returns an Engine that works on nothing until Run.
@@ -136,7 +136,7 @@ func NewEngine(o Options) *Engine {
 		o.ShareOfScope = 64
 	}
 	return &Engine{o: o, tasks: map[string]*task{}, byResource: map[resourceKey][]*task{},
-		queue: newQueue(o.AtOnce, o.ShareOfScope), unreadable: map[string]int64{}, elsewhere: map[string]time.Time{}}
+		queue: newQueue(o.AtOnce, o.ShareOfScope), unreadable: map[string]int64{}, heldElsewhere: map[string]time.Time{}}
 }
 
 // BusyError is the error of Begin for a resource that has an active operation.
@@ -185,7 +185,7 @@ func (e *Engine) Active(ctx context.Context, from Reader, scope, resource string
 
 // EachActive calls do with each active operation of a scope.
 func (e *Engine) EachActive(ctx context.Context, scope string, do func(State) error) error {
-	return e.each(ctx, store.Query{Kind: Kind, Scope: scope}, func(d store.Document) error {
+	return e.eachDocument(ctx, store.Query{Kind: Kind, Scope: scope}, func(d store.Document) error {
 		s, err := decode(d)
 		if err != nil {
 			e.logUnreadable(d, err)

@@ -1,7 +1,7 @@
 package ops
 
-// waiting is an operation that waits for a task.
-type waiting struct {
+// waitingOperation is an operation that waits for a task.
+type waitingOperation struct {
 	id, scope, resource string
 }
 
@@ -10,27 +10,27 @@ type waiting struct {
 type queue struct {
 	limit, share int // of tasks: in all, and of one scope
 
-	running map[string]int       // tasks, by scope
-	total   int                  // of running
-	waiting map[string][]waiting // by scope, in the order of their arrival
-	known   map[string]bool      // ids of the waiting operations
+	running map[string]int                // tasks, by scope
+	total   int                           // of running
+	waiting map[string][]waitingOperation // by scope, in the order of their arrival
+	known   map[string]bool               // ids of the waiting operations
 }
 
 func newQueue(limit, share int) *queue {
-	return &queue{limit: limit, share: share, running: map[string]int{}, waiting: map[string][]waiting{},
+	return &queue{limit: limit, share: share, running: map[string]int{}, waiting: map[string][]waitingOperation{},
 		known: map[string]bool{}}
 }
 
 // add adds an operation, unless it waits already.
-func (q *queue) add(w waiting) {
+func (q *queue) add(w waitingOperation) {
 	if !q.known[w.id] {
 		q.known[w.id] = true
 		q.waiting[w.scope] = append(q.waiting[w.scope], w)
 	}
 }
 
-// take takes the next operation for a task. found is false when none may begin now.
-func (q *queue) take() (next waiting, found bool) {
+// takeNext takes the next operation for a task. found is false when none may begin now.
+func (q *queue) takeNext() (next waitingOperation, found bool) {
 	if q.total >= q.limit {
 		return next, false
 	}
@@ -52,8 +52,8 @@ func (q *queue) take() (next waiting, found bool) {
 	return next, true
 }
 
-// end ends a task of a scope.
-func (q *queue) end(scope string) {
+// endTask ends a task of a scope.
+func (q *queue) endTask(scope string) {
 	q.total--
 	if q.running[scope]--; q.running[scope] == 0 {
 		delete(q.running, scope)

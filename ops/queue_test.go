@@ -116,7 +116,7 @@ func TestAnUnreadableOperationDelaysNoOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := e.compare(t.Context()); err != nil {
+		if err := e.enqueueUnfinished(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -180,7 +180,7 @@ func TestEndedOperationsCostNothingUntilTheyAreOld(t *testing.T) {
 			t.Errorf("the list of %s operations reads others: %v\n%s", what, err, plan)
 		}
 	}
-	if err := e.sweep(t.Context()); err != nil {
+	if err := e.removeExpired(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for id, want := range map[string]error{"op-old": store.ErrNotFound, "op-active": nil, "e1": nil} {
@@ -204,7 +204,7 @@ func TestAProcessReadsOnlyTheOperationsThatAreDue(t *testing.T) {
 			t.Fatal(err)
 		}
 		if event.Kind != Renew { // the feed has no renewals
-			e.offer(t.Context(), after)
+			e.enqueueIfDue(t.Context(), after)
 		}
 	}
 	for _, id := range []string{"alive", "dead", "ends"} {
@@ -220,7 +220,7 @@ func TestAProcessReadsOnlyTheOperationsThatAreDue(t *testing.T) {
 			t.Fatalf("the process reads %v, not %v", got, want)
 		}
 		for _, id := range got {
-			e.elsewhere[id] = now
+			e.heldElsewhere[id] = now
 		}
 	}
 	is()
@@ -230,7 +230,7 @@ func TestAProcessReadsOnlyTheOperationsThatAreDue(t *testing.T) {
 	is()
 	now = now.Add(2 * time.Second)
 	is("alive", "dead")
-	if err := e.readDue(t.Context()); err != nil {
+	if err := e.enqueueDue(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	e.group.Wait()
@@ -238,7 +238,7 @@ func TestAProcessReadsOnlyTheOperationsThatAreDue(t *testing.T) {
 		t.Errorf("the operation of the dead process is %s, %v", dead.Status, err)
 	}
 	is("dead") // once more, because a task may leave an operation unfinished
-	if err := e.readDue(t.Context()); err != nil {
+	if err := e.enqueueDue(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	is()

@@ -18,17 +18,17 @@ const (
 	// comparePause is how often Run lists all unfinished operations. The feed has named each of them before; the list
 	// repairs what a mistake in that record would leave without a process.
 	comparePause = 5 * time.Minute
-	// sweepPause is how often Run removes operations that are older than the retention.
-	sweepPause = time.Hour
-	// defaultAgain is when Work is called again without a Wake.
-	defaultAgain = 15 * time.Second
+	// expiryPause is how often Run removes operations that are older than the retention.
+	expiryPause = time.Hour
+	// defaultWorkPause is when Work is called again without a Wake.
+	defaultWorkPause = 15 * time.Second
 )
 
 // task is an operation that this process works on.
 type task struct {
-	of    resourceKey
-	wake  chan struct{} // a token calls Work at once
-	ended chan struct{} // closed when another request has ended the operation
+	resource resourceKey
+	wake     chan struct{} // a token calls Work at once
+	ended    chan struct{} // closed when another request has ended the operation
 }
 
 // resourceKey names the resource of an operation.
@@ -44,7 +44,7 @@ func (e *Engine) Run(ctx context.Context) error {
 			func(ctx context.Context, b store.Batch) error {
 				for _, d := range b.Documents {
 					if s, err := decode(d); err == nil && !d.Removed {
-						e.offer(ctx, s)
+						e.enqueueIfDue(ctx, s)
 					}
 				}
 				return nil
@@ -56,54 +56,56 @@ func (e *Engine) Run(ctx context.Context) error {
 	}()
 	swept, compared := time.Time{}, time.Now()
 	for pause.For(ctx, duePause) {
-		read := e.readDue
+		read := e.enqueueDue
 		if time.Since(compared) >= comparePause {
-			read, compared = e.compare, time.Now()
+			read, compared = e.enqueueUnfinished, time.Now()
 		}
 		if err := read(ctx); err != nil && ctx.Err() == nil {
 			e.o.Log.Warn("reading unfinished operations failed", "error", err)
 		}
-		if time.Since(swept) < sweepPause {
+		if time.Since(swept) < expiryPause {
 			continue
 		}
 		swept = time.Now()
-		if err := e.sweep(ctx); err != nil && ctx.Err() == nil {
+		if err := e.removeExpired(ctx); err != nil && ctx.Err() == nil {
 			e.o.Log.Warn("removing old operations failed", "error", err)
 		}
 	}
 	return context.Cause(ctx)
 }
 
-// compare offers every unfinished operation.
-func (e *Engine) compare(ctx context.Context) error { return e.offerEach(ctx, unfinishedQuery) }
+// enqueueUnfinished calls enqueueIfDue with every unfinished operation.
+func (e *Engine) enqueueUnfinished(ctx context.Context) error {
+	return e.enqueueEach(ctx, unfinishedQuery)
+}
 
-// offerEach offers the operations of a query. An operation that cannot be decoded delays no other one.
-func (e *Engine) offerEach(ctx context.Context, q store.Query) error {
-	return e.each(ctx, q, func(d store.Document) error {
+// enqueueEach calls enqueueIfDue with the operations of a query. An operation that cannot be decoded delays no other.
+func (e *Engine) enqueueEach(ctx context.Context, q store.Query) error {
+	return e.eachDocument(ctx, q, func(d store.Document) error {
 		s, err := decode(d)
 		if err != nil {
 			e.logUnreadable(d, err)
 			return nil
 		}
-		e.offer(ctx, s)
+		e.enqueueIfDue(ctx, s)
 		return nil
 	})
 }
 
-// readDue reads the operations that are due, and offers them.
-func (e *Engine) readDue(ctx context.Context) error {
+// enqueueDue reads the operations that are due, and calls enqueueIfDue with them.
+func (e *Engine) enqueueDue(ctx context.Context) error {
 	ids := e.takeDue()
 	if len(ids) == 0 {
 		return nil
 	}
-	err := e.offerEach(ctx, store.Query{Kind: Kind, Deletion: store.WithDeleting, Limit: 1000,
+	err := e.enqueueEach(ctx, store.Query{Kind: Kind, Deletion: store.WithDeleting, Limit: 1000,
 		Where: store.Fragment{SQL: "d.id = any($1)", Args: []any{ids}}})
 	if err != nil { // read them again
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		for _, id := range ids {
-			if _, known := e.elsewhere[id]; !known {
-				e.elsewhere[id] = e.o.Now()
+			if _, known := e.heldElsewhere[id]; !known {
+				e.heldElsewhere[id] = e.o.Now()
 			}
 		}
 	}
@@ -115,10 +117,10 @@ func (e *Engine) takeDue() (ids []string) {
 	now := e.o.Now()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for id, at := range e.elsewhere {
+	for id, at := range e.heldElsewhere {
 		if !now.Before(at) {
 			ids = append(ids, id)
-			delete(e.elsewhere, id)
+			delete(e.heldElsewhere, id)
 		}
 	}
 	return ids
@@ -140,9 +142,9 @@ func (e *Engine) logUnreadable(d store.Document, err error) {
 	}
 }
 
-// sweep removes terminal operations that are older than the retention, the oldest first.
-func (e *Engine) sweep(ctx context.Context) error {
-	return e.each(ctx, endedBefore(e.o.Now().Add(-e.o.Retention)), func(d store.Document) error {
+// removeExpired removes terminal operations that are older than the retention, the oldest first.
+func (e *Engine) removeExpired(ctx context.Context) error {
+	return e.eachDocument(ctx, endedBefore(e.o.Now().Add(-e.o.Retention)), func(d store.Document) error {
 		if err := e.o.Store.Remove(ctx, Kind, d.ID, 0); err != nil && !errors.Is(err, store.ErrNotFound) {
 			return err
 		}
@@ -157,8 +159,8 @@ func endedBefore(at time.Time) store.Query {
 		OrderBy: []store.Order{{Expr: "d.deleted_at", Type: "timestamptz"}}}
 }
 
-// each calls f with the documents of a query, page after page.
-func (e *Engine) each(ctx context.Context, q store.Query, f func(store.Document) error) error {
+// eachDocument calls f with the documents of a query, page after page.
+func (e *Engine) eachDocument(ctx context.Context, q store.Query, f func(store.Document) error) error {
 	for {
 		page, err := e.o.Store.List(ctx, q)
 		if err != nil {
@@ -202,10 +204,10 @@ func (t *task) end() {
 	}
 }
 
-// offer puts an operation that no process holds and whose next attempt is due into the queue. It notes when to
+// enqueueIfDue puts an operation that no process holds and whose next attempt is due into the queue. It notes when to
 // read another unfinished one. For an operation that this process works on and that has ended it ends the waits of
 // the task.
-func (e *Engine) offer(ctx context.Context, s State) {
+func (e *Engine) enqueueIfDue(ctx context.Context, s State) {
 	now := e.o.Now()
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -213,18 +215,18 @@ func (e *Engine) offer(ctx context.Context, s State) {
 	if running != nil && s.Status.IsTerminal() {
 		running.end() // by this task, or because another request has canceled the operation
 	}
-	delete(e.elsewhere, s.ID)
+	delete(e.heldElsewhere, s.ID)
 	switch {
 	case running != nil || !e.needsWork(s) || ctx.Err() != nil:
 		return
 	case s.IsLeased(now):
-		e.elsewhere[s.ID] = s.Lease.Until
+		e.heldElsewhere[s.ID] = s.Lease.Until
 		return
 	case now.Before(s.dueAt()):
-		e.elsewhere[s.ID] = s.dueAt()
+		e.heldElsewhere[s.ID] = s.dueAt()
 		return
 	}
-	e.queue.add(waiting{id: s.ID, scope: s.Scope, resource: s.Resource})
+	e.queue.add(waitingOperation{id: s.ID, scope: s.Scope, resource: s.Resource})
 	e.startTasks(ctx)
 }
 
@@ -236,22 +238,22 @@ func (e *Engine) needsWork(s State) bool {
 // startTasks starts as many tasks as the queue permits. The caller holds e.mu.
 func (e *Engine) startTasks(ctx context.Context) {
 	for {
-		next, found := e.queue.take()
+		next, found := e.queue.takeNext()
 		if !found {
 			return
 		}
-		t := &task{of: resourceKey{next.scope, next.resource}, wake: make(chan struct{}, 1),
+		t := &task{resource: resourceKey{next.scope, next.resource}, wake: make(chan struct{}, 1),
 			ended: make(chan struct{})}
 		e.tasks[next.id] = t
-		e.byResource[t.of] = append(e.byResource[t.of], t)
+		e.byResource[t.resource] = append(e.byResource[t.resource], t)
 		e.group.Go(func() {
-			e.perform(ctx, t, next.id)
+			e.runTask(ctx, t, next.id)
 			e.mu.Lock()
 			defer e.mu.Unlock()
 			delete(e.tasks, next.id)
-			e.forget(t)
-			e.elsewhere[next.id] = e.o.Now() // it may be unfinished
-			e.queue.end(next.scope)
+			e.removeTask(t)
+			e.heldElsewhere[next.id] = e.o.Now() // it may be unfinished
+			e.queue.endTask(next.scope)
 			if ctx.Err() == nil {
 				e.startTasks(ctx)
 			}
@@ -259,9 +261,9 @@ func (e *Engine) startTasks(ctx context.Context) {
 	}
 }
 
-// perform works on an operation until it has ended, the lease is lost, the next attempt is far, or ctx
+// runTask works on an operation until it has ended, the lease is lost, the next attempt is far, or ctx
 // ends. It begins again after short pauses between failures; readDue finds the operation after long ones.
-func (e *Engine) perform(ctx context.Context, t *task, id string) {
+func (e *Engine) runTask(ctx context.Context, t *task, id string) {
 	for {
 		s, err := e.commit(ctx, id, Event{Kind: Acquire, Holder: e.o.Holder, For: e.o.Lease})
 		if err != nil {
@@ -302,11 +304,11 @@ func (e *Engine) waitUntil(ctx context.Context, at time.Time) error {
 	return nil
 }
 
-// forget removes a task from the tasks of its resource. The caller holds e.mu.
-func (e *Engine) forget(t *task) {
-	others := slices.DeleteFunc(e.byResource[t.of], func(other *task) bool { return other == t })
-	if e.byResource[t.of] = others; len(others) == 0 {
-		delete(e.byResource, t.of)
+// removeTask removes a task from the tasks of its resource. The caller holds e.mu.
+func (e *Engine) removeTask(t *task) {
+	others := slices.DeleteFunc(e.byResource[t.resource], func(other *task) bool { return other == t })
+	if e.byResource[t.resource] = others; len(others) == 0 {
+		delete(e.byResource, t.resource)
 	}
 }
 
@@ -334,7 +336,7 @@ func (e *Engine) workOn(ctx context.Context, t *task, s State) (State, error) {
 		}
 		again := outcome.Again
 		if again == 0 {
-			again = defaultAgain
+			again = defaultWorkPause
 		}
 		timer := time.NewTimer(again)
 		for waits := true; waits; {
