@@ -8,7 +8,7 @@ import (
 // A home that made no backups makes some from the next start on, and keeps its ports.
 func TestAHomeGetsBackupsLater(t *testing.T) {
 	h, st := newHome(t)
-	before, _, err := h.planState(UpOptions{ManagementClusters: 1})
+	before, _, err := h.prepareState(UpOptions{ManagementClusters: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -16,7 +16,7 @@ func TestAHomeGetsBackupsLater(t *testing.T) {
 		t.Errorf("without backups there is the store %s", h.BackupStore())
 	}
 	yes := true
-	after, _, err := h.planState(UpOptions{Backups: &yes})
+	after, _, err := h.prepareState(UpOptions{Backups: &yes})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,7 +25,7 @@ func TestAHomeGetsBackupsLater(t *testing.T) {
 			t.Errorf("%s moved from %d to %d", name, port, after.Ports[name])
 		}
 	}
-	after, _, err = h.planState(UpOptions{}) // a start without the flag
+	after, _, err = h.prepareState(UpOptions{}) // a start without the flag
 	if err != nil || after.ID != st.ID {
 		t.Fatal(after.ID, err)
 	}

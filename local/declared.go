@@ -167,7 +167,7 @@ func (h Home) deleteCluster(ctx context.Context, api *client.Client, name cluste
 // that never registered, and those whose removal stopped halfway. It does nothing while the region does not serve.
 func (h Home) removeUnregistered(ctx context.Context, opts UpOptions, removed func(name string)) error {
 	st, err := h.State()
-	if _, isRunning := h.supervisor(); errors.Is(err, ErrNoRegion) || err == nil && !isRunning {
+	if _, isRunning := h.supervisorRecord(); errors.Is(err, ErrNoRegion) || err == nil && !isRunning {
 		return nil
 	}
 	if err != nil {

@@ -77,16 +77,16 @@ func TestAHomeHasTheDeclaredManagementClusters(t *testing.T) {
 		{names{"mc02-r1", "mc01-r1"}, names{"mc02-r1"}, names{"mc01-r1", "mc02-r1"}},
 		{names{}, nil, names{"mc01-r1", "mc02-r1"}}, // Apply removes them by the API
 	} {
-		st, grown, err := h.planState(UpOptions{Region: "r1", Clusters: step.declared})
+		st, grown, err := h.prepareState(UpOptions{Region: "r1", Clusters: step.declared})
 		if err != nil || !slices.Equal(grown, step.grown) || !slices.Equal(st.Clusters, step.all) {
 			t.Errorf("declared %v: %v grown, %v, %v", step.declared, grown, st.Clusters, err)
 		}
 	}
-	if _, _, err := h.planState(UpOptions{Region: "r2", Clusters: names{}}); err == nil {
+	if _, _, err := h.prepareState(UpOptions{Region: "r2", Clusters: names{}}); err == nil {
 		t.Error("the home of another region was accepted")
 	}
 	empty := Home{Dir: filepath.Join(t.TempDir(), "empty")}
-	if st, _, err := empty.planState(UpOptions{Region: "r1", Clusters: names{}}); err != nil || len(st.Clusters) != 0 {
+	if st, _, err := empty.prepareState(UpOptions{Region: "r1", Clusters: names{}}); err != nil || len(st.Clusters) != 0 {
 		t.Errorf("a region without management clusters has %v, %v", st.Clusters, err)
 	}
 }
@@ -178,7 +178,7 @@ func TestAKilledWriterLeavesAHomeThatStarts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, _, err := h.planState(UpOptions{Region: "r1"}); err != nil {
+	if _, _, err := h.prepareState(UpOptions{Region: "r1"}); err != nil {
 		t.Error(err)
 	}
 	left, err := filepath.Glob(h.Path(".tmp-*"))

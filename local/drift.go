@@ -193,7 +193,7 @@ func (h Home) addProcesses(v values, specs []Spec, status Status) {
 	}
 	for _, spec := range specs {
 		p := states[spec.Name]
-		r, _ := h.record(spec.Name)
+		r, _ := h.readRecord(spec.Name)
 		switch {
 		case p.State != "ready":
 			v[processPrefix+spec.Name] = strings.TrimSuffix(p.State+": "+p.Reason, ": ")
@@ -209,7 +209,7 @@ func (h Home) Programs() Binaries {
 	if st, err := h.State(); err == nil && st.Programs.Chosen != nil {
 		return *st.Programs.Chosen
 	}
-	if r, isRunning := h.supervisor(); isRunning && r.Programs != nil {
+	if r, isRunning := h.supervisorRecord(); isRunning && r.Programs != nil {
 		return *r.Programs
 	}
 	bin, err := FindBinaries()

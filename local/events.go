@@ -50,11 +50,11 @@ func (l *eventLog) write(e Event) {
 	l.f.Write(append(data, '\n')) // a lost event only affects the display of `up`
 }
 
-func (l *eventLog) done(stage, detail string, took time.Duration) {
+func (l *eventLog) recordDone(stage, detail string, took time.Duration) {
 	l.write(Event{Stage: stage, Detail: detail, Took: took})
 }
 
-func (l *eventLog) failed(stage string, err error) {
+func (l *eventLog) recordFailure(stage string, err error) {
 	l.write(Event{Stage: stage, Error: err.Error()})
 }
 

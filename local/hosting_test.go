@@ -191,7 +191,7 @@ func TestAHomeWithoutHostingGetsHosting(t *testing.T) {
 	if err := h.saveState(st); err != nil {
 		t.Fatal(err)
 	}
-	now, _, err := h.planState(UpOptions{})
+	now, _, err := h.prepareState(UpOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

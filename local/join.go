@@ -181,7 +181,7 @@ func (h Home) RestartAgent(mc cluster.ManagementCluster) (bool, error) {
 	if err != nil || !slices.Contains(st.Clusters, mc) {
 		return false, err
 	}
-	if r, ok := h.record(agentName(mc)); ok && r.isAlive() {
+	if r, ok := h.readRecord(agentName(mc)); ok && r.isAlive() {
 		return true, r.signal(syscall.SIGTERM)
 	}
 	return true, nil

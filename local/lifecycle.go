@@ -43,7 +43,7 @@ func (t topology) clm(r replica) Spec {
 	if t.st.Insecure {
 		args, ports = append(args, "--insecure-listen", t.address(plainCLM)), append(ports, plainCLM)
 	}
-	return t.withIdentity(t.sharingPorts(t.service(Spec{
+	return t.withIdentity(t.withSharedPorts(t.service(Spec{
 		Name: r.name(), Address: t.url(clmPort), Phase: phaseServices, After: r.after(postgresName, pkiName, brokerName),
 		Args: args, Env: t.tracing(), Prepare: func(context.Context) error { return t.writeCLMConfig(config) },
 	}, append(ports, r.opsPort())...)), pki.ServiceName(clmName), t.home.Path("identities", r.name()))

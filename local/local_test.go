@@ -96,7 +96,7 @@ func TestUpAddsClustersAndNeverRemovesAny(t *testing.T) {
 		{UpOptions{Region: "r2"}, nil, "--home"},
 		{UpOptions{Region: "r1"}, []string{"management-01", "management-02", "management-03"}, ""},
 	} {
-		st, _, err := h.planState(step.opts)
+		st, _, err := h.prepareState(step.opts)
 		if step.err != "" {
 			if err == nil || !strings.Contains(err.Error(), step.err) {
 				t.Errorf("%+v: %v, want an error with %q", step.opts, err, step.err)
@@ -111,7 +111,7 @@ func TestUpAddsClustersAndNeverRemovesAny(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A name is never given twice: it is in certificates and topics.
-	if st, _, err := h.planState(UpOptions{ManagementClusters: 3}); err != nil ||
+	if st, _, err := h.prepareState(UpOptions{ManagementClusters: 3}); err != nil ||
 		fmt.Sprint(st.Clusters) != "[management-01 management-03 management-04]" {
 		t.Errorf("after a removal: %v %v", st.Clusters, err)
 	}
@@ -137,7 +137,7 @@ func TestPlainListenersAreReported(t *testing.T) {
 		t := newTopology(h, st, Binaries{Atoll: "atoll"})
 		return strings.Join(append(t.maestro(replica{maestroName, 1}).Args, t.clm(replica{clmName, 1}).Args...), " ")
 	}
-	if _, _, err := h.planState(UpOptions{}); err != nil {
+	if _, _, err := h.prepareState(UpOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if len(shown()) != 0 || strings.Contains(maestro(), "--insecure-listen") {
@@ -148,7 +148,7 @@ func TestPlainListenersAreReported(t *testing.T) {
 		say  *bool
 		want int
 	}{{&yes, 3}, {nil, 3}, {&no, 0}} {
-		if _, _, err := h.planState(UpOptions{Insecure: step.say}); err != nil {
+		if _, _, err := h.prepareState(UpOptions{Insecure: step.say}); err != nil {
 			t.Fatal(err)
 		}
 		got := shown()
@@ -186,7 +186,7 @@ func TestTheTraceCollectorIsStoredAndReported(t *testing.T) {
 		say  *string
 		want bool
 	}{{nil, false}, {&collector, true}, {nil, true}, {&none, false}} {
-		if _, _, err := h.planState(UpOptions{Traces: step.say}); err != nil {
+		if _, _, err := h.prepareState(UpOptions{Traces: step.say}); err != nil {
 			t.Fatal(err)
 		}
 		if got := told(); strings.Contains(got, collector) != step.want ||

@@ -57,7 +57,7 @@ type Record struct {
 
 func (h Home) recordPath(name string) string { return h.Path("run", name+".json") }
 
-func (h Home) record(name string) (Record, bool) {
+func (h Home) readRecord(name string) (Record, bool) {
 	var r Record
 	data, err := os.ReadFile(h.recordPath(name))
 	if err != nil || json.Unmarshal(data, &r) != nil {
@@ -66,12 +66,12 @@ func (h Home) record(name string) (Record, bool) {
 	return r, true
 }
 
-// records reads all records, by name.
-func (h Home) records() []Record {
+// readRecords reads all records, by name.
+func (h Home) readRecords() []Record {
 	paths, _ := filepath.Glob(h.Path("run", "*.json"))
 	var rs []Record
 	for _, p := range paths {
-		if r, ok := h.record(strings.TrimSuffix(filepath.Base(p), ".json")); ok {
+		if r, ok := h.readRecord(strings.TrimSuffix(filepath.Base(p), ".json")); ok {
 			rs = append(rs, r)
 		}
 	}

@@ -98,7 +98,7 @@ func (h Home) choosePrograms(ctx context.Context, d gitops.Declaration, dir stri
 		return RegionPrograms{}, nil, err
 	}
 	known := []Binaries{own}
-	if r, isRunning := h.supervisor(); isRunning && r.Programs != nil && r.Programs.Atoll != own.Atoll {
+	if r, isRunning := h.supervisorRecord(); isRunning && r.Programs != nil && r.Programs.Atoll != own.Atoll {
 		known = []Binaries{*r.Programs, own}
 	}
 	newest := st.Programs.Newest
@@ -119,7 +119,7 @@ func (h Home) choosePrograms(ctx context.Context, d gitops.Declaration, dir stri
 
 // readSchemas returns the versions of the schemas in the databases of a region whose PostgreSQL runs.
 func (h Home) readSchemas(ctx context.Context, st State) (map[string]int, error) {
-	if r, has := h.record(postgresName); !has || !r.isAlive() {
+	if r, has := h.readRecord(postgresName); !has || !r.isAlive() {
 		return nil, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, schemaLimit)

@@ -56,12 +56,12 @@ func (s *supervisor) awaitServing(ctx context.Context, spec Spec, exited chan er
 	defer stop()
 	limit := firstProbe
 	for {
-		err := within(probing, limit, spec.Ready)
+		err := callWithLimit(probing, limit, spec.Ready)
 		switch {
 		case errors.Is(err, context.DeadlineExceeded):
 			limit = min(2*limit, maxProbe)
 		case err == nil && spec.Finish != nil:
-			err = within(probing, finishLimit, spec.Finish)
+			err = callWithLimit(probing, finishLimit, spec.Finish)
 		}
 		if err == nil {
 			return true
@@ -74,8 +74,8 @@ func (s *supervisor) awaitServing(ctx context.Context, spec Spec, exited chan er
 	}
 }
 
-// within calls f with a context that ends after limit.
-func within(ctx context.Context, limit time.Duration, f func(context.Context) error) error {
+// callWithLimit calls f with a context that ends after limit.
+func callWithLimit(ctx context.Context, limit time.Duration, f func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	return f(ctx)

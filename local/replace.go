@@ -23,7 +23,7 @@ func (s Spec) hasSameInvocation(other Spec) bool {
 // but the supervisor is alive. A process that is being restarted has a record.
 func (h Home) matchesSpecs(specs []Spec) bool {
 	known := map[string]Record{}
-	for _, r := range h.records() {
+	for _, r := range h.readRecords() {
 		known[r.Name] = r
 	}
 	for _, s := range specs {
@@ -54,7 +54,7 @@ func (s *supervisor) replace(ctx context.Context, previous, next *supervisedProc
 	previous.cancel()
 	<-previous.done
 	if ctx.Err() == nil {
-		s.keep(ctx, next, markedProcesses(s.homeID)[next.spec.Name]) // its pid may have changed during the wait
+		s.keepRunning(ctx, next, markedProcesses(s.homeID)[next.spec.Name]) // its pid may have changed during the wait
 	}
 }
 

@@ -113,9 +113,9 @@ func (t topology) replicas(service string, spec func(replica) Spec) (specs []Spe
 	return specs
 }
 
-// sharingPorts lets the replicas of a declared region listen on the same ports. The last port, that of health and
+// withSharedPorts lets the replicas of a declared region listen on the same ports. The last port, that of health and
 // metrics, is the process's own.
-func (t topology) sharingPorts(s Spec) Spec {
+func (t topology) withSharedPorts(s Spec) Spec {
 	if t.st.Settings == nil {
 		return s
 	}

@@ -39,12 +39,12 @@ func (h Home) Status(ctx context.Context) (Status, error) {
 	t := newTopology(h, st, Binaries{})
 	specs := t.specs()
 	processes := make([]ProcessStatus, len(specs)+1)
-	supervisor, _ := h.record(supervisorName)
+	supervisor, _ := h.readRecord(supervisorName)
 	processes[0] = h.processStatus(ctx, Spec{Name: supervisorName}, supervisor)
 	var wg sync.WaitGroup
 	for i, spec := range specs {
 		wg.Go(func() {
-			r, _ := h.record(spec.Name)
+			r, _ := h.readRecord(spec.Name)
 			processes[i+1] = h.processStatus(ctx, spec, r)
 		})
 	}

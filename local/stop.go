@@ -12,7 +12,7 @@ import (
 // stopAll stops every recorded or marked process of the home, phase by phase.
 func (h Home) stopAll(ctx context.Context, homeID string, stopped func(name string)) error {
 	byName := map[string]Record{}
-	for _, r := range h.records() {
+	for _, r := range h.readRecords() {
 		byName[r.Name] = r
 	}
 	for name, pid := range markedProcesses(homeID) {
@@ -84,7 +84,7 @@ func removeIfExists(path string) error {
 
 // stopSupervisor stops the supervisor; the other processes continue.
 func (h Home) stopSupervisor(ctx context.Context) error {
-	r, ok := h.record(supervisorName)
+	r, ok := h.readRecord(supervisorName)
 	if !ok {
 		return nil
 	}
@@ -97,7 +97,7 @@ func (h Home) stopSupervisor(ctx context.Context) error {
 
 // reload makes a running supervisor read region.json again.
 func (h Home) reload() error {
-	r, running := h.supervisor()
+	r, running := h.supervisorRecord()
 	if !running {
 		return nil
 	}

@@ -88,7 +88,7 @@ func sleepingProcess(name string) Spec {
 }
 
 func running(h Home, name string) (Record, bool) {
-	r, ok := h.record(name)
+	r, ok := h.readRecord(name)
 	return r, ok && r.isAlive()
 }
 
@@ -108,7 +108,7 @@ func TestI12DeadProcessesAreRestartedAndLiveOnesAdopted(t *testing.T) {
 		return ok && now.PID != a.PID &&
 			now.Restarts == 1
 	})
-	a, _ = h.record("a")
+	a, _ = h.readRecord("a")
 
 	stop() // the supervisor goes, its processes stay
 	if _, ok := running(h, "a"); !ok {
@@ -145,7 +145,7 @@ func TestChangedOrRemovedProcessesAreReplaced(t *testing.T) {
 	})
 	specs = []Spec{sleepingProcess("a")}
 	reload <- syscall.SIGHUP
-	eventually(t, "b is gone", func() bool { _, known := h.record("b"); return !b.isAlive() && !known })
+	eventually(t, "b is gone", func() bool { _, known := h.readRecord("b"); return !b.isAlive() && !known })
 	stop()
 	other := sleepingProcess("a")
 	other.Args = []string{"sleep", "301"}
@@ -174,11 +174,11 @@ func TestAProcessThatCannotStartIsReportedAndRetried(t *testing.T) {
 	waits.After = []string{"broken"}
 	supervise(t, h, st, func() []Spec { return []Spec{broken, waits} })
 	eventually(t, "it says why", func() bool {
-		r, _ := h.record("broken")
+		r, _ := h.readRecord("broken")
 		return strings.Contains(r.Backoff,
 			"on fire")
 	})
-	if _, ok := h.record("waits"); ok {
+	if _, ok := h.readRecord("waits"); ok {
 		t.Error("what waits for it has been started")
 	}
 	eventually(t, "both run", func() bool { _, a := running(h, "broken"); _, b := running(h, "waits"); return a && b })

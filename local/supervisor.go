@@ -69,7 +69,7 @@ func (s *supervisor) run(ctx context.Context, listSpecs func() ([]Spec, error), 
 		s.reconcile(ctx, specs)
 		s.wg.Go(func() {
 			if s.awaitReady(ctx, specNames(specs)) {
-				s.events.done(regionStage, "", time.Since(start))
+				s.events.recordDone(regionStage, "", time.Since(start))
 			}
 		})
 		for reloaded := false; !reloaded && ctx.Err() == nil; {
@@ -124,7 +124,7 @@ func (s *supervisor) reconcile(ctx context.Context, specs []Spec) {
 				s.replace(keepCtx, previous, process, before)
 				return
 			}
-			s.keep(keepCtx, process, markedPIDs[spec.Name])
+			s.keepRunning(keepCtx, process, markedPIDs[spec.Name])
 		})
 	}
 	for name, process := range s.processes {
@@ -135,40 +135,40 @@ func (s *supervisor) reconcile(ctx context.Context, specs []Spec) {
 		process.cancel()
 		s.wg.Go(func() {
 			<-process.done
-			s.retire(ctx, name)
-			s.retirePlanes(ctx, name)
+			s.stopRemoved(ctx, name)
+			s.stopPlanesAndNodes(ctx, name)
 		})
 	}
 	// Processes of earlier specs that no goroutine keeps.
 	for name, pid := range markedPIDs {
 		if owner, isPlane := splitProcessName(name); isPlane {
 			if markedPIDs[owner] == 0 && !names[owner] && s.processes[owner] == nil {
-				s.wg.Go(func() { s.retirePlanes(ctx, owner) })
+				s.wg.Go(func() { s.stopPlanesAndNodes(ctx, owner) })
 			}
 			continue
 		}
 		if !names[name] && s.processes[name] == nil && name != supervisorName {
 			s.wg.Go(func() {
-				s.recordUnrecorded(name, pid)
-				s.retire(ctx, name)
-				s.retirePlanes(ctx, name)
+				s.recordMarked(name, pid)
+				s.stopRemoved(ctx, name)
+				s.stopPlanesAndNodes(ctx, name)
 			})
 		}
 	}
 }
 
-// retirePlanes stops the planes and the real nodes of a hosting that was removed. Other processes have none.
-func (s *supervisor) retirePlanes(ctx context.Context, hosting string) {
+// stopPlanesAndNodes stops the planes and the real nodes of a hosting that was removed. Other processes have none.
+func (s *supervisor) stopPlanesAndNodes(ctx context.Context, hosting string) {
 	if mc, isHosting := strings.CutSuffix(hosting, hostingName("")); isHosting {
-		s.retireNodes(ctx, cluster.ManagementCluster(mc))
+		s.stopNodesOf(ctx, cluster.ManagementCluster(mc))
 	}
 	if err := stopPlanes(ctx, s.homeID, hosting); err != nil {
 		s.log.Error("planes not stopped", "process", hosting, "error", err)
 	}
 }
 
-// retireNodes stops the real nodes of a management cluster that was removed.
-func (s *supervisor) retireNodes(ctx context.Context, mc cluster.ManagementCluster) {
+// stopNodesOf stops the real nodes of a management cluster that was removed.
+func (s *supervisor) stopNodesOf(ctx context.Context, mc cluster.ManagementCluster) {
 	st, err := s.home.State()
 	if err == nil {
 		err = newTopology(s.home, st, Binaries{}).stopNodes(ctx, []cluster.ManagementCluster{mc}, func(string) {})
@@ -178,9 +178,9 @@ func (s *supervisor) retireNodes(ctx context.Context, mc cluster.ManagementClust
 	}
 }
 
-// recordUnrecorded writes a record for a process that has none, so that retire can stop it.
-func (s *supervisor) recordUnrecorded(name string, pid int) {
-	if r, ok := s.home.record(name); ok && r.PID == pid {
+// recordMarked writes a record for a process that has none, so that stopRemoved can stop it.
+func (s *supervisor) recordMarked(name string, pid int) {
+	if r, ok := s.home.readRecord(name); ok && r.PID == pid {
 		return
 	}
 	if st, err := readStat(pid); err == nil {
@@ -188,9 +188,9 @@ func (s *supervisor) recordUnrecorded(name string, pid int) {
 	}
 }
 
-// retire stops a process that is no longer in the specs and deletes its record.
-func (s *supervisor) retire(ctx context.Context, name string) {
-	r, ok := s.home.record(name)
+// stopRemoved stops a process that is no longer in the specs and deletes its record.
+func (s *supervisor) stopRemoved(ctx context.Context, name string) {
+	r, ok := s.home.readRecord(name)
 	if !ok {
 		return
 	}
@@ -201,12 +201,12 @@ func (s *supervisor) retire(ctx context.Context, name string) {
 	os.Remove(s.home.recordPath(name))
 }
 
-// keep runs one process until ctx ends. It adopts the process when it runs already, starts it
+// keepRunning runs one process until ctx ends. It adopts the process when it runs already, starts it
 // otherwise, and restarts it with back-off whenever it ends.
-func (s *supervisor) keep(ctx context.Context, process *supervisedProcess, markedPID int) {
+func (s *supervisor) keepRunning(ctx context.Context, process *supervisedProcess, markedPID int) {
 	spec := process.spec
 	backoff, restarts := firstBackoff, 0
-	previous, hasRecord := s.home.record(spec.Name)
+	previous, hasRecord := s.home.readRecord(spec.Name)
 	record, cmd := s.adopt(ctx, spec, markedPID)
 	switch {
 	case record.Name != "":
@@ -226,7 +226,7 @@ func (s *supervisor) keep(ctx context.Context, process *supervisedProcess, marke
 					return
 				}
 				s.log.Error("process not started", "process", spec.Name, "error", err)
-				s.events.failed(spec.Name, err)
+				s.events.recordFailure(spec.Name, err)
 				s.save(Record{Name: spec.Name, Invocation: spec.invocationID(), Restarts: restarts, Backoff: err.Error(),
 					Address: spec.Address, Phase: spec.Phase, Stop: int(spec.Stop)})
 				pause.For(ctx, backoff)
@@ -237,7 +237,7 @@ func (s *supervisor) keep(ctx context.Context, process *supervisedProcess, marke
 		exited := make(chan error, 1)
 		go func() { exited <- waitProcess(record, cmd) }()
 		if s.awaitServing(ctx, spec, exited) {
-			s.events.done(spec.Name, spec.Address, time.Since(start))
+			s.events.recordDone(spec.Name, spec.Address, time.Since(start))
 			select {
 			case <-process.ready:
 			default:
@@ -268,7 +268,7 @@ func (s *supervisor) keep(ctx context.Context, process *supervisedProcess, marke
 // adopt returns the running process, found by its record or by its mark, when it matches spec. It
 // stops a process that does not match and returns an empty record.
 func (s *supervisor) adopt(ctx context.Context, spec Spec, markedPID int) (Record, *exec.Cmd) {
-	record, ok := s.home.record(spec.Name)
+	record, ok := s.home.readRecord(spec.Name)
 	if markedPID != 0 && (!ok || record.PID != markedPID || !record.isAlive()) {
 		if st, err := readStat(markedPID); err == nil {
 			unrecorded := Record{Name: spec.Name, PID: markedPID, Start: st.start, Boot: bootID(), Stop: int(spec.Stop)}

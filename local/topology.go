@@ -216,7 +216,7 @@ func (t topology) maestro(r replica) Spec {
 		args = append(args, "--insecure-listen", "rest="+t.address(plainHTTP)+",grpc="+t.address(plainGRPC))
 		ports = append(ports, plainHTTP, plainGRPC)
 	}
-	return t.withIdentity(t.sharingPorts(t.service(Spec{
+	return t.withIdentity(t.withSharedPorts(t.service(Spec{
 		Name: r.name(), Address: t.url("maestro-http"), Phase: phaseServices,
 		After: r.after(postgresName, pkiName, brokerName), Args: args,
 	}, append(ports, r.opsPort())...)), pki.ServiceName(maestroName), t.home.Path("identities", r.name()))
@@ -238,7 +238,7 @@ func (t topology) platform(r replica) Spec {
 	if t.st.Azure {
 		args, after, ports = append(args, t.azureArgs()...), append(after, azureGatewayName), append(ports, azurePort)
 	}
-	return t.withIdentity(t.sharingPorts(t.service(Spec{
+	return t.withIdentity(t.withSharedPorts(t.service(Spec{
 		Name: r.name(), Address: t.url("platform"), Phase: phaseEdges, After: after, Args: args,
 		Prepare: t.ensureAdminKey,
 	}, append(ports, r.opsPort())...)), pki.ServiceName(platformName), t.home.Path("identities", r.name()))

@@ -45,14 +45,14 @@ func TestAHomeOfAnotherEnvironmentIsRefused(t *testing.T) {
 		{"up of a declared one", staging, UpOptions{}, ""},
 	} {
 		h := Home{Dir: filepath.Join(t.TempDir(), "home")}
-		if _, _, err := h.planState(c.made); err != nil {
+		if _, _, err := h.prepareState(c.made); err != nil {
 			t.Fatal(err)
 		}
 		before, err := h.State()
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, grown, err := h.planState(c.asked)
+		_, grown, err := h.prepareState(c.asked)
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: got %v, want %q", c.name, err, c.want)
 		}
@@ -67,7 +67,7 @@ func TestAHomeOfAnotherEnvironmentIsRefused(t *testing.T) {
 // in the region. Apply removes them before it waits for the region. What is declared or registered stays.
 func TestApplyRemovesClustersThatTheRegionDoesNotHave(t *testing.T) {
 	h := Home{Dir: filepath.Join(t.TempDir(), "home")}
-	st, _, err := h.planState(UpOptions{Region: "r1", Environment: "staging",
+	st, _, err := h.prepareState(UpOptions{Region: "r1", Environment: "staging",
 		Clusters: names{"declared", "registered", "never-registered"}})
 	if err != nil {
 		t.Fatal(err)

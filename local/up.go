@@ -19,9 +19,9 @@ import (
 	"atoll.dev/internal/postgres"
 )
 
-// upPatience is how long `up` waits for the next process to serve. The whole start has no
+// progressLimit is how long `up` waits for the next process to serve. The whole start has no
 // limit, because a slow machine may take minutes for it.
-const upPatience = 3 * time.Minute
+const progressLimit = 3 * time.Minute
 
 // UpOptions are the settings of the region that `up` starts.
 type UpOptions struct {
@@ -68,7 +68,7 @@ func (h Home) Up(ctx context.Context, opts UpOptions, show func(Event)) (Outcome
 			return "", err
 		}
 	}
-	st, grown, err := h.planState(opts)
+	st, grown, err := h.prepareState(opts)
 	if err != nil {
 		return "", err
 	}
@@ -76,7 +76,7 @@ func (h Home) Up(ctx context.Context, opts UpOptions, show func(Event)) (Outcome
 	if err := t.bin.checkFiles(); err != nil {
 		return "", err
 	}
-	if r, running := h.supervisor(); running {
+	if r, running := h.supervisorRecord(); running {
 		if r.Programs != nil {
 			t.bin = st.programs(*r.Programs)
 		}
@@ -114,8 +114,8 @@ func (h Home) Up(ctx context.Context, opts UpOptions, show func(Event)) (Outcome
 	return Started, h.awaitRegion(ctx, 0, supervisorExit, show)
 }
 
-// planState creates or reads the home and adds the management clusters that opts ask for.
-func (h Home) planState(opts UpOptions) (st State, grown []cluster.ManagementCluster, err error) {
+// prepareState creates or reads the home and adds the management clusters that opts ask for.
+func (h Home) prepareState(opts UpOptions) (st State, grown []cluster.ManagementCluster, err error) {
 	if err := os.MkdirAll(h.Path("run"), 0o700); err != nil {
 		return st, nil, fmt.Errorf("home: %w", err)
 	}
@@ -147,33 +147,33 @@ func (h Home) planState(opts UpOptions) (st State, grown []cluster.ManagementClu
 				len(st.Clusters))
 	}
 	if opts.Insecure != nil && *opts.Insecure != st.Insecure {
-		if _, running := h.supervisor(); running {
+		if _, running := h.supervisorRecord(); running {
 			return st, nil,
 				errors.New("the region runs, and --insecure-listen takes effect at its start: run `atoll down` first")
 		}
 		st.Insecure = *opts.Insecure
 	}
 	if opts.Azure != nil && *opts.Azure != st.Azure {
-		if _, running := h.supervisor(); running {
+		if _, running := h.supervisorRecord(); running {
 			return st, nil, errors.New("the region runs, and --azure takes effect at its start: run `atoll down` first")
 		}
 		st.Azure = *opts.Azure
 	}
 	if opts.Backups != nil && *opts.Backups != st.Backups {
-		if _, running := h.supervisor(); running {
+		if _, running := h.supervisorRecord(); running {
 			return st, nil, errors.New("the region runs, and --backups takes effect at its start: run `atoll down` first")
 		}
 		st.Backups = *opts.Backups
 	}
 	if opts.Traces != nil && *opts.Traces != st.Traces {
-		if _, running := h.supervisor(); running {
+		if _, running := h.supervisorRecord(); running {
 			return st, nil,
 				errors.New("the region runs, and --traces takes effect at its start: run `atoll down` first")
 		}
 		st.Traces = *opts.Traces
 	}
 	if opts.Nodes != nil && *opts.Nodes != st.Nodes {
-		if _, running := h.supervisor(); running {
+		if _, running := h.supervisorRecord(); running {
 			return st, nil, errors.New("the region runs, and --nodes takes effect at its start: run `atoll down` first")
 		}
 		st.Nodes = *opts.Nodes
@@ -217,9 +217,9 @@ func (h Home) checkOwner(st State, opts UpOptions) error {
 		st.Region, st.Environment, opts.Environment)
 }
 
-// supervisor returns the record of the supervisor when it runs.
-func (h Home) supervisor() (Record, bool) {
-	r, ok := h.record(supervisorName)
+// supervisorRecord returns the record of the supervisor when it runs.
+func (h Home) supervisorRecord() (Record, bool) {
+	r, ok := h.readRecord(supervisorName)
 	return r, ok && r.isAlive()
 }
 
@@ -265,7 +265,7 @@ var errNoProgress = errors.New("no further process began to serve")
 func (h Home) awaitRegion(ctx context.Context, offset int64, supervisorExit <-chan error, show func(Event)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	patience := time.AfterFunc(upPatience, func() { cancel(errNoProgress) })
+	patience := time.AfterFunc(progressLimit, func() { cancel(errNoProgress) })
 	defer patience.Stop()
 	ready := map[string]bool{} // stages that ended well; a process that restarts again and again counts once
 	var lastFailure Event
@@ -277,7 +277,7 @@ func (h Home) awaitRegion(ctx context.Context, offset int64, supervisorExit <-ch
 				lastFailure = e
 			case !ready[e.Stage]:
 				ready[e.Stage] = true
-				patience.Reset(upPatience)
+				patience.Reset(progressLimit)
 			}
 			show(e)
 			return e.Stage != regionStage
@@ -287,7 +287,7 @@ func (h Home) awaitRegion(ctx context.Context, offset int64, supervisorExit <-ch
 	case err := <-followErr:
 		if errors.Is(context.Cause(ctx), errNoProgress) {
 			return fmt.Errorf("the region does not serve, and %w for %s (%s); see `atoll status` and `atoll logs`; "+
-				"`atoll down` stops it", errNoProgress, upPatience, h.describeFailure(lastFailure))
+				"`atoll down` stops it", errNoProgress, progressLimit, h.describeFailure(lastFailure))
 		}
 		return err
 	case err := <-supervisorExit:
@@ -396,7 +396,7 @@ func (h Home) Down(ctx context.Context, data Data, stopped func(name string)) er
 	if err != nil && st.ID == "" {
 		return err
 	}
-	if _, running := h.supervisor(); running {
+	if _, running := h.supervisorRecord(); running {
 		if err := h.stopSupervisor(ctx); err != nil {
 			return err
 		}

@@ -34,7 +34,7 @@ func TestUpWaitsWhileProcessesBeginToServe(t *testing.T) {
 				go func() { result <- h.awaitRegion(t.Context(), 0, nil, func(Event) {}) }()
 				for _, stage := range append(c.stages, regionStage) {
 					<-time.After(2 * time.Minute)
-					events.done(stage, "", 0)
+					events.recordDone(stage, "", 0)
 				}
 				if err := <-result; !errors.Is(err, c.want) {
 					t.Errorf("got %v, want %v", err, c.want)

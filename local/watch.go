@@ -121,13 +121,13 @@ func (h Home) OpenWatch(ctx context.Context, repository, branch string) (w *Watc
 // applied.
 func (w *Watch) Run(ctx context.Context) {
 	for ctx.Err() == nil {
-		w.observe(ctx)
+		w.applyNewest(ctx)
 		pause.For(ctx, w.Interval)
 	}
 }
 
-// observe looks at the branch once, and applies its newest commit unless that is handled already.
-func (w *Watch) observe(ctx context.Context) {
+// applyNewest looks at the branch once, and applies its newest commit unless that is handled already.
+func (w *Watch) applyNewest(ctx context.Context) {
 	commit, err := w.Branch.Head(ctx)
 	switch {
 	case ctx.Err() != nil:

@@ -62,7 +62,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) *failure {
 		return s.servePut(w, r, key, bodyHash)
 	case http.MethodDelete:
 		if err := s.remove(s.path(key)); err != nil {
-			return s.internal("deleting", key, err)
+			return s.internalError("deleting", key, err)
 		}
 		w.WriteHeader(http.StatusNoContent)
 		return nil
@@ -83,7 +83,7 @@ func hasOnly(query url.Values, names ...string) bool {
 	return true
 }
 
-func (s *Server) internal(doing, key string, err error) *failure {
+func (s *Server) internalError(doing, key string, err error) *failure {
 	s.log.Error("an object failed", "doing", doing, "key", key, "error", err)
 	return fail(http.StatusInternalServerError, "InternalError", doing+" failed; the log of the store has the reason")
 }
@@ -94,12 +94,12 @@ func (s *Server) serveGet(w http.ResponseWriter, r *http.Request, key string) *f
 		return fail(http.StatusNotFound, "NoSuchKey", "there is no such object")
 	}
 	if err != nil {
-		return s.internal("reading", key, err)
+		return s.internalError("reading", key, err)
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
-		return s.internal("reading", key, err)
+		return s.internalError("reading", key, err)
 	}
 	w.Header().Set("Content-Type", "application/octet-stream")
 	http.ServeContent(w, r, "", info.ModTime(), f)
@@ -118,7 +118,7 @@ func (s *Server) servePut(w http.ResponseWriter, r *http.Request, key, bodyHash 
 	}
 	f, err := s.create(s.path(key))
 	if err != nil {
-		return s.internal("storing", key, err)
+		return s.internalError("storing", key, err)
 	}
 	hash := sha256.New()
 	n, err := io.Copy(io.MultiWriter(f, hash), r.Body)
@@ -131,13 +131,13 @@ func (s *Server) servePut(w http.ResponseWriter, r *http.Request, key, bodyHash 
 			err = f.Close()
 		}
 		if err != nil {
-			return s.internal("storing", key, err)
+			return s.internalError("storing", key, err)
 		}
 		w.Header().Set("ETag", strconv.Quote(sum))
 		w.WriteHeader(http.StatusOK)
 		return nil
 	case err != nil && !errors.Is(err, io.ErrUnexpectedEOF):
-		refused = s.internal("storing", key, err)
+		refused = s.internalError("storing", key, err)
 	case err != nil || n != r.ContentLength:
 		refused = fail(http.StatusBadRequest, "IncompleteBody", "the body is shorter than Content-Length")
 	default:
@@ -197,7 +197,7 @@ func (s *Server) serveList(w http.ResponseWriter, query url.Values) *failure {
 	}
 	objects, err := s.list(p.Prefix, after, p.MaxKeys+1) // one more shows that there are more
 	if err != nil {
-		return s.internal("listing", p.Prefix, err)
+		return s.internalError("listing", p.Prefix, err)
 	}
 	if len(objects) > p.MaxKeys {
 		objects = objects[:p.MaxKeys]
