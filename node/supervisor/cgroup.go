@@ -62,7 +62,7 @@ func isUnified(all []hierarchy) bool { return len(all) == 1 && len(all[0].Option
 // makeCgroup creates a node's cgroup in each hierarchy and limits its processors to so many thousandths.
 func makeCgroup(all []hierarchy, name string, milliCPU int64) error {
 	for _, h := range all {
-		parent := filepath.Join(h.Path, group)
+		parent := filepath.Join(h.Path, nodesGroup)
 		dir := filepath.Join(h.Path, name)
 		if isUnified(all) {
 			if err := delegate(h.Path); err != nil {
@@ -153,7 +153,7 @@ func removeCgroup(all []hierarchy, name string) error {
 	var problems []error
 	for _, h := range all {
 		problems = append(problems, removeTree(filepath.Join(h.Path, name)))
-		_ = os.Remove(filepath.Join(h.Path, group)) // fails while another node is there
+		_ = os.Remove(filepath.Join(h.Path, nodesGroup)) // fails while another node is there
 	}
 	return errors.Join(problems...)
 }

@@ -67,9 +67,9 @@ type initProcess struct {
 func (i *initProcess) run() error {
 	children := make(chan os.Signal, 16)
 	signal.Notify(children, syscall.SIGCHLD)
-	go i.launcher.collect(children)
+	go i.launcher.reap(children)
 
-	if err := i.launcher.do(i.enter); err != nil {
+	if err := i.launcher.onThread(i.enter); err != nil {
 		return err
 	}
 	if err := i.listen(); err != nil {
@@ -234,7 +234,7 @@ func (i *initProcess) startPrograms(ctx context.Context) error {
 
 // keep keeps a program running in the background.
 func (i *initProcess) keep(name, path string, args ...string) {
-	i.keepers.Go(func() { i.launcher.keep(name, append([]string{path}, args...), i.stop, i.reports) })
+	i.keepers.Go(func() { i.launcher.keepRunning(name, append([]string{path}, args...), i.stop, i.reports) })
 }
 
 // awaitSocket returns when a Unix socket accepts connections.

@@ -8,8 +8,8 @@ import (
 	"atoll.dev/node"
 )
 
-// group is the name of the cgroup that has those of all nodes.
-const group = "atoll-nodes"
+// nodesGroup is the name of the cgroup that has those of all nodes.
+const nodesGroup = "atoll-nodes"
 
 // The bridges that this package makes have a group, which the kernel sets when it makes them, so that sweeping finds
 // them whenever their supervisor was killed. The alias is for people, and marks the bridges of earlier versions.
@@ -26,7 +26,7 @@ type names struct {
 
 func namesOf(c node.Config) names {
 	id := fmt.Sprintf("%x", sha256.Sum256([]byte(c.Home)))[:10]
-	return names{cgroup: filepath.Join(group, id), link: "an" + id}
+	return names{cgroup: filepath.Join(nodesGroup, id), link: "an" + id}
 }
 
 // Paths in a node's root.

@@ -55,8 +55,8 @@ func newLauncher() *launcher {
 	return l
 }
 
-// do runs a function on the launcher's thread.
-func (l *launcher) do(call func() error) error {
+// onThread runs a function on the launcher's thread.
+func (l *launcher) onThread(call func() error) error {
 	result := make(chan error)
 	l.calls <- func() { result <- call() }
 	return <-result
@@ -75,7 +75,7 @@ func (l *launcher) start(name string, command []string) (pid int, ended <-chan u
 	}
 	defer none.Close()
 	end := make(chan unix.WaitStatus, 1)
-	err = l.do(func() error {
+	err = l.onThread(func() error {
 		l.mu.Lock() // until the process is in the map, its end is not collected
 		defer l.mu.Unlock()
 		var err error
@@ -92,14 +92,14 @@ func (l *launcher) start(name string, command []string) (pid int, ended <-chan u
 	return pid, end, nil
 }
 
-// collect collects the processes that have ended, whenever signals has one.
-func (l *launcher) collect(signals <-chan os.Signal) {
+// reap collects the processes that have ended, whenever signals has one.
+func (l *launcher) reap(signals <-chan os.Signal) {
 	for range signals {
-		l.collectNow()
+		l.reapNow()
 	}
 }
 
-func (l *launcher) collectNow() {
+func (l *launcher) reapNow() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for {
@@ -139,8 +139,8 @@ func (l *launcher) run(name string, command []string) error {
 	return nil
 }
 
-// keep keeps a program running until stop is closed, and then ends it. It reports each start and end.
-func (l *launcher) keep(name string, command []string, stop <-chan struct{}, reports chan<- report) {
+// keepRunning keeps a program running until stop is closed, and then ends it. It reports each start and end.
+func (l *launcher) keepRunning(name string, command []string, stop <-chan struct{}, reports chan<- report) {
 	state := node.Program{}
 	pause := firstPause
 	for {

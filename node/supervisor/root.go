@@ -18,15 +18,15 @@ import (
 	"atoll.dev/node"
 )
 
-// shared are the directories of the machine that a node sees, read-only: its programs and libraries.
-var shared = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32",
+// sharedDirs are the directories of the machine that a node sees, read-only: its programs and libraries.
+var sharedDirs = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32",
 	"/etc/alternatives", "/etc/ld.so.cache", "/etc/ssl", "/etc/pki", "/etc/ca-certificates"}
 
 // devices are the machine's devices that every node has.
 var devices = []string{"null", "zero", "full", "random", "urandom", "tty", "kmsg"}
 
-// kept maps directories of a node's home to their places in its root.
-var kept = map[string]string{"kubelet": "/var/lib/kubelet", "containerd": "/var/lib/containerd", "log": "/var/log"}
+// keptDirs maps directories of a node's home to their places in its root.
+var keptDirs = map[string]string{"kubelet": "/var/lib/kubelet", "containerd": "/var/lib/containerd", "log": "/var/log"}
 
 // tunables are settings of the whole machine that kubelet changes unless they have these values. It reads these values
 // from files of the node, and the machine's settings stay.
@@ -53,12 +53,12 @@ func enterRoot(c node.Config, cgroups []hierarchy) error {
 	for _, dir := range []string{"/proc", "/sys", "/dev", "/run", "/tmp", "/etc", "/var/lib/cni", "/root", programsDir} {
 		m.makeDir(dir)
 	}
-	for _, path := range shared {
-		m.share(path)
+	for _, path := range sharedDirs {
+		m.bindReadOnly(path)
 	}
 	m.bind(c.Programs, kubernetes, unix.MS_RDONLY)
 	m.bind(filepath.Join(filepath.Dir(c.Programs), "node"), programsDir+"/node", unix.MS_RDONLY)
-	for name, path := range kept {
+	for name, path := range keptDirs {
 		from := filepath.Join(c.Home, name)
 		if err := os.MkdirAll(from, 0o700); err != nil {
 			return err
@@ -157,8 +157,8 @@ func (m *mounter) bind(from, inside string, flags uintptr) {
 	}
 }
 
-// share makes a path of the machine visible, read-only: a link as a link, and nothing if the machine has no such path.
-func (m *mounter) share(path string) {
+// bindReadOnly makes a path of the machine visible, read-only: a link as a link, and nothing when the path is missing.
+func (m *mounter) bindReadOnly(path string) {
 	info, err := os.Lstat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

@@ -122,7 +122,7 @@ func (s *supervisor) runOnce(ctx context.Context) error {
 		_ = cmd.Process.Kill()
 		<-ended // and with it all processes of the node
 	}()
-	if err := s.place(cmd.Process.Pid); err != nil {
+	if err := s.placeInit(cmd.Process.Pid); err != nil {
 		return err
 	}
 	s.status.Init = cmd.Process.Pid
@@ -130,7 +130,7 @@ func (s *supervisor) runOnce(ctx context.Context) error {
 		return fmt.Errorf("sending the order to the first process of the node: %w", err)
 	}
 	messages := make(chan error, 1)
-	following.Go(func() { messages <- s.follow(ctx, own) })
+	following.Go(func() { messages <- s.readReports(ctx, own) })
 	select {
 	case err := <-messages:
 		return err
@@ -147,8 +147,8 @@ func (s *supervisor) runOnce(ctx context.Context) error {
 	return nil
 }
 
-// place puts the first process into the node's cgroup and its network namespace on the cluster's bridge.
-func (s *supervisor) place(pid int) error {
+// placeInit puts the first process into the node's cgroup and its network namespace on the cluster's bridge.
+func (s *supervisor) placeInit(pid int) error {
 	release, err := lockLinks()
 	if err != nil {
 		return err
@@ -178,8 +178,8 @@ func (s *supervisor) remove() error {
 	return errors.Join(problems...)
 }
 
-// follow reads what init sends, until init ends.
-func (s *supervisor) follow(ctx context.Context, own *control) error {
+// readReports reads what init sends, until init ends.
+func (s *supervisor) readReports(ctx context.Context, own *control) error {
 	forwarders := newForwarders(s.log)
 	defer forwarders.close()
 	var loads sync.WaitGroup
@@ -196,13 +196,13 @@ func (s *supervisor) follow(ctx context.Context, own *control) error {
 		case m.Failed != "":
 			return errors.New(m.Failed)
 		case len(m.Listeners) != len(files):
-			closeAll(files)
+			closeFiles(files)
 			return fmt.Errorf("the first process of the node sent %d listeners and %d descriptors", len(m.Listeners),
 				len(files))
 		case len(m.Listeners) > 0:
 			for i, name := range m.Listeners {
 				if err := forwarders.add(files[i], s.targetOf(name)); err != nil {
-					closeAll(files[i:])
+					closeFiles(files[i:])
 					return err
 				}
 			}
@@ -227,7 +227,7 @@ func (s *supervisor) follow(ctx context.Context, own *control) error {
 	}
 }
 
-func closeAll(files []*os.File) {
+func closeFiles(files []*os.File) {
 	for _, f := range files {
 		f.Close()
 	}

@@ -23,19 +23,19 @@ func Sweep() ([]string, error) {
 		return nil, err
 	}
 	for _, h := range all {
-		nodes, err := os.ReadDir(filepath.Join(h.Path, group))
+		nodes, err := os.ReadDir(filepath.Join(h.Path, nodesGroup))
 		if err != nil {
 			continue
 		}
 		for _, entry := range nodes {
-			dir := filepath.Join(h.Path, group, entry.Name())
+			dir := filepath.Join(h.Path, nodesGroup, entry.Name())
 			if !entry.IsDir() || hasProcesses(dir) {
 				continue
 			}
 			problems = append(problems, removeTree(dir))
 			removed = append(removed, dir)
 		}
-		_ = os.Remove(filepath.Join(h.Path, group)) // fails while a node is there
+		_ = os.Remove(filepath.Join(h.Path, nodesGroup)) // fails while a node is there
 	}
 	links, err := netlink.LinkList()
 	if err != nil {
