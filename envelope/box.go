@@ -56,6 +56,9 @@ func NewBox(ctx context.Context, kms KMS) (*Box, error) {
 	return &Box{key}, nil
 }
 
+// KeyID names the key of the KMS that wraps the data key.
+func (b *Box) KeyID() string { return b.key.wrapped.KeyID }
+
 // Seal returns the object in which the content is encrypted. Nobody can open it under another name.
 func (b *Box) Seal(name string, content []byte) ([]byte, error) {
 	return b.key.SealDescribed(name, content)

@@ -4,7 +4,7 @@
 // carry their wrapped data key, so that an Opener needs nothing but the KMS. KeyFile is the KMS of a region that has
 // no other: keys in a file.
 //
-// Tools and services import it; it imports nothing of ours.
+// Tools and services import it; it imports api and internal packages alone.
 package envelope
 
 import (

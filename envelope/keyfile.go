@@ -1,10 +1,18 @@
 package envelope
 
 import (
+	"bytes"
 	"crypto/rand"
 	"encoding/base64"
+	"encoding/hex"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"time"
+
+	"atoll.dev/internal/atomicfile"
 )
 
 // rereadAfter is how long a KeyFile uses what it has read. A file that cannot be read changes nothing.
@@ -37,4 +45,72 @@ func NewKeyLine(name string) []byte {
 	key := make([]byte, keySize)
 	rand.Read(key) // it never returns an error
 	return fmt.Appendf(nil, "%s %s\n", name, base64.StdEncoding.EncodeToString(key))
+}
+
+// NewKeyName returns a name that no other key has.
+func NewKeyName() string {
+	random := make([]byte, 4)
+	rand.Read(random) // it never returns an error
+	return "k-" + hex.EncodeToString(random)
+}
+
+// EnsureKeyFile makes a key file with one key, for its owner alone, and its directory. It changes nothing when the file
+// exists. The key has a name of its own, so that content which a lost file sealed is not taken for damaged.
+func EnsureKeyFile(path string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	err := atomicfile.Create(path, NewKeyLine(NewKeyName()), 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	return err
+}
+
+// AddKey adds a new key to a key file, behind the others, and returns its name. Processes that read the file open with
+// it; Promote makes them seal with it.
+func AddKey(path string) (name string, err error) {
+	name = NewKeyName()
+	return name, changeKeyFile(path, func(content []byte) ([]byte, error) {
+		if n := len(content); n > 0 && content[n-1] != '\n' {
+			content = append(content, '\n')
+		}
+		return append(content, NewKeyLine(name)...), nil
+	})
+}
+
+// Promote puts the line of a key before the others: it seals from then on.
+func Promote(path, name string) error {
+	return changeKeyFile(path, func(content []byte) ([]byte, error) {
+		var first, others []byte
+		for line := range bytes.Lines(content) {
+			if bytes.HasPrefix(line, []byte(name+" ")) {
+				first = append(first, line...)
+			} else {
+				others = append(others, line...)
+			}
+		}
+		if first == nil {
+			return nil, fmt.Errorf("key file %s has no key %s", path, name)
+		}
+		return append(bytes.TrimRight(first, "\n"), append([]byte("\n"), others...)...), nil
+	})
+}
+
+// changeKeyFile replaces a key file by a good one.
+func changeKeyFile(path string, change func([]byte) ([]byte, error)) error {
+	if _, err := readKeys(path); err != nil {
+		return err
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if content, err = change(content); err != nil {
+		return err
+	}
+	if _, err := parseKeys(content); err != nil {
+		return err
+	}
+	return atomicfile.Write(path, content, 0o600)
 }

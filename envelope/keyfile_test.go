@@ -49,6 +49,55 @@ func TestAKeyFileIsReadAgainWhileItIsUsed(t *testing.T) {
 	})
 }
 
+func TestAKeyIsAddedAndThenSeals(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "new", "keys")
+	for range 2 {
+		if err := EnsureKeyFile(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before, err := os.ReadFile(path)
+	if err != nil || bytes.Count(before, []byte("\n")) != 1 {
+		t.Fatalf("%q, %v", before, err)
+	}
+	name, err := AddKey(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	current := func() string {
+		keys, err := ReadKeyFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w, err := keys.Wrap(t.Context(), make([]byte, keySize))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return w.KeyID
+	}
+	if current() == name {
+		t.Error("a key that was added seals before all processes can open with it")
+	}
+	for range 2 {
+		if err := Promote(path, name); err != nil {
+			t.Fatal(err)
+		}
+		if current() != name {
+			t.Error("the promoted key does not seal")
+		}
+	}
+	after, err := os.ReadFile(path)
+	if err != nil || !bytes.HasSuffix(after, before) || bytes.Count(after, []byte("\n")) != 2 {
+		t.Errorf("%q, %v", after, err)
+	}
+	if err := Promote(path, "other"); err == nil {
+		t.Error("a key that is not in the file was promoted")
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info, err)
+	}
+}
+
 func TestAnOpenerOpensWhatAnyBoxSealed(t *testing.T) {
 	keys, err := ParseKeys(NewKeyLine("k1"))
 	if err != nil {

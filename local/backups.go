@@ -33,8 +33,8 @@ const regionBackupName = "region-backup"
 
 // regionFiles are the names in the home that a copy of the region has besides its databases. Services enrol again when
 // they have no identity; management clusters are elsewhere.
-var regionFiles = []string{"region.json", "credentials.json", "ca.pem", "pki", "platform", "azure", "adapters",
-	"entities.yaml"}
+var regionFiles = []string{"region.json", "credentials.json", "ca.pem", "pki", "platform", "maestro", "azure",
+	"adapters", "entities.yaml"}
 
 // regionBackup returns the process that copies the databases and the files of the region to the store.
 func (t topology) regionBackup() Spec {

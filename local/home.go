@@ -32,6 +32,7 @@ const stateFormat = 1
 //	pki/                   the CA; read by `atoll pki` and, for join tokens, by the supervisor
 //	adapters/NAME/         an adapter of the user's own: config.yaml, task.yaml
 //	platform/              the key that seals secrets
+//	maestro/               the keys that encrypt Secrets in works
 //	azure/                 the stand-in for Azure: client.json for programs, keys, certificates
 //	backups/               the store of backups: objects/, credentials, backup.keys, store.yaml
 //	identities/PROCESS/    key and certificate of a service

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"atoll.dev/cluster"
+	"atoll.dev/envelope"
 	"atoll.dev/internal/postgres"
 	"atoll.dev/pki"
 	"atoll.dev/plane"
@@ -210,7 +211,7 @@ const (
 func (t topology) maestro(r replica) Spec {
 	args := []string{"maestro", "--dsn", t.db.DSN(maestroDatabase, maestroDatabase),
 		"--http", t.address("maestro-http"), "--grpc", t.address("maestro-grpc"), "--mqtt", t.address("mqtt"), "--clm",
-		t.url(clmPort)}
+		t.url(clmPort), "--envelope-key-file", t.home.EnvelopeKeys()}
 	ports := []string{"maestro-http", "maestro-grpc"}
 	if t.st.Insecure {
 		args = append(args, "--insecure-listen", "rest="+t.address(plainHTTP)+",grpc="+t.address(plainGRPC))
@@ -219,6 +220,7 @@ func (t topology) maestro(r replica) Spec {
 	return t.withIdentity(t.withSharedPorts(t.service(Spec{
 		Name: r.name(), Address: t.url("maestro-http"), Phase: phaseServices,
 		After: r.after(postgresName, pkiName, brokerName), Args: args,
+		Prepare: func(context.Context) error { return envelope.EnsureKeyFile(t.home.EnvelopeKeys()) },
 	}, append(ports, r.opsPort())...)), pki.ServiceName(maestroName), t.home.Path("identities", r.name()))
 }
 
@@ -326,6 +328,22 @@ func (h Home) PlatformStore() (dsn, sealKey string, err error) {
 	t := newTopology(h, st, Binaries{})
 	return t.db.DSN(platformDatabase, platformDatabase), t.sealKey(), nil
 }
+
+// Databases returns the addresses of the region's databases, by name, as their server's superuser.
+func (h Home) Databases() (map[string]string, error) {
+	st, err := h.State()
+	if err != nil {
+		return nil, err
+	}
+	t, addresses := newTopology(h, st, Binaries{}), map[string]string{}
+	for _, name := range []string{platformDatabase, clmDatabase, maestroDatabase} {
+		addresses[name] = t.db.DSN(name, postgres.Superuser)
+	}
+	return addresses, nil
+}
+
+// EnvelopeKeys returns the file of the keys that encrypt Secrets in works.
+func (h Home) EnvelopeKeys() string { return h.Path("maestro", "envelope.keys") }
 
 func (t topology) sealKey() string { return t.home.Path("platform", "seal.key") }
 

@@ -152,7 +152,7 @@ func (s *Server) dropManifests(ctx context.Context) error {
 	err = s.purge(ctx, "manifests of deleted bundles", manifestBatch, `with due as materialized (
 			select kind, id from document where kind = $1 and removed_at >= $2 and removed_at < $3 and spec->'data' <> '{"manifests":[]}'
 			order by removed_at limit $4 for update skip locked)
-		update document d set spec = jsonb_set(d.spec, '{data}', '{"manifests":[]}'),
+		update document d set spec = jsonb_set(d.spec, '{data}', '{"manifests":[]}'), sealed = null, sealed_with = null,
 			wire = convert_to((convert_from(d.wire, 'UTF8')::jsonb - 'manifest_configs' || '{"manifests":[]}')::text, 'UTF8')
 		from due where d.kind = due.kind and d.id = due.id and d.removed_at is not null`, string(bundle.Kind), from, to)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"atoll.dev/api/work"
+	"atoll.dev/envelope"
 	"atoll.dev/internal/jsonvalue"
 	"atoll.dev/internal/pgsession"
 	"atoll.dev/internal/rest"
@@ -21,9 +22,11 @@ import (
 
 // ImportOptions are the parameters of Import. From and To are needed.
 type ImportOptions struct {
-	From  string // DSN of the database of openshift-online/maestro; it is only read
-	To    string // DSN of this server's database; Import creates the schema when the database is empty
-	Batch int    // rows of a transaction; default 200
+	From string // DSN of the database of openshift-online/maestro; it is only read
+	To   string // DSN of this server's database; Import creates the schema when the database is empty
+	// Envelope is as in Options; needed when the works of the database are sealed.
+	Envelope envelope.KMS
+	Batch    int // rows of a transaction; default 200
 
 	// Progress is called after each batch; may be nil.
 	Progress func(ImportReport)
@@ -81,7 +84,9 @@ func Import(ctx context.Context, o ImportOptions) (ImportReport, error) {
 	if _, err := from.Exec(ctx, "begin isolation level repeatable read read only"); err != nil {
 		return report, fmt.Errorf("import: %w", err)
 	}
-	st, err := store.Open(ctx, storeOptions(o.To, 4, o.Logger))
+	options := storeOptions(o.To, 4, o.Logger)
+	options.Envelope = o.Envelope
+	st, err := store.Open(ctx, options)
 	if err != nil {
 		return report, fmt.Errorf("import: %w", err)
 	}

@@ -25,6 +25,7 @@ package maestro
 import (
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -99,7 +100,10 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("maestro: %w", err)
 	}
-	st, err := store.Open(ctx, storeOptions(o.DSN, o.MaxConns, o.Logger))
+	metrics := newMetrics(o.Metrics)
+	options := storeOptions(o.DSN, o.MaxConns, o.Logger)
+	options.Envelope, options.SealingProgress = o.Envelope, metrics.sealing()
+	st, err := store.Open(ctx, options)
 	if err != nil {
 		return nil, fmt.Errorf("maestro: %w", err)
 	}
@@ -108,7 +112,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		log:      o.Logger,
 		store:    st,
 		ledger:   ledger.New(st),
-		metrics:  newMetrics(o.Metrics),
+		metrics:  metrics,
 		instance: uuid.NewString(),
 		stopping: make(chan struct{}),
 		auth:     auth,
@@ -252,12 +256,13 @@ func storeOptions(dsn string, maxConns int, log *slog.Logger) store.Options {
 		DSN: dsn, Logger: log, Migrations: migrations(), MaxConns: maxConns,
 		Kinds: []store.KindSpec{
 			{Kind: bundle.ConsumerKind, Render: bundle.RenderConsumer, BriefHistory: true},
-			{Kind: bundle.Kind, Begin: bundle.Begin, Render: bundle.Render, BriefHistory: true, Indexes: []store.Index{
-				{Name: "scope", On: "btree (scope, created_at)"},
-				{Name: "created", On: "btree (created_at, id)"},
-				{Name: "source", On: "btree ((spec->>'source'), id)"},
-				restapi.LabelIndex,
-			}},
+			{Kind: bundle.Kind, Begin: bundle.Begin, Render: bundle.Render, BriefHistory: true,
+				Sensitive: func(spec json.RawMessage) [][2]int { return work.SecretSpans(spec) }, Indexes: []store.Index{
+					{Name: "scope", On: "btree (scope, created_at)"},
+					{Name: "created", On: "btree (created_at, id)"},
+					{Name: "source", On: "btree ((spec->>'source'), id)"},
+					restapi.LabelIndex,
+				}},
 		},
 	}
 }

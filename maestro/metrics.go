@@ -5,6 +5,7 @@ import (
 
 	"atoll.dev/maestro/dispatch"
 	"atoll.dev/maestro/rpcapi"
+	"atoll.dev/store"
 )
 
 // metrics have the original's names where they mean the same; package bus adds
@@ -28,6 +29,9 @@ type metrics struct {
 	delivering      prometheus.Gauge
 	deadServers     prometheus.Counter
 	deliveryLatency prometheus.Histogram
+	sealedAgain     *prometheus.CounterVec
+	otherKeys       prometheus.Gauge
+	inClear         prometheus.Gauge
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -72,12 +76,34 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		deliveryLatency: histogram("maestro_accept_to_send_seconds",
 			"Time from a change's commit to its first publish.", seconds),
 	}
+	m.sealedAgain = counter("maestro_envelope_sealed_total",
+		"Works whose Secrets the background has sealed: they were in clear, or sealed with another key.", "from")
+	m.otherKeys = gauge("maestro_envelope_other_keys",
+		"Works whose Secrets are sealed with another key than the first of the key file.")
+	m.inClear = gauge("maestro_envelope_unchecked",
+		"1 until the background has looked for Secrets in clear in all works, then 0.")
 	if reg != nil {
 		reg.MustRegister(m.streamed, m.dropped, m.resources, m.grpcCalled, m.grpcReceived, m.grpcProcessed,
 			m.grpcDuration, m.resync, m.republished,
-			m.batch, m.watchers, m.streams, m.pending, m.ahead, m.unknown, m.delivering, m.deadServers, m.deliveryLatency)
+			m.batch, m.watchers, m.streams, m.pending, m.ahead, m.unknown, m.delivering, m.deadServers, m.deliveryLatency,
+			m.sealedAgain, m.otherKeys, m.inClear)
 	}
 	return m
+}
+
+// sealing returns an observer of what the background of the store has sealed.
+func (m *metrics) sealing() func(store.SealingProgress) {
+	m.inClear.Set(1)
+	var before store.SealingProgress
+	return func(p store.SealingProgress) {
+		m.sealedAgain.WithLabelValues("key").Add(float64(p.Resealed - before.Resealed))
+		m.sealedAgain.WithLabelValues("clear").Add(float64(p.Sealed - before.Sealed))
+		m.otherKeys.Set(float64(p.OtherKeys))
+		if p.IsChecked {
+			m.inClear.Set(0)
+		}
+		before = p
+	}
 }
 
 // dispatch returns the collectors that the delivery of works changes.

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"atoll.dev/bus"
+	"atoll.dev/envelope"
 	"atoll.dev/internal/rest"
 	"atoll.dev/maestro/presence"
 	"atoll.dev/maestro/rpcauth"
@@ -25,6 +26,9 @@ type Options struct {
 
 	DSN      string // of the database maestro; no other service reads it
 	MaxConns int    // connections to the database; default 16, and a few more for the feed
+
+	// Envelope wraps the keys that encrypt the contents of Secrets in the database; nil: they are stored in clear.
+	Envelope envelope.KMS
 
 	// Broker is host:port of the MQTT broker; "" when all agents connect by gRPC.
 	Broker         string

@@ -75,6 +75,11 @@ func (k *KindSpec) change(ctx context.Context, cur Document, token int64, goal g
 		next.Generation = max(cur.Generation+1, requested)
 	}
 	next.CreatedAt = cur.CreatedAt
+	if spec != nil {
+		if next.sealed, err = k.sealSpec(next); err != nil {
+			return cur, w, false, err
+		}
+	}
 	next.UpdatedAt, next.Removed, next.token = timeAfter(cur.UpdatedAt), goal == remove, token
 	if spec == nil && !deleting && goal == modify {
 		err = k.renderStatus(&next, cur)

@@ -59,7 +59,7 @@ func (s *Store) create(ctx context.Context, d Document) (Document, error) {
 			return d, err
 		}
 		err = s.read(ctx, s.pool, func(ctx context.Context, c *pgx.Conn) error {
-			tombstone, err = findConflict(ctx, c, d)
+			tombstone, err = s.sealer.findConflict(ctx, c, d)
 			return err
 		})
 		if err != nil {
@@ -83,15 +83,15 @@ func (k *KindSpec) composeCreation(ctx context.Context, next Document, tombstone
 
 // findConflict returns why a creation did not insert: an *ExistsError, a tombstone of the id, or neither if
 // there is no conflict any more.
-func findConflict(ctx context.Context, c querier, d Document) (tombstone *Document, err error) {
-	cur, found, err := readOne(ctx, c, getSQL, string(d.Kind), d.ID)
+func (s *sealer) findConflict(ctx context.Context, c querier, d Document) (tombstone *Document, err error) {
+	cur, found, err := s.readOne(ctx, c, getSQL, string(d.Kind), d.ID)
 	if err != nil {
 		return nil, err
 	}
 	if found && !cur.Removed {
 		return nil, &ExistsError{Kind: d.Kind, ID: d.ID}
 	}
-	named, taken, err := readOne(ctx, c, byNameSQL, string(d.Kind), d.Scope, d.Name)
+	named, taken, err := s.readOne(ctx, c, byNameSQL, string(d.Kind), d.Scope, d.Name)
 	if err != nil {
 		return nil, err
 	}

@@ -248,8 +248,13 @@ func (r *reader) readChunk(ctx context.Context, opened openedBefore, sql string,
 				continue
 			}
 			returned++
-			size += len(found.spec) + len(found.status) + len(found.detail) + len(found.head) + len(found.wire) + 200
-			c.docs = append(c.docs, found.document())
+			size += len(found.spec) + len(found.status) + len(found.detail) + len(found.head) + len(found.wire) +
+				3*len(found.sealed) + 200
+			doc, err := found.document(r.s.sealer)
+			if err != nil {
+				return err
+			}
+			c.docs = append(c.docs, doc)
 			c.xids = append(c.xids, *xid)
 		}
 		if err := rows.Err(); err != nil {

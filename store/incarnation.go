@@ -78,6 +78,7 @@ func (s *Store) ensureIncarnation(ctx context.Context) error {
 			`update history set xid = pg_current_xact_id()`,
 			`delete from store_meta`,
 			`delete from follower`,
+			`delete from sealing`,
 		} {
 			if _, err := tx.Exec(ctx, stmt); err != nil {
 				return err

@@ -98,7 +98,7 @@ func (s *Store) list(ctx context.Context, q Query) (page Page, err error) {
 	var r listReader
 	safe := false
 	err = s.read(ctx, s.pool, func(ctx context.Context, c *pgx.Conn) error {
-		r = listReader{query: q}
+		r = listReader{query: q, sealer: s.sealer}
 		rows, err := c.Query(ctx, sql, append([]any{q.execMode()}, args...)...)
 		if err != nil {
 			return err

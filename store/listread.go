@@ -12,6 +12,7 @@ import (
 
 // listReader reads the rows of the statement of a list.
 type listReader struct {
+	sealer            *sealer
 	query             Query
 	page              Page
 	at                position // the statement's snapshot
@@ -21,7 +22,7 @@ type listReader struct {
 // listMeta and listColumns are how many columns come before the document, and how many it has.
 const (
 	listMeta    = 5
-	listColumns = 16
+	listColumns = 17
 )
 
 // read reads all rows into the page, and closes rows.
@@ -59,7 +60,10 @@ func (r *listReader) read(rows pgx.Rows) error {
 		if raw[listMeta] == nil {
 			continue
 		}
-		d := scan.document()
+		d, err := scan.document(r.sealer)
+		if err != nil {
+			return err
+		}
 		size += len(d.Spec) + len(d.Status) + len(d.Wire)
 		r.page.Documents = append(r.page.Documents, d)
 		for i, key := range raw[listMeta+listColumns:] {
@@ -92,7 +96,7 @@ type documentRow struct {
 	version, generation int64
 	spec, status        []byte
 	detail              unpackedText
-	head, wire          []byte
+	head, wire, sealed  []byte
 	created, updated    time.Time
 	deleted             *time.Time
 	removed             bool
@@ -101,14 +105,15 @@ type documentRow struct {
 
 func (r *documentRow) targets(head, wire any) []any {
 	return []any{&r.kind, &r.id, &r.scope, &r.name, &r.version, &r.generation, &r.spec, &r.status, &r.detail, head, wire,
-		&r.created, &r.updated, &r.deleted, &r.removed, &r.token}
+		&r.created, &r.updated, &r.deleted, &r.removed, &r.token, &r.sealed}
 }
 
-func (r *documentRow) document() Document {
+// document returns the document with its sensitive values, or an error of unseal.
+func (r *documentRow) document(s *sealer) (Document, error) {
 	wire, head := joinWire(r.head, r.wire)
-	return Document{
+	return s.unseal(Document{
 		Kind: Kind(r.kind), ID: r.id, Scope: r.scope, Name: r.name, Version: r.version, Generation: r.generation,
 		Spec: json.RawMessage(r.spec), Status: joinStatus(r.status, r.detail), Wire: wire, CreatedAt: r.created.UTC(),
 		UpdatedAt: r.updated.UTC(), DeletedAt: utc(r.deleted), Removed: r.removed, token: r.token, head: head,
-	}
+	}, r.sealed)
 }

@@ -178,6 +178,14 @@ const inlineFacets = `alter table document alter column facets set storage main`
 const auditRecords = `alter table history add column audit text;
 create index history_audit on history (xid, seq) where audit is not null`
 
+// sealedValues is where the sensitive values of documents are, encrypted; see seal.go. The table sealing has the place
+// in the feed up to which the background looked for documents whose values are in clear.
+const sealedValues = `alter table document add column sealed bytea, add column sealed_with text;
+alter table document alter column sealed set storage external;
+create index document_sealed on document (sealed_with, kind, id) where sealed_with is not null;
+create table sealing (one boolean primary key default true check (one), xid xid8 not null default '0',
+	kind text not null default '', id text not null default '')`
+
 // migrations of the store's own schema, in order. Only ever add to the end: a database remembers how many it has had.
 var migrations = []string{
 	schema1,
@@ -193,6 +201,7 @@ var migrations = []string{
 	statusDetail,
 	inlineFacets,
 	auditRecords,
+	sealedValues,
 }
 
 // SchemaVersion returns the version of the store's own schema that this program knows. It refuses a newer one.

@@ -9,6 +9,9 @@ const splitMark = 1
 // storedWire returns the content of the column wire for a document: its wire form without the head,
 // after the mark.
 func storedWire(d Document) []byte {
+	if d.sealed != nil && d.sealed.wire != nil { // of a kind without heads
+		return d.sealed.wire
+	}
 	if d.head == 0 {
 		return d.Wire
 	}

@@ -27,6 +27,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"atoll.dev/envelope"
 	"atoll.dev/internal/pgsession"
 )
 
@@ -67,6 +68,8 @@ type Document struct {
 	// Update may set it for the kind's Render and Compare. The store neither reads nor stores it.
 	Decoded any
 
+	sealed *sealed // nil: the document has no sealed values
+
 	head  int   // how many bytes of Wire the column head has
 	token int64 // of the last write or observation; version and token identify a state of the row
 }
@@ -75,87 +78,6 @@ type Document struct {
 // included.
 func (d Document) SameState(other Document) bool {
 	return d.Kind == other.Kind && d.ID == other.ID && d.Version == other.Version && d.token == other.token
-}
-
-// KindSpec describes one kind.
-type KindSpec struct {
-	Kind Kind
-	// Render returns the wire form of the document as it will be stored; the store calls it once
-	// for each write. Its result must depend on the document alone. An error refuses the write,
-	// wrapped in ErrInvalid. Nil: no wire form.
-	Render func(Document) ([]byte, error)
-	// Head returns how many of the wire form's first bytes change only with the spec or with a
-	// deletion. PostgreSQL stores these separately, so that a change of the status does not write
-	// them again. Nil: 0.
-	Head func(wire []byte) int
-	// Tail returns the part of the wire form after the head. The store calls it instead of Render
-	// for a change of the status alone, when the head is stored already. Nil: the store calls
-	// Render.
-	Tail func(Document) ([]byte, error)
-	// Facets are words by which an index on the table feed finds documents: "Reconciled=False".
-	// Nil: none.
-	Facets func(Document) []string
-	// Detail returns at which byte of a status its last members begin, with their comma, which no
-	// search and no index reads. The store keeps these packed, apart from the JSON, so that PostgreSQL
-	// neither parses them at a write nor prints them at a read. 0 or less: all members are searched.
-	// It gets statuses as callers wrote them. Nil: 0.
-	Detail func(status json.RawMessage) int
-	// Begin completes the spec of a new document when the store has determined its generation,
-	// which follows that of a removed document with the same id. The store may call it several
-	// times. Nil: the spec stays as it is.
-	Begin func(*Document) error
-	// Decode sets Decoded of a stored document. The store calls it once before a change of the
-	// document, so that the change, Compare, Recorded and Facets need not decode it each. An error
-	// refuses the change. Nil: Decoded stays as it is.
-	Decode func(*Document) error
-	// Observed reports whether two statuses differ only in times of observation, which are no
-	// content (I3): the store writes such a change in place, without a new version, feed entry or
-	// record, and wakes no follower. Nil: all differences count. It needs History: after a lost
-	// answer to a commit, the record shows which write made a version.
-	Observed func(before, after json.RawMessage) bool
-	// Compare returns how the statuses of two states of a document differ. It replaces SameJSON and
-	// Observed for kinds that can compare faster than by reading all JSON. Nil: SameJSON and
-	// Observed.
-	Compare func(before, after Document) Difference
-	// SameSpec reports whether the specs of two states of a document have the same content. It replaces
-	// SameJSON for kinds that can compare faster than by reading all JSON. Nil: SameJSON.
-	SameSpec func(before, after Document) (bool, error)
-	// Recorded returns the part of a changed status that the history keeps. The history then keeps
-	// this part and the spec packed, and no search reads them. Nil: the history keeps the spec and the
-	// whole status, as JSON.
-	Recorded func(before, after Document) json.RawMessage
-	// History makes the store write a history record of every change in its transaction, with the
-	// actor, the spec and the status.
-	History bool
-	// BriefHistory makes the store write history records without spec and status, and none for a change
-	// of the status alone. Such a record shows the actor and the time of a change, and resolves a
-	// commit whose answer was lost. Kinds with secrets in their specs use it instead of History.
-	BriefHistory bool
-	// Owner returns the account that owns a document, for its audit records. Nil: "".
-	Owner func(Document) string
-	// Indexes are made at Open, for this kind's rows only.
-	Indexes []Index
-}
-
-// Difference is how two statuses differ.
-type Difference int
-
-// The differences. ObservedLater is a difference only in times of observation (KindSpec.Observed).
-const (
-	Equal Difference = iota
-	ObservedLater
-	Different
-)
-
-// Index is an index for List queries on one kind.
-type Index struct {
-	Name string // letters, digits, underscores; unique within the kind. An index that changes gets another name
-	// On is what follows "using": `gin ((spec->'labels') jsonb_path_ops)`, `btree
-	// ((spec->>'phase'))`.
-	On string
-	// Live leaves removed documents out of the index, as lists do, so that PostgreSQL can list from
-	// the index alone.
-	Live bool
 }
 
 // Options are the parameters of Open. DSN and Kinds are needed.
@@ -192,6 +114,14 @@ type Options struct {
 	// how large they may be together; default 10,000 and 32 MB.
 	ReplayChanges, ReplayBytes int
 
+	// Envelope wraps the keys that encrypt what KindSpec.Sensitive finds; nil: it is stored in clear. What is stored in
+	// clear, or with another key than the current one, is sealed in the background (see SealingProgress). Give all
+	// processes of a database the same keys: one without them cannot read sealed documents.
+	Envelope envelope.KMS
+	// SealingProgress gets what the background has done, every SealingInterval (default 10 s). Nil: nobody.
+	SealingProgress func(SealingProgress)
+	SealingInterval time.Duration
+
 	// Tracer gets each statement, and must be quick; nil: none.
 	Tracer pgx.QueryTracer
 
@@ -227,6 +157,7 @@ func (o Options) withDefaults() Options {
 	setDefault(&o.ResolveTimeout, 1500*time.Millisecond)
 	setDefault(&o.PollInterval, time.Second)
 	setDefault(&o.FeedInterval, 5*time.Millisecond)
+	setDefault(&o.SealingInterval, 10*time.Second)
 	if o.MaxConns == 0 {
 		o.MaxConns = 16
 	}
@@ -273,6 +204,7 @@ type Store struct {
 
 	answered    atomic.Uint64 // how many statements and transactions the database has answered
 	changeCount atomic.Uint64 // how many documents this process created and removed
+	sealer      *sealer       // nil: the store has no KMS
 	foldNow     chan struct{} // has a token when foldTally should fold
 
 	stop context.CancelFunc
@@ -296,6 +228,10 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	o = o.withDefaults()
 	s := &Store{opts: o, kinds: map[Kind]*KindSpec{}, log: o.Logger, streams: make(chan struct{}, max(1, o.MaxConns/2)),
 		foldNow: make(chan struct{}, 1), background: make(chan struct{}, max(1, o.MaxConns/2))}
+	var err error
+	if s.sealer, err = newSealer(ctx, o.Envelope, o.Logger); err != nil {
+		return nil, fmt.Errorf("opening store: %w", err)
+	}
 	for _, k := range o.Kinds {
 		if !kindPattern.MatchString(string(k.Kind)) || s.kinds[k.Kind] != nil {
 			return nil, fmt.Errorf("opening store: kind %q is malformed or named twice", k.Kind)
@@ -312,6 +248,10 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 					"any kind could be written in place", ix.Name, k.Kind)
 			}
 		}
+		if k.Sensitive != nil && (k.History || k.Head != nil) {
+			return nil, fmt.Errorf("opening store: kind %q has Sensitive, and History or Head", k.Kind)
+		}
+		k.sealer = s.sealer
 		s.kinds[k.Kind] = &k
 	}
 	config, err := pgsession.ParsePool(o.DSN)
@@ -330,6 +270,10 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		s.closePools()
 		return nil, fmt.Errorf("opening store: %w", err)
 	}
+	if err := s.checkSealed(ctx); err != nil {
+		s.closePools()
+		return nil, fmt.Errorf("opening store: %w", err)
+	}
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	s.stop = stop
 	s.hub = newHub(s)
@@ -337,6 +281,9 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	s.done.Go(func() { s.notifier.run(background) })
 	s.done.Go(func() { s.hub.run(background) })
 	s.done.Go(func() { s.foldTally(background) })
+	if s.sealer != nil {
+		s.done.Go(func() { s.runSealing(background) })
+	}
 	return s, nil
 }
 

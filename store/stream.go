@@ -281,7 +281,7 @@ func (r *pageReader) findPage(ctx context.Context) (page []pageEntry, total int,
 	}
 	where := r.query.whereSQL(arg)
 	counted := len(args)
-	size := "octet_length(d.head) + octet_length(d.wire)"
+	size := "octet_length(d.head) + octet_length(d.wire) + coalesce(octet_length(d.sealed), 0) * 2"
 	if !r.query.WireOnly {
 		// Not pg_column_size, which is compressed. A packed text has a sixth to a tenth of its bytes.
 		size += " + octet_length(d.spec::text) + octet_length(d.status::text) + coalesce(octet_length(d.detail), 0) * 8"
@@ -328,7 +328,11 @@ func (r *pageReader) readDocuments(ctx context.Context, batch []pageEntry) ([]Do
 		if err := rows.Scan(d.targets()...); err != nil {
 			return nil, err
 		}
-		docs = append(docs, d.document())
+		doc, err := d.document(r.s.sealer)
+		if err != nil {
+			return nil, err
+		}
+		docs = append(docs, doc)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err

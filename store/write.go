@@ -26,31 +26,34 @@ type write struct {
 }
 
 // Positions 1-9 are the same in all statements: kind, id, new version, new generation, spec, status, wire form after
-// its head, time, token. The last one is the detail. A null spec, status or head stands for the stored value, and a
-// null status for the stored detail: an unchanged value is not sent, and PostgreSQL does not write a value again that
+// its head, time, token. The last three are the detail and the columns of sealed values. A null spec, status or head
+// stands for the stored value, a null status also for the stored detail, and a null spec for the stored sealed values:
+// an unchanged value is not sent, and PostgreSQL does not write a value again that
 // it stores outside of the row.
 const (
 	insertSQL = `insert into document (kind, id, version, generation, spec, status, wire, created_at, updated_at, token,
-			scope, name, deleted_at, head, facets, detail)
-		values ($1, $2, $3, $4, $5::jsonb, $6::jsonb, $7, $8, $8, $9, $10, $11, $12, $13::bytea, $14::text[], $15::bytea)
+			scope, name, deleted_at, head, facets, detail, sealed, sealed_with)
+		values ($1, $2, $3, $4, $5::jsonb, $6::jsonb, $7, $8, $8, $9, $10, $11, $12, $13::bytea, $14::text[], $15::bytea,
+			$16::bytea, $17::text)
 		on conflict do nothing returning scope`
-	insertArgs = 15
+	insertArgs = 17
 
 	// reviveSQL replaces a tombstone by a new document.
 	reviveSQL = `update document set version = $3, generation = $4, spec = $5::jsonb, status = $6::jsonb, wire = $7, created_at = $8, updated_at = $8,
 		token = $9, scope = $10, name = $11, deleted_at = $12, removed_at = null, head = $13::bytea, facets = $14::text[],
-		detail = $16::bytea, xid = pg_current_xact_id()
+		detail = $16::bytea, sealed = $17::bytea, sealed_with = $18::text, xid = pg_current_xact_id()
 		where kind = $1 and id = $2 and version = $15 and removed_at is not null
 		and not exists (select from document o where o.kind = $1 and o.scope = $10 and o.name = $11 and o.name <> '' and o.removed_at is null and o.deleted_at is null)
 		returning scope`
-	reviveArgs = 16
+	reviveArgs = 18
 
 	updateSQL = `update document set version = $3, generation = $4, spec = coalesce($5::jsonb, spec), status = coalesce($6::jsonb, status),
 		wire = $7, updated_at = $8, token = $9, deleted_at = $10, removed_at = $11, head = coalesce($14::bytea, head),
 		facets = coalesce($15::text[], facets), detail = case when $6::jsonb is null then detail else $16::bytea end,
-		xid = pg_current_xact_id()
+		sealed = case when $5::jsonb is null then sealed else $17::bytea end,
+		sealed_with = case when $5::jsonb is null then sealed_with else $18::text end, xid = pg_current_xact_id()
 		where kind = $1 and id = $2 and version = $12 and token = $13 and removed_at is null returning scope`
-	updateArgs = 16
+	updateArgs = 18
 
 	// observeSQL writes later times of observation without a new version. Its new token shows whether the write was done,
 	// and makes concurrent writes fail that were composed from the state before.
@@ -107,9 +110,11 @@ func (k *KindSpec) composeRecorded(ctx context.Context, st statementForms, befor
 	if err != nil {
 		return w, err
 	}
+	spec = next.storedSpec(spec)
 	args := append([]any{string(next.Kind), next.ID, next.Version, next.Generation, jsonArgument(spec),
 		jsonArgument(searched), storedWire(next), next.UpdatedAt, token}, more...)
-	args = append(args, detail)
+	column, key := next.sealedColumns()
+	args = append(args, detail, column, key)
 	w = write{kind: next.Kind, id: next.ID, version: next.Version, sql: st.plain, args: args}
 	switch {
 	case k.History && k.Recorded != nil:
@@ -150,7 +155,7 @@ func (k *KindSpec) render(d *Document) error {
 	if k.Render == nil {
 		return nil
 	}
-	wire, err := k.Render(*d)
+	wire, err := k.renderText(d)
 	if err != nil {
 		return fmt.Errorf("%w: rendering: %w", ErrInvalid, err)
 	}
@@ -159,6 +164,14 @@ func (k *KindSpec) render(d *Document) error {
 		d.head = k.Head(wire)
 	}
 	return nil
+}
+
+// renderText returns the wire form of a document, and keeps the sealed one.
+func (k *KindSpec) renderText(d *Document) ([]byte, error) {
+	if d.sealed != nil {
+		return k.renderSealed(d)
+	}
+	return k.Render(*d)
 }
 
 // renderStatus is render for a change of the status alone: it keeps the head of cur if the kind has a Tail.
@@ -239,6 +252,10 @@ func (k *KindSpec) creation(d Document, tombstone *Document) (Document, error) {
 		if err := k.Begin(&d); err != nil {
 			return d, err
 		}
+	}
+	var err error
+	if d.sealed, err = k.sealSpec(d); err != nil {
+		return d, err
 	}
 	return d, k.render(&d)
 }

@@ -43,5 +43,5 @@ func callMaestro(session *terminal.Session, ctx context.Context, o *operatorFlag
 // Maestro returns the commands below "atoll maestro" that operators type.
 func Maestro(session *terminal.Session) []*cobra.Command {
 	return []*cobra.Command{maestroForceDelete(session), maestroUnknown(session), maestroImport(session),
-		maestroRebuild(session)}
+		maestroRebuild(session), maestroRotateKey(session)}
 }

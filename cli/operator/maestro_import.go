@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"atoll.dev/cli/terminal"
+	"atoll.dev/envelope"
 	"atoll.dev/maestro"
 )
 
@@ -27,6 +28,7 @@ it cannot read, with the reason, and imports the others; the command fails then.
 	out := terminal.AddOutputFlag(cmd)
 	from := terminal.AddDatabaseFlags(cmd, "from", "PostgreSQL database to read")
 	to := terminal.AddDatabaseFlags(cmd, "dsn", "PostgreSQL database of Maestro alone")
+	keyFile := cmd.Flags().String("envelope-key-file", "", "as that of `atoll maestro`")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		o.Progress = func(r maestro.ImportReport) {
 			fmt.Fprintf(cmd.ErrOrStderr(), "%d consumers, %d bundles read; %d refused\n", r.Consumers.Read,
@@ -38,6 +40,13 @@ it cannot read, with the reason, and imports the others; the command fails then.
 		}
 		if o.To, err = to.Read(); err != nil {
 			return err
+		}
+		if *keyFile != "" {
+			keys, err := envelope.ReadKeyFile(*keyFile)
+			if err != nil {
+				return fmt.Errorf("--envelope-key-file: %w", err)
+			}
+			o.Envelope = keys
 		}
 		report, err := maestro.Import(cmd.Context(), o)
 		if err != nil {

@@ -16,6 +16,7 @@ import (
 	"atoll.dev/bus"
 	"atoll.dev/cli/terminal"
 	"atoll.dev/client/clmclient"
+	"atoll.dev/envelope"
 	"atoll.dev/maestro"
 	"atoll.dev/maestro/rpcauth"
 	"atoll.dev/pki"
@@ -25,6 +26,7 @@ import (
 type maestroFlags struct {
 	http, grpc, agents string // addresses
 	database           *terminal.Database
+	envelopeKey        string // file
 	messages           string // mqtt or grpc: how agents come
 	authn              string
 	insecure           map[string]string
@@ -72,6 +74,8 @@ With mqtt that port may be open, too; an agent comes the one way or the other.`,
 	makeIdentityOptional(cmd) // a server that has plain listeners only needs none
 	fl := cmd.Flags()
 	m.flags.database = terminal.AddDatabaseFlags(cmd, "dsn", "PostgreSQL database of Maestro alone")
+	fl.StringVar(&m.flags.envelopeKey, "envelope-key-file", "",
+		"file of the keys that encrypt the contents of Secrets in the database (default: they are stored in clear)")
 	fl.StringVar(&m.flags.clm, "clm", "",
 		"URL of the region's lifecycle manager, which gets reports of connected agents and places clusters by them")
 	fl.IntVar(&m.options.WatchesPerCaller, "watches-per-caller", 100,
@@ -158,6 +162,13 @@ func (m *maestroService) start(ctx context.Context, s *System) error {
 func (f *maestroFlags) apply(s *System, p *parts, o *maestro.Options) error {
 	if err := f.original.apply(f, o); err != nil {
 		return err
+	}
+	if f.envelopeKey != "" {
+		keys, err := envelope.ReadKeyFile(f.envelopeKey)
+		if err != nil {
+			return fmt.Errorf("--envelope-key-file: %w", err)
+		}
+		o.Envelope = keys
 	}
 	switch f.messages {
 	case "grpc":

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"atoll.dev/api/work"
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
@@ -13,13 +14,10 @@ import (
 // and is not shown again (I11).
 const mask = "***"
 
-// lastApplied is the annotation in which kubectl keeps a copy of the whole object.
-const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
-
 // maskSecrets returns a document with every value of every Secret masked. It
 // returns a document without Secrets as it is; nearly all have none.
 func maskSecrets(doc []byte) ([]byte, error) {
-	if !mayHaveSecret(doc) {
+	if !work.MayHaveSecret(doc) {
 		return doc, nil
 	}
 	v, err := decodeExact(doc)
@@ -37,8 +35,8 @@ func maskSecrets(doc []byte) ([]byte, error) {
 			}
 		}
 		if meta, ok := secret["metadata"].(map[string]any); ok {
-			if annotations, ok := meta["annotations"].(map[string]any); ok && annotations[lastApplied] != nil {
-				annotations[lastApplied] = mask
+			if annotations, ok := meta["annotations"].(map[string]any); ok && annotations[work.LastApplied] != nil {
+				annotations[work.LastApplied] = mask
 			}
 		}
 	})
@@ -50,33 +48,6 @@ func maskSecrets(doc []byte) ([]byte, error) {
 		return nil, fmt.Errorf("masking secrets: %w", err)
 	}
 	return bytes.TrimSpace(buf.Bytes()), nil
-}
-
-// mayHaveSecret reports whether a JSON document can have a Secret or the status of one: it has a
-// text that begins with "secret", in whatever case, or a letter that is written as an escape. It
-// is cheaper than decoding the document.
-func mayHaveSecret(doc []byte) bool {
-	const quoted, escape = `"secret`, `\u00`
-	for rest := doc; ; rest = rest[1:] {
-		i := bytes.IndexByte(rest, '"')
-		if i < 0 || len(rest)-i < len(quoted) {
-			break
-		}
-		rest = rest[i:]
-		if bytes.EqualFold(rest[:len(quoted)], []byte(quoted)) {
-			return true
-		}
-	}
-	for rest := doc; ; {
-		i := bytes.Index(rest, []byte(escape))
-		if i < 0 || i+len(escape) == len(rest) {
-			return false
-		}
-		rest = rest[i+len(escape):]
-		if rest[0] >= '4' && rest[0] <= '7' { // ASCII letters are 0041 to 007a
-			return true
-		}
-	}
 }
 
 // hasMask reports whether a Secret in a document has a masked value. Such a
@@ -106,20 +77,13 @@ func forEachSecret(v any, f func(map[string]any)) {
 			forEachSecret(e, f)
 		}
 	case map[string]any:
-		if isSecretKind(v["kind"]) && v["apiVersion"] == "v1" {
+		if work.IsSecretKind(v["kind"]) && v["apiVersion"] == "v1" {
 			f(v)
 		}
 		for _, e := range v {
 			forEachSecret(e, f)
 		}
 	}
-}
-
-// isSecretKind reports whether a kind is that of Secrets. Clients of Kubernetes also resolve a
-// kind in lower case.
-func isSecretKind(kind any) bool {
-	text, ok := kind.(string)
-	return ok && strings.EqualFold(text, "Secret")
 }
 
 // maskStatuses masks what the statuses of Secrets have from their content: the feedback
@@ -133,7 +97,7 @@ func maskStatuses(v any) {
 		}
 	case map[string]any:
 		if meta, ok := v["resourceMeta"].(map[string]any); ok && (meta["group"] == nil || meta["group"] == "") &&
-			(meta["resource"] == "secrets" || isSecretKind(meta["kind"])) {
+			(meta["resource"] == "secrets" || work.IsSecretKind(meta["kind"])) {
 			maskStatus(v)
 		}
 		for _, e := range v {

@@ -120,7 +120,7 @@ func checkWork(b maestroclient.Bundle, generateName string) error {
 		if m = bytes.TrimSpace(m); len(m) == 0 || m[0] != '{' {
 			return invalidWork("data.spec.workload.manifests[%d] is not an object", i)
 		}
-		if mayHaveSecret(m) && hasMask(m) {
+		if work.MayHaveSecret(m) && hasMask(m) {
 			return invalidWork(
 				"data.spec.workload.manifests[%d] has a Secret with the value %q, which stands in answers for what "+
 					"is not shown; send the real one", i, mask)

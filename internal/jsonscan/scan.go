@@ -251,6 +251,15 @@ func (s *Scanner) Skip() {
 // Next returns the first byte of the next value, 0 at the end, and reads nothing.
 func (s *Scanner) Next() byte { return s.peek() }
 
+// Offset returns where in the input the next value begins, and reads nothing.
+func (s *Scanner) Offset() int {
+	s.peek()
+	return s.at
+}
+
+// Position returns where in the input the last value ended.
+func (s *Scanner) Position() int { return s.at }
+
 // Text reads a string and returns its bytes, which may share memory with the input.
 func (s *Scanner) Text() []byte {
 	text, escaped := s.token()

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +14,8 @@ import (
 
 	"atoll.dev/api/work"
 	"atoll.dev/client/remote"
+	"atoll.dev/internal/pgtest"
+	"atoll.dev/local"
 	"atoll.dev/test/localtest"
 )
 
@@ -254,6 +257,41 @@ func TestI11NoSecretInTheProcessListOrTheLogs(t *testing.T) {
 		}
 		if strings.Contains(string(data), "PRIVATE KEY") {
 			t.Errorf("%s has a private key", log)
+		}
+	}
+}
+
+// I11: whoever reads the databases finds no Secret of a work, no secret of a key pair and no key.
+func TestI11NoSecretInTheDatabases(t *testing.T) {
+	r := localtest.Shared(t)
+	const value = "correct-horse-battery-staple"
+	encoded := base64.StdEncoding.EncodeToString([]byte(value))
+	work := `{"cluster_id":"management-01","data":{"apiVersion":"work.open-cluster-management.io/v1",` +
+		`"kind":"ManifestWork","metadata":{"name":"sealed"},"spec":{"workload":{"manifests":[{"apiVersion":"v1","kind":"Secret","metadata":` +
+		`{"name":"sealed","namespace":"default"},"data":{"password":"` + encoded + `"}}]}}}}`
+	if status, _, answer := r.Curl("/prod/api/v0/work", "-X", "POST", "-d", work); status != 201 {
+		t.Fatalf("POST /work: %d %s", status, answer)
+	}
+	localtest.Eventually(t, 3*time.Minute, func() error {
+		got, err := r.TryKubectl("management-01", "get", "secret", "sealed", "-o", "jsonpath={.data.password}")
+		if err != nil || got != encoded {
+			return fmt.Errorf("the Secret has %q: %w", got, err)
+		}
+		return nil
+	})
+	databases, err := local.Home{Dir: r.Home}.Databases()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, dsn := range databases {
+		dump := pgtest.Dump(t, dsn)
+		if !strings.Contains(dump, "schema_version") && len(dump) < 1000 {
+			t.Errorf("the dump of %s has only %d bytes", name, len(dump))
+		}
+		for _, secret := range []string{value, encoded, r.Env["AWS_SECRET_ACCESS_KEY"], "PRIVATE KEY"} {
+			if at := strings.Index(dump, secret); at >= 0 {
+				t.Errorf("the database %s has a secret: %s", name, dump[max(0, at-200):at+10])
+			}
 		}
 	}
 }
