@@ -54,6 +54,7 @@ func (s *Store) checkSealed(ctx context.Context) error {
 // runSealing seals, until ctx ends, the documents whose sensitive values are in clear or sealed with another key than
 // the current one. Several processes may do so on one database. A failure is logged, and the next interval goes on.
 func (s *Store) runSealing(ctx context.Context) {
+	ctx = InBackground(ctx)
 	progress := SealingProgress{}
 	var before uint64 // transactions older than it had ended an interval ago
 	for {

@@ -267,7 +267,8 @@ func TestI11NoSecretInTheDatabases(t *testing.T) {
 	const value = "correct-horse-battery-staple"
 	encoded := base64.StdEncoding.EncodeToString([]byte(value))
 	work := `{"cluster_id":"management-01","data":{"apiVersion":"work.open-cluster-management.io/v1",` +
-		`"kind":"ManifestWork","metadata":{"name":"sealed"},"spec":{"workload":{"manifests":[{"apiVersion":"v1","kind":"Secret","metadata":` +
+		`"kind":"ManifestWork","metadata":{"name":"sealed"},"spec":{"workload":{"manifests":[{` +
+		`"apiVersion":"v1","kind":"Secret","metadata":` +
 		`{"name":"sealed","namespace":"default"},"data":{"password":"` + encoded + `"}}]}}}}`
 	if status, _, answer := r.Curl("/prod/api/v0/work", "-X", "POST", "-d", work); status != 201 {
 		t.Fatalf("POST /work: %d %s", status, answer)
