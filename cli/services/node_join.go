@@ -81,7 +81,8 @@ func runJoined(ctx context.Context, config node.Config, tell func(string, ...any
 	cancel()
 	followErr := <-followed
 	if errors.Is(followErr, join.ErrRemoved) {
-		followErr = fmt.Errorf("%w; remove what is left with: atoll node leave --home %s", followErr, config.Home)
+		followErr = fmt.Errorf("%w; remove what is left with: atoll node leave --home %s "+
+			"(with --force when the cluster was deleted)", followErr, config.Home)
 	}
 	return errors.Join(err, followErr)
 }

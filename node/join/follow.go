@@ -21,7 +21,7 @@ const (
 	followEvery = 10 * time.Second
 	// goneAfter is how long the router may not know the cluster before the machine stops. A router without its table and
 	// a deleted cluster give the same answer, and the machine loses nothing by stopping: its home stays.
-	goneAfter = 15 * time.Minute
+	goneAfter = 5 * time.Minute
 )
 
 // ErrRemoved is the error of Follow when the cluster does not have the machine any more.
@@ -87,7 +87,8 @@ func judge(p presence, gone, now time.Time) (reason string, since time.Time) {
 }
 
 // Follow returns an ErrRemoved with the reason when the cluster does not have this machine's Node any more, and nil
-// when ctx ends. A cluster that does not answer is no reason. The home keeps the reason: a further Join is refused.
+// when ctx ends. A cluster that does not answer is no reason. The home keeps the answer of an API server: a further
+// Join is refused. After that of a router Join may be repeated.
 func Follow(ctx context.Context, home string, tell func(format string, args ...any)) error {
 	r, err := readRecord(home)
 	if err != nil {
@@ -113,10 +114,18 @@ func Follow(ctx context.Context, home string, tell func(format string, args ...a
 				tell("the cluster answers again")
 			}
 		}
+		if p == unrouted && gone.IsZero() {
+			tell("the router knows no such cluster: it was deleted, or the router has no table yet; unless that changes, "+
+				"this machine stops in %s", goneAfter)
+		}
 		var reason string
 		if reason, gone = judge(p, gone, time.Now()); reason != "" {
-			r.Removed = reason
-			return errors.Join(fmt.Errorf("%w: %s", ErrRemoved, reason), r.write(home))
+			err := fmt.Errorf("%w: %s", ErrRemoved, reason)
+			if p == removed { // a router may get a cluster back
+				r.Removed = reason
+				err = errors.Join(err, r.write(home))
+			}
+			return err
 		}
 		select {
 		case <-ticker.C:
@@ -166,6 +175,9 @@ func (r *record) awaitRemoval(ctx context.Context, home string, tell func(format
 		"annotations": map[string]any{node.LeavingAnnotation: "true"}}})
 	if err != nil {
 		return err
+	}
+	if p, err := r.observe(ctx, home); p == unrouted {
+		return fmt.Errorf("the router knows no such cluster; if it was deleted, leave with --force: %w", err)
 	}
 	_, err = client.Resource(nodes()).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
 	if err != nil && !isGone(err, name) && !apierrors.IsConflict(err) {
