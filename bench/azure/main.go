@@ -109,7 +109,7 @@ func processorTime(server *postgres.Process) (own, database time.Duration, err e
 
 // measure measures each kind of request, and prints the figures.
 func measure(ctx context.Context, r *region, server *postgres.Process) error {
-	n := int(*rate * duration.Seconds())
+	n, measured := int(*rate*duration.Seconds()), time.Now()
 	figures := map[string]any{"requests": n}
 	var own, database time.Duration
 	for _, m := range []struct {
@@ -141,7 +141,7 @@ func measure(ctx context.Context, r *region, server *postgres.Process) error {
 		return fmt.Errorf("waiting until all operations have ended: %w", err)
 	}
 	figures["new_succeeded_after_seconds"] = time.Since(begun).Seconds()
-	report.Percentiles(figures, "available_to_succeeded", r.lags())
+	report.Percentiles(figures, "available_to_succeeded", r.lags(measured))
 	ownAfter, databaseAfter, err := processorTime(server)
 	if err != nil {
 		return err

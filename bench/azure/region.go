@@ -302,12 +302,15 @@ func (r *region) awaitSucceeded(ctx context.Context, n int) error {
 	})
 }
 
-// lags returns how long after its last report each cluster has succeeded.
-func (r *region) lags() (all []time.Duration) {
+// lags returns how long after its last report each cluster has succeeded that succeeded after begun. The clusters that
+// were stored before came as fast as the region took them.
+func (r *region) lags(begun time.Time) (all []time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for document, at := range r.succeeded {
-		all = append(all, max(0, at.Sub(r.available[document])))
+		if at.After(begun) {
+			all = append(all, max(0, at.Sub(r.available[document])))
+		}
 	}
 	return all
 }

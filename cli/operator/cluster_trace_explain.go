@@ -225,7 +225,7 @@ func (t *trace) addCLM(f traceFacts) {
 		}
 	}
 	if len(waits) == 0 {
-		t.addHop(hopSentinel, hopDone, time.Time{}, "no adapter is required")
+		t.addHop(hopSentinel, hopDone, time.Time{}, "it waits for no adapter")
 		return
 	}
 	t.addHop(hopSentinel, hopWaits, since, "it sends the event again until these report success: %s",
