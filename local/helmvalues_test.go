@@ -89,6 +89,44 @@ database: {host: postgres.example.com}
 	}
 }
 
+// TestAClusterThatIsNotDeclaredAnyMoreKeepsItsSettings: the apply that refuses to remove it does not restart it either.
+func TestAClusterThatIsNotDeclaredAnyMoreKeepsItsSettings(t *testing.T) {
+	h := Home{Dir: filepath.Join(t.TempDir(), "home")}
+	of := func(clusters ...gitops.DeclaredCluster) State {
+		t.Helper()
+		d := gitops.Declaration{Environment: "e", Region: "r", ManagementClusters: clusters}
+		settings, err := settingsOf(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		st, _, err := h.prepareState(UpOptions{Region: "r", Environment: "e", Clusters: clusterNames(d),
+			Settings: settings})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st
+	}
+	first := gitops.DeclaredCluster{Name: "mc01-r", Values: parseValues(t, "logLevel: debug\n")}
+	second := gitops.DeclaredCluster{Name: "mc02-r", Values: parseValues(t, "logLevel: warn\n")}
+	before, after := of(first), of(second)
+	specs := map[string]Spec{}
+	for _, s := range newTopology(h, before, ownPrograms).specs() {
+		specs[s.Name] = s
+	}
+	for _, s := range newTopology(h, after, ownPrograms).specs() {
+		if was, has := specs[s.Name]; has && !was.hasSameInvocation(s) {
+			t.Errorf("%s starts again: %v, before %v", s.Name, s.Args, was.Args)
+		}
+	}
+	if level := after.Settings.Clusters["mc02-r"].Processes[hostingService].LogLevel; level != "warn" {
+		t.Errorf("the declared cluster has the level %q", level)
+	}
+	after.Clusters = names{"mc02-r"} // it was removed
+	if _, kept := (&Settings{}).keeping(after).Clusters["mc01-r"]; kept {
+		t.Error("the settings of a removed cluster stay")
+	}
+}
+
 // TestAValueOfHelmThatCannotBeAppliedIsRefused: with file and line, all mistakes at once.
 func TestAValueOfHelmThatCannotBeAppliedIsRefused(t *testing.T) {
 	_, err := settingsOf(gitops.Declaration{Values: parseValues(t, `logLevel: loud

@@ -62,6 +62,21 @@ func settingsOf(d gitops.Declaration) (*Settings, error) {
 	return s, errors.Join(mistakes...)
 }
 
+// keeping returns the settings with those that a state has for management clusters that are not declared any more. Such
+// a cluster may host customers' clusters: until it is removed, its processes stay as they are.
+func (s *Settings) keeping(st State) *Settings {
+	next := *s
+	next.Clusters = maps.Clone(st.declaredSettings().Clusters)
+	maps.DeleteFunc(next.Clusters, func(name cluster.ManagementCluster, _ ClusterSettings) bool {
+		return !slices.Contains(st.Clusters, name)
+	})
+	if next.Clusters == nil {
+		next.Clusters = map[cluster.ManagementCluster]ClusterSettings{}
+	}
+	maps.Copy(next.Clusters, s.Clusters)
+	return &next
+}
+
 // declaredSettings returns the settings of the declaration, and empty ones for a region that `atoll up` made.
 func (st State) declaredSettings() Settings {
 	if st.Settings == nil {

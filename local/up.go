@@ -189,7 +189,7 @@ func (h Home) prepareState(opts UpOptions) (st State, grown []cluster.Management
 		}
 	}
 	if opts.Settings != nil {
-		st.Settings = opts.Settings
+		st.Settings = opts.Settings.keeping(st)
 	}
 	if opts.Programs != nil {
 		st.Programs = *opts.Programs
