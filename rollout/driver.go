@@ -25,7 +25,7 @@ var (
 	ErrNotBegun = errors.New("the rollout has not begun; begin it with `atoll rollout run`")
 )
 
-// Repository is a branch of the repository that has the configuration. gitrepo.Branch is one. Its seven methods are
+// Repository is a branch of the repository that has the configuration. gitrepo.Branch is one. Its eight methods are
 // one concern: to read a commit, and to add the next one.
 type Repository interface {
 	// Head returns the newest commit of the branch.
@@ -34,6 +34,9 @@ type Repository interface {
 	Resolve(ctx context.Context, revision string) (string, error)
 	// IsAncestor reports whether a commit is in the history of another.
 	IsAncestor(ctx context.Context, ancestor, commit string) (bool, error)
+	// FirstChange returns the first difference, FILE:LINE, between two commits, A..B, below some paths; "" when there is
+	// none, or none can be found.
+	FirstChange(ctx context.Context, commits string, paths ...string) string
 	// ReadFile returns a file of a commit, or fs.ErrNotExist.
 	ReadFile(ctx context.Context, commit, name string) ([]byte, error)
 	// Tree returns the files of a directory of a commit, or those below some paths in it.
@@ -256,8 +259,12 @@ func (d *Driver) checkFollows(ctx context.Context, earlier, commit string) error
 	}
 	follows, err := d.Repository.IsAncestor(ctx, earlier, commit)
 	if err == nil && !follows {
-		return fmt.Errorf("%w: %.12s does not follow %.12s; look at both, and push what is right", ErrRewritten, commit,
-			earlier)
+		at := d.Repository.FirstChange(ctx, earlier+".."+commit, d.Config, path.Dir(d.File))
+		if at != "" {
+			at += ": "
+		}
+		return fmt.Errorf("%s%w: %.12s does not follow %.12s; look at both, and push what is right", at, ErrRewritten,
+			commit, earlier)
 	}
 	return err
 }

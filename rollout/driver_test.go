@@ -162,7 +162,7 @@ func TestADriverStopsAtABranchThatItDoesNotUnderstand(t *testing.T) {
 	}{
 		"a rewritten history": {func(m *memory) {
 			m.commits = append(m.commits, commit{files: m.commits[0].files})
-		}, "the history of the branch was rewritten", "has not begun", "has not begun"},
+		}, "config/prod/regions/r1.yaml:3: the history of the branch was rewritten", "has not begun", "has not begun"},
 		"a changed rollout": {func(m *memory) {
 			m.write(rolloutFile, string(m.commits[0].files[rolloutFile].Data)+"maxInFlight: 3\n")
 		}, "has changed since the rollout began", "", ""},

@@ -69,6 +69,48 @@ func (m *memory) Resolve(_ context.Context, revision string) (string, error) {
 	return fmt.Sprintf("%040d", m.resolved), nil
 }
 
+func (m *memory) FirstChange(_ context.Context, commits string, paths ...string) string {
+	from, to, _ := strings.Cut(commits, "..")
+	before, after := m.at(from).files, m.at(to).files
+	names := slices.Sorted(maps.Keys(before))
+	for name := range after {
+		if before[name] == nil {
+			names = append(names, name)
+		}
+	}
+	for _, name := range names {
+		isBelow := func(dir string) bool { return strings.HasPrefix(name, dir+"/") }
+		if !slices.ContainsFunc(paths, isBelow) {
+			continue
+		}
+		var old, now []byte
+		if f := before[name]; f != nil {
+			old = f.Data
+		}
+		if f := after[name]; f != nil {
+			now = f.Data
+		}
+		if line := firstDifference(string(old), string(now)); line > 0 {
+			return fmt.Sprintf("%s:%d", name, line)
+		}
+	}
+	return ""
+}
+
+// firstDifference returns the number of the first line that differs; 0: none does.
+func firstDifference(a, b string) int {
+	if a == b {
+		return 0
+	}
+	left, right := strings.Split(a, "\n"), strings.Split(b, "\n")
+	for i := range min(len(left), len(right)) {
+		if left[i] != right[i] {
+			return i + 1
+		}
+	}
+	return min(len(left), len(right)) + 1
+}
+
 func (m *memory) at(name string) commit {
 	m.mu.Lock()
 	defer m.mu.Unlock()
