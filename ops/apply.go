@@ -26,7 +26,7 @@ const (
 	NotifyFailed EventKind = "notify-failed"
 )
 
-// Event is an event of an operation. Only the fields of its kind are used.
+// Event is a change for Apply to make to an operation. Only the fields of its kind are used.
 type Event struct {
 	Kind  EventKind
 	Fence int64 // of the lease; not for Acquire and Cancel
@@ -41,13 +41,13 @@ type Event struct {
 	Result  json.RawMessage // Succeed
 }
 
-// Effect is what the shell must do after it has committed a state.
+// Effect is what the caller of Apply must do after it has committed the new state.
 type Effect string
 
 // The effects.
 const (
 	StartWork     Effect = "start-work"     // call the worker
-	FreeResource  Effect = "free-resource"  // in the commit of the state: the resource is not busy any more
+	FreeResource  Effect = "free-resource"  // in the same transaction: the resource is not busy any more
 	RetryLater    Effect = "retry-later"    // at NotBefore
 	SendNotice    Effect = "send-notice"    // to the notification URI, at Notification.NotBefore
 	ForgetHolding Effect = "forget-holding" // the process does not hold the operation any more
@@ -106,17 +106,17 @@ func (s State) Apply(e Event, now time.Time) (State, []Effect, error) {
 		if s.Status.IsTerminal() {
 			return s, nil, nil
 		}
-		return s.checkBudget(now, nil)
+		return s.failAfterBudget(now, nil)
 	}
 	if s.Status.IsTerminal() {
 		return s, nil, ErrEnded
 	}
 	switch e.Kind {
 	case Progress:
-		s.advance(e, now)
-		return s.checkBudget(now, nil)
+		s.storeProgress(e, now)
+		return s.failAfterBudget(now, nil)
 	case Retry:
-		return s.endAttempt(e, now)
+		return s.recordFailedAttempt(e, now)
 	case Succeed:
 		s.Result = e.Result
 		return s.finish(Succeeded, nil, now)
@@ -126,6 +126,8 @@ func (s State) Apply(e Event, now time.Time) (State, []Effect, error) {
 	return s, nil, fmt.Errorf("the event %q is unknown", e.Kind)
 }
 
+// acquire gives the lease to a process, with the next fence. A terminal operation can be leased while its notification
+// is pending.
 func (s State) acquire(e Event, now time.Time) (State, []Effect, error) {
 	pendingNotice := s.Notification != nil && s.Notification.Pending
 	switch {
@@ -147,8 +149,9 @@ func (s State) acquire(e Event, now time.Time) (State, []Effect, error) {
 	return s, []Effect{StartWork}, nil
 }
 
-// advance stores the progress of the worker. A step that is in the journal stays as it is.
-func (s *State) advance(e Event, now time.Time) {
+// storeProgress stores phase, percentage and step of an event, and resets the count of failures. A step that is in the
+// journal already stays as it is.
+func (s *State) storeProgress(e Event, now time.Time) {
 	s.Phase, s.Percent = e.Phase, max(s.Percent, min(e.Percent, 99))
 	s.Attempts, s.Failure, s.NotBefore = 0, "", time.Time{}
 	if e.Step == nil {
@@ -161,20 +164,21 @@ func (s *State) advance(e Event, now time.Time) {
 	}
 }
 
-// alreadyHas reports whether an event is progress that the state has, so that its commit would change nothing.
+// alreadyHas reports whether an event is progress that is stored already: its commit would change nothing.
 func (s State) alreadyHas(e Event) bool {
 	return e.Kind == Progress && e.Phase == s.Phase && min(e.Percent, 99) <= s.Percent && s.Attempts == 0 &&
 		s.NotBefore.IsZero() && e.Step == nil
 }
 
-// endAttempt ends an attempt: the next one begins after a pause that doubles with each failure.
-func (s State) endAttempt(e Event, now time.Time) (State, []Effect, error) {
+// recordFailedAttempt counts a failure and ends the lease. The next attempt begins after a pause that doubles with each
+// failure, from 1 s to 1 min. If the budget has ended, the operation fails instead.
+func (s State) recordFailedAttempt(e Event, now time.Time) (State, []Effect, error) {
 	s.Attempts++
 	s.NotBefore = now.Add(min(firstPause<<min(s.Attempts-1, 10), longestPause))
 	if e.Error != nil {
 		s.Failure = e.Error.Message
 	}
-	after, effects, err := s.checkBudget(now, e.Error)
+	after, effects, err := s.failAfterBudget(now, e.Error)
 	if len(effects) > 0 || err != nil {
 		return after, effects, err
 	}
@@ -182,8 +186,8 @@ func (s State) endAttempt(e Event, now time.Time) (State, []Effect, error) {
 	return after, []Effect{RetryLater, ForgetHolding}, nil
 }
 
-// checkBudget ends the operation as failed if its budget has ended.
-func (s State) checkBudget(now time.Time, last *Error) (State, []Effect, error) {
+// failAfterBudget ends the operation as failed if its budget has ended, and returns it as it is before that.
+func (s State) failAfterBudget(now time.Time, last *Error) (State, []Effect, error) {
 	if now.Before(s.Deadline()) {
 		return s, nil, nil
 	}
@@ -213,7 +217,7 @@ func (s State) finish(status Status, e *Error, now time.Time) (State, []Effect, 
 	return s, effects, nil
 }
 
-// recordNotice stores the outcome of an attempt to send the notification.
+// recordNotice stores whether an attempt to send the notification succeeded. It gives up after noticeBudget.
 func (s State) recordNotice(e Event, now time.Time) (State, []Effect, error) {
 	if s.Notification == nil || !s.Notification.Pending {
 		return s, nil, ErrEnded

@@ -56,7 +56,8 @@ func isRenewal(before, after json.RawMessage) bool {
 	return reflect.DeepEqual(states[0], states[1])
 }
 
-// Worker does the work of operations. It must be idempotent: after a crash it is called again.
+// Worker does the work of operations; each service has its own. It must be idempotent: after a crash it is
+// called again.
 type Worker interface {
 	// Work takes the operation as far as it can now and returns what has happened. The engine calls it
 	// again after each Wake of the resource, and after Outcome.Again. ctx ends before the lease does.
@@ -64,7 +65,7 @@ type Worker interface {
 	Work(ctx context.Context, s State) Outcome
 }
 
-// Outcome is what a Worker has reached. Event has one of the kinds Progress, Retry, Succeed and Fail.
+// Outcome is the result of one call of a Worker. Event has one of the kinds Progress, Retry, Succeed and Fail.
 type Outcome struct {
 	Event Event
 	// Again is when the engine calls Work again without a Wake; 0: after 15 s.
@@ -91,8 +92,8 @@ type Options struct {
 	// NoticeOf returns the body of a notification; needed with a Notifier.
 	NoticeOf func(State) any
 	// AtOnce is on how many operations the process works at once, ShareOfScope on how many of one scope.
-	// The others wait in the order of their arrival; a scope with less work goes first. Default 256 and 64:
-	// each operation renews its lease three times in its duration.
+	// The others wait in the order of their arrival; a scope with fewer running operations goes first. Default 256
+	// and 64, because each running operation writes to the database every third of Lease to renew it.
 	AtOnce, ShareOfScope int
 
 	Log *slog.Logger
@@ -105,14 +106,14 @@ type Engine struct {
 	o Options
 
 	mu         sync.Mutex
-	tasks      map[string]*task // by id: the operations that this process works on
+	tasks      map[string]*task // by id of the operation that each works on
 	byResource map[resourceKey][]*task
-	queue      *queue           // of the operations that wait for a task
-	unreadable map[string]int64 // versions, by id, of operations that cannot be decoded: the log has them
-	// heldElsewhere has the unfinished operations that this process does not work on, by id, with the time at which it
-	// reads them: the end of the lease that another process had, or the time of the next attempt.
-	heldElsewhere map[string]time.Time
-	group         sync.WaitGroup // of the tasks
+	queue      *queue           // operations that wait for a task
+	unreadable map[string]int64 // operations that cannot be decoded: the version that was logged, by id
+	// nextRead has the unfinished operations that this process does not work on, by id, with the time at which it
+	// reads them again: the end of another process's lease, or the time of the next attempt.
+	nextRead map[string]time.Time
+	group    sync.WaitGroup // of the tasks
 }
 
 // NewEngine returns an Engine that works on nothing until Run.
@@ -136,7 +137,7 @@ func NewEngine(o Options) *Engine {
 		o.ShareOfScope = 64
 	}
 	return &Engine{o: o, tasks: map[string]*task{}, byResource: map[resourceKey][]*task{},
-		queue: newQueue(o.AtOnce, o.ShareOfScope), unreadable: map[string]int64{}, heldElsewhere: map[string]time.Time{}}
+		queue: newQueue(o.AtOnce, o.ShareOfScope), unreadable: map[string]int64{}, nextRead: map[string]time.Time{}}
 }
 
 // BusyError is the error of Begin for a resource that has an active operation.
@@ -159,7 +160,7 @@ func (e *Engine) Begin(ctx context.Context, tx *store.Tx, o Order) (State, error
 	if exists, ok := errors.AsType[*store.ExistsError](err); ok && exists.ByName {
 		busy, activeErr := e.Active(ctx, tx, o.Scope, o.Resource)
 		if activeErr != nil {
-			return State{}, store.ErrConflict // the operation has ended meanwhile, or begun in this moment
+			return State{}, store.ErrConflict // the other operation ended meanwhile, or its transaction is not committed yet
 		}
 		return State{}, &BusyError{Active: busy}
 	}
@@ -215,7 +216,7 @@ func (e *Engine) Supersede(ctx context.Context, tx *store.Tx, scope, resource st
 	return e.apply(ctx, tx, d.ID, Event{Kind: Cancel, Error: why}, nil)
 }
 
-// Cancel ends the active operation of a resource as canceled, and settles the resource.
+// Cancel ends an active operation as canceled, and calls Settle for its resource.
 func (e *Engine) Cancel(ctx context.Context, id string, why *Error) (State, error) {
 	return e.commit(ctx, id, Event{Kind: Cancel, Error: why})
 }
@@ -225,8 +226,8 @@ func (e *Engine) commit(ctx context.Context, id string, event Event) (State, err
 	return e.commitWith(ctx, id, event, nil)
 }
 
-// commitWith applies an event in a transaction of its own, after a change of the resource; nil: none. It locks resource
-// and operation in the order of the requests, which change the resource and then begin or cancel an operation.
+// commitWith changes the resource and then applies an event, in one transaction; change may be nil. It locks the
+// resource before the operation, as requests do, so that the two cannot deadlock.
 func (e *Engine) commitWith(ctx context.Context, id string, event Event,
 	change func(context.Context, *store.Tx) error) (s State, err error) {
 	err = e.o.Store.Tx(ctx, func(tx *store.Tx) error {

@@ -28,7 +28,7 @@ type Notifier struct {
 	Client *http.Client // nil: one that refuses private addresses and redirects
 }
 
-// Permits reports whether a URI may be notified.
+// Permits reports whether a notification may be sent to a URI.
 func (n *Notifier) Permits(uri string) bool {
 	u, err := url.Parse(uri)
 	if err != nil || u.User != nil || u.Host == "" || u.Fragment != "" {
@@ -46,7 +46,7 @@ func (n *Notifier) Permits(uri string) bool {
 const noticeTimeout = 5 * time.Second
 
 // client returns the client of one attempt. It checks the address after the name was resolved, so that
-// a name of the list that resolves to a private address reaches nothing.
+// a permitted name that resolves to a private address is not connected to.
 func (n *Notifier) client() *http.Client {
 	if n.Client != nil {
 		return n.Client
@@ -72,7 +72,7 @@ func (n *Notifier) client() *http.Client {
 	}
 }
 
-// Send sends one notification.
+// Send sends one notification as a POST. Every answer but 2xx is an error.
 func (n *Notifier) Send(ctx context.Context, uri string, body any) error {
 	if !n.Permits(uri) {
 		return errors.New("the notification URI is not permitted")

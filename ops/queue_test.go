@@ -220,7 +220,7 @@ func TestAProcessReadsOnlyTheOperationsThatAreDue(t *testing.T) {
 			t.Fatalf("the process reads %v, not %v", got, want)
 		}
 		for _, id := range got {
-			e.heldElsewhere[id] = now
+			e.nextRead[id] = now
 		}
 	}
 	is()

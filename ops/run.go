@@ -12,22 +12,22 @@ import (
 )
 
 const (
-	// duePause is how often Run reads the operations that are due: those whose lease should have ended, because a
-	// living process renews leases without a record in the feed.
+	// duePause is how often Run reads the operations whose time in nextRead has come. The feed does not show whether
+	// a lease was renewed, so the engine reads the operation when the lease that it knows has ended.
 	duePause = 5 * time.Second
-	// comparePause is how often Run lists all unfinished operations. The feed has named each of them before; the list
-	// repairs what a mistake in that record would leave without a process.
-	comparePause = 5 * time.Minute
-	// expiryPause is how often Run removes operations that are older than the retention.
-	expiryPause = time.Hour
-	// defaultWorkPause is when Work is called again without a Wake.
+	// listPause is how often Run lists all unfinished operations. The feed has shown each of them before; the list
+	// finds an operation that a bug left out of nextRead.
+	listPause = 5 * time.Minute
+	// removePause is how often Run removes operations that are older than the retention.
+	removePause = time.Hour
+	// defaultWorkPause is the time until Work is called again when there is no Wake and Outcome.Again is 0.
 	defaultWorkPause = 15 * time.Second
 )
 
-// task is an operation that this process works on.
+// task is the goroutine that works on one operation.
 type task struct {
 	resource resourceKey
-	wake     chan struct{} // a token calls Work at once
+	wake     chan struct{} // a value makes the task call Work at once
 	ended    chan struct{} // closed when another request has ended the operation
 }
 
@@ -54,19 +54,19 @@ func (e *Engine) Run(ctx context.Context) error {
 		<-followed
 		e.group.Wait()
 	}()
-	swept, compared := time.Time{}, time.Now()
+	removed, listed := time.Time{}, time.Now()
 	for pause.For(ctx, duePause) {
 		read := e.enqueueDue
-		if time.Since(compared) >= comparePause {
-			read, compared = e.enqueueUnfinished, time.Now()
+		if time.Since(listed) >= listPause {
+			read, listed = e.enqueueUnfinished, time.Now()
 		}
 		if err := read(ctx); err != nil && ctx.Err() == nil {
 			e.o.Log.Warn("reading unfinished operations failed", "error", err)
 		}
-		if time.Since(swept) < expiryPause {
+		if time.Since(removed) < removePause {
 			continue
 		}
-		swept = time.Now()
+		removed = time.Now()
 		if err := e.removeExpired(ctx); err != nil && ctx.Err() == nil {
 			e.o.Log.Warn("removing old operations failed", "error", err)
 		}
@@ -92,7 +92,7 @@ func (e *Engine) enqueueEach(ctx context.Context, q store.Query) error {
 	})
 }
 
-// enqueueDue reads the operations that are due, and calls enqueueIfDue with them.
+// enqueueDue reads the operations whose time in nextRead has come, and calls enqueueIfDue with each.
 func (e *Engine) enqueueDue(ctx context.Context) error {
 	ids := e.takeDue()
 	if len(ids) == 0 {
@@ -104,23 +104,23 @@ func (e *Engine) enqueueDue(ctx context.Context) error {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		for _, id := range ids {
-			if _, known := e.heldElsewhere[id]; !known {
-				e.heldElsewhere[id] = e.o.Now()
+			if _, has := e.nextRead[id]; !has {
+				e.nextRead[id] = e.o.Now()
 			}
 		}
 	}
 	return err
 }
 
-// takeDue removes the ids of the operations that are due from elsewhere, and returns them.
+// takeDue removes from nextRead the operations whose time has come, and returns their ids.
 func (e *Engine) takeDue() (ids []string) {
 	now := e.o.Now()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for id, at := range e.heldElsewhere {
+	for id, at := range e.nextRead {
 		if !now.Before(at) {
 			ids = append(ids, id)
-			delete(e.heldElsewhere, id)
+			delete(e.nextRead, id)
 		}
 	}
 	return ids
@@ -188,6 +188,7 @@ func (e *Engine) Wake(scope, resource string) bool {
 	return len(tasks) > 0
 }
 
+// signal makes the task call Work at once.
 func (t *task) signal() {
 	select {
 	case t.wake <- struct{}{}:
@@ -195,8 +196,9 @@ func (t *task) signal() {
 	}
 }
 
-// end ends the waits of a task. The caller holds the engine's mu.
-func (t *task) end() {
+// markEnded ends the pause in which a task waits to call Work again: its operation has ended. The caller holds the
+// engine's mu.
+func (t *task) markEnded() {
 	select {
 	case <-t.ended:
 	default:
@@ -204,26 +206,26 @@ func (t *task) end() {
 	}
 }
 
-// enqueueIfDue puts an operation that no process holds and whose next attempt is due into the queue. It notes when to
-// read another unfinished one. For an operation that this process works on and that has ended it ends the waits of
-// the task.
+// enqueueIfDue handles an operation that was just read. If no process has its lease and its next attempt is due, the
+// operation goes into the queue. If it is leased or not due yet, nextRead gets the time to read it again. If it has
+// ended and this process works on it, the task stops waiting.
 func (e *Engine) enqueueIfDue(ctx context.Context, s State) {
 	now := e.o.Now()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	running := e.tasks[s.ID]
 	if running != nil && s.Status.IsTerminal() {
-		running.end() // by this task, or because another request has canceled the operation
+		running.markEnded() // by this task, or because another request has canceled the operation
 	}
-	delete(e.heldElsewhere, s.ID)
+	delete(e.nextRead, s.ID)
 	switch {
 	case running != nil || !e.needsWork(s) || ctx.Err() != nil:
 		return
 	case s.IsLeased(now):
-		e.heldElsewhere[s.ID] = s.Lease.Until
+		e.nextRead[s.ID] = s.Lease.Until
 		return
 	case now.Before(s.dueAt()):
-		e.heldElsewhere[s.ID] = s.dueAt()
+		e.nextRead[s.ID] = s.dueAt()
 		return
 	}
 	e.queue.add(waitingOperation{id: s.ID, scope: s.Scope, resource: s.Resource})
@@ -252,8 +254,8 @@ func (e *Engine) startTasks(ctx context.Context) {
 			defer e.mu.Unlock()
 			delete(e.tasks, next.id)
 			e.removeTask(t)
-			e.heldElsewhere[next.id] = e.o.Now() // it may be unfinished
-			e.queue.endTask(next.scope)
+			e.nextRead[next.id] = e.o.Now() // it may be unfinished
+			e.queue.countEndedTask(next.scope)
 			if ctx.Err() == nil {
 				e.startTasks(ctx)
 			}
@@ -262,13 +264,13 @@ func (e *Engine) startTasks(ctx context.Context) {
 }
 
 // runTask works on an operation until it has ended, the lease is lost, the next attempt is far, or ctx
-// ends. It begins again after short pauses between failures; readDue finds the operation after long ones.
+// ends. It begins again after short pauses between failures; enqueueDue finds the operation after long ones.
 func (e *Engine) runTask(ctx context.Context, t *task, id string) {
 	for {
 		s, err := e.commit(ctx, id, Event{Kind: Acquire, Holder: e.o.Holder, For: e.o.Lease})
 		if err != nil {
 			e.logFailure(ctx, "taking the lease of an operation failed", s, err)
-			return // readDue finds the operation again
+			return // enqueueDue finds the operation again
 		}
 		if s.Status.IsTerminal() {
 			s, err = e.sendNotice(ctx, s)
@@ -285,7 +287,8 @@ func (e *Engine) runTask(ctx context.Context, t *task, id string) {
 	}
 }
 
-// logFailure logs an error that is neither the end of the process nor the work of another process.
+// logFailure logs an error. It does not log the errors that another process's work on the operation causes, nor any
+// after ctx has ended.
 func (e *Engine) logFailure(ctx context.Context, what string, s State, err error) {
 	for _, expected := range []error{ErrEnded, ErrFenced, ErrLeased, ErrTooEarly, store.ErrNotFound} {
 		if errors.Is(err, expected) {
@@ -297,6 +300,7 @@ func (e *Engine) logFailure(ctx context.Context, what string, s State, err error
 	}
 }
 
+// waitUntil waits until a time, and returns the cause of ctx if that ends first.
 func (e *Engine) waitUntil(ctx context.Context, at time.Time) error {
 	if d := at.Sub(e.o.Now()); d > 0 && !pause.For(ctx, d) {
 		return context.Cause(ctx)
@@ -304,7 +308,7 @@ func (e *Engine) waitUntil(ctx context.Context, at time.Time) error {
 	return nil
 }
 
-// removeTask removes a task from the tasks of its resource. The caller holds e.mu.
+// removeTask removes a task from byResource. The caller holds e.mu.
 func (e *Engine) removeTask(t *task) {
 	others := slices.DeleteFunc(e.byResource[t.resource], func(other *task) bool { return other == t })
 	if e.byResource[t.resource] = others; len(others) == 0 {
@@ -339,7 +343,7 @@ func (e *Engine) workOn(ctx context.Context, t *task, s State) (State, error) {
 			again = defaultWorkPause
 		}
 		timer := time.NewTimer(again)
-		for waits := true; waits; {
+		for waiting := true; waiting; {
 			select {
 			case <-ctx.Done():
 				timer.Stop()
@@ -348,9 +352,9 @@ func (e *Engine) workOn(ctx context.Context, t *task, s State) (State, error) {
 				timer.Stop()
 				return s, nil
 			case <-t.wake:
-				waits = false
+				waiting = false
 			case <-timer.C:
-				waits = false
+				waiting = false
 			case <-renew.C:
 			}
 			if s.Lease.Until.Sub(e.o.Now()) > e.o.Lease*2/3 {

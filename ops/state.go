@@ -20,7 +20,7 @@ const (
 // IsTerminal reports whether an operation with this status has ended.
 func (s Status) IsTerminal() bool { return s == Succeeded || s == Failed || s == Canceled }
 
-// Request is what an operation does to its resource, such as Create. The service chooses the words.
+// Request names what an operation does to its resource, such as Create. Each service has its own names.
 type Request string
 
 // Error is why an operation failed or was canceled. Customers read it.
@@ -32,7 +32,7 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Code + ": " + e.Message }
 
-// Order is what never changes of an operation: who requested what.
+// Order is the part of an operation that never changes: what was requested, and of which resource.
 type Order struct {
 	ID       string  `json:"id"`
 	Scope    string  `json:"scope"`    // the owner of operations that are listed together
@@ -59,7 +59,7 @@ type Step struct {
 	Result json.RawMessage `json:"result,omitempty"`
 }
 
-// Notification is how far the notification of an ended operation has come.
+// Notification records the attempts to notify the caller of the end of an operation.
 type Notification struct {
 	Pending   bool      `json:"pending"`
 	Attempts  int       `json:"attempts,omitempty"`
