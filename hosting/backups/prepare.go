@@ -21,9 +21,10 @@ const (
 	// reachLimit bounds the wait until the backup reaches the moment of a restore.
 	reachLimit = 2 * time.Minute
 	reachEvery = 250 * time.Millisecond
-	// prepareTries is how often the data of a restore is made before the restore fails.
+	// prepareTries is how often the data of a restore is made before the restore fails. A recovery has no such bound.
 	prepareTries = 5
-	retryPrepare = 2 * time.Second // doubles with each failure
+	// retryPrepare is the first wait after a failure. It doubles with each failure, up to retryPrepareLast.
+	retryPrepare, retryPrepareLast = 2 * time.Second, time.Minute
 	// answerLimit bounds one question to the store whether it has a plane, retryStoreLast the wait between two of them.
 	answerLimit    = 30 * time.Second
 	retryStoreLast = 15 * time.Second
@@ -148,32 +149,25 @@ func (b *Backups) prepare(ctx context.Context, id controlplane.ID, p *preparatio
 		return
 	}
 	err := b.awaitReach(ctx, id, p)
-	if err == nil {
-		select {
-		case b.preparations <- struct{}{}:
-			defer func() { <-b.preparations }()
-		case <-ctx.Done():
-			return
-		}
-	}
-	for try, wait := 1, retryPrepare; err == nil; try, wait = try+1, 2*wait {
-		b.show(id, p, controlplane.Preparation{State: controlplane.PreparationRuns})
+	for try, wait := 1, retryPrepare; err == nil; try, wait = try+1, min(2*wait, retryPrepareLast) {
 		var state controlplane.Preparation
-		if p.order.DryRun {
-			state, err = b.compare(ctx, id, p.order)
-		} else {
-			state, err = b.makeData(ctx, id, p.order)
-		}
+		state, err = b.prepareOnce(ctx, id, p)
 		if err == nil {
 			log.Info("the data of a restore is prepared", "restores", state.Restores)
 			b.show(id, p, state)
 			return
 		}
-		isFinal := errors.Is(err, backup.ErrOutside) || errors.Is(err, backup.ErrCorrupt) || try == prepareTries
-		if isFinal || ctx.Err() != nil {
+		isFinal := errors.Is(err, backup.ErrOutside) || errors.Is(err, backup.ErrCorrupt)
+		// Nobody orders a recovery again: a store or a KMS that was away for minutes must not leave planes unborn.
+		isLast := try == prepareTries && p.order.ID != controlplane.Recovery
+		if isFinal || isLast || ctx.Err() != nil {
 			break
 		}
 		log.Warn("the data of a restore could not be made; it is tried again", "error", err)
+		if p.order.ID == controlplane.Recovery {
+			b.show(id, p, controlplane.Preparation{State: controlplane.PreparationWaits,
+				Message: "its data could not be read from the backup; it is tried again"})
+		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(wait):
@@ -185,6 +179,23 @@ func (b *Backups) prepare(ctx context.Context, id controlplane.ID, p *preparatio
 	}
 	log.Warn("the data of a restore could not be made", "error", err)
 	b.show(id, p, controlplane.Preparation{State: controlplane.PreparationFailed, Message: failureMessage(err)})
+}
+
+// prepareOnce makes the data once, or computes the changes. It has one of the places of preparations meanwhile, and none
+// between two tries: orders that fail must not hold up the others.
+func (b *Backups) prepareOnce(ctx context.Context, id controlplane.ID, p *preparation) (controlplane.Preparation,
+	error) {
+	select {
+	case b.preparations <- struct{}{}:
+		defer func() { <-b.preparations }()
+	case <-ctx.Done():
+		return controlplane.Preparation{}, ctx.Err()
+	}
+	b.show(id, p, controlplane.Preparation{State: controlplane.PreparationRuns})
+	if p.order.DryRun {
+		return b.compare(ctx, id, p.order)
+	}
+	return b.makeData(ctx, id, p.order)
 }
 
 // isLost asks the store until it answers whether a plane that has no data on this machine has a backup. If it has none,

@@ -40,6 +40,10 @@ func (r *Runtime) Staging(id controlplane.ID, data string) string {
 // errNoData is the error of restored data that is not there.
 var errNoData = errors.New("the restored data is not in the directory of the plane's state")
 
+// errNotLost is the error of a recovery whose plane has data: that is newer than the backup, and would be deleted.
+var errNotLost = errors.New("the plane has data, and hosting has no record of it: an operator puts the record back, or " +
+	"moves the data away, and the plane is recovered from its backup")
+
 // takeData makes restored data, its keys and its past those of a stopped plane, and puts them into its next record.
 func (x *runner) takeData(next *record, data string) error {
 	if data == next.Data {
@@ -88,6 +92,9 @@ func replaceData(dir, state, have, want string) error {
 	isThere, err := exists(etcdDir(dir))
 	if err != nil {
 		return err
+	}
+	if isThere && want == controlplane.Recovery {
+		return errNotLost
 	}
 	if isThere {
 		if err := os.Rename(etcdDir(dir), filepath.Join(staging, replacedName)); err != nil {

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -8,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"atoll.dev/hosting/controlplane"
 )
 
 // The data of a plane is replaced by two renames. Wherever they are interrupted, the next start completes them, or
@@ -37,6 +40,9 @@ func TestTheReplacementOfDataCanBeInterrupted(t *testing.T) {
 		"withdrawn between the renames":  {staged: restored, replaced: own, has: own},
 		"withdrawn after the renames":    {etcd: restored, replaced: own, has: restored},
 		"the restored data is not there": {etcd: own, want: "x", has: own, err: errNoData},
+		"a plane that is not lost": {etcd: own, staged: restored, want: controlplane.Recovery, has: own,
+			err: errNotLost},
+		"a lost plane": {staged: restored, want: controlplane.Recovery, has: restored},
 	} {
 		t.Run(name, func(t *testing.T) {
 			top := t.TempDir()
@@ -44,8 +50,9 @@ func TestTheReplacementOfDataCanBeInterrupted(t *testing.T) {
 			if err := os.Mkdir(dir, 0o700); err != nil {
 				t.Fatal(err)
 			}
+			staging := "state/restored-" + cmp.Or(c.want, "x")
 			for path, content := range map[string]string{
-				"plane/etcd": c.etcd, "state/restored-x/etcd": c.staged, "state/restored-x/replaced": c.replaced,
+				"plane/etcd": c.etcd, staging + "/etcd": c.staged, staging + "/replaced": c.replaced,
 			} {
 				if content != "" {
 					write(t, filepath.Join(top, path), content)
