@@ -230,6 +230,9 @@ func (s Settings) processSettings() map[string]ProcessSettings {
 	return all
 }
 
+// maxProcessors bounds GOMAXPROCS: Go's runtime takes memory for each, and ends a program that asks for millions.
+const maxProcessors = 1024
+
 // with returns the spec of a process with its settings. The limits are those of Go's runtime: the program keeps them by
 // itself, and is not killed.
 func (s Spec) with(settings ProcessSettings) Spec {
@@ -240,7 +243,7 @@ func (s Spec) with(settings ProcessSettings) Spec {
 		s.Env = append(slices.Clone(s.Env), fmt.Sprintf("GOMEMLIMIT=%d", settings.MemoryBytes))
 	}
 	if settings.Processors > 0 {
-		s.Env = append(slices.Clone(s.Env), fmt.Sprintf("GOMAXPROCS=%d", settings.Processors))
+		s.Env = append(slices.Clone(s.Env), fmt.Sprintf("GOMAXPROCS=%d", min(settings.Processors, maxProcessors)))
 	}
 	return s
 }

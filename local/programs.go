@@ -28,6 +28,10 @@ const schemaLimit = 10 * time.Second
 // describeLimit bounds the time in which a program says what it is. It is for a program that hangs.
 const describeLimit = time.Minute
 
+// answerDelay is the time in which the answer of a program that has ended must be read. It is for a process that the
+// program has left behind with its standard output.
+const answerDelay = time.Second
+
 // ProgramDescription is what `atoll describe-program` prints.
 type ProgramDescription struct {
 	Version string         `json:"version"`
@@ -39,7 +43,7 @@ func describeProgram(ctx context.Context, program string) (d ProgramDescription,
 	ctx, cancel := context.WithTimeout(ctx, describeLimit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, "describe-program")
-	cmd.Env = plainEnv()
+	cmd.Env, cmd.WaitDelay = plainEnv(), answerDelay
 	out, err := cmd.Output()
 	if err == nil {
 		err = json.Unmarshal(out, &d)
@@ -54,7 +58,9 @@ func describeProgram(ctx context.Context, program string) (d ProgramDescription,
 func kubeVersion(ctx context.Context, program string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, describeLimit)
 	defer cancel()
-	output, err := exec.CommandContext(ctx, program, "version").Output()
+	cmd := exec.CommandContext(ctx, program, "version")
+	cmd.WaitDelay = answerDelay
+	output, err := cmd.Output()
 	if err != nil {
 		return "", fmt.Errorf("%s version: %w", program, err)
 	}

@@ -5,8 +5,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -140,5 +143,33 @@ func TestAnotherVersionReplacesEachProcess(t *testing.T) {
 	if read, err := h.State(); err != nil || read.programs(first).Atoll != second.Atoll ||
 		h.Programs().Atoll != second.Atoll {
 		t.Errorf("the home has the programs %+v, %v", read.programs(first), err)
+	}
+}
+
+// TestAProgramThatLeavesAProcessBehindEnds: a process that holds the program's standard output hinders no apply.
+func TestAProgramThatLeavesAProcessBehindEnds(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "atoll")
+	left := filepath.Join(t.TempDir(), "left")
+	script := fmt.Sprintf("#!/bin/sh\nsleep 300 &\necho $! > %s\necho v1.36.3\n", left)
+	if err := os.WriteFile(program, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		text, _ := os.ReadFile(left)
+		if pid, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	})
+	for what, ask := range map[string]func() error{
+		"its version": func() error { _, err := kubeVersion(t.Context(), program); return err },
+		"its schemas": func() error { _, err := describeProgram(t.Context(), program); return err },
+	} {
+		begun := time.Now()
+		if err := ask(); err == nil {
+			t.Errorf("a program whose output has no end has said %s", what)
+		}
+		if took := time.Since(begun); took > describeLimit/2 {
+			t.Errorf("%s: the answer took %s", what, took)
+		}
 	}
 }

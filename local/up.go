@@ -192,7 +192,9 @@ func (h Home) prepareState(opts UpOptions) (st State, grown []cluster.Management
 		st.Settings = opts.Settings.keeping(st)
 	}
 	if opts.Programs != nil {
+		newest := st.Programs.Newest // another apply may have noted it meanwhile
 		st.Programs = *opts.Programs
+		st.Programs.Newest = newest
 	}
 	if err := h.assignPorts(st.Ports, portNames(st)); err != nil {
 		return st, nil, err
