@@ -181,8 +181,8 @@ func (b *Backups) prepare(ctx context.Context, id controlplane.ID, p *preparatio
 	b.show(id, p, controlplane.Preparation{State: controlplane.PreparationFailed, Message: failureMessage(err)})
 }
 
-// prepareOnce makes the data once, or computes the changes. It has one of the places of preparations meanwhile, and none
-// between two tries: orders that fail must not hold up the others.
+// prepareOnce makes the data once, or computes the changes. It has one of the places of preparations meanwhile, and
+// none between two tries: orders that fail must not hold up the others.
 func (b *Backups) prepareOnce(ctx context.Context, id controlplane.ID, p *preparation) (controlplane.Preparation,
 	error) {
 	select {

@@ -72,7 +72,7 @@ func TestARecoveryWaitsForItsBackup(t *testing.T) {
 		for _, id := range ids {
 			prepare(id)
 		}
-		time.Sleep(time.Hour) // of the bubble
+		<-time.After(time.Hour) // of the bubble
 		synctest.Wait()
 		for _, id := range ids {
 			if p := prepare(id); p.State != controlplane.PreparationWaits || p.Message == "" {

@@ -41,8 +41,8 @@ func (r *Runtime) Staging(id controlplane.ID, data string) string {
 var errNoData = errors.New("the restored data is not in the directory of the plane's state")
 
 // errNotLost is the error of a recovery whose plane has data: that is newer than the backup, and would be deleted.
-var errNotLost = errors.New("the plane has data, and hosting has no record of it: an operator puts the record back, or " +
-	"moves the data away, and the plane is recovered from its backup")
+var errNotLost = errors.New("the plane has data, and hosting has no record of it: an operator puts the record back, " +
+	"or moves the data away, and the plane is recovered from its backup")
 
 // takeData makes restored data, its keys and its past those of a stopped plane, and puts them into its next record.
 func (x *runner) takeData(next *record, data string) error {
