@@ -48,20 +48,20 @@ func (r *Router) serve(ctx context.Context, c *clientConn) outcome {
 	}
 	route, result := r.beginUse(c, want.serverName)
 	if result != outcomeRouted {
-		return refuse(client, result, want.unknownName())
+		return refuse(client, result, want.answerTo(result))
 	}
 	defer r.endUse(c, want.serverName)
 	_ = client.SetDeadline(time.Time{})
 	backend, result := r.connect(ctx, route, c.source)
 	if backend == nil {
-		return refuse(client, result, want.noBackend())
+		return refuse(client, result, want.answerTo(result))
 	}
 	if !r.track(backend) {
 		return outcomeStopped
 	}
 	defer r.untrack(backend)
 	if !r.pass(want, client, backend) {
-		return refuse(client, outcomeUnreachable, want.noBackend())
+		return refuse(client, outcomeUnreachable, want.answerTo(outcomeUnreachable))
 	}
 	r.metrics.open.Inc()
 	defer r.metrics.open.Dec()

@@ -19,18 +19,16 @@ type wish struct {
 // isConnect reports whether the client sends its ClientHello after the answer to a CONNECT.
 func (w wish) isConnect() bool { return w.hello == nil }
 
-// unknownName returns the answer when no plane has the name.
-func (w wish) unknownName() []byte {
-	if w.isConnect() {
+// answerTo returns what the client gets for an outcome. Only a name without a route is answered as such: a machine of a
+// customer stops when the router does not know its cluster for long (node/join), and a limit is no reason to stop.
+func (w wish) answerTo(why outcome) []byte {
+	switch {
+	case w.isConnect() && why == outcomeUnknown:
 		return []byte("HTTP/1.1 404 Not Found\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
-	}
-	return alertUnrecognizedName
-}
-
-// noBackend returns the answer when the plane cannot be reached.
-func (w wish) noBackend() []byte {
-	if w.isConnect() {
+	case w.isConnect():
 		return []byte("HTTP/1.1 502 Bad Gateway\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+	case why == outcomeUnknown:
+		return alertUnrecognizedName
 	}
 	return alertInternalError
 }

@@ -73,6 +73,26 @@ func TestAConnectNamesThePlaneOfAHelloWithoutName(t *testing.T) {
 	}
 }
 
+// The machine of a customer stops when the router knows no such cluster for long, so a limit has another answer.
+func TestALimitIsNotAnsweredAsAnUnknownName(t *testing.T) {
+	w := newWorld(t, func(o *Options) { o.Limits = Limits{PerName: 1} })
+	w.serveEcho([]string{"a.example"}, nil)
+	if !isServed(w.send(probe("a.example"))) { // stays open
+		t.Fatal("the first connection is not served")
+	}
+	for text, want := range map[string]string{
+		string(probe("a.example")):               string(alertInternalError),
+		"CONNECT a.example:443 HTTP/1.1\r\n\r\n": "HTTP/1.1 502",
+		string(probe("x.example")):               string(alertUnrecognizedName),
+		"CONNECT x.example:443 HTTP/1.1\r\n\r\n": "HTTP/1.1 404",
+	} {
+		answer := make([]byte, len(want))
+		if _, err := io.ReadFull(w.dialRaw(text), answer); err != nil || string(answer) != want {
+			t.Errorf("the answer to %q is %q, %v, want %q", text, answer, err, want)
+		}
+	}
+}
+
 // A CONNECT that comes byte by byte is read to its end, and not into the hello that follows.
 func TestAConnectIsReadToItsEnd(t *testing.T) {
 	client, server := net.Pipe()

@@ -66,24 +66,33 @@ func isGone(err error, name string) bool {
 	return details != nil && details.Name == name
 }
 
-// judge decides after an observation whether the machine must stop. gone is since when the router has known no such
-// cluster, zero when it knows it.
-func judge(p presence, gone, now time.Time) (reason string, since time.Time) {
+// absence is how long the router has known no such cluster, as far as the machine has seen it.
+type absence struct {
+	last presence
+	at   time.Time     // of the last observation
+	gone time.Duration // between observations that both were unrouted, since the cluster was present
+}
+
+// judge decides after an observation whether the machine must stop. Time in which nobody answered does not count:
+// before and after a long outage of the region a router may have no table for seconds.
+func (a *absence) judge(p presence, now time.Time) (reason string) {
+	before := a.last
+	passed := min(now.Sub(a.at), followEvery+callLimit) // this process may have been halted
+	a.last, a.at = p, now
 	switch p {
 	case removed:
-		return "the cluster has removed this machine: its node, its node pool or the whole cluster was deleted", gone
-	case unrouted:
-		if gone.IsZero() {
-			gone = now
-		}
-		if now.Sub(gone) >= goneAfter {
-			return fmt.Sprintf("the router has known no such cluster for %s: the cluster was deleted", goneAfter), gone
-		}
-		return "", gone
+		return "the cluster has removed this machine: its node, its node pool or the whole cluster was deleted"
 	case present:
-		return "", time.Time{}
+		a.gone = 0
+	case unrouted:
+		if before == unrouted {
+			a.gone += passed
+		}
+		if a.gone >= goneAfter {
+			return fmt.Sprintf("the router has known no such cluster for %s: the cluster was deleted", goneAfter)
+		}
 	}
-	return "", gone
+	return ""
 }
 
 // Follow returns an ErrRemoved with the reason when the cluster does not have this machine's Node any more, and nil
@@ -99,7 +108,7 @@ func Follow(ctx context.Context, home string, tell func(format string, args ...a
 	}
 	ticker := time.NewTicker(followEvery)
 	defer ticker.Stop()
-	var gone time.Time
+	var seen absence
 	wasAway := false
 	for {
 		p, err := r.observe(ctx, home)
@@ -114,12 +123,11 @@ func Follow(ctx context.Context, home string, tell func(format string, args ...a
 				tell("the cluster answers again")
 			}
 		}
-		if p == unrouted && gone.IsZero() {
+		if p == unrouted && seen.last != unrouted {
 			tell("the router knows no such cluster: it was deleted, or the router has no table yet; unless that changes, "+
-				"this machine stops in %s", goneAfter)
+				"this machine stops in %s", goneAfter-seen.gone)
 		}
-		var reason string
-		if reason, gone = judge(p, gone, time.Now()); reason != "" {
+		if reason := seen.judge(p, time.Now()); reason != "" {
 			err := fmt.Errorf("%w: %s", ErrRemoved, reason)
 			if p == removed { // a router may get a cluster back
 				r.Removed = reason

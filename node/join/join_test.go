@@ -93,31 +93,44 @@ func TestOnlyAClearAnswerStopsAMachine(t *testing.T) {
 	start := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 	type step struct {
 		p     presence
-		after time.Duration
+		lasts time.Duration // observed every followEvery
 		stops bool
 	}
 	for name, steps := range map[string][]step{
-		"the Node is gone": {{present, 0, false},
-			{removed, 10 * time.Second, true}},
-		"the cluster does not answer": {{present, 0, false},
-			{unknown, time.Second, false}, {unknown, 72 * time.Hour, false}},
-		"the router knows no such cluster": {{unrouted, 0, false},
-			{unrouted, goneAfter - time.Second, false}, {unrouted, goneAfter, true}},
-		"the router knows it again": {{unrouted, 0, false},
-			{present, time.Minute, false}, {unrouted, goneAfter, false}},
-		"it is unknown, and away, and unknown again": {{unrouted, 0, false},
-			{unknown, time.Minute, false}, {unrouted, goneAfter, true}},
+		"the Node is gone":            {{present, 0, false}, {removed, 0, true}},
+		"the cluster does not answer": {{present, 0, false}, {unknown, 24 * time.Hour, false}},
+		"the router knows no such cluster": {{unrouted, goneAfter - followEvery, false},
+			{unrouted, 2 * followEvery, true}},
+		"the router knows it again": {{unrouted, goneAfter - followEvery, false}, {present, 0, false},
+			{unrouted, goneAfter - followEvery, false}},
+		"it is unknown, and away, and unknown again": {{unrouted, goneAfter - 2*followEvery, false},
+			{unknown, time.Minute, false}, {unrouted, 3 * followEvery, true}},
+		"it is unknown for a moment before and after a long outage": {{unrouted, followEvery, false},
+			{unknown, 24 * time.Hour, false}, {unrouted, followEvery, false}, {present, 0, false}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var gone time.Time
+			var seen absence
+			now := start
 			for i, s := range steps {
-				var reason string
-				if reason, gone = judge(s.p, gone, start.Add(s.after)); (reason != "") != s.stops {
+				reason := ""
+				for left := s.lasts; left >= 0 && reason == ""; left -= followEvery {
+					now = now.Add(followEvery)
+					reason = seen.judge(s.p, now)
+				}
+				if (reason != "") != s.stops {
 					t.Errorf("step %d: reason %q", i, reason)
 				}
 			}
 		})
 	}
+	t.Run("the process was halted", func(t *testing.T) {
+		var seen absence
+		for _, at := range []time.Duration{0, time.Hour} {
+			if reason := seen.judge(unrouted, start.Add(at)); reason != "" {
+				t.Errorf("after %s: %s", at, reason)
+			}
+		}
+	})
 	named := apierrors.NewNotFound(schema.GroupResource{Resource: "nodes"}, "edge-abc123")
 	if !isGone(named, "edge-abc123") || isGone(named, "edge-zzz999") || isGone(errors.New("not found"), "edge-abc123") ||
 		isGone(&tls.CertificateVerificationError{}, "edge-abc123") {
