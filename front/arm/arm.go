@@ -74,7 +74,7 @@ type front struct {
 	releases     *release.Cache
 	tokens       *Tokens
 	engine       *ops.Engine
-	orphans      orphans
+	orphans      orphanQueue
 	notifier     *ops.Notifier
 	location     string
 	mode         Mode
@@ -99,7 +99,7 @@ func New(o Options) *Front {
 	}
 	f := &front{store: o.Store, keys: o.Keys, clm: o.CLM, certificates: o.Certificates, tokens: o.Tokens,
 		notifier: o.Notifier, releases: release.NewCache(o.CLM), location: o.Location, mode: o.Mode, retryAfter: o.RetryAfter,
-		referers: o.Referers, log: o.Log, orphans: make(orphans, waitingOrphans)}
+		referers: o.Referers, log: o.Log, orphans: make(orphanQueue, maxWaitingCandidates)}
 	f.engine = ops.NewEngine(ops.Options{Store: o.Store, Worker: f, Settle: f.settle, Holder: o.Holder,
 		Notifier: o.Notifier, NoticeOf: f.noticeOf, Log: o.Log})
 	router := access.NewRouter(access.Options{Identifier: f, Policy: decider{o.Keys.Directory()}, Resources: resources{},
@@ -107,7 +107,7 @@ func New(o Options) *Front {
 	f.register(router)
 	handler := rest.Observe(rest.Options{Log: o.Log, ErrorBody: errorBodyOf, Classify: classify,
 		IDHeaders: []string{"X-Ms-Request-Id"}, Metrics: o.Metrics}, router)
-	return &Front{f: f, handler: f.prepare(handler)}
+	return &Front{f: f, handler: f.prepareRequest(handler)}
 }
 
 // ServeHTTP serves the API.
@@ -158,7 +158,7 @@ func (f *front) register(router *access.Router) {
 		router.Handle(access.Route{Method: method, Path: path, Action: action, Kind: access.ResourceKind(kind),
 			Audience: access.Customers}, h)
 	}
-	v := f.versioned
+	v := f.withVersion
 	for path, kind := range map[string]store.Kind{clusterPath: kindCluster, poolPath: kindPool} {
 		of, what := policy.Cluster, access.Action("Cluster")
 		if kind == kindPool {
@@ -183,7 +183,8 @@ func (f *front) register(router *access.Router) {
 		v(f.requestAdminCredential))
 	handle("POST", clusterPath+"/revokecredentials", "ListCredentials", policy.Cluster, v(f.revokeCredentials))
 	// The handler decides about each resource of the deployment.
-	handle("POST", groupPath+"/deployments/{deployment}/preflight", "ListClusters", policy.Account, f.plain(f.preflight))
+	handle("POST", groupPath+"/deployments/{deployment}/preflight", "ListClusters", policy.Account,
+		f.withSubscription(f.preflight))
 	for segment, read := range map[string]func(*exchange) ([]map[string]any, error){
 		versionsSegment: f.versionResources, roleSetsSegment: f.roleSetResources} {
 		path := locationPath + "/" + strings.ToLower(segment)
@@ -191,13 +192,13 @@ func (f *front) register(router *access.Router) {
 		handle("GET", path+"/{name}", actionReadOffers, policy.Account, v(f.getOffered(read, segment)))
 	}
 	f.registerClassic(handle)
-	handle("GET", rpOperationsPath, actionListOperations, policy.Account, f.plain(f.listRPOperations))
+	handle("GET", rpOperationsPath, actionListOperations, policy.Account, f.withSubscription(f.listRPOperations))
 	handle("GET", locationPath+"/hcpoperationstatuses/{operation}", actionReadOperation, policy.Account,
 		v(f.getOperationStatus))
 	handle("GET", locationPath+"/hcpoperationresults/{operation}", actionReadOperation, policy.Account,
 		v(f.getOperationResult))
-	handle("PUT", subscriptionPath, actionPutSubscription, policy.Account, f.plain(f.putSubscription))
-	handle("GET", subscriptionPath, actionGetSubscription, policy.Account, f.plain(f.getSubscription))
+	handle("PUT", subscriptionPath, actionPutSubscription, policy.Account, f.withSubscription(f.putSubscription))
+	handle("GET", subscriptionPath, actionGetSubscription, policy.Account, f.withSubscription(f.getSubscription))
 }
 
 // registerClassic registers the routes of ARO classic.

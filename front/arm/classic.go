@@ -21,7 +21,7 @@ const (
 var classicVersions = []string{"2019-12-31-preview", "2020-04-30", "2021-09-01-preview", "2022-04-01", "2022-09-04",
 	"2023-04-01", "2023-07-01-preview", "2023-09-04", "2023-11-22", "2024-08-12-preview", "2025-07-25"}
 
-// classicSince returns the index of an api-version of openShiftClusters.
+// classicSince returns the index of an api-version in classicVersions, and -1 for an unknown one.
 func classicSince(name string) version { return version(slices.Index(classicVersions, name)) }
 
 // classicFields are the properties of openShiftClusters that a customer writes.
@@ -89,10 +89,10 @@ func network(bits int) func(any) string {
 	}
 }
 
-// classic returns the handler of a route of openShiftClusters, which has api-versions of its own. since is the first
-// one that has the route.
+// classic returns a handler that reads the api-version of openShiftClusters and refuses an unknown one.
+// since is the first api-version that has the route.
 func (f *front) classic(since string, serve func(*exchange) error) rest.Handler {
-	return f.plain(func(x *exchange) error {
+	return f.withSubscription(func(x *exchange) error {
 		name := x.r.URL.Query().Get("api-version")
 		if name == "" {
 			return rest.Errorf(http.StatusBadRequest, codeInvalidParameter,
@@ -113,7 +113,7 @@ const noInstaller = "The body is valid, but this region has no installer for ope
 
 // putClassic checks a PUT of an openShiftCluster, and refuses it because there is no installer.
 func (f *front) putClassic(x *exchange) error {
-	if err := x.subscription.admit(x.r.Method); err != nil {
+	if err := x.subscription.checkState(x.r.Method); err != nil {
 		return err
 	}
 	body, err := x.readBody()
@@ -138,8 +138,8 @@ func (f *front) putClassic(x *exchange) error {
 
 // checkClassic checks the properties of an openShiftCluster.
 func checkClassic(p *problems, v version, group string, properties map[string]any) {
-	a := acceptance{version: v, isNew: true}
-	after := a.object("properties.", classicFields, properties, nil)
+	a := bodyReader{version: v, isNew: true}
+	after := a.readObject("properties.", classicFields, properties, nil)
 	*p = append(*p, a.problems...)
 	if len(*p) > 0 {
 		return
@@ -170,11 +170,11 @@ func (f *front) missingClassic(x *exchange) error {
 }
 
 func (f *front) listClassic(x *exchange) error {
-	return x.write(http.StatusOK, map[string]any{"value": []any{}})
+	return x.writeJSON(http.StatusOK, map[string]any{"value": []any{}})
 }
 
 func (f *front) deleteClassic(x *exchange) error {
-	if err := x.subscription.admit(x.r.Method); err != nil {
+	if err := x.subscription.checkState(x.r.Method); err != nil {
 		return err
 	}
 	x.w.WriteHeader(http.StatusNoContent)

@@ -35,9 +35,9 @@ type OperatorOptions struct {
 	Metrics    prometheus.Registerer // gets the metrics of requests
 }
 
-// clustersService answers the queries with which operators of ARO HCP look for a cluster: which
-// cluster of the region is a resource of Azure, and which management cluster hosts it. It reads,
-// and it has no route for customers.
+// clustersService serves the queries of Clusters Service with which operators of ARO HCP look for a
+// cluster: which cluster of the region belongs to a resource of Azure, and which management cluster hosts
+// it. It only reads, and has no route for customers.
 type clustersService struct {
 	store  *store.Store
 	clm    *clmclient.Client
@@ -51,8 +51,8 @@ const (
 	adminPath        = "/admin"
 )
 
-// WithOperatorAPIs returns a handler of the view of Clusters Service and of the admin API of ARO
-// classic below their paths, and of next elsewhere.
+// WithOperatorAPIs returns a handler that serves Clusters Service and the admin API of ARO classic below
+// their paths, and calls next for all other paths.
 func WithOperatorAPIs(o OperatorOptions, next http.Handler) http.Handler {
 	s := &clustersService{store: o.Store, clm: o.CLM, region: o.Region}
 	router := access.NewRouter(access.Options{Identifier: o.Identifier, Policy: access.PrivilegedOnly{}, Region: o.Region,
@@ -60,17 +60,17 @@ func WithOperatorAPIs(o OperatorOptions, next http.Handler) http.Handler {
 	for _, api := range []string{clustersMgmtPath, aroHCPPath} {
 		for path, serve := range map[string]rest.Handler{
 			"/clusters":                      s.list,
-			"/clusters/{id}":                 s.ofCluster(s.cluster),
-			"/clusters/{id}/status":          s.ofCluster(s.status),
-			"/clusters/{id}/provision_shard": s.ofCluster(s.provisionShard),
-			"/clusters/{id}/node_pools":      s.ofCluster(s.pools),
+			"/clusters/{id}":                 s.withCluster(s.cluster),
+			"/clusters/{id}/status":          s.withCluster(s.status),
+			"/clusters/{id}/provision_shard": s.withCluster(s.provisionShard),
+			"/clusters/{id}/node_pools":      s.withCluster(s.pools),
 		} {
 			router.Handle(access.Route{Method: http.MethodGet, Path: api + path, Action: "ListClusters", Kind: "Account",
 				Audience: access.Operators}, serve)
 		}
 	}
-	adminRouter := access.NewRouter(access.Options{Identifier: sentPath{o.Identifier}, Policy: access.PrivilegedOnly{},
-		Region: o.Region, Limiter: o.Limiter, Denials: o.Denials, Log: o.Log})
+	adminRouter := access.NewRouter(access.Options{Identifier: originalPathIdentifier{o.Identifier},
+		Policy: access.PrivilegedOnly{}, Region: o.Region, Limiter: o.Limiter, Denials: o.Denials, Log: o.Log})
 	(&adminAPI{release.NewCache(o.CLM)}).register(adminRouter)
 	admin := rest.SecurityHeaders(rest.Observe(rest.Options{Log: o.Log, ErrorBody: errorBodyOf, Classify: classify,
 		IDHeaders: []string{"X-Ms-Request-Id"}}, inLowerCase(adminRouter)))
@@ -89,45 +89,47 @@ func WithOperatorAPIs(o OperatorOptions, next http.Handler) http.Handler {
 	})
 }
 
-type sentURLKey struct{}
+// originalURLKey is the key of the context value with the URL before inLowerCase changed it.
+type originalURLKey struct{}
 
 // inLowerCase returns a handler whose requests have a path in lower case: names in Azure have no case.
 func inLowerCase(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		lower := r.Clone(context.WithValue(r.Context(), sentURLKey{}, r.URL))
+		lower := r.Clone(context.WithValue(r.Context(), originalURLKey{}, r.URL))
 		lower.URL.Path, lower.URL.RawPath = strings.ToLower(r.URL.Path), ""
 		next.ServeHTTP(w, lower)
 	})
 }
 
-// sentPath proves the identity of a sender with the path as it was sent, which a signature has.
-type sentPath struct{ access.Identifier }
+// originalPathIdentifier identifies the sender of a request by the path in its original case, because the
+// signature of a request covers that path.
+type originalPathIdentifier struct{ access.Identifier }
 
 // Identify implements access.Identifier.
-func (s sentPath) Identify(r *http.Request) (access.Identity, []byte, error) {
-	if sent, isLower := r.Context().Value(sentURLKey{}).(*url.URL); isLower {
+func (s originalPathIdentifier) Identify(r *http.Request) (access.Identity, []byte, error) {
+	if sent, isLower := r.Context().Value(originalURLKey{}).(*url.URL); isLower {
 		r = r.WithContext(r.Context())
 		r.URL = sent
 	}
 	return s.Identifier.Identify(r)
 }
 
-// apiOf returns the path of the API that a request came to.
-func apiOf(r *http.Request) string {
+// apiPathOf returns the path at which the API of a request begins.
+func apiPathOf(r *http.Request) string {
 	if strings.HasPrefix(r.URL.Path, aroHCPPath) {
 		return aroHCPPath
 	}
 	return clustersMgmtPath
 }
 
-// found is a resource with the time of its creation.
-type found struct {
+// createdResource is a resource with the time of its creation.
+type createdResource struct {
 	resource
 	created time.Time
 }
 
 // id returns the id of the cluster in the region; before the lifecycle manager has it, that of the document.
-func (c found) id() string {
+func (c createdResource) id() string {
 	if c.status.Resource != "" {
 		return c.status.Resource
 	}
@@ -179,6 +181,7 @@ const (
 	maxServiceOffset = 100_000
 )
 
+// list serves the list of clusters, with search and pages.
 func (s *clustersService) list(w http.ResponseWriter, r *http.Request) error {
 	query := r.URL.Query()
 	filter, err := clusterSearch().Parse(strings.TrimSpace(query.Get("search")))
@@ -209,18 +212,18 @@ func (s *clustersService) list(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return err
 		}
-		items = append(items, s.show(apiOf(r), found{c, d.CreatedAt}))
+		items = append(items, s.clusterView(apiPathOf(r), createdResource{c, d.CreatedAt}))
 	}
 	return rest.WriteJSON(w, http.StatusOK, map[string]any{"kind": "ClusterList", "page": page, "size": len(items),
 		"total": list.Total, "items": items})
 }
 
-// ofCluster returns a handler of the cluster that the path names by its id.
-func (s *clustersService) ofCluster(serve func(*http.Request, found) (map[string]any, error)) rest.Handler {
+// withCluster returns a handler that reads the cluster whose id is in the path, and calls serve with it.
+func (s *clustersService) withCluster(serve func(*http.Request, createdResource) (map[string]any, error)) rest.Handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		id := r.PathValue("id")
 		var page store.Page
-		for _, sql := range []string{ofClusterSQL, ofOldClusterSQL} {
+		for _, sql := range []string{clusterByIDSQL, oldClusterByIDSQL} {
 			if len(page.Documents) > 0 {
 				break
 			}
@@ -232,13 +235,13 @@ func (s *clustersService) ofCluster(serve func(*http.Request, found) (map[string
 		}
 		if len(page.Documents) == 0 {
 			return rest.Errorf(http.StatusNotFound, "not-found", "no resource of Azure has the cluster %q; list them "+
-				"with: GET %s/clusters", rest.Shorten(id, 64), apiOf(r))
+				"with: GET %s/clusters", rest.Shorten(id, 64), apiPathOf(r))
 		}
 		c, err := toResource(page.Documents[0])
 		if err != nil {
 			return err
 		}
-		body, err := serve(r, found{c, page.Documents[0].CreatedAt})
+		body, err := serve(r, createdResource{c, page.Documents[0].CreatedAt})
 		if err != nil {
 			return err
 		}
@@ -246,12 +249,13 @@ func (s *clustersService) ofCluster(serve func(*http.Request, found) (map[string
 	}
 }
 
-func (s *clustersService) cluster(r *http.Request, c found) (map[string]any, error) {
-	return s.show(apiOf(r), c), nil
+// cluster serves GET of one cluster.
+func (s *clustersService) cluster(r *http.Request, c createdResource) (map[string]any, error) {
+	return s.clusterView(apiPathOf(r), c), nil
 }
 
-// show returns a cluster as Clusters Service does.
-func (s *clustersService) show(api string, c found) map[string]any {
+// clusterView returns a cluster in the form of Clusters Service.
+func (s *clustersService) clusterView(api string, c createdResource) map[string]any {
 	properties := c.spec.Properties
 	azure := map[string]any{"subscription_id": c.scope, "resource_name": strings.ToLower(c.spec.Name),
 		"resource_group_name":                strings.Split(c.resource.name, "/")[0],
@@ -280,7 +284,7 @@ func (s *clustersService) show(api string, c found) map[string]any {
 }
 
 // statusOf returns the status of a cluster, with the error of its last operation.
-func statusOf(c found) map[string]any {
+func statusOf(c createdResource) map[string]any {
 	status := map[string]any{"kind": "ClusterStatus", "id": c.id(), "state": clusterStates[c.status.State]}
 	if e := c.status.Error; e != nil {
 		status["provision_error_code"], status["provision_error_message"] = e.Code, e.Message
@@ -288,12 +292,13 @@ func statusOf(c found) map[string]any {
 	return status
 }
 
-func (s *clustersService) status(_ *http.Request, c found) (map[string]any, error) {
+// status serves GET of the status of a cluster.
+func (s *clustersService) status(_ *http.Request, c createdResource) (map[string]any, error) {
 	return statusOf(c), nil
 }
 
-// provisionShard returns where a cluster is hosted: the management cluster by its name.
-func (s *clustersService) provisionShard(r *http.Request, c found) (map[string]any, error) {
+// provisionShard serves the name of the management cluster that hosts a cluster.
+func (s *clustersService) provisionShard(r *http.Request, c createdResource) (map[string]any, error) {
 	reports, err := s.reports(r.Context(), c)
 	if err != nil {
 		return nil, err
@@ -304,13 +309,13 @@ func (s *clustersService) provisionShard(r *http.Request, c found) (map[string]a
 			"atoll cluster trace", c.id())
 	}
 	return map[string]any{"kind": "ProvisionShard", "id": name,
-		"href":   apiOf(r) + "/clusters/" + c.id() + "/provision_shard",
+		"href":   apiPathOf(r) + "/clusters/" + c.id() + "/provision_shard",
 		"status": "active", "management_cluster": name, "region": map[string]any{"id": s.region},
 		"azure_shard": map[string]any{"aks_management_cluster_name": name}}, nil
 }
 
 // reports returns the reports of the adapters about a cluster, none before the lifecycle manager has it.
-func (s *clustersService) reports(ctx context.Context, c found) (cluster.Reports, error) {
+func (s *clustersService) reports(ctx context.Context, c createdResource) (cluster.Reports, error) {
 	if c.status.Resource == "" {
 		return nil, nil
 	}
@@ -322,10 +327,10 @@ func (s *clustersService) reports(ctx context.Context, c found) (cluster.Reports
 	return cluster.Reports(r.Statuses), err
 }
 
-// pools returns the node pools of a cluster.
-func (s *clustersService) pools(r *http.Request, c found) (map[string]any, error) {
+// pools serves the list of node pools of a cluster.
+func (s *clustersService) pools(r *http.Request, c createdResource) (map[string]any, error) {
 	items := []any{}
-	q := store.Query{Kind: kindPool, Where: store.Fragment{SQL: ofParentSQL, Args: []any{c.resource.id}}}
+	q := store.Query{Kind: kindPool, Where: store.Fragment{SQL: childrenSQL, Args: []any{c.resource.id}}}
 	for {
 		page, err := s.store.List(r.Context(), q)
 		if err != nil {
@@ -337,7 +342,7 @@ func (s *clustersService) pools(r *http.Request, c found) (map[string]any, error
 				return nil, err
 			}
 			items = append(items, map[string]any{"kind": "NodePool", "id": strings.ToLower(p.spec.Name),
-				"replicas": p.spec.Properties["replicas"], "status": statusOf(found{p, d.CreatedAt}),
+				"replicas": p.spec.Properties["replicas"], "status": statusOf(createdResource{p, d.CreatedAt}),
 				"version": map[string]any{"id": textAt(p.spec.Properties, "version", "id")},
 				"azure_node_pool": map[string]any{"resource_name": strings.ToLower(p.spec.Name),
 					"vm_size": textAt(p.spec.Properties, "platform", "vmSize")}})

@@ -7,21 +7,22 @@ import (
 	"atoll.dev/cluster"
 )
 
-// complete fills in what depends on the region: the release, and the name of the managed resource group.
-func (f *front) complete(p *problems, releases cluster.Releases, have, parent *resource, next *resource) {
+// completeSpec sets the properties that depend on the region: the release, and the name of the managed
+// resource group.
+func (f *front) completeSpec(p *problems, releases cluster.Releases, have, parent *resource, next *resource) {
 	properties := next.spec.Properties
-	asked := textAt(properties, "version", "id")
+	requested := textAt(properties, "version", "id")
 	v, _ := properties["version"].(map[string]any)
 	if v == nil {
 		v = map[string]any{}
 		properties["version"] = v
 	}
-	if have != nil && asked == textAt(have.spec.Properties, "version", "id") {
+	if have != nil && requested == textAt(have.spec.Properties, "version", "id") {
 		next.spec.Image = have.spec.Image
 	} else if next.kind == kindPool {
-		f.completePoolRelease(p, releases, asked, parent, next, v)
+		f.completePoolRelease(p, releases, requested, parent, next, v)
 	} else {
-		f.completeRelease(p, releases, asked, next, v)
+		f.completeRelease(p, releases, requested, next, v)
 	}
 	if platform, isObject := properties["platform"].(map[string]any); isObject && next.kind == kindCluster &&
 		platform["managedResourceGroup"] == nil {
@@ -29,9 +30,11 @@ func (f *front) complete(p *problems, releases cluster.Releases, have, parent *r
 	}
 }
 
-func (f *front) completeRelease(p *problems, releases cluster.Releases, asked string, next *resource,
+// completeRelease sets the release of a cluster: the newest one of the requested minor version, or the
+// newest of all.
+func (f *front) completeRelease(p *problems, releases cluster.Releases, requested string, next *resource,
 	v map[string]any) {
-	if asked == "" {
+	if requested == "" {
 		newest, offered := releases.Newest()
 		if !offered {
 			p.add("properties.version.id", "the region offers no release; its operator adds them")
@@ -40,27 +43,28 @@ func (f *front) completeRelease(p *problems, releases cluster.Releases, asked st
 		v["id"], next.spec.Image = minorOf(newest.Version), newest.Image
 		return
 	}
-	release, offered, ok := releaseOf(releases, asked)
+	release, offered, ok := releaseOf(releases, requested)
 	if !ok {
-		p.add("properties.version.id", "Unsupported value: %q: supported values: %s", asked, strings.Join(offered, ", "))
+		p.add("properties.version.id", "Unsupported value: %q: supported values: %s", requested, strings.Join(offered, ", "))
 		return
 	}
 	next.spec.Image = release.Image
 }
 
-func (f *front) completePoolRelease(p *problems, releases cluster.Releases, asked string, parent, next *resource,
+// completePoolRelease sets the release of a node pool: the requested one, or that of its cluster.
+func (f *front) completePoolRelease(p *problems, releases cluster.Releases, requested string, parent, next *resource,
 	v map[string]any) {
-	if own := releases.VersionOf(parent.spec.Image); asked == "" || asked == own {
+	if own := releases.VersionOf(parent.spec.Image); requested == "" || requested == own {
 		v["id"], next.spec.Image = own, parent.spec.Image
 		return
 	}
 	var offered []string
 	for _, release := range releases {
-		if release.Version == asked {
+		if release.Version == requested {
 			next.spec.Image = release.Image
 			return
 		}
 		offered = append(offered, fmt.Sprintf("%q", release.Version))
 	}
-	p.add("properties.version.id", "Unsupported value: %q: supported values: %s", asked, strings.Join(offered, ", "))
+	p.add("properties.version.id", "Unsupported value: %q: supported values: %s", requested, strings.Join(offered, ", "))
 }

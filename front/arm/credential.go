@@ -26,12 +26,12 @@ const credentialLifetime = 24 * time.Hour
 // customer, so nothing in the operation and its result is secret. Api-versions before 2026-09-01 have no
 // certificate request: the service makes a private key then, and stores it sealed (decision 106).
 func (f *front) requestAdminCredential(x *exchange) error {
-	if err := x.subscription.admit(x.r.Method); err != nil {
+	if err := x.subscription.checkState(x.r.Method); err != nil {
 		return err
 	}
 	r := x.resource
 	if r == nil {
-		return f.missing(x, kindCluster)
+		return f.notFound(x, kindCluster)
 	}
 	var key sealedKey
 	var err error
@@ -43,15 +43,15 @@ func (f *front) requestAdminCredential(x *exchange) error {
 	if err != nil {
 		return err
 	}
-	order := f.order(x, *r, requestCredential, func(p *parameters) { p.Request, p.Sealed = key.request, key.sealed })
+	order := f.newOrder(x, *r, requestCredential, func(p *parameters) { p.Request, p.Sealed = key.request, key.sealed })
 	var op ops.State
 	err = f.store.Tx(x.ctx, func(tx *store.Tx) (err error) {
-		if err := holdCluster(x.ctx, tx, *r, "request credential"); err != nil {
+		if err := lockCluster(x.ctx, tx, *r, "request credential"); err != nil {
 			return err
 		}
-		switch _, err := f.engine.Active(x.ctx, tx, r.scope, revocationOf(*r)); {
+		switch _, err := f.engine.Active(x.ctx, tx, r.scope, revocationKey(*r)); {
 		case err == nil:
-			return retryIn(revocationPause, conflict(r.spec.Path,
+			return withRetryAfter(revocationPause, conflict(r.spec.Path,
 				"Cannot request credential while credentials are being revoked"))
 		case !errors.Is(err, store.ErrNotFound):
 			return err
@@ -62,8 +62,8 @@ func (f *front) requestAdminCredential(x *exchange) error {
 	if err != nil {
 		return err
 	}
-	x.opener = key.opener
-	return f.accepted(x, http.StatusAccepted, op, nil)
+	x.unsealSecret = key.unsealSecret
+	return f.writeAccepted(x, http.StatusAccepted, op, nil)
 }
 
 // readCertificateRequest reads the body of requestAdminCredential.
@@ -90,28 +90,29 @@ type credentialSpec struct {
 	Username          string    `json:"username"`
 }
 
-// sign creates the Credential of an operation and waits until the management cluster has signed its
-// certificate.
-func (f *front) sign(ctx context.Context, s ops.State, p parameters) ops.Outcome {
-	of, err := f.load(ctx, kindCluster, p.Document)
+// createCredential creates the Credential of an operation at the lifecycle manager, waits until the
+// management cluster has signed its certificate, and returns the kubeconfig as the result. It may be called
+// again at any time.
+func (f *front) createCredential(ctx context.Context, s ops.State, p parameters) ops.Outcome {
+	of, err := f.loadDocument(ctx, kindCluster, p.Document)
 	if errors.Is(err, store.ErrNotFound) {
 		return ops.Outcome{Event: ops.Event{Kind: ops.Fail, Error: &ops.Error{Code: codeResourceNotFound,
 			Message: "The cluster was deleted.", Target: p.Path}}}
 	}
 	if err != nil {
-		return failed(err)
+		return failureOutcome(err)
 	}
 	user := principalOf(p.Account, p.Client)
 	spec, err := json.Marshal(credentialSpec{Request: p.Request,
 		ExpirationSeconds: int64(credentialLifetime / time.Second),
 		ExpiresAt:         s.StartedAt.UTC().Add(credentialLifetime).Truncate(time.Second), Username: user})
 	if err != nil {
-		return failed(err)
+		return failureOutcome(err)
 	}
 	page, err := f.clm.List(ctx, credentials, clmclient.ResourceQuery{Size: 1, Statuses: true,
 		Search: remote.Equal("labels."+labelDocument, s.ID)})
 	if err != nil {
-		return failed(err)
+		return failureOutcome(err)
 	}
 	if len(page.Items) == 0 {
 		labels := labelsOf(of)
@@ -119,24 +120,24 @@ func (f *front) sign(ctx context.Context, s ops.State, p parameters) ops.Outcome
 		_, err := f.clm.Create(ctx, clusters.Below(of.status.Resource, credentials), clm.ResourceCreate{
 			Kind: "Credential", Name: "a-" + strings.ReplaceAll(s.ID, "-", ""), Labels: labels, Spec: spec}, s.ID)
 		if err != nil && remote.StatusOf(err) != http.StatusConflict {
-			return failed(err)
+			return failureOutcome(err)
 		}
-		return progressed("Ordered", 20)
+		return progressOutcome("Ordered", 20)
 	}
 	signed, done, refusal := readCredential(page.Items[0])
 	if refusal != nil {
 		return ops.Outcome{Event: ops.Event{Kind: ops.Fail, Error: refusal}}
 	}
 	if !done {
-		return progressed("Signing", 50)
+		return progressOutcome("Signing", 50)
 	}
 	config, err := kubeconfig(of.spec.Name, user, signed)
 	if err != nil {
-		return failed(err)
+		return failureOutcome(err)
 	}
 	result, err := json.Marshal(map[string]string{"kubeconfig": string(config), "expirationTimestamp": signed.ExpiresAt})
 	if err != nil {
-		return failed(err)
+		return failureOutcome(err)
 	}
 	return ops.Outcome{Event: ops.Event{Kind: ops.Succeed, Result: result}}
 }

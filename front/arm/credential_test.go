@@ -57,14 +57,14 @@ func (w *world) testCredentials(t *testing.T) {
 		if _, err := x509.ParseECPrivateKey(block.Bytes); err != nil || len(config.Users[0].User.Certificate) == 0 {
 			t.Error(err)
 		}
-		before, opener, _ := strings.Cut(link, "key=")
-		opener, _, _ = strings.Cut(opener, "&")
+		before, unsealSecret, _ := strings.Cut(link, "key=")
+		unsealSecret, _, _ = strings.Cut(unsealSecret, "&")
 		for _, wrong := range []string{strings.TrimRight(before, "&?"), before + "key=" + strings.Repeat("A", 43)} {
 			w.do(call{method: "GET", path: strings.Replace(wrong, "?", "?api-version="+oldest+"&", 1), version: "-"}).
 				want(t, 404, "only the whole URL")
 		}
 		w.each(t, ops.Kind, func(d store.Document) {
-			for _, secret := range []string{opener, base64.StdEncoding.EncodeToString(config.Users[0].User.Key),
+			for _, secret := range []string{unsealSecret, base64.StdEncoding.EncodeToString(config.Users[0].User.Key),
 				"PRIVATE KEY"} {
 				if strings.Contains(string(d.Spec)+string(d.Status), secret) {
 					t.Errorf("the operation %s has a secret", d.ID)

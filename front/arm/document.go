@@ -21,26 +21,26 @@ const (
 	kindAuth         store.Kind = "ArmExternalAuth"
 )
 
-// indexes are by what Clusters Service and the worker find documents besides their names.
+// indexes are the columns, besides the names, by which Clusters Service and the worker find documents.
 var indexes = map[store.Kind][]store.Index{
 	kindCluster: {{Name: "azure_name", On: "btree (lower(spec->>'name'))", Live: true}},
 	kindPool:    {{Name: "parent", On: "btree ((spec->>'parent'))", Live: true}},
 	kindAuth:    {{Name: "parent", On: "btree ((spec->>'parent'))", Live: true}},
 }
 
-// ofParentSQL finds the node pools and external authentications of a cluster by the id of its document.
-const ofParentSQL = "d.spec->>'parent' = $1"
+// childrenSQL finds the node pools and external authentications of a cluster by the id of its document.
+const childrenSQL = "d.spec->>'parent' = $1"
 
-// resourceFacet and the id that a cluster has at the lifecycle manager are the facet of its document: an index on the
-// status would end that statuses are written in place.
+// resourceFacet, followed by the id of the Cluster at the lifecycle manager, is the facet of a cluster's document. An
+// index on the status instead would prevent PostgreSQL from updating statuses in place.
 const resourceFacet = "resource="
 
-// The document of a cluster by its id at the lifecycle manager or by its own: by the facet, and for documents that were
-// written before there was one, by their status.
+// clusterByIDSQL finds the document of a cluster by its own id, or by the id of its Cluster at the lifecycle manager,
+// which is in a facet. oldClusterByIDSQL finds documents that were written before they had the facet.
 const (
-	ofClusterSQL = "(d.id = $1 or d.id = any(array(select f.id from feed f where f.kind = 'ArmCluster' and f.facets @> " +
-		"array['" + resourceFacet + "' || $1])))"
-	ofOldClusterSQL = "d.status->>'resource' = $1"
+	clusterByIDSQL = "(d.id = $1 or d.id = any(array(select f.id from feed f where f.kind = 'ArmCluster' " +
+		"and f.facets @> array['" + resourceFacet + "' || $1])))"
+	oldClusterByIDSQL = "d.status->>'resource' = $1"
 )
 
 // facetsOf returns the facets of the document of a cluster.
@@ -79,9 +79,10 @@ func StoreKinds() []store.KindSpec {
 	return specs
 }
 
-// resourceSpec is what a customer asked for. Its document has the subscription as scope, and as name the
-// path of the resource below it in lower case; that of an external authentication has the name of its cluster,
-// so that a cluster has one at most. Its id never names another resource.
+// resourceSpec is the requested state of a resource. The scope of its document is the subscription; its
+// name is the path of the resource below the subscription, in lower case. The document of an external
+// authentication has the name of its cluster, so that a cluster has one at most. The id of a document is
+// never used again.
 type resourceSpec struct {
 	Account    string         `json:"account"`
 	Path       string         `json:"path"` // the id of the resource in Azure, with the case of its first PUT
@@ -96,16 +97,16 @@ type resourceSpec struct {
 	Image string `json:"image"`
 }
 
-// resourceStatus is what the service knows about a resource.
+// resourceStatus is the observed state of a resource.
 type resourceStatus struct {
 	State     string       `json:"provisioningState"`
-	Error     *ops.Error   `json:"error,omitempty"` // of the last operation
-	Resource  string       `json:"resource,omitempty"`
+	Error     *ops.Error   `json:"error,omitempty"`    // of the last operation
+	Resource  string       `json:"resource,omitempty"` // id at the lifecycle manager; "": unknown
 	Observed  *observation `json:"observed,omitempty"`
 	Operation string       `json:"operation,omitempty"` // the last one
 }
 
-// observation is what a resource shows of its Cluster or NodePool.
+// observation is the part of the observed state of a Cluster or NodePool that the resource shows.
 type observation struct {
 	URL     string `json:"url,omitempty"`
 	Version string `json:"version,omitempty"`
@@ -162,14 +163,15 @@ func (r resource) store(d *store.Document) (err error) {
 	return nil
 }
 
-// authOperand follows the id of a cluster's document in the name of what operations on its external authentication
-// work on: a change of the Cluster wakes these operations.
-const authOperand = "/" + authsSegment
+// authOperationSuffix makes, after the id of a cluster's document, the operation key of its external authentication. A
+// change of the Cluster wakes the operation with that key.
+const authOperationSuffix = "/" + authsSegment
 
-// operand returns what the operations on a resource work on.
-func (r resource) operand() string {
+// operationKey returns the name by which the engine knows the resource (ops.Order.Resource). Two operations
+// with the same key never run at the same time.
+func (r resource) operationKey() string {
 	if r.kind == kindAuth {
-		return r.spec.Parent + authOperand
+		return r.spec.Parent + authOperationSuffix
 	}
 	return r.id
 }
@@ -216,9 +218,9 @@ func fieldsOf(kind store.Kind) []field {
 	return clusterFields
 }
 
-// show returns a resource as an api-version shows it.
-func (r resource) show(v version) map[string]any {
-	properties := v.show(fieldsOf(r.kind), r.spec.Properties)
+// view returns a resource in the form of an api-version.
+func (r resource) view(v version) map[string]any {
+	properties := v.visibleFields(fieldsOf(r.kind), r.spec.Properties)
 	properties["provisioningState"] = r.status.State
 	if seen := r.status.Observed; seen != nil && seen.URL != "" && r.kind == kindCluster {
 		api, _ := properties["api"].(map[string]any)

@@ -13,40 +13,40 @@ import (
 	"atoll.dev/store"
 )
 
-// ensure makes the lifecycle manager have what a document asks for, and waits until it is carried out.
-// It reads the lifecycle manager first and the document afterwards: a write with the entity tag of that
-// read cannot overwrite what a newer document has asked for.
-func (f *front) ensure(ctx context.Context, s ops.State, p parameters) ops.Outcome {
+// ensureAtCLM creates or replaces the Cluster or NodePool of a document so that it has the requested spec,
+// and waits until it is reconciled. It reads the lifecycle manager first and the document afterwards: a
+// write with the entity tag of that read cannot overwrite the spec of a newer document.
+func (f *front) ensureAtCLM(ctx context.Context, s ops.State, p parameters) ops.Outcome {
 	var have clmclient.Resource
 	var found bool
 	if !isFirstCreation(s) {
 		id, err := f.resourceID(ctx, s, p)
 		if err == nil {
-			have, found, err = f.read(ctx, p.Kind, p.Document, id)
+			have, found, err = f.readAtCLM(ctx, p.Kind, p.Document, id)
 		}
 		if err != nil {
-			return failed(err)
+			return failureOutcome(err)
 		}
 	}
-	want, err := f.load(ctx, p.Kind, p.Document)
+	want, err := f.loadDocument(ctx, p.Kind, p.Document)
 	if err != nil {
-		return failed(err)
+		return failureOutcome(err)
 	}
 	if want.status.State == stateDeleting {
-		return progressed("Superseded", 0) // the cancel of this operation is on its way
+		return progressOutcome("Superseded", 0) // the cancel of this operation is on its way
 	}
 	spec, parent, err := f.specOf(ctx, want)
 	if err != nil {
-		return failed(err)
+		return failureOutcome(err)
 	}
 	if !found {
 		if have, err = f.createAtCLM(ctx, want, parent, spec); err != nil {
-			return failed(err)
+			return failureOutcome(err)
 		}
 	} else {
-		after, err := update(have.Spec, spec)
+		after, err := updateOwnedMembers(have.Spec, spec)
 		if err != nil {
-			return failed(err)
+			return failureOutcome(err)
 		}
 		same, err := store.SameJSON(have.Spec, after)
 		if err == nil && !same {
@@ -56,32 +56,33 @@ func (f *front) ensure(ctx context.Context, s ops.State, p parameters) ops.Outco
 			}
 		}
 		if err != nil {
-			return failed(err)
+			return failureOutcome(err)
 		}
 	}
 	outcome := outcomeOf(have, want)
 	if want.status.Resource != have.ID {
 		outcome.Change = func(ctx context.Context, tx *store.Tx) error {
-			_, _, err := tx.Update(ctx, p.Kind, p.Document, 0, noting(have.ID))
+			_, _, err := tx.Update(ctx, p.Kind, p.Document, 0, resourceIDChange(have.ID))
 			return err
 		}
 	}
-	if _, isNoted := s.StepDone(stepCreated); !isNoted && outcome.Event.Kind == ops.Progress {
+	if _, isStored := s.StepDone(stepCreated); !isStored && outcome.Event.Kind == ops.Progress {
 		id, err := json.Marshal(have.ID)
 		if err != nil {
-			return failed(err)
+			return failureOutcome(err)
 		}
 		outcome.Event.Step = &ops.Step{Name: stepCreated, Result: id}
 	}
 	return outcome
 }
 
-// stepCreated is the step of an operation that has found or created the resource of the lifecycle manager. Its result
-// is the id of that.
+// stepCreated is the step that records that the resource exists at the lifecycle manager. Its result is the
+// id there.
 const stepCreated = "created"
 
-// isFirstCreation reports whether nobody can have created the resource of an operation before: the operation creates
-// it, its first lease is the present one, and no attempt has ended. The creation then needs no search before.
+// isFirstCreation reports whether the resource of an operation cannot exist yet: the operation creates it,
+// has its first lease, and has made no progress. Then the creation needs no search for an existing
+// resource.
 func isFirstCreation(s ops.State) bool {
 	return s.Request == requestCreate && s.Fence == 1 && s.Phase == "" && s.Percent == 0
 }
@@ -92,30 +93,31 @@ func (f *front) resourceID(ctx context.Context, s ops.State, p parameters) (id s
 	if step, done := s.StepDone(stepCreated); done {
 		return id, json.Unmarshal(step.Result, &id)
 	}
-	known, err := f.load(ctx, p.Kind, p.Document)
+	known, err := f.loadDocument(ctx, p.Kind, p.Document)
 	return known.status.Resource, err
 }
 
-// outcomeOf returns how far the lifecycle manager has come with a resource.
+// outcomeOf returns the outcome of an attempt from the status of the resource at the lifecycle manager.
 func outcomeOf(have clmclient.Resource, want resource) ops.Outcome {
 	if len(have.Statuses) == 0 {
-		return progressed("Ordered", 5)
+		return progressOutcome("Ordered", 5)
 	}
 	now := readStatus(have, want)
 	switch {
 	case have.DeletedTime != nil:
-		return failed(&remote.Error{Status: http.StatusConflict, Reason: "the resource is being deleted by another API"})
+		return failureOutcome(&remote.Error{Status: http.StatusConflict,
+			Reason: "the resource is being deleted by another API"})
 	case now.isDone:
 		seen, err := json.Marshal(now.seen)
 		if err != nil {
-			return failed(err)
+			return failureOutcome(err)
 		}
 		return ops.Outcome{Event: ops.Event{Kind: ops.Succeed, Result: seen}}
 	case now.isFailed:
 		return ops.Outcome{Event: ops.Event{Kind: ops.Fail, Error: &ops.Error{Code: now.reason, Message: now.message,
 			Target: want.spec.Path}}}
 	}
-	return progressed(now.reason, percentOf(now.phase))
+	return progressOutcome(now.reason, percentOf(now.phase))
 }
 
 // specOf returns the completed spec of a resource, and the id of the Cluster of a node pool.
@@ -126,7 +128,7 @@ func (f *front) specOf(ctx context.Context, r resource) (spec map[string]any, pa
 	}
 	var owner *resource
 	if r.kind == kindPool {
-		of, err := f.load(ctx, kindCluster, r.spec.Parent)
+		of, err := f.loadDocument(ctx, kindCluster, r.spec.Parent)
 		if err != nil {
 			return nil, "", err
 		}
@@ -152,26 +154,28 @@ func (f *front) createAtCLM(ctx context.Context, r resource, parent string, spec
 	}
 	made, err := f.clm.Create(ctx, in, body, r.id)
 	if remote.StatusOf(err) == http.StatusConflict {
-		if before, found, readErr := f.read(ctx, r.kind, r.id, ""); readErr == nil && found {
+		if before, found, readErr := f.readAtCLM(ctx, r.kind, r.id, ""); readErr == nil && found {
 			return before, nil // an earlier attempt has created it
 		}
 	}
 	return made, err
 }
 
-// note stores the id that a resource has at the lifecycle manager.
-func (f *front) note(ctx context.Context, r resource, id string) error {
+// storeResourceID stores the id at the lifecycle manager in the document of a resource, unless it is there
+// already.
+func (f *front) storeResourceID(ctx context.Context, r resource, id string) error {
 	if r.status.Resource == id {
 		return nil
 	}
-	_, _, err := f.store.Update(ctx, r.kind, r.id, 0, noting(id))
+	_, _, err := f.store.Update(ctx, r.kind, r.id, 0, resourceIDChange(id))
 	return err
 }
 
-// noting returns the change of a document that stores the id of its resource.
-func noting(id string) func(*store.Document) error {
+// resourceIDChange returns a change of a document: it stores the id at the lifecycle manager, and makes
+// Accepted Provisioning.
+func resourceIDChange(id string) func(*store.Document) error {
 	return func(d *store.Document) error {
-		return editing(d, func(now *resource) {
+		return editDocument(d, func(now *resource) {
 			now.status.Resource = id
 			if now.status.State == stateAccepted {
 				now.status.State = stateProvisioning

@@ -128,7 +128,7 @@ func classify(err error) *rest.Error {
 	}
 	if busy, ok := errors.AsType[*ops.BusyError](err); ok {
 		return again(http.StatusConflict, codeConflict, fmt.Sprintf("Cannot update resource while resource is %q",
-			strings.ToLower(workingWord(busy.Active.Request))), 10*time.Second)
+			strings.ToLower(activeStateOf(busy.Active.Request))), 10*time.Second)
 	}
 	if fault, known := store.FaultOf(err); known {
 		switch fault {

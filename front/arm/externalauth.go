@@ -109,19 +109,21 @@ func completeExternalAuth(p *problems, properties map[string]any) {
 		return
 	}
 	for _, found := range cluster.CheckIssuers("", []cluster.Issuer{issuerOf(properties)}) {
-		p.add(authTargetOf(strings.TrimPrefix(found.Field, "[0].")), "Invalid value: %s", found.Message)
+		p.add(authRequestFieldOf(strings.TrimPrefix(found.Field, "[0].")), "Invalid value: %s", found.Message)
 	}
 }
 
-// authTargets are the fields of an external authentication by the beginning of the fields of an issuer.
-var authTargets = []struct{ path, target string }{
+// authRequestFields maps fields of an issuer to the fields of an external authentication, by their
+// beginnings.
+var authRequestFields = []struct{ path, target string }{
 	{"url", "issuer.url"}, {"audiences", "issuer.audiences"}, {"certificateAuthority", "issuer.ca"},
 	{"claimMappings", "claim.mappings"},
 }
 
-// authTargetOf returns the field of an external authentication that a field of an issuer comes from.
-func authTargetOf(field string) string {
-	for _, t := range authTargets {
+// authRequestFieldOf returns the field of an external authentication from which a field of an issuer is
+// made.
+func authRequestFieldOf(field string) string {
+	for _, t := range authRequestFields {
 		if rest, found := strings.CutPrefix(field, t.path); found {
 			return "properties." + t.target + rest
 		}

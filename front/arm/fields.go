@@ -15,11 +15,11 @@ import (
 // authorized networks, keys of the customer.
 var clusterFields = []field{
 	{name: "version", kind: object, since: always, members: []field{
-		{name: "id", since: always, updatableSince: v20251223, kept: true, check: matches(minorPattern, "1.36")},
+		{name: "id", since: always, updatableSince: v20251223, keptIfAbsent: true, check: matches(minorPattern, "1.36")},
 		{name: "channelGroup", since: always, fallback: "stable", check: oneOf("stable", "fast")},
 	}},
 	{name: "dns", kind: object, since: always, members: []field{
-		{name: "baseDomainPrefix", since: always, visibility: createOnly, kept: true, check: all(maxLength(15),
+		{name: "baseDomainPrefix", since: always, visibility: createOnly, keptIfAbsent: true, check: all(maxLength(15),
 			matches(dnsPrefix, "demo"))},
 	}},
 	{name: "network", kind: object, since: always, members: []field{
@@ -38,7 +38,7 @@ var clusterFields = []field{
 			"the API of a cluster")},
 	}},
 	{name: "platform", kind: object, since: always, required: true, members: []field{
-		{name: "managedResourceGroup", since: always, visibility: createOnly, kept: true, check: maxLength(90)},
+		{name: "managedResourceGroup", since: always, visibility: createOnly, keptIfAbsent: true, check: maxLength(90)},
 		{name: "subnetId", since: always, visibility: createOnly, required: true, check: resourceID(
 			"Microsoft.Network/virtualNetworks/subnets")},
 		{name: "vnetIntegrationSubnetId", since: v20251223, visibility: createOnly, check: resourceID(
@@ -70,11 +70,11 @@ var clusterFields = []field{
 // poolFields are the properties of nodePools.
 var poolFields = []field{
 	{name: "version", kind: object, since: always, members: []field{
-		{name: "id", since: always, kept: true, check: matches(patchPattern, "1.36.3")},
+		{name: "id", since: always, keptIfAbsent: true, check: matches(patchPattern, "1.36.3")},
 		{name: "channelGroup", since: always, fallback: "stable", check: oneOf("stable", "fast")},
 	}},
 	{name: "platform", kind: object, since: always, required: true, members: []field{
-		{name: "subnetId", since: always, visibility: createOnly, kept: true, check: resourceID(
+		{name: "subnetId", since: always, visibility: createOnly, keptIfAbsent: true, check: resourceID(
 			"Microsoft.Network/virtualNetworks/subnets")},
 		{name: "vmSize", since: always, visibility: createOnly, required: true, check: knownSize},
 		{name: "enableEncryptionAtHost", kind: boolean, since: always, visibility: createOnly, fallback: false,
@@ -224,7 +224,7 @@ func resourceID(resourceType string) func(any) string {
 
 var sizePattern = regexp.MustCompile(`^Standard_([DEF])([0-9]+)[a-z]*(_v[0-9]+)?$`)
 
-// instanceTypes of this region's nodes by vCPUs.
+// instanceSizes are the sizes of this region's nodes by vCPUs.
 var instanceSizes = map[string]string{"2": "large", "4": "xlarge", "8": "2xlarge", "16": "4xlarge", "32": "8xlarge",
 	"48": "12xlarge", "64": "16xlarge", "96": "24xlarge"}
 

@@ -12,8 +12,8 @@ import (
 	"atoll.dev/store"
 )
 
-// follow follows a collection of the lifecycle manager until ctx ends. It puts a token into begun when the
-// lifecycle manager has sent all resources and sends each change from then on.
+// follow follows a collection of the lifecycle manager until ctx ends. It sends to begun each time that the
+// lifecycle manager has sent all resources and will send changes from then on.
 func (f *front) follow(ctx context.Context, from clmclient.Collection, begun chan<- struct{}) {
 	for ctx.Err() == nil {
 		hasBegun := false
@@ -29,7 +29,7 @@ func (f *front) follow(ctx context.Context, from clmclient.Collection, begun cha
 					default:
 					}
 				}
-				return f.handle(ctx, from, e)
+				return f.handleEvent(ctx, from, e)
 			})
 		if ctx.Err() == nil {
 			f.log.Warn("following the lifecycle manager failed; it begins again", "collection", string(from), "error", err)
@@ -38,9 +38,10 @@ func (f *front) follow(ctx context.Context, from clmclient.Collection, begun cha
 	}
 }
 
-// handle wakes the operation on the resource of an event. A resource that another API deleted takes its
-// document along; a resource whose document was deleted is deleted (decision 105).
-func (f *front) handle(ctx context.Context, from clmclient.Collection, e remote.Event) error {
+// handleEvent handles a change of a resource at the lifecycle manager. It wakes the operation on the
+// resource. If another API deleted the resource, it removes the document; if the document was deleted, the
+// resource is deleted (decision 105).
+func (f *front) handleEvent(ctx context.Context, from clmclient.Collection, e remote.Event) error {
 	if e.Type != rest.Added && e.Type != rest.Modified && e.Type != rest.Deleted {
 		return nil
 	}
@@ -53,7 +54,7 @@ func (f *front) handle(ctx context.Context, from clmclient.Collection, e remote.
 		return nil
 	}
 	isBusy := f.engine.Wake(subscription, document)
-	isBusy = f.engine.Wake(subscription, document+authOperand) || isBusy
+	isBusy = f.engine.Wake(subscription, document+authOperationSuffix) || isBusy
 	if from == credentials {
 		if e.Type != rest.Deleted && r.DeletedTime == nil {
 			err = f.deleteCanceled(ctx, r, document)
@@ -70,7 +71,7 @@ func (f *front) handle(ctx context.Context, from clmclient.Collection, e remote.
 	if e.Type == rest.Deleted {
 		err = f.dropDocument(ctx, kind, document, r.ID)
 	} else if r.DeletedTime == nil && (e.Type == rest.Added || !isBusy) { // a busy document exists
-		f.orphans.check(ctx, suspect{kind, document, r})
+		f.orphans.enqueue(ctx, orphanCandidate{kind, document, r})
 	}
 	if err != nil {
 		f.log.Warn("comparing with the lifecycle manager failed", "document", document, "error", err)

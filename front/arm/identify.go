@@ -30,7 +30,7 @@ import (
 
 type accountID = cluster.Account
 
-// byARM is the way in which ARM proves its identity: a client certificate that its metadata publish.
+// byARM is the method of authentication with a client certificate that ARM's metadata publish.
 const byARM access.Method = "arm-certificate"
 
 // Certificates are the client certificates that ARM publishes. Run keeps them up to date; while the
@@ -124,6 +124,7 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
+// earlier returns the earlier of two times; a zero b is ignored.
 func earlier(a, b time.Time) time.Time {
 	if !b.IsZero() && b.Before(a) {
 		return b
@@ -184,15 +185,15 @@ func refuseSender(format string, args ...any) *rest.Error {
 	return rest.Errorf(http.StatusUnauthorized, codeUnauthenticated, format, args...)
 }
 
-// notOfARM returns the answer to a token with a problem.
-func notOfARM(problem error) *rest.Error {
+// refuseToken returns the answer 401 to a request whose token does not prove that ARM sends it.
+func refuseToken(problem error) *rest.Error {
 	return refuseSender("The token is not one of Azure Resource Manager for this region: %s.", problem)
 }
 
-// proveARM returns how the sender of a request has proved that it is ARM: by a token that is bound
-// to a key of ARM, or by a certificate that ARM publishes, and the body of the request. A token
-// that is sent and does not verify is refused, whatever certificate came with it.
-func (f *front) proveARM(r *http.Request, path string) (armProof, []byte, error) {
+// authenticateARM verifies that ARM sends a request: by a token that is bound to a key of ARM, or by a
+// certificate that ARM publishes. It returns the proof and the body of the request. A token that does not
+// verify is refused, also when a valid certificate comes with it.
+func (f *front) authenticateARM(r *http.Request, path string) (armProof, []byte, error) {
 	refused := func(format string, args ...any) (armProof, []byte, error) {
 		return armProof{}, nil, refuseSender(format, args...)
 	}
@@ -203,15 +204,15 @@ func (f *front) proveARM(r *http.Request, path string) (armProof, []byte, error)
 			if e.Status != http.StatusUnauthorized {
 				return armProof{}, nil, unavailable(err)
 			}
-			return armProof{}, nil, notOfARM(errors.New("its key is unknown"))
+			return armProof{}, nil, refuseToken(errors.New("its key is unknown"))
 		}
 		if err != nil {
-			return armProof{}, nil, notOfARM(err)
+			return armProof{}, nil, refuseToken(err)
 		}
 		if proof.isBound || f.tokens.o.Binding == BindingOptional {
 			body, err := rest.ReadBody(r, maxBody)
 			if err == nil && !proof.isOfBody(body) {
-				err = notOfARM(errors.New("it is of another body"))
+				err = refuseToken(errors.New("it is of another body"))
 			}
 			return armProof{access.Evidence{Method: byToken, Credential: proof.application, Until: proof.until},
 				proof.request}, body, err
@@ -237,7 +238,7 @@ func (f *front) proveARM(r *http.Request, path string) (armProof, []byte, error)
 // that the path names. Only after that proof are ARM's headers read. A signed request that a later try can
 // bring further is forgotten, so that its sender may send it again.
 func (f *front) Identify(r *http.Request) (access.Identity, []byte, error) {
-	proof, body, err := f.proveARM(r, requestOf(r.Context()).path)
+	proof, body, err := f.authenticateARM(r, requestOf(r.Context()).path)
 	var identity access.Identity
 	if err == nil {
 		identity, err = f.identityOf(r, proof.evidence)
@@ -289,6 +290,7 @@ func (f *front) identityOf(r *http.Request, evidence access.Evidence) (access.Id
 		Account: accountID(account), Evidence: evidence}, nil
 }
 
+// unavailable returns the answer to a request that could not be identified because a read failed.
 func unavailable(err error) error {
 	if e := classify(err); e != nil {
 		return e
@@ -306,7 +308,8 @@ const (
 	actionListOperations  access.Action = "ListRPOperations"
 )
 
-// decider decides by the policies of the account, except about subscriptions.
+// decider implements access.Policy. It decides by the policies of the account; requests of ARM about
+// subscriptions, operations and offers need no policy.
 type decider struct{ *access.Directory }
 
 // Decide implements access.Policy. A subscription without an account has nothing to read.

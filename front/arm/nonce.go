@@ -41,8 +41,9 @@ func newNonces(now func() time.Time) *nonces {
 	return &nonces{now: now, limit: maxNonces, begun: now(), current: map[requestDigest]struct{}{}}
 }
 
-// use remembers a new request. The error is errUsedBefore for a known one, and a *rest.Error when the memory is full.
-func (n *nonces) use(digest requestDigest) error {
+// remember stores a new request. The error is errUsedBefore for a known one, and a *rest.Error when the
+// memory is full.
+func (n *nonces) remember(digest requestDigest) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if now := n.now(); now.Sub(n.begun) > nonceMemory {
@@ -64,7 +65,7 @@ func (n *nonces) use(digest requestDigest) error {
 	return nil
 }
 
-// forget makes a request new again. It must not have been executed.
+// forget removes a request, so that it can be sent again. The request must not have been executed.
 func (n *nonces) forget(digest requestDigest) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -85,7 +86,7 @@ func (t *Tokens) recordUse(ctx context.Context, method string, digest requestDig
 	case err == nil:
 		return nil
 	case errors.Is(err, access.ErrUsed):
-		return notOfARM(errUsedBefore)
+		return refuseToken(errUsedBefore)
 	case errors.Is(err, access.ErrAccountFull):
 		e := rest.Errorf(http.StatusTooManyRequests, codeTooManyRequests, "The account %s has changed more in half an hour "+
 			"than the region takes of one account. Please wait, and change less.", account)

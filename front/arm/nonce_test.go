@@ -23,30 +23,30 @@ func TestAFullMemoryOfNoncesIsUnavailable(t *testing.T) {
 	n := newNonces(func() time.Time { return now })
 	n.limit = 2
 	one, two, three := requestDigest{1}, requestDigest{2}, requestDigest{3}
-	if err := errors.Join(n.use(one), n.use(two)); err != nil {
+	if err := errors.Join(n.remember(one), n.remember(two)); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.use(one); !errors.Is(err, errUsedBefore) {
+	if err := n.remember(one); !errors.Is(err, errUsedBefore) {
 		t.Errorf("a known request: %v", err)
 	}
-	e, isAnswer := errors.AsType[*rest.Error](n.use(three))
+	e, isAnswer := errors.AsType[*rest.Error](n.remember(three))
 	if !isAnswer || e.Status != http.StatusServiceUnavailable || e.RetryAfter == 0 {
 		t.Errorf("a full memory: %v", e)
 	}
 	n.forget(two)
-	if err := n.use(three); err != nil {
+	if err := n.remember(three); err != nil {
 		t.Errorf("a memory with room: %v", err)
 	}
 	now = now.Add(nonceMemory + time.Second)
-	if err := errors.Join(n.use(two), n.use(requestDigest{4})); err != nil {
+	if err := errors.Join(n.remember(two), n.remember(requestDigest{4})); err != nil {
 		t.Errorf("the next period: %v", err)
 	}
-	if err := n.use(three); !errors.Is(err, errUsedBefore) {
+	if err := n.remember(three); !errors.Is(err, errUsedBefore) {
 		t.Errorf("a request of the last period: %v", err)
 	}
 	n.forget(three)
 	n.forget(two)
-	if err := n.use(three); err != nil {
+	if err := n.remember(three); err != nil {
 		t.Errorf("a forgotten request of the last period: %v", err)
 	}
 }

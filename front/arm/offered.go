@@ -85,7 +85,7 @@ func (f *front) listOffered(read func(*exchange) ([]map[string]any, error)) func
 		if err != nil {
 			return err
 		}
-		return x.write(http.StatusOK, map[string]any{"value": list})
+		return x.writeJSON(http.StatusOK, map[string]any{"value": list})
 	}
 }
 
@@ -101,7 +101,7 @@ func (f *front) getOffered(read func(*exchange) ([]map[string]any, error), segme
 		}
 		for _, r := range list {
 			if strings.EqualFold(r["name"].(string), x.r.PathValue("name")) {
-				return x.write(http.StatusOK, r)
+				return x.writeJSON(http.StatusOK, r)
 			}
 		}
 		return rest.Errorf(http.StatusNotFound, codeResourceNotFound, "The resource '%s/locations/%s/%s' was not found.",
@@ -165,5 +165,5 @@ func listOperations() (list []rpOperation) {
 
 // listRPOperations serves the operations of the resource provider. No subscription and no api-version is needed.
 func (f *front) listRPOperations(x *exchange) error {
-	return x.write(http.StatusOK, map[string]any{"value": rpOperations})
+	return x.writeJSON(http.StatusOK, map[string]any{"value": rpOperations})
 }

@@ -11,32 +11,32 @@ import (
 	"atoll.dev/store"
 )
 
-// suspect is a resource of the lifecycle manager whose document may have been deleted.
-type suspect struct {
+// orphanCandidate is a resource of the lifecycle manager whose document may have been deleted.
+type orphanCandidate struct {
 	kind     store.Kind
 	document string
 	resource clmclient.Resource
 }
 
-// orphans are the suspects that wait for the check of their documents. One query checks many, so the events of the
-// lifecycle manager do not wait for one read of the database each.
-type orphans chan suspect
+// orphanQueue has the candidates whose documents must be looked up. One query looks up many, so that the
+// events of the lifecycle manager need no query each.
+type orphanQueue chan orphanCandidate
 
 const (
-	waitingOrphans = 1024
-	checkedAtOnce  = 256
+	maxWaitingCandidates = 1024
+	checkedAtOnce        = 256
 )
 
-// check puts a suspect into the queue. It waits while the queue is full.
-func (o orphans) check(ctx context.Context, s suspect) {
+// enqueue puts a candidate into the queue. It blocks while the queue is full.
+func (o orphanQueue) enqueue(ctx context.Context, s orphanCandidate) {
 	select {
 	case o <- s:
 	case <-ctx.Done():
 	}
 }
 
-// take returns the next suspects, at least one, or none when ctx has ended.
-func (o orphans) take(ctx context.Context) (taken []suspect) {
+// take removes candidates from the queue and returns them: at least one, or none when ctx has ended.
+func (o orphanQueue) take(ctx context.Context) (taken []orphanCandidate) {
 	select {
 	case s := <-o:
 		taken = append(taken, s)
@@ -54,20 +54,20 @@ func (o orphans) take(ctx context.Context) (taken []suspect) {
 	return taken
 }
 
-// deleteOrphans checks the suspects until ctx ends.
+// deleteOrphans checks the candidates in the queue until ctx ends, and deletes those without a document.
 func (f *front) deleteOrphans(ctx context.Context) {
 	for ctx.Err() == nil {
 		taken := f.orphans.take(ctx)
 		for _, kind := range []store.Kind{kindCluster, kindPool} {
-			if err := f.checkSuspects(ctx, kind, taken); err != nil && ctx.Err() == nil {
+			if err := f.checkCandidates(ctx, kind, taken); err != nil && ctx.Err() == nil {
 				f.log.Warn("comparing with the lifecycle manager failed", "kind", string(kind), "error", err)
 			}
 		}
 	}
 }
 
-// checkSuspects deletes those of the suspects of a kind whose documents were deleted.
-func (f *front) checkSuspects(ctx context.Context, kind store.Kind, taken []suspect) error {
+// checkCandidates deletes the candidates of a kind whose documents were deleted.
+func (f *front) checkCandidates(ctx context.Context, kind store.Kind, taken []orphanCandidate) error {
 	var ids []string
 	for _, s := range taken {
 		if s.kind == kind {

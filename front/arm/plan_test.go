@@ -45,9 +45,9 @@ func TestQueriesForClustersReadAnIndex(t *testing.T) {
 		{kindCluster, "azure.resource_name='NAME7'", ""},
 		{kindCluster, "azure.subscription_id='s7' and azure.resource_group_name='g' and azure.resource_name='name107'", ""},
 		{kindCluster, "name='name7'", ""},
-		{kindCluster, "", strings.ReplaceAll(ofClusterSQL, "$1", "'r7'")},
-		{kindPool, "", strings.ReplaceAll(ofParentSQL, "$1", "'p7'")},
-		{kindAuth, "", strings.ReplaceAll(ofParentSQL, "$1", "'p7'")},
+		{kindCluster, "", strings.ReplaceAll(clusterByIDSQL, "$1", "'r7'")},
+		{kindPool, "", strings.ReplaceAll(childrenSQL, "$1", "'p7'")},
+		{kindAuth, "", strings.ReplaceAll(childrenSQL, "$1", "'p7'")},
 	} {
 		where, args := c.where, []any(nil)
 		if c.search != "" {

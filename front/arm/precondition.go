@@ -25,8 +25,9 @@ func (c preconditions) check(have *resource) error {
 	return nil
 }
 
-// explain turns a lost race into the answer that fits the conditions of the request.
-func (c preconditions) explain(err error) error {
+// translateStale turns the store's error about a stale version into the answer 412 when the request has an
+// If-Match. It returns all other errors as they are.
+func (c preconditions) translateStale(err error) error {
 	if fault, known := store.FaultOf(err); known && fault == rest.FaultStale && c.match != "" && c.match != "*" {
 		return preconditionFailed()
 	}

@@ -14,7 +14,7 @@ import (
 // preflight serves the preflight of a deployment: it checks each resource of the deployment as a PUT would, the
 // quotas too, and stores nothing. It answers 200 in any case; the body says whether the deployment can succeed.
 func (f *front) preflight(x *exchange) error {
-	if err := x.subscription.admit(x.r.Method); err != nil {
+	if err := x.subscription.checkState(x.r.Method); err != nil {
 		return err
 	}
 	body, err := x.readBody()
@@ -41,7 +41,7 @@ func (f *front) preflight(x *exchange) error {
 	if failure := check.failure(); failure != nil {
 		answer = map[string]any{"status": string(ops.Failed), "error": failure}
 	}
-	return x.write(http.StatusOK, answer)
+	return x.writeJSON(http.StatusOK, answer)
 }
 
 // preflightCheck is the check of one deployment.
@@ -92,7 +92,7 @@ func (c *preflightCheck) add(kind store.Kind, item any) error {
 	return nil
 }
 
-// plan checks a resource as a PUT of its path would, and notes what it would add.
+// plan checks a resource as a PUT of its path would, and adds its use of the quotas to needs.
 func (c *preflightCheck) plan(kind store.Kind, v version, path string, body map[string]any) error {
 	named, err := parseTarget(path, kind)
 	if err != nil {
@@ -119,7 +119,7 @@ func (c *preflightCheck) plan(kind store.Kind, v version, path string, body map[
 	if have != nil && !isTerminal(have.status.State) {
 		return conflict(have.spec.Path, "Cannot update resource while resource is %q", strings.ToLower(have.status.State))
 	}
-	next, err := c.f.next(c.x.with(v), named, have, parent, body)
+	next, err := c.f.nextResource(c.x.with(v), named, have, parent, body)
 	if err != nil {
 		return err
 	}
@@ -146,7 +146,7 @@ func (c *preflightCheck) plan(kind store.Kind, v version, path string, body map[
 	return nil
 }
 
-// with returns the exchange as one with another api-version.
+// with returns a copy of the exchange with another api-version.
 func (x *exchange) with(v version) *exchange {
 	q := *x.request
 	q.version = v

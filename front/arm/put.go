@@ -25,8 +25,8 @@ const (
 	requestRevoke     ops.Request = "RevokeCredentials"
 )
 
-// workingWord returns the word for a running operation, in its status and in provisioningState.
-func workingWord(request ops.Request) string {
+// activeStateOf returns the provisioningState while an operation of a request runs.
+func activeStateOf(request ops.Request) string {
 	switch request {
 	case requestCreate, requestCredential:
 		return stateProvisioning
@@ -39,7 +39,7 @@ func workingWord(request ops.Request) string {
 // put serves PUT and PATCH of a cluster, node pool or external authentication.
 func (f *front) put(kind store.Kind) func(*exchange) error {
 	return func(x *exchange) error {
-		if err := x.subscription.admit(x.r.Method); err != nil {
+		if err := x.subscription.checkState(x.r.Method); err != nil {
 			return err
 		}
 		named, err := parseTarget(x.path, kind)
@@ -53,7 +53,7 @@ func (f *front) put(kind store.Kind) func(*exchange) error {
 		have := x.resource
 		isPatch := x.r.Method == http.MethodPatch
 		if have == nil && isPatch {
-			return f.missing(x, kind)
+			return f.notFound(x, kind)
 		}
 		pre := preconditionsOf(x.r.Header)
 		if err := pre.check(have); err != nil {
@@ -71,9 +71,9 @@ func (f *front) put(kind store.Kind) func(*exchange) error {
 			}
 		}
 		if isPatch {
-			body = patched(x.version, *have, body)
+			body = putFromPatch(x.version, *have, body)
 		}
-		next, err := f.next(x, named, have, parent, body)
+		next, err := f.nextResource(x, named, have, parent, body)
 		if err != nil {
 			return err
 		}
@@ -87,10 +87,10 @@ func (f *front) put(kind store.Kind) func(*exchange) error {
 	}
 }
 
-// patched returns the body of the PUT that a PATCH stands for: the resource as the api-version shows it,
-// with the patch merged into it. Tags are replaced as a whole.
-func patched(v version, have resource, patch map[string]any) map[string]any {
-	shown := have.show(v)
+// putFromPatch returns the body of a PUT that does the same as a PATCH: the resource in the form of the
+// api-version, with the patch merged into it. Tags are replaced as a whole.
+func putFromPatch(v version, have resource, patch map[string]any) map[string]any {
+	shown := have.view(v)
 	properties, _ := patch["properties"].(map[string]any)
 	body := map[string]any{"location": have.spec.Location, "identity": have.spec.Identity,
 		"properties": jsonvalue.Overlay(shown["properties"].(map[string]any), properties)}
@@ -102,8 +102,9 @@ func patched(v version, have resource, patch map[string]any) map[string]any {
 	return body
 }
 
-// next returns the resource after a PUT with a body, or the problems of the body.
-func (f *front) next(x *exchange, named target, have, parent *resource, body map[string]any) (resource, error) {
+// nextResource checks the body of a PUT and returns the resource as it is to be stored. The error has all
+// problems of the body.
+func (f *front) nextResource(x *exchange, named target, have, parent *resource, body map[string]any) (resource, error) {
 	var p problems
 	next := resource{kind: named.kind, scope: x.subscription.ID, name: named.document}
 	if have != nil {
@@ -117,7 +118,7 @@ func (f *front) next(x *exchange, named target, have, parent *resource, body map
 		}
 	}
 	f.checkEnvelope(&p, next, body)
-	a := acceptance{version: x.version, isNew: have == nil}
+	a := bodyReader{version: x.version, isNew: have == nil}
 	properties, isObject := body["properties"].(map[string]any)
 	if !isObject && body["properties"] != nil {
 		p.add("properties", "Invalid value: must be an object")
@@ -126,7 +127,7 @@ func (f *front) next(x *exchange, named target, have, parent *resource, body map
 		state != have.status.State {
 		p.add("properties.provisioningState", "Forbidden: field is read-only; it is %q", have.status.State)
 	}
-	next.spec.Properties = a.object("properties.", fieldsOf(named.kind), properties, next.spec.Properties)
+	next.spec.Properties = a.readObject("properties.", fieldsOf(named.kind), properties, next.spec.Properties)
 	p = append(p, a.problems...)
 	if next.kind == kindAuth {
 		if len(p) == 0 {
@@ -145,7 +146,7 @@ func (f *front) next(x *exchange, named target, have, parent *resource, body map
 		return next, err
 	}
 	if len(p) == 0 {
-		f.complete(&p, releases, have, parent, &next)
+		f.completeSpec(&p, releases, have, parent, &next)
 	}
 	if len(p) == 0 {
 		checkSpec(&p, releases, parent, have, next)
@@ -200,7 +201,8 @@ func readTags(p *problems, value any) map[string]any {
 	return tags
 }
 
-// authorize decides about a PUT on the resource that it changes, with its tags before and after.
+// authorize refuses a PUT that the policies of the account do not permit, with the tags before and after
+// the change.
 func (f *front) authorize(x *exchange, have, parent *resource, next resource) error {
 	action := map[store.Kind]access.Action{kindCluster: "CreateCluster", kindPool: "CreateNodePool"}[next.kind]
 	authority := access.AuthorityFrom(x.r.Context())
@@ -249,20 +251,20 @@ func resourceOf(r resource, parent *resource) policy.Resource {
 
 // create commits a new resource together with its operation.
 func (f *front) create(x *exchange, next resource, parent *resource) error {
-	stamp(&next, x.r.Header)
+	setSystemData(&next, x.r.Header)
 	next.status = resourceStatus{State: stateAccepted}
 	var op ops.State
 	var created store.Document
 	err := f.store.Tx(x.ctx, func(tx *store.Tx) (err error) {
-		if err := f.holdParent(x.ctx, tx, parent, "create"); err != nil {
+		if err := f.lockParent(x.ctx, tx, parent, "create"); err != nil {
 			return err
 		}
 		if parent == nil {
-			if err := f.holdSubscription(x, tx); err != nil {
+			if err := f.lockSubscription(x, tx); err != nil {
 				return err
 			}
 		}
-		order := f.order(x, next, requestCreate, nil)
+		order := f.newOrder(x, next, requestCreate, nil)
 		next.status.Operation = order.ID
 		d := store.Document{Kind: next.kind, ID: next.id, Scope: next.scope, Name: next.name}
 		if err := next.store(&d); err != nil {
@@ -278,7 +280,7 @@ func (f *front) create(x *exchange, next resource, parent *resource) error {
 		return err
 	}
 	next.version = created.Version
-	return f.accepted(x, http.StatusCreated, op, &next)
+	return f.writeAccepted(x, http.StatusCreated, op, &next)
 }
 
 // change commits a change of a resource together with its operation. A PUT that changes nothing of a
@@ -289,16 +291,16 @@ func (f *front) change(x *exchange, have, next resource, parent *resource, pre p
 		return conflict(have.spec.Path, "Cannot update resource while resource is %q", strings.ToLower(have.status.State))
 	}
 	if have.kind != kindAuth && have.status.State == stateSucceeded && sameSpec(have.spec, next.spec) {
-		return f.answer(x, http.StatusOK, have)
+		return f.writeResource(x, http.StatusOK, have)
 	}
-	stamp(&next, x.r.Header)
+	setSystemData(&next, x.r.Header)
 	var op ops.State
 	var changed store.Document
 	err := f.store.Tx(x.ctx, func(tx *store.Tx) (err error) {
-		if err := f.holdParent(x.ctx, tx, parent, "update"); err != nil {
+		if err := f.lockParent(x.ctx, tx, parent, "update"); err != nil {
 			return err
 		}
-		order := f.order(x, next, requestUpdate, nil)
+		order := f.newOrder(x, next, requestUpdate, nil)
 		next.status = have.status
 		next.status.State, next.status.Error, next.status.Operation = stateAccepted, nil, order.ID
 		if changed, _, err = tx.Update(x.ctx, have.kind, have.id, have.version, next.store); err != nil {
@@ -308,17 +310,17 @@ func (f *front) change(x *exchange, have, next resource, parent *resource, pre p
 		return err
 	})
 	if err != nil {
-		return pre.explain(err)
+		return pre.translateStale(err)
 	}
 	next.version = changed.Version
 	status := http.StatusOK
 	if x.r.Method == http.MethodPatch {
 		status = http.StatusAccepted
 	}
-	return f.accepted(x, status, op, &next)
+	return f.writeAccepted(x, status, op, &next)
 }
 
-// sameSpec reports whether two specs ask for the same; who changed them last is no part of that.
+// sameSpec reports whether two specs request the same state. It ignores the system data.
 func sameSpec(a, b resourceSpec) bool {
 	a.SystemData, b.SystemData = nil, nil
 	one, errOne := json.Marshal(a)
@@ -327,9 +329,9 @@ func sameSpec(a, b resourceSpec) bool {
 	return errOne == nil && errOther == nil && err == nil && same
 }
 
-// holdParent locks the cluster of a node pool until the transaction ends, and refuses the request while
-// an operation works on the cluster.
-func (f *front) holdParent(ctx context.Context, tx *store.Tx, parent *resource, verb string) error {
+// lockParent locks the cluster of a node pool or external authentication until the transaction ends, and
+// refuses the request while an operation works on the cluster.
+func (f *front) lockParent(ctx context.Context, tx *store.Tx, parent *resource, verb string) error {
 	if parent == nil {
 		return nil
 	}
@@ -347,8 +349,9 @@ func (f *front) holdParent(ctx context.Context, tx *store.Tx, parent *resource, 
 	return nil
 }
 
-// stamp sets the system data that Azure's gateway sends; of a stored resource only who changed it last.
-func stamp(r *resource, h http.Header) {
+// setSystemData sets the system data from the headers of Azure's gateway. In a stored resource it changes
+// the fields lastModified* only.
+func setSystemData(r *resource, h http.Header) {
 	sent := systemDataOf(h)
 	after := map[string]any{}
 	for name, value := range r.spec.SystemData {

@@ -14,15 +14,16 @@ import (
 	"atoll.dev/store"
 )
 
-// answer answers with a resource.
-func (f *front) answer(x *exchange, status int, r resource) error {
+// writeResource answers with a resource and its entity tag.
+func (f *front) writeResource(x *exchange, status int, r resource) error {
 	x.w.Header().Set("ETag", r.etag())
-	return x.write(status, f.view(x, r))
+	return x.writeJSON(status, f.view(x, r))
 }
 
-// view returns a resource as the api-version of a request shows it.
+// view returns a resource in the form of the api-version of a request. An external authentication gets its
+// condition.
 func (f *front) view(x *exchange, r resource) map[string]any {
-	shown := r.show(x.version)
+	shown := r.view(x.version)
 	if r.kind == kindAuth {
 		f.addCondition(x.ctx, x.version, r, shown)
 	}
@@ -38,9 +39,9 @@ func (f *front) get(kind store.Kind) func(*exchange) error {
 					return err
 				}
 			}
-			return f.missing(x, kind)
+			return f.notFound(x, kind)
 		}
-		return f.answer(x, http.StatusOK, *x.resource)
+		return f.writeResource(x, http.StatusOK, *x.resource)
 	}
 }
 
@@ -60,13 +61,13 @@ func (f *front) list(kind store.Kind) func(*exchange) error {
 		group := x.r.PathValue("rg")
 		switch {
 		case x.subscription.state() == unregistered:
-			return x.write(http.StatusOK, map[string]any{"value": []any{}})
+			return x.writeJSON(http.StatusOK, map[string]any{"value": []any{}})
 		case kind != kindCluster:
 			var err error
 			if parent, err = f.parentOf(x); err != nil {
 				return err
 			}
-			q.Where = store.Fragment{SQL: ofParentSQL, Args: []any{parent.id}}
+			q.Where = store.Fragment{SQL: childrenSQL, Args: []any{parent.id}}
 		case group != "":
 			q.Where = store.Fragment{SQL: "split_part(d.name, '/', 1) = $1", Args: []any{group}}
 		}
@@ -105,11 +106,11 @@ func (f *front) list(kind store.Kind) func(*exchange) error {
 			}
 			body["nextLink"] = x.base + x.path + "?" + next.Encode()
 		}
-		return x.write(http.StatusOK, body)
+		return x.writeJSON(http.StatusOK, body)
 	}
 }
 
-// mayDescribe decides about an item of a list.
+// mayDescribe reports whether the caller may see an item of a list.
 func (f *front) mayDescribe(x *exchange, r resource, parent *resource) (bool, error) {
 	action := map[store.Kind]access.Action{kindCluster: "DescribeCluster", kindPool: "DescribeNodePool",
 		kindAuth: "DescribeCluster"}[r.kind]
@@ -123,7 +124,7 @@ func (f *front) mayDescribe(x *exchange, r resource, parent *resource) (bool, er
 // delete serves DELETE of a cluster, node pool or external authentication.
 func (f *front) delete(kind store.Kind) func(*exchange) error {
 	return func(x *exchange) error {
-		if err := x.subscription.admit(x.r.Method); err != nil {
+		if err := x.subscription.checkState(x.r.Method); err != nil {
 			return err
 		}
 		pre := preconditionsOf(x.r.Header)
@@ -138,7 +139,7 @@ func (f *front) delete(kind store.Kind) func(*exchange) error {
 		if err != nil {
 			return err
 		}
-		return f.accepted(x, http.StatusAccepted, op, nil)
+		return f.writeAccepted(x, http.StatusAccepted, op, nil)
 	}
 }
 
@@ -147,7 +148,7 @@ func (f *front) delete(kind store.Kind) func(*exchange) error {
 func (f *front) beginDelete(x *exchange, have resource, pre preconditions) (op ops.State, err error) {
 	if have.status.State == stateDeleting {
 		if f.mode == Strict {
-			return f.engine.Active(x.ctx, f.store, have.scope, have.operand())
+			return f.engine.Active(x.ctx, f.store, have.scope, have.operationKey())
 		}
 		return op, conflict(have.spec.Path, "Resource is already deleting")
 	}
@@ -157,11 +158,11 @@ func (f *front) beginDelete(x *exchange, have resource, pre preconditions) (op o
 	}
 	err = f.store.Tx(x.ctx, func(tx *store.Tx) error {
 		if have.spec.Parent != "" {
-			if err := f.holdParent(x.ctx, tx, &resource{id: have.spec.Parent}, "delete"); err != nil {
+			if err := f.lockParent(x.ctx, tx, &resource{id: have.spec.Parent}, "delete"); err != nil {
 				return err
 			}
 		}
-		order := f.order(x, have, requestDelete, nil)
+		order := f.newOrder(x, have, requestDelete, nil)
 		if _, _, err := tx.Update(x.ctx, have.kind, have.id, version, func(d *store.Document) error {
 			now, err := toResource(*d)
 			if err != nil {
@@ -175,16 +176,16 @@ func (f *front) beginDelete(x *exchange, have resource, pre preconditions) (op o
 		}); err != nil {
 			return err
 		}
-		if err := f.supersede(x.ctx, tx, have, order.ID); err != nil {
+		if err := f.cancelActiveOperation(x.ctx, tx, have, order.ID); err != nil {
 			return err
 		}
 		op, err = f.engine.Begin(x.ctx, tx, order)
 		return err
 	})
-	return op, pre.explain(err)
+	return op, pre.translateStale(err)
 }
 
-// parameters are what an operation knows about its resource and its caller.
+// parameters are the parameters of an operation of this front: its resource, its caller and its request.
 type parameters struct {
 	Kind     store.Kind `json:"kind"`
 	Document string     `json:"document"`
@@ -201,20 +202,20 @@ func parametersOf(s ops.State) (p parameters, err error) {
 	return p, json.Unmarshal(s.Parameters, &p)
 }
 
-// order returns the order of an operation on a resource.
-func (f *front) order(x *exchange, r resource, request ops.Request, change func(*parameters)) ops.Order {
+// newOrder returns the order of a new operation on a resource. change may set more parameters.
+func (f *front) newOrder(x *exchange, r resource, request ops.Request, change func(*parameters)) ops.Order {
 	p := parameters{Kind: r.kind, Document: r.id, Account: r.spec.Account, Path: r.spec.Path,
 		Tenant: x.r.Header.Get("X-Ms-Home-Tenant-Id"), Client: x.r.Header.Get("X-Ms-Client-Object-Id"),
 		Version: x.version}
 	if change != nil {
 		change(&p)
 	}
-	id, of := newID(), r.operand()
+	id, of := newID(), r.operationKey()
 	switch request {
 	case requestCredential:
 		of = id // several credentials of one cluster can be requested at once
 	case requestRevoke:
-		of = revocationOf(r)
+		of = revocationKey(r)
 	}
 	data, err := json.Marshal(p)
 	if err != nil {
@@ -228,7 +229,7 @@ func (f *front) order(x *exchange, r resource, request ops.Request, change func(
 	return order
 }
 
-// operationPath returns the path of a view of an operation.
+// operationPath returns the path of an operation: of its status or of its result, by the segment view.
 func (f *front) operationPath(subscription, view, id string) string {
 	return "/subscriptions/" + subscription + "/providers/" + namespace + "/locations/" + f.location + "/" + view + "/" +
 		id
@@ -239,16 +240,17 @@ const (
 	resultsSegment  = "hcpOperationResults"
 )
 
-// accepted answers with an accepted operation. PUT answers with the resource and the URL of the
-// operation; the other requests with the URL of the result, too. The strict mode sends no body with 202.
-func (f *front) accepted(x *exchange, status int, op ops.State, r *resource) error {
-	link := func(view, opener string) string {
-		return x.base + f.operationPath(op.Scope, view, op.ID) + "?" + x.resultQuery(opener)
+// writeAccepted answers that an operation was accepted. The answer to a PUT has the resource and the URL of
+// the operation; the answer to another request has the URL of the result, too. The strict mode sends no
+// body with 202.
+func (f *front) writeAccepted(x *exchange, status int, op ops.State, r *resource) error {
+	link := func(view, unsealSecret string) string {
+		return x.base + f.operationPath(op.Scope, view, op.ID) + "?" + x.resultQuery(unsealSecret)
 	}
 	h := x.w.Header()
 	h.Set("Azure-AsyncOperation", link(statusesSegment, ""))
 	if status == http.StatusAccepted {
-		h.Set("Location", link(resultsSegment, x.opener))
+		h.Set("Location", link(resultsSegment, x.unsealSecret))
 	}
 	f.setRetryAfter(h)
 	if op.NotificationURI != "" {
@@ -258,7 +260,7 @@ func (f *front) accepted(x *exchange, status int, op ops.State, r *resource) err
 		x.w.WriteHeader(status)
 		return nil
 	}
-	return f.answer(x, status, *r)
+	return f.writeResource(x, status, *r)
 }
 
 func (f *front) setRetryAfter(h http.Header) {
@@ -294,12 +296,12 @@ func (f *front) getOperationStatus(x *exchange) error {
 	if !s.Status.IsTerminal() {
 		f.setRetryAfter(x.w.Header())
 	}
-	return x.write(http.StatusOK, f.noticeOf(s))
+	return x.writeJSON(http.StatusOK, f.noticeOf(s))
 }
 
 // noticeOf returns the view of an operation, which is also the body of its notification.
 func (f *front) noticeOf(s ops.State) any {
-	return s.ViewAsARM(f.operationPath(s.Scope, statusesSegment, s.ID), workingWord(s.Request))
+	return s.ViewAsARM(f.operationPath(s.Scope, statusesSegment, s.ID), activeStateOf(s.Request))
 }
 
 // getOperationResult serves the URL of Location: 202 until the end, then what the request would have
@@ -331,7 +333,7 @@ func (f *front) getOperationResult(x *exchange) error {
 		x.w.WriteHeader(http.StatusNoContent)
 		return nil
 	case requestCredential:
-		return x.showCredential(s.Result, p.Sealed)
+		return x.writeCredential(s.Result, p.Sealed)
 	}
 	d, err := f.store.Get(x.ctx, p.Kind, p.Document)
 	if errors.Is(err, store.ErrNotFound) {
@@ -348,5 +350,5 @@ func (f *front) getOperationResult(x *exchange) error {
 	if s.Request == requestCreate {
 		status = http.StatusCreated
 	}
-	return f.answer(x, status, r)
+	return f.writeResource(x, status, r)
 }

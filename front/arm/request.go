@@ -29,7 +29,7 @@ const (
 // maxBody bounds a request's body.
 const maxBody = 4 << 20
 
-// request is one request with what the middleware has read of it.
+// request is what the middleware has read of one request.
 type request struct {
 	header  http.Header // of the answer
 	path    string      // with the case in which the client sent it
@@ -49,9 +49,9 @@ func requestOf(ctx context.Context) *request {
 	return q
 }
 
-// prepare is the outermost handler. It gives the answer its ids, finds the host of its URLs, and makes
-// the path lower case, since names in Azure have no case.
-func (f *front) prepare(next http.Handler) http.Handler {
+// prepareRequest is the outermost handler. It sets the request ids of the answer, finds the host for the
+// URLs in the answer, and makes the path lower case, because names in Azure are compared without case.
+func (f *front) prepareRequest(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r = r.Clone(r.Context())
 		id := uuid.NewString()
@@ -88,12 +88,14 @@ type exchange struct {
 	r   *http.Request
 	ctx context.Context // names the tenant and the actor of calls to the lifecycle manager
 
-	opener string // opens the private key in the result of the operation that the request begins; "" if there is none
+	// unsealSecret decrypts the private key in the operation that this request begins; "" when it has none.
+	unsealSecret string
 }
 
-// versioned returns the handler of a route that needs an api-version.
-func (f *front) versioned(serve func(*exchange) error) rest.Handler {
-	return f.plain(func(x *exchange) error {
+// withVersion returns a handler that reads the api-version of a request, and refuses a request without a
+// known one.
+func (f *front) withVersion(serve func(*exchange) error) rest.Handler {
+	return f.withSubscription(func(x *exchange) error {
 		name := x.r.URL.Query().Get("api-version")
 		if name == "" {
 			return rest.Errorf(http.StatusBadRequest, codeInvalidParameter,
@@ -109,17 +111,18 @@ func (f *front) versioned(serve func(*exchange) error) rest.Handler {
 	})
 }
 
-// plain returns the handler of a route of one subscription.
-func (f *front) plain(serve func(*exchange) error) rest.Handler {
+// withSubscription returns a handler that calls serve with the exchange of a request. The calls of serve to
+// the lifecycle manager are for the account of the subscription.
+func (f *front) withSubscription(serve func(*exchange) error) rest.Handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		q := requestOf(r.Context())
-		x := &exchange{request: q, w: w, r: r, ctx: f.actFor(r.Context(), q.subscription.Account, r.Header)}
+		x := &exchange{request: q, w: w, r: r, ctx: f.contextFor(r.Context(), q.subscription.Account, r.Header)}
 		return serve(x)
 	}
 }
 
-// actFor returns a context for calls to the lifecycle manager on behalf of a caller.
-func (f *front) actFor(ctx context.Context, account string, h http.Header) context.Context {
+// contextFor returns a context for calls to the lifecycle manager on behalf of a caller of ARM.
+func (f *front) contextFor(ctx context.Context, account string, h http.Header) context.Context {
 	principal, id := principalOf(account, h.Get("X-Ms-Client-Object-Id")), rest.OperationID(ctx)
 	ctx = store.WithActor(ctx, store.Actor{Principal: principal, Account: account, RequestID: id})
 	return remote.WithActor(clmclient.WithTenant(ctx, cluster.Account(account)), remote.Actor{Principal: principal,
@@ -145,8 +148,8 @@ func (x *exchange) readBody() (map[string]any, error) {
 	return body, nil
 }
 
-// write answers with JSON.
-func (x *exchange) write(status int, body any) error {
+// writeJSON answers with a status and a JSON body.
+func (x *exchange) writeJSON(status int, body any) error {
 	data, err := json.Marshal(body)
 	if err != nil {
 		return err

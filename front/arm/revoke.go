@@ -17,21 +17,22 @@ import (
 	"atoll.dev/store"
 )
 
-// revocationPause is when a client tries again that a revocation refuses.
+// revocationPause is the Retry-After of a request that is refused while a revocation runs.
 const revocationPause = 10 * time.Second
 
-// revocationOf returns what a revocation of a cluster's credentials is an operation on. It does not make the
-// cluster busy.
-func revocationOf(r resource) string { return r.id + "/credentials" }
+// revocationKey returns the operation key of the revocation of a cluster's credentials. It differs from the
+// key of the cluster, so that the cluster can have another operation at the same time.
+func revocationKey(r resource) string { return r.id + "/credentials" }
 
-func retryIn(after time.Duration, e *rest.Error) error {
+// withRetryAfter sets the Retry-After of an answer.
+func withRetryAfter(after time.Duration, e *rest.Error) error {
 	e.RetryAfter = after
 	return e
 }
 
-// holdCluster locks a cluster until the transaction ends, and refuses a request about its credentials if the cluster
-// is not in a state for that.
-func holdCluster(ctx context.Context, tx *store.Tx, r resource, what string) error {
+// lockCluster locks a cluster until the transaction ends, and refuses a request about its credentials
+// unless the cluster is Succeeded, Updating or Failed.
+func lockCluster(ctx context.Context, tx *store.Tx, r resource, what string) error {
 	d, err := tx.GetForUpdate(ctx, kindCluster, r.id)
 	if err != nil {
 		return err
@@ -46,15 +47,16 @@ func holdCluster(ctx context.Context, tx *store.Tx, r resource, what string) err
 	return nil
 }
 
-// revokeCredentials begins to end the rights of all certificates that were signed for administrators of a cluster,
-// also of those that the account has requested at the Platform API. No credential can be requested meanwhile.
+// revokeCredentials accepts the revocation of all certificates that were signed for administrators of a
+// cluster, also of those that the account has requested at the Platform API. No credential can be requested
+// until the revocation ends.
 func (f *front) revokeCredentials(x *exchange) error {
-	if err := x.subscription.admit(x.r.Method); err != nil {
+	if err := x.subscription.checkState(x.r.Method); err != nil {
 		return err
 	}
 	r := x.resource
 	if r == nil {
-		return f.missing(x, kindCluster)
+		return f.notFound(x, kindCluster)
 	}
 	of := policy.Resource{Kind: policy.Credential, Account: cluster.Account(r.spec.Account), Cluster: r.status.Resource,
 		Tags: policyTags(r.spec.Tags)}
@@ -63,30 +65,30 @@ func (f *front) revokeCredentials(x *exchange) error {
 	}
 	var op ops.State
 	err := f.store.Tx(x.ctx, func(tx *store.Tx) (err error) {
-		if err := holdCluster(x.ctx, tx, *r, "revoke credentials"); err != nil {
+		if err := lockCluster(x.ctx, tx, *r, "revoke credentials"); err != nil {
 			return err
 		}
-		op, err = f.engine.Begin(x.ctx, tx, f.order(x, *r, requestRevoke, nil))
+		op, err = f.engine.Begin(x.ctx, tx, f.newOrder(x, *r, requestRevoke, nil))
 		return err
 	})
 	if _, isBusy := errors.AsType[*ops.BusyError](err); isBusy {
-		return retryIn(revocationPause, conflict(r.spec.Path, "Credentials are already being revoked"))
+		return withRetryAfter(revocationPause, conflict(r.spec.Path, "Credentials are already being revoked"))
 	}
 	if err != nil {
 		return err
 	}
-	return f.accepted(x, http.StatusAccepted, op, nil)
+	return f.writeAccepted(x, http.StatusAccepted, op, nil)
 }
 
 // revoke cancels the requests for credentials of a cluster, deletes the Credentials that the lifecycle manager has,
 // and waits until none is left: the management cluster has then removed their rights.
 func (f *front) revoke(ctx context.Context, p parameters) ops.Outcome {
-	of, err := f.load(ctx, kindCluster, p.Document)
+	of, err := f.loadDocument(ctx, kindCluster, p.Document)
 	if errors.Is(err, store.ErrNotFound) || err == nil && of.status.Resource == "" {
 		return ops.Outcome{Event: ops.Event{Kind: ops.Succeed}} // no cluster, no credential
 	}
 	if err != nil {
-		return failed(err)
+		return failureOutcome(err)
 	}
 	why := &ops.Error{Code: codeCanceled, Message: "The credentials of the cluster were revoked."}
 	if err := f.engine.EachActive(ctx, of.scope, func(s ops.State) error {
@@ -99,7 +101,7 @@ func (f *front) revoke(ctx context.Context, p parameters) ops.Outcome {
 		}
 		return err
 	}); err != nil {
-		return failed(err)
+		return failureOutcome(err)
 	}
 	left := 0
 	for r, err := range f.clm.All(ctx, clusters.Below(of.status.Resource, credentials), clmclient.ResourceQuery{
@@ -108,14 +110,14 @@ func (f *front) revoke(ctx context.Context, p parameters) ops.Outcome {
 			break // the cluster is gone
 		}
 		if err != nil {
-			return failed(err)
+			return failureOutcome(err)
 		}
 		left++
 		if r.DeletedTime != nil {
 			continue
 		}
 		if _, err := f.clm.Delete(ctx, credentials, r.ID, ""); err != nil && remote.StatusOf(err) != http.StatusNotFound {
-			return failed(err)
+			return failureOutcome(err)
 		}
 	}
 	if left == 0 {

@@ -8,7 +8,7 @@ import (
 	"atoll.dev/internal/jsonvalue"
 )
 
-// visibility is who writes a field, and when.
+// visibility says who may write a field, and by which requests.
 type visibility uint8
 
 const (
@@ -40,11 +40,11 @@ type field struct {
 	// updatableSince makes a field that later api-versions can update createOnly before.
 	updatableSince version
 	required       bool
-	// kept says that a PUT without the field leaves the stored value.
-	kept     bool
-	fallback any // the value of a PUT that leaves the field out; nil: none
-	members  []field
-	check    func(value any) string // returns what is wrong with a value; nil: nothing can be
+	// keptIfAbsent: a PUT without the field keeps the stored value.
+	keptIfAbsent bool
+	fallback     any // the value of a PUT that leaves the field out; nil: none
+	members      []field
+	check        func(value any) string // returns what is wrong with a value; nil: nothing can be
 }
 
 // problem is a mistake in one field of a request.
@@ -56,8 +56,8 @@ func (p *problems) add(target, format string, args ...any) {
 	*p = append(*p, problem{target, fmt.Sprintf(format, args...)})
 }
 
-// show returns the part of a stored object that an api-version has. Empty objects are left out.
-func (v version) show(fields []field, stored map[string]any) map[string]any {
+// visibleFields returns the fields of a stored object that an api-version has. Empty objects are left out.
+func (v version) visibleFields(fields []field, stored map[string]any) map[string]any {
 	shown := map[string]any{}
 	for _, f := range fields {
 		value, exists := stored[f.name]
@@ -65,7 +65,7 @@ func (v version) show(fields []field, stored map[string]any) map[string]any {
 			continue
 		}
 		if inner, isObject := value.(map[string]any); isObject && f.kind == object && len(f.members) > 0 {
-			if inner = v.show(f.members, inner); len(inner) == 0 {
+			if inner = v.visibleFields(f.members, inner); len(inner) == 0 {
 				continue
 			}
 			value = inner
@@ -75,17 +75,17 @@ func (v version) show(fields []field, stored map[string]any) map[string]any {
 	return shown
 }
 
-// acceptance reads the body of a PUT with one api-version. Stored fields that the api-version does not
-// have, and those that only the service writes, survive.
-type acceptance struct {
+// bodyReader reads the body of a PUT in the form of one api-version, and gathers the problems. Stored
+// fields that the api-version does not have, and fields that only the service writes, keep their values.
+type bodyReader struct {
 	version  version
 	isNew    bool
 	problems problems
 }
 
-// object returns the object that is stored after a PUT: body in the place of old. A value that is equal
-// to the stored one is not checked again, so that a stricter rule does not block other changes.
-func (a *acceptance) object(path string, fields []field, body, old map[string]any) map[string]any {
+// readObject returns the object to store after a PUT: body replaces old. A value that equals the stored one
+// is not checked again, so that a stricter rule does not block other changes.
+func (a *bodyReader) readObject(path string, fields []field, body, old map[string]any) map[string]any {
 	after := map[string]any{}
 	for _, f := range fields {
 		was, existed := old[f.name]
@@ -113,7 +113,7 @@ func (a *acceptance) object(path string, fields []field, body, old map[string]an
 				continue
 			}
 			oldInner, _ := was.(map[string]any)
-			if value = a.object(target+".", f.members, inner, oldInner); len(value.(map[string]any)) > 0 {
+			if value = a.readObject(target+".", f.members, inner, oldInner); len(value.(map[string]any)) > 0 {
 				after[f.name] = value
 			}
 			continue
@@ -121,7 +121,7 @@ func (a *acceptance) object(path string, fields []field, body, old map[string]an
 		isDefault := false // of a field that a PUT leaves out
 		if value == nil {
 			switch {
-			case f.kept && existed, isFixed && existed && !a.isNew && !given:
+			case f.keptIfAbsent && existed, isFixed && existed && !a.isNew && !given:
 				value = was
 			case f.fallback != nil:
 				value, isDefault = f.fallback, true
@@ -139,7 +139,7 @@ func (a *acceptance) object(path string, fields []field, body, old map[string]an
 		if existed && jsonvalue.Equal(value, was) {
 			continue
 		}
-		if wrong := f.wrong(value); wrong != "" {
+		if wrong := f.checkValue(value); wrong != "" {
 			a.problems.add(target, "%s", wrong)
 		} else if isFixed && !a.isNew && (existed || !isDefault) { // a newer api-version adds a field with its default
 			a.problems.add(target, "Forbidden: field is immutable")
@@ -151,8 +151,8 @@ func (a *acceptance) object(path string, fields []field, body, old map[string]an
 					a.problems.add(fmt.Sprintf("%s[%d]", target, i), "Invalid value: must be an object")
 					continue
 				}
-				element := acceptance{version: a.version, isNew: true}
-				items[i] = element.object(fmt.Sprintf("%s[%d].", target, i), f.members, inner, nil)
+				element := bodyReader{version: a.version, isNew: true}
+				items[i] = element.readObject(fmt.Sprintf("%s[%d].", target, i), f.members, inner, nil)
 				a.problems = append(a.problems, element.problems...)
 			}
 		}
@@ -160,8 +160,8 @@ func (a *acceptance) object(path string, fields []field, body, old map[string]an
 	return after
 }
 
-// wrong returns what is wrong with a value of the field, or "".
-func (f field) wrong(value any) string {
+// checkValue returns a text that says why a field cannot have a value, or "".
+func (f field) checkValue(value any) string {
 	isKind := false
 	switch f.kind {
 	case text:

@@ -18,11 +18,11 @@ func TestEveryAPIVersionKeepsTheFieldsOfOthers(t *testing.T) {
 	for _, kind := range []store.Kind{kindCluster, kindPool, kindAuth} {
 		rapid.Check(t, func(t *rapid.T) {
 			fields := fieldsOf(kind)
-			created := acceptance{version: version(rapid.IntRange(0, len(versions)-1).Draw(t, "version")), isNew: true}
-			stored := created.object("", fields, draw(t, fields), nil)
+			created := bodyReader{version: version(rapid.IntRange(0, len(versions)-1).Draw(t, "version")), isNew: true}
+			stored := created.readObject("", fields, draw(t, fields), nil)
 			for v := range versions {
-				again := acceptance{version: version(v)}
-				after := again.object("", fields, version(v).show(fields, stored), stored)
+				again := bodyReader{version: version(v)}
+				after := again.readObject("", fields, version(v).visibleFields(fields, stored), stored)
 				for _, p := range again.problems {
 					if !slices.Contains(created.problems, p) {
 						t.Fatalf("created with %s, put with %s: %v; at the creation %v", versions[created.version], versions[v],
@@ -33,7 +33,7 @@ func TestEveryAPIVersionKeepsTheFieldsOfOthers(t *testing.T) {
 					t.Fatalf("created with %s, put with %s: %s", versions[created.version], versions[v], changed)
 				}
 				for w := range versions { // what each other api-version shows stays, too
-					was, is := version(w).show(fields, stored), version(w).show(fields, after)
+					was, is := version(w).visibleFields(fields, stored), version(w).visibleFields(fields, after)
 					if changed := findChange("", fields, was, is); changed != "" {
 						t.Fatalf("created with %s, put with %s, shown with %s: %s", versions[created.version], versions[v],
 							versions[w], changed)

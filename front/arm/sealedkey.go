@@ -21,18 +21,19 @@ import (
 	"atoll.dev/internal/rest"
 )
 
-// resultKey is the parameter of a URL of a result whose value opens the private key in the operation.
+// resultKey is the parameter in the URL of a result whose value is the secret that decrypts the private key
+// of the operation.
 const resultKey = "key"
 
-// sealedKey is a private key that the service has made for a caller, and what opens it. The service stores the sealed
-// key; only the caller gets what opens it, in the URL of the result.
+// sealedKey is a private key that the service made for a caller, encrypted, and the secret that decrypts
+// it. The service stores the encrypted key only; the caller gets the secret in the URL of the result.
 type sealedKey struct {
-	request string // PEM of the certificate request for the key
-	sealed  []byte
-	opener  string // a value of resultKey
+	request      string // PEM of the certificate request for the key
+	sealed       []byte
+	unsealSecret string // in base64; the value of resultKey
 }
 
-// newSealedKey makes a private key and seals it.
+// newSealedKey makes a private key and its certificate request, and encrypts the key with a new secret.
 func newSealedKey() (k sealedKey, err error) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -47,19 +48,19 @@ func newSealedKey() (k sealedKey, err error) {
 	if err != nil {
 		return k, err
 	}
-	opener := make([]byte, 32)
-	rand.Read(opener)
-	aead, err := aeadOf(opener)
+	unsealSecret := make([]byte, 32)
+	rand.Read(unsealSecret)
+	aead, err := aeadOf(unsealSecret)
 	if err != nil {
 		return k, err
 	}
 	return sealedKey{request: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: request})),
-		sealed: aead.Seal(nil, nil, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), nil),
-		opener: base64.RawURLEncoding.EncodeToString(opener)}, nil
+		sealed:       aead.Seal(nil, nil, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), nil),
+		unsealSecret: base64.RawURLEncoding.EncodeToString(unsealSecret)}, nil
 }
 
-func aeadOf(opener []byte) (cipher.AEAD, error) {
-	block, err := aes.NewCipher(opener)
+func aeadOf(unsealSecret []byte) (cipher.AEAD, error) {
+	block, err := aes.NewCipher(unsealSecret)
 	if err != nil {
 		return nil, err
 	}
@@ -67,8 +68,8 @@ func aeadOf(opener []byte) (cipher.AEAD, error) {
 }
 
 // openKey returns the private key in PEM that is sealed in an operation.
-func openKey(sealed []byte, opener string) ([]byte, error) {
-	secret, err := base64.RawURLEncoding.DecodeString(opener)
+func openKey(sealed []byte, unsealSecret string) ([]byte, error) {
+	secret, err := base64.RawURLEncoding.DecodeString(unsealSecret)
 	if err != nil || len(secret) != 32 {
 		return nil, errors.New("the URL does not have what opens the private key")
 	}
@@ -79,11 +80,11 @@ func openKey(sealed []byte, opener string) ([]byte, error) {
 	return aead.Open(nil, nil, sealed, nil)
 }
 
-// showCredential answers with the result of requestAdminCredential. If the service has made the private key, the
-// kubeconfig gets it, and the URL must have what opens the key.
-func (x *exchange) showCredential(result json.RawMessage, sealed []byte) error {
+// writeCredential answers with the result of requestAdminCredential. If the service made the private key,
+// it decrypts the key with the secret in the URL and adds it to the kubeconfig.
+func (x *exchange) writeCredential(result json.RawMessage, sealed []byte) error {
 	if sealed == nil {
-		return x.write(http.StatusOK, result)
+		return x.writeJSON(http.StatusOK, result)
 	}
 	private, err := openKey(sealed, x.r.URL.Query().Get(resultKey))
 	if err != nil {
@@ -116,14 +117,14 @@ func (x *exchange) showCredential(result json.RawMessage, sealed []byte) error {
 	}
 	shown["kubeconfig"] = string(text)
 	x.w.Header().Set("Cache-Control", "no-store")
-	return x.write(http.StatusOK, shown)
+	return x.writeJSON(http.StatusOK, shown)
 }
 
 // resultQuery returns the query of the URL of an operation's result.
-func (x *exchange) resultQuery(opener string) string {
+func (x *exchange) resultQuery(unsealSecret string) string {
 	q := url.Values{"api-version": {versions[x.version]}}
-	if opener != "" {
-		q.Set(resultKey, opener)
+	if unsealSecret != "" {
+		q.Set(resultKey, unsealSecret)
 	}
 	return q.Encode()
 }

@@ -43,8 +43,8 @@ func (s subscription) state() string {
 	return state
 }
 
-// admit refuses requests that the state of the subscription does not permit.
-func (s subscription) admit(method string) error {
+// checkState refuses a method that the state of the subscription does not permit.
+func (s subscription) checkState(method string) error {
 	refused := func(status int, format string, args ...any) error {
 		return rest.Errorf(status, codeSubscriptionState, format, args...)
 	}
@@ -80,9 +80,10 @@ func (f *front) subscription(ctx context.Context, id string) (subscription, erro
 	return s, nil
 }
 
-// holdSubscription locks the subscription of a request until the transaction ends, and refuses the request if ARM has
-// changed the state meanwhile. So the deletion of a subscription finds every cluster that was accepted before.
-func (f *front) holdSubscription(x *exchange, tx *store.Tx) error {
+// lockSubscription locks the subscription of a request until the transaction ends, and refuses the request
+// if ARM has changed the state since it was read. So the deletion of a subscription finds every cluster
+// that was accepted before.
+func (f *front) lockSubscription(x *exchange, tx *store.Tx) error {
 	d, err := tx.GetForUpdate(x.ctx, kindSubscription, x.subscription.ID)
 	if err != nil {
 		return err
@@ -91,11 +92,11 @@ func (f *front) holdSubscription(x *exchange, tx *store.Tx) error {
 	if err := decodeNumbers(d.Spec, &now); err != nil {
 		return fmt.Errorf("reading subscription %s: %w", d.ID, err)
 	}
-	return now.admit(x.r.Method)
+	return now.checkState(x.r.Method)
 }
 
-// putSubscription stores what ARM says about a subscription, in any order of states, and creates its
-// account. It answers with the subscription only when the account exists.
+// putSubscription stores the state of a subscription as ARM sends it, in any order of states, and creates
+// its account. It answers with the subscription only when the account exists.
 func (f *front) putSubscription(x *exchange) error {
 	body, err := x.readBody()
 	if err != nil {
@@ -119,13 +120,13 @@ func (f *front) putSubscription(x *exchange) error {
 		return err
 	}
 	if state == deleted {
-		if err := f.deleteAll(x, s); err != nil {
+		if err := f.deleteClusters(x, s); err != nil {
 			return err
 		}
-	} else if err := f.provision(x.ctx, s); err != nil {
+	} else if err := f.provisionAccount(x.ctx, s); err != nil {
 		return err
 	}
-	return x.write(http.StatusOK, s.Body)
+	return x.writeJSON(http.StatusOK, s.Body)
 }
 
 // storeSubscription creates or changes the document. Its name is the account, so that no two
@@ -179,9 +180,10 @@ func principalOf(account, objectID string) string {
 	return "arn:azure:sts::" + account + ":assumed-role/azure/" + objectID
 }
 
-// provision creates the account of a subscription, and lets its role administrate clusters: Azure has
-// decided about the caller already. An administrator of the account can detach the policy afterwards.
-func (f *front) provision(ctx context.Context, s subscription) error {
+// provisionAccount creates the account of a subscription, and attaches the policy ClusterAdmin to its role,
+// because Azure has authorized the caller already. An administrator of the account can detach the policy
+// afterwards.
+func (f *front) provisionAccount(ctx context.Context, s subscription) error {
 	if s.Provisioned {
 		return nil
 	}
@@ -211,11 +213,11 @@ func (f *front) getSubscription(x *exchange) error {
 		return rest.Errorf(http.StatusNotFound, codeResourceNotFound, "The subscription '%s' was not found.",
 			x.subscription.ID)
 	}
-	return x.write(http.StatusOK, x.subscription.Body)
+	return x.writeJSON(http.StatusOK, x.subscription.Body)
 }
 
-// deleteAll begins the deletion of every cluster of a subscription.
-func (f *front) deleteAll(x *exchange, s subscription) error {
+// deleteClusters begins the deletion of every cluster of a subscription.
+func (f *front) deleteClusters(x *exchange, s subscription) error {
 	for after := ""; ; {
 		page, err := f.store.List(x.ctx, store.Query{Kind: kindCluster, Scope: s.ID, After: after})
 		if err != nil {

@@ -12,7 +12,7 @@ import (
 	"atoll.dev/store"
 )
 
-// target is the cluster, node pool or external authentication that a path names.
+// target is a parsed path: the cluster, node pool or external authentication that it names.
 type target struct {
 	kind     store.Kind
 	group    string
@@ -63,8 +63,8 @@ func parseTarget(path string, kind store.Kind) (target, error) {
 	return t, nil
 }
 
-// findResource reads the cluster, node pool or external authentication that a path in lower case names, if there is
-// one.
+// findResource reads the resource that a path in lower case names, and its cluster, into a request. They
+// stay nil when they do not exist.
 func (f *front) findResource(ctx context.Context, q *request, subscription, path string) error {
 	parts := strings.Split(path, "/")
 	if len(parts) < 9 || parts[3] != "resourcegroups" || parts[7] != strings.ToLower(clustersSegment) {
@@ -103,8 +103,8 @@ func (f *front) byName(ctx context.Context, kind store.Kind, subscription, name 
 	return &r, err
 }
 
-// missing returns the answer when the resource of a path does not exist.
-func (f *front) missing(x *exchange, kind store.Kind) error {
+// notFound returns the answer to a request for a resource that does not exist.
+func (f *front) notFound(x *exchange, kind store.Kind) error {
 	t, err := parseTarget(x.path, kind)
 	if err != nil {
 		return err

@@ -276,7 +276,7 @@ func (t *Tokens) signedRequest(r *http.Request, token, path string, now time.Tim
 		return none, err
 	}
 	request := requestDigest(sha256.Sum256([]byte(thumbprint + "\x00" + c.Nonce)))
-	if err := t.nonces.use(request); err != nil {
+	if err := t.nonces.remember(request); err != nil {
 		return none, err
 	}
 	return tokenProof{application: claims.application(), until: claims.until(), isBound: true, body: c.Body,

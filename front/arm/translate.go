@@ -118,8 +118,9 @@ func poolSpec(r resource) map[string]any {
 	return spec
 }
 
-// targets are the fields of this API by the beginning of the region's paths, longest first.
-var targets = []struct{ path, target string }{
+// requestFields maps paths of the region's specs to the fields of this API, by the beginning of the path,
+// longest first.
+var requestFields = []struct{ path, target string }{
 	{"spec.hostedCluster.networking.clusterNetwork[0].hostPrefix", "properties.network.hostPrefix"},
 	{"spec.hostedCluster.networking.clusterNetwork", "properties.network.podCidr"},
 	{"spec.hostedCluster.networking.serviceNetwork", "properties.network.serviceCidr"},
@@ -135,9 +136,9 @@ var targets = []struct{ path, target string }{
 	{"spec.tags", "tags"},
 }
 
-// targetOf returns the field of this API that a path of the region's spec comes from.
-func targetOf(path string) string {
-	for _, t := range targets {
+// requestFieldOf returns the field of this API from which a path of the region's spec is made.
+func requestFieldOf(path string) string {
+	for _, t := range requestFields {
 		if strings.HasPrefix(path, t.path) {
 			return t.target
 		}
@@ -145,36 +146,38 @@ func targetOf(path string) string {
 	return "properties"
 }
 
-// checkSpec checks what a resource stands for by the rules that all fronts share, and adds the
-// problems. before is the stored resource, nil for a new one. It returns the completed spec.
+// checkSpec translates a resource into the spec of its Cluster or NodePool, and checks that by the rules
+// that all fronts share. before is the stored resource, nil for a new one. It adds the mistakes to p, and
+// returns the completed spec.
 func checkSpec(p *problems, releases cluster.Releases, parent *resource, before *resource, r resource) map[string]any {
 	var found document.Problems
 	var spec map[string]any
 	if r.kind == kindPool {
 		rules := cluster.NodePoolRules{Releases: releases, Image: parent.spec.Image}
-		spec = copyOf(poolSpec(r))
+		spec = normalizeJSON(poolSpec(r))
 		if before == nil {
 			rules.Complete(&found, spec)
 		} else {
-			rules.CheckChange(&found, copyOf(poolSpec(*before)), spec)
+			rules.CheckChange(&found, normalizeJSON(poolSpec(*before)), spec)
 		}
 	} else {
 		rules := cluster.ClusterRules{Releases: releases}
-		spec = copyOf(clusterSpec(r))
+		spec = normalizeJSON(clusterSpec(r))
 		if before == nil {
 			rules.Complete(&found, spec)
 		} else {
-			rules.CheckChange(&found, copyOf(clusterSpec(*before)), spec)
+			rules.CheckChange(&found, normalizeJSON(clusterSpec(*before)), spec)
 		}
 	}
 	for _, problem := range found {
-		p.add(targetOf(problem.Field), "Invalid value: %s", problem.Message)
+		p.add(requestFieldOf(problem.Field), "Invalid value: %s", problem.Message)
 	}
 	return spec
 }
 
-// copyOf returns a JSON object as it is after it was stored.
-func copyOf(object map[string]any) map[string]any {
+// normalizeJSON encodes and decodes a JSON object, so that its values have the types that they have after
+// they are stored.
+func normalizeJSON(object map[string]any) map[string]any {
 	data, err := json.Marshal(object)
 	if err != nil {
 		panic("arm: encoding a spec: " + err.Error())
@@ -186,22 +189,22 @@ func copyOf(object map[string]any) map[string]any {
 	return copied
 }
 
-// owned are the members of the region's specs that this front writes after the creation. A change by
-// another front of any other member survives.
-var owned = [][]string{
+// ownedMembers are the members of the region's specs that this front still writes after the creation. All
+// other members keep the values that another API gives them.
+var ownedMembers = [][]string{
 	{"displayName"}, {"tags"}, {"properties", propertyResourceID}, {"hostedCluster", "release"},
 	{"hostedCluster", "imageContentSources"}, {"labels"}, {"taints"}, {"nodePool", "replicas"},
 	{"nodePool", "release"}, {"nodePool", "nodeDrainTimeout"},
 }
 
-// update returns the spec of the lifecycle manager with the members that this front owns as wanted.
-func update(stored json.RawMessage, wanted map[string]any) (json.RawMessage, error) {
+// updateOwnedMembers returns the stored spec with the wanted values of ownedMembers.
+func updateOwnedMembers(stored json.RawMessage, wanted map[string]any) (json.RawMessage, error) {
 	var spec map[string]any
 	if err := decodeNumbers(stored, &spec); err != nil {
 		return nil, fmt.Errorf("reading a spec of the lifecycle manager: %w", err)
 	}
-	wanted = copyOf(wanted)
-	for _, path := range owned {
+	wanted = normalizeJSON(wanted)
+	for _, path := range ownedMembers {
 		last := len(path) - 1
 		value := document.Lookup(wanted, path...)
 		if value == nil && document.Lookup(spec, path...) == nil {
@@ -224,7 +227,8 @@ func minorOf(version string) string {
 	return parts[0] + "." + parts[1]
 }
 
-// releaseOf returns the newest release of a minor version, and the minor versions that the region has.
+// releaseOf returns the newest release of a minor version. offered are the other minor versions that the
+// region has.
 func releaseOf(releases cluster.Releases, minor string) (found cluster.Release, offered []string, ok bool) {
 	var of cluster.Releases
 	for _, r := range releases {
@@ -238,8 +242,8 @@ func releaseOf(releases cluster.Releases, minor string) (found cluster.Release, 
 	return found, offered, ok
 }
 
-// reading is what a resource of the lifecycle manager says about the work on it.
-type reading struct {
+// observedStatus is the status of a Cluster or NodePool, as an operation needs it.
+type observedStatus struct {
 	phase    progress.Phase
 	reason   string
 	message  string
@@ -249,14 +253,14 @@ type reading struct {
 }
 
 // readStatus reads the status of a Cluster or NodePool.
-func readStatus(r clmclient.Resource, of resource) reading {
+func readStatus(r clmclient.Resource, of resource) observedStatus {
 	if of.kind == kindPool {
 		s := progress.OfNodePool(r.Resource, progress.HidePlacement)
-		return reading{phase: s.Phase, reason: s.Reason, message: s.Message, seen: observation{Version: s.Version},
+		return observedStatus{phase: s.Phase, reason: s.Reason, message: s.Message, seen: observation{Version: s.Version},
 			isDone: s.Phase == progress.Ready, isFailed: s.Phase == progress.Failed}
 	}
 	s := progress.OfCluster(r.Resource, progress.HidePlacement)
-	found := reading{phase: s.Phase, reason: s.Reason, message: s.Message, seen: observation{Version: s.Version},
+	found := observedStatus{phase: s.Phase, reason: s.Reason, message: s.Message, seen: observation{Version: s.Version},
 		isDone:   s.Phase == progress.Ready && s.ObservedGeneration >= int64(r.Generation),
 		isFailed: s.Phase == progress.Failed}
 	if s.Endpoint != nil {
@@ -268,7 +272,7 @@ func readStatus(r clmclient.Resource, of resource) reading {
 	return found
 }
 
-// percentOf returns how far a phase is, for the view of an operation.
+// percentOf returns the percentage that an operation shows in a phase.
 func percentOf(phase progress.Phase) int {
 	switch phase {
 	case progress.WaitingForPlacement:

@@ -21,7 +21,7 @@ const (
 	removedAuth    = "removed "
 )
 
-// authWork is what the operation on an external authentication has read.
+// authWork is the external authentication of an operation, and its Cluster.
 type authWork struct {
 	cluster clmclient.Resource // at the lifecycle manager
 	auth    resource
@@ -31,16 +31,16 @@ type authWork struct {
 // Cluster cannot overwrite what a newer document has asked for. found is false when the document, its cluster, or the
 // Cluster does not exist.
 func (f *front) readAuth(ctx context.Context, p parameters) (w authWork, found bool, err error) {
-	known, err := f.load(ctx, kindAuth, p.Document)
+	known, err := f.loadDocument(ctx, kindAuth, p.Document)
 	var parent resource
 	if err == nil {
-		parent, err = f.load(ctx, kindCluster, known.spec.Parent)
+		parent, err = f.loadDocument(ctx, kindCluster, known.spec.Parent)
 	}
 	if err == nil {
-		w.cluster, found, err = f.read(ctx, kindCluster, parent.id, parent.status.Resource)
+		w.cluster, found, err = f.readAtCLM(ctx, kindCluster, parent.id, parent.status.Resource)
 	}
 	if err == nil && found {
-		w.auth, err = f.load(ctx, kindAuth, p.Document)
+		w.auth, err = f.loadDocument(ctx, kindAuth, p.Document)
 	}
 	if errors.Is(err, store.ErrNotFound) {
 		return w, false, nil
@@ -48,25 +48,26 @@ func (f *front) readAuth(ctx context.Context, p parameters) (w authWork, found b
 	return w, found, err
 }
 
-// trust makes the Cluster of an external authentication trust its issuer, and waits until the control plane has it.
-func (f *front) trust(ctx context.Context, p parameters) ops.Outcome {
+// addIssuerAtCLM adds the issuer of an external authentication to its Cluster, and waits until the control
+// plane trusts it.
+func (f *front) addIssuerAtCLM(ctx context.Context, p parameters) ops.Outcome {
 	w, found, err := f.readAuth(ctx, p)
 	if err != nil {
-		return failed(err)
+		return failureOutcome(err)
 	}
 	if !found || w.cluster.DeletedTime != nil {
 		return ops.Outcome{Event: ops.Event{Kind: ops.Fail, Error: &ops.Error{Code: codeResourceNotFound,
 			Message: "The cluster does not exist.", Target: p.Path}}}
 	}
 	if w.auth.status.State == stateDeleting {
-		return progressed("Superseded", 0) // the cancel of this operation is on its way
+		return progressOutcome("Superseded", 0) // the cancel of this operation is on its way
 	}
-	if err := f.note(ctx, w.auth, w.cluster.ID); err != nil {
-		return failed(err)
+	if err := f.storeResourceID(ctx, w.auth, w.cluster.ID); err != nil {
+		return failureOutcome(err)
 	}
 	after, wrong, err := addIssuer(w.cluster.Spec, issuerOf(w.auth.spec.Properties))
 	if err != nil {
-		return failed(err)
+		return failureOutcome(err)
 	}
 	if wrong != "" {
 		return ops.Outcome{Event: ops.Event{Kind: ops.Fail, Error: &ops.Error{Code: codeInvalidContent, Message: wrong,
@@ -74,7 +75,7 @@ func (f *front) trust(ctx context.Context, p parameters) ops.Outcome {
 	}
 	have, err := f.replaceSpec(ctx, w.cluster, after)
 	if err != nil {
-		return failed(err)
+		return failureOutcome(err)
 	}
 	switch now := readStatus(have, resource{kind: kindCluster}); {
 	case len(have.Statuses) > 0 && now.isDone:
@@ -83,32 +84,32 @@ func (f *front) trust(ctx context.Context, p parameters) ops.Outcome {
 		return ops.Outcome{Event: ops.Event{Kind: ops.Fail, Error: &ops.Error{Code: now.reason, Message: now.message,
 			Target: p.Path}}}
 	}
-	return progressed("Ordered", 50)
+	return progressOutcome("Ordered", 50)
 }
 
-// distrust removes the issuer of an external authentication from its Cluster, and waits until the control plane has
-// forgotten it. It changes the Cluster even if the issuer is absent: a write on its way that would add the issuer has
-// an older entity tag then, and the lifecycle manager refuses it.
-func (f *front) distrust(ctx context.Context, p parameters) ops.Outcome {
+// removeIssuerAtCLM removes the issuer of an external authentication from its Cluster, and waits until the
+// control plane no longer trusts it. It changes the Cluster even if the issuer is absent: a concurrent
+// write that would add the issuer then has an older entity tag, and the lifecycle manager refuses it.
+func (f *front) removeIssuerAtCLM(ctx context.Context, p parameters) ops.Outcome {
 	w, found, err := f.readAuth(ctx, p)
 	if err != nil {
-		return failed(err)
+		return failureOutcome(err)
 	}
 	if !found || w.cluster.DeletedTime != nil {
 		return ops.Outcome{Event: ops.Event{Kind: ops.Succeed}} // no cluster, no trust
 	}
 	after, err := removeIssuer(w.cluster.Spec, w.auth)
 	if err != nil {
-		return failed(err)
+		return failureOutcome(err)
 	}
 	have, err := f.replaceSpec(ctx, w.cluster, after)
 	if err != nil {
-		return failed(err)
+		return failureOutcome(err)
 	}
 	if len(have.Statuses) > 0 && readStatus(have, resource{kind: kindCluster}).isDone {
 		return ops.Outcome{Event: ops.Event{Kind: ops.Succeed}}
 	}
-	return progressed(stateDeleting, 50)
+	return progressOutcome(stateDeleting, 50)
 }
 
 // replaceSpec replaces the spec of a Cluster if it differs. The answer to a replacement has no reports.
@@ -195,7 +196,7 @@ func (f *front) dropExternalAuth(ctx context.Context, tx *store.Tx, of resource)
 		auth, err = toResource(d)
 	}
 	if err == nil {
-		err = f.supersede(ctx, tx, auth, "")
+		err = f.cancelActiveOperation(ctx, tx, auth, "")
 	}
 	if err != nil {
 		return err

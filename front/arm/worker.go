@@ -28,37 +28,37 @@ var budgets = map[ops.Request]time.Duration{
 	requestCredential: 5 * time.Minute, requestRevoke: time.Hour,
 }
 
-// Work implements ops.Worker. It compares what the documents of this front ask for with what the
-// lifecycle manager has, and changes the difference; see decision 105 for why it may run at any time,
-// any number of times.
+// Work implements ops.Worker. It compares the requested spec in the documents with the resources at the
+// lifecycle manager, and changes the difference; decision 105 says why it may run at any time, any number
+// of times.
 func (f *front) Work(ctx context.Context, s ops.State) ops.Outcome {
 	p, err := parametersOf(s)
 	if err != nil {
-		return failed(err)
+		return failureOutcome(err)
 	}
 	ctx = remote.WithActor(clmclient.WithTenant(ctx, cluster.Account(p.Account)), remote.Actor{
 		Principal: principalOf(p.Account, p.Client), Account: p.Account, RequestID: s.ID})
 	switch {
 	case s.Request == requestDelete && p.Kind == kindAuth:
-		return f.distrust(ctx, p)
+		return f.removeIssuerAtCLM(ctx, p)
 	case s.Request == requestDelete:
-		return f.remove(ctx, p)
+		return f.deleteAtCLM(ctx, p)
 	case s.Request == requestCredential:
-		return f.sign(ctx, s, p)
+		return f.createCredential(ctx, s, p)
 	case s.Request == requestRevoke:
 		return f.revoke(ctx, p)
 	case p.Kind == kindAuth:
-		return f.trust(ctx, p)
+		return f.addIssuerAtCLM(ctx, p)
 	}
-	return f.ensure(ctx, s, p)
+	return f.ensureAtCLM(ctx, s, p)
 }
 
 // quotaAtCLM is the lifecycle manager's code for a creation that exceeds a quota of the account.
 const quotaAtCLM = "HYPERFLEET-LMT-002"
 
-// failed returns the outcome of an attempt that ended with an error. An answer that says that the request is
-// wrong ends the operation; other errors may pass.
-func failed(err error) ops.Outcome {
+// failureOutcome returns the outcome of an attempt that ended with an error. The operation fails if the
+// error is an answer that refuses the request; after all other errors it is tried again.
+func failureOutcome(err error) ops.Outcome {
 	kind, e := ops.Retry, &ops.Error{Code: codeInternal, Message: "the service failed; it tries again"}
 	if answer, isAnswer := errors.AsType[*remote.Error](err); isAnswer {
 		e.Message = answer.Reason
@@ -86,7 +86,8 @@ func failed(err error) ops.Outcome {
 	return ops.Outcome{Event: ops.Event{Kind: kind, Error: e}}
 }
 
-func progressed(phase string, percent int) ops.Outcome {
+// progressOutcome returns the outcome of an attempt that has to wait in a phase.
+func progressOutcome(phase string, percent int) ops.Outcome {
 	return ops.Outcome{Event: ops.Event{Kind: ops.Progress, Phase: phase, Percent: percent}}
 }
 
@@ -97,9 +98,9 @@ func collectionOf(kind store.Kind) clmclient.Collection {
 	return clusters
 }
 
-// read reads the resource of the lifecycle manager for a document, by the id that the document has, or
-// by its label. found is false when there is none.
-func (f *front) read(ctx context.Context, kind store.Kind, document, id string) (r clmclient.Resource, found bool,
+// readAtCLM reads the resource of a document at the lifecycle manager, by its id there, or by its label
+// when id is "". found is false when there is none.
+func (f *front) readAtCLM(ctx context.Context, kind store.Kind, document, id string) (r clmclient.Resource, found bool,
 	err error) {
 	if id == "" {
 		page, err := f.clm.List(ctx, collectionOf(kind), clmclient.ResourceQuery{Size: 1,
@@ -116,8 +117,8 @@ func (f *front) read(ctx context.Context, kind store.Kind, document, id string) 
 	return r, err == nil, err
 }
 
-// load reads a document of this front.
-func (f *front) load(ctx context.Context, kind store.Kind, id string) (resource, error) {
+// loadDocument reads and decodes a document of this front.
+func (f *front) loadDocument(ctx context.Context, kind store.Kind, id string) (resource, error) {
 	d, err := f.store.Get(ctx, kind, id)
 	if err != nil {
 		return resource{}, err
@@ -125,7 +126,8 @@ func (f *front) load(ctx context.Context, kind store.Kind, id string) (resource,
 	return toResource(d)
 }
 
-func editing(d *store.Document, change func(*resource)) error {
+// editDocument decodes a document, changes it, and encodes it again.
+func editDocument(d *store.Document, change func(*resource)) error {
 	now, err := toResource(*d)
 	if err != nil {
 		return err
@@ -134,28 +136,30 @@ func editing(d *store.Document, change func(*resource)) error {
 	return now.store(d)
 }
 
-// remove deletes what the lifecycle manager has of a document, and waits until it is gone. The node
-// pools of a cluster and its external authentication go with it.
-func (f *front) remove(ctx context.Context, p parameters) ops.Outcome {
+// deleteAtCLM deletes the resource of a document at the lifecycle manager, and waits until it is removed.
+// The node pools of a cluster and its external authentication are deleted with it.
+func (f *front) deleteAtCLM(ctx context.Context, p parameters) ops.Outcome {
 	if p.Kind == kindCluster {
-		if err := f.eachChild(ctx, p.Document, func(child resource) error { return f.abandon(ctx, child) }); err != nil {
-			return failed(err)
+		if err := f.eachChild(ctx, p.Document, func(child resource) error {
+			return f.cancelChildOperation(ctx, child)
+		}); err != nil {
+			return failureOutcome(err)
 		}
 	}
-	r, err := f.load(ctx, p.Kind, p.Document)
+	r, err := f.loadDocument(ctx, p.Kind, p.Document)
 	if err != nil {
-		return failed(err)
+		return failureOutcome(err)
 	}
-	have, found, err := f.read(ctx, p.Kind, p.Document, r.status.Resource)
+	have, found, err := f.readAtCLM(ctx, p.Kind, p.Document, r.status.Resource)
 	if err != nil {
-		return failed(err)
+		return failureOutcome(err)
 	}
 	if !found {
 		if p.Kind == kindCluster {
 			if err := f.eachChild(ctx, p.Document, func(child resource) error {
 				return f.store.Remove(ctx, child.kind, child.id, 0)
 			}); err != nil {
-				return failed(err)
+				return failureOutcome(err)
 			}
 		}
 		return ops.Outcome{Event: ops.Event{Kind: ops.Succeed}}
@@ -163,18 +167,18 @@ func (f *front) remove(ctx context.Context, p parameters) ops.Outcome {
 	if have.DeletedTime == nil {
 		if _, err := f.clm.Delete(ctx, collectionOf(p.Kind), have.ID, ""); err != nil &&
 			remote.StatusOf(err) != http.StatusNotFound {
-			return failed(err)
+			return failureOutcome(err)
 		}
 		return ops.Outcome{Event: ops.Event{Kind: ops.Progress, Phase: stateDeleting, Percent: 20}, Again: time.Second}
 	}
-	return progressed(stateDeleting, 50)
+	return progressOutcome(stateDeleting, 50)
 }
 
 // eachChild calls do with each node pool and external authentication of a cluster.
 func (f *front) eachChild(ctx context.Context, cluster string, do func(resource) error) error {
 	for _, kind := range []store.Kind{kindPool, kindAuth} {
 		if err := f.eachDocument(ctx, store.Query{Kind: kind,
-			Where: store.Fragment{SQL: ofParentSQL, Args: []any{cluster}}}, do); err != nil {
+			Where: store.Fragment{SQL: childrenSQL, Args: []any{cluster}}}, do); err != nil {
 			return err
 		}
 	}
@@ -203,35 +207,38 @@ func (f *front) eachDocument(ctx context.Context, q store.Query, do func(resourc
 	}
 }
 
-// abandon cancels the operation of a node pool or external authentication whose cluster is being deleted.
-func (f *front) abandon(ctx context.Context, child resource) error {
+// cancelChildOperation marks a node pool or external authentication as deleting, and cancels its operation,
+// because its cluster is being deleted.
+func (f *front) cancelChildOperation(ctx context.Context, child resource) error {
 	if child.status.State == stateDeleting && child.status.Operation == "" {
 		return nil
 	}
 	return f.store.Tx(ctx, func(tx *store.Tx) error {
 		if _, _, err := tx.Update(ctx, child.kind, child.id, 0, func(d *store.Document) error {
-			return editing(d, func(now *resource) { now.status.State, now.status.Operation = stateDeleting, "" })
+			return editDocument(d, func(now *resource) { now.status.State, now.status.Operation = stateDeleting, "" })
 		}); err != nil {
 			return err
 		}
-		return f.supersede(ctx, tx, child, "")
+		return f.cancelActiveOperation(ctx, tx, child, "")
 	})
 }
 
-// supersede cancels the active operation of a resource, if there is one.
-func (f *front) supersede(ctx context.Context, tx *store.Tx, r resource, by string) error {
+// cancelActiveOperation cancels the active operation of a resource, if there is one. by is the id of the
+// operation that takes its place, or "".
+func (f *front) cancelActiveOperation(ctx context.Context, tx *store.Tx, r resource, by string) error {
 	why := &ops.Error{Code: codeCanceled, Message: "The operation was superseded by the deletion of the resource."}
 	if by != "" {
 		why.Message = fmt.Sprintf("The operation was superseded by the operation %s.", by)
 	}
-	_, err := f.engine.Supersede(ctx, tx, r.scope, r.operand(), why)
+	_, err := f.engine.Supersede(ctx, tx, r.scope, r.operationKey(), why)
 	if errors.Is(err, store.ErrNotFound) {
 		return nil
 	}
 	return err
 }
 
-// settle ends the work on a resource in the transaction that ends the operation.
+// settle implements ops.Settle: it stores the end of an operation in the document of its resource, or
+// removes the document after a deletion.
 func (f *front) settle(ctx context.Context, tx *store.Tx, s ops.State) error {
 	p, err := parametersOf(s)
 	if err != nil || s.Request == requestCredential || s.Request == requestRevoke {
@@ -245,7 +252,7 @@ func (f *front) settle(ctx context.Context, tx *store.Tx, s ops.State) error {
 		return err
 	}
 	_, _, err = tx.Update(ctx, p.Kind, p.Document, 0, func(d *store.Document) error {
-		return editing(d, func(now *resource) {
+		return editDocument(d, func(now *resource) {
 			now.status.State, now.status.Error = string(s.Status), s.Error
 			var seen observation
 			if len(s.Result) > 0 && json.Unmarshal(s.Result, &seen) == nil {

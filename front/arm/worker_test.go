@@ -34,12 +34,12 @@ func TestARefusalOfTheLifecycleManagerEndsAnOperation(t *testing.T) {
 		{500, "", ops.Retry, "InternalServerError"},
 		{503, "", ops.Retry, "ServiceUnavailable"},
 	} {
-		event := failed(&remote.Error{Status: c.status, Code: c.code, Reason: "the reason"}).Event
+		event := failureOutcome(&remote.Error{Status: c.status, Code: c.code, Reason: "the reason"}).Event
 		if event.Kind != c.kind || event.Error.Code != c.want || event.Error.Message != "the reason" {
 			t.Errorf("%d %s: %s, %+v", c.status, c.code, event.Kind, event.Error)
 		}
 	}
-	if event := failed(errors.New("secret")).Event; event.Kind != ops.Retry || event.Error.Code != codeInternal {
+	if event := failureOutcome(errors.New("secret")).Event; event.Kind != ops.Retry || event.Error.Code != codeInternal {
 		t.Errorf("another error: %+v", event)
 	}
 }
