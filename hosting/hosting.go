@@ -86,6 +86,8 @@ type Backups interface {
 	Prepare(id controlplane.ID, o controlplane.RestoreOrder) controlplane.Preparation
 	// Forget removes what an executed or failed order has left. It may be repeated.
 	Forget(id controlplane.ID, order string)
+	// HasRemains reports whether something is left of an order that Forget removes.
+	HasRemains(id controlplane.ID, order string) bool
 	// Abandon ends the preparation for a plane that is deleted, and reports whether it has ended. It may be repeated;
 	// hosting is notified when it has.
 	Abandon(id controlplane.ID) (done bool)
@@ -133,6 +135,8 @@ func (noBackups) Prepare(_ controlplane.ID, o controlplane.RestoreOrder) control
 }
 
 func (noBackups) Forget(controlplane.ID, string) {}
+
+func (noBackups) HasRemains(controlplane.ID, string) bool { return false }
 
 func (noBackups) Abandon(controlplane.ID) bool { return true }
 

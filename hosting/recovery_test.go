@@ -153,3 +153,42 @@ func TestI1NoPlaneBeginsEmptyWhileTheStoreIsSilent(t *testing.T) {
 	silent.isSilent.Store(false)
 	r.available(key)
 }
+
+// remainingBackups have data for every order, and what the orders left until Forget.
+type remainingBackups struct {
+	noBackups
+	remains map[string]bool
+}
+
+func (b *remainingBackups) Prepare(controlplane.ID, controlplane.RestoreOrder) controlplane.Preparation {
+	return controlplane.Preparation{State: controlplane.PreparationDone}
+}
+
+func (b *remainingBackups) HasRemains(_ controlplane.ID, order string) bool { return b.remains[order] }
+func (b *remainingBackups) Forget(_ controlplane.ID, order string)          { delete(b.remains, order) }
+
+// A plane that was recovered may never be ready with its data: a later order of its customer replaces that. When the
+// recovery has ended, it stays so, whatever orders are executed and however often hosting starts.
+func TestARecoveryHoldsUpNoLaterOrder(t *testing.T) {
+	b := &remainingBackups{remains: map[string]bool{controlplane.Recovery: true}}
+	h := &Hosting{o: Options{Backups: b, Releases: Releases{"1.36.3"}}}
+	hc := newSituation().Cluster
+	order := func(id string) {
+		hc.Annotations = map[string]string{hypershift.RestoreAnnotation: `{"id":"` + id + `","at":"2026-01-01T00:00:00Z"}`}
+	}
+	last := controlplane.LastStart{Release: "1.36.3", Data: controlplane.Recovery, PastData: []string{"first"}}
+	find := func() *restore { return h.findRestore(&hostedCluster{}, hc, last) }
+	order("first") // of before
+	if r := find(); !r.IsRecovery || !r.isUnfinished() {
+		t.Errorf("the recovery has not ended: %+v", r)
+	}
+	order("second")
+	if r := find(); r.Order.ID != "second" || !r.isPrepared() {
+		t.Errorf("the customer's order waits: %+v", r)
+	}
+	b.Forget(controlplane.ID{}, controlplane.Recovery)
+	order("first")
+	if r := find(); r.IsRecovery || r.isUnfinished() {
+		t.Errorf("the recovery begins again: %+v", r)
+	}
+}

@@ -1,6 +1,7 @@
 package hosting
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -102,8 +103,8 @@ func (r *restore) isUnfinished() bool { return r != nil && r.IsUnfinished }
 func (h *Hosting) findRecovery(c *hostedCluster, hc *hypershift.HostedCluster, last controlplane.LastStart) *restore {
 	r := &restore{Order: hypershift.RestoreOrder{ID: controlplane.Recovery}, IsRecovery: true}
 	if last.Data == controlplane.Recovery {
-		if c.forgotten == controlplane.Recovery {
-			return nil
+		if !h.o.Backups.HasRemains(c.id, controlplane.Recovery) {
+			return nil // everything has agreed with the data
 		}
 		r.IsExecuted, r.IsUnfinished = true, true
 		return r
@@ -125,14 +126,16 @@ func (h *Hosting) findRecovery(c *hostedCluster, hc *hypershift.HostedCluster, l
 }
 
 // findRestore returns the order of a cluster; nil: there is none. It has the data made for an order that was not
-// executed yet. The recovery of a lost plane goes first: the backup lists the orders that the plane had executed.
+// executed yet. The recovery of a lost plane goes first: the backup lists the orders that the plane had executed. Once
+// the plane has its data, a later order goes before the rest of the recovery: the plane may never be ready with it.
 func (h *Hosting) findRestore(c *hostedCluster, hc *hypershift.HostedCluster, last controlplane.LastStart) *restore {
-	if r := h.findRecovery(c, hc, last); r != nil {
-		return r
+	recovery := h.findRecovery(c, hc, last)
+	if recovery != nil && !recovery.IsExecuted {
+		return recovery
 	}
 	r := parseRestore(hc)
 	if r == nil || r.Invalid != "" {
-		return r
+		return cmp.Or(recovery, r)
 	}
 	status, upgrade := hc.Status.Restore, hc.Status.Upgrade
 	if c.status != nil {
@@ -142,7 +145,7 @@ func (h *Hosting) findRestore(c *hostedCluster, hc *hypershift.HostedCluster, la
 	r.IsExecuted = isShown || last.HasRestored(r.Order.ID)
 	r.IsUnfinished = !isShown && last.Data == r.Order.ID
 	if r.IsExecuted {
-		return r
+		return cmp.Or(recovery, r)
 	}
 	source := c.id
 	if from := r.Order.Source; from != nil {
@@ -196,9 +199,10 @@ func (h *Hosting) finishRestore(ctx context.Context, c *hostedCluster, r *report
 	}
 	if order.IsRecovery {
 		h.o.Backups.Forget(c.id, order.Order.ID)
-		c.forgotten, order.IsUnfinished = order.Order.ID, false
+		order.IsUnfinished = false
 		return nil
 	}
+	h.o.Backups.Forget(c.id, controlplane.Recovery) // whose data the order has replaced
 	r.Restored = order.Order.ID
 	return nil
 }

@@ -108,6 +108,12 @@ func (b *Backups) Forget(id controlplane.ID, order string) {
 	})
 }
 
+// HasRemains reports whether the directory of an order is there, which Forget removes.
+func (b *Backups) HasRemains(id controlplane.ID, order string) bool {
+	_, err := os.Lstat(b.o.Staging(id, order))
+	return err == nil
+}
+
 // Abandon ends the preparation for a plane that is deleted, and reports whether it has ended: afterwards nothing makes
 // data in the plane's directory. The function that Run was given is called when it has.
 func (b *Backups) Abandon(id controlplane.ID) (done bool) {
