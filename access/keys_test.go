@@ -205,7 +205,7 @@ func TestKeyPairsVerifyWhileTheDatabaseIsDown(t *testing.T) {
 	})
 }
 
-func TestAWrongKeyFileIsSaid(t *testing.T) {
+func TestAWrongKeyFileIsReported(t *testing.T) {
 	dsn, dir := pgtest.DSN(t), t.TempDir()
 	s := openStore(t, dsn, store.Hooks{})
 	pair, _, err := NewKeyStore(s, sealer(t, filepath.Join(dir, "right")), CacheObserver{}).Create(t.Context(), account,

@@ -50,11 +50,11 @@ func TestFaultsOfTheHeaderForm(t *testing.T) {
 		return func(r *http.Request) { r.Header.Set(name, value) }
 	}
 	for _, tc := range []struct {
-		name string
-		edit func(*http.Request)
-		code Code
-		typ  string
-		says string
+		name     string
+		edit     func(*http.Request)
+		code     Code
+		typ      string
+		wantText string
 	}{
 		{"no signature", func(r *http.Request) { r.Header.Del("Authorization") }, MissingAuthentication, missingToken,
 			"not signed"},
@@ -123,7 +123,7 @@ func TestFaultsOfTheHeaderForm(t *testing.T) {
 			checkRefusal(t, err)
 			e := err.(*rest.Error)
 			if Code(e.Code) != tc.code || e.Type != tc.typ || e.Status != http.StatusForbidden ||
-				!strings.Contains(e.Reason, tc.says) {
+				!strings.Contains(e.Reason, tc.wantText) {
 				t.Errorf("got %d %s %s: %s", e.Status, e.Code, e.Type, e.Reason)
 			}
 		})

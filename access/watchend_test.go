@@ -36,9 +36,9 @@ func TestAWatchEndsWithItsProof(t *testing.T) {
 		return identify(t, v, sdkPresign(t, request(t, "GET", "/x?"+paramExpires+"=600", ""), "", time.Now()))
 	}
 	for name, tc := range map[string]struct {
-		caller func(t *testing.T) Identity
-		after  time.Duration
-		says   string
+		caller   func(t *testing.T) Identity
+		after    time.Duration
+		wantText string
 	}{
 		"a presigned URL": {func(t *testing.T) Identity { return presigned(t, time.Time{}) }, 10 * time.Minute, "presigned"},
 		"a presigned URL of longer credentials": {func(t *testing.T) Identity {
@@ -61,7 +61,8 @@ func TestAWatchEndsWithItsProof(t *testing.T) {
 				l.open(nil, caller, cancel)
 				<-ctx.Done()
 				after, cause := time.Since(begun), context.Cause(ctx)
-				if after != tc.after || codeOf(cause) != ExpiredCredentials || !strings.Contains(cause.Error(), tc.says) {
+				if after != tc.after || codeOf(cause) != ExpiredCredentials ||
+					!strings.Contains(cause.Error(), tc.wantText) {
 					t.Errorf("after %s: %v", after, cause)
 				}
 			})

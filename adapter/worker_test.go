@@ -49,8 +49,8 @@ func TestEventsAreAcknowledgedWhenTheyAreQueued(t *testing.T) {
 // A panic is one resource's failure, not the process's.
 func TestAPanicIsAFailedRun(t *testing.T) {
 	for name, c := range map[string]struct {
-		run  func() *Result
-		says string
+		run      func() *Result
+		wantText string
 	}{
 		"a panic":   {func() *Result { panic("boom") }, "panicked: boom"},
 		"no result": {func() *Result { return nil }, "no result"},
@@ -60,8 +60,9 @@ func TestAPanicIsAFailedRun(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := NewWorker(WorkerOptions{Name: "a", Topic: "clusters", Engine: runnerFunc(
 				func(context.Context, Event) *Result { return c.run() })})
-			if _, err := w.execute(t.Context(), Event{ID: "x"}); err == nil || !strings.Contains(err.Error(), c.says) {
-				t.Errorf("%v, want %q", err, c.says)
+			if _, err := w.execute(t.Context(), Event{ID: "x"}); err == nil ||
+				!strings.Contains(err.Error(), c.wantText) {
+				t.Errorf("%v, want %q", err, c.wantText)
 			}
 			if w.run(t.Context(), of("x", 1)) != failed {
 				t.Error("it did not fail")

@@ -33,7 +33,7 @@ func TestTheSentinelRunsInCLMAndApart(t *testing.T) {
 	brokerFile := file("broker.yaml", "brokerHost: "+broker+"\n")
 	rules := file("sentinel.yaml", "resource_type: clusters\nclients: {broker: {topic: fleet}}\n")
 
-	heard := make(chan string, 100)
+	delivered := make(chan string, 100)
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	adapter := bus.NewClient(bus.ClientOptions{
@@ -43,7 +43,7 @@ func TestTheSentinelRunsInCLMAndApart(t *testing.T) {
 			m.Ack()
 			var data struct{ ID string }
 			if json.Unmarshal(m.Event.Data, &data) == nil {
-				heard <- m.Topic + " " + data.ID
+				delivered <- m.Topic + " " + data.ID
 			}
 		},
 	})
@@ -79,9 +79,9 @@ func TestTheSentinelRunsInCLMAndApart(t *testing.T) {
 		for deadline := time.After(testsite.HangLimit); ; {
 			var got string
 			select {
-			case got = <-heard:
+			case got = <-delivered:
 			case <-deadline:
-				t.Fatalf("nothing said %s", want)
+				t.Fatalf("no event %s was delivered", want)
 			}
 			if got == want {
 				break

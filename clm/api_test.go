@@ -78,7 +78,7 @@ func TestInvalidRequestsAreRefused(t *testing.T) {
 		method, path, body string
 		status             int
 		code               string
-		says               string
+		wantText           string
 	}{
 		{"POST", "/clusters", `{"kind":"Cluster","name":"taken","spec":{}}`, 409, "CNF-001", "taken"},
 		{"POST", "/clusters", `{`, 400, "VAL-006", ""},
@@ -135,8 +135,8 @@ func TestInvalidRequestsAreRefused(t *testing.T) {
 			continue
 		}
 		res.want(c.status, c.code)
-		if !strings.Contains(res.at("detail"), c.says) {
-			t.Errorf("%s %s %s: %s does not say %q", c.method, c.path, c.body, res.body, c.says)
+		if !strings.Contains(res.at("detail"), c.wantText) {
+			t.Errorf("%s %s %s: %s does not contain %q", c.method, c.path, c.body, res.body, c.wantText)
 		}
 	}
 	bad := a.do("POST", "/clusters", `{"kind":"Cluster","name":"x","spec":{"region":"mars"}}`,
@@ -318,7 +318,7 @@ func TestDefaultEntitiesAreValid(t *testing.T) {
 }
 
 func TestRegistryRefuses(t *testing.T) {
-	for doc, says := range map[string]string{
+	for doc, wantText := range map[string]string{
 		`entities: [{kind: A, plural: as}, {kind: A, plural: bs}]`:                                       "twice",
 		`entities: [{kind: A, plural: as}, {kind: B, plural: as}]`:                                       "A's, too",
 		`entities: [{kind: A, plural: resources}]`:                                                       "all kinds",
@@ -339,8 +339,8 @@ func TestRegistryRefuses(t *testing.T) {
 		`entities: [{kind: A, plural: as, references: [{ref_type: x, target_kind: A}, {ref_type: x, ` +
 			`target_kind: A}]}]`: "twice",
 	} {
-		if _, err := ParseRegistry([]byte(doc)); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%s: %v, want one that says %q", doc, err, says)
+		if _, err := ParseRegistry([]byte(doc)); err == nil || !strings.Contains(err.Error(), wantText) {
+			t.Errorf("%s: %v, want an error that contains %q", doc, err, wantText)
 		}
 	}
 }

@@ -135,7 +135,7 @@ func TestFlagsOverrideVariablesAndVariablesTheFile(t *testing.T) {
 }
 
 func TestConfigurationErrorsNameTheLine(t *testing.T) {
-	for text, says := range map[string][]string{
+	for text, wantText := range map[string][]string{
 		"server:\n  prot: 1\nnope: 2\n": {
 			"config.yaml:2: unknown key prot", "config.yaml:3: unknown key nope"},
 		"server:\n  port: eighty\n": {
@@ -173,7 +173,7 @@ func TestConfigurationErrorsNameTheLine(t *testing.T) {
 			"config.yaml:1: unknown key maximum"},
 	} {
 		_, err := LoadConfig(write(t, text), none, noFlag)
-		for _, s := range says {
+		for _, s := range wantText {
 			if err == nil || !strings.Contains(err.Error(), s) {
 				t.Errorf("%q: %v, which does not say %q", text, err, s)
 			}

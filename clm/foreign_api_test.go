@@ -36,7 +36,7 @@ func TestForeignCodesAndMessages(t *testing.T) {
 	for _, c := range []struct {
 		method, path, body string
 		status             int
-		code, says         string
+		code, wantText     string
 	}{
 		{"POST", "/clusters", `{`, 400, "VAL-006", ""},
 		{"POST", "/clusters", ``, 400, "VAL-006", ""},
@@ -68,8 +68,9 @@ func TestForeignCodesAndMessages(t *testing.T) {
 		{"POST", "/nodepools", `{"kind":"NodePool","name":"p","spec":{}}`, 422, "VAL-000", "nodepools"},
 		{"POST", "/nodepools", `{"kind":"NodePool","spec":{}}`, 422, "VAL-000", "nodepools"},
 	} {
-		if got := a.do(c.method, c.path, c.body).want(c.status, c.code); !strings.Contains(got.at("detail"), c.says) {
-			t.Errorf("%s %s %s: want %q in %s", c.method, c.path, c.body, c.says, got.body)
+		if got := a.do(c.method, c.path, c.body).want(c.status, c.code); !strings.Contains(got.at("detail"),
+			c.wantText) {
+			t.Errorf("%s %s %s: want %q in %s", c.method, c.path, c.body, c.wantText, got.body)
 		}
 	}
 }

@@ -59,7 +59,7 @@ func TestForeignTokenWithAnUnusableIdentity(t *testing.T) {
 	a, holder := tokened(t, Tenancy{}, `@example\.com$`)
 	const body = `{"kind":"Cluster","name":"abc","spec":{}}`
 	id := a.do("POST", "/clusters", body, holder(jwt.MapClaims{"email": "a@example.com"})).want(201).at("id")
-	for says, name := range map[string]string{
+	for wantText, name := range map[string]string{
 		"more than 256 bytes":  strings.Repeat("x", 246) + "@example.com",
 		"a control character":  "a\x1fb@example.com",
 		"the required pattern": "mallory@evil.org",
@@ -68,8 +68,8 @@ func TestForeignTokenWithAnUnusableIdentity(t *testing.T) {
 		a.do("GET", "/clusters/"+id, "", unusable).want(200)
 		a.do("GET", "/clusters", "", unusable).want(200)
 		got := a.do("POST", "/clusters", body, unusable).want(401, "AUT-001")
-		if detail := got.at("detail"); !strings.Contains(detail, says) || strings.Contains(detail, name) {
-			t.Errorf("a name with %s: %s", says, detail)
+		if detail := got.at("detail"); !strings.Contains(detail, wantText) || strings.Contains(detail, name) {
+			t.Errorf("a name with %s: %s", wantText, detail)
 		}
 		a.do("DELETE", "/clusters/"+id, "", unusable).want(401, "AUT-001")
 	}

@@ -34,7 +34,7 @@ func TestForeignReportsOfWrongTypes(t *testing.T) {
 	a := start(t)
 	path := "/clusters/" + a.cluster("abc") + "/statuses"
 	good := statusBody("dns", 1, time.Now(), "True")
-	for _, c := range []struct{ more, says string }{
+	for _, c := range []struct{ more, wantText string }{
 		{`"data":[1]`, "data must be an object"},
 		{`"data":"x"`, "data must be an object"},
 		{`"data":1`, "data must be an object"},
@@ -44,7 +44,7 @@ func TestForeignReportsOfWrongTypes(t *testing.T) {
 		{`"metadata":{"started_time":"yesterday"}`, "metadata"},
 	} {
 		got := a.do("PUT", path, strings.Replace(good, `"data":{"n":1}`, c.more, 1)).want(400, "VAL-000")
-		if !strings.Contains(got.at("detail"), c.says) {
+		if !strings.Contains(got.at("detail"), c.wantText) {
 			t.Errorf("%s: %s", c.more, got.body)
 		}
 	}
@@ -69,14 +69,14 @@ func TestForeignReportMessages(t *testing.T) {
 	a := start(t)
 	path := "/clusters/" + a.cluster("abc") + "/statuses"
 	good := statusBody("dns", 1, time.Now(), "True")
-	for says, body := range map[string]string{
+	for wantText, body := range map[string]string{
 		"missing mandatory condition 'Health'": strings.Replace(good, "Health", "Other", 1),
 		"duplicate condition type":             strings.Replace(good, "Applied", "Available", 1),
 		"adapter is required":                  strings.Replace(good, `"dns"`, `""`, 1),
 		"observed_generation must be":          strings.Replace(good, `generation":1`, `generation":0`, 1),
 	} {
-		if got := a.do("PUT", path, body).want(400, "VAL-000"); !strings.Contains(got.at("detail"), says) {
-			t.Errorf("want %q in %s", says, got.body)
+		if got := a.do("PUT", path, body).want(400, "VAL-000"); !strings.Contains(got.at("detail"), wantText) {
+			t.Errorf("want %q in %s", wantText, got.body)
 		}
 	}
 }

@@ -252,7 +252,7 @@ func TestI10Tenancy(t *testing.T) {
 	if caller, err := id.Identify(r); err != nil || caller.Tenancy["org"] != "1" || len(caller.Tenancy) != 1 {
 		t.Errorf("%+v, %v", caller, err)
 	}
-	r.Header.Set("X-System", "yes") // only "true" says it
+	r.Header.Set("X-System", "yes") // only "true" means that
 	if caller, err := id.Identify(r); err != nil || caller.System || caller.Tenancy == nil {
 		t.Errorf("%+v, %v", caller, err)
 	}

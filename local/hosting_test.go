@@ -156,11 +156,11 @@ func TestLogsOfCustomersPlanesAreFoundByTheirNames(t *testing.T) {
 	if err != nil || !slices.Contains(names, "hc-1") {
 		t.Errorf("%v, %v", names, err)
 	}
-	var said []string
+	var logged []string
 	if err := h.Logs(t.Context(), LogOptions{Processes: []string{"hc-1"}, Tail: 1}, func(p, text string) {
-		said = append(said, p+" "+text)
-	}); err != nil || fmt.Sprint(said) != "[hc-1 a plane\uFFFD[2J says]" {
-		t.Errorf("%v, %v", said, err)
+		logged = append(logged, p+" "+text)
+	}); err != nil || fmt.Sprint(logged) != "[hc-1 a plane\uFFFD[2J says]" {
+		t.Errorf("%v, %v", logged, err)
 	}
 }
 

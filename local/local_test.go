@@ -167,7 +167,7 @@ func TestPlainListenersAreReported(t *testing.T) {
 // it.
 func TestTheTraceCollectorIsStoredAndReported(t *testing.T) {
 	h, _ := newHome(t)
-	told := func() string {
+	clmEnvironment := func() string {
 		t.Helper()
 		st, err := h.State()
 		if err != nil {
@@ -183,13 +183,13 @@ func TestTheTraceCollectorIsStoredAndReported(t *testing.T) {
 	}
 	collector, none := "http://127.0.0.1:4318", ""
 	for _, step := range []struct {
-		say  *string
+		url  *string
 		want bool
 	}{{nil, false}, {&collector, true}, {nil, true}, {&none, false}} {
-		if _, _, err := h.prepareState(UpOptions{Traces: step.say}); err != nil {
+		if _, _, err := h.prepareState(UpOptions{Traces: step.url}); err != nil {
 			t.Fatal(err)
 		}
-		if got := told(); strings.Contains(got, collector) != step.want ||
+		if got := clmEnvironment(); strings.Contains(got, collector) != step.want ||
 			strings.Contains(got, "HYPERFLEET_TRACING_ENABLED=true") != step.want {
 			t.Errorf("%q, want a collector: %v", got, step.want)
 		}
@@ -298,7 +298,7 @@ func TestTheHolderOfAPortIsNamed(t *testing.T) {
 	defer l.Close()
 	port := l.Addr().(*net.TCPAddr).Port
 	if isPortFree(port, oneProcess) {
-		t.Error("a port that is listened on is said to be free")
+		t.Error("a port that is listened on is reported as free")
 	}
 	if holder := portHolder(port); !strings.Contains(holder, strconv.Itoa(os.Getpid())) {
 		t.Errorf("the holder is %q, not this process %d", holder, os.Getpid())

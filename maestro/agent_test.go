@@ -36,15 +36,15 @@ type scriptedAgent struct {
 	mu       sync.Mutex
 	works    map[work.ID]*agentWork
 	sequence int64
-	events   []bus.Event // all that came
-	said     []bus.Event // all that went
+	events   []bus.Event // the events that the agent received
+	sent     []bus.Event // the events that the agent sent
 	digests  bool        // it compares digests, as Atoll's agent does
 
 	// Faults. Guarded by mu.
-	deaf   bool                              // takes nothing
-	mute   bool                              // says nothing
-	lose   func(bus.Event) bool              // drops what comes
-	mangle func(out []bus.Event) []bus.Event // changes what goes out
+	deaf   bool                              // processes no event
+	mute   bool                              // sends nothing
+	lose   func(bus.Event) bool              // drops a received event
+	mangle func(out []bus.Event) []bus.Event // changes the events to be sent
 }
 
 type agentWork struct {
@@ -121,7 +121,7 @@ func (a *scriptedAgent) fault(set func()) {
 	set()
 }
 
-// resync says what the agent holds.
+// resync sends what the agent holds.
 func (a *scriptedAgent) resync(ctx context.Context) {
 	a.mu.Lock()
 	versions := []work.SpecVersion{}
@@ -152,7 +152,7 @@ func (a *scriptedAgent) send(ctx context.Context, m bus.Event) {
 	case a.mangle != nil:
 		out = a.mangle(out)
 	}
-	a.said = append(a.said, out...)
+	a.sent = append(a.sent, out...)
 	a.mu.Unlock()
 	topic := bus.Topic{Source: "maestro", Consumer: a.consumer, Kind: bus.AgentEvents}.String()
 	for _, m := range out {
@@ -209,7 +209,7 @@ func (a *scriptedAgent) applySpec(m bus.Event) (bus.Event, bool) {
 		return a.status(work.ID(id), w, work.StatusUpdate), true
 	}
 	if have := a.works[work.ID(id)]; have != nil && generation <= have.generation {
-		return bus.Event{}, false // known: an agent says nothing then
+		return bus.Event{}, false // known: an agent sends nothing then
 	}
 	if !json.Valid(m.Data) {
 		a.t.Errorf("agent %s: spec of %s without data", a.consumer, id)

@@ -87,17 +87,17 @@ func TestWhatTheBrokerDoesNotTakeIsRefused(t *testing.T) {
 			m := limited(t)
 			m.consumer("mc1")
 			src := m.source()
-			says := func(err error) {
+			wantRefusal := func(err error) {
 				t.Helper()
 				if err == nil || !strings.Contains(err.Error(), "maestro-8") || !strings.Contains(err.Error(),
 					"the message broker takes 10000") {
-					t.Errorf("%v does not say what the broker takes", err)
+					t.Errorf("%v does not contain the broker's limit", err)
 				}
 			}
-			says(src.publish(src.event(work.SpecCreate, "mc1", "w1", 0, specData(configMap("w1", large)))))
+			wantRefusal(src.publish(src.event(work.SpecCreate, "mc1", "w1", 0, specData(configMap("w1", large)))))
 			m.want(http.StatusNotFound, "GET", "/api/maestro/v1/resource-bundles/w1", "")
 			src.create("mc1", "w1", "small")
-			says(src.publish(src.event(work.SpecUpdate, "mc1", "w1", 0, specData(configMap("w1", large)))))
+			wantRefusal(src.publish(src.event(work.SpecUpdate, "mc1", "w1", 0, specData(configMap("w1", large)))))
 			if b := m.bundle("w1"); b.Version != 1 {
 				t.Errorf("version %d", b.Version)
 			}

@@ -33,7 +33,7 @@ func TestTheDatabaseHasTheSameBuckets(t *testing.T) {
 
 // TestAListOfBucketsReadsItsBuckets: an agent with many works lists them in many
 // messages; each is compared with the works of its buckets, found by an index,
-// and says the same as a comparison with all.
+// and has the same result as a comparison with all.
 func TestAListOfBucketsReadsItsBuckets(t *testing.T) {
 	t.Parallel()
 	const works = 5000

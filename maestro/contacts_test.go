@@ -14,11 +14,11 @@ import (
 func TestAgentsAreRecordedInOneStatement(t *testing.T) {
 	t.Parallel()
 	m := newSite(t).start()
-	heard := map[work.Consumer]time.Time{}
+	contacts := map[work.Consumer]time.Time{}
 	for n := range 1000 {
-		heard[work.Consumer(fmt.Sprintf("mc%d", n))] = time.Now().Add(-time.Duration(n) * time.Second)
+		contacts[work.Consumer(fmt.Sprintf("mc%d", n))] = time.Now().Add(-time.Duration(n) * time.Second)
 	}
-	if err := m.server.contacts.Record(t.Context(), heard); err != nil {
+	if err := m.server.contacts.Record(t.Context(), contacts); err != nil {
 		t.Fatal(err)
 	}
 	if got := m.text(`select count(*) || ' ' || count(distinct xmin::text) from agent_seen`); got != "1000 1" {

@@ -23,7 +23,7 @@ import (
 	"atoll.dev/store"
 )
 
-// states is what the agent says it holds.
+// states is what the agent reports that it holds.
 func (a *scriptedAgent) states() []work.WorkState {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -231,14 +231,14 @@ func TestAResyncOf10000WorksInSync(t *testing.T) {
 	// asks once more. Each time one request and one answer reach the agent.
 	cost := func(what string, comparisons int, f func()) {
 		t.Helper()
-		agent.fault(func() { agent.events, agent.said = nil, nil })
+		agent.fault(func() { agent.events, agent.sent = nil, nil })
 		before := m.bytes.Load()
 		f()
 		eventually(t, what+": both hold the same", same(1))
 		agent.quiet(t, deadAfter+time.Second)
 		bytes := m.bytes.Load() - before
 		agent.mu.Lock()
-		down, up := len(agent.events), len(agent.said)
+		down, up := len(agent.events), len(agent.sent)
 		agent.mu.Unlock()
 		t.Logf("%s: %d bytes, %d messages to the agent, %d from it", what, bytes, down, up)
 		if bytes > 16<<10 || max(down, up) > 2*comparisons {
@@ -376,7 +376,7 @@ func (a *scriptedAgent) quiet(t *testing.T, silence time.Duration) {
 	last, since := -1, time.Now()
 	eventually(t, "it is quiet", func() error {
 		a.mu.Lock()
-		now := len(a.events) + len(a.said)
+		now := len(a.events) + len(a.sent)
 		a.mu.Unlock()
 		if now != last {
 			last, since = now, time.Now()

@@ -93,7 +93,7 @@ func (a *scriptedAgent) startGRPC() {
 			case <-ctx.Done():
 				return
 			case m := <-l.out:
-				// What is not answered is said again, as real agents do.
+				// An unanswered event is sent again, as real agents do.
 				for ctx.Err() == nil {
 					_, err := l.client.Publish(ctx, &cloudevents.PublishRequest{Event: wire.ToProto(m)})
 					if err == nil {

@@ -99,7 +99,7 @@ func attempt(ctx context.Context, t *testing.T, c cloudevents.CloudEventServiceC
 	return err
 }
 
-// opened subscribes and says how that went; the stream is ended unless keep.
+// opened subscribes and returns the error of that; the stream is ended unless keep.
 func opened(ctx context.Context, c cloudevents.CloudEventServiceClient, req *cloudevents.SubscriptionRequest) (
 	func() error, error) {
 	stream, err := c.Subscribe(ctx, req)

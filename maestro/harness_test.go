@@ -120,7 +120,7 @@ func eventually(t testing.TB, what string, check func() error) {
 	testsite.Eventually(t, what, check)
 }
 
-// answer is what REST said.
+// answer is an answer of REST.
 type answer struct {
 	status int
 	header http.Header

@@ -142,7 +142,7 @@ func TestAnImportAppliesNothingAgain(t *testing.T) {
 		return nil
 	})
 	agent.stop()
-	agent.start() // and tells what it holds
+	agent.start() // and reports what it holds
 	m.source().create("mc1", "last", 1)
 	eventually(t, "what came after its return is delivered", func() error {
 		if b := m.bundle("last"); b.Status == nil || b.Status.ObservedVersion != 1 {

@@ -52,8 +52,8 @@ func (i *instance) recorded(id work.ID, action string) []store.Record {
 	return found
 }
 
-// TestABundleWhoseAgentNeverAnswersIsEndedByAnOperator: it says since when it
-// is not answered, goes when an operator says why, and the agent is told when
+// TestABundleWhoseAgentNeverAnswersIsEndedByAnOperator: a bundle without an answer shows since
+// when it waits, is removed when an operator gives a reason, and the agent gets the delete when
 // it is back after all.
 func TestABundleWhoseAgentNeverAnswersIsEndedByAnOperator(t *testing.T) {
 	t.Parallel()
@@ -69,7 +69,7 @@ func TestABundleWhoseAgentNeverAnswersIsEndedByAnOperator(t *testing.T) {
 	}
 	agent.stop()
 	src.remove("mc1", "w1")
-	eventually(t, "it is repeated and says so", func() error {
+	eventually(t, "it is repeated and marked as repeated", func() error {
 		d := m.bundle("w1").Delivery
 		if d.UnansweredSince == nil || d.Attempts < 3 || d.UnansweredSince.Before(*d.AcceptedAt) {
 			return fmt.Errorf("%+v", d)
@@ -211,7 +211,7 @@ func TestI8UnknownWorksAreListedAdoptedAndDeleted(t *testing.T) {
 			return fmt.Errorf("%+v", l)
 		}
 		if g := gauge(t, m, "maestro_unknown_works"); g != 6 {
-			return fmt.Errorf("the gauge says %v", g)
+			return fmt.Errorf("the gauge is %v", g)
 		}
 		return nil
 	})

@@ -76,7 +76,7 @@ func (l originalList[T]) missing() error {
 
 // TestTheAnswersHaveOnlyTheOriginalsMembers: a client that is generated from
 // the original's document and refuses unknown members reads every answer, also
-// when an agent was heard, holds works that nobody ordered, and has reported.
+// when an agent was last seen, holds works that nobody ordered, and has reported.
 // The members that are added come when they are asked for.
 func TestTheAnswersHaveOnlyTheOriginalsMembers(t *testing.T) {
 	t.Parallel()

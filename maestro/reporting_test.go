@@ -64,7 +64,7 @@ func TestPresenceIsReported(t *testing.T) {
 	s := newSite(t)
 	i := s.start(func(o *Options) { o.CLM, o.LostAfter, o.ReportEvery = c, time.Second, 20*time.Millisecond })
 	i.consumer("edge-1")
-	said := func() (clm.AdapterStatus, error) {
+	latestReport := func() (clm.AdapterStatus, error) {
 		all, err := c.Statuses(t.Context(), presence.ManagementClusters, mc.ID)
 		if err != nil || len(all) == 0 {
 			return clm.AdapterStatus{}, fmt.Errorf("nothing was reported: %v", err)
@@ -74,7 +74,7 @@ func TestPresenceIsReported(t *testing.T) {
 	await := func(want string) (last clm.AdapterStatus) {
 		t.Helper()
 		eventually(t, want, func() error {
-			r, err := said()
+			r, err := latestReport()
 			if err != nil {
 				return err
 			}
@@ -100,14 +100,14 @@ func TestPresenceIsReported(t *testing.T) {
 		first = await("maestro Available True")
 		before := version()
 		eventually(t, "the time of the report moves", func() error {
-			r, err := said()
+			r, err := latestReport()
 			if err == nil && !r.LastReportTime.After(first.LastReportTime) {
 				err = fmt.Errorf("still %s", r.LastReportTime)
 			}
 			return err
 		})
 		after := version()
-		if end, err := said(); err != nil || end.Conditions[0] != first.Conditions[0] {
+		if end, err := latestReport(); err != nil || end.Conditions[0] != first.Conditions[0] {
 			return fmt.Errorf("it was lost meanwhile: %v", err) // the machine is slow
 		}
 		if after != before {

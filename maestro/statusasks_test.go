@@ -13,7 +13,7 @@ import (
 )
 
 // TestASlowAgentIsAskedForStatusesSeldom: works that are delivered again and
-// again to an agent that says nothing make one request for statuses in
+// again to an agent that sends nothing make one request for statuses in
 // resync.AskPause, not one for each delivery; and that request recovers the statuses
 // that were lost.
 func TestASlowAgentIsAskedForStatusesSeldom(t *testing.T) {

@@ -36,7 +36,7 @@ func TestI8UnknownWorksStay(t *testing.T) {
 	m = site.start()
 	c := m.consumer("mc1")
 	if c.ComparedAt != nil {
-		t.Fatalf("what the agent holds is known since %s, before it said so", c.ComparedAt)
+		t.Fatalf("what the agent holds is known since %s, before it reported that", c.ComparedAt)
 	}
 	agent.start()
 	eventually(t, "the unknown works are reported", func() error {

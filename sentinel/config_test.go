@@ -179,25 +179,25 @@ func TestRules(t *testing.T) {
 				}
 				return string(data) + "\n"
 			}
-			var told Publication
-			if d.HasArg("told") {
-				d.ScanArgs(t, "told", &told.Generation)
+			var published Publication
+			if d.HasArg("published") {
+				d.ScanArgs(t, "published", &published.Generation)
 			}
-			if d.HasArg("told-at") {
-				told.At = begun.Add(duration("told-at"))
+			if d.HasArg("published-at") {
+				published.At = begun.Add(duration("published-at"))
 			}
 			now := begun
 			if d.HasArg("at") {
 				now = now.Add(duration("at"))
 			}
-			wanted, err := r.Decide(t.Context(), f, told, now)
+			wanted, err := r.Decide(t.Context(), f, published, now)
 			switch {
 			case err != nil:
 				return "error: " + err.Error() + "\n"
 			case wanted:
 				return "an event\n"
 			}
-			flip, err := r.TrueAt(t.Context(), f, told, now)
+			flip, err := r.TrueAt(t.Context(), f, published, now)
 			must(t, 0, err)
 			if flip.IsZero() {
 				return "none, until something happens\n"

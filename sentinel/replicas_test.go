@@ -74,8 +74,8 @@ func (a *adapter) waitForAll(ids []string) {
 	})
 }
 
-func except(ids []string, heard string) []string {
-	return slices.DeleteFunc(ids, func(id string) bool { return id == heard })
+func except(ids []string, excluded string) []string {
+	return slices.DeleteFunc(ids, func(id string) bool { return id == excluded })
 }
 
 // measureStalls measures for how long the machine did not run this process, until the test calls total. A test with a

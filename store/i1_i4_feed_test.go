@@ -230,5 +230,5 @@ func TestARelistIncludesConcurrentChanges(t *testing.T) {
 	w.has("Plain/5", 2)
 	w.until("the removed have gone", func(d map[string]store.Document) bool { return len(d) == 4 })
 	must[store.Document](t)(other.Create(ctx, doc("Plain", "mark", "", `{}`)))
-	w.has("Plain/mark", 1) // and "5" has not come twice: the watcher would have said so
+	w.has("Plain/mark", 1) // and "5" has not come twice: the watcher would have failed
 }

@@ -45,7 +45,7 @@ func TestASnapshotIsCoveredWhenTheOtherSeesAllOfIt(t *testing.T) {
 
 // TestI4TheReplayHasEveryUnseenChange runs transactions that overlap as they like, a feed
 // that reads at some moments, and watches that come with a snapshot of any moment: from memory each
-// sees the latest state of every document that its snapshot does not see, or it is told that its
+// sees the latest state of every document that its snapshot does not see, or it gets the error that its
 // cursor is too old.
 func TestI4TheReplayHasEveryUnseenChange(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

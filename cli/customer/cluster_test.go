@@ -213,9 +213,9 @@ func TestWritePrivateReplacesAFileForItsOwner(t *testing.T) {
 	if info, err := os.Lstat(pipe); err != nil || info.Mode().Type() != os.ModeNamedPipe {
 		t.Fatalf("the pipe became %v, %v", info, err)
 	}
-	heard := make([]byte, len("secret"))
-	if _, err := io.ReadFull(listens, heard); err != nil || string(heard) != "secret" {
-		t.Errorf("the pipe said %q, %v", heard, err)
+	received := make([]byte, len("secret"))
+	if _, err := io.ReadFull(listens, received); err != nil || string(received) != "secret" {
+		t.Errorf("the pipe delivered %q, %v", received, err)
 	}
 	if info, err := os.Lstat(link); err != nil || info.Mode().Type() != os.ModeSymlink {
 		t.Errorf("the link became %v, %v", info, err)

@@ -195,7 +195,7 @@ func TestCredentialsThatDoNotCome(t *testing.T) {
 	plane.serve(l, func(r clmclient.Resource, data map[string]any, available *string) {
 		how := ""
 		select {
-		case how = <-mode: // it was said before the request was made
+		case how = <-mode: // it was set before the request was made
 		default:
 		}
 		switch how {

@@ -171,36 +171,36 @@ func TestAWatchSendsEventsWhenTheyHappen(t *testing.T) {
 			return happened
 		}
 	}
-	told := func(w *remote.Watch, wanted ...string) {
+	wantEvents := func(w *remote.Watch, wanted ...string) {
 		t.Helper()
 		for _, s := range wanted {
 			if e := next(w); fmt.Sprintf("%s %s %s", e.Type, e.Stage, e.Reason) != s {
-				t.Errorf("told %+v, want %s", e, s)
+				t.Errorf("event %+v, want %s", e, s)
 			}
 		}
 	}
-	told(w, "Normal Accepted Created")
+	wantEvents(w, "Normal Accepted Created")
 	n, err := p.CreateNodePool(ctx, platform.NodePoolRequest{ClusterID: made.ID, Name: "w"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	told(w, "Normal  NodePoolCreated")
+	wantEvents(w, "Normal  NodePoolCreated")
 	l.report("clusters", made.ID, "placement", `{}`, "Available=False:NoCapacity:no management cluster")
-	told(w, "Waiting Placed NoCapacity")
+	wantEvents(w, "Waiting Placed NoCapacity")
 	l.up(made.ID)
-	told(w, "Normal Placed Placed")
+	wantEvents(w, "Normal Placed Placed")
 	middle := cursor
-	told(w, "Normal Ordered Ordered", "Normal PlaneStarting PlaneStarting", "Normal APIServing APIServing",
+	wantEvents(w, "Normal Ordered Ordered", "Normal PlaneStarting PlaneStarting", "Normal APIServing APIServing",
 		"Normal Ready Ready")
 	l.report("nodepools", n.ID, "node-pool", `{"replicas":2}`, "Available=True:AsExpected")
-	told(w, "Normal  NodePoolReady", "Normal NodesReady NodesReady")
+	wantEvents(w, "Normal  NodePoolReady", "Normal NodesReady NodesReady")
 
 	resumed, err := p.WatchClusterEvents(ctx, cluster.ID(made.ID), middle)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer resumed.Close()
-	told(resumed, "Normal Ordered Ordered", "Normal PlaneStarting PlaneStarting", "Normal APIServing APIServing",
+	wantEvents(resumed, "Normal Ordered Ordered", "Normal PlaneStarting PlaneStarting", "Normal APIServing APIServing",
 		"Normal Ready Ready", "Normal  NodePoolReady", "Normal NodesReady NodesReady")
 
 	events, err := p.ClusterEvents(ctx, cluster.ID(made.ID))
@@ -226,12 +226,12 @@ func TestAWatchSendsEventsWhenTheyHappen(t *testing.T) {
 	select {
 	case <-begun:
 	case <-ctx.Done():
-		t.Fatal("nothing was told")
+		t.Fatal("no event was delivered")
 	}
 	if err := p.DeleteCluster(ctx, cluster.ID(made.ID), client.Deletion{}); err != nil {
 		t.Fatal(err)
 	}
-	told(w, "Normal  NodePoolDeletionRequested", "Normal  DeletionRequested")
+	wantEvents(w, "Normal  NodePoolDeletionRequested", "Normal  DeletionRequested")
 	l.gone("nodepools", n.ID, "node-pool")
 	l.gone("clusters", made.ID, "hosted-cluster", "pull-secret", "placement")
 	if err := <-ended; remote.StatusOf(err) != 404 || last.Reason != "Deleted" {

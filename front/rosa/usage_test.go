@@ -13,7 +13,7 @@ import (
 	"atoll.dev/client/maestroclient"
 )
 
-func TestUsageIsAddedToWhatMaestroSays(t *testing.T) {
+func TestUsageIsAddedToMaestrosReport(t *testing.T) {
 	at := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
 	usage := map[string]fleet.Usage{"a": {
 		Name: "a", State: fleet.Cordoned, Capacity: map[string]int64{"planes": 40}, Reserved: map[string]int64{

@@ -10,7 +10,7 @@ import (
 	"atoll.dev/sni"
 )
 
-// wish is what a client has said first: the plane that it wants.
+// wish is the plane that a client requests in its first bytes.
 type wish struct {
 	serverName string
 	hello      []byte // the ClientHello as it came; nil: the client sent a CONNECT

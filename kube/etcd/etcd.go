@@ -152,7 +152,7 @@ func (s *Server) takeCare(o Options) {
 }
 
 // serve accepts connections when the member has elected itself, since it would refuse requests before,
-// and on a first start only after its data is complete, so that nobody is told of a write that the
+// and on a first start only after its data is complete, so that no client gets an answer about a write that the
 // next start would remove.
 func (s *Server) serve(dir string, first bool) {
 	<-s.etcd.Server.ReadyNotify()

@@ -14,7 +14,7 @@ import (
 func unfinished(dir string) string { return dir + ".unfinished" }
 
 // begin reports whether the data in dir has yet to be made. What a first start left that did not come
-// to its end is removed; nobody has been told of anything in it. Data without the mark is never
+// to its end is removed; no client got an answer about a write in it. Data without the mark is never
 // touched, whatever state it is in.
 func begin(dir string) (first bool, err error) {
 	mark := unfinished(dir)
@@ -39,7 +39,7 @@ func begin(dir string) (first bool, err error) {
 	return true, syncDir(filepath.Dir(mark))
 }
 
-// finish says that the data in dir is complete.
+// finish marks the data in dir as complete.
 func finish(dir string) error {
 	if err := os.Remove(unfinished(dir)); err != nil {
 		return err

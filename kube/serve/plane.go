@@ -137,7 +137,7 @@ func (p *plane) wait(ctx context.Context, ended, ready <-chan error) error {
 	}
 }
 
-// announce tells the world that the plane is ready.
+// announce makes the readiness of the plane visible to other processes.
 func (p *plane) announce() error {
 	took := time.Since(p.started).Milliseconds()
 	r := readyFile{PID: os.Getpid(), Address: p.options.local(), StartMS: took, Version: version.Get().GitVersion,

@@ -136,9 +136,9 @@ func TestSecretsAreEncryptedAtRest(t *testing.T) {
 	if err := os.Remove(config); err != nil {
 		t.Fatal(err)
 	}
-	if said := start(t, dir, listen).complaint(); !strings.Contains(said, "encryption.yaml") ||
-		!strings.Contains(said, "damaged") {
-		t.Errorf("without the key of its Secrets the plane says %q", said)
+	if failure := start(t, dir, listen).complaint(); !strings.Contains(failure, "encryption.yaml") ||
+		!strings.Contains(failure, "damaged") {
+		t.Errorf("without the key of its Secrets the plane says %q", failure)
 	}
 }
 

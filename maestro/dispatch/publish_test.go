@@ -165,7 +165,7 @@ func TestI9AStaleCreateNeverFollowsItsDeletion(t *testing.T) {
 	}
 }
 
-// TestI6LostAcknowledgementsStopNoDelivery: a carrier that never says what became
+// TestI6LostAcknowledgementsStopNoDelivery: a carrier that never reports what became
 // of hundreds of messages does not hold back those of other works.
 func TestI6LostAcknowledgementsStopNoDelivery(t *testing.T) {
 	t.Parallel()

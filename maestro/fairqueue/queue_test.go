@@ -61,7 +61,7 @@ func TestI6AFloodWaitsForNobodyElse(t *testing.T) {
 		}
 		got := q.Done(taken)
 		if (q.length == 0) != (len(got) == 1) {
-			t.Errorf("%d are left, and %q are told that events were refused", q.length, got)
+			t.Errorf("%d are left, and %q get refusals", q.length, got)
 		}
 	}
 	if len(q.queues) != 0 || q.bytes != 0 {

@@ -170,7 +170,7 @@ func TestTheEventsTowardsSources(t *testing.T) {
 	older := d
 	older.Generation = 3
 	if _, ok, _ := EncodeStatus(&store.Change{Document: older}); ok {
-		t.Error("the status of an older generation is told again")
+		t.Error("the status of an older generation is delivered again")
 	}
 	m, ok, err := EncodeStatus(&store.Change{Document: d})
 	if err != nil || !ok {

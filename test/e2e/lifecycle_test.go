@@ -225,18 +225,18 @@ func TestAClusterWaitsForAManagementCluster(t *testing.T) {
 			`{kind: Cluster, name: patient, spec: {placement: {selector: {tier: gold}}, `+
 				`hostedCluster: {release: {image: "atoll.dev/release:1.36.3"}}}}`))
 	r.Atoll("clm", "create", "-f", file)
-	says := func(want string) {
+	wantAnswer := func(want string) {
 		t.Helper()
 		localtest.Eventually(t, 3*time.Minute, func() error {
 			if got := r.Atoll("clm", "why", "patient"); !strings.Contains(got, want) {
-				return fmt.Errorf("it says\n%s", got)
+				return fmt.Errorf("atoll clm why answers\n%s", got)
 			}
 			return nil
 		})
 	}
-	says("management-01: it has no label tier")
+	wantAnswer("management-01: it has no label tier")
 	r.Atoll("clm", "patch", "managementclusters", "management-01", "-p", `{"labels":{"tier":"gold"}}`)
-	says("Placed: on management cluster management-01")
+	wantAnswer("Placed: on management cluster management-01")
 	if out, err := r.Try("mc", "delete", "management-01"); err == nil || !strings.Contains(err.Error(), "hosts") {
 		t.Errorf("a management cluster with clusters is deleted: %s, %v", out, err)
 	}

@@ -44,8 +44,8 @@ func TestARemoteClusterJoins(t *testing.T) {
 		return sync.OnceFunc(func() {
 			agent.Process.Signal(os.Interrupt)
 			if err := agent.Wait(); err != nil {
-				said, _ := os.ReadFile(path("log"))
-				t.Errorf("the agent ended with %v:\n%s", err, said)
+				output, _ := os.ReadFile(path("log"))
+				t.Errorf("the agent ended with %v:\n%s", err, output)
 			}
 		})
 	}

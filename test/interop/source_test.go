@@ -103,7 +103,7 @@ func TestOCMsSourceClientUnderstandsRefusals(t *testing.T) {
 		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	says := func(what string, err error, kind func(error) bool, texts ...string) {
+	wantError := func(what string, err error, kind func(error) bool, texts ...string) {
 		t.Helper()
 		if err == nil || !kind(err) {
 			t.Errorf("%s: %v", what, err)
@@ -119,16 +119,17 @@ func TestOCMsSourceClientUnderstandsRefusals(t *testing.T) {
 	// id.
 	again := s.startSource(t, "source-refusals", byGRPC, s.grpc, s.platform)
 	_, err := again.at(name).Create(t.Context(), manifestWork("once", configMap("once", "1")), metav1.CreateOptions{})
-	says("a second create", err, apierrors.IsAlreadyExists, "maestro-6", "already exists")
+	wantError("a second create", err, apierrors.IsAlreadyExists, "maestro-6", "already exists")
 
 	_, err = src.at("nowhere").Create(t.Context(), manifestWork("lost", configMap("lost", "1")), metav1.CreateOptions{})
-	says("a create for an unknown cluster", err, apierrors.IsInvalid, `"nowhere"`, "maestro-8")
+	wantError("a create for an unknown cluster", err, apierrors.IsInvalid, `"nowhere"`, "maestro-8")
 
 	if err := src.patch(name, "once", 1, configMap("once", "2")); err != nil {
 		t.Fatalf("a change of the newest version: %v", err)
 	}
 	err = src.patch(name, "once", 1, configMap("once", "3"))
-	says("a change of an old version", err, apierrors.IsConflict, "the resource version is not the latest", "maestro-6")
+	wantError("a change of an old version", err, apierrors.IsConflict, "the resource version is not the latest",
+		"maestro-6")
 
 	other := s.startSource(t, "source-other", byGRPC, s.grpc, s.platform)
 	foreign := manifestWork("once", configMap("once", "4"))
@@ -138,7 +139,7 @@ func TestOCMsSourceClientUnderstandsRefusals(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = other.patch(name, "once", 0, configMap("once", "5"))
-	says("a change by another source", err, apierrors.IsForbidden)
+	wantError("a change by another source", err, apierrors.IsForbidden)
 }
 
 // A restarted source reads its works by REST, with the search of the original's source client, and

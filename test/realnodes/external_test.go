@@ -57,9 +57,9 @@ spec:
 	s.awaitPool(1)
 	s.refused("another machine with the token", good, "atoll: ") // its Node is there, or its token deleted
 	testsite.EventuallyWithin(t, "the token of a machine that is Ready is worth nothing", limit, func() error {
-		said, err := s.join(s.home(), good).await()
-		if err == nil || !strings.Contains(said, "the token is wrong, was used") {
-			return fmt.Errorf("%w, %q", err, said)
+		output, err := s.join(s.home(), good).await()
+		if err == nil || !strings.Contains(output, "the token is wrong, was used") {
+			return fmt.Errorf("%w, %q", err, output)
 		}
 		return nil
 	})
@@ -92,8 +92,8 @@ spec:
 		t.Error(err)
 	}
 	s.leave(home)
-	if said, err := m.await(); err != nil && !strings.Contains(said, join.ErrRemoved.Error()) {
-		t.Errorf("the machine that has left ends with %v:\n%s", err, said)
+	if output, err := m.await(); err != nil && !strings.Contains(output, join.ErrRemoved.Error()) {
+		t.Errorf("the machine that has left ends with %v:\n%s", err, output)
 	}
 	s.awaitPool(0)
 
@@ -103,11 +103,11 @@ spec:
 	if _, err := s.run("", "delete", "nodepool", "-n", namespace, cluster+"-e"); err != nil {
 		t.Fatal(err)
 	}
-	if said, err := m.await(); err == nil || !strings.Contains(said, join.ErrRemoved.Error()) {
-		t.Errorf("a machine whose pool is deleted ends with %v:\n%s", err, said)
+	if output, err := m.await(); err == nil || !strings.Contains(output, join.ErrRemoved.Error()) {
+		t.Errorf("a machine whose pool is deleted ends with %v:\n%s", err, output)
 	}
-	if said, err := s.join(home, "").await(); err == nil || !strings.Contains(said, "atoll node leave") {
-		t.Errorf("a removed machine that joins again: %v, %q", err, said)
+	if output, err := s.join(home, "").await(); err == nil || !strings.Contains(output, "atoll node leave") {
+		t.Errorf("a removed machine that joins again: %v, %q", err, output)
 	}
 	s.leave(home)
 }

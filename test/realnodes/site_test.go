@@ -236,7 +236,7 @@ func (s *site) join(home, token string) *machine {
 	return m
 }
 
-// await waits for the end of the process, and returns what it has said and its error.
+// await waits for the end of the process, and returns its output and its error.
 func (m *machine) await() (string, error) {
 	m.site.t.Helper()
 	select {
@@ -252,8 +252,8 @@ func (m *machine) await() (string, error) {
 // refused expects a join to end with an error that has a text.
 func (s *site) refused(what, token, want string) {
 	s.t.Helper()
-	if said, err := s.join(s.home(), token).await(); err == nil || !strings.Contains(said, want) {
-		s.t.Errorf("%s: error %v, %q; want %q", what, err, said, want)
+	if output, err := s.join(s.home(), token).await(); err == nil || !strings.Contains(output, want) {
+		s.t.Errorf("%s: error %v, %q; want %q", what, err, output, want)
 	}
 }
 
