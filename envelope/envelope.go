@@ -17,6 +17,10 @@ import (
 // ErrCorrupt is the error of content that is not what was sealed under its name.
 var ErrCorrupt = errors.New("the sealed content is damaged")
 
+// ErrWrongKey is, beside ErrCorrupt, the error of a data key that the key of its name does not decrypt: it is damaged,
+// or was wrapped by another key of the same name.
+var ErrWrongKey = errors.New("the key does not fit")
+
 // DataKey seals content. Its zero value has no key. Many goroutines may use one.
 type DataKey struct {
 	plain   []byte

@@ -127,7 +127,8 @@ func (k *KeyFile) Unwrap(_ context.Context, w WrappedKey) ([]byte, error) {
 	}
 	key, err := aead.Open(nil, nil, w.Ciphertext, []byte(w.KeyID))
 	if err != nil || len(key) != keySize {
-		return nil, fmt.Errorf("%w: its data key cannot be decrypted with key %s", ErrCorrupt, w.KeyID)
+		return nil, fmt.Errorf("%w, %w: its data key cannot be decrypted with key %s; another key may have had this name",
+			ErrWrongKey, ErrCorrupt, w.KeyID)
 	}
 	return key, nil
 }

@@ -76,7 +76,7 @@ func (k *KindSpec) change(ctx context.Context, cur Document, token int64, goal g
 	}
 	next.CreatedAt = cur.CreatedAt
 	if spec != nil {
-		if next.sealed, err = k.sealSpec(next); err != nil {
+		if next.sealed, err = k.resealSpec(cur, next); err != nil {
 			return cur, w, false, err
 		}
 	}

@@ -160,17 +160,26 @@ func (s *sealer) unseal(d Document, column []byte) (Document, error) {
 		return d, fmt.Errorf("%w: opening the sealed values: %w", ErrUnavailable, err)
 	}
 	f.column = column
+	if mark := f.mark(); err == nil && !bytes.Contains(d.Spec, mark) && !bytes.Contains(d.Wire, mark) {
+		return d, nil // a process of an earlier version has replaced the spec, and left the column
+	}
 	f.spec, f.wire = d.Spec, d.Wire
 	d.Spec, d.Wire, d.sealed = f.fill(d.Spec), f.fill(d.Wire), &f
 	return d, nil
 }
+
+// mark is how the placeholders of the document begin.
+func (f *sealed) mark() []byte { return []byte(placeholderHead + f.number + ":") }
+
+// isDamaged reports that the column sealed could not be opened.
+func (f *sealed) isDamaged() bool { return f != nil && f.number == "" }
 
 // fill returns a text with the values in the place of their placeholders; nil of nil.
 func (f *sealed) fill(text []byte) []byte {
 	if f.number == "" {
 		return text
 	}
-	mark := []byte(placeholderHead + f.number + ":")
+	mark := f.mark()
 	var filled []byte
 	for {
 		at := bytes.Index(text, mark)
@@ -188,6 +197,20 @@ func (f *sealed) fill(text []byte) []byte {
 		filled = append(append(filled, text[:at]...), f.values[i]...)
 		text = rest
 	}
+}
+
+// resealSpec makes the sealed form of a spec that replaces the one of cur. It refuses a spec with placeholders of a
+// damaged column: they would be sealed in the place of the values, which the right key might still open.
+func (k *KindSpec) resealSpec(cur, next Document) (*sealed, error) {
+	if cur.sealed.isDamaged() {
+		for _, span := range k.Sensitive(next.Spec) {
+			if value := next.Spec[span[0]:span[1]]; bytes.HasPrefix(value, []byte(placeholderHead)) {
+				return nil, fmt.Errorf("%w: the sealed values of %s %s cannot be opened: write them anew, all of them",
+					ErrInvalid, cur.Kind, cur.ID)
+			}
+		}
+	}
+	return k.sealSpec(next)
 }
 
 // storedSpec returns what is stored of a spec that changed; nil of nil.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"atoll.dev/envelope"
 	"atoll.dev/internal/pause"
 )
 
@@ -24,15 +25,16 @@ type SealingProgress struct {
 // sealingBatch is how many documents one transaction of the background reads.
 const sealingBatch = 100
 
-// checkSealed returns an error if documents are sealed and this process lacks a key for them. It reads one document of
-// each key.
+// checkSamples is how many documents of a key checkSealed reads at most.
+const checkSamples = 8
+
+// checkSealed returns an error if documents are sealed and this process lacks a key for them, or has another key of the
+// same name, as that of another region. It reads a few documents of each key: one that is damaged stops no process.
 func (s *Store) checkSealed(ctx context.Context) error {
 	return s.read(ctx, s.pool, func(ctx context.Context, c *pgx.Conn) error {
 		for after := ""; ; {
-			var kind, id, key string
-			var column []byte
-			err := c.QueryRow(ctx, `select kind, id, sealed, sealed_with from document where sealed_with > $1
-				order by sealed_with limit 1`, after).Scan(&kind, &id, &column, &key)
+			err := c.QueryRow(ctx, `select sealed_with from document where sealed_with > $1 order by sealed_with limit 1`,
+				after).Scan(&after)
 			if errors.Is(err, pgx.ErrNoRows) {
 				return nil
 			}
@@ -40,15 +42,45 @@ func (s *Store) checkSealed(ctx context.Context) error {
 				return err
 			}
 			if s.sealer == nil {
-				return fmt.Errorf("values of documents are sealed with key %s: start with --envelope-key-file", key)
+				return fmt.Errorf("values of documents are sealed with key %s: start with --envelope-key-file", after)
 			}
-			_, _, err = s.sealer.open(ctx, sealedName(Kind(kind), id), column)
-			if err != nil && !errors.Is(err, errDamaged) {
+			if err := s.checkKey(ctx, c, after); err != nil {
 				return err
 			}
-			after = key
 		}
 	})
+}
+
+// checkKey returns an error if this process cannot open what is sealed with a key.
+func (s *Store) checkKey(ctx context.Context, c *pgx.Conn, key string) error {
+	rows, err := c.Query(ctx, `select kind, id, sealed from document where sealed_with = $1 limit $2`, key, checkSamples)
+	if err != nil {
+		return err
+	}
+	samples, err := pgx.CollectRows(rows, pgx.RowToStructByPos[sealedRow])
+	if err != nil {
+		return err
+	}
+	var misfit error
+	for _, r := range samples {
+		_, _, err := s.sealer.open(ctx, sealedName(r.Kind, r.ID), r.Column)
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, envelope.ErrWrongKey):
+			misfit = fmt.Errorf("%w: give this process the key %s of this database", err, key)
+		case !errors.Is(err, errDamaged):
+			return err
+		}
+	}
+	return misfit
+}
+
+// sealedRow is a document with its column sealed.
+type sealedRow struct {
+	Kind   Kind
+	ID     string
+	Column []byte
 }
 
 // runSealing seals, until ctx ends, the documents whose sensitive values are in clear or sealed with another key than
@@ -92,19 +124,13 @@ const (
 func (s *Store) reseal(ctx context.Context, progress *SealingProgress) error {
 	current := s.sealer.box.Load().KeyID()
 	for kind, id := "", ""; ; {
-		type found struct {
-			kind, id string
-			column   []byte
-		}
-		var batch []found
+		var batch []sealedRow
 		err := s.read(ctx, s.pool, func(ctx context.Context, c *pgx.Conn) error {
 			rows, err := c.Query(ctx, otherKeySQL, current, kind, id, sealingBatch)
 			if err != nil {
 				return err
 			}
-			batch, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (f found, err error) {
-				return f, row.Scan(&f.kind, &f.id, &f.column)
-			})
+			batch, err = pgx.CollectRows(rows, pgx.RowToStructByPos[sealedRow])
 			return err
 		})
 		if err != nil {
@@ -114,9 +140,9 @@ func (s *Store) reseal(ctx context.Context, progress *SealingProgress) error {
 			break
 		}
 		for _, f := range batch {
-			kind, id = f.kind, f.id
-			name := sealedName(Kind(kind), id)
-			plain, form, err := s.sealer.open(ctx, name, f.column)
+			kind, id = string(f.Kind), f.ID
+			name := sealedName(f.Kind, id)
+			plain, form, err := s.sealer.open(ctx, name, f.Column)
 			if errors.Is(err, errDamaged) {
 				continue // unseal logs it when somebody reads the document
 			}
@@ -127,7 +153,7 @@ func (s *Store) reseal(ctx context.Context, progress *SealingProgress) error {
 				return err
 			}
 			if err := s.Tx(ctx, func(tx *Tx) error {
-				_, err := tx.Exec(ctx, resealSQL, kind, id, f.column, form.column, form.key)
+				_, err := tx.Exec(ctx, resealSQL, kind, id, f.Column, form.column, form.key)
 				return err
 			}); err != nil {
 				return err
@@ -141,7 +167,7 @@ func (s *Store) reseal(ctx context.Context, progress *SealingProgress) error {
 }
 
 const (
-	// clearSQL reads the documents without sealed values whose last change is behind the place and was certainly ended.
+	// clearSQL reads the documents whose last change is behind the place and was certainly ended.
 	clearSQL = `select f.xid::text, ` + columns + ` from (select * from feed where (xid, kind, id) > ($1::xid8, $2, $3)
 			and xid < $4::xid8 and kind = any($5) order by xid, kind, id limit $6) f
 		cross join lateral (select * from document d where d.kind = f.kind and d.id = f.id offset 0) d
@@ -149,7 +175,7 @@ const (
 
 	// sealClearSQL has a new token: a write that was composed from the document in clear would store its wire form.
 	sealClearSQL = `update document set spec = $4, wire = $5, sealed = $6, sealed_with = $7, token = $8
-		where kind = $1 and id = $2 and token = $3 and sealed is null`
+		where kind = $1 and id = $2 and token = $3`
 )
 
 // sealClear seals what is in clear, up to the transactions that had ended an interval ago: a writer whose connection
@@ -173,35 +199,50 @@ func (s *Store) sealClear(ctx context.Context, before uint64, progress *SealingP
 	}); err != nil {
 		return ended, err
 	}
-	for isMore := true; isMore; {
-		sealedNow := 0
+	for {
+		left, sealedNow := batchesLeft(0), 0
 		err := s.Tx(ctx, func(tx *Tx) (err error) {
-			isMore, sealedNow, err = s.sealBatch(ctx, tx, before, kinds)
+			left, sealedNow, err = s.sealBatch(ctx, tx, before, kinds)
 			return err
 		})
 		if err != nil {
 			return ended, err
 		}
 		progress.Sealed += sealedNow
+		switch left {
+		case noBatches:
+			progress.IsChecked = true
+			return ended, nil
+		case batchesOfAnother:
+			return ended, nil
+		}
 	}
-	progress.IsChecked = true
-	return ended, nil
 }
 
-// sealBatch seals the next documents behind the place that the table sealing has, and moves the place. isMore is false
-// when there are no more, or another process is at it.
-func (s *Store) sealBatch(ctx context.Context, tx *Tx, before uint64, kinds []string) (isMore bool, n int, err error) {
+// batchesLeft is what sealBatch has left behind the place.
+type batchesLeft int
+
+const (
+	moreBatches batchesLeft = iota
+	noBatches
+	batchesOfAnother // another process seals at the moment, so nothing is known
+)
+
+// sealBatch seals the next documents behind the place that the table sealing has, and moves the place. A document that
+// cannot be sealed is logged, and delays no other.
+func (s *Store) sealBatch(ctx context.Context, tx *Tx, before uint64, kinds []string) (left batchesLeft, n int,
+	err error) {
 	var xid, kind, id string
 	err = tx.QueryRow(ctx, `select xid::text, kind, id from sealing for update skip locked`).Scan(&xid, &kind, &id)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return false, 0, nil
+		return batchesOfAnother, 0, nil
 	}
 	if err != nil {
-		return false, 0, err
+		return left, 0, err
 	}
 	rows, err := tx.Query(ctx, clearSQL, xid, kind, id, before, kinds, sealingBatch)
 	if err != nil {
-		return false, 0, err
+		return left, 0, err
 	}
 	docs, err := pgx.CollectRows(rows, func(found pgx.CollectableRow) (Document, error) {
 		var r row
@@ -211,29 +252,37 @@ func (s *Store) sealBatch(ctx context.Context, tx *Tx, before uint64, kinds []st
 		return r.document(s.sealer)
 	})
 	if err != nil || len(docs) == 0 {
-		return false, 0, err
+		return noBatches, 0, err
 	}
 	for _, d := range docs {
 		if d.sealed != nil {
 			continue
 		}
 		spec := s.kinds[d.Kind]
-		if d.sealed, err = spec.sealSpec(d); err != nil {
-			return false, n, err
+		if d.sealed, err = spec.sealSpec(d); err == nil && d.sealed != nil {
+			err = spec.render(&d)
+		}
+		if errors.Is(err, ErrInvalid) {
+			s.log.Error("a document cannot be sealed; its sensitive values stay in clear until its spec is written again",
+				"kind", d.Kind, "id", d.ID, "error", err)
+			continue
+		}
+		if err != nil {
+			return left, n, err
 		}
 		if d.sealed == nil {
 			continue
 		}
-		if err := spec.render(&d); err != nil {
-			return false, n, err
-		}
 		if _, err := tx.Exec(ctx, sealClearSQL, string(d.Kind), d.ID, d.token, []byte(d.sealed.spec), storedWire(d),
 			d.sealed.column, d.sealed.key, tx.token); err != nil {
-			return false, n, err
+			return left, n, err
 		}
 		n++
 	}
 	last := docs[len(docs)-1]
 	_, err = tx.Exec(ctx, `update sealing set xid = $1::xid8, kind = $2, id = $3`, xid, string(last.Kind), last.ID)
-	return len(docs) == sealingBatch, n, err
+	if len(docs) < sealingBatch {
+		left = noBatches
+	}
+	return left, n, err
 }

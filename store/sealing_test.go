@@ -1,9 +1,12 @@
 package store
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"atoll.dev/internal/pgtest"
 )
@@ -135,5 +138,139 @@ func TestWritersAndTheBackgroundAgree(t *testing.T) {
 		if string(d.Status) != `{"round": 59}` {
 			t.Errorf("status %s", d.Status)
 		}
+	}
+}
+
+// A restored region whose key file belongs to another region must not take all its Secrets for damaged.
+func TestAKeyOfTheSameNameThatDoesNotFitIsRefusedAtTheStart(t *testing.T) {
+	ctx, dsn := t.Context(), pgtest.DSN(t)
+	s, _ := openSealing(t, dsn, newKeyFile(t, "k1").kms())
+	for _, id := range []string{"1", "2"} {
+		if _, err := s.Create(ctx, Document{Kind: "A", ID: id, Spec: []byte(sealedSpec1)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.Close()
+	other, err := Open(ctx, Options{DSN: dsn, Kinds: []KindSpec{sealedKind}, Envelope: newKeyFile(t, "k1").kms()})
+	if err == nil {
+		other.Close()
+	}
+	if err == nil || !strings.Contains(err.Error(), "k1") {
+		t.Errorf("with another key of the same name: %v", err)
+	}
+}
+
+// A caller that has read placeholders and writes them back would replace the values for ever.
+func TestPlaceholdersOfADamagedSealAreNotSealed(t *testing.T) {
+	ctx := t.Context()
+	s, _ := openSealing(t, pgtest.DSN(t), newKeyFile(t, "k1").kms())
+	made, err := s.Create(ctx, Document{Kind: "A", ID: "1", Spec: []byte(sealedSpec1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	exec := func(sql string, args ...any) {
+		t.Helper()
+		if err := s.Tx(ctx, func(tx *Tx) error {
+			_, err := tx.Exec(ctx, sql, args...)
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec(`update document set sealed = $1`, []byte("damaged"))
+	_, _, err = s.Update(ctx, "A", "1", 0, func(d *Document) error {
+		d.Spec = bytes.Replace(d.Spec, []byte("web"), []byte("ops"), 1)
+		return nil
+	})
+	if !errors.Is(err, ErrInvalid) {
+		t.Errorf("a spec with placeholders was stored: %v", err)
+	}
+	exec(`update document set sealed = $1`, made.sealed.column)
+	d, err := s.Get(ctx, "A", "1")
+	mustHave(t, "the mended document", d, err, "hunter2", "swordfish")
+}
+
+// A process of an earlier version does not know the column sealed: it stores a new spec in clear beside it.
+func TestASpecOfAnEarlierVersionIsSealedAgain(t *testing.T) {
+	ctx, dsn := t.Context(), pgtest.DSN(t)
+	s, progress := openSealing(t, dsn, newKeyFile(t, "k1").kms())
+	if _, err := s.Create(ctx, Document{Kind: "A", ID: "1", Spec: []byte(sealedSpec1)}); err != nil {
+		t.Fatal(err)
+	}
+	const spec = `{"team": "web", "secret": "opensesame"}`
+	if err := s.Tx(ctx, func(tx *Tx) error {
+		_, err := tx.Exec(ctx, `update document set spec = $1, wire = $2, version = 2, generation = 2,
+			xid = pg_current_xact_id()`, []byte(spec), []byte(`{"spec":`+spec+`,"status":{}}`))
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	d, err := s.Get(ctx, "A", "1")
+	mustHave(t, "the document", d, err, "opensesame")
+	for progress().Sealed == 0 {
+	}
+	d, err = s.Get(ctx, "A", "1")
+	mustHave(t, "the sealed document", d, err, "opensesame")
+	if strings.Contains(pgtest.Dump(t, dsn), "opensesame") {
+		t.Error("the database has the value in clear")
+	}
+}
+
+// While another process seals, nobody knows whether all documents are sealed.
+func TestAProcessThatDidNotCheckDoesNotSayThatAllIsSealed(t *testing.T) {
+	ctx, dsn, file := t.Context(), pgtest.DSN(t), newKeyFile(t, "k1")
+	first, progress := openSealing(t, dsn, file.kms())
+	for !progress().IsChecked {
+	}
+	err := first.Tx(ctx, func(tx *Tx) error {
+		if _, err := tx.Exec(ctx, `select from sealing for update`); err != nil {
+			return err
+		}
+		_, progress := openSealing(t, dsn, file.kms())
+		for range 5 {
+			if progress().IsChecked {
+				t.Error("it is said to be checked")
+				break
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A document that its kind no longer renders delays no other.
+func TestADocumentThatCannotBeSealedDelaysNoOther(t *testing.T) {
+	ctx, dsn := t.Context(), pgtest.DSN(t)
+	old, err := Open(ctx, Options{DSN: dsn, Kinds: []KindSpec{sealedKind}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"1", "2"} {
+		if _, err := old.Create(ctx, Document{Kind: "A", ID: id, Spec: []byte(sealedSpec1)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	old.Close()
+	kind, latest := sealedKind, make(chan SealingProgress)
+	kind.Render = func(d Document) ([]byte, error) {
+		if d.ID == "1" {
+			return nil, errors.New("unknown form")
+		}
+		return sealedKind.Render(d)
+	}
+	s, err := Open(ctx, Options{DSN: dsn, Kinds: []KindSpec{kind}, Envelope: newKeyFile(t, "k1").kms(),
+		SealingInterval: 5 * time.Millisecond, SealingProgress: func(p SealingProgress) {
+			select {
+			case latest <- p:
+			case <-ctx.Done():
+			}
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for p := <-latest; !p.IsChecked || p.Sealed != 1; p = <-latest {
 	}
 }

@@ -11,8 +11,9 @@ import (
 	"atoll.dev/internal/pause"
 )
 
-// keyFileRead is how long processes may take to read a changed key file: twice what they do.
-const keyFileRead = 3 * time.Second
+// keyFileRead is how long processes may take to read a changed key file: a few times what they do. The copy of the
+// region takes the file each 5 s, and must have the key before the first work that is sealed with it.
+const keyFileRead = 15 * time.Second
 
 func maestroRotateKey(session *terminal.Session) *cobra.Command {
 	var file string
