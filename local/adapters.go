@@ -92,9 +92,9 @@ func (t topology) runsAdapters() bool {
 }
 
 // checkAdapters looks for the adapters that the home's own entities require. When some are missing
-// it returns a note, since an adapter may run elsewhere and connect to the region. When the region
+// it returns a warning, since an adapter may run elsewhere and connect to the region. When the region
 // runs no adapter at all it returns an error.
-func (t topology) checkAdapters() (note string, err error) {
+func (t topology) checkAdapters() (warning string, err error) {
 	required, _ := t.requirements()
 	runningAdapters, err := t.homeAdapters()
 	if err != nil {
@@ -110,14 +110,14 @@ func (t topology) checkAdapters() (note string, err error) {
 	if len(missing) == 0 {
 		return "", nil
 	}
-	note = fmt.Sprintf("%s: %s, which is neither bundled (%s) nor in %s", t.home.Path("entities.yaml"),
+	warning = fmt.Sprintf("%s: %s, which is neither bundled (%s) nor in %s", t.home.Path("entities.yaml"),
 		strings.Join(missing, ", "),
 		strings.Join(bundledAdapters, ", "), t.home.Path("adapters"))
 	if len(runningAdapters) == 0 {
 		return "",
 			fmt.Errorf(
 				"%s; put its config.yaml and task.yaml into a directory there, or take it out of required_adapters",
-				note)
+				warning)
 	}
-	return note, nil
+	return warning, nil
 }

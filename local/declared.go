@@ -114,8 +114,8 @@ func (h Home) Apply(ctx context.Context, d gitops.Declaration, o ApplyOptions) e
 		return err
 	}
 	for _, mc := range registered {
-		change := limitsToSet(d, mc, st.limitsOf(cluster.ManagementCluster(mc.Name), memory, h.Programs()))
-		change.State, change.Labels = stateToSet(d, mc), labelsToSet(d, mc)
+		change := limitsChange(d, mc, st.limitsOf(cluster.ManagementCluster(mc.Name), memory, h.Programs()))
+		change.State, change.Labels = stateChange(d, mc), labelsChange(d, mc)
 		if change.State == "" && change.Labels == nil && change.Capacity == nil && change.Versions == nil {
 			continue
 		}
@@ -132,9 +132,9 @@ func (h Home) Apply(ctx context.Context, d gitops.Declaration, o ApplyOptions) e
 	return nil
 }
 
-// undeclaredClusters returns the management clusters of this machine that are not declared; clusters of other machines
-// have joined and are not ours to remove. It returns an error when one hosts clusters, or when the region does not know
-// whether it does.
+// undeclaredClusters returns the management clusters of this machine that are not declared. Clusters of
+// other machines have joined the region, and Apply does not remove them. It returns an error when an
+// undeclared cluster hosts clusters, or when the region cannot tell whether it does.
 func undeclaredClusters(st State, d gitops.Declaration, registered []platform.ManagementCluster) (
 	[]cluster.ManagementCluster, error) {
 	declared := clusterNames(d)
@@ -202,9 +202,9 @@ func (h Home) removeUnregistered(ctx context.Context, opts UpOptions, removed fu
 	return nil
 }
 
-// stateToSet returns the state that the declaration has for a management cluster, and "" when it has it already. A
-// drained one stays so.
-func stateToSet(d gitops.Declaration, mc platform.ManagementCluster) platform.ManagementClusterUpdateState {
+// stateChange returns the declared state of a management cluster if it differs from the registered one, and
+// "" otherwise. A drained cluster stays drained.
+func stateChange(d gitops.Declaration, mc platform.ManagementCluster) platform.ManagementClusterUpdateState {
 	for _, c := range d.ManagementClusters {
 		switch isCordoned := mc.State == platform.ManagementClusterStateCordoned; {
 		case c.Name != mc.Name:
@@ -225,9 +225,9 @@ func labelsOf(c gitops.DeclaredCluster) map[string]string {
 	return labels
 }
 
-// labelsToSet returns all labels that the declaration has for a management cluster, and nil when it has them already,
-// or is not declared.
-func labelsToSet(d gitops.Declaration, mc platform.ManagementCluster) map[string]string {
+// labelsChange returns all labels of a declared management cluster if they differ from the registered ones,
+// and nil otherwise.
+func labelsChange(d gitops.Declaration, mc platform.ManagementCluster) map[string]string {
 	for _, c := range d.ManagementClusters {
 		if labels := labelsOf(c); c.Name == mc.Name && !maps.Equal(labels, mc.Labels) {
 			return labels
@@ -236,9 +236,9 @@ func labelsToSet(d gitops.Declaration, mc platform.ManagementCluster) map[string
 	return nil
 }
 
-// limitsToSet returns the capacity and the releases that a management cluster is to have and has not. Both are nil when
-// it has them, or is not declared.
-func limitsToSet(d gitops.Declaration, mc platform.ManagementCluster, limits platform.ManagementClusterUpdate) (
+// limitsChange returns the capacity and the releases of a declared management cluster, each only if it
+// differs from the registered one.
+func limitsChange(d gitops.Declaration, mc platform.ManagementCluster, limits platform.ManagementClusterUpdate) (
 	change platform.ManagementClusterUpdate) {
 	if !slices.Contains(clusterNames(d), cluster.ManagementCluster(mc.Name)) {
 		return change

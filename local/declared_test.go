@@ -107,7 +107,7 @@ func TestCordonsFollowTheDeclarationAndLeaveDrainedClusters(t *testing.T) {
 	} {
 		d := gitops.Declaration{ManagementClusters: []gitops.DeclaredCluster{{Name: "mc01-r1",
 			Settings: gitops.ManagementClusterSettings{Cordoned: c.cordon}}}}
-		if got := stateToSet(d, platform.ManagementCluster{Name: "mc01-r1", State: c.state}); got != c.want {
+		if got := stateChange(d, platform.ManagementCluster{Name: "mc01-r1", State: c.state}); got != c.want {
 			t.Errorf("cordoned %t, %s: set %q, want %q", c.cordon, c.state, got, c.want)
 		}
 	}
@@ -138,7 +138,7 @@ func TestLabelsFollowTheDeclaration(t *testing.T) {
 		d := gitops.Declaration{ManagementClusters: []gitops.DeclaredCluster{{Name: "mc01-r1",
 			Settings: gitops.ManagementClusterSettings{Labels: c.declared}}}}
 		mc := platform.ManagementCluster{Name: "mc01-r1", State: platform.ManagementClusterStateReady, Labels: c.running}
-		got := labelsToSet(d, mc)
+		got := labelsChange(d, mc)
 		if (got == nil) != (c.want == nil) || !maps.Equal(got, c.want) {
 			t.Errorf("%s: set %v, want %v", c.name, got, c.want)
 		}
@@ -154,7 +154,7 @@ func TestLabelsFollowTheDeclaration(t *testing.T) {
 			t.Errorf("%s: drift %v, want %v", c.name, drift, want)
 		}
 		mc.Name = "elsewhere"
-		if got := labelsToSet(d, mc); got != nil {
+		if got := labelsChange(d, mc); got != nil {
 			t.Errorf("%s: set %v on a cluster that is not declared", c.name, got)
 		}
 	}

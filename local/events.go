@@ -58,14 +58,14 @@ func (l *eventLog) recordFailure(stage string, err error) {
 	l.write(Event{Stage: stage, Error: err.Error()})
 }
 
-// followEvents calls show with each event from offset on, until it returns
+// followEvents calls handle with each event from offset on, until it returns
 // false or ctx ends.
-func (h Home) followEvents(ctx context.Context, offset int64, show func(Event) bool) error {
+func (h Home) followEvents(ctx context.Context, offset int64, handle func(Event) bool) error {
 	ticker := time.NewTicker(readyPoll)
 	defer ticker.Stop()
 	for {
 		var err error
-		if offset, err = h.readEvents(offset, show); errors.Is(err, errStopFollowing) {
+		if offset, err = h.readEvents(offset, handle); errors.Is(err, errStopFollowing) {
 			return nil
 		} else if err != nil {
 			return err
@@ -78,12 +78,13 @@ func (h Home) followEvents(ctx context.Context, offset int64, show func(Event) b
 	}
 }
 
-// errStopFollowing ends followEvents without an error.
+// errStopFollowing is returned by readEvents when handle wants no more events; followEvents then returns
+// nil.
 var errStopFollowing = errors.New("enough")
 
-// readEvents calls show with each complete event from offset on and returns the next offset. It
-// returns errStopFollowing when show returns false.
-func (h Home) readEvents(offset int64, show func(Event) bool) (int64, error) {
+// readEvents calls handle with each complete event from offset on and returns the next offset. It
+// returns errStopFollowing when handle returns false.
+func (h Home) readEvents(offset int64, handle func(Event) bool) (int64, error) {
 	f, err := os.Open(h.eventsPath())
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil
@@ -106,7 +107,7 @@ func (h Home) readEvents(offset int64, show func(Event) bool) (int64, error) {
 		}
 		offset += int64(len(line))
 		var e Event
-		if json.Unmarshal(line, &e) == nil && !show(e) {
+		if json.Unmarshal(line, &e) == nil && !handle(e) {
 			return offset, errStopFollowing
 		}
 	}

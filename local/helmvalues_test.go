@@ -122,7 +122,7 @@ func TestAClusterThatIsNotDeclaredAnyMoreKeepsItsSettings(t *testing.T) {
 		t.Errorf("the declared cluster has the level %q", level)
 	}
 	after.Clusters = names{"mc02-r"} // it was removed
-	if _, kept := (&Settings{}).keeping(after).Clusters["mc01-r"]; kept {
+	if _, kept := (&Settings{}).withUndeclaredClusters(after).Clusters["mc01-r"]; kept {
 		t.Error("the settings of a removed cluster stay")
 	}
 }

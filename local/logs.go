@@ -77,7 +77,7 @@ func (h Home) Logs(ctx context.Context, o LogOptions, line func(process, text st
 		lines := strings.SplitAfter(string(whole), "\n")
 		lines = lines[:len(lines)-1]
 		for _, l := range lines[max(0, len(lines)-o.Tail):] {
-			line(name, printable(strings.TrimSuffix(l, "\n")))
+			line(name, replaceControls(strings.TrimSuffix(l, "\n")))
 		}
 		logs[i] = &tailed{name: name, offset: from + int64(len(whole))}
 	}
@@ -102,7 +102,7 @@ func (h Home) Logs(ctx context.Context, o LogOptions, line func(process, text st
 			l.offset += int64(len(data))
 			lines := strings.SplitAfter(l.part+string(data), "\n")
 			for _, text := range lines[:len(lines)-1] {
-				line(l.name, printable(strings.TrimSuffix(text, "\n")))
+				line(l.name, replaceControls(strings.TrimSuffix(text, "\n")))
 			}
 			if l.part = lines[len(lines)-1]; len(l.part) > lineLimit {
 				l.part = l.part[len(l.part)-lineLimit:]
@@ -128,9 +128,9 @@ func readEnd(path string) (data []byte, from int64, err error) {
 	return data, from, err
 }
 
-// printable replaces control characters: a customer's text in the log of a plane must not control the reader's
+// replaceControls replaces control characters: a customer's text in the log of a plane must not control the reader's
 // terminal.
-func printable(text string) string {
+func replaceControls(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) && r != '\t' {
 			return unicode.ReplacementChar

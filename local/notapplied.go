@@ -43,7 +43,7 @@ func UnappliedValues(d gitops.Declaration, bin Binaries) []Unapplied {
 	own := bin.releases()
 	addReleases := func(what string, declared []string) {
 		lacking := slices.DeleteFunc(slices.Clone(declared), func(r string) bool { return slices.Contains(own, r) })
-		add(what, lacking, reasonOfLackedReleases(own))
+		add(what, lacking, missingReleasesReason(own))
 	}
 	addReleases("versions.releases", settings.Releases)
 	for _, name := range slices.Sorted(maps.Keys(settings.Replicas)) {
@@ -67,8 +67,9 @@ func UnappliedValues(d gitops.Declaration, bin Binaries) []Unapplied {
 	return all
 }
 
-// reasonOfLackedReleases says which releases the region has in the place of those that it lacks.
-func reasonOfLackedReleases(own []string) string {
+// missingReleasesReason returns why declared releases are not offered: it names the releases whose program
+// the machine has.
+func missingReleasesReason(own []string) string {
 	if len(own) == 0 {
 		return "this machine has no program of Kubernetes"
 	}

@@ -97,7 +97,7 @@ func (h Home) start(homeID string, s Spec, restarts int) (Record, *exec.Cmd, err
 	if cmd.Dir == "" {
 		cmd.Dir = h.Dir
 	}
-	cmd.Env = append(append(plainEnv(), s.Env...), markVariable+"="+homeID+"/"+s.Name)
+	cmd.Env = append(append(baseEnv(), s.Env...), markVariable+"="+homeID+"/"+s.Name)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: s.User}
 	if err := cmd.Start(); err != nil {
@@ -116,9 +116,9 @@ func (h Home) start(homeID string, s Spec, restarts int) (Record, *exec.Cmd, err
 	}, cmd, nil
 }
 
-// plainEnv is the environment that every process gets, whatever the caller's:
-// nothing of the shell that ran `up` changes how a region behaves. Tests set GOCOVERDIR and GORACE.
-func plainEnv() []string {
+// baseEnv is the environment that every process gets. Nothing of the shell that ran `up` is in it, so that
+// the shell does not change how a region behaves. Tests set GOCOVERDIR and GORACE.
+func baseEnv() []string {
 	env := []string{"PATH=" + os.Getenv("PATH"), "LANG=C.UTF-8", "TZ=UTC"}
 	for _, name := range []string{"HOME", "USER", "TMPDIR", "GOCOVERDIR", "GORACE"} {
 		if v, ok := os.LookupEnv(name); ok {
@@ -128,7 +128,7 @@ func plainEnv() []string {
 	return env
 }
 
-// binaryID changes when the file at path is replaced.
+// binaryID returns a text that changes when the file at path is replaced.
 func binaryID(path string) string {
 	full, err := exec.LookPath(path)
 	if err != nil {
@@ -150,7 +150,8 @@ func (r Record) hasInvocation(s Spec) bool {
 	return r.Invocation == s.invocationID()
 }
 
-// matches reports whether the recorded process is as s would start it.
+// matches reports whether the recorded process is the one that s would start now: the same program,
+// arguments and variables.
 func (r Record) matches(s Spec) bool {
 	return r.hasInvocation(s) && r.Binary == binaryID(s.Args[0])
 }

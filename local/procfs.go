@@ -50,7 +50,8 @@ var bootID = sync.OnceValue(func() string {
 	return strings.TrimSpace(string(data))
 })
 
-// isAlive reports whether exactly this process still runs. A zombie does not.
+// isAlive reports whether the recorded process runs: the same pid with the same start time since the same
+// boot. A zombie does not count.
 func (r Record) isAlive() bool {
 	if r.PID == 0 || r.Boot != bootID() {
 		return false

@@ -22,10 +22,10 @@ import (
 	"atoll.dev/internal/pgsession"
 )
 
-// schemaLimit bounds the time in which the databases of a running region say their schemas.
+// schemaLimit bounds the time for reading the schemas of the databases of a running region.
 const schemaLimit = 10 * time.Second
 
-// describeLimit bounds the time in which a program says what it is. It is for a program that hangs.
+// describeLimit bounds the time for `atoll describe-program`, in case the program hangs.
 const describeLimit = time.Minute
 
 // answerDelay is the time in which the answer of a program that has ended must be read. It is for a process that the
@@ -38,12 +38,12 @@ type ProgramDescription struct {
 	Schemas map[string]int `json:"schemas"` // the version of each schema that the program's databases have
 }
 
-// describeProgram asks a program of Atoll for its version and its schemas.
+// describeProgram runs a program of Atoll to read its version and its schemas.
 func describeProgram(ctx context.Context, program string) (d ProgramDescription, err error) {
 	ctx, cancel := context.WithTimeout(ctx, describeLimit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, "describe-program")
-	cmd.Env, cmd.WaitDelay = plainEnv(), answerDelay
+	cmd.Env, cmd.WaitDelay = baseEnv(), answerDelay
 	out, err := cmd.Output()
 	if err == nil {
 		err = json.Unmarshal(out, &d)
@@ -54,7 +54,7 @@ func describeProgram(ctx context.Context, program string) (d ProgramDescription,
 	return d, nil
 }
 
-// kubeVersion asks a program atoll-kube for its version of Kubernetes, such as 1.36.3.
+// kubeVersion runs atoll-kube to read its version of Kubernetes, such as 1.36.3.
 func kubeVersion(ctx context.Context, program string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, describeLimit)
 	defer cancel()

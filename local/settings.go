@@ -62,9 +62,10 @@ func settingsOf(d gitops.Declaration) (*Settings, error) {
 	return s, errors.Join(mistakes...)
 }
 
-// keeping returns the settings with those that a state has for management clusters that are not declared any more. Such
-// a cluster may host customers' clusters: until it is removed, its processes stay as they are.
-func (s *Settings) keeping(st State) *Settings {
+// withUndeclaredClusters returns the settings together with the present settings of management clusters
+// that are no longer declared. Such a cluster may host customers' clusters: until it is removed, its
+// processes stay as they are.
+func (s *Settings) withUndeclaredClusters(st State) *Settings {
 	next := *s
 	next.Clusters = maps.Clone(st.declaredSettings().Clusters)
 	maps.DeleteFunc(next.Clusters, func(name cluster.ManagementCluster, _ ClusterSettings) bool {

@@ -373,7 +373,7 @@ func getOK(ctx context.Context, url string) error {
 // command runs a command of this program and returns its output.
 func (t topology) command(ctx context.Context, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, t.bin.Atoll, args...)
-	cmd.Env = append(plainEnv(), "ATOLL_HOME="+t.home.Dir)
+	cmd.Env = append(baseEnv(), "ATOLL_HOME="+t.home.Dir)
 	out, err := cmd.Output()
 	var failed *exec.ExitError
 	if errors.As(err, &failed) {

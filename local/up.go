@@ -189,7 +189,7 @@ func (h Home) prepareState(opts UpOptions) (st State, grown []cluster.Management
 		}
 	}
 	if opts.Settings != nil {
-		st.Settings = opts.Settings.keeping(st)
+		st.Settings = opts.Settings.withUndeclaredClusters(st)
 	}
 	if opts.Programs != nil {
 		newest := st.Programs.Newest // another apply may have noted it meanwhile

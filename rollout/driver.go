@@ -104,7 +104,7 @@ func (d *Driver) show(what string) {
 // observeAndStep reads the branch and the gates, and commits the effect of one step, if it has one. It begins a rollout
 // that has no record.
 func (d *Driver) observeAndStep(ctx context.Context) (Recorded, error) {
-	r, err := d.read(ctx)
+	r, err := d.readNewest(ctx)
 	if err != nil {
 		return Recorded{}, err
 	}
@@ -128,7 +128,8 @@ func (d *Driver) observeAndStep(ctx context.Context) (Recorded, error) {
 	return d.commit(ctx, r, next, effects[0])
 }
 
-// stateWithObservations returns the state of the record, with what this driver has observed since it read the record.
+// stateWithObservations returns the state to step from: that of the record, with the soak that this driver
+// has observed since its last commit. The record has no observations that changed nothing else.
 func (d *Driver) stateWithObservations(r reading) State {
 	if d.lastText != nil && bytes.Equal(d.lastText, r.recordText) {
 		return d.state
@@ -142,8 +143,8 @@ func (d *Driver) stateWithObservations(r reading) State {
 	return s
 }
 
-// read reads the newest commit. A commit that the driver knows is not read again.
-func (d *Driver) read(ctx context.Context) (reading, error) {
+// readNewest reads the newest commit. If it is the commit of the last reading, that reading is returned.
+func (d *Driver) readNewest(ctx context.Context) (reading, error) {
 	commit, err := d.Repository.Head(ctx)
 	switch {
 	case err != nil:

@@ -81,7 +81,7 @@ func parseWall(text string) (w wallTime, period time.Duration, err error) {
 	return w, period, nil
 }
 
-// endAfter returns when the window that t is in ends. ok is false when t is in none.
+// endAfter returns the end of the window that contains t. ok is false when t is not in the window.
 func (w window) endAfter(t time.Time) (end time.Time, ok bool) {
 	if w.period == 0 {
 		begin, _ := w.instants(w.from.date)
@@ -104,7 +104,7 @@ func (w window) endAfter(t time.Time) (end time.Time, ok bool) {
 	return time.Time{}, false
 }
 
-// length returns how long a window of a period is in local time.
+// length returns how long a recurring window lasts in local time.
 func (w window) length() time.Duration {
 	minutes := func(x wallTime) time.Duration {
 		return time.Duration(x.weekday)*day + time.Duration(x.hour)*time.Hour + time.Duration(x.minute)*time.Minute
@@ -138,6 +138,7 @@ func (w window) instants(t time.Time) (first, last time.Time) {
 // freezes are the windows of a rollout.
 type freezes []window
 
+// freezes returns the windows of the file of the rollout.
 func (r Rollout) freezes() (all freezes) {
 	for _, f := range r.Freeze {
 		if w, err := f.window(); err == nil { // Parse refused the others
@@ -147,12 +148,14 @@ func (r Rollout) freezes() (all freezes) {
 	return all
 }
 
-// maxFreezePasses bounds how many windows one after another thawed passes. Windows that cover all time have no end.
-const maxFreezePasses = 1000
+// maxFreezesInARow bounds how many windows, one after another, firstInstantOutside passes: windows may
+// cover all time.
+const maxFreezesInARow = 1000
 
-// firstUnfrozen returns the first instant from t on that is in no window. ok is false when there is none.
-func (f freezes) firstUnfrozen(t time.Time) (thawed time.Time, ok bool) {
-	for range maxFreezePasses {
+// firstInstantOutside returns the first instant from t on that no window contains. ok is false when there
+// is none.
+func (f freezes) firstInstantOutside(t time.Time) (thawed time.Time, ok bool) {
+	for range maxFreezesInARow {
 		moved := false
 		for _, w := range f {
 			if end, in := w.endAfter(t); in {

@@ -57,7 +57,7 @@ func TestFreezesFollowTheClockOfTheirZone(t *testing.T) {
 
 func TestFreezesWithoutAnEndAreFound(t *testing.T) {
 	r := Rollout{Freeze: []Freeze{{From: "08:00", To: "20:00"}, {From: "20:00", To: "08:00"}}}
-	if at, ok := r.freezes().firstUnfrozen(time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)); ok {
+	if at, ok := r.freezes().firstInstantOutside(time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)); ok {
 		t.Errorf("thawed at %s", at)
 	}
 }

@@ -38,7 +38,7 @@ func (g Gates) Read(ctx context.Context, r Rollout, fleet Fleet, targets []Targe
 	group.SetLimit(parallel)
 	for i, t := range targets {
 		group.Go(func() error {
-			all[i] = g.health(ctx, r, t, sectors[t.Region()])
+			all[i] = g.readTarget(ctx, r, t, sectors[t.Region()])
 			return nil
 		})
 	}
@@ -50,11 +50,11 @@ func (g Gates) Read(ctx context.Context, r Rollout, fleet Fleet, targets []Targe
 	return seen
 }
 
-// health reads the gates of one target, one after another until one fails.
-func (g Gates) health(ctx context.Context, r Rollout, t Target, sector string) Health {
+// readTarget reads the gates of one target, one after another until one fails.
+func (g Gates) readTarget(ctx context.Context, r Rollout, t Target, sector string) Health {
 	worst := Health{Verdict: Passing}
 	for _, gate := range r.Gates {
-		verdict, reason := g.verdict(ctx, gate, r.Prometheus, t, sector)
+		verdict, reason := g.readGate(ctx, gate, r.Prometheus, t, sector)
 		h := Health{verdict, fmt.Sprintf("gate %s: %s", gate.Name, reason)}
 		if verdict == Failing {
 			return h
@@ -66,7 +66,8 @@ func (g Gates) health(ctx context.Context, r Rollout, t Target, sector string) H
 	return worst
 }
 
-func (g Gates) verdict(ctx context.Context, gate Gate, prometheus string, t Target, sector string) (Verdict, string) {
+// readGate reads one gate of a target, and returns its verdict and the value or error that decided it.
+func (g Gates) readGate(ctx context.Context, gate Gate, prometheus string, t Target, sector string) (Verdict, string) {
 	ctx, cancel := context.WithTimeout(ctx, gateLimit)
 	defer cancel()
 	cluster := ".+"
@@ -76,9 +77,9 @@ func (g Gates) verdict(ctx context.Context, gate Gate, prometheus string, t Targ
 	named := strings.NewReplacer("$region", t.Region(), "$sector", sector, "$cluster", cluster)
 	switch {
 	case gate.URL != "":
-		return g.status(ctx, named.Replace(gate.URL))
+		return g.readStatus(ctx, named.Replace(gate.URL))
 	case gate.Burn != nil:
-		return g.burn(ctx, gate.Burn.withDefaults(), named, named.Replace(prometheus))
+		return g.readBurn(ctx, gate.Burn.withDefaults(), named, named.Replace(prometheus))
 	}
 	value, err := g.query(ctx, named.Replace(prometheus), named.Replace(gate.Query))
 	switch {
@@ -94,9 +95,9 @@ func (g Gates) verdict(ctx context.Context, gate Gate, prometheus string, t Targ
 	return Passing, fmt.Sprintf("%g", value)
 }
 
-// status asks for the status of a region. Only an answer of the region itself says that it fails: an unreachable one
-// says nothing.
-func (g Gates) status(ctx context.Context, address string) (Verdict, string) {
+// readStatus reads a URL. The verdict is Passing for 200, Failing for another answer, and Unreadable when
+// none comes.
+func (g Gates) readStatus(ctx context.Context, address string) (Verdict, string) {
 	code, _, err := g.get(ctx, address)
 	switch {
 	case err != nil:
@@ -107,8 +108,8 @@ func (g Gates) status(ctx context.Context, address string) (Verdict, string) {
 	return Passing, "200"
 }
 
-// burn compares how fast the error budget is used up over two windows with the limit.
-func (g Gates) burn(ctx context.Context, b Burn, named *strings.Replacer, prometheus string) (Verdict, string) {
+// readBurn compares how fast the error budget is used up, over a short and a long window, with the limit.
+func (g Gates) readBurn(ctx context.Context, b Burn, named *strings.Replacer, prometheus string) (Verdict, string) {
 	limit := b.Factor * (1 - b.Objective)
 	var values []float64
 	for _, window := range []time.Duration{b.Short, b.Long} {

@@ -34,7 +34,7 @@ func Parse(file string, data []byte) (Rollout, error) {
 	if root == nil {
 		return Rollout{}, fmt.Errorf("%s: the file is empty; it must have environment, change and gates", file)
 	}
-	noteLines(root, "", r.lines)
+	collectLines(root, "", r.lines)
 	if err := r.decodeSet(root); err != nil {
 		return Rollout{}, err
 	}
@@ -50,17 +50,17 @@ func Parse(file string, data []byte) (Rollout, error) {
 	return r, nil
 }
 
-// noteLines adds the line of each value in n, by its path.
-func noteLines(n *yaml.Node, path string, lines map[string]int) {
+// collectLines stores in lines the line of each value of a YAML node, by its path.
+func collectLines(n *yaml.Node, path string, lines map[string]int) {
 	lines[path] = n.Line
 	switch n.Kind {
 	case yaml.MappingNode:
 		for i := 0; i+1 < len(n.Content); i += 2 {
-			noteLines(n.Content[i+1], strictyaml.Join(path, n.Content[i].Value), lines)
+			collectLines(n.Content[i+1], strictyaml.Join(path, n.Content[i].Value), lines)
 		}
 	case yaml.SequenceNode:
 		for i, item := range n.Content {
-			noteLines(item, fmt.Sprintf("%s[%d]", path, i), lines)
+			collectLines(item, fmt.Sprintf("%s[%d]", path, i), lines)
 		}
 	}
 }
@@ -176,7 +176,7 @@ func (r Rollout) checkKeys() (mistakes []error) {
 	for _, key := range slices.Sorted(maps.Keys(r.Change.Set)) {
 		at := "change.set." + key
 		top, _, _ := strings.Cut(key, ".")
-		switch within := keyAround(edits, key); {
+		switch within := outerKey(edits, key); {
 		case top == "" || slices.Contains(strings.Split(key, "."), ""):
 			mistakes = append(mistakes, r.errorf(at, "the key has an empty part"))
 		case top == "sector" || top == "sectors" || top == "managementClusters":
@@ -188,7 +188,7 @@ func (r Rollout) checkKeys() (mistakes []error) {
 		}
 	}
 	for key := range edits {
-		around := keyAround(edits, key)
+		around := outerKey(edits, key)
 		if _, isSet := r.Change.Set[key]; !isSet && around != "" && around != "git" { // version; git is refused above
 			mistakes = append(mistakes, r.errorf("change.set."+around, "the change sets %s too, which is in this key", key))
 		}
@@ -196,8 +196,8 @@ func (r Rollout) checkKeys() (mistakes []error) {
 	return mistakes
 }
 
-// keyAround returns one of some keys that is a mapping around a key, or "".
-func keyAround(keys map[string]any, key string) string {
+// outerKey returns the longest of some keys that is a mapping which contains a key, or "".
+func outerKey(keys map[string]any, key string) string {
 	for i := len(key) - 1; i > 0; i-- {
 		if _, has := keys[key[:i]]; has && key[i] == '.' {
 			return key[:i]

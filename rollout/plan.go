@@ -257,7 +257,7 @@ func (p Plan) simulate(start time.Time, each time.Duration) (end time.Time, wave
 	for i, w := range p.Waves {
 		var period Period
 		for done := 0; done < len(w.Targets); done += p.rollout.MaxInFlight {
-			begin, ok := p.freezes.firstUnfrozen(t)
+			begin, ok := p.freezes.firstInstantOutside(t)
 			if !ok {
 				return t, waves, true
 			}

@@ -142,7 +142,7 @@ func (h *history) check(t *rapid.T, s, next State, effects []Effect, worst Verdi
 		t.Fatalf("phase %s after a gate failed", next.Phase)
 	}
 	for i, w := range h.plan.Waves {
-		if _, noted := h.completed[i]; !noted && h.plan.isHealthy(next, w) {
+		if _, noted := h.completed[i]; !noted && h.plan.isWaveHealthy(next, w) {
 			h.completed[i] = now
 		}
 	}
@@ -163,7 +163,7 @@ func (h *history) checkApply(t *rapid.T, s State, e Effect, worst Verdict, now t
 	if s.Phase != Running || worst != Passing {
 		t.Fatalf("%v changed in phase %s while gates are %s", e.Targets, s.Phase, worst)
 	}
-	if _, thawed := h.plan.freezes.firstUnfrozen(now); !thawed {
+	if _, thawed := h.plan.freezes.firstInstantOutside(now); !thawed {
 		t.Fatal("changed in a freeze without an end")
 	}
 	for _, w := range h.plan.freezes {

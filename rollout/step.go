@@ -91,7 +91,8 @@ func (p Plan) Step(s State, seen Observation, now time.Time) (State, []Effect) {
 	return s, recovered
 }
 
-// failureReason returns why the rollout stops: a failing gate, or a target that is not healthy within the deadline.
+// failureReason returns why the rollout must stop, or "": a gate fails, or a target is not healthy within
+// its deadline.
 func (p Plan) failureReason(s State, seen Observation, now time.Time) string {
 	for _, t := range sortedTargets(s.Targets) {
 		state := s.Targets[t]
@@ -122,7 +123,8 @@ func (p Plan) markHealthy(s State, seen Observation, now time.Time) (State, []Ef
 	return s, []Effect{{Kind: Record, Targets: healthy, Reason: fmt.Sprintf("%s healthy", targetsText(healthy))}}
 }
 
-// firstUnreadable returns a changed target whose gates this observation could not read, or "".
+// firstUnreadable returns the first changed target, by name, whose gates do not all pass in this
+// observation, or "".
 func firstUnreadable(s State, seen Observation) Target {
 	first := Target("")
 	for t := range s.Targets {
@@ -133,11 +135,12 @@ func firstUnreadable(s State, seen Observation) Target {
 	return first
 }
 
-// addSoak adds the time since the last observation to the soak of a complete wave, and makes the next wave the present
-// one when the soak is over.
+// addSoak adds the time since the last observation to the soak of the wave, if all targets of the wave are
+// healthy. When the soak is long enough it goes on to the next wave, and after the last wave the rollout is
+// done.
 func (p Plan) addSoak(s State, allPass bool, now time.Time) (State, []Effect) {
 	var effects []Effect
-	for s.Wave < len(p.Waves) && p.isHealthy(s, p.Waves[s.Wave]) {
+	for s.Wave < len(p.Waves) && p.isWaveHealthy(s, p.Waves[s.Wave]) {
 		w := p.Waves[s.Wave]
 		if !s.passedAt.IsZero() && allPass && now.Sub(s.passedAt) <= maxObservationGap {
 			s.Soaked += Duration(max(now.Sub(s.passedAt), 0))
@@ -164,8 +167,8 @@ func (p Plan) addSoak(s State, allPass bool, now time.Time) (State, []Effect) {
 	return s, effects
 }
 
-// isHealthy reports whether each target of a wave has the change and is healthy.
-func (p Plan) isHealthy(s State, w Wave) bool {
+// isWaveHealthy reports whether each target of a wave has the change and was marked healthy.
+func (p Plan) isWaveHealthy(s State, w Wave) bool {
 	for _, t := range w.Targets {
 		if s.Targets[t].Healthy.IsZero() {
 			return false
@@ -185,7 +188,7 @@ func (p Plan) changeNextTargets(s State, unreadable Target, now time.Time) (Stat
 			next = append(next, t)
 		}
 	}
-	end, thawed := p.freezes.firstUnfrozen(now)
+	end, thawed := p.freezes.firstInstantOutside(now)
 	_, isApproved := s.Approvals[w.Sector]
 	switch {
 	case len(next) == 0:
@@ -214,8 +217,9 @@ func (p Plan) changeNextTargets(s State, unreadable Target, now time.Time) (Stat
 
 func (p Plan) needsApproval(sector string) bool { return slices.Contains(p.rollout.Approval, sector) }
 
-// revert ends the rollout and gives all changed targets their earlier values. It changes all of them at once, also more
-// than maxInFlight: their earlier values have run there before, and each runs the change that failed.
+// revert ends the rollout as reverted, with the effect that gives all changed targets their earlier values.
+// It changes all of them at once, also more than maxInFlight: the earlier values have run there before, and
+// each target runs the change that failed.
 func (s State) revert(reason string, handEdits HandEdits, now time.Time) (State, []Effect, error) {
 	targets := sortedTargets(s.Targets)
 	s.Phase, s.Reason, s.Ended, s.passedAt = Reverted, reason, now.UTC(), time.Time{}
