@@ -48,7 +48,7 @@ func (s *site) admitMachines(ctx context.Context, pool *hypershift.NodePool, w w
 	for _, n := range nodes {
 		id, ok := strings.CutPrefix(n.Metadata.Name, nodePrefix(pool)+"-")
 		if ok && n.ready() {
-			problems = append(problems, s.deleteTokenOnce(ctx, n.Metadata.UID, "bootstrap-token-"+id))
+			problems = append(problems, s.deleteTokenOnce(ctx, n.Metadata.UID, invitationSecret(id)))
 		}
 	}
 	return errors.Join(append(problems, s.applyDNS(ctx, time.Now()))...)
@@ -99,7 +99,7 @@ func trimRequest(u *unstructured.Unstructured) {
 }
 
 // answerJoin decides about one request, makes the Node of an admitted machine, and writes the decision.
-func (s *site) answerJoin(ctx context.Context, key loop.Key, object *unstructured.Unstructured) (time.Duration, error) {
+func (s *site) answerJoin(ctx context.Context, _ loop.Key, object *unstructured.Unstructured) (time.Duration, error) {
 	if object == nil {
 		return 0, nil
 	}
@@ -107,12 +107,18 @@ func (s *site) answerJoin(ctx context.Context, key loop.Key, object *unstructure
 	if !ours {
 		return 0, nil
 	}
+	if r.invalid != "" {
+		return 0, s.writeDecision(ctx, object, decideJoin(r, joinState{}))
+	}
 	state, pool, w, err := s.joinState(ctx, r)
 	if err != nil {
 		return 0, err
 	}
 	d := decideJoin(r, state)
 	if d.makeNode {
+		if err := s.bindToken(ctx, r, state); err != nil {
+			return 0, err
+		}
 		err := s.createJoined(ctx, pool, w, r)
 		if full, isFull := errors.AsType[*networkFull](err); isFull {
 			d = joinDecision{reason: full.Error()}
@@ -122,20 +128,19 @@ func (s *site) answerJoin(ctx context.Context, key loop.Key, object *unstructure
 	}
 	s.keeper.o.Log.Info("a machine asks to join", "cluster", s.cluster.String(), "node", r.node, "admitted", d.admit,
 		"reason", d.reason)
-	return 0, s.writeDecision(ctx, key.Name, d)
+	return 0, s.writeDecision(ctx, object, d)
 }
 
 // joinState reads what decideJoin needs.
 func (s *site) joinState(ctx context.Context, r joinRequest) (state joinState, pool *hypershift.NodePool, w wanted,
 	err error) {
-	key := loop.Key{Namespace: s.cluster.Namespace, Name: s.cluster.Name + "-" + r.pool}
-	object, err := s.keeper.client.Resource(hypershift.NodePools()).Namespace(key.Namespace).Get(ctx, key.Name,
-		metav1.GetOptions{})
-	if loop.IsGone(err) {
-		return state, nil, w, nil
+	// From the watch: requests of a hostile plane must cost the management cluster's API server nothing.
+	if err := s.keeper.pools.Ready(ctx); err != nil {
+		return state, nil, w, err
 	}
-	if err != nil {
-		return state, nil, w, fmt.Errorf("reading NodePool %s: %w", key, err)
+	object := s.keeper.pools.Get(loop.Key{Namespace: s.cluster.Namespace, Name: s.cluster.Name + "-" + r.pool})
+	if object == nil {
+		return state, nil, w, nil
 	}
 	if pool, err = loop.Decode[hypershift.NodePool](object); err != nil {
 		return state, nil, w, err
@@ -165,8 +170,39 @@ func (s *site) joinState(ctx context.Context, r joinRequest) (state joinState, p
 	case !loop.IsGone(err):
 		return state, nil, w, fmt.Errorf("reading node %s of %s: %w", r.node, s.cluster, err)
 	}
+	secret, err := s.client.Resource(secretResource()).Namespace("kube-system").Get(ctx, invitationSecret(r.token),
+		metav1.GetOptions{})
+	switch {
+	case err == nil:
+		state.hasToken, state.tokenUID = true, secret.GetUID()
+		state.tokenKey = secret.GetAnnotations()[realnode.KeyAnnotation]
+	case !loop.IsGone(err):
+		return state, nil, w, fmt.Errorf("reading the token of node %s of %s: %w", r.node, s.cluster, err)
+	}
 	state.joined, err = s.countJoined(ctx, pool)
 	return state, pool, w, err
+}
+
+// invitationSecret returns the name of the Secret of a bootstrap token.
+func invitationSecret(id string) string { return "bootstrap-token-" + id }
+
+// bindToken writes on a token's Secret the hash of the key of the machine that uses the token. So no other machine can
+// use the token after the Node was deleted and before the token expires: both would have certificates of one name.
+func (s *site) bindToken(ctx context.Context, r joinRequest, state joinState) error {
+	if state.tokenKey == r.key {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": state.tokenUID,
+		"annotations": map[string]any{realnode.KeyAnnotation: r.key}}})
+	if err != nil {
+		return err
+	}
+	_, err = s.client.Resource(secretResource()).Namespace("kube-system").Patch(ctx, invitationSecret(r.token),
+		types.MergePatchType, patch, metav1.PatchOptions{})
+	if err != nil {
+		return fmt.Errorf("recording the use of the token of node %s of %s: %w", r.node, s.cluster, err)
+	}
+	return nil
 }
 
 // countJoined counts the machines of a pool that are not leaving, with those that the watch has not brought yet.
@@ -241,18 +277,20 @@ func (s *site) createJoined(ctx context.Context, pool *hypershift.NodePool, w wa
 }
 
 // writeDecision approves or denies a request.
-func (s *site) writeDecision(ctx context.Context, name string, d joinDecision) error {
+func (s *site) writeDecision(ctx context.Context, request *unstructured.Unstructured, d joinDecision) error {
+	name := request.GetName()
 	c := map[string]any{"type": "Approved", "status": "True", "reason": "AtollApprove", "message": d.reason}
 	if !d.admit {
 		c["type"], c["reason"] = "Denied", "AtollDeny"
 	}
-	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []any{c}}})
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": request.GetUID()},
+		"status": map[string]any{"conditions": []any{c}}})
 	if err != nil {
 		return err
 	}
 	_, err = s.client.Resource(requestResource()).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{},
 		"approval")
-	if err != nil && !loop.IsGone(err) {
+	if err != nil && !loop.IsGone(err) && !apierrors.IsConflict(err) { // conflict: another request of the name
 		return fmt.Errorf("writing the decision about request %s of %s: %w", name, s.cluster, err)
 	}
 	return nil

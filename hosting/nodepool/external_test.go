@@ -23,6 +23,7 @@ import (
 
 	"atoll.dev/api/hypershift"
 	"atoll.dev/cluster"
+	"atoll.dev/hosting/controlplane"
 	realnode "atoll.dev/node"
 )
 
@@ -103,9 +104,19 @@ func TestOnlyTheOneNodeOfATokenIsRead(t *testing.T) {
 	}
 }
 
+func TestANodeHasTheNameOfItsPool(t *testing.T) {
+	of := controlplane.ID{Namespace: "ns", Name: "hc"}
+	for name, want := range map[string]bool{"a-0": true, "a-abcdef": true, "a-b-0": false, "a-": false, "b-0": false,
+		"a": false, "hc-a-0": false} {
+		if got := isNameOf(of, "hc-a", name); got != want {
+			t.Errorf("Node %s is of pool hc-a: %t", name, got)
+		}
+	}
+}
+
 func TestAMachineIsAdmittedOnceAndWithinItsPool(t *testing.T) {
 	r := joinRequest{pool: "a", node: "a-abcdef", key: "k1"}
-	open := joinState{poolExists: true, provider: cluster.External, most: 2, joined: 1}
+	open := joinState{poolExists: true, provider: cluster.External, most: 2, joined: 1, hasToken: true}
 	with := func(change func(*joinState)) joinState {
 		s := open
 		change(&s)
@@ -125,6 +136,12 @@ func TestAMachineIsAdmittedOnceAndWithinItsPool(t *testing.T) {
 			joinDecision{reason: "another machine is node a-abcdef: a token is for one machine; make another token"}},
 		"a node that no machine has joined as": {with(func(s *joinState) { s.nodeExists = true }),
 			joinDecision{reason: "another machine is node a-abcdef: a token is for one machine; make another token"}},
+		"another machine has used the token, and its node was deleted": {with(func(s *joinState) { s.tokenKey = "k2" }),
+			joinDecision{reason: "another machine has used the token: a token is for one machine; make another token"}},
+		"the machine's node was deleted": {with(func(s *joinState) { s.tokenKey = "k1" }), joinDecision{true, true,
+			"machine 2 of 2 of node pool a"}},
+		"the token was deleted": {with(func(s *joinState) { s.hasToken = false }),
+			joinDecision{reason: "the token was deleted; make another token"}},
 		"no pool": {joinState{}, joinDecision{reason: "the cluster has no node pool a"}},
 		"a pool of simulated nodes": {with(func(s *joinState) { s.provider = cluster.Simulated }), joinDecision{
 			reason: "node pool a has the provider simulated: machines of customers join pools with the provider external"}},
@@ -297,6 +314,16 @@ func TestMachinesJoinAnExternalPool(t *testing.T) {
 	refused("a machine more than the pool has", "aaaaa2", "e-aaaaa2", "node pool e is full: 1 of 1", machineKey(t))
 	w.awaitNodes("e", "e-aaaaa1")
 
+	t.Run("the token of a deleted node is for no other machine", func(t *testing.T) {
+		if err := w.admin.Resource(nodeResource()).Delete(t.Context(), "e-aaaaa1", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		refused("another machine", "aaaaa1", "e-aaaaa1", "another machine has used the token", machineKey(t))
+		if refusal, err := w.joinAs("aaaaa1", secret, "e-aaaaa1", first); err != nil || refusal != "" {
+			t.Errorf("the machine is refused: %s, %v", refusal, err)
+		}
+		w.awaitNodes("e", "e-aaaaa1")
+	})
 	t.Run("the token of a machine that is Ready is deleted", func(t *testing.T) {
 		w.patch(nodeResource(), "", "e-aaaaa1", map[string]any{"status": map[string]any{
 			"nodeInfo": map[string]any{"containerRuntimeVersion": "containerd://2", "kubeletVersion": "v1.36.3"},

@@ -127,6 +127,9 @@ func (s *site) deleteTokenOnce(ctx context.Context, uid types.UID, secret string
 		return err
 	}
 	s.mu.Lock()
+	if len(s.joined) >= 2*mostNodes { // a hostile plane makes and deletes Nodes; the next calls delete nothing twice
+		clear(s.joined)
+	}
 	s.joined[uid] = true
 	s.mu.Unlock()
 	return nil

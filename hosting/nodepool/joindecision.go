@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 
 	"atoll.dev/cluster"
 	realnode "atoll.dev/node"
@@ -18,6 +19,7 @@ import (
 // joinRequest is the first certificate request of a machine that joins.
 type joinRequest struct {
 	pool    string // the customer's name of the pool that the token is for
+	token   string // the public part of the token
 	node    string // the only name that the token has
 	key     string // hash of the machine's public key
 	invalid string // why it is no request of such a machine; "" when it is one
@@ -33,6 +35,9 @@ type joinState struct {
 	joined     int // machines that have, and are not leaving
 	nodeExists bool
 	nodeKey    string // with which the Node's machine has joined
+	hasToken   bool   // the token was not deleted since the request
+	tokenUID   types.UID
+	tokenKey   string // of the machine that has used the token; "": none has
 }
 
 // joinDecision is the answer to a request.
@@ -60,7 +65,7 @@ func readJoin(object *unstructured.Unstructured) (r joinRequest, ours bool) {
 	if !hasToken || len(pools) == 0 || isDecided(object) {
 		return r, false
 	}
-	r.pool, r.node = pools[0], realnode.JoinedName(pools[0], id)
+	r.pool, r.token, r.node = pools[0], id, realnode.JoinedName(pools[0], id)
 	if len(pools) > 1 {
 		r.invalid = "the token is for more than one node pool"
 		return r, true
@@ -123,6 +128,10 @@ func decideJoin(r joinRequest, s joinState) joinDecision {
 		return joinDecision{admit: true, reason: "the machine of this node asks again"}
 	case s.nodeExists:
 		return no("another machine is node %s: a token is for one machine; make another token", r.node)
+	case !s.hasToken:
+		return no("the token was deleted; make another token")
+	case s.tokenKey != "" && s.tokenKey != r.key: // also when that machine's Node was deleted
+		return no("another machine has used the token: a token is for one machine; make another token")
 	case s.invalid != "":
 		return no("node pool %s can have no nodes: %s", r.pool, s.invalid)
 	case s.paused:

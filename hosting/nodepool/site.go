@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"sync"
 	"time"
 
@@ -173,7 +174,8 @@ func (s *site) nodesOf(ctx context.Context, pool string) ([]*node, error) {
 	var mine []*node
 	for _, key := range s.nodes.Keys() {
 		object := s.nodes.Get(key)
-		if object == nil || object.GetLabels()[hypershift.NodePoolLabel] != pool {
+		if object == nil || object.GetLabels()[hypershift.NodePoolLabel] != pool ||
+			!isNameOf(s.cluster, pool, key.Name) {
 			continue
 		}
 		n, err := loop.Decode[node](object)
@@ -185,6 +187,13 @@ func (s *site) nodesOf(ctx context.Context, pool string) ([]*node, error) {
 		}
 	}
 	return mine, nil
+}
+
+// isNameOf reports whether a Node's name is one that hosting gives to Nodes of a pool. A machine may change the labels of
+// its own Node and not its name: one that gives its Node the label of another pool does not displace a node of that.
+func isNameOf(cluster controlplane.ID, pool, name string) bool {
+	last, ok := strings.CutPrefix(name, strings.TrimPrefix(pool, cluster.Name+"-")+"-")
+	return ok && last != "" && !strings.Contains(last, "-")
 }
 
 // execute executes a decision. It returns after which time to decide again,
