@@ -24,7 +24,7 @@ func TestRulesNameTheLineOfWhatIsWrong(t *testing.T) {
 			`the verb "publish" is neither pub nor sub`},
 		{"rules:\n- users: [7]\n  sources: [b]\n  verbs: [pub]", "line 2: rules[0].users: an entry is not text"},
 		{"rules:\n- users: [a]\n  sources: ['b-*']\n  verbs: [pub]", "line 3: rules[0].sources: \"b-*\": * stands alone"},
-		{"rules:\n\t- a", "line 2: found character that cannot start any token"},
+		{"rules:\n\t- a", "line 2: this is not YAML: found character that cannot start any token"},
 		{"rules: null", "line 1: rules: a list is expected"},
 		{"{}", "line 1: rules: a list is expected"},
 		{"rules: &a [*a]", "rules[0]"},
