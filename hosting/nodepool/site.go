@@ -189,8 +189,8 @@ func (s *site) nodesOf(ctx context.Context, pool string) ([]*node, error) {
 	return mine, nil
 }
 
-// isNameOf reports whether a Node's name is one that hosting gives to Nodes of a pool. A machine may change the labels of
-// its own Node and not its name: one that gives its Node the label of another pool does not displace a node of that.
+// isNameOf reports whether a Node's name is one that hosting gives to Nodes of a pool. A machine may change the labels
+// of its own Node and not its name: one that gives its Node the label of another pool does not displace a node of that.
 func isNameOf(cluster controlplane.ID, pool, name string) bool {
 	last, ok := strings.CutPrefix(name, strings.TrimPrefix(pool, cluster.Name+"-")+"-")
 	return ok && last != "" && !strings.Contains(last, "-")
