@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"atoll.dev/internal/atomicfile"
@@ -97,8 +98,17 @@ func Promote(path, name string) error {
 	})
 }
 
-// changeKeyFile replaces a key file by a good one.
+// changeKeyFile replaces a key file by a good one. It holds a lock on the file's directory meanwhile: of two processes
+// that change the file at once, none loses the other's key.
 func changeKeyFile(path string, change func([]byte) ([]byte, error)) error {
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer dir.Close() // this ends the lock
+	if err := syscall.Flock(int(dir.Fd()), syscall.LOCK_EX); err != nil {
+		return fmt.Errorf("locking %s: %w", dir.Name(), err)
+	}
 	if _, err := readKeys(path); err != nil {
 		return err
 	}

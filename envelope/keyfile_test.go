@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -125,5 +126,30 @@ func TestAnOpenerOpensWhatAnyBoxSealed(t *testing.T) {
 	}
 	if len(opener.keys) > openerKeys {
 		t.Errorf("it remembers %d data keys", len(opener.keys))
+	}
+}
+
+// Of many processes that add a key at the same time, none loses another's.
+func TestKeysThatAreAddedAtOnceAreAllKept(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "keys", "file")
+	if err := EnsureKeyFile(path); err != nil {
+		t.Fatal(err)
+	}
+	const writers = 16
+	names := make([]string, writers)
+	var all sync.WaitGroup
+	for i := range writers {
+		all.Go(func() {
+			var err error
+			if names[i], err = AddKey(path); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	for _, name := range names {
+		if err := Promote(path, name); err != nil {
+			t.Error(err)
+		}
 	}
 }
