@@ -233,6 +233,9 @@ func (s Settings) processSettings() map[string]ProcessSettings {
 // maxProcessors bounds GOMAXPROCS: Go's runtime takes memory for each, and ends a program that asks for millions.
 const maxProcessors = 1024
 
+// minMemory bounds GOMEMLIMIT: below what a process needs at rest, it would do nothing but collect garbage.
+const minMemory = 64 << 20
+
 // with returns the spec of a process with its settings. The limits are those of Go's runtime: the program keeps them by
 // itself, and is not killed.
 func (s Spec) with(settings ProcessSettings) Spec {
@@ -240,7 +243,7 @@ func (s Spec) with(settings ProcessSettings) Spec {
 		s.Args = append(slices.Clone(s.Args), "--log-level", settings.LogLevel)
 	}
 	if settings.MemoryBytes > 0 {
-		s.Env = append(slices.Clone(s.Env), fmt.Sprintf("GOMEMLIMIT=%d", settings.MemoryBytes))
+		s.Env = append(slices.Clone(s.Env), fmt.Sprintf("GOMEMLIMIT=%d", max(settings.MemoryBytes, minMemory)))
 	}
 	if settings.Processors > 0 {
 		s.Env = append(slices.Clone(s.Env), fmt.Sprintf("GOMAXPROCS=%d", min(settings.Processors, maxProcessors)))

@@ -175,3 +175,10 @@ func TestEachValueOfTheChartsIsKnown(t *testing.T) {
 		}
 	}
 }
+
+// A limit in milli-bytes, a mistake that is easily made, leaves a process room to work.
+func TestALimitOfMemoryLeavesAProcessRoom(t *testing.T) {
+	if got := (Spec{}).with(ProcessSettings{MemoryBytes: 1}).Env; !slices.Equal(got, []string{"GOMEMLIMIT=67108864"}) {
+		t.Errorf("the environment is %q", got)
+	}
+}
