@@ -79,15 +79,15 @@ func (i Invitation) Encode() (string, error) {
 	return base64.RawURLEncoding.EncodeToString(data), nil
 }
 
-// mostInvitation bounds the text of an invitation, in bytes.
-const mostInvitation = 64 << 10
+// maxInvitation bounds the text of an invitation, in bytes.
+const maxInvitation = 64 << 10
 
 // ParseInvitation reads the text of an invitation. It refuses one in which something is missing.
 func ParseInvitation(text string) (Invitation, error) {
 	var i Invitation
 	wrong := errors.New("this is no token of a node pool; copy the whole command that `atoll nodepool join-token` prints")
 	text = strings.TrimSpace(text)
-	if text == "" || len(text) > mostInvitation {
+	if text == "" || len(text) > maxInvitation {
 		return i, wrong
 	}
 	data, err := base64.RawURLEncoding.DecodeString(text)

@@ -36,7 +36,7 @@ func TestAnInvitationIsReadAsItWasWritten(t *testing.T) {
 			t.Errorf("%s: error %v", what, err)
 		}
 	}
-	for _, text := range []string{"", "token", "e30", "bm90IGpzb24", text + "x", strings.Repeat("A", mostInvitation+1)} {
+	for _, text := range []string{"", "token", "e30", "bm90IGpzb24", text + "x", strings.Repeat("A", maxInvitation+1)} {
 		if _, err := ParseInvitation(text); err == nil {
 			t.Errorf("%.20q is read", text)
 		}

@@ -103,7 +103,7 @@ func (c Config) validateLabels(add func(member, format string, args ...any)) {
 		for _, text := range utilvalidation.IsValidLabelValue(c.Labels[key]) {
 			add("labels", "%s=%q: %s", key, c.Labels[key], text)
 		}
-		if !kubeletSets(key) {
+		if !kubeletMaySet(key) {
 			add("labels", "%s: kubelet may not set this label of Kubernetes; set it on the Node from outside", key)
 		}
 	}
@@ -121,8 +121,8 @@ func (c Config) validateLabels(add func(member, format string, args ...any)) {
 	}
 }
 
-// kubeletSets reports whether kubelet accepts a label for its own Node.
-func kubeletSets(key string) bool {
+// kubeletMaySet reports whether a kubelet is allowed to set a label on its own Node.
+func kubeletMaySet(key string) bool {
 	domain, _, found := strings.Cut(key, "/")
 	if !found || !isWithin(domain, "kubernetes.io") && !isWithin(domain, "k8s.io") || permittedLabels.Has(key) {
 		return true

@@ -47,7 +47,7 @@ an error that says so; "atoll node leave" removes what is left.`,
 		ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
 		defer stop()
 		signal.Ignore(syscall.SIGPIPE)
-		o := join.Options{Home: home, Programs: programs, Images: images, Tell: tellOn(cmd.ErrOrStderr())}
+		o := join.Options{Home: home, Programs: programs, Images: images, Logf: printTo(cmd.ErrOrStderr())}
 		if err := supervisor.MissingError(supervisor.Preflight(programs)); err != nil {
 			return err
 		}
@@ -62,18 +62,19 @@ an error that says so; "atoll node leave" removes what is left.`,
 		if err != nil {
 			return err
 		}
-		return runJoined(ctx, config, o.Tell)
+		return runJoined(ctx, config, o.Logf)
 	}
 	return cmd
 }
 
-// runJoined runs the node of a machine that has joined until ctx ends or the cluster has removed it.
-func runJoined(ctx context.Context, config node.Config, tell func(string, ...any)) error {
+// runJoined runs the node of a machine that has joined until ctx ends or Follow reports that the cluster has removed
+// it.
+func runJoined(ctx context.Context, config node.Config, logf func(string, ...any)) error {
 	running, cancel := context.WithCancel(ctx)
 	defer cancel()
 	followed := make(chan error, 1)
 	go func() {
-		err := join.Follow(running, config.Home, tell)
+		err := join.Follow(running, config.Home, logf)
 		cancel() // nothing of a removed node may run
 		followed <- err
 	}()
@@ -87,7 +88,7 @@ func runJoined(ctx context.Context, config node.Config, tell func(string, ...any
 	return errors.Join(err, followErr)
 }
 
-// sizeOfNode returns the size of the machine, or what the flags say of it.
+// sizeOfNode returns the machine's size as a node; the values of --cpu and --memory replace it where they are set.
 func sizeOfNode(cpu, memory string) (node.Resources, error) {
 	size, err := join.MachineSize()
 	if err != nil {
@@ -129,7 +130,8 @@ func readInvitation(file string, in io.Reader) (*node.Invitation, error) {
 	return &i, err
 }
 
-func tellOn(w io.Writer) func(string, ...any) {
+// printTo returns a function that prints lines to w.
+func printTo(w io.Writer) func(string, ...any) {
 	return func(format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) }
 }
 
@@ -149,12 +151,12 @@ node, then ends everything of it on this machine and deletes its home.`,
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
 		defer stop()
-		leave := func() error { return join.Forget(ctx, home) }
+		leave := func() error { return join.StopAndDelete(ctx, home) }
 		if !force {
 			leave = func() error {
 				limited, cancel := context.WithTimeout(ctx, limit)
 				defer cancel()
-				return join.Leave(limited, home, tellOn(cmd.ErrOrStderr()))
+				return join.Leave(limited, home, printTo(cmd.ErrOrStderr()))
 			}
 		}
 		if err := leave(); err != nil {

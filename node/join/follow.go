@@ -19,12 +19,13 @@ import (
 
 const (
 	followEvery = 10 * time.Second
-	// goneAfter is how long the router may not know the cluster before the machine stops. A router without its table and
-	// a deleted cluster give the same answer, and the machine loses nothing by stopping: its home stays.
-	goneAfter = 5 * time.Minute
+	// unroutedLimit is how long the router may not know the cluster before the machine stops. A router that has not
+	// read its table and a deleted cluster give the same answer. The machine loses nothing by stopping: its home
+	// stays.
+	unroutedLimit = 5 * time.Minute
 )
 
-// ErrRemoved is the error of Follow when the cluster does not have the machine any more.
+// ErrRemoved is the error of Follow when the cluster has removed the machine or was deleted.
 var ErrRemoved = errors.New("this machine is not a node of its cluster any more")
 
 // presence is one observation of the machine's Node.
@@ -37,9 +38,9 @@ const (
 	unrouted                 // the router answered that it knows no such cluster
 )
 
-// observe looks for the machine's Node.
+// observe reads the machine's Node. The error says why an answer is unknown or unrouted.
 func (r *record) observe(ctx context.Context, home string) (presence, error) {
-	client, err := r.withCertificate(home)
+	client, err := r.certificateClient(home)
 	if err != nil {
 		return unknown, err
 	}
@@ -48,7 +49,7 @@ func (r *record) observe(ctx context.Context, home string) (presence, error) {
 	switch {
 	case err == nil && object.GetUID() == r.UID:
 		return present, nil
-	case err == nil, isGone(err, name):
+	case err == nil, isNotFound(err, name):
 		return removed, nil
 	case strings.Contains(err.Error(), "unrecognized name"): // the alert of the router; crypto/tls exports no value of it
 		return unrouted, err
@@ -56,8 +57,9 @@ func (r *record) observe(ctx context.Context, home string) (presence, error) {
 	return unknown, err
 }
 
-// isGone reports whether an API server answered that an object of a name does not exist.
-func isGone(err error, name string) bool {
+// isNotFound reports whether an API server answered that the object with this name does not exist. A 404 without the
+// name, as of a proxy or an unknown path, does not count.
+func isNotFound(err error, name string) bool {
 	var status apierrors.APIStatus
 	if !apierrors.IsNotFound(err) || !errors.As(err, &status) {
 		return false
@@ -66,39 +68,44 @@ func isGone(err error, name string) bool {
 	return details != nil && details.Name == name
 }
 
-// absence is how long the router has known no such cluster, as far as the machine has seen it.
-type absence struct {
-	last presence
-	at   time.Time     // of the last observation
-	gone time.Duration // between observations that both were unrouted, since the cluster was present
+// followState is what Follow remembers of its observations.
+type followState struct {
+	last        presence
+	at          time.Time     // of the last observation
+	unroutedFor time.Duration // between observations that both were unrouted, since the cluster was present
 }
 
-// judge decides after an observation whether the machine must stop. Time in which nobody answered does not count:
-// before and after a long outage of the region a router may have no table for seconds.
-func (a *absence) judge(p presence, now time.Time) (reason string) {
+// decideStop records an observation and returns why the machine must stop, "" when it must not. Time in which nobody
+// answered does not count: before and after a long outage of the region a router may have no table for seconds.
+func (a *followState) decideStop(p presence, now time.Time) (reason string) {
 	before := a.last
-	passed := min(now.Sub(a.at), followEvery+callLimit) // this process may have been halted
+	passed := min(now.Sub(a.at), followEvery+callTimeout) // this process may have been halted
 	a.last, a.at = p, now
 	switch p {
 	case removed:
 		return "the cluster has removed this machine: its node, its node pool or the whole cluster was deleted"
 	case present:
-		a.gone = 0
+		a.unroutedFor = 0
 	case unrouted:
 		if before == unrouted {
-			a.gone += passed
+			a.unroutedFor += passed
 		}
-		if a.gone >= goneAfter {
-			return fmt.Sprintf("the router has known no such cluster for %s: the cluster was deleted", goneAfter)
+		if a.unroutedFor >= unroutedLimit {
+			return fmt.Sprintf("the router has known no such cluster for %s: the cluster was deleted", unroutedLimit)
 		}
 	}
 	return ""
 }
 
-// Follow returns an ErrRemoved with the reason when the cluster does not have this machine's Node any more, and nil
-// when ctx ends. A cluster that does not answer is no reason. The home keeps the answer of an API server: a further
-// Join is refused. After that of a router Join may be repeated.
-func Follow(ctx context.Context, home string, tell func(format string, args ...any)) error {
+// Follow reads this machine's Node every 10 s until the machine must stop.
+//
+//   - The API server answers that the Node does not exist, or was made again with another UID: Follow returns an
+//     ErrRemoved with the reason, and stores it in the home, so that Join refuses to continue.
+//   - The router has known no such cluster for 5 minutes: Follow returns an ErrRemoved, and stores nothing; Join may be
+//     repeated when the cluster is back.
+//   - Nobody answers: Follow continues for as long as that lasts.
+//   - ctx ends: Follow returns nil.
+func Follow(ctx context.Context, home string, logf func(format string, args ...any)) error {
 	r, err := readRecord(home)
 	if err != nil {
 		return err
@@ -108,7 +115,7 @@ func Follow(ctx context.Context, home string, tell func(format string, args ...a
 	}
 	ticker := time.NewTicker(followEvery)
 	defer ticker.Stop()
-	var seen absence
+	var seen followState
 	wasAway := false
 	for {
 		p, err := r.observe(ctx, home)
@@ -118,18 +125,18 @@ func Follow(ctx context.Context, home string, tell func(format string, args ...a
 		if away := p == unknown || p == unrouted; away != wasAway {
 			wasAway = away
 			if away {
-				tell("the cluster does not answer; this machine continues without it: %v", err)
+				logf("the cluster does not answer; this machine continues without it: %v", err)
 			} else {
-				tell("the cluster answers again")
+				logf("the cluster answers again")
 			}
 		}
 		if p == unrouted && seen.last != unrouted {
-			tell("the router knows no such cluster: it was deleted, or the router has no table yet; unless that changes, "+
-				"this machine stops in %s", goneAfter-seen.gone)
+			logf("the router knows no such cluster: it was deleted, or the router has no table yet; unless that changes, "+
+				"this machine stops in %s", unroutedLimit-seen.unroutedFor)
 		}
-		if reason := seen.judge(p, time.Now()); reason != "" {
+		if reason := seen.decideStop(p, time.Now()); reason != "" {
 			err := fmt.Errorf("%w: %s", ErrRemoved, reason)
-			if p == removed { // a router may get a cluster back
+			if p == removed { // not for unrouted: the router may know the cluster again later
 				r.Removed = reason
 				err = errors.Join(err, r.write(home))
 			}
@@ -143,10 +150,10 @@ func Follow(ctx context.Context, home string, tell func(format string, args ...a
 	}
 }
 
-// Leave has the cluster drain and delete this machine's Node, ends the node's programs, and deletes the home. A machine
-// that the cluster does not have any more, or that has not joined, only deletes its home. When ctx ends, the Node is
-// still being drained, and Leave may be repeated.
-func Leave(ctx context.Context, home string, tell func(format string, args ...any)) error {
+// Leave makes the cluster drain and delete this machine's Node, then stops the node's programs and deletes the home.
+// When the cluster has removed the machine already, or the machine never joined, Leave asks the cluster nothing. When
+// ctx ends while the Node is being drained, Leave returns an error, the node runs on, and Leave may be repeated.
+func Leave(ctx context.Context, home string, logf func(format string, args ...any)) error {
 	r, err := readRecord(home)
 	if err != nil {
 		return err
@@ -155,23 +162,23 @@ func Leave(ctx context.Context, home string, tell func(format string, args ...an
 		return fmt.Errorf("%s has no record of a join: there is nothing to leave", home)
 	}
 	if r.Removed == "" && hasCertificate(home) {
-		if err := r.awaitRemoval(ctx, home, tell); err != nil {
+		if err := r.awaitRemoval(ctx, home, logf); err != nil {
 			return err
 		}
 	}
-	return Forget(ctx, home)
+	return StopAndDelete(ctx, home)
 }
 
 // awaitRemoval asks the cluster to remove the machine's Node, and returns when that is done.
-func (r *record) awaitRemoval(ctx context.Context, home string, tell func(format string, args ...any)) error {
-	client, err := r.withCertificate(home)
+func (r *record) awaitRemoval(ctx context.Context, home string, logf func(format string, args ...any)) error {
+	client, err := r.certificateClient(home)
 	if err != nil {
 		return err
 	}
 	name := r.Invitation.Node()
 	if r.UID == "" { // a join was killed before it had read its Node
 		object, err := client.Resource(nodes()).Get(ctx, name, metav1.GetOptions{})
-		if isGone(err, name) {
+		if isNotFound(err, name) {
 			return nil
 		}
 		if err != nil {
@@ -188,11 +195,11 @@ func (r *record) awaitRemoval(ctx context.Context, home string, tell func(format
 		return fmt.Errorf("the router knows no such cluster; if it was deleted, leave with --force: %w", err)
 	}
 	_, err = client.Resource(nodes()).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
-	if err != nil && !isGone(err, name) && !apierrors.IsConflict(err) {
+	if err != nil && !isNotFound(err, name) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("asking the cluster to drain node %s (with --force the machine leaves without it): %w", name, err)
 	}
-	tell("the cluster drains node %s", name)
-	ticker := time.NewTicker(askEvery)
+	logf("the cluster drains node %s", name)
+	ticker := time.NewTicker(pollEvery)
 	defer ticker.Stop()
 	for {
 		p, err := r.observe(ctx, home)
@@ -208,8 +215,9 @@ func (r *record) awaitRemoval(ctx context.Context, home string, tell func(format
 	}
 }
 
-// Forget ends the node's programs and deletes the home, whatever the cluster knows.
-func Forget(ctx context.Context, home string) error {
+// StopAndDelete stops the node's programs and deletes the home without asking the cluster, which keeps the Node. It
+// refuses a directory without the record of a join.
+func StopAndDelete(ctx context.Context, home string) error {
 	if r, err := readRecord(home); err != nil || r == nil {
 		return errors.Join(err, fmt.Errorf("%s has no record of a join", home))
 	}
@@ -225,6 +233,7 @@ func Forget(ctx context.Context, home string) error {
 	return nil
 }
 
+// memoryOfMachine returns the memory of this machine in bytes.
 func memoryOfMachine() (int64, error) {
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err != nil {

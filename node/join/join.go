@@ -1,10 +1,10 @@
-// Package join is a machine of a customer that becomes a node of a node pool with the provider external, and later
-// leaves it (`atoll node join`, `atoll node leave`).
+// Package join makes a customer's machine a node of a node pool with the provider external, and later takes it out of
+// the pool (`atoll node join`, `atoll node leave`).
 //
-// The machine makes its key, sends a certificate request with the bootstrap token of its Invitation, and gets what
-// hosting has decided from its own Node object. It dials the router's address only. What it has done is in its home, so
-// a join that was killed continues with the next call. The node then runs as any other (node/supervisor), and Follow
-// says when the cluster does not have it any more.
+// The machine makes its key, sends a certificate request with the bootstrap token of its Invitation, and reads from
+// its own Node object which networks and addresses hosting has chosen. It dials the router's address only. The record
+// in its home has each completed step, so a join that was killed continues with the next call. The node then runs as
+// any other (node/supervisor), and Follow returns when the cluster has removed it.
 //
 // It is a tool: it imports no service. cli runs it.
 package join
@@ -38,16 +38,16 @@ type Options struct {
 	Invitation *node.Invitation // nil: an earlier join continues
 	Resources  node.Resources   // size of the node
 	Images     []string         // archives that the node imports
-	// Tell shows a line to whoever waits; default: nobody.
-	Tell func(format string, args ...any)
+	// Logf prints one line of progress; nil: no progress is printed.
+	Logf func(format string, args ...any)
 }
 
 const (
-	askEvery  = 500 * time.Millisecond // between two looks at the certificate request
-	callLimit = 30 * time.Second       // of one call to the cluster
+	pollEvery   = 500 * time.Millisecond // between two reads of the certificate request, or of a draining Node
+	callTimeout = 30 * time.Second       // of one call to the cluster
 )
 
-func requests() schema.GroupVersionResource {
+func certificateRequests() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: "certificates.k8s.io", Version: "v1", Resource: "certificatesigningrequests"}
 }
 
@@ -59,8 +59,8 @@ func nodes() schema.GroupVersionResource {
 // supervisor.Run runs it. It may be repeated after every end, also that by a kill: with the same invitation, or none,
 // it continues. The error of a refused machine has the cluster's reason.
 func Join(ctx context.Context, o Options) (node.Config, error) {
-	if o.Tell == nil {
-		o.Tell = func(string, ...any) {}
+	if o.Logf == nil {
+		o.Logf = func(string, ...any) {}
 	}
 	if err := os.MkdirAll(o.Home, 0o700); err != nil {
 		return node.Config{}, fmt.Errorf("the home of the node: %w", err)
@@ -70,7 +70,7 @@ func Join(ctx context.Context, o Options) (node.Config, error) {
 		return node.Config{}, err
 	}
 	defer lock.Close()
-	r, err := begin(o)
+	r, err := loadOrCreateRecord(o)
 	if err != nil {
 		return node.Config{}, err
 	}
@@ -83,13 +83,14 @@ func Join(ctx context.Context, o Options) (node.Config, error) {
 		if err := r.makeConfig(ctx, o); err != nil {
 			return node.Config{}, err
 		}
-		o.Tell("this machine is node %s", r.Invitation.Node())
+		o.Logf("this machine is node %s", r.Invitation.Node())
 	}
 	return node.ReadConfig(ConfigFile(o.Home))
 }
 
-// begin returns the record of the join that is to be continued or begun.
-func begin(o Options) (*record, error) {
+// loadOrCreateRecord returns the record of the join that the home has. Without one it makes the machine's key and
+// stores a new record. It refuses a join that the cluster has ended, and another token than that of the record.
+func loadOrCreateRecord(o Options) (*record, error) {
 	r, err := readRecord(o.Home)
 	switch {
 	case err != nil:
@@ -111,39 +112,39 @@ func begin(o Options) (*record, error) {
 	return r, nil
 }
 
-// clientConfig returns the way to the cluster, without an identity.
+// clientConfig returns the address and CA of the cluster's API server, without credentials.
 func (r *record) clientConfig() *rest.Config {
 	i := r.Invitation
-	return &rest.Config{Host: "https://" + i.Address, Timeout: callLimit, QPS: -1, UserAgent: "atoll-node-join",
+	return &rest.Config{Host: "https://" + i.Address, Timeout: callTimeout, QPS: -1, UserAgent: "atoll-node-join",
 		TLSClientConfig: rest.TLSClientConfig{ServerName: i.ServerName, CAData: []byte(i.CA)}}
 }
 
-// withToken returns a client with the token of the invitation.
-func (r *record) withToken() (dynamic.Interface, error) {
+// tokenClient returns a client with the token of the invitation.
+func (r *record) tokenClient() (dynamic.Interface, error) {
 	config := r.clientConfig()
 	config.BearerToken = r.Invitation.Token
 	return dynamic.NewForConfig(config)
 }
 
-// withCertificate returns a client with kubelet's certificate, which it reads again when kubelet has renewed it.
-func (r *record) withCertificate(home string) (dynamic.Interface, error) {
+// certificateClient returns a client with kubelet's certificate, which it reads again when kubelet has renewed it.
+func (r *record) certificateClient(home string) (dynamic.Interface, error) {
 	config := r.clientConfig()
 	config.CertFile, config.KeyFile = certificateFile(home), certificateFile(home)
 	return dynamic.NewForConfig(config)
 }
 
-// obtainCertificate requests the machine's certificate and waits for it. After a refusal the record is removed: the
-// next join begins anew.
+// obtainCertificate requests the machine's certificate, waits for it and stores it. When the cluster refuses the
+// request or the token, obtainCertificate deletes the record: the next join starts with a new key and token.
 func (r *record) obtainCertificate(ctx context.Context, o Options) error {
-	client, err := r.withToken()
+	client, err := r.tokenClient()
 	if err != nil {
 		return err
 	}
-	name, csr, err := r.request()
+	name, csr, err := r.certificateRequest()
 	if err != nil {
 		return err
 	}
-	api := client.Resource(requests())
+	api := client.Resource(certificateRequests())
 	_, err = api.Create(ctx, &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
 		"metadata": map[string]any{"name": name, "labels": map[string]any{node.JoinLabel: "true"}},
@@ -152,18 +153,18 @@ func (r *record) obtainCertificate(ctx context.Context, o Options) error {
 			"usages":     []any{"digital signature", "client auth"}},
 	}}, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return r.explain("requesting the machine's certificate", o.Home, err)
+		return r.discardIfRefused("requesting the machine's certificate", o.Home, err)
 	}
-	o.Tell("waiting for %s to admit this machine as node %s", r.Invitation.Address, r.Invitation.Node())
-	ticker := time.NewTicker(askEvery)
+	o.Logf("waiting for %s to admit this machine as node %s", r.Invitation.Address, r.Invitation.Node())
+	ticker := time.NewTicker(pollEvery)
 	defer ticker.Stop()
 	for {
 		object, err := api.Get(ctx, name, metav1.GetOptions{})
 		if err != nil && (apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err) || apierrors.IsNotFound(err)) {
-			return r.explain("reading the answer to the machine's request", o.Home, err)
+			return r.discardIfRefused("reading the answer to the machine's request", o.Home, err)
 		}
-		if err == nil { // after other errors: the cluster is away for a moment
-			certificate, refused := answerOf(object)
+		if err == nil { // other errors are taken for a short outage, and the next tick reads again
+			certificate, refused := certificateOf(object)
 			if refused != nil {
 				return errors.Join(fmt.Errorf("the cluster refuses this machine as node %s: %w", r.Invitation.Node(), refused),
 					os.Remove(recordFile(o.Home)))
@@ -181,8 +182,9 @@ func (r *record) obtainCertificate(ctx context.Context, o Options) error {
 	}
 }
 
-// explain adds what to do to the error of a call with the token. A token that is refused is of no use any more.
-func (r *record) explain(what, home string, err error) error {
+// discardIfRefused returns the error of a call that was made with the token, with the next step. When the cluster has
+// refused the token, it deletes the record as well: this token will never be accepted again.
+func (r *record) discardIfRefused(what, home string, err error) error {
 	if apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err) {
 		return errors.Join(fmt.Errorf("%s: the token is wrong, was used, or has expired; make another one with "+
 			"`atoll nodepool join-token %s`: %w", what, r.Invitation.Pool, err), os.Remove(recordFile(home)))
@@ -190,8 +192,8 @@ func (r *record) explain(what, home string, err error) error {
 	return fmt.Errorf("%s from %s: %w", what, r.Invitation.Address, err)
 }
 
-// answerOf returns the certificate of a request, or why it was refused, or neither.
-func answerOf(object *unstructured.Unstructured) (certificate []byte, refused error) {
+// certificateOf returns the certificate of a request, or why it was refused, or neither.
+func certificateOf(object *unstructured.Unstructured) (certificate []byte, refused error) {
 	var status struct {
 		Status struct {
 			Certificate []byte `json:"certificate"`
@@ -213,15 +215,16 @@ func answerOf(object *unstructured.Unstructured) (certificate []byte, refused er
 	return status.Status.Certificate, nil
 }
 
-// makeConfig reads the machine's place from its Node, and writes the node's config.
+// makeConfig reads the machine's networks and addresses from its Node's PlaceAnnotation, and stores the node's config
+// and the UID of the Node.
 func (r *record) makeConfig(ctx context.Context, o Options) error {
-	client, err := r.withCertificate(o.Home)
+	client, err := r.certificateClient(o.Home)
 	if err != nil {
 		return err
 	}
 	name := r.Invitation.Node()
 	object, err := client.Resource(nodes()).Get(ctx, name, metav1.GetOptions{})
-	if isGone(err, name) {
+	if isNotFound(err, name) {
 		return fmt.Errorf("node %s was removed before this machine had joined; run atoll node leave --home %s, and join "+
 			"with another token", name, o.Home)
 	}
@@ -255,8 +258,8 @@ func (r *record) makeConfig(ctx context.Context, o Options) error {
 	return r.write(o.Home)
 }
 
-// MachineSize returns the size of this machine as a node: its processors, and its memory without what the machine
-// itself needs.
+// MachineSize returns the size of this machine as a node: all processors, and the memory less 512 MiB for the machine's
+// own processes, but at least half of it.
 func MachineSize() (node.Resources, error) {
 	cpus, err := filepath.Glob("/sys/devices/system/cpu/cpu[0-9]*")
 	if err != nil || len(cpus) == 0 {
@@ -268,8 +271,8 @@ func MachineSize() (node.Resources, error) {
 	}
 	const forMachine = 512 << 20
 	return node.Resources{CPU: *resource.NewQuantity(int64(len(cpus)), resource.DecimalSI),
-		Memory: *resource.NewQuantity(max(memory-forMachine, memory/2), resource.BinarySI), Pods: mostPods}, nil
+		Memory: *resource.NewQuantity(max(memory-forMachine, memory/2), resource.BinarySI), Pods: maxPods}, nil
 }
 
-// mostPods is the number of pods of a node that joins, as of hosting's own nodes.
-const mostPods = 250
+// maxPods is the most pods that a joined node runs; hosting's own nodes have the same limit.
+const maxPods = 250

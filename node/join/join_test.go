@@ -21,17 +21,18 @@ import (
 func TestAJoinContinuesWithItsOwnKeyAndToken(t *testing.T) {
 	home := t.TempDir()
 	i := node.Invitation{Pool: "edge", Token: "abc123.0123456789abcdef"}
-	if _, err := begin(Options{Home: home}); err == nil || !strings.Contains(err.Error(), "no join to continue") {
+	_, err := loadOrCreateRecord(Options{Home: home})
+	if err == nil || !strings.Contains(err.Error(), "no join to continue") {
 		t.Errorf("without a token: %v", err)
 	}
-	first, err := begin(Options{Home: home, Invitation: &i})
+	first, err := loadOrCreateRecord(Options{Home: home, Invitation: &i})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if info, err := os.Stat(recordFile(home)); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the record with the key: %v, %v", info, err)
 	}
-	name, csr, err := first.request()
+	name, csr, err := first.certificateRequest()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,16 +42,16 @@ func TestAJoinContinuesWithItsOwnKeyAndToken(t *testing.T) {
 		t.Errorf("the request is for %v, %v", request.Subject, err)
 	}
 	for _, again := range []*node.Invitation{nil, &i} {
-		r, err := begin(Options{Home: home, Invitation: again})
+		r, err := loadOrCreateRecord(Options{Home: home, Invitation: again})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if other, _, err := r.request(); err != nil || r.Key != first.Key || other != name {
+		if other, _, err := r.certificateRequest(); err != nil || r.Key != first.Key || other != name {
 			t.Errorf("the join continues with request %s, %v, want %s", other, err, name)
 		}
 	}
 	other := node.Invitation{Pool: "edge", Token: "zzz999.0123456789abcdef"}
-	if _, err := begin(Options{Home: home, Invitation: &other}); err == nil ||
+	if _, err := loadOrCreateRecord(Options{Home: home, Invitation: &other}); err == nil ||
 		!strings.Contains(err.Error(), "node edge-abc123 already") {
 		t.Errorf("another token: %v", err)
 	}
@@ -58,7 +59,7 @@ func TestAJoinContinuesWithItsOwnKeyAndToken(t *testing.T) {
 	if err := first.write(home); err != nil {
 		t.Fatal(err)
 	}
-	_, err = begin(Options{Home: home, Invitation: &i})
+	_, err = loadOrCreateRecord(Options{Home: home, Invitation: &i})
 	if err == nil || !strings.Contains(err.Error(), "it was deleted") {
 		t.Errorf("after the removal: %v", err)
 	}
@@ -99,23 +100,23 @@ func TestOnlyAClearAnswerStopsAMachine(t *testing.T) {
 	for name, steps := range map[string][]step{
 		"the Node is gone":            {{present, 0, false}, {removed, 0, true}},
 		"the cluster does not answer": {{present, 0, false}, {unknown, 24 * time.Hour, false}},
-		"the router knows no such cluster": {{unrouted, goneAfter - followEvery, false},
+		"the router knows no such cluster": {{unrouted, unroutedLimit - followEvery, false},
 			{unrouted, 2 * followEvery, true}},
-		"the router knows it again": {{unrouted, goneAfter - followEvery, false}, {present, 0, false},
-			{unrouted, goneAfter - followEvery, false}},
-		"it is unknown, and away, and unknown again": {{unrouted, goneAfter - 2*followEvery, false},
+		"the router knows it again": {{unrouted, unroutedLimit - followEvery, false}, {present, 0, false},
+			{unrouted, unroutedLimit - followEvery, false}},
+		"it is unknown, and away, and unknown again": {{unrouted, unroutedLimit - 2*followEvery, false},
 			{unknown, time.Minute, false}, {unrouted, 3 * followEvery, true}},
 		"it is unknown for a moment before and after a long outage": {{unrouted, followEvery, false},
 			{unknown, 24 * time.Hour, false}, {unrouted, followEvery, false}, {present, 0, false}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var seen absence
+			var seen followState
 			now := start
 			for i, s := range steps {
 				reason := ""
 				for left := s.lasts; left >= 0 && reason == ""; left -= followEvery {
 					now = now.Add(followEvery)
-					reason = seen.judge(s.p, now)
+					reason = seen.decideStop(s.p, now)
 				}
 				if (reason != "") != s.stops {
 					t.Errorf("step %d: reason %q", i, reason)
@@ -124,16 +125,17 @@ func TestOnlyAClearAnswerStopsAMachine(t *testing.T) {
 		})
 	}
 	t.Run("the process was halted", func(t *testing.T) {
-		var seen absence
+		var seen followState
 		for _, at := range []time.Duration{0, time.Hour} {
-			if reason := seen.judge(unrouted, start.Add(at)); reason != "" {
+			if reason := seen.decideStop(unrouted, start.Add(at)); reason != "" {
 				t.Errorf("after %s: %s", at, reason)
 			}
 		}
 	})
 	named := apierrors.NewNotFound(schema.GroupResource{Resource: "nodes"}, "edge-abc123")
-	if !isGone(named, "edge-abc123") || isGone(named, "edge-zzz999") || isGone(errors.New("not found"), "edge-abc123") ||
-		isGone(&tls.CertificateVerificationError{}, "edge-abc123") {
+	if !isNotFound(named, "edge-abc123") || isNotFound(named, "edge-zzz999") ||
+		isNotFound(errors.New("not found"), "edge-abc123") ||
+		isNotFound(&tls.CertificateVerificationError{}, "edge-abc123") {
 		t.Error("an answer about another object, or none, is taken for the end of the Node")
 	}
 }
@@ -143,10 +145,10 @@ func TestNothingButAHomeOfAJoinIsDeleted(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(home, "mine"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	tell := func(string, ...any) {}
+	logf := func(string, ...any) {}
 	for _, leave := range []func() error{
-		func() error { return Leave(context.Background(), home, tell) },
-		func() error { return Forget(context.Background(), home) },
+		func() error { return Leave(context.Background(), home, logf) },
+		func() error { return StopAndDelete(context.Background(), home) },
 	} {
 		if err := leave(); err == nil || !strings.Contains(err.Error(), "no record of a join") {
 			t.Errorf("leaving a directory of somebody else: %v", err)

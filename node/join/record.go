@@ -34,7 +34,7 @@ func recordFile(home string) string { return filepath.Join(home, "join.json") }
 // ConfigFile returns the path of the node's config in the home of a machine that has joined.
 func ConfigFile(home string) string { return filepath.Join(home, "config.json") }
 
-// readRecord returns nil when the home has none.
+// readRecord reads the record from the home; nil when the home has none.
 func readRecord(home string) (*record, error) {
 	data, err := os.ReadFile(recordFile(home))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -58,7 +58,7 @@ func (r *record) write(home string) error {
 	return atomicfile.Write(recordFile(home), data, 0o600)
 }
 
-// newRecord makes the machine's key.
+// newRecord returns a record with a new key for the machine. It stores nothing.
 func newRecord(i node.Invitation) (*record, error) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -71,9 +71,9 @@ func newRecord(i node.Invitation) (*record, error) {
 	return &record{Invitation: i, Key: string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))}, nil
 }
 
-// request returns the certificate request of the machine's key, as PEM, and the name of its object. The same key always
-// has the same name, so a repeated request finds the first one.
-func (r *record) request() (name string, csr []byte, err error) {
+// certificateRequest returns a certificate request for the machine's key, as PEM, and the name of its object. The name
+// depends on the node and the key only, so a repeated request finds the object of the first one.
+func (r *record) certificateRequest() (name string, csr []byte, err error) {
 	block, _ := pem.Decode([]byte(r.Key))
 	if block == nil {
 		return "", nil, errors.New("the record of the join has no key")
@@ -110,7 +110,7 @@ func hasCertificate(home string) bool {
 	return err == nil
 }
 
-// storeCertificate gives kubelet its first certificate. It may be repeated.
+// storeCertificate writes kubelet's first certificate, with the key, where kubelet looks for it. It may be repeated.
 func (r *record) storeCertificate(home string, certificate []byte) error {
 	link := certificateFile(home)
 	if err := os.MkdirAll(filepath.Dir(link), 0o700); err != nil {
