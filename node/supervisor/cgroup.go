@@ -21,8 +21,8 @@ type hierarchy struct {
 	Options []string // of version 1: the controllers, or name=systemd; none: version 2
 }
 
-// hierarchies reads the cgroup hierarchies that are mounted.
-func hierarchies() ([]hierarchy, error) {
+// readHierarchies reads the cgroup hierarchies that are mounted.
+func readHierarchies() ([]hierarchy, error) {
 	f, err := os.Open("/proc/self/mountinfo")
 	if err != nil {
 		return nil, err
@@ -59,13 +59,14 @@ func hierarchies() ([]hierarchy, error) {
 // isUnified reports whether version 2 is the only one that is mounted.
 func isUnified(all []hierarchy) bool { return len(all) == 1 && len(all[0].Options) == 0 }
 
-// makeCgroup creates a node's cgroup in each hierarchy and limits its processors to so many thousandths.
+// makeCgroup creates a node's cgroup in each hierarchy and limits its processor time to milliCPU thousandths of a
+// processor. It may be repeated.
 func makeCgroup(all []hierarchy, name string, milliCPU int64) error {
 	for _, h := range all {
 		parent := filepath.Join(h.Path, nodesGroup)
 		dir := filepath.Join(h.Path, name)
 		if isUnified(all) {
-			if err := delegate(h.Path); err != nil {
+			if err := delegateControllers(h.Path); err != nil {
 				return err
 			}
 		}
@@ -73,7 +74,7 @@ func makeCgroup(all []hierarchy, name string, milliCPU int64) error {
 			return err
 		}
 		if isUnified(all) {
-			if err := delegate(parent); err != nil {
+			if err := delegateControllers(parent); err != nil {
 				return err
 			}
 		}
@@ -94,8 +95,8 @@ func makeCgroup(all []hierarchy, name string, milliCPU int64) error {
 	return nil
 }
 
-// delegate lets the children of a cgroup of version 2 use all controllers that it has.
-func delegate(dir string) error {
+// delegateControllers lets the children of a cgroup of version 2 use all controllers that it has.
+func delegateControllers(dir string) error {
 	controllers, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
 	if err != nil {
 		return err
@@ -148,7 +149,8 @@ func enterCgroup(all []hierarchy, name string, pid int) error {
 // removeWait is how long removeCgroup waits for processes that the kernel is ending.
 const removeWait = 10 * time.Second
 
-// removeCgroup removes a node's cgroup and all cgroups in it from each hierarchy. It kills the processes in them.
+// removeCgroup kills the processes of a node's cgroup and of the cgroups in it, and removes these cgroups from each
+// hierarchy. It may be repeated.
 func removeCgroup(all []hierarchy, name string) error {
 	var problems []error
 	for _, h := range all {
@@ -158,6 +160,7 @@ func removeCgroup(all []hierarchy, name string) error {
 	return errors.Join(problems...)
 }
 
+// removeTree removes a cgroup and all cgroups in it. It kills their processes.
 func removeTree(dir string) error {
 	var dirs []string
 	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
@@ -183,15 +186,15 @@ func removeTree(dir string) error {
 			if !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
 				return fmt.Errorf("removing cgroup %s: %w", path, err)
 			}
-			killAll(path)
+			killProcesses(path)
 			time.Sleep(5 * time.Millisecond) // the end of a process in a cgroup sends no notification
 		}
 	}
 	return nil
 }
 
-// killAll kills the processes of one cgroup.
-func killAll(dir string) {
+// killProcesses kills the processes of one cgroup.
+func killProcesses(dir string) {
 	data, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 	if err != nil {
 		return
@@ -216,7 +219,7 @@ func hasProcesses(dir string) bool {
 	return found
 }
 
-// writeFile writes to a file of the kernel.
+// writeFile writes to a file that exists, such as one below /proc or of a cgroup.
 func writeFile(path, value string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"atoll.dev/node"
 )
 
-// order is the first message from the supervisor to init.
+// order is the first message from the supervisor to init: which node to set up and run.
 type order struct {
 	Config  node.Config
 	Cgroups []hierarchy
@@ -41,19 +41,19 @@ const (
 // control is one end of the socket between supervisor and init. It keeps messages apart.
 type control struct{ conn *net.UnixConn }
 
-// controlPair returns the supervisor's end and the file for init.
+// controlPair makes the socket and returns the supervisor's end and, as a file to inherit, init's end.
 func controlPair() (*control, *os.File, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, nil, err
 	}
-	inits := os.NewFile(uintptr(fds[1]), "control of init")
+	initEnd := os.NewFile(uintptr(fds[1]), "control of init")
 	own, err := newControl(os.NewFile(uintptr(fds[0]), "control"))
 	if err != nil {
-		inits.Close()
+		initEnd.Close()
 		return nil, nil, err
 	}
-	return own, inits, nil
+	return own, initEnd, nil
 }
 
 // newControl takes over a file that is an end of the socket.

@@ -24,9 +24,9 @@ const (
 
 // forwarders accept connections on listeners that are in a node and dial for them on this machine. Use newForwarders.
 type forwarders struct {
-	log   *slog.Logger
-	slots chan struct{} // holds one for each connection that is forwarded
-	ended chan struct{} // closed by close
+	log     *slog.Logger
+	slots   chan struct{} // holds one for each connection that is forwarded
+	closing chan struct{} // close closes it
 
 	mu        sync.Mutex
 	closed    bool
@@ -35,11 +35,11 @@ type forwarders struct {
 }
 
 func newForwarders(log *slog.Logger) *forwarders {
-	return &forwarders{log: log, slots: make(chan struct{}, maxForwarded), ended: make(chan struct{}),
+	return &forwarders{log: log, slots: make(chan struct{}, maxForwarded), closing: make(chan struct{}),
 		conns: map[net.Conn]bool{}}
 }
 
-// target is where the connections of a listener go.
+// target is the address to which the connections of a listener are forwarded.
 type target struct {
 	address string // HOST:PORT, dialled on this machine
 	// plane is the server name that the router at the address gets by a CONNECT before anything else; "": no CONNECT.
@@ -65,7 +65,7 @@ func (f *forwarders) accept(l net.Listener, target target) {
 	for {
 		select {
 		case f.slots <- struct{}{}:
-		case <-f.ended:
+		case <-f.closing:
 			return
 		}
 		conn, err := l.Accept()
@@ -83,7 +83,7 @@ func (f *forwarders) accept(l net.Listener, target target) {
 		f.log.Warn("a connection of the node cannot be accepted", "error", err)
 		select {
 		case <-time.After(acceptPause):
-		case <-f.ended:
+		case <-f.closing:
 			return
 		}
 	}
@@ -103,8 +103,8 @@ func (f *forwarders) forward(inside net.Conn, target target) {
 	}
 	defer f.untrack(inside, outside)
 	var back sync.WaitGroup
-	back.Go(func() { copyHalf(inside, outside) })
-	copyHalf(outside, inside)
+	back.Go(func() { copyOneWay(inside, outside) })
+	copyOneWay(outside, inside)
 	back.Wait()
 }
 
@@ -115,7 +115,7 @@ func (t target) dial() (net.Conn, error) {
 		return conn, err
 	}
 	_ = conn.SetDeadline(time.Now().Add(dialTimeout))
-	err = connectTo(conn, t.plane)
+	err = sendConnect(conn, t.plane)
 	_ = conn.SetDeadline(time.Time{})
 	if err != nil {
 		conn.Close()
@@ -127,8 +127,8 @@ func (t target) dial() (net.Conn, error) {
 // maxAnswer bounds the answer to a CONNECT, in bytes.
 const maxAnswer = 1 << 10
 
-// connectTo asks a router for a plane. It reads to the end of the answer and no byte further.
-func connectTo(conn io.ReadWriter, plane string) error {
+// sendConnect sends a router a CONNECT for a plane and reads its answer, and no byte after that.
+func sendConnect(conn io.ReadWriter, plane string) error {
 	name := net.JoinHostPort(plane, "443")
 	if _, err := fmt.Fprintf(conn, "CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n", name, name); err != nil {
 		return fmt.Errorf("asking the router for %s: %w", plane, err)
@@ -150,8 +150,9 @@ func connectTo(conn io.ReadWriter, plane string) error {
 	return nil
 }
 
-// copyHalf copies one direction to its end and passes the end on.
-func copyHalf(to, from net.Conn) {
+// copyOneWay copies from one connection to the other until the first one's end, and then closes the other's writing
+// half. After an error it closes both.
+func copyOneWay(to, from net.Conn) {
 	_, err := io.Copy(to, from)
 	if half, ok := to.(interface{ CloseWrite() error }); err == nil && ok && half.CloseWrite() == nil {
 		return
@@ -160,7 +161,7 @@ func copyHalf(to, from net.Conn) {
 	from.Close()
 }
 
-// track makes close end the connections; it returns false when close was called.
+// track adds connections to those that close closes. It returns false when close was called before.
 func (f *forwarders) track(conns ...net.Conn) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -183,7 +184,7 @@ func (f *forwarders) close() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.closed {
-		close(f.ended)
+		close(f.closing)
 	}
 	f.closed = true
 	for _, l := range f.listeners {
@@ -194,7 +195,7 @@ func (f *forwarders) close() {
 	}
 }
 
-// mirrorAddress returns HOST:PORT of a mirror. The URL is valid.
+// mirrorAddress returns HOST:PORT of a mirror's URL, which Config.Validate has accepted.
 func mirrorAddress(mirror string) string {
 	u, err := url.Parse(mirror)
 	if err != nil {

@@ -29,8 +29,8 @@ const (
 // pollEvery is the interval between two looks at a file that a program of the node makes.
 const pollEvery = 20 * time.Millisecond
 
-// stopWait is how long init waits for the ends of programs. What runs after that ends with init.
-const stopWait = 5 * time.Second
+// programEndTimeout is how long init waits for its programs after SIGTERM. The kernel kills the others when init ends.
+const programEndTimeout = 5 * time.Second
 
 // RunInit is the first process of a node's process namespace. The supervisor starts it as `atoll node init`.
 func RunInit() error {
@@ -58,18 +58,19 @@ type initProcess struct {
 	control  *control
 	launcher *launcher
 
-	stop    chan struct{} // closed when the programs have to end
-	reports chan report
-	keepers sync.WaitGroup
+	stop     chan struct{} // closed when the programs have to end
+	reports  chan report
+	programs sync.WaitGroup
 }
 
-// run makes the node, starts its programs, and keeps them running until the supervisor says stop.
+// run sets the node up, starts its programs, and restarts them until the supervisor sends Stop. When the supervisor
+// ends without that, init exits at once.
 func (i *initProcess) run() error {
 	children := make(chan os.Signal, 16)
 	signal.Notify(children, syscall.SIGCHLD)
 	go i.launcher.reap(children)
 
-	if err := i.launcher.onThread(i.enter); err != nil {
+	if err := i.launcher.onThread(i.enterAndConfigure); err != nil {
 		return err
 	}
 	if err := i.listen(); err != nil {
@@ -80,7 +81,7 @@ func (i *initProcess) run() error {
 		defer close(stopped)
 		var m message
 		if _, err := i.control.receive(&m); err != nil {
-			os.Exit(1) // the supervisor has ended: nobody removes what remains while this process lives
+			os.Exit(1) // the supervisor has ended; a new one can clean up only after this process has ended
 		}
 	}()
 	go i.sendReports()
@@ -98,18 +99,19 @@ func (i *initProcess) run() error {
 	<-stopped
 	ended := make(chan struct{})
 	go func() {
-		i.keepers.Wait()
+		i.programs.Wait()
 		close(ended)
 	}()
 	select {
 	case <-ended:
-	case <-time.After(stopWait):
+	case <-time.After(programEndTimeout):
 	}
 	return nil
 }
 
-// enter moves this process into the node: its cgroup namespace, host name, network and file system.
-func (i *initProcess) enter() error {
+// enterAndConfigure moves this process into the node and sets the node up: a cgroup namespace, the host name, addresses
+// and routes, the root file system, and the files that the node's programs read.
+func (i *initProcess) enterAndConfigure() error {
 	if err := unix.Unshare(unix.CLONE_NEWCGROUP); err != nil {
 		return fmt.Errorf("making a cgroup namespace: %w", err)
 	}
@@ -130,18 +132,18 @@ func (i *initProcess) enter() error {
 		if err := writeFile("/sys/fs/cgroup/agents/cgroup.procs", strconv.Itoa(os.Getpid())); err != nil {
 			return err
 		}
-		if err := delegate("/sys/fs/cgroup"); err != nil {
+		if err := delegateControllers("/sys/fs/cgroup"); err != nil {
 			return err
 		}
 	}
 	if err := writeEtc(i.Config); err != nil {
 		return err
 	}
-	size, err := sizeOfMachine()
+	size, err := readMachineSize()
 	if err != nil {
 		return err
 	}
-	files, err := settingsOf(i.order, size)
+	files, err := programFiles(i.order, size)
 	if err != nil {
 		return err
 	}
@@ -156,20 +158,21 @@ func (i *initProcess) enter() error {
 	return nil
 }
 
-// sizeOfMachine returns what kubelet reports as capacity.
-func sizeOfMachine() (machine, error) {
+// readMachineSize returns what kubelet reports as capacity.
+func readMachineSize() (machineSize, error) {
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err != nil {
-		return machine{}, err
+		return machineSize{}, err
 	}
 	cpus, err := filepath.Glob("/sys/devices/system/cpu/cpu[0-9]*")
 	if err != nil || len(cpus) == 0 {
-		return machine{}, errors.New("/sys lists no processors")
+		return machineSize{}, errors.New("/sys lists no processors")
 	}
-	return machine{milliCPU: int64(len(cpus)) * 1000, memory: int64(info.Totalram) * int64(info.Unit)}, nil
+	return machineSize{milliCPU: int64(len(cpus)) * 1000, memory: int64(info.Totalram) * int64(info.Unit)}, nil
 }
 
-// listen makes the listeners in the node and gives them to the supervisor, which accepts their connections outside.
+// listen makes the listeners in the node and sends their descriptors to the supervisor, which accepts the connections
+// in a process outside of the node.
 func (i *initProcess) listen() error {
 	addresses := map[string]string{listenAPIServer: fmt.Sprintf("127.0.0.1:%d", apiServerPort)}
 	if i.Config.APIServer.Advertised != "" {
@@ -203,10 +206,10 @@ func (i *initProcess) sendReports() {
 	}
 }
 
-// startPrograms starts the programs in their order.
+// startPrograms starts each program when the one before it is usable, and then sends Up.
 func (i *initProcess) startPrograms(ctx context.Context) error {
 	c := i.Config
-	i.keep("containerd", containerd, "--config", containerdConfig)
+	i.keepRunning("containerd", containerd, "--config", containerdConfig)
 	if err := awaitSocket(ctx, containerdSocket); err != nil {
 		return fmt.Errorf("waiting for containerd: %w", err)
 	}
@@ -219,22 +222,22 @@ func (i *initProcess) startPrograms(ctx context.Context) error {
 	if len(c.Labels) > 0 {
 		args = append(args, "--node-labels", nodeLabels(c.Labels))
 	}
-	i.keep("kubelet", kubernetes, args...)
+	i.keepRunning("kubelet", kubernetes, args...)
 	if err := awaitFile(ctx, kubeletCertificate); err != nil {
 		return fmt.Errorf("waiting for kubelet's certificate: %w", err)
 	}
-	i.keep("kube-proxy", kubernetes, "kube-proxy", "--config", proxyConfig)
+	i.keepRunning("kube-proxy", kubernetes, "kube-proxy", "--config", proxyConfig)
 	if c.Konnectivity {
-		i.keep("konnectivity-agent", programsDir+"/node/konnectivity-agent",
+		i.keepRunning("konnectivity-agent", programsDir+"/node/konnectivity-agent",
 			"--server", fmt.Sprintf("127.0.0.1:%d", apiServerPort), "--server-name", c.APIServer.ServerName, "--ca", caFile,
 			"--certificate", kubeletCertificate, "--node", c.Name, "--address", c.Network.IP().String())
 	}
 	return i.control.send(message{Up: true})
 }
 
-// keep keeps a program running in the background.
-func (i *initProcess) keep(name, path string, args ...string) {
-	i.keepers.Go(func() { i.launcher.keepRunning(name, append([]string{path}, args...), i.stop, i.reports) })
+// keepRunning starts a goroutine that runs a program and restarts it until i.stop is closed.
+func (i *initProcess) keepRunning(name, path string, args ...string) {
+	i.programs.Go(func() { i.launcher.keepRunning(name, append([]string{path}, args...), i.stop, i.reports) })
 }
 
 // awaitSocket returns when a Unix socket accepts connections.
@@ -257,7 +260,8 @@ func awaitFile(ctx context.Context, path string) error {
 	})
 }
 
-// poll returns when done does; neither containerd nor kubelet says when it has made a file.
+// poll calls done every pollEvery until it returns true or ctx ends. Neither containerd nor kubelet notifies anybody
+// when it has made its file.
 func poll(ctx context.Context, done func() bool) error {
 	ticker := time.NewTicker(pollEvery)
 	defer ticker.Stop()

@@ -17,22 +17,22 @@ import (
 // linkInside is the name of a node's end of its link.
 const linkInside = "eth0"
 
-// lockLinks makes this process the only one that changes bridges and cgroups of nodes, until release is
+// lockNetworkAndCgroups makes this process the only one that changes bridges and cgroups of nodes, until release is
 // called. The lock is that of the network namespace, so that no file is needed.
-func lockLinks() (release func(), err error) {
+func lockNetworkAndCgroups() (release func(), err error) {
 	f, err := os.Open("/proc/self/ns/net")
 	if err != nil {
 		return nil, err
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
 		f.Close()
-		return nil, fmt.Errorf("locking the links of nodes: %w", err)
+		return nil, fmt.Errorf("locking the bridges and cgroups of nodes: %w", err)
 	}
 	return func() { f.Close() }, nil
 }
 
 // connectBridge makes a link between the cluster's bridge and the network namespace of a process. It creates the bridge
-// when it is missing. The caller holds the lock of links.
+// when it is missing. The caller holds the lock of lockNetworkAndCgroups.
 func connectBridge(n node.Network, link string, pid int) error {
 	bridge, err := ensureBridge(n)
 	if err != nil {
@@ -56,7 +56,8 @@ func connectBridge(n node.Network, link string, pid int) error {
 	return nil
 }
 
-// ensureBridge returns the cluster's bridge.
+// ensureBridge returns the cluster's bridge, with the gateway's address and up. It creates a missing one, and refuses
+// a link of this name that this package has not made.
 func ensureBridge(n node.Network) (netlink.Link, error) {
 	bridge, err := netlink.LinkByName(n.Bridge)
 	if err != nil {
@@ -80,7 +81,7 @@ func ensureBridge(n node.Network) (netlink.Link, error) {
 		return nil, fmt.Errorf("the machine has a link of this name that no node has made (%s)", bridge.Type())
 	}
 	if n.Gateway != "" {
-		address := netlink.Addr{IPNet: network(netip.PrefixFrom(netip.MustParseAddr(n.Gateway),
+		address := netlink.Addr{IPNet: ipNet(netip.PrefixFrom(netip.MustParseAddr(n.Gateway),
 			netip.MustParsePrefix(n.Address).Bits()))}
 		if err := netlink.AddrReplace(bridge, &address); err != nil {
 			return nil, err
@@ -94,7 +95,8 @@ func isNodesBridge(l netlink.Link) bool {
 	return l.Type() == "bridge" && (l.Attrs().Group == linkGroup || l.Attrs().Alias == linkAlias)
 }
 
-// disconnectBridge removes a node's link, and the bridge when it has no other one. The caller holds the lock of links.
+// disconnectBridge removes a node's link, and the bridge when it has no other one. The caller holds the lock of
+// lockNetworkAndCgroups.
 func disconnectBridge(n node.Network, link string) error {
 	var problems []error
 	if own, err := netlink.LinkByName(link); err == nil {
@@ -104,7 +106,8 @@ func disconnectBridge(n node.Network, link string) error {
 	return errors.Join(problems...)
 }
 
-// removeBridge removes a bridge of nodes that has no links.
+// removeBridge removes a bridge of nodes that has no links; it does nothing to any other link, or when none has the
+// name.
 func removeBridge(name string) error {
 	ports, err := os.ReadDir(filepath.Join("/sys/class/net", name, "brif"))
 	if err != nil || len(ports) > 0 {
@@ -126,7 +129,7 @@ func configureNetwork(n node.Network, advertised string) error {
 	}
 	if advertised != "" {
 		ip := netip.MustParseAddrPort(advertised).Addr()
-		if err := netlink.AddrAdd(loopback, &netlink.Addr{IPNet: network(netip.PrefixFrom(ip, ip.BitLen()))}); err != nil {
+		if err := netlink.AddrAdd(loopback, &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(ip, ip.BitLen()))}); err != nil {
 			return fmt.Errorf("address %s: %w", ip, err)
 		}
 	}
@@ -137,7 +140,7 @@ func configureNetwork(n node.Network, advertised string) error {
 	if err != nil {
 		return err
 	}
-	if err := netlink.AddrAdd(link, &netlink.Addr{IPNet: network(netip.MustParsePrefix(n.Address))}); err != nil {
+	if err := netlink.AddrAdd(link, &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix(n.Address))}); err != nil {
 		return fmt.Errorf("address %s: %w", n.Address, err)
 	}
 	for key, value := range map[string]string{
@@ -155,7 +158,7 @@ func configureNetwork(n node.Network, advertised string) error {
 	// Pods of other nodes answer on the bridge. Services need a route so that the kernel lets kube-proxy's rules
 	// replace their addresses.
 	for _, cidr := range []string{n.ClusterCIDR, n.ServiceCIDR} {
-		route := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: network(netip.MustParsePrefix(cidr)),
+		route := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: ipNet(netip.MustParsePrefix(cidr)),
 			Scope: netlink.SCOPE_LINK}
 		if err := netlink.RouteAdd(route); err != nil {
 			return fmt.Errorf("route to %s: %w", cidr, err)
@@ -164,8 +167,8 @@ func configureNetwork(n node.Network, advertised string) error {
 	return nil
 }
 
-// network converts a prefix and keeps the bits of its host.
-func network(p netip.Prefix) *net.IPNet {
+// ipNet converts a prefix to an IPNet with the prefix's address, host bits included.
+func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 

@@ -8,7 +8,7 @@ import (
 	"atoll.dev/node"
 )
 
-// nodesGroup is the name of the cgroup that has those of all nodes.
+// nodesGroup is the name of the cgroup that contains the cgroups of all nodes.
 const nodesGroup = "atoll-nodes"
 
 // The bridges that this package makes have a group, which the kernel sets when it makes them, so that sweeping finds
@@ -18,15 +18,16 @@ const (
 	linkAlias = "atoll node"
 )
 
-// names are what a node has on the machine. They depend on its home only.
-type names struct {
+// machineNames are the names of a node's cgroup and link on this machine. They depend on the node's home only, so a new
+// supervisor finds those of a killed one.
+type machineNames struct {
 	cgroup string // below each hierarchy
 	link   string // the machine's end of the node's link
 }
 
-func namesOf(c node.Config) names {
+func machineNamesOf(c node.Config) machineNames {
 	id := fmt.Sprintf("%x", sha256.Sum256([]byte(c.Home)))[:10]
-	return names{cgroup: filepath.Join(nodesGroup, id), link: "an" + id}
+	return machineNames{cgroup: filepath.Join(nodesGroup, id), link: "an" + id}
 }
 
 // Paths in a node's root.

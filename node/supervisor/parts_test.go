@@ -74,11 +74,11 @@ func TestAListenerOfANodeForwardsToItsTarget(t *testing.T) {
 func TestKubeletReservesWhatTheNodeDoesNotHave(t *testing.T) {
 	c := node.Config{Network: node.Network{Address: "10.90.3.11/24"},
 		Resources: node.Resources{CPU: resource.MustParse("1500m"), Memory: resource.MustParse("1Gi")}}
-	reserved := kubeletSettings(c, machine{milliCPU: 2000, memory: 3 << 30})["systemReserved"].(map[string]any)
+	reserved := kubeletSettings(c, machineSize{milliCPU: 2000, memory: 3 << 30})["systemReserved"].(map[string]any)
 	if reserved["cpu"] != "500m" || reserved["memory"] != "2113929216" { // 3 GiB - 1 GiB - 32 MiB
 		t.Errorf("reserved %v", reserved)
 	}
-	reserved = kubeletSettings(c, machine{milliCPU: 1000, memory: 1 << 29})["systemReserved"].(map[string]any)
+	reserved = kubeletSettings(c, machineSize{milliCPU: 1000, memory: 1 << 29})["systemReserved"].(map[string]any)
 	if reserved["cpu"] != "0m" || reserved["memory"] != "0" {
 		t.Errorf("a machine smaller than the node reserves %v", reserved)
 	}

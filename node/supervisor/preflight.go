@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// install is the advice for a missing program of the distribution.
-const install = "on Debian and Ubuntu, as root: apt-get install --no-install-recommends %s"
+// installAdvice is the next step when a program of the distribution is missing; %s is its package.
+const installAdvice = "on Debian and Ubuntu, as root: apt-get install --no-install-recommends %s"
 
-// Preflight returns what this machine lacks for real nodes; nothing when it has all. programs is the path
-// of atoll-node. It changes nothing that outlives it.
+// Preflight returns what this machine lacks for real nodes; nil when it lacks nothing. programs is the path of
+// atoll-node. Preflight tries namespaces and mounts in a thread that ends, and leaves nothing behind.
 func Preflight(programs string) []Missing {
 	var missing []Missing
 	add := func(part, reason, advice string) { missing = append(missing, Missing{part, reason, advice}) }
@@ -30,13 +30,13 @@ func Preflight(programs string) []Missing {
 			break
 		}
 	}
-	if _, err := lookProgram("runc"); err != nil {
-		add("runc", err.Error(), fmt.Sprintf(install, "runc"))
+	if _, err := findProgram("runc"); err != nil {
+		add("runc", err.Error(), fmt.Sprintf(installAdvice, "runc"))
 	}
-	_, noNFT := lookProgram("nft")
-	_, noIPTables := lookProgram("iptables")
+	_, noNFT := findProgram("nft")
+	_, noIPTables := findProgram("iptables")
 	if noNFT != nil && noIPTables != nil {
-		add("nft or iptables", noNFT.Error(), fmt.Sprintf(install, "nftables"))
+		add("nft or iptables", noNFT.Error(), fmt.Sprintf(installAdvice, "nftables"))
 	}
 	missing = append(missing, missingCgroups()...)
 	if err := tryNamespaces(); err != nil {
@@ -48,7 +48,7 @@ func Preflight(programs string) []Missing {
 
 // missingCgroups returns the controllers that no mounted hierarchy has.
 func missingCgroups() []Missing {
-	all, err := hierarchies()
+	all, err := readHierarchies()
 	if err != nil {
 		return []Missing{{"cgroups", err.Error(), "mount cgroup version 2 or 1 at /sys/fs/cgroup"}}
 	}
@@ -104,8 +104,8 @@ func tryNamespaces() error {
 	return <-result
 }
 
-// lookProgram finds a program where a node's programs find it.
-func lookProgram(name string) (string, error) {
+// findProgram returns the path of a program, which it searches for in the PATH of a node's programs.
+func findProgram(name string) (string, error) {
 	for dir := range strings.SplitSeq(strings.TrimPrefix(environment[0], "PATH="), ":") {
 		path := filepath.Join(dir, name)
 		if unix.Access(path, unix.X_OK) == nil {
@@ -117,7 +117,7 @@ func lookProgram(name string) (string, error) {
 
 // chooseProxy returns nftables where the program and the kernel have it, else iptables.
 func chooseProxy() proxyMode {
-	path, err := lookProgram("nft")
+	path, err := findProgram("nft")
 	if err == nil && exec.Command(path, "--check", "add table ip atoll-preflight").Run() == nil {
 		return nftables
 	}

@@ -26,12 +26,12 @@ const (
 
 // A program that ends is started again after a pause, which doubles while it ends again.
 const (
-	firstPause = 250 * time.Millisecond
-	longPause  = 10 * time.Second
-	longRun    = time.Minute // after it the next pause is the first one again
+	firstPause      = 250 * time.Millisecond
+	maxPause        = 10 * time.Second
+	pauseResetAfter = time.Minute // a program that ran for longer is restarted after firstPause again
 )
 
-// environment is that of all programs. The machine's is not for the node.
+// environment is the environment of all programs. They do not inherit the supervisor's.
 var environment = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root",
 	"TMPDIR=/tmp", "LANG=C.UTF-8"}
 
@@ -62,7 +62,7 @@ func (l *launcher) onThread(call func() error) error {
 	return <-result
 }
 
-// start starts a program with its log. The channel gets its end.
+// start starts a program, whose output goes to its log. The channel gets its exit status.
 func (l *launcher) start(name string, command []string) (pid int, ended <-chan unix.WaitStatus, err error) {
 	log, err := os.OpenFile(filepath.Join(logDir, name+".log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -92,13 +92,14 @@ func (l *launcher) start(name string, command []string) (pid int, ended <-chan u
 	return pid, end, nil
 }
 
-// reap collects the processes that have ended, whenever signals has one.
+// reap collects ended processes after each signal.
 func (l *launcher) reap(signals <-chan os.Signal) {
 	for range signals {
 		l.reapNow()
 	}
 }
 
+// reapNow collects all processes that have ended, and sends the exit status of those that start has started.
 func (l *launcher) reapNow() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -127,19 +128,20 @@ func (l *launcher) signal(pid int, s unix.Signal) {
 	}
 }
 
-// run runs a program once, to its end.
+// run runs a program once and waits for its end. An exit status other than 0 is an error.
 func (l *launcher) run(name string, command []string) error {
 	_, ended, err := l.start(name, command)
 	if err != nil {
 		return err
 	}
 	if status := <-ended; status.ExitStatus() != 0 {
-		return fmt.Errorf("%s has ended (%s); the log of the node has its output: log/%s.log", name, describe(status), name)
+		return fmt.Errorf("%s has ended (%s); the log of the node has its output: log/%s.log", name, exitText(status), name)
 	}
 	return nil
 }
 
-// keepRunning keeps a program running until stop is closed, and then ends it. It reports each start and end.
+// keepRunning runs a program and restarts it with growing pauses until stop is closed. Then it sends SIGTERM and waits
+// for the program's end. It reports each start, each end and each failed start.
 func (l *launcher) keepRunning(name string, command []string, stop <-chan struct{}, reports chan<- report) {
 	state := node.Program{}
 	pause := firstPause
@@ -151,7 +153,7 @@ func (l *launcher) keepRunning(name string, command []string, stop <-chan struct
 			reports <- report{name, state}
 			select {
 			case status := <-ended:
-				state.LastExit = describe(status)
+				state.LastExit = exitText(status)
 			case <-stop:
 				l.signal(pid, unix.SIGTERM)
 				<-ended
@@ -163,7 +165,7 @@ func (l *launcher) keepRunning(name string, command []string, stop <-chan struct
 		state.PID = 0
 		state.Restarts++
 		reports <- report{name, state}
-		if time.Since(from) > longRun {
+		if time.Since(from) > pauseResetAfter {
 			pause = firstPause
 		}
 		select {
@@ -171,18 +173,18 @@ func (l *launcher) keepRunning(name string, command []string, stop <-chan struct
 		case <-stop:
 			return
 		}
-		pause = min(2*pause, longPause)
+		pause = min(2*pause, maxPause)
 	}
 }
 
-func describe(status unix.WaitStatus) string {
+func exitText(status unix.WaitStatus) string {
 	if status.Signaled() {
 		return "signal " + unix.SignalName(status.Signal())
 	}
 	return fmt.Sprintf("exit status %d", status.ExitStatus())
 }
 
-// boundLogs bounds the logs of programs until stop is closed.
+// boundLogs shortens the logs of programs to logLimit every logInterval, until stop is closed.
 func boundLogs(stop <-chan struct{}) {
 	ticker := time.NewTicker(logInterval)
 	defer ticker.Stop()

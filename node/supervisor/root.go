@@ -25,17 +25,19 @@ var sharedDirs = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "
 // devices are the machine's devices that every node has.
 var devices = []string{"null", "zero", "full", "random", "urandom", "tty", "kmsg"}
 
-// keptDirs maps directories of a node's home to their places in its root.
-var keptDirs = map[string]string{"kubelet": "/var/lib/kubelet", "containerd": "/var/lib/containerd", "log": "/var/log"}
+// persistentDirs maps directories of a node's home to their paths in the node's root; they outlive the node.
+var persistentDirs = map[string]string{
+	"kubelet": "/var/lib/kubelet", "containerd": "/var/lib/containerd", "log": "/var/log",
+}
 
-// tunables are settings of the whole machine that kubelet changes unless they have these values. It reads these values
-// from files of the node, and the machine's settings stay.
-var tunables = map[string]string{
+// hiddenTunables are settings of the whole machine that kubelet would change unless they have these values.
+// hideTunables mounts files with these values over them, so that kubelet leaves the machine's settings as they are.
+var hiddenTunables = map[string]string{
 	"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1",
 	"kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",
 }
 
-// enterRoot makes the node's root file system in the caller's mount namespace and makes it the root. It uses the
+// enterRoot makes the node's root file system and makes it the root of the caller's mount namespace. It uses the
 // directory "root" of the home as the place to mount it. cgroups are the machine's hierarchies; the caller is in the
 // cgroup namespace of the node.
 func enterRoot(c node.Config, cgroups []hierarchy) error {
@@ -58,7 +60,7 @@ func enterRoot(c node.Config, cgroups []hierarchy) error {
 	}
 	m.bind(c.Programs, kubernetes, unix.MS_RDONLY)
 	m.bind(filepath.Join(filepath.Dir(c.Programs), "node"), programsDir+"/node", unix.MS_RDONLY)
-	for name, path := range keptDirs {
+	for name, path := range persistentDirs {
 		from := filepath.Join(c.Home, name)
 		if err := os.MkdirAll(from, 0o700); err != nil {
 			return err
@@ -71,7 +73,7 @@ func enterRoot(c node.Config, cgroups []hierarchy) error {
 	m.mountSys(cgroups)
 	m.mountDev()
 	m.link("/run", "/var/run")
-	m.fixTunables()
+	m.hideTunables()
 	if m.err != nil {
 		return fmt.Errorf("making the root of the node: %w", m.err)
 	}
@@ -104,7 +106,7 @@ type mounter struct {
 
 func (m *mounter) path(inside string) string { return filepath.Join(m.root, inside) }
 
-func (m *mounter) fail(inside string, err error) {
+func (m *mounter) setError(inside string, err error) {
 	if m.err == nil && err != nil {
 		m.err = fmt.Errorf("%s: %w", inside, err)
 	}
@@ -112,27 +114,27 @@ func (m *mounter) fail(inside string, err error) {
 
 func (m *mounter) makeDir(inside string) {
 	if m.err == nil {
-		m.fail(inside, os.MkdirAll(m.path(inside), 0o755))
+		m.setError(inside, os.MkdirAll(m.path(inside), 0o755))
 	}
 }
 
 func (m *mounter) link(target, inside string) {
 	if m.err == nil {
-		m.fail(inside, os.Symlink(target, m.path(inside)))
+		m.setError(inside, os.Symlink(target, m.path(inside)))
 	}
 }
 
 func (m *mounter) write(inside, text string) {
 	if m.err == nil {
 		m.makeDir(filepath.Dir(inside))
-		m.fail(inside, os.WriteFile(m.path(inside), []byte(text), 0o600))
+		m.setError(inside, os.WriteFile(m.path(inside), []byte(text), 0o600))
 	}
 }
 
 func (m *mounter) mount(source, inside, kind string, flags uintptr, data string) {
 	if m.err == nil {
 		m.makeDir(inside)
-		m.fail(inside, unix.Mount(source, m.path(inside), kind, flags, data))
+		m.setError(inside, unix.Mount(source, m.path(inside), kind, flags, data))
 	}
 }
 
@@ -143,7 +145,7 @@ func (m *mounter) bind(from, inside string, flags uintptr) {
 	}
 	info, err := os.Stat(from)
 	if err != nil {
-		m.fail(inside, err)
+		m.setError(inside, err)
 		return
 	}
 	if info.IsDir() {
@@ -151,9 +153,9 @@ func (m *mounter) bind(from, inside string, flags uintptr) {
 	} else if _, err := os.Lstat(m.path(inside)); errors.Is(err, fs.ErrNotExist) {
 		m.write(inside, "")
 	}
-	m.fail(inside, unix.Mount(from, m.path(inside), "", unix.MS_BIND, ""))
+	m.setError(inside, unix.Mount(from, m.path(inside), "", unix.MS_BIND, ""))
 	if flags != 0 {
-		m.fail(inside, unix.Mount("", m.path(inside), "", unix.MS_BIND|unix.MS_REMOUNT|flags, ""))
+		m.setError(inside, unix.Mount("", m.path(inside), "", unix.MS_BIND|unix.MS_REMOUNT|flags, ""))
 	}
 }
 
@@ -163,10 +165,10 @@ func (m *mounter) bindReadOnly(path string) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
-		m.fail(path, err)
+		m.setError(path, err)
 	case info.Mode()&fs.ModeSymlink != 0:
 		target, err := os.Readlink(path)
-		m.fail(path, err)
+		m.setError(path, err)
 		m.makeDir(filepath.Dir(path))
 		m.link(target, path)
 	default:
@@ -213,20 +215,20 @@ func (m *mounter) mountDev() {
 	}
 }
 
-// fixTunables hides the machine's settings that kubelet would change, and makes the others below /proc/sys read-only,
+// hideTunables hides the machine's settings that kubelet would change, and makes the others below /proc/sys read-only,
 // except those of the node's own network.
-func (m *mounter) fixTunables() {
+func (m *mounter) hideTunables() {
 	m.bind(m.path("/proc/sys"), "/proc/sys", unix.MS_RDONLY)
 	m.bind(m.path("/proc/sys/net"), "/proc/sys/net", 0)
 	if m.err == nil { // the mount is a copy of one that is read-only
-		m.fail("/proc/sys/net", unix.Mount("", m.path("/proc/sys/net"), "", unix.MS_BIND|unix.MS_REMOUNT, ""))
+		m.setError("/proc/sys/net", unix.Mount("", m.path("/proc/sys/net"), "", unix.MS_BIND|unix.MS_REMOUNT, ""))
 	}
-	for _, key := range slices.Sorted(maps.Keys(tunables)) {
+	for _, key := range slices.Sorted(maps.Keys(hiddenTunables)) {
 		if _, err := os.Stat("/proc/sys/" + key); err != nil {
 			continue // this kernel does not have it
 		}
 		file := "/run/tunables/" + strings.ReplaceAll(key, "/", ".")
-		m.write(file, tunables[key]+"\n")
+		m.write(file, hiddenTunables[key]+"\n")
 		m.bind(m.path(file), "/proc/sys/"+key, 0)
 	}
 	if _, err := os.Stat("/proc/sysrq-trigger"); err == nil {

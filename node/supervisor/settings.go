@@ -43,17 +43,17 @@ const (
 	networkConfig      = "/etc/cni/net.d/10-atoll.conflist"
 )
 
-// eviction is the memory below which kubelet evicts pods.
-const eviction = 32 << 20
+// evictionThreshold is the available memory, in bytes, below which kubelet evicts pods.
+const evictionThreshold = 32 << 20
 
-// machine is the size of this machine.
-type machine struct {
+// machineSize is the size of this machine.
+type machineSize struct {
 	milliCPU int64
 	memory   int64 // bytes
 }
 
-// settingsOf returns the files that the node's programs read, by path.
-func settingsOf(o order, m machine) (map[string]string, error) {
+// programFiles returns the content of the configuration files of the node's programs, by path in the node's root.
+func programFiles(o order, m machineSize) (map[string]string, error) {
 	c := o.Config
 	files := map[string]string{caFile: c.APIServer.CA, containerdConfig: containerdSettings}
 	if c.Images.Mirror != "" {
@@ -98,7 +98,7 @@ func kubeconfig(c node.Config, user map[string]any) map[string]any {
 	}
 }
 
-func kubeletSettings(c node.Config, m machine) map[string]any {
+func kubeletSettings(c node.Config, m machineSize) map[string]any {
 	settings := map[string]any{
 		"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
 		"providerID": c.ProviderID,
@@ -125,13 +125,13 @@ func kubeletSettings(c node.Config, m machine) map[string]any {
 		// Nothing can pull an image of `atoll image load` again, so kubelet must not remove it.
 		"imageGCHighThresholdPercent": 100,
 		"evictionHard": map[string]any{
-			"memory.available": fmt.Sprintf("%dMi", eviction>>20), "nodefs.available": "1%", "imagefs.available": "1%",
+			"memory.available": fmt.Sprintf("%dMi", evictionThreshold>>20), "nodefs.available": "1%", "imagefs.available": "1%",
 			"nodefs.inodesFree": "1%",
 		},
 		"enforceNodeAllocatable": []string{"pods"},
 		"systemReserved": map[string]any{
 			"cpu":    fmt.Sprintf("%dm", max(0, m.milliCPU-c.Resources.CPU.MilliValue())),
-			"memory": fmt.Sprint(max(0, m.memory-eviction-c.Resources.Memory.Value())),
+			"memory": fmt.Sprint(max(0, m.memory-evictionThreshold-c.Resources.Memory.Value())),
 		},
 	}
 	if c.Network.ClusterDNS != "" {

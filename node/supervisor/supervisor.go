@@ -20,13 +20,14 @@ import (
 	"atoll.dev/node"
 )
 
-// endWait is how long the supervisor waits for init after it has asked it to end; init waits stopWait for the programs.
-const endWait = 2 * stopWait
+// initEndTimeout is how long the supervisor waits for init after the message Stop. Init itself waits
+// programEndTimeout for the programs.
+const initEndTimeout = 2 * programEndTimeout
 
-// supervisor runs one node.
+// supervisor runs one node. One goroutine at a time uses its status.
 type supervisor struct {
 	config  node.Config
-	names   names
+	names   machineNames
 	cgroups []hierarchy
 	proxy   proxyMode
 	log     *slog.Logger
@@ -44,7 +45,7 @@ func Run(ctx context.Context, c node.Config, log *slog.Logger) error {
 		return err
 	}
 	defer lock.Close()
-	s := &supervisor{config: c, names: namesOf(c), log: log,
+	s := &supervisor{config: c, names: machineNamesOf(c), log: log,
 		status: node.Status{Supervisor: os.Getpid(), Programs: map[string]node.Program{}}}
 	if err := s.setState(node.Starting, ""); err != nil {
 		return err
@@ -60,25 +61,25 @@ func (s *supervisor) run(ctx context.Context) (err error) {
 	if missing := Preflight(s.config.Programs); len(missing) > 0 {
 		return MissingError(missing)
 	}
-	if s.cgroups, err = hierarchies(); err != nil {
+	if s.cgroups, err = readHierarchies(); err != nil {
 		return err
 	}
 	s.proxy = chooseProxy()
-	if err := s.remove(); err != nil { // what an earlier supervisor left
+	if err := s.cleanUp(); err != nil { // of an earlier supervisor that was killed
 		return err
 	}
 	pause := firstPause
 	for {
 		from := time.Now()
 		err := s.runOnce(ctx)
-		err = errors.Join(err, s.remove())
+		err = errors.Join(err, s.cleanUp())
 		if ctx.Err() != nil {
 			return err
 		}
 		if err == nil {
 			err = errors.New("the first process of the node has ended")
 		}
-		if time.Since(from) > longRun {
+		if time.Since(from) > pauseResetAfter {
 			pause = firstPause
 		}
 		s.log.Error("the node has ended and is started again", "node", s.config.Name, "error", err, "after", pause)
@@ -90,26 +91,27 @@ func (s *supervisor) run(ctx context.Context) (err error) {
 		case <-ctx.Done():
 			return nil
 		}
-		pause = min(2*pause, longPause)
+		pause = min(2*pause, maxPause)
 	}
 }
 
-// runOnce runs the node until its first process ends; the end of ctx ends that process.
+// runOnce starts the node's first process and returns after its end. When ctx ends, runOnce sends it Stop, and kills it
+// after initEndTimeout.
 func (s *supervisor) runOnce(ctx context.Context) error {
-	own, inits, err := controlPair()
+	own, initEnd, err := controlPair()
 	if err != nil {
 		return err
 	}
 	var following sync.WaitGroup
-	defer following.Wait() // it writes the status, too
+	defer following.Wait() // readMessages writes s.status as the caller does
 	defer own.conn.Close()
 	cmd := exec.Command("/proc/self/exe", "node", "init")
-	cmd.ExtraFiles = []*os.File{inits} // controlFD
+	cmd.ExtraFiles = []*os.File{initEnd} // controlFD
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID |
 		syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC | syscall.CLONE_NEWNET}
 	err = cmd.Start()
-	inits.Close()
+	initEnd.Close()
 	if err != nil {
 		return fmt.Errorf("starting the first process of the node: %w", err)
 	}
@@ -120,7 +122,7 @@ func (s *supervisor) runOnce(ctx context.Context) error {
 	}()
 	defer func() {
 		_ = cmd.Process.Kill()
-		<-ended // and with it all processes of the node
+		<-ended // the kernel has killed all processes of the node's process namespace
 	}()
 	if err := s.placeInit(cmd.Process.Pid); err != nil {
 		return err
@@ -130,7 +132,7 @@ func (s *supervisor) runOnce(ctx context.Context) error {
 		return fmt.Errorf("sending the order to the first process of the node: %w", err)
 	}
 	messages := make(chan error, 1)
-	following.Go(func() { messages <- s.readReports(ctx, own) })
+	following.Go(func() { messages <- s.readMessages(ctx, own) })
 	select {
 	case err := <-messages:
 		return err
@@ -141,15 +143,15 @@ func (s *supervisor) runOnce(ctx context.Context) error {
 	}
 	select {
 	case <-ended:
-	case <-time.After(endWait):
-		s.log.Warn("the node did not end in time and is killed", "node", s.config.Name, "after", endWait)
+	case <-time.After(initEndTimeout):
+		s.log.Warn("the node did not end in time and is killed", "node", s.config.Name, "after", initEndTimeout)
 	}
 	return nil
 }
 
 // placeInit puts the first process into the node's cgroup and its network namespace on the cluster's bridge.
 func (s *supervisor) placeInit(pid int) error {
-	release, err := lockLinks()
+	release, err := lockNetworkAndCgroups()
 	if err != nil {
 		return err
 	}
@@ -163,9 +165,10 @@ func (s *supervisor) placeInit(pid int) error {
 	return connectBridge(s.config.Network, s.names.link, pid)
 }
 
-// remove removes what the node has on the machine besides its home. No process of the node runs.
-func (s *supervisor) remove() error {
-	release, err := lockLinks()
+// cleanUp removes the node's cgroup and link, and the cluster's bridge when no other node uses it. The home stays. The
+// caller has ended the node's first process; processes that remain in the cgroup are killed.
+func (s *supervisor) cleanUp() error {
+	release, err := lockNetworkAndCgroups()
 	if err != nil {
 		return err
 	}
@@ -178,8 +181,9 @@ func (s *supervisor) remove() error {
 	return errors.Join(problems...)
 }
 
-// readReports reads what init sends, until init ends.
-func (s *supervisor) readReports(ctx context.Context, own *control) error {
+// readMessages handles the messages of init until init ends: it forwards connections of init's listeners, stores the
+// state of programs, and imports images once all programs run. The error is init's Failed, or an unusable message.
+func (s *supervisor) readMessages(ctx context.Context, own *control) error {
 	forwarders := newForwarders(s.log)
 	defer forwarders.close()
 	var loads sync.WaitGroup
@@ -233,7 +237,7 @@ func closeFiles(files []*os.File) {
 	}
 }
 
-// targetOf returns where the connections of a listener go.
+// targetOf returns the address to which connections of a listener are forwarded.
 func (s *supervisor) targetOf(listener string) target {
 	switch api := s.config.APIServer; {
 	case listener == listenMirror:

@@ -11,14 +11,15 @@ import (
 // Sweep removes the cgroups, links and bridges of nodes whose processes have ended without a supervisor that could
 // remove them, and returns their names. It does nothing to nodes that run.
 func Sweep() ([]string, error) {
-	release, err := lockLinks() // no supervisor is between making a cgroup and entering it
+	// Under the lock no supervisor has made a cgroup that its first process has not entered yet.
+	release, err := lockNetworkAndCgroups()
 	if err != nil {
 		return nil, err
 	}
 	defer release()
 	var removed []string
 	var problems []error
-	all, err := hierarchies()
+	all, err := readHierarchies()
 	if err != nil {
 		return nil, err
 	}
