@@ -11,7 +11,8 @@
 //	NAMESPACE/NAME/CHAIN/chain               Manifest; written when all parts are stored. A chain without it is none
 //	NAMESPACE/NAME/CHAIN/log-00000001        segment: the changes of a few seconds
 //	NAMESPACE/NAME/CHAIN/mark                mark: nothing changed after the last segment until a moment
-//	.deleted/NAMESPACE/NAME                  the plane's cluster was deleted at a moment
+//	.deleted/NAMESPACE/NAME                  the plane's cluster was deleted at a moment, with the data of an owner
+//	.owners/NAMESPACE/NAME                   the owners of the plane's data, the last one last (decision 147)
 //
 // The name of a chain begins with the time of its snapshot, so that names are in the order of time. Each object is
 // encrypted by itself (package envelope) under the chain's data key, which a KMS wraps. An object that is changed,

@@ -102,6 +102,9 @@ func (c *chain) takeSnapshot() error {
 	case c.f.o.Snapshots <- struct{}{}:
 		defer func() { <-c.f.o.Snapshots }()
 	}
+	if err := c.f.claim(c.ctx); err != nil {
+		return err
+	}
 	start, err := c.takeSample(time.Time{})
 	if err != nil {
 		return err

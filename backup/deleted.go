@@ -14,29 +14,80 @@ const KeepDeleted = 7 * 24 * time.Hour
 // deletedPrefix is the prefix of the tombstones of deleted clusters. No namespace begins with a dot.
 const deletedPrefix = ".deleted/"
 
-// MarkDeleted stores that a plane's cluster is deleted: RemoveDeleted removes its backups after KeepDeleted. Of several
-// calls the first counts.
-func MarkDeleted(ctx context.Context, store Store, p Plane, now time.Time) error {
-	name := deletedPrefix + p.String()
-	if _, err := store.Get(ctx, name); !errors.Is(err, ErrNotFound) {
-		return err
-	}
-	return store.Put(ctx, name, []byte(now.UTC().Format(time.RFC3339)))
+// tombstone shows that a cluster was deleted: its time, and behind a space the owner of the data that was deleted.
+type tombstone struct {
+	At    time.Time
+	Owner Owner // "": not known, or of an earlier version
 }
 
-// Exists reports whether the store has a backup of a plane whose cluster was not deleted. A tombstone means that a
-// cluster of the same name is another one.
+func parseTombstone(content []byte) (t tombstone, err error) {
+	at, owner, _ := strings.Cut(string(content), " ")
+	t.Owner = Owner(owner)
+	if t.At, err = time.Parse(time.RFC3339, at); err != nil {
+		return t, fmt.Errorf("%w: its tombstone is no time: %w", ErrCorrupt, err)
+	}
+	return t, nil
+}
+
+func (t tombstone) String() string {
+	text := t.At.UTC().Format(time.RFC3339)
+	if t.Owner != "" {
+		text += " " + string(t.Owner)
+	}
+	return text
+}
+
+// isOf reports whether the tombstone is of the plane that has this last owner. A management cluster from which the
+// plane was moved, or that was lost and came back, deletes its own data only: the plane lives elsewhere.
+func (t tombstone) isOf(last Owner) bool { return last == "" || t.Owner == last }
+
+// MarkDeleted stores that a plane's cluster is deleted: RemoveDeleted removes its backups after KeepDeleted. Of
+// several calls with the same owner the first counts. It stores nothing when another owner has the plane.
+func MarkDeleted(ctx context.Context, store Store, p Plane, owner Owner, now time.Time) error {
+	have, err := readOwners(ctx, store, p)
+	if err != nil {
+		return err
+	}
+	mark := tombstone{At: now, Owner: owner}
+	if owner != "" && !mark.isOf(have.last()) {
+		return nil
+	}
+	name := deletedPrefix + p.String()
+	content, err := store.Get(ctx, name)
+	if err != nil && !errors.Is(err, ErrNotFound) {
+		return err
+	}
+	if err == nil {
+		if before, err := parseTombstone(content); err == nil && (owner == "" || before.Owner == owner) {
+			return nil
+		}
+	}
+	return store.Put(ctx, name, []byte(mark.String()))
+}
+
+// Exists reports whether the store has a backup of a plane whose cluster was not deleted. A tombstone of the plane's
+// last owner means that a cluster of the same name is another one.
 func Exists(ctx context.Context, store Store, p Plane) (bool, error) {
-	if _, err := store.Get(ctx, deletedPrefix+p.String()); !errors.Is(err, ErrNotFound) {
+	content, err := store.Get(ctx, deletedPrefix+p.String())
+	if err != nil && !errors.Is(err, ErrNotFound) {
 		return false, err
+	}
+	if err == nil {
+		have, err := readOwners(ctx, store, p)
+		if err != nil {
+			return false, err
+		}
+		if mark, err := parseTombstone(content); err != nil || mark.isOf(have.last()) {
+			return false, err
+		}
 	}
 	chains, err := Chains(ctx, store, p)
 	return len(chains) > 0, err
 }
 
 // RemoveDeleted removes the backups of all clusters that were deleted more than KeepDeleted before now. Where isUsed
-// reports that a cluster of the name exists again, it removes the tombstone instead. It returns how many planes lost
-// their backups.
+// reports that a cluster of the name exists again, and where another owner has the plane than the tombstone names, it
+// removes the tombstone instead. It returns how many planes lost their backups.
 func RemoveDeleted(ctx context.Context, store Store, isUsed func(Plane) bool, now time.Time) (n int, err error) {
 	tombstones, err := store.List(ctx, deletedPrefix)
 	if err != nil {
@@ -64,27 +115,34 @@ func RemoveDeleted(ctx context.Context, store Store, isUsed func(Plane) bool, no
 	return n, errors.Join(failed...)
 }
 
-// removeDeleted removes the backups of one plane, and then its tombstone, when that is old enough.
-func removeDeleted(ctx context.Context, store Store, tombstone string, p Plane, now time.Time) (bool, error) {
-	content, err := store.Get(ctx, tombstone)
+// removeDeleted removes the backups of one plane, its owners, and then its tombstone, when that is old enough.
+func removeDeleted(ctx context.Context, store Store, name string, p Plane, now time.Time) (bool, error) {
+	content, err := store.Get(ctx, name)
 	if err != nil {
 		return false, err
 	}
-	at, err := time.Parse(time.RFC3339, string(content))
+	mark, err := parseTombstone(content)
 	if err != nil {
-		return false, fmt.Errorf("%w: its tombstone is no time: %w", ErrCorrupt, err)
+		return false, err
 	}
-	if now.Sub(at) < KeepDeleted {
+	if now.Sub(mark.At) < KeepDeleted {
 		return false, nil
+	}
+	have, err := readOwners(ctx, store, p)
+	if err != nil {
+		return false, err
+	}
+	if !mark.isOf(have.last()) {
+		return false, store.Delete(ctx, name)
 	}
 	names, err := store.List(ctx, p.prefix())
 	if err != nil {
 		return false, err
 	}
-	for _, name := range names {
-		if err := store.Delete(ctx, name); err != nil {
+	for _, object := range append(names, ownersPrefix+p.String()) {
+		if err := store.Delete(ctx, object); err != nil {
 			return false, err
 		}
 	}
-	return true, store.Delete(ctx, tombstone)
+	return true, store.Delete(ctx, name)
 }

@@ -40,6 +40,9 @@ type Options struct {
 	Keys func() (Keys, error)
 	// Restores returns the orders of restores that the plane has executed, which each chain lists; nil: chains list none.
 	Restores func() ([]string, error)
+	// Owner returns the owner of the plane's data, for which the follower claims the plane's backups; nil: nothing is
+	// claimed.
+	Owner func() (Owner, error)
 	// Spool is the directory of a temporary file that has the compressed snapshot while it is stored, so that a slow
 	// store does not keep etcd's transaction open; default the system's.
 	Spool     string
@@ -59,6 +62,8 @@ type State struct {
 	Stored time.Time
 	// Failing is why nothing was stored for half a minute; "" when the backup is well.
 	Failing string
+	// Superseded: another management cluster has the plane. Nothing is stored any more, and it stays so.
+	Superseded bool
 }
 
 // Follower makes the backup of one plane. Use New.
@@ -107,12 +112,17 @@ func (f *Follower) Run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	var judging sync.WaitGroup
 	judging.Go(func() { f.keepUpdatingFailing(ctx) })
+	judging.Go(func() { f.keepClaiming(ctx, cancel) })
 	defer judging.Wait()
 	defer cancel()
 	for wait := retryMin; ctx.Err() == nil; {
 		before := f.State().Stored
 		err := f.keepChains(ctx)
 		if ctx.Err() != nil {
+			return
+		}
+		if errors.Is(err, ErrSuperseded) {
+			f.recordSuperseded()
 			return
 		}
 		f.recordFailure(err)

@@ -159,7 +159,7 @@ func TestTheBackupsOfADeletedClusterExpire(t *testing.T) {
 		other := Plane{"clusters-a", "hc-a-2"}
 		w.store.replace(other.prefix()+"20260101T000000.000Z-00000000/chain", []byte("other"))
 		for range 2 {
-			if err := MarkDeleted(t.Context(), w.store, testPlane, time.Now()); err != nil {
+			if err := MarkDeleted(t.Context(), w.store, testPlane, "", time.Now()); err != nil {
 				t.Fatal(err)
 			}
 			sleep(KeepDeleted - time.Hour)
@@ -173,11 +173,11 @@ func TestTheBackupsOfADeletedClusterExpire(t *testing.T) {
 				t.Fatalf("%d of a cluster that exists were removed, %v", n, err)
 			}
 		}
-		if err := MarkDeleted(t.Context(), w.store, testPlane, time.Now()); err != nil {
+		if err := MarkDeleted(t.Context(), w.store, testPlane, "", time.Now()); err != nil {
 			t.Fatal(err)
 		}
 		sleep(KeepDeleted + time.Hour)
-		if err := MarkDeleted(t.Context(), w.store, testPlane, time.Now()); err != nil { // again: the first counts
+		if err := MarkDeleted(t.Context(), w.store, testPlane, "", time.Now()); err != nil { // again: the first counts
 			t.Fatal(err)
 		}
 		n, err := RemoveDeleted(t.Context(), w.store, func(Plane) bool { return false }, time.Now())

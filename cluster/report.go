@@ -86,6 +86,7 @@ const (
 	ReasonBinaryMissing     Reason = "BinaryMissing"
 	ReasonPlaneFailed       Reason = "PlaneFailed"
 	ReasonDataMissing       Reason = "DataMissing"
+	ReasonMovedAway         Reason = "MovedAway" // another management cluster has the control plane
 	ReasonPlaneHangs        Reason = "PlaneHangs"
 	ReasonOutOfMemory       Reason = "OutOfMemory"       // it is started again
 	ReasonEtcdFull          Reason = "EtcdFull"          // it refuses writes until objects are deleted

@@ -180,7 +180,7 @@ func (h *Hosting) gather(c *hostedCluster, hc *hypershift.HostedCluster, invalid
 	s := situation{
 		Cluster: hc, Invalid: invalid, Plane: o, Hibernation: c.hibernation, Uses: map[string]use{},
 		Releases: h.o.Releases, Endpoint: h.endpoint, Idle: h.o.Idle,
-		Upgrade: hc.Status.Upgrade, Upgrades: h.o.Upgrades,
+		Upgrade: hc.Status.Upgrade, Upgrades: h.o.Upgrades, Superseded: h.o.Backups.IsSuperseded(c.id),
 	}
 	if c.status != nil {
 		s.Upgrade = c.status.Upgrade

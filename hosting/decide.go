@@ -24,6 +24,8 @@ type situation struct {
 	// plane of the spec; nil without one.
 	Refused   *controlplane.Failure
 	NameTaken bool // another cluster has the server name
+	// Superseded: another management cluster has the plane; this one never runs it again.
+	Superseded bool
 	// Restore is the last order of a restore; nil: there is none.
 	Restore   *restore
 	Rotations []orderedRotation // the last orders of rotations
@@ -150,10 +152,15 @@ func decide(s situation, now time.Time) decision {
 	p := demand.decide(now, s.Idle)
 	d.Again = earlier(d.Again, p.Again)
 	r.Power = p.State
-	d.Run = p.Run && d.Spec.Release != "" && !dataMissing && (isReplaced || !s.Restore.isUnborn(last))
+	if s.Superseded {
+		r.Failure = &controlplane.Failure{Reason: controlplane.MovedAway,
+			Message: "another management cluster has the plane; this one never runs it again"}
+	}
+	d.Run = p.Run && d.Spec.Release != "" && !dataMissing && !s.Superseded && (isReplaced || !s.Restore.isUnborn(last))
 	// Connections wait while the data or keys are replaced.
 	shut := p.Shut || isChanged || isUnfinished && s.Plane.ReadySince.IsZero()
-	if len(last.ServerNames) > 0 || d.Spec.Release != "" { // else there was never a plane, and there is none now
+	// Else there was never a plane here, and there is none now; or it lives elsewhere.
+	if !s.Superseded && (len(last.ServerNames) > 0 || d.Spec.Release != "") {
 		d.Route = router.Route{ServerName: route, Backend: s.Plane.Backend, Asleep: shut}
 	}
 	d.Report = r

@@ -31,6 +31,9 @@ func (h *Hosting) finalize(ctx context.Context, id controlplane.ID, object *unst
 		}
 		c.partsDeleted = true
 	}
+	if !c.discarding {
+		h.o.Backups.Deleted(id) // the plane's state names the owner of its data now, and is discarded with the plane
+	}
 	if done, err := h.discard(c); !done || err != nil {
 		return err
 	}

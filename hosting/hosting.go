@@ -75,8 +75,11 @@ type Backups interface {
 	// Begin has the backup of a running plane made, until End. Both may be repeated.
 	Begin(id controlplane.ID)
 	End(id controlplane.ID)
-	// Deleted has the backups of a deleted cluster expire. It may be repeated.
+	// Deleted has the backups of a deleted cluster expire, unless another management cluster has the plane. It may be
+	// repeated, and is called once before the plane's data is deleted.
 	Deleted(id controlplane.ID)
+	// IsSuperseded reports whether another management cluster has the plane: it never runs on this one again.
+	IsSuperseded(id controlplane.ID) bool
 	// State returns the state of a plane's backup; false when none is made.
 	State(id controlplane.ID) (backup.State, bool)
 	// Window returns to which part of the past a plane can be restored; false when that is not known.
@@ -120,6 +123,7 @@ type noBackups struct{}
 func (noBackups) Begin(controlplane.ID)                      {}
 func (noBackups) End(controlplane.ID)                        {}
 func (noBackups) Deleted(controlplane.ID)                    {}
+func (noBackups) IsSuperseded(controlplane.ID) bool          { return false }
 func (noBackups) State(controlplane.ID) (backup.State, bool) { return backup.State{}, false }
 
 func (noBackups) Window(controlplane.ID) (controlplane.BackupWindow, bool) {

@@ -145,7 +145,7 @@ func (f *hostingService) newBackups(s *System, runtime *process.Runtime) (*backu
 	}
 	return backups.New(backups.Options{
 		Store: store, KMS: keys, Spool: filepath.Join(f.planes.Dir, "spool"), Log: s.Log, Metrics: s.Ops.Registry,
-		Dir: runtime.Dir, Staging: runtime.Staging, Programs: f.planes.Binaries,
+		Dir: runtime.Dir, State: runtime.StateDir, Staging: runtime.Staging, Programs: f.planes.Binaries,
 		Restores: func(id controlplane.ID) ([]string, error) {
 			o, err := runtime.Observe(id)
 			return o.LastStart.Restores(), err

@@ -43,6 +43,9 @@ type Options struct {
 	// Restores returns the orders of restores that a plane has executed; nil: backups list none.
 	Restores func(controlplane.ID) ([]string, error)
 	Programs map[controlplane.Version]string
+	// State returns the directory in which is kept what belongs to a plane and is deleted with it; nil: the backups of a
+	// plane have no owner, and two management clusters that have it do not find each other.
+	State func(controlplane.ID) string
 	// Spool is the directory for temporary files. Run creates it if it does not exist.
 	Spool string
 
@@ -59,15 +62,16 @@ type Backups struct {
 	ctx       context.Context // of Run; nil before
 	changed   func(controlplane.ID)
 	followers map[controlplane.ID]*follower
-	early     map[controlplane.ID]bool // planes that ran before Run
-	deleted   map[controlplane.ID]bool // clusters whose deletion is not in the store yet
-	wake      chan struct{}            // holds one after a deletion
-	asked     map[controlplane.ID]bool // planes whose restore was ordered before Run
+	early     map[controlplane.ID]bool         // planes that ran before Run
+	deleted   map[controlplane.ID]backup.Owner // clusters whose deletion is not in the store yet
+	wake      chan struct{}                    // holds one after a deletion
+	asked     map[controlplane.ID]bool         // planes whose restore was ordered before Run
 	preparing map[controlplane.ID]*preparation
 	windows   map[controlplane.ID]controlplane.BackupWindow
 	// preparations has a place for each order whose data is made now.
 	preparations chan struct{}
 	running      sync.WaitGroup
+	drawing      sync.Mutex // held while an owner is drawn
 }
 
 // follower is one plane's follower.
@@ -83,7 +87,7 @@ func New(o Options) *Backups {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	b := &Backups{o: o, snapshots: make(chan struct{}, snapshotsAtOnce), followers: map[controlplane.ID]*follower{},
-		early: map[controlplane.ID]bool{}, deleted: map[controlplane.ID]bool{}, wake: make(chan struct{}, 1),
+		early: map[controlplane.ID]bool{}, deleted: map[controlplane.ID]backup.Owner{}, wake: make(chan struct{}, 1),
 		asked: map[controlplane.ID]bool{}, preparing: map[controlplane.ID]*preparation{},
 		windows: map[controlplane.ID]controlplane.BackupWindow{}, preparations: make(chan struct{}, preparationsAtOnce)}
 	if o.Metrics != nil {
@@ -174,12 +178,18 @@ func (b *Backups) start(id controlplane.ID) {
 	if b.o.Restores != nil {
 		restores = func() ([]string, error) { return b.o.Restores(id) }
 	}
-	f := &follower{cancel: cancel, Follower: backup.New(backup.Options{
-		Keys: keys, Restores: restores,
+	var owner func() (backup.Owner, error)
+	if b.o.State != nil {
+		owner = func() (backup.Owner, error) { return b.owner(id) }
+	}
+	f := &follower{cancel: cancel}
+	f.Follower = backup.New(backup.Options{
+		Keys: keys, Restores: restores, Owner: owner,
 		Plane: backup.Plane(id), Dial: func() (*grpc.ClientConn, error) { return b.o.Dial(id) },
 		Store: b.o.Store, KMS: b.o.KMS, Spool: b.o.Spool, Snapshots: b.snapshots, Log: b.o.Log,
-		Changed: func() { b.changed(id) }, Listed: func(chains []backup.Chain) { b.setWindow(id, chains) },
-	})}
+		Changed: func() { b.followerChanged(id, f.Follower) },
+		Listed:  func(chains []backup.Chain) { b.setWindow(id, chains) },
+	})
 	b.followers[id] = f
 	b.running.Go(func() { f.Run(ctx) })
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"maps"
 	"os"
-	"slices"
 	"time"
 
 	"atoll.dev/backup"
@@ -17,11 +16,20 @@ const (
 	expireLimit = 10 * time.Minute // of one look
 )
 
-// Deleted records in the store that a cluster is deleted: its backups expire after backup.KeepDeleted. It returns at
-// once, and what fails is tried again until the process ends. A caller may repeat it.
+// Deleted records in the store that a cluster is deleted: its backups expire after backup.KeepDeleted, unless another
+// management cluster has the plane. It returns at once, and what fails is tried again until the process ends. A caller
+// may repeat it, and calls it once while the plane's state still names the owner of its data: the tombstone of a
+// cluster without an owner ends no backups of one that has an owner.
 func (b *Backups) Deleted(id controlplane.ID) {
+	owner, err := b.readOwner(id)
+	if err != nil {
+		b.o.Log.Warn("the owner of a deleted plane's data cannot be read; its backups stay until an operator removes them",
+			"plane", id.String(), "error", err)
+	}
 	b.mu.Lock()
-	b.deleted[id] = true
+	if have := b.deleted[id]; have == "" {
+		b.deleted[id] = owner
+	}
 	b.mu.Unlock()
 	select {
 	case b.wake <- struct{}{}:
@@ -56,18 +64,20 @@ func (b *Backups) keepExpiring(ctx context.Context) {
 // markDeleted stores the deletions that are not in the store yet. It returns false when one could not be stored.
 func (b *Backups) markDeleted(ctx context.Context) bool {
 	b.mu.Lock()
-	list := slices.Collect(maps.Keys(b.deleted))
+	list := maps.Clone(b.deleted)
 	b.mu.Unlock()
 	done := true
-	for _, id := range list {
-		if err := backup.MarkDeleted(ctx, b.o.Store, backup.Plane(id), time.Now()); err != nil {
+	for id, owner := range list {
+		if err := backup.MarkDeleted(ctx, b.o.Store, backup.Plane(id), owner, time.Now()); err != nil {
 			b.o.Log.Warn("the deletion of a cluster could not be stored beside its backups; it is tried again",
 				"plane", id.String(), "error", err)
 			done = false
 			continue
 		}
 		b.mu.Lock()
-		delete(b.deleted, id)
+		if b.deleted[id] == owner {
+			delete(b.deleted, id)
+		}
 		b.mu.Unlock()
 	}
 	return done
@@ -91,7 +101,7 @@ func (b *Backups) isUsed(p backup.Plane) bool {
 	id := controlplane.ID(p)
 	b.mu.Lock()
 	_, isFollowed := b.followers[id]
-	isDeleted := b.deleted[id]
+	_, isDeleted := b.deleted[id]
 	b.mu.Unlock()
 	if isFollowed || isDeleted || b.o.Dir == nil {
 		return isFollowed

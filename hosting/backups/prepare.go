@@ -163,7 +163,8 @@ func (b *Backups) prepare(ctx context.Context, id controlplane.ID, p *preparatio
 			b.show(id, p, state)
 			return
 		}
-		isFinal := errors.Is(err, backup.ErrOutside) || errors.Is(err, backup.ErrCorrupt)
+		isFinal := errors.Is(err, backup.ErrOutside) || errors.Is(err, backup.ErrCorrupt) ||
+			errors.Is(err, backup.ErrSuperseded)
 		// Nobody orders a recovery again: a store or a KMS that was away for minutes must not leave planes unborn.
 		isLast := try == prepareTries && p.order.ID != controlplane.Recovery
 		if isFinal || isLast || ctx.Err() != nil {
@@ -244,6 +245,8 @@ func failureMessage(err error) string {
 	switch {
 	case errors.Is(err, backup.ErrOutside), errors.Is(err, errReach):
 		return err.Error()
+	case errors.Is(err, backup.ErrSuperseded):
+		return "another management cluster has the plane"
 	case errors.Is(err, backup.ErrCorrupt):
 		return "the backup is damaged; the log of the management cluster's hosting has the details"
 	}
@@ -312,6 +315,11 @@ func (b *Backups) restore(ctx context.Context, id controlplane.ID, o controlplan
 	files := filepath.Join(staging, "backup")
 	if err := os.MkdirAll(files, 0o700); err != nil {
 		return prepared{}, err
+	}
+	if o.ID == controlplane.Recovery {
+		if err := b.claim(ctx, id); err != nil {
+			return prepared{}, err
+		}
 	}
 	got, err := backup.Fetch(ctx, b.o.Store, b.o.KMS, backup.Plane(o.Source), o.At, files)
 	if err != nil {

@@ -211,6 +211,7 @@ const (
 	DiskFull      = FailureReason(cluster.ReasonDiskFull)
 	BinaryMissing = FailureReason(cluster.ReasonBinaryMissing)
 	DataMissing   = FailureReason(cluster.ReasonDataMissing)
+	MovedAway     = FailureReason(cluster.ReasonMovedAway)
 	PlaneFailed   = FailureReason(cluster.ReasonPlaneFailed)
 	PlaneHangs    = FailureReason(cluster.ReasonPlaneHangs)
 	OutOfMemory   = FailureReason(cluster.ReasonOutOfMemory)
