@@ -93,7 +93,7 @@ func TestI1I5I6I12KillLoop(t *testing.T) {
 	if acknowledged < works {
 		t.Fatalf("only %d changes were acknowledged: there was no load", acknowledged)
 	}
-	localtest.Eventually(t, 90*time.Second, func() error {
+	localtest.Eventually(t, 4*time.Minute, func() error {
 		out, err := r.TryKubectl("management-01", "get", "configmaps", "-o", "json")
 		if err != nil {
 			return err

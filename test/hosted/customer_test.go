@@ -110,6 +110,16 @@ func (c *customer) write(ctx context.Context) {
 	}
 }
 
+// hasWritten returns an error until the first ConfigMap of the customer is acknowledged.
+func (c *customer) hasWritten() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.written == 0 {
+		return fmt.Errorf("%s has no acknowledged ConfigMap after %d calls", c.name, c.tries)
+	}
+	return nil
+}
+
 // until calls f until it is nil (true) or ctx ends.
 func (c *customer) until(ctx context.Context, f func() error) bool {
 	for ctx.Err() == nil {

@@ -55,12 +55,20 @@ func TestI1I9I12HostedClustersUnderKills(t *testing.T) {
 		customers = append(customers, w.createCustomer(fmt.Sprintf("kept-%d", i)))
 	}
 
+	writing, stopWriting := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	defer func() {
+		stopWriting()
+		wg.Wait()
+	}()
+	for _, c := range customers {
+		wg.Go(func() { c.write(writing) })
+	}
+	for _, c := range customers { // before the first kill: a slow machine may not write within the span
+		w.eventually("somebody writes", c.hasWritten)
+	}
 	ctx, stop := context.WithTimeout(t.Context(), span)
 	defer stop()
-	var wg sync.WaitGroup
-	for _, c := range customers {
-		wg.Go(func() { c.write(ctx) })
-	}
 	waits := rand.New(rand.NewPCG(rng.Uint64(), 1))
 	cycles := 0
 	wg.Go(func() {
@@ -69,15 +77,13 @@ func TestI1I9I12HostedClustersUnderKills(t *testing.T) {
 		})
 	})
 	kills := w.kill(ctx, rng, span)
+	stopWriting()
 	wg.Wait()
 	if t.Failed() {
 		return
 	}
 	for _, c := range customers {
 		t.Logf("%s: %d ConfigMaps and %d counts acknowledged, %d calls not", c.name, c.written, c.counted, c.tries)
-		if c.written == 0 {
-			t.Errorf("nothing was written into %s: there was no load", c.name)
-		}
 	}
 	t.Logf("killed %v; %d clusters came and went", kills, cycles)
 
