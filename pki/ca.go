@@ -41,6 +41,8 @@ const (
 //	tokens/  one-time join tokens by the sha256 of their text, 0700
 //	issued/  records of the issued certificates, by name, 0700
 //	revoked/ records of the revoked certificates, by name, 0700
+//	lines/   which key was renewed by which, by name, 0700
+//	audit.jsonl  the alarms of this CA, for the region's audit, 0600
 //
 // Any number of processes may have the same directory open. A CA is safe for
 // concurrent use.
@@ -60,7 +62,7 @@ type CA struct {
 // processes create it at once, one succeeds and the others open the same CA. A
 // damaged file is an error that names it: only an operator may replace a CA.
 func OpenCA(dir string) (*CA, error) {
-	for _, sub := range []string{tokenDir, issuedDir, revokedDir} {
+	for _, sub := range []string{tokenDir, issuedDir, revokedDir, linesDir} {
 		if err := os.MkdirAll(filepath.Join(dir, sub), 0o700); err != nil {
 			return nil, fmt.Errorf("opening CA %s: %w", dir, err)
 		}
@@ -168,29 +170,46 @@ func (ca *CA) Pool() *x509.CertPool {
 // an agent's is valid as a client's only. Sign ignores everything else in the request.
 // It fails with [ErrRevoked] when the name is barred or the key was revoked.
 func (ca *CA) Sign(csrPEM []byte, name Name) ([]byte, error) {
+	return ca.sign(csrPEM, applicant{name: name, validity: ca.validity()})
+}
+
+// CommandValidity is the life of the certificates of [CA.SignForCommand].
+const CommandValidity = 15 * time.Minute
+
+// SignForCommand is [CA.Sign] for a command on the CA's machine: the certificate is valid
+// for [CommandValidity] and cannot be renewed. The CA forgets it soon after its expiry.
+func (ca *CA) SignForCommand(csrPEM []byte, name Name) ([]byte, error) {
+	return ca.sign(csrPEM, applicant{name: name, validity: min(CommandValidity, ca.validity()), unrenewable: true})
+}
+
+func (ca *CA) sign(csrPEM []byte, as applicant) ([]byte, error) {
 	csr, err := parseCSR(csrPEM)
 	if err != nil {
-		return nil, fmt.Errorf("signing for %s: request %w", name, err)
+		return nil, fmt.Errorf("signing for %s: request %w", as.name, err)
 	}
-	_, der, err := ca.grant(csr, func() (Name, error) { return name, name.Validate() })
+	_, der, err := ca.grant(csr, func() (applicant, error) { return as, as.name.Validate() })
 	if err != nil {
-		return nil, fmt.Errorf("signing for %s: %w", name, err)
+		return nil, fmt.Errorf("signing for %s: %w", as.name, err)
 	}
 	return encodeCert(der), nil
 }
 
+// validity returns the life of a certificate.
+func (ca *CA) validity() time.Duration {
+	if ca.Validity == 0 {
+		return DefaultValidity
+	}
+	return ca.Validity
+}
+
 // issue signs a certificate for a public key. It writes no record; grant does.
-func (ca *CA) issue(pub any, name Name) ([]byte, error) {
+func (ca *CA) issue(pub any, name Name, validity time.Duration) ([]byte, error) {
 	if err := name.Validate(); err != nil {
 		return nil, err
 	}
 	serial, err := newSerial()
 	if err != nil {
 		return nil, err
-	}
-	validity := ca.Validity
-	if validity == 0 {
-		validity = DefaultValidity
 	}
 	now := time.Now()
 	tmpl := &x509.Certificate{

@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 const (
 	identityFile = "identity.pem"
 	pendingFile  = "pending.pem" // a new key for which a join token may have been redeemed
+	renewalFile  = "renewal.pem" // the key of a renewal that the CA has not confirmed
 	spentFile    = "spent"       // the hash of the last redeemed join token
 
 	retryMin = 250 * time.Millisecond
@@ -70,7 +72,9 @@ type Identity struct {
 	roots   *x509.CertPool
 	ca      *x509.Certificate
 	current atomic.Pointer[tls.Certificate]
-	guard   *guard // for clients of a server with this identity
+	guard   *guard        // for clients of a server with this identity
+	renewed chan struct{} // wakes keepConfirmed
+	renewal sync.Mutex    // held while renewalFile is used
 }
 
 // OpenIdentity loads the identity in Dir, or makes a key there and enrols. It renews
@@ -96,7 +100,7 @@ func openIdentity(ctx context.Context, o IdentityOptions) (*Identity, error) {
 	if err := o.Name.Validate(); err != nil {
 		return nil, err
 	}
-	id := &Identity{o: o, guard: newGuard()}
+	id := &Identity{o: o, guard: newGuard(), renewed: make(chan struct{}, 1)}
 	if err := id.loadRoots(ctx); err != nil {
 		return nil, err
 	}
@@ -237,10 +241,18 @@ func (id *Identity) save(key *ecdsa.PrivateKey, cert *x509.Certificate) error {
 		0o600); err != nil {
 		return err
 	}
-	if err := os.Remove(filepath.Join(id.o.Dir, pendingFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := removeFile(id.o.Dir, pendingFile); err != nil {
 		return err
 	}
 	return id.use(key, cert.Raw)
+}
+
+// removeFile removes a file of a directory; a missing one is no error.
+func removeFile(dir, name string) error {
+	if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // use makes key and certificate the present ones for new connections.
@@ -278,7 +290,7 @@ func (id *Identity) enrol(ctx context.Context, key *ecdsa.PrivateKey, token stri
 	for attempt := 0; ; attempt++ {
 		cert, err := id.requestCertificate(ctx, key, token)
 		if err == nil {
-			if err := id.save(key, cert); err != nil {
+			if err := errors.Join(id.save(key, cert), removeFile(id.o.Dir, renewalFile)); err != nil {
 				return err
 			}
 			return id.dropToken()

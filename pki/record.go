@@ -20,12 +20,13 @@ import (
 )
 
 // RenewalGrace is how long after its expiry a certificate may still be renewed, if
-// it is not revoked: a machine may have slept.
-const RenewalGrace = 90 * 24 * time.Hour
+// it is not revoked: a process may have been away.
+const RenewalGrace = 24 * time.Hour
 
 const (
 	issuedDir  = "issued"
 	revokedDir = "revoked"
+	linesDir   = "lines"
 	recordExt  = ".json"
 	lockFile   = "lock"
 )
@@ -70,21 +71,28 @@ type revokedCert struct {
 }
 
 // canBeForgotten reports whether a certificate can neither be used nor renewed.
-func (c issuedCert) canBeForgotten(now time.Time) bool {
-	return now.After(c.Expires.Add(RenewalGrace + skew))
+func canBeForgotten(expires, now time.Time) bool { return now.After(expires.Add(RenewalGrace + skew)) }
+
+// canBeForgotten reports whether no revocation list needs the certificate any more.
+func (c revokedCert) canBeForgotten(now time.Time) bool {
+	return canBeForgotten(c.Expires, now) && now.After(c.Expires.Add(crlValidity))
 }
 
 // check returns [ErrRevoked] when the name is barred or the certificate is revoked. The
 // caller has verified the certificate otherwise.
 func (r revokedRecord) check(name Name, cert *x509.Certificate) error {
-	switch {
-	case r.Barred:
+	if r.Barred {
 		return fmt.Errorf("%s was %w at %s", name, ErrRevoked, r.At.UTC().Format(time.RFC3339))
-	case cert.NotBefore.Add(skew).Before(r.At.Truncate(time.Second)), // NotBefore has no fractions of seconds
-		slices.ContainsFunc(r.Certificates, func(c revokedCert) bool { return c.Serial == cert.SerialNumber.Text(16) }):
-		return fmt.Errorf("this certificate of %s was %w at %s", name, ErrRevoked, r.At.UTC().Format(time.RFC3339))
 	}
-	return nil
+	at := r.At
+	i := slices.IndexFunc(r.Certificates, func(c revokedCert) bool { return c.Serial == cert.SerialNumber.Text(16) })
+	switch {
+	case i >= 0:
+		at = r.Certificates[i].At
+	case !cert.NotBefore.Add(skew).Before(r.At.Truncate(time.Second)): // NotBefore has no fractions of seconds
+		return nil
+	}
+	return fmt.Errorf("this certificate of %s was %w at %s", name, ErrRevoked, at.UTC().Format(time.RFC3339))
 }
 
 // A Revocation is the result of [CA.Revoke].
@@ -136,7 +144,7 @@ func (ca *CA) revoke(name Name, reason string) (Revocation, error) {
 	rec.Certificates = slices.DeleteFunc(rec.Certificates, func(c revokedCert) bool { return c.canBeForgotten(now) })
 	for _, c := range issued.Certificates {
 		known := slices.ContainsFunc(rec.Certificates, func(r revokedCert) bool { return r.Serial == c.Serial })
-		if known || c.canBeForgotten(now) {
+		if known || canBeForgotten(c.Expires, now) {
 			continue
 		}
 		rec.Certificates = append(rec.Certificates, revokedCert{c, now})
@@ -177,51 +185,6 @@ func (ca *CA) Allow(name Name) (changed bool, err error) {
 		return false, fmt.Errorf("allowing %s: %w", name, err)
 	}
 	return changed, nil
-}
-
-// grant issues a certificate for the key of csr and the name that authenticate returns,
-// and records it. It calls authenticate while the CA is locked, so that no revocation
-// comes between the authentication and the record of the certificate.
-func (ca *CA) grant(csr *x509.CertificateRequest, authenticate func() (Name, error)) (Name, []byte, error) {
-	hash, err := keyHash(csr.PublicKey)
-	if err != nil {
-		return "", nil, err
-	}
-	unlock, err := ca.lock()
-	if err != nil {
-		return "", nil, err
-	}
-	defer unlock()
-	name, err := authenticate()
-	if err != nil {
-		return name, nil, err
-	}
-	revoked, err := readRecord[revokedRecord](ca.dir, revokedDir, name)
-	switch {
-	case err != nil:
-		return name, nil, err
-	case revoked.Barred:
-		return name, nil, fmt.Errorf("%s was %w at %s", name, ErrRevoked, revoked.At.UTC().Format(time.RFC3339))
-	case slices.ContainsFunc(revoked.Certificates, func(c revokedCert) bool { return c.Key == hash }):
-		return name, nil, fmt.Errorf("this key of %s was %w: make a new one", name, ErrRevoked)
-	}
-	der, err := ca.issue(csr.PublicKey, name)
-	if err != nil {
-		return name, nil, err
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		return name, nil, err
-	}
-	issued, err := readRecord[issuedRecord](ca.dir, issuedDir, name)
-	if err != nil {
-		return name, nil, err
-	}
-	now := time.Now()
-	issued.Certificates = slices.DeleteFunc(issued.Certificates, func(c issuedCert) bool { return c.canBeForgotten(now) })
-	issued.Certificates = append(issued.Certificates, issuedCert{cert.SerialNumber.Text(16), derHash(der), hash,
-		cert.NotAfter.UTC()})
-	return name, der, writeRecord(ca.dir, issuedDir, name, issued)
 }
 
 // renewableName returns the name of a client certificate if it may be renewed: the CA has
@@ -278,7 +241,7 @@ func (ca *CA) lock() (unlock func(), err error) {
 }
 
 // readRecord reads the record of a name; a missing one is empty.
-func readRecord[R issuedRecord | revokedRecord](dir, kind string, name Name) (R, error) {
+func readRecord[R issuedRecord | revokedRecord | lineRecord](dir, kind string, name Name) (R, error) {
 	var rec R
 	path := filepath.Join(dir, kind, string(name)+recordExt)
 	data, err := os.ReadFile(path)
@@ -297,7 +260,7 @@ func readRecord[R issuedRecord | revokedRecord](dir, kind string, name Name) (R,
 }
 
 // writeRecord writes the record of a name.
-func writeRecord[R issuedRecord | revokedRecord](dir, kind string, name Name, rec R) error {
+func writeRecord[R issuedRecord | revokedRecord | lineRecord](dir, kind string, name Name, rec R) error {
 	data, err := json.Marshal(rec)
 	if err != nil {
 		return err
@@ -326,7 +289,15 @@ func Enrolled(caDir, dir string, name Name) bool {
 		return false
 	}
 	holder, err := readRenewableName(caDir, ca, cert)
-	return err == nil && holder == name
+	if err != nil || holder != name {
+		return false
+	}
+	lines, err := readRecord[lineRecord](caDir, linesDir, name)
+	if err != nil {
+		return false
+	}
+	hash, err := keyHash(cert.PublicKey)
+	return err == nil && !lines.isSuperseded(hash)
 }
 
 // Fingerprint returns the text by which people and commands identify a CA: "sha256:" and

@@ -2,11 +2,15 @@ package pki
 
 import (
 	"context"
+	"crypto/ecdsa"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -21,6 +25,7 @@ import (
 func (id *Identity) Run(ctx context.Context) error {
 	var follower sync.WaitGroup
 	follower.Go(func() { id.followCRL(ctx) })
+	follower.Go(func() { id.keepConfirmed(ctx) })
 	defer follower.Wait()
 	for attempt := 0; ; {
 		wait := time.Until(renewAt(id.Certificate()))
@@ -41,6 +46,10 @@ func (id *Identity) Run(ctx context.Context) error {
 			continue
 		}
 		attempt = 0
+		select {
+		case id.renewed <- struct{}{}:
+		default:
+		}
 		id.o.Logger.LogAttrs(ctx, slog.LevelInfo, "certificate renewed",
 			slog.String("identity", string(id.o.Name)), slog.Time("expires", id.Certificate().NotAfter))
 	}
@@ -62,17 +71,88 @@ func (id *Identity) Renew(ctx context.Context) error {
 }
 
 // renewByCertificate obtains a certificate for a new key, authenticated by the present
-// certificate.
+// certificate. The key is on disk before the request: when the answer is lost, the next
+// request has the same key, also after a restart. By that the CA tells it from a request of
+// somebody who has a copy of the present key.
 func (id *Identity) renewByCertificate(ctx context.Context) error {
-	key, err := newKey()
+	id.renewal.Lock()
+	defer id.renewal.Unlock()
+	key, err := id.nextKey()
 	if err != nil {
 		return err
 	}
 	cert, err := id.requestCertificate(ctx, key, "")
 	if err != nil {
+		if r, ok := errors.AsType[*refusal](err); ok && r.isFinal() {
+			return errors.Join(err, removeFile(id.o.Dir, renewalFile)) // nothing was signed for this key
+		}
 		return err
 	}
 	return id.save(key, cert)
+}
+
+// nextKey returns the key of the renewal that is under way, or makes a new one.
+func (id *Identity) nextKey() (*ecdsa.PrivateKey, error) {
+	key, _, err := id.load(renewalFile)
+	if err != nil || key.PublicKey.Equal(id.Certificate().PublicKey) {
+		// Damaged, or of the last renewal.
+		if err := removeFile(id.o.Dir, renewalFile); err != nil {
+			return nil, err
+		}
+		key, _, err = id.load(renewalFile)
+	}
+	return key, err
+}
+
+// isConfirmed reports whether the CA knows that the present certificate has arrived.
+func (id *Identity) isConfirmed() bool {
+	data, err := os.ReadFile(filepath.Join(id.o.Dir, renewalFile))
+	if err != nil {
+		return true
+	}
+	key, _, err := decodePair(data)
+	return err != nil || !key.PublicKey.Equal(id.Certificate().PublicKey)
+}
+
+// confirm tells the CA that the present certificate has arrived. From then on the CA takes
+// another use of the certificate before it for that of a copied key.
+func (id *Identity) confirm(ctx context.Context) error {
+	id.renewal.Lock()
+	defer id.renewal.Unlock()
+	status, answer, err := id.call(ctx, "/v1/confirm", nil, "")
+	switch {
+	case err != nil:
+		return fmt.Errorf("confirming the certificate at %s: %w", id.o.URL, err)
+	case status == http.StatusNotFound:
+		// A signing service of an earlier version: the next renewal confirms.
+	case status != http.StatusNoContent:
+		err = decodeRefusal(status, answer)
+		if r, ok := errors.AsType[*refusal](err); !ok || !r.isFinal() {
+			return fmt.Errorf("confirming the certificate at %s: %w", id.o.URL, err)
+		}
+		id.o.Logger.LogAttrs(ctx, slog.LevelWarn, "the CA does not accept the present certificate",
+			slog.String("identity", string(id.o.Name)), slog.Any("error", err))
+	}
+	return removeFile(id.o.Dir, renewalFile)
+}
+
+// keepConfirmed confirms each renewed certificate, and retries with back-off until the CA
+// answers, until ctx is done.
+func (id *Identity) keepConfirmed(ctx context.Context) {
+	for attempt := 0; ; attempt++ {
+		wait := clockCheck
+		if id.isConfirmed() {
+			attempt = 0
+		} else if err := id.confirm(ctx); err != nil {
+			wait = backoff(attempt)
+			id.o.Logger.LogAttrs(ctx, slog.LevelDebug, "certificate not confirmed, will be tried again",
+				slog.String("identity", string(id.o.Name)), slog.Any("error", err))
+		}
+		pause.ForWake(ctx, id.renewed, wait)
+		if ctx.Err() != nil {
+			return
+		}
+	}
 }
 
 // renewAt returns the time at which two thirds of a certificate's life are over. The

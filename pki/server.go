@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"atoll.dev/internal/rest"
 )
 
@@ -22,12 +24,17 @@ const maxSignBody = 64 << 10
 //	POST /v1/sign  {"csr": PEM, "token": text?} -> {"certificate": PEM, "identity": name}
 //	GET  /v1/ca    the CA's certificate as PEM, for anyone
 //	GET  /v1/crl   the revocation list as PEM, for anyone
+//	POST /v1/confirm  the holder of a certificate says that it has arrived; 204
+//	GET  /v1/audit    the CA's audit records, for the Platform API
 //
 // A request to sign is authenticated by a join token, or without one by the
 // client certificate of the connection, which is renewed under the same name.
 // For renewals only, the service accepts certificates that expired within
-// [RenewalGrace]; no other route reads the client certificate. It refuses a csr whose
-// subject is not the name that it would sign.
+// [RenewalGrace]. It refuses a csr whose subject is not the name that it would sign.
+//
+// A certificate is superseded when the one that renewed it was used here: confirmed, or
+// renewed in turn. A superseded certificate that is used for one of these again revokes
+// its line: all certificates that follow from the same join token.
 //
 // With ?after=NUMBER the service waits until the list has another number, at most
 // crlWait, so that a server learns of a revocation at once.
@@ -38,14 +45,21 @@ type Server struct {
 	failed  *failures
 	waiting chan struct{} // holds a token for each request that waits for a new revocation list
 
+	superseded prometheus.Counter
+
 	mu      sync.Mutex
 	serving *tls.Certificate // the service's own certificate, see certificate
 }
 
 // NewServer returns a signing service of ca.
 func NewServer(ca *CA) *Server {
-	return &Server{ca: ca, failed: newFailures(), waiting: make(chan struct{}, crlWaiting)}
+	return &Server{ca: ca, failed: newFailures(), waiting: make(chan struct{}, crlWaiting),
+		superseded: prometheus.NewCounter(prometheus.CounterOpts{Name: "pki_superseded_certificates_used_total",
+			Help: "Certificates that were used after their renewal. Each revoked its line: somebody has a copy of a key."})}
 }
+
+// Collector returns the service's metrics.
+func (s *Server) Collector() prometheus.Collector { return s.superseded }
 
 // Handler returns the service's HTTP API, which logs to log, or to
 // slog.Default when that is nil. It must be served with the configuration of
@@ -69,13 +83,49 @@ func (s *Server) Handler(log *slog.Logger) http.Handler {
 				log.LogAttrs(r.Context(), slog.LevelWarn, "certificate refused",
 					slog.String("remote", r.RemoteAddr), slog.String("code", e.Code), slog.Any("error", err))
 			}
+			s.logAlarm(r, log, err)
 			return err
 		}
 		log.LogAttrs(r.Context(), slog.LevelInfo, "certificate issued",
 			slog.String("identity", string(answer.Identity)), slog.String("remote", r.RemoteAddr))
 		return rest.WriteJSON(w, http.StatusOK, answer)
 	})
+	mux.Handle("POST /v1/confirm", func(w http.ResponseWriter, r *http.Request) error {
+		_, err := s.ca.confirm(func() (applicant, error) { return s.presented(r) })
+		if err != nil {
+			s.failed.add(r.RemoteAddr)
+			s.logAlarm(r, log, err)
+			return refuse(err)
+		}
+		w.WriteHeader(http.StatusNoContent)
+		return nil
+	})
+	mux.Handle("GET /v1/audit", s.serveAudit)
 	return rest.Observe(rest.Options{Log: log}, mux)
+}
+
+// presented returns the holder of the client certificate of a request as an applicant, if
+// the certificate may be renewed.
+func (s *Server) presented(r *http.Request) (applicant, error) {
+	if len(r.TLS.PeerCertificates) == 0 {
+		return applicant{}, ErrNoPeer
+	}
+	cert := r.TLS.PeerCertificates[0]
+	name, err := s.ca.renewableName(cert)
+	return applicant{name: name, validity: s.ca.validity(), by: cert, source: hostOf(r.RemoteAddr)}, err
+}
+
+// logAlarm logs and counts that a superseded certificate was used.
+func (s *Server) logAlarm(r *http.Request, log *slog.Logger, err error) {
+	e, ok := errors.AsType[*supersededError](err)
+	if !ok {
+		return
+	}
+	s.superseded.Inc()
+	log.LogAttrs(r.Context(), slog.LevelError,
+		"ALARM: a certificate was used after its renewal, so somebody has a copy of its key; its line is revoked",
+		slog.String("identity", string(e.name)), slog.String("remote", r.RemoteAddr), slog.Int("keys", e.revoked),
+		slog.String("next", "find the copy, then make a new join token"))
 }
 
 // Check is a readiness check: the CA's directory can be read and the revocation
@@ -162,7 +212,7 @@ func (s *Server) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if err != nil {
 		return nil, err
 	}
-	der, err := s.ca.issue(&key.PublicKey, ServiceName("pki"))
+	der, err := s.ca.issue(&key.PublicKey, ServiceName("pki"), s.ca.validity())
 	if err != nil {
 		return nil, err
 	}
@@ -203,10 +253,7 @@ func parseSignRequest(body []byte) (SignRequest, *x509.CertificateRequest, error
 // sign authenticates a request and issues its certificate. It validates the request
 // first, so that no token is redeemed for a request that cannot be signed.
 func (s *Server) sign(r *http.Request) (SignResponse, error) {
-	holder, shown := Name(""), ErrNoPeer
-	if len(r.TLS.PeerCertificates) > 0 {
-		holder, shown = s.ca.renewableName(r.TLS.PeerCertificates[0])
-	}
+	holder, shown := s.presented(r)
 	if shown != nil && !s.failed.allow(r.RemoteAddr) {
 		e := rest.Errorf(http.StatusTooManyRequests, "too-many-failures",
 			"too many requests from this address failed; try again later")
@@ -226,16 +273,16 @@ func (s *Server) sign(r *http.Request) (SignResponse, error) {
 		return SignResponse{}, err
 	}
 	want := Name(csr.Subject.CommonName)
-	name, der, err := s.ca.grant(csr, func() (Name, error) {
+	name, der, err := s.ca.grant(csr, func() (applicant, error) {
 		switch {
 		case req.Token != "":
-			return s.ca.redeem(req.Token, hash, want)
+			name, err := s.ca.redeem(req.Token, hash, want)
+			return applicant{name: name, validity: s.ca.validity()}, err
 		case shown == nil:
-			// Checked again with the CA locked: it may have been revoked since.
-			holder, shown = s.ca.renewableName(r.TLS.PeerCertificates[0])
+			holder, shown = s.presented(r) // again with the CA locked: it may have been revoked since
 		}
-		if shown == nil && want != "" && want != holder {
-			return "", fmt.Errorf("%w: the certificate is that of %q, not of %q", ErrWrongName, holder, want)
+		if shown == nil && want != "" && want != holder.name {
+			return applicant{}, fmt.Errorf("%w: the certificate is that of %q, not of %q", ErrWrongName, holder.name, want)
 		}
 		return holder, shown
 	})
@@ -261,9 +308,11 @@ func refuse(err error) error {
 		{ErrWrongName, http.StatusForbidden, "wrong-name", "ask for the name that is yours"},
 		{ErrRevoked, http.StatusForbidden, "revoked", "`atoll mc allow` and a new join token let it join again"},
 		{ErrTooOld, http.StatusForbidden, "certificate-too-old", "make a join token"},
+		{ErrSuperseded, http.StatusForbidden, "superseded", "find out who has a copy of its key, then make a join token"},
+		{errUsedKey, http.StatusForbidden, "key-used", "make a new key"},
 	} {
 		if errors.Is(err, r.kind) {
-			return rest.Errorf(r.status, r.code, "%v; %s", err, r.advice)
+			return rest.Errorf(r.status, r.code, "%v; %s", err, r.advice).Because(err)
 		}
 	}
 	if isCertificateError(err) {

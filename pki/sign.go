@@ -43,36 +43,12 @@ func (id *Identity) requestCertificate(ctx context.Context, key *ecdsa.PrivateKe
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, signTimeout)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimSuffix(id.o.URL, "/")+"/v1/sign",
-		bytes.NewReader(body))
+	status, answer, err := id.call(ctx, "/v1/sign", body, token)
 	if err != nil {
 		return nil, err
 	}
-	if req.URL.Scheme != "https" {
-		return nil, &refusal{http.StatusBadRequest, "bad-url", fmt.Sprintf("the signing service's URL %q is not https",
-			id.o.URL)}
-	}
-	req.Header.Set("Content-Type", "application/json")
-
-	tlsConfig := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: id.roots, ServerName: pkiServer}
-	if token == "" {
-		tlsConfig.GetClientCertificate = id.ClientTLS("").GetClientCertificate
-	}
-	transport := &http.Transport{TLSClientConfig: tlsConfig, DialContext: id.o.dial, DisableKeepAlives: true}
-	defer transport.CloseIdleConnections()
-	resp, err := (&http.Client{Transport: transport}).Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
-	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxSignBody))
-	if err != nil {
-		return nil, err
-	}
-	if resp.StatusCode != http.StatusOK {
-		return nil, decodeRefusal(resp.StatusCode, answer)
+	if status != http.StatusOK {
+		return nil, decodeRefusal(status, answer)
 	}
 	var signed SignResponse
 	if err := json.Unmarshal(answer, &signed); err != nil {
@@ -94,6 +70,38 @@ func (id *Identity) requestCertificate(ctx context.Context, key *ecdsa.PrivateKe
 		return nil, fmt.Errorf("checking the signed certificate: %w", err)
 	}
 	return cert, nil
+}
+
+// call posts a body to a path of the signing service, once, and returns its answer. Without a
+// token it shows the present certificate.
+func (id *Identity) call(ctx context.Context, path string, body []byte, token string) (status int, answer []byte,
+	err error) {
+	ctx, cancel := context.WithTimeout(ctx, signTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimSuffix(id.o.URL, "/")+path,
+		bytes.NewReader(body))
+	if err != nil {
+		return 0, nil, err
+	}
+	if req.URL.Scheme != "https" {
+		return 0, nil, &refusal{http.StatusBadRequest, "bad-url", fmt.Sprintf("the signing service's URL %q is not https",
+			id.o.URL)}
+	}
+	req.Header.Set("Content-Type", "application/json")
+
+	tlsConfig := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: id.roots, ServerName: pkiServer}
+	if token == "" {
+		tlsConfig.GetClientCertificate = id.ClientTLS("").GetClientCertificate
+	}
+	transport := &http.Transport{TLSClientConfig: tlsConfig, DialContext: id.o.dial, DisableKeepAlives: true}
+	defer transport.CloseIdleConnections()
+	resp, err := (&http.Client{Transport: transport}).Do(req)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer resp.Body.Close()
+	answer, err = io.ReadAll(io.LimitReader(resp.Body, maxSignBody))
+	return resp.StatusCode, answer, err
 }
 
 // decodeRefusal returns the error in an answer of the signing service.

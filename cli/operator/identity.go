@@ -13,12 +13,15 @@ import (
 	"os"
 	"os/user"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"atoll.dev/access"
 	"atoll.dev/cli/terminal"
 	"atoll.dev/client/remote"
+	"atoll.dev/pki"
 )
 
 // operatorFlags select a service of the region and the identity of the operator who calls it.
@@ -84,11 +87,36 @@ func readCertPool(caFile string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// localOperator signs a certificate of an operator with the CA of the region on this machine.
+// localOperator signs certificates of an operator with the CA of the region on this machine.
 func localOperator(session *terminal.Session, service string) (*tls.Config, error) {
 	ca, err := openCAOf(session, "")
 	if err != nil {
 		return nil, err
+	}
+	signer := &operatorSigner{ca: ca}
+	if _, err := signer.certificate(nil); err != nil {
+		return nil, err
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS13, GetClientCertificate: signer.certificate, RootCAs: ca.Pool(),
+		ServerName: service}, nil
+}
+
+// operatorSigner makes the operator's certificates of one command. Its certificates are short, and a command such as a
+// watch may connect again later, so it makes another one when half of the life of the last one is over.
+type operatorSigner struct {
+	ca *pki.CA
+
+	mu   sync.Mutex
+	last *tls.Certificate
+	made time.Time
+}
+
+// certificate is the GetClientCertificate of the command's connections.
+func (s *operatorSigner) certificate(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.last != nil && time.Since(s.made) < pki.CommandValidity/2 {
+		return s.last, nil
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -98,7 +126,8 @@ func localOperator(session *terminal.Session, service string) (*tls.Config, erro
 	if err != nil {
 		return nil, err
 	}
-	cert, err := ca.Sign(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: csr}), access.Operator)
+	cert, err := s.ca.SignForCommand(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: csr}),
+		access.Operator)
 	if err != nil {
 		return nil, fmt.Errorf("making an operator's certificate: %w", err)
 	}
@@ -110,6 +139,6 @@ func localOperator(session *terminal.Session, service string) (*tls.Config, erro
 	if err != nil {
 		return nil, err
 	}
-	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, RootCAs: ca.Pool(),
-		ServerName: service}, nil
+	s.last, s.made = &pair, time.Now()
+	return s.last, nil
 }

@@ -35,7 +35,8 @@ func mcJoinToken(session *terminal.Session) *cobra.Command {
 NAME, within 15 minutes, and prints the commands that run its agent: a shell script
 that holds the token, so send it over a safe channel. The agent makes its key where
 it runs, believes the region's CA for its hash, and renews its certificate by itself;
-the token is needed again only after 90 days of absence or a revocation.
+the token is needed again only when the certificate has expired for a day, or was
+revoked.
 
 Run it where the CA's directory is. --mqtt and --pki are the region's addresses as
 the agent reaches them; they default to those of the region on this machine.`,

@@ -3,10 +3,13 @@ package services
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"atoll.dev/api/audit"
 	"atoll.dev/cli/terminal"
+	"atoll.dev/client/remote"
 	"atoll.dev/internal/rest"
 	"atoll.dev/pki"
 )
@@ -61,6 +64,15 @@ func (f *pkiService) start(ctx context.Context, s *System) error {
 	}
 	server := pki.NewServer(ca)
 	s.Ops.Check("ca", server.Check)
+	s.Ops.Registry.MustRegister(server.Collector())
 	s.serve(p, l, "pki", server.TLS(), rest.Server{Handler: server.Handler(s.Log)})
 	return p.wait()
+}
+
+// caAudit is the source of the CA's audit records: certificates that were used after their renewal.
+type caAudit struct{ service *remote.Service }
+
+// ReadAudit implements audit.Source.
+func (c caAudit) ReadAudit(ctx context.Context, after string, limit int, wait time.Duration) (audit.Page, error) {
+	return c.service.ReadAudit(ctx, "/v1"+audit.Path, after, limit, wait)
 }

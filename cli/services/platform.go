@@ -14,6 +14,7 @@ import (
 	"atoll.dev/cli/terminal"
 	"atoll.dev/client/clmclient"
 	"atoll.dev/client/maestroclient"
+	"atoll.dev/client/remote"
 	"atoll.dev/cluster"
 	"atoll.dev/front/arm"
 	"atoll.dev/front/rosa"
@@ -191,6 +192,12 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 	if s.CLM != nil {
 		gatherer.Sources["clm"] = s.CLM
 	}
+	authority, err := remote.New("the CA", s.identity.url, identity.ClientTLS("pki"))
+	if err != nil {
+		return err
+	}
+	defer authority.Close()
+	gatherer.Sources["pki"] = caAudit{authority}
 	denials := audit.NewDenials(chain, s.Log)
 	p.run(func(ctx context.Context) error { // they end with ctx only
 		_ = gatherer.Run(ctx)

@@ -1,0 +1,276 @@
+package pki
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+
+	"atoll.dev/api/audit"
+)
+
+// steal returns an identity with a copy of the files of another, as of now.
+func steal(t *testing.T, o IdentityOptions) *Identity {
+	t.Helper()
+	dir := t.TempDir()
+	data, err := os.ReadFile(filepath.Join(o.Dir, identityFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, identityFile), data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o.Dir, o.TokenFile = dir, ""
+	return open(t, o)
+}
+
+// alarms returns the value of the metric of alarms.
+func alarms(t *testing.T, s *Server) float64 {
+	t.Helper()
+	var m dto.Metric
+	if err := s.superseded.Write(&m); err != nil {
+		t.Fatal(err)
+	}
+	return m.GetCounter().GetValue()
+}
+
+// getAudit reads the audit of a signing service with a certificate.
+func getAudit(t *testing.T, url string, id *Identity, after string) (int, audit.Page) {
+	t.Helper()
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: id.ClientTLS("pki"), DisableKeepAlives: true}}
+	resp, err := client.Get(url + "/v1/audit?after=" + after)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var page audit.Page
+	if resp.StatusCode == http.StatusOK {
+		if err := json.Unmarshal(data, &page); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return resp.StatusCode, page
+}
+
+// A thief who copied a certificate, and its holder, both renew, in any order. The CA revokes the line of both as soon
+// as it sees the second use, and says so in the log, in a metric and in the audit.
+func TestI7ASupersededCertificateRevokesItsLine(t *testing.T) {
+	for name, use := range map[string]func(t *testing.T, honest, thief *Identity) error{
+		"the holder renews and confirms, the thief renews": func(t *testing.T, honest, thief *Identity) error {
+			if err := errors.Join(honest.Renew(t.Context()), honest.confirm(t.Context())); err != nil {
+				t.Fatal(err)
+			}
+			return thief.Renew(t.Context())
+		},
+		"the holder renews twice without a word, the thief renews": func(t *testing.T, honest, thief *Identity) error {
+			if err := errors.Join(honest.Renew(t.Context()), honest.Renew(t.Context())); err != nil {
+				t.Fatal(err)
+			}
+			return thief.Renew(t.Context())
+		},
+		"the thief renews and confirms, the holder renews": func(t *testing.T, honest, thief *Identity) error {
+			if err := errors.Join(thief.Renew(t.Context()), thief.confirm(t.Context())); err != nil {
+				t.Fatal(err)
+			}
+			return honest.Renew(t.Context())
+		},
+		"both renew, the holder confirms, the thief confirms": func(t *testing.T, honest, thief *Identity) error {
+			if err := errors.Join(thief.Renew(t.Context()), honest.Renew(t.Context()),
+				honest.confirm(t.Context())); err != nil {
+				t.Fatal(err)
+			}
+			return thief.Renew(t.Context()) // revoked already, as it was requested beside the holder's
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ca := openCA(t)
+			s := NewServer(ca)
+			var log bytes.Buffer
+			url := serve(t, s, s.Handler(slog.New(slog.NewTextHandler(&log, nil))))
+			o := options(t, ca, url, "management-01")
+			honest := open(t, o)
+			thief := steal(t, o)
+			other := open(t, options(t, ca, url, "management-01")) // by another token: another line
+			platform := open(t, options(t, ca, url, "system:platform"))
+			err := use(t, honest, thief)
+			if strings.HasPrefix(name, "both") {
+				if err == nil || !strings.Contains(err.Error(), "revoked") {
+					t.Errorf("error %v", err)
+				}
+				if err := honest.Renew(t.Context()); err != nil {
+					t.Errorf("the holder: %v", err)
+				}
+				return
+			}
+			if err == nil || !strings.Contains(err.Error(), "superseded: ") {
+				t.Fatalf("error %v", err)
+			}
+			for who, id := range map[string]*Identity{"the holder": honest, "the thief": thief} {
+				if err := id.Renew(t.Context()); err == nil || !strings.Contains(err.Error(), "revoked: ") {
+					t.Errorf("%s renews: %v", who, err)
+				}
+			}
+			_, list, err := ca.CRL()
+			if err != nil || len(list.RevokedCertificateEntries) < 2 {
+				t.Errorf("the list has %v, %v", list, err)
+			}
+			if err := other.Renew(t.Context()); err != nil {
+				t.Errorf("another line of the name: %v", err)
+			}
+			if _, err := ca.CreateToken("management-01", time.Minute); err != nil {
+				t.Errorf("the name is barred: %v", err)
+			}
+			if n := alarms(t, s); n != 1 {
+				t.Errorf("the metric is %v", n)
+			}
+			if !strings.Contains(log.String(), "level=ERROR") || !strings.Contains(log.String(), "identity=management-01") {
+				t.Errorf("log:\n%s", log.String())
+			}
+			status, page := getAudit(t, url, platform, "")
+			if status != http.StatusOK || len(page.Items) != 1 || page.Next != "1" ||
+				page.Items[0].Principal != "management-01" || page.Items[0].Key == "" {
+				t.Errorf("audit: %d %+v", status, page)
+			}
+			if status, page = getAudit(t, url, platform, page.Next); status != http.StatusOK || len(page.Items) != 0 {
+				t.Errorf("after it: %d %+v", status, page)
+			}
+			if status, _ = getAudit(t, url, platform, "7"); status != http.StatusGone {
+				t.Errorf("a cursor of another CA: %d", status)
+			}
+			if status, _ = getAudit(t, url, other, ""); status != http.StatusForbidden {
+				t.Errorf("an agent reads the audit: %d", status)
+			}
+		})
+	}
+}
+
+// Lost answers, killed clients, and repeated requests are no alarm.
+func TestI12ALostRenewalIsNoAlarm(t *testing.T) {
+	ca := openCA(t)
+	s := NewServer(ca)
+	url := serve(t, s, s.Handler(slog.New(slog.DiscardHandler)))
+	o := options(t, ca, url, "management-01")
+	id := open(t, o)
+	for range 3 {
+		// The answer is lost, and the process killed: the request was executed.
+		key, err := id.nextKey()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := id.requestCertificate(t.Context(), key, ""); err != nil {
+			t.Fatal(err)
+		}
+		id = open(t, o)
+		if err := id.Renew(t.Context()); err != nil {
+			t.Fatalf("after a lost answer: %v", err)
+		}
+		if err := id.confirm(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The request arrives once more, late.
+	before := steal(t, o)
+	key, err := id.nextKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(id.Renew(t.Context()), id.confirm(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := before.requestCertificate(t.Context(), key, ""); err != nil {
+		t.Errorf("a repeated request: %v", err)
+	}
+	// An agent of an earlier version makes a new key for each try, and confirms nothing.
+	for range 2 {
+		key, _ := newKey()
+		if _, err := id.requestCertificate(t.Context(), key, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(id.Renew(t.Context()), id.Renew(t.Context())); err != nil {
+		t.Errorf("an earlier version's renewals: %v", err)
+	}
+	if n := alarms(t, s); n != 0 {
+		t.Errorf("%v alarms", n)
+	}
+	if !Enrolled(ca.dir, o.Dir, o.Name) {
+		t.Error("Enrolled is false")
+	}
+}
+
+// A superseded identity needs a token, so that a supervisor makes one.
+func TestASupersededIdentityIsNotEnrolled(t *testing.T) {
+	ca := openCA(t)
+	url := serveCA(t, ca)
+	o := options(t, ca, url, "system:clm")
+	id := open(t, o)
+	old := steal(t, o)
+	if err := errors.Join(id.Renew(t.Context()), id.confirm(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	if Enrolled(ca.dir, old.o.Dir, o.Name) || !Enrolled(ca.dir, o.Dir, o.Name) {
+		t.Error("Enrolled says otherwise")
+	}
+}
+
+// A command's certificate leaves nothing behind: it expires soon, renews nothing, and is forgotten.
+func TestACommandsCertificateIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ca := openCA(t)
+		sign := func() *Identity {
+			key, _ := newKey()
+			csr, _ := encodeCSR(key, "")
+			data, err := ca.SignForCommand(csr, "system:operator")
+			if err != nil {
+				t.Fatal(err)
+			}
+			cert := parseCert(t, data)
+			if life := time.Until(cert.NotAfter); life > CommandValidity {
+				t.Errorf("it is good for %s", life)
+			}
+			id := &Identity{}
+			if err := id.use(key, cert.Raw); err != nil {
+				t.Fatal(err)
+			}
+			return id
+		}
+		first := sign()
+		key, _ := newKey()
+		csr, _ := encodeCSR(key, "")
+		request, err := parseCSR(csr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := ca.grant(request, func() (applicant, error) {
+			return applicant{name: "system:operator", by: first.Certificate(), validity: DefaultValidity}, nil
+		}); !errors.Is(err, errUsedKey) {
+			t.Errorf("it renews: %v", err)
+		}
+		for range 20 {
+			sign()
+			wait(CommandValidity)
+		}
+		issued, err := readRecord[issuedRecord](ca.dir, issuedDir, "system:operator")
+		if err != nil || len(issued.Certificates) > 3 {
+			t.Errorf("%d records, %v", len(issued.Certificates), err)
+		}
+		lines, err := readRecord[lineRecord](ca.dir, linesDir, "system:operator")
+		if err != nil || len(lines.Keys) > 3 {
+			t.Errorf("%d keys, %v", len(lines.Keys), err)
+		}
+	})
+}
