@@ -10,21 +10,22 @@ import (
 	realnode "atoll.dev/node"
 )
 
-// Limits of what is kept of the Nodes of one plane. A Node that is trimmed has at most a few KiB, unless the customer
-// has given it a hundred taints.
+// Limits of the Nodes of one plane in memory. A trimmed Node has at most a few KiB, unless the customer has given it
+// maxTaints taints.
 const (
-	mostNodes      = 5000
-	mostTaints     = 100
-	mostAnnotation = 16 << 10 // bytes of an annotation of ours
+	maxNodes      = 5000
+	maxTaints     = 100
+	maxAnnotation = 16 << 10 // bytes of one annotation; a longer one is dropped
 )
 
-// nodesBound bounds what hosting reads of a plane's Nodes: those with the label of a node pool, and of them what
-// node has.
+// nodesBound bounds which of a plane's Nodes hosting reads, and which parts: Nodes with the label of a node pool, and
+// the fields of type node.
 func nodesBound() *loop.Bound {
-	return &loop.Bound{Selector: hypershift.NodePoolLabel, Most: mostNodes, Trim: trimNode}
+	return &loop.Bound{Selector: hypershift.NodePoolLabel, Most: maxNodes, Trim: trimNode}
 }
 
-// trimNode removes what type node does not have from a Node, and the labels and annotations that are not ours.
+// trimNode removes from a Node all fields that type node does not have, and all labels and annotations that hosting
+// does not set.
 func trimNode(u *unstructured.Unstructured) {
 	whole := u.Object
 	metadata := map[string]any{}
@@ -37,14 +38,14 @@ func trimNode(u *unstructured.Unstructured) {
 	}
 	labels := map[string]any{}
 	for key, value := range u.GetLabels() {
-		if reserved(key) {
+		if isReserved(key) {
 			labels[key] = value
 		}
 	}
 	annotations := map[string]any{}
 	for _, key := range []string{appliedAnnotation, drainingAnnotation, poolUIDAnnotation, realnode.KeyAnnotation,
 		realnode.LeavingAnnotation} {
-		if value, ok := u.GetAnnotations()[key]; ok && len(value) <= mostAnnotation {
+		if value, ok := u.GetAnnotations()[key]; ok && len(value) <= maxAnnotation {
 			annotations[key] = value
 		}
 	}
@@ -56,8 +57,8 @@ func trimNode(u *unstructured.Unstructured) {
 				spec[key] = value
 			}
 		}
-		if taints, ok := spec["taints"].([]any); ok && len(taints) > mostTaints {
-			spec["taints"] = taints[:mostTaints:mostTaints]
+		if taints, ok := spec["taints"].([]any); ok && len(taints) > maxTaints {
+			spec["taints"] = taints[:maxTaints:maxTaints]
 		}
 	}
 	if s, ok := whole["status"].(map[string]any); ok {
@@ -68,7 +69,7 @@ func trimNode(u *unstructured.Unstructured) {
 		}
 		status["conditions"] = readyConditions(s)
 	}
-	// A copy, so that nothing of the whole object stays in memory.
+	// Encoding and decoding copies the kept parts, so that the memory of the whole object can be freed.
 	trimmed, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "Node", "metadata": metadata,
 		"spec": spec, "status": status})
 	if err == nil {

@@ -84,7 +84,7 @@ func TestAHostilePlaneCostsHostingLittle(t *testing.T) {
 		t.Fatal(err)
 	}
 	bound := nodesBound()
-	if bound.Most != mostNodes {
+	if bound.Most != maxNodes {
 		t.Errorf("hosting keeps %d nodes", bound.Most)
 	}
 	bound.Most = most
@@ -101,7 +101,7 @@ func TestAHostilePlaneCostsHostingLittle(t *testing.T) {
 	done := make(chan struct{})
 	go func() { defer close(done); _ = l.Run(ctx) }()
 	defer func() { cancel(); <-done }()
-	<-updated // the watch has brought the new node before
+	<-updated // the watch has delivered the new node before
 	if n := len(l.Keys()); n != most {
 		t.Errorf("%d nodes are kept, want %d", n, most)
 	}
@@ -148,12 +148,12 @@ func TestATrimmedNodeHasAllThatDecisionsRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := wanted{version: "1.36.3", labels: map[string]string{"c": "d"}}
-	if got, want := fmt.Sprint(w.refit(trimmed)), fmt.Sprint(w.refit(whole)); got != want {
+	if got, want := fmt.Sprint(w.specPatch(trimmed)), fmt.Sprint(w.specPatch(whole)); got != want {
 		t.Errorf("the patch of a trimmed node is %s, want %s", got, want)
 	}
 	for name, same := range map[string]bool{
-		"ready": trimmed.ready() == whole.ready(), "since": trimmed.readySince().Equal(whole.readySince()),
-		"draining": trimmed.draining() && whole.draining(), "current": w.current(trimmed) == w.current(whole),
+		"ready": trimmed.isReady() == whole.isReady(), "since": trimmed.readyChangedAt().Equal(whole.readyChangedAt()),
+		"draining": trimmed.isDraining() && whole.isDraining(), "current": w.isCurrent(trimmed) == w.isCurrent(whole),
 		"uid":      trimmed.Metadata.UID == whole.Metadata.UID,
 		"network":  trimmed.Spec.PodCIDR == whole.Spec.PodCIDR,
 		"cordoned": trimmed.Spec.Unschedulable && whole.Spec.Unschedulable,

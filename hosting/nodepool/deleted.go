@@ -23,8 +23,9 @@ import (
 // is only not found is not in the list, and its Nodes stay (docs/decisions/137).
 const deletedAnnotation = "hosting.atoll.dev/deleted-node-pools"
 
-// mostDeleted bounds that list. The Nodes of older pools stay.
-const mostDeleted = 200
+// maxDeletedPools bounds the list of deletedAnnotation. Nodes that remain of pools beyond it stay until somebody
+// deletes them.
+const maxDeletedPools = 200
 
 // deletedPool is an entry of deletedAnnotation.
 type deletedPool struct {
@@ -32,7 +33,7 @@ type deletedPool struct {
 	UID  types.UID `json:"uid"`
 }
 
-// deletedPools reads the record of a HostedCluster. A text that is no record is an error: nothing is removed then.
+// deletedPools reads deletedAnnotation. A text that is no such list is an error, so that no Node is removed by mistake.
 func deletedPools(hc *unstructured.Unstructured) ([]deletedPool, error) {
 	text := hc.GetAnnotations()[deletedAnnotation]
 	if text == "" {
@@ -48,7 +49,7 @@ func deletedPools(hc *unstructured.Unstructured) ([]deletedPool, error) {
 
 // recordDeletion adds a NodePool that is being deleted to the record of its HostedCluster. It may be repeated. A
 // HostedCluster that does not exist needs no record: the plane's data is deleted with it.
-func (k *keeper) recordDeletion(ctx context.Context, pool *unstructured.Unstructured) error {
+func (k *reconciler) recordDeletion(ctx context.Context, pool *unstructured.Unstructured) error {
 	of := clusterOf(pool)
 	if of.Name == "" {
 		return nil
@@ -68,7 +69,7 @@ func (k *keeper) recordDeletion(ctx context.Context, pool *unstructured.Unstruct
 			return err
 		}
 		list = append(list, entry)
-		text, err := json.Marshal(list[max(0, len(list)-mostDeleted):])
+		text, err := json.Marshal(list[max(0, len(list)-maxDeletedPools):])
 		if err != nil {
 			return err
 		}
@@ -89,18 +90,19 @@ func (k *keeper) recordDeletion(ctx context.Context, pool *unstructured.Unstruct
 // isRecordedAsDeleted reports whether a Node whose NodePool the watch does not know must be removed: the Node came with
 // the data of another cluster, or its HostedCluster's record has the NodePool. A Node of any other NodePool stays: the
 // API server of the management cluster may be young or restored, and may get the NodePool again. again is the time
-// after which to ask again; 0: never.
-func (s *site) isRecordedAsDeleted(ctx context.Context, pool loop.Key, n *node) (end bool, again time.Duration,
+// after which to call it again; 0: never.
+func (s *watchedPlane) isRecordedAsDeleted(ctx context.Context, pool loop.Key, n *node) (mustRemove bool,
+	again time.Duration,
 	err error) {
 	if isForeign(n, s.cluster) {
 		return true, 0, nil
 	}
-	_, err = s.keeper.client.Resource(hypershift.NodePools()).Namespace(pool.Namespace).Get(ctx, pool.Name,
+	_, err = s.reconciler.client.Resource(hypershift.NodePools()).Namespace(pool.Namespace).Get(ctx, pool.Name,
 		metav1.GetOptions{})
 	if !loop.IsGone(err) {
-		return false, time.Second, err // the watch is about to bring it
+		return false, time.Second, err // it exists: the watch will deliver it soon
 	}
-	hc, err := s.keeper.client.Resource(hypershift.HostedClusters()).Namespace(s.cluster.Namespace).Get(ctx,
+	hc, err := s.reconciler.client.Resource(hypershift.HostedClusters()).Namespace(s.cluster.Namespace).Get(ctx,
 		s.cluster.Name, metav1.GetOptions{})
 	if loop.IsGone(err) {
 		return false, 0, nil
@@ -118,23 +120,23 @@ func (s *site) isRecordedAsDeleted(ctx context.Context, pool loop.Key, n *node) 
 	}) {
 		return true, 0, nil
 	}
-	s.keeper.o.Log.Warn("a node stays although its NodePool is not found, because no deletion of the NodePool was seen; "+
-		"if the NodePool does not come back: kubectl delete node", "namespace", pool.Namespace,
+	s.reconciler.o.Log.Warn("a node stays although its NodePool is not found, because no deletion of the "+
+		"NodePool was seen; if the NodePool does not come back: kubectl delete node", "namespace", pool.Namespace,
 		"cluster", s.cluster.Name, "pool", pool.Name, "node", n.Metadata.Name)
 	return false, 0, nil
 }
 
-// isForeign reports whether a Node was made for a cluster in another namespace: a clone has the Nodes of the cluster
-// whose data it has. Nobody can change spec.providerID of a Node.
+// isForeign reports whether a Node was made for a cluster in another namespace. A cluster that was restored from a
+// backup of another one has that one's Nodes. Nobody can change spec.providerID of a Node.
 func isForeign(n *node, cluster controlplane.ID) bool {
 	kind, rest, found := strings.Cut(n.Spec.ProviderID, ":///")
 	namespace, _, named := strings.Cut(rest, "/")
 	return found && named && strings.HasPrefix(kind, "atoll-") && namespace != cluster.Namespace
 }
 
-// adopt writes the UID of a pool on a Node that has that of an earlier pool of the same name, or none. It reports
-// whether it did.
-func (s *site) adopt(ctx context.Context, pool *hypershift.NodePool, n *node) (adopted bool, err error) {
+// setPoolUID writes the UID of a pool into the annotation of a Node that has no UID, or the UID of an earlier pool of
+// the same name. It reports whether the Node was changed.
+func (s *watchedPlane) setPoolUID(ctx context.Context, pool *hypershift.NodePool, n *node) (changed bool, err error) {
 	if n.Metadata.Annotations[poolUIDAnnotation] == string(pool.UID) {
 		return false, nil
 	}

@@ -23,7 +23,7 @@ import (
 //go:embed dns.yaml
 var dnsManifests []byte
 
-// dnsService is the number of the address of the Service of DNS in the network of Services. Kubelets write this address
+// dnsService is the index of the DNS Service's address in the network of Services. Kubelets write this address
 // into the pods' resolv.conf.
 const dnsService = 10
 
@@ -35,9 +35,9 @@ const dnsInterval = 5 * time.Minute
 var managedByHosting = map[string]string{"app.kubernetes.io/managed-by": "hosting.atoll.dev"}
 
 // applyDNS applies CoreDNS in the plane of a cluster with real nodes. It changes nothing in a cluster that has a
-// Service kube-dns of its own, or another Service with the address of DNS, and no object of which somebody has changed
-// a field that hosting would set.
-func (s *site) applyDNS(ctx context.Context, now time.Time) error {
+// Service kube-dns of its own, or another Service with the address of DNS. It leaves an object alone when somebody else
+// has changed a field that hosting would set.
+func (s *watchedPlane) applyDNS(ctx context.Context, now time.Time) error {
 	s.mu.Lock()
 	recent := now.Sub(s.dnsApplied) < dnsInterval
 	s.mu.Unlock()
@@ -102,7 +102,7 @@ func dnsObjects(services netip.Prefix) ([]*unstructured.Unstructured, error) {
 }
 
 // hasOwnDNS reports whether the cluster has a Service kube-dns that hosting has not made.
-func (s *site) hasOwnDNS(ctx context.Context) (bool, error) {
+func (s *watchedPlane) hasOwnDNS(ctx context.Context) (bool, error) {
 	resource := schema.GroupVersionResource{Version: "v1", Resource: "services"}
 	object, err := s.client.Resource(resource).Namespace("kube-system").Get(ctx, "kube-dns", metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -121,7 +121,7 @@ func (s *site) hasOwnDNS(ctx context.Context) (bool, error) {
 
 // applyUnlessChanged applies an object. It leaves the object as it is when another writer has set one of its fields to
 // another value.
-func (s *site) applyUnlessChanged(ctx context.Context, object *unstructured.Unstructured) error {
+func (s *watchedPlane) applyUnlessChanged(ctx context.Context, object *unstructured.Unstructured) error {
 	version, err := schema.ParseGroupVersion(object.GetAPIVersion())
 	if err != nil {
 		return err

@@ -32,7 +32,7 @@ func TestDNSIsAppliedAndKeepsTheChangesOfTheCustomer(t *testing.T) {
 	for resource, name := range map[string]string{"services": "kube-dns", "configmaps": "coredns"} {
 		remove(core(resource), name) // of an earlier test on the same plane
 	}
-	s := &site{cluster: controlplane.ID{Namespace: w.namespace, Name: w.cluster}, client: w.admin}
+	s := &watchedPlane{cluster: controlplane.ID{Namespace: w.namespace, Name: w.cluster}, client: w.admin}
 	now := time.Now()
 	apply := func() {
 		t.Helper()

@@ -12,13 +12,13 @@ import (
 )
 
 const (
-	// orphanDrain is the drain limit of nodes whose pool does not exist or is being
-	// deleted, when the pool orders none.
-	orphanDrain = 10 * time.Minute
-	// evictedRetry is how soon a new drain looks again for evicted pods, refusedRetry how
-	// soon an old one does, and how soon a drain looks for pods that a disruption budget keeps.
-	evictedRetry = 50 * time.Millisecond
-	refusedRetry = 2 * time.Second
+	// orphanDrainTimeout bounds the drain of a node whose pool does not exist, or is being deleted without a
+	// spec.nodeDrainTimeout.
+	orphanDrainTimeout = 10 * time.Minute
+	// minDrainRetry is the pause before a new drain looks again for evicted pods. The pause grows to maxDrainRetry,
+	// which is also the pause before a drain tries again to evict a pod that a disruption budget keeps.
+	minDrainRetry = 50 * time.Millisecond
+	maxDrainRetry = 2 * time.Second
 )
 
 func podResource() schema.GroupVersionResource {
@@ -26,8 +26,8 @@ func podResource() schema.GroupVersionResource {
 }
 
 // cordon marks a node as draining; the scheduler places no pods on it any more.
-func (s *site) cordon(ctx context.Context, n *node, now time.Time) error {
-	if n.draining() && n.Spec.Unschedulable {
+func (s *watchedPlane) cordon(ctx context.Context, n *node, now time.Time) error {
+	if n.isDraining() && n.Spec.Unschedulable {
 		return nil
 	}
 	return s.patch(ctx, n, map[string]any{
@@ -37,16 +37,16 @@ func (s *site) cordon(ctx context.Context, n *node, now time.Time) error {
 	})
 }
 
-// drain evicts the pods of a cordoned node, and removes the node when no pod is
-// left. It returns after which time to call it again; 0: the node is removed. After
-// timeout, when that is not 0, it removes the node with its pods.
-func (s *site) drain(ctx context.Context, n *node, timeout time.Duration, now time.Time) (time.Duration, error) {
+// drain evicts the pods of a cordoned node. When no pod is left, or after timeout, it removes the node with its pods.
+// It returns the time after which to call it again; 0: the node is removed. A timeout of 0 means no limit.
+func (s *watchedPlane) drain(ctx context.Context, n *node, timeout time.Duration, now time.Time) (time.Duration,
+	error) {
 	pods, err := s.podsOn(ctx, n)
 	if err != nil {
 		return 0, err
 	}
 	var again time.Duration
-	pause := evictedPause(now.Sub(n.drainingSince(now)))
+	pause := drainRetryAfter(now.Sub(n.drainingSince(now)))
 	for _, p := range pods {
 		if !mustMove(&p) {
 			continue
@@ -67,10 +67,10 @@ func (s *site) drain(ctx context.Context, n *node, timeout time.Duration, now ti
 		}
 		return again, nil
 	}
-	return 0, s.remove(ctx, n)
+	return 0, s.removeNode(ctx, n)
 }
 
-func (s *site) podsOn(ctx context.Context, n *node) ([]unstructured.Unstructured, error) {
+func (s *watchedPlane) podsOn(ctx context.Context, n *node) ([]unstructured.Unstructured, error) {
 	list, err := s.client.Resource(podResource()).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" +
 		n.Metadata.Name})
 	if err != nil {
@@ -79,8 +79,8 @@ func (s *site) podsOn(ctx context.Context, n *node) ([]unstructured.Unstructured
 	return list.Items, nil
 }
 
-// mustMove reports whether a drain waits for a pod: not for a pod that has ended, and
-// not for a pod of the node itself (of a DaemonSet, or static).
+// mustMove reports whether a drain waits for a pod. It does not wait for pods that have ended, static pods, and pods of
+// a DaemonSet.
 func mustMove(pod *unstructured.Unstructured) bool {
 	if phase, _, _ := unstructured.NestedString(pod.Object, "status", "phase"); phase == "Succeeded" ||
 		phase == "Failed" {
@@ -93,14 +93,14 @@ func mustMove(pod *unstructured.Unstructured) bool {
 	return owner == nil || owner.Kind != "DaemonSet"
 }
 
-// evictedPause returns after which time a drain of some age looks again for evicted pods: the containers of a real node
-// take the time to end that their pods give them, or for ever.
-func evictedPause(age time.Duration) time.Duration {
-	return min(max(age/10, evictedRetry), refusedRetry)
+// drainRetryAfter returns the pause before a drain of this age looks again for evicted pods: a tenth of the age, within
+// minDrainRetry and maxDrainRetry. A pod may take its whole grace period to end, or never end.
+func drainRetryAfter(age time.Duration) time.Duration {
+	return min(max(age/10, minDrainRetry), maxDrainRetry)
 }
 
-// evict evicts a pod and returns after which time to try again when a disruption budget keeps it, else 0.
-func (s *site) evict(ctx context.Context, pod *unstructured.Unstructured) (time.Duration, error) {
+// evict evicts a pod. When a disruption budget keeps the pod, evict returns the time after which to try again, else 0.
+func (s *watchedPlane) evict(ctx context.Context, pod *unstructured.Unstructured) (time.Duration, error) {
 	eviction := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "policy/v1", "kind": "Eviction", "metadata": map[string]any{"name": pod.GetName(),
 			"namespace": pod.GetNamespace()},
@@ -109,15 +109,15 @@ func (s *site) evict(ctx context.Context, pod *unstructured.Unstructured) (time.
 		metav1.CreateOptions{}, "eviction")
 	switch {
 	case apierrors.IsTooManyRequests(err): // a disruption budget
-		return refusedRetry, nil
+		return maxDrainRetry, nil
 	case err != nil && !apierrors.IsNotFound(err):
 		return 0, fmt.Errorf("evicting %s/%s: %w", pod.GetNamespace(), pod.GetName(), err)
 	}
 	return 0, nil
 }
 
-// remove deletes a node and its remaining pods, which no kubelet would end.
-func (s *site) remove(ctx context.Context, n *node) error {
+// removeNode deletes a node and its remaining pods, which no kubelet would end.
+func (s *watchedPlane) removeNode(ctx context.Context, n *node) error {
 	precondition := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &n.Metadata.UID}}
 	err := s.client.Resource(nodeResource()).Delete(ctx, n.Metadata.Name, precondition)
 	if apierrors.IsConflict(err) {

@@ -21,15 +21,16 @@ import (
 	realnode "atoll.dev/node"
 )
 
-// isLost reports whether a Node's machine was admitted and has never run a kubelet. Its Node would keep another machine
-// out for ever.
-func (w wanted) isLost(n *node) bool {
-	return w.provider == cluster.External && !n.draining() && !n.ready() && !n.hasKubelet()
+// hasNeverRun reports whether a Node's machine of the customer was admitted and has never run a kubelet. The Node
+// counts among the pool's machines, so without its removal no other machine could join in its place.
+func (w wanted) hasNeverRun(n *node) bool {
+	return w.provider == cluster.External && !n.isDraining() && !n.isReady() && !n.hasKubelet()
 }
 
-// admitMachines lets machines join a pool with the provider external: it gives them their rights in the plane, watches
-// their requests, and deletes the tokens of those that have joined.
-func (s *site) admitMachines(ctx context.Context, pool *hypershift.NodePool, w wanted, nodes []*node) error {
+// admitMachines prepares the plane for machines that join a pool with the provider external: it gives them their
+// rights, starts the watch of their requests, and deletes the tokens of machines that have joined. It does nothing
+// for other pools.
+func (s *watchedPlane) admitMachines(ctx context.Context, pool *hypershift.NodePool, w wanted, nodes []*node) error {
 	if w.provider != cluster.External || len(w.invalid) > 0 || pool.DeletionTimestamp != nil {
 		return nil
 	}
@@ -37,25 +38,25 @@ func (s *site) admitMachines(ctx context.Context, pool *hypershift.NodePool, w w
 	if err != nil {
 		return err
 	}
-	if err := s.grantOnce(ctx); err != nil {
+	if err := s.grantKubeletsOnce(ctx); err != nil {
 		return err
 	}
-	if err := s.advertise(ctx, advertised(services, w.pods, w.machines)); err != nil {
+	if err := s.applyAPIServerEndpoint(ctx, advertisedAddress(services, w.pods, w.machines)); err != nil {
 		return err
 	}
-	s.joins.Do(s.followJoins)
+	s.startJoinLoop.Do(s.watchJoinRequests)
 	var problems []error
 	for _, n := range nodes {
 		id, ok := strings.CutPrefix(n.Metadata.Name, nodePrefix(pool)+"-")
-		if ok && n.ready() {
+		if ok && n.isReady() {
 			problems = append(problems, s.deleteTokenOnce(ctx, n.Metadata.UID, invitationSecret(id)))
 		}
 	}
 	return errors.Join(append(problems, s.applyDNS(ctx, time.Now()))...)
 }
 
-// grantOnce is grantKubelets, once for each plane that is watched.
-func (s *site) grantOnce(ctx context.Context) error {
+// grantKubeletsOnce calls grantKubelets until that has succeeded once for this watched plane.
+func (s *watchedPlane) grantKubeletsOnce(ctx context.Context) error {
 	s.mu.Lock()
 	done := s.granted
 	s.mu.Unlock()
@@ -75,17 +76,19 @@ func requestResource() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: "certificates.k8s.io", Version: "v1", Resource: "certificatesigningrequests"}
 }
 
-// Limits of what is kept of the requests of one plane. Kubernetes deletes requests after an hour to a day.
+// Limits of the certificate requests of one plane in memory. Kubernetes deletes requests after an hour to a day.
 const (
-	mostRequests = 500
-	mostRequest  = 8 << 10 // bytes of one request; a longer one is read as none
+	maxRequests     = 500
+	maxRequestBytes = 8 << 10 // bytes of one request; a longer one is taken as empty, and denied
 )
 
-// joinLoop decides about the requests of machines that join. It has one worker: two machines must not take one place.
-func (s *site) joinLoop() *loop.Loop {
-	return loop.New(loop.Options{Client: s.client, Resource: requestResource(), Reconcile: s.answerJoin, Workers: 1,
-		Bound: &loop.Bound{Selector: realnode.JoinLabel, Most: mostRequests, Trim: trimRequest}, Limit: callLimit,
-		Log: s.keeper.o.Log})
+// joinLoop returns a loop that decides about the requests of machines that join. It has one worker, so that two
+// machines cannot both become a pool's last one.
+func (s *watchedPlane) joinLoop() *loop.Loop {
+	return loop.New(loop.Options{Client: s.client, Resource: requestResource(), Reconcile: s.reconcileJoinRequest,
+		Workers: 1,
+		Bound:   &loop.Bound{Selector: realnode.JoinLabel, Most: maxRequests, Trim: trimRequest}, Limit: callTimeout,
+		Log: s.reconciler.o.Log})
 }
 
 // trimRequest removes from a request what its decision does not need.
@@ -93,17 +96,19 @@ func trimRequest(u *unstructured.Unstructured) {
 	u.SetAnnotations(nil)
 	unstructured.RemoveNestedField(u.Object, "spec", "extra")
 	unstructured.RemoveNestedField(u.Object, "status", "certificate")
-	if text, _, _ := unstructured.NestedString(u.Object, "spec", "request"); len(text) > mostRequest {
+	if text, _, _ := unstructured.NestedString(u.Object, "spec", "request"); len(text) > maxRequestBytes {
 		unstructured.RemoveNestedField(u.Object, "spec", "request")
 	}
 }
 
-// answerJoin decides about one request, makes the Node of an admitted machine, and writes the decision.
-func (s *site) answerJoin(ctx context.Context, _ loop.Key, object *unstructured.Unstructured) (time.Duration, error) {
+// reconcileJoinRequest decides about the request of a machine, makes the Node of an admitted machine, and writes the
+// decision. It ignores requests that are decided, or not those of joining machines.
+func (s *watchedPlane) reconcileJoinRequest(ctx context.Context, _ loop.Key,
+	object *unstructured.Unstructured) (time.Duration, error) {
 	if object == nil {
 		return 0, nil
 	}
-	r, ours := readJoin(object)
+	r, ours := parseJoinRequest(object)
 	if !ours {
 		return 0, nil
 	}
@@ -126,40 +131,41 @@ func (s *site) answerJoin(ctx context.Context, _ loop.Key, object *unstructured.
 			return 0, err
 		}
 	}
-	s.keeper.o.Log.Info("a machine asks to join", "cluster", s.cluster.String(), "node", r.node, "admitted", d.admit,
+	s.reconciler.o.Log.Info("a machine asks to join", "cluster", s.cluster.String(), "node", r.node, "admitted", d.admit,
 		"reason", d.reason)
 	return 0, s.writeDecision(ctx, object, d)
 }
 
-// joinState reads what decideJoin needs.
-func (s *site) joinState(ctx context.Context, r joinRequest) (state joinState, pool *hypershift.NodePool, w wanted,
+// joinState reads the state on which decideJoin decides. pool is nil when the pool does not exist or is being deleted.
+func (s *watchedPlane) joinState(ctx context.Context, r joinRequest) (state joinState, pool *hypershift.NodePool,
+	w wanted,
 	err error) {
 	// From the watch: requests of a hostile plane must cost the management cluster's API server nothing.
-	if err := s.keeper.pools.Ready(ctx); err != nil {
+	if err := s.reconciler.pools.Ready(ctx); err != nil {
 		return state, nil, w, err
 	}
-	object := s.keeper.pools.Get(loop.Key{Namespace: s.cluster.Namespace, Name: s.cluster.Name + "-" + r.pool})
+	object := s.reconciler.pools.Get(loop.Key{Namespace: s.cluster.Namespace, Name: s.cluster.Name + "-" + r.pool})
 	if object == nil {
 		return state, nil, w, nil
 	}
 	if pool, err = loop.Decode[hypershift.NodePool](object); err != nil {
 		return state, nil, w, err
 	}
-	hc, err := s.keeper.hostedCluster(ctx, s.cluster.Namespace, s.cluster.Name)
+	hc, err := s.reconciler.hostedCluster(ctx, s.cluster.Namespace, s.cluster.Name)
 	if err != nil {
 		return state, nil, w, err
 	}
 	if hc == nil || pool.Spec.ClusterName != s.cluster.Name || pool.DeletionTimestamp != nil {
 		return state, nil, w, nil
 	}
-	admin, err := s.keeper.o.Planes.Client(s.cluster)
+	admin, err := s.reconciler.o.Planes.Client(s.cluster)
 	if err != nil {
 		return state, nil, w, err
 	}
-	w = read(pool, hc, string(admin.Version))
-	w.checkHost(s.keeper.o.Machines)
-	_, w.paused = pausedFor(pool, time.Now())
-	state = joinState{poolExists: true, provider: w.provider, paused: w.paused, most: w.replicas}
+	w = readSpec(pool, hc, string(admin.Version))
+	w.checkHost(s.reconciler.o.Machines)
+	_, w.paused = activePause(pool, time.Now())
+	state = joinState{poolExists: true, provider: w.provider, paused: w.paused, maxMachines: w.replicas}
 	if len(w.invalid) > 0 {
 		state.invalid = w.invalid[0].message
 	}
@@ -188,7 +194,7 @@ func invitationSecret(id string) string { return "bootstrap-token-" + id }
 
 // bindToken writes on a token's Secret the hash of the key of the machine that uses the token. So no other machine can
 // use the token after the Node was deleted and before the token expires: both would have certificates of one name.
-func (s *site) bindToken(ctx context.Context, r joinRequest, state joinState) error {
+func (s *watchedPlane) bindToken(ctx context.Context, r joinRequest, state joinState) error {
 	if state.tokenKey == r.key {
 		return nil
 	}
@@ -205,8 +211,9 @@ func (s *site) bindToken(ctx context.Context, r joinRequest, state joinState) er
 	return nil
 }
 
-// countJoined counts the machines of a pool that are not leaving, with those that the watch has not brought yet.
-func (s *site) countJoined(ctx context.Context, pool *hypershift.NodePool) (int, error) {
+// countJoined counts the machines of a pool that are not leaving, including those whose Nodes the watch has not
+// delivered yet.
+func (s *watchedPlane) countJoined(ctx context.Context, pool *hypershift.NodePool) (int, error) {
 	nodes, err := s.nodesOf(ctx, pool.Name)
 	if err != nil {
 		return 0, err
@@ -215,19 +222,19 @@ func (s *site) countJoined(ctx context.Context, pool *hypershift.NodePool) (int,
 	seen := map[string]bool{}
 	for _, n := range nodes {
 		seen[n.Metadata.Name] = true
-		if n.Metadata.DeletionTimestamp == nil && !n.draining() && !n.leaving() {
+		if n.Metadata.DeletionTimestamp == nil && !n.isDraining() && !n.isLeaving() {
 			count++
 		}
 	}
-	for name := range s.joining { // only the one worker of joinLoop uses it
+	for name := range s.unseenJoined { // only the one worker of joinLoop uses it
 		if seen[name] {
-			delete(s.joining, name)
+			delete(s.unseenJoined, name)
 			continue
 		}
 		object, err := s.client.Resource(nodeResource()).Get(ctx, name, metav1.GetOptions{})
 		switch {
 		case loop.IsGone(err):
-			delete(s.joining, name)
+			delete(s.unseenJoined, name)
 		case err != nil:
 			return 0, fmt.Errorf("reading node %s of %s: %w", name, s.cluster, err)
 		case object.GetLabels()[hypershift.NodePoolLabel] == pool.Name:
@@ -237,20 +244,21 @@ func (s *site) countJoined(ctx context.Context, pool *hypershift.NodePool) (int,
 	return count, nil
 }
 
-// createJoined creates the Node of an admitted machine, with its place in the networks and the hash of its key. A Node
-// of the name that exists is an error: the next look at it decides.
-func (s *site) createJoined(ctx context.Context, pool *hypershift.NodePool, w wanted, r joinRequest) error {
-	place, isNew := s.place(w, r.node)
+// createJoined creates the Node of an admitted machine, with a realnode.Place and the hash of the machine's key as
+// annotations. When a Node of this name exists, createJoined returns an error, and the retried request is decided with
+// that Node known.
+func (s *watchedPlane) createJoined(ctx context.Context, pool *hypershift.NodePool, w wanted, r joinRequest) error {
+	place, isNew := s.reserveIndex(w, r.node)
 	fail := func(err error) error {
 		if isNew && (!apierrors.IsAlreadyExists(err) && isRefusal(err)) {
-			s.freePlace(r.node)
+			s.freeIndex(r.node)
 		}
 		return err
 	}
-	object, err := w.build(pool, r.node, place)
+	object, err := w.newNode(pool, r.node, place)
 	if err != nil {
 		if isNew {
-			s.freePlace(r.node)
+			s.freeIndex(r.node)
 		}
 		return err
 	}
@@ -272,12 +280,12 @@ func (s *site) createJoined(ctx context.Context, pool *hypershift.NodePool, w wa
 	if _, err := s.client.Resource(nodeResource()).Create(ctx, object, metav1.CreateOptions{}); err != nil {
 		return fail(fmt.Errorf("making node %s of %s/%s: %w", r.node, pool.Namespace, pool.Name, err))
 	}
-	s.joining[r.node] = true
+	s.unseenJoined[r.node] = true
 	return nil
 }
 
 // writeDecision approves or denies a request.
-func (s *site) writeDecision(ctx context.Context, request *unstructured.Unstructured, d joinDecision) error {
+func (s *watchedPlane) writeDecision(ctx context.Context, request *unstructured.Unstructured, d joinDecision) error {
 	name := request.GetName()
 	c := map[string]any{"type": "Approved", "status": "True", "reason": "AtollApprove", "message": d.reason}
 	if !d.admit {

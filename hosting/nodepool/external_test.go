@@ -93,7 +93,7 @@ func TestOnlyTheOneNodeOfATokenIsRead(t *testing.T) {
 					"request": joinCSR(t, key, c.csr)},
 				"status": map[string]any{"conditions": c.status},
 			}}
-			r, ours := readJoin(object)
+			r, ours := parseJoinRequest(object)
 			if ours != c.ours || (c.invalid == "") != (r.invalid == "") || !strings.Contains(r.invalid, c.invalid) {
 				t.Errorf("ours %t, invalid %q; want %t, %q", ours, r.invalid, c.ours, c.invalid)
 			}
@@ -116,7 +116,7 @@ func TestANodeHasTheNameOfItsPool(t *testing.T) {
 
 func TestAMachineIsAdmittedOnceAndWithinItsPool(t *testing.T) {
 	r := joinRequest{pool: "a", node: "a-abcdef", key: "k1"}
-	open := joinState{poolExists: true, provider: cluster.External, most: 2, joined: 1, hasToken: true}
+	open := joinState{poolExists: true, provider: cluster.External, maxMachines: 2, joined: 1, hasToken: true}
 	with := func(change func(*joinState)) joinState {
 		s := open
 		change(&s)
@@ -181,9 +181,9 @@ func TestPlanOfAnExternalPool(t *testing.T) {
 		return strings.TrimSpace(all)
 	}
 	for name, c := range map[string]struct {
-		nodes          []*node
-		replicas       int
-		drain, abandon string
+		nodes         []*node
+		replicas      int
+		drain, remove string
 	}{
 		"missing machines are not made":          {[]*node{machine("a-x", nil)}, 3, "", ""},
 		"a machine that is away stays":           {[]*node{machine("a-x", unready)}, 3, "", ""},
@@ -195,9 +195,9 @@ func TestPlanOfAnExternalPool(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w.replicas = c.replicas
 			d := plan(w, c.nodes, now, 8*time.Minute)
-			if d.create != 0 || len(d.inPlace) > 0 || names(d.drain) != c.drain || names(d.abandon) != c.abandon {
-				t.Errorf("create %d, drain %q, abandon %q; want none, %q, %q", d.create, names(d.drain), names(d.abandon),
-					c.drain, c.abandon)
+			if d.createCount != 0 || len(d.inPlace) > 0 || names(d.drain) != c.drain || names(d.remove) != c.remove {
+				t.Errorf("create %d, drain %q, remove %q; want none, %q, %q", d.createCount, names(d.drain), names(d.remove),
+					c.drain, c.remove)
 			}
 		})
 	}

@@ -20,14 +20,14 @@ import (
 	"atoll.dev/hosting/loop"
 )
 
-// tokenLife is how long a bootstrap token is valid. A kubelet uses it within seconds.
-const tokenLife = 15 * time.Minute
+// tokenLifetime is how long a bootstrap token is valid. A kubelet uses it within seconds.
+const tokenLifetime = 15 * time.Minute
 
-// fieldManager owns what hosting applies in a plane.
+// fieldManager is the field manager of all objects that hosting applies in a plane.
 const fieldManager = "atoll-hosting"
 
 // serviceNetwork returns the network of the cluster's Services, which the plane's first start has fixed.
-func (s *site) serviceNetwork(ctx context.Context) (netip.Prefix, error) {
+func (s *watchedPlane) serviceNetwork(ctx context.Context) (netip.Prefix, error) {
 	s.mu.Lock()
 	known := s.services
 	s.mu.Unlock()
@@ -53,9 +53,9 @@ func (s *site) serviceNetwork(ctx context.Context) (netip.Prefix, error) {
 	return network, nil
 }
 
-// prepareJoin gives kubelets the rights that they need in the plane and returns a bootstrap token for one node. Whoever
-// has the token may join as that node and as no other (package kube/kubelets).
-func (s *site) prepareJoin(ctx context.Context, n *node) (token string, err error) {
+// prepareJoin gives kubelets the rights that they need in the plane, and creates a bootstrap token for one node. A
+// holder of the token may join as that node and as no other (package kube/kubelets).
+func (s *watchedPlane) prepareJoin(ctx context.Context, n *node) (token string, err error) {
 	if err := s.grantKubelets(ctx); err != nil {
 		return "", err
 	}
@@ -68,7 +68,7 @@ func (s *site) prepareJoin(ctx context.Context, n *node) (token string, err erro
 		"metadata": map[string]any{"name": tokenSecret(n.Metadata.UID), "namespace": "kube-system"},
 		"stringData": map[string]any{
 			"token-id": id, "token-secret": secret, "usage-bootstrap-authentication": "true",
-			"expiration":        time.Now().Add(tokenLife).UTC().Format(time.RFC3339),
+			"expiration":        time.Now().Add(tokenLifetime).UTC().Format(time.RFC3339),
 			"auth-extra-groups": "system:bootstrappers:atoll:node:" + n.Metadata.Name,
 			"description":       "lets the node " + n.Metadata.Name + " join",
 		},
@@ -80,7 +80,7 @@ func (s *site) prepareJoin(ctx context.Context, n *node) (token string, err erro
 }
 
 // grantKubelets gives kubelets and joining machines the rights that they need in the plane.
-func (s *site) grantKubelets(ctx context.Context) error {
+func (s *watchedPlane) grantKubelets(ctx context.Context) error {
 	for _, object := range []map[string]any{
 		groupBinding("atoll:node-bootstrapper", "system:bootstrappers", "system:node-bootstrapper"),
 		groupBinding("atoll:node-proxier", "system:nodes", "system:node-proxier"),
@@ -99,15 +99,15 @@ func tokenID(uid types.UID) string { return fmt.Sprintf("%x", sha256.Sum256([]by
 func tokenSecret(uid types.UID) string { return "bootstrap-token-" + tokenID(uid) }
 
 // deleteToken deletes the bootstrap token of a Node from the plane.
-func (s *site) deleteToken(ctx context.Context, uid types.UID) error {
+func (s *watchedPlane) deleteToken(ctx context.Context, uid types.UID) error {
 	s.mu.Lock()
-	delete(s.joined, uid)
+	delete(s.tokenDeleted, uid)
 	s.mu.Unlock()
 	return s.deleteTokenSecret(ctx, tokenSecret(uid))
 }
 
 // deleteTokenSecret deletes the Secret of a bootstrap token from the plane.
-func (s *site) deleteTokenSecret(ctx context.Context, name string) error {
+func (s *watchedPlane) deleteTokenSecret(ctx context.Context, name string) error {
 	err := s.client.Resource(secretResource()).Namespace("kube-system").Delete(ctx, name, metav1.DeleteOptions{})
 	if err != nil && !loop.IsGone(err) {
 		return fmt.Errorf("deleting a bootstrap token of %s: %w", s.cluster, err)
@@ -115,10 +115,11 @@ func (s *site) deleteTokenSecret(ctx context.Context, name string) error {
 	return nil
 }
 
-// deleteTokenOnce deletes the bootstrap token, in a Secret, of a Node that has joined. Only the first call does.
-func (s *site) deleteTokenOnce(ctx context.Context, uid types.UID, secret string) error {
+// deleteTokenOnce deletes the Secret with the bootstrap token of a Node that has joined. After a success it does
+// nothing for that Node.
+func (s *watchedPlane) deleteTokenOnce(ctx context.Context, uid types.UID, secret string) error {
 	s.mu.Lock()
-	done := s.joined[uid]
+	done := s.tokenDeleted[uid]
 	s.mu.Unlock()
 	if done {
 		return nil
@@ -127,18 +128,19 @@ func (s *site) deleteTokenOnce(ctx context.Context, uid types.UID, secret string
 		return err
 	}
 	s.mu.Lock()
-	if len(s.joined) >= 2*mostNodes { // a hostile plane makes and deletes Nodes; the next calls delete nothing twice
-		clear(s.joined)
+	// a hostile plane makes and deletes Nodes without end; deleting a token again does no harm
+	if len(s.tokenDeleted) >= 2*maxNodes {
+		clear(s.tokenDeleted)
 	}
-	s.joined[uid] = true
+	s.tokenDeleted[uid] = true
 	s.mu.Unlock()
 	return nil
 }
 
-// advertise makes the Service kubernetes lead to the address under which pods reach the API server.
-func (s *site) advertise(ctx context.Context, at string) error {
+// applyAPIServerEndpoint makes the Service kubernetes forward to the address under which pods reach the API server.
+func (s *watchedPlane) applyAPIServerEndpoint(ctx context.Context, at string) error {
 	s.mu.Lock()
-	done := s.advertised == at
+	done := s.endpointApplied == at
 	s.mu.Unlock()
 	if done {
 		return nil
@@ -163,7 +165,7 @@ func (s *site) advertise(ctx context.Context, at string) error {
 		return err
 	}
 	s.mu.Lock()
-	s.advertised = at
+	s.endpointApplied = at
 	s.mu.Unlock()
 	return nil
 }
@@ -187,7 +189,7 @@ func groupBinding(name, group, role string) map[string]any {
 }
 
 // apply applies an object in the plane.
-func (s *site) apply(ctx context.Context, resource schema.GroupVersionResource, namespace string,
+func (s *watchedPlane) apply(ctx context.Context, resource schema.GroupVersionResource, namespace string,
 	object map[string]any) error {
 	text, err := json.Marshal(object)
 	if err != nil {

@@ -20,36 +20,37 @@ import (
 type joinRequest struct {
 	pool    string // the customer's name of the pool that the token is for
 	token   string // the public part of the token
-	node    string // the only name that the token has
+	node    string // name of the only Node that the token may become
 	key     string // hash of the machine's public key
 	invalid string // why it is no request of such a machine; "" when it is one
 }
 
-// joinState is what the decision about a request rests on.
+// joinState is the state of the cluster on which the decision about a request depends.
 type joinState struct {
-	poolExists bool // and is not being deleted
-	provider   cluster.NodeProvider
-	invalid    string // why the pool can have no nodes
-	paused     bool
-	most       int // machines that may join
-	joined     int // machines that have, and are not leaving
-	nodeExists bool
-	nodeKey    string // with which the Node's machine has joined
-	hasToken   bool   // the token was not deleted since the request
-	tokenUID   types.UID
-	tokenKey   string // of the machine that has used the token; "": none has
+	poolExists  bool // and is not being deleted
+	provider    cluster.NodeProvider
+	invalid     string // why the pool can have no nodes
+	paused      bool
+	maxMachines int // machines that the pool may have
+	joined      int // machines that have joined and are not leaving
+	nodeExists  bool
+	nodeKey     string // key of the machine that has joined as this Node
+	hasToken    bool   // the token was not deleted since the request
+	tokenUID    types.UID
+	tokenKey    string // of the machine that has used the token; "": none has
 }
 
 // joinDecision is the answer to a request.
 type joinDecision struct {
 	admit    bool
-	makeNode bool // before the answer
+	makeNode bool // create the Node before the decision is written
 	reason   string
 }
 
-// readJoin reads a request. It returns false for one about which hosting does not decide: it is decided, or its sender
-// has no token of a pool's invitation. Package kube/kubelets decides about the other requests of kubelets.
-func readJoin(object *unstructured.Unstructured) (r joinRequest, ours bool) {
+// parseJoinRequest reads a certificate request. ours is false when hosting must not decide about it: it is decided,
+// or its sender has no token of a pool's invitation. Package kube/kubelets decides about the other requests of
+// kubelets.
+func parseJoinRequest(object *unstructured.Unstructured) (r joinRequest, ours bool) {
 	text := func(fields ...string) string {
 		value, _, _ := unstructured.NestedString(object.Object, fields...)
 		return value
@@ -80,12 +81,12 @@ func readJoin(object *unstructured.Unstructured) (r joinRequest, ours bool) {
 		r.invalid = fmt.Sprintf("the certificate of a node is not for %v", usages)
 		return r, true
 	}
-	r.key, r.invalid = readMachineKey(text("spec", "request"), r.node)
+	r.key, r.invalid = parseMachineKey(text("spec", "request"), r.node)
 	return r, true
 }
 
-// readMachineKey returns the hash of the key in a certificate request, or why the request is not that of a node.
-func readMachineKey(encoded, node string) (key, invalid string) {
+// parseMachineKey returns the hash of the key in a certificate request, or why the request is not that of a node.
+func parseMachineKey(encoded, node string) (key, invalid string) {
 	data, err := base64.StdEncoding.DecodeString(encoded)
 	if err != nil {
 		return "", "the certificate request is not base64"
@@ -111,7 +112,8 @@ func readMachineKey(encoded, node string) (key, invalid string) {
 	return fmt.Sprintf("%x", sha256.Sum256(csr.RawSubjectPublicKeyInfo)), ""
 }
 
-// decideJoin decides about the request of a machine. The same machine may ask again; another one may not use its token.
+// decideJoin decides about the request of a machine. A machine that has joined may send a request again; another
+// machine may not use its token.
 func decideJoin(r joinRequest, s joinState) joinDecision {
 	no := func(format string, args ...any) joinDecision {
 		return joinDecision{reason: fmt.Sprintf(format, args...)}
@@ -136,10 +138,10 @@ func decideJoin(r joinRequest, s joinState) joinDecision {
 		return no("node pool %s can have no nodes: %s", r.pool, s.invalid)
 	case s.paused:
 		return no("node pool %s is paused", r.pool)
-	case s.joined >= s.most:
+	case s.joined >= s.maxMachines:
 		return no("node pool %s is full: %d of %d machines have joined; scale it with `atoll nodepool scale %s`, or take "+
-			"a machine out with `atoll node leave`", r.pool, s.joined, s.most, r.pool)
+			"a machine out with `atoll node leave`", r.pool, s.joined, s.maxMachines, r.pool)
 	}
 	return joinDecision{admit: true, makeNode: true, reason: fmt.Sprintf("machine %d of %d of node pool %s", s.joined+1,
-		s.most, r.pool)}
+		s.maxMachines, r.pool)}
 }

@@ -34,6 +34,7 @@ type Machines interface {
 	Missing() error
 	// CanRun reports whether the machine has the programs of a release.
 	CanRun(version controlplane.Version) bool
+	// Releases lists the releases whose programs the machine has.
 	Releases() []controlplane.Version
 	// BridgeOf returns the name of a cluster's bridge.
 	BridgeOf(cluster controlplane.ID) string
@@ -44,7 +45,7 @@ type Machines interface {
 	// CheckRoom returns why no further machine can be started, nil when one can: localnodes.ErrFull, or the error of
 	// Missing.
 	CheckRoom() error
-	// Start has a machine run. It gives one that exists a new token or another way to the API server.
+	// Start starts a machine. To a machine that exists it passes the order's token and addresses of the API server.
 	Start(order localnodes.Order) error
 	// Sleep stops the machines of a pool and keeps their homes.
 	Sleep(pool localnodes.Pool)
@@ -75,8 +76,8 @@ func (noMachines) Remove(localnodes.Pool, types.UID)                   {}
 const (
 	// surge is the number of nodes that a pool may have more than ordered, while one replaces another.
 	surge = 1
-	// mostLeaving is the number of machines that a pool may have beyond that, while others are drained or stopped.
-	mostLeaving = 2
+	// maxLeaving is the number of machines that a pool may have beyond that, while others are drained or stopped.
+	maxLeaving = 2
 	// roomRetry is the pause before a pool tries again to get machines for which there was no room.
 	roomRetry = 10 * time.Second
 )
@@ -93,7 +94,7 @@ func (w *wanted) checkHost(m Machines) {
 		return
 	}
 	add := func(condition, reason, format string, args ...any) {
-		w.invalid = append(w.invalid, problem{condition, reason, fmt.Sprintf(format, args...)})
+		w.invalid = append(w.invalid, violation{condition, reason, fmt.Sprintf(format, args...)})
 	}
 	if !w.pods.Addr().Is4() || !w.machines.Addr().Is4() {
 		add(ValidPlatformConfig, ValidationFailed, "real nodes need IPv4 networks")
@@ -110,10 +111,12 @@ func (w *wanted) checkHost(m Machines) {
 	}
 }
 
-// runMachines makes the machines of a pool with the provider local agree with its Nodes: each Node has a machine, and
-// each machine a Node. It makes no machine for a pool that is paused, invalid or being deleted; those that exist run. A
-// problem with one machine does not stop the others. It returns after which time to call it again; 0: never.
-func (k *keeper) runMachines(ctx context.Context, s *site, pool *hypershift.NodePool, w *wanted, nodes []*node,
+// reconcileMachines makes the machines of a pool with the provider local agree with its Nodes: each Node has a
+// machine, and each machine a Node. It makes no machine for a pool that is paused, invalid or being deleted; those
+// that exist run. A problem with one machine does not stop the others. It returns after which time to call it again;
+// 0: never.
+func (k *reconciler) reconcileMachines(ctx context.Context, s *watchedPlane, pool *hypershift.NodePool, w *wanted,
+	nodes []*node,
 	admin controlplane.Admin) (again time.Duration, err error) {
 	if w.provider != cluster.Local {
 		return 0, nil
@@ -133,7 +136,7 @@ func (k *keeper) runMachines(ctx context.Context, s *site, pool *hypershift.Node
 		if !exists && !mayMake {
 			continue
 		}
-		err := k.runMachine(ctx, s, pool, w, n, machines, admin)
+		err := k.reconcileMachine(ctx, s, pool, w, n, machines, admin)
 		if errors.Is(err, localnodes.ErrFull) {
 			noRoom, again = err, roomRetry
 			continue
@@ -145,19 +148,20 @@ func (k *keeper) runMachines(ctx context.Context, s *site, pool *hypershift.Node
 	}
 	for _, uid := range slices.Sorted(maps.Keys(machines)) {
 		if m := machines[uid]; m.Message != "" {
-			w.trouble = m.Node + ": " + m.Message
+			w.machineProblem = m.Node + ": " + m.Message
 		}
 	}
 	err = errors.Join(problems...)
-	if trouble := cmp.Or(err, noRoom); trouble != nil {
-		w.trouble = trouble.Error()
+	if reason := cmp.Or(err, noRoom); reason != nil {
+		w.machineProblem = reason.Error()
 	}
 	return again, err
 }
 
-// runMachine has the machine of a Node run. It gives the machine a bootstrap token when it needs one, and deletes the
-// token from the plane when the node has joined.
-func (k *keeper) runMachine(ctx context.Context, s *site, pool *hypershift.NodePool, w *wanted, n *node,
+// reconcileMachine starts or updates the machine of a Node. It gives the machine a bootstrap token when it needs one,
+// and deletes the token from the plane when the node has joined.
+func (k *reconciler) reconcileMachine(ctx context.Context, s *watchedPlane, pool *hypershift.NodePool, w *wanted,
+	n *node,
 	machines map[types.UID]localnodes.Machine, admin controlplane.Admin) error {
 	uid := n.Metadata.UID
 	m, exists := machines[uid]
@@ -170,7 +174,7 @@ func (k *keeper) runMachine(ctx context.Context, s *site, pool *hypershift.NodeP
 	if err != nil {
 		return err
 	}
-	if err := s.advertise(ctx, order.Config.APIServer.Advertised); err != nil {
+	if err := s.applyAPIServerEndpoint(ctx, order.Config.APIServer.Advertised); err != nil {
 		return err
 	}
 	if !exists || m.NeedsToken {
@@ -202,23 +206,24 @@ func nodesToRun(nodes []*node, machines map[types.UID]localnodes.Machine, replic
 		case n.Metadata.DeletionTimestamp != nil || m.Removing:
 		case has:
 			found = append(found, n)
-			if !n.draining() {
+			if !n.isDraining() {
 				leaving--
 			}
-		case !n.draining():
+		case !n.isDraining():
 			others = append(others, n)
 		}
 	}
 	byIndex := func(a, b *node) int { return cmp.Compare(a.index(), b.index()) }
 	slices.SortStableFunc(found, byIndex)
 	slices.SortStableFunc(others, byIndex)
-	room := replicas + surge + min(leaving, mostLeaving) - len(machines)
+	room := replicas + surge + min(leaving, maxLeaving) - len(machines)
 	return append(found, others[:max(0, min(len(others), room))]...)
 }
 
 // removeWithoutNode removes the machines whose Nodes do not exist. A Node that has only lost the label of its pool gets
 // it back.
-func (s *site) removeWithoutNode(ctx context.Context, pool localnodes.Pool, machines map[types.UID]localnodes.Machine,
+func (s *watchedPlane) removeWithoutNode(ctx context.Context, pool localnodes.Pool,
+	machines map[types.UID]localnodes.Machine,
 	nodes []*node) error {
 	exists := map[types.UID]bool{}
 	for _, n := range nodes {
@@ -233,7 +238,7 @@ func (s *site) removeWithoutNode(ctx context.Context, pool localnodes.Pool, mach
 		case err != nil && !loop.IsGone(err):
 			return fmt.Errorf("reading node %s of %s: %w", m.Node, s.cluster, err)
 		case err == nil && object.GetUID() == uid && object.GetLabels()[hypershift.NodePoolLabel] == pool.Name:
-			continue // the watch is a little behind
+			continue // the Node exists: the watch has not delivered it yet
 		case err == nil && object.GetUID() == uid:
 			n := &node{Metadata: metav1.ObjectMeta{Name: m.Node}}
 			patch := map[string]any{"metadata": map[string]any{"uid": string(uid), "labels": map[string]any{
@@ -242,7 +247,7 @@ func (s *site) removeWithoutNode(ctx context.Context, pool localnodes.Pool, mach
 				return err
 			}
 		default:
-			s.keeper.o.Machines.Remove(pool, uid)
+			s.reconciler.o.Machines.Remove(pool, uid)
 			if err := s.deleteToken(ctx, uid); err != nil {
 				return err
 			}
@@ -252,13 +257,13 @@ func (s *site) removeWithoutNode(ctx context.Context, pool localnodes.Pool, mach
 }
 
 // removeOrphanMachines removes the machines of pools that do not exist, as far as their Nodes do not exist either.
-func (s *site) removeOrphanMachines(ctx context.Context) error {
-	for _, pool := range s.keeper.o.Machines.Pools() {
+func (s *watchedPlane) removeOrphanMachines(ctx context.Context) error {
+	for _, pool := range s.reconciler.o.Machines.Pools() {
 		key := loop.Key{Namespace: pool.Cluster.Namespace, Name: pool.Name}
-		if pool.Cluster != s.cluster || s.keeper.pools.Get(key) != nil {
+		if pool.Cluster != s.cluster || s.reconciler.pools.Get(key) != nil {
 			continue
 		}
-		_, err := s.keeper.client.Resource(hypershift.NodePools()).Namespace(key.Namespace).Get(ctx, key.Name,
+		_, err := s.reconciler.client.Resource(hypershift.NodePools()).Namespace(key.Namespace).Get(ctx, key.Name,
 			metav1.GetOptions{})
 		if !loop.IsGone(err) {
 			continue
@@ -267,15 +272,15 @@ func (s *site) removeOrphanMachines(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := s.removeWithoutNode(ctx, pool, s.keeper.o.Machines.Of(pool), nodes); err != nil {
+		if err := s.removeWithoutNode(ctx, pool, s.reconciler.o.Machines.Of(pool), nodes); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// endMachines removes all machines of a pool, and reports whether none is left.
-func (k *keeper) endMachines(pool localnodes.Pool) (ended bool) {
+// removeMachines begins the removal of all machines of a pool, and reports whether none is left.
+func (k *reconciler) removeMachines(pool localnodes.Pool) (ended bool) {
 	machines := k.o.Machines.Of(pool)
 	for uid := range machines {
 		k.o.Machines.Remove(pool, uid)
@@ -283,8 +288,8 @@ func (k *keeper) endMachines(pool localnodes.Pool) (ended bool) {
 	return len(machines) == 0
 }
 
-// nameInUse reports whether a machine of an earlier Node with this name is still there.
-func (k *keeper) nameInUse(pool localnodes.Pool, name string, nodes []*node) bool {
+// nameInUse reports whether a machine of an earlier Node with this name still exists.
+func (k *reconciler) nameInUse(pool localnodes.Pool, name string, nodes []*node) bool {
 	for uid, m := range k.o.Machines.Of(pool) {
 		if m.Node == name && !slices.ContainsFunc(nodes, func(n *node) bool { return n.Metadata.UID == uid }) {
 			return true
@@ -293,8 +298,9 @@ func (k *keeper) nameInUse(pool localnodes.Pool, name string, nodes []*node) boo
 	return false
 }
 
-// orderFor returns the machine of a Node.
-func (s *site) orderFor(ctx context.Context, pool *hypershift.NodePool, w wanted, n *node, admin controlplane.Admin) (
+// orderFor returns the order by which Machines.Start starts the machine of a Node, without a bootstrap token.
+func (s *watchedPlane) orderFor(ctx context.Context, pool *hypershift.NodePool, w wanted, n *node,
+	admin controlplane.Admin) (
 	localnodes.Order, error,
 ) {
 	fail := func(err error) (localnodes.Order, error) {
@@ -304,7 +310,7 @@ func (s *site) orderFor(ctx context.Context, pool *hypershift.NodePool, w wanted
 	if err != nil {
 		return fail(err)
 	}
-	network.Bridge = s.keeper.o.Machines.BridgeOf(s.cluster)
+	network.Bridge = s.reconciler.o.Machines.BridgeOf(s.cluster)
 	config, err := admin.RESTConfig()
 	if err != nil {
 		return fail(err)
@@ -318,7 +324,7 @@ func (s *site) orderFor(ctx context.Context, pool *hypershift.NodePool, w wanted
 		Config: realnode.Config{
 			Name: n.Metadata.Name, ProviderID: providerID(pool, w.provider, n.Metadata.Name),
 			APIServer: realnode.APIServer{
-				Address: s.keeper.o.Router, ServerName: admin.ServerName, CA: string(config.CAData),
+				Address: s.reconciler.o.Router, ServerName: admin.ServerName, CA: string(config.CAData),
 				UnnamedAddress: direct.Host, Advertised: advertised,
 			},
 			Labels:  map[string]string{instanceTypeLabel: w.instance.Name},
@@ -333,11 +339,11 @@ func (s *site) orderFor(ctx context.Context, pool *hypershift.NodePool, w wanted
 	}, nil
 }
 
-// networkOf returns a real node's place in the networks of its cluster, without a bridge, and the address under which
-// its pods reach the API server. podCIDR is the node's.
-func (s *site) networkOf(ctx context.Context, w wanted, podCIDR string) (n realnode.Network, toAPIServer string,
+// networkOf returns the network settings of a real node, without a bridge, and the address under which its pods reach
+// the API server. podCIDR is that of the Node.
+func (s *watchedPlane) networkOf(ctx context.Context, w wanted, podCIDR string) (n realnode.Network, toAPIServer string,
 	err error) {
-	place, ok := placeOf(w.pods, podCIDR)
+	place, ok := subnetIndex(w.pods, podCIDR)
 	ip, fits := offset(w.machines, firstMachine+place)
 	if !ok || !fits {
 		return n, "", fmt.Errorf("the podCIDR %q of the node is not one of the cluster's", podCIDR)
@@ -350,7 +356,7 @@ func (s *site) networkOf(ctx context.Context, w wanted, podCIDR string) (n realn
 	return realnode.Network{
 		ClusterCIDR: w.pods.String(), ServiceCIDR: services.String(), ClusterDNS: dns.String(), PodCIDR: podCIDR,
 		Address: netip.PrefixFrom(ip, w.machines.Bits()).String(),
-	}, advertised(services, w.pods, w.machines), nil
+	}, advertisedAddress(services, w.pods, w.machines), nil
 }
 
 // providerID returns spec.providerID of a Node.
@@ -358,12 +364,13 @@ func providerID(pool *hypershift.NodePool, provider cluster.NodeProvider, name s
 	return "atoll-" + string(provider) + ":///" + pool.Namespace + "/" + name
 }
 
-// advertisedAddresses are the addresses under which pods may reach their API server: that of HyperShift first.
+// advertisedAddresses are the candidates for the address under which pods reach their API server; HyperShift uses the
+// first.
 var advertisedAddresses = []string{"172.20.0.1", "192.168.255.1", "100.127.255.1", "10.255.255.1"}
 
-// advertised returns the address under which the pods of a cluster reach its API server: the first one that no network
-// of the cluster has.
-func advertised(networks ...netip.Prefix) string {
+// advertisedAddress returns the address under which the pods of a cluster reach its API server: the first candidate
+// outside of the cluster's networks.
+func advertisedAddress(networks ...netip.Prefix) string {
 	for _, text := range advertisedAddresses {
 		at := netip.MustParseAddr(text)
 		if !slices.ContainsFunc(networks, func(p netip.Prefix) bool { return p.Contains(at) }) {
@@ -381,19 +388,11 @@ func isHibernated(hc *hypershift.HostedCluster) bool {
 	return hc != nil && hc.Annotations[hypershift.HibernatedAnnotation] == "true"
 }
 
-// awakeSince returns when each machine was started after a pause, by the UID of its Node.
+// awakeSince returns when each machine was last started after hibernation, by the UID of its Node.
 func awakeSince(machines map[types.UID]localnodes.Machine) map[types.UID]time.Time {
 	since := map[types.UID]time.Time{}
 	for uid, m := range machines {
 		since[uid] = m.AwakeSince
 	}
 	return since
-}
-
-// latest returns the later of two times.
-func latest(a, b time.Time) time.Time {
-	if b.After(a) {
-		return b
-	}
-	return a
 }

@@ -304,20 +304,20 @@ func TestNoMoreMachinesRunThanAPoolMayHave(t *testing.T) {
 
 func TestPodsReachTheAPIServerAtAnAddressOfNoNetwork(t *testing.T) {
 	p := netip.MustParsePrefix
-	if got := advertised(p("172.31.0.0/16"), p("10.132.0.0/14")); got != "172.20.0.1:6443" {
+	if got := advertisedAddress(p("172.31.0.0/16"), p("10.132.0.0/14")); got != "172.20.0.1:6443" {
 		t.Errorf("advertised %s", got)
 	}
-	if got := advertised(p("172.16.0.0/12"), p("192.168.0.0/16")); got != "100.127.255.1:6443" {
+	if got := advertisedAddress(p("172.16.0.0/12"), p("192.168.0.0/16")); got != "100.127.255.1:6443" {
 		t.Errorf("advertised %s", got)
 	}
 }
 
 func TestANodeWithManyTaintsKeepsThem(t *testing.T) {
 	n := &node{}
-	for i := range mostTaints {
+	for i := range maxTaints {
 		n.Spec.Taints = append(n.Spec.Taints, taint{Key: fmt.Sprint("k", i), Effect: "NoSchedule"})
 	}
-	if patch := (wanted{labels: map[string]string{"a": "b"}}).refit(n); patch != nil {
+	if patch := (wanted{labels: map[string]string{"a": "b"}}).specPatch(n); patch != nil {
 		t.Errorf("the patch %v replaces taints that hosting has not read", patch)
 	}
 }

@@ -72,7 +72,7 @@ type taint struct {
 	TimeAdded string `json:"timeAdded,omitempty"`
 }
 
-func (n *node) ready() bool {
+func (n *node) isReady() bool {
 	for _, c := range n.Status.Conditions {
 		if c.Type == "Ready" {
 			return c.Status == "True"
@@ -81,8 +81,8 @@ func (n *node) ready() bool {
 	return false
 }
 
-// readySince is when the node became ready, or stopped being ready.
-func (n *node) readySince() time.Time {
+// readyChangedAt returns when the condition Ready last changed; the Node's creation time when it has no such condition.
+func (n *node) readyChangedAt() time.Time {
 	for _, c := range n.Status.Conditions {
 		if c.Type == "Ready" {
 			return c.LastTransitionTime.Time
@@ -91,8 +91,8 @@ func (n *node) readySince() time.Time {
 	return n.Metadata.CreationTimestamp.Time
 }
 
-// draining reports whether the node is being drained, in order to be removed.
-func (n *node) draining() bool { return n.Metadata.Annotations[drainingAnnotation] != "" }
+// isDraining reports whether the node is being drained, in order to be removed.
+func (n *node) isDraining() bool { return n.Metadata.Annotations[drainingAnnotation] != "" }
 
 func (n *node) drainingSince(now time.Time) time.Time {
 	at, err := time.Parse(time.RFC3339, n.Metadata.Annotations[drainingAnnotation])
@@ -102,13 +102,13 @@ func (n *node) drainingSince(now time.Time) time.Time {
 	return at
 }
 
-// leaving reports whether the node's machine has asked to leave the cluster.
-func (n *node) leaving() bool { return n.Metadata.Annotations[realnode.LeavingAnnotation] != "" }
+// isLeaving reports whether the node's machine has asked to leave the cluster.
+func (n *node) isLeaving() bool { return n.Metadata.Annotations[realnode.LeavingAnnotation] != "" }
 
 // hasKubelet reports whether a kubelet has ever reported the node's status.
 func (n *node) hasKubelet() bool { return n.Status.NodeInfo.Runtime != "" }
 
-// index is the number in the node's name, -1 when there is none.
+// index returns the number at the end of the node's name, -1 when it has none.
 func (n *node) index() int {
 	_, number, _ := cutLast(n.Metadata.Name, "-")
 	i, err := strconv.Atoi(number)
@@ -125,22 +125,23 @@ func cutLast(s, sep string) (before, after string, found bool) {
 	return s, "", false
 }
 
-// nodePrefix is the first part of the names of a pool's nodes: the customer's name
-// of the pool, which follows the cluster's name in the NodePool's name.
+// nodePrefix returns the first part of the names of a pool's nodes: the customer's name of the pool. The name of the
+// NodePool is the cluster's name, a hyphen and that prefix.
 func nodePrefix(pool *hypershift.NodePool) string {
 	return strings.TrimPrefix(pool.Name, pool.Spec.ClusterName+"-")
 }
 
 func nodeName(prefix string, i int) string { return prefix + "-" + strconv.Itoa(i) }
 
-// applied is the content of appliedAnnotation.
-type applied struct {
+// appliedContent is the content of appliedAnnotation.
+type appliedContent struct {
 	Labels map[string]string `json:"labels,omitempty"`
 	Taints []taint           `json:"taints,omitempty"`
 }
 
-func (w wanted) applied() string {
-	text, _ := json.Marshal(applied{w.labels, w.taints}) // of strings
+// appliedText returns the content of appliedAnnotation for the pool's labels and taints.
+func (w wanted) appliedText() string {
+	text, _ := json.Marshal(appliedContent{w.labels, w.taints}) // a struct of strings can always be encoded
 	return string(text)
 }
 
@@ -155,9 +156,9 @@ func (e *networkFull) Error() string {
 	return fmt.Sprintf("the cluster's network of %s %s has no room for another node", e.kind, e.network)
 }
 
-// build returns a new Node. place is its number in the cluster's networks; no other
-// node of the cluster has it. The error is a *networkFull.
-func (w wanted) build(pool *hypershift.NodePool, name string, place int) (*unstructured.Unstructured, error) {
+// newNode returns the object of a new Node. place is the index of its addresses in the cluster's networks, which no
+// other node of the cluster has. The error is a *networkFull.
+func (w wanted) newNode(pool *hypershift.NodePool, name string, place int) (*unstructured.Unstructured, error) {
 	pods, ok := subnet(w.pods, w.hostBits, place)
 	if !ok {
 		return nil, &networkFull{kind: "pods", network: w.pods}
@@ -175,7 +176,7 @@ func (w wanted) build(pool *hypershift.NodePool, name string, place int) (*unstr
 		"kubernetes.io/arch": w.instance.Arch, "kubernetes.io/os": "linux", "kubernetes.io/hostname": name,
 		"node-role.kubernetes.io/worker": "",
 	})
-	annotations := map[string]any{appliedAnnotation: w.applied(), poolUIDAnnotation: string(pool.UID)}
+	annotations := map[string]any{appliedAnnotation: w.appliedText(), poolUIDAnnotation: string(pool.UID)}
 	if w.provider == cluster.Simulated {
 		labels[simulatedLabel] = "true"
 		annotations["kwok.x-k8s.io/node"] = "fake"
@@ -193,7 +194,7 @@ func (w wanted) build(pool *hypershift.NodePool, name string, place int) (*unstr
 	}
 	object := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "v1", "kind": "Node",
-		"metadata": map[string]any{"name": name, "labels": anyMap(labels), "annotations": annotations},
+		"metadata": map[string]any{"name": name, "labels": toAnyMap(labels), "annotations": annotations},
 		"spec": map[string]any{
 			"podCIDR": pods.String(), "podCIDRs": []any{pods.String()}, "taints": taints,
 			"providerID": providerID(pool, w.provider, name),
@@ -204,8 +205,8 @@ func (w wanted) build(pool *hypershift.NodePool, name string, place int) (*unstr
 	}
 	status := w.simulatedStatus(name, ip)
 	if w.provider != cluster.Simulated {
-		// Kubelet replaces all of it. Until then the node has a version, and room for the pods of an earlier node of its
-		// name.
+		// Kubelet replaces all of it. Until then the node has a version, and room for the pods of an earlier node of
+		// its name.
 		delete(status, "addresses")
 		status["nodeInfo"] = w.nodeInfo("", "", "")
 	}
@@ -229,9 +230,9 @@ func (w wanted) simulatedStatus(name string, ip netip.Addr) map[string]any {
 	}
 	return map[string]any{
 		"capacity": resources(strconv.Itoa(w.instance.CPU), fmt.Sprintf("%dMi", w.instance.MemoryMiB),
-			fmt.Sprintf("%dGi", w.disk)),
+			fmt.Sprintf("%dGi", w.diskGiB)),
 		"allocatable": resources(fmt.Sprintf("%dm", w.instance.CPU*1000-kubeReservedMilliCPU),
-			fmt.Sprintf("%dMi", w.instance.MemoryMiB-kubeReservedMemoryMiB), fmt.Sprintf("%dGi", w.disk*9/10)),
+			fmt.Sprintf("%dMi", w.instance.MemoryMiB-kubeReservedMemoryMiB), fmt.Sprintf("%dGi", w.diskGiB*9/10)),
 		"addresses": []any{
 			map[string]any{"type": "InternalIP", "address": ip.String()},
 			map[string]any{"type": "Hostname", "address": name},
@@ -240,13 +241,13 @@ func (w wanted) simulatedStatus(name string, ip netip.Addr) map[string]any {
 	}
 }
 
-// refit returns a merge patch of metadata and spec that sets the pool's labels and
-// taints on a node, and removes earlier ones; nil when the node has them.
-func (w wanted) refit(n *node) map[string]any {
-	if n.Metadata.Annotations[appliedAnnotation] == w.applied() || len(n.Spec.Taints) >= mostTaints {
-		return nil // of so many taints only a part is known here, and a patch replaces all
+// specPatch returns a merge patch that sets the pool's labels and taints on a node, and removes those that an earlier
+// spec of the pool set; nil when the node has them.
+func (w wanted) specPatch(n *node) map[string]any {
+	if n.Metadata.Annotations[appliedAnnotation] == w.appliedText() || len(n.Spec.Taints) >= maxTaints {
+		return nil // trimNode has dropped some of so many taints, and a patch replaces all
 	}
-	var before applied
+	var before appliedContent
 	_ = json.Unmarshal([]byte(n.Metadata.Annotations[appliedAnnotation]), &before) // a text that is no JSON counts as none
 	labels := map[string]any{}
 	for key := range before.Labels {
@@ -255,8 +256,8 @@ func (w wanted) refit(n *node) map[string]any {
 	for key, value := range w.labels {
 		labels[key] = value
 	}
-	for key := range labels { // the labels of build stay
-		if ours := n.Metadata.Labels[key]; reserved(key) {
+	for key := range labels { // the labels of newNode stay
+		if ours := n.Metadata.Labels[key]; isReserved(key) {
 			labels[key] = ours
 		}
 	}
@@ -268,14 +269,14 @@ func (w wanted) refit(n *node) map[string]any {
 		}
 	}
 	return map[string]any{
-		"metadata": map[string]any{"labels": labels, "annotations": map[string]any{appliedAnnotation: w.applied()},
+		"metadata": map[string]any{"labels": labels, "annotations": map[string]any{appliedAnnotation: w.appliedText()},
 			"resourceVersion": n.Metadata.ResourceVersion},
 		"spec": map[string]any{"taints": taints},
 	}
 }
 
-// reserved reports whether build sets a label.
-func reserved(key string) bool {
+// isReserved reports whether newNode sets a label, so that the pool's spec must not.
+func isReserved(key string) bool {
 	switch key {
 	case hypershift.NodePoolLabel, simulatedLabel, providerLabel, instanceTypeLabel, "kubernetes.io/arch",
 		"kubernetes.io/os", "kubernetes.io/hostname", "node-role.kubernetes.io/worker":
@@ -284,7 +285,7 @@ func reserved(key string) bool {
 	return false
 }
 
-func anyMap(m map[string]string) map[string]any {
+func toAnyMap(m map[string]string) map[string]any {
 	out := make(map[string]any, len(m))
 	for k, v := range m {
 		out[k] = v
@@ -292,20 +293,21 @@ func anyMap(m map[string]string) map[string]any {
 	return out
 }
 
-// subnet returns the i-th network of so many bits within another.
+// subnet returns the i-th network with a prefix of bits within network, counted from 0; false when network has no
+// such one.
 func subnet(network netip.Prefix, bits, i int) (netip.Prefix, bool) {
 	if i < 0 || bits-network.Bits() < 31 && i >= 1<<(bits-network.Bits()) {
 		return netip.Prefix{}, false
 	}
-	at, ok := add(network.Addr(), network.Addr().BitLen()-bits, i)
+	at, ok := addShifted(network.Addr(), network.Addr().BitLen()-bits, i)
 	if !ok || !network.Contains(at) {
 		return netip.Prefix{}, false
 	}
 	return netip.PrefixFrom(at, bits), true
 }
 
-// placeOf is the inverse of subnet: which one of network's a node has.
-func placeOf(network netip.Prefix, pods string) (int, bool) {
+// subnetIndex is the inverse of subnet: it returns the index of a node's network of pods within network.
+func subnetIndex(network netip.Prefix, pods string) (int, bool) {
 	p, err := netip.ParsePrefix(pods)
 	if err != nil || !network.Contains(p.Addr()) {
 		return 0, false
@@ -324,12 +326,12 @@ func placeOf(network netip.Prefix, pods string) (int, bool) {
 
 // offset returns the i-th address of a network.
 func offset(network netip.Prefix, i int) (netip.Addr, bool) {
-	at, ok := add(network.Addr(), 0, i)
+	at, ok := addShifted(network.Addr(), 0, i)
 	return at, ok && network.Contains(at)
 }
 
-// add returns addr + i<<shift.
-func add(addr netip.Addr, shift, i int) (netip.Addr, bool) {
+// addShifted returns addr + i<<shift, and false after an overflow.
+func addShifted(addr netip.Addr, shift, i int) (netip.Addr, bool) {
 	bytes := addr.AsSlice()
 	carry := uint64(i) << (shift % 8)
 	for at := len(bytes) - 1 - shift/8; at >= 0 && carry > 0; at-- {

@@ -41,8 +41,8 @@ import (
 
 // Planes are the control planes of this management cluster.
 type Planes interface {
-	// Client returns the administrator's way into a plane that serves, and
-	// controlplane.ErrNotServing of any other. It wakes none.
+	// Client returns the administrator's access to a plane that serves, and the error controlplane.ErrNotServing for
+	// any other. It wakes no plane.
 	Client(cluster controlplane.ID) (controlplane.Admin, error)
 }
 
@@ -67,20 +67,20 @@ type Options struct {
 
 const finalizer = "hosting.atoll.dev/nodepool"
 
-// retryPlane is the pause between two checks of a plane that should run and does not
-// serve: when it serves again, its HostedCluster may not change.
-const retryPlane = time.Second
+// planeRetry is the pause between two checks of a plane that should run and does not serve. A change of its
+// HostedCluster may not announce that it serves again.
+const planeRetry = time.Second
 
-// waitForPlane is how long a call waits for a plane's nodes to be listed.
-const waitForPlane = 5 * time.Second
+// listTimeout bounds the wait of a reconciliation for the first list of a plane's nodes.
+const listTimeout = 5 * time.Second
 
-// callLimit bounds a call, and share the calls of one cluster at once. A customer's
-// plane may answer slowly or never (a webhook may take half a minute), and other
-// customers must not wait for it.
+// callTimeout bounds one reconciliation, and workersPerCluster bounds the workers that one cluster may occupy. A
+// customer's plane may answer slowly or never (a webhook may take half a minute), and other customers must not wait for
+// it.
 const (
-	workers   = 16
-	share     = 2
-	callLimit = 30 * time.Second
+	workers           = 16
+	workersPerCluster = 2
+	callTimeout       = 30 * time.Second
 )
 
 // Run keeps the nodes until ctx ends.
@@ -97,12 +97,12 @@ func Run(ctx context.Context, o Options) error {
 	if o.Machines == nil {
 		o.Machines = noMachines{}
 	}
-	k := &keeper{o: o, client: o.Client, awaySince: map[controlplane.ID]time.Time{}}
-	k.sites = newSites(ctx, k)
+	k := &reconciler{o: o, client: o.Client, notServingSince: map[controlplane.ID]time.Time{}}
+	k.planes = newWatchedPlanes(ctx, k)
 	k.pools = loop.New(loop.Options{
 		Client: o.Client, Resource: hypershift.NodePools(), Reconcile: k.reconcile,
 		Workers: workers, Owner: func(o *unstructured.Unstructured) string { return clusterOf(o).String() },
-		Share: share, Limit: callLimit, MaxBackoff: 5 * time.Second, Log: o.Log, Observe: o.Observe,
+		Share: workersPerCluster, Limit: callTimeout, MaxBackoff: 5 * time.Second, Log: o.Log, Observe: o.Observe,
 	})
 	k.clusters = loop.New(loop.Options{Client: o.Client, Resource: hypershift.HostedClusters(),
 		Reconcile: k.clusterChanged, Log: o.Log})
@@ -117,24 +117,23 @@ func Run(ctx context.Context, o Options) error {
 	wg.Go(func() { _ = k.clusters.Run(ctx) })
 	wg.Go(func() { _ = k.pools.Run(ctx) })
 	wg.Wait()
-	k.sites.wait()
+	k.planes.wait()
 	return nil
 }
 
-type keeper struct {
+type reconciler struct {
 	o        Options
 	client   dynamic.Interface
 	pools    *loop.Loop
 	clusters *loop.Loop
-	sites    *sites
+	planes   *watchedPlanes
 
-	mu        sync.Mutex
-	awaySince map[controlplane.ID]time.Time // first observation that a cluster's plane does not serve
+	mu              sync.Mutex
+	notServingSince map[controlplane.ID]time.Time // first observation that a cluster's plane does not serve
 }
 
-// clientOf returns the way into a cluster's plane, and false when the plane does
-// not serve.
-func (k *keeper) clientOf(cluster controlplane.ID) (admin controlplane.Admin, serves bool) {
+// adminOf returns the administrator's access to a cluster's plane, and false when the plane does not serve.
+func (k *reconciler) adminOf(cluster controlplane.ID) (admin controlplane.Admin, serves bool) {
 	admin, err := k.o.Planes.Client(cluster)
 	if err != nil && !errors.Is(err, controlplane.ErrNotServing) {
 		k.o.Log.Warn("a plane's kubeconfig cannot be read", "cluster", cluster.String(), "error", err)
@@ -142,49 +141,48 @@ func (k *keeper) clientOf(cluster controlplane.ID) (admin controlplane.Admin, se
 	return admin, err == nil
 }
 
-// awayFor returns the time since the first observation that a cluster's plane does not
-// serve.
-func (k *keeper) awayFor(cluster controlplane.ID, now time.Time) time.Duration {
+// notServingFor returns the time since this process first saw that a cluster's plane does not serve.
+func (k *reconciler) notServingFor(cluster controlplane.ID, now time.Time) time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.awaySince[cluster].IsZero() {
-		k.awaySince[cluster] = now
+	if k.notServingSince[cluster].IsZero() {
+		k.notServingSince[cluster] = now
 	}
-	return now.Sub(k.awaySince[cluster])
+	return now.Sub(k.notServingSince[cluster])
 }
 
-// forgetAway ends what awayFor measures: the plane serves, or the cluster is deleted.
-func (k *keeper) forgetAway(cluster controlplane.ID) {
+// clearNotServing resets the time of notServingFor: the plane serves, or the cluster is deleted.
+func (k *reconciler) clearNotServing(cluster controlplane.ID) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	delete(k.awaySince, cluster)
+	delete(k.notServingSince, cluster)
 }
 
-// clusterChanged reconciles a cluster's pools, and watches the nodes of its plane
-// as long as that serves.
-func (k *keeper) clusterChanged(_ context.Context, key loop.Key, object *unstructured.Unstructured) (
+// clusterChanged reconciles a cluster's pools after a change of the cluster, and starts or stops the watch of its
+// nodes: they are watched while the plane serves.
+func (k *reconciler) clusterChanged(_ context.Context, key loop.Key, object *unstructured.Unstructured) (
 	time.Duration, error,
 ) {
 	cluster := controlplane.ID(key)
 	defer k.triggerPools(cluster)
 	if object == nil || object.GetDeletionTimestamp() != nil {
-		k.sites.close(cluster)
-		k.forgetAway(cluster)
+		k.planes.close(cluster)
+		k.clearNotServing(cluster)
 		return 0, nil
 	}
-	if admin, serves := k.clientOf(cluster); serves {
-		k.sites.open(cluster, admin) // also without a pool: the plane may have nodes of deleted pools
+	if admin, serves := k.adminOf(cluster); serves {
+		k.planes.open(cluster, admin) // also without a pool: the plane may have nodes of deleted pools
 		return 0, nil
 	}
-	k.sites.close(cluster)
+	k.planes.close(cluster)
 	if power, _, _ := unstructured.NestedString(object.Object, "status", "power"); power == string(hypershift.Asleep) {
 		return 0, nil
 	}
-	return retryPlane, nil
+	return planeRetry, nil
 }
 
 // triggerPools reconciles each pool of a cluster.
-func (k *keeper) triggerPools(cluster controlplane.ID) {
+func (k *reconciler) triggerPools(cluster controlplane.ID) {
 	for _, pool := range k.pools.Keys() {
 		if pool.Namespace != cluster.Namespace {
 			continue
@@ -201,18 +199,18 @@ func clusterOf(object *unstructured.Unstructured) controlplane.ID {
 	return controlplane.ID{Namespace: object.GetNamespace(), Name: name}
 }
 
-func (k *keeper) reconcile(ctx context.Context, key loop.Key, object *unstructured.Unstructured) (
+func (k *reconciler) reconcile(ctx context.Context, key loop.Key, object *unstructured.Unstructured) (
 	time.Duration, error,
 ) {
 	if object == nil {
-		k.sites.triggerNodesOf(key)
+		k.planes.triggerNodesOf(key)
 		return 0, nil
 	}
 	pool, err := loop.Decode[hypershift.NodePool](object)
 	deleting := object.GetDeletionTimestamp() != nil
 	if err != nil {
 		if deleting {
-			return 0, k.releasePool(ctx, object) // its remaining nodes are removed by the record
+			return 0, k.finishDeletion(ctx, object) // the record of deleted pools makes hosting remove its nodes
 		}
 		k.o.Log.Warn("a NodePool cannot be read and is left alone", "namespace", key.Namespace, "name", key.Name,
 			"error", err)
@@ -223,15 +221,15 @@ func (k *keeper) reconcile(ctx context.Context, key loop.Key, object *unstructur
 		return 0, err
 	}
 	cluster := controlplane.ID{Namespace: key.Namespace, Name: pool.Spec.ClusterName}
-	admin, serves := k.clientOf(cluster)
+	admin, serves := k.adminOf(cluster)
 	asleep := hc != nil && hc.Status.Power == hypershift.Asleep
 	now := time.Now()
 	patience := k.o.Patience
 	switch {
 	case serves || hc == nil:
-		k.forgetAway(cluster)
+		k.clearNotServing(cluster)
 	default:
-		patience -= k.awayFor(cluster, now)
+		patience -= k.notServingFor(cluster, now)
 	}
 	switch {
 	case isHibernated(hc):
@@ -241,8 +239,8 @@ func (k *keeper) reconcile(ctx context.Context, key loop.Key, object *unstructur
 	case deleting && (hc == nil || !serves && (asleep || patience <= 0)):
 		// The plane's data is deleted with the cluster. The nodes of a plane that sleeps,
 		// or does not come, are removed by the record when it serves again.
-		return 0, k.releasePool(ctx, object)
-	case deleting && !isHeld(object):
+		return 0, k.finishDeletion(ctx, object)
+	case deleting && !hasFinalizer(object):
 		return 0, nil
 	case hc == nil:
 		return 0, k.reportWaiting(ctx, pool, ClusterNotFound, fmt.Sprintf("there is no HostedCluster %s",
@@ -253,39 +251,39 @@ func (k *keeper) reconcile(ctx context.Context, key loop.Key, object *unstructur
 		return patience, nil
 	case !serves:
 		return 0, k.reportWaiting(ctx, pool, WaitingForControlPlane, "the control plane does not run yet")
-	case !deleting && !isHeld(object):
-		return 0, k.holdPool(ctx, object) // the watch brings the held object
+	case !deleting && !hasFinalizer(object):
+		return 0, k.addFinalizer(ctx, object) // the watch delivers the changed object, which reconciles it
 	}
 
-	site := k.sites.open(cluster, admin)
-	nodes, err := site.nodesOf(ctx, key.Name)
+	plane := k.planes.open(cluster, admin)
+	nodes, err := plane.nodesOf(ctx, key.Name)
 	if err != nil {
-		return 0, k.releaseWhenOverdue(ctx, object, cluster, pool, err)
+		return 0, k.finishOverdueDeletion(ctx, object, cluster, pool, err)
 	}
-	w := read(pool, hc, string(admin.Version))
+	w := readSpec(pool, hc, string(admin.Version))
 	w.checkHost(k.o.Machines)
-	again, paused := pausedFor(pool, now)
+	again, paused := activePause(pool, now)
 	w.paused = paused && !deleting
 	if deleting {
 		w.replicas, w.invalid = 0, nil
-		w.drainTimeout = k.lastDrain(cluster, pool)
+		w.drainTimeout = k.deletionDrainTimeout(cluster, pool)
 	}
 	// Machines first: they run also when the pool's Nodes must not be changed, or cannot.
-	more, machinesErr := k.runMachines(ctx, site, pool, &w, nodes, admin)
-	machinesErr = errors.Join(machinesErr, site.admitMachines(ctx, pool, w, nodes))
+	more, machinesErr := k.reconcileMachines(ctx, plane, pool, &w, nodes, admin)
+	machinesErr = errors.Join(machinesErr, plane.admitMachines(ctx, pool, w, nodes))
 	w.awakeSince = awakeSince(k.o.Machines.Of(poolOf(pool)))
 	if w.paused {
 		return sooner(again, more), errors.Join(machinesErr, k.report(ctx, pool, conditionsOf(pool, w, nodes), w, nodes))
 	}
 	d := plan(w, nodes, now, k.o.UnhealthyAfter)
-	wait, err := site.execute(ctx, pool, w, d, nodes, now)
+	wait, err := plane.execute(ctx, pool, w, d, nodes, now)
 	if full, isFull := errors.AsType[*networkFull](err); isFull {
-		w.full = full
+		w.networkFull = full
 	} else if err != nil {
-		return 0, k.releaseWhenOverdue(ctx, object, cluster, pool, errors.Join(err, machinesErr))
+		return 0, k.finishOverdueDeletion(ctx, object, cluster, pool, errors.Join(err, machinesErr))
 	}
 	if deleting && len(nodes) == 0 {
-		return 0, k.releasePool(ctx, object)
+		return 0, k.finishDeletion(ctx, object)
 	}
 	if !deleting {
 		err = errors.Join(err, k.report(ctx, pool, conditionsOf(pool, w, nodes), w, nodes))
@@ -293,28 +291,28 @@ func (k *keeper) reconcile(ctx context.Context, key loop.Key, object *unstructur
 	return sooner(sooner(d.again, wait), more), errors.Join(err, machinesErr)
 }
 
-// releaseWhenOverdue lets a pool go that is being deleted for longer than its drain may
-// take, although its plane fails or refuses to delete its nodes: a webhook of the
-// customer's may refuse for ever. The nodes are removed by the record of deleted pools
-// when that is possible.
-func (k *keeper) releaseWhenOverdue(ctx context.Context, object *unstructured.Unstructured, cluster controlplane.ID,
+// finishOverdueDeletion finishes the deletion of a pool whose drain has had its time, although the plane fails or
+// refuses to delete the nodes: a customer's webhook may refuse for ever. The record of deleted pools makes hosting
+// remove the nodes as soon as the plane permits that. Otherwise it returns err.
+func (k *reconciler) finishOverdueDeletion(ctx context.Context, object *unstructured.Unstructured,
+	cluster controlplane.ID,
 	pool *hypershift.NodePool, err error) error {
 	at := object.GetDeletionTimestamp()
-	if at == nil || errors.Is(ctx.Err(), context.Canceled) || time.Since(at.Time) < k.lastDrain(cluster, pool) {
+	if at == nil || errors.Is(ctx.Err(), context.Canceled) || time.Since(at.Time) < k.deletionDrainTimeout(cluster, pool) {
 		return err
 	}
-	// the plane may have taken the call's time
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), waitForPlane)
+	// with a new time limit: the plane may have used up that of ctx
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), listTimeout)
 	defer cancel()
-	k.o.Log.Warn("a NodePool is released although its nodes could not be removed", "namespace", pool.Namespace,
+	k.o.Log.Warn("a NodePool is deleted although its nodes could not be removed", "namespace", pool.Namespace,
 		"name", pool.Name, "error", err)
-	return k.releasePool(ctx, object)
+	return k.finishDeletion(ctx, object)
 }
 
-// lastDrain is how long a pool that is being deleted waits for its pods: as long as
-// its spec orders, and never for ever, since its cluster's deletion waits for it.
-// Without another pool no pod can move, and a disruption budget is never met.
-func (k *keeper) lastDrain(cluster controlplane.ID, pool *hypershift.NodePool) time.Duration {
+// deletionDrainTimeout returns how long a pool that is being deleted waits for its pods: the time in its spec, else
+// orphanDrainTimeout. It is never unlimited, because the deletion of the cluster waits for the pool. Without another
+// pool it is only Patience: no pod can move, so no disruption budget can be met.
+func (k *reconciler) deletionDrainTimeout(cluster controlplane.ID, pool *hypershift.NodePool) time.Duration {
 	if ordered := pool.Spec.NodeDrainTimeout; ordered != nil && ordered.Duration > 0 {
 		return ordered.Duration
 	}
@@ -324,7 +322,7 @@ func (k *keeper) lastDrain(cluster controlplane.ID, pool *hypershift.NodePool) t
 		}
 		if object := k.pools.Get(other); object != nil && object.GetDeletionTimestamp() == nil &&
 			clusterOf(object) == cluster {
-			return orphanDrain
+			return orphanDrainTimeout
 		}
 	}
 	return k.o.Patience
@@ -338,9 +336,9 @@ func sooner(a, b time.Duration) time.Duration {
 	return a
 }
 
-// pausedFor reports whether the pool must not be changed, and for how long if that
-// is known. A text that is no pause pauses nothing.
-func pausedFor(pool *hypershift.NodePool, now time.Time) (left time.Duration, active bool) {
+// activePause reports whether spec.pausedUntil pauses the pool now, and for how much longer; 0 when it names no time.
+// An invalid spec.pausedUntil does not pause.
+func activePause(pool *hypershift.NodePool, now time.Time) (left time.Duration, active bool) {
 	if pool.Spec.PausedUntil == nil {
 		return 0, false
 	}
@@ -355,7 +353,7 @@ func pausedFor(pool *hypershift.NodePool, now time.Time) (left time.Duration, ac
 // hostedCluster returns nil when the HostedCluster does not exist or is being
 // deleted. It reads the API only when the watch has no copy, because the watch may
 // bring a NodePool before its cluster.
-func (k *keeper) hostedCluster(ctx context.Context, namespace, name string) (*hypershift.HostedCluster, error) {
+func (k *reconciler) hostedCluster(ctx context.Context, namespace, name string) (*hypershift.HostedCluster, error) {
 	if name == "" {
 		return nil, nil
 	}

@@ -11,11 +11,11 @@ import (
 // decision is the next change of a pool's nodes. Every part may be executed twice,
 // and with an outdated view of the nodes.
 type decision struct {
-	create  int           // so many new nodes
-	drain   []*node       // to be drained and then removed, also those whose drain has begun
-	abandon []*node       // to be removed without a drain: they do not answer
-	inPlace []*node       // to be upgraded in place
-	again   time.Duration // when time alone changes the decision; 0: never
+	createCount int           // number of nodes to create
+	drain       []*node       // to be drained and then removed, also those whose drain has begun
+	remove      []*node       // to be removed without a drain, because no kubelet would end their pods
+	inPlace     []*node       // to be upgraded in place
+	again       time.Duration // after which time alone would change the decision; 0: never
 }
 
 // plan decides which nodes to create, drain, remove and change. nodes are all nodes of the pool, in any order.
@@ -23,44 +23,44 @@ func plan(w wanted, nodes []*node, now time.Time, unhealthyAfter time.Duration) 
 	var d decision
 	var live []*node
 	for _, n := range nodes {
-		left := unhealthyAfter - now.Sub(latest(n.readySince(), w.awakeSince[n.Metadata.UID]))
+		left := unhealthyAfter - now.Sub(later(n.readyChangedAt(), w.awakeSince[n.Metadata.UID]))
 		switch {
 		case n.Metadata.DeletionTimestamp != nil:
-		case n.draining() && w.isDead(n) && left <= 0: // its kubelet ends no pod
-			d.abandon = append(d.abandon, n)
-		case w.isLost(n):
+		case n.isDraining() && w.isUnreadyRealNode(n) && left <= 0: // no kubelet ends its pods
+			d.remove = append(d.remove, n)
+		case w.hasNeverRun(n):
 			if age := now.Sub(n.Metadata.CreationTimestamp.Time); age < unhealthyAfter {
 				d.again = sooner(d.again, unhealthyAfter-age)
 				live = append(live, n)
 			} else {
-				d.abandon = append(d.abandon, n)
+				d.remove = append(d.remove, n)
 			}
-		case w.provider == cluster.External && n.leaving() && !n.draining():
+		case w.provider == cluster.External && n.isLeaving() && !n.isDraining():
 			d.drain = append(d.drain, n)
-		case n.draining():
-			if w.isDead(n) {
+		case n.isDraining():
+			if w.isUnreadyRealNode(n) {
 				d.again = sooner(d.again, left)
 			}
 			d.drain = append(d.drain, n)
-		case w.autoRepair && !n.ready() && w.waitsForRoom(n): // as would a node in its place
+		case w.autoRepair && !n.isReady() && w.waitsForRoom(n): // a node in its place would have no room either
 			live = append(live, n)
-		case w.autoRepair && !n.ready() && left <= 0:
-			d.abandon = append(d.abandon, n)
+		case w.autoRepair && !n.isReady() && left <= 0:
+			d.remove = append(d.remove, n)
 		default:
-			if w.autoRepair && !n.ready() {
+			if w.autoRepair && !n.isReady() {
 				d.again = sooner(d.again, left)
 			}
 			live = append(live, n)
 		}
 	}
 	if w.invalid != nil {
-		return d // the order cannot be read: existing nodes stay
+		return d // the pool's spec is invalid: existing nodes stay
 	}
 	outdated := 0
 	for _, n := range live {
 		switch {
-		case w.current(n):
-		case w.inPlace && w.sameMachine(n):
+		case w.isCurrent(n):
+		case w.inPlace && w.hasInstanceType(n):
 			d.inPlace = append(d.inPlace, n)
 		default:
 			outdated++
@@ -69,17 +69,16 @@ func plan(w wanted, nodes []*node, now time.Time, unhealthyAfter time.Duration) 
 	switch excess := len(live) - w.replicas; {
 	case excess < 0 && w.provider == cluster.External: // machines join by themselves
 	case excess < 0:
-		d.create = -excess
+		d.createCount = -excess
 	case excess == 0 && outdated > 0:
-		d.create = 1 // a replacement first
+		d.createCount = 1 // a replacement first
 	case excess > 0:
-		// An old node waits until what replaces it is ready, when only the
-		// replacement is one too many.
+		// When the replacement is the only excess node, an outdated node stays until the replacement is ready.
 		if outdated > 0 && excess == 1 && !allFreshReady(w, live) && !unreadyOutdated(w, live) {
 			return d
 		}
 		slices.SortStableFunc(live, func(a, b *node) int {
-			return cmp.Or(cmp.Compare(w.worth(a), w.worth(b)), cmp.Compare(b.index(), a.index()))
+			return cmp.Or(cmp.Compare(w.removalRank(a), w.removalRank(b)), cmp.Compare(b.index(), a.index()))
 		})
 		d.drain = append(d.drain, live[:excess]...)
 	}
@@ -88,22 +87,22 @@ func plan(w wanted, nodes []*node, now time.Time, unhealthyAfter time.Duration) 
 
 // allFreshReady reports whether every current node is ready.
 func allFreshReady(w wanted, nodes []*node) bool {
-	return !slices.ContainsFunc(nodes, func(n *node) bool { return w.current(n) && !n.ready() })
+	return !slices.ContainsFunc(nodes, func(n *node) bool { return w.isCurrent(n) && !n.isReady() })
 }
 
 // unreadyOutdated reports whether a node is both outdated and not ready.
 func unreadyOutdated(w wanted, nodes []*node) bool {
-	return slices.ContainsFunc(nodes, func(n *node) bool { return !w.current(n) && !n.ready() })
+	return slices.ContainsFunc(nodes, func(n *node) bool { return !w.isCurrent(n) && !n.isReady() })
 }
 
-// worth orders nodes for removal, the least first: nodes that are not ready before
-// ready ones, and among equals outdated nodes first.
-func (w wanted) worth(n *node) int {
+// removalRank orders nodes for removal, the lowest rank first: nodes that are not ready before ready ones, and within
+// both groups outdated nodes first.
+func (w wanted) removalRank(n *node) int {
 	worth := 0
-	if n.ready() {
+	if n.isReady() {
 		worth += 2
 	}
-	if w.current(n) {
+	if w.isCurrent(n) {
 		worth++
 	}
 	return worth
@@ -123,4 +122,12 @@ func freeNames(prefix string, nodes []*node, n int) []string {
 		}
 	}
 	return names
+}
+
+// later returns the later of two times.
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
 }

@@ -60,7 +60,7 @@ func TestPlanConverges(t *testing.T) {
 		}
 		for range 100 {
 			before, d := serving(nodes), plan(w, nodes, epoch.Add(time.Minute), time.Hour)
-			for _, name := range freeNames("n", nodes, d.create) {
+			for _, name := range freeNames("n", nodes, d.createCount) {
 				n := testNode(0, w.version, metav1.ConditionFalse)
 				n.Metadata.Name = name
 				nodes = append(nodes, n)
@@ -80,9 +80,9 @@ func TestPlanConverges(t *testing.T) {
 			// Another event: a node becomes ready, or disappears.
 			for _, n := range nodes {
 				switch {
-				case n.draining() && rapid.Bool().Draw(t, "drained"):
+				case n.isDraining() && rapid.Bool().Draw(t, "drained"):
 					remove(n)
-				case !n.ready() && rapid.Bool().Draw(t, "becomes ready"):
+				case !n.isReady() && rapid.Bool().Draw(t, "becomes ready"):
 					setReady(n, metav1.ConditionTrue)
 				}
 			}
@@ -95,7 +95,7 @@ func TestPlanConverges(t *testing.T) {
 			for _, n := range d.drain {
 				remove(n)
 			}
-			for _, name := range freeNames("n", nodes, d.create) {
+			for _, name := range freeNames("n", nodes, d.createCount) {
 				n := testNode(0, w.version, metav1.ConditionTrue)
 				n.Metadata.Name = name
 				nodes = append(nodes, n)
@@ -105,7 +105,7 @@ func TestPlanConverges(t *testing.T) {
 			}
 		}
 		for _, n := range nodes {
-			if !w.current(n) {
+			if !w.isCurrent(n) {
 				t.Fatalf("%s is outdated for good", n.Metadata.Name)
 			}
 		}
@@ -118,7 +118,7 @@ func TestPlanConverges(t *testing.T) {
 // serving counts the nodes that pods may stay on.
 func serving(nodes []*node) (n int) {
 	for _, x := range nodes {
-		if x.ready() && !x.draining() {
+		if x.isReady() && !x.isDraining() {
 			n++
 		}
 	}
@@ -128,14 +128,14 @@ func serving(nodes []*node) (n int) {
 func TestARepairWaitsForItsDelay(t *testing.T) {
 	w := want(1, "1.36.3")
 	n := testNode(0, "1.36.3", metav1.ConditionFalse)
-	if d := plan(w, []*node{n}, epoch.Add(time.Minute), time.Hour); len(d.abandon) > 0 || d.again != 59*time.Minute {
+	if d := plan(w, []*node{n}, epoch.Add(time.Minute), time.Hour); len(d.remove) > 0 || d.again != 59*time.Minute {
 		t.Errorf("after a minute: %+v", d)
 	}
-	if d := plan(w, []*node{n}, epoch.Add(time.Hour), time.Hour); len(d.abandon) != 1 || d.create != 1 {
+	if d := plan(w, []*node{n}, epoch.Add(time.Hour), time.Hour); len(d.remove) != 1 || d.createCount != 1 {
 		t.Errorf("after the time: %+v", d)
 	}
 	w.autoRepair = false
-	if d := plan(w, []*node{n}, epoch.Add(time.Hour), time.Hour); len(d.abandon) > 0 || d.create > 0 {
+	if d := plan(w, []*node{n}, epoch.Add(time.Hour), time.Hour); len(d.remove) > 0 || d.createCount > 0 {
 		t.Errorf("without auto-repair: %+v", d)
 	}
 }
@@ -170,7 +170,7 @@ func TestReadNodePool(t *testing.T) {
 	} {
 		pool := &hypershift.NodePool{Spec: hypershift.NodePoolSpec{Replicas: &two}}
 		c.change(&pool.Spec)
-		w := read(pool, hc, "v1.36.3")
+		w := readSpec(pool, hc, "v1.36.3")
 		if c.broken == "" && len(w.invalid) > 0 || c.broken != "" &&
 			(len(w.invalid) != 1 || w.invalid[0].condition != c.broken) {
 			t.Errorf("%s: %+v, want %q", name, w.invalid, c.broken)
@@ -188,7 +188,7 @@ func TestPlacesInANetwork(t *testing.T) {
 		if !ok || p.Bits() != bits || p.Masked() != p || !network.Contains(p.Addr()) {
 			t.Fatalf("network %d of /%d in %s is %s, %t", i, bits, network, p, ok)
 		}
-		if back, ok := placeOf(network, p.String()); !ok || back != i {
+		if back, ok := subnetIndex(network, p.String()); !ok || back != i {
 			t.Fatalf("%s is network %d of %s, not %d (%t)", p, i, network, back, ok)
 		}
 		if p, ok := subnet(network, bits, 1<<(bits-network.Bits())); ok {

@@ -80,11 +80,11 @@ func TestPlanKeepsANodeThatWaitsForRoom(t *testing.T) {
 	w := want(1, "1.36.3")
 	w.provider, w.noRoom = cluster.Local, localnodes.ErrFull
 	now := epoch.Add(time.Hour)
-	if d := plan(w, []*node{n}, now, time.Minute); len(d.abandon) > 0 || d.create > 0 {
+	if d := plan(w, []*node{n}, now, time.Minute); len(d.remove) > 0 || d.createCount > 0 {
 		t.Errorf("a node without a machine: %+v", d)
 	}
 	w.awakeSince = map[types.UID]time.Time{"u0": epoch}
-	if d := plan(w, []*node{n}, now, time.Minute); len(d.abandon) != 1 {
+	if d := plan(w, []*node{n}, now, time.Minute); len(d.remove) != 1 {
 		t.Errorf("a node with a machine: %+v", d)
 	}
 }
@@ -111,9 +111,9 @@ func TestANodeThatCanHaveNoMachineStopsNoOther(t *testing.T) {
 
 // A drain of real nodes polled 20 times a second, possibly for ever.
 func TestAnOldDrainPollsLessAndEndsWithoutItsKubelet(t *testing.T) {
-	for age, want := range map[time.Duration]time.Duration{0: evictedRetry, 5 * time.Second: 500 * time.Millisecond,
-		time.Hour: refusedRetry} {
-		if got := evictedPause(age); got != want {
+	for age, want := range map[time.Duration]time.Duration{0: minDrainRetry, 5 * time.Second: 500 * time.Millisecond,
+		time.Hour: maxDrainRetry} {
+		if got := drainRetryAfter(age); got != want {
 			t.Errorf("after %s a drain pauses for %s, want %s", age, got, want)
 		}
 	}
@@ -125,11 +125,11 @@ func TestAnOldDrainPollsLessAndEndsWithoutItsKubelet(t *testing.T) {
 	if d := plan(w, []*node{n}, epoch.Add(50*time.Second), time.Minute); len(d.drain) != 1 || d.again != 10*time.Second {
 		t.Errorf("a draining node that has just become unready: %+v", d)
 	}
-	if d := plan(w, []*node{n}, epoch.Add(time.Hour), time.Minute); len(d.abandon) != 1 || len(d.drain) > 0 {
+	if d := plan(w, []*node{n}, epoch.Add(time.Hour), time.Minute); len(d.remove) != 1 || len(d.drain) > 0 {
 		t.Errorf("a draining node without a kubelet: %+v", d)
 	}
 	w.hibernated = true
-	if d := plan(w, []*node{n}, epoch.Add(time.Hour), time.Minute); len(d.abandon) > 0 {
+	if d := plan(w, []*node{n}, epoch.Add(time.Hour), time.Minute); len(d.remove) > 0 {
 		t.Errorf("a draining node of a hibernated cluster: %+v", d)
 	}
 }

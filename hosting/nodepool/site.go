@@ -23,22 +23,23 @@ import (
 	"atoll.dev/hosting/loop"
 )
 
-// sites are the planes whose nodes this process watches.
-type sites struct {
-	ctx    context.Context // of Run: the watches end with it
-	keeper *keeper
-	wg     sync.WaitGroup
+// watchedPlanes are the control planes of customers whose nodes this process watches.
+type watchedPlanes struct {
+	ctx        context.Context // of Run: the watches end with it
+	reconciler *reconciler
+	wg         sync.WaitGroup
 
 	mu  sync.Mutex
-	all map[controlplane.ID]*site
+	all map[controlplane.ID]*watchedPlane
 }
 
-func newSites(ctx context.Context, k *keeper) *sites {
-	return &sites{ctx: ctx, keeper: k, all: map[controlplane.ID]*site{}}
+func newWatchedPlanes(ctx context.Context, k *reconciler) *watchedPlanes {
+	return &watchedPlanes{ctx: ctx, reconciler: k, all: map[controlplane.ID]*watchedPlane{}}
 }
 
-// open returns the site of a cluster whose plane serves. A new site begins to watch.
-func (s *sites) open(cluster controlplane.ID, admin controlplane.Admin) *site {
+// open returns the watched plane of a cluster whose plane serves. It starts the watch when there is none, or none with
+// this kubeconfig.
+func (s *watchedPlanes) open(cluster controlplane.ID, admin controlplane.Admin) *watchedPlane {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if old := s.all[cluster]; old != nil {
@@ -48,21 +49,22 @@ func (s *sites) open(cluster controlplane.ID, admin controlplane.Admin) *site {
 		old.stop()
 	}
 	ctx, cancel := context.WithCancel(s.ctx)
-	x := &site{cluster: cluster, kubeconfig: admin.Kubeconfig, keeper: s.keeper, stop: cancel, places: map[string]int{},
-		joined: map[types.UID]bool{}, joining: map[string]bool{}}
+	x := &watchedPlane{cluster: cluster, kubeconfig: admin.Kubeconfig, reconciler: s.reconciler, stop: cancel,
+		reservedIndexes: map[string]int{},
+		tokenDeleted:    map[types.UID]bool{}, unseenJoined: map[string]bool{}}
 	s.all[cluster] = x
-	if x.client, x.err = nodesClient(cluster, admin); x.err != nil {
+	if x.client, x.err = newPlaneClient(cluster, admin); x.err != nil {
 		return x
 	}
-	x.nodes = loop.New(loop.Options{Client: x.client, Resource: nodeResource(), Reconcile: x.changed, Workers: 2,
-		Bound: nodesBound(), Log: s.keeper.o.Log})
+	x.nodes = loop.New(loop.Options{Client: x.client, Resource: nodeResource(), Reconcile: x.reconcileNode, Workers: 2,
+		Bound: nodesBound(), Log: s.reconciler.o.Log})
 	s.wg.Go(func() { _ = x.nodes.Run(ctx) })
-	x.followJoins = func() { s.wg.Go(func() { _ = x.joinLoop().Run(ctx) }) }
+	x.watchJoinRequests = func() { s.wg.Go(func() { _ = x.joinLoop().Run(ctx) }) }
 	return x
 }
 
 // close stops watching a cluster's nodes.
-func (s *sites) close(cluster controlplane.ID) {
+func (s *watchedPlanes) close(cluster controlplane.ID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if x := s.all[cluster]; x != nil {
@@ -72,7 +74,7 @@ func (s *sites) close(cluster controlplane.ID) {
 }
 
 // triggerNodesOf reconciles the nodes of a pool that is not found.
-func (s *sites) triggerNodesOf(pool loop.Key) {
+func (s *watchedPlanes) triggerNodesOf(pool loop.Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for cluster, x := range s.all {
@@ -87,10 +89,10 @@ func (s *sites) triggerNodesOf(pool loop.Key) {
 	}
 }
 
-// wait returns when the watches have ended; the context must have.
-func (s *sites) wait() { s.wg.Wait() }
+// wait returns when all watches have ended. They end with the context of Run.
+func (s *watchedPlanes) wait() { s.wg.Wait() }
 
-func nodesClient(cluster controlplane.ID, admin controlplane.Admin) (dynamic.Interface, error) {
+func newPlaneClient(cluster controlplane.ID, admin controlplane.Admin) (dynamic.Interface, error) {
 	config, err := admin.RESTConfig()
 	if err != nil {
 		return nil, fmt.Errorf("plane %s: %w", cluster, err)
@@ -102,36 +104,39 @@ func nodesClient(cluster controlplane.ID, admin controlplane.Admin) (dynamic.Int
 	return client, nil
 }
 
-// site is one plane, whose nodes are watched.
-type site struct {
+// watchedPlane is the control plane of one cluster while it serves: a client of its API, the watch of its Nodes, and
+// what hosting has already done in it.
+type watchedPlane struct {
 	cluster    controlplane.ID
-	kubeconfig []byte // that client was made from
-	keeper     *keeper
+	kubeconfig []byte // client was made from it
+	reconciler *reconciler
 	client     dynamic.Interface
 	err        error // why there is no client
 	nodes      *loop.Loop
 	stop       func()
-	// followJoins begins to watch the requests of machines that join. It is called once.
-	followJoins func()
+	// watchJoinRequests starts the watch of the requests of machines that join. It may be called once.
+	watchJoinRequests func()
 
-	mu     sync.Mutex
-	places map[string]int // of created nodes that the watch may not have brought yet
+	mu              sync.Mutex
+	reservedIndexes map[string]int // by name, of created Nodes that the watch may not have delivered yet
 
-	joined map[types.UID]bool // Nodes with a machine whose bootstrap token was deleted after they joined
+	tokenDeleted map[types.UID]bool // Nodes with a machine whose bootstrap token was deleted after they joined
 
-	services   netip.Prefix // of the cluster; invalid: not read yet
-	advertised string       // the address to which the Service kubernetes leads
-	dnsApplied time.Time    // when DNS was applied
+	services        netip.Prefix // of the cluster; invalid: not read yet
+	endpointApplied string       // the address that applyAPIServerEndpoint has applied
+	dnsApplied      time.Time    // when DNS was applied
 
-	granted bool            // grantKubelets has succeeded
-	joins   sync.Once       // starts the loop of requests of machines that join
-	joining map[string]bool // names of Nodes of joined machines that the watch may not have brought yet
+	granted       bool            // grantKubelets has succeeded
+	startJoinLoop sync.Once       // starts the loop of requests of machines that join
+	unseenJoined  map[string]bool // names of Nodes of admitted machines that the watch may not have delivered yet
 }
 
-// changed is called for each change of a node.
-func (s *site) changed(ctx context.Context, key loop.Key, object *unstructured.Unstructured) (time.Duration, error) {
+// reconcileNode is called after each change of a Node. It reconciles the Node's pool, or drains and removes the Node
+// of a pool whose deletion is recorded.
+func (s *watchedPlane) reconcileNode(ctx context.Context, key loop.Key,
+	object *unstructured.Unstructured) (time.Duration, error) {
 	if object == nil {
-		s.keeper.triggerPools(s.cluster) // the pool of a deleted node is not known
+		s.reconciler.triggerPools(s.cluster) // all pools: which one a deleted Node belonged to is not known
 		return 0, s.removeOrphanMachines(ctx)
 	}
 	pool := loop.Key{Namespace: s.cluster.Namespace, Name: object.GetLabels()[hypershift.NodePoolLabel]}
@@ -142,25 +147,26 @@ func (s *site) changed(ctx context.Context, key loop.Key, object *unstructured.U
 	if err != nil {
 		return 0, err
 	}
-	if s.keeper.pools.Get(pool) != nil && !isForeign(n, s.cluster) {
-		s.keeper.pools.Trigger(pool)
+	if s.reconciler.pools.Get(pool) != nil && !isForeign(n, s.cluster) {
+		s.reconciler.pools.Trigger(pool)
 		return 0, nil
 	}
-	end, again, err := s.isRecordedAsDeleted(ctx, pool, n)
-	if err != nil || !end {
+	mustRemove, again, err := s.isRecordedAsDeleted(ctx, pool, n)
+	if err != nil || !mustRemove {
 		return again, err
 	}
-	s.keeper.o.Log.Info("a node of a deleted pool is removed", "namespace", s.cluster.Namespace, "cluster",
+	s.reconciler.o.Log.Info("a node of a deleted pool is removed", "namespace", s.cluster.Namespace, "cluster",
 		s.cluster.Name, "node", key.Name)
 	now := time.Now()
 	if err := s.cordon(ctx, n, now); err != nil {
 		return 0, err
 	}
-	return s.drain(ctx, n, orphanDrain, now)
+	return s.drain(ctx, n, orphanDrainTimeout, now)
 }
 
-// nodesOf returns a pool's nodes as the watch knows them.
-func (s *site) nodesOf(ctx context.Context, pool string) ([]*node, error) {
+// nodesOf returns a pool's nodes from the watch, without those of other clusters. It waits for the first list at most
+// listTimeout.
+func (s *watchedPlane) nodesOf(ctx context.Context, pool string) ([]*node, error) {
 	if s.err != nil {
 		return nil, s.err
 	}
@@ -168,7 +174,7 @@ func (s *site) nodesOf(ctx context.Context, pool string) ([]*node, error) {
 	case <-s.nodes.Synced():
 	case <-ctx.Done():
 		return nil, ctx.Err()
-	case <-time.After(waitForPlane):
+	case <-time.After(listTimeout):
 		return nil, errors.New("the plane's nodes have not been listed yet")
 	}
 	var mine []*node
@@ -189,39 +195,39 @@ func (s *site) nodesOf(ctx context.Context, pool string) ([]*node, error) {
 	return mine, nil
 }
 
-// isNameOf reports whether a Node's name is one that hosting gives to Nodes of a pool. A machine may change the labels
-// of its own Node and not its name: one that gives its Node the label of another pool does not displace a node of that.
+// isNameOf reports whether hosting gives names of this form to Nodes of a pool. A machine may change the labels of
+// its own Node, but not the name, so it cannot move its Node into another pool and displace a node there.
 func isNameOf(cluster controlplane.ID, pool, name string) bool {
 	last, ok := strings.CutPrefix(name, strings.TrimPrefix(pool, cluster.Name+"-")+"-")
 	return ok && last != "" && !strings.Contains(last, "-")
 }
 
-// execute executes a decision. It returns after which time to decide again,
-// because it waits for a change that sends no event; 0: never. A *networkFull is
-// returned after the rest was executed, because a node that is removed makes room.
-func (s *site) execute(ctx context.Context, pool *hypershift.NodePool, w wanted, d decision, nodes []*node,
+// execute executes a decision. It returns the time after which to decide again, when a drain waits for something that
+// sends no event; 0: never. After a *networkFull it executes the rest before it returns the error, because a removed
+// node frees an address.
+func (s *watchedPlane) execute(ctx context.Context, pool *hypershift.NodePool, w wanted, d decision, nodes []*node,
 	now time.Time) (time.Duration, error) {
 	for _, n := range nodes {
 		if n.Metadata.DeletionTimestamp != nil {
 			continue
 		}
-		adopted, err := s.adopt(ctx, pool, n)
+		changed, err := s.setPoolUID(ctx, pool, n)
 		if err != nil {
 			return 0, err
 		}
-		if w.invalid != nil || adopted { // the watch brings the adopted Node
+		if w.invalid != nil || changed { // the watch will deliver the changed Node
 			continue
 		}
-		if patch := w.refit(n); patch != nil {
+		if patch := w.specPatch(n); patch != nil {
 			if err := s.patch(ctx, n, patch); err != nil {
 				return 0, err
 			}
 		}
 	}
 	var full error
-	for _, name := range freeNames(nodePrefix(pool), nodes, d.create) {
-		if s.keeper.nameInUse(poolOf(pool), name, nodes) {
-			continue // the end of the machine reconciles the pool
+	for _, name := range freeNames(nodePrefix(pool), nodes, d.createCount) {
+		if s.reconciler.nameInUse(poolOf(pool), name, nodes) {
+			continue // the pool is reconciled again when that machine has ended
 		}
 		err := s.create(ctx, pool, w, name)
 		if _, isFull := errors.AsType[*networkFull](err); isFull {
@@ -239,14 +245,14 @@ func (s *site) execute(ctx context.Context, pool *hypershift.NodePool, w wanted,
 			return 0, err
 		}
 	}
-	for _, n := range d.abandon {
-		s.keeper.o.Log.Info("a node that is not ready for long is replaced", "namespace", pool.Namespace, "pool",
+	for _, n := range d.remove {
+		s.reconciler.o.Log.Info("a node that is not ready for long is replaced", "namespace", pool.Namespace, "pool",
 			pool.Name, "node", n.Metadata.Name)
-		if err := s.remove(ctx, n); err != nil {
+		if err := s.removeNode(ctx, n); err != nil {
 			return 0, err
 		}
 	}
-	for _, n := range d.drain { // all, before pods go from one to the next
+	for _, n := range d.drain { // cordon all nodes first, so that no pod moves from one of them to another
 		if err := s.cordon(ctx, n, now); err != nil {
 			return 0, err
 		}
@@ -262,17 +268,15 @@ func (s *site) execute(ctx context.Context, pool *hypershift.NodePool, w wanted,
 	return again, full
 }
 
-// create creates a node. The node's place in the networks stays reserved until the
-// watch has brought the node, and is free again when there will be no such node: the
-// networks are full, or the plane refuses it. A refusal does not free the place that
-// an earlier try reserved: that try may have created the node, although its answer
-// was an error.
-func (s *site) create(ctx context.Context, pool *hypershift.NodePool, w wanted, name string) error {
-	place, isNew := s.place(w, name)
-	object, err := w.build(pool, name, place)
+// create creates a Node. The index of its addresses stays reserved until the watch has delivered the Node. It is freed
+// when the networks are full or the plane refuses the Node. A refusal does not free an index that an earlier try has
+// reserved: that try may have created the Node although its answer was an error.
+func (s *watchedPlane) create(ctx context.Context, pool *hypershift.NodePool, w wanted, name string) error {
+	place, isNew := s.reserveIndex(w, name)
+	object, err := w.newNode(pool, name, place)
 	if err != nil {
 		if isNew {
-			s.freePlace(name)
+			s.freeIndex(name)
 		}
 		return err
 	}
@@ -282,16 +286,17 @@ func (s *site) create(ctx context.Context, pool *hypershift.NodePool, w wanted, 
 	}
 	if err != nil {
 		if isNew && isRefusal(err) {
-			s.freePlace(name)
+			s.freeIndex(name)
 		}
 		return fmt.Errorf("making node %s of %s/%s: %w", name, pool.Namespace, pool.Name, err)
 	}
 	return nil
 }
 
-// removeStray removes a Node that a kubelet has created again, after somebody had deleted it, before its machine ended.
-// Such a Node has the provider's id and no label of the pool. Other Nodes stay: the watch is a little behind.
-func (s *site) removeStray(ctx context.Context, pool *hypershift.NodePool, w wanted, name string) error {
+// removeStray removes a Node that a kubelet has created again, after somebody had deleted it, before its machine
+// ended. Such a Node has the provider's id and no label of the pool. Another Node of the name stays: the watch will
+// deliver it.
+func (s *watchedPlane) removeStray(ctx context.Context, pool *hypershift.NodePool, w wanted, name string) error {
 	if w.provider != cluster.Local {
 		return nil
 	}
@@ -299,7 +304,7 @@ func (s *site) removeStray(ctx context.Context, pool *hypershift.NodePool, w wan
 	if err != nil {
 		return fmt.Errorf("reading node %s of %s: %w", name, s.cluster, err)
 	}
-	_, isMachine := s.keeper.o.Machines.Of(poolOf(pool))[object.GetUID()]
+	_, isMachine := s.reconciler.o.Machines.Of(poolOf(pool))[object.GetUID()]
 	id, _, _ := unstructured.NestedString(object.Object, "spec", "providerID")
 	if isMachine || object.GetLabels()[hypershift.NodePoolLabel] != "" || id != providerID(pool, w.provider, name) {
 		return nil
@@ -308,7 +313,7 @@ func (s *site) removeStray(ctx context.Context, pool *hypershift.NodePool, w wan
 	if err != nil {
 		return err
 	}
-	if err := s.remove(ctx, n); err != nil {
+	if err := s.removeNode(ctx, n); err != nil {
 		return err
 	}
 	return fmt.Errorf("node %s of %s was registered by an ended machine and is removed", name, s.cluster)
@@ -321,10 +326,9 @@ func isRefusal(err error) bool {
 	return ok && status.ErrStatus.Code >= 400 && status.ErrStatus.Code < 500
 }
 
-// place reserves for a node the lowest free number in the cluster's networks. When an
-// earlier try to create the node has reserved a number, it returns that one, and isNew
-// is false.
-func (s *site) place(w wanted, name string) (at int, isNew bool) {
+// reserveIndex reserves for a node the lowest free index in the cluster's networks. When an earlier try to create the
+// node has reserved an index, reserveIndex returns that one, and isNew is false.
+func (s *watchedPlane) reserveIndex(w wanted, name string) (at int, isNew bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	taken := map[int]bool{}
@@ -333,35 +337,35 @@ func (s *site) place(w wanted, name string) (at int, isNew bool) {
 		if object == nil {
 			continue
 		}
-		delete(s.places, key.Name)
+		delete(s.reservedIndexes, key.Name)
 		pods, _, _ := unstructured.NestedString(object.Object, "spec", "podCIDR")
-		if at, ok := placeOf(w.pods, pods); ok {
+		if at, ok := subnetIndex(w.pods, pods); ok {
 			taken[at] = true
 		}
 	}
-	if former, reserved := s.places[name]; reserved && !taken[former] {
+	if former, reserved := s.reservedIndexes[name]; reserved && !taken[former] {
 		return former, false
 	}
-	for _, at := range s.places {
+	for _, at := range s.reservedIndexes {
 		taken[at] = true
 	}
 	for taken[at] {
 		at++
 	}
-	s.places[name] = at
+	s.reservedIndexes[name] = at
 	return at, true
 }
 
-// freePlace ends the reservation of a node's place.
-func (s *site) freePlace(name string) {
+// freeIndex ends the reservation of a node's index.
+func (s *watchedPlane) freeIndex(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.places, name)
+	delete(s.reservedIndexes, name)
 }
 
-// patch changes a node. A patch with a resource version fails after another
-// change; a node that no longer exists is no error.
-func (s *site) patch(ctx context.Context, n *node, patch map[string]any, subresources ...string) error {
+// patch changes a Node by a merge patch. A patch with a resource version fails when the Node has changed since. A
+// deleted Node is no error.
+func (s *watchedPlane) patch(ctx context.Context, n *node, patch map[string]any, subresources ...string) error {
 	text, err := json.Marshal(patch)
 	if err != nil {
 		return err

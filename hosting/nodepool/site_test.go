@@ -60,21 +60,21 @@ func TestARefusedNodeKeepsNoPlace(t *testing.T) {
 				}
 			}))
 			defer plane.Close()
-			s, pool, w := siteOf(t, plane.URL)
+			s, pool, w := unwatchedPlaneOf(t, plane.URL)
 			w.machines = netip.MustParsePrefix(c.hosts)
 			err := s.create(t.Context(), pool, w, "workers-0")
 			if isCreated := c.status == created && c.name != "no room"; (err == nil) != isCreated {
 				t.Fatalf("create: %v", err)
 			}
-			if got, _ := s.place(w, "workers-1"); got != c.want {
-				t.Errorf("the next node has the place %d, want %d; reserved are %v", got, c.want, s.places)
+			if got, _ := s.reserveIndex(w, "workers-1"); got != c.want {
+				t.Errorf("the next node has the place %d, want %d; reserved are %v", got, c.want, s.reservedIndexes)
 			}
 		})
 	}
 }
 
 // A plane stores a node, but its answer is lost. The plane then refuses the second try, and the
-// watch has not brought the node yet. No other node gets the place of the stored node.
+// watch has not delivered the node yet. No other node gets the index of the stored node.
 func TestARefusedRetryKeepsThePlaceOfANodeThatMayExist(t *testing.T) {
 	const noAnswer = 0 // the connection ends
 	for _, first := range []int{noAnswer, http.StatusGatewayTimeout, http.StatusInternalServerError} {
@@ -114,7 +114,7 @@ func TestARefusedRetryKeepsThePlaceOfANodeThatMayExist(t *testing.T) {
 					}
 				}))
 				defer plane.Close()
-				s, pool, w := siteOf(t, plane.URL)
+				s, pool, w := unwatchedPlaneOf(t, plane.URL)
 				for try, name := range []string{"workers-0", "workers-0", "workers-1"} {
 					err := s.create(t.Context(), pool, w, name)
 					if isCreated := answers[try] == http.StatusCreated; (err == nil) != isCreated {
@@ -131,15 +131,15 @@ func TestARefusedRetryKeepsThePlaceOfANodeThatMayExist(t *testing.T) {
 	}
 }
 
-// siteOf returns the site of a plane without a watch, a pool, and the nodes that the pool wants.
-func siteOf(t *testing.T, plane string) (*site, *hypershift.NodePool, wanted) {
+// unwatchedPlaneOf returns the site of a plane without a watch, a pool, and the nodes that the pool wants.
+func unwatchedPlaneOf(t *testing.T, plane string) (*watchedPlane, *hypershift.NodePool, wanted) {
 	t.Helper()
 	client, err := dynamic.NewForConfig(&rest.Config{Host: plane})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &site{
-		cluster: controlplane.ID{Namespace: "clusters-a", Name: "hc-a"}, client: client, places: map[string]int{},
+	s := &watchedPlane{
+		cluster: controlplane.ID{Namespace: "clusters-a", Name: "hc-a"}, client: client, reservedIndexes: map[string]int{},
 		nodes: loop.New(loop.Options{Client: client, Resource: nodeResource()}),
 	}
 	pool := &hypershift.NodePool{}

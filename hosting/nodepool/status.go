@@ -48,19 +48,20 @@ func conditionsOf(pool *hypershift.NodePool, w wanted, nodes []*node) []hypershi
 	ready, outdated, leaving := 0, 0, 0
 	for _, n := range nodes {
 		switch {
-		case n.draining() || n.Metadata.DeletionTimestamp != nil:
+		case n.isDraining() || n.Metadata.DeletionTimestamp != nil:
 			leaving++
 			continue
-		case n.ready():
+		case n.isReady():
 			ready++
 		}
-		if w.invalid == nil && !w.current(n) {
+		if w.invalid == nil && !w.isCurrent(n) {
 			outdated++
 		}
 	}
 	live := len(nodes) - leaving
 	conditions := []hypershift.NodePoolCondition{
-		newCondition(hypershift.AutoscalingEnabled, statusOf(pool.Spec.AutoScaling != nil), AsExpected, autoscaling(pool)),
+		newCondition(hypershift.AutoscalingEnabled, statusOf(pool.Spec.AutoScaling != nil), AsExpected,
+			autoscalingText(pool)),
 		newCondition(hypershift.UpdateManagement, metav1.ConditionTrue, AsExpected, ""),
 		newCondition(
 			hypershift.ValidReleaseImage,
@@ -74,7 +75,7 @@ func conditionsOf(pool *hypershift.NodePool, w wanted, nodes []*node) []hypershi
 		newCondition(hypershift.UpdatingVersion, statusOf(outdated > 0), AsExpected, ""),
 		newCondition(hypershift.AllMachinesReady, statusOf(live >= w.replicas), AsExpected, ""),
 		newCondition(hypershift.AllNodesHealthy, statusOf(ready == live), AsExpected, ""),
-		simulation(w.provider),
+		simulatedCondition(w.provider),
 	}
 	set := func(condition, reason, message string) {
 		for i := range conditions {
@@ -91,21 +92,21 @@ func conditionsOf(pool *hypershift.NodePool, w wanted, nodes []*node) []hypershi
 	}
 	switch {
 	case live < w.replicas && w.provider == cluster.External:
-		set(hypershift.AllMachinesReady, WaitingForMachines, w.countJoined(live))
+		set(hypershift.AllMachinesReady, WaitingForMachines, w.joinedText(live))
 	case live < w.replicas:
 		set(hypershift.AllMachinesReady, ScalingUp, fmt.Sprintf("%d of %d nodes are there", live, w.replicas))
 	}
-	if w.full != nil && live < w.replicas {
-		set(hypershift.AllMachinesReady, NetworkFull, w.full.Error())
+	if w.networkFull != nil && live < w.replicas {
+		set(hypershift.AllMachinesReady, NetworkFull, w.networkFull.Error())
 	}
 	if ready < live {
-		set(hypershift.AllNodesHealthy, NodesNotReady, w.countReady(ready, live))
+		set(hypershift.AllNodesHealthy, NodesNotReady, w.readyText(ready, live))
 	}
-	return append(conditions, readiness(w, live, ready, outdated, leaving))
+	return append(conditions, readyCondition(w, live, ready, outdated, leaving))
 }
 
-// simulation is the condition that tells real nodes from simulated ones.
-func simulation(provider cluster.NodeProvider) hypershift.NodePoolCondition {
+// simulatedCondition returns the condition Simulated, which distinguishes simulated nodes from real ones.
+func simulatedCondition(provider cluster.NodeProvider) hypershift.NodePoolCondition {
 	if provider == cluster.External {
 		return newCondition(Simulated, metav1.ConditionFalse, "External", "the nodes run on machines of the customer")
 	}
@@ -116,46 +117,47 @@ func simulation(provider cluster.NodeProvider) hypershift.NodePoolCondition {
 		"to run, nothing is executed")
 }
 
-// countReady says how many nodes are ready, and why a machine does not run.
-func (w wanted) countReady(ready, live int) string {
+// readyText is a message with the number of ready nodes, and the reason why a machine does not run.
+func (w wanted) readyText(ready, live int) string {
 	text := fmt.Sprintf("%d of %d nodes are ready", ready, live)
-	if w.trouble != "" {
-		text += "; " + w.trouble
+	if w.machineProblem != "" {
+		text += "; " + w.machineProblem
 	}
 	return text
 }
 
-// readiness computes the condition Ready: the pool is as its spec orders.
-func readiness(w wanted, live, ready, outdated, leaving int) hypershift.NodePoolCondition {
+// readyCondition computes the condition Ready: True when all nodes that the spec orders exist, are ready and current,
+// and none is draining.
+func readyCondition(w wanted, live, ready, outdated, leaving int) hypershift.NodePoolCondition {
 	no := func(reason, message string) hypershift.NodePoolCondition {
 		return newCondition(hypershift.Ready, metav1.ConditionFalse, reason, message)
 	}
 	switch {
 	case len(w.invalid) > 0:
 		return no(w.invalid[0].reason, w.invalid[0].message)
-	case w.full != nil:
-		return no(NetworkFull, w.full.Error())
+	case w.networkFull != nil:
+		return no(NetworkFull, w.networkFull.Error())
 	case live < w.replicas && w.provider != cluster.External:
 		return no(ScalingUp, fmt.Sprintf("%d of %d nodes are there", live, w.replicas))
 	case ready < live:
-		return no(NodesNotReady, w.countReady(ready, live))
+		return no(NodesNotReady, w.readyText(ready, live))
 	case outdated > 0:
 		return no(UpdatingNodes, fmt.Sprintf("%d nodes are still as they were before", outdated))
 	case live > w.replicas || leaving > 0:
 		return no(ScalingDown, fmt.Sprintf("%d nodes are being drained", live-w.replicas+leaving))
 	}
 	if live < w.replicas { // of an external pool: a region cannot wait for machines that it does not make
-		return newCondition(hypershift.Ready, metav1.ConditionTrue, AsExpected, w.countJoined(live))
+		return newCondition(hypershift.Ready, metav1.ConditionTrue, AsExpected, w.joinedText(live))
 	}
 	return newCondition(hypershift.Ready, metav1.ConditionTrue, AsExpected, "")
 }
 
-// countJoined says how many machines of the customer have joined, of those that may.
-func (w wanted) countJoined(joined int) string {
+// joinedText is a message with the number of joined machines and the number that may join.
+func (w wanted) joinedText(joined int) string {
 	return fmt.Sprintf("%d of %d machines have joined; for another one: atoll nodepool join-token", joined, w.replicas)
 }
 
-func autoscaling(pool *hypershift.NodePool) string {
+func autoscalingText(pool *hypershift.NodePool) string {
 	a := pool.Spec.AutoScaling
 	if a == nil {
 		return ""
@@ -174,53 +176,52 @@ func statusOf(holds bool) metav1.ConditionStatus {
 	return metav1.ConditionFalse
 }
 
-// reportWaiting reports why the pool waits. A pool that was ready at this
-// generation stays ready: a plane that does not serve for a moment changes nothing
-// about its nodes.
-func (k *keeper) reportWaiting(ctx context.Context, pool *hypershift.NodePool, reason, message string) error {
-	if reason != ClusterNotFound && readyNow(pool) {
+// reportWaiting writes into the status why the pool waits. A pool that was ready at this generation stays ready,
+// because a short outage of its plane does not change its nodes; without a HostedCluster it does not.
+func (k *reconciler) reportWaiting(ctx context.Context, pool *hypershift.NodePool, reason, message string) error {
+	if reason != ClusterNotFound && isReadyNow(pool) {
 		return nil
 	}
-	return k.write(ctx, pool, pool.Status.Replicas, pool.Status.Version, []hypershift.NodePoolCondition{
+	return k.writeStatus(ctx, pool, pool.Status.Replicas, pool.Status.Version, []hypershift.NodePoolCondition{
 		newCondition(hypershift.Ready, metav1.ConditionFalse, reason, message)})
 }
 
-// reportAsleep reports that the plane sleeps. A ready pool stays ready.
-func (k *keeper) reportAsleep(ctx context.Context, pool *hypershift.NodePool) error {
-	c := newCondition(hypershift.Ready, statusOf(readyNow(pool)), Asleep, "the control plane sleeps; what is ordered "+
-		"is done when it wakes")
-	return k.write(ctx, pool, pool.Status.Replicas, pool.Status.Version, []hypershift.NodePoolCondition{c})
+// reportAsleep writes into the status that the plane sleeps. A ready pool stays ready.
+func (k *reconciler) reportAsleep(ctx context.Context, pool *hypershift.NodePool) error {
+	c := newCondition(hypershift.Ready, statusOf(isReadyNow(pool)), Asleep,
+		"the control plane sleeps; what is ordered "+
+			"is done when it wakes")
+	return k.writeStatus(ctx, pool, pool.Status.Replicas, pool.Status.Version, []hypershift.NodePoolCondition{c})
 }
 
-// readyNow reports whether the pool is ready at its present generation.
-func readyNow(pool *hypershift.NodePool) bool {
+// isReadyNow reports whether the pool is ready at its present generation.
+func isReadyNow(pool *hypershift.NodePool) bool {
 	return slices.ContainsFunc(pool.Status.Conditions, func(c hypershift.NodePoolCondition) bool {
 		return c.Type == hypershift.Ready && c.Status == metav1.ConditionTrue && c.ObservedGeneration == pool.Generation
 	})
 }
 
-// report writes the status of a pool whose nodes are known. The version is that of
-// all nodes; while they differ, the earlier version stays.
-func (k *keeper) report(ctx context.Context, pool *hypershift.NodePool, conditions []hypershift.NodePoolCondition,
+// report writes the status of a pool whose nodes are known. status.version changes when all nodes have the new one.
+func (k *reconciler) report(ctx context.Context, pool *hypershift.NodePool, conditions []hypershift.NodePoolCondition,
 	w wanted, nodes []*node) error {
 	available, version := int32(0), w.version
 	for _, n := range nodes {
-		if n.ready() && !n.draining() {
+		if n.isReady() && !n.isDraining() {
 			available++
 		}
-		if w.invalid != nil || !w.current(n) {
+		if w.invalid != nil || !w.isCurrent(n) {
 			version = pool.Status.Version
 		}
 	}
 	if w.invalid != nil {
 		version = pool.Status.Version
 	}
-	return k.write(ctx, pool, available, version, conditions)
+	return k.writeStatus(ctx, pool, available, version, conditions)
 }
 
-// write patches the status if it differs. Conditions that are not given stay; a
-// condition keeps its time as long as its status.
-func (k *keeper) write(ctx context.Context, pool *hypershift.NodePool, replicas int32, version string,
+// writeStatus patches the status if it differs. Conditions that are not given stay. The time of a condition changes
+// only with its status.
+func (k *reconciler) writeStatus(ctx context.Context, pool *hypershift.NodePool, replicas int32, version string,
 	conditions []hypershift.NodePoolCondition) error {
 	status := hypershift.NodePoolStatus{Replicas: replicas, Version: version, Conditions: slices.Clone(
 		pool.Status.Conditions)}
@@ -252,34 +253,34 @@ func (k *keeper) write(ctx context.Context, pool *hypershift.NodePool, replicas 
 	return nil
 }
 
-func isHeld(object *unstructured.Unstructured) bool {
+func hasFinalizer(object *unstructured.Unstructured) bool {
 	return slices.Contains(object.GetFinalizers(), finalizer)
 }
 
-// holdPool adds the finalizer, which keeps the NodePool until its nodes are removed.
-func (k *keeper) holdPool(ctx context.Context, object *unstructured.Unstructured) error {
-	return k.finalizers(ctx, object, append(slices.Clone(object.GetFinalizers()), finalizer))
+// addFinalizer adds hosting's finalizer to a NodePool, so that the NodePool exists until its nodes are removed.
+func (k *reconciler) addFinalizer(ctx context.Context, object *unstructured.Unstructured) error {
+	return k.setFinalizers(ctx, object, append(slices.Clone(object.GetFinalizers()), finalizer))
 }
 
-// releasePool records that the pool is deleted and removes the finalizer, when the pool has no machine. The end of the
-// last machine reconciles the pool again.
-func (k *keeper) releasePool(ctx context.Context, object *unstructured.Unstructured) error {
-	if !isHeld(object) {
+// finishDeletion removes the machines of a pool that is being deleted. When none is left, it records the deletion in
+// the HostedCluster and removes the finalizer. The end of the last machine triggers the pool, which calls it again.
+func (k *reconciler) finishDeletion(ctx context.Context, object *unstructured.Unstructured) error {
+	if !hasFinalizer(object) {
 		return nil
 	}
-	if !k.endMachines(localnodes.Pool{Cluster: clusterOf(object), Name: object.GetName()}) {
+	if !k.removeMachines(localnodes.Pool{Cluster: clusterOf(object), Name: object.GetName()}) {
 		return nil
 	}
 	if err := k.recordDeletion(ctx, object); err != nil {
 		return err
 	}
-	return k.finalizers(ctx, object, slices.DeleteFunc(slices.Clone(object.GetFinalizers()), func(f string) bool {
+	return k.setFinalizers(ctx, object, slices.DeleteFunc(slices.Clone(object.GetFinalizers()), func(f string) bool {
 		return f == finalizer
 	}))
 }
 
-// finalizers replaces the list of an object that has not changed since it was read.
-func (k *keeper) finalizers(ctx context.Context, object *unstructured.Unstructured, list []string) error {
+// setFinalizers replaces the finalizers of a NodePool. It fails when the NodePool has changed since it was read.
+func (k *reconciler) setFinalizers(ctx context.Context, object *unstructured.Unstructured, list []string) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"finalizers": list,
 		"resourceVersion": object.GetResourceVersion(), "uid": object.GetUID()}})
 	if err != nil {

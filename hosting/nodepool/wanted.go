@@ -17,13 +17,14 @@ const (
 	maxReplicas = 500
 )
 
-// wanted is a pool's spec, decoded and checked.
+// wanted is the wanted state of a pool: its spec, decoded and checked. The fields after invalid are findings about the
+// machines and networks, which the pool's conditions report.
 type wanted struct {
 	provider   cluster.NodeProvider
 	replicas   int
 	version    string // of Kubernetes, without v
 	instance   instancetype.Type
-	disk       int64 // GiB
+	diskGiB    int64 // GiB
 	labels     map[string]string
 	taints     []taint
 	autoRepair bool
@@ -37,23 +38,23 @@ type wanted struct {
 	hostBits     int
 	machines     netip.Prefix // network of the nodes
 
-	invalid []problem    // reasons why no node can be made
-	noRoom  error        // why no further machine of a real node can be started; nil: one can
-	trouble string       // why a machine does not run; "" when there is no reason
-	full    *networkFull // why the last try made fewer nodes than the pool needs; nil: it made all
+	invalid        []violation  // reasons why no node can be made
+	noRoom         error        // why no further machine of a real node can be started; nil: one can
+	machineProblem string       // why a machine does not run; "": no machine has a problem
+	networkFull    *networkFull // why the last try made fewer nodes than the pool needs; nil: it made all
 }
 
-// problem is a condition that is False.
-type problem struct{ condition, reason, message string }
+// violation is a reason why no node can be made, with the condition that it makes False.
+type violation struct{ condition, reason, message string }
 
-// read checks a pool against its cluster; control is the version that the
-// control plane runs.
-func read(pool *hypershift.NodePool, hc *hypershift.HostedCluster, control string) wanted {
+// readSpec decodes a pool's spec and checks it against its cluster. It never fails: what is wrong is in invalid.
+// control is the version that the control plane runs.
+func readSpec(pool *hypershift.NodePool, hc *hypershift.HostedCluster, control string) wanted {
 	s := pool.Spec
 	w := wanted{autoRepair: s.Management.AutoRepair, inPlace: s.Management.UpgradeType == "InPlace",
-		labels: s.NodeLabels, disk: 120}
+		labels: s.NodeLabels, diskGiB: 120}
 	fail := func(condition, reason string, err error) {
-		w.invalid = append(w.invalid, problem{condition, reason, err.Error()})
+		w.invalid = append(w.invalid, violation{condition, reason, err.Error()})
 	}
 	var err error
 	if w.provider, err = cluster.ParseNodeProvider(pool.Annotations[hypershift.NodeProviderAnnotation]); err != nil {
@@ -111,7 +112,7 @@ func (w *wanted) readMachine(s hypershift.NodePoolSpec) error {
 			name = aws.InstanceType
 		}
 		if aws.RootVolume != nil && aws.RootVolume.Size > 0 {
-			w.disk = aws.RootVolume.Size
+			w.diskGiB = aws.RootVolume.Size
 		}
 	}
 	var known bool
@@ -149,8 +150,8 @@ var (
 
 const (
 	defaultHostBits = 23
-	// firstMachine is the number of the first node's address in its network; the
-	// addresses before are the network's own.
+	// firstMachine is the index of the first node's address in the network of machines. Addresses before it are left
+	// for the network itself.
 	firstMachine = 16
 )
 
@@ -180,15 +181,15 @@ func (w *wanted) readNetworks(hc *hypershift.HostedCluster) error {
 	return nil
 }
 
-// current reports whether a node is as a new node of the pool would be. A machine of the customer is what its owner has
-// installed.
-func (w wanted) current(n *node) bool {
-	return w.provider == cluster.External || w.sameMachine(n) && n.Status.NodeInfo.KubeletVersion == "v"+w.version
+// isCurrent reports whether a node has the machine type and version that a new node of the pool would have. A
+// customer's machine always counts as current: its owner installs the version.
+func (w wanted) isCurrent(n *node) bool {
+	return w.provider == cluster.External || w.hasInstanceType(n) && n.Status.NodeInfo.KubeletVersion == "v"+w.version
 }
 
-// isDead reports whether a node is real and not ready although its machine should run.
-func (w wanted) isDead(n *node) bool {
-	return w.provider != cluster.Simulated && !w.hibernated && !n.ready()
+// isUnreadyRealNode reports whether a node is real and not ready, although its machine should run.
+func (w wanted) isUnreadyRealNode(n *node) bool {
+	return w.provider != cluster.Simulated && !w.hibernated && !n.isReady()
 }
 
 // waitsForRoom reports whether a node cannot be ready because there is no room for its machine.
@@ -197,6 +198,7 @@ func (w wanted) waitsForRoom(n *node) bool {
 	return w.noRoom != nil && !exists
 }
 
-func (w wanted) sameMachine(n *node) bool {
+// hasInstanceType reports whether a node has the pool's instance type.
+func (w wanted) hasInstanceType(n *node) bool {
 	return n.Metadata.Labels[instanceTypeLabel] == w.instance.Name
 }
