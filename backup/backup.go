@@ -11,6 +11,7 @@
 //	NAMESPACE/NAME/CHAIN/chain               Manifest; written when all parts are stored. A chain without it is none
 //	NAMESPACE/NAME/CHAIN/log-00000001        segment: the changes of a few seconds
 //	NAMESPACE/NAME/CHAIN/mark                mark: nothing changed after the last segment until a moment
+//	NAMESPACE/NAME/move-ID/...               the data of a plane that moves; see handover
 //	.deleted/NAMESPACE/NAME                  the plane's cluster was deleted at a moment, with the data of an owner
 //	.owners/NAMESPACE/NAME                   the owners of the plane's data, the last one last (decision 147)
 //

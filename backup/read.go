@@ -282,7 +282,7 @@ func (r *chainReader) fetchSnapshot(ctx context.Context, path string) (err error
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	parts := &partReader{r: r, ctx: ctx}
+	parts := &partReader{ctx: ctx, store: r.store, key: r.key, prefix: r.prefix, parts: r.manifest.Parts, name: partName}
 	z, err := zstd.NewReader(parts, zstd.WithDecoderConcurrency(1))
 	if err != nil {
 		return err
@@ -298,31 +298,35 @@ func (r *chainReader) fetchSnapshot(ctx context.Context, path string) (err error
 	return nil
 }
 
-// partReader reads the parts of a snapshot one after the other.
+// partReader reads the parts of a snapshot, or of a handover, one after the other.
 type partReader struct {
-	r    *chainReader
-	ctx  context.Context
-	next int
-	rest []byte
+	ctx    context.Context
+	store  Store
+	key    envelope.DataKey
+	prefix string
+	parts  []Part
+	name   func(int) string // of a part
+	next   int
+	rest   []byte
 }
 
 func (p *partReader) Read(b []byte) (int, error) {
 	for len(p.rest) == 0 {
-		if p.next == len(p.r.manifest.Parts) {
+		if p.next == len(p.parts) {
 			return 0, io.EOF
 		}
-		name := p.r.prefix + partName(p.next)
-		object, err := p.r.store.Get(p.ctx, name)
+		name := p.prefix + p.name(p.next)
+		object, err := p.store.Get(p.ctx, name)
 		if errors.Is(err, ErrNotFound) {
 			return 0, fmt.Errorf("%w: %s is missing", ErrCorrupt, name)
 		}
 		if err != nil {
 			return 0, err
 		}
-		if !bytes.Equal(sha256Of(object), p.r.manifest.Parts[p.next].SHA256) {
+		if !bytes.Equal(sha256Of(object), p.parts[p.next].SHA256) {
 			return 0, fmt.Errorf("%s: %w: its checksum differs", name, ErrCorrupt)
 		}
-		if p.rest, err = p.r.key.Open(name, object); err != nil {
+		if p.rest, err = p.key.Open(name, object); err != nil {
 			return 0, err
 		}
 		p.next++

@@ -86,6 +86,7 @@ const (
 	ReasonBinaryMissing     Reason = "BinaryMissing"
 	ReasonPlaneFailed       Reason = "PlaneFailed"
 	ReasonDataMissing       Reason = "DataMissing"
+	ReasonMoving            Reason = "Moving"    // the control plane is between two management clusters
 	ReasonMovedAway         Reason = "MovedAway" // another management cluster has the control plane
 	ReasonPlaneHangs        Reason = "PlaneHangs"
 	ReasonOutOfMemory       Reason = "OutOfMemory"       // it is started again

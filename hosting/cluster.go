@@ -38,7 +38,8 @@ type hostedCluster struct {
 	// Of Hosting.mu:
 	demand      demand
 	route       router.Route
-	routeClosed bool // a table in which the route is asleep was given to Routes
+	forward     string // HOST:PORT of the router of the management cluster to which the plane has moved; "" otherwise
+	routeClosed bool   // a table in which the route is asleep was given to Routes
 	// stopping is true from the decision to stop or discard the plane until the
 	// runtime has accepted an order to run it. Meanwhile no Wake returns, even while
 	// Observe still shows the plane as ready.
@@ -187,7 +188,9 @@ func (h *Hosting) gather(c *hostedCluster, hc *hypershift.HostedCluster, invalid
 	}
 	names := slices.Clone(o.LastStart.ServerNames)
 	if invalid == nil {
-		s.Restore = h.findRestore(c, hc, o.LastStart)
+		if s.Move = h.findMove(c, hc, o); !s.Move.mustStop() {
+			s.Restore = h.findRestore(c, hc, o.LastStart)
+		}
 		if s.Rotations, err = h.findRotations(c, hc); err != nil {
 			return situation{}, err
 		}
@@ -229,6 +232,9 @@ func (h *Hosting) recordStop(c *hostedCluster, s situation, d decision) bool {
 	if d.Report.Power == asleep && c.demand != s.Demand {
 		return false
 	}
+	if c.forward != d.Forward {
+		h.wakeWaiters()
+	}
 	c.record(d)
 	c.stopping = true
 	return true
@@ -237,7 +243,7 @@ func (h *Hosting) recordStop(c *hostedCluster, s situation, d decision) bool {
 // record stores the part of a decision that later decisions and the routes use.
 // The caller holds Hosting.mu.
 func (c *hostedCluster) record(d decision) {
-	c.hibernation, c.route = d.Hibernation, d.Route
+	c.hibernation, c.route, c.forward = d.Hibernation, d.Route, d.Forward
 	if !c.route.Asleep {
 		c.routeClosed = false
 	}

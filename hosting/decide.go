@@ -26,6 +26,8 @@ type situation struct {
 	NameTaken bool // another cluster has the server name
 	// Superseded: another management cluster has the plane; this one never runs it again.
 	Superseded bool
+	// Move is the order to move the plane; nil: there is none.
+	Move *move
 	// Restore is the last order of a restore; nil: there is none.
 	Restore   *restore
 	Rotations []orderedRotation // the last orders of rotations
@@ -69,6 +71,7 @@ type decision struct {
 	Run         bool              // Ensure(Spec); else Sleep
 	Spec        controlplane.Spec // of the running plane, or of the next one
 	Route       router.Route      // zero: the cluster has none
+	Forward     string            // the route's backend, when that is the router of another management cluster
 	Report      report            // for the status, without observations after the order
 	Again       time.Duration     // time to the next decision at the latest; 0: after the next change
 }
@@ -83,7 +86,7 @@ func decide(s situation, now time.Time) decision {
 	wantedName := serverName(s.Cluster)
 	r, again := judgeSpec(s, wantedName, now)
 	r.Generation, r.Endpoint, r.Order = s.Cluster.Generation, s.Endpoint, s.Restore
-	r.Rotations = s.Rotations
+	r.Rotations, r.Move = s.Rotations, s.Move
 	d := decision{Again: again}
 	d.Spec = controlplane.Spec{
 		Name: s.Cluster.Name, Release: r.Release, ServerNames: []string{wantedName},
@@ -127,6 +130,9 @@ func decide(s situation, now time.Time) decision {
 	if isReplaced {
 		d.Spec.Data = s.Restore.Order.ID
 	}
+	if isReplaced && s.Restore.IsArrival {
+		d.Spec.Rotations = s.Restore.Prepared.Rotations
+	}
 	if isRotated {
 		d.Spec.Rotations = rotationsAtNextStart(s.Rotations, last.Rotations)
 	}
@@ -152,15 +158,28 @@ func decide(s situation, now time.Time) decision {
 	p := demand.decide(now, s.Idle)
 	d.Again = earlier(d.Again, p.Again)
 	r.Power = p.State
-	if s.Superseded {
+	isAway := s.Superseded || s.Move.mustStop()
+	switch {
+	case s.Move.mustStop():
+		r.Failure = s.Move.failure()
+		if !s.Move.hasLeft() {
+			d.Again = earlier(d.Again, blockedRetry)
+		}
+	case s.Superseded:
 		r.Failure = &controlplane.Failure{Reason: controlplane.MovedAway,
 			Message: "another management cluster has the plane; this one never runs it again"}
 	}
-	d.Run = p.Run && d.Spec.Release != "" && !dataMissing && !s.Superseded && (isReplaced || !s.Restore.isUnborn(last))
+	d.Run = p.Run && d.Spec.Release != "" && !dataMissing && !isAway && (isReplaced || !s.Restore.isUnborn(last))
 	// Connections wait while the data or keys are replaced.
 	shut := p.Shut || isChanged || isUnfinished && s.Plane.ReadySince.IsZero()
 	// Else there was never a plane here, and there is none now; or it lives elsewhere.
-	if !s.Superseded && (len(last.ServerNames) > 0 || d.Spec.Release != "") {
+	if s.Move.mustStop() { // connections wait until the other side can answer them
+		d.Route = router.Route{ServerName: route, Asleep: true}
+		if s.Move.hasLeft() {
+			d.Forward = s.Move.Leaving.Endpoint
+			d.Route = router.Route{ServerName: route, Backend: d.Forward}
+		}
+	} else if !s.Superseded && (len(last.ServerNames) > 0 || d.Spec.Release != "") {
 		d.Route = router.Route{ServerName: route, Backend: s.Plane.Backend, Asleep: shut}
 	}
 	d.Report = r

@@ -78,6 +78,10 @@ type Backups interface {
 	// Deleted has the backups of a deleted cluster expire, unless another management cluster has the plane. It may be
 	// repeated, and is called once before the plane's data is deleted.
 	Deleted(id controlplane.ID)
+	// Leave has a plane move to another management cluster, and returns how far that is. It returns at once, and may be
+	// repeated. Stopped tells it that the plane's process has ended and is not started again.
+	Leave(id controlplane.ID, move string) controlplane.Leaving
+	Stopped(id controlplane.ID)
 	// IsSuperseded reports whether another management cluster has the plane: it never runs on this one again.
 	IsSuperseded(id controlplane.ID) bool
 	// State returns the state of a plane's backup; false when none is made.
@@ -120,9 +124,14 @@ func (noIssuers) Forget(controlplane.ID) {}
 // noBackups are the Backups of a hosting that makes none.
 type noBackups struct{}
 
-func (noBackups) Begin(controlplane.ID)                      {}
-func (noBackups) End(controlplane.ID)                        {}
-func (noBackups) Deleted(controlplane.ID)                    {}
+func (noBackups) Begin(controlplane.ID)   {}
+func (noBackups) End(controlplane.ID)     {}
+func (noBackups) Deleted(controlplane.ID) {}
+func (noBackups) Leave(controlplane.ID, string) controlplane.Leaving {
+	return controlplane.Leaving{State: controlplane.LeavingWaits, Message: "this management cluster makes no backups"}
+}
+
+func (noBackups) Stopped(controlplane.ID)                    {}
 func (noBackups) IsSuperseded(controlplane.ID) bool          { return false }
 func (noBackups) State(controlplane.ID) (backup.State, bool) { return backup.State{}, false }
 

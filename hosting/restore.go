@@ -29,7 +29,9 @@ type restore struct {
 	IsExecuted, IsUnfinished bool
 	// IsRecovery: hosting itself has ordered it, for a plane that was lost with its management cluster.
 	IsRecovery bool
-	Prepared   controlplane.Preparation
+	// IsArrival: it is a recovery of a plane that comes from another management cluster.
+	IsArrival bool
+	Prepared  controlplane.Preparation
 }
 
 var orderID = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
@@ -80,6 +82,11 @@ func (r *restore) isFailed() bool {
 // asks the store for a backup.
 func (r *restore) recoveryReason() (reason, message string) {
 	switch p := r.Prepared; {
+	case r.IsArrival && r.isFailed():
+		return string(cluster.ReasonRestoreFailed), "the plane cannot arrive from the other management cluster: " +
+			cmp.Or(r.Invalid, p.Message)
+	case r.IsArrival:
+		return string(cluster.ReasonMoving), "the plane comes from another management cluster"
 	case p.State == controlplane.PreparationFailed:
 		return string(cluster.ReasonRestoreFailed), "the management cluster of before was lost, and the data could " +
 			"not be recovered: " + p.Message
@@ -129,7 +136,12 @@ func (h *Hosting) findRecovery(c *hostedCluster, hc *hypershift.HostedCluster, l
 // executed yet. The recovery of a lost plane goes first: the backup lists the orders that the plane had executed. Once
 // the plane has its data, a later order goes before the rest of the recovery: the plane may never be ready with it.
 func (h *Hosting) findRestore(c *hostedCluster, hc *hypershift.HostedCluster, last controlplane.LastStart) *restore {
-	recovery := h.findRecovery(c, hc, last)
+	var recovery *restore
+	if m := parseMove(hc); m.arrives() {
+		recovery = h.findArrival(c, hc, m, last)
+	} else {
+		recovery = h.findRecovery(c, hc, last)
+	}
 	if recovery != nil && !recovery.IsExecuted {
 		return recovery
 	}
@@ -192,7 +204,7 @@ func (h *Hosting) finishRestore(ctx context.Context, c *hostedCluster, r *report
 			return fmt.Errorf("what a clone has of the other cluster's identity: %w", err)
 		}
 	}
-	if h.o.Restored != nil {
+	if h.o.Restored != nil && !order.IsArrival { // a plane that moves has the credentials of the present
 		if err := h.o.Restored(ctx, c.id, admin); err != nil {
 			return fmt.Errorf("after the restore: %w", err)
 		}

@@ -77,9 +77,14 @@ func (r *restoreWorld) run() {
 	r.Helper()
 	r.backups = backups.New(backups.Options{
 		Store: r.store, KMS: r.keys, Spool: filepath.Join(r.planes.Dir, "spool"), Programs: r.planes.Binaries,
-		Dir:     func(id controlplane.ID) string { return r.runtime.Dir(id) },
-		State:   func(id controlplane.ID) string { return r.runtime.StateDir(id) },
-		Staging: func(id controlplane.ID, order string) string { return r.runtime.Staging(id, order) },
+		Dir: func(id controlplane.ID) string { return r.runtime.Dir(id) },
+		Record: func(id controlplane.ID) (controlplane.LastStart, error) {
+			o, err := r.runtime.Observe(id)
+			return o.LastStart, err
+		},
+		Endpoint: r.options.Advertise,
+		State:    func(id controlplane.ID) string { return r.runtime.StateDir(id) },
+		Staging:  func(id controlplane.ID, order string) string { return r.runtime.Staging(id, order) },
 		Restores: func(id controlplane.ID) ([]string, error) {
 			o, err := r.runtime.Observe(id)
 			return o.LastStart.Restores(), err

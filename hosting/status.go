@@ -33,6 +33,7 @@ type report struct {
 	Backup   *backup.State // nil: none is made
 	Secret   string        // with the administrator's kubeconfig; "" before it was written
 
+	Move     *move                     // of the annotation; nil: there is none
 	Order    *restore                  // of the annotation; nil: there is none
 	Restored string                    // order whose data the plane serves, and with which everything agrees; "" for none
 	Window   *hypershift.BackupStatus  // nil: not known
@@ -61,6 +62,7 @@ func decideStatus(before hypershift.HostedClusterStatus, r report, now time.Time
 	}
 	s := before
 	s.Restore = decideRestore(before.Restore, r, now)
+	s.Move = decideMove(before.Move, r)
 	s.Rotations = rotationStatuses(before.Rotations, r, now)
 	if r.Window != nil {
 		s.Backups = r.Window

@@ -52,8 +52,9 @@ func (h *Hosting) wake(ctx context.Context, id controlplane.ID) (backend string,
 	}()
 	for {
 		h.mu.Lock()
-		changes, c, stopping := h.changes, h.hosted[id], false
+		changes, c, stopping, forward := h.changes, h.hosted[id], false, ""
 		if c != nil {
+			forward = c.forward
 			stopping = c.stopping
 			if c != entered {
 				c.demand.Asked = time.Now()
@@ -68,6 +69,8 @@ func (h *Hosting) wake(ctx context.Context, id controlplane.ID) (backend string,
 		if c != nil {
 			o, err := h.o.Planes.Observe(id)
 			switch {
+			case forward != "":
+				return forward, nil // the plane has moved: the router of the other management cluster answers
 			case err != nil:
 				return "", fmt.Errorf("waking %s: %w", id, err)
 			case o.State == controlplane.Ready && !stopping:

@@ -182,12 +182,13 @@ type HostedClusterStatus struct {
 	ControlPlaneEndpoint APIEndpoint           `json:"controlPlaneEndpoint,omitzero"`
 	Conditions           []metav1.Condition    `json:"conditions,omitempty"`
 
-	// Power, Restore, Backups, Upgrade and Rotations, by kind of key, are Atoll's additions.
+	// Power, Restore, Backups, Upgrade, Move and Rotations, by kind of key, are Atoll's additions.
 	Power     Power                     `json:"power,omitempty"`
 	Restore   *RestoreStatus            `json:"restore,omitempty"`
 	Backups   *BackupStatus             `json:"backups,omitempty"`
 	Upgrade   *UpgradeStatus            `json:"upgrade,omitempty"` // the last one; none before the first
 	Rotations map[string]RotationStatus `json:"rotations,omitempty"`
+	Move      *MoveStatus               `json:"move,omitempty"` // the last one
 }
 
 // APIEndpoint is where a plane is reached.

@@ -150,6 +150,11 @@ func (f *hostingService) newBackups(s *System, runtime *process.Runtime) (*backu
 			o, err := runtime.Observe(id)
 			return o.LastStart.Restores(), err
 		},
+		Record: func(id controlplane.ID) (controlplane.LastStart, error) {
+			o, err := runtime.Observe(id)
+			return o.LastStart, err
+		},
+		Endpoint: f.options.Advertise,
 		Dial: func(id controlplane.ID) (*grpc.ClientConn, error) {
 			return plane.Config{Dir: runtime.Dir(id)}.DialStore()
 		},

@@ -46,6 +46,10 @@ type Options struct {
 	// State returns the directory in which is kept what belongs to a plane and is deleted with it; nil: the backups of a
 	// plane have no owner, and two management clusters that have it do not find each other.
 	State func(controlplane.ID) string
+	// Record returns what a management cluster to which a plane moves has to know about its last start; nil: nothing.
+	Record func(controlplane.ID) (controlplane.LastStart, error)
+	// Endpoint is HOST:PORT where customers reach the planes of this machine; planes that move here need it.
+	Endpoint string
 	// Spool is the directory for temporary files. Run creates it if it does not exist.
 	Spool string
 
@@ -67,6 +71,7 @@ type Backups struct {
 	wake      chan struct{}                    // holds one after a deletion
 	asked     map[controlplane.ID]bool         // planes whose restore was ordered before Run
 	preparing map[controlplane.ID]*preparation
+	leaving   map[controlplane.ID]*leaving
 	windows   map[controlplane.ID]controlplane.BackupWindow
 	// preparations has a place for each order whose data is made now.
 	preparations chan struct{}
@@ -89,6 +94,7 @@ func New(o Options) *Backups {
 	b := &Backups{o: o, snapshots: make(chan struct{}, snapshotsAtOnce), followers: map[controlplane.ID]*follower{},
 		early: map[controlplane.ID]bool{}, deleted: map[controlplane.ID]backup.Owner{}, wake: make(chan struct{}, 1),
 		asked: map[controlplane.ID]bool{}, preparing: map[controlplane.ID]*preparation{},
+		leaving: map[controlplane.ID]*leaving{},
 		windows: map[controlplane.ID]controlplane.BackupWindow{}, preparations: make(chan struct{}, preparationsAtOnce)}
 	if o.Metrics != nil {
 		o.Metrics.MustRegister(

@@ -73,8 +73,12 @@ func (b *Backups) IsSuperseded(id controlplane.ID) bool {
 	if b.o.State == nil {
 		return false
 	}
-	_, err := os.Lstat(filepath.Join(b.o.State(id), supersededName))
-	return err == nil
+	for _, name := range []string{supersededName, leftName} {
+		if _, err := os.Lstat(filepath.Join(b.o.State(id), name)); err == nil {
+			return true
+		}
+	}
+	return false
 }
 
 // followerChanged keeps on the disk that a plane is superseded, and notifies hosting.

@@ -95,6 +95,9 @@ func (b *Backups) Forget(id controlplane.ID, order string) {
 			b.o.Log.Warn("the directory of a restore could not be removed", "plane", id.String(), "error", err)
 		}
 	}
+	if move := controlplane.MoveOf(order); move != "" && b.ctx != nil && b.ctx.Err() == nil {
+		b.removeHandover(id, move)
+	}
 	p := b.preparing[id]
 	if p == nil || p.order.ID != order {
 		remove()
@@ -136,6 +139,19 @@ func (b *Backups) Abandon(id controlplane.ID) (done bool) {
 			return false
 		}
 	}
+	if l := b.leaving[id]; l != nil {
+		l.cancel()
+		select {
+		case <-l.done:
+			delete(b.leaving, id)
+		default:
+			b.running.Go(func() {
+				<-l.done
+				b.changed(id)
+			})
+			return false
+		}
+	}
 	delete(b.windows, id)
 	return true
 }
@@ -150,6 +166,10 @@ func (b *Backups) show(id controlplane.ID, p *preparation, state controlplane.Pr
 
 // prepare makes the data, or computes the changes of a dry run.
 func (b *Backups) prepare(ctx context.Context, id controlplane.ID, p *preparation) {
+	if controlplane.MoveOf(p.order.ID) != "" {
+		b.arrive(ctx, id, p)
+		return
+	}
 	log := b.o.Log.With("plane", id.String(), "restore", p.order.ID)
 	if p.order.ID == controlplane.Recovery && !b.isLost(ctx, id, p) {
 		return

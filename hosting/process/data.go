@@ -40,7 +40,7 @@ func (r *Runtime) Staging(id controlplane.ID, data string) string {
 // errNoData is the error of restored data that is not there.
 var errNoData = errors.New("the restored data is not in the directory of the plane's state")
 
-// errNotLost is the error of a recovery whose plane has data: that is newer than the backup, and would be deleted.
+// errNotLost is the error of a recovery or an arrival whose plane has data, which would be deleted and may be newer.
 var errNotLost = errors.New("the plane has data, and hosting has no record of it: an operator puts the record back, " +
 	"or moves the data away, and the plane is recovered from its backup")
 
@@ -93,7 +93,7 @@ func replaceData(dir, state, have, want string) error {
 	if err != nil {
 		return err
 	}
-	if isThere && want == controlplane.Recovery {
+	if isThere && (want == controlplane.Recovery || controlplane.MoveOf(want) != "") {
 		return errNotLost
 	}
 	if isThere {

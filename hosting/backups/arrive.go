@@ -1,0 +1,104 @@
+package backups
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"atoll.dev/backup"
+	"atoll.dev/hosting/controlplane"
+	"atoll.dev/internal/atomicfile"
+)
+
+// arrive makes the data of a plane that comes from another management cluster: it stores that it waits, and reads the
+// data when it is there. What fails is tried again until ctx ends, except damage.
+func (b *Backups) arrive(ctx context.Context, id controlplane.ID, p *preparation) {
+	log := b.o.Log.With("plane", id.String(), "move", controlplane.MoveOf(p.order.ID))
+	b.show(id, p, controlplane.Preparation{State: controlplane.PreparationWaits,
+		Message: "the other management cluster has not stored the plane's data yet"})
+	var final error
+	err := retryMove(ctx, func() error {
+		err := b.arriveOnce(ctx, id, p)
+		if errors.Is(err, backup.ErrCorrupt) || errors.Is(err, backup.ErrSuperseded) {
+			final, err = err, nil
+		}
+		return err
+	}, func(err error) {
+		log.Warn("the data of a plane that arrives could not be read; it is tried again", "error", err)
+	})
+	switch {
+	case err != nil: // ctx has ended
+	case final != nil:
+		log.Warn("the data of a plane that arrives cannot be used", "error", final)
+		b.show(id, p, controlplane.Preparation{State: controlplane.PreparationFailed, Message: failureMessage(final)})
+	default:
+		log.Info("the data of a plane that arrives is there")
+		b.show(id, p, controlplane.Preparation{State: controlplane.PreparationDone,
+			Rotations: readRotations(b.o.Staging(id, p.order.ID))})
+	}
+}
+
+// readRotations returns the rotations of the keys in a staging directory; none when it has no record.
+func readRotations(staging string) controlplane.Rotations {
+	var record controlplane.LastStart
+	content, err := os.ReadFile(filepath.Join(staging, controlplane.StagedRecord))
+	if err != nil || json.Unmarshal(content, &record) != nil {
+		return controlplane.Rotations{}
+	}
+	return record.Rotations
+}
+
+// arriveOnce reads the data once. Before the plane can start with it, it claims the backups of the plane: the other
+// management cluster can never run the plane again, not even with a disk of an earlier day.
+func (b *Backups) arriveOnce(ctx context.Context, id controlplane.ID, p *preparation) error {
+	staging, move := b.o.Staging(id, p.order.ID), controlplane.MoveOf(p.order.ID)
+	if _, err := readPrepared(staging); err == nil {
+		return nil
+	}
+	_, err := backup.GetHandoverRequest(ctx, b.o.Store, b.o.KMS, backup.Plane(id), move)
+	if errors.Is(err, backup.ErrNotFound) {
+		err = backup.PutHandoverRequest(ctx, b.o.Store, b.o.KMS, backup.Plane(id), move,
+			backup.HandoverRequest{Endpoint: b.o.Endpoint})
+	}
+	if err != nil {
+		return err
+	}
+	err = backup.GetHandover(ctx, b.o.Store, b.o.KMS, backup.Plane(id), move, func(data io.Reader) error {
+		if err := os.RemoveAll(staging); err != nil {
+			return err
+		}
+		if err := os.MkdirAll(staging, 0o700); err != nil {
+			return err
+		}
+		return unpack(data, staging)
+	})
+	if err != nil {
+		return err
+	}
+	if err := b.claim(ctx, id); err != nil {
+		return fmt.Errorf("claiming the backups of a plane that arrives: %w", err)
+	}
+	content, err := json.Marshal(prepared{Restores: time.Now().UTC(), Next: 1})
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(filepath.Join(staging, preparedName), content, 0o600)
+}
+
+// removeHandover removes the objects of a move after the plane has arrived. What fails is left in the store until the
+// cluster's backups are removed.
+func (b *Backups) removeHandover(id controlplane.ID, move string) {
+	b.running.Go(func() {
+		ctx, cancel := context.WithTimeout(b.ctx, answerLimit)
+		defer cancel()
+		if err := backup.RemoveHandover(ctx, b.o.Store, backup.Plane(id), move); err != nil && b.ctx.Err() == nil {
+			b.o.Log.Warn("the data of a finished move could not be removed from the store", "plane", id.String(),
+				"move", move, "error", err)
+		}
+	})
+}

@@ -1,0 +1,256 @@
+package backups
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"atoll.dev/backup"
+	"atoll.dev/hosting/controlplane"
+	"atoll.dev/internal/atomicfile"
+	"atoll.dev/internal/beneath"
+)
+
+const (
+	// leftName is the file that shows that a plane leaves, in the directory that hosting keeps about it.
+	leftName = "left.json"
+	// moveEvery is the time between two questions of one side of a move to the store about the other side. It grows to
+	// moveEveryLast: the other side may be away for days.
+	moveEvery, moveEveryLast = 200 * time.Millisecond, 5 * time.Second
+	// moveSoon is how long the time between two questions does not grow.
+	moveSoon = 2 * time.Minute
+)
+
+// left is the content of the file leftName. While it exists the plane never runs here.
+type left struct {
+	Move     string `json:"move"`
+	Endpoint string `json:"endpoint"` // of the target's router
+	IsStored bool   `json:"is_stored"`
+}
+
+// leaving is a plane's move to another management cluster.
+type leaving struct {
+	move   string
+	cancel context.CancelFunc
+	done   chan struct{}
+	// stopped is closed when the plane's process has ended and hosting does not start it again.
+	stopped chan struct{}
+
+	state controlplane.Leaving // of Backups.mu
+	isOff bool                 // of Backups.mu; stopped is closed
+}
+
+// Leave has a plane move to another management cluster, and returns how far that is. It returns at once; the function
+// that Run was given is called after each change. A caller may repeat it, also after a restart.
+//
+// The plane runs until the target waits for it. Then hosting stops it and calls Stopped; Leave notes on the disk that
+// the plane never runs here again, and stores its data.
+func (b *Backups) Leave(id controlplane.ID, move string) controlplane.Leaving {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	waits := controlplane.Leaving{State: controlplane.LeavingWaits, Message: "hosting starts"}
+	have, err := b.readLeft(id)
+	switch {
+	case err != nil: // nobody knows whether the plane has left: it does not run
+		return controlplane.Leaving{State: controlplane.LeavingStores, Message: err.Error()}
+	case have.IsStored:
+		return controlplane.Leaving{State: controlplane.LeavingDone, Endpoint: have.Endpoint}
+	case have.Move != "":
+		move = have.Move // also after another order: the target of that move may have the data
+		waits.State, waits.Endpoint = controlplane.LeavingStores, have.Endpoint
+	}
+	if b.ctx == nil {
+		b.asked[id] = true
+		return waits
+	}
+	if b.ctx.Err() != nil {
+		return waits
+	}
+	before := b.leaving[id]
+	if before != nil && before.move == move {
+		return before.state
+	}
+	ctx, cancel := context.WithCancel(b.ctx)
+	l := &leaving{move: move, cancel: cancel, done: make(chan struct{}), stopped: make(chan struct{}), state: waits}
+	l.state.Message = "the other management cluster is not ready for the plane yet"
+	b.leaving[id] = l
+	if before != nil {
+		before.cancel()
+	}
+	b.running.Go(func() {
+		defer close(l.done)
+		defer cancel()
+		if before != nil {
+			<-before.done
+		}
+		b.leave(ctx, id, l)
+	})
+	return l.state
+}
+
+// Stopped tells a move that the plane's process has ended and is not started again. It may be repeated.
+func (b *Backups) Stopped(id controlplane.ID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if l := b.leaving[id]; l != nil && !l.isOff {
+		l.isOff = true
+		close(l.stopped)
+	}
+}
+
+// readLeft reads the file leftName; the zero value when the plane has not left.
+func (b *Backups) readLeft(id controlplane.ID) (l left, err error) {
+	if b.o.State == nil {
+		return l, nil
+	}
+	content, err := os.ReadFile(filepath.Join(b.o.State(id), leftName))
+	if errors.Is(err, os.ErrNotExist) {
+		return l, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(content, &l)
+	}
+	if err == nil && l.Move == "" {
+		err = errors.New("it names no move")
+	}
+	if err != nil {
+		return l, fmt.Errorf("the note that a plane has left: %w", err)
+	}
+	return l, nil
+}
+
+func (b *Backups) writeLeft(id controlplane.ID, l left) error {
+	content, err := json.Marshal(l)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(b.o.State(id), 0o700); err != nil {
+		return err
+	}
+	return atomicfile.Write(filepath.Join(b.o.State(id), leftName), content, 0o600)
+}
+
+// showLeaving publishes the state of a move.
+func (b *Backups) showLeaving(id controlplane.ID, l *leaving, state controlplane.Leaving) {
+	b.mu.Lock()
+	l.state = state
+	b.mu.Unlock()
+	b.changed(id)
+}
+
+// leave moves a plane away. What fails is tried again until ctx ends.
+func (b *Backups) leave(ctx context.Context, id controlplane.ID, l *leaving) {
+	log := b.o.Log.With("plane", id.String(), "move", l.move)
+	have, err := b.readLeft(id)
+	endpoint := have.Endpoint
+	if err == nil && have.Move == "" {
+		err = retryMove(ctx, func() error {
+			r, err := backup.GetHandoverRequest(ctx, b.o.Store, b.o.KMS, backup.Plane(id), l.move)
+			endpoint = r.Endpoint
+			return err
+		}, func(err error) { log.Warn("the store was asked in vain for the other side of a move", "error", err) })
+	}
+	if err != nil {
+		return // ctx has ended, or the note is damaged, which Leave returns
+	}
+	b.showLeaving(id, l, controlplane.Leaving{State: controlplane.LeavingStops, Endpoint: endpoint})
+	select {
+	case <-ctx.Done():
+		return
+	case <-l.stopped:
+	}
+	err = retryMove(ctx, func() error { return b.handOver(ctx, id, l, endpoint) },
+		func(err error) {
+			log.Warn("the data of a plane that moves could not be stored; it is tried again", "error", err)
+		})
+	if err != nil {
+		return
+	}
+	log.Info("a plane has left; it never runs here again", "endpoint", endpoint)
+	b.showLeaving(id, l, controlplane.Leaving{State: controlplane.LeavingDone, Endpoint: endpoint})
+}
+
+// retryMove calls f until it succeeds or ctx ends; then the error is that of ctx. It reports errors other than that
+// nothing is there yet.
+func retryMove(ctx context.Context, f func() error, report func(error)) error {
+	for begun, wait := time.Now(), moveEvery; ; {
+		err := f()
+		if err == nil || ctx.Err() != nil {
+			return errors.Join(err, ctx.Err())
+		}
+		if !errors.Is(err, backup.ErrNotFound) {
+			report(err)
+			wait = min(2*wait, moveEveryLast)
+		} else if time.Since(begun) > moveSoon {
+			wait = moveEveryLast
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		case <-timer.C:
+		}
+	}
+}
+
+// handOver stores the data of a stopped plane. Before, it notes on the disk that the plane never runs here again.
+func (b *Backups) handOver(ctx context.Context, id controlplane.ID, l *leaving, endpoint string) error {
+	end, err := lockData(b.o.Dir(id))
+	if err != nil {
+		return err
+	}
+	defer end()
+	if err := b.writeLeft(id, left{Move: l.move, Endpoint: endpoint}); err != nil {
+		return err
+	}
+	b.showLeaving(id, l, controlplane.Leaving{State: controlplane.LeavingStores, Endpoint: endpoint})
+	var past []string
+	if b.o.Restores != nil {
+		if past, err = b.o.Restores(id); err != nil {
+			return err
+		}
+	}
+	files := map[string]any{controlplane.StagedPast: past}
+	if b.o.Record != nil {
+		if files[controlplane.StagedRecord], err = b.o.Record(id); err != nil {
+			return err
+		}
+	}
+	read, write := io.Pipe()
+	packed := make(chan struct{})
+	go func() {
+		defer close(packed)
+		write.CloseWithError(pack(write, b.o.Dir(id), files))
+	}()
+	err = backup.PutHandover(ctx, b.o.Store, b.o.KMS, backup.Plane(id), l.move, read)
+	read.CloseWithError(errors.New("the data was not stored"))
+	<-packed
+	if err != nil {
+		return err
+	}
+	return b.writeLeft(id, left{Move: l.move, Endpoint: endpoint, IsStored: true})
+}
+
+// errRunning is the error of data that a process has open.
+var errRunning = errors.New("a process has the plane's database open")
+
+// lockData locks the database of a plane's etcd as etcd itself does, until end: no process changes the data meanwhile.
+func lockData(dir string) (end func(), err error) {
+	db, err := beneath.OpenFile(dir, filepath.Join("etcd", "member", "snap", "db"), os.O_RDWR, 0)
+	if err != nil {
+		return nil, fmt.Errorf("the plane's database: %w", err)
+	}
+	if err := unix.Flock(int(db.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		db.Close()
+		return nil, fmt.Errorf("%w: %w", errRunning, err)
+	}
+	return func() { db.Close() }, nil
+}

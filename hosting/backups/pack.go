@@ -1,0 +1,159 @@
+package backups
+
+import (
+	"archive/tar"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"atoll.dev/backup"
+	"atoll.dev/internal/atomicfile"
+	"atoll.dev/internal/beneath"
+)
+
+// Bounds of the data of a plane that moves. The plane wrote the files, and may have been hostile.
+const (
+	packDepth = 4
+	packFiles = 8192
+	packBytes = 16 << 30
+)
+
+// packedDirs are the directories of a plane that move with it.
+var packedDirs = []string{"etcd", "pki"}
+
+// pack writes the data and keys of a stopped plane as a tar archive, and before them files of the given names with
+// values as JSON. It follows no link.
+func pack(w io.Writer, dir string, files map[string]any) error {
+	p := packer{out: tar.NewWriter(w), dir: dir, files: packFiles, bytes: packBytes}
+	for name, value := range files {
+		content, err := json.Marshal(value)
+		if err != nil {
+			return err
+		}
+		if err := p.header(name, int64(len(content))); err != nil {
+			return err
+		}
+		if _, err := p.out.Write(content); err != nil {
+			return err
+		}
+	}
+	for _, name := range packedDirs {
+		if err := p.addDir(name, packDepth); err != nil {
+			return err
+		}
+	}
+	return p.out.Close()
+}
+
+type packer struct {
+	out   *tar.Writer
+	dir   string
+	files int // that it may still add
+	bytes int64
+}
+
+func (p *packer) header(name string, size int64) error {
+	return p.out.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: filepath.ToSlash(name), Size: size, Mode: 0o600})
+}
+
+func (p *packer) addDir(name string, depth int) error {
+	if depth == 0 {
+		return fmt.Errorf("%s: its directories are deeper than those of a plane", name)
+	}
+	names, err := beneath.List(p.dir, name, p.files)
+	if err != nil {
+		return err
+	}
+	p.files -= len(names)
+	for _, part := range names {
+		path := filepath.Join(name, part)
+		info, err := os.Lstat(filepath.Join(p.dir, path)) // beneath decides what is opened
+		switch {
+		case err != nil:
+		case info.IsDir():
+			err = p.addDir(path, depth-1)
+		default:
+			err = p.addFile(path)
+			if errors.Is(err, beneath.ErrKind) { // a link or a socket, which a restart needs in no case
+				err = nil
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *packer) addFile(name string) error {
+	in, err := beneath.Open(p.dir, name)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	info, err := in.Stat()
+	if err != nil {
+		return err
+	}
+	if p.bytes -= info.Size(); p.bytes < 0 {
+		return fmt.Errorf("%s: the data has more than %d GiB: %w", name, packBytes>>30, fs.ErrInvalid)
+	}
+	if err := p.header(name, info.Size()); err != nil {
+		return err
+	}
+	_, err = io.CopyN(p.out, in, info.Size())
+	return err
+}
+
+// unpack makes the files of an archive below dir, with each of them on the disk when it returns.
+func unpack(in io.Reader, dir string) error {
+	archive := tar.NewReader(in)
+	dirs := map[string]bool{dir: true}
+	for n, left := 0, int64(packBytes); ; n++ {
+		h, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		left -= h.Size
+		isPlain := filepath.IsLocal(h.Name) && filepath.Clean(h.Name) == h.Name && !strings.Contains(h.Name, "\\")
+		if n > packFiles || left < 0 || !isPlain || h.Typeflag != tar.TypeReg {
+			return fmt.Errorf("%w: a file %q of %d bytes in the data of a move", backup.ErrCorrupt, h.Name, h.Size)
+		}
+		path := filepath.Join(dir, filepath.FromSlash(h.Name))
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			return err
+		}
+		for d := filepath.Dir(path); !dirs[d]; d = filepath.Dir(d) {
+			dirs[d] = true
+		}
+		if err := unpackFile(path, archive); err != nil {
+			return err
+		}
+	}
+	for d := range dirs {
+		if err := atomicfile.SyncDir(d); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func unpackFile(path string, content io.Reader) (err error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if _, err := io.Copy(f, content); err != nil {
+		return err
+	}
+	return f.Sync()
+}

@@ -1,0 +1,41 @@
+package controlplane
+
+import "strings"
+
+// movePrefix is the beginning of the ID of the RestoreOrder by which a plane arrives from another management cluster.
+// It is not possible in the ID of a customer's order.
+const movePrefix = "move."
+
+// ArrivalOrder returns the ID of the RestoreOrder of a move.
+func ArrivalOrder(move string) string { return movePrefix + move }
+
+// MoveOf returns the move of a RestoreOrder; "" when it is another order.
+func MoveOf(order string) string {
+	move, isMove := strings.CutPrefix(order, movePrefix)
+	if !isMove {
+		return ""
+	}
+	return move
+}
+
+// StagedRecord is a file beside the data of a plane that arrives: the LastStart of the management cluster that it left,
+// as JSON. Its Rotations are those of the plane's keys.
+const StagedRecord = "record.json"
+
+// LeavingState says how far a plane has left this management cluster.
+type LeavingState string
+
+// States of a Leaving, in their order. From LeavingStores on the plane never runs here again.
+const (
+	LeavingWaits  LeavingState = "waits"  // for the target; the plane runs
+	LeavingStops  LeavingState = "stops"  // the target waits: the plane has to stop
+	LeavingStores LeavingState = "stores" // the data goes to the store
+	LeavingDone   LeavingState = "done"
+)
+
+// Leaving is the state of a plane's move to another management cluster.
+type Leaving struct {
+	State    LeavingState
+	Endpoint string // HOST:PORT of the target's router; "" while it waits
+	Message  string // why it waits
+}
