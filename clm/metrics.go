@@ -1,7 +1,6 @@
 package clm
 
 import (
-	"encoding/json"
 	"runtime"
 	"strconv"
 	"strings"
@@ -105,17 +104,12 @@ func (m *metrics) unreconciled(d store.Document, begun time.Time) {
 	if m == nil {
 		return
 	}
-	var seen struct {
-		Conditions []struct {
-			Type, Status       string
-			LastTransitionTime time.Time `json:"last_transition_time"`
-		}
-	}
-	if json.Unmarshal(d.Status, &seen) != nil {
+	seen, err := observedOf(d)
+	if err != nil {
 		return
 	}
 	for _, c := range seen.Conditions {
-		if c.Type == status.Reconciled && c.Status == string(status.False) && !c.LastTransitionTime.Before(begun) {
+		if c.Type == status.Reconciled && c.Status == status.False && !c.LastTransitionTime.Before(begun) {
 			m.started.WithLabelValues(resourceType(string(d.Kind)), strconv.FormatBool(d.DeletedAt != nil)).Inc()
 		}
 	}

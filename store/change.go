@@ -89,16 +89,16 @@ func (k *KindSpec) change(ctx context.Context, cur Document, token int64, goal g
 	if err != nil {
 		return cur, w, false, err
 	}
-	var removedAt *time.Time
+	statement := updateStatement
 	if goal == remove {
-		removedAt = &next.UpdatedAt
+		statement = removeStatement
 	}
 	recorded := status
 	if status != nil && k.Recorded != nil {
 		recorded = k.Recorded(cur, next)
 	}
-	w, err = k.composeRecorded(ctx, updateStatement, &cur, next, spec, status, recorded, token, action,
-		next.DeletedAt, removedAt, cur.Version, cur.token, changedHead(cur, next), k.changedFacets(cur, next))
+	w, err = k.composeRecorded(ctx, statement, &cur, next, spec, status, recorded, token, action,
+		next.DeletedAt, cur.Version, cur.token, changedHead(cur, next), k.changedFacets(cur, next))
 	if err != nil {
 		return cur, w, false, err
 	}

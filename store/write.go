@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
@@ -35,7 +36,7 @@ const (
 			scope, name, deleted_at, head, facets, detail, sealed, sealed_with)
 		values ($1, $2, $3, $4, $5::jsonb, $6::jsonb, $7, $8, $8, $9, $10, $11, $12, $13::bytea, $14::text[], $15::bytea,
 			$16::bytea, $17::text)
-		on conflict do nothing returning scope`
+		on conflict do nothing returning `
 	insertArgs = 17
 
 	// reviveSQL replaces a tombstone by a new document.
@@ -44,41 +45,46 @@ const (
 		detail = $16::bytea, sealed = $17::bytea, sealed_with = $18::text, xid = pg_current_xact_id()
 		where kind = $1 and id = $2 and version = $15 and removed_at is not null
 		and not exists (select from document o where o.kind = $1 and o.scope = $10 and o.name = $11 and o.name <> '' and o.removed_at is null and o.deleted_at is null)
-		returning scope`
+		returning `
 	reviveArgs = 18
 
-	updateSQL = `update document set version = $3, generation = $4, spec = coalesce($5::jsonb, spec), status = coalesce($6::jsonb, status),
-		wire = $7, updated_at = $8, token = $9, deleted_at = $10, removed_at = $11, head = coalesce($14::bytea, head),
-		facets = coalesce($15::text[], facets), detail = case when $6::jsonb is null then detail else $16::bytea end,
-		sealed = case when $5::jsonb is null then sealed else $17::bytea end,
-		sealed_with = case when $5::jsonb is null then sealed_with else $18::text end, xid = pg_current_xact_id()
-		where kind = $1 and id = $2 and version = $12 and token = $13 and removed_at is null returning scope`
-	updateArgs = 18
+	// updateSQL changes a document, and removeSQL makes it a tombstone. Only removeSQL names removed_at: PostgreSQL would
+	// prepare the trigger of removals for each statement that does.
+	updateSQL = `update document set ` + changedColumns
+	removeSQL = `update document set removed_at = $8, ` + changedColumns
+
+	changedColumns = `version = $3, generation = $4, spec = coalesce($5::jsonb, spec), status = coalesce($6::jsonb, status),
+		wire = $7, updated_at = $8, token = $9, deleted_at = $10, head = coalesce($13::bytea, head),
+		facets = coalesce($14::text[], facets), detail = case when $6::jsonb is null then detail else $15::bytea end,
+		sealed = case when $5::jsonb is null then sealed else $16::bytea end,
+		sealed_with = case when $5::jsonb is null then sealed_with else $17::text end, xid = pg_current_xact_id()
+		where kind = $1 and id = $2 and version = $11 and token = $12 and removed_at is null returning `
+	updateArgs = 17
 
 	// observeSQL writes later times of observation without a new version. Its new token shows whether the write was done,
 	// and makes concurrent writes fail that were composed from the state before.
 	observeSQL = `update document set status = $4::jsonb, wire = $5, token = $6, head = coalesce($8::bytea, head),
 		detail = $9::bytea
-		where kind = $1 and id = $2 and version = $3 and token = $7 and removed_at is null returning scope`
+		where kind = $1 and id = $2 and version = $3 and token = $7 and removed_at is null returning `
 )
 
 // statementForms are the statements of one change: without a record of the history, with a record, with a record whose
-// spec and status are packed, and with a record of BriefHistory, which has neither.
+// spec and status are packed, and with a record of BriefHistory, which has neither. Each returns one row with the id of
+// its transaction, or none if its condition found no row.
 type statementForms struct{ plain, recorded, packed, brief string }
 
-// newStatementForms makes the statements of a change that has args arguments.
+// newStatementForms makes the statements of a change that has args arguments. The change ends with "returning".
 func newStatementForms(change string, args int) statementForms {
 	p := func(i int) string { return "$" + strconv.Itoa(args+i) }
 	with := func(spec, status, packedSpec, packed string) string {
-		return `with w as (` + change + `), h as (
+		return `with w as (` + change + `scope)
 			insert into history (at, action, kind, id, scope, version, generation, principal, account, request_id, spec,
 				status, packed_spec, packed, audit, token)
 			select $8, ` + p(4) + `, $1, $2, w.scope, $3, $4, ` + p(1) + `, ` + p(2) + `, ` + p(3) + `, ` + spec + `, ` + status + `, ` + packedSpec +
-			`, ` + packed + `, ` + p(5) + `::text, $9 from w)
-			select count(*), coalesce(pg_current_xact_id_if_assigned(), '0') from w`
+			`, ` + packed + `, ` + p(5) + `::text, $9 from w returning pg_current_xact_id()`
 	}
 	return statementForms{
-		plain:    `with w as (` + change + `) select count(*), coalesce(pg_current_xact_id_if_assigned(), '0') from w`,
+		plain:    change + `pg_current_xact_id()`,
 		recorded: with("$5::jsonb", p(6)+"::jsonb", "null::bytea", "null::bytea"),
 		packed:   with("null::jsonb", "null::jsonb", p(6)+"::bytea", p(7)+"::bytea"),
 		brief:    with("null::jsonb", "null::jsonb", "null::bytea", "null::bytea"),
@@ -89,6 +95,7 @@ var (
 	insertStatement = newStatementForms(insertSQL, insertArgs)
 	reviveStatement = newStatementForms(reviveSQL, reviveArgs)
 	updateStatement = newStatementForms(updateSQL, updateArgs)
+	removeStatement = newStatementForms(removeSQL, updateArgs)
 
 	observeStatement = newStatementForms(observeSQL, 0).plain
 )
@@ -262,9 +269,11 @@ func (k *KindSpec) creation(d Document, tombstone *Document) (Document, error) {
 
 // send sends one write on a connection. hit is false when the condition of the statement found no row.
 func send(ctx context.Context, conn querier, w write) (hit bool, xid uint64, err error) {
-	var n int64
-	err = conn.QueryRow(ctx, w.sql, w.args...).Scan(&n, &xid)
-	return n > 0, xid, err
+	err = conn.QueryRow(ctx, w.sql, w.args...).Scan(&xid)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return false, 0, nil
+	}
+	return err == nil, xid, err
 }
 
 // autocommit sends one write as a transaction of its own, in one round trip. When the connection breaks it finds out

@@ -57,7 +57,14 @@ func ReadBody(r *http.Request, limit int64) ([]byte, error) {
 	if r.Body == nil {
 		return nil, nil
 	}
-	data, err := io.ReadAll(io.LimitReader(r.Body, limit+1))
+	var buf bytes.Buffer
+	if r.ContentLength > 0 {
+		// The client only announces this length, so that it buys no more than maxReserved bytes. ReadFrom wants room for
+		// its last read, too.
+		buf.Grow(int(min(r.ContentLength, maxReserved)) + bytes.MinRead)
+	}
+	_, err := buf.ReadFrom(io.LimitReader(r.Body, limit+1))
+	data := buf.Bytes()
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok || int64(len(data)) > limit {
 		Drain(r)
 		return nil, tooLarge
@@ -68,6 +75,9 @@ func ReadBody(r *http.Request, limit int64) ([]byte, error) {
 	}
 	return data, nil
 }
+
+// maxReserved bounds the memory that ReadBody reserves for a body before the body arrives.
+const maxReserved = 64 << 10
 
 // drainLimit is how many bytes of a refused body Drain reads.
 const drainLimit = 32 << 20
