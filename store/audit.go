@@ -57,11 +57,11 @@ func (k *KindSpec) encodeAuditDetail(a Actor, before *Document, after Document) 
 // hashSpec returns the SHA-256 of a JSON text in hex. The hash does not depend on white space and on the order of
 // members, because PostgreSQL does not keep these.
 func hashSpec(text json.RawMessage) (string, error) {
-	v, err := jsonvalue.Decode(text)
+	canonical, err := jsonvalue.AppendCanonicalText(make([]byte, 0, len(text)), text)
 	if err != nil {
 		return "", fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
-	sum := sha256.Sum256(jsonvalue.AppendCanonical(nil, v))
+	sum := sha256.Sum256(canonical)
 	return hex.EncodeToString(sum[:]), nil
 }
 

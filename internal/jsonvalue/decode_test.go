@@ -22,6 +22,9 @@ func checkDecoding(t interface{ Fatalf(string, ...any) }, text []byte) {
 		t.Fatalf("the decoder accepts %q, which is malformed: %v", text, wantErr)
 	}
 	if err != nil {
+		if b, err := AppendCanonicalText([]byte("x"), text); err == nil || string(b) != "x" {
+			t.Fatalf("AppendCanonicalText(%q) = %q, %v; Decode has the error %v", text, b, err, wantErr)
+		}
 		return
 	}
 	if !reflect.DeepEqual(got, want) {
@@ -34,6 +37,9 @@ func checkDecoding(t interface{ Fatalf(string, ...any) }, text []byte) {
 	if canonical := AppendCanonical(nil, got); !bytes.Equal(canonical, encoded) {
 		t.Fatalf("the canonical form of %q is %s, json.Marshal's is %s", text, canonical, encoded)
 	}
+	if canonical, err := AppendCanonicalText([]byte("x"), text); err != nil || string(canonical) != "x"+string(encoded) {
+		t.Fatalf("the canonical text of %q is %s (%v), json.Marshal's is %s", text, canonical, err, encoded)
+	}
 }
 
 func TestDecodingEqualsEncodingJSON(t *testing.T) {
@@ -45,6 +51,8 @@ func TestDecodingEqualsEncodingJSON(t *testing.T) {
 		`"\u00e9\ud83d\ude00\ud800 \/ \"\\"`, "\"\xff\xfe\"", "\"a\nb\"", `"<a href='x'>&amp;"`,
 		"\"\u2028\u2029é\"",
 		"{\"\xff\":1,\"\xfe\":2}", "\"\x7f\"", `"` + "\\u0000" + `"`, `{"b":1,"a":{"d":[true],"c":null}}`,
+		`{"a!":1,"a":2}`, `{"b":{"z":1,"y":2},"a":[{"d":1,"c":2}],"b":3,"aa":""}`, `{"a":1,"a":2,"a":3}`,
+		`{"ab":{"a":1,"a":2},"aa":0,"ab":{"c":1}}`, `{"a":{"b":1},"b":"\"","a":2}`,
 		strings.Repeat("[", 9999) + strings.Repeat("]", 9999), strings.Repeat("[", 10001) + strings.Repeat("]", 10001),
 	} {
 		checkDecoding(t, []byte(text))
@@ -63,7 +71,8 @@ func TestDecodingOfRandomTextsEqualsEncodingJSON(t *testing.T) {
 		case 1:
 			members := rapid.SliceOfN(inner, 0, 3).Draw(t, "members")
 			for i, member := range members {
-				name, _ := json.Marshal(rapid.StringN(0, 2, -1).Draw(t, "name"))
+				name, _ := json.Marshal(rapid.OneOf(rapid.StringN(0, 2, -1),
+					rapid.SampledFrom([]string{"", "a", "b", "aa", "a!", "a}"})).Draw(t, "name"))
 				members[i] = string(name) + ": " + member
 			}
 			return "{" + strings.Join(members, ",") + "}"
