@@ -35,7 +35,7 @@ func (e *Entity) create(id, name, scope string, spec declared, now time.Time) (s
 
 // encode sets spec and status of a document.
 func encode(d *store.Document, spec declared, seen observed) (err error) {
-	if d.Spec, err = json.Marshal(spec); err != nil {
+	if d.Spec, err = spec.append(make([]byte, 0, len(spec.Spec)+512)); err != nil {
 		return err
 	}
 	encodeStatus(d, spec, seen)
@@ -69,7 +69,7 @@ func (e *Entity) patch(d *store.Document, c change, by author, now time.Time) er
 	}
 	next := spec
 	if c.spec != nil {
-		next.Spec = c.spec
+		next.Spec, next.isCompact = c.spec, false
 	}
 	if c.labels != nil {
 		next.Labels = c.labels

@@ -277,7 +277,7 @@ func (c *collection) putStatus(w http.ResponseWriter, r *http.Request) error {
 		w.WriteHeader(http.StatusNoContent)
 		return nil
 	}
-	return rest.WriteJSON(w, http.StatusCreated, withoutInternals(out.report))
+	return rest.WriteJSON(w, http.StatusCreated, append(withoutInternals(out.report).Append(nil), '\n'))
 }
 
 // equalTimeHeader selects the Tie for a report that has the time of the stored report and

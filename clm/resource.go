@@ -34,6 +34,39 @@ type declared struct {
 	// Traceparent is that of the request that made the generation, "" if it had none.
 	// Spans of work on the generation continue its trace.
 	Traceparent string `json:"traceparent,omitempty"`
+
+	isCompact bool // Spec has no white space and no character that json.Marshal escapes
+}
+
+// append appends the JSON of a declared. It makes Spec compact first, so that a wire form need not do that again.
+func (r *declared) append(b []byte) ([]byte, error) {
+	if !r.isCompact {
+		compact, err := json.Marshal(r.Spec)
+		if err != nil {
+			return nil, err
+		}
+		r.Spec, r.isCompact = compact, true
+	}
+	w := wire{b: b}
+	w.value(`{"labels":`, r.Labels)
+	w.b = append(append(w.b, `,"spec":`...), r.Spec...)
+	if len(r.References) > 0 {
+		w.value(`,"references":`, r.References)
+	}
+	if r.Owner != nil {
+		w.value(`,"owner":`, r.Owner)
+	}
+	w.value(`,"tenancy":`, r.Tenancy)
+	w.text(`,"created_by":`, r.CreatedBy)
+	w.text(`,"updated_by":`, r.UpdatedBy)
+	w.value(`,"updated_time":`, r.UpdatedTime)
+	if r.DeletedBy != "" {
+		w.text(`,"deleted_by":`, r.DeletedBy)
+	}
+	if r.Traceparent != "" {
+		w.text(`,"traceparent":`, r.Traceparent)
+	}
+	return append(w.b, '}'), w.err
 }
 
 // TraceparentOf returns the W3C traceparent of the request that made a resource's

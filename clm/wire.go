@@ -58,7 +58,11 @@ func (e *Entity) render(d store.Document) ([]byte, error) {
 	if len(spec.References) > 0 {
 		w.value(`,"references":`, spec.References)
 	}
-	w.value(`,"spec":`, spec.Spec)
+	if spec.isCompact {
+		w.b = append(append(w.b, `,"spec":`...), spec.Spec...)
+	} else {
+		w.value(`,"spec":`, spec.Spec)
+	}
 	if w.err != nil {
 		return nil, w.err
 	}

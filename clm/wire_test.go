@@ -43,10 +43,24 @@ func TestTheWireFormEqualsTheContractType(t *testing.T) {
 			if err := encode(&d, spec, observed{Conditions: conditions, Reports: []status.Report{report}}); err != nil {
 				t.Fatal(err)
 			}
+			stored, err := json.Marshal(spec)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if same, err := store.SameJSON(d.Spec, stored); err != nil || !same {
+				t.Errorf("%s: the stored spec is\n%s, and that of encoding/json\n%s", name, d.Spec, stored)
+			}
+			fresh, err := e.render(d)
+			if err != nil {
+				t.Fatal(err)
+			}
 			d.Decoded = nil // as it comes from the database
 			wire, err := e.render(d)
 			if err != nil {
 				t.Fatal(err)
+			}
+			if string(fresh) != string(wire) {
+				t.Errorf("%s: a new resource is shown as\n%s, and a stored one as\n%s", name, fresh, wire)
 			}
 			tail, err := e.renderTail(d)
 			if err != nil || string(wire[wireHead(wire):]) != string(tail) {
