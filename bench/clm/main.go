@@ -154,12 +154,12 @@ func print(table []result) {
 	if len(table) == 0 {
 		return
 	}
-	fmt.Fprintf(os.Stderr, "%-24s %9s %8s %8s %8s %8s %9s %7s %10s\n",
-		"row", "req/s", "p50 ms", "p99 ms", "CPU ms", "server", "postgres", "RSS MB", "yardsticks")
+	fmt.Fprintf(os.Stderr, "%-24s %9s %8s %8s %8s %8s %9s %7s %10s %10s\n",
+		"row", "req/s", "p50 ms", "p99 ms", "CPU ms", "server", "postgres", "RSS MB", "yardsticks", "WAL bytes")
 	for _, r := range table {
-		fmt.Fprintf(os.Stderr, "%-24s %9.0f %8.2f %8.2f %8.3f %8.3f %9.3f %7.1f %10.2f\n", r.name, r.rate(),
+		fmt.Fprintf(os.Stderr, "%-24s %9.0f %8.2f %8.2f %8.3f %8.3f %9.3f %7.1f %10.2f %10d\n", r.name, r.rate(),
 			r.percentile(.5), r.percentile(.99),
 			r.perRequest(r.server+r.postgres), r.perRequest(r.server), r.perRequest(
-				r.postgres), r.resident, r.yardsticks())
+				r.postgres), r.resident, r.yardsticks(), r.wal/int64(len(r.took)))
 	}
 }

@@ -243,6 +243,7 @@ type result struct {
 	elapsed          time.Duration
 	server, postgres time.Duration // processor time
 	resident         float64       // MB, at its end
+	wal              int64         // bytes of PostgreSQL's log, images of pages included; 0: not measured
 	yardstick        time.Duration // 0: not measured
 }
 
@@ -270,8 +271,8 @@ func (r result) figures() map[string]any {
 		"requests": len(r.took), "requests_per_second": r.rate(), "p50_ms": r.percentile(.5), "p99_ms": r.percentile(
 			.99),
 		"cpu_ms_per_request": r.perRequest(r.server + r.postgres), "cpu_server_ms": r.perRequest(r.server),
-		"cpu_postgres_ms":    r.perRequest(r.postgres),
-		"server_resident_mb": r.resident, "yardstick_ms": r.yardstick.Seconds() * 1000, "yardsticks": r.yardsticks(),
+		"cpu_postgres_ms":       r.perRequest(r.postgres),
+		"wal_bytes_per_request": r.wal / int64(len(r.took)), "server_resident_mb": r.resident, "yardstick_ms": r.yardstick.Seconds() * 1000, "yardsticks": r.yardsticks(),
 	}
 }
 
@@ -285,13 +286,32 @@ func (b *bench) measure(ctx context.Context, row row) (result, error) {
 	if _, _, _, err := b.load(ctx, row, *duration/4); err != nil {
 		return result{}, err
 	}
+	before, err := b.walPosition(ctx)
+	if err != nil {
+		return result{}, err
+	}
 	took, elapsed, used, err := b.load(ctx, row, *duration)
 	if err != nil {
 		return result{}, err
 	}
+	after, err := b.walPosition(ctx)
 	slices.Sort(took)
 	return result{name: row.name, took: took, elapsed: elapsed, server: used[0], postgres: used[1],
-		resident: b.at.resident()}, nil
+		resident: b.at.resident(), wal: after - before}, err
+}
+
+// walPosition is how many bytes of log the server that this program started has written; 0 for another server.
+func (b *bench) walPosition(ctx context.Context) (n int64, err error) {
+	if b.at.dsn == "" {
+		return 0, nil
+	}
+	conn, err := pgx.Connect(ctx, b.at.dsn)
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close(ctx)
+	err = conn.QueryRow(ctx, "select (pg_current_wal_insert_lsn() - '0/0')::bigint").Scan(&n)
+	return n, err
 }
 
 func (b *bench) load(ctx context.Context, row row, d time.Duration) (took []time.Duration, elapsed time.Duration,
