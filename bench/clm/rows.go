@@ -272,7 +272,8 @@ func (r result) figures() map[string]any {
 			.99),
 		"cpu_ms_per_request": r.perRequest(r.server + r.postgres), "cpu_server_ms": r.perRequest(r.server),
 		"cpu_postgres_ms":       r.perRequest(r.postgres),
-		"wal_bytes_per_request": r.wal / int64(len(r.took)), "server_resident_mb": r.resident, "yardstick_ms": r.yardstick.Seconds() * 1000, "yardsticks": r.yardsticks(),
+		"wal_bytes_per_request": r.wal / int64(len(r.took)),
+		"server_resident_mb":    r.resident, "yardstick_ms": r.yardstick.Seconds() * 1000, "yardsticks": r.yardsticks(),
 	}
 }
 
