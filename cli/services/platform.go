@@ -41,6 +41,7 @@ type platformService struct {
 	proofs    proofFlags
 	azure     azureFlags
 	retention time.Duration
+	drain     time.Duration
 
 	credentialLifetime time.Duration
 	providers          []string // of nodes
@@ -85,6 +86,8 @@ the region's own services.`, f)
 		"what can make the nodes of a node pool, of simulated, local and external; the first is the default")
 	cmd.Flags().DurationVar(&f.retention, "audit-retention", audit.DefaultRetention,
 		"how long audit records are kept; at least 24h")
+	cmd.Flags().DurationVar(&f.drain, "drain-for", 0, "how long the API goes on after SIGTERM, not ready, while load "+
+		"balancers learn of it: longer than they take, such as 15s, at most 10m")
 	addCredentialLifetimeFlag(cmd, &f.credentialLifetime)
 	f.gateway.addFlags(cmd)
 	f.replica.add(cmd)
@@ -94,6 +97,9 @@ the region's own services.`, f)
 	return cmd
 }
 
+// maxDrain bounds --drain-for: a process that must end ends.
+const maxDrain = 10 * time.Minute
+
 func (f *platformService) start(ctx context.Context, s *System) error {
 	switch rosa.Placement(f.placement) {
 	case rosa.PlacementToOperators, rosa.PlacementToCustomers:
@@ -102,6 +108,9 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 	}
 	if f.retention < 24*time.Hour {
 		return fmt.Errorf("--audit-retention %s is less than 24h", f.retention)
+	}
+	if f.drain < 0 || f.drain > maxDrain {
+		return fmt.Errorf("--drain-for %s is not between 0s and %s", f.drain, maxDrain)
 	}
 	if err := checkCredentialLifetime(f.credentialLifetime); err != nil {
 		return err
@@ -235,17 +244,17 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 	if f.operators != "" {
 		s.serve(p, gateway.withProxyHeaders(operatorListener), "platform operators",
 			gateway.config(identity.ServerTLS(pki.CertificateOptional)),
-			rest.Server{Handler: handler, Limits: f.operatorLimits(s)})
+			rest.Server{Handler: handler, Limits: f.operatorLimits(s), Drain: f.drain})
 		handler = access.WithoutOperators(handler)
 	}
 	if azure != nil {
-		if err := f.azure.start(p, s, azure, db, f.region, denials, signatures, f.limits,
-			identity); err != nil {
+		server := rest.Server{Limits: f.limits, Drain: f.drain}
+		if err := f.azure.start(p, s, azure, db, f.region, denials, signatures, server, identity); err != nil {
 			return err
 		}
 	}
 	s.serve(p, gateway.withProxyHeaders(l), "platform", gateway.config(identity.ServerTLS(pki.CertificateOptional)),
-		rest.Server{Handler: handler, Limits: f.limits})
+		rest.Server{Handler: handler, Limits: f.limits, Drain: f.drain})
 	return p.wait()
 }
 

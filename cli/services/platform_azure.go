@@ -68,9 +68,9 @@ func (f *azureFlags) open(replica *replicaFlags) (net.Listener, error) {
 	return replica.listen(f.addr)
 }
 
-// start serves the API for Azure Resource Manager.
+// start serves the API for Azure Resource Manager on l, with the limits and the drain of server.
 func (f *azureFlags) start(p *parts, s *System, l net.Listener, db *store.Store, region string, denials access.Denials,
-	signatures access.Signatures, limits rest.ConnLimits, identity *pki.Identity) error {
+	signatures access.Signatures, server rest.Server, identity *pki.Identity) error {
 	if s.CLM == nil {
 		return errors.New("--azure-listen needs --clm")
 	}
@@ -97,9 +97,9 @@ func (f *azureFlags) start(p *parts, s *System, l net.Listener, db *store.Store,
 		_ = front.Run(ctx)
 		return nil
 	})
-	limits.Metrics = nil // the Platform API's listener has them
-	s.serve(p, l, "azure", front.ServerTLS(identity.ServerTLS(pki.CertificateOptional)),
-		rest.Server{Handler: front, Limits: limits})
+	server.Handler = front
+	server.Limits.Metrics = nil // the Platform API's listener has them
+	s.serve(p, l, "azure", front.ServerTLS(identity.ServerTLS(pki.CertificateOptional)), server)
 	return nil
 }
 

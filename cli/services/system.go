@@ -116,11 +116,17 @@ func (f identityFlags) isComplete() bool { return f.dir != "" && f.url != "" && 
 // make a connection plain.
 func (f identityFlags) isEmpty() bool { return f == identityFlags{} }
 
-// parts run side by side; the first that fails ends the others.
+// parts run side by side; the first that fails ends the others. An order to stop ends the ports of serve first, as
+// their requests still need the other parts, and then these.
 type parts struct {
 	group   *errgroup.Group
-	ctx     context.Context
+	ctx     context.Context // of the parts without a port
+	stop    context.Context // ends at the order to stop
+	end     context.CancelFunc
 	started atomic.Bool
+
+	mu    sync.Mutex
+	ports int // of serve, that have not ended
 
 	// The health port outlives the parts.
 	opsCtx context.Context
@@ -130,10 +136,15 @@ type parts struct {
 
 // startOps starts the health port. Call it before anything that may wait for another service.
 func (s *System) startOps(ctx context.Context) (*parts, error) {
-	group, ctx := errgroup.WithContext(ctx)
-	p := &parts{group: group, ctx: ctx}
+	p := &parts{stop: ctx}
+	ctx, p.end = context.WithCancel(context.WithoutCancel(ctx))
+	p.group, p.ctx = errgroup.WithContext(ctx)
 	p.opsCtx, p.endOps = context.WithCancel(context.WithoutCancel(ctx))
-	context.AfterFunc(ctx, s.Ops.Drain)
+	context.AfterFunc(p.ctx, s.Ops.Drain)
+	context.AfterFunc(p.stop, func() {
+		s.Ops.Drain()
+		p.endWithoutPorts(0)
+	})
 	s.Ops.Check("start", func(context.Context) error {
 		if !p.started.Load() {
 			return errors.New("the service is starting")
@@ -155,15 +166,33 @@ func (s *System) startOps(ctx context.Context) (*parts, error) {
 	return p, nil
 }
 
-// run starts a part.
+// endWithoutPorts adds change to the number of ports, and ends the other parts when the service stops and no port is
+// left.
+func (p *parts) endWithoutPorts(change int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ports += change
+	if p.ports == 0 && p.stop.Err() != nil {
+		p.end()
+	}
+}
+
+// run starts a part. That it was cancelled when the parts end is no error of it.
 func (p *parts) run(f func(context.Context) error) {
-	p.group.Go(func() error { return f(p.ctx) })
+	p.group.Go(func() error {
+		err := f(p.ctx)
+		if p.ctx.Err() != nil && errors.Is(err, context.Canceled) {
+			return nil
+		}
+		return err
+	})
 }
 
 // wait marks the service as started and returns when all parts have ended: nil when ctx was cancelled.
 func (p *parts) wait() error {
 	p.started.Store(true)
 	err := p.group.Wait()
+	p.end()
 	p.endOps()
 	p.ops.Wait()
 	return err
@@ -230,8 +259,15 @@ func listen(addr string) (net.Listener, error) {
 	return l, nil
 }
 
-// serve runs an HTTPS port.
+// serve runs an HTTPS port until the order to stop, or until a part fails.
 func (s *System) serve(p *parts, l net.Listener, name string, config *tls.Config, server rest.Server) {
 	server.Name, server.TLS, server.Log = name, config, s.Log
-	p.run(func(ctx context.Context) error { return server.Run(ctx, l) })
+	p.endWithoutPorts(1)
+	p.run(func(ctx context.Context) error {
+		defer p.endWithoutPorts(-1)
+		ctx, end := context.WithCancel(ctx)
+		defer end()
+		defer context.AfterFunc(p.stop, end)()
+		return server.Run(ctx, l)
+	})
 }

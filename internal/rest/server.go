@@ -29,8 +29,11 @@ type Server struct {
 	// Limits bounds connections; the zero value has no bound.
 	Limits ConnLimits
 
-	// Grace is how long running requests may take after the context of Run has
-	// ended; default 5 s. Watches end at once.
+	// Drain is how long the server accepts connections and requests after the context of Run has ended. Answers then
+	// move their clients to other connections, and watches go on. Default 0.
+	Drain time.Duration
+
+	// Grace is how long running requests may take after Drain; default 5 s. Watches end at once then.
 	Grace time.Duration
 }
 
@@ -44,8 +47,8 @@ const (
 	maxHeaderBytes    = 64 << 10
 )
 
-// Run serves on l until ctx ends, then waits up to Grace for running requests, and
-// returns nil. It closes l.
+// Run serves on l until ctx ends and for Drain longer, then closes l, waits up to Grace for running requests, and
+// returns nil.
 func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	log := s.Log
 	if log == nil {
@@ -55,12 +58,14 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	if grace <= 0 {
 		grace = 5 * time.Second
 	}
-	// Requests outlive ctx by the grace; watches do not.
-	base := context.WithValue(context.WithoutCancel(ctx), stopKey{}, ctx)
+	// Requests outlive the drain by the grace; watches do not.
+	drain := newDrain(ctx)
+	defer drain.end()
+	base := context.WithValue(context.WithoutCancel(ctx), stopKey{}, drain.over)
 	base, cancel := context.WithCancel(base)
 	defer cancel()
 	hs := &http.Server{
-		Handler:           s.Handler,
+		Handler:           drain.handler(s.Handler),
 		TLSConfig:         s.TLS,
 		ReadHeaderTimeout: readHeaderTimeout,
 		ReadTimeout:       cmp.Or(s.ReadTimeout, readTimeout),
@@ -80,14 +85,19 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 		}
 		served <- hs.Serve(l)
 	}()
+	var err error
 	select {
-	case err := <-served:
-		return fmt.Errorf("serving %s on %s: %w", s.Name, l.Addr(), err)
+	case err = <-served:
 	case <-ctx.Done():
+		err = drain.wait(s.Drain, served)
 	}
+	if err != nil {
+		return fmt.Errorf("serving %s on %s: %w", s.Name, l.Addr(), err)
+	}
+	drain.end()
 	graceful, done := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer done()
-	err := hs.Shutdown(graceful)
+	err = hs.Shutdown(graceful)
 	if errors.Is(err, context.DeadlineExceeded) {
 		log.LogAttrs(ctx, slog.LevelWarn, "requests cut at shutdown", slog.String("server", s.Name),
 			slog.Duration("grace", grace))
@@ -117,7 +127,7 @@ func (s *Server) limit(hs *http.Server, l *net.Listener) {
 type stopKey struct{}
 
 // Stopping returns a context that ends when the server of the request that ctx
-// belongs to begins to stop. Handlers of long requests end with it.
+// belongs to closes its listener. Handlers of long requests end with it.
 func Stopping(ctx context.Context) context.Context {
 	if stop, ok := ctx.Value(stopKey{}).(context.Context); ok {
 		return stop
