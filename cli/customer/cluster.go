@@ -35,7 +35,7 @@ plane of its own. NAME is a cluster's name or its id.`,
 		clusterWake(session), clusterUpgrade(session), clusterRollback(session),
 		clusterProtect(session), clusterUnprotect(session),
 		clusterTrust(session), clusterDistrust(session), clusterBackups(session), clusterRestore(session),
-		clusterRotate(session), clusterDelete(session),
+		clusterRotate(session), clusterAudit(session), clusterDelete(session),
 	)
 	return cmd
 }

@@ -40,7 +40,7 @@ func TestAReplicaThatIsStoppedFailsNoRequest(t *testing.T) {
 
 	workers := make([]*http.Transport, 8)
 	for i := range workers {
-		workers[i] = w.transport(i%2 == 0)
+		workers[i] = w.transport(1 + i%2)
 	}
 	var running sync.WaitGroup
 	stopped := make(chan struct{})
@@ -63,7 +63,7 @@ func TestAReplicaThatIsStoppedFailsNoRequest(t *testing.T) {
 			}
 		})
 	}
-	watch := w.watch(w.transport(true))
+	watch := w.watch(w.transport(2))
 	defer watch.Body.Close()
 	victim, other := first, second
 	if balancer.last.Load() == second { // the watch is on the replica that ends
@@ -88,7 +88,7 @@ func TestAReplicaThatIsStoppedFailsNoRequest(t *testing.T) {
 		t.Errorf("the stopped replica: %v", victim.err)
 	}
 	before := w.answered.Load()
-	resumed := w.watch(w.transport(true), "cursor="+cursor)
+	resumed := w.watch(w.transport(2), "cursor="+cursor)
 	resumed.Body.Close()
 	if balancer.last.Load() != other || resumed.StatusCode != http.StatusOK {
 		t.Errorf("the watch went on with %s", resumed.Status)
@@ -133,8 +133,8 @@ type drainWorld struct {
 	made             map[string]bool // acknowledged groups
 }
 
-// transport returns a transport with connections of its own, of HTTP/2 or HTTP/1.1.
-func (w *drainWorld) transport(http2 bool) *http.Transport {
+// transport returns a transport with connections of its own, of HTTP/1.1 or HTTP/2.
+func (w *drainWorld) transport(version int) *http.Transport {
 	pem, err := os.ReadFile(w.region.Env["ATOLL_CA"])
 	if err != nil {
 		w.t.Fatal(err)
@@ -142,8 +142,8 @@ func (w *drainWorld) transport(http2 bool) *http.Transport {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(pem)
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, Protocols: new(http.Protocols)}
-	transport.Protocols.SetHTTP1(!http2)
-	transport.Protocols.SetHTTP2(http2)
+	transport.Protocols.SetHTTP1(version == 1)
+	transport.Protocols.SetHTTP2(version == 2)
 	w.t.Cleanup(transport.CloseIdleConnections)
 	return transport
 }

@@ -75,6 +75,17 @@ func TestI9ACustomersClusterIsCreatedAndDeletedWithoutRemains(t *testing.T) {
 	if out, err := use("auth", "can-i", "*", "*"); err != nil || strings.TrimSpace(out) != "yes" {
 		t.Errorf("the creator is no administrator: %s %v", out, err)
 	}
+	if _, err := use("create", "secret", "generic", "audited", "--from-literal=key=hidden"); err != nil {
+		t.Fatal(err)
+	}
+	localtest.Eventually(t, time.Minute, func() error { // the plane writes its log in the background
+		log := r.Atoll("cluster", "audit", cluster.Name, "--verb", "create,delete", "--resource", "secrets", "--since", "1h",
+			"-o", "json")
+		if !strings.Contains(log, `"name": "audited"`) || strings.Contains(log, "hidden") {
+			return fmt.Errorf("the audit log of the cluster: %s", log)
+		}
+		return nil
+	})
 	if _, err := api.UpdateNodePool(ctx, client.NodePoolID(pool.ID),
 		json.RawMessage(`{"spec":{"replicas":3}}`), ""); err != nil {
 		t.Fatal(err)
