@@ -187,7 +187,8 @@ func (p *planeClient) readAudit(ctx context.Context, position *planeAuditPositio
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(res.Body, 1<<10))
-		return nil, fmt.Errorf("reading the audit log of the cluster: %s: %s", res.Status, terminal.OneLine(string(text)))
+		return nil, fmt.Errorf("reading the audit log of the cluster: %s: %s", res.Status,
+			terminal.OneLine(string(text)))
 	}
 	return position.advance(res.Body)
 }

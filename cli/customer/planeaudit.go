@@ -75,8 +75,8 @@ type planeAuditPosition struct {
 	at     time.Time // its time
 }
 
-// maxAuditEvent is more than the longest line of a log: the API server refuses bodies over 3 MiB.
-const maxAuditEvent = 16 << 20
+// maxPlaneAudit bounds what is read of a log in bytes: more than the 60 MiB that a control plane keeps.
+const maxPlaneAudit = 256 << 20
 
 // advance reads a whole log and returns the selected events behind the position, which it moves to the end of the log.
 // A last line without its end is left for the next read. When the event of the position is not in the log any more, the
@@ -85,27 +85,23 @@ func (p *planeAuditPosition) advance(log io.Reader) ([]planeAuditEvent, error) {
 	var behind, late []planeAuditEvent // behind the event of the position; of its time and later
 	var end planeAuditEvent
 	isBehind := p.last == ""
-	lines := bufio.NewScanner(log)
-	lines.Buffer(make([]byte, 64<<10), maxAuditEvent)
-	lines.Split(func(data []byte, atEOF bool) (int, []byte, error) {
-		if i := bytes.IndexByte(data, '\n'); i >= 0 {
-			return i + 1, data[:i], nil
+	lines := bufio.NewReader(io.LimitReader(log, maxPlaneAudit))
+	for {
+		line, err := lines.ReadBytes('\n')
+		if errors.Is(err, io.EOF) {
+			break
 		}
-		if atEOF {
-			return len(data), nil, nil // a line that is still being written
+		if err != nil {
+			return nil, fmt.Errorf("reading the audit log of the cluster: %w", err)
 		}
-		return 0, nil, nil
-	})
-	for lines.Scan() {
-		line := bytes.TrimSpace(lines.Bytes())
-		if len(line) == 0 {
+		if line = bytes.TrimSpace(line); len(line) == 0 {
 			continue
 		}
 		var e planeAuditEvent
 		if err := json.Unmarshal(line, &e); err != nil {
 			return nil, fmt.Errorf("reading the audit log of the cluster: a line is no event: %w", err)
 		}
-		e.raw = bytes.Clone(line)
+		e.raw = line
 		end = e
 		switch isSelected := p.filter.selects(e); {
 		case isBehind && isSelected:
@@ -115,12 +111,6 @@ func (p *planeAuditPosition) advance(log io.Reader) ([]planeAuditEvent, error) {
 		case !isBehind && isSelected && !e.Time.Before(p.at):
 			late = append(late, e)
 		}
-	}
-	if err := lines.Err(); err != nil {
-		if errors.Is(err, bufio.ErrTooLong) {
-			err = fmt.Errorf("a line is longer than %d MiB", maxAuditEvent>>20)
-		}
-		return nil, fmt.Errorf("reading the audit log of the cluster: %w", err)
 	}
 	if !isBehind {
 		behind = late
