@@ -148,8 +148,8 @@ func (a *auditCredentials) revoke(ctx context.Context) error {
 	return nil
 }
 
-// followPlaneAudit prints what the position has not passed until ctx ends. The control plane answers with its whole log,
-// so the reader waits twenty times as long as the last read took, and 2 s at least.
+// followPlaneAudit prints what the position has not passed until ctx ends. The control plane answers with its whole
+// log, so the reader waits twenty times as long as the last read took, and 2 s at least.
 func followPlaneAudit(ctx context.Context, open openPlane, position *planeAuditPosition,
 	print func([]planeAuditEvent) error) error {
 	plane, err := open(ctx)
