@@ -178,17 +178,18 @@ func (h *Hosting) gather(c *hostedCluster, hc *hypershift.HostedCluster, invalid
 	if err != nil {
 		return situation{}, err
 	}
+	m := h.findMove(c, hc, o) // before IsSuperseded: the order may have been withdrawn too late
 	s := situation{
 		Cluster: hc, Invalid: invalid, Plane: o, Hibernation: c.hibernation, Uses: map[string]use{},
 		Releases: h.o.Releases, Endpoint: h.endpoint, Idle: h.o.Idle,
-		Upgrade: hc.Status.Upgrade, Upgrades: h.o.Upgrades, Superseded: h.o.Backups.IsSuperseded(c.id),
+		Upgrade: hc.Status.Upgrade, Upgrades: h.o.Upgrades, Move: m, Superseded: h.o.Backups.IsSuperseded(c.id),
 	}
 	if c.status != nil {
 		s.Upgrade = c.status.Upgrade
 	}
 	names := slices.Clone(o.LastStart.ServerNames)
 	if invalid == nil {
-		if s.Move = h.findMove(c, hc, o); !s.Move.mustStop() {
+		if !s.Move.mustStop() {
 			s.Restore = h.findRestore(c, hc, o.LastStart)
 		}
 		if s.Rotations, err = h.findRotations(c, hc); err != nil {

@@ -82,6 +82,8 @@ type Backups interface {
 	// repeated. Stopped tells it that the plane's process has ended and is not started again.
 	Leave(id controlplane.ID, move string) controlplane.Leaving
 	Stopped(id controlplane.ID)
+	// Stay ends a move whose order was withdrawn, unless the plane can never run here again: IsSuperseded then says so.
+	Stay(id controlplane.ID)
 	// IsSuperseded reports whether another management cluster has the plane: it never runs on this one again.
 	IsSuperseded(id controlplane.ID) bool
 	// State returns the state of a plane's backup; false when none is made.
@@ -131,6 +133,7 @@ func (noBackups) Leave(controlplane.ID, string) controlplane.Leaving {
 	return controlplane.Leaving{State: controlplane.LeavingWaits, Message: "this management cluster makes no backups"}
 }
 
+func (noBackups) Stay(controlplane.ID)                       {}
 func (noBackups) Stopped(controlplane.ID)                    {}
 func (noBackups) IsSuperseded(controlplane.ID) bool          { return false }
 func (noBackups) State(controlplane.ID) (backup.State, bool) { return backup.State{}, false }

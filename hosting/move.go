@@ -53,6 +53,7 @@ func (m *move) hasLeft() bool { return m.leaves() && m.Leaving.State == controlp
 func (h *Hosting) findMove(c *hostedCluster, hc *hypershift.HostedCluster, o controlplane.Observation) *move {
 	m := parseMove(hc)
 	if !m.leaves() {
+		h.o.Backups.Stay(c.id)
 		return m
 	}
 	if !o.LastStart.WasReady {

@@ -45,6 +45,8 @@ type leaving struct {
 
 	state controlplane.Leaving // of Backups.mu
 	isOff bool                 // of Backups.mu; stopped is closed
+	// isNoted: the disk has the note that the plane never runs here again. Of Backups.mu.
+	isNoted bool
 }
 
 // Leave has a plane move to another management cluster, and returns how far that is. It returns at once; the function
@@ -103,6 +105,31 @@ func (b *Backups) Stopped(id controlplane.ID) {
 		l.isOff = true
 		close(l.stopped)
 	}
+}
+
+// Stay ends a move whose order was withdrawn, unless the disk has the note already: then IsSuperseded reports true from
+// now on. It may be repeated.
+func (b *Backups) Stay(id controlplane.ID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if l := b.leaving[id]; l != nil && !l.isNoted {
+		l.cancel()
+		delete(b.leaving, id)
+	}
+}
+
+// noteLeft writes the note that a plane never runs here again, unless the move has ended meanwhile.
+func (b *Backups) noteLeft(ctx context.Context, id controlplane.ID, l *leaving, endpoint string) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := b.writeLeft(id, left{Move: l.move, Endpoint: endpoint}); err != nil {
+		return err
+	}
+	l.isNoted = true
+	return nil
 }
 
 // readLeft reads the file leftName; the zero value when the plane has not left.
@@ -208,7 +235,7 @@ func (b *Backups) handOver(ctx context.Context, id controlplane.ID, l *leaving, 
 		return err
 	}
 	defer end()
-	if err := b.writeLeft(id, left{Move: l.move, Endpoint: endpoint}); err != nil {
+	if err := b.noteLeft(ctx, id, l, endpoint); err != nil {
 		return err
 	}
 	b.showLeaving(id, l, controlplane.Leaving{State: controlplane.LeavingStores, Endpoint: endpoint})
