@@ -57,11 +57,27 @@ const (
 
 // NewCertificates returns the certificates of a source and reads them once.
 func NewCertificates(ctx context.Context, source string, log *slog.Logger) (*Certificates, error) {
-	c := &Certificates{source: source, log: log, client: &http.Client{Timeout: 10 * time.Second}}
+	c := &Certificates{source: source, log: log, client: &http.Client{Timeout: 10 * time.Second,
+		CheckRedirect: refuseClearText}}
 	if strings.HasPrefix(source, "http://") {
 		return nil, errors.New("ARM's metadata need an https URL or a file")
 	}
 	return c, c.load(ctx)
+}
+
+// maxRedirects is how many redirects lead to the metadata at most.
+const maxRedirects = 5
+
+// refuseClearText refuses a redirect to a URL without TLS: who controls the network there could name certificates of
+// its own, and would be taken for ARM.
+func refuseClearText(r *http.Request, via []*http.Request) error {
+	if r.URL.Scheme != "https" {
+		return fmt.Errorf("the redirect to %s is refused: ARM's metadata need an https URL", r.URL.Redacted())
+	}
+	if len(via) > maxRedirects {
+		return fmt.Errorf("more than %d redirects", maxRedirects)
+	}
+	return nil
 }
 
 // Run reads the source again and again until ctx ends.
