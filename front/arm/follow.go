@@ -71,7 +71,7 @@ func (f *front) handleEvent(ctx context.Context, from clmclient.Collection, e re
 	if e.Type == rest.Deleted {
 		err = f.dropDocument(ctx, kind, document, r.ID)
 	} else if r.DeletedTime == nil && (e.Type == rest.Added || !isBusy) { // a busy document exists
-		f.orphans.enqueue(ctx, orphanCandidate{kind, document, r})
+		f.orphans.enqueue(ctx, orphanCandidate{kind: kind, document: document, resource: r})
 	}
 	if err != nil {
 		f.log.Warn("comparing with the lifecycle manager failed", "document", document, "error", err)

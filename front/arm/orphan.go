@@ -1,9 +1,11 @@
 package arm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
+	"time"
 
 	"atoll.dev/client/clmclient"
 	"atoll.dev/client/remote"
@@ -16,6 +18,7 @@ type orphanCandidate struct {
 	kind     store.Kind
 	document string
 	resource clmclient.Resource
+	failures int // of its check
 }
 
 // orphanQueue has the candidates whose documents must be looked up. One query looks up many, so that the
@@ -35,15 +38,20 @@ func (o orphanQueue) enqueue(ctx context.Context, s orphanCandidate) {
 	}
 }
 
-// take removes candidates from the queue and returns them: at least one, or none when ctx has ended.
-func (o orphanQueue) take(ctx context.Context) (taken []orphanCandidate) {
+// take removes up to limit candidates from the queue and returns them. It waits for the first one until ctx or wait
+// ends.
+func (o orphanQueue) take(ctx context.Context, wait time.Duration, limit int) (taken []orphanCandidate) {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
 	select {
 	case s := <-o:
 		taken = append(taken, s)
+	case <-timer.C:
+		return nil
 	case <-ctx.Done():
 		return nil
 	}
-	for len(taken) < checkedAtOnce {
+	for len(taken) < limit {
 		select {
 		case s := <-o:
 			taken = append(taken, s)
@@ -54,45 +62,62 @@ func (o orphanQueue) take(ctx context.Context) (taken []orphanCandidate) {
 	return taken
 }
 
-// deleteOrphans checks the candidates in the queue until ctx ends, and deletes those without a document.
+// deleteOrphans checks the candidates in the queue until ctx ends, and deletes those without a document. It checks a
+// candidate again whose check failed.
 func (f *front) deleteOrphans(ctx context.Context) {
+	retries := orphanRetries{}
 	for ctx.Err() == nil {
-		taken := f.orphans.take(ctx)
+		// Half of the places of a check are for new candidates, so that failing ones do not hold these up.
+		taken := retries.takeDue(time.Now(), checkedAtOnce/2)
+		wait := retries.untilNext(time.Now())
+		if len(taken) > 0 {
+			wait = 0
+		}
+		taken = append(taken, f.orphans.take(ctx, wait, checkedAtOnce-len(taken))...)
 		for _, kind := range []store.Kind{kindCluster, kindPool} {
-			if err := f.checkCandidates(ctx, kind, taken); err != nil && ctx.Err() == nil {
-				f.log.Warn("comparing with the lifecycle manager failed", "kind", string(kind), "error", err)
+			failed, err := f.checkCandidates(ctx, kind, taken)
+			if err == nil || ctx.Err() != nil {
+				continue
 			}
+			dropped := retries.add(failed, time.Now())
+			f.log.Warn("comparing with the lifecycle manager failed; it is tried again", "kind", string(kind),
+				"candidates", len(failed), "dropped", dropped, "error", err)
 		}
 	}
 }
 
-// checkCandidates deletes the candidates of a kind whose documents were deleted.
-func (f *front) checkCandidates(ctx context.Context, kind store.Kind, taken []orphanCandidate) error {
+// checkCandidates deletes the candidates of a kind whose documents were deleted. It returns the candidates whose check
+// failed, and why.
+func (f *front) checkCandidates(ctx context.Context, kind store.Kind, taken []orphanCandidate) (failed []orphanCandidate,
+	err error) {
 	var ids []string
+	var checked []orphanCandidate
 	for _, s := range taken {
 		if s.kind == kind {
-			ids = append(ids, s.document)
+			ids, checked = append(ids, s.document), append(checked, s)
 		}
 	}
 	if len(ids) == 0 {
-		return nil
+		return nil, nil
 	}
 	exists := map[string]bool{}
 	page, err := f.store.List(ctx, store.Query{Kind: kind, Deletion: store.WithDeleting, Limit: checkedAtOnce,
 		WithoutSpec: true, Where: store.Fragment{SQL: "d.id = any($1)", Args: []any{ids}}})
 	if err != nil {
-		return err
+		return checked, err
 	}
 	for _, d := range page.Documents {
 		exists[d.ID] = true
 	}
-	var failures []error
-	for _, s := range taken {
-		if s.kind == kind && !exists[s.document] {
-			failures = append(failures, f.deleteOrphan(ctx, s.kind, s.document, s.resource))
+	for _, s := range checked {
+		if exists[s.document] {
+			continue
+		}
+		if deleteErr := f.deleteOrphan(ctx, s.kind, s.document, s.resource); deleteErr != nil {
+			failed, err = append(failed, s), cmp.Or(err, deleteErr) // one failure is logged for all
 		}
 	}
-	return errors.Join(failures...)
+	return failed, err
 }
 
 // deleteOrphan deletes a resource whose document a customer has deleted: a request to create it arrived

@@ -23,6 +23,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -68,13 +69,27 @@ type world struct {
 	entra        *testissuer.Issuer // of ARM's tokens
 	used         *failingSignatures // of requests with ARM's tokens
 	pilot        sync.Mutex         // held by a test while the adapters report nothing
+	// refusals are how many requests of the front to delete a Cluster the lifecycle manager refuses from now on.
+	refusals atomic.Int64
+}
+
+// refuseDeletions makes the lifecycle manager answer refusals requests to delete with an error.
+func (w *world) refuseDeletions(o *clm.Options) {
+	identify := o.Identify
+	o.Identify = func(r *http.Request) (clm.Caller, error) {
+		if r.Method == http.MethodDelete && w.refusals.Load() > 0 && w.refusals.Add(-1) >= 0 {
+			return clm.Caller{}, rest.Errorf(http.StatusForbidden, "test", "the test refuses this deletion")
+		}
+		return identify(r)
+	}
 }
 
 func startWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{t: t, dsn: pgtest.DSN(t), servers: map[arm.Mode]*httptest.Server{}}
 	manager := testworld.StartCLM(testsite.New(t), testworld.CLMOptions{Tenancy: clm.Tenancy{Enabled: true,
-		Dimensions: []clm.Dimension{{Header: clmclient.TenantHeader, Key: "account", Required: true}}}})
+		Dimensions: []clm.Dimension{{Header: clmclient.TenantHeader, Key: "account", Required: true}}},
+		Change: w.refuseDeletions})
 	w.system, w.front = manager.DialAs("adapter"), manager.DialAs("platform")
 	w.createReleases("1.35.9", "1.36.2", "1.36.3")
 	var err error
