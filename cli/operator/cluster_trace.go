@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -40,7 +39,7 @@ the sentinel, the adapters, Maestro's works, the agent of the management cluster
 HostedCluster and its control plane. The first table has the state of each of these, and
 marks the first one that the cluster waits for. The second one has all events in one order.
 It works for the clusters of every account and front; a cluster of Azure can be named by
-its resource id.
+its name there, or by its resource id.
 
 Times of the agent, the HostedCluster and the plane are of the management cluster's clock.`,
 		Example: `  atoll cluster trace demo
@@ -70,42 +69,6 @@ Times of the agent, the HostedCluster and the plane are of the management cluste
 		})
 	}
 	return cmd
-}
-
-// findTraced finds a cluster by its name, its id, or its resource id in Azure.
-func (l *clmConnection) findTraced(ctx context.Context, name string) (clmclient.Resource, error) {
-	if !strings.HasPrefix(name, "/") {
-		_, r, err := l.findOne(ctx, []string{"clusters", name})
-		return r, err
-	}
-	parts := strings.Split(name, "/")
-	if len(parts) < 9 {
-		return clmclient.Resource{}, fmt.Errorf("%s is no resource id of a cluster", name)
-	}
-	for r, err := range l.All(ctx, "clusters", clmclient.ResourceQuery{Order: "created_time",
-		Search: remote.Equal("labels.azure-subscription", strings.ToLower(parts[2]))}) {
-		if err != nil {
-			return r, err
-		}
-		if strings.EqualFold(azureIDOf(r.Spec), name) {
-			return r, nil
-		}
-	}
-	return clmclient.Resource{}, fmt.Errorf("no cluster has the resource id %s; `atoll clm list clusters --search "+
-		"\"labels.azure='hcp'\"` shows those of Azure", name)
-}
-
-// azureIDOf returns the resource id in Azure that the spec of a Cluster names, "" when it names none.
-func azureIDOf(spec json.RawMessage) string {
-	var s struct {
-		Properties struct {
-			ID string `json:"azureResourceId"`
-		} `json:"properties"`
-	}
-	if json.Unmarshal(spec, &s) != nil {
-		return ""
-	}
-	return s.Properties.ID
 }
 
 // collectTrace reads the lifecycle manager's documents about a cluster.
