@@ -114,6 +114,7 @@ type Engine struct {
 	// reads them again: the end of another process's lease, or the time of the next attempt.
 	nextRead map[string]time.Time
 	group    sync.WaitGroup // of the tasks
+	gate     *gate
 }
 
 // NewEngine returns an Engine that works on nothing until Run.
@@ -137,8 +138,13 @@ func NewEngine(o Options) *Engine {
 		o.ShareOfScope = 64
 	}
 	return &Engine{o: o, tasks: map[string]*task{}, byResource: map[resourceKey][]*task{},
-		queue: newQueue(o.AtOnce, o.ShareOfScope), unreadable: map[string]int64{}, nextRead: map[string]time.Time{}}
+		queue: newQueue(o.AtOnce, o.ShareOfScope), unreadable: map[string]int64{}, nextRead: map[string]time.Time{},
+		gate: newGate(o.Now())}
 }
+
+// ObserveRequest tells the engine how long a request of the service took. While requests are slow, the engine takes
+// fewer steps of operations at once, because the two compete for processors and for the database (decision 151).
+func (e *Engine) ObserveRequest(took time.Duration) { e.gate.observe(took, e.o.Now()) }
 
 // BusyError is the error of Begin for a resource that has an active operation.
 type BusyError struct{ Active State }

@@ -267,15 +267,24 @@ func (e *Engine) startTasks(ctx context.Context) {
 // ends. It begins again after short pauses between failures; enqueueDue finds the operation after long ones.
 func (e *Engine) runTask(ctx context.Context, t *task, id string) {
 	for {
+		mine := e.gate.join(beginning, e.o.Now())
+		select {
+		case <-mine.ready:
+		case <-ctx.Done():
+			e.gate.leave(mine)
+			return
+		}
 		s, err := e.commit(ctx, id, Event{Kind: Acquire, Holder: e.o.Holder, For: e.o.Lease})
 		if err != nil {
+			e.gate.leave(mine)
 			e.logFailure(ctx, "taking the lease of an operation failed", s, err)
 			return // enqueueDue finds the operation again
 		}
 		if s.Status.IsTerminal() {
+			e.gate.leave(mine)
 			s, err = e.sendNotice(ctx, s)
 		} else {
-			s, err = e.workOn(ctx, t, s)
+			s, err = e.workOn(ctx, t, s, mine)
 		}
 		if err != nil {
 			e.logFailure(ctx, "working on an operation failed", s, err)
@@ -313,61 +322,6 @@ func (e *Engine) removeTask(t *task) {
 	others := slices.DeleteFunc(e.byResource[t.resource], func(other *task) bool { return other == t })
 	if e.byResource[t.resource] = others; len(others) == 0 {
 		delete(e.byResource, t.resource)
-	}
-}
-
-// workOn calls the worker until the operation has ended or an attempt has failed, and renews the lease
-// meanwhile. It returns the state after its last event. Progress that changes nothing is not committed.
-func (e *Engine) workOn(ctx context.Context, t *task, s State) (State, error) {
-	renew := time.NewTicker(e.o.Lease / 3)
-	defer renew.Stop()
-	for {
-		leased, cancel := context.WithTimeout(ctx, s.Lease.Until.Sub(e.o.Now())-e.o.Lease/6)
-		outcome := e.o.Worker.Work(leased, s)
-		cancel()
-		if ctx.Err() != nil {
-			return s, e.release(ctx, s)
-		}
-		if !s.alreadyHas(outcome.Event) || outcome.Change != nil {
-			outcome.Event.Fence = s.Fence
-			after, err := e.commitWith(ctx, s.ID, outcome.Event, outcome.Change)
-			if err != nil {
-				return s, err
-			}
-			if s = after; s.Status.IsTerminal() || s.Lease == nil {
-				return s, nil
-			}
-		}
-		again := outcome.Again
-		if again == 0 {
-			again = defaultWorkPause
-		}
-		timer := time.NewTimer(again)
-		for waiting := true; waiting; {
-			select {
-			case <-ctx.Done():
-				timer.Stop()
-				return s, e.release(ctx, s)
-			case <-t.ended:
-				timer.Stop()
-				return s, nil
-			case <-t.wake:
-				waiting = false
-			case <-timer.C:
-				waiting = false
-			case <-renew.C:
-			}
-			if s.Lease.Until.Sub(e.o.Now()) > e.o.Lease*2/3 {
-				continue // the lease is long enough for a call of the worker
-			}
-			after, err := e.commit(ctx, s.ID, Event{Kind: Renew, Fence: s.Fence, For: e.o.Lease})
-			if err != nil || after.Status.IsTerminal() {
-				timer.Stop()
-				return after, err
-			}
-			s = after
-		}
-		timer.Stop()
 	}
 }
 

@@ -88,8 +88,8 @@ func (l *clmConnection) collect(ctx context.Context, search string, match func(c
 // azureName is what a cluster in Azure may be named.
 var azureName = regexp.MustCompile(`^[a-zA-Z][-a-zA-Z0-9]{0,53}$`)
 
-// azureNameSearch returns the search for the Clusters that the front for Azure may have made for a name in Azure; "" for
-// a text that is no such name. The front keeps up to 45 characters of the name, in lower case, and adds a digest.
+// azureNameSearch returns the search for the Clusters that the front for Azure may have made for a name in Azure; ""
+// for a text that is no such name. The front keeps up to 45 characters of the name, in lower case, and adds a digest.
 func azureNameSearch(name string) string {
 	const kept = 45
 	if !azureName.MatchString(name) {

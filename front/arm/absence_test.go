@@ -3,12 +3,15 @@ package arm_test
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 
 	apiclm "atoll.dev/api/clm"
 	"atoll.dev/client/clmclient"
+	"atoll.dev/clm"
 	"atoll.dev/cluster"
+	"atoll.dev/internal/rest"
 	"atoll.dev/store"
 	"atoll.dev/test/testsite"
 )
@@ -123,4 +126,15 @@ func (w *world) awaitRemoval(t *testing.T, id string) {
 		}
 		return err
 	})
+}
+
+// refuseDeletions makes the lifecycle manager answer refusals requests to delete with an error.
+func (w *world) refuseDeletions(o *clm.Options) {
+	identify := o.Identify
+	o.Identify = func(r *http.Request) (clm.Caller, error) {
+		if r.Method == http.MethodDelete && w.refusals.Load() > 0 && w.refusals.Add(-1) >= 0 {
+			return clm.Caller{}, rest.Errorf(http.StatusForbidden, "test", "the test refuses this deletion")
+		}
+		return identify(r)
+	}
 }

@@ -164,11 +164,11 @@ func (f *front) register(router *access.Router) {
 		if kind == kindPool {
 			of, what = policy.NodePool, "NodePool"
 		}
-		handle("GET", path, "Describe"+what, of, v(f.get(kind)))
-		handle("DELETE", path, "Delete"+what, of, v(f.delete(kind)))
-		handle("PATCH", path, "Update"+what, of, v(f.put(kind)))
+		handle("GET", path, "Describe"+what, of, v(f.observed(f.get(kind))))
+		handle("DELETE", path, "Delete"+what, of, v(f.observed(f.delete(kind))))
+		handle("PATCH", path, "Update"+what, of, v(f.observed(f.put(kind))))
 		// A PUT creates or changes; its handler decides about the change when it has read the resource.
-		handle("PUT", path, "List"+what+"s", policy.Account, v(f.put(kind)))
+		handle("PUT", path, "List"+what+"s", policy.Account, v(f.observed(f.put(kind))))
 	}
 	handle("GET", groupPath+clustersPath, "ListClusters", policy.Account, v(f.list(kindCluster)))
 	handle("GET", subscriptionPath+providerPath+clustersPath, "ListClusters", policy.Account, v(f.list(kindCluster)))

@@ -88,8 +88,8 @@ func (f *front) deleteOrphans(ctx context.Context) {
 
 // checkCandidates deletes the candidates of a kind whose documents were deleted. It returns the candidates whose check
 // failed, and why.
-func (f *front) checkCandidates(ctx context.Context, kind store.Kind, taken []orphanCandidate) (failed []orphanCandidate,
-	err error) {
+func (f *front) checkCandidates(ctx context.Context, kind store.Kind, taken []orphanCandidate) (
+	failed []orphanCandidate, err error) {
 	var ids []string
 	var checked []orphanCandidate
 	for _, s := range taken {

@@ -121,6 +121,16 @@ func (f *front) withSubscription(serve func(*exchange) error) rest.Handler {
 	}
 }
 
+// observed returns a handler that tells the engine how long serve takes, so that work on operations gives way to
+// requests. The body of the request was read before: a slow client does not count.
+func (f *front) observed(serve func(*exchange) error) func(*exchange) error {
+	return func(x *exchange) error {
+		begun := time.Now()
+		defer func() { f.engine.ObserveRequest(time.Since(begun)) }()
+		return serve(x)
+	}
+}
+
 // contextFor returns a context for calls to the lifecycle manager on behalf of a caller of ARM.
 func (f *front) contextFor(ctx context.Context, account string, h http.Header) context.Context {
 	principal, id := principalOf(account, h.Get("X-Ms-Client-Object-Id")), rest.OperationID(ctx)

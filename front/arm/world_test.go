@@ -73,17 +73,6 @@ type world struct {
 	refusals atomic.Int64
 }
 
-// refuseDeletions makes the lifecycle manager answer refusals requests to delete with an error.
-func (w *world) refuseDeletions(o *clm.Options) {
-	identify := o.Identify
-	o.Identify = func(r *http.Request) (clm.Caller, error) {
-		if r.Method == http.MethodDelete && w.refusals.Load() > 0 && w.refusals.Add(-1) >= 0 {
-			return clm.Caller{}, rest.Errorf(http.StatusForbidden, "test", "the test refuses this deletion")
-		}
-		return identify(r)
-	}
-}
-
 func startWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{t: t, dsn: pgtest.DSN(t), servers: map[arm.Mode]*httptest.Server{}}

@@ -1,0 +1,115 @@
+package ops
+
+import (
+	"testing"
+	"time"
+)
+
+var gateStart = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// TestSlowRequestsHoldStepsBack sends requests for some windows, and compares the limit after each.
+func TestSlowRequestsHoldStepsBack(t *testing.T) {
+	now, p := gateStart, newPace(gateStart)
+	window := func(fast, slow int) int {
+		for range fast {
+			p = p.observe(slowRequest/4, now)
+		}
+		for range slow {
+			p = p.observe(slowRequest*2, now)
+		}
+		now = now.Add(paceWindow)
+		p = p.observe(slowRequest/4, now)
+		return p.limit
+	}
+	for n, want := range []int{8, 4, 2, 2} {
+		if got := window(10, 5); got != want {
+			t.Errorf("slow window %d: a limit of %d, want %d", n, got, want)
+		}
+	}
+	for n, want := range []int{3, 4, 5} {
+		if got := window(100, 5); got != want { // 5 of 106 are one of 20 at most
+			t.Errorf("fast window %d: a limit of %d, want %d", n, got, want)
+		}
+	}
+	if p = p.withoutRequests(now.Add(quietTime - 1)); p.limit != 5 {
+		t.Errorf("a limit of %d before the quiet time", p.limit)
+	}
+	if p = p.withoutRequests(now.Add(quietTime)); p.limit != mostSteps {
+		t.Errorf("a limit of %d after the quiet time, want %d", p.limit, mostSteps)
+	}
+}
+
+// isReady reports whether a turn is ready.
+func isReady(t *turn) bool {
+	select {
+	case <-t.ready:
+		return true
+	default:
+		return false
+	}
+}
+
+// narrowGate returns a gate that permits the fewest steps at once.
+func narrowGate() *gate {
+	g := newGate(gateStart)
+	g.pace.limit = fewestSteps
+	return g
+}
+
+// TestStepsThatContinueGoFirst lets steps of both stages wait, and gives turns back one by one.
+func TestStepsThatContinueGoFirst(t *testing.T) {
+	g := narrowGate()
+	first, second := g.join(beginning, gateStart), g.join(beginning, gateStart)
+	if !isReady(first) || !isReady(second) {
+		t.Fatal("the gate has room for two")
+	}
+	waiting := map[*turn]string{}
+	names := [2][]string{{"b0", "b1", "b2"}, {"c0", "c1", "c2", "c3", "c4", "c5"}}
+	for of, list := range names {
+		for _, name := range list {
+			waiting[g.join(stage(of), gateStart)] = name
+		}
+	}
+	g.leave(first)
+	var order []string
+	for len(waiting) > 0 {
+		var ready *turn
+		for candidate := range waiting {
+			if isReady(candidate) {
+				if ready != nil {
+					t.Fatalf("after %v two turns are ready", order)
+				}
+				ready = candidate
+			}
+		}
+		if ready == nil {
+			t.Fatalf("after %v no turn is ready", order)
+		}
+		order = append(order, waiting[ready])
+		delete(waiting, ready)
+		g.leave(ready)
+	}
+	want := []string{"c0", "c1", "c2", "b0", "c3", "c4", "c5", "b1", "b2"}
+	for n := range want {
+		if order[n] != want[n] {
+			t.Fatalf("the order is %v, want %v", order, want)
+		}
+	}
+}
+
+// TestATurnThatIsNotUsedGoesToTheNext gives turns back before they are ready, and after.
+func TestATurnThatIsNotUsedGoesToTheNext(t *testing.T) {
+	g := narrowGate()
+	held := []*turn{g.join(continuing, gateStart), g.join(beginning, gateStart)}
+	canceled, next := g.join(continuing, gateStart), g.join(continuing, gateStart)
+	g.leave(canceled)
+	g.leave(held[0])
+	if isReady(canceled) || !isReady(next) {
+		t.Error("the turn of a step that does not wait any more is not the next one's")
+	}
+	g.leave(next)
+	g.leave(held[1])
+	if g.running != 0 || len(g.waiting[beginning])+len(g.waiting[continuing]) != 0 {
+		t.Errorf("%d run, %v wait", g.running, g.waiting)
+	}
+}
