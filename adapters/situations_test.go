@@ -221,6 +221,14 @@ func situations() []situation {
 				"VersionNotAvailable", "this management cluster has 1.36.3, not 1.99.0"), nil)},
 		{adapter: "hosted-cluster", name: "runs", resource: cluster(1, live), cluster: []object{placed},
 			found: hosted(1, applied(5), ready, running)},
+		{adapter: "hosted-cluster", name: "needs a larger size", resource: cluster(1, live), cluster: []object{placed},
+			found: hosted(1, applied(5), ready, object{"wantedSize": "medium"}), answers: object{place: object{
+				"state": "Placed", "management_cluster": "management-01", "size": "medium"}}},
+		{adapter: "hosted-cluster", name: "has got the room of a larger size", resource: cluster(1, live),
+			cluster: []object{placed, report("hosted-cluster", 1, object{"target_cluster": "management-01", "namespace": ns,
+				"size": object{"class": "small", "wanted": "medium"}, "size_ordered": "small"}, "Available", "True", "", "")},
+			found: hosted(1, applied(5), ready, object{"wantedSize": "medium"}), answers: object{
+				"GET /clusters/" + clusterID + "/placement": object{"state": "Placed", "size": "medium"}}},
 		{adapter: "hosted-cluster", name: "runs the previous generation", resource: cluster(2, live),
 			cluster: []object{placed}, found: hosted(2, applied(5),
 				feedbackConditions(6, "Available", "True", "AsExpected", ""), running)},

@@ -167,6 +167,8 @@ type HostedClusterData struct {
 	Backups       json.RawMessage   `json:"backups"`   // see BackupReport
 	Upgrade       json.RawMessage   `json:"upgrade"`   // see UpgradeReport
 	Rotations     json.RawMessage   `json:"rotations"` // see RotationReports
+	Size          json.RawMessage   `json:"size"`      // see SizeReport
+	SizeOrdered   Size              `json:"size_ordered"`
 }
 
 // RestoreReport returns the state of the last restore; a zero ID when there was none.
@@ -179,6 +181,12 @@ func (d HostedClusterData) RestoreReport() (r RestoreData) {
 func (d HostedClusterData) BackupReport() (b BackupData) {
 	_ = json.Unmarshal(d.Backups, &b) // what cannot be read stays empty
 	return b
+}
+
+// SizeReport returns the size class of the control plane; a zero Class while it has none.
+func (d HostedClusterData) SizeReport() (s SizeData) {
+	_ = json.Unmarshal(d.Size, &s) // what cannot be read stays empty
+	return s
 }
 
 // RotationReports returns the states of the last rotations, by kind of key.

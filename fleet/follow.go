@@ -126,7 +126,7 @@ func (f *Fleet) follow(ctx context.Context) error {
 			took = time.Since(planned)
 		case <-checkTick.C:
 			waiting, stale := 0, false
-			f.shared.use(func(b *inventory) { waiting, stale = b.waiting, b.hasStaleReport(time.Now()) })
+			f.shared.use(func(b *inventory) { waiting, stale = b.waiting+len(b.growing), b.hasStaleReport(time.Now()) })
 			f.setGauges()
 			f.markAllOrphaned(ctx, removed)
 			if waiting > 0 {

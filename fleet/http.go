@@ -109,7 +109,14 @@ func (h *handlers) place(w http.ResponseWriter, r *http.Request) error {
 	if err := h.requireRegionCaller(ctx); err != nil {
 		return err
 	}
+	var order api.PlacementOrder
+	if err := readOrder(r, &order); err != nil {
+		return err
+	}
 	d, err := h.f.place(ctx, cluster.ID(r.PathValue("id")))
+	if err == nil && order.Size != "" {
+		d, err = h.f.resize(ctx, cluster.ID(r.PathValue("id")), cluster.Size(order.Size))
+	}
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"time"
 
@@ -25,6 +26,7 @@ type inventory struct {
 	waiting       int
 	sortedWaiting []entryWithID // waiting placements, the oldest first; nil: to be sorted
 	requests      map[string]workRequest
+	growing       map[string]bool                      // placements, by id, that had no room for a larger size
 	lost          map[cluster.ManagementClusterID]bool // management clusters whose agent is reported as lost
 	// placements, by id, for which fleet requested work because of the loss
 	reportedLost map[string]bool
@@ -45,7 +47,8 @@ type placementEntry struct {
 	mc         cluster.ManagementClusterID // id; "" while it waits
 	orphanedAt time.Time                   // when fleet found that the cluster does not exist; zero: it exists
 	demand     Demand
-	demandKey  string // equal for placements with equal demands
+	growth     Amounts // that a wanted size needs besides; nil: none is wanted
+	demandKey  string  // equal for placements with equal demands
 	created    time.Time
 }
 
@@ -83,6 +86,7 @@ func newInventory() *inventory {
 		inProgress:   map[cluster.ManagementClusterID]sum{},
 		entries:      map[string]placementEntry{},
 		requests:     map[string]workRequest{},
+		growing:      map[string]bool{},
 		lost:         map[cluster.ManagementClusterID]bool{},
 		reportedLost: map[string]bool{},
 	}
@@ -123,6 +127,11 @@ func (inv *inventory) apply(d store.Document, now time.Time) (mayHaveRoom bool, 
 		if p.OrphanedTime != nil {
 			e.orphanedAt = *p.OrphanedTime
 		}
+		shrinks := known && e.mc != "" && have.mc == e.mc && !reflect.DeepEqual(have.demand.Amounts, e.demand.Amounts)
+		if delete(inv.growing, d.ID); p.WantedSize != "" && !e.removed && e.orphanedAt.IsZero() {
+			e.growth = growth(p.Demand.Amounts, p.Size, p.WantedSize)
+			inv.growing[d.ID] = true
+		}
 		inv.addToSum(have, -1)
 		inv.addToSum(e, 1)
 		if e.isWaiting() {
@@ -131,7 +140,7 @@ func (inv *inventory) apply(d store.Document, now time.Time) (mayHaveRoom bool, 
 				return false, fmt.Errorf("reading %s: %w", d.ID, err)
 			}
 			e.demandKey = string(demand)
-		} else {
+		} else if e.growth == nil {
 			delete(inv.requests, d.ID)
 		}
 		if known && have.isWaiting() {
@@ -145,7 +154,7 @@ func (inv *inventory) apply(d store.Document, now time.Time) (mayHaveRoom bool, 
 		inv.lostChanged = inv.lostChanged || inv.lost[e.mc]
 		// Fleet may have decided that a placement waits before it had seen room that the feed has reported
 		// since.
-		return e.isWaiting() || e.removed, nil
+		return e.isWaiting() || e.removed || shrinks || e.growth != nil, nil
 	}
 	return false, nil
 }
@@ -282,7 +291,7 @@ func (inv *inventory) waitingOldestFirst() []entryWithID {
 // each waiting placement room in a copy of the region; it returns those that find room and have no request in
 // progress. The result and the requests in progress are at most maxRequests together.
 func (inv *inventory) planRequests(now time.Time) (plan []entryWithID) {
-	if inv.waiting == 0 {
+	if inv.waiting == 0 && len(inv.growing) == 0 {
 		return nil
 	}
 	fleet := inv.sortedHosts(now)
@@ -312,6 +321,26 @@ func (inv *inventory) planRequests(now time.Time) (plan []entryWithID) {
 			continue
 		}
 		plan = append(plan, w)
+	}
+	return append(plan, inv.planGrowth(fleet, maxRequests-pendingRequests-len(plan), now)...)
+}
+
+// planGrowth returns at most most of the placements whose wanted size has room in fleet, after the waiting ones: a
+// cluster that does not run yet comes first.
+func (inv *inventory) planGrowth(fleet []ManagementCluster, most int, now time.Time) (plan []entryWithID) {
+	for _, id := range slices.Sorted(maps.Keys(inv.growing)) {
+		if len(plan) >= most {
+			break
+		}
+		e := inv.entries[id]
+		i := slices.IndexFunc(fleet, func(m ManagementCluster) bool { return m.ID == e.mc })
+		if i < 0 || !fleet[i].hasFree(e.growth) {
+			continue
+		}
+		fleet[i].Reserved = plus(fleet[i].Reserved, e.growth, 1)
+		if last, ok := inv.requests[id]; !ok || last.hasEnded(e.version, now) {
+			plan = append(plan, entryWithID{id, e})
+		}
 	}
 	return plan
 }

@@ -42,6 +42,10 @@ type placementDecision struct {
 	ManagementCluster   cluster.ManagementCluster   `json:"management_cluster"`
 	ManagementClusterID cluster.ManagementClusterID `json:"management_cluster_id"`
 	DecidedTime         time.Time                   `json:"decided_time"`
+	// Size is the size class for which the placement reserves room, "" for small; WantedSize is one for which there was
+	// no room, "" for none.
+	Size       cluster.Size `json:"size,omitempty"`
+	WantedSize cluster.Size `json:"wanted_size,omitempty"`
 	// Message is why the cluster waits, as its owner reads it.
 	Message string `json:"message,omitempty"`
 	// When fleet found that the cluster does not exist any more, and the actor who removed it; nil: it exists.
@@ -76,6 +80,8 @@ type reservation struct {
 	placementRequest
 	ManagementClusterID cluster.ManagementClusterID `json:"management_cluster_id"`
 	OrphanedTime        *time.Time                  `json:"orphaned_time"`
+	Size                cluster.Size                `json:"size"`
+	WantedSize          cluster.Size                `json:"wanted_size"`
 }
 
 // reservationOf decodes a placement without its explanation, for the inventory.
@@ -115,6 +121,9 @@ func render(d store.Document) ([]byte, error) {
 		ClusterID: string(p.ClusterID), State: p.State, ManagementCluster: string(p.ManagementCluster),
 		Reserved:    p.reserved(),
 		DecidedTime: p.DecidedTime, Decision: &p.Explanation,
+	}
+	if p.State != api.Waiting {
+		wire.Size, wire.WantedSize = api.PlaneSize(p.size()), api.PlaneSize(p.WantedSize)
 	}
 	if p.State == api.Waiting {
 		wire.Message, wire.Reason = p.Message, operatorReason(p.Demand, p.Explanation)

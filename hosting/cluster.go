@@ -139,7 +139,7 @@ func metadataOf(object *unstructured.Unstructured) *hypershift.HostedCluster {
 	hc := &hypershift.HostedCluster{}
 	hc.APIVersion, hc.Kind = object.GetAPIVersion(), object.GetKind()
 	hc.Name, hc.Namespace, hc.UID = object.GetName(), object.GetNamespace(), object.GetUID()
-	hc.Generation, hc.Annotations = object.GetGeneration(), object.GetAnnotations()
+	hc.Generation, hc.Annotations, hc.Labels = object.GetGeneration(), object.GetAnnotations(), object.GetLabels()
 	return hc
 }
 
@@ -202,6 +202,7 @@ func (h *Hosting) gather(c *hostedCluster, hc *hypershift.HostedCluster, invalid
 	// The order matters: demand before RouterIsCurrent, RouterIsCurrent before Activity.
 	h.mu.Lock()
 	s.Demand, s.RouteClosed = c.demand, c.routeClosed
+	s.Nodes = h.nodes.of(c.id)
 	h.mu.Unlock()
 	s.RouteClosed = s.RouteClosed && h.o.Routes.RouterIsCurrent()
 	for _, n := range names {

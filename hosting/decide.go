@@ -36,6 +36,7 @@ type situation struct {
 	Upgrades    Upgrades
 	Hibernation hibernation
 	Demand      demand
+	Nodes       int // ordered for all node pools
 	// RouteClosed: the router sends no connection to the plane any more, and Uses was
 	// read after the router had confirmed that.
 	RouteClosed bool
@@ -91,6 +92,7 @@ func decide(s situation, now time.Time) decision {
 	d.Spec = controlplane.Spec{
 		Name: s.Cluster.Name, Release: r.Release, ServerNames: []string{wantedName},
 		ServiceCIDR: serviceCIDR(s.Cluster.Spec), Data: last.Data, Rotations: last.Rotations,
+		Size: cluster.Size(s.Cluster.Labels[hypershift.SizeLabel]), Nodes: s.Nodes,
 	}
 	if d.Spec.ServiceCIDR == "" {
 		d.Spec.ServiceCIDR = cluster.DefaultServiceNetwork

@@ -177,6 +177,7 @@ type Hosting struct {
 	seen    map[controlplane.ID]struct{} // HostedClusters that were reconciled at least once
 	names   map[string]controlplane.ID   // TLS server names, and the clusters that hold them
 	managed managedUse
+	nodes   orderedNodes
 	changes chan struct{} // closed and replaced when a plane changes
 
 	publishing sync.Mutex // held while a table is given to Routes, so that tables stay in order
@@ -211,7 +212,7 @@ func New(o Options) (*Hosting, error) {
 	h := &Hosting{
 		o: o, endpoint: hypershift.APIEndpoint{Host: host, Port: int32(port)},
 		hosted: map[controlplane.ID]*hostedCluster{}, names: map[string]controlplane.ID{},
-		seen: map[controlplane.ID]struct{}{}, changes: make(chan struct{}),
+		seen: map[controlplane.ID]struct{}{}, changes: make(chan struct{}), nodes: orderedNodes{},
 	}
 	h.metrics = newMetrics(o.Metrics, h.countStates, h.countFull)
 	h.clusters = loop.New(loop.Options{

@@ -79,6 +79,9 @@ func decideStatus(before hypershift.HostedClusterStatus, r report, now time.Time
 	if r.Plane.LastStart.WasReady {
 		s.ControlPlaneEndpoint = r.Endpoint
 	}
+	if size := sizeStatus(r.Plane.Size); size != nil {
+		s.Size = size
+	}
 	if r.Secret != "" {
 		s.KubeConfig = &hypershift.LocalObject{Name: r.Secret}
 	}

@@ -75,6 +75,27 @@ func (e PlacementState) Valid() bool {
 	}
 }
 
+// Defines values for PlaneSize.
+const (
+	Large  PlaneSize = "large"
+	Medium PlaneSize = "medium"
+	Small  PlaneSize = "small"
+)
+
+// Valid indicates whether the value is a known member of the PlaneSize enum.
+func (e PlaneSize) Valid() bool {
+	switch e {
+	case Large:
+		return true
+	case Medium:
+		return true
+	case Small:
+		return true
+	default:
+		return false
+	}
+}
+
 // Amounts Amounts of named resources, such as planes and memory_mib.
 type Amounts = map[string]int64
 
@@ -171,14 +192,28 @@ type Placement struct {
 	// Reserved Amounts of named resources, such as planes and memory_mib.
 	Reserved Amounts `json:"reserved"`
 
+	// Size For which the room is reserved; absent while the cluster waits, and for tenants.
+	Size PlaneSize `json:"size,omitempty"`
+
 	// State Orphaned: a forced deletion removed the cluster from CLM, and its management cluster has not confirmed that it has
 	// nothing of the cluster any more. The placement keeps its reservation.
 	State PlacementState `json:"state"`
+
+	// WantedSize A size for which there was no room; absent when there is none.
+	WantedSize PlaneSize `json:"wanted_size,omitempty"`
+}
+
+// PlacementOrder defines model for PlacementOrder.
+type PlacementOrder struct {
+	Size PlaneSize `json:"size,omitempty"`
 }
 
 // PlacementState Orphaned: a forced deletion removed the cluster from CLM, and its management cluster has not confirmed that it has
 // nothing of the cluster any more. The placement keeps its reservation.
 type PlacementState string
+
+// PlaneSize The size class of a control plane. It takes 1, 3 or 6 units of its management cluster's capacity.
+type PlaneSize string
 
 // Usage defines model for Usage.
 type Usage struct {
@@ -233,3 +268,6 @@ type EndOrphanParams struct {
 	// ManagementCluster where it is, by name
 	ManagementCluster *string `form:"management_cluster,omitempty" json:"management_cluster,omitempty"`
 }
+
+// PlaceJSONRequestBody defines body for Place for application/json ContentType.
+type PlaceJSONRequestBody = PlacementOrder

@@ -35,6 +35,10 @@ func NodePools() schema.GroupVersionResource {
 // sleep while nobody asks for it, "false" or none keeps it awake.
 const HibernatedAnnotation = "atoll.dev/hibernated"
 
+// SizeLabel of a HostedCluster is Atoll's: the size class that the region has reserved for the plane, small, medium
+// or large. Without it the plane has the limits of before there were classes.
+const SizeLabel = "atoll.dev/size"
+
 // HostedCluster is a control plane that is wanted, and how it is.
 type HostedCluster struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -189,6 +193,20 @@ type HostedClusterStatus struct {
 	Upgrade   *UpgradeStatus            `json:"upgrade,omitempty"` // the last one; none before the first
 	Rotations map[string]RotationStatus `json:"rotations,omitempty"`
 	Move      *MoveStatus               `json:"move,omitempty"` // the last one
+	Size      *SizeStatus               `json:"size,omitempty"` // none for a plane that was never given one
+}
+
+// SizeStatus is the size class of a plane. It has no measured amounts: each change of a status travels to the region.
+type SizeStatus struct {
+	Class       string       `json:"class"`            // whose limits hold
+	Wanted      string       `json:"wanted,omitempty"` // that the plane's use needs; "" while nothing is known of its use
+	MemoryMiB   int64        `json:"memoryMiB"`
+	Processes   int          `json:"processes"`
+	CPUWeight   int          `json:"cpuWeight"`
+	Nodes       int          `json:"nodes"`
+	Enforced    bool         `json:"enforced"` // the kernel holds the plane to the limits
+	OutOfMemory *metav1.Time `json:"outOfMemory,omitempty"`
+	Message     string       `json:"message,omitempty"`
 }
 
 // APIEndpoint is where a plane is reached.

@@ -102,6 +102,20 @@ const (
 	ClusterPhaseWaitingForPlacement ClusterPhase = "WaitingForPlacement"
 )
 
+// Defines values for ClusterSizeClass.
+const (
+	ClusterSizeClassLarge  ClusterSizeClass = "large"
+	ClusterSizeClassMedium ClusterSizeClass = "medium"
+	ClusterSizeClassSmall  ClusterSizeClass = "small"
+)
+
+// Defines values for ClusterSizeWanted.
+const (
+	ClusterSizeWantedLarge  ClusterSizeWanted = "large"
+	ClusterSizeWantedMedium ClusterSizeWanted = "medium"
+	ClusterSizeWantedSmall  ClusterSizeWanted = "small"
+)
+
 // Defines values for ClusterUpgradePhase.
 const (
 	ClusterUpgradePhaseCompleted      ClusterUpgradePhase = "Completed"
@@ -732,6 +746,43 @@ type ClusterRequest struct {
 	TargetProjectID string       `json:"target_project_id,omitempty"`
 }
 
+// ClusterSize defines model for ClusterSize.
+type ClusterSize struct {
+	Class ClusterSizeClass `json:"class"`
+
+	// CPUWeight Share of the processors when all are busy.
+	CPUWeight int `json:"cpuWeight"`
+
+	// Enforced The kernel holds the control plane to its limits.
+	Enforced bool `json:"enforced"`
+
+	// MemoryMiB The control plane is ended and started again when it needs more.
+	MemoryMiB int64 `json:"memoryMiB"`
+
+	// Message What is not as it should be; absent when all is.
+	Message string `json:"message,omitempty"`
+
+	// Nodes Nodes of all node pools for which the class is meant.
+	Nodes int `json:"nodes"`
+
+	// OutOfMemoryAt When the control plane was last ended because it had used up its memory; absent when it never was.
+	OutOfMemoryAt *time.Time `json:"outOfMemoryAt,omitempty"`
+
+	// Processes Processes and threads at most.
+	Processes int `json:"processes"`
+
+	// Wanted What the nodes that the node pools order and the measured memory need. A larger class follows as soon as
+	// there is room, a smaller one after a day.
+	Wanted ClusterSizeWanted `json:"wanted,omitempty"`
+}
+
+// ClusterSizeClass defines model for ClusterSize.Class.
+type ClusterSizeClass string
+
+// ClusterSizeWanted What the nodes that the node pools order and the measured memory need. A larger class follows as soon as
+// there is room, a smaller one after a day.
+type ClusterSizeWanted string
+
 // ClusterSpec defines model for ClusterSpec.
 type ClusterSpec struct {
 	Authentication *AuthenticationSpec `json:"authentication,omitempty"`
@@ -775,6 +826,9 @@ type ClusterStatus struct {
 
 	// Rotations The last rotation of each key that was ever rotated.
 	Rotations []Rotation `json:"rotations,omitempty"`
+
+	// Size The size class of the control plane and its limits; absent while it has none.
+	Size *ClusterSize `json:"size,omitempty"`
 
 	// Upgrade The last upgrade; absent before the first.
 	Upgrade *ClusterUpgrade `json:"upgrade,omitempty"`

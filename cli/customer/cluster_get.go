@@ -61,6 +61,7 @@ func clusterDetails(w io.Writer, cluster platform.Cluster, pools []platform.Node
 		{"display name", cluster.Spec.DisplayName}, {"project", cluster.TargetProjectID},
 		{"tags", terminal.LabelText(cluster.Spec.Tags)}, {"properties", terminal.LabelText(cluster.Spec.Properties)},
 		{"power", cluster.Status.Power},
+		{"size", sizeText(cluster.Status.Size)},
 	} {
 		if fact.text != "" {
 			facts = append(facts, []string{fact.name, fact.text})

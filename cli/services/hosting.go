@@ -66,7 +66,8 @@ Planes run the releases that --release names, and no others.`, f)
 	cmd.Flags().StringVar(&f.options.Advertise, "advertise", "", "HOST:PORT where customers reach the router")
 	cmd.Flags().StringArrayVar(&f.releases, "release", nil, "a release that planes may run, VERSION=BINARY; repeatable")
 	cmd.Flags().StringVar(&f.memory, "plane-memory", "4Gi",
-		"memory at which the kernel ends a plane, which starts again alone; at least 512Mi, where control groups can be made")
+		"memory of the largest planes, at which the kernel ends one, which starts again alone; smaller sizes have at "+
+			"most 1Gi and 2Gi; at least 512Mi, where control groups can be made")
 	cmd.Flags().StringVar(&f.etcdQuota, "etcd-quota", "",
 		"size of a plane's etcd at which it refuses writes, as 4Gi, from the plane's next start on (default 2Gi)")
 	cmd.Flags().StringVar(&f.backups, "backups", "",

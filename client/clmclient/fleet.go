@@ -2,6 +2,7 @@ package clmclient
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"net/url"
 
@@ -23,6 +24,17 @@ func (c *Client) Place(ctx context.Context, cluster cluster.ID) (p fleet.Placeme
 	return p, c.doInto(ctx, remote.Request{Method: http.MethodPost, Path: clusters.path(string(cluster), "placement"),
 		Header: header},
 		&p)
+}
+
+// Resize makes the room of a placed cluster's control plane that of a size, where the cluster is. Without room the
+// placement that it returns has the size as its wanted one.
+func (c *Client) Resize(ctx context.Context, cluster cluster.ID, size cluster.Size) (p fleet.Placement, err error) {
+	body, err := json.Marshal(fleet.PlacementOrder{Size: fleet.PlaneSize(size)})
+	if err != nil {
+		return p, err
+	}
+	return p, c.doInto(ctx, remote.Request{Method: http.MethodPost, Path: clusters.path(string(cluster), "placement"),
+		Body: body, Header: http.Header{"Content-Type": {"application/json"}}}, &p)
 }
 
 // Placement returns the management cluster of a cluster, or why the cluster waits for one. The error

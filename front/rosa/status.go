@@ -25,6 +25,7 @@ func clusterStatus(r clm.Resource, visibility progress.Visibility) (platform.Clu
 		shown.ControlPlaneEndpoint = &platform.Endpoint{Host: e.Host, Port: e.Port}
 	}
 	shown.Rotations = toRotations(r)
+	shown.Size = toSize(cluster.Reports(r.Statuses).HostedCluster().SizeReport())
 	if s.ManagementCluster == "" {
 		return shown, nil
 	}

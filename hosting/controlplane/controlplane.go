@@ -52,6 +52,9 @@ type Spec struct {
 	// Rotations are the rotations of the plane's keys. Other values than those of the last start change the keys while
 	// the plane is stopped.
 	Rotations Rotations
+
+	Size  cluster.Size // size class as ordered; see cluster.HeldSize. A change holds at once, without another start
+	Nodes int          // ordered for all node pools: the size follows them
 }
 
 // Equal reports whether a running control plane need not be replaced to follow
@@ -98,11 +101,31 @@ type Observation struct {
 	Unconfirmed bool
 	// Walls are the walls around a control plane that serves, by name; see docs/decisions/110.
 	Walls []string
+	// Size is the plane's size class, and what it should be.
+	Size SizeState
 	// Store is the state of etcd, as far as it matters to the customer.
 	Store StoreState
 	// FailingParts are parts of the API server that fail their health check, by the
 	// names of /readyz; APIServer alone when the API server does not answer.
 	FailingParts []string
+}
+
+// SizeState is the size class of a control plane, as its runtime holds it. A runtime keeps it over its own restarts.
+type SizeState struct {
+	Size   cluster.Size // whose limits hold; "" for a plane that was never given one
+	Wanted cluster.Size // that its use needs; "" while nothing is known of its use
+	Limits Limits
+	// IsEnforced reports whether the kernel holds the plane to its limits. Otherwise only the plane's collector of
+	// garbage aims at the memory.
+	IsEnforced  bool
+	OutOfMemory time.Time // when the plane was last ended for want of memory; zero: never
+}
+
+// Limits bound one control plane.
+type Limits struct {
+	Memory    int64 // bytes; the kernel ends a plane that needs more
+	Processes int   // processes and threads
+	CPUWeight int   // share of the processors when all are busy; 100 is that of other programs
 }
 
 // StoreState is the state of a control plane's etcd. The zero value is that of a store that accepts writes, or that

@@ -156,6 +156,7 @@ func (r *Runtime) Ensure(id controlplane.ID, spec controlplane.Spec) error {
 	if p.seen.Running && p.seen.LastStart.Release != spec.Release && !r.releases[spec.Release] {
 		return missing(spec.Release)
 	}
+	p.holdSize(spec, time.Now())
 	if p.goal != run || !p.spec.Equal(spec) {
 		p.goal, p.spec = run, spec
 		m.enqueue(id)
@@ -280,6 +281,7 @@ func (r *Runtime) pursue(id controlplane.ID, p *plane) {
 			p.isStopped = true
 			p.seen = controlplane.Observation{
 				State: controlplane.Down, LastStart: p.seen.LastStart, Backend: p.seen.Backend,
+				Size: p.seen.Size,
 			}
 		})
 	case p.server == nil:

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
 
+	"atoll.dev/cluster"
 	"atoll.dev/hosting/controlplane"
 )
 
@@ -92,6 +93,16 @@ func (p *plane) start() error {
 	p.server.StartTLS()
 	p.runs, p.seen.Backend = p.spec, l.Addr().String()
 	return nil
+}
+
+// holdSize makes the size that of an order. The use is that of the ordered nodes only.
+func (p *plane) holdSize(spec controlplane.Spec, now time.Time) {
+	s := &p.seen.Size
+	s.Wanted = cluster.SizeNeed{Wanted: s.Wanted}.Next(cluster.SizeUse{Nodes: spec.Nodes}, now).Wanted
+	if s.Size = cluster.HeldSize(s.Size, spec.Size, s.Wanted); s.Size != "" {
+		l := s.Size.Limits()
+		s.Limits = controlplane.Limits{Memory: l.Memory, Processes: l.Processes, CPUWeight: l.CPUWeight}
+	}
 }
 
 func (p *plane) stop() {

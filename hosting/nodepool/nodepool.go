@@ -44,6 +44,8 @@ type Planes interface {
 	// Client returns the administrator's access to a plane that serves, and the error controlplane.ErrNotServing for
 	// any other. It wakes no plane.
 	Client(cluster controlplane.ID) (controlplane.Admin, error)
+	// SetNodes says how many nodes a pool orders, 0 when the pool is gone.
+	SetNodes(cluster controlplane.ID, pool string, replicas int)
 }
 
 // Options of Run; Client and Planes are required.
@@ -97,7 +99,8 @@ func Run(ctx context.Context, o Options) error {
 	if o.Machines == nil {
 		o.Machines = noMachines{}
 	}
-	k := &reconciler{o: o, client: o.Client, notServingSince: map[controlplane.ID]time.Time{}}
+	k := &reconciler{o: o, client: o.Client, notServingSince: map[controlplane.ID]time.Time{},
+		counted: map[loop.Key]controlplane.ID{}}
 	k.planes = newWatchedPlanes(ctx, k)
 	k.pools = loop.New(loop.Options{
 		Client: o.Client, Resource: hypershift.NodePools(), Reconcile: k.reconcile,
@@ -130,6 +133,7 @@ type reconciler struct {
 
 	mu              sync.Mutex
 	notServingSince map[controlplane.ID]time.Time // first observation that a cluster's plane does not serve
+	counted         map[loop.Key]controlplane.ID  // pools whose nodes count for a cluster
 }
 
 // adminOf returns the administrator's access to a cluster's plane, and false when the plane does not serve.
@@ -202,6 +206,7 @@ func clusterOf(object *unstructured.Unstructured) controlplane.ID {
 func (k *reconciler) reconcile(ctx context.Context, key loop.Key, object *unstructured.Unstructured) (
 	time.Duration, error,
 ) {
+	k.countNodes(key, object)
 	if object == nil {
 		k.planes.triggerNodesOf(key)
 		return 0, nil

@@ -48,6 +48,7 @@ type world struct {
 // onePlane is the shared plane as the plane of every HostedCluster. The plane cannot be stopped
 // while the test needs it: asleep means that no call may reach it.
 type onePlane struct {
+	nodes     map[string]int
 	config    plane.Config
 	namespace string // of the only hosted cluster; others are of tests before
 
@@ -62,6 +63,15 @@ func (p *onePlane) Client(cluster controlplane.ID) (controlplane.Admin, error) {
 		return controlplane.Admin{}, controlplane.ErrNotServing
 	}
 	return process.AdminOf(p.config)
+}
+
+func (p *onePlane) SetNodes(cluster controlplane.ID, pool string, replicas int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.nodes == nil {
+		p.nodes = map[string]int{}
+	}
+	p.nodes[cluster.Name+"/"+pool] = replicas
 }
 
 func newWorld(t *testing.T, o Options) *world {

@@ -16,11 +16,7 @@ import (
 )
 
 // Limits of one plane's control group.
-type Limits struct {
-	Memory    int64 // bytes; the kernel ends a plane that needs more
-	Processes int   // processes and threads
-	CPUWeight int   // share of the processors when all are busy; 100 is that of other programs
-}
+type Limits = controlplane.Limits
 
 // controllers are those that limit a plane.
 var controllers = []string{"memory", "pids", "cpu"}

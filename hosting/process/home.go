@@ -8,9 +8,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"atoll.dev/cluster"
 	"atoll.dev/hosting/controlplane"
 	"atoll.dev/internal/atomicfile"
 	"atoll.dev/internal/logfile"
@@ -124,6 +126,10 @@ type record struct {
 	Emulated  string                 `json:"emulated,omitempty"` // minor version, of the last start
 	Copy      string                 `json:"copy,omitempty"`     // copy of the data of Served
 	Rotations controlplane.Rotations `json:"rotations,omitzero"` // of keys, of the last start
+
+	Size        cluster.Size `json:"size,omitempty"`         // whose limits hold; "" before the first order of one
+	Wanted      cluster.Size `json:"wanted,omitempty"`       // that the plane's use needs
+	OutOfMemory time.Time    `json:"out_of_memory,omitzero"` // when the kernel ended the plane last for want of memory
 }
 
 func (r record) lastStart() controlplane.LastStart {

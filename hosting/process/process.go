@@ -33,8 +33,8 @@ type Options struct {
 	// default atoll-kube's own.
 	EtcdQuota int64
 
-	// Limits bound each plane. Default: 4 GiB of memory, 4096 threads, weight 100. They hold where this process may make
-	// control groups.
+	// Limits bound each plane without a size, and Limits.Memory those of the largest size; smaller ones have no more.
+	// Default: 4 GiB of memory, 4096 threads, weight 100. They hold where this process may make control groups.
 	Limits Limits
 
 	FirstPort, LastPort int // of the planes, on loopback; default 30000 to 32767
@@ -95,7 +95,7 @@ func New(o Options) (*Runtime, error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	o.Probes = o.Probes.withDefaults()
-	o.Limits = o.Limits.withDefaults()
+	o.Limits = withDefaults(o.Limits)
 	return &Runtime{
 		o: o, home: home{o.Dir}, starts: make(chan struct{}, o.Starts), metrics: newMetrics(o.Metrics),
 		ports:   &ports{first: o.FirstPort, last: o.LastPort, taken: map[int]controlplane.ID{}},

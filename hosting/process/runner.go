@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"atoll.dev/cluster"
 	"atoll.dev/hosting/controlplane"
 	"atoll.dev/internal/pause"
 	"atoll.dev/plane"
@@ -21,7 +22,7 @@ const (
 	stopLimit    = 10 * time.Second // after SIGTERM, before SIGKILL
 	steadyAfter  = time.Minute      // a plane that was ready for so long begins its back-off anew
 	maxOpenFiles = 16384
-	memoryLimit  = 1 << 30 // soft: Go's collector aims at it; at most three quarters of Limits.Memory
+	memoryLimit  = 1 << 30 // soft, of a plane without a size: Go's collector aims at it
 )
 
 // action is the next step of a runner with its plane.
@@ -41,7 +42,8 @@ type goal struct {
 
 // equal reports whether a runner that pursues g need not begin anew for other.
 func (g goal) equal(other goal) bool {
-	return g.action == other.action && g.spec.Copy == other.spec.Copy && g.spec.Equal(other.spec)
+	return g.action == other.action && g.spec.Copy == other.spec.Copy && g.spec.Equal(other.spec) &&
+		g.spec.Size == other.spec.Size && g.spec.Nodes == other.spec.Nodes
 }
 
 // runner owns a plane's process: it starts, adopts, watches, restarts and stops
@@ -72,6 +74,7 @@ type runner struct {
 	holdsSlot bool // a place of Runtime.starts
 	limited   bool // the process is in the plane's control group
 	killed    int  // processes of the group that the kernel had ended before this one
+	need      cluster.SizeNeed
 }
 
 // newRunner reads the record of an earlier runtime. It does nothing else before run.
@@ -86,9 +89,10 @@ func newRunner(r *Runtime, id controlplane.ID) (*runner, error) {
 	}
 	x := &runner{
 		runtime: r, id: id, dir: dir, state: state, log: r.o.Log.With("plane", id.String()), record: record,
-		poke: make(chan struct{}, 1), done: make(chan struct{}),
+		poke: make(chan struct{}, 1), done: make(chan struct{}), need: cluster.SizeNeed{Wanted: record.Wanted},
 	}
-	x.seen = controlplane.Observation{State: controlplane.Down, LastStart: record.lastStart(), Backend: record.backend()}
+	x.seen = controlplane.Observation{State: controlplane.Down, LastStart: record.lastStart(), Backend: record.backend(),
+		Size: x.sizeState()}
 	if pid, ok := plane.Running(dir); ok || plane.Alive(dir) {
 		x.shownPID = pid
 		x.seen.State, x.seen.Running, x.seen.Unconfirmed = controlplane.Starting, true, true
@@ -144,7 +148,7 @@ func (x *runner) hasDiscarded() bool {
 func (x *runner) show(change func(*controlplane.Observation)) {
 	x.mu.Lock()
 	change(&x.seen)
-	x.seen.LastStart, x.seen.Backend = x.record.lastStart(), x.record.backend()
+	x.seen.LastStart, x.seen.Backend, x.seen.Size = x.record.lastStart(), x.record.backend(), x.sizeState()
 	x.mu.Unlock()
 	x.runtime.notify(x.id)
 }
@@ -214,6 +218,9 @@ func (x *runner) serve(ctx context.Context, g goal) error {
 		if err := x.halt(ctx, sleep); err != nil {
 			return err
 		}
+	}
+	if err := x.holdSize(g.spec.Size); err != nil {
+		return err
 	}
 	defer x.releaseSlot()
 	if x.process == nil {
@@ -366,7 +373,7 @@ func (x *runner) launch(ctx context.Context, spec controlplane.Spec) error {
 // environment. The mark of a region's processes (decision 001) gets the plane's name,
 // so that a supervisor does not take the plane for hosting itself.
 func (x *runner) environment() []string {
-	env := []string{fmt.Sprintf("GOMEMLIMIT=%d", min(memoryLimit, x.runtime.o.Limits.Memory/4*3))}
+	env := []string{fmt.Sprintf("GOMEMLIMIT=%d", x.softLimit())}
 	if mark := os.Getenv("ATOLL_PROCESS"); mark != "" {
 		env = append(env, "ATOLL_PROCESS="+mark+"/"+x.id.String())
 	}

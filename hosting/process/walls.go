@@ -1,7 +1,6 @@
 package process
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -68,12 +67,6 @@ func (r *Runtime) openCgroups() {
 	r.cgroups = groups
 }
 
-func (l Limits) withDefaults() Limits {
-	return Limits{
-		Memory: cmp.Or(l.Memory, 4<<30), Processes: cmp.Or(l.Processes, 4096), CPUWeight: cmp.Or(l.CPUWeight, 100),
-	}
-}
-
 // place puts a process of the plane into the plane's control group. Without a group the plane runs, and the wall does
 // not stand.
 func (x *runner) place(p *plane.Process) {
@@ -82,10 +75,10 @@ func (x *runner) place(p *plane.Process) {
 	if !ok {
 		return
 	}
-	err := g.place(p.PID, x.runtime.o.Limits)
+	err := g.place(p.PID, x.limits())
 	if errors.Is(err, fs.ErrNotExist) { // another runtime has removed the empty directory of the groups
 		if err = x.runtime.cgroups.open(); err == nil {
-			err = g.place(p.PID, x.runtime.o.Limits)
+			err = g.place(p.PID, x.limits())
 		}
 	}
 	if err != nil {
@@ -98,7 +91,8 @@ func (x *runner) place(p *plane.Process) {
 // exited returns why the plane's process ended.
 func (x *runner) exited(p *plane.Process) error {
 	if g, ok := x.runtime.group(x.id); ok && x.limited && g.killed() > x.killed {
-		return fmt.Errorf("%w of %d MiB", errOutOfMemory, x.runtime.o.Limits.Memory>>20)
+		err := fmt.Errorf("%w of %d MiB", errOutOfMemory, x.limits().Memory>>20)
+		return errors.Join(err, x.recordOutOfMemory(time.Now()))
 	}
 	return fmt.Errorf("%w: %s", plane.ErrExited, p.LastOutput())
 }

@@ -41,6 +41,12 @@ type site struct {
 // openSite opens a runtime and orders its plane.
 func openSite(t *testing.T, o process.Options) *site {
 	t.Helper()
+	return orderSite(t, o, controlplane.Spec{Name: "walls", Release: "1.36.3"})
+}
+
+// orderSite is openSite with an order.
+func orderSite(t *testing.T, o process.Options, spec controlplane.Spec) *site {
+	t.Helper()
 	s := &site{t: t, o: o, id: controlplane.ID{Namespace: "clusters-walls", Name: "hc-walls"},
 		changes: make(chan struct{}, 1)}
 	var err error
@@ -58,7 +64,7 @@ func openSite(t *testing.T, o process.Options) *site {
 		t.Fatal(err)
 	}
 	s.close = func() { cancel(); closeRuntime() }
-	if err := s.runtime.Ensure(s.id, controlplane.Spec{Name: "walls", Release: "1.36.3"}); err != nil {
+	if err := s.runtime.Ensure(s.id, spec); err != nil {
 		t.Fatal(err)
 	}
 	return s
@@ -338,6 +344,9 @@ func endForMemory(t *testing.T, binary string, neighbour *site) {
 	seen := s.await("a second end", func(o controlplane.Observation) bool {
 		return o.Failure != nil && o.Failure.Count >= 2
 	})
+	if seen.Size.OutOfMemory.IsZero() {
+		t.Errorf("the size shows no end for want of memory: %+v", seen.Size)
+	}
 	if seen.Failure.Reason != controlplane.OutOfMemory || !strings.Contains(seen.Failure.Message, "48 MiB") {
 		t.Errorf("%+v", seen.Failure)
 	}

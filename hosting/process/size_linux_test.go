@@ -1,0 +1,120 @@
+package process_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"atoll.dev/cluster"
+	"atoll.dev/hosting/controlplane"
+	"atoll.dev/hosting/process"
+	"atoll.dev/plane"
+	"atoll.dev/plane/planetest"
+)
+
+// limitsOf reads the limits that the kernel holds a process to: memory, and processes.
+func limitsOf(t *testing.T, pid int) (memory, processes string) {
+	t.Helper()
+	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := func(path string) string {
+		value, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(string(value))
+	}
+	for line := range strings.Lines(string(content)) {
+		part := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		switch part[1] {
+		case "memory":
+			memory = read(filepath.Join("/sys/fs/cgroup/memory", part[2], "memory.limit_in_bytes"))
+		case "pids":
+			processes = read(filepath.Join("/sys/fs/cgroup/pids", part[2], "pids.max"))
+		case "":
+			if dir := filepath.Join("/sys/fs/cgroup", part[2]); memory == "" && part[2] != "/" {
+				if _, err := os.Stat(filepath.Join(dir, "memory.max")); err == nil {
+					memory, processes = read(filepath.Join(dir, "memory.max")), read(filepath.Join(dir, "pids.max"))
+				}
+			}
+		}
+	}
+	return memory, processes
+}
+
+// A plane has the limits of its size from its start, gets those of a larger one while it runs, keeps them while its
+// nodes need them, whatever is ordered, and keeps them over a restart of hosting.
+func TestAPlaneHasTheLimitsOfItsSize(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs a control plane, which -short leaves out")
+	}
+	binary, err := planetest.Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := process.Options{Dir: t.TempDir(), Binaries: map[controlplane.Version]string{"1.36.3": binary},
+		Probes: process.Probes{Every: 100 * time.Millisecond}}
+	t.Cleanup(func() { killAll(t, o) })
+	spec := controlplane.Spec{Name: "walls", Release: "1.36.3", Size: cluster.Small}
+	s := orderSite(t, o, spec)
+	order := func(size cluster.Size, nodes int) {
+		t.Helper()
+		spec.Size, spec.Nodes = size, nodes
+		if err := s.runtime.Ensure(s.id, spec); err != nil {
+			t.Fatal(err)
+		}
+	}
+	measured := func(wanted cluster.Size) func(controlplane.Observation) bool {
+		return func(o controlplane.Observation) bool { return o.State == controlplane.Ready && o.Size.Wanted == wanted }
+	}
+	check := func(what string, o controlplane.Observation, want cluster.Size) {
+		t.Helper()
+		if o.Size.Size != want || o.Size.Limits.Memory != want.Limits().Memory || o.Size.IsEnforced != hasMemoryControl() {
+			t.Errorf("%s: %+v, want %s", what, o.Size, want)
+		}
+		pid, ok := plane.Running(s.runtime.Dir(s.id))
+		if !ok {
+			t.Fatal("no process")
+		}
+		memory, processes := limitsOf(t, pid)
+		l := want.Limits()
+		if hasMemoryControl() && (memory != fmt.Sprint(l.Memory) || processes != fmt.Sprint(l.Processes)) {
+			t.Errorf("%s: the kernel's limits are %s bytes and %s processes, want %+v", what, memory, processes, want.Limits())
+		}
+	}
+	check("started small", s.await("a measured plane", measured(cluster.Small)), cluster.Small)
+	pid, _ := plane.Running(s.runtime.Dir(s.id))
+	environment, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := fmt.Sprintf("GOMEMLIMIT=%d\x00", 768<<20); !strings.Contains(string(environment), want) {
+		t.Errorf("the plane's environment lacks %q", want)
+	}
+
+	order(cluster.Small, 20)
+	check("with 20 nodes and no room", s.await("the need of 20 nodes", measured(cluster.Medium)), cluster.Small)
+	order(cluster.Medium, 20)
+	size := func(want cluster.Size) func(controlplane.Observation) bool {
+		return func(o controlplane.Observation) bool { return o.State == controlplane.Ready && o.Size.Size == want }
+	}
+	check("with room", s.await("the size", size(cluster.Medium)), cluster.Medium)
+	order(cluster.Small, 21)
+	order(cluster.Small, 20)
+
+	s.close()
+	s = orderSite(t, o, spec)
+	adopted := s.await("the adopted plane", func(o controlplane.Observation) bool {
+		return o.State == controlplane.Ready && o.Size.IsEnforced == hasMemoryControl()
+	})
+	check("ordered small while it needs medium, after a restart of hosting", adopted, cluster.Medium)
+	if now, _ := plane.Running(s.runtime.Dir(s.id)); now != pid {
+		t.Errorf("process %d, want %d: a change of size restarts no plane", now, pid)
+	}
+	s.discard()
+}
