@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -19,17 +20,37 @@ import (
 // rereadAfter is how long a KeyFile uses what it has read. A file that cannot be read changes nothing.
 const rereadAfter = time.Second
 
-// latest returns the keys, and reads the file again when what it has is older than rereadAfter.
-func (k *KeyFile) latest() keyList {
+// ErrReplacedKey means that a key file has another key under the name of an earlier one. What the earlier key has
+// wrapped would be lost with the process, so a KeyFile wraps nothing until the earlier line is back.
+var ErrReplacedKey = errors.New("another key has the name of an earlier one")
+
+// latest returns the keys, and reads the file again when what it has is older than rereadAfter. After an
+// ErrReplacedKey the keys are those of before: they still unwrap.
+func (k *KeyFile) latest() (keyList, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.path != "" && time.Since(k.readAt) > rereadAfter {
 		if keys, err := readKeys(k.path); err == nil {
-			k.keys = keys
+			k.replace(keys)
 		}
 		k.readAt = time.Now()
 	}
-	return k.keys
+	return k.keys, k.refused
+}
+
+// replace uses the keys of a file that was read again, unless one of them has the name of an earlier key. The caller
+// holds the lock.
+func (k *KeyFile) replace(keys keyList) {
+	k.refused = nil
+	for name, digest := range keys.digests {
+		if earlier, isKnown := k.seen[name]; isKnown && earlier != digest {
+			k.refused = fmt.Errorf("key file %s: %w: put the earlier line of %s back, and give the new key another name",
+				k.path, ErrReplacedKey, name)
+			return
+		}
+	}
+	maps.Copy(k.seen, keys.digests)
+	k.keys = keys
 }
 
 // ParseKeys returns the keys that a key file with this content has.

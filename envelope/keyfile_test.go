@@ -50,6 +50,54 @@ func TestAKeyFileIsReadAgainWhileItIsUsed(t *testing.T) {
 	})
 }
 
+// A key that is replaced under its name loses what it has wrapped at the next restart. So nothing is wrapped until the
+// earlier line is back; what was wrapped is still unwrapped.
+func TestAReplacedKeyWrapsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, path := context.Background(), filepath.Join(t.TempDir(), "keys")
+		write := func(content []byte) {
+			if err := os.WriteFile(path, content, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			<-time.After(rereadAfter + time.Nanosecond)
+		}
+		first, other, second := NewKeyLine("k1"), NewKeyLine("k1"), NewKeyLine("k2")
+		write(first)
+		keys, err := ReadKeyFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		old, err := keys.Wrap(ctx, make([]byte, keySize))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, content := range [][]byte{other, slices.Concat(second, other), slices.Concat(other, second)} {
+			write(content)
+			if _, err := keys.Wrap(ctx, make([]byte, keySize)); !errors.Is(err, ErrReplacedKey) {
+				t.Errorf("wrapped: %v", err)
+			}
+			if _, err := keys.Unwrap(ctx, old); err != nil {
+				t.Errorf("not unwrapped: %v", err)
+			}
+		}
+		write(second) // removed, and then there with other bytes
+		if w, err := keys.Wrap(ctx, make([]byte, keySize)); err != nil || w.KeyID != "k2" {
+			t.Errorf("with a second key alone: %v", err)
+		}
+		write(slices.Concat(second, other))
+		if _, err := keys.Wrap(ctx, make([]byte, keySize)); !errors.Is(err, ErrReplacedKey) {
+			t.Errorf("wrapped beside a replaced key: %v", err)
+		}
+		write(slices.Concat(second, first))
+		if _, err := keys.Wrap(ctx, make([]byte, keySize)); err != nil {
+			t.Errorf("with the earlier line: %v", err)
+		}
+		if _, err := keys.Unwrap(ctx, old); err != nil {
+			t.Errorf("with the earlier line: %v", err)
+		}
+	})
+}
+
 func TestAKeyIsAddedAndThenSeals(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "new", "keys")
 	for range 2 {

@@ -5,8 +5,10 @@ import (
 	"context"
 	"crypto/aes"
 	"crypto/cipher"
+	"crypto/sha256"
 	"encoding/base64"
 	"fmt"
+	"maps"
 	"os"
 	"strings"
 	"sync"
@@ -29,19 +31,23 @@ type KMS interface {
 
 // KeyFile is a KMS whose keys are in a file, one a line: a name, a space, and 32 bytes in base64. The first key wraps;
 // the others still unwrap. To rotate, put a new line behind the others, and before them when every process has read
-// the file. Without the file nothing that was sealed with its keys can be read. Many goroutines may use a KeyFile.
+// the file. Without the file nothing that was sealed with its keys can be read. A name belongs to one key for ever:
+// while the file has another one under it, Wrap fails with ErrReplacedKey. Many goroutines may use a KeyFile.
 type KeyFile struct {
 	path string // "": the keys never change
 
-	mu     sync.Mutex
-	readAt time.Time
-	keys   keyList
+	mu      sync.Mutex
+	readAt  time.Time
+	keys    keyList
+	seen    map[string][sha256.Size]byte // of every key that the file had, by name
+	refused error                        // an ErrReplacedKey: nothing is wrapped
 }
 
 // keyList are the keys of a file.
 type keyList struct {
 	current string // wraps
 	byName  map[string]cipher.AEAD
+	digests map[string][sha256.Size]byte // of the keys
 }
 
 // ReadKeyFile reads the keys. It reads the file again while the keys are used, so that a rotation needs no restart.
@@ -52,7 +58,7 @@ func ReadKeyFile(path string) (*KeyFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &KeyFile{path: path, readAt: time.Now(), keys: keys}, nil
+	return &KeyFile{path: path, readAt: time.Now(), keys: keys, seen: maps.Clone(keys.digests)}, nil
 }
 
 func readKeys(path string) (none keyList, err error) {
@@ -75,7 +81,7 @@ func readKeys(path string) (none keyList, err error) {
 }
 
 func parseKeys(content []byte) (k keyList, err error) {
-	k.byName = map[string]cipher.AEAD{}
+	k.byName, k.digests = map[string]cipher.AEAD{}, map[string][sha256.Size]byte{}
 	number := 0
 	for line := range bytes.Lines(content) {
 		number++
@@ -99,6 +105,7 @@ func parseKeys(content []byte) (k keyList, err error) {
 		if err != nil {
 			return k, err
 		}
+		k.digests[f[0]] = sha256.Sum256(key)
 		if k.byName[f[0]], err = cipher.NewGCMWithRandomNonce(block); err != nil {
 			return k, err
 		}
@@ -114,14 +121,18 @@ func parseKeys(content []byte) (k keyList, err error) {
 
 // Wrap implements KMS.
 func (k *KeyFile) Wrap(_ context.Context, dataKey []byte) (WrappedKey, error) {
-	keys := k.latest()
+	keys, err := k.latest()
+	if err != nil {
+		return WrappedKey{}, err
+	}
 	name := keys.current
 	return WrappedKey{KeyID: name, Ciphertext: keys.byName[name].Seal(nil, nil, dataKey, []byte(name))}, nil
 }
 
 // Unwrap implements KMS.
 func (k *KeyFile) Unwrap(_ context.Context, w WrappedKey) ([]byte, error) {
-	aead, ok := k.latest().byName[w.KeyID]
+	keys, _ := k.latest() // after an ErrReplacedKey the earlier keys unwrap
+	aead, ok := keys.byName[w.KeyID]
 	if !ok {
 		return nil, fmt.Errorf("the key file has no key %q, which encrypts this", w.KeyID)
 	}

@@ -41,7 +41,9 @@ type sealer struct {
 	kms    envelope.KMS
 	opener *envelope.Opener
 	box    atomic.Pointer[envelope.Box]
-	log    *slog.Logger
+	// refused is the error, an envelope.ErrReplacedKey, for which nothing is sealed.
+	refused atomic.Pointer[error]
+	log     *slog.Logger
 }
 
 func newSealer(ctx context.Context, kms envelope.KMS, log *slog.Logger) (*sealer, error) {
@@ -56,8 +58,13 @@ func newSealer(ctx context.Context, kms envelope.KMS, log *slog.Logger) (*sealer
 func (s *sealer) refresh(ctx context.Context) error {
 	box, err := envelope.NewBox(ctx, s.kms)
 	if err != nil {
-		return fmt.Errorf("the envelope key: %w", err)
+		err = fmt.Errorf("the envelope key: %w", err)
+		if errors.Is(err, envelope.ErrReplacedKey) {
+			s.refused.Store(&err)
+		}
+		return err
 	}
+	s.refused.Store(nil)
 	if have := s.box.Load(); have == nil || have.KeyID() != box.KeyID() {
 		s.box.Store(box)
 	}
@@ -101,6 +108,9 @@ func (k *KindSpec) sealSpec(d Document) (*sealed, error) {
 
 // seal encrypts the plain content of the column with the current key.
 func (s *sealer) seal(f *sealed, name string, plain []byte) (err error) {
+	if refused := s.refused.Load(); refused != nil {
+		return fmt.Errorf("sealing %s: %w", name, *refused)
+	}
 	box := s.box.Load()
 	f.key = box.KeyID()
 	if f.column, err = box.Seal(name, plain); err != nil {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"atoll.dev/envelope"
 	"atoll.dev/internal/pgtest"
 )
 
@@ -157,6 +158,53 @@ func TestAKeyOfTheSameNameThatDoesNotFitIsRefusedAtTheStart(t *testing.T) {
 	}
 	if err == nil || !strings.Contains(err.Error(), "k1") {
 		t.Errorf("with another key of the same name: %v", err)
+	}
+}
+
+// Somebody puts another key under the name of the one in use. Without a refusal each Secret written from then on could
+// be read until a restart, and never again.
+func TestNothingIsSealedWithAReplacedKey(t *testing.T) {
+	ctx, dsn, file := t.Context(), pgtest.DSN(t), newKeyFile(t, "k1")
+	s, _ := openSealing(t, dsn, file.kms())
+	create := func(id string, spec string) error {
+		_, err := s.Create(ctx, Document{Kind: "A", ID: id, Spec: []byte(spec)})
+		return err
+	}
+	if err := create("before", sealedSpec1); err != nil {
+		t.Fatal(err)
+	}
+	earlier := file.keys["k1"]
+	file.keys["k1"] = nil
+	file.write("k1") // another key
+	written := []string{"before"}
+	var err error
+	for i := 0; err == nil; i++ { // the process reads the file each second
+		id := fmt.Sprint(i)
+		if err = create(id, sealedSpec1); err == nil {
+			written = append(written, id)
+		}
+	}
+	if !errors.Is(err, envelope.ErrReplacedKey) || !strings.Contains(err.Error(), file.path) {
+		t.Errorf("refused with %v", err)
+	}
+	if err := create("no secret", `{"team": "web"}`); err != nil {
+		t.Errorf("a document without sensitive values: %v", err)
+	}
+	d, err := s.Get(ctx, "A", "before")
+	mustHave(t, "meanwhile", d, err, "hunter2")
+	file.keys["k1"] = earlier
+	file.write("k1")
+	for err = create("after", sealedSpec1); errors.Is(err, envelope.ErrReplacedKey); {
+		err = create("after", sealedSpec1)
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	s.Close()
+	again, _ := openSealing(t, dsn, file.kms())
+	for _, id := range append(written, "after") {
+		d, err := again.Get(ctx, "A", id)
+		mustHave(t, id, d, err, "hunter2", "swordfish")
 	}
 }
 
