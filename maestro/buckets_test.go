@@ -51,7 +51,7 @@ func TestAListOfBucketsReadsItsBuckets(t *testing.T) {
 	ids := func(scope *ledger.Scope) (ids []work.ID) {
 		t.Helper()
 		err := m.server.store.Tx(t.Context(), func(tx *store.Tx) error {
-			ours, err := ledger.States(t.Context(), tx, "mc1", m.server.life(), scope)
+			ours, err := ledger.States(t.Context(), tx, "mc1", m.server.peers.Life(), scope)
 			ids = nil
 			for _, w := range ours {
 				ids = append(ids, w.ID)

@@ -20,6 +20,7 @@ import (
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/maestro/bundle"
 	"atoll.dev/maestro/ledger"
+	"atoll.dev/maestro/peers"
 	"atoll.dev/store"
 )
 
@@ -189,7 +190,7 @@ func (i *instance) fill(agent *scriptedAgent, n int) {
 		for k := range n {
 			id := idOf(k)
 			agent.works[work.ID(id)] = &agentWork{generation: 1, data: specData(configMap("x", 1)), status: []byte(`{}`),
-				hash: "hash-" + id, life: i.server.life()}
+				hash: "hash-" + id, life: i.server.peers.Life()}
 		}
 	})
 }
@@ -227,7 +228,7 @@ func TestAResyncOf10000WorksInSync(t *testing.T) {
 		}
 	}
 	eventually(t, "both hold the same", same(1))
-	// A server that starts asks the agent to compare. After deadAfter it finds that the server before it is gone, and
+	// A server that starts asks the agent to compare. After DeadAfter it finds that the server before it is gone, and
 	// asks once more. Each time one request and one answer reach the agent.
 	cost := func(what string, comparisons int, f func()) {
 		t.Helper()
@@ -235,7 +236,7 @@ func TestAResyncOf10000WorksInSync(t *testing.T) {
 		before := m.bytes.Load()
 		f()
 		eventually(t, what+": both hold the same", same(1))
-		agent.quiet(t, deadAfter+time.Second)
+		agent.quiet(t, peers.DeadAfter+time.Second)
 		bytes := m.bytes.Load() - before
 		agent.mu.Lock()
 		down, up := len(agent.events), len(agent.sent)

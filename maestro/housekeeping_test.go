@@ -9,6 +9,7 @@ import (
 
 	"atoll.dev/api/work"
 	"atoll.dev/internal/rest"
+	"atoll.dev/maestro/housekeeping"
 	"atoll.dev/store"
 )
 
@@ -51,7 +52,7 @@ func TestTheHistoryHasNoContentAndEnds(t *testing.T) {
 	m.exec(
 		`insert into history (at, action, kind, id, scope, version, generation, principal, account, request_id, spec, status, token)
 		select now() - interval '25 hours', 'update', 'Bundle', 'old-' || n, 'mc1', n, n, '', '', '', $1::jsonb, '{}', n from generate_series(1, 2 * $2 + 7) n`,
-		`{"data":{"manifests":[`+secret+`]}}`, purgeBatch)
+		`{"data":{"manifests":[`+secret+`]}}`, housekeeping.PurgeBatch)
 	for action, age := range map[string]string{"force-delete": "300 days", "delete-unknown": "500 days"} {
 		m.exec(
 			`insert into history (at, action, kind, id, scope, version, generation, principal, account, request_id, token)
@@ -83,7 +84,7 @@ func TestTheHistoryHasNoContentAndEnds(t *testing.T) {
 		t.Errorf("records %s", got)
 	}
 
-	if err := m.server.trimHistory(t.Context()); err != nil {
+	if err := m.server.keeper.TrimHistory(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if got := m.text(`select count(*)::text from history where spec::text like '%hunter2%'`); got != "0" {
@@ -125,7 +126,7 @@ func TestManifestsOfDeletedBundlesAreDropped(t *testing.T) {
 	}
 	m.exec(`update document set removed_at = removed_at - interval '11 minutes' where id = 'gone'`)
 	version := m.text(`select version || ' ' || xid::text || ' ' || token from document where id = 'gone'`)
-	if err := m.server.dropManifests(t.Context()); err != nil {
+	if err := m.server.keeper.DropManifests(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if got := m.text(
@@ -136,7 +137,7 @@ func TestManifestsOfDeletedBundlesAreDropped(t *testing.T) {
 		`select version || ' ' || xid::text || ' ' || token from document where id = 'gone'`); got != version {
 		t.Errorf("version, transaction and token are %s, they were %s", got, version)
 	}
-	if err := m.server.dropManifests(t.Context()); err != nil {
+	if err := m.server.keeper.DropManifests(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 
@@ -158,7 +159,7 @@ func TestTombstonesArePurgedAsFastAsTheyArise(t *testing.T) {
 	site := newSite(t)
 	m := site.start()
 	const insert = `insert into ledger (id, consumer, source, wanted, deleting, gone_at, unconfirmed) `
-	for at := 0; at < maxTombstones+5000; at += 5000 { // a statement has a time limit
+	for at := 0; at < housekeeping.MaxTombstones+5000; at += 5000 { // a statement has a time limit
 		m.exec(
 			insert+
 				`select 'flood-' || n, 'mc1', 's', 1, true, now() - n * interval '1 second', false from generate_series($1 + 1, $1 + 5000) n`, at)
@@ -168,12 +169,12 @@ func TestTombstonesArePurgedAsFastAsTheyArise(t *testing.T) {
 			`select 'old-' || n, 'mc1', 's', 1, true, now() - interval '31 days', false from generate_series(1, 5000) n
 		union all select 'ended-' || n, 'mc1', 's', 1, true, now() - interval '100 days', true from generate_series(1, 10) n
 		union all select 'live-' || n, 'mc1', 's', 1, false, null, false from generate_series(1, 10) n`)
-	if err := m.server.purgeTombstones(t.Context()); err != nil {
+	if err := m.server.keeper.PurgeTombstones(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	got := m.text(
 		`select string_agg(kind || ' ' || n, ', ' order by kind) from (select split_part(id, '-', 1) as kind, count(*) as n from ledger group by 1) k`)
-	if want := fmt.Sprintf("ended 10, flood %d, live 10", maxTombstones); got != want {
+	if want := fmt.Sprintf("ended 10, flood %d, live 10", housekeeping.MaxTombstones); got != want {
 		t.Errorf("%s are left, want %s", got, want)
 	}
 	if latest := m.text(`select exists (select from ledger where id = 'flood-1')::text`); latest != "true" {
@@ -189,7 +190,7 @@ func TestOneServerDoesATask(t *testing.T) {
 	one, two := site.start(), site.start()
 	claim := func(m *instance) bool {
 		t.Helper()
-		mine, err := m.server.claimTask(t.Context(), "test")
+		mine, err := m.server.keeper.ClaimTask(t.Context(), "test")
 		if err != nil {
 			t.Fatal(err)
 		}

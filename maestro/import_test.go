@@ -16,6 +16,7 @@ import (
 	api "atoll.dev/api/maestro"
 	"atoll.dev/api/work"
 	"atoll.dev/internal/pgtest"
+	"atoll.dev/maestro/original"
 )
 
 // theirSchema is what the migrations of openshift-online/maestro make of the
@@ -97,9 +98,9 @@ func (d *theirs) resource(id string, consumer work.Consumer, version int, state 
 		`insert into resources values ($1, '2024-02-02T03:04:05Z', '2024-02-02T03:04:06.5Z', $2, $1, 'mw-client', $3, $4, 'Bundle', $5, $6)`, id, deleted, consumer, version, payload, status)
 }
 
-func (s *site) importFrom(d *theirs, batch int) ImportReport {
+func (s *site) importFrom(d *theirs, batch int) original.Report {
 	s.T.Helper()
-	r, err := Import(context.Background(), ImportOptions{From: d.dsn, To: s.dsn, Batch: batch})
+	r, err := original.Import(context.Background(), original.Options{From: d.dsn, To: s.dsn, Batch: batch})
 	if err != nil {
 		s.T.Fatal(err)
 	}
@@ -130,8 +131,8 @@ func TestAnImportAppliesNothingAgain(t *testing.T) {
 	agent.start()
 	t.Cleanup(agent.stop)
 	report := site.importFrom(d, 7)
-	want := ImportReport{Consumers: ImportCount{Read: 2, Imported: 2}, Bundles: ImportCount{Read: 27, Imported: 27,
-		Deleting: 1}, Refused: []ImportRemark{}, Notes: []ImportRemark{}}
+	want := original.Report{Consumers: original.Count{Read: 2, Imported: 2},
+		Bundles: original.Count{Read: 27, Imported: 27, Deleting: 1}, Refused: []original.Remark{}, Notes: []original.Remark{}}
 	if diff := cmp.Diff(want, report); diff != "" {
 		t.Fatal(diff)
 	}
@@ -257,8 +258,8 @@ func TestWhatCannotBeImportedIsRefusedAlone(t *testing.T) {
 
 	site := newSite(t)
 	report := site.importFrom(d, 4)
-	if report.Consumers != (ImportCount{Read: 5, Imported: 2, Refused: 3}) ||
-		report.Bundles != (ImportCount{Read: 26, Imported: 13, Refused: 13}) {
+	if report.Consumers != (original.Count{Read: 5, Imported: 2, Refused: 3}) ||
+		report.Bundles != (original.Count{Read: 26, Imported: 13, Refused: 13}) {
 		t.Errorf("%+v %+v", report.Consumers, report.Bundles)
 	}
 	var refused, noted []string
@@ -292,9 +293,9 @@ func TestWhatCannotBeImportedIsRefusedAlone(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 
-	for _, bad := range []ImportOptions{{From: pgtest.DSN(t), To: site.dsn}, {From: "postgres://nobody@127.0.0.1:1/x",
+	for _, bad := range []original.Options{{From: pgtest.DSN(t), To: site.dsn}, {From: "postgres://nobody@127.0.0.1:1/x",
 		To: site.dsn}} {
-		if _, err := Import(t.Context(), bad); err == nil {
+		if _, err := original.Import(t.Context(), bad); err == nil {
 			t.Errorf("%s is imported", bad.From)
 		}
 	}
@@ -314,11 +315,12 @@ func TestAnImportThatWasStoppedGoesOn(t *testing.T) {
 		runs++
 		ctx, cancel := context.WithCancel(t.Context())
 		imported := 0
-		report, err := Import(ctx, ImportOptions{From: d.dsn, To: site.dsn, Batch: 5, Progress: func(r ImportReport) {
+		o := original.Options{From: d.dsn, To: site.dsn, Batch: 5, Progress: func(r original.Report) {
 			if imported = r.Bundles.Imported; imported > 0 {
 				cancel()
 			}
-		}})
+		}}
+		report, err := original.Import(ctx, o)
 		cancel()
 		if err == nil {
 			if report.Bundles.Present != 12 {

@@ -16,8 +16,9 @@
 // with the ledger; wire encodes and decodes CloudEvents; fairqueue queues events of agents until they
 // are handled; presence reports to CLM which agents are connected; rpcauth authenticates and
 // authorizes gRPC callers; apierror has the errors that clients
-// see. This package has the server, which wires them, its housekeeping, and the import of another
-// Maestro's database.
+// see; database has the kinds and tables of the database; housekeeping deletes rows that are no longer needed;
+// peers finds dead servers of the same database; original imports the database of openshift-online/maestro. This
+// package has the server, which wires them, and its connection to the broker.
 //
 // It is a service: package cli composes it, and nothing else imports it.
 package maestro
@@ -25,7 +26,6 @@ package maestro
 import (
 	"context"
 	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -33,17 +33,18 @@ import (
 	"net"
 	"sync/atomic"
 
-	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
 
 	"atoll.dev/api/work"
 	"atoll.dev/bus"
 	"atoll.dev/internal/rest"
-	"atoll.dev/maestro/bundle"
+	"atoll.dev/maestro/database"
 	"atoll.dev/maestro/delivery"
 	"atoll.dev/maestro/dispatch"
+	"atoll.dev/maestro/housekeeping"
 	"atoll.dev/maestro/intake"
 	"atoll.dev/maestro/ledger"
+	"atoll.dev/maestro/peers"
 	"atoll.dev/maestro/presence"
 	"atoll.dev/maestro/records"
 	"atoll.dev/maestro/restapi"
@@ -70,10 +71,9 @@ type Server struct {
 	comparer *resync.Comparer     // compares the agents' works with the ledger
 	intake   *intake.Intake       // stores the statuses of agents
 	contacts *presence.Tracker
-	instance string        // this server's name among the servers of the database
+	peers    *peers.Peers // the other servers of the database
+	keeper   *housekeeping.Housekeeper
 	stopping chan struct{} // closed when Run begins to stop
-	dbLife   atomic.Value  // string: the database's life, shortened
-	leads    atomic.Bool   // this server reports the presence of agents to CLM
 
 	unknownStale atomic.Bool // unknown works changed since they were counted
 }
@@ -101,7 +101,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		return nil, fmt.Errorf("maestro: %w", err)
 	}
 	metrics := newMetrics(o.Metrics)
-	options := storeOptions(o.DSN, o.MaxConns, o.Logger)
+	options := database.Options(o.DSN, o.MaxConns, o.Logger)
 	options.Envelope, options.SealingProgress = o.Envelope, metrics.sealing()
 	st, err := store.Open(ctx, options)
 	if err != nil {
@@ -113,7 +113,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		store:    st,
 		ledger:   ledger.New(st),
 		metrics:  metrics,
-		instance: uuid.NewString(),
+		keeper:   housekeeping.New(st, o.Logger),
 		stopping: make(chan struct{}),
 		auth:     auth,
 		watches:  rest.NewWatchLimits(o.WatchesPerCaller),
@@ -127,7 +127,10 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		UnknownChanged: s.unknownChanged,
 		Logger:         o.Logger,
 	})
-	if err := s.readLife(ctx); err != nil {
+	s.peers, err = peers.Open(ctx, peers.Options{
+		Store: st, AskAll: func() { s.comparer.AskAll() }, DeadServers: metrics.deadServers, Logger: o.Logger,
+	})
+	if err != nil {
 		st.Close()
 		return nil, fmt.Errorf("maestro: %w", err)
 	}
@@ -137,7 +140,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		CLM:         o.CLM,
 		LostAfter:   o.LostAfter,
 		ReportEvery: o.ReportEvery,
-		Leads:       s.leads.Load,
+		Leads:       s.peers.Leads,
 	})
 	s.feed = st.NewBroadcast(s.contacts.ForgetRemoved)
 	if err := s.feed.Begin(ctx); err != nil {
@@ -177,7 +180,7 @@ func (s *Server) dispatchOptions() dispatch.Options {
 		Streams:  s.opts.streams(),
 		DSN:      s.opts.DSN,
 		SourceID: s.opts.SourceID,
-		Life:     s.life,
+		Life:     s.peers.Life,
 		Times: delivery.Config{
 			Window:    s.opts.Window,
 			Base:      s.opts.RetryBase,
@@ -208,7 +211,7 @@ func (s *Server) resyncOptions() resync.Options {
 		Records:        s.records,
 		Agents:         s.dispatch,
 		SourceID:       s.opts.SourceID,
-		Life:           s.life,
+		Life:           s.peers.Life,
 		Room:           s.roomForData,
 		UnknownChanged: s.unknownChanged,
 		Dropped:        s.metrics.dropped,
@@ -241,29 +244,12 @@ func (s *Server) restOptions() restapi.Options {
 		Records:     s.records,
 		Watches:     s.watches,
 		AskSpecs:    s.comparer.AskSpecs,
-		Life:        s.life,
+		Life:        s.peers.Life,
 		MayCall:     s.opts.MayCall,
 		CORSOrigins: s.opts.CORSOrigins,
 		Metrics:     s.opts.Metrics,
 		Watchers:    s.metrics.watchers,
 		Logger:      s.log,
-	}
-}
-
-// storeOptions returns the options of Maestro's database: its kinds, indexes and migrations.
-func storeOptions(dsn string, maxConns int, log *slog.Logger) store.Options {
-	return store.Options{
-		DSN: dsn, Logger: log, Migrations: migrations(), MaxConns: maxConns,
-		Kinds: []store.KindSpec{
-			{Kind: bundle.ConsumerKind, Render: bundle.RenderConsumer, BriefHistory: true},
-			{Kind: bundle.Kind, Begin: bundle.Begin, Render: bundle.Render, BriefHistory: true,
-				Sensitive: func(spec json.RawMessage) [][2]int { return work.SecretSpans(spec) }, Indexes: []store.Index{
-					{Name: "scope", On: "btree (scope, created_at)"},
-					{Name: "created", On: "btree (created_at, id)"},
-					{Name: "source", On: "btree ((spec->>'source'), id)"},
-					restapi.LabelIndex,
-				}},
-		},
 	}
 }
 
@@ -302,8 +288,8 @@ func (s *Server) Run(ctx context.Context) error {
 	part(s.comparer.Run)
 	part(s.intake.Run)
 	part(s.runUnknownGauge)
-	part(s.runHousekeeping)
-	part(s.runPresence)
+	part(s.keeper.Run)
+	part(s.peers.Run)
 	part(s.contacts.Run)
 
 	var servers errgroup.Group

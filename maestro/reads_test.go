@@ -15,6 +15,7 @@ import (
 	"atoll.dev/bus"
 	"atoll.dev/internal/digest"
 	"atoll.dev/internal/pgtest"
+	"atoll.dev/maestro/database"
 	"atoll.dev/maestro/ledger"
 	"atoll.dev/maestro/resync"
 	"atoll.dev/store"
@@ -53,7 +54,7 @@ func (c *statementCounter) take() []string {
 func TestAReadIsOneRoundTrip(t *testing.T) {
 	t.Parallel()
 	counter := &statementCounter{}
-	o := storeOptions(pgtest.DSN(t), 0, testsite.Log(t))
+	o := database.Options(pgtest.DSN(t), 0, testsite.Log(t))
 	o.Tracer = counter
 	o.PollInterval = time.Hour
 	st, err := store.Open(t.Context(), o)
@@ -97,7 +98,7 @@ func TestAReadIsOneRoundTrip(t *testing.T) {
 func TestAComparisonHasOneTransaction(t *testing.T) {
 	t.Parallel()
 	counter := &statementCounter{}
-	o := storeOptions(pgtest.DSN(t), 0, testsite.Log(t))
+	o := database.Options(pgtest.DSN(t), 0, testsite.Log(t))
 	o.Tracer = counter
 	o.PollInterval = time.Hour
 	st, err := store.Open(t.Context(), o)

@@ -8,11 +8,11 @@ import (
 
 	"atoll.dev/cli/terminal"
 	"atoll.dev/envelope"
-	"atoll.dev/maestro"
+	"atoll.dev/maestro/original"
 )
 
 func maestroImport(session *terminal.Session) *cobra.Command {
-	o := maestro.ImportOptions{}
+	o := original.Options{}
 	cmd := &cobra.Command{
 		Use: "import", Short: "Import the database of openshift-online/maestro", Args: cobra.NoArgs,
 		Long: `Copies consumers and resource bundles from the database of openshift-online/maestro,
@@ -30,7 +30,7 @@ it cannot read, with the reason, and imports the others; the command fails then.
 	to := terminal.AddDatabaseFlags(cmd, "dsn", "PostgreSQL database of Maestro alone")
 	keyFile := cmd.Flags().String("envelope-key-file", "", "as that of `atoll maestro`")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		o.Progress = func(r maestro.ImportReport) {
+		o.Progress = func(r original.Report) {
 			fmt.Fprintf(cmd.ErrOrStderr(), "%d consumers, %d bundles read; %d refused\n", r.Consumers.Read,
 				r.Bundles.Read, r.Consumers.Refused+r.Bundles.Refused)
 		}
@@ -48,7 +48,7 @@ it cannot read, with the reason, and imports the others; the command fails then.
 			}
 			o.Envelope = keys
 		}
-		report, err := maestro.Import(cmd.Context(), o)
+		report, err := original.Import(cmd.Context(), o)
 		if err != nil {
 			return err
 		}
@@ -56,7 +56,7 @@ it cannot read, with the reason, and imports the others; the command fails then.
 			rows := [][]string{{"TABLE", "READ", "IMPORTED", "PRESENT", "REFUSED", "DELETING"}}
 			for _, t := range []struct {
 				name string
-				maestro.ImportCount
+				original.Count
 			}{{"consumers", report.Consumers}, {"resources", report.Bundles}} {
 				row := []string{t.name}
 				for _, n := range []int{t.Read, t.Imported, t.Present, t.Refused, t.Deleting} {

@@ -11,7 +11,7 @@ import (
 	"atoll.dev/clm"
 	"atoll.dev/fleet"
 	"atoll.dev/local"
-	"atoll.dev/maestro"
+	"atoll.dev/maestro/database"
 	"atoll.dev/sentinel"
 	"atoll.dev/store"
 )
@@ -26,7 +26,7 @@ func DescribeProgram(session *terminal.Session) *cobra.Command {
 				Version: terminal.Version,
 				Schemas: map[string]int{
 					"store": store.SchemaVersion(), "clm": clm.SchemaVersion(), "fleet": fleet.SchemaVersion(),
-					"sentinel": sentinel.SchemaVersion(), "maestro": maestro.SchemaVersion(),
+					"sentinel": sentinel.SchemaVersion(), "maestro": database.SchemaVersion(),
 					"platform": len(access.Migrations()), "audit": audit.SchemaVersion(),
 				},
 			})

@@ -1,4 +1,7 @@
-package maestro
+// Package original imports the database of openshift-online/maestro, the original, into that of this Maestro.
+//
+// The command of operators imports it, and no other package.
+package original
 
 import (
 	"context"
@@ -16,35 +19,36 @@ import (
 	"atoll.dev/internal/rest"
 	"atoll.dev/maestro/apierror"
 	"atoll.dev/maestro/bundle"
+	"atoll.dev/maestro/database"
 	"atoll.dev/maestro/ledger"
 	"atoll.dev/store"
 )
 
-// ImportOptions are the parameters of Import. From and To are needed.
-type ImportOptions struct {
+// Options are the parameters of Import. From and To are needed.
+type Options struct {
 	From string // DSN of the database of openshift-online/maestro; it is only read
 	To   string // DSN of this server's database; Import creates the schema when the database is empty
-	// Envelope is as in Options; needed when the works of the database are sealed.
+	// Envelope unwraps the keys that encrypt the contents of Secrets in the database To; nil when it has none.
 	Envelope envelope.KMS
 	Batch    int // rows of a transaction; default 200
 
 	// Progress is called after each batch; may be nil.
-	Progress func(ImportReport)
+	Progress func(Report)
 	Logger   *slog.Logger // default: discard
 }
 
-// ImportReport has the result of an import: counts for each table, and remarks about rows.
-type ImportReport struct {
-	Consumers ImportCount `json:"consumers"`
-	Bundles   ImportCount `json:"bundles"`
+// Report has the result of an import: counts for each table, and remarks about rows.
+type Report struct {
+	Consumers Count `json:"consumers"`
+	Bundles   Count `json:"bundles"`
 	// Refused has the rows that Import did not store, with the reasons; at most 1000.
-	Refused []ImportRemark `json:"refused"`
+	Refused []Remark `json:"refused"`
 	// Notes has the stored rows that lost a part of their content; at most 1000.
-	Notes []ImportRemark `json:"notes"`
+	Notes []Remark `json:"notes"`
 }
 
-// ImportCount counts rows of one table.
-type ImportCount struct {
+// Count counts rows of one table.
+type Count struct {
 	Read     int `json:"read"`
 	Imported int `json:"imported"`
 	Present  int `json:"present"` // this server had them before
@@ -52,8 +56,8 @@ type ImportCount struct {
 	Deleting int `json:"deleting"` // imported rows whose deletion the agent has not confirmed
 }
 
-// ImportRemark is about one row.
-type ImportRemark struct {
+// Remark is about one row.
+type Remark struct {
 	Table  string `json:"table"`
 	ID     string `json:"id"`
 	Reason string `json:"reason"`
@@ -67,14 +71,14 @@ const maxRemarks = 1000
 // deletion stay under deletion. Import changes no row that this server has, so it may be stopped and
 // run again. It refuses rows that it cannot read, and imports the others; an error is about the whole
 // import.
-func Import(ctx context.Context, o ImportOptions) (ImportReport, error) {
+func Import(ctx context.Context, o Options) (Report, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	if o.Batch <= 0 {
 		o.Batch = 200
 	}
-	report := ImportReport{Refused: []ImportRemark{}, Notes: []ImportRemark{}}
+	report := Report{Refused: []Remark{}, Notes: []Remark{}}
 	from, err := pgsession.Connect(ctx, o.From)
 	if err != nil {
 		return report, fmt.Errorf("import: connecting to the other database: %w", err)
@@ -84,7 +88,7 @@ func Import(ctx context.Context, o ImportOptions) (ImportReport, error) {
 	if _, err := from.Exec(ctx, "begin isolation level repeatable read read only"); err != nil {
 		return report, fmt.Errorf("import: %w", err)
 	}
-	options := storeOptions(o.To, 4, o.Logger)
+	options := database.Options(o.To, 4, o.Logger)
 	options.Envelope = o.Envelope
 	st, err := store.Open(ctx, options)
 	if err != nil {
@@ -104,10 +108,10 @@ func Import(ctx context.Context, o ImportOptions) (ImportReport, error) {
 }
 
 type importer struct {
-	o      ImportOptions
+	o      Options
 	from   *pgx.Conn
 	store  *store.Store
-	report *ImportReport
+	report *Report
 }
 
 // rowResult is the result of one row.
@@ -125,7 +129,7 @@ func refuse(format string, args ...any) rowResult {
 func (i *importer) importTable(
 	ctx context.Context,
 	name string,
-	count *ImportCount,
+	count *Count,
 	take func(context.Context, *store.Tx,
 		json.RawMessage) (rowResult, error),
 ) error {
@@ -151,11 +155,11 @@ func (i *importer) importTable(
 		if len(batch) == 0 {
 			return nil
 		}
-		fates := make([]rowResult, len(batch))
+		results := make([]rowResult, len(batch))
 		err = i.store.Tx(ctx, func(tx *store.Tx) error {
 			for n, r := range batch {
 				var err error
-				if fates[n], err = take(ctx, tx, r.row); err != nil {
+				if results[n], err = take(ctx, tx, r.row); err != nil {
 					return err
 				}
 			}
@@ -168,19 +172,19 @@ func (i *importer) importTable(
 			// A row of the batch failed in the database: import them one by one.
 			for n, r := range batch {
 				err := i.store.Tx(ctx, func(tx *store.Tx) (err error) {
-					fates[n], err = take(ctx, tx, r.row)
+					results[n], err = take(ctx, tx, r.row)
 					return err
 				})
 				if err != nil && isFatal(ctx, err) {
 					return err
 				}
 				if err != nil {
-					fates[n] = refuse("%s", err)
+					results[n] = refuse("%s", err)
 				}
 			}
 		}
 		for n, r := range batch {
-			i.countRow(name, r.id, count, fates[n])
+			i.countRow(name, r.id, count, results[n])
 		}
 		last = batch[len(batch)-1].id
 		if i.o.Progress != nil {
@@ -192,11 +196,11 @@ func (i *importer) importTable(
 // isFatal reports whether an error is about the database and not about one row.
 func isFatal(ctx context.Context, err error) bool { return store.IsTransient(err) || ctx.Err() != nil }
 
-func (i *importer) countRow(table, id string, count *ImportCount, o rowResult) {
+func (i *importer) countRow(table, id string, count *Count, o rowResult) {
 	count.Read++
-	remark := func(list *[]ImportRemark, reason string) {
+	remark := func(list *[]Remark, reason string) {
 		if len(*list) < maxRemarks {
-			*list = append(*list, ImportRemark{table, rest.Shorten(id, 200), reason})
+			*list = append(*list, Remark{table, rest.Shorten(id, 200), reason})
 		}
 	}
 	for _, n := range o.notes {
@@ -218,7 +222,7 @@ func (i *importer) countRow(table, id string, count *ImportCount, o rowResult) {
 
 func (i *importer) importConsumer(ctx context.Context, tx *store.Tx, raw json.RawMessage) (rowResult, error) {
 	var row struct {
-		originalRow
+		baseRow
 		Name   string            `json:"name"`
 		Labels map[string]string `json:"labels"`
 	}
@@ -259,7 +263,7 @@ func (i *importer) importConsumer(ctx context.Context, tx *store.Tx, raw json.Ra
 }
 
 func (i *importer) importBundle(ctx context.Context, tx *store.Tx, raw json.RawMessage) (rowResult, error) {
-	var row originalResource
+	var row resourceRow
 	if err := json.Unmarshal(raw, &row); err != nil {
 		return refuse("the row cannot be read: %s", err), nil
 	}

@@ -1,4 +1,11 @@
-package maestro
+// Package housekeeping deletes rows of Maestro's database that no client and no server needs any more, from the
+// feed, the history and the ledger.
+//
+// Each server that shares the database tries each task; the row of a task has the time of its last run, so one
+// server runs it. A task deletes all due rows in small transactions with pauses, so that it does not slow delivery.
+//
+// Only package maestro and its packages import it.
+package housekeeping
 
 import (
 	"context"
@@ -13,12 +20,8 @@ import (
 	"atoll.dev/store"
 )
 
-// Housekeeping deletes rows that no client and no server needs any more, from the
-// feed, the history and the ledger. Each server that shares a database tries each
-// task; the row of a task has the time of its last run, so one server runs it. A
-// task deletes all due rows in small transactions with pauses, so that it does not
-// slow delivery.
-const housekeepingSchema = `
+// Schema makes the table of the tasks' last runs.
+const Schema = `
 create table housekeeping (
 	task   text primary key,
 	ran_at timestamptz not null
@@ -26,11 +29,11 @@ create table housekeeping (
 `
 
 const (
-	housekeepingEvery = 10 * time.Minute
-	housekeepingTick  = time.Minute // between two checks of the tasks
-	purgeBatch        = 2000        // rows of one transaction
-	manifestBatch     = 200         // bundles of one transaction; one may have 500 KB
-	purgePause        = 100 * time.Millisecond
+	taskEvery     = 10 * time.Minute // between two runs of a task, by any server
+	checkEvery    = time.Minute      // between two checks of the tasks
+	PurgeBatch    = 2000             // rows of one transaction
+	manifestBatch = 200              // bundles of one transaction; one may have 500 KB
+	purgePause    = 100 * time.Millisecond
 
 	// feedMemory is the highest age of a watch's cursor.
 	feedMemory = 24 * time.Hour
@@ -52,34 +55,43 @@ const (
 
 	// tombstoneAge is how long the ledger keeps a confirmed deletion. When an agent gets
 	// the work back, from an old message or a backup of its cluster, the server orders
-	// the deletion again. Above maxTombstones the oldest tombstones are deleted earlier:
+	// the deletion again. Above MaxTombstones the oldest tombstones are deleted earlier:
 	// then such a work is an unknown work, and stays applied. Tombstones of forced
 	// deletions that no agent has confirmed are kept.
 	tombstoneAge  = 30 * 24 * time.Hour
-	maxTombstones = 100_000
+	MaxTombstones = 100_000
 )
 
-// runHousekeeping runs the due tasks until ctx ends.
-func (s *Server) runHousekeeping(ctx context.Context) error {
+// Housekeeper runs the tasks on one database.
+type Housekeeper struct {
+	store *store.Store
+	log   *slog.Logger
+}
+
+// New returns a Housekeeper that does nothing until Run.
+func New(st *store.Store, log *slog.Logger) *Housekeeper { return &Housekeeper{store: st, log: log} }
+
+// Run runs the due tasks until ctx ends.
+func (h *Housekeeper) Run(ctx context.Context) error {
 	tasks := map[string]func(context.Context) error{
 		"feed": func(ctx context.Context) error {
-			_, err := s.store.Compact(ctx, time.Now().Add(-feedMemory))
+			_, err := h.store.Compact(ctx, time.Now().Add(-feedMemory))
 			return err
 		},
-		"manifests":  s.dropManifests,
-		"history":    s.trimHistory,
-		"tombstones": s.purgeTombstones,
+		"manifests":  h.DropManifests,
+		"history":    h.TrimHistory,
+		"tombstones": h.PurgeTombstones,
 	}
-	tick := time.NewTicker(housekeepingTick)
+	tick := time.NewTicker(checkEvery)
 	defer tick.Stop()
 	for {
 		for name, run := range tasks {
-			mine, err := s.claimTask(ctx, name)
+			mine, err := h.ClaimTask(ctx, name)
 			if err == nil && mine {
 				err = run(ctx)
 			}
 			if err != nil && ctx.Err() == nil {
-				s.log.LogAttrs(ctx, slog.LevelWarn, "housekeeping was interrupted", slog.String("task", name),
+				h.log.LogAttrs(ctx, slog.LevelWarn, "housekeeping was interrupted", slog.String("task", name),
 					slog.Any("error", err))
 			}
 		}
@@ -91,11 +103,11 @@ func (s *Server) runHousekeeping(ctx context.Context) error {
 	}
 }
 
-// claimTask reports whether a task is due and no other server has claimed its run.
-func (s *Server) claimTask(ctx context.Context, name string) (mine bool, err error) {
-	err = s.store.Tx(ctx, func(tx *store.Tx) error {
+// ClaimTask reports whether a task is due and no other server has claimed its run.
+func (h *Housekeeper) ClaimTask(ctx context.Context, name string) (mine bool, err error) {
+	err = h.store.Tx(ctx, func(tx *store.Tx) error {
 		tag, err := tx.Exec(ctx, `insert into housekeeping as h (task, ran_at) values ($1, now())
-			on conflict (task) do update set ran_at = now() where h.ran_at < now() - $2::interval`, name, housekeepingEvery)
+			on conflict (task) do update set ran_at = now() where h.ran_at < now() - $2::interval`, name, taskEvery)
 		mine = err == nil && tag.RowsAffected() > 0
 		return err
 	})
@@ -105,12 +117,12 @@ func (s *Server) claimTask(ctx context.Context, name string) (mine bool, err err
 // purge runs a statement, whose last argument is the largest number of rows to change,
 // until it changes less than half as many. It pauses between two runs at least as long
 // as the last run took, so that the database has time for others.
-func (s *Server) purge(ctx context.Context, what string, batch int, sql string, args ...any) error {
+func (h *Housekeeper) purge(ctx context.Context, what string, batch int, sql string, args ...any) error {
 	args = append(args, batch)
 	for total := int64(0); ; {
 		begun := time.Now()
 		var n int64
-		err := s.store.Tx(ctx, func(tx *store.Tx) error {
+		err := h.store.Tx(ctx, func(tx *store.Tx) error {
 			tag, err := tx.Exec(ctx, sql, args...)
 			n = tag.RowsAffected()
 			return err
@@ -120,7 +132,7 @@ func (s *Server) purge(ctx context.Context, what string, batch int, sql string, 
 		}
 		if total += n; n < int64(batch)/2 {
 			if total > 0 {
-				s.log.LogAttrs(ctx, slog.LevelDebug, "expired rows purged", slog.String("what", what),
+				h.log.LogAttrs(ctx, slog.LevelDebug, "expired rows purged", slog.String("what", what),
 					slog.Int64("rows", total))
 			}
 			return nil
@@ -131,14 +143,14 @@ func (s *Server) purge(ctx context.Context, what string, batch int, sql string, 
 	}
 }
 
-// dropManifests removes the manifests from the specs of deleted bundles. The documents
-// stay for feedMemory, so that a watch that reconnects sees the deletion. dropManifests
+// DropManifests removes the manifests from the specs of deleted bundles. The documents
+// stay for feedMemory, so that a watch that reconnects sees the deletion. DropManifests
 // changes them in place, without a new version or an entry in the feed. It continues
 // 10 minutes before the end of its last run, since transactions may have been open then.
-func (s *Server) dropManifests(ctx context.Context) error {
+func (h *Housekeeper) DropManifests(ctx context.Context) error {
 	const done = "manifests, done"
 	var from, to time.Time
-	err := s.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
+	err := h.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		return c.QueryRow(
 			ctx,
 			`select coalesce((select ran_at - interval '10 minutes' from housekeeping where task = $1), 'epoch'), now() - $2::interval`,
@@ -149,7 +161,7 @@ func (s *Server) dropManifests(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("reading which manifests were dropped: %w", err)
 	}
-	err = s.purge(ctx, "manifests of deleted bundles", manifestBatch, `with due as materialized (
+	err = h.purge(ctx, "manifests of deleted bundles", manifestBatch, `with due as materialized (
 			select kind, id from document where kind = $1 and removed_at >= $2 and removed_at < $3 and spec->'data' <> '{"manifests":[]}'
 			order by removed_at limit $4 for update skip locked)
 		update document d set spec = jsonb_set(d.spec, '{data}', '{"manifests":[]}'), sealed = null, sealed_with = null,
@@ -158,7 +170,7 @@ func (s *Server) dropManifests(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.store.Tx(ctx, func(tx *store.Tx) error {
+	return h.store.Tx(ctx, func(tx *store.Tx) error {
 		_, err := tx.Exec(
 			ctx,
 			`insert into housekeeping (task, ran_at) values ($1, $2) on conflict (task) do update set ran_at = excluded.ran_at`,
@@ -169,42 +181,42 @@ func (s *Server) dropManifests(ctx context.Context) error {
 	})
 }
 
-// trimHistory deletes old records of changes, and very old records of operators'
+// TrimHistory deletes old records of changes, and very old records of operators'
 // actions. It reads the oldest records only, which are first in the primary key. Records
 // of older versions of Maestro have the content of bundles, Secrets included; the same
 // rule deletes them.
-func (s *Server) trimHistory(ctx context.Context) error {
+func (h *Housekeeper) TrimHistory(ctx context.Context) error {
 	const changes = `delete from history where (xid, seq) in (select xid, seq from history
 		where version > 0 and audit is null order by xid, seq limit $2) and at < now() - $1::interval`
-	if err := s.purge(ctx, "records of changes", purgeBatch, changes, trailAge); err != nil {
+	if err := h.purge(ctx, "records of changes", PurgeBatch, changes, trailAge); err != nil {
 		return err
 	}
 	const audited = `delete from history where (xid, seq) in (select xid, seq from history
 		where version > 0 and audit is not null order by xid, seq limit $2) and at < now() - $1::interval`
-	if err := s.purge(ctx, "audit records", purgeBatch, audited, auditAge); err != nil {
+	if err := h.purge(ctx, "audit records", PurgeBatch, audited, auditAge); err != nil {
 		return err
 	}
 	const all = `delete from history where (xid, seq) in (select xid, seq from history order by xid, seq limit $2) and at < now() - $1::interval`
-	return s.purge(ctx, "records of operators", purgeBatch, all, operatorAge)
+	return h.purge(ctx, "records of operators", PurgeBatch, all, operatorAge)
 }
 
-// purgeTombstones deletes tombstones of confirmed deletions from the ledger: those older
-// than tombstoneAge, and the oldest above maxTombstones.
-func (s *Server) purgeTombstones(ctx context.Context) error {
+// PurgeTombstones deletes tombstones of confirmed deletions from the ledger: those older
+// than tombstoneAge, and the oldest above MaxTombstones.
+func (h *Housekeeper) PurgeTombstones(ctx context.Context) error {
 	var before time.Time
-	err := s.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
+	err := h.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		return c.QueryRow(
 			ctx,
 			`select greatest(now() - $1::interval, (select gone_at from ledger where gone_at is not null and not unconfirmed
 			order by gone_at desc offset $2 limit 1))`,
 			tombstoneAge,
-			maxTombstones,
+			MaxTombstones,
 		).Scan(&before)
 	})
 	if err != nil {
 		return fmt.Errorf("reading the age of tombstones: %w", err)
 	}
-	return s.purge(ctx, "tombstones", purgeBatch,
+	return h.purge(ctx, "tombstones", PurgeBatch,
 		`delete from ledger where id in (select id from ledger where gone_at <= $1 and not unconfirmed
 		order by gone_at limit $2 for update skip locked)`, before)
 }

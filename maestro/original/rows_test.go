@@ -1,4 +1,4 @@
-package maestro
+package original
 
 import (
 	"encoding/json"
@@ -8,7 +8,7 @@ import (
 // TestRowsWithRulesForSecretsAreImported: the row is of an earlier release, and its agent
 // refuses the rules.
 func TestRowsWithRulesForSecretsAreImported(t *testing.T) {
-	row := originalResource{originalRow: originalRow{ID: "w1"}, Source: "s", Consumer: "mc1", Version: 1,
+	row := resourceRow{baseRow: baseRow{ID: "w1"}, Source: "s", Consumer: "mc1", Version: 1,
 		Payload: map[string]json.RawMessage{"data": json.RawMessage(`{
 			"manifests":[{"apiVersion":"v1","kind":"Secret","metadata":{"name":"s","namespace":"n"}}],
 			"manifestConfigs":[{"resourceIdentifier":{"group":"","resource":"secrets","name":"s","namespace":"n"},

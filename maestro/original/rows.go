@@ -1,4 +1,4 @@
-package maestro
+package original
 
 import (
 	"encoding/json"
@@ -10,10 +10,10 @@ import (
 	"atoll.dev/maestro/bundle"
 )
 
-// originalTime is a time in a table of openshift-online/maestro, with or without a zone.
-type originalTime struct{ time.Time }
+// rowTime is a time in a table of openshift-online/maestro, with or without a zone.
+type rowTime struct{ time.Time }
 
-func (t *originalTime) UnmarshalJSON(data []byte) (err error) {
+func (t *rowTime) UnmarshalJSON(data []byte) (err error) {
 	var text string
 	if err := json.Unmarshal(data, &text); err != nil || text == "" {
 		return err
@@ -24,17 +24,17 @@ func (t *originalTime) UnmarshalJSON(data []byte) (err error) {
 	return err
 }
 
-// originalRow has the columns that all tables of openshift-online/maestro have.
-type originalRow struct {
-	ID        string        `json:"id"`
-	CreatedAt *originalTime `json:"created_at"`
-	UpdatedAt *originalTime `json:"updated_at"`
-	DeletedAt *originalTime `json:"deleted_at"`
+// baseRow has the columns that all tables of openshift-online/maestro have.
+type baseRow struct {
+	ID        string   `json:"id"`
+	CreatedAt *rowTime `json:"created_at"`
+	UpdatedAt *rowTime `json:"updated_at"`
+	DeletedAt *rowTime `json:"deleted_at"`
 }
 
 // times returns the times of a row. A missing time of creation is now; a missing time of the last
 // update is that of the creation.
-func (r originalRow) times() (created, updated time.Time) {
+func (r baseRow) times() (created, updated time.Time) {
 	created = time.Now()
 	if r.CreatedAt != nil && !r.CreatedAt.IsZero() {
 		created = r.CreatedAt.Time
@@ -46,9 +46,9 @@ func (r originalRow) times() (created, updated time.Time) {
 	return created, updated
 }
 
-// originalResource is a bundle in the table resources. Payload and status are whole CloudEvents.
-type originalResource struct {
-	originalRow
+// resourceRow is a bundle in the table resources. Payload and status are whole CloudEvents.
+type resourceRow struct {
+	baseRow
 	Name     string                     `json:"name"`
 	Source   string                     `json:"source"`
 	Consumer string                     `json:"consumer_name"`
@@ -58,8 +58,8 @@ type originalResource struct {
 }
 
 // spec converts the payload to a bundle's spec.
-func (r *originalResource) spec() (bundle.Spec, error) {
-	e := originalEvent(r.Payload)
+func (r *resourceRow) spec() (bundle.Spec, error) {
+	e := cloudEvent(r.Payload)
 	s := bundle.Spec{
 		EventID: e.text("id"), Source: r.Source, SpecVersion: "1.0", Type: e.text(
 			"type"), Time: e.time(), ContentType: "application/json",
@@ -101,8 +101,8 @@ func (r *originalResource) spec() (bundle.Spec, error) {
 
 // status converts their status. For a status that cannot be used it returns the zero
 // record and a note; the agent reports that status again.
-func (r *originalResource) status() (bundle.Status, []string) {
-	e := originalEvent(r.Status)
+func (r *resourceRow) status() (bundle.Status, []string) {
+	e := cloudEvent(r.Status)
 	if len(e) == 0 || len(e["data"]) == 0 || string(e["data"]) == "null" {
 		return bundle.Status{}, nil
 	}
@@ -124,11 +124,11 @@ func (r *originalResource) status() (bundle.Status, []string) {
 	return s, nil
 }
 
-// originalEvent is a CloudEvent as one JSON object.
-type originalEvent map[string]json.RawMessage
+// cloudEvent is a CloudEvent as one JSON object.
+type cloudEvent map[string]json.RawMessage
 
 // text returns a member that is a string, and "" for every other member.
-func (e originalEvent) text(name string) string {
+func (e cloudEvent) text(name string) string {
 	var s string
 	if json.Unmarshal(e[name], &s) != nil {
 		return ""
@@ -137,7 +137,7 @@ func (e originalEvent) text(name string) string {
 }
 
 // number returns a member that is a number, or a string with a number.
-func (e originalEvent) number(name string) (n int64, err error) {
+func (e cloudEvent) number(name string) (n int64, err error) {
 	raw := e[name]
 	if s := e.text(name); s != "" {
 		raw = json.RawMessage(s)
@@ -146,7 +146,7 @@ func (e originalEvent) number(name string) (n int64, err error) {
 	return n, err
 }
 
-func (e originalEvent) time() *time.Time {
+func (e cloudEvent) time() *time.Time {
 	t, err := time.Parse(time.RFC3339Nano, e.text("time"))
 	if err != nil {
 		return nil

@@ -1,0 +1,59 @@
+// Package database has the options of Maestro's database: its kinds of documents, their indexes, and the side tables
+// of Maestro's packages.
+//
+// Only package maestro, its packages, and cli, which shows the version of the schema, import it.
+package database
+
+import (
+	"encoding/json"
+	"log/slog"
+
+	"atoll.dev/api/work"
+	"atoll.dev/maestro/bundle"
+	"atoll.dev/maestro/dispatch"
+	"atoll.dev/maestro/housekeeping"
+	"atoll.dev/maestro/ledger"
+	"atoll.dev/maestro/peers"
+	"atoll.dev/maestro/presence"
+	"atoll.dev/maestro/restapi"
+	"atoll.dev/store"
+)
+
+// SchemaVersion returns the version of the schema of Maestro's tables that this program knows.
+func SchemaVersion() int { return len(migrations()) }
+
+// migrations make the side tables, in this order.
+func migrations() []string {
+	return []string{
+		ledger.LedgerSchema,
+		ledger.DigestSchema,
+		ledger.ForceSchema,
+		peers.Schema,
+		restapi.SearchStatistics,
+		ledger.AcknowledgedSchema,
+		ledger.LifeSchema,
+		ledger.ComparedSchema,
+		ledger.VersionSchema,
+		housekeeping.Schema,
+		presence.Schema,
+		ledger.BucketSchema,
+		dispatch.SlotsSchema,
+	}
+}
+
+// Options returns the options with which Maestro opens its database. maxConns of 0 is the store's default.
+func Options(dsn string, maxConns int, log *slog.Logger) store.Options {
+	return store.Options{
+		DSN: dsn, Logger: log, Migrations: migrations(), MaxConns: maxConns,
+		Kinds: []store.KindSpec{
+			{Kind: bundle.ConsumerKind, Render: bundle.RenderConsumer, BriefHistory: true},
+			{Kind: bundle.Kind, Begin: bundle.Begin, Render: bundle.Render, BriefHistory: true,
+				Sensitive: func(spec json.RawMessage) [][2]int { return work.SecretSpans(spec) }, Indexes: []store.Index{
+					{Name: "scope", On: "btree (scope, created_at)"},
+					{Name: "created", On: "btree (created_at, id)"},
+					{Name: "source", On: "btree ((spec->>'source'), id)"},
+					restapi.LabelIndex,
+				}},
+		},
+	}
+}
