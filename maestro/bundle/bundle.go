@@ -67,6 +67,9 @@ func (r *Spec) VersionAt(generation int64) int64 { return max(0, generation-r.Of
 // observedVersion returns the source's version of the generation that the agent reported on.
 func (s *Status) observedVersion() int64 { return max(0, s.Version-s.Offset) }
 
+// FirstOffset returns the Offset of a new bundle: its first generation is its source's version 1.
+func FirstOffset(generation int64) int64 { return generation - 1 }
+
 // Begin sets the version of a new bundle to 1 when its id was used by a deleted bundle.
 func Begin(d *store.Document) error {
 	if d.Generation == 1 {
@@ -76,19 +79,18 @@ func Begin(d *store.Document) error {
 	if err != nil {
 		return err
 	}
-	spec.Offset, spec.Version = d.Generation-1, 1
+	spec.Offset, spec.Version = FirstOffset(d.Generation), 1
 	d.Spec, err = Marshal(spec)
 	return err
 }
 
 func (s *Status) IsEmpty() bool { return len(s.Data) == 0 }
 
-// Data is the data of a spec event. Members that Maestro only passes on stay raw.
-type Data struct {
+// shownData has the members of a spec event's data that the REST form shows, as the source sent them.
+type shownData struct {
 	Manifests       []json.RawMessage `json:"manifests"`
-	DeleteOption    json.RawMessage   `json:"deleteOption,omitempty"`
-	ManifestConfigs []json.RawMessage `json:"manifestConfigs,omitempty"`
-	Executer        json.RawMessage   `json:"executer,omitempty"`
+	DeleteOption    json.RawMessage   `json:"deleteOption"`
+	ManifestConfigs []json.RawMessage `json:"manifestConfigs"`
 }
 
 // StatusData is the data of a status event. Members that Maestro only passes on stay raw.
@@ -188,7 +190,7 @@ func Render(d store.Document) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	var data Data
+	var data shownData
 	if err := json.Unmarshal(spec.Data, &data); err != nil {
 		return nil, fmt.Errorf("reading the data of bundle %s: %w", d.ID, err)
 	}

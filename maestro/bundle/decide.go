@@ -23,33 +23,33 @@ type Request struct {
 	AnySource bool
 }
 
-// DecideUpdate applies an update to a bundle. It does not change d when the content is
-// equal: the event's id and time are no content, so a source may repeat an update (I3).
-func DecideUpdate(d *store.Document, req Request) error {
+// DecideUpdate applies an update to a bundle, and returns the spec that the bundle has then. It does not change d
+// when the content is equal: the event's id and time are no content, so a source may repeat an update (I3).
+func DecideUpdate(d *store.Document, req Request) (Spec, error) {
 	have, err := SpecOf(*d)
 	if err != nil {
-		return err
+		return have, err
 	}
 	if err := CheckChange(*d, have, req); err != nil {
-		return err
+		return have, err
 	}
 	if d.DeletedAt != nil {
-		return rest.Errorf(http.StatusConflict, apierror.CodeConflict, "the resource is under deletion, id: %s", d.ID)
+		return have, rest.Errorf(http.StatusConflict, apierror.CodeConflict, "the resource is under deletion, id: %s", d.ID)
 	}
 	version := have.VersionAt(d.Generation)
 	if req.Version != 0 && req.Version != version {
-		return rest.Errorf(http.StatusConflict, apierror.CodeConflict,
+		return have, rest.Errorf(http.StatusConflict, apierror.CodeConflict,
 			"the resource version is not the latest, the latest version: %d", version)
 	}
 	if jsonvalue.EqualOptional(have.Data, req.Record.Data) &&
 		jsonvalue.EqualOptional(have.Metadata, req.Record.Metadata) {
-		return nil
+		return have, nil
 	}
 	next := req.Record
 	next.Source = have.Source // the creator stays the source
 	next.Version, next.Offset = version+1, have.Offset
 	d.Spec, err = json.Marshal(next)
-	return err
+	return next, err
 }
 
 // DecideDelete orders a bundle's deletion, by a source or over REST.
@@ -161,15 +161,14 @@ func sameStatus(a, b Status) bool {
 
 // WithoutBundle returns the data of a status event without the spec that some
 // agents repeat in it.
-func WithoutBundle(data json.RawMessage) (json.RawMessage, *StatusData, error) {
+func WithoutBundle(data json.RawMessage) (json.RawMessage, error) {
 	var sd StatusData
 	if err := json.Unmarshal(data, &sd); err != nil {
-		return nil, nil, fmt.Errorf("reading a status: %w", err)
+		return nil, fmt.Errorf("reading a status: %w", err)
 	}
 	if len(sd.Bundle) == 0 {
-		return data, &sd, nil
+		return data, nil
 	}
 	sd.Bundle = nil
-	stripped, err := Marshal(sd)
-	return stripped, &sd, err
+	return Marshal(sd)
 }

@@ -24,11 +24,11 @@ func TestI11RulesForSecretsAreRefused(t *testing.T) {
 		{"another group", option("example.com", "secrets", feedback), false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, err := CheckData([]byte(c.data))
+			err := CheckData([]byte(c.data))
 			if (err != nil) != c.refused || c.refused && !strings.Contains(err.Error(), "manifestConfigs[0]") {
 				t.Errorf("got %v", err)
 			}
-			if _, err := CheckHeldData([]byte(c.data)); err != nil {
+			if err := CheckHeldData([]byte(c.data)); err != nil {
 				t.Errorf("the check of held data fails: %v", err)
 			}
 		})

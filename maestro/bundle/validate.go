@@ -23,33 +23,31 @@ const maxManifests = 500 * 1024
 
 // CheckData checks the data of a source's request: CheckHeldData, and no rules that read
 // Secrets.
-func CheckData(raw json.RawMessage) (*Data, error) {
-	data, err := CheckHeldData(raw)
+func CheckData(raw json.RawMessage) error {
+	data, err := decodeData(raw)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var typed work.Bundle
-	if err := rest.DecodeJSON(raw, &typed); err != nil {
-		return nil, apierror.Invalid("the data of the event cannot be read: %s", apierror.ReasonOf(err))
+	if i, found := work.SecretRules(data.ManifestConfigs); found {
+		return apierror.Invalid("manifestConfigs[%d]: %s; remove its rules", i, work.SecretRulesRefused)
 	}
-	if i, found := work.SecretRules(typed.ManifestConfigs); found {
-		return nil, apierror.Invalid("manifestConfigs[%d]: %s; remove its rules", i, work.SecretRulesRefused)
-	}
-	return data, nil
+	return nil
 }
 
 // CheckHeldData refuses data that no agent could apply, or that PostgreSQL cannot store.
 // Its errors name the member and the remedy. It accepts rules that read Secrets: an agent
 // may hold a work of an earlier release with such rules, and the agent itself refuses
 // them.
-func CheckHeldData(raw json.RawMessage) (*Data, error) {
-	var typed work.Bundle // every member that we know has the type it should
-	if err := rest.DecodeJSON(raw, &typed); err != nil {
+func CheckHeldData(raw json.RawMessage) error {
+	_, err := decodeData(raw)
+	return err
+}
+
+// decodeData decodes the data of a bundle, with the types of all known members, and checks it as CheckHeldData says.
+func decodeData(raw json.RawMessage) (*work.Bundle, error) {
+	var data work.Bundle
+	if err := rest.DecodeJSON(raw, &data); err != nil {
 		return nil, apierror.Invalid("the data of the event cannot be read: %s", apierror.ReasonOf(err))
-	}
-	var data Data
-	if err := json.Unmarshal(raw, &data); err != nil {
-		return nil, apierror.Invalid("the data of the event cannot be read: %s", err)
 	}
 	if len(data.Manifests) == 0 {
 		return nil, apierror.Invalid("manifests is empty; a bundle needs at least one manifest")

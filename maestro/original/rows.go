@@ -95,8 +95,7 @@ func (r *resourceRow) spec() (bundle.Spec, error) {
 	if s.Metadata, err = bundle.CheckMetadata(metadata); err != nil {
 		return s, err
 	}
-	_, err = bundle.CheckHeldData(s.Data)
-	return s, err
+	return s, bundle.CheckHeldData(s.Data)
 }
 
 // status converts their status. For a status that cannot be used it returns the zero
@@ -118,7 +117,7 @@ func (r *resourceRow) status() (bundle.Status, []string) {
 		OriginalSource: e.text(work.ExtOriginalSource),
 		Sequence:       e.text(work.ExtSequenceID), Hash: e.text(work.ExtStatusHash),
 	}
-	if s.Data, _, err = bundle.WithoutBundle(e["data"]); err != nil {
+	if s.Data, err = bundle.WithoutBundle(e["data"]); err != nil {
 		return bundle.Status{}, []string{"its status cannot be read; its agent is asked again"}
 	}
 	return s, nil

@@ -67,9 +67,7 @@ func (w *Writer) create(ctx context.Context, tx *store.Tx, r bundle.Spec) (versi
 	if err != nil {
 		return 0, err
 	}
-	if r, err = bundle.SpecOf(d); err != nil {
-		return 0, err
-	}
+	r.Offset = bundle.FirstOffset(d.Generation)
 	if err := ledger.RecordOrder(ctx, tx, d, r); err != nil {
 		return 0, err
 	}
@@ -105,8 +103,10 @@ func (w *Writer) updateBundle(ctx context.Context, req bundle.Request) (version 
 		if err := ledger.Lock(ctx, tx, req.Record.ID); err != nil {
 			return err
 		}
-		d, changed, err := tx.Update(ctx, bundle.Kind, string(req.Record.ID), 0, func(d *store.Document) error {
-			return bundle.DecideUpdate(d, req)
+		var spec bundle.Spec
+		d, changed, err := tx.Update(ctx, bundle.Kind, string(req.Record.ID), 0, func(d *store.Document) (err error) {
+			spec, err = bundle.DecideUpdate(d, req)
+			return err
 		})
 		if errors.Is(err, store.ErrNotFound) {
 			return apierror.NotFound("Resource", string(req.Record.ID))
@@ -115,11 +115,7 @@ func (w *Writer) updateBundle(ctx context.Context, req bundle.Request) (version 
 		if err != nil || !changed {
 			return err
 		}
-		have, err := bundle.SpecOf(d)
-		if err != nil {
-			return err
-		}
-		return ledger.RecordOrder(ctx, tx, d, have)
+		return ledger.RecordOrder(ctx, tx, d, spec)
 	})
 	w.count("update", err)
 	return version, err
@@ -128,22 +124,15 @@ func (w *Writer) updateBundle(ctx context.Context, req bundle.Request) (version 
 // deleteBundle orders the deletion of a bundle for its source. It succeeds when the
 // bundle does not exist or is already under deletion.
 func (w *Writer) deleteBundle(ctx context.Context, req bundle.Request) error {
-	return w.orderDeletion(ctx, req.Record.ID, func(d store.Document) error {
-		have, err := bundle.SpecOf(d)
-		if err != nil {
-			return err
-		}
-		if err := bundle.CheckChange(d, have, req); err != nil {
-			return err
-		}
-		return nil
+	return w.orderDeletion(ctx, req.Record.ID, func(d store.Document, have bundle.Spec) error {
+		return bundle.CheckChange(d, have, req)
 	})
 }
 
 // DeleteBundle orders the deletion of a bundle for an operator, at the version of
 // ifMatch unless that is 0. It succeeds when the bundle does not exist or is already under deletion.
 func (w *Writer) DeleteBundle(ctx context.Context, id work.ID, ifMatch int64) error {
-	return w.orderDeletion(ctx, id, func(d store.Document) error {
+	return w.orderDeletion(ctx, id, func(d store.Document, _ bundle.Spec) error {
 		if ifMatch != 0 && ifMatch != d.Version {
 			return &store.StaleError{Kind: bundle.Kind, ID: string(id), Asked: ifMatch, Latest: d.Version}
 		}
@@ -152,7 +141,7 @@ func (w *Writer) DeleteBundle(ctx context.Context, id work.ID, ifMatch int64) er
 }
 
 // orderDeletion orders the deletion of a bundle, unless check refuses it.
-func (w *Writer) orderDeletion(ctx context.Context, id work.ID, check func(store.Document) error) error {
+func (w *Writer) orderDeletion(ctx context.Context, id work.ID, check func(store.Document, bundle.Spec) error) error {
 	if err := w.accepting(); err != nil {
 		return err
 	}
@@ -160,8 +149,12 @@ func (w *Writer) orderDeletion(ctx context.Context, id work.ID, check func(store
 		if err := ledger.Lock(ctx, tx, id); err != nil {
 			return err
 		}
-		d, changed, err := tx.Update(ctx, bundle.Kind, string(id), 0, func(d *store.Document) error {
-			if err := check(*d); err != nil {
+		var spec bundle.Spec
+		d, changed, err := tx.Update(ctx, bundle.Kind, string(id), 0, func(d *store.Document) (err error) {
+			if spec, err = bundle.SpecOf(*d); err != nil {
+				return err
+			}
+			if err := check(*d, spec); err != nil {
 				return err
 			}
 			bundle.DecideDelete(d, time.Now())
@@ -173,11 +166,7 @@ func (w *Writer) orderDeletion(ctx context.Context, id work.ID, check func(store
 		if err != nil || !changed {
 			return err
 		}
-		have, err := bundle.SpecOf(d)
-		if err != nil {
-			return err
-		}
-		return ledger.RecordOrder(ctx, tx, d, have)
+		return ledger.RecordOrder(ctx, tx, d, spec)
 	})
 	w.count("delete", err)
 	return err

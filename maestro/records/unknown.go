@@ -139,7 +139,7 @@ func (w *Writer) AdoptHeldSpec(ctx context.Context, consumer work.Consumer, m bu
 	if err := bundle.CheckID(h.ID); err != nil {
 		return err
 	}
-	if _, err := bundle.CheckHeldData(h.Bundle); err != nil {
+	if err := bundle.CheckHeldData(h.Bundle); err != nil {
 		return err
 	}
 	now := time.Now().UTC()

@@ -250,11 +250,7 @@ func (c *Comparer) askConsumer(ctx context.Context, consumer work.Consumer, ids 
 // hashBytes returns the largest size of the data of a status resync request to a consumer.
 // The broker's limit is for the whole message.
 func (c *Comparer) hashBytes(consumer work.Consumer) (int, error) {
-	empty, err := wire.EncodeStatusResync(consumer, nil, longestSequence, c.o.SourceID)
-	if err != nil {
-		return 0, err
-	}
-	room, err := c.o.Room(consumer, empty)
+	room, err := c.o.Room(consumer, wire.StatusResyncHeader(consumer, longestSequence, c.o.SourceID))
 	return min(bytesPerRequest, room), err
 }
 

@@ -2,8 +2,9 @@ package rpcapi
 
 import (
 	"context"
-	"encoding/json"
 	"log/slog"
+	"maps"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -270,6 +271,11 @@ func (g *sourcePort) forward(ctx context.Context, o *eventSender, c *store.Chang
 	if !ok {
 		return nil
 	}
+	return g.sendEvent(o, m)
+}
+
+// sendEvent sends an event and counts it.
+func (g *sourcePort) sendEvent(o *eventSender, m bus.Event) error {
 	if err := o.send(wire.ToProto(m)); err != nil {
 		return err
 	}
@@ -289,7 +295,7 @@ func (g *sourcePort) answer(ctx context.Context, st *sourceStream, o *eventSende
 	q := store.Query{Kind: bundle.Kind, Where: store.Fragment{SQL: "d.spec->>'source' = $1", Args: []any{st.source}},
 		Limit: resyncPage, Deletion: store.WithDeleting}
 	if len(list.Hashes) > 0 {
-		differing, dead, err := g.compareSource(ctx, st.source, list.Hashes)
+		differing, removals, err := g.compareSource(ctx, st.source, list.Hashes)
 		if err != nil {
 			return err
 		}
@@ -299,8 +305,8 @@ func (g *sourcePort) answer(ctx context.Context, st *sourceStream, o *eventSende
 				return err
 			}
 		}
-		for _, c := range dead {
-			if err := g.forward(ctx, o, c); err != nil {
+		for _, m := range removals {
+			if err := g.sendEvent(o, m); err != nil {
 				return err
 			}
 		}
@@ -343,7 +349,7 @@ func (g *sourcePort) pages(ctx context.Context, st *sourceStream, o *eventSender
 // compareSource compares a source's list with the store. It returns the ids of bundles
 // whose status differs, and the removals of bundles that no longer exist.
 func (g *sourcePort) compareSource(ctx context.Context, source string, list []work.StatusHash) (ids []work.ID,
-	dead []*store.Change, err error) {
+	removals []bus.Event, err error) {
 	theirs := make(map[work.ID]string, len(list))
 	for _, h := range list {
 		theirs[h.ID] = h.Hash
@@ -361,38 +367,21 @@ func (g *sourcePort) compareSource(ctx context.Context, source string, list []wo
 	if len(theirs) == 0 {
 		return ids, nil, nil
 	}
-	dead, err = g.tombstoneChanges(ctx, source, theirs)
-	return ids, dead, err
+	removals, err = g.removalsOf(ctx, source, theirs)
+	return ids, removals, err
 }
 
-// tombstoneChanges returns the removals of deleted bundles that a source still lists,
-// made from their tombstones.
-func (g *sourcePort) tombstoneChanges(ctx context.Context, source string, ids map[work.ID]string) ([]*store.Change,
-	error) {
-	list := make([]work.ID, 0, len(ids))
-	for id := range ids {
-		list = append(list, id)
-	}
-	dead, err := g.in.Ledger.TombstonesOf(ctx, source, list)
+// removalsOf returns the events of deleted bundles that a source still lists, made from their tombstones.
+func (g *sourcePort) removalsOf(ctx context.Context, source string, listed map[work.ID]string) ([]bus.Event, error) {
+	tombstones, err := g.in.Ledger.TombstonesOf(ctx, source, slices.Collect(maps.Keys(listed)))
 	if err != nil {
 		return nil, err
 	}
-	var changes []*store.Change
-	for _, d := range dead {
-		spec, err := json.Marshal(bundle.Spec{Source: source, Consumer: d.Consumer, ID: d.ID, Version: d.Version,
-			Data: json.RawMessage(`{"manifests":[]}`)})
-		if err != nil {
+	removals := make([]bus.Event, len(tombstones))
+	for i, t := range tombstones {
+		if removals[i], err = wire.EncodeRemoval(t.Consumer, t.ID, t.Version, t.At); err != nil {
 			return nil, err
 		}
-		changes = append(changes, &store.Change{Document: store.Document{
-			Kind:       bundle.Kind,
-			ID:         string(d.ID),
-			Scope:      string(d.Consumer),
-			Generation: d.Version,
-			Spec:       spec,
-			UpdatedAt:  d.At,
-			Removed:    true,
-		}})
 	}
-	return changes, nil
+	return removals, nil
 }

@@ -12,11 +12,10 @@ func FromProto(e *cloudevents.CloudEvent) (bus.Event, error) {
 	if err != nil {
 		return bus.Event{}, apierror.Invalid("%s", err)
 	}
-	m := ev
-	if m.Extensions == nil {
-		m.Extensions = map[string]string{}
+	if ev.Extensions == nil {
+		ev.Extensions = map[string]string{}
 	}
-	return m, nil
+	return ev, nil
 }
 
 // ToProto writes an event in the gRPC form.

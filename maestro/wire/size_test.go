@@ -12,7 +12,7 @@ import (
 )
 
 // TestTheSizeOfABundleIsThatOfItsEvent: a bundle is refused exactly when its event, encoded as it is sent, exceeds the
-// limit less the headroom, however its data is written.
+// limit less the headroom, however its data and its metadata are written.
 func TestTheSizeOfABundleIsThatOfItsEvent(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		value, err := json.Marshal(
@@ -26,13 +26,15 @@ func TestTheSizeOfABundleIsThatOfItsEvent(t *testing.T) {
 		if rapid.Bool().Draw(rt, "unescaped") { // as other encoders write it
 			text = strings.NewReplacer(`\u003c`, "<", `\u003e`, ">", `\u0026`, "&", `\u2028`, "\u2028").Replace(text)
 		}
+		metadata := rapid.SampledFrom([]string{"", "{}", `{"labels":{"a":"b"}}`, `{"name":"a much longer name than the id"}`,
+			`{ "a\u2028<b": 1, "c d>":"< >" }`, `{"z":1,"name":"w"}`}).Draw(rt, "metadata")
 		space := strings.Repeat(" ", rapid.IntRange(0, 50).Draw(rt, "space"))
 		r := bundle.Spec{
 			EventID:  "e",
 			Source:   "s",
 			ID:       "w1",
 			Consumer: "mc1",
-			Metadata: json.RawMessage(`{"labels":{"a":"b"}}`),
+			Metadata: json.RawMessage(metadata),
 			Data:     json.RawMessage(`{` + space + `"manifests": ` + text + `}`),
 		}
 		spec, err := bundle.Marshal(r)

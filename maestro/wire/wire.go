@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"k8s.io/apimachinery/pkg/api/meta"
 
 	"atoll.dev/api/work"
 	"atoll.dev/bus"
@@ -92,7 +93,7 @@ func DecodeSpec(m bus.Event) (bundle.Request, error) {
 	if req.Record.Metadata, err = bundle.CheckMetadata(m.Extensions[work.ExtMetadata]); err != nil {
 		return req, err
 	}
-	if _, err := bundle.CheckData(m.Data); err != nil {
+	if err := bundle.CheckData(m.Data); err != nil {
 		return req, err
 	}
 	req.Record.Data = m.Data
@@ -134,15 +135,17 @@ func DecodeStatus(topic work.Consumer, m bus.Event) (bundle.StatusEvent, error) 
 		t := m.Time.UTC()
 		ev.Record.Time = &t
 	}
-	var shape work.Status
-	if err := rest.DecodeJSON(m.Data, &shape); err != nil {
+	var status work.Status
+	if err := rest.DecodeJSON(m.Data, &status); err != nil {
 		return ev, fmt.Errorf("reading a status: %w", err)
 	}
-	var data *bundle.StatusData
-	if ev.Record.Data, data, err = bundle.WithoutBundle(m.Data); err != nil {
-		return ev, err
+	ev.Record.Data = m.Data
+	if status.Bundle != nil {
+		if ev.Record.Data, err = bundle.WithoutBundle(m.Data); err != nil {
+			return ev, err
+		}
 	}
-	ev.Deleted = data.Deleted()
+	ev.Deleted = meta.IsStatusConditionTrue(status.Conditions, work.ConditionDeleted)
 	ev.ReceivedAt = parseTime(m.Extensions[work.ExtReceivedAt])
 	ev.AppliedAt = parseTime(m.Extensions[work.ExtAppliedAt])
 	return ev, nil
@@ -175,10 +178,16 @@ func EncodeSpec(d store.Document, sourceID string) (bus.Event, error) {
 
 // specEvent encodes the event of a bundle without its data.
 func specEvent(spec bundle.Spec, d store.Document, sourceID string) (bus.Event, error) {
+	m := specHeader(spec, d, sourceID)
 	metadata, err := bundle.WithName(spec.Metadata, work.ID(d.ID))
-	if err != nil {
-		return bus.Event{}, err
+	if len(metadata) > 0 {
+		m.Extensions[work.ExtMetadata] = string(metadata)
 	}
+	return m, err
+}
+
+// specHeader returns the event of a bundle without its data and metadata.
+func specHeader(spec bundle.Spec, d store.Document, sourceID string) bus.Event {
 	m := bus.Event{
 		ID: spec.EventID, Source: sourceID, DataContentType: JSONType,
 		Extensions: map[string]string{
@@ -189,9 +198,6 @@ func specEvent(spec bundle.Spec, d store.Document, sourceID string) (bus.Event, 
 	}
 	if spec.Time != nil {
 		m.Time = *spec.Time
-	}
-	if len(metadata) > 0 {
-		m.Extensions[work.ExtMetadata] = string(metadata)
 	}
 	if spec.LogTracing != "" {
 		m.Extensions[work.ExtLogTracing] = spec.LogTracing
@@ -207,7 +213,7 @@ func specEvent(spec bundle.Spec, d store.Document, sourceID string) (bus.Event, 
 	default:
 		m.Type = work.SpecCreate
 	}
-	return m, nil
+	return m
 }
 
 // SizeHeadroom is the largest number of bytes by which a later event of a bundle exceeds
@@ -215,10 +221,17 @@ func specEvent(spec bundle.Spec, d store.Document, sourceID string) (bus.Event, 
 const SizeHeadroom = 256
 
 // CheckSize refuses a bundle whose event the broker would refuse: the bundle would be
-// stored and never arrive. CheckSize encodes the data only when the event comes close to
-// the limit.
+// stored and never arrive. CheckSize encodes data and metadata only when the event comes
+// close to a limit.
 func CheckSize(r bundle.Spec, sourceID, topic string, limit int) error {
-	m, err := specEvent(r, store.Document{ID: string(r.ID), Scope: string(r.Consumer), Generation: 1}, sourceID)
+	d := store.Document{ID: string(r.ID), Scope: string(r.Consumer), Generation: 1}
+	m := specHeader(r, d, sourceID)
+	m.Data = r.Data
+	if size, err := m.Size(topic); err == nil && len(r.Metadata) <= maxExtension &&
+		size+escapes(r.Data)+metadataBound(r)+SizeHeadroom <= limit {
+		return nil
+	}
+	m, err := specEvent(r, d, sourceID)
 	if err != nil {
 		return err
 	}
@@ -226,9 +239,6 @@ func CheckSize(r bundle.Spec, sourceID, topic string, limit int) error {
 	size, err := m.Size(topic)
 	if err != nil {
 		return apierror.Invalid("the bundle cannot be a message to its agent: %s", err)
-	}
-	if size+escapes(r.Data)+SizeHeadroom <= limit {
-		return nil
 	}
 	if m.Data, err = Canonical(r.Data); err != nil {
 		return fmt.Errorf("the data of bundle %s: %w", r.ID, err)
@@ -240,6 +250,15 @@ func CheckSize(r bundle.Spec, sourceID, topic string, limit int) error {
 				"or make several of it", size+SizeHeadroom, limit)
 	}
 	return nil
+}
+
+// metadataBound returns an upper bound of the bytes that the metadata adds to a bundle's event: the
+// member name is added or replaced by the id, keys are escaped, and the property has a name and two lengths.
+func metadataBound(r bundle.Spec) int {
+	if len(r.Metadata) == 0 {
+		return 0
+	}
+	return len(r.Metadata) + escapes(r.Metadata) + len(`"name":"",`) + len(r.ID) + len("ce-"+work.ExtMetadata) + 16
 }
 
 // escapes returns the largest number of bytes by which Canonical makes data longer: it writes <, >
@@ -295,7 +314,14 @@ func EncodeTombstone(consumer work.Consumer, id work.ID, generation int64, sourc
 // "": an agent that begins below it, because it lost its store and its clock is late,
 // continues above it (docs/decisions/075).
 func EncodeStatusResync(consumer work.Consumer, hashes []work.StatusHash, latest, sourceID string) (bus.Event, error) {
-	data, err := json.Marshal(work.StatusHashes{Hashes: hashes})
+	m := StatusResyncHeader(consumer, latest, sourceID)
+	var err error
+	m.Data, err = json.Marshal(work.StatusHashes{Hashes: hashes})
+	return m, err
+}
+
+// StatusResyncHeader returns the event of EncodeStatusResync without data.
+func StatusResyncHeader(consumer work.Consumer, latest, sourceID string) bus.Event {
 	m := bus.Event{
 		DataContentType: JSONType,
 		ID:              uuid.NewString(),
@@ -303,12 +329,11 @@ func EncodeStatusResync(consumer work.Consumer, hashes []work.StatusHash, latest
 		Type:            work.StatusResync,
 		Time:            time.Now().UTC(),
 		Extensions:      map[string]string{work.ExtClusterName: string(consumer)},
-		Data:            data,
 	}
 	if latest != "" {
 		m.Extensions[work.ExtSequenceID] = latest
 	}
-	return m, err
+	return m
 }
 
 // EncodeStatus encodes the status of a bundle for its source: the agent's last status event
@@ -323,19 +348,33 @@ func EncodeStatus(c *store.Change) (m bus.Event, ok bool, err error) {
 	if !d.Removed && (status.IsEmpty() || status.Version != d.Generation) {
 		return m, false, nil
 	}
+	m, err = encodeStatus(d, spec, status)
+	return m, err == nil, err
+}
+
+// EncodeRemoval encodes the removal of a bundle for its source when only its tombstone is left: version is the last
+// one that the source saw, and at the time of the removal.
+func EncodeRemoval(consumer work.Consumer, id work.ID, version int64, at time.Time) (bus.Event, error) {
+	d := store.Document{Kind: bundle.Kind, ID: string(id), Scope: string(consumer), Generation: version, UpdatedAt: at,
+		Removed: true}
+	return encodeStatus(d, bundle.Spec{Data: json.RawMessage(`{"manifests":[]}`)}, bundle.Status{})
+}
+
+// encodeStatus encodes the status event of a bundle for its source.
+func encodeStatus(d store.Document, spec bundle.Spec, status bundle.Status) (m bus.Event, err error) {
 	var sd bundle.StatusData
 	if !status.IsEmpty() {
 		if err := json.Unmarshal(status.Data, &sd); err != nil {
-			return m, false, fmt.Errorf("reading the status of bundle %s: %w", d.ID, err)
+			return m, fmt.Errorf("reading the status of bundle %s: %w", d.ID, err)
 		}
 		if err := sd.ShowVersions(status.Offset); err != nil {
-			return m, false, fmt.Errorf("reading the conditions of bundle %s: %w", d.ID, err)
+			return m, fmt.Errorf("reading the conditions of bundle %s: %w", d.ID, err)
 		}
 	}
 	if d.Removed && !sd.Deleted() {
 		gone, err := json.Marshal(bundle.DeletedCondition(work.Consumer(d.Scope), d.UpdatedAt))
 		if err != nil {
-			return m, false, err
+			return m, err
 		}
 		sd.Conditions = append(sd.Conditions, gone)
 	}
@@ -361,11 +400,11 @@ func EncodeStatus(c *store.Change) (m bus.Event, ok bool, err error) {
 	}
 	metadata, err := bundle.RowMetadata(spec.Metadata, d)
 	if err != nil {
-		return m, false, err
+		return m, err
 	}
 	if len(metadata) > 0 {
 		m.Extensions[work.ExtMetadata] = string(metadata)
 	}
 	m.Data, err = bundle.Marshal(sd)
-	return m, err == nil, err
+	return m, err
 }
