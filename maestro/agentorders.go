@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"atoll.dev/api/work"
-	"atoll.dev/maestro/ledger"
+	"atoll.dev/maestro/delivery"
 	"atoll.dev/maestro/wire"
 )
 
@@ -20,12 +20,12 @@ func (a agentOrders) Forget(consumer work.Consumer, id work.ID, generation int64
 
 // SendTombstone sends an agent one order to delete a work that has a tombstone. When the
 // order is lost, the agent's next comparison finds the tombstone.
-func (a agentOrders) SendTombstone(ctx context.Context, consumer work.Consumer, w ledger.Work) {
+func (a agentOrders) SendTombstone(ctx context.Context, w delivery.Work) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	m := wire.EncodeTombstone(consumer, w.ID, w.Generation, a.s.opts.SourceID, time.Now())
-	if err := a.s.dispatch.Publish(ctx, consumer, m); err != nil {
-		a.s.log.LogAttrs(ctx, slog.LevelDebug, "order to delete a work not sent", slog.String("consumer", string(consumer)),
+	m := wire.EncodeTombstone(w.Consumer, w.ID, w.Generation, a.s.opts.SourceID, time.Now())
+	if err := a.s.dispatch.Publish(ctx, w.Consumer, m); err != nil {
+		a.s.log.LogAttrs(ctx, slog.LevelDebug, "order to delete a work not sent", slog.String("consumer", string(w.Consumer)),
 			slog.String("bundle", string(w.ID)), slog.Any("error", err))
 	}
 }

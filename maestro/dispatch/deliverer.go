@@ -173,14 +173,14 @@ func (d *deliverer) applyComparison(consumer work.Consumer, c ledger.Comparison)
 		}
 		if d.served != nil {
 			for _, h := range c.Pending {
-				m.Add(delivery.Work{Consumer: consumer, ID: h.ID, Generation: h.Generation})
+				m.Add(h)
 			}
 		}
 		for _, h := range c.Received {
 			m.Postpone(now, consumer, h.ID, h.Generation)
 		}
 		for _, h := range c.Send {
-			m.Resend(delivery.Work{Consumer: consumer, ID: h.ID, Generation: h.Generation, Deleting: h.Deleting})
+			m.Resend(h)
 		}
 	})
 }
@@ -338,7 +338,7 @@ func (d *deliverer) applyChanges(changes []*store.Change) {
 				d.discardFresh(work.ID(doc.ID), doc.Generation)
 				continue
 			}
-			if m.Add(workOf(doc)) {
+			if m.Add(ledger.WorkOf(doc)) {
 				d.keepFresh(doc)
 			}
 		}

@@ -17,12 +17,6 @@ import (
 
 func docSize(d store.Document) int { return len(d.Spec) + len(d.Status) + len(d.Wire) + 256 }
 
-// workOf returns the work that a document describes.
-func workOf(doc store.Document) delivery.Work {
-	return delivery.Work{Consumer: work.Consumer(doc.Scope), ID: work.ID(doc.ID), Generation: doc.Generation,
-		Deleting: doc.DeletedAt != nil}
-}
-
 // publish passes a batch to the carrier, one work after the other, as the carrier has
 // room. It does not wait for the carrier's acknowledgements: a lost one would stop
 // delivery. docs has documents from the feed; publish reads the others from the store.
@@ -63,7 +57,7 @@ func (d *deliverer) publish(ctx context.Context, sends []delivery.Send, docs map
 func (d *deliverer) publishOne(ctx context.Context, send delivery.Send, doc store.Document) (sent bool) {
 	begun := time.Now()
 	err := d.send(ctx, send.Consumer, func() (bus.Event, error) {
-		if !d.isCurrent(send, workOf(doc)) {
+		if !d.isCurrent(send, ledger.WorkOf(doc)) {
 			return bus.Event{}, errStale
 		}
 		begun = time.Now()
@@ -129,7 +123,7 @@ func (d *deliverer) load(ctx context.Context, sends []delivery.Send, docs map[wo
 		doc, ok := docs[id]
 		snap := snaps[id]
 		if ok && (snap.Gone || doc.DeletedAt == nil && snap.Acknowledged >= doc.Generation) {
-			finished[id] = workOf(doc)
+			finished[id] = ledger.WorkOf(doc)
 			delete(docs, id)
 		}
 	}
@@ -148,7 +142,7 @@ func (d *deliverer) handleSent(send delivery.Send, doc store.Document, begun tim
 	default:
 		d.o.Metrics.Republished.Inc()
 	}
-	d.update(func(m *delivery.Machine) { m.EndSend(now, send, workOf(doc), outcome) })
+	d.update(func(m *delivery.Machine) { m.EndSend(now, send, ledger.WorkOf(doc), outcome) })
 	d.recordAttempt(doc, begun, err)
 }
 
@@ -163,7 +157,7 @@ func (d *deliverer) handleUnsent(send delivery.Send, doc store.Document, begun t
 			outcome = delivery.NotSent
 		}
 	}
-	d.update(func(m *delivery.Machine) { m.EndSend(time.Now(), send, workOf(doc), outcome) })
+	d.update(func(m *delivery.Machine) { m.EndSend(time.Now(), send, ledger.WorkOf(doc), outcome) })
 	if !errors.Is(err, errStale) {
 		d.recordAttempt(doc, begun, err)
 	}

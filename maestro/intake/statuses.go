@@ -175,8 +175,7 @@ func (in *Intake) storeBundleStatuses(
 		return o, tx.Remove(ctx, bundle.Kind, string(id), 0)
 	}
 	if o.lost != nil {
-		lost := []ledger.Work{{ID: id, Generation: d.Generation}}
-		if err := ledger.LowerAcknowledged(ctx, tx, lost, nil, 0); err != nil {
+		if err := ledger.LowerAcknowledged(ctx, tx, []delivery.Work{*o.lost}, nil, 0); err != nil {
 			return o, err
 		}
 	}

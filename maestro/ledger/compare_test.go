@@ -6,12 +6,22 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"atoll.dev/api/work"
+	"atoll.dev/maestro/delivery"
 )
 
 func TestComparisonOfWhatAnAgentHolds(t *testing.T) {
-	ours := []Work{{ID: "new", Generation: 1, Unacknowledged: true}, {ID: "older", Generation: 3, Unacknowledged: true},
-		{ID: "equal", Generation: 2}, {ID: "unanswered", Generation: 4, Unacknowledged: true},
-		{ID: "ahead", Generation: 2}, {ID: "going", Generation: 2, Deleting: true}}
+	acknowledged := func(id work.ID, generation int64) WantedWork {
+		return WantedWork{Work: delivery.Work{Consumer: "mc1", ID: id, Generation: generation}}
+	}
+	unacknowledged := func(id work.ID, generation int64) WantedWork {
+		w := acknowledged(id, generation)
+		w.Unacknowledged = true
+		return w
+	}
+	deleting := acknowledged("going", 2)
+	deleting.Deleting = true
+	ours := []WantedWork{unacknowledged("new", 1), unacknowledged("older", 3), acknowledged("equal", 2),
+		unacknowledged("unanswered", 4), acknowledged("ahead", 2), deleting}
 	theirs := []work.SpecVersion{
 		{ID: "older", Version: 2},
 		{ID: "equal", Version: 2},
@@ -22,12 +32,13 @@ func TestComparisonOfWhatAnAgentHolds(t *testing.T) {
 	}
 	got := Compare(ours, theirs)
 	want := Comparison{
-		Send:     []Work{ours[5], ours[0], ours[1]},
-		Received: []Work{{ID: "equal", Generation: 2}, {ID: "unanswered", Generation: 4}, {ID: "ahead", Generation: 7}},
-		Pending:  []Work{ours[3]},
-		Unknown:  []work.ID{"strange"},
+		Send: []delivery.Work{ours[5].Work, ours[0].Work, ours[1].Work},
+		Received: []delivery.Work{{Consumer: "mc1", ID: "equal", Generation: 2},
+			{Consumer: "mc1", ID: "unanswered", Generation: 4}, {Consumer: "mc1", ID: "ahead", Generation: 7}},
+		Pending: []delivery.Work{ours[3].Work},
+		Unknown: []work.ID{"strange"},
 	}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(Comparison{}, Work{})); diff != "" {
+	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
 	if all := Compare(ours, nil); len(all.Send) != len(ours) {

@@ -255,7 +255,7 @@ func LockSequences(ctx context.Context, tx *store.Tx, ids []work.ID) (map[work.I
 }
 
 // HeldBy reads the bundles of a consumer; with a scope, those of its buckets.
-func HeldBy(ctx context.Context, tx *store.Tx, consumer work.Consumer, scope *Scope) ([]Work, error) {
+func HeldBy(ctx context.Context, tx *store.Tx, consumer work.Consumer, scope *Scope) ([]WantedWork, error) {
 	rows, err := tx.Query(
 		ctx,
 		`select id, wanted, deleting, wanted > acknowledged from ledger where consumer = $1 and gone_at is null`+
@@ -264,7 +264,8 @@ func HeldBy(ctx context.Context, tx *store.Tx, consumer work.Consumer, scope *Sc
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (h Work, err error) {
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (h WantedWork, err error) {
+		h.Consumer = consumer
 		err = row.Scan(&h.ID, &h.Generation, &h.Deleting, &h.Unacknowledged)
 		return h, err
 	})
@@ -277,7 +278,7 @@ func HeldBy(ctx context.Context, tx *store.Tx, consumer work.Consumer, scope *Sc
 func LowerAcknowledged(
 	ctx context.Context,
 	tx *store.Tx,
-	lacking []Work,
+	lacking []delivery.Work,
 	versions []work.SpecVersion,
 	age time.Duration,
 ) error {
@@ -304,7 +305,7 @@ func LowerAcknowledged(
 
 // TombstonesAmong returns those of the ids that were deleted, with their last
 // generation.
-func TombstonesAmong(ctx context.Context, tx *store.Tx, consumer work.Consumer, ids []work.ID) ([]Work, error) {
+func TombstonesAmong(ctx context.Context, tx *store.Tx, consumer work.Consumer, ids []work.ID) ([]delivery.Work, error) {
 	rows, err := tx.Query(
 		ctx,
 		`select id, wanted, true from ledger where id = any($1) and consumer = $2 and gone_at is not null order by id`,
@@ -314,7 +315,8 @@ func TombstonesAmong(ctx context.Context, tx *store.Tx, consumer work.Consumer, 
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (h Work, err error) {
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (h delivery.Work, err error) {
+		h.Consumer = consumer
 		err = row.Scan(&h.ID, &h.Generation, &h.Deleting)
 		return h, err
 	})

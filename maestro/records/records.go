@@ -13,7 +13,7 @@ import (
 
 	"atoll.dev/api/work"
 	"atoll.dev/maestro/bundle"
-	"atoll.dev/maestro/ledger"
+	"atoll.dev/maestro/delivery"
 	"atoll.dev/store"
 )
 
@@ -26,7 +26,7 @@ type Agents interface {
 	// Forget drops a work from delivery whose bundle is removed.
 	Forget(consumer work.Consumer, id work.ID, generation int64)
 	// SendTombstone sends one order to delete a work that has a tombstone.
-	SendTombstone(ctx context.Context, consumer work.Consumer, w ledger.Work)
+	SendTombstone(ctx context.Context, w delivery.Work)
 	// AskDigest asks an agent to compare its works.
 	AskDigest(ctx context.Context, consumer work.Consumer)
 }

@@ -17,6 +17,7 @@ import (
 	"atoll.dev/internal/rest"
 	"atoll.dev/maestro/apierror"
 	"atoll.dev/maestro/bundle"
+	"atoll.dev/maestro/delivery"
 	"atoll.dev/maestro/ledger"
 	"atoll.dev/maestro/wire"
 	"atoll.dev/store"
@@ -81,7 +82,7 @@ func (w *Writer) DeleteUnknown(ctx context.Context, consumer work.Consumer, id w
 		w.log.LogAttrs(ctx, slog.LevelWarn, "unknown work is deleted by an operator", slog.String("bundle", string(id)),
 			slog.String("consumer", string(consumer)),
 			slog.String("by", store.ActorFrom(ctx).Principal), slog.String("reason", reason))
-		w.agents.SendTombstone(ctx, consumer, ledger.Work{ID: id, Generation: generation, Deleting: true})
+		w.agents.SendTombstone(ctx, delivery.Work{Consumer: consumer, ID: id, Generation: generation, Deleting: true})
 		w.unknownChanged()
 	}
 	return nil

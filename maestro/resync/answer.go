@@ -13,6 +13,7 @@ import (
 	"atoll.dev/internal/pause"
 	"atoll.dev/internal/rest"
 	"atoll.dev/maestro/bundle"
+	"atoll.dev/maestro/delivery"
 	"atoll.dev/maestro/fairqueue"
 	"atoll.dev/maestro/ledger"
 	"atoll.dev/maestro/records"
@@ -200,7 +201,7 @@ func (c *Comparer) answer(ctx context.Context, r request) error {
 func (c *Comparer) reconcile(ctx context.Context, consumer work.Consumer, at time.Time, theirs []work.SpecVersion,
 	other map[work.ID]bool, scope *ledger.Scope) (ledger.Comparison, error) {
 	var found ledger.Comparison
-	var tombstones []ledger.Work
+	var tombstones []delivery.Work
 	versions := make(map[work.ID]int64, len(theirs))
 	for _, v := range theirs {
 		versions[v.ID] = v.Version
@@ -255,11 +256,11 @@ func (c *Comparer) reconcile(ctx context.Context, consumer work.Consumer, at tim
 // raiseAhead gives bundles that the agent holds at a later generation than the store,
 // or at an equal one of other content, a higher generation. It returns the comparison
 // with these bundles among the works to send.
-func raiseAhead(ctx context.Context, tx *store.Tx, c ledger.Comparison, ours []ledger.Work, versions map[work.ID]int64,
+func raiseAhead(ctx context.Context, tx *store.Tx, c ledger.Comparison, ours []ledger.WantedWork, versions map[work.ID]int64,
 	other map[work.ID]bool) (ledger.Comparison, error) {
-	var received, send []ledger.Work
+	var received, send []delivery.Work
 	raisedIDs := map[work.ID]bool{}
-	for _, h := range slices.SortedFunc(slices.Values(ours), func(a, b ledger.Work) int {
+	for _, h := range slices.SortedFunc(slices.Values(ours), func(a, b ledger.WantedWork) int {
 		return strings.Compare(string(a.ID), string(b.ID))
 	}) {
 		version, has := versions[h.ID]
@@ -282,7 +283,7 @@ func raiseAhead(ctx context.Context, tx *store.Tx, c ledger.Comparison, ours []l
 		}
 		if raised {
 			raisedIDs[work.ID(d.ID)] = true
-			send = append(send, ledger.Work{ID: work.ID(d.ID), Generation: d.Generation, Deleting: d.DeletedAt != nil})
+			send = append(send, ledger.WorkOf(d))
 		}
 	}
 	for _, h := range c.Received {

@@ -10,6 +10,7 @@ import (
 
 	"atoll.dev/api/work"
 	"atoll.dev/internal/digest"
+	"atoll.dev/maestro/delivery"
 	"atoll.dev/maestro/ledger"
 )
 
@@ -35,10 +36,10 @@ func TestComparingBucketsIsComparing(t *testing.T) {
 		bits := rapid.IntRange(0, 6).Draw(t, "bits")
 		oursList, theirsList := slices.Collect(maps.Values(ours)), slices.Collect(maps.Values(theirs))
 		compare := func(scope func(work.ID) bool) (c ledger.Comparison, ask []work.StatusHash) {
-			var held0 []ledger.Work
+			var held0 []ledger.WantedWork
 			for _, w := range ours {
 				if scope(w.ID) {
-					held0 = append(held0, ledger.Work{ID: w.ID, Generation: w.Version, Deleting: w.Deleting})
+					held0 = append(held0, ledger.WantedWork{Work: delivery.Work{ID: w.ID, Generation: w.Version, Deleting: w.Deleting}})
 				}
 			}
 			var versions []work.SpecVersion
