@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"io"
 	"strings"
 	"testing"
 
@@ -39,5 +40,33 @@ func TestCommandsOfPeopleHaveAnExample(t *testing.T) {
 	}
 	if checked < 100 {
 		t.Errorf("%d commands were checked; the groups of the root command have more", checked)
+	}
+}
+
+// TestGroupsOfCommandsRefuseUnknownVerbs: a mistyped verb is an error with a next step, and not a help text with the
+// exit code 0, which a script takes for success.
+func TestGroupsOfCommandsRefuseUnknownVerbs(t *testing.T) {
+	var groups []string
+	var find func(cmd *cobra.Command)
+	find = func(cmd *cobra.Command) {
+		takesArgument := cmd.CommandPath() == "atoll mc orphans" // the name of a management cluster
+		if cmd.HasSubCommands() && !takesArgument {
+			groups = append(groups, cmd.CommandPath())
+		}
+		for _, sub := range cmd.Commands() {
+			find(sub)
+		}
+	}
+	find(newRoot(&terminal.Session{}))
+	for _, path := range groups {
+		var errw strings.Builder
+		args := append(strings.Fields(path)[1:], "nonsense-verb")
+		if code := Main(args, strings.NewReader(""), io.Discard, &errw); code != 1 ||
+			!strings.Contains(errw.String(), `unknown command "nonsense-verb" for "`+path+`"; see `) {
+			t.Errorf("%s nonsense-verb: code %d, %s", path, code, errw.String())
+		}
+	}
+	if len(groups) < 25 {
+		t.Errorf("%d groups were checked; there are more", len(groups))
 	}
 }

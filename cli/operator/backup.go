@@ -28,6 +28,7 @@ func Backup() *cobra.Command {
 		Long: `Reads the backups that "atoll hosting --backups FILE" makes, from the store that FILE
 names. It needs neither the region's services nor the machine of the plane.`,
 		Example: `  atoll backup list clusters-0199/hc-3f2a --store /etc/atoll/backups.yaml`,
+		Args:    terminal.RefuseUnknownVerb, RunE: terminal.ShowHelp,
 	}
 	cmd.AddCommand(backupList(), backupRestore())
 	return cmd

@@ -25,6 +25,7 @@ import (
 // hyperfleet-api.
 func CLM(session *terminal.Session) *cobra.Command {
 	cmd := clmServer("clm")
+	cmd.Args = terminal.RefuseUnknownVerb
 	cmd.AddCommand(clmServer("serve"), clmMigrate(), clmVersion(session))
 	return cmd
 }

@@ -47,6 +47,7 @@ type certFiles struct{ cert, key, ca string }
 // Maestro returns the command of Maestro, with the subcommands that charts of the original run.
 func Maestro() *cobra.Command {
 	cmd := maestroServer("maestro")
+	cmd.Args = terminal.RefuseUnknownVerb
 	cmd.AddCommand(maestroServer("server"), Agent()) // what charts of the original run
 	return cmd
 }

@@ -125,6 +125,7 @@ func publishSpan(tracer *trace.Tracer) func(store.Document) string {
 // Sentinel returns the command of the sentinel as a process of its own.
 func Sentinel(session *terminal.Session) *cobra.Command {
 	cmd := sentinelServer("sentinel")
+	cmd.Args = terminal.RefuseUnknownVerb
 	cmd.AddCommand(sentinelServer("serve"), sentinelDump(session), &cobra.Command{
 		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
