@@ -134,7 +134,7 @@ func (m *model) compareDigests(say effPublish) {
 	}
 	switch data := say.data.(type) {
 	case work.Digest:
-		items := digest.Works(ours)
+		items := digest.ItemsOf(ours)
 		a := work.DigestAnswer{Same: digest.Root(items) == data.Root}
 		if !a.Same {
 			a.Bits = 1

@@ -62,7 +62,7 @@ func (r *resync) stop() {
 // sendDigest sends the digest of all works.
 func (r *resync) sendDigest(c *core) {
 	states := c.workStates()
-	c.emit(effPublish{work.AgentDigest, work.Digest{Works: len(states), Root: digest.Root(digest.Works(states))}})
+	c.emit(effPublish{work.AgentDigest, work.Digest{Works: len(states), Root: digest.Root(digest.ItemsOf(states))}})
 	r.unansweredDigests++
 	if r.digests {
 		r.scheduleIn(c, min(r.listAfter<<min(r.unansweredDigests-1, 10), time.Minute))
@@ -128,11 +128,11 @@ func (r *resync) handleAnswer(c *core, a work.DigestAnswer) {
 	if a.Bits < 0 || a.Bits > digest.MaxBits {
 		return
 	}
-	buckets, err := digest.Differing(digest.Buckets(digest.Works(states), a.Bits), a.Buckets, a.Bits)
+	buckets, err := digest.Differing(digest.Buckets(digest.ItemsOf(states), a.Bits), a.Buckets, a.Bits)
 	if err != nil {
 		return // the next comparison begins again
 	}
-	for _, piece := range digest.Pieces(states, a.Bits, buckets) {
+	for _, piece := range digest.SplitWorks(states, a.Bits, buckets) {
 		c.emit(effPublish{work.AgentWorks, piece})
 	}
 }
@@ -179,7 +179,7 @@ func (c *core) workStates() []work.WorkState {
 		}
 		state := work.WorkState{ID: work.ID(id), Version: s.Generation, Deleting: s.Deleting, Life: s.Life}
 		if w.status != nil && !s.Deleting {
-			state.Status = digest.Status(w.status.Hash)
+			state.Status = digest.ShortStatus(w.status.Hash)
 		}
 		list = append(list, state)
 	}

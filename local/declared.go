@@ -90,7 +90,7 @@ func (h Home) Apply(ctx context.Context, d gitops.Declaration, o ApplyOptions) e
 	if _, err := h.Up(ctx, opts, o.Show); err != nil {
 		return err
 	}
-	if err := h.noteServing(description); err != nil {
+	if err := h.recordServing(description); err != nil {
 		return err
 	}
 	api, err := h.Client()

@@ -59,8 +59,8 @@ func (h *helmValues) refuse(at gitops.Position, keys string, value any, reason s
 	h.mistakes = append(h.mistakes, fmt.Errorf("%s: the value of Helm %s is %v: %s", at, keys, value, reason))
 }
 
-// replace sets a text where the values have one that is not empty.
-func (h *helmValues) replace(setting *string, keys string) {
+// setText sets a text where the values have one that is not empty.
+func (h *helmValues) setText(setting *string, keys string) {
 	if text, _ := read[string](h, keys); text != "" {
 		*setting = text
 	}
@@ -102,9 +102,9 @@ func (h *helmValues) quantity(keys string) int64 {
 
 // applyRegion sets what the values of a regional cluster say.
 func (h *helmValues) applyRegion(s *Settings) {
-	h.replace(&s.Traces, "traces")
-	h.replace(&s.PlacementShownTo, "platform.placementShownTo")
-	h.replace(&s.BaseDomain, "adapter.baseDomain")
+	h.setText(&s.Traces, "traces")
+	h.setText(&s.PlacementShownTo, "platform.placementShownTo")
+	h.setText(&s.BaseDomain, "adapter.baseDomain")
 	for _, service := range replicatedServices {
 		if n, _ := read[int64](h, service+".replicas"); n > 0 {
 			if s.Replicas == nil {

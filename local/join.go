@@ -217,5 +217,5 @@ func (h Home) RemoveCluster(name cluster.ManagementCluster) error {
 	if err := h.saveState(st); err != nil {
 		return err
 	}
-	return h.reload()
+	return h.reloadSupervisor()
 }

@@ -44,8 +44,9 @@ func (t topology) clm(r replica) Spec {
 		args, ports = append(args, "--insecure-listen", t.address(plainCLM)), append(ports, plainCLM)
 	}
 	return t.withIdentity(t.withSharedPorts(t.service(Spec{
-		Name: r.name(), Address: t.url(clmPort), Phase: phaseServices, After: r.after(postgresName, pkiName, brokerName),
-		Args: args, Env: t.tracing(), Prepare: func(context.Context) error { return t.writeCLMConfig(config) },
+		Name: r.name(), Address: t.url(clmPort), Phase: phaseServices,
+		After: r.startsAfter(postgresName, pkiName, brokerName),
+		Args:  args, Env: t.tracingEnv(), Prepare: func(context.Context) error { return t.writeCLMConfig(config) },
 	}, append(ports, r.opsPort())...)), pki.ServiceName(clmName), t.home.Path("identities", r.name()))
 }
 
@@ -64,7 +65,7 @@ func (t topology) writeCLMConfig(file string) error {
 func (t topology) adapter(r replica) Spec {
 	dir := t.home.Path("adapters")
 	domain := cmp.Or(t.st.declaredSettings().BaseDomain, "hosted."+t.st.Region+".atoll.internal")
-	env := append(t.tracing(), "ATOLL_BASE_DOMAIN="+domain)
+	env := append(t.tracingEnv(), "ATOLL_BASE_DOMAIN="+domain)
 	if len(t.st.Clusters) > 0 { // the default management cluster of cl-maestro's clusters
 		env = append(env, string("ATOLL_TARGET_CLUSTER="+t.st.Clusters[0]))
 	}
@@ -74,14 +75,14 @@ func (t topology) adapter(r replica) Spec {
 		args = append(args, "--bundled", strings.Join(names, ","))
 	}
 	return t.withIdentity(t.service(Spec{
-		Name: r.name(), Phase: phaseEdges, After: r.after(pkiName, brokerName, maestroName, clmName), Env: env,
+		Name: r.name(), Phase: phaseEdges, After: r.startsAfter(pkiName, brokerName, maestroName, clmName), Env: env,
 		Args:    args,
 		Prepare: func(context.Context) error { return os.MkdirAll(dir, 0o700) },
 	}, r.opsPort()), pki.ServiceName(adapterName), t.home.Path("identities", r.name()))
 }
 
-// tracing returns the environment variables that send the spans of a service to the collector.
-func (t topology) tracing() []string {
+// tracingEnv returns the environment variables that send the spans of a service to the collector.
+func (t topology) tracingEnv() []string {
 	collector := t.st.traces()
 	if collector == "" {
 		return nil

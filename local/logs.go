@@ -34,7 +34,7 @@ func (h Home) rotateLogs() error {
 	paths, _ := filepath.Glob(h.Path("logs", "*.log"))
 	var errs []error
 	for _, path := range paths {
-		errs = append(errs, logfile.Bound(path, logLimit, logsKept))
+		errs = append(errs, logfile.LimitSize(path, logLimit, logsKept))
 	}
 	return errors.Join(errs...)
 }

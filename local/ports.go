@@ -136,8 +136,8 @@ func canShare(port int) bool {
 	return err == nil && unix.Bind(fd, &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}) == nil
 }
 
-// takenPort returns the first port of a process on which it cannot listen, 0 when it can on all.
-func (s Spec) takenPort(isFree func(int, portUse) bool) int {
+// firstTakenPort returns the first port of a process on which it cannot listen, 0 when it can on all.
+func (s Spec) firstTakenPort(isFree func(int, portUse) bool) int {
 	for _, port := range s.Ports {
 		if !isFree(port, oneProcess) {
 			return port

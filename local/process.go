@@ -84,7 +84,7 @@ func (h Home) LogPath(name string) string { return h.Path("logs", name+".log") }
 // start launches the process in a session of its own, so that it outlives its
 // supervisor and no terminal's Ctrl-C reaches it.
 func (h Home) start(homeID string, s Spec, restarts int) (Record, *exec.Cmd, error) {
-	if port := s.takenPort(isPortFree); port != 0 {
+	if port := s.firstTakenPort(isPortFree); port != 0 {
 		return Record{}, nil, fmt.Errorf("%s: port %d is taken by %s", s.Name, port, portHolder(port))
 	}
 	log, err := os.OpenFile(h.LogPath(s.Name), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)

@@ -166,7 +166,7 @@ func residentBytes(name string, pid int) int64 {
 	}
 	total, shared := int64(0), int64(0)
 	for _, p := range pids {
-		anon, file, shmem := residentParts(p)
+		anon, file, shmem := residentMemory(p)
 		total += anon
 		if p == pid {
 			total += file
@@ -203,7 +203,7 @@ func childrenOf(pid int) []int {
 	return pids
 }
 
-func residentParts(pid int) (anon, file, shmem int64) {
+func residentMemory(pid int) (anon, file, shmem int64) {
 	data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	for line := range strings.Lines(string(data)) {
 		fields := strings.Fields(line)

@@ -155,8 +155,8 @@ func (h Home) readSchemas(ctx context.Context, st State) (map[string]int, error)
 	return schemas, nil
 }
 
-// noteServing records that programs serve the region: nothing goes back behind them.
-func (h Home) noteServing(programs *Predecessor) error {
+// recordServing records that programs serve the region: nothing goes back behind them.
+func (h Home) recordServing(programs *Predecessor) error {
 	if programs == nil {
 		return nil
 	}
@@ -281,7 +281,7 @@ func (p Predecessor) isAhead(bin Binaries, d ProgramDescription) error {
 	for _, part := range slices.Sorted(maps.Keys(p.Schemas)) {
 		if knows, has := d.Schemas[part]; has && knows < p.Schemas[part] {
 			return fmt.Errorf("the databases of the region do not go back: their schema %s has the version %d, and %s knows "+
-				"%d; declare %sa newer version", part, p.Schemas[part], d.Version, knows, p.orNewer())
+				"%d; declare %sa newer version", part, p.Schemas[part], d.Version, knows, p.orNewerPrefix())
 		}
 	}
 	have, err := version.ParseGeneric(p.Kubernetes)
@@ -290,13 +290,13 @@ func (p Predecessor) isAhead(bin Binaries, d ProgramDescription) error {
 	}
 	if next, err := version.ParseGeneric(bin.KubeVersion); err == nil && next.LessThan(have) {
 		return fmt.Errorf("the management clusters of the region have data of Kubernetes %s, and %s has %s; declare "+
-			"%sa newer version", p.Kubernetes, d.Version, bin.KubeVersion, p.orNewer())
+			"%sa newer version", p.Kubernetes, d.Version, bin.KubeVersion, p.orNewerPrefix())
 	}
 	return nil
 }
 
-// orNewer begins the name of a version that is permitted, if one is known.
-func (p Predecessor) orNewer() string {
+// orNewerPrefix begins the name of a version that is permitted, if one is known.
+func (p Predecessor) orNewerPrefix() string {
 	if p.Version == "" {
 		return ""
 	}

@@ -113,8 +113,8 @@ func (r replica) name() string {
 
 func (r replica) opsPort() string { return r.name() + "-ops" }
 
-// after returns the processes that must be ready before the replica starts. The first has created the tables.
-func (r replica) after(others ...string) []string {
+// startsAfter returns the processes that must be ready before the replica starts. The first has created the tables.
+func (r replica) startsAfter(others ...string) []string {
 	if r.number > 1 {
 		others = append(others, r.service)
 	}

@@ -95,8 +95,8 @@ func (h Home) stopSupervisor(ctx context.Context) error {
 	return removeIfExists(h.recordPath(supervisorName))
 }
 
-// reload makes a running supervisor read region.json again.
-func (h Home) reload() error {
+// reloadSupervisor makes a running supervisor read region.json again.
+func (h Home) reloadSupervisor() error {
 	r, running := h.supervisorRecord()
 	if !running {
 		return nil

@@ -219,7 +219,7 @@ func (t topology) maestro(r replica) Spec {
 	}
 	return t.withIdentity(t.withSharedPorts(t.service(Spec{
 		Name: r.name(), Address: t.url("maestro-http"), Phase: phaseServices,
-		After: r.after(postgresName, pkiName, brokerName), Args: args,
+		After: r.startsAfter(postgresName, pkiName, brokerName), Args: args,
 		Prepare: func(context.Context) error { return envelope.EnsureKeyFile(t.home.EnvelopeKeys()) },
 	}, append(ports, r.opsPort())...)), pki.ServiceName(maestroName), t.home.Path("identities", r.name()))
 }
@@ -236,7 +236,7 @@ func (t topology) platform(r replica) Spec {
 	if shown := t.st.declaredSettings().PlacementShownTo; shown != "" {
 		args = append(args, "--placement-shown-to", shown)
 	}
-	after, ports := r.after(postgresName, pkiName, maestroName), []string{"platform"}
+	after, ports := r.startsAfter(postgresName, pkiName, maestroName), []string{"platform"}
 	if t.st.Azure {
 		args, after, ports = append(args, t.azureArgs()...), append(after, azureGatewayName), append(ports, azurePort)
 	}

@@ -232,7 +232,7 @@ func (h Home) checkPorts(ctx context.Context, t topology) error {
 		if runningPIDs[s.Name] != 0 {
 			continue
 		}
-		port := s.takenPort(func(port int, use portUse) bool { return awaitPortFree(ctx, port, use) })
+		port := s.firstTakenPort(func(port int, use portUse) bool { return awaitPortFree(ctx, port, use) })
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}

@@ -30,7 +30,7 @@ func (a *scriptedAgent) states() []work.WorkState {
 	defer a.mu.Unlock()
 	states := []work.WorkState{}
 	for id, w := range a.works {
-		states = append(states, work.WorkState{ID: id, Version: w.generation, Status: digest.Status(w.hash),
+		states = append(states, work.WorkState{ID: id, Version: w.generation, Status: digest.ShortStatus(w.hash),
 			Life: w.life})
 	}
 	return states
@@ -39,7 +39,7 @@ func (a *scriptedAgent) states() []work.WorkState {
 // sayDigest is how an agent of ours begins to compare.
 func (a *scriptedAgent) sayDigest(ctx context.Context) {
 	states := a.states()
-	data, _ := json.Marshal(work.Digest{Works: len(states), Root: digest.Root(digest.Works(states))})
+	data, _ := json.Marshal(work.Digest{Works: len(states), Root: digest.Root(digest.ItemsOf(states))})
 	a.send(ctx, a.message(work.AgentDigest, data))
 }
 
@@ -58,12 +58,12 @@ func (a *scriptedAgent) compareDigest(ctx context.Context, m bus.Event) {
 		return
 	}
 	states := a.states()
-	buckets, err := digest.Differing(digest.Buckets(digest.Works(states), answer.Bits), answer.Buckets, answer.Bits)
+	buckets, err := digest.Differing(digest.Buckets(digest.ItemsOf(states), answer.Bits), answer.Buckets, answer.Bits)
 	if err != nil {
 		a.t.Error(err)
 		return
 	}
-	for _, piece := range digest.Pieces(states, answer.Bits, buckets) {
+	for _, piece := range digest.SplitWorks(states, answer.Bits, buckets) {
 		data, _ := json.Marshal(piece)
 		a.send(ctx, a.message(work.AgentWorks, data))
 	}

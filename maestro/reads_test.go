@@ -131,7 +131,7 @@ func TestAComparisonHasOneTransaction(t *testing.T) {
 		values ('w1', 'mc1', 's', 1, 1, '0123456789abcdef0')`)
 	works := work.BucketWorks{Buckets: []int{0}, Works: held}
 	for kind, content := range map[string]any{
-		work.AgentDigest: work.Digest{Works: 1, Root: digest.Root(digest.Works(held))},
+		work.AgentDigest: work.Digest{Works: 1, Root: digest.Root(digest.ItemsOf(held))},
 		work.AgentWorks:  works,
 	} {
 		counter.take()

@@ -167,15 +167,15 @@ func (d *Driver) readRecord(ctx context.Context) (r reading, err error) {
 	if r.commit, err = d.Repository.Head(ctx); err != nil {
 		return r, fmt.Errorf("reading the branch: %w", err)
 	}
-	err = d.addRecord(ctx, &r)
+	err = d.readRecordOf(ctx, &r)
 	if err == nil && !r.begun {
 		err = ErrNotBegun
 	}
 	return r, err
 }
 
-// addRecord adds the record of the commit to a reading, if it has one.
-func (d *Driver) addRecord(ctx context.Context, r *reading) (err error) {
+// readRecordOf reads the record of a reading's commit into the reading, if the commit has one.
+func (d *Driver) readRecordOf(ctx context.Context, r *reading) (err error) {
 	r.recordText, err = d.Repository.ReadFile(ctx, r.commit, RecordPath(d.File))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -188,8 +188,8 @@ func (d *Driver) addRecord(ctx context.Context, r *reading) (err error) {
 	return err
 }
 
-// addConfig adds the configuration of the commit to a reading that has the rollout.
-func (d *Driver) addConfig(ctx context.Context, r *reading) error {
+// readConfigOf reads the configuration of a reading's commit into the reading, which has the rollout already.
+func (d *Driver) readConfigOf(ctx context.Context, r *reading) error {
 	files, err := d.Repository.Tree(ctx, r.commit, d.Config)
 	if err != nil {
 		return err
@@ -215,10 +215,10 @@ func (d *Driver) readCommit(ctx context.Context, commit string) (r reading, err 
 	if r.rollout, err = Parse(d.File, r.text); err != nil {
 		return r, err
 	}
-	if err := d.addConfig(ctx, &r); err != nil {
+	if err := d.readConfigOf(ctx, &r); err != nil {
 		return r, err
 	}
-	if err := d.addRecord(ctx, &r); err != nil || !r.begun {
+	if err := d.readRecordOf(ctx, &r); err != nil || !r.begun {
 		return r, err
 	}
 	if r.record.Digest != digestOf(r.text) {
@@ -372,7 +372,7 @@ func (d *Driver) Command(ctx context.Context, do func(Plan, State) (State, []Eff
 				return r.record, err
 			}
 			r.rollout = r.record.withRevision(r.rollout)
-			if err := d.addConfig(ctx, &r); err != nil {
+			if err := d.readConfigOf(ctx, &r); err != nil {
 				return r.record, err
 			}
 		}

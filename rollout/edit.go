@@ -221,7 +221,7 @@ func (t Tree) Preview(r Rollout, start time.Time) (Preview, error) {
 			}
 			step.Changes = append(step.Changes, byTarget[target]...)
 		}
-		step.Restarts = restarts(step.Changes)
+		step.Restarts = restartedBy(step.Changes)
 		if w.Approval {
 			p.Approvals++
 		}

@@ -84,8 +84,8 @@ func parseWall(text string) (w wallTime, period time.Duration, err error) {
 // endAfter returns the end of the window that contains t. ok is false when t is not in the window.
 func (w window) endAfter(t time.Time) (end time.Time, ok bool) {
 	if w.period == 0 {
-		begin, _ := w.instants(w.from.date)
-		_, end := w.instants(w.to.date)
+		begin, _ := w.instantsAt(w.from.date)
+		_, end := w.instantsAt(w.to.date)
 		return end, !t.Before(begin) && t.Before(end)
 	}
 	local := t.In(w.zone)
@@ -95,8 +95,8 @@ func (w window) endAfter(t time.Time) (end time.Time, ok bool) {
 		if w.period == week && date.Weekday() != w.from.weekday {
 			continue
 		}
-		begin, _ := w.instants(date)
-		_, until := w.instants(date.Add(w.length()))
+		begin, _ := w.instantsAt(date)
+		_, until := w.instantsAt(date.Add(w.length()))
 		if !t.Before(begin) && t.Before(until) {
 			return until, true
 		}
@@ -112,10 +112,10 @@ func (w window) length() time.Duration {
 	return (minutes(w.to) - minutes(w.from) + w.period) % w.period
 }
 
-// instants returns the first and the last instant that have the local time t in the zone. When the clocks are set back,
-// an hour of local time comes twice. When they are set forward, an hour does not exist: then the instants are those by
+// instantsAt returns the first and the last instant that have the local time t in the zone. When the clocks are set
+// back, an hour of local time comes twice. When they are set forward, an hour does not exist: then the instants are those by
 // the offset before and by the offset after the change, so that a window is never shorter than its file says.
-func (w window) instants(t time.Time) (first, last time.Time) {
+func (w window) instantsAt(t time.Time) (first, last time.Time) {
 	var shown, all []time.Time
 	for _, near := range []time.Duration{-day, day} {
 		_, offset := t.Add(near).In(w.zone).Zone()

@@ -46,7 +46,7 @@ func Parse(file string, data []byte) (Rollout, error) {
 	if err := r.check(); err != nil {
 		return Rollout{}, err
 	}
-	r.moveRevision()
+	r.moveRevisionFromSet()
 	return r, nil
 }
 
@@ -70,7 +70,7 @@ func (r *Rollout) decodeSet(root *yaml.Node) error {
 	if len(r.Change.Set) == 0 {
 		return nil
 	}
-	datesAsTexts(root)
+	tagDatesAsTexts(root)
 	var file struct {
 		Change struct {
 			Set map[string]any `yaml:"set"`
@@ -81,13 +81,13 @@ func (r *Rollout) decodeSet(root *yaml.Node) error {
 	return err
 }
 
-// datesAsTexts makes a text of each date in n.
-func datesAsTexts(n *yaml.Node) {
+// tagDatesAsTexts changes n so that each date in it is decoded as a text.
+func tagDatesAsTexts(n *yaml.Node) {
 	if n.Tag == "!!timestamp" {
 		n.Tag = "!!str"
 	}
 	for _, member := range n.Content {
-		datesAsTexts(member)
+		tagDatesAsTexts(member)
 	}
 }
 

@@ -25,12 +25,12 @@ var restarting = []struct{ prefix, what string }{
 	{"aws.", ""},
 }
 
-// restarts returns what some changes restart, without the same twice.
-func restarts(changes []gitops.Change) []string {
+// restartedBy returns what some changes restart, without the same twice.
+func restartedBy(changes []gitops.Change) []string {
 	all := []string{}
 	for _, c := range changes {
 		for _, v := range c.Values {
-			if what := restartOf(v.Key); what != "" && v.Pinned == "" && !slices.Contains(all, what) {
+			if what := restartedByKey(v.Key); what != "" && v.Pinned == "" && !slices.Contains(all, what) {
 				all = append(all, what)
 			}
 		}
@@ -39,7 +39,7 @@ func restarts(changes []gitops.Change) []string {
 	return all
 }
 
-func restartOf(key string) string {
+func restartedByKey(key string) string {
 	for _, r := range restarting {
 		if rest, ok := strings.CutPrefix(key, r.prefix); ok {
 			return strings.ReplaceAll(r.what, "*", rest)

@@ -61,7 +61,7 @@ func (t Tree) Restore(r Rollout, targets []Target, undo Undo, handEdits HandEdit
 				kept = append(kept, fmt.Sprintf("%s: %s", target, key))
 			}
 			restored = slices.DeleteFunc(slices.Clone(restored), func(e gitops.Edit) bool {
-				return isAround(target, e.Path, edited)
+				return setsAny(target, e.Path, edited)
 			})
 		}
 		after, _, err := gitops.EditFile(file, data, restored)
@@ -121,8 +121,8 @@ func handEditsOf(r Rollout, target Target, file string, data []byte, undo []gito
 	return edited, nil
 }
 
-// isAround reports whether an edit sets one of some keys, or a mapping around it.
-func isAround[T any](target Target, at []string, keys map[string]T) bool {
+// setsAny reports whether an edit sets one of some keys, or a mapping around it.
+func setsAny[T any](target Target, at []string, keys map[string]T) bool {
 	for key := range keys {
 		path := target.settingPath(key)
 		if len(at) <= len(path) && slices.Equal(at, path[:len(at)]) {

@@ -32,8 +32,9 @@ func (r Rollout) Resolve(ctx context.Context, by Resolver) (Rollout, error) {
 	return r, nil
 }
 
-// moveRevision makes change.revision of a git.revision in change.set: so a rollout resolves both.
-func (r *Rollout) moveRevision() {
+// moveRevisionFromSet moves git.revision of change.set to change.revision, so that a rollout resolves it in either
+// place.
+func (r *Rollout) moveRevisionFromSet() {
 	const key = "git.revision"
 	if revision, isText := r.Change.Set[key].(string); isText && revision != "" {
 		r.Change.Revision = revision

@@ -105,7 +105,7 @@ func (a *agent) states() []work.WorkState {
 	for k, w := range a.works {
 		if w.generation > 0 {
 			states = append(states, work.WorkState{ID: work.ID(a.fleet.id(a.number, k)), Version: w.generation,
-				Life: w.life.Value(), Status: digest.Status(hex.EncodeToString(w.hash[:]))})
+				Life: w.life.Value(), Status: digest.ShortStatus(hex.EncodeToString(w.hash[:]))})
 		}
 	}
 	return states
@@ -114,7 +114,7 @@ func (a *agent) states() []work.WorkState {
 // sendDigest sends the digest of all works. The third one without an answer goes with a list.
 func (a *agent) sendDigest() {
 	states := a.states()
-	a.sendJSON(work.AgentDigest, work.Digest{Works: len(states), Root: digest.Root(digest.Works(states))})
+	a.sendJSON(work.AgentDigest, work.Digest{Works: len(states), Root: digest.Root(digest.ItemsOf(states))})
 	if a.unanswered++; a.unanswered == listTries {
 		a.sendList()
 	}
@@ -206,11 +206,11 @@ func (a *agent) handleAnswer(e bus.Event) {
 			return // the server needs no lists
 		}
 		states := a.states()
-		buckets, err := digest.Differing(digest.Buckets(digest.Works(states), answer.Bits), answer.Buckets, answer.Bits)
+		buckets, err := digest.Differing(digest.Buckets(digest.ItemsOf(states), answer.Bits), answer.Buckets, answer.Bits)
 		if err != nil {
 			return
 		}
-		for _, piece := range digest.Pieces(states, answer.Bits, buckets) {
+		for _, piece := range digest.SplitWorks(states, answer.Bits, buckets) {
 			a.sendJSON(work.AgentWorks, piece)
 		}
 	}

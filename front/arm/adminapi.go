@@ -26,7 +26,7 @@ const (
 	noHive        = "The region has no Hive: %s needs it. Works on management clusters have: atoll work"
 	noMaintenance = "The region has no installer for openShiftClusters, so %s has nothing to " +
 		"maintain. Rollouts of the region have: atoll rollout"
-	releasesByUser = "Releases are resources of the lifecycle manager; %s changes none. Use: atoll clm"
+	releasesAreInCLM = "Releases are resources of the lifecycle manager; %s changes none. Use: atoll clm"
 )
 
 // adminRoute is an action of the admin API: serve, or the reason why the region cannot carry it out.
@@ -42,15 +42,15 @@ const classicAdminPath = "/subscriptions/{sub}/resourcegroups/{rg}" + providerPa
 // adminRoutes are the actions of ARO classic's admin API, below /admin, in lower case.
 func adminRoutes() []adminRoute {
 	routes := []adminRoute{
-		{method: "GET", path: "/versions", serve: (*adminAPI).versions},
-		{method: "PUT", path: "/versions", reason: releasesByUser},
+		{method: "GET", path: "/versions", serve: (*adminAPI).listReleases},
+		{method: "PUT", path: "/versions", reason: releasesAreInCLM},
 		{method: "GET", path: "/platformworkloadidentityrolesets", serve: emptyList("value")},
 		{method: "PUT", path: "/platformworkloadidentityrolesets", reason: noClassicCluster},
-		{method: "GET", path: "/supportedvmsizes", serve: (*adminAPI).sizes},
+		{method: "GET", path: "/supportedvmsizes", serve: (*adminAPI).listSizes},
 		{method: "GET", path: "/clusters", serve: emptyList("clusters")},
 		{method: "GET", path: providerPath + classicPath, serve: emptyList("value")},
 		{method: "GET", path: "/billingdocuments", serve: emptyList("billingDocuments")},
-		{method: "GET", path: "/billingdocuments/{id}", serve: (*adminAPI).missing},
+		{method: "GET", path: "/billingdocuments/{id}", serve: (*adminAPI).answerNotFound},
 		{method: "GET", path: "/hivesyncset", reason: noHive},
 		{method: "GET", path: "/hivesyncset/syncsetname/{name}", reason: noHive},
 		{method: "GET", path: "/hive/k8sobjects/{resource}", reason: noHive},
@@ -58,7 +58,7 @@ func adminRoutes() []adminRoute {
 		{method: "POST", path: "/maintenancemanifests/cancel", reason: noMaintenance},
 		{method: "GET", path: "/maintenanceschedules", serve: emptyList("value")},
 		{method: "PUT", path: "/maintenanceschedules", reason: noMaintenance},
-		{method: "GET", path: "/maintenanceschedules/{id}", serve: (*adminAPI).missing},
+		{method: "GET", path: "/maintenanceschedules/{id}", serve: (*adminAPI).answerNotFound},
 	}
 	for action, methods := range map[string]string{
 		"": "GET PATCH", "top/pods": "GET", "top/nodes": "GET", "effectiveroutetable": "GET",
@@ -109,12 +109,12 @@ func emptyList(name string) func(*adminAPI, *http.Request) (any, error) {
 	return func(*adminAPI, *http.Request) (any, error) { return map[string]any{name: []any{}}, nil }
 }
 
-func (a *adminAPI) missing(r *http.Request) (any, error) {
+func (a *adminAPI) answerNotFound(r *http.Request) (any, error) {
 	return nil, rest.Errorf(http.StatusNotFound, codeResourceNotFound, "%s does not exist.", r.PathValue("id"))
 }
 
-// versions returns the releases of the region's catalogue.
-func (a *adminAPI) versions(r *http.Request) (any, error) {
+// listReleases returns the releases of the region's catalogue.
+func (a *adminAPI) listReleases(r *http.Request) (any, error) {
 	offers, err := a.releases.Offers(r.Context())
 	if err != nil {
 		return nil, err
@@ -127,8 +127,8 @@ func (a *adminAPI) versions(r *http.Request) (any, error) {
 	return map[string]any{"value": list}, nil
 }
 
-// sizes returns the sizes of virtual machines that stand for an instance type of the region.
-func (a *adminAPI) sizes(r *http.Request) (any, error) {
+// listSizes returns the sizes of virtual machines that stand for an instance type of the region.
+func (a *adminAPI) listSizes(r *http.Request) (any, error) {
 	role := r.URL.Query().Get("vmRole")
 	if !slices.Contains([]string{"", "master", "worker"}, role) {
 		return nil, rest.Errorf(http.StatusBadRequest, codeInvalidParameter, "vmRole is master or worker, not %q.",

@@ -205,20 +205,20 @@ func (f *front) register(router *access.Router) {
 func (f *front) registerClassic(handle func(method, path string, action access.Action, kind policy.Kind,
 	h rest.Handler)) {
 	first, path := classicVersions[0], groupPath+classicPath+"/{cluster}"
-	handle("GET", subscriptionPath+providerPath+classicPath, "ListClusters", policy.Account, f.classic(first,
+	handle("GET", subscriptionPath+providerPath+classicPath, "ListClusters", policy.Account, f.withClassicVersion(first,
 		f.listClassic))
-	handle("GET", groupPath+classicPath, "ListClusters", policy.Account, f.classic(first, f.listClassic))
-	handle("GET", path, "ListClusters", policy.Account, f.classic(first, f.missingClassic))
-	handle("PUT", path, "ListClusters", policy.Account, f.classic(first, f.putClassic)) // it creates nothing
-	handle("PATCH", path, "ListClusters", policy.Account, f.classic(first, f.missingClassic))
-	handle("DELETE", path, "ListClusters", policy.Account, f.classic(first, f.deleteClassic))
-	handle("POST", path+"/listcredentials", "ListClusters", policy.Account, f.classic(first, f.missingClassic))
-	handle("POST", path+"/listadmincredentials", "ListClusters", policy.Account, f.classic("2021-09-01-preview",
-		f.missingClassic))
+	handle("GET", groupPath+classicPath, "ListClusters", policy.Account, f.withClassicVersion(first, f.listClassic))
+	handle("GET", path, "ListClusters", policy.Account, f.withClassicVersion(first, f.answerNoClassic))
+	handle("PUT", path, "ListClusters", policy.Account, f.withClassicVersion(first, f.putClassic)) // it creates nothing
+	handle("PATCH", path, "ListClusters", policy.Account, f.withClassicVersion(first, f.answerNoClassic))
+	handle("DELETE", path, "ListClusters", policy.Account, f.withClassicVersion(first, f.deleteClassic))
+	handle("POST", path+"/listcredentials", "ListClusters", policy.Account, f.withClassicVersion(first, f.answerNoClassic))
+	handle("POST", path+"/listadmincredentials", "ListClusters", policy.Account, f.withClassicVersion("2021-09-01-preview",
+		f.answerNoClassic))
 	versions := locationPath + "/" + strings.ToLower(classicVersionsSegment)
-	handle("GET", versions, actionReadOffers, policy.Account, f.classic("2022-09-04",
+	handle("GET", versions, actionReadOffers, policy.Account, f.withClassicVersion("2022-09-04",
 		f.listOffered(f.classicVersionResources)))
-	handle("GET", versions+"/{name}", actionReadOffers, policy.Account, f.classic("2022-09-04",
+	handle("GET", versions+"/{name}", actionReadOffers, policy.Account, f.withClassicVersion("2022-09-04",
 		f.getOffered(f.classicVersionResources, classicVersionsSegment)))
 }
 

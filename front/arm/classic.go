@@ -21,8 +21,8 @@ const (
 var classicVersions = []string{"2019-12-31-preview", "2020-04-30", "2021-09-01-preview", "2022-04-01", "2022-09-04",
 	"2023-04-01", "2023-07-01-preview", "2023-09-04", "2023-11-22", "2024-08-12-preview", "2025-07-25"}
 
-// classicSince returns the index of an api-version in classicVersions, and -1 for an unknown one.
-func classicSince(name string) version { return version(slices.Index(classicVersions, name)) }
+// classicVersionOf returns the index of an api-version in classicVersions, and -1 for an unknown one.
+func classicVersionOf(name string) version { return version(slices.Index(classicVersions, name)) }
 
 // classicFields are the properties of openShiftClusters that a customer writes.
 var classicFields = []field{
@@ -31,30 +31,31 @@ var classicFields = []field{
 		{name: "domain", since: always, required: true, check: maxLength(253)},
 		{name: "version", since: always, check: matches(patchPattern, "4.14.16")},
 		{name: "resourceGroupId", since: always, required: true},
-		{name: "fipsValidatedModules", since: classicSince("2022-04-01"), check: oneOf("Enabled", "Disabled")},
+		{name: "fipsValidatedModules", since: classicVersionOf("2022-04-01"), check: oneOf("Enabled", "Disabled")},
 	}},
 	{name: "servicePrincipalProfile", kind: object, since: always, members: []field{
 		{name: "clientId", since: always, required: true}, {name: "clientSecret", since: always},
 	}},
-	{name: "platformWorkloadIdentityProfile", kind: object, since: classicSince("2024-08-12-preview"), members: []field{
-		{name: "upgradeableTo", since: always}, {name: "platformWorkloadIdentities", kind: object, since: always},
-	}},
+	{name: "platformWorkloadIdentityProfile", kind: object, since: classicVersionOf("2024-08-12-preview"),
+		members: []field{
+			{name: "upgradeableTo", since: always}, {name: "platformWorkloadIdentities", kind: object, since: always},
+		}},
 	{name: "networkProfile", kind: object, since: always, required: true, members: []field{
-		{name: "podCidr", since: always, required: true, check: network(18)},
-		{name: "serviceCidr", since: always, required: true, check: network(22)},
-		{name: "outboundType", since: classicSince("2022-09-04"), fallback: "Loadbalancer", check: oneOf("Loadbalancer",
+		{name: "podCidr", since: always, required: true, check: ipv4NetworkUpTo(18)},
+		{name: "serviceCidr", since: always, required: true, check: ipv4NetworkUpTo(22)},
+		{name: "outboundType", since: classicVersionOf("2022-09-04"), fallback: "Loadbalancer", check: oneOf("Loadbalancer",
 			"UserDefinedRouting")},
-		{name: "loadBalancerProfile", kind: object, since: classicSince("2023-11-22"), members: []field{
+		{name: "loadBalancerProfile", kind: object, since: classicVersionOf("2023-11-22"), members: []field{
 			{name: "managedOutboundIps", kind: object, since: always, members: []field{
 				{name: "count", kind: integer, since: always, check: between(1, 20)}}},
 		}},
-		{name: "preconfiguredNSG", since: classicSince("2023-07-01-preview"), check: oneOf("Enabled", "Disabled")},
+		{name: "preconfiguredNSG", since: classicVersionOf("2023-07-01-preview"), check: oneOf("Enabled", "Disabled")},
 	}},
 	{name: "masterProfile", kind: object, since: always, required: true, members: []field{
 		{name: "vmSize", since: always, required: true},
 		{name: "subnetId", since: always, required: true, check: resourceID("Microsoft.Network/virtualNetworks/subnets")},
-		{name: "encryptionAtHost", since: classicSince("2021-09-01-preview"), check: oneOf("Enabled", "Disabled")},
-		{name: "diskEncryptionSetId", since: classicSince("2021-09-01-preview"), check: resourceID(
+		{name: "encryptionAtHost", since: classicVersionOf("2021-09-01-preview"), check: oneOf("Enabled", "Disabled")},
+		{name: "diskEncryptionSetId", since: classicVersionOf("2021-09-01-preview"), check: resourceID(
 			"Microsoft.Compute/diskEncryptionSets")},
 	}},
 	{name: "workerProfiles", kind: list, since: always, required: true, check: all(minItems(1), maxItems(1)),
@@ -75,8 +76,8 @@ var classicFields = []field{
 		}},
 }
 
-// network accepts a network of IPv4 that is aligned and has a prefix of at most so many bits.
-func network(bits int) func(any) string {
+// ipv4NetworkUpTo accepts a network of IPv4 that is aligned and has a prefix of at most so many bits.
+func ipv4NetworkUpTo(bits int) func(any) string {
 	return func(value any) string {
 		p, err := netip.ParsePrefix(value.(string))
 		switch {
@@ -89,19 +90,19 @@ func network(bits int) func(any) string {
 	}
 }
 
-// classic returns a handler that reads the api-version of openShiftClusters and refuses an unknown one.
+// withClassicVersion returns a handler that reads the api-version of openShiftClusters and refuses an unknown one.
 // since is the first api-version that has the route.
-func (f *front) classic(since string, serve func(*exchange) error) rest.Handler {
+func (f *front) withClassicVersion(since string, serve func(*exchange) error) rest.Handler {
 	return f.withSubscription(func(x *exchange) error {
 		name := x.r.URL.Query().Get("api-version")
 		if name == "" {
 			return rest.Errorf(http.StatusBadRequest, codeInvalidParameter,
 				"The request is missing required parameter 'api-version'.")
 		}
-		if x.version = classicSince(name); x.version < classicSince(since) {
+		if x.version = classicVersionOf(name); x.version < classicVersionOf(since) {
 			return rest.Errorf(http.StatusBadRequest, codeInvalidResourceType, "The resource type '%s/%s' could not be "+
 				"found in the namespace for api version '%s'. The supported api-versions are '%s'.", namespace, classicSegment,
-				name, strings.Join(classicVersions[classicSince(since):], ","))
+				name, strings.Join(classicVersions[classicVersionOf(since):], ","))
 		}
 		return serve(x)
 	})
@@ -162,8 +163,8 @@ func checkClassic(p *problems, v version, group string, properties map[string]an
 	}
 }
 
-// missingClassic answers about an openShiftCluster: none exists.
-func (f *front) missingClassic(x *exchange) error {
+// answerNoClassic answers about an openShiftCluster: none exists.
+func (f *front) answerNoClassic(x *exchange) error {
 	parts := strings.Split(x.path, "/") // "", subscriptions, S, resourceGroups, G, providers, P, openShiftClusters, N
 	return rest.Errorf(http.StatusNotFound, codeResourceNotFound,
 		"The resource '%s/%s/%s' under resource group '%s' was not found.", namespace, classicSegment, parts[8], parts[4])

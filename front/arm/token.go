@@ -133,13 +133,13 @@ func (t *Tokens) verify(r *http.Request, path string, now time.Time) (tokenProof
 	case len(token) > maxToken:
 		return tokenProof{}, fmt.Errorf("it has more than %d bytes", maxToken)
 	case strings.EqualFold(scheme, "Bearer"):
-		claims, err := t.accessToken(r.Context(), token, now)
+		claims, err := t.verifyAccessToken(r.Context(), token, now)
 		if err == nil && claims.Confirmation != nil {
 			err = errors.New("it is bound to a key of its sender, which a bearer token does not prove")
 		}
-		return tokenProof{application: claims.application(), until: claims.until()}, err
+		return tokenProof{application: claims.application(), until: claims.expiry()}, err
 	case strings.EqualFold(scheme, "PoP"):
-		return t.signedRequest(r, token, path, now)
+		return t.verifySignedRequest(r, token, path, now)
 	}
 	return tokenProof{}, fmt.Errorf("the scheme %q is neither PoP nor Bearer", scheme)
 }
@@ -172,7 +172,7 @@ func (a *audience) UnmarshalJSON(data []byte) error {
 	return json.Unmarshal(data, (*[]string)(a))
 }
 
-func (c accessClaims) until() time.Time {
+func (c accessClaims) expiry() time.Time {
 	if c.Expiry == nil {
 		return time.Time{}
 	}
@@ -186,8 +186,9 @@ func (c accessClaims) application() string {
 	return c.Party
 }
 
-// accessToken returns the claims of a token that Entra has signed for ARM and this region.
-func (t *Tokens) accessToken(ctx context.Context, token string, now time.Time) (c accessClaims, err error) {
+// verifyAccessToken returns the claims of a token when Entra has signed it for ARM and this region, and an error that
+// says what is wrong with it otherwise.
+func (t *Tokens) verifyAccessToken(ctx context.Context, token string, now time.Time) (c accessClaims, err error) {
 	payload, err := t.keys.Payload(ctx, token)
 	if err != nil {
 		return c, err
@@ -211,8 +212,8 @@ func (t *Tokens) accessToken(ctx context.Context, token string, now time.Time) (
 		return c, fmt.Errorf("its application is %q", c.application())
 	case c.Expiry == nil:
 		return c, errors.New("it never expires")
-	case !now.Before(c.until().Add(tokenLeeway)):
-		return c, fmt.Errorf("it expired at %s", c.until().UTC().Format(time.RFC3339))
+	case !now.Before(c.expiry().Add(tokenLeeway)):
+		return c, fmt.Errorf("it expired at %s", c.expiry().UTC().Format(time.RFC3339))
 	case now.Add(tokenLeeway).Before(time.Unix(int64(c.NotBefore), 0)):
 		return c, errors.New("it is not valid yet")
 	}
@@ -235,10 +236,10 @@ type popClaims struct {
 	} `json:"cnf"`
 }
 
-// signedRequest verifies a signed request: Entra has bound the token in it to a key, that key has
+// verifySignedRequest verifies a signed request: Entra has bound the token in it to a key, that key has
 // signed the request, the signature is of this request and new, and this process has not taken it
 // before. The caller checks the body, and that no other process has taken the request (recordUse).
-func (t *Tokens) signedRequest(r *http.Request, token, path string, now time.Time) (tokenProof, error) {
+func (t *Tokens) verifySignedRequest(r *http.Request, token, path string, now time.Time) (tokenProof, error) {
 	none := tokenProof{}
 	signed, err := jose.ParseSignedCompact(token, popAlgorithms)
 	if err != nil || len(signed.Signatures) != 1 {
@@ -260,7 +261,7 @@ func (t *Tokens) signedRequest(r *http.Request, token, path string, now time.Tim
 		return none, errors.New("its key cannot be read")
 	}
 	// The sender chooses its key: only a key to which Entra has bound a token may cost the check of a signature.
-	claims, err := t.accessToken(r.Context(), c.Token, now)
+	claims, err := t.verifyAccessToken(r.Context(), c.Token, now)
 	if err != nil {
 		return none, fmt.Errorf("the token in it: %w", err)
 	}
@@ -279,7 +280,7 @@ func (t *Tokens) signedRequest(r *http.Request, token, path string, now time.Tim
 	if err := t.nonces.remember(request); err != nil {
 		return none, err
 	}
-	return tokenProof{application: claims.application(), until: claims.until(), isBound: true, body: c.Body,
+	return tokenProof{application: claims.application(), until: claims.expiry(), isBound: true, body: c.Body,
 		request: request}, nil
 }
 
@@ -295,8 +296,8 @@ func isStrongPublicKey(key jose.JSONWebKey) bool {
 	return false
 }
 
-// isHostOf reports whether a signed host has a name of the region. A name with a port needs that port.
-func isHostOf(names []string, host string) bool {
+// isRegionHost reports whether a signed host has a name of the region. A name with a port needs that port.
+func isRegionHost(names []string, host string) bool {
 	of, port := splitHost(host)
 	return slices.ContainsFunc(names, func(one string) bool {
 		name, needed := splitHost(one)
@@ -325,7 +326,7 @@ func (c popClaims) checkRequest(r *http.Request, path string, hosts []string, no
 			now.UTC().Format(time.RFC3339))
 	case c.Method != r.Method:
 		return fmt.Errorf("it is of the method %q", c.Method)
-	case !isHostOf(hosts, c.Host):
+	case !isRegionHost(hosts, c.Host):
 		return fmt.Errorf("it is for the host %q, which is none of this region", c.Host)
 	case err != nil || signedPath != path:
 		return fmt.Errorf("it is for the path %q", c.Path)

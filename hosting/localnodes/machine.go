@@ -226,7 +226,7 @@ func (x *machine) supervise(ctx context.Context) (ended bool, err error) {
 	for {
 		select {
 		case <-bound.C:
-			if err := logfile.Bound(logPath(x.home), logLimit, 1); err != nil {
+			if err := logfile.LimitSize(logPath(x.home), logLimit, 1); err != nil {
 				x.log.Warn("the log of a supervisor cannot be bounded", "error", err)
 			}
 			continue
@@ -252,7 +252,7 @@ func (x *machine) start(ctx context.Context) (*node.Process, error) {
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	if err := logfile.Bound(logPath(x.home), logLimit, 1); err != nil {
+	if err := logfile.LimitSize(logPath(x.home), logLimit, 1); err != nil {
 		return nil, err
 	}
 	log, err := os.OpenFile(logPath(x.home), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)

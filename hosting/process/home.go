@@ -189,4 +189,4 @@ func (r record) write(state string) error {
 // logLimit is the size at which a plane's log is set aside; one old log stays.
 const logLimit = 4 << 20
 
-func boundLog(path string) error { return logfile.Bound(path, logLimit, 1) }
+func boundLog(path string) error { return logfile.LimitSize(path, logLimit, 1) }

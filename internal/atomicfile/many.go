@@ -36,7 +36,7 @@ func WriteMany(dir string, files map[string][]byte, perm fs.FileMode) (err error
 	paths := slices.Sorted(maps.Keys(files)) // neighbours of a directory are neighbours on the disk too
 	targets := make([]string, len(paths))
 	for i, path := range paths {
-		if targets[i], err = b.target(filepath.Clean(path)); err != nil {
+		if targets[i], err = b.prepareTarget(filepath.Clean(path)); err != nil {
 			return fmt.Errorf("writing %s: %w", filepath.Join(dir, path), err)
 		}
 	}
@@ -68,9 +68,9 @@ type batch struct {
 // move gives a staged file or directory its name.
 type move struct{ from, to string }
 
-// target returns the file that the content of a path is written to, and makes the
+// prepareTarget returns the file that the content of a path is written to, and makes the
 // directory of that file. A move will give the file its name.
-func (b *batch) target(path string) (string, error) {
+func (b *batch) prepareTarget(path string) (string, error) {
 	parent := filepath.Dir(path)
 	exists, err := b.exists(parent)
 	if err != nil {

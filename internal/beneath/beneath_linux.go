@@ -25,7 +25,7 @@ func open(dir, name string, flags int, perm fs.FileMode) (*os.File, error) {
 	if flags&os.O_CREATE != 0 {
 		how.Mode = uint64(perm.Perm())
 	}
-	for range attempts {
+	for range maxAttempts {
 		fd, err := openat2(parent, name, &how)
 		if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) { // kernels before 5.6, and filters that know no openat2
 			fd, err = openByParts(parent, name, flags, perm)
@@ -41,8 +41,9 @@ func open(dir, name string, flags int, perm fs.FileMode) (*os.File, error) {
 	return nil, fmt.Errorf("%w: the kernel does not open it now", ErrKind)
 }
 
-// attempts bounds the calls for one file: a lease of another process on the file (F_SETLEASE) gives EAGAIN each time.
-const attempts = 32
+// maxAttempts bounds the calls for one file: a lease of another process on the file (F_SETLEASE) gives EAGAIN each
+// time.
+const maxAttempts = 32
 
 // openat2 is the system call; a test replaces it.
 var openat2 = unix.Openat2

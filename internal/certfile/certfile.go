@@ -22,13 +22,13 @@ type Pair struct {
 
 	mu      sync.Mutex
 	current *tls.Certificate
-	seen    contents // that current, or the last failure, is from
+	seen    contentHash // that current, or the last failure, is from
 	checked time.Time
 }
 
-// contents are a hash of the content of both files. The zero value means that they cannot be read. Sizes and
+// contentHash is a hash of the content of both files. The zero value means that the files cannot be read. Sizes and
 // times of files do not show each change: two renewals can have the same.
-type contents [sha256.Size]byte
+type contentHash [sha256.Size]byte
 
 // checkEvery bounds how often the files are read.
 const checkEvery = time.Second
@@ -95,7 +95,7 @@ func (p *Pair) load() error {
 	for i, path := range []string{p.certificate, p.key} {
 		var err error
 		if content[i], err = os.ReadFile(path); err != nil {
-			p.seen = contents{}
+			p.seen = contentHash{}
 			return fmt.Errorf("public certificate: %w", err)
 		}
 	}
@@ -103,7 +103,7 @@ func (p *Pair) load() error {
 	fmt.Fprintf(hash, "%d\n", len(content[0]))
 	hash.Write(content[0])
 	hash.Write(content[1])
-	seen := contents(hash.Sum(nil))
+	seen := contentHash(hash.Sum(nil))
 	if seen == p.seen {
 		return nil
 	}

@@ -19,10 +19,10 @@ import (
 // first at 4 MB times this value, so at 16 MB, which the start of atoll does not reach.
 const startPercent = 400
 
-// usual is the percentage before the start, and isChanged whether the start has another.
-var usual, isChanged = begin()
+// usualPercent is the percentage before the start, and isChanged whether the start has another.
+var usualPercent, isChanged = delayCollector()
 
-func begin() (usual int, isChanged bool) {
+func delayCollector() (usualPercent int, isChanged bool) {
 	if os.Getenv("GOGC") != "" {
 		return 0, false
 	}
@@ -32,6 +32,6 @@ func begin() (usual int, isChanged bool) {
 // End returns the garbage collector to its usual work. Only the first call does something.
 var End = sync.OnceFunc(func() {
 	if isChanged {
-		debug.SetGCPercent(usual)
+		debug.SetGCPercent(usualPercent)
 	}
 })

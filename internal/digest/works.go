@@ -9,11 +9,11 @@ import (
 // statusDigits is the number of digits of a status hash that are compared.
 const statusDigits = 16
 
-// Status shortens a status hash to the digits that WorkState carries.
-func Status(hash string) string { return hash[:min(len(hash), statusDigits)] }
+// ShortStatus shortens a status hash to the digits that WorkState carries.
+func ShortStatus(hash string) string { return hash[:min(len(hash), statusDigits)] }
 
-// Works returns the items of works, whose values must be equal on server and agent.
-func Works(states []work.WorkState) []Item {
+// ItemsOf returns the items of works, whose values must be equal on server and agent.
+func ItemsOf(states []work.WorkState) []Item {
 	items := make([]Item, len(states))
 	for i, w := range states {
 		value := strconv.FormatInt(w.Version, 10) + " " + w.Life + " " + w.Status
@@ -29,9 +29,9 @@ func Works(states []work.WorkState) []Item {
 // Core: 128 KB).
 const pieceBytes = 96 << 10
 
-// Pieces distributes the works of the given buckets to messages. All works of a bucket
+// SplitWorks distributes the works of the given buckets to messages. All works of a bucket
 // are in the same message. Empty buckets are in a message, too.
-func Pieces(states []work.WorkState, bits int, buckets []int) []work.BucketWorks {
+func SplitWorks(states []work.WorkState, bits int, buckets []int) []work.BucketWorks {
 	in := make(map[int][]work.WorkState, len(buckets))
 	for _, b := range buckets {
 		in[b] = nil

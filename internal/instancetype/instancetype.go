@@ -34,29 +34,29 @@ var sizes = map[string]int{
 	"large": 2, "xlarge": 4, "2xlarge": 8, "4xlarge": 16, "8xlarge": 32, "12xlarge": 48, "16xlarge": 64, "24xlarge": 96,
 }
 
-// all has the sizes of most families.
-var all = []string{"large", "xlarge", "2xlarge", "4xlarge", "8xlarge", "12xlarge", "16xlarge", "24xlarge"}
+// commonSizes has the sizes of most families.
+var commonSizes = []string{"large", "xlarge", "2xlarge", "4xlarge", "8xlarge", "12xlarge", "16xlarge", "24xlarge"}
 
 var families = []family{
 	{"c5", "amd64", 2048, []string{"large", "xlarge", "2xlarge", "4xlarge", "12xlarge", "24xlarge"}},
-	{"c6a", "amd64", 2048, all},
-	{"c6g", "arm64", 2048, all[:7]},
-	{"c6i", "amd64", 2048, all},
-	{"c7g", "arm64", 2048, all[:7]},
-	{"c7i", "amd64", 2048, all},
-	{"m5", "amd64", 4096, all},
-	{"m6a", "amd64", 4096, all},
-	{"m6g", "arm64", 4096, all[:7]},
-	{"m6i", "amd64", 4096, all},
-	{"m7a", "amd64", 4096, all},
-	{"m7g", "arm64", 4096, all[:7]},
-	{"m7i", "amd64", 4096, all},
-	{"r5", "amd64", 8192, all},
-	{"r6a", "amd64", 8192, all},
-	{"r6g", "arm64", 8192, all[:7]},
-	{"r6i", "amd64", 8192, all},
-	{"r7g", "arm64", 8192, all[:7]},
-	{"r7i", "amd64", 8192, all},
+	{"c6a", "amd64", 2048, commonSizes},
+	{"c6g", "arm64", 2048, commonSizes[:7]},
+	{"c6i", "amd64", 2048, commonSizes},
+	{"c7g", "arm64", 2048, commonSizes[:7]},
+	{"c7i", "amd64", 2048, commonSizes},
+	{"m5", "amd64", 4096, commonSizes},
+	{"m6a", "amd64", 4096, commonSizes},
+	{"m6g", "arm64", 4096, commonSizes[:7]},
+	{"m6i", "amd64", 4096, commonSizes},
+	{"m7a", "amd64", 4096, commonSizes},
+	{"m7g", "arm64", 4096, commonSizes[:7]},
+	{"m7i", "amd64", 4096, commonSizes},
+	{"r5", "amd64", 8192, commonSizes},
+	{"r6a", "amd64", 8192, commonSizes},
+	{"r6g", "arm64", 8192, commonSizes[:7]},
+	{"r6i", "amd64", 8192, commonSizes},
+	{"r7g", "arm64", 8192, commonSizes[:7]},
+	{"r7i", "amd64", 8192, commonSizes},
 }
 
 var table = func() map[string]Type {

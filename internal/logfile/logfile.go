@@ -12,11 +12,11 @@ import (
 	"os"
 )
 
-// Bound copies a log of more than limit bytes to NAME.1 and truncates it. Of a log that is much larger
+// LimitSize copies a log of more than limit bytes to NAME.1 and truncates it. Of a log that is much larger
 // it copies the last 4 times limit bytes. It keeps the latest copies as NAME.1 to NAME.kept. A line
 // that the process writes between the copy and the truncation is lost. A smaller log, or none, is no
 // error and stays as it is.
-func Bound(path string, limit int64, kept int) error {
+func LimitSize(path string, limit int64, kept int) error {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

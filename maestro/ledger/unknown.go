@@ -44,8 +44,8 @@ func States(ctx context.Context, db rowReader, consumer work.Consumer, life stri
 // ComparableState returns a work in the form of comparisons: a work under deletion has no
 // status, and neither has one whose status is empty.
 func ComparableState(w work.WorkState) work.WorkState {
-	w.Status = digest.Status(w.Status)
-	if w.Deleting || w.Status == digest.Status(bundle.EmptyHash) {
+	w.Status = digest.ShortStatus(w.Status)
+	if w.Deleting || w.Status == digest.ShortStatus(bundle.EmptyHash) {
 		w.Status = ""
 	}
 	return w

@@ -31,7 +31,7 @@ func (c *Comparer) answerDigest(ctx context.Context, consumer work.Consumer, at 
 	if err != nil {
 		return err
 	}
-	items := digest.Works(ours)
+	items := digest.ItemsOf(ours)
 	a := work.DigestAnswer{Same: digest.Root(items) == theirs.Root}
 	switch {
 	case a.Same:

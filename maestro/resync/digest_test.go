@@ -65,7 +65,7 @@ func TestComparingBucketsIsComparing(t *testing.T) {
 			t.Fatalf("a part finds more than all")
 		}
 
-		if digest.Root(digest.Works(oursList)) == digest.Root(digest.Works(theirsList)) {
+		if digest.Root(digest.ItemsOf(oursList)) == digest.Root(digest.ItemsOf(theirsList)) {
 			for _, h := range full.Send {
 				if !h.Deleting {
 					t.Fatalf("the same, and %v is to be sent", h)
@@ -76,8 +76,8 @@ func TestComparingBucketsIsComparing(t *testing.T) {
 			}
 			return
 		}
-		buckets, err := digest.Differing(digest.Buckets(digest.Works(oursList), bits),
-			digest.Buckets(digest.Works(theirsList), bits), bits)
+		buckets, err := digest.Differing(digest.Buckets(digest.ItemsOf(oursList), bits),
+			digest.Buckets(digest.ItemsOf(theirsList), bits), bits)
 		if err != nil {
 			t.Fatal(err)
 		}

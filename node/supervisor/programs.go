@@ -196,7 +196,7 @@ func boundLogs(stop <-chan struct{}) {
 		}
 		files, _ := filepath.Glob(filepath.Join(logDir, "*.log"))
 		for _, file := range files {
-			_ = logfile.Bound(file, logLimit, 1) // the next round tries again
+			_ = logfile.LimitSize(file, logLimit, 1) // the next round tries again
 		}
 	}
 }
