@@ -132,7 +132,8 @@ func TestAnImportAppliesNothingAgain(t *testing.T) {
 	t.Cleanup(agent.stop)
 	report := site.importFrom(d, 7)
 	want := original.Report{Consumers: original.Count{Read: 2, Imported: 2},
-		Bundles: original.Count{Read: 27, Imported: 27, Deleting: 1}, Refused: []original.Remark{}, Notes: []original.Remark{}}
+		Bundles: original.Count{Read: 27, Imported: 27, Deleting: 1},
+		Refused: []original.Remark{}, Notes: []original.Remark{}}
 	if diff := cmp.Diff(want, report); diff != "" {
 		t.Fatal(diff)
 	}

@@ -305,7 +305,8 @@ func LowerAcknowledged(
 
 // TombstonesAmong returns those of the ids that were deleted, with their last
 // generation.
-func TombstonesAmong(ctx context.Context, tx *store.Tx, consumer work.Consumer, ids []work.ID) ([]delivery.Work, error) {
+func TombstonesAmong(ctx context.Context, tx *store.Tx, consumer work.Consumer, ids []work.ID) (
+	[]delivery.Work, error) {
 	rows, err := tx.Query(
 		ctx,
 		`select id, wanted, true from ledger where id = any($1) and consumer = $2 and gone_at is not null order by id`,

@@ -62,6 +62,7 @@ func (w *Writer) ForceDelete(ctx context.Context, id work.ID, ifMatch int64, rea
 		slog.String("bundle", string(id)),
 		slog.String("consumer", d.Scope), slog.String("by", store.ActorFrom(ctx).Principal), slog.String("reason",
 			reason))
-	w.agents.SendTombstone(ctx, delivery.Work{Consumer: work.Consumer(d.Scope), ID: id, Generation: d.Generation, Deleting: true})
+	w.agents.SendTombstone(ctx, delivery.Work{Consumer: work.Consumer(d.Scope), ID: id, Generation: d.Generation,
+		Deleting: true})
 	return nil
 }

@@ -256,8 +256,8 @@ func (c *Comparer) reconcile(ctx context.Context, consumer work.Consumer, at tim
 // raiseAhead gives bundles that the agent holds at a later generation than the store,
 // or at an equal one of other content, a higher generation. It returns the comparison
 // with these bundles among the works to send.
-func raiseAhead(ctx context.Context, tx *store.Tx, c ledger.Comparison, ours []ledger.WantedWork, versions map[work.ID]int64,
-	other map[work.ID]bool) (ledger.Comparison, error) {
+func raiseAhead(ctx context.Context, tx *store.Tx, c ledger.Comparison, ours []ledger.WantedWork,
+	versions map[work.ID]int64, other map[work.ID]bool) (ledger.Comparison, error) {
 	var received, send []delivery.Work
 	raisedIDs := map[work.ID]bool{}
 	for _, h := range slices.SortedFunc(slices.Values(ours), func(a, b ledger.WantedWork) int {

@@ -39,7 +39,8 @@ func TestComparingBucketsIsComparing(t *testing.T) {
 			var held0 []ledger.WantedWork
 			for _, w := range ours {
 				if scope(w.ID) {
-					held0 = append(held0, ledger.WantedWork{Work: delivery.Work{ID: w.ID, Generation: w.Version, Deleting: w.Deleting}})
+					held := delivery.Work{ID: w.ID, Generation: w.Version, Deleting: w.Deleting}
+					held0 = append(held0, ledger.WantedWork{Work: held})
 				}
 			}
 			var versions []work.SpecVersion
