@@ -71,7 +71,7 @@ type Server struct {
 	comparer *resync.Comparer     // compares the agents' works with the ledger
 	intake   *intake.Intake       // stores the statuses of agents
 	contacts *presence.Tracker
-	peers    *peers.Peers // the other servers of the database
+	peers    *peers.Server // the other servers of the database
 	keeper   *housekeeping.Housekeeper
 	stopping chan struct{} // closed when Run begins to stop
 

@@ -10,36 +10,9 @@ import (
 
 	"atoll.dev/api/work"
 	"atoll.dev/maestro/bundle"
-	"atoll.dev/maestro/dispatch"
-	"atoll.dev/maestro/housekeeping"
-	"atoll.dev/maestro/ledger"
-	"atoll.dev/maestro/peers"
-	"atoll.dev/maestro/presence"
 	"atoll.dev/maestro/restapi"
 	"atoll.dev/store"
 )
-
-// SchemaVersion returns the version of the schema of Maestro's tables that this program knows.
-func SchemaVersion() int { return len(migrations()) }
-
-// migrations make the side tables, in this order.
-func migrations() []string {
-	return []string{
-		ledger.LedgerSchema,
-		ledger.DigestSchema,
-		ledger.ForceSchema,
-		peers.Schema,
-		restapi.SearchStatistics,
-		ledger.AcknowledgedSchema,
-		ledger.LifeSchema,
-		ledger.ComparedSchema,
-		ledger.VersionSchema,
-		housekeeping.Schema,
-		presence.Schema,
-		ledger.BucketSchema,
-		dispatch.SlotsSchema,
-	}
-}
 
 // Options returns the options with which Maestro opens its database. maxConns of 0 is the store's default.
 func Options(dsn string, maxConns int, log *slog.Logger) store.Options {
