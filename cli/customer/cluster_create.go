@@ -52,7 +52,7 @@ document of the kind Cluster, and documents of the kind NodePool; a flag overrid
 	fs := cmd.Flags()
 	fs.StringVarP(&f.file, "file", "f", "", `file with the request; "-" for standard input`)
 	fs.Var(&f.pools, "node-pool",
-		"a node pool: name=N,replicas=R,instance-type=T,label=K=V,taint=K=V:EFFECT,auto-repair=BOOL; repeatable")
+		"a node pool: name=N,replicas=R,instance-type=T,provider=P,label=K=V,taint=K=V:EFFECT,auto-repair=BOOL; repeatable")
 	fs.StringVar(&f.release, "release", "", "Kubernetes version, such as 1.36.3 (default: the region's newest)")
 	fs.StringVar(&f.display, "display-name", "", "a name for people")
 	fs.BoolVar(&f.hibernated, "hibernated", false, "begin asleep: the first connection starts the control plane")

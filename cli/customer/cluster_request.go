@@ -103,9 +103,10 @@ func (f *poolFlag) Set(text string) error {
 }
 
 // poolKeys are the keys that --node-pool accepts.
-var poolKeys = []string{"name", "replicas", "instance-type", "label", "taint", "auto-repair", "display-name"}
+var poolKeys = []string{"name", "replicas", "instance-type", "provider", "label", "taint", "auto-repair",
+	"display-name"}
 
-// parsePool reads name=workers,replicas=2,instance-type=m6a.xlarge,
+// parsePool reads name=workers,replicas=2,instance-type=m6a.xlarge,provider=local,
 // label=K=V,taint=K=V:EFFECT,auto-repair=true. The keys label and taint may be repeated.
 func parsePool(text string) (poolRequest, error) {
 	s := poolSettings{labels: map[string]string{}}
@@ -133,6 +134,8 @@ func parsePool(text string) (poolRequest, error) {
 			s.replicas = &r
 		case "instance-type":
 			s.instanceType = value
+		case "provider": // the region says which providers it has
+			s.provider = value
 		case "display-name":
 			s.displayName = value
 		case "label":

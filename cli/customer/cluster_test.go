@@ -23,8 +23,10 @@ import (
 func TestNodePoolFlag(t *testing.T) {
 	for text, want := range map[string]string{
 		"name=workers,replicas=2,instance-type=m6a.xlarge": `workers {"nodePool":{"platform":{"aws":{"instanceType":"m6a.xlarge"},"type":"AWS"}},"replicas":2}`,
-		"name=w":            `w {}`,
-		"name=w,replicas=0": `w {"replicas":0}`,
+		"name=w":                              `w {}`,
+		"name=w,provider=external,replicas=3": `w {"provider":"external","replicas":3}`,
+		"name=w,provider=a,provider=b":        `provider is there twice`,
+		"name=w,replicas=0":                   `w {"replicas":0}`,
 		"name=w,label=a=b,label=c=,taint=k=v:NoSchedule,taint=g:NoExecute": `w {"labels":{"a":"b","c":""},` +
 			`"taints":[{"effect":"NoSchedule","key":"k","value":"v"},{"effect":"NoExecute","key":"g"}]}`,
 		"name=w,auto-repair=false,display-name=W W": `w {"autoRepair":false,"displayName":"W W"}`,
