@@ -16,8 +16,8 @@ import (
 
 const (
 	dialTimeout = 10 * time.Second // of one forwarded connection
-	// maxForwarded bounds the connections that are forwarded at once. More wait in the listener's queue: pods of one
-	// customer do not use up the descriptors of this process.
+	// maxForwarded bounds the connections of one listener that are forwarded at once. More wait in its queue: pods do not
+	// use up the descriptors of this process, and leave kubelet its own places.
 	maxForwarded = 400
 	acceptPause  = 100 * time.Millisecond // after an error of the listener, such as no free descriptor
 )
@@ -25,7 +25,7 @@ const (
 // forwarders accept connections on listeners that are in a node and dial for them on this machine. Use newForwarders.
 type forwarders struct {
 	log     *slog.Logger
-	slots   chan struct{} // holds one for each connection that is forwarded
+	places  int           // connections of one listener that are forwarded at once
 	closing chan struct{} // close closes it
 
 	mu        sync.Mutex
@@ -35,8 +35,7 @@ type forwarders struct {
 }
 
 func newForwarders(log *slog.Logger) *forwarders {
-	return &forwarders{log: log, slots: make(chan struct{}, maxForwarded), closing: make(chan struct{}),
-		conns: map[net.Conn]bool{}}
+	return &forwarders{log: log, places: maxForwarded, closing: make(chan struct{}), conns: map[net.Conn]bool{}}
 }
 
 // target is the address to which the connections of a listener are forwarded.
@@ -62,21 +61,22 @@ func (f *forwarders) add(file *os.File, target target) error {
 
 // accept forwards the connections of a listener until that or the forwarders are closed.
 func (f *forwarders) accept(l net.Listener, target target) {
+	slots := make(chan struct{}, f.places) // holds one for each connection that is forwarded
 	for {
 		select {
-		case f.slots <- struct{}{}:
+		case slots <- struct{}{}:
 		case <-f.closing:
 			return
 		}
 		conn, err := l.Accept()
 		if err == nil {
 			go func() {
-				defer func() { <-f.slots }()
+				defer func() { <-slots }()
 				f.forward(conn, target)
 			}()
 			continue
 		}
-		<-f.slots
+		<-slots
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}

@@ -41,7 +41,7 @@ func TestAForwarderOutlivesErrorsAndBoundsItsConnections(t *testing.T) {
 		}
 	}()
 	f := newForwarders(testsite.Log(t))
-	f.slots = make(chan struct{}, 1)
+	f.places = 1
 	inside := testsite.Listen(t)
 	ended := make(chan struct{})
 	go func() {
@@ -64,9 +64,31 @@ func TestAForwarderOutlivesErrorsAndBoundsItsConnections(t *testing.T) {
 	if _, err := io.ReadFull(conns[0], answer); err != nil || string(answer) != "hello" {
 		t.Fatalf("the first connection answers %q, error %v", answer, err)
 	}
-	if n := len(f.slots); n != 1 {
-		t.Errorf("%d connections are forwarded at once", n)
+	f.mu.Lock()
+	n := len(f.conns) // two of each connection
+	f.mu.Unlock()
+	if n != 2 {
+		t.Errorf("%d connections are forwarded at once", n/2)
 	}
+	// Another listener has places of its own: pods that use up theirs do not stop kubelet.
+	other := testsite.Listen(t)
+	otherEnded := make(chan struct{})
+	go func() {
+		defer close(otherEnded)
+		f.accept(other, targetAt(target))
+	}()
+	kubelet, err := net.Dial("tcp", other.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(kubelet, "hello"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(kubelet, answer); err != nil || string(answer) != "hello" {
+		t.Fatalf("a connection of another listener answers %q, error %v", answer, err)
+	}
+	kubelet.Close()
+	other.Close()
 	conns[0].Close()
 	if _, err := io.ReadFull(conns[1], answer); err != nil || string(answer) != "hello" {
 		t.Errorf("the second connection answers %q, error %v", answer, err)
@@ -74,6 +96,7 @@ func TestAForwarderOutlivesErrorsAndBoundsItsConnections(t *testing.T) {
 	inside.Close()
 	f.close()
 	<-ended
+	<-otherEnded
 }
 
 // targetAt returns a listener as a target without a plane.
