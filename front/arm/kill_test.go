@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"net/http/httptest"
 	"strings"
@@ -19,6 +20,9 @@ import (
 	"atoll.dev/store"
 	"atoll.dev/test/testsite"
 )
+
+// everyStatement makes testKills the long run: minutes.
+var everyStatement = flag.Bool("every-statement", false, "kill processes at every statement")
 
 // mortal is the mode under which the server of a process that is to be killed is reached.
 const mortal arm.Mode = "mortal"
@@ -37,7 +41,13 @@ const (
 func (w *world) testKills(t *testing.T) {
 	t.Run("4 a process that is killed at any statement leaves no resource without operation and none busy",
 		func(t *testing.T) {
-			const prepared = 40 // clusters whose external authentications are changed
+			prepared := 40 // clusters whose external authentications are changed
+			// Requests are killed at every third statement, before and after it; the work at every 40th: its statements
+			// repeat. With -every-statement both are killed at each.
+			steps := map[killPhase]int{duringRequests: 3, duringWork: 40}
+			if *everyStatement {
+				prepared, steps = 400, map[killPhase]int{duringRequests: 1, duringWork: 1}
+			}
 			for i := range prepared {
 				w.succeed(t, w.do(call{method: "PUT", path: authClusterPath(i), body: clusterBody()}).want(t, 201))
 			}
@@ -45,9 +55,7 @@ func (w *world) testKills(t *testing.T) {
 			kills, authKills := 0, 0
 			for _, moment := range []pgtest.KillMoment{pgtest.BeforeStatement, pgtest.AfterStatement} {
 				for _, phase := range []killPhase{duringRequests, duringWork} {
-					// Requests are killed at every third statement, before and after it; the work at every 40th: its
-					// statements repeat.
-					step := map[killPhase]int{duringRequests: 3, duringWork: 40}[phase]
+					step := steps[phase]
 					for left, killed := 0, true; killed && left < 120; left += step {
 						name := fmt.Sprintf("kill-%t-%s-%d", moment, phase, left)
 						if killed = w.killAt(t, name, left, moment, phase, clusterCalls(name)); killed {
