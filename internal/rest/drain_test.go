@@ -28,9 +28,10 @@ func TestADrainingServerMovesItsClients(t *testing.T) {
 }
 
 func checkDrain(t *testing.T, version int) {
+	const drain = 3 * time.Second // much longer than a watch may take to write an event
 	mux := NewMux()
 	mux.Handle("GET /watch", func(w http.ResponseWriter, r *http.Request) error {
-		return Watch(w, r, WatchOptions{}, func(ctx context.Context, s *Stream) error {
+		return Watch(w, r, WatchOptions{WriteTimeout: drain / 30}, func(ctx context.Context, s *Stream) error {
 			if err := s.Send(Event{Type: Added, Cursor: "c0"}); err != nil {
 				return err
 			}
@@ -55,7 +56,6 @@ func checkDrain(t *testing.T, version int) {
 	transport := pair.Client().Transport.(*http.Transport)
 	defer transport.CloseIdleConnections()
 	ctx, stop := context.WithCancel(context.Background())
-	const drain = 3 * time.Second
 	ran := make(chan error, 1)
 	go func() {
 		ran <- (&Server{Name: "draining", Handler: Observe(quiet, mux), Log: quiet.Log, Drain: drain,

@@ -193,7 +193,14 @@ func (s *Stream) begin() error {
 	s.setDeadline()
 	s.w.WriteHeader(http.StatusOK)
 	s.timer = time.AfterFunc(s.opts.Bookmark, s.bookmark)
-	return s.fail(s.rc.Flush())
+	return s.flush()
+}
+
+// flush sends what was written, and ends its deadline: HTTP/2 resets a stream at its deadline, also a quiet one.
+func (s *Stream) flush() error {
+	err := s.fail(s.rc.Flush())
+	_ = s.rc.SetWriteDeadline(time.Time{}) // a test's httptest.ResponseRecorder has no deadlines
+	return err
 }
 
 // bookmark sends a bookmark and starts the timer of the next one.
@@ -222,7 +229,7 @@ func (s *Stream) write(e Event) error {
 	if _, err := s.w.Write(append(line, '\n')); err != nil {
 		return s.fail(err)
 	}
-	return s.fail(s.rc.Flush())
+	return s.flush()
 }
 
 func (s *Stream) setDeadline() {
