@@ -59,7 +59,7 @@ func getSealed(ctx context.Context, store Store, kms envelope.KMS, name string, 
 	if err != nil {
 		return key, err
 	}
-	wrapped, sealed, err := envelope.Split(name, object)
+	wrapped, sealed, err := envelope.SplitDescribed(name, object)
 	if err != nil {
 		return key, err
 	}

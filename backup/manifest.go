@@ -43,7 +43,7 @@ func sealManifest(name string, key envelope.DataKey, m Manifest) ([]byte, error)
 // openManifest opens the object "chain".
 func openManifest(ctx context.Context, kms envelope.KMS, name string, object []byte) (m Manifest,
 	key envelope.DataKey, err error) {
-	wrapped, sealed, err := envelope.Split(name, object)
+	wrapped, sealed, err := envelope.SplitDescribed(name, object)
 	if err != nil {
 		return m, key, err
 	}

@@ -31,7 +31,7 @@ func (p *Client) Authorization(account AccountID) *Authorization {
 // query returns the parameter that names the account.
 func (a *Authorization) query() url.Values {
 	q := url.Values{}
-	remote.SetQuery(q, "accountId", string(a.account))
+	remote.SetNonEmpty(q, "accountId", string(a.account))
 	return q
 }
 

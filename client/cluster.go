@@ -53,8 +53,8 @@ type ClusterQuery struct {
 // Clusters returns all clusters that a query selects, the oldest first.
 func (p *Client) Clusters(ctx context.Context, q ClusterQuery) ([]platform.Cluster, error) {
 	v := url.Values{}
-	remote.SetQuery(v, "name", q.Name)
-	remote.SetQuery(v, "status", string(q.Phase))
+	remote.SetNonEmpty(v, "name", q.Name)
+	remote.SetNonEmpty(v, "status", string(q.Phase))
 	return allByOffset(ctx, func(ctx context.Context, limit, offset int) ([]platform.Cluster, error) {
 		var list platform.ClusterList
 		err := p.list(ctx, pathClusters, v, limit, offset, &list)
@@ -66,12 +66,12 @@ func (p *Client) Clusters(ctx context.Context, q ClusterQuery) ([]platform.Clust
 // error has status 412 when the cluster has changed since.
 func (p *Client) UpdateCluster(ctx context.Context, id ClusterID, patch json.RawMessage, etag string) (Cluster, error) {
 	return p.cluster(ctx, remote.Request{Method: http.MethodPatch, Path: pathOf(pathClusters, string(id)),
-		Header: remote.MergePatch(etag),
+		Header: remote.MergePatchHeader(etag),
 		Body:   patch})
 }
 
-// Deletion has the options of DeleteCluster.
-type Deletion struct {
+// DeleteOptions are the options of DeleteCluster. The zero value deletes any version, without force.
+type DeleteOptions struct {
 	ETag string // the only version to delete: the error has status 412 when the cluster has another; "": any version
 
 	// Force removes the record of a cluster whose deletion does not end. It needs
@@ -82,14 +82,14 @@ type Deletion struct {
 
 // DeleteCluster requests the deletion of a cluster with its node pools and credentials. The deletion is
 // complete when Cluster returns an error with status 404.
-func (p *Client) DeleteCluster(ctx context.Context, id ClusterID, d Deletion) error {
+func (p *Client) DeleteCluster(ctx context.Context, id ClusterID, d DeleteOptions) error {
 	q := url.Values{}
 	if d.Force {
 		q.Set("force", "true")
 	}
-	remote.SetQuery(q, "reason", d.Reason)
+	remote.SetNonEmpty(q, "reason", d.Reason)
 	_, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodDelete, Path: pathOf(pathClusters, string(id)),
-		Query: q, Header: remote.IfMatch(d.ETag)})
+		Query: q, Header: remote.IfMatchHeader(d.ETag)})
 	return err
 }
 

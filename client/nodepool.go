@@ -44,9 +44,9 @@ type NodePoolQuery struct {
 // NodePools returns all node pools that a query selects, the oldest first.
 func (p *Client) NodePools(ctx context.Context, q NodePoolQuery) ([]platform.NodePool, error) {
 	v := url.Values{}
-	remote.SetQuery(v, "clusterId", string(q.Cluster))
-	remote.SetQuery(v, "name", q.Name)
-	remote.SetQuery(v, "status", string(q.Phase))
+	remote.SetNonEmpty(v, "clusterId", string(q.Cluster))
+	remote.SetNonEmpty(v, "name", q.Name)
+	remote.SetNonEmpty(v, "status", string(q.Phase))
 	return allByOffset(ctx, func(ctx context.Context, limit, offset int) ([]platform.NodePool, error) {
 		var list platform.NodePoolList
 		err := p.list(ctx, pathNodePools, v, limit, offset, &list)
@@ -59,7 +59,7 @@ func (p *Client) NodePools(ctx context.Context, q NodePoolQuery) ([]platform.Nod
 func (p *Client) UpdateNodePool(ctx context.Context, id NodePoolID, patch json.RawMessage, etag string) (NodePool,
 	error) {
 	return p.nodePool(ctx, remote.Request{Method: http.MethodPatch, Path: pathOf(pathNodePools, string(id)),
-		Header: remote.MergePatch(etag),
+		Header: remote.MergePatchHeader(etag),
 		Body:   patch})
 }
 
@@ -67,7 +67,7 @@ func (p *Client) UpdateNodePool(ctx context.Context, id NodePoolID, patch json.R
 // an error with status 404.
 func (p *Client) DeleteNodePool(ctx context.Context, id NodePoolID, etag string) error {
 	_, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodDelete, Path: pathOf(pathNodePools, string(id)),
-		Header: remote.IfMatch(etag)})
+		Header: remote.IfMatchHeader(etag)})
 	return err
 }
 
@@ -82,7 +82,7 @@ func (p *Client) NodePoolStatuses(ctx context.Context, id NodePoolID) (platform.
 // cluster is empty. The objects of its events are platform.NodePools.
 func (p *Client) WatchNodePools(ctx context.Context, cluster ClusterID, o remote.WatchOptions) (*remote.Watch, error) {
 	q := o.Values()
-	remote.SetQuery(q, "clusterId", string(cluster))
+	remote.SetNonEmpty(q, "clusterId", string(cluster))
 	return p.http.WatchQuery(ctx, pathNodePools, q)
 }
 

@@ -32,7 +32,7 @@ func (a *Authorization) CreatePolicy(ctx context.Context, r platform.PolicyReque
 func (a *Authorization) ReplacePolicy(ctx context.Context, id string, r platform.PolicyRequest, etag string) (Policy,
 	error) {
 	return a.writePolicy(ctx, remote.Request{Method: http.MethodPut, Path: pathOf(pathPolicies, id),
-		Header: remote.IfMatch(etag)}, r)
+		Header: remote.IfMatchHeader(etag)}, r)
 }
 
 func (a *Authorization) writePolicy(ctx context.Context, r remote.Request, body platform.PolicyRequest) (Policy,
@@ -110,9 +110,9 @@ type AttachmentQuery struct {
 // Attachments returns all attachments that a query selects.
 func (a *Authorization) Attachments(ctx context.Context, q AttachmentQuery) ([]platform.Attachment, error) {
 	v := a.query()
-	remote.SetQuery(v, "policyId", q.PolicyID)
-	remote.SetQuery(v, "targetType", string(q.TargetType))
-	remote.SetQuery(v, "targetId", q.TargetID)
+	remote.SetNonEmpty(v, "policyId", q.PolicyID)
+	remote.SetNonEmpty(v, "targetType", string(q.TargetType))
+	remote.SetNonEmpty(v, "targetId", q.TargetID)
 	return allByOffset(ctx, func(ctx context.Context, limit, offset int) ([]platform.Attachment, error) {
 		var list platform.AttachmentList
 		err := a.client.list(ctx, pathAttachments, v, limit, offset, &list)

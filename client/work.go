@@ -48,7 +48,7 @@ func (p *Client) Work(ctx context.Context, id WorkID) (Work, error) {
 func (p *Client) Works(ctx context.Context, cluster ManagementClusterName) ([]platform.Work, error) {
 	return allByPage(ctx, 500, func(ctx context.Context, page, size int) ([]platform.Work, error) {
 		q := url.Values{"page": {strconv.Itoa(page)}, "size": {strconv.Itoa(size)}}
-		remote.SetQuery(q, "cluster_id", string(cluster))
+		remote.SetNonEmpty(q, "cluster_id", string(cluster))
 		doc, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodGet, Path: pathWork, Query: q})
 		if err != nil {
 			return nil, err
@@ -68,7 +68,7 @@ func (p *Client) ReplaceWork(ctx context.Context, id WorkID, cluster ManagementC
 		return Work{}, fmt.Errorf("the ManifestWork: %w", err)
 	}
 	return p.work(ctx, remote.Request{Method: http.MethodPut, Path: pathWork + "/" + url.PathEscape(string(id)),
-		Header: remote.IfMatch(etag),
+		Header: remote.IfMatchHeader(etag),
 		Body:   body})
 }
 
@@ -76,7 +76,7 @@ func (p *Client) ReplaceWork(ctx context.Context, id WorkID, cluster ManagementC
 // status 404.
 func (p *Client) DeleteWork(ctx context.Context, id WorkID, etag string) error {
 	_, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodDelete,
-		Path: pathWork + "/" + url.PathEscape(string(id)), Header: remote.IfMatch(etag)})
+		Path: pathWork + "/" + url.PathEscape(string(id)), Header: remote.IfMatchHeader(etag)})
 	return err
 }
 

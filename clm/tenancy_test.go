@@ -111,8 +111,8 @@ func TestI10TenantsAreIsolated(t *testing.T) {
 	}
 
 	// Lists: no resource of another account by a search, by a reference or in a count.
-	for _, q := range []clmclient.ResourceQuery{{}, {Search: remote.Equal("id", made.ID)},
-		{Search: remote.Equal("owner_id", made.ID)}, {RefType: "wif_config", RefTo: made.ID}} {
+	for _, q := range []clmclient.ResourceQuery{{}, {Search: remote.SearchEqual("id", made.ID)},
+		{Search: remote.SearchEqual("owner_id", made.ID)}, {RefType: "wif_config", RefTo: made.ID}} {
 		for _, in := range []clmclient.Collection{clusters, clmclient.AllKinds, "nodepools", "passes"} {
 			if q.RefType != "" && in != clusters && in != clmclient.AllKinds {
 				continue // a kind without such references

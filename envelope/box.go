@@ -30,8 +30,8 @@ func (k DataKey) SealDescribed(name string, content []byte) ([]byte, error) {
 	return append(append(head, '\n'), sealed...), nil
 }
 
-// Split returns the wrapped data key of a self-describing object, and the content that is sealed with it.
-func Split(name string, object []byte) (key WrappedKey, sealed []byte, err error) {
+// SplitDescribed returns the wrapped data key of a self-describing object, and the content that is sealed with it.
+func SplitDescribed(name string, object []byte) (key WrappedKey, sealed []byte, err error) {
 	var e envelope
 	head, sealed, ok := bytes.Cut(object, []byte("\n"))
 	if !ok || json.Unmarshal(head, &e) != nil {
@@ -64,8 +64,9 @@ func (b *Box) Seal(name string, content []byte) ([]byte, error) {
 	return b.key.SealDescribed(name, content)
 }
 
-// openerKeys bounds the data keys that an Opener remembers. A Box is made by each start of a process.
-const openerKeys = 4096
+// maxCachedKeys bounds the data keys in the memory of an Opener, which drops all when it is full. Each start of a
+// process makes one Box, and so one data key.
+const maxCachedKeys = 4096
 
 // Opener opens objects of any Box whose key the KMS has. It asks the KMS once for each data key, and again for one that
 // it had no room to remember. Many goroutines may use an Opener.
@@ -81,18 +82,19 @@ func NewOpener(kms KMS) *Opener { return &Opener{kms: kms, keys: map[string]Data
 // Open returns the content of an object. The error is ErrCorrupt when the object is not the one that was sealed under
 // the name.
 func (o *Opener) Open(ctx context.Context, name string, object []byte) ([]byte, error) {
-	wrapped, sealed, err := Split(name, object)
+	wrapped, sealed, err := SplitDescribed(name, object)
 	if err != nil {
 		return nil, err
 	}
-	key, err := o.key(ctx, wrapped)
+	key, err := o.dataKey(ctx, wrapped)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	return key.Open(name, sealed)
 }
 
-func (o *Opener) key(ctx context.Context, wrapped WrappedKey) (DataKey, error) {
+// dataKey returns the unwrapped data key from memory, or asks the KMS and remembers its answer.
+func (o *Opener) dataKey(ctx context.Context, wrapped WrappedKey) (DataKey, error) {
 	id := wrapped.KeyID + "\x00" + string(wrapped.Ciphertext)
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -103,7 +105,7 @@ func (o *Opener) key(ctx context.Context, wrapped WrappedKey) (DataKey, error) {
 	if err != nil {
 		return key, err
 	}
-	if len(o.keys) >= openerKeys {
+	if len(o.keys) >= maxCachedKeys {
 		clear(o.keys)
 	}
 	o.keys[id] = key

@@ -17,16 +17,16 @@ import (
 	"atoll.dev/internal/atomicfile"
 )
 
-// rereadAfter is how long a KeyFile uses what it has read. A file that cannot be read changes nothing.
+// rereadAfter is how long a KeyFile uses the keys that it has read before it reads the file again.
 const rereadAfter = time.Second
 
 // ErrReplacedKey means that a key file has another key under the name of an earlier one. What the earlier key has
 // wrapped would be lost with the process, so a KeyFile wraps nothing until the earlier line is back.
 var ErrReplacedKey = errors.New("another key has the name of an earlier one")
 
-// latest returns the keys, and reads the file again when what it has is older than rereadAfter. After an
+// currentKeys returns all keys, and reads the file again when its keys are older than rereadAfter. After an
 // ErrReplacedKey the keys are those of before: they still unwrap.
-func (k *KeyFile) latest() (keyList, error) {
+func (k *KeyFile) currentKeys() (keyList, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.path != "" && time.Since(k.readAt) > rereadAfter {
@@ -76,8 +76,9 @@ func NewKeyName() string {
 	return "k-" + hex.EncodeToString(random)
 }
 
-// EnsureKeyFile makes a key file with one key, for its owner alone, and its directory. It changes nothing when the file
-// exists. The key has a name of its own, so that content which a lost file sealed is not taken for damaged.
+// EnsureKeyFile makes a key file with one key, for its owner alone, and its directory. It changes nothing when the
+// file exists. The key has a name of its own, so that content that was sealed with a lost file is reported as sealed
+// with a missing key, not as damaged.
 func EnsureKeyFile(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
@@ -89,8 +90,8 @@ func EnsureKeyFile(path string) error {
 	return err
 }
 
-// AddKey adds a new key to a key file, behind the others, and returns its name. Processes that read the file open with
-// it; Promote makes them seal with it.
+// AddKey adds a new key to a key file, behind the others, and returns its name. Processes that read the file can unwrap
+// with the new key; Promote makes them wrap with it.
 func AddKey(path string) (name string, err error) {
 	name = NewKeyName()
 	return name, changeKeyFile(path, func(content []byte) ([]byte, error) {
@@ -101,7 +102,7 @@ func AddKey(path string) (name string, err error) {
 	})
 }
 
-// Promote puts the line of a key before the others: it seals from then on.
+// Promote moves the line of a key before the others, so that new data keys are wrapped with this key.
 func Promote(path, name string) error {
 	return changeKeyFile(path, func(content []byte) ([]byte, error) {
 		var first, others []byte
@@ -119,8 +120,9 @@ func Promote(path, name string) error {
 	})
 }
 
-// changeKeyFile replaces a key file by a good one. It holds a lock on the file's directory meanwhile: of two processes
-// that change the file at once, none loses the other's key.
+// changeKeyFile replaces the content of a key file by the result of change. It refuses to change an invalid file, and
+// a result that is invalid. It locks the file's directory meanwhile, so that two processes that change the file at
+// the same time lose no key.
 func changeKeyFile(path string, change func([]byte) ([]byte, error)) error {
 	dir, err := os.Open(filepath.Dir(path))
 	if err != nil {

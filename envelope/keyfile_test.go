@@ -153,7 +153,7 @@ func TestAnOpenerOpensWhatAnyBoxSealed(t *testing.T) {
 		t.Fatal(err)
 	}
 	opener := NewOpener(keys)
-	for range openerKeys + 1 { // more data keys than it remembers
+	for range maxCachedKeys + 1 { // more data keys than it remembers
 		box, err := NewBox(t.Context(), keys)
 		if err != nil {
 			t.Fatal(err)
@@ -172,7 +172,7 @@ func TestAnOpenerOpensWhatAnyBoxSealed(t *testing.T) {
 			t.Fatal("the object has its content in clear")
 		}
 	}
-	if len(opener.keys) > openerKeys {
+	if len(opener.keys) > maxCachedKeys {
 		t.Errorf("it remembers %d data keys", len(opener.keys))
 	}
 }

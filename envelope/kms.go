@@ -121,7 +121,7 @@ func parseKeys(content []byte) (k keyList, err error) {
 
 // Wrap implements KMS.
 func (k *KeyFile) Wrap(_ context.Context, dataKey []byte) (WrappedKey, error) {
-	keys, err := k.latest()
+	keys, err := k.currentKeys()
 	if err != nil {
 		return WrappedKey{}, err
 	}
@@ -131,7 +131,7 @@ func (k *KeyFile) Wrap(_ context.Context, dataKey []byte) (WrappedKey, error) {
 
 // Unwrap implements KMS.
 func (k *KeyFile) Unwrap(_ context.Context, w WrappedKey) ([]byte, error) {
-	keys, _ := k.latest() // after an ErrReplacedKey the earlier keys unwrap
+	keys, _ := k.currentKeys() // after an ErrReplacedKey the earlier keys unwrap
 	aead, ok := keys.byName[w.KeyID]
 	if !ok {
 		return nil, fmt.Errorf("the key file has no key %q, which encrypts this", w.KeyID)

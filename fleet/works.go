@@ -70,7 +70,7 @@ func (w maestroWorks) Each(ctx context.Context, cluster cluster.ID, managementCl
 		search = "payload->'metadata'->'labels'@>" + quote(string(label))
 	}
 	if managementCluster != "" {
-		search += " and " + remote.Equal("consumer_name", string(managementCluster))
+		search += " and " + remote.SearchEqual("consumer_name", string(managementCluster))
 	}
 	for last := ""; ; {
 		q := remote.ListOptions{Page: 1, Size: workPage, OrderBy: "id asc", Search: search, Fields: workFields}
@@ -127,7 +127,7 @@ func (w maestroWorks) Unknown(ctx context.Context, managementCluster cluster.Man
 	for last := ""; ; {
 		q := remote.ListOptions{Page: 1, Size: workPage, OrderBy: "id asc"}
 		if managementCluster != "" {
-			q.Search = remote.Equal("consumer_name", string(managementCluster))
+			q.Search = remote.SearchEqual("consumer_name", string(managementCluster))
 		}
 		if last != "" {
 			if q.Search != "" {

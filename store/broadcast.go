@@ -32,15 +32,15 @@ type Round struct {
 	Cursor  Cursor
 	Number  uint64 // counts the rounds of a Broadcast
 
-	at    position  // where the run of the round ends
-	since time.Time // Batch.since
-	safe  position  // Cursor, parsed
-	size  int       // in bytes, about
+	at             position  // where the run of the round ends
+	committedAfter time.Time // Batch.committedAfter
+	safe           position  // Cursor, parsed
+	size           int       // in bytes, about
 }
 
 // NewerThan reports whether all changes of the round were committed after t, so that no read of the
 // store before t returned them. It is false, too, when the time of the commits is not known.
-func (r Round) NewerThan(t time.Time) bool { return r.since.After(t) }
+func (r Round) NewerThan(t time.Time) bool { return r.committedAfter.After(t) }
 
 // ErrTooSlow ends a subscription whose queue is full. The subscriber may subscribe again.
 var ErrTooSlow = errors.New("the subscriber is too slow")
@@ -58,11 +58,11 @@ type Broadcast struct {
 
 	mu          sync.Mutex
 	subs        map[*Subscription]struct{}
-	round       uint64
+	rounds      uint64
 	following   bool
 	replay      replay
 	safe        position      // the cursor of the last round that has one
-	now         position      // the place that the feed has reached
+	reached     position      // up to which the follower has read the feed
 	requestedAt time.Time     // when the follower requested the snapshot of now
 	runEnded    chan struct{} // closed at the end of the follower's next run; nil while no goroutine waits for it
 }
@@ -90,7 +90,7 @@ func (b *Broadcast) Begin(ctx context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.replay.begin(at)
-	b.safe, b.now = at, at
+	b.safe, b.reached = at, at
 	return nil
 }
 
@@ -201,10 +201,10 @@ func (b *Broadcast) resume(cursor position, match func(*Change) bool) (*Subscrip
 }
 
 // noteRunEnd records the end of a run of the follower, and wakes the callers of refresh.
-func (b *Broadcast) noteRunEnd(at position, asked time.Time) {
+func (b *Broadcast) noteRunEnd(at position, requestedAt time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.now, b.requestedAt = at, asked
+	b.reached, b.requestedAt = at, requestedAt
 	if b.runEnded != nil {
 		close(b.runEnded)
 		b.runEnded = nil
@@ -220,7 +220,7 @@ func (b *Broadcast) refresh(ctx context.Context) (position, error) {
 		b.mu.Lock()
 		if b.requestedAt.After(called) {
 			defer b.mu.Unlock()
-			return b.now, nil
+			return b.reached, nil
 		}
 		if b.runEnded == nil {
 			b.runEnded = make(chan struct{})
@@ -249,7 +249,8 @@ func (s *Subscription) Close() {
 // Publish adds a batch to the memory and to the queues of all subscribers. Run calls it; it is
 // exported for tests of subscribers.
 func (b *Broadcast) Publish(batch Batch) {
-	r := Round{Changes: make([]*Change, len(batch.Documents)), Cursor: batch.Cursor, at: batch.at, since: batch.since}
+	r := Round{Changes: make([]*Change, len(batch.Documents)), Cursor: batch.Cursor, at: batch.at,
+		committedAfter: batch.committedAfter}
 	for i, d := range batch.Documents {
 		xid := maxXID // no cursor sees it
 		if i < len(batch.xids) {
@@ -266,8 +267,8 @@ func (b *Broadcast) Publish(batch Batch) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.round++
-	r.Number = b.round
+	b.rounds++
+	r.Number = b.rounds
 	b.replay.add(r)
 	if r.safe.snapshot != "" {
 		b.safe = r.safe

@@ -34,18 +34,19 @@ select pg_backend_pid(), (select backend_start from pg_stat_get_activity(pg_back
 	'-/' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) || '/' ||
 	(select oid from pg_database where datname = current_database())`
 
-// noRights and noFunction are PostgreSQL's codes for a call of pg_control_system that the server
+// insufficientPrivilege and noFunction are PostgreSQL's codes for a call of pg_control_system that the server
 // refuses.
 const (
-	noRights   = "42501"
-	noFunction = "42883"
+	insufficientPrivilege = "42501"
+	undefinedFunction     = "42883"
 )
 
 // identify reads the session of a new connection and stores it in the connection, for sessionOf.
 func identify(ctx context.Context, conn *pgx.Conn) error {
 	s := session{openedAt: time.Now()}
 	err := conn.QueryRow(ctx, identifySQL, pgx.QueryExecModeSimpleProtocol).Scan(&s.pid, &s.started, &s.identity)
-	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && (pgErr.Code == noRights || pgErr.Code == noFunction) {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && (pgErr.Code == insufficientPrivilege ||
+		pgErr.Code == undefinedFunction) {
 		err = conn.QueryRow(ctx, identifyWithoutControlSQL, pgx.QueryExecModeSimpleProtocol).Scan(&s.pid, &s.started,
 			&s.identity)
 	}
@@ -82,12 +83,12 @@ func (s *Store) connect(ctx context.Context) (*pgx.Conn, error) {
 // acquire returns a connection of the pool. While all connections are in use and the database answers the statements of
 // others, it waits for QueueTimeout. The error is ErrUnavailable after that, and after AcquireTimeout without an answer
 // of the database (decision 127). The caller gives the connection back with release.
-func (s *Store) acquire(ctx context.Context, pool *pgxpool.Pool) (l lent, err error) {
+func (s *Store) acquire(ctx context.Context, pool *pgxpool.Pool) (l pooledConn, err error) {
 	waiting, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
 	timer := s.limitWait(giveUp)
 	defer timer.Stop()
-	l = lent{s: s, inBackground: pool == s.pool && isInBackground(ctx)}
+	l = pooledConn{s: s, inBackground: pool == s.pool && isInBackground(ctx)}
 	if l.inBackground {
 		select {
 		case s.background <- struct{}{}:
@@ -113,7 +114,7 @@ func (s *Store) acquireWithin(ctx, waiting context.Context, pool *pgxpool.Pool) 
 			return nil, context.Cause(ctx)
 		case waiting.Err() != nil:
 			return nil, fmt.Errorf("%w: %w", ErrUnavailable, context.Cause(waiting))
-		case isSlow(err) && s.answered.Load() != answered:
+		case isTimeout(err) && s.answered.Load() != answered:
 			continue // a new connection took longer than AcquireTimeout, and the database answers on the others
 		case sentinelOf(err) == nil:
 			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
@@ -143,22 +144,24 @@ func (s *Store) limitWait(giveUp context.CancelCauseFunc) *time.Timer {
 	return timer
 }
 
-// isSlow reports whether an error of the driver is the end of a limit of time.
-func isSlow(err error) bool { return errors.Is(err, context.DeadlineExceeded) || pgconn.Timeout(err) }
+// isTimeout reports whether an error of the driver is the end of a limit of time.
+func isTimeout(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || pgconn.Timeout(err)
+}
 
-// lent is a connection of a pool that a caller has.
-type lent struct {
+// pooledConn is a connection of a pool that a caller has acquired and must release.
+type pooledConn struct {
 	s            *Store
 	pooled       *pgxpool.Conn
 	inBackground bool // it counts in the share of the background
 }
 
 // Conn returns the driver's connection.
-func (l lent) Conn() *pgx.Conn { return l.pooled.Conn() }
+func (l pooledConn) Conn() *pgx.Conn { return l.pooled.Conn() }
 
 // release gives a connection back. An open connection has answered its last statement, because a limit of time closes
 // the connection.
-func (l lent) release() {
+func (l pooledConn) release() {
 	if !l.Conn().IsClosed() {
 		l.s.answered.Add(1)
 	}
@@ -190,7 +193,7 @@ func (s *Store) read(ctx context.Context, pool *pgxpool.Pool, f func(context.Con
 		bounded, cancel := context.WithTimeout(ctx, s.opts.StatementTimeout+time.Second)
 		err = f(bounded, conn.Conn())
 		cancel()
-		lost := broken(conn.Conn(), err)
+		lost := isBroken(conn.Conn(), err)
 		conn.release()
 		if err == nil {
 			return nil

@@ -52,7 +52,7 @@ func (s *Store) create(ctx context.Context, d Document) (Document, error) {
 			return next, nil
 		case errors.Is(err, errNotWritten) && attempt < maxResends:
 			continue
-		case nameTaken(err): // another transaction took the name after the statement had looked for it
+		case isNameTaken(err): // another transaction took the name after the statement had looked for it
 			err = nil
 		}
 		if err != nil {
@@ -168,7 +168,7 @@ func (s *Store) update(ctx context.Context, kind Kind, id string, ifVersion int6
 		}
 	}
 	// One goroutine of this process at a time waits for the row's lock, so that one document does not use up the pool.
-	release, err := s.turns.lock(ctx, string(kind)+"/"+id)
+	release, err := s.documentLocks.lock(ctx, string(kind)+"/"+id)
 	if err != nil {
 		return Document{}, false, err
 	}
@@ -240,5 +240,5 @@ func checkVersion(cur Document, ifVersion int64) error {
 // ends the turn. It excludes no other process. Callers use it before transactions that wait for the same row lock,
 // which would otherwise use up the connections of the pool.
 func (s *Store) WaitTurn(ctx context.Context, kind Kind, id string) (release func(), err error) {
-	return s.turns.lock(ctx, string(kind)+"/"+id)
+	return s.documentLocks.lock(ctx, string(kind)+"/"+id)
 }

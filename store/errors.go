@@ -74,10 +74,10 @@ func (e *ExistsError) Error() string {
 // Is reports whether target is ErrExists.
 func (e *ExistsError) Is(target error) bool { return target == ErrExists }
 
-// broken reports whether the error closed the connection, so that the server may have executed the
+// isBroken reports whether the error closed the connection, so that the server may have executed the
 // statement or not. broken does not use pgconn.SafeToRetry, which is true for a simple query whose
 // answer was lost ("conn closed").
-func broken(conn *pgx.Conn, err error) bool {
+func isBroken(conn *pgx.Conn, err error) bool {
 	return err != nil && conn.IsClosed()
 }
 

@@ -17,10 +17,10 @@ import (
 type reader struct {
 	s    *Store
 	pool *pgxpool.Pool
-	// turns has room for a token of each read that may run at once. A read waits for room until its
-	// context ends. When turns is nil, a read waits for a connection of the pool instead, as long as
-	// acquire does.
-	turns     chan struct{}
+	// permits holds one token for each read that runs; its capacity bounds them. A read waits for a
+	// free permit until its context ends. When permits is nil, a read waits for a connection of the
+	// pool instead, as long as acquire does.
+	permits   chan struct{}
 	documents int // the most documents in a chunk
 	bytes     int // a chunk ends with the document that exceeds this size
 }
@@ -137,8 +137,8 @@ func (r *reader) readAll(ctx context.Context, opened openedBefore, kinds []strin
 	return c, err
 }
 
-// errRestored means that the database was restored since adopt ran last. adopt must run before the
-// next read.
+// errRestored means that the database was restored after ensureIncarnation had run last.
+// ensureIncarnation must run again before the next read.
 var errRestored = errors.New("the database was restored")
 
 // feedKey is the sort key of a changed document in a run. In a relist xid does not count.
@@ -169,10 +169,10 @@ var errReconnected = errors.New("the connection was opened after the last read")
 // interruption a follower must rewind first. When the connection breaks, runOn closes all
 // connections of the reader and returns ErrUnavailable.
 func (r *reader) runOn(ctx context.Context, opened openedBefore, f func(context.Context, *pgx.Conn) error) error {
-	if r.turns != nil {
+	if r.permits != nil {
 		select {
-		case r.turns <- struct{}{}:
-			defer func() { <-r.turns }()
+		case r.permits <- struct{}{}:
+			defer func() { <-r.permits }()
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -190,7 +190,7 @@ func (r *reader) runOn(ctx context.Context, opened openedBefore, f func(context.
 	if err = f(bounded, conn.Conn()); err == nil {
 		return nil
 	}
-	if broken(conn.Conn(), err) && ctx.Err() == nil {
+	if isBroken(conn.Conn(), err) && ctx.Err() == nil {
 		r.pool.Reset()
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}

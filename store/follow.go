@@ -27,9 +27,9 @@ type Batch struct {
 
 	xids []uint64 // of Documents
 	at   position // where its run ends
-	// since is when the reader requested the snapshot at which the run begins; all documents of the
+	// committedAfter is when the reader requested the snapshot at which the run begins; all documents of the
 	// run were committed later. Zero: not known.
-	since time.Time
+	committedAfter time.Time
 }
 
 // FollowOptions are the parameters of Follow.
@@ -78,7 +78,7 @@ func (s *Store) Follow(ctx context.Context, o FollowOptions, apply func(ctx cont
 	if err != nil {
 		return fmt.Errorf("following: %w", err)
 	}
-	sub, leave := s.hub.subscribe(f.followed)
+	sub, leave := s.hub.subscribe(f.watchedKinds)
 	defer leave()
 	defer f.save(context.WithoutCancel(ctx), atEnd)
 	backoff := time.Duration(0)
@@ -168,7 +168,7 @@ func (s *Store) catchUp(ctx context.Context, from Cursor, kinds []Kind, show fun
 			return "", context.Cause(ctx)
 		case errors.Is(err, errApply):
 			return "", errors.Unwrap(err)
-		case errors.Is(err, errRestored): // a follower calls adopt
+		case errors.Is(err, errRestored): // Follow, not catchUp, calls ensureIncarnation
 			return "", fmt.Errorf("%w: the database was restored", ErrGone)
 		case errors.Is(err, ErrGone), errors.Is(err, ErrInvalid):
 			return "", err
@@ -199,12 +199,12 @@ func (e *applyError) Is(target error) bool { return target == errApply }
 
 // follower is the state of one Follow. Only Follow's goroutine touches it.
 type follower struct {
-	s        *Store
-	reader   *reader
-	opts     FollowOptions
-	followed []Kind
-	kinds    []string
-	apply    func(context.Context, Batch) error
+	s            *Store
+	reader       *reader
+	opts         FollowOptions
+	watchedKinds []Kind
+	kindNames    []string
+	apply        func(context.Context, Batch) error
 
 	loaded        bool      // the durable cursor was read, if there is one
 	at            position  // apply got all changes before it; without a snapshot: none
@@ -217,10 +217,10 @@ type follower struct {
 	// crashes before, it gives the id of that transaction to another one, which the cursor already
 	// counts as seen. So after an interruption a follower continues from the last safe position,
 	// and skips the versions that it has delivered.
-	safe      position
-	unflushed []unflushedRun
-	readAt    time.Time        // when the last read of the feed began
-	skip      map[docKey]int64 // versions that apply got and the feed will return again
+	safe         position
+	unflushed    []unflushedRun
+	readAt       time.Time        // when the last read of the feed began
+	skipVersions map[docKey]int64 // versions that apply got and the feed will return again
 
 	dirty   bool      // apply got a batch since the last save of the durable cursor
 	saved   position  // the durable cursor, as last saved
@@ -242,14 +242,14 @@ type unflushedRun struct {
 
 // run is a run that has begun and not ended.
 type run struct {
-	relist    bool
-	until     *position        // the position where the run ends; nil before its first chunk
-	lsn       uint64           // the position in the WAL from which on until is safe
-	flushed   bool             // until is safe
-	delivered map[docKey]int64 // the versions delivered while until is not safe
-	early     map[docKey]int64 // versions that a relist delivered and until does not see: the next run has them again
-	after     feedKey          // the last document of the chunk before
-	began     bool             // apply got a batch of the run
+	relist         bool
+	until          *position        // the position where the run ends; nil before its first chunk
+	lsn            uint64           // the position in the WAL from which on until is safe
+	flushed        bool             // until is safe
+	delivered      map[docKey]int64 // the versions delivered while until is not safe
+	deliveredEarly map[docKey]int64 // versions that a relist delivered and until does not see: the next run has them again
+	after          feedKey          // the last document of the chunk before
+	began          bool             // apply got a batch of the run
 }
 
 // newFollower returns a follower that begins at From, or at the durable cursor when it runs.
@@ -257,17 +257,17 @@ func (s *Store) newFollower(o FollowOptions, apply func(context.Context, Batch) 
 	if o.SaveEvery == 0 {
 		o.SaveEvery = 500 * time.Millisecond
 	}
-	f := &follower{s: s, reader: s.followers, opts: o, apply: apply, followed: o.Kinds}
-	if len(f.followed) == 0 {
+	f := &follower{s: s, reader: s.followers, opts: o, apply: apply, watchedKinds: o.Kinds}
+	if len(f.watchedKinds) == 0 {
 		for k := range s.kinds {
-			f.followed = append(f.followed, k)
+			f.watchedKinds = append(f.watchedKinds, k)
 		}
 	}
-	for _, k := range f.followed {
+	for _, k := range f.watchedKinds {
 		if _, err := s.kind(k); err != nil {
 			return nil, err
 		}
-		f.kinds = append(f.kinds, string(k))
+		f.kindNames = append(f.kindNames, string(k))
 	}
 	if o.From != "" {
 		p, err := o.From.position()
@@ -287,7 +287,7 @@ func (f *follower) run(ctx context.Context) error {
 		}
 	}
 	if f.current == nil {
-		f.current = &run{relist: f.at.snapshot == "", delivered: map[docKey]int64{}, early: map[docKey]int64{}}
+		f.current = &run{relist: f.at.snapshot == "", delivered: map[docKey]int64{}, deliveredEarly: map[docKey]int64{}}
 	}
 	for r := f.current; ; {
 		c, err := f.read(ctx, r)
@@ -327,28 +327,28 @@ func (f *follower) read(ctx context.Context, r *run) (c chunk, err error) {
 		}
 	}()
 	if r.relist {
-		c, err := f.reader.readAll(ctx, opened, f.kinds, r.after, f.reader.documents)
+		c, err := f.reader.readAll(ctx, opened, f.kindNames, r.after, f.reader.documents)
 		if err == nil && r.until != nil && r.until.incarnation != c.at.incarnation {
 			err = fmt.Errorf("%w: the database was restored meanwhile", ErrGone)
 		}
 		return c, err
 	}
-	return f.reader.readChanges(ctx, opened, f.kinds, f.at, r.until, r.after, f.reader.documents)
+	return f.reader.readChanges(ctx, opened, f.kindNames, f.at, r.until, r.after, f.reader.documents)
 }
 
 // deliver calls apply with the documents of a chunk, and ends the run after its last chunk.
 func (f *follower) deliver(ctx context.Context, r *run, c chunk) error {
-	b := Batch{Relist: r.relist, First: !r.began, Last: !c.more, at: *r.until, since: f.atRequestedAt}
+	b := Batch{Relist: r.relist, First: !r.began, Last: !c.more, at: *r.until, committedAfter: f.atRequestedAt}
 	for i, d := range c.docs {
 		key := docKey{d.Kind, d.ID}
 		if !r.flushed {
 			r.delivered[key] = d.Version
 		}
-		if version, ok := f.skip[key]; ok && version == d.Version {
+		if version, ok := f.skipVersions[key]; ok && version == d.Version {
 			continue
 		}
 		if r.relist && !r.until.sees(c.xids[i]) {
-			r.early[key] = d.Version
+			r.deliveredEarly[key] = d.Version
 		}
 		b.Documents, b.xids = append(b.Documents, d), append(b.xids, c.xids[i])
 	}
@@ -367,7 +367,7 @@ func (f *follower) deliver(ctx context.Context, r *run, c chunk) error {
 		f.dirty = true
 	}
 	if b.Last {
-		f.at, f.atRequestedAt, f.skip, f.current = *r.until, f.requestedAt, r.early, nil
+		f.at, f.atRequestedAt, f.skipVersions, f.current = *r.until, f.requestedAt, r.deliveredEarly, nil
 	}
 	return nil
 }

@@ -14,7 +14,7 @@ func (f *follower) rewind() {
 		return // the run continues after its last chunk; its beginning is safe, too
 	}
 	skip := map[docKey]int64{}
-	for k, v := range f.skip {
+	for k, v := range f.skipVersions {
 		skip[k] = v
 	}
 	for _, u := range f.unflushed {
@@ -30,12 +30,13 @@ func (f *follower) rewind() {
 	if f.safe.snapshot == "" {
 		skip = nil // a relist delivers all documents
 	}
-	f.at, f.atRequestedAt, f.skip, f.unflushed, f.current = f.safe, time.Time{}, skip, nil, nil
+	f.at, f.atRequestedAt, f.skipVersions, f.unflushed, f.current = f.safe, time.Time{}, skip, nil, nil
 }
 
 // restart drops the follower's position, so that the next run is a relist.
 func (f *follower) restart() {
-	f.at, f.atRequestedAt, f.safe, f.skip, f.unflushed, f.current, f.loaded = position{}, time.Time{}, position{}, nil,
+	f.at, f.atRequestedAt, f.safe, f.skipVersions, f.unflushed, f.current, f.loaded = position{}, time.Time{},
+		position{}, nil,
 		nil, nil,
 		true
 }

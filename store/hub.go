@@ -19,22 +19,23 @@ type hub struct {
 	needed chan struct{} // holds a token when the first follower has subscribed
 
 	mu        sync.Mutex
-	followers map[*subscription]struct{}
+	followers map[*hubEntry]struct{}
 }
 
-// subscription is one follower's entry in the hub.
-type subscription struct {
+// hubEntry is one follower of this process that the hub wakes. It has no queue; the queue of a subscriber of a
+// Broadcast is a Subscription.
+type hubEntry struct {
 	kinds map[Kind]struct{}
 	woken chan struct{} // has a token after a commit of these kinds
 }
 
 func newHub(s *Store) *hub {
-	return &hub{s: s, needed: make(chan struct{}, 1), followers: map[*subscription]struct{}{}}
+	return &hub{s: s, needed: make(chan struct{}, 1), followers: map[*hubEntry]struct{}{}}
 }
 
 // subscribe adds a follower of these kinds, until leave.
-func (h *hub) subscribe(kinds []Kind) (sub *subscription, leave func()) {
-	sub = &subscription{kinds: map[Kind]struct{}{}, woken: make(chan struct{}, 1)}
+func (h *hub) subscribe(kinds []Kind) (sub *hubEntry, leave func()) {
+	sub = &hubEntry{kinds: map[Kind]struct{}{}, woken: make(chan struct{}, 1)}
 	for _, k := range kinds {
 		sub.kinds[k] = struct{}{}
 	}

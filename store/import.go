@@ -46,7 +46,7 @@ func (tx *Tx) importDocument(ctx context.Context, d Document) (Document, error) 
 	}
 	hit, err := tx.send(ctx, w)
 	switch {
-	case nameTaken(err):
+	case isNameTaken(err):
 		return d, &ExistsError{Kind: d.Kind, ByName: true}
 	case err != nil:
 		return d, err

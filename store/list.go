@@ -189,9 +189,9 @@ type listBuilder struct {
 	order    string // the order of the rows of the page
 }
 
-// momentSQL is one row with the parts of a cursor at the statement's snapshot. Because of its limit
+// cursorPartsSQL is one row with the parts of a cursor at the statement's snapshot. Because of its limit
 // PostgreSQL computes it once.
-const momentSQL = `(select incarnation, pg_current_snapshot()::text as snap, (pg_current_wal_insert_lsn() - '0/0')::bigint as inserted,
+const cursorPartsSQL = `(select incarnation, pg_current_snapshot()::text as snap, (pg_current_wal_insert_lsn() - '0/0')::bigint as inserted,
 		(pg_current_wal_flush_lsn() - '0/0')::bigint as flushed from store_meta limit 1) m`
 
 // firstPageSQL returns the statement of the first page, or of the page after a key. PostgreSQL
@@ -208,7 +208,7 @@ func (b listBuilder) firstPageSQL() string {
 	}
 	return `select m.incarnation, m.snap, m.inserted, m.flushed, ` + total + `, ` +
 		strings.ReplaceAll(b.columns(), "d.", "p.") + b.texts + `
-		from ` + momentSQL + ` left join lateral (select d.*` + b.keys + ` from document d where ` + b.page + `
+		from ` + cursorPartsSQL + ` left join lateral (select d.*` + b.keys + ` from document d where ` + b.page + `
 			order by ` + orderSQL(b.Query.keys()) + ` limit ` + strconv.Itoa(b.Limit+1) + `) p on true
 		order by ` + b.order
 }
@@ -235,7 +235,7 @@ func (b listBuilder) numberedPageSQL(arg func(any) string) string {
 		b.page + `
 			order by ` + orderSQL(b.Query.keys()) + ` limit ` + limit + ` offset ` + offset + `)
 		select m.incarnation, m.snap, m.inserted, m.flushed, ` + total + `, ` + b.columns() + b.texts + `
-		from ` + momentSQL + ` left join page p on true left join document d on d.kind = p.kind and d.id = p.id
+		from ` + cursorPartsSQL + ` left join page p on true left join document d on d.kind = p.kind and d.id = p.id
 		order by ` + b.order
 }
 

@@ -35,7 +35,7 @@ func (b listBuilder) changedPageSQL(at position, after string, arg func(any) str
 		"))" + after
 	return `select m.incarnation, m.snap, m.inserted, m.flushed, 0, ` + strings.ReplaceAll(b.columns(), "d.", "p.") +
 		b.texts + `
-		from ` + momentSQL + ` left join lateral (select d.*` + b.keys + ` from feed f
+		from ` + cursorPartsSQL + ` left join lateral (select d.*` + b.keys + ` from feed f
 			cross join lateral (select * from document d where d.kind = f.kind and d.id = f.id and ` + b.matching + ` offset 0) d
 			where ` + where + ` order by ` + orderSQL(feedOrder) + ` limit ` + strconv.Itoa(b.Limit+1) + `) p on true
 		order by ` + b.order

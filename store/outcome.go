@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// attempt is a transaction whose connection broke before the answer to its commit arrived.
-type attempt struct {
+// unansweredCommit is a transaction whose connection broke before the answer to its commit arrived.
+type unansweredCommit struct {
 	session session // that it ran in
 	token   int64   // in the rows that it wrote
 	xid     uint64  // 0: not known
@@ -31,14 +31,14 @@ const (
 // pg_xact_status. The answer "aborted" is final. The answer "committed" may be about another transaction, because a
 // server uses ids again after a crash; then, and without an id, the token in the rows decides. resolve returns
 // ErrUnknownOutcome when it cannot decide within ResolveTimeout.
-func (s *Store) resolve(a attempt) (made bool, err error) {
+func (s *Store) resolve(a unansweredCommit) (committed bool, err error) {
 	// Not the caller's context, which may have ended: the outcome is needed for the log, too.
 	ctx, cancel := context.WithTimeout(context.Background(), s.opts.ResolveTimeout)
 	defer cancel()
 	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
-		made, err := s.tryResolve(ctx, a)
+		committed, err := s.tryResolve(ctx, a)
 		if err == nil {
-			return made, nil
+			return committed, nil
 		}
 		if errors.Is(err, ErrUnknownOutcome) {
 			return false, err
@@ -53,7 +53,7 @@ func (s *Store) resolve(a attempt) (made bool, err error) {
 
 var errUnderWay = errors.New("the server has not ended it yet")
 
-func (s *Store) tryResolve(ctx context.Context, a attempt) (made bool, err error) {
+func (s *Store) tryResolve(ctx context.Context, a unansweredCommit) (committed bool, err error) {
 	conn, err := s.connect(ctx)
 	if err != nil {
 		return false, err
@@ -89,11 +89,11 @@ func (s *Store) tryResolve(ctx context.Context, a attempt) (made bool, err error
 		}
 	}
 	for _, w := range a.writes {
-		switch decided, made, err := resolveByToken(ctx, conn, w, a.token); {
+		switch decided, committed, err := resolveByToken(ctx, conn, w, a.token); {
 		case err != nil:
 			return false, err
 		case decided:
-			return made, nil
+			return committed, nil
 		}
 	}
 	return false, fmt.Errorf("%w: its documents have been written again since", ErrUnknownOutcome)
@@ -101,7 +101,7 @@ func (s *Store) tryResolve(ctx context.Context, a attempt) (made bool, err error
 
 // resolveByToken decides by one document that the transaction wrote. decided is false if the document does not show the
 // outcome.
-func resolveByToken(ctx context.Context, conn *pgx.Conn, w write, token int64) (decided, made bool, err error) {
+func resolveByToken(ctx context.Context, conn *pgx.Conn, w write, token int64) (decided, committed bool, err error) {
 	var version, holder int64
 	err = conn.QueryRow(ctx, documentTokenSQL, string(w.kind), w.id).Scan(&version, &holder)
 	switch {

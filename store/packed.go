@@ -17,15 +17,15 @@ const (
 	packedByDictionary = 3 // 2 was a form of a few hours, of no release
 )
 
-// packFrom is the length from which compression is tried.
-const packFrom = 32
+// minPackLength is the length from which compression is tried.
+const minPackLength = 32
 
 // pack returns the stored form of a text; nil of nil.
 func pack(text []byte) []byte {
 	if text == nil {
 		return nil
 	}
-	if len(text) >= packFrom && len(text) <= maxPacked {
+	if len(text) >= minPackLength && len(text) <= maxPacked {
 		if b := packByDictionary(text); len(b) <= len(text) {
 			return b
 		}

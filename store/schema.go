@@ -38,7 +38,7 @@ const historyOfKinds = `create index history_kind on history (kind, seq)`
 // document's row then has no index on what each change moves, so that an update that touches no name, label or deletion
 // is written in place (HOT): no index entry, and its dead versions are pruned within the page. Triggers keep the two
 // together whoever writes a document. The index is not unique: rows that are restored from a dump without their
-// triggers disabled come twice, until adopt makes the feed anew.
+// triggers disabled come twice, until ensureIncarnation makes the feed anew.
 const narrowFeed = `
 lock table document in access exclusive mode; -- a process of the release before may be writing
 create table feed (xid xid8 not null, kind text not null, id text not null);

@@ -44,7 +44,7 @@ func (s *Store) makePools(ctx context.Context, base *pgxpool.Config) (err error)
 		return err
 	}
 	s.followers = &reader{s: s, pool: feed, documents: s.opts.ChunkSize, bytes: maxChunkBytes}
-	s.watchers = &reader{s: s, pool: watch, turns: make(chan struct{}, s.opts.ReplayConns),
+	s.watchers = &reader{s: s, pool: watch, permits: make(chan struct{}, s.opts.ReplayConns),
 		documents: watchChunkDocuments, bytes: watchChunkBytes}
 	return nil
 }

@@ -199,8 +199,8 @@ type Store struct {
 
 	streams chan struct{} // holds a token for each stream that holds a connection
 	// background holds a token for each connection that works in the background; see InBackground.
-	background chan struct{}
-	turns      keyedLocks // locks by document, for updaters that conflict again and again
+	background    chan struct{}
+	documentLocks keyedLocks // locks by document, for updaters that conflict again and again
 
 	answered    atomic.Uint64 // how many statements and transactions the database has answered
 	changeCount atomic.Uint64 // how many documents this process created and removed

@@ -139,7 +139,7 @@ func (s *Store) readParts(ctx context.Context, q Query, parts chan<- part, stop 
 		if !released && !conn.Conn().IsClosed() {
 			s.bounded(ctx, func(ctx context.Context) error { _, err := conn.Conn().Exec(ctx, "rollback"); return err })
 		}
-		lost := !released && broken(conn.Conn(), err)
+		lost := !released && isBroken(conn.Conn(), err)
 		release()
 		permitted = r.permitted
 		switch {

@@ -28,7 +28,7 @@ type Subscription struct {
 // enqueue adds the changes of a round that match, and its cursor. It ends the subscription with
 // ErrTooSlow when the queue is full.
 func (s *Subscription) enqueue(r Round) {
-	matching := Round{Cursor: r.Cursor, Number: r.Number, at: r.at, since: r.since, safe: r.safe}
+	matching := Round{Cursor: r.Cursor, Number: r.Number, at: r.at, committedAfter: r.committedAfter, safe: r.safe}
 	size := 0
 	for _, c := range r.Changes {
 		if s.match(c) {

@@ -59,7 +59,7 @@ func (s *Store) tryTx(ctx context.Context, f func(tx *Tx) error) error {
 		}
 	}()
 	if err := f(tx); err != nil {
-		if broken(c, err) && ctx.Err() == nil {
+		if isBroken(c, err) && ctx.Err() == nil {
 			s.pool.Reset()
 			if !tx.answered {
 				return fmt.Errorf("%w: %w", errNotWritten, err) // the connection was broken before the transaction began
@@ -75,7 +75,7 @@ func (s *Store) tryTx(ctx context.Context, f func(tx *Tx) error) error {
 	defer cancel()
 	if tx.usedSQL && tx.xid == 0 {
 		if err := c.QueryRow(cctx, `select coalesce(pg_current_xact_id_if_assigned(), '0')`).Scan(
-			&tx.xid); err != nil && broken(c, err) {
+			&tx.xid); err != nil && isBroken(c, err) {
 			s.pool.Reset()
 			return fmt.Errorf("%w: %w", errNotWritten, err)
 		}
@@ -86,14 +86,14 @@ func (s *Store) tryTx(ctx context.Context, f func(tx *Tx) error) error {
 		return errors.New("committing: an earlier statement of the transaction failed")
 	}
 	if err != nil {
-		if !broken(c, err) {
+		if !isBroken(c, err) {
 			return classify(context.WithoutCancel(ctx), err)
 		}
 		s.pool.Reset()
 		if tx.xid == 0 {
 			return fmt.Errorf("%w: %w", errNotWritten, err) // there was nothing to commit
 		}
-		written, rerr := s.resolve(attempt{session: sessionOf(c), token: tx.token, xid: tx.xid, writes: tx.writes})
+		written, rerr := s.resolve(unansweredCommit{session: sessionOf(c), token: tx.token, xid: tx.xid, writes: tx.writes})
 		if rerr != nil {
 			return fmt.Errorf("%w: %w", rerr, err)
 		}
@@ -146,7 +146,7 @@ func (r *firstRow) Scan(targets ...any) error {
 	if closed := r.results.Close(); err == nil {
 		err = closed
 	}
-	r.tx.answered = err == nil || !broken(r.tx.conn, err)
+	r.tx.answered = err == nil || !isBroken(r.tx.conn, err)
 	return err
 }
 
@@ -212,7 +212,7 @@ func (tx *Tx) create(ctx context.Context, d Document) (Document, error) {
 			return d, err
 		}
 		hit, err := tx.send(ctx, w)
-		if nameTaken(err) {
+		if isNameTaken(err) {
 			return d, &ExistsError{Kind: d.Kind, ByName: true}
 		}
 		if err != nil {
@@ -328,7 +328,7 @@ func (tx *Tx) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.Com
 	if closed := results.Close(); err == nil {
 		err = closed
 	}
-	tx.answered = err == nil || !broken(tx.conn, err)
+	tx.answered = err == nil || !isBroken(tx.conn, err)
 	return tag, classify(ctx, err)
 }
 

@@ -61,8 +61,8 @@ const (
 		where kind = $1 and id = $2 and version = $11 and token = $12 and removed_at is null returning `
 	updateArgs = 17
 
-	// observeSQL writes later times of observation without a new version. Its new token shows whether the write was done,
-	// and makes concurrent writes fail that were composed from the state before.
+	// observeSQL writes later times of observation without a new version. Its new token shows whether the write was
+	// done, and makes concurrent writes fail that were composed from the state before.
 	observeSQL = `update document set status = $4::jsonb, wire = $5, token = $6, head = coalesce($8::bytea, head),
 		detail = $9::bytea
 		where kind = $1 and id = $2 and version = $3 and token = $7 and removed_at is null returning `
@@ -286,7 +286,7 @@ func (s *Store) autocommit(ctx context.Context, w write, token int64) (hit bool,
 	wctx, cancel := s.uncancelled(ctx)
 	hit, _, err = send(wctx, conn.Conn(), w)
 	cancel()
-	isBroken, session := broken(conn.Conn(), err), sessionOf(conn.Conn())
+	isBroken, session := isBroken(conn.Conn(), err), sessionOf(conn.Conn())
 	conn.release()
 	switch {
 	case err == nil:
@@ -298,7 +298,7 @@ func (s *Store) autocommit(ctx context.Context, w write, token int64) (hit bool,
 		return false, classify(context.WithoutCancel(ctx), err)
 	}
 	s.pool.Reset()
-	written, rerr := s.resolve(attempt{session: session, token: token, writes: []write{w}})
+	written, rerr := s.resolve(unansweredCommit{session: session, token: token, writes: []write{w}})
 	switch {
 	case rerr != nil:
 		return false, fmt.Errorf("%w: %w", rerr, err)
@@ -313,8 +313,8 @@ func (s *Store) autocommit(ctx context.Context, w write, token int64) (hit bool,
 // The caller may send the write again.
 var errNotWritten = fmt.Errorf("%w: the connection broke before the write", ErrUnavailable)
 
-// nameTaken reports whether err is a violation of the unique index of names.
-func nameTaken(err error) bool {
+// isNameTaken reports whether err is a violation of the unique index of names.
+func isNameTaken(err error) bool {
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && pgErr.Code == "23505" && pgErr.ConstraintName == "document_name"
 }

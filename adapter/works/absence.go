@@ -56,7 +56,7 @@ func (w *Works) isUnreported(ctx context.Context, consumer work.Consumer) (unrep
 	for page := 1; ; page++ {
 		o := remote.ListOptions{Page: page, Size: pageSize}
 		if consumer != "" {
-			o.Search = remote.Equal("name", string(consumer))
+			o.Search = remote.SearchEqual("name", string(consumer))
 		}
 		list, err := w.consumers(ctx, o)
 		if err != nil {
@@ -117,7 +117,7 @@ func (w *Works) discoverAgain(ctx context.Context, consumer work.Consumer, s ada
 	}
 	o := remote.ListOptions{Size: 1}
 	if consumer != "" {
-		o.Search = remote.Equal("consumer_name", string(consumer))
+		o.Search = remote.SearchEqual("consumer_name", string(consumer))
 	}
 	list, err := w.client.UnknownWorks(ctx, o)
 	if err != nil {

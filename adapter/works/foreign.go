@@ -45,7 +45,7 @@ func (w *Works) followStatuses(ctx context.Context, s *watching) error {
 		s.relist()
 		s.mu.Unlock()
 		for page := 1; ; page++ {
-			doc, err := w.client.ListBundles(ctx, remote.ListOptions{Page: page, Size: pageSize, Search: remote.Equal(
+			doc, err := w.client.ListBundles(ctx, remote.ListOptions{Page: page, Size: pageSize, Search: remote.SearchEqual(
 				"source", w.client.Source())})
 			if err != nil {
 				// The stream is connected, so the server runs; the next connect lists again.

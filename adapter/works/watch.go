@@ -95,7 +95,7 @@ func (w *Works) Watch(ctx context.Context, changed func(adapter.Event) (taken bo
 		w.log.Info("this Maestro has no watch; its statuses are followed by gRPC")
 		err = w.followStatuses(ctx, s)
 	default:
-		search := remote.Equal("source", w.client.Source())
+		search := remote.SearchEqual("source", w.client.Source())
 		err = w.client.FollowBundles(ctx, remote.WatchOptions{Search: search, Fields: watchFields, Cursor: cursor},
 			s.take)
 	}

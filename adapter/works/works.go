@@ -92,9 +92,9 @@ func (w *Works) Discover(ctx context.Context, s adapter.Search) ([]adapter.Objec
 	if s.Name != "" && consumer != "" {
 		return w.discoverByName(ctx, consumer, s)
 	}
-	search := remote.Equal("source", w.client.Source())
+	search := remote.SearchEqual("source", w.client.Source())
 	if consumer != "" {
-		search += " and " + remote.Equal("consumer_name", string(consumer))
+		search += " and " + remote.SearchEqual("consumer_name", string(consumer))
 	}
 	if s.Name != "" {
 		search += " and payload->'metadata'->>'name'=" + quote(s.Name)
@@ -194,8 +194,9 @@ func (w *Works) readUnknown(
 	if original {
 		return nil, nil
 	}
-	list, err := w.client.UnknownWorks(ctx, remote.ListOptions{Size: 1, Search: remote.Equal("id", string(id)) + " and " +
-		remote.Equal("consumer_name", string(consumer))})
+	list, err := w.client.UnknownWorks(ctx, remote.ListOptions{Size: 1, Search: remote.SearchEqual("id",
+		string(id)) + " and " +
+		remote.SearchEqual("consumer_name", string(consumer))})
 	if remote.StatusOf(err) == http.StatusNotFound {
 		w.mu.Lock()
 		w.withoutAdditions = true

@@ -231,7 +231,7 @@ func (b *bench) remove(ctx context.Context, all ...*hosted) (time.Duration, erro
 }
 
 func (b *bench) removeOne(ctx context.Context, id string) error {
-	if err := b.api.DeleteCluster(ctx, cluster.ID(id), client.Deletion{}); err != nil &&
+	if err := b.api.DeleteCluster(ctx, cluster.ID(id), client.DeleteOptions{}); err != nil &&
 		remote.StatusOf(err) != http.StatusNotFound {
 		return err
 	}

@@ -44,7 +44,7 @@ asks for the cluster's name first. With --wait it returns when nothing is left.`
 					return err
 				}
 			}
-			if err := api.DeleteCluster(ctx, client.ClusterID(cluster.ID), client.Deletion{Force: force,
+			if err := api.DeleteCluster(ctx, client.ClusterID(cluster.ID), client.DeleteOptions{Force: force,
 				Reason: reason}); err != nil {
 				return err
 			}

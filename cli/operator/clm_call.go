@@ -273,10 +273,10 @@ func (s *selectFlags) condition() string {
 		terms = append(terms, "("+s.search+")")
 	}
 	for _, pair := range sortedLabels(s.labels) {
-		terms = append(terms, remote.Equal(`labels."`+strings.ReplaceAll(pair[0], `"`, `""`)+`"`, pair[1]))
+		terms = append(terms, remote.SearchEqual(`labels."`+strings.ReplaceAll(pair[0], `"`, `""`)+`"`, pair[1]))
 	}
 	if s.owner != "" {
-		terms = append(terms, remote.Equal("owner_id", s.owner))
+		terms = append(terms, remote.SearchEqual("owner_id", s.owner))
 	}
 	if len(terms) == 1 {
 		return cmp.Or(s.search, terms[0])

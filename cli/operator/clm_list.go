@@ -57,7 +57,7 @@ that are being deleted are listed until they are gone. Of one resource it is its
 
 // withID returns a search for one resource by its id, restricted to what search finds.
 func withID(id, search string) string {
-	term := remote.Equal("id", id)
+	term := remote.SearchEqual("id", id)
 	if search != "" {
 		term += " and (" + search + ")"
 	}

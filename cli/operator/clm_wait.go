@@ -85,7 +85,7 @@ func awaitResource(session *terminal.Session, ctx context.Context, l *clmConnect
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout,
 		fmt.Errorf("%s %s is not %s within %s; see `atoll clm why %s %s`", r.Kind, r.Name, goal, timeout, in, r.ID))
 	defer cancel()
-	err := l.Follow(ctx, in, remote.WatchOptions{Search: remote.Equal("id", r.ID)}, func(e remote.Event) error {
+	err := l.Follow(ctx, in, remote.WatchOptions{Search: remote.SearchEqual("id", r.ID)}, func(e remote.Event) error {
 		switch {
 		case e.Type == remote.Relist:
 			seen = false

@@ -46,7 +46,7 @@ for them; for a deletion also the remaining resources below it.`,
 			}
 			if r.DeletedTime != nil {
 				for child, err := range l.All(ctx, clmclient.AllKinds, clmclient.ResourceQuery{
-					Search: remote.Equal("owner_id", r.ID), Order: "created_time"}) {
+					Search: remote.SearchEqual("owner_id", r.ID), Order: "created_time"}) {
 					if err != nil {
 						return err
 					}

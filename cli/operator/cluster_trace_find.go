@@ -27,7 +27,7 @@ func (l *clmConnection) findTraced(ctx context.Context, name string) (clmclient.
 		_, r, err := l.findOne(ctx, []string{"clusters", name})
 		return r, err
 	}
-	candidates, err := l.collect(ctx, remote.Equal("name", name), func(clmclient.Resource) bool { return true })
+	candidates, err := l.collect(ctx, remote.SearchEqual("name", name), func(clmclient.Resource) bool { return true })
 	if err != nil {
 		return clmclient.Resource{}, err
 	}
@@ -56,7 +56,7 @@ func (l *clmConnection) findAzureID(ctx context.Context, id string) (clmclient.R
 	if len(parts) < 9 {
 		return clmclient.Resource{}, fmt.Errorf("%s is no resource id of a cluster", id)
 	}
-	found, err := l.collect(ctx, remote.Equal("labels.azure-subscription", strings.ToLower(parts[2])),
+	found, err := l.collect(ctx, remote.SearchEqual("labels.azure-subscription", strings.ToLower(parts[2])),
 		func(r clmclient.Resource) bool { return strings.EqualFold(azureIDOf(r.Spec), id) })
 	if err == nil && len(found) == 0 {
 		err = fmt.Errorf("no cluster has the resource id %s; `atoll clm list clusters --search "+
@@ -97,7 +97,7 @@ func azureNameSearch(name string) string {
 	}
 	prefix := strings.ToLower(name)
 	prefix = strings.Trim(prefix[:min(len(prefix), kept)], "-")
-	return remote.Equal("labels.azure", "hcp") + " and name like '" + prefix + "-%'"
+	return remote.SearchEqual("labels.azure", "hcp") + " and name like '" + prefix + "-%'"
 }
 
 // ambiguousName returns the error for a name that several clusters have.

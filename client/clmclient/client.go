@@ -193,13 +193,13 @@ func (q ResourceQuery) values() url.Values {
 			v.Set(name, strconv.Itoa(n))
 		}
 	}
-	remote.SetQuery(v, "continue", q.Continue)
-	remote.SetQuery(v, "search", q.Search)
-	remote.SetQuery(v, "order", q.Order)
-	remote.SetQuery(v, "fields", q.Fields)
-	remote.SetQuery(v, "kind", q.Kind)
-	remote.SetQuery(v, "ref_type", q.RefType)
-	remote.SetQuery(v, "ref_target_id", q.RefTo)
+	remote.SetNonEmpty(v, "continue", q.Continue)
+	remote.SetNonEmpty(v, "search", q.Search)
+	remote.SetNonEmpty(v, "order", q.Order)
+	remote.SetNonEmpty(v, "fields", q.Fields)
+	remote.SetNonEmpty(v, "kind", q.Kind)
+	remote.SetNonEmpty(v, "ref_type", q.RefType)
+	remote.SetNonEmpty(v, "ref_target_id", q.RefTo)
 	if q.Statuses {
 		v.Set("statuses", "true")
 	}
@@ -260,7 +260,7 @@ func (c *Client) All(ctx context.Context, from Collection, q ResourceQuery) iter
 // Get returns one resource; fields may be "".
 func (c *Client) Get(ctx context.Context, from Collection, id, fields string) (Resource, error) {
 	q := url.Values{}
-	remote.SetQuery(q, "fields", fields)
+	remote.SetNonEmpty(q, "fields", fields)
 	return c.doResource(ctx, remote.Request{Method: http.MethodGet, Path: from.path(id), Query: q})
 }
 
@@ -273,7 +273,7 @@ func (c *Client) GetWithStatuses(ctx context.Context, from Collection, id string
 // Named returns the only resource with a name. The error has status 404 when there is none, and 409
 // when several owners or tenants have one.
 func (c *Client) Named(ctx context.Context, from Collection, name string) (Resource, error) {
-	page, err := c.List(ctx, from, ResourceQuery{Size: 2, Search: remote.Equal("name", name)})
+	page, err := c.List(ctx, from, ResourceQuery{Size: 2, Search: remote.SearchEqual("name", name)})
 	if err != nil {
 		return Resource{}, err
 	}

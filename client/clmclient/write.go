@@ -31,21 +31,24 @@ func (c *Client) Create(ctx context.Context, in Collection, r clm.ResourceCreate
 // ""; a stale one is 412.
 func (c *Client) Replace(ctx context.Context, in Collection, id string, body json.RawMessage, etag string) (Resource,
 	error) {
-	return c.doResource(ctx, remote.Request{Method: http.MethodPatch, Path: in.path(id), Header: remote.IfMatch(etag),
-		Body: body})
+	return c.doResource(ctx, remote.Request{Method: http.MethodPatch, Path: in.path(id),
+		Header: remote.IfMatchHeader(etag),
+		Body:   body})
 }
 
 // Merge applies a JSON merge patch (RFC 7396) of spec, labels and references.
 func (c *Client) Merge(ctx context.Context, in Collection, id string, patch json.RawMessage, etag string) (Resource,
 	error) {
-	return c.doResource(ctx, remote.Request{Method: http.MethodPatch, Path: in.path(id), Header: remote.MergePatch(etag),
-		Body: patch})
+	return c.doResource(ctx, remote.Request{Method: http.MethodPatch, Path: in.path(id),
+		Header: remote.MergePatchHeader(etag),
+		Body:   patch})
 }
 
 // Delete orders the deletion of a resource and returns its state after that. The deletion of a
 // resource without adapters is complete at once; a repeated call is 404 then.
 func (c *Client) Delete(ctx context.Context, in Collection, id, etag string) (Resource, error) {
-	return c.doResource(ctx, remote.Request{Method: http.MethodDelete, Path: in.path(id), Header: remote.IfMatch(etag)})
+	return c.doResource(ctx, remote.Request{Method: http.MethodDelete, Path: in.path(id),
+		Header: remote.IfMatchHeader(etag)})
 }
 
 // ForceDelete removes a resource under deletion, with its children, without waiting for adapters.

@@ -146,7 +146,7 @@ func (m *Client) Consumer(ctx context.Context, id string) (remote.Document, erro
 
 // ConsumerNamed returns a maestro.Consumer by its name. The error has status 404 when there is none.
 func (m *Client) ConsumerNamed(ctx context.Context, name work.Consumer) (remote.Document, error) {
-	doc, err := m.ListConsumers(ctx, remote.ListOptions{Size: 1, Search: remote.Equal("name", string(name))})
+	doc, err := m.ListConsumers(ctx, remote.ListOptions{Size: 1, Search: remote.SearchEqual("name", string(name))})
 	if err != nil {
 		return remote.Document{}, err
 	}
@@ -171,7 +171,7 @@ func (m *Client) SetConsumerLabels(ctx context.Context, id string, labels map[st
 	}
 	doc, _, err := m.rest.Do(ctx, remote.Request{Method: http.MethodPatch, Path: pathConsumers + "/" + url.PathEscape(
 		id),
-		Header: remote.IfMatch(etag), Body: body})
+		Header: remote.IfMatchHeader(etag), Body: body})
 	return doc, err
 }
 
@@ -214,6 +214,6 @@ func (m *Client) get(ctx context.Context, path string, q url.Values) (remote.Doc
 }
 
 func (m *Client) delete(ctx context.Context, path, etag string) error {
-	_, _, err := m.rest.Do(ctx, remote.Request{Method: http.MethodDelete, Path: path, Header: remote.IfMatch(etag)})
+	_, _, err := m.rest.Do(ctx, remote.Request{Method: http.MethodDelete, Path: path, Header: remote.IfMatchHeader(etag)})
 	return err
 }

@@ -42,7 +42,7 @@ func (m *Client) UnknownWorks(ctx context.Context, o remote.ListOptions) (maestr
 func (m *Client) AllUnknownWorks(ctx context.Context, consumer work.Consumer) ([]maestro.UnknownWork, error) {
 	query := remote.ListOptions{Page: 1, Size: 1000, OrderBy: "consumer_name, id"}
 	if consumer != "" {
-		query.Search = remote.Equal("consumer_name", string(consumer))
+		query.Search = remote.SearchEqual("consumer_name", string(consumer))
 	}
 	all := []maestro.UnknownWork{}
 	for {

@@ -298,34 +298,34 @@ func (o ListOptions) Values() url.Values {
 			q.Set(name, strconv.Itoa(n))
 		}
 	}
-	SetQuery(q, "search", o.Search)
-	SetQuery(q, "orderBy", o.OrderBy)
-	SetQuery(q, "fields", o.Fields)
+	SetNonEmpty(q, "search", o.Search)
+	SetNonEmpty(q, "orderBy", o.OrderBy)
+	SetNonEmpty(q, "fields", o.Fields)
 	return q
 }
 
-// SetQuery adds a parameter that has a value.
-func SetQuery(q url.Values, name, value string) {
+// SetNonEmpty sets a query parameter unless its value is empty.
+func SetNonEmpty(q url.Values, name, value string) {
 	if value != "" {
 		q.Set(name, value)
 	}
 }
 
-// IfMatch returns the header of a write to one version only; nil for an empty etag.
-func IfMatch(etag string) http.Header {
+// IfMatchHeader returns the header of a write that only changes the version with this etag; nil for an empty etag.
+func IfMatchHeader(etag string) http.Header {
 	if etag == "" {
 		return nil
 	}
 	return http.Header{"If-Match": {etag}}
 }
 
-// Equal returns the search for documents with a value in a field.
-func Equal(field, value string) string {
+// SearchEqual returns the search text, for ListOptions.Search, that selects documents whose field has the value.
+func SearchEqual(field, value string) string {
 	return field + "='" + strings.ReplaceAll(value, "'", "''") + "'"
 }
 
-// MergePatch returns the header of a merge patch, of one version only when etag is not empty.
-func MergePatch(etag string) http.Header {
+// MergePatchHeader returns the header of a JSON merge patch; with an etag the patch only changes that version.
+func MergePatchHeader(etag string) http.Header {
 	h := http.Header{"Content-Type": {"application/merge-patch+json"}}
 	if etag != "" {
 		h.Set("If-Match", etag)

@@ -28,7 +28,7 @@ const Relist rest.EventType = "RELIST"
 type WatchOptions struct {
 	Cursor   string        // continue here; empty: begin with what exists
 	Consumer work.Consumer // only bundles of this management cluster
-	ID       string        // only this bundle
+	ID       string        // only the object with this id: a bundle, a cluster, a resource of CLM
 	Kind     string        // only CLM's resources of this kind
 	Search   string
 	Fields   string
@@ -37,12 +37,12 @@ type WatchOptions struct {
 
 func (o WatchOptions) Values() url.Values {
 	q := url.Values{"watch": {"true"}}
-	SetQuery(q, "cursor", o.Cursor)
-	SetQuery(q, "consumer", string(o.Consumer))
-	SetQuery(q, "id", o.ID)
-	SetQuery(q, "kind", o.Kind)
-	SetQuery(q, "search", o.Search)
-	SetQuery(q, "fields", o.Fields)
+	SetNonEmpty(q, "cursor", o.Cursor)
+	SetNonEmpty(q, "consumer", string(o.Consumer))
+	SetNonEmpty(q, "id", o.ID)
+	SetNonEmpty(q, "kind", o.Kind)
+	SetNonEmpty(q, "search", o.Search)
+	SetNonEmpty(q, "fields", o.Fields)
 	if o.Statuses {
 		q.Set("statuses", "true")
 	}

@@ -88,7 +88,7 @@ func TestARMContract(t *testing.T) {
 		}
 	})
 	t.Run("the cluster is the Cluster that the Platform API would make", func(t *testing.T) {
-		page, err := w.system.List(t.Context(), "clusters", clmclient.ResourceQuery{Search: remote.Equal(
+		page, err := w.system.List(t.Context(), "clusters", clmclient.ResourceQuery{Search: remote.SearchEqual(
 			"labels.azure-subscription", sub)})
 		if err != nil || len(page.Items) != 1 {
 			t.Fatalf("%+v, %v", page, err)
@@ -277,7 +277,7 @@ func (w *world) testPools(t *testing.T) {
 		w.do(call{method: "GET", path: demo + "/nodePools"}).want(t, 200, `"id":"`+pool+`"`)
 		w.succeed(t, w.do(call{method: "PATCH", path: pool, body: `{"properties":{"replicas":3}}`}).want(t, 202))
 		w.do(call{method: "PATCH", path: pool, body: `{"properties":{"autoRepair":false}}`}).want(t, 400, "immutable")
-		page, err := w.system.List(t.Context(), "nodepools", clmclient.ResourceQuery{Search: remote.Equal(
+		page, err := w.system.List(t.Context(), "nodepools", clmclient.ResourceQuery{Search: remote.SearchEqual(
 			"labels.azure-subscription", sub)})
 		if err != nil || len(page.Items) != 1 || page.Items[0].Name != "workers" || !strings.Contains(
 			string(page.Items[0].Spec), `"m6a.xlarge"`) || !strings.Contains(string(page.Items[0].Spec), `"tier"`) {

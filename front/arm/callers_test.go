@@ -28,7 +28,7 @@ func (w *world) testCallers(t *testing.T) {
 		}
 	})
 	t.Run("a policy of the account forbids what ARM has permitted", func(t *testing.T) {
-		page, err := w.system.List(t.Context(), "clusters", clmclient.ResourceQuery{Search: remote.Equal(
+		page, err := w.system.List(t.Context(), "clusters", clmclient.ResourceQuery{Search: remote.SearchEqual(
 			"labels.azure-subscription", sub), Order: "created_time asc"})
 		if err != nil || len(page.Items) == 0 {
 			t.Fatalf("%+v, %v", page, err)

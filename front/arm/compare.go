@@ -41,7 +41,7 @@ func (f *front) compareDocuments(ctx context.Context, kind store.Kind, begun <-c
 func (f *front) dropDeleted(ctx context.Context, kind store.Kind) error {
 	exists := map[string]bool{}
 	for r, err := range f.clm.All(ctx, collectionOf(kind), clmclient.ResourceQuery{Fields: "id",
-		Search: remote.Equal("labels."+labelFront, labelFrontValue), Order: "created_time asc"}) {
+		Search: remote.SearchEqual("labels."+labelFront, labelFrontValue), Order: "created_time asc"}) {
 		if err != nil {
 			return err
 		}

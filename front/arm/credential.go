@@ -110,7 +110,7 @@ func (f *front) createCredential(ctx context.Context, s ops.State, p parameters)
 		return failureOutcome(err)
 	}
 	page, err := f.clm.List(ctx, credentials, clmclient.ResourceQuery{Size: 1, Statuses: true,
-		Search: remote.Equal("labels."+labelDocument, s.ID)})
+		Search: remote.SearchEqual("labels."+labelDocument, s.ID)})
 	if err != nil {
 		return failureOutcome(err)
 	}

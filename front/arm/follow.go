@@ -17,7 +17,7 @@ import (
 func (f *front) follow(ctx context.Context, from clmclient.Collection, begun chan<- struct{}) {
 	for ctx.Err() == nil {
 		hasBegun := false
-		err := f.clm.Follow(ctx, from, remote.WatchOptions{Search: remote.Equal("labels."+labelFront, labelFrontValue)},
+		err := f.clm.Follow(ctx, from, remote.WatchOptions{Search: remote.SearchEqual("labels."+labelFront, labelFrontValue)},
 			func(e remote.Event) error {
 				if e.Type == remote.Relist { // deletions may be missing among the events
 					hasBegun = false

@@ -137,7 +137,7 @@ func (w *world) createLate(t *testing.T, of answer) {
 func (w *world) testRevocation(t *testing.T) {
 	t.Run("a revocation ends all credentials and cancels the requests for more", func(t *testing.T) {
 		count := func() (n int) {
-			page, err := w.system.List(t.Context(), "credentials", clmclient.ResourceQuery{Search: remote.Equal(
+			page, err := w.system.List(t.Context(), "credentials", clmclient.ResourceQuery{Search: remote.SearchEqual(
 				"labels.azure-subscription", sub)})
 			if err != nil {
 				t.Fatal(err)

@@ -205,7 +205,7 @@ func (w *world) testTokens(t *testing.T) {
 		w.used.fail(nil)
 	})
 	t.Run("a signed request counts in the share of the account of its subscription", func(t *testing.T) {
-		page, err := w.system.List(t.Context(), "clusters", clmclient.ResourceQuery{Search: remote.Equal(
+		page, err := w.system.List(t.Context(), "clusters", clmclient.ResourceQuery{Search: remote.SearchEqual(
 			"labels.azure-subscription", sub)})
 		if err != nil || len(page.Items) == 0 {
 			t.Fatalf("%+v, %v", page, err)

@@ -104,7 +104,7 @@ func (f *front) readAtCLM(ctx context.Context, kind store.Kind, document, id str
 	err error) {
 	if id == "" {
 		page, err := f.clm.List(ctx, collectionOf(kind), clmclient.ResourceQuery{Size: 1,
-			Search: remote.Equal("labels."+labelDocument, document)})
+			Search: remote.SearchEqual("labels."+labelDocument, document)})
 		if err != nil || len(page.Items) == 0 {
 			return r, false, err
 		}

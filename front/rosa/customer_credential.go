@@ -184,7 +184,7 @@ func (e *refusalError) Error() string { return e.reason + ": " + e.message }
 func (h *customerAPI) awaitCertificate(c *exchange, id string) (s signedCredential, err error) {
 	ctx, cancel := context.WithTimeout(c.ctx, h.patience)
 	defer cancel()
-	err = h.clm.Follow(ctx, credentials, remote.WatchOptions{Search: remote.Equal("id", id), Statuses: true},
+	err = h.clm.Follow(ctx, credentials, remote.WatchOptions{Search: remote.SearchEqual("id", id), Statuses: true},
 		func(e remote.Event) error {
 			if e.Type != rest.Added && e.Type != rest.Modified {
 				if e.Type == rest.Deleted {

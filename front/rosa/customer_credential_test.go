@@ -245,7 +245,7 @@ func TestCredentialsThatDoNotCome(t *testing.T) {
 		t.Errorf("the longest lifetime that the region allows: %+v, %v", c, err)
 	}
 	l.endpoint, l.ca = endpoint, ca
-	if err := p.DeleteCluster(ctx, cluster.ID(made.ID), client.Deletion{}); err != nil {
+	if err := p.DeleteCluster(ctx, cluster.ID(made.ID), client.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	_, err = p.CreateCredential(ctx, cluster.ID(made.ID), platform.CredentialRequest{})

@@ -154,7 +154,8 @@ func (h *customerAPI) watchEvents(c *exchange, id cluster.ID) error {
 	return rest.Watch(c.w, c.r, rest.WatchOptions{}, func(ctx context.Context, s *rest.Stream) error {
 		ctx = clmclient.WithTenant(ctx, c.who.Account)
 		upstream, err := h.clm.Watch(ctx, clmclient.AllKinds, remote.WatchOptions{
-			Search: remote.Equal("id", string(id)) + " or " + remote.Equal("owner_id", string(id)), Fields: "kind,name",
+			Search: remote.SearchEqual("id", string(id)) + " or " + remote.SearchEqual("owner_id", string(id)),
+			Fields: "kind,name",
 		})
 		if err != nil {
 			return c.translate(err)

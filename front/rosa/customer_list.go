@@ -116,7 +116,7 @@ func equalSearch(field, value string) string {
 	if value == "" {
 		return ""
 	}
-	return remote.Equal(field, value)
+	return remote.SearchEqual(field, value)
 }
 
 // joinSearches returns a search for resources that match both searches; an empty

@@ -71,17 +71,18 @@ func TestAClusterLives(t *testing.T) {
 		`{"name":"other","spec":{"hostedCluster":{"release":{"image":"atoll.dev/release:1.36.2"}}}}`), "")
 	want(t, err, 422, "CLUSTERS-MGMT-VALIDATION-001", "2 fields")
 
-	want(t, p.DeleteCluster(ctx, cluster.ID(made.ID), client.Deletion{}), 409, "CLUSTERS-MGMT-DELETE-005",
+	want(t, p.DeleteCluster(ctx, cluster.ID(made.ID), client.DeleteOptions{}), 409, "CLUSTERS-MGMT-DELETE-005",
 		`{"spec":{"deleteProtection":false}}`)
-	want(t, p.DeleteCluster(ctx, cluster.ID(made.ID), client.Deletion{Force: true, Reason: "x"}), 409,
+	want(t, p.DeleteCluster(ctx, cluster.ID(made.ID), client.DeleteOptions{Force: true, Reason: "x"}), 409,
 		"CLUSTERS-MGMT-DELETE-005", "protected")
 	if _, err = p.UpdateCluster(ctx, cluster.ID(made.ID),
 		json.RawMessage(`{"spec":{"deleteProtection":null}}`), ""); err != nil {
 		t.Fatal(err)
 	}
-	want(t, p.DeleteCluster(ctx, cluster.ID(made.ID), client.Deletion{ETag: made.ETag}), 412, "precondition-failed", "")
+	want(t, p.DeleteCluster(ctx, cluster.ID(made.ID), client.DeleteOptions{ETag: made.ETag}), 412,
+		"precondition-failed", "")
 	for range 2 {
-		if err := p.DeleteCluster(ctx, cluster.ID(made.ID), client.Deletion{}); err != nil {
+		if err := p.DeleteCluster(ctx, cluster.ID(made.ID), client.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -94,7 +95,7 @@ func TestAClusterLives(t *testing.T) {
 	l.gone("clusters", made.ID, "hosted-cluster", "pull-secret", "placement")
 	_, err = p.Cluster(ctx, cluster.ID(made.ID))
 	want(t, err, 404, "CLUSTERS-MGMT-GET-002", made.ID)
-	want(t, p.DeleteCluster(ctx, cluster.ID(made.ID), client.Deletion{}), 404, "CLUSTERS-MGMT-DELETE-002", made.ID)
+	want(t, p.DeleteCluster(ctx, cluster.ID(made.ID), client.DeleteOptions{}), 404, "CLUSTERS-MGMT-DELETE-002", made.ID)
 	if _, err := p.CreateCluster(ctx, named("demo", "")); err != nil {
 		t.Errorf("the name is not free: %v", err)
 	}
@@ -107,14 +108,15 @@ func TestADeletionThatDoesNotEndCanBeForced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want(t, p.DeleteCluster(ctx, cluster.ID(made.ID), client.Deletion{Force: true}), 400, "CLUSTERS-MGMT-DELETE-001",
+	want(t, p.DeleteCluster(ctx, cluster.ID(made.ID), client.DeleteOptions{Force: true}), 400, "CLUSTERS-MGMT-DELETE-001",
 		"reason")
-	want(t, p.DeleteCluster(ctx, cluster.ID(made.ID), client.Deletion{Force: true, Reason: strings.Repeat("é", 1025)}),
+	want(t, p.DeleteCluster(ctx, cluster.ID(made.ID), client.DeleteOptions{Force: true,
+		Reason: strings.Repeat("é", 1025)}),
 		400, "CLUSTERS-MGMT-DELETE-001", "reason has more than 1024")
 	if c, err := p.Cluster(ctx, cluster.ID(made.ID)); err != nil || c.DeletedAt != nil {
 		t.Errorf("after what was refused: %+v, %v", c.DeletedAt, err)
 	}
-	if err := p.DeleteCluster(ctx, cluster.ID(made.ID), client.Deletion{Force: true,
+	if err := p.DeleteCluster(ctx, cluster.ID(made.ID), client.DeleteOptions{Force: true,
 		Reason: "its management cluster is lost"}); err != nil {
 		t.Fatal(err)
 	}
@@ -251,7 +253,7 @@ func TestNodePoolsBelongToTheirCluster(t *testing.T) {
 	want(t, err, 404, "NODEPOOLS-MGMT-GET-002", "")
 	want(t, p.DeleteNodePool(ctx, cluster.NodePoolID(pools[0].ID), ""), 404, "NODEPOOLS-MGMT-DELETE-002", "")
 	// A cluster takes its node pools with it.
-	if err := p.DeleteCluster(ctx, cluster.ID(ids[1]), client.Deletion{}); err != nil {
+	if err := p.DeleteCluster(ctx, cluster.ID(ids[1]), client.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	_, err = p.CreateNodePool(ctx, platform.NodePoolRequest{ClusterID: ids[1], Name: "late"})
@@ -282,9 +284,9 @@ func TestI10AccountsDoNotSeeEachOther(t *testing.T) {
 	for what, call := range map[string]func() error{
 		"get":    func() error { _, err := other.Cluster(ctx, cluster.ID(made.ID)); return err },
 		"update": func() error { _, err := other.UpdateCluster(ctx, cluster.ID(made.ID), patch, ""); return err },
-		"delete": func() error { return other.DeleteCluster(ctx, cluster.ID(made.ID), client.Deletion{}) },
+		"delete": func() error { return other.DeleteCluster(ctx, cluster.ID(made.ID), client.DeleteOptions{}) },
 		"force": func() error {
-			return other.DeleteCluster(ctx, cluster.ID(made.ID), client.Deletion{Force: true,
+			return other.DeleteCluster(ctx, cluster.ID(made.ID), client.DeleteOptions{Force: true,
 				Reason: "x"})
 		},
 		"statuses": func() error { _, err := other.ClusterStatuses(ctx, cluster.ID(made.ID)); return err },

@@ -114,7 +114,7 @@ func TestChangesOfTheAccountsClustersAreWatched(t *testing.T) {
 	if _, err := other.CreateCluster(ctx, named("theirs-too", "")); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.DeleteCluster(ctx, cluster.ID(first.ID), client.Deletion{}); err != nil {
+	if err := p.DeleteCluster(ctx, cluster.ID(first.ID), client.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if w, err = p.WatchClusters(ctx, remote.WatchOptions{Cursor: cursor, ID: first.ID}); err != nil {
@@ -228,7 +228,7 @@ func TestAWatchSendsEventsWhenTheyHappen(t *testing.T) {
 	case <-ctx.Done():
 		t.Fatal("no event was delivered")
 	}
-	if err := p.DeleteCluster(ctx, cluster.ID(made.ID), client.Deletion{}); err != nil {
+	if err := p.DeleteCluster(ctx, cluster.ID(made.ID), client.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	wantEvents(w, "Normal  NodePoolDeletionRequested", "Normal  DeletionRequested")

@@ -196,7 +196,7 @@ func TestManagementClustersAndWork(t *testing.T) {
 			t.Errorf("works of %q: %d, %v", cluster, len(works), err)
 		}
 	}
-	bundles, err := p.ListBundles(ctx, remote.ListOptions{Search: remote.Equal("consumer_name", "management-01"),
+	bundles, err := p.ListBundles(ctx, remote.ListOptions{Search: remote.SearchEqual("consumer_name", "management-01"),
 		Fields: "name,version"})
 	if err != nil || len(bundles.Items) != 1 || bundles.Items[0].ID != w.ID || bundles.Items[0].Version != 2 ||
 		bundles.Items[0].Manifests != nil {

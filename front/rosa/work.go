@@ -186,13 +186,13 @@ func (f *front) listWork(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	search := remote.Equal("source", f.maestro.Source())
+	search := remote.SearchEqual("source", f.maestro.Source())
 	if cluster := r.URL.Query().Get("cluster_id"); cluster != "" {
 		if !isManagementClusterName(cluster) {
 			return rest.Errorf(http.StatusBadRequest, rest.CodeInvalid,
 				"cluster_id %s is not the name of a management cluster", quote(cluster))
 		}
-		search += " and " + remote.Equal("consumer_name", cluster)
+		search += " and " + remote.SearchEqual("consumer_name", cluster)
 	}
 	doc, err := f.maestro.ListBundles(r.Context(), remote.ListOptions{Page: page.Number, Size: page.Size,
 		Search: search})

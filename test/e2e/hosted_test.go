@@ -97,7 +97,7 @@ func TestI9ACustomersClusterIsCreatedAndDeletedWithoutRemains(t *testing.T) {
 	}
 	localtest.Eventually(t, 3*time.Minute, ready)
 
-	if err := api.DeleteCluster(ctx, client.ClusterID(cluster.ID), client.Deletion{}); err != nil {
+	if err := api.DeleteCluster(ctx, client.ClusterID(cluster.ID), client.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	localtest.Kill(t, r.Process("adapter").PID)

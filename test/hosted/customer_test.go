@@ -202,7 +202,7 @@ func (w *world) churn(ctx context.Context, name string, waits func() time.Durati
 		case <-time.After(waits()):
 		}
 		again("deleting", func() error {
-			err := w.api.DeleteCluster(context.Background(), cluster.ID(id), client.Deletion{})
+			err := w.api.DeleteCluster(context.Background(), cluster.ID(id), client.DeleteOptions{})
 			if remote.StatusOf(err) == 404 {
 				return nil
 			}

@@ -99,7 +99,7 @@ func TestI1I9I12HostedClustersUnderKills(t *testing.T) {
 
 	begun = time.Now()
 	for _, c := range customers {
-		if err := w.api.DeleteCluster(t.Context(), cluster.ID(c.id), client.Deletion{}); err != nil {
+		if err := w.api.DeleteCluster(t.Context(), cluster.ID(c.id), client.DeleteOptions{}); err != nil {
 			t.Error(err)
 		}
 	}
