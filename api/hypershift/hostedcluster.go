@@ -197,16 +197,17 @@ type HostedClusterStatus struct {
 }
 
 // SizeStatus is the size class of a plane. It has no measured amounts: each change of a status travels to the region.
+// No member is omitted, as in RestoreStatus.
 type SizeStatus struct {
-	Class       string       `json:"class"`            // whose limits hold
-	Wanted      string       `json:"wanted,omitempty"` // that the plane's use needs; "" while nothing is known of its use
+	Class       string       `json:"class"`  // whose limits hold
+	Wanted      string       `json:"wanted"` // that the plane's use needs; "" while nothing is known of its use
 	MemoryMiB   int64        `json:"memoryMiB"`
 	Processes   int          `json:"processes"`
 	CPUWeight   int          `json:"cpuWeight"`
 	Nodes       int          `json:"nodes"`
 	Enforced    bool         `json:"enforced"` // the kernel holds the plane to the limits
-	OutOfMemory *metav1.Time `json:"outOfMemory,omitempty"`
-	Message     string       `json:"message,omitempty"`
+	OutOfMemory *metav1.Time `json:"outOfMemory"`
+	Message     string       `json:"message"`
 }
 
 // APIEndpoint is where a plane is reached.
