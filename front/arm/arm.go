@@ -204,7 +204,7 @@ func (f *front) register(router *access.Router) {
 // registerClassic registers the routes of ARO classic.
 func (f *front) registerClassic(handle func(method, path string, action access.Action, kind policy.Kind,
 	h rest.Handler)) {
-	first, path := classicVersions[0], groupPath+classicPath+"/{cluster}"
+	first, path := classic20191231, groupPath+classicPath+"/{cluster}"
 	handle("GET", subscriptionPath+providerPath+classicPath, "ListClusters", policy.Account, f.withClassicVersion(first,
 		f.listClassic))
 	handle("GET", groupPath+classicPath, "ListClusters", policy.Account, f.withClassicVersion(first, f.listClassic))
@@ -213,12 +213,12 @@ func (f *front) registerClassic(handle func(method, path string, action access.A
 	handle("PATCH", path, "ListClusters", policy.Account, f.withClassicVersion(first, f.answerNoClassic))
 	handle("DELETE", path, "ListClusters", policy.Account, f.withClassicVersion(first, f.deleteClassic))
 	handle("POST", path+"/listcredentials", "ListClusters", policy.Account, f.withClassicVersion(first, f.answerNoClassic))
-	handle("POST", path+"/listadmincredentials", "ListClusters", policy.Account, f.withClassicVersion("2021-09-01-preview",
+	handle("POST", path+"/listadmincredentials", "ListClusters", policy.Account, f.withClassicVersion(classic20210901,
 		f.answerNoClassic))
 	versions := locationPath + "/" + strings.ToLower(classicVersionsSegment)
-	handle("GET", versions, actionReadOffers, policy.Account, f.withClassicVersion("2022-09-04",
+	handle("GET", versions, actionReadOffers, policy.Account, f.withClassicVersion(classic20220904,
 		f.listOffered(f.classicVersionResources)))
-	handle("GET", versions+"/{name}", actionReadOffers, policy.Account, f.withClassicVersion("2022-09-04",
+	handle("GET", versions+"/{name}", actionReadOffers, policy.Account, f.withClassicVersion(classic20220904,
 		f.getOffered(f.classicVersionResources, classicVersionsSegment)))
 }
 

@@ -17,12 +17,41 @@ const (
 	classicVersionsSegment = "openShiftVersions"
 )
 
-// classicVersions are the api-versions of openShiftClusters, the oldest first. An index is a version of classicFields.
-var classicVersions = []string{"2019-12-31-preview", "2020-04-30", "2021-09-01-preview", "2022-04-01", "2022-09-04",
-	"2023-04-01", "2023-07-01-preview", "2023-09-04", "2023-11-22", "2024-08-12-preview", "2025-07-25"}
+// The api-versions of openShiftClusters, the oldest first. They are indices of classicVersions, and the versions of
+// classicFields.
+const (
+	classic20191231 version = iota
+	classic20200430
+	classic20210901
+	classic20220401
+	classic20220904
+	classic20230401
+	classic20230701
+	classic20230904
+	classic20231122
+	classic20240812
+	classic20250725
+)
 
-// classicVersionOf returns the index of an api-version in classicVersions, and -1 for an unknown one.
-func classicVersionOf(name string) version { return version(slices.Index(classicVersions, name)) }
+var classicVersions = []string{
+	classic20191231: "2019-12-31-preview",
+	classic20200430: "2020-04-30",
+	classic20210901: "2021-09-01-preview",
+	classic20220401: "2022-04-01",
+	classic20220904: "2022-09-04",
+	classic20230401: "2023-04-01",
+	classic20230701: "2023-07-01-preview",
+	classic20230904: "2023-09-04",
+	classic20231122: "2023-11-22",
+	classic20240812: "2024-08-12-preview",
+	classic20250725: "2025-07-25",
+}
+
+// parseClassicVersion returns the api-version of a name.
+func parseClassicVersion(name string) (v version, known bool) {
+	i := slices.Index(classicVersions, name)
+	return version(i), i >= 0
+}
 
 // classicFields are the properties of openShiftClusters that a customer writes.
 var classicFields = []field{
@@ -31,31 +60,31 @@ var classicFields = []field{
 		{name: "domain", since: always, required: true, check: maxLength(253)},
 		{name: "version", since: always, check: matches(patchPattern, "4.14.16")},
 		{name: "resourceGroupId", since: always, required: true},
-		{name: "fipsValidatedModules", since: classicVersionOf("2022-04-01"), check: oneOf("Enabled", "Disabled")},
+		{name: "fipsValidatedModules", since: classic20220401, check: oneOf("Enabled", "Disabled")},
 	}},
 	{name: "servicePrincipalProfile", kind: object, since: always, members: []field{
 		{name: "clientId", since: always, required: true}, {name: "clientSecret", since: always},
 	}},
-	{name: "platformWorkloadIdentityProfile", kind: object, since: classicVersionOf("2024-08-12-preview"),
+	{name: "platformWorkloadIdentityProfile", kind: object, since: classic20240812,
 		members: []field{
 			{name: "upgradeableTo", since: always}, {name: "platformWorkloadIdentities", kind: object, since: always},
 		}},
 	{name: "networkProfile", kind: object, since: always, required: true, members: []field{
 		{name: "podCidr", since: always, required: true, check: ipv4NetworkUpTo(18)},
 		{name: "serviceCidr", since: always, required: true, check: ipv4NetworkUpTo(22)},
-		{name: "outboundType", since: classicVersionOf("2022-09-04"), fallback: "Loadbalancer", check: oneOf("Loadbalancer",
+		{name: "outboundType", since: classic20220904, fallback: "Loadbalancer", check: oneOf("Loadbalancer",
 			"UserDefinedRouting")},
-		{name: "loadBalancerProfile", kind: object, since: classicVersionOf("2023-11-22"), members: []field{
+		{name: "loadBalancerProfile", kind: object, since: classic20231122, members: []field{
 			{name: "managedOutboundIps", kind: object, since: always, members: []field{
 				{name: "count", kind: integer, since: always, check: between(1, 20)}}},
 		}},
-		{name: "preconfiguredNSG", since: classicVersionOf("2023-07-01-preview"), check: oneOf("Enabled", "Disabled")},
+		{name: "preconfiguredNSG", since: classic20230701, check: oneOf("Enabled", "Disabled")},
 	}},
 	{name: "masterProfile", kind: object, since: always, required: true, members: []field{
 		{name: "vmSize", since: always, required: true},
 		{name: "subnetId", since: always, required: true, check: resourceID("Microsoft.Network/virtualNetworks/subnets")},
-		{name: "encryptionAtHost", since: classicVersionOf("2021-09-01-preview"), check: oneOf("Enabled", "Disabled")},
-		{name: "diskEncryptionSetId", since: classicVersionOf("2021-09-01-preview"), check: resourceID(
+		{name: "encryptionAtHost", since: classic20210901, check: oneOf("Enabled", "Disabled")},
+		{name: "diskEncryptionSetId", since: classic20210901, check: resourceID(
 			"Microsoft.Compute/diskEncryptionSets")},
 	}},
 	{name: "workerProfiles", kind: list, since: always, required: true, check: all(minItems(1), maxItems(1)),
@@ -92,18 +121,20 @@ func ipv4NetworkUpTo(bits int) func(any) string {
 
 // withClassicVersion returns a handler that reads the api-version of openShiftClusters and refuses an unknown one.
 // since is the first api-version that has the route.
-func (f *front) withClassicVersion(since string, serve func(*exchange) error) rest.Handler {
+func (f *front) withClassicVersion(since version, serve func(*exchange) error) rest.Handler {
 	return f.withSubscription(func(x *exchange) error {
 		name := x.r.URL.Query().Get("api-version")
 		if name == "" {
 			return rest.Errorf(http.StatusBadRequest, codeInvalidParameter,
 				"The request is missing required parameter 'api-version'.")
 		}
-		if x.version = classicVersionOf(name); x.version < classicVersionOf(since) {
+		v, known := parseClassicVersion(name)
+		if !known || v < since {
 			return rest.Errorf(http.StatusBadRequest, codeInvalidResourceType, "The resource type '%s/%s' could not be "+
 				"found in the namespace for api version '%s'. The supported api-versions are '%s'.", namespace, classicSegment,
-				name, strings.Join(classicVersions[classicVersionOf(since):], ","))
+				name, strings.Join(classicVersions[since:], ","))
 		}
+		x.version = v
 		return serve(x)
 	})
 }

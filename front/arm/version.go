@@ -14,7 +14,12 @@ const (
 	always version = -1 // a field without a first api-version
 )
 
-var versions = []string{"2024-06-10-preview", "2025-12-23-preview", "2026-06-30-preview", "2026-09-01-preview"}
+var versions = []string{
+	v20240610: "2024-06-10-preview",
+	v20251223: "2025-12-23-preview",
+	v20260630: "2026-06-30-preview",
+	v20260901: "2026-09-01-preview",
+}
 
 // parseVersion returns the api-version of a name.
 func parseVersion(name string) (v version, known bool) {
