@@ -27,7 +27,7 @@ func (h Home) azureDir() string { return h.Path("azure") }
 // azureGateway returns the process of the stand-in for Azure. It makes the certificate that the platform
 // process reads at its start.
 func (t topology) azureGateway() Spec {
-	return t.withIdentity(t.service(Spec{
+	return t.withIdentity(t.completeService(Spec{
 		Name: azureGatewayName, Address: t.url(azureGatewayName), Phase: phaseEdges, After: []string{pkiName},
 		Args: []string{"azure-gateway", "--listen", t.address(azureGatewayName), "--endpoint", t.url(azureGatewayName),
 			"--backend", t.url(azurePort), "--location", t.st.Region, "--dir", t.home.azureDir()},

@@ -23,7 +23,7 @@ func (h Home) backupsDir() string { return h.Path("backups") }
 // objectStore returns the process that keeps the backups of customers' planes. It makes the file that hosting reads at
 // its start.
 func (t topology) objectStore() Spec {
-	return t.service(Spec{
+	return t.completeService(Spec{
 		Name: objectStoreName, Address: "http://" + t.address(objectStoreName), Phase: phaseBases,
 		Args: []string{"object-store", "--listen", t.address(objectStoreName), "--dir", t.home.backupsDir()},
 	}, objectStoreName, objectStoreName+"-ops")
@@ -43,7 +43,7 @@ func (t topology) regionBackup() Spec {
 	for _, name := range regionFiles {
 		args = append(args, "--file", name+"="+t.home.Path(name))
 	}
-	return t.service(Spec{
+	return t.completeService(Spec{
 		Name: regionBackupName, Phase: phaseBases, After: []string{postgresName, objectStoreName}, Args: args,
 	}, regionBackupName+"-ops")
 }

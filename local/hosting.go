@@ -47,7 +47,7 @@ func (t topology) hosting(mc cluster.ManagementCluster) Spec {
 		args = append(args, "--issuer-networks", "127.0.0.0/8") // the stand-in for Entra is an issuer, too
 	}
 	args = append(args, t.nodeArgs(mc)...)
-	return t.service(Spec{
+	return t.completeService(Spec{
 		Name: hostingName(mc), Phase: phaseEdges, After: after, Args: args,
 		Prepare: func(ctx context.Context) error { return t.bootstrapCluster(ctx, mc, dir) },
 	}, hostingName(mc)+"-ops")
@@ -55,7 +55,7 @@ func (t topology) hosting(mc cluster.ManagementCluster) Spec {
 
 // router returns the process that serves a management cluster's port for its planes.
 func (t topology) router(mc cluster.ManagementCluster) Spec {
-	return t.service(Spec{
+	return t.completeService(Spec{
 		Name: routerName(mc), Phase: phaseEdges, Address: "tls://" + t.address(routerName(mc)),
 		Args: []string{"router", "--listen", t.address(routerName(mc)),
 			"--control", filepath.Join(t.home.hostingDir(mc), "control.sock"), "--data-dir",
@@ -83,7 +83,7 @@ func (t topology) bootstrapCluster(ctx context.Context, mc cluster.ManagementClu
 		hasValidToken(filepath.Join(agent, "agent.kubeconfig")) {
 		return nil
 	}
-	_, err := t.command(ctx, "mc", "bootstrap", "--kubeconfig", t.home.AdminKubeconfig(mc),
+	_, err := t.runAtoll(ctx, "mc", "bootstrap", "--kubeconfig", t.home.AdminKubeconfig(mc),
 		"--out", filepath.Join(agent, "agent.kubeconfig"), "--hosting-out", kubeconfig)
 	if err != nil {
 		return err

@@ -54,7 +54,7 @@ func (h Home) Endpoint() (endpoint, region string, err error) {
 func (t topology) ensureAdminKey(ctx context.Context) error {
 	file := t.home.Path("credentials.json")
 	if !exists(file) {
-		out, err := t.command(ctx, "key", "new", "-o", "json")
+		out, err := t.runAtoll(ctx, "key", "new", "-o", "json")
 		if err != nil {
 			return err
 		}
@@ -62,7 +62,7 @@ func (t topology) ensureAdminKey(ctx context.Context) error {
 			return err
 		}
 	}
-	_, err := t.command(ctx, "key", "import", file, "--home", t.home.Dir)
+	_, err := t.runAtoll(ctx, "key", "import", file, "--home", t.home.Dir)
 	return err
 }
 
@@ -81,7 +81,7 @@ func (t topology) prepareAgent(ctx context.Context, mc cluster.ManagementCluster
 	if hasValidToken(kubeconfig) {
 		return nil
 	}
-	_, err := t.command(ctx, "mc", "bootstrap", "--kubeconfig", t.home.AdminKubeconfig(mc), "--out", kubeconfig)
+	_, err := t.runAtoll(ctx, "mc", "bootstrap", "--kubeconfig", t.home.AdminKubeconfig(mc), "--out", kubeconfig)
 	return err
 }
 

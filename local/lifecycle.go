@@ -43,7 +43,7 @@ func (t topology) clm(r replica) Spec {
 	if t.st.Insecure {
 		args, ports = append(args, "--insecure-listen", t.address(plainCLM)), append(ports, plainCLM)
 	}
-	return t.withIdentity(t.withSharedPorts(t.service(Spec{
+	return t.withIdentity(t.withSharedPorts(t.completeService(Spec{
 		Name: r.name(), Address: t.url(clmPort), Phase: phaseServices,
 		After: r.startsAfter(postgresName, pkiName, brokerName),
 		Args:  args, Env: t.tracingEnv(), Prepare: func(context.Context) error { return t.writeCLMConfig(config) },
@@ -74,7 +74,7 @@ func (t topology) adapter(r replica) Spec {
 	if names := t.adaptersToRun(); len(names) > 0 {
 		args = append(args, "--bundled", strings.Join(names, ","))
 	}
-	return t.withIdentity(t.service(Spec{
+	return t.withIdentity(t.completeService(Spec{
 		Name: r.name(), Phase: phaseEdges, After: r.startsAfter(pkiName, brokerName, maestroName, clmName), Env: env,
 		Args:    args,
 		Prepare: func(context.Context) error { return os.MkdirAll(dir, 0o700) },

@@ -188,7 +188,7 @@ func (t topology) postgres() Spec {
 }
 
 func (t topology) pki() Spec {
-	return t.service(Spec{
+	return t.completeService(Spec{
 		Name: pkiName, Address: t.url("pki"), Phase: phaseBases,
 		Args: []string{"pki", "serve", "--dir", t.home.CADir(), "--listen", t.address("pki"), "--ca-file",
 			t.home.CAFile()},
@@ -196,7 +196,7 @@ func (t topology) pki() Spec {
 }
 
 func (t topology) broker() Spec {
-	return t.withIdentity(t.service(Spec{
+	return t.withIdentity(t.completeService(Spec{
 		Name: brokerName, Address: "mqtts://" + t.address("mqtt"), Phase: phaseBases, After: []string{pkiName},
 		Args: []string{"broker", "--listen", t.address("mqtt")},
 	}, "mqtt", "broker-ops"), pki.ServiceName(brokerName), t.home.Path("identities", brokerName))
@@ -217,7 +217,7 @@ func (t topology) maestro(r replica) Spec {
 		args = append(args, "--insecure-listen", "rest="+t.address(plainHTTP)+",grpc="+t.address(plainGRPC))
 		ports = append(ports, plainHTTP, plainGRPC)
 	}
-	return t.withIdentity(t.withSharedPorts(t.service(Spec{
+	return t.withIdentity(t.withSharedPorts(t.completeService(Spec{
 		Name: r.name(), Address: t.url("maestro-http"), Phase: phaseServices,
 		After: r.startsAfter(postgresName, pkiName, brokerName), Args: args,
 		Prepare: func(context.Context) error { return envelope.EnsureKeyFile(t.home.EnvelopeKeys()) },
@@ -240,7 +240,7 @@ func (t topology) platform(r replica) Spec {
 	if t.st.Azure {
 		args, after, ports = append(args, t.azureArgs()...), append(after, azureGatewayName), append(ports, azurePort)
 	}
-	return t.withIdentity(t.withSharedPorts(t.service(Spec{
+	return t.withIdentity(t.withSharedPorts(t.completeService(Spec{
 		Name: r.name(), Address: t.url("platform"), Phase: phaseEdges, After: after, Args: args,
 		Prepare: t.ensureAdminKey,
 	}, append(ports, r.opsPort())...)), pki.ServiceName(platformName), t.home.Path("identities", r.name()))
@@ -265,7 +265,7 @@ func (t topology) planeConfig(mc cluster.ManagementCluster) plane.Config {
 
 func (t topology) agent(mc cluster.ManagementCluster) Spec {
 	dir := t.home.Path("management", string(mc), "agent")
-	return t.withIdentity(t.service(Spec{
+	return t.withIdentity(t.completeService(Spec{
 		Name: agentName(mc), Phase: phaseEdges,
 		After: []string{planeName(mc), pkiName, brokerName, maestroName, clmName, platformName},
 		Args: []string{"agent", "--consumer-name", string(mc), "--kubeconfig", filepath.Join(dir, "agent.kubeconfig"),
@@ -274,9 +274,9 @@ func (t topology) agent(mc cluster.ManagementCluster) Spec {
 	}, agentName(mc)+"-ops"), pki.Name(mc), filepath.Join(dir, "identity"))
 }
 
-// service completes the spec of an Atoll service: the program, its ports (the last serves health
+// completeService completes the spec of an Atoll service: the program, its ports (the last serves health
 // and metrics), and its readiness check.
-func (t topology) service(s Spec, ports ...string) Spec {
+func (t topology) completeService(s Spec, ports ...string) Spec {
 	ops := t.address(ports[len(ports)-1])
 	s.Args = append(append([]string{t.bin.Atoll}, s.Args...), "--ops", ops)
 	s.Stop = syscall.SIGTERM
@@ -306,7 +306,7 @@ func (t topology) withIdentity(s Spec, name pki.Name, dir string) Spec {
 			if !name.IsService() {
 				verb = []string{"mc", "join-token"} // as a person lets any other cluster join
 			}
-			if _, err := t.command(ctx, append(verb, string(name), "--out", token)...); err != nil {
+			if _, err := t.runAtoll(ctx, append(verb, string(name), "--out", token)...); err != nil {
 				return err
 			}
 		}
@@ -347,6 +347,7 @@ func (h Home) EnvelopeKeys() string { return h.Path("maestro", "envelope.keys") 
 
 func (t topology) sealKey() string { return t.home.Path("platform", "seal.key") }
 
+// databaseOf returns the PostgreSQL server of a region.
 func databaseOf(st State) *postgres.Cluster {
 	return &postgres.Cluster{DataDir: filepath.Join(st.Postgres.Dir, "data"), SocketDir: st.Postgres.SocketDir,
 		Port: 5432}
@@ -354,6 +355,7 @@ func databaseOf(st State) *postgres.Cluster {
 
 var probeClient = &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 
+// getOK returns nil when a GET of url is answered with 200.
 func getOK(ctx context.Context, url string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -370,8 +372,8 @@ func getOK(ctx context.Context, url string) error {
 	return nil
 }
 
-// command runs a command of this program and returns its output.
-func (t topology) command(ctx context.Context, args ...string) ([]byte, error) {
+// runAtoll runs a command of the program atoll for this home and returns its output.
+func (t topology) runAtoll(ctx context.Context, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, t.bin.Atoll, args...)
 	cmd.Env = append(baseEnv(), "ATOLL_HOME="+t.home.Dir)
 	out, err := cmd.Output()

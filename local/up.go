@@ -19,9 +19,9 @@ import (
 	"atoll.dev/internal/postgres"
 )
 
-// progressLimit is how long `up` waits for the next process to serve. The whole start has no
-// limit, because a slow machine may take minutes for it.
-const progressLimit = 3 * time.Minute
+// progressTimeout is how long `up` waits for the next process to serve. The whole start has no
+// time limit, because a slow machine may take minutes for it.
+const progressTimeout = 3 * time.Minute
 
 // UpOptions are the settings of the region that `up` starts.
 type UpOptions struct {
@@ -192,7 +192,7 @@ func (h Home) prepareState(opts UpOptions) (st State, grown []cluster.Management
 		st.Settings = opts.Settings.withUndeclaredClusters(st)
 	}
 	if opts.Programs != nil {
-		newest := st.Programs.Newest // another apply may have noted it meanwhile
+		newest := st.Programs.Newest // it may have been recorded since opts was made
 		st.Programs = *opts.Programs
 		st.Programs.Newest = newest
 	}
@@ -263,12 +263,12 @@ func (h Home) spawnSupervisor(bin Binaries, homeID string) (exited <-chan error,
 var errNoProgress = errors.New("no further process began to serve")
 
 // awaitRegion shows the events of the supervisor until the event that the region serves. It gives up
-// when no further process begins to serve for upPatience.
+// when no further process begins to serve for progressTimeout.
 func (h Home) awaitRegion(ctx context.Context, offset int64, supervisorExit <-chan error, show func(Event)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	patience := time.AfterFunc(progressLimit, func() { cancel(errNoProgress) })
-	defer patience.Stop()
+	progressTimer := time.AfterFunc(progressTimeout, func() { cancel(errNoProgress) })
+	defer progressTimer.Stop()
 	ready := map[string]bool{} // stages that ended well; a process that restarts again and again counts once
 	var lastFailure Event
 	followErr := make(chan error, 1)
@@ -279,7 +279,7 @@ func (h Home) awaitRegion(ctx context.Context, offset int64, supervisorExit <-ch
 				lastFailure = e
 			case !ready[e.Stage]:
 				ready[e.Stage] = true
-				patience.Reset(progressLimit)
+				progressTimer.Reset(progressTimeout)
 			}
 			show(e)
 			return e.Stage != regionStage
@@ -289,7 +289,7 @@ func (h Home) awaitRegion(ctx context.Context, offset int64, supervisorExit <-ch
 	case err := <-followErr:
 		if errors.Is(context.Cause(ctx), errNoProgress) {
 			return fmt.Errorf("the region does not serve, and %w for %s (%s); see `atoll status` and `atoll logs`; "+
-				"`atoll down` stops it", errNoProgress, progressLimit, h.describeFailure(lastFailure))
+				"`atoll down` stops it", errNoProgress, progressTimeout, h.describeFailure(lastFailure))
 		}
 		return err
 	case err := <-supervisorExit:
@@ -328,8 +328,8 @@ func (h Home) describeFailure(last Event) string {
 	return strings.Join(problems, ", ")
 }
 
-// Supervise runs the supervisor: it keeps the processes of the home running until ctx ends, and
-// leaves them running then.
+// Supervise runs the supervisor: until ctx ends it restarts the processes of the home that exit. The processes go on
+// after that.
 func (h Home) Supervise(ctx context.Context, log *slog.Logger) error {
 	unlock, err := h.lock("supervisor.lock")
 	if errors.Is(err, unix.EWOULDBLOCK) {

@@ -26,10 +26,10 @@ const (
 )
 
 const (
-	watchClone  = "watch.git" // in the home
-	appliedMark = "applied"   // the commit that was applied last, in the clone
-	shownFiles  = 5           // of rendered files that differ
-	shownPassed = 100         // of commits that are passed over at once
+	watchClone     = "watch.git" // in the home
+	appliedMark    = "applied"   // the commit that was applied last, in the clone
+	maxShownFiles  = 5           // of rendered files that differ
+	maxShownPassed = 100         // of commits that are passed over at once
 )
 
 // WatchResult is the result of a watch for one commit.
@@ -86,7 +86,7 @@ type Watch struct {
 type pinMistake struct{ error }
 
 // OpenWatch returns the watch of a branch of a repository, a directory or a URL, for the region of the home. One watch
-// at a time runs for a home; unlock ends its right.
+// at a time runs for a home; after unlock another one may.
 func (h Home) OpenWatch(ctx context.Context, repository, branch string) (w *Watch, unlock func(), err error) {
 	interval := remoteInterval
 	switch info, err := os.Stat(repository); {
@@ -180,7 +180,7 @@ func (w *Watch) showPassedOver(ctx context.Context, commit string) {
 	if follows, err := w.Branch.IsAncestor(ctx, earlier, commit); err != nil || !follows {
 		return // applyCommit reports why
 	}
-	passed, err := w.Branch.Between(ctx, earlier, commit, shownPassed)
+	passed, err := w.Branch.Between(ctx, earlier, commit, maxShownPassed)
 	if err != nil && ctx.Err() == nil {
 		w.show(WatchEvent{Result: PassedOver, Error: err.Error()})
 	}
@@ -248,13 +248,14 @@ func (w *Watch) applyCommit(ctx context.Context, commit string) (WatchResult, er
 	return Applied, nil
 }
 
-// checkPins refuses a region with a git.revision whose charts or rendered values have a mistake.
+// checkPins refuses a region with a git.revision whose charts or rendered values have a mistake. The result counts only
+// with an error. It records the pins that it could not check in w.unchecked.
 func (w *Watch) checkPins(ctx context.Context, region gitops.Region) (WatchResult, error) {
 	repository := gitops.Repository{Pinned: func(revision string, paths []string) (fs.FS, string, error) {
 		return w.Branch.PinnedTree(ctx, revision, paths)
 	}}
-	alone := gitops.Environment{Name: region.Environment, Regions: []gitops.Region{region}}
-	unchecked, err := repository.CheckPins(gitops.Fleet{Environments: []gitops.Environment{alone}})
+	onlyRegion := gitops.Environment{Name: region.Environment, Regions: []gitops.Region{region}}
+	unchecked, err := repository.CheckPins(gitops.Fleet{Environments: []gitops.Environment{onlyRegion}})
 	w.unchecked = unchecked
 	switch {
 	case errors.Is(err, gitops.ErrPinUnreadable):
@@ -265,7 +266,7 @@ func (w *Watch) checkPins(ctx context.Context, region gitops.Region) (WatchResul
 	return Applied, nil
 }
 
-// checkHistory refuses a commit that is no descendant of the applied one.
+// checkHistory refuses a commit that is no descendant of the applied one. The result counts only with an error.
 func (w *Watch) checkHistory(ctx context.Context, applied, commit string) (WatchResult, error) {
 	for _, ancestor := range []string{applied, w.Accept} {
 		if ancestor == "" {
@@ -290,7 +291,8 @@ func (w *Watch) checkHistory(ctx context.Context, applied, commit string) (Watch
 		applied, commit)
 }
 
-// checkRendered refuses a commit whose rendered files are not those of its configuration.
+// checkRendered refuses a commit whose rendered files are not those of its configuration. The result counts only with
+// an error.
 func (w *Watch) checkRendered(ctx context.Context, commit string, fleet gitops.Fleet) (WatchResult, error) {
 	files, err := gitops.Render(fleet)
 	if err != nil {
@@ -306,7 +308,7 @@ func (w *Watch) checkRendered(ctx context.Context, commit string, fleet gitops.F
 	}
 	var mistakes []error
 	for i, d := range differences {
-		if i == shownFiles {
+		if i == maxShownFiles {
 			mistakes = append(mistakes, fmt.Errorf("and %d files more", len(differences)-i))
 			break
 		}
