@@ -167,7 +167,7 @@ func TestAnotherProcessFollows(t *testing.T) {
 }
 
 func TestKeyPairsVerifyWhileTheDatabaseIsDown(t *testing.T) {
-	db := pgtest.Server(t)
+	db := pgtest.StartServer(t)
 	file := filepath.Join(t.TempDir(), "key")
 	s := openStore(t, db.DSN("postgres", postgres.Superuser), store.Hooks{})
 	k := runKeys(t, s, file, CacheObserver{})

@@ -96,7 +96,7 @@ func TestASignedMutationIsExecutedOnce(t *testing.T) {
 
 // While the database is down, no mutation is executed; reads are.
 func TestNoMutationWithoutARecordOfItsSignature(t *testing.T) {
-	db := pgtest.Server(t)
+	db := pgtest.StartServer(t)
 	var handled atomic.Int64
 	h := replica(openSignatures(t, db.DSN("postgres", postgres.Superuser)), &handled)
 	again := signedNow(t, "POST", "/x", "{}")
@@ -127,7 +127,7 @@ func TestNoMutationWithoutARecordOfItsSignature(t *testing.T) {
 // While the database is down, no mutation through the gateway is executed, although it has no signature;
 // reads are. Two equal mutations are two changes.
 func TestNoMutationThroughTheGatewayWithoutTheDatabase(t *testing.T) {
-	db := pgtest.Server(t)
+	db := pgtest.StartServer(t)
 	var handled atomic.Int64
 	h := replicaWith(&Ways{Signatures: testVerifier(), Gateway: newTestGateway(t)},
 		openSignatures(t, db.DSN("postgres", postgres.Superuser)), &handled)

@@ -234,7 +234,7 @@ func TestKeysAreTrustedForALimitedTime(t *testing.T) {
 
 // A disabled key stays disabled, and an unknown one unknown, while the database is down and after it is back.
 func TestADisabledKeyStaysDisabledWithoutADatabase(t *testing.T) {
-	db := pgtest.Server(t)
+	db := pgtest.StartServer(t)
 	k := runKeys(t, openStore(t, db.DSN("postgres", postgres.Superuser), store.Hooks{}), filepath.Join(t.TempDir(), "key"),
 		CacheObserver{})
 	pair, secret, err := k.Create(t.Context(), account, principal)

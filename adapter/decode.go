@@ -62,7 +62,7 @@ func decode(file string, data []byte, into any) Findings {
 
 // parseYAML returns the root of the only document, nil when it is empty.
 func parseYAML(file string, data []byte) (*yaml.Node, Findings) {
-	root, err := strictyaml.Document(file, data)
+	root, err := strictyaml.ParseDocument(file, data)
 	if err == nil {
 		return root, nil
 	}
@@ -153,7 +153,7 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, path string) {
 		}
 	case reflect.Map:
 		v.Set(reflect.MakeMap(v.Type()))
-		d.walk.Pairs(n, path, func(key *yaml.Node, value *yaml.Node, at string) {
+		d.walk.VisitPairs(n, path, func(key *yaml.Node, value *yaml.Node, at string) {
 			e := reflect.New(v.Type().Elem()).Elem()
 			d.value(value, e, at)
 			v.SetMapIndex(reflect.ValueOf(key.Value), e)
@@ -190,7 +190,7 @@ func (d *decoder) structure(n *yaml.Node, v reflect.Value, path string) {
 			names = append(names, name)
 		}
 	}
-	d.walk.Pairs(n, path, func(key, value *yaml.Node, at string) {
+	d.walk.VisitPairs(n, path, func(key, value *yaml.Node, at string) {
 		field, known := fields[key.Value]
 		if !known {
 			d.add(key, path, "unknown key %q; known are %s", key.Value, strings.Join(names, ", "))
@@ -218,7 +218,7 @@ func (d *decoder) any(n *yaml.Node, path, within string, lines map[string]int) a
 		return list
 	case yaml.MappingNode:
 		m := make(map[string]any, len(n.Content)/2)
-		d.walk.Pairs(n, path, func(key, value *yaml.Node, at string) {
+		d.walk.VisitPairs(n, path, func(key, value *yaml.Node, at string) {
 			m[key.Value] = d.any(value, at, strictyaml.Join(within, key.Value), lines)
 		})
 		return m

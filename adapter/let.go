@@ -28,7 +28,7 @@ type Named struct {
 
 // decode keeps the order of writing, which a Go map would lose.
 func (l *Let) decode(d *decoder, n *yaml.Node, path string) {
-	d.walk.Pairs(n, path, func(key, value *yaml.Node, at string) {
+	d.walk.VisitPairs(n, path, func(key, value *yaml.Node, at string) {
 		if value.Kind != yaml.ScalarNode || strictyaml.IsNull(value) {
 			d.add(value, at, "an expression is expected")
 			return

@@ -81,7 +81,7 @@ func errorAt(n *yaml.Node, format string, args ...any) error {
 // or joins several.
 func ParseConfig(data []byte) (Config, error) {
 	var c Config
-	root, err := strictyaml.Document("", data)
+	root, err := strictyaml.ParseDocument("", data)
 	if mistake, ok := errors.AsType[*strictyaml.Mistake](err); ok {
 		// Of the library's text only the first line is kept, since others may quote the file.
 		reason, _, _ := strings.Cut(mistake.Text, "\n")

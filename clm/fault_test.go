@@ -70,8 +70,8 @@ func TestI5AFailedCommitGrantsNoSlot(t *testing.T) {
 
 // On a full disk writes fail and reads work. No write is partial.
 func TestI5AFullDiskRefusesWritesAndReadsGoOn(t *testing.T) {
-	server := pgtest.Server(t)
-	a := startOn(t, pgtest.Database(t, server.Cluster))
+	server := pgtest.StartServer(t)
+	a := startOn(t, pgtest.NewDatabase(t, server.Cluster))
 	root := server.DSN("postgres", postgres.Superuser)
 	path := "/clusters/" + a.cluster("before")
 	run(t, root, "alter system set default_transaction_read_only = on") // what the guard of a region's disk does
@@ -95,8 +95,8 @@ func TestI5AFullDiskRefusesWritesAndReadsGoOn(t *testing.T) {
 // While PostgreSQL is away, or its tables are locked, CLM refuses requests soon. Acknowledged
 // writes exist when PostgreSQL is back (I1, I12).
 func TestI1I12CLMSurvivesARestartOfPostgreSQL(t *testing.T) {
-	server := pgtest.Server(t)
-	dsn := pgtest.Database(t, server.Cluster)
+	server := pgtest.StartServer(t)
+	dsn := pgtest.NewDatabase(t, server.Cluster)
 	a := startOn(t, dsn)
 	path := "/clusters/" + a.cluster("abc")
 	soon := func(f func()) {

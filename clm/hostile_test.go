@@ -13,8 +13,8 @@ import (
 // compiles every statement, has no memory for sorting, another time zone, another isolation and
 // another date style.
 func TestBadServerSettingsChangeNothing(t *testing.T) {
-	server := pgtest.Server(t, pgtest.Hostile())
-	a := startOn(t, pgtest.Database(t, server.Cluster)) // the migrations
+	server := pgtest.StartServer(t, pgtest.UnsuitableSettings())
+	a := startOn(t, pgtest.NewDatabase(t, server.Cluster)) // the migrations
 	watch := a.watch(t, "/clusters?watch=true")
 	watch.want("BOOKMARK")
 	before := time.Now().UTC()

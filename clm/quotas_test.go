@@ -205,8 +205,8 @@ func TestAnAccountAtItsQuotaBlocksNoOther(t *testing.T) {
 // A server that PostgreSQL leaves in mid-request, by kill -9, neither exceeds a quota nor counts wrong: the count is a
 // part of the transaction. The outcome of some requests is unknown to their callers.
 func TestI12I13AKilledDatabaseCountsRight(t *testing.T) {
-	server := pgtest.Server(t)
-	dsn := pgtest.Database(t, server.Cluster)
+	server := pgtest.StartServer(t)
+	dsn := pgtest.NewDatabase(t, server.Cluster)
 	limits := map[string]int64{QuotaClusters: 20}
 	one, two := startQuotas(t, dsn, limits), startQuotas(t, dsn, limits)
 	ends := []*testAPI{one.tenantOf("a"), two.tenantOf("a")}

@@ -175,7 +175,7 @@ func (s *Server) handler() http.Handler {
 	table.mux.PlainMethods = true
 	return rest.Observe(rest.Options{
 		Log: s.log, ErrorBody: problem, ErrorType: "application/problem+json", Classify: classify,
-		Observed: s.metrics.observe, IDHeaders: []string{"X-Request-Id"}, Trace: s.opts.Tracer.Serve,
+		Observed: s.metrics.observe, IDHeaders: []string{"X-Request-Id"}, Trace: s.opts.Tracer.StartRequest,
 	}, rest.Compress(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Add("Vary", "Authorization")
 		if p := r.URL.Path; len(p) > 1 && strings.HasSuffix(p, "/") {

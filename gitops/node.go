@@ -71,7 +71,7 @@ type fileParser struct {
 // an empty mapping. The error joins all mistakes, each with its position.
 func parse(file string, data []byte) (root *node, err error) {
 	root = &node{kind: mapping, at: Position{file, 1}}
-	document, err := strictyaml.Document(file, data)
+	document, err := strictyaml.ParseDocument(file, data)
 	switch {
 	case err != nil:
 		return nil, err

@@ -288,8 +288,8 @@ func TestI7AnAgentSpeaksForItselfOnly(t *testing.T) {
 }
 
 func TestWhatIsDownIs503(t *testing.T) {
-	pg := pgtest.Server(t)
-	site := newSiteOn(t, pgtest.Database(t, pg.Cluster))
+	pg := pgtest.StartServer(t)
+	site := newSiteOn(t, pgtest.NewDatabase(t, pg.Cluster))
 	m := site.start()
 	c := m.consumer("mc1")
 	src := m.source()

@@ -24,8 +24,8 @@ import (
 // works are created and reported; what was acknowledged arrives.
 func TestI1I6PostgresIsKilledInMidStream(t *testing.T) {
 	t.Parallel()
-	pg := pgtest.Server(t)
-	site := newSiteOn(t, pgtest.Database(t, pg.Cluster))
+	pg := pgtest.StartServer(t)
+	site := newSiteOn(t, pgtest.NewDatabase(t, pg.Cluster))
 	m := site.start(quickRetries)
 	m.consumer("mc1")
 	agent := site.agent("mc1")

@@ -38,10 +38,10 @@ func TestI5I12AKillBetweenAnyTwoStatementsLeavesNoResourceBusy(t *testing.T) {
 			name := fmt.Sprintf("thing-%t-%d", after, left)
 			id := "op-" + name
 			ctx, cancel := context.WithCancel(t.Context())
-			process := pgtest.NewMortalProcess(left, pgtest.KillMoment(after), cancel)
+			process := pgtest.NewKillableProcess(left, pgtest.KillMoment(after), cancel)
 			s := open(t, dsn, store.Hooks{Dial: process.Dial})
 			e := NewEngine(Options{Store: s, Settle: settle, Holder: name})
-			process.Arm()
+			process.CountStatements()
 			err := accept(ctx, e, name, order(id, name))
 			for _, event := range []Event{{Kind: Acquire, Holder: name, For: time.Second}, {Kind: Progress, Percent: 50,
 				Fence: 1}, {Kind: Succeed, Fence: 1}} {
@@ -49,7 +49,7 @@ func TestI5I12AKillBetweenAnyTwoStatementsLeavesNoResourceBusy(t *testing.T) {
 					_, err = e.commit(ctx, id, event)
 				}
 			}
-			killed := process.IsDead()
+			killed := process.IsKilled()
 			cancel()
 			s.Close()
 			_, opErr := healthy.Get(t.Context(), Kind, id)

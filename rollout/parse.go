@@ -24,7 +24,7 @@ const (
 // Parse reads the file of a rollout. The error joins all mistakes, each with FILE:LINE.
 func Parse(file string, data []byte) (Rollout, error) {
 	r := Rollout{file: file, lines: map[string]int{}}
-	root, err := strictyaml.Document(file, data)
+	root, err := strictyaml.ParseDocument(file, data)
 	if err != nil {
 		return Rollout{}, err
 	}

@@ -60,8 +60,8 @@ func huge() string {
 }
 
 func TestADatabaseThatIsDownIsUnavailableWithinTwoSeconds(t *testing.T) {
-	server := pgtest.Server(t)
-	s, ctx := open(t, pgtest.Database(t, server.Cluster)), t.Context()
+	server := pgtest.StartServer(t)
+	s, ctx := open(t, pgtest.NewDatabase(t, server.Cluster)), t.Context()
 	must[store.Document](t)(s.Create(ctx, doc("Bundle", "x", "x", `{}`)))
 	server.Kill()
 	for what, op := range map[string]func() error{

@@ -153,8 +153,8 @@ func TestI10AuditGoesOnAfterAFullPage(t *testing.T) {
 // A server that crashes before its WAL reaches the disk assigns the ids of rolled-back transactions again. A reader
 // that has read past these ids must not skip the records of the new transactions.
 func TestI10AuditSkipsNothingAfterACrash(t *testing.T) {
-	server := pgtest.Server(t, map[string]string{"wal_writer_delay": "10s"}) // nothing but commits flushes the WAL
-	dsn := pgtest.Database(t, server.Cluster)
+	server := pgtest.StartServer(t, map[string]string{"wal_writer_delay": "10s"}) // nothing but commits flushes the WAL
+	dsn := pgtest.NewDatabase(t, server.Cluster)
 	for name, isReadAgain := range map[string]bool{"after a page": false, "after an empty page": true} {
 		t.Run(name, func(t *testing.T) {
 			s := open(t, dsn)

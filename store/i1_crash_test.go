@@ -18,8 +18,8 @@ import (
 // surviving followers converge to the table: no change skipped, repeated or reverted. The load has
 // transactions that roll back, because a crash makes the server assign their ids again.
 func TestI1AKilledServerKeepsAcknowledgedWrites(t *testing.T) {
-	server := pgtest.Server(t)
-	dsn := pgtest.Database(t, server.Cluster)
+	server := pgtest.StartServer(t)
+	dsn := pgtest.NewDatabase(t, server.Cluster)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	s, other := open(t, dsn), open(t, dsn)
@@ -122,8 +122,8 @@ func TestI1ReusedTransactionIDsAfterACrashCountAsUnseen(t *testing.T) {
 
 // reusesTransactionIDs crashes a server once, and reports whether that was a test.
 func reusesTransactionIDs(t *testing.T) bool {
-	server := pgtest.Server(t, map[string]string{"wal_writer_delay": "10s"}) // nothing but commits flushes the WAL
-	dsn := pgtest.Database(t, server.Cluster)
+	server := pgtest.StartServer(t, map[string]string{"wal_writer_delay": "10s"}) // nothing but commits flushes the WAL
+	dsn := pgtest.NewDatabase(t, server.Cluster)
 	reads := make(chan struct{}, 1<<16)
 	s := open(t, dsn, func(o *store.Options) {
 		o.PollInterval = 5 * time.Millisecond

@@ -79,8 +79,8 @@ func TestI4ARestoreFromADumpGivesGone(t *testing.T) {
 			return other
 		},
 		"another server, far behind": func(t *testing.T, dsn string) string {
-			server := pgtest.Server(t)
-			other := pgtest.Database(t, server.Cluster)
+			server := pgtest.StartServer(t)
+			other := pgtest.NewDatabase(t, server.Cluster)
 			program(t, program(t, nil, "pg_dump", dsn), "psql", "-v", "ON_ERROR_STOP=1", other)
 			return other
 		},

@@ -64,7 +64,7 @@ func (s *Store) closePools() {
 func (s *Store) poolConfig(base *pgxpool.Config) *pgxpool.Config {
 	config := s.configure(base, "")
 	config.MaxConns = int32(s.opts.MaxConns)
-	pgsession.Prepare(config.ConnConfig, s.timeouts())
+	pgsession.Configure(config.ConnConfig, s.timeouts())
 	return config
 }
 
@@ -73,7 +73,7 @@ func (s *Store) poolConfig(base *pgxpool.Config) *pgxpool.Config {
 func (s *Store) feedConfig(base *pgxpool.Config, name string, conns int) *pgxpool.Config {
 	config := s.configure(base, name)
 	config.MaxConns = int32(conns)
-	pgsession.Prepare(config.ConnConfig, s.feedSettings())
+	pgsession.Configure(config.ConnConfig, s.feedSettings())
 	return config
 }
 
@@ -91,7 +91,7 @@ func (s *Store) feedSettings() pgsession.Settings {
 // no time-outs.
 func (s *Store) singleConfig(base *pgxpool.Config) *pgx.ConnConfig {
 	config := s.configure(base, singleSession).ConnConfig
-	pgsession.Prepare(config, nil)
+	pgsession.Configure(config, nil)
 	return config
 }
 

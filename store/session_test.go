@@ -29,7 +29,7 @@ func sessionSettings(t *testing.T, dsn string) map[string]string {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	names := slices.DeleteFunc(slices.Collect(maps.Keys(pgtest.Hostile())), func(name string) bool {
+	names := slices.DeleteFunc(slices.Collect(maps.Keys(pgtest.UnsuitableSettings())), func(name string) bool {
 		return slices.Contains(ownersSettings, name)
 	})
 	got := map[string]string{}
@@ -73,8 +73,8 @@ func sessionSettings(t *testing.T, dsn string) map[string]string {
 // changed ones.
 func TestASessionSetsTheRequiredSettings(t *testing.T) {
 	want := sessionSettings(t, pgtest.DSN(t))
-	hostile := pgtest.Server(t, pgtest.Hostile())
-	for name, got := range sessionSettings(t, pgtest.Database(t, hostile.Cluster)) {
+	hostile := pgtest.StartServer(t, pgtest.UnsuitableSettings())
+	for name, got := range sessionSettings(t, pgtest.NewDatabase(t, hostile.Cluster)) {
 		if got != want[name] {
 			t.Errorf("%s is %q, want %q", name, got, want[name])
 		}
@@ -91,8 +91,8 @@ func TestASessionSetsTheRequiredSettings(t *testing.T) {
 // The feed reads changes without delay on a server that compiles every statement: none of its
 // statements is compiled.
 func TestTheFeedIsCheapOnAServerWithBadSettings(t *testing.T) {
-	server := pgtest.Server(t, pgtest.Hostile())
-	dsn := pgtest.Database(t, server.Cluster)
+	server := pgtest.StartServer(t, pgtest.UnsuitableSettings())
+	dsn := pgtest.NewDatabase(t, server.Cluster)
 	s, err := Open(t.Context(), Options{DSN: dsn, Kinds: []KindSpec{{Kind: "A", History: true}}})
 	if err != nil {
 		t.Fatal(err)

@@ -108,7 +108,7 @@ func (w *world) killAt(t *testing.T, name string, left int, moment pgtest.KillMo
 	calls []call) bool {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	process := pgtest.NewMortalProcess(left, moment, cancel)
+	process := pgtest.NewKillableProcess(left, moment, cancel)
 	db, err := store.Open(ctx, store.Options{DSN: w.dsn, Migrations: access.Migrations(),
 		Kinds: append(access.StoreKinds(), arm.StoreKinds()...), Hooks: store.Hooks{Dial: process.Dial},
 		ResolveTimeout: 100 * time.Millisecond})
@@ -128,14 +128,14 @@ func (w *world) killAt(t *testing.T, name string, left int, moment pgtest.KillMo
 		server.Close()
 		db.Close()
 	}()
-	process.Arm()
+	process.CountStatements()
 	if phase == duringWork {
 		group.Go(func() { _ = front.Run(ctx) }) // it ends with ctx only
 	}
 	for _, c := range calls {
 		c.mode = mortal
 		a := w.do(c)
-		if process.IsDead() {
+		if process.IsKilled() {
 			return true
 		}
 		if phase == duringRequests {
@@ -146,17 +146,17 @@ func (w *world) killAt(t *testing.T, name string, left int, moment pgtest.KillMo
 		}
 		link := a.header.Get("Azure-AsyncOperation")
 		testsite.Eventually(t, "the operation ends or the process", func() error {
-			if process.IsDead() {
+			if process.IsKilled() {
 				return nil
 			}
 			view := w.do(call{mode: mortal, method: "GET", path: link, version: "-"})
-			if view.body["status"] != "Succeeded" && !process.IsDead() {
+			if view.body["status"] != "Succeeded" && !process.IsKilled() {
 				return errors.New(view.raw)
 			}
 			return nil
 		})
 	}
-	return process.IsDead()
+	return process.IsKilled()
 }
 
 // each calls do with the documents of a kind.

@@ -14,7 +14,7 @@ import (
 // BenchmarkPostWork posts works one after the other, and several at once: signed,
 // over TLS, to a database that waits for its disk.
 func BenchmarkPostWork(b *testing.B) {
-	pg := pgtest.Server(b)
+	pg := pgtest.StartServer(b)
 	behind := startBehind(b, pg.DSN("postgres", postgres.Superuser))
 	endpoint, ca := platformAPI(b, behind.client())
 	p, err := client.New(client.Options{

@@ -39,7 +39,7 @@ func impatient(t *testing.T, endpoint, caFile string, key access.Key) *client.Cl
 // within 2 s, and the front recovers by itself when the service is back.
 func TestWhatIsDownIs503Within2SecondsAndRecovers(t *testing.T) {
 	ctx := t.Context()
-	pg := pgtest.Server(t)
+	pg := pgtest.StartServer(t)
 	b := startBehind(t, pg.DSN("postgres", postgres.Superuser))
 	endpoint, ca := platformAPI(t, b.client())
 	p := impatient(t, endpoint, ca, operator)

@@ -1,6 +1,5 @@
 // Package mosquitto runs Eclipse Mosquitto for tests and benchmarks that need a broker other than
-// ours: the program of the distribution, with a configuration and a directory of its own, on
-// loopback.
+// Atoll's: the installed program, with a configuration and a directory of its own, on loopback.
 //
 // The certificate of a client decides which topics it may read and write, as docs/brokers.md
 // describes it for production. Only tests and benchmarks may import it.
@@ -23,11 +22,11 @@ type Options struct {
 	Addr          string // host:port; default: a free port on loopback
 	CA, Cert, Key []byte // PEM. Without a CA there is no TLS, and every client may use every topic
 	MaestroName   string // common name of Maestro's certificate; default "system:maestro"
-	Source        string // of topics; default "maestro"
+	Source        string // the part of topics after "sources/"; default "maestro"
 	MaxPacket     int    // bytes; default: MQTT's own limit
 }
 
-// Broker is a Mosquitto that can be stopped and started.
+// Broker is a process of Mosquitto that can be killed and started again.
 type Broker struct {
 	Addr string
 

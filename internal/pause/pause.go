@@ -1,4 +1,4 @@
-// Package pause waits for a time that the end of a context, or a wake-up, cuts short.
+// Package pause waits for a duration. The end of a context, or a wake-up, ends the wait early.
 //
 // Everything may import it.
 package pause
@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// For waits for d and returns true. When ctx ends before, For returns false at once.
+// For waits for d and returns true. It returns false as soon as ctx ends.
 func For(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -20,8 +20,7 @@ func For(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// ForWake waits for a value of a channel, and at most for d, or without a limit when d is 0. It returns at the end of
-// ctx, too.
+// ForWake returns when woken has a value or is closed, when ctx ends, or after d; with d 0 there is no time limit.
 func ForWake(ctx context.Context, woken <-chan struct{}, d time.Duration) {
 	var timer <-chan time.Time
 	if d > 0 {

@@ -11,8 +11,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// parameters are the parameters of a connection that the database driver knows, without the passwords.
-var parameters = []string{"host", "port", "dbname", "user", "passfile", "connect_timeout", "ssl", "sslmode", "sslkey",
+// otherParameters are the names of the parameters that the database driver knows, but for those with passwords.
+var otherParameters = []string{"host", "port", "dbname", "user", "passfile", "connect_timeout", "ssl",
+	"sslmode", "sslkey",
 	"sslcert", "sslcertmode", "sslrootcert", "sslnegotiation", "sslsni", "krbspn", "krbsrvname", "target_session_attrs",
 	"service", "servicefile", "min_protocol_version", "max_protocol_version", "channel_binding", "require_auth"}
 
@@ -23,7 +24,7 @@ func HasPassword(address string) bool {
 	if err != nil {
 		return false
 	}
-	allowed := slices.AppendSeq(slices.Clone(parameters), maps.Keys(config.RuntimeParams))
+	allowed := slices.AppendSeq(slices.Clone(otherParameters), maps.Keys(config.RuntimeParams))
 	_, err = pgconn.ParseConfigWithOptions(address, pgconn.ParseConfigOptions{ConnStringAllowedKeys: allowed})
 	return err != nil
 }

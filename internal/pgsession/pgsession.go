@@ -24,7 +24,7 @@ import (
 // Settings are settings of a session by their names.
 type Settings map[string]string
 
-// defaults are the settings that all sessions have, unless Prepare is given another value.
+// defaults are the settings that all sessions have, unless Configure is given another value.
 var defaults = Settings{
 	// Statements are short, and the feed's are planned with enable_seqscan off, which makes their estimated cost
 	// astronomic: a server that may compile them does so at every poll, for 1 to 3 s each.
@@ -65,14 +65,14 @@ var defaults = Settings{
 	"transform_null_equals":  "off", // another value changes the meaning of "="
 }
 
-// conditional are settings that keep the owner's value where Atoll can work with it.
-const conditional = `
+// unusableValues is SQL that replaces two of the owner's values, and only where Atoll cannot work with them.
+const unusableValues = `
 select set_config('search_path', '"$user", public', false) where current_schema() is null;
 select set_config('synchronous_commit', 'on', false) where current_setting('synchronous_commit') = 'off'`
 
-// Prepare makes every connection of the config have the default settings, and these besides or instead. A later call
-// replaces an earlier one.
-func Prepare(config *pgx.ConnConfig, settings Settings) {
+// Configure changes the config: each connection of it sets the default settings and the given ones, of which one with a
+// default's name replaces the default. A later call replaces an earlier one.
+func Configure(config *pgx.ConnConfig, settings Settings) {
 	all := maps.Clone(defaults)
 	maps.Copy(all, settings)
 	var sql strings.Builder
@@ -85,14 +85,14 @@ func Prepare(config *pgx.ConnConfig, settings Settings) {
 		if serverMajor(conn) >= 17 {
 			statements += "set transaction_timeout = 0;"
 		}
-		if _, err := conn.Exec(ctx, statements+conditional).ReadAll(); err != nil {
+		if _, err := conn.Exec(ctx, statements+unusableValues).ReadAll(); err != nil {
 			return fmt.Errorf("setting up the session: %w", err)
 		}
 		return nil
 	}
 }
 
-// serverMajor is the server's major version, 0 if it does not say.
+// serverMajor returns the server's major version, 0 if the server does not report it.
 func serverMajor(conn *pgconn.PgConn) int {
 	digits, _, _ := strings.Cut(conn.ParameterStatus("server_version"), ".")
 	if i := strings.IndexFunc(digits, func(r rune) bool { return r < '0' || r > '9' }); i >= 0 {
@@ -108,7 +108,7 @@ func ParsePool(dsn string) (*pgxpool.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	Prepare(config.ConnConfig, nil)
+	Configure(config.ConnConfig, nil)
 	return config, nil
 }
 
@@ -118,7 +118,7 @@ func Connect(ctx context.Context, dsn string) (*pgx.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	Prepare(config, nil)
+	Configure(config, nil)
 	return pgx.ConnectConfig(ctx, config)
 }
 

@@ -11,8 +11,8 @@ import (
 	"atoll.dev/internal/pgsession"
 )
 
-// Dump returns all rows of all tables of a database as text, one a line, and every value of type bytea besides as the
-// text that it has: what somebody reads who has a dump.
+// Dump returns all rows of all tables of a database as text, one a line, and every value of type bytea a second time,
+// as text. Tests search it for secrets that a thief of a dump must not find.
 func Dump(t testing.TB, dsn string) string {
 	t.Helper()
 	ctx := context.Background()

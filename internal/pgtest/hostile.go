@@ -1,8 +1,8 @@
 package pgtest
 
-// Hostile returns settings of a server that its owner tuned for other programs. They must not change the results of
-// Atoll's sessions, which set each value that they depend on; some statements become slower.
-func Hostile() map[string]string {
+// UnsuitableSettings returns settings of a server that its owner tuned for other programs. They must not change the
+// results of Atoll's sessions, which set each value that they depend on; some statements become slower.
+func UnsuitableSettings() map[string]string {
 	return map[string]string{
 		// Each statement is compiled, inlined and optimised.
 		"jit": "on", "jit_above_cost": "0", "jit_inline_above_cost": "0", "jit_optimize_above_cost": "0",

@@ -6,20 +6,20 @@ import (
 	"sync"
 )
 
-// MortalProcess stands for a process that is killed at one of its statements: all of its connections to
+// KillableProcess stands for a process that is killed at one of its statements: all of its connections to
 // PostgreSQL end there. Its Dial replaces the dialling of a store.
-type MortalProcess struct {
+type KillableProcess struct {
 	end   func()
 	after bool
 
-	mu      sync.Mutex
-	isArmed bool
-	left    int // statements until the end
-	isDead  bool
-	conns   []net.Conn
+	mu         sync.Mutex
+	isCounting bool
+	left       int // statements until the kill
+	isKilled   bool
+	conns      []net.Conn
 }
 
-// KillMoment is whether PostgreSQL gets the statement at which a process is killed.
+// KillMoment says whether PostgreSQL receives the statement at which a process is killed.
 type KillMoment bool
 
 // The moments.
@@ -28,57 +28,57 @@ const (
 	AfterStatement  KillMoment = true // it gets the statement, and the process never gets the answer
 )
 
-// NewMortalProcess returns a process that lives until Arm, and then for so many statements. end is called
-// when it is killed; it must not use the database.
-func NewMortalProcess(left int, moment KillMoment, end func()) *MortalProcess {
-	return &MortalProcess{left: left, after: moment == AfterStatement, end: end}
+// NewKillableProcess returns a process that executes so many statements after CountStatements and is killed at the next
+// one. end is called when the process is killed; end must not use the database.
+func NewKillableProcess(left int, moment KillMoment, end func()) *KillableProcess {
+	return &KillableProcess{left: left, after: moment == AfterStatement, end: end}
 }
 
-// Arm begins to count statements.
-func (p *MortalProcess) Arm() {
+// CountStatements begins to count; statements before it are not limited.
+func (p *KillableProcess) CountStatements() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.isArmed = true
+	p.isCounting = true
 }
 
-// IsDead reports whether the process was killed.
-func (p *MortalProcess) IsDead() bool {
+// IsKilled reports whether the process was killed.
+func (p *KillableProcess) IsKilled() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.isDead
+	return p.isKilled
 }
 
 // Dial dials a connection of the process.
-func (p *MortalProcess) Dial(ctx context.Context, network, address string) (net.Conn, error) {
+func (p *KillableProcess) Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	c, err := (&net.Dialer{}).DialContext(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.isDead {
+	if p.isKilled {
 		c.Close()
 		return nil, net.ErrClosed
 	}
 	p.conns = append(p.conns, c)
-	return &mortalConn{c, p}, nil
+	return &killableConn{c, p}, nil
 }
 
-type mortalConn struct {
+type killableConn struct {
 	net.Conn
-	p *MortalProcess
+	p *KillableProcess
 }
 
 // Write kills the process at its last statement: before the server gets it, or after.
-func (c *mortalConn) Write(data []byte) (int, error) {
+func (c *killableConn) Write(data []byte) (int, error) {
 	c.p.mu.Lock()
 	defer c.p.mu.Unlock()
-	if c.p.isDead {
+	if c.p.isKilled {
 		return 0, net.ErrClosed
 	}
-	if c.p.isArmed {
+	if c.p.isCounting {
 		if c.p.left--; c.p.left < 0 {
-			c.p.isDead = true
+			c.p.isKilled = true
 			c.p.end()
 			if c.p.after {
 				_, _ = c.Conn.Write(data)
@@ -95,9 +95,9 @@ func (c *mortalConn) Write(data []byte) (int, error) {
 	return c.Conn.Write(data)
 }
 
-func (c *mortalConn) Read(data []byte) (int, error) {
+func (c *killableConn) Read(data []byte) (int, error) {
 	n, err := c.Conn.Read(data)
-	if c.p.IsDead() {
+	if c.p.IsKilled() {
 		return 0, net.ErrClosed
 	}
 	return n, err

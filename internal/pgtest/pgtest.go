@@ -46,11 +46,11 @@ func DSN(t testing.TB) string {
 		t.Fatal(shared.err)
 	}
 	name := fmt.Sprintf("t%d", shared.count.Add(1))
-	create(t, shared.cluster, name)
+	createDatabase(t, shared.cluster, name)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		if err := exec1(ctx, shared.cluster, "drop database if exists "+name+" with (force)"); err != nil {
+		if err := execOn(ctx, shared.cluster, "drop database if exists "+name+" with (force)"); err != nil {
 			t.Errorf("dropping the test's database: %v", err)
 		}
 	})
@@ -65,24 +65,25 @@ func skipShort(t testing.TB) {
 	}
 }
 
-// Database makes another database on the server c, owned by the superuser. It stays until the server goes.
-func Database(t testing.TB, c *postgres.Cluster) string {
+// NewDatabase makes a database on the server c, owned by the superuser, and returns its DSN. The database exists as
+// long as the server's data directory.
+func NewDatabase(t testing.TB, c *postgres.Cluster) string {
 	t.Helper()
 	name := fmt.Sprintf("t%d", shared.count.Add(1))
-	create(t, c, name)
+	createDatabase(t, c, name)
 	return c.DSN(name, postgres.Superuser)
 }
 
-func create(t testing.TB, c *postgres.Cluster, name string) {
+func createDatabase(t testing.TB, c *postgres.Cluster, name string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	if err := exec1(ctx, c, "create database "+name+" template template0"); err != nil {
+	if err := execOn(ctx, c, "create database "+name+" template template0"); err != nil {
 		t.Fatalf("making the test's database: %v", err)
 	}
 }
 
-func exec1(ctx context.Context, c *postgres.Cluster, sql string) error {
+func execOn(ctx context.Context, c *postgres.Cluster, sql string) error {
 	conn, err := pgsession.Connect(ctx, c.DSN("postgres", postgres.Superuser))
 	if err != nil {
 		return err
@@ -108,7 +109,7 @@ func startShared() (*postgres.Cluster, error) {
 	}
 	defer log.Close()
 	cmd.Stderr = log
-	// Nobody waits for it: this process may end at any moment, and the watcher is there for that.
+	// No goroutine waits for the server: this process may end at any moment, and then the watcher ends the server.
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting postgres: %w", err)
 	}
@@ -128,18 +129,18 @@ func startShared() (*postgres.Cluster, error) {
 	}
 }
 
-// newCluster initialises a cluster in a temporary directory that lives as long as this process.
+// newCluster initialises a cluster in a temporary directory, which the watcher removes when this process ends.
 func newCluster(settings map[string]string) (*postgres.Cluster, error) {
-	sweep()
+	removeLeftovers()
 	// The name has the owner, so that a later process can find that the owner is dead.
-	dir, err := os.MkdirTemp("", fmt.Sprintf("%s%d-%s-", prefix, os.Getpid(), startTime(os.Getpid())))
+	dir, err := os.MkdirTemp("", fmt.Sprintf("%s%d-%s-", dirPrefix, os.Getpid(), startTime(os.Getpid())))
 	if err != nil {
 		return nil, err
 	}
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return nil, err
 	}
-	if err := watch(dir); err != nil {
+	if err := startWatcher(dir); err != nil {
 		os.RemoveAll(dir)
 		return nil, err
 	}
@@ -155,11 +156,12 @@ func newCluster(settings map[string]string) (*postgres.Cluster, error) {
 	if err := c.Init(ctx); err != nil {
 		return nil, err
 	}
-	keepTemplate(c)
+	saveTemplate(c)
 	return c, nil
 }
 
-const prefix = "atoll-pgtest-"
+// dirPrefix begins the names of the temporary directories.
+const dirPrefix = "atoll-pgtest-"
 
 // watcher ends the server in $1 and removes $1 when its standard input closes, which is when the test process ends.
 const watcher = `
@@ -180,7 +182,8 @@ var (
 	pipes   []*os.File
 )
 
-func watch(dir string) error {
+// startWatcher starts a process that runs the script watcher for a directory.
+func startWatcher(dir string) error {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return err
@@ -200,11 +203,11 @@ func watch(dir string) error {
 	return nil
 }
 
-// sweep removes what dead test processes left behind because their watcher was killed, too.
-func sweep() {
-	dirs, _ := filepath.Glob(filepath.Join(os.TempDir(), prefix+"*"))
+// removeLeftovers ends the servers and removes the directories of dead test processes whose watcher was killed, too.
+func removeLeftovers() {
+	dirs, _ := filepath.Glob(filepath.Join(os.TempDir(), dirPrefix+"*"))
 	for _, dir := range dirs {
-		parts := strings.Split(strings.TrimPrefix(filepath.Base(dir), prefix), "-")
+		parts := strings.Split(strings.TrimPrefix(filepath.Base(dir), dirPrefix), "-")
 		if len(parts) != 3 {
 			continue
 		}

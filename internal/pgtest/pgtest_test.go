@@ -30,8 +30,8 @@ func TestEachTestHasADatabaseOfItsOwn(t *testing.T) {
 }
 
 func TestAPrivateServerKeepsItsDataAfterAKill(t *testing.T) {
-	s := pgtest.Server(t)
-	dsn := pgtest.Database(t, s.Cluster)
+	s := pgtest.StartServer(t)
+	dsn := pgtest.NewDatabase(t, s.Cluster)
 	query(t, dsn, "with x as (select 1) select 'made'")
 	conn, err := pgx.Connect(context.Background(), dsn)
 	if err != nil {
@@ -53,8 +53,8 @@ func TestTheSecondServerStartsFromTheTemplateOfTheFirst(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", cache)
 	t.Setenv("HOME", cache) // where XDG_CACHE_HOME means nothing
 	identifier := func() string {
-		s := pgtest.Server(t)
-		return query(t, pgtest.Database(t, s.Cluster), "select system_identifier::text from pg_control_system()")
+		s := pgtest.StartServer(t)
+		return query(t, pgtest.NewDatabase(t, s.Cluster), "select system_identifier::text from pg_control_system()")
 	}
 	// initdb gives each data directory another identifier.
 	if first, second := identifier(), identifier(); first != second {

@@ -11,16 +11,16 @@ import (
 	"atoll.dev/internal/postgres"
 )
 
-// Private is a server of one test, which the test may kill and start again. It has default durability.
-type Private struct {
+// PrivateServer is a server of one test, which the test may kill and start again. It has default durability.
+type PrivateServer struct {
 	*postgres.Cluster
 	t       testing.TB
 	process *postgres.Process
 }
 
-// Server starts a server for this test alone, with these settings besides the usual ones; it is stopped when the test
-// ends.
-func Server(t testing.TB, settings ...map[string]string) *Private {
+// StartServer starts a server for this test alone, with these settings besides PostgreSQL's defaults. The server is
+// stopped when the test ends.
+func StartServer(t testing.TB, settings ...map[string]string) *PrivateServer {
 	t.Helper()
 	skipShort(t)
 	all := map[string]string{}
@@ -31,7 +31,7 @@ func Server(t testing.TB, settings ...map[string]string) *Private {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Private{Cluster: c, t: t}
+	s := &PrivateServer{Cluster: c, t: t}
 	s.Start()
 	t.Cleanup(func() {
 		s.Kill()
@@ -41,7 +41,7 @@ func Server(t testing.TB, settings ...map[string]string) *Private {
 }
 
 // Start starts the server again after Kill and waits until it answers.
-func (s *Private) Start() {
+func (s *PrivateServer) Start() {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -53,7 +53,7 @@ func (s *Private) Start() {
 }
 
 // Kill ends the server with SIGKILL.
-func (s *Private) Kill() {
+func (s *PrivateServer) Kill() {
 	if s.process != nil {
 		s.process.Kill()
 		s.process = nil

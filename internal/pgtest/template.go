@@ -27,9 +27,9 @@ func copyTemplate(c *postgres.Cluster) error {
 	return copyDir(template, c.DataDir)
 }
 
-// keepTemplate makes the template of a cluster that Init has initialised, and that was never started. It does nothing
+// saveTemplate makes the template of a cluster that Init has initialised, and that was never started. It does nothing
 // when there is a template. A failure only costs the next test process an initdb.
-func keepTemplate(c *postgres.Cluster) {
+func saveTemplate(c *postgres.Cluster) {
 	template := templateOf(c)
 	if template == "" {
 		return

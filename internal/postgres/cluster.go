@@ -30,7 +30,7 @@ const MaxSocketPath = 107
 // defaults, and call Init. A Cluster is a description: two values with the same fields are the same cluster. After Init
 // several goroutines may call its methods.
 type Cluster struct {
-	DataDir   string            // absolute; the user below must be able to reach it (Reachable)
+	DataDir   string            // absolute; the user below must be able to reach it (checkReachable)
 	SocketDir string            // default: <DataDir>-socket, or a short directory in /tmp when that is too long
 	Port      int               // only names the socket file; default 5432
 	User      string            // operating system user; default: the caller, or postgres or nobody when that is root
@@ -67,7 +67,8 @@ func DefaultSettings() map[string]string {
 	}
 }
 
-func (c *Cluster) withDefaults() (account, error) {
+// fillDefaults sets the empty fields of c to their defaults, and returns the user that the server runs as.
+func (c *Cluster) fillDefaults() (account, error) {
 	if !filepath.IsAbs(c.DataDir) {
 		return account{}, fmt.Errorf("postgres data directory %q is not an absolute path", c.DataDir)
 	}
@@ -105,7 +106,7 @@ func (c *Cluster) socket() string {
 // killed at any moment: the directory is built beside its final place and renamed when it is complete. The settings are
 // written each time, so they take effect at the server's next start. Two Inits of one directory wait for each other.
 func (c *Cluster) Init(ctx context.Context) error {
-	a, err := c.withDefaults()
+	a, err := c.fillDefaults()
 	if err != nil {
 		return err
 	}
@@ -123,7 +124,7 @@ func (c *Cluster) Init(ctx context.Context) error {
 	if err := a.makeOwned(c.SocketDir); err != nil {
 		return fmt.Errorf("initialising postgres: socket directory: %w", err)
 	}
-	complete, err := inspect(c.DataDir)
+	complete, err := removeIncomplete(c.DataDir)
 	if err != nil {
 		return fmt.Errorf("initialising postgres: %w", err)
 	}
@@ -138,9 +139,9 @@ func (c *Cluster) Init(ctx context.Context) error {
 	return nil
 }
 
-// inspect reports whether dir holds a complete data directory. It removes the remains of an initdb
-// that was killed, and refuses any other directory, because another program made it.
-func inspect(dir string) (complete bool, err error) {
+// removeIncomplete reports whether dir holds a complete data directory. It removes dir when that has the remains of an
+// initdb that was killed. Any other directory is an error, because another program made it.
+func removeIncomplete(dir string) (complete bool, err error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {
 		return false, nil
@@ -168,6 +169,7 @@ func inspect(dir string) (complete bool, err error) {
 // a directory with it is complete and was made by this package.
 const settingsFile = "atoll.conf"
 
+// initdb makes the data directory beside its final place, and renames it when it is complete.
 func (c *Cluster) initdb(ctx context.Context, a account) error {
 	newDir := c.DataDir + ".new"
 	if err := os.RemoveAll(newDir); err != nil {
@@ -181,7 +183,7 @@ func (c *Cluster) initdb(ctx context.Context, a account) error {
 		args = append(args, "--no-sync")
 	}
 	cmd := exec.CommandContext(ctx, c.Binaries.Path("initdb"), args...)
-	cmd.Dir, cmd.Env, cmd.SysProcAttr = newDir, environment(), a.attr()
+	cmd.Dir, cmd.Env, cmd.SysProcAttr = newDir, serverEnvironment(), a.processAttributes()
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("initdb: %w\n%s", err, out)
 	}
@@ -202,6 +204,7 @@ func (c *Cluster) initdb(ctx context.Context, a account) error {
 	return atomicfile.SyncDir(filepath.Dir(c.DataDir)) // so that a crash does not lose the directory
 }
 
+// writeSettings replaces the settings file of a data directory.
 func (c *Cluster) writeSettings(a account, dir string) error {
 	settings := DefaultSettings()
 	for k, v := range c.Settings {
@@ -253,7 +256,8 @@ func (c *Cluster) Ping(ctx context.Context) error {
 	return conn.Ping(ctx)
 }
 
-func environment() []string {
+// serverEnvironment returns the environment of PostgreSQL's programs, which has nothing else of the caller's.
+func serverEnvironment() []string {
 	return []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C", "TZ=UTC"}
 }
 

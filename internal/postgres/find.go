@@ -49,7 +49,7 @@ var installDirs = []string{
 	"/Applications/Postgres.app/*/*/*/bin/", // Postgres.app
 }
 
-// Find returns the newest installed PostgreSQL of at least MinVersion. It looks at PATH, at the places where
+// Find returns the findNewest installed PostgreSQL of at least MinVersion. It looks at PATH, at the places where
 // distributions put it, and asks pg_config. Without one, the error wraps ErrNotFound and names the package to install,
 // and the setting that keeps the package from starting a server of its own.
 func Find() (Binaries, error) {
@@ -69,10 +69,11 @@ func Find() (Binaries, error) {
 			dirs = append(dirs, strings.TrimSpace(string(out)))
 		}
 	}
-	return newest(dirs)
+	return findNewest(dirs)
 }
 
-func newest(dirs []string) (Binaries, error) {
+// findNewest returns the newest installation in some directories that is not older than MinVersion.
+func findNewest(dirs []string) (Binaries, error) {
 	var best Binaries
 	var tooOld []string
 	seen := map[string]bool{}

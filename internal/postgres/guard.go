@@ -43,8 +43,8 @@ type guard struct {
 func (g guard) run(ctx context.Context) error {
 	ticker := time.NewTicker(g.every)
 	defer ticker.Stop()
-	// The value that set has set last. It is unknown at the start, because an earlier guard may
-	// have set it.
+	// mode is the value of the last successful set. It is unknown at the start, because an earlier guard may have set
+	// another one.
 	isKnown, mode := false, Writable
 	for {
 		if free, err := g.free(); err == nil {

@@ -68,7 +68,7 @@ func ask(t testing.TB, dsn, sql string) (answer string, err error) {
 }
 
 func TestFindNamesTheMissingPackages(t *testing.T) {
-	_, err := newest([]string{place(t)})
+	_, err := findNewest([]string{place(t)})
 	if !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "apt-get install postgresql") ||
 		!strings.Contains(err.Error(), "create_main_cluster = false") {
 		t.Fatal(err)
@@ -87,10 +87,10 @@ func TestFindTakesTheNewestThatIsNewEnough(t *testing.T) {
 		}
 		dirs = append(dirs, d)
 	}
-	if b, err := newest(dirs); err != nil || b.Version != 16 || b.Dir != dirs[1] {
+	if b, err := findNewest(dirs); err != nil || b.Version != 16 || b.Dir != dirs[1] {
 		t.Fatal(b, err)
 	}
-	if _, err := newest(dirs[:1]); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "is version 14") {
+	if _, err := findNewest(dirs[:1]); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "is version 14") {
 		t.Fatal(err)
 	}
 }
@@ -204,7 +204,7 @@ func TestAServerRestartsAfterAKill(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := exec.Command("sleep", "1000")
-	other.Dir, other.SysProcAttr = "/", a.attr()
+	other.Dir, other.SysProcAttr = "/", a.processAttributes()
 	if err := other.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -280,10 +280,10 @@ func TestAnUnreachableDirectoryIsNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.Chmod(closed, 0o700) })
-	if err := Reachable(closed+"/in/data", ""); err == nil || !strings.Contains(err.Error(), closed+" is closed") {
+	if err := a.checkReachable(closed + "/in/data"); err == nil || !strings.Contains(err.Error(), closed+" is closed") {
 		t.Fatal(a, err)
 	}
-	if err := Reachable(filepath.Dir(closed)+"/data", ""); err != nil {
+	if err := a.checkReachable(filepath.Dir(closed) + "/data"); err != nil {
 		t.Fatal(err)
 	}
 }

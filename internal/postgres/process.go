@@ -26,28 +26,28 @@ func (e *RunningError) Error() string {
 }
 
 // Command returns the server's command, to be run in the foreground as a child after Init and Prepare; stop it with
-// StopSignal. Its log goes to stderr, which is for the caller to connect. It holds nothing of the caller's and may
-// outlive it.
+// StopSignal. Its log goes to stderr, which the caller connects. The server inherits no other open file, and may
+// outlive the caller.
 func (c *Cluster) Command() (*exec.Cmd, error) {
-	a, err := c.withDefaults()
+	a, err := c.fillDefaults()
 	if err != nil {
 		return nil, err
 	}
 	cmd := exec.Command(c.Binaries.Path("postgres"), "-D", c.DataDir, "-k", c.SocketDir, "-p", strconv.Itoa(c.Port))
-	cmd.Dir, cmd.Env, cmd.SysProcAttr = c.DataDir, environment(), a.attr()
+	cmd.Dir, cmd.Env, cmd.SysProcAttr = c.DataDir, serverEnvironment(), a.processAttributes()
 	cmd.WaitDelay = time.Second // sessions of a killed server hold its stderr until they notice
 	return cmd, nil
 }
 
 // Prepare makes the data directory ready for a start after any kind of end, kill -9 and power loss included. It
 // returns a *RunningError when a server runs on it (adopt that one). Otherwise it waits for the orphaned sessions of a
-// dead server, ends them when they do not go by themselves, and removes lock files whose process is gone or is
-// another program by now: PostgreSQL itself takes any process with that pid for a living server.
+// dead server, ends them after 0.4 s, and removes lock files whose process has ended or is
+// another program by now: PostgreSQL itself takes any process with that pid for a running server.
 func (c *Cluster) Prepare(ctx context.Context) error {
-	if _, err := c.withDefaults(); err != nil {
+	if _, err := c.fillDefaults(); err != nil {
 		return err
 	}
-	if pid := c.postmaster(); pid != 0 {
+	if pid := c.PID(); pid != 0 {
 		return &RunningError{PID: pid}
 	}
 	for waited := 0; ; waited++ {
@@ -80,9 +80,9 @@ func (c *Cluster) Prepare(ctx context.Context) error {
 	return nil
 }
 
-// postmaster returns the pid of the server that runs on the data directory, or 0.
-func (c *Cluster) postmaster() int {
-	pid := firstLine(filepath.Join(c.DataDir, "postmaster.pid"))
+// PID returns the process id of the server that runs on the data directory, 0 when there is none.
+func (c *Cluster) PID() int {
+	pid := readPID(filepath.Join(c.DataDir, "postmaster.pid"))
 	if pid <= 0 || syscall.Kill(pid, 0) != nil || !hasWorkingDir(pid, c.DataDir) {
 		return 0
 	}
@@ -95,10 +95,8 @@ func (c *Cluster) postmaster() int {
 	return pid
 }
 
-// PID returns the process id of the server that runs on the data directory, or 0.
-func (c *Cluster) PID() int { return c.postmaster() }
-
-func firstLine(file string) int {
+// readPID returns the number in the first line of a file, 0 when there is none.
+func readPID(file string) int {
 	data, _ := os.ReadFile(file)
 	line, _, _ := strings.Cut(string(data), "\n")
 	pid, _ := strconv.Atoi(strings.TrimSpace(line))
@@ -193,7 +191,8 @@ func (p *Process) Stop() error {
 	return p.err
 }
 
-// Kill ends the server with SIGKILL, as a crash would, and waits until it is gone. Its sessions notice by themselves.
+// Kill ends the server with SIGKILL, as a crash would, and waits until it has ended. Its sessions end later, by
+// themselves.
 func (p *Process) Kill() {
 	p.cmd.Process.Kill()
 	<-p.done

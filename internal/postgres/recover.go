@@ -29,7 +29,7 @@ type Recovery struct {
 // Recover makes the data directory of c, which must not exist, from a base backup: a server applies the WAL, begins a
 // new timeline, and is stopped again. After an error or a kill the caller begins again with another copy of the data.
 func (c *Cluster) Recover(ctx context.Context, r Recovery) error {
-	a, err := c.withDefaults()
+	a, err := c.fillDefaults()
 	if err != nil {
 		return err
 	}
@@ -42,7 +42,7 @@ func (c *Cluster) Recover(ctx context.Context, r Recovery) error {
 	if err := errors.Join(a.checkReachable(c.DataDir), a.checkReachable(r.Data), a.checkReachable(r.WAL)); err != nil {
 		return fmt.Errorf("recovering postgres: %w", err)
 	}
-	if err := errors.Join(a.own(r.Data), a.own(r.WAL)); err != nil {
+	if err := errors.Join(a.chownTree(r.Data), a.chownTree(r.WAL)); err != nil {
 		return fmt.Errorf("recovering postgres: %w", err)
 	}
 	// The server recovers where its data is; its socket is beside the later one, so that no service finds it.
@@ -54,7 +54,7 @@ func (c *Cluster) Recover(ctx context.Context, r Recovery) error {
 	if !a.switches {
 		recovering.User = ""
 	}
-	if _, err := recovering.withDefaults(); err != nil {
+	if _, err := recovering.fillDefaults(); err != nil {
 		return fmt.Errorf("recovering postgres: %w", err)
 	}
 	if err := a.makeOwned(recovering.SocketDir); err != nil {
@@ -86,11 +86,12 @@ func (c *Cluster) applyWAL(ctx context.Context, a account, r Recovery) error {
 		c.Settings["recovery_target_inclusive"] = "off"
 	}
 	signal := filepath.Join(c.DataDir, "recovery.signal")
-	if err := errors.Join(os.WriteFile(signal, nil, 0o600), a.own(signal), c.writeSettings(a, c.DataDir)); err != nil {
+	err := errors.Join(os.WriteFile(signal, nil, 0o600), a.chownTree(signal), c.writeSettings(a, c.DataDir))
+	if err != nil {
 		return err
 	}
 	log := &bytes.Buffer{}
-	applied, err := c.promote(ctx, log)
+	applied, err := c.runRecovery(ctx, log)
 	isAtEnd := r.Until.IsZero()
 	// The server refuses to end before it has seen a transaction after the moment. When the WAL has none, all of it is
 	// from before the moment.
@@ -102,7 +103,7 @@ func (c *Cluster) applyWAL(ctx context.Context, a account, r Recovery) error {
 			return err
 		}
 		log.Reset()
-		applied, err = c.promote(ctx, log)
+		applied, err = c.runRecovery(ctx, log)
 		isAtEnd = true
 	}
 	if err == nil && isAtEnd && applied+maxRecord < r.End {
@@ -119,9 +120,9 @@ func (c *Cluster) applyWAL(ctx context.Context, a account, r Recovery) error {
 // may be incomplete; no acknowledged transaction needs it.
 const maxRecord = 1 << 20
 
-// promote starts the server, waits until it is out of recovery, and stops it. It returns up to where the server has
-// applied the WAL.
-func (c *Cluster) promote(ctx context.Context, log *bytes.Buffer) (applied uint64, err error) {
+// runRecovery starts the server, waits until its recovery has ended, and stops it. It returns the position up to which
+// the server has applied the WAL.
+func (c *Cluster) runRecovery(ctx context.Context, log *bytes.Buffer) (applied uint64, err error) {
 	p, err := c.Start(ctx, log)
 	if err != nil {
 		return 0, err
@@ -142,7 +143,7 @@ func (c *Cluster) promote(ctx context.Context, log *bytes.Buffer) (applied uint6
 	}
 }
 
-// readRecovery reads whether the server still recovers, and up to where it has applied the WAL.
+// readRecovery reads whether the server still recovers, and the position up to which it has applied the WAL.
 func (c *Cluster) readRecovery(ctx context.Context) (isInRecovery bool, applied uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -157,8 +158,8 @@ func (c *Cluster) readRecovery(ctx context.Context) (isInRecovery bool, applied 
 	return isInRecovery, uint64(position), err
 }
 
-// own gives a file, or a directory and everything below it, to the account.
-func (a account) own(path string) error {
+// chownTree gives a file, or a directory and everything below it, to the account.
+func (a account) chownTree(path string) error {
 	if !a.switches {
 		return nil
 	}

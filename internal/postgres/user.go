@@ -50,7 +50,8 @@ func lookupAccount(name string) (account, error) {
 		candidates)
 }
 
-func (a account) attr() *syscall.SysProcAttr {
+// processAttributes makes a command run as the account.
+func (a account) processAttributes() *syscall.SysProcAttr {
 	if !a.switches {
 		return &syscall.SysProcAttr{}
 	}
@@ -84,18 +85,8 @@ func (a account) makeOwned(dir string) error {
 	return os.Chmod(dir, 0o700)
 }
 
-// Reachable returns nil when the user that a server would run as (see Cluster.User) can pass through every directory
-// above dir, and an error that names the first directory in the way otherwise. A home below /root, for instance, is
-// closed to everybody but root.
-func Reachable(dir, asUser string) error {
-	a, err := lookupAccount(asUser)
-	if err != nil {
-		return err
-	}
-	return a.checkReachable(dir)
-}
-
-// checkReachable returns an error that names the first directory above dir that the account cannot pass.
+// checkReachable returns nil when the account can pass through every directory above dir, and otherwise an error that
+// names the first directory in the way. A home below /root, for instance, is closed to everybody but root.
 func (a account) checkReachable(dir string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {

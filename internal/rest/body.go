@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// Body writes an answer of JSON in pieces, with status 200. The headers go out
+// StreamedBody writes a JSON answer in pieces, with status 200. The headers go out
 // with the first bytes. If the handler returns an error after that, the service closes
 // the connection, so that the client notices that the answer is incomplete.
-type Body struct{ buf *bufio.Writer }
+type StreamedBody struct{ buf *bufio.Writer }
 
 // How long a client may take for a piece of a long answer, and for all of it.
 const (
@@ -17,21 +17,21 @@ const (
 	bodyTimeout  = 2 * time.Minute
 )
 
-// NewBody begins an answer.
-func NewBody(w http.ResponseWriter) *Body {
+// NewStreamedBody begins an answer.
+func NewStreamedBody(w http.ResponseWriter) *StreamedBody {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Content-Type-Options", "nosniff")
 	p := &pacedWriter{w: w, rc: http.NewResponseController(w), end: time.Now().Add(bodyTimeout)}
-	return &Body{bufio.NewWriterSize(p, 64<<10)}
+	return &StreamedBody{bufio.NewWriterSize(p, 64<<10)}
 }
 
 // Write adds to the answer.
-func (b *Body) Write(p []byte) (int, error) { return b.buf.Write(p) }
+func (b *StreamedBody) Write(p []byte) (int, error) { return b.buf.Write(p) }
 
 // Close sends the rest of the answer.
-func (b *Body) Close() error { return b.buf.Flush() }
+func (b *StreamedBody) Close() error { return b.buf.Flush() }
 
 // pacedWriter sets a new write deadline for each piece, because the server's deadline is
 // for answers that are written at once. All pieces together end by end.
@@ -49,7 +49,7 @@ func (p *pacedWriter) Write(data []byte) (int, error) {
 	_ = p.rc.SetWriteDeadline(deadline) // a test's httptest.ResponseRecorder has no deadlines
 	n, err := p.w.Write(data)
 	if err != nil {
-		return n, Errorf(statusGone, "client-gone", "the client closed the connection, or took too long").Because(err)
+		return n, Errorf(statusClientClosed, "client-gone", "the client closed the connection, or took too long").Because(err)
 	}
 	return n, nil
 }

@@ -17,7 +17,7 @@ import (
 // has no bound of its own; the deadlines of the Server apply in any case.
 type ConnLimits struct {
 	Total     int // open connections
-	PerSource int // of these, from one source: see SourceOf
+	PerSource int // open connections of one source; see SourceOf
 
 	Streams int // open HTTP/2 streams of a connection; default 250
 
@@ -49,7 +49,7 @@ func SourceOf(remoteAddr string) netip.Prefix {
 	return source
 }
 
-// ErrEvicted: the connection gave its place to a new one.
+// ErrEvicted says that the limiter closed a quiet connection in favour of a new one.
 var ErrEvicted = errors.New("the connection gave its place to a new one")
 
 // connLimiter counts the connections of one listener. A connection is quiet while it has no
@@ -188,12 +188,12 @@ func (l *connLimiter) takeQuiet(of *sourceConns) *limitedConn {
 		return nil
 	}
 	c := of.quiet.Front().Value.(*limitedConn)
-	l.free(c)
+	l.release(c)
 	return c
 }
 
-// free frees the place of a connection, once. The caller holds the lock.
-func (l *connLimiter) free(c *limitedConn) {
+// release frees the place of a connection, once. The caller holds the lock.
+func (l *connLimiter) release(c *limitedConn) {
 	if c.closed {
 		return
 	}
@@ -209,10 +209,11 @@ func (l *connLimiter) free(c *limitedConn) {
 	}
 }
 
+// remove releases the place of a connection that has been closed.
 func (l *connLimiter) remove(c *limitedConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.free(c)
+	l.release(c)
 	l.open.Set(float64(l.total))
 }
 
@@ -257,8 +258,8 @@ func (l *connLimiter) observe(conn net.Conn, state http.ConnState) {
 
 type connKey struct{}
 
-// provide is the ConnContext of the server: KeepConnection finds the connection by it.
-func (l *connLimiter) provide(ctx context.Context, conn net.Conn) context.Context {
+// addConnection is the ConnContext of the server: it returns ctx with the connection, which KeepConnection needs.
+func (l *connLimiter) addConnection(ctx context.Context, conn net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, limitedOf(conn))
 }
 

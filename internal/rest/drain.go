@@ -27,7 +27,7 @@ func newDrain(begun context.Context) *drain {
 	return d
 }
 
-// handler returns next with answers that, from begun on, move their clients away.
+// handler returns next; its answers after begun make their clients open another connection.
 func (d *drain) handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if d.begun.Err() != nil {

@@ -113,14 +113,14 @@ type platformError struct {
 func Fail(w http.ResponseWriter, r *http.Request, err error) {
 	c := callOf(r.Context())
 	e := c.classify(r, err)
-	c.failed = e.Code
+	c.errorCode = e.Code
 	if e.Status >= http.StatusInternalServerError {
 		c.opts.Log.LogAttrs(r.Context(), levelOf(e.Status), "request failed",
 			slog.String("operation_id", c.id), slog.String("method", r.Method),
 			slog.String("path", Shorten(r.URL.Path, 256)), slog.Int("status", e.Status),
 			slog.String("code", e.Code), slog.Any("error", err))
 	}
-	if started(w) {
+	if hasStarted(w) {
 		// A part of the answer has been sent. Only a closed connection can show the
 		// client that the rest does not come.
 		panic(http.ErrAbortHandler)
@@ -155,9 +155,9 @@ func levelOf(status int) slog.Level {
 	return slog.LevelError
 }
 
-// statusGone is nginx's status for a client that has closed the connection. No client
+// statusClientClosed is nginx's status for a client that has closed the connection. No client
 // receives it; logs and metrics show it.
-const statusGone = 499
+const statusClientClosed = 499
 
 // classify returns the answer to err: err itself if it is an *Error, else the answer of
 // the service's Classify, else that of the errors that all services share, else 500.
@@ -176,7 +176,7 @@ func (c *call) classify(r *http.Request, err error) *Error {
 	}
 	switch {
 	case r.Context().Err() != nil && errors.Is(err, context.Canceled):
-		return Errorf(statusGone, "client-gone", "the client closed the connection").Because(err)
+		return Errorf(statusClientClosed, "client-gone", "the client closed the connection").Because(err)
 	case errors.Is(err, context.DeadlineExceeded):
 		return FaultTimeout.Errorf("timeout", "the request took too long; try again").Because(err)
 	}

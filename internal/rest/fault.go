@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Fault is a kind of failure that every service of the region answers with the same HTTP status. The service
+// Fault is a kind of failure that every service of the region faultStatuses with the same HTTP status. The service
 // gives the answer its code and its words.
 type Fault int
 
@@ -23,8 +23,8 @@ const (
 	FaultUnknownOutcome                  // the connection broke at the commit: it may have been written
 )
 
-// answers is the one table from faults to HTTP statuses. Decision 50 has the reasons.
-var answers = map[Fault]struct {
+// faultStatuses is the one table from faults to HTTP statuses. Decision 50 has the reasons.
+var faultStatuses = map[Fault]struct {
 	status     int
 	retryAfter time.Duration
 }{
@@ -40,9 +40,9 @@ var answers = map[Fault]struct {
 	FaultUnknownOutcome: {http.StatusServiceUnavailable, time.Second},
 }
 
-// Errorf makes the Error that answers a fault.
+// Errorf makes the Error that faultStatuses a fault.
 func (f Fault) Errorf(code, format string, args ...any) *Error {
-	a, known := answers[f]
+	a, known := faultStatuses[f]
 	if !known {
 		a.status = http.StatusInternalServerError
 	}

@@ -20,7 +20,7 @@ func TestEachFaultHasOneAnswer(t *testing.T) {
 		}
 	}
 	for fault := FaultNotFound; fault <= FaultUnknownOutcome; fault++ {
-		if _, there := answers[fault]; !there {
+		if _, there := faultStatuses[fault]; !there {
 			t.Errorf("fault %d is not in the table", fault)
 		}
 	}

@@ -31,18 +31,18 @@ func ParsePage(r *http.Request, defaults Page, max int) (Page, error) {
 	if p.Number == 0 {
 		p.Number = 1
 	}
-	if p.Number, err = positive(q, "page", p.Number); err != nil {
+	if p.Number, err = readPositive(q, "page", p.Number); err != nil {
 		return Page{}, err
 	}
-	if p.Size, err = positive(q, "size", p.Size); err != nil {
+	if p.Size, err = readPositive(q, "size", p.Size); err != nil {
 		return Page{}, err
 	}
 	p.Size = min(p.Size, max)
 	return p, nil
 }
 
-// positive reads a parameter that must be above 0; absent is its value if it is not given.
-func positive(q url.Values, name string, absent int) (int, error) {
+// readPositive reads a parameter that must be above 0; absent is the default of a missing one.
+func readPositive(q url.Values, name string, absent int) (int, error) {
 	s := q.Get(name)
 	if s == "" {
 		return absent, nil

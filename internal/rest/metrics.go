@@ -47,7 +47,7 @@ func (m *httpMetrics) observe(c *call, method string, status int, took time.Dura
 		method = "other"
 	}
 	m.requests.WithLabelValues(route, method, strconv.Itoa(status)).Inc()
-	if !c.watch {
+	if !c.isWatch {
 		m.duration.WithLabelValues(route).Observe(took.Seconds())
 	}
 }

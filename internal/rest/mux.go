@@ -17,7 +17,7 @@ func (h Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Mux is an http.ServeMux with Handlers and a list of its routes. It answers requests
+// Mux is an http.ServeMux that takes Handlers and lists its routes. It answers requests
 // without a route in the service's own error shape. Use NewMux.
 type Mux struct {
 	// PlainMethods makes the answer to a wrong method that of ServeMux, 405 in plain text,

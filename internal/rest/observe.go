@@ -68,11 +68,11 @@ func (o Options) withDefaults() Options {
 
 // call is the state of one request in Observe.
 type call struct {
-	opts   *Options
-	id     string
-	route  string // the pattern that matched
-	failed string // code of the error that was answered
-	watch  bool   // the duration metric skips watches
+	opts      *Options
+	id        string
+	route     string // the pattern that matched
+	errorCode string // of the error that was answered
+	isWatch   bool   // the duration metric skips watches
 }
 
 type callKey struct{}
@@ -122,12 +122,12 @@ func Observe(o Options, next http.Handler) http.Handler {
 		defer func() {
 			status := rec.status
 			if aborted || status == 0 {
-				status = statusGone
+				status = statusClientClosed
 			}
 			took := time.Since(start)
 			m.observe(c, r.Method, status, took)
 			if o.Observed != nil {
-				o.Observed(Answered{Method: r.Method, Route: c.route, Status: status, Took: took, IsWatch: c.watch})
+				o.Observed(Answered{Method: r.Method, Route: c.route, Status: status, Took: took, IsWatch: c.isWatch})
 			}
 			end(c.route, status)
 			// Without the query: the query of a presigned request is a credential.
@@ -135,7 +135,7 @@ func Observe(o Options, next http.Handler) http.Handler {
 				slog.String("operation_id", c.id), slog.String("method", r.Method),
 				slog.String("path", r.URL.Path), slog.String("route", c.route),
 				slog.Int("status", status), slog.Int64("bytes", rec.bytes),
-				slog.Duration("took", took), slog.String("code", c.failed),
+				slog.Duration("took", took), slog.String("code", c.errorCode),
 				slog.String("remote", r.RemoteAddr))
 		}()
 		serveRecovering(rec, r, next)
@@ -214,9 +214,9 @@ func (w *recorder) Write(p []byte) (int, error) {
 
 func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// started reports whether an answer has begun. It unwraps writers until it finds the
+// hasStarted reports whether an answer has begun. It unwraps writers until it finds the
 // recorder.
-func started(w http.ResponseWriter) bool {
+func hasStarted(w http.ResponseWriter) bool {
 	for {
 		if rec, ok := w.(*recorder); ok {
 			return rec.status != 0

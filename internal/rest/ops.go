@@ -68,7 +68,7 @@ type Missing struct {
 	Reason string `json:"reason"`
 }
 
-// Missing runs all checks at the same time and returns the failed ones, by name.
+// Missing runs all checks at the same time and returns those that do not hold, by name.
 func (o *Ops) Missing(ctx context.Context) []Missing {
 	if o.draining.Load() {
 		return []Missing{{Name: Draining, Reason: "the service is stopping"}}
@@ -86,7 +86,7 @@ func (o *Ops) Missing(ctx context.Context) []Missing {
 	for name, check := range checks {
 		go func() {
 			m := Missing{Name: name}
-			if err := safely(ctx, check); err != nil {
+			if err := runCheck(ctx, check); err != nil {
 				m.Reason = err.Error()
 			}
 			answers <- m
@@ -112,8 +112,8 @@ func (o *Ops) Missing(ctx context.Context) []Missing {
 	return missing
 }
 
-// safely runs a check and returns a panic as an error.
-func safely(ctx context.Context, check func(context.Context) error) (err error) {
+// runCheck runs a check and returns a panic as an error.
+func runCheck(ctx context.Context, check func(context.Context) error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("the check panicked: %v", p)

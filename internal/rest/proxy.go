@@ -12,23 +12,23 @@ import (
 )
 
 const (
-	// proxyHeaderLimit bounds the wait for the PROXY header of a connection, which a load balancer sends at
+	// proxyHeaderTimeout bounds the wait for the PROXY header of a connection, which a load balancer sends at
 	// once.
-	proxyHeaderLimit = 5 * time.Second
-	// proxyHeaders bounds the connections whose header is not complete. Only load balancers have such.
-	proxyHeaders = 1024
+	proxyHeaderTimeout = 5 * time.Second
+	// maxPendingHeaders bounds the connections whose header is not complete. Only load balancers have such.
+	maxPendingHeaders = 1024
 )
 
 // WithProxyHeaders returns a listener that reads the PROXY header of each connection from the given
 // networks, and whose connections have the address of the client that the header names. A connection
-// from there without a well-formed header is closed. All other connections are as they are: what they send
-// as a header is the beginning of their TLS handshake, which fails. Without networks it returns l.
+// from there without a well-formed header is closed. Other connections are unchanged: a header that
+// they send is read as the beginning of a TLS handshake, which fails. Without networks it returns l.
 func WithProxyHeaders(l net.Listener, from []netip.Prefix) net.Listener {
 	if len(from) == 0 {
 		return l
 	}
 	p := &proxyListener{Listener: l, from: from, ready: make(chan net.Conn), failed: make(chan error),
-		closed: make(chan struct{}), places: make(chan struct{}, proxyHeaders)}
+		closed: make(chan struct{}), places: make(chan struct{}, maxPendingHeaders)}
 	go p.accept()
 	return p
 }
@@ -60,7 +60,7 @@ func (p *proxyListener) accept() {
 			continue
 		}
 		if !p.isProxy(conn) {
-			p.hand(conn)
+			p.handOver(conn)
 			continue
 		}
 		select {
@@ -80,7 +80,7 @@ func (p *proxyListener) isProxy(conn net.Conn) bool {
 }
 
 func (p *proxyListener) readHeader(conn net.Conn) {
-	_ = conn.SetReadDeadline(time.Now().Add(proxyHeaderLimit))
+	_ = conn.SetReadDeadline(time.Now().Add(proxyHeaderTimeout))
 	client, err := proxyproto.Read(conn)
 	<-p.places
 	if err != nil || conn.SetReadDeadline(time.Time{}) != nil {
@@ -90,11 +90,11 @@ func (p *proxyListener) readHeader(conn net.Conn) {
 	if client.IsValid() {
 		conn = &proxiedConn{conn, net.TCPAddrFromAddrPort(client)}
 	}
-	p.hand(conn)
+	p.handOver(conn)
 }
 
-// hand gives a connection to Accept, or closes it with the listener.
-func (p *proxyListener) hand(conn net.Conn) {
+// handOver gives a connection to Accept, or closes it with the listener.
+func (p *proxyListener) handOver(conn net.Conn) {
 	select {
 	case p.ready <- conn:
 	case <-p.closed:

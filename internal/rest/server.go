@@ -120,7 +120,7 @@ func (s *Server) limit(hs *http.Server, l *net.Listener) {
 	}
 	hs.HTTP2.MaxReceiveBufferPerConnection, hs.HTTP2.MaxReceiveBufferPerStream = connBuffer, streamBuffer
 	limiter := newConnLimiter(s.Limits)
-	hs.ConnState, hs.ConnContext = limiter.observe, limiter.provide
+	hs.ConnState, hs.ConnContext = limiter.observe, limiter.addConnection
 	*l = limiter.listener(*l)
 }
 

@@ -72,7 +72,7 @@ type Stream struct {
 // context of the request ends with a cause that is an *Error, that becomes an ERROR event, too.
 func Watch(w http.ResponseWriter, r *http.Request, o WatchOptions, feed func(ctx context.Context,
 	s *Stream) error) error {
-	callOf(r.Context()).watch = true
+	callOf(r.Context()).isWatch = true
 	release, err := o.Limits.acquire(o.Caller)
 	if err != nil {
 		return err

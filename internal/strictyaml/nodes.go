@@ -47,16 +47,16 @@ func newMistake(file, text string) *Mistake {
 	return m
 }
 
-// unreadable returns the mistake of a text that the library cannot read.
-func unreadable(file string, err error) *Mistake {
+// newUnreadable returns the mistake of a text that the library cannot read.
+func newUnreadable(file string, err error) *Mistake {
 	m := newMistake(file, err.Error())
 	m.Text = "this is not YAML: " + m.Text
 	return m
 }
 
-// Document returns the root of the only document of a file, and nil when the file has no value. An error is a
+// ParseDocument returns the root of the only document of a file, and nil when the file has no value. An error is a
 // *Mistake.
-func Document(file string, data []byte) (root *yaml.Node, err error) {
+func ParseDocument(file string, data []byte) (root *yaml.Node, err error) {
 	defer func() { // the library panics on some documents
 		if r := recover(); r != nil {
 			root, err = nil, newMistake(file, fmt.Sprintf("this is not YAML: %v", r))
@@ -67,12 +67,12 @@ func Document(file string, data []byte) (root *yaml.Node, err error) {
 	if err := reader.Decode(&doc); errors.Is(err, io.EOF) {
 		return nil, nil
 	} else if err != nil {
-		return nil, unreadable(file, err)
+		return nil, newUnreadable(file, err)
 	}
 	if err := reader.Decode(&more); err == nil {
 		return nil, &Mistake{File: file, Line: more.Line, Text: "the file has more than one document"}
 	} else if !errors.Is(err, io.EOF) {
-		return nil, unreadable(file, err)
+		return nil, newUnreadable(file, err)
 	}
 	if doc.Kind != yaml.DocumentNode || len(doc.Content) != 1 {
 		return nil, nil
@@ -112,9 +112,9 @@ func (w *Walker) Enter(n *yaml.Node, path string) (value *yaml.Node, leave func(
 	return n, func() { w.depth-- }, true
 }
 
-// Pairs calls f for each entry of a mapping, entries of merged mappings (<<) first. It reports a value that is not a
-// mapping, keys that are not text, and keys that come twice; f gets the first of these.
-func (w *Walker) Pairs(n *yaml.Node, path string, f func(key, value *yaml.Node, path string)) {
+// VisitPairs calls f for each entry of a mapping, entries of merged mappings (<<) first. It reports a value that is not
+// a mapping, keys that are not text, and keys that come twice; of these, f gets the first.
+func (w *Walker) VisitPairs(n *yaml.Node, path string, f func(key, value *yaml.Node, path string)) {
 	if n.Kind != yaml.MappingNode {
 		w.Report(n, path, "a mapping is expected")
 		return
@@ -139,7 +139,7 @@ func (w *Walker) Pairs(n *yaml.Node, path string, f func(key, value *yaml.Node, 
 	}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		if n.Content[i].Tag == "!!merge" {
-			w.merged(n.Content[i+1], path, lines, f)
+			w.visitMerged(n.Content[i+1], path, lines, f)
 		}
 	}
 	for i := 0; i < len(own); i += 2 {
@@ -147,8 +147,9 @@ func (w *Walker) Pairs(n *yaml.Node, path string, f func(key, value *yaml.Node, 
 	}
 }
 
-// merged calls f for the entries of merged mappings whose keys are not in lines yet.
-func (w *Walker) merged(n *yaml.Node, path string, lines map[string]int, f func(key, value *yaml.Node, path string)) {
+// visitMerged calls f for the entries of merged mappings whose keys are not in lines yet.
+func (w *Walker) visitMerged(n *yaml.Node, path string, lines map[string]int, f func(key, value *yaml.Node,
+	path string)) {
 	n, leave, ok := w.Enter(n, path)
 	if !ok {
 		return
@@ -156,11 +157,11 @@ func (w *Walker) merged(n *yaml.Node, path string, lines map[string]int, f func(
 	defer leave()
 	if n.Kind == yaml.SequenceNode {
 		for _, c := range n.Content {
-			w.merged(c, path, lines, f)
+			w.visitMerged(c, path, lines, f)
 		}
 		return
 	}
-	w.Pairs(n, path, func(key, value *yaml.Node, at string) {
+	w.VisitPairs(n, path, func(key, value *yaml.Node, at string) {
 		if _, overridden := lines[key.Value]; !overridden {
 			lines[key.Value] = key.Line
 			f(key, value, at)

@@ -2,9 +2,9 @@
 // twice and values of another type are errors that name the file and the line. Set parses the text of an environment
 // variable or a flag that overrides a value of the struct.
 //
-// Decode and DecodeAll are for files whose values need no line after they are decoded. Document and Walker are below
-// them, for decoders that need the line of each value: the adapter's task files, which have expressions, the rules of
-// gRPC, the configuration of all regions in Git, and the file of a broker.
+// Decode and DecodeAll are for files whose values need no line after they are decoded. ParseDocument and Walker are
+// below them, for decoders that need the line of each value: the adapter's task files, which have expressions, the
+// rules of gRPC, the configuration of all regions in Git, and the file of a broker.
 //
 // It imports nothing of Atoll.
 package strictyaml
@@ -35,13 +35,13 @@ type Options struct {
 // joins all mistakes, each with FILE:LINE; file may be "" and is then left out. For an unknown key it has the hint, or
 // the known key that is most like it.
 func Decode(file string, data []byte, into any, o Options) (err error) {
-	d := decoder{file: file, hints: o.Hints, keys: map[string][]string{}, forms: map[string]string{}}
+	d := decoder{file: file, hints: o.Hints, keys: map[string][]string{}, yamlForms: map[string]string{}}
 	defer func() { // the library panics on some documents
 		if r := recover(); r != nil {
 			err = d.explain(fmt.Sprintf("this is not YAML: %v", r))
 		}
 	}()
-	root, err := Document(file, data)
+	root, err := ParseDocument(file, data)
 	if err != nil || root == nil {
 		return err
 	}
@@ -55,7 +55,7 @@ func Decode(file string, data []byte, into any, o Options) (err error) {
 
 // DecodeAll decodes each document of a file that has a value. Otherwise it is as Decode.
 func DecodeAll[T any](file string, data []byte, o Options) (documents []T, err error) {
-	d := decoder{file: file, hints: o.Hints, keys: map[string][]string{}, forms: map[string]string{}}
+	d := decoder{file: file, hints: o.Hints, keys: map[string][]string{}, yamlForms: map[string]string{}}
 	defer func() { // the library panics on some documents
 		if r := recover(); r != nil {
 			documents, err = nil, d.explain(fmt.Sprintf("this is not YAML: %v", r))
@@ -69,7 +69,7 @@ func DecodeAll[T any](file string, data []byte, o Options) (documents []T, err e
 		if err := nodes.Decode(&root); errors.Is(err, io.EOF) {
 			return documents, errors.Join(all...)
 		} else if err != nil { // the rest of the file cannot be read
-			return nil, errors.Join(append(all, unreadable(file, err))...)
+			return nil, errors.Join(append(all, newUnreadable(file, err))...)
 		}
 		var document T
 		if err := reader.Decode(&document); err != nil {
@@ -86,7 +86,7 @@ type Object map[string]any
 
 // UnmarshalYAML decodes the object.
 func (o *Object) UnmarshalYAML(n *yaml.Node) error {
-	asJSON(n)
+	tagAsText(n)
 	if err := n.Decode((*map[string]any)(o)); err != nil {
 		return err
 	}
@@ -96,8 +96,8 @@ func (o *Object) UnmarshalYAML(n *yaml.Node) error {
 	return nil
 }
 
-// asJSON gives keys and dates the tag of text. It does not follow aliases.
-func asJSON(n *yaml.Node) {
+// tagAsText changes the tags of keys and dates to that of text, here and below. It does not follow aliases.
+func tagAsText(n *yaml.Node) {
 	if n.Tag == "!!timestamp" {
 		n.Tag = "!!str"
 	}
@@ -106,15 +106,15 @@ func asJSON(n *yaml.Node) {
 		if isKey && c.Kind == yaml.ScalarNode && c.Tag != "!!merge" {
 			c.Tag = "!!str"
 		}
-		asJSON(c)
+		tagAsText(c)
 	}
 }
 
 type decoder struct {
-	file  string
-	hints map[string]string
-	keys  map[string][]string // of structs, by the type's name, as the library's errors have it
-	forms map[string]string   // the YAML form of a type's values, by the type's name
+	file      string
+	hints     map[string]string
+	keys      map[string][]string // of structs, by the type's name, as the library's errors have it
+	yamlForms map[string]string   // the YAML form of a type's values, by the type's name
 }
 
 var (
@@ -127,7 +127,7 @@ var (
 // mistakes returns the mistakes that the library has found in a value for a type.
 func (d *decoder) mistakes(t reflect.Type, err error) error {
 	d.collect(t)
-	d.forms["map[string]interface {}"] = "a mapping" // of an Object
+	d.yamlForms["map[string]interface {}"] = "a mapping" // of an Object
 	texts := []string{err.Error()}
 	if e, ok := errors.AsType[*yaml.TypeError](err); ok {
 		texts = e.Errors
@@ -143,9 +143,9 @@ func (d *decoder) mistakes(t reflect.Type, err error) error {
 func (d *decoder) explain(text string) error {
 	mistake := newMistake(d.file, text)
 	if m := unknownForm.FindStringSubmatch(mistake.Text); m != nil {
-		mistake.Text = "unknown key " + m[1] + d.advice(m[1], d.keys[m[2]])
+		mistake.Text = "unknown key " + m[1] + d.suggestion(m[1], d.keys[m[2]])
 	} else if m := typeForm.FindStringSubmatch(mistake.Text); m != nil {
-		form := d.forms[m[2]]
+		form := d.yamlForms[m[2]]
 		if form == "" {
 			form = "a value of this key"
 		}
@@ -154,8 +154,8 @@ func (d *decoder) explain(text string) error {
 	return mistake
 }
 
-// advice returns the end of the error of an unknown key.
-func (d *decoder) advice(key string, known []string) string {
+// suggestion returns the end of the error about an unknown key: the hint, or the nearest known key.
+func (d *decoder) suggestion(key string, known []string) string {
 	if hint := d.hints[key]; hint != "" {
 		return "; " + hint
 	}
@@ -176,9 +176,9 @@ func Nearest(key string, known []string) string {
 	return nearest
 }
 
-// collect adds the keys and forms of a type and of the types within it.
+// collect adds the keys and yamlForms of a type and of the types within it.
 func (d *decoder) collect(t reflect.Type) {
-	d.forms[t.String()] = formOf(t)
+	d.yamlForms[t.String()] = formOf(t)
 	switch t.Kind() {
 	case reflect.Pointer, reflect.Slice, reflect.Array, reflect.Map:
 		d.collect(t.Elem())

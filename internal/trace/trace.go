@@ -7,7 +7,7 @@
 // off: its methods record nothing and allocate nothing, so callers need no check for
 // nil. There is no global tracer.
 //
-// An HTTP server gives Tracer.Serve to rest.Options.Trace. An HTTP client wraps its
+// An HTTP server gives Tracer.StartRequest to rest.Options.Trace. An HTTP client wraps its
 // transport by Tracer.Transport. A receiver of messages continues their traces:
 //
 //	ctx = trace.WithParent(ctx, event.Traceparent)
@@ -40,9 +40,9 @@ import (
 
 // Options are the parameters of Open. Service is needed.
 type Options struct {
-	Service string // its name in traces; OTEL_SERVICE_NAME is stronger
+	Service string // its name in traces; OTEL_SERVICE_NAME replaces it
 	Version string
-	Logger  *slog.Logger // gets what cannot be exported; default: discard
+	Logger  *slog.Logger // logs exports that fail; default: discard
 }
 
 // Tracer makes spans and sends them, in batches, to the collector that the
@@ -63,14 +63,14 @@ func Open(ctx context.Context, o Options) (*Tracer, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	// Later ones are stronger.
+	// Attributes of a later option replace those of an earlier one.
 	described, err := resource.New(ctx, resource.WithAttributes(attribute.String("service.name", o.Service),
 		attribute.String("service.version", o.Version)),
 		resource.WithFromEnv())
 	if err != nil {
 		return nil, fmt.Errorf("tracing: OTEL_RESOURCE_ATTRIBUTES: %w", err)
 	}
-	provider := sdk.NewTracerProvider(sdk.WithResource(described), sdk.WithBatcher(logged{exporter, o.Logger},
+	provider := sdk.NewTracerProvider(sdk.WithResource(described), sdk.WithBatcher(loggingExporter{exporter, o.Logger},
 		sdk.WithBatchTimeout(time.Second)))
 	return &Tracer{provider, provider.Tracer("atoll.dev")}, nil
 }
@@ -92,14 +92,14 @@ func newExporter(ctx context.Context) (sdk.SpanExporter, error) {
 	return otlptrace.New(ctx, client)
 }
 
-// logged logs the errors of an export, which the provider would pass to a global
+// loggingExporter logs the errors of an export, which the provider would pass to a global
 // handler.
-type logged struct {
+type loggingExporter struct {
 	sdk.SpanExporter
 	log *slog.Logger
 }
 
-func (l logged) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) error {
+func (l loggingExporter) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) error {
 	if err := l.SpanExporter.ExportSpans(ctx, spans); err != nil {
 		l.log.LogAttrs(ctx, slog.LevelDebug, "spans not exported", slog.Int("spans", len(spans)),
 			slog.Any("error", err))
@@ -107,15 +107,15 @@ func (l logged) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) error
 	return nil
 }
 
-// closing bounds how long the last spans may take to be sent.
-const closing = 2 * time.Second
+// closeTimeout bounds how long Close sends the last spans.
+const closeTimeout = 2 * time.Second
 
 // Close sends the remaining spans and ends the Tracer.
 func (t *Tracer) Close() error {
 	if t == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), closing)
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	if err := t.provider.Shutdown(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("tracing: %w", err)
@@ -183,23 +183,23 @@ func (s *Span) End(err error) {
 	s.span.End()
 }
 
-const header = "traceparent"
+const traceparentHeader = "traceparent"
 
-// Parent is ctx's place in its trace as a W3C traceparent, "" if it is in none.
+// Parent returns the W3C traceparent of the span of ctx, "" when ctx has none.
 func Parent(ctx context.Context) string {
 	if !trace.SpanContextFromContext(ctx).IsValid() {
 		return ""
 	}
 	carrier := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(ctx, carrier)
-	return carrier[header]
+	return carrier[traceparentHeader]
 }
 
-// WithParent returns ctx at the place in a trace that a traceparent names; ctx
-// as it is when that is "" or not well-formed.
+// WithParent returns ctx with the span that a W3C traceparent names as its parent. It returns
+// ctx unchanged when the traceparent is "" or not well-formed.
 func WithParent(ctx context.Context, traceparent string) context.Context {
 	if traceparent == "" {
 		return ctx
 	}
-	return propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{header: traceparent})
+	return propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{traceparentHeader: traceparent})
 }

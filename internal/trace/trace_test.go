@@ -40,7 +40,7 @@ func TestOneTraceCrossesProcesses(t *testing.T) {
 		w.WriteHeader(http.StatusAccepted)
 		return nil
 	})
-	server := httptest.NewServer(rest.Observe(rest.Options{Trace: tracers["api"].Serve}, mux))
+	server := httptest.NewServer(rest.Observe(rest.Options{Trace: tracers["api"].StartRequest}, mux))
 	defer server.Close()
 
 	ctx, root := tracers["caller"].Start(t.Context(), "root", trace.Internal)
@@ -103,7 +103,7 @@ func TestADisabledTracerDoesNothing(t *testing.T) {
 		ctx, span := off.Start(ctx, "x", trace.Client)
 		span.Set()
 		span.End(nil)
-		_, end := off.Serve(r.WithContext(ctx))
+		_, end := off.StartRequest(r.WithContext(ctx))
 		end("route", 500)
 	}); n > 1 { // WithContext's
 		t.Errorf("%v allocations", n)

@@ -27,7 +27,7 @@ type Span struct {
 	Trace, ID, Parent string
 	Kind              string // "SERVER", "CLIENT", ...
 	Attrs             map[string]string
-	Failed            string // why, if it did
+	Failed            string // the error's text; "" after a success
 	Begun, Ended      time.Time
 }
 
@@ -35,21 +35,21 @@ type Span struct {
 type Collector struct {
 	URL string
 
-	mu    sync.Mutex
-	spans []Span
-	news  chan struct{}
+	mu       sync.Mutex
+	spans    []Span
+	received chan struct{}
 }
 
 // Start starts a collector that ends with the test.
 func Start(t testing.TB) *Collector {
-	c := &Collector{news: make(chan struct{}, 1)}
+	c := &Collector{received: make(chan struct{}, 1)}
 	s := httptest.NewServer(http.HandlerFunc(c.receive))
 	t.Cleanup(s.Close)
 	c.URL = s.URL
 	return c
 }
 
-// Env are the variables that make a process send its spans here, often.
+// Env returns the variables that make a process send all of its spans to the collector.
 func (c *Collector) Env() map[string]string {
 	return map[string]string{
 		"HYPERFLEET_TRACING_ENABLED": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": c.URL,
@@ -84,13 +84,13 @@ func (c *Collector) receive(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "not an OTLP export of traces", http.StatusBadRequest)
 		return
 	}
-	c.take(&req)
+	c.store(&req)
 	w.Header().Set("Content-Type", "application/x-protobuf")
 	answer, _ := proto.Marshal(&collector.ExportTraceServiceResponse{})
 	_, _ = w.Write(answer)
 }
 
-func (c *Collector) take(req *collector.ExportTraceServiceRequest) {
+func (c *Collector) store(req *collector.ExportTraceServiceRequest) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, rs := range req.ResourceSpans {
@@ -107,7 +107,7 @@ func (c *Collector) take(req *collector.ExportTraceServiceRequest) {
 		}
 	}
 	select {
-	case c.news <- struct{}{}:
+	case c.received <- struct{}{}:
 	default:
 	}
 }
@@ -144,7 +144,7 @@ func (c *Collector) Await(t testing.TB, what string, enough func([]Span) bool) [
 			return spans
 		}
 		select {
-		case <-c.news:
+		case <-c.received:
 		case <-deadline:
 			t.Fatalf("not within a minute: %s; there are %+v", what, c.Spans())
 		}

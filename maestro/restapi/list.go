@@ -94,9 +94,9 @@ func withEqual(f store.Fragment, column, value string) store.Fragment {
 // connection, so that a client never takes half a list for a whole one.
 func (l list) answer(w http.ResponseWriter, r *http.Request, st *store.Store, kind string, q store.Query,
 	render func(context.Context, []store.Document) ([]json.RawMessage, error)) error {
-	var out *rest.Body
+	var out *rest.StreamedBody
 	head := func(x store.Extent) error {
-		out = rest.NewBody(w)
+		out = rest.NewStreamedBody(w)
 		_, err := fmt.Fprintf(out, `{"kind":%q,"page":%d,"size":%d,"total":%d,"items":[`, kind, l.page, x.Size, x.Total)
 		return err
 	}

@@ -44,7 +44,7 @@ func parseRules(data []byte) (rules, error) {
 	if len(data) > maxRulesBytes {
 		return nil, fmt.Errorf("%d bytes, at most %d are possible", len(data), maxRulesBytes)
 	}
-	root, err := strictyaml.Document("", data)
+	root, err := strictyaml.ParseDocument("", data)
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +111,7 @@ func (p *ruleParser) members(n *yaml.Node, path string, keys ...string) map[stri
 	}
 	defer leave()
 	members := map[string]*yaml.Node{}
-	p.walk.Pairs(n, path, func(key, value *yaml.Node, _ string) {
+	p.walk.VisitPairs(n, path, func(key, value *yaml.Node, _ string) {
 		if !slices.Contains(keys, key.Value) {
 			p.report(key, path, fmt.Sprintf("unknown key %.40q; known are %s", key.Value, strings.Join(keys, ", ")))
 			return

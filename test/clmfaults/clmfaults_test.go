@@ -60,7 +60,7 @@ func TestI1I2I3I4I5I9I12TheLifecycleManagerKeepsItsInvariantsUnderFaults(t *test
 type world struct {
 	t        *testing.T
 	random   *rand.Rand
-	postgres *pgtest.Private
+	postgres *pgtest.PrivateServer
 	db       *clm.Database // the checker's
 	check    *checker
 
@@ -92,10 +92,11 @@ type resource struct {
 
 func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{
-		t: t, random: rand.New(rand.NewPCG(seed, 1)), postgres: pgtest.Server(t), processes: map[string]*testsite.Process{},
-		doomed: map[string]bool{}, asked: map[string]*resource{}, watched: map[string]int64{}, counts: map[string]int{},
+		t: t, random: rand.New(rand.NewPCG(seed, 1)), postgres: pgtest.StartServer(t),
+		processes: map[string]*testsite.Process{},
+		doomed:    map[string]bool{}, asked: map[string]*resource{}, watched: map[string]int64{}, counts: map[string]int{},
 	}
-	dsn := pgtest.Database(t, w.postgres.Cluster)
+	dsn := pgtest.NewDatabase(t, w.postgres.Cluster)
 	registry, err := clm.ParseRegistry([]byte(entities))
 	if err != nil {
 		t.Fatal(err)
