@@ -60,6 +60,44 @@ func (ca *CA) alarm(lines lineRecord, as applicant, key string) error {
 	return &supersededError{as.name, len(line)}
 }
 
+// alarmIfAbandoned returns refused, the error of an applicant's authentication, or that of an alarm. A certificate that
+// was revoked unused, because another key was confirmed in its place, has a holder if it is shown: so two have the key
+// by which both were requested, and the one who confirmed may be the thief. There is one alarm, as nothing of the line
+// is left to revoke after it. The caller holds the lock.
+func (ca *CA) alarmIfAbandoned(as applicant, refused error) error {
+	if !errors.Is(refused, ErrRevoked) || as.by == nil {
+		return refused
+	}
+	key, err := keyHash(as.by.PublicKey)
+	if err != nil {
+		return err
+	}
+	lines, err := readRecord[lineRecord](ca.dir, linesDir, as.name)
+	if err != nil {
+		return err
+	}
+	if have := lines.find(key); have == nil || !have.Abandoned {
+		return refused
+	}
+	issued, err := readRecord[issuedRecord](ca.dir, issuedDir, as.name)
+	if err != nil {
+		return err
+	}
+	revoked, err := readRecord[revokedRecord](ca.dir, revokedDir, as.name)
+	if err != nil {
+		return err
+	}
+	line := lines.lineOf(key)
+	isInUse := slices.ContainsFunc(issued.Certificates, func(c issuedCert) bool {
+		return slices.Contains(line, c.Key) && !slices.ContainsFunc(revoked.Certificates,
+			func(r revokedCert) bool { return r.Serial == c.Serial })
+	})
+	if revoked.Barred || !isInUse {
+		return refused
+	}
+	return ca.alarm(lines, as, key)
+}
+
 // appendAudit appends a record to the CA's audit file. The caller holds the lock.
 func (ca *CA) appendAudit(c audit.Change) error {
 	c.Key = rand.Text()
@@ -87,13 +125,14 @@ func (ca *CA) appendAudit(c audit.Change) error {
 }
 
 // readAudit returns the audit records after the first lines of the file, and the number of
-// lines before and with them. A line that a kill has cut counts and has no record.
+// lines before and with them. A last line without its end is still being written, or a kill has cut it: it
+// counts when a record follows, and has none then.
 func (ca *CA) readAudit(after int) (items []audit.Change, next int, err error) {
 	data, err := os.ReadFile(filepath.Join(ca.dir, auditFile))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, 0, err
 	}
-	lines := bufio.NewScanner(bytes.NewReader(data))
+	lines := bufio.NewScanner(bytes.NewReader(data[:bytes.LastIndexByte(data, '\n')+1]))
 	lines.Buffer(nil, audit.MaxRequest+64<<10)
 	for lines.Scan() && len(items) < auditLimit {
 		if next++; next <= after {

@@ -173,11 +173,15 @@ func (ca *CA) Sign(csrPEM []byte, name Name) ([]byte, error) {
 	return ca.sign(csrPEM, applicant{name: name, validity: ca.validity()})
 }
 
+// commandUnit is the organizational unit in the subject of the certificates of [CA.SignForCommand].
+const commandUnit = "command"
+
 // CommandValidity is the life of the certificates of [CA.SignForCommand].
 const CommandValidity = 15 * time.Minute
 
 // SignForCommand is [CA.Sign] for a command on the CA's machine: the certificate is valid
-// for [CommandValidity] and cannot be renewed. The CA forgets it soon after its expiry.
+// for [CommandValidity] and cannot be renewed. The CA forgets it soon after its expiry, so the
+// certificate itself says that it renews nothing: by commandUnit in its subject.
 func (ca *CA) SignForCommand(csrPEM []byte, name Name) ([]byte, error) {
 	return ca.sign(csrPEM, applicant{name: name, validity: min(CommandValidity, ca.validity()), unrenewable: true})
 }
@@ -202,8 +206,9 @@ func (ca *CA) validity() time.Duration {
 	return ca.Validity
 }
 
-// issue signs a certificate for a public key. It writes no record; grant does.
-func (ca *CA) issue(pub any, name Name, validity time.Duration) ([]byte, error) {
+// issue signs a certificate for a public key and its proven holder. It writes no record; grant does.
+func (ca *CA) issue(pub any, as applicant) ([]byte, error) {
+	name := as.name
 	if err := name.Validate(); err != nil {
 		return nil, err
 	}
@@ -216,10 +221,13 @@ func (ca *CA) issue(pub any, name Name, validity time.Duration) ([]byte, error) 
 		SerialNumber:          serial,
 		Subject:               pkix.Name{CommonName: string(name)},
 		NotBefore:             now.Add(-skew),
-		NotAfter:              now.Add(validity),
+		NotAfter:              now.Add(as.validity),
 		KeyUsage:              x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 		BasicConstraintsValid: true,
+	}
+	if as.unrenewable {
+		tmpl.Subject.OrganizationalUnit = []string{commandUnit}
 	}
 	if tmpl.NotAfter.After(ca.cert.NotAfter) {
 		tmpl.NotAfter = ca.cert.NotAfter

@@ -100,7 +100,7 @@ func TestAnUnusableIdentityIsAnErrorWithTheReason(t *testing.T) {
 		"expired": {func(t *testing.T, o *IdentityOptions) {
 			short := &CA{Validity: -RenewalGrace - time.Second, dir: ca.dir, key: ca.key, cert: ca.cert}
 			key, _ := newKey()
-			der, err := short.issue(&key.PublicKey, o.Name, short.Validity)
+			der, err := short.issue(&key.PublicKey, applicant{name: o.Name, validity: short.Validity})
 			if err != nil {
 				t.Fatal(err)
 			}

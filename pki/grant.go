@@ -33,7 +33,7 @@ func (ca *CA) grant(csr *x509.CertificateRequest, authenticate func() (applicant
 	defer unlock()
 	as, err := authenticate()
 	if err != nil {
-		return as.name, nil, err
+		return as.name, nil, ca.alarmIfAbandoned(as, err)
 	}
 	name := as.name
 	revoked, err := readRecord[revokedRecord](ca.dir, revokedDir, name)
@@ -57,7 +57,7 @@ func (ca *CA) grant(csr *x509.CertificateRequest, authenticate func() (applicant
 	} else if lines.isSuperseded(hash) {
 		return name, nil, fmt.Errorf("%w: make a new one", errUsedKey)
 	}
-	der, err := ca.issue(csr.PublicKey, name, as.validity)
+	der, err := ca.issue(csr.PublicKey, as)
 	if err != nil {
 		return name, nil, err
 	}
@@ -70,16 +70,15 @@ func (ca *CA) followLine(lines *lineRecord, as applicant, next string) (parent s
 	if parent, err = keyHash(as.by.PublicKey); err != nil {
 		return "", err
 	}
+	if slices.Contains(as.by.Subject.OrganizationalUnit, commandUnit) {
+		return parent, fmt.Errorf("%w: it was made for one command", errUsedKey)
+	}
 	err = lines.checkRenewal(parent, next)
 	if errors.Is(err, ErrSuperseded) {
 		return parent, ca.alarm(*lines, as, parent)
 	}
 	if err != nil {
 		return parent, err
-	}
-	if parent == next {
-		lines.confirm(parent, as.by.NotAfter)
-		return parent, nil
 	}
 	return parent, ca.revokeKeys(as.name, lines.confirm(parent, as.by.NotAfter))
 }
@@ -122,7 +121,7 @@ func (ca *CA) confirm(authenticate func() (applicant, error)) (Name, error) {
 	defer unlock()
 	as, err := authenticate()
 	if err != nil {
-		return as.name, err
+		return as.name, ca.alarmIfAbandoned(as, err)
 	}
 	lines, err := readRecord[lineRecord](ca.dir, linesDir, as.name)
 	if err != nil {

@@ -91,11 +91,12 @@ func (s *Server) Handler(log *slog.Logger) http.Handler {
 		return rest.WriteJSON(w, http.StatusOK, answer)
 	})
 	mux.Handle("POST /v1/confirm", func(w http.ResponseWriter, r *http.Request) error {
-		_, err := s.ca.confirm(func() (applicant, error) { return s.presented(r) })
-		if err != nil {
-			s.failed.add(r.RemoteAddr)
+		if err := s.confirm(r); err != nil {
+			if e, ok := errors.AsType[*rest.Error](err); ok && e.Status != http.StatusTooManyRequests {
+				s.failed.add(r.RemoteAddr)
+			}
 			s.logAlarm(r, log, err)
-			return refuse(err)
+			return err
 		}
 		w.WriteHeader(http.StatusNoContent)
 		return nil
@@ -212,7 +213,7 @@ func (s *Server) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if err != nil {
 		return nil, err
 	}
-	der, err := s.ca.issue(&key.PublicKey, ServiceName("pki"), s.ca.validity())
+	der, err := s.ca.issue(&key.PublicKey, applicant{name: ServiceName("pki"), validity: s.ca.validity()})
 	if err != nil {
 		return nil, err
 	}
@@ -254,11 +255,8 @@ func parseSignRequest(body []byte) (SignRequest, *x509.CertificateRequest, error
 // first, so that no token is redeemed for a request that cannot be signed.
 func (s *Server) sign(r *http.Request) (SignResponse, error) {
 	holder, shown := s.presented(r)
-	if shown != nil && !s.failed.allow(r.RemoteAddr) {
-		e := rest.Errorf(http.StatusTooManyRequests, "too-many-failures",
-			"too many requests from this address failed; try again later")
-		e.RetryAfter = 5 * failurePace
-		return SignResponse{}, e
+	if err := s.checkFailures(r, shown); err != nil {
+		return SignResponse{}, err
 	}
 	body, err := rest.ReadBody(r, maxSignBody)
 	if err != nil {
@@ -290,6 +288,34 @@ func (s *Server) sign(r *http.Request) (SignResponse, error) {
 		return SignResponse{}, refuse(err)
 	}
 	return SignResponse{Certificate: string(encodeCert(der)), Identity: name}, nil
+}
+
+// confirm records that the holder of the shown certificate uses it. A request without one, or with one that is not of
+// this CA, is refused before it locks the CA.
+func (s *Server) confirm(r *http.Request) error {
+	_, shown := s.presented(r)
+	if err := s.checkFailures(r, shown); err != nil {
+		return err
+	}
+	if shown != nil && !errors.Is(shown, ErrRevoked) {
+		return refuse(shown)
+	}
+	if _, err := s.ca.confirm(func() (applicant, error) { return s.presented(r) }); err != nil {
+		return refuse(err)
+	}
+	return nil
+}
+
+// checkFailures returns an error for a request without a valid certificate from an address from which too many requests
+// have failed. shown is the error of presented.
+func (s *Server) checkFailures(r *http.Request, shown error) error {
+	if shown == nil || s.failed.allow(r.RemoteAddr) {
+		return nil
+	}
+	e := rest.Errorf(http.StatusTooManyRequests, "too-many-failures",
+		"too many requests from this address failed; try again later")
+	e.RetryAfter = 5 * failurePace
+	return e
 }
 
 // refuse maps an error of grant to its REST error.
