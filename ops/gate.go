@@ -20,7 +20,8 @@ const (
 const beginningShare = 4
 
 // gate limits how many steps of operations run at once: calls of the worker, each with the commit of its outcome. The
-// limit is that of a pace. Steps of one stage get their turns in the order in which they came.
+// limit is that of a pace; a step that takes longer than longStep counts no more. Steps of one stage get their turns in
+// the order in which they came.
 type gate struct {
 	mu      sync.Mutex
 	pace    pace

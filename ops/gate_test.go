@@ -1,8 +1,13 @@
 package ops
 
 import (
+	"context"
+	"fmt"
 	"testing"
 	"time"
+
+	"atoll.dev/internal/pgtest"
+	"atoll.dev/store"
 )
 
 var gateStart = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -112,4 +117,33 @@ func TestATurnThatIsNotUsedGoesToTheNext(t *testing.T) {
 	if g.running != 0 || len(g.waiting[beginning])+len(g.waiting[continuing]) != 0 {
 		t.Errorf("%d run, %v wait", g.running, g.waiting)
 	}
+}
+
+// TestStepsThatHangDelayNoOther lets more calls of the worker hang than the gate has places, and expects that another
+// operation ends.
+func TestStepsThatHangDelayNoOther(t *testing.T) {
+	hanging := make(chan struct{}, mostSteps)
+	e := NewEngine(Options{Store: open(t, pgtest.DSN(t), store.Hooks{}), Settle: settle, Holder: "p", Lease: time.Hour,
+		Worker: workerFunc(func(ctx context.Context, s State) Outcome {
+			if s.Resource == "other" {
+				return succeed(ctx, s)
+			}
+			hanging <- struct{}{}
+			<-ctx.Done()
+			return Outcome{Event: Event{Kind: Progress}}
+		})})
+	for n := range mostSteps {
+		name := fmt.Sprint("hangs", n)
+		if err := accept(t.Context(), e, name, order("op of "+name, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run(t, e)
+	for range mostSteps {
+		<-hanging
+	}
+	if err := accept(t.Context(), e, "other", order("op", "other")); err != nil {
+		t.Fatal(err)
+	}
+	awaitEnd(t, e, "op")
 }

@@ -2,8 +2,13 @@ package ops
 
 import (
 	"context"
+	"sync"
 	"time"
 )
+
+// longStep is how long a step may keep its turn. A step that takes longer waits for another service rather than for a
+// processor: without its turn it delays no other, however many hang.
+const longStep = time.Second
 
 // workOn calls the worker until the operation has ended or an attempt has failed, and renews the lease
 // meanwhile. It returns the state after its last event. mine is the turn for the first call; workOn gives it back.
@@ -11,8 +16,11 @@ func (e *Engine) workOn(ctx context.Context, t *task, s State, mine *turn) (Stat
 	renew := time.NewTicker(e.o.Lease / 3)
 	defer renew.Stop()
 	for {
+		leave := sync.OnceFunc(func() { e.gate.leave(mine) })
+		tooLong := time.AfterFunc(longStep, leave)
 		after, again, err := e.step(ctx, s)
-		e.gate.leave(mine)
+		tooLong.Stop()
+		leave()
 		if ctx.Err() != nil {
 			return s, e.release(ctx, s)
 		}
