@@ -74,7 +74,7 @@ func (f *adapterFlags) run(s *System, p *parts, pairs []adapterPair) error {
 		if ineffective := pair.config.Ineffective(); len(ineffective) > 0 {
 			log.Warn("settings without effect", "file", pair.config.File, "settings", ineffective)
 		}
-		transport, ready, err := f.transport(p, pair, identity, log)
+		transport, ready, err := f.newTransport(p, pair, identity, log)
 		if err != nil {
 			return fmt.Errorf("%s: %w", pair.config.File, err)
 		}
@@ -107,7 +107,7 @@ func adapterLog(o adapter.Log, flag string) *slog.Logger {
 		text = "warn"
 	}
 	if level.UnmarshalText([]byte(text)) != nil {
-		level = slog.LevelInfo // both were checked
+		level = slog.LevelInfo // both texts were validated before; this is only a default
 	}
 	out, options := os.Stderr, &slog.HandlerOptions{Level: level}
 	if o.Output == "stdout" {
@@ -148,17 +148,17 @@ func sameHost(a, b string) bool {
 	return errX == nil && errY == nil && x.Host != "" && x.Host == y.Host
 }
 
-// transport returns the transport of manifests: Maestro when the config has one, else a Kubernetes
+// newTransport returns the transport of manifests: Maestro when the config has one, else a Kubernetes
 // API; nil for a task that only calls CLM.
-func (f *adapterFlags) transport(p *parts, pair adapterPair, identity *pki.Identity, log *slog.Logger) (transport,
+func (f *adapterFlags) newTransport(p *parts, pair adapterPair, identity *pki.Identity, log *slog.Logger) (transport,
 	func(context.Context) error, error) {
 	if pair.config.Clients.Maestro == nil && len(pair.task.Resources) == 0 {
 		return nil, nil, nil
 	}
 	if pair.config.Clients.Maestro == nil {
-		return f.kubernetes(pair, log)
+		return f.newKubernetesTransport(pair, log)
 	}
-	o, err := f.maestro(*pair.config.Clients.Maestro, identity)
+	o, err := f.maestroOptions(*pair.config.Clients.Maestro, identity)
 	if err != nil {
 		return nil, nil, fmt.Errorf("clients.maestro: %w", err)
 	}
@@ -172,7 +172,7 @@ func (f *adapterFlags) transport(p *parts, pair adapterPair, identity *pki.Ident
 	})
 	wo := works.Options{Client: c, Log: log}
 	if f.region.clm != "" {
-		manager, err := f.manager(identity)
+		manager, err := f.newCLMClient(identity)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -181,8 +181,8 @@ func (f *adapterFlags) transport(p *parts, pair adapterPair, identity *pki.Ident
 	return works.New(wo), c.Ready, nil
 }
 
-// manager returns a client of the region's lifecycle manager.
-func (f *adapterFlags) manager(identity *pki.Identity) (*clmclient.Client, error) {
+// newCLMClient returns a client of the region's lifecycle manager.
+func (f *adapterFlags) newCLMClient(identity *pki.Identity) (*clmclient.Client, error) {
 	o := clmclient.Options{Endpoint: f.region.clm}
 	if identity != nil {
 		o.TLS = identity.ClientTLS("clm")
@@ -196,33 +196,33 @@ func (f *adapterFlags) newSharer(pair adapterPair, identity *pki.Identity) (adap
 	if !sameHost(cmp.Or(pair.config.Clients.API.BaseURL, f.region.clm), f.region.clm) {
 		return nil, nil
 	}
-	manager, err := f.manager(identity)
+	manager, err := f.newCLMClient(identity)
 	if err != nil {
 		return nil, err
 	}
-	return &replica{manager, cluster.Adapter(pair.config.Adapter.Name), uuid.NewString()}, nil
+	return &clmSharer{manager, cluster.Adapter(pair.config.Adapter.Name), uuid.NewString()}, nil
 }
 
-// replica implements adapter.Sharer by calls to CLM.
-type replica struct {
+// clmSharer implements adapter.Sharer by calls to CLM.
+type clmSharer struct {
 	clm     *clmclient.Client
 	adapter cluster.Adapter
 	name    string
 }
 
 // Renew implements adapter.Sharer.
-func (r *replica) Renew(ctx context.Context, lease time.Duration, keep []int) (slots int, open []adapter.OpenSlot,
+func (r *clmSharer) Renew(ctx context.Context, lease time.Duration, keep []int) (slots int, open []adapter.OpenSlot,
 	err error) {
 	answer, err := r.clm.RenewMember(ctx, r.adapter, r.name, apiclm.AdapterMemberRenewal{LeaseMs: lease.Milliseconds(),
 		Keep: keep})
 	switch remote.StatusOf(err) {
-	// It is not Atoll's, or this adapter has no identity of the region.
+	// The CLM is not Atoll's, or this adapter has no identity of the region.
 	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusUnauthorized, http.StatusForbidden:
 		err = fmt.Errorf("%w: %w", adapter.ErrNotShared, err)
 	}
 	for i, slot := range answer.Open {
 		o := adapter.OpenSlot{Slot: slot}
-		if i < len(answer.Since) { // an earlier version of the lifecycle manager does not say
+		if i < len(answer.Since) { // an earlier version of the lifecycle manager does not send Since
 			o.Since = answer.Since[i]
 		}
 		open = append(open, o)
@@ -231,7 +231,9 @@ func (r *replica) Renew(ctx context.Context, lease time.Duration, keep []int) (s
 }
 
 // Leave implements adapter.Sharer.
-func (r *replica) Leave(ctx context.Context) error { return r.clm.RemoveMember(ctx, r.adapter, r.name) }
+func (r *clmSharer) Leave(ctx context.Context) error {
+	return r.clm.RemoveMember(ctx, r.adapter, r.name)
+}
 
 // listConsumers returns the names of the management clusters in CLM; none when it has no
 // such kind.
@@ -254,9 +256,9 @@ type transport interface {
 	adapter.Watcher
 }
 
-// maestro returns the options of a Maestro client. Settings that the config omits are those of the
+// maestroOptions returns the options of a Maestro client. Settings that the config omits are those of the
 // region.
-func (f *adapterFlags) maestro(m adapter.MaestroConfig, identity *pki.Identity) (maestroclient.Options, error) {
+func (f *adapterFlags) maestroOptions(m adapter.MaestroConfig, identity *pki.Identity) (maestroclient.Options, error) {
 	o := maestroclient.Options{HTTP: m.HTTPServerAddress, GRPC: m.GRPCServerAddress, Source: m.SourceID,
 		Timeout: m.Timeout}
 	if m.Keepalive != nil {
@@ -318,8 +320,8 @@ func maestroTLS(f adapter.TLSConfig) (*tls.Config, error) {
 	return config, nil
 }
 
-// kubernetes returns a transport that applies objects to a Kubernetes API directly.
-func (f *adapterFlags) kubernetes(pair adapterPair, log *slog.Logger) (transport, func(context.Context) error, error) {
+// newKubernetesTransport returns a transport that applies objects to a Kubernetes API directly.
+func (f *adapterFlags) newKubernetesTransport(pair adapterPair, log *slog.Logger) (transport, func(context.Context) error, error) {
 	k := pair.config.Clients.Kubernetes
 	path := k.KubeConfigPath
 	if path == "" {

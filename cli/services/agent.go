@@ -68,7 +68,7 @@ func (f *agentService) start(ctx context.Context, s *System) error {
 		return err
 	}
 	if f.options.DataDir == "" {
-		if f.options.DataDir, err = agentDir(f.options.Consumer); err != nil {
+		if f.options.DataDir, err = defaultAgentDir(f.options.Consumer); err != nil {
 			return err
 		}
 	}
@@ -79,7 +79,7 @@ func (f *agentService) start(ctx context.Context, s *System) error {
 	}
 	f.options.Kube = account.RESTConfig()
 	p.run(func(ctx context.Context) error { return account.Renew(ctx, s.Log) })
-	if err := s.workSource(p, &f.options, f.driver, f.source, &f.broker); err != nil {
+	if err := s.setWorkSource(p, &f.options, f.driver, f.source, &f.broker); err != nil {
 		return err
 	}
 	f.options.BrokerHost, f.options.Log, f.options.Metrics = f.broker, s.Log, s.Ops.Registry
@@ -94,13 +94,13 @@ func (f *agentService) start(ctx context.Context, s *System) error {
 	return p.wait()
 }
 
-// workSource sets the options of the agent's connection to its server. It sets *address to the
+// setWorkSource sets the options of the agent's connection to its server. It sets *address to the
 // server's address. The agent marks its AppliedManifestWorks with the hash of that address.
-func (s *System) workSource(p *parts, o *agent.Options, driver, file string, address *string) error {
+func (s *System) setWorkSource(p *parts, o *agent.Options, driver, file string, address *string) error {
 	var config agent.GRPCConfig
 	switch driver {
 	case "mqtt":
-		return s.mqttSource(p, o, file, address)
+		return s.setMQTTSource(p, o, file, address)
 	case "grpc":
 		data, err := os.ReadFile(file)
 		if err != nil {
@@ -134,9 +134,9 @@ func (s *System) workSource(p *parts, o *agent.Options, driver, file string, add
 	return nil
 }
 
-// mqttSource is workSource for a broker: the region's broker, or the broker of a configuration
+// setMQTTSource is setWorkSource for a broker: the region's broker, or the broker of a configuration
 // file.
-func (s *System) mqttSource(p *parts, o *agent.Options, file string, address *string) error {
+func (s *System) setMQTTSource(p *parts, o *agent.Options, file string, address *string) error {
 	switch {
 	case file == "" && *address == "":
 		return errors.New("--mqtt is needed, the broker, or --workload-source-config")

@@ -71,9 +71,9 @@ func (f *oneOf) Set(s string) error {
 	return fmt.Errorf("must be one of %q", f.values)
 }
 
-// agentDir returns the default directory of an agent's works. In a container it is lost with the
+// defaultAgentDir returns the default directory of an agent's works. In a container it is lost with the
 // container: the new agent then requests all works again and deletes nothing.
-func agentDir(consumer work.Consumer) (string, error) {
+func defaultAgentDir(consumer work.Consumer) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return "", fmt.Errorf("--data-dir is needed: %w", err)

@@ -29,7 +29,7 @@ func TestAGRPCServerWithoutACAIsPlain(t *testing.T) {
 			s := &System{Log: slog.New(slog.DiscardHandler), identity: test.identity}
 			o := agent.Options{Consumer: "mc1"}
 			var at string
-			if err := s.workSource(nil, &o, "grpc", file, &at); !errors.Is(err, test.want) {
+			if err := s.setWorkSource(nil, &o, "grpc", file, &at); !errors.Is(err, test.want) {
 				t.Fatalf("%v instead of %v", err, test.want)
 			}
 			if test.want != nil {

@@ -113,7 +113,7 @@ func (f *clmFlags) serve(s *System, p *parts, config *clm.Config) error {
 		Quotas:           config.Quotas(),
 	}
 	var err error
-	if o.Specs, err = readSpecs(config.Server.OpenAPISchemaPath); err != nil {
+	if o.Specs, err = readSpecSchemas(config.Server.OpenAPISchemaPath); err != nil {
 		return err
 	}
 	if err := f.listen(s, p, config, &o); err != nil {
@@ -169,7 +169,7 @@ func (f *clmFlags) publishReleases(s *System, p *parts, o *clm.Options) error {
 	return nil
 }
 
-func readSpecs(file string) (clm.SpecSchemas, error) {
+func readSpecSchemas(file string) (clm.SpecSchemas, error) {
 	if file == "" {
 		return clm.SpecSchemas{}, nil
 	}

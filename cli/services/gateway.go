@@ -13,8 +13,8 @@ import (
 	"atoll.dev/internal/rest"
 )
 
-// gatewayFlags are the flags of what lies between the Platform API and its clients: load balancers, and a
-// certificate that the clients trust without the region's CA.
+// gatewayFlags are the flags of a Platform API behind load balancers: the networks of these, and a certificate that
+// clients trust without the region's CA.
 type gatewayFlags struct {
 	proxies          []string
 	certificate, key string // files
@@ -29,7 +29,7 @@ func (f *gatewayFlags) addFlags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.key, "public-key-file", "", "PEM file of the key of --public-certificate")
 }
 
-// gateway is what gatewayFlags configure.
+// gateway has the values of gatewayFlags. It is not access.Gateway, which proves identities.
 type gateway struct {
 	proxies []netip.Prefix
 	public  *certfile.Pair // nil: none
@@ -49,13 +49,13 @@ func (f *gatewayFlags) open(log *slog.Logger) (g gateway, err error) {
 	return g, err
 }
 
-// withProxyHeaders returns l with the clients that load balancers name.
+// withProxyHeaders returns l whose connections have the client's address from a load balancer's PROXY header.
 func (g gateway) withProxyHeaders(l net.Listener) net.Listener {
 	return rest.WithProxyHeaders(l, g.proxies)
 }
 
-// config returns the configuration of a server with the public certificate.
-func (g gateway) config(server *tls.Config) *tls.Config {
+// withPublicCertificate returns server, which presents the public certificate, too, if there is one.
+func (g gateway) withPublicCertificate(server *tls.Config) *tls.Config {
 	if g.public == nil {
 		return server
 	}

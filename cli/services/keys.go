@@ -10,8 +10,8 @@ import (
 	"atoll.dev/store"
 )
 
-// openPlatform opens the platform database, which the fronts share.
-func openPlatform(ctx context.Context, dsn string, log *slog.Logger) (*store.Store, error) {
+// openPlatformDatabase opens the platform database, which the fronts share.
+func openPlatformDatabase(ctx context.Context, dsn string, log *slog.Logger) (*store.Store, error) {
 	st, err := store.Open(ctx, store.Options{DSN: dsn, Kinds: append(access.StoreKinds(), arm.StoreKinds()...),
 		Migrations: access.Migrations(), Logger: log})
 	if err != nil {
@@ -22,7 +22,7 @@ func openPlatform(ctx context.Context, dsn string, log *slog.Logger) (*store.Sto
 
 // OpenKeys opens the platform database and the keys in it.
 func OpenKeys(ctx context.Context, dsn, sealKey string, log *slog.Logger) (*access.KeyStore, func(), error) {
-	st, err := openPlatform(ctx, dsn, log)
+	st, err := openPlatformDatabase(ctx, dsn, log)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -178,7 +178,7 @@ func (f *maestroFlags) apply(s *System, p *parts, o *maestro.Options) error {
 			f.agents = "127.0.0.1:8091"
 		}
 	case "mqtt":
-		if err := f.mqtt(o); err != nil {
+		if err := f.setMQTT(o); err != nil {
 			return err
 		}
 	default:
@@ -241,7 +241,7 @@ func (f *maestroFlags) apply(s *System, p *parts, o *maestro.Options) error {
 		rule = pki.CertificateRequired
 	}
 	o.HTTPTLS = identity.ServerTLS(pki.CertificateRequired)
-	if o.GRPCTLS, o.ForeignGRPC, err = f.sources.tls(identity, rule); err != nil {
+	if o.GRPCTLS, o.ForeignGRPC, err = f.sources.serverTLS(identity, rule); err != nil {
 		return fmt.Errorf("--grpc-tls-cert-file: %w", err)
 	}
 	if o.HTTP, err = f.replica.listen(f.http); err != nil {
@@ -250,7 +250,7 @@ func (f *maestroFlags) apply(s *System, p *parts, o *maestro.Options) error {
 	if o.GRPC, err = f.replica.listen(f.grpc); err != nil || f.agents == "" {
 		return err
 	}
-	if o.AgentsTLS, o.ForeignAgents, err = f.broker.tls(identity, rule); err != nil {
+	if o.AgentsTLS, o.ForeignAgents, err = f.broker.serverTLS(identity, rule); err != nil {
 		return fmt.Errorf("--grpc-broker-tls-cert-file: %w", err)
 	}
 	o.Agents, err = f.replica.listen(f.agents)
@@ -264,8 +264,8 @@ func admitServices(o *maestro.Options) {
 	o.MayCallGRPC = func(peer string) bool { return access.MayCall(access.MaestroGRPC, pki.Name(peer)) }
 }
 
-// mqtt sets the options of the broker from the flags.
-func (f *maestroFlags) mqtt(o *maestro.Options) error {
+// setMQTT sets the options of the broker from the flags.
+func (f *maestroFlags) setMQTT(o *maestro.Options) error {
 	o.Topics = bus.TopicsOf(o.SourceID)
 	if f.brokerConfig != "" {
 		config, err := bus.ReadConfig(f.brokerConfig)
@@ -311,9 +311,9 @@ func (f *maestroFlags) listenPlain(s *System, o *maestro.Options) error {
 	return nil
 }
 
-// tls returns the TLS configuration of a gRPC port: of the region's identity, or of the files.
+// serverTLS returns the TLS configuration of a gRPC port: of the region's identity, or of the files.
 // foreign reports that the clients' CA is not the region's.
-func (c certFiles) tls(identity *pki.Identity, rule pki.ClientCertificate) (config *tls.Config, foreign bool, err error) {
+func (c certFiles) serverTLS(identity *pki.Identity, rule pki.ClientCertificate) (config *tls.Config, foreign bool, err error) {
 	config = identity.ServerTLS(rule)
 	if c == (certFiles{}) {
 		return config, false, nil

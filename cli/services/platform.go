@@ -150,7 +150,7 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 	if err != nil {
 		return err
 	}
-	db, err := openPlatform(p.ctx, dsn, s.Log)
+	db, err := openPlatformDatabase(p.ctx, dsn, s.Log)
 	if err != nil {
 		return err
 	}
@@ -160,7 +160,7 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 	}
 	s.Ops.Check("keys", s.Keys.Ready)
 	p.run(s.Keys.Run)
-	limiter, err := f.limiter()
+	limiter, err := f.newLimiter()
 	if err != nil {
 		return err
 	}
@@ -220,7 +220,7 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 		f.limits.PerSource = max(1, f.limits.Total/4)
 	}
 	f.limits.Metrics = s.Ops.Registry
-	identifier, runProofs, err := f.proofs.identifier(f.region, s.Keys, s.Log)
+	identifier, runProofs, err := f.proofs.newIdentifier(f.region, s.Keys, s.Log)
 	if err != nil {
 		return err
 	}
@@ -243,7 +243,7 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 	}
 	if f.operators != "" {
 		s.serve(p, gateway.withProxyHeaders(operatorListener), "platform operators",
-			gateway.config(identity.ServerTLS(pki.CertificateOptional)),
+			gateway.withPublicCertificate(identity.ServerTLS(pki.CertificateOptional)),
 			rest.Server{Handler: handler, Limits: f.operatorLimits(s), Drain: f.drain})
 		handler = access.WithoutOperators(handler)
 	}
@@ -253,7 +253,7 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 			return err
 		}
 	}
-	s.serve(p, gateway.withProxyHeaders(l), "platform", gateway.config(identity.ServerTLS(pki.CertificateOptional)),
+	s.serve(p, gateway.withProxyHeaders(l), "platform", gateway.withPublicCertificate(identity.ServerTLS(pki.CertificateOptional)),
 		rest.Server{Handler: handler, Limits: f.limits, Drain: f.drain})
 	return p.wait()
 }
@@ -279,8 +279,8 @@ func (f *platformService) operatorLimits(s *System) rest.ConnLimits {
 	return limits
 }
 
-// limiter returns the limits of identified callers that the flags describe.
-func (f *platformService) limiter() (*access.Limiter, error) {
+// newLimiter returns the limits of identified callers that the flags describe.
+func (f *platformService) newLimiter() (*access.Limiter, error) {
 	limits := access.Limits{Rates: map[access.Class]access.Rate{}, Concurrent: f.running}
 	for class, text := range f.rates {
 		if _, ok := access.DefaultRates[access.Class(class)]; !ok {

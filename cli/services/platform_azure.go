@@ -78,7 +78,7 @@ func (f *azureFlags) start(p *parts, s *System, l net.Listener, db *store.Store,
 	if err != nil {
 		return fmt.Errorf("--azure-metadata: %w", err)
 	}
-	tokens, err := f.tokens.open(identity.Certificate(), signatures, s.Log)
+	tokens, err := f.tokens.newVerifier(identity.Certificate(), signatures, s.Log)
 	if err != nil {
 		return err
 	}

@@ -59,9 +59,9 @@ func (f *azureTokenFlags) check(listen string) error {
 	return nil
 }
 
-// namesIn returns the names of hosts and the addresses in a certificate, without patterns: several
+// certificateHosts returns the names of hosts and the addresses in a certificate, without patterns: several
 // regions can have the same pattern.
-func namesIn(certificate *x509.Certificate) []string {
+func certificateHosts(certificate *x509.Certificate) []string {
 	names := slices.DeleteFunc(slices.Clone(certificate.DNSNames), func(n string) bool { return strings.Contains(n, "*") })
 	for _, address := range certificate.IPAddresses {
 		names = append(names, address.String())
@@ -69,16 +69,16 @@ func namesIn(certificate *x509.Certificate) []string {
 	return names
 }
 
-// open returns what verifies the tokens; it is nil without --azure-token-issuer. certificate is that of
+// newVerifier returns the verifier of the tokens; nil without --azure-token-issuer. certificate is that of
 // the listener, whose names are the hosts by default.
-func (f *azureTokenFlags) open(certificate *x509.Certificate, used access.Signatures, log *slog.Logger) (
+func (f *azureTokenFlags) newVerifier(certificate *x509.Certificate, used access.Signatures, log *slog.Logger) (
 	*arm.Tokens, error) {
 	if f.issuer == "" {
 		return nil, nil
 	}
 	hosts := f.hosts
 	if len(hosts) == 0 {
-		hosts = namesIn(certificate)
+		hosts = certificateHosts(certificate)
 	}
 	return arm.NewTokens(arm.TokenOptions{Issuer: f.issuer, Tenant: f.tenant, Audiences: f.audiences,
 		Applications: f.applications, Hosts: hosts, Binding: arm.Binding(f.binding), Used: used, Log: log})

@@ -40,7 +40,7 @@ func TestFlagsOfAzureTokens(t *testing.T) {
 }
 
 func TestTheNamesOfACertificateAreHostsWithoutPatterns(t *testing.T) {
-	got := namesIn(&x509.Certificate{DNSNames: []string{"rp.example", "*.example"},
+	got := certificateHosts(&x509.Certificate{DNSNames: []string{"rp.example", "*.example"},
 		IPAddresses: []net.IP{net.IPv6loopback}})
 	if !slices.Equal(got, []string{"rp.example", "::1"}) {
 		t.Errorf("%v", got)

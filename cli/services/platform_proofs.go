@@ -47,9 +47,9 @@ func (f *proofFlags) addFlags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.oidcCA, "oidc-ca", "", "PEM file of the CA of the issuer (default the system's CAs)")
 }
 
-// identifier returns the ways to prove an identity that the flags describe. run, unless nil, must run while they
+// newIdentifier returns the ways to prove an identity that the flags describe. run, unless nil, must run while they
 // are used.
-func (f *proofFlags) identifier(region string, keys *access.KeyStore, log *slog.Logger) (i access.Identifier,
+func (f *proofFlags) newIdentifier(region string, keys *access.KeyStore, log *slog.Logger) (i access.Identifier,
 	run func(context.Context) error, err error) {
 	ways := &access.Ways{Signatures: &access.Verifier{Region: region, Keys: keys, Used: keys.RecordUse,
 		MaxPresigned: f.presigned}}

@@ -54,7 +54,7 @@ func (f *sentinelFlags) start(s *System, p *parts, db *clm.Database, identity *p
 	}
 	o := sentinel.Options{
 		Store: db.Store, Feed: db.Feed, Bus: broker, Requests: clm.RequestKind, Name: f.name, Fleet: f.fleet,
-		Trace: publishSpan(s.Tracer), Version: terminal.Version, Logger: s.Log, Metrics: s.Ops.Registry, Ops: s.Ops,
+		Trace: newPublishTracer(s.Tracer), Version: terminal.Version, Logger: s.Log, Metrics: s.Ops.Registry, Ops: s.Ops,
 		Process: process,
 	}
 	for _, e := range db.Registry.Entities() {
@@ -65,7 +65,7 @@ func (f *sentinelFlags) start(s *System, p *parts, db *clm.Database, identity *p
 			o.Configs = append(o.Configs, sentinel.DefaultConfig(e.Plural))
 		}
 	}
-	configs, err := f.read()
+	configs, err := f.readConfigs()
 	if err != nil {
 		return err
 	}
@@ -94,8 +94,8 @@ func (f *sentinelFlags) start(s *System, p *parts, db *clm.Database, identity *p
 	return nil
 }
 
-// read reads the configuration files.
-func (f *sentinelFlags) read() (configs []sentinel.Config, err error) {
+// readConfigs reads the configuration files of --sentinel-config.
+func (f *sentinelFlags) readConfigs() (configs []sentinel.Config, err error) {
 	for _, file := range f.configs {
 		c, err := sentinel.ReadConfig(file, os.LookupEnv)
 		if err != nil {
@@ -106,9 +106,9 @@ func (f *sentinelFlags) read() (configs []sentinel.Config, err error) {
 	return configs, nil
 }
 
-// publishSpan returns a function that records the publishing of an event as a span, in the trace of
+// newPublishTracer returns a function that records the publishing of an event as a span, in the trace of
 // the request that made the resource's generation, and returns the traceparent for the event.
-func publishSpan(tracer *trace.Tracer) func(store.Document) string {
+func newPublishTracer(tracer *trace.Tracer) func(store.Document) string {
 	return func(d store.Document) string {
 		parent := clm.TraceparentOf(d)
 		if tracer == nil {
@@ -165,7 +165,7 @@ func (m *sentinelService) start(ctx context.Context, s *System) error {
 		return err
 	}
 	traced := config.Tracing.Enabled != nil && *config.Tracing.Enabled
-	files, err := m.flags.read()
+	files, err := m.flags.readConfigs()
 	if err != nil {
 		return err
 	}

@@ -121,7 +121,7 @@ func (f identityFlags) isEmpty() bool { return f == identityFlags{} }
 type parts struct {
 	group   *errgroup.Group
 	ctx     context.Context // of the parts without a port
-	stop    context.Context // ends at the order to stop
+	stopCtx context.Context // ends at the order to stop
 	end     context.CancelFunc
 	started atomic.Bool
 
@@ -136,14 +136,14 @@ type parts struct {
 
 // startOps starts the health port. Call it before anything that may wait for another service.
 func (s *System) startOps(ctx context.Context) (*parts, error) {
-	p := &parts{stop: ctx}
+	p := &parts{stopCtx: ctx}
 	ctx, p.end = context.WithCancel(context.WithoutCancel(ctx))
 	p.group, p.ctx = errgroup.WithContext(ctx)
 	p.opsCtx, p.endOps = context.WithCancel(context.WithoutCancel(ctx))
 	context.AfterFunc(p.ctx, s.Ops.Drain)
-	context.AfterFunc(p.stop, func() {
+	context.AfterFunc(p.stopCtx, func() {
 		s.Ops.Drain()
-		p.endWithoutPorts(0)
+		p.updatePorts(0)
 	})
 	s.Ops.Check("start", func(context.Context) error {
 		if !p.started.Load() {
@@ -166,13 +166,13 @@ func (s *System) startOps(ctx context.Context) (*parts, error) {
 	return p, nil
 }
 
-// endWithoutPorts adds change to the number of ports, and ends the other parts when the service stops and no port is
+// updatePorts adds change to the number of open ports. After the order to stop it ends the other parts when no port is
 // left.
-func (p *parts) endWithoutPorts(change int) {
+func (p *parts) updatePorts(change int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.ports += change
-	if p.ports == 0 && p.stop.Err() != nil {
+	if p.ports == 0 && p.stopCtx.Err() != nil {
 		p.end()
 	}
 }
@@ -262,12 +262,12 @@ func listen(addr string) (net.Listener, error) {
 // serve runs an HTTPS port until the order to stop, or until a part fails.
 func (s *System) serve(p *parts, l net.Listener, name string, config *tls.Config, server rest.Server) {
 	server.Name, server.TLS, server.Log = name, config, s.Log
-	p.endWithoutPorts(1)
+	p.updatePorts(1)
 	p.run(func(ctx context.Context) error {
-		defer p.endWithoutPorts(-1)
+		defer p.updatePorts(-1)
 		ctx, end := context.WithCancel(ctx)
 		defer end()
-		defer context.AfterFunc(p.stop, end)()
+		defer context.AfterFunc(p.stopCtx, end)()
 		return server.Run(ctx, l)
 	})
 }
