@@ -230,7 +230,7 @@ func (s *Store) readAuditPage(ctx context.Context, c auditCursor, after string, 
 	return page, err
 }
 
-// auditRow is a row of auditSQL, whose columns of history are null if there is no record.
+// auditRow is a row of listAuditSQL, whose columns of history are null if there is no record.
 type auditRow struct {
 	xid                                                    *uint64
 	seq, token, version                                    *int64

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// goal is what a write does with a stored document.
+// goal is what a call of update does with a stored document: it changes or removes it.
 type goal uint8
 
-// The goals of writes.
+// The goals of update.
 const (
 	modify goal = iota
 	remove
@@ -59,7 +59,7 @@ func (k *KindSpec) change(ctx context.Context, cur Document, token int64, goal g
 		return cur, w, false, nil
 	}
 	if spec == nil && !deleting && goal == modify && difference == ObservedLater {
-		w, err = k.observe(&next, cur, token)
+		w, err = k.composeObservation(&next, cur, token)
 		return next, w, false, err
 	}
 	action := "update"
@@ -130,8 +130,9 @@ func (k *KindSpec) difference(cur, next Document) (Difference, error) {
 	return Different, nil
 }
 
-// observe composes the write of a status that has only later times of observation: next gets the version of cur.
-func (k *KindSpec) observe(next *Document, cur Document, token int64) (w write, err error) {
+// composeObservation composes the write of a status that has only later times of observation: next gets the version of
+// cur.
+func (k *KindSpec) composeObservation(next *Document, cur Document, token int64) (w write, err error) {
 	status, decoded := next.Status, next.Decoded
 	*next = cur
 	next.Status, next.Decoded, next.token = status, decoded, token

@@ -33,9 +33,9 @@ const dictionary = `"deletion_repeated":"ended_with_child":true,"Unknown","statu
 	`"reason":"Healthy","message":"no errors","last_transition_time":"2026-Z"}],` +
 	`"data":{"created_time":"2026-11-22T00:00:00.000000Z","last_report_time":"2026-Z"}]}`
 
-// words is the dictionary in the form of S2, whose blocks become small within a few microseconds, also for short texts:
-// deflate needs longer to make its table of codes.
-var words = sync.OnceValue(func() *s2.Dict { return s2.MakeDict([]byte(dictionary), nil) })
+// s2Dictionary is the dictionary in the form of S2, which compresses a block within a few microseconds, also of a short
+// text: deflate needs longer to make its table of codes.
+var s2Dictionary = sync.OnceValue(func() *s2.Dict { return s2.MakeDict([]byte(dictionary), nil) })
 
 // maxPacked is the largest length of a text that unpackByDictionary accepts. It bounds what a damaged
 // length can allocate.
@@ -50,7 +50,7 @@ func packByDictionary(text []byte) []byte {
 	if n := s2.MaxEncodedLen(len(text)); cap(*buffer) < n && n <= 64<<10 {
 		*buffer = make([]byte, n)
 	}
-	block := words().Encode((*buffer)[:cap(*buffer)], text)
+	block := s2Dictionary().Encode((*buffer)[:cap(*buffer)], text)
 	return append(append(make([]byte, 0, len(block)+1), packedByDictionary), block...)
 }
 
@@ -64,7 +64,7 @@ func unpackByDictionary(b, block []byte) ([]byte, error) {
 	if cap(b)-begin < n {
 		b = append(make([]byte, 0, begin+n), b...)
 	}
-	if _, err := words().Decode(b[begin:begin+n], block); err != nil {
+	if _, err := s2Dictionary().Decode(b[begin:begin+n], block); err != nil {
 		return b, fmt.Errorf("unpacking: %w", err)
 	}
 	return b[:begin+n], nil

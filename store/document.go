@@ -35,7 +35,7 @@ func (s *Store) create(ctx context.Context, d Document) (Document, error) {
 	}
 	var tombstone *Document
 	for attempt := 0; ; attempt++ {
-		next, err := kind.creation(d, tombstone)
+		next, err := kind.completeNew(d, tombstone)
 		if err != nil {
 			return d, err
 		}
@@ -74,10 +74,10 @@ func (s *Store) create(ctx context.Context, d Document) (Document, error) {
 func (k *KindSpec) composeCreation(ctx context.Context, next Document, tombstone *Document, token int64) (write,
 	error) {
 	if tombstone == nil {
-		return k.compose(ctx, insertStatement, next, next.Spec, next.Status, token, "create", next.Scope, next.Name,
+		return k.composeNew(ctx, insertStatement, next, next.Spec, next.Status, token, "create", next.Scope, next.Name,
 			next.DeletedAt, next.Wire[:next.head], k.facets(next))
 	}
-	return k.compose(ctx, reviveStatement, next, next.Spec, next.Status, token, "create", next.Scope, next.Name,
+	return k.composeNew(ctx, reviveStatement, next, next.Spec, next.Status, token, "create", next.Scope, next.Name,
 		next.DeletedAt, next.Wire[:next.head], k.facets(next), tombstone.Version)
 }
 

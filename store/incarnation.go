@@ -14,8 +14,8 @@ import (
 // begins when the database was copied or restored:
 //
 //   - restored from a dump: the row of store_meta is a copy, so its xmin differs from its column
-//     stamp; or the table is
-//     another one (filenode). The xid values of the dump are those of another server, and may lie in the future.
+//     stamp; or the table document is another one (filenode). The xid values of the dump are those of
+//     another server, and may lie in the future.
 //   - restored to a point in time, or failed over: another timeline.
 //   - dumped into another server or database: another identity.
 //

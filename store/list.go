@@ -137,7 +137,7 @@ func (q Query) execMode() pgx.QueryExecMode {
 	return pgx.QueryExecModeCacheDescribe
 }
 
-// buildSQL returns the statement of a list. Its columns are those of momentSQL, the total, the
+// buildSQL returns the statement of a list. Its columns are those of cursorPartsSQL, the total, the
 // document and the keys of the order.
 func (q Query) buildSQL() (sql string, args []any, err error) {
 	args = append(args, q.Where.Args...)

@@ -186,7 +186,8 @@ create index document_sealed on document (sealed_with, kind, id) where sealed_wi
 create table sealing (one boolean primary key default true check (one), xid xid8 not null default '0',
 	kind text not null default '', id text not null default '')`
 
-// migrations of the store's own schema, in order. Only ever add to the end: a database remembers how many it has had.
+// migrations of the store's own schema, in order. Only ever add to the end: schema_version has the number of those that
+// a database has had.
 var migrations = []string{
 	schema1,
 	namesFree,
@@ -204,7 +205,7 @@ var migrations = []string{
 	sealedValues,
 }
 
-// SchemaVersion returns the version of the store's own schema that this program knows. It refuses a newer one.
+// SchemaVersion returns the version of the store's own schema that this program knows. Open refuses a newer schema.
 func SchemaVersion() int { return len(migrations) }
 
 // schemaLock is the advisory lock under which schemas change and incarnations begin.
@@ -217,7 +218,7 @@ const migratorLock = schemaLock + 1
 // short turn, rolls back, and tries again after migrationPause. The turn is longer than deadlock_timeout, one second by
 // default, because only then PostgreSQL ends an autovacuum that holds the lock; writers wait for 1.5 s by default.
 const (
-	migrationTurn  = 200 * time.Millisecond // beyond deadlock_timeout
+	turnMargin     = 200 * time.Millisecond // a turn is deadlock_timeout and this margin
 	migrationPause = 2 * time.Second
 	migrationTries = 100
 )
@@ -230,7 +231,7 @@ func (s *Store) withSchemaLock(ctx context.Context, conn *pgx.Conn, f func(tx pg
 		&deadlockTimeout); err != nil {
 		return err
 	}
-	turn := strconv.FormatInt(deadlockTimeout+migrationTurn.Milliseconds(), 10)
+	turn := strconv.FormatInt(deadlockTimeout+turnMargin.Milliseconds(), 10)
 	if _, err := conn.Exec(ctx, "select pg_advisory_lock($1)", int64(migratorLock)); err != nil {
 		return err
 	}
@@ -284,8 +285,9 @@ func (s *Store) migrate(ctx context.Context) error {
 	return classify(ctx, err)
 }
 
-// Migrate brings the side tables of a part of the service up to date, which has a name of its own and is not in
-// Options.Migrations: a part that runs in another process, too. Steps are as Options.Migrations.
+// Migrate brings the side tables of one part of a service up to date. The part has a version of its own under its name,
+// apart from Options.Migrations, so that several processes can use it. Steps have the rules of Options.Migrations. It
+// only reads if there is nothing to do.
 func (s *Store) Migrate(ctx context.Context, part string, steps []string) error {
 	conn, err := s.connect(ctx)
 	if err != nil {

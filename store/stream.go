@@ -137,7 +137,10 @@ func (s *Store) readParts(ctx context.Context, q Query, parts chan<- part, stop 
 		r := &pageReader{s: s, conn: conn.Conn(), query: q, send: send, release: release, permitted: permitted}
 		err = r.run(ctx)
 		if !released && !conn.Conn().IsClosed() {
-			s.bounded(ctx, func(ctx context.Context) error { _, err := conn.Conn().Exec(ctx, "rollback"); return err })
+			s.runUncancelled(ctx, func(ctx context.Context) error {
+				_, err := conn.Conn().Exec(ctx, "rollback")
+				return err
+			})
 		}
 		lost := !released && isBroken(conn.Conn(), err)
 		release()
@@ -183,9 +186,9 @@ func (s *Store) acquirePermit(ctx context.Context, stop <-chan struct{}) bool {
 	return false
 }
 
-// bounded runs a statement that the end of ctx does not cancel, so that a client that leaves does
+// runUncancelled runs a statement that the end of ctx does not cancel, so that a client that leaves does
 // not cost a connection. A time-out bounds the statement.
-func (s *Store) bounded(ctx context.Context, f func(context.Context) error) error {
+func (s *Store) runUncancelled(ctx context.Context, f func(context.Context) error) error {
 	ctx, cancel := s.uncancelled(ctx)
 	defer cancel()
 	return f(ctx)
@@ -213,7 +216,7 @@ type pageEntry struct {
 func (r *pageReader) run(ctx context.Context) error {
 	var page []pageEntry
 	extent := Extent{}
-	err := r.s.bounded(ctx, func(ctx context.Context) (err error) {
+	err := r.s.runUncancelled(ctx, func(ctx context.Context) (err error) {
 		if _, err := r.conn.Exec(ctx, "begin isolation level repeatable read read only"); err != nil {
 			return err
 		}
@@ -237,7 +240,7 @@ func (r *pageReader) run(ctx context.Context) error {
 		if len(page) > 0 {
 			batch := page[:batchLength(page)]
 			page = page[len(batch):]
-			if err := r.s.bounded(ctx, func(ctx context.Context) (err error) {
+			if err := r.s.runUncancelled(ctx, func(ctx context.Context) (err error) {
 				docs, err = r.readDocuments(ctx, batch)
 				return err
 			}); err != nil {
@@ -245,7 +248,7 @@ func (r *pageReader) run(ctx context.Context) error {
 			}
 		}
 		if len(page) == 0 {
-			if err := r.s.bounded(ctx, func(ctx context.Context) error {
+			if err := r.s.runUncancelled(ctx, func(ctx context.Context) error {
 				_, err := r.conn.Exec(ctx, "commit")
 				return err
 			}); err != nil {

@@ -203,7 +203,7 @@ func (tx *Tx) create(ctx context.Context, d Document) (Document, error) {
 	}
 	var tombstone *Document
 	for range 10 {
-		next, err := kind.creation(d, tombstone)
+		next, err := kind.completeNew(d, tombstone)
 		if err != nil {
 			return d, err
 		}

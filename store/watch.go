@@ -117,9 +117,9 @@ func (v *watcher) sendExisting(ctx context.Context, open func() error) error {
 	return v.handle(WatchEvent{Kind: Synced, Cursor: start})
 }
 
-// openAfter is how long a watch that continues waits for the database to say whether it can serve
+// maxOpenDelay is how long a watch that continues waits for the database to report whether it can serve
 // the cursor, before it calls open. Other watches may be before it in the queue for a connection.
-const openAfter = time.Second
+const maxOpenDelay = time.Second
 
 // resume continues an earlier watch: from memory if that has all changes since its cursor,
 // otherwise from the database.
@@ -128,7 +128,7 @@ func (v *watcher) resume(ctx context.Context, open func() error) (err error) {
 		return err
 	}
 	open = sync.OnceValue(open)
-	opening := time.AfterFunc(openAfter, func() { _ = open() })
+	opening := time.AfterFunc(maxOpenDelay, func() { _ = open() })
 	defer opening.Stop()
 	if v.b.coversSince(v.from) {
 		// Before Synced the watch sends all changes that were committed before Watch was called.

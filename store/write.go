@@ -103,8 +103,8 @@ var (
 // newToken returns a random token, by which the store finds the rows of a transaction whose answer was lost.
 func newToken() int64 { return rand.Int64() }
 
-// compose makes the write of a new document.
-func (k *KindSpec) compose(ctx context.Context, st statementForms, next Document, spec, status json.RawMessage,
+// composeNew makes the write of a new document.
+func (k *KindSpec) composeNew(ctx context.Context, st statementForms, next Document, spec, status json.RawMessage,
 	token int64, action string, more ...any) (write, error) {
 	return k.composeRecorded(ctx, st, nil, next, spec, status, status, token, action, more...)
 }
@@ -234,8 +234,9 @@ func timeAfter(after time.Time) time.Time {
 	return t
 }
 
-// creation completes a new document. It replaces a tombstone, or nothing if tombstone is nil.
-func (k *KindSpec) creation(d Document, tombstone *Document) (Document, error) {
+// completeNew sets the version, generation, times and wire form of a new document. The document replaces tombstone,
+// unless that is nil.
+func (k *KindSpec) completeNew(d Document, tombstone *Document) (Document, error) {
 	if d.ID == "" {
 		return d, fmt.Errorf("%w: it has no id", ErrInvalid)
 	}
