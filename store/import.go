@@ -39,7 +39,8 @@ func (tx *Tx) importDocument(ctx context.Context, d Document) (Document, error) 
 	// The history has the time of the import.
 	stored := next
 	stored.UpdatedAt = now
-	w, err := kind.composeNew(ctx, insertStatement, stored, next.Spec, next.Status, tx.token, "import", next.Scope, next.Name,
+	w, err := kind.composeNew(ctx, insertStatement, stored, next.Spec, next.Status, tx.token, "import", next.Scope,
+		next.Name,
 		next.DeletedAt, next.Wire[:next.head], kind.facets(next))
 	if err != nil {
 		return d, err

@@ -321,7 +321,8 @@ func maestroTLS(f adapter.TLSConfig) (*tls.Config, error) {
 }
 
 // newKubernetesTransport returns a transport that applies objects to a Kubernetes API directly.
-func (f *adapterFlags) newKubernetesTransport(pair adapterPair, log *slog.Logger) (transport, func(context.Context) error, error) {
+func (f *adapterFlags) newKubernetesTransport(pair adapterPair, log *slog.Logger) (transport,
+	func(context.Context) error, error) {
 	k := pair.config.Clients.Kubernetes
 	path := k.KubeConfigPath
 	if path == "" {

@@ -313,7 +313,8 @@ func (f *maestroFlags) listenPlain(s *System, o *maestro.Options) error {
 
 // serverTLS returns the TLS configuration of a gRPC port: of the region's identity, or of the files.
 // foreign reports that the clients' CA is not the region's.
-func (c certFiles) serverTLS(identity *pki.Identity, rule pki.ClientCertificate) (config *tls.Config, foreign bool, err error) {
+func (c certFiles) serverTLS(identity *pki.Identity, rule pki.ClientCertificate) (config *tls.Config, foreign bool,
+	err error) {
 	config = identity.ServerTLS(rule)
 	if c == (certFiles{}) {
 		return config, false, nil

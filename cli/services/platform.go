@@ -253,7 +253,8 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 			return err
 		}
 	}
-	s.serve(p, gateway.withProxyHeaders(l), "platform", gateway.withPublicCertificate(identity.ServerTLS(pki.CertificateOptional)),
+	s.serve(p, gateway.withProxyHeaders(l), "platform",
+		gateway.withPublicCertificate(identity.ServerTLS(pki.CertificateOptional)),
 		rest.Server{Handler: handler, Limits: f.limits, Drain: f.drain})
 	return p.wait()
 }
