@@ -29,6 +29,8 @@ const (
 // owners is the content of an object below ownersPrefix. The last owner has the plane.
 type owners struct {
 	Owners []Owner `json:"owners"`
+	// Taken is the last owner that has called Take. While it is the last one, no Claim adds another owner.
+	Taken Owner `json:"taken,omitempty"`
 }
 
 func (o owners) last() Owner {
@@ -38,7 +40,7 @@ func (o owners) last() Owner {
 	return o.Owners[len(o.Owners)-1]
 }
 
-// readOwners returns the owners of a plane; none when none has claimed it, as before this version.
+// readOwners returns the owners of a plane; none when none has claimed it, as before there were owners.
 func readOwners(ctx context.Context, store Store, p Plane) (o owners, err error) {
 	name := ownersPrefix + p.String()
 	content, err := store.Get(ctx, name)
@@ -54,25 +56,53 @@ func readOwners(ctx context.Context, store Store, p Plane) (o owners, err error)
 	return o, nil
 }
 
-// Claim makes an owner the last one of a plane. It is repeated, and has three outcomes:
+// Claim confirms that an owner is the last one of a plane, or makes it that. It is repeated, and has three outcomes:
 //
 //  1. nil: the owner is the last one.
-//  2. ErrSuperseded: it was the last one, and another one has claimed the plane since. That stays so.
+//  2. ErrSuperseded: it was the last one, and another one has claimed the plane since; or it never was, and the last one
+//     has taken the plane. The data of the latter owner is of a version without owners, or could not reach the store
+//     before the plane was recovered elsewhere. That stays so.
 //  3. Another error: the store does not answer, or its object is damaged; nothing is known.
 //
 // Of two owners that claim at the same time one is superseded at its next call.
 func Claim(ctx context.Context, store Store, p Plane, o Owner) error {
 	have, err := readOwners(ctx, store, p)
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
-	}
-	if have.last() == o {
+	case have.last() == o:
 		return nil
-	}
-	if slices.Contains(have.Owners, o) {
+	case have.Taken != "" && have.Taken == have.last():
 		return fmt.Errorf("plane %s: %w", p, ErrSuperseded)
 	}
-	have.Owners = append(have.Owners, o)
+	return have.add(ctx, store, p, o)
+}
+
+// Take makes an owner the last one whose data is made from the backups of the plane, or by a move, or is new. It may be
+// repeated, and has the outcomes of Claim; only an owner that was the last one before can be superseded.
+func Take(ctx context.Context, store Store, p Plane, o Owner) error {
+	have, err := readOwners(ctx, store, p)
+	if err != nil || have.last() == o && have.Taken == o {
+		return err
+	}
+	have.Taken = o
+	return have.add(ctx, store, p, o)
+}
+
+// IsOwned reports whether a plane has an owner.
+func IsOwned(ctx context.Context, store Store, p Plane) (bool, error) {
+	have, err := readOwners(ctx, store, p)
+	return have.last() != "", err
+}
+
+// add stores the owners with o as the last one.
+func (have owners) add(ctx context.Context, store Store, p Plane, o Owner) error {
+	if have.last() != o {
+		if slices.Contains(have.Owners, o) {
+			return fmt.Errorf("plane %s: %w", p, ErrSuperseded)
+		}
+		have.Owners = append(have.Owners, o)
+	}
 	if n := len(have.Owners); n > maxOwners {
 		have.Owners = have.Owners[n-maxOwners:]
 	}

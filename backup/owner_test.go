@@ -1,6 +1,7 @@
 package backup
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -22,7 +23,7 @@ func TestI1AManagementClusterThatComesBackEndsNoBackups(t *testing.T) {
 		if exists, err := Exists(t.Context(), w.store, testPlane); !exists || err != nil {
 			t.Fatalf("the backup: %v, %v", exists, err)
 		}
-		if err := Claim(t.Context(), w.store, testPlane, "second"); err != nil {
+		if err := Take(t.Context(), w.store, testPlane, "second"); err != nil {
 			t.Fatal(err)
 		}
 		sleep(2 * ownerEvery)
@@ -97,5 +98,37 @@ func TestOfTwoClaimsOneLasts(t *testing.T) {
 	store.replace(ownersPrefix+testPlane.String(), []byte("{}"))
 	if err := Claim(t.Context(), store, testPlane, "a"); !errors.Is(err, ErrCorrupt) {
 		t.Errorf("a damaged list of owners: %v", err)
+	}
+}
+
+// A management cluster comes back with the data of a version without owners, or with that of a disk of an earlier day,
+// after its cluster was recovered elsewhere: its owner is not in the list, and must not stop the plane that was
+// recovered.
+func TestI1AnOwnerOfOlderDataNeverEndsARecoveredPlane(t *testing.T) {
+	for name, before := range map[string]string{"never claimed": "", "claimed": `{"owners":["of the first"]}`} {
+		store := newMemoryStore()
+		if before != "" {
+			store.replace(ownersPrefix+testPlane.String(), []byte(before))
+		}
+		if err := Take(t.Context(), store, testPlane, "recovered"); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if err := Claim(t.Context(), store, testPlane, "drawn later"); !errors.Is(err, ErrSuperseded) {
+				t.Errorf("%s: older data claims the plane: %v", name, err)
+			}
+			for _, confirm := range []func(context.Context, Store, Plane, Owner) error{Claim, Take} {
+				if err := confirm(t.Context(), store, testPlane, "recovered"); err != nil {
+					t.Errorf("%s: the recovered plane: %v", name, err)
+				}
+			}
+		}
+		// Another recovery, and a plane that is new, do take it.
+		if err := Take(t.Context(), store, testPlane, "recovered again"); err != nil {
+			t.Error(err)
+		}
+		if err := Take(t.Context(), store, testPlane, "recovered"); !errors.Is(err, ErrSuperseded) {
+			t.Errorf("%s: a superseded owner takes the plane: %v", name, err)
+		}
 	}
 }

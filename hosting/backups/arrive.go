@@ -53,7 +53,7 @@ func readRotations(staging string) controlplane.Rotations {
 	return record.Rotations
 }
 
-// arriveOnce reads the data once. Before the plane can start with it, it claims the backups of the plane: the other
+// arriveOnce reads the data once. Before the plane can start with it, it takes the backups of the plane: the other
 // management cluster can never run the plane again, not even with a disk of an earlier day.
 func (b *Backups) arriveOnce(ctx context.Context, id controlplane.ID, p *preparation) error {
 	staging, move := b.o.Staging(id, p.order.ID), controlplane.MoveOf(p.order.ID)
@@ -80,8 +80,8 @@ func (b *Backups) arriveOnce(ctx context.Context, id controlplane.ID, p *prepara
 	if err != nil {
 		return err
 	}
-	if err := b.claim(ctx, id); err != nil {
-		return fmt.Errorf("claiming the backups of a plane that arrives: %w", err)
+	if err := b.take(ctx, id); err != nil {
+		return fmt.Errorf("taking the backups of a plane that arrives: %w", err)
 	}
 	content, err := json.Marshal(prepared{Restores: time.Now().UTC(), Next: 1})
 	if err != nil {

@@ -49,8 +49,9 @@ func (b *Backups) owner(id controlplane.ID) (backup.Owner, error) {
 	return drawn, atomicfile.Write(filepath.Join(b.o.State(id), ownerName), []byte(drawn+"\n"), 0o600)
 }
 
-// claim claims the backups of a plane for its data on this machine, before that data is made from them.
-func (b *Backups) claim(ctx context.Context, id controlplane.ID) error {
+// take takes the backups of a plane for its data on this machine, before that data is made from them. No data of the
+// plane elsewhere has them from now on.
+func (b *Backups) take(ctx context.Context, id controlplane.ID) error {
 	if b.o.State == nil {
 		return nil
 	}
@@ -58,7 +59,19 @@ func (b *Backups) claim(ctx context.Context, id controlplane.ID) error {
 	if err != nil {
 		return err
 	}
-	return backup.Claim(ctx, b.o.Store, backup.Plane(id), owner)
+	return backup.Take(ctx, b.o.Store, backup.Plane(id), owner)
+}
+
+// takeNew takes the backups of a plane that is new here, and of which the store has no data. A plane of this name that
+// was deleted, or lost before its first backup, may have left an owner.
+func (b *Backups) takeNew(ctx context.Context, id controlplane.ID) error {
+	if b.o.State == nil {
+		return nil
+	}
+	if isOwned, err := backup.IsOwned(ctx, b.o.Store, backup.Plane(id)); err != nil || !isOwned {
+		return err
+	}
+	return b.take(ctx, id)
 }
 
 // IsSuperseded reports whether another management cluster has the plane: it never runs on this one again. It stays so
@@ -74,7 +87,8 @@ func (b *Backups) IsSuperseded(id controlplane.ID) bool {
 		return false
 	}
 	for _, name := range []string{supersededName, leftName} {
-		if _, err := os.Lstat(filepath.Join(b.o.State(id), name)); err == nil {
+		// A disk that does not answer may have the note.
+		if _, err := os.Lstat(filepath.Join(b.o.State(id), name)); !errors.Is(err, fs.ErrNotExist) {
 			return true
 		}
 	}

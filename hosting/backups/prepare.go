@@ -234,6 +234,11 @@ func (b *Backups) isLost(ctx context.Context, id controlplane.ID, p *preparation
 	for wait := retryPrepare; ; wait = min(2*wait, retryStoreLast) {
 		attempt, cancel := context.WithTimeout(ctx, answerLimit)
 		exists, err := backup.Exists(attempt, b.o.Store, backup.Plane(p.order.Source))
+		if err == nil && !exists {
+			if err = b.takeNew(attempt, id); errors.Is(err, backup.ErrSuperseded) {
+				exists, err = true, nil // the recovery fails with this error
+			}
+		}
 		cancel()
 		switch {
 		case ctx.Err() != nil:
@@ -337,7 +342,7 @@ func (b *Backups) restore(ctx context.Context, id controlplane.ID, o controlplan
 		return prepared{}, err
 	}
 	if o.ID == controlplane.Recovery {
-		if err := b.claim(ctx, id); err != nil {
+		if err := b.take(ctx, id); err != nil {
 			return prepared{}, err
 		}
 	}

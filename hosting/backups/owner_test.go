@@ -1,0 +1,62 @@
+package backups
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"atoll.dev/backup"
+	"atoll.dev/hosting/controlplane"
+)
+
+// A plane that is recovered keeps the backups when its management cluster of before comes back with data of a version
+// without owners. A plane of the same name that is new takes them.
+func TestI1ARecoveredPlaneStays(t *testing.T) {
+	dir, store := t.TempDir(), &mapStore{objects: map[string]string{}}
+	machine := func(name string) *Backups {
+		return New(Options{Store: store,
+			State: func(id controlplane.ID) string { return filepath.Join(dir, name, id.Name) }})
+	}
+	claim := func(b *Backups, id controlplane.ID) error {
+		owner, err := b.owner(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return backup.Claim(context.Background(), store, backup.Plane(id), owner)
+	}
+	id, ctx := controlplane.ID{Namespace: "a", Name: "hc"}, context.Background()
+	first, second := machine("first"), machine("second")
+	if err := second.takeNew(ctx, id); err != nil || len(store.objects) != 0 {
+		t.Errorf("a new plane without an owner: %v, %v", err, store.objects)
+	}
+	if err := second.take(ctx, id); err != nil {
+		t.Fatal(err)
+	}
+	if err := claim(first, id); !errors.Is(err, backup.ErrSuperseded) {
+		t.Errorf("older data claims a recovered plane: %v", err)
+	}
+	if err := claim(second, id); err != nil {
+		t.Errorf("the recovered plane: %v", err)
+	}
+	third := machine("third")
+	if err := third.takeNew(ctx, id); err != nil {
+		t.Error(err)
+	}
+	if err := claim(third, id); err != nil {
+		t.Errorf("a new plane of the same name: %v", err)
+	}
+}
+
+// A disk that cannot say whether a plane has left lets no plane run.
+func TestI1ADiskWithoutAnAnswerStartsNoPlane(t *testing.T) {
+	state := filepath.Join(t.TempDir(), "state")
+	if err := os.WriteFile(state, nil, 0o600); err != nil { // no directory: the error is not that a file is missing
+		t.Fatal(err)
+	}
+	b := New(Options{State: func(controlplane.ID) string { return state }})
+	if !b.IsSuperseded(controlplane.ID{Namespace: "a", Name: "hc"}) {
+		t.Error("a plane runs though its notes cannot be read")
+	}
+}
