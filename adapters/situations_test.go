@@ -229,6 +229,12 @@ func situations() []situation {
 				"size": object{"class": "small", "wanted": "medium"}, "size_ordered": "small"}, "Available", "True", "", "")},
 			found: hosted(1, applied(5), ready, object{"wantedSize": "medium"}), answers: object{
 				"GET /clusters/" + clusterID + "/placement": object{"state": "Placed", "size": "medium"}}},
+		{adapter: "hosted-cluster", name: "needs no larger size any more", resource: cluster(1, live),
+			cluster: []object{placed, report("hosted-cluster", 1, object{"target_cluster": "management-01", "namespace": ns,
+				"size": object{"class": "small", "wanted": "medium"}, "size_ordered": "small"}, "Available", "True", "", "")},
+			found: hosted(1, applied(5), ready, object{"wantedSize": "small"}), answers: object{
+				"GET /clusters/" + clusterID + "/placement": object{"state": "Placed", "size": "small", "wanted_size": "medium"},
+				place: object{"state": "Placed", "management_cluster": "management-01", "size": "small"}}},
 		{adapter: "hosted-cluster", name: "runs the previous generation", resource: cluster(2, live),
 			cluster: []object{placed}, found: hosted(2, applied(5),
 				feedbackConditions(6, "Available", "True", "AsExpected", ""), running)},
