@@ -59,9 +59,9 @@ func readOwners(ctx context.Context, store Store, p Plane) (o owners, err error)
 // Claim confirms that an owner is the last one of a plane, or makes it that. It is repeated, and has three outcomes:
 //
 //  1. nil: the owner is the last one.
-//  2. ErrSuperseded: it was the last one, and another one has claimed the plane since; or it never was, and the last one
-//     has taken the plane. The data of the latter owner is of a version without owners, or could not reach the store
-//     before the plane was recovered elsewhere. That stays so.
+//  2. ErrSuperseded: it was the last one, and another one has claimed the plane since; or it never was, and the last
+//     one has taken the plane: then its data is of a version without owners, or never reached the store before the
+//     plane was recovered elsewhere. That stays so.
 //  3. Another error: the store does not answer, or its object is damaged; nothing is known.
 //
 // Of two owners that claim at the same time one is superseded at its next call.
