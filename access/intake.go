@@ -178,7 +178,7 @@ func (l *bodyLease) subtract(less usage) {
 	}
 }
 
-// proofState says whether the sender of a request is proven.
+// proofState is whether the sender of a request is proven.
 type proofState uint8
 
 const (

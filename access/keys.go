@@ -68,7 +68,7 @@ const (
 	MaxSessions = 100
 )
 
-// Account says whether the principals of an account are operators.
+// Account is an account of the region. The principals of a privileged account are operators.
 type Account struct {
 	ID         string `json:"accountId"`
 	Privileged bool   `json:"privileged"`

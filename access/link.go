@@ -50,7 +50,7 @@ var (
 const invalidLinkCode = "the link code was used, has expired, or is none; an administrator of your account makes a " +
 	"new one with: atoll link create"
 
-// Link says which principal an external identity is.
+// Link connects an external identity to a principal.
 type Link struct {
 	ID              string
 	Account         cluster.Account

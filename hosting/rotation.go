@@ -251,7 +251,7 @@ func (r orderedRotation) waitMessage(of report, last rotation.Order) string {
 	return ""
 }
 
-// advice says what to do between the two steps.
+// advice returns what to do between the two steps.
 func (r orderedRotation) advice() string {
 	if r.Key == rotation.EncryptionKey {
 		return "all Secrets are encrypted with the new key; complete the rotation"

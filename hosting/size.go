@@ -65,7 +65,7 @@ func sizeStatus(s controlplane.SizeState) *hypershift.SizeStatus {
 	return status
 }
 
-// sizeMessage says to the cluster's owner what is not as it should be, "" when all is.
+// sizeMessage returns, for the cluster's owner, what is not as it should be, "" when all is.
 func sizeMessage(s controlplane.SizeState) (message string) {
 	grows := s.Wanted.Compare(s.Size) > 0
 	switch {

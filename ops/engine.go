@@ -142,7 +142,7 @@ func NewEngine(o Options) *Engine {
 		gate: newGate(o.Now())}
 }
 
-// ObserveRequest tells the engine how long a request of the service took. While requests are slow, the engine takes
+// ObserveRequest gives the engine the duration of a request of the service. While requests are slow, the engine takes
 // fewer steps of operations at once, because the two compete for processors and for the database (decision 151).
 func (e *Engine) ObserveRequest(took time.Duration) { e.gate.observe(took, e.o.Now()) }
 

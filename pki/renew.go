@@ -114,8 +114,8 @@ func (id *Identity) isConfirmed() bool {
 	return err != nil || !key.PublicKey.Equal(id.Certificate().PublicKey)
 }
 
-// confirm tells the CA that the present certificate has arrived. From then on the CA takes
-// another use of the certificate before it for that of a copied key.
+// confirm reports to the CA that the present certificate has arrived. From then on the CA
+// treats a use of the previous certificate as that of a copied key.
 func (id *Identity) confirm(ctx context.Context) error {
 	id.renewal.Lock()
 	defer id.renewal.Unlock()

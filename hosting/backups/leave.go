@@ -97,7 +97,7 @@ func (b *Backups) Leave(id controlplane.ID, move string) controlplane.Leaving {
 	return l.state
 }
 
-// Stopped tells a move that the plane's process has ended and is not started again. It may be repeated.
+// Stopped records in a move that the plane's process has ended and is not started again. It may be repeated.
 func (b *Backups) Stopped(id controlplane.ID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -22,7 +22,7 @@ func MoveOf(order string) string {
 // as JSON. Its Rotations are those of the plane's keys.
 const StagedRecord = "record.json"
 
-// LeavingState says how far a plane has left this management cluster.
+// LeavingState is how far a plane has left this management cluster.
 type LeavingState string
 
 // States of a Leaving, in their order. From LeavingStores on the plane never runs here again.

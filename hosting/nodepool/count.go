@@ -7,7 +7,7 @@ import (
 	"atoll.dev/hosting/loop"
 )
 
-// countNodes says how many nodes a pool orders, of which object is the NodePool; nil for a deleted one. The order
+// countNodes passes on how many nodes a pool orders. object is its NodePool, nil for a deleted one. The order
 // counts and not the nodes that exist: hosting knows it earlier, and no writer of Nodes changes it.
 func (k *reconciler) countNodes(key loop.Key, object *unstructured.Unstructured) {
 	var cluster controlplane.ID

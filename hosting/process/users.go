@@ -79,7 +79,7 @@ const (
 	ownDepth = 64
 )
 
-// errNoOwners says that root can give nothing away: the file system keeps no owners, or a user namespace has no such
+// errNoOwners means that root can give nothing away: the file system keeps no owners, or a user namespace has no such
 // user. Nothing has changed then.
 var errNoOwners = errors.New("files there cannot get another owner")
 
