@@ -256,8 +256,16 @@ func startPlatform(t *testing.T, r *localtest.Region, name string) *platformRepl
 	}
 	args = append(args, "--drain-for", "2s")
 	p.cmd = exec.Command(args[0], args[1:]...)
-	var log bytes.Buffer
-	p.cmd.Stderr = &log
+	output, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer output.Close()
+	log := func() string {
+		content, _ := os.ReadFile(output.Name())
+		return string(content)
+	}
+	p.cmd.Stderr = output
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -268,13 +276,13 @@ func startPlatform(t *testing.T, r *localtest.Region, name string) *platformRepl
 	t.Cleanup(func() {
 		_ = p.cmd.Process.Kill() // it may have ended
 		<-p.ended
-		if strings.Contains(log.String(), "requests cut") || t.Failed() {
-			t.Errorf("log of the %s replica:\n%s", name, log.String())
+		if strings.Contains(log(), "requests cut") || t.Failed() {
+			t.Errorf("log of the %s replica:\n%s", name, log())
 		}
 	})
 	testsite.Eventually(t, name+" is ready", func() error {
 		if !p.isReady() {
-			return fmt.Errorf("not ready: %s", log.String())
+			return fmt.Errorf("not ready: %s", log())
 		}
 		return nil
 	})
