@@ -52,14 +52,16 @@ func (x *runner) sizeState() controlplane.SizeState {
 }
 
 // holdSize makes the ordered size that of the plane, as far as the plane's use permits it, and limits a running process
-// by it. The record is written before: the next runtime has the same limits.
+// by it. The record is written before: the next runtime has the same limits. A process that was started without a size,
+// by an earlier version, keeps its limits until its next start.
 func (x *runner) holdSize(ordered cluster.Size) error {
 	had := x.record.Size
 	if had == "" && x.record.Born && ordered.IsKnown() {
 		had = cluster.Large // its limits were no smaller
 	}
 	size := cluster.HeldSize(had, ordered, x.need.Wanted)
-	if size == x.record.Size {
+	if size == x.record.Size || x.record.Size == "" && x.process != nil && size != cluster.Large {
+		// A process that was started without a size aims at more memory than a small one has.
 		return nil
 	}
 	next := x.record

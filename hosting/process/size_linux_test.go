@@ -118,3 +118,44 @@ func TestAPlaneHasTheLimitsOfItsSize(t *testing.T) {
 	}
 	s.discard()
 }
+
+// A process that was started without a size, by an earlier version, keeps its limits until its next start: its collector
+// aims at more memory than a small plane has.
+func TestAPlaneWithoutASizeGetsOneAtItsNextStart(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs a control plane, which -short leaves out")
+	}
+	binary, err := planetest.Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := process.Options{Dir: t.TempDir(), Binaries: map[controlplane.Version]string{"1.36.3": binary},
+		Probes: process.Probes{Every: 100 * time.Millisecond}}
+	t.Cleanup(func() { killAll(t, o) })
+	spec := controlplane.Spec{Name: "before", Release: "1.36.3"}
+	s := orderSite(t, o, spec)
+	s.await("a measured plane", func(o controlplane.Observation) bool {
+		return o.State == controlplane.Ready && o.Size.Wanted == cluster.Small
+	})
+	spec.Size, spec.Nodes = cluster.Small, 20
+	if err := s.runtime.Ensure(s.id, spec); err != nil {
+		t.Fatal(err)
+	}
+	running := s.await("the need of 20 nodes", func(o controlplane.Observation) bool {
+		return o.State == controlplane.Ready && o.Size.Wanted == cluster.Medium
+	})
+	if running.Size.Size != "" || running.Size.Limits.Memory != 4<<30 {
+		t.Errorf("the running plane: %+v, want the limits of before", running.Size)
+	}
+	if err := s.runtime.Sleep(s.id); err != nil {
+		t.Fatal(err)
+	}
+	s.await("the end of the process", func(o controlplane.Observation) bool { return !o.Running })
+	if err := s.runtime.Ensure(s.id, spec); err != nil {
+		t.Fatal(err)
+	}
+	s.await("the size after the next start", func(o controlplane.Observation) bool {
+		return o.State == controlplane.Ready && o.Size.Size == cluster.Medium
+	})
+	s.discard()
+}
