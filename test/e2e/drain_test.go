@@ -53,7 +53,7 @@ func TestAReplicaThatIsStoppedFailsNoRequest(t *testing.T) {
 				select {
 				case <-stopped:
 					return
-				default:
+				case <-time.After(betweenRequests):
 					if n%16 == 0 && n < 16*changesEach {
 						w.makeGroup(transport, fmt.Sprintf("drain-%d-%d", i, n))
 					} else {
@@ -119,8 +119,12 @@ func TestAReplicaThatIsStoppedFailsNoRequest(t *testing.T) {
 	}
 }
 
-// changesEach is how many groups a worker makes; an account may have 500.
-const changesEach = 50
+const (
+	// changesEach is how many groups a worker makes; an account may have 500.
+	changesEach = 50
+	// betweenRequests is the time between two requests of one of the eight workers: an account may send 500 lists in a second.
+	betweenRequests = 25 * time.Millisecond
+)
 
 // drainWorld sends the load.
 type drainWorld struct {
