@@ -119,8 +119,8 @@ func TestAPlaneHasTheLimitsOfItsSize(t *testing.T) {
 	s.discard()
 }
 
-// A process that was started without a size, by an earlier version, keeps its limits until its next start: its collector
-// aims at more memory than a small plane has.
+// A process that was started without a size, by an earlier version, keeps its limits until its next start: its
+// collector aims at more memory than a small plane has.
 func TestAPlaneWithoutASizeGetsOneAtItsNextStart(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs a control plane, which -short leaves out")
@@ -147,7 +147,8 @@ func TestAPlaneWithoutASizeGetsOneAtItsNextStart(t *testing.T) {
 	if running.Size.Size != "" || running.Size.Limits.Memory != 4<<30 {
 		t.Errorf("the running plane: %+v, want the limits of before", running.Size)
 	}
-	if err := s.runtime.Sleep(s.id); err != nil {
+	stop := s.runtime.Sleep
+	if err := stop(s.id); err != nil {
 		t.Fatal(err)
 	}
 	s.await("the end of the process", func(o controlplane.Observation) bool { return !o.Running })

@@ -122,7 +122,8 @@ func TestAReplicaThatIsStoppedFailsNoRequest(t *testing.T) {
 const (
 	// changesEach is how many groups a worker makes; an account may have 500.
 	changesEach = 50
-	// betweenRequests is the time between two requests of one of the eight workers: an account may send 500 lists in a second.
+	// betweenRequests is the time between two requests of one of the eight workers: an account may send 500 lists in a
+	// second.
 	betweenRequests = 25 * time.Millisecond
 )
 
