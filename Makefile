@@ -55,6 +55,9 @@ bench: build ## the figures of bench/README.md, as JSON lines
 check: ## what CI checks before the tests
 	@test -z "$$(git ls-files '*.go' | xargs gofmt -l)" || { echo 'not gofmt-ed:'; git ls-files '*.go' | xargs gofmt -l; exit 1; }
 	@$(GO) vet $(VETFLAGS) ./...
+	@# tests that this suite does not run must at least compile
+	@git grep -lE '^//go:build (realnodes|versions)' -- '*.go' | xargs -n1 dirname | sort -u | sed 's|^|./|' | \
+		xargs $(GO) vet $(VETFLAGS) -tags realnodes,versions
 
 vuln: ## known vulnerabilities in what the binaries call; needs the vulnerability database
 	@scripts/vuln.sh

@@ -290,17 +290,17 @@ func TestARealNodeRunsPods(t *testing.T) {
 		if err := errors.Join(stopFirst(), stopSecond()); err != nil {
 			t.Fatal(err)
 		}
-		all, err := hierarchies()
+		all, err := readHierarchies()
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, c := range []node.Config{first, second} {
 			for _, h := range all {
-				if _, err := os.Stat(filepath.Join(h.Path, namesOf(c).cgroup)); !errors.Is(err, os.ErrNotExist) {
+				if _, err := os.Stat(filepath.Join(h.Path, machineNamesOf(c).cgroup)); !errors.Is(err, os.ErrNotExist) {
 					t.Errorf("%s has the cgroup of %s", h.Path, c.Name)
 				}
 			}
-			for _, link := range []string{namesOf(c).link, c.Network.Bridge} {
+			for _, link := range []string{machineNamesOf(c).link, c.Network.Bridge} {
 				if _, err := os.Stat("/sys/class/net/" + link); !errors.Is(err, os.ErrNotExist) {
 					t.Errorf("link %s is there", link)
 				}

@@ -74,6 +74,8 @@ func (p onePlane) Client(controlplane.ID) (controlplane.Admin, error) {
 	return admin, err
 }
 
+func (onePlane) SetNodes(controlplane.ID, string, int) {} // nobody chooses a size for this plane
+
 // world is a cluster with two real nodes.
 type world struct {
 	t          *testing.T
