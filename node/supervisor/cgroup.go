@@ -59,9 +59,16 @@ func readHierarchies() ([]hierarchy, error) {
 // isUnified reports whether version 2 is the only one that is mounted.
 func isUnified(all []hierarchy) bool { return len(all) == 1 && len(all[0].Options) == 0 }
 
-// makeCgroup creates a node's cgroup in each hierarchy and limits its processor time to milliCPU thousandths of a
-// processor. It may be repeated.
-func makeCgroup(all []hierarchy, name string, milliCPU int64) error {
+// cgroupLimits are the limits of a node's cgroup.
+type cgroupLimits struct {
+	milliCPU  int64 // thousandths of a processor
+	processes int64 // processes and threads of the node
+	// allProcesses is the same for the cgroup that contains the cgroups of all nodes of this machine.
+	allProcesses int64
+}
+
+// makeCgroup creates a node's cgroup in each hierarchy and sets its limits. It may be repeated.
+func makeCgroup(all []hierarchy, name string, limits cgroupLimits) error {
 	for _, h := range all {
 		parent := filepath.Join(h.Path, nodesGroup)
 		dir := filepath.Join(h.Path, name)
@@ -88,8 +95,15 @@ func makeCgroup(all []hierarchy, name string, milliCPU int64) error {
 				}
 			}
 		}
-		if err := limitCPU(h, all, dir, milliCPU); err != nil {
+		if err := limitCPU(h, all, dir, limits.milliCPU); err != nil {
 			return err
+		}
+		if slices.Contains(h.Options, "pids") || isUnified(all) {
+			for group, most := range map[string]int64{parent: limits.allProcesses, dir: limits.processes} {
+				if err := writeFile(filepath.Join(group, "pids.max"), strconv.FormatInt(most, 10)); err != nil {
+					return err
+				}
+			}
 		}
 	}
 	return nil

@@ -168,7 +168,12 @@ func readMachineSize() (machineSize, error) {
 	if err != nil || len(cpus) == 0 {
 		return machineSize{}, errors.New("/sys lists no processors")
 	}
-	return machineSize{milliCPU: int64(len(cpus)) * 1000, memory: int64(info.Totalram) * int64(info.Unit)}, nil
+	processes, err := readMaxProcesses()
+	if err != nil {
+		return machineSize{}, err
+	}
+	return machineSize{milliCPU: int64(len(cpus)) * 1000, memory: int64(info.Totalram) * int64(info.Unit),
+		processes: processes}, nil
 }
 
 // listen makes the listeners in the node and sends their descriptors to the supervisor, which accepts the connections

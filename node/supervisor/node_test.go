@@ -8,12 +8,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -274,6 +277,37 @@ func TestARealNodeRunsPods(t *testing.T) {
 			t.Errorf("the container ended with %+v, want exit code 137", end)
 		}
 	})
+	t.Run("a fork bomb ends at its pod, and its neighbours start processes", func(t *testing.T) {
+		w.startPod(demoPod("f", first.Name, "fork"), podIsReady)
+		testsite.EventuallyWithin(t, "the fork bomb is refused", readyWait, func() error {
+			logs, err := filepath.Glob(filepath.Join(first.Home, "log/pods/default_f_*/*/*.log")) // no konnectivity here
+			if err != nil || len(logs) != 1 {
+				return fmt.Errorf("logs %q, error %v", logs, err)
+			}
+			data, err := os.ReadFile(logs[0])
+			if err == nil && !strings.Contains(string(data), "others is refused") {
+				err = fmt.Errorf("its log is %q", data)
+			}
+			return err
+		})
+		var ofPod, ofPods, ofNode int
+		for path, value := range processLimits(t, machineNamesOf(first).cgroup) {
+			switch depth := strings.Count(path, "/"); {
+			case depth == 0:
+				ofNode = value
+			case path == "/kubepods":
+				ofPods = value
+			case strings.Contains(filepath.Base(path), "pod") && value == processesOfPod:
+				ofPod = value
+			}
+		}
+		if want := limitsOf(first.Resources, machineSize{}).processes; int64(ofNode) != want ||
+			ofPods != processesOfPods || ofPod != processesOfPod {
+			t.Errorf("limits of the node %d, its pods %d, one of them %d; want %d, %d, %d", ofNode, ofPods, ofPod, want,
+				processesOfPods, processesOfPod)
+		}
+		w.startPod(demoPod("g", first.Name), podIsReady) // runc, a shim and the program itself
+	})
 	t.Run("a killed node comes back", func(t *testing.T) {
 		if err := unix.Kill(status.Init, unix.SIGKILL); err != nil {
 			t.Fatal(err)
@@ -307,6 +341,30 @@ func TestARealNodeRunsPods(t *testing.T) {
 			}
 		}
 	})
+}
+
+// processLimits returns the limits of processes of a node's cgroup and of those in it that have one, by path.
+func processLimits(t *testing.T, cgroup string) map[string]int {
+	t.Helper()
+	all, err := readHierarchies()
+	if err != nil {
+		t.Fatal(err)
+	}
+	limits := map[string]int{}
+	for _, h := range all {
+		root := filepath.Join(h.Path, cgroup)
+		_ = filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
+			if err != nil || filepath.Base(path) != "pids.max" {
+				return nil // cgroups come and go
+			}
+			data, _ := os.ReadFile(path)
+			if most, err := strconv.Atoi(strings.TrimSpace(string(data))); err == nil {
+				limits[strings.TrimPrefix(filepath.Dir(path), root)] = most
+			}
+			return nil
+		})
+	}
+	return limits
 }
 
 // request requests a URL with a connection of its own, in the calling thread's network namespace.

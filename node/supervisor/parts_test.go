@@ -74,13 +74,30 @@ func TestAListenerOfANodeForwardsToItsTarget(t *testing.T) {
 func TestKubeletReservesWhatTheNodeDoesNotHave(t *testing.T) {
 	c := node.Config{Network: node.Network{Address: "10.90.3.11/24"},
 		Resources: node.Resources{CPU: resource.MustParse("1500m"), Memory: resource.MustParse("1Gi")}}
-	reserved := kubeletSettings(c, machineSize{milliCPU: 2000, memory: 3 << 30})["systemReserved"].(map[string]any)
-	if reserved["cpu"] != "500m" || reserved["memory"] != "2113929216" { // 3 GiB - 1 GiB - 32 MiB
+	reserved := kubeletSettings(c, machineSize{2000, 3 << 30, 32768})["systemReserved"].(map[string]any)
+	if reserved["cpu"] != "500m" || reserved["memory"] != "2113929216" || // 3 GiB - 1 GiB - 32 MiB
+		reserved["pid"] != "28672" { // 32768 - 4096
 		t.Errorf("reserved %v", reserved)
 	}
 	reserved = kubeletSettings(c, machineSize{milliCPU: 1000, memory: 1 << 29})["systemReserved"].(map[string]any)
-	if reserved["cpu"] != "0m" || reserved["memory"] != "0" {
+	if reserved["cpu"] != "0m" || reserved["memory"] != "0" || reserved["pid"] != "0" {
 		t.Errorf("a machine smaller than the node reserves %v", reserved)
+	}
+}
+
+func TestPodsLeaveTheirNodeProcessesAndNodesTheirMachine(t *testing.T) {
+	const most = 250 // pods of a node
+	got := limitsOf(node.Resources{CPU: resource.MustParse("2"), Pods: most}, machineSize{processes: 32768})
+	if got.milliCPU != 2000 || got.allProcesses != 16384 {
+		t.Errorf("limits %+v", got)
+	}
+	if left := got.processes - processesOfPods; left < processesOfPrograms+12*most || processesOfPods <= processesOfPod {
+		t.Errorf("pods leave %d of %d processes; one pod has %d of the %d of all", left, got.processes, processesOfPod,
+			processesOfPods)
+	}
+	m, err := readMachineSize()
+	if err != nil || m.processes < 1000 {
+		t.Errorf("the machine permits %d processes, error %v", m.processes, err)
 	}
 }
 

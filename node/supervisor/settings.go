@@ -48,8 +48,9 @@ const evictionThreshold = 32 << 20
 
 // machineSize is the size of this machine.
 type machineSize struct {
-	milliCPU int64
-	memory   int64 // bytes
+	milliCPU  int64
+	memory    int64 // bytes
+	processes int64 // processes and threads that the kernel permits
 }
 
 // programFiles returns the content of the configuration files of the node's programs, by path in the node's root.
@@ -119,6 +120,7 @@ func kubeletSettings(c node.Config, m machineSize) map[string]any {
 		"clusterDomain":            "cluster.local",
 		"resolvConf":               "/etc/resolv.conf",
 		"maxPods":                  c.Resources.Pods,
+		"podPidsLimit":             processesOfPod,
 		"volumePluginDir":          "/var/lib/kubelet/volumeplugins", // the default is below /usr
 		"serializeImagePulls":      false,
 		"failSwapOn":               false,
@@ -132,6 +134,7 @@ func kubeletSettings(c node.Config, m machineSize) map[string]any {
 		"systemReserved": map[string]any{
 			"cpu":    fmt.Sprintf("%dm", max(0, m.milliCPU-c.Resources.CPU.MilliValue())),
 			"memory": fmt.Sprint(max(0, m.memory-evictionThreshold-c.Resources.Memory.Value())),
+			"pid":    fmt.Sprint(max(0, m.processes-processesOfPods)), // kubelet limits the pods together to the rest
 		},
 	}
 	if c.Network.ClusterDNS != "" {

@@ -156,7 +156,11 @@ func (s *supervisor) placeInit(pid int) error {
 		return err
 	}
 	defer release()
-	if err := makeCgroup(s.cgroups, s.names.cgroup, s.config.Resources.CPU.MilliValue()); err != nil {
+	machine, err := readMachineSize()
+	if err != nil {
+		return err
+	}
+	if err := makeCgroup(s.cgroups, s.names.cgroup, limitsOf(s.config.Resources, machine)); err != nil {
 		return fmt.Errorf("making the node's cgroup: %w", err)
 	}
 	if err := enterCgroup(s.cgroups, s.names.cgroup, pid); err != nil {

@@ -47,6 +47,21 @@ spec:
 		{`get pod p-fails -o=jsonpath={.status.containerStatuses[0].state.terminated.exitCode}`,
 			`3`},
 	}},
+	{name: "a fork bomb ends at the limit of its pod", manifests: `apiVersion: v1
+kind: Pod
+metadata: {name: p-forks, labels: {app: p-forks}}
+spec:
+  terminationGracePeriodSeconds: 1
+  restartPolicy: Never
+  containers:
+  - name: main
+    image: atoll.dev/demo:v1
+    imagePullPolicy: Never
+    args: [fork]
+`, steps: []step{
+		{`logs p-forks -c main`,
+			`others is refused`},
+	}},
 	{name: "a container that fails is restarted on failure", manifests: `apiVersion: v1
 kind: Pod
 metadata: {name: p-restarts, labels: {app: p-restarts}}

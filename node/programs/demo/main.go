@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strconv"
@@ -34,6 +35,7 @@ const usage = `usage:
   demo copy                   copy the standard input to the standard output
   demo sleep DURATION         wait, as 10s
   demo allocate MEBIBYTES     use memory, then wait
+  demo fork                   start processes until one is refused, print how many, then wait
   demo exit STATUS            end with a status
 `
 
@@ -74,6 +76,7 @@ var commands = map[string]struct {
 	"copy":     {0, func([]string) error { _, err := io.Copy(os.Stdout, os.Stdin); return err }},
 	"sleep":    {1, sleep},
 	"allocate": {1, allocate},
+	"fork":     {0, fork},
 	"exit":     {1, exit},
 }
 
@@ -238,6 +241,19 @@ func allocate(args []string) error {
 	}
 	fmt.Printf("allocated %d MiB\n", len(memory)>>20)
 	return sleep([]string{"1000h"})
+}
+
+// fork starts copies of this program until one is refused, and waits until the process is ended. It uses one processor
+// only, so that a copy needs few threads, and nobody waits for the copies: they are as many as permitted.
+func fork([]string) error {
+	for count := 0; ; count++ {
+		cmd := exec.Command("/proc/self/exe", "sleep", "1000h")
+		cmd.Env = []string{"GOMAXPROCS=1"}
+		if err := cmd.Start(); err != nil {
+			fmt.Printf("a process after %d others is refused: %v\n", count, err)
+			return sleep([]string{"1000h"})
+		}
+	}
 }
 
 func exit(args []string) error {
