@@ -33,7 +33,7 @@ type Grant struct {
 	Policies []string
 }
 
-// Resources tells a Router what requests are about.
+// Resources finds for a Router the resources that requests name.
 type Resources interface {
 	// Identify returns the resource of a request, as far as its path, query and body show it. It
 	// reads nothing else.

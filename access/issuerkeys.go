@@ -32,8 +32,8 @@ func (k *IssuerKeys) Payload(ctx context.Context, token string) ([]byte, error) 
 	return payload, err
 }
 
-// payload returns the claims of a signed token. problem says what is wrong with the token; err is
-// why a key is missing.
+// payload returns the claims of a signed token. problem names the defect of the token, "" for a
+// valid one; err is the reason why a key is missing.
 func (k *issuerKeys) payload(ctx context.Context, token string) (payload []byte, problem string, err error) {
 	signed, err := jose.ParseSignedCompact(token, oidcAlgorithms)
 	if err != nil || len(signed.Signatures) != 1 {

@@ -34,7 +34,7 @@ const (
 var oidcAlgorithms = []jose.SignatureAlgorithm{jose.RS256, jose.RS384, jose.RS512, jose.PS256, jose.PS384, jose.PS512,
 	jose.ES256, jose.ES384, jose.ES512, jose.EdDSA}
 
-// OIDCOptions say which tokens of which issuer a region takes.
+// OIDCOptions select the issuer and the tokens that a region takes.
 type OIDCOptions struct {
 	// Issuer is the URL of the issuer, exactly as the claim iss of its tokens.
 	Issuer string
@@ -49,14 +49,14 @@ type OIDCOptions struct {
 	SubjectClaim string
 	// Roots verify the certificates of the issuer; nil: the system's.
 	Roots *x509.CertPool
-	// Links tells which principals external identities are.
+	// Links finds the principals of external identities.
 	Links Links
 	// Log gets failures of reading the issuer's keys, once a minute.
 	Log *slog.Logger
 }
 
 // OIDC proves identities by tokens of an OpenID Connect issuer. A token names a person of the issuer; a
-// Link says which principal of the region that person is. Several goroutines may call its methods.
+// Link maps that person to a principal of the region. Several goroutines may call its methods.
 type OIDC struct {
 	options OIDCOptions
 	keys    *issuerKeys
@@ -149,7 +149,8 @@ func notReady(err error) error {
 	if errors.Is(err, ErrTooOld) {
 		return keysTooOld().Because(err)
 	}
-	return refuse(KeysNotReady, "the region has not read its links yet, so it cannot tell who sent the token; try again").
+	return refuse(KeysNotReady, "the region has not read its links yet, so it cannot identify the sender of the token; "+
+		"try again").
 		Because(err)
 }
 
@@ -262,7 +263,7 @@ var tokenTypes = []string{"", "jwt", "at+jwt", "application/at+jwt"}
 // keyHeaders are headers by which a token names a key of its own.
 var keyHeaders = []jose.HeaderKey{"jku", "x5u", "crit", "b64"}
 
-// headerProblem returns what a header says that a token for a region does not; "" when it says nothing else.
+// headerProblem returns the first member of a header that a token for a region does not have; "" when there is none.
 func headerProblem(h jose.Header) string {
 	kind, _ := h.ExtraHeaders[jose.HeaderType].(string)
 	switch {

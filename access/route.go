@@ -92,7 +92,7 @@ func (PrivilegedOnly) Decide(_ context.Context, q Question) (Grant, error) {
 func (PrivilegedOnly) permitsAll(caller Identity, _ Action) bool { return caller.Privileged }
 
 // decide decides about one request. An action for operators is refused to others
-// whatever the policy says. With an error, the Grant names the policies that forbid it.
+// under any policy. With an error, the Grant names the policies that forbid it.
 func decide(ctx context.Context, policy Policy, q Question) (Grant, *rest.Error) {
 	if q.Caller.linkCode != "" && q.Action != ActionCreateLink {
 		return Grant{}, refuse(AccessDenied, "a link code is good for linking an identity and for nothing else")

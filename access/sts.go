@@ -47,7 +47,7 @@ const (
 	stsNamespace = "https://sts.amazonaws.com/doc/2011-06-15/"
 )
 
-// STSOptions say where tokens may point.
+// STSOptions restrict the requests that a token may hold.
 type STSOptions struct {
 	// Hosts are the addresses of AWS STS that tokens may name: sts.eu-west-1.amazonaws.com. The region
 	// calls no other.
@@ -56,7 +56,7 @@ type STSOptions struct {
 	Audience string
 	// Roots verify the certificates of Hosts; nil: the system's.
 	Roots *x509.CertPool
-	// Accounts tells which accounts the region has, and which are privileged.
+	// Accounts finds the region's accounts, and which of them are privileged.
 	Accounts Accounts
 }
 

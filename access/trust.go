@@ -132,6 +132,6 @@ func (c *cache) endAll() {
 }
 
 func keysTooOld() *rest.Error {
-	return refuse(KeysNotReady, "the region could not read its key pairs for %s, so it cannot tell whether one was "+
+	return refuse(KeysNotReady, "the region could not read its key pairs for %s, so it cannot decide whether one was "+
 		"disabled; try again", TrustLimit)
 }

@@ -157,7 +157,7 @@ func (v *Verifier) lookup(id string) (key Key, known bool, err error) {
 		return Key{}, false, keysTooOld().Because(err)
 	case err != nil:
 		return Key{}, false, refuse(KeysNotReady,
-			"the region has not read its key pairs yet, so it cannot tell who signed; try again").Because(err)
+			"the region has not read its key pairs yet, so it cannot identify the signer; try again").Because(err)
 	}
 	return key, known, nil
 }

@@ -23,7 +23,7 @@ type BearerWay interface {
 	Prove(r *http.Request, token string) (Identity, error)
 }
 
-// Accounts tells what the region knows of accounts, from memory.
+// Accounts answers questions about the region's accounts from memory.
 type Accounts interface {
 	// IsPrivileged reports whether an account is privileged. The error is ErrNotReady or ErrTooOld.
 	IsPrivileged(account cluster.Account) (bool, error)

@@ -22,7 +22,7 @@ import (
 //
 // All objects are sealed as those of a chain are.
 
-// HandoverRequest is what the target of a move says to the source.
+// HandoverRequest is the message of the target of a move to the source.
 type HandoverRequest struct {
 	// Endpoint is HOST:PORT where customers reach the planes of the target. The source's router forwards to it.
 	Endpoint string `json:"endpoint"`

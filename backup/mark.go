@@ -11,7 +11,7 @@ import (
 
 // mark is the content of the object "mark": etcd did not change between the end of a chain's last segment and a moment.
 // A follower replaces the object every few seconds while etcd is idle, so that a restore to a second in which nothing
-// happened can prove that. A mark of an earlier segment is stale and says nothing; one of a later segment shows that
+// happened can prove that. A mark of an earlier segment is stale and proves nothing; one of a later segment shows that
 // the last segments are missing.
 type mark struct {
 	Number   int    `json:"number"`   // of the last segment; 0: there is none
@@ -59,7 +59,7 @@ func (r *chainReader) readMark(ctx context.Context) (m mark, err error) {
 }
 
 // idleUntil returns the moment until which nothing changed after the segment with this number and checksum; zero when
-// the mark is of an earlier segment. The error says that the mark is of a later segment, which is missing.
+// the mark is of an earlier segment. The error is that of a mark of a later segment, which is missing.
 func (m mark) idleUntil(number int, checksum []byte) (time.Time, error) {
 	switch {
 	case m.Number > number:

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Retention says which chains are kept. A chain is whole (any second of it can be restored), or only its snapshot is
+// Retention decides which chains are kept. A chain is whole (any second of it can be restored), or only its snapshot is
 // kept, or nothing.
 type Retention struct {
 	Whole  time.Duration // chains whose successor began within this time are kept whole

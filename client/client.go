@@ -109,14 +109,8 @@ const (
 	pathPlatformBundle     = "/api/v0/resource_bundles"
 )
 
-// CreateManagementCluster registers a management cluster. The error has status 409 when another one
-// has the name.
-func (p *Client) CreateManagementCluster(ctx context.Context, name string, labels map[string]string) (
-	platform.ManagementCluster, error) {
-	return p.RegisterManagementCluster(ctx, platform.ManagementClusterRequest{Name: name, Labels: labels})
-}
-
-// RegisterManagementCluster registers a management cluster with its capacity and versions.
+// RegisterManagementCluster registers a management cluster with its labels, capacity and versions. The error has status
+// 409 when another one has the name.
 func (p *Client) RegisterManagementCluster(ctx context.Context, r platform.ManagementClusterRequest) (
 	platform.ManagementCluster, error) {
 	return p.changeManagementCluster(ctx, http.MethodPost, pathManagementClusters, r)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"atoll.dev/api/platform"
 	"atoll.dev/client/remote"
 	"atoll.dev/internal/rest"
 )
@@ -38,7 +39,7 @@ func platformFor(t *testing.T, endpoint string) *Client {
 func TestCallsAreRepeatedWhereThatIsSafe(t *testing.T) {
 	get := func(p *Client) error { _, err := p.Bundle(t.Context(), "a"); return err }
 	post := func(p *Client) error {
-		_, err := p.CreateManagementCluster(t.Context(), "a", nil)
+		_, err := p.RegisterManagementCluster(t.Context(), platform.ManagementClusterRequest{Name: "a"})
 		return err
 	}
 	put := func(p *Client) error {

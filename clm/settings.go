@@ -77,12 +77,12 @@ var settings = []Setting{
 		Usage: "callers without certificate need a bearer token (default: if server.jwt.configs names " +
 			"issuers)", Bool: true, value: func(c *Config) any { return &c.Server.JWT.Enabled }},
 	{Key: "server.tenant.enabled", Flag: "server-tenant-enabled",
-		Usage: "headers that a gateway sets, or claims of tokens, say whose a resource is", Bool: true, value: func(
+		Usage: "headers that a gateway sets, or claims of tokens, name a resource's owner", Bool: true, value: func(
 			c *Config) any {
 			return &c.Server.Tenant.Enabled
 		}},
 	{Key: "server.tenant.system_header", Flag: "server-tenant-system-header",
-		Usage: "the header that says that the caller is the system", value: func(c *Config) any {
+		Usage: "the header that marks the caller as the system", value: func(c *Config) any {
 			return &c.Server.Tenant.SystemHeader
 		}},
 
@@ -164,7 +164,7 @@ var settings = []Setting{
 			return &c.Metrics.LabelMetricsInclusionDuration
 		}},
 	{Key: "metrics.reconciliation_stuck_threshold", Flag: "metrics-reconciliation-stuck-threshold",
-		Usage: "what is pending for longer is stuck (default 10m)", value: func(c *Config) any {
+		Usage: "time after which a pending resource counts as stuck (default 10m)", value: func(c *Config) any {
 			return &c.Metrics.ReconciliationStuckThreshold
 		}},
 

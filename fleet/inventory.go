@@ -228,8 +228,8 @@ func (inv *inventory) sortedHosts(now time.Time) []ManagementCluster {
 	return fleet
 }
 
-// hasStaleReport reports whether a management cluster counts as lost only because its last report, which says that the
-// agent is connected, is too old. The feed has no change for the end of this state.
+// hasStaleReport reports whether a management cluster counts as lost only because its last report, in which the agent
+// is connected, is too old. The feed has no change for the end of this state.
 func (inv *inventory) hasStaleReport(now time.Time) bool {
 	for _, m := range inv.mcs {
 		if !m.removed && m.reportsConnected() && now.Sub(m.reportMovedAt) > maxReportAge {

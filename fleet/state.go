@@ -105,7 +105,7 @@ func (r decodedMC) withStateAt(now, reportChanged time.Time) ManagementCluster {
 	return m
 }
 
-// reportsConnected reports whether the last report says that the agent is connected, whatever the report's age.
+// reportsConnected reports whether the agent is connected by the last report, of any age.
 func (r decodedMC) reportsConnected() bool {
 	state, _ := stateOf(api.Ready, r.presence, 0)
 	return state == api.Ready

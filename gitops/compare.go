@@ -16,7 +16,7 @@ type Change struct {
 	Values      []ValueChange   `json:"values,omitempty"` // of a changed one, by key
 }
 
-// ChangeKind says what became of a region or cluster.
+// ChangeKind is the kind of change of a region or cluster.
 type ChangeKind string
 
 // Kinds of changes.

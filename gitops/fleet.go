@@ -77,7 +77,7 @@ func (f Fleet) Regions() []Region {
 var ErrNoRegion = errors.New("the tree declares no region")
 
 // Region finds a region by its name, or by ENVIRONMENT/NAME where several environments
-// have one of the name. The error says which there are.
+// have one of the name. The error lists the existing regions.
 func (f Fleet) Region(name string) (Region, error) {
 	var found []string
 	var region Region

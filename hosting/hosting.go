@@ -79,10 +79,10 @@ type Backups interface {
 	// repeated, and is called once before the plane's data is deleted.
 	Deleted(id controlplane.ID)
 	// Leave has a plane move to another management cluster, and returns how far that is. It returns at once, and may be
-	// repeated. Stopped tells it that the plane's process has ended and is not started again.
+	// repeated. The caller calls Stopped when the plane's process has ended and is not started again.
 	Leave(id controlplane.ID, move string) controlplane.Leaving
 	Stopped(id controlplane.ID)
-	// Stay ends a move whose order was withdrawn, unless the plane can never run here again: IsSuperseded then says so.
+	// Stay ends a move whose order was withdrawn, unless the plane can never run here again: IsSuperseded is true then.
 	Stay(id controlplane.ID)
 	// IsSuperseded reports whether another management cluster has the plane: it never runs on this one again.
 	IsSuperseded(id controlplane.ID) bool
@@ -104,8 +104,8 @@ type Backups interface {
 
 // Issuers gives planes the issuers of tokens that their customers trust; issuer.Keeper implements it.
 type Issuers interface {
-	// Apply makes issuers those of a plane, whether or not it runs, and says for the customer which of them cannot be
-	// used. It returns at once and may be repeated; hosting is notified when there are other keys or problems.
+	// Apply makes issuers those of a plane, whether or not it runs. problems names, for the customer, those that cannot
+	// be used. It returns at once and may be repeated; hosting is notified when there are other keys or problems.
 	Apply(id controlplane.ID, issuers []cluster.Issuer) (problems []string, err error)
 	// Forget ends the work for a plane that is deleted. It may be repeated.
 	Forget(id controlplane.ID)

@@ -79,7 +79,7 @@ func (h *Hosting) applyIssuers(ctx context.Context, c *hostedCluster, hc *hypers
 }
 
 // readAuthorities returns the issuers of a spec with the certificates of their ConfigMaps, never nil. It leaves out
-// those whose certificates cannot be read, and says why.
+// issuers whose certificates cannot be read; problems has the reason for each.
 func (h *Hosting) readAuthorities(ctx context.Context, id controlplane.ID, spec hypershift.HostedClusterSpec) (
 	issuers []cluster.Issuer, problems []string, err error) {
 	issuers = []cluster.Issuer{}

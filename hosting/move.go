@@ -48,7 +48,7 @@ func (m *move) mustStop() bool { return m.leaves() && m.Leaving.State != control
 // hasLeft reports whether the other management cluster can have the plane's data.
 func (m *move) hasLeft() bool { return m.leaves() && m.Leaving.State == controlplane.LeavingDone }
 
-// findMove returns the order of a cluster with how far a plane has left; nil: there is none. It tells the move when the
+// findMove returns the order of a cluster with how far a plane has left; nil: there is none. It calls Stopped when the
 // plane's process has ended after hosting has decided to stop it. A plane that never had data has nothing to move.
 func (h *Hosting) findMove(c *hostedCluster, hc *hypershift.HostedCluster, o controlplane.Observation) *move {
 	m := parseMove(hc)

@@ -14,7 +14,7 @@ import (
 // may be called any number of times with the same result. Package runtimetest
 // is the test suite of implementations.
 type Runtime interface {
-	// Ensure has the plane run as spec says, until Sleep or Discard: it is started,
+	// Ensure has the plane run as spec requires, until Sleep or Discard: it is started,
 	// adopted when it runs already, started again after a failure, and replaced,
 	// with its data, when the spec changes.
 	//

@@ -40,7 +40,7 @@ func (n orderedNodes) set(id controlplane.ID, pool string, replicas int) bool {
 	return true
 }
 
-// SetNodes says how many nodes a node pool of a cluster orders, 0 for a deleted pool: the size of the control plane
+// SetNodes records how many nodes a node pool of a cluster orders, 0 for a deleted pool: the size of the control plane
 // follows them. It may be called for a cluster that hosting does not know, at any time.
 func (h *Hosting) SetNodes(id controlplane.ID, pool string, replicas int) {
 	h.mu.Lock()

@@ -170,7 +170,7 @@ func decideConditions(r report) []metav1.Condition {
 		add(good(hypershift.ReconciliationActive, "spec.pausedUntil is ignored: "+r.PauseError.Error()))
 		list[len(list)-1].Reason = reasonInvalidPause
 	default:
-		add(good(hypershift.ReconciliationActive, "the cluster is kept as its spec says"))
+		add(good(hypershift.ReconciliationActive, "the cluster is kept as its spec requires"))
 	}
 	if failed != nil {
 		add(bad(hypershift.ReconciliationSucceeded, string(failed.Reason), failed.Message))

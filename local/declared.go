@@ -134,7 +134,7 @@ func (h Home) Apply(ctx context.Context, d gitops.Declaration, o ApplyOptions) e
 
 // undeclaredClusters returns the management clusters of this machine that are not declared. Clusters of
 // other machines have joined the region, and Apply does not remove them. It returns an error when an
-// undeclared cluster hosts clusters, or when the region cannot tell whether it does.
+// undeclared cluster hosts clusters, or when the region cannot determine whether it does.
 func undeclaredClusters(st State, d gitops.Declaration, registered []platform.ManagementCluster) (
 	[]cluster.ManagementCluster, error) {
 	declared := clusterNames(d)

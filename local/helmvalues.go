@@ -100,7 +100,7 @@ func (h *helmValues) quantity(keys string) int64 {
 	return quantity.Value()
 }
 
-// applyRegion sets what the values of a regional cluster say.
+// applyRegion copies the values of a regional cluster to the settings.
 func (h *helmValues) applyRegion(s *Settings) {
 	h.setText(&s.Traces, "traces")
 	h.setText(&s.PlacementShownTo, "platform.placementShownTo")
@@ -132,7 +132,7 @@ func (h *helmValues) applyRegion(s *Settings) {
 	}
 }
 
-// applyCluster sets what the values of a management cluster say.
+// applyCluster copies the values of a management cluster to the settings.
 func (h *helmValues) applyCluster(s *ClusterSettings) {
 	level := h.logLevel("logLevel")
 	s.Processes = map[string]ProcessSettings{
@@ -162,7 +162,7 @@ func (h *helmValues) unapplied(prefix string) (all []Unapplied) {
 	return all
 }
 
-// reasons say why a value of Atoll's charts has no effect on one machine, by a pattern of its path with / between the
+// reasons are why a value of Atoll's charts has no effect on one machine, by a pattern of its path with / between the
 // keys. The first that matches counts.
 var reasons = []struct{ pattern, reason string }{
 	{"image", "the region runs programs, not images"},
@@ -196,7 +196,7 @@ var reasons = []struct{ pattern, reason string }{
 var ownKeys = append([]string{"image", "imagePullSecrets", "region", "logLevel", "traces", "caConfigMap", "database",
 	"sentinel", "metrics", "networkPolicy", agentService, hostingService}, chartServices...)
 
-// reasonOf says why a value of Helm has no effect on one machine.
+// reasonOf returns why a value of Helm has no effect on one machine.
 func reasonOf(keys []string) string {
 	for _, r := range reasons {
 		depth := strings.Count(r.pattern, "/") + 1

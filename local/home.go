@@ -78,7 +78,7 @@ type State struct {
 	Traces string `json:"traces,omitempty"`
 }
 
-// PostgresDirs says where the database lies. PostgreSQL refuses to run as
+// PostgresDirs are the directories of the database. PostgreSQL refuses to run as
 // root, so under root its directories lie outside the home, where its own user
 // can reach them.
 type PostgresDirs struct {

@@ -153,7 +153,7 @@ func (h Home) Client() (*client.Client, error) {
 	})
 }
 
-// JoinAddresses says where an agent on this machine reaches the region: the
+// JoinAddresses are the addresses at which an agent on this machine reaches the region: the
 // broker as host:port, the signing service as a URL.
 func (h Home) JoinAddresses() (broker, signing string, err error) {
 	st, err := h.State()
@@ -164,7 +164,7 @@ func (h Home) JoinAddresses() (broker, signing string, err error) {
 	return t.address("mqtt"), t.url("pki"), nil
 }
 
-// MaestroAddresses says where Maestro serves: REST as a URL, gRPC as host:port.
+// MaestroAddresses are the addresses of Maestro: REST as a URL, gRPC as host:port.
 func (h Home) MaestroAddresses() (http, grpc string, err error) {
 	st, err := h.State()
 	if err != nil {

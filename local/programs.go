@@ -49,7 +49,7 @@ func describeProgram(ctx context.Context, program string) (d ProgramDescription,
 		err = json.Unmarshal(out, &d)
 	}
 	if err != nil {
-		return d, fmt.Errorf("%s does not say its version: %w", program, err)
+		return d, fmt.Errorf("%s does not print its version: %w", program, err)
 	}
 	return d, nil
 }
@@ -245,7 +245,7 @@ func (b Binaries) checkFiles() error {
 	return nil
 }
 
-// versionsIn says which versions a directory of programs has.
+// versionsIn returns a text with the versions in a directory of programs.
 func versionsIn(dir string) string {
 	found, _ := filepath.Glob(filepath.Join(dir, "*", "atoll"))
 	if len(found) == 0 {
@@ -257,8 +257,8 @@ func versionsIn(dir string) string {
 	return fmt.Sprintf(" (%s has %s)", dir, strings.Join(found, ", "))
 }
 
-// kubesOf returns the programs of Kubernetes by their releases: that of bin, and those in a directory of programs. One
-// that does not say its version is none.
+// kubesOf returns the programs of Kubernetes by their releases: that of bin, and those in a directory of programs. A
+// program that does not print its version is left out.
 func kubesOf(ctx context.Context, bin Binaries, dir string) map[string]string {
 	kubes := map[string]string{}
 	if dir != "" {

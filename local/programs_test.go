@@ -86,7 +86,7 @@ func TestTheDeclaredVersionChoosesThePrograms(t *testing.T) {
 		{"1.4.2", dir, &Predecessor{Schemas: map[string]int{"clm": 7}}, "knows 6; declare a newer version"},
 		{"1.5.1", dir, newest, "have data of Kubernetes 1.36.3, and 1.5.1 has 1.35.7; declare 1.5.0 or a newer version"},
 		{"mistaken", dir, nil, "has the version 1.4.2: put the programs of mistaken into"},
-		{"silent", dir, nil, "does not say its version"},
+		{"silent", dir, nil, "does not print its version"},
 		{"../own", dir, nil, "that is no version"},
 		{"..", dir, nil, "that is no version"},
 	} {

@@ -24,7 +24,7 @@ import (
 	"atoll.dev/local/objectstore"
 )
 
-// RestoreOptions say which copy of a region Restore takes.
+// RestoreOptions select the copy of a region that Restore takes.
 type RestoreOptions struct {
 	Store  string    // file that names the store; "" is that of the home's own backups
 	Region string    // "" when the store has one region

@@ -381,7 +381,7 @@ func (h Home) Supervise(ctx context.Context, log *slog.Logger) error {
 	}, reload)
 }
 
-// Data says what happens to the data of a region that is stopped.
+// Data determines what happens to the data of a region that is stopped.
 type Data uint8
 
 const (

@@ -116,7 +116,7 @@ type Resources struct {
 	Pods   int               `json:"pods,omitempty"`
 }
 
-// Images says where the node's images come from, besides `atoll image load`.
+// Images are the sources of the node's images besides `atoll node image load`.
 type Images struct {
 	// Mirror is an http or https URL of a pull-through cache, dialled from this machine. containerd requests images of
 	// all registries there, with the registry as query parameter ns. Default: none; the node pulls nothing.

@@ -72,8 +72,8 @@ func (id *Identity) Renew(ctx context.Context) error {
 
 // renewByCertificate obtains a certificate for a new key, authenticated by the present
 // certificate. The key is on disk before the request: when the answer is lost, the next
-// request has the same key, also after a restart. By that the CA tells it from a request of
-// somebody who has a copy of the present key.
+// request has the same key, also after a restart. By that the CA distinguishes it from a
+// request of somebody who has a copy of the present key.
 func (id *Identity) renewByCertificate(ctx context.Context) error {
 	id.renewal.Lock()
 	defer id.renewal.Unlock()

@@ -24,7 +24,7 @@ const maxSignBody = 64 << 10
 //	POST /v1/sign  {"csr": PEM, "token": text?} -> {"certificate": PEM, "identity": name}
 //	GET  /v1/ca    the CA's certificate as PEM, for anyone
 //	GET  /v1/crl   the revocation list as PEM, for anyone
-//	POST /v1/confirm  the holder of a certificate says that it has arrived; 204
+//	POST /v1/confirm  the holder of a certificate confirms that it has arrived; 204
 //	GET  /v1/audit    the CA's audit records, for the Platform API
 //
 // A request to sign is authenticated by a join token, or without one by the

@@ -60,7 +60,7 @@ func (c Config) Kubeconfig() ([]byte, error) {
 	return clientcmd.Write(*made)
 }
 
-// server returns the URL at which this machine reaches the plane; "" when the configuration does not say.
+// server returns the URL at which this machine reaches the plane; "" when the configuration has no address.
 func (c Config) server() string {
 	host, _, err := net.SplitHostPort(c.Address)
 	if err != nil {
@@ -84,7 +84,7 @@ func hasOnly(text []byte, kind string) bool {
 	return n > 0
 }
 
-// isSame reports whether two kubeconfigs say the same.
+// isSame reports whether two kubeconfigs have the same meaning.
 func isSame(a, b *clientcmdapi.Config) bool {
 	plain := func(c *clientcmdapi.Config) *clientcmdapi.Config {
 		c = c.DeepCopy()

@@ -32,7 +32,7 @@ type Process struct {
 	output func() string // returns the end of its output
 }
 
-// Options say how a plane is started.
+// Options are the parameters of the start of a plane.
 type Options struct {
 	Output  io.Writer // of the process; default none. It ends with this process
 	LogFile string    // or: a file that the process itself appends to, for planes that outlive us
@@ -58,7 +58,7 @@ const lockTimeout = 30 * time.Second
 // ErrExited is the error of a plane that ended before it was ready.
 var ErrExited = errors.New("the plane ended")
 
-// ErrUnnamed is the error of a plane whose process exists and does not say which one it is. KillStrays ends it.
+// ErrUnnamed is the error of a plane whose process exists and has not locked the directory. KillStrays ends it.
 var ErrUnnamed = errors.New("another process has started it, and it has not locked its directory")
 
 // Start returns the plane's running process, or starts a new one. It does not wait

@@ -139,7 +139,7 @@ func hasEnded(pidfd int, limit time.Duration) bool {
 }
 
 // servesFrom reports whether a process was started as the plane of a directory. A process writes its command line
-// itself, so no other process can make it say this.
+// itself, so no other process can change it.
 func servesFrom(pid int, dir string) bool {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/cmdline", pid))
 	if err != nil {

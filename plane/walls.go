@@ -19,15 +19,15 @@ type Walls struct {
 	// Network is how the process gets a network namespace with nothing but loopback. It serves on a socket that its
 	// starter opens outside.
 	Network NetworkWall
-	// Mounts says that the process gets a mount namespace of its own, in which it narrows its file tree.
+	// Mounts means that the process gets a mount namespace of its own, in which it narrows its file tree.
 	Mounts bool
 	// User is the user id that the process takes, which must own its directory; 0: that of its starter. Only root can
 	// give one, and only where HasUser.
 	User int
-	// HasUser says that the process can take another user id.
+	// HasUser means that the process can take another user id.
 	HasUser bool
-	// Process says that the process gives up its capabilities and opens no file outside of its directory, as far as the
-	// kernel lets it.
+	// Process means that the process gives up its capabilities and opens no file outside of its directory, as far as
+	// the kernel permits.
 	Process bool
 }
 
@@ -63,7 +63,7 @@ const (
 
 // FindWalls runs the binary to find which walls stand on this machine: it starts at most six processes, one after the
 // other; where everything stands, one. A binary that knows no walls has none. A search that did not end, or could not
-// start a process, is an error: it says nothing about the machine.
+// start a process, is an error: it proves nothing about the machine.
 func FindWalls(ctx context.Context, binary string) (Walls, error) {
 	ways := []Walls{{Network: ByUser, Mounts: true}, {Network: ByUser}, {}}
 	if os.Geteuid() == 0 {

@@ -80,7 +80,7 @@ type Wait struct {
 //
 //   - Complete: the report is Done and lists the works that no source has ordered again.
 //   - Not complete within Timeout: ErrTimeout; the report lists what is missing.
-//   - Any other error: the report says how far the rebuild came.
+//   - Any other error: the report has the progress of the rebuild.
 //
 // Rebuild changes nothing that exists. It may be stopped and called again at any time, also by two callers at once. A
 // later run with the same StateFile waits also for each resource that was reconciled at the beginning of the earlier

@@ -114,7 +114,7 @@ func (w window) length() time.Duration {
 
 // instantsAt returns the first and the last instant that have the local time t in the zone. When the clocks are set
 // back, an hour of local time comes twice. When they are set forward, an hour does not exist: then the instants are
-// those by the offset before and by the offset after the change, so that a window is never shorter than its file says.
+// those by the offset before and by the offset after the change, so that a window is never shorter than in its file.
 func (w window) instantsAt(t time.Time) (first, last time.Time) {
 	var shown, all []time.Time
 	for _, near := range []time.Duration{-day, day} {

@@ -89,7 +89,7 @@ func (g Gates) readGate(ctx context.Context, gate Gate, prometheus string, t Tar
 		return Failing, fmt.Sprintf("%g is less than %g", value, *gate.AtLeast)
 	case gate.AtMost != nil && value > *gate.AtMost:
 		return Failing, fmt.Sprintf("%g is more than %g", value, *gate.AtMost)
-	case math.IsInf(value, 0): // a division by zero is beyond each limit, and says nothing
+	case math.IsInf(value, 0): // a division by zero is beyond each limit, and proves nothing
 		return Unreadable, fmt.Sprintf("the query has the infinite value %g", value)
 	}
 	return Passing, fmt.Sprintf("%g", value)
@@ -192,7 +192,7 @@ func (g Gates) get(ctx context.Context, address string) (code int, body []byte, 
 	if err != nil {
 		return 0, nil, err
 	}
-	// A redirect is an answer, not a way: the page that it leads to, such as a login, says nothing about the region.
+	// A redirect is an answer, not a way: the page that it leads to, such as a login, proves nothing about the region.
 	direct := *client
 	direct.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	res, err := direct.Do(req)

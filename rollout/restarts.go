@@ -7,7 +7,7 @@ import (
 	"atoll.dev/gitops"
 )
 
-// restarting says what restarts when a key of the configuration changes. The first prefix that a key has counts.
+// restarting lists what restarts when a key of the configuration changes. The first prefix that a key has counts.
 var restarting = []struct{ prefix, what string }{
 	{"versions.atoll", "all services"},
 	{"versions.images.", "the service *"},

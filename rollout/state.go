@@ -106,8 +106,8 @@ const (
 	ForceRevert Command = "revert --force"
 )
 
-// Command returns the state after a command of an operator, and its effects. The error says why the present phase does
-// not permit it. A command that finds its work done changes nothing.
+// Command returns the state after a command of an operator, and its effects. The error has the reason why the
+// command is not permitted. A command that finds its work done changes nothing.
 func (s State) Command(c Command, by string, now time.Time) (State, []Effect, error) {
 	if s.Phase.IsEnd() && !((c == Revert || c == ForceRevert) && s.Phase != Reverted) {
 		return s, nil, fmt.Errorf("the rollout has ended: %s", s.Phase)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Verdict is what the gates of a target say together.
+// Verdict is the result of all gates of a target.
 type Verdict string
 
 // Verdicts. A gate that cannot be read does not pass.
@@ -68,7 +68,7 @@ func (p Plan) Step(s State, seen Observation, now time.Time) (State, []Effect) {
 			return s, effects
 		}
 		s.Phase, s.Reason, s.Halts = Halted, reason, s.Halts+1
-		s.Soaked, s.savedSoak, s.passedAt = 0, 0, time.Time{} // what passed before says nothing about what follows
+		s.Soaked, s.savedSoak, s.passedAt = 0, 0, time.Time{} // a gate that passed before the halt must pass again
 		return s, []Effect{{Kind: Record, Reason: "Halted: " + reason}}
 	}
 	s, recovered := p.markHealthy(s, seen, now)

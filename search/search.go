@@ -73,7 +73,7 @@ type Field struct {
 	// as labels. The SQL for the equality of their members is in a form that a GIN index on the
 	// object serves.
 	StringMaps [][]string
-	// Pairs says that the index is a GIN index on PairsSQL of the object, and not on the object.
+	// Pairs means that the index is a GIN index on PairsSQL of the object, and not on the object.
 	Pairs bool
 
 	// Equal is a condition in SQL that the field equals a text, with %s for the text, in a form

@@ -65,7 +65,7 @@ type Options struct {
 	Logger  *slog.Logger // default: discard
 	Metrics prometheus.Registerer
 	Ops     *rest.Ops // gets the readiness checks sentinel and sentinel-broker, and GET /sentinel?id=; may be nil
-	// Process says which process the sentinel runs in. The API of CLM's process accepts writes while the broker is
+	// Process is the process that the sentinel runs in. The API of CLM's process accepts writes while the broker is
 	// down, and the sentinel sends their events later; so its readiness does not depend on the broker.
 	Process Process
 }

@@ -14,7 +14,7 @@ import (
 type Batch struct {
 	// Documents that changed, each at most once in a run, tombstones included, in no order.
 	Documents []Document
-	// Relist says that the run lists all documents instead of changes. A document that the follower
+	// Relist means that the run lists all documents instead of changes. A document that the follower
 	// has and that is in no batch of the run was removed. A relist has no tombstones.
 	Relist bool
 	// First and Last mark the first and the last batch of a run. An interrupted run starts again

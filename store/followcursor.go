@@ -67,7 +67,7 @@ func (f *follower) load(ctx context.Context) error {
 const saveSQL = `insert into follower (name, cursor) values ($1, $2)
 	on conflict (name) do update set cursor = $2, updated_at = now()`
 
-// saving says whether save waits until SaveEvery has passed since the last save.
+// saving determines whether save waits until SaveEvery has passed since the last save.
 type saving int
 
 const (

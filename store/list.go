@@ -286,7 +286,7 @@ var neverNull = map[string]bool{
 	"d.created_at": true, "d.updated_at": true, "f.xid": true, "f.kind": true, "f.id": true,
 }
 
-// direction returns the direction of the key. It says where nulls are only if the key can be null,
+// direction returns the direction of the key. It names the place of nulls only if the key can be null,
 // because PostgreSQL could not read an index backwards otherwise: there nulls are first.
 func (o Order) direction() string {
 	switch {

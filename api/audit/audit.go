@@ -27,7 +27,7 @@ const (
 	Unproven      = "none"
 )
 
-// Request is what an audit record says about the request that made a change.
+// Request is the part of an audit record that describes the request that made a change.
 type Request struct {
 	Proof     string   `json:"proof"`
 	ProofID   string   `json:"proofId,omitempty"`

@@ -4,7 +4,7 @@ package hypershift
 // have it while a plane moves from one to the other, with the same ID.
 const MoveAnnotation = "atoll.dev/move"
 
-// MoveRole says which side of a move a management cluster is.
+// MoveRole is the side of a move that a management cluster is on.
 type MoveRole string
 
 // Sides of a move.
@@ -19,7 +19,7 @@ type MoveOrder struct {
 	Role MoveRole `json:"role"`
 }
 
-// MovePhase says how far a move has come on one side.
+// MovePhase is the progress of a move on one side.
 type MovePhase string
 
 // Phases of a move.

@@ -25,7 +25,7 @@ type RestoreSource struct {
 	Name      string `json:"name"`
 }
 
-// RestorePhase says how far a restore has come.
+// RestorePhase is the progress of a restore.
 type RestorePhase string
 
 // Phases of a restore.

@@ -2,7 +2,7 @@ package hypershift
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// UpgradePhase says how far the last upgrade of a plane has come.
+// UpgradePhase is the progress of the last upgrade of a plane.
 type UpgradePhase string
 
 // Phases of an upgrade. The plane runs To, in Failed and RollingBack From.

@@ -34,7 +34,7 @@ type Order struct {
 	Step Step   `json:"step"`
 }
 
-// Phase says how far a rotation has come.
+// Phase is the progress of a rotation.
 type Phase string
 
 // Phases of a rotation.

@@ -155,7 +155,7 @@ type WorkState struct {
 	ID       ID    `json:"id"`
 	Version  int64 `json:"v"`
 	Deleting bool  `json:"d,omitempty"`
-	// ExtLife of the spec; generations of different lives say nothing about each other
+	// ExtLife of the spec; generations of different lives cannot be compared
 	Life   string `json:"l,omitempty"`
 	Status string `json:"s,omitempty"` // the first 16 digits of its ExtStatusHash; "" while it has none
 }

@@ -162,7 +162,7 @@ func (w *walStream) store(ctx context.Context) error {
 	return w.confirm(ctx)
 }
 
-// mark says that the WAL up to Position has every transaction acknowledged before Time.
+// mark means that the WAL up to Position has every transaction acknowledged before Time.
 type mark = Sample
 
 func (w *walStream) storeMark(ctx context.Context) error {

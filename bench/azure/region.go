@@ -135,7 +135,7 @@ func (r *region) startCLM(ctx context.Context, dsn string) error {
 	return err
 }
 
-// reports are what the adapters say of a cluster that is carried out; the cluster is available with the last one.
+// reports are those of the adapters about a cluster that gets ready; the cluster is available with the last one.
 var reports = [][2]string{{"pull-secret", `{}`}, {"placement", `{"management_cluster":"management-01"}`},
 	{"hosted-cluster", `{"target_cluster":"management-01","endpoint":{"host":"127.0.0.1","port":30001},` +
 		`"version":"1.36.3"}`}}

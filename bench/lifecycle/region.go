@@ -346,7 +346,7 @@ type condition struct {
 	ObservedGeneration int64  `json:"observed_generation"`
 }
 
-// Reconciled says whether the resource is as its present generation wants it.
+// Reconciled reports whether the resource is as its present generation wants it.
 func (r resource) Reconciled() bool {
 	for _, c := range r.Status.Conditions {
 		if c.Type == "Reconciled" {

@@ -111,7 +111,7 @@ func collectLessOften() {
 	}
 }
 
-// actionOn says what a difference means for the file.
+// actionOn returns the change of the file that a difference stands for.
 func actionOn(d gitops.Difference) string {
 	switch {
 	case d.Before == nil:

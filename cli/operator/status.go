@@ -59,7 +59,7 @@ func statusTable(w io.Writer, s local.Status) {
 	terminal.Table(w, rows)
 	planeTable(w, s.Planes)
 	for _, name := range slices.Sorted(maps.Keys(s.Insecure)) {
-		fmt.Fprintf(w, "\ninsecure: %s at %s asks nobody who it is", name, s.Insecure[name])
+		fmt.Fprintf(w, "\ninsecure: %s at %s identifies no caller", name, s.Insecure[name])
 	}
 	if len(s.Insecure) > 0 {
 		fmt.Fprintln(w)

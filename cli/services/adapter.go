@@ -58,7 +58,7 @@ result. Two YAML files define the work, in hyperfleet-adapter's formats.`,
 // adapterService is `atoll adapter serve`.
 type adapterService struct {
 	flags   *adapterFlags
-	changed func(string) bool
+	changed func(string) bool // whether a flag of this name was given
 }
 
 func adapterServe(session *terminal.Session) *cobra.Command {
@@ -93,7 +93,7 @@ Other servers that a config names are called with the config's own settings.`, m
 	addDryRunFlags(session, cmd, func() (*adapter.Config, *adapter.Task, error) {
 		pairs, err := m.flags.load(m.changed)
 		if err == nil && len(pairs) != 1 {
-			err = fmt.Errorf("a dry run is of one adapter, not of %d", len(pairs))
+			err = fmt.Errorf("a dry run executes one adapter, but %d are given", len(pairs))
 		}
 		if err != nil {
 			return nil, nil, err
@@ -179,14 +179,14 @@ type adapterPair struct {
 
 // load reads the files of all adapters. changed reports which flags were given.
 func (f *adapterFlags) load(changed func(string) bool) ([]adapterPair, error) {
-	configs, tasks, err := f.files()
+	configs, tasks, err := f.filePaths()
 	if err != nil {
 		return nil, err
 	}
 	pairs := make([]adapterPair, len(configs))
 	names := map[string]bool{}
 	for i := range configs {
-		if pairs[i].config, err = f.config(configs[i], changed); err != nil {
+		if pairs[i].config, err = f.loadConfig(configs[i], changed); err != nil {
 			return nil, err
 		}
 		if pairs[i].task, err = adapter.LoadTask(tasks[i]); err != nil {
@@ -236,8 +236,8 @@ func (f *adapterFlags) loadBundled(name string, changed func(string) bool) (pair
 	return pair, err
 }
 
-// files returns the paths of the configs and, at the same indexes, of the task configs.
-func (f *adapterFlags) files() (configs, tasks []string, err error) {
+// filePaths returns the paths of the configs and, at the same indexes, of the task configs.
+func (f *adapterFlags) filePaths() (configs, tasks []string, err error) {
 	configs, tasks = f.configs, f.tasks
 	if f.dir != "" {
 		entries, err := os.ReadDir(f.dir)
@@ -268,7 +268,8 @@ func (f *adapterFlags) files() (configs, tasks []string, err error) {
 	return configs, tasks, nil
 }
 
-func (f *adapterFlags) config(file string, changed func(string) bool) (*adapter.Config, error) {
+// loadConfig reads one config, and overrides its settings by the flags that were given.
+func (f *adapterFlags) loadConfig(file string, changed func(string) bool) (*adapter.Config, error) {
 	config, err := adapter.LoadConfig(file, os.Getenv)
 	if err != nil {
 		return nil, err
@@ -326,13 +327,13 @@ tokens, and values of headers, are left out.`,
 		for len(f.tasks) < len(f.configs) {
 			f.tasks = append(f.tasks, "") // they are not read
 		}
-		files, _, err := f.files()
+		files, _, err := f.filePaths()
 		if err != nil {
 			return err
 		}
 		var configs []*adapter.Config
 		for _, file := range files {
-			config, err := f.config(file, cmd.Flags().Changed)
+			config, err := f.loadConfig(file, cmd.Flags().Changed)
 			if err != nil {
 				return err
 			}

@@ -11,7 +11,7 @@ import (
 	"atoll.dev/cli/terminal"
 )
 
-// dryRunFlags are the flags of an execution without CLM, broker and clusters: files have their answers.
+// dryRunFlags are the flags of a dry run: files hold the answers of CLM and of the clusters.
 type dryRunFlags struct {
 	event, responses, discovery string
 	verbose, fail               bool
@@ -26,9 +26,10 @@ func addDryRunFlags(session *terminal.Session, cmd *cobra.Command, load func() (
 	fl := cmd.Flags()
 	fl.StringVar(&d.event, "dry-run-event", "",
 		"file with a CloudEvent: execute the task for it once, without CLM, broker and clusters, and show what it does")
-	fl.StringVar(&d.responses, "dry-run-api-responses", "", "file with what CLM answers; else 200 {}")
+	fl.StringVar(&d.responses, "dry-run-api-responses", "",
+		"file with CLM's answers (default: 200 with {} to each request)")
 	fl.StringVar(&d.discovery, "dry-run-discovery", "",
-		"file with the objects that are found, by name; else what was applied")
+		"file with the objects that discoveries find, by name (default: the applied objects)")
 	fl.BoolVar(&d.verbose, "dry-run-verbose", false, "show manifests, and the bodies of requests")
 	fl.StringVar(&d.output, "dry-run-output", "text", "text or json")
 	fl.BoolVar(&d.fail, "dry-run-fail", false,

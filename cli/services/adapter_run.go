@@ -35,7 +35,7 @@ import (
 
 // run starts a worker for each adapter.
 func (f *adapterFlags) run(s *System, p *parts, pairs []adapterPair) error {
-	klog.SetSlogLogger(s.Log) // client-go's own lines, in our form
+	klog.SetSlogLogger(s.Log) // client-go logs as this service does
 	var identity *pki.Identity
 	if f.identity.isComplete() {
 		var err error
@@ -50,11 +50,11 @@ func (f *adapterFlags) run(s *System, p *parts, pairs []adapterPair) error {
 	parallel := f.parallel
 	if text := os.Getenv("SUBSCRIBER_PARALLELISM"); parallel == 0 && text != "" {
 		if parallel, err = strconv.Atoi(text); err != nil || parallel < 1 {
-			return fmt.Errorf("SUBSCRIBER_PARALLELISM=%q is no number from 1", text)
+			return fmt.Errorf("SUBSCRIBER_PARALLELISM=%q is not a number of at least 1", text)
 		}
 	}
 	if parallel < 0 {
-		return fmt.Errorf("--parallel %d is no number from 1", parallel)
+		return fmt.Errorf("--parallel %d is less than 1", parallel)
 	}
 	for _, pair := range pairs {
 		name := pair.config.Adapter.Name
@@ -65,7 +65,7 @@ func (f *adapterFlags) run(s *System, p *parts, pairs []adapterPair) error {
 				name, terminal.Version),
 		}
 		if o.Topic == "" {
-			return fmt.Errorf("%s: clients.broker.topic is missing: of which events, such as clusters",
+			return fmt.Errorf("%s: clients.broker.topic is missing; name the adapter's events, such as clusters",
 				pair.config.File)
 		}
 		if pair.config.DebugConfig {
@@ -126,7 +126,7 @@ func (f *adapterFlags) newEngine(s *System, pair adapterPair, identity *pki.Iden
 	api := &pair.config.Clients.API
 	if api.BaseURL == "" {
 		if api.BaseURL = f.region.clm; api.BaseURL == "" {
-			return nil, fmt.Errorf("%s: clients.hyperfleet_api.base_url is missing, and --clm is not there",
+			return nil, fmt.Errorf("%s: clients.hyperfleet_api.base_url is missing, and --clm is not given",
 				pair.config.File)
 		}
 	}
@@ -172,11 +172,11 @@ func (f *adapterFlags) newTransport(p *parts, pair adapterPair, identity *pki.Id
 	})
 	wo := works.Options{Client: c, Log: log}
 	if f.region.clm != "" {
-		manager, err := f.newCLMClient(identity)
+		clm, err := f.newCLMClient(identity)
 		if err != nil {
 			return nil, nil, err
 		}
-		wo.Clusters = func(ctx context.Context) ([]work.Consumer, error) { return listConsumers(ctx, manager) }
+		wo.Clusters = func(ctx context.Context) ([]work.Consumer, error) { return listConsumers(ctx, clm) }
 	}
 	return works.New(wo), c.Ready, nil
 }
@@ -196,11 +196,11 @@ func (f *adapterFlags) newSharer(pair adapterPair, identity *pki.Identity) (adap
 	if !sameHost(cmp.Or(pair.config.Clients.API.BaseURL, f.region.clm), f.region.clm) {
 		return nil, nil
 	}
-	manager, err := f.newCLMClient(identity)
+	clm, err := f.newCLMClient(identity)
 	if err != nil {
 		return nil, err
 	}
-	return &clmSharer{manager, cluster.Adapter(pair.config.Adapter.Name), uuid.NewString()}, nil
+	return &clmSharer{clm, cluster.Adapter(pair.config.Adapter.Name), uuid.NewString()}, nil
 }
 
 // clmSharer implements adapter.Sharer by calls to CLM.
@@ -237,8 +237,8 @@ func (r *clmSharer) Leave(ctx context.Context) error {
 
 // listConsumers returns the names of the management clusters in CLM; none when it has no
 // such kind.
-func listConsumers(ctx context.Context, manager *clmclient.Client) (names []work.Consumer, err error) {
-	for r, err := range manager.All(ctx, clmclient.ManagementClusters, clmclient.ResourceQuery{Fields: "name"}) {
+func listConsumers(ctx context.Context, clm *clmclient.Client) (names []work.Consumer, err error) {
+	for r, err := range clm.All(ctx, clmclient.ManagementClusters, clmclient.ResourceQuery{Fields: "name"}) {
 		if remote.StatusOf(err) == http.StatusNotFound {
 			return nil, nil
 		}
@@ -275,9 +275,9 @@ func (f *adapterFlags) maestroOptions(m adapter.MaestroConfig, identity *pki.Ide
 		return o,
 			errors.New(
 				"http_server_address and grpc_server_address are missing, and --maestro and --maestro-grpc are not " +
-					"there")
+					"given")
 	case m.SourceID == "":
-		return o, errors.New("source_id is missing: who owns the works")
+		return o, errors.New("source_id is missing; it names the owner of the works")
 	case m.Auth.Type == "tls":
 		var err error
 		o.TLS, err = maestroTLS(*m.Auth.TLS)

@@ -72,7 +72,7 @@ func (f *agentService) start(ctx context.Context, s *System) error {
 			return err
 		}
 	}
-	klog.SetSlogLogger(s.Log) // client-go's own lines, in our form
+	klog.SetSlogLogger(s.Log) // client-go logs as this service does
 	account, err := accounttoken.Open(f.kubeconfig)
 	if err != nil {
 		return fmt.Errorf("--kubeconfig: %w", err)

@@ -12,8 +12,8 @@ import (
 )
 
 // addCompatibleFlags adds the flags of Open Cluster Management's agent, which Maestro's agent has,
-// too, so that the same command line starts this agent (reference/maestro.md 4.1). Flags without
-// effect say why.
+// too, so that the same command line starts this agent. The usage of a flag without effect has the
+// reason.
 func addCompatibleFlags(cmd *cobra.Command, o *agent.Options) {
 	f := cmd.Flags()
 	f.IntVar(&o.MaxJSONRaw, "max-json-raw-length", 1<<20,
@@ -23,7 +23,7 @@ func addCompatibleFlags(cmd *cobra.Command, o *agent.Options) {
 	f.StringVar(&o.ClientID, "cloudevents-client-id", "",
 		"MQTT client id (default: the consumer's name with -agent-client; Atoll's own broker lets in no other)")
 	f.Var(&oneOf{values: []string{"manifestbundle", "manifestbundles"}}, "cloudevents-client-codecs",
-		"the form of works; manifestbundle is all there is")
+		"the form of works; only manifestbundle is known")
 	for _, i := range ineffectiveFlags {
 		switch i.kind {
 		case "bool":

@@ -50,7 +50,7 @@ leaves it to "atoll sentinel".
 
 With an identity of the region the API's port asks for certificates, or, with
 server.jwt, for a certificate or a token. Without one it has TLS by server.tls,
-or none, and then whoever has no token must come from this machine.`, m)
+or none; then callers without a token must be on this machine.`, m)
 	cmd.Use = name
 	addIdentityFlags(cmd, &m.flags.identity)
 	makeIdentityOptional(cmd) // a plain server needs none
@@ -124,7 +124,7 @@ func (f *clmFlags) serve(s *System, p *parts, config *clm.Config) error {
 	}
 	defer s.Database.Close() // after wait
 	o.Database = s.Database
-	works, closeWorks, err := f.fleet.openWorks(f.registered)
+	works, closeWorks, err := f.fleet.openWorks(f.regionIdentity)
 	if err != nil {
 		return err
 	}
@@ -137,7 +137,7 @@ func (f *clmFlags) serve(s *System, p *parts, config *clm.Config) error {
 		return err
 	}
 	if f.sentinel.isWanted() {
-		if err := f.sentinel.start(s, p, o.Database, f.registered, sentinel.ProcessOfCLM); err != nil {
+		if err := f.sentinel.start(s, p, o.Database, f.regionIdentity, sentinel.ProcessOfCLM); err != nil {
 			return err
 		}
 	}
@@ -153,13 +153,13 @@ func (f *clmFlags) serve(s *System, p *parts, config *clm.Config) error {
 // published. Without an identity of the region nothing is published.
 func (f *clmFlags) publishReleases(s *System, p *parts, o *clm.Options) error {
 	switch {
-	case f.registered == nil && len(f.releases) == 0:
+	case f.regionIdentity == nil && len(f.releases) == 0:
 		return nil
-	case f.registered == nil:
+	case f.regionIdentity == nil:
 		return fmt.Errorf("--release: %w", errNoIdentity)
 	}
 	c, err := clmclient.New(clmclient.Options{Endpoint: "https://" + o.HTTP.Addr().String(),
-		TLS: f.registered.ClientTLS("clm"), Budget: time.Millisecond})
+		TLS: f.regionIdentity.ClientTLS("clm"), Budget: time.Millisecond})
 	if err != nil {
 		return err
 	}
@@ -169,6 +169,7 @@ func (f *clmFlags) publishReleases(s *System, p *parts, o *clm.Options) error {
 	return nil
 }
 
+// readSpecSchemas reads the OpenAPI document that has the schemas of specs; without a file there are none.
 func readSpecSchemas(file string) (clm.SpecSchemas, error) {
 	if file == "" {
 		return clm.SpecSchemas{}, nil
@@ -180,6 +181,7 @@ func readSpecSchemas(file string) (clm.SpecSchemas, error) {
 	return clm.ParseSpecSchemas(document)
 }
 
+// open opens CLM's database, and brings its schema up to date.
 func (f *clmFlags) open(ctx context.Context, config *clm.Config, s *System, ops *rest.Ops) (*clm.Database, error) {
 	dsn := config.DSN()
 	if f.database.IsGiven() {
@@ -219,7 +221,7 @@ func (f *clmFlags) listen(s *System, p *parts, config *clm.Config, o *clm.Option
 		if err != nil {
 			return err
 		}
-		f.registered = identity
+		f.regionIdentity = identity
 		rule := pki.CertificateRequired
 		if identify.Tokens != nil {
 			rule = pki.CertificateOptional
@@ -266,7 +268,7 @@ func (f *clmFlags) listen(s *System, p *parts, config *clm.Config, o *clm.Option
 func requireLoopback(addr string) error {
 	host, _, err := net.SplitHostPort(addr)
 	if ip := net.ParseIP(host); err != nil || host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return errors.New("what has neither TLS nor an identity stays on loopback")
+		return errors.New("a listener without TLS and identity must be on loopback; give an address such as 127.0.0.1:8000")
 	}
 	return nil
 }

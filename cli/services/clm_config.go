@@ -31,7 +31,7 @@ type clmFlags struct {
 	releases []string // that clusters can have
 	replica  replicaFlags
 
-	registered *pki.Identity // nil without an identity of the region
+	regionIdentity *pki.Identity // set by listen; nil without --identity
 }
 
 // add gives a command all flags.

@@ -23,6 +23,7 @@ func hasFleet(r *clm.Registry) bool {
 	return has("Cluster") && has("ManagementCluster") && !has(string(fleet.KindPlacement))
 }
 
+// fleetKinds returns the kinds of the fleet's documents; none for a lifecycle manager without a fleet.
 func fleetKinds(r *clm.Registry) []store.KindSpec {
 	if !hasFleet(r) {
 		return nil
@@ -38,11 +39,10 @@ type fleetFlags struct {
 
 func (f *fleetFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.maestro, "maestro", "",
-		"URL of Maestro's REST API, which has the works of management clusters; without it, an orphan of a forced "+
-			"deletion keeps its room until an operator frees it")
+		"URL of Maestro's REST API, from which the fleet reads the works of management clusters; without it, an "+
+			"orphan of a forced deletion keeps its room until an operator frees it")
 	cmd.Flags().DurationVar(&f.endOrphans, "end-orphans-after", 0,
-		"end what a forced deletion left on a management cluster after this time; 0 leaves that to operators (atoll "+
-			"mc orphans)")
+		"delete orphans of forced deletions after this time; 0: operators delete them (atoll mc orphans)")
 }
 
 // openWorks returns the client of Maestro that the fleet uses, and the function that closes it. The
@@ -65,7 +65,7 @@ func (f *fleetFlags) openWorks(identity *pki.Identity) (fleet.Works, func(), err
 // startFleet adds the fleet to a process that serves CLM's API.
 func startFleet(s *System, p *parts, o *clm.Options, works fleet.Works, endOrphans time.Duration) error {
 	if !hasFleet(o.Database.Registry) {
-		s.Log.Warn("the entities have no Cluster or no ManagementCluster, so nothing is placed")
+		s.Log.Warn("clusters are not placed: the entities lack Cluster or ManagementCluster")
 		return nil
 	}
 	f, err := fleet.New(p.ctx, fleet.Options{

@@ -106,7 +106,7 @@ func (f *hostingService) start(ctx context.Context, s *System) error {
 		return err
 	}
 	f.options.Releases = slices.Sorted(maps.Keys(f.planes.Binaries))
-	if f.planes.Dir, err = filepath.Abs(f.planes.Dir); err != nil { // planes outlive our working directory
+	if f.planes.Dir, err = filepath.Abs(f.planes.Dir); err != nil { // a plane's process has another working directory
 		return fmt.Errorf("--data-dir: %w", err)
 	}
 	if f.planes.EtcdQuota, err = parseQuota(f.etcdQuota); err != nil {
@@ -119,7 +119,7 @@ func (f *hostingService) start(ctx context.Context, s *System) error {
 	if err != nil {
 		return err
 	}
-	klog.SetSlogLogger(s.Log) // client-go's own lines, in our form
+	klog.SetSlogLogger(s.Log) // client-go logs as this service does
 	account, err := accounttoken.Open(f.kubeconfig)
 	if err != nil {
 		return fmt.Errorf("--kubeconfig: %w", err)
@@ -208,12 +208,12 @@ func (s *System) runHosting(p *parts, f *hostingService) error {
 	if pools.Machines, err = f.newMachines(s); err != nil {
 		return err
 	}
-	made, err := f.newBackups(s, runtime)
+	planeBackups, err := f.newBackups(s, runtime)
 	if err != nil {
 		return err
 	}
-	if made != nil {
-		o.Backups = made
+	if planeBackups != nil {
+		o.Backups = planeBackups
 		o.Restored = func(ctx context.Context, id controlplane.ID, admin controlplane.Admin) error {
 			return credential.Agree(ctx, credential.Options{Client: o.Client, Longest: f.credentialLifetime}, id, admin)
 		}
@@ -245,10 +245,10 @@ func (s *System) runHosting(p *parts, f *hostingService) error {
 		}, func(ctx context.Context) error {
 			return issuers.Run(ctx, h.IssuersChanged)
 		}, func(ctx context.Context) error {
-			if made == nil {
+			if planeBackups == nil {
 				return nil
 			}
-			return made.Run(ctx, h.BackupChanged)
+			return planeBackups.Run(ctx, h.BackupChanged)
 		})
 	})
 	return p.wait()

@@ -27,7 +27,7 @@ type maestroFlags struct {
 	http, grpc, agents string // addresses
 	database           *terminal.Database
 	envelopeKey        string // file
-	messages           string // mqtt or grpc: how agents come
+	messages           string // protocol to agents: mqtt or grpc
 	authn              string
 	insecure           map[string]string
 	tokens             rpcauth.KubeOptions
@@ -63,13 +63,13 @@ type maestroService struct {
 // of the region, and "atoll maestro server", as the original.
 func maestroServer(name string) *cobra.Command {
 	m := &maestroService{flags: &maestroFlags{}}
-	cmd := serviceCommand("maestro", "Maestro: ships works to management clusters",
+	cmd := serviceCommand("maestro", "Maestro: delivers works to management clusters",
 		`Serves consumers and resource bundles over REST and gRPC, delivers works to
 agents over MQTT or gRPC and takes their status back. Replicas share a database
 and a broker.
 
-With --message-broker-type grpc there is no broker: agents come to --grpc-broker.
-With mqtt that port may be open, too; an agent comes the one way or the other.`, m)
+With --message-broker-type grpc there is no broker: agents connect to --grpc-broker.
+With mqtt that port may be open, too; an agent uses one of the two.`, m)
 	cmd.Use = name
 	addIdentityFlags(cmd, &m.identity)
 	makeIdentityOptional(cmd) // a server that has plain listeners only needs none
@@ -90,8 +90,8 @@ password, caFile, clientCertFile, clientKeyFile, topics and so on. Instead of --
 		"how replicas get the agents' events: shared (each gets some), or broadcast (each gets all; for brokers without "+
 			"shared subscriptions)")
 	fl.StringVar(&m.options.BrokerClientID, "client-id", "",
-		`MQTT client id; each replica needs its own, the region's brokers want "maestro-..." (default: maestro- `+
-			`and a random one)`)
+		`MQTT client id; each replica needs its own, and the region's broker admits "maestro-..." only `+
+			`(default: maestro- and a random one)`)
 	fl.IntVar(&m.options.Connections, "broker-connections", 1, "connections that publish to the broker")
 	fl.Float64Var(&m.options.PublishRate, "broker-publish-rate", 0,
 		"events that one of them publishes in a second, for brokers that take no more (AWS IoT Core: 100); 0 is any "+
@@ -115,7 +115,8 @@ and certificates), mock (no check; only with --insecure-listen, and without othe
 	fl.StringVar(&m.flags.tokens.Server, "kube-api-server", "",
 		"URL of the Kubernetes API server that reviews tokens; default: that of the pod")
 	fl.StringVar(&m.flags.tokens.CAFile, "kube-ca-file", "", "its CA; default: the pod's")
-	fl.StringVar(&m.flags.tokens.TokenFile, "kube-token-file", "", "token to ask it with; default: the pod's")
+	fl.StringVar(&m.flags.tokens.TokenFile, "kube-token-file", "",
+		"file with the token for requests to it; default: the pod's")
 	fl.StringToStringVar(&m.flags.insecure, "insecure-listen", nil,
 		"plain listeners without identity, on loopback only: rest=ADDR,grpc=ADDR,grpc-broker=ADDR")
 	fl.StringVar(&m.flags.sources.cert, "grpc-tls-cert-file", "",
@@ -132,7 +133,7 @@ and certificates), mock (no check; only with --insecure-listen, and without othe
 		"between heartbeats on gRPC streams")
 	fl.BoolVar(&m.flags.noHeartbeat, "heartbeat-disable", false, "send no heartbeats")
 	fl.BoolVar(&m.flags.enforceOwnership, "enforce-source-ownership", true,
-		"a bundle is changed by the source that made it only")
+		"only the source that made a bundle may change it")
 	fl.BoolVar(&m.options.PlainErrors, "grpc-plain-errors", false,
 		"gRPC errors are the text alone, not a Kubernetes status that holds it")
 	m.flags.original.add(fl)
@@ -198,11 +199,11 @@ func (f *maestroFlags) apply(s *System, p *parts, o *maestro.Options) error {
 		o.Tokens = &f.tokens
 	case "mock":
 		if len(f.insecure) == 0 {
-			return errors.New("--grpc-authn-type mock asks nobody who it is: it is for --insecure-listen only")
+			return errors.New("--grpc-authn-type mock identifies no caller: give --insecure-listen, or use mtls")
 		}
 		if o.Broker != "" && f.brokerConfig == "" && s.identity.dir == "" {
 			return errors.New(
-				"the broker wants an identity: give --identity, --pki and --ca, or --message-broker-config-file, or " +
+				"the broker needs an identity: give --identity, --pki and --ca, or --message-broker-config-file, or " +
 					"--message-broker-type grpc")
 		}
 	default:
@@ -210,7 +211,7 @@ func (f *maestroFlags) apply(s *System, p *parts, o *maestro.Options) error {
 	}
 	if f.authn == "mock" && (o.Broker == "" || f.brokerConfig != "") {
 		if f.clm != "" {
-			return errors.New("--clm wants an identity: give --identity, --pki and --ca")
+			return errors.New("--clm needs an identity: give --identity, --pki and --ca")
 		}
 		return nil
 	}

@@ -16,10 +16,10 @@ import (
 // originalFlags are flags of the original's server that have another form here: ports without
 // addresses, a database in files.
 type originalFlags struct {
-	host                               string
-	httpPort, grpcPort, agentsPort     string
-	dbHost, dbPort, dbName, dbUser, pw string // files
-	sslMode, rootCert                  string
+	host                                       string
+	httpPort, grpcPort, agentsPort             string
+	dbHost, dbPort, dbName, dbUser, dbPassword string // files
+	sslMode, rootCert                          string
 }
 
 func (f *originalFlags) add(fl *pflag.FlagSet) {
@@ -32,7 +32,7 @@ func (f *originalFlags) add(fl *pflag.FlagSet) {
 	fl.StringVar(&f.dbPort, "db-port-file", "", "file with its port")
 	fl.StringVar(&f.dbName, "db-name-file", "", "file with its name")
 	fl.StringVar(&f.dbUser, "db-user-file", "", "file with the user")
-	fl.StringVar(&f.pw, "db-password-file", "", "file with the password")
+	fl.StringVar(&f.dbPassword, "db-password-file", "", "file with the password")
 	fl.StringVar(&f.sslMode, "db-sslmode", "disable", "disable, require, verify-ca or verify-full")
 	fl.StringVar(&f.rootCert, "db-rootcert", "", "CA of the database")
 }
@@ -58,7 +58,7 @@ func (f *originalFlags) apply(target *maestroFlags, o *maestro.Options) error {
 		return errors.New("--dsn and --db-host-file exclude each other; give one")
 	}
 	var text [5]string
-	for i, path := range []string{f.dbHost, f.dbPort, f.dbName, f.dbUser, f.pw} {
+	for i, path := range []string{f.dbHost, f.dbPort, f.dbName, f.dbUser, f.dbPassword} {
 		if path == "" {
 			continue
 		}

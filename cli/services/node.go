@@ -42,8 +42,8 @@ func nodeRun() *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
 		Use: "run --config FILE", Short: "Run one node until SIGTERM", Args: cobra.NoArgs,
-		Long: `Runs the node that the file describes, and starts what ends again. On SIGTERM it
-ends every process of the node and removes everything of it but its home.
+		Long: `Runs the node that the file describes, and restarts its programs when they end. On
+SIGTERM it ends every process of the node and removes everything except its home.
 The file is JSON, with mode 0600; docs/nodes.md describes it.`,
 		Example: "  atoll node run --config /var/lib/atoll/nodes/w1.json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -74,7 +74,7 @@ func nodePreflight() *cobra.Command {
 	var programs string
 	cmd := &cobra.Command{
 		Use: "preflight", Short: "List what this machine lacks for real nodes", Args: cobra.NoArgs,
-		Long:    "Says what this machine lacks for real nodes. It fails when something is missing.",
+		Long:    "Lists the parts that this machine lacks for real nodes. It fails when one is missing.",
 		Example: "  atoll node preflight -o json",
 	}
 	output := terminal.AddOutputFlag(cmd)
@@ -117,8 +117,8 @@ func nodeSweep() *cobra.Command {
 	return &cobra.Command{
 		Use: "sweep", Short: "Remove cgroups and bridges of nodes that were killed", Args: cobra.NoArgs,
 		Long: `Removes the cgroups and bridges of nodes whose processes have ended without their
-supervisor. A supervisor does this for its own node when it starts. Nodes that
-run are not touched.`,
+supervisor. A supervisor does this for its own node when it starts. It touches no
+running node.`,
 		Example: "  atoll node sweep",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			removed, err := supervisor.Sweep()

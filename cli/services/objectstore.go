@@ -22,8 +22,8 @@ func ObjectStore() *cobra.Command {
 	f := &objectStoreService{}
 	cmd := serviceCommand("object-store", "A small S3 server for the backups of a region on one machine",
 		`Keeps objects as files, in one bucket, for one key pair that it makes on first use.
-"atoll up --backups" starts it. It is for one machine: whoever loses the machine loses
-the backups, too. In production, "atoll hosting --backups" names a real store in another account.`, f)
+"atoll up --backups" starts it. It is for one machine: the backups are lost with the
+machine. In production, "atoll hosting --backups" names a real store in another account.`, f)
 	cmd.Example = `  atoll object-store --listen 127.0.0.1:9000 --dir /var/lib/atoll/backups`
 	cmd.Flags().StringVar(&f.addr, "listen", "127.0.0.1:9000", "loopback address; it is plain HTTP")
 	cmd.Flags().StringVar(&f.dir, "dir", "",
@@ -44,7 +44,7 @@ func (f *objectStoreService) start(ctx context.Context, s *System) error {
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}
-	// Ready only now: hosting starts then, and reads the files that New makes.
+	// The service is ready only after New: then hosting starts, and reads the files that New makes.
 	p, err := s.startOps(ctx)
 	if err != nil {
 		return errors.Join(err, l.Close())

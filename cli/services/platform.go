@@ -25,7 +25,7 @@ import (
 // platformService is `atoll platform`.
 type platformService struct {
 	addr      string
-	operators string // address of their own listener
+	operators string // address of the operators' listener; empty: addr serves their routes
 	database  *terminal.Database
 	sealKey   string
 	region    string
@@ -37,7 +37,7 @@ type platformService struct {
 	limits    rest.ConnLimits
 	rates     map[string]string
 	exempt    []string
-	running   int
+	running   int // most requests at the same time
 	proofs    proofFlags
 	azure     azureFlags
 	retention time.Duration
@@ -68,7 +68,7 @@ the region's own services.`, f)
 	cmd.Flags().StringVar(&f.maestro.HTTP, "maestro-http", "", "URL of Maestro's REST API")
 	cmd.Flags().StringVar(&f.maestro.GRPC, "maestro-grpc", "", "address of Maestro's gRPC API")
 	cmd.Flags().StringVar(&f.clmURL, "clm", "",
-		"URL of the lifecycle manager, to which management clusters are made known")
+		"URL of the lifecycle manager, which has customers' clusters and the registered management clusters")
 	cmd.Flags().StringVar(&f.placement, "placement-shown-to", string(rosa.PlacementToOperators),
 		"who reads which management cluster hosts a cluster: operators (privileged accounts), or customers, too")
 	cmd.Flags().IntVar(&f.limits.Total, "max-connections", 8192, "open connections of the API")
@@ -83,7 +83,7 @@ the region's own services.`, f)
 	f.proofs.addFlags(cmd)
 	f.azure.addFlags(cmd)
 	cmd.Flags().StringSliceVar(&f.providers, "node-providers", []string{string(cluster.Simulated)},
-		"what can make the nodes of a node pool, of simulated, local and external; the first is the default")
+		"providers of the nodes of a node pool, of simulated, local and external; the first is the default")
 	cmd.Flags().DurationVar(&f.retention, "audit-retention", audit.DefaultRetention,
 		"how long audit records are kept; at least 24h")
 	cmd.Flags().DurationVar(&f.drain, "drain-for", 0, "how long the API goes on after SIGTERM, not ready, while load "+

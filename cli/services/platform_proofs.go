@@ -27,7 +27,7 @@ type proofFlags struct {
 
 func (f *proofFlags) addFlags(cmd *cobra.Command) {
 	cmd.Flags().DurationVar(&f.presigned, "presigned-for", 15*time.Minute,
-		"longest validity of a presigned request; whoever reads its URL may send it until then")
+		"longest validity of a presigned request; everybody who reads its URL can send it until then")
 	cmd.Flags().StringSliceVar(&f.gateway, "gateway-secret-file", nil,
 		"file with the secret of the API Gateway in front of the region, read again each second; a second file lets "+
 			"the secret change without a gap")

@@ -18,7 +18,7 @@ func Probe(session *terminal.Session) *cobra.Command {
 	var ops string
 	cmd := &cobra.Command{
 		Use: "probe [/readyz]", Hidden: true, Args: cobra.MaximumNArgs(1),
-		Short:   "Ask a service on this machine for its health; fails when it is not well",
+		Short:   "Ask a service on this machine for its health; fails when it is unhealthy",
 		Example: "  atoll probe --ops 127.0.0.1:8081 /healthz",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			path := "/readyz"

@@ -83,14 +83,14 @@ func (f *sentinelFlags) start(s *System, p *parts, db *clm.Database, identity *p
 	}
 	o.Configs = append(o.Configs, configs...)
 	if len(o.Configs) == 0 {
-		s.Log.Warn("no kind has required adapters and no --sentinel-config is given, so there is no sentinel")
+		s.Log.Warn("the sentinel does not run: no kind has required adapters, and no --sentinel-config is given")
 		return nil
 	}
-	run, err := sentinel.New(p.ctx, o)
+	service, err := sentinel.New(p.ctx, o)
 	if err != nil {
 		return err
 	}
-	p.run(run.Run)
+	p.run(service.Run)
 	return nil
 }
 

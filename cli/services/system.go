@@ -126,9 +126,9 @@ type parts struct {
 	started atomic.Bool
 
 	mu    sync.Mutex
-	ports int // of serve, that have not ended
+	ports int // open ports that serve has started
 
-	// The health port outlives the parts.
+	// The health port closes after all parts have ended.
 	opsCtx context.Context
 	endOps context.CancelFunc
 	ops    sync.WaitGroup
@@ -177,7 +177,7 @@ func (p *parts) updatePorts(change int) {
 	}
 }
 
-// run starts a part. That it was cancelled when the parts end is no error of it.
+// run starts a part. A part that returns context.Canceled while the parts end has not failed.
 func (p *parts) run(f func(context.Context) error) {
 	p.group.Go(func() error {
 		err := f(p.ctx)

@@ -17,7 +17,7 @@ const (
 )
 
 // Place chooses a management cluster for a cluster and reserves capacity there. A placed cluster keeps its management
-// cluster; a cluster that found no room gets another attempt.
+// cluster; for a cluster without a placement Place tries again.
 func (c *Client) Place(ctx context.Context, cluster cluster.ID) (p fleet.Placement, err error) {
 	// With the key, the client may send the request twice.
 	header := http.Header{"Idempotency-Key": {string(cluster)}}
@@ -26,8 +26,8 @@ func (c *Client) Place(ctx context.Context, cluster cluster.ID) (p fleet.Placeme
 		&p)
 }
 
-// Resize makes the room of a placed cluster's control plane that of a size, where the cluster is. Without room the
-// placement that it returns has the size as its wanted one.
+// Resize changes the room that a placed cluster reserves on its management cluster to the room of a size. When the
+// management cluster has not that much, the reservation stays, and the returned placement has the size as WantedSize.
 func (c *Client) Resize(ctx context.Context, cluster cluster.ID, size cluster.Size) (p fleet.Placement, err error) {
 	body, err := json.Marshal(fleet.PlacementOrder{Size: fleet.PlaneSize(size)})
 	if err != nil {

@@ -133,7 +133,7 @@ func (c *Client) reconcile(ctx context.Context, path, kind, reason string) error
 		Reason string `json:"reason,omitempty"`
 	}{kind, reason})
 	if err != nil {
-		return fmt.Errorf("asking for work: %w", err)
+		return fmt.Errorf("requesting an event: %w", err)
 	}
 	_, _, err = c.http.Do(ctx, remote.Request{Method: http.MethodPost, Path: path, Body: body})
 	return err

@@ -109,10 +109,10 @@ func (m *Client) Ready(ctx context.Context) error {
 		case connectivity.Idle:
 			m.conn.Connect()
 		case connectivity.TransientFailure, connectivity.Shutdown:
-			return remote.NotSent("Maestro's gRPC port", nil)
+			return remote.NewNotSentError("Maestro's gRPC port", nil)
 		}
 		if !m.conn.WaitForStateChange(ctx, s) {
-			return remote.NotSent("Maestro's gRPC port", remote.ErrNoAnswer)
+			return remote.NewNotSentError("Maestro's gRPC port", remote.ErrNoAnswer)
 		}
 	}
 }

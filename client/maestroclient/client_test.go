@@ -38,7 +38,7 @@ func TestAnEventOfABundleFollowsOCMsProtocol(t *testing.T) {
 			"a": "b"}},
 		Spec: work.Bundle{Manifests: []json.RawMessage{json.RawMessage(`{"data":"<&>"}`)}},
 	}
-	e, err := m.event(work.SpecUpdate, b, now, remote.Actor{RequestID: "r-1"})
+	e, err := m.newEvent(work.SpecUpdate, b, now, remote.Actor{RequestID: "r-1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func TestAnEventOfABundleFollowsOCMsProtocol(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("attributes (-want +got):\n%s", diff)
 	}
-	if e, err = m.event(work.SpecDelete, b, now, remote.Actor{}); err != nil ||
+	if e, err = m.newEvent(work.SpecDelete, b, now, remote.Actor{}); err != nil ||
 		e.Attributes["ce-deletiontimestamp"].GetCeTimestamp() == nil {
 		t.Errorf("a deletion has no time: %v, %v", e, err)
 	}
@@ -126,7 +126,7 @@ func TestErrorsOfPublish(t *testing.T) {
 				RetryAfter: time.Second}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			err := publishError(t.Context(), status.Error(c.code, c.message), c.ifMatch)
+			err := newError(t.Context(), status.Error(c.code, c.message), c.ifMatch)
 			e, ok := errors.AsType[*remote.Error](err)
 			if !ok {
 				t.Fatalf("got %v", err)
@@ -140,7 +140,7 @@ func TestErrorsOfPublish(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := publishError(ctx, status.Error(codes.Canceled, "x"), ""); !errors.Is(err, context.Canceled) {
+	if err := newError(ctx, status.Error(codes.Canceled, "x"), ""); !errors.Is(err, context.Canceled) {
 		t.Errorf("a caller who left: %v", err)
 	}
 }

@@ -25,12 +25,12 @@ var maestroText = regexp.MustCompile(`\bmaestro-([0-9]+): *`)
 // it.
 const notLatest = "the resource version is not the latest"
 
-// publishError turns the error of a gRPC call into an Error. The message of a status
+// newError converts the error of a gRPC call to a remote.Error. The message of a status
 // is {"ErrStatus":{metav1.Status}} or, from the original Maestro, plain text. With
 // ifMatch, the ETag that the call required, a conflict of versions is 412 and not 409.
-func publishError(ctx context.Context, err error, ifMatch string) error {
+func newError(ctx context.Context, err error, ifMatch string) error {
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, remote.ErrNoAnswer) {
-		return fmt.Errorf("publishing to Maestro: %w", cause)
+		return fmt.Errorf("calling Maestro: %w", cause)
 	}
 	s := status.Convert(err)
 	var wire struct {
@@ -45,9 +45,9 @@ func publishError(ctx context.Context, err error, ifMatch string) error {
 	} else {
 		switch s.Code() {
 		case codes.Unavailable:
-			return remote.Unreachable("Maestro", err)
+			return remote.NewUnreachableError("Maestro", err)
 		case codes.DeadlineExceeded:
-			return remote.Unreachable("Maestro", remote.ErrNoAnswer)
+			return remote.NewUnreachableError("Maestro", remote.ErrNoAnswer)
 		}
 	}
 	if at := maestroText.FindStringSubmatchIndex(e.Reason); at != nil {

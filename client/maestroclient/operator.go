@@ -71,11 +71,11 @@ func (m *Client) AdoptUnknownWork(ctx context.Context, consumer work.Consumer, i
 	if err != nil {
 		return false, err
 	}
-	var what struct{ Kind string }
-	if err := json.Unmarshal(doc.JSON, &what); err != nil {
+	var answer struct{ Kind string }
+	if err := json.Unmarshal(doc.JSON, &answer); err != nil {
 		return false, fmt.Errorf("reading Maestro's answer: %w", err)
 	}
-	return what.Kind == "ResourceBundle", nil
+	return answer.Kind == "ResourceBundle", nil
 }
 
 // DeleteUnknownWork orders the agent to delete a work. A work that does not exist is no error.

@@ -67,7 +67,7 @@ func (m *Client) PublishDeletion(ctx context.Context, b Bundle) error {
 }
 
 func (m *Client) publish(ctx context.Context, eventType string, b Bundle) (string, error) {
-	event, err := m.event(eventType, b, time.Now(), remote.ActorOf(ctx))
+	event, err := m.newEvent(eventType, b, time.Now(), remote.ActorOf(ctx))
 	if err != nil {
 		return "", fmt.Errorf("publishing %s: %w", b.ID, err)
 	}
@@ -79,7 +79,7 @@ func (m *Client) publish(ctx context.Context, eventType string, b Bundle) (strin
 	var header metadata.MD
 	_, err = m.events.Publish(ctx, &cloudevents.PublishRequest{Event: event}, grpc.Header(&header))
 	if err != nil {
-		return "", publishError(ctx, err, b.IfMatch)
+		return "", newError(ctx, err, b.IfMatch)
 	}
 	if v := header.Get(HeaderVersion); len(v) == 1 {
 		return strconv.Quote(v[0]), nil
@@ -87,9 +87,9 @@ func (m *Client) publish(ctx context.Context, eventType string, b Bundle) (strin
 	return "", nil
 }
 
-// event returns the CloudEvent of a bundle. Its attribute keys are those of OCM's gRPC protocol, not
+// newEvent returns the CloudEvent of a bundle. Its attribute keys are those of OCM's gRPC protocol, not
 // of the CloudEvents protobuf format.
-func (m *Client) event(eventType string, b Bundle, now time.Time, a remote.Actor) (*cloudevents.CloudEvent, error) {
+func (m *Client) newEvent(eventType string, b Bundle, now time.Time, a remote.Actor) (*cloudevents.CloudEvent, error) {
 	meta := b.Metadata
 	meta.Namespace = string(b.Consumer)
 	meta.UID = types.UID(b.ID)

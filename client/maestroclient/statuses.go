@@ -27,17 +27,17 @@ type BundleStatus struct {
 
 // FollowStatuses subscribes to the statuses of the source's bundles, as OCM's source clients do, until
 // ctx ends or a function fails, and returns that error. A stream has only changes after the subscription:
-// FollowStatuses calls subscribed after each subscription, and subscribed must read the present statuses.
-func (m *Client) FollowStatuses(ctx context.Context, subscribed func() error, apply func(BundleStatus) error) error {
+// FollowStatuses calls onSubscribed after each subscription, and onSubscribed must read the present statuses.
+func (m *Client) FollowStatuses(ctx context.Context, onSubscribed func() error, apply func(BundleStatus) error) error {
 	for attempt := 0; ; attempt++ {
-		progress, err := m.applyStatuses(ctx, subscribed, apply)
+		isSubscribed, err := m.applyStatuses(ctx, onSubscribed, apply)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		if stop, ok := errors.AsType[*remote.ApplyError](err); ok {
 			return stop.Err
 		}
-		if progress {
+		if isSubscribed {
 			attempt = 0
 		}
 		select {
@@ -48,23 +48,23 @@ func (m *Client) FollowStatuses(ctx context.Context, subscribed func() error, ap
 	}
 }
 
-// applyStatuses applies the messages of one stream. progress is true when Maestro has accepted the
+// applyStatuses applies the messages of one stream. isSubscribed is true when Maestro has accepted the
 // subscription.
-func (m *Client) applyStatuses(ctx context.Context, subscribed func() error, apply func(BundleStatus) error) (
-	progress bool, err error) {
+func (m *Client) applyStatuses(ctx context.Context, onSubscribed func() error, apply func(BundleStatus) error) (
+	isSubscribed bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	stream, err := m.events.Subscribe(ctx, &cloudevents.SubscriptionRequest{Source: m.source})
 	if err != nil {
-		return false, publishError(ctx, err, "")
+		return false, newError(ctx, err, "")
 	}
 	// Maestro sends a heartbeat every 10 s; a stream without one is broken.
 	idle := time.AfterFunc(remote.StreamIdleLimit, func() { cancel(remote.ErrNoAnswer) })
 	defer idle.Stop()
 	if _, err := stream.Header(); err != nil { // Maestro sends it after the subscription
-		return false, publishError(ctx, err, "")
+		return false, newError(ctx, err, "")
 	}
-	if err := subscribed(); err != nil {
+	if err := onSubscribed(); err != nil {
 		return true, &remote.ApplyError{Err: err}
 	}
 	for {
@@ -73,7 +73,7 @@ func (m *Client) applyStatuses(ctx context.Context, subscribed func() error, app
 			return true, nil
 		}
 		if err != nil {
-			return true, publishError(ctx, err, "")
+			return true, newError(ctx, err, "")
 		}
 		idle.Reset(remote.StreamIdleLimit)
 		switch event.GetType() {

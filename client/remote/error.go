@@ -86,19 +86,19 @@ func retryAfter(h http.Header) time.Duration {
 	return time.Duration(n) * time.Second
 }
 
-// Unreachable returns the Error of a service that did not answer. The service may have
+// NewUnreachableError returns the Error of a service that did not answer. The service may have
 // seen the request.
-func Unreachable(service string, err error) *Error {
+func NewUnreachableError(service string, err error) *Error {
 	return &Error{
 		Status: http.StatusServiceUnavailable, Code: CodeUnreachable,
 		Reason: service + " does not answer", RetryAfter: time.Second, Err: err,
 	}
 }
 
-// NotSent returns the Error of a service that could not be reached: it cannot have seen
+// NewNotSentError returns the Error of a service that could not be reached: it cannot have seen
 // the request.
-func NotSent(service string, err error) *Error {
-	e := Unreachable(service, err)
+func NewNotSentError(service string, err error) *Error {
+	e := NewUnreachableError(service, err)
 	e.Unsent = true
 	return e
 }

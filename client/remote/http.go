@@ -102,7 +102,7 @@ func (c *Service) Do(ctx context.Context, r Request) (Document, http.Header, err
 		defer resp.Body.Close()
 		buf := bytes.NewBuffer(make([]byte, 0, max(0, min(resp.ContentLength+bytes.MinRead, 8<<20))))
 		if _, err := buf.ReadFrom(io.LimitReader(resp.Body, maxAnswer+1)); err != nil {
-			return Unreachable(c.Name, err)
+			return NewUnreachableError(c.Name, err)
 		}
 		if buf.Len() > maxAnswer {
 			return fmt.Errorf("%s sent more than %d bytes", c.Name, maxAnswer)
@@ -178,9 +178,9 @@ func (c *Service) transportError(cause, err error) error {
 		err = cause
 	}
 	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
-		return NotSent(c.Name, err)
+		return NewNotSentError(c.Name, err)
 	}
-	return Unreachable(c.Name, err)
+	return NewUnreachableError(c.Name, err)
 }
 
 // ErrNoAnswer is the reason when a service has not answered within the time limit.
@@ -198,7 +198,7 @@ func (b *limitedBody) Close() error {
 	return err
 }
 
-// Repeatability says whether a request may be sent again when it is not known whether
+// Repeatability determines whether a request may be sent again when it is not known whether
 // the service has executed it.
 type Repeatability uint8
 

@@ -15,7 +15,7 @@ import (
 // the state after the records so far.
 type narrator struct {
 	visibility Visibility
-	hosts      []cluster.ManagementCluster // that hosted the cluster, as far as the records say
+	hosts      []cluster.ManagementCluster // that hosted the cluster, as far as the records show
 	reports    map[string]cluster.Reports  // the latest of each adapter, by resource
 	events     []Event
 
@@ -212,7 +212,7 @@ func (n *narrator) addStage(stage Stage, reports cluster.Reports) {
 }
 
 // addWaiting appends why the next stage is not reached, unless the latest
-// Waiting event says the same.
+// Waiting event has the same cause.
 func (n *narrator) addWaiting(place, plane clm.AdapterCondition) {
 	cause := plane
 	if n.stagesReached == 0 {

@@ -17,7 +17,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 )
 
-// options are what the command line says.
+// options are the values of the command line.
 type options struct {
 	programs, out     string // directories
 	version, revision string // labels; may be empty

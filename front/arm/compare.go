@@ -37,7 +37,7 @@ func (f *front) compareDocuments(ctx context.Context, kind store.Kind, begun <-c
 	}
 }
 
-// dropDeleted removes the documents whose resource the lifecycle manager says that it removed.
+// dropDeleted removes the documents whose resource the lifecycle manager has reported as removed.
 func (f *front) dropDeleted(ctx context.Context, kind store.Kind) error {
 	exists := map[string]bool{}
 	for r, err := range f.clm.All(ctx, collectionOf(kind), clmclient.ResourceQuery{Fields: "id",

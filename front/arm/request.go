@@ -121,7 +121,7 @@ func (f *front) withSubscription(serve func(*exchange) error) rest.Handler {
 	}
 }
 
-// observed returns a handler that tells the engine how long serve takes, so that work on operations gives way to
+// observed returns a handler that reports to the engine how long serve takes, so that work on operations gives way to
 // requests. The body of the request was read before: a slow client does not count.
 func (f *front) observed(serve func(*exchange) error) func(*exchange) error {
 	return func(x *exchange) error {
@@ -167,7 +167,7 @@ func (x *exchange) writeJSON(status int, body any) error {
 	return rest.WriteJSON(x.w, status, data)
 }
 
-// systemDataOf returns what Azure's gateway says about who sends a request.
+// systemDataOf returns the sender of a request as Azure's gateway names him.
 func systemDataOf(h http.Header) map[string]any {
 	var data map[string]any
 	if json.Unmarshal([]byte(h.Get("X-Ms-Arm-Resource-System-Data")), &data) != nil {

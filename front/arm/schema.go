@@ -8,7 +8,7 @@ import (
 	"atoll.dev/internal/jsonvalue"
 )
 
-// visibility says who may write a field, and by which requests.
+// visibility is who may write a field, and by which requests.
 type visibility uint8
 
 const (
@@ -160,7 +160,7 @@ func (a *bodyReader) readObject(path string, fields []field, body, old map[strin
 	return after
 }
 
-// checkValue returns a text that says why a field cannot have a value, or "".
+// checkValue returns the reason why a field cannot have a value, or "".
 func (f field) checkValue(value any) string {
 	isKind := false
 	switch f.kind {

@@ -23,7 +23,7 @@ import (
 type subscription struct {
 	ID      string `json:"-"`
 	Account string `json:"account"`
-	// Provisioned says that the account exists and that its role may administrate clusters.
+	// Provisioned is true when the account exists and its role may administrate clusters.
 	Provisioned bool `json:"provisioned"`
 	// Body is what ARM put: state, registrationDate, properties.
 	Body map[string]any `json:"body"`

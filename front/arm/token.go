@@ -28,7 +28,7 @@ import (
 // byToken is the way in which ARM proves its identity with a token of Entra that is bound to a key of ARM.
 const byToken access.Method = "arm-token"
 
-// Binding says whether a token alone proves that its sender is ARM.
+// Binding determines whether a token alone proves that its sender is ARM.
 type Binding string
 
 // Bindings. Whoever reads a bearer token can send it, so by default it counts only together with a
@@ -56,7 +56,7 @@ const (
 // popAlgorithms are the algorithms of signatures of requests. All are asymmetric.
 var popAlgorithms = []jose.SignatureAlgorithm{jose.RS256, jose.PS256, jose.ES256, jose.ES384}
 
-// TokenOptions say which tokens prove that a sender is ARM.
+// TokenOptions select the tokens that prove that a sender is ARM.
 type TokenOptions struct {
 	Issuer       string   // the claim iss, exactly
 	Tenant       string   // the claim tid

@@ -18,7 +18,7 @@ const (
 	maxAudit    = 500 // records of a page
 )
 
-// auditedRequest returns what audit records say about a request; "" for one that changes nothing.
+// auditedRequest returns the description of a request for audit records; "" for one that changes nothing.
 func auditedRequest(r *http.Request, caller access.Identity, e endpoint) string {
 	if e.method == http.MethodGet {
 		return ""

@@ -22,7 +22,7 @@ func TestEveryMutationIsMadeByItsCallerI10(t *testing.T) {
 	b := startBehind(t, dsn)
 	endpoint, ca := platformAPI(t, b.client())
 	p := clientOf(t, endpoint, ca, operator)
-	if _, err := p.CreateManagementCluster(ctx, "m", nil); err != nil {
+	if _, err := p.RegisterManagementCluster(ctx, platform.ManagementClusterRequest{Name: "m"}); err != nil {
 		t.Fatal(err)
 	}
 	made, err := p.CreateWork(ctx, "m", manifestWork("w", "1", 1))
@@ -35,7 +35,7 @@ func TestEveryMutationIsMadeByItsCallerI10(t *testing.T) {
 	if err := p.DeleteWork(ctx, work.ID(made.ID), ""); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.CreateManagementCluster(ctx, "n", nil); err != nil {
+	if _, err := p.RegisterManagementCluster(ctx, platform.ManagementClusterRequest{Name: "n"}); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.DeleteManagementCluster(ctx, "n"); err != nil {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"atoll.dev/api/platform"
 	"atoll.dev/client"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/internal/postgres"
@@ -25,7 +26,7 @@ func BenchmarkPostWork(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	if _, err := p.CreateManagementCluster(b.Context(), "m", nil); err != nil {
+	if _, err := p.RegisterManagementCluster(b.Context(), platform.ManagementClusterRequest{Name: "m"}); err != nil {
 		b.Fatal(err)
 	}
 	var n atomic.Int64

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"atoll.dev/access"
+	"atoll.dev/api/platform"
 	"atoll.dev/api/work"
 	"atoll.dev/client"
 	"atoll.dev/client/maestroclient"
@@ -110,7 +111,8 @@ func TestManagementClustersAndWork(t *testing.T) {
 	if _, err := p.Ready(ctx); err != nil {
 		t.Fatalf("ready: %v", err)
 	}
-	mc, err := p.CreateManagementCluster(ctx, "management-01", map[string]string{"cluster_type": "management"})
+	mc, err := p.RegisterManagementCluster(ctx, platform.ManagementClusterRequest{Name: "management-01",
+		Labels: map[string]string{"cluster_type": "management"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +120,7 @@ func TestManagementClustersAndWork(t *testing.T) {
 		mc.Labels["cluster_type"] != "management" {
 		t.Errorf("registered %+v", mc)
 	}
-	_, err = p.CreateManagementCluster(ctx, "management-01", nil)
+	_, err = p.RegisterManagementCluster(ctx, platform.ManagementClusterRequest{Name: "management-01"})
 	want(t, err, 409, "maestro-6", "already exists")
 	for _, key := range []string{"management-01", mc.ID} {
 		if got, err := p.ManagementCluster(ctx, key); err != nil || got.ID != mc.ID {
@@ -185,7 +187,8 @@ func TestManagementClustersAndWork(t *testing.T) {
 		want(t, err, 404, "not-found", string(unknown))
 	}
 
-	if _, err := p.CreateManagementCluster(ctx, "management-02", nil); err != nil {
+	_, err = p.RegisterManagementCluster(ctx, platform.ManagementClusterRequest{Name: "management-02"})
+	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := p.CreateWork(ctx, "management-02", manifestWork("w", "1", 1)); err != nil {
@@ -219,7 +222,8 @@ func TestManagementClustersAndWork(t *testing.T) {
 	want(t, p.DeleteWork(ctx, unknown, ""), 404, "not-found", string(unknown))
 	want(t, p.DeleteManagementCluster(ctx, "management-01"), 409, "management-cluster-in-use", "delete them")
 	want(t, p.DeleteManagementCluster(ctx, "management-03"), 404, "not-found", "management-03")
-	if _, err := p.CreateManagementCluster(ctx, "management-03", nil); err != nil {
+	_, err = p.RegisterManagementCluster(ctx, platform.ManagementClusterRequest{Name: "management-03"})
+	if err != nil {
 		t.Fatal(err)
 	}
 	if err := p.DeleteManagementCluster(ctx, "management-03"); err != nil {
@@ -231,7 +235,7 @@ func TestBadManifestsAreRefusedWithAdvice(t *testing.T) {
 	ctx := t.Context()
 	endpoint, ca := platformAPI(t, startMaestro(t))
 	p := clientOf(t, endpoint, ca, operator)
-	if _, err := p.CreateManagementCluster(ctx, "m", nil); err != nil {
+	if _, err := p.RegisterManagementCluster(ctx, platform.ManagementClusterRequest{Name: "m"}); err != nil {
 		t.Fatal(err)
 	}
 	good := string(manifestWork("w", "1", 2))
@@ -254,7 +258,8 @@ func TestBadManifestsAreRefusedWithAdvice(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	_, err = p.CreateManagementCluster(ctx, "n", map[string]string{"not a label": ""})
+	_, err = p.RegisterManagementCluster(ctx, platform.ManagementClusterRequest{Name: "n",
+		Labels: map[string]string{"not a label": ""}})
 	want(t, err, 400, "maestro-8", "label")
 	_, err = p.ListBundles(ctx, remote.ListOptions{Search: "nonsense"})
 	want(t, err, 400, "maestro-21", "search")
@@ -282,7 +287,7 @@ func TestApplyCreatesChangesAndLeavesAlone(t *testing.T) {
 	p := clientOf(t, endpoint, ca, operator)
 	_, _, err := p.ApplyWork(ctx, "m", manifestWork("w", "1", 1))
 	want(t, err, 404, "not-found", "m")
-	if _, err := p.CreateManagementCluster(ctx, "m", nil); err != nil {
+	if _, err := p.RegisterManagementCluster(ctx, platform.ManagementClusterRequest{Name: "m"}); err != nil {
 		t.Fatal(err)
 	}
 	var etags []string

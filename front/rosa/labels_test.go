@@ -42,7 +42,9 @@ func TestAnUpdateReplacesTheLabelsOfAManagementCluster(t *testing.T) {
 		}
 	}
 	ctx := t.Context()
-	if _, err := p.CreateManagementCluster(ctx, "m", map[string]string{"zone": "a", "class": "shared"}); err != nil {
+	_, err := p.RegisterManagementCluster(ctx, platform.ManagementClusterRequest{Name: "m",
+		Labels: map[string]string{"zone": "a", "class": "shared"}})
+	if err != nil {
 		t.Fatal(err)
 	}
 	check("registered", map[string]string{"zone": "a", "class": "shared"})
@@ -50,7 +52,7 @@ func TestAnUpdateReplacesTheLabelsOfAManagementCluster(t *testing.T) {
 	check("replaced", map[string]string{"zone": "b", "rack": "7"})
 	update(ctx, platform.ManagementClusterUpdate{State: platform.ManagementClusterUpdateStateCordoned})
 	check("cordoned", map[string]string{"zone": "b", "rack": "7"})
-	_, err := p.UpdateManagementCluster(ctx, "m", platform.ManagementClusterUpdate{
+	_, err = p.UpdateManagementCluster(ctx, "m", platform.ManagementClusterUpdate{
 		Labels: map[string]string{"not possible": "x"}})
 	want(t, err, 400, "invalid-request", "no label key")
 	check("refused", map[string]string{"zone": "b", "rack": "7"})

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"atoll.dev/access"
+	"atoll.dev/api/platform"
 	"atoll.dev/api/work"
 	"atoll.dev/bus"
 	"atoll.dev/client"
@@ -43,7 +44,7 @@ func TestWhatIsDownIs503Within2SecondsAndRecovers(t *testing.T) {
 	b := startBehind(t, pg.DSN("postgres", postgres.Superuser))
 	endpoint, ca := platformAPI(t, b.client())
 	p := impatient(t, endpoint, ca, operator)
-	if _, err := p.CreateManagementCluster(ctx, "m", nil); err != nil {
+	if _, err := p.RegisterManagementCluster(ctx, platform.ManagementClusterRequest{Name: "m"}); err != nil {
 		t.Fatal(err)
 	}
 	made, err := p.CreateWork(ctx, "m", manifestWork("w", "0", 1))
@@ -64,7 +65,10 @@ func TestWhatIsDownIs503Within2SecondsAndRecovers(t *testing.T) {
 			_, err := p.ReplaceWork(ctx, work.ID(made.ID), "m", manifestWork("w", fmt.Sprint(n), 1), "")
 			return err
 		},
-		"register": func(n int) error { _, err := p.CreateManagementCluster(ctx, fmt.Sprint("m", n), nil); return err },
+		"register": func(n int) error {
+			_, err := p.RegisterManagementCluster(ctx, platform.ManagementClusterRequest{Name: fmt.Sprint("m", n)})
+			return err
+		},
 	}
 	n := 0
 	for _, outage := range []struct {
@@ -131,7 +135,7 @@ func TestDeletedWorkIsGoneOnceItsAgentConfirms(t *testing.T) {
 	b := startBehind(t, "")
 	endpoint, ca := platformAPI(t, b.client())
 	p := clientOf(t, endpoint, ca, operator)
-	if _, err := p.CreateManagementCluster(ctx, "m", nil); err != nil {
+	if _, err := p.RegisterManagementCluster(ctx, platform.ManagementClusterRequest{Name: "m"}); err != nil {
 		t.Fatal(err)
 	}
 	made, err := p.CreateWork(ctx, "m", manifestWork("w", "1", 1))
@@ -194,7 +198,7 @@ func TestDeletedWorkIsGoneOnceItsAgentConfirms(t *testing.T) {
 	if err := p.DeleteManagementCluster(ctx, "m"); err != nil {
 		t.Error(err)
 	}
-	if _, err := p.CreateManagementCluster(ctx, "m", nil); err != nil {
+	if _, err := p.RegisterManagementCluster(ctx, platform.ManagementClusterRequest{Name: "m"}); err != nil {
 		t.Error(err)
 	}
 	if _, err := p.CreateWork(ctx, "m", manifestWork("w", "1", 1)); err != nil {

@@ -19,7 +19,7 @@ func TestWatchShowsChangesAndContinues(t *testing.T) {
 	defer cancel()
 	endpoint, ca := platformAPI(t, startMaestro(t))
 	p := clientOf(t, endpoint, ca, operator)
-	if _, err := p.CreateManagementCluster(ctx, "m", nil); err != nil {
+	if _, err := p.RegisterManagementCluster(ctx, platform.ManagementClusterRequest{Name: "m"}); err != nil {
 		t.Fatal(err)
 	}
 	first, err := p.CreateWork(ctx, "m", manifestWork("first", "1", 1))
@@ -95,7 +95,7 @@ func TestSecretsAreNotShownAgainI11(t *testing.T) {
 	m := startMaestro(t)
 	endpoint, ca := platformAPI(t, m)
 	p := clientOf(t, endpoint, ca, operator)
-	if _, err := p.CreateManagementCluster(ctx, "m", nil); err != nil {
+	if _, err := p.RegisterManagementCluster(ctx, platform.ManagementClusterRequest{Name: "m"}); err != nil {
 		t.Fatal(err)
 	}
 	const value = "aHVudGVyMg=="
@@ -150,7 +150,7 @@ func TestI11SelectedFieldsShowNoSecret(t *testing.T) {
 	ctx := t.Context()
 	endpoint, ca := platformAPI(t, startMaestro(t))
 	p := clientOf(t, endpoint, ca, operator)
-	if _, err := p.CreateManagementCluster(ctx, "m", nil); err != nil {
+	if _, err := p.RegisterManagementCluster(ctx, platform.ManagementClusterRequest{Name: "m"}); err != nil {
 		t.Fatal(err)
 	}
 	const value = "aHVudGVyMg=="

@@ -112,8 +112,8 @@ func (k *Keeper) Run(ctx context.Context, changed func(controlplane.ID)) error {
 }
 
 // Apply makes issuers those of a plane. It returns at once: keys that were not read yet come later, with a call of
-// changed. problems says, for the customer, which issuers' keys cannot be read. A plane without a directory gets its
-// file by a later call.
+// changed. problems names, for the customer, the issuers whose keys cannot be read. A plane without a directory gets
+// its file by a later call.
 func (k *Keeper) Apply(id controlplane.ID, issuers []cluster.Issuer) (problems []string, err error) {
 	k.subscribe(id, issuers)
 	dir := k.o.Dir(id)

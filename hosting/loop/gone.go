@@ -8,7 +8,7 @@ import (
 
 // IsGone reports whether an API server answered that an object does not exist.
 // A 404 for the object's whole kind is no such answer: an API server that has
-// just started, or whose CustomResourceDefinition is being replaced, says nothing
+// just started, or whose CustomResourceDefinition is being replaced, proves nothing
 // about the objects. A caller that takes it for their end deletes what belongs to
 // them.
 func IsGone(err error) bool {

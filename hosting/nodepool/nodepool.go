@@ -44,7 +44,7 @@ type Planes interface {
 	// Client returns the administrator's access to a plane that serves, and the error controlplane.ErrNotServing for
 	// any other. It wakes no plane.
 	Client(cluster controlplane.ID) (controlplane.Admin, error)
-	// SetNodes says how many nodes a pool orders, 0 when the pool is gone.
+	// SetNodes records how many nodes a pool orders, 0 for a deleted pool.
 	SetNodes(cluster controlplane.ID, pool string, replicas int)
 }
 

@@ -113,8 +113,8 @@ func simulatedCondition(provider cluster.NodeProvider) hypershift.NodePoolCondit
 	if provider == cluster.Local {
 		return newCondition(Simulated, metav1.ConditionFalse, "Local", "the nodes run on the management cluster's machine")
 	}
-	return newCondition(Simulated, metav1.ConditionTrue, "KWOK", "the nodes are simulated: pods are scheduled and said "+
-		"to run, nothing is executed")
+	return newCondition(Simulated, metav1.ConditionTrue, "KWOK", "the nodes are simulated: pods are scheduled and "+
+		"shown as running, nothing is executed")
 }
 
 // readyText is a message with the number of ready nodes, and the reason why a machine does not run.

@@ -138,7 +138,7 @@ func (r record) lastStart() controlplane.LastStart {
 		Rotations: r.Rotations}
 }
 
-// follows reports whether the process of the last start runs as spec says.
+// follows reports whether the process of the last start runs as spec requires.
 func (r record) follows(spec controlplane.Spec) bool {
 	return r.Release == spec.Release && r.Data == spec.Data && r.Emulated == spec.EmulatedVersion &&
 		r.Rotations == spec.Rotations && slices.Equal(r.Hosts, spec.ServerNames)

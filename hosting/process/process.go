@@ -160,7 +160,7 @@ func (r *Runtime) Observe(id controlplane.ID) (controlplane.Observation, error) 
 	return o, nil
 }
 
-// Ensure has a plane run as spec says. It returns a *controlplane.Failure, and
+// Ensure has a plane run as spec requires. It returns a *controlplane.Failure, and
 // changes nothing, when a plane runs and the program of another release, which
 // should replace it, cannot be run.
 func (r *Runtime) Ensure(id controlplane.ID, spec controlplane.Spec) error {

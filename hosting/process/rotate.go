@@ -34,9 +34,9 @@ const keyFileLimit = 1 << 20 // bytes
 // errUnprepared is the error of the second step of a rotation whose first step the key files do not show.
 var errUnprepared = errors.New("the rotation is not prepared")
 
-// rotateKeys changes the key files of a stopped plane that last started with the rotations have, as want says. It may
-// be interrupted and repeated: each file is replaced at once and names the rotation of its first key. A plane that has
-// no key files yet makes new ones.
+// rotateKeys changes the key files of a stopped plane from those of the rotations have, with which it last started, to
+// those of want. It may be interrupted and repeated: each file is replaced at once and names the rotation of its first
+// key. A plane that has no key files yet makes new ones.
 func rotateKeys(dir string, have, want controlplane.Rotations) error {
 	for _, k := range []struct {
 		file       string

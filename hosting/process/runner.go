@@ -47,7 +47,7 @@ func (g goal) equal(other goal) bool {
 }
 
 // runner owns a plane's process: it starts, adopts, watches, restarts and stops
-// it, as its goal says. It leaves the process running when its context ends.
+// it, as its goal requires. It leaves the process running when its context ends.
 type runner struct {
 	runtime *Runtime
 	id      controlplane.ID
@@ -208,7 +208,7 @@ func (x *runner) fail(err error, g goal) time.Duration {
 	return max(backoff(f), time.Millisecond)
 }
 
-// serve keeps the plane running as g says. It returns nil when the goal changes
+// serve keeps the plane running as g requires. It returns nil when the goal changes
 // or ctx ends, and an error when the plane fails.
 func (x *runner) serve(ctx context.Context, g goal) error {
 	if err := x.adopt(ctx); err != nil {

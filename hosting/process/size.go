@@ -76,7 +76,7 @@ func (x *runner) holdSize(ordered cluster.Size) error {
 			return fmt.Errorf("the limits of the size %s: %w", size, err)
 		}
 	}
-	x.show(func(*controlplane.Observation) {}) // no earlier: whoever sees the size finds its limits
+	x.show(func(*controlplane.Observation) {}) // after the limits: an observer of the size finds them
 	return nil
 }
 

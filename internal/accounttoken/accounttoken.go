@@ -62,7 +62,7 @@ func Request(ctx context.Context, client dynamic.Interface, namespace, name stri
 	return token, nil
 }
 
-// claims are what a token says of itself.
+// claims are the claims of a token that its renewal needs.
 type claims struct {
 	Issued     int64 `json:"iat"` // seconds since 1970
 	Expires    int64 `json:"exp"`

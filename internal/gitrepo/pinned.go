@@ -72,7 +72,7 @@ func (b Branch) pinnedCommit(ctx context.Context, revision string) (commit, note
 	return b.fetchedCommit(ctx, reference, commit)
 }
 
-// clonedCommit returns the commit of a tag, a remote-tracking branch or a hash of the clone. reason says why the remote
+// clonedCommit returns the commit of a tag, a remote-tracking branch or a hash of the clone. reason is why the remote
 // does not count.
 func (b Branch) clonedCommit(ctx context.Context, revision, reason string) (commit, note string, err error) {
 	names := []string{"refs/tags/" + revision, "refs/remotes/" + cmp.Or(b.Remote, "origin") + "/" + revision}

@@ -19,7 +19,7 @@ type KillableProcess struct {
 	conns      []net.Conn
 }
 
-// KillMoment says whether PostgreSQL receives the statement at which a process is killed.
+// KillMoment determines whether PostgreSQL receives the statement at which a process is killed.
 type KillMoment bool
 
 // The moments.

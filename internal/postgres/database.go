@@ -66,7 +66,7 @@ func execWithRetry(ctx context.Context, conn *pgx.Conn, stmt string) error {
 	return err
 }
 
-// ignoreExists returns nil for an error that says that the object exists: another process made it
+// ignoreExists returns nil for the error of an object that exists: another process made it
 // in the meantime.
 func ignoreExists(_ pgconn.CommandTag, err error) error {
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {

@@ -13,7 +13,7 @@ import (
 // makes the server read only.
 const Reserve = 256 << 20
 
-// Mode says which transactions a server runs.
+// Mode determines which transactions a server runs.
 type Mode uint8
 
 // Modes of a server.

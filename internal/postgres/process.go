@@ -18,7 +18,7 @@ import (
 // StopSignal asks a server to stop: it ends its sessions, writes a checkpoint and exits ("fast shutdown").
 const StopSignal = syscall.SIGINT
 
-// RunningError says that a server already runs on the data directory.
+// RunningError is the error of a data directory on which a server already runs.
 type RunningError struct{ PID int }
 
 func (e *RunningError) Error() string {

@@ -49,7 +49,7 @@ func SourceOf(remoteAddr string) netip.Prefix {
 	return source
 }
 
-// ErrEvicted says that the limiter closed a quiet connection in favour of a new one.
+// ErrEvicted is the error of a quiet connection that the limiter closed in favour of a new one.
 var ErrEvicted = errors.New("the connection gave its place to a new one")
 
 // connLimiter counts the connections of one listener. A connection is quiet while it has no

@@ -16,7 +16,7 @@ import (
 // that, the requests of kept connections would meet a closed connection, and a client cannot know whether
 // a change was executed.
 type drain struct {
-	begun context.Context // ends when the server is told to stop
+	begun context.Context // ends when the server begins to stop
 	over  context.Context // ends when the listener closes; watches end with it
 	end   context.CancelFunc
 }

@@ -43,7 +43,7 @@ func CheckHeldData(raw json.RawMessage) error {
 	return err
 }
 
-// decodeData decodes the data of a bundle, with the types of all known members, and checks it as CheckHeldData says.
+// decodeData decodes the data of a bundle, with the types of all known members, and checks it as CheckHeldData does.
 func decodeData(raw json.RawMessage) (*work.Bundle, error) {
 	var data work.Bundle
 	if err := rest.DecodeJSON(raw, &data); err != nil {

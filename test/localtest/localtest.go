@@ -293,7 +293,7 @@ func (r *Region) Down() {
 	restarted.isStopped = true
 }
 
-// Status is what `atoll status` says.
+// Status is the output of `atoll status`.
 func (r *Region) Status() local.Status {
 	r.T.Helper()
 	var s local.Status

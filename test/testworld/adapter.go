@@ -16,7 +16,7 @@ import (
 	"atoll.dev/test/testsite"
 )
 
-// AdapterOptions say which adapter StartAdapter starts.
+// AdapterOptions select the adapter that StartAdapter starts.
 type AdapterOptions struct {
 	Config, Task []byte            // the content of its two files
 	Transport    adapter.Transport // default: the one that Config asks for

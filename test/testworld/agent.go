@@ -12,7 +12,7 @@ import (
 	"atoll.dev/test/testsite"
 )
 
-// AgentOptions say which agent StartAgent starts. One of Broker and GRPC is set.
+// AgentOptions select the agent that StartAgent starts. One of Broker and GRPC is set.
 type AgentOptions struct {
 	Consumer work.Consumer
 	Admin    *rest.Config // the administrator of the management cluster, who gives the agent its rights

@@ -15,7 +15,7 @@ import (
 	"atoll.dev/test/testsite"
 )
 
-// CLMOptions say which lifecycle manager StartCLM starts.
+// CLMOptions select the lifecycle manager that StartCLM starts.
 type CLMOptions struct {
 	DSN      string             // default: a new database
 	Entities string             // YAML; default clm.DefaultEntities

@@ -13,7 +13,7 @@ import (
 	"atoll.dev/test/testsite"
 )
 
-// MaestroOptions say which Maestro StartMaestro starts.
+// MaestroOptions select the Maestro that StartMaestro starts.
 type MaestroOptions struct {
 	DSN    string           // default: a new database
 	Broker *testsite.Broker // nil: agents connect by gRPC only

@@ -15,7 +15,7 @@ import (
 	"atoll.dev/test/testsite"
 )
 
-// Options say what a World has beside a broker and a lifecycle manager with its sentinel.
+// Options select the parts of a World beside a broker and a lifecycle manager with its sentinel.
 type Options struct {
 	Entities string // of the lifecycle manager, YAML; default clm.DefaultEntities
 	Fleet    bool   // the lifecycle manager places clusters, as in a region
