@@ -2,7 +2,7 @@
 # Makes sure that the named programs are on this machine; with apt-get where
 # that may be used, else it says what to install and stops.
 #
-#   scripts/ensure.sh postgres [gcc] [curl] [mosquitto] [prometheus] [runc] [nft]
+#   scripts/ensure.sh postgres [gcc] [curl] [mosquitto] [prometheus] [runc] [nft] [az]
 set -euo pipefail
 
 have_postgres() {
@@ -29,6 +29,7 @@ package() {
 	postgres) echo postgresql ;;
 	gcc) echo gcc libc6-dev ;;
 	nft) echo nftables ;;
+	az) echo azure-cli ;;
 	*) echo "$1" ;;
 	esac
 }

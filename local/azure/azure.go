@@ -1,6 +1,7 @@
 // Package azure stands in, on one machine, for what a region needs of Azure: the gateway of Azure Resource
 // Manager (ARM), which proves itself to the region with a client certificate, and Entra, which gives tokens
-// to one application. With it an unchanged program of Azure's SDKs works with a region on this machine.
+// to one application. With it unchanged programs of Azure's SDKs, `az` and Terraform work with a region on this
+// machine.
 //
 // The certificates, the keys and the secret of the application are made at the first start, in the
 // directory of the stand-in. It is for one machine: everybody with the secret acts as the one customer.

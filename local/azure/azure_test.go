@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -91,6 +92,34 @@ func TestTheStandInProvesItselfAndItsCallers(t *testing.T) {
 	}
 	if status, _ := do("PUT", subscription, token, ""); status != 403 {
 		t.Errorf("a program changes the subscription: %d", status)
+	}
+	// What az and Terraform ask before their first request for a resource.
+	if status, body := do("GET", "/metadata/endpoints", "", ""); status != 200 ||
+		body["authentication"].(map[string]any)["loginEndpoint"] != "https://arm.example/adfs" {
+		t.Errorf("the endpoints: %d %v", status, body)
+	}
+	if status, body := do("GET", "/adfs/.well-known/openid-configuration", "", ""); status != 200 ||
+		body["issuer"] != "https://arm.example/adfs" || body["access_token_issuer"] != g.issuer() {
+		t.Errorf("AD FS: %d %v", status, body)
+	}
+	if status, body := do("POST", "/adfs/oauth2/token", "", form("wrong")); status != 401 {
+		t.Errorf("a wrong secret at AD FS: %d %v", status, body)
+	}
+	if status, body := do("POST", "/adfs/oauth2/token", "", form(g.client.Secret)); status != 200 ||
+		body["access_token"] == nil {
+		t.Errorf("the token of AD FS: %d %v", status, body)
+	}
+	for _, path := range []string{"/subscriptions", "/tenants", subscription} {
+		if status, _ := do("GET", path, "", ""); status != 401 {
+			t.Errorf("%s without a token: %d", path, status)
+		}
+		if status, body := do("GET", path, token, ""); status != 200 ||
+			!strings.Contains(fmt.Sprint(body), g.client.Tenant) {
+			t.Errorf("%s: %d %v", path, status, body)
+		}
+	}
+	if status, body := do("GET", "/subscriptions/another", token, ""); status != 404 {
+		t.Errorf("another subscription: %d %v", status, body)
 	}
 	if len(arrived) != 0 {
 		t.Fatalf("%d requests arrived at the region", len(arrived))

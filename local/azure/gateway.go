@@ -63,7 +63,10 @@ func New(o Options) (*Gateway, error) {
 	g.mux.HandleFunc("GET /{tenant}/v2.0/.well-known/openid-configuration", g.showIssuer)
 	g.mux.HandleFunc("GET /{tenant}/discovery/v2.0/keys", g.showKeys)
 	g.mux.HandleFunc("POST /{tenant}/oauth2/v2.0/token", g.giveToken)
-	g.mux.HandleFunc("/", g.forward)
+	g.mux.HandleFunc("GET /"+adfs+"/.well-known/openid-configuration", g.showFederation)
+	g.mux.HandleFunc("POST /"+adfs+"/oauth2/token", g.giveToken)
+	g.answerItself()
+	g.mux.HandleFunc("/", g.forCustomer(g.forward))
 	return g, nil
 }
 
@@ -105,11 +108,27 @@ func (g *Gateway) register(ctx context.Context, body []byte) error {
 
 func (g *Gateway) issuer() string { return g.o.Endpoint + "/" + g.client.Tenant + "/v2.0" }
 
-func (g *Gateway) showIssuer(w http.ResponseWriter, r *http.Request) {
-	at := g.o.Endpoint + "/" + g.client.Tenant
+// adfs is the tenant that the clients of Azure name for Active Directory Federation Services (AD FS), which gives
+// tokens outside of Microsoft's clouds. Such clients do not ask login.microsoftonline.com whether the stand-in belongs
+// to Azure, and not all of them (Terraform's azapi, older `az`) can be told not to ask.
+const adfs = "adfs"
+
+func (g *Gateway) showIssuer(w http.ResponseWriter, _ *http.Request) {
+	g.showProvider(w, g.issuer(), g.o.Endpoint+"/"+g.client.Tenant+"/oauth2/v2.0")
+}
+
+// showFederation answers as AD FS. Its tokens are those of the issuer.
+func (g *Gateway) showFederation(w http.ResponseWriter, _ *http.Request) {
+	at := g.o.Endpoint + "/" + adfs
+	g.showProvider(w, at, at+"/oauth2")
+}
+
+// showProvider answers with the document of OpenID Connect that names an issuer and the URLs below an endpoint.
+func (g *Gateway) showProvider(w http.ResponseWriter, issuer, oauth2 string) {
 	answer(w, http.StatusOK, map[string]any{
-		"issuer": g.issuer(), "token_endpoint": at + "/oauth2/v2.0/token", "jwks_uri": at + "/discovery/v2.0/keys",
-		"authorization_endpoint":                at + "/oauth2/v2.0/authorize",
+		"issuer": issuer, "access_token_issuer": g.issuer(),
+		"token_endpoint": oauth2 + "/token", "authorization_endpoint": oauth2 + "/authorize",
+		"jwks_uri":                              g.o.Endpoint + "/" + g.client.Tenant + "/discovery/v2.0/keys",
 		"response_types_supported":              []string{"token"},
 		"token_endpoint_auth_methods_supported": []string{"client_secret_post"},
 		"subject_types_supported":               []string{"pairwise"},
@@ -141,8 +160,9 @@ func (g *Gateway) giveToken(w http.ResponseWriter, r *http.Request) {
 	if !isBasic {
 		id, secret = r.PostFormValue("client_id"), r.PostFormValue("client_secret")
 	}
+	tenant := r.PathValue("tenant") // empty: the path is that of AD FS
 	switch {
-	case r.PathValue("tenant") != g.client.Tenant:
+	case tenant != "" && tenant != g.client.Tenant:
 		answer(w, http.StatusBadRequest, map[string]string{"error": "invalid_request",
 			"error_description": "the tenant does not exist"})
 		return
@@ -169,24 +189,31 @@ func (g *Gateway) giveToken(w http.ResponseWriter, r *http.Request) {
 		"expires_in": int(tokenLifetime.Seconds()), "ext_expires_in": int(tokenLifetime.Seconds())})
 }
 
-// forward checks the token of a request and forwards it to the region. The life cycle of a subscription
-// is ARM's own: no program writes it.
+// forward forwards a request of the customer to the region. The life cycle of a subscription is ARM's own: no
+// program writes it.
 func (g *Gateway) forward(w http.ResponseWriter, r *http.Request) {
-	text, isBearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	_, err := jwt.Parse(text, func(*jwt.Token) (any, error) { return &g.tokenKey.PublicKey, nil },
-		jwt.WithValidMethods([]string{"ES256"}), jwt.WithIssuer(g.issuer()), jwt.WithAudience(g.o.Endpoint),
-		jwt.WithExpirationRequired())
-	if !isBearer || err != nil {
-		w.Header().Set("WWW-Authenticate", `Bearer authorization_uri="`+g.o.Endpoint+"/"+g.client.Tenant+`"`)
-		refuse(w, http.StatusUnauthorized, "AuthenticationFailed", "Authentication failed.")
-		return
-	}
 	if parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/"); len(parts) == 2 && r.Method != http.MethodGet {
 		refuse(w, http.StatusForbidden, "AuthorizationFailed",
 			"Only Azure Resource Manager itself changes a subscription.")
 		return
 	}
 	g.proxy.ServeHTTP(w, r)
+}
+
+// forCustomer returns a handler that calls h for requests with a token of the customer, and refuses all others.
+func (g *Gateway) forCustomer(h http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		text, isBearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		_, err := jwt.Parse(text, func(*jwt.Token) (any, error) { return &g.tokenKey.PublicKey, nil },
+			jwt.WithValidMethods([]string{"ES256"}), jwt.WithIssuer(g.issuer()), jwt.WithAudience(g.o.Endpoint),
+			jwt.WithExpirationRequired())
+		if !isBearer || err != nil {
+			w.Header().Set("WWW-Authenticate", `Bearer authorization_uri="`+g.o.Endpoint+"/"+g.client.Tenant+`"`)
+			refuse(w, http.StatusUnauthorized, "AuthenticationFailed", "Authentication failed.")
+			return
+		}
+		h(w, r)
+	}
 }
 
 // vouch replaces everything by which a program could claim an identity with what its token proves.
