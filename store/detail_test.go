@@ -24,7 +24,7 @@ var detailed = KindSpec{Kind: "A", History: true,
 // All reads return the whole status, and PostgreSQL has only its searched part as JSON.
 func TestTheDetailOfAStatusIsStoredPacked(t *testing.T) {
 	dsn, ctx := pgtest.DSN(t), t.Context()
-	s, err := Open(ctx, Options{DSN: dsn, Kinds: []KindSpec{detailed}})
+	s, err := OpenPatiently(ctx, Options{DSN: dsn, Kinds: []KindSpec{detailed}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func TestTheDetailOfAStatusIsStoredPacked(t *testing.T) {
 // does not belong to it; its other changes go through.
 func TestAStatusOfTheReleaseBeforeDoesNotReplaceADetail(t *testing.T) {
 	dsn, ctx := pgtest.DSN(t), t.Context()
-	s, err := Open(ctx, Options{DSN: dsn, Kinds: []KindSpec{detailed}})
+	s, err := OpenPatiently(ctx, Options{DSN: dsn, Kinds: []KindSpec{detailed}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +152,7 @@ func TestStatusesOfTheReleaseBeforeAreReadWhole(t *testing.T) {
 			t.Fatalf("%s: %v", step, err)
 		}
 	}
-	s, err := Open(ctx, Options{DSN: dsn, Kinds: []KindSpec{detailed}})
+	s, err := OpenPatiently(ctx, Options{DSN: dsn, Kinds: []KindSpec{detailed}})
 	if err != nil {
 		t.Fatal(err)
 	}

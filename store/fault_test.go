@@ -44,8 +44,7 @@ func (b *breaker) wasHit() <-chan struct{} {
 }
 
 func (b *breaker) use(o *store.Options) {
-	// A busy machine took longer than the defaults to connect again and to resolve an outcome.
-	o.AcquireTimeout, o.ResolveTimeout = time.Minute, time.Minute
+	o.ResolveTimeout = time.Minute // a busy machine took longer than the default to resolve an outcome
 	o.Hooks.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		var d net.Dialer
 		c, err := d.DialContext(ctx, network, addr)

@@ -124,7 +124,7 @@ func TestI2OneOfManyCreatorsSucceeds(t *testing.T) {
 func TestI2AllOf200UpdatersOfOneDocumentSucceed(t *testing.T) {
 	dsn, ctx := pgtest.DSN(t), t.Context()
 	// The last of 200 updaters may wait long for its turn on a busy machine.
-	patient := func(o *store.Options) { o.AcquireTimeout, o.StatementTimeout = time.Minute, time.Minute }
+	patient := func(o *store.Options) { o.AcquireTimeout, o.StatementTimeout = patience, patience }
 	stores := []*store.Store{open(t, dsn, patient), open(t, dsn, patient)}
 	must[store.Document](t)(stores[0].Create(ctx, doc("Plain", "x", "x", `{"n": 0}`)))
 	w := follow(t, stores[0], store.FollowOptions{})

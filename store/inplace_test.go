@@ -20,7 +20,7 @@ func TestAChangeOfTheStatusIsWrittenInPlace(t *testing.T) {
 			{Name: "labels", On: "gin ((spec->'labels') jsonb_path_ops)"}},
 	}
 	ctx := t.Context()
-	s, err := Open(ctx, Options{DSN: pgtest.DSN(t), Kinds: []KindSpec{split}})
+	s, err := OpenPatiently(ctx, Options{DSN: pgtest.DSN(t), Kinds: []KindSpec{split}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestFacetsStayWithinTheRow(t *testing.T) {
 		}
 		return facets
 	}}
-	s, err := Open(ctx, Options{DSN: pgtest.DSN(t), Kinds: []KindSpec{kind}})
+	s, err := OpenPatiently(ctx, Options{DSN: pgtest.DSN(t), Kinds: []KindSpec{kind}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +127,7 @@ func TestAChangeDecodesTheDocumentOnce(t *testing.T) {
 			return after.Status
 		},
 	}
-	s, err := Open(ctx, Options{DSN: pgtest.DSN(t), Kinds: []KindSpec{kind}})
+	s, err := OpenPatiently(ctx, Options{DSN: pgtest.DSN(t), Kinds: []KindSpec{kind}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +150,7 @@ func TestAChangeDecodesTheDocumentOnce(t *testing.T) {
 // An index on the status of one kind would end the in-place updates of all kinds.
 func TestAnIndexOfTheStatusIsRefused(t *testing.T) {
 	kind := KindSpec{Kind: "A", Indexes: []Index{{Name: "state", On: "btree ((status->>'state'))"}}}
-	s, err := Open(t.Context(), Options{DSN: pgtest.DSN(t), Kinds: []KindSpec{kind}})
+	s, err := OpenPatiently(t.Context(), Options{DSN: pgtest.DSN(t), Kinds: []KindSpec{kind}})
 	if err == nil {
 		s.Close()
 		t.Error("the store is open")

@@ -12,7 +12,7 @@ import (
 // A list of changes reads these and no other documents, page by page, however many documents there are.
 func TestAListOfChangesReadsChangesOnly(t *testing.T) {
 	ctx := t.Context()
-	s, err := Open(ctx, Options{DSN: pgtest.DSN(t), Kinds: []KindSpec{{Kind: "A"}, {Kind: "B"}}})
+	s, err := OpenPatiently(ctx, Options{DSN: pgtest.DSN(t), Kinds: []KindSpec{{Kind: "A"}, {Kind: "B"}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -108,7 +108,7 @@ func BenchmarkPack(b *testing.B) {
 func TestTheHistoryStoresTheRecordOfTheKind(t *testing.T) {
 	ctx := t.Context()
 	long := `{"changed":"` + strings.Repeat("x", 3000) + `"}`
-	s, err := Open(ctx, Options{DSN: pgtest.DSN(t), Kinds: []KindSpec{
+	s, err := OpenPatiently(ctx, Options{DSN: pgtest.DSN(t), Kinds: []KindSpec{
 		{Kind: "A", History: true, Recorded: func(before, after Document) json.RawMessage {
 			if string(before.Status) == string(after.Status) {
 				t.Error("the store called Recorded for an unchanged status")

@@ -17,7 +17,7 @@ import (
 // transaction stays open and when one transaction wrote all rows.
 func TestTheFeedReadsItsIndexOnly(t *testing.T) {
 	ctx := t.Context()
-	s, err := Open(ctx, Options{DSN: pgtest.DSN(t), Kinds: []KindSpec{{Kind: "A"}, {Kind: "B"}}})
+	s, err := OpenPatiently(ctx, Options{DSN: pgtest.DSN(t), Kinds: []KindSpec{{Kind: "A"}, {Kind: "B"}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,7 @@ import (
 // comes twice.
 func TestI1I4AFollowerConvergesToTheTable(t *testing.T) {
 	var afterChunk func()
-	s, err := Open(t.Context(), Options{
+	s, err := OpenPatiently(t.Context(), Options{
 		DSN: pgtest.DSN(t), Kinds: []KindSpec{{Kind: "A", History: true}, {Kind: "B"}}, ChunkSize: 2,
 		Hooks: Hooks{AfterChunk: func() { afterChunk() }},
 		// A transaction stays open while others run, on a busy machine for longer than a service may keep one open.

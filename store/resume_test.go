@@ -18,7 +18,7 @@ import (
 // beside them is not delayed, and each watch gets the missed changes and then the new ones.
 func TestContinuedWatchesDelayNoFollower(t *testing.T) {
 	s := open(t, pgtest.DSN(t), func(o *store.Options) { o.ReplayChanges = 50 })
-	ctx, stop := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, stop := context.WithTimeout(t.Context(), 15*time.Minute)
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer stop()
@@ -117,9 +117,10 @@ func TestContinuedWatchesDelayNoFollower(t *testing.T) {
 	slices.Sort(took)
 	t.Logf("%d watches caught up in %v; the follower took %v at most, %v in the middle, of %d writes",
 		reconnecting, time.Since(began), took[len(took)-1], took[len(took)/2], len(took))
-	// 10 ms on an idle machine; starved, it waited for all of them
-	if worst := took[len(took)-1]; worst > 5*time.Second {
-		t.Errorf("the follower took %v", worst)
+	// 10 ms on an idle machine. A starved follower takes as long as all watches together, at each write; one slow write
+	// is a pause of the machine.
+	if median := took[len(took)/2]; median > 5*time.Second {
+		t.Errorf("the follower took %v in the middle", median)
 	}
 	must[store.Document](t)(s.Create(ctx, doc("Plain", "last", "last", `{}`)))
 	finished.Wait()

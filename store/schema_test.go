@@ -52,7 +52,7 @@ func TestADatabaseOfAnEarlierSchemaIsOpened(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		s, err := Open(ctx, options)
+		s, err := OpenPatiently(ctx, options)
 		if err != nil {
 			t.Fatalf("from step %d: %v", have, err)
 		}
@@ -89,8 +89,7 @@ func TestADatabaseOfAnEarlierSchemaIsOpened(t *testing.T) {
 func TestAMigrationThatWaitsForALockStopsNoWriter(t *testing.T) {
 	dsn, ctx := pgtest.DSN(t), t.Context()
 	// On a busy machine PostgreSQL ends waits late, so the writers wait longer than those of a service.
-	s, err := Open(ctx, Options{DSN: dsn, Kinds: []KindSpec{{Kind: "A", History: true}}, LockTimeout: 10 * time.Second,
-		StatementTimeout: 20 * time.Second})
+	s, err := OpenPatiently(ctx, Options{DSN: dsn, Kinds: []KindSpec{{Kind: "A", History: true}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +108,7 @@ func TestAMigrationThatWaitsForALockStopsNoWriter(t *testing.T) {
 	}
 	opened := make(chan error, 1)
 	go func() {
-		later, err := Open(ctx, Options{DSN: dsn, Kinds: []KindSpec{{Kind: "A", History: true,
+		later, err := OpenPatiently(ctx, Options{DSN: dsn, Kinds: []KindSpec{{Kind: "A", History: true,
 			Indexes: []Index{{Name: "age", On: "btree (created_at)"}}}}})
 		if err == nil {
 			later.Close()

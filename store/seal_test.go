@@ -70,7 +70,7 @@ func (f *keyFile) kms() envelope.KMS {
 func openSealing(t *testing.T, dsn string, kms envelope.KMS) (s *Store, progress func() SealingProgress) {
 	t.Helper()
 	latest := make(chan SealingProgress, 1)
-	s, err := Open(t.Context(), Options{DSN: dsn, Kinds: []KindSpec{sealedKind}, Envelope: kms,
+	s, err := OpenPatiently(t.Context(), Options{DSN: dsn, Kinds: []KindSpec{sealedKind}, Envelope: kms,
 		SealingInterval: 5 * time.Millisecond, SealingProgress: func(p SealingProgress) {
 			select {
 			case <-latest:

@@ -14,7 +14,7 @@ import (
 
 func TestTheBackgroundSealsAnOlderDatabase(t *testing.T) {
 	ctx, dsn, file := t.Context(), pgtest.DSN(t), newKeyFile(t, "k1")
-	old, err := Open(ctx, Options{DSN: dsn, Kinds: []KindSpec{sealedKind}})
+	old, err := OpenPatiently(ctx, Options{DSN: dsn, Kinds: []KindSpec{sealedKind}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,11 +88,11 @@ func TestARotationSealsAgain(t *testing.T) {
 		}
 	}
 	file.write("k3")
-	if _, err := Open(ctx, Options{DSN: dsn, Kinds: []KindSpec{sealedKind}, Envelope: file.kms()}); err == nil ||
+	if _, err := OpenPatiently(ctx, Options{DSN: dsn, Kinds: []KindSpec{sealedKind}, Envelope: file.kms()}); err == nil ||
 		!strings.Contains(err.Error(), `"k2"`) {
 		t.Errorf("without the key: %v", err)
 	}
-	if _, err := Open(ctx, Options{DSN: dsn, Kinds: []KindSpec{sealedKind}}); err == nil ||
+	if _, err := OpenPatiently(ctx, Options{DSN: dsn, Kinds: []KindSpec{sealedKind}}); err == nil ||
 		!strings.Contains(err.Error(), "--envelope-key-file") {
 		t.Errorf("without keys: %v", err)
 	}
@@ -101,7 +101,7 @@ func TestARotationSealsAgain(t *testing.T) {
 // Writers go on while the background seals and rotates; no value is lost, and none is left in clear.
 func TestWritersAndTheBackgroundAgree(t *testing.T) {
 	ctx, dsn, file := t.Context(), pgtest.DSN(t), newKeyFile(t, "k1")
-	old, err := Open(ctx, Options{DSN: dsn, Kinds: []KindSpec{sealedKind}})
+	old, err := OpenPatiently(ctx, Options{DSN: dsn, Kinds: []KindSpec{sealedKind}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +152,7 @@ func TestAKeyOfTheSameNameThatDoesNotFitIsRefusedAtTheStart(t *testing.T) {
 		}
 	}
 	s.Close()
-	other, err := Open(ctx, Options{DSN: dsn, Kinds: []KindSpec{sealedKind}, Envelope: newKeyFile(t, "k1").kms()})
+	other, err := OpenPatiently(ctx, Options{DSN: dsn, Kinds: []KindSpec{sealedKind}, Envelope: newKeyFile(t, "k1").kms()})
 	if err == nil {
 		other.Close()
 	}
@@ -291,7 +291,7 @@ func TestAProcessThatDidNotCheckDoesNotSayThatAllIsSealed(t *testing.T) {
 // A document that its kind no longer renders delays no other.
 func TestADocumentThatCannotBeSealedDelaysNoOther(t *testing.T) {
 	ctx, dsn := t.Context(), pgtest.DSN(t)
-	old, err := Open(ctx, Options{DSN: dsn, Kinds: []KindSpec{sealedKind}})
+	old, err := OpenPatiently(ctx, Options{DSN: dsn, Kinds: []KindSpec{sealedKind}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -308,7 +308,7 @@ func TestADocumentThatCannotBeSealedDelaysNoOther(t *testing.T) {
 		}
 		return sealedKind.Render(d)
 	}
-	s, err := Open(ctx, Options{DSN: dsn, Kinds: []KindSpec{kind}, Envelope: newKeyFile(t, "k1").kms(),
+	s, err := OpenPatiently(ctx, Options{DSN: dsn, Kinds: []KindSpec{kind}, Envelope: newKeyFile(t, "k1").kms(),
 		SealingInterval: 5 * time.Millisecond, SealingProgress: func(p SealingProgress) {
 			select {
 			case latest <- p:

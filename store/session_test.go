@@ -24,7 +24,7 @@ var ownersSettings = []string{
 // sessionSettings reads the settings that the hostile server changes, in each sort of session.
 func sessionSettings(t *testing.T, dsn string) map[string]string {
 	t.Helper()
-	s, err := Open(t.Context(), Options{DSN: dsn, Kinds: []KindSpec{{Kind: "A"}}})
+	s, err := Open(t.Context(), Options{DSN: dsn, Kinds: []KindSpec{{Kind: "A"}}, AcquireTimeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,12 +93,12 @@ func TestASessionSetsTheRequiredSettings(t *testing.T) {
 func TestTheFeedIsCheapOnAServerWithBadSettings(t *testing.T) {
 	server := pgtest.StartServer(t, pgtest.UnsuitableSettings())
 	dsn := pgtest.NewDatabase(t, server.Cluster)
-	s, err := Open(t.Context(), Options{DSN: dsn, Kinds: []KindSpec{{Kind: "A", History: true}}})
+	s, err := OpenPatiently(t.Context(), Options{DSN: dsn, Kinds: []KindSpec{{Kind: "A", History: true}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	ctx, stop := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer stop()
 	seen := make(chan Document, 100)
 	following := make(chan error, 1)

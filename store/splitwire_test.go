@@ -26,7 +26,7 @@ func TestAWireFormWrittenByTheReleaseBeforeIsReadWhole(t *testing.T) {
 		Facets: func(d Document) []string { return []string{"status=" + string(d.Status)} },
 	}
 	dsn, ctx := pgtest.DSN(t), t.Context()
-	s, err := Open(ctx, Options{DSN: dsn, Kinds: []KindSpec{split}})
+	s, err := OpenPatiently(ctx, Options{DSN: dsn, Kinds: []KindSpec{split}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +115,7 @@ func TestSplitWireFormsWithoutAMarkGetOne(t *testing.T) {
 			t.Fatalf("%s: %v", step, err)
 		}
 	}
-	s, err := Open(ctx, Options{DSN: dsn, Kinds: []KindSpec{{Kind: "A"}}})
+	s, err := OpenPatiently(ctx, Options{DSN: dsn, Kinds: []KindSpec{{Kind: "A"}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -182,6 +182,18 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
+// Patient returns the options with a minute for each limit of time that is 0, except ResolveTimeout. Tests of other
+// subjects than these limits use it: on a machine under load, too, only a hang takes a minute.
+func (o Options) Patient() Options {
+	for _, limit := range []*time.Duration{&o.AcquireTimeout, &o.QueueTimeout, &o.StatementTimeout, &o.LockTimeout,
+		&o.IdleInTxTimeout} {
+		if *limit == 0 {
+			*limit = time.Minute
+		}
+	}
+	return o
+}
+
 // Store is an open database of documents. Several goroutines may use it. Functions that fail return
 // one of the errors of this package where it describes the failure; otherwise the error is the
 // database driver's or the cause of the context.

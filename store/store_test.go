@@ -9,13 +9,12 @@ import (
 	"testing"
 	"time"
 
+	"atoll.dev/internal/leakcheck"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/store"
-
-	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leakcheck.Main(m) }
 
 // bundle and plain are the kinds of the tests: with and without history.
 var kinds = []store.KindSpec{
@@ -29,16 +28,39 @@ func render(d store.Document) ([]byte, error) {
 
 func open(t testing.TB, dsn string, set ...func(*store.Options)) *store.Store {
 	t.Helper()
+	s, err := tryOpen(t, dsn, set...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func tryOpen(t testing.TB, dsn string, set ...func(*store.Options)) (*store.Store, error) {
+	t.Helper()
 	o := store.Options{DSN: dsn, Kinds: kinds, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))}
 	for _, f := range set {
 		f(&o)
 	}
-	s, err := store.Open(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
+	s, err := store.OpenPatiently(t.Context(), o)
+	if err == nil {
+		t.Cleanup(s.Close)
 	}
-	t.Cleanup(s.Close)
-	return s
+	return s, err
+}
+
+// openImpatiently opens a store with a short AcquireTimeout. AcquireTimeout also limits the connecting, so a machine
+// that cannot connect within it gets one that is twice as long.
+func openImpatiently(t testing.TB, dsn string, acquire time.Duration, set func(*store.Options)) *store.Store {
+	t.Helper()
+	for ; ; acquire *= 2 {
+		s, err := tryOpen(t, dsn, set, func(o *store.Options) { o.AcquireTimeout = acquire })
+		if err == nil {
+			return s
+		}
+		if !errors.Is(err, store.ErrUnavailable) || acquire > patience {
+			t.Fatalf("opening with %s for each connection: %v", acquire, err)
+		}
+	}
 }
 
 func doc(kind store.Kind, id, name, spec string) store.Document {
@@ -98,7 +120,7 @@ func TestADocumentIsCreatedUpdatedDeletedAndRemoved(t *testing.T) {
 		t.Fatalf("%+v", again)
 	}
 	// The changes since the list, each once.
-	fctx, stop := context.WithTimeout(ctx, 60*time.Second)
+	fctx, stop := context.WithTimeout(ctx, patience)
 	defer stop()
 	err = s.Follow(fctx, store.FollowOptions{From: page.Cursor}, func(ctx context.Context, b store.Batch) error {
 		if len(b.Documents) != 1 || b.Documents[0].Version != 5 || b.Relist || !b.First || !b.Last {

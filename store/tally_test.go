@@ -20,7 +20,7 @@ func TestTheTallyCountsTheDocuments(t *testing.T) {
 	dsn, ctx := pgtest.DSN(t), t.Context()
 	stores := make([]*Store, 2)
 	for i := range stores {
-		s, err := Open(ctx, Options{DSN: dsn, Kinds: []KindSpec{{Kind: "A"}, {Kind: "B"}}})
+		s, err := OpenPatiently(ctx, Options{DSN: dsn, Kinds: []KindSpec{{Kind: "A"}, {Kind: "B"}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -98,7 +98,7 @@ func TestTheTallyCountsTheDocuments(t *testing.T) {
 // An import adds as many rows to the tally as creations do; the process that imports folds them.
 func TestAnImportFoldsTheTally(t *testing.T) {
 	dsn, ctx := pgtest.DSN(t), t.Context()
-	s, err := Open(ctx, Options{DSN: dsn, Kinds: []KindSpec{{Kind: "A"}}})
+	s, err := OpenPatiently(ctx, Options{DSN: dsn, Kinds: []KindSpec{{Kind: "A"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +119,7 @@ func TestAnImportFoldsTheTally(t *testing.T) {
 		}
 	}
 	rows := 0
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(3 * time.Minute); time.Now().Before(deadline); {
 		err := s.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
 			return c.QueryRow(ctx, "select count(*) from tally").Scan(&rows)
 		})

@@ -22,7 +22,7 @@ func TestI4AWatchOpenedBeforeTheFeedMissesNoChange(t *testing.T) {
 	if err := feed.Begin(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	ctx, stop := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer stop()
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -54,7 +54,7 @@ func TestI4AWatchWithAnUnknownGapIsEnded(t *testing.T) {
 	sub := feed.Subscribe(func(*store.Change) bool { return true })
 	defer sub.Close()
 	must[store.Document](t)(s.Create(t.Context(), doc("Plain", "x", "x", `{}`)))
-	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	ctx, stop := context.WithTimeout(t.Context(), 5*time.Minute)
 	var running sync.WaitGroup
 	running.Go(func() { _ = feed.Run(ctx) })
 	defer running.Wait()
@@ -83,7 +83,7 @@ func TestAWatchSendsEachChangeOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	must[store.Document](t)(s.Create(t.Context(), doc("Plain", "before", "before", `{}`)))
-	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	ctx, stop := context.WithTimeout(t.Context(), 5*time.Minute)
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer stop()

@@ -18,9 +18,9 @@ func UnsuitableSettings() map[string]string {
 		"default_transaction_isolation": "'serializable'", "default_transaction_deferrable": "on",
 		"synchronous_commit": "off",
 
-		// Seconds, because connecting and setting up a session takes its time on a busy machine.
-		"statement_timeout": "'3s'", "lock_timeout": "1", "idle_in_transaction_session_timeout": "1",
-		"idle_session_timeout": "'3s'",
+		// Many seconds, because connecting and setting up a session takes its time on a busy machine.
+		"statement_timeout": "'30s'", "lock_timeout": "1", "idle_in_transaction_session_timeout": "1",
+		"idle_session_timeout": "'15s'",
 
 		"timezone": "'Pacific/Chatham'", "datestyle": "'SQL, DMY'", "intervalstyle": "'sql_standard'",
 		"bytea_output": "'escape'", "extra_float_digits": "-15", "client_encoding": "'LATIN1'",

@@ -48,7 +48,7 @@ func DSN(t testing.TB) string {
 	name := fmt.Sprintf("t%d", shared.count.Add(1))
 	createDatabase(t, shared.cluster, name)
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), hangLimit)
 		defer cancel()
 		if err := execOn(ctx, shared.cluster, "drop database if exists "+name+" with (force)"); err != nil {
 			t.Errorf("dropping the test's database: %v", err)
@@ -76,7 +76,7 @@ func NewDatabase(t testing.TB, c *postgres.Cluster) string {
 
 func createDatabase(t testing.TB, c *postgres.Cluster, name string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), hangLimit)
 	defer cancel()
 	if err := execOn(ctx, c, "create database "+name+" template template0"); err != nil {
 		t.Fatalf("making the test's database: %v", err)
@@ -113,7 +113,7 @@ func startShared() (*postgres.Cluster, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting postgres: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), hangLimit)
 	defer cancel()
 	for {
 		err := c.Ping(ctx)
@@ -148,7 +148,7 @@ func newCluster(settings map[string]string) (*postgres.Cluster, error) {
 	all := map[string]string{"wal_compression": "off", "min_wal_size": "80MB"}
 	maps.Copy(all, settings)
 	c := &postgres.Cluster{DataDir: filepath.Join(dir, "data"), SocketDir: filepath.Join(dir, "s"), Settings: all}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), hangLimit)
 	defer cancel()
 	if err := copyTemplate(c); err != nil {
 		return nil, err
@@ -159,6 +159,9 @@ func newCluster(settings map[string]string) (*postgres.Cluster, error) {
 	saveTemplate(c)
 	return c, nil
 }
+
+// hangLimit is how long a test waits for a server. The start, and a new database, wait for many fsyncs of a busy disk.
+const hangLimit = 3 * time.Minute
 
 // dirPrefix begins the names of the temporary directories.
 const dirPrefix = "atoll-pgtest-"

@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"atoll.dev/internal/postgres"
 )
@@ -43,7 +42,7 @@ func StartServer(t testing.TB, settings ...map[string]string) *PrivateServer {
 // Start starts the server again after Kill and waits until it answers.
 func (s *PrivateServer) Start() {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), hangLimit)
 	defer cancel()
 	p, err := s.Cluster.Start(ctx, nil)
 	if err != nil {

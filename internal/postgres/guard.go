@@ -87,7 +87,7 @@ func freeSpace(dir string) (uint64, error) {
 
 // setMode sets the mode of all sessions, from their next transaction on.
 func (c *Cluster) setMode(ctx context.Context, mode Mode) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second) // alter system waits for two fsyncs of a disk that may be busy
 	defer cancel()
 	conn, err := pgsession.Connect(ctx, c.DSN("postgres", Superuser))
 	if err != nil {

@@ -14,10 +14,11 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"go.uber.org/goleak"
+
+	"atoll.dev/internal/leakcheck"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leakcheck.Main(m) }
 
 // place is a directory that the server's user can reach; t.TempDir is root's.
 func place(t testing.TB) string {
@@ -38,7 +39,7 @@ func cluster(t testing.TB) *Cluster {
 }
 
 func withTimeLimit(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
