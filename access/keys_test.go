@@ -13,16 +13,16 @@ import (
 
 	"atoll.dev/client"
 	"atoll.dev/cluster"
+	"atoll.dev/internal/leakcheck"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/internal/postgres"
 	"atoll.dev/store"
 	"atoll.dev/test/testsite"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leakcheck.Main(m) }
 
 const (
 	account   = "123456789012"
@@ -32,7 +32,7 @@ const (
 func openStore(t *testing.T, dsn string, hooks store.Hooks) *store.Store {
 	t.Helper()
 	s, err := store.Open(t.Context(), store.Options{DSN: dsn, Kinds: StoreKinds(), Migrations: Migrations(),
-		Hooks: hooks})
+		Hooks: hooks}.Patient())
 	if err != nil {
 		t.Fatal(err)
 	}

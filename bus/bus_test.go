@@ -10,10 +10,11 @@ import (
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
-	"go.uber.org/goleak"
+
+	"atoll.dev/internal/leakcheck"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leakcheck.Main(m) }
 
 func TestEventsTravelInBothDirections(t *testing.T) {
 	eachBroker(t, BrokerOptions{}, func(t *testing.T, b *testBroker) {

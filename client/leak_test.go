@@ -3,7 +3,7 @@ package client
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"atoll.dev/internal/leakcheck"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leakcheck.Main(m) }

@@ -27,6 +27,10 @@ type DatabaseOptions struct {
 	Metrics prometheus.Registerer // gets hyperfleet-api's about the database; may be nil
 	Logger  *slog.Logger          // default: discard
 	Ops     *rest.Ops             // gets the readiness checks database and feed; may be nil
+
+	// Adapt changes the options of the store; nil: it opens as a service does. Tests of something else than the limits
+	// of the store give store.Options.Patient.
+	Adapt func(store.Options) store.Options
 }
 
 // Database is CLM's open database with its change feed. The API and the sentinel of one
@@ -74,6 +78,9 @@ func Open(ctx context.Context, o DatabaseOptions) (*Database, error) {
 	kinds = append(append(kinds, store.KindSpec{Kind: RequestKind, History: true}, quotaKind), o.Kinds...)
 	options := store.Options{DSN: o.DSN, Logger: o.Logger, Migrations: migrations,
 		MaxConns: o.MaxConns, Kinds: kinds}
+	if o.Adapt != nil {
+		options = o.Adapt(options)
+	}
 	if o.Metrics != nil {
 		options.Tracer = newQueries(o.Metrics, o.Version)
 	}

@@ -13,16 +13,16 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"atoll.dev/clm/status"
+	"atoll.dev/internal/leakcheck"
 	"atoll.dev/internal/pause"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/internal/trace"
+	"atoll.dev/store"
 	"atoll.dev/test/testsite"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leakcheck.Main(m) }
 
 // testEntities has one of each sort: required adapters or none, cascade and
 // restrict, references.
@@ -82,6 +82,13 @@ func startWith(t testing.TB, dsn string, adapt func(*Options)) (a *testAPI, stop
 // startAs starts one with other entities.
 func startAs(t testing.TB, dsn, entities string, adapt func(*Options)) (a *testAPI, stop func()) {
 	t.Helper()
+	return startOnStore(t, dsn, entities, store.Options.Patient, adapt)
+}
+
+// startOnStore starts a server whose store has these limits.
+func startOnStore(t testing.TB, dsn, entities string, limits func(store.Options) store.Options,
+	adapt func(*Options)) (a *testAPI, stop func()) {
+	t.Helper()
 	registry, err := ParseRegistry([]byte(entities))
 	if err != nil {
 		t.Fatal(err)
@@ -94,7 +101,7 @@ func startAs(t testing.TB, dsn, entities string, adapt func(*Options)) (a *testA
 	if err != nil {
 		t.Fatal(err)
 	}
-	db, err := Open(t.Context(), DatabaseOptions{DSN: dsn, Registry: registry})
+	db, err := Open(t.Context(), DatabaseOptions{DSN: dsn, Registry: registry, Adapt: limits})
 	if err != nil {
 		t.Fatal(err)
 	}

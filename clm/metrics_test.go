@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"atoll.dev/internal/pgtest"
+	"atoll.dev/store"
 	"atoll.dev/test/testsite"
 )
 
@@ -50,7 +51,8 @@ func TestMetricsHaveTheNamesOfHyperFleet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	db, err := Open(t.Context(), DatabaseOptions{DSN: pgtest.DSN(t), Registry: registry, Metrics: reg, Version: "v7"})
+	db, err := Open(t.Context(), DatabaseOptions{DSN: pgtest.DSN(t), Registry: registry, Metrics: reg, Version: "v7",
+		Adapt: store.Options.Patient})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"go.uber.org/goleak"
 
 	"atoll.dev/api/clm"
 	api "atoll.dev/api/fleet"
@@ -22,12 +21,13 @@ import (
 	"atoll.dev/client/remote"
 	server "atoll.dev/clm"
 	"atoll.dev/cluster"
+	"atoll.dev/internal/leakcheck"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/store"
 	"atoll.dev/test/testsite"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leakcheck.Main(m) }
 
 const testEntities = `
 entities:

@@ -12,14 +12,13 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
+	"atoll.dev/internal/leakcheck"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/store"
 	"atoll.dev/test/testsite"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leakcheck.Main(m) }
 
 func (f workerFunc) Work(ctx context.Context, s State) Outcome { return f(ctx, s) }
 

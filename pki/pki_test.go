@@ -26,12 +26,11 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
+	"atoll.dev/internal/leakcheck"
 	"atoll.dev/internal/rest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leakcheck.Main(m) }
 
 func openCA(t *testing.T) *CA {
 	t.Helper()

@@ -12,16 +12,16 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"go.uber.org/goleak"
 
 	"atoll.dev/bus"
+	"atoll.dev/internal/leakcheck"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/pki"
 	"atoll.dev/store"
 	"atoll.dev/test/testsite"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leakcheck.Main(m) }
 
 // world is a database with documents as CLM has them, and a broker.
 type world struct {
@@ -82,7 +82,8 @@ func (w *world) open() *store.Store { return w.openWith(&connections{}) }
 func (w *world) openWith(x *connections) *store.Store {
 	w.t.Helper()
 	st, err := store.Open(w.t.Context(), store.Options{DSN: w.dsn, Hooks: store.Hooks{Dial: x.dial},
-		Kinds: []store.KindSpec{{Kind: cluster, Render: render}, {Kind: channel, Render: render}, {Kind: requests}}})
+		Kinds: []store.KindSpec{{Kind: cluster, Render: render}, {Kind: channel, Render: render},
+			{Kind: requests}}}.Patient())
 	if err != nil {
 		w.t.Fatal(err)
 	}

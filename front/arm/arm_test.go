@@ -16,15 +16,15 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-	"go.uber.org/goleak"
 
 	"atoll.dev/client/clmclient"
 	"atoll.dev/client/remote"
+	"atoll.dev/internal/leakcheck"
 	"atoll.dev/store"
 	"atoll.dev/test/testsite"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leakcheck.Main(m) }
 
 // TestARMContract checks the points of ARM's contract for resource providers in one world. The number of
 // a point is that of the list in docs/azure.md.

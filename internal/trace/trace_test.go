@@ -9,14 +9,13 @@ import (
 	"strings"
 	"testing"
 
-	"go.uber.org/goleak"
-
+	"atoll.dev/internal/leakcheck"
 	"atoll.dev/internal/rest"
 	"atoll.dev/internal/trace"
 	"atoll.dev/internal/tracetest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leakcheck.Main(m) }
 
 // One trace covers a client, a server, a waiting message, and its processing, each with a tracer of
 // its own.

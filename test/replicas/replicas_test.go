@@ -12,17 +12,17 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/goleak"
 
 	"atoll.dev/adapter"
 	apiclm "atoll.dev/api/clm"
 	"atoll.dev/client/clmclient"
+	"atoll.dev/internal/leakcheck"
 	"atoll.dev/pki"
 	"atoll.dev/test/testsite"
 	"atoll.dev/test/testworld"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leakcheck.Main(m) }
 
 const (
 	entities = `entities: [{kind: Cluster, plural: clusters, required_adapters: [dns]}]`
@@ -263,7 +263,7 @@ func TestAPauseChangesNoOwners(t *testing.T) {
 		}
 		return list
 	}
-	for tries := 5; ; tries-- {
+	for tries := 10; ; tries-- {
 		before := members()
 		w.late.Store(false)
 		w.away.Store(true)
