@@ -43,7 +43,8 @@ func TestFailedSettlementsAreCountedAndLoggedOnceAMinute(t *testing.T) {
 
 // Signatures that cannot be removed show in the metric and in the log.
 func TestAFailedRemovalOfSignaturesIsCounted(t *testing.T) {
-	s, err := store.Open(t.Context(), store.Options{DSN: pgtest.DSN(t), Kinds: StoreKinds(), Migrations: Migrations()})
+	s, err := store.Open(t.Context(), store.Options{DSN: pgtest.DSN(t), Kinds: StoreKinds(),
+		Migrations: Migrations()}.Patient())
 	if err != nil {
 		t.Fatal(err)
 	}

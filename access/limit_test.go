@@ -104,7 +104,7 @@ func TestReplicasShareARate(t *testing.T) {
 	var ledgers [2]Ledger
 	for i := range limiters {
 		limiters[i], _ = limitedTo(Rate{PerSecond: 1e-6, Burst: 100}, Limits{})
-		s, err := store.Open(t.Context(), store.Options{DSN: dsn, Kinds: StoreKinds(), Migrations: Migrations()})
+		s, err := store.Open(t.Context(), store.Options{DSN: dsn, Kinds: StoreKinds(), Migrations: Migrations()}.Patient())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -19,7 +19,7 @@ import (
 
 func openSignatures(t *testing.T, dsn string) *UsedSignatures {
 	t.Helper()
-	s, err := store.Open(t.Context(), store.Options{DSN: dsn, Kinds: StoreKinds(), Migrations: Migrations()})
+	s, err := store.Open(t.Context(), store.Options{DSN: dsn, Kinds: StoreKinds(), Migrations: Migrations()}.Patient())
 	if err != nil {
 		t.Fatal(err)
 	}

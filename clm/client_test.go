@@ -18,6 +18,7 @@ import (
 	"atoll.dev/client/clmclient"
 	"atoll.dev/client/remote"
 	"atoll.dev/internal/rest"
+	"atoll.dev/test/testsite"
 )
 
 // The region's own client against the server.
@@ -204,7 +205,7 @@ func TestClientFollowsAndRelistsWhenItsCursorIsExpired(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithTimeout(ctx, time.Minute)
+	ctx, stop := context.WithTimeout(ctx, testsite.HangLimit)
 	defer stop()
 	done := errors.New("done")
 	var seen []string

@@ -25,7 +25,7 @@ const (
 func open(t testing.TB, dsn string, hooks store.Hooks) *store.Store {
 	t.Helper()
 	s, err := store.Open(t.Context(), store.Options{DSN: dsn, Kinds: []store.KindSpec{{Kind: thing}, StoreKind()},
-		Hooks: hooks, AcquireTimeout: time.Minute, ResolveTimeout: 100 * time.Millisecond})
+		Hooks: hooks, AcquireTimeout: time.Minute, ResolveTimeout: 100 * time.Millisecond}.Patient())
 	if err != nil {
 		t.Fatal(err)
 	}

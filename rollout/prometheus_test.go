@@ -201,15 +201,17 @@ func TestGatesReadARealPrometheus(t *testing.T) {
 	await("agents have lost their connection", Failing, "gate agents: 0 is less than 1", agents)
 	region.clients.Store(2)
 	await("agents are connected again", Passing, "", agents)
-	checkDrive(t, region, address, func() { t.Helper(); await("agents are connected again", Passing, "", agents) })
+	checkDrive(t, region, address,
+		func() { t.Helper(); await("agents have lost their connection", Failing, "0 is less than 1", agents) },
+		func() { t.Helper(); await("agents are connected again", Passing, "", agents) })
 	region.Close() // Prometheus marks the series of a target that does not answer as stale
 	await("the region does not answer Prometheus", Unreadable, "the query has 0 values", agents)
 	await("Prometheus reports that the region does not answer", Failing, "gate up: 0 is less than 1", agents, up)
 }
 
 // checkDrive drives a rollout by the agents of its first region, which lose their connections after the change and
-// connect again. await waits until the gate of the agents passes.
-func checkDrive(t *testing.T, region *exporter, address string, await func()) {
+// connect again. awaitLoss and awaitReturn wait until Prometheus has that.
+func checkDrive(t *testing.T, region *exporter, address string, awaitLoss, awaitReturn func()) {
 	m := newMemory("")
 	m.write(rolloutFile, fmt.Sprintf("environment: prod\nchange: {version: '2'}\nsettle: 2s\nsoak: {sector: 1h}\n"+
 		"prometheus: %s\ngates:\n  - name: agents\n    query: 'min(atoll_broker_clients)'\n    atLeast: 1\n", address))
@@ -221,6 +223,7 @@ func checkDrive(t *testing.T, region *exporter, address string, await func()) {
 		switch {
 		case strings.Contains(e.What, "change r1"):
 			region.clients.Store(0)
+			awaitLoss() // otherwise the time to settle may end before Prometheus asks the region
 		case strings.Contains(e.What, "r1 healthy"):
 			cancel()
 		}
@@ -233,7 +236,7 @@ func checkDrive(t *testing.T, region *exporter, address string, await func()) {
 		t.Errorf("the rollout has changed %s", got)
 	}
 	region.clients.Store(3)
-	await()
+	awaitReturn()
 	_, err = d.Command(t.Context(), func(_ Plan, s State) (State, []Effect, error) {
 		return s.Command(Resume, "ann", time.Now())
 	})

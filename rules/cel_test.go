@@ -172,7 +172,7 @@ func TestExpensiveExpressionsFailCleanly(t *testing.T) {
 		}
 		took := time.Since(began)
 		t.Logf("%.60s: %v after %v", expression, err, took)
-		if took > 20*time.Second { // for ever, more or less
+		if took > 3*time.Minute { // for ever, more or less
 			t.Errorf("%.60s: took %v", expression, took)
 		}
 	}
@@ -210,7 +210,7 @@ func TestAnEvaluationEndsWithItsContext(t *testing.T) {
 	if !errors.Is(err, ErrInterrupted) || !errors.Is(err, why) {
 		t.Errorf("%v, want ErrInterrupted and its cause", err)
 	}
-	if took := time.Since(began); took > 20*time.Second {
+	if took := time.Since(began); took > 3*time.Minute { // the list has 8e12 steps: days
 		t.Errorf("took %v", took)
 	}
 	if _, err := compile(t, e, "true", Bool).Eval(ctx, nil); !errors.Is(err, ErrInterrupted) {
@@ -355,7 +355,7 @@ func FuzzCompile(f *testing.F) {
 	}
 	e := env(f, Options{Variables: map[string]Type{"object": Any}, Cost: 10_000})
 	f.Fuzz(func(t *testing.T, expression string) {
-		late := time.AfterFunc(10*time.Second, func() { panic(fmt.Sprintf("%q takes too long", expression)) })
+		late := time.AfterFunc(2*time.Minute, func() { panic(fmt.Sprintf("%q takes too long", expression)) })
 		defer late.Stop()
 		p, err := e.Compile(expression, Any)
 		if err != nil {

@@ -22,7 +22,7 @@ import (
 func open(t *testing.T, dsn string) (*Chain, *store.Store, *pgx.Conn) {
 	t.Helper()
 	s, err := store.Open(t.Context(), store.Options{DSN: dsn, Kinds: []store.KindSpec{{Kind: "Thing", History: true,
-		Owner: func(d store.Document) string { return d.Scope }}}})
+		Owner: func(d store.Document) string { return d.Scope }}}}.Patient())
 	if err != nil {
 		t.Fatal(err)
 	}

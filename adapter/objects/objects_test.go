@@ -209,9 +209,13 @@ func TestAListRemembersTheResourceOfAnObject(t *testing.T) {
 		if _, err := f.list(t.Context(), in, kindOf{configMaps, true}, LabelAdapter+"=one"); err != nil {
 			t.Fatal(err)
 		}
-		calmly, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		// The time for further reports, which are wrong, begins with the first.
+		calmly, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
-		o.paced.Run(calmly, f.changed)
+		o.paced.Run(calmly, func(e adapter.Event) bool {
+			time.AfterFunc(200*time.Millisecond, cancel)
+			return f.changed(e)
+		})
 	}
 	list()
 	if len(reported) != 1 || reported[0] != a.Event {

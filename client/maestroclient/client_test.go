@@ -170,7 +170,8 @@ func TestASilentMaestroIs503WithinTheTimeout(t *testing.T) {
 	} {
 		start := time.Now()
 		err := call()
-		if took := time.Since(start); remote.StatusOf(err) != http.StatusServiceUnavailable || took > 2*time.Second {
+		// It takes 0.2 s on an idle machine.
+		if took := time.Since(start); remote.StatusOf(err) != http.StatusServiceUnavailable || took > 20*time.Second {
 			t.Errorf("%s: %v after %s", name, err, took)
 		}
 	}

@@ -111,7 +111,7 @@ func (w *world) killAt(t *testing.T, name string, left int, moment pgtest.KillMo
 	process := pgtest.NewKillableProcess(left, moment, cancel)
 	db, err := store.Open(ctx, store.Options{DSN: w.dsn, Migrations: access.Migrations(),
 		Kinds: append(access.StoreKinds(), arm.StoreKinds()...), Hooks: store.Hooks{Dial: process.Dial},
-		ResolveTimeout: 100 * time.Millisecond})
+		ResolveTimeout: 100 * time.Millisecond}.Patient())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 func TestQueriesForClustersReadAnIndex(t *testing.T) {
 	dsn := pgtest.DSN(t)
 	db, err := store.Open(t.Context(), store.Options{DSN: dsn, Migrations: access.Migrations(),
-		Kinds: append(access.StoreKinds(), StoreKinds()...)})
+		Kinds: append(access.StoreKinds(), StoreKinds()...)}.Patient())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -83,7 +83,7 @@ func startWorld(t *testing.T) *world {
 	w.createReleases("1.35.9", "1.36.2", "1.36.3")
 	var err error
 	w.store, err = store.Open(t.Context(), store.Options{DSN: w.dsn, Migrations: access.Migrations(),
-		Kinds: append(access.StoreKinds(), arm.StoreKinds()...)})
+		Kinds: append(access.StoreKinds(), arm.StoreKinds()...)}.Patient())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -68,7 +68,7 @@ func startAuthorized(t *testing.T) *authorized {
 func startDecidedBy(t *testing.T, policy func(*authorized) access.Policy) *authorized {
 	t.Helper()
 	l := startLifecycle(t)
-	s, err := store.Open(t.Context(), store.Options{DSN: pgtest.DSN(t), Kinds: access.StoreKinds()})
+	s, err := store.Open(t.Context(), store.Options{DSN: pgtest.DSN(t), Kinds: access.StoreKinds()}.Patient())
 	if err != nil {
 		t.Fatal(err)
 	}

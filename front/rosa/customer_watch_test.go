@@ -17,6 +17,7 @@ import (
 	"atoll.dev/client/remote"
 	"atoll.dev/cluster"
 	"atoll.dev/internal/rest"
+	"atoll.dev/test/testsite"
 )
 
 // get makes a signed GET as any HTTP client does.
@@ -60,7 +61,7 @@ func (l *lifecycle) curl(t *testing.T, method, path, body string, headers ...str
 }
 
 func TestChangesOfTheAccountsClustersAreWatched(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), testsite.HangLimit)
 	defer cancel()
 	l := startLifecycle(t)
 	p, other := l.as(operator), l.as(neighbour)
@@ -137,7 +138,7 @@ func TestChangesOfTheAccountsClustersAreWatched(t *testing.T) {
 // A watch sends the events of a cluster and its node pools when they happen, and from
 // a cursor on.
 func TestAWatchSendsEventsWhenTheyHappen(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), testsite.HangLimit)
 	defer cancel()
 	l := startLifecycle(t)
 	p := l.as(operator)

@@ -113,9 +113,9 @@ func TestWhatIsDownIs503Within2SecondsAndRecovers(t *testing.T) {
 			err := f(n)
 			took := time.Since(start)
 			e, _ := errors.AsType[*remote.Error](err)
-			// 2 s; the rest is for a slow machine
+			// 2 s are promised; 5 s the client repeats the call, and the rest is for a slow machine
 			if e == nil || e.Status != http.StatusServiceUnavailable || e.RetryAfter < time.Second ||
-				took > 10*time.Second {
+				took > 30*time.Second {
 				t.Errorf("%s down: %s answers %v after %s", outage.name, name, err, took)
 			}
 		}

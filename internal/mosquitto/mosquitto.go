@@ -9,6 +9,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -65,6 +66,17 @@ func Start(o Options) (*Broker, error) {
 	return b, nil
 }
 
+// listenOutsideEphemeral listens on a port that the system gives to no outgoing connection and to no listener that
+// wants any port. So no other process takes it between this listener's end and Mosquitto's start.
+func listenOutsideEphemeral() (l net.Listener, err error) {
+	for range 1000 {
+		if l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 12000+rand.IntN(18000))); err == nil {
+			return l, nil
+		}
+	}
+	return nil, fmt.Errorf("no port is free for Mosquitto: %w", err)
+}
+
 // configure writes the configuration file, the certificates and the access rules.
 func (b *Broker) configure(o Options) error {
 	if o.MaestroName == "" {
@@ -74,7 +86,7 @@ func (b *Broker) configure(o Options) error {
 		o.Source = "maestro"
 	}
 	if b.Addr == "" {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		l, err := listenOutsideEphemeral()
 		if err != nil {
 			return err
 		}

@@ -28,10 +28,10 @@ func TestADrainingServerMovesItsClients(t *testing.T) {
 }
 
 func checkDrain(t *testing.T, version int) {
-	const drain = 3 * time.Second // much longer than a watch may take to write an event
+	const drain = 10 * time.Second // much longer than a watch may take to write an event, and a pause of the machine
 	mux := NewMux()
 	mux.Handle("GET /watch", func(w http.ResponseWriter, r *http.Request) error {
-		return Watch(w, r, WatchOptions{WriteTimeout: drain / 30}, func(ctx context.Context, s *Stream) error {
+		return Watch(w, r, WatchOptions{WriteTimeout: drain / 5}, func(ctx context.Context, s *Stream) error {
 			if err := s.Send(Event{Type: Added, Cursor: "c0"}); err != nil {
 				return err
 			}

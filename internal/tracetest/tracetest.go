@@ -139,7 +139,7 @@ func (c *Collector) Spans() []Span {
 // minute.
 func (c *Collector) Await(t testing.TB, what string, enough func([]Span) bool) []Span {
 	t.Helper()
-	for deadline := time.After(time.Minute); ; {
+	for deadline := time.After(3 * time.Minute); ; {
 		if spans := c.Spans(); enough(spans) {
 			return spans
 		}

@@ -101,7 +101,8 @@ func newWorld(t *testing.T, seed uint64) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if w.db, err = clm.Open(t.Context(), clm.DatabaseOptions{DSN: dsn, Registry: registry}); err != nil {
+	if w.db, err = clm.Open(t.Context(), clm.DatabaseOptions{DSN: dsn, Registry: registry,
+		Adapt: store.Options.Patient}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.db.Close)

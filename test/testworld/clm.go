@@ -48,7 +48,7 @@ func StartCLM(s *testsite.Site, o CLMOptions) *CLM {
 		s.T.Fatal(err)
 	}
 	log := s.Log.With("part", "CLM")
-	opening := clm.DatabaseOptions{DSN: o.DSN, Registry: registry, Logger: log}
+	opening := clm.DatabaseOptions{DSN: o.DSN, Registry: registry, Logger: log, Adapt: store.Options.Patient}
 	if o.Fleet {
 		opening.Kinds = fleet.Kinds()
 	}
