@@ -129,3 +129,47 @@ func TestContinuedWatchesDelayNoFollower(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// A watch that continues from the database calls open before the first handle, and ends with the error of open: what
+// open writes to a client is an older place than that of an event.
+func TestAWatchFromTheDatabaseOpensBeforeItsFirstEvent(t *testing.T) {
+	s := open(t, pgtest.DSN(t), func(o *store.Options) { o.ReplayChanges = 1 })
+	ctx, stop := context.WithTimeout(t.Context(), 5*time.Minute)
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer stop()
+	feed := s.NewBroadcast(nil)
+	if err := feed.Begin(ctx); err != nil {
+		t.Fatal(err)
+	}
+	running.Go(func() { _ = feed.Run(ctx) })
+	done, refused := errors.New("done"), errors.New("the client is gone")
+	old := must[store.Cursor](t)(s.CurrentCursor(ctx))
+	for i := range 5 { // more than is remembered
+		id := fmt.Sprint("x", i)
+		must[store.Document](t)(s.Create(ctx, doc("Plain", id, id, `{}`)))
+	}
+	for _, matches := range []bool{true, false} {
+		w := store.Watch{Query: store.Query{Kind: "Plain"}, From: old,
+			Match: func(*store.Change) bool { return matches }}
+		var calls []string
+		err := feed.Watch(ctx, w, func() error { calls = append(calls, "open"); return nil },
+			func(e store.WatchEvent) error {
+				calls = append(calls, "handle")
+				if e.Kind == store.Synced {
+					return done
+				}
+				return nil
+			})
+		if !errors.Is(err, done) || calls[0] != "open" || slices.Contains(calls[1:], "open") {
+			t.Errorf("changes match %v: %v, %v", matches, calls, err)
+		}
+		err = feed.Watch(ctx, w, func() error { return refused }, func(e store.WatchEvent) error {
+			t.Errorf("an event after open has failed: %v", e)
+			return nil
+		})
+		if !errors.Is(err, refused) {
+			t.Errorf("after open has failed: %v", err)
+		}
+	}
+}

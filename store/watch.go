@@ -143,7 +143,7 @@ func (v *watcher) resume(ctx context.Context, open func() error) (err error) {
 	if memory.known {
 		err = v.resumeFromMemory(open, memory)
 	} else {
-		err = v.resumeFromDatabase(ctx)
+		err = v.resumeFromDatabase(ctx, open)
 	}
 	if err != nil {
 		return err
@@ -168,9 +168,13 @@ func (v *watcher) resumeFromMemory(open func() error, memory replayed) error {
 	return v.handle(synced)
 }
 
-// resumeFromDatabase sends the changes since the cursor from the database.
-func (v *watcher) resumeFromDatabase(ctx context.Context) error {
+// resumeFromDatabase sends the changes since the cursor from the database. The first change shows that the database
+// serves the cursor.
+func (v *watcher) resumeFromDatabase(ctx context.Context, open func() error) error {
 	cursor, err := v.b.s.catchUp(ctx, v.w.From, v.w.Query.kinds(), func(d Document) error {
+		if err := open(); err != nil {
+			return err
+		}
 		c := &Change{Document: d}
 		if !v.w.Match(c) {
 			return nil
@@ -179,6 +183,9 @@ func (v *watcher) resumeFromDatabase(ctx context.Context) error {
 		return v.send(eventKindOf(d), c, "")
 	})
 	if err != nil {
+		return err
+	}
+	if err := open(); err != nil {
 		return err
 	}
 	v.readAt = time.Now()
