@@ -142,9 +142,12 @@ func NewEngine(o Options) *Engine {
 		gate: newGate(o.Now())}
 }
 
-// ObserveRequest gives the engine the duration of a request of the service. While requests are slow, the engine takes
-// fewer steps of operations at once, because the two compete for processors and for the database (decision 151).
-func (e *Engine) ObserveRequest(took time.Duration) { e.gate.observe(took, e.o.Now()) }
+// ObserveRequest gives the engine the duration of a request of the service for a scope. While the requests of more than
+// one scope are slow, the engine takes fewer steps of operations at once, because the two compete for processors and
+// for the database (decision 151).
+func (e *Engine) ObserveRequest(scope string, took time.Duration) {
+	e.gate.observe(scope, took, e.o.Now())
+}
 
 // BusyError is the error of Begin for a resource that has an active operation.
 type BusyError struct{ Active State }

@@ -63,11 +63,11 @@ func (g *gate) leave(t *turn) {
 	g.grant()
 }
 
-// observe takes into account how long a request took.
-func (g *gate) observe(took time.Duration, now time.Time) {
+// observe takes into account how long a request of a scope took.
+func (g *gate) observe(scope string, took time.Duration, now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.pace = g.pace.observe(took, now)
+	g.pace = g.pace.observe(scope, took, now)
 	g.grant()
 }
 

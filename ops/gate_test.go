@@ -15,15 +15,17 @@ var gateStart = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 // TestSlowRequestsHoldStepsBack sends requests for some windows, and compares the limit after each.
 func TestSlowRequestsHoldStepsBack(t *testing.T) {
 	now, p := gateStart, newPace(gateStart)
+	scopes := 0
+	scope := func() string { scopes++; return fmt.Sprint("s", scopes%20) }
 	window := func(fast, slow int) int {
 		for range fast {
-			p = p.observe(slowRequest/4, now)
+			p = p.observe(scope(), slowRequest/4, now)
 		}
 		for range slow {
-			p = p.observe(slowRequest*2, now)
+			p = p.observe(scope(), slowRequest*2, now)
 		}
 		now = now.Add(paceWindow)
-		p = p.observe(slowRequest/4, now)
+		p = p.observe(scope(), slowRequest/4, now)
 		return p.limit
 	}
 	for n, want := range []int{8, 4, 2, 2} {
@@ -41,6 +43,43 @@ func TestSlowRequestsHoldStepsBack(t *testing.T) {
 	}
 	if p = p.withoutRequests(now.Add(quietTime)); p.limit != mostSteps {
 		t.Errorf("a limit of %d after the quiet time, want %d", p.limit, mostSteps)
+	}
+}
+
+// TestOneScopeDoesNotHoldAllOperationsUp sends slow requests of one scope in each window: beside fast ones of others
+// the limit grows, and alone they take half of the limit at most. Slow requests of all scopes count.
+func TestOneScopeDoesNotHoldAllOperationsUp(t *testing.T) {
+	now, p := gateStart, newPace(gateStart)
+	p.limit = fewestSteps
+	window := func(slow int, fastScopes ...string) int {
+		for range slow {
+			p = p.observe("slow", time.Minute, now)
+		}
+		for _, s := range fastScopes {
+			p = p.observe(s, slowRequest/4, now)
+		}
+		now = now.Add(paceWindow)
+		p = p.observe("slow", time.Minute, now)
+		return p.limit
+	}
+	for want := fewestSteps + 1; want <= mostSteps; want++ {
+		if got := window(10, "b"); got != want {
+			t.Fatalf("a limit of %d beside a fast request of another scope, want %d", got, want)
+		}
+	}
+	for n, want := range []int{8, 8, 8} {
+		if got := window(10); got != want {
+			t.Errorf("window %d of one scope: a limit of %d, want %d", n, got, want)
+		}
+	}
+	for n, want := range []int{4, 2} {
+		p = p.observe("b", slowRequest*2, now)
+		if got := window(1); got != want {
+			t.Errorf("window %d of two slow scopes: a limit of %d, want %d", n, got, want)
+		}
+	}
+	if got := window(10); got != fewestSteps+1 {
+		t.Errorf("one slow scope after many: a limit of %d", got)
 	}
 }
 

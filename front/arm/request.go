@@ -126,7 +126,7 @@ func (f *front) withSubscription(serve func(*exchange) error) rest.Handler {
 func (f *front) observed(serve func(*exchange) error) func(*exchange) error {
 	return func(x *exchange) error {
 		begun := time.Now()
-		defer func() { f.engine.ObserveRequest(time.Since(begun)) }()
+		defer func() { f.engine.ObserveRequest(x.subscription.ID, time.Since(begun)) }()
 		return serve(x)
 	}
 }
