@@ -259,12 +259,13 @@ func listen(addr string) (net.Listener, error) {
 	return l, nil
 }
 
-// serve runs an HTTPS port until the order to stop, or until a part fails.
+// serve runs an HTTPS port until the order to stop and for the server's drain, or until a part fails.
 func (s *System) serve(p *parts, l net.Listener, name string, config *tls.Config, server rest.Server) {
 	server.Name, server.TLS, server.Log = name, config, s.Log
 	p.updatePorts(1)
 	p.run(func(ctx context.Context) error {
 		defer p.updatePorts(-1)
+		server.Failed = ctx.Done() // the order to stop ends the parts after the ports only
 		ctx, end := context.WithCancel(ctx)
 		defer end()
 		defer context.AfterFunc(p.stopCtx, end)()

@@ -37,16 +37,18 @@ func (d *drain) handler(next http.Handler) http.Handler {
 	})
 }
 
-// wait returns after the time limit, or earlier when failed has an error, which it returns.
-func (d *drain) wait(limit time.Duration, failed <-chan error) error {
+// wait returns after the time limit, or earlier when the server has ended, with its error, or a part has failed.
+func (d *drain) wait(limit time.Duration, served <-chan error, failed <-chan struct{}) error {
 	if limit <= 0 {
 		return nil
 	}
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	select {
-	case err := <-failed:
+	case err := <-served:
 		return err
+	case <-failed:
+		return nil
 	case <-timer.C:
 		return nil
 	}

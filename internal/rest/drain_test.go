@@ -139,6 +139,38 @@ func TestAServerThatFailsWhileItDrainsSaysSo(t *testing.T) {
 	})
 }
 
+// TestAFailureEndsADrain checks that a server whose process has failed does not go on for the time of the drain,
+// whether the failure came before the order to stop or after it.
+func TestAFailureEndsADrain(t *testing.T) {
+	for _, isEarly := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, stop := context.WithCancel(context.Background())
+			l := &endingListener{failed: make(chan struct{})}
+			failed, ran := make(chan struct{}), make(chan error, 1)
+			server := &Server{Name: "failing", Log: quiet.Log, Drain: time.Hour, Failed: failed}
+			go func() { ran <- server.Run(ctx, l) }()
+			begun := time.Now()
+			if isEarly {
+				close(failed)
+			}
+			synctest.Wait()
+			stop()
+			synctest.Wait()
+			if !isEarly {
+				close(failed)
+			}
+			synctest.Wait()
+			close(l.failed) // as Close does for a real listener
+			if err := <-ran; err != nil {
+				t.Error(err)
+			}
+			if took := time.Since(begun); took >= time.Hour {
+				t.Errorf("failure before the stop %v: the server drained for %s", isEarly, took)
+			}
+		})
+	}
+}
+
 type endingListener struct{ failed chan struct{} }
 
 func (l *endingListener) Accept() (net.Conn, error) {

@@ -33,6 +33,9 @@ type Server struct {
 	// move their clients to other connections, and watches go on. Default 0.
 	Drain time.Duration
 
+	// Failed, when closed, ends Drain: a part that the requests need has failed. nil: none can.
+	Failed <-chan struct{}
+
 	// Grace is how long running requests may take after Drain; default 5 s. Watches end at once then.
 	Grace time.Duration
 }
@@ -47,8 +50,8 @@ const (
 	maxHeaderBytes    = 64 << 10
 )
 
-// Run serves on l until ctx ends and for Drain longer, then closes l, waits up to Grace for running requests, and
-// returns nil.
+// Run serves on l until ctx ends and for Drain longer unless Failed is closed, then closes l, waits up to Grace for
+// running requests, and returns nil.
 func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	log := s.Log
 	if log == nil {
@@ -89,7 +92,7 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	select {
 	case err = <-served:
 	case <-ctx.Done():
-		err = drain.wait(s.Drain, served)
+		err = drain.wait(s.Drain, served, s.Failed)
 	}
 	if err != nil {
 		return fmt.Errorf("serving %s on %s: %w", s.Name, l.Addr(), err)
