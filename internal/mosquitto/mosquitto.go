@@ -60,7 +60,11 @@ func Start(o Options) (*Broker, error) {
 		return nil, err
 	}
 	b := &Broker{Addr: o.Addr, program: program, dir: dir}
-	if err := errors.Join(b.configure(o), b.Start()); err != nil {
+	err = b.configure(o)
+	if err == nil {
+		err = b.Start()
+	}
+	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	return b, nil
