@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -63,18 +64,27 @@ func (s *survey) read(ctx context.Context, conn *pgx.Conn, after string) (last s
 	var mc cluster.ManagementClusterID
 	var state string
 	var ownerless bool
-	var amounts Amounts
+	var amounts []byte
 	_, err = pgx.ForEachRow(rows, []any{&last, &owner, &ownerless, &state, &mc, &amounts}, func() error {
 		if n++; ownerless {
 			s.ownerless = append(s.ownerless, owner)
 		}
 		if state != string(api.Waiting) && mc != "" {
-			s.reserve(mc, sum{1, amounts})
+			s.reserve(mc, sum{1, decodeAmounts(amounts)})
 		}
 		amounts = nil
 		return nil
 	})
 	return last, n, err
+}
+
+// decodeAmounts returns the amounts of a placement, and none when they are damaged. The sum of the management cluster is
+// too small then: whoever adds up its placements to correct it finds the damage, and the other sums are right.
+func decodeAmounts(text []byte) (amounts Amounts) {
+	if text == nil || json.Unmarshal(text, &amounts) != nil {
+		return nil
+	}
+	return amounts
 }
 
 // reserve adds to the sum of a management cluster.

@@ -74,3 +74,29 @@ func TestASurveyReadsPagesByTheKey(t *testing.T) {
 }
 
 func padded(n int) string { return fmt.Sprintf("%06d", n) }
+
+// A placement whose amounts cannot be decoded prevents the repair of no other management cluster's sum, and its own sum
+// is not replaced.
+func TestADamagedPlacementPreventsNoOtherRepair(t *testing.T) {
+	b := start(t)
+	err := b.fleet.store.Tx(t.Context(), func(tx *store.Tx) error {
+		_, err := tx.Exec(t.Context(), fillSQL, 30)
+		if err == nil {
+			_, err = tx.Exec(t.Context(), `update document set spec = jsonb_set(spec, '{demand,amounts}', '{"planes": "one"}')
+				where kind = 'Placement' and id = 'placement-c-000004'`)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []int{2, 0} {
+		corrected, err := b.fleet.compareSums(t.Context())
+		if err == nil || !strings.Contains(err.Error(), "mc-1") || strings.Contains(err.Error(), "mc-2") {
+			t.Errorf("the error does not name the management cluster of the damaged placement: %v", err)
+		}
+		if corrected != want {
+			t.Errorf("%d sums were corrected, want %d", corrected, want)
+		}
+	}
+}

@@ -148,7 +148,9 @@ func (f *Fleet) correctSums(
 		if store.IsTransient(err) {
 			return fail(err)
 		}
-		failed = append(failed, err)
+		if err != nil {
+			failed = append(failed, fmt.Errorf("management cluster %s: %w", id, err))
+		}
 	}
 	f.metrics.corrected.Add(float64(corrected))
 	if err := errors.Join(failed...); err != nil {
