@@ -75,7 +75,7 @@ func TestI1ALostPlaneIsRecoveredFromItsBackup(t *testing.T) {
 		r.lose(key)
 		r.createOrdered(key, order)
 		r.run()
-		r.await(key, "first", hypershift.RestoreFailed) // it was executed, and never runs again
+		r.await(key, "first", hypershift.RestoreCompleted) // it was executed, and never runs again
 		hc, c := r.available(key)
 		r.hasConfigMap(c, "before")
 		r.hasConfigMap(c, "later")
@@ -101,7 +101,7 @@ func TestI1ALostPlaneIsRecoveredFromItsBackup(t *testing.T) {
 	r.delete(key)
 	r.gone(key)
 	r.wait("the tombstone in the store", func() error {
-		exists, err := backup.Exists(t.Context(), r.store, backup.Plane(key))
+		exists, err := r.records().Exists(t.Context(), backup.Plane(key))
 		if exists {
 			err = errStill
 		}

@@ -238,6 +238,11 @@ func removeIdentity(ctx context.Context, admin controlplane.Admin) error {
 	return nil
 }
 
+// isBroughtData reports whether a plane's data came by a recovery or a move, with the orders executed before.
+func isBroughtData(data string) bool {
+	return data == controlplane.Recovery || controlplane.MoveOf(data) != ""
+}
+
 // decideRestore computes the status of the last order.
 func decideRestore(before *hypershift.RestoreStatus, r report, now time.Time) *hypershift.RestoreStatus {
 	order := r.Order
@@ -266,6 +271,9 @@ func decideRestore(before *hypershift.RestoreStatus, r report, now time.Time) *h
 		end(hypershift.RestoreCompleted, "")
 	case r.Plane.LastStart.Data == order.Order.ID:
 		s.Phase, s.Message = hypershift.RestoreReplacing, "the plane starts with the restored data"
+	case r.Plane.LastStart.HasRestored(order.Order.ID) && isBroughtData(r.Plane.LastStart.Data):
+		end(hypershift.RestoreCompleted, "this order was executed before the plane came to this management cluster; it "+
+			"does not run again")
 	case r.Plane.LastStart.HasRestored(order.Order.ID):
 		end(hypershift.RestoreFailed, "this order was executed before a later one; it does not run again")
 	case p.State == controlplane.PreparationFailed:
